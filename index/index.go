@@ -1,0 +1,250 @@
+// Package index holds the nouns that every other package speaks of: index definitions, the ids of indexes, copies,
+// nodes and projectors, the incarnation of a stream, and the index state machine (IM-3).
+//
+// It promises that every type is a plain value: comparable where it is an id, and with a JSON form in which ids that
+// may pass 2^53 are strings. It never does I/O and decides nothing but which state may follow which.
+package index
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+)
+
+// ID identifies an index for ever; it is never reused, also not by an index of the same name. Source: S3 `indexid`.
+type ID uint64
+
+// CopyID identifies one placement of one slice (index, slice, replica, node). It is never reused, and it is the name of
+// the folder that holds the copy, so that a re-created index or a slice that moved back is never mixed up with an older
+// one.
+type CopyID uint64
+
+// NodeID is an indexer's number, 0 to MaxNodeID (IM-1, PR-14: the topic id of its catchup stream).
+type NodeID uint8
+
+// MaxNodeID is the highest NodeID; 251 to 255 are topic ids of shared streams (PR-14).
+const MaxNodeID NodeID = 250
+
+// ProjectorID is the configured name of a projector.
+type ProjectorID string
+
+// SliceID is the number of a slice within its index, 0 to Partitions-1.
+type SliceID uint16
+
+// AllSlices in a statement means every slice of the index that the receiver hosts (UpsertDeletion).
+const AllSlices SliceID = 0xFFFF
+
+// String gives the decimal form.
+func (id ID) String() string { return strconv.FormatUint(uint64(id), 10) }
+
+// String gives the decimal form.
+func (id CopyID) String() string { return strconv.FormatUint(uint64(id), 10) }
+
+// ParseID reads the decimal form of an index id.
+func ParseID(s string) (ID, error) {
+	u, err := strconv.ParseUint(s, 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("index id %q: want a decimal number", s)
+	}
+	return ID(u), nil
+}
+
+// MarshalText makes the JSON form a string.
+func (id ID) MarshalText() ([]byte, error) { return strconv.AppendUint(nil, uint64(id), 10), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (id *ID) UnmarshalText(b []byte) error {
+	u, err := strconv.ParseUint(string(b), 10, 64)
+	if err != nil {
+		return fmt.Errorf("index id %q: want a decimal number", b)
+	}
+	*id = ID(u)
+	return nil
+}
+
+// MarshalText makes the JSON form a string.
+func (id CopyID) MarshalText() ([]byte, error) { return strconv.AppendUint(nil, uint64(id), 10), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (id *CopyID) UnmarshalText(b []byte) error {
+	u, err := strconv.ParseUint(string(b), 10, 64)
+	if err != nil {
+		return fmt.Errorf("copy id %q: want a decimal number", b)
+	}
+	*id = CopyID(u)
+	return nil
+}
+
+// Incarnation orders the attempts at one vbucket's stream: epoch, then Raft term, then counter. Everything that a
+// stream carries belongs to one; an older one is dropped by indexers and by the coordinator (timestamps.md).
+type Incarnation struct {
+	Epoch   uint64 `json:"epoch"`
+	Term    uint64 `json:"term"`
+	Counter uint64 `json:"counter"`
+}
+
+// Compare is negative, zero or positive as i is older than, equal to or newer than o.
+func (i Incarnation) Compare(o Incarnation) int {
+	switch {
+	case i == o:
+		return 0
+	case i.Epoch != o.Epoch:
+		return sign(i.Epoch > o.Epoch)
+	case i.Term != o.Term:
+		return sign(i.Term > o.Term)
+	}
+	return sign(i.Counter > o.Counter)
+}
+
+// IsZero tells whether this is no incarnation at all.
+func (i Incarnation) IsZero() bool { return i == Incarnation{} }
+
+// String gives epoch.term.counter.
+func (i Incarnation) String() string { return fmt.Sprintf("%d.%d.%d", i.Epoch, i.Term, i.Counter) }
+
+func sign(more bool) int {
+	if more {
+		return 1
+	}
+	return -1
+}
+
+// KeyExpr is one component of a secondary key.
+type KeyExpr struct {
+	Expr string `json:"expr"`           // canonical text, as package expression prints it
+	Desc bool   `json:"desc,omitempty"` // descending order
+}
+
+// Using names the storage of an index (S3 IndexType). There is one: "ordered".
+type Using string
+
+// UsingOrdered is the ordered store of package storage.
+const UsingOrdered Using = "ordered"
+
+// ExprType names the language of the expressions (S3 ExprType). There is one: "n1ql".
+type ExprType string
+
+// ExprN1QL is the language of package expression.
+const ExprN1QL ExprType = "n1ql"
+
+// Definition is an index as the user asked for it and what has become of it (IM-3).
+type Definition struct {
+	ID          ID        `json:"id"`
+	Name        string    `json:"name"`
+	Bucket      string    `json:"bucket"`
+	BucketUUID  string    `json:"bucket_uuid"`
+	State       State     `json:"state"`
+	Reason      string    `json:"reason,omitempty"` // of state error: a code and what to do
+	Deferred    bool      `json:"deferred,omitempty"`
+	Using       Using     `json:"using"`
+	ExprType    ExprType  `json:"expr_type"`
+	IsPrimary   bool      `json:"is_primary"`
+	Keys        []KeyExpr `json:"keys,omitempty"`
+	Where       string    `json:"where,omitempty"`
+	Partitions  uint16    `json:"num_partition"`
+	Replicas    uint8     `json:"num_replica"`     // copies of each slice beside the first
+	Nodes       []string  `json:"nodes,omitempty"` // uuids or names of indexers that may hold it; empty = any
+	Statement   string    `json:"definition"`      // canonical DDL text
+	CreatedMS   int64     `json:"created_ms"`      // state time, unix milliseconds
+	ModifiedCAS uint64    `json:"modified_cas"`    // cas of the newest change of this object: its ETag
+}
+
+// Desc gives the direction of each key component, as package collate wants it. A primary index has one ascending one.
+func (d *Definition) Desc() []bool {
+	if d.IsPrimary {
+		return []bool{false}
+	}
+	desc := make([]bool, len(d.Keys))
+	for i, k := range d.Keys {
+		desc[i] = k.Desc
+	}
+	return desc
+}
+
+// State of an index. READY is what people see for Maintenance.
+type State uint8
+
+// The states of the index state machine (controlplane.md).
+const (
+	Pending     State = iota + 1 // replicated, being prepared; with Deferred: waits for BUILD
+	Backfill                     // being built
+	Maintenance                  // ready: kept current, answers scans
+	Dropping                     // being removed from its hosts
+	Error                        // stopped, see Definition.Reason
+)
+
+var (
+	// ErrTransition is wrapped when a state may not follow another.
+	ErrTransition = errors.New("illegal index state transition")
+	// ErrState is wrapped when a text names no state.
+	ErrState = errors.New("unknown index state")
+)
+
+// next is the whole state machine: which states may follow which.
+func (s State) next() []State {
+	switch s {
+	case Pending:
+		return []State{Backfill, Dropping, Error}
+	case Backfill:
+		return []State{Maintenance, Dropping, Error, Pending}
+	case Maintenance:
+		return []State{Dropping, Error, Backfill}
+	case Error:
+		return []State{Pending, Backfill, Dropping}
+	case Dropping:
+		return nil
+	}
+	return nil
+}
+
+// CheckTransition gives an error wrapping ErrTransition unless `to` may follow s. Staying is always legal.
+func (s State) CheckTransition(to State) error {
+	if s == to {
+		return nil
+	}
+	for _, n := range s.next() {
+		if n == to {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: from %s to %s", ErrTransition, s, to)
+}
+
+// Active tells whether projectors evaluate an index in this state (PR-16).
+func (s State) Active() bool { return s == Backfill || s == Maintenance }
+
+// String gives the word used in the API.
+func (s State) String() string {
+	switch s {
+	case Pending:
+		return "pending"
+	case Backfill:
+		return "backfill"
+	case Maintenance:
+		return "maintenance"
+	case Dropping:
+		return "dropping"
+	case Error:
+		return "error"
+	}
+	return "state(" + strconv.Itoa(int(s)) + ")"
+}
+
+// ParseState reads what String gives.
+func ParseState(s string) (State, error) {
+	for _, st := range []State{Pending, Backfill, Maintenance, Dropping, Error} {
+		if st.String() == s {
+			return st, nil
+		}
+	}
+	return 0, fmt.Errorf("%w: %q", ErrState, s)
+}
+
+// MarshalText makes the JSON form the word.
+func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (s *State) UnmarshalText(b []byte) (err error) {
+	*s, err = ParseState(string(b))
+	return err
+}

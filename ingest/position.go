@@ -1,0 +1,58 @@
+package ingest
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// Position is what one slice holds of one vbucket; every batch that a slice writes carries the positions it changes
+// (dataplane.md, the joining rule). All fields but VBUUID are sequence numbers.
+type Position struct {
+	VBUUID uint64 `json:"vbuuid,string"` // branch of Main and Side
+	Side   uint64 `json:"side"`          // the side stream is covered up to here
+	Main   uint64 `json:"main"`          // maintenance is covered from A up to here; never falls but by a rollback
+	A      uint64 `json:"a"`             // activation timestamp: everything above comes on the maintenance stream
+	Floor  uint64 `json:"floor"`         // lowest stability seqno at which the slice can make an exact snapshot
+	// WindowEnd is the end of the newest DCP snapshot of which something has been applied.
+	WindowEnd uint64 `json:"window_end"`
+}
+
+// Whole tells whether nothing is missing below Main.
+func (p Position) Whole() bool { return p.Side >= p.A }
+
+// Content is the highest seqno whose effects, or whose de-duplication, the slice may reflect: what the branch rule
+// compares with a failover log.
+func (p Position) Content() uint64 { return max(p.Main, p.Side, p.Floor, p.WindowEnd) }
+
+// ErrPosition is wrapped when encoded bytes are no position.
+var ErrPosition = errors.New("corrupt slice position")
+
+const positionFormat = 1
+
+// AppendPosition appends the stored form: a format byte, the vbuuid, five varints.
+func AppendPosition(dst []byte, p Position) []byte {
+	dst = append(dst, positionFormat)
+	dst = binary.LittleEndian.AppendUint64(dst, p.VBUUID)
+	for _, u := range [...]uint64{p.Side, p.Main, p.A, p.Floor, p.WindowEnd} {
+		dst = binary.AppendUvarint(dst, u)
+	}
+	return dst
+}
+
+// DecodePosition reads what AppendPosition wrote and gives the bytes that follow. Errors wrap ErrPosition.
+func DecodePosition(src []byte) (p Position, rest []byte, err error) {
+	if len(src) < 9 || src[0] != positionFormat {
+		return p, nil, fmt.Errorf("%w: %d bytes", ErrPosition, len(src))
+	}
+	p.VBUUID = binary.LittleEndian.Uint64(src[1:])
+	rest = src[9:]
+	for _, f := range [...]*uint64{&p.Side, &p.Main, &p.A, &p.Floor, &p.WindowEnd} {
+		u, n := binary.Uvarint(rest)
+		if n <= 0 {
+			return Position{}, nil, fmt.Errorf("%w: truncated", ErrPosition)
+		}
+		*f, rest = u, rest[n:]
+	}
+	return p, rest, nil
+}

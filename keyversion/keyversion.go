@@ -1,0 +1,119 @@
+// Package keyversion holds the messages that a router sends to indexers (PR-3) and their frames.
+//
+// One meaning for every message: an event for (bucket, vbucket, docid, seqno) states, for each slice it names, the
+// complete set of secondary keys that the document has there as of seqno. Insertion, update, deletion and
+// UpsertDeletion are the same statement with another set. So redelivery, overlap of two streams and any interleaving
+// of them end in the same state (docs/architecture.md, "The data way").
+//
+// It promises that decoding allocates nothing per event in the steady state (fields alias the frame), that every length
+// is checked before it is used, and that a damaged frame is named, never half applied.
+package keyversion
+
+import (
+	"tidemark/index"
+	"tidemark/timestamp"
+)
+
+// Kind is the type of an event (PR-3).
+type Kind uint8
+
+// The kinds. Values are part of the wire format.
+const (
+	Insert         Kind = 1  // the document's keys as of seqno (DCP mutation)
+	Delete         Kind = 2  // the document is gone (DCP deletion or expiration): every set is empty
+	DSync          Kind = 3  // a Sync that a deletion carries along
+	Sync           Kind = 4  // {vbuuid, newest complete seqno}
+	StreamBegin    Kind = 5  // the vbucket's stream starts, see Begin
+	StreamEnd      Kind = 6  // the vbucket's stream ended in order
+	UpsertDeletion Kind = 7  // the document has no keys in the slices named (made by the router)
+	DropData       Kind = 8  // the first dropped {vbucket, vbuuid, seqno}; data follows again after the next StreamBegin
+	Activate       Kind = 9  // Copies join: everything after Seqno comes on this stream
+	Deactivate     Kind = 10 // Copies leave: nothing more comes for them on this stream
+)
+
+// String gives the seed's name of the kind.
+func (k Kind) String() string {
+	names := [...]string{"", "INSERT", "DELETE", "DSYNC", "SYNC", "STREAM_BEGIN", "STREAM_END", "UpsertDeletion", "DropData",
+		"ACTIVATE", "DEACTIVATE"}
+	if k == 0 || int(k) >= len(names) {
+		return "UNKNOWN"
+	}
+	return names[k]
+}
+
+// Data tells whether the kind carries a document.
+func (k Kind) Data() bool { return k == Insert || k == Delete || k == UpsertDeletion }
+
+// Statement is the complete set of keys of one document in one slice (or in all slices that the receiver hosts:
+// index.AllSlices). An empty set means that the document has no entry there.
+type Statement struct {
+	Index index.ID
+	Slice index.SliceID
+	Keys  [][]byte // collated composite keys; alias the frame
+}
+
+// Begin is what StreamBegin says.
+type Begin struct {
+	Start    uint64 // the stream starts after this seqno
+	Log      timestamp.FailoverLog
+	Purge    uint64 // KV has forgotten deletions at or below it
+	Revision timestamp.MapRevision
+	Copies   []index.CopyID // copies at the receiving endpoint that this stream feeds
+}
+
+// Event is one message of one vbucket's stream. Which fields count depends on Kind. DocID, Statements and Begin alias
+// the frame and are valid as long as it is held.
+type Event struct {
+	Kind        Kind
+	VBucket     uint16
+	Incarnation index.Incarnation // maintenance: of the stream; side streams: Counter is the request's id
+	VBUUID      uint64
+	Seqno       uint64           // data: of the mutation; Sync: complete seqno; Activate: A; DropData: first dropped; StreamEnd: last sent
+	Window      timestamp.Window // data: the DCP snapshot it lies in; StreamEnd of a side stream: {0, highest window end read}
+	DocID       []byte
+	Statements  []Statement
+	Copies      []index.CopyID // Activate, Deactivate
+	Begin       *Begin         // StreamBegin
+}
+
+// Class is the type of a topic; its value is the topic id byte of PR-14 for the shared ones.
+type Class uint8
+
+// The classes of topics. A catchup topic's id is the NodeID (0 to 250) of its indexer.
+const (
+	ClassMaintenance Class = 255
+	ClassBackfill    Class = 254
+	ClassCatchup     Class = 0
+)
+
+// String gives the first element of the topic's path.
+func (c Class) String() string {
+	switch c {
+	case ClassMaintenance:
+		return "maintenance"
+	case ClassBackfill:
+		return "backfill"
+	}
+	return "catchup"
+}
+
+// Hello opens a connection from a router to an endpoint: who speaks and about what. Source: RT-3, RT-4.
+type Hello struct {
+	ClusterID  string
+	Projector  index.ProjectorID
+	BootID     string // of the projector's process
+	Topic      string // "/maintenance", "/backfill/<id>", "/catchup/<node>"
+	Bucket     string
+	BucketUUID string
+	Node       index.NodeID // the endpoint that is meant; another one refuses
+	Connection uint16       // 0 to Connections-1
+	// Connections is the number of connections of this topic, bucket and endpoint: vbucket v travels on v % Connections.
+	Connections uint16
+}
+
+// Batch is what one data frame holds: events of one connection, in order. Number counts from 1 on each connection; the
+// receiver acknowledges the highest number up to which it has taken everything.
+type Batch struct {
+	Number uint64
+	Events []Event
+}

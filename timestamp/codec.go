@@ -1,0 +1,154 @@
+package timestamp
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Encodings of a vector. Both begin with a format byte.
+const (
+	formatDelta = 1 // changes against a base, vbuckets ascending
+	maxLog      = 64
+)
+
+// AppendDelta appends the difference of t against base (New(t.Len()) for a full copy): only vbuckets that changed, as
+// varints; a vbuuid only where it changed, a seqno as a signed difference. Lengths must be equal.
+func (t Vector) AppendDelta(dst []byte, base Vector) ([]byte, error) {
+	if t.Len() != base.Len() {
+		return dst, fmt.Errorf("%w: %d and %d", ErrLength, t.Len(), base.Len())
+	}
+	dst = append(dst, formatDelta)
+	dst = binary.AppendUvarint(dst, uint64(t.Len()))
+	count := 0
+	for v := range t.Seqnos {
+		if t.Seqnos[v] != base.Seqnos[v] || t.VBUUIDs[v] != base.VBUUIDs[v] {
+			count++
+		}
+	}
+	dst = binary.AppendUvarint(dst, uint64(count))
+	last := 0
+	for v := range t.Seqnos {
+		newBranch := t.VBUUIDs[v] != base.VBUUIDs[v]
+		if t.Seqnos[v] == base.Seqnos[v] && !newBranch {
+			continue
+		}
+		gap := uint64(v-last) << 1
+		if newBranch {
+			gap |= 1
+		}
+		dst = binary.AppendUvarint(dst, gap)
+		if newBranch {
+			dst = binary.LittleEndian.AppendUint64(dst, t.VBUUIDs[v])
+		}
+		dst = binary.AppendVarint(dst, int64(t.Seqnos[v]-base.Seqnos[v]))
+		last = v
+	}
+	return dst, nil
+}
+
+// ApplyDelta reads what AppendDelta wrote and gives base with the changes, and the bytes that follow. base is not
+// changed. Errors wrap ErrCorrupt or ErrLength.
+func ApplyDelta(src []byte, base Vector) (t Vector, rest []byte, err error) {
+	r := reader{b: src}
+	if f := r.byte(); r.ok() && f != formatDelta {
+		return Vector{}, nil, fmt.Errorf("%w: format %d, want %d", ErrCorrupt, f, formatDelta)
+	}
+	n, count := r.uvarint(), r.uvarint()
+	if !r.ok() || n > MaxVBuckets || count > n {
+		return Vector{}, nil, fmt.Errorf("%w: %d of %d vbuckets", ErrCorrupt, count, n)
+	}
+	if int(n) != base.Len() {
+		return Vector{}, nil, fmt.Errorf("%w: delta of %d vbuckets on a base of %d", ErrLength, n, base.Len())
+	}
+	t = base.Clone()
+	v := uint64(0)
+	for i := range count {
+		gap := r.uvarint()
+		v += gap >> 1
+		if !r.ok() || v >= n || i > 0 && gap>>1 == 0 {
+			return Vector{}, nil, fmt.Errorf("%w: vbucket %d of %d", ErrCorrupt, v, n)
+		}
+		if gap&1 == 1 {
+			t.VBUUIDs[v] = r.uint64()
+		}
+		t.Seqnos[v] += uint64(r.varint())
+	}
+	if !r.ok() {
+		return Vector{}, nil, fmt.Errorf("%w: truncated", ErrCorrupt)
+	}
+	return t, r.b, nil
+}
+
+// AppendLog appends a failover log: its length and (vbuuid, seqno) pairs.
+func AppendLog(dst []byte, l FailoverLog) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(l)))
+	for _, e := range l {
+		dst = binary.LittleEndian.AppendUint64(dst, e.VBUUID)
+		dst = binary.AppendUvarint(dst, e.Seqno)
+	}
+	return dst
+}
+
+// DecodeLog reads what AppendLog wrote and gives the bytes that follow. Logs of more than 64 entries are refused.
+func DecodeLog(src []byte) (l FailoverLog, rest []byte, err error) {
+	r := reader{b: src}
+	n := r.uvarint()
+	if !r.ok() || n > maxLog {
+		return nil, nil, fmt.Errorf("%w: failover log of %d entries", ErrCorrupt, n)
+	}
+	for range n {
+		l = append(l, LogEntry{VBUUID: r.uint64(), Seqno: r.uvarint()})
+	}
+	if !r.ok() {
+		return nil, nil, fmt.Errorf("%w: truncated failover log", ErrCorrupt)
+	}
+	return l, r.b, nil
+}
+
+// reader takes numbers off a slice and remembers whether it ran out.
+type reader struct {
+	b   []byte
+	bad bool
+}
+
+func (r *reader) ok() bool { return !r.bad }
+
+func (r *reader) byte() byte {
+	if len(r.b) == 0 {
+		r.bad = true
+		return 0
+	}
+	c := r.b[0]
+	r.b = r.b[1:]
+	return c
+}
+
+func (r *reader) uint64() uint64 {
+	if len(r.b) < 8 {
+		r.bad = true
+		return 0
+	}
+	u := binary.LittleEndian.Uint64(r.b)
+	r.b = r.b[8:]
+	return u
+}
+
+func (r *reader) uvarint() uint64 {
+	u, n := binary.Uvarint(r.b)
+	if n <= 0 {
+		r.bad, r.b = true, nil
+		return 0
+	}
+	r.b = r.b[n:]
+	return u
+}
+
+func (r *reader) varint() int64 {
+	i, n := binary.Varint(r.b)
+	if n <= 0 {
+		r.bad, r.b = true, nil
+		return 0
+	}
+	r.b = r.b[n:]
+	return i
+}

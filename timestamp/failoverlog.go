@@ -1,0 +1,103 @@
+package timestamp
+
+// LogEntry begins a branch: from Seqno on, history is VBUUID's.
+type LogEntry struct {
+	VBUUID uint64 `json:"vbuuid,string"`
+	Seqno  uint64 `json:"seqno"`
+}
+
+// FailoverLog is a vbucket's branch history, newest entry first, as DCP gives it. Example: (C,500) (B,300) (A,0) says
+// that branch C began at 500, B covers 300 to 500 and A 0 to 300.
+type FailoverLog []LogEntry
+
+// Newest gives the vbuuid of the present branch, 0 for an empty log.
+func (l FailoverLog) Newest() uint64 {
+	if len(l) == 0 {
+		return 0
+	}
+	return l[0].VBUUID
+}
+
+// ValidUpTo gives the highest sequence number up to which a holder on branch vbuuid shares this log's history: the
+// start of the next newer branch, Infinity for the newest, 0 when vbuuid does not occur.
+func (l FailoverLog) ValidUpTo(vbuuid uint64) uint64 {
+	for i, e := range l {
+		if e.VBUUID == vbuuid {
+			if i == 0 {
+				return Infinity
+			}
+			return l[i-1].Seqno
+		}
+	}
+	return 0
+}
+
+// Valid is the branch rule for a single position: nothing above what both histories share has been seen. reach is
+// max(seqno, end of the window it lies in, floor): holding 4 of a window (0,10] after a failover at 6 is not valid,
+// because something at 2 may have been hidden by a lost 9.
+func (l FailoverLog) Valid(vbuuid, reach uint64) bool {
+	return reach == 0 || reach <= l.ValidUpTo(vbuuid)
+}
+
+// Common gives the highest sequence number up to which a holder whose own log is l shares history with a producer
+// whose log is p: the newest branch that both know, up to where either left it. It is 0 when they share none, and
+// Infinity when both are on the same newest branch.
+func (l FailoverLog) Common(p FailoverLog) uint64 {
+	for i, e := range l {
+		for j, f := range p {
+			if e.VBUUID != f.VBUUID {
+				continue
+			}
+			up := uint64(Infinity)
+			if i > 0 {
+				up = min(up, l[i-1].Seqno)
+			}
+			if j > 0 {
+				up = min(up, p[j-1].Seqno)
+			}
+			return up
+		}
+	}
+	return 0
+}
+
+// Covering gives the vbuuid of the branch that sequence number seqno lies on. A seqno at which a branch begins belongs
+// to the older one as well; the newer one is given.
+func (l FailoverLog) Covering(seqno uint64) uint64 {
+	for _, e := range l {
+		if e.Seqno <= seqno {
+			return e.VBUUID
+		}
+	}
+	return 0
+}
+
+// Previous gives the branch before the one that covers seqno, when that one began exactly at seqno: a producer that
+// lost its newest entry may know only this. ok is false when there is none.
+func (l FailoverLog) Previous(seqno uint64) (vbuuid uint64, ok bool) {
+	for i, e := range l {
+		if e.Seqno <= seqno {
+			if e.Seqno == seqno && i+1 < len(l) {
+				return l[i+1].VBUUID, true
+			}
+			return 0, false
+		}
+	}
+	return 0, false
+}
+
+// Equal tells whether both logs have the same entries.
+func (l FailoverLog) Equal(o FailoverLog) bool {
+	if len(l) != len(o) {
+		return false
+	}
+	for i := range l {
+		if l[i] != o[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// Clone gives an independent copy.
+func (l FailoverLog) Clone() FailoverLog { return append(FailoverLog(nil), l...) }
