@@ -1,0 +1,276 @@
+package wire
+
+import (
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/timestamp"
+)
+
+// Endpoint is an indexer as others reach it. Data addresses are host:port per stream type (RT-3).
+type Endpoint struct {
+	Node        index.NodeID `json:"node"`
+	UUID        string       `json:"uuid"`
+	BootID      string       `json:"boot_id"`
+	Name        string       `json:"name"`
+	Admin       string       `json:"admin"` // base URL
+	Scan        string       `json:"scan"`  // host:port
+	Maintenance string       `json:"maintenance"`
+	Backfill    string       `json:"backfill"`
+	Catchup     string       `json:"catchup"`
+}
+
+// ProjectorEndpoint is a projector as others reach it.
+type ProjectorEndpoint struct {
+	ID     index.ProjectorID `json:"id"`
+	BootID string            `json:"boot_id"`
+	Admin  string            `json:"admin"` // base URL
+}
+
+// ManagerEndpoint is a manager as others reach it.
+type ManagerEndpoint struct {
+	ID   string `json:"id"`
+	REST string `json:"rest"` // base URL
+}
+
+// Bucket is a bucket as the StateContext knows it.
+type Bucket struct {
+	Name       string `json:"name"`
+	UUID       string `json:"uuid"`
+	VBuckets   int    `json:"vbuckets"`
+	Generation uint64 `json:"generation"` // rises when the bucket is re-created or rebuilt
+	RollbackID uint64 `json:"rollback_id"`
+	InRollback bool   `json:"in_rollback,omitempty"`
+}
+
+// HelloRequest begins a leader's conversation with a component (IM-7, IM-8). PUT /v1/hello.
+type HelloRequest struct {
+	Fence    Fence             `json:"fence"`
+	Leader   Leader            `json:"leader"`
+	Managers []ManagerEndpoint `json:"managers"`
+}
+
+// Definitions is everything that projectors and indexers must know of the StateContext, as of a definitions revision
+// (IM-11). PUT /v1/definitions; the answer is DefinitionsReply. A lower revision is refused, an equal one is a retry.
+type Definitions struct {
+	Fence      Fence                `json:"fence"`
+	Revision   uint64               `json:"revision"`
+	Buckets    []Bucket             `json:"buckets"`
+	Indexes    []index.Definition   `json:"indexes"`    // every state but gone, ascending by id
+	Topologies []partition.Topology `json:"topologies"` // of those indexes, ascending by index
+	Indexers   []Endpoint           `json:"indexers"`
+	Projectors []ProjectorEndpoint  `json:"projectors"`
+	Managers   []ManagerEndpoint    `json:"managers"`
+}
+
+// DefinitionsReply says what the component has taken over.
+type DefinitionsReply struct {
+	Revision uint64 `json:"revision"`
+}
+
+// BucketRequest asks a projector about a bucket of its KV nodes. POST /v1/bucket. An unknown bucket is code
+// BUCKET_UNKNOWN (404), a KV cluster that cannot be asked KV_UNAVAILABLE (503).
+type BucketRequest struct {
+	Bucket string `json:"bucket"`
+}
+
+// BucketReply describes a bucket.
+type BucketReply struct {
+	Name     string                `json:"name"`
+	UUID     string                `json:"uuid"`
+	VBuckets int                   `json:"vbuckets"`
+	Revision timestamp.MapRevision `json:"revision"`
+}
+
+// FailoverLogsRequest asks a projector for the logs of the vbuckets that its KV nodes host as active; none listed
+// means all. POST /v1/failoverlogs.
+type FailoverLogsRequest struct {
+	Fence    Fence    `json:"fence"`
+	Bucket   string   `json:"bucket"`
+	VBuckets []uint16 `json:"vbuckets,omitempty"`
+}
+
+// VBucketLog is what KV says of one vbucket.
+type VBucketLog struct {
+	VBucket  uint16                `json:"vbucket"`
+	Log      timestamp.FailoverLog `json:"log"`
+	High     uint64                `json:"high"`  // seqno
+	Purge    uint64                `json:"purge"` // deletions at or below are forgotten
+	Revision timestamp.MapRevision `json:"revision"`
+}
+
+// FailoverLogsReply lists only the vbuckets that are hosted here.
+type FailoverLogsReply struct {
+	Logs []VBucketLog `json:"logs"`
+}
+
+// StreamStart asks for one vbucket's maintenance stream.
+type StreamStart struct {
+	VBucket     uint16            `json:"vbucket"`
+	Incarnation index.Incarnation `json:"incarnation"`
+	VBUUID      uint64            `json:"vbuuid,string"`
+	Seqno       uint64            `json:"seqno"` // restart timestamp: start after it
+	Window      timestamp.Window  `json:"window"`
+}
+
+// StartRequest starts maintenance streams (PR-11 form 1) on all projectors: each starts what its KV nodes host. An
+// active stream of the same vbucket and a lower incarnation is shut down and restarted (PR-13); the others are
+// untouched. POST /v1/streams.
+type StartRequest struct {
+	Fence      Fence         `json:"fence"`
+	Bucket     string        `json:"bucket"`
+	BucketUUID string        `json:"bucket_uuid"`
+	Generation uint64        `json:"generation"`
+	Starts     []StreamStart `json:"starts"`
+}
+
+// StartOutcome tells what became of one StreamStart.
+type StartOutcome string
+
+// The outcomes.
+const (
+	StartBegun    StartOutcome = "begun"    // the stream runs; BEGIN was sent down
+	StartNotMine  StartOutcome = "not_mine" // no KV node here hosts the vbucket as active
+	StartRollback StartOutcome = "rollback" // KV answered ROLLBACK to Seqno
+	StartStale    StartOutcome = "stale"    // a higher incarnation was seen
+	StartFailed   StartOutcome = "failed"   // see Detail; ask again
+)
+
+// StartResult is the outcome for one vbucket. Log, Purge and Revision are there when the stream has begun or KV
+// answered ROLLBACK.
+type StartResult struct {
+	VBucket uint16       `json:"vbucket"`
+	Outcome StartOutcome `json:"outcome"`
+	Seqno   uint64       `json:"seqno,omitempty"` // of ROLLBACK
+	Detail  string       `json:"detail,omitempty"`
+	VBucketLog
+}
+
+// StartReply has one result per StreamStart (PR-12).
+type StartReply struct {
+	Results []StartResult `json:"results"`
+}
+
+// StopRequest ends maintenance streams whose incarnation is at or below the one given, and refuses such ones from now
+// on. No vbuckets listed means all of the bucket. POST /v1/streams:stop.
+type StopRequest struct {
+	Fence       Fence             `json:"fence"`
+	Bucket      string            `json:"bucket"`
+	VBuckets    []uint16          `json:"vbuckets,omitempty"`
+	Incarnation index.Incarnation `json:"incarnation"`
+}
+
+// SideStream asks for one vbucket of a side stream: everything after From up to and including To.
+type SideStream struct {
+	VBucket uint16           `json:"vbucket"`
+	VBUUID  uint64           `json:"vbuuid,string"` // branch of From
+	From    uint64           `json:"from"`
+	Window  timestamp.Window `json:"window"`
+	To      uint64           `json:"to"` // the activation timestamp A
+	// Branch is the newest vbuuid of the maintenance stream's failover log; a KV node on another branch is refused with
+	// outcome "stale".
+	Branch uint64 `json:"branch,string"`
+}
+
+// SideRequest opens a side stream to one indexer (PR-11 forms 2 and 3): topic /backfill/<node>/<id> for copies that
+// are being built, /catchup/<node>/<id> for others. It is asked by that indexer, of the projectors that own the
+// vbuckets. POST /v1/sidestreams. The stream ends by itself; a request for a topic that is open replaces it.
+type SideRequest struct {
+	ClusterID  string         `json:"cluster_id"`
+	Node       index.NodeID   `json:"node"`
+	BootID     string         `json:"boot_id"`
+	Topic      string         `json:"topic"`
+	Endpoint   string         `json:"endpoint"` // host:port of the data port
+	Bucket     string         `json:"bucket"`
+	BucketUUID string         `json:"bucket_uuid"`
+	ID         uint64         `json:"id"`       // Incarnation.Counter of its events
+	Revision   uint64         `json:"revision"` // definitions revision that has these copies
+	Copies     []index.CopyID `json:"copies"`
+	Streams    []SideStream   `json:"streams"`
+}
+
+// SideReply has one result per SideStream.
+type SideReply struct {
+	Results []StartResult `json:"results"`
+}
+
+// SideStop ends a side stream. POST /v1/sidestreams:stop.
+type SideStop struct {
+	ClusterID string `json:"cluster_id"`
+	Topic     string `json:"topic"`
+}
+
+// SeqnosRequest asks a projector for KV's present high seqnos of the vbuckets hosted here, for session consistency.
+// POST /v1/seqnos.
+type SeqnosRequest struct {
+	Bucket string `json:"bucket"`
+}
+
+// SeqnosReply lists hosted vbuckets only; the slices run in parallel.
+type SeqnosReply struct {
+	VBuckets []uint16 `json:"vbuckets"`
+	VBUUIDs  []uint64 `json:"vbuuids"`
+	Seqnos   []uint64 `json:"seqnos"`
+}
+
+// SyncRequest asks a projector for a fresh report on one bucket, at once, so that the next stability timestamp can be
+// promoted without waiting. When Want is given (a seqno per vbucket) it answers as soon as what it streams has reached
+// it, at the latest after WaitMS. POST /v1/sync; the answer is a ProjectorReport of that bucket.
+type SyncRequest struct {
+	Fence  Fence    `json:"fence"`
+	Bucket string   `json:"bucket"`
+	Want   []uint64 `json:"want,omitempty"`
+	WaitMS int64    `json:"wait_ms,omitempty"`
+}
+
+// PollRequest asks an indexer for its positions of some vbuckets and fences incarnations older than the one given
+// (IM-21). POST /v1/poll.
+type PollRequest struct {
+	Fence       Fence             `json:"fence"`
+	Bucket      string            `json:"bucket"`
+	VBuckets    []uint16          `json:"vbuckets"`
+	Incarnation index.Incarnation `json:"incarnation"`
+}
+
+// PollPosition is an indexer's position in one vbucket. Participant is false where it recovers by itself.
+type PollPosition struct {
+	VBucket     uint16                `json:"vbucket"`
+	Participant bool                  `json:"participant"`
+	HW          uint64                `json:"hw"`    // smallest position of its whole slices, queue included
+	Reach       uint64                `json:"reach"` // highest seqno, window end or floor it may reflect
+	Log         timestamp.FailoverLog `json:"log"`
+	Revision    timestamp.MapRevision `json:"revision"`
+}
+
+// PollReply lists the positions asked for.
+type PollReply struct {
+	Positions []PollPosition `json:"positions"`
+}
+
+// StabilityRequest publishes the newest stability timestamps of all buckets that concern the indexer in one message
+// (IM-15). PUT /v1/stability.
+type StabilityRequest struct {
+	Fence       Fence       `json:"fence"`
+	Stabilities []Stability `json:"stabilities"`
+}
+
+// RollbackRequest tells an indexer of a rollback step (IM-23). PUT /v1/rollback. Step is "prepare" (answer with what
+// would be restored) or "rollback" (do it).
+type RollbackRequest struct {
+	Fence       Fence                   `json:"fence"`
+	Bucket      string                  `json:"bucket"`
+	Generation  uint64                  `json:"generation"`
+	RollbackID  uint64                  `json:"rollback_id"`
+	Step        string                  `json:"step"`
+	Logs        []timestamp.FailoverLog `json:"logs"`
+	Incarnation index.Incarnation       `json:"incarnation"` // that follows; a newer one already accepted wins
+}
+
+// RollbackReply is the indexer's answer.
+type RollbackReply struct {
+	RollbackID uint64         `json:"rollback_id"`
+	Stale      bool           `json:"stale"` // it knows a newer failover log: start again
+	Restart    []PollPosition `json:"restart,omitempty"`
+}
+
+// OK is the empty answer.
+type OK struct{}

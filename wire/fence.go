@@ -1,0 +1,102 @@
+// Package wire holds the messages between managers, projectors and indexers, and the fence that every command carries.
+// docs/protocol.md lists which message goes where.
+//
+// It promises plain values with one meaning each. Bodies travel as CBOR (compact, vectors as varints) or, for people,
+// as JSON with the same names (package internal/rpc); readers ignore fields they do not know, so that a field may be
+// added without a new format. FormatVersion rises only when the meaning of an existing field changes.
+package wire
+
+import (
+	"errors"
+	"fmt"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+)
+
+// FormatVersion is sent with every request (header Tidemark-Format); a receiver refuses one it does not know.
+const FormatVersion = 1
+
+// Fence orders the commands of successive leaders: cluster id, epoch, Raft term and a counter per receiver (house.md,
+// rule 6). A receiver refuses a lower one; an equal one is a retry and is accepted.
+type Fence struct {
+	ClusterID string `json:"cluster_id"`
+	Epoch     uint64 `json:"epoch"`
+	Term      uint64 `json:"term"`
+	Counter   uint64 `json:"counter"`
+}
+
+var (
+	// ErrFenced is wrapped when a command comes from a deposed leader or is overtaken by a later one.
+	ErrFenced = errors.New("fenced: a newer leader or a newer command was seen")
+	// ErrForeignCluster is wrapped when a command comes from another cluster.
+	ErrForeignCluster = errors.New("command of another cluster")
+)
+
+// Admit checks a command's fence against the highest one seen (h, the zero value accepts any cluster) and gives the
+// highest one from now on. Errors wrap ErrForeignCluster or ErrFenced.
+func (h Fence) Admit(f Fence) (Fence, error) {
+	if f.ClusterID == "" || h.ClusterID != "" && h.ClusterID != f.ClusterID {
+		return h, fmt.Errorf("%w: from %q, this one belongs to %q", ErrForeignCluster, f.ClusterID, h.ClusterID)
+	}
+	if f.Less(h) {
+		return h, fmt.Errorf("%w: got epoch %d term %d counter %d, highest epoch %d term %d counter %d", ErrFenced,
+			f.Epoch, f.Term, f.Counter, h.Epoch, h.Term, h.Counter)
+	}
+	return f, nil
+}
+
+// Less tells whether f is older than h.
+func (f Fence) Less(h Fence) bool {
+	switch {
+	case f.Epoch != h.Epoch:
+		return f.Epoch < h.Epoch
+	case f.Term != h.Term:
+		return f.Term < h.Term
+	}
+	return f.Counter < h.Counter
+}
+
+// Leader says who coordinates.
+type Leader struct {
+	ID   string `json:"id"`
+	REST string `json:"rest"` // base URL
+	Term uint64 `json:"term"`
+}
+
+// StabilityRef names one stability timestamp of a bucket.
+type StabilityRef struct {
+	Bucket     string `json:"bucket"`
+	Generation uint64 `json:"generation"` // of the bucket
+	RollbackID uint64 `json:"rollback_id"`
+	Number     uint64 `json:"number"` // rises by one with every promotion within a bucket
+	Hash       uint64 `json:"hash,string"`
+}
+
+// Compare orders two references of one bucket by generation, rollback id, number.
+func (r StabilityRef) Compare(o StabilityRef) int {
+	for _, p := range [...][2]uint64{{r.Generation, o.Generation}, {r.RollbackID, o.RollbackID}, {r.Number, o.Number}} {
+		if p[0] < p[1] {
+			return -1
+		}
+		if p[0] > p[1] {
+			return 1
+		}
+	}
+	return 0
+}
+
+// Stability is a stability timestamp as published to indexers (IM-15). Logs holds, per vbucket, the failover log that
+// was known when it was promoted, so that an indexer can tell whether it lies on the branch of what it receives.
+type Stability struct {
+	StabilityRef
+	Vector timestamp.Vector        `json:"vector"`
+	Logs   []timestamp.FailoverLog `json:"logs"`
+}
+
+// Ack is an indexer's answer to a stability timestamp (IM-17). Exceptions name copies whose outcome differs from Made.
+type Ack struct {
+	StabilityRef
+	Made       bool           `json:"made"` // a snapshot at exactly this timestamp exists; false: skipped
+	Exceptions []index.CopyID `json:"exceptions,omitempty"`
+}

@@ -1,0 +1,157 @@
+package wire
+
+import (
+	"tidemark/index"
+	"tidemark/timestamp"
+)
+
+// RegisterIndexer makes an indexer known (IM-10). POST /v1/cluster/indexers on any manager. Code BOOT_CONFLICT (409)
+// when another process with the same uuid is alive, REMOVED (410) when it was removed by force and must be wiped.
+type RegisterIndexer struct {
+	ClusterID string   `json:"cluster_id"` // "" the first time
+	Endpoint  Endpoint `json:"endpoint"`   // Node is ignored
+}
+
+// RegisterProjector makes a projector known. POST /v1/cluster/projectors on any manager.
+type RegisterProjector struct {
+	ClusterID string            `json:"cluster_id"` // "" unless configured
+	Endpoint  ProjectorEndpoint `json:"endpoint"`
+}
+
+// RegisterReply tells a component who it is and whom to obey: a projector that starts accepts no fence below this one.
+type RegisterReply struct {
+	ClusterID string       `json:"cluster_id"`
+	Node      index.NodeID `json:"node"` // indexers only
+	Fence     Fence        `json:"fence"`
+	Leader    Leader       `json:"leader"`
+}
+
+// StreamStates is what a projector streams of one bucket, or what of it changed: parallel slices by entry.
+type StreamStates struct {
+	Bucket       string                  `json:"bucket"`
+	BucketUUID   string                  `json:"bucket_uuid"`
+	Full         bool                    `json:"full"` // everything it streams; vbuckets not listed are not streamed
+	VBuckets     []uint16                `json:"vbuckets"`
+	Incarnations []index.Incarnation     `json:"incarnations"`
+	VBUUIDs      []uint64                `json:"vbuuids"`
+	Complete     []uint64                `json:"complete"` // newest seqno that ends a DCP snapshot
+	Ended        []bool                  `json:"ended"`    // the stream of that incarnation is over
+	Logs         []timestamp.FailoverLog `json:"logs"`     // nil where unchanged since the last full report
+	Purges       []uint64                `json:"purges"`
+	Revisions    []timestamp.MapRevision `json:"revisions"`
+}
+
+// ProjectorReport is a projector's level state (SYNC included, PR-18). POST /v1/components/{id}/reports every 100 ms,
+// and at once on begin, end and rollback. Sequence rises with every report of a boot id.
+type ProjectorReport struct {
+	ID        index.ProjectorID `json:"id"`
+	BootID    string            `json:"boot_id"`
+	ClusterID string            `json:"cluster_id"`
+	Sequence  uint64            `json:"sequence"`
+	Revision  uint64            `json:"revision"` // definitions revision it works with
+	Buckets   []StreamStates    `json:"buckets"`
+}
+
+// HWHeartbeat is the seed's message (IM-16) with all its fields, per bucket.
+type HWHeartbeat struct {
+	Bucket          string           `json:"bucket"`
+	IndexIDs        []index.ID       `json:"index_ids"`
+	HW              timestamp.Vector `json:"hw"`
+	LastPersistence uint64           `json:"last_persistence,string"` // hash of the newest checkpoint's timestamp
+	LastStability   uint64           `json:"last_stability,string"`   // hash of the newest flushed stability timestamp
+	MutationQueue   uint64           `json:"mutation_queue"`          // bytes in the queue
+	QueueLimit      uint64           `json:"queue_limit"`             // bytes
+}
+
+// Accepted is the stream an indexer accepts per vbucket, beside the heartbeat: parallel slices by entry.
+type Accepted struct {
+	VBuckets     []uint16            `json:"vbuckets"`
+	Incarnations []index.Incarnation `json:"incarnations"`
+	Projectors   []index.ProjectorID `json:"projectors"`
+	Open         []bool              `json:"open"` // false: nothing is accepted until the next BEGIN
+}
+
+// CopyReport is the state of one copy on an indexer.
+type CopyReport struct {
+	Copy  index.CopyID `json:"copy"`
+	Index index.ID     `json:"index"`
+	// Ready: it has been exact at a stability timestamp at or above all its floors; Held is the newest such one.
+	Ready bool         `json:"ready"`
+	Held  StabilityRef `json:"held"`
+	Done  uint64       `json:"done"`  // seqnos covered by the side stream, sum over vbuckets
+	Total uint64       `json:"total"` // sum of the activation timestamps
+	Items uint64       `json:"items"` // entries
+	Bytes uint64       `json:"bytes"` // on disk
+	Error string       `json:"error,omitempty"`
+}
+
+// BucketReport is an indexer's level state of one bucket.
+type BucketReport struct {
+	Heartbeat  HWHeartbeat      `json:"heartbeat"`
+	Generation uint64           `json:"generation"`
+	RollbackID uint64           `json:"rollback_id"`
+	Accepted   Accepted         `json:"accepted"`
+	Persistent timestamp.Vector `json:"persistent"` // would survive a crash now
+	Acks       []Ack            `json:"acks"`       // since the last report that was answered, newest last
+}
+
+// IndexerReport is an indexer's level state. POST /v1/components/{id}/reports every 100 ms, and at once on begin, end,
+// and made or skipped stability timestamps. Without Full, only buckets and copies that changed are listed.
+type IndexerReport struct {
+	Node      index.NodeID   `json:"node"`
+	UUID      string         `json:"uuid"`
+	BootID    string         `json:"boot_id"`
+	ClusterID string         `json:"cluster_id"`
+	Sequence  uint64         `json:"sequence"`
+	Full      bool           `json:"full"`
+	Revision  uint64         `json:"revision"`         // definitions revision it has allocated copies for
+	Health    string         `json:"health,omitempty"` // "" well, else what is wrong: "disk full: …"
+	Buckets   []BucketReport `json:"buckets"`
+	Copies    []CopyReport   `json:"copies"`
+}
+
+// Held tells which nodes hold which stability timestamp of an index's copies, for scans.
+type Held struct {
+	Copy index.CopyID `json:"copy"`
+	Node index.NodeID `json:"node"`
+	Ref  StabilityRef `json:"ref"`
+	OK   bool         `json:"ok"` // its node is active
+}
+
+// ReportReply answers a report: what the component should know now.
+type ReportReply struct {
+	Fence    Fence  `json:"fence"`
+	Leader   Leader `json:"leader"`
+	Revision uint64 `json:"revision"` // newest definitions revision
+	// Known is false when the leader does not know this component (boot id): register again.
+	Known bool `json:"known"`
+	// Full asks for a full report next.
+	Full bool   `json:"full"`
+	Held []Held `json:"held,omitempty"` // indexers only
+}
+
+// IndexerHello answers a HelloRequest: all that an indexer hosts (IM-8). It is a full report.
+type IndexerHello struct {
+	Report IndexerReport `json:"report"`
+	// Minimum is, per bucket, the highest incarnation below which each vbucket refuses streams.
+	Minimum []MinimumIncarnations `json:"minimum"`
+}
+
+// MinimumIncarnations is the fence of one bucket's vbuckets on an indexer, by vbucket.
+type MinimumIncarnations struct {
+	Bucket       string              `json:"bucket"`
+	Incarnations []index.Incarnation `json:"incarnations"`
+}
+
+// ProjectorHello answers a HelloRequest: all streams that run. It is a full report.
+type ProjectorHello struct {
+	Report ProjectorReport `json:"report"`
+}
+
+// StabilizeRequest asks the leader for a stability timestamp at or above Need as soon as possible (a scan with session
+// consistency waits for it). POST /v1/buckets/{bucket}:stabilize on any manager; the answer is a Stability. Code
+// TIMEOUT (504) when KV does not get there within WaitMS.
+type StabilizeRequest struct {
+	Need   timestamp.Vector `json:"need"`
+	WaitMS int64            `json:"wait_ms"`
+}
