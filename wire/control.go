@@ -130,19 +130,18 @@ type StartOutcome string
 const (
 	StartBegun    StartOutcome = "begun"    // the stream runs; BEGIN was sent down
 	StartNotMine  StartOutcome = "not_mine" // no KV node here hosts the vbucket as active
-	StartRollback StartOutcome = "rollback" // KV answered ROLLBACK to Seqno
+	StartRollback StartOutcome = "rollback" // KV answered ROLLBACK
 	StartStale    StartOutcome = "stale"    // a higher incarnation was seen
 	StartFailed   StartOutcome = "failed"   // see Detail; ask again
 )
 
-// StartResult is the outcome for one vbucket. Log, Purge and Revision are there when the stream has begun or KV
-// answered ROLLBACK.
+// StartResult is the outcome for one vbucket. Of VBucketLog only VBucket is sure to be there; the rest is when the
+// stream has begun or KV answered ROLLBACK.
 type StartResult struct {
-	VBucket uint16       `json:"vbucket"`
-	Outcome StartOutcome `json:"outcome"`
-	Seqno   uint64       `json:"seqno,omitempty"` // of ROLLBACK
-	Detail  string       `json:"detail,omitempty"`
 	VBucketLog
+	Outcome  StartOutcome `json:"outcome"`
+	Rollback uint64       `json:"rollback,omitempty"` // seqno of ROLLBACK
+	Detail   string       `json:"detail,omitempty"`
 }
 
 // StartReply has one result per StreamStart (PR-12).

@@ -1,0 +1,348 @@
+// Package rpc carries the messages of package wire over HTTP: bodies in CBOR between components or in JSON for people,
+// errors as problem JSON (RFC 9457), limits on every body. Client and server are here side by side so that they agree.
+//
+// It promises that a body is bounded before it is read, that JSON with unknown fields, trailing bytes or a wrong type is
+// refused with a message that says where, and that an error crosses the network with its code. It never retries; what
+// may be tried again is the caller's to know.
+package rpc
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fxamacker/cbor/v2"
+
+	"tidemark/wire"
+)
+
+// Media types.
+const (
+	MediaCBOR    = "application/cbor"
+	MediaJSON    = "application/json"
+	MediaProblem = "application/problem+json"
+)
+
+// Header names.
+const (
+	HeaderFormat = "Tidemark-Format" // wire.FormatVersion
+	HeaderLeader = "Tidemark-Leader" // base URL of the leader
+)
+
+// Limits of bodies, in bytes.
+const (
+	MaxControlBody = 64 << 20 // definitions of 10,000 indexes, reports with full vectors
+	MaxUserBody    = 1 << 20  // what users send: statements, scans
+	maxErrorBody   = 64 << 10
+)
+
+// Problem is an error as it crosses the network (RFC 9457). Code is for programs, Detail for people: what was wrong,
+// what was expected, what to do.
+type Problem struct {
+	Type         string       `json:"type"`
+	Title        string       `json:"title"`
+	Status       int          `json:"status"`
+	Code         string       `json:"code"`
+	Detail       string       `json:"detail"`
+	Leader       *wire.Leader `json:"leader,omitempty"`
+	RetryAfterMS int64        `json:"retry_after_ms,omitempty"`
+	CAS          uint64       `json:"modified_cas,omitempty"` // the present one, with CAS_MISMATCH
+}
+
+// Error gives code and detail.
+func (p *Problem) Error() string {
+	if p.Detail == "" {
+		return p.Code
+	}
+	return p.Code + ": " + p.Detail
+}
+
+// NewProblem makes a Problem whose title is the status text.
+func NewProblem(status int, code, format string, args ...any) *Problem {
+	return &Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Code: code, Detail: fmt.Sprintf(format, args...)}
+}
+
+// Codes that this package itself answers with, and codes that several roles share.
+const (
+	CodeBadRequest   = "BAD_REQUEST"
+	CodeTooLarge     = "BODY_TOO_LARGE"
+	CodeMedia        = "UNSUPPORTED_MEDIA_TYPE"
+	CodeFormat       = "UNSUPPORTED_FORMAT"
+	CodeNotFound     = "NOT_FOUND"
+	CodeMethod       = "METHOD_NOT_ALLOWED"
+	CodeInternal     = "INTERNAL"
+	CodeFenced       = "FENCED"
+	CodeForeign      = "FOREIGN_CLUSTER"
+	CodeUnavailable  = "UNAVAILABLE"
+	CodeTimeout      = "TIMEOUT"
+	CodeNoLeader     = "NO_LEADER"
+	CodeBucket       = "BUCKET_UNKNOWN"
+	CodeKV           = "KV_UNAVAILABLE"
+	CodeBootConflict = "BOOT_CONFLICT"
+)
+
+func decMode() (cbor.DecMode, error) {
+	return cbor.DecOptions{MaxArrayElements: 1 << 20, MaxMapPairs: 1 << 16, MaxNestedLevels: 16, DupMapKey: cbor.DupMapKeyEnforcedAPF}.DecMode()
+}
+
+// Unmarshal reads a CBOR body.
+func Unmarshal(body []byte, v any) error {
+	m, err := decMode()
+	if err != nil {
+		return err
+	}
+	return m.Unmarshal(body, v)
+}
+
+// Read takes the body of a request of at most limit bytes into v. An empty body leaves v as it is. The error is a
+// *Problem.
+func Read(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
+	if f := r.Header.Get(HeaderFormat); f != "" && f != strconv.Itoa(wire.FormatVersion) {
+		return NewProblem(http.StatusBadRequest, CodeFormat, "wire format %s, this version speaks %d: upgrade the older side", f, wire.FormatVersion)
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return NewProblem(http.StatusRequestEntityTooLarge, CodeTooLarge, "the body has more than %d bytes, the most that %s takes", tooLarge.Limit, r.URL.Path)
+	case err != nil:
+		return NewProblem(http.StatusBadRequest, CodeBadRequest, "reading the body: %v", err)
+	case len(body) == 0:
+		return nil
+	}
+	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
+	if err != nil && r.Header.Get("Content-Type") != "" {
+		return NewProblem(http.StatusUnsupportedMediaType, CodeMedia, "content type %q: %v", r.Header.Get("Content-Type"), err)
+	}
+	switch media {
+	case MediaCBOR:
+		if err := Unmarshal(body, v); err != nil {
+			return NewProblem(http.StatusBadRequest, CodeBadRequest, "CBOR body: %v", err)
+		}
+		return nil
+	case MediaJSON, "", "application/x-www-form-urlencoded": // curl -d sends the last by default
+		return ReadJSON(body, v)
+	}
+	return NewProblem(http.StatusUnsupportedMediaType, CodeMedia, "content type %q: send application/json", media)
+}
+
+// ReadJSON is the strict reading of JSON: one value, no unknown field, nothing behind it. The error is a *Problem that
+// names the line and column or the field.
+func ReadJSON(body []byte, v any) error {
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		return NewProblem(http.StatusBadRequest, CodeBadRequest, "JSON body: %s", explain(body, dec.InputOffset(), err))
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		line, column := place(body, dec.InputOffset())
+		return NewProblem(http.StatusBadRequest, CodeBadRequest, "JSON body: something follows the value at line %d column %d; send one value", line, column)
+	}
+	return nil
+}
+
+func explain(body []byte, at int64, err error) string {
+	var syntax *json.SyntaxError
+	var wrong *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		line, column := place(body, syntax.Offset-1) // Offset counts the offending byte
+		return fmt.Sprintf("%v at line %d column %d", err, line, column)
+	case errors.As(err, &wrong):
+		line, column := place(body, wrong.Offset)
+		return fmt.Sprintf("field %q takes %s, not %s, at line %d column %d", wrong.Field, wrong.Type, wrong.Value, line, column)
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return "it ends in the middle of a value"
+	case errors.Is(err, io.EOF):
+		return "it is empty"
+	}
+	line, column := place(body, at)
+	return fmt.Sprintf("%s, near line %d column %d", strings.TrimPrefix(err.Error(), "json: "), line, column)
+}
+
+func place(body []byte, offset int64) (line, column int) {
+	before := body[:min(max(offset, 0), int64(len(body)))]
+	line = bytes.Count(before, []byte{'\n'}) + 1
+	return line, len(before) - bytes.LastIndexByte(before, '\n')
+}
+
+// Write answers with v, in CBOR when the request accepts it, else in JSON with indentation.
+func Write(w http.ResponseWriter, r *http.Request, status int, v any) {
+	var body []byte
+	var err error
+	if strings.Contains(r.Header.Get("Accept"), MediaCBOR) {
+		w.Header().Set("Content-Type", MediaCBOR)
+		body, err = cbor.Marshal(v)
+	} else {
+		w.Header().Set("Content-Type", MediaJSON)
+		if body, err = json.MarshalIndent(v, "", "  "); err == nil {
+			body = append(body, '\n')
+		}
+	}
+	if err != nil {
+		WriteProblem(w, NewProblem(http.StatusInternalServerError, CodeInternal, "encoding the answer: %v", err))
+		return
+	}
+	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	w.WriteHeader(status)
+	_, _ = w.Write(body) // the client has gone: nobody is left to tell
+}
+
+// WriteProblem answers with an error. Errors that are no Problem are mapped by AsProblem.
+func WriteProblem(w http.ResponseWriter, err error) {
+	p := AsProblem(err)
+	if p.RetryAfterMS > 0 {
+		w.Header().Set("Retry-After", strconv.FormatInt((p.RetryAfterMS+999)/1000, 10))
+	}
+	if p.Leader != nil && p.Leader.REST != "" {
+		w.Header().Set(HeaderLeader, p.Leader.REST)
+	}
+	body, _ := json.MarshalIndent(p, "", "  ") // a Problem always marshals
+	w.Header().Set("Content-Type", MediaProblem)
+	w.WriteHeader(p.Status)
+	_, _ = w.Write(append(body, '\n'))
+}
+
+// AsProblem gives the Problem in err's chain, or the one that stands for a known sentinel, or an internal error.
+func AsProblem(err error) *Problem {
+	var p *Problem
+	switch {
+	case errors.As(err, &p):
+		return p
+	case errors.Is(err, wire.ErrFenced):
+		return NewProblem(http.StatusConflict, CodeFenced, "%v", err)
+	case errors.Is(err, wire.ErrForeignCluster):
+		return NewProblem(http.StatusConflict, CodeForeign, "%v", err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return NewProblem(http.StatusGatewayTimeout, CodeTimeout, "%v", err)
+	case errors.Is(err, context.Canceled):
+		return NewProblem(499, CodeTimeout, "the client closed the request: %v", err)
+	}
+	return NewProblem(http.StatusInternalServerError, CodeInternal, "%v", err)
+}
+
+// Handle makes a handler of a function from request message to answer message, for component interfaces.
+func Handle[Req, Resp any](limit int64, f func(ctx context.Context, req *Req) (*Resp, error)) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		req := new(Req)
+		if err := Read(w, r, limit, req); err != nil {
+			WriteProblem(w, err)
+			return
+		}
+		resp, err := f(r.Context(), req)
+		if err != nil {
+			WriteProblem(w, err)
+			return
+		}
+		Write(w, r, http.StatusOK, resp)
+	}
+}
+
+// Client sends messages of package wire. The zero value is not usable; see NewClient.
+type Client struct {
+	http *http.Client
+}
+
+// NewClient gives a client with its own connection pool: keep-alive, at most perHost connections to one address.
+func NewClient(perHost int) *Client {
+	dialer := &net.Dialer{Timeout: 2 * time.Second, KeepAlive: 5 * time.Second}
+	return &Client{http: &http.Client{Transport: &http.Transport{
+		DialContext: dialer.DialContext, MaxIdleConns: 256, MaxIdleConnsPerHost: perHost, MaxConnsPerHost: perHost,
+		IdleConnTimeout: 60 * time.Second, ResponseHeaderTimeout: 2 * time.Minute, DisableCompression: true,
+	}}}
+}
+
+// Close drops idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+// HTTP gives the underlying client, for streams.
+func (c *Client) HTTP() *http.Client { return c.http }
+
+// Do sends req (nil for none) as CBOR and reads the answer into resp (nil to ignore it). The context bounds the whole
+// exchange. An error answer is a *Problem; anything else means that the outcome is unknown.
+func (c *Client) Do(ctx context.Context, method, url string, req, resp any) error {
+	var body io.Reader
+	if req != nil {
+		b, err := cbor.Marshal(req)
+		if err != nil {
+			return fmt.Errorf("encoding %T: %w", req, err)
+		}
+		body = bytes.NewReader(b)
+	}
+	r, err := http.NewRequestWithContext(ctx, method, url, body)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", method, url, err)
+	}
+	r.Header.Set("Content-Type", MediaCBOR)
+	r.Header.Set("Accept", MediaCBOR)
+	r.Header.Set(HeaderFormat, strconv.Itoa(wire.FormatVersion))
+	answer, err := c.http.Do(r)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	if answer.StatusCode >= 300 {
+		return ReadProblem(answer)
+	}
+	b, err := io.ReadAll(io.LimitReader(answer.Body, MaxControlBody+1))
+	if err != nil {
+		return fmt.Errorf("%s %s: reading the answer: %w", method, url, err)
+	}
+	if len(b) > MaxControlBody {
+		return fmt.Errorf("%s %s: the answer has more than %d bytes", method, url, MaxControlBody)
+	}
+	if resp == nil {
+		return nil
+	}
+	if err := Unmarshal(b, resp); err != nil {
+		return fmt.Errorf("%s %s: CBOR answer: %w", method, url, err)
+	}
+	return nil
+}
+
+// ReadProblem makes a *Problem of an answer whose status is an error.
+func ReadProblem(answer *http.Response) *Problem {
+	b, _ := io.ReadAll(io.LimitReader(answer.Body, maxErrorBody)) // what came is what can be told
+	p := &Problem{}
+	if json.Unmarshal(b, p) != nil || p.Code == "" {
+		p = NewProblem(answer.StatusCode, CodeInternal, "%s", strings.TrimSpace(string(b)))
+	}
+	p.Status = answer.StatusCode
+	return p
+}
+
+// NewServer gives an http.Server with the limits that every listener of this product has. Streaming handlers lift the
+// write deadline themselves with http.ResponseController.
+func NewServer(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 60 * time.Second, WriteTimeout: 120 * time.Second,
+		IdleTimeout: 120 * time.Second, MaxHeaderBytes: 64 << 10,
+	}
+}
+
+// Serve runs the server on l until ctx ends, then drains it for at most grace.
+func Serve(ctx context.Context, s *http.Server, l net.Listener, grace time.Duration) error {
+	stopped := make(chan error, 1)
+	go func() { stopped <- s.Serve(l) }()
+	select {
+	case err := <-stopped:
+		return fmt.Errorf("HTTP server on %s: %w", l.Addr(), err)
+	case <-ctx.Done():
+	}
+	drain, cancel := context.WithTimeout(context.WithoutCancel(ctx), grace)
+	defer cancel()
+	if s.Shutdown(drain) != nil {
+		_ = s.Close() // what did not drain in time is cut
+	}
+	<-stopped
+	return nil
+}

@@ -1,0 +1,115 @@
+package rpc
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"reflect"
+	"strings"
+	"testing"
+	"time"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+func echo(t *testing.T) *httptest.Server {
+	t.Helper()
+	s := httptest.NewServer(Handle(1<<16, func(_ context.Context, req *wire.ProjectorReport) (*wire.ProjectorReport, error) {
+		switch req.ID {
+		case "fenced":
+			_, err := wire.Fence{ClusterID: "c", Epoch: 1, Term: 2}.Admit(wire.Fence{ClusterID: "c", Epoch: 1, Term: 1})
+			return nil, err
+		case "busy":
+			p := NewProblem(http.StatusServiceUnavailable, CodeUnavailable, "queue full")
+			p.RetryAfterMS, p.Leader = 1500, &wire.Leader{ID: "m", REST: "http://x"}
+			return nil, p
+		}
+		return req, nil
+	}))
+	t.Cleanup(s.Close)
+	return s
+}
+
+func TestMessagesSurviveTheWay(t *testing.T) {
+	s, c := echo(t), NewClient(2)
+	defer c.Close()
+	in := wire.ProjectorReport{ID: "p", BootID: "b", ClusterID: "c", Sequence: 1<<63 + 5, Revision: 7, Buckets: []wire.StreamStates{{
+		Bucket: "world", BucketUUID: "u", Full: true, VBuckets: []uint16{3, 1023},
+		Incarnations: []index.Incarnation{{Epoch: 1, Term: 2, Counter: 3}, {}}, VBUUIDs: []uint64{1<<64 - 1, 2}, Complete: []uint64{0, 1 << 60},
+		Ended: []bool{false, true}, Logs: []timestamp.FailoverLog{{{VBUUID: 9, Seqno: 4}}, nil}, Purges: []uint64{0, 1},
+		Revisions: []timestamp.MapRevision{{Epoch: 1, Rev: 2}, {}},
+	}}}
+	var out wire.ProjectorReport
+	if err := c.Do(context.Background(), http.MethodPost, s.URL, &in, &out); err != nil {
+		t.Fatal(err)
+	}
+	if !reflect.DeepEqual(in, out) {
+		t.Errorf("sent %+v\n got %+v", in, out)
+	}
+}
+
+func TestErrorsCrossWithTheirCode(t *testing.T) {
+	s, c := echo(t), NewClient(2)
+	defer c.Close()
+	var p *Problem
+	err := c.Do(context.Background(), http.MethodPost, s.URL, &wire.ProjectorReport{ID: "fenced"}, nil)
+	if !errors.As(err, &p) || p.Code != CodeFenced || p.Status != http.StatusConflict {
+		t.Errorf("got %v", err)
+	}
+	err = c.Do(context.Background(), http.MethodPost, s.URL, &wire.ProjectorReport{ID: "busy"}, nil)
+	if !errors.As(err, &p) || p.RetryAfterMS != 1500 || p.Leader == nil || p.Leader.REST != "http://x" {
+		t.Errorf("got %v", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Nanosecond)
+	defer cancel()
+	if err := c.Do(ctx, http.MethodPost, s.URL, &wire.ProjectorReport{}, nil); err == nil || errors.As(err, &p) {
+		t.Errorf("a call that was cut off must not look like an answer: %v", err)
+	}
+}
+
+func TestBadBodiesSayWhere(t *testing.T) {
+	s := echo(t)
+	for _, c := range []struct {
+		name, media, body string
+		status            int
+		want              string
+	}{
+		{"syntax", MediaJSON, "{\n  \"id\": ]", 400, "line 2 column 9"},
+		{"cut", MediaJSON, `{"id": "x`, 400, "ends in the middle"},
+		{"type", MediaJSON, `{"sequence": "x"}`, 400, `field "sequence" takes uint64, not string`},
+		{"unknown field", MediaJSON, `{"idd": "x"}`, 400, `unknown field "idd"`},
+		{"two values", MediaJSON, `{"id":"x"} {}`, 400, "something follows the value"},
+		{"too large", MediaJSON, `{"id":"` + strings.Repeat("x", 1<<17) + `"}`, 413, "more than 65536 bytes"},
+		{"media", "text/html", `x`, 415, "send application/json"},
+		{"cbor", MediaCBOR, "\xff\xff", 400, "CBOR body"},
+		{"cbor with a lying length", MediaCBOR, "\x9b\x7f\xff\xff\xff\xff\xff\xff\xff", 400, "CBOR body"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			r, err := http.Post(s.URL, c.media, strings.NewReader(c.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Body.Close()
+			p := ReadProblem(r)
+			if p.Status != c.status || !strings.Contains(p.Detail, c.want) {
+				t.Errorf("got %d %q, want %d and %q", p.Status, p.Detail, c.status, c.want)
+			}
+		})
+	}
+	r, err := http.NewRequest(http.MethodPost, s.URL, strings.NewReader("{}"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set(HeaderFormat, "99")
+	a, err := http.DefaultClient.Do(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Body.Close()
+	if p := ReadProblem(a); p.Code != CodeFormat {
+		t.Errorf("a foreign format gave %v", p)
+	}
+}

@@ -1,0 +1,175 @@
+// Package managerclient is the components' way to the managers: registration, reports and requests for a stability
+// timestamp. It knows all managers and finds the leader by itself.
+//
+// It promises that a call tries the leader it knows first, then the other managers one by one (each forwards to the
+// leader), and ends at its deadline. Messages are idempotent, so that trying the next manager is safe.
+package managerclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"tidemark/internal/rpc"
+	"tidemark/wire"
+)
+
+// Deadlines. A report is soon followed by the next one: it is not worth waiting for.
+const (
+	RegisterTimeout = 5 * time.Second
+	ReportTimeout   = 2 * time.Second
+	perManager      = 1500 * time.Millisecond // before the next manager is tried
+)
+
+// ErrNoManager is wrapped when no manager could be reached.
+var ErrNoManager = errors.New("no manager could be reached")
+
+// Client speaks to the managers of one cluster.
+type Client struct {
+	rpc *rpc.Client
+
+	mu       sync.Mutex
+	leader   string   // base URL, "" unknown
+	managers []string // base URLs
+}
+
+// New makes a client of the managers whose base URLs are given.
+func New(managers []string) *Client {
+	return &Client{rpc: rpc.NewClient(8), managers: append([]string(nil), managers...)}
+}
+
+// Close drops idle connections.
+func (c *Client) Close() { c.rpc.Close() }
+
+// SetLeader is told of a leader, by a hello or an answer.
+func (c *Client) SetLeader(l wire.Leader) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.leader = l.REST
+}
+
+// SetManagers replaces the list of managers; an empty one is ignored.
+func (c *Client) SetManagers(ms []wire.ManagerEndpoint) {
+	if len(ms) == 0 {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.managers = c.managers[:0:0]
+	for _, m := range ms {
+		c.managers = append(c.managers, m.REST)
+	}
+}
+
+// order gives the leader first, then the others.
+func (c *Client) order() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var all []string
+	if c.leader != "" {
+		all = append(all, c.leader)
+	}
+	for _, m := range c.managers {
+		if m != c.leader {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
+// forget drops a leader that did not answer.
+func (c *Client) forget(addr string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.leader == addr {
+		c.leader = ""
+	}
+}
+
+// do tries the managers in order until one gives an answer that is the leader's.
+func (c *Client) do(ctx context.Context, method, path string, extra time.Duration, req, resp any) error {
+	var last error
+	for _, addr := range c.order() {
+		one, cancel := context.WithTimeout(ctx, perManager+extra)
+		err := c.rpc.Do(one, method, addr+path, req, resp)
+		cancel()
+		if err == nil {
+			return nil
+		}
+		var p *rpc.Problem
+		if errors.As(err, &p) && p.Code != rpc.CodeNoLeader && p.Code != rpc.CodeUnavailable {
+			return err
+		}
+		last = fmt.Errorf("%s: %w", addr, err)
+		c.forget(addr)
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	if last == nil {
+		return fmt.Errorf("%w: none is configured", ErrNoManager)
+	}
+	return fmt.Errorf("%w: last tried %w", ErrNoManager, last)
+}
+
+// RegisterIndexer makes an indexer known.
+func (c *Client) RegisterIndexer(ctx context.Context, req *wire.RegisterIndexer) (*wire.RegisterReply, error) {
+	return c.register(ctx, "/v1/cluster/indexers", req)
+}
+
+// RegisterProjector makes a projector known.
+func (c *Client) RegisterProjector(ctx context.Context, req *wire.RegisterProjector) (*wire.RegisterReply, error) {
+	return c.register(ctx, "/v1/cluster/projectors", req)
+}
+
+func (c *Client) register(ctx context.Context, path string, req any) (*wire.RegisterReply, error) {
+	ctx, cancel := context.WithTimeout(ctx, RegisterTimeout)
+	defer cancel()
+	resp := new(wire.RegisterReply)
+	if err := c.do(ctx, http.MethodPost, path, 0, req, resp); err != nil {
+		return nil, err
+	}
+	c.SetLeader(resp.Leader)
+	return resp, nil
+}
+
+// ReportIndexer sends an indexer's report; id is its uuid.
+func (c *Client) ReportIndexer(ctx context.Context, req *wire.IndexerReport) (*wire.ReportReply, error) {
+	return c.report(ctx, req.UUID, req)
+}
+
+// ReportProjector sends a projector's report.
+func (c *Client) ReportProjector(ctx context.Context, req *wire.ProjectorReport) (*wire.ReportReply, error) {
+	return c.report(ctx, string(req.ID), req)
+}
+
+func (c *Client) report(ctx context.Context, id string, req any) (*wire.ReportReply, error) {
+	kind := "indexer"
+	if _, ok := req.(*wire.ProjectorReport); ok {
+		kind = "projector"
+	}
+	ctx, cancel := context.WithTimeout(ctx, ReportTimeout)
+	defer cancel()
+	resp := new(wire.ReportReply)
+	if err := c.do(ctx, http.MethodPost, "/v1/components/"+url.PathEscape(id)+"/reports?kind="+kind, 0, req, resp); err != nil {
+		return nil, err
+	}
+	if resp.Leader.REST != "" {
+		c.SetLeader(resp.Leader)
+	}
+	return resp, nil
+}
+
+// Stabilize asks for a stability timestamp at or above req.Need.
+func (c *Client) Stabilize(ctx context.Context, bucket string, req *wire.StabilizeRequest) (*wire.Stability, error) {
+	resp := new(wire.Stability)
+	wait := time.Duration(req.WaitMS) * time.Millisecond
+	if err := c.do(ctx, http.MethodPost, "/v1/buckets/"+url.PathEscape(bucket)+":stabilize", wait, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
