@@ -1,0 +1,348 @@
+package mcbp
+
+import "fmt"
+
+// Opcode says what a frame asks or tells.
+type Opcode uint8
+
+// The opcodes that this product speaks.
+const (
+	OpGet                    Opcode = 0x00
+	OpSet                    Opcode = 0x01
+	OpAdd                    Opcode = 0x02
+	OpReplace                Opcode = 0x03
+	OpDelete                 Opcode = 0x04
+	OpQuit                   Opcode = 0x07
+	OpNoop                   Opcode = 0x0a
+	OpVersion                Opcode = 0x0b
+	OpStat                   Opcode = 0x10
+	OpTouch                  Opcode = 0x1c
+	OpHello                  Opcode = 0x1f
+	OpSASLList               Opcode = 0x20
+	OpSASLAuth               Opcode = 0x21
+	OpSASLStep               Opcode = 0x22
+	OpGetAllVBSeqnos         Opcode = 0x48
+	OpDCPOpen                Opcode = 0x50
+	OpDCPAddStream           Opcode = 0x51
+	OpDCPCloseStream         Opcode = 0x52
+	OpDCPStreamReq           Opcode = 0x53
+	OpDCPFailoverLog         Opcode = 0x54
+	OpDCPStreamEnd           Opcode = 0x55
+	OpDCPSnapshotMarker      Opcode = 0x56
+	OpDCPMutation            Opcode = 0x57
+	OpDCPDeletion            Opcode = 0x58
+	OpDCPExpiration          Opcode = 0x59
+	OpDCPNoop                Opcode = 0x5c
+	OpDCPBufferAck           Opcode = 0x5d
+	OpDCPControl             Opcode = 0x5e
+	OpDCPSystemEvent         Opcode = 0x5f
+	OpDCPSeqnoAdvanced       Opcode = 0x64
+	OpDCPOSOSnapshot         Opcode = 0x65
+	OpSelectBucket           Opcode = 0x89
+	OpObserveSeqno           Opcode = 0x91
+	OpGetClusterConfig       Opcode = 0xb5
+	OpGetCollectionsManifest Opcode = 0xba
+	OpGetCollectionID        Opcode = 0xbb
+	OpGetErrorMap            Opcode = 0xfe
+)
+
+// String is the protocol's name of the opcode.
+func (o Opcode) String() string {
+	switch o {
+	case OpGet:
+		return "GET"
+	case OpSet:
+		return "SET"
+	case OpAdd:
+		return "ADD"
+	case OpReplace:
+		return "REPLACE"
+	case OpDelete:
+		return "DELETE"
+	case OpQuit:
+		return "QUIT"
+	case OpNoop:
+		return "NOOP"
+	case OpVersion:
+		return "VERSION"
+	case OpStat:
+		return "STAT"
+	case OpTouch:
+		return "TOUCH"
+	case OpHello:
+		return "HELLO"
+	case OpSASLList:
+		return "SASL_LIST"
+	case OpSASLAuth:
+		return "SASL_AUTH"
+	case OpSASLStep:
+		return "SASL_STEP"
+	case OpGetAllVBSeqnos:
+		return "GET_ALL_VB_SEQNOS"
+	case OpSelectBucket:
+		return "SELECT_BUCKET"
+	case OpObserveSeqno:
+		return "OBSERVE_SEQNO"
+	case OpGetClusterConfig:
+		return "GET_CLUSTER_CONFIG"
+	case OpGetCollectionsManifest:
+		return "GET_COLLECTIONS_MANIFEST"
+	case OpGetCollectionID:
+		return "GET_COLLECTION_ID"
+	case OpGetErrorMap:
+		return "GET_ERROR_MAP"
+	}
+	return o.dcpString()
+}
+
+// dcpString is String for the DCP opcodes.
+func (o Opcode) dcpString() string {
+	switch o {
+	case OpDCPOpen:
+		return "DCP_OPEN"
+	case OpDCPAddStream:
+		return "DCP_ADD_STREAM"
+	case OpDCPCloseStream:
+		return "DCP_CLOSE_STREAM"
+	case OpDCPStreamReq:
+		return "DCP_STREAM_REQ"
+	case OpDCPFailoverLog:
+		return "DCP_FAILOVER_LOG"
+	case OpDCPStreamEnd:
+		return "DCP_STREAM_END"
+	case OpDCPSnapshotMarker:
+		return "DCP_SNAPSHOT_MARKER"
+	case OpDCPMutation:
+		return "DCP_MUTATION"
+	case OpDCPDeletion:
+		return "DCP_DELETION"
+	case OpDCPExpiration:
+		return "DCP_EXPIRATION"
+	case OpDCPNoop:
+		return "DCP_NOOP"
+	case OpDCPBufferAck:
+		return "DCP_BUFFER_ACK"
+	case OpDCPControl:
+		return "DCP_CONTROL"
+	case OpDCPSystemEvent:
+		return "DCP_SYSTEM_EVENT"
+	case OpDCPSeqnoAdvanced:
+		return "DCP_SEQNO_ADVANCED"
+	case OpDCPOSOSnapshot:
+		return "DCP_OSO_SNAPSHOT"
+	}
+	return fmt.Sprintf("opcode %#02x", uint8(o))
+}
+
+// Status is the result in a response.
+type Status uint16
+
+// The statuses that this product gives or understands.
+const (
+	StatusOK                Status = 0x00
+	StatusKeyNotFound       Status = 0x01
+	StatusKeyExists         Status = 0x02 // STREAM_REQ: a stream of this vbucket exists
+	StatusTooBig            Status = 0x03
+	StatusInvalid           Status = 0x04
+	StatusNotStored         Status = 0x05
+	StatusNotMyVBucket      Status = 0x07 // the body may hold the newer cluster config
+	StatusNoBucket          Status = 0x08 // no bucket selected on this connection
+	StatusLocked            Status = 0x09
+	StatusAuthStale         Status = 0x1f
+	StatusAuthError         Status = 0x20
+	StatusAuthContinue      Status = 0x21
+	StatusRange             Status = 0x22
+	StatusRollback          Status = 0x23 // STREAM_REQ: value is the seqno to go back to
+	StatusNoAccess          Status = 0x24
+	StatusUnknownCommand    Status = 0x81
+	StatusNoMemory          Status = 0x82
+	StatusNotSupported      Status = 0x83
+	StatusInternal          Status = 0x84
+	StatusBusy              Status = 0x85
+	StatusTemporary         Status = 0x86
+	StatusUnknownCollection Status = 0x88
+)
+
+// String is the protocol's name of the status.
+func (s Status) String() string {
+	switch s {
+	case StatusOK:
+		return "OK"
+	case StatusKeyNotFound:
+		return "KEY_NOT_FOUND"
+	case StatusKeyExists:
+		return "KEY_EXISTS"
+	case StatusTooBig:
+		return "TOO_BIG"
+	case StatusInvalid:
+		return "INVALID_ARGUMENTS"
+	case StatusNotStored:
+		return "NOT_STORED"
+	case StatusNotMyVBucket:
+		return "NOT_MY_VBUCKET"
+	case StatusNoBucket:
+		return "NO_BUCKET"
+	case StatusLocked:
+		return "LOCKED"
+	case StatusAuthStale:
+		return "AUTH_STALE"
+	case StatusAuthError:
+		return "AUTH_ERROR"
+	case StatusAuthContinue:
+		return "AUTH_CONTINUE"
+	case StatusRange:
+		return "RANGE_ERROR"
+	case StatusRollback:
+		return "ROLLBACK"
+	case StatusNoAccess:
+		return "NO_ACCESS"
+	case StatusUnknownCommand:
+		return "UNKNOWN_COMMAND"
+	case StatusNoMemory:
+		return "NO_MEMORY"
+	case StatusNotSupported:
+		return "NOT_SUPPORTED"
+	case StatusInternal:
+		return "INTERNAL_ERROR"
+	case StatusBusy:
+		return "BUSY"
+	case StatusTemporary:
+		return "TEMPORARY_FAILURE"
+	case StatusUnknownCollection:
+		return "UNKNOWN_COLLECTION"
+	}
+	return fmt.Sprintf("status %#04x", uint16(s))
+}
+
+// Feature is a HELLO feature: what the client asks for and the server grants.
+type Feature uint16
+
+// The HELLO features that this product knows.
+const (
+	FeatureTLS            Feature = 0x02
+	FeatureTCPNoDelay     Feature = 0x03
+	FeatureMutationToken  Feature = 0x04 // SET replies carry {vbuuid, seqno}
+	FeatureXattr          Feature = 0x06
+	FeatureXerror         Feature = 0x07
+	FeatureSelectBucket   Feature = 0x08
+	FeatureSnappy         Feature = 0x0a
+	FeatureJSON           Feature = 0x0b
+	FeatureDuplex         Feature = 0x0c
+	FeatureMapNotify      Feature = 0x0d
+	FeatureUnordered      Feature = 0x0e
+	FeatureTracing        Feature = 0x0f
+	FeatureFlexibleFrames Feature = 0x10
+	FeatureSyncReplicate  Feature = 0x11
+	FeatureCollections    Feature = 0x12
+	FeatureKnownConfig    Feature = 0x1d // GET_CLUSTER_CONFIG says what is known
+	FeatureDedupNMVB      Feature = 0x1e // NOT_MY_VBUCKET repeats no known config
+)
+
+// Datatype is the set of flags that describe a value.
+type Datatype uint8
+
+// The datatype flags. JSON is a hint only: real engines leave it out (dcp.md),
+// decide by looking.
+const (
+	DatatypeJSON   Datatype = 1
+	DatatypeSnappy Datatype = 2
+	DatatypeXattr  Datatype = 4
+)
+
+// Has reports whether all of the flags are set.
+func (d Datatype) Has(flags Datatype) bool { return d&flags == flags }
+
+// EndReason says why a stream ended.
+type EndReason uint32
+
+// The reasons of STREAM_END.
+const (
+	EndOK             EndReason = 0 // a finite stream reached its end
+	EndClosed         EndReason = 1 // closed by us
+	EndStateChanged   EndReason = 2 // the vbucket is no longer active there
+	EndDisconnected   EndReason = 3
+	EndTooSlow        EndReason = 4
+	EndBackfillFailed EndReason = 5
+	EndRollback       EndReason = 6
+	EndFilterEmpty    EndReason = 7
+	EndPrivilegeLost  EndReason = 8
+)
+
+// String is the reason in words.
+func (r EndReason) String() string {
+	names := [...]string{"ok", "closed", "state changed", "disconnected", "too slow", "backfill failed", "rollback", "filter empty", "privilege lost"}
+	if int(r) < len(names) {
+		return names[r]
+	}
+	return fmt.Sprintf("stream end reason %d", uint32(r))
+}
+
+// SnapshotFlags is the type field of a snapshot marker.
+type SnapshotFlags uint32
+
+// The snapshot flags.
+const (
+	SnapshotMemory     SnapshotFlags = 0x01
+	SnapshotDisk       SnapshotFlags = 0x02
+	SnapshotCheckpoint SnapshotFlags = 0x04
+	SnapshotAck        SnapshotFlags = 0x08
+	SnapshotHistory    SnapshotFlags = 0x10
+)
+
+// OpenFlags is the flags field of DCP_OPEN.
+type OpenFlags uint32
+
+// The flags of DCP_OPEN, named from the consumer's view.
+const (
+	OpenProducer    OpenFlags = 0x01 // the server is to produce
+	OpenNotifier    OpenFlags = 0x02
+	OpenXattrs      OpenFlags = 0x04 // send extended attributes (needs noop)
+	OpenNoValue     OpenFlags = 0x08
+	OpenDeleteTimes OpenFlags = 0x20 // 21 byte deletion extras
+)
+
+// StreamFlags is the flags field of DCP_STREAM_REQ.
+type StreamFlags uint32
+
+// The flags of DCP_STREAM_REQ.
+const (
+	StreamTakeover     StreamFlags = 0x01
+	StreamDiskOnly     StreamFlags = 0x02
+	StreamToLatest     StreamFlags = 0x04 // end = the high seqno of now
+	StreamNoValue      StreamFlags = 0x08
+	StreamActiveOnly   StreamFlags = 0x10
+	StreamStrictVBUUID StreamFlags = 0x20
+	StreamFromLatest   StreamFlags = 0x40
+	// StreamIgnorePurged skips the purge check of the rollback decision. An index
+	// must never set it: it would miss deletions for ever.
+	StreamIgnorePurged StreamFlags = 0x80
+)
+
+// VBucketState is the state of a vbucket on a node.
+type VBucketState uint32
+
+// The vbucket states. VBucketAlive asks GET_ALL_VB_SEQNOS for all of the others
+// but dead.
+const (
+	VBucketAlive   VBucketState = 0
+	VBucketActive  VBucketState = 1
+	VBucketReplica VBucketState = 2
+	VBucketPending VBucketState = 3
+	VBucketDead    VBucketState = 4
+)
+
+// The keys of DCP_CONTROL that this product sends or understands, and the
+// control values are decimal numbers or "true" / "false".
+const (
+	ControlBufferSize    = "connection_buffer_size" // bytes that may be in flight
+	ControlEnableNoop    = "enable_noop"
+	ControlNoopInterval  = "set_noop_interval" // seconds
+	ControlExpiryOpcode  = "enable_expiry_opcode"
+	ControlEndOnClose    = "send_stream_end_on_client_close_stream"
+	ControlPriority      = "set_priority"
+	ControlStreamID      = "enable_stream_id"
+	ControlOutOfOrder    = "enable_out_of_order_snapshots"
+	ControlCursorDrop    = "supports_cursor_dropping"
+	ControlForceCompress = "force_value_compression"
+	ControlMaxMarker     = "max_marker_version" // "2.0" or "2.2"
+)

@@ -1,0 +1,240 @@
+package mcbp
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/bits"
+	"strconv"
+	"strings"
+)
+
+// ErrConfig says that a cluster config is not usable; the message names the
+// field.
+var ErrConfig = errors.New("mcbp: unusable cluster config")
+
+// Limits of a cluster config.
+const (
+	// MaxConfigBytes bounds the JSON of a cluster config (1,024 vbuckets with three
+	// replicas on 100 nodes take about 40 KiB).
+	MaxConfigBytes = 4 << 20
+	// MaxConfigNodes bounds the nodes of a cluster config.
+	MaxConfigNodes = 4096
+	// MaxChain bounds the copies of one vbucket: the owner and three replicas.
+	MaxChain = 4
+)
+
+// HostPlaceholder stands in a config for "the host through which you reached
+// me".
+const HostPlaceholder = "$HOST"
+
+// ClusterConfig is the bucket map that GET_CLUSTER_CONFIG and NOT_MY_VBUCKET
+// answers carry: who is there and who owns which vbucket. Newer configs have a
+// higher (RevEpoch, Rev).
+type ClusterConfig struct {
+	Rev                   int64            `json:"rev"`
+	RevEpoch              int64            `json:"revEpoch"`
+	Name                  string           `json:"name,omitempty"`
+	UUID                  string           `json:"uuid,omitempty"`
+	NodeLocator           string           `json:"nodeLocator"`
+	BucketCapabilitiesVer string           `json:"bucketCapabilitiesVer"`
+	BucketCapabilities    []string         `json:"bucketCapabilities"`
+	Nodes                 []ConfigNode     `json:"nodes"`
+	NodesExt              []ConfigNodeExt  `json:"nodesExt"`
+	VBucketServerMap      VBucketServerMap `json:"vBucketServerMap"`
+}
+
+// ConfigNode is a node of the bucket in the old form: host and REST port, and
+// the memcached port.
+type ConfigNode struct {
+	Hostname string         `json:"hostname"`
+	Ports    map[string]int `json:"ports,omitempty"` // "direct": memcached
+}
+
+// ConfigNodeExt is a node in the new form. The first len(Nodes) entries are in
+// the order of Nodes; later ones do not serve the bucket.
+type ConfigNodeExt struct {
+	Hostname string         `json:"hostname,omitempty"`
+	ThisNode bool           `json:"thisNode,omitempty"`
+	Services map[string]int `json:"services"` // "kv", "kvSSL", "mgmt", "mgmtSSL"
+}
+
+// VBucketServerMap says which nodes hold each vbucket: VBucketMap[v][0] is the
+// owner (an index into ServerList), the following ones its replicas, -1 for
+// none.
+type VBucketServerMap struct {
+	HashAlgorithm string   `json:"hashAlgorithm"`
+	NumReplicas   int      `json:"numReplicas"`
+	ServerList    []string `json:"serverList,omitempty"`
+	VBucketMap    [][]int  `json:"vBucketMap"`
+}
+
+// Marshal encodes the config as JSON, after Validate.
+func (c *ClusterConfig) Marshal() ([]byte, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return json.Marshal(c)
+}
+
+// ParseClusterConfig decodes and validates a config.
+func ParseClusterConfig(data []byte) (*ClusterConfig, error) {
+	if len(data) > MaxConfigBytes {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrConfig, len(data), MaxConfigBytes)
+	}
+	var c ClusterConfig
+	if err := json.Unmarshal(data, &c); err != nil {
+		return nil, fmt.Errorf("%w: %v", ErrConfig, err)
+	}
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return &c, nil
+}
+
+// Validate checks that the map can be used for routing: vbucket locator, a power
+// of two of vbuckets, every node index within the nodes.
+func (c *ClusterConfig) Validate() error {
+	n := len(c.VBucketServerMap.VBucketMap)
+	nodes := c.NumNodes()
+	switch {
+	case c.NodeLocator != "" && c.NodeLocator != "vbucket":
+		return fmt.Errorf("%w: nodeLocator is %q, want \"vbucket\"", ErrConfig, c.NodeLocator)
+	case n < 1 || n > MaxVBuckets || bits.OnesCount(uint(n)) != 1:
+		return fmt.Errorf("%w: vBucketMap has %d vbuckets, want a power of two from 1 to %d", ErrConfig, n, MaxVBuckets)
+	case nodes < 1 || nodes > MaxConfigNodes || len(c.NodesExt) > MaxConfigNodes:
+		return fmt.Errorf("%w: %d nodes, want 1 to %d", ErrConfig, nodes, MaxConfigNodes)
+	}
+	for vb, chain := range c.VBucketServerMap.VBucketMap {
+		if len(chain) == 0 || len(chain) > MaxChain {
+			return fmt.Errorf("%w: vbucket %d has a chain of %d nodes, want 1 to %d", ErrConfig, vb, len(chain), MaxChain)
+		}
+		for _, node := range chain {
+			if node < -1 || node >= nodes {
+				return fmt.Errorf("%w: vbucket %d names node %d, there are %d", ErrConfig, vb, node, nodes)
+			}
+		}
+	}
+	for i, e := range c.NodesExt {
+		for s, p := range e.Services {
+			if p < 0 || p > 65535 {
+				return fmt.Errorf("%w: nodesExt[%d] service %q has port %d", ErrConfig, i, s, p)
+			}
+		}
+	}
+	return nil
+}
+
+// NumNodes is the number of nodes that vBucketMap can name.
+func (c *ClusterConfig) NumNodes() int {
+	if n := len(c.Nodes); n > 0 {
+		return n
+	}
+	if n := len(c.VBucketServerMap.ServerList); n > 0 {
+		return n
+	}
+	return len(c.NodesExt)
+}
+
+// NumVBuckets is the number of vbuckets of the bucket.
+func (c *ClusterConfig) NumVBuckets() int { return len(c.VBucketServerMap.VBucketMap) }
+
+// Owner is the node (an index for KVAddr) that has the active copy of a vbucket,
+// or -1 when nobody has it.
+func (c *ClusterConfig) Owner(vbucket uint16) int {
+	if int(vbucket) >= c.NumVBuckets() {
+		return -1
+	}
+	return c.VBucketServerMap.VBucketMap[vbucket][0]
+}
+
+// Owned lists the vbuckets whose active copy node has, ascending.
+func (c *ClusterConfig) Owned(node int) []uint16 {
+	var out []uint16
+	for vb, chain := range c.VBucketServerMap.VBucketMap {
+		if chain[0] == node {
+			out = append(out, uint16(vb))
+		}
+	}
+	return out
+}
+
+// ThisNode is the node that answered with this config, or -1 when the config
+// does not say.
+func (c *ClusterConfig) ThisNode() int {
+	for i, e := range c.NodesExt {
+		if e.ThisNode && i < c.NumNodes() {
+			return i
+		}
+	}
+	return -1
+}
+
+// Newer reports whether c replaces old: a higher epoch, or a higher revision in
+// the same epoch. Everything replaces nil.
+func (c *ClusterConfig) Newer(old *ClusterConfig) bool {
+	if old == nil {
+		return true
+	}
+	if c.RevEpoch != old.RevEpoch {
+		return c.RevEpoch > old.RevEpoch
+	}
+	return c.Rev > old.Rev
+}
+
+// KVAddr is the memcached address host:port of a node. bootstrapHost replaces
+// HostPlaceholder and an absent hostname (a single node that does not know its
+// own name). tls chooses the encrypted port.
+func (c *ClusterConfig) KVAddr(node int, bootstrapHost string, tls bool) (string, error) {
+	if node < 0 || node >= c.NumNodes() {
+		return "", fmt.Errorf("%w: no node %d, there are %d", ErrConfig, node, c.NumNodes())
+	}
+	service := "kv"
+	if tls {
+		service = "kvSSL"
+	}
+	if node < len(c.NodesExt) {
+		if port := c.NodesExt[node].Services[service]; port > 0 {
+			return joinHostPort(c.hostOf(node, bootstrapHost), port), nil
+		}
+	}
+	if !tls && node < len(c.VBucketServerMap.ServerList) {
+		return strings.ReplaceAll(c.VBucketServerMap.ServerList[node], HostPlaceholder, bracketed(bootstrapHost)), nil
+	}
+	if !tls && node < len(c.Nodes) {
+		if port := c.Nodes[node].Ports["direct"]; port > 0 {
+			return joinHostPort(c.hostOf(node, bootstrapHost), port), nil
+		}
+	}
+	return "", fmt.Errorf("%w: node %d has no %q service", ErrConfig, node, service)
+}
+
+// hostOf finds a node's host without its port.
+func (c *ClusterConfig) hostOf(node int, bootstrapHost string) string {
+	host := ""
+	if node < len(c.NodesExt) {
+		host = c.NodesExt[node].Hostname
+	}
+	if host == "" && node < len(c.Nodes) {
+		host = c.Nodes[node].Hostname
+		if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") {
+			host = host[:i]
+		}
+	}
+	host = strings.Trim(host, "[]")
+	if host == "" || host == HostPlaceholder {
+		return bootstrapHost
+	}
+	return host
+}
+
+// joinHostPort writes host:port, with brackets around an IPv6 address.
+func joinHostPort(host string, port int) string { return bracketed(host) + ":" + strconv.Itoa(port) }
+
+// bracketed puts an IPv6 address into brackets.
+func bracketed(host string) string {
+	if strings.Contains(host, ":") && !strings.HasPrefix(host, "[") {
+		return "[" + host + "]"
+	}
+	return host
+}
