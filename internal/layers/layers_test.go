@@ -1,0 +1,89 @@
+// Package layers keeps the arrows pointing down: a package imports only packages of a lower floor (docs/architecture.md).
+package layers
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "tidemark/"
+
+// floor is the one table of the architecture.
+var floor = map[string]int{
+	"index": 0, "timestamp": 0, "collate": 0, "mcbp": 0,
+	"partition": 1, "keyversion": 1,
+	"stability": 2, "rollback": 2, "rebalance": 2, "streams": 2, "ingest": 2, "expression": 2, "wire": 2,
+	"statecontext": 3,
+	"internal/rpc": 4, "internal/config": 4, "internal/clock": 4, "internal/metrics": 4, "internal/version": 4, "transport": 4, "kvclient": 4,
+	"fsm": 5, "consensus": 5, "projectorclient": 5, "indexerclient": 5, "managerclient": 5, "client": 5, "feed": 5, "router": 5,
+	"storage": 5, "scan": 5, "kv": 5,
+	"projector": 6, "indexer": 6, "coordinator": 6,
+	"api": 7, "console": 7,
+	"manager": 8, "localcluster": 8, "sample": 7, "internal/testcluster": 8, "internal/oracle": 8, "simulation": 8, "internal/cli": 9,
+	"cmd/tidemark": 10, "internal/layers": 10, "bench": 10,
+}
+
+// pure is the highest floor that holds no I/O, no clock, no lock and no chance.
+const pure = 3
+
+// impure are the imports that pure floors may not hold.
+var impure = []string{"os", "net", "net/http", "sync", "sync/atomic", "context", "math/rand", "math/rand/v2", "crypto/rand", "log", "log/slog"}
+
+// lookup gives the room and the floor of a package; one below a listed folder (kv/store) belongs to the folder's room.
+func lookup(name string) (room string, level int, ok bool) {
+	for n := name; n != ""; {
+		if f, ok := floor[n]; ok {
+			return n, f, true
+		}
+		i := strings.LastIndexByte(n, '/')
+		if i < 0 {
+			return name, 0, false
+		}
+		n = n[:i]
+	}
+	return name, 0, false
+}
+
+func TestImportsPointDown(t *testing.T) {
+	out, err := exec.Command("go", "list", "-json=ImportPath,Imports", "../../...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := 0
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; {
+		var p struct {
+			ImportPath string
+			Imports    []string
+		}
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		seen++
+		name := strings.TrimPrefix(p.ImportPath, module)
+		room, mine, ok := lookup(name)
+		if !ok {
+			t.Errorf("%s stands on no floor: add it to the table", name)
+		}
+		for _, i := range p.Imports {
+			if dep, in := strings.CutPrefix(i, module); in {
+				other, theirs, _ := lookup(dep)
+				if theirs >= mine && room != other {
+					t.Errorf("%s (floor %d) imports %s (floor %d)", name, mine, dep, theirs)
+				}
+			}
+			if mine <= pure && slices.Contains(impure, i) {
+				t.Errorf("%s is pure and imports %s", name, i)
+			}
+		}
+	}
+	if seen < 5 {
+		t.Errorf("only %d packages were looked at", seen)
+	}
+}
