@@ -1,0 +1,269 @@
+// Package client is the Go client for users: DDL, listings, scans with tokens.
+//
+// It promises that a write is sent with an Idempotency-Key and tried again, on any of the servers, until it has an
+// answer or the context ends, so that it is done once; that an error answer is an *Error with its code; and that a scan
+// that was cut is never mistaken for one that came to its end.
+package client
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"tidemark/index"
+	"tidemark/internal/rpc"
+)
+
+// DefaultServer is where the first manager of `tidemark up` listens.
+const DefaultServer = "http://127.0.0.1:9520"
+
+const (
+	perServer    = 10 * time.Second // before another server is tried
+	firstBackoff = 20 * time.Millisecond
+	mostBackoff  = 500 * time.Millisecond
+	maxAnswer    = 64 << 20
+)
+
+// ErrUnavailable is wrapped when no server gave an answer before the context ended.
+var ErrUnavailable = errors.New("no server answered")
+
+// Client speaks to the managers of one cluster. It is safe for use by several goroutines.
+type Client struct {
+	servers []string
+	rpc     *rpc.Client
+	next    atomic.Uint32 // server that answered last
+}
+
+// New makes a client. Servers are base URLs or host:port; none means DefaultServer.
+func New(servers ...string) *Client {
+	c := &Client{rpc: rpc.NewClient(64)}
+	for _, s := range servers {
+		if s = strings.TrimRight(strings.TrimSpace(s), "/"); s == "" {
+			continue
+		}
+		if !strings.Contains(s, "://") {
+			s = "http://" + s
+		}
+		c.servers = append(c.servers, s)
+	}
+	if len(c.servers) == 0 {
+		c.servers = []string{DefaultServer}
+	}
+	return c
+}
+
+// Close drops idle connections.
+func (c *Client) Close() { c.rpc.Close() }
+
+// Statement runs DDL text: one or more statements separated by semicolons.
+func (c *Client) Statement(ctx context.Context, text string) ([]StatementResult, error) {
+	var reply StatementReply
+	if err := c.call(ctx, http.MethodPost, "/v1/statements", nil, StatementRequest{Statement: text}, &reply); err != nil {
+		return nil, err
+	}
+	return reply.Results, nil
+}
+
+// Create creates an index.
+func (c *Client) Create(ctx context.Context, req CreateRequest) (IndexInfo, error) {
+	var info IndexInfo
+	return info, c.call(ctx, http.MethodPost, "/v1/indexes", nil, req, &info)
+}
+
+// Indexes lists the indexes of a bucket, or all when bucket is "".
+func (c *Client) Indexes(ctx context.Context, bucket string) (IndexList, error) {
+	path := "/v1/indexes"
+	if bucket != "" {
+		path += "?bucket=" + url.QueryEscape(bucket)
+	}
+	var list IndexList
+	return list, c.call(ctx, http.MethodGet, path, nil, nil, &list)
+}
+
+// Ref addresses an index by bucket and name, for the methods that take one; an id is its decimal text.
+func Ref(bucket, name string) string { return url.PathEscape(bucket) + "/" + url.PathEscape(name) }
+
+// Index describes one index; ref is an id or a Ref.
+func (c *Client) Index(ctx context.Context, ref string) (IndexInfo, error) {
+	var info IndexInfo
+	return info, c.call(ctx, http.MethodGet, "/v1/indexes/"+ref, nil, nil, &info)
+}
+
+// Drop drops an index; ref is an id or a Ref. ifMatch is the modified_cas that the index must have, 0 for any.
+func (c *Client) Drop(ctx context.Context, ref string, ifMatch uint64) error {
+	header := http.Header{}
+	if ifMatch != 0 {
+		header.Set("If-Match", `"`+formatUint(ifMatch)+`"`)
+	}
+	return c.call(ctx, http.MethodDelete, "/v1/indexes/"+ref, header, nil, nil)
+}
+
+// Build starts the builds of deferred indexes.
+func (c *Client) Build(ctx context.Context, bucket string, names ...string) ([]StatementResult, error) {
+	var reply StatementReply
+	err := c.call(ctx, http.MethodPost, "/v1/indexes:build", nil, BuildRequest{Bucket: bucket, Names: names}, &reply)
+	return reply.Results, err
+}
+
+// Status tells what there is.
+func (c *Client) Status(ctx context.Context) (Status, error) {
+	var s Status
+	return s, c.call(ctx, http.MethodGet, "/v1/status", nil, nil, &s)
+}
+
+// WaitReady waits until the indexes are ready (state maintenance), calling progress now and then with the mean of their
+// progress in percent. An index in state error, or one that is gone, ends the wait with an error that says which.
+func (c *Client) WaitReady(ctx context.Context, ids []index.ID, progress func(percent float64)) error {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		list, err := c.Indexes(ctx, "")
+		if err != nil {
+			return err
+		}
+		byID := map[index.ID]IndexInfo{}
+		for _, i := range list.Indexes {
+			byID[i.ID] = i
+		}
+		sum, ready := 0.0, 0
+		for _, id := range ids {
+			i, ok := byID[id]
+			switch {
+			case !ok || i.State == index.Dropping:
+				return fmt.Errorf("index %s was dropped while waiting for it", id)
+			case i.State == index.Error:
+				return fmt.Errorf("index %s on %s is in state error: %s", i.Name, i.Bucket, i.Reason)
+			case i.State == index.Maintenance:
+				ready, sum = ready+1, sum+100
+			default:
+				sum += i.Progress
+			}
+		}
+		if progress != nil && len(ids) > 0 {
+			progress(sum / float64(len(ids)))
+		}
+		if ready == len(ids) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%d of %d indexes are ready: %w", ready, len(ids), ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+// call sends one request, the same one with the same Idempotency-Key, to one server after another until one answers.
+func (c *Client) call(ctx context.Context, method, path string, header http.Header, req, resp any) error {
+	var body []byte
+	if req != nil {
+		var err error
+		if body, err = json.Marshal(req); err != nil {
+			return fmt.Errorf("encoding %T: %w", req, err)
+		}
+	}
+	if header == nil {
+		header = http.Header{}
+	}
+	if method != http.MethodGet && header.Get("Idempotency-Key") == "" {
+		header.Set("Idempotency-Key", newKey())
+	}
+	return c.retry(ctx, func(ctx context.Context, server string) error {
+		answer, err := c.send(ctx, method, server+path, header, body)
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		b, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
+		if err != nil {
+			return err
+		}
+		if resp == nil {
+			return nil
+		}
+		if err := json.Unmarshal(b, resp); err != nil {
+			return fmt.Errorf("%s %s: answer: %w", method, path, err)
+		}
+		return nil
+	})
+}
+
+// retry calls try with one server after another until it succeeds or fails for good.
+func (c *Client) retry(ctx context.Context, try func(ctx context.Context, server string) error) error {
+	backoff := firstBackoff
+	for attempt := 0; ; attempt++ {
+		at := c.next.Load()
+		one, cancel := context.WithTimeout(ctx, perServer)
+		err := try(one, c.servers[int(at)%len(c.servers)])
+		cancel()
+		var p *Error
+		switch {
+		case err == nil:
+			return nil
+		case errors.As(err, &p) && !temporary(p):
+			return err
+		case ctx.Err() != nil:
+			return fmt.Errorf("%w: %w (last: %w)", ErrUnavailable, ctx.Err(), err)
+		}
+		c.next.CompareAndSwap(at, at+1)
+		if attempt%len(c.servers) == len(c.servers)-1 { // all have been asked
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("%w: %w (last: %w)", ErrUnavailable, ctx.Err(), err)
+			case <-time.After(backoff):
+			}
+			backoff = min(2*backoff, mostBackoff)
+		}
+	}
+}
+
+// temporary tells whether the same request may be sent again: nothing was done, or the Idempotency-Key guards it.
+func temporary(p *Error) bool {
+	return p.Code == rpc.CodeNoLeader || p.Code == rpc.CodeUnavailable || p.Code == CodeUnknownOutcome || p.Code == CodeBusy
+}
+
+// Codes that a client may meet; all codes are in docs/api.md.
+const (
+	CodeUnknownOutcome = "OUTCOME_UNKNOWN"
+	CodeBusy           = "BUSY"
+)
+
+func (c *Client) send(ctx context.Context, method, url string, header http.Header, body []byte) (*http.Response, error) {
+	r, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, fmt.Errorf("%s %s: %w", method, url, err)
+	}
+	for k, v := range header {
+		r.Header[k] = v
+	}
+	if len(body) > 0 {
+		r.Header.Set("Content-Type", rpc.MediaJSON)
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		r.Header.Set("Tidemark-Timeout-Ms", strconv.FormatInt(time.Until(deadline).Milliseconds(), 10))
+	}
+	answer, err := c.rpc.HTTP().Do(r)
+	if err != nil {
+		return nil, err
+	}
+	if answer.StatusCode >= 300 {
+		defer answer.Body.Close()
+		return nil, rpc.ReadProblem(answer)
+	}
+	return answer, nil
+}
+
+func newKey() string { return rand.Text() }
+
+func formatUint(u uint64) string         { return strconv.FormatUint(u, 10) }
+func parseUint(s string) (uint64, error) { return strconv.ParseUint(s, 10, 64) }

@@ -1,0 +1,131 @@
+package client
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+
+	"tidemark/internal/rpc"
+)
+
+// maxRow is the longest line of a scan's answer, in bytes.
+const maxRow = 64 << 20
+
+// ErrCut is wrapped when a scan's stream stopped before its last line.
+var ErrCut = errors.New("the scan was cut off before its end")
+
+// Rows is a running scan. Use: for rows.Next() { rows.Row() }; then rows.Err(); always Close.
+type Rows struct {
+	lines  *bufio.Reader
+	body   io.Closer
+	cancel context.CancelFunc
+	row    Row
+	end    *ScanEnd
+	err    error
+}
+
+// Scan scans an index; ref is an id or a Ref. The scan ends with ctx.
+func (c *Client) Scan(ctx context.Context, ref string, req ScanRequest) (*Rows, error) {
+	body, err := json.Marshal(req)
+	if err != nil {
+		return nil, fmt.Errorf("encoding the scan: %w", err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var answer *http.Response
+	err = c.retry(ctx, func(_ context.Context, server string) error {
+		var err error
+		answer, err = c.send(ctx, http.MethodPost, server+"/v1/indexes/"+ref+":scan", http.Header{}, body)
+		return err
+	})
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	return &Rows{lines: bufio.NewReaderSize(answer.Body, 64<<10), body: answer.Body, cancel: cancel}, nil
+}
+
+// Count counts the entries that a scan would give.
+func (c *Client) Count(ctx context.Context, ref string, req ScanRequest) (CountReply, error) {
+	var reply CountReply
+	return reply, c.call(ctx, http.MethodPost, "/v1/indexes/"+ref+":count", nil, req, &reply)
+}
+
+// Next takes the next row; false at the end or on an error.
+func (r *Rows) Next() bool {
+	if r.err != nil || r.end != nil {
+		return false
+	}
+	line, err := r.readLine()
+	if err != nil {
+		r.err = err
+		return false
+	}
+	var l struct {
+		Key       []json.RawMessage `json:"key"`
+		ID        *string           `json:"id"`
+		End       bool              `json:"end"`
+		Rows      uint64            `json:"rows"`
+		Timestamp ScanTimestamp     `json:"timestamp"`
+		Error     *rpc.Problem      `json:"error"`
+	}
+	switch err := json.Unmarshal(line, &l); {
+	case err != nil:
+		r.err = fmt.Errorf("%w: a line is no JSON: %w", ErrCut, err)
+	case l.Error != nil:
+		r.err = l.Error
+	case l.End:
+		r.end = &ScanEnd{End: true, Rows: l.Rows, Timestamp: l.Timestamp}
+	case l.ID == nil:
+		r.err = fmt.Errorf("%w: a line is neither row nor end: %.100s", ErrCut, line)
+	default:
+		r.row = Row{Key: l.Key, ID: *l.ID}
+		return true
+	}
+	return false
+}
+
+func (r *Rows) readLine() ([]byte, error) {
+	var line []byte
+	for {
+		part, more, err := r.lines.ReadLine()
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrCut, err)
+		}
+		if !more && line == nil {
+			return part, nil
+		}
+		if line = append(line, part...); !more {
+			return line, nil
+		}
+		if len(line) > maxRow {
+			return nil, fmt.Errorf("%w: a line has more than %d bytes", ErrCut, maxRow)
+		}
+	}
+}
+
+// Row is the row that Next took; valid until the next call.
+func (r *Rows) Row() Row { return r.row }
+
+// End gives the last line, once Next has said false without an error.
+func (r *Rows) End() (ScanEnd, error) {
+	if r.err != nil {
+		return ScanEnd{}, r.err
+	}
+	if r.end == nil {
+		return ScanEnd{}, fmt.Errorf("%w: not read to the end", ErrCut)
+	}
+	return *r.end, nil
+}
+
+// Err gives what ended the scan early, nil at its true end.
+func (r *Rows) Err() error { return r.err }
+
+// Close ends the scan.
+func (r *Rows) Close() error {
+	r.cancel()
+	return r.body.Close()
+}

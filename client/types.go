@@ -1,0 +1,227 @@
+package client
+
+import (
+	"encoding/json"
+
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/partition"
+	"tidemark/timestamp"
+)
+
+// Error is what a manager or indexer answers when it refuses: status, code, detail (RFC 9457).
+type Error = rpc.Problem
+
+// IndexInfo is an index as GET /v1/indexes shows it.
+type IndexInfo struct {
+	ID          index.ID         `json:"id"`
+	Name        string           `json:"name"`
+	Bucket      string           `json:"bucket"`
+	State       index.State      `json:"state"`
+	Deferred    bool             `json:"deferred,omitempty"`
+	Reason      string           `json:"reason,omitempty"` // of state error
+	Progress    float64          `json:"progress"`         // of the build, percent: 0 to 100
+	Definition  string           `json:"definition"`       // canonical DDL text
+	IsPrimary   bool             `json:"is_primary"`
+	Keys        []index.KeyExpr  `json:"keys,omitempty"`
+	Where       string           `json:"where,omitempty"`
+	Partitions  uint16           `json:"num_partition"`
+	Replicas    uint8            `json:"num_replica"`
+	Items       uint64           `json:"items"`      // entries, of the first replica of each slice
+	DiskBytes   uint64           `json:"disk_bytes"` // of all copies
+	Copies      []partition.Copy `json:"copies,omitempty"`
+	CreatedMS   int64            `json:"created_ms"`
+	ModifiedCAS uint64           `json:"modified_cas"` // its ETag
+}
+
+// IndexList is the answer of GET /v1/indexes.
+type IndexList struct {
+	CAS     uint64      `json:"cas"`
+	Indexes []IndexInfo `json:"indexes"`
+}
+
+// StatementRequest is the body of POST /v1/statements: one or more DDL statements separated by semicolons.
+type StatementRequest struct {
+	Statement string `json:"statement"`
+}
+
+// StatementResult is what one statement has done.
+type StatementResult struct {
+	ID     index.ID    `json:"id"`
+	Name   string      `json:"name"`
+	Bucket string      `json:"bucket"`
+	State  index.State `json:"state"`
+	CAS    uint64      `json:"cas"`
+	// Existed tells that IF NOT EXISTS or IF EXISTS made the statement do nothing.
+	Existed bool `json:"existed,omitempty"`
+}
+
+// StatementReply is the answer of POST /v1/statements.
+type StatementReply struct {
+	Results []StatementResult `json:"results"`
+}
+
+// CreateRequest is the body of POST /v1/indexes: what CREATE INDEX says, in JSON.
+type CreateRequest struct {
+	Name        string          `json:"name"`
+	Bucket      string          `json:"bucket"`
+	IsPrimary   bool            `json:"is_primary,omitempty"`
+	Keys        []index.KeyExpr `json:"keys,omitempty"`
+	Where       string          `json:"where,omitempty"`
+	IfNotExists bool            `json:"if_not_exists,omitempty"`
+	DeferBuild  bool            `json:"defer_build,omitempty"`
+	Partitions  uint16          `json:"num_partition,omitempty"`
+	Replicas    uint8           `json:"num_replica,omitempty"`
+	Nodes       []string        `json:"nodes,omitempty"`
+}
+
+// BuildRequest is the body of POST /v1/indexes:build.
+type BuildRequest struct {
+	Bucket string   `json:"bucket"`
+	Names  []string `json:"names"`
+}
+
+// Token says that a write at {vbucket, vbuuid, seqno} must be seen.
+type Token struct {
+	VBucket uint16 `json:"vbucket"`
+	VBUUID  uint64 `json:"vbuuid,string"`
+	Seqno   uint64 `json:"seqno"`
+}
+
+// Range limits a scan. A nil bound is open; Inclusion is both (default), low, high or neither.
+type Range struct {
+	Low       []json.RawMessage `json:"low,omitempty"`
+	High      []json.RawMessage `json:"high,omitempty"`
+	Inclusion string            `json:"inclusion,omitempty"`
+}
+
+// ScanRequest is the body of POST /v1/indexes/{id}:scan and :count. At most one of Equal, Range and Ranges is given;
+// none means the whole index.
+type ScanRequest struct {
+	Limit         int               `json:"limit,omitempty"`       // rows; 0 = no limit
+	Consistency   string            `json:"consistency,omitempty"` // any (default), at_plus, session
+	Tokens        []Token           `json:"tokens,omitempty"`      // for at_plus
+	Equal         []json.RawMessage `json:"equal,omitempty"`
+	Range         *Range            `json:"range,omitempty"`
+	Ranges        []Range           `json:"ranges,omitempty"`
+	Reverse       bool              `json:"reverse,omitempty"`
+	WantTimestamp bool              `json:"want_timestamp,omitempty"`
+	TimeoutMS     int64             `json:"timeout_ms,omitempty"` // default 30,000
+}
+
+// Row is one entry of an index.
+type Row struct {
+	Key []json.RawMessage `json:"key"`
+	ID  string            `json:"id"`
+}
+
+// ScanTimestamp names the state that a scan has shown.
+type ScanTimestamp struct {
+	Hash   string            `json:"hash"`
+	Vector []VBucketPosition `json:"vector,omitempty"`
+}
+
+// VBucketPosition is written ["vbuuid", seqno].
+type VBucketPosition timestamp.Position
+
+// MarshalJSON writes ["vbuuid", seqno].
+func (p VBucketPosition) MarshalJSON() ([]byte, error) {
+	return json.Marshal([2]any{formatUint(p.VBUUID), p.Seqno})
+}
+
+// UnmarshalJSON reads what MarshalJSON wrote.
+func (p *VBucketPosition) UnmarshalJSON(b []byte) error {
+	var pair [2]json.RawMessage
+	if err := json.Unmarshal(b, &pair); err != nil {
+		return err
+	}
+	var s string
+	if err := json.Unmarshal(pair[0], &s); err != nil {
+		return err
+	}
+	u, err := parseUint(s)
+	if err != nil {
+		return err
+	}
+	p.VBUUID = u
+	return json.Unmarshal(pair[1], &p.Seqno)
+}
+
+// ScanEnd is the last line of a scan that came to its end.
+type ScanEnd struct {
+	End       bool          `json:"end"`
+	Rows      uint64        `json:"rows"`
+	Timestamp ScanTimestamp `json:"timestamp"`
+}
+
+// CountReply is the answer of :count.
+type CountReply struct {
+	Count     uint64        `json:"count"`
+	Timestamp ScanTimestamp `json:"timestamp"`
+}
+
+// Status is the answer of GET /v1/status.
+type Status struct {
+	ClusterID string `json:"cluster_id"`
+	Version   string `json:"version"`
+	Node      struct {
+		ID   string `json:"id"`
+		Role string `json:"role"` // leader, follower, candidate
+	} `json:"node"`
+	Leader struct {
+		ID   string `json:"id"`
+		REST string `json:"rest"`
+	} `json:"leader"`
+	Term        uint64            `json:"term"`
+	CAS         uint64            `json:"cas"`
+	Coordinator string            `json:"coordinator"` // step of the start sequence, "active" at its end; "" on followers
+	Managers    []ManagerStatus   `json:"managers"`
+	Projectors  []ProjectorStatus `json:"projectors"`
+	Indexers    []IndexerStatus   `json:"indexers"`
+	Buckets     []BucketStatus    `json:"buckets"`
+}
+
+// ManagerStatus is a manager in Status.
+type ManagerStatus struct {
+	ID    string `json:"id"`
+	REST  string `json:"rest"`
+	Raft  string `json:"raft"`
+	Role  string `json:"role"` // leader, voter, nonvoter
+	Alive bool   `json:"alive"`
+}
+
+// ProjectorStatus is a projector in Status.
+type ProjectorStatus struct {
+	ID       index.ProjectorID `json:"id"`
+	Admin    string            `json:"admin"`
+	BootID   string            `json:"boot_id"`
+	State    string            `json:"state"` // active, suspect, offline
+	Streams  int               `json:"streams"`
+	Revision uint64            `json:"revision"`
+}
+
+// IndexerStatus is an indexer in Status.
+type IndexerStatus struct {
+	ID       string       `json:"id"` // its name
+	Node     index.NodeID `json:"node"`
+	UUID     string       `json:"uuid"`
+	Admin    string       `json:"admin"`
+	Scan     string       `json:"scan"`
+	State    string       `json:"state"` // active, suspect, offline
+	Copies   int          `json:"copies"`
+	Health   string       `json:"health,omitempty"`
+	Revision uint64       `json:"revision"`
+}
+
+// BucketStatus is a bucket in Status.
+type BucketStatus struct {
+	Name            string `json:"name"`
+	UUID            string `json:"uuid"`
+	VBuckets        int    `json:"vbuckets"`
+	Generation      uint64 `json:"generation"`
+	StabilityNumber uint64 `json:"stability_number"`
+	StabilityHash   string `json:"stability_hash"`
+	StreamsBegun    int    `json:"streams_begun"`
+	StreamsMissing  int    `json:"streams_missing"` // vbuckets that nobody streams now
+	Rollback        string `json:"rollback,omitempty"`
+}
