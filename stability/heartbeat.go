@@ -1,0 +1,260 @@
+package stability
+
+import (
+	"slices"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// Report is what one indexer says about this bucket in its HWHeartbeat.
+type Report struct {
+	// BootID changes when the indexer's process does; what the former one had not acknowledged no longer counts.
+	BootID string
+	// Active is false while it hosts no copy of this bucket, or is in bootstrap or recovery: then it is no participant.
+	Active bool
+	// RollbackID is the one that it has carried out; an indexer behind the bucket's is not waited for.
+	RollbackID uint64
+	// Acked is the newest stability timestamp of this bucket that it has made or skipped; the zero value when none.
+	Acked wire.StabilityRef
+	// HW is the tip of its queue per vbucket; an empty vector when it has none. Only Heartbeat reads it.
+	HW timestamp.Vector
+	// Absent marks the vbuckets for which it is in recovery; nil when none.
+	Absent []bool
+	// Fill of its mutation queue, in thousandths.
+	Fill int
+}
+
+type participant struct {
+	report  Report
+	seenMS  int64
+	acked   uint64 // number of the newest promotion it acknowledged
+	movedMS int64  // when acked last moved, or when it caught up
+}
+
+// Report takes an indexer's newest report, received at nowMS.
+func (b *Bucket) Report(node index.NodeID, nowMS int64, r Report) {
+	p := b.nodes[node]
+	if p == nil || p.report.BootID != r.BootID || p.report.RollbackID != r.RollbackID || !p.report.Active {
+		p = &participant{acked: b.last.Number, movedMS: nowMS} // it starts owing nothing
+		b.nodes[node] = p
+	}
+	p.report, p.seenMS = r, nowMS
+	if acked := r.Acked; acked.Generation == b.last.Generation && acked.RollbackID == b.last.RollbackID &&
+		acked.Number <= b.last.Number && acked.Number > p.acked {
+		p.acked, p.movedMS = acked.Number, nowMS
+	}
+	if p.acked == b.last.Number {
+		p.movedMS = nowMS
+	}
+}
+
+// Forget drops an indexer that left.
+func (b *Bucket) Forget(node index.NodeID) { delete(b.nodes, node) }
+
+// counts tells whether an indexer takes part at all.
+func (b *Bucket) counts(p *participant, nowMS int64) bool {
+	return p.report.Active && nowMS-p.seenMS <= b.cfg.SilentAfter.Milliseconds() && p.report.RollbackID == b.last.RollbackID
+}
+
+// heldBy lists the live indexers with too many unacknowledged promotions, ascending.
+func (b *Bucket) heldBy(nowMS int64) []index.NodeID {
+	var held []index.NodeID
+	for id, p := range b.nodes {
+		if !b.counts(p, nowMS) || b.last.Number-min(p.acked, b.last.Number) < uint64(b.cfg.MaxOutstanding) {
+			continue
+		}
+		if nowMS-p.movedMS > b.cfg.StalledAfter.Milliseconds() {
+			continue // it talks but does not move: it must catch up by itself
+		}
+		held = append(held, id)
+	}
+	slices.Sort(held)
+	return held
+}
+
+// Lagging lists the indexers that are not waited for although they host the bucket: silent or stalled ones, ascending.
+func (b *Bucket) Lagging(nowMS int64) []index.NodeID {
+	var lag []index.NodeID
+	for id, p := range b.nodes {
+		silent := nowMS-p.seenMS > b.cfg.SilentAfter.Milliseconds()
+		stalled := p.acked < b.last.Number && nowMS-p.movedMS > b.cfg.StalledAfter.Milliseconds()
+		if p.report.Active && (silent || stalled) {
+			lag = append(lag, id)
+		}
+	}
+	slices.Sort(lag)
+	return lag
+}
+
+// Acked tells whether an indexer has acknowledged (made or skipped) the newest committed stability timestamp.
+func (b *Bucket) Acked(node index.NodeID) bool {
+	p := b.nodes[node]
+	return p != nil && p.report.Acked == b.last.StabilityRef
+}
+
+// remember puts a complete seqno into the vbucket's ring. A full ring is thinned: of the older half every second entry
+// goes, the oldest stays, so that it reaches back further than its size.
+func (b *Bucket) remember(v int, seqno uint64) {
+	if b.ring == nil || seqno == 0 {
+		return
+	}
+	size := b.cfg.RingSize
+	r := b.ring[v*size : (v+1)*size]
+	n := int(b.used[v])
+	if n > 0 && r[n-1] >= seqno {
+		return
+	}
+	if n == size {
+		keep := 1
+		for i := 2; i < n; i++ {
+			if i >= size/2 || i%2 == 0 {
+				r[keep] = r[i]
+				keep++
+			}
+		}
+		n = keep
+	}
+	r[n] = seqno
+	b.used[v] = uint8(n + 1)
+}
+
+// truncate drops the complete seqnos that are not shared history of the old and the new log.
+func (b *Bucket) truncate(v int, old, now timestamp.FailoverLog) {
+	if b.ring == nil {
+		return
+	}
+	shared := old.Common(now)
+	r := b.ring[v*b.cfg.RingSize:]
+	n := int(b.used[v])
+	for n > 0 && r[n-1] > shared {
+		n--
+	}
+	b.used[v] = uint8(n)
+}
+
+// completeAtOrBelow gives the newest complete seqno at or below target, and drops what lies below the one that the
+// slowest participant (at slow) can still need.
+func (b *Bucket) completeAtOrBelow(v int, target uint64) uint64 {
+	size := b.cfg.RingSize
+	r := b.ring[v*size : v*size+int(b.used[v])]
+	for i := len(r) - 1; i >= 0; i-- {
+		if r[i] <= target {
+			return r[i]
+		}
+	}
+	return 0
+}
+
+// proposeHeartbeat is the algorithm of IM-16: mean of HW, leaning to the fastest queue, rounded down.
+func (b *Bucket) proposeHeartbeat(nowMS int64) timestamp.Vector {
+	members, fast := b.members(nowMS)
+	if len(members) == 0 {
+		return timestamp.Vector{}
+	}
+	lean := uint64(0)
+	if over := fast.report.Fill - b.cfg.QueueLow; over > 0 {
+		lean = uint64(min(over*fillFull/(b.cfg.QueueHigh-b.cfg.QueueLow), fillFull))
+	}
+	b.meanHW(members)
+	var next timestamp.Vector
+	last := b.last.Vector
+	for v, target := range b.mean {
+		x := &b.vbs[v]
+		if !x.live || !x.onward || target == 0 {
+			continue
+		}
+		if hw := fast.report.HW.Seqnos[v]; lean > 0 && (fast.report.Absent == nil || !fast.report.Absent[v]) {
+			target = towards(target, hw, lean)
+		}
+		to := x.position(b.completeAtOrBelow(v, target))
+		if to.Seqno < last.Seqnos[v] || to.Seqno == 0 || to == last.At(v) {
+			continue
+		}
+		if next.Len() == 0 {
+			next = last.Clone()
+		}
+		next.Set(v, to)
+	}
+	return next
+}
+
+// towards moves from a to b by lean thousandths, without overflow.
+func towards(a, b, lean uint64) uint64 {
+	if b >= a {
+		d := b - a
+		return a + d/fillFull*lean + d%fillFull*lean/fillFull
+	}
+	d := a - b
+	return a - d/fillFull*lean - d%fillFull*lean/fillFull
+}
+
+// members gives the participants, and the one whose queue is fullest.
+func (b *Bucket) members(nowMS int64) (all []*participant, fast *participant) {
+	ids := make([]index.NodeID, 0, len(b.nodes))
+	for id, p := range b.nodes {
+		if b.counts(p, nowMS) && p.report.HW.Len() == len(b.vbs) {
+			ids = append(ids, id)
+		}
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		p := b.nodes[id]
+		all = append(all, p)
+		if fast == nil || p.report.Fill > fast.report.Fill {
+			fast = p
+		}
+	}
+	return all, fast
+}
+
+// meanHW puts the mean HW of the members into the scratch vector; 0 where no member counts.
+func (b *Bucket) meanHW(members []*participant) {
+	clear(b.mean)
+	plain := true
+	for _, p := range members {
+		plain = plain && p.report.Absent == nil && p.report.HW.Check(len(b.vbs)) == nil
+	}
+	count := uint64(len(members))
+	if plain && b.smallEnough(members) {
+		for _, p := range members {
+			for v, s := range p.report.HW.Seqnos {
+				b.mean[v] += s
+			}
+		}
+		for v := range b.mean {
+			b.mean[v] /= count
+		}
+		return
+	}
+	for v := range b.mean {
+		var n uint64
+		for _, p := range members {
+			if p.report.Absent == nil || !p.report.Absent[v] {
+				n++
+			}
+		}
+		var quotient, remainder uint64
+		for _, p := range members {
+			if p.report.Absent == nil || !p.report.Absent[v] {
+				s := p.report.HW.Seqnos[v]
+				quotient, remainder = quotient+s/n, remainder+s%n
+			}
+		}
+		if n > 0 {
+			b.mean[v] = quotient + remainder/n
+		}
+	}
+}
+
+// smallEnough tells whether the sums cannot overflow.
+func (b *Bucket) smallEnough(members []*participant) bool {
+	var bits uint64
+	for _, p := range members {
+		for _, s := range p.report.HW.Seqnos {
+			bits |= s
+		}
+	}
+	return bits < 1<<54 // 251 members at most
+}

@@ -1,0 +1,361 @@
+// Package stability decides the next stability timestamp of a bucket (IM-15, IM-16).
+//
+// What it promises: every vector that Next proposes consists of sequence numbers at which a DCP snapshot ended, of the
+// vbucket's current owner; it never lies below the last committed one in any vbucket; a vbucket that is empty, idle,
+// unowned or diverged keeps its place and never holds the others back; at most Config.MaxOutstanding promotions are
+// unacknowledged by the slowest live indexer.
+//
+// What it never does: read a clock (times are arguments), talk to anybody, or publish: the caller commits a proposal in
+// the Raft log, tells it back with Committed, and only then publishes it.
+//
+// A Bucket is owned by one goroutine.
+package stability
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// Source says what moves the timestamp.
+type Source uint8
+
+// The sources of IM-15 and IM-16.
+const (
+	// Sync takes the newest complete seqno of each vbucket.
+	Sync Source = iota + 1
+	// Heartbeat takes the mean of the indexers' HW, leaning to the fast one when its queue fills, rounded down to the
+	// newest complete seqno at or below it.
+	Heartbeat
+)
+
+// String gives the word of the configuration key stability.source.
+func (s Source) String() string {
+	switch s {
+	case Sync:
+		return "sync"
+	case Heartbeat:
+		return "heartbeat"
+	}
+	return fmt.Sprintf("source(%d)", s)
+}
+
+// ParseSource reads what String gives.
+func ParseSource(s string) (Source, error) {
+	for _, c := range []Source{Sync, Heartbeat} {
+		if c.String() == s {
+			return c, nil
+		}
+	}
+	return 0, fmt.Errorf("%w: stability.source %q, want sync or heartbeat", ErrConfig, s)
+}
+
+var (
+	// ErrConfig is wrapped when a configuration cannot be used.
+	ErrConfig = errors.New("bad stability configuration")
+	// ErrStamp is wrapped when a committed timestamp does not fit the bucket.
+	ErrStamp = errors.New("stability timestamp does not fit the bucket")
+)
+
+// Config bounds and tunes a Bucket.
+type Config struct {
+	Source Source
+	// MaxOutstanding is K: promotions that the slowest live indexer may not have acknowledged yet.
+	MaxOutstanding int
+	// RingSize is the number of complete seqnos kept per vbucket (only Heartbeat reads more than the newest).
+	RingSize int
+	// SilentAfter is how old an indexer's last report may be before it no longer counts.
+	SilentAfter time.Duration
+	// StalledAfter is how long an indexer that reports, yet acknowledges nothing, may hold promotion back.
+	StalledAfter time.Duration
+	// QueueLow and QueueHigh are fills of an indexer's mutation queue in thousandths: below the first the target is the
+	// mean, at the second it is the fast indexer's HW, between them it moves in proportion.
+	QueueLow, QueueHigh int
+}
+
+// DefaultConfig is what the design asks for.
+func DefaultConfig() Config {
+	return Config{Source: Sync, MaxOutstanding: 4, RingSize: 16, SilentAfter: 3 * time.Second, StalledAfter: 10 * time.Second,
+		QueueLow: 500, QueueHigh: 900}
+}
+
+// Limits on a configuration.
+const (
+	maxOutstanding = 1024
+	maxRing        = 255
+	fillFull       = 1000 // thousandths
+)
+
+// Check gives an error wrapping ErrConfig when a value is out of range.
+func (c Config) Check() error {
+	switch {
+	case c.Source != Sync && c.Source != Heartbeat:
+		return fmt.Errorf("%w: source %d", ErrConfig, c.Source)
+	case c.MaxOutstanding < 1 || c.MaxOutstanding > maxOutstanding:
+		return fmt.Errorf("%w: %d outstanding, want 1 to %d", ErrConfig, c.MaxOutstanding, maxOutstanding)
+	case c.RingSize < 4 || c.RingSize > maxRing:
+		return fmt.Errorf("%w: ring of %d, want 4 to %d", ErrConfig, c.RingSize, maxRing)
+	case c.SilentAfter <= 0 || c.StalledAfter <= 0:
+		return fmt.Errorf("%w: silent after %v and stalled after %v, want more than 0", ErrConfig, c.SilentAfter, c.StalledAfter)
+	case c.QueueLow < 0 || c.QueueHigh <= c.QueueLow || c.QueueHigh > fillFull:
+		return fmt.Errorf("%w: queue marks %d and %d, want 0 <= low < high <= %d", ErrConfig, c.QueueLow, c.QueueHigh, fillFull)
+	}
+	return nil
+}
+
+// Stream is the owner of a vbucket as the ledger has it.
+type Stream struct {
+	Projector   index.ProjectorID
+	Incarnation index.Incarnation
+	Log         timestamp.FailoverLog
+	Revision    timestamp.MapRevision
+}
+
+// vbucket is what is kept beside the candidate vectors.
+type vbucket struct {
+	stream Stream
+	live   bool // the stream has begun and not ended
+	known  bool // a complete seqno came under this incarnation
+	onward bool // the committed position is valid on the stream's log
+}
+
+// Bucket holds what decides the next stability timestamp of one bucket.
+type Bucket struct {
+	cfg  Config
+	last wire.Stability
+	vbs  []vbucket
+	// cand is per vbucket the newest complete position that may be promoted; 0 where there is none.
+	cand  timestamp.Vector
+	ring  []uint64 // n * RingSize, ascending per vbucket
+	used  []uint8
+	nodes map[index.NodeID]*participant
+	mean  []uint64 // scratch of the heartbeat target
+}
+
+// New gives a Bucket whose last committed stability timestamp is last; its vector's length is the number of vbuckets.
+func New(cfg Config, last wire.Stability) (*Bucket, error) {
+	if err := cfg.Check(); err != nil {
+		return nil, err
+	}
+	n := last.Vector.Len()
+	if n == 0 || n > timestamp.MaxVBuckets {
+		return nil, fmt.Errorf("%w: %d vbuckets, want 1 to %d", ErrStamp, n, timestamp.MaxVBuckets)
+	}
+	if err := last.Vector.Check(n); err != nil {
+		return nil, err
+	}
+	b := &Bucket{cfg: cfg, vbs: make([]vbucket, n), cand: timestamp.New(n), nodes: map[index.NodeID]*participant{}}
+	if cfg.Source == Heartbeat {
+		b.ring, b.used, b.mean = make([]uint64, n*cfg.RingSize), make([]uint8, n), make([]uint64, n)
+	}
+	b.last = last
+	return b, nil
+}
+
+// Len is the number of vbuckets.
+func (b *Bucket) Len() int { return len(b.vbs) }
+
+// Last gives the newest committed stability timestamp. It must not be changed.
+func (b *Bucket) Last() wire.Stability { return b.last }
+
+// Begin tells that a stream owns vbucket v. It is false, and nothing changes, when the vbucket is out of range, the
+// incarnation is older than the one known, or the vbucket map is older than one already seen for this vbucket (a stale
+// owner must not carry the timestamp back to its branch).
+func (b *Bucket) Begin(v int, s Stream) bool {
+	if v < 0 || v >= len(b.vbs) {
+		return false
+	}
+	x := &b.vbs[v]
+	if s.Incarnation.Compare(x.stream.Incarnation) < 0 || s.Revision.Compare(x.stream.Revision) < 0 {
+		return false
+	}
+	if x.live && s.Incarnation == x.stream.Incarnation && s.Projector == x.stream.Projector && s.Log.Equal(x.stream.Log) {
+		x.stream.Revision = s.Revision
+		return true
+	}
+	b.truncate(v, x.stream.Log, s.Log)
+	s.Log = s.Log.Clone()
+	x.stream, x.live, x.known = s, true, false
+	b.judge(v)
+	b.cand.Set(v, timestamp.Position{})
+	return true
+}
+
+// End tells that the stream of this incarnation has ended or is no longer trusted; older ones are ignored.
+func (b *Bucket) End(v int, incarnation index.Incarnation) {
+	if v < 0 || v >= len(b.vbs) {
+		return
+	}
+	if x := &b.vbs[v]; incarnation.Compare(x.stream.Incarnation) >= 0 {
+		x.live, x.known = false, false
+		b.cand.Set(v, timestamp.Position{})
+	}
+}
+
+// Complete takes a snapshot-complete seqno from a stream. It is false when the stream is not the vbucket's owner.
+func (b *Bucket) Complete(v int, projector index.ProjectorID, incarnation index.Incarnation, seqno uint64) bool {
+	if v < 0 || v >= len(b.vbs) {
+		return false
+	}
+	x := &b.vbs[v]
+	if !x.live || incarnation != x.stream.Incarnation || projector != x.stream.Projector {
+		return false
+	}
+	if x.known && seqno < b.cand.Seqnos[v] {
+		return true // late: the newest counts
+	}
+	x.known = true
+	b.remember(v, seqno)
+	if x.onward {
+		b.cand.Set(v, x.position(seqno))
+	}
+	return true
+}
+
+// position gives the branch that a seqno of this stream lies on. Nothing has happened at 0, so it has no branch.
+func (x *vbucket) position(seqno uint64) timestamp.Position {
+	if seqno == 0 {
+		return timestamp.Position{}
+	}
+	log := x.stream.Log
+	branch := log.Covering(seqno)
+	if branch == 0 && len(log) > 0 { // KV keeps a bounded number of entries: the oldest one reaches below its start
+		branch = log[len(log)-1].VBUUID
+	}
+	return timestamp.Position{VBUUID: branch, Seqno: seqno}
+}
+
+// judge sets onward: may this vbucket move on from the committed position?
+func (b *Bucket) judge(v int) {
+	x := &b.vbs[v]
+	x.onward = Valid(b.last, v, x.stream.Log)
+}
+
+// Valid is the branch rule for the committed timestamp: may a stream with this failover log carry it on in vbucket v?
+// The log under which it was promoted counts where it is known, so that a producer that lost its newest entry, yet
+// shares the history, is recognised.
+func Valid(s wire.Stability, v int, log timestamp.FailoverLog) bool {
+	at := s.Vector.At(v)
+	if at.Seqno == 0 {
+		return true
+	}
+	own := timestamp.FailoverLog{{VBUUID: at.VBUUID}}
+	if v < len(s.Logs) && len(s.Logs[v]) > 0 {
+		own = s.Logs[v]
+	}
+	return at.Seqno <= max(own.Common(log), log.ValidUpTo(at.VBUUID))
+}
+
+// Diverged lists the vbuckets whose committed position is not on the branch of the stream that owns them: the bucket
+// must go to rollback.
+func (b *Bucket) Diverged() []int {
+	var vs []int
+	for v := range b.vbs {
+		if b.vbs[v].live && !b.vbs[v].onward {
+			vs = append(vs, v)
+		}
+	}
+	return vs
+}
+
+// Decision is the answer of Next.
+type Decision struct {
+	Promote bool
+	Next    wire.Stability
+	// Delta is Next.Vector against the last committed vector (timestamp.Vector.AppendDelta), for the Raft command.
+	Delta []byte
+	// HeldBy lists the indexers that hold promotion back by not acknowledging; only when Promote is false.
+	HeldBy []index.NodeID
+}
+
+// Next decides at time nowMS (unix milliseconds) whether there is a newer stability timestamp and which. It changes
+// nothing but scratch memory; asking again gives the same answer.
+func (b *Bucket) Next(nowMS int64) (Decision, error) {
+	next := b.propose(nowMS)
+	if next.Len() == 0 {
+		return Decision{}, nil
+	}
+	if held := b.heldBy(nowMS); len(held) > 0 {
+		return Decision{HeldBy: held}, nil
+	}
+	delta, err := next.AppendDelta(nil, b.last.Vector)
+	if err != nil {
+		return Decision{}, err
+	}
+	ref := b.last.StabilityRef
+	ref.Number++
+	ref.Hash = next.Hash()
+	return Decision{Promote: true, Delta: delta,
+		Next: wire.Stability{StabilityRef: ref, Vector: next, Logs: b.logs(next)}}, nil
+}
+
+// logs gives the failover logs of the next timestamp: of the owner where it moved, else those of the last one.
+func (b *Bucket) logs(next timestamp.Vector) []timestamp.FailoverLog {
+	logs := make([]timestamp.FailoverLog, len(b.vbs))
+	copy(logs, b.last.Logs)
+	for v := range logs {
+		if next.At(v) != b.last.Vector.At(v) {
+			logs[v] = b.vbs[v].stream.Log
+		}
+	}
+	return logs
+}
+
+// propose gives the next vector, or none when nothing changes.
+func (b *Bucket) propose(nowMS int64) timestamp.Vector {
+	if b.cfg.Source == Heartbeat {
+		return b.proposeHeartbeat(nowMS)
+	}
+	var next timestamp.Vector
+	last := b.last.Vector
+	for v, seqno := range b.cand.Seqnos {
+		if seqno < last.Seqnos[v] || seqno == last.Seqnos[v] && b.cand.VBUUIDs[v] == last.VBUUIDs[v] {
+			continue
+		}
+		if seqno == 0 {
+			continue // nothing known; a committed 0 carries no branch either
+		}
+		if next.Len() == 0 {
+			next = last.Clone()
+		}
+		next.Seqnos[v], next.VBUUIDs[v] = seqno, b.cand.VBUUIDs[v]
+	}
+	return next
+}
+
+// Committed tells that the Raft log holds s. It fails, wrapping ErrStamp, when s belongs to another generation or is
+// older, or goes backwards under the same rollback id. One that is known already changes nothing.
+func (b *Bucket) Committed(s wire.Stability) error {
+	if err := s.Vector.Check(len(b.vbs)); err != nil {
+		return err
+	}
+	switch {
+	case s.Generation != b.last.Generation:
+		return fmt.Errorf("%w: generation %d, bucket has %d", ErrStamp, s.Generation, b.last.Generation)
+	case s.Compare(b.last.StabilityRef) < 0:
+		return fmt.Errorf("%w: rollback id %d number %d, bucket has %d and %d", ErrStamp, s.RollbackID, s.Number,
+			b.last.RollbackID, b.last.Number)
+	case s.RollbackID == b.last.RollbackID && !s.Vector.Covers(b.last.Vector):
+		return fmt.Errorf("%w: it goes backwards without a rollback", ErrStamp)
+	}
+	rolledBack := s.RollbackID > b.last.RollbackID
+	old := b.last
+	b.last = s
+	for v := range b.vbs {
+		if rolledBack { // what was seen before counts for nothing
+			b.vbs[v].live, b.vbs[v].known = false, false
+			b.cand.Set(v, timestamp.Position{})
+			if b.used != nil {
+				b.used[v] = 0
+			}
+		}
+		if rolledBack || old.Vector.At(v) != s.Vector.At(v) {
+			b.judge(v)
+		}
+	}
+	return nil
+}
