@@ -111,9 +111,13 @@ type Hello struct {
 	Connections uint16
 }
 
-// Batch is what one data frame holds: events of one connection, in order. Number counts from 1 on each connection; the
-// receiver acknowledges the highest number up to which it has taken everything.
+// Batch is what one data frame holds: events of one connection, in order. On a connection numbers rise by one from
+// batch to batch, from any first number on (a router goes on counting when it reconnects), and the receiver acknowledges
+// the highest number up to which it has taken everything. Batches with number 0 stand outside that count and are not
+// acknowledged: they repeat StreamBegin after a reconnection.
 type Batch struct {
 	Number uint64
 	Events []Event
+
+	arena arena
 }

@@ -1,0 +1,196 @@
+package keyversion
+
+import (
+	"fmt"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+)
+
+// arena is the memory behind a batch's events, kept from Decode to Decode. When one of these slices has to grow, the
+// events decoded before keep the part they point into.
+type arena struct {
+	statements []Statement
+	keys       [][]byte
+	copies     []index.CopyID
+	begins     []Begin
+}
+
+// maxKept is the most entries that a slice of a batch keeps for the next frame, so that one huge document does not pin
+// its memory for ever.
+const maxKept = 1 << 14
+
+// Decode reads a frame into b, whose memory it reuses: in the steady state it allocates nothing. Everything in b
+// aliases frame and is valid as long as frame is unchanged and b is not decoded into again. Errors wrap ErrCorrupt or
+// ErrFormat; b is then empty.
+func Decode(frame []byte, b *Batch) error {
+	b.reset()
+	number, body, err := openHeader(frame, frameBatch, BatchFormat, MaxFrame)
+	if err != nil {
+		return err
+	}
+	d := decoder{reader: reader{rest: body}, batch: b}
+	for len(d.rest) > 0 {
+		if err := d.event(); err != nil {
+			n := len(b.Events)
+			b.reset()
+			return fmt.Errorf("batch %d, event %d: %w", number, n, err)
+		}
+	}
+	b.Number = number
+	return nil
+}
+
+// Memory estimates what b occupies beside its frame, in bytes.
+func (b *Batch) Memory() int {
+	const event, statement, key = 152, 40, 24
+	return cap(b.Events)*event + cap(b.arena.statements)*statement + cap(b.arena.keys)*key
+}
+
+func (b *Batch) reset() {
+	b.Number = 0
+	b.Events = emptied(b.Events)
+	b.arena.statements = emptied(b.arena.statements)
+	b.arena.keys = emptied(b.arena.keys)
+	b.arena.copies = emptied(b.arena.copies)
+	b.arena.begins = emptied(b.arena.begins)
+}
+
+func emptied[T any](s []T) []T {
+	if cap(s) > maxKept {
+		return nil
+	}
+	return s[:0]
+}
+
+type decoder struct {
+	reader
+	batch *Batch
+	run   run
+}
+
+func (d *decoder) event() error {
+	b := d.batch
+	if len(b.Events) == MaxEvents {
+		return fmt.Errorf("%w: more than %d events", ErrCorrupt, MaxEvents)
+	}
+	tag := d.byte()
+	kind := Kind(tag & tagKind)
+	if kind == 0 || kind > Deactivate {
+		return fmt.Errorf("%w: kind %d, known: 1 to %d", ErrCorrupt, kind, Deactivate)
+	}
+	if tag&tagRun != 0 {
+		if err := d.startRun(); err != nil {
+			return err
+		}
+	} else if len(b.Events) == 0 {
+		return fmt.Errorf("%w: the first event has no run header", ErrCorrupt)
+	}
+	b.Events = append(b.Events, Event{})
+	ev := &b.Events[len(b.Events)-1]
+	d.run.seqno += uint64(d.varint())
+	ev.Kind, ev.VBucket, ev.Incarnation, ev.VBUUID = kind, d.run.vbucket, d.run.incarnation, d.run.vbuuid
+	ev.Seqno = d.run.seqno
+	if err := d.window(ev, tag); err != nil {
+		return err
+	}
+	var err error
+	switch {
+	case kind.Data():
+		err = d.data(ev)
+	case kind == Activate || kind == Deactivate:
+		ev.Copies = d.copies()
+	case kind == StreamBegin:
+		err = d.begin(ev)
+	}
+	if err == nil && d.bad {
+		err = fmt.Errorf("%w: %s: a length or number does not fit what is there", ErrCorrupt, kind)
+	}
+	return err
+}
+
+func (d *decoder) startRun() error {
+	vb, flags, vbuuid := d.uvarint(), d.byte(), d.uint64()
+	if d.bad || vb >= timestamp.MaxVBuckets || flags&^runIncarnation != 0 {
+		return fmt.Errorf("%w: run of vbucket %d, flags %x, at most %d vbuckets", ErrCorrupt, vb, flags, timestamp.MaxVBuckets)
+	}
+	next := run{vbucket: uint16(vb), incarnation: d.run.incarnation, vbuuid: vbuuid}
+	if flags&runIncarnation != 0 {
+		next.incarnation = index.Incarnation{Epoch: d.uvarint(), Term: d.uvarint(), Counter: d.uvarint()}
+	}
+	d.run = next
+	return nil
+}
+
+func (d *decoder) window(ev *Event, tag byte) error {
+	if tag&tagWindow != 0 {
+		if !ev.hasWindow() {
+			return fmt.Errorf("%w: %s with a window", ErrCorrupt, ev.Kind)
+		}
+		start := ev.Seqno - uint64(d.varint())
+		d.run.window = timestamp.Window{Start: start, End: start + d.uvarint()}
+	}
+	if ev.hasWindow() {
+		ev.Window = d.run.window
+	}
+	return nil
+}
+
+func (d *decoder) data(ev *Event) error {
+	a := &d.batch.arena
+	ev.DocID = d.bytes(MaxDocID)
+	n := d.count(MaxStatements)
+	if n == 0 {
+		return nil
+	}
+	if len(a.statements)+n > MaxBatchStatements {
+		return fmt.Errorf("%w: more than %d statements", ErrCorrupt, MaxBatchStatements)
+	}
+	first := len(a.statements)
+	for range n {
+		id, slice, keys := d.uvarint(), d.uvarint(), d.count(MaxKeys)
+		if d.bad || slice > uint64(index.AllSlices) || len(a.keys)+keys > MaxBatchKeys {
+			return fmt.Errorf("%w: statement of index %d, slice+1 %d, %d keys", ErrCorrupt, id, slice, keys)
+		}
+		s := Statement{Index: index.ID(id), Slice: index.SliceID(slice) - 1}
+		if keys > 0 {
+			at := len(a.keys)
+			for range keys {
+				a.keys = append(a.keys, d.bytes(MaxKey))
+			}
+			s.Keys = a.keys[at:len(a.keys):len(a.keys)]
+		}
+		a.statements = append(a.statements, s)
+	}
+	ev.Statements = a.statements[first:len(a.statements):len(a.statements)]
+	return nil
+}
+
+func (d *decoder) copies() []index.CopyID {
+	a := &d.batch.arena
+	n := d.count(MaxCopies)
+	if n == 0 {
+		return nil
+	}
+	first := len(a.copies)
+	for range n {
+		a.copies = append(a.copies, index.CopyID(d.uvarint()))
+	}
+	return a.copies[first:len(a.copies):len(a.copies)]
+}
+
+func (d *decoder) begin(ev *Event) error {
+	a := &d.batch.arena
+	b := Begin{Start: d.uvarint()}
+	log, rest, err := timestamp.DecodeLog(d.rest)
+	if err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrCorrupt, ev.Kind, err)
+	}
+	b.Log, d.rest = log, rest
+	b.Purge = d.uvarint()
+	b.Revision = timestamp.MapRevision{Epoch: d.uvarint(), Rev: d.uvarint()}
+	b.Copies = d.copies()
+	a.begins = append(a.begins, b)
+	ev.Begin = &a.begins[len(a.begins)-1]
+	return nil
+}

@@ -1,0 +1,237 @@
+package keyversion
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+)
+
+// The body of a batch is a sequence of events, each
+//
+//	tag: low 4 bits Kind, tagRun, tagWindow
+//	with tagRun, the run header: vbucket, flags (runIncarnation), vbuuid (8 bytes),
+//	    with runIncarnation: epoch, term, counter
+//	seqno: signed difference to the event before in the run, to 0 at its start
+//	data and StreamEnd, with tagWindow: start as signed difference seqno-start, length end-start (modulo 2^64)
+//	data: docid, number of statements, each {index id, slice + 1 modulo 2^16, number of keys, keys}
+//	Activate, Deactivate: copies
+//	StreamBegin: start, failover log, purge, revision epoch, revision, copies
+//
+// Numbers are varints, texts are a length and bytes. A run is a row of events of one vbucket, incarnation and vbuuid;
+// an incarnation is repeated only where it differs from the run before, a window only where it differs from the newest
+// one in the run.
+const (
+	tagKind   byte = 0x0f
+	tagRun    byte = 0x80
+	tagWindow byte = 0x40
+
+	runIncarnation byte = 1
+)
+
+// run is what an event is encoded against.
+type run struct {
+	vbucket     uint16
+	incarnation index.Incarnation
+	vbuuid      uint64
+	seqno       uint64
+	window      timestamp.Window
+}
+
+// Encoder builds one batch frame, event by event. The zero value is empty and ready. It keeps the buffer's memory from
+// frame to frame (Reset); an append to a buffer that is large enough allocates nothing.
+type Encoder struct {
+	buf        []byte
+	events     int
+	statements int
+	keys       int
+	run        run
+}
+
+// Reset makes the encoder empty; the next frame is built in buf's memory, which may be nil.
+func (e *Encoder) Reset(buf []byte) { *e = Encoder{buf: buf[:0]} }
+
+// Events is the number of events in the frame so far.
+func (e *Encoder) Events() int { return e.events }
+
+// Len is the frame's length in bytes so far, header included; 0 when it is empty.
+func (e *Encoder) Len() int { return len(e.buf) }
+
+// Cap is the memory that the frame occupies, in bytes.
+func (e *Encoder) Cap() int { return cap(e.buf) }
+
+// Append adds one event; nothing of ev is kept. An error wraps ErrTooLarge and leaves the frame as it was: when the
+// frame was empty the event can never be sent, else it may fit into the next frame.
+func (e *Encoder) Append(ev *Event) error {
+	before := *e
+	if len(e.buf) == 0 {
+		e.buf = append(e.buf, make([]byte, HeaderSize)...)
+	}
+	err := e.append(ev)
+	if err == nil && len(e.buf) > MaxFrame {
+		err = fmt.Errorf("%w: frame of %d bytes, at most %d", ErrTooLarge, len(e.buf), MaxFrame)
+	}
+	if err != nil {
+		memory := e.buf
+		*e = before
+		e.buf = memory[:len(before.buf)]
+		return fmt.Errorf("vbucket %d, %s, seqno %d: %w", ev.VBucket, ev.Kind, ev.Seqno, err)
+	}
+	e.events++
+	return nil
+}
+
+// Finish completes the frame. It is valid until Reset, and must not be appended to. An encoder without events gives a
+// frame without events.
+func (e *Encoder) Finish(number uint64) []byte {
+	if len(e.buf) == 0 {
+		e.buf = append(e.buf, make([]byte, HeaderSize)...)
+	}
+	sealHeader(e.buf, frameBatch, BatchFormat, number)
+	return e.buf
+}
+
+// AppendBatch appends the batch's frame to dst. An error wraps ErrTooLarge; dst is then given back as it was.
+func AppendBatch(dst []byte, b *Batch) ([]byte, error) {
+	var e Encoder
+	e.Reset(dst[len(dst):])
+	for i := range b.Events {
+		if err := e.Append(&b.Events[i]); err != nil {
+			return dst, err
+		}
+	}
+	return append(dst, e.Finish(b.Number)...), nil
+}
+
+func (e *Encoder) append(ev *Event) error {
+	if ev.Kind == 0 || ev.Kind > Deactivate {
+		return fmt.Errorf("%w: kind %d, known: 1 to %d", ErrTooLarge, ev.Kind, Deactivate)
+	}
+	if e.events == MaxEvents {
+		return fmt.Errorf("%w: more than %d events", ErrTooLarge, MaxEvents)
+	}
+	if ev.VBucket >= timestamp.MaxVBuckets {
+		return fmt.Errorf("%w: at most %d vbuckets", ErrTooLarge, timestamp.MaxVBuckets)
+	}
+	tag := byte(ev.Kind)
+	newRun := e.events == 0 || ev.VBucket != e.run.vbucket || ev.VBUUID != e.run.vbuuid || ev.Incarnation != e.run.incarnation
+	if newRun {
+		tag |= tagRun
+	}
+	at := len(e.buf)
+	e.buf = append(e.buf, tag)
+	if newRun {
+		e.startRun(ev)
+	}
+	e.buf = appendVarint(e.buf, int64(ev.Seqno-e.run.seqno))
+	e.run.seqno = ev.Seqno
+	if ev.hasWindow() && ev.Window != e.run.window {
+		e.buf[at] |= tagWindow
+		e.buf = appendVarint(e.buf, int64(ev.Seqno-ev.Window.Start))
+		e.buf = binary.AppendUvarint(e.buf, ev.Window.End-ev.Window.Start)
+		e.run.window = ev.Window
+	}
+	switch {
+	case ev.Kind.Data():
+		return e.data(ev)
+	case ev.Kind == Activate || ev.Kind == Deactivate:
+		return e.copies(ev.Copies)
+	case ev.Kind == StreamBegin:
+		return e.begin(ev.Begin)
+	}
+	return nil
+}
+
+// hasWindow tells whether the event's window travels.
+func (ev *Event) hasWindow() bool { return ev.Kind.Data() || ev.Kind == StreamEnd }
+
+func (e *Encoder) startRun(ev *Event) {
+	e.buf = binary.AppendUvarint(e.buf, uint64(ev.VBucket))
+	var flags byte
+	if e.events == 0 || ev.Incarnation != e.run.incarnation {
+		flags = runIncarnation
+	}
+	e.buf = append(e.buf, flags)
+	e.buf = binary.LittleEndian.AppendUint64(e.buf, ev.VBUUID)
+	if flags == runIncarnation {
+		e.buf = binary.AppendUvarint(e.buf, ev.Incarnation.Epoch)
+		e.buf = binary.AppendUvarint(e.buf, ev.Incarnation.Term)
+		e.buf = binary.AppendUvarint(e.buf, ev.Incarnation.Counter)
+	}
+	e.run = run{vbucket: ev.VBucket, incarnation: ev.Incarnation, vbuuid: ev.VBUUID}
+}
+
+func (e *Encoder) data(ev *Event) error {
+	e.statements += len(ev.Statements)
+	switch {
+	case len(ev.DocID) > MaxDocID:
+		return fmt.Errorf("%w: document id of %d bytes, at most %d", ErrTooLarge, len(ev.DocID), MaxDocID)
+	case len(ev.Statements) > MaxStatements || e.statements > MaxBatchStatements:
+		return fmt.Errorf("%w: %d statements (%d in the batch), at most %d (%d)", ErrTooLarge, len(ev.Statements),
+			e.statements, MaxStatements, MaxBatchStatements)
+	}
+	e.buf = appendBytes(e.buf, ev.DocID)
+	e.buf = binary.AppendUvarint(e.buf, uint64(len(ev.Statements)))
+	for i := range ev.Statements {
+		if err := e.statement(&ev.Statements[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (e *Encoder) statement(s *Statement) error {
+	e.keys += len(s.Keys)
+	if len(s.Keys) > MaxKeys || e.keys > MaxBatchKeys {
+		return fmt.Errorf("%w: index %d: %d keys (%d in the batch), at most %d (%d)", ErrTooLarge, s.Index, len(s.Keys),
+			e.keys, MaxKeys, MaxBatchKeys)
+	}
+	buf := binary.AppendUvarint(e.buf, uint64(s.Index))
+	buf = binary.AppendUvarint(buf, uint64(s.Slice+1))
+	buf = binary.AppendUvarint(buf, uint64(len(s.Keys)))
+	for _, k := range s.Keys {
+		if len(k) > MaxKey || len(buf) > MaxFrame {
+			return fmt.Errorf("%w: index %d: key of %d bytes after %d bytes of frame, at most %d (%d)", ErrTooLarge,
+				s.Index, len(k), len(buf), MaxKey, MaxFrame)
+		}
+		buf = appendBytes(buf, k)
+	}
+	e.buf = buf
+	return nil
+}
+
+func (e *Encoder) copies(ids []index.CopyID) error {
+	if len(ids) > MaxCopies {
+		return fmt.Errorf("%w: %d copies, at most %d", ErrTooLarge, len(ids), MaxCopies)
+	}
+	e.buf = binary.AppendUvarint(e.buf, uint64(len(ids)))
+	for _, id := range ids {
+		e.buf = binary.AppendUvarint(e.buf, uint64(id))
+	}
+	return nil
+}
+
+func (e *Encoder) begin(b *Begin) error {
+	if b == nil {
+		b = &Begin{}
+	}
+	if len(b.Log) > MaxLog {
+		return fmt.Errorf("%w: failover log of %d entries, at most %d", ErrTooLarge, len(b.Log), MaxLog)
+	}
+	e.buf = binary.AppendUvarint(e.buf, b.Start)
+	e.buf = timestamp.AppendLog(e.buf, b.Log)
+	e.buf = binary.AppendUvarint(e.buf, b.Purge)
+	e.buf = binary.AppendUvarint(e.buf, b.Revision.Epoch)
+	e.buf = binary.AppendUvarint(e.buf, b.Revision.Rev)
+	return e.copies(b.Copies)
+}
+
+func appendBytes(dst, b []byte) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(b)))
+	return append(dst, b...)
+}
+
+func appendVarint(dst []byte, i int64) []byte {
+	return binary.AppendUvarint(dst, uint64(i<<1)^uint64(i>>63))
+}

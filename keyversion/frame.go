@@ -1,0 +1,185 @@
+package keyversion
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+)
+
+// Every frame begins with a header of HeaderSize bytes, integers little-endian:
+//
+//	0  2  magic "TK"
+//	2  1  frame type: 1 batch, 2 hello, 3 acknowledgement
+//	3  1  format version of that type
+//	4  4  length of the body that follows
+//	8  8  number of the batch; 0 in the other types
+//	16 4  crc32c of the body
+//	20 4  crc32c of the first 20 bytes
+//
+// The number stands outside the body's checksum, so that Finish costs one pass over the body and no more.
+const (
+	HeaderSize = 24
+
+	magic0 = 'T'
+	magic1 = 'K'
+
+	frameBatch byte = 1
+	frameHello byte = 2
+	frameAck   byte = 3
+)
+
+// Format versions, one per type of frame. A reader refuses one it does not know.
+const (
+	BatchFormat = 1
+	HelloFormat = 1
+	AckFormat   = 1
+)
+
+// Limits. Encoders refuse what decoders would refuse. A document's keys are never split over two frames, so that a
+// frame may have to hold all keys of one large document.
+const (
+	MaxFrame      = 32 << 20 // bytes, header included
+	MaxHelloFrame = 8 << 10
+	MaxAckFrame   = 4 << 10
+
+	MaxDocID           = 4 << 10 // bytes; KV's own limit is 250
+	MaxEvents          = 1 << 14 // per batch
+	MaxStatements      = 1 << 16 // per event
+	MaxBatchStatements = 1 << 20
+	MaxKeys            = 1_000_000 // per statement
+	MaxBatchKeys       = 1 << 21
+	MaxKey             = 16 << 20 // bytes; the projector's own limit is far lower
+	MaxCopies          = 1 << 16  // per event: copies of one bucket at one node
+	MaxLog             = 64       // entries of a failover log, what timestamp.DecodeLog takes
+	MaxName            = 1 << 10  // bytes of each text in a hello
+	MaxReason          = 2 << 10  // bytes of a refusal's text
+)
+
+var (
+	// ErrCorrupt is wrapped when bytes are not a frame: wrong magic, checksum, or a length that cannot be true.
+	ErrCorrupt = errors.New("corrupt KeyVersions frame")
+	// ErrFormat is wrapped when a frame is of a format version that this program does not know.
+	ErrFormat = errors.New("unknown KeyVersions frame format")
+	// ErrTooLarge is wrapped when something to be encoded passes a limit. What it was appended to is unchanged.
+	ErrTooLarge = errors.New("KeyVersions limit exceeded")
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// sealHeader fills in the header of frame, whose body is complete.
+func sealHeader(frame []byte, typ, format byte, number uint64) {
+	frame[0], frame[1], frame[2], frame[3] = magic0, magic1, typ, format
+	binary.LittleEndian.PutUint32(frame[4:], uint32(len(frame)-HeaderSize))
+	binary.LittleEndian.PutUint64(frame[8:], number)
+	binary.LittleEndian.PutUint32(frame[16:], crc32.Checksum(frame[HeaderSize:], castagnoli))
+	binary.LittleEndian.PutUint32(frame[20:], crc32.Checksum(frame[:20], castagnoli))
+}
+
+// openHeader checks a whole frame and gives its number and its body.
+func openHeader(frame []byte, typ, format byte, limit int) (number uint64, body []byte, err error) {
+	if len(frame) < HeaderSize {
+		return 0, nil, fmt.Errorf("%w: %d bytes, a header has %d", ErrCorrupt, len(frame), HeaderSize)
+	}
+	if len(frame) > limit {
+		return 0, nil, fmt.Errorf("%w: %d bytes, at most %d", ErrCorrupt, len(frame), limit)
+	}
+	if frame[0] != magic0 || frame[1] != magic1 {
+		return 0, nil, fmt.Errorf("%w: begins with %x, want %q", ErrCorrupt, frame[:2], "TK")
+	}
+	if want, got := binary.LittleEndian.Uint32(frame[20:]), crc32.Checksum(frame[:20], castagnoli); want != got {
+		return 0, nil, fmt.Errorf("%w: header checksum %08x, header says %08x", ErrCorrupt, got, want)
+	}
+	if frame[2] != typ {
+		return 0, nil, fmt.Errorf("%w: frame type %d, want %d", ErrCorrupt, frame[2], typ)
+	}
+	if frame[3] != format {
+		return 0, nil, fmt.Errorf("%w: version %d, this program knows %d; use the same version on both sides",
+			ErrFormat, frame[3], format)
+	}
+	body = frame[HeaderSize:]
+	if n := binary.LittleEndian.Uint32(frame[4:]); uint64(n) != uint64(len(body)) {
+		return 0, nil, fmt.Errorf("%w: header says %d bytes of body, there are %d", ErrCorrupt, n, len(body))
+	}
+	if want, got := binary.LittleEndian.Uint32(frame[16:]), crc32.Checksum(body, castagnoli); want != got {
+		return 0, nil, fmt.Errorf("%w: body checksum %08x, header says %08x", ErrCorrupt, got, want)
+	}
+	return binary.LittleEndian.Uint64(frame[8:]), body, nil
+}
+
+// reader takes numbers and texts off a body. After the first one that is not there, bad is set, what follows is zero
+// and rest is empty.
+type reader struct {
+	rest []byte
+	bad  bool
+}
+
+func (r *reader) fail() {
+	r.bad, r.rest = true, nil
+}
+
+func (r *reader) byte() byte {
+	if len(r.rest) == 0 {
+		r.fail()
+		return 0
+	}
+	c := r.rest[0]
+	r.rest = r.rest[1:]
+	return c
+}
+
+func (r *reader) uint64() uint64 {
+	if len(r.rest) < 8 {
+		r.fail()
+		return 0
+	}
+	u := binary.LittleEndian.Uint64(r.rest)
+	r.rest = r.rest[8:]
+	return u
+}
+
+func (r *reader) uvarint() uint64 {
+	if len(r.rest) > 0 && r.rest[0] < 0x80 {
+		u := uint64(r.rest[0])
+		r.rest = r.rest[1:]
+		return u
+	}
+	return r.longUvarint()
+}
+
+func (r *reader) longUvarint() uint64 {
+	u, n := binary.Uvarint(r.rest)
+	if n <= 0 {
+		r.fail()
+		return 0
+	}
+	r.rest = r.rest[n:]
+	return u
+}
+
+func (r *reader) varint() int64 {
+	u := r.uvarint()
+	return int64(u>>1) ^ -int64(u&1)
+}
+
+// bytes takes a length and that many bytes; they alias the frame.
+func (r *reader) bytes(limit uint64) []byte {
+	n := r.uvarint()
+	if n > limit || n > uint64(len(r.rest)) {
+		r.fail()
+		return nil
+	}
+	b := r.rest[:n:n]
+	r.rest = r.rest[n:]
+	return b
+}
+
+// count takes a number of things that need at least one byte each.
+func (r *reader) count(limit uint64) int {
+	n := r.uvarint()
+	if n > limit || n > uint64(len(r.rest)) {
+		r.fail()
+		return 0
+	}
+	return int(n)
+}
