@@ -31,6 +31,7 @@ type participant struct {
 	seenMS  int64
 	acked   uint64 // number of the newest promotion it acknowledged
 	movedMS int64  // when acked last moved, or when it caught up
+	bits    uint64 // of all its HW seqnos
 }
 
 // Report takes an indexer's newest report, received at nowMS.
@@ -40,7 +41,10 @@ func (b *Bucket) Report(node index.NodeID, nowMS int64, r Report) {
 		p = &participant{acked: b.last.Number, movedMS: nowMS} // it starts owing nothing
 		b.nodes[node] = p
 	}
-	p.report, p.seenMS = r, nowMS
+	p.report, p.seenMS, p.bits = r, nowMS, 0
+	for _, s := range r.HW.Seqnos {
+		p.bits |= s
+	}
 	if acked := r.Acked; acked.Generation == b.last.Generation && acked.RollbackID == b.last.RollbackID &&
 		acked.Number <= b.last.Number && acked.Number > p.acked {
 		p.acked, p.movedMS = acked.Number, nowMS
@@ -117,7 +121,7 @@ func (b *Bucket) remember(v int, seqno uint64) {
 		n = keep
 	}
 	r[n] = seqno
-	b.used[v] = uint8(n + 1)
+	b.used[v], b.top[v] = uint8(n+1), seqno
 }
 
 // truncate drops the complete seqnos that are not shared history of the old and the new log.
@@ -131,12 +135,16 @@ func (b *Bucket) truncate(v int, old, now timestamp.FailoverLog) {
 	for n > 0 && r[n-1] > shared {
 		n--
 	}
-	b.used[v] = uint8(n)
+	if b.used[v], b.top[v] = uint8(n), 0; n > 0 {
+		b.top[v] = r[n-1]
+	}
 }
 
-// completeAtOrBelow gives the newest complete seqno at or below target, and drops what lies below the one that the
-// slowest participant (at slow) can still need.
+// completeAtOrBelow gives the newest complete seqno at or below target, 0 when none is known.
 func (b *Bucket) completeAtOrBelow(v int, target uint64) uint64 {
+	if b.top[v] <= target {
+		return b.top[v]
+	}
 	size := b.cfg.RingSize
 	r := b.ring[v*size : v*size+int(b.used[v])]
 	for i := len(r) - 1; i >= 0; i-- {
@@ -161,15 +169,23 @@ func (b *Bucket) proposeHeartbeat(nowMS int64) timestamp.Vector {
 	var next timestamp.Vector
 	last := b.last.Vector
 	for v, target := range b.mean {
-		x := &b.vbs[v]
-		if !x.live || !x.onward || target == 0 {
+		if lean > 0 && (fast.report.Absent == nil || !fast.report.Absent[v]) {
+			target = towards(target, fast.report.HW.Seqnos[v], lean)
+		}
+		if target < last.Seqnos[v] {
 			continue
 		}
-		if hw := fast.report.HW.Seqnos[v]; lean > 0 && (fast.report.Absent == nil || !fast.report.Absent[v]) {
-			target = towards(target, hw, lean)
+		to := timestamp.Position{VBUUID: b.newest.VBUUIDs[v], Seqno: b.completeAtOrBelow(v, target)}
+		if to.Seqno < last.Seqnos[v] || to.Seqno == 0 {
+			continue
 		}
-		to := x.position(b.completeAtOrBelow(v, target))
-		if to.Seqno < last.Seqnos[v] || to.Seqno == 0 || to == last.At(v) {
+		if to.Seqno < b.newest.Seqnos[v] { // on an older branch, or nothing may be promoted here
+			if !b.vbs[v].live || !b.vbs[v].onward {
+				continue
+			}
+			to = b.vbs[v].position(to.Seqno)
+		}
+		if to.Seqno == last.Seqnos[v] && to.VBUUID == last.VBUUIDs[v] {
 			continue
 		}
 		if next.Len() == 0 {
@@ -212,15 +228,16 @@ func (b *Bucket) members(nowMS int64) (all []*participant, fast *participant) {
 // meanHW puts the mean HW of the members into the scratch vector; 0 where no member counts.
 func (b *Bucket) meanHW(members []*participant) {
 	clear(b.mean)
+	count := uint64(len(members))
 	plain := true
 	for _, p := range members {
-		plain = plain && p.report.Absent == nil && p.report.HW.Check(len(b.vbs)) == nil
+		plain = plain && p.report.Absent == nil && p.bits < 1<<54 // so that no sum of 256 overflows
 	}
-	count := uint64(len(members))
-	if plain && b.smallEnough(members) {
+	if plain {
 		for _, p := range members {
+			mean := b.mean[:len(p.report.HW.Seqnos)]
 			for v, s := range p.report.HW.Seqnos {
-				b.mean[v] += s
+				mean[v] += s
 			}
 		}
 		for v := range b.mean {
@@ -246,15 +263,4 @@ func (b *Bucket) meanHW(members []*participant) {
 			b.mean[v] = quotient + remainder/n
 		}
 	}
-}
-
-// smallEnough tells whether the sums cannot overflow.
-func (b *Bucket) smallEnough(members []*participant) bool {
-	var bits uint64
-	for _, p := range members {
-		for _, s := range p.report.HW.Seqnos {
-			bits |= s
-		}
-	}
-	return bits < 1<<54 // 251 members at most
 }

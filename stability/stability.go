@@ -129,11 +129,16 @@ type Bucket struct {
 	last wire.Stability
 	vbs  []vbucket
 	// cand is per vbucket the newest complete position that may be promoted; 0 where there is none.
-	cand  timestamp.Vector
-	ring  []uint64 // n * RingSize, ascending per vbucket
-	used  []uint8
-	nodes map[index.NodeID]*participant
-	mean  []uint64 // scratch of the heartbeat target
+	cand timestamp.Vector
+	// newest is per vbucket the branch of the live stream: its vbuuid and where it begins; Infinity where none may be used.
+	newest timestamp.Vector
+	// freshLog marks the vbuckets whose stream has another failover log than the committed timestamp.
+	freshLog []bool
+	ring     []uint64 // n * RingSize, ascending per vbucket
+	used     []uint8
+	top      []uint64 // the newest of each ring
+	nodes    map[index.NodeID]*participant
+	mean     []uint64 // scratch of the heartbeat target
 }
 
 // New gives a Bucket whose last committed stability timestamp is last; its vector's length is the number of vbuckets.
@@ -148,9 +153,14 @@ func New(cfg Config, last wire.Stability) (*Bucket, error) {
 	if err := last.Vector.Check(n); err != nil {
 		return nil, err
 	}
-	b := &Bucket{cfg: cfg, vbs: make([]vbucket, n), cand: timestamp.New(n), nodes: map[index.NodeID]*participant{}}
+	b := &Bucket{cfg: cfg, vbs: make([]vbucket, n), cand: timestamp.New(n), newest: timestamp.New(n), freshLog: make([]bool, n),
+		nodes: map[index.NodeID]*participant{}}
+	for v := range n {
+		b.newest.Seqnos[v] = timestamp.Infinity
+	}
 	if cfg.Source == Heartbeat {
-		b.ring, b.used, b.mean = make([]uint64, n*cfg.RingSize), make([]uint8, n), make([]uint64, n)
+		b.ring, b.used = make([]uint64, n*cfg.RingSize), make([]uint8, n)
+		b.top, b.mean = make([]uint64, n), make([]uint64, n)
 	}
 	b.last = last
 	return b, nil
@@ -193,6 +203,7 @@ func (b *Bucket) End(v int, incarnation index.Incarnation) {
 	if x := &b.vbs[v]; incarnation.Compare(x.stream.Incarnation) >= 0 {
 		x.live, x.known = false, false
 		b.cand.Set(v, timestamp.Position{})
+		b.judge(v)
 	}
 }
 
@@ -233,6 +244,12 @@ func (x *vbucket) position(seqno uint64) timestamp.Position {
 func (b *Bucket) judge(v int) {
 	x := &b.vbs[v]
 	x.onward = Valid(b.last, v, x.stream.Log)
+	branch := timestamp.Position{Seqno: timestamp.Infinity}
+	if x.live && x.onward && len(x.stream.Log) > 0 {
+		branch = timestamp.Position{VBUUID: x.stream.Log[0].VBUUID, Seqno: x.stream.Log[0].Seqno}
+	}
+	b.newest.Set(v, branch)
+	b.freshLog[v] = x.live && (v >= len(b.last.Logs) || !b.last.Logs[v].Equal(x.stream.Log))
 }
 
 // Valid is the branch rule for the committed timestamp: may a stream with this failover log carry it on in vbucket v?
@@ -282,7 +299,7 @@ func (b *Bucket) Next(nowMS int64) (Decision, error) {
 	if held := b.heldBy(nowMS); len(held) > 0 {
 		return Decision{HeldBy: held}, nil
 	}
-	delta, err := next.AppendDelta(nil, b.last.Vector)
+	delta, err := next.AppendDelta(make([]byte, 0, deltaHint+deltaPerVBucket*len(b.vbs)), b.last.Vector)
 	if err != nil {
 		return Decision{}, err
 	}
@@ -295,15 +312,26 @@ func (b *Bucket) Next(nowMS int64) (Decision, error) {
 
 // logs gives the failover logs of the next timestamp: of the owner where it moved, else those of the last one.
 func (b *Bucket) logs(next timestamp.Vector) []timestamp.FailoverLog {
-	logs := make([]timestamp.FailoverLog, len(b.vbs))
-	copy(logs, b.last.Logs)
-	for v := range logs {
-		if next.At(v) != b.last.Vector.At(v) {
-			logs[v] = b.vbs[v].stream.Log
+	logs, own := b.last.Logs, false
+	for v, fresh := range b.freshLog {
+		if !fresh || next.At(v) == b.last.Vector.At(v) {
+			continue
 		}
+		if !own {
+			own = true
+			logs = make([]timestamp.FailoverLog, len(b.vbs))
+			copy(logs, b.last.Logs)
+		}
+		logs[v] = b.vbs[v].stream.Log
 	}
 	return logs
 }
+
+// deltaHint and deltaPerVBucket size the delta's buffer so that it seldom grows: a gap and a small seqno difference.
+const (
+	deltaHint       = 32
+	deltaPerVBucket = 3
+)
 
 // propose gives the next vector, or none when nothing changes.
 func (b *Bucket) propose(nowMS int64) timestamp.Vector {
@@ -345,15 +373,16 @@ func (b *Bucket) Committed(s wire.Stability) error {
 	rolledBack := s.RollbackID > b.last.RollbackID
 	old := b.last
 	b.last = s
+	sameLogs := len(s.Logs) > 0 && len(old.Logs) > 0 && &s.Logs[0] == &old.Logs[0]
 	for v := range b.vbs {
 		if rolledBack { // what was seen before counts for nothing
 			b.vbs[v].live, b.vbs[v].known = false, false
 			b.cand.Set(v, timestamp.Position{})
 			if b.used != nil {
-				b.used[v] = 0
+				b.used[v], b.top[v] = 0, 0
 			}
 		}
-		if rolledBack || old.Vector.At(v) != s.Vector.At(v) {
+		if rolledBack || !sameLogs || b.vbs[v].live && !b.vbs[v].onward && old.Vector.At(v) != s.Vector.At(v) {
 			b.judge(v)
 		}
 	}

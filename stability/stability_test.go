@@ -366,6 +366,21 @@ func BenchmarkNext(b *testing.B) {
 					}
 					all[i].Report(index.NodeID(node), 0, Report{Active: true, HW: hw, Fill: 50 * node})
 				}
+				d, err := all[i].Next(0) // the steady state: branches and logs are known
+				if err != nil || !d.Promote {
+					b.Fatal("nothing promoted", err)
+				}
+				if err := all[i].Committed(d.Next); err != nil {
+					b.Fatal(err)
+				}
+				for v := range n { // every vbucket moves
+					all[i].Complete(v, "p", index.Incarnation{}, 1200)
+				}
+				for _, p := range all[i].nodes {
+					for v := range n {
+						p.report.HW.Seqnos[v] = 1200
+					}
+				}
 			}
 			b.ResetTimer()
 			b.ReportAllocs()
