@@ -1,0 +1,222 @@
+package collate
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+	"unicode/utf16"
+	"unicode/utf8"
+)
+
+const (
+	lowBits  = 0x0101010101010101
+	highBits = 0x8080808080808080
+)
+
+// ScanString looks for the end of a JSON string whose opening quote stands before text[i]. It gives the index of the
+// closing quote, or -1 if there is none or a control character stands before it. Plain tells that the body is ASCII
+// without escapes, and so already what it means; otherwise only AppendUnquoted tells whether its escapes are right.
+func ScanString(text []byte, i int) (end int, plain bool) {
+	plain = true
+	for {
+		for i+8 <= len(text) {
+			x := binary.LittleEndian.Uint64(text[i:])
+			quote, slash := x^(lowBits*'"'), x^(lowBits*'\\')
+			stop := ((quote - lowBits) &^ quote) | ((slash - lowBits) &^ slash) | ((x - lowBits*0x20) &^ x)
+			if stop = (stop | x) & highBits; stop != 0 {
+				i += bits.TrailingZeros64(stop) / 8
+				break
+			}
+			i += 8
+		}
+		if i >= len(text) {
+			return -1, false
+		}
+		switch c := text[i]; {
+		case c == '"':
+			return i, plain
+		case c == '\\':
+			plain = false
+			i += 2
+		case c < 0x20:
+			return -1, false
+		case c >= utf8.RuneSelf:
+			plain = false
+			for i++; i < len(text) && text[i] >= utf8.RuneSelf; i++ {
+			}
+		default:
+			i++
+		}
+	}
+}
+
+// AppendUnquoted appends what the body of a JSON string (without its quotes) means. Like encoding/json it takes half a
+// surrogate pair and bytes that are not UTF-8 as U+FFFD each. The error wraps ErrJSON, and dst is then unchanged.
+func AppendUnquoted(dst, body []byte) ([]byte, error) {
+	start := len(dst)
+	for i := 0; i < len(body); {
+		c := body[i]
+		switch {
+		case c == '\\':
+			r, n := unescape(body[i:])
+			if n == 0 {
+				return dst[:start], fmt.Errorf("%w: wrong escape in the string %q", ErrJSON, clip(body))
+			}
+			dst = utf8.AppendRune(dst, r)
+			i += n
+		case c < 0x20 || c == '"':
+			return dst[:start], fmt.Errorf("%w: %q within the string %q", ErrJSON, c, clip(body))
+		case c < utf8.RuneSelf:
+			dst = append(dst, c)
+			i++
+		default:
+			r, n := utf8.DecodeRune(body[i:])
+			dst = utf8.AppendRune(dst, r)
+			i += n
+		}
+	}
+	return dst, nil
+}
+
+// unescape reads the escape at the begin of b: the character and the escape's length, 0 if it is none.
+func unescape(b []byte) (r rune, n int) {
+	if len(b) < 2 {
+		return 0, 0
+	}
+	switch b[1] {
+	case '"', '\\', '/':
+		return rune(b[1]), 2
+	case 'b':
+		return '\b', 2
+	case 'f':
+		return '\f', 2
+	case 'n':
+		return '\n', 2
+	case 'r':
+		return '\r', 2
+	case 't':
+		return '\t', 2
+	case 'u':
+		r = hex4(b[2:])
+		if r < 0 {
+			return 0, 0
+		}
+		if utf16.IsSurrogate(r) {
+			if len(b) >= 8 && b[6] == '\\' && b[7] == 'u' {
+				if pair := utf16.DecodeRune(r, hex4(b[8:])); pair != utf8.RuneError {
+					return pair, 12
+				}
+			}
+			return utf8.RuneError, 6
+		}
+		return r, 6
+	}
+	return 0, 0
+}
+
+// hex4 reads four hexadecimal digits, or gives -1.
+func hex4(b []byte) (r rune) {
+	if len(b) < 4 {
+		return -1
+	}
+	for _, c := range b[:4] {
+		switch {
+		case c >= '0' && c <= '9':
+			c -= '0'
+		case c|0x20 >= 'a' && c|0x20 <= 'f':
+			c = c | 0x20 - 'a' + 10
+		default:
+			return -1
+		}
+		r = r<<4 | rune(c)
+	}
+	return r
+}
+
+// scanNumber gives the index after the number that begins at text[i], and whether it has neither fraction nor exponent.
+// What is no number ends at i.
+func scanNumber(text []byte, i int) (end int, integer bool) {
+	start := i
+	if i < len(text) && text[i] == '-' {
+		i++
+	}
+	first := i
+	for i < len(text) && text[i]-'0' <= 9 {
+		i++
+	}
+	if i == first || text[first] == '0' && i > first+1 {
+		return start, false
+	}
+	if i == len(text) || text[i] != '.' && text[i]|0x20 != 'e' {
+		return i, true
+	}
+	if text[i] == '.' {
+		i++
+		for first = i; i < len(text) && text[i]-'0' <= 9; i++ {
+		}
+		if i == first {
+			return start, false
+		}
+	}
+	if i < len(text) && text[i]|0x20 == 'e' {
+		i++
+		if i < len(text) && (text[i] == '+' || text[i] == '-') {
+			i++
+		}
+		for first = i; i < len(text) && text[i]-'0' <= 9; i++ {
+		}
+		if i == first {
+			return start, false
+		}
+	}
+	return i, false
+}
+
+// skipSpace gives the index of the first byte from i on that is no white space.
+func skipSpace(text []byte, i int) int {
+	for i < len(text) && (text[i] == ' ' || text[i] == '\n' || text[i] == '\r' || text[i] == '\t') {
+		i++
+	}
+	return i
+}
+
+// AppendQuoted appends s as a JSON string; bytes that are not UTF-8 become U+FFFD each.
+func AppendQuoted(dst, s []byte) []byte {
+	const digits = "0123456789abcdef"
+	dst = append(dst, '"')
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c >= utf8.RuneSelf {
+			r, n := utf8.DecodeRune(s[i:])
+			dst = utf8.AppendRune(dst, r)
+			i += n
+			continue
+		}
+		switch {
+		case c == '"' || c == '\\':
+			dst = append(dst, '\\', c)
+		case c == '\n':
+			dst = append(dst, '\\', 'n')
+		case c == '\r':
+			dst = append(dst, '\\', 'r')
+		case c == '\t':
+			dst = append(dst, '\\', 't')
+		case c < 0x20:
+			dst = append(dst, '\\', 'u', '0', '0', digits[c>>4], digits[c&15])
+		default:
+			dst = append(dst, c)
+		}
+		i++
+	}
+	return append(dst, '"')
+}
+
+// maxShown is how much of a text an error message repeats.
+const maxShown = 60
+
+func clip(b []byte) []byte {
+	if len(b) > maxShown {
+		return append(b[:maxShown:maxShown], "…"...)
+	}
+	return b
+}
