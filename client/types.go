@@ -52,6 +52,8 @@ type StatementResult struct {
 	Bucket string      `json:"bucket"`
 	State  index.State `json:"state"`
 	CAS    uint64      `json:"cas"`
+	// Deferred tells that the index waits for BUILD INDEX.
+	Deferred bool `json:"deferred,omitempty"`
 	// Existed tells that IF NOT EXISTS or IF EXISTS made the statement do nothing.
 	Existed bool `json:"existed,omitempty"`
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 )
 
 //go:embed world.jsonl.gz
@@ -31,6 +32,13 @@ func Statements(bucket string) []string {
 		"CREATE INDEX places_by_name" + on + "(name)",
 		"CREATE INDEX airports_by_elevation" + on + `(elevation_ft DESC) WHERE kind = "airport" AND scheduled_service = true`,
 	}
+}
+
+// IndexName gives the name of the index that one of the Statements creates.
+func IndexName(statement string) string {
+	_, after, _ := strings.Cut(statement, "INDEX ")
+	name, _, _ := strings.Cut(after, " ")
+	return name
 }
 
 // Document is one line of a JSON-lines file: a key and a JSON value.
