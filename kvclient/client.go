@@ -1,0 +1,316 @@
+package kvclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"time"
+
+	"tidemark/mcbp"
+)
+
+// Back-off between attempts: doubles from the first to the largest, each drawn
+// from the upper half at random so that many clients do not come back together.
+const (
+	firstBackoff = 5 * time.Millisecond
+	maxBackoff   = 500 * time.Millisecond
+)
+
+// Client routes document operations over the nodes of a cluster by the bucket
+// map. It keeps one pipelined connection per node and follows the map as it
+// changes. Operations repeat after NOT_MY_VBUCKET, temporary failures and lost
+// connections until they succeed, are refused for good, or their context ends.
+type Client struct {
+	opt   Options
+	seeds []string
+
+	mu      sync.Mutex // leaf: the fields below
+	config  *mcbp.ClusterConfig
+	via     string // host through which config came, for $HOST
+	nodes   map[string]*node
+	closed  bool
+	refresh int // which of the known nodes is asked next for the map
+}
+
+// node is the place of one node's connection; its lock makes sure that only one
+// caller dials.
+type node struct {
+	dialing chan struct{} // 1 token: the right to dial
+	conn    *Conn         // guarded by Client.mu
+}
+
+// Connect finds the cluster through any of the seeds (host:port of memcached) and
+// fetches the map. It tries all seeds again and again until one answers, ctx
+// ends, or every seed refuses for good (ErrAuth, ErrNoBucket).
+func Connect(ctx context.Context, seeds []string, opt Options) (*Client, error) {
+	if len(seeds) == 0 {
+		return nil, fmt.Errorf("%w: no address given", ErrNoMap)
+	}
+	opt = opt.withDefaults()
+	opt.Features = append([]mcbp.Feature{mcbp.FeatureMutationToken}, opt.Features...)
+	c := &Client{opt: opt, seeds: seeds, nodes: map[string]*node{}}
+	retry := backoff{}
+	for {
+		err := c.Refresh(ctx)
+		if err == nil {
+			return c, nil
+		}
+		if final(err) || ctx.Err() != nil {
+			_ = c.Close()
+			return nil, err
+		}
+		opt.Logger.Debug("no cluster map yet", "error", err)
+		if werr := retry.wait(ctx); werr != nil {
+			_ = c.Close()
+			return nil, fmt.Errorf("%w (%w)", werr, err)
+		}
+	}
+}
+
+// Close ends all connections; operations under way fail with ErrClosed.
+func (c *Client) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	var conns []*Conn
+	for _, n := range c.nodes {
+		if n.conn != nil {
+			conns = append(conns, n.conn)
+		}
+	}
+	c.nodes = map[string]*node{}
+	c.mu.Unlock()
+	for _, conn := range conns {
+		_ = conn.Close()
+	}
+	return nil
+}
+
+// Config is the newest map seen. It is shared: do not change it.
+func (c *Client) Config() *mcbp.ClusterConfig {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.config
+}
+
+// Refresh asks the nodes of the map and the seeds, one after the other, until
+// one gives a map, and adopts it if it is newer.
+func (c *Client) Refresh(ctx context.Context) error {
+	addrs := c.known()
+	c.mu.Lock()
+	first := c.refresh
+	c.refresh++
+	c.mu.Unlock()
+	var last error
+	for i := range addrs {
+		addr := addrs[(first+i)%len(addrs)]
+		config, err := c.fetchConfig(ctx, addr)
+		if err == nil {
+			c.adopt(config, addr)
+			return nil
+		}
+		last = err
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return fmt.Errorf("%w from %d nodes: %w", ErrNoMap, len(addrs), last)
+}
+
+// known lists the addresses that may know the map.
+func (c *Client) known() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	seen := map[string]bool{}
+	var out []string
+	add := func(a string) {
+		if !seen[a] {
+			seen[a] = true
+			out = append(out, a)
+		}
+	}
+	if c.config != nil {
+		for i := range c.config.NumNodes() {
+			if a, err := c.config.KVAddr(i, c.via, c.opt.TLS != nil); err == nil {
+				add(a)
+			}
+		}
+	}
+	for _, s := range c.seeds {
+		add(s)
+	}
+	return out
+}
+
+// fetchConfig asks one node for the map.
+func (c *Client) fetchConfig(ctx context.Context, addr string) (*mcbp.ClusterConfig, error) {
+	conn, err := c.conn(ctx, addr)
+	if err != nil {
+		return nil, err
+	}
+	f, err := conn.Do(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetClusterConfig, 0, 0)})
+	if err != nil {
+		return nil, err
+	}
+	if err := NewStatusError(f); err != nil {
+		return nil, err
+	}
+	return mcbp.ParseClusterConfig(f.Value)
+}
+
+// adopt takes a map if it is newer than ours.
+func (c *Client) adopt(config *mcbp.ClusterConfig, addr string) {
+	host, _, err := net.SplitHostPort(addr)
+	if err != nil {
+		host = addr
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if config.Newer(c.config) {
+		c.config, c.via = config, host
+	}
+}
+
+// conn gives the living connection to a node, dialling if there is none.
+func (c *Client) conn(ctx context.Context, addr string) (*Conn, error) {
+	c.mu.Lock()
+	if c.closed {
+		c.mu.Unlock()
+		return nil, ErrClosed
+	}
+	n := c.nodes[addr]
+	if n == nil {
+		n = &node{dialing: make(chan struct{}, 1)}
+		c.nodes[addr] = n
+	}
+	conn := n.conn
+	c.mu.Unlock()
+	if conn != nil && conn.Err() == nil {
+		return conn, nil
+	}
+	select {
+	case n.dialing <- struct{}{}:
+		defer func() { <-n.dialing }()
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+	c.mu.Lock()
+	conn = n.conn // somebody else may have dialled meanwhile
+	c.mu.Unlock()
+	if conn != nil && conn.Err() == nil {
+		return conn, nil
+	}
+	if conn != nil {
+		_ = conn.Close()
+	}
+	fresh, err := Dial(ctx, addr, c.opt)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	closed := c.closed
+	if !closed {
+		n.conn = fresh
+	}
+	c.mu.Unlock()
+	if closed {
+		_ = fresh.Close()
+		return nil, ErrClosed
+	}
+	return fresh, nil
+}
+
+// errNoOwner says that the map names nobody for a vbucket: wait for a newer one.
+var errNoOwner = fmt.Errorf("%w: nobody owns the vbucket at the moment", ErrNotMyVBucket)
+
+// route finds the connection for a vbucket.
+func (c *Client) route(ctx context.Context, vbucket uint16) (*Conn, error) {
+	c.mu.Lock()
+	config, via := c.config, c.via
+	c.mu.Unlock()
+	owner := config.Owner(vbucket)
+	if owner < 0 {
+		return nil, errNoOwner
+	}
+	addr, err := config.KVAddr(owner, via, c.opt.TLS != nil)
+	if err != nil {
+		return nil, err
+	}
+	return c.conn(ctx, addr)
+}
+
+// do sends a request to the vbucket's owner until it is answered for good. lost
+// says that an earlier attempt may have taken effect without our knowledge.
+func (c *Client) do(ctx context.Context, req mcbp.Frame) (f mcbp.Frame, lost bool, err error) {
+	retry := backoff{}
+	for {
+		conn, err := c.route(ctx, req.VBucket())
+		if err == nil {
+			f, err = conn.Do(ctx, req)
+			lost = lost || errors.Is(err, ErrClosed)
+			if err == nil {
+				err = NewStatusError(f)
+			}
+		}
+		if err == nil || final(err) {
+			return f, lost, err
+		}
+		if ctx.Err() != nil {
+			return f, lost, fmt.Errorf("%w (%w)", context.Cause(ctx), err)
+		}
+		if werr := c.recover(ctx, conn, err, &retry); werr != nil {
+			return f, lost, fmt.Errorf("%w (%w)", werr, err)
+		}
+	}
+}
+
+// recover prepares the next attempt: a newer map if the error asks for one, and
+// a pause.
+func (c *Client) recover(ctx context.Context, conn *Conn, err error, retry *backoff) error {
+	c.opt.Logger.Debug("trying again", "error", err)
+	var se *StatusError
+	if errors.As(err, &se) && se.Config != nil && conn != nil {
+		before := c.Config()
+		c.adopt(se.Config, conn.Addr())
+		if c.Config() != before && retry.next == 0 {
+			return nil // news: no need to wait
+		}
+	}
+	if werr := retry.wait(ctx); werr != nil {
+		return werr
+	}
+	if !errors.Is(err, ErrTemporary) {
+		if rerr := c.Refresh(ctx); rerr != nil && final(rerr) {
+			return rerr
+		}
+	}
+	return nil
+}
+
+// final reports whether trying again cannot help.
+func final(err error) bool {
+	var se *StatusError
+	if errors.As(err, &se) {
+		return !errors.Is(err, ErrNotMyVBucket) && !errors.Is(err, ErrTemporary)
+	}
+	return errors.Is(err, ErrAuth) || errors.Is(err, ErrNoBucket) || errors.Is(err, mcbp.ErrTooLarge)
+}
+
+// backoff is the pause between attempts.
+type backoff struct{ next time.Duration }
+
+// wait pauses, longer each time, until ctx ends.
+func (b *backoff) wait(ctx context.Context) error {
+	b.next = min(max(2*b.next, firstBackoff), maxBackoff)
+	d := b.next/2 + rand.N(b.next/2)
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-t.C:
+		return nil
+	}
+}
