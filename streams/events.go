@@ -1,0 +1,310 @@
+package streams
+
+import (
+	"slices"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// Adopt ends the start of a new leader: streams gives what each projector that answered runs, minimum the incarnations
+// below which each indexer that answered refuses streams, by vbucket. A stream that exactly one projector runs, and that
+// no indexer has fenced off, is taken over as it is; everything else is asked for again.
+func (l *Ledger) Adopt(nowMS int64, streams map[index.ProjectorID]wire.StreamStates, minimum map[index.NodeID][]index.Incarnation) {
+	l.adopted = true
+	for _, incs := range minimum {
+		for v := range min(len(incs), len(l.vbs)) {
+			l.raiseFence(v, incs[v])
+		}
+	}
+	if !l.wanted {
+		for p, s := range streams {
+			l.Projector(nowMS, p, s) // stray ones are stopped
+		}
+		return
+	}
+	owners := make([][]claim, len(l.vbs))
+	for p, s := range streams {
+		for i, v := range s.VBuckets {
+			c, ok := claimAt(s, i)
+			if !ok || int(v) >= len(l.vbs) || c.ended || c.incarnation.Compare(l.vbs[v].fence) < 0 {
+				continue
+			}
+			c.projector = p
+			owners[v] = append(owners[v], c)
+		}
+	}
+	for v := range l.vbs {
+		e := &l.vbs[v]
+		if e.State != Idle {
+			continue // requested or begun already under this leader
+		}
+		if len(owners[v]) != 1 || l.rollback || owners[v][0].log == nil {
+			l.set(v, nowMS, Lost, "not adopted: "+adoptReason(len(owners[v])))
+			continue
+		}
+		l.begin(v, nowMS, owners[v][0])
+	}
+}
+
+func adoptReason(owners int) string {
+	switch owners {
+	case 0:
+		return "no projector streams it"
+	case 1:
+		return "its failover log is not known"
+	}
+	return "more than one projector streams it"
+}
+
+// claim is one entry of a projector's report.
+type claim struct {
+	projector   index.ProjectorID
+	incarnation index.Incarnation
+	log         timestamp.FailoverLog // nil: unchanged
+	purge       uint64
+	revision    timestamp.MapRevision
+	ended       bool
+}
+
+// claimAt reads entry i; ok is false when the report's slices do not have it.
+func claimAt(s wire.StreamStates, i int) (claim, bool) {
+	if i >= len(s.Incarnations) {
+		return claim{}, false
+	}
+	c := claim{incarnation: s.Incarnations[i]}
+	if i < len(s.Logs) {
+		c.log = s.Logs[i]
+	}
+	if i < len(s.Purges) {
+		c.purge = s.Purges[i]
+	}
+	if i < len(s.Revisions) {
+		c.revision = s.Revisions[i]
+	}
+	c.ended = i < len(s.Ended) && s.Ended[i]
+	return c, true
+}
+
+// Projector takes a projector's report of this bucket. It is false when the report leaves out a failover log that is
+// not known here: a full report should follow.
+func (l *Ledger) Projector(nowMS int64, p index.ProjectorID, s wire.StreamStates) bool {
+	if !l.adopted {
+		return true
+	}
+	complete := true
+	var listed []bool
+	if s.Full {
+		listed = make([]bool, len(l.vbs))
+	}
+	for i, vb := range s.VBuckets {
+		c, ok := claimAt(s, i)
+		v := int(vb)
+		if !ok || v >= len(l.vbs) {
+			continue
+		}
+		c.projector = p
+		if listed != nil && !c.ended {
+			listed[v] = true
+		}
+		if c.ended {
+			l.End(nowMS, v, p, c.incarnation)
+			continue
+		}
+		if !l.claimed(v, nowMS, c) {
+			complete = false
+		}
+	}
+	for v := range listed {
+		if e := &l.vbs[v]; !listed[v] && e.State == Begun && e.Owner == p && nowMS-e.SinceMS > l.cfg.ReportGrace.Milliseconds() {
+			l.set(v, nowMS, Lost, "its projector no longer streams it")
+		}
+	}
+	return complete
+}
+
+// claimed handles "p streams v under this incarnation", said for the first time or again. It is false when the log is
+// missing that would be needed to believe it.
+func (l *Ledger) claimed(v int, nowMS int64, c claim) bool {
+	e := &l.vbs[v]
+	if l.Owns(v, c.projector, c.incarnation) {
+		if c.log != nil && !c.log.Equal(e.Log) {
+			l.begin(v, nowMS, c)
+		}
+		e.Purge = max(e.Purge, c.purge)
+		return true
+	}
+	if !l.wanted || l.rollback {
+		l.strays[stray{c.projector, uint16(v)}] = c.incarnation
+		return true
+	}
+	switch order := c.incarnation.Compare(e.Incarnation); {
+	case order < 0, c.incarnation.Compare(e.fence) < 0:
+		if e.State == Begun && e.Owner != c.projector {
+			l.strays[stray{c.projector, uint16(v)}] = c.incarnation // fenced off by everybody, yet it costs KV a stream
+		}
+		return true
+	case order == 0 && (e.early == c.projector || e.State == Ended && e.Owner == c.projector):
+		// END has overtaken BEGIN: both orders end in the same state.
+		e.Owner = c.projector
+		l.set(v, nowMS, Ended, "its projector ended it")
+		return true
+	case e.State == Begun && order == 0:
+		l.twoOwners(v, nowMS)
+		return true
+	}
+	if l.repair != nil && l.repair.has(v) && c.incarnation.Compare(l.repair.inc) < 0 {
+		return true // fenced off by the poll
+	}
+	if c.log == nil {
+		return false
+	}
+	if c.revision.Compare(e.Revision) < 0 {
+		return true // a stale owner must not carry S back to its branch
+	}
+	l.begin(v, nowMS, c)
+	return true
+}
+
+// begin makes the claim the vbucket's owner.
+func (l *Ledger) begin(v int, nowMS int64, c claim) {
+	e := &l.vbs[v]
+	if c.revision.Compare(e.Revision) > 0 {
+		e.Revision = c.revision
+	}
+	e.Owner, e.Incarnation, e.Log, e.Purge = c.projector, c.incarnation, c.log, c.purge
+	e.tries, e.restMS, e.refused = 0, 0, 0
+	for _, since := range l.mismatch {
+		since[v] = 0
+	}
+	l.set(v, nowMS, Begun, "")
+	if !l.valid(v, c.log) {
+		l.diverge(v, "the committed stability timestamp is not on the branch of the stream that began")
+	}
+}
+
+// twoOwners: two projectors claim one incarnation (a stale vbucket map). Both are stopped, and all are asked again.
+func (l *Ledger) twoOwners(v int, nowMS int64) {
+	e := &l.vbs[v]
+	l.queue(Action{Kind: StopStreams, VBuckets: []uint16{uint16(v)}, Incarnation: e.Incarnation, Projectors: l.projectors})
+	l.set(v, nowMS, Lost, "two projectors claimed one incarnation")
+	e.Incarnation = l.next() // neither of them counts any more
+}
+
+// End takes a projector's END. It may come before the BEGIN.
+func (l *Ledger) End(nowMS int64, v int, p index.ProjectorID, incarnation index.Incarnation) {
+	if v < 0 || v >= len(l.vbs) {
+		return
+	}
+	delete(l.strays, stray{p, uint16(v)})
+	e := &l.vbs[v]
+	switch {
+	case incarnation != e.Incarnation:
+	case e.State == Begun && e.Owner == p:
+		l.set(v, nowMS, Ended, "its projector ended it")
+	case e.State == Requested:
+		e.early = p
+	}
+}
+
+// Started takes a projector's answer to StartStreams of this incarnation (PR-12).
+func (l *Ledger) Started(nowMS int64, p index.ProjectorID, incarnation index.Incarnation, results []wire.StartResult) {
+	for _, r := range results {
+		v := int(r.VBucket)
+		if v >= len(l.vbs) || l.vbs[v].Incarnation != incarnation {
+			continue
+		}
+		e := &l.vbs[v]
+		switch r.Outcome {
+		case wire.StartBegun:
+			if r.Log != nil {
+				l.claimed(v, nowMS, claim{projector: p, incarnation: incarnation, log: r.Log, purge: r.Purge, revision: r.Revision})
+			}
+		case wire.StartRollback:
+			// Logs decide whether a branch diverged; if none did, whoever stands at that position is no participant. When
+			// another projector has begun this incarnation, a stale owner's ROLLBACK counts for nothing.
+			if e.State == Requested {
+				e.refused = max(e.refused, e.start)
+				e.restMS = nowMS + l.patience(l.cfg.RetryWait, e.tries-1)
+				l.set(v, nowMS, Lost, "KV answered ROLLBACK")
+			}
+		default: // not mine, stale, failed
+			if e.State == Requested {
+				l.cannot(nowMS, v, p, r)
+			}
+		}
+	}
+}
+
+// cannot notes that a projector does not start what was requested. When every live projector has said so, the vbucket is
+// asked for again after a rest instead of waiting for a BEGIN that nobody will send.
+func (l *Ledger) cannot(nowMS int64, v int, p index.ProjectorID, r wire.StartResult) {
+	e := &l.vbs[v]
+	if r.Detail != "" {
+		e.Reason = "projector " + string(p) + " cannot start it: " + r.Detail
+	}
+	if !slices.Contains(e.refusers, p) {
+		e.refusers = append(e.refusers, p)
+	}
+	for _, alive := range l.projectors {
+		if !slices.Contains(e.refusers, alive) {
+			return
+		}
+	}
+	reason := "no projector hosts it now"
+	if r.Detail != "" {
+		reason = e.Reason
+	}
+	e.restMS = nowMS + l.patience(l.cfg.RetryWait, e.tries-1)
+	l.set(v, nowMS, Lost, reason)
+}
+
+// Indexer takes which streams an indexer accepts. What it refuses for longer than patience is asked for again under a
+// new incarnation.
+func (l *Ledger) Indexer(nowMS int64, node index.NodeID, a wire.Accepted) {
+	if !slices.Contains(l.nodes, node) {
+		return
+	}
+	since := l.mismatch[node]
+	if since == nil {
+		since = make([]int64, len(l.vbs))
+		l.mismatch[node] = since
+	}
+	for i, vb := range a.VBuckets {
+		v := int(vb)
+		if v >= len(l.vbs) || i >= len(a.Incarnations) || i >= len(a.Projectors) || i >= len(a.Open) {
+			continue
+		}
+		e := &l.vbs[v]
+		inc := a.Incarnations[i]
+		l.raiseFence(v, inc)
+		if e.State != Begun {
+			since[v] = 0
+			continue
+		}
+		switch order := inc.Compare(e.Incarnation); {
+		case order > 0:
+			l.set(v, nowMS, Lost, "an indexer insists on a newer incarnation")
+		case order == 0 && a.Open[i] && a.Projectors[i] != e.Owner:
+			l.set(v, nowMS, Lost, "an indexer accepts another projector under the same incarnation")
+		case order == 0 && a.Open[i]:
+			since[v] = 0
+		case since[v] == 0:
+			since[v] = max(nowMS, 1)
+		case nowMS-since[v] > l.patience(l.cfg.MismatchWait, e.misTries):
+			e.misTries++
+			since[v] = 0
+			l.set(v, nowMS, Lost, "an indexer does not receive it")
+		}
+	}
+}
+
+func (l *Ledger) raiseFence(v int, inc index.Incarnation) {
+	if e := &l.vbs[v]; inc.Compare(e.fence) > 0 {
+		e.fence = inc
+	}
+	if inc.Epoch == l.epoch && inc.Term == l.term && inc.Counter > l.counter {
+		l.counter = inc.Counter
+	}
+}

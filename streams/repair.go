@@ -1,0 +1,336 @@
+package streams
+
+import (
+	"slices"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// Kind of an Action.
+type Kind uint8
+
+// The kinds.
+const (
+	// PollPositions asks Nodes for their positions of VBuckets and fences incarnations below Incarnation. Answers go to
+	// Positions.
+	PollPositions Kind = iota + 1
+	// FetchLogs asks Projectors for the failover logs of VBuckets. Answers go to Logs.
+	FetchLogs
+	// StartStreams asks Projectors, all of them, for Starts: each starts what its KV nodes host. Answers go to Started.
+	StartStreams
+	// StopStreams asks Projectors to end the streams of VBuckets whose incarnation is Incarnation or older.
+	StopStreams
+)
+
+// String names the kind.
+func (k Kind) String() string {
+	names := [...]string{"", "poll", "logs", "start", "stop"}
+	if int(k) >= len(names) {
+		return "unknown"
+	}
+	return names[k]
+}
+
+// Action is what the ledger wants done. All of it is idempotent.
+type Action struct {
+	Kind        Kind
+	Incarnation index.Incarnation
+	VBuckets    []uint16
+	Nodes       []index.NodeID
+	Projectors  []index.ProjectorID
+	Starts      []wire.StreamStart
+}
+
+func (l *Ledger) queue(a Action) { l.queued = append(l.queued, a) }
+
+func (l *Ledger) diverge(v int, why string) {
+	if l.diverged.Reason == "" {
+		l.diverged = Divergence{VBucket: uint16(v), Reason: why}
+	}
+}
+
+// phase of a repair.
+type phase uint8
+
+const (
+	polling phase = iota + 1
+	fetching
+)
+
+// repair is the one batch of vbuckets that is being asked for again. Membership is paused for it: it keeps the
+// participants it began with.
+type repair struct {
+	inc       index.Incarnation
+	vbs       []uint16 // ascending
+	phase     phase
+	sinceMS   int64
+	nodes     []index.NodeID
+	positions map[index.NodeID]map[uint16]wire.PollPosition
+	logs      map[index.ProjectorID]map[uint16]wire.VBucketLog
+}
+
+func (r *repair) has(v int) bool {
+	_, found := slices.BinarySearch(r.vbs, uint16(v))
+	return found
+}
+
+// Positions takes an indexer's answer to PollPositions of this incarnation (IM-21).
+func (l *Ledger) Positions(node index.NodeID, incarnation index.Incarnation, positions []wire.PollPosition) {
+	r := l.repair
+	if r == nil || r.inc != incarnation || r.phase != polling {
+		return
+	}
+	m := make(map[uint16]wire.PollPosition, len(positions))
+	for _, p := range positions {
+		m[p.VBucket] = p
+	}
+	r.positions[node] = m
+}
+
+// Logs takes a projector's answer to FetchLogs of this incarnation. It lists what its KV nodes host only.
+func (l *Ledger) Logs(p index.ProjectorID, incarnation index.Incarnation, logs []wire.VBucketLog) {
+	r := l.repair
+	if r == nil || r.inc != incarnation || r.phase != fetching {
+		return
+	}
+	m := make(map[uint16]wire.VBucketLog, len(logs))
+	for _, g := range logs {
+		if len(g.Log) > 0 {
+			m[g.VBucket] = g
+		}
+	}
+	r.logs[p] = m
+}
+
+// Step gives what is to be done at nowMS. It is cheap when there is nothing.
+func (l *Ledger) Step(nowMS int64) []Action {
+	if !l.adopted {
+		return nil
+	}
+	l.stopStrays()
+	if l.wanted && !l.rollback {
+		l.expire(nowMS)
+		if l.repair == nil {
+			l.openRepair(nowMS)
+		}
+		if l.repair != nil {
+			l.stepRepair(nowMS)
+		}
+	}
+	actions := l.queued
+	l.queued = nil
+	return actions
+}
+
+// stopStrays ends streams that count for nobody. Should the request be lost, the projector's next report renews it.
+func (l *Ledger) stopStrays() {
+	if len(l.strays) == 0 {
+		return
+	}
+	type group struct {
+		p   index.ProjectorID
+		inc index.Incarnation
+	}
+	groups := map[group][]uint16{}
+	for s, inc := range l.strays {
+		g := group{s.projector, inc}
+		groups[g] = append(groups[g], s.vb)
+	}
+	clear(l.strays)
+	order := make([]group, 0, len(groups))
+	for g := range groups {
+		order = append(order, g)
+	}
+	slices.SortFunc(order, func(a, b group) int {
+		if a.p != b.p {
+			if a.p < b.p {
+				return -1
+			}
+			return 1
+		}
+		return a.inc.Compare(b.inc)
+	})
+	for _, g := range order {
+		slices.Sort(groups[g])
+		l.queue(Action{Kind: StopStreams, Incarnation: g.inc, VBuckets: groups[g], Projectors: []index.ProjectorID{g.p}})
+	}
+}
+
+// expire gives up on BEGINs that did not come.
+func (l *Ledger) expire(nowMS int64) {
+	for v := range l.vbs {
+		e := &l.vbs[v]
+		if e.State == Requested && nowMS-e.SinceMS > l.patience(l.cfg.BeginWait, e.tries-1) {
+			reason := "no BEGIN came"
+			if e.Reason != "waiting for BEGIN" {
+				reason = e.Reason
+			}
+			l.set(v, nowMS, Lost, reason)
+		}
+	}
+}
+
+// openRepair begins the next batch: everything that is ended or lost and has rested.
+func (l *Ledger) openRepair(nowMS int64) {
+	if len(l.projectors) == 0 {
+		return
+	}
+	var vbs []uint16
+	for v := range l.vbs {
+		e := &l.vbs[v]
+		if (e.State == Lost || e.State == Ended) && e.restMS <= nowMS {
+			vbs = append(vbs, uint16(v))
+		}
+	}
+	if len(vbs) == 0 {
+		return
+	}
+	l.repairs++
+	l.repair = &repair{inc: l.next(), vbs: vbs, phase: polling, sinceMS: nowMS, nodes: l.nodes,
+		positions: map[index.NodeID]map[uint16]wire.PollPosition{}, logs: map[index.ProjectorID]map[uint16]wire.VBucketLog{}}
+	if len(l.nodes) > 0 {
+		l.queue(Action{Kind: PollPositions, Incarnation: l.repair.inc, VBuckets: vbs, Nodes: l.nodes})
+	}
+}
+
+func (l *Ledger) stepRepair(nowMS int64) {
+	r := l.repair
+	late := nowMS-r.sinceMS >= l.cfg.AnswerWait.Milliseconds()
+	if r.phase == polling && (late || len(r.positions) >= len(r.nodes)) {
+		r.phase, r.sinceMS, late = fetching, nowMS, false
+		l.queue(Action{Kind: FetchLogs, Incarnation: r.inc, VBuckets: r.vbs, Projectors: l.projectors})
+		return
+	}
+	if r.phase != fetching || !late && len(r.logs) < len(l.projectors) {
+		return
+	}
+	l.repair = nil
+	l.decide(nowMS, r)
+}
+
+// decide computes the restart timestamps of a batch and asks for its streams, or finds that the bucket must roll back.
+func (l *Ledger) decide(nowMS int64, r *repair) {
+	starts := make([]wire.StreamStart, 0, len(r.vbs))
+	for _, vb := range r.vbs {
+		v := int(vb)
+		if l.vbs[v].State != Lost && l.vbs[v].State != Ended {
+			continue // something newer came meanwhile
+		}
+		holders, seen := r.holders(vb)
+		log, ok := l.bestLog(v, r, seen)
+		if !ok {
+			l.rest(nowMS, v, "no projector hosts it under the newest vbucket map")
+			continue
+		}
+		for _, h := range holders {
+			if max(h.HW, h.Reach) > h.Log.Common(log.Log) {
+				l.mustRollBack(nowMS, r, v, "an indexer holds what is not on KV's branch")
+				return
+			}
+		}
+		if !l.valid(v, log.Log) {
+			l.mustRollBack(nowMS, r, v, "the committed stability timestamp is not on KV's branch")
+			return
+		}
+		s := Restart(holders, log, l.vbs[v].refused)
+		s.Incarnation = r.inc
+		starts = append(starts, s)
+	}
+	for _, s := range starts {
+		l.request(int(s.VBucket), nowMS, r.inc, s.Seqno)
+	}
+	if len(starts) > 0 {
+		l.queue(Action{Kind: StartStreams, Incarnation: r.inc, Starts: starts, Projectors: l.projectors})
+	}
+}
+
+// rest: it cannot be started now.
+func (l *Ledger) rest(nowMS int64, v int, reason string) {
+	e := &l.vbs[v]
+	e.tries++
+	e.restMS = nowMS + l.patience(l.cfg.RetryWait, e.tries-1)
+	l.set(v, nowMS, Lost, reason)
+}
+
+// mustRollBack notes the divergence; until the rollback is committed the batch rests.
+func (l *Ledger) mustRollBack(nowMS int64, r *repair, v int, why string) {
+	l.diverge(v, why)
+	for _, vb := range r.vbs {
+		if e := &l.vbs[vb]; e.State == Lost || e.State == Ended {
+			l.rest(nowMS, int(vb), "the bucket must be rolled back: "+why)
+		}
+	}
+}
+
+// holders gives the positions of the indexers that take part for a vbucket, and the newest vbucket map any has seen.
+func (r *repair) holders(vb uint16) (hs []wire.PollPosition, seen timestamp.MapRevision) {
+	for _, n := range r.nodes {
+		p, ok := r.positions[n][vb]
+		if !ok {
+			continue
+		}
+		if p.Revision.Compare(seen) > 0 {
+			seen = p.Revision
+		}
+		if p.Participant {
+			hs = append(hs, p)
+		}
+	}
+	return hs, seen
+}
+
+// bestLog picks, of the answers, the log under the newest vbucket map. It is not used when anybody knows a newer map: a
+// failed-over KV node that still answers shows an old log and makes holders of the newer branch look diverged.
+func (l *Ledger) bestLog(v int, r *repair, seen timestamp.MapRevision) (wire.VBucketLog, bool) {
+	var best wire.VBucketLog
+	found := false
+	for _, p := range sortedKeys(r.logs) {
+		g, ok := r.logs[p][uint16(v)]
+		if ok && (!found || g.Revision.Compare(best.Revision) > 0) {
+			best, found = g, true
+		}
+	}
+	if !found || best.Revision.Compare(seen) < 0 || best.Revision.Compare(l.vbs[v].Revision) < 0 {
+		return best, false
+	}
+	if best.Revision.Compare(l.vbs[v].Revision) > 0 {
+		l.vbs[v].Revision = best.Revision
+	}
+	return best, true
+}
+
+func sortedKeys[V any](m map[index.ProjectorID]V) []index.ProjectorID {
+	keys := make([]index.ProjectorID, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// Restart computes the restart timestamp of one vbucket (IM-21): the smallest position of the holders, named by the
+// branch of KV's log that covers it. The holders must be valid on that log. A holder below the purge seqno, or at or
+// below a start that KV refused, is no participant: KV would answer ROLLBACK although no branch diverged, because
+// deletions are gone; it recovers by its own catchup stream. With no holder left the stream starts at KV's present.
+func Restart(holders []wire.PollPosition, kv wire.VBucketLog, refused uint64) wire.StreamStart {
+	s := wire.StreamStart{VBucket: kv.VBucket, Seqno: timestamp.Infinity}
+	var reach uint64
+	for _, h := range holders {
+		if h.HW < kv.Purge || h.HW > 0 && h.HW <= refused {
+			continue
+		}
+		s.Seqno = min(s.Seqno, h.HW)
+		reach = max(reach, h.Reach)
+	}
+	if s.Seqno == timestamp.Infinity {
+		s.Seqno, reach = kv.High, 0
+	}
+	s.VBUUID = kv.Log.Covering(s.Seqno)
+	if s.VBUUID == 0 && len(kv.Log) > 0 {
+		s.VBUUID = kv.Log[len(kv.Log)-1].VBUUID
+	}
+	s.Window = timestamp.Window{Start: s.Seqno, End: max(s.Seqno, reach)}
+	return s
+}

@@ -1,0 +1,415 @@
+// Package streams is the coordinator's ledger of the maintenance stream of one bucket (IM-20 to IM-22): which projector
+// streams which vbucket under which incarnation, and what has to be asked of whom when one does not.
+//
+// What it promises: for one vbucket and one incarnation it knows at most one owner; events in any order, late, repeated
+// or lost lead to the same states in the end; a restart never begins above what a healthy indexer holds and never from
+// the coordinator's own idea of the present; a healthy stream is never restarted, also not by a new leader.
+//
+// What it never does: read a clock, send anything, or decide about branches other than by failover logs. Inputs are
+// reports and answers with the time they came at; Step gives what is to be asked as data.
+//
+// A Ledger is owned by one goroutine.
+package streams
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// State of a vbucket's maintenance stream.
+type State uint8
+
+// The states.
+const (
+	Idle      State = iota // no stream is wanted
+	Requested              // asked of all projectors, no BEGIN yet
+	Begun                  // a projector streams it
+	Ended                  // the owner said END: to be asked for again
+	Lost                   // nobody is known to stream it: to be asked for again
+)
+
+// String gives the word used in status.
+func (s State) String() string {
+	switch s {
+	case Idle:
+		return "idle"
+	case Requested:
+		return "requested"
+	case Begun:
+		return "begun"
+	case Ended:
+		return "ended"
+	case Lost:
+		return "lost"
+	}
+	return fmt.Sprintf("state(%d)", s)
+}
+
+// ErrConfig is wrapped when a configuration or a bucket cannot be used.
+var ErrConfig = errors.New("bad stream ledger configuration")
+
+// Config holds the ledger's patience.
+type Config struct {
+	// AnswerWait is how long positions and failover logs are waited for; who has not answered then does not count.
+	AnswerWait time.Duration
+	// BeginWait is how long a BEGIN is waited for at the first try; it doubles with each, because asking again makes a
+	// late BEGIN stale.
+	BeginWait time.Duration
+	// RetryWait is how long a vbucket that no projector hosts rests after the first try; it doubles.
+	RetryWait time.Duration
+	// MismatchWait is how long an indexer may go without accepting the owner's stream; it doubles with each repair.
+	MismatchWait time.Duration
+	// ReportGrace is how old a BEGIN must be before a full report that does not list it counts: the report may have been
+	// made before.
+	ReportGrace time.Duration
+	// MaxDoublings bounds all doublings.
+	MaxDoublings int
+	// StuckAfter is how long a vbucket may be without a stream before it is reported.
+	StuckAfter time.Duration
+}
+
+// DefaultConfig is what the design asks for.
+func DefaultConfig() Config {
+	return Config{AnswerWait: time.Second, BeginWait: time.Second, RetryWait: 100 * time.Millisecond,
+		MismatchWait: 5 * time.Second, ReportGrace: time.Second, MaxDoublings: 5, StuckAfter: 10 * time.Second}
+}
+
+// Check gives an error wrapping ErrConfig when a value is out of range.
+func (c Config) Check() error {
+	for name, d := range map[string]time.Duration{"answer wait": c.AnswerWait, "begin wait": c.BeginWait, "retry wait": c.RetryWait,
+		"mismatch wait": c.MismatchWait, "stuck after": c.StuckAfter, "report grace": c.ReportGrace} {
+		if d < time.Millisecond {
+			return fmt.Errorf("%w: %s %v, want at least 1ms", ErrConfig, name, d)
+		}
+	}
+	if c.MaxDoublings < 0 || c.MaxDoublings > 16 {
+		return fmt.Errorf("%w: %d doublings, want 0 to 16", ErrConfig, c.MaxDoublings)
+	}
+	return nil
+}
+
+// Entry is what the ledger knows of one vbucket.
+type Entry struct {
+	State       State
+	Owner       index.ProjectorID // of the stream that is or was Begun
+	Incarnation index.Incarnation // newest that was requested or begun
+	Log         timestamp.FailoverLog
+	Purge       uint64
+	Revision    timestamp.MapRevision // newest vbucket map under which a log of this vbucket was seen
+	SinceMS     int64                 // when the state was entered
+	Reason      string                // why it is not Begun
+
+	downMS   int64 // since when it is wanted and not Begun
+	tries    int   // requests since the last BEGIN
+	restMS   int64 // not before this time
+	misTries int   // repairs because indexers accepted something else
+	// fence is the highest incarnation that an indexer is known to insist on.
+	fence index.Incarnation
+	// refused is the highest start that KV answered with ROLLBACK: who stands there is no participant.
+	refused uint64
+	// start is the seqno asked for under Incarnation; refusers are the projectors that said they cannot start it.
+	start    uint64
+	refusers []index.ProjectorID
+	// early is a projector whose END under Incarnation came before its BEGIN.
+	early index.ProjectorID
+	dirty bool
+}
+
+// Ledger is the vbucket ledger of one bucket.
+type Ledger struct {
+	cfg       Config
+	epoch     uint64
+	term      uint64
+	counter   uint64 // of the newest incarnation made here
+	vbs       []Entry
+	wanted    bool
+	adopted   bool
+	rollback  bool
+	committed wire.Stability
+
+	projectors []index.ProjectorID // that are alive, ascending
+	nodes      []index.NodeID      // indexers that take part, ascending
+	// mismatch is per indexer and vbucket since when it has not accepted the owner's stream; 0: it does.
+	mismatch map[index.NodeID][]int64
+	repair   *repair
+	repairs  uint64
+	// queued are actions for the next Step.
+	queued []Action
+	strays   map[stray]index.Incarnation
+	dirty    []int
+	diverged Divergence
+}
+
+// Divergence is why a bucket must be rolled back; it stays until SetRollback(true).
+type Divergence struct {
+	VBucket uint16
+	Reason  string // empty: none
+}
+
+// Diverged gives the divergence found, if any: the caller starts the bucket's rollback (IM-23).
+func (l *Ledger) Diverged() (Divergence, bool) { return l.diverged, l.diverged.Reason != "" }
+
+type stray struct {
+	projector index.ProjectorID
+	vb        uint16
+}
+
+// New gives the ledger of a bucket with n vbuckets for a leader of this epoch and term. Nothing is asked for until
+// SetWanted and Adopt were called.
+func New(cfg Config, n int, epoch, term uint64) (*Ledger, error) {
+	if err := cfg.Check(); err != nil {
+		return nil, err
+	}
+	if n <= 0 || n > timestamp.MaxVBuckets {
+		return nil, fmt.Errorf("%w: %d vbuckets, want 1 to %d", ErrConfig, n, timestamp.MaxVBuckets)
+	}
+	return &Ledger{cfg: cfg, epoch: epoch, term: term, vbs: make([]Entry, n),
+		committed: wire.Stability{Vector: timestamp.New(n)}, mismatch: map[index.NodeID][]int64{}, strays: map[stray]index.Incarnation{}}, nil
+}
+
+// Len is the number of vbuckets.
+func (l *Ledger) Len() int { return len(l.vbs) }
+
+// At gives vbucket v's entry.
+func (l *Ledger) At(v int) Entry { return l.vbs[v] }
+
+// Owns tells whether this projector is the owner of vbucket v under this incarnation: only then its complete seqnos
+// count.
+func (l *Ledger) Owns(v int, p index.ProjectorID, incarnation index.Incarnation) bool {
+	if v < 0 || v >= len(l.vbs) {
+		return false
+	}
+	e := &l.vbs[v]
+	return e.State == Begun && e.Owner == p && e.Incarnation == incarnation
+}
+
+// Changed gives the vbuckets whose entry changed since the last call, ascending; the caller takes them over into what
+// depends on ownership.
+func (l *Ledger) Changed() []int {
+	vs := l.dirty
+	l.dirty = nil
+	for _, v := range vs {
+		l.vbs[v].dirty = false
+	}
+	slices.Sort(vs)
+	return vs
+}
+
+// SetCommitted tells the newest committed stability timestamp: it takes part in the branch rule.
+func (l *Ledger) SetCommitted(s wire.Stability) {
+	if s.Vector.Len() == len(l.vbs) {
+		l.committed = s
+	}
+}
+
+// SetProjectors tells which projectors are alive. A projector that is not costs its streams; one that appears ends the
+// rest of vbuckets that nobody hosted.
+func (l *Ledger) SetProjectors(nowMS int64, ids []index.ProjectorID) {
+	ids = slices.Clone(ids)
+	slices.Sort(ids)
+	fresh := false
+	for _, p := range ids {
+		fresh = fresh || !slices.Contains(l.projectors, p)
+	}
+	l.projectors = slices.Compact(ids)
+	for v := range l.vbs {
+		if e := &l.vbs[v]; e.State == Begun && !slices.Contains(l.projectors, e.Owner) {
+			l.set(v, nowMS, Lost, "its projector is silent")
+		}
+	}
+	if fresh {
+		l.Nudge()
+	}
+}
+
+// SetIndexers tells which indexers take part: those that host a copy of the bucket and are neither in bootstrap nor
+// offline. A repair under way keeps those it began with.
+func (l *Ledger) SetIndexers(ids []index.NodeID) {
+	ids = slices.Clone(ids)
+	slices.Sort(ids)
+	l.nodes = slices.Compact(ids)
+	for n := range l.mismatch {
+		if !slices.Contains(l.nodes, n) {
+			delete(l.mismatch, n)
+		}
+	}
+}
+
+// Nudge ends the rest of vbuckets that nobody hosted, because something changed on the KV side.
+func (l *Ledger) Nudge() {
+	for v := range l.vbs {
+		if e := &l.vbs[v]; e.State == Lost || e.State == Ended {
+			e.restMS, e.tries = 0, 0
+		}
+	}
+}
+
+// SetWanted tells whether the bucket needs streams at all: it has an index that projectors evaluate. When it stops
+// being wanted, running streams are stopped.
+func (l *Ledger) SetWanted(nowMS int64, wanted bool) {
+	if l.wanted == wanted {
+		return
+	}
+	l.wanted = wanted
+	if wanted {
+		if l.adopted {
+			for v := range l.vbs {
+				if l.vbs[v].State == Idle {
+					l.set(v, nowMS, Lost, "new")
+				}
+			}
+		}
+		return
+	}
+	l.repair = nil
+	l.stopAll()
+	for v := range l.vbs {
+		l.set(v, nowMS, Idle, "")
+	}
+}
+
+// stopAll queues the end of every stream, under an incarnation that nothing older can pass.
+func (l *Ledger) stopAll() {
+	l.queue(Action{Kind: StopStreams, Incarnation: l.next(), VBuckets: l.all(), Projectors: l.projectors})
+}
+
+func (l *Ledger) all() []uint16 {
+	vs := make([]uint16, len(l.vbs))
+	for v := range vs {
+		vs[v] = uint16(v)
+	}
+	return vs
+}
+
+// SetRollback tells that the bucket is in a rollback context (true): its streams are stopped, nothing is repaired and
+// no BEGIN counts, until it is cleared (false) and RestartAt or the ledger's own repair starts the streams again.
+func (l *Ledger) SetRollback(nowMS int64, on bool) {
+	if l.rollback == on {
+		return
+	}
+	l.rollback, l.repair = on, nil
+	if on {
+		l.diverged = Divergence{}
+		l.stopAll()
+		for v := range l.vbs {
+			l.set(v, nowMS, Lost, "the bucket is rolled back")
+		}
+		return
+	}
+	l.Nudge()
+}
+
+// RestartAt asks for every vbucket's stream from the restart timestamp that a rollback stored.
+func (l *Ledger) RestartAt(nowMS int64, starts []wire.StreamStart) {
+	inc := l.next()
+	starts = slices.Clone(starts)
+	for i := range starts {
+		s := &starts[i]
+		s.Incarnation = inc
+		if v := int(s.VBucket); v < len(l.vbs) {
+			l.request(v, nowMS, inc, s.Seqno)
+		}
+	}
+	l.queue(Action{Kind: StartStreams, Incarnation: inc, Starts: starts, Projectors: l.projectors})
+}
+
+// next makes a new incarnation.
+func (l *Ledger) next() index.Incarnation {
+	l.counter++
+	return index.Incarnation{Epoch: l.epoch, Term: l.term, Counter: l.counter}
+}
+
+func (l *Ledger) set(v int, nowMS int64, s State, reason string) {
+	e := &l.vbs[v]
+	if e.State != s {
+		e.SinceMS = nowMS
+		if e.State == Begun || e.State == Idle {
+			e.downMS = nowMS
+		}
+	}
+	e.State, e.Reason = s, reason
+	if s != Requested {
+		e.early = ""
+	}
+	l.touch(v)
+}
+
+func (l *Ledger) touch(v int) {
+	if e := &l.vbs[v]; !e.dirty {
+		e.dirty = true
+		l.dirty = append(l.dirty, v)
+	}
+}
+
+func (l *Ledger) request(v int, nowMS int64, inc index.Incarnation, start uint64) {
+	e := &l.vbs[v]
+	e.Incarnation, e.tries, e.start, e.refusers = inc, e.tries+1, start, nil
+	l.set(v, nowMS, Requested, "waiting for BEGIN")
+	e.SinceMS = nowMS
+}
+
+// valid is the branch rule for the committed stability timestamp: it counts as a participant, because no indexer may
+// have diverged and yet it lies on a lost branch.
+func (l *Ledger) valid(v int, log timestamp.FailoverLog) bool {
+	at := l.committed.Vector.At(v)
+	if at.Seqno == 0 {
+		return true
+	}
+	reach := log.ValidUpTo(at.VBUUID)
+	if v < len(l.committed.Logs) {
+		reach = max(reach, l.committed.Logs[v].Common(log))
+	}
+	return at.Seqno <= reach
+}
+
+// patience doubles d tries times, at most MaxDoublings.
+func (l *Ledger) patience(d time.Duration, tries int) int64 {
+	return d.Milliseconds() << min(max(tries, 0), l.cfg.MaxDoublings)
+}
+
+// Summary counts the states, for status.
+type Summary struct {
+	Idle, Requested, Begun, Ended, Lost int
+	Repairs                             uint64  // batches since this leader began
+	Stuck                               []Stuck // ascending by vbucket, at most maxStuck
+}
+
+// Stuck is a vbucket that has had no stream for longer than Config.StuckAfter.
+type Stuck struct {
+	VBucket uint16
+	State   State
+	Reason  string
+	ForMS   int64
+}
+
+const maxStuck = 16
+
+// Summary counts what there is at nowMS.
+func (l *Ledger) Summary(nowMS int64) Summary {
+	s := Summary{Repairs: l.repairs}
+	for v := range l.vbs {
+		e := &l.vbs[v]
+		switch e.State {
+		case Idle:
+			s.Idle++
+		case Requested:
+			s.Requested++
+		case Begun:
+			s.Begun++
+		case Ended:
+			s.Ended++
+		case Lost:
+			s.Lost++
+		}
+		if e.State != Begun && e.State != Idle && nowMS-e.downMS > l.cfg.StuckAfter.Milliseconds() && len(s.Stuck) < maxStuck {
+			s.Stuck = append(s.Stuck, Stuck{VBucket: uint16(v), State: e.State, Reason: e.Reason, ForMS: nowMS - e.downMS})
+		}
+	}
+	return s
+}
