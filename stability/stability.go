@@ -283,55 +283,64 @@ func (b *Bucket) Diverged() []int {
 type Decision struct {
 	Promote bool
 	Next    wire.Stability
-	// Delta is Next.Vector against the last committed vector (timestamp.Vector.AppendDelta), for the Raft command.
-	Delta []byte
+	// Logs are the failover logs that differ from those of the last one, with the map revision they came with.
+	Logs []LogChange
+	// Mutation is what is current: the newest complete seqno of every vbucket, never below Next (mutationTimestamp).
+	Mutation timestamp.Vector
 	// HeldBy lists the indexers that hold promotion back by not acknowledging; only when Promote is false.
 	HeldBy []index.NodeID
 }
 
+// LogChange is the failover log of one vbucket.
+type LogChange struct {
+	VBucket  uint16
+	Log      timestamp.FailoverLog
+	Revision timestamp.MapRevision
+}
+
 // Next decides at time nowMS (unix milliseconds) whether there is a newer stability timestamp and which. It changes
 // nothing but scratch memory; asking again gives the same answer.
-func (b *Bucket) Next(nowMS int64) (Decision, error) {
+func (b *Bucket) Next(nowMS int64) Decision {
 	next := b.propose(nowMS)
 	if next.Len() == 0 {
-		return Decision{}, nil
+		return Decision{}
 	}
 	if held := b.heldBy(nowMS); len(held) > 0 {
-		return Decision{HeldBy: held}, nil
-	}
-	delta, err := next.AppendDelta(make([]byte, 0, deltaHint+deltaPerVBucket*len(b.vbs)), b.last.Vector)
-	if err != nil {
-		return Decision{}, err
+		return Decision{HeldBy: held}
 	}
 	ref := b.last.StabilityRef
 	ref.Number++
 	ref.Hash = next.Hash()
-	return Decision{Promote: true, Delta: delta,
-		Next: wire.Stability{StabilityRef: ref, Vector: next, Logs: b.logs(next)}}, nil
-}
-
-// logs gives the failover logs of the next timestamp: of the owner where it moved, else those of the last one.
-func (b *Bucket) logs(next timestamp.Vector) []timestamp.FailoverLog {
-	logs, own := b.last.Logs, false
+	d := Decision{Promote: true, Mutation: b.mutation(next),
+		Next: wire.Stability{StabilityRef: ref, Vector: next, Logs: b.last.Logs}}
 	for v, fresh := range b.freshLog {
-		if !fresh || next.At(v) == b.last.Vector.At(v) {
+		if !fresh || next.Seqnos[v] == b.last.Vector.Seqnos[v] && next.VBUUIDs[v] == b.last.Vector.VBUUIDs[v] {
 			continue
 		}
-		if !own {
-			own = true
-			logs = make([]timestamp.FailoverLog, len(b.vbs))
-			copy(logs, b.last.Logs)
+		if d.Logs == nil {
+			d.Next.Logs = make([]timestamp.FailoverLog, len(b.vbs))
+			copy(d.Next.Logs, b.last.Logs)
 		}
-		logs[v] = b.vbs[v].stream.Log
+		x := &b.vbs[v].stream
+		d.Next.Logs[v] = x.Log
+		d.Logs = append(d.Logs, LogChange{VBucket: uint16(v), Log: x.Log, Revision: x.Revision})
 	}
-	return logs
+	return d
 }
 
-// deltaHint and deltaPerVBucket size the delta's buffer so that it seldom grows: a gap and a small seqno difference.
-const (
-	deltaHint       = 32
-	deltaPerVBucket = 3
-)
+// mutation gives what is current. With Sync that is the promoted vector itself.
+func (b *Bucket) mutation(next timestamp.Vector) timestamp.Vector {
+	if b.cfg.Source == Sync {
+		return next
+	}
+	m := next.Clone()
+	for v, seqno := range b.top {
+		if seqno > m.Seqnos[v] && b.vbs[v].live && b.vbs[v].onward {
+			m.Set(v, b.vbs[v].position(seqno))
+		}
+	}
+	return m
+}
 
 // propose gives the next vector, or none when nothing changes.
 func (b *Bucket) propose(nowMS int64) timestamp.Vector {

@@ -140,7 +140,7 @@ type Ledger struct {
 	repair   *repair
 	repairs  uint64
 	// queued are actions for the next Step.
-	queued []Action
+	queued   []Action
 	strays   map[stray]index.Incarnation
 	dirty    []int
 	diverged Divergence
@@ -201,10 +201,17 @@ func (l *Ledger) Changed() []int {
 	return vs
 }
 
-// SetCommitted tells the newest committed stability timestamp: it takes part in the branch rule.
-func (l *Ledger) SetCommitted(s wire.Stability) {
-	if s.Vector.Len() == len(l.vbs) {
-		l.committed = s
+// SetCommitted tells the newest committed stability timestamp, which takes part in the branch rule, and the revisions of
+// the vbucket maps that its failover logs came with (nil: not known).
+func (l *Ledger) SetCommitted(s wire.Stability, revisions []timestamp.MapRevision) {
+	if s.Vector.Len() != len(l.vbs) {
+		return
+	}
+	l.committed = s
+	for v := range min(len(revisions), len(l.vbs)) {
+		if e := &l.vbs[v]; revisions[v].Compare(e.Revision) > 0 {
+			e.Revision = revisions[v]
+		}
 	}
 }
 
