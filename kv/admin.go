@@ -1,0 +1,209 @@
+package kv
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"tidemark/kv/clustermap"
+	"tidemark/kv/store"
+)
+
+const (
+	adminTimeout  = 10 * time.Second
+	adminMaxBytes = 16 << 10
+)
+
+// Status is the answer of GET /v1/status.
+type Status struct {
+	Node      StatusNode     `json:"node"`
+	Version   string         `json:"version"`
+	UptimeMS  int64          `json:"uptime_ms"`
+	Memcached string         `json:"memcached"`
+	Quota     StatusQuota    `json:"quota"`
+	Buckets   []StatusBucket `json:"buckets"`
+	Counters  StatusCounters `json:"counters"`
+}
+
+// StatusNode names the answering process.
+type StatusNode struct {
+	ID   string `json:"id"`
+	Role string `json:"role"`
+}
+
+// StatusQuota is the memory of documents in bytes.
+type StatusQuota struct {
+	UsedBytes  int64 `json:"used_bytes"`
+	LimitBytes int64 `json:"limit_bytes"`
+}
+
+// StatusBucket sums up a bucket on this node. Seqno sums are over the active vbuckets.
+type StatusBucket struct {
+	Name           string `json:"name"`
+	UUID           string `json:"uuid"`
+	VBuckets       int    `json:"vbuckets"`
+	ActiveVBuckets int    `json:"active_vbuckets"`
+	Items          int    `json:"items"`
+	Tombstones     int    `json:"tombstones"`
+	HighSeqnoSum   uint64 `json:"high_seqno_sum"`
+	HighSeqnoMax   uint64 `json:"high_seqno_max"`
+	DiskBytes      int64  `json:"disk_bytes"`
+	LiveBytes      int64  `json:"live_bytes"`
+	Failing        bool   `json:"failing"`
+	OrderlyStart   bool   `json:"orderly_start"`
+	RevEpoch       int64  `json:"rev_epoch"`
+	Rev            int64  `json:"rev"`
+}
+
+// StatusCounters are totals since the process started; streams, connections and dcp_connections are present numbers.
+type StatusCounters struct {
+	Connections     int64 `json:"connections"`
+	Requests        int64 `json:"requests"`
+	Mutations       int64 `json:"mutations"`
+	DCPConnections  int64 `json:"dcp_connections"`
+	DCPOpens        int64 `json:"dcp_opens"`
+	StreamRequests  int64 `json:"stream_requests"`
+	StreamsAccepted int64 `json:"streams_accepted"`
+	Rollbacks       int64 `json:"rollbacks"`
+	Streams         int64 `json:"streams"`
+	DCPItems        int64 `json:"dcp_items"`
+	DCPBytes        int64 `json:"dcp_bytes"`
+}
+
+// Status describes the node now.
+func (n *Node) Status() Status {
+	c := n.server.Counters()
+	s := Status{
+		Node: StatusNode{ID: n.config.NodeID, Role: "kv"}, Version: Version, UptimeMS: n.config.Now().Sub(n.started).Milliseconds(),
+		Memcached: n.MemcachedAddr(), Quota: StatusQuota{UsedBytes: n.quota.Used(), LimitBytes: n.quota.Limit()},
+		Counters: StatusCounters{
+			Connections: c.Connections.Load(), Requests: c.Requests.Load(), Mutations: c.Mutations.Load(),
+			DCPConnections: c.DCPConnections.Load(), DCPOpens: c.DCPOpens.Load(), StreamRequests: c.StreamRequests.Load(),
+			StreamsAccepted: c.StreamsAccepted.Load(), Rollbacks: c.Rollbacks.Load(), Streams: c.Streams.Load(),
+			DCPItems: c.DCPItems.Load(), DCPBytes: c.DCPBytes.Load(),
+		},
+	}
+	for _, b := range n.buckets {
+		s.Buckets = append(s.Buckets, b.status())
+	}
+	return s
+}
+
+func (b *bucket) status() StatusBucket {
+	m := b.clusterMap()
+	s := StatusBucket{
+		Name: b.store.Name(), UUID: b.store.UUID(), VBuckets: b.store.VBuckets(), DiskBytes: b.store.DiskBytes(),
+		LiveBytes: b.store.LiveBytes(), Failing: b.store.Failing(), OrderlyStart: b.report.Fresh || b.report.Clean,
+		RevEpoch: m.RevEpoch, Rev: m.Rev,
+	}
+	for i := range b.store.VBuckets() {
+		info := b.store.VBucket(uint16(i)).Info()
+		if info.State != store.Active {
+			continue
+		}
+		s.ActiveVBuckets++
+		s.Items += info.Items
+		s.Tombstones += info.Tombstones
+		s.HighSeqnoSum += info.High
+		s.HighSeqnoMax = max(s.HighSeqnoMax, info.High)
+	}
+	return s
+}
+
+// VBucketStatus is one vbucket of this node in GET /v1/buckets.
+type VBucketStatus struct {
+	ID         uint16          `json:"id"`
+	State      string          `json:"state"`
+	Items      int             `json:"items"`
+	Tombstones int             `json:"tombstones"`
+	HighSeqno  uint64          `json:"high_seqno"`
+	PurgeSeqno uint64          `json:"purge_seqno"`
+	Failover   []FailoverEntry `json:"failover_log"`
+}
+
+// FailoverEntry is a branch of a vbucket, newest first in its log.
+type FailoverEntry struct {
+	VBUUID uint64 `json:"vbuuid,string"`
+	Seqno  uint64 `json:"seqno"`
+}
+
+// BucketStatus is a bucket in GET /v1/buckets: its map and the vbuckets this node has.
+type BucketStatus struct {
+	Map      clustermap.Map  `json:"map"`
+	VBuckets []VBucketStatus `json:"vbuckets"`
+}
+
+func (b *bucket) details() BucketStatus {
+	out := BucketStatus{Map: b.clusterMap()}
+	for i := range b.store.VBuckets() {
+		info := b.store.VBucket(uint16(i)).Info()
+		if info.State == store.Dead {
+			continue
+		}
+		v := VBucketStatus{ID: info.ID, State: info.State.String(), Items: info.Items, Tombstones: info.Tombstones, HighSeqno: info.High, PurgeSeqno: info.Purge}
+		for _, e := range info.Failover {
+			v.Failover = append(v.Failover, FailoverEntry{VBUUID: e.UUID, Seqno: e.Seqno})
+		}
+		out.VBuckets = append(out.VBuckets, v)
+	}
+	return out
+}
+
+// serveAdmin runs the HTTP interface until ctx ends.
+func (n *Node) serveAdmin(ctx context.Context) error {
+	srv := &http.Server{
+		Handler: n.adminHandler(), ReadTimeout: adminTimeout, WriteTimeout: adminTimeout, IdleTimeout: time.Minute,
+		MaxHeaderBytes: adminMaxBytes, BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
+	defer stop()
+	if err := srv.Serve(n.admin); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("admin interface: %w", err)
+	}
+	return nil
+}
+
+func (n *Node) adminHandler() http.Handler {
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(&collector{n: n})
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		for _, b := range n.buckets {
+			if b.store.Failing() {
+				http.Error(w, "bucket "+b.store.Name()+" cannot be written: make room on the disk", http.StatusServiceUnavailable)
+				return
+			}
+		}
+		_, _ = w.Write([]byte("ok\n"))
+	})
+	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { n.writeJSON(w, n.Status()) })
+	mux.HandleFunc("GET /v1/buckets", func(w http.ResponseWriter, _ *http.Request) {
+		out := struct {
+			Buckets []BucketStatus `json:"buckets"`
+		}{}
+		for _, b := range n.buckets {
+			out.Buckets = append(out.Buckets, b.details())
+		}
+		n.writeJSON(w, out)
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	return mux
+}
+
+func (n *Node) writeJSON(w http.ResponseWriter, v any) {
+	body, err := json.Marshal(v)
+	if err != nil {
+		n.config.Logger.Error("answer cannot be encoded", "error", err)
+		http.Error(w, "internal error", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = w.Write(append(body, '\n'))
+}

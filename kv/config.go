@@ -1,0 +1,123 @@
+package kv
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/kv/clustermap"
+	"tidemark/kv/seglog"
+	"tidemark/kv/store"
+)
+
+// ErrConfig means that a Config cannot be used; the message says what is wrong with it.
+var ErrConfig = errors.New("kv configuration")
+
+// Peer is a member of the KV cluster. Addresses are host:port; those of this node may be empty (they are filled in when
+// its listeners are open).
+type Peer struct{ ID, Memcached, Admin string }
+
+// BucketConfig names a bucket. VBuckets is a power of two up to 1024 and cannot change.
+type BucketConfig struct {
+	Name, UUID string
+	VBuckets   int
+}
+
+// Config of a node. Zero values of the fields after Logger take the defaults of the packages below.
+type Config struct {
+	// NodeID is this node's name; Dir its folder, used by one process at a time.
+	NodeID, Dir string
+	// Listen is the memcached address, Admin the HTTP address, both host:port; port 0 takes a free one.
+	Listen, Admin string
+	// Nodes is the whole cluster including this node, in the same order on every node. Empty means this node alone. The
+	// vbucket map is derived from it when a bucket is first opened, and kept.
+	Nodes   []Peer
+	Buckets []BucketConfig
+	// User and Password are what clients must know. AllowPlain accepts them in clear text, too.
+	User, Password string
+	AllowPlain     bool
+	// QuotaBytes bounds the memory of all documents; 0 means 2 GiB.
+	QuotaBytes int64
+	Logger     hclog.Logger
+
+	// MaxConnections on the memcached address.
+	MaxConnections int
+	// IdleTimeout, WriteTimeout and DCPTimeout are the server's patience with silent and slow clients.
+	IdleTimeout, WriteTimeout, DCPTimeout time.Duration
+	// SegmentBytes is the size of a log segment, Housekeep the interval of syncing, expiring and compacting, PurgeAfter the
+	// age at which tombstones may be forgotten.
+	SegmentBytes int64
+	Housekeep    time.Duration
+	PurgeAfter   time.Duration
+	// Now is the clock, WrapFile wraps log files to inject faults. Both are for tests.
+	Now      func() time.Time
+	WrapFile func(seglog.File) seglog.File
+}
+
+var (
+	validName = regexp.MustCompile(`^[A-Za-z0-9._%-]{1,100}$`)
+	validUUID = regexp.MustCompile(`^[A-Za-z0-9-]{1,64}$`)
+)
+
+// check validates the configuration and fills in what may be left out.
+func (c *Config) check() error {
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	if len(c.Nodes) == 0 {
+		c.Nodes = []Peer{{ID: c.NodeID}}
+	}
+	self := slices.ContainsFunc(c.Nodes, func(p Peer) bool { return p.ID == c.NodeID })
+	switch {
+	case !validName.MatchString(c.NodeID):
+		return fmt.Errorf("%w: node id %q: want 1 to 100 letters, digits, '.', '_', '%%' or '-'", ErrConfig, c.NodeID)
+	case c.Dir == "":
+		return fmt.Errorf("%w: no folder given", ErrConfig)
+	case c.User == "" || c.Password == "":
+		return fmt.Errorf("%w: user and password are needed: clients always authenticate", ErrConfig)
+	case !self:
+		return fmt.Errorf("%w: node %q is not in its own list of %d nodes", ErrConfig, c.NodeID, len(c.Nodes))
+	case len(c.Buckets) == 0:
+		return fmt.Errorf("%w: no bucket given", ErrConfig)
+	}
+	for i, p := range c.Nodes {
+		if slices.ContainsFunc(c.Nodes[:i], func(q Peer) bool { return q.ID == p.ID }) {
+			return fmt.Errorf("%w: node %q is listed twice", ErrConfig, p.ID)
+		}
+	}
+	for i, b := range c.Buckets {
+		switch {
+		case !validName.MatchString(b.Name) || b.Name[0] == '.':
+			return fmt.Errorf("%w: bucket name %q: want 1 to 100 letters, digits, '.', '_', '%%' or '-', not beginning with '.'", ErrConfig, b.Name)
+		case !validUUID.MatchString(b.UUID):
+			return fmt.Errorf("%w: bucket %q: uuid %q: want 1 to 64 letters, digits or '-'", ErrConfig, b.Name, b.UUID)
+		case b.VBuckets < 1 || b.VBuckets > store.MaxVBuckets || b.VBuckets&(b.VBuckets-1) != 0:
+			return fmt.Errorf("%w: bucket %q: %d vbuckets: want a power of two up to %d", ErrConfig, b.Name, b.VBuckets, store.MaxVBuckets)
+		case b.VBuckets < len(c.Nodes):
+			return fmt.Errorf("%w: bucket %q: %d vbuckets for %d nodes: want at least one each", ErrConfig, b.Name, b.VBuckets, len(c.Nodes))
+		}
+		if slices.ContainsFunc(c.Buckets[:i], func(o BucketConfig) bool { return o.Name == b.Name }) {
+			return fmt.Errorf("%w: bucket %q is listed twice", ErrConfig, b.Name)
+		}
+	}
+	return nil
+}
+
+// mapNodes gives the peers the form of the cluster map, with this node's real addresses.
+func (n *Node) mapNodes(peers []Peer) []clustermap.Node {
+	out := make([]clustermap.Node, len(peers))
+	for i, p := range peers {
+		if p.ID == n.config.NodeID {
+			p.Memcached, p.Admin = n.advertised(p.Memcached, n.MemcachedAddr()), n.advertised(p.Admin, n.AdminAddr())
+		}
+		out[i] = clustermap.Node{ID: p.ID, Memcached: p.Memcached, Admin: p.Admin}
+	}
+	return out
+}

@@ -1,0 +1,336 @@
+// Package seglog is an append-only log of checksummed records in numbered segment files: the durable half of a KV bucket.
+//
+// It promises that what Write accepted is read back by the next Open in the same order, also when the process is killed
+// at any moment; that an unfinished record at the very end (a torn tail) is cut off; that any other damage refuses the
+// start with the file, the offset and what can be done; and that a failed write leaves the log as it was before. It tells
+// an orderly stop from a crash by a marker that names the exact end of the log.
+//
+// It never interprets a payload, never rewrites a record in place, and never syncs on its own: the owner decides when.
+package seglog
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Limits of a log.
+const (
+	// DefaultSegmentBytes is the size at which a segment is sealed and the next one begun.
+	DefaultSegmentBytes = 64 << 20
+	// MaxPayload bounds one record: a 20 MiB document, its key and metadata fit.
+	MaxPayload = 24 << 20
+
+	manifestName = "manifest.json"
+	cleanName    = "clean.json"
+	formatName   = 1
+)
+
+// Errors of this package; test with errors.Is.
+var (
+	// ErrCorrupt means that the stored bytes are not what was written. Nothing was changed on disk.
+	ErrCorrupt = errors.New("log is damaged")
+	// ErrBroken means that a failed write could not be undone: the log accepts nothing more until it is opened again.
+	ErrBroken = errors.New("log is broken until the next start")
+)
+
+// File is what a segment needs of an open file; tests wrap it to inject faults.
+type File interface {
+	io.Writer
+	io.ReaderAt
+	io.Closer
+	Truncate(size int64) error
+	Sync() error
+}
+
+// Options of a log.
+type Options struct {
+	// Dir holds the segments; it is made when missing.
+	Dir string
+	// Identity says whose log this is (a bucket's uuid); a folder with another identity is refused.
+	Identity string
+	// SegmentBytes seals a segment once it is this large; 0 means DefaultSegmentBytes.
+	SegmentBytes int64
+	// Wrap, when set, wraps each segment file that is opened for writing.
+	Wrap func(File) File
+}
+
+// Record is one stored record as Open and ReadSegment show it. Payload is valid during the call only.
+type Record struct {
+	Segment uint64
+	Offset  int64
+	Payload []byte
+}
+
+// Report says what Open found.
+type Report struct {
+	// Fresh is true when there was no log.
+	Fresh bool
+	// Clean is true when the last stop was an orderly one and nothing was added or lost since.
+	Clean bool
+	// TornBytes is the length of the unfinished tail that was cut off.
+	TornBytes int64
+	// Records and Bytes count what was read.
+	Records, Bytes int64
+}
+
+// Log is an open log. Write, Rotate and Close must not run at the same time (the owner's commit lock); the other methods
+// may be called from any goroutine.
+type Log struct {
+	opts Options
+
+	mu       sync.Mutex // guards the fields below
+	segments []segment  // ascending by number; the last one is open for writing
+	file     File
+	unsynced []File // sealed files that still need a sync
+	dirty    bool
+	broken   error
+}
+
+type segment struct {
+	number uint64
+	size   int64
+}
+
+type manifest struct {
+	Format   int    `json:"format"`
+	Identity string `json:"identity"`
+	First    uint64 `json:"first_segment"`
+}
+
+type cleanMarker struct {
+	Segment uint64 `json:"segment"`
+	Size    int64  `json:"size"`
+}
+
+// Open opens or creates the log in opts.Dir and calls replay for every stored record, oldest first. An error of replay
+// ends the opening and is returned with the record's place.
+func Open(opts Options, replay func(Record) error) (*Log, Report, error) {
+	if opts.SegmentBytes <= 0 {
+		opts.SegmentBytes = DefaultSegmentBytes
+	}
+	if err := os.MkdirAll(opts.Dir, 0o700); err != nil {
+		return nil, Report{}, fmt.Errorf("make log folder: %w", err)
+	}
+	log := &Log{opts: opts}
+	m, fresh, err := log.readManifest()
+	if err != nil {
+		return nil, Report{}, err
+	}
+	report := Report{Fresh: fresh}
+	if fresh {
+		return log, report, log.startFresh()
+	}
+	if err := log.findSegments(m); err != nil {
+		return nil, Report{}, err
+	}
+	if err := log.replayAll(replay, &report); err != nil {
+		return nil, Report{}, err
+	}
+	report.Clean = log.takeCleanMarker() && report.TornBytes == 0
+	return log, report, log.openLast()
+}
+
+func (l *Log) readManifest() (manifest, bool, error) {
+	path := filepath.Join(l.opts.Dir, manifestName)
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		if names, _ := filepath.Glob(filepath.Join(l.opts.Dir, "*"+segmentSuffix)); len(names) > 0 && !onlyUnfinished(names) {
+			return manifest{}, false, fmt.Errorf("%w: %s is missing but there are %d segments; restore it from a copy of this folder, or move the folder away to start empty",
+				ErrCorrupt, path, len(names))
+		}
+		return manifest{}, true, nil
+	}
+	if err != nil {
+		return manifest{}, false, fmt.Errorf("read manifest: %w", err)
+	}
+	var m manifest
+	if err := json.Unmarshal(raw, &m); err != nil || m.First == 0 {
+		return manifest{}, false, fmt.Errorf("%w: %s is not a manifest (%d bytes); restore it from a copy, or move the folder away to start empty", ErrCorrupt, path, len(raw))
+	}
+	if m.Format != formatName {
+		return manifest{}, false, fmt.Errorf("%s has format %d, this program reads format %d: use the program version that wrote it", path, m.Format, formatName)
+	}
+	if m.Identity != l.opts.Identity {
+		return manifest{}, false, fmt.Errorf("%s belongs to %q, wanted %q: point the node at its own folder", path, m.Identity, l.opts.Identity)
+	}
+	return m, false, nil
+}
+
+// onlyUnfinished is true for the leftovers of a start that was killed before its manifest was written: one segment that
+// holds no more than a header.
+func onlyUnfinished(names []string) bool {
+	info, err := os.Stat(names[0])
+	return len(names) == 1 && err == nil && info.Size() <= segmentHeaderBytes
+}
+
+func (l *Log) startFresh() error {
+	l.segments = []segment{{number: 1}}
+	_ = os.Remove(l.path(1))
+	if err := l.createSegment(1); err != nil {
+		return err
+	}
+	return l.writeManifest()
+}
+
+func (l *Log) writeManifest() error {
+	return WriteJSON(filepath.Join(l.opts.Dir, manifestName), manifest{Format: formatName, Identity: l.opts.Identity, First: l.segments[0].number})
+}
+
+// findSegments lists the segment files from the manifest's first one on; a gap is damage, files below it are leftovers of
+// an interrupted drop and are removed.
+func (l *Log) findSegments(m manifest) error {
+	names, err := filepath.Glob(filepath.Join(l.opts.Dir, "*"+segmentSuffix))
+	if err != nil {
+		return fmt.Errorf("list segments: %w", err)
+	}
+	slices.Sort(names)
+	next := m.First
+	for _, name := range names {
+		number, ok := segmentNumber(name)
+		if !ok {
+			continue
+		}
+		if number < m.First {
+			if err := os.Remove(name); err != nil {
+				return fmt.Errorf("remove dropped segment: %w", err)
+			}
+			continue
+		}
+		if number != next {
+			return fmt.Errorf("%w: segment %s is missing (found %s); restore it from a copy, or move the folder away to start empty",
+				ErrCorrupt, l.path(next), filepath.Base(name))
+		}
+		info, err := os.Stat(name)
+		if err != nil {
+			return fmt.Errorf("stat segment: %w", err)
+		}
+		l.segments = append(l.segments, segment{number: number, size: info.Size()})
+		next++
+	}
+	if len(l.segments) == 0 {
+		return fmt.Errorf("%w: segment %s is missing; restore it from a copy, or move the folder away to start empty", ErrCorrupt, l.path(m.First))
+	}
+	return nil
+}
+
+func (l *Log) replayAll(replay func(Record) error, report *Report) error {
+	for i := range l.segments {
+		s := &l.segments[i]
+		last := i == len(l.segments)-1
+		end, err := scanSegment(l.path(s.number), s.number, l.opts.Identity, last, func(r Record) error {
+			report.Records++
+			report.Bytes += int64(len(r.Payload)) + FrameOverhead
+			return replay(r)
+		})
+		if err != nil {
+			return err
+		}
+		if end < s.size {
+			report.TornBytes = s.size - end
+			s.size = end
+		}
+	}
+	return nil
+}
+
+// takeCleanMarker reads and removes the marker of an orderly stop: from here on this run counts as unclean.
+func (l *Log) takeCleanMarker() bool {
+	path := filepath.Join(l.opts.Dir, cleanName)
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return false
+	}
+	var m cleanMarker
+	last := l.segments[len(l.segments)-1]
+	ok := json.Unmarshal(raw, &m) == nil && m.Segment == last.number && m.Size == last.size
+	if err := os.Remove(path); err != nil {
+		return false
+	}
+	return ok && syncDir(l.opts.Dir) == nil
+}
+
+func (l *Log) openLast() error {
+	last := &l.segments[len(l.segments)-1]
+	if last.size < segmentHeaderBytes { // killed while it was being made
+		if err := os.Remove(l.path(last.number)); err != nil {
+			return fmt.Errorf("remove unfinished segment: %w", err)
+		}
+		return l.createSegment(last.number)
+	}
+	f, err := os.OpenFile(l.path(last.number), os.O_RDWR|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("open segment: %w", err)
+	}
+	if err := f.Truncate(last.size); err != nil {
+		_ = f.Close()
+		return fmt.Errorf("cut off the torn tail of %s: %w", f.Name(), err)
+	}
+	l.file = l.wrap(f)
+	return nil
+}
+
+func (l *Log) wrap(f File) File {
+	if l.opts.Wrap != nil {
+		return l.opts.Wrap(f)
+	}
+	return f
+}
+
+func (l *Log) path(number uint64) string {
+	return filepath.Join(l.opts.Dir, fmt.Sprintf("%016d%s", number, segmentSuffix))
+}
+
+func segmentNumber(path string) (uint64, bool) {
+	var number uint64
+	base := strings.TrimSuffix(filepath.Base(path), segmentSuffix)
+	_, err := fmt.Sscanf(base, "%016d", &number)
+	return number, err == nil && number > 0
+}
+
+// WriteJSON replaces the file at path by value as JSON, atomically and synced.
+func WriteJSON(path string, value any) error {
+	raw, err := json.MarshalIndent(value, "", "  ")
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", filepath.Base(path), err)
+	}
+	tmp := path + ".tmp"
+	f, err := os.OpenFile(tmp, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err != nil {
+		return fmt.Errorf("create %s: %w", tmp, err)
+	}
+	_, err = f.Write(append(raw, '\n'))
+	if err == nil {
+		err = f.Sync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	if err == nil {
+		err = os.Rename(tmp, path)
+	}
+	if err != nil {
+		_ = os.Remove(tmp)
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return syncDir(filepath.Dir(path))
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("open folder: %w", err)
+	}
+	err = d.Sync()
+	_ = d.Close()
+	if err != nil {
+		return fmt.Errorf("sync folder %s: %w", dir, err)
+	}
+	return nil
+}

@@ -1,0 +1,176 @@
+package seglog
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// Write appends whole frames (BeginFrame, FinishFrame) with one write to the current segment, after beginning a new one if
+// this one is full, and returns the segment's number. When it fails nothing was added, and it may be tried again; when
+// even that cannot be ensured the error is ErrBroken.
+func (l *Log) Write(frames []byte) (uint64, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.broken != nil {
+		return 0, l.broken
+	}
+	last := &l.segments[len(l.segments)-1]
+	if last.size > segmentHeaderBytes && last.size+int64(len(frames)) > l.opts.SegmentBytes {
+		if err := l.rotateLocked(); err != nil {
+			return 0, err
+		}
+		last = &l.segments[len(l.segments)-1]
+	}
+	if _, err := l.file.Write(frames); err != nil {
+		if terr := l.file.Truncate(last.size); terr != nil {
+			l.broken = fmt.Errorf("%w: %s: write failed (%w) and could not be undone (%w)", ErrBroken, l.path(last.number), err, terr)
+			return 0, l.broken
+		}
+		return 0, fmt.Errorf("append to %s: %w", l.path(last.number), err)
+	}
+	last.size += int64(len(frames))
+	l.dirty = true
+	return last.number, nil
+}
+
+// rotateLocked seals the current segment and begins the next one.
+func (l *Log) rotateLocked() error {
+	number := l.segments[len(l.segments)-1].number + 1
+	old := l.file
+	if err := l.createSegment(number); err != nil {
+		l.file = old
+		return err
+	}
+	l.segments = append(l.segments, segment{number: number, size: segmentHeaderBytes})
+	l.unsynced = append(l.unsynced, old)
+	return nil
+}
+
+// createSegment makes the file of a segment with its header and opens it for appending.
+func (l *Log) createSegment(number uint64) error {
+	f, err := os.OpenFile(l.path(number), os.O_RDWR|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
+	if err != nil {
+		return fmt.Errorf("create segment: %w", err)
+	}
+	wrapped := l.wrap(f)
+	if _, err := wrapped.Write(segmentHeader(number, l.opts.Identity)); err != nil {
+		_ = f.Close()
+		_ = os.Remove(f.Name())
+		return fmt.Errorf("create segment %s: %w", f.Name(), err)
+	}
+	l.file = wrapped
+	if n := len(l.segments); n > 0 && l.segments[n-1].number == number {
+		l.segments[n-1].size = segmentHeaderBytes
+	}
+	return nil
+}
+
+// Sync makes everything written so far durable against a crash of the machine. It may run beside Write.
+func (l *Log) Sync() error {
+	l.mu.Lock()
+	files := l.unsynced
+	l.unsynced = nil
+	current, dirty := l.file, l.dirty
+	l.dirty = false
+	l.mu.Unlock()
+	var first error
+	for _, f := range files {
+		if err := f.Sync(); err != nil && first == nil {
+			first = err
+		}
+		_ = f.Close()
+	}
+	if dirty {
+		if err := current.Sync(); err != nil && first == nil {
+			first = err
+		}
+	}
+	if first != nil {
+		return fmt.Errorf("sync log in %s: %w", l.opts.Dir, first)
+	}
+	return nil
+}
+
+// Size is the number of bytes on disk; Sealed lists the numbers of the segments that take no more records, oldest first.
+func (l *Log) Size() int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var n int64
+	for _, s := range l.segments {
+		n += s.size
+	}
+	return n
+}
+
+// Sealed lists the numbers of the segments that take no more records, oldest first.
+func (l *Log) Sealed() []uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	var out []uint64
+	for _, s := range l.segments[:len(l.segments)-1] {
+		out = append(out, s.number)
+	}
+	return out
+}
+
+// ReadSegment calls each for every record of a sealed segment.
+func (l *Log) ReadSegment(number uint64, each func(Record) error) error {
+	_, err := scanSegment(l.path(number), number, l.opts.Identity, false, each)
+	return err
+}
+
+// DropFirst forgets the oldest segment, which must be the sealed segment with this number. The caller has written whatever
+// of it is still needed to later segments; DropFirst syncs those first.
+func (l *Log) DropFirst(number uint64) error {
+	if err := l.Sync(); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.segments) < 2 || l.segments[0].number != number {
+		return fmt.Errorf("segment %d is not the oldest sealed one of %s", number, l.opts.Dir)
+	}
+	dropped := l.segments[0]
+	l.segments = l.segments[1:]
+	if err := l.writeManifest(); err != nil {
+		l.segments = append([]segment{dropped}, l.segments...)
+		return err
+	}
+	if err := os.Remove(l.path(number)); err != nil {
+		return fmt.Errorf("remove segment: %w", err)
+	}
+	return nil
+}
+
+// Close syncs and closes the log. With clean set it leaves the marker of an orderly stop.
+func (l *Log) Close(clean bool) error {
+	err := l.Sync()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file == nil {
+		return err
+	}
+	if cerr := l.file.Close(); err == nil && cerr != nil {
+		err = fmt.Errorf("close log: %w", cerr)
+	}
+	l.file = nil
+	if err != nil || l.broken != nil || !clean {
+		return err
+	}
+	last := l.segments[len(l.segments)-1]
+	return WriteJSON(filepath.Join(l.opts.Dir, cleanName), cleanMarker{Segment: last.number, Size: last.size})
+}
+
+// Rotate seals the current segment and begins the next one, unless it is empty.
+func (l *Log) Rotate() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.broken != nil {
+		return l.broken
+	}
+	if l.segments[len(l.segments)-1].size <= segmentHeaderBytes {
+		return nil
+	}
+	return l.rotateLocked()
+}

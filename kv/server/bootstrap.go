@@ -1,0 +1,202 @@
+package server
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"tidemark/mcbp"
+)
+
+const (
+	// maxAuthFailures on one connection end it.
+	maxAuthFailures = 8
+
+	collectionsManifest = `{"uid":"0","scopes":[{"name":"_default","uid":"0","collections":[{"name":"_default","uid":"0"}]}]}`
+)
+
+func (c *conn) hello(f mcbp.Frame) {
+	asked, err := mcbp.DecodeFeatures(f.Value)
+	if err != nil {
+		c.status(f.Header, mcbp.StatusInvalid, nil)
+		return
+	}
+	var give []mcbp.Feature
+	set := featureSet{}
+	for _, x := range asked {
+		if !granted(x) || slices.Contains(give, x) {
+			continue
+		}
+		give = append(give, x)
+		switch x {
+		case mcbp.FeatureMutationToken:
+			set.tokens = true
+		case mcbp.FeatureJSON:
+			set.json = true
+		case mcbp.FeatureXattr:
+			set.xattr = true
+		case mcbp.FeatureCollections:
+			set.collections = true
+		case mcbp.FeatureDedupNMVB:
+			set.dedupNMVB = true
+		}
+	}
+	if c.dcp != nil { // a producer reads the features without a lock
+		c.status(f.Header, mcbp.StatusInvalid, nil)
+		return
+	}
+	c.features = set
+	c.value(f.Header, mcbp.AppendFeatures(nil, give))
+}
+
+// errorMap describes the statuses this server gives, for clients that do not know them.
+func (c *conn) errorMap(f mcbp.Frame) {
+	type entry struct {
+		Name  string   `json:"name"`
+		Desc  string   `json:"desc"`
+		Attrs []string `json:"attrs"`
+	}
+	entries := map[string]entry{}
+	for _, e := range [...]struct {
+		status mcbp.Status
+		desc   string
+		attrs  []string
+	}{
+		{mcbp.StatusKeyNotFound, "the document does not exist", []string{"item-only"}},
+		{mcbp.StatusKeyExists, "the document exists or has another cas", []string{"item-only"}},
+		{mcbp.StatusTooBig, "the value is too large", []string{"item-only", "invalid-input"}},
+		{mcbp.StatusInvalid, "the request is malformed", []string{"internal", "invalid-input"}},
+		{mcbp.StatusNotMyVBucket, "another node has the vbucket", []string{"fetch-config", "invalid-input"}},
+		{mcbp.StatusNoBucket, "no bucket is selected", []string{"conn-state-invalidated"}},
+		{mcbp.StatusAuthError, "not authenticated", []string{"conn-state-invalidated", "auth"}},
+		{mcbp.StatusUnknownCommand, "the command is not known", []string{"support"}},
+		{mcbp.StatusNoMemory, "the memory quota is used up", []string{"temp", "retry-later"}},
+		{mcbp.StatusNotSupported, "the command is not supported here", []string{"support"}},
+		{mcbp.StatusInternal, "internal error", []string{"internal", "conn-state-invalidated"}},
+		{mcbp.StatusTemporary, "cannot be done now", []string{"temp", "retry-now"}},
+		{mcbp.StatusUnknownCollection, "the collection does not exist", []string{"item-only"}},
+	} {
+		entries[fmt.Sprintf("%x", uint16(e.status))] = entry{Name: e.status.String(), Desc: e.desc, Attrs: e.attrs}
+	}
+	body, err := json.Marshal(map[string]any{"version": 1, "revision": 1, "errors": entries})
+	if err != nil {
+		c.status(f.Header, mcbp.StatusInternal, nil)
+		return
+	}
+	c.value(f.Header, body)
+}
+
+func (c *conn) saslAuth(f mcbp.Frame) error {
+	if c.dcp != nil {
+		c.status(f.Header, mcbp.StatusInvalid, nil)
+		return nil
+	}
+	c.authed, c.sasl = false, nil
+	mech := string(f.Key)
+	if mech == mechPlain {
+		if !c.srv.auth.plain(f.Value) {
+			return c.authFailed(f, errScram)
+		}
+		c.authed = true
+		c.status(f.Header, mcbp.StatusOK, nil)
+		return nil
+	}
+	x, first, err := c.srv.auth.begin(mech, f.Value)
+	if err != nil {
+		return c.authFailed(f, err)
+	}
+	c.sasl = x
+	c.reply(f.Header, mcbp.Frame{Header: mcbp.Header{VBucketOrStatus: uint16(mcbp.StatusAuthContinue)}, Value: first}, nil)
+	return nil
+}
+
+func (c *conn) saslStep(f mcbp.Frame) error {
+	if c.sasl == nil {
+		return c.authFailed(f, fmt.Errorf("%w: SASL_STEP without SASL_AUTH", errScram))
+	}
+	last, err := c.sasl.finish(f.Value)
+	c.sasl = nil
+	if err != nil {
+		return c.authFailed(f, err)
+	}
+	c.authed = true
+	c.value(f.Header, last)
+	return nil
+}
+
+func (c *conn) authFailed(f mcbp.Frame, err error) error {
+	c.srv.counters.AuthFailures.Add(1)
+	c.authFailures++
+	c.srv.opts.Logger.Warn("authentication failed", "remote", c.nc.RemoteAddr(), "error", err)
+	c.status(f.Header, mcbp.StatusAuthError, nil)
+	if c.authFailures >= maxAuthFailures {
+		return fmt.Errorf("%d failed authentications", c.authFailures)
+	}
+	return nil
+}
+
+func (c *conn) selectBucket(f mcbp.Frame) error {
+	b := c.srv.opts.Buckets[string(f.Key)]
+	switch {
+	case c.dcp != nil:
+		c.status(f.Header, mcbp.StatusInvalid, nil)
+	case b == nil:
+		c.status(f.Header, mcbp.StatusKeyNotFound, nil)
+	default:
+		c.bucket = b
+		c.config = configSeen{}
+		c.status(f.Header, mcbp.StatusOK, nil)
+	}
+	return nil
+}
+
+// clusterConfig answers with the cluster config, or with nothing when the client says that it has this one.
+func (c *conn) clusterConfig(f mcbp.Frame) {
+	known, ok, err := mcbp.DecodeKnownConfig(f.Extras)
+	if err != nil {
+		c.status(f.Header, mcbp.StatusInvalid, nil)
+		return
+	}
+	config := c.bucket.Config()
+	if ok && (known.RevEpoch > config.RevEpoch || known.RevEpoch == config.RevEpoch && known.Rev >= config.Rev) {
+		c.status(f.Header, mcbp.StatusOK, nil)
+		return
+	}
+	c.config = configSeen{config.RevEpoch, config.Rev}
+	c.reply(f.Header, mcbp.Frame{Header: mcbp.Header{Datatype: c.jsonType()}, Value: config.JSON}, nil)
+}
+
+// notMyVBucket answers that another node has the vbucket, with the config that says which; a client that asked for it gets
+// each config once only.
+func (c *conn) notMyVBucket(h mcbp.Header) {
+	c.srv.counters.NotMyVBucket.Add(1)
+	config := c.bucket.Config()
+	answer := mcbp.Frame{Header: mcbp.Header{VBucketOrStatus: uint16(mcbp.StatusNotMyVBucket)}}
+	seen := configSeen{config.RevEpoch, config.Rev}
+	if !c.features.dedupNMVB || c.config != seen {
+		answer.Value, answer.Datatype = config.JSON, c.jsonType()
+		c.config = seen
+	}
+	c.reply(h, answer, nil)
+}
+
+func (c *conn) jsonType() mcbp.Datatype {
+	if c.features.json {
+		return mcbp.DatatypeJSON
+	}
+	return 0
+}
+
+// collectionID knows one path: the default collection of the default scope.
+func (c *conn) collectionID(f mcbp.Frame) {
+	path := string(f.Value)
+	if path == "" {
+		path = string(f.Key)
+	}
+	switch path {
+	case "_default._default", "_default.", "._default", ".":
+		c.reply(f.Header, mcbp.Frame{Extras: mcbp.AppendCollectionID(nil, 0, 0)}, nil)
+	default:
+		c.status(f.Header, mcbp.StatusUnknownCollection, nil)
+	}
+}

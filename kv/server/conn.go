@@ -1,0 +1,304 @@
+package server
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/kv/store"
+	"tidemark/mcbp"
+)
+
+const (
+	// readBufferBytes holds most frames whole, so that they are handled in place.
+	readBufferBytes = 64 << 10
+	// flushBytes of answers, or of writes that answers wait for, are sent without looking for more requests.
+	flushBytes      = 64 << 10
+	flushWriteBytes = 1 << 20
+	// keepBytes is the largest buffer a connection keeps.
+	keepBytes = 1 << 20
+)
+
+// errQuit ends a connection that asked for it.
+var errQuit = errors.New("client quits")
+
+// conn is one client connection. One goroutine (serve) reads requests and answers them; a DCP producer has a second one,
+// which writes stream messages under wmu.
+type conn struct {
+	srv *Server
+	nc  net.Conn
+	id  uint64
+	r   *bufio.Reader
+
+	// Of the reading goroutine.
+	out          []byte   // answers to be sent
+	waits        []answer // which of them depend on the log
+	config       configSeen
+	sasl         *exchange
+	authFailures int
+
+	// Set by the reading goroutine before a producer exists, read-only afterwards.
+	authed   bool
+	bucket   *Bucket
+	features featureSet
+	dcp      *producer
+
+	group *errgroup.Group
+	wmu   sync.Mutex // socket writes: whole messages, in order
+}
+
+// answer is a part of out that may be sent only when its ticket is in the log.
+type answer struct {
+	ticket     *store.Ticket
+	start, end int
+	request    mcbp.Header
+}
+
+type featureSet struct{ tokens, json, xattr, collections, dedupNMVB bool }
+
+// configSeen is the newest cluster config the client is known to have.
+type configSeen struct{ epoch, rev int64 }
+
+func newConn(s *Server, nc net.Conn, id uint64) *conn {
+	if tcp, ok := nc.(*net.TCPConn); ok {
+		_ = tcp.SetNoDelay(true)
+		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: keepAlivePeriod, Interval: keepAlivePeriod})
+	}
+	return &conn{srv: s, nc: nc, id: id, r: bufio.NewReaderSize(nc, readBufferBytes)}
+}
+
+func (c *conn) close() { _ = c.nc.Close() }
+
+// serve reads and answers requests until the connection ends.
+func (c *conn) serve(ctx context.Context, group *errgroup.Group) {
+	c.group = group
+	err := c.loop(ctx)
+	c.close()
+	if c.dcp != nil {
+		c.dcp.stop()
+	}
+	c.srv.forget(c)
+	switch {
+	case ctx.Err() != nil, errors.Is(err, io.EOF), errors.Is(err, errQuit), errors.Is(err, net.ErrClosed):
+		c.srv.opts.Logger.Trace("connection ended", "remote", c.nc.RemoteAddr())
+	case errors.Is(err, mcbp.ErrMagic), errors.Is(err, mcbp.ErrTooLarge), errors.Is(err, mcbp.ErrLengths), errors.Is(err, mcbp.ErrMalformed):
+		c.srv.counters.ProtocolErrors.Add(1)
+		c.srv.opts.Logger.Warn("connection closed: protocol violation", "remote", c.nc.RemoteAddr(), "error", err)
+	default:
+		c.srv.opts.Logger.Debug("connection closed", "remote", c.nc.RemoteAddr(), "error", err)
+	}
+}
+
+func (c *conn) loop(ctx context.Context) error {
+	for {
+		if !c.frameBuffered() {
+			if err := c.flush(); err != nil {
+				return err
+			}
+		}
+		f, used, err := c.read()
+		if err != nil {
+			if errors.Is(err, mcbp.ErrMagic) || errors.Is(err, mcbp.ErrTooLarge) || errors.Is(err, mcbp.ErrLengths) {
+				_ = c.flush() // what came before the violation was fine
+			}
+			return err
+		}
+		err = c.dispatch(ctx, f)
+		if used > 0 {
+			_, _ = c.r.Discard(used)
+		}
+		if err != nil {
+			_ = c.flush()
+			return err
+		}
+		if len(c.out) >= flushBytes || c.waiting() >= flushWriteBytes {
+			if err := c.flush(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// frameBuffered says whether a whole frame waits in the read buffer, so that answers may wait for its answer.
+func (c *conn) frameBuffered() bool {
+	n := c.r.Buffered()
+	if n < mcbp.HeaderSize {
+		return false
+	}
+	head, err := c.r.Peek(mcbp.HeaderSize)
+	if err != nil {
+		return false
+	}
+	h, err := mcbp.ParseHeader(head)
+	return err == nil && h.Size() <= n
+}
+
+func (c *conn) waiting() int {
+	if len(c.waits) == 0 {
+		return 0
+	}
+	return c.waits[len(c.waits)-1].ticket.Size()
+}
+
+// read waits for the next frame. used is how much of the read buffer it occupies (Discard it after use); 0 for a large
+// frame, which has memory of its own that grew as the bytes came.
+func (c *conn) read() (f mcbp.Frame, used int, err error) {
+	idle := c.srv.opts.IdleTimeout
+	if !c.authed {
+		idle = c.srv.opts.AuthTimeout
+	}
+	if c.dcp != nil {
+		idle = 0 // NOOPs and keep-alives watch over it
+	}
+	c.setReadDeadline(idle)
+	head, err := c.r.Peek(1)
+	if err != nil {
+		return f, 0, c.silent(err, "no request", idle)
+	}
+	if !mcbp.Magic(head[0]).Valid() {
+		return f, 0, fmt.Errorf("%w: %#02x", mcbp.ErrMagic, head[0])
+	}
+	if c.r.Buffered() < mcbp.HeaderSize {
+		c.setReadDeadline(c.srv.opts.FrameTimeout)
+	}
+	if head, err = c.r.Peek(mcbp.HeaderSize); err != nil {
+		return f, 0, c.silent(err, "an unfinished header", c.srv.opts.FrameTimeout)
+	}
+	h, err := mcbp.ParseHeader(head)
+	if err != nil {
+		return f, 0, err
+	}
+	if c.r.Buffered() < h.Size() {
+		c.setReadDeadline(c.srv.opts.FrameTimeout)
+	}
+	if h.Size() <= readBufferBytes {
+		whole, err := c.r.Peek(h.Size())
+		if err != nil {
+			return f, 0, c.silent(err, "an unfinished frame", c.srv.opts.FrameTimeout)
+		}
+		return h.Frame(whole[mcbp.HeaderSize:]), h.Size(), nil
+	}
+	_, _ = c.r.Discard(mcbp.HeaderSize)
+	var body bytes.Buffer
+	if _, err := io.CopyN(&body, c.r, int64(h.BodyLen)); err != nil {
+		return f, 0, c.silent(err, "an unfinished frame", c.srv.opts.FrameTimeout)
+	}
+	return h.Frame(body.Bytes()), 0, nil
+}
+
+func (c *conn) setReadDeadline(after time.Duration) {
+	deadline := time.Time{}
+	if after > 0 {
+		deadline = c.srv.opts.Now().Add(after)
+	}
+	_ = c.nc.SetReadDeadline(deadline)
+}
+
+// silent names a timeout.
+func (c *conn) silent(err error, what string, after time.Duration) error {
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return fmt.Errorf("%s for %v: %w", what, after, err)
+	}
+	return err
+}
+
+// reply adds an answer. A ticket, when not nil, must be in the log before it is sent.
+func (c *conn) reply(h mcbp.Header, f mcbp.Frame, ticket *store.Ticket) {
+	start := len(c.out)
+	f.Header.Magic, f.Header.Op, f.Header.Opaque = mcbp.MagicResponse, h.Op, h.Opaque
+	out, err := mcbp.Append(c.out, f)
+	if err != nil { // an answer of ours that cannot be expressed
+		c.srv.opts.Logger.Error("answer cannot be encoded", "opcode", h.Op, "error", err)
+		c.status(h, mcbp.StatusInternal, ticket)
+		return
+	}
+	c.out = out
+	c.after(h, ticket, start)
+}
+
+// after makes what was added since start wait for a ticket; nothing may have been added (a quiet request).
+func (c *conn) after(h mcbp.Header, ticket *store.Ticket, start int) {
+	if ticket != nil {
+		c.waits = append(c.waits, answer{ticket: ticket, start: start, end: len(c.out), request: h})
+	}
+}
+
+// status adds an answer that is only a status.
+func (c *conn) status(h mcbp.Header, s mcbp.Status, ticket *store.Ticket) {
+	c.reply(h, mcbp.Frame{Header: mcbp.Header{VBucketOrStatus: uint16(s)}}, ticket)
+}
+
+// value adds a successful answer with a value.
+func (c *conn) value(h mcbp.Header, value []byte) {
+	c.reply(h, mcbp.Frame{Value: value}, nil)
+}
+
+// flush sends the answers, after everything they depend on is in the log.
+func (c *conn) flush() error {
+	if len(c.out) == 0 && len(c.waits) == 0 {
+		return nil
+	}
+	c.settle()
+	if len(c.out) == 0 {
+		return nil
+	}
+	c.wmu.Lock()
+	err := c.write(c.out, c.srv.opts.WriteTimeout)
+	c.wmu.Unlock()
+	if cap(c.out) > keepBytes {
+		c.out = nil
+	}
+	c.out = c.out[:0]
+	return err
+}
+
+// settle waits for the log; answers whose write failed are replaced by "temporary failure".
+func (c *conn) settle() {
+	failed := false
+	for i := len(c.waits) - 1; i >= 0; i-- { // the last first: one write then settles all
+		failed = c.waits[i].ticket.Wait() != nil || failed
+	}
+	if failed {
+		var out []byte
+		at := 0
+		for _, w := range c.waits {
+			out = append(out, c.out[at:w.start]...)
+			at = w.end
+			if w.ticket.Wait() == nil {
+				out = append(out, c.out[w.start:w.end]...)
+				continue
+			}
+			c.srv.counters.TemporaryFailures.Add(1)
+			out, _ = mcbp.Append(out, mcbp.Frame{Header: mcbp.Response(w.request, mcbp.StatusTemporary)})
+		}
+		c.out = append(out, c.out[at:]...)
+	}
+	clear(c.waits)
+	c.waits = c.waits[:0]
+}
+
+// write sends bytes; the caller holds wmu. Progress restarts the limit.
+func (c *conn) write(b []byte, limit time.Duration) error {
+	for len(b) > 0 {
+		_ = c.nc.SetWriteDeadline(c.srv.opts.Now().Add(limit))
+		n, err := c.nc.Write(b)
+		b = b[n:]
+		if err != nil && (n == 0 || !errors.Is(err, os.ErrDeadlineExceeded)) {
+			c.close()
+			if errors.Is(err, os.ErrDeadlineExceeded) {
+				return fmt.Errorf("the client took no bytes for %v: %w", limit, err)
+			}
+			return err
+		}
+	}
+	return nil
+}

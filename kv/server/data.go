@@ -1,0 +1,263 @@
+package server
+
+import (
+	"encoding/json"
+	"errors"
+
+	"tidemark/kv/store"
+	"tidemark/mcbp"
+)
+
+// quiet says whether a request wants no answer for the usual outcome.
+func quiet(op mcbp.Opcode) bool {
+	switch op {
+	case opGetQ, opGetKQ, opSetQ, opAddQ, opReplaceQ, opDeleteQ, opGATQ:
+		return true
+	}
+	return false
+}
+
+// document finds the vbucket and the plain key of a request, or answers it and returns nil.
+func (c *conn) document(f mcbp.Frame) (*store.VBucket, []byte) {
+	key := f.Key
+	if c.features.collections {
+		collection, rest, err := mcbp.SplitCollectionKey(key)
+		if err != nil {
+			c.status(f.Header, mcbp.StatusInvalid, nil)
+			return nil, nil
+		}
+		if collection != 0 {
+			c.status(f.Header, mcbp.StatusUnknownCollection, nil)
+			return nil, nil
+		}
+		key = rest
+	}
+	if len(key) == 0 || len(key) > store.MaxKeyBytes {
+		c.status(f.Header, mcbp.StatusInvalid, nil)
+		return nil, nil
+	}
+	v := c.bucket.Store.VBucket(f.VBucket())
+	if v == nil {
+		c.notMyVBucket(f.Header)
+		return nil, nil
+	}
+	return v, key
+}
+
+// failed answers a request that the store refused.
+func (c *conn) failed(h mcbp.Header, err error, ticket *store.Ticket) {
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		c.status(h, mcbp.StatusKeyNotFound, ticket)
+	case errors.Is(err, store.ErrExists):
+		c.status(h, mcbp.StatusKeyExists, ticket)
+	case errors.Is(err, store.ErrNotMyVBucket):
+		c.notMyVBucket(h)
+	case errors.Is(err, store.ErrNoMemory):
+		c.srv.counters.NoMemory.Add(1)
+		c.status(h, mcbp.StatusNoMemory, nil)
+	case errors.Is(err, store.ErrTemporary):
+		c.srv.counters.TemporaryFailures.Add(1)
+		c.status(h, mcbp.StatusTemporary, nil)
+	default:
+		c.srv.opts.Logger.Error("request failed", "opcode", h.Op, "error", err)
+		c.status(h, mcbp.StatusInternal, nil)
+	}
+}
+
+func (c *conn) get(f mcbp.Frame) {
+	v, key := c.document(f)
+	if v == nil {
+		return
+	}
+	c.srv.counters.Gets.Add(1)
+	r, err := v.Get(key)
+	if err != nil {
+		c.srv.counters.GetMisses.Add(1)
+		if quiet(f.Op) && errors.Is(err, store.ErrNotFound) {
+			c.after(f.Header, r.Ticket, len(c.out))
+			return
+		}
+		c.failed(f.Header, err, r.Ticket)
+		return
+	}
+	c.answerDocument(f, r)
+}
+
+// answerDocument answers with a document.
+func (c *conn) answerDocument(f mcbp.Frame, r store.Result) {
+	value, datatype := c.shown(r.Doc, false)
+	answer := mcbp.Frame{
+		Header: mcbp.Header{CAS: r.Doc.Cas, Datatype: datatype},
+		Extras: mcbp.AppendGetReply(nil, r.Doc.Flags), Value: value,
+	}
+	if f.Op == opGetK || f.Op == opGetKQ {
+		answer.Key = f.Key
+	}
+	c.reply(f.Header, answer, r.Ticket)
+}
+
+// shown is a document's value and datatype as this client understands them: without extended attributes unless asked for,
+// JSON marked only when that was negotiated.
+func (c *conn) shown(d *store.Doc, xattrs bool) ([]byte, mcbp.Datatype) {
+	value, datatype := d.Value, mcbp.Datatype(d.Datatype)
+	if datatype.Has(mcbp.DatatypeXattr) && !xattrs {
+		if _, document, err := mcbp.SplitXattrs(value); err == nil {
+			value = document
+		}
+		datatype &^= mcbp.DatatypeXattr
+	}
+	if !c.features.json {
+		datatype &^= mcbp.DatatypeJSON
+	}
+	return value, datatype
+}
+
+func (c *conn) store(f mcbp.Frame, kind store.Kind) {
+	v, key := c.document(f)
+	if v == nil {
+		return
+	}
+	extras, err := mcbp.DecodeStore(f.Extras)
+	datatype, ok := c.datatype(f)
+	switch {
+	case err != nil || !ok:
+		c.status(f.Header, mcbp.StatusInvalid, nil)
+		return
+	case len(f.Value) > maxValue(datatype):
+		c.status(f.Header, mcbp.StatusTooBig, nil)
+		return
+	}
+	c.change(f, v, store.Change{
+		Kind: kind, Key: key, Value: f.Value, Flags: extras.Flags, Expiry: c.expiry(extras.Expiry), Datatype: byte(datatype), Cas: f.CAS,
+	})
+}
+
+func maxValue(d mcbp.Datatype) int {
+	if d.Has(mcbp.DatatypeXattr) {
+		return store.MaxValueBytes + 1<<20
+	}
+	return store.MaxValueBytes
+}
+
+// datatype finds a value's datatype; ok is false when the client uses one that was not negotiated, or wrongly.
+func (c *conn) datatype(f mcbp.Frame) (mcbp.Datatype, bool) {
+	d := f.Datatype
+	if d.Has(mcbp.DatatypeSnappy) || d.Has(mcbp.DatatypeXattr) && !c.features.xattr {
+		return 0, false
+	}
+	document := f.Value
+	d &= mcbp.DatatypeXattr
+	if d != 0 {
+		_, rest, err := mcbp.SplitXattrs(f.Value)
+		if err != nil {
+			return 0, false
+		}
+		document = rest
+	}
+	if c.features.json && json.Valid(document) {
+		d |= mcbp.DatatypeJSON
+	}
+	return d, true
+}
+
+func (c *conn) expiry(e uint32) uint32 {
+	return store.AbsoluteExpiry(e, uint32(c.srv.opts.Now().Unix()))
+}
+
+func (c *conn) remove(f mcbp.Frame) {
+	if v, key := c.document(f); v != nil {
+		c.change(f, v, store.Change{Kind: store.Delete, Key: key, Cas: f.CAS})
+	}
+}
+
+func (c *conn) touch(f mcbp.Frame) {
+	v, key := c.document(f)
+	if v == nil {
+		return
+	}
+	expiry, err := mcbp.DecodeTouch(f.Extras)
+	if err != nil {
+		c.status(f.Header, mcbp.StatusInvalid, nil)
+		return
+	}
+	c.change(f, v, store.Change{Kind: store.Touch, Key: key, Expiry: c.expiry(expiry), Cas: f.CAS})
+}
+
+// change makes a change and answers when it is in the log.
+func (c *conn) change(f mcbp.Frame, v *store.VBucket, change store.Change) {
+	r, err := v.Apply(change)
+	if err != nil {
+		if f.Op == opGATQ && errors.Is(err, store.ErrNotFound) {
+			c.after(f.Header, r.Ticket, len(c.out))
+			return
+		}
+		c.failed(f.Header, err, r.Ticket)
+		return
+	}
+	c.srv.counters.Mutations.Add(1)
+	switch {
+	case f.Op == opGAT || f.Op == opGATQ:
+		c.answerDocument(f, r)
+	case quiet(f.Op):
+		c.after(f.Header, r.Ticket, len(c.out))
+	default:
+		answer := mcbp.Frame{Header: mcbp.Header{CAS: r.Doc.Cas}}
+		if c.features.tokens {
+			var token [16]byte
+			answer.Extras = mcbp.MutationToken{VBUUID: r.VBUUID, Seqno: r.Doc.Seqno}.AppendExtras(token[:0])
+		}
+		c.reply(f.Header, answer, r.Ticket)
+	}
+}
+
+func (c *conn) allSeqnos(f mcbp.Frame) {
+	want, collection, err := mcbp.DecodeVBSeqnosRequest(f.Extras)
+	if err != nil || want > mcbp.VBucketDead {
+		c.status(f.Header, mcbp.StatusInvalid, nil)
+		return
+	}
+	if collection != 0 {
+		c.status(f.Header, mcbp.StatusUnknownCollection, nil)
+		return
+	}
+	var out []byte
+	for i := range c.bucket.Store.VBuckets() {
+		state, high := c.bucket.Store.VBucket(uint16(i)).Status()
+		if want == mcbp.VBucketAlive && state != store.Dead || byte(want) == byte(state) {
+			out = mcbp.AppendVBSeqno(out, mcbp.VBucketSeqno{VBucket: uint16(i), Seqno: high})
+		}
+	}
+	c.value(f.Header, out)
+}
+
+// observeSeqno says how far a branch is durable; after a failover also where the asked branch ended.
+func (c *conn) observeSeqno(f mcbp.Frame) {
+	v := c.bucket.Store.VBucket(f.VBucket())
+	if v == nil {
+		c.notMyVBucket(f.Header)
+		return
+	}
+	uuid, err := mcbp.DecodeRollback(f.Value) // the same eight bytes
+	if err != nil {
+		c.status(f.Header, mcbp.StatusInvalid, nil)
+		return
+	}
+	state, h := v.History()
+	if state != store.Active {
+		c.notMyVBucket(f.Header)
+		return
+	}
+	answer := mcbp.ObserveSeqno{VBucket: f.VBucket(), VBUUID: h.Failover[0].UUID, Persisted: h.High, Current: h.High}
+	for i, e := range h.Failover {
+		if e.UUID != uuid {
+			continue
+		}
+		if i > 0 {
+			answer.Failover, answer.OldVBUUID, answer.OldSeqno = true, uuid, h.Failover[i-1].Seqno
+		}
+		c.value(f.Header, answer.AppendValue(nil))
+		return
+	}
+	c.status(f.Header, mcbp.StatusKeyNotFound, nil)
+}

@@ -1,0 +1,256 @@
+package server
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"time"
+
+	"tidemark/kv/store"
+	"tidemark/mcbp"
+)
+
+const (
+	defaultNoopInterval = 20 * time.Second
+	minNoopInterval     = 100 * time.Millisecond
+	maxNoopInterval     = time.Hour
+)
+
+// dcpOpen makes the connection a producer. A second one on the same connection ends it; another connection of the same
+// name is closed.
+func (c *conn) dcpOpen(ctx context.Context, f mcbp.Frame) error {
+	c.srv.counters.DCPOpens.Add(1)
+	if c.dcp != nil {
+		return fmt.Errorf("%w: a second DCP_OPEN on one connection", mcbp.ErrMalformed)
+	}
+	open, err := mcbp.DecodeOpen(f.Extras)
+	const known = mcbp.OpenProducer | mcbp.OpenXattrs | mcbp.OpenNoValue | mcbp.OpenDeleteTimes
+	switch {
+	case err != nil, len(f.Key) == 0, len(f.Key) > mcbp.MaxConnectionName, open.Flags&^(known|mcbp.OpenNotifier) != 0:
+		c.status(f.Header, mcbp.StatusInvalid, nil)
+		return nil
+	case open.Flags&mcbp.OpenProducer == 0 || open.Flags&mcbp.OpenNotifier != 0:
+		c.status(f.Header, mcbp.StatusNotSupported, nil)
+		return nil
+	}
+	p := newProducer(c, string(f.Key), open.Flags)
+	c.dcp = p
+	c.srv.claim(p.name, c)
+	c.status(f.Header, mcbp.StatusOK, nil)
+	if err := c.flush(); err != nil {
+		return err
+	}
+	c.group.Go(func() error {
+		p.run(ctx)
+		return nil
+	})
+	return nil
+}
+
+func (c *conn) dcpRequest(f mcbp.Frame) error {
+	switch f.Op {
+	case mcbp.OpDCPControl:
+		c.status(f.Header, c.dcp.control(string(f.Key), string(f.Value)), nil)
+	case mcbp.OpDCPBufferAck:
+		n, err := mcbp.DecodeBufferAck(f.Extras)
+		if err != nil {
+			return err
+		}
+		c.dcp.acknowledged(int64(n))
+	case mcbp.OpDCPNoop:
+		c.status(f.Header, mcbp.StatusOK, nil)
+	case mcbp.OpDCPFailoverLog:
+		v := c.bucket.Store.VBucket(f.VBucket())
+		if v == nil {
+			c.notMyVBucket(f.Header)
+			return nil
+		}
+		state, h := v.History()
+		if state != store.Active {
+			c.notMyVBucket(f.Header)
+			return nil
+		}
+		c.value(f.Header, failoverValue(h))
+	case mcbp.OpDCPStreamReq:
+		return c.streamRequest(f)
+	case mcbp.OpDCPCloseStream:
+		return c.closeStream(f)
+	default:
+		c.status(f.Header, mcbp.StatusNotSupported, nil)
+	}
+	return nil
+}
+
+func failoverValue(h store.History) []byte {
+	log := make([]mcbp.FailoverEntry, len(h.Failover))
+	for i, e := range h.Failover {
+		log[i] = mcbp.FailoverEntry{VBUUID: e.UUID, Seqno: e.Seqno}
+	}
+	return mcbp.AppendFailoverLog(nil, log)
+}
+
+// control sets one of the producer's settings.
+func (p *producer) control(key, value string) mcbp.Status {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	flag, flagErr := strconv.ParseBool(value)
+	number, numberErr := strconv.ParseFloat(value, 64)
+	switch key {
+	case mcbp.ControlBufferSize:
+		n, err := strconv.ParseUint(value, 10, 32)
+		if err != nil {
+			return mcbp.StatusInvalid
+		}
+		p.buffer = int64(n)
+	case mcbp.ControlNoopInterval:
+		if numberErr != nil || number < minNoopInterval.Seconds() || number > maxNoopInterval.Seconds() {
+			return mcbp.StatusInvalid
+		}
+		p.noopInterval = time.Duration(number * float64(time.Second))
+	case mcbp.ControlEnableNoop, mcbp.ControlEndOnClose, mcbp.ControlExpiryOpcode:
+		if flagErr != nil {
+			return mcbp.StatusInvalid
+		}
+		switch key {
+		case mcbp.ControlEnableNoop:
+			p.noop = flag
+		case mcbp.ControlEndOnClose:
+			p.endOnClose = flag
+		default:
+			p.expiryOpcode.Store(flag)
+		}
+	case mcbp.ControlPriority, mcbp.ControlCursorDrop, mcbp.ControlForceCompress, "supports_cursor_dropping_vulcan",
+		"backfill_order", "connection_manager_interval", "v7_dcp_status_codes", "supports_hifi_MFU":
+		// They change nothing here: one priority, nothing compressed, no cursor to drop.
+	default:
+		return mcbp.StatusInvalid
+	}
+	p.kick()
+	return mcbp.StatusOK
+}
+
+// streamFilter is the JSON value of a stream request. Numbers travel as strings, ids in hexadecimal.
+type streamFilter struct {
+	Collections []string `json:"collections"`
+	Scope       *string  `json:"scope"`
+	UID         *string  `json:"uid"`
+	StreamID    *int     `json:"sid"`
+	PurgeSeqno  string   `json:"purge_seqno"`
+}
+
+// readFilter checks the JSON value of a stream request: only the default collection exists.
+func readFilter(value []byte) (clientPurge uint64, status mcbp.Status) {
+	if len(value) == 0 {
+		return 0, mcbp.StatusOK
+	}
+	var f streamFilter
+	if len(value) > mcbp.MaxStreamRequestFilter || json.Unmarshal(value, &f) != nil || f.StreamID != nil {
+		return 0, mcbp.StatusInvalid
+	}
+	ids := f.Collections
+	if f.Scope != nil {
+		ids = append(ids, *f.Scope)
+	}
+	for _, id := range ids {
+		if n, err := strconv.ParseUint(id, 16, 32); err != nil {
+			return 0, mcbp.StatusInvalid
+		} else if n != 0 {
+			return 0, mcbp.StatusUnknownCollection
+		}
+	}
+	if f.PurgeSeqno != "" {
+		n, err := strconv.ParseUint(f.PurgeSeqno, 10, 64)
+		if err != nil {
+			return 0, mcbp.StatusInvalid
+		}
+		clientPurge = n
+	}
+	return clientPurge, mcbp.StatusOK
+}
+
+// streamRequest decides about a stream and, when it is accepted, begins it behind its answer.
+func (c *conn) streamRequest(f mcbp.Frame) error {
+	c.srv.counters.StreamRequests.Add(1)
+	r, err := mcbp.DecodeStreamRequest(f.Extras)
+	if err != nil {
+		c.status(f.Header, mcbp.StatusInvalid, nil)
+		return nil
+	}
+	clientPurge, status := readFilter(f.Value)
+	const unsupported = mcbp.StreamTakeover | mcbp.StreamFromLatest
+	switch {
+	case status != mcbp.StatusOK:
+	case r.Flags&unsupported != 0 || c.dcp.needsNoop():
+		status = mcbp.StatusNotSupported
+	}
+	if status != mcbp.StatusOK {
+		c.status(f.Header, status, nil)
+		return nil
+	}
+	v := c.bucket.Store.VBucket(f.VBucket())
+	if v == nil {
+		c.notMyVBucket(f.Header)
+		return nil
+	}
+	state, history := v.History()
+	if state == store.Dead || state == store.Pending || state == store.Replica && r.Flags&mcbp.StreamActiveOnly != 0 {
+		c.notMyVBucket(f.Header)
+		return nil
+	}
+	if r.Flags&(mcbp.StreamToLatest|mcbp.StreamDiskOnly) != 0 {
+		r.End = history.High
+	}
+	outcome, seqno := history.Decide(store.StreamRequest{
+		Start: r.Start, End: r.End, VBUUID: r.VBUUID, SnapStart: r.SnapStart, SnapEnd: r.SnapEnd,
+		Strict: r.Flags&mcbp.StreamStrictVBUUID != 0, IgnorePurged: r.Flags&mcbp.StreamIgnorePurged != 0, ClientPurge: clientPurge,
+	})
+	switch {
+	case outcome == store.OutOfRange:
+		c.status(f.Header, mcbp.StatusRange, nil)
+	case c.dcp.has(f.VBucket()):
+		c.status(f.Header, mcbp.StatusKeyExists, nil)
+	case outcome == store.Rollback:
+		c.srv.counters.Rollbacks.Add(1)
+		c.reply(f.Header, mcbp.Frame{
+			Header: mcbp.Header{VBucketOrStatus: uint16(mcbp.StatusRollback)}, Value: mcbp.AppendRollback(nil, seqno),
+		}, nil)
+	default:
+		c.srv.counters.StreamsAccepted.Add(1)
+		c.value(f.Header, failoverValue(history))
+		if err := c.flush(); err != nil {
+			return err
+		}
+		c.dcp.begin(&stream{
+			p: c.dcp, vb: v, id: f.VBucket(), opaque: f.Opaque, start: r.Start, last: r.Start, end: r.End,
+			backfill: r.Start < history.High, noValue: r.Flags&mcbp.StreamNoValue != 0, activeOnly: state == store.Active,
+		})
+	}
+	return nil
+}
+
+// closeStream ends a stream: after the answer nothing of it follows, except STREAM_END when that was asked for.
+func (c *conn) closeStream(f mcbp.Frame) error {
+	if err := c.flush(); err != nil {
+		return err
+	}
+	c.wmu.Lock() // the producer is between two writes
+	st := c.dcp.remove(f.VBucket())
+	if st == nil {
+		c.wmu.Unlock()
+		c.status(f.Header, mcbp.StatusKeyNotFound, nil)
+		return nil
+	}
+	out, err := mcbp.Append(nil, mcbp.Frame{Header: mcbp.Response(f.Header, mcbp.StatusOK)})
+	if err == nil && c.dcp.wantsEnd() {
+		before := len(out)
+		out, err = appendStreamEnd(out, st, mcbp.EndClosed)
+		c.dcp.sent(len(out)-before, 1)
+	}
+	if err == nil {
+		err = c.write(out, c.srv.opts.DCPTimeout)
+	}
+	c.wmu.Unlock()
+	st.release()
+	return err
+}

@@ -1,0 +1,303 @@
+package server
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"tidemark/mcbp"
+)
+
+const (
+	// sendBytes is how much a producer gathers before it writes.
+	sendBytes = 256 << 10
+	// stepItems is how many versions a producer takes from a snapshot at a time.
+	stepItems = 128
+	// streamBytes is a stream's turn: then the next stream with something to say.
+	streamBytes = 64 << 10
+)
+
+// producer is the sending side of a DCP connection. The connection's reading goroutine makes and removes streams; run
+// sends. Lock order: a vbucket's lock, then mu; the connection's wmu before both.
+type producer struct {
+	c     *conn
+	name  string
+	flags mcbp.OpenFlags
+	wake  chan struct{} // capacity 1: something changed
+
+	expiryOpcode atomic.Bool
+	items        atomic.Int64 // versions sent
+
+	mu           sync.Mutex
+	streams      map[uint16]*stream
+	ready        []*stream // streams that may have something to send, each once
+	buffer       int64     // flow control window, 0 for none
+	unacked      int64
+	noop         bool
+	noopInterval time.Duration
+	noopSent     time.Time // zero when the last one was answered
+	endOnClose   bool
+	stopped      bool
+	bytes        int64
+
+	// Of the goroutine that holds wmu.
+	extras, key []byte
+}
+
+func newProducer(c *conn, name string, flags mcbp.OpenFlags) *producer {
+	return &producer{
+		c: c, name: name, flags: flags, wake: make(chan struct{}, 1), streams: map[uint16]*stream{}, noopInterval: defaultNoopInterval,
+	}
+}
+
+func (p *producer) kick() {
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// stop makes run end.
+func (p *producer) stop() {
+	p.mu.Lock()
+	p.stopped = true
+	p.mu.Unlock()
+	p.kick()
+}
+
+// releaseAll ends all streams without a word; the connection is gone.
+func (p *producer) releaseAll() {
+	p.mu.Lock()
+	p.stopped = true
+	streams := p.streams
+	p.streams, p.ready = map[uint16]*stream{}, nil
+	p.mu.Unlock()
+	p.c.srv.counters.Streams.Add(-int64(len(streams)))
+	for _, st := range streams {
+		st.release()
+	}
+}
+
+func (p *producer) needsNoop() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.flags&mcbp.OpenXattrs != 0 && !p.noop
+}
+
+func (p *producer) wantsEnd() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.endOnClose
+}
+
+func (p *producer) has(vb uint16) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.streams[vb] != nil
+}
+
+// begin adds a stream and looks at it once.
+func (p *producer) begin(st *stream) {
+	p.mu.Lock()
+	if p.stopped {
+		p.mu.Unlock()
+		return
+	}
+	p.streams[st.id] = st
+	p.mu.Unlock()
+	p.c.srv.counters.Streams.Add(1)
+	st.vb.Subscribe(st)
+	st.Notify()
+}
+
+// remove takes a stream out; nil when there is none. The caller holds wmu, so that no message of it is on its way.
+func (p *producer) remove(vb uint16) *stream {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	st := p.streams[vb]
+	if st != nil {
+		delete(p.streams, vb)
+		p.c.srv.counters.Streams.Add(-1)
+	}
+	return st
+}
+
+func (p *producer) acknowledged(n int64) {
+	p.mu.Lock()
+	p.unacked = max(0, p.unacked-n)
+	p.mu.Unlock()
+	p.kick()
+}
+
+func (p *producer) noopAnswered() {
+	p.mu.Lock()
+	p.noopSent = time.Time{}
+	p.mu.Unlock()
+}
+
+// sent counts messages that the consumer will acknowledge.
+func (p *producer) sent(bytes, messages int) {
+	p.mu.Lock()
+	p.unacked += int64(bytes)
+	p.bytes += int64(bytes)
+	p.mu.Unlock()
+	p.c.srv.counters.DCPBytes.Add(int64(bytes))
+	p.c.srv.counters.DCPMessages.Add(int64(messages))
+}
+
+type producerStatus struct {
+	streams                       int
+	unacked, buffer, items, bytes int64
+}
+
+func (p *producer) status() producerStatus {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return producerStatus{streams: len(p.streams), unacked: p.unacked, buffer: p.buffer, items: p.items.Load(), bytes: p.bytes}
+}
+
+// run sends until the connection ends.
+func (p *producer) run(ctx context.Context) {
+	timer := time.NewTimer(p.c.srv.opts.DCPTimeout)
+	defer timer.Stop()
+	defer p.releaseAll()
+	defer p.c.close()
+	buf := make([]byte, 0, sendBytes+(64<<10))
+	lastNoop := p.c.srv.opts.Now()
+	for {
+		turn, wait := p.next(&lastNoop)
+		if turn.stopped || turn.err != nil {
+			if turn.err != nil {
+				p.c.srv.opts.Logger.Warn("dcp connection closed", "name", p.name, "remote", p.c.nc.RemoteAddr(), "error", turn.err)
+			}
+			return
+		}
+		if turn.noop || turn.work {
+			var err error
+			if buf, err = p.send(buf[:0], turn); err != nil {
+				return
+			}
+			continue
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return
+		case <-p.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// send writes one turn's messages: a NOOP when it is due, then what the streams have.
+func (p *producer) send(buf []byte, turn turn) ([]byte, error) {
+	p.c.wmu.Lock()
+	defer p.c.wmu.Unlock()
+	if turn.noop {
+		var err error
+		if buf, err = mcbp.Append(buf, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPNoop, 0, noopOpaque)}); err != nil {
+			return buf, err
+		}
+	}
+	if turn.work {
+		buf = p.gather(buf)
+	}
+	if len(buf) == 0 {
+		return buf, nil
+	}
+	err := p.c.write(buf, p.c.srv.opts.DCPTimeout)
+	if cap(buf) > keepBytes+sendBytes {
+		buf = make([]byte, 0, sendBytes+(64<<10))
+	}
+	return buf, err
+}
+
+// noopOpaque marks NOOPs of the server.
+const noopOpaque = 0xffffffff
+
+// turn is what a producer is to do next.
+type turn struct {
+	stopped, noop, work bool
+	err                 error
+}
+
+// next decides: send, or wait for how long.
+func (p *producer) next(lastNoop *time.Time) (turn, time.Duration) {
+	now := p.c.srv.opts.Now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	t := turn{stopped: p.stopped, work: len(p.ready) > 0 && !p.fullLocked()}
+	wait := p.c.srv.opts.DCPTimeout
+	if !p.noop || t.stopped {
+		return t, wait
+	}
+	if !p.noopSent.IsZero() {
+		left := p.c.srv.opts.DCPTimeout - now.Sub(p.noopSent)
+		if left <= 0 {
+			t.err = errNoNoop
+		}
+		return t, left
+	}
+	left := p.noopInterval - now.Sub(*lastNoop)
+	if left <= 0 {
+		t.noop, p.noopSent, *lastNoop = true, now, now
+	}
+	return t, max(left, minNoopInterval)
+}
+
+// fullLocked says whether the flow control window is used up.
+func (p *producer) fullLocked() bool { return p.buffer > 0 && p.unacked >= p.buffer }
+
+// window is how many bytes may still be sent now (the last message may overshoot it).
+func (p *producer) window() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.buffer <= 0 {
+		return sendBytes
+	}
+	return int(min(p.buffer-p.unacked, sendBytes))
+}
+
+// gather fills buf with messages of the streams that are ready, one turn each, up to the flow control window.
+func (p *producer) gather(buf []byte) []byte {
+	before := len(buf)
+	limit := before + p.window()
+	messages := 0
+	for len(buf) < limit {
+		st := p.pop()
+		if st == nil {
+			break
+		}
+		var more bool
+		var n int
+		items := p.items.Load()
+		buf, n, more = st.step(buf, min(limit, len(buf)+streamBytes))
+		messages += n
+		p.c.srv.counters.DCPItems.Add(p.items.Load() - items)
+		if more {
+			st.Notify()
+		}
+	}
+	if len(buf) > before {
+		p.sent(len(buf)-before, messages)
+	}
+	return buf
+}
+
+// pop takes the next ready stream that still exists.
+func (p *producer) pop() *stream {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for len(p.ready) > 0 {
+		st := p.ready[0]
+		p.ready[0] = nil
+		p.ready = p.ready[1:]
+		st.queued.Store(false)
+		if p.streams[st.id] == st {
+			return st
+		}
+	}
+	p.ready = nil
+	return nil
+}

@@ -1,0 +1,258 @@
+// Package server speaks the memcached binary protocol and DCP for the buckets of a KV node.
+//
+// It promises: answers on a connection come in request order, and an answer that depends on a write is sent only after the
+// write has reached the log (many writes share one); a DCP stream shows exactly the durable versions of its vbucket in
+// ascending sequence numbers, in snapshots that are states the vbucket really had, never loses a wake-up and, when finite,
+// always ends with STREAM_END; a writer never waits for a DCP consumer. Every length is checked before memory is taken;
+// connections, frames, waiting and silence have limits.
+//
+// It never decides where vbuckets live (the cluster config is handed in) and keeps nothing on disk.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/kv/store"
+	"tidemark/mcbp"
+)
+
+// Limits of connections.
+const (
+	DefaultMaxConnections = 4096
+	DefaultIdleTimeout    = time.Hour
+	DefaultAuthTimeout    = 30 * time.Second
+	DefaultFrameTimeout   = time.Minute
+	DefaultWriteTimeout   = 30 * time.Second
+	// DefaultDCPTimeout ends a DCP connection whose consumer takes no bytes, or answers no NOOP, for so long.
+	DefaultDCPTimeout = 6 * time.Minute
+
+	keepAlivePeriod = 30 * time.Second
+)
+
+// Bucket is a bucket as the server needs it.
+type Bucket struct {
+	Store *store.Bucket
+	// Config is the present cluster config as JSON, with its revision.
+	Config func() ClusterConfig
+}
+
+// ClusterConfig is a cluster config ready for clients.
+type ClusterConfig struct {
+	JSON          []byte
+	RevEpoch, Rev int64
+}
+
+// Options of a server. Zero durations and numbers take the defaults.
+type Options struct {
+	NodeID  string
+	Version string
+	Buckets map[string]*Bucket
+	// User and Password are the only credentials. AllowPlain offers PLAIN besides SCRAM.
+	User, Password string
+	AllowPlain     bool
+
+	MaxConnections                                       int
+	IdleTimeout, AuthTimeout, FrameTimeout, WriteTimeout time.Duration
+	DCPTimeout                                           time.Duration
+
+	// Now is the clock; Random fills a slice with random bytes.
+	Now    func() time.Time
+	Random func([]byte)
+	Logger hclog.Logger
+}
+
+func (o *Options) setDefaults() {
+	if o.MaxConnections <= 0 {
+		o.MaxConnections = DefaultMaxConnections
+	}
+	for _, d := range []struct {
+		value    *time.Duration
+		fallback time.Duration
+	}{
+		{&o.IdleTimeout, DefaultIdleTimeout},
+		{&o.AuthTimeout, DefaultAuthTimeout},
+		{&o.FrameTimeout, DefaultFrameTimeout},
+		{&o.WriteTimeout, DefaultWriteTimeout},
+		{&o.DCPTimeout, DefaultDCPTimeout},
+	} {
+		if *d.value <= 0 {
+			*d.value = d.fallback
+		}
+	}
+	if o.Logger == nil {
+		o.Logger = hclog.NewNullLogger()
+	}
+}
+
+// Counters are totals since the start.
+type Counters struct {
+	Connections, ConnectionsTotal, ConnectionsRefused atomic.Int64
+	AuthFailures, ProtocolErrors                      atomic.Int64
+	Requests, Gets, GetMisses, Mutations              atomic.Int64
+	NotMyVBucket, TemporaryFailures, NoMemory         atomic.Int64
+
+	// DCPOpens and StreamRequests count every request received, whatever the answer.
+	DCPOpens, StreamRequests                   atomic.Int64
+	StreamsAccepted, Rollbacks, Streams        atomic.Int64
+	DCPConnections                             atomic.Int64
+	DCPMessages, DCPBytes, DCPItems, Snapshots atomic.Int64
+}
+
+// Server serves connections.
+type Server struct {
+	opts     Options
+	auth     *authenticator
+	counters Counters
+	started  time.Time
+
+	mu     sync.Mutex
+	conns  map[*conn]struct{}
+	dcp    map[dcpName]*conn // by bucket and connection name
+	nextID uint64
+}
+
+type dcpName struct{ bucket, name string }
+
+// New makes a server; Serve runs it.
+func New(opts Options) *Server {
+	opts.setDefaults()
+	return &Server{
+		opts: opts, auth: newAuthenticator(opts.User, opts.Password, opts.AllowPlain, opts.Random),
+		started: opts.Now(), conns: map[*conn]struct{}{}, dcp: map[dcpName]*conn{},
+	}
+}
+
+// Counters are the server's running totals.
+func (s *Server) Counters() *Counters { return &s.counters }
+
+// Serve accepts connections until ctx ends, then closes all of them and returns when their work is done.
+func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		<-ctx.Done()
+		_ = listener.Close()
+		s.closeAll()
+		return nil
+	})
+	group.Go(func() error { return s.accept(ctx, group, listener) })
+	return group.Wait()
+}
+
+func (s *Server) accept(ctx context.Context, group *errgroup.Group, listener net.Listener) error {
+	for {
+		nc, err := listener.Accept()
+		if err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			if errors.Is(err, net.ErrClosed) {
+				return fmt.Errorf("listener on %s was closed", listener.Addr())
+			}
+			s.opts.Logger.Warn("cannot accept a connection", "error", err)
+			select { // out of file handles, mostly: let some connections end
+			case <-ctx.Done():
+				return nil
+			case <-time.After(100 * time.Millisecond):
+			}
+			continue
+		}
+		c := s.admit(ctx, nc)
+		if c == nil {
+			_ = nc.Close()
+			continue
+		}
+		group.Go(func() error {
+			c.serve(ctx, group)
+			return nil
+		})
+	}
+}
+
+// admit registers a connection, or returns nil when there are too many.
+func (s *Server) admit(ctx context.Context, nc net.Conn) *conn {
+	s.counters.ConnectionsTotal.Add(1)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ctx.Err() != nil {
+		return nil
+	}
+	if len(s.conns) >= s.opts.MaxConnections {
+		if s.counters.ConnectionsRefused.Add(1)%1000 == 1 {
+			s.opts.Logger.Warn("connection refused: too many", "limit", s.opts.MaxConnections, "remote", nc.RemoteAddr())
+		}
+		return nil
+	}
+	s.nextID++
+	c := newConn(s, nc, s.nextID)
+	s.conns[c] = struct{}{}
+	s.counters.Connections.Store(int64(len(s.conns)))
+	return c
+}
+
+func (s *Server) forget(c *conn) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.conns, c)
+	s.counters.Connections.Store(int64(len(s.conns)))
+	if c.dcp != nil {
+		key := dcpName{c.bucket.Store.Name(), c.dcp.name}
+		if s.dcp[key] == c {
+			delete(s.dcp, key)
+		}
+		s.counters.DCPConnections.Store(int64(len(s.dcp)))
+	}
+}
+
+// claim gives a DCP connection name to c; an older connection of that name is closed.
+func (s *Server) claim(name string, c *conn) {
+	key := dcpName{c.bucket.Store.Name(), name}
+	s.mu.Lock()
+	old := s.dcp[key]
+	s.dcp[key] = c
+	s.counters.DCPConnections.Store(int64(len(s.dcp)))
+	s.mu.Unlock()
+	if old != nil && old != c {
+		s.opts.Logger.Info("dcp connection replaced by one with the same name", "name", name, "old", old.nc.RemoteAddr(), "new", c.nc.RemoteAddr())
+		old.close()
+	}
+}
+
+func (s *Server) closeAll() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		c.close()
+	}
+}
+
+// producers lists the DCP connections of a bucket.
+func (s *Server) producers(bucket string) []*producer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var out []*producer
+	for key, c := range s.dcp {
+		if key.bucket == bucket {
+			out = append(out, c.dcp)
+		}
+	}
+	return out
+}
+
+// granted are the HELLO features the server agrees to.
+func granted(f mcbp.Feature) bool {
+	switch f {
+	case mcbp.FeatureMutationToken, mcbp.FeatureXattr, mcbp.FeatureXerror, mcbp.FeatureSelectBucket, mcbp.FeatureJSON,
+		mcbp.FeatureFlexibleFrames, mcbp.FeatureCollections, mcbp.FeatureKnownConfig, mcbp.FeatureDedupNMVB:
+		return true
+	}
+	return false
+}

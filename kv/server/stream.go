@@ -1,0 +1,182 @@
+package server
+
+import (
+	"errors"
+	"sync/atomic"
+
+	"tidemark/kv/store"
+	"tidemark/mcbp"
+)
+
+var errNoNoop = errors.New("the consumer does not answer NOOP")
+
+// stream is one vbucket's stream on a connection. Only the sending goroutine (or one that holds the connection's wmu and
+// has removed the stream) touches the fields below queued.
+type stream struct {
+	p      *producer
+	vb     *store.VBucket
+	id     uint16
+	opaque uint32
+	start  uint64
+	end    uint64
+
+	backfill, noValue, activeOnly bool
+
+	queued atomic.Bool // it is in the producer's ready list
+
+	last   uint64 // everything up to it has been sent
+	marked bool   // a first marker has been sent
+	snap   *store.Snapshot
+	upTo   uint64       // end of snap
+	docs   []*store.Doc // taken from snap; those from next on are not yet sent
+	next   int
+}
+
+// Notify is part of store.Listener: the vbucket has something new.
+func (st *stream) Notify() {
+	if !st.queued.CompareAndSwap(false, true) {
+		return
+	}
+	st.p.mu.Lock()
+	st.p.ready = append(st.p.ready, st)
+	st.p.mu.Unlock()
+	st.p.kick()
+}
+
+// release gives back what the stream holds. It must be out of the producer's map.
+func (st *stream) release() {
+	st.vb.Unsubscribe(st)
+	if st.snap != nil {
+		st.snap.Close()
+		st.snap = nil
+	}
+	st.docs, st.next = nil, 0
+}
+
+// step appends messages until buf has limit bytes or there are no more. It is looked at again when more is true or the
+// vbucket notifies; Notify after queued was cleared and before the look cannot be lost, because the look comes later.
+func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bool) {
+	if state, _ := st.vb.Status(); state != store.Active && st.activeOnly || state == store.Dead {
+		return st.finish(buf, mcbp.EndStateChanged, messages)
+	}
+	for len(buf) < limit {
+		if st.next < len(st.docs) {
+			n := st.next
+			for n < len(st.docs) && len(buf) < limit {
+				buf = st.appendDoc(buf, st.docs[n])
+				n++
+			}
+			st.p.items.Add(int64(n - st.next))
+			messages += n - st.next
+			clear(st.docs[st.next:n])
+			st.next = n
+			continue
+		}
+		if st.snap != nil {
+			if st.snap.Overtaken() {
+				return st.finish(buf, mcbp.EndTooSlow, messages)
+			}
+			if st.docs, st.next = st.snap.Next(st.docs[:0], stepItems), 0; len(st.docs) == 0 {
+				st.snap, st.last = nil, st.upTo
+			}
+			continue
+		}
+		if st.last >= st.end {
+			return st.finish(buf, mcbp.EndOK, messages)
+		}
+		var began bool
+		if buf, began = st.beginSnapshot(buf); began {
+			messages++
+		} else if st.last < st.end {
+			return buf, messages, false
+		}
+	}
+	return buf, messages, true
+}
+
+// beginSnapshot fixes the next snapshot and appends its marker; false when there is nothing now.
+func (st *stream) beginSnapshot(buf []byte) ([]byte, bool) {
+	snap, upTo := st.vb.SnapshotAfter(st.last, st.end)
+	if snap == nil {
+		if upTo >= st.end {
+			st.last = st.end
+		}
+		return buf, false
+	}
+	st.snap, st.upTo = snap, snap.End
+	marker := mcbp.SnapshotMarker{Start: snap.First, End: snap.End, Flags: mcbp.SnapshotMemory}
+	if !st.marked {
+		st.marked = true
+		marker.Start = st.start
+		if st.backfill {
+			marker.Flags = mcbp.SnapshotDisk
+		}
+	}
+	st.p.c.srv.counters.Snapshots.Add(1)
+	st.p.extras = marker.AppendExtras(st.p.extras[:0])
+	return appendMessage(buf, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, st.id, st.opaque), Extras: st.p.extras}), true
+}
+
+// finish ends the stream with STREAM_END.
+func (st *stream) finish(buf []byte, reason mcbp.EndReason, messages int) ([]byte, int, bool) {
+	st.p.mu.Lock()
+	if st.p.streams[st.id] == st {
+		delete(st.p.streams, st.id)
+		st.p.c.srv.counters.Streams.Add(-1)
+	}
+	st.p.mu.Unlock()
+	st.release()
+	out, err := appendStreamEnd(buf, st, reason)
+	if err != nil {
+		return buf, messages, false
+	}
+	return out, messages + 1, false
+}
+
+func appendStreamEnd(buf []byte, st *stream, reason mcbp.EndReason) ([]byte, error) {
+	return mcbp.Append(buf, mcbp.Frame{
+		Header: mcbp.Request(mcbp.OpDCPStreamEnd, st.id, st.opaque), Extras: mcbp.AppendStreamEnd(nil, reason),
+	})
+}
+
+// appendDoc appends one version as MUTATION, DELETION or EXPIRATION.
+func (st *stream) appendDoc(buf []byte, d *store.Doc) []byte {
+	p := st.p
+	p.key = p.key[:0]
+	if p.c.features.collections {
+		p.key = append(p.key, 0)
+	}
+	p.key = append(p.key, d.Key...)
+	f := mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPMutation, st.id, st.opaque), Key: p.key}
+	f.CAS = d.Cas
+	if d.Deleted {
+		expiryOpcode := p.expiryOpcode.Load()
+		deletion := mcbp.Deletion{Seqno: d.Seqno, RevSeqno: d.Rev, DeleteTime: d.DeleteTime}
+		if d.Expired && expiryOpcode {
+			f.Op = mcbp.OpDCPExpiration
+			p.extras = deletion.AppendExpirationExtras(p.extras[:0])
+		} else {
+			f.Op = mcbp.OpDCPDeletion
+			deletion.WithTime = p.flags&mcbp.OpenDeleteTimes != 0 || expiryOpcode
+			p.extras = deletion.AppendExtras(p.extras[:0])
+		}
+	} else {
+		mutation := mcbp.Mutation{Seqno: d.Seqno, RevSeqno: d.Rev, Flags: d.Flags, Expiry: d.Expiry}
+		p.extras = mutation.AppendExtras(p.extras[:0])
+		f.Value, f.Datatype = p.c.shown(d, p.flags&mcbp.OpenXattrs != 0)
+		if st.noValue || p.flags&mcbp.OpenNoValue != 0 {
+			f.Value, f.Datatype = nil, 0
+		}
+	}
+	f.Extras = p.extras
+	return appendMessage(buf, f)
+}
+
+// appendMessage appends a message of ours; all its lengths are within the codec's limits.
+func appendMessage(buf []byte, f mcbp.Frame) []byte {
+	out, err := mcbp.Append(buf, f)
+	if err != nil {
+		return buf
+	}
+	return out
+}

@@ -1,0 +1,241 @@
+package store
+
+import (
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"tidemark/kv/seglog"
+)
+
+const (
+	// retryAfterFailure is how long a failed write refuses new ones before the disk is tried again.
+	retryAfterFailure = 200 * time.Millisecond
+	// firstBatchBytes is the space a new batch starts with; keepBatchBytes the largest buffer that is kept for reuse.
+	firstBatchBytes = 64 << 10
+	keepBatchBytes  = 4 << 20
+)
+
+// Ticket stands for records that are on their way to the log. A nil Ticket is already there.
+type Ticket struct {
+	c     *committer
+	buf   []byte
+	lsn   uint64 // of its last record
+	recs  []pending
+	touch []touched
+	done  chan struct{}
+	err   error // set before done is closed
+}
+
+// pending is a document waiting in a ticket, with what it replaced, so that it can be taken back.
+type pending struct {
+	vb        *VBucket
+	doc, prev *Doc
+}
+
+// touched is the highest seqno a ticket brings to a vbucket.
+type touched struct {
+	vb   *VBucket
+	high uint64
+}
+
+// Wait returns when the ticket's records have been handed to the operating system (they survive the death of the
+// process), writing them if nobody else does. On an error (ErrTemporary) none of them was stored and all are taken back.
+func (t *Ticket) Wait() error {
+	if t == nil {
+		return nil
+	}
+	select {
+	case <-t.done:
+	default:
+		t.c.flush(t)
+	}
+	return t.err
+}
+
+// Size is the number of bytes that wait in the ticket.
+func (t *Ticket) Size() int {
+	if t == nil {
+		return 0
+	}
+	t.c.mu.Lock()
+	defer t.c.mu.Unlock()
+	return len(t.buf)
+}
+
+// committer is the group commit of a bucket: appenders fill the current ticket, the first that waits writes it for all.
+// Lock order: writeMu, then a vbucket's lock, then mu.
+type committer struct {
+	log     *seglog.Log
+	now     func() time.Time
+	onWrite func(bytes int, took time.Duration, err error)
+
+	writeMu sync.Mutex // held by the one that writes
+
+	mu      sync.Mutex
+	cur     *Ticket
+	flying  *Ticket // being written
+	lsn     uint64  // of the last record appended
+	refuse  error   // set while appends are refused
+	retryAt time.Time
+	spare   []byte
+
+	written  atomic.Uint64 // the lsn up to which everything not taken back is in the log
+	failures atomic.Uint64 // writes that were taken back
+}
+
+func newCommitter(log *seglog.Log, now func() time.Time) *committer {
+	c := &committer{log: log, now: now}
+	c.cur = c.newTicket()
+	return c
+}
+
+func (c *committer) newTicket() *Ticket {
+	buf := c.spare
+	c.spare = nil
+	if buf == nil {
+		buf = make([]byte, 0, firstBatchBytes)
+	}
+	return &Ticket{c: c, buf: buf[:0], done: make(chan struct{})}
+}
+
+// appendDoc adds a document version to the current ticket. The caller holds vb's lock and installs the document only when
+// this succeeds.
+func (c *committer) appendDoc(vb *VBucket, doc, prev *Doc) (*Ticket, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.refusedLocked(); err != nil {
+		return nil, err
+	}
+	t := c.cur
+	t.buf = appendDoc(t.buf, vb.id, doc)
+	c.lsn++
+	doc.lsn, t.lsn = c.lsn, c.lsn
+	t.recs = append(t.recs, pending{vb: vb, doc: doc, prev: prev})
+	if i := vb.touch; i < len(t.touch) && t.touch[i].vb == vb {
+		t.touch[i].high = doc.Seqno
+	} else {
+		vb.touch = len(t.touch)
+		t.touch = append(t.touch, touched{vb: vb, high: doc.Seqno})
+	}
+	return t, nil
+}
+
+// appendCopy adds records that change nothing in memory (a relocation, a vbucket state).
+func (c *committer) appendCopy(encode func(dst []byte) []byte) (*Ticket, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if err := c.refusedLocked(); err != nil {
+		return nil, err
+	}
+	c.cur.buf = encode(c.cur.buf)
+	return c.cur, nil
+}
+
+func (c *committer) refusedLocked() error {
+	if c.refuse == nil {
+		return nil
+	}
+	if !c.retryAt.IsZero() && !c.now().Before(c.retryAt) {
+		c.refuse = nil // let this one try the disk
+		return nil
+	}
+	return c.refuse
+}
+
+// pendingTicket is the ticket that holds the record at lsn, nil when it is in the log already. The caller holds the lock of
+// the vbucket it found the record's document in.
+func (c *committer) pendingTicket(lsn uint64) *Ticket {
+	if lsn <= c.written.Load() {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.flying != nil && lsn <= c.flying.lsn {
+		return c.flying
+	}
+	if lsn <= c.written.Load() {
+		return nil
+	}
+	return c.cur
+}
+
+// current is the ticket that is being filled; waiting for it waits for everything appended so far.
+func (c *committer) current() *Ticket {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cur
+}
+
+// flush writes tickets until t is done.
+func (c *committer) flush(t *Ticket) {
+	c.writeMu.Lock()
+	defer c.writeMu.Unlock()
+	select {
+	case <-t.done:
+		return
+	default:
+	}
+	c.mu.Lock()
+	c.flying = c.cur // tickets are written in order, so t is the current one
+	c.cur = c.newTicket()
+	c.mu.Unlock()
+	started := c.now()
+	_, err := c.log.Write(t.buf)
+	if c.onWrite != nil {
+		c.onWrite(len(t.buf), c.now().Sub(started), err)
+	}
+	if err != nil {
+		c.takeBack(err)
+		return
+	}
+	c.publish(t)
+}
+
+// publish makes a written ticket visible to streams and wakes its waiters.
+func (c *committer) publish(t *Ticket) {
+	for _, x := range t.touch {
+		x.vb.publish(x.high)
+	}
+	c.mu.Lock()
+	if t.lsn > 0 {
+		c.written.Store(t.lsn)
+	}
+	c.flying = nil
+	if cap(t.buf) <= keepBatchBytes && c.spare == nil {
+		c.spare = t.buf
+	}
+	t.buf = nil
+	c.mu.Unlock()
+	close(t.done)
+}
+
+// takeBack undoes everything that is not in the log, newest first, and refuses new records for a while. Nobody has seen
+// any of it: replies and streams wait for the log.
+func (c *committer) takeBack(cause error) {
+	c.failures.Add(1)
+	c.mu.Lock()
+	failed := []*Ticket{c.flying, c.cur}
+	c.refuse = fmt.Errorf("%w: %w", ErrTemporary, cause)
+	c.retryAt = time.Time{}
+	c.mu.Unlock()
+	for i := len(failed) - 1; i >= 0; i-- {
+		recs := failed[i].recs
+		for j := len(recs) - 1; j >= 0; j-- {
+			recs[j].vb.undo(recs[j].doc, recs[j].prev)
+		}
+	}
+	c.mu.Lock()
+	err := c.refuse
+	c.cur = c.newTicket()
+	c.flying = nil
+	c.written.Store(c.lsn)
+	c.retryAt = c.now().Add(retryAfterFailure)
+	for _, t := range failed {
+		t.buf, t.recs, t.touch = nil, nil, nil
+		t.err = err
+		close(t.done)
+	}
+	c.mu.Unlock()
+}

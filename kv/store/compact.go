@@ -1,0 +1,143 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"tidemark/kv/seglog"
+)
+
+// Compact removes garbage from the log, oldest segment first: what of the segment is still needed is appended again, then
+// the segment is dropped. It works while more than half of the log (and more than compactionSlack segments) is garbage,
+// so a byte is rewritten at most about once per byte written. Only in the oldest segment may a tombstone be forgotten:
+// no older version of its key can come back.
+func (b *Bucket) Compact(ctx context.Context) error {
+	for ctx.Err() == nil {
+		sealed := b.log.Sealed()
+		size, live := b.log.Size(), b.liveBytes.Load()
+		if len(sealed) == 0 || size <= 2*live+compactionSlack*b.opts.SegmentBytes {
+			return nil
+		}
+		if err := b.compactSegment(ctx, sealed[0], b.opts.PurgeAfter); err != nil {
+			return err
+		}
+	}
+	return ctx.Err()
+}
+
+// compactSegment rewrites what is needed of the oldest sealed segment and drops it. A write that fails meanwhile stops it:
+// a version that was superseded only by a write that was then taken back would not have been rewritten.
+func (b *Bucket) compactSegment(ctx context.Context, number uint64, purgeAfter time.Duration) error {
+	states := map[uint16]bool{}
+	cutoff := uint32(b.now().Add(-purgeAfter).Unix())
+	failures := b.commit.failures.Load()
+	var last *Ticket
+	err := b.log.ReadSegment(number, func(r seglog.Record) error {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		kind, vb, rest, err := recordPlace(r.Payload)
+		if err != nil {
+			return err
+		}
+		v := b.VBucket(vb)
+		if v == nil {
+			return fmt.Errorf("%w: vbucket %d", errRecord, vb)
+		}
+		if kind == recordState {
+			states[vb] = true
+			return nil
+		}
+		d, err := decodeDoc(rest)
+		if err != nil {
+			return err
+		}
+		t, purged, err := v.relocate(d, cutoff)
+		if err != nil {
+			return err
+		}
+		if purged {
+			states[vb] = true
+		}
+		if t != nil {
+			last = t
+		}
+		if last.Size() > relocateBatchBytes {
+			return last.Wait()
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("compact segment %d: %w", number, err)
+	}
+	for vb := range states {
+		v := b.vbs[vb]
+		v.mu.Lock()
+		_, err := v.saveLocked()
+		v.mu.Unlock()
+		if err != nil {
+			return fmt.Errorf("compact segment %d: %w", number, err)
+		}
+	}
+	if err := b.commit.current().Wait(); err != nil {
+		return fmt.Errorf("compact segment %d: %w", number, err)
+	}
+	if b.commit.failures.Load() != failures {
+		return fmt.Errorf("compact segment %d: %w: a write failed meanwhile", number, ErrTemporary)
+	}
+	if err := b.log.DropFirst(number); err != nil {
+		return err
+	}
+	b.stats.SegmentsDropped.Add(1)
+	return nil
+}
+
+// relocate appends the stored version again if it is still the newest of its key; an old tombstone is forgotten instead.
+func (v *VBucket) relocate(stored *Doc, cutoff uint32) (t *Ticket, purged bool, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	d := v.docs[stored.Key]
+	if d == nil || d.Seqno != stored.Seqno {
+		return nil, false, nil
+	}
+	if d.Deleted && d.DeleteTime < cutoff && d.Seqno < v.written && v.openSnapshots == 0 {
+		v.forgetLocked(d)
+		return nil, true, nil
+	}
+	t, err = v.bucket.commit.appendCopy(func(dst []byte) []byte { return appendDoc(dst, v.id, d) })
+	if err == nil {
+		v.bucket.stats.Relocated.Add(1)
+	}
+	return t, false, err
+}
+
+// forgetLocked removes a tombstone. The newest version of a vbucket stays: its seqno is the high seqno.
+func (v *VBucket) forgetLocked(d *Doc) {
+	delete(v.docs, d.Key)
+	d.next = d.Seqno // superseded by nothing: left out of every later snapshot
+	v.stale++
+	v.countLocked(d, -1)
+	v.purge = max(v.purge, d.Seqno)
+	v.bucket.stats.Purged.Add(1)
+	if v.stale >= pruneAt && v.stale*2 > len(v.list) {
+		v.pruneLocked()
+	}
+}
+
+// PurgeTombstones forgets all tombstones older than age at once, for tests and drills of what follows for consumers. It
+// rewrites the whole log. It must not run beside Run.
+func (b *Bucket) PurgeTombstones(ctx context.Context, age time.Duration) error {
+	b.commit.writeMu.Lock()
+	err := b.log.Rotate()
+	b.commit.writeMu.Unlock()
+	if err != nil {
+		return err
+	}
+	for _, number := range b.log.Sealed() {
+		if err := b.compactSegment(ctx, number, age); err != nil {
+			return err
+		}
+	}
+	return nil
+}

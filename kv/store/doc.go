@@ -1,0 +1,172 @@
+package store
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+
+	"tidemark/kv/seglog"
+)
+
+// Datatype bits of a document, as on the wire.
+const (
+	DatatypeJSON   = 0x01
+	DatatypeSnappy = 0x02
+	DatatypeXattr  = 0x04
+)
+
+// Limits of a document.
+const (
+	// MaxKeyBytes is the longest key.
+	MaxKeyBytes = 250
+	// MaxValueBytes is the largest value.
+	MaxValueBytes = 20 << 20
+)
+
+// Doc is one version of a document: a mutation or, when Deleted, a tombstone. Its exported fields never change once it is
+// in the store, so it may be read without a lock.
+type Doc struct {
+	Key   string
+	Value []byte
+	// Seqno is the version's sequence number in its vbucket, Rev counts the document's versions, Cas is its CAS.
+	Seqno, Rev, Cas uint64
+	// Flags belong to the client. Expiry is an absolute time in unix seconds, 0 for never.
+	Flags, Expiry uint32
+	// DeleteTime is when a tombstone was made, in unix seconds.
+	DeleteTime uint32
+	Datatype   byte
+	Deleted    bool
+	// Expired marks a tombstone that was made because the time was up.
+	Expired bool
+
+	next uint64 // the seqno that superseded this version, 0 while it is the newest; guarded by the vbucket's lock
+	lsn  uint64 // the log position that makes it durable
+}
+
+// docOverhead approximates what a document costs in memory beside its key and value: the struct, its map and list places.
+const docOverhead = 224
+
+func (d *Doc) memory() int64 { return docOverhead + int64(len(d.Key)) + int64(len(d.Value)) }
+
+// Record kinds in the log. Format: kind u8, vbucket u16, then for a document: bits u8 (1 deleted, 2 expired), datatype u8,
+// seqno u64, cas u64, rev u64, flags u32, expiry u32, delete time u32, key length u16, key, value; for a vbucket state:
+// state u8, high u64, purge u64, max cas u64, n u16, n × (vbuuid u64, seqno u64) newest first.
+const (
+	recordDoc   = 1
+	recordState = 2
+
+	docHeader   = 3 + 2 + 24 + 12 + 2
+	stateHeader = 3 + 1 + 24 + 2
+
+	bitDeleted = 1
+	bitExpired = 2
+)
+
+var errRecord = errors.New("record cannot be read")
+
+func (d *Doc) recordBytes() int64 {
+	return seglog.FrameOverhead + docHeader + int64(len(d.Key)) + int64(len(d.Value))
+}
+
+func appendDoc(dst []byte, vb uint16, d *Doc) []byte {
+	start := len(dst)
+	dst = seglog.BeginFrame(dst)
+	dst = append(dst, recordDoc)
+	dst = binary.BigEndian.AppendUint16(dst, vb)
+	var bits byte
+	if d.Deleted {
+		bits |= bitDeleted
+	}
+	if d.Expired {
+		bits |= bitExpired
+	}
+	dst = append(dst, bits, d.Datatype)
+	dst = binary.BigEndian.AppendUint64(dst, d.Seqno)
+	dst = binary.BigEndian.AppendUint64(dst, d.Cas)
+	dst = binary.BigEndian.AppendUint64(dst, d.Rev)
+	dst = binary.BigEndian.AppendUint32(dst, d.Flags)
+	dst = binary.BigEndian.AppendUint32(dst, d.Expiry)
+	dst = binary.BigEndian.AppendUint32(dst, d.DeleteTime)
+	dst = binary.BigEndian.AppendUint16(dst, uint16(len(d.Key)))
+	dst = append(dst, d.Key...)
+	dst = append(dst, d.Value...)
+	return seglog.FinishFrame(dst, start)
+}
+
+// recordPlace reads the kind and vbucket every record begins with.
+func recordPlace(payload []byte) (kind byte, vb uint16, rest []byte, err error) {
+	if len(payload) < 3 {
+		return 0, 0, nil, fmt.Errorf("%w: %d bytes", errRecord, len(payload))
+	}
+	return payload[0], binary.BigEndian.Uint16(payload[1:]), payload[3:], nil
+}
+
+// decodeDoc reads what follows the place of a document record. The result owns its memory.
+func decodeDoc(b []byte) (*Doc, error) {
+	const fixed = docHeader - 3
+	if len(b) < fixed {
+		return nil, fmt.Errorf("%w: document of %d bytes", errRecord, len(b))
+	}
+	keyLen := int(binary.BigEndian.Uint16(b[fixed-2:]))
+	if len(b) < fixed+keyLen {
+		return nil, fmt.Errorf("%w: key of %d bytes in %d", errRecord, keyLen, len(b)-fixed)
+	}
+	d := &Doc{
+		Deleted: b[0]&bitDeleted != 0, Expired: b[0]&bitExpired != 0, Datatype: b[1],
+		Seqno: binary.BigEndian.Uint64(b[2:]), Cas: binary.BigEndian.Uint64(b[10:]), Rev: binary.BigEndian.Uint64(b[18:]),
+		Flags: binary.BigEndian.Uint32(b[26:]), Expiry: binary.BigEndian.Uint32(b[30:]), DeleteTime: binary.BigEndian.Uint32(b[34:]),
+		Key: string(b[fixed : fixed+keyLen]),
+	}
+	if value := b[fixed+keyLen:]; len(value) > 0 {
+		d.Value = append(make([]byte, 0, len(value)), value...)
+	}
+	return d, nil
+}
+
+// vbRecord is the stored state of a vbucket beside its documents.
+type vbRecord struct {
+	State               State
+	High, Purge, MaxCas uint64
+	Failover            []FailoverEntry
+}
+
+func (r vbRecord) recordBytes() int64 {
+	return seglog.FrameOverhead + stateHeader + 16*int64(len(r.Failover))
+}
+
+func appendState(dst []byte, vb uint16, r vbRecord) []byte {
+	start := len(dst)
+	dst = seglog.BeginFrame(dst)
+	dst = append(dst, recordState)
+	dst = binary.BigEndian.AppendUint16(dst, vb)
+	dst = append(dst, byte(r.State))
+	dst = binary.BigEndian.AppendUint64(dst, r.High)
+	dst = binary.BigEndian.AppendUint64(dst, r.Purge)
+	dst = binary.BigEndian.AppendUint64(dst, r.MaxCas)
+	dst = binary.BigEndian.AppendUint16(dst, uint16(len(r.Failover)))
+	for _, e := range r.Failover {
+		dst = binary.BigEndian.AppendUint64(dst, e.UUID)
+		dst = binary.BigEndian.AppendUint64(dst, e.Seqno)
+	}
+	return seglog.FinishFrame(dst, start)
+}
+
+func decodeState(b []byte) (vbRecord, error) {
+	const fixed = stateHeader - 3
+	if len(b) < fixed {
+		return vbRecord{}, fmt.Errorf("%w: vbucket state of %d bytes", errRecord, len(b))
+	}
+	n := int(binary.BigEndian.Uint16(b[fixed-2:]))
+	if len(b) != fixed+16*n || n == 0 {
+		return vbRecord{}, fmt.Errorf("%w: vbucket state of %d bytes for %d failover entries", errRecord, len(b), n)
+	}
+	r := vbRecord{
+		State: State(b[0]), High: binary.BigEndian.Uint64(b[1:]),
+		Purge: binary.BigEndian.Uint64(b[9:]), MaxCas: binary.BigEndian.Uint64(b[17:]),
+	}
+	for i := range n {
+		at := b[fixed+16*i:]
+		r.Failover = append(r.Failover, FailoverEntry{UUID: binary.BigEndian.Uint64(at), Seqno: binary.BigEndian.Uint64(at[8:])})
+	}
+	return r, nil
+}

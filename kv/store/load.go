@@ -1,0 +1,95 @@
+package store
+
+import (
+	"container/heap"
+	"fmt"
+	"slices"
+
+	"tidemark/kv/seglog"
+)
+
+// replay applies one stored record. Records of a document may come in any order (compaction moves them): the highest
+// seqno wins.
+func (b *Bucket) replay(r seglog.Record) error {
+	kind, vb, rest, err := recordPlace(r.Payload)
+	if err != nil {
+		return err
+	}
+	v := b.VBucket(vb)
+	if v == nil {
+		return fmt.Errorf("%w: vbucket %d of %d", errRecord, vb, len(b.vbs))
+	}
+	switch kind {
+	case recordDoc:
+		d, err := decodeDoc(rest)
+		if err != nil {
+			return err
+		}
+		if old := v.docs[d.Key]; old == nil || old.Seqno < d.Seqno {
+			v.docs[d.Key] = d
+		}
+		v.high = max(v.high, d.Seqno)
+		v.maxCas = max(v.maxCas, d.Cas)
+	case recordState:
+		s, err := decodeState(rest)
+		if err != nil {
+			return err
+		}
+		v.state, v.failover = s.State, s.Failover
+		v.high, v.purge, v.maxCas = max(v.high, s.High), max(v.purge, s.Purge), max(v.maxCas, s.MaxCas)
+	default:
+		return fmt.Errorf("%w: kind %d: use the program version that wrote it", errRecord, kind)
+	}
+	return nil
+}
+
+// begin makes the replayed vbuckets ready for use: lists, sums, states, and a new branch where history may differ from
+// what others have seen.
+func (b *Bucket) begin(report seglog.Report) error {
+	for _, v := range b.vbs {
+		v.mu.Lock()
+		v.buildListLocked()
+		want := Dead
+		if b.opts.Active == nil || b.opts.Active(v.id) {
+			want = Active
+		}
+		takeover := want == Active && v.state != Active
+		unclean := !report.Fresh && !report.Clean && want == Active
+		changed := v.state != want || len(v.failover) == 0
+		v.state = want
+		if len(v.failover) == 0 || takeover || unclean {
+			v.branchLocked(b.newUUID())
+			changed = true
+		}
+		b.liveBytes.Add(v.recordLocked().recordBytes())
+		var err error
+		if changed {
+			_, err = v.saveLocked()
+		}
+		v.mu.Unlock()
+		if err != nil {
+			return err
+		}
+	}
+	return b.commit.current().Wait()
+}
+
+// buildListLocked derives the seqno list and the sums from the documents.
+func (v *VBucket) buildListLocked() {
+	v.list = make([]*Doc, 0, len(v.docs))
+	for _, d := range v.docs {
+		v.list = append(v.list, d)
+		v.countLocked(d, 1)
+		if d.Expiry != 0 && !d.Deleted {
+			v.expiries = append(v.expiries, expiryEntry{at: d.Expiry, key: d.Key, seqno: d.Seqno})
+		}
+	}
+	slices.SortFunc(v.list, func(a, b *Doc) int {
+		if a.Seqno < b.Seqno {
+			return -1
+		}
+		return 1
+	})
+	heap.Init(&v.expiries)
+	v.written = v.high
+}

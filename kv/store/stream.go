@@ -1,0 +1,158 @@
+package store
+
+import "slices"
+
+// FailoverEntry is one branch of a vbucket's history: UUID names it, Seqno is where it began.
+type FailoverEntry struct{ UUID, Seqno uint64 }
+
+// StreamRequest is what a DCP consumer says it has: everything up to Start of branch VBUUID, received in the snapshot
+// [SnapStart, SnapEnd].
+type StreamRequest struct {
+	Start, End, VBUUID, SnapStart, SnapEnd uint64
+	// Strict refuses an unknown VBUUID also at Start 0.
+	Strict bool
+	// IgnorePurged accepts a Start below the purge seqno: the consumer does not care about deletions it never saw.
+	IgnorePurged bool
+	// ClientPurge is the purge seqno the consumer knows; equal to the vbucket's it proves that nothing was missed.
+	ClientPurge uint64
+}
+
+// Outcome is the kind of answer a stream request gets.
+type Outcome int
+
+// Outcomes of a stream request.
+const (
+	// Accept: the stream begins after Start.
+	Accept Outcome = iota
+	// OutOfRange: the numbers contradict each other or reach beyond the history.
+	OutOfRange
+	// Rollback: the consumer must go back to a seqno first.
+	Rollback
+)
+
+// History is the part of a vbucket that decides about a stream request. Failover is newest first and never empty.
+type History struct {
+	High, Purge uint64
+	Failover    []FailoverEntry
+}
+
+// Decide answers a stream request from the vbucket's history; seqno is meant with Rollback only. It follows the producer's
+// list of rules: a consumer may continue exactly when what it has is a prefix of this branch.
+func (h History) Decide(r StreamRequest) (outcome Outcome, seqno uint64) {
+	if r.Start > r.End || r.SnapStart > r.Start || r.Start > r.SnapEnd {
+		return OutOfRange, 0
+	}
+	if r.Start == 0 && (!r.Strict || r.VBUUID == 0) {
+		return Accept, 0
+	}
+	if r.Start != 0 && r.Start < h.Purge && !r.IgnorePurged && r.ClientPurge != h.Purge {
+		return Rollback, 0
+	}
+	at := slices.IndexFunc(h.Failover, func(e FailoverEntry) bool { return e.UUID == r.VBUUID })
+	if at < 0 {
+		return Rollback, 0
+	}
+	upper := h.High
+	if at > 0 {
+		upper = h.Failover[at-1].Seqno
+	}
+	snapStart, snapEnd := r.SnapStart, r.SnapEnd
+	if r.Start == snapStart {
+		snapEnd = r.Start
+	}
+	if r.Start == snapEnd {
+		snapStart = r.Start
+	}
+	if snapEnd > upper {
+		return Rollback, min(upper, snapStart)
+	}
+	if r.Start > h.High {
+		return OutOfRange, 0
+	}
+	return Accept, 0
+}
+
+// Snapshot is a fixed set of versions of one vbucket: for every document changed after Start the newest version at End.
+// It stays the same however the vbucket changes meanwhile.
+type Snapshot struct {
+	// First is the seqno of the first version in it, End the seqno at which the vbucket had exactly this state.
+	First, End uint64
+
+	vb    *VBucket
+	bound uint64 // versions superseded at or below it are left out
+	list  []*Doc // a view of the vbucket's list at the time; ascending seqnos
+}
+
+// SnapshotAfter fixes the snapshot of what was written (durably) after seqno from, up to seqno limit. It returns nil when
+// there is nothing, and the seqno up to which nothing is (the smaller of limit and the highest written seqno).
+func (v *VBucket) SnapshotAfter(from, limit uint64) (*Snapshot, uint64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	end := min(v.written, limit)
+	if end <= from {
+		return nil, end
+	}
+	lo, hi := v.searchLocked(from+1), v.searchLocked(end+1)
+	s := &Snapshot{End: end, vb: v, bound: v.written, list: v.list[lo:hi:hi]}
+	for len(s.list) > 0 && s.stale(s.list[0]) {
+		s.list = s.list[1:]
+	}
+	if len(s.list) == 0 {
+		return nil, end
+	}
+	s.First = s.list[0].Seqno
+	v.openSnapshots++
+	return s, end
+}
+
+func (s *Snapshot) stale(d *Doc) bool { return d.next != 0 && d.next <= s.bound }
+
+// Next appends up to n further versions to dst; none are appended at the end, where the snapshot is closed.
+func (s *Snapshot) Next(dst []*Doc, n int) []*Doc {
+	if s.vb == nil {
+		return dst
+	}
+	s.vb.mu.Lock()
+	defer s.vb.mu.Unlock()
+	i := 0
+	for ; i < len(s.list) && n > 0; i++ {
+		if d := s.list[i]; !s.stale(d) {
+			dst = append(dst, d)
+			n--
+		}
+	}
+	s.list = s.list[i:]
+	if len(s.list) == 0 {
+		s.closeLocked()
+	}
+	return dst
+}
+
+// Overtaken says whether the versions that only open snapshots still hold have grown beyond the vbucket's share: the
+// consumer is too slow to be served from memory.
+func (s *Snapshot) Overtaken() bool {
+	if s.vb == nil {
+		return false
+	}
+	s.vb.mu.Lock()
+	defer s.vb.mu.Unlock()
+	return s.vb.pinned > s.vb.bucket.pinLimit
+}
+
+// Close gives the snapshot up; it may be called more than once.
+func (s *Snapshot) Close() {
+	if s.vb == nil {
+		return
+	}
+	s.vb.mu.Lock()
+	defer s.vb.mu.Unlock()
+	s.closeLocked()
+}
+
+func (s *Snapshot) closeLocked() {
+	s.vb.openSnapshots--
+	if s.vb.openSnapshots == 0 {
+		s.vb.pinned = 0
+	}
+	s.vb, s.list = nil, nil
+}

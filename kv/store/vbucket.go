@@ -1,0 +1,382 @@
+package store
+
+import (
+	"container/heap"
+	"fmt"
+	"sort"
+	"sync"
+)
+
+// State of a vbucket on this node, with the numbers of the protocol.
+type State byte
+
+// States of a vbucket.
+const (
+	Active  State = 1
+	Replica State = 2
+	Pending State = 3
+	Dead    State = 4
+)
+
+func (s State) String() string {
+	switch s {
+	case Active:
+		return "active"
+	case Replica:
+		return "replica"
+	case Pending:
+		return "pending"
+	case Dead:
+		return "dead"
+	}
+	return fmt.Sprintf("state(%d)", byte(s))
+}
+
+// Listener is told that a vbucket has something new: a durable version or another state. It is called with the vbucket
+// locked: it must return at once and must not call back.
+type Listener interface{ Notify() }
+
+const (
+	// maxFailoverEntries bounds a failover log; the oldest entries go first.
+	maxFailoverEntries = 25
+	// pruneAt is the number of superseded versions from which a list is considered for pruning.
+	pruneAt = 512
+)
+
+// VBucket is one shard of a bucket: documents by key, and by sequence number with only the newest version of each key.
+type VBucket struct {
+	id     uint16
+	bucket *Bucket
+
+	mu        sync.Mutex
+	state     State
+	docs      map[string]*Doc
+	list      []*Doc // ascending seqnos; superseded versions stay until pruned
+	stale     int    // superseded versions in list
+	high      uint64 // last assigned seqno
+	written   uint64 // last seqno that is in the log: what streams may show
+	purge     uint64
+	maxCas    uint64
+	failover  []FailoverEntry
+	listeners map[Listener]struct{}
+	expiries  expiryHeap
+
+	items, tombstones int
+	liveBytes         int64 // log bytes of the newest versions
+	openSnapshots     int
+	pinned            int64 // memory of versions superseded while snapshots were open
+	touch             int   // place in the current ticket; guarded by the committer
+}
+
+// Kind of a change.
+type Kind int
+
+// Kinds of changes.
+const (
+	// Set stores, whether or not the key exists (with a CAS: only if it exists with it).
+	Set Kind = iota
+	// Add stores only a new key.
+	Add
+	// Replace stores only an existing key.
+	Replace
+	// Delete removes an existing key.
+	Delete
+	// Touch gives an existing key another expiry.
+	Touch
+)
+
+// Change asks for one change of a document. Cas 0 means any. Expiry is absolute unix seconds, 0 for never. Key and Value
+// are copied.
+type Change struct {
+	Kind          Kind
+	Key, Value    []byte
+	Flags, Expiry uint32
+	Datatype      byte
+	Cas           uint64
+}
+
+// Result of a change or a read. The answer, also when it is an error, may be given to a client only after Ticket.Wait.
+type Result struct {
+	Doc    *Doc
+	VBUUID uint64
+	Ticket *Ticket
+}
+
+// Apply makes a change. Errors: ErrNotMyVBucket, ErrNotFound, ErrExists, ErrNoMemory, ErrTemporary.
+func (v *VBucket) Apply(c Change) (Result, error) {
+	now := v.bucket.now()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.state != Active {
+		return Result{}, fmt.Errorf("%w: vbucket %d is %s", ErrNotMyVBucket, v.id, v.state)
+	}
+	prev, ticket := v.liveLocked(c.Key, uint32(now.Unix()))
+	if err := check(c, prev); err != nil {
+		return Result{Ticket: ticket}, err
+	}
+	doc := &Doc{Key: string(c.Key), Flags: c.Flags, Expiry: c.Expiry, Datatype: c.Datatype}
+	switch c.Kind {
+	case Delete:
+		*doc = Doc{Key: prev.Key, Deleted: true, DeleteTime: uint32(now.Unix())}
+	case Touch:
+		*doc = Doc{Key: prev.Key, Value: prev.Value, Flags: prev.Flags, Datatype: prev.Datatype, Expiry: c.Expiry}
+	default:
+		if len(c.Value) > 0 {
+			doc.Value = append(make([]byte, 0, len(c.Value)), c.Value...)
+		}
+		if v.bucket.quota.Full(doc.memory()) {
+			return Result{Ticket: ticket}, ErrNoMemory
+		}
+	}
+	t, err := v.putLocked(doc)
+	if err != nil {
+		return Result{}, err
+	}
+	return Result{Doc: doc, VBUUID: v.failover[0].UUID, Ticket: t}, nil
+}
+
+func check(c Change, prev *Doc) error {
+	switch {
+	case prev == nil && (c.Kind != Add && c.Kind != Set || c.Cas != 0):
+		return ErrNotFound
+	case prev != nil && c.Kind == Add:
+		return ErrExists
+	case prev != nil && c.Cas != 0 && c.Cas != prev.Cas:
+		return ErrExists
+	}
+	return nil
+}
+
+// Get reads a document; ErrNotFound when there is none.
+func (v *VBucket) Get(key []byte) (Result, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.state != Active {
+		return Result{}, fmt.Errorf("%w: vbucket %d is %s", ErrNotMyVBucket, v.id, v.state)
+	}
+	d, ticket := v.liveLocked(key, uint32(v.bucket.now().Unix()))
+	if d == nil {
+		return Result{Ticket: ticket}, ErrNotFound
+	}
+	return Result{Doc: d, VBUUID: v.failover[0].UUID, Ticket: ticket}, nil
+}
+
+// liveLocked finds the live version of a key. An expired one is turned into a tombstone first. The ticket is that of the
+// newest version found, live or not: what the answer depends on.
+func (v *VBucket) liveLocked(key []byte, now uint32) (*Doc, *Ticket) {
+	d := v.docs[string(key)]
+	if d == nil {
+		return nil, nil
+	}
+	if !d.Deleted && d.Expiry != 0 && d.Expiry <= now {
+		t, err := v.expireLocked(d, now)
+		if err != nil { // the disk is full: it is gone for clients all the same
+			t = nil
+		}
+		return nil, t
+	}
+	ticket := v.bucket.commit.pendingTicket(d.lsn)
+	if d.Deleted {
+		return nil, ticket
+	}
+	return d, ticket
+}
+
+func (v *VBucket) expireLocked(d *Doc, now uint32) (*Ticket, error) {
+	return v.putLocked(&Doc{Key: d.Key, Deleted: true, Expired: true, DeleteTime: now})
+}
+
+// putLocked gives the version its numbers, appends it to the log's current ticket and installs it.
+func (v *VBucket) putLocked(doc *Doc) (*Ticket, error) {
+	prev := v.docs[doc.Key]
+	doc.Seqno = v.high + 1
+	doc.Rev = 1
+	if prev != nil {
+		doc.Rev = prev.Rev + 1
+	}
+	doc.Cas = max(v.maxCas+1, uint64(v.bucket.now().UnixNano())&^0xffff)
+	t, err := v.bucket.commit.appendDoc(v, doc, prev)
+	if err != nil {
+		return nil, err
+	}
+	v.high, v.maxCas = doc.Seqno, doc.Cas
+	v.installLocked(doc, prev)
+	return t, nil
+}
+
+func (v *VBucket) installLocked(doc, prev *Doc) {
+	if prev != nil {
+		prev.next = doc.Seqno
+		v.stale++
+		v.countLocked(prev, -1)
+		if v.openSnapshots > 0 {
+			v.pinned += prev.memory()
+		}
+	}
+	v.docs[doc.Key] = doc
+	v.list = append(v.list, doc)
+	v.countLocked(doc, 1)
+	if doc.Expiry != 0 {
+		heap.Push(&v.expiries, expiryEntry{at: doc.Expiry, key: doc.Key, seqno: doc.Seqno})
+		v.trimExpiriesLocked()
+	}
+}
+
+// countLocked adds (sign 1) or removes (-1) a version from the vbucket's sums.
+func (v *VBucket) countLocked(d *Doc, sign int) {
+	if d.Deleted {
+		v.tombstones += sign
+	} else {
+		v.items += sign
+	}
+	v.liveBytes += int64(sign) * d.recordBytes()
+	v.bucket.liveBytes.Add(int64(sign) * d.recordBytes())
+	v.bucket.quota.add(int64(sign) * d.memory())
+}
+
+// undo takes back the newest version, which never reached the log.
+func (v *VBucket) undo(doc, prev *Doc) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.list[len(v.list)-1] = nil
+	v.list = v.list[:len(v.list)-1]
+	v.high = doc.Seqno - 1
+	v.countLocked(doc, -1)
+	if prev == nil {
+		delete(v.docs, doc.Key)
+		return
+	}
+	prev.next = 0
+	v.stale--
+	v.docs[doc.Key] = prev
+	v.countLocked(prev, 1)
+	if prev.Expiry != 0 { // its entry may have been used up by the expiry that is taken back
+		heap.Push(&v.expiries, expiryEntry{at: prev.Expiry, key: prev.Key, seqno: prev.Seqno})
+	}
+}
+
+// publish makes everything up to seqno high visible to streams.
+func (v *VBucket) publish(high uint64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.written = high
+	if v.stale >= pruneAt && v.stale*2 > len(v.list) {
+		v.pruneLocked()
+	}
+	v.notifyLocked()
+}
+
+// pruneLocked rebuilds the list without the superseded versions; open snapshots keep the old one.
+func (v *VBucket) pruneLocked() {
+	keep := make([]*Doc, 0, len(v.list)-v.stale+pruneAt)
+	v.stale = 0
+	for _, d := range v.list {
+		switch {
+		case d.next == 0:
+			keep = append(keep, d)
+		case d.next > v.written:
+			keep = append(keep, d)
+			v.stale++
+		}
+	}
+	v.list = keep
+}
+
+func (v *VBucket) notifyLocked() {
+	for l := range v.listeners {
+		l.Notify()
+	}
+}
+
+// searchLocked is the index of the first version with a seqno of at least seqno.
+func (v *VBucket) searchLocked(seqno uint64) int {
+	return sort.Search(len(v.list), func(i int) bool { return v.list[i].Seqno >= seqno })
+}
+
+// Subscribe adds a listener, Unsubscribe removes it.
+func (v *VBucket) Subscribe(l Listener) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.listeners[l] = struct{}{}
+}
+
+// Unsubscribe removes a listener.
+func (v *VBucket) Unsubscribe(l Listener) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.listeners, l)
+}
+
+// Info describes a vbucket at one moment.
+type Info struct {
+	ID    uint16
+	State State
+	// High is the last seqno that is durable and visible, Purge the highest seqno of a forgotten tombstone.
+	High, Purge, MaxCas uint64
+	Items, Tombstones   int
+	Failover            []FailoverEntry
+}
+
+// Info describes the vbucket.
+func (v *VBucket) Info() Info {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return Info{
+		ID: v.id, State: v.state, High: v.written, Purge: v.purge, MaxCas: v.maxCas, Items: v.items, Tombstones: v.tombstones,
+		Failover: append([]FailoverEntry(nil), v.failover...),
+	}
+}
+
+// Status is Info without its failover log, for callers that ask often.
+func (v *VBucket) Status() (State, uint64) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.state, v.written
+}
+
+// History is what decides about stream requests.
+func (v *VBucket) History() (State, History) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.state, History{High: v.written, Purge: v.purge, Failover: append([]FailoverEntry(nil), v.failover...)}
+}
+
+// SetState changes the vbucket's state. Becoming active begins a new branch at the high seqno.
+func (v *VBucket) SetState(s State) error {
+	v.mu.Lock()
+	if v.state == s {
+		v.mu.Unlock()
+		return nil
+	}
+	if s == Active {
+		v.branchLocked(v.bucket.newUUID())
+	}
+	v.state = s
+	t, err := v.saveLocked()
+	v.notifyLocked()
+	v.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	return t.Wait()
+}
+
+// branchLocked puts a new entry on top of the failover log, at the high seqno.
+func (v *VBucket) branchLocked(uuid uint64) {
+	log := []FailoverEntry{{UUID: uuid, Seqno: v.high}}
+	for _, e := range v.failover {
+		if e.Seqno <= v.high && len(log) < maxFailoverEntries {
+			log = append(log, e)
+		}
+	}
+	v.failover = log
+}
+
+func (v *VBucket) recordLocked() vbRecord {
+	return vbRecord{State: v.state, High: v.written, Purge: v.purge, MaxCas: v.maxCas, Failover: v.failover}
+}
+
+func (v *VBucket) saveLocked() (*Ticket, error) {
+	record := v.recordLocked()
+	return v.bucket.commit.appendCopy(func(dst []byte) []byte { return appendState(dst, v.id, record) })
+}
