@@ -1,0 +1,161 @@
+package statecontext
+
+import (
+	"github.com/tidwall/btree"
+
+	"tidemark/index"
+)
+
+// Apply applies one Raft entry: every command in it, in order. It gives the next state (s itself is unchanged), a
+// result per command, and the events of the updates in cas order. err wraps ErrUndecodable, and then nothing else is
+// given: the node has to stop.
+func Apply(s *State, raftIndex uint64, data []byte) (next *State, results []Result, events []Event, err error) {
+	commands, err := Decode(data)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	next, results, events = ApplyCommands(s, raftIndex, commands)
+	return next, results, events, nil
+}
+
+// ApplyCommands is Apply for commands that have been decoded.
+func ApplyCommands(s *State, raftIndex uint64, commands []Command) (next *State, results []Result, events []Event) {
+	results = make([]Result, len(commands))
+	next = s
+	for i := range commands {
+		var more []Event
+		next, results[i], more = applyOne(next, &commands[i])
+		events = append(events, more...)
+	}
+	last := *next
+	last.appliedIndex = raftIndex
+	if err := assertInvariants(s, &last); err != nil {
+		panic(err) // only under the build tag `invariants`
+	}
+	return &last, results, events
+}
+
+// applyOne applies one command and keeps the ledger.
+func applyOne(s *State, c *Command) (*State, Result, []Event) {
+	base := *s
+	base.timeMS = max(base.timeMS, c.TimeMS)
+	if c.Request != nil {
+		if r, known := base.recall(c.Request); known {
+			return &base, r, nil
+		}
+		if rejection := base.makeRoom(); rejection != nil {
+			return &base, Result{CAS: base.cas, Rejection: rejection}, nil
+		}
+	}
+	t := tx{s: base, cas: base.cas + 1}
+	rejection := t.admit(c)
+	if rejection == nil {
+		rejection = c.Body.apply(&t)
+	}
+	if rejection != nil {
+		t = tx{s: base, result: Result{Rejection: rejection, Buckets: t.result.Buckets}}
+	}
+	if t.changed {
+		t.s.cas = t.cas
+	}
+	t.result.CAS, t.result.Changed = t.s.cas, t.changed
+	if c.Request != nil {
+		t.s.remember(c.Request, t.result)
+	}
+	return &t.s, t.result, t.events
+}
+
+// tx is one command at work on its own version of the state. A rejection throws the version away.
+type tx struct {
+	s       State
+	cas     uint64 // that the update gets
+	changed bool
+	result  Result
+	events  []Event
+	owned   ownership
+}
+
+// ownership remembers which maps of the version have been copied already.
+type ownership struct {
+	managers, projectors, indexers, nodes, removed, buckets, indexes, names bool
+}
+
+// admit holds for every command: before the cluster has an id only these two mean something.
+func (t *tx) admit(c *Command) *Rejection {
+	if t.s.clusterID != "" {
+		return nil
+	}
+	switch c.Body.(type) {
+	case *BootstrapCluster, *LeaderStarted:
+		return nil
+	}
+	return reject(NotBootstrapped, "the cluster has no id yet; wait until its first leader has bootstrapped it")
+}
+
+// changedDefinitions marks an update that projectors and indexers must learn.
+func (t *tx) changedDefinitions() { t.changed, t.s.revision = true, t.cas }
+
+func (t *tx) emit(e Event) {
+	e.CAS = t.cas
+	t.events = append(t.events, e)
+}
+
+// own gives a map of the version that may be changed.
+func own[K orderedKey, V any](m **btree.Map[K, V], done *bool) *btree.Map[K, V] {
+	if !*done {
+		*m, *done = (*m).Copy(), true
+	}
+	return *m
+}
+
+func (t *tx) setManager(m Manager) {
+	m.ModifiedCAS, t.changed = t.cas, true
+	own(&t.s.managers, &t.owned.managers).Set(m.ID, &m)
+	t.emit(Event{Kind: EventManager, Name: m.ID})
+}
+
+func (t *tx) setBucket(b *Bucket) { own(&t.s.buckets, &t.owned.buckets).Set(b.Name, b) }
+
+// setIndex stores a new version of an index; which part changed decides about its cas values and events.
+func (t *tx) setIndex(x Index, definition, topology bool) {
+	t.changedDefinitions()
+	if definition {
+		x.Definition.ModifiedCAS = t.cas
+	}
+	if topology {
+		x.TopologyCAS = t.cas
+	}
+	p := &x
+	own(&t.s.indexes, &t.owned.indexes).Set(x.Definition.ID, p)
+	e := Event{Index: x.Definition.ID, Bucket: x.Definition.Bucket, Name: x.Definition.Name}
+	if definition {
+		e.Kind, e.Definition = EventIndex, &p.Definition
+		t.emit(e)
+	}
+	if topology {
+		e.Kind, e.Definition, e.Topology = EventTopology, nil, &p.Topology
+		t.emit(e)
+	}
+}
+
+func (t *tx) index(id index.ID) (*Index, *Rejection) {
+	if x := t.s.Index(id); x != nil {
+		return x, nil
+	}
+	return nil, reject(UnknownIndex, "no index has id %d; it may have been dropped", id)
+}
+
+// bucket gives a bucket that is not gone, of the expected generation (0: any).
+func (t *tx) bucket(name string, generation uint64) (*Bucket, *Rejection) {
+	b := t.s.Bucket(name)
+	switch {
+	case b == nil:
+		return nil, reject(UnknownBucket, "no bucket %q is known; a projector has to report it first", name)
+	case b.Gone:
+		return nil, reject(BucketIsGone, "bucket %q (uuid %s) was deleted", name, b.UUID)
+	case generation != 0 && generation != b.Generation:
+		return nil, reject(GenerationMismatch, "bucket %q is of generation %d, the command was made for %d; decide again from the present state",
+			name, b.Generation, generation)
+	}
+	return b, nil
+}

@@ -1,0 +1,308 @@
+package statecontext
+
+import (
+	"slices"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+)
+
+func (c *SetBucket) apply(t *tx) *Rejection {
+	if rejection := t.checkName("bucket name", c.Name); rejection != nil {
+		return rejection
+	}
+	if rejection := t.checkName("bucket uuid", c.UUID); rejection != nil {
+		return rejection
+	}
+	if c.VBuckets < 1 || c.VBuckets > timestamp.MaxVBuckets {
+		return reject(InvalidArgument, "bucket %q has %d vbuckets; want 1 to %d", c.Name, c.VBuckets, timestamp.MaxVBuckets)
+	}
+	old := t.s.Bucket(c.Name)
+	generation := uint64(1)
+	if old != nil {
+		t.result.Number = old.Generation
+		if old.UUID == c.UUID && !old.Gone {
+			if old.VBuckets != c.VBuckets {
+				return reject(InvalidArgument, "bucket %q has %d vbuckets; %d of the same uuid cannot be", c.Name, old.VBuckets, c.VBuckets)
+			}
+			return nil
+		}
+		generation = old.Generation + 1
+		t.fail(c.Name, "BUCKET_GONE: the bucket was re-created; BUILD INDEX makes the index anew, or drop it")
+	} else if t.s.buckets.Len() >= int(t.s.limits.Buckets) {
+		return reject(LimitExceeded, "%d buckets are known; at most %d", t.s.buckets.Len(), t.s.limits.Buckets)
+	}
+	b := &Bucket{
+		Name: c.Name, UUID: c.UUID, VBuckets: c.VBuckets, Generation: generation,
+		MutationTimestamp: timestamp.New(c.VBuckets),
+		Stability: Stability{
+			Vector:    timestamp.New(c.VBuckets),
+			Logs:      make([]timestamp.FailoverLog, c.VBuckets),
+			Revisions: make([]timestamp.MapRevision, c.VBuckets),
+		},
+		ModifiedCAS: t.cas,
+	}
+	if old != nil { // ids go on, so that what an indexer remembers of the older generation never looks like this one's
+		b.Stability.Number, b.Stability.RollbackID = old.Stability.Number, old.lastRollback()
+	}
+	t.setBucket(b)
+	t.result.Number = generation
+	t.changedDefinitions()
+	t.emit(Event{Kind: EventBucket, Name: c.Name, Bucket: c.Name, Number: generation})
+	return nil
+}
+
+func (c *BucketGone) apply(t *tx) *Rejection {
+	old := t.s.Bucket(c.Name)
+	if old == nil {
+		return reject(UnknownBucket, "no bucket %q is known", c.Name)
+	}
+	if old.UUID != c.UUID {
+		return reject(GenerationMismatch, "bucket %q has uuid %s by now, not %s", c.Name, old.UUID, c.UUID)
+	}
+	t.result.Number = old.Generation
+	if old.Gone {
+		return nil
+	}
+	b := *old
+	b.Gone, b.BackfillTimestamp, b.ModifiedCAS = true, timestamp.Vector{}, t.cas
+	b.Stability.RollbackID, b.Rollback = old.lastRollback(), nil
+	t.setBucket(&b)
+	t.fail(c.Name, "BUCKET_GONE: the bucket was deleted; drop the index, or re-create the bucket and BUILD INDEX")
+	t.changedDefinitions()
+	t.emit(Event{Kind: EventBucket, Name: c.Name, Bucket: c.Name, Number: b.Generation, Removed: true})
+	return nil
+}
+
+// fail puts every index of a bucket into error.
+func (t *tx) fail(bucket, reason string) {
+	for x := range t.s.IndexesOf(bucket) {
+		if x.Definition.State == index.Error && x.Definition.Reason == reason {
+			continue
+		}
+		failed := *x
+		failed.Definition.State, failed.Definition.Reason = index.Error, reason
+		t.setIndex(failed, true, false)
+	}
+}
+
+// lastRollback is the newest rollback id that was given away.
+func (b *Bucket) lastRollback() uint64 {
+	if b.Rollback != nil {
+		return b.Rollback.ID
+	}
+	return b.Stability.RollbackID
+}
+
+func (c *AdvanceStability) apply(t *tx) *Rejection {
+	size, advanced := 0, 0
+	for i := range c.Buckets {
+		size += len(c.Buckets[i].Stability) + len(c.Buckets[i].Mutation)
+	}
+	if size > MaxStabilityBytes {
+		return reject(LimitExceeded, "stability timestamps of %d bytes in one command; at most %d: promote fewer buckets at a time", size, MaxStabilityBytes)
+	}
+	var first *Rejection
+	for i := range c.Buckets {
+		a := &c.Buckets[i]
+		b, rejection := t.advance(a)
+		if rejection != nil {
+			if first == nil {
+				first = rejection
+			}
+			t.result.Buckets = append(t.result.Buckets, BucketRejection{Bucket: a.Bucket, Rejection: rejection})
+			continue
+		}
+		advanced++
+		t.setBucket(b)
+		t.changed = true
+		t.emit(Event{Kind: EventStability, Name: b.Name, Bucket: b.Name, Number: b.Stability.Number})
+	}
+	if advanced == 0 && first == nil {
+		return reject(InvalidArgument, "no bucket to promote")
+	}
+	if advanced == 0 {
+		return first
+	}
+	return nil
+}
+
+// advance gives the bucket with its promotion.
+func (t *tx) advance(a *BucketAdvance) (*Bucket, *Rejection) {
+	old, rejection := t.bucket(a.Bucket, a.Generation)
+	if rejection != nil {
+		return nil, rejection
+	}
+	if old.Rollback != nil || a.RollbackID != old.Stability.RollbackID {
+		return nil, reject(RollbackMismatch, "bucket %q is at rollback %d (step %s), the promotion was made at %d",
+			a.Bucket, old.lastRollback(), old.step(), a.RollbackID)
+	}
+	if a.Number != old.Stability.Number+1 {
+		return nil, reject(StabilityNotMonotone, "bucket %q: promotion %d after %d", a.Bucket, a.Number, old.Stability.Number)
+	}
+	stability, rest, err := timestamp.ApplyDelta(a.Stability, old.Stability.Vector)
+	if err != nil || len(rest) > 0 {
+		return nil, reject(InvalidArgument, "bucket %q: stability timestamp: %v, %d bytes left over", a.Bucket, err, len(rest))
+	}
+	mutation, rest, err := timestamp.ApplyDelta(a.Mutation, old.MutationTimestamp)
+	if err != nil || len(rest) > 0 {
+		return nil, reject(InvalidArgument, "bucket %q: mutation timestamp: %v, %d bytes left over", a.Bucket, err, len(rest))
+	}
+	for v, s := range stability.Seqnos {
+		if s < old.Stability.Vector.Seqnos[v] {
+			return nil, reject(StabilityNotMonotone, "bucket %q vbucket %d: %d is below the present %d; only a rollback goes back",
+				a.Bucket, v, s, old.Stability.Vector.Seqnos[v])
+		}
+	}
+	b := *old
+	changed, rejection := b.setLogs(a.Logs)
+	if rejection != nil {
+		return nil, rejection
+	}
+	if !changed && stability.Equal(old.Stability.Vector) {
+		return nil, reject(StabilityNotMonotone, "bucket %q: promotion %d changes nothing", a.Bucket, a.Number)
+	}
+	b.Stability.Number, b.Stability.Vector, b.MutationTimestamp = a.Number, stability, mutation
+	return &b, nil
+}
+
+// setLogs stores failover logs that changed, and tells whether any did.
+func (b *Bucket) setLogs(changes []LogChange) (changed bool, rejection *Rejection) {
+	if len(changes) == 0 {
+		return false, nil
+	}
+	logs, revisions := slices.Clone(b.Stability.Logs), slices.Clone(b.Stability.Revisions)
+	changed, rejection = b.mergeLogs(logs, revisions, changes)
+	if rejection != nil {
+		return false, rejection
+	}
+	b.Stability.Logs, b.Stability.Revisions = logs, revisions
+	return changed, nil
+}
+
+// mergeLogs puts changed logs and their map revisions into lists of one per vbucket. A lower revision is a stale
+// producer's and refused.
+func (b *Bucket) mergeLogs(logs []timestamp.FailoverLog, revisions []timestamp.MapRevision, changes []LogChange) (changed bool, rejection *Rejection) {
+	for _, l := range changes {
+		v := int(l.VBucket)
+		if v >= b.VBuckets {
+			return false, reject(InvalidArgument, "bucket %q: failover log of vbucket %d, the bucket has %d", b.Name, v, b.VBuckets)
+		}
+		if l.Revision.Compare(revisions[v]) < 0 {
+			return false, reject(StaleRevision, "bucket %q vbucket %d: a failover log of map revision %d.%d, that of %d.%d is known",
+				b.Name, v, l.Revision.Epoch, l.Revision.Rev, revisions[v].Epoch, revisions[v].Rev)
+		}
+		changed = changed || !l.Log.Equal(logs[v]) || l.Revision != revisions[v]
+		logs[v], revisions[v] = l.Log, l.Revision
+	}
+	return changed, nil
+}
+
+func (b *Bucket) step() RollbackStep {
+	if b.Rollback == nil {
+		return NoRollback
+	}
+	return b.Rollback.Step
+}
+
+func (c *SetBackfillTimestamp) apply(t *tx) *Rejection {
+	old, rejection := t.bucket(c.Bucket, c.Generation)
+	if rejection != nil {
+		return rejection
+	}
+	if n := c.Vector.Len(); n != 0 && n != old.VBuckets {
+		return reject(InvalidArgument, "bucket %q: backfill timestamp of %d vbuckets, the bucket has %d", c.Bucket, n, old.VBuckets)
+	}
+	if c.Vector.Equal(old.BackfillTimestamp) {
+		return nil
+	}
+	b := *old
+	b.BackfillTimestamp = c.Vector
+	t.setBucket(&b)
+	t.changed = true
+	t.emit(Event{Kind: EventBackfill, Name: c.Bucket, Bucket: c.Bucket})
+	return nil
+}
+
+func (c *SetRollbackStep) apply(t *tx) *Rejection {
+	old, rejection := t.bucket(c.Bucket, c.Generation)
+	if rejection != nil {
+		return rejection
+	}
+	if old.step() != c.From {
+		return reject(StepMismatch, "bucket %q: the rollback is in step %s, the command expects %s", c.Bucket, old.step(), c.From)
+	}
+	if c.ID != old.lastRollback() {
+		return reject(RollbackMismatch, "bucket %q is at rollback %d, the command was made for %d", c.Bucket, old.lastRollback(), c.ID)
+	}
+	b := *old
+	if rejection := b.moveRollback(c); rejection != nil {
+		return rejection
+	}
+	b.ModifiedCAS = t.cas
+	t.setBucket(&b)
+	t.result.Number = b.lastRollback()
+	t.changedDefinitions()
+	t.emit(Event{Kind: EventRollback, Name: b.Name, Bucket: b.Name, Number: b.lastRollback(), Step: c.To})
+	return nil
+}
+
+// moveRollback takes the step; b is a copy that may be changed.
+func (b *Bucket) moveRollback(c *SetRollbackStep) *Rejection {
+	want := func(name string, v timestamp.Vector) *Rejection {
+		if v.Len() != b.VBuckets {
+			return reject(InvalidArgument, "bucket %q: %s timestamp of %d vbuckets, the bucket has %d", b.Name, name, v.Len(), b.VBuckets)
+		}
+		return nil
+	}
+	var r RollbackContext
+	if b.Rollback != nil {
+		r = *b.Rollback
+	}
+	switch {
+	case c.To == Started: // from none, or again from any step: a newer failover log has turned up
+		r = RollbackContext{ID: b.lastRollback() + 1, Logs: b.Stability.Logs, Revisions: b.Stability.Revisions}
+		if b.Rollback != nil {
+			r.Logs, r.Revisions = b.Rollback.Logs, b.Rollback.Revisions
+		}
+	case c.From == Started && c.To == Prepare:
+		if rejection := want("failover", c.Failover); rejection != nil {
+			return rejection
+		}
+		r.Failover = c.Failover
+	case c.From == Prepare && c.To == Restart:
+		if rejection := want("restart", c.Restart); rejection != nil {
+			return rejection
+		}
+		r.Restart = c.Restart
+	case c.From == Restart && c.To == RollingBack:
+	case c.From == RollingBack && c.To == NoRollback:
+		return b.finishRollback(c)
+	default:
+		return reject(IllegalTransition, "bucket %q: rollback from step %s to %s", b.Name, c.From, c.To)
+	}
+	if c.To == Started || c.To == Prepare {
+		r.Logs, r.Revisions = slices.Clone(r.Logs), slices.Clone(r.Revisions)
+		if _, rejection := b.mergeLogs(r.Logs, r.Revisions, c.Logs); rejection != nil {
+			return rejection
+		}
+	}
+	r.Step = c.To
+	b.Rollback = &r
+	return nil
+}
+
+// finishRollback ends the context: the bucket goes on from c.Stability under the new rollback id.
+func (b *Bucket) finishRollback(c *SetRollbackStep) *Rejection {
+	if c.Stability.Len() != b.VBuckets {
+		return reject(InvalidArgument, "bucket %q: stability timestamp of %d vbuckets, the bucket has %d", b.Name, c.Stability.Len(), b.VBuckets)
+	}
+	if !b.Stability.Vector.Covers(c.Stability) {
+		return reject(StabilityNotMonotone, "bucket %q: a rollback may not end above the stability timestamp that it began with", b.Name)
+	}
+	s := b.Stability
+	s.Number++
+	s.RollbackID, s.Vector, s.Logs, s.Revisions = b.Rollback.ID, c.Stability, b.Rollback.Logs, b.Rollback.Revisions
+	b.Stability, b.MutationTimestamp, b.Rollback = s, c.Stability, nil
+	return nil
+}

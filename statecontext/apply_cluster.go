@@ -1,0 +1,271 @@
+package statecontext
+
+import (
+	"strings"
+
+	"github.com/tidwall/btree"
+
+	"tidemark/index"
+	"tidemark/partition"
+)
+
+func (c *BootstrapCluster) apply(t *tx) *Rejection {
+	if t.s.clusterID != "" {
+		return reject(AlreadyBootstrapped, "the cluster is %s already", t.s.clusterID)
+	}
+	if rejection := t.checkName("cluster id", c.ClusterID); rejection != nil {
+		return rejection
+	}
+	if c.Epoch == 0 {
+		return reject(InvalidArgument, "epoch 0; want at least 1")
+	}
+	level := max(c.FormatLevel, 1)
+	if level > FormatLevel {
+		return reject(FormatNotAllowed, "format level %d, this version knows up to %d", level, FormatLevel)
+	}
+	t.s.clusterID, t.s.epoch, t.s.formatLevel, t.s.limits = c.ClusterID, c.Epoch, level, c.Limits.withDefaults()
+	t.changedDefinitions()
+	t.emit(Event{Kind: EventCluster, Name: c.ClusterID, Number: c.Epoch})
+	return nil
+}
+
+func (c *LeaderStarted) apply(t *tx) *Rejection {
+	if c.Term < t.s.term || c.Term == 0 || c.Term == t.s.term && c.Manager.ID != t.s.leader {
+		return reject(StaleTerm, "%s begins term %d; the state is in term %d of %s", c.Manager.ID, c.Term, t.s.term, t.s.leader)
+	}
+	if rejection := t.checkManager(&c.Manager); rejection != nil {
+		return rejection
+	}
+	t.s.term, t.s.leader, t.changed = c.Term, c.Manager.ID, true
+	t.emit(Event{Kind: EventLeader, Name: c.Manager.ID, Number: c.Term})
+	t.registerManager(c.Manager)
+	return nil
+}
+
+func (c *RegisterManager) apply(t *tx) *Rejection {
+	if rejection := t.checkManager(&c.Manager); rejection != nil {
+		return rejection
+	}
+	t.registerManager(c.Manager)
+	return nil
+}
+
+func (t *tx) checkManager(m *Manager) *Rejection {
+	if rejection := t.checkName("manager id", m.ID); rejection != nil {
+		return rejection
+	}
+	return t.checkTexts(m.Name, m.REST, m.Raft)
+}
+
+func (t *tx) registerManager(m Manager) {
+	if old := t.s.Manager(m.ID); old != nil {
+		m.ModifiedCAS = old.ModifiedCAS
+		if m == *old {
+			return
+		}
+	}
+	t.setManager(m)
+}
+
+func (c *RegisterProjector) apply(t *tx) *Rejection {
+	p := c.Projector
+	if rejection := t.checkName("projector id", string(p.ID)); rejection != nil {
+		return rejection
+	}
+	if rejection := t.checkTexts(p.Admin, p.BootID); rejection != nil {
+		return rejection
+	}
+	if old := t.s.Projector(p.ID); old != nil {
+		p.ModifiedCAS = old.ModifiedCAS
+		if p == *old {
+			return nil
+		}
+	}
+	p.ModifiedCAS = t.cas
+	own(&t.s.projectors, &t.owned.projectors).Set(p.ID, &p)
+	t.changedDefinitions()
+	t.emit(Event{Kind: EventProjector, Name: string(p.ID)})
+	return nil
+}
+
+func (c *RegisterIndexer) apply(t *tx) *Rejection {
+	i := c.Indexer
+	if rejection := t.checkName("indexer uuid", i.UUID); rejection != nil {
+		return rejection
+	}
+	if rejection := t.checkTexts(i.BootID, i.Name, i.Zone, i.Admin, i.Scan, i.Data.Maintenance, i.Data.Backfill, i.Data.Catchup); rejection != nil {
+		return rejection
+	}
+	if t.s.Removed(i.UUID) {
+		return reject(NodeRemoved, "indexer %s was removed from the cluster; wipe its data folder, it then joins as a new one", i.UUID)
+	}
+	if old := t.s.IndexerByUUID(i.UUID); old != nil {
+		i.Node, i.ModifiedCAS, t.result.Node = old.Node, old.ModifiedCAS, old.Node
+		if i == *old {
+			return nil
+		}
+	} else {
+		node, ok := t.s.freeNode()
+		if !ok {
+			return reject(LimitExceeded, "all node ids 0 to %d are in use by indexers or by copies", index.MaxNodeID)
+		}
+		i.Node, t.result.Node = node, node
+		t.s.nextNodeID = (node + 1) % (index.MaxNodeID + 1)
+	}
+	i.ModifiedCAS = t.cas
+	own(&t.s.indexers, &t.owned.indexers).Set(i.Node, &i)
+	own(&t.s.nodes, &t.owned.nodes).Set(i.UUID, i.Node)
+	t.changedDefinitions()
+	t.emit(Event{Kind: EventIndexer, Name: i.UUID, Node: i.Node})
+	return nil
+}
+
+// freeNode gives a number that no indexer has and no copy names, counting on from the newest that was given.
+func (s *State) freeNode() (index.NodeID, bool) {
+	held := s.nodesWithCopies()
+	for k := range int(index.MaxNodeID) + 1 {
+		n := index.NodeID((int(s.nextNodeID) + k) % (int(index.MaxNodeID) + 1))
+		if s.Indexer(n) == nil && !held[n] {
+			return n, true
+		}
+	}
+	return 0, false
+}
+
+func (s *State) nodesWithCopies() (held [256]bool) {
+	for x := range s.Indexes() {
+		for _, c := range x.Topology.Copies {
+			held[c.Node] = true
+		}
+	}
+	return held
+}
+
+func (c *RemoveManager) apply(t *tx) *Rejection {
+	if t.s.Manager(c.ID) == nil {
+		return reject(UnknownNode, "no manager has id %q", c.ID)
+	}
+	own(&t.s.managers, &t.owned.managers).Delete(c.ID)
+	t.changed = true
+	t.emit(Event{Kind: EventManager, Name: c.ID, Removed: true})
+	return nil
+}
+
+func (c *RemoveProjector) apply(t *tx) *Rejection {
+	if t.s.Projector(c.ID) == nil {
+		return reject(UnknownNode, "no projector has id %q", c.ID)
+	}
+	own(&t.s.projectors, &t.owned.projectors).Delete(c.ID)
+	t.changedDefinitions()
+	t.emit(Event{Kind: EventProjector, Name: string(c.ID), Removed: true})
+	return nil
+}
+
+func (c *RemoveIndexer) apply(t *tx) *Rejection {
+	i := t.s.Indexer(c.Node)
+	if i == nil || i.UUID != c.UUID {
+		return reject(UnknownNode, "no indexer %d with uuid %q", c.Node, c.UUID)
+	}
+	if held := t.s.nodesWithCopies(); held[c.Node] {
+		return reject(NodeInUse, "indexer %d (%s) still has copies of indexes; move or drop them first", c.Node, i.Name)
+	}
+	own(&t.s.indexers, &t.owned.indexers).Delete(c.Node)
+	own(&t.s.nodes, &t.owned.nodes).Delete(c.UUID)
+	own(&t.s.removed, &t.owned.removed).Set(c.UUID, t.cas)
+	t.changedDefinitions()
+	t.emit(Event{Kind: EventIndexer, Name: c.UUID, Node: c.Node, Removed: true})
+	return nil
+}
+
+func (c *SetFormatLevel) apply(t *tx) *Rejection {
+	if c.Level < t.s.formatLevel || c.Level > FormatLevel {
+		return reject(FormatNotAllowed, "format level %d; the cluster is at %d and this version knows up to %d", c.Level, t.s.formatLevel, FormatLevel)
+	}
+	if c.Level == t.s.formatLevel {
+		return nil
+	}
+	t.s.formatLevel, t.changed = c.Level, true
+	t.emit(Event{Kind: EventCluster, Name: t.s.clusterID, Number: c.Level})
+	return nil
+}
+
+func (c *SetLimits) apply(t *tx) *Rejection {
+	l := c.Limits.withDefaults()
+	if l.LedgerMaxAgeMS < l.LedgerMinAgeMS || l.LedgerMinAgeMS < 0 {
+		return reject(InvalidArgument, "requests are remembered at most %d ms and at least %d ms; the first must not be smaller", l.LedgerMaxAgeMS, l.LedgerMinAgeMS)
+	}
+	if l == t.s.limits {
+		return nil
+	}
+	t.s.limits, t.changed = l, true
+	t.emit(Event{Kind: EventCluster, Name: t.s.clusterID})
+	return nil
+}
+
+func (c *RaiseEpoch) apply(t *tx) *Rejection {
+	if c.Epoch <= t.s.epoch {
+		return reject(StaleTerm, "epoch %d, the cluster is at %d", c.Epoch, t.s.epoch)
+	}
+	t.s.epoch, t.s.term, t.s.leader = c.Epoch, 0, ""
+	if c.ClearLedger {
+		t.s.ledger, t.s.ledgerAge = btree.NewMap[string, *ledgerEntry](0), btree.NewMap[uint64, string](0)
+	}
+	t.changedDefinitions()
+	t.emit(Event{Kind: EventCluster, Name: t.s.clusterID, Number: c.Epoch})
+	return nil
+}
+
+// checkName refuses names that are empty, too long, or hold control characters.
+func (t *tx) checkName(what, name string) *Rejection {
+	if name == "" || len(name) > int(t.s.limits.NameLength) {
+		return reject(InvalidArgument, "%s of %d bytes; want 1 to %d", what, len(name), t.s.limits.NameLength)
+	}
+	if strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\uFFFD' }) {
+		return reject(InvalidArgument, "%s %q holds control characters or is not UTF-8", what, name)
+	}
+	return nil
+}
+
+// checkTexts bounds addresses and labels.
+func (t *tx) checkTexts(texts ...string) *Rejection {
+	for _, s := range texts {
+		if len(s) > int(t.s.limits.StatementLength) {
+			return reject(LimitExceeded, "a text of %d bytes; at most %d", len(s), t.s.limits.StatementLength)
+		}
+	}
+	return nil
+}
+
+// checkPlacement tells whether copies are where an index of this layout may have them: known nodes, every slice of
+// every replica, no two copies of the same, no two replicas of a slice on one node. Copies that are leaving do not
+// count.
+func (s *State) checkPlacement(l partition.Layout, replicas uint8, copies []partition.Copy) *Rejection {
+	type place struct {
+		slice index.SliceID
+		other uint8 // replica or node
+	}
+	seen, onNode := make(map[place]bool, len(copies)), make(map[place]bool, len(copies))
+	for _, c := range copies {
+		if c.Slice >= index.SliceID(l.Partitions) || uint8(c.Replica) > replicas {
+			return reject(PlacementInconsistent, "slice %d of replica %d; the index has %d slices and replicas 0 to %d", c.Slice, c.Replica, l.Partitions, replicas)
+		}
+		if s.Indexer(c.Node) == nil {
+			return reject(UnknownNode, "slice %d is placed on node %d, which is not registered", c.Slice, c.Node)
+		}
+		if c.State == partition.Leaving {
+			continue
+		}
+		r, n := place{c.Slice, uint8(c.Replica)}, place{c.Slice, uint8(c.Node)}
+		if seen[r] {
+			return reject(PlacementInconsistent, "slice %d of replica %d is placed twice", c.Slice, c.Replica)
+		}
+		if onNode[n] {
+			return reject(PlacementInconsistent, "two replicas of slice %d on node %d", c.Slice, c.Node)
+		}
+		seen[r], onNode[n] = true, true
+	}
+	if want := int(l.Partitions) * (int(replicas) + 1); len(seen) != want {
+		return reject(PlacementInconsistent, "%d copies are placed; %d slices with %d replicas need %d", len(seen), l.Partitions, replicas, want)
+	}
+	return nil
+}

@@ -1,0 +1,282 @@
+package statecontext
+
+import (
+	"slices"
+
+	"tidemark/index"
+	"tidemark/partition"
+)
+
+func (c *CreateIndex) apply(t *tx) *Rejection {
+	f := c.Definition
+	b, rejection := t.bucket(f.Bucket, 0)
+	if rejection != nil {
+		return rejection
+	}
+	if rejection := t.checkName("index name", f.Name); rejection != nil {
+		return rejection
+	}
+	if old := t.s.IndexByName(f.Bucket, f.Name); old != nil {
+		t.result.Index = old.Definition.ID
+		if c.IfNotExists {
+			return nil
+		}
+		return reject(NameExists, "bucket %q has an index %q already (id %d, %s); drop it first or choose another name",
+			f.Bucket, f.Name, old.Definition.ID, old.Definition.State)
+	}
+	if f.BucketUUID != b.UUID {
+		return reject(BucketIsGone, "the definition was made for bucket %q of uuid %q, the bucket is %q by now", f.Bucket, f.BucketUUID, b.UUID)
+	}
+	if rejection := t.checkDefinition(&f); rejection != nil {
+		return rejection
+	}
+	if err := c.Layout.Check(); err != nil {
+		return reject(InvalidArgument, "%v", err)
+	}
+	if c.Layout.Partitions != f.Partitions {
+		return reject(InvalidArgument, "the definition has %d partitions, the layout %d", f.Partitions, c.Layout.Partitions)
+	}
+	id := t.s.nextIndexID
+	topology := partition.Topology{Index: id, Layout: c.Layout, Copies: t.placeCopies(nil, c.Placement)}
+	if rejection := t.s.checkPlacement(c.Layout, f.Replicas, topology.Copies); rejection != nil {
+		return rejection
+	}
+	f.ID, f.State, f.Reason, f.CreatedMS = id, index.Pending, "", t.s.timeMS
+	t.s.nextIndexID++
+	t.result.Index = id
+	own(&t.s.names, &t.owned.names).Set(nameKey(f.Bucket, f.Name), id)
+	t.setIndex(Index{Definition: f, Topology: topology, PlacedCAS: t.cas}, true, true)
+	return nil
+}
+
+// placeCopies appends new copies, with fresh ids, to those there are.
+func (t *tx) placeCopies(copies []partition.Copy, placement []Placement) []partition.Copy {
+	all := append(make([]partition.Copy, 0, len(copies)+len(placement)), copies...)
+	for _, p := range placement {
+		all = append(all, partition.Copy{ID: t.s.nextCopyID, Slice: p.Slice, Replica: p.Replica, Node: p.Node, State: partition.Placed})
+		t.s.nextCopyID++
+	}
+	return all
+}
+
+func (t *tx) checkDefinition(f *index.Definition) *Rejection {
+	l := t.s.limits
+	if t.s.indexes.Len() >= int(l.Indexes) {
+		return reject(LimitExceeded, "the cluster has %d indexes; at most %d", t.s.indexes.Len(), l.Indexes)
+	}
+	here := 0
+	for range t.s.IndexesOf(f.Bucket) {
+		here++
+	}
+	if here >= int(l.IndexesPerBucket) {
+		return reject(LimitExceeded, "bucket %q has %d indexes; at most %d", f.Bucket, here, l.IndexesPerBucket)
+	}
+	if len(f.Keys) > int(l.KeyExpressions) {
+		return reject(LimitExceeded, "%d key expressions; at most %d", len(f.Keys), l.KeyExpressions)
+	}
+	if f.IsPrimary != (len(f.Keys) == 0) {
+		return reject(InvalidArgument, "a primary index has no key expressions and every other index at least one; this one has %d", len(f.Keys))
+	}
+	if len(f.Nodes) > int(index.MaxNodeID)+1 {
+		return reject(LimitExceeded, "%d nodes named; at most %d", len(f.Nodes), int(index.MaxNodeID)+1)
+	}
+	for _, k := range f.Keys {
+		if k.Expr == "" || len(k.Expr) > int(l.StatementLength) {
+			return reject(InvalidArgument, "a key expression of %d bytes; want 1 to %d", len(k.Expr), l.StatementLength)
+		}
+	}
+	if rejection := t.checkTexts(f.Nodes...); rejection != nil {
+		return rejection
+	}
+	return t.checkTexts(f.Statement, f.Where, string(f.Using), string(f.ExprType))
+}
+
+func (c *BuildIndexes) apply(t *tx) *Rejection {
+	for _, id := range c.IDs {
+		x, rejection := t.index(id)
+		if rejection != nil {
+			return rejection
+		}
+		if rejection := t.build(*x); rejection != nil {
+			return rejection
+		}
+	}
+	return nil
+}
+
+func (t *tx) build(x Index) *Rejection {
+	f := &x.Definition
+	switch f.State {
+	case index.Dropping:
+		return reject(StateMismatch, "index %d (%s) is being dropped", f.ID, f.Name)
+	case index.Backfill, index.Maintenance:
+		return nil
+	case index.Pending:
+		if !f.Deferred {
+			return nil
+		}
+	}
+	b, rejection := t.bucket(f.Bucket, 0)
+	if rejection != nil {
+		return rejection
+	}
+	moved := f.BucketUUID != b.UUID
+	if moved { // what the copies hold is of another bucket: new ones, at the same places
+		placement := make([]Placement, 0, len(x.Topology.Copies))
+		for _, c := range x.Topology.Copies {
+			if c.State != partition.Leaving {
+				placement = append(placement, Placement{Slice: c.Slice, Replica: c.Replica, Node: c.Node})
+			}
+		}
+		f.BucketUUID, x.Topology.Copies, x.PlacedCAS = b.UUID, t.placeCopies(nil, placement), t.cas
+	}
+	f.State, f.Reason, f.Deferred = index.Pending, "", false
+	t.setIndex(x, true, moved)
+	return nil
+}
+
+func (c *DropIndex) apply(t *tx) *Rejection {
+	p, rejection := t.index(c.ID)
+	if rejection != nil {
+		return rejection
+	}
+	x := *p
+	f := &x.Definition
+	t.result.Index = f.ID
+	if f.State == index.Dropping {
+		return nil
+	}
+	if c.IfMatch != 0 && c.IfMatch != f.ModifiedCAS {
+		return reject(CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID, f.Name, f.ModifiedCAS, c.IfMatch)
+	}
+	f.State, f.Reason = index.Dropping, ""
+	x.Topology.Copies = slices.Clone(x.Topology.Copies)
+	for i := range x.Topology.Copies {
+		x.Topology.Copies[i].State = partition.Leaving
+	}
+	own(&t.s.names, &t.owned.names).Delete(nameKey(f.Bucket, f.Name))
+	t.setIndex(x, true, true)
+	return nil
+}
+
+func (c *SetIndexState) apply(t *tx) *Rejection {
+	p, rejection := t.index(c.ID)
+	if rejection != nil {
+		return rejection
+	}
+	x := *p
+	f := &x.Definition
+	if f.State != c.From {
+		return reject(StateMismatch, "index %d (%s) is in state %s, the command expects %s", f.ID, f.Name, f.State, c.From)
+	}
+	if c.To == index.Dropping || c.From == c.To {
+		return reject(IllegalTransition, "index %d (%s): from %s to %s", f.ID, f.Name, c.From, c.To)
+	}
+	if err := c.From.CheckTransition(c.To); err != nil {
+		return reject(IllegalTransition, "index %d (%s): %v", f.ID, f.Name, err)
+	}
+	if c.To != index.Error {
+		b, rejection := t.bucket(f.Bucket, c.Guard.Generation)
+		if rejection != nil {
+			return rejection
+		}
+		if f.BucketUUID != b.UUID {
+			return reject(BucketIsGone, "index %d (%s) is of an older bucket %q; BUILD makes it anew", f.ID, f.Name, f.Bucket)
+		}
+		if c.Guard.Generation != 0 && (c.Guard.RollbackID != b.Stability.RollbackID || b.Rollback != nil) {
+			return reject(RollbackMismatch, "bucket %q was or is being rolled back (id %d); the command was made at rollback %d", f.Bucket, b.lastRollback(), c.Guard.RollbackID)
+		}
+	}
+	if rejection := t.checkTexts(c.Reason); rejection != nil {
+		return rejection
+	}
+	f.State, f.Reason = c.To, ""
+	if c.To == index.Error {
+		f.Reason = c.Reason
+	}
+	t.setIndex(x, true, false)
+	return nil
+}
+
+func (c *SetCopyStates) apply(t *tx) *Rejection {
+	for _, h := range c.Copies {
+		p, rejection := t.index(h.Index)
+		if rejection != nil {
+			return rejection
+		}
+		x := *p
+		at := slices.IndexFunc(x.Topology.Copies, func(o partition.Copy) bool { return o.ID == h.Copy })
+		if at < 0 {
+			return reject(UnknownCopy, "index %d (%s) has no copy %d", x.Definition.ID, x.Definition.Name, h.Copy)
+		}
+		if c.Revision < x.PlacedCAS {
+			return reject(StaleRevision, "copies of index %d (%s) were placed at revision %d, the report was made under %d",
+				x.Definition.ID, x.Definition.Name, x.PlacedCAS, c.Revision)
+		}
+		from := x.Topology.Copies[at].State
+		switch {
+		case from == h.State:
+			continue
+		case from == partition.Placed && (h.State == partition.Allocated || h.State == partition.Leaving),
+			from == partition.Allocated && h.State == partition.Leaving:
+		default:
+			return reject(IllegalTransition, "copy %d: from %s to %s", h.Copy, from, h.State)
+		}
+		x.Topology.Copies = slices.Clone(x.Topology.Copies)
+		x.Topology.Copies[at].State = h.State
+		if h.State == partition.Leaving {
+			if rejection := t.s.checkPlacement(x.Topology.Layout, x.Definition.Replicas, x.Topology.Copies); rejection != nil {
+				return rejection
+			}
+		}
+		t.setIndex(x, false, true)
+	}
+	return nil
+}
+
+func (c *PlaceCopies) apply(t *tx) *Rejection {
+	p, rejection := t.index(c.ID)
+	if rejection != nil {
+		return rejection
+	}
+	x := *p
+	f := &x.Definition
+	if f.State == index.Dropping {
+		return reject(StateMismatch, "index %d (%s) is being dropped", f.ID, f.Name)
+	}
+	if c.IfTopology != 0 && c.IfTopology != x.TopologyCAS {
+		return reject(CASMismatch, "the topology of index %d (%s) was modified at cas %d, the command was made for %d", f.ID, f.Name, x.TopologyCAS, c.IfTopology)
+	}
+	kept := slices.DeleteFunc(slices.Clone(x.Topology.Copies), func(o partition.Copy) bool { return slices.Contains(c.Remove, o.ID) })
+	if len(kept)+len(c.Remove) != len(x.Topology.Copies) {
+		return reject(UnknownCopy, "index %d (%s) does not have all of the copies %v", f.ID, f.Name, c.Remove)
+	}
+	if len(c.Add)+len(c.Remove) == 0 {
+		return nil
+	}
+	x.Topology.Copies = t.placeCopies(kept, c.Add)
+	if rejection := t.s.checkPlacement(x.Topology.Layout, f.Replicas, x.Topology.Copies); rejection != nil {
+		return rejection
+	}
+	if len(c.Add) > 0 {
+		x.PlacedCAS = t.cas
+	}
+	t.setIndex(x, false, true)
+	return nil
+}
+
+func (c *RemoveIndex) apply(t *tx) *Rejection {
+	x, rejection := t.index(c.ID)
+	if rejection != nil {
+		return rejection
+	}
+	f := &x.Definition
+	if f.State != index.Dropping {
+		return reject(StateMismatch, "index %d (%s) is in state %s; only one that is being dropped can be removed", f.ID, f.Name, f.State)
+	}
+	own(&t.s.indexes, &t.owned.indexes).Delete(f.ID)
+	t.changedDefinitions()
+	t.emit(Event{Kind: EventIndex, Index: f.ID, Bucket: f.Bucket, Name: f.Name, Removed: true})
+	t.emit(Event{Kind: EventTopology, Index: f.ID, Bucket: f.Bucket, Name: f.Name, Removed: true})
+	return nil
+}

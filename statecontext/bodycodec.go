@@ -1,0 +1,229 @@
+package statecontext
+
+import (
+	"tidemark/index"
+	"tidemark/partition"
+)
+
+func (*BootstrapCluster) kind() kind     { return kindBootstrapCluster }
+func (*LeaderStarted) kind() kind        { return kindLeaderStarted }
+func (*RegisterManager) kind() kind      { return kindRegisterManager }
+func (*RegisterProjector) kind() kind    { return kindRegisterProjector }
+func (*RegisterIndexer) kind() kind      { return kindRegisterIndexer }
+func (*RemoveManager) kind() kind        { return kindRemoveManager }
+func (*RemoveProjector) kind() kind      { return kindRemoveProjector }
+func (*RemoveIndexer) kind() kind        { return kindRemoveIndexer }
+func (*SetBucket) kind() kind            { return kindSetBucket }
+func (*BucketGone) kind() kind           { return kindBucketGone }
+func (*CreateIndex) kind() kind          { return kindCreateIndex }
+func (*BuildIndexes) kind() kind         { return kindBuildIndexes }
+func (*DropIndex) kind() kind            { return kindDropIndex }
+func (*SetIndexState) kind() kind        { return kindSetIndexState }
+func (*SetCopyStates) kind() kind        { return kindSetCopyStates }
+func (*PlaceCopies) kind() kind          { return kindPlaceCopies }
+func (*RemoveIndex) kind() kind          { return kindRemoveIndex }
+func (*AdvanceStability) kind() kind     { return kindAdvanceStability }
+func (*SetBackfillTimestamp) kind() kind { return kindSetBackfillTimestamp }
+func (*SetRollbackStep) kind() kind      { return kindSetRollbackStep }
+func (*SetFormatLevel) kind() kind       { return kindSetFormatLevel }
+func (*SetLimits) kind() kind            { return kindSetLimits }
+func (*RaiseEpoch) kind() kind           { return kindRaiseEpoch }
+
+func (c *BootstrapCluster) append(dst []byte) []byte {
+	dst = appendString(dst, c.ClusterID)
+	dst = appendUint(dst, c.Epoch)
+	dst = appendUint(dst, c.FormatLevel)
+	return appendLimits(dst, c.Limits)
+}
+
+func (c *LeaderStarted) append(dst []byte) []byte {
+	return appendManager(appendUint(dst, c.Term), &c.Manager)
+}
+
+func (c *RegisterManager) append(dst []byte) []byte   { return appendManager(dst, &c.Manager) }
+func (c *RegisterProjector) append(dst []byte) []byte { return appendProjector(dst, &c.Projector) }
+func (c *RegisterIndexer) append(dst []byte) []byte   { return appendIndexer(dst, &c.Indexer) }
+func (c *RemoveManager) append(dst []byte) []byte     { return appendString(dst, c.ID) }
+func (c *RemoveProjector) append(dst []byte) []byte   { return appendString(dst, string(c.ID)) }
+
+func (c *RemoveIndexer) append(dst []byte) []byte {
+	return appendString(append(dst, byte(c.Node)), c.UUID)
+}
+
+func (c *SetBucket) append(dst []byte) []byte {
+	dst = appendString(dst, c.Name)
+	dst = appendString(dst, c.UUID)
+	return appendInt(dst, int64(c.VBuckets))
+}
+
+func (c *BucketGone) append(dst []byte) []byte {
+	return appendString(appendString(dst, c.Name), c.UUID)
+}
+
+func (c *CreateIndex) append(dst []byte) []byte {
+	dst = appendDefinition(dst, &c.Definition)
+	dst = appendLayout(dst, c.Layout)
+	dst = appendPlacements(dst, c.Placement)
+	return appendBool(dst, c.IfNotExists)
+}
+
+func (c *BuildIndexes) append(dst []byte) []byte {
+	dst = appendUint(dst, uint64(len(c.IDs)))
+	for _, id := range c.IDs {
+		dst = appendUint(dst, uint64(id))
+	}
+	return dst
+}
+
+func (c *DropIndex) append(dst []byte) []byte {
+	return appendUint(appendUint(dst, uint64(c.ID)), c.IfMatch)
+}
+
+func (c *SetIndexState) append(dst []byte) []byte {
+	dst = appendUint(dst, uint64(c.ID))
+	dst = append(dst, byte(c.From), byte(c.To))
+	dst = appendString(dst, c.Reason)
+	return appendUint(appendUint(dst, c.Guard.Generation), c.Guard.RollbackID)
+}
+
+func (c *SetCopyStates) append(dst []byte) []byte {
+	dst = appendUint(dst, c.Revision)
+	dst = appendUint(dst, uint64(len(c.Copies)))
+	for _, h := range c.Copies {
+		dst = appendUint(dst, uint64(h.Index))
+		dst = appendUint(dst, uint64(h.Copy))
+		dst = append(dst, byte(h.State))
+	}
+	return dst
+}
+
+func (c *PlaceCopies) append(dst []byte) []byte {
+	dst = appendUint(dst, uint64(c.ID))
+	dst = appendUint(dst, c.IfTopology)
+	dst = appendPlacements(dst, c.Add)
+	dst = appendUint(dst, uint64(len(c.Remove)))
+	for _, id := range c.Remove {
+		dst = appendUint(dst, uint64(id))
+	}
+	return dst
+}
+
+func (c *RemoveIndex) append(dst []byte) []byte { return appendUint(dst, uint64(c.ID)) }
+
+func (c *AdvanceStability) append(dst []byte) []byte {
+	dst = appendUint(dst, uint64(len(c.Buckets)))
+	for i := range c.Buckets {
+		b := &c.Buckets[i]
+		dst = appendString(dst, b.Bucket)
+		dst = appendUint(dst, b.Generation)
+		dst = appendUint(dst, b.RollbackID)
+		dst = appendUint(dst, b.Number)
+		dst = appendBytes(dst, b.Stability)
+		dst = appendBytes(dst, b.Mutation)
+		dst = appendLogChanges(dst, b.Logs)
+	}
+	return dst
+}
+
+func (c *SetBackfillTimestamp) append(dst []byte) []byte {
+	dst = appendString(dst, c.Bucket)
+	dst = appendUint(dst, c.Generation)
+	return appendVector(dst, c.Vector)
+}
+
+func (c *SetRollbackStep) append(dst []byte) []byte {
+	dst = appendString(dst, c.Bucket)
+	dst = appendUint(dst, c.Generation)
+	dst = appendUint(dst, c.ID)
+	dst = append(dst, byte(c.From), byte(c.To))
+	dst = appendVector(dst, c.Failover)
+	dst = appendVector(dst, c.Restart)
+	dst = appendVector(dst, c.Stability)
+	return appendLogChanges(dst, c.Logs)
+}
+
+func (c *SetFormatLevel) append(dst []byte) []byte { return appendUint(dst, c.Level) }
+func (c *SetLimits) append(dst []byte) []byte      { return appendLimits(dst, c.Limits) }
+
+func (c *RaiseEpoch) append(dst []byte) []byte {
+	return appendBool(appendUint(dst, c.Epoch), c.ClearLedger)
+}
+
+// decodeBody reads the fields of a command; nil for a type that this program does not know. Errors stay in d.
+func decodeBody(k kind, d *decoder) Body {
+	switch k {
+	case kindBootstrapCluster:
+		return &BootstrapCluster{ClusterID: d.string(), Epoch: d.uint(), FormatLevel: d.uint(), Limits: d.limits()}
+	case kindLeaderStarted:
+		return &LeaderStarted{Term: d.uint(), Manager: d.manager()}
+	case kindRegisterManager:
+		return &RegisterManager{Manager: d.manager()}
+	case kindRegisterProjector:
+		return &RegisterProjector{Projector: d.projector()}
+	case kindRegisterIndexer:
+		return &RegisterIndexer{Indexer: d.indexer()}
+	case kindRemoveManager:
+		return &RemoveManager{ID: d.string()}
+	case kindRemoveProjector:
+		return &RemoveProjector{ID: index.ProjectorID(d.string())}
+	case kindRemoveIndexer:
+		return &RemoveIndexer{Node: index.NodeID(d.byte()), UUID: d.string()}
+	case kindSetBucket:
+		return &SetBucket{Name: d.string(), UUID: d.string(), VBuckets: int(d.int())}
+	case kindBucketGone:
+		return &BucketGone{Name: d.string(), UUID: d.string()}
+	case kindSetFormatLevel:
+		return &SetFormatLevel{Level: d.uint()}
+	case kindSetLimits:
+		return &SetLimits{Limits: d.limits()}
+	case kindRaiseEpoch:
+		return &RaiseEpoch{Epoch: d.uint(), ClearLedger: d.bool()}
+	}
+	return decodeIndexBody(k, d)
+}
+
+// decodeIndexBody reads the commands about indexes, timestamps and rollbacks.
+func decodeIndexBody(k kind, d *decoder) Body {
+	switch k {
+	case kindCreateIndex:
+		return &CreateIndex{Definition: d.definition(), Layout: d.layout(), Placement: d.placements(), IfNotExists: d.bool()}
+	case kindBuildIndexes:
+		return &BuildIndexes{IDs: ids[index.ID](d)}
+	case kindDropIndex:
+		return &DropIndex{ID: index.ID(d.uint()), IfMatch: d.uint()}
+	case kindSetIndexState:
+		return &SetIndexState{
+			ID: index.ID(d.uint()), From: index.State(d.byte()), To: index.State(d.byte()), Reason: d.string(),
+			Guard: Guard{Generation: d.uint(), RollbackID: d.uint()},
+		}
+	case kindSetCopyStates:
+		c := &SetCopyStates{Revision: d.uint()}
+		for n := d.count(); n > 0 && d.err == nil; n-- {
+			c.Copies = append(c.Copies, CopyChange{
+				Index: index.ID(d.uint()), Copy: index.CopyID(d.uint()), State: partition.CopyState(d.byte()),
+			})
+		}
+		return c
+	case kindPlaceCopies:
+		return &PlaceCopies{ID: index.ID(d.uint()), IfTopology: d.uint(), Add: d.placements(), Remove: ids[index.CopyID](d)}
+	case kindRemoveIndex:
+		return &RemoveIndex{ID: index.ID(d.uint())}
+	case kindAdvanceStability:
+		c := &AdvanceStability{}
+		for n := d.count(); n > 0 && d.err == nil; n-- {
+			c.Buckets = append(c.Buckets, BucketAdvance{
+				Bucket: d.string(), Generation: d.uint(), RollbackID: d.uint(), Number: d.uint(),
+				Stability: d.bytes(), Mutation: d.bytes(), Logs: d.logChanges(),
+			})
+		}
+		return c
+	case kindSetBackfillTimestamp:
+		return &SetBackfillTimestamp{Bucket: d.string(), Generation: d.uint(), Vector: d.vector()}
+	case kindSetRollbackStep:
+		return &SetRollbackStep{
+			Bucket: d.string(), Generation: d.uint(), ID: d.uint(), From: RollbackStep(d.byte()), To: RollbackStep(d.byte()),
+			Failover: d.vector(), Restart: d.vector(), Stability: d.vector(), Logs: d.logChanges(),
+		}
+	}
+	return nil
+}

@@ -1,0 +1,199 @@
+package statecontext
+
+import (
+	"errors"
+	"fmt"
+
+	"tidemark/index"
+	"tidemark/partition"
+)
+
+// ErrInvariant is wrapped by what Check finds.
+var ErrInvariant = errors.New("StateContext invariant broken")
+
+func broken(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrInvariant, fmt.Sprintf(format, args...))
+}
+
+// Check tells whether a state is one that Apply may produce. It looks at everything and is meant for tests, for
+// restored snapshots and for backups. Its errors wrap ErrInvariant.
+func Check(s *State) error {
+	if s.revision > s.cas {
+		return broken("definitions revision %d above cas %d", s.revision, s.cas)
+	}
+	for _, check := range [...]func(*State) error{checkRegistrations, checkBuckets, checkIndexes, checkNames, checkLedger} {
+		if err := check(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkRegistrations(s *State) error {
+	for m := range s.Managers() {
+		if m.ModifiedCAS > s.cas || m.ID == "" {
+			return broken("manager %q modified at %d above cas %d", m.ID, m.ModifiedCAS, s.cas)
+		}
+	}
+	for p := range s.Projectors() {
+		if p.ModifiedCAS > s.revision || p.ID == "" {
+			return broken("projector %q modified at %d above revision %d", p.ID, p.ModifiedCAS, s.revision)
+		}
+	}
+	count := 0
+	for i := range s.Indexers() {
+		count++
+		switch {
+		case i.Node > index.MaxNodeID:
+			return broken("indexer %d above %d", i.Node, index.MaxNodeID)
+		case i.ModifiedCAS > s.revision:
+			return broken("indexer %d modified at %d above revision %d", i.Node, i.ModifiedCAS, s.revision)
+		case s.IndexerByUUID(i.UUID) != i:
+			return broken("uuid %s does not lead to indexer %d", i.UUID, i.Node)
+		case s.Removed(i.UUID):
+			return broken("indexer %d has the uuid %s of a removed one", i.Node, i.UUID)
+		}
+	}
+	if count != s.nodes.Len() {
+		return broken("%d indexers, %d uuids", count, s.nodes.Len())
+	}
+	if s.nextNodeID > index.MaxNodeID {
+		return broken("next node id %d", s.nextNodeID)
+	}
+	return nil
+}
+
+func checkBuckets(s *State) error {
+	for b := range s.Buckets() {
+		n := b.VBuckets
+		if n < 1 || b.Generation < 1 || b.ModifiedCAS > s.revision {
+			return broken("bucket %q: %d vbuckets, generation %d, modified at %d", b.Name, n, b.Generation, b.ModifiedCAS)
+		}
+		if b.Stability.Vector.Check(n) != nil || b.MutationTimestamp.Check(n) != nil || len(b.Stability.Logs) != n || len(b.Stability.Revisions) != n {
+			return broken("bucket %q: vectors are not of %d vbuckets", b.Name, n)
+		}
+		if m := b.BackfillTimestamp.Len(); m != 0 && m != n {
+			return broken("bucket %q: backfill timestamp of %d vbuckets, want %d or none", b.Name, m, n)
+		}
+		r := b.Rollback
+		if r == nil {
+			continue
+		}
+		switch {
+		case b.Gone:
+			return broken("bucket %q is gone and being rolled back", b.Name)
+		case r.Step < Started || r.Step > RollingBack:
+			return broken("bucket %q: rollback step %d", b.Name, r.Step)
+		case r.ID <= b.Stability.RollbackID:
+			return broken("bucket %q: rollback %d under way after %d", b.Name, r.ID, b.Stability.RollbackID)
+		case len(r.Logs) != n || len(r.Revisions) != n:
+			return broken("bucket %q: rollback with %d logs", b.Name, len(r.Logs))
+		case r.Step >= Prepare != (r.Failover.Len() == n) || r.Step >= Restart != (r.Restart.Len() == n):
+			return broken("bucket %q: step %s with failover of %d and restart of %d vbuckets", b.Name, r.Step, r.Failover.Len(), r.Restart.Len())
+		}
+	}
+	return nil
+}
+
+func checkIndexes(s *State) error {
+	copies := make(map[index.CopyID]bool)
+	for x := range s.Indexes() {
+		f, t := &x.Definition, &x.Topology
+		switch {
+		case f.ID >= s.nextIndexID || f.ID == 0:
+			return broken("index %d, next is %d", f.ID, s.nextIndexID)
+		case t.Index != f.ID || t.Layout.Partitions != f.Partitions:
+			return broken("index %d: topology of %d with %d partitions, want %d", f.ID, t.Index, t.Layout.Partitions, f.Partitions)
+		case max(f.ModifiedCAS, x.TopologyCAS, x.PlacedCAS) > s.revision || x.PlacedCAS > x.TopologyCAS:
+			return broken("index %d: modified at %d, topology at %d, placed at %d, revision %d", f.ID, f.ModifiedCAS, x.TopologyCAS, x.PlacedCAS, s.revision)
+		case f.State < index.Pending || f.State > index.Error:
+			return broken("index %d: state %d", f.ID, f.State)
+		case f.IsPrimary != (len(f.Keys) == 0):
+			return broken("index %d: primary %v with %d keys", f.ID, f.IsPrimary, len(f.Keys))
+		}
+		last := index.CopyID(0)
+		for _, c := range t.Copies {
+			if c.ID <= last || c.ID >= s.nextCopyID || copies[c.ID] {
+				return broken("index %d: copy %d after %d, next is %d", f.ID, c.ID, last, s.nextCopyID)
+			}
+			last, copies[c.ID] = c.ID, true
+			if f.State == index.Dropping && c.State != partition.Leaving {
+				return broken("index %d is being dropped, copy %d is %s", f.ID, c.ID, c.State)
+			}
+		}
+		if f.State == index.Dropping {
+			continue
+		}
+		if rejection := s.checkPlacement(t.Layout, f.Replicas, t.Copies); rejection != nil {
+			return broken("index %d: %v", f.ID, rejection)
+		}
+		b := s.Bucket(f.Bucket)
+		if b == nil {
+			return broken("index %d is of bucket %q, which is not known", f.ID, f.Bucket)
+		}
+		if f.State != index.Error && (b.Gone || b.UUID != f.BucketUUID) {
+			return broken("index %d is %s, its bucket %q is gone or another", f.ID, f.State, f.Bucket)
+		}
+	}
+	return nil
+}
+
+func checkNames(s *State) error {
+	named := 0
+	for x := range s.Indexes() {
+		f := &x.Definition
+		if f.State == index.Dropping {
+			continue
+		}
+		named++
+		if s.IndexByName(f.Bucket, f.Name) != x {
+			return broken("name %q of bucket %q does not lead to index %d", f.Name, f.Bucket, f.ID)
+		}
+	}
+	if named != s.names.Len() {
+		return broken("%d names, %d indexes that are not being dropped", s.names.Len(), named)
+	}
+	return nil
+}
+
+func checkLedger(s *State) error {
+	if s.ledger.Len() != s.ledgerAge.Len() {
+		return broken("%d requests by key, %d by age", s.ledger.Len(), s.ledgerAge.Len())
+	}
+	var err error
+	last := int64(-1 << 62)
+	s.ledgerAge.Scan(func(number uint64, key string) bool {
+		e, ok := s.ledger.Get(key)
+		switch {
+		case !ok || e.number != number || number >= s.ledgerNext:
+			err = broken("request %d by age is not the one by key", number)
+		case e.timeMS < last || e.timeMS > s.timeMS:
+			err = broken("request %d of time %d after %d, state time %d", number, e.timeMS, last, s.timeMS)
+		case e.outcome.CAS > s.cas:
+			err = broken("request %d with cas %d above %d", number, e.outcome.CAS, s.cas)
+		}
+		if ok {
+			last = e.timeMS
+		}
+		return err == nil
+	})
+	return err
+}
+
+// checkStep holds between a state and the one that follows it.
+func checkStep(before, after *State) error {
+	if after.cas < before.cas || after.timeMS < before.timeMS || after.revision < before.revision || after.epoch < before.epoch {
+		return broken("cas %d after %d, time %d after %d, revision %d after %d, epoch %d after %d", after.cas, before.cas,
+			after.timeMS, before.timeMS, after.revision, before.revision, after.epoch, before.epoch)
+	}
+	for b := range after.Buckets() {
+		old := before.Bucket(b.Name)
+		if old == nil || old.Generation != b.Generation || old.lastRollback() != b.lastRollback() || old.Rollback != nil {
+			continue
+		}
+		if !b.Stability.Vector.Covers(old.Stability.Vector) {
+			return broken("bucket %q: stability timestamp went back without a rollback", b.Name)
+		}
+	}
+	return nil
+}

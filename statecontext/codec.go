@@ -1,0 +1,274 @@
+package statecontext
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+
+	"tidemark/timestamp"
+)
+
+var (
+	// ErrUndecodable is wrapped when a Raft entry is not a list of commands that this program knows: the node has to
+	// stop, because skipping it would make its state another one.
+	ErrUndecodable = errors.New("undecodable command")
+	// ErrTooLarge is wrapped when commands do not fit into one Raft entry.
+	ErrTooLarge = errors.New("commands too large for one log entry")
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// appendString appends the length and the bytes.
+func appendString(dst []byte, s string) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(s)))
+	return append(dst, s...)
+}
+
+func appendBytes(dst, b []byte) []byte {
+	dst = binary.AppendUvarint(dst, uint64(len(b)))
+	return append(dst, b...)
+}
+
+func appendUint(dst []byte, u uint64) []byte { return binary.AppendUvarint(dst, u) }
+
+func appendInt(dst []byte, i int64) []byte { return binary.AppendVarint(dst, i) }
+
+func appendBool(dst []byte, b bool) []byte {
+	if b {
+		return append(dst, 1)
+	}
+	return append(dst, 0)
+}
+
+// appendVector appends a whole vector, which may have no vbuckets.
+func appendVector(dst []byte, t timestamp.Vector) []byte {
+	dst = appendUint(dst, uint64(t.Len()))
+	if t.Len() == 0 {
+		return dst
+	}
+	whole, err := t.AppendDelta(dst, timestamp.New(t.Len()))
+	if err != nil { // the lengths are equal
+		return dst
+	}
+	return whole
+}
+
+// decoder takes fields off a slice and keeps the first error; after one, every field is zero.
+type decoder struct {
+	b   []byte
+	err error
+}
+
+func (d *decoder) fail(format string, args ...any) {
+	if d.err == nil {
+		d.err = fmt.Errorf(format, args...)
+	}
+	d.b = nil
+}
+
+func (d *decoder) byte() byte {
+	if len(d.b) == 0 {
+		d.fail("truncated")
+		return 0
+	}
+	c := d.b[0]
+	d.b = d.b[1:]
+	return c
+}
+
+func (d *decoder) bool() bool {
+	c := d.byte()
+	if c > 1 {
+		d.fail("%d where 0 or 1 is expected", c)
+	}
+	return c == 1
+}
+
+func (d *decoder) uint() uint64 {
+	u, n := binary.Uvarint(d.b)
+	if n <= 0 {
+		d.fail("truncated number")
+		return 0
+	}
+	d.b = d.b[n:]
+	return u
+}
+
+// max takes a number that must not be above top.
+func (d *decoder) max(top uint64, what string) uint64 {
+	u := d.uint()
+	if u > top {
+		d.fail("%s %d, at most %d", what, u, top)
+		return 0
+	}
+	return u
+}
+
+func (d *decoder) int() int64 {
+	i, n := binary.Varint(d.b)
+	if n <= 0 {
+		d.fail("truncated number")
+		return 0
+	}
+	d.b = d.b[n:]
+	return i
+}
+
+// count takes the number of elements that follow, each of which is at least one byte long.
+func (d *decoder) count() int { return int(d.max(uint64(len(d.b)), "count")) }
+
+// bytes takes a length and that many bytes, which alias the input.
+func (d *decoder) bytes() []byte {
+	n := d.count()
+	if d.err != nil || n > len(d.b) {
+		d.fail("truncated")
+		return nil
+	}
+	b := d.b[:n:n]
+	d.b = d.b[n:]
+	return b
+}
+
+func (d *decoder) string() string { return string(d.bytes()) }
+
+func (d *decoder) fixed(dst []byte) {
+	if len(d.b) < len(dst) {
+		d.fail("truncated")
+		return
+	}
+	copy(dst, d.b)
+	d.b = d.b[len(dst):]
+}
+
+func (d *decoder) vector() timestamp.Vector {
+	n := d.max(timestamp.MaxVBuckets, "vbuckets")
+	if d.err != nil || n == 0 {
+		return timestamp.Vector{}
+	}
+	t, rest, err := timestamp.ApplyDelta(d.b, timestamp.New(int(n)))
+	if err != nil {
+		d.fail("%w", err)
+		return timestamp.Vector{}
+	}
+	d.b = rest
+	return t
+}
+
+func (d *decoder) log() timestamp.FailoverLog {
+	if d.err != nil {
+		return nil
+	}
+	l, rest, err := timestamp.DecodeLog(d.b)
+	if err != nil {
+		d.fail("%w", err)
+		return nil
+	}
+	d.b = rest
+	return l
+}
+
+// end gives the first error, or one for bytes that are left over.
+func (d *decoder) end() error {
+	if d.err == nil && len(d.b) > 0 {
+		d.fail("%d bytes left over", len(d.b))
+	}
+	return d.err
+}
+
+// Encode makes one Raft entry: format byte, number of commands, each with its length, and a CRC-32C over all of it. Its
+// errors wrap ErrTooLarge.
+func Encode(commands ...Command) ([]byte, error) {
+	if len(commands) == 0 || len(commands) > MaxCommands {
+		return nil, fmt.Errorf("%w: %d commands, want 1 to %d", ErrTooLarge, len(commands), MaxCommands)
+	}
+	dst := append(make([]byte, 0, 256*len(commands)), FormatLevel)
+	dst = appendUint(dst, uint64(len(commands)))
+	var scratch []byte
+	for i := range commands {
+		scratch = appendCommand(scratch[:0], &commands[i])
+		dst = appendBytes(dst, scratch)
+	}
+	dst = binary.LittleEndian.AppendUint32(dst, crc32.Checksum(dst, castagnoli))
+	if len(dst) > MaxEntryBytes {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(dst), MaxEntryBytes)
+	}
+	return dst, nil
+}
+
+// EncodedSize is what a command adds to an entry, without the entry's own few bytes.
+func EncodedSize(c *Command) int { return len(appendCommand(nil, c)) + binary.MaxVarintLen64 }
+
+// RequiredFormat is the lowest format level under which a command may be proposed.
+func RequiredFormat(*Command) uint64 { return 1 }
+
+// Decode reads what Encode wrote. Errors wrap ErrUndecodable and say what to do about it.
+func Decode(data []byte) ([]Command, error) {
+	if len(data) < 6 || len(data) > MaxEntryBytes {
+		return nil, fmt.Errorf("%w: %d bytes, want 6 to %d: the log is damaged; restore this node from its peers", ErrUndecodable,
+			len(data), MaxEntryBytes)
+	}
+	if data[0] != FormatLevel {
+		return nil, fmt.Errorf("%w: command format %d, this program knows %d: install the version of tidemark that the other managers run",
+			ErrUndecodable, data[0], FormatLevel)
+	}
+	body, sum := data[:len(data)-4], binary.LittleEndian.Uint32(data[len(data)-4:])
+	if got := crc32.Checksum(body, castagnoli); got != sum {
+		return nil, fmt.Errorf("%w: checksum %08x, want %08x: the log is damaged; restore this node from its peers", ErrUndecodable, got, sum)
+	}
+	d := decoder{b: body[1:]}
+	n := d.max(MaxCommands, "commands")
+	if d.err == nil && n == 0 {
+		d.fail("no commands")
+	}
+	commands := make([]Command, 0, min(n, uint64(len(d.b))))
+	for range n {
+		raw := d.bytes()
+		if d.err != nil {
+			break
+		}
+		c, err := decodeCommand(raw)
+		if err != nil {
+			return nil, fmt.Errorf("%w: command %d of %d: %w", ErrUndecodable, len(commands)+1, n, err)
+		}
+		commands = append(commands, c)
+	}
+	if err := d.end(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUndecodable, err)
+	}
+	return commands, nil
+}
+
+func appendCommand(dst []byte, c *Command) []byte {
+	dst = append(dst, byte(c.Body.kind()))
+	dst = appendInt(dst, c.TimeMS)
+	dst = appendBool(dst, c.Request != nil)
+	if r := c.Request; r != nil {
+		dst = appendString(dst, r.Principal)
+		dst = appendString(dst, r.Key)
+		dst = append(dst, r.BodyHash[:]...)
+	}
+	return c.Body.append(dst)
+}
+
+func decodeCommand(raw []byte) (Command, error) {
+	d := decoder{b: raw}
+	k := kind(d.byte())
+	c := Command{TimeMS: d.int()}
+	if d.bool() {
+		r := &Request{Principal: d.string(), Key: d.string()}
+		d.fixed(r.BodyHash[:])
+		c.Request = r
+	}
+	if d.err != nil {
+		return c, d.err
+	}
+	c.Body = decodeBody(k, &d)
+	if c.Body == nil {
+		return c, fmt.Errorf("unknown command type %d: install the version of tidemark that the other managers run", k)
+	}
+	if err := d.end(); err != nil {
+		return c, fmt.Errorf("command type %d: %w", k, err)
+	}
+	return c, nil
+}

@@ -1,0 +1,256 @@
+package statecontext
+
+import (
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/timestamp"
+)
+
+// Command is one change that the leader proposes. Several travel in one Raft entry (Encode).
+type Command struct {
+	// TimeMS is the proposer's time, unix milliseconds; the state time never falls below it.
+	TimeMS int64
+	// Request, when set, makes the outcome exactly-once within the ledger's window.
+	Request *Request
+	Body    Body
+}
+
+// Request identifies what a user asked for, so that asking again gives the one outcome.
+type Request struct {
+	Principal string   // who asks, at most MaxKeyBytes
+	Key       string   // Idempotency-Key, at most MaxKeyBytes
+	BodyHash  [32]byte // of the request's body: the same key with another body is refused
+}
+
+// Body is one of the command types below.
+type Body interface {
+	kind() kind
+	append(dst []byte) []byte
+	apply(t *tx) *Rejection
+}
+
+// kind is a command's type in its encoding. A number is never reused.
+type kind uint8
+
+const (
+	kindBootstrapCluster     kind = 1
+	kindLeaderStarted        kind = 2
+	kindRegisterManager      kind = 3
+	kindRegisterProjector    kind = 4
+	kindRegisterIndexer      kind = 5
+	kindRemoveManager        kind = 6
+	kindRemoveProjector      kind = 7
+	kindRemoveIndexer        kind = 8
+	kindSetBucket            kind = 9
+	kindBucketGone           kind = 10
+	kindCreateIndex          kind = 11
+	kindBuildIndexes         kind = 12
+	kindDropIndex            kind = 13
+	kindSetIndexState        kind = 14
+	kindSetCopyStates        kind = 15
+	kindPlaceCopies          kind = 16
+	kindRemoveIndex          kind = 17
+	kindAdvanceStability     kind = 18
+	kindSetBackfillTimestamp kind = 19
+	kindSetRollbackStep      kind = 20
+	kindSetFormatLevel       kind = 21
+	kindSetLimits            kind = 22
+	kindRaiseEpoch           kind = 23
+)
+
+// BootstrapCluster gives the cluster its id, once.
+type BootstrapCluster struct {
+	ClusterID   string
+	Epoch       uint64 // at least 1
+	FormatLevel uint64 // 0 counts as 1
+	Limits      Limits // zero fields: defaults
+}
+
+// LeaderStarted begins a term: the first command of every leader, before BootstrapCluster also. It registers the
+// manager as RegisterManager does.
+type LeaderStarted struct {
+	Term    uint64
+	Manager Manager // ModifiedCAS is ignored
+}
+
+// RegisterManager adds or updates an index manager. Nothing changed is no update.
+type RegisterManager struct{ Manager Manager }
+
+// RegisterProjector adds or updates a projector. Nothing changed is no update.
+type RegisterProjector struct{ Projector Projector }
+
+// RegisterIndexer adds or updates an indexer by its uuid; Node and ModifiedCAS are ignored. A new uuid gets a number
+// (Result.Node); a known one with new addresses or a new boot id is taken over. Whether a second live process of one
+// uuid is refused is the coordinator's to decide before it proposes.
+type RegisterIndexer struct{ Indexer Indexer }
+
+// RemoveManager forgets a manager.
+type RemoveManager struct{ ID string }
+
+// RemoveProjector forgets a projector.
+type RemoveProjector struct{ ID index.ProjectorID }
+
+// RemoveIndexer forgets an indexer that holds no copies, for ever: its uuid may not register again.
+type RemoveIndexer struct {
+	Node index.NodeID
+	UUID string // guards against a number that was given away meanwhile
+}
+
+// SetBucket tells what a projector learnt. A new uuid, or a bucket that was gone, is the next generation: timestamps
+// begin at zero, a rollback context ends, and indexes of the older uuid go to error. Nothing changed is no update.
+type SetBucket struct {
+	Name     string
+	UUID     string
+	VBuckets int
+}
+
+// BucketGone tells that the bucket of this uuid was deleted: its indexes go to error BUCKET_GONE.
+type BucketGone struct {
+	Name string
+	UUID string
+}
+
+// Placement places one slice of one replica.
+type Placement struct {
+	Slice   index.SliceID
+	Replica partition.Replica
+	Node    index.NodeID
+}
+
+// CreateIndex adds an index in state pending. ID, State, CreatedMS and ModifiedCAS of the definition are assigned by
+// Apply (Result.Index); BucketUUID must be the bucket's. Placement names every (slice, replica) exactly once.
+type CreateIndex struct {
+	Definition  index.Definition
+	Layout      partition.Layout
+	Placement   []Placement
+	IfNotExists bool // an index of that name is a success that changes nothing
+}
+
+// BuildIndexes asks for indexes to be built: deferred ones are no longer deferred, ones in error go back to pending. Of
+// an index whose bucket was re-created it makes new copies for the present bucket. All ids or none.
+type BuildIndexes struct{ IDs []index.ID }
+
+// DropIndex starts dropping an index: its name is free at once, its copies are leaving. An index that is being dropped
+// already is a success that changes nothing.
+type DropIndex struct {
+	ID index.ID
+	// IfMatch, unless 0, must be the definition's ModifiedCAS.
+	IfMatch uint64
+}
+
+// Guard is what the coordinator believed of a bucket when it decided; zero Generation means unguarded.
+type Guard struct {
+	Generation uint64
+	RollbackID uint64 // of the newest finished rollback; a rollback under way is a mismatch
+}
+
+// SetIndexState moves an index through the state machine.
+type SetIndexState struct {
+	ID     index.ID
+	From   index.State // expected state
+	To     index.State // not Dropping: that is DropIndex
+	Reason string      // kept for state error only
+	Guard  Guard
+}
+
+// CopyChange moves one copy to another state.
+type CopyChange struct {
+	Index index.ID
+	Copy  index.CopyID
+	State partition.CopyState
+}
+
+// SetCopyStates moves copies: placed → allocated → leaving, placed → leaving. All or none.
+type SetCopyStates struct {
+	// Revision is the definitions revision under which the hosts reported; it must not be below any of the commits
+	// that placed the copies.
+	Revision uint64
+	Copies   []CopyChange
+}
+
+// PlaceCopies adds and removes copies of one index (replica repair, moves). Removed ones are forgotten: their hosts
+// drop them as orphans.
+type PlaceCopies struct {
+	ID index.ID
+	// IfTopology, unless 0, must be the TopologyCAS.
+	IfTopology uint64
+	Add        []Placement
+	Remove     []index.CopyID
+}
+
+// RemoveIndex forgets an index that is being dropped, when its hosts have let go of it.
+type RemoveIndex struct{ ID index.ID }
+
+// LogChange is a vbucket's failover log with the map revision that it came with.
+type LogChange struct {
+	VBucket  uint16
+	Log      timestamp.FailoverLog
+	Revision timestamp.MapRevision
+}
+
+// BucketAdvance promotes one bucket; see NewBucketAdvance.
+type BucketAdvance struct {
+	Bucket     string
+	Generation uint64
+	RollbackID uint64
+	Number     uint64 // the previous number + 1
+	Stability  []byte // delta against the previous stability vector
+	Mutation   []byte // delta against the previous mutation timestamp
+	Logs       []LogChange
+}
+
+// AdvanceStability promotes stability timestamps of any number of buckets (IM-15). A bucket whose guards fail, or whose
+// vector would fall somewhere, is left out (Result.Buckets); when all are, the command is rejected.
+type AdvanceStability struct{ Buckets []BucketAdvance }
+
+// NewBucketAdvance makes the promotion of b to the given vectors; logs are those that changed.
+func NewBucketAdvance(b *Bucket, stability, mutation timestamp.Vector, logs []LogChange) (BucketAdvance, error) {
+	a := BucketAdvance{
+		Bucket:     b.Name,
+		Generation: b.Generation,
+		RollbackID: b.Stability.RollbackID,
+		Number:     b.Stability.Number + 1,
+		Logs:       logs,
+	}
+	var err error
+	if a.Stability, err = stability.AppendDelta(nil, b.Stability.Vector); err != nil {
+		return a, err
+	}
+	a.Mutation, err = mutation.AppendDelta(nil, b.MutationTimestamp)
+	return a, err
+}
+
+// SetBackfillTimestamp replaces a bucket's backfill timestamp; a vector of no vbuckets clears it.
+type SetBackfillTimestamp struct {
+	Bucket     string
+	Generation uint64
+	Vector     timestamp.Vector
+}
+
+// SetRollbackStep moves a bucket's rollback context by one step (IM-23). Legal are none → started → prepare → restart →
+// rollback → none, and from each step back to started, under the next id. Which fields count depends on To.
+type SetRollbackStep struct {
+	Bucket     string
+	Generation uint64
+	// ID is the rollback's id: for To started from none the previous one (Stability.RollbackID), else the context's.
+	ID       uint64
+	From, To RollbackStep
+	Failover timestamp.Vector // To prepare
+	Restart  timestamp.Vector // To restart
+	// Stability is the stability timestamp from which the bucket goes on, nowhere above the present one (To none).
+	Stability timestamp.Vector
+	Logs      []LogChange // To started, prepare: failover logs that changed; kept in context and, at the end, in Stability
+}
+
+// SetFormatLevel raises the newest command format that may be proposed. It is proposed once every voter reported it.
+type SetFormatLevel struct{ Level uint64 }
+
+// SetLimits replaces the limits; zero fields become the defaults.
+type SetLimits struct{ Limits Limits }
+
+// RaiseEpoch begins a new epoch after a recovery or a restore in place: terms may restart, and everything that carries
+// an older epoch is refused. ClearLedger forgets the outcomes of requests made before.
+type RaiseEpoch struct {
+	Epoch       uint64 // above the present one
+	ClearLedger bool
+}

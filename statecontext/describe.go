@@ -1,0 +1,149 @@
+package statecontext
+
+import (
+	"fmt"
+	"strings"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+)
+
+// shownVBuckets is the largest vector that Describe prints in full.
+const shownVBuckets = 8
+
+// Describe prints a state the way a person wants to see it. The form may change; programs read the API.
+func Describe(s *State) string {
+	var w strings.Builder
+	cluster := s.clusterID
+	if cluster == "" {
+		cluster = "(not bootstrapped)"
+	}
+	fmt.Fprintf(&w, "cluster %s epoch %d format %d cas %d revision %d time %d\n", cluster, s.epoch, s.formatLevel, s.cas, s.revision, s.timeMS)
+	if s.term > 0 {
+		fmt.Fprintf(&w, "term %d led by %s\n", s.term, s.leader)
+	}
+	for m := range s.Managers() {
+		fmt.Fprintf(&w, "manager %s rest=%s raft=%s @%d\n", m.ID, m.REST, m.Raft, m.ModifiedCAS)
+	}
+	for p := range s.Projectors() {
+		fmt.Fprintf(&w, "projector %s admin=%s boot=%s @%d\n", p.ID, p.Admin, p.BootID, p.ModifiedCAS)
+	}
+	for i := range s.Indexers() {
+		fmt.Fprintf(&w, "indexer %d uuid=%s boot=%s name=%s admin=%s scan=%s @%d\n", i.Node, i.UUID, i.BootID, i.Name, i.Admin, i.Scan, i.ModifiedCAS)
+	}
+	s.removed.Scan(func(uuid string, cas uint64) bool {
+		fmt.Fprintf(&w, "removed indexer uuid=%s @%d\n", uuid, cas)
+		return true
+	})
+	for b := range s.Buckets() {
+		describeBucket(&w, b)
+	}
+	for x := range s.Indexes() {
+		describeIndex(&w, x)
+	}
+	s.ledgerAge.Scan(func(number uint64, key string) bool {
+		e, _ := s.ledger.Get(key)
+		fmt.Fprintf(&w, "request %d %q time %d: %s\n", number, key, e.timeMS, describeResult(&e.outcome))
+		return true
+	})
+	return w.String()
+}
+
+func describeBucket(w *strings.Builder, b *Bucket) {
+	fmt.Fprintf(w, "bucket %s uuid=%s vbuckets=%d generation=%d", b.Name, b.UUID, b.VBuckets, b.Generation)
+	if b.Gone {
+		w.WriteString(" GONE")
+	}
+	fmt.Fprintf(w, " @%d\n", b.ModifiedCAS)
+	fmt.Fprintf(w, "  stability #%d rollback %d %s\n", b.Stability.Number, b.Stability.RollbackID, describeVector(b.Stability.Vector))
+	fmt.Fprintf(w, "  mutation %s\n", describeVector(b.MutationTimestamp))
+	if b.BackfillTimestamp.Len() > 0 {
+		fmt.Fprintf(w, "  backfill %s\n", describeVector(b.BackfillTimestamp))
+	}
+	if b.VBuckets <= shownVBuckets {
+		for v, l := range b.Stability.Logs {
+			if len(l) > 0 {
+				fmt.Fprintf(w, "  log of vbucket %d (map %d.%d) %s\n", v, b.Stability.Revisions[v].Epoch, b.Stability.Revisions[v].Rev, describeLog(l))
+			}
+		}
+	}
+	if r := b.Rollback; r != nil {
+		fmt.Fprintf(w, "  ROLLBACK %d step %s", r.ID, r.Step)
+		if r.Failover.Len() > 0 {
+			fmt.Fprintf(w, " failover %s", describeVector(r.Failover))
+		}
+		if r.Restart.Len() > 0 {
+			fmt.Fprintf(w, " restart %s", describeVector(r.Restart))
+		}
+		w.WriteByte('\n')
+	}
+}
+
+func describeIndex(w *strings.Builder, x *Index) {
+	f := &x.Definition
+	fmt.Fprintf(w, "index %d %s/%s %s", f.ID, f.Bucket, f.Name, f.State)
+	if f.Deferred {
+		w.WriteString(" deferred")
+	}
+	if f.Reason != "" {
+		fmt.Fprintf(w, " (%s)", f.Reason)
+	}
+	fmt.Fprintf(w, " @%d topology @%d\n", f.ModifiedCAS, x.TopologyCAS)
+	if f.Statement != "" {
+		fmt.Fprintf(w, "  %s\n", f.Statement)
+	}
+	for slice := range index.SliceID(x.Topology.Layout.Partitions) {
+		fmt.Fprintf(w, "  slice %d:", slice)
+		for _, c := range x.Topology.Copies {
+			if c.Slice == slice {
+				fmt.Fprintf(w, " r%d=node%d#%d(%s)", c.Replica, c.Node, c.ID, c.State)
+			}
+		}
+		w.WriteByte('\n')
+	}
+}
+
+// describeVector prints seqnos, each with its branch where it has one; long vectors by total and hash.
+func describeVector(t timestamp.Vector) string {
+	if t.Len() > shownVBuckets {
+		return fmt.Sprintf("%d vbuckets total %d hash %016x", t.Len(), t.Total(), t.Hash())
+	}
+	parts := make([]string, t.Len())
+	for v := range parts {
+		parts[v] = fmt.Sprint(t.Seqnos[v])
+		if u := t.VBUUIDs[v]; u != 0 {
+			parts[v] += fmt.Sprintf("/%x", u)
+		}
+	}
+	return "[" + strings.Join(parts, " ") + "]"
+}
+
+func describeLog(l timestamp.FailoverLog) string {
+	var w strings.Builder
+	for _, e := range l {
+		fmt.Fprintf(&w, "(%x,%d)", e.VBUUID, e.Seqno)
+	}
+	return w.String()
+}
+
+func describeResult(r *Result) string {
+	var w strings.Builder
+	switch {
+	case r.Rejection != nil:
+		fmt.Fprintf(&w, "rejected %v", r.Rejection)
+	case r.Changed:
+		fmt.Fprintf(&w, "cas %d", r.CAS)
+	default:
+		fmt.Fprintf(&w, "unchanged at cas %d", r.CAS)
+	}
+	if r.Index != 0 {
+		fmt.Fprintf(&w, " index %d", r.Index)
+	}
+	if r.Number != 0 {
+		fmt.Fprintf(&w, " number %d", r.Number)
+	}
+	if r.Replayed {
+		w.WriteString(" (from the ledger)")
+	}
+	return w.String()
+}

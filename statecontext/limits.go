@@ -1,0 +1,66 @@
+package statecontext
+
+// Limits bound what Apply accepts. They are replicated, because every node must decide alike; SetLimits changes them. A
+// zero field of a command means the default.
+type Limits struct {
+	Buckets          uint32 `json:"buckets"`
+	Indexes          uint32 `json:"indexes"`            // over all buckets
+	IndexesPerBucket uint32 `json:"indexes_per_bucket"` // not counting those that are being dropped
+	KeyExpressions   uint32 `json:"key_expressions"`
+	NameLength       uint32 `json:"name_length"`       // bytes
+	StatementLength  uint32 `json:"statement_length"`  // bytes, of the canonical text and of each expression
+	LedgerEntries    uint32 `json:"ledger_entries"`    // outcomes remembered
+	LedgerMaxAgeMS   int64  `json:"ledger_max_age_ms"` // forgotten after this
+	LedgerMinAgeMS   int64  `json:"ledger_min_age_ms"` // never forgotten before this: rather refuse
+}
+
+// DefaultLimits are in force until SetLimits.
+func DefaultLimits() Limits {
+	return Limits{
+		Buckets:          1000,
+		Indexes:          20_000,
+		IndexesPerBucket: 10_000,
+		KeyExpressions:   32,
+		NameLength:       220,
+		StatementLength:  32 << 10,
+		LedgerEntries:    100_000,
+		LedgerMaxAgeMS:   24 * 3600 * 1000,
+		LedgerMinAgeMS:   10 * 60 * 1000,
+	}
+}
+
+// withDefaults fills the zero fields.
+func (l Limits) withDefaults() Limits {
+	d := DefaultLimits()
+	fill(&l.Buckets, d.Buckets)
+	fill(&l.Indexes, d.Indexes)
+	fill(&l.IndexesPerBucket, d.IndexesPerBucket)
+	fill(&l.KeyExpressions, d.KeyExpressions)
+	fill(&l.NameLength, d.NameLength)
+	fill(&l.StatementLength, d.StatementLength)
+	fill(&l.LedgerEntries, d.LedgerEntries)
+	fill(&l.LedgerMaxAgeMS, d.LedgerMaxAgeMS)
+	fill(&l.LedgerMinAgeMS, d.LedgerMinAgeMS)
+	return l
+}
+
+func fill[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+// Bounds of the encodings, checked by every decoder. They are not configuration: a change is a new format.
+const (
+	// MaxEntryBytes bounds one Raft entry.
+	MaxEntryBytes = 1 << 20
+	// MaxCommands bounds the commands of one Raft entry.
+	MaxCommands = 1024
+	// MaxStabilityBytes bounds one AdvanceStability (timestamps.md: one consolidated command per tick).
+	MaxStabilityBytes = 256 << 10
+	// MaxKeyBytes bounds principal and idempotency key of a request, each.
+	MaxKeyBytes = 256
+	// maxRecordBytes bounds one record of a state snapshot: a bucket of 4096 vbuckets with long failover logs.
+	maxRecordBytes = 16 << 20
+)

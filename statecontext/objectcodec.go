@@ -1,0 +1,252 @@
+package statecontext
+
+import (
+	"math"
+
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/timestamp"
+)
+
+// The forms of the objects that commands and snapshots share. They are format 1 and never change; a new field is a new
+// format.
+
+func appendLimits(dst []byte, l Limits) []byte {
+	for _, u := range [...]uint32{l.Buckets, l.Indexes, l.IndexesPerBucket, l.KeyExpressions, l.NameLength, l.StatementLength, l.LedgerEntries} {
+		dst = appendUint(dst, uint64(u))
+	}
+	return appendInt(appendInt(dst, l.LedgerMaxAgeMS), l.LedgerMinAgeMS)
+}
+
+func (d *decoder) uint32() uint32 { return uint32(d.max(math.MaxUint32, "number")) }
+
+func (d *decoder) limits() Limits {
+	return Limits{
+		Buckets: d.uint32(), Indexes: d.uint32(), IndexesPerBucket: d.uint32(), KeyExpressions: d.uint32(), NameLength: d.uint32(),
+		StatementLength: d.uint32(), LedgerEntries: d.uint32(), LedgerMaxAgeMS: d.int(), LedgerMinAgeMS: d.int(),
+	}
+}
+
+func appendManager(dst []byte, m *Manager) []byte {
+	for _, s := range [...]string{m.ID, m.Name, m.REST, m.Raft} {
+		dst = appendString(dst, s)
+	}
+	return appendUint(appendUint(dst, m.FormatLevel), m.ModifiedCAS)
+}
+
+func (d *decoder) manager() Manager {
+	return Manager{ID: d.string(), Name: d.string(), REST: d.string(), Raft: d.string(), FormatLevel: d.uint(), ModifiedCAS: d.uint()}
+}
+
+func appendProjector(dst []byte, p *Projector) []byte {
+	for _, s := range [...]string{string(p.ID), p.Admin, p.BootID} {
+		dst = appendString(dst, s)
+	}
+	return appendUint(dst, p.ModifiedCAS)
+}
+
+func (d *decoder) projector() Projector {
+	return Projector{ID: index.ProjectorID(d.string()), Admin: d.string(), BootID: d.string(), ModifiedCAS: d.uint()}
+}
+
+func appendIndexer(dst []byte, i *Indexer) []byte {
+	dst = append(dst, byte(i.Node))
+	for _, s := range [...]string{i.UUID, i.BootID, i.Name, i.Zone, i.Admin, i.Scan, i.Data.Maintenance, i.Data.Backfill, i.Data.Catchup} {
+		dst = appendString(dst, s)
+	}
+	return appendUint(appendUint(dst, uint64(i.Capacity)), i.ModifiedCAS)
+}
+
+func (d *decoder) indexer() Indexer {
+	return Indexer{
+		Node: index.NodeID(d.byte()), UUID: d.string(), BootID: d.string(), Name: d.string(), Zone: d.string(),
+		Admin: d.string(), Scan: d.string(),
+		Data:     DataAddrs{Maintenance: d.string(), Backfill: d.string(), Catchup: d.string()},
+		Capacity: d.uint32(), ModifiedCAS: d.uint(),
+	}
+}
+
+func appendDefinition(dst []byte, f *index.Definition) []byte {
+	dst = appendUint(dst, uint64(f.ID))
+	for _, s := range [...]string{f.Name, f.Bucket, f.BucketUUID, f.Reason, string(f.Using), string(f.ExprType), f.Where, f.Statement} {
+		dst = appendString(dst, s)
+	}
+	dst = append(dst, byte(f.State))
+	dst = appendBool(appendBool(dst, f.Deferred), f.IsPrimary)
+	dst = appendUint(dst, uint64(len(f.Keys)))
+	for _, k := range f.Keys {
+		dst = appendBool(appendString(dst, k.Expr), k.Desc)
+	}
+	dst = append(appendUint(dst, uint64(f.Partitions)), f.Replicas)
+	dst = appendUint(dst, uint64(len(f.Nodes)))
+	for _, n := range f.Nodes {
+		dst = appendString(dst, n)
+	}
+	return appendUint(appendInt(dst, f.CreatedMS), f.ModifiedCAS)
+}
+
+func (d *decoder) definition() index.Definition {
+	f := index.Definition{
+		ID: index.ID(d.uint()), Name: d.string(), Bucket: d.string(), BucketUUID: d.string(), Reason: d.string(),
+		Using: index.Using(d.string()), ExprType: index.ExprType(d.string()), Where: d.string(), Statement: d.string(),
+		State: index.State(d.byte()), Deferred: d.bool(), IsPrimary: d.bool(),
+	}
+	for n := d.count(); n > 0 && d.err == nil; n-- {
+		f.Keys = append(f.Keys, index.KeyExpr{Expr: d.string(), Desc: d.bool()})
+	}
+	f.Partitions, f.Replicas = uint16(d.max(math.MaxUint16, "partitions")), d.byte()
+	for n := d.count(); n > 0 && d.err == nil; n-- {
+		f.Nodes = append(f.Nodes, d.string())
+	}
+	f.CreatedMS, f.ModifiedCAS = d.int(), d.uint()
+	return f
+}
+
+func appendLayout(dst []byte, l partition.Layout) []byte {
+	return appendUint(append(dst, byte(l.Scheme)), uint64(l.Partitions))
+}
+
+func (d *decoder) layout() partition.Layout {
+	return partition.Layout{Scheme: partition.Scheme(d.byte()), Partitions: uint16(d.max(math.MaxUint16, "partitions"))}
+}
+
+func (d *decoder) slice() index.SliceID { return index.SliceID(d.max(math.MaxUint16, "slice")) }
+
+func appendPlacements(dst []byte, ps []Placement) []byte {
+	dst = appendUint(dst, uint64(len(ps)))
+	for _, p := range ps {
+		dst = append(appendUint(dst, uint64(p.Slice)), byte(p.Replica), byte(p.Node))
+	}
+	return dst
+}
+
+func (d *decoder) placements() (ps []Placement) {
+	for n := d.count(); n > 0 && d.err == nil; n-- {
+		ps = append(ps, Placement{Slice: d.slice(), Replica: partition.Replica(d.byte()), Node: index.NodeID(d.byte())})
+	}
+	return ps
+}
+
+func appendTopology(dst []byte, t *partition.Topology) []byte {
+	dst = appendUint(dst, uint64(t.Index))
+	dst = appendLayout(dst, t.Layout)
+	dst = appendUint(dst, uint64(len(t.Copies)))
+	for _, c := range t.Copies {
+		dst = appendUint(appendUint(dst, uint64(c.ID)), uint64(c.Slice))
+		dst = append(dst, byte(c.Replica), byte(c.Node), byte(c.State))
+	}
+	return dst
+}
+
+func (d *decoder) topology() partition.Topology {
+	t := partition.Topology{Index: index.ID(d.uint()), Layout: d.layout()}
+	for n := d.count(); n > 0 && d.err == nil; n-- {
+		t.Copies = append(t.Copies, partition.Copy{
+			ID: index.CopyID(d.uint()), Slice: d.slice(), Replica: partition.Replica(d.byte()),
+			Node: index.NodeID(d.byte()), State: partition.CopyState(d.byte()),
+		})
+	}
+	return t
+}
+
+func ids[T index.ID | index.CopyID](d *decoder) (all []T) {
+	for n := d.count(); n > 0 && d.err == nil; n-- {
+		all = append(all, T(d.uint()))
+	}
+	return all
+}
+
+func appendRevision(dst []byte, r timestamp.MapRevision) []byte {
+	return appendUint(appendUint(dst, r.Epoch), r.Rev)
+}
+
+func (d *decoder) revision() timestamp.MapRevision {
+	return timestamp.MapRevision{Epoch: d.uint(), Rev: d.uint()}
+}
+
+func appendLogChanges(dst []byte, ls []LogChange) []byte {
+	dst = appendUint(dst, uint64(len(ls)))
+	for _, l := range ls {
+		dst = appendUint(dst, uint64(l.VBucket))
+		dst = timestamp.AppendLog(dst, l.Log)
+		dst = appendRevision(dst, l.Revision)
+	}
+	return dst
+}
+
+func (d *decoder) logChanges() (ls []LogChange) {
+	for n := d.count(); n > 0 && d.err == nil; n-- {
+		ls = append(ls, LogChange{VBucket: uint16(d.max(timestamp.MaxVBuckets-1, "vbucket")), Log: d.log(), Revision: d.revision()})
+	}
+	return ls
+}
+
+func appendLogs(dst []byte, logs []timestamp.FailoverLog) []byte {
+	dst = appendUint(dst, uint64(len(logs)))
+	for _, l := range logs {
+		dst = timestamp.AppendLog(dst, l)
+	}
+	return dst
+}
+
+func (d *decoder) logs() []timestamp.FailoverLog {
+	n := d.vbuckets()
+	logs := make([]timestamp.FailoverLog, 0, n)
+	for ; n > 0 && d.err == nil; n-- {
+		logs = append(logs, d.log())
+	}
+	return logs
+}
+
+// vbuckets takes the number of elements of a list of one per vbucket.
+func (d *decoder) vbuckets() int {
+	return int(d.max(min(timestamp.MaxVBuckets, uint64(len(d.b))), "vbuckets"))
+}
+
+func appendRevisions(dst []byte, rs []timestamp.MapRevision) []byte {
+	dst = appendUint(dst, uint64(len(rs)))
+	for _, r := range rs {
+		dst = appendRevision(dst, r)
+	}
+	return dst
+}
+
+func (d *decoder) revisions() []timestamp.MapRevision {
+	n := d.vbuckets()
+	rs := make([]timestamp.MapRevision, 0, n)
+	for ; n > 0 && d.err == nil; n-- {
+		rs = append(rs, d.revision())
+	}
+	return rs
+}
+
+func appendBucket(dst []byte, b *Bucket) []byte {
+	dst = appendString(appendString(dst, b.Name), b.UUID)
+	dst = appendUint(appendUint(dst, uint64(b.VBuckets)), b.Generation)
+	dst = appendBool(dst, b.Gone)
+	dst = appendUint(appendUint(dst, b.Stability.Number), b.Stability.RollbackID)
+	dst = appendVector(dst, b.Stability.Vector)
+	dst = appendLogs(dst, b.Stability.Logs)
+	dst = appendRevisions(dst, b.Stability.Revisions)
+	dst = appendVector(appendVector(dst, b.MutationTimestamp), b.BackfillTimestamp)
+	dst = appendBool(dst, b.Rollback != nil)
+	if r := b.Rollback; r != nil {
+		dst = append(appendUint(dst, r.ID), byte(r.Step))
+		dst = appendVector(appendVector(dst, r.Failover), r.Restart)
+		dst = appendRevisions(appendLogs(dst, r.Logs), r.Revisions)
+	}
+	return appendUint(dst, b.ModifiedCAS)
+}
+
+func (d *decoder) bucket() *Bucket {
+	b := &Bucket{Name: d.string(), UUID: d.string(), VBuckets: int(d.max(timestamp.MaxVBuckets, "vbuckets")), Generation: d.uint(), Gone: d.bool()}
+	b.Stability = Stability{Number: d.uint(), RollbackID: d.uint(), Vector: d.vector(), Logs: d.logs(), Revisions: d.revisions()}
+	b.MutationTimestamp, b.BackfillTimestamp = d.vector(), d.vector()
+	if d.bool() {
+		b.Rollback = &RollbackContext{
+			ID: d.uint(), Step: RollbackStep(d.byte()), Failover: d.vector(), Restart: d.vector(), Logs: d.logs(), Revisions: d.revisions(),
+		}
+	}
+	b.ModifiedCAS = d.uint()
+	return b
+}

@@ -1,0 +1,279 @@
+package statecontext
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+
+	"github.com/cespare/xxhash/v2"
+
+	"tidemark/index"
+)
+
+// SnapshotVersion is the form that WriteSnapshot writes. Older forms stay readable.
+const SnapshotVersion = 1
+
+var (
+	// ErrSnapshotVersion is wrapped when a snapshot is of a form that this program does not know.
+	ErrSnapshotVersion = errors.New("unknown state snapshot version")
+	// ErrSnapshotCorrupt is wrapped when a snapshot is damaged, torn or not one.
+	ErrSnapshotCorrupt = errors.New("corrupt state snapshot")
+)
+
+var snapshotMagic = [8]byte{'T', 'I', 'D', 'E', 'M', 'A', 'R', 'K'}
+
+// The records of a snapshot: type byte, length, payload, CRC-32C of type and payload. They come in this order, each
+// kind sorted by key; the end record holds their number and a hash over all their bytes.
+const (
+	recordHeader    = 1
+	recordManager   = 2
+	recordProjector = 3
+	recordIndexer   = 4
+	recordRemoved   = 5
+	recordBucket    = 6
+	recordIndex     = 7
+	recordLedger    = 8
+	recordEnd       = 255
+)
+
+// WriteSnapshot writes a state, with the index of the Raft entry it stands at.
+func WriteSnapshot(w io.Writer, s *State) error {
+	buffered := bufio.NewWriterSize(w, 64<<10)
+	if _, err := buffered.Write(append(snapshotMagic[:], SnapshotVersion)); err != nil {
+		return fmt.Errorf("state snapshot: %w", err)
+	}
+	rw := recordWriter{w: buffered, sum: xxhash.New()}
+	rw.state(s, s.appliedIndex)
+	end := binary.LittleEndian.AppendUint64(appendUint(nil, rw.count), rw.sum.Sum64())
+	rw.write(recordEnd, end)
+	if rw.err == nil {
+		rw.err = buffered.Flush()
+	}
+	if rw.err != nil {
+		return fmt.Errorf("state snapshot: %w", rw.err)
+	}
+	return nil
+}
+
+// Hash identifies the content of a state: two nodes that have applied the same log have the same hash. The Raft index
+// is no part of it.
+func Hash(s *State) uint64 {
+	rw := recordWriter{w: io.Discard, sum: xxhash.New()}
+	rw.state(s, 0)
+	return rw.sum.Sum64()
+}
+
+type recordWriter struct {
+	w       io.Writer
+	sum     *xxhash.Digest
+	count   uint64
+	payload []byte
+	frame   []byte
+	err     error
+}
+
+func (rw *recordWriter) write(kind byte, payload []byte) {
+	if rw.err != nil {
+		return
+	}
+	if len(payload) > maxRecordBytes {
+		rw.err = fmt.Errorf("record of type %d has %d bytes, at most %d", kind, len(payload), maxRecordBytes)
+		return
+	}
+	f := appendBytes(append(rw.frame[:0], kind), payload)
+	crc := crc32.Update(crc32.Checksum([]byte{kind}, castagnoli), castagnoli, payload)
+	f = binary.LittleEndian.AppendUint32(f, crc)
+	rw.frame = f
+	rw.count++
+	if _, err := rw.sum.Write(f); err != nil {
+		rw.err = err
+		return
+	}
+	_, rw.err = rw.w.Write(f)
+}
+
+func (rw *recordWriter) state(s *State, appliedIndex uint64) {
+	p := appendUint(rw.payload[:0], appliedIndex)
+	p = appendString(appendUint(p, s.cas), s.clusterID)
+	p = appendUint(appendUint(p, s.epoch), s.formatLevel)
+	p = appendUint(appendInt(p, s.timeMS), s.revision)
+	p = appendLimits(appendString(appendUint(p, s.term), s.leader), s.limits)
+	p = append(appendUint(appendUint(p, uint64(s.nextIndexID)), uint64(s.nextCopyID)), byte(s.nextNodeID))
+	p = appendUint(p, s.ledgerNext)
+	rw.write(recordHeader, p)
+	for m := range s.Managers() {
+		p = appendManager(p[:0], m)
+		rw.write(recordManager, p)
+	}
+	for x := range s.Projectors() {
+		p = appendProjector(p[:0], x)
+		rw.write(recordProjector, p)
+	}
+	for i := range s.Indexers() {
+		p = appendIndexer(p[:0], i)
+		rw.write(recordIndexer, p)
+	}
+	s.removed.Scan(func(uuid string, cas uint64) bool {
+		p = appendUint(appendString(p[:0], uuid), cas)
+		rw.write(recordRemoved, p)
+		return rw.err == nil
+	})
+	for b := range s.Buckets() {
+		p = appendBucket(p[:0], b)
+		rw.write(recordBucket, p)
+	}
+	for x := range s.Indexes() {
+		p = appendDefinition(p[:0], &x.Definition)
+		p = appendTopology(p, &x.Topology)
+		p = appendUint(appendUint(p, x.TopologyCAS), x.PlacedCAS)
+		rw.write(recordIndex, p)
+	}
+	s.ledgerAge.Scan(func(_ uint64, key string) bool {
+		e, _ := s.ledger.Get(key)
+		p = appendLedgerEntry(p[:0], key, e)
+		rw.write(recordLedger, p)
+		return rw.err == nil
+	})
+	rw.payload = p
+}
+
+// ReadSnapshot reads what WriteSnapshot wrote, checks every checksum and the state's invariants, and takes nothing of
+// what follows the end. Errors wrap ErrSnapshotVersion, ErrSnapshotCorrupt or the reader's.
+func ReadSnapshot(r io.Reader) (*State, error) {
+	br := bufio.NewReaderSize(r, 64<<10)
+	var head [9]byte
+	if _, err := io.ReadFull(br, head[:]); err != nil || [8]byte(head[:8]) != snapshotMagic {
+		return nil, fmt.Errorf("%w: does not begin with %q", ErrSnapshotCorrupt, snapshotMagic[:])
+	}
+	if head[8] != SnapshotVersion {
+		return nil, fmt.Errorf("%w %d, this program knows %d: install the version of tidemark that wrote it", ErrSnapshotVersion, head[8], SnapshotVersion)
+	}
+	rr := recordReader{r: br, sum: xxhash.New()}
+	s := New()
+	for {
+		before := rr.sum.Sum64()
+		kind, payload, err := rr.next()
+		if err != nil {
+			return nil, err
+		}
+		d := decoder{b: payload}
+		if kind == recordEnd {
+			count, sum := d.uint(), [8]byte{}
+			d.fixed(sum[:])
+			if err := d.end(); err != nil || count != rr.count-1 || binary.LittleEndian.Uint64(sum[:]) != before {
+				return nil, fmt.Errorf("%w: the end does not match its %d records", ErrSnapshotCorrupt, rr.count-1)
+			}
+			break
+		}
+		if (kind == recordHeader) != (rr.count == 1) {
+			return nil, fmt.Errorf("%w: record %d is of type %d", ErrSnapshotCorrupt, rr.count, kind)
+		}
+		s.load(kind, &d)
+		if err := d.end(); err != nil {
+			return nil, fmt.Errorf("%w: record %d of type %d: %w", ErrSnapshotCorrupt, rr.count, kind, err)
+		}
+	}
+	if err := Check(s); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSnapshotCorrupt, err)
+	}
+	return s, nil
+}
+
+type recordReader struct {
+	r       *bufio.Reader
+	sum     *xxhash.Digest
+	count   uint64
+	payload []byte
+}
+
+// next gives a record; the payload is valid until the next call.
+func (rr *recordReader) next() (kind byte, payload []byte, err error) {
+	torn := func(err error) error {
+		return fmt.Errorf("%w: torn after %d records: %w", ErrSnapshotCorrupt, rr.count, err)
+	}
+	if kind, err = rr.r.ReadByte(); err != nil {
+		return 0, nil, torn(err)
+	}
+	n, err := binary.ReadUvarint(rr.r)
+	if err != nil {
+		return 0, nil, torn(err)
+	}
+	if n > maxRecordBytes {
+		return 0, nil, fmt.Errorf("%w: record %d claims %d bytes, at most %d", ErrSnapshotCorrupt, rr.count+1, n, maxRecordBytes)
+	}
+	if rr.payload, err = readAtMost(rr.r, rr.payload[:0], int(n)); err != nil {
+		return 0, nil, torn(err)
+	}
+	var crc [4]byte
+	if _, err := io.ReadFull(rr.r, crc[:]); err != nil {
+		return 0, nil, torn(err)
+	}
+	got := crc32.Update(crc32.Checksum([]byte{kind}, castagnoli), castagnoli, rr.payload)
+	if want := binary.LittleEndian.Uint32(crc[:]); got != want {
+		return 0, nil, fmt.Errorf("%w: record %d of type %d has checksum %08x, want %08x", ErrSnapshotCorrupt, rr.count+1, kind, got, want)
+	}
+	rr.count++
+	for _, part := range [...][]byte{appendUint([]byte{kind}, n), rr.payload, crc[:]} {
+		if _, err := rr.sum.Write(part); err != nil {
+			return 0, nil, err
+		}
+	}
+	return kind, rr.payload, nil
+}
+
+// readAtMost reads n bytes in pieces, so that a length that lies costs no memory.
+func readAtMost(r io.Reader, dst []byte, n int) ([]byte, error) {
+	const piece = 64 << 10
+	for n > 0 {
+		step := min(n, piece)
+		at := len(dst)
+		dst = append(dst, make([]byte, step)...)
+		if _, err := io.ReadFull(r, dst[at:]); err != nil {
+			return dst, err
+		}
+		n -= step
+	}
+	return dst, nil
+}
+
+// load puts one record into a state that is being read. Errors stay in d.
+func (s *State) load(kind byte, d *decoder) {
+	switch kind {
+	case recordHeader:
+		s.appliedIndex, s.cas, s.clusterID = d.uint(), d.uint(), d.string()
+		s.epoch, s.formatLevel, s.timeMS, s.revision = d.uint(), d.uint(), d.int(), d.uint()
+		s.term, s.leader, s.limits = d.uint(), d.string(), d.limits()
+		s.nextIndexID, s.nextCopyID, s.nextNodeID = index.ID(d.uint()), index.CopyID(d.uint()), index.NodeID(d.byte())
+		s.ledgerNext = d.uint()
+	case recordManager:
+		m := d.manager()
+		s.managers.Set(m.ID, &m)
+	case recordProjector:
+		p := d.projector()
+		s.projectors.Set(p.ID, &p)
+	case recordIndexer:
+		i := d.indexer()
+		s.indexers.Set(i.Node, &i)
+		s.nodes.Set(i.UUID, i.Node)
+	case recordRemoved:
+		s.removed.Set(d.string(), d.uint())
+	case recordBucket:
+		b := d.bucket()
+		s.buckets.Set(b.Name, b)
+	case recordIndex:
+		x := &Index{Definition: d.definition(), Topology: d.topology(), TopologyCAS: d.uint(), PlacedCAS: d.uint()}
+		s.indexes.Set(x.Definition.ID, x)
+		if f := &x.Definition; f.State != index.Dropping {
+			s.names.Set(nameKey(f.Bucket, f.Name), f.ID)
+		}
+	case recordLedger:
+		key, e := d.ledgerEntry()
+		s.ledger.Set(key, e)
+		s.ledgerAge.Set(e.number, key)
+	default:
+		d.fail("unknown type")
+	}
+}

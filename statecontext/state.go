@@ -1,0 +1,288 @@
+// Package statecontext is the replicated state of the index managers (IM-1): definitions, topologies, registrations,
+// buckets with their timestamps and rollback contexts, and the request ledger, together with the commands that change
+// it and the codecs that store it.
+//
+// It promises that Apply is a function of (state, bytes): the same log gives the same state on every node, for ever. A
+// State never changes after it was returned; the next one shares what did not change, so that a snapshot is one pointer
+// copy. Every accepted change moves cas by exactly one; a rejection moves nothing but the request ledger and the state
+// time. It never reads a clock or a random source, never depends on the order of a Go map, never does I/O beyond the
+// reader or writer of a snapshot, and never skips what it cannot decode.
+package statecontext
+
+import (
+	"iter"
+
+	"github.com/tidwall/btree"
+
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/timestamp"
+)
+
+// FormatLevel is the newest command format that this program understands and proposes when the state's level allows.
+const FormatLevel = 1
+
+// State is one immutable version of the StateContext. The zero value is not usable; see New. Everything that an
+// accessor returns is shared between versions and must not be changed.
+type State struct {
+	cas          uint64
+	appliedIndex uint64
+	clusterID    string
+	epoch        uint64
+	formatLevel  uint64
+	timeMS       int64
+	revision     uint64
+	term         uint64
+	leader       string
+	limits       Limits
+	nextIndexID  index.ID
+	nextCopyID   index.CopyID
+	nextNodeID   index.NodeID
+
+	managers   *btree.Map[string, *Manager]
+	projectors *btree.Map[index.ProjectorID, *Projector]
+	indexers   *btree.Map[index.NodeID, *Indexer]
+	nodes      *btree.Map[string, index.NodeID] // by the indexer's uuid
+	removed    *btree.Map[string, uint64]       // tombstones of indexer uuids: the cas of their removal
+	buckets    *btree.Map[string, *Bucket]
+	indexes    *btree.Map[index.ID, *Index]
+	names      *btree.Map[string, index.ID] // nameKey(bucket, name) of every index that is not being dropped
+	ledger     *btree.Map[string, *ledgerEntry]
+	ledgerAge  *btree.Map[uint64, string] // entries of the ledger by their number, oldest first
+	ledgerNext uint64
+}
+
+// New gives the state before the first command.
+func New() *State {
+	return &State{
+		formatLevel: 1,
+		limits:      DefaultLimits(),
+		nextIndexID: 1,
+		nextCopyID:  1,
+		managers:    btree.NewMap[string, *Manager](0),
+		projectors:  btree.NewMap[index.ProjectorID, *Projector](0),
+		indexers:    btree.NewMap[index.NodeID, *Indexer](0),
+		nodes:       btree.NewMap[string, index.NodeID](0),
+		removed:     btree.NewMap[string, uint64](0),
+		buckets:     btree.NewMap[string, *Bucket](0),
+		indexes:     btree.NewMap[index.ID, *Index](0),
+		names:       btree.NewMap[string, index.ID](0),
+		ledger:      btree.NewMap[string, *ledgerEntry](0),
+		ledgerAge:   btree.NewMap[uint64, string](0),
+	}
+}
+
+// Manager is an index manager that has registered.
+type Manager struct {
+	ID          string `json:"id"`   // Raft server id: name and a random suffix
+	Name        string `json:"name"` // as configured
+	REST        string `json:"rest"` // base URL
+	Raft        string `json:"raft"` // host:port
+	FormatLevel uint64 `json:"format_level"`
+	ModifiedCAS uint64 `json:"modified_cas"`
+}
+
+// Projector is a projector that has registered.
+type Projector struct {
+	ID          index.ProjectorID `json:"id"`
+	Admin       string            `json:"admin"` // base URL
+	BootID      string            `json:"boot_id"`
+	ModifiedCAS uint64            `json:"modified_cas"`
+}
+
+// DataAddrs are the data ports of an indexer, one per type of stream, host:port.
+type DataAddrs struct {
+	Maintenance string `json:"maintenance"`
+	Backfill    string `json:"backfill"`
+	Catchup     string `json:"catchup"`
+}
+
+// Indexer is an indexer that has registered.
+type Indexer struct {
+	Node        index.NodeID `json:"node"`
+	UUID        string       `json:"uuid"` // of its data folder
+	BootID      string       `json:"boot_id"`
+	Name        string       `json:"name"`
+	Zone        string       `json:"zone,omitempty"`
+	Capacity    uint32       `json:"capacity"` // relative weight for placement; 0 counts as 1
+	Admin       string       `json:"admin"`    // base URL
+	Scan        string       `json:"scan"`     // host:port
+	Data        DataAddrs    `json:"data"`
+	ModifiedCAS uint64       `json:"modified_cas"`
+}
+
+// Stability is the newest promoted stability timestamp of a bucket and what its promotion knew.
+type Stability struct {
+	Number     uint64                  `json:"number"`      // rises by one with every promotion and every end of a rollback
+	RollbackID uint64                  `json:"rollback_id"` // of the newest finished rollback, 0 before the first
+	Vector     timestamp.Vector        `json:"vector"`
+	Logs       []timestamp.FailoverLog `json:"logs"`      // per vbucket, as known at the newest promotion that changed it
+	Revisions  []timestamp.MapRevision `json:"revisions"` // per vbucket: the map revision its log came with
+}
+
+// Bucket is a bucket that has at least once been named by a projector.
+type Bucket struct {
+	Name       string    `json:"name"`
+	UUID       string    `json:"uuid"`
+	VBuckets   int       `json:"vbuckets"`
+	Generation uint64    `json:"generation"` // rises when the bucket is re-created or comes back
+	Gone       bool      `json:"gone,omitempty"`
+	Stability  Stability `json:"stability"`
+	// MutationTimestamp is what was current at the newest promotion.
+	MutationTimestamp timestamp.Vector `json:"mutation_timestamp"`
+	// BackfillTimestamp is the smallest side position of the active builds; it has no vbuckets while none is active.
+	BackfillTimestamp timestamp.Vector `json:"backfill_timestamp"`
+	Rollback          *RollbackContext `json:"rollback,omitempty"`
+	ModifiedCAS       uint64           `json:"modified_cas"` // of the newest change but promotions and the backfill timestamp
+}
+
+// RollbackContext is the rollback of a bucket that is under way (IM-23).
+type RollbackContext struct {
+	ID        uint64                  `json:"id"`
+	Step      RollbackStep            `json:"step"`
+	Failover  timestamp.Vector        `json:"failover"` // from step prepare on
+	Restart   timestamp.Vector        `json:"restart"`  // from step restart on
+	Logs      []timestamp.FailoverLog `json:"logs"`     // per vbucket, with the newest that were seen
+	Revisions []timestamp.MapRevision `json:"revisions"`
+}
+
+// Index is a definition together with where it lives.
+type Index struct {
+	Definition index.Definition
+	Topology   partition.Topology
+	// TopologyCAS is the cas of the newest change of Topology: its ETag.
+	TopologyCAS uint64
+	// PlacedCAS is the cas of the newest commit that added copies. A host's report counts only when it was made under
+	// a definitions revision at or above it.
+	PlacedCAS uint64
+}
+
+// CAS rises by one with every update (IM-2).
+func (s *State) CAS() uint64 { return s.cas }
+
+// AppliedIndex is the index of the newest Raft entry that was applied.
+func (s *State) AppliedIndex() uint64 { return s.appliedIndex }
+
+// ClusterID is empty until BootstrapCluster.
+func (s *State) ClusterID() string { return s.clusterID }
+
+// Epoch is the first part of every fence: it rises where terms may restart.
+func (s *State) Epoch() uint64 { return s.epoch }
+
+// FormatLevel is the newest command format that may be proposed.
+func (s *State) FormatLevel() uint64 { return s.formatLevel }
+
+// TimeMS is the state time: the highest time that a proposer has stamped, unix milliseconds.
+func (s *State) TimeMS() int64 { return s.timeMS }
+
+// DefinitionsRevision is the cas of the newest change that projectors and indexers must learn: definitions, topology,
+// endpoints, buckets and their rollbacks. Promotions do not move it.
+func (s *State) DefinitionsRevision() uint64 { return s.revision }
+
+// Term is the Raft term of the newest LeaderStarted in this epoch.
+func (s *State) Term() uint64 { return s.term }
+
+// LeaderID is the manager that began Term.
+func (s *State) LeaderID() string { return s.leader }
+
+// Limits are the bounds in force.
+func (s *State) Limits() Limits { return s.limits }
+
+// Manager gives the manager with this Raft server id, nil when there is none.
+func (s *State) Manager(id string) *Manager { m, _ := s.managers.Get(id); return m }
+
+// Managers gives all managers by id.
+func (s *State) Managers() iter.Seq[*Manager] { return values(s.managers) }
+
+// Projector gives a projector, nil when there is none.
+func (s *State) Projector(id index.ProjectorID) *Projector { p, _ := s.projectors.Get(id); return p }
+
+// Projectors gives all projectors by id.
+func (s *State) Projectors() iter.Seq[*Projector] { return values(s.projectors) }
+
+// Indexer gives an indexer, nil when there is none.
+func (s *State) Indexer(n index.NodeID) *Indexer { i, _ := s.indexers.Get(n); return i }
+
+// IndexerByUUID gives the indexer whose folder has this uuid, nil when there is none.
+func (s *State) IndexerByUUID(uuid string) *Indexer {
+	n, ok := s.nodes.Get(uuid)
+	if !ok {
+		return nil
+	}
+	return s.Indexer(n)
+}
+
+// Removed tells whether the indexer with this uuid was removed from the cluster and may not come back.
+func (s *State) Removed(uuid string) bool { _, ok := s.removed.Get(uuid); return ok }
+
+// Indexers gives all indexers by node id.
+func (s *State) Indexers() iter.Seq[*Indexer] { return values(s.indexers) }
+
+// Bucket gives a bucket, nil when there is none.
+func (s *State) Bucket(name string) *Bucket { b, _ := s.buckets.Get(name); return b }
+
+// Buckets gives all buckets by name.
+func (s *State) Buckets() iter.Seq[*Bucket] { return values(s.buckets) }
+
+// Index gives an index with its topology, nil when there is none.
+func (s *State) Index(id index.ID) *Index { x, _ := s.indexes.Get(id); return x }
+
+// Definition gives an index's definition, nil when there is none.
+func (s *State) Definition(id index.ID) *index.Definition {
+	if x := s.Index(id); x != nil {
+		return &x.Definition
+	}
+	return nil
+}
+
+// Topology gives an index's topology, nil when there is none.
+func (s *State) Topology(id index.ID) *partition.Topology {
+	if x := s.Index(id); x != nil {
+		return &x.Topology
+	}
+	return nil
+}
+
+// IndexByName gives the index of this name that is not being dropped, nil when there is none.
+func (s *State) IndexByName(bucket, name string) *Index {
+	id, ok := s.names.Get(nameKey(bucket, name))
+	if !ok {
+		return nil
+	}
+	return s.Index(id)
+}
+
+// Indexes gives all indexes by id, those that are being dropped too.
+func (s *State) Indexes() iter.Seq[*Index] { return values(s.indexes) }
+
+// IndexCount is the number of indexes, those that are being dropped too.
+func (s *State) IndexCount() int { return s.indexes.Len() }
+
+// IndexesOf gives the indexes of a bucket that are not being dropped, by name.
+func (s *State) IndexesOf(bucket string) iter.Seq[*Index] {
+	return func(yield func(*Index) bool) {
+		prefix := nameKey(bucket, "")
+		s.names.Ascend(prefix, func(key string, id index.ID) bool {
+			if len(key) < len(prefix) || key[:len(prefix)] != prefix {
+				return false
+			}
+			return yield(s.Index(id))
+		})
+	}
+}
+
+// LedgerLen is the number of requests whose outcome is remembered.
+func (s *State) LedgerLen() int { return s.ledger.Len() }
+
+// nameKey orders names within their bucket; neither part may hold a zero byte.
+func nameKey(bucket, name string) string { return bucket + "\x00" + name }
+
+// orderedKey is what keys of the maps are made of.
+type orderedKey interface{ ~string | ~uint64 | ~uint8 }
+
+// values gives the values of a map in the order of its keys.
+func values[K orderedKey, V any](m *btree.Map[K, V]) iter.Seq[V] {
+	return func(yield func(V) bool) {
+		m.Scan(func(_ K, v V) bool { return yield(v) })
+	}
+}

@@ -1,0 +1,522 @@
+package statecontext
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"testing"
+
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/timestamp"
+)
+
+// node drives a state as a Raft node would: encode, apply, check.
+type node struct {
+	t     testing.TB
+	state *State
+	raft  uint64
+	now   int64
+	log   [][]byte
+}
+
+func newNode(t testing.TB) *node { return &node{t: t, state: New(), now: 1_000_000} }
+
+// do applies commands as one entry, checks every invariant, and that the older state did not change.
+func (n *node) do(bodies ...Body) []Result {
+	n.t.Helper()
+	commands := make([]Command, len(bodies))
+	for i, b := range bodies {
+		commands[i] = Command{TimeMS: n.now, Body: b}
+	}
+	return n.apply(commands...)
+}
+
+func (n *node) apply(commands ...Command) []Result {
+	n.t.Helper()
+	data, err := Encode(commands...)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	before, hash := n.state, Hash(n.state)
+	n.raft++
+	next, results, events, err := Apply(before, n.raft, data)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.log = append(n.log, data)
+	if Hash(before) != hash {
+		n.t.Fatalf("Apply changed the state it was given")
+	}
+	if err := errors.Join(Check(next), checkStep(before, next)); err != nil {
+		n.t.Fatalf("%v\n%s", err, Describe(next))
+	}
+	cas := before.CAS()
+	for _, r := range results {
+		switch {
+		case r.Replayed:
+		case r.Changed && r.Rejection != nil:
+			n.t.Fatalf("a rejection changed something: %+v", r)
+		case r.Changed:
+			cas++
+			fallthrough
+		default:
+			if r.CAS != cas {
+				n.t.Fatalf("result says cas %d, want %d", r.CAS, cas)
+			}
+		}
+	}
+	if next.CAS() != cas {
+		n.t.Fatalf("cas %d after %d updates from %d", next.CAS(), cas-before.CAS(), before.CAS())
+	}
+	checkEvents(n.t, before, next, events)
+	n.state = next
+	return results
+}
+
+// checkEvents: in cas order, one group for each update.
+func checkEvents(t testing.TB, before, next *State, events []Event) {
+	t.Helper()
+	last := before.CAS()
+	for _, e := range events {
+		if e.CAS != last && e.CAS != last+1 || e.CAS == before.CAS() {
+			t.Fatalf("event %+v after cas %d", e, last)
+		}
+		last = e.CAS
+	}
+	if last != next.CAS() {
+		t.Fatalf("events up to cas %d, state at %d", last, next.CAS())
+	}
+}
+
+// must applies one command that has to be accepted.
+func (n *node) must(b Body) Result {
+	n.t.Helper()
+	r := n.do(b)[0]
+	if r.Rejection != nil {
+		n.t.Fatalf("%T: %v", b, r.Rejection)
+	}
+	return r
+}
+
+// refuse applies one command that has to be rejected with a code.
+func (n *node) refuse(b Body, want Code) {
+	n.t.Helper()
+	aged := *n.state
+	aged.timeMS = max(aged.timeMS, n.now) // the state time moves, nothing else
+	before := Hash(&aged)
+	r := n.do(b)[0]
+	if err := r.Err(); !errors.Is(err, want) {
+		n.t.Fatalf("%T: got %v, want %s", b, err, want)
+	}
+	if Hash(n.state) != before {
+		n.t.Fatalf("%T: a rejection changed the state", b)
+	}
+}
+
+func bootstrapped(t testing.TB) *node {
+	n := newNode(t)
+	n.must(&LeaderStarted{Term: 1, Manager: Manager{ID: "m1-aa", Name: "m1", REST: "http://m1", Raft: "m1:1"}})
+	n.must(&BootstrapCluster{ClusterID: "c1", Epoch: 7})
+	return n
+}
+
+// cluster has two indexers and bucket "b" with 4 vbuckets.
+func cluster(t testing.TB) *node {
+	n := bootstrapped(t)
+	for i := range 2 {
+		n.must(&RegisterIndexer{Indexer: Indexer{UUID: fmt.Sprintf("u%d", i), BootID: "boot", Name: fmt.Sprintf("i%d", i)}})
+	}
+	n.must(&SetBucket{Name: "b", UUID: "bu1", VBuckets: 4})
+	return n
+}
+
+func create(name string, replicas uint8, nodes ...index.NodeID) *CreateIndex {
+	c := &CreateIndex{
+		Definition: index.Definition{
+			Name: name, Bucket: "b", BucketUUID: "bu1", Using: index.UsingOrdered, ExprType: index.ExprN1QL,
+			Keys: []index.KeyExpr{{Expr: "`name`"}}, Partitions: uint16(len(nodes) / (int(replicas) + 1)), Replicas: replicas,
+			Statement: "CREATE INDEX " + name + " ON b(name)",
+		},
+	}
+	c.Layout = partition.Layout{Scheme: partition.HashDocID, Partitions: c.Definition.Partitions}
+	for k, node := range nodes {
+		c.Placement = append(c.Placement, Placement{
+			Slice: index.SliceID(k % int(c.Layout.Partitions)), Replica: partition.Replica(k / int(c.Layout.Partitions)), Node: node,
+		})
+	}
+	return c
+}
+
+func vector(seqnos ...uint64) timestamp.Vector {
+	t := timestamp.New(len(seqnos))
+	for v, s := range seqnos {
+		if s > 0 {
+			t.Set(v, timestamp.Position{VBUUID: 0xa, Seqno: s})
+		}
+	}
+	return t
+}
+
+func (n *node) advance(bucket string, s timestamp.Vector, logs ...LogChange) *AdvanceStability {
+	n.t.Helper()
+	a, err := NewBucketAdvance(n.state.Bucket(bucket), s, s, logs)
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return &AdvanceStability{Buckets: []BucketAdvance{a}}
+}
+
+func TestLifeOfAnIndex(t *testing.T) {
+	n := cluster(t)
+	r := n.must(create("by_name", 1, 0, 1, 1, 0))
+	id := r.Index
+	x := n.state.Index(id)
+	if x.Definition.State != index.Pending || len(x.Topology.Copies) != 4 || x.Definition.ModifiedCAS != r.CAS || x.Definition.CreatedMS != n.now {
+		t.Fatalf("created as %+v", x)
+	}
+	n.refuse(create("by_name", 0, 0), NameExists)
+	again := create("by_name", 0, 0)
+	again.IfNotExists = true
+	if r := n.must(again); r.Changed || r.Index != id {
+		t.Fatalf("IF NOT EXISTS: %+v", r)
+	}
+	changes := make([]CopyChange, 0, 4)
+	for _, c := range x.Topology.Copies {
+		changes = append(changes, CopyChange{Index: id, Copy: c.ID, State: partition.Allocated})
+	}
+	n.refuse(&SetCopyStates{Revision: x.PlacedCAS - 1, Copies: changes}, StaleRevision)
+	n.must(&SetCopyStates{Revision: x.PlacedCAS, Copies: changes})
+	n.refuse(&SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance}, StateMismatch)
+	n.refuse(&SetIndexState{ID: id, From: index.Pending, To: index.Maintenance}, IllegalTransition)
+	n.must(&SetIndexState{ID: id, From: index.Pending, To: index.Backfill, Guard: Guard{Generation: 1}})
+	n.refuse(&SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance, Guard: Guard{Generation: 2}}, GenerationMismatch)
+	n.must(&SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance, Guard: Guard{Generation: 1}})
+	n.refuse(&DropIndex{ID: id, IfMatch: 1}, CASMismatch)
+	n.refuse(&RemoveIndex{ID: id}, StateMismatch)
+	n.must(&DropIndex{ID: id, IfMatch: n.state.Definition(id).ModifiedCAS})
+	if r := n.must(&DropIndex{ID: id}); r.Changed {
+		t.Fatal("dropped twice")
+	}
+	second := n.must(create("by_name", 0, 0)) // the name is free at once
+	if second.Index == id {
+		t.Fatal("an id was reused")
+	}
+	n.must(&RemoveIndex{ID: id})
+	n.refuse(&RemoveIndex{ID: id}, UnknownIndex)
+	n.refuse(&DropIndex{ID: id}, UnknownIndex)
+	if got := n.state.IndexByName("b", "by_name").Definition.ID; got != second.Index {
+		t.Fatalf("the name leads to %d", got)
+	}
+}
+
+func TestPlacementIsChecked(t *testing.T) {
+	n := cluster(t)
+	n.refuse(create("x", 1, 0, 0), PlacementInconsistent) // two replicas on one node
+	n.refuse(create("x", 0, 9), UnknownNode)              // no such node
+	c := create("x", 0, 0, 1)
+	c.Placement[1].Slice = 0 // one slice twice, the other never
+	n.refuse(c, PlacementInconsistent)
+	c = create("x", 0, 0, 1)
+	c.Placement = c.Placement[:1]
+	n.refuse(c, PlacementInconsistent)
+	c = create("x", 0, 0)
+	c.Layout.Scheme = 99
+	n.refuse(c, InvalidArgument)
+	c = create("x", 0, 0)
+	c.Definition.BucketUUID = "other"
+	n.refuse(c, BucketIsGone)
+	c = create("x", 0, 0)
+	c.Definition.Bucket = "nope"
+	n.refuse(c, UnknownBucket)
+	for _, bad := range []string{"", "a\x00b", string(make([]byte, 1000)), "\xff"} {
+		n.refuse(create(bad, 0, 0), InvalidArgument)
+	}
+}
+
+func TestReplacingACopy(t *testing.T) {
+	n := cluster(t)
+	id := n.must(create("x", 0, 0)).Index
+	x := n.state.Index(id)
+	old := x.Topology.Copies[0].ID
+	n.refuse(&PlaceCopies{ID: id, Add: []Placement{{Node: 1}}}, PlacementInconsistent) // slice 0 twice
+	n.refuse(&PlaceCopies{ID: id, Remove: []index.CopyID{old}}, PlacementInconsistent)
+	n.refuse(&PlaceCopies{ID: id, Remove: []index.CopyID{99}}, UnknownCopy)
+	n.refuse(&PlaceCopies{ID: id, IfTopology: 1, Add: []Placement{{Node: 1}}}, CASMismatch)
+	n.must(&PlaceCopies{ID: id, IfTopology: x.TopologyCAS, Add: []Placement{{Node: 1}}, Remove: []index.CopyID{old}})
+	got := n.state.Topology(id).Copies
+	if len(got) != 1 || got[0].ID == old || got[0].Node != 1 || got[0].State != partition.Placed {
+		t.Fatalf("copies %+v", got)
+	}
+	n.refuse(&RemoveIndexer{Node: 1, UUID: "u1"}, NodeInUse)
+	n.must(&RemoveIndexer{Node: 0, UUID: "u0"})
+	n.refuse(&RegisterIndexer{Indexer: Indexer{UUID: "u0"}}, NodeRemoved)
+	if r := n.must(&RegisterIndexer{Indexer: Indexer{UUID: "u2"}}); r.Node != 2 {
+		t.Fatalf("new indexer got number %d", r.Node) // counts on, although 0 is free
+	}
+}
+
+func TestNodeIDs(t *testing.T) {
+	n := bootstrapped(t)
+	for i := range int(index.MaxNodeID) + 1 {
+		if r := n.must(&RegisterIndexer{Indexer: Indexer{UUID: fmt.Sprint(i)}}); int(r.Node) != i {
+			t.Fatalf("indexer %d got number %d", i, r.Node)
+		}
+	}
+	n.refuse(&RegisterIndexer{Indexer: Indexer{UUID: "more"}}, LimitExceeded)
+	n.must(&RemoveIndexer{Node: 17, UUID: "17"})
+	if r := n.must(&RegisterIndexer{Indexer: Indexer{UUID: "more"}}); r.Node != 17 {
+		t.Fatalf("got number %d", r.Node)
+	}
+	if r := n.must(&RegisterIndexer{Indexer: Indexer{UUID: "3", Admin: "http://new"}}); r.Node != 3 || !r.Changed {
+		t.Fatalf("taken over as %+v", r)
+	}
+	if r := n.must(&RegisterIndexer{Indexer: Indexer{UUID: "3", Admin: "http://new"}}); r.Changed {
+		t.Fatal("the same registration is an update")
+	}
+}
+
+func TestBucketRecreated(t *testing.T) {
+	n := cluster(t)
+	id := n.must(create("x", 0, 0)).Index
+	n.must(n.advance("b", vector(1, 2, 3, 4)))
+	if r := n.must(&SetBucket{Name: "b", UUID: "bu1", VBuckets: 4}); r.Changed {
+		t.Fatal("the same bucket is an update")
+	}
+	n.refuse(&SetBucket{Name: "b", UUID: "bu1", VBuckets: 8}, InvalidArgument)
+	late := n.advance("b", vector(2, 2, 3, 4))
+	n.must(&SetBucket{Name: "b", UUID: "bu2", VBuckets: 8})
+	n.refuse(late, GenerationMismatch)
+	b := n.state.Bucket("b")
+	if b.Generation != 2 || b.Stability.Vector.Total() != 0 || b.VBuckets != 8 {
+		t.Fatalf("bucket %+v", b)
+	}
+	f := n.state.Definition(id)
+	if f.State != index.Error || f.BucketUUID != "bu1" {
+		t.Fatalf("index %+v", f)
+	}
+	n.refuse(&SetIndexState{ID: id, From: index.Error, To: index.Backfill}, BucketIsGone)
+	was := n.state.Topology(id).Copies[0].ID
+	n.must(&BuildIndexes{IDs: []index.ID{id}})
+	f = n.state.Definition(id)
+	if f.State != index.Pending || f.BucketUUID != "bu2" || n.state.Topology(id).Copies[0].ID == was {
+		t.Fatalf("index %+v", f)
+	}
+	n.must(&BucketGone{Name: "b", UUID: "bu2"})
+	n.refuse(create("y", 0, 0), BucketIsGone)
+	n.refuse(&BuildIndexes{IDs: []index.ID{id}}, BucketIsGone)
+	n.refuse(&BucketGone{Name: "b", UUID: "bu1"}, GenerationMismatch)
+	n.must(&DropIndex{ID: id})
+}
+
+func TestStability(t *testing.T) {
+	n := cluster(t)
+	n.must(n.advance("b", vector(10, 18, 0, 40)))
+	// the worked example of the design: what was published before, and what is published now
+	n.must(n.advance("b", vector(12, 18, 0, 40)))
+	n.refuse(n.advance("b", vector(12, 18, 0, 40)), StabilityNotMonotone)
+	n.refuse(n.advance("b", vector(11, 19, 0, 40)), StabilityNotMonotone)
+	twice := n.advance("b", vector(13, 18, 0, 40))
+	n.must(twice)
+	n.refuse(twice, StabilityNotMonotone) // its number is taken
+	branch := vector(13, 18, 0, 40)
+	branch.VBUUIDs[0] = 0xb
+	log := LogChange{VBucket: 0, Log: timestamp.FailoverLog{{VBUUID: 0xb, Seqno: 13}, {VBUUID: 0xa}}, Revision: timestamp.MapRevision{Rev: 5}}
+	n.must(n.advance("b", branch, log)) // only a vbuuid changed
+	log.Revision.Rev = 4
+	n.refuse(n.advance("b", vector(14, 18, 0, 40), log), StaleRevision)
+	log.VBucket = 4
+	n.refuse(n.advance("b", vector(14, 18, 0, 40), log), InvalidArgument)
+
+	// one bad bucket does not hold up the others
+	n.must(&SetBucket{Name: "c", UUID: "cu1", VBuckets: 1})
+	both := n.advance("b", vector(1, 1, 1, 1))
+	both.Buckets = append(both.Buckets, n.advance("c", vector(5)).Buckets...)
+	r := n.must(both)
+	if len(r.Buckets) != 1 || r.Buckets[0].Bucket != "b" || n.state.Bucket("c").Stability.Vector.Seqnos[0] != 5 {
+		t.Fatalf("result %+v", r)
+	}
+	before := n.state.DefinitionsRevision()
+	n.must(n.advance("c", vector(6)))
+	n.must(&SetBackfillTimestamp{Bucket: "c", Generation: 1, Vector: vector(3)})
+	if n.state.DefinitionsRevision() != before {
+		t.Fatal("a promotion moved the definitions revision")
+	}
+	n.must(&SetBackfillTimestamp{Bucket: "c", Generation: 1})
+	n.refuse(&SetBackfillTimestamp{Bucket: "c", Generation: 1, Vector: vector(1, 2)}, InvalidArgument)
+	n.refuse(&SetBackfillTimestamp{Bucket: "c", Generation: 2}, GenerationMismatch)
+}
+
+func TestRollbackSteps(t *testing.T) {
+	n := cluster(t)
+	id := n.must(create("x", 0, 0)).Index
+	n.must(&SetIndexState{ID: id, From: index.Pending, To: index.Backfill})
+	n.must(n.advance("b", vector(10, 20, 30, 40)))
+	late := n.advance("b", vector(11, 20, 30, 40))
+	step := func(rid uint64, from, to RollbackStep) *SetRollbackStep {
+		return &SetRollbackStep{Bucket: "b", Generation: 1, ID: rid, From: from, To: to}
+	}
+	n.refuse(step(0, NoRollback, Prepare), IllegalTransition)
+	n.refuse(step(0, Started, Prepare), StepMismatch)
+	n.refuse(step(3, NoRollback, Started), RollbackMismatch)
+	if r := n.must(step(0, NoRollback, Started)); r.Number != 1 {
+		t.Fatalf("rollback id %d", r.Number)
+	}
+	n.refuse(late, RollbackMismatch) // queued before the rollback: cannot land after it
+	n.refuse(&SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance, Guard: Guard{Generation: 1}}, RollbackMismatch)
+	prepare := step(1, Started, Prepare)
+	n.refuse(prepare, InvalidArgument)
+	prepare.Failover = vector(8, 20, 30, 40)
+	prepare.Logs = []LogChange{{VBucket: 0, Log: timestamp.FailoverLog{{VBUUID: 0xc, Seqno: 8}, {VBUUID: 0xa}}}}
+	n.must(prepare)
+	if r := n.must(step(1, Prepare, Started)); r.Number != 2 { // a newer log turned up
+		t.Fatalf("rollback id %d", r.Number)
+	}
+	prepare.ID = 2
+	n.must(prepare)
+	restart := step(2, Prepare, Restart)
+	restart.Restart = vector(7, 20, 30, 40)
+	n.must(restart)
+	n.must(step(2, Restart, RollingBack))
+	done := step(2, RollingBack, NoRollback)
+	done.Stability = vector(11, 0, 0, 0)
+	n.refuse(done, StabilityNotMonotone)
+	done.Stability = vector(7, 20, 30, 40)
+	n.must(done)
+	b := n.state.Bucket("b")
+	if b.Rollback != nil || b.Stability.RollbackID != 2 || b.Stability.Number != 2 || b.Stability.Vector.Seqnos[0] != 7 || b.Stability.Logs[0].Newest() != 0xc {
+		t.Fatalf("bucket %+v", b)
+	}
+	n.refuse(late, RollbackMismatch)
+	n.refuse(done, StepMismatch)
+	n.must(n.advance("b", vector(8, 20, 30, 40)))
+}
+
+func TestLeaderAndEpoch(t *testing.T) {
+	n := newNode(t)
+	n.refuse(&SetBucket{Name: "b", UUID: "u", VBuckets: 4}, NotBootstrapped)
+	lead := func(term uint64, id string) *LeaderStarted {
+		return &LeaderStarted{Term: term, Manager: Manager{ID: id}}
+	}
+	n.must(lead(3, "m1"))
+	n.refuse(&BootstrapCluster{ClusterID: "", Epoch: 1}, InvalidArgument)
+	n.refuse(&BootstrapCluster{ClusterID: "c"}, InvalidArgument)
+	n.must(&BootstrapCluster{ClusterID: "c", Epoch: 5})
+	n.refuse(&BootstrapCluster{ClusterID: "d", Epoch: 6}, AlreadyBootstrapped)
+	n.refuse(lead(2, "m1"), StaleTerm)
+	n.refuse(lead(3, "m2"), StaleTerm)
+	n.must(lead(4, "m2"))
+	n.refuse(&RaiseEpoch{Epoch: 5}, StaleTerm)
+	n.must(&RaiseEpoch{Epoch: 6})
+	n.must(lead(2, "m1")) // terms may restart in a new epoch
+	n.refuse(&SetFormatLevel{Level: 2}, FormatNotAllowed)
+	n.must(&RemoveManager{ID: "m2"})
+	n.refuse(&RemoveManager{ID: "m2"}, UnknownNode)
+	n.must(&RegisterProjector{Projector: Projector{ID: "p", Admin: "http://p"}})
+	n.must(&RemoveProjector{ID: "p"})
+}
+
+func TestLedger(t *testing.T) {
+	n := cluster(t)
+	limits := DefaultLimits()
+	limits.LedgerEntries = 3
+	n.must(&SetLimits{Limits: limits})
+	ask := func(key string, hash byte, b Body) Result {
+		t.Helper()
+		return n.apply(Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: key, BodyHash: [32]byte{hash}}, Body: b})[0]
+	}
+	first := ask("k1", 1, create("x", 0, 0))
+	second := ask("k1", 1, create("x", 0, 0))
+	if !second.Replayed || second.CAS != first.CAS || second.Index != first.Index || second.Rejection != nil {
+		t.Fatalf("asked again: %+v, first %+v", second, first)
+	}
+	if r := ask("k1", 2, create("y", 0, 0)); !errors.Is(r.Err(), RequestMismatch) {
+		t.Fatalf("another body: %+v", r)
+	}
+	if r := ask("k2", 1, create("x", 0, 0)); !errors.Is(r.Err(), NameExists) {
+		t.Fatalf("another key: %+v", r)
+	}
+	n.must(&DropIndex{ID: first.Index})
+	if r := ask("k2", 1, create("x", 0, 0)); !errors.Is(r.Err(), NameExists) || !r.Replayed {
+		t.Fatalf("a rejection is an outcome too: %+v", r)
+	}
+	// two in one entry: the second finds the first
+	both := Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: "k3"}, Body: create("z", 0, 0)}
+	if rs := n.apply(both, both); rs[0].Replayed || !rs[1].Replayed || rs[0].Index != rs[1].Index {
+		t.Fatalf("duplicates in one entry: %+v", rs)
+	}
+	if r := ask("k4", 1, create("w", 0, 0)); !errors.Is(r.Err(), LedgerFull) || n.state.IndexByName("b", "w") != nil {
+		t.Fatalf("full: %+v", r)
+	}
+	n.now += limits.LedgerMinAgeMS
+	if r := ask("k4", 1, create("w", 0, 0)); r.Rejection != nil || n.state.LedgerLen() != 3 {
+		t.Fatalf("the oldest may go: %+v", r)
+	}
+	n.now += limits.LedgerMaxAgeMS
+	if r := ask("k4", 2, &DropIndex{ID: first.Index}); r.Replayed || r.Rejection != nil || n.state.LedgerLen() != 1 {
+		t.Fatalf("too old to count: %+v, %d remembered", r, n.state.LedgerLen())
+	}
+	if r := ask("", 1, &DropIndex{ID: 1}); !errors.Is(r.Err(), InvalidArgument) {
+		t.Fatalf("no key: %+v", r)
+	}
+	n.must(&RaiseEpoch{Epoch: 8, ClearLedger: true})
+	if n.state.LedgerLen() != 0 {
+		t.Fatal("the ledger was not cleared")
+	}
+}
+
+func TestSnapshotRoundTrip(t *testing.T) {
+	n := populated(t)
+	data := snapshot(t, n.state)
+	back, err := ReadSnapshot(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if Hash(back) != Hash(n.state) || back.AppliedIndex() != n.raft || Describe(back) != Describe(n.state) {
+		t.Fatalf("restored\n%s\nwant\n%s", Describe(back), Describe(n.state))
+	}
+	for cut := range len(data) {
+		if _, err := ReadSnapshot(bytes.NewReader(data[:cut])); !errors.Is(err, ErrSnapshotCorrupt) {
+			t.Fatalf("cut at %d: %v", cut, err)
+		}
+	}
+	for at := range data {
+		damaged := bytes.Clone(data)
+		damaged[at] ^= 0x10
+		if _, err := ReadSnapshot(bytes.NewReader(damaged)); !errors.Is(err, ErrSnapshotCorrupt) && !errors.Is(err, ErrSnapshotVersion) {
+			t.Fatalf("bit flipped at %d: %v", at, err)
+		}
+	}
+	// the restored state goes on like the other
+	c := Command{TimeMS: n.now, Body: create("later", 0, 1)}
+	a, _, _ := ApplyCommands(n.state, 99, []Command{c})
+	b, _, _ := ApplyCommands(back, 99, []Command{c})
+	if Hash(a) != Hash(b) {
+		t.Fatal("the restored state goes another way")
+	}
+}
+
+// populated has something of everything.
+func populated(t testing.TB) *node {
+	n := cluster(t)
+	n.must(&RegisterProjector{Projector: Projector{ID: "p1", Admin: "http://p1", BootID: "x"}})
+	n.must(create("x", 1, 0, 1, 1, 0))
+	n.must(create("y", 0, 0))
+	n.must(&DropIndex{ID: 2})
+	n.apply(Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: "k"}, Body: create("z", 0, 1)})
+	n.apply(Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: "l"}, Body: create("z", 0, 1)})
+	n.must(n.advance("b", vector(1, 2, 3, 4), LogChange{VBucket: 2, Log: timestamp.FailoverLog{{VBUUID: 0xa}}}))
+	n.must(&SetBackfillTimestamp{Bucket: "b", Generation: 1, Vector: vector(1, 1, 1, 1)})
+	n.must(&SetRollbackStep{Bucket: "b", Generation: 1, To: Started})
+	n.must(&RegisterIndexer{Indexer: Indexer{UUID: "gone"}})
+	n.must(&RemoveIndexer{Node: 2, UUID: "gone"})
+	return n
+}
+
+func snapshot(t testing.TB, s *State) []byte {
+	var w bytes.Buffer
+	if err := WriteSnapshot(&w, s); err != nil {
+		t.Fatal(err)
+	}
+	return w.Bytes()
+}
