@@ -1,0 +1,240 @@
+package ingest
+
+import (
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/timestamp"
+)
+
+// Source says over which connection an event came. Connection numbers rise with every connection that is opened, and
+// are never reused in a run.
+type Source struct {
+	Projector  index.ProjectorID
+	Connection uint64
+}
+
+// Verdict is what became of an event.
+type Verdict uint8
+
+// The verdicts.
+const (
+	Taken            Verdict = iota // it counts
+	Covered                         // nothing in it is new to any copy
+	StaleIncarnation                // of an older incarnation than one seen, or than a poll allows
+	NotOwner                        // no BEGIN of this connection and incarnation is current
+	StaleLog                        // its producer works by an older vbucket map and does not know our branch
+	Dropped                         // between DropData and BEGIN
+	Malformed                       // no such vbucket, or a field is missing
+)
+
+// String gives the name used in metrics and logs.
+func (v Verdict) String() string {
+	names := [...]string{"taken", "covered", "stale_incarnation", "not_owner", "stale_log", "dropped", "malformed"}
+	if int(v) < len(names) {
+		return names[v]
+	}
+	return "verdict"
+}
+
+// Accept takes one event of a maintenance stream. The event may be reused afterwards.
+func (b *Bucket) Accept(src Source, e *keyversion.Event) Verdict {
+	if int(e.VBucket) >= len(b.vbs) {
+		return Malformed
+	}
+	v := &b.vbs[e.VBucket]
+	if e.Kind == keyversion.StreamBegin {
+		if e.Begin == nil {
+			return Malformed
+		}
+		return b.begin(src, e)
+	}
+	if verdict := b.admit(v, src, e); verdict != Taken {
+		return verdict
+	}
+	vb := int(e.VBucket)
+	switch e.Kind {
+	case keyversion.Insert, keyversion.Delete, keyversion.UpsertDeletion:
+		return b.data(vb, e)
+	case keyversion.Sync, keyversion.DSync:
+		v.recv = max(v.recv, e.Seqno)
+		v.comp = max(v.comp, e.Seqno)
+	case keyversion.Activate:
+		v.recv = max(v.recv, e.Seqno)
+		for _, id := range e.Copies {
+			if sl := b.find(id); sl != nil {
+				b.activate(sl, vb, e.Seqno)
+			}
+		}
+	case keyversion.Deactivate:
+		for _, id := range e.Copies {
+			if sl := b.find(id); sl != nil && b.on(deactivate) {
+				sl.out = true
+				b.reset(sl, vb)
+			}
+		}
+	case keyversion.DropData:
+		v.cur.dropping = b.on(dropData)
+	case keyversion.StreamEnd:
+		v.cur.open = false
+	default:
+		return Malformed
+	}
+	return Taken
+}
+
+// admit: only what belongs to the BEGIN that is current.
+func (b *Bucket) admit(v *vbucket, src Source, e *keyversion.Event) Verdict {
+	if b.on(incarnation) {
+		switch {
+		case e.Incarnation.Compare(v.min) < 0:
+			return StaleIncarnation
+		case !v.cur.open || e.Incarnation != v.cur.inc:
+			return NotOwner
+		case b.on(ownerFence) && (src.Connection != v.cur.conn || src.Projector != v.cur.projector):
+			return NotOwner
+		}
+	}
+	if v.cur.dropping {
+		return Dropped
+	}
+	return Taken
+}
+
+// data queues an event once for the node, unless every copy that the stream feeds has it.
+func (b *Bucket) data(vb int, e *keyversion.Event) Verdict {
+	v := &b.vbs[vb]
+	wanted := false
+	for _, c := range b.copies {
+		p := &c.parts[vb]
+		if p.sub && (e.Seqno > b.received(p, vb) || !b.on(posSkip)) {
+			wanted = true
+			break
+		}
+	}
+	v.recv = max(v.recv, e.Seqno)
+	if !wanted {
+		return Covered
+	}
+	en := Entry{Seqno: e.Seqno, Window: e.Window, Data: b.opt.Pack(e), epoch: v.epoch}
+	v.queue = append(v.queue, en)
+	v.bytes += en.size()
+	b.queued += en.size()
+	return Taken
+}
+
+// begin: a stream starts, or starts again.
+func (b *Bucket) begin(src Source, e *keyversion.Event) Verdict {
+	vb := int(e.VBucket)
+	v, g := &b.vbs[vb], e.Begin
+	if b.on(incarnation) {
+		if e.Incarnation.Compare(v.min) < 0 || e.Incarnation.Compare(v.cur.inc) < 0 {
+			return StaleIncarnation
+		}
+		if b.on(ownerFence) && e.Incarnation == v.cur.inc && (src.Projector != v.cur.projector || src.Connection < v.cur.conn) {
+			return NotOwner // it belongs to another projector, or to a later connection of this one
+		}
+	}
+	log := g.Log.Clone()
+	if b.on(staleLog) && b.behind(vb, log, g.Revision) {
+		return StaleLog
+	}
+	b.foldStream(vb)
+	v.min = e.Incarnation
+	v.cur = owner{inc: e.Incarnation, projector: src.Projector, conn: src.Connection, open: true}
+	b.dropSide(vb)
+	top := v.top()
+	for _, c := range b.copies {
+		if b.on(beginCheck) {
+			b.checkBranch(c, vb, log, top)
+		}
+	}
+	v.log, v.begun, v.purge = log, true, g.Purge
+	v.recv, v.comp = g.Start, 0
+	b.book.add(vb, log, g.Revision)
+	for _, c := range b.copies {
+		p := &c.parts[vb]
+		if !listed(g.Copies, c.id) {
+			p.sub, p.rejoin = false, false
+		} else if p.restoring {
+			p.rejoin, p.rejoinLow = true, g.Purge
+		} else {
+			b.join(c, vb, g.Start, g.Purge)
+		}
+	}
+	b.judgeAgain()
+	b.blocked.ok = false
+	return Taken
+}
+
+// behind: a producer that works by an older map than one seen, and does not know the newest branch we know. One that
+// does know it is no stale owner, whatever became of the numbering of its maps.
+func (b *Bucket) behind(vb int, log timestamp.FailoverLog, rev timestamp.MapRevision) bool {
+	if rev.Compare(b.book.Revision(vb)) >= 0 {
+		return false
+	}
+	v := &b.vbs[vb]
+	newest := v.log.Newest()
+	if !v.begun {
+		newest = b.book.newest(vb)
+	}
+	return newest != 0 && log.ValidUpTo(newest) == 0
+}
+
+// foldStream notes in each copy what the stream that ends here has brought it.
+func (b *Bucket) foldStream(vb int) {
+	v := &b.vbs[vb]
+	for _, c := range b.copies {
+		if p := &c.parts[vb]; p.sub {
+			p.base, p.comp = max(p.base, v.recv), max(p.comp, v.comp)
+		}
+	}
+}
+
+// activate: a copy joins the running stream at A, between two mutations.
+func (b *Bucket) activate(sl *slice, vb int, a uint64) {
+	v, p := &b.vbs[vb], &sl.parts[vb]
+	if p.sub {
+		return
+	}
+	if p.restoring {
+		p.rejoin, p.rejoinLow = true, 0
+		return
+	}
+	if b.checkBranch(sl, vb, v.log, 0); p.restoring {
+		p.rejoin, p.rejoinLow = true, 0
+		return
+	}
+	b.join(sl, vb, a, 0)
+}
+
+// ConnectionLost tells that a connection is closed: until a BEGIN comes over another one, nothing is accepted for the
+// vbuckets that it spoke for.
+func (b *Bucket) ConnectionLost(conn uint64) {
+	for vb := range b.vbs {
+		v := &b.vbs[vb]
+		if v.cur.conn == conn {
+			v.cur.open = false
+		}
+		if v.side != nil && v.side.conn == conn && v.side.begun {
+			v.side.over = true
+		}
+	}
+}
+
+// top is the highest seqno or window end in the queue.
+func (v *vbucket) top() uint64 {
+	var t uint64
+	for i := range v.queue {
+		t = max(t, v.queue[i].Seqno, v.queue[i].Window.End)
+	}
+	return t
+}
+
+func listed(ids []index.CopyID, id index.CopyID) bool {
+	for _, i := range ids {
+		if i == id {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,89 @@
+package ingest
+
+import "slices"
+
+// ApplyAhead makes room (applyAhead): it gives a batch with everything queued in the vbuckets that hold most, until at
+// least `bytes` are freed, without waiting for a stability timestamp. The floor of those vbuckets moves to the ends of
+// the windows they read, so that timestamps below are skipped. A vbucket with no more than `keep` queued bytes is left
+// alone: one small snapshot per vbucket always has room. nil when there is nothing to give, or Work must be taken first.
+func (b *Bucket) ApplyAhead(bytes, keep int) *Batch {
+	if len(b.work) > 0 || b.queued == 0 {
+		return nil
+	}
+	var order []int
+	for vb := range b.vbs {
+		if b.vbs[vb].bytes > keep && !b.restoringAt(vb) {
+			order = append(order, vb)
+		}
+	}
+	slices.SortFunc(order, func(x, y int) int { return b.vbs[y].bytes - b.vbs[x].bytes })
+	t := &Batch{Kind: Ahead, Copies: make([]CopyBatch, len(b.copies))}
+	for i, c := range b.copies {
+		t.Copies[i] = CopyBatch{ID: c.id, Index: c.index, Slice: c.no}
+	}
+	for _, vb := range order {
+		if t.bytes >= bytes {
+			break
+		}
+		b.takeAhead(t, vb)
+	}
+	if t.bytes == 0 {
+		return nil
+	}
+	t.Copies = slices.DeleteFunc(t.Copies, func(c CopyBatch) bool { return len(c.Parts) == 0 })
+	b.inFlight += t.bytes
+	b.blocked.ok = false
+	return t
+}
+
+func (b *Bucket) restoringAt(vb int) bool {
+	for _, c := range b.copies {
+		if c.parts[vb].restoring {
+			return true
+		}
+	}
+	return false
+}
+
+func (b *Bucket) takeAhead(t *Batch, vb int) {
+	v := &b.vbs[vb]
+	events := v.queue
+	taken := len(t.Segments)
+	t.Segments = append(t.Segments, Segment{VBucket: vb, Events: events})
+	for i, c := range b.copies {
+		p := &c.parts[vb]
+		pt := Part{VBucket: vb, Segment: -1, upTo: ^uint64(0), epoch: p.from, KeepTombstones: p.pos.Side < p.pos.A && b.on(tombstones)}
+		if b.on(posSkip) {
+			pt.after = max(p.pos.Main, p.pos.A)
+		}
+		for k := range events {
+			e := &events[k]
+			if !pt.Selects(e) {
+				continue
+			}
+			pt.Segment = taken
+			p.pos.Main = max(p.pos.Main, e.Seqno)
+			p.pos.WindowEnd = max(p.pos.WindowEnd, e.Window.End)
+			if b.on(aheadFloor) {
+				p.pos.Floor = max(p.pos.Floor, e.Window.End)
+			}
+		}
+		if pt.Segment < 0 {
+			continue
+		}
+		if p.sub && v.begun {
+			p.log = v.log
+		}
+		p.tombs = p.tombs || pt.KeepTombstones
+		if p.pos.Main > p.pos.A && p.pos.Side >= p.pos.A {
+			b.settle(p, &pt, p.pos.Main)
+		}
+		p.pos.VBUUID = p.log.Newest()
+		c.exact = false
+		pt.Position = p.pos
+		t.Copies[i].Parts = append(t.Copies[i].Parts, pt)
+	}
+	t.bytes += v.bytes
+	b.queued -= v.bytes
+	v.queue, v.bytes = nil, 0
+}

@@ -1,0 +1,115 @@
+package ingest
+
+import (
+	"tidemark/index"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// Work is one thing for the store to do; exactly one field is set.
+type Work struct {
+	Batch   *Batch
+	Restore *Restore
+}
+
+// Restore asks that a vbucket of a copy goes back to the newest older state (snapshot, checkpoint) that is valid on
+// Log, see Choose, or to nothing; everything newer goes. Bucket.Restored answers it.
+type Restore struct {
+	Copy    index.CopyID
+	VBucket int
+	Log     timestamp.FailoverLog
+}
+
+// BatchKind says why a batch is written.
+type BatchKind uint8
+
+// The kinds of batches.
+const (
+	AtStability BatchKind = iota // up to a stability timestamp: a snapshot of each copy is made after it
+	FromSide                     // what a side stream brought
+	Ahead                        // the queue was full: applied without waiting for a stability timestamp
+	DeleteRange                  // a vbucket starts again from nothing
+)
+
+// Batch is what the store has to write: for each copy one atomic write of all its parts. Bucket.Done ends it.
+type Batch struct {
+	Kind   BatchKind
+	Ref    wire.StabilityRef // AtStability
+	Vector timestamp.Vector  // AtStability
+	// Segments holds the events, by vbucket; copies share them.
+	Segments []Segment
+	Copies   []CopyBatch
+	bytes    int
+}
+
+// Segment is the events of one vbucket in the order in which they came; sequence numbers may step back where a stream
+// was restarted, and of several versions of a document the one with the highest seqno counts.
+type Segment struct {
+	VBucket int
+	Events  []Entry
+}
+
+// CopyBatch is the share of one copy. A copy without parts changes nothing and only makes its snapshot.
+type CopyBatch struct {
+	ID    index.CopyID
+	Index index.ID
+	Slice index.SliceID
+	Exact bool // the snapshot after this batch is exact at Ref
+	Parts []Part
+}
+
+// Part is what happens to one vbucket of one copy, in this order: delete its range if asked, apply the events that
+// Select lets through, purge tombstones if asked, and with it store Position. An event whose document is stored with an
+// equal or higher seqno is skipped.
+type Part struct {
+	VBucket         int
+	Segment         int // index into Batch.Segments, -1: no events
+	DeleteRange     bool
+	KeepTombstones  bool
+	PurgeTombstones bool
+	Position        Position
+	after, upTo     uint64
+	epoch           uint32
+}
+
+// Selects tells whether the event is one for this part: not covered by the copy's position (posSkip), not beyond what
+// the batch covers, and not older than the copy's queue.
+func (p *Part) Selects(e *Entry) bool {
+	return e.Seqno > p.after && e.Seqno <= p.upTo && e.epoch >= p.epoch
+}
+
+// Bytes is the memory that the batch's events hold.
+func (t *Batch) Bytes() int { return t.bytes }
+
+// Done tells that the store has written the batch (made: and has taken the snapshots of an AtStability batch). Copies
+// named in failed did not; they have been, or will be, told of by Reopened. It gives the acknowledgement to send, if
+// there is one.
+func (b *Bucket) Done(t *Batch, failed ...index.CopyID) (wire.Ack, bool) {
+	b.inFlight -= t.bytes
+	t.bytes = 0
+	if t.Kind != AtStability {
+		return wire.Ack{}, false
+	}
+	made := 0
+	for i := range t.Copies {
+		c := &t.Copies[i]
+		c.Exact = c.Exact && !listed(failed, c.ID)
+		if !c.Exact {
+			continue
+		}
+		made++
+		if sl := b.find(c.ID); sl != nil && t.Ref.RollbackID == b.rollbackID {
+			sl.held, sl.has, sl.told = t.Ref, true, true
+		}
+	}
+	ack := wire.Ack{StabilityRef: t.Ref, Made: 2*made >= len(t.Copies)}
+	for _, c := range t.Copies {
+		if c.Exact != ack.Made {
+			ack.Exceptions = append(ack.Exceptions, c.ID)
+		}
+	}
+	if t.Ref.Compare(b.ack.StabilityRef) >= 0 || !b.haveAck {
+		b.ack, b.haveAck = ack, true
+	}
+	return ack, true
+}

@@ -1,0 +1,327 @@
+package ingest
+
+import (
+	"slices"
+
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// Publish queues a stability timestamp until everything up to it is here. It tells whether it was new.
+func (b *Bucket) Publish(s wire.Stability) bool {
+	if s.Vector.Check(len(b.vbs)) != nil || s.Generation != b.opt.Generation {
+		return false
+	}
+	if s.RollbackID < b.rollbackID && b.on(sRollback) {
+		return false
+	}
+	if s.RollbackID > b.rollbackID {
+		b.rollbackID = s.RollbackID
+		b.stability = slices.DeleteFunc(b.stability, func(q wire.Stability) bool { return q.RollbackID < s.RollbackID })
+	}
+	if b.haveLast && s.Compare(b.last.StabilityRef) <= 0 {
+		return false
+	}
+	if s.Compare(b.newest.StabilityRef) > 0 || b.newest.Vector.Len() == 0 {
+		b.newest = s
+	}
+	at := len(b.stability)
+	for at > 0 && b.stability[at-1].Compare(s.StabilityRef) >= 0 {
+		if at--; b.stability[at].StabilityRef == s.StabilityRef {
+			return false
+		}
+	}
+	b.stability = slices.Insert(b.stability, at, s)
+	if len(b.stability) > MaxStability {
+		b.stability = b.stability[1:]
+	}
+	b.blocked.ok = false
+	return true
+}
+
+// judgeAgain: a BEGIN may have brought the branch of an S that was discarded; nothing newer may ever be published on an
+// idle bucket.
+func (b *Bucket) judgeAgain() {
+	if b.newest.Vector.Len() > 0 && b.newest.RollbackID == b.rollbackID {
+		b.Publish(b.newest)
+	}
+}
+
+// Flush gives the batch of the oldest stability timestamp when everything up to it is here; nil when there is none, or
+// when Work must be taken first. Acks are those of timestamps that were discarded on the way.
+func (b *Bucket) Flush() (t *Batch, acks []wire.Ack) {
+	if len(b.work) > 0 {
+		return nil, nil
+	}
+	for len(b.stability) > 0 {
+		s := &b.stability[0]
+		if b.haveLast && s.Compare(b.last.StabilityRef) <= 0 {
+			b.stability = b.stability[1:]
+			continue
+		}
+		if b.on(sBranch) && b.lost(s) {
+			acks = append(acks, wire.Ack{StabilityRef: s.StabilityRef})
+			b.ack, b.haveAck = acks[len(acks)-1], true
+			b.stability = b.stability[1:]
+			continue
+		}
+		if !b.reached(s) {
+			return nil, acks
+		}
+		b.last, b.haveLast = *s, true
+		b.stability = b.stability[1:]
+		return b.flushAt(&b.last, b.copies), acks
+	}
+	return b.resettle(), acks
+}
+
+// Pending is the number of stability timestamps that wait.
+func (b *Bucket) Pending() int { return len(b.stability) }
+
+// lost: an S that is not on the branch of what is received can never be made, nor made again.
+func (b *Bucket) lost(s *wire.Stability) bool {
+	for vb := range b.vbs {
+		v := &b.vbs[vb]
+		if v.begun {
+			if len(b.copies) > 0 && s.Vector.Seqnos[vb] > logOf(s, vb).Common(v.log) {
+				return true
+			}
+			continue
+		}
+		for _, c := range b.copies {
+			if l := c.parts[vb].log; l != nil && s.Vector.Seqnos[vb] > logOf(s, vb).Common(l) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func logOf(s *wire.Stability, vb int) timestamp.FailoverLog {
+	if vb < len(s.Logs) && len(s.Logs[vb]) > 0 {
+		return s.Logs[vb]
+	}
+	return timestamp.FailoverLog{{VBUUID: s.Vector.VBUUIDs[vb]}}
+}
+
+// reached: every copy that is fed, or that is whole and will be fed again, has all of S. It remembers where it found
+// something missing and looks there first the next time.
+func (b *Bucket) reached(s *wire.Stability) bool {
+	if k := &b.blocked; k.ok && k.copy < len(b.copies) && b.waits(b.copies[k.copy], k.vb, s.Vector.Seqnos[k.vb]) {
+		return false
+	}
+	for i, c := range b.copies {
+		for vb, seqno := range s.Vector.Seqnos {
+			if b.waits(c, vb, seqno) {
+				b.blocked = blockedAt{copy: i, vb: vb, ok: true}
+				return false
+			}
+		}
+	}
+	b.blocked.ok = false
+	return true
+}
+
+func (b *Bucket) waits(c *slice, vb int, seqno uint64) bool {
+	p := &c.parts[vb]
+	if p.restoring {
+		return c.ready
+	}
+	if p.pos.Main >= seqno {
+		return false
+	}
+	if p.sub {
+		return b.complete(p, vb) < seqno
+	}
+	return c.ready && !c.out
+}
+
+// resettle: nothing new is published on an idle bucket, so copies that became whole after the last S was flushed make
+// their snapshot at the S they already have.
+func (b *Bucket) resettle() *Batch {
+	if !b.haveLast || !b.on(resettle) {
+		return nil
+	}
+	var become []*slice
+	for _, c := range b.copies {
+		if !(c.exact && c.at == b.last.StabilityRef) && b.couldBeExact(c, &b.last) {
+			become = append(become, c)
+		}
+	}
+	if len(become) == 0 || b.lost(&b.last) {
+		return nil
+	}
+	return b.flushAt(&b.last, become)
+}
+
+// couldBeExact tells whether flushing at S now would leave the copy exact.
+func (b *Bucket) couldBeExact(c *slice, s *wire.Stability) bool {
+	for vb, seqno := range s.Vector.Seqnos {
+		p := &c.parts[vb]
+		if p.restoring || p.pos.Side < p.pos.A || max(p.pos.Main, p.pos.A) > seqno || seqno < p.pos.Floor {
+			return false
+		}
+		if p.pos.Main < seqno && (!p.sub || b.complete(p, vb) < seqno) {
+			return false
+		}
+		if b.on(straddle) && b.vbs[vb].straddles(p, seqno) > seqno {
+			return false
+		}
+	}
+	return true
+}
+
+// straddles gives the highest end of a window in the copy's queue that has seqno in its middle, 0 for none.
+func (v *vbucket) straddles(p *part, seqno uint64) uint64 {
+	var end uint64
+	after := max(p.pos.Main, p.pos.A)
+	for i := range v.queue {
+		e := &v.queue[i]
+		if e.Window.Start < seqno && seqno < e.Window.End && e.Seqno > after && e.epoch >= p.from {
+			end = max(end, e.Window.End)
+		}
+	}
+	return end
+}
+
+// flushAt makes the batch that takes the given copies to S. Events up to S leave the queue when all copies flush.
+func (b *Bucket) flushAt(s *wire.Stability, copies []*slice) *Batch {
+	t := &Batch{Kind: AtStability, Ref: s.StabilityRef, Vector: s.Vector}
+	t.Copies = make([]CopyBatch, len(copies))
+	for i, c := range copies {
+		t.Copies[i] = CopyBatch{ID: c.id, Index: c.index, Slice: c.no, Exact: true}
+	}
+	all := len(copies) == len(b.copies)
+	for vb, seqno := range s.Vector.Seqnos {
+		v := &b.vbs[vb]
+		taken, events := -1, v.upTo(seqno)
+		if len(events) > 0 {
+			taken = len(t.Segments)
+			t.Segments = append(t.Segments, Segment{VBucket: vb, Events: events})
+		}
+		for i, c := range copies {
+			b.advance(&t.Copies[i], c, vb, seqno, taken, events)
+		}
+		if all && len(events) > 0 {
+			b.take(t, v, seqno, len(events))
+		}
+	}
+	for i, c := range copies {
+		cb := &t.Copies[i]
+		if c.exact = cb.Exact; c.exact {
+			c.at, c.ready = s.StabilityRef, true
+		} else {
+			c.at = wire.StabilityRef{}
+		}
+	}
+	b.inFlight += t.bytes
+	b.blocked.ok = false
+	return t
+}
+
+// upTo gives the queued events at or below seqno, in the order in which they came.
+func (v *vbucket) upTo(seqno uint64) []Entry {
+	n := 0
+	for n < len(v.queue) && v.queue[n].Seqno <= seqno {
+		n++
+	}
+	head := v.queue[:n:n]
+	for i := n; i < len(v.queue); i++ {
+		if v.queue[i].Seqno <= seqno { // a stream that was restarted stepped back
+			head = append(head, v.queue[i])
+		}
+	}
+	return head
+}
+
+// take removes the events up to seqno from the queue and charges them to the batch.
+func (b *Bucket) take(t *Batch, v *vbucket, seqno uint64, count int) {
+	bytes := 0
+	if count <= len(v.queue) && v.queue[count-1].Seqno <= seqno && (count == len(v.queue) || sorted(v.queue, count, seqno)) {
+		for i := range v.queue[:count] {
+			bytes += v.queue[i].size()
+		}
+		v.queue = v.queue[count:]
+	} else {
+		rest := make([]Entry, 0, len(v.queue)-count)
+		for i := range v.queue {
+			if v.queue[i].Seqno <= seqno {
+				bytes += v.queue[i].size()
+			} else {
+				rest = append(rest, v.queue[i])
+			}
+		}
+		v.queue = rest
+	}
+	if len(v.queue) == 0 {
+		v.queue = nil
+	}
+	v.bytes -= bytes
+	b.queued -= bytes
+	t.bytes += bytes
+}
+
+// sorted: the first count events are those up to seqno, and no other is.
+func sorted(q []Entry, count int, seqno uint64) bool {
+	for i := range q {
+		if (q[i].Seqno <= seqno) != (i < count) {
+			return false
+		}
+	}
+	return true
+}
+
+// advance takes one vbucket of one copy to S and adds what the store has to do for it.
+func (b *Bucket) advance(cb *CopyBatch, c *slice, vb int, seqno uint64, taken int, events []Entry) {
+	v, p := &b.vbs[vb], &c.parts[vb]
+	if p.restoring {
+		cb.Exact = false
+		return
+	}
+	was, keep := p.pos, p.pos.Side < p.pos.A
+	reached := p.pos.Main >= seqno || p.sub && b.complete(p, vb) >= seqno
+	if b.on(straddle) {
+		p.pos.Floor = max(p.pos.Floor, v.straddles(p, seqno))
+	}
+	pt := Part{VBucket: vb, Segment: -1, upTo: seqno, epoch: p.from, KeepTombstones: keep && b.on(tombstones)}
+	if b.on(posSkip) {
+		pt.after = max(p.pos.Main, p.pos.A)
+	}
+	for i := range events {
+		e := &events[i]
+		if !pt.Selects(e) {
+			continue
+		}
+		pt.Segment = taken
+		if e.Seqno > p.pos.A && b.on(mainMoves) {
+			p.pos.Main = max(p.pos.Main, e.Seqno)
+		}
+		p.pos.WindowEnd = max(p.pos.WindowEnd, e.Window.End)
+	}
+	if p.sub && v.begun {
+		p.log = v.log
+	}
+	if reached && p.pos.Side >= p.pos.A {
+		b.settle(p, &pt, max(p.pos.Main, seqno, p.pos.A))
+	} else {
+		cb.Exact = false
+		if reached && seqno > p.pos.A {
+			p.pos.Main = max(p.pos.Main, seqno)
+		}
+	}
+	if p.pos.Main != seqno || seqno < p.pos.Floor {
+		cb.Exact = false
+	}
+	p.pos.VBUUID = p.log.Newest()
+	p.tombs = p.tombs || pt.KeepTombstones && pt.Segment >= 0
+	if p.pos != was || pt.Segment >= 0 || pt.PurgeTombstones {
+		pt.Position = p.pos
+		cb.Parts = append(cb.Parts, pt)
+	}
+}
+
+// settle: the vbucket is whole up to main. Tombstones have no use any more.
+func (b *Bucket) settle(p *part, pt *Part, main uint64) {
+	p.pos.Main, p.pos.Side, p.pos.A = main, main, main
+	pt.PurgeTombstones, p.tombs = p.tombs, false
+}

@@ -1,0 +1,343 @@
+// Package ingest is an indexer's side of the data way for one bucket: which events to accept, what each copy of a slice
+// holds of each vbucket, what it lacks and from where it can get it, which stability timestamp can be made, and what the
+// store has to do for it (docs/architecture.md, "The data way" and "Timestamps").
+//
+// It is a state machine without clock, I/O or goroutine. Inputs are the events of streams, polls, definitions,
+// stability timestamps and the answers of the store; outputs are verdicts, Work for the store, and reports. The
+// positions it keeps are those that hold once all Work handed out has been done in order; a crash that loses the tail of
+// it is met by adding the copies again with the positions that the store has.
+//
+// It promises: an exact batch holds what KV held at that stability timestamp, no more and no less, whatever was
+// delivered twice, late, by a deposed owner or not at all; nothing is skipped but by a copy's own position. Each rule
+// that this rests on has a name, which stands where the rule is applied (rules.go lists them).
+//
+// An event is queued once per node. A copy picks its statements out of it when a batch is written.
+package ingest
+
+import (
+	"errors"
+	"fmt"
+
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// MaxStability is the most stability timestamps that wait to be reached; the oldest gives way (the coordinator has at
+// most 4 unacknowledged).
+const MaxStability = 16
+
+var (
+	// ErrCopy is wrapped when a copy is added twice or is not known.
+	ErrCopy = errors.New("unknown or repeated copy")
+	// ErrVBucket is wrapped when a vbucket number is not one of the bucket.
+	ErrVBucket = errors.New("vbucket out of range")
+)
+
+// Options of a Bucket.
+type Options struct {
+	VBuckets   int
+	Generation uint64 // of the bucket
+	RollbackID uint64
+	// Pack gives the bytes by which an accepted data event is kept; they belong to the Bucket from then on. The length
+	// counts against the memory bound.
+	Pack func(*keyversion.Event) []byte
+	// Book holds the failover logs and map revisions known from earlier runs; nil: a new one.
+	Book *LogBook
+}
+
+// Bucket is the state of one bucket on one node. Its methods may be called by one goroutine at a time.
+type Bucket struct {
+	opt    Options
+	off    rules // switched off, by tests only
+	book   *LogBook
+	vbs    []vbucket
+	copies []*slice // ascending by id
+	work   []Work
+
+	rollbackID   uint64
+	rollbackDone uint64 // newest rollback id that was carried out
+	stability    []wire.Stability
+	newest       wire.Stability // highest one published, kept to be judged again at a BEGIN
+	last         wire.Stability // newest one flushed
+	haveLast     bool
+	ack          wire.Ack
+	haveAck      bool
+
+	queued   int // bytes in the queues of all vbuckets
+	sideHeld int // bytes buffered by side streams
+	inFlight int // bytes in batches that are not done
+	blocked  blockedAt
+}
+
+// blockedAt remembers what the oldest stability timestamp waits for, so that most attempts look at one place only.
+type blockedAt struct {
+	copy, vb int
+	ok       bool
+}
+
+// Entry is one queued data event.
+type Entry struct {
+	Seqno  uint64
+	Window timestamp.Window
+	Data   []byte // what Options.Pack gave
+	epoch  uint32
+}
+
+const entryOverhead = 64 // bytes of an Entry beside its Data
+
+func (e *Entry) size() int { return len(e.Data) + entryOverhead }
+
+// owner is who may speak for a vbucket: the one whose BEGIN is current.
+type owner struct {
+	inc       index.Incarnation
+	projector index.ProjectorID
+	conn      uint64
+	open      bool // something of it is accepted
+	dropping  bool // between DropData and the next BEGIN
+}
+
+// vbucket is what the node knows of one vbucket's maintenance stream.
+type vbucket struct {
+	cur   owner
+	min   index.Incarnation // lower ones are refused
+	log   timestamp.FailoverLog
+	begun bool   // log is of a BEGIN in this run
+	purge uint64 // as the newest BEGIN said
+	recv  uint64 // the present stream has delivered everything up to here
+	comp  uint64 // newest complete seqno of the present stream
+	epoch uint32 // rises whenever some copy's queue starts anew
+	queue []Entry
+	bytes int
+	side  *sideStream
+}
+
+// part is one copy's state of one vbucket.
+type part struct {
+	pos Position
+	log timestamp.FailoverLog // of what is held
+	// base and comp: received, and complete, on earlier streams; while sub is set the present stream's are added.
+	base, comp uint64
+	from       uint32 // epoch at which the queue starts for this copy
+	sub        bool   // the present stream feeds it
+	tombs      bool   // tombstones may be stored
+	restoring  bool   // waits for Restored
+	rejoin     bool   // to be joined then
+	rejoinLow  uint64 // purge seqno to judge by then
+}
+
+// slice is one copy.
+type slice struct {
+	id    index.CopyID
+	index index.ID
+	no    index.SliceID
+	parts []part
+	ready bool // was exact once
+	told  bool // and the snapshot was taken
+	out   bool // a router said that it sends nothing more
+	at    wire.StabilityRef
+	exact bool // at is one it has an exact snapshot of
+	held  wire.StabilityRef
+	has   bool // held counts: its batch is done
+}
+
+// New gives the state of a bucket without copies.
+func New(o Options) (*Bucket, error) {
+	if o.VBuckets <= 0 || o.VBuckets > timestamp.MaxVBuckets {
+		return nil, fmt.Errorf("%w: a bucket of %d vbuckets, want 1 to %d", ErrVBucket, o.VBuckets, timestamp.MaxVBuckets)
+	}
+	if o.Pack == nil {
+		return nil, errors.New("ingest: Options.Pack is missing")
+	}
+	if o.Book == nil {
+		o.Book = NewLogBook(o.VBuckets)
+	}
+	return &Bucket{opt: o, book: o.Book, vbs: make([]vbucket, o.VBuckets), rollbackID: o.RollbackID}, nil
+}
+
+// Copy describes a copy to be added. Positions are what its store holds durably, one per vbucket, or nil for a new one.
+type Copy struct {
+	ID        index.CopyID
+	Index     index.ID
+	Slice     index.SliceID
+	Ready     bool // it has been exact before
+	Positions []Position
+}
+
+// Add takes a copy in: allocated, reopened after a crash, or received from another node. It receives nothing before a
+// BEGIN or ACTIVATE names it.
+func (b *Bucket) Add(c Copy) error {
+	if b.find(c.ID) != nil {
+		return fmt.Errorf("%w: copy %v is there already", ErrCopy, c.ID)
+	}
+	if c.Positions != nil && len(c.Positions) != len(b.vbs) {
+		return fmt.Errorf("%w: %d positions of copy %v, the bucket has %d vbuckets", ErrVBucket, len(c.Positions), c.ID, len(b.vbs))
+	}
+	sl := &slice{id: c.ID, index: c.Index, no: c.Slice, ready: c.Ready, told: c.Ready, parts: make([]part, len(b.vbs))}
+	for v := range c.Positions {
+		p := &sl.parts[v]
+		p.pos = c.Positions[v]
+		p.log = b.book.Of(v, p.pos.VBUUID)
+	}
+	at := 0
+	for at < len(b.copies) && b.copies[at].id < c.ID {
+		at++
+	}
+	b.copies = append(b.copies, nil)
+	copy(b.copies[at+1:], b.copies[at:])
+	b.copies[at] = sl
+	for v := range b.vbs {
+		b.reset(sl, v)
+	}
+	b.blocked.ok = false
+	return nil
+}
+
+// Remove forgets a copy. What is queued for it alone goes.
+func (b *Bucket) Remove(id index.CopyID) {
+	for i, c := range b.copies {
+		if c.id == id {
+			b.copies = append(b.copies[:i:i], b.copies[i+1:]...)
+			break
+		}
+	}
+	for v := range b.vbs {
+		b.trim(v)
+	}
+	b.blocked.ok = false
+}
+
+// Reopened tells that a copy's store has lost its newest batches (a failed disk, a torn file) and holds these
+// positions now. The copy joins the running streams by the gap rule; the others are not touched.
+func (b *Bucket) Reopened(id index.CopyID, positions []Position) error {
+	sl := b.find(id)
+	if sl == nil {
+		return fmt.Errorf("%w: %v", ErrCopy, id)
+	}
+	if positions != nil && len(positions) != len(b.vbs) {
+		return fmt.Errorf("%w: %d positions of copy %v", ErrVBucket, len(positions), id)
+	}
+	sl.exact, sl.has, sl.at = false, false, wire.StabilityRef{}
+	for v := range b.vbs {
+		p := &sl.parts[v]
+		sub := p.sub || p.restoring && p.rejoin
+		p.pos, p.log = Position{}, nil
+		if positions != nil {
+			p.pos = positions[v]
+			p.log = b.book.Of(v, p.pos.VBUUID)
+		}
+		p.restoring, p.rejoin = false, false
+		b.reset(sl, v)
+		if !b.vbs[v].begun {
+			continue
+		}
+		if b.checkBranch(sl, v, b.vbs[v].log, 0); p.restoring {
+			p.rejoin, p.rejoinLow = sub, b.vbs[v].purge
+		} else if sub {
+			b.join(sl, v, b.vbs[v].recv, b.vbs[v].purge)
+		}
+	}
+	b.blocked.ok = false
+	return nil
+}
+
+// CopyIDs lists the copies, ascending.
+func (b *Bucket) CopyIDs() []index.CopyID {
+	ids := make([]index.CopyID, len(b.copies))
+	for i, c := range b.copies {
+		ids[i] = c.id
+	}
+	return ids
+}
+
+// Work takes what the store has to do and has not been told yet. It must be done in this order, and before any batch
+// that is asked for later.
+func (b *Bucket) Work() []Work {
+	w := b.work
+	b.work = nil
+	return w
+}
+
+// QueueBytes is the memory held by events: queued, buffered by side streams, and in batches that are not done.
+func (b *Bucket) QueueBytes() int { return b.queued + b.sideHeld + b.inFlight }
+
+// Queued is the part of QueueBytes that waits in the queues of the maintenance streams.
+func (b *Bucket) Queued() int { return b.queued }
+
+func (b *Bucket) find(id index.CopyID) *slice {
+	for _, c := range b.copies {
+		if c.id == id {
+			return c
+		}
+	}
+	return nil
+}
+
+// received is the highest seqno up to which the copy has everything, queue included.
+func (b *Bucket) received(p *part, vb int) uint64 {
+	if p.sub {
+		return max(p.base, b.vbs[vb].recv)
+	}
+	return p.base
+}
+
+// complete is the newest seqno that ends a window and up to which the copy has everything.
+func (b *Bucket) complete(p *part, vb int) uint64 {
+	if !b.on(completeS) {
+		return b.received(p, vb)
+	}
+	if p.sub {
+		return max(p.comp, b.vbs[vb].comp)
+	}
+	return p.comp
+}
+
+// receivedLog is the log of the branch on which a copy receives.
+func (b *Bucket) receivedLog(p *part, vb int) timestamp.FailoverLog {
+	if v := &b.vbs[vb]; v.begun {
+		return v.log
+	}
+	return p.log
+}
+
+// reset puts the copy's reception of a vbucket back to what it holds.
+func (b *Bucket) reset(sl *slice, vb int) {
+	p, v := &sl.parts[vb], &b.vbs[vb]
+	b.clearQueue(sl, vb)
+	p.sub, p.comp = false, 0
+	p.base = max(p.pos.Main, p.pos.A)
+	p.tombs = !(p.pos.Side == p.pos.A && p.pos.A == p.pos.Main)
+	sl.exact, sl.at = false, wire.StabilityRef{}
+	if len(v.queue) > 0 {
+		b.trim(vb)
+	}
+	b.blocked.ok = false
+}
+
+// clearQueue makes the queue start anew for this copy; the others keep theirs.
+func (b *Bucket) clearQueue(sl *slice, vb int) {
+	v := &b.vbs[vb]
+	v.epoch++
+	sl.parts[vb].from = v.epoch
+}
+
+// trim drops entries that are for no copy any more.
+func (b *Bucket) trim(vb int) {
+	v := &b.vbs[vb]
+	low := v.epoch + 1
+	for _, c := range b.copies {
+		low = min(low, c.parts[vb].from)
+	}
+	n := 0
+	for n < len(v.queue) && v.queue[n].epoch < low {
+		v.bytes -= v.queue[n].size()
+		b.queued -= v.queue[n].size()
+		n++
+	}
+	if n == len(v.queue) {
+		v.queue = nil
+	} else {
+		v.queue = v.queue[n:]
+	}
+}

@@ -1,0 +1,161 @@
+package ingest
+
+import (
+	"tidemark/timestamp"
+)
+
+// checkBranch holds a copy's queue and state against a log (beginCheck). What lies beyond the common history goes: the
+// queue at once, applied state by a Restore, which Restored answers.
+func (b *Bucket) checkBranch(sl *slice, vb int, log timestamp.FailoverLog, queueTop uint64) {
+	p := &sl.parts[vb]
+	if p.restoring {
+		return
+	}
+	if !b.on(windowRule) {
+		queueTop = 0
+	}
+	if b.content(p) > p.log.Common(log) {
+		b.clearQueue(sl, vb)
+		p.sub, p.restoring, p.rejoin = false, true, false
+		p.comp = 0
+		sl.exact = false
+		b.work = append(b.work, Work{Restore: &Restore{Copy: sl.id, VBucket: vb, Log: log}})
+		b.trim(vb)
+		return
+	}
+	received := b.receivedLog(p, vb)
+	if max(b.received(p, vb), p.pos.A, queueTop) > received.Common(log) {
+		b.leaveBranch(p, p.log, log)
+		b.reset(sl, vb)
+	}
+	p.log = log
+}
+
+// content is the highest seqno whose effects the copy may reflect.
+func (b *Bucket) content(p *part) uint64 {
+	if b.on(windowRule) {
+		return p.pos.Content()
+	}
+	return max(p.pos.Main, p.pos.Side)
+}
+
+// leaveBranch: an activation point on a lost branch means nothing. What is held is then at most side, and may reflect
+// everything up to the floor.
+func (b *Bucket) leaveBranch(p *part, held, log timestamp.FailoverLog) {
+	if p.pos.A > held.Common(log) {
+		p.pos.Floor = max(p.pos.Floor, p.pos.Content())
+		p.pos.A, p.pos.Main = p.pos.Side, p.pos.Side
+	}
+}
+
+// join: from now on everything above start comes on the maintenance stream.
+func (b *Bucket) join(sl *slice, vb int, start, purge uint64) {
+	p := &sl.parts[vb]
+	p.sub, p.rejoin, sl.out = true, false, false
+	if start < purge && b.on(purgeFloor) {
+		// purged deletions leave no event that could carry their window
+		p.pos.Floor = max(p.pos.Floor, purge)
+	}
+	if start < purge && p.base > start && p.base < purge && b.on(purgeBegin) {
+		// a stream from below the purge seqno leaves out deletions that we have not seen
+		p.pos = Position{Floor: p.pos.Floor}
+		b.deleteRange(sl, vb)
+		b.clearQueue(sl, vb)
+		p.base, p.comp = 0, 0
+	}
+	if p.base < start {
+		if b.on(gapRule) {
+			b.clearQueue(sl, vb)
+			p.comp = 0
+			p.pos.A = start
+			p.tombs = true
+		}
+		p.base = start
+	}
+	b.trim(vb)
+	b.blocked.ok = false
+}
+
+// dropRange: KV cannot give us the deletions we lack, so the vbucket is taken from 0. What maintenance has applied goes
+// too, and A moves up to it.
+func (b *Bucket) dropRange(sl *slice, vb int) {
+	p := &sl.parts[vb]
+	p.pos.Side = 0
+	if b.on(rangeA) {
+		p.pos.A = max(p.pos.A, p.pos.Main)
+	}
+	p.pos.Floor = max(p.pos.Floor, p.pos.A)
+	sl.exact = false
+	b.deleteRange(sl, vb)
+}
+
+// deleteRange hands out the deletion together with the position that holds after it.
+func (b *Bucket) deleteRange(sl *slice, vb int) {
+	p := &sl.parts[vb]
+	p.pos.VBUUID = p.log.Newest()
+	p.tombs = p.pos.Side < p.pos.A
+	b.work = append(b.work, Work{Batch: &Batch{
+		Kind:   DeleteRange,
+		Copies: []CopyBatch{{ID: sl.id, Index: sl.index, Slice: sl.no, Parts: []Part{{VBucket: vb, Segment: -1, DeleteRange: true, Position: p.pos}}}},
+	}})
+}
+
+// Restored answers a Restore: what the copy holds of the vbucket now, and the log that state was made under. A zero
+// position says that no older state was valid and the range is empty.
+func (b *Bucket) Restored(r Restore, pos Position, held timestamp.FailoverLog) {
+	sl := b.find(r.Copy)
+	if sl == nil || r.VBucket >= len(b.vbs) {
+		return
+	}
+	v, p := &b.vbs[r.VBucket], &sl.parts[r.VBucket]
+	if !p.restoring {
+		return
+	}
+	p.pos, p.log = pos, held
+	log := r.Log
+	if v.begun {
+		log = v.log // a newer BEGIN may have come meanwhile
+	}
+	if b.content(p) > held.Common(log) {
+		b.work = append(b.work, Work{Restore: &Restore{Copy: sl.id, VBucket: r.VBucket, Log: log}})
+		return
+	}
+	b.leaveBranch(p, held, log)
+	p.log = log
+	p.restoring = false
+	rejoin := p.rejoin
+	b.reset(sl, r.VBucket)
+	if rejoin {
+		// the stream has gone on meanwhile: join where it is
+		b.join(sl, r.VBucket, v.recv, p.rejoinLow)
+	}
+}
+
+// Restoring is the number of vbuckets of copies that wait for Restored.
+func (b *Bucket) Restoring() int {
+	n := 0
+	for _, c := range b.copies {
+		for v := range c.parts {
+			if c.parts[v].restoring {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// Held is one state to which a vbucket of a copy could be restored.
+type Held struct {
+	Position Position
+	Log      timestamp.FailoverLog
+}
+
+// Choose gives the first of the states (newest first) that lies wholly on the branch of log, -1 for none.
+func Choose(states []Held, log timestamp.FailoverLog) int {
+	for i, s := range states {
+		if s.Position.Content() <= s.Log.Common(log) {
+			return i
+		}
+	}
+	return -1
+}

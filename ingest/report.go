@@ -1,0 +1,165 @@
+package ingest
+
+import (
+	"tidemark/index"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// Poll refuses incarnations below inc for the vbuckets from now on (fencePoll) and says how far the node is (IM-21). A
+// vbucket without a copy that a stream feeds takes no part: it recovers by the gap rule.
+func (b *Bucket) Poll(vbuckets []uint16, inc index.Incarnation) []wire.PollPosition {
+	out := make([]wire.PollPosition, 0, len(vbuckets))
+	for _, n := range vbuckets {
+		if int(n) >= len(b.vbs) {
+			continue
+		}
+		if v := &b.vbs[n]; b.on(fencePoll) && inc.Compare(v.min) > 0 {
+			v.min = inc
+		}
+		out = append(out, b.position(int(n)))
+	}
+	return out
+}
+
+func (b *Bucket) position(vb int) wire.PollPosition {
+	v := &b.vbs[vb]
+	pp := wire.PollPosition{VBucket: uint16(vb), Log: v.log, Revision: b.book.Revision(vb)}
+	top := uint64(0)
+	if b.on(windowRule) {
+		top = v.top()
+	}
+	for _, c := range b.copies {
+		p := &c.parts[vb]
+		if !p.sub {
+			continue
+		}
+		if r := b.received(p, vb); !pp.Participant || r < pp.HW {
+			pp.HW = r
+		}
+		pp.Participant = true
+		pp.Reach = max(pp.Reach, b.content(p), top)
+	}
+	pp.Reach = max(pp.Reach, pp.HW)
+	return pp
+}
+
+// HW gives, per vbucket, the smallest position of the copies that streams feed, queue included; where none is fed, what
+// the copies hold.
+func (b *Bucket) HW() timestamp.Vector {
+	hw := timestamp.New(len(b.vbs))
+	for vb := range b.vbs {
+		pp := b.position(vb)
+		if !pp.Participant {
+			for i, c := range b.copies {
+				if m := c.parts[vb].pos.Main; i == 0 || m < pp.HW {
+					pp.HW, pp.Log = m, c.parts[vb].log
+				}
+			}
+		}
+		if pp.HW > 0 {
+			hw.Set(vb, timestamp.Position{VBUUID: pp.Log.Covering(pp.HW), Seqno: pp.HW})
+		}
+	}
+	return hw
+}
+
+// Accepted lists, for every vbucket that some BEGIN was accepted for, whose stream is accepted.
+func (b *Bucket) Accepted() wire.Accepted {
+	var a wire.Accepted
+	for vb := range b.vbs {
+		v := &b.vbs[vb]
+		if !v.begun {
+			continue
+		}
+		a.VBuckets = append(a.VBuckets, uint16(vb))
+		a.Incarnations = append(a.Incarnations, v.cur.inc)
+		a.Projectors = append(a.Projectors, v.cur.projector)
+		a.Open = append(a.Open, v.cur.open && !v.cur.dropping && v.cur.inc.Compare(v.min) >= 0)
+	}
+	return a
+}
+
+// Minimum gives, by vbucket, the incarnation below which streams are refused.
+func (b *Bucket) Minimum() []index.Incarnation {
+	m := make([]index.Incarnation, len(b.vbs))
+	for vb := range b.vbs {
+		m[vb] = b.vbs[vb].min
+	}
+	return m
+}
+
+// CopyState is what a copy has to report; storage adds its size.
+type CopyState struct {
+	ID        index.CopyID
+	Index     index.ID
+	Slice     index.SliceID
+	Ready     bool // was exact once, and the snapshot was taken
+	Held      wire.StabilityRef
+	Done      uint64 // seqnos covered by side streams, sum over vbuckets
+	Total     uint64 // sum of the activation timestamps
+	Joined    int    // vbuckets that a stream feeds
+	Catching  int    // vbuckets with side < A
+	Restoring int
+}
+
+// States lists the copies, ascending by id.
+func (b *Bucket) States() []CopyState {
+	out := make([]CopyState, len(b.copies))
+	for i, c := range b.copies {
+		s := CopyState{ID: c.id, Index: c.index, Slice: c.no, Ready: c.told}
+		if c.has {
+			s.Held = c.held
+		}
+		for vb := range c.parts {
+			p := &c.parts[vb]
+			s.Done += min(p.pos.Side, p.pos.A)
+			s.Total += p.pos.A
+			if p.sub {
+				s.Joined++
+			}
+			if p.pos.Side < p.pos.A {
+				s.Catching++
+			}
+			if p.restoring {
+				s.Restoring++
+			}
+		}
+		out[i] = s
+	}
+	return out
+}
+
+// Position gives what a copy holds of a vbucket once all Work and batches handed out are done.
+func (b *Bucket) Position(id index.CopyID, vb int) (Position, bool) {
+	if c := b.find(id); c != nil && vb >= 0 && vb < len(b.vbs) {
+		return c.parts[vb].pos, true
+	}
+	return Position{}, false
+}
+
+// LastAck gives the newest acknowledgement, which repeats in every report.
+func (b *Bucket) LastAck() (wire.Ack, bool) { return b.ack, b.haveAck }
+
+// Last gives the newest flushed stability timestamp.
+func (b *Bucket) Last() (wire.StabilityRef, bool) { return b.last.StabilityRef, b.haveLast }
+
+// Generation and RollbackID say by what the bucket's stability timestamps are judged.
+func (b *Bucket) Generation() uint64 { return b.opt.Generation }
+
+// RollbackID is the highest one seen.
+func (b *Bucket) RollbackID() uint64 { return b.rollbackID }
+
+// VBuckets is the number of vbuckets.
+func (b *Bucket) VBuckets() int { return len(b.vbs) }
+
+// Book gives the failover logs seen, to be stored when they changed.
+func (b *Bucket) Book() *LogBook { return b.book }
+
+// Owner gives the projector whose stream of a vbucket is accepted, "" for none: side streams are asked of it first.
+func (b *Bucket) Owner(vb int) index.ProjectorID {
+	if v := &b.vbs[vb]; v.cur.open {
+		return v.cur.projector
+	}
+	return ""
+}

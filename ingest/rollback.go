@@ -1,0 +1,140 @@
+package ingest
+
+import (
+	"tidemark/index"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// RollbackOutcome is what a bucket does with a command of the rollback machine (IM-23).
+type RollbackOutcome uint8
+
+// The outcomes.
+const (
+	RollbackDone    RollbackOutcome = iota // acknowledge: carried out, or a newer stream's BEGIN has done the check
+	RollbackStale                          // a newer failover log is known here: the logs have to be fetched again
+	RollbackStarted                        // fenced; acknowledge when Restoring is 0
+	RollbackIgnored                        // of an older rollback id: no answer
+)
+
+// Rollback carries out the step "rollback": fence, forget queues and waiting stability timestamps, and put back what is
+// not on the branch of the logs (one per vbucket).
+func (b *Bucket) Rollback(id uint64, logs []timestamp.FailoverLog, inc index.Incarnation) RollbackOutcome {
+	switch {
+	case id < b.rollbackDone || len(logs) != len(b.vbs):
+		return RollbackIgnored
+	case id == b.rollbackDone && id > 0:
+		if b.Restoring() > 0 {
+			return RollbackStarted
+		}
+		return RollbackDone
+	case b.overtaken(inc):
+		return RollbackDone
+	case b.staleLogs(logs):
+		return RollbackStale
+	}
+	b.fence(id, inc)
+	for vb := range b.vbs {
+		b.dropSide(vb)
+		for _, c := range b.copies {
+			p := &c.parts[vb]
+			if p.restoring {
+				continue
+			}
+			if len(logs[vb]) == 0 {
+				b.reset(c, vb)
+				continue
+			}
+			if b.checkBranch(c, vb, logs[vb], 0); !p.restoring {
+				b.reset(c, vb)
+			}
+		}
+		b.trim(vb)
+	}
+	b.rollbackDone = id
+	return RollbackStarted
+}
+
+// RollbackAsk answers the step "prepare": what each vbucket would be at after the rollback. states lists, newest first,
+// what a copy could go back to in a vbucket.
+func (b *Bucket) RollbackAsk(id uint64, logs []timestamp.FailoverLog, inc index.Incarnation, states func(index.CopyID, int) []Held) ([]wire.PollPosition, RollbackOutcome) {
+	switch {
+	case id < b.rollbackID || len(logs) != len(b.vbs) || b.overtaken(inc):
+		return nil, RollbackIgnored
+	case b.staleLogs(logs):
+		return nil, RollbackStale
+	}
+	b.fence(id, inc)
+	out := make([]wire.PollPosition, len(b.vbs))
+	for vb := range b.vbs {
+		pp := wire.PollPosition{VBucket: uint16(vb), Revision: b.book.Revision(vb)}
+		for _, c := range b.copies {
+			p := &c.parts[vb]
+			if !p.sub && !c.ready {
+				continue // a copy that was never told to join
+			}
+			h := Held{Position: p.pos, Log: p.log}
+			if len(logs[vb]) > 0 && h.Position.Content() > h.Log.Common(logs[vb]) {
+				older := states(c.id, vb)
+				if i := Choose(older, logs[vb]); i >= 0 {
+					h = older[i]
+				} else {
+					h = Held{}
+				}
+			}
+			at := max(h.Position.Main, h.Position.A)
+			if !pp.Participant || at < pp.HW {
+				pp.HW, pp.Log = at, h.Log
+			}
+			pp.Participant = true
+			pp.Reach = max(pp.Reach, h.Position.Content(), at)
+		}
+		out[vb] = pp
+	}
+	return out, RollbackDone
+}
+
+// fence: nothing of an older incarnation is accepted any more, and no older stability timestamp counts.
+func (b *Bucket) fence(id uint64, inc index.Incarnation) {
+	for vb := range b.vbs {
+		v := &b.vbs[vb]
+		v.cur.open = false
+		if inc.Compare(v.min) > 0 {
+			v.min = inc
+		}
+	}
+	b.stability, b.haveLast, b.haveAck = nil, false, false
+	b.newest = wire.Stability{}
+	b.rollbackID = max(b.rollbackID, id)
+	for _, c := range b.copies {
+		c.exact, c.at, c.has = false, wire.StabilityRef{}, false
+	}
+}
+
+// overtaken: a stream of a newer incarnation has begun here; its BEGIN has done the check.
+func (b *Bucket) overtaken(inc index.Incarnation) bool {
+	for vb := range b.vbs {
+		if b.vbs[vb].cur.inc.Compare(inc) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// staleLogs: a newer log than one of these is known here.
+func (b *Bucket) staleLogs(logs []timestamp.FailoverLog) bool {
+	if !b.on(staleLog) {
+		return false
+	}
+	for vb := range b.vbs {
+		newest := b.book.newest(vb)
+		if len(logs[vb]) == 0 || newest == 0 || logs[vb].Newest() == newest {
+			continue
+		}
+		// ours is newer when it contains theirs as an ancestor
+		if b.book.Of(vb, newest).ValidUpTo(logs[vb].Newest()) > 0 {
+			return true
+		}
+	}
+	return false
+}

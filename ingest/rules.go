@@ -1,0 +1,35 @@
+package ingest
+
+// rules is a set of protocol rules. They exist as values so that the simulation can switch one off and show what
+// breaks; the product always runs with all of them.
+type rules uint32
+
+const (
+	posSkip     rules = 1 << iota // skip what the copy's own main or A covers, never by the node's HW
+	gapRule                       // a stream that starts above what was received leaves a gap: join there, fill by a side stream
+	straddle                      // an S inside a received window cannot be made: floor := the window's end
+	sideFloor                     // what a side stream read hides everything up to the ends of its windows
+	tombstones                    // while side < A a deletion leaves a tombstone
+	windowRule                    // the branch rule counts windows and floors, not only seqnos
+	beginCheck                    // own queue and state are held against the log that BEGIN carries
+	staleLog                      // a producer with an older vbucket map is refused
+	ownerFence                    // an incarnation belongs to the projector that began it
+	incarnation                   // anything of another incarnation is dropped
+	fencePoll                     // a poll refuses incarnations below its own
+	dropData                      // between DropData and BEGIN nothing is accepted
+	completeS                     // a stability timestamp is reached by complete seqnos only
+	resettle                      // a copy that becomes whole judges the last flushed S anew
+	sBranch                       // an S that is not on the branch of what is received is discarded
+	sRollback                     // an S of an older rollback id is ignored
+	rangeA                        // deleting a range moves A up to main
+	purgeFloor                    // joining below the purge seqno: floor >= purge
+	purgeBegin                    // a stream from below purge that passes us by: start from nothing
+	purgeSide                     // KV refuses a side stream's start: delete the range, take it from 0
+	purgeRows                     // a side stream from 0 over rows that a purged deletion may have removed: the same
+	aheadFloor                    // applying ahead moves the floor to the windows' ends
+	mainMoves                     // main moves with every applied maintenance event, also while side < A
+	sideBranch                    // a side stream is taken only on the branch of the maintenance stream
+	deactivate                    // after DEACTIVATE a copy holds nobody back
+)
+
+func (b *Bucket) on(r rules) bool { return b.off&r == 0 }

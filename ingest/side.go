@@ -1,0 +1,277 @@
+package ingest
+
+import (
+	"slices"
+
+	"tidemark/index"
+	"tidemark/keyversion"
+)
+
+// sideStream is the one side stream of a vbucket: a backfill or a catchup for one or more copies.
+type sideStream struct {
+	id     uint64
+	from   uint64 // seqno after which it was asked to start
+	to     uint64
+	copies []index.CopyID
+	conn   uint64
+	begun  bool
+	over   bool
+	taken  uint64 // what TakeSide has given out reaches up to here
+	at     uint64 // what has arrived reaches up to here
+	read   uint64 // highest end of a window it read from
+	queue  []Entry
+	bytes  int
+}
+
+// Want is a side stream that copies of this node need: everything in (From, To] of one vbucket.
+type Want struct {
+	VBucket int
+	From    uint64
+	VBUUID  uint64 // branch of From
+	To      uint64 // highest A of the copies
+	Branch  uint64 // the newest vbuuid that the producer must have
+	Build   bool   // the copies have never been exact: a backfill; else a catchup
+	Copies  []index.CopyID
+}
+
+// Wants lists the side streams that are needed and not open, by vbucket. Copies that serve scans go first; a copy that
+// is being built waits for them.
+func (b *Bucket) Wants() []Want {
+	var ws []Want
+	for vb := range b.vbs {
+		v := &b.vbs[vb]
+		if v.side != nil || !v.begun {
+			continue
+		}
+		if w, ok := b.want(vb); ok {
+			ws = append(ws, w)
+		}
+	}
+	return ws
+}
+
+func (b *Bucket) want(vb int) (Want, bool) {
+	v := &b.vbs[vb]
+	w := Want{VBucket: vb, Branch: v.log.Newest(), Build: true}
+	for _, c := range b.copies {
+		p := &c.parts[vb]
+		if !p.sub || p.restoring || p.pos.Side >= p.pos.A || w.To > 0 && !w.Build && !c.ready {
+			continue
+		}
+		if w.To == 0 || w.Build && c.ready {
+			w.From, w.To, w.Copies, w.Build = p.pos.Side, p.pos.A, w.Copies[:0], !c.ready
+		}
+		w.From, w.To = min(w.From, p.pos.Side), max(w.To, p.pos.A)
+		w.Copies = append(w.Copies, c.id)
+	}
+	w.VBUUID = v.log.Covering(w.From)
+	return w, len(w.Copies) > 0
+}
+
+// OpenSide notes that a side stream was asked for under an id that is not used twice in a run.
+func (b *Bucket) OpenSide(w Want, id uint64) {
+	if v := &b.vbs[w.VBucket]; v.side == nil {
+		v.side = &sideStream{id: id, from: w.From, to: w.To, copies: w.Copies, taken: w.From, at: w.From}
+	}
+}
+
+// SideFailed tells that a side stream will bring nothing more: refused, timed out, or broken. What has arrived counts.
+func (b *Bucket) SideFailed(vb int, id uint64) {
+	if s := b.sideOf(vb, id); s != nil {
+		s.over = true
+	}
+}
+
+// SideRefused tells that KV answered ROLLBACK to the start of a side stream although its branch is ours: it has purged
+// deletions that the copies lack (purgeSide). Their range is deleted; they want it from 0 then.
+func (b *Bucket) SideRefused(vb int, id uint64, purge uint64) {
+	s := b.sideOf(vb, id)
+	if s == nil {
+		return
+	}
+	b.dropSide(vb)
+	if !b.on(purgeSide) {
+		return
+	}
+	for _, c := range b.copies {
+		p := &c.parts[vb]
+		if listed(s.copies, c.id) && p.pos.Side < p.pos.A && p.pos.Side > 0 && (p.pos.Side <= s.from || p.pos.Side < purge) {
+			b.dropRange(c, vb)
+		}
+	}
+}
+
+func (b *Bucket) sideOf(vb int, id uint64) *sideStream {
+	if vb < 0 || vb >= len(b.vbs) {
+		return nil
+	}
+	if s := b.vbs[vb].side; s != nil && s.id == id {
+		return s
+	}
+	return nil
+}
+
+// dropSide forgets a side stream with all that was not handed out.
+func (b *Bucket) dropSide(vb int) {
+	v := &b.vbs[vb]
+	if v.side != nil {
+		b.sideHeld -= v.side.bytes
+		v.side = nil
+	}
+}
+
+// SideProgress is how far an open side stream has come.
+type SideProgress struct {
+	VBucket  int
+	ID       uint64
+	Begun    bool
+	At, To   uint64
+	Finished bool // everything has arrived, or nothing more comes
+}
+
+// SideStreams lists the open side streams, by vbucket.
+func (b *Bucket) SideStreams() []SideProgress {
+	var all []SideProgress
+	for vb := range b.vbs {
+		if s := b.vbs[vb].side; s != nil {
+			all = append(all, SideProgress{VBucket: vb, ID: s.id, Begun: s.begun, At: s.at, To: s.to, Finished: s.over})
+		}
+	}
+	return all
+}
+
+// AcceptSide takes one event of a side stream; Incarnation.Counter is the id it was asked for under. The event may be
+// reused afterwards.
+func (b *Bucket) AcceptSide(src Source, e *keyversion.Event) Verdict {
+	if int(e.VBucket) >= len(b.vbs) {
+		return Malformed
+	}
+	vb := int(e.VBucket)
+	s := b.sideOf(vb, e.Incarnation.Counter)
+	if s == nil || s.over {
+		return NotOwner
+	}
+	if e.Kind == keyversion.StreamBegin {
+		return b.beginSide(src, e, s)
+	}
+	if !s.begun || s.conn != src.Connection {
+		return NotOwner
+	}
+	switch e.Kind {
+	case keyversion.Insert, keyversion.Delete, keyversion.UpsertDeletion:
+		if e.Seqno <= s.at {
+			return Covered
+		}
+		s.at, s.read = e.Seqno, max(s.read, e.Seqno, e.Window.End)
+		if e.Seqno > s.to {
+			return Covered
+		}
+		en := Entry{Seqno: e.Seqno, Window: e.Window, Data: b.opt.Pack(e)}
+		s.queue = append(s.queue, en)
+		s.bytes += en.size()
+		b.sideHeld += en.size()
+	case keyversion.Sync, keyversion.DSync:
+		s.at, s.read = max(s.at, e.Seqno), max(s.read, e.Seqno)
+	case keyversion.StreamEnd:
+		s.at, s.read = max(s.at, e.Seqno), max(s.read, e.Seqno, e.Window.End)
+		s.over = true
+	case keyversion.DropData:
+		s.over = true
+	default:
+		return Malformed
+	}
+	return Taken
+}
+
+// beginSide: the stream starts, or goes on over a new connection.
+func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdict {
+	vb := int(e.VBucket)
+	v, g := &b.vbs[vb], e.Begin
+	if g == nil {
+		return Malformed
+	}
+	if s.begun && src.Connection < s.conn {
+		return NotOwner
+	}
+	if b.on(sideBranch) && g.Log.Newest() != v.log.Newest() || g.Start > s.at {
+		s.over = true // another branch, or a gap: ask again
+		return StaleLog
+	}
+	first := !s.begun
+	s.begun, s.conn = true, src.Connection
+	if !first {
+		return Taken
+	}
+	s.at, s.taken = g.Start, min(s.taken, g.Start)
+	if g.Start >= g.Purge || !b.on(purgeRows) {
+		return Taken
+	}
+	for _, c := range b.copies {
+		p := &c.parts[vb]
+		if listed(s.copies, c.id) && p.pos.Side < p.pos.A && p.pos.Side < g.Purge && p.pos.Content() > 0 {
+			b.dropRange(c, vb)
+		}
+	}
+	return Taken
+}
+
+// TakeSide gives a batch with what side streams have brought: of those that hold at least min bytes or are over. nil
+// when there is nothing, or Work must be taken first.
+func (b *Bucket) TakeSide(min int) *Batch {
+	if len(b.work) > 0 {
+		return nil
+	}
+	t := &Batch{Kind: FromSide, Copies: make([]CopyBatch, len(b.copies))}
+	for i, c := range b.copies {
+		t.Copies[i] = CopyBatch{ID: c.id, Index: c.index, Slice: c.no}
+	}
+	for vb := range b.vbs {
+		if s := b.vbs[vb].side; s != nil && (s.over || s.bytes > 0 && s.bytes >= min) {
+			b.takeSide(t, vb, s)
+		}
+	}
+	t.Copies = slices.DeleteFunc(t.Copies, func(c CopyBatch) bool { return len(c.Parts) == 0 })
+	b.inFlight += t.bytes
+	if len(t.Copies) == 0 {
+		b.inFlight -= t.bytes
+		return nil
+	}
+	b.blocked.ok = false
+	return t
+}
+
+func (b *Bucket) takeSide(t *Batch, vb int, s *sideStream) {
+	v := &b.vbs[vb]
+	taken := -1
+	if len(s.queue) > 0 {
+		taken = len(t.Segments)
+		t.Segments = append(t.Segments, Segment{VBucket: vb, Events: s.queue})
+	}
+	for i, c := range b.copies {
+		p := &c.parts[vb]
+		// A copy whose position was put back meanwhile has missed something: it takes nothing.
+		if !listed(s.copies, c.id) || p.restoring || !p.sub || p.pos.Side >= p.pos.A || p.pos.Side < s.taken || s.at <= p.pos.Side {
+			continue
+		}
+		pt := Part{VBucket: vb, Segment: taken, after: p.pos.Side, upTo: p.pos.A, KeepTombstones: b.on(tombstones)}
+		p.tombs = p.tombs || taken >= 0
+		p.pos.Side = min(s.at, p.pos.A)
+		p.pos.WindowEnd = max(p.pos.WindowEnd, s.read)
+		if b.on(sideFloor) {
+			p.pos.Floor = max(p.pos.Floor, s.read)
+			if p.pos.Side == p.pos.A {
+				p.pos.Floor = max(p.pos.Floor, p.pos.A)
+			}
+		}
+		p.pos.VBUUID = p.log.Newest()
+		c.exact = false
+		pt.Position = p.pos
+		t.Copies[i].Parts = append(t.Copies[i].Parts, pt)
+	}
+	t.bytes += s.bytes
+	b.sideHeld -= s.bytes
+	s.queue, s.bytes, s.taken = nil, 0, s.at
+	if s.over || s.at >= s.to {
+		v.side = nil
+	}
+}
