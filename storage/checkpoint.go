@@ -1,0 +1,256 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"tidemark/ingest"
+	"tidemark/timestamp"
+)
+
+// CheckpointMeta is what the caller says about a checkpoint. Slices have one entry per vbucket.
+type CheckpointMeta struct {
+	Stable     timestamp.Vector        `json:"stable"` // the stability timestamp that the rows are at
+	Number     uint64                  `json:"number"` // of that timestamp
+	RollbackID uint64                  `json:"rollback_id"`
+	Logs       []timestamp.FailoverLog `json:"logs,omitempty"`
+	Windows    []timestamp.Window      `json:"windows,omitempty"`
+	CreatedMS  int64                   `json:"created_ms"` // unix milliseconds
+}
+
+// CheckpointInfo describes a stored checkpoint.
+type CheckpointInfo struct {
+	Seq       uint64            `json:"seq"` // counts the copy's checkpoints; its name
+	Batch     uint64            `json:"batch"`
+	Positions []ingest.Position `json:"positions"`
+	CheckpointMeta
+}
+
+// Checkpoint stores a copy of the slice as it is now: everything is written, the files are linked into a folder beside
+// the others, which gets its name last. Writing waits meanwhile. The oldest beyond Options.KeepCheckpoints goes.
+func (s *Slice) Checkpoint(ctx context.Context, m CheckpointMeta) (CheckpointInfo, error) {
+	s.write.Lock()
+	defer s.write.Unlock()
+	g, cur, err := s.hold()
+	if err != nil {
+		return CheckpointInfo{}, err
+	}
+	info, err := s.checkpoint(ctx, g, cur, m)
+	return info, errors.Join(err, s.release(g))
+}
+
+func (s *Slice) checkpoint(ctx context.Context, g *generation, cur *state, m CheckpointMeta) (CheckpointInfo, error) {
+	if err := errors.Join(g.eng.failing(), g.eng.persist(ctx)); err != nil {
+		return CheckpointInfo{}, err
+	}
+	kept := s.Checkpoints()
+	info := CheckpointInfo{Seq: 1, Batch: cur.number, Positions: slices.Clone(cur.positions), CheckpointMeta: m}
+	if len(kept) > 0 {
+		info.Seq = kept[0].Seq + 1
+	}
+	fs, dir := s.store.fs, s.checkpointDir(info.Seq)
+	tmp := dir + tmpSuffix
+	err := fs.RemoveAll(tmp)
+	if err == nil {
+		err = g.eng.checkpoint(tmp)
+	}
+	if err == nil {
+		err = writeSmall(fs, tmp, checkpointName, info)
+	}
+	if err == nil {
+		err = fs.Rename(tmp, dir)
+	}
+	if err == nil {
+		err = syncDir(fs, s.fsCheckpoints())
+	}
+	if err != nil {
+		return CheckpointInfo{}, errors.Join(classify(s.meta.Copy, dir, err), fs.RemoveAll(tmp))
+	}
+	kept = append([]CheckpointInfo{info}, kept...)
+	for len(kept) > s.store.opts.KeepCheckpoints {
+		if err := s.removeCheckpoint(kept[len(kept)-1].Seq); err != nil {
+			s.log.Warn("an old checkpoint stays for now", "checkpoint", kept[len(kept)-1].Seq, "error", err)
+		}
+		kept = kept[:len(kept)-1]
+	}
+	s.setCheckpoints(kept)
+	return info, nil
+}
+
+func (s *Slice) setCheckpoints(all []CheckpointInfo) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cps = all
+}
+
+// removeCheckpoint renames before it removes, so that no half of one is ever taken for a whole.
+func (s *Slice) removeCheckpoint(seq uint64) error {
+	fs, dir := s.store.fs, s.checkpointDir(seq)
+	if err := fs.Rename(dir, dir+tmpSuffix); err != nil {
+		return err
+	}
+	return fs.RemoveAll(dir + tmpSuffix)
+}
+
+func (s *Slice) fsCheckpoints() string { return s.store.fs.PathJoin(s.dir, checkpointsName) }
+
+func (s *Slice) checkpointDir(seq uint64) string {
+	return s.store.fs.PathJoin(s.fsCheckpoints(), strconv.FormatUint(seq, 10))
+}
+
+// Checkpoints lists the stored checkpoints, newest first.
+func (s *Slice) Checkpoints() []CheckpointInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.cps)
+}
+
+// loadCheckpoints reads which checkpoints there are, and removes torn ones.
+func (s *Slice) loadCheckpoints() error {
+	fs, dir := s.store.fs, s.fsCheckpoints()
+	if err := fs.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	names, err := fs.List(dir)
+	if err != nil {
+		return err
+	}
+	var all []CheckpointInfo
+	for _, name := range names {
+		path := fs.PathJoin(dir, name)
+		if strings.HasSuffix(name, tmpSuffix) {
+			if err := fs.RemoveAll(path); err != nil {
+				return err
+			}
+			continue
+		}
+		seq, err := strconv.ParseUint(name, 10, 64)
+		if err != nil {
+			continue
+		}
+		var info CheckpointInfo
+		if err = readSmall(fs, path, checkpointName, &info); err == nil && (info.Seq != seq || len(info.Positions) != s.meta.VBuckets) {
+			err = fmt.Errorf("%w: it is not of this place", errSmallFile)
+		}
+		if err != nil {
+			s.log.Error("a checkpoint is damaged and is not used", "checkpoint", seq, "error", err)
+			continue
+		}
+		all = append(all, info)
+	}
+	slices.SortFunc(all, func(a, b CheckpointInfo) int { return int(int64(b.Seq - a.Seq)) })
+	s.setCheckpoints(all)
+	return nil
+}
+
+func (s *Slice) findCheckpoint(seq uint64) (CheckpointInfo, error) {
+	for _, c := range s.Checkpoints() {
+		if c.Seq == seq {
+			return c, nil
+		}
+	}
+	return CheckpointInfo{}, fmt.Errorf("checkpoint %d of copy %s: %w", seq, s.meta.Copy, ErrNotFound)
+}
+
+// RestoreVBucket makes one vbucket what it was at a checkpoint, by difference over the back index, and gives its
+// position there. Logs and the other vbuckets stay as they are.
+func (s *Slice) RestoreVBucket(vb uint16, seq uint64) (ingest.Position, error) {
+	info, err := s.findCheckpoint(seq)
+	if err != nil {
+		return ingest.Position{}, err
+	}
+	if int(vb) >= len(info.Positions) {
+		return ingest.Position{}, fmt.Errorf("%w: vbucket %d, the bucket has %d", ErrInvalid, vb, len(info.Positions))
+	}
+	old, err := openPebble(s.store.res, s.checkpointDir(seq), s.meta, minMemTable, true)
+	if err != nil {
+		return ingest.Position{}, err
+	}
+	from := old.view()
+	err = s.replace(VBPosition{VBucket: vb, Position: info.Positions[vb]}, from)
+	return info.Positions[vb], errors.Join(err, from.close(), old.close())
+}
+
+// Restore makes the whole slice what it was at a checkpoint. Snapshots taken before stay as they are.
+func (s *Slice) Restore(seq uint64) error {
+	if _, err := s.findCheckpoint(seq); err != nil {
+		return err
+	}
+	s.write.Lock()
+	defer s.write.Unlock()
+	g, _, err := s.hold()
+	if err != nil {
+		return err
+	}
+	next, err := s.fromCheckpoint(seq, g.number+1)
+	if err == nil {
+		err = s.switchTo(next)
+	}
+	return errors.Join(err, s.release(g))
+}
+
+// fromCheckpoint links a checkpoint's files into a new data folder and opens it. Every file is checked.
+func (s *Slice) fromCheckpoint(seq, number uint64) (*generation, error) {
+	fs, from, dir := s.store.fs, s.checkpointDir(seq), s.generationDir(number)
+	if err := linkFolder(fs, from, dir); err != nil {
+		return nil, errors.Join(classify(s.meta.Copy, dir, err), fs.RemoveAll(dir))
+	}
+	eng, err := openPebble(s.store.res, dir, s.meta, s.memTable, false)
+	if err != nil {
+		return nil, errors.Join(err, fs.RemoveAll(dir))
+	}
+	if _, err := eng.verify(-1); err != nil {
+		return nil, errors.Join(err, eng.close(), fs.RemoveAll(dir))
+	}
+	return &generation{number: number, dir: dir, eng: eng}, nil
+}
+
+// linkFolder makes a folder with the same files: tables never change and are linked, the rest is copied.
+func linkFolder(fs vfs.FS, from, to string) error {
+	if err := fs.RemoveAll(to); err != nil {
+		return err
+	}
+	if err := fs.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	names, err := fs.List(from)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if name == checkpointName || name == lockName {
+			continue
+		}
+		put := vfs.Copy
+		if isTable(name) {
+			put = vfs.LinkOrCopy
+		}
+		if err := put(fs, fs.PathJoin(from, name), fs.PathJoin(to, name)); err != nil {
+			return err
+		}
+	}
+	return syncDir(fs, to)
+}
+
+// switchTo makes next the present generation, durably; the one before is removed when nobody reads it any more.
+func (s *Slice) switchTo(next *generation) error {
+	err := writeSmall(s.store.fs, s.dir, metaName, metaFile{Meta: s.meta, Generation: next.number})
+	if err != nil {
+		return errors.Join(classify(s.meta.Copy, s.dir, err), next.eng.close(), s.store.fs.RemoveAll(next.dir))
+	}
+	old := s.retire()
+	s.install(next)
+	if old == nil {
+		return nil
+	}
+	s.mu.Lock()
+	old.remove = true
+	s.mu.Unlock()
+	return s.release(old)
+}

@@ -1,0 +1,59 @@
+package storage
+
+import "context"
+
+// engine is one ordered store in one folder: all that a second kind of store has to offer. A slice calls the writing
+// methods one at a time; reading ones come from any goroutine.
+type engine interface {
+	// state gives the state of the newest batch that the folder held when the engine was opened.
+	state() state
+	// flush applies a batch whole or not at all; next is the state after it, with items still to be set.
+	// updates are coalesced: ordered by (vbucket, document id), each document once.
+	flush(updates []*Update, keep func(uint16) bool, next *state, changed []VBPosition) error
+	// replace makes the rows of a vbucket those of from (none when it is nil), by difference, in one batch.
+	replace(vb uint16, from view, next *state, changed []VBPosition) error
+	// purge removes a vbucket's tombstones.
+	purge(vb uint16) error
+	// view pins the present rows.
+	view() view
+	// durable gives the newest state that survives SIGKILL and power loss now.
+	durable() (state, error)
+	// persist makes everything applied so far durable.
+	persist(ctx context.Context) error
+	// checkpoint makes a copy of everything in a new folder; everything has been persisted.
+	checkpoint(dir string) error
+	// verify reads and checks stored files, all of them when budget is negative, else as long as their sizes fit.
+	verify(budget int64) (read int64, err error)
+	// failing gives why the engine cannot write now, nil when it can.
+	failing() error
+	stats() engineStats
+	close() error
+}
+
+// view is a consistent state of an engine's rows.
+type view interface {
+	// rows iterates the forward rows with low <= key||docid < high (nil: open), in order or in reverse.
+	rows(low, high []byte, reverse bool) (rowIter, error)
+	// back iterates a vbucket's back entries by document id.
+	back(vb uint16) (backIter, error)
+	close() error
+}
+
+// rowIter walks over forward rows. Slices are valid until the next call.
+type rowIter interface {
+	next() bool
+	row() (key, docID []byte)
+	close() error // the first error met
+}
+
+// backIter walks over back entries. Slices are valid until the next call. No keys: a tombstone.
+type backIter interface {
+	next() bool
+	entry() (docID []byte, seqno uint64, keys [][]byte)
+	close() error
+}
+
+type engineStats struct {
+	diskBytes   int64
+	memoryBytes int64
+}

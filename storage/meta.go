@@ -1,0 +1,141 @@
+package storage
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+)
+
+// Meta is what a copy is. It is written once, at creation.
+type Meta struct {
+	Copy       index.CopyID  `json:"copy"`
+	Index      index.ID      `json:"index"`
+	Slice      index.SliceID `json:"slice"`
+	Bucket     string        `json:"bucket"`
+	BucketUUID string        `json:"bucket_uuid"`
+	VBuckets   int           `json:"vbuckets"`
+	Desc       []bool        `json:"desc"`
+	IsPrimary  bool          `json:"is_primary"`
+}
+
+func (m Meta) check() error {
+	switch {
+	case m.Copy == 0:
+		return fmt.Errorf("%w: copy id 0", ErrInvalid)
+	case m.Bucket == "":
+		return fmt.Errorf("%w: copy %s has no bucket", ErrInvalid, m.Copy)
+	case m.VBuckets < 1 || m.VBuckets > timestamp.MaxVBuckets:
+		return fmt.Errorf("%w: copy %s with %d vbuckets, want 1 to %d", ErrInvalid, m.Copy, m.VBuckets, timestamp.MaxVBuckets)
+	}
+	return nil
+}
+
+// metaFile is the form of the file META: the copy and the folder that holds its present data.
+type metaFile struct {
+	Meta
+	Generation uint64 `json:"generation"` // data lies in folder db-<generation>
+}
+
+// Small files of this package are one line with the magic, the format version and the checksum of the rest, then JSON.
+const (
+	fileMagic      = "tidemark"
+	fileVersion    = 1
+	maxSmallFile   = 64 << 20
+	diskCategory   = vfs.DiskWriteCategory("tidemark-meta")
+	metaName       = "META"
+	droppedName    = "DROPPED"
+	checkpointName = "CHECKPOINT"
+	tmpSuffix      = ".tmp"
+)
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+var errSmallFile = errors.New("bad header or checksum")
+
+// writeSmall replaces a file atomically and durably: beside, synced, renamed, folder synced.
+func writeSmall(fs vfs.FS, dir, name string, content any) error {
+	body, err := json.Marshal(content)
+	if err != nil {
+		return fmt.Errorf("encode %s: %w", name, err)
+	}
+	head := fmt.Appendf(nil, "%s %s %d %08x\n", fileMagic, name, fileVersion, crc32.Checksum(body, castagnoli))
+	path := fs.PathJoin(dir, name)
+	if err := writeSynced(fs, path+tmpSuffix, append(head, body...)); err != nil {
+		return err
+	}
+	if err := fs.Rename(path+tmpSuffix, path); err != nil {
+		return err
+	}
+	return syncDir(fs, dir)
+}
+
+func writeSynced(fs vfs.FS, path string, content []byte) error {
+	f, err := fs.Create(path, diskCategory)
+	if err != nil {
+		return err
+	}
+	if _, err = f.Write(content); err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+func syncDir(fs vfs.FS, dir string) error {
+	d, err := fs.OpenDir(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// readSmall reads what writeSmall wrote and checks it. Errors name the file.
+func readSmall(fs vfs.FS, dir, name string, content any) error {
+	path := fs.PathJoin(dir, name)
+	all, err := readFile(fs, path)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	head, body, found := bytes.Cut(all, []byte{'\n'})
+	var magic, kind string
+	var version int
+	var sum uint32
+	if n, err := fmt.Sscanf(string(head), "%s %s %d %x", &magic, &kind, &version, &sum); !found || n != 4 || err != nil ||
+		magic != fileMagic || kind != name {
+		return fmt.Errorf("read %s: %w: it does not begin with %q", path, errSmallFile, fileMagic+" "+name)
+	}
+	if version != fileVersion {
+		return fmt.Errorf("read %s: format version %d, this program knows %d", path, version, fileVersion)
+	}
+	if got := crc32.Checksum(body, castagnoli); got != sum {
+		return fmt.Errorf("read %s: %w: checksum %08x, want %08x", path, errSmallFile, got, sum)
+	}
+	if err := json.Unmarshal(body, content); err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	return nil
+}
+
+func readFile(fs vfs.FS, path string) ([]byte, error) {
+	f, err := fs.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	all, err := io.ReadAll(io.LimitReader(f, maxSmallFile+1))
+	if err == nil && len(all) > maxSmallFile {
+		err = fmt.Errorf("%w: more than %d bytes", errSmallFile, maxSmallFile)
+	}
+	return all, errors.Join(err, f.Close())
+}
+
+func exists(fs vfs.FS, path string) bool {
+	_, err := fs.Stat(path)
+	return err == nil
+}

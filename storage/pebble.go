@@ -1,0 +1,414 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/index"
+)
+
+// Settings of the ordered store, measured for an index with its back index under random updates.
+const (
+	formatVersion   = pebble.FormatValueSeparation
+	blockBytes      = 16 << 10
+	indexBlockBytes = 256 << 10
+	bloomBits       = 10
+	l0Threshold     = 8
+	l0Stop          = 1000 // writers are held back by memory and room, see pebbleEngine.admit
+	memTableStop    = 1000 // the same
+	baseLevelBytes  = 64 << 20
+	tableBytes      = 16 << 20
+	minMemTable     = 1 << 20
+	maxMemTable     = 64 << 20
+	// maxPending is how many full memtables may wait for being written before a flush waits for the oldest.
+	maxPending = 2
+	// entryOverhead is what a record costs in memory beside its bytes.
+	entryOverhead = 48
+)
+
+// resources are what all engines of a process share.
+type resources struct {
+	fs          vfs.FS
+	cache       *pebble.Cache
+	files       *pebble.FileCache
+	compactions *compactions
+	space       *space
+	memory      *memory
+	logger      hclog.Logger
+}
+
+// pebbleEngine is an engine on cockroachdb/pebble: one DB without a write-ahead log, whose batches survive a crash up
+// to the newest memtable that was written.
+type pebbleEngine struct {
+	id       index.CopyID
+	dir      string
+	res      *resources
+	db       *pebble.DB
+	health   *health
+	compact  *compactor
+	memTable int64
+	vbuckets int
+	opened   state
+	readOnly bool
+
+	flushes atomic.Uint64 // memtables written: when it moves, what is durable has moved
+	corrupt atomic.Pointer[CorruptError]
+
+	// The writer's own, guarded by the slice's write lock.
+	fresh   bool // no batch has been written since opening
+	scratch scratch
+
+	mem struct {
+		sync.Mutex
+		active  int64     // bytes since the last rotation
+		pending []rotated // memtables that are being written, oldest first
+	}
+	cached struct {
+		sync.Mutex
+		flushes uint64
+		valid   bool
+		state   state
+	}
+}
+
+type rotated struct {
+	bytes int64
+	done  <-chan struct{}
+}
+
+func (r *resources) options(e *pebbleEngine) *pebble.Options {
+	o := &pebble.Options{
+		FS:                          &guardFS{FS: r.fs, h: e.health, space: r.space},
+		Cache:                       r.cache,
+		FileCache:                   r.files,
+		DisableWAL:                  true,
+		ReadOnly:                    e.readOnly,
+		ErrorIfNotExists:            e.readOnly,
+		MemTableSize:                uint64(e.memTable),
+		MemTableStopWritesThreshold: memTableStop,
+		L0CompactionThreshold:       l0Threshold,
+		L0StopWritesThreshold:       l0Stop,
+		L0CompactionFileThreshold:   10 * l0Stop,
+		LBaseMaxBytes:               baseLevelBytes,
+		FlushSplitBytes:             tableBytes,
+		FormatMajorVersion:          formatVersion,
+		Logger:                      engineLog{e},
+	}
+	o.Experimental.CompactionScheduler = e.compact
+	for i := range o.TargetFileSizes {
+		o.TargetFileSizes[i] = tableBytes
+	}
+	for i := range o.Levels {
+		o.Levels[i].BlockSize = blockBytes
+		o.Levels[i].IndexBlockSize = indexBlockBytes
+		o.Levels[i].FilterPolicy = bloom.FilterPolicy(bloomBits)
+	}
+	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
+	o.EventListener = &pebble.EventListener{
+		BackgroundError: func(error) {},
+		DataCorruption:  e.onCorruption,
+		FlushEnd:        e.onFlush,
+		CompactionEnd:   e.onCompaction,
+	}
+	return o
+}
+
+// openPebble opens a folder, or creates it. Errors of damaged folders are CorruptErrors.
+func openPebble(res *resources, dir string, meta Meta, memTable int64, readOnly bool) (e *pebbleEngine, err error) {
+	e = &pebbleEngine{
+		id: meta.Copy, dir: dir, res: res, health: newHealth(), compact: res.compactions.member(),
+		memTable: min(max(memTable, minMemTable), maxMemTable), vbuckets: meta.VBuckets, readOnly: readOnly, fresh: true,
+	}
+	defer func() {
+		// The engine's own decoders may panic on bytes that are not theirs; a damaged file must not end the process.
+		if p := recover(); p != nil {
+			e.health.shut()
+			e, err = nil, &CorruptError{Copy: meta.Copy, File: dir, Err: fmt.Errorf("open: %v", p)}
+		}
+	}()
+	if e.db, err = pebble.Open(dir, res.options(e)); err != nil {
+		e.health.shut()
+		return nil, damage(meta.Copy, dir, err)
+	}
+	if e.opened, err = e.readState(false); err == nil {
+		err = e.failing()
+	}
+	if err != nil {
+		return nil, errors.Join(damage(meta.Copy, dir, err), e.close())
+	}
+	if !readOnly {
+		res.memory.join(e)
+	}
+	return e, nil
+}
+
+func (e *pebbleEngine) state() state { return e.opened }
+
+// readState reads the newest state, or the newest durable one.
+func (e *pebbleEngine) readState(durable bool) (state, error) {
+	s := newState(e.vbuckets)
+	it, err := e.db.NewIter(&pebble.IterOptions{
+		LowerBound: []byte{tagLog}, UpperBound: []byte{tagState + 1}, OnlyReadGuaranteedDurable: durable,
+	})
+	if err != nil {
+		return s, err
+	}
+	err = collectState(&s, it)
+	return s, errors.Join(err, it.Close())
+}
+
+// close ends the engine. A panic of a damaged store is an error here.
+func (e *pebbleEngine) close() (err error) {
+	e.health.shut()
+	e.compact.stop()
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("close %s: %v", e.dir, p)
+		}
+	}()
+	active, pending := e.weights()
+	e.res.memory.leave(e, active+pending)
+	e.res.space.promise(-active - pending)
+	return e.db.Close()
+}
+
+func (e *pebbleEngine) failing() error {
+	if c := e.corrupt.Load(); c != nil {
+		return c
+	}
+	err, _ := e.health.get()
+	return err
+}
+
+func (e *pebbleEngine) onFlush(info pebble.FlushInfo) {
+	if info.Err != nil && len(info.Output) == 0 && info.Err.Error() != "pebble: empty table" {
+		e.health.fail(classify(e.id, e.dir, info.Err))
+		e.res.logger.Error("writing a memtable failed, trying again", "copy", e.id, "error", info.Err)
+		return
+	}
+	e.flushes.Add(1)
+	e.health.ok()
+}
+
+func (e *pebbleEngine) onCompaction(info pebble.CompactionInfo) {
+	if info.Err == nil || errors.Is(info.Err, pebble.ErrCancelledCompaction) {
+		return
+	}
+	e.res.logger.Error("a compaction failed", "copy", e.id, "error", info.Err)
+	if err, _ := e.health.get(); err == nil && !pebble.IsCorruptionError(info.Err) {
+		e.health.fail(classify(e.id, e.dir, info.Err))
+	}
+}
+
+// onCorruption remembers the first damaged file: writes and compactions end, reads elsewhere go on.
+func (e *pebbleEngine) onCorruption(info pebble.DataCorruptionInfo) {
+	c := &CorruptError{Copy: e.id, File: info.Path, Err: info.Details}
+	if e.corrupt.CompareAndSwap(nil, c) {
+		e.res.logger.Error("damaged file", "copy", e.id, "file", info.Path, "error", info.Details)
+	}
+	e.compact.stop()
+}
+
+func (e *pebbleEngine) stats() engineStats {
+	m := e.db.Metrics()
+	active, pending := e.weights()
+	return engineStats{diskBytes: int64(m.DiskSpaceUsage()), memoryBytes: active + pending}
+}
+
+// weights gives what is in memory: of the memtable that takes batches, and of those being written.
+func (e *pebbleEngine) weights() (active, pending int64) {
+	e.mem.Lock()
+	defer e.mem.Unlock()
+	for _, r := range e.mem.pending {
+		pending += r.bytes
+	}
+	return e.mem.active, pending
+}
+
+func (e *pebbleEngine) durable() (state, error) {
+	flushes := e.flushes.Load()
+	e.cached.Lock()
+	defer e.cached.Unlock()
+	if e.cached.valid && e.cached.flushes == flushes {
+		return e.cached.state.clone(), nil
+	}
+	s, err := e.readState(true)
+	if err != nil {
+		return s, classify(e.id, e.dir, err)
+	}
+	e.cached.valid, e.cached.flushes, e.cached.state = true, flushes, s
+	return s.clone(), nil
+}
+
+func (e *pebbleEngine) persist(ctx context.Context) error {
+	done, err := e.rotate()
+	if err != nil {
+		return err
+	}
+	return e.await(ctx, done)
+}
+
+// await waits until a memtable is written, the engine fails, or ctx ends.
+func (e *pebbleEngine) await(ctx context.Context, done <-chan struct{}) error {
+	for {
+		err, changed := e.health.get()
+		select {
+		case <-done:
+			return nil
+		default:
+		}
+		if err != nil {
+			return classify(e.id, e.dir, err)
+		}
+		select {
+		case <-done:
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("copy %s: %w", e.id, context.Cause(ctx))
+		case <-e.health.closing:
+			return fmt.Errorf("copy %s: %w", e.id, ErrClosed)
+		}
+	}
+}
+
+// rotate hands the memtable to the background writer.
+func (e *pebbleEngine) rotate() (<-chan struct{}, error) {
+	done, err := e.db.AsyncFlush()
+	if err != nil {
+		return nil, classify(e.id, e.dir, err)
+	}
+	e.mem.Lock()
+	e.mem.pending = append(e.mem.pending, rotated{e.mem.active, done})
+	e.mem.active = 0
+	e.mem.Unlock()
+	return done, nil
+}
+
+// reap forgets memtables that have been written, and gives the oldest that has not.
+func (e *pebbleEngine) reap() (oldest <-chan struct{}, pending int) {
+	e.mem.Lock()
+	var freed int64
+	for len(e.mem.pending) > 0 {
+		select {
+		case <-e.mem.pending[0].done:
+			freed += e.mem.pending[0].bytes
+			e.mem.pending = e.mem.pending[1:]
+			continue
+		default:
+		}
+		oldest = e.mem.pending[0].done
+		break
+	}
+	pending = len(e.mem.pending)
+	e.mem.Unlock()
+	if freed > 0 {
+		e.res.space.promise(-freed)
+		e.res.memory.add(-freed)
+	}
+	return oldest, pending
+}
+
+// admit refuses or delays a batch of n bytes: while the engine fails, while there is no room, and while too much waits
+// to be written.
+func (e *pebbleEngine) admit(n int64) error {
+	if err := e.failing(); err != nil {
+		return classify(e.id, e.dir, err)
+	}
+	oldest, pending := e.reap()
+	if err := e.res.space.room(n); err != nil {
+		return classify(e.id, e.dir, err)
+	}
+	for pending > maxPending {
+		if err := e.await(context.Background(), oldest); err != nil {
+			return err
+		}
+		oldest, pending = e.reap()
+	}
+	return nil
+}
+
+// applied accounts for a batch, and starts to write memtables when one is full or all of them are too large.
+func (e *pebbleEngine) applied(n int64) error {
+	e.mem.Lock()
+	e.mem.active += n
+	full := e.mem.active >= e.memTable*3/4
+	e.mem.Unlock()
+	e.res.space.promise(n)
+	e.res.memory.add(n)
+	if full {
+		_, err := e.rotate()
+		return err
+	}
+	return e.res.memory.shrink()
+}
+
+func (e *pebbleEngine) checkpoint(dir string) error {
+	return classify(e.id, e.dir, e.db.Checkpoint(dir))
+}
+
+// verify reads every block of the tables against its checksum.
+func (e *pebbleEngine) verify(budget int64) (read int64, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &CorruptError{Copy: e.id, File: e.dir, Err: fmt.Errorf("verify: %v", p)}
+		}
+	}()
+	levels, err := e.db.SSTables()
+	if err != nil {
+		return 0, damage(e.id, e.dir, err)
+	}
+	for _, level := range levels {
+		for _, t := range level {
+			if budget >= 0 && read+int64(t.Size) > budget {
+				return read, nil
+			}
+			path := e.res.fs.PathJoin(e.dir, fmt.Sprintf("%06d.sst", uint64(t.BackingSSTNum)))
+			if err := verifyTable(e.res.fs, path, e.readerOptions()); err != nil {
+				var corrupt *CorruptError
+				if err = damage(e.id, path, err); errors.As(err, &corrupt) {
+					corrupt.File = path
+				}
+				return read, err
+			}
+			read += int64(t.Size)
+		}
+	}
+	return read, nil
+}
+
+func (e *pebbleEngine) readerOptions() sstable.ReaderOptions {
+	o := e.res.options(e)
+	o.EnsureDefaults()
+	return o.MakeReaderOptions()
+}
+
+// engineLog passes on what the store has to say. Its fatal errors end the engine, not the process.
+type engineLog struct{ e *pebbleEngine }
+
+// Infof implements pebble.Logger.
+func (l engineLog) Infof(format string, args ...any) {
+	if l.e.res.logger.IsTrace() {
+		l.e.res.logger.Trace(fmt.Sprintf(format, args...), "copy", l.e.id)
+	}
+}
+
+// Errorf implements pebble.Logger.
+func (l engineLog) Errorf(format string, args ...any) {
+	l.e.res.logger.Error(fmt.Sprintf(format, args...), "copy", l.e.id)
+}
+
+// Fatalf implements pebble.Logger.
+func (l engineLog) Fatalf(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	l.e.res.logger.Error("the store cannot go on writing", "copy", l.e.id, "error", text)
+	l.e.health.die(fmt.Errorf("copy %s in %s: %w: %s", l.e.id, l.e.dir, ErrReopen, text))
+}

@@ -1,0 +1,271 @@
+package storage
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/cockroachdb/pebble/v2"
+
+	"tidemark/timestamp"
+)
+
+// maxScratch is the most memory that a slice keeps between two batches.
+const maxScratch = 8 << 20
+
+// scratch is the memory of one flush, kept for the next.
+type scratch struct {
+	arena []byte
+	ops   []op
+	old   [][]byte
+	now   [][]byte
+	key   []byte
+}
+
+// op is a change of one record; its bytes lie in the arena. All are at most 4 GiB by MaxBatchBytes.
+type op struct {
+	set              bool
+	from, value, end uint32
+}
+
+func (s *scratch) reset() {
+	if cap(s.arena)+cap(s.ops)*16 > maxScratch {
+		*s = scratch{}
+	}
+	s.arena, s.ops = s.arena[:0], s.ops[:0]
+}
+
+func (s *scratch) putFwd(key, docID []byte) {
+	from := uint32(len(s.arena))
+	s.arena = appendFwdKey(s.arena, key, docID)
+	mid := uint32(len(s.arena))
+	s.arena = binary.AppendUvarint(s.arena, uint64(len(docID)))
+	s.ops = append(s.ops, op{true, from, mid, uint32(len(s.arena))})
+}
+
+func (s *scratch) removeFwd(key, docID []byte) {
+	from := uint32(len(s.arena))
+	s.arena = appendFwdKey(s.arena, key, docID)
+	end := uint32(len(s.arena))
+	s.ops = append(s.ops, op{false, from, end, end})
+}
+
+func (s *scratch) putBack(vb uint16, docID []byte, seqno uint64, keys [][]byte) {
+	from := uint32(len(s.arena))
+	s.arena = appendBackKey(s.arena, vb, docID)
+	mid := uint32(len(s.arena))
+	s.arena = appendBackValue(s.arena, seqno, keys)
+	s.ops = append(s.ops, op{true, from, mid, uint32(len(s.arena))})
+}
+
+func (s *scratch) removeBack(vb uint16, docID []byte) {
+	from := uint32(len(s.arena))
+	s.arena = appendBackKey(s.arena, vb, docID)
+	end := uint32(len(s.arena))
+	s.ops = append(s.ops, op{false, from, end, end})
+}
+
+// flush implements engine.
+func (e *pebbleEngine) flush(updates []*Update, keep func(uint16) bool, next *state, changed []VBPosition) error {
+	e.scratch.reset()
+	for _, u := range updates {
+		n, err := e.change(u, keep != nil && keep(u.VBucket))
+		if err != nil {
+			return classify(e.id, e.dir, err)
+		}
+		next.items += int64(n)
+	}
+	return e.commit(next, changed)
+}
+
+// change adds what one update changes, and gives by how much the number of rows changes.
+func (e *pebbleEngine) change(u *Update, keep bool) (int, error) {
+	s := &e.scratch
+	s.key = appendBackKey(s.key[:0], u.VBucket, u.DocID)
+	v, closer, err := e.db.Get(s.key)
+	found := err == nil
+	if err != nil && !errors.Is(err, pebble.ErrNotFound) {
+		return 0, err
+	}
+	s.old = s.old[:0]
+	if found {
+		defer func() { _ = closer.Close() }()
+		var seqno uint64
+		if seqno, s.old, err = decodeBackValue(s.old, v); err != nil {
+			return 0, &CorruptError{Copy: e.id, File: e.dir, Err: err}
+		}
+		if seqno >= u.Seqno {
+			return 0, nil
+		}
+	}
+	s.now = sortedSet(s.now, u.Keys)
+	diff(s, u.DocID)
+	switch {
+	case len(s.now) > 0 || keep:
+		s.putBack(u.VBucket, u.DocID, u.Seqno, s.now)
+	case found:
+		s.removeBack(u.VBucket, u.DocID)
+	}
+	return len(s.now) - len(s.old), nil
+}
+
+// diff removes the forward rows of old keys that are not among the new ones, and adds the others. Both are ordered.
+func diff(s *scratch, docID []byte) {
+	i, j := 0, 0
+	for i < len(s.old) || j < len(s.now) {
+		c := 0
+		switch {
+		case i == len(s.old):
+			c = 1
+		case j == len(s.now):
+			c = -1
+		default:
+			c = bytes.Compare(s.old[i], s.now[j])
+		}
+		switch {
+		case c < 0:
+			s.removeFwd(s.old[i], docID)
+			i++
+		case c > 0:
+			s.putFwd(s.now[j], docID)
+			j++
+		default:
+			i, j = i+1, j+1
+		}
+	}
+}
+
+// commit writes the collected changes and the state after them as one batch.
+func (e *pebbleEngine) commit(next *state, changed []VBPosition) error {
+	s := &e.scratch
+	slices.SortFunc(s.ops, func(x, y op) int { return bytes.Compare(s.arena[x.from:x.value], s.arena[y.from:y.value]) })
+	size := int64(len(s.arena)) + entryOverhead*int64(len(s.ops))
+	if err := e.admit(size); err != nil {
+		return err
+	}
+	b := e.db.NewBatchWithSize(len(s.arena) + 8*len(s.ops) + 4096)
+	defer func() { _ = b.Close() }()
+	if err := s.fill(b); err != nil {
+		return classify(e.id, e.dir, err)
+	}
+	full := e.fresh || next.number%stateSlots == 0
+	n, err := putState(b, &e.opened, next, changed, full)
+	if err != nil {
+		return classify(e.id, e.dir, err)
+	}
+	if err := b.Commit(pebble.NoSync); err != nil {
+		return classify(e.id, e.dir, err)
+	}
+	e.fresh = false
+	e.opened = *next
+	return e.applied(size + int64(n))
+}
+
+// fill adds the ops to the batch.
+func (s *scratch) fill(b *pebble.Batch) error {
+	for _, o := range s.ops {
+		if !o.set {
+			d := b.DeleteDeferred(int(o.value - o.from))
+			copy(d.Key, s.arena[o.from:o.value])
+			if err := d.Finish(); err != nil {
+				return err
+			}
+			continue
+		}
+		d := b.SetDeferred(int(o.value-o.from), int(o.end-o.value))
+		copy(d.Key, s.arena[o.from:o.value])
+		copy(d.Value, s.arena[o.value:o.end])
+		if err := d.Finish(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// putState adds the state record and the failover logs that changed, and gives their size.
+func putState(b *pebble.Batch, prev, next *state, changed []VBPosition, full bool) (int, error) {
+	vbs := make([]uint16, 0, len(changed))
+	size := 0
+	for i := range changed {
+		vbs = append(vbs, changed[i].VBucket)
+		if changed[i].Log == nil {
+			continue
+		}
+		v := timestamp.AppendLog(nil, changed[i].Log)
+		if err := b.Set(logKey(changed[i].VBucket), v, nil); err != nil {
+			return 0, err
+		}
+		size += len(v) + entryOverhead
+	}
+	record, err := appendStateRecord(nil, prev, next, vbs, full)
+	if err != nil {
+		return 0, err
+	}
+	return size + len(record), b.Set([]byte{tagState, stateSlot(next.number, full)}, record, nil)
+}
+
+// collectState reads logs and state records, in this order of keys.
+func collectState(s *state, it *pebble.Iterator) error {
+	var full stateRecord
+	var later []stateRecord
+	for ok := it.First(); ok; ok = it.Next() {
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return err
+		}
+		if k := it.Key(); k[0] == tagLog {
+			if err := s.takeLog(k, v); err != nil {
+				return err
+			}
+			continue
+		}
+		r, err := parseStateRecord(slices.Clone(v))
+		if err != nil {
+			return err
+		}
+		if r.flags&flagFull != 0 {
+			full = r
+		} else {
+			later = append(later, r)
+		}
+	}
+	if err := it.Error(); err != nil {
+		return err
+	}
+	if full.rest == nil {
+		if len(later) > 0 {
+			return fmt.Errorf("%w: changes of state without a full record", errRecord)
+		}
+		return nil // nothing has been written yet
+	}
+	if err := s.apply(full); err != nil {
+		return err
+	}
+	slices.SortFunc(later, func(x, y stateRecord) int { return int(int64(x.number - y.number)) })
+	for _, r := range later {
+		if r.number <= full.number {
+			continue
+		}
+		if r.number != s.number+1 {
+			return fmt.Errorf("%w: state %d follows %d", errRecord, r.number, s.number)
+		}
+		if err := s.apply(r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *state) takeLog(k, v []byte) error {
+	if len(k) != 3 || int(binary.BigEndian.Uint16(k[1:])) >= len(s.logs) {
+		return fmt.Errorf("failover log: %w", errRecord)
+	}
+	log, rest, err := timestamp.DecodeLog(v)
+	if err != nil || len(rest) > 0 {
+		return errors.Join(fmt.Errorf("failover log: %w", errRecord), err)
+	}
+	s.logs[binary.BigEndian.Uint16(k[1:])] = log
+	return nil
+}

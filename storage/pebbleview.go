@@ -1,0 +1,291 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// purgeStep is how many tombstones one batch removes.
+const purgeStep = 4096
+
+// pebbleView is a view on a pebble snapshot.
+type pebbleView struct {
+	e    *pebbleEngine
+	snap *pebble.Snapshot
+}
+
+func (e *pebbleEngine) view() view { return &pebbleView{e, e.db.NewSnapshot()} }
+
+func (v *pebbleView) close() error { return v.snap.Close() }
+
+func (v *pebbleView) rows(low, high []byte, reverse bool) (rowIter, error) {
+	lower := append([]byte{tagFwd}, low...)
+	upper := []byte{tagFwd + 1}
+	if high != nil {
+		upper = append([]byte{tagFwd}, high...)
+	}
+	if bytes.Compare(lower, upper) >= 0 {
+		return &pebbleRows{}, nil
+	}
+	it, err := v.snap.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
+	if err != nil {
+		return nil, classify(v.e.id, v.e.dir, err)
+	}
+	return &pebbleRows{e: v.e, it: it, reverse: reverse}, nil
+}
+
+// pebbleRows implements rowIter. Without an iterator it is empty.
+type pebbleRows struct {
+	e          *pebbleEngine
+	it         *pebble.Iterator
+	reverse    bool
+	started    bool
+	key, docID []byte
+	err        error
+}
+
+func (r *pebbleRows) next() bool {
+	if r.it == nil || r.err != nil {
+		return false
+	}
+	var ok bool
+	switch {
+	case !r.started && r.reverse:
+		ok = r.it.Last()
+	case !r.started:
+		ok = r.it.First()
+	case r.reverse:
+		ok = r.it.Prev()
+	default:
+		ok = r.it.Next()
+	}
+	r.started = true
+	if !ok {
+		return false
+	}
+	v, err := r.it.ValueAndErr()
+	if err == nil {
+		r.key, r.docID, err = splitFwd(r.it.Key(), v)
+	}
+	r.err = err
+	return err == nil
+}
+
+func (r *pebbleRows) row() (key, docID []byte) { return r.key, r.docID }
+
+func (r *pebbleRows) close() error {
+	if r.it == nil {
+		return nil
+	}
+	return r.e.closeIter(r.it, r.err)
+}
+
+// closeIter gives what was met first: err, or the iterator's own. An unparsable record is damage.
+func (e *pebbleEngine) closeIter(it *pebble.Iterator, err error) error {
+	if err == nil {
+		err = it.Error()
+	}
+	if cerr := it.Close(); err == nil {
+		err = cerr
+	}
+	if errors.Is(err, errRecord) {
+		return &CorruptError{Copy: e.id, File: e.dir, Err: err}
+	}
+	return classify(e.id, e.dir, err)
+}
+
+func (v *pebbleView) back(vb uint16) (backIter, error) {
+	low, high := backRange(vb)
+	it, err := v.snap.NewIter(&pebble.IterOptions{LowerBound: low, UpperBound: high})
+	if err != nil {
+		return nil, classify(v.e.id, v.e.dir, err)
+	}
+	return &pebbleBack{e: v.e, it: it}, nil
+}
+
+// pebbleBack implements backIter.
+type pebbleBack struct {
+	e       *pebbleEngine
+	it      *pebble.Iterator
+	started bool
+	seqno   uint64
+	keys    [][]byte
+	err     error
+}
+
+func (b *pebbleBack) next() bool {
+	if b.err != nil {
+		return false
+	}
+	ok := false
+	if b.started {
+		ok = b.it.Next()
+	} else {
+		b.started, ok = true, b.it.First()
+	}
+	if !ok {
+		return false
+	}
+	v, err := b.it.ValueAndErr()
+	if err == nil {
+		b.seqno, b.keys, err = decodeBackValue(b.keys, v)
+	}
+	b.err = err
+	return err == nil
+}
+
+func (b *pebbleBack) entry() (docID []byte, seqno uint64, keys [][]byte) {
+	return b.it.Key()[3:], b.seqno, b.keys
+}
+
+func (b *pebbleBack) close() error { return b.e.closeIter(b.it, b.err) }
+
+// replace implements engine.
+func (e *pebbleEngine) replace(vb uint16, from view, next *state, changed []VBPosition) error {
+	e.scratch.reset()
+	here := e.view()
+	err := e.differences(vb, here, from, next)
+	if err = errors.Join(err, here.close()); err != nil {
+		return classify(e.id, e.dir, err)
+	}
+	return e.commit(next, changed)
+}
+
+// differences collects what turns the vbucket's rows here into those of from.
+func (e *pebbleEngine) differences(vb uint16, here, from view, next *state) (err error) {
+	mine, err := here.back(vb)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, mine.close()) }()
+	var theirs backIter = noBack{}
+	if from != nil {
+		if theirs, err = from.back(vb); err != nil {
+			return err
+		}
+	}
+	defer func() { err = errors.Join(err, theirs.close()) }()
+	s := &e.scratch
+	haveMine, haveTheirs := mine.next(), theirs.next()
+	for haveMine || haveTheirs {
+		c := 0
+		switch {
+		case !haveMine:
+			c = 1
+		case !haveTheirs:
+			c = -1
+		default:
+			a, _, _ := mine.entry()
+			b, _, _ := theirs.entry()
+			c = bytes.Compare(a, b)
+		}
+		next.items += int64(s.exchange(vb, c, mine, theirs))
+		if len(s.arena) > 4*MaxBatchBytes {
+			return fmt.Errorf("%w: vbucket %d differs by more than %d bytes", ErrInvalid, vb, 4*MaxBatchBytes)
+		}
+		if c <= 0 {
+			haveMine = mine.next()
+		}
+		if c >= 0 {
+			haveTheirs = theirs.next()
+		}
+	}
+	return nil
+}
+
+// exchange changes one document: c < 0 only mine exists, c > 0 only theirs, else both. It gives the change in rows.
+func (s *scratch) exchange(vb uint16, c int, mine, theirs backIter) int {
+	s.old, s.now = s.old[:0], s.now[:0]
+	var docID []byte
+	var was, is uint64
+	if c >= 0 {
+		docID, is, s.now = theirs.entry()
+	}
+	if c <= 0 {
+		docID, was, s.old = mine.entry()
+	}
+	if c == 0 && was == is {
+		return 0
+	}
+	diff(s, docID)
+	if c < 0 {
+		s.removeBack(vb, docID)
+	} else {
+		s.putBack(vb, docID, is, s.now)
+	}
+	delta := len(s.now) - len(s.old)
+	s.old, s.now = nil, nil // they belong to the iterators
+	return delta
+}
+
+// noBack is an empty backIter.
+type noBack struct{}
+
+func (noBack) next() bool                        { return false }
+func (noBack) entry() ([]byte, uint64, [][]byte) { return nil, 0, nil }
+func (noBack) close() error                      { return nil }
+
+// purge implements engine.
+func (e *pebbleEngine) purge(vb uint16) error {
+	here := e.view()
+	it, err := here.back(vb)
+	if err != nil {
+		return errors.Join(err, here.close())
+	}
+	e.scratch.reset()
+	more := true
+	for more && err == nil {
+		if more = it.next(); more {
+			if docID, _, keys := it.entry(); len(keys) == 0 {
+				e.scratch.removeBack(vb, docID)
+			}
+		}
+		if n := len(e.scratch.ops); n >= purgeStep || !more && n > 0 {
+			err = e.commitOps()
+			e.scratch.reset()
+		}
+	}
+	return errors.Join(err, it.close(), here.close())
+}
+
+// commitOps writes collected changes that leave the state as it is.
+func (e *pebbleEngine) commitOps() error {
+	s := &e.scratch
+	size := int64(len(s.arena)) + entryOverhead*int64(len(s.ops))
+	if err := e.admit(size); err != nil {
+		return err
+	}
+	b := e.db.NewBatchWithSize(len(s.arena) + 8*len(s.ops) + 16)
+	defer func() { _ = b.Close() }()
+	err := s.fill(b)
+	if err == nil {
+		err = b.Commit(pebble.NoSync)
+	}
+	if err != nil {
+		return classify(e.id, e.dir, err)
+	}
+	return e.applied(size)
+}
+
+// verifyTable reads every block of one table against its checksum.
+func verifyTable(fs vfs.FS, path string, o sstable.ReaderOptions) error {
+	f, err := fs.Open(path)
+	if err != nil {
+		return err
+	}
+	readable, err := sstable.NewSimpleReadable(f)
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	r, err := sstable.NewReader(context.Background(), readable, o)
+	if err != nil {
+		return err // the reader has closed the file
+	}
+	return errors.Join(r.ValidateBlockChecksums(), r.Close())
+}

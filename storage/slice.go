@@ -1,0 +1,379 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/ingest"
+	"tidemark/timestamp"
+)
+
+// closePersist bounds how long closing a copy waits for its memory to be written.
+const closePersist = 3 * time.Second
+
+// Slice is one copy of a slice of an index: rows, back index, positions, checkpoints. Writing methods exclude each
+// other; everything else goes on beside them.
+type Slice struct {
+	store    *Store
+	meta     Meta
+	dir      string
+	log      hclog.Logger
+	memTable int64
+
+	write sync.Mutex // one writer at a time
+
+	mu        sync.Mutex
+	gen       *generation // nil: closed
+	cur       *state      // replaced, never changed
+	recovery  Recovery
+	alive     int // generations that are not closed yet
+	snapshots int
+	dropped   bool
+	cps       []CheckpointInfo // newest first
+}
+
+// generation is one folder with data and its engine. A restore makes a new one; the old one lives until its last
+// snapshot is closed.
+type generation struct {
+	number uint64
+	dir    string
+	eng    engine
+	refs   int // guarded by Slice.mu; the slice itself holds one
+	remove bool
+	done   chan struct{} // closed when the engine is
+}
+
+const (
+	generationPrefix = "db-"
+	checkpointsName  = "checkpoints"
+)
+
+func (s *Slice) generationDir(n uint64) string {
+	return s.store.fs.PathJoin(s.dir, generationPrefix+strconv.FormatUint(n, 10))
+}
+
+func newSlice(store *Store, dir string, m Meta, memTable int64) *Slice {
+	return &Slice{
+		store: store, meta: m, dir: dir, memTable: memTable,
+		log: store.log.With("copy", m.Copy, "index", m.Index, "slice", m.Slice, "bucket", m.Bucket),
+	}
+}
+
+// createSlice makes the folder beside and renames it, so that a copy is there whole or not at all.
+func createSlice(store *Store, dir string, m Meta, memTable int64) (*Slice, error) {
+	fs, tmp := store.fs, dir+tmpSuffix
+	s := newSlice(store, dir, m, memTable)
+	err := fs.RemoveAll(tmp)
+	if err == nil {
+		err = fs.MkdirAll(fs.PathJoin(tmp, checkpointsName), 0o755)
+	}
+	if err == nil {
+		err = writeSmall(fs, tmp, metaName, metaFile{Meta: m, Generation: 1})
+	}
+	if err == nil {
+		err = fs.Rename(tmp, dir)
+	}
+	if err == nil {
+		err = syncDir(fs, store.opts.Dir)
+	}
+	if err != nil {
+		return nil, errors.Join(classify(m.Copy, dir, err), fs.RemoveAll(tmp))
+	}
+	eng, err := openPebble(store.res, s.generationDir(1), m, memTable, false)
+	if err != nil {
+		return nil, errors.Join(classify(m.Copy, dir, err), fs.RemoveAll(dir))
+	}
+	s.install(&generation{number: 1, dir: s.generationDir(1), eng: eng})
+	return s, nil
+}
+
+// install makes a generation the present one.
+func (s *Slice) install(g *generation) {
+	st := g.eng.state()
+	g.refs, g.done = 1, make(chan struct{})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.gen, s.cur = g, &st
+	s.alive++
+}
+
+// Meta gives what the copy is.
+func (s *Slice) Meta() Meta { return s.meta }
+
+// Recovery says how the copy was opened.
+func (s *Slice) Recovery() Recovery {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.recovery
+}
+
+// hold gives the present generation with a reference.
+func (s *Slice) hold() (*generation, *state, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gen == nil {
+		return nil, nil, fmt.Errorf("copy %s: %w", s.meta.Copy, ErrClosed)
+	}
+	s.gen.refs++
+	return s.gen, s.cur, nil
+}
+
+// release gives a reference back and closes the generation with the last one.
+func (s *Slice) release(g *generation) error {
+	s.mu.Lock()
+	g.refs--
+	last := g.refs == 0
+	s.mu.Unlock()
+	if !last {
+		return nil
+	}
+	err := classify(s.meta.Copy, g.dir, g.eng.close())
+	close(g.done)
+	s.mu.Lock()
+	s.alive--
+	whole := s.dropped && s.alive == 0
+	remove := g.remove
+	s.mu.Unlock()
+	switch {
+	case whole:
+		err = errors.Join(err, s.removeAll())
+	case remove:
+		err = errors.Join(err, s.store.fs.RemoveAll(g.dir))
+	}
+	return err
+}
+
+// removeAll removes the copy's folder: renamed first, so that what is left after a crash is nobody's.
+func (s *Slice) removeAll() error {
+	fs, tmp := s.store.fs, s.dir+tmpSuffix
+	err := fs.Rename(s.dir, tmp)
+	if err == nil {
+		err = fs.RemoveAll(tmp)
+	}
+	if err == nil {
+		err = syncDir(fs, s.store.opts.Dir)
+	}
+	return classify(s.meta.Copy, s.dir, err)
+}
+
+// retire takes the present generation away from the slice; nil when it is closed already.
+func (s *Slice) retire() *generation {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.gen
+	s.gen = nil
+	return g
+}
+
+// end closes the slice, or drops it.
+func (s *Slice) end(drop bool) error {
+	s.write.Lock()
+	defer s.write.Unlock()
+	s.mu.Lock()
+	s.dropped = s.dropped || drop
+	open := s.snapshots
+	s.mu.Unlock()
+	g := s.retire()
+	if g == nil {
+		return nil
+	}
+	var err error
+	if !drop {
+		ctx, cancel := context.WithTimeout(context.Background(), closePersist)
+		err = g.eng.persist(ctx)
+		cancel()
+		if open > 0 {
+			err = errors.Join(err, fmt.Errorf("copy %s: %d snapshots are still open", s.meta.Copy, open))
+		}
+	}
+	return errors.Join(err, s.release(g))
+}
+
+// Flush applies a batch. On an error nothing of it is applied; it wraps ErrInvalid, ErrDiskFull, ErrIO, ErrDamaged,
+// ErrReopen or ErrClosed.
+func (s *Slice) Flush(b Batch) error {
+	if err := b.check(s.meta.VBuckets); err != nil {
+		return err
+	}
+	s.write.Lock()
+	defer s.write.Unlock()
+	g, cur, err := s.hold()
+	if err != nil {
+		return err
+	}
+	next := cur.next(b.Positions)
+	next.exact = b.Timestamp.Len() > 0
+	if next.exact {
+		next.stable = b.Timestamp.Clone()
+	}
+	err = g.eng.flush(coalesce(nil, b.Updates), b.KeepTombstones, next, b.Positions)
+	return s.finish(g, next, err)
+}
+
+// finish publishes the state after a batch that was applied.
+func (s *Slice) finish(g *generation, next *state, err error) error {
+	if err == nil {
+		s.mu.Lock()
+		if s.gen == g {
+			s.cur = next
+		}
+		s.mu.Unlock()
+	}
+	return errors.Join(err, s.release(g))
+}
+
+// next gives the state of the batch after s, sharing with it what does not change.
+func (s *state) next(changed []VBPosition) *state {
+	n := *s
+	n.number++
+	n.exact = false
+	if len(changed) > 0 {
+		n.positions = slices.Clone(s.positions)
+	}
+	logs := false
+	for _, c := range changed {
+		n.positions[c.VBucket] = c.Position
+		if c.Log == nil {
+			continue
+		}
+		if !logs {
+			n.logs, logs = slices.Clone(s.logs), true
+		}
+		n.logs[c.VBucket] = c.Log.Clone()
+	}
+	return &n
+}
+
+// DeleteVBucket removes everything of a vbucket and sets its position, in one batch.
+func (s *Slice) DeleteVBucket(p VBPosition) error {
+	return s.replace(p, nil)
+}
+
+// replace makes a vbucket's rows those of from.
+func (s *Slice) replace(p VBPosition, from view) error {
+	changed := []VBPosition{p}
+	if err := (&Batch{Positions: changed}).check(s.meta.VBuckets); err != nil {
+		return err
+	}
+	s.write.Lock()
+	defer s.write.Unlock()
+	g, cur, err := s.hold()
+	if err != nil {
+		return err
+	}
+	next := cur.next(changed)
+	return s.finish(g, next, g.eng.replace(p.VBucket, from, next, changed))
+}
+
+// PurgeTombstones forgets the vbucket's deleted documents: its side stream is through.
+func (s *Slice) PurgeTombstones(vb uint16) error {
+	s.write.Lock()
+	defer s.write.Unlock()
+	g, _, err := s.hold()
+	if err != nil {
+		return err
+	}
+	return errors.Join(g.eng.purge(vb), s.release(g))
+}
+
+// Persist makes everything applied so far durable.
+func (s *Slice) Persist(ctx context.Context) error {
+	g, _, err := s.hold()
+	if err != nil {
+		return err
+	}
+	return errors.Join(g.eng.persist(ctx), s.release(g))
+}
+
+// present gives the state after the newest batch.
+func (s *Slice) present() *state {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cur
+}
+
+// Positions gives what the slice holds, one per vbucket.
+func (s *Slice) Positions() []ingest.Position { return slices.Clone(s.present().positions) }
+
+// Logs gives the failover logs, one per vbucket; nil where none has been given.
+func (s *Slice) Logs() []timestamp.FailoverLog { return slices.Clone(s.present().logs) }
+
+// Timestamp gives the newest stability timestamp that the slice was flushed to; exact tells that nothing has been
+// applied since.
+func (s *Slice) Timestamp() (stable timestamp.Vector, exact bool) {
+	st := s.present()
+	return st.stable.Clone(), st.exact
+}
+
+// Durable is the state that would be there after SIGKILL or a loss of power now.
+type Durable struct {
+	Batch     uint64 // number of the newest batch in it, 0 for none
+	Positions []ingest.Position
+	Stable    timestamp.Vector // newest stability timestamp flushed to
+	Exact     bool             // nothing has been applied since
+}
+
+// Durable reads it; it is cheap while nothing new has been written.
+func (s *Slice) Durable() (Durable, error) {
+	g, _, err := s.hold()
+	if err != nil {
+		return Durable{}, err
+	}
+	st, err := g.eng.durable()
+	err = errors.Join(err, s.release(g))
+	return Durable{Batch: st.number, Positions: st.positions, Stable: st.stable, Exact: st.exact}, err
+}
+
+// Stats are a copy's figures for metrics.
+type Stats struct {
+	Items       int64  // rows of the forward index
+	Batch       uint64 // number of the newest batch
+	DiskBytes   int64
+	MemoryBytes int64 // applied and not yet written
+	Snapshots   int   // open ones
+	Checkpoints int
+	Failing     error // why batches are refused now, nil when they are not
+}
+
+// Stats gives the copy's figures; zero for a closed one.
+func (s *Slice) Stats() Stats {
+	g, cur, err := s.hold()
+	if err != nil {
+		return Stats{Failing: err}
+	}
+	es := g.eng.stats()
+	st := Stats{
+		Items: cur.items, Batch: cur.number, DiskBytes: es.diskBytes, MemoryBytes: es.memoryBytes, Failing: g.eng.failing(),
+	}
+	s.mu.Lock()
+	st.Snapshots, st.Checkpoints = s.snapshots, len(s.cps)
+	s.mu.Unlock()
+	if err := s.release(g); err != nil {
+		st.Failing = err
+	}
+	return st
+}
+
+// generations lists the numbers of the data folders.
+func (s *Slice) generations() ([]uint64, error) {
+	names, err := s.store.fs.List(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	var all []uint64
+	for _, name := range names {
+		if n, err := strconv.ParseUint(strings.TrimPrefix(name, generationPrefix), 10, 64); err == nil &&
+			strings.HasPrefix(name, generationPrefix) {
+			all = append(all, n)
+		}
+	}
+	return all, nil
+}

@@ -1,0 +1,281 @@
+// Package storage holds the index copies of one indexer: an ordered store per copy with a forward index (secondary key,
+// document id) for scans and a back index (vbucket, document id) that knows each document's keys and the seqno they
+// reflect (IX-2, IX-3).
+//
+// It promises: a batch is applied whole or not at all, together with the positions it carries; applying is idempotent,
+// because a version that is older than or equal to the stored one is skipped; after a crash a copy is exactly the state
+// after one of its batches, and says which; a snapshot is consistent and does not change; a damaged file is named and
+// never read as if it were good. There is no log of its own: what a crash takes away is streamed again from KV.
+//
+// It never decides which positions are right, talks to another process, or evaluates keys: keys are bytes that delimit
+// themselves and whose order is the order of the bytes (package collate).
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/index"
+)
+
+// Defaults of Options.
+const (
+	DefaultCacheBytes      = 256 << 20
+	DefaultMemTableBytes   = 256 << 20
+	DefaultReserveBytes    = 64 << 20
+	DefaultVerifyBytes     = 256 << 20
+	DefaultKeepCheckpoints = 3
+	DefaultOpenFiles       = 512
+)
+
+// Options of a Store. Dir is required; zero values are the defaults.
+type Options struct {
+	Dir string
+	// CacheBytes is the process-wide cache of blocks.
+	CacheBytes int64
+	// MemTableBytes bounds what all copies together hold in memory before it is written.
+	MemTableBytes int64
+	// ReserveBytes of the disk (at most 2 % of it) stay free: a batch that would need them is refused.
+	ReserveBytes int64
+	// VerifyBytes of stored files are read and checked at Open, all copies together. The rest is checked when it is read.
+	VerifyBytes int64
+	// KeepCheckpoints is how many checkpoints each copy keeps.
+	KeepCheckpoints int
+	// OpenFiles bounds the table files that are held open.
+	OpenFiles int
+	// Compactions is how many may run at once, all copies together (default: half of the processors, at least one).
+	Compactions int
+	Logger      hclog.Logger
+
+	fs vfs.FS // tests put faults in between
+}
+
+func (o Options) withDefaults() Options {
+	set := func(v *int64, d int64) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	set(&o.CacheBytes, DefaultCacheBytes)
+	set(&o.MemTableBytes, DefaultMemTableBytes)
+	set(&o.ReserveBytes, DefaultReserveBytes)
+	set(&o.VerifyBytes, DefaultVerifyBytes)
+	if o.KeepCheckpoints == 0 {
+		o.KeepCheckpoints = DefaultKeepCheckpoints
+	}
+	if o.OpenFiles == 0 {
+		o.OpenFiles = DefaultOpenFiles
+	}
+	if o.Compactions == 0 {
+		o.Compactions = max(1, runtime.GOMAXPROCS(0)/2)
+	}
+	if o.Logger == nil {
+		o.Logger = hclog.NewNullLogger()
+	}
+	if o.fs == nil {
+		o.fs = vfs.Default
+	}
+	return o
+}
+
+// Store is the folder with all copies of one indexer. Its methods may be called from any goroutine.
+type Store struct {
+	opts Options
+	fs   vfs.FS
+	log  hclog.Logger
+	res  *resources
+	lock io.Closer
+
+	mu      sync.Mutex
+	copies  map[index.CopyID]*Slice
+	damaged []Damage
+	closed  bool
+}
+
+// Damage is a copy's folder that says nothing about itself any more. Create of that copy replaces it.
+type Damage struct {
+	Folder string
+	Err    error
+}
+
+const lockName = "LOCK"
+
+// Open opens the folder and every copy in it. Each copy is at the last batch that was durable; a damaged one is at its
+// newest good checkpoint, or empty: see (*Slice).Recovery. An error means that the folder cannot be used at all: it
+// wraps ErrLocked, ErrIO, or names the copy that cannot be read for a reason other than damage.
+func Open(o Options) (*Store, error) {
+	o = o.withDefaults()
+	if o.Dir == "" {
+		return nil, fmt.Errorf("%w: no folder for index data", ErrInvalid)
+	}
+	if err := o.fs.MkdirAll(o.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("%w: create %s: %w", ErrIO, o.Dir, err)
+	}
+	lock, err := o.fs.Lock(o.fs.PathJoin(o.Dir, lockName))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s (stop the other indexer, or give this one its own folder): %w", ErrLocked, o.Dir, err)
+	}
+	// Memtables are charged to the cache, so that it gets their room on top.
+	cache := pebble.NewCache(o.CacheBytes + o.MemTableBytes)
+	s := &Store{
+		opts: o, fs: o.fs, log: o.Logger, lock: lock, copies: map[index.CopyID]*Slice{},
+		res: &resources{
+			fs: o.fs, cache: cache, files: pebble.NewFileCache(max(1, o.Compactions), o.OpenFiles),
+			compactions: newCompactions(o.Compactions), memory: newMemory(o.MemTableBytes), logger: o.Logger,
+			space: &space{fs: o.fs, dir: o.Dir, reserve: o.ReserveBytes},
+		},
+	}
+	if err := s.openAll(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// openAll opens the copies, after removing what an interrupted Drop or Create left.
+func (s *Store) openAll() error {
+	names, err := s.fs.List(s.opts.Dir)
+	if err != nil {
+		return fmt.Errorf("%w: list %s: %w", ErrIO, s.opts.Dir, err)
+	}
+	slices.Sort(names)
+	var found []string
+	for _, name := range names {
+		dir := s.fs.PathJoin(s.opts.Dir, name)
+		switch _, err := index.ParseID(name); {
+		case strings.HasSuffix(name, tmpSuffix) || err == nil && exists(s.fs, s.fs.PathJoin(dir, droppedName)):
+			if err := s.fs.RemoveAll(dir); err != nil {
+				return fmt.Errorf("%w: remove %s: %w", ErrIO, dir, err)
+			}
+		case err == nil:
+			found = append(found, dir)
+		}
+	}
+	budget := s.opts.VerifyBytes
+	for _, dir := range found {
+		slice, read, err := openSlice(s, dir, s.res.memory.share(len(found)), budget)
+		budget -= read
+		var corrupt *CorruptError
+		if errors.As(err, &corrupt) {
+			s.log.Error("a copy's folder is damaged beyond its name; it must be built again", "folder", dir, "error", err)
+			s.damaged = append(s.damaged, Damage{dir, err})
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		s.copies[slice.meta.Copy] = slice
+	}
+	return nil
+}
+
+// Damaged lists the folders that Open could not make a copy of.
+func (s *Store) Damaged() []Damage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.damaged)
+}
+
+// Slices lists the copies, ordered by id.
+func (s *Store) Slices() []*Slice {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*Slice, 0, len(s.copies))
+	for _, c := range s.copies {
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b *Slice) int { return int(int64(a.meta.Copy - b.meta.Copy)) })
+	return all
+}
+
+// Slice gives one copy.
+func (s *Store) Slice(id index.CopyID) (*Slice, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, ok := s.copies[id]
+	return c, ok
+}
+
+// Create makes an empty copy. It is durable when Create returns. Errors wrap ErrExists, ErrInvalid, ErrDiskFull, ErrIO.
+func (s *Store) Create(m Meta) (*Slice, error) {
+	if err := m.check(); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return nil, fmt.Errorf("create copy %s: store %s: %w", m.Copy, s.opts.Dir, ErrClosed)
+	}
+	if _, ok := s.copies[m.Copy]; ok {
+		return nil, fmt.Errorf("%w: copy %s in %s", ErrExists, m.Copy, s.opts.Dir)
+	}
+	dir := s.fs.PathJoin(s.opts.Dir, m.Copy.String())
+	if i := slices.IndexFunc(s.damaged, func(d Damage) bool { return d.Folder == dir }); i >= 0 {
+		if err := s.fs.RemoveAll(dir); err != nil {
+			return nil, fmt.Errorf("%w: remove damaged %s: %w", ErrIO, dir, err)
+		}
+		s.damaged = slices.Delete(s.damaged, i, i+1)
+	} else if exists(s.fs, dir) {
+		return nil, fmt.Errorf("%w: copy %s is being removed from %s", ErrExists, m.Copy, s.opts.Dir)
+	}
+	if err := s.res.space.room(minMemTable); err != nil {
+		return nil, err
+	}
+	slice, err := createSlice(s, dir, m, s.res.memory.share(len(s.copies)+1))
+	if err != nil {
+		return nil, err
+	}
+	s.copies[m.Copy] = slice
+	return slice, nil
+}
+
+// Drop removes a copy. When it returns the copy is gone for good, also after a crash; its room is free as soon as the
+// last snapshot of it is closed. Dropping a copy that is not there is an error wrapping ErrNotFound.
+func (s *Store) Drop(id index.CopyID) error {
+	s.mu.Lock()
+	slice, ok := s.copies[id]
+	if !ok {
+		s.mu.Unlock()
+		return fmt.Errorf("copy %s in %s: %w", id, s.opts.Dir, ErrNotFound)
+	}
+	err := writeSynced(s.fs, s.fs.PathJoin(slice.dir, droppedName), nil)
+	if err == nil {
+		err = syncDir(s.fs, slice.dir)
+	}
+	if err != nil {
+		s.mu.Unlock()
+		return classify(id, slice.dir, err)
+	}
+	delete(s.copies, id)
+	s.mu.Unlock()
+	return slice.end(true)
+}
+
+// Close closes every copy, writing what is in memory, and gives the folder free. Snapshots that are still open are
+// named in the error; their copies are closed with the last of them.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	all := s.copies
+	s.copies = map[index.CopyID]*Slice{}
+	s.mu.Unlock()
+	var errs []error
+	for _, c := range all {
+		errs = append(errs, c.end(false))
+	}
+	s.res.files.Unref()
+	s.res.cache.Unref()
+	return errors.Join(append(errs, s.lock.Close())...)
+}
