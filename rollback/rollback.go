@@ -1,0 +1,281 @@
+// Package rollback decides what happens when KV lost history (IM-23): how far each position is still valid, which
+// snapshot a slice goes back to, how far the stability timestamp rewinds, and which step a bucket's rollback takes next.
+//
+// What it promises: nothing that is still on KV's branch is given up; a slice goes back to the newest state that is
+// valid, and to zero only where none is; each step can be computed again from what is committed and from answers, so
+// that a new leader goes on where the old one stopped.
+//
+// What it never does: send, store, or read a clock. The context is in the StateContext; answers are inputs.
+package rollback
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// Step of a bucket's rollback context.
+type Step uint8
+
+// The steps (timestamps.md): each is committed, guarded by the one before.
+const (
+	None     Step = iota // no rollback
+	Started              // streams are stopped, scans that wait fail
+	Prepare              // the failover timestamp and logs are committed; indexers say what they would restore
+	Restart              // the restart timestamp is committed; indexers are commanded
+	Rollback             // all have gone back; streams start at the restart timestamp
+)
+
+// ErrStep is wrapped when one step may not follow another.
+var ErrStep = errors.New("illegal rollback step")
+
+// String gives the word used in status and in the StateContext.
+func (s Step) String() string {
+	switch s {
+	case None:
+		return "none"
+	case Started:
+		return "started"
+	case Prepare:
+		return "prepare"
+	case Restart:
+		return "restart"
+	case Rollback:
+		return "rollback"
+	}
+	return fmt.Sprintf("step(%d)", s)
+}
+
+// CheckNext gives an error wrapping ErrStep unless `to` may follow s: the next one in order, or started again.
+func (s Step) CheckNext(to Step) error {
+	if s <= Rollback && (to == (s+1)%(Rollback+1) || to == Started) {
+		return nil
+	}
+	return fmt.Errorf("%w: from %s to %s", ErrStep, s, to)
+}
+
+// Hold is a state that a slice can be in or go back to, for one vbucket: its live state, a snapshot, a checkpoint.
+type Hold struct {
+	Reach uint64                // highest seqno, window end or floor that it may reflect
+	Log   timestamp.FailoverLog // under which it was taken
+}
+
+// Valid is the branch rule: everything that the state may reflect is on the producer's branch. A state that reflects
+// nothing is always valid.
+func (h Hold) Valid(producer timestamp.FailoverLog) bool {
+	return h.Reach == 0 || h.Reach <= h.Log.Common(producer)
+}
+
+// Zero says that no state is valid: the vbucket's range is deleted and streamed again.
+const Zero = -1
+
+// Choose gives the first state, of those ordered newest first, that is valid on the producer's log, or Zero.
+func Choose(newestFirst []Hold, producer timestamp.FailoverLog) int {
+	for i, h := range newestFirst {
+		if h.Valid(producer) {
+			return i
+		}
+	}
+	return Zero
+}
+
+// Failover gives the failover timestamp: per vbucket min(current, the highest seqno that its branch shares with KV's).
+// logs has one failover log per vbucket.
+func Failover(current timestamp.Vector, logs []timestamp.FailoverLog) (timestamp.Vector, error) {
+	if err := current.Check(len(logs)); err != nil {
+		return timestamp.Vector{}, err
+	}
+	f := timestamp.New(current.Len())
+	for v, log := range logs {
+		at := current.At(v)
+		f.Set(v, on(log, min(at.Seqno, log.ValidUpTo(at.VBUUID))))
+	}
+	return f, nil
+}
+
+// Rewind gives the stability timestamp from which the bucket goes on: nowhere above s, and on KV's branch everywhere.
+func Rewind(s wire.Stability, logs []timestamp.FailoverLog) (timestamp.Vector, error) {
+	if err := s.Vector.Check(len(logs)); err != nil {
+		return timestamp.Vector{}, err
+	}
+	r := timestamp.New(s.Vector.Len())
+	for v, log := range logs {
+		at := s.Vector.At(v)
+		shared := log.ValidUpTo(at.VBUUID)
+		if v < len(s.Logs) {
+			shared = max(shared, s.Logs[v].Common(log))
+		}
+		r.Set(v, on(log, min(at.Seqno, shared)))
+	}
+	return r, nil
+}
+
+// on names a seqno by the branch that it lies on.
+func on(log timestamp.FailoverLog, seqno uint64) timestamp.Position {
+	if seqno == 0 {
+		return timestamp.Position{}
+	}
+	branch := log.Covering(seqno)
+	if branch == 0 && len(log) > 0 {
+		branch = log[len(log)-1].VBUUID
+	}
+	return timestamp.Position{VBUUID: branch, Seqno: seqno}
+}
+
+// Context is what is committed of a bucket's rollback, and what it started from.
+type Context struct {
+	ID        uint64
+	Step      Step
+	Stability wire.Stability          // the last one before
+	Current   timestamp.Vector        // the newest mutation timestamp known
+	Logs      []timestamp.FailoverLog // per vbucket; KV's from Prepare on, before it what was known
+	Revisions []timestamp.MapRevision // per vbucket, of Logs
+	Restart   timestamp.Vector        // from Restart on
+}
+
+// Answers is what came in since the step was entered.
+type Answers struct {
+	Projectors []index.ProjectorID // that are alive
+	Nodes      []index.NodeID      // indexers of the bucket that are alive
+	Logs       map[index.ProjectorID][]wire.VBucketLog
+	Prepared   map[index.NodeID]wire.RollbackReply // to step prepare
+	Done       map[index.NodeID]wire.RollbackReply // to step rollback
+	// Late: patience is over, those who have not answered do not count. They compare logs when they come back.
+	Late bool
+}
+
+// Decision is what to do now.
+type Decision struct {
+	// AskLogs, AskPrepare and AskDo list who has to be asked (again); asking is idempotent.
+	AskLogs    []index.ProjectorID
+	AskPrepare []index.NodeID
+	AskDo      []index.NodeID
+	// Advance says that To is to be committed, with the fields that belong to it.
+	Advance   bool
+	To        Step
+	Logs      []timestamp.FailoverLog // To Prepare
+	Revisions []timestamp.MapRevision // To Prepare
+	Failover  timestamp.Vector        // To Prepare
+	Restart   timestamp.Vector        // To Restart
+	Stability timestamp.Vector        // To None
+	// Reason says what a step still waits for.
+	Reason string
+}
+
+// Next gives the next thing to do for a context. It is the whole machine: started → prepare → restart → rollback → none.
+func Next(c Context, a Answers) (Decision, error) {
+	n := c.Stability.Vector.Len()
+	if len(c.Logs) != n || len(c.Revisions) != n {
+		return Decision{}, fmt.Errorf("%w: %d logs and %d revisions for %d vbuckets", ErrStep, len(c.Logs), len(c.Revisions), n)
+	}
+	switch c.Step {
+	case None:
+		return Decision{}, nil
+	case Started:
+		return c.started(a)
+	case Prepare:
+		return c.prepare(a)
+	case Restart:
+		return c.restart(a)
+	case Rollback:
+		to, err := Rewind(c.Stability, c.Logs)
+		return Decision{Advance: true, To: None, Stability: to}, err
+	}
+	return Decision{}, fmt.Errorf("%w: %s is unknown", ErrStep, c.Step)
+}
+
+// started waits for the failover logs of every vbucket, under maps no older than those known.
+func (c Context) started(a Answers) (Decision, error) {
+	var d Decision
+	for _, p := range a.Projectors {
+		if _, ok := a.Logs[p]; !ok {
+			d.AskLogs = append(d.AskLogs, p)
+		}
+	}
+	if len(d.AskLogs) > 0 && !a.Late {
+		d.Reason = "waiting for failover logs"
+		return d, nil
+	}
+	logs, revisions := slices.Clone(c.Logs), slices.Clone(c.Revisions)
+	found := make([]bool, len(logs))
+	for _, answer := range a.Logs {
+		for _, g := range answer {
+			v := int(g.VBucket)
+			if v >= len(logs) || len(g.Log) == 0 || g.Revision.Compare(revisions[v]) < 0 || found[v] && g.Revision == revisions[v] {
+				continue
+			}
+			logs[v], revisions[v], found[v] = g.Log, g.Revision, true
+		}
+	}
+	if v := slices.Index(found, false); v >= 0 {
+		d.Reason = fmt.Sprintf("no projector hosts vbucket %d under the newest vbucket map", v)
+		d.AskLogs = a.Projectors
+		return d, nil
+	}
+	failover, err := Failover(c.Current, logs)
+	if err != nil {
+		return Decision{}, err
+	}
+	return Decision{Advance: true, To: Prepare, Logs: logs, Revisions: revisions, Failover: failover}, nil
+}
+
+// prepare waits for what each indexer would restore; the smallest is the restart timestamp.
+func (c Context) prepare(a Answers) (Decision, error) {
+	d, again := wait(a.Nodes, a.Prepared)
+	d.AskPrepare, d.AskDo = d.AskDo, nil
+	if again {
+		return Decision{Advance: true, To: Started, Reason: "an indexer knows a newer failover log"}, nil
+	}
+	if len(d.AskPrepare) > 0 && !a.Late {
+		return d, nil
+	}
+	restart := timestamp.New(len(c.Logs))
+	for v := range c.Logs {
+		restart.Seqnos[v] = timestamp.Infinity
+	}
+	for _, r := range a.Prepared {
+		for _, p := range r.Restart {
+			if v := int(p.VBucket); v < len(c.Logs) && p.Participant {
+				restart.Seqnos[v] = min(restart.Seqnos[v], p.HW)
+			}
+		}
+	}
+	for v, log := range c.Logs {
+		if restart.Seqnos[v] == timestamp.Infinity {
+			restart.Seqnos[v] = 0
+		}
+		restart.Set(v, on(log, restart.Seqnos[v]))
+	}
+	return Decision{Advance: true, To: Restart, Restart: restart}, nil
+}
+
+// restart waits until all indexers have gone back.
+func (c Context) restart(a Answers) (Decision, error) {
+	d, again := wait(a.Nodes, a.Done)
+	if again {
+		return Decision{Advance: true, To: Started, Reason: "an indexer knows a newer failover log"}, nil
+	}
+	if len(d.AskDo) > 0 && !a.Late {
+		return d, nil
+	}
+	return Decision{Advance: true, To: Rollback}, nil
+}
+
+// wait gives who has to be asked still, and whether somebody wants to start again.
+func wait(nodes []index.NodeID, answers map[index.NodeID]wire.RollbackReply) (d Decision, again bool) {
+	for _, n := range nodes {
+		r, ok := answers[n]
+		if !ok {
+			d.AskDo = append(d.AskDo, n)
+		}
+		again = again || ok && r.Stale
+	}
+	if len(d.AskDo) > 0 {
+		d.Reason = "waiting for indexers"
+	}
+	return d, again
+}

@@ -1,0 +1,187 @@
+package rollback
+
+import (
+	"errors"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+func log(pairs ...uint64) (l timestamp.FailoverLog) {
+	for i := 0; i+1 < len(pairs); i += 2 {
+		l = append(l, timestamp.LogEntry{VBUUID: pairs[i], Seqno: pairs[i+1]})
+	}
+	return l
+}
+
+const a, b, c, x = 0xA, 0xB, 0xC, 0x99
+
+// TestBranchRule is the example of the design: branch C began at 500, B covers 300 to 500, A 0 to 300.
+func TestBranchRule(t *testing.T) {
+	kv := log(c, 500, b, 300, a, 0)
+	for _, tc := range []struct {
+		name string
+		h    Hold
+		ok   bool
+	}{
+		{"on A beyond its end", Hold{350, log(a, 0)}, false},
+		{"on A up to its end", Hold{300, log(a, 0)}, true},
+		{"on B, continues on C", Hold{450, log(b, 300, a, 0)}, true},
+		{"where C began", Hold{500, log(b, 300, a, 0)}, true},
+		{"on C", Hold{9000, log(c, 500, b, 300, a, 0)}, true},
+		{"on a branch that KV never had", Hold{1, log(x, 0)}, false},
+		{"nothing at all", Hold{0, log(x, 0)}, true},
+		{"a lost branch that left B at 400", Hold{420, log(x, 400, b, 300, a, 0)}, false},
+		{"the same, before it left", Hold{390, log(x, 400, b, 300, a, 0)}, true},
+	} {
+		if got := tc.h.Valid(kv); got != tc.ok {
+			t.Errorf("%s: valid %v, want %v", tc.name, got, tc.ok)
+		}
+	}
+}
+
+func TestChoose(t *testing.T) {
+	kv := log(b, 6, a, 0)
+	// 4 out of a window (0,10] reaches 10: something at 2 may have been hidden by a lost 9.
+	if got := Choose([]Hold{{12, log(a, 0)}, {10, log(a, 0)}, {6, log(a, 0)}, {3, log(a, 0)}}, kv); got != 2 {
+		t.Errorf("chose %d, want the newest valid one, 2", got)
+	}
+	if got := Choose([]Hold{{12, log(a, 0)}, {10, log(a, 0)}}, kv); got != Zero {
+		t.Errorf("chose %d, want zero", got)
+	}
+}
+
+func TestSteps(t *testing.T) {
+	legal := map[[2]Step]bool{{None, Started}: true, {Started, Prepare}: true, {Prepare, Restart}: true, {Restart, Rollback}: true,
+		{Rollback, None}: true, {Started, Started}: true, {Prepare, Started}: true, {Restart, Started}: true, {Rollback, Started}: true}
+	for from := None; from <= Rollback+1; from++ {
+		for to := None; to <= Rollback+1; to++ {
+			err := from.CheckNext(to)
+			if (err == nil) != legal[[2]Step{from, to}] {
+				t.Errorf("%s to %s: %v", from, to, err)
+			}
+			if err != nil && !errors.Is(err, ErrStep) {
+				t.Errorf("%v does not wrap ErrStep", err)
+			}
+		}
+	}
+}
+
+// context is a bucket of two vbuckets: the first lost everything above 60 of branch A.
+func context(step Step) Context {
+	s := timestamp.New(2)
+	s.Set(0, timestamp.Position{VBUUID: a, Seqno: 80})
+	s.Set(1, timestamp.Position{VBUUID: b, Seqno: 10})
+	cur := s.Clone()
+	cur.Seqnos[0], cur.Seqnos[1] = 90, 15
+	return Context{ID: 1, Step: step, Current: cur, Revisions: []timestamp.MapRevision{{Rev: 3}, {Rev: 3}},
+		Logs:      []timestamp.FailoverLog{log(a, 0), log(b, 0)},
+		Stability: wire.Stability{Vector: s, Logs: []timestamp.FailoverLog{log(a, 0), log(b, 0)}}}
+}
+
+func TestMachine(t *testing.T) {
+	ctx := context(Started)
+	ans := Answers{Projectors: []index.ProjectorID{"p1", "p2"}, Nodes: []index.NodeID{1, 2}, Logs: map[index.ProjectorID][]wire.VBucketLog{},
+		Prepared: map[index.NodeID]wire.RollbackReply{}, Done: map[index.NodeID]wire.RollbackReply{}}
+	next := func() Decision {
+		t.Helper()
+		d, err := Next(ctx, ans)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	if d := next(); d.Advance || len(d.AskLogs) != 2 {
+		t.Fatalf("without logs: %+v", d)
+	}
+	// A stale node shows an old log of vbucket 0: it does not count, even when it is the only one.
+	ans.Logs["p1"] = []wire.VBucketLog{{VBucket: 0, Log: log(a, 0), Revision: timestamp.MapRevision{Rev: 2}}}
+	ans.Logs["p2"] = []wire.VBucketLog{{VBucket: 1, Log: log(b, 0), Revision: timestamp.MapRevision{Rev: 3}}}
+	if d := next(); d.Advance || d.Reason == "" {
+		t.Fatalf("with a stale log: %+v", d)
+	}
+	ans.Logs["p2"] = append(ans.Logs["p2"], wire.VBucketLog{VBucket: 0, Log: log(c, 60, a, 0), Revision: timestamp.MapRevision{Rev: 4}})
+	d := next()
+	if !d.Advance || d.To != Prepare || d.Failover.At(0) != (timestamp.Position{VBUUID: c, Seqno: 60}) || d.Failover.Seqnos[1] != 15 {
+		t.Fatalf("with all logs: %+v", d)
+	}
+	ctx.Step, ctx.Logs, ctx.Revisions = d.To, d.Logs, d.Revisions
+	ans.Prepared[1] = wire.RollbackReply{Restart: []wire.PollPosition{{VBucket: 0, Participant: true, HW: 55}, {VBucket: 1, Participant: true, HW: 12}}}
+	if d := next(); d.Advance || len(d.AskPrepare) != 1 || d.AskPrepare[0] != 2 {
+		t.Fatalf("one prepared: %+v", d)
+	}
+	ans.Prepared[2] = wire.RollbackReply{Stale: true}
+	if d := next(); !d.Advance || d.To != Started {
+		t.Fatalf("one knows a newer log: %+v", d)
+	}
+	ans.Prepared[2] = wire.RollbackReply{Restart: []wire.PollPosition{{VBucket: 0, Participant: true, HW: 50}, {VBucket: 1}}}
+	d = next()
+	if !d.Advance || d.To != Restart || d.Restart.At(0) != (timestamp.Position{VBUUID: a, Seqno: 50}) || d.Restart.Seqnos[1] != 12 {
+		t.Fatalf("both prepared: %+v", d)
+	}
+	ctx.Step, ctx.Restart = d.To, d.Restart
+	if d := next(); d.Advance || len(d.AskDo) != 2 {
+		t.Fatalf("nobody done: %+v", d)
+	}
+	ans.Late = true // indexer 2 does not come back: it compares logs when it does
+	ans.Done[1] = wire.RollbackReply{}
+	if d = next(); !d.Advance || d.To != Rollback {
+		t.Fatalf("patience is over: %+v", d)
+	}
+	ctx.Step = d.To
+	d = next()
+	if !d.Advance || d.To != None || d.Stability.At(0) != (timestamp.Position{VBUUID: c, Seqno: 60}) || d.Stability.Seqnos[1] != 10 {
+		t.Fatalf("the end: %+v", d)
+	}
+	ctx.Logs = nil
+	if _, err := Next(ctx, ans); !errors.Is(err, ErrStep) {
+		t.Fatalf("a context without logs: %v", err)
+	}
+}
+
+// TestRewindNeverRises: whatever the logs say, nothing rises, and what remains is on KV's branch.
+func TestRewindNeverRises(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var logs, own []timestamp.FailoverLog
+		s := timestamp.New(3)
+		for v := range 3 {
+			genLog := func(name string) timestamp.FailoverLog {
+				n := rapid.IntRange(1, 4).Draw(t, name)
+				seqs := rapid.SliceOfNDistinct(rapid.Uint64Range(1, 50), n-1, n-1, rapid.ID[uint64]).Draw(t, name+" seqnos")
+				uuids := rapid.SliceOfNDistinct(rapid.Uint64Range(1, 6), n, n, rapid.ID[uint64]).Draw(t, name+" branches")
+				l := timestamp.FailoverLog{{VBUUID: uuids[0]}}
+				for at := uint64(1); at <= 50; at++ {
+					for _, q := range seqs {
+						if q == at {
+							l = append(timestamp.FailoverLog{{VBUUID: uuids[len(l)], Seqno: at}}, l...)
+						}
+					}
+				}
+				return l
+			}
+			logs, own = append(logs, genLog("kv")), append(own, genLog("own"))
+			at := rapid.Uint64Range(0, 60).Draw(t, "at")
+			s.Set(v, timestamp.Position{VBUUID: own[v].Covering(at), Seqno: at})
+		}
+		r, err := Rewind(wire.Stability{Vector: s, Logs: own}, logs)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := Rewind(wire.Stability{Vector: r, Logs: logs}, logs)
+		if err != nil || !again.Equal(r) {
+			t.Fatalf("rewound twice: %v, %v, %v", r, again, err)
+		}
+		for v := range 3 {
+			if r.Seqnos[v] > s.Seqnos[v] {
+				t.Fatalf("vbucket %d rose from %d to %d", v, s.Seqnos[v], r.Seqnos[v])
+			}
+			if !logs[v].Valid(r.VBUUIDs[v], r.Seqnos[v]) {
+				t.Fatalf("vbucket %d at %v is not on %v", v, r.At(v), logs[v])
+			}
+		}
+	})
+}
