@@ -70,7 +70,7 @@ func (e *encoder) value(dst []byte, i, depth int) ([]byte, int) {
 	case 'f':
 		return e.literal(dst, i, "false", False)
 	}
-	end, integer := scanNumber(e.text, i)
+	end, integer := ScanNumber(e.text, i)
 	if end == i {
 		return e.fail(dst, i, "no value"), i
 	}
@@ -87,7 +87,7 @@ func (e *encoder) literal(dst []byte, i int, word string, kind Kind) ([]byte, in
 func (e *encoder) string(dst []byte, i int) ([]byte, int) {
 	end, plain := ScanString(e.text, i+1)
 	if end < 0 {
-		return e.fail(dst, i, "a string without end or with a control character"), i
+		return e.fail(dst, i, "a string without end, with a control character or a wrong escape"), i
 	}
 	body := e.text[i+1 : end]
 	dst = append(dst, byte(String))

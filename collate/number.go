@@ -95,7 +95,7 @@ func AppendInt64(dst []byte, v int64) []byte {
 
 // AppendNumber appends a number given by its JSON text. The error wraps ErrJSON, and dst is then unchanged.
 func AppendNumber(dst, text []byte) ([]byte, error) {
-	end, integer := scanNumber(text, 0)
+	end, integer := ScanNumber(text, 0)
 	if end != len(text) || end == 0 {
 		return dst, fmt.Errorf("%w: %q is no number", ErrJSON, clip(text))
 	}

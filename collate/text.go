@@ -14,8 +14,8 @@ const (
 )
 
 // ScanString looks for the end of a JSON string whose opening quote stands before text[i]. It gives the index of the
-// closing quote, or -1 if there is none or a control character stands before it. Plain tells that the body is ASCII
-// without escapes, and so already what it means; otherwise only AppendUnquoted tells whether its escapes are right.
+// closing quote, or -1 if there is none, or a control character or a wrong escape stands before it. Plain tells that the
+// body is ASCII without escapes, and so already what it means; otherwise AppendUnquoted tells.
 func ScanString(text []byte, i int) (end int, plain bool) {
 	plain = true
 	for {
@@ -37,7 +37,11 @@ func ScanString(text []byte, i int) (end int, plain bool) {
 			return i, plain
 		case c == '\\':
 			plain = false
-			i += 2
+			_, n := unescape(text[i:])
+			if n == 0 {
+				return -1, false
+			}
+			i += n
 		case c < 0x20:
 			return -1, false
 		case c >= utf8.RuneSelf:
@@ -133,9 +137,9 @@ func hex4(b []byte) (r rune) {
 	return r
 }
 
-// scanNumber gives the index after the number that begins at text[i], and whether it has neither fraction nor exponent.
+// ScanNumber gives the index after the number that begins at text[i], and whether it has neither fraction nor exponent.
 // What is no number ends at i.
-func scanNumber(text []byte, i int) (end int, integer bool) {
+func ScanNumber(text []byte, i int) (end int, integer bool) {
 	start := i
 	if i < len(text) && text[i] == '-' {
 		i++

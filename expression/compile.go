@@ -1,0 +1,339 @@
+package expression
+
+import (
+	"bytes"
+	"fmt"
+
+	"tidemark/collate"
+	"tidemark/index"
+)
+
+// Source is what a Program evaluates for one index.
+type Source struct {
+	Keys      []index.KeyExpr
+	Where     string
+	IsPrimary bool
+}
+
+// SourceOf gives the source of a definition.
+func SourceOf(d *index.Definition) Source {
+	return Source{Keys: d.Keys, Where: d.Where, IsPrimary: d.IsPrimary}
+}
+
+// Limits bound what one document may cost an index.
+type Limits struct {
+	// KeyBytes is the most bytes of one composite key as it is stored. A longer one is left out and counts as an error.
+	KeyBytes int
+}
+
+// DefaultKeyBytes is the limit of a key where none is given.
+const DefaultKeyBytes = 4096
+
+// MaxSources limits how many indexes one Program evaluates.
+const MaxSources = 10000
+
+// Program evaluates all indexes of a bucket. It is immutable, so that any number of goroutines may share it, each with
+// its own Scratch.
+type Program struct {
+	root    *node
+	slots   int
+	sources []source
+	wheres  []evaluator // each different predicate once
+	limits  Limits
+}
+
+// source is a compiled Source.
+type source struct {
+	primary    bool
+	where      int // in Program.wheres; -1: none
+	components []component
+}
+
+// component is one part of a key: a place in the document, or an expression.
+type component struct {
+	slot int // -1: eval
+	eval evaluator
+	desc bool
+}
+
+// value is what an expression gives. Data is the JSON text of a number, array or object, and what a string means.
+type value struct {
+	kind collate.Kind
+	data []byte
+}
+
+type evaluator func(s *Scratch) value
+
+// Compile makes the Program for the indexes of a bucket, with the default limits. Source i of the Program's results is
+// sources[i]. The error wraps ErrDefinition and names the source; if an expression is at fault it also is a *SyntaxError.
+func Compile(sources []Source) (*Program, error) {
+	return CompileLimits(sources, Limits{})
+}
+
+// CompileLimits is Compile with other limits; zero stands for the default.
+func CompileLimits(sources []Source, limits Limits) (*Program, error) {
+	if limits.KeyBytes <= 0 {
+		limits.KeyBytes = DefaultKeyBytes
+	}
+	if len(sources) > MaxSources {
+		return nil, fmt.Errorf("%w: %d indexes on one bucket, at most %d are evaluated", ErrDefinition, len(sources), MaxSources)
+	}
+	c := compiler{root: &node{slot: -1}, wanted: map[*node]bool{}, wheres: map[string]int{}}
+	parsed := make([]parsedSource, len(sources))
+	for i, s := range sources {
+		var err error
+		if parsed[i], err = c.parse(s); err != nil {
+			return nil, fmt.Errorf("%w: index %d of the bucket: %w", ErrDefinition, i, err)
+		}
+	}
+	// All paths are known now, so that slots have their numbers and closures can hold them.
+	p := &Program{root: c.root, slots: c.root.number(0, c.wanted), limits: limits, sources: make([]source, len(sources))}
+	for _, x := range c.predicates {
+		p.wheres = append(p.wheres, c.compile(x))
+	}
+	for i, s := range parsed {
+		out := source{primary: sources[i].IsPrimary, where: s.where}
+		for k, x := range s.keys {
+			component := component{slot: -1, desc: sources[i].Keys[k].Desc}
+			if path, ok := x.(*Path); ok {
+				component.slot = c.root.add(path.Steps).slot
+			} else {
+				component.eval = c.compile(x)
+			}
+			out.components = append(out.components, component)
+		}
+		p.sources[i] = out
+	}
+	return p, nil
+}
+
+// Sources tells how many indexes the Program evaluates.
+func (p *Program) Sources() int { return len(p.sources) }
+
+type parsedSource struct {
+	keys  []Expr
+	where int
+}
+
+type compiler struct {
+	root       *node
+	wanted     map[*node]bool
+	wheres     map[string]int // by canonical text
+	predicates []Expr
+}
+
+// parse reads the expressions of a source and notes their paths.
+func (c *compiler) parse(s Source) (out parsedSource, err error) {
+	out.where = -1
+	if s.IsPrimary {
+		if len(s.Keys) > 0 || s.Where != "" {
+			return out, fmt.Errorf("a primary index takes neither key expressions nor WHERE")
+		}
+		return out, nil
+	}
+	if len(s.Keys) == 0 || len(s.Keys) > MaxKeys {
+		return out, fmt.Errorf("%d key expressions, expected 1 to %d", len(s.Keys), MaxKeys)
+	}
+	for i, k := range s.Keys {
+		x, err := ParseExpression(k.Expr)
+		if err != nil {
+			return out, fmt.Errorf("key expression %d: %w", i+1, err)
+		}
+		c.paths(x)
+		out.keys = append(out.keys, x)
+	}
+	if s.Where == "" {
+		return out, nil
+	}
+	x, err := ParseExpression(s.Where)
+	if err != nil {
+		return out, fmt.Errorf("WHERE: %w", err)
+	}
+	text := x.String()
+	where, known := c.wheres[text]
+	if !known {
+		where = len(c.predicates)
+		c.wheres[text] = where
+		c.predicates = append(c.predicates, x)
+		c.paths(x)
+	}
+	out.where = where
+	return out, nil
+}
+
+// paths puts the paths of an expression into the tree.
+func (c *compiler) paths(x Expr) {
+	switch x := x.(type) {
+	case *Path:
+		c.wanted[c.root.add(x.Steps)] = true
+	case *Compare:
+		c.paths(x.L)
+		c.paths(x.R)
+	case *Logic:
+		for _, o := range x.Operands {
+			c.paths(o)
+		}
+	case *Not:
+		c.paths(x.X)
+	case *Minus:
+		c.paths(x.X)
+	case *Is:
+		c.paths(x.X)
+	}
+}
+
+// compile makes an evaluator. Slots have been numbered.
+func (c *compiler) compile(x Expr) evaluator {
+	switch x := x.(type) {
+	case *Literal:
+		v := value{kind: x.Kind, data: []byte(x.Text)}
+		return func(*Scratch) value { return v }
+	case *Path:
+		slot := c.root.add(x.Steps).slot
+		return func(s *Scratch) value { return s.at(slot) }
+	case *DocID:
+		return func(s *Scratch) value { return value{kind: collate.String, data: s.docID} }
+	case *Compare:
+		return c.compare(x)
+	case *Logic:
+		return c.logic(x)
+	case *Not:
+		inner := c.compile(x.X)
+		return func(s *Scratch) value {
+			k := inner(s).truth()
+			switch k {
+			case collate.True:
+				k = collate.False
+			case collate.False:
+				k = collate.True
+			}
+			return value{kind: k}
+		}
+	case *Minus:
+		inner := c.compile(x.X)
+		return func(s *Scratch) value { return s.negate(inner(s)) }
+	case *Is:
+		return c.is(x)
+	}
+	// The parser makes no other node.
+	return func(*Scratch) value { return value{kind: collate.Missing} }
+}
+
+func (c *compiler) is(x *Is) evaluator {
+	inner := c.compile(x.X)
+	yes, no := collate.True, collate.False
+	if x.Not {
+		yes, no = no, yes
+	}
+	what := x.What
+	return func(s *Scratch) value {
+		k := inner(s).kind
+		switch {
+		case what == collate.Null && k == collate.Missing:
+			return value{kind: collate.Missing}
+		case k == what, what == collate.True && k > collate.Null:
+			return value{kind: yes}
+		}
+		return value{kind: no}
+	}
+}
+
+// logic makes AND or OR: the first operand that decides ends it, else the weaker of what was undecided wins.
+func (c *compiler) logic(x *Logic) evaluator {
+	operands := make([]evaluator, len(x.Operands))
+	for i, o := range x.Operands {
+		operands[i] = c.compile(o)
+	}
+	decides, otherwise := collate.False, collate.True
+	strong, weak := collate.Missing, collate.Null // of these the strong one is the result
+	if x.Op == OpOr {
+		decides, otherwise = collate.True, collate.False
+		strong, weak = weak, strong
+	}
+	return func(s *Scratch) value {
+		result := otherwise
+		for _, o := range operands {
+			switch k := o(s).truth(); k {
+			case decides:
+				return value{kind: k}
+			case strong:
+				result = k
+			case weak:
+				if result != strong {
+					result = k
+				}
+			}
+		}
+		return value{kind: result}
+	}
+}
+
+// compare makes a comparison.
+func (c *compiler) compare(x *Compare) evaluator {
+	left, right := c.compile(x.L), c.compile(x.R)
+	holds := [3]bool{} // for less, equal, greater
+	switch x.Op {
+	case OpEqual:
+		holds[1] = true
+	case OpNotEqual:
+		holds[0], holds[2] = true, true
+	case OpLess:
+		holds[0] = true
+	case OpLessEqual:
+		holds[0], holds[1] = true, true
+	case OpGreater:
+		holds[2] = true
+	case OpGreaterEqual:
+		holds[1], holds[2] = true, true
+	}
+	return func(s *Scratch) value {
+		l, r := left(s), right(s)
+		switch {
+		case l.kind == collate.Missing || r.kind == collate.Missing:
+			return value{kind: collate.Missing}
+		case l.kind == collate.Null || r.kind == collate.Null:
+			return value{kind: collate.Null}
+		case holds[s.order(l, r)+1]:
+			return value{kind: collate.True}
+		}
+		return value{kind: collate.False}
+	}
+}
+
+// truth is the value as an operand of AND, OR and NOT.
+func (v value) truth() collate.Kind {
+	yes := true
+	switch v.kind {
+	case collate.Number:
+		yes = !isZero(v.data)
+	case collate.String:
+		yes = len(v.data) > 0
+	case collate.Array, collate.Object:
+		yes = !isHollow(v.data)
+	default:
+		return v.kind
+	}
+	if yes {
+		return collate.True
+	}
+	return collate.False
+}
+
+// isZero tells whether a number text is 0 in value, underflow included.
+func isZero(text []byte) bool {
+	var short [16]byte
+	key, err := collate.AppendNumber(short[:0], text)
+	return err == nil && bytes.Equal(key, zeroKey())
+}
+
+func zeroKey() []byte { return []byte{byte(collate.Number), 0x80, 0, 0, 0, 0, 0, 0, 0} }
+
+// isHollow tells whether the text of an array or object holds nothing.
+func isHollow(text []byte) bool {
+	for _, c := range text[1 : len(text)-1] {
+		if c != ' ' && c != '\n' && c != '\r' && c != '\t' {
+			return false
+		}
+	}
+	return true
+}

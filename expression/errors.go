@@ -1,0 +1,78 @@
+package expression
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+var (
+	// ErrSyntax matches (errors.Is) every *SyntaxError.
+	ErrSyntax = errors.New("syntax error")
+	// ErrUnsupported matches a *SyntaxError about something that the language has, but this version does not do.
+	ErrUnsupported = errors.New("not supported")
+	// ErrDefinition is wrapped when a definition cannot be compiled or normalized for another reason than its syntax.
+	ErrDefinition = errors.New("bad index definition")
+)
+
+// SyntaxError says what is wrong with a text, and where.
+type SyntaxError struct {
+	Line, Column int    // from 1; columns are characters
+	Message      string // what was found and what was expected
+	Text         string // the line it stands in
+	Unsupported  bool   // it is not wrong, but cannot be done
+}
+
+// Error shows the message and the line with a caret under the place.
+func (e *SyntaxError) Error() string {
+	shown, indent := e.window()
+	return fmt.Sprintf("line %d, column %d: %s\n  %s\n  %s^", e.Line, e.Column, e.Message, shown, indent)
+}
+
+// Is makes the error match the sentinels.
+func (e *SyntaxError) Is(target error) bool {
+	return target == ErrSyntax || target == ErrUnsupported && e.Unsupported
+}
+
+const (
+	windowBefore = 60 // characters of a long line shown before the place
+	windowAfter  = 40 // and from it on
+)
+
+// window cuts a long line around the place, and gives the space that brings the caret under it.
+func (e *SyntaxError) window() (shown, indent string) {
+	line := []rune(e.Text)
+	at := min(e.Column-1, len(line))
+	before, after := line[:at], line[at:]
+	if len(before) > windowBefore {
+		before = append([]rune("…"), before[len(before)-windowBefore+1:]...)
+	}
+	if len(after) > windowAfter {
+		after = append(append([]rune(nil), after[:windowAfter-1]...), '…')
+	}
+	blank := func(r rune) rune {
+		if r == '\t' {
+			return r
+		}
+		return ' '
+	}
+	return string(before) + string(after), strings.Map(blank, string(before))
+}
+
+// errorAt makes the error for byte offset pos of text.
+func errorAt(text string, pos int, unsupported bool, format string, args ...any) *SyntaxError {
+	pos = min(pos, len(text))
+	start := strings.LastIndexByte(text[:pos], '\n') + 1
+	line := text[start:]
+	if i := strings.IndexByte(line, '\n'); i >= 0 {
+		line = line[:i]
+	}
+	return &SyntaxError{
+		Line:        strings.Count(text[:start], "\n") + 1,
+		Column:      utf8.RuneCountInString(text[start:pos]) + 1,
+		Message:     fmt.Sprintf(format, args...),
+		Text:        strings.ToValidUTF8(strings.TrimSuffix(line, "\r"), "\ufffd"),
+		Unsupported: unsupported,
+	}
+}
