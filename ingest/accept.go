@@ -154,7 +154,9 @@ func (b *Bucket) begin(src Source, e *keyversion.Event) Verdict {
 	for _, c := range b.copies {
 		p := &c.parts[vb]
 		if !listed(g.Copies, c.id) {
-			p.sub, p.rejoin = false, false
+			if p.rejoin = false; p.sub {
+				b.reset(c, vb)
+			}
 		} else if p.restoring {
 			p.rejoin, p.rejoinLow = true, g.Purge
 		} else {

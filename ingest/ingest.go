@@ -119,13 +119,15 @@ type part struct {
 	log timestamp.FailoverLog // of what is held
 	// base and comp: received, and complete, on earlier streams; while sub is set the present stream's are added.
 	base, comp uint64
-	from       uint32 // epoch at which the queue starts for this copy
+	from       uint32 // epoch at which the queue starts for this copy, noQueue while no stream feeds it
 	sub        bool   // the present stream feeds it
 	tombs      bool   // tombstones may be stored
 	restoring  bool   // waits for Restored
 	rejoin     bool   // to be joined then
 	rejoinLow  uint64 // purge seqno to judge by then
 }
+
+const noQueue = ^uint32(0)
 
 // slice is one copy.
 type slice struct {
@@ -304,8 +306,7 @@ func (b *Bucket) receivedLog(p *part, vb int) timestamp.FailoverLog {
 // reset puts the copy's reception of a vbucket back to what it holds.
 func (b *Bucket) reset(sl *slice, vb int) {
 	p, v := &sl.parts[vb], &b.vbs[vb]
-	b.clearQueue(sl, vb)
-	p.sub, p.comp = false, 0
+	p.sub, p.comp, p.from = false, 0, noQueue
 	p.base = max(p.pos.Main, p.pos.A)
 	p.tombs = !(p.pos.Side == p.pos.A && p.pos.A == p.pos.Main)
 	sl.exact, sl.at = false, wire.StabilityRef{}

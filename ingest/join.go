@@ -15,8 +15,7 @@ func (b *Bucket) checkBranch(sl *slice, vb int, log timestamp.FailoverLog, queue
 		queueTop = 0
 	}
 	if b.content(p) > p.log.Common(log) {
-		b.clearQueue(sl, vb)
-		p.sub, p.restoring, p.rejoin = false, true, false
+		p.sub, p.restoring, p.rejoin, p.from = false, true, false, noQueue
 		p.comp = 0
 		sl.exact = false
 		b.work = append(b.work, Work{Restore: &Restore{Copy: sl.id, VBucket: vb, Log: log}})
@@ -52,6 +51,9 @@ func (b *Bucket) leaveBranch(p *part, held, log timestamp.FailoverLog) {
 func (b *Bucket) join(sl *slice, vb int, start, purge uint64) {
 	p := &sl.parts[vb]
 	p.sub, p.rejoin, sl.out = true, false, false
+	if p.from == noQueue {
+		b.clearQueue(sl, vb)
+	}
 	if start < purge && b.on(purgeFloor) {
 		// purged deletions leave no event that could carry their window
 		p.pos.Floor = max(p.pos.Floor, purge)

@@ -1,0 +1,449 @@
+package ingest
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/timestamp"
+)
+
+// The indexer of the simulation: the real Bucket, and a store of maps that does its work late and in order.
+
+type simRow struct {
+	seqno uint64
+	key   int // 0 = tombstone
+}
+
+type simState struct {
+	rows map[int]simRow
+	pos  [simVBs]Position
+}
+
+func (st *simState) clone() *simState {
+	c := &simState{rows: make(map[int]simRow, len(st.rows)), pos: st.pos}
+	for d, r := range st.rows {
+		c.rows[d] = r
+	}
+	return c
+}
+
+func (st *simState) dropVB(v int) {
+	for d := range st.rows {
+		if d%simVBs == v {
+			delete(st.rows, d)
+		}
+	}
+}
+
+type simStore struct {
+	index     index.ID
+	no        index.SliceID
+	live, dur *simState
+	older     []*simState // snapshots and checkpoints, newest last
+	ckpts     int         // how many of the first survive a crash
+	ready     bool
+}
+
+// simSide is a side stream that a projector runs for a node.
+type simSide struct {
+	p, v int
+	ks   simStream
+	to   uint64
+	read uint64
+	told bool // BEGIN was sent
+}
+
+type simNode struct {
+	up, full bool
+	b        *Bucket
+	stores   map[index.CopyID]*simStore
+	ops      []Work
+	side     map[uint64]*simSide
+	book     []byte
+	revision int
+	ack      uint64
+}
+
+// pack keeps doc, value, and the slices of this node that the event names.
+func pack(e *keyversion.Event) []byte {
+	d := append([]byte(nil), e.DocID...)
+	for _, st := range e.Statements {
+		d = append(d, byte(st.Index), byte(st.Slice))
+	}
+	return d
+}
+
+func (s *sim) newBucket(n *simNode) {
+	o := Options{VBuckets: simVBs, Generation: 1, Pack: pack}
+	if n.book != nil {
+		k, err := DecodeLogBook(n.book)
+		if err != nil {
+			s.fail("log book: %v", err)
+		}
+		o.Book = k
+	}
+	b, err := New(o)
+	if err != nil {
+		s.fail("%v", err)
+		return
+	}
+	b.off = s.off
+	n.b = b
+	n.ops, n.side = nil, map[uint64]*simSide{}
+}
+
+// collect takes what the state wants done.
+func (s *sim) collect(n *simNode) {
+	n.ops = append(n.ops, n.b.Work()...)
+	if n.b.Book().Changed() {
+		n.book = n.b.Book().Encode()
+	}
+}
+
+// ask asks for the next batch, when the store has nothing to do.
+func (s *sim) ask(n *simNode) {
+	s.collect(n)
+	if n.full || len(n.ops) > 0 {
+		return
+	}
+	if t := n.b.TakeSide(s.r.Intn(3) * 200); t != nil {
+		n.ops = append(n.ops, Work{Batch: t})
+		return
+	}
+	t, acks := n.b.Flush()
+	for _, a := range acks {
+		n.ack = max(n.ack, a.Number)
+	}
+	if t != nil {
+		n.ops = append(n.ops, Work{Batch: t})
+		return
+	}
+	if s.bound > 0 && n.b.QueueBytes() > s.bound && s.r.Intn(3) == 0 {
+		if t := n.b.ApplyAhead(s.bound/2, 0); t != nil {
+			s.ahead++
+			n.ops = append(n.ops, Work{Batch: t})
+		}
+	}
+}
+
+// storeStep does one thing of the store.
+func (s *sim) storeStep(ni int) {
+	n := s.nodes[ni]
+	if len(n.ops) == 0 {
+		s.ask(n)
+	}
+	if len(n.ops) == 0 || n.full {
+		return
+	}
+	w := n.ops[0]
+	n.ops = n.ops[1:]
+	if w.Restore != nil {
+		s.restore(ni, *w.Restore)
+		return
+	}
+	for i := range w.Batch.Copies {
+		if st := n.stores[w.Batch.Copies[i].ID]; st != nil {
+			s.write1(ni, w.Batch, &w.Batch.Copies[i], st)
+		}
+	}
+	if a, ok := n.b.Done(w.Batch); ok {
+		n.ack = max(n.ack, a.Number)
+	}
+	s.collect(n)
+}
+
+func (s *sim) write1(ni int, t *Batch, c *CopyBatch, st *simStore) {
+	for i := range c.Parts {
+		p := &c.Parts[i]
+		if p.DeleteRange {
+			st.live.dropVB(p.VBucket)
+			s.ranges++
+		}
+		if p.Segment >= 0 {
+			s.apply(t.Segments[p.Segment].Events, p, st)
+		}
+		if p.PurgeTombstones {
+			for d, r := range st.live.rows {
+				if d%simVBs == p.VBucket && r.key == 0 {
+					delete(st.live.rows, d)
+				}
+			}
+		}
+		st.live.pos[p.VBucket] = p.Position
+	}
+	if t.Kind == AtStability {
+		s.ev("n%d copy %d flushed S%d %v exact %v: %+v", ni, c.ID, t.Ref.Number, t.Vector.Seqnos, c.Exact, st.live.pos)
+		if c.Exact {
+			st.ready = true
+			s.exacts++
+			s.compare("snapshot", ni, c.ID, st, t.Vector)
+		}
+		st.older = append(st.older, st.live.clone())
+		if len(st.older) > st.ckpts+2 {
+			st.older = slices.Delete(st.older, st.ckpts, st.ckpts+1)
+		}
+	} else {
+		s.ev("n%d copy %d batch kind %d: %+v", ni, c.ID, t.Kind, st.live.pos)
+	}
+	if s.r.Intn(3) == 0 { // a memtable reaches the disk
+		st.dur = st.live.clone()
+	}
+	if s.r.Intn(6) == 0 {
+		st.dur = st.live.clone()
+		st.older = append(st.older[:st.ckpts:st.ckpts], st.live.clone())
+		if st.ckpts = len(st.older); st.ckpts > 3 {
+			st.older, st.ckpts = st.older[1:], 3
+		}
+	}
+}
+
+// apply: the newest version of each document in the segment, unless a newer one is stored.
+func (s *sim) apply(events []Entry, p *Part, st *simStore) {
+	newest := map[byte]*Entry{}
+	for i := range events {
+		e := &events[i]
+		if !p.Selects(e) || !names(e.Data, st) {
+			continue
+		}
+		if o := newest[e.Data[0]]; o == nil || e.Seqno > o.Seqno {
+			newest[e.Data[0]] = e
+		}
+	}
+	for d, e := range newest {
+		if r, ok := st.live.rows[int(d)]; ok && r.seqno >= e.Seqno && !s.noSeqCheck {
+			continue
+		}
+		key := keyOf(st.index, int(e.Data[1]))
+		if key != 0 || p.KeepTombstones {
+			st.live.rows[int(d)] = simRow{e.Seqno, key}
+		} else {
+			delete(st.live.rows, int(d))
+		}
+	}
+}
+
+func names(data []byte, st *simStore) bool {
+	for i := 2; i+1 < len(data); i += 2 {
+		if index.ID(data[i]) == st.index && index.SliceID(data[i+1]) == st.no {
+			return true
+		}
+	}
+	return false
+}
+
+// restore: the newest older state that is valid for the vbucket, or nothing.
+func (s *sim) restore(ni int, r Restore) {
+	n := s.nodes[ni]
+	st := n.stores[r.Copy]
+	if st == nil {
+		return
+	}
+	s.restores++
+	held := s.heldStates(n, r.Copy, r.VBucket)
+	i := Choose(held, r.Log)
+	st.live.dropVB(r.VBucket)
+	var h Held
+	if i >= 0 && s.off&useOlder == 0 {
+		h = held[i]
+		from := st.older[len(st.older)-1-i]
+		for d, row := range from.rows {
+			if d%simVBs == r.VBucket {
+				st.live.rows[d] = row
+			}
+		}
+	}
+	st.live.pos[r.VBucket] = h.Position
+	s.ev("n%d copy %d vb%d restores %+v of %d states", ni, r.Copy, r.VBucket, h.Position, len(held))
+	kept, ckpts := st.older[:0:0], 0
+	for k, o := range st.older {
+		if p := o.pos[r.VBucket]; p.Content() <= n.b.Book().Of(r.VBucket, p.VBUUID).Common(r.Log) {
+			if kept = append(kept, o); k < st.ckpts {
+				ckpts++
+			}
+		}
+	}
+	st.older, st.ckpts = kept, ckpts
+	st.dur = st.live.clone()
+	n.b.Restored(r, h.Position, h.Log)
+	s.collect(n)
+}
+
+func (s *sim) heldStates(n *simNode, id index.CopyID, v int) []Held {
+	var held []Held
+	st := n.stores[id]
+	for i := len(st.older) - 1; i >= 0; i-- {
+		p := st.older[i].pos[v]
+		held = append(held, Held{Position: p, Log: n.b.Book().Of(v, p.VBUUID)})
+	}
+	return held
+}
+
+func (s *sim) compare(what string, ni int, id index.CopyID, st *simStore, at timestamp.Vector) {
+	want := s.oracle(st.index, st.no, at)
+	for d := range simDocs {
+		if r := st.live.rows[d]; r.key != want[d] {
+			s.fail("%s at %v: n%d copy %d (%d/%d) doc %d has %d@%d, oracle %d", what, at, ni, id, st.index, st.no, d, r.key, r.seqno, want[d])
+		}
+	}
+}
+
+func (s *sim) crash(ni int) {
+	n := s.nodes[ni]
+	n.up = false
+	s.ev("CRASH n%d", ni)
+	for p := range s.proj {
+		s.breakConn(p, ni)
+	}
+	for _, st := range n.stores {
+		st.live = st.dur.clone()
+		st.older = st.older[:st.ckpts]
+	}
+	n.ack = 0
+	maps.DeleteFunc(s.owners(), func(k [3]uint64, _ index.ProjectorID) bool { return k[0] == uint64(ni) })
+}
+
+func (s *sim) start(ni int) {
+	n := s.nodes[ni]
+	n.up, n.full = true, false
+	s.ev("RESTART n%d", ni)
+	s.newBucket(n)
+	for _, id := range sortedKeys(n.stores) {
+		s.add(n, id, n.stores[id])
+	}
+	for p := range s.proj {
+		s.rebegin(p, ni)
+	}
+}
+
+func (s *sim) add(n *simNode, id index.CopyID, st *simStore) {
+	if err := n.b.Add(Copy{ID: id, Index: st.index, Slice: st.no, Ready: st.ready, Positions: st.live.pos[:]}); err != nil {
+		s.fail("%v", err)
+	}
+}
+
+// reopen: one slice's files are torn; it comes back with what was durable.
+func (s *sim) reopen(ni int) {
+	n := s.nodes[ni]
+	for _, id := range sortedKeys(n.stores) {
+		st := n.stores[id]
+		if s.r.Intn(2) == 0 {
+			continue
+		}
+		// what was in flight for it is gone
+		for k := range n.ops {
+			if w := &n.ops[k]; w.Batch != nil {
+				w.Batch.Copies = slices.DeleteFunc(slices.Clone(w.Batch.Copies), func(c CopyBatch) bool { return c.ID == id })
+			}
+		}
+		n.ops = slices.DeleteFunc(n.ops, func(w Work) bool { return w.Restore != nil && w.Restore.Copy == id })
+		st.live = st.dur.clone()
+		st.older = st.older[:st.ckpts]
+		s.ev("n%d copy %d reopened at %+v", ni, id, st.live.pos)
+		if err := n.b.Reopened(id, st.live.pos[:]); err != nil {
+			s.fail("%v", err)
+		}
+		break
+	}
+	s.collect(n)
+}
+
+// sideStep opens, feeds or ends one side stream of a node.
+func (s *sim) sideStep(ni int) {
+	n := s.nodes[ni]
+	if s.r.Intn(3) == 0 || len(n.side) == 0 {
+		for _, w := range n.b.Wants() {
+			s.openSide(ni, w)
+		}
+		return
+	}
+	ids := sortedKeys(n.side)
+	id := ids[s.r.Intn(len(ids))]
+	s.feedSide(ni, id, n.side[id])
+	s.collect(n)
+}
+
+func (s *sim) openSide(ni int, w Want) {
+	n := s.nodes[ni]
+	p := s.r.Intn(2)
+	k := s.hosted(p, w.VBucket)
+	if k == nil || !s.proj[p].up || s.off&sideBranch == 0 && k.fl.Newest() != w.Branch || w.From > k.high() {
+		return
+	}
+	s.sideID++
+	id := s.sideID
+	n.b.OpenSide(w, id)
+	start := w.From
+	if !k.admit(start, 0, timestamp.FailoverLog{{VBUUID: w.VBUUID}}) {
+		n.b.SideRefused(w.VBucket, id, k.purge)
+		s.collect(n)
+		if s.off&purgeSide == 0 {
+			return
+		}
+		n.b.OpenSide(w, id)
+	}
+	s.ev("n%d side %d vb%d %d->%d from p%d for %v", ni, id, w.VBucket, w.From, w.To, p, w.Copies)
+	n.side[id] = &simSide{p: p, v: w.VBucket, ks: simStream{branch: k, cur: start}, to: w.To}
+}
+
+func (s *sim) feedSide(ni int, id uint64, x *simSide) {
+	n, k := s.nodes[ni], &x.ks
+	src := Source{Projector: projID(x.p), Connection: s.proj[x.p].conn[ni]}
+	send := func(e keyversion.Event) Verdict {
+		e.VBucket, e.Incarnation.Counter = uint16(x.v), id
+		return n.b.AcceptSide(src, &e)
+	}
+	if !s.proj[x.p].up {
+		n.b.SideFailed(x.v, id)
+		delete(n.side, id)
+		return
+	}
+	if !x.told {
+		x.told = true
+		if send(keyversion.Event{Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Start: k.cur, Log: k.branch.fl, Purge: k.branch.purge}}) != Taken {
+			delete(n.side, id)
+		}
+		return
+	}
+	switch {
+	case !k.mid && k.cur < x.to && k.cur < k.branch.high():
+		k.marker(k.cur + 1 + uint64(s.r.Intn(int(k.branch.high()-k.cur))))
+	case k.mid && len(k.items) > 0 && k.items[0].seqno <= x.to:
+		it := k.items[0]
+		k.items, k.cur, x.read = k.items[1:], it.seqno, k.window.End
+		e := s.event(ni, it, k.window, s.topology(ni))
+		if send(e) == NotOwner {
+			delete(n.side, id)
+		}
+	case k.mid:
+		k.mid, k.items, k.cur, x.read = false, nil, k.window.End, k.window.End
+		if k.cur < x.to && s.r.Intn(2) == 0 {
+			send(keyversion.Event{Kind: keyversion.Sync, Seqno: k.cur})
+		}
+	case k.cur >= x.to:
+		send(keyversion.Event{Kind: keyversion.StreamEnd, Seqno: max(x.to, min(k.cur, x.to)), Window: timestamp.Window{End: x.read}})
+		delete(n.side, id)
+		s.ev("n%d side %d vb%d ends, read %d", ni, id, x.v, x.read)
+	default: // the branch is shorter than A: it can bring no more
+		n.b.SideFailed(x.v, id)
+		delete(n.side, id)
+	}
+}
+
+func (s *sim) event(ni int, it simItem, w timestamp.Window, copies []index.CopyID) keyversion.Event {
+	e := keyversion.Event{Kind: keyversion.Insert, Seqno: it.seqno, Window: w, DocID: []byte{byte(it.doc), byte(it.value)}}
+	if it.value == 0 {
+		e.Kind = keyversion.Delete
+	}
+	for _, id := range copies {
+		c := s.copies[id]
+		if c.node == ni && c.no == sliceOf(it.doc) {
+			e.Statements = append(e.Statements, keyversion.Statement{Index: c.index, Slice: c.no})
+		}
+	}
+	return e
+}
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
