@@ -1,0 +1,600 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/timestamp"
+)
+
+// lane is one connection's queue to an endpoint: what is being filled, what is sealed and not yet acknowledged, and per
+// vbucket where its stream stands at the queue's end and at the last acknowledgement. Workers fill it; its own loop
+// (sender.go) sends it.
+type lane struct {
+	topic *Topic
+	key   laneKey
+	limit int // bytes of data not acknowledged
+	spare int // bytes on top for control messages
+	lossy bool
+	wake  chan struct{} // capacity 1: the loop has something to look at
+	refs  int           // vbuckets that use it; guarded by topic.mu
+
+	mu       sync.Mutex
+	addr     string
+	revision uint64             // of the view that gave addr
+	hangUp   context.CancelFunc // cuts the present connection or dial; nil between
+	state    laneState
+	idle     bool // no vbucket uses it
+	unwanted bool // the newest view has no copies at the endpoint
+
+	vbuckets map[uint16]*laneVB
+	open     *frame
+	queue    []*frame // sealed, oldest first
+	sent     int      // of queue, on the present connection
+	bytes    int      // memory of queue
+	number   uint64   // of the newest sealed batch
+	epoch    uint64   // of the present connection
+	progress uint64   // the last epoch in which anything was acknowledged
+	dropped  []*laneVB
+	dirty    []*laneVB // Syncs to be sent
+	changed  chan struct{}
+	spares   []*frame // kept for reuse
+	kept     int      // memory of spares
+	lastSend time.Time
+	syncAt   time.Time // zero: none due
+	stats    Stats
+}
+
+type laneState uint8
+
+const (
+	dialing laneState = iota // nobody knows yet whether the endpoint can be reached
+	connected
+	down // the last attempt failed
+	gone // the topic is closed
+)
+
+// laneVB is a vbucket's stream on a lane.
+type laneVB struct {
+	vb uint16
+	// The queue's end: nil stream when none is fed.
+	stream *stream
+	seqno  uint64
+	// What the endpoint has acknowledged: from there StreamBegin is repeated.
+	ackedStream *stream
+	ackedSeqno  uint64
+	// While dropping, nothing is queued; firstDropped is 0 when no data was lost so far.
+	dropping     bool
+	firstDropped uint64
+
+	dirty      bool // a Sync is to be sent
+	listed     bool // in lane.dirty
+	syncVBUUID uint64
+	syncSeqno  uint64
+}
+
+// stream is what StreamBegin has to say. It is immutable once a lane has it.
+type stream struct {
+	inc    index.Incarnation
+	vbuuid uint64
+	begin  keyversion.Begin
+	copies []index.CopyID
+	ended  bool
+	reach  uint64
+}
+
+func (s *stream) beginEvent(vb uint16, start uint64) keyversion.Event {
+	b := s.begin
+	b.Start, b.Copies = start, s.copies
+	return keyversion.Event{Kind: keyversion.StreamBegin, VBucket: vb, Incarnation: s.inc, VBUUID: s.vbuuid, Seqno: start, Begin: &b}
+}
+
+func (s *stream) endEvent(vb uint16, last uint64) keyversion.Event {
+	return keyversion.Event{Kind: keyversion.StreamEnd, VBucket: vb, Incarnation: s.inc, VBUUID: s.vbuuid, Seqno: last,
+		Window: timestamp.Window{End: s.reach}}
+}
+
+// frame is a batch with what its acknowledgement means.
+type frame struct {
+	enc   keyversion.Encoder
+	bytes []byte // when sealed
+	num   uint64
+	marks []mark
+	again bool // it was sent on a connection that ended: its memory may be in use there for ever
+}
+
+// mark says where a vbucket stands after a frame.
+type mark struct {
+	vb     *laneVB
+	stream *stream
+	seqno  uint64
+}
+
+const (
+	frameOverhead  = 512     // beside its buffer, estimated
+	maxSpareFrames = 64      // kept for reuse per lane
+	maxSpareBytes  = 1 << 20 // their memory
+)
+
+func (f *frame) memory() int { return cap(f.bytes) + frameOverhead }
+
+func newLane(t *Topic, key laneKey, addr string, revision uint64) *lane {
+	cfg := &t.router.cfg
+	return &lane{
+		topic: t, key: key, addr: addr, revision: revision,
+		limit: max(cfg.QueueBytes/cfg.Connections, 1), spare: cfg.ReservedBytes / cfg.Connections,
+		lossy: t.cfg.Class == keyversion.ClassMaintenance,
+		wake:  make(chan struct{}, 1), changed: make(chan struct{}),
+		vbuckets: make(map[uint16]*laneVB), open: new(frame),
+	}
+}
+
+// vbucket gives the state of a vbucket, made if need be.
+func (l *lane) vbucket(vb uint16) *laneVB {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.vbuckets[vb]
+	if s == nil {
+		s = &laneVB{vb: vb}
+		l.vbuckets[vb] = s
+	}
+	return s
+}
+
+// signal wakes the loop.
+func (l *lane) signal() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// broadcast wakes everybody who waits for a change of state or room.
+func (l *lane) broadcast() {
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+func (l *lane) errClosed() error {
+	return fmt.Errorf("%w: %s of bucket %s, node %d", ErrClosed, l.topic.cfg.Path, l.topic.cfg.Bucket, l.key.node)
+}
+
+// room tells whether something may be queued; an empty queue takes anything.
+func (l *lane) room(extra int) bool {
+	return l.bytes+l.open.enc.Cap() < l.limit+extra || l.bytes == 0 && l.open.enc.Events() == 0
+}
+
+// loses tells whether a full queue drops instead of waiting.
+func (l *lane) loses() bool { return l.state == down && l.lossy || l.unwanted }
+
+// data queues one data event, waits for room, or drops it. The caller may reuse ev and all it refers to.
+func (l *lane) data(ctx context.Context, s *laneVB, ev *keyversion.Event) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		switch {
+		case l.state == gone:
+			return l.errClosed()
+		case s.dropping || s.stream == nil:
+			l.drop(s, ev.Seqno)
+			return nil
+		case l.room(0):
+			l.stats.Events++
+			return l.putData(s, ev)
+		case l.loses():
+			l.drop(s, ev.Seqno)
+			return nil
+		}
+		l.stats.Stalls++
+		if err := l.wait(ctx); err != nil {
+			l.drop(s, ev.Seqno)
+			l.signal()
+			return err
+		}
+	}
+}
+
+// wait lets go of the lock until something has changed.
+func (l *lane) wait(ctx context.Context) error {
+	changed := l.changed
+	l.mu.Unlock()
+	defer l.mu.Lock()
+	select {
+	case <-changed:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("queue to node %d is full: %w", l.key.node, context.Cause(ctx))
+	}
+}
+
+// drop leaves an event out and remembers the first one.
+func (l *lane) drop(s *laneVB, seqno uint64) {
+	if s.stream == nil {
+		return
+	}
+	if !s.dropping {
+		s.dropping = true
+		l.dropped = append(l.dropped, s)
+	}
+	if s.firstDropped == 0 {
+		s.firstDropped = seqno
+		l.stats.Drops++
+	}
+	s.seqno = max(s.seqno, seqno)
+	l.stats.DroppedEvents++
+}
+
+// control queues messages that change a vbucket's stream to next (nil: not fed any more), the queue's end being at
+// seqno after them. They use reserved room. While the vbucket is dropping, only the state changes: StreamBegin will
+// tell it.
+func (l *lane) control(ctx context.Context, s *laneVB, next *stream, seqno uint64, events ...keyversion.Event) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		switch {
+		case l.state == gone:
+			return l.errClosed()
+		case s.dropping:
+			l.tellLater(s, next, seqno)
+			return nil
+		case l.room(l.spare):
+			l.flushSync(s)
+			l.turn(s, next, seqno)
+			err := l.append(s, events...)
+			if next == nil {
+				l.markUnfed(s)
+			}
+			return err
+		case l.loses():
+			l.tellLater(s, next, seqno)
+			return nil
+		}
+		l.stats.Stalls++
+		if err := l.wait(ctx); err != nil {
+			l.tellLater(s, next, seqno)
+			l.signal()
+			return err
+		}
+	}
+}
+
+// turn makes next the stream at the queue's end.
+func (l *lane) turn(s *laneVB, next *stream, seqno uint64) {
+	s.stream, s.seqno, s.dirty = next, seqno, false
+}
+
+// tellLater makes next the stream at the queue's end without queuing anything; StreamBegin will tell it.
+func (l *lane) tellLater(s *laneVB, next *stream, seqno uint64) {
+	l.turn(s, next, seqno)
+	switch {
+	case next == nil:
+		l.stopDropping(s)
+		l.markUnfed(s)
+	case !s.dropping:
+		s.dropping = true
+		l.dropped = append(l.dropped, s)
+	}
+}
+
+// stopDropping takes a vbucket that is not fed any more off the list.
+func (l *lane) stopDropping(s *laneVB) {
+	s.dropping, s.firstDropped = false, 0
+	if i := slices.Index(l.dropped, s); i >= 0 {
+		l.dropped = slices.Delete(l.dropped, i, i+1)
+	}
+}
+
+// markUnfed notes that the vbucket's stream is over here once everything queued is acknowledged.
+func (l *lane) markUnfed(s *laneVB) {
+	m := mark{vb: s}
+	switch {
+	case l.open.enc.Events() > 0:
+		l.open.marks = append(l.open.marks, m)
+	case len(l.queue) > 0:
+		f := l.queue[len(l.queue)-1]
+		f.marks = append(f.marks, m)
+	default:
+		m.apply()
+	}
+}
+
+func (l *lane) forget(s *laneVB) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tellLater(s, nil, s.seqno)
+}
+
+// sync notes a complete seqno; the loop sends it at its next tick.
+func (l *lane) sync(s *laneVB, vbuuid, complete uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s.stream == nil || s.stream.ended {
+		return
+	}
+	s.syncVBUUID, s.syncSeqno = vbuuid, complete
+	if s.dirty {
+		return
+	}
+	s.dirty = true
+	if s.listed {
+		return
+	}
+	s.listed = true
+	l.dirty = append(l.dirty, s)
+	if len(l.dirty) == 1 {
+		l.signal()
+	}
+}
+
+// flushSync queues a vbucket's Sync, if there is one; while the vbucket is dropping it stays for recover.
+func (l *lane) flushSync(s *laneVB) {
+	if !s.dirty || s.dropping || s.stream == nil {
+		return
+	}
+	s.dirty = false
+	s.seqno = max(s.seqno, s.syncSeqno)
+	l.stats.Syncs++
+	ev := keyversion.Event{Kind: keyversion.Sync, VBucket: s.vb, Incarnation: s.stream.inc, VBUUID: s.syncVBUUID, Seqno: s.syncSeqno}
+	_ = l.put(s, &ev) // a Sync fits into any frame, and put closes a full one
+}
+
+// flushSyncs queues all Syncs that are due, while there is room for them.
+func (l *lane) flushSyncs() {
+	n := 0
+	for n < len(l.dirty) && l.room(l.spare) {
+		l.dirty[n].listed = false
+		l.flushSync(l.dirty[n])
+		n++
+	}
+	l.dirty = slices.Delete(l.dirty, 0, n)
+	if l.empty() {
+		l.broadcast()
+	}
+}
+
+// recover ends the dropping of all vbuckets: each is told what was lost first and where its stream continues.
+func (l *lane) recover() {
+	for _, s := range l.dropped {
+		var events []keyversion.Event
+		if s.firstDropped != 0 {
+			events = append(events, keyversion.Event{Kind: keyversion.DropData, VBucket: s.vb, Incarnation: s.stream.inc,
+				VBUUID: s.stream.vbuuid, Seqno: s.firstDropped})
+		}
+		events = append(events, s.stream.beginEvent(s.vb, s.seqno))
+		if s.stream.ended {
+			events = append(events, s.stream.endEvent(s.vb, s.seqno))
+		}
+		_ = l.append(s, events...) // they were small enough when they were made
+		s.dropping, s.firstDropped = false, 0
+		l.flushSync(s)
+	}
+	clear(l.dropped)
+	l.dropped = l.dropped[:0]
+}
+
+// putData queues a data event. One whose keys do not fit into any frame goes without the largest sets; that is counted.
+func (l *lane) putData(s *laneVB, ev *keyversion.Event) error {
+	s.seqno = max(s.seqno, ev.Seqno)
+	for {
+		err := l.put(s, ev)
+		if err == nil || !errors.Is(err, keyversion.ErrTooLarge) {
+			return err
+		}
+		largest, size := -1, 0
+		for i := range ev.Statements {
+			n := len(ev.Statements[i].Keys)
+			for _, k := range ev.Statements[i].Keys {
+				n += len(k)
+			}
+			if n > size {
+				largest, size = i, n
+			}
+		}
+		if largest < 0 {
+			return err
+		}
+		l.stats.Oversized++
+		ev.Statements[largest].Keys = nil
+	}
+}
+
+// put appends an event to the open frame, and closes the frame before or after when it is full.
+func (l *lane) put(s *laneVB, ev *keyversion.Event) error {
+	err := l.open.enc.Append(ev)
+	if err != nil && l.open.enc.Events() > 0 {
+		l.seal()
+		err = l.open.enc.Append(ev)
+	}
+	if err != nil {
+		return fmt.Errorf("bucket %s, node %d: %w", l.topic.cfg.Bucket, l.key.node, err)
+	}
+	l.mark(s)
+	l.closeFull()
+	return nil
+}
+
+// append puts a vbucket's control messages into one frame, so that they are acknowledged together.
+func (l *lane) append(s *laneVB, events ...keyversion.Event) error {
+	for again := range 2 {
+		fits := true
+		for i := 0; i < len(events) && fits; i++ {
+			err := l.open.enc.Append(&events[i])
+			if err != nil && (again > 0 || l.open.enc.Events() == 0) {
+				return fmt.Errorf("bucket %s, node %d: %w", l.topic.cfg.Bucket, l.key.node, err)
+			}
+			fits = err == nil
+		}
+		if fits {
+			break
+		}
+		l.seal() // repeated messages of one vbucket do no harm
+	}
+	l.mark(s)
+	l.closeFull()
+	return nil
+}
+
+// mark notes in the open frame where the vbucket stands.
+func (l *lane) mark(s *laneVB) {
+	f := l.open
+	if n := len(f.marks); n > 0 && f.marks[n-1].vb == s && f.marks[n-1].stream == s.stream {
+		f.marks[n-1].seqno = s.seqno
+	} else {
+		f.marks = append(f.marks, mark{s, s.stream, s.seqno})
+	}
+}
+
+func (l *lane) closeFull() {
+	f := l.open
+	if f.enc.Events() >= batchEvents || f.enc.Len() >= batchBytes {
+		l.seal()
+	} else if f.enc.Events() == 1 {
+		l.signal()
+	}
+}
+
+// seal closes the open frame.
+func (l *lane) seal() {
+	f := l.open
+	l.number++
+	f.num = l.number
+	f.bytes = f.enc.Finish(f.num)
+	l.queue = append(l.queue, f)
+	l.bytes += f.memory()
+	l.stats.Batches++
+	l.stats.Bytes += uint64(len(f.bytes))
+	if n := len(l.spares); n > 0 {
+		l.open, l.spares = l.spares[n-1], l.spares[:n-1]
+		l.kept -= l.open.enc.Cap()
+	} else {
+		l.open = new(frame)
+	}
+	l.signal()
+}
+
+// acknowledged takes what the endpoint has taken off the queue.
+func (l *lane) acknowledged(epoch, number uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if epoch != l.epoch {
+		return // of an earlier connection
+	}
+	n := 0
+	for n < l.sent && l.queue[n].num <= number {
+		f := l.queue[n]
+		for _, m := range f.marks {
+			m.apply()
+		}
+		l.bytes -= f.memory()
+		l.reuse(f)
+		n++
+	}
+	if n == 0 {
+		return
+	}
+	l.progress = epoch
+	l.queue, l.sent = slices.Delete(l.queue, 0, n), l.sent-n
+	l.broadcast()
+	if len(l.dropped) > 0 || l.idle {
+		l.signal()
+	}
+}
+
+func (m mark) apply() {
+	if m.stream == m.vb.ackedStream && m.stream != nil {
+		m.vb.ackedSeqno = max(m.vb.ackedSeqno, m.seqno)
+		return
+	}
+	m.vb.ackedStream, m.vb.ackedSeqno = m.stream, m.seqno
+}
+
+// reuse keeps a frame's memory.
+func (l *lane) reuse(f *frame) {
+	if f.again || len(l.spares) >= maxSpareFrames || l.kept+cap(f.bytes) > maxSpareBytes {
+		return
+	}
+	l.kept += cap(f.bytes)
+	clear(f.marks)
+	f.enc.Reset(f.bytes)
+	f.bytes, f.marks, f.num = nil, f.marks[:0], 0
+	l.spares = append(l.spares, f)
+}
+
+// use notes that a vbucket uses the lane, by a view of this revision and address.
+func (l *lane) use(addr string, revision uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.idle = false
+	l.moveTo(addr, revision)
+}
+
+// address takes the endpoint's address from a newer view.
+func (l *lane) address(addr string, revision uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.moveTo(addr, revision)
+}
+
+// moveTo cuts a connection to another address, unless the view is an older one.
+func (l *lane) moveTo(addr string, revision uint64) {
+	if revision < l.revision {
+		return
+	}
+	l.revision, l.unwanted = revision, false
+	if addr == l.addr {
+		return
+	}
+	l.addr = addr
+	if l.hangUp != nil {
+		l.hangUp()
+	}
+	l.signal()
+}
+
+// leaving notes that a newer view has no copies at the endpoint: nobody waits for it any more.
+func (l *lane) leaving(revision uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if revision < l.revision {
+		return
+	}
+	l.revision, l.unwanted = revision, true
+	l.broadcast()
+	l.signal()
+}
+
+// unused notes that no vbucket uses the lane; it ends when its queue is empty, or cannot be delivered to a node that
+// the view does not have any more.
+func (l *lane) unused(dropped bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.idle = true
+	l.unwanted = l.unwanted || dropped
+	l.signal()
+}
+
+// empty tells whether everything has been delivered.
+func (l *lane) empty() bool {
+	return len(l.queue) == 0 && l.open.enc.Events() == 0 && len(l.dropped) == 0 && len(l.dirty) == 0
+}
+
+// drained waits until everything has been delivered.
+func (l *lane) drained(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for !l.empty() {
+		if l.state == gone {
+			return l.errClosed()
+		}
+		if err := l.wait(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}

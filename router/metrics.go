@@ -1,0 +1,158 @@
+package router
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tidemark/index"
+)
+
+// Stats counts what went to one endpoint on the topics of one class and bucket. All but the last two only rise.
+type Stats struct {
+	Events        uint64 `json:"events"` // data events queued
+	Syncs         uint64 `json:"syncs"`
+	Batches       uint64 `json:"batches"`
+	Bytes         uint64 `json:"bytes"`
+	Resent        uint64 `json:"resent"`   // batches to be sent again after a connection ended
+	Connects      uint64 `json:"connects"` // connections made
+	Failures      uint64 `json:"failures"` // attempts that failed
+	Stalls        uint64 `json:"stalls"`   // waits for room
+	Drops         uint64 `json:"drops"`    // times that a vbucket's data began to be dropped
+	DroppedEvents uint64 `json:"dropped_events"`
+	Oversized     uint64 `json:"oversized"` // key sets left out because no frame could hold them
+
+	QueueBytes int `json:"queue_bytes"` // memory of batches not acknowledged
+	Connected  int `json:"connected"`   // connections open now
+}
+
+func (s *Stats) add(o Stats) {
+	s.Events += o.Events
+	s.Syncs += o.Syncs
+	s.Batches += o.Batches
+	s.Bytes += o.Bytes
+	s.Resent += o.Resent
+	s.Connects += o.Connects
+	s.Failures += o.Failures
+	s.Stalls += o.Stalls
+	s.Drops += o.Drops
+	s.DroppedEvents += o.DroppedEvents
+	s.Oversized += o.Oversized
+	s.QueueBytes += o.QueueBytes
+	s.Connected += o.Connected
+}
+
+// EndpointStats is Stats with what it is of.
+type EndpointStats struct {
+	Class  string       `json:"class"`
+	Bucket string       `json:"bucket"`
+	Node   index.NodeID `json:"node"`
+	Stats
+}
+
+type endpointKey struct {
+	class  string
+	bucket string
+	node   index.NodeID
+}
+
+// addTotal keeps the counters of a lane that has ended.
+func (r *Router) addTotal(cfg TopicConfig, node index.NodeID, s Stats) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	key := endpointKey{cfg.Class.String(), cfg.Bucket, node}
+	sum := r.total[key]
+	sum.add(s)
+	r.total[key] = sum
+}
+
+// Stats gives the counters of all endpoints there have been, in no particular order.
+func (r *Router) Stats() []EndpointStats {
+	r.mu.Lock()
+	sums := make(map[endpointKey]Stats, len(r.total))
+	for k, s := range r.total {
+		sums[k] = s
+	}
+	topics := make([]*Topic, 0, len(r.open))
+	for _, t := range r.open {
+		topics = append(topics, t)
+	}
+	r.mu.Unlock()
+	for _, t := range topics {
+		for _, l := range t.allLanes() {
+			key := endpointKey{t.cfg.Class.String(), t.cfg.Bucket, l.key.node}
+			sum := sums[key]
+			sum.add(l.snapshot())
+			sums[key] = sum
+		}
+	}
+	all := make([]EndpointStats, 0, len(sums))
+	for k, s := range sums {
+		all = append(all, EndpointStats{Class: k.class, Bucket: k.bucket, Node: k.node, Stats: s})
+	}
+	return all
+}
+
+// snapshot gives the lane's counters; a lane that has ended is counted elsewhere.
+func (l *lane) snapshot() Stats {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.state == gone {
+		return Stats{}
+	}
+	s := l.stats
+	s.QueueBytes = l.bytes + l.open.enc.Cap()
+	if l.state == connected {
+		s.Connected = 1
+	}
+	return s
+}
+
+// collector gives Stats to Prometheus.
+type collector struct{ r *Router }
+
+type metric struct {
+	desc  *prometheus.Desc
+	kind  prometheus.ValueType
+	value func(*Stats) float64
+}
+
+func metrics() []metric {
+	m := func(name, help string, kind prometheus.ValueType, value func(*Stats) float64) metric {
+		return metric{prometheus.NewDesc("tidemark_router_"+name, help, []string{"class", "bucket", "node"}, nil), kind, value}
+	}
+	const count, gauge = prometheus.CounterValue, prometheus.GaugeValue
+	return []metric{
+		m("events_total", "Data events queued.", count, func(s *Stats) float64 { return float64(s.Events) }),
+		m("syncs_total", "Sync events queued.", count, func(s *Stats) float64 { return float64(s.Syncs) }),
+		m("batches_total", "Batches closed.", count, func(s *Stats) float64 { return float64(s.Batches) }),
+		m("bytes_total", "Bytes of batches closed.", count, func(s *Stats) float64 { return float64(s.Bytes) }),
+		m("resent_batches_total", "Batches sent again after a connection ended.", count, func(s *Stats) float64 { return float64(s.Resent) }),
+		m("connects_total", "Connections made.", count, func(s *Stats) float64 { return float64(s.Connects) }),
+		m("connect_failures_total", "Attempts to connect that failed.", count, func(s *Stats) float64 { return float64(s.Failures) }),
+		m("stalls_total", "Waits for room in a full queue.", count, func(s *Stats) float64 { return float64(s.Stalls) }),
+		m("drops_total", "Times that a vbucket's data began to be dropped.", count, func(s *Stats) float64 { return float64(s.Drops) }),
+		m("dropped_events_total", "Data events dropped.", count, func(s *Stats) float64 { return float64(s.DroppedEvents) }),
+		m("oversized_total", "Key sets left out because no frame could hold them.", count, func(s *Stats) float64 { return float64(s.Oversized) }),
+		m("queue_bytes", "Memory of batches that are not acknowledged.", gauge, func(s *Stats) float64 { return float64(s.QueueBytes) }),
+		m("connections", "Connections open.", gauge, func(s *Stats) float64 { return float64(s.Connected) }),
+	}
+}
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(out chan<- *prometheus.Desc) {
+	for _, m := range metrics() {
+		out <- m.desc
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(out chan<- prometheus.Metric) {
+	all := c.r.Stats()
+	for _, m := range metrics() {
+		for i := range all {
+			s := &all[i]
+			out <- prometheus.MustNewConstMetric(m.desc, m.kind, m.value(&s.Stats), s.Class, s.Bucket, strconv.Itoa(int(s.Node)))
+		}
+	}
+}
