@@ -46,8 +46,9 @@ type Config struct {
 
 	// MaxConnections on the memcached address.
 	MaxConnections int
-	// IdleTimeout, WriteTimeout and DCPTimeout are the server's patience with silent and slow clients.
-	IdleTimeout, WriteTimeout, DCPTimeout time.Duration
+	// The server's patience: with a silent client, one that does not authenticate, one that sends half a frame, one that
+	// takes no answers, and with a DCP consumer that takes nothing or answers no NOOP.
+	IdleTimeout, AuthTimeout, FrameTimeout, WriteTimeout, DCPTimeout time.Duration
 	// SegmentBytes is the size of a log segment, Housekeep the interval of syncing, expiring and compacting, PurgeAfter the
 	// age at which tombstones may be forgotten.
 	SegmentBytes int64

@@ -106,8 +106,8 @@ func (n *Node) open() error {
 	n.server = server.New(server.Options{
 		NodeID: n.config.NodeID, Version: Version, Buckets: served,
 		User: n.config.User, Password: n.config.Password, AllowPlain: n.config.AllowPlain,
-		MaxConnections: n.config.MaxConnections, IdleTimeout: n.config.IdleTimeout,
-		WriteTimeout: n.config.WriteTimeout, DCPTimeout: n.config.DCPTimeout,
+		MaxConnections: n.config.MaxConnections, IdleTimeout: n.config.IdleTimeout, AuthTimeout: n.config.AuthTimeout,
+		FrameTimeout: n.config.FrameTimeout, WriteTimeout: n.config.WriteTimeout, DCPTimeout: n.config.DCPTimeout,
 		Now: n.config.Now, Random: randomBytes, Logger: n.config.Logger.Named("memcached"),
 	})
 	return nil
