@@ -1,0 +1,3 @@
+package feed_test
+
+func blastIfAsked() bool { return false }

@@ -1,0 +1,123 @@
+package feed
+
+import (
+	"sync"
+	"sync/atomic"
+)
+
+// chunkBytes is the size of the pooled memory that the socket is read into. It
+// measured best: one system call for 500 documents of 1 KiB.
+const chunkBytes = 512 << 10
+
+// keptEvents is the longest event list that goes back into the pool.
+const keptEvents = 16 << 10
+
+// chunk is memory that blocks point into; it goes back to the pool when the last
+// of them is released.
+type chunk struct {
+	buf  []byte
+	refs atomic.Int32
+}
+
+var chunkPool = sync.Pool{New: func() any { return &chunk{buf: make([]byte, chunkBytes)} }}
+
+var eventPool = sync.Pool{New: func() any { s := make([]Event, 0, 512); return &s }}
+
+// newChunk gives a chunk of at least n bytes with one reference.
+func newChunk(n int) *chunk {
+	if n > chunkBytes {
+		c := &chunk{buf: make([]byte, n)}
+		c.refs.Store(1)
+		return c
+	}
+	c := chunkPool.Get().(*chunk)
+	c.refs.Store(1)
+	return c
+}
+
+// release gives up one reference.
+func (c *chunk) release() {
+	if c.refs.Add(-1) == 0 && len(c.buf) == chunkBytes {
+		chunkPool.Put(c)
+	}
+}
+
+// Block is a run of events in the order of the connection, with the memory they
+// point into.
+type Block struct {
+	// Events are the consumer's to read until the last Release.
+	Events []Event
+
+	conn   *Conn
+	list   *[]Event
+	chunks []*chunk
+	inline [2]*chunk // room for chunks in the common case
+	bytes  int       // what the node counts for these events
+	refs   atomic.Int32
+}
+
+// newBlock makes an empty block with one reference.
+func newBlock(c *Conn) *Block {
+	b := &Block{conn: c, list: eventPool.Get().(*[]Event)}
+	b.Events = (*b.list)[:0]
+	b.chunks = b.inline[:0]
+	b.refs.Store(1)
+	return b
+}
+
+// hold makes the block keep a chunk.
+func (b *Block) hold(c *chunk) {
+	for _, have := range b.chunks {
+		if have == c {
+			return
+		}
+	}
+	c.refs.Add(1)
+	b.chunks = append(b.chunks, c)
+}
+
+// merge takes over the events and the memory of a later block.
+func (b *Block) merge(later *Block) {
+	b.Events = append(b.Events, later.Events...)
+	b.bytes += later.bytes
+	for _, c := range later.chunks {
+		b.hold(c)
+	}
+	later.free()
+}
+
+// Bytes is what the node counts for this block: what Release acknowledges.
+func (b *Block) Bytes() int { return b.bytes }
+
+// Retain lets n more holders share the block; each of them calls Release.
+func (b *Block) Retain(n int) { b.refs.Add(int32(n)) }
+
+// Release says that one holder has processed the events. The last one gives the
+// memory back and acknowledges the bytes to the node. Nobody may touch the events
+// after his Release. One too many is ignored.
+func (b *Block) Release() {
+	if b.refs.Add(-1) != 0 {
+		return
+	}
+	n := b.bytes
+	b.free()
+	b.conn.acknowledge(n)
+}
+
+// free gives the memory back.
+func (b *Block) free() {
+	large := false
+	for _, c := range b.chunks {
+		large = large || len(c.buf) > chunkBytes
+		c.release()
+	}
+	b.chunks = nil
+	if cap(b.Events) <= keptEvents {
+		if large { // else what the stale events point to is in the pool anyway
+			clear(b.Events)
+		}
+		*b.list = b.Events[:0]
+		eventPool.Put(b.list)
+	}
+	b.Events, b.list = nil, nil
+}

@@ -1,0 +1,337 @@
+package feed
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/kvclient"
+	"tidemark/mcbp"
+)
+
+// requestOpaque is set in the opaque of every request that is no stream request,
+// whose opaque is its StreamID.
+const requestOpaque = 1 << 31
+
+// maxUnsent bounds what waits for the socket to take it: requests, noop answers
+// and acknowledgements, all small. More means a node that does not read.
+const maxUnsent = 1 << 20
+
+// watchSteps is how many times within DeadAfter the watchdog looks.
+const watchSteps = 4
+
+// Conn is a DCP connection: see the package comment. All methods may be called
+// from any goroutine.
+type Conn struct {
+	conf    Config
+	session *kvclient.Session
+	loops   errgroup.Group
+	wake    chan struct{} // 1: the writer has something to do
+	ready   chan struct{} // 1: the queue has something, or the end has come
+	done    chan struct{} // closed when err is set
+	limit   int64         // most bytes that may be unacknowledged
+	arrived atomic.Uint64 // bytes read, for the watchdog
+	held    atomic.Int64  // bytes received and not released
+
+	collections bool // keys carry a collection prefix
+	endOnClose  bool // the node sends STREAM_END after CLOSE_STREAM; set before use
+
+	mu      sync.Mutex // leaf: the fields below
+	out     []byte
+	unacked int // released bytes not yet acknowledged
+	pending map[uint32]*request
+	streams map[uint16]StreamID // open on the node, as far as we know
+	opaque  uint32
+	lastID  StreamID
+	queue   []*Block
+	closed  bool
+	err     error
+}
+
+// request waits for its answer.
+type request struct {
+	vbucket   uint16
+	answer    chan answer // room for 1
+	abandoned bool        // nobody waits any more
+	more      func(mcbp.Frame)
+}
+
+// answer is what a request gets; the frame is its own.
+type answer struct {
+	frame mcbp.Frame
+	err   error
+}
+
+// Dial opens a DCP connection and negotiates noops and flow control. Errors:
+// those of the network, ErrAuth, ErrNoBucket, ErrNotSupported, ErrProtocol.
+func Dial(ctx context.Context, conf Config) (*Conn, error) {
+	conf, err := conf.check()
+	if err != nil {
+		return nil, err
+	}
+	s, err := kvclient.Handshake(ctx, conf.Addr, kvclient.Options{
+		User: conf.User, Password: conf.Password, Bucket: conf.Bucket, Name: conf.Name,
+		Features: []mcbp.Feature{mcbp.FeatureXattr, mcbp.FeatureSnappy, mcbp.FeatureCollections},
+		TLS:      conf.TLS, AllowPlain: conf.AllowPlain, DialTimeout: conf.RequestTimeout, Logger: conf.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	// FAILOVER_LOG and everything else comes after OPEN, or the node hangs up.
+	flags := mcbp.OpenProducer
+	if conf.Xattrs && s.Granted(mcbp.FeatureXattr) {
+		flags |= mcbp.OpenXattrs
+	}
+	open := mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPOpen, 0, 0), Key: []byte(conf.Name), Extras: mcbp.Open{Flags: flags}.AppendExtras(nil)}
+	octx, cancel := context.WithTimeout(ctx, conf.RequestTimeout)
+	f, err := s.RoundTrip(octx, open)
+	cancel()
+	if err == nil {
+		err = kvclient.NewStatusError(f)
+	}
+	if err != nil {
+		_ = s.Close()
+		return nil, fmt.Errorf("feed: opening DCP connection %q to %s: %w", conf.Name, conf.Addr, err)
+	}
+	c := newConn(s, conf)
+	if err := c.negotiate(ctx); err != nil {
+		_ = c.Close()
+		return nil, fmt.Errorf("feed: negotiating DCP with %s: %w", conf.Addr, err)
+	}
+	return c, nil
+}
+
+// newConn starts the loops of an opened session.
+func newConn(s *kvclient.Session, conf Config) *Conn {
+	c := &Conn{
+		conf: conf, session: s,
+		wake: make(chan struct{}, 1), ready: make(chan struct{}, 1), done: make(chan struct{}),
+		limit:       int64(conf.BufferBytes) + 2*(mcbp.HeaderSize+mcbp.MaxBody),
+		collections: s.Granted(mcbp.FeatureCollections),
+		pending:     map[uint32]*request{}, streams: map[uint16]StreamID{},
+	}
+	c.loops.Go(c.readLoop)
+	c.loops.Go(c.writeLoop)
+	c.loops.Go(c.watchLoop)
+	return c
+}
+
+// negotiate sends the controls. An unknown one ends the connection only if it is
+// essential: control keys differ by the node's version.
+func (c *Conn) negotiate(ctx context.Context) error {
+	seconds := int((c.conf.NoopInterval + time.Second - 1) / time.Second)
+	for _, k := range []struct {
+		key, value string
+		essential  bool
+	}{
+		{mcbp.ControlEnableNoop, "true", true},
+		{mcbp.ControlNoopInterval, fmt.Sprint(seconds), true},
+		{mcbp.ControlBufferSize, fmt.Sprint(c.conf.BufferBytes), true},
+		{mcbp.ControlEndOnClose, "true", false},
+	} {
+		f, err := c.call(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPControl, 0, 0), Key: []byte(k.key), Value: []byte(k.value)})
+		if err != nil {
+			return err
+		}
+		err = kvclient.NewStatusError(f)
+		switch {
+		case err == nil && k.key == mcbp.ControlEndOnClose:
+			c.mu.Lock()
+			c.endOnClose = true
+			c.mu.Unlock()
+		case err != nil && k.essential:
+			return fmt.Errorf("%w: control %s=%s: %w", ErrNotSupported, k.key, k.value, err)
+		case err != nil:
+			c.conf.Logger.Debug("control not known to the node", "control", k.key, "error", err)
+		}
+	}
+	return nil
+}
+
+// Close ends the connection and waits for its goroutines. Blocks not yet taken
+// are dropped; those taken stay valid until released.
+func (c *Conn) Close() error {
+	c.mu.Lock()
+	c.closed = true
+	c.mu.Unlock()
+	c.fail(ErrClosed)
+	_ = c.loops.Wait() // its errors are what fail recorded
+	c.mu.Lock()
+	queue := c.queue
+	c.queue = nil
+	c.mu.Unlock()
+	for _, b := range queue {
+		b.free()
+	}
+	return nil
+}
+
+// Done is closed when the connection has ended. Blocks may still be waiting.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// Err is why the connection ended; nil while it lives.
+func (c *Conn) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// Addr is the node's address, as dialled.
+func (c *Conn) Addr() string { return c.conf.Addr }
+
+// Next takes the next block. It waits until there is one, ctx ends, or the
+// connection has ended and all blocks have been taken: then it returns why. Only
+// one goroutine may call Next at a time, or the order is lost.
+func (c *Conn) Next(ctx context.Context) (*Block, error) {
+	for {
+		c.mu.Lock()
+		if c.closed {
+			c.mu.Unlock()
+			return nil, ErrClosed
+		}
+		if len(c.queue) > 0 {
+			b := c.queue[0]
+			c.queue[0] = nil
+			c.queue = c.queue[1:]
+			c.mu.Unlock()
+			return b, nil
+		}
+		err := c.err
+		c.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case <-c.ready:
+		case <-c.done:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// Held is how many bytes have been received and not yet released.
+func (c *Conn) Held() int64 { return c.held.Load() }
+
+// push queues a block, or adds it to the newest one that nobody has taken yet, if
+// they share memory: a trickle of small messages must not become a long queue.
+func (c *Conn) push(b *Block) {
+	c.mu.Lock()
+	if n := len(c.queue); n > 0 && c.queue[n-1].chunks[0] == b.chunks[0] {
+		c.queue[n-1].merge(b)
+	} else {
+		c.queue = append(c.queue, b)
+	}
+	c.mu.Unlock()
+	poke(c.ready)
+}
+
+// acknowledge books released bytes and tells the node when they are a fifth of
+// the window. Never more than was received: only what a block counted comes here.
+func (c *Conn) acknowledge(n int) {
+	c.held.Add(-int64(n))
+	c.mu.Lock()
+	c.unacked += n
+	due := c.unacked >= c.conf.BufferBytes/ackFraction && c.err == nil
+	if due {
+		var extras [mcbp.BufferAckSize]byte
+		c.sendLocked(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPBufferAck, 0, 0), Extras: mcbp.AppendBufferAck(extras[:0], uint32(c.unacked))})
+		c.unacked = 0
+	}
+	c.mu.Unlock()
+	if due {
+		poke(c.wake)
+	}
+}
+
+// sendLocked appends a frame to what the writer sends. Our own frames are within
+// the limits, so Append cannot refuse them.
+func (c *Conn) sendLocked(f mcbp.Frame) {
+	if out, err := mcbp.Append(c.out, f); err == nil {
+		c.out = out
+	}
+}
+
+// poke wakes whoever waits on a channel with room for one.
+func poke(ch chan struct{}) {
+	select {
+	case ch <- struct{}{}:
+	default:
+	}
+}
+
+// fail ends the connection once: every waiting request gets err, Next gets it
+// after the blocks.
+func (c *Conn) fail(err error) {
+	c.mu.Lock()
+	if c.err != nil {
+		c.mu.Unlock()
+		return
+	}
+	c.err = err
+	pending := c.pending
+	c.pending = nil
+	close(c.done)
+	c.mu.Unlock()
+	_ = c.session.Close()
+	poke(c.wake)
+	for _, r := range pending {
+		if !r.abandoned {
+			r.answer <- answer{err: err}
+		}
+	}
+}
+
+// writeLoop sends what has been put together.
+func (c *Conn) writeLoop() error {
+	var buf []byte
+	for {
+		select {
+		case <-c.wake:
+		case <-c.done:
+			return nil
+		}
+		c.mu.Lock()
+		buf, c.out = c.out, buf[:0]
+		c.mu.Unlock()
+		if len(buf) == 0 {
+			continue
+		}
+		if _, err := c.session.Write(buf); err != nil {
+			c.fail(c.lost(err))
+			return err
+		}
+	}
+}
+
+// watchLoop ends the connection when the node is silent for DeadAfter. Noops
+// make a living node speak.
+func (c *Conn) watchLoop() error {
+	tick := time.NewTicker(max(c.conf.DeadAfter/watchSteps, time.Millisecond))
+	defer tick.Stop()
+	var seen uint64
+	silent := 0
+	for {
+		select {
+		case <-c.done:
+			return nil
+		case <-tick.C:
+		}
+		if now := c.arrived.Load(); now != seen {
+			seen, silent = now, 0
+			continue
+		}
+		if silent++; silent >= watchSteps {
+			c.fail(fmt.Errorf("%w: %s sent nothing, not even a noop, for %v", ErrDead, c.conf.Addr, c.conf.DeadAfter))
+		}
+	}
+}
+
+// lost words the end of a connection.
+func (c *Conn) lost(err error) error {
+	return fmt.Errorf("%w: DCP connection %q to %s: %w", ErrClosed, c.conf.Name, c.conf.Addr, err)
+}

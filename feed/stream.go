@@ -1,0 +1,326 @@
+package feed
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"tidemark/mcbp"
+)
+
+// Feed is a consumer of one node's changes. Conn is the native one.
+type Feed interface {
+	// Next takes the next block of events.
+	Next(ctx context.Context) (*Block, error)
+	// NewStreamID gives an id for OpenStream.
+	NewStreamID() StreamID
+	// OpenStream asks for a stream and returns its failover log, newest entry first.
+	OpenStream(ctx context.Context, req StreamRequest) ([]mcbp.FailoverEntry, error)
+	// CloseStream ends the vbucket's stream.
+	CloseStream(ctx context.Context, vbucket uint16) error
+	// FailoverLog is the vbucket's history, newest entry first.
+	FailoverLog(ctx context.Context, vbucket uint16) ([]mcbp.FailoverEntry, error)
+	// HighSeqnos are those of the node's active vbuckets.
+	HighSeqnos(ctx context.Context) ([]mcbp.VBucketSeqno, error)
+	// Details are those of the node's vbuckets, in whatever state.
+	Details(ctx context.Context) (map[uint16]VBucketDetails, error)
+	// ClusterConfig is the node's present map.
+	ClusterConfig(ctx context.Context) (*mcbp.ClusterConfig, error)
+	// Done is closed at the end of the connection, Err says why.
+	Done() <-chan struct{}
+	Err() error
+	// Close ends it and waits for its goroutines.
+	Close() error
+}
+
+var _ Feed = (*Conn)(nil)
+
+// StreamRequest asks for a vbucket's changes.
+type StreamRequest struct {
+	VBucket uint16
+	// ID names the stream in its events. Take it from NewStreamID beforehand, so that
+	// the events find their place when they come before OpenStream has returned; 0
+	// lets OpenStream take one.
+	ID StreamID
+	// Flags; StreamActiveOnly is always added: a KV replica's seqnos are not to be
+	// trusted.
+	Flags mcbp.StreamFlags
+	// Start is the last seqno that the consumer has; End the last it wants
+	// (mcbp.EndOfTime: never ends).
+	Start, End uint64
+	// VBUUID is the branch that Start is on; SnapStart and SnapEnd the window that it
+	// is in.
+	VBUUID             uint64
+	SnapStart, SnapEnd uint64
+}
+
+// VBucketDetails are a vbucket's figures on one node.
+type VBucketDetails struct {
+	State      string // active, replica, pending, dead
+	VBUUID     uint64
+	HighSeqno  uint64
+	PurgeSeqno uint64
+}
+
+// NewStreamID gives an id that no stream of this connection has had.
+func (c *Conn) NewStreamID() StreamID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.newStreamID()
+}
+
+// newStreamID is NewStreamID under the lock. Two thousand million streams on one
+// connection are out of reach.
+func (c *Conn) newStreamID() StreamID {
+	c.lastID++
+	return c.lastID & (requestOpaque - 1)
+}
+
+// OpenStream asks the node for a stream. On success the failover log is returned
+// and the stream's first event is a StreamBegin with the same log. Errors:
+// *RollbackError, ErrNotMyVBucket (a *kvclient.StatusError holds the newer map if
+// the node sent one), ErrStreamExists, ErrRange, ErrTemporary, ErrTimeout, and the
+// end of the connection. When the caller gives up before the answer (ctx,
+// ErrTimeout) and the node consents later, the stream is closed again.
+func (c *Conn) OpenStream(ctx context.Context, req StreamRequest) ([]mcbp.FailoverEntry, error) {
+	if req.ID == 0 {
+		req.ID = c.NewStreamID()
+	}
+	if req.ID&requestOpaque != 0 {
+		return nil, fmt.Errorf("feed: stream id %#x is not one of NewStreamID", req.ID)
+	}
+	m := mcbp.StreamRequest{
+		Flags: req.Flags | mcbp.StreamActiveOnly, Start: req.Start, End: req.End,
+		VBUUID: req.VBUUID, SnapStart: req.SnapStart, SnapEnd: req.SnapEnd,
+	}
+	f, err := c.call(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPStreamReq, req.VBucket, uint32(req.ID)), Extras: m.AppendExtras(nil)})
+	if err != nil {
+		return nil, fmt.Errorf("vbucket %d: %w", req.VBucket, err)
+	}
+	if err := asError(f, req.VBucket); err != nil {
+		return nil, err
+	}
+	return mcbp.DecodeFailoverLog(f.Value)
+}
+
+// CloseStream ends the vbucket's stream. Its StreamEnd event follows (made here
+// if the node sends none). ErrNoStream: it has already ended, or never was.
+func (c *Conn) CloseStream(ctx context.Context, vbucket uint16) error {
+	f, err := c.call(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPCloseStream, vbucket, 0)})
+	if err != nil {
+		return fmt.Errorf("vbucket %d: %w", vbucket, err)
+	}
+	return asError(f, vbucket)
+}
+
+// FailoverLog asks for the vbucket's history, newest entry first.
+func (c *Conn) FailoverLog(ctx context.Context, vbucket uint16) ([]mcbp.FailoverEntry, error) {
+	f, err := c.call(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPFailoverLog, vbucket, 0)})
+	if err != nil {
+		return nil, fmt.Errorf("vbucket %d: %w", vbucket, err)
+	}
+	if err := asError(f, vbucket); err != nil {
+		return nil, err
+	}
+	return mcbp.DecodeFailoverLog(f.Value)
+}
+
+// HighSeqnos asks for the high seqnos of the node's active vbuckets.
+func (c *Conn) HighSeqnos(ctx context.Context) ([]mcbp.VBucketSeqno, error) {
+	f, err := c.call(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetAllVBSeqnos, 0, 0), Extras: mcbp.AppendVBSeqnosRequest(nil, mcbp.VBucketActive)})
+	if err != nil {
+		return nil, err
+	}
+	if err := asError(f, 0); err != nil {
+		return nil, err
+	}
+	return mcbp.DecodeVBSeqnos(f.Value)
+}
+
+// ClusterConfig asks for the node's present map.
+func (c *Conn) ClusterConfig(ctx context.Context) (*mcbp.ClusterConfig, error) {
+	f, err := c.call(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetClusterConfig, 0, 0)})
+	if err != nil {
+		return nil, err
+	}
+	if err := asError(f, 0); err != nil {
+		return nil, err
+	}
+	return mcbp.ParseClusterConfig(f.Value)
+}
+
+// Details asks for the figures of all vbuckets that the node has.
+func (c *Conn) Details(ctx context.Context) (map[uint16]VBucketDetails, error) {
+	out := map[uint16]VBucketDetails{}
+	var bad error
+	req := mcbp.Frame{Header: mcbp.Request(mcbp.OpStat, 0, 0), Key: []byte("vbucket-details")}
+	f, err := c.callMore(ctx, req, func(f mcbp.Frame) {
+		if err := addDetail(out, string(f.Key), string(f.Value)); err != nil && bad == nil {
+			bad = err
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := asError(f, 0); err != nil {
+		return nil, err
+	}
+	return out, bad
+}
+
+// addDetail reads one statistic: vb_N (the state), vb_N:uuid, vb_N:high_seqno,
+// vb_N:purge_seqno. Others are skipped.
+func addDetail(out map[uint16]VBucketDetails, key, value string) error {
+	rest, ok := strings.CutPrefix(key, "vb_")
+	if !ok {
+		return nil
+	}
+	number, name, _ := strings.Cut(rest, ":")
+	vb, err := strconv.ParseUint(number, 10, 16)
+	if err != nil || vb >= mcbp.MaxVBuckets {
+		return nil
+	}
+	d := out[uint16(vb)]
+	switch name {
+	case "":
+		d.State = value
+	case "uuid":
+		d.VBUUID, err = strconv.ParseUint(value, 10, 64)
+	case "high_seqno":
+		d.HighSeqno, err = strconv.ParseUint(value, 10, 64)
+	case "purge_seqno":
+		d.PurgeSeqno, err = strconv.ParseUint(value, 10, 64)
+	default:
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%w: statistic %s is %.40q, want a number", ErrProtocol, key, value)
+	}
+	out[uint16(vb)] = d
+	return nil
+}
+
+// call sends a request and waits for its answer, whatever its status.
+func (c *Conn) call(ctx context.Context, req mcbp.Frame) (mcbp.Frame, error) {
+	return c.callMore(ctx, req, nil)
+}
+
+// callMore is call for requests with several answers: all but the last go to
+// more, which is called from the reader and not after callMore has returned.
+func (c *Conn) callMore(ctx context.Context, req mcbp.Frame, more func(mcbp.Frame)) (mcbp.Frame, error) {
+	r := &request{vbucket: req.VBucket(), answer: make(chan answer, 1), more: more}
+	c.mu.Lock()
+	if err := c.err; err != nil {
+		c.mu.Unlock()
+		return mcbp.Frame{}, err
+	}
+	if req.Op != mcbp.OpDCPStreamReq {
+		c.opaque++
+		req.Opaque = requestOpaque | c.opaque&(requestOpaque-1)
+	}
+	if c.pending[req.Opaque] != nil {
+		c.mu.Unlock()
+		return mcbp.Frame{}, fmt.Errorf("feed: %v: the id %#x is in use", req.Op, req.Opaque)
+	}
+	c.pending[req.Opaque] = r
+	c.sendLocked(req)
+	c.mu.Unlock()
+	poke(c.wake)
+	timeout := time.NewTimer(c.conf.RequestTimeout)
+	defer timeout.Stop()
+	var err error
+	select {
+	case a := <-r.answer:
+		return a.frame, a.err
+	case <-ctx.Done():
+		err = fmt.Errorf("feed: %v to %s: %w", req.Op, c.conf.Addr, context.Cause(ctx))
+	case <-timeout.C:
+		err = fmt.Errorf("%w: %v to %s, %v", ErrTimeout, req.Op, c.conf.Addr, c.conf.RequestTimeout)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case a := <-r.answer: // it came after all
+		return a.frame, a.err
+	default:
+	}
+	r.abandoned, r.more = true, nil
+	return mcbp.Frame{}, err
+}
+
+// response hands an answer of the node to its request, and puts what it means for
+// a stream into the block.
+func (c *Conn) response(b *Block, f *mcbp.Frame) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.pending[f.Opaque]
+	if r == nil {
+		if f.Op == mcbp.OpDCPBufferAck || c.err != nil {
+			return nil // some engines answer it; or we have ended
+		}
+		return fmt.Errorf("%w: %v answers the opaque %#x, which nobody waits for", ErrProtocol, f.Op, f.Opaque)
+	}
+	if f.Op == mcbp.OpStat && f.Status() == mcbp.StatusOK && len(f.Key) > 0 {
+		if r.more != nil {
+			r.more(*f)
+		}
+		return nil
+	}
+	delete(c.pending, f.Opaque)
+	if f.Status() == mcbp.StatusOK {
+		if err := c.streamAnswer(b, f, r); err != nil {
+			return err
+		}
+	}
+	if !r.abandoned {
+		r.answer <- answer{frame: f.Clone()}
+	}
+	return nil
+}
+
+// streamAnswer books what a consent of the node means for the vbucket's stream.
+func (c *Conn) streamAnswer(b *Block, f *mcbp.Frame, r *request) error {
+	switch f.Op {
+	case mcbp.OpDCPStreamReq:
+		if _, err := mcbp.DecodeFailoverLog(f.Value); err != nil {
+			return fmt.Errorf("%w: vbucket %d: %w", ErrProtocol, r.vbucket, err)
+		}
+		c.streams[r.vbucket] = StreamID(f.Opaque)
+		if r.abandoned {
+			c.closeAbandoned(r.vbucket)
+			return nil
+		}
+		e := b.next(StreamBegin, f)
+		e.VBucket, e.Value = r.vbucket, f.Value
+	case mcbp.OpDCPCloseStream:
+		if c.endOnClose {
+			return nil
+		}
+		if id, ok := c.streams[r.vbucket]; ok {
+			delete(c.streams, r.vbucket)
+			e := b.next(StreamEnd, f)
+			e.VBucket, e.Stream, e.EndReason = r.vbucket, id, mcbp.EndClosed
+		}
+	}
+	return nil
+}
+
+// closeAbandoned takes back a stream that nobody waits for any more.
+func (c *Conn) closeAbandoned(vbucket uint16) {
+	c.opaque++
+	opaque := requestOpaque | c.opaque&(requestOpaque-1)
+	c.pending[opaque] = &request{vbucket: vbucket, abandoned: true}
+	c.sendLocked(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPCloseStream, vbucket, opaque)})
+	poke(c.wake)
+}
+
+// ended books a stream that the node has ended.
+func (c *Conn) ended(vbucket uint16, id StreamID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.streams[vbucket] == id {
+		delete(c.streams, vbucket)
+	}
+}
