@@ -150,7 +150,9 @@ func (b *Bucket) begin(src Source, e *keyversion.Event) Verdict {
 	}
 	v.log, v.begun, v.purge = log, true, g.Purge
 	v.recv, v.comp = g.Start, 0
-	b.book.add(vb, log, g.Revision)
+	if g.Revision.Compare(v.rev) > 0 {
+		v.rev = g.Revision
+	}
 	for _, c := range b.copies {
 		p := &c.parts[vb]
 		if !listed(g.Copies, c.id) {
@@ -168,18 +170,25 @@ func (b *Bucket) begin(src Source, e *keyversion.Event) Verdict {
 	return Taken
 }
 
-// behind: a producer that works by an older map than one seen, and does not know the newest branch we know. One that
-// does know it is no stale owner, whatever became of the numbering of its maps.
+// behind: a producer whose present branch is one that we know to have been left, or that works by an older map than one
+// seen and does not know our branch. One that knows it is no stale owner, whatever became of the numbers of its maps.
 func (b *Bucket) behind(vb int, log timestamp.FailoverLog, rev timestamp.MapRevision) bool {
-	if rev.Compare(b.book.Revision(vb)) >= 0 {
-		return false
-	}
 	v := &b.vbs[vb]
-	newest := v.log.Newest()
-	if !v.begun {
-		newest = b.book.newest(vb)
+	if v.begun {
+		return left(v.log, log) || rev.Compare(v.rev) < 0 && len(v.log) > 0 && log.ValidUpTo(v.log.Newest()) == 0
 	}
-	return newest != 0 && log.ValidUpTo(newest) == 0
+	for _, c := range b.copies {
+		if left(c.parts[vb].log, log) {
+			return true
+		}
+	}
+	return false
+}
+
+// left: the newest branch of log is an older one of ours.
+func left(ours, log timestamp.FailoverLog) bool {
+	newest := log.Newest()
+	return newest != 0 && ours.Newest() != newest && ours.ValidUpTo(newest) > 0
 }
 
 // foldStream notes in each copy what the stream that ends here has brought it.

@@ -80,7 +80,7 @@ func (b *Bucket) takeAhead(t *Batch, vb int) {
 		}
 		p.pos.VBUUID = p.log.Newest()
 		c.exact = false
-		pt.Position = p.pos
+		pt.Position, pt.Log = p.pos, p.newLog()
 		t.Copies[i].Parts = append(t.Copies[i].Parts, pt)
 	}
 	t.bytes += v.bytes

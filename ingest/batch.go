@@ -3,7 +3,6 @@ package ingest
 import (
 	"tidemark/index"
 	"tidemark/timestamp"
-	"tidemark/wire"
 )
 
 // Work is one thing for the store to do; exactly one field is set.
@@ -34,8 +33,8 @@ const (
 // Batch is what the store has to write: for each copy one atomic write of all its parts. Bucket.Done ends it.
 type Batch struct {
 	Kind   BatchKind
-	Ref    wire.StabilityRef // AtStability
-	Vector timestamp.Vector  // AtStability
+	Ref    Ref              // AtStability
+	Vector timestamp.Vector // AtStability
 	// Segments holds the events, by vbucket; copies share them.
 	Segments []Segment
 	Copies   []CopyBatch
@@ -68,6 +67,7 @@ type Part struct {
 	KeepTombstones  bool
 	PurgeTombstones bool
 	Position        Position
+	Log             timestamp.FailoverLog // nil: as stored
 	after, upTo     uint64
 	epoch           uint32
 }
@@ -84,11 +84,11 @@ func (t *Batch) Bytes() int { return t.bytes }
 // Done tells that the store has written the batch (made: and has taken the snapshots of an AtStability batch). Copies
 // named in failed did not; they have been, or will be, told of by Reopened. It gives the acknowledgement to send, if
 // there is one.
-func (b *Bucket) Done(t *Batch, failed ...index.CopyID) (wire.Ack, bool) {
+func (b *Bucket) Done(t *Batch, failed ...index.CopyID) (Ack, bool) {
 	b.inFlight -= t.bytes
 	t.bytes = 0
 	if t.Kind != AtStability {
-		return wire.Ack{}, false
+		return Ack{}, false
 	}
 	made := 0
 	for i := range t.Copies {
@@ -102,13 +102,13 @@ func (b *Bucket) Done(t *Batch, failed ...index.CopyID) (wire.Ack, bool) {
 			sl.held, sl.has, sl.told = t.Ref, true, true
 		}
 	}
-	ack := wire.Ack{StabilityRef: t.Ref, Made: 2*made >= len(t.Copies)}
+	ack := Ack{Ref: t.Ref, Made: 2*made >= len(t.Copies)}
 	for _, c := range t.Copies {
 		if c.Exact != ack.Made {
 			ack.Exceptions = append(ack.Exceptions, c.ID)
 		}
 	}
-	if t.Ref.Compare(b.ack.StabilityRef) >= 0 || !b.haveAck {
+	if t.Ref.Compare(b.ack.Ref) >= 0 || !b.haveAck {
 		b.ack, b.haveAck = ack, true
 	}
 	return ack, true

@@ -1,14 +1,43 @@
 package ingest
 
 import (
+	"cmp"
 	"slices"
 
+	"tidemark/index"
 	"tidemark/timestamp"
-	"tidemark/wire"
 )
 
+// Ref names a stability timestamp of the bucket. Hash is carried along for the acknowledgement.
+type Ref struct {
+	Generation uint64
+	RollbackID uint64
+	Number     uint64
+	Hash       uint64
+}
+
+// Compare orders by generation, rollback id, number.
+func (r Ref) Compare(o Ref) int {
+	return cmp.Or(cmp.Compare(r.Generation, o.Generation), cmp.Compare(r.RollbackID, o.RollbackID), cmp.Compare(r.Number, o.Number))
+}
+
+// Stability is a stability timestamp as it was promoted; Logs holds the failover logs known then, by vbucket.
+type Stability struct {
+	Ref
+	Vector timestamp.Vector
+	Logs   []timestamp.FailoverLog
+}
+
+// Ack says what became of a stability timestamp: Made when a snapshot at exactly it exists, else skipped. Exceptions
+// are the copies for which it is the other way round.
+type Ack struct {
+	Ref
+	Made       bool
+	Exceptions []index.CopyID
+}
+
 // Publish queues a stability timestamp until everything up to it is here. It tells whether it was new.
-func (b *Bucket) Publish(s wire.Stability) bool {
+func (b *Bucket) Publish(s Stability) bool {
 	if s.Vector.Check(len(b.vbs)) != nil || s.Generation != b.opt.Generation {
 		return false
 	}
@@ -17,17 +46,17 @@ func (b *Bucket) Publish(s wire.Stability) bool {
 	}
 	if s.RollbackID > b.rollbackID {
 		b.rollbackID = s.RollbackID
-		b.stability = slices.DeleteFunc(b.stability, func(q wire.Stability) bool { return q.RollbackID < s.RollbackID })
+		b.stability = slices.DeleteFunc(b.stability, func(q Stability) bool { return q.RollbackID < s.RollbackID })
 	}
-	if b.haveLast && s.Compare(b.last.StabilityRef) <= 0 {
+	if b.haveLast && s.Compare(b.last.Ref) <= 0 {
 		return false
 	}
-	if s.Compare(b.newest.StabilityRef) > 0 || b.newest.Vector.Len() == 0 {
+	if s.Compare(b.newest.Ref) > 0 || b.newest.Vector.Len() == 0 {
 		b.newest = s
 	}
 	at := len(b.stability)
-	for at > 0 && b.stability[at-1].Compare(s.StabilityRef) >= 0 {
-		if at--; b.stability[at].StabilityRef == s.StabilityRef {
+	for at > 0 && b.stability[at-1].Compare(s.Ref) >= 0 {
+		if at--; b.stability[at].Ref == s.Ref {
 			return false
 		}
 	}
@@ -49,18 +78,18 @@ func (b *Bucket) judgeAgain() {
 
 // Flush gives the batch of the oldest stability timestamp when everything up to it is here; nil when there is none, or
 // when Work must be taken first. Acks are those of timestamps that were discarded on the way.
-func (b *Bucket) Flush() (t *Batch, acks []wire.Ack) {
+func (b *Bucket) Flush() (t *Batch, acks []Ack) {
 	if len(b.work) > 0 {
 		return nil, nil
 	}
 	for len(b.stability) > 0 {
 		s := &b.stability[0]
-		if b.haveLast && s.Compare(b.last.StabilityRef) <= 0 {
+		if b.haveLast && s.Compare(b.last.Ref) <= 0 {
 			b.stability = b.stability[1:]
 			continue
 		}
 		if b.on(sBranch) && b.lost(s) {
-			acks = append(acks, wire.Ack{StabilityRef: s.StabilityRef})
+			acks = append(acks, Ack{Ref: s.Ref})
 			b.ack, b.haveAck = acks[len(acks)-1], true
 			b.stability = b.stability[1:]
 			continue
@@ -79,7 +108,7 @@ func (b *Bucket) Flush() (t *Batch, acks []wire.Ack) {
 func (b *Bucket) Pending() int { return len(b.stability) }
 
 // lost: an S that is not on the branch of what is received can never be made, nor made again.
-func (b *Bucket) lost(s *wire.Stability) bool {
+func (b *Bucket) lost(s *Stability) bool {
 	for vb := range b.vbs {
 		v := &b.vbs[vb]
 		if v.begun {
@@ -97,7 +126,7 @@ func (b *Bucket) lost(s *wire.Stability) bool {
 	return false
 }
 
-func logOf(s *wire.Stability, vb int) timestamp.FailoverLog {
+func logOf(s *Stability, vb int) timestamp.FailoverLog {
 	if vb < len(s.Logs) && len(s.Logs[vb]) > 0 {
 		return s.Logs[vb]
 	}
@@ -106,7 +135,7 @@ func logOf(s *wire.Stability, vb int) timestamp.FailoverLog {
 
 // reached: every copy that is fed, or that is whole and will be fed again, has all of S. It remembers where it found
 // something missing and looks there first the next time.
-func (b *Bucket) reached(s *wire.Stability) bool {
+func (b *Bucket) reached(s *Stability) bool {
 	if k := &b.blocked; k.ok && k.copy < len(b.copies) && b.waits(b.copies[k.copy], k.vb, s.Vector.Seqnos[k.vb]) {
 		return false
 	}
@@ -144,7 +173,7 @@ func (b *Bucket) resettle() *Batch {
 	}
 	var become []*slice
 	for _, c := range b.copies {
-		if !(c.exact && c.at == b.last.StabilityRef) && b.couldBeExact(c, &b.last) {
+		if !(c.exact && c.at == b.last.Ref) && b.couldBeExact(c, &b.last) {
 			become = append(become, c)
 		}
 	}
@@ -155,7 +184,7 @@ func (b *Bucket) resettle() *Batch {
 }
 
 // couldBeExact tells whether flushing at S now would leave the copy exact.
-func (b *Bucket) couldBeExact(c *slice, s *wire.Stability) bool {
+func (b *Bucket) couldBeExact(c *slice, s *Stability) bool {
 	for vb, seqno := range s.Vector.Seqnos {
 		p := &c.parts[vb]
 		if p.restoring || p.pos.Side < p.pos.A || max(p.pos.Main, p.pos.A) > seqno || seqno < p.pos.Floor {
@@ -185,8 +214,8 @@ func (v *vbucket) straddles(p *part, seqno uint64) uint64 {
 }
 
 // flushAt makes the batch that takes the given copies to S. Events up to S leave the queue when all copies flush.
-func (b *Bucket) flushAt(s *wire.Stability, copies []*slice) *Batch {
-	t := &Batch{Kind: AtStability, Ref: s.StabilityRef, Vector: s.Vector}
+func (b *Bucket) flushAt(s *Stability, copies []*slice) *Batch {
+	t := &Batch{Kind: AtStability, Ref: s.Ref, Vector: s.Vector}
 	t.Copies = make([]CopyBatch, len(copies))
 	for i, c := range copies {
 		t.Copies[i] = CopyBatch{ID: c.id, Index: c.index, Slice: c.no, Exact: true}
@@ -209,9 +238,9 @@ func (b *Bucket) flushAt(s *wire.Stability, copies []*slice) *Batch {
 	for i, c := range copies {
 		cb := &t.Copies[i]
 		if c.exact = cb.Exact; c.exact {
-			c.at, c.ready = s.StabilityRef, true
+			c.at, c.ready = s.Ref, true
 		} else {
-			c.at = wire.StabilityRef{}
+			c.at = Ref{}
 		}
 	}
 	b.inFlight += t.bytes
@@ -315,7 +344,7 @@ func (b *Bucket) advance(cb *CopyBatch, c *slice, vb int, seqno uint64, taken in
 	p.pos.VBUUID = p.log.Newest()
 	p.tombs = p.tombs || pt.KeepTombstones && pt.Segment >= 0
 	if p.pos != was || pt.Segment >= 0 || pt.PurgeTombstones {
-		pt.Position = p.pos
+		pt.Position, pt.Log = p.pos, p.newLog()
 		cb.Parts = append(cb.Parts, pt)
 	}
 }

@@ -21,7 +21,6 @@ import (
 	"tidemark/index"
 	"tidemark/keyversion"
 	"tidemark/timestamp"
-	"tidemark/wire"
 )
 
 // MaxStability is the most stability timestamps that wait to be reached; the oldest gives way (the coordinator has at
@@ -43,26 +42,23 @@ type Options struct {
 	// Pack gives the bytes by which an accepted data event is kept; they belong to the Bucket from then on. The length
 	// counts against the memory bound.
 	Pack func(*keyversion.Event) []byte
-	// Book holds the failover logs and map revisions known from earlier runs; nil: a new one.
-	Book *LogBook
 }
 
 // Bucket is the state of one bucket on one node. Its methods may be called by one goroutine at a time.
 type Bucket struct {
 	opt    Options
 	off    rules // switched off, by tests only
-	book   *LogBook
 	vbs    []vbucket
 	copies []*slice // ascending by id
 	work   []Work
 
 	rollbackID   uint64
 	rollbackDone uint64 // newest rollback id that was carried out
-	stability    []wire.Stability
-	newest       wire.Stability // highest one published, kept to be judged again at a BEGIN
-	last         wire.Stability // newest one flushed
+	stability    []Stability
+	newest       Stability // highest one published, kept to be judged again at a BEGIN
+	last         Stability // newest one flushed
 	haveLast     bool
-	ack          wire.Ack
+	ack          Ack
 	haveAck      bool
 
 	queued   int // bytes in the queues of all vbuckets
@@ -103,11 +99,12 @@ type vbucket struct {
 	cur   owner
 	min   index.Incarnation // lower ones are refused
 	log   timestamp.FailoverLog
-	begun bool   // log is of a BEGIN in this run
-	purge uint64 // as the newest BEGIN said
-	recv  uint64 // the present stream has delivered everything up to here
-	comp  uint64 // newest complete seqno of the present stream
-	epoch uint32 // rises whenever some copy's queue starts anew
+	rev   timestamp.MapRevision // highest one seen in this run
+	begun bool                  // log is of a BEGIN in this run
+	purge uint64                // as the newest BEGIN said
+	recv  uint64                // the present stream has delivered everything up to here
+	comp  uint64                // newest complete seqno of the present stream
+	epoch uint32                // rises whenever some copy's queue starts anew
 	queue []Entry
 	bytes int
 	side  *sideStream
@@ -115,8 +112,9 @@ type vbucket struct {
 
 // part is one copy's state of one vbucket.
 type part struct {
-	pos Position
-	log timestamp.FailoverLog // of what is held
+	pos  Position
+	log  timestamp.FailoverLog // of what is held
+	kept timestamp.FailoverLog // as the store has it
 	// base and comp: received, and complete, on earlier streams; while sub is set the present stream's are added.
 	base, comp uint64
 	from       uint32 // epoch at which the queue starts for this copy, noQueue while no stream feeds it
@@ -138,9 +136,9 @@ type slice struct {
 	ready bool // was exact once
 	told  bool // and the snapshot was taken
 	out   bool // a router said that it sends nothing more
-	at    wire.StabilityRef
+	at    Ref
 	exact bool // at is one it has an exact snapshot of
-	held  wire.StabilityRef
+	held  Ref
 	has   bool // held counts: its batch is done
 }
 
@@ -152,19 +150,17 @@ func New(o Options) (*Bucket, error) {
 	if o.Pack == nil {
 		return nil, errors.New("ingest: Options.Pack is missing")
 	}
-	if o.Book == nil {
-		o.Book = NewLogBook(o.VBuckets)
-	}
-	return &Bucket{opt: o, book: o.Book, vbs: make([]vbucket, o.VBuckets), rollbackID: o.RollbackID}, nil
+	return &Bucket{opt: o, vbs: make([]vbucket, o.VBuckets), rollbackID: o.RollbackID}, nil
 }
 
-// Copy describes a copy to be added. Positions are what its store holds durably, one per vbucket, or nil for a new one.
+// Copy describes a copy to be added. Positions and Logs are what its store holds, one per vbucket, or nil for a new one.
 type Copy struct {
 	ID        index.CopyID
 	Index     index.ID
 	Slice     index.SliceID
 	Ready     bool // it has been exact before
 	Positions []Position
+	Logs      []timestamp.FailoverLog
 }
 
 // Add takes a copy in: allocated, reopened after a crash, or received from another node. It receives nothing before a
@@ -173,14 +169,13 @@ func (b *Bucket) Add(c Copy) error {
 	if b.find(c.ID) != nil {
 		return fmt.Errorf("%w: copy %v is there already", ErrCopy, c.ID)
 	}
-	if c.Positions != nil && len(c.Positions) != len(b.vbs) {
-		return fmt.Errorf("%w: %d positions of copy %v, the bucket has %d vbuckets", ErrVBucket, len(c.Positions), c.ID, len(b.vbs))
+	if err := b.checkStored(c.ID, c.Positions, c.Logs); err != nil {
+		return err
 	}
 	sl := &slice{id: c.ID, index: c.Index, no: c.Slice, ready: c.Ready, told: c.Ready, parts: make([]part, len(b.vbs))}
 	for v := range c.Positions {
 		p := &sl.parts[v]
-		p.pos = c.Positions[v]
-		p.log = b.book.Of(v, p.pos.VBUUID)
+		p.pos, p.log = c.Positions[v], historyOf(c.Positions[v].VBUUID, c.Logs[v])
 	}
 	at := 0
 	for at < len(b.copies) && b.copies[at].id < c.ID {
@@ -212,22 +207,21 @@ func (b *Bucket) Remove(id index.CopyID) {
 
 // Reopened tells that a copy's store has lost its newest batches (a failed disk, a torn file) and holds these
 // positions now. The copy joins the running streams by the gap rule; the others are not touched.
-func (b *Bucket) Reopened(id index.CopyID, positions []Position) error {
+func (b *Bucket) Reopened(id index.CopyID, positions []Position, logs []timestamp.FailoverLog) error {
 	sl := b.find(id)
 	if sl == nil {
 		return fmt.Errorf("%w: %v", ErrCopy, id)
 	}
-	if positions != nil && len(positions) != len(b.vbs) {
-		return fmt.Errorf("%w: %d positions of copy %v", ErrVBucket, len(positions), id)
+	if err := b.checkStored(id, positions, logs); err != nil {
+		return err
 	}
-	sl.exact, sl.has, sl.at = false, false, wire.StabilityRef{}
+	sl.exact, sl.has, sl.at = false, false, Ref{}
 	for v := range b.vbs {
 		p := &sl.parts[v]
 		sub := p.sub || p.restoring && p.rejoin
-		p.pos, p.log = Position{}, nil
+		p.pos, p.log, p.kept = Position{}, nil, nil
 		if positions != nil {
-			p.pos = positions[v]
-			p.log = b.book.Of(v, p.pos.VBUUID)
+			p.pos, p.log = positions[v], historyOf(positions[v].VBUUID, logs[v])
 		}
 		p.restoring, p.rejoin = false, false
 		b.reset(sl, v)
@@ -242,6 +236,27 @@ func (b *Bucket) Reopened(id index.CopyID, positions []Position) error {
 	}
 	b.blocked.ok = false
 	return nil
+}
+
+func (b *Bucket) checkStored(id index.CopyID, positions []Position, logs []timestamp.FailoverLog) error {
+	if positions == nil && logs == nil || len(positions) == len(b.vbs) && len(logs) == len(b.vbs) {
+		return nil
+	}
+	return fmt.Errorf("%w: %d positions and %d logs of copy %v, the bucket has %d vbuckets", ErrVBucket, len(positions), len(logs), id, len(b.vbs))
+}
+
+// historyOf gives the history of the branch vbuuid: the part of a log that begins with it, or the branch alone when the
+// log does not know it. Branch 0 (nothing held) has none.
+func historyOf(vbuuid uint64, log timestamp.FailoverLog) timestamp.FailoverLog {
+	if vbuuid == 0 {
+		return nil
+	}
+	for i, e := range log {
+		if e.VBUUID == vbuuid {
+			return log[i:]
+		}
+	}
+	return timestamp.FailoverLog{{VBUUID: vbuuid}}
 }
 
 // CopyIDs lists the copies, ascending.
@@ -309,7 +324,7 @@ func (b *Bucket) reset(sl *slice, vb int) {
 	p.sub, p.comp, p.from = false, 0, noQueue
 	p.base = max(p.pos.Main, p.pos.A)
 	p.tombs = !(p.pos.Side == p.pos.A && p.pos.A == p.pos.Main)
-	sl.exact, sl.at = false, wire.StabilityRef{}
+	sl.exact, sl.at = false, Ref{}
 	if len(v.queue) > 0 {
 		b.trim(vb)
 	}

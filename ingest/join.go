@@ -98,8 +98,17 @@ func (b *Bucket) deleteRange(sl *slice, vb int) {
 	p.tombs = p.pos.Side < p.pos.A
 	b.work = append(b.work, Work{Batch: &Batch{
 		Kind:   DeleteRange,
-		Copies: []CopyBatch{{ID: sl.id, Index: sl.index, Slice: sl.no, Parts: []Part{{VBucket: vb, Segment: -1, DeleteRange: true, Position: p.pos}}}},
+		Copies: []CopyBatch{{ID: sl.id, Index: sl.index, Slice: sl.no, Parts: []Part{{VBucket: vb, Segment: -1, DeleteRange: true, Position: p.pos, Log: p.newLog()}}}},
 	}})
+}
+
+// newLog gives the log when the store does not have it yet.
+func (p *part) newLog() timestamp.FailoverLog {
+	if p.kept.Equal(p.log) {
+		return nil
+	}
+	p.kept = p.log
+	return p.log
 }
 
 // Restored answers a Restore: what the copy holds of the vbucket now, and the log that state was made under. A zero
@@ -113,7 +122,7 @@ func (b *Bucket) Restored(r Restore, pos Position, held timestamp.FailoverLog) {
 	if !p.restoring {
 		return
 	}
-	p.pos, p.log = pos, held
+	p.pos, p.log, p.kept = pos, held, nil
 	log := r.Log
 	if v.begun {
 		log = v.log // a newer BEGIN may have come meanwhile

@@ -3,13 +3,23 @@ package ingest
 import (
 	"tidemark/index"
 	"tidemark/timestamp"
-	"tidemark/wire"
 )
+
+// Progress is how far the node is in one vbucket (IM-21). Participant is false where nothing feeds it: it recovers by
+// the gap rule.
+type Progress struct {
+	VBucket     int
+	Participant bool
+	HW          uint64 // smallest position of its copies, queue included
+	Reach       uint64 // highest seqno, window end or floor that they may reflect
+	Log         timestamp.FailoverLog
+	Revision    timestamp.MapRevision
+}
 
 // Poll refuses incarnations below inc for the vbuckets from now on (fencePoll) and says how far the node is (IM-21). A
 // vbucket without a copy that a stream feeds takes no part: it recovers by the gap rule.
-func (b *Bucket) Poll(vbuckets []uint16, inc index.Incarnation) []wire.PollPosition {
-	out := make([]wire.PollPosition, 0, len(vbuckets))
+func (b *Bucket) Poll(vbuckets []uint16, inc index.Incarnation) []Progress {
+	out := make([]Progress, 0, len(vbuckets))
 	for _, n := range vbuckets {
 		if int(n) >= len(b.vbs) {
 			continue
@@ -22,9 +32,9 @@ func (b *Bucket) Poll(vbuckets []uint16, inc index.Incarnation) []wire.PollPosit
 	return out
 }
 
-func (b *Bucket) position(vb int) wire.PollPosition {
+func (b *Bucket) position(vb int) Progress {
 	v := &b.vbs[vb]
-	pp := wire.PollPosition{VBucket: uint16(vb), Log: v.log, Revision: b.book.Revision(vb)}
+	pp := Progress{VBucket: vb, Log: v.log, Revision: v.rev}
 	top := uint64(0)
 	if b.on(windowRule) {
 		top = v.top()
@@ -64,20 +74,24 @@ func (b *Bucket) HW() timestamp.Vector {
 	return hw
 }
 
-// Accepted lists, for every vbucket that some BEGIN was accepted for, whose stream is accepted.
-func (b *Bucket) Accepted() wire.Accepted {
-	var a wire.Accepted
+// Accepted is the stream that is accepted for a vbucket.
+type Accepted struct {
+	VBucket     int
+	Incarnation index.Incarnation
+	Projector   index.ProjectorID
+	Open        bool // false: nothing is accepted before the next BEGIN
+}
+
+// Accepted lists every vbucket that some BEGIN was accepted for.
+func (b *Bucket) Accepted() []Accepted {
+	var all []Accepted
 	for vb := range b.vbs {
-		v := &b.vbs[vb]
-		if !v.begun {
-			continue
+		if v := &b.vbs[vb]; v.begun {
+			all = append(all, Accepted{VBucket: vb, Incarnation: v.cur.inc, Projector: v.cur.projector,
+				Open: v.cur.open && !v.cur.dropping && v.cur.inc.Compare(v.min) >= 0})
 		}
-		a.VBuckets = append(a.VBuckets, uint16(vb))
-		a.Incarnations = append(a.Incarnations, v.cur.inc)
-		a.Projectors = append(a.Projectors, v.cur.projector)
-		a.Open = append(a.Open, v.cur.open && !v.cur.dropping && v.cur.inc.Compare(v.min) >= 0)
 	}
-	return a
+	return all
 }
 
 // Minimum gives, by vbucket, the incarnation below which streams are refused.
@@ -95,7 +109,7 @@ type CopyState struct {
 	Index     index.ID
 	Slice     index.SliceID
 	Ready     bool // was exact once, and the snapshot was taken
-	Held      wire.StabilityRef
+	Held      Ref
 	Done      uint64 // seqnos covered by side streams, sum over vbuckets
 	Total     uint64 // sum of the activation timestamps
 	Joined    int    // vbuckets that a stream feeds
@@ -139,10 +153,10 @@ func (b *Bucket) Position(id index.CopyID, vb int) (Position, bool) {
 }
 
 // LastAck gives the newest acknowledgement, which repeats in every report.
-func (b *Bucket) LastAck() (wire.Ack, bool) { return b.ack, b.haveAck }
+func (b *Bucket) LastAck() (Ack, bool) { return b.ack, b.haveAck }
 
 // Last gives the newest flushed stability timestamp.
-func (b *Bucket) Last() (wire.StabilityRef, bool) { return b.last.StabilityRef, b.haveLast }
+func (b *Bucket) Last() (Ref, bool) { return b.last.Ref, b.haveLast }
 
 // Generation and RollbackID say by what the bucket's stability timestamps are judged.
 func (b *Bucket) Generation() uint64 { return b.opt.Generation }
@@ -152,9 +166,6 @@ func (b *Bucket) RollbackID() uint64 { return b.rollbackID }
 
 // VBuckets is the number of vbuckets.
 func (b *Bucket) VBuckets() int { return len(b.vbs) }
-
-// Book gives the failover logs seen, to be stored when they changed.
-func (b *Bucket) Book() *LogBook { return b.book }
 
 // Owner gives the projector whose stream of a vbucket is accepted, "" for none: side streams are asked of it first.
 func (b *Bucket) Owner(vb int) index.ProjectorID {

@@ -3,7 +3,6 @@ package ingest
 import (
 	"tidemark/index"
 	"tidemark/timestamp"
-	"tidemark/wire"
 )
 
 // RollbackOutcome is what a bucket does with a command of the rollback machine (IM-23).
@@ -57,7 +56,7 @@ func (b *Bucket) Rollback(id uint64, logs []timestamp.FailoverLog, inc index.Inc
 
 // RollbackAsk answers the step "prepare": what each vbucket would be at after the rollback. states lists, newest first,
 // what a copy could go back to in a vbucket.
-func (b *Bucket) RollbackAsk(id uint64, logs []timestamp.FailoverLog, inc index.Incarnation, states func(index.CopyID, int) []Held) ([]wire.PollPosition, RollbackOutcome) {
+func (b *Bucket) RollbackAsk(id uint64, logs []timestamp.FailoverLog, inc index.Incarnation, states func(index.CopyID, int) []Held) ([]Progress, RollbackOutcome) {
 	switch {
 	case id < b.rollbackID || len(logs) != len(b.vbs) || b.overtaken(inc):
 		return nil, RollbackIgnored
@@ -65,9 +64,9 @@ func (b *Bucket) RollbackAsk(id uint64, logs []timestamp.FailoverLog, inc index.
 		return nil, RollbackStale
 	}
 	b.fence(id, inc)
-	out := make([]wire.PollPosition, len(b.vbs))
+	out := make([]Progress, len(b.vbs))
 	for vb := range b.vbs {
-		pp := wire.PollPosition{VBucket: uint16(vb), Revision: b.book.Revision(vb)}
+		pp := Progress{VBucket: vb, Revision: b.vbs[vb].rev}
 		for _, c := range b.copies {
 			p := &c.parts[vb]
 			if !p.sub && !c.ready {
@@ -104,10 +103,10 @@ func (b *Bucket) fence(id uint64, inc index.Incarnation) {
 		}
 	}
 	b.stability, b.haveLast, b.haveAck = nil, false, false
-	b.newest = wire.Stability{}
+	b.newest = Stability{}
 	b.rollbackID = max(b.rollbackID, id)
 	for _, c := range b.copies {
-		c.exact, c.at, c.has = false, wire.StabilityRef{}, false
+		c.exact, c.at, c.has = false, Ref{}, false
 	}
 }
 
@@ -127,13 +126,13 @@ func (b *Bucket) staleLogs(logs []timestamp.FailoverLog) bool {
 		return false
 	}
 	for vb := range b.vbs {
-		newest := b.book.newest(vb)
-		if len(logs[vb]) == 0 || newest == 0 || logs[vb].Newest() == newest {
-			continue
-		}
-		// ours is newer when it contains theirs as an ancestor
-		if b.book.Of(vb, newest).ValidUpTo(logs[vb].Newest()) > 0 {
+		if b.vbs[vb].begun && left(b.vbs[vb].log, logs[vb]) {
 			return true
+		}
+		for _, c := range b.copies {
+			if left(c.parts[vb].log, logs[vb]) {
+				return true
+			}
 		}
 	}
 	return false

@@ -265,7 +265,7 @@ func (b *Bucket) takeSide(t *Batch, vb int, s *sideStream) {
 		}
 		p.pos.VBUUID = p.log.Newest()
 		c.exact = false
-		pt.Position = p.pos
+		pt.Position, pt.Log = p.pos, p.newLog()
 		t.Copies[i].Parts = append(t.Copies[i].Parts, pt)
 	}
 	t.bytes += s.bytes

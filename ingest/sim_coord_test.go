@@ -4,7 +4,6 @@ import (
 	"tidemark/index"
 	"tidemark/keyversion"
 	"tidemark/timestamp"
-	"tidemark/wire"
 )
 
 // The coordinator and the projectors of the simulation. Commands and answers are late, lost or overtaken.
@@ -46,7 +45,7 @@ type simLed struct {
 type simRepair struct {
 	inc        uint64
 	age, phase int
-	parts      map[int]wire.PollPosition
+	parts      map[int]Progress
 	logs       map[int]simLog
 	refused    uint64
 }
@@ -69,7 +68,7 @@ type simCoord struct {
 	cand    [simVBs]simCand
 	rev     [simVBs]timestamp.MapRevision
 	refused [simVBs]uint64
-	s       wire.Stability
+	s       Stability
 	inc     uint64
 	rolling bool
 	rbInc   uint64
@@ -411,7 +410,7 @@ func (s *sim) coStep() {
 	if co.rep[v] != nil {
 		s.repairStep(v)
 	} else if l.state == "lost" || l.state == "requested" && s.r.Intn(12<<min(l.tries, 6)) == 0 || l.state == "begun" && s.silent(v) && s.r.Intn(4) == 0 {
-		co.rep[v] = &simRepair{inc: s.newInc(), parts: map[int]wire.PollPosition{}, logs: map[int]simLog{}, refused: co.refused[v]}
+		co.rep[v] = &simRepair{inc: s.newInc(), parts: map[int]Progress{}, logs: map[int]simLog{}, refused: co.refused[v]}
 	}
 }
 

@@ -20,10 +20,11 @@ type simRow struct {
 type simState struct {
 	rows map[int]simRow
 	pos  [simVBs]Position
+	logs [simVBs]timestamp.FailoverLog
 }
 
 func (st *simState) clone() *simState {
-	c := &simState{rows: make(map[int]simRow, len(st.rows)), pos: st.pos}
+	c := &simState{rows: make(map[int]simRow, len(st.rows)), pos: st.pos, logs: st.logs}
 	for d, r := range st.rows {
 		c.rows[d] = r
 	}
@@ -62,7 +63,6 @@ type simNode struct {
 	stores   map[index.CopyID]*simStore
 	ops      []Work
 	side     map[uint64]*simSide
-	book     []byte
 	revision int
 	ack      uint64
 }
@@ -77,15 +77,7 @@ func pack(e *keyversion.Event) []byte {
 }
 
 func (s *sim) newBucket(n *simNode) {
-	o := Options{VBuckets: simVBs, Generation: 1, Pack: pack}
-	if n.book != nil {
-		k, err := DecodeLogBook(n.book)
-		if err != nil {
-			s.fail("log book: %v", err)
-		}
-		o.Book = k
-	}
-	b, err := New(o)
+	b, err := New(Options{VBuckets: simVBs, Generation: 1, Pack: pack})
 	if err != nil {
 		s.fail("%v", err)
 		return
@@ -98,9 +90,6 @@ func (s *sim) newBucket(n *simNode) {
 // collect takes what the state wants done.
 func (s *sim) collect(n *simNode) {
 	n.ops = append(n.ops, n.b.Work()...)
-	if n.b.Book().Changed() {
-		n.book = n.b.Book().Encode()
-	}
 }
 
 // ask asks for the next batch, when the store has nothing to do.
@@ -173,6 +162,9 @@ func (s *sim) write1(ni int, t *Batch, c *CopyBatch, st *simStore) {
 			}
 		}
 		st.live.pos[p.VBucket] = p.Position
+		if p.Log != nil {
+			st.live.logs[p.VBucket] = p.Log
+		}
 	}
 	if t.Kind == AtStability {
 		s.ev("n%d copy %d flushed S%d %v exact %v: %+v", ni, c.ID, t.Ref.Number, t.Vector.Seqnos, c.Exact, st.live.pos)
@@ -259,7 +251,7 @@ func (s *sim) restore(ni int, r Restore) {
 	s.ev("n%d copy %d vb%d restores %+v of %d states", ni, r.Copy, r.VBucket, h.Position, len(held))
 	kept, ckpts := st.older[:0:0], 0
 	for k, o := range st.older {
-		if p := o.pos[r.VBucket]; p.Content() <= n.b.Book().Of(r.VBucket, p.VBUUID).Common(r.Log) {
+		if p := o.pos[r.VBucket]; p.Content() <= o.logs[r.VBucket].Common(r.Log) {
 			if kept = append(kept, o); k < st.ckpts {
 				ckpts++
 			}
@@ -275,8 +267,7 @@ func (s *sim) heldStates(n *simNode, id index.CopyID, v int) []Held {
 	var held []Held
 	st := n.stores[id]
 	for i := len(st.older) - 1; i >= 0; i-- {
-		p := st.older[i].pos[v]
-		held = append(held, Held{Position: p, Log: n.b.Book().Of(v, p.VBUUID)})
+		held = append(held, Held{Position: st.older[i].pos[v], Log: st.older[i].logs[v]})
 	}
 	return held
 }
@@ -319,7 +310,7 @@ func (s *sim) start(ni int) {
 }
 
 func (s *sim) add(n *simNode, id index.CopyID, st *simStore) {
-	if err := n.b.Add(Copy{ID: id, Index: st.index, Slice: st.no, Ready: st.ready, Positions: st.live.pos[:]}); err != nil {
+	if err := n.b.Add(Copy{ID: id, Index: st.index, Slice: st.no, Ready: st.ready, Positions: st.live.pos[:], Logs: st.live.logs[:]}); err != nil {
 		s.fail("%v", err)
 	}
 }
@@ -342,7 +333,7 @@ func (s *sim) reopen(ni int) {
 		st.live = st.dur.clone()
 		st.older = st.older[:st.ckpts]
 		s.ev("n%d copy %d reopened at %+v", ni, id, st.live.pos)
-		if err := n.b.Reopened(id, st.live.pos[:]); err != nil {
+		if err := n.b.Reopened(id, st.live.pos[:], st.live.logs[:]); err != nil {
 			s.fail("%v", err)
 		}
 		break

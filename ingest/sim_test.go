@@ -10,7 +10,6 @@ import (
 	"tidemark/index"
 	"tidemark/keyversion"
 	"tidemark/timestamp"
-	"tidemark/wire"
 )
 
 var (
@@ -79,7 +78,7 @@ func newSim(seed int64, off rules) *sim {
 	for v := range simVBs {
 		s.kv[v] = simVB{cur: s.newBranch(v, 0, true), owner: v % 2}
 	}
-	s.co = &simCoord{s: wire.Stability{Vector: timestamp.New(simVBs), Logs: make([]timestamp.FailoverLog, simVBs)}}
+	s.co = &simCoord{s: Stability{Vector: timestamp.New(simVBs), Logs: make([]timestamp.FailoverLog, simVBs)}}
 	s.co.s.Generation, s.co.s.RollbackID = 1, 1
 	for v := range simVBs {
 		s.co.led[v].state = "lost"
@@ -399,13 +398,13 @@ func (s *sim) settled() string {
 			return "node down"
 		}
 		for _, c := range n.b.States() {
-			if c.Held != s.co.s.StabilityRef {
+			if c.Held != s.co.s.Ref {
 				pos := ""
 				for v := range simVBs {
 					p, _ := n.b.Position(c.ID, v)
 					pos += fmt.Sprintf(" %+v %+v", p, n.b.vbs[v].cur)
 				}
-				return fmt.Sprintf("n%d copy %+v: held is not %+v;%s ops %d wants %+v side %+v %v", ni, c, s.co.s.StabilityRef, pos, len(n.ops), n.b.Wants(), n.b.SideStreams(), n.side)
+				return fmt.Sprintf("n%d copy %+v: held is not %+v;%s ops %d wants %+v side %+v %v", ni, c, s.co.s.Ref, pos, len(n.ops), n.b.Wants(), n.b.SideStreams(), n.side)
 			}
 		}
 	}
