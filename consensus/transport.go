@@ -1,0 +1,247 @@
+package consensus
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// A connection between managers begins with a greeting: magic, version, cluster id of the caller (empty while it has
+// none), server id that the caller wants, each with a length byte. The callee answers with one length byte and a text:
+// empty when it is that server, else why not, and closes.
+//
+// Without it a voter that lost its disk and came back under a new id at the old address would be asked for votes in
+// its old name, and would grant them: acknowledged writes could vanish.
+const (
+	greetingMagic   = "TMRF"
+	greetingVersion = 1
+	// greetingTimeout bounds how long an accepted connection may be silent.
+	greetingTimeout = 5 * time.Second
+)
+
+// ErrRefused is wrapped when another node does not talk to this one.
+var ErrRefused = errors.New("refused by the other node")
+
+// addressed is the library's transport, with each call addressed to a server id.
+type addressed struct{ *raft.NetworkTransport }
+
+// target joins id and address; stream.Dial takes them apart.
+func target(id raft.ServerID, addr raft.ServerAddress) raft.ServerAddress {
+	return raft.ServerAddress(id) + "@" + addr
+}
+
+func (t addressed) AppendEntriesPipeline(id raft.ServerID, addr raft.ServerAddress) (raft.AppendPipeline, error) {
+	return t.NetworkTransport.AppendEntriesPipeline(id, target(id, addr))
+}
+
+func (t addressed) AppendEntries(id raft.ServerID, addr raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	return t.NetworkTransport.AppendEntries(id, target(id, addr), args, resp)
+}
+
+func (t addressed) RequestVote(id raft.ServerID, addr raft.ServerAddress, args *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+	return t.NetworkTransport.RequestVote(id, target(id, addr), args, resp)
+}
+
+func (t addressed) RequestPreVote(id raft.ServerID, addr raft.ServerAddress, args *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+	return t.NetworkTransport.RequestPreVote(id, target(id, addr), args, resp)
+}
+
+func (t addressed) InstallSnapshot(id raft.ServerID, addr raft.ServerAddress, args *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+	return t.NetworkTransport.InstallSnapshot(id, target(id, addr), args, resp, data)
+}
+
+func (t addressed) TimeoutNow(id raft.ServerID, addr raft.ServerAddress, args *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+	return t.NetworkTransport.TimeoutNow(id, target(id, addr), args, resp)
+}
+
+// stream is the raft.StreamLayer: connections with a greeting.
+type stream struct {
+	net.Listener
+	id        string
+	advertise string
+	dial      func(addr string, timeout time.Duration) (net.Conn, error)
+	clusterID func() string
+
+	mu       sync.Mutex
+	accepted map[*guarded]struct{} // nil once closed
+}
+
+// Close stops listening and closes what was accepted: the library leaves those connections to their callers.
+func (s *stream) Close() error {
+	err := s.Listener.Close()
+	s.mu.Lock()
+	left := s.accepted
+	s.accepted = nil
+	s.mu.Unlock()
+	for g := range left {
+		err = errors.Join(err, g.Conn.Close())
+	}
+	return err
+}
+
+// admit takes a connection in, unless there are too many.
+func (s *stream) admit(g *guarded) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.accepted == nil || len(s.accepted) >= transportConns {
+		return false
+	}
+	s.accepted[g] = struct{}{}
+	return true
+}
+
+func tcpDial(addr string, timeout time.Duration) (net.Conn, error) {
+	return net.DialTimeout("tcp", addr, timeout)
+}
+
+// Addr gives the address that the others dial.
+func (s *stream) Addr() net.Addr { return address(s.advertise) }
+
+type address string
+
+func (a address) Network() string { return "tcp" }
+func (a address) String() string  { return string(a) }
+
+// Dial connects and greets.
+func (s *stream) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	id, addr, ok := strings.Cut(string(to), "@")
+	if !ok {
+		return nil, fmt.Errorf("%w: address %q names no server id", ErrConfig, to)
+	}
+	conn, err := s.dial(addr, timeout)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.greet(conn, id, timeout); err != nil {
+		return nil, errors.Join(fmt.Errorf("%s at %s: %w", id, addr, err), conn.Close())
+	}
+	return conn, nil
+}
+
+func (s *stream) greet(conn net.Conn, id string, timeout time.Duration) error {
+	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
+		return err
+	}
+	msg := append([]byte(greetingMagic), greetingVersion)
+	for _, text := range [...]string{s.clusterID(), id} {
+		msg = append(append(msg, byte(len(text))), text...)
+	}
+	if _, err := conn.Write(msg); err != nil {
+		return err
+	}
+	answer, err := readShort(conn)
+	if err != nil {
+		return fmt.Errorf("no answer to the greeting: %w", err)
+	}
+	if answer != "" {
+		return fmt.Errorf("%w: %s", ErrRefused, answer)
+	}
+	return conn.SetDeadline(time.Time{})
+}
+
+// Accept gives connections that check the greeting at their first read, in the goroutine of their own handler.
+func (s *stream) Accept() (net.Conn, error) {
+	for {
+		conn, err := s.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if g := (&guarded{Conn: conn, stream: s}); s.admit(g) {
+			return g, nil
+		}
+		if err := conn.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			return nil, err
+		}
+	}
+}
+
+// guarded is an accepted connection.
+type guarded struct {
+	net.Conn
+	stream  *stream
+	greeted bool // used by the reading goroutine only
+}
+
+func (g *guarded) Read(b []byte) (int, error) {
+	if !g.greeted {
+		if err := g.receive(); err != nil {
+			return 0, err
+		}
+		g.greeted = true
+	}
+	return g.Conn.Read(b)
+}
+
+func (g *guarded) Close() error {
+	g.stream.mu.Lock()
+	delete(g.stream.accepted, g)
+	g.stream.mu.Unlock()
+	return g.Conn.Close()
+}
+
+// receive reads the greeting and answers it.
+func (g *guarded) receive() error {
+	if err := g.SetDeadline(time.Now().Add(greetingTimeout)); err != nil {
+		return err
+	}
+	var head [5]byte
+	if _, err := io.ReadFull(g.Conn, head[:]); err != nil {
+		return fmt.Errorf("greeting: %w", err)
+	}
+	if string(head[:4]) != greetingMagic || head[4] != greetingVersion {
+		return fmt.Errorf("greeting %q: not a manager of this version", head[:])
+	}
+	cluster, err := readShort(g.Conn)
+	if err != nil {
+		return fmt.Errorf("greeting: %w", err)
+	}
+	id, err := readShort(g.Conn)
+	if err != nil {
+		return fmt.Errorf("greeting: %w", err)
+	}
+	answer := g.stream.judge(cluster, id)
+	if _, err := g.Write(append([]byte{byte(len(answer))}, answer...)); err != nil {
+		return fmt.Errorf("greeting: %w", err)
+	}
+	if answer != "" {
+		return errors.New(answer)
+	}
+	return g.SetDeadline(time.Time{})
+}
+
+// judge gives the reason for which a caller is refused, empty for none.
+func (s *stream) judge(cluster, id string) string {
+	if id != s.id {
+		return fmt.Sprintf("this is server %.80s, you want %.80s: it may have lost its data; remove the old server from the cluster", s.id, id)
+	}
+	if own := s.clusterID(); own != "" && cluster != "" && cluster != own {
+		return fmt.Sprintf("this is cluster %.60s, you are of cluster %.60s", own, cluster)
+	}
+	return ""
+}
+
+// readShort reads a length byte and that many bytes.
+func readShort(r io.Reader) (string, error) {
+	var buf [256]byte
+	if _, err := io.ReadFull(r, buf[:1]); err != nil {
+		return "", err
+	}
+	n := int(buf[0])
+	if _, err := io.ReadFull(r, buf[:n]); err != nil {
+		return "", err
+	}
+	return string(buf[:n]), nil
+}
+
+// transportTimeout is how long a call between managers may take. InstallSnapshot has more, by its size.
+func transportTimeout(heartbeat time.Duration) time.Duration {
+	return max(time.Second, heartbeatsPerCall*heartbeat)
+}
+
+const heartbeatsPerCall = 10

@@ -1,0 +1,245 @@
+// Package fsm is the raft.FSM around statecontext: decode, apply, publish, snapshot, restore. A shim.
+//
+// It promises that the published state is exactly the log up to its AppliedIndex, that readers never block Raft and
+// never see a state in the making, and that a committed entry which this program cannot decode stops the node instead
+// of being skipped. It decides nothing: every rule stands in package statecontext.
+package fsm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+
+	"tidemark/statecontext"
+)
+
+// ErrStopped is wrapped by everything after an entry that could not be decoded.
+var ErrStopped = errors.New("the state machine has stopped")
+
+// eventRing is the number of newest events that are kept for watchers that resume. An event holds no vectors; a
+// definition is about a kilobyte.
+const eventRing = 8192
+
+// FSM applies committed entries to a State. Use New.
+type FSM struct {
+	logger hclog.Logger
+	fatal  func(error)
+
+	state atomic.Pointer[statecontext.State]
+
+	mu          sync.Mutex // guards what follows; held for moments only
+	stopped     error
+	events      []statecontext.Event // a ring: the newest is at next-1
+	next        int
+	floor       uint64 // events of cas values above it are all held
+	waiters     waiterHeap
+	subscribers map[*Subscription]struct{}
+}
+
+// New gives a state machine at the empty state. fatal is called once, from Raft's goroutine, when a committed entry
+// cannot be decoded; it has to bring the process to an end, and must not wait for Raft.
+func New(logger hclog.Logger, fatal func(error)) *FSM {
+	f := &FSM{logger: logger, fatal: fatal, subscribers: make(map[*Subscription]struct{})}
+	f.state.Store(statecontext.New())
+	return f
+}
+
+// State gives the newest state. It never changes; ask again for a newer one.
+func (f *FSM) State() *statecontext.State { return f.state.Load() }
+
+// Apply implements raft.FSM. It gives []statecontext.Result, one for each command of the entry, or an error.
+func (f *FSM) Apply(l *raft.Log) any {
+	if err := f.Stopped(); err != nil {
+		return err
+	}
+	next, results, events, err := statecontext.Apply(f.state.Load(), l.Index, l.Data)
+	if err != nil {
+		err = fmt.Errorf("%w: log entry %d of term %d: %w", ErrStopped, l.Index, l.Term, err)
+		f.stop(err)
+		return err
+	}
+	f.publish(next, events)
+	return results
+}
+
+// Stopped gives the reason why no entry is applied any more, nil while all is well.
+func (f *FSM) Stopped() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.stopped
+}
+
+func (f *FSM) stop(err error) {
+	f.mu.Lock()
+	f.stopped = err
+	waiting := f.waiters
+	f.waiters = nil
+	f.mu.Unlock()
+	for _, w := range waiting {
+		w.done <- err
+	}
+	f.logger.Error("cannot go on: a committed command is not understood", "error", err)
+	f.fatal(err)
+}
+
+// publish makes a state visible, then wakes those who wait for it.
+func (f *FSM) publish(next *statecontext.State, events []statecontext.Event) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.state.Store(next)
+	for _, e := range events {
+		if len(f.events) < eventRing {
+			f.events = append(f.events, e)
+		} else {
+			f.floor = max(f.floor, f.events[f.next%eventRing].CAS)
+			f.events[f.next%eventRing] = e
+		}
+		f.next++
+	}
+	f.wake(next.AppliedIndex())
+	for s := range f.subscribers {
+		s.notify()
+	}
+}
+
+// Snapshot implements raft.FSM: one pointer copy.
+func (f *FSM) Snapshot() (raft.FSMSnapshot, error) {
+	if err := f.Stopped(); err != nil { // its log has to stay as it is
+		return nil, err
+	}
+	return &snapshot{state: f.state.Load()}, nil
+}
+
+type snapshot struct{ state *statecontext.State }
+
+// Persist implements raft.FSMSnapshot; it runs beside Apply.
+func (s *snapshot) Persist(sink raft.SnapshotSink) error {
+	if err := statecontext.WriteSnapshot(sink, s.state); err != nil {
+		return errors.Join(err, sink.Cancel())
+	}
+	if err := sink.Close(); err != nil {
+		return fmt.Errorf("state snapshot %s: %w", sink.ID(), err)
+	}
+	return nil
+}
+
+// Release implements raft.FSMSnapshot.
+func (s *snapshot) Release() {}
+
+// Restore implements raft.FSM: everything is replaced, or nothing when the snapshot is not good.
+func (f *FSM) Restore(r io.ReadCloser) error {
+	state, err := statecontext.ReadSnapshot(r)
+	err = errors.Join(err, r.Close())
+	if err != nil {
+		return fmt.Errorf("restore: %w", err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.state.Store(state)
+	f.events, f.next, f.floor = nil, 0, state.CAS()
+	f.wake(state.AppliedIndex())
+	for s := range f.subscribers {
+		s.notify()
+	}
+	f.logger.Info("state restored", "cas", state.CAS(), "index", state.AppliedIndex(), "indexes", state.IndexCount())
+	return nil
+}
+
+// Wait returns when the entry with this Raft index has been applied. Only entries with commands count: raft's own
+// no-ops never reach a state machine.
+func (f *FSM) Wait(ctx context.Context, index uint64) error {
+	if f.state.Load().AppliedIndex() >= index {
+		return nil
+	}
+	f.mu.Lock()
+	if f.stopped != nil || f.state.Load().AppliedIndex() >= index {
+		defer f.mu.Unlock()
+		return f.stopped
+	}
+	w := &waiter{index: index, done: make(chan error, 1)}
+	f.waiters.push(w)
+	f.mu.Unlock()
+	select {
+	case err := <-w.done:
+		return err
+	case <-ctx.Done():
+		f.mu.Lock()
+		f.waiters.remove(w)
+		f.mu.Unlock()
+		return fmt.Errorf("waiting for log entry %d, applied up to %d: %w", index, f.state.Load().AppliedIndex(), ctx.Err())
+	}
+}
+
+// wake lets go whoever waits for an index up to this one. f.mu is held.
+func (f *FSM) wake(index uint64) {
+	for len(f.waiters) > 0 && f.waiters[0].index <= index {
+		f.waiters.pop().done <- nil
+	}
+}
+
+// Events gives, in order, up to limit events of cas values above since. held is false when some of those are no longer
+// kept, or never were (a restore): the caller begins anew from State. All events of one cas come together, unless they
+// alone exceed the limit by which the slice then grows.
+func (f *FSM) Events(since uint64, limit int) (events []statecontext.Event, held bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if since < f.floor || since > f.state.Load().CAS() {
+		return nil, false
+	}
+	first := max(0, f.next-eventRing)
+	low, high := first, f.next
+	for low < high { // the first event above since
+		mid := int(uint(low+high) >> 1)
+		if f.events[mid%eventRing].CAS > since {
+			high = mid
+		} else {
+			low = mid + 1
+		}
+	}
+	for ; low < f.next; low++ {
+		e := f.events[low%eventRing]
+		if len(events) >= limit && e.CAS != events[len(events)-1].CAS {
+			break
+		}
+		events = append(events, e)
+	}
+	return events, true
+}
+
+// Subscription tells that there is something new. Any number of changes make one signal.
+type Subscription struct {
+	fsm *FSM
+	c   chan struct{}
+}
+
+// Subscribe begins to signal changes of the state. The caller closes the subscription.
+func (f *FSM) Subscribe() *Subscription {
+	s := &Subscription{fsm: f, c: make(chan struct{}, 1)}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.subscribers[s] = struct{}{}
+	return s
+}
+
+// C receives once after any number of changes.
+func (s *Subscription) C() <-chan struct{} { return s.c }
+
+// Close ends the signals.
+func (s *Subscription) Close() {
+	s.fsm.mu.Lock()
+	defer s.fsm.mu.Unlock()
+	delete(s.fsm.subscribers, s)
+}
+
+func (s *Subscription) notify() {
+	select {
+	case s.c <- struct{}{}:
+	default:
+	}
+}
