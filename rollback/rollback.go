@@ -202,8 +202,8 @@ func (c Context) started(a Answers) (Decision, error) {
 	}
 	logs, revisions := slices.Clone(c.Logs), slices.Clone(c.Revisions)
 	found := make([]bool, len(logs))
-	for _, answer := range a.Logs {
-		for _, g := range answer {
+	for _, p := range a.Projectors {
+		for _, g := range a.Logs[p] {
 			v := int(g.VBucket)
 			if v >= len(logs) || len(g.Log) == 0 || g.Revision.Compare(revisions[v]) < 0 || found[v] && g.Revision == revisions[v] {
 				continue

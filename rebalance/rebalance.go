@@ -1,0 +1,308 @@
+// Package rebalance decides where copies of slices live (IM-19): as balanced as the nodes allow, never two replicas of
+// a slice on one node, spread over zones as far as possible. It is exact: a minimum-cost flow, whose optimality is
+// certified on every call.
+//
+// What it promises: the same input gives the same placement; no other placement of the new copies gives a smaller sum
+// of the squares of load over capacity.
+//
+// What it never does: move anything. A Plan is data; its steps are idempotent, and others carry them out.
+package rebalance
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"sort"
+
+	"tidemark/index"
+	"tidemark/partition"
+)
+
+var (
+	// ErrTooFewNodes is wrapped when there are not enough indexers for the replicas asked for.
+	ErrTooFewNodes = errors.New("not enough indexers")
+	// ErrUnknownNode is wrapped when a wanted indexer does not exist or is not active.
+	ErrUnknownNode = errors.New("no such active indexer")
+	// ErrInput is wrapped when the numbers asked for make no sense.
+	ErrInput = errors.New("bad placement request")
+	// ErrCertificate is wrapped when a solution could not be proved optimal: a defect of this package.
+	ErrCertificate = errors.New("placement without proof of optimality")
+)
+
+// Node is an active indexer that may take copies.
+type Node struct {
+	ID       index.NodeID
+	UUID     string
+	Name     string
+	Zone     string // "" is a zone like any other
+	Capacity uint32 // relative weight; 0 counts as 1
+	Load     int    // copies that it has already
+}
+
+// Placement is one copy to be made.
+type Placement struct {
+	Slice   index.SliceID
+	Replica partition.Replica
+	Node    index.NodeID
+}
+
+// MaxCopies bounds one request: slices times replicas.
+const MaxCopies = 64 << 10
+
+// Allowed gives the nodes that a list of names or uuids allows (the WITH clause's "nodes"); an empty list allows all.
+// Errors wrap ErrUnknownNode.
+func Allowed(nodes []Node, wanted []string) ([]Node, error) {
+	if len(wanted) == 0 {
+		return nodes, nil
+	}
+	var allowed []Node
+	for _, w := range wanted {
+		i := slices.IndexFunc(nodes, func(n Node) bool { return n.UUID == w || n.Name == w })
+		if i < 0 {
+			return nil, fmt.Errorf("%w: %q; active are %s", ErrUnknownNode, w, names(nodes))
+		}
+		if !slices.ContainsFunc(allowed, func(n Node) bool { return n.ID == nodes[i].ID }) {
+			allowed = append(allowed, nodes[i])
+		}
+	}
+	return allowed, nil
+}
+
+func names(nodes []Node) string {
+	if len(nodes) == 0 {
+		return "none"
+	}
+	s := ""
+	for i, n := range nodes {
+		if i > 0 {
+			s += ", "
+		}
+		if s += n.Name; n.Name == "" {
+			s += n.UUID
+		}
+	}
+	return s
+}
+
+// Place chooses nodes for a new index: `slices` slices, each with 1 + replicas copies on different nodes. Placements
+// come by slice, then replica. Errors wrap ErrTooFewNodes or ErrInput.
+func Place(nodes []Node, sliceCount, replicas int) ([]Placement, error) {
+	copies := replicas + 1
+	switch {
+	case sliceCount < 1 || sliceCount > partition.MaxPartitions || replicas < 0 || sliceCount*copies > MaxCopies:
+		return nil, fmt.Errorf("%w: %d slices with %d replicas", ErrInput, sliceCount, replicas)
+	case len(nodes) == 0:
+		return nil, fmt.Errorf("%w: none is active", ErrTooFewNodes)
+	case copies > len(nodes):
+		return nil, fmt.Errorf("%w: num_replica %d needs %d indexers, %d may be used; lower num_replica or add indexers",
+			ErrTooFewNodes, replicas, copies, len(nodes))
+	}
+	nodes = slices.Clone(nodes)
+	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Compare(a.ID, b.ID) })
+	for i, n := range nodes {
+		if n.Load < 0 || i > 0 && nodes[i-1].ID == n.ID {
+			return nil, fmt.Errorf("%w: node %d is listed twice or has a load of %d", ErrInput, n.ID, n.Load)
+		}
+	}
+	// As strict about zones as can be: at most perZone copies of a slice in one zone, more only when it must be.
+	for perZone := 1; ; perZone++ {
+		hosts, full, err := solve(nodes, sliceCount, copies, perZone)
+		if err != nil {
+			return nil, err
+		}
+		if full {
+			return number(hosts, copies), nil
+		}
+		if perZone >= copies {
+			return nil, fmt.Errorf("%w: %d slices of %d copies on %d nodes have no placement", ErrInput, sliceCount, copies, len(nodes))
+		}
+	}
+}
+
+// solve finds the hosts of each slice. full is false when the copies do not fit with perZone copies of a slice in a zone.
+func solve(nodes []Node, sliceCount, copies, perZone int) (hosts [][]index.NodeID, full bool, err error) {
+	p := newProblem(nodes, sliceCount, perZone)
+	// Nearly all copies go to where the level of a plain water-filling says; only the rest needs to be weighed one by
+	// one. Where zones forbid the level, everything is weighed.
+	level := fillLevel(nodes, sliceCount, sliceCount*copies)
+	for _, base := range []int64{level, -1} {
+		g := p.graph(copies, base)
+		flow := g.run(p.source, p.sink)
+		switch {
+		case flow == sliceCount*copies && g.certified() && p.proves(g, base):
+			return p.hosts(g), true, nil
+		case flow < sliceCount*copies && base < 0:
+			return nil, false, nil
+		}
+	}
+	return nil, false, fmt.Errorf("%w: %d slices of %d copies on %d nodes", ErrCertificate, sliceCount, copies, len(nodes))
+}
+
+// fillLevel gives the highest cost of a copy such that all copies of at most that cost are fewer than total; -1 when
+// there is none.
+func fillLevel(nodes []Node, sliceCount, total int) int64 {
+	count := func(cost int64) (n int) {
+		for _, node := range nodes {
+			n += below(node, sliceCount, cost)
+		}
+		return n
+	}
+	low, high := int64(-1), int64(1)
+	for count(high) < total && high < 1<<60 {
+		high *= 2
+	}
+	for low+1 < high {
+		if mid := low + (high-low)/2; count(mid) < total {
+			low = mid
+		} else {
+			high = mid
+		}
+	}
+	return low
+}
+
+// below counts the new copies of a node that cost at most this.
+func below(n Node, sliceCount int, cost int64) int {
+	return sort.Search(sliceCount, func(k int) bool { return growth(n, k) > cost })
+}
+
+// problem lays out the vertices: source → slice → (slice, zone) → node → sink, where the k-th copy of a node costs the
+// growth of its squared load.
+type problem struct {
+	nodes         []Node
+	slices        int
+	perZone       int
+	zoneOf        []int
+	zones         int
+	source, first int
+	sink          int
+}
+
+func newProblem(nodes []Node, sliceCount, perZone int) *problem {
+	p := &problem{nodes: nodes, slices: sliceCount, perZone: perZone}
+	p.zoneOf, p.zones = zones(nodes)
+	p.first = 1 + sliceCount + sliceCount*p.zones
+	p.sink = p.first + len(nodes)
+	return p
+}
+
+func (p *problem) slice(s int) int   { return 1 + s }
+func (p *problem) zone(s, z int) int { return 1 + p.slices + s*p.zones + z }
+
+// graph makes the arcs; copies that cost at most base are free, as one arc per node.
+func (p *problem) graph(copies int, base int64) *graph {
+	g := newGraph(p.sink + 1)
+	for s := range p.slices {
+		g.add(p.source, p.slice(s), int32(copies), 0)
+		for z := range p.zones {
+			g.add(p.slice(s), p.zone(s, z), int32(p.perZone), 0)
+		}
+		for i := range p.nodes {
+			i = (i + s) % len(p.nodes) // spread equal choices over the nodes
+			g.add(p.zone(s, p.zoneOf[i]), p.first+i, 1, 0)
+		}
+	}
+	for i, n := range p.nodes {
+		free := below(n, p.slices, base)
+		g.add(p.first+i, p.sink, int32(free), 0)
+		for k := free; k < p.weighed(free, base); k++ {
+			g.add(p.first+i, p.sink, 1, growth(n, k))
+		}
+	}
+	return g
+}
+
+// weighed gives up to which copy of a node the graph has arcs: all, or a few above the level.
+func (p *problem) weighed(free int, base int64) int {
+	if base < 0 {
+		return p.slices
+	}
+	return min(p.slices, free+aboveLevel)
+}
+
+// aboveLevel is how many copies of a node are weighed above the level; one is enough unless zones forbid the level.
+const aboveLevel = 3
+
+// proves tells whether the solution is optimal at the true costs also: every free copy is used, and would be worth its
+// true cost; and the copies that were left out of the graph would not pay.
+func (p *problem) proves(g *graph, base int64) bool {
+	for i, n := range p.nodes {
+		free, u := below(n, p.slices, base), p.first+i
+		if k := p.weighed(free, base); k < p.slices && growth(n, k)+g.pot[u]-g.pot[p.sink] < 0 {
+			return false
+		}
+		if free == 0 {
+			continue
+		}
+		for _, a := range g.adj[u] {
+			if int(a.to) == p.sink && a.cost == 0 && (a.cap > 0 || growth(n, free-1)+g.pot[u]-g.pot[p.sink] > 0) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// hosts reads the solution.
+func (p *problem) hosts(g *graph) [][]index.NodeID {
+	hosts := make([][]index.NodeID, p.slices)
+	for s := range hosts {
+		for z := range p.zones {
+			for _, a := range g.adj[p.zone(s, z)] {
+				if int(a.to) >= p.first && a.cap == 0 {
+					hosts[s] = append(hosts[s], p.nodes[int(a.to)-p.first].ID)
+				}
+			}
+		}
+		slices.Sort(hosts[s])
+	}
+	return hosts
+}
+
+// capacityScale makes weights integers: a node of capacity c feels each copy as capacityScale/c.
+const capacityScale = 1 << 20
+
+// growth of (load/capacity)² times capacity when a node takes its k-th new copy (k from 0): (2·(load+k)+1)/capacity.
+func growth(n Node, k int) int64 {
+	return int64(2*(n.Load+k)+1) * capacityScale / int64(max(n.Capacity, 1))
+}
+
+// zones numbers the zones in the order of their first node.
+func zones(nodes []Node) (of []int, count int) {
+	seen := map[string]int{}
+	for _, n := range nodes {
+		z, ok := seen[n.Zone]
+		if !ok {
+			z = len(seen)
+			seen[n.Zone] = z
+		}
+		of = append(of, z)
+	}
+	return of, len(seen)
+}
+
+// number names the copies of each slice so that each node gets about as many of each replica number as of the others.
+func number(hosts [][]index.NodeID, copies int) []Placement {
+	var used [1 << 8][]int // per node: copies by replica number
+	ps := make([]Placement, 0, len(hosts)*copies)
+	for s, ns := range hosts {
+		left := slices.Clone(ns)
+		for r := range copies {
+			best := 0
+			for i, n := range left {
+				if used[n] == nil {
+					used[n] = make([]int, copies)
+				}
+				if used[n][r] < used[left[best]][r] {
+					best = i
+				}
+			}
+			n := left[best]
+			used[n][r]++
+			left = slices.Delete(left, best, best+1)
+			ps = append(ps, Placement{Slice: index.SliceID(s), Replica: partition.Replica(r), Node: n})
+		}
+	}
+	return ps
+}
