@@ -377,12 +377,14 @@ func runChaos(t *testing.T, seed uint64) {
 		for _, e := range n.check(w.topologies) {
 			t.Error(e)
 		}
+		n.mu.Lock()
 		begins, drops = begins+n.begins, drops+n.drops
 		for _, v := range n.vbs {
 			for _, c := range v.copies {
 				fills += c.fills
 			}
 		}
+		n.mu.Unlock()
 	}
 	var sum router.Stats
 	for _, s := range r.Stats() {

@@ -589,8 +589,11 @@ func (l *lane) drained(ctx context.Context) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for !l.empty() {
-		if l.state == gone {
+		switch {
+		case l.state == gone && l.topic.ctx.Err() != nil:
 			return l.errClosed()
+		case l.state == gone: // it was given up with its endpoint
+			return nil
 		}
 		if err := l.wait(ctx); err != nil {
 			return err
