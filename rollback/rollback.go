@@ -15,7 +15,6 @@ import (
 
 	"tidemark/index"
 	"tidemark/timestamp"
-	"tidemark/wire"
 )
 
 // Step of a bucket's rollback context.
@@ -97,8 +96,34 @@ func Failover(current timestamp.Vector, logs []timestamp.FailoverLog) (timestamp
 	return f, nil
 }
 
+// Stability is the stability timestamp that a rollback began with, and the failover logs it was promoted under.
+type Stability struct {
+	Vector timestamp.Vector
+	Logs   []timestamp.FailoverLog
+}
+
+// Log is a projector's answer for one vbucket that its KV nodes host.
+type Log struct {
+	VBucket  uint16
+	Log      timestamp.FailoverLog
+	Revision timestamp.MapRevision
+}
+
+// Position is what an indexer would restore of one vbucket.
+type Position struct {
+	VBucket     uint16
+	Participant bool // false: it starts from zero and recovers by itself
+	HW          uint64
+}
+
+// Reply is an indexer's answer to a step.
+type Reply struct {
+	Stale   bool // it knows a newer failover log: start again
+	Restart []Position
+}
+
 // Rewind gives the stability timestamp from which the bucket goes on: nowhere above s, and on KV's branch everywhere.
-func Rewind(s wire.Stability, logs []timestamp.FailoverLog) (timestamp.Vector, error) {
+func Rewind(s Stability, logs []timestamp.FailoverLog) (timestamp.Vector, error) {
 	if err := s.Vector.Check(len(logs)); err != nil {
 		return timestamp.Vector{}, err
 	}
@@ -130,7 +155,7 @@ func on(log timestamp.FailoverLog, seqno uint64) timestamp.Position {
 type Context struct {
 	ID        uint64
 	Step      Step
-	Stability wire.Stability          // the last one before
+	Stability Stability               // the last one before
 	Current   timestamp.Vector        // the newest mutation timestamp known
 	Logs      []timestamp.FailoverLog // per vbucket; KV's from Prepare on, before it what was known
 	Revisions []timestamp.MapRevision // per vbucket, of Logs
@@ -141,9 +166,9 @@ type Context struct {
 type Answers struct {
 	Projectors []index.ProjectorID // that are alive
 	Nodes      []index.NodeID      // indexers of the bucket that are alive
-	Logs       map[index.ProjectorID][]wire.VBucketLog
-	Prepared   map[index.NodeID]wire.RollbackReply // to step prepare
-	Done       map[index.NodeID]wire.RollbackReply // to step rollback
+	Logs       map[index.ProjectorID][]Log
+	Prepared   map[index.NodeID]Reply // to step prepare
+	Done       map[index.NodeID]Reply // to step rollback
 	// Late: patience is over, those who have not answered do not count. They compare logs when they come back.
 	Late bool
 }
@@ -266,7 +291,7 @@ func (c Context) restart(a Answers) (Decision, error) {
 }
 
 // wait gives who has to be asked still, and whether somebody wants to start again.
-func wait(nodes []index.NodeID, answers map[index.NodeID]wire.RollbackReply) (d Decision, again bool) {
+func wait(nodes []index.NodeID, answers map[index.NodeID]Reply) (d Decision, again bool) {
 	for _, n := range nodes {
 		r, ok := answers[n]
 		if !ok {

@@ -8,7 +8,6 @@ import (
 
 	"tidemark/index"
 	"tidemark/timestamp"
-	"tidemark/wire"
 )
 
 func log(pairs ...uint64) (l timestamp.FailoverLog) {
@@ -80,13 +79,13 @@ func context(step Step) Context {
 	cur.Seqnos[0], cur.Seqnos[1] = 90, 15
 	return Context{ID: 1, Step: step, Current: cur, Revisions: []timestamp.MapRevision{{Rev: 3}, {Rev: 3}},
 		Logs:      []timestamp.FailoverLog{log(a, 0), log(b, 0)},
-		Stability: wire.Stability{Vector: s, Logs: []timestamp.FailoverLog{log(a, 0), log(b, 0)}}}
+		Stability: Stability{Vector: s, Logs: []timestamp.FailoverLog{log(a, 0), log(b, 0)}}}
 }
 
 func TestMachine(t *testing.T) {
 	ctx := context(Started)
-	ans := Answers{Projectors: []index.ProjectorID{"p1", "p2"}, Nodes: []index.NodeID{1, 2}, Logs: map[index.ProjectorID][]wire.VBucketLog{},
-		Prepared: map[index.NodeID]wire.RollbackReply{}, Done: map[index.NodeID]wire.RollbackReply{}}
+	ans := Answers{Projectors: []index.ProjectorID{"p1", "p2"}, Nodes: []index.NodeID{1, 2}, Logs: map[index.ProjectorID][]Log{},
+		Prepared: map[index.NodeID]Reply{}, Done: map[index.NodeID]Reply{}}
 	next := func() Decision {
 		t.Helper()
 		d, err := Next(ctx, ans)
@@ -99,26 +98,26 @@ func TestMachine(t *testing.T) {
 		t.Fatalf("without logs: %+v", d)
 	}
 	// A stale node shows an old log of vbucket 0: it does not count, even when it is the only one.
-	ans.Logs["p1"] = []wire.VBucketLog{{VBucket: 0, Log: log(a, 0), Revision: timestamp.MapRevision{Rev: 2}}}
-	ans.Logs["p2"] = []wire.VBucketLog{{VBucket: 1, Log: log(b, 0), Revision: timestamp.MapRevision{Rev: 3}}}
+	ans.Logs["p1"] = []Log{{VBucket: 0, Log: log(a, 0), Revision: timestamp.MapRevision{Rev: 2}}}
+	ans.Logs["p2"] = []Log{{VBucket: 1, Log: log(b, 0), Revision: timestamp.MapRevision{Rev: 3}}}
 	if d := next(); d.Advance || d.Reason == "" {
 		t.Fatalf("with a stale log: %+v", d)
 	}
-	ans.Logs["p2"] = append(ans.Logs["p2"], wire.VBucketLog{VBucket: 0, Log: log(c, 60, a, 0), Revision: timestamp.MapRevision{Rev: 4}})
+	ans.Logs["p2"] = append(ans.Logs["p2"], Log{VBucket: 0, Log: log(c, 60, a, 0), Revision: timestamp.MapRevision{Rev: 4}})
 	d := next()
 	if !d.Advance || d.To != Prepare || d.Failover.At(0) != (timestamp.Position{VBUUID: c, Seqno: 60}) || d.Failover.Seqnos[1] != 15 {
 		t.Fatalf("with all logs: %+v", d)
 	}
 	ctx.Step, ctx.Logs, ctx.Revisions = d.To, d.Logs, d.Revisions
-	ans.Prepared[1] = wire.RollbackReply{Restart: []wire.PollPosition{{VBucket: 0, Participant: true, HW: 55}, {VBucket: 1, Participant: true, HW: 12}}}
+	ans.Prepared[1] = Reply{Restart: []Position{{VBucket: 0, Participant: true, HW: 55}, {VBucket: 1, Participant: true, HW: 12}}}
 	if d := next(); d.Advance || len(d.AskPrepare) != 1 || d.AskPrepare[0] != 2 {
 		t.Fatalf("one prepared: %+v", d)
 	}
-	ans.Prepared[2] = wire.RollbackReply{Stale: true}
+	ans.Prepared[2] = Reply{Stale: true}
 	if d := next(); !d.Advance || d.To != Started {
 		t.Fatalf("one knows a newer log: %+v", d)
 	}
-	ans.Prepared[2] = wire.RollbackReply{Restart: []wire.PollPosition{{VBucket: 0, Participant: true, HW: 50}, {VBucket: 1}}}
+	ans.Prepared[2] = Reply{Restart: []Position{{VBucket: 0, Participant: true, HW: 50}, {VBucket: 1}}}
 	d = next()
 	if !d.Advance || d.To != Restart || d.Restart.At(0) != (timestamp.Position{VBUUID: a, Seqno: 50}) || d.Restart.Seqnos[1] != 12 {
 		t.Fatalf("both prepared: %+v", d)
@@ -128,7 +127,7 @@ func TestMachine(t *testing.T) {
 		t.Fatalf("nobody done: %+v", d)
 	}
 	ans.Late = true // indexer 2 does not come back: it compares logs when it does
-	ans.Done[1] = wire.RollbackReply{}
+	ans.Done[1] = Reply{}
 	if d = next(); !d.Advance || d.To != Rollback {
 		t.Fatalf("patience is over: %+v", d)
 	}
@@ -167,11 +166,11 @@ func TestRewindNeverRises(t *testing.T) {
 			at := rapid.Uint64Range(0, 60).Draw(t, "at")
 			s.Set(v, timestamp.Position{VBUUID: own[v].Covering(at), Seqno: at})
 		}
-		r, err := Rewind(wire.Stability{Vector: s, Logs: own}, logs)
+		r, err := Rewind(Stability{Vector: s, Logs: own}, logs)
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, err := Rewind(wire.Stability{Vector: r, Logs: logs}, logs)
+		again, err := Rewind(Stability{Vector: r, Logs: logs}, logs)
 		if err != nil || !again.Equal(r) {
 			t.Fatalf("rewound twice: %v, %v, %v", r, again, err)
 		}

@@ -5,7 +5,6 @@ import (
 
 	"tidemark/index"
 	"tidemark/timestamp"
-	"tidemark/wire"
 )
 
 // Report is what one indexer says about this bucket in its HWHeartbeat.
@@ -17,7 +16,7 @@ type Report struct {
 	// RollbackID is the one that it has carried out; an indexer behind the bucket's is not waited for.
 	RollbackID uint64
 	// Acked is the newest stability timestamp of this bucket that it has made or skipped; the zero value when none.
-	Acked wire.StabilityRef
+	Acked Ref
 	// HW is the tip of its queue per vbucket; an empty vector when it has none. Only Heartbeat reads it.
 	HW timestamp.Vector
 	// Absent marks the vbuckets for which it is in recovery; nil when none.
@@ -95,7 +94,7 @@ func (b *Bucket) Lagging(nowMS int64) []index.NodeID {
 // Acked tells whether an indexer has acknowledged (made or skipped) the newest committed stability timestamp.
 func (b *Bucket) Acked(node index.NodeID) bool {
 	p := b.nodes[node]
-	return p != nil && p.report.Acked == b.last.StabilityRef
+	return p != nil && p.report.Acked == b.last.Ref
 }
 
 // remember puts a complete seqno into the vbucket's ring. A full ring is thinned: of the older half every second entry

@@ -12,13 +12,13 @@
 package stability
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
 
 	"tidemark/index"
 	"tidemark/timestamp"
-	"tidemark/wire"
 )
 
 // Source says what moves the timestamp.
@@ -107,6 +107,26 @@ func (c Config) Check() error {
 	return nil
 }
 
+// Ref names one stability timestamp of a bucket. An indexer discards one of another generation or rollback id.
+type Ref struct {
+	Generation uint64 // of the bucket: another one after it was deleted and created again
+	RollbackID uint64 // of the newest rollback before it
+	Number     uint64 // rises by one with every promotion and every end of a rollback
+}
+
+// Compare orders references by generation, rollback id, number.
+func (r Ref) Compare(o Ref) int {
+	return cmp.Or(cmp.Compare(r.Generation, o.Generation), cmp.Compare(r.RollbackID, o.RollbackID), cmp.Compare(r.Number, o.Number))
+}
+
+// Stamp is a stability timestamp: per vbucket the position, and the failover log under which it was promoted (nil where
+// that is not known).
+type Stamp struct {
+	Ref
+	Vector timestamp.Vector
+	Logs   []timestamp.FailoverLog
+}
+
 // Stream is the owner of a vbucket as the ledger has it.
 type Stream struct {
 	Projector   index.ProjectorID
@@ -126,7 +146,7 @@ type vbucket struct {
 // Bucket holds what decides the next stability timestamp of one bucket.
 type Bucket struct {
 	cfg  Config
-	last wire.Stability
+	last Stamp
 	vbs  []vbucket
 	// cand is per vbucket the newest complete position that may be promoted; 0 where there is none.
 	cand timestamp.Vector
@@ -142,7 +162,7 @@ type Bucket struct {
 }
 
 // New gives a Bucket whose last committed stability timestamp is last; its vector's length is the number of vbuckets.
-func New(cfg Config, last wire.Stability) (*Bucket, error) {
+func New(cfg Config, last Stamp) (*Bucket, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
 	}
@@ -170,7 +190,7 @@ func New(cfg Config, last wire.Stability) (*Bucket, error) {
 func (b *Bucket) Len() int { return len(b.vbs) }
 
 // Last gives the newest committed stability timestamp. It must not be changed.
-func (b *Bucket) Last() wire.Stability { return b.last }
+func (b *Bucket) Last() Stamp { return b.last }
 
 // Begin tells that a stream owns vbucket v. It is false, and nothing changes, when the vbucket is out of range, the
 // incarnation is older than the one known, or the vbucket map is older than one already seen for this vbucket (a stale
@@ -255,7 +275,7 @@ func (b *Bucket) judge(v int) {
 // Valid is the branch rule for the committed timestamp: may a stream with this failover log carry it on in vbucket v?
 // The log under which it was promoted counts where it is known, so that a producer that lost its newest entry, yet
 // shares the history, is recognised.
-func Valid(s wire.Stability, v int, log timestamp.FailoverLog) bool {
+func Valid(s Stamp, v int, log timestamp.FailoverLog) bool {
 	at := s.Vector.At(v)
 	if at.Seqno == 0 {
 		return true
@@ -282,7 +302,7 @@ func (b *Bucket) Diverged() []int {
 // Decision is the answer of Next.
 type Decision struct {
 	Promote bool
-	Next    wire.Stability
+	Next    Stamp
 	// Logs are the failover logs that differ from those of the last one, with the map revision they came with.
 	Logs []LogChange
 	// Mutation is what is current: the newest complete seqno of every vbucket, never below Next (mutationTimestamp).
@@ -308,11 +328,10 @@ func (b *Bucket) Next(nowMS int64) Decision {
 	if held := b.heldBy(nowMS); len(held) > 0 {
 		return Decision{HeldBy: held}
 	}
-	ref := b.last.StabilityRef
+	ref := b.last.Ref
 	ref.Number++
-	ref.Hash = next.Hash()
 	d := Decision{Promote: true, Mutation: b.mutation(next),
-		Next: wire.Stability{StabilityRef: ref, Vector: next, Logs: b.last.Logs}}
+		Next: Stamp{Ref: ref, Vector: next, Logs: b.last.Logs}}
 	for v, fresh := range b.freshLog {
 		if !fresh || next.Seqnos[v] == b.last.Vector.Seqnos[v] && next.VBUUIDs[v] == b.last.Vector.VBUUIDs[v] {
 			continue
@@ -366,14 +385,14 @@ func (b *Bucket) propose(nowMS int64) timestamp.Vector {
 
 // Committed tells that the Raft log holds s. It fails, wrapping ErrStamp, when s belongs to another generation or is
 // older, or goes backwards under the same rollback id. One that is known already changes nothing.
-func (b *Bucket) Committed(s wire.Stability) error {
+func (b *Bucket) Committed(s Stamp) error {
 	if err := s.Vector.Check(len(b.vbs)); err != nil {
 		return err
 	}
 	switch {
 	case s.Generation != b.last.Generation:
 		return fmt.Errorf("%w: generation %d, bucket has %d", ErrStamp, s.Generation, b.last.Generation)
-	case s.Compare(b.last.StabilityRef) < 0:
+	case s.Compare(b.last.Ref) < 0:
 		return fmt.Errorf("%w: rollback id %d number %d, bucket has %d and %d", ErrStamp, s.RollbackID, s.Number,
 			b.last.RollbackID, b.last.Number)
 	case s.RollbackID == b.last.RollbackID && !s.Vector.Covers(b.last.Vector):

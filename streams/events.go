@@ -4,14 +4,12 @@ import (
 	"slices"
 
 	"tidemark/index"
-	"tidemark/timestamp"
-	"tidemark/wire"
 )
 
 // Adopt ends the start of a new leader: streams gives what each projector that answered runs, minimum the incarnations
 // below which each indexer that answered refuses streams, by vbucket. A stream that exactly one projector runs, and that
 // no indexer has fenced off, is taken over as it is; everything else is asked for again.
-func (l *Ledger) Adopt(nowMS int64, streams map[index.ProjectorID]wire.StreamStates, minimum map[index.NodeID][]index.Incarnation) {
+func (l *Ledger) Adopt(nowMS int64, streams map[index.ProjectorID]Report, minimum map[index.NodeID][]index.Incarnation) {
 	l.adopted = true
 	for _, incs := range minimum {
 		for v := range min(len(incs), len(l.vbs)) {
@@ -26,13 +24,12 @@ func (l *Ledger) Adopt(nowMS int64, streams map[index.ProjectorID]wire.StreamSta
 	}
 	owners := make([][]claim, len(l.vbs))
 	for p, s := range streams {
-		for i, v := range s.VBuckets {
-			c, ok := claimAt(s, i)
-			if !ok || int(v) >= len(l.vbs) || c.ended || c.incarnation.Compare(l.vbs[v].fence) < 0 {
+		for _, r := range s.Streams {
+			v := int(r.VBucket)
+			if v >= len(l.vbs) || r.Ended || r.Incarnation.Compare(l.vbs[v].fence) < 0 {
 				continue
 			}
-			c.projector = p
-			owners[v] = append(owners[v], c)
+			owners[v] = append(owners[v], claim{Running: r, projector: p})
 		}
 	}
 	for v := range l.vbs {
@@ -40,7 +37,7 @@ func (l *Ledger) Adopt(nowMS int64, streams map[index.ProjectorID]wire.StreamSta
 		if e.State != Idle {
 			continue // requested or begun already under this leader
 		}
-		if len(owners[v]) != 1 || l.rollback || owners[v][0].log == nil {
+		if len(owners[v]) != 1 || l.rollback || owners[v][0].Log == nil {
 			l.set(v, nowMS, Lost, "not adopted: "+adoptReason(len(owners[v])))
 			continue
 		}
@@ -58,38 +55,15 @@ func adoptReason(owners int) string {
 	return "more than one projector streams it"
 }
 
-// claim is one entry of a projector's report.
+// claim is what a projector says of a vbucket.
 type claim struct {
-	projector   index.ProjectorID
-	incarnation index.Incarnation
-	log         timestamp.FailoverLog // nil: unchanged
-	purge       uint64
-	revision    timestamp.MapRevision
-	ended       bool
-}
-
-// claimAt reads entry i; ok is false when the report's slices do not have it.
-func claimAt(s wire.StreamStates, i int) (claim, bool) {
-	if i >= len(s.Incarnations) {
-		return claim{}, false
-	}
-	c := claim{incarnation: s.Incarnations[i]}
-	if i < len(s.Logs) {
-		c.log = s.Logs[i]
-	}
-	if i < len(s.Purges) {
-		c.purge = s.Purges[i]
-	}
-	if i < len(s.Revisions) {
-		c.revision = s.Revisions[i]
-	}
-	c.ended = i < len(s.Ended) && s.Ended[i]
-	return c, true
+	Running
+	projector index.ProjectorID
 }
 
 // Projector takes a projector's report of this bucket. It is false when the report leaves out a failover log that is
 // not known here: a full report should follow.
-func (l *Ledger) Projector(nowMS int64, p index.ProjectorID, s wire.StreamStates) bool {
+func (l *Ledger) Projector(nowMS int64, p index.ProjectorID, s Report) bool {
 	if !l.adopted {
 		return true
 	}
@@ -98,21 +72,18 @@ func (l *Ledger) Projector(nowMS int64, p index.ProjectorID, s wire.StreamStates
 	if s.Full {
 		listed = make([]bool, len(l.vbs))
 	}
-	for i, vb := range s.VBuckets {
-		c, ok := claimAt(s, i)
-		v := int(vb)
-		if !ok || v >= len(l.vbs) {
+	for _, r := range s.Streams {
+		v := int(r.VBucket)
+		switch {
+		case v >= len(l.vbs):
 			continue
-		}
-		c.projector = p
-		if listed != nil && !c.ended {
+		case r.Ended:
+			l.End(nowMS, v, p, r.Incarnation)
+			continue
+		case listed != nil:
 			listed[v] = true
 		}
-		if c.ended {
-			l.End(nowMS, v, p, c.incarnation)
-			continue
-		}
-		if !l.claimed(v, nowMS, c) {
+		if !l.claimed(v, nowMS, claim{Running: r, projector: p}) {
 			complete = false
 		}
 	}
@@ -128,21 +99,21 @@ func (l *Ledger) Projector(nowMS int64, p index.ProjectorID, s wire.StreamStates
 // missing that would be needed to believe it.
 func (l *Ledger) claimed(v int, nowMS int64, c claim) bool {
 	e := &l.vbs[v]
-	if l.Owns(v, c.projector, c.incarnation) {
-		if c.log != nil && !c.log.Equal(e.Log) {
+	if l.Owns(v, c.projector, c.Incarnation) {
+		if c.Log != nil && !c.Log.Equal(e.Log) {
 			l.begin(v, nowMS, c)
 		}
-		e.Purge = max(e.Purge, c.purge)
+		e.Purge = max(e.Purge, c.Purge)
 		return true
 	}
 	if !l.wanted || l.rollback {
-		l.strays[stray{c.projector, uint16(v)}] = c.incarnation
+		l.strays[stray{c.projector, uint16(v)}] = c.Incarnation
 		return true
 	}
-	switch order := c.incarnation.Compare(e.Incarnation); {
-	case order < 0, c.incarnation.Compare(e.fence) < 0:
+	switch order := c.Incarnation.Compare(e.Incarnation); {
+	case order < 0, c.Incarnation.Compare(e.fence) < 0:
 		if e.State == Begun && e.Owner != c.projector {
-			l.strays[stray{c.projector, uint16(v)}] = c.incarnation // fenced off by everybody, yet it costs KV a stream
+			l.strays[stray{c.projector, uint16(v)}] = c.Incarnation // fenced off by everybody, yet it costs KV a stream
 		}
 		return true
 	case order == 0 && (e.early == c.projector || e.State == Ended && e.Owner == c.projector):
@@ -154,13 +125,13 @@ func (l *Ledger) claimed(v int, nowMS int64, c claim) bool {
 		l.twoOwners(v, nowMS)
 		return true
 	}
-	if l.repair != nil && l.repair.has(v) && c.incarnation.Compare(l.repair.inc) < 0 {
+	if l.repair != nil && l.repair.has(v) && c.Incarnation.Compare(l.repair.inc) < 0 {
 		return true // fenced off by the poll
 	}
-	if c.log == nil {
+	if c.Log == nil {
 		return false
 	}
-	if c.revision.Compare(e.Revision) < 0 {
+	if c.Revision.Compare(e.Revision) < 0 {
 		return true // a stale owner must not carry S back to its branch
 	}
 	l.begin(v, nowMS, c)
@@ -170,16 +141,16 @@ func (l *Ledger) claimed(v int, nowMS int64, c claim) bool {
 // begin makes the claim the vbucket's owner.
 func (l *Ledger) begin(v int, nowMS int64, c claim) {
 	e := &l.vbs[v]
-	if c.revision.Compare(e.Revision) > 0 {
-		e.Revision = c.revision
+	if c.Revision.Compare(e.Revision) > 0 {
+		e.Revision = c.Revision
 	}
-	e.Owner, e.Incarnation, e.Log, e.Purge = c.projector, c.incarnation, c.log, c.purge
+	e.Owner, e.Incarnation, e.Log, e.Purge = c.projector, c.Incarnation, c.Log, c.Purge
 	e.tries, e.restMS, e.refused = 0, 0, 0
 	for _, since := range l.mismatch {
 		since[v] = 0
 	}
 	l.set(v, nowMS, Begun, "")
-	if !l.valid(v, c.log) {
+	if !l.valid(v, c.Log) {
 		l.diverge(v, "the committed stability timestamp is not on the branch of the stream that began")
 	}
 }
@@ -209,37 +180,34 @@ func (l *Ledger) End(nowMS int64, v int, p index.ProjectorID, incarnation index.
 }
 
 // Started takes a projector's answer to StartStreams of this incarnation (PR-12).
-func (l *Ledger) Started(nowMS int64, p index.ProjectorID, incarnation index.Incarnation, results []wire.StartResult) {
+func (l *Ledger) Started(nowMS int64, p index.ProjectorID, incarnation index.Incarnation, results []Started) {
 	for _, r := range results {
 		v := int(r.VBucket)
 		if v >= len(l.vbs) || l.vbs[v].Incarnation != incarnation {
 			continue
 		}
 		e := &l.vbs[v]
-		switch r.Outcome {
-		case wire.StartBegun:
-			if r.Log != nil {
-				l.claimed(v, nowMS, claim{projector: p, incarnation: incarnation, log: r.Log, purge: r.Purge, revision: r.Revision})
-			}
-		case wire.StartRollback:
-			// Logs decide whether a branch diverged; if none did, whoever stands at that position is no participant. When
-			// another projector has begun this incarnation, a stale owner's ROLLBACK counts for nothing.
-			if e.State == Requested {
-				e.refused = max(e.refused, e.start)
-				e.restMS = nowMS + l.patience(l.cfg.RetryWait, e.tries-1)
-				l.set(v, nowMS, Lost, "KV answered ROLLBACK")
-			}
+		switch {
+		case r.Outcome == Streams && r.Log != nil:
+			l.claimed(v, nowMS, claim{projector: p, Running: Running{VBucket: r.VBucket, Incarnation: incarnation, Log: r.Log,
+				Purge: r.Purge, Revision: r.Revision}})
+		case r.Outcome == Streams, e.State != Requested:
+			// Its report will tell. When another projector has begun this incarnation, a stale owner's ROLLBACK counts for
+			// nothing.
+		case r.Outcome == RolledKV:
+			// Logs decide whether a branch diverged; if none did, whoever stands at that position is no participant.
+			e.refused = max(e.refused, e.start)
+			e.restMS = nowMS + l.patience(l.cfg.RetryWait, e.tries-1)
+			l.set(v, nowMS, Lost, "KV answered ROLLBACK")
 		default: // not mine, stale, failed
-			if e.State == Requested {
-				l.cannot(nowMS, v, p, r)
-			}
+			l.cannot(nowMS, v, p, r)
 		}
 	}
 }
 
 // cannot notes that a projector does not start what was requested. When every live projector has said so, the vbucket is
 // asked for again after a rest instead of waiting for a BEGIN that nobody will send.
-func (l *Ledger) cannot(nowMS int64, v int, p index.ProjectorID, r wire.StartResult) {
+func (l *Ledger) cannot(nowMS int64, v int, p index.ProjectorID, r Started) {
 	e := &l.vbs[v]
 	if r.Detail != "" {
 		e.Reason = "projector " + string(p) + " cannot start it: " + r.Detail
@@ -262,7 +230,7 @@ func (l *Ledger) cannot(nowMS int64, v int, p index.ProjectorID, r wire.StartRes
 
 // Indexer takes which streams an indexer accepts. What it refuses for longer than patience is asked for again under a
 // new incarnation.
-func (l *Ledger) Indexer(nowMS int64, node index.NodeID, a wire.Accepted) {
+func (l *Ledger) Indexer(nowMS int64, node index.NodeID, accepts []Acceptance) {
 	if !slices.Contains(l.nodes, node) {
 		return
 	}
@@ -271,24 +239,23 @@ func (l *Ledger) Indexer(nowMS int64, node index.NodeID, a wire.Accepted) {
 		since = make([]int64, len(l.vbs))
 		l.mismatch[node] = since
 	}
-	for i, vb := range a.VBuckets {
-		v := int(vb)
-		if v >= len(l.vbs) || i >= len(a.Incarnations) || i >= len(a.Projectors) || i >= len(a.Open) {
+	for _, a := range accepts {
+		v := int(a.VBucket)
+		if v >= len(l.vbs) {
 			continue
 		}
 		e := &l.vbs[v]
-		inc := a.Incarnations[i]
-		l.raiseFence(v, inc)
+		l.raiseFence(v, a.Incarnation)
 		if e.State != Begun {
 			since[v] = 0
 			continue
 		}
-		switch order := inc.Compare(e.Incarnation); {
+		switch order := a.Incarnation.Compare(e.Incarnation); {
 		case order > 0:
 			l.set(v, nowMS, Lost, "an indexer insists on a newer incarnation")
-		case order == 0 && a.Open[i] && a.Projectors[i] != e.Owner:
+		case order == 0 && a.Open && a.Projector != e.Owner:
 			l.set(v, nowMS, Lost, "an indexer accepts another projector under the same incarnation")
-		case order == 0 && a.Open[i]:
+		case order == 0 && a.Open:
 			since[v] = 0
 		case since[v] == 0:
 			since[v] = max(nowMS, 1)

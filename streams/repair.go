@@ -5,7 +5,6 @@ import (
 
 	"tidemark/index"
 	"tidemark/timestamp"
-	"tidemark/wire"
 )
 
 // Kind of an Action.
@@ -40,7 +39,7 @@ type Action struct {
 	VBuckets    []uint16
 	Nodes       []index.NodeID
 	Projectors  []index.ProjectorID
-	Starts      []wire.StreamStart
+	Starts      []Start
 }
 
 func (l *Ledger) queue(a Action) { l.queued = append(l.queued, a) }
@@ -67,8 +66,8 @@ type repair struct {
 	phase     phase
 	sinceMS   int64
 	nodes     []index.NodeID
-	positions map[index.NodeID]map[uint16]wire.PollPosition
-	logs      map[index.ProjectorID]map[uint16]wire.VBucketLog
+	positions map[index.NodeID]map[uint16]Position
+	logs      map[index.ProjectorID]map[uint16]Log
 }
 
 func (r *repair) has(v int) bool {
@@ -77,12 +76,12 @@ func (r *repair) has(v int) bool {
 }
 
 // Positions takes an indexer's answer to PollPositions of this incarnation (IM-21).
-func (l *Ledger) Positions(node index.NodeID, incarnation index.Incarnation, positions []wire.PollPosition) {
+func (l *Ledger) Positions(node index.NodeID, incarnation index.Incarnation, positions []Position) {
 	r := l.repair
 	if r == nil || r.inc != incarnation || r.phase != polling {
 		return
 	}
-	m := make(map[uint16]wire.PollPosition, len(positions))
+	m := make(map[uint16]Position, len(positions))
 	for _, p := range positions {
 		m[p.VBucket] = p
 	}
@@ -90,12 +89,12 @@ func (l *Ledger) Positions(node index.NodeID, incarnation index.Incarnation, pos
 }
 
 // Logs takes a projector's answer to FetchLogs of this incarnation. It lists what its KV nodes host only.
-func (l *Ledger) Logs(p index.ProjectorID, incarnation index.Incarnation, logs []wire.VBucketLog) {
+func (l *Ledger) Logs(p index.ProjectorID, incarnation index.Incarnation, logs []Log) {
 	r := l.repair
 	if r == nil || r.inc != incarnation || r.phase != fetching {
 		return
 	}
-	m := make(map[uint16]wire.VBucketLog, len(logs))
+	m := make(map[uint16]Log, len(logs))
 	for _, g := range logs {
 		if len(g.Log) > 0 {
 			m[g.VBucket] = g
@@ -189,7 +188,7 @@ func (l *Ledger) openRepair(nowMS int64) {
 	}
 	l.repairs++
 	l.repair = &repair{inc: l.next(), vbs: vbs, phase: polling, sinceMS: nowMS, nodes: l.nodes,
-		positions: map[index.NodeID]map[uint16]wire.PollPosition{}, logs: map[index.ProjectorID]map[uint16]wire.VBucketLog{}}
+		positions: map[index.NodeID]map[uint16]Position{}, logs: map[index.ProjectorID]map[uint16]Log{}}
 	if len(l.nodes) > 0 {
 		l.queue(Action{Kind: PollPositions, Incarnation: l.repair.inc, VBuckets: vbs, Nodes: l.nodes})
 	}
@@ -212,7 +211,7 @@ func (l *Ledger) stepRepair(nowMS int64) {
 
 // decide computes the restart timestamps of a batch and asks for its streams, or finds that the bucket must roll back.
 func (l *Ledger) decide(nowMS int64, r *repair) {
-	starts := make([]wire.StreamStart, 0, len(r.vbs))
+	starts := make([]Start, 0, len(r.vbs))
 	for _, vb := range r.vbs {
 		v := int(vb)
 		if l.vbs[v].State != Lost && l.vbs[v].State != Ended {
@@ -265,7 +264,7 @@ func (l *Ledger) mustRollBack(nowMS int64, r *repair, v int, why string) {
 }
 
 // holders gives the positions of the indexers that take part for a vbucket, and the newest vbucket map any has seen.
-func (r *repair) holders(vb uint16) (hs []wire.PollPosition, seen timestamp.MapRevision) {
+func (r *repair) holders(vb uint16) (hs []Position, seen timestamp.MapRevision) {
 	for _, n := range r.nodes {
 		p, ok := r.positions[n][vb]
 		if !ok {
@@ -283,8 +282,8 @@ func (r *repair) holders(vb uint16) (hs []wire.PollPosition, seen timestamp.MapR
 
 // bestLog picks, of the answers, the log under the newest vbucket map. It is not used when anybody knows a newer map: a
 // failed-over KV node that still answers shows an old log and makes holders of the newer branch look diverged.
-func (l *Ledger) bestLog(v int, r *repair, seen timestamp.MapRevision) (wire.VBucketLog, bool) {
-	var best wire.VBucketLog
+func (l *Ledger) bestLog(v int, r *repair, seen timestamp.MapRevision) (Log, bool) {
+	var best Log
 	found := false
 	for _, p := range sortedKeys(r.logs) {
 		g, ok := r.logs[p][uint16(v)]
@@ -314,8 +313,8 @@ func sortedKeys[V any](m map[index.ProjectorID]V) []index.ProjectorID {
 // branch of KV's log that covers it. The holders must be valid on that log. A holder below the purge seqno, or at or
 // below a start that KV refused, is no participant: KV would answer ROLLBACK although no branch diverged, because
 // deletions are gone; it recovers by its own catchup stream. With no holder left the stream starts at KV's present.
-func Restart(holders []wire.PollPosition, kv wire.VBucketLog, refused uint64) wire.StreamStart {
-	s := wire.StreamStart{VBucket: kv.VBucket, Seqno: timestamp.Infinity}
+func Restart(holders []Position, kv Log, refused uint64) Start {
+	s := Start{VBucket: kv.VBucket, Seqno: timestamp.Infinity}
 	var reach uint64
 	for _, h := range holders {
 		if h.HW < kv.Purge || h.HW > 0 && h.HW <= refused {

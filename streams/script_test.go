@@ -10,7 +10,6 @@ import (
 
 	"tidemark/index"
 	"tidemark/timestamp"
-	"tidemark/wire"
 )
 
 // TestScripts runs the golden files: one command per step, one line of key=value per vbucket. Branches are letters,
@@ -81,19 +80,17 @@ func letter(u uint64) string {
 	return string(rune(u))
 }
 
-func streamStates(ls []line, full bool) wire.StreamStates {
-	s := wire.StreamStates{Bucket: "b", Full: full}
+func report(ls []line, full bool) Report {
+	s := Report{Full: full}
 	for _, l := range ls {
-		s.VBuckets = append(s.VBuckets, uint16(l.num("v")))
-		s.Incarnations = append(s.Incarnations, l.inc())
-		s.Logs = append(s.Logs, l.log())
-		s.Purges = append(s.Purges, l.num("purge"))
-		s.Revisions = append(s.Revisions, l.rev())
 		_, ended := l["ended"]
-		s.Ended = append(s.Ended, ended)
+		s.Streams = append(s.Streams, Running{VBucket: uint16(l.num("v")), Incarnation: l.inc(), Log: l.log(), Purge: l.num("purge"),
+			Revision: l.rev(), Ended: ended})
 	}
 	return s
 }
+
+var outcomes = map[string]Outcome{"begun": Streams, "not_mine": NotMine, "rollback": RolledKV, "stale": Stale, "failed": Failed}
 
 func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	args := line{}
@@ -123,14 +120,14 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	case "wanted":
 		s.l.SetWanted(s.now, args["is"] == "yes")
 	case "committed":
-		c := wire.Stability{Vector: timestamp.New(s.l.Len()), Logs: make([]timestamp.FailoverLog, s.l.Len())}
-		revs := make([]timestamp.MapRevision, s.l.Len())
+		c := Committed{Vector: timestamp.New(s.l.Len()), Logs: make([]timestamp.FailoverLog, s.l.Len())}
+		c.Revisions = make([]timestamp.MapRevision, s.l.Len())
 		for _, l := range ls {
 			v := int(l.num("v"))
 			c.Vector.Set(v, timestamp.Position{VBUUID: uint64(l["at"][0]), Seqno: line{"n": l["at"][1:]}.num("n")})
-			c.Logs[v], revs[v] = l.log(), l.rev()
+			c.Logs[v], c.Revisions[v] = l.log(), l.rev()
 		}
-		s.l.SetCommitted(c, revs)
+		s.l.SetCommitted(c)
 	case "adopt":
 		streams := map[index.ProjectorID][]line{"p1": nil, "p2": nil}
 		minimum := map[index.NodeID][]index.Incarnation{}
@@ -145,49 +142,46 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			}
 			minimum[n][l.num("v")] = l.inc()
 		}
-		states := map[index.ProjectorID]wire.StreamStates{}
+		states := map[index.ProjectorID]Report{}
 		for p, l := range streams {
-			states[p] = streamStates(l, true)
+			states[p] = report(l, true)
 		}
 		s.l.Adopt(s.now, states, minimum)
 	case "report":
 		_, full := args["full"]
-		if !s.l.Projector(s.now, index.ProjectorID(args["p"]), streamStates(ls, full)) {
+		if !s.l.Projector(s.now, index.ProjectorID(args["p"]), report(ls, full)) {
 			return "a full report is needed\n"
 		}
 	case "started":
-		var rs []wire.StartResult
+		var rs []Started
 		for _, l := range ls {
-			rs = append(rs, wire.StartResult{Outcome: wire.StartOutcome(l["is"]), VBucketLog: wire.VBucketLog{VBucket: uint16(l.num("v")),
-				Log: l.log(), Purge: l.num("purge"), Revision: l.rev()}})
+			rs = append(rs, Started{Outcome: outcomes[l["is"]], VBucket: uint16(l.num("v")), Log: l.log(), Purge: l.num("purge"),
+				Revision: l.rev()})
 		}
 		s.l.Started(s.now, index.ProjectorID(args["p"]), args.inc(), rs)
 	case "accepts":
-		var a wire.Accepted
+		var a []Acceptance
 		for _, l := range ls {
-			a.VBuckets = append(a.VBuckets, uint16(l.num("v")))
-			a.Incarnations = append(a.Incarnations, l.inc())
-			a.Projectors = append(a.Projectors, index.ProjectorID(l["p"]))
 			_, closed := l["closed"]
-			a.Open = append(a.Open, !closed)
+			a = append(a, Acceptance{VBucket: uint16(l.num("v")), Incarnation: l.inc(), Projector: index.ProjectorID(l["p"]), Open: !closed})
 		}
 		s.l.Indexer(s.now, index.NodeID(args.num("node")), a)
 	case "positions":
-		var ps []wire.PollPosition
+		var ps []Position
 		for _, l := range ls {
 			_, recovering := l["recovering"]
 			reach := l.num("hw")
 			if _, ok := l["reach"]; ok {
 				reach = l.num("reach")
 			}
-			ps = append(ps, wire.PollPosition{VBucket: uint16(l.num("v")), Participant: !recovering, HW: l.num("hw"), Reach: reach,
+			ps = append(ps, Position{VBucket: uint16(l.num("v")), Participant: !recovering, HW: l.num("hw"), Reach: reach,
 				Log: l.log(), Revision: l.rev()})
 		}
 		s.l.Positions(index.NodeID(args.num("node")), args.inc(), ps)
 	case "logs":
-		var gs []wire.VBucketLog
+		var gs []Log
 		for _, l := range ls {
-			gs = append(gs, wire.VBucketLog{VBucket: uint16(l.num("v")), Log: l.log(), High: l.num("high"), Purge: l.num("purge"),
+			gs = append(gs, Log{VBucket: uint16(l.num("v")), Log: l.log(), High: l.num("high"), Purge: l.num("purge"),
 				Revision: l.rev()})
 		}
 		s.l.Logs(index.ProjectorID(args["p"]), args.inc(), gs)

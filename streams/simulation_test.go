@@ -8,7 +8,6 @@ import (
 
 	"tidemark/index"
 	"tidemark/timestamp"
-	"tidemark/wire"
 )
 
 // The simulation drives a Ledger against a small world: KV branches with takeovers, failovers that lose data, and stale
@@ -50,7 +49,7 @@ type simProj struct {
 	run     [simVBs]*simStream
 	ended   [simVBs]index.Incarnation // told in the next report
 	full    bool
-	reports []wire.StreamStates
+	reports []Report
 }
 
 type simNode struct {
@@ -135,7 +134,7 @@ func (s *sim) leader() {
 	s.l.SetIndexers([]index.NodeID{0, 1})
 	s.l.SetProjectors(s.now, s.alive())
 	s.l.SetWanted(s.now, true)
-	streams := map[index.ProjectorID]wire.StreamStates{}
+	streams := map[index.ProjectorID]Report{}
 	minimum := map[index.NodeID][]index.Incarnation{}
 	for p, pr := range s.pr {
 		pr.reports, pr.full = nil, true
@@ -162,18 +161,13 @@ func (s *sim) alive() (ids []index.ProjectorID) {
 }
 
 // report makes the projector's full report.
-func (s *sim) report(p int) wire.StreamStates {
-	st := wire.StreamStates{Full: true}
+func (s *sim) report(p int) Report {
+	st := Report{Full: true}
 	for v, run := range s.pr[p].run {
 		if run == nil {
 			continue
 		}
-		st.VBuckets = append(st.VBuckets, uint16(v))
-		st.Incarnations = append(st.Incarnations, run.inc)
-		st.Logs = append(st.Logs, run.log)
-		st.Purges = append(st.Purges, 0)
-		st.Revisions = append(st.Revisions, timestamp.MapRevision{Rev: run.rev})
-		st.Ended = append(st.Ended, false)
+		st.Streams = append(st.Streams, Running{VBucket: uint16(v), Incarnation: run.inc, Log: run.log, Revision: timestamp.MapRevision{Rev: run.rev}})
 	}
 	return st
 }
@@ -257,10 +251,10 @@ func (s *sim) act(a Action) {
 			}
 			switch a.Kind {
 			case FetchLogs:
-				var gs []wire.VBucketLog
+				var gs []Log
 				for _, vb := range a.VBuckets {
 					if log, high, purge, rev, ok := s.hosted(p, int(vb)); ok {
-						gs = append(gs, wire.VBucketLog{VBucket: vb, Log: log, High: high, Purge: purge, Revision: timestamp.MapRevision{Rev: rev}})
+						gs = append(gs, Log{VBucket: vb, Log: log, High: high, Purge: purge, Revision: timestamp.MapRevision{Rev: rev}})
 					}
 				}
 				later(func() {
@@ -291,7 +285,7 @@ func (s *sim) act(a Action) {
 }
 
 // checkStart: no indexer whose answer came in time may be left with a gap, but for purged deletions or KV's refusal.
-func (s *sim) checkStart(st wire.StreamStart) {
+func (s *sim) checkStart(st Start) {
 	v := int(st.VBucket)
 	for n, nd := range s.nd {
 		if nd.answered[v] == st.Incarnation && nd.stood[v] < st.Seqno && nd.stood[v] >= s.kv[v].purge && !s.refusedAbove(v, nd.stood[v]) {
@@ -300,7 +294,7 @@ func (s *sim) checkStart(st wire.StreamStart) {
 	}
 }
 
-func (s *sim) poll(n int, a Action) (ps []wire.PollPosition) {
+func (s *sim) poll(n int, a Action) (ps []Position) {
 	nd := s.nd[n]
 	for _, vb := range a.VBuckets {
 		v := int(vb)
@@ -310,28 +304,28 @@ func (s *sim) poll(n int, a Action) (ps []wire.PollPosition) {
 		if nd.min[v] = a.Incarnation; nd.cur[v].Compare(a.Incarnation) < 0 {
 			nd.open[v] = false
 		}
-		ps = append(ps, wire.PollPosition{VBucket: vb, Participant: true, HW: nd.hw[v], Reach: nd.hw[v], Log: nd.log[v],
+		ps = append(ps, Position{VBucket: vb, Participant: true, HW: nd.hw[v], Reach: nd.hw[v], Log: nd.log[v],
 			Revision: timestamp.MapRevision{Rev: nd.rev[v]}})
 	}
 	return ps
 }
 
-func (s *sim) start(p int, a Action) (rs []wire.StartResult) {
+func (s *sim) start(p int, a Action) (rs []Started) {
 	pr := s.pr[p]
 	for _, st := range a.Starts {
 		v := int(st.VBucket)
-		r := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: st.VBucket}}
+		r := Started{VBucket: st.VBucket}
 		log, high, purge, rev, ok := s.hosted(p, v)
 		switch {
 		case st.Incarnation.Compare(pr.min[v]) < 0:
-			r.Outcome = wire.StartStale
+			r.Outcome = Stale
 		case !ok:
 			pr.min[v] = st.Incarnation
-			r.Outcome = wire.StartNotMine
+			r.Outcome = NotMine
 		case st.Seqno > 0 && (st.Seqno < purge || st.Seqno > high || max(st.Seqno, st.Window.End) > log.ValidUpTo(st.VBUUID)):
 			pr.min[v] = st.Incarnation
 			pr.run[v] = nil
-			r.Outcome = wire.StartRollback
+			r.Outcome = RolledKV
 			s.refused[fmt.Sprint(v, st.Seqno)] = true
 			s.ev("p%d vb%d %v ROLLBACK at %d (log %v purge %d)", p+1, v, st.Incarnation, st.Seqno, log, purge)
 		default:
@@ -343,7 +337,7 @@ func (s *sim) start(p int, a Action) (rs []wire.StartResult) {
 					s.link[p][n] = append(s.link[p][n], s.beginMsg(p, v))
 				}
 			}
-			r.Outcome, r.Log, r.Purge, r.Revision = wire.StartBegun, log, purge, timestamp.MapRevision{Rev: rev}
+			r.Outcome, r.Log, r.Purge, r.Revision = Streams, log, purge, timestamp.MapRevision{Rev: rev}
 		}
 		rs = append(rs, r)
 	}
@@ -531,10 +525,7 @@ func (s *sim) step(heal bool) {
 			st.Full = pr.full || s.r.IntN(3) == 0 || heal
 			for w, inc := range pr.ended {
 				if !inc.IsZero() && pr.run[w] == nil {
-					st.VBuckets = append(st.VBuckets, uint16(w))
-					st.Incarnations = append(st.Incarnations, inc)
-					st.Logs, st.Purges = append(st.Logs, nil), append(st.Purges, 0)
-					st.Revisions, st.Ended = append(st.Revisions, timestamp.MapRevision{}), append(st.Ended, true)
+					st.Streams = append(st.Streams, Running{VBucket: uint16(w), Incarnation: inc, Ended: true})
 				}
 			}
 			pr.ended, pr.full = [simVBs]index.Incarnation{}, false
@@ -547,16 +538,13 @@ func (s *sim) step(heal bool) {
 		}
 	case x < 80:
 		nd := s.nd[n]
-		var a wire.Accepted
+		var a []Acceptance
 		for w := range simVBs {
-			a.VBuckets = append(a.VBuckets, uint16(w))
 			inc := nd.cur[w]
 			if nd.min[w].Compare(inc) > 0 {
 				inc = nd.min[w]
 			}
-			a.Incarnations = append(a.Incarnations, inc)
-			a.Projectors = append(a.Projectors, simNames[nd.from[w]])
-			a.Open = append(a.Open, nd.open[w])
+			a = append(a, Acceptance{VBucket: uint16(w), Incarnation: inc, Projector: simNames[nd.from[w]], Open: nd.open[w]})
 		}
 		s.l.Indexer(s.now, index.NodeID(n), a)
 	case x < 82:

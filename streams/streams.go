@@ -19,7 +19,6 @@ import (
 
 	"tidemark/index"
 	"tidemark/timestamp"
-	"tidemark/wire"
 )
 
 // State of a vbucket's maintenance stream.
@@ -131,7 +130,7 @@ type Ledger struct {
 	wanted    bool
 	adopted   bool
 	rollback  bool
-	committed wire.Stability
+	committed Committed
 
 	projectors []index.ProjectorID // that are alive, ascending
 	nodes      []index.NodeID      // indexers that take part, ascending
@@ -170,7 +169,7 @@ func New(cfg Config, n int, epoch, term uint64) (*Ledger, error) {
 		return nil, fmt.Errorf("%w: %d vbuckets, want 1 to %d", ErrConfig, n, timestamp.MaxVBuckets)
 	}
 	return &Ledger{cfg: cfg, epoch: epoch, term: term, vbs: make([]Entry, n),
-		committed: wire.Stability{Vector: timestamp.New(n)}, mismatch: map[index.NodeID][]int64{}, strays: map[stray]index.Incarnation{}}, nil
+		committed: Committed{Vector: timestamp.New(n)}, mismatch: map[index.NodeID][]int64{}, strays: map[stray]index.Incarnation{}}, nil
 }
 
 // Len is the number of vbuckets.
@@ -201,16 +200,15 @@ func (l *Ledger) Changed() []int {
 	return vs
 }
 
-// SetCommitted tells the newest committed stability timestamp, which takes part in the branch rule, and the revisions of
-// the vbucket maps that its failover logs came with (nil: not known).
-func (l *Ledger) SetCommitted(s wire.Stability, revisions []timestamp.MapRevision) {
-	if s.Vector.Len() != len(l.vbs) {
+// SetCommitted tells the newest committed stability timestamp, which takes part in the branch rule.
+func (l *Ledger) SetCommitted(c Committed) {
+	if c.Vector.Len() != len(l.vbs) {
 		return
 	}
-	l.committed = s
-	for v := range min(len(revisions), len(l.vbs)) {
-		if e := &l.vbs[v]; revisions[v].Compare(e.Revision) > 0 {
-			e.Revision = revisions[v]
+	l.committed = c
+	for v := range min(len(c.Revisions), len(l.vbs)) {
+		if e := &l.vbs[v]; c.Revisions[v].Compare(e.Revision) > 0 {
+			e.Revision = c.Revisions[v]
 		}
 	}
 }
@@ -313,7 +311,7 @@ func (l *Ledger) SetRollback(nowMS int64, on bool) {
 }
 
 // RestartAt asks for every vbucket's stream from the restart timestamp that a rollback stored.
-func (l *Ledger) RestartAt(nowMS int64, starts []wire.StreamStart) {
+func (l *Ledger) RestartAt(nowMS int64, starts []Start) {
 	inc := l.next()
 	starts = slices.Clone(starts)
 	for i := range starts {
