@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"tidemark/collate"
+	"tidemark/collate/collatetest"
 )
 
 func mustAppend(t testing.TB, text string) []byte {
@@ -108,8 +109,8 @@ type failer interface {
 
 func checkPair(t failer, a, b string) {
 	t.Helper()
-	av, ok := decode([]byte(a))
-	bv, ok2 := decode([]byte(b))
+	av, ok := collatetest.Decode([]byte(a))
+	bv, ok2 := collatetest.Decode([]byte(b))
 	if !ok || !ok2 {
 		t.Fatalf("the generator made no JSON: %s or %s", a, b)
 	}
@@ -121,7 +122,7 @@ func checkPair(t failer, a, b string) {
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	want := sign(compare(av, bv))
+	want := sign(collatetest.Compare(av, bv))
 	if got := bytes.Compare(ak, bk); got != want {
 		t.Fatalf("%s to %s: bytes %d, model %d", a, b, got, want)
 	}
@@ -199,7 +200,7 @@ func TestNumbersExact(t *testing.T) {
 func TestDecode(t *testing.T) {
 	for text, want := range map[string]string{
 		"-0": "0", "1.0": "1", "1.50": "1.5", "1e2": "100", "0.1": "0.1", "9007199254740993": "9007199254740993",
-		"-9223372036854775808": "-9223372036854775808", "1e20": "1e+20", "1e-7": "1e-07", "123456789012345678901234567890": "123456789012345678901234567890",
+		"-9223372036854775808": "-9223372036854775808", "1e20": "100000000000000000000", "1e21": "1e+21", "9223372036854775808": "9223372036854775808", "1e19": "10000000000000000000", "1e-7": "1e-07", "123456789012345678901234567890": "123456789012345678901234567890",
 		"-18446744073709551615": "-18446744073709551615", "15e400": "1.5e+401", "-1e400": "-1e+400", "0.00001": "0.00001",
 		`"\u0041\u0000\n"`: `"A\u0000\n"`, `"é"`: `"é"`, ` { "b": [ ], "a" : { } } `: `{"a":{},"b":[]}`, `{"a":1,"a":[null,true]}`: `{"a":[null,true]}`,
 	} {
@@ -213,7 +214,7 @@ func TestDecode(t *testing.T) {
 // checkRoundTrip encodes and decodes a valid text and compares with the model.
 func checkRoundTrip(t failer, text []byte) {
 	t.Helper()
-	v, _ := decode(text)
+	v, _ := collatetest.Decode(text)
 	key, err := collate.AppendJSON([]byte("dst"), text)
 	if err != nil {
 		if errors.Is(err, collate.ErrDepth) {
@@ -226,8 +227,8 @@ func checkRoundTrip(t failer, text []byte) {
 	if err != nil {
 		t.Fatalf("%s: %v", text, err)
 	}
-	bv, ok := decode(back)
-	if !ok || compare(v, bv) != 0 {
+	bv, ok := collatetest.Decode(back)
+	if !ok || collatetest.Compare(v, bv) != 0 {
 		t.Fatalf("%s comes back as %s", text, back)
 	}
 	if again, err := collate.AppendJSON(nil, back); err != nil || !bytes.Equal(again, key) {
@@ -261,10 +262,10 @@ func TestComposite(t *testing.T) {
 			var parts [][]byte
 			for _, text := range rapid.SliceOfN(component, n, n).Draw(t, name) {
 				if text == "" {
-					parts, values = append(parts, nil), append(values, missing{})
+					parts, values = append(parts, nil), append(values, collatetest.Missing{})
 					continue
 				}
-				v, _ := decode([]byte(text))
+				v, _ := collatetest.Decode([]byte(text))
 				parts, values = append(parts, []byte(text)), append(values, v)
 			}
 			key, err := collate.AppendComposite(nil, parts, desc)
@@ -277,7 +278,7 @@ func TestComposite(t *testing.T) {
 		bk, bv := key("b")
 		want := 0
 		for i := 0; i < n && want == 0; i++ {
-			want = sign(compare(av[i], bv[i]))
+			want = sign(collatetest.Compare(av[i], bv[i]))
 			if desc[i] {
 				want = -want
 			}
@@ -293,14 +294,14 @@ func TestComposite(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		back, _ := decode(text)
+		back, _ := collatetest.Decode(text)
 		for _, i := range places {
 			if back.([]any)[i] != nil {
 				t.Fatalf("component %d is MISSING in %s", i, text)
 			}
-			back.([]any)[i] = missing{}
+			back.([]any)[i] = collatetest.Missing{}
 		}
-		if compare(av, back) != 0 {
+		if collatetest.Compare(av, back) != 0 {
 			t.Fatalf("%v comes back as %s", av, text)
 		}
 	})

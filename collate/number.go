@@ -246,13 +246,16 @@ func decodeNumber(dst, key []byte) (text, rest []byte, err error) {
 	return v.Append(dst, 10), rest, nil
 }
 
-// appendFloatText writes a float64 such that reading the text as a number gives the same bytes again: integers of less
-// than 2^63 as such, all others in a form that has a fraction or an exponent.
+// maxPlainInteger is up to where whole numbers are written with all their digits; they are exact.
+const maxPlainInteger = 1e21
+
+// appendFloatText writes a float64 such that reading the text as a number gives the same bytes again.
 func appendFloatText(dst []byte, f float64) []byte {
-	if f == math.Trunc(f) && f < 1<<63 && f >= -1<<63 {
-		return strconv.AppendInt(dst, int64(f), 10)
-	}
-	if a := math.Abs(f); a >= 1e-6 && a < 1<<53 {
+	a := math.Abs(f)
+	switch {
+	case f == math.Trunc(f) && a < maxPlainInteger:
+		return strconv.AppendFloat(dst, f, 'f', 0, 64)
+	case a >= 1e-6 && a < maxPlainInteger:
 		return strconv.AppendFloat(dst, f, 'f', -1, 64)
 	}
 	return strconv.AppendFloat(dst, f, 'e', -1, 64)

@@ -2,7 +2,6 @@ package expression
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 
 	"tidemark/collate"
@@ -129,7 +128,7 @@ func (p *Program) entry(s *Scratch, src *source) bool {
 		s.checkLimit(limit)
 		return true
 	}
-	if src.where >= 0 && !p.predicate(s, src.where) {
+	if src.where >= 0 && (!p.predicate(s, src.where) || s.err != nil) {
 		return false
 	}
 	for i := range src.components {
@@ -167,13 +166,20 @@ func (p *Program) predicate(s *Scratch, i int) bool {
 }
 
 func (s *Scratch) checkLimit(limit int) {
-	if len(s.keys) > limit && s.err == nil {
-		s.err = tooLong(limit)
+	if len(s.keys) > limit {
+		s.fail(errTooLong())
 	}
 }
 
-func tooLong(int) error {
+func errTooLong() error {
 	return fmt.Errorf("%w: longer than the limit of a key", collate.ErrTooLong)
+}
+
+// fail keeps the first error of the entry.
+func (s *Scratch) fail(err error) {
+	if s.err == nil {
+		s.err = err
+	}
 }
 
 // at gives the value of a place in the document.
@@ -204,7 +210,7 @@ const escapeFactor = len(`\u0041`)
 func (s *Scratch) appendSlot(f *slot, limit int) collate.Kind {
 	if f.kind == collate.String && !f.plain {
 		if f.end-f.start > escapeFactor*(limit+1) {
-			s.err = tooLong(limit)
+			s.fail(errTooLong())
 			return f.kind
 		}
 		s.appendValue(value{f.kind, s.unquote(s.text[f.start+1 : f.end-1])}, limit)
@@ -224,6 +230,7 @@ func (s *Scratch) appendSlot(f *slot, limit int) collate.Kind {
 
 // appendValue appends a value to the key. Limit is that of len(s.keys).
 func (s *Scratch) appendValue(v value, limit int) {
+	var err error
 	switch v.kind {
 	case collate.Missing:
 		s.keys = collate.AppendMissing(s.keys)
@@ -233,14 +240,17 @@ func (s *Scratch) appendValue(v value, limit int) {
 		s.keys = collate.AppendBool(s.keys, v.kind == collate.True)
 	case collate.String:
 		if len(v.data) > limit {
-			s.err = tooLong(limit)
+			s.fail(errTooLong())
 			return
 		}
 		s.keys = collate.AppendString(s.keys, v.data)
 	case collate.Number:
-		s.keys, s.err = collate.AppendNumber(s.keys, v.data)
+		s.keys, err = collate.AppendNumber(s.keys, v.data)
 	default:
-		s.keys, s.err = collate.AppendJSONLimit(s.keys, v.data, max(0, limit-len(s.keys)))
+		s.keys, err = collate.AppendJSONLimit(s.keys, v.data, max(0, limit-len(s.keys)))
+	}
+	if err != nil {
+		s.fail(err)
 	}
 }
 
@@ -269,7 +279,7 @@ func (s *Scratch) order(l, r value) int {
 func (s *Scratch) encode(dst []byte, v value) []byte {
 	dst, err := collate.AppendJSON(dst, v.data)
 	if err != nil {
-		s.err = errors.Join(s.err, fmt.Errorf("comparison: %w", err))
+		s.fail(fmt.Errorf("comparison: %w", err))
 	}
 	return dst
 }

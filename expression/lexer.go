@@ -2,6 +2,7 @@ package expression
 
 import (
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"tidemark/collate"
@@ -76,6 +77,9 @@ func (l *lexer) next() (token, *SyntaxError) {
 		for l.pos < len(l.text) && isWordPart(l.text[l.pos]) {
 			l.pos++
 		}
+		if r, _ := utf8.DecodeRuneInString(l.text[l.pos:]); r >= utf8.RuneSelf && unicode.IsLetter(r) {
+			return token{}, l.foreign(start)
+		}
 		return token{tokWord, l.text[start:l.pos], start, l.pos}, nil
 	case c >= '0' && c <= '9':
 		return l.number()
@@ -98,10 +102,19 @@ func (l *lexer) next() (token, *SyntaxError) {
 	switch {
 	case r == utf8.RuneError && size == 1:
 		return token{}, l.fail(start, "byte %#x is not UTF-8", c)
-	case c >= utf8.RuneSelf:
-		return token{}, l.fail(start, "unexpected character %q; a name with it is written in backticks", r)
+	case unicode.IsLetter(r):
+		return token{}, l.foreign(start)
 	}
 	return token{}, l.fail(start, "unexpected character %q", r)
+}
+
+// foreign is the error for a bare word with other letters than A to Z.
+func (l *lexer) foreign(start int) *SyntaxError {
+	word := strings.IndexFunc(l.text[start:], func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' })
+	if word < 0 {
+		word = len(l.text) - start
+	}
+	return l.fail(start, "a name with other letters than A to Z is written in backticks: `%s`", l.text[start:start+min(word, maxShown)])
 }
 
 func isWordStart(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' || c == '_' }
@@ -119,7 +132,7 @@ func (l *lexer) number() (token, *SyntaxError) {
 		return n
 	}
 	if digits() > 1 && l.text[start] == '0' {
-		return token{}, l.fail(start, "a number does not begin with 0; write %s without it", l.text[start:l.pos])
+		return token{}, l.fail(start, "a number does not begin with a needless 0")
 	}
 	if l.pos < len(l.text) && l.text[l.pos] == '.' {
 		l.pos++

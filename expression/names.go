@@ -7,30 +7,42 @@ import (
 	"tidemark/index"
 )
 
-// CheckIndexName tells whether an index may have this name: letters, digits, and # _ - . but neither first nor alone a
-// point or a dash. The error wraps ErrDefinition.
+// CheckIndexName tells whether an index may have this name: letters, digits and # _ - . but not beginning with a point or
+// a dash. The error wraps ErrDefinition.
 func CheckIndexName(name string) error {
-	return checkName("index", name, "#_-.")
+	return nameError(wrongName("index", name))
 }
 
-// CheckBucketName tells whether a bucket may have this name: letters, digits, and _ - . %, as in the KV store. The error
-// wraps ErrDefinition.
+// CheckBucketName tells whether a bucket may have this name: letters, digits and _ - . % but not beginning with a point
+// or a dash, as in the KV store. The error wraps ErrDefinition.
 func CheckBucketName(name string) error {
-	return checkName("bucket", name, "_-.%")
+	return nameError(wrongName("bucket", name))
 }
 
-func checkName(what, name, marks string) error {
+func nameError(wrong string) error {
+	if wrong == "" {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrDefinition, wrong)
+}
+
+// wrongName says what is wrong with a name, or nothing.
+func wrongName(what, name string) string {
 	if name == "" || len(name) > MaxNameBytes {
-		return fmt.Errorf("%w: the name of the %s has %d bytes, expected 1 to %d", ErrDefinition, what, len(name), MaxNameBytes)
+		return fmt.Sprintf("the name of the %s has %d bytes, expected 1 to %d", what, len(name), MaxNameBytes)
+	}
+	marks := "# _ - ."
+	if what == "bucket" {
+		marks = "_ - . %"
 	}
 	for i, r := range name {
-		letter := r < 0x80 && isWordPart(byte(r))
-		if !letter && !strings.ContainsRune(marks, r) || i == 0 && (r == '.' || r == '-') {
-			return fmt.Errorf("%w: the name %q of the %s: unexpected %q; expected letters, digits and %s, not beginning with a point or a dash",
-				ErrDefinition, name, what, r, strings.Join(strings.Split(marks, ""), " "))
+		known := r < 0x80 && isWordPart(byte(r)) || r != ' ' && strings.ContainsRune(marks, r)
+		if !known || i == 0 && (r == '.' || r == '-') {
+			return fmt.Sprintf("unexpected %q in the name %q of the %s; expected letters, digits and %s, not beginning with a point or a dash",
+				r, name, what, marks)
 		}
 	}
-	return nil
+	return ""
 }
 
 // Normalize checks a definition that did not come from Parse (names, counts, expressions), and replaces expressions and

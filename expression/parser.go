@@ -12,7 +12,7 @@ const (
 	MaxTextBytes = 1 << 20
 	// MaxStatementBytes limits one statement, and one expression.
 	MaxStatementBytes = 64 << 10
-	// MaxNesting limits how deep parentheses, NOT and signs may be nested.
+	// MaxNesting limits how deep operators may be nested, and how deep parentheses.
 	MaxNesting = 64
 	// MaxPathSteps limits the steps of a path.
 	MaxPathSteps = 64
@@ -41,9 +41,10 @@ func ParseExpression(text string) (Expr, error) {
 
 // parser holds the token that is looked at. Errors are returned, never thrown.
 type parser struct {
-	lex   lexer
-	tok   token
-	depth int // of expressions
+	lex         lexer
+	tok         token
+	operators   int // how deep operators are nested
+	parentheses int // and parentheses; apart, so that the canonical text of what was read can be read again
 }
 
 // newParser looks at the first token. It returns plain error so that no typed nil can be mistaken for one.
@@ -159,12 +160,16 @@ func (p *parser) binary() (op Op, precedence int) {
 	return "", 0
 }
 
-// expression reads operators that bind more tightly than above (Pratt).
+// expression reads an operand together with the operators that bind more tightly than above (Pratt).
 func (p *parser) expression(above int) (Expr, error) {
-	if p.depth++; p.depth > MaxNesting {
-		return nil, p.fail(p.tok, "the expression is nested deeper than %d levels", MaxNesting)
+	if p.operators++; p.operators > MaxNesting {
+		return nil, p.fail(p.tok, "operators are nested deeper than %d levels", MaxNesting)
 	}
-	defer func() { p.depth-- }()
+	defer func() { p.operators-- }()
+	return p.operation(above)
+}
+
+func (p *parser) operation(above int) (Expr, error) {
 	left, err := p.prefix()
 	if err != nil {
 		return nil, err
@@ -298,7 +303,11 @@ func (p *parser) parenthesis(tok token) (Expr, error) {
 		if err := p.advance(); err != nil {
 			return nil, err
 		}
-		x, err := p.expression(0)
+		if p.parentheses++; p.parentheses > MaxNesting {
+			return nil, p.fail(tok, "parentheses are nested deeper than %d levels", MaxNesting)
+		}
+		x, err := p.operation(0)
+		p.parentheses--
 		if err != nil {
 			return nil, err
 		}
@@ -330,7 +339,8 @@ func (p *parser) word(tok token) (Expr, error) {
 		return nil, err
 	}
 	if isReserved(tok.value) {
-		return nil, p.fail(tok, "%s is a reserved word; write `%s` in backticks if it is a name", strings.ToUpper(tok.value), tok.value)
+		return nil, p.fail(tok, "expected an expression, found the reserved word %s; a name that is one is written in backticks: `%s`",
+			strings.ToUpper(tok.value), tok.value)
 	}
 	if err := p.advance(); err != nil {
 		return nil, err
@@ -456,6 +466,8 @@ func (p *parser) futureOperator() error {
 		switch word := strings.ToUpper(p.tok.value); word {
 		case "LIKE", "IN", "BETWEEN", "WITHIN":
 			return p.unsupported(p.tok, "%s is not supported yet", word)
+		case "NOT":
+			return p.unsupported(p.tok, "NOT LIKE, NOT IN and NOT BETWEEN are not supported yet; NOT alone stands before an expression")
 		}
 	}
 	return nil

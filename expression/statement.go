@@ -179,7 +179,8 @@ func (s *DropIndex) String() string {
 func (s *BuildIndex) String() string {
 	b := appendName([]byte("BUILD INDEX ON "), s.Bucket)
 	for i, n := range s.Names {
-		b = appendName(append(b, "(,"[min(i, 1)]), n)
+		b = append(b, [...]string{"(", ", "}[min(i, 1)]...)
+		b = appendName(b, n)
 	}
 	return string(append(b, ')'))
 }
@@ -253,7 +254,7 @@ func (p *parser) create() (Statement, error) {
 	if s.IsPrimary && p.isWord("ON") {
 		s.Name = PrimaryName
 	} else {
-		name, err := p.name("index", CheckIndexName)
+		name, err := p.name("index")
 		if err != nil {
 			return nil, err
 		}
@@ -329,32 +330,28 @@ func (p *parser) indexWords(verb string, primary *bool) (err error) {
 // exists reads IF NOT EXISTS or, without not, IF EXISTS, if it stands here and has not been read.
 func (p *parser) exists(not bool, seen *bool) error {
 	at := p.tok
-	if !p.isWord("IF") {
-		return nil
-	}
-	if err := p.advance(); err != nil {
-		return err
-	}
-	if not && !p.isWord("NOT") || !not && !p.isWord("EXISTS") {
-		return p.unexpected("EXISTS in the form of this statement: " + map[bool]string{true: "IF NOT EXISTS", false: "IF EXISTS"}[not])
-	}
+	words := []string{"IF", "EXISTS"}
 	if not {
-		if err := p.advance(); err != nil {
+		words = []string{"IF", "NOT", "EXISTS"}
+	}
+	for i, word := range words {
+		if ok, err := p.acceptWord(word); err != nil {
 			return err
+		} else if !ok && i == 0 {
+			return nil
+		} else if !ok {
+			return p.fail(p.tok, "expected %s, found %s", strings.Join(words, " "), p.describe(p.tok))
 		}
 	}
-	if err := p.wantWord("EXISTS"); err != nil {
-		return err
-	}
 	if *seen {
-		return p.fail(at, "IF … EXISTS stands here twice")
+		return p.fail(at, "%s stands here twice", strings.Join(words, " "))
 	}
 	*seen = true
 	return nil
 }
 
 // name reads an identifier and checks it.
-func (p *parser) name(what string, check func(string) error) (string, error) {
+func (p *parser) name(what string) (string, error) {
 	tok := p.tok
 	switch {
 	case tok.kind == tokWord && isReserved(tok.value):
@@ -365,8 +362,8 @@ func (p *parser) name(what string, check func(string) error) (string, error) {
 	case tok.kind != tokWord && tok.kind != tokQuoted:
 		return "", p.unexpected("the name of the " + what)
 	}
-	if err := check(tok.value); err != nil {
-		return "", p.fail(tok, "%v", err)
+	if wrong := wrongName(what, tok.value); wrong != "" {
+		return "", p.fail(tok, "%s", wrong)
 	}
 	return tok.value, p.advance()
 }
@@ -376,7 +373,7 @@ func (p *parser) onBucket() (string, error) {
 	if err := p.wantWord("ON"); err != nil {
 		return "", err
 	}
-	bucket, err := p.name("bucket", CheckBucketName)
+	bucket, err := p.name("bucket")
 	if err != nil {
 		return "", err
 	}
@@ -476,7 +473,7 @@ func (p *parser) drop() (Statement, error) {
 	if primary && p.isWord("ON") {
 		s.Name = PrimaryName
 	} else {
-		name, err := p.name("index", CheckIndexName)
+		name, err := p.name("index")
 		if err != nil {
 			return nil, err
 		}
@@ -526,7 +523,7 @@ func (p *parser) build() (Statement, error) {
 		if len(s.Names) == MaxNodes {
 			return nil, p.fail(p.tok, "more than %d indexes at once", MaxNodes)
 		}
-		name, err := p.name("index", CheckIndexName)
+		name, err := p.name("index")
 		if err != nil {
 			return nil, err
 		}

@@ -28,13 +28,10 @@ func (p *parser) with(w *With) error {
 	if err := p.wantOp("{"); err != nil {
 		return err
 	}
-	seen := map[string]bool{}
-	for {
-		if ok, err := p.acceptOp("}"); err != nil {
-			return err
-		} else if ok && len(seen) == 0 {
-			return nil
-		}
+	if ok, err := p.acceptOp("}"); ok || err != nil {
+		return err
+	}
+	for seen := map[string]bool{}; ; {
 		if err := p.withOption(w, seen); err != nil {
 			return err
 		}
@@ -108,7 +105,7 @@ func (p *parser) optionInt(low, high int) (*int, error) {
 		n = -n
 	}
 	if err != nil || n < low || n > high {
-		return nil, p.fail(tok, "%s is out of range: expected an integer from %d to %d", p.lex.text[tok.pos:min(p.tok.end, tok.pos+maxShown)], low, high)
+		return nil, p.fail(tok, "%s is no integer from %d to %d", p.lex.text[tok.pos:min(p.tok.end, tok.pos+maxShown)], low, high)
 	}
 	return &n, p.advance()
 }

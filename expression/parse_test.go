@@ -1,0 +1,205 @@
+package expression_test
+
+import (
+	"encoding/json"
+	"errors"
+	"reflect"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"tidemark/expression"
+	"tidemark/index"
+)
+
+// checkPrinted: what is printed reads as the same tree, and prints the same.
+func checkPrinted(t failer, x expression.Expr) {
+	t.Helper()
+	again, err := expression.ParseExpression(x.String())
+	if err != nil {
+		t.Fatalf("%s does not read: %v", x, err)
+	}
+	if !reflect.DeepEqual(x, again) || again.String() != x.String() {
+		t.Fatalf("%s reads as %s", x, again)
+	}
+}
+
+func TestPrintedExpressions(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		x, err := expression.ParseExpression(expressionText(4).Draw(t, "text"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkPrinted(t, x)
+	})
+}
+
+// TestPrintedNames: any name survives as a step of a path.
+func TestPrintedNames(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		name := rapid.OneOf(rapid.String(), rapid.SampledFrom([]string{"a", "where", "`", "a``b", "0", "é", "_"})).Draw(t, "name")
+		if name == "" || strings.Contains(name, "\n") {
+			t.Skip()
+		}
+		checkPrinted(t, &expression.Path{Steps: []expression.Step{{Name: name}, {Name: name}}})
+	})
+}
+
+// TestNormalize: a definition that came as parts becomes the one that a statement would have given.
+func TestNormalize(t *testing.T) {
+	d := index.Definition{
+		Name: "by-age", Bucket: "users", Keys: []index.KeyExpr{{Expr: " `age`", Desc: true}, {Expr: "meta().id"}}, Where: "(kind=='user')",
+		Partitions: 8, Replicas: 1, Nodes: []string{"n1"}, Deferred: true,
+	}
+	if err := expression.Normalize(&d); err != nil {
+		t.Fatal(err)
+	}
+	want := "CREATE INDEX `by-age` ON users(age DESC, META().id) WHERE kind = \"user\" WITH {\"defer_build\":true, \"num_replica\":1, \"num_partition\":8, \"nodes\":[\"n1\"]}"
+	if d.Statement != want || d.Keys[0].Expr != "age" || d.Where != `kind = "user"` || d.Using != index.UsingOrdered || d.ExprType != index.ExprN1QL {
+		t.Errorf("%+v", d)
+	}
+	all, err := expression.Parse(d.Statement)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if again := all[0].(*expression.CreateIndex).Definition(); !reflect.DeepEqual(again, d) {
+		t.Errorf("%+v\nis read as\n%+v", d, again)
+	}
+	primary := index.Definition{Name: expression.PrimaryName, Bucket: "b", IsPrimary: true}
+	if err := expression.Normalize(&primary); err != nil || primary.Statement != "CREATE PRIMARY INDEX `#primary` ON b" {
+		t.Errorf("%+v, %v", primary, err)
+	}
+}
+
+// TestNormalizeErrors: no part may smuggle in another.
+func TestNormalizeErrors(t *testing.T) {
+	good := index.Definition{Name: "i", Bucket: "b", Keys: []index.KeyExpr{{Expr: "a"}}}
+	for name, spoil := range map[string]func(*index.Definition){
+		"no name":       func(d *index.Definition) { d.Name = "" },
+		"bad name":      func(d *index.Definition) { d.Name = "a/b" },
+		"long name":     func(d *index.Definition) { d.Name = strings.Repeat("x", 101) },
+		"bad bucket":    func(d *index.Definition) { d.Bucket = "b(a); DROP INDEX i ON b" },
+		"no keys":       func(d *index.Definition) { d.Keys = nil },
+		"two keys":      func(d *index.Definition) { d.Keys[0].Expr = "a, b" },
+		"a direction":   func(d *index.Definition) { d.Keys[0].Expr = "a DESC" },
+		"a clause":      func(d *index.Definition) { d.Keys[0].Expr = "a) WHERE (b" },
+		"a comment":     func(d *index.Definition) { d.Keys[0].Expr = "a /*" },
+		"a constant":    func(d *index.Definition) { d.Keys[0].Expr = "1" },
+		"with in where": func(d *index.Definition) { d.Where = `a = 1 WITH {"num_replica":9}` },
+		"empty where":   func(d *index.Definition) { d.Where = " " },
+		"primary":       func(d *index.Definition) { d.IsPrimary = true },
+		"replicas":      func(d *index.Definition) { d.Replicas = 200 },
+		"partitions":    func(d *index.Definition) { d.Partitions = 60000 },
+		"node":          func(d *index.Definition) { d.Nodes = []string{""} },
+	} {
+		d := good
+		d.Keys = append([]index.KeyExpr(nil), good.Keys...)
+		spoil(&d)
+		err := expression.Normalize(&d)
+		var syntax *expression.SyntaxError
+		if err == nil || !errors.Is(err, expression.ErrDefinition) && !errors.As(err, &syntax) {
+			t.Errorf("%s: %v, %+v", name, err, d)
+		}
+	}
+}
+
+// TestTextLimits: every limit has its error, and none costs time.
+func TestTextLimits(t *testing.T) {
+	long := strings.Repeat("a", expression.MaxStatementBytes)
+	for name, text := range map[string]string{
+		"text":       strings.Repeat(" ", expression.MaxTextBytes+1),
+		"statement":  "CREATE INDEX i ON b(" + long + ")",
+		"statements": strings.Repeat("DROP INDEX i ON b;", expression.MaxStatements+1),
+		"keys":       "CREATE INDEX i ON b(" + strings.Repeat("a,", expression.MaxKeys) + "a)",
+		"name":       "DROP INDEX " + strings.Repeat("x", expression.MaxNameBytes+1) + " ON b",
+		"builds":     "BUILD INDEX ON b(" + strings.Repeat("i,", 300) + "i)",
+		"parens":     "CREATE INDEX i ON b(" + strings.Repeat("(", 100000) + "a",
+		"nots":       "CREATE INDEX i ON b(" + strings.Repeat("NOT ", 100000) + "a",
+		"signs":      "CREATE INDEX i ON b(" + strings.Repeat("- ", 100000) + "a",
+		"steps":      "CREATE INDEX i ON b(a" + strings.Repeat(".a", expression.MaxPathSteps) + ")",
+		"elements":   "CREATE INDEX i ON b(a" + strings.Repeat("[0]", expression.MaxPathSteps) + ")",
+	} {
+		if _, err := expression.Parse(text); !errors.Is(err, expression.ErrSyntax) || len(err.Error()) > 1000 {
+			t.Errorf("%s: %.300v", name, err)
+		}
+	}
+	if _, err := expression.ParseExpression(long + "a"); !errors.Is(err, expression.ErrSyntax) {
+		t.Errorf("expression: %.300v", err)
+	}
+	wide := "a" + strings.Repeat(" OR a", 12000)
+	x, err := expression.ParseExpression(wide)
+	if err != nil || x.String() != wide {
+		t.Fatalf("%.300v", err)
+	}
+	if _, err := expression.Compile([]expression.Source{where(keys("a"), wide)}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// FuzzParse: no text panics; an error points into the text; what parses prints canonically.
+func FuzzParse(f *testing.F) {
+	for _, text := range []string{
+		"CREATE INDEX `i` ON b(a.b[0] DESC, -c) PARTITION BY HASH(META().id) WHERE a = 'x' AND NOT b IS MISSING WITH {\"nodes\":[\"n\"],\"num_replica\":\"1\"};DROP INDEX i ON b",
+		"CREATE PRIMARY INDEX IF NOT EXISTS ON b", "BUILD INDEX ON b(x, y)", "DROP INDEX IF EXISTS i ON b -- c", "CREATE INDEX i ON b(a /* \n */ = \"\\u00e9\")",
+	} {
+		f.Add(text)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		all, err := expression.Parse(text)
+		if err != nil {
+			checkError(t, text, err)
+			return
+		}
+		for _, s := range all {
+			again, err := expression.Parse(s.String())
+			if len(s.String()) > expression.MaxStatementBytes {
+				continue // escapes and backticks may need more room
+			}
+			if err != nil || len(again) != 1 || !reflect.DeepEqual(again[0], s) {
+				t.Fatalf("%s is read as %v (%v)", s, again, err)
+			}
+		}
+	})
+}
+
+func checkError(t *testing.T, text string, err error) {
+	t.Helper()
+	var syntax *expression.SyntaxError
+	if !errors.As(err, &syntax) || syntax.Message == "" {
+		t.Fatalf("%q: %v", text, err)
+	}
+	lines := strings.Split(text, "\n")
+	if syntax.Line < 1 || syntax.Line > len(lines) || syntax.Column < 1 || syntax.Column > len([]rune(lines[syntax.Line-1]))+1 {
+		t.Fatalf("%q: line %d, column %d", text, syntax.Line, syntax.Column)
+	}
+	if shown := strings.Split(err.Error(), "\n"); len(shown) != 3 || !strings.HasSuffix(shown[2], "^") {
+		t.Fatalf("%q: %s", text, err)
+	}
+}
+
+// FuzzEvaluate: any expression on any document as the model says, and JSON is what encoding/json takes.
+func FuzzEvaluate(f *testing.F) {
+	for _, c := range [][2]string{
+		{"a.b[-1]", `{"a":{"b":[1,2]},"a":{"b":[3]}}`}, {"a = -b AND c IS NOT MISSING", `{"a":-0,"b":0.0,"c":null}`}, {"a < b OR NOT c", `{"\u0061":"\ud83d\ude00","b":"x","c":[]}`},
+		{"META().id > a", `{"a":"\u0000"}`}, {"a", `{"a":[1e400,9007199254740993,{"x":1,"x":2}]}`}, {"a[0][0]", "[[1]]"},
+	} {
+		f.Add(c[0], []byte(c[1]))
+	}
+	f.Fuzz(func(t *testing.T, text string, doc []byte) {
+		x, err := expression.ParseExpression(text)
+		if err != nil {
+			checkError(t, text, err)
+			return
+		}
+		checkPrinted(t, x)
+		if len(doc) > 2000 || strings.Count(string(doc), "[")+strings.Count(string(doc), "{") > 100 {
+			return // the limits have their own tests
+		}
+		var s expression.Scratch
+		checkDocument(t, &s, x.String(), "b", x.String(), "doc", doc)
+		if r, err := expression.Compile([]expression.Source{keys(x.String())}); err != nil || r.Evaluate(&s, nil, doc).NotJSON == json.Valid(doc) {
+			t.Fatalf("%v", err)
+		}
+	})
+}
