@@ -20,6 +20,7 @@ type reader struct {
 	from, to  int // the unparsed bytes in cur
 	arena     *chunk
 	arenaUsed int
+	frame     mcbp.Frame // the message being parsed
 }
 
 // readLoop reads, parses in place, answers noops, wakes requests and queues the
@@ -89,10 +90,10 @@ func (r *reader) room() error {
 // parse handles every whole message in the buffer and queues their events as one
 // block.
 func (r *reader) parse() error {
-	c := r.conn
+	c, f := r.conn, &r.frame
 	var b *Block
 	for {
-		f, n, err := mcbp.Parse(r.cur.buf[r.from:r.to])
+		n, err := f.Parse(r.cur.buf[r.from:r.to])
 		if err == mcbp.ErrShort {
 			break
 		}
@@ -101,7 +102,7 @@ func (r *reader) parse() error {
 		}
 		r.from += n
 		if f.Op == mcbp.OpDCPNoop && f.Magic.IsRequest() {
-			c.answerNoop(f)
+			c.answerNoop(f.Header)
 			continue
 		}
 		if b == nil {
@@ -110,9 +111,9 @@ func (r *reader) parse() error {
 		}
 		if f.Magic.IsRequest() {
 			b.bytes += n
-			err = r.event(b, &f)
+			err = r.event(b, f)
 		} else {
-			err = c.response(b, &f)
+			err = c.response(b, f)
 		}
 		if err != nil {
 			b.free()
@@ -135,9 +136,9 @@ func (r *reader) parse() error {
 }
 
 // answerNoop answers at once, repeating the opaque.
-func (c *Conn) answerNoop(f mcbp.Frame) {
+func (c *Conn) answerNoop(noop mcbp.Header) {
 	c.mu.Lock()
-	c.sendLocked(mcbp.Frame{Header: mcbp.Response(f.Header, mcbp.StatusOK)})
+	c.sendLocked(mcbp.Frame{Header: mcbp.Response(noop, mcbp.StatusOK)})
 	tooMuch := len(c.out) > maxUnsent
 	c.mu.Unlock()
 	if tooMuch {

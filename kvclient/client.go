@@ -245,6 +245,7 @@ func (c *Client) route(ctx context.Context, vbucket uint16) (*Conn, error) {
 // says that an earlier attempt may have taken effect without our knowledge.
 func (c *Client) do(ctx context.Context, req mcbp.Frame) (f mcbp.Frame, lost bool, err error) {
 	retry := backoff{}
+	var reason error // of the last attempt that ended before ctx did
 	for {
 		conn, err := c.route(ctx, req.VBucket())
 		if err == nil {
@@ -258,8 +259,12 @@ func (c *Client) do(ctx context.Context, req mcbp.Frame) (f mcbp.Frame, lost boo
 			return f, lost, err
 		}
 		if ctx.Err() != nil {
-			return f, lost, fmt.Errorf("%w (%w)", context.Cause(ctx), err)
+			if reason == nil {
+				reason = err
+			}
+			return f, lost, fmt.Errorf("%w (%w)", context.Cause(ctx), reason)
 		}
+		reason = err
 		if werr := c.recover(ctx, conn, err, &retry); werr != nil {
 			return f, lost, fmt.Errorf("%w (%w)", werr, err)
 		}

@@ -96,51 +96,61 @@ type Header struct {
 
 // Size is the number of bytes of the whole frame, header included. It is also
 // what DCP flow control counts for a frame.
-func (h Header) Size() int { return HeaderSize + h.BodyLen }
+func (h *Header) Size() int { return HeaderSize + h.BodyLen }
 
 // VBucket is the vbucket of a request.
-func (h Header) VBucket() uint16 { return h.VBucketOrStatus }
+func (h *Header) VBucket() uint16 { return h.VBucketOrStatus }
 
 // Status is the status of a response.
-func (h Header) Status() Status { return Status(h.VBucketOrStatus) }
+func (h *Header) Status() Status { return Status(h.VBucketOrStatus) }
 
 // ParseHeader decodes the first HeaderSize bytes of buf and checks that their
 // lengths agree with each other and with the limits. Errors: ErrShort, ErrMagic,
 // ErrTooLarge, ErrLengths.
-func ParseHeader(buf []byte) (Header, error) {
+func ParseHeader(buf []byte) (h Header, err error) {
+	err = h.parse(buf)
+	return h, err
+}
+
+// parse is ParseHeader in place: it runs for every message of a feed.
+func (h *Header) parse(buf []byte) error {
 	if len(buf) < HeaderSize {
 		if len(buf) > 0 && !Magic(buf[0]).Valid() {
-			return Header{}, fmt.Errorf("%w: %#02x", ErrMagic, buf[0])
+			return badMagic(buf[0])
 		}
-		return Header{}, ErrShort
+		return ErrShort
 	}
-	h := Header{
-		Magic:           Magic(buf[0]),
-		Op:              Opcode(buf[1]),
-		ExtrasLen:       int(buf[4]),
-		Datatype:        Datatype(buf[5]),
-		VBucketOrStatus: binary.BigEndian.Uint16(buf[6:]),
-		BodyLen:         int(binary.BigEndian.Uint32(buf[8:])),
-		Opaque:          binary.BigEndian.Uint32(buf[12:]),
-		CAS:             binary.BigEndian.Uint64(buf[16:]),
-	}
+	b := buf[:HeaderSize]
+	h.Magic, h.Op = Magic(b[0]), Opcode(b[1])
 	switch h.Magic {
 	case MagicRequest, MagicResponse:
-		h.KeyLen = int(binary.BigEndian.Uint16(buf[2:]))
+		h.FrameExtrasLen, h.KeyLen = 0, int(binary.BigEndian.Uint16(b[2:]))
 	case MagicFlexRequest, MagicFlexResponse:
-		h.FrameExtrasLen, h.KeyLen = int(buf[2]), int(buf[3])
+		h.FrameExtrasLen, h.KeyLen = int(b[2]), int(b[3])
 	default:
-		return Header{}, fmt.Errorf("%w: %#02x", ErrMagic, buf[0])
+		return badMagic(b[0])
 	}
+	h.ExtrasLen, h.Datatype = int(b[4]), Datatype(b[5])
+	h.VBucketOrStatus = binary.BigEndian.Uint16(b[6:])
+	h.BodyLen = int(binary.BigEndian.Uint32(b[8:]))
+	h.Opaque = binary.BigEndian.Uint32(b[12:])
+	h.CAS = binary.BigEndian.Uint64(b[16:])
+	if h.BodyLen > MaxBody || h.FrameExtrasLen+h.ExtrasLen+h.KeyLen > h.BodyLen {
+		return h.badLengths()
+	}
+	return nil
+}
+
+// badMagic words the error outside of the hot path.
+func badMagic(b byte) error { return fmt.Errorf("%w: %#02x", ErrMagic, b) }
+
+// badLengths says which length is wrong.
+func (h *Header) badLengths() error {
 	if h.BodyLen > MaxBody {
-		return Header{}, fmt.Errorf("%w: %v announces a body of %d bytes, at most %d are allowed",
-			ErrTooLarge, h.Op, h.BodyLen, MaxBody)
+		return fmt.Errorf("%w: %v announces a body of %d bytes, at most %d are allowed", ErrTooLarge, h.Op, h.BodyLen, MaxBody)
 	}
-	if n := h.FrameExtrasLen + h.ExtrasLen + h.KeyLen; n > h.BodyLen {
-		return Header{}, fmt.Errorf("%w: %v has frame extras %d + extras %d + key %d bytes in a body of %d",
-			ErrLengths, h.Op, h.FrameExtrasLen, h.ExtrasLen, h.KeyLen, h.BodyLen)
-	}
-	return h, nil
+	return fmt.Errorf("%w: %v has frame extras %d + extras %d + key %d bytes in a body of %d",
+		ErrLengths, h.Op, h.FrameExtrasLen, h.ExtrasLen, h.KeyLen, h.BodyLen)
 }
 
 // Frame is one message. The slices of a parsed frame alias the parsed bytes and
@@ -153,15 +163,25 @@ type Frame struct {
 // Parse decodes the frame at the beginning of buf and says how many bytes it
 // took. ErrShort: buf holds only the beginning of a frame (n is then 0).
 func Parse(buf []byte) (f Frame, n int, err error) {
-	h, err := ParseHeader(buf)
+	n, err = f.Parse(buf)
 	if err != nil {
 		return Frame{}, 0, err
 	}
-	n = h.Size()
-	if len(buf) < n {
-		return Frame{}, 0, ErrShort
+	return f, n, nil
+}
+
+// Parse is the function Parse in place, for loops over many frames. After an
+// error f is undefined.
+func (f *Frame) Parse(buf []byte) (n int, err error) {
+	if err := f.Header.parse(buf); err != nil {
+		return 0, err
 	}
-	return h.Frame(buf[HeaderSize:n]), n, nil
+	n = f.Size()
+	if len(buf) < n {
+		return 0, ErrShort
+	}
+	f.split(buf[HeaderSize:n])
+	return n, nil
 }
 
 // Frame splits a body by the header's lengths. The header must come from
@@ -169,14 +189,18 @@ func Parse(buf []byte) (f Frame, n int, err error) {
 // besides its header.
 func (h Header) Frame(body []byte) Frame {
 	f := Frame{Header: h}
-	if len(body) != h.BodyLen || h.FrameExtrasLen+h.ExtrasLen+h.KeyLen > len(body) {
-		return f
+	if len(body) == h.BodyLen && h.FrameExtrasLen+h.ExtrasLen+h.KeyLen <= len(body) {
+		f.split(body)
 	}
-	a := h.FrameExtrasLen
-	b := a + h.ExtrasLen
-	c := b + h.KeyLen
-	f.FrameExtras, f.Extras, f.Key, f.Value = body[:a:a], body[a:b:b], body[b:c:c], body[c:len(body):len(body)]
 	return f
+}
+
+// split sets the sections; their lengths have been checked.
+func (f *Frame) split(body []byte) {
+	a := f.FrameExtrasLen
+	b := a + f.ExtrasLen
+	c := b + f.KeyLen
+	f.FrameExtras, f.Extras, f.Key, f.Value = body[:a:a], body[a:b:b], body[b:c:c], body[c:len(body):len(body)]
 }
 
 // Clone copies the frame's bytes, so that it outlives the buffer it was parsed
