@@ -354,3 +354,15 @@ func (b *Bucket) settle(p *part, pt *Part, main uint64) {
 	p.pos.Main, p.pos.Side, p.pos.A = main, main, main
 	pt.PurgeTombstones, p.tombs = p.tombs, false
 }
+
+// SetGeneration says which generation of the bucket, and which rollback id, stability timestamps are judged by from now
+// on. A new generation forgets those of the old one.
+func (b *Bucket) SetGeneration(generation, rollbackID uint64) {
+	if generation != b.opt.Generation {
+		b.opt.Generation, b.rollbackID = generation, rollbackID
+		b.stability, b.haveLast, b.haveAck, b.newest = nil, false, false, Stability{}
+		for _, c := range b.copies {
+			c.exact, c.at, c.has = false, Ref{}, false
+		}
+	}
+}

@@ -175,7 +175,7 @@ func (b *Bucket) Add(c Copy) error {
 	sl := &slice{id: c.ID, index: c.Index, no: c.Slice, ready: c.Ready, told: c.Ready, parts: make([]part, len(b.vbs))}
 	for v := range c.Positions {
 		p := &sl.parts[v]
-		p.pos, p.log = c.Positions[v], historyOf(c.Positions[v].VBUUID, c.Logs[v])
+		p.pos, p.log = c.Positions[v], History(c.Positions[v].VBUUID, c.Logs[v])
 	}
 	at := 0
 	for at < len(b.copies) && b.copies[at].id < c.ID {
@@ -221,7 +221,7 @@ func (b *Bucket) Reopened(id index.CopyID, positions []Position, logs []timestam
 		sub := p.sub || p.restoring && p.rejoin
 		p.pos, p.log, p.kept = Position{}, nil, nil
 		if positions != nil {
-			p.pos, p.log = positions[v], historyOf(positions[v].VBUUID, logs[v])
+			p.pos, p.log = positions[v], History(positions[v].VBUUID, logs[v])
 		}
 		p.restoring, p.rejoin = false, false
 		b.reset(sl, v)
@@ -245,9 +245,9 @@ func (b *Bucket) checkStored(id index.CopyID, positions []Position, logs []times
 	return fmt.Errorf("%w: %d positions and %d logs of copy %v, the bucket has %d vbuckets", ErrVBucket, len(positions), len(logs), id, len(b.vbs))
 }
 
-// historyOf gives the history of the branch vbuuid: the part of a log that begins with it, or the branch alone when the
+// History gives the history of the branch vbuuid: the part of a log that begins with it, or the branch alone when the
 // log does not know it. Branch 0 (nothing held) has none.
-func historyOf(vbuuid uint64, log timestamp.FailoverLog) timestamp.FailoverLog {
+func History(vbuuid uint64, log timestamp.FailoverLog) timestamp.FailoverLog {
 	if vbuuid == 0 {
 		return nil
 	}
