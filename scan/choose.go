@@ -1,0 +1,83 @@
+package scan
+
+import (
+	"slices"
+
+	"tidemark/index"
+	"tidemark/wire"
+)
+
+// plan is which timestamp a scan runs at, and which copies may serve each slice.
+type plan struct {
+	ref    wire.StabilityRef
+	slices []sliceplan
+}
+
+// sliceplan lists a slice's copies in the order in which they are tried.
+type sliceplan struct {
+	slice      index.SliceID
+	candidates []candidate
+	last       error // why the candidate before failed
+}
+
+type candidate struct {
+	copy index.CopyID
+	node index.NodeID
+	held wire.StabilityRef
+}
+
+// choose takes the newest timestamp that one healthy copy of every slice holds, or least when that is newer: the nodes
+// then wait for it. turn spreads scans over copies that are equally good.
+func choose(v *View, least *wire.StabilityRef, turn uint64) (plan, error) {
+	p := plan{slices: make([]sliceplan, v.Topology.Layout.Partitions)}
+	for i := range p.slices {
+		p.slices[i].slice = index.SliceID(i)
+	}
+	healthy := map[index.CopyID]wire.Held{}
+	for _, h := range v.Held {
+		if h.OK && h.Ref.Generation == v.Bucket.Generation && h.Ref.RollbackID == v.Bucket.RollbackID {
+			healthy[h.Copy] = h
+		}
+	}
+	for _, c := range v.Topology.Copies {
+		if h, ok := healthy[c.ID]; ok && int(c.Slice) < len(p.slices) {
+			s := &p.slices[c.Slice]
+			s.candidates = append(s.candidates, candidate{c.ID, c.Node, h.Ref})
+		}
+	}
+	for i := range p.slices {
+		s := &p.slices[i]
+		if len(s.candidates) == 0 {
+			return p, Errorf(Unavailable, "no healthy indexer holds slice %d of index %s (%s)", i, v.Definition.ID, v.Definition.Name)
+		}
+		best := slices.MaxFunc(s.candidates, func(a, b candidate) int { return a.held.Compare(b.held) }).held
+		if i == 0 || best.Compare(p.ref) < 0 {
+			p.ref = best
+		}
+	}
+	if least != nil && p.ref.Compare(*least) < 0 {
+		p.ref = *least
+	}
+	for i := range p.slices {
+		p.slices[i].order(p.ref, turn)
+	}
+	return p, nil
+}
+
+// order puts copies that hold ref first, each group rotated by turn.
+func (s *sliceplan) order(ref wire.StabilityRef, turn uint64) {
+	n := uint64(len(s.candidates))
+	rotated := make([]candidate, 0, n)
+	for i := range n {
+		rotated = append(rotated, s.candidates[(i+turn)%n])
+	}
+	slices.SortStableFunc(rotated, func(a, b candidate) int { return behindRef(a, ref) - behindRef(b, ref) })
+	s.candidates = rotated
+}
+
+func behindRef(c candidate, ref wire.StabilityRef) int {
+	if c.held.Compare(ref) < 0 {
+		return 1
+	}
+	return 0
+}

@@ -1,0 +1,221 @@
+package scan
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/index"
+)
+
+// remote is one node's part of a scan. It implements source, and remembers the last row that was given to the sink, so
+// that others can go on behind it.
+type remote struct {
+	node   index.NodeID
+	slices []*sliceplan
+	stream RowStream
+	err    error
+	last   Row // copied
+	some   bool
+}
+
+func (n *remote) next() (Row, error) { return n.stream.Next() }
+
+func (n *remote) given(r Row) {
+	n.last.Key = append(n.last.Key[:0], r.Key...)
+	n.last.DocID = append(n.last.DocID[:0], r.DocID...)
+	n.some = true
+}
+
+func (n *remote) after() *Row {
+	if !n.some {
+		return nil
+	}
+	return &n.last
+}
+
+// gather opens all slices, merges them and gives the rows to the sink.
+func (r *run) gather(ctx context.Context) (err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	all := make([]*sliceplan, len(r.plan.slices))
+	for i := range r.plan.slices {
+		all[i] = &r.plan.slices[i]
+	}
+	open, err := r.open(ctx, all, nil)
+	defer func() { closeAll(open) }()
+	if err != nil {
+		return err
+	}
+	if r.spec.WantTimestamp {
+		if err := r.takeVector(open); err != nil {
+			return err
+		}
+	}
+	if r.count {
+		for _, n := range open {
+			r.result.Rows += n.stream.Count()
+		}
+		return nil
+	}
+	m := &merger{reverse: r.spec.Reverse}
+	for _, n := range open {
+		if err := r.join(ctx, m, n, &open); err != nil {
+			return err
+		}
+	}
+	for r.spec.Limit == 0 || r.result.Rows < r.spec.Limit {
+		row, src, ok := m.top()
+		if !ok {
+			return nil
+		}
+		n := src.(*remote)
+		n.given(row)
+		if err := r.sink.Row(row); err != nil {
+			return &sinkError{err}
+		}
+		r.result.Rows++
+		if err := m.advance(); err != nil {
+			if err := r.replace(ctx, m, n, err, &open); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// join puts a node's rows into the merge, or those of its replacement.
+func (r *run) join(ctx context.Context, m *merger, n *remote, open *[]*remote) error {
+	if err := m.add(n); err != nil {
+		return r.replace(ctx, m, n, err, open)
+	}
+	return nil
+}
+
+// replace gives the slices of a node that failed to their next copies, at the same timestamp, behind the last row given.
+func (r *run) replace(ctx context.Context, m *merger, n *remote, why error, open *[]*remote) error {
+	if ctx.Err() != nil {
+		return why
+	}
+	r.c.opts.Logger.Info("a node failed in the middle of a scan", "node", n.node, "index", r.spec.Index, "error", why)
+	for _, s := range n.slices {
+		s.fail(unavailable(n.node, why))
+	}
+	more, err := r.open(ctx, n.slices, n.after())
+	*open = append(*open, more...)
+	if err != nil {
+		return err
+	}
+	for _, o := range more {
+		if err := r.join(ctx, m, o, open); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fail takes the slice's present candidate out.
+func (s *sliceplan) fail(why error) {
+	s.candidates = s.candidates[1:]
+	s.last = why
+}
+
+// unavailable gives an error a code: one that the node did not give itself means that it cannot be asked.
+func unavailable(node index.NodeID, err error) error {
+	var e *Error
+	if errors.As(err, &e) {
+		return err
+	}
+	return Errorf(Unavailable, "indexer %d: %w", node, err)
+}
+
+// open asks the first candidate of every slice, slices of one node together, and those of nodes that fail again at
+// their next one. What was opened is returned also with an error.
+func (r *run) open(ctx context.Context, todo []*sliceplan, after *Row) (opened []*remote, err error) {
+	for len(todo) > 0 {
+		nodes, err := byNode(todo, after)
+		if err != nil {
+			return opened, err
+		}
+		var g errgroup.Group
+		for _, n := range nodes {
+			g.Go(func() error {
+				n.stream, n.err = r.c.nodes.OpenSlices(ctx, n.node, r.request(n))
+				return nil
+			})
+		}
+		_ = g.Wait() // the errors are the nodes' own
+		todo = nil
+		for _, n := range nodes {
+			if n.err == nil {
+				opened = append(opened, n)
+				continue
+			}
+			if ctx.Err() != nil {
+				return opened, n.err
+			}
+			for _, s := range n.slices {
+				s.fail(unavailable(n.node, n.err))
+				todo = append(todo, s)
+			}
+		}
+	}
+	return opened, nil
+}
+
+// byNode groups slices by the node of their first candidate.
+func byNode(todo []*sliceplan, after *Row) ([]*remote, error) {
+	var nodes []*remote
+	for _, s := range todo {
+		if len(s.candidates) == 0 {
+			return nil, s.last
+		}
+		node := s.candidates[0].node
+		i := slices.IndexFunc(nodes, func(n *remote) bool { return n.node == node })
+		if i < 0 {
+			i = len(nodes)
+			n := &remote{node: node}
+			if after != nil {
+				n.given(*after)
+			}
+			nodes = append(nodes, n)
+		}
+		nodes[i].slices = append(nodes[i].slices, s)
+	}
+	return nodes, nil
+}
+
+func (r *run) request(n *remote) NodeRequest {
+	req := NodeRequest{
+		Index: r.spec.Index, Ref: r.plan.ref, Ranges: r.spec.Ranges, Reverse: r.spec.Reverse, Limit: r.spec.Limit,
+		CountOnly: r.count, WantVector: r.spec.WantTimestamp, After: n.after(),
+		WaitMS: max(1, time.Until(r.deadline).Milliseconds()),
+	}
+	for _, s := range n.slices {
+		req.Copies = append(req.Copies, s.candidates[0].copy)
+	}
+	return req
+}
+
+// takeVector takes the timestamp's vector from any node, and checks that it is the one meant.
+func (r *run) takeVector(open []*remote) error {
+	for _, n := range open {
+		if v := n.stream.Vector(); v.Len() > 0 {
+			if v.Hash() != r.plan.ref.Hash {
+				return Errorf(Internal, "indexer %d sent a vector of hash %d for timestamp %d of hash %d", n.node, v.Hash(), r.plan.ref.Number, r.plan.ref.Hash)
+			}
+			r.result.Vector = v.Clone()
+			return nil
+		}
+	}
+	return Errorf(Internal, "no indexer sent the vector of timestamp %d", r.plan.ref.Number)
+}
+
+func closeAll(open []*remote) {
+	for _, n := range open {
+		_ = n.stream.Close() // every row that was wanted has come, or the scan has failed for another reason
+	}
+}

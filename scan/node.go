@@ -1,0 +1,224 @@
+package scan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// MaxCopies bounds the copies of one node request.
+const MaxCopies = 1024
+
+// Cursor walks over rows of one slice. A row is valid until the next call of Next. Close gives the first error met.
+type Cursor interface {
+	Next() bool
+	Row() (key, docID []byte)
+	Close() error
+}
+
+// Slice is one copy's snapshot at the timestamp of a scan.
+type Slice interface {
+	// Rows walks over low <= key||docid < high; nil is open.
+	Rows(ctx context.Context, low, high []byte, reverse bool) (Cursor, error)
+	// Items is the number of all rows.
+	Items() int64
+}
+
+// Pinned holds snapshots for as long as a node's part of a scan takes.
+type Pinned struct {
+	Vector  timestamp.Vector // of the timestamp
+	Slices  []Slice          // one per copy asked for
+	Release func() error
+}
+
+// Pins gives a node's snapshots.
+type Pins interface {
+	// Pin gives the snapshots of copies at exactly ref, waiting until they are there or ctx ends. Errors are *Error: with
+	// code SNAPSHOT_SKIPPED, SNAPSHOT_TOO_OLD, INDEX_NOT_FOUND (no such copy), INDEX_NOT_READY, INDEX_IN_ROLLBACK, TIMEOUT.
+	Pin(ctx context.Context, id index.ID, copies []index.CopyID, ref wire.StabilityRef) (*Pinned, error)
+}
+
+func (r *NodeRequest) check() error {
+	switch {
+	case len(r.Copies) == 0 || len(r.Copies) > MaxCopies:
+		return Errorf(BadRequest, "%d copies, want 1 to %d", len(r.Copies), MaxCopies)
+	case len(r.Ranges) > MaxRanges:
+		return Errorf(BadRequest, "%d ranges, want at most %d", len(r.Ranges), MaxRanges)
+	case r.Limit < 0:
+		return Errorf(BadRequest, "limit %d", r.Limit)
+	}
+	return nil
+}
+
+// Serve answers a coordinator's request on this node: it pins the snapshots, merges the slices and writes frames to w;
+// flush, if not nil, is called after each frame. A reason for having no rows, or no more, is written as a frame and
+// returned; the caller only closes the connection. Serve ends when ctx does, and when w fails.
+func Serve(ctx context.Context, w io.Writer, flush func(), req NodeRequest, pins Pins) error {
+	f := NewFrameWriter(w, flush)
+	err := serve(ctx, f, req, pins)
+	if err == nil {
+		return f.End()
+	}
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		err = AsError(err)
+	}
+	return errors.Join(err, f.Fail(err))
+}
+
+func serve(ctx context.Context, f *FrameWriter, req NodeRequest, pins Pins) (err error) {
+	if err := req.check(); err != nil {
+		return err
+	}
+	pinned, err := pin(ctx, req, pins)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, pinned.Release()) }()
+	vector := timestamp.Vector{}
+	if req.WantVector {
+		vector = pinned.Vector
+	}
+	ranges := req.Ranges
+	if req.After != nil {
+		ranges = behind(ranges, *req.After, req.Reverse)
+	}
+	if req.CountOnly {
+		n, err := count(ctx, pinned.Slices, ranges)
+		if err != nil {
+			return err
+		}
+		return f.Header(vector, n)
+	}
+	if err := f.Header(vector, -1); err != nil {
+		return err
+	}
+	return writeRows(ctx, f, pinned.Slices, ranges, req)
+}
+
+// pin waits no longer than the request allows.
+func pin(ctx context.Context, req NodeRequest, pins Pins) (*Pinned, error) {
+	wait, cancel := context.WithTimeout(ctx, time.Duration(req.WaitMS)*time.Millisecond)
+	defer cancel()
+	pinned, err := pins.Pin(wait, req.Index, req.Copies, req.Ref)
+	switch {
+	case err == nil && len(pinned.Slices) != len(req.Copies):
+		return nil, errors.Join(Errorf(Internal, "%d snapshots for %d copies", len(pinned.Slices), len(req.Copies)), pinned.Release())
+	case err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+		return nil, Errorf(Timeout, "timestamp %d was not reached within %d ms", req.Ref.Number, req.WaitMS)
+	}
+	return pinned, err
+}
+
+func writeRows(ctx context.Context, f *FrameWriter, all []Slice, ranges []Range, req NodeRequest) (err error) {
+	m := merger{reverse: req.Reverse}
+	cursors := make([]*sliceSource, 0, len(all))
+	defer func() {
+		for _, c := range cursors {
+			err = errors.Join(err, c.close())
+		}
+	}()
+	for _, s := range all {
+		c := &sliceSource{ctx: ctx, slice: s, ranges: ranges, reverse: req.Reverse}
+		cursors = append(cursors, c)
+		if err := m.add(c); err != nil {
+			return err
+		}
+	}
+	for n := int64(0); req.Limit == 0 || n < req.Limit; n++ {
+		row, _, ok := m.top()
+		if !ok {
+			return nil
+		}
+		if err := f.Row(row); err != nil {
+			return err
+		}
+		if err := m.advance(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func count(ctx context.Context, all []Slice, ranges []Range) (int64, error) {
+	var n int64
+	for _, s := range all {
+		if len(ranges) == 1 && ranges[0].Low == nil && ranges[0].High == nil {
+			n += s.Items()
+			continue
+		}
+		c := &sliceSource{ctx: ctx, slice: s, ranges: ranges}
+		var err error
+		for {
+			if _, err = c.next(); err != nil {
+				break
+			}
+			n++
+		}
+		if !errors.Is(err, io.EOF) {
+			return 0, err
+		}
+	}
+	return n, nil
+}
+
+// sliceSource walks over the ranges of one slice, one after the other.
+type sliceSource struct {
+	ctx     context.Context
+	slice   Slice
+	ranges  []Range // what is left
+	reverse bool
+	cursor  Cursor
+}
+
+func (s *sliceSource) next() (Row, error) {
+	for {
+		if s.cursor == nil {
+			if len(s.ranges) == 0 {
+				return Row{}, io.EOF
+			}
+			if err := s.open(); err != nil {
+				return Row{}, err
+			}
+		}
+		if s.cursor.Next() {
+			key, docID := s.cursor.Row()
+			return Row{Key: key, DocID: docID}, nil
+		}
+		if err := s.close(); err != nil {
+			return Row{}, err
+		}
+		if err := s.ctx.Err(); err != nil {
+			return Row{}, fmt.Errorf("scan: %w", context.Cause(s.ctx))
+		}
+	}
+}
+
+func (s *sliceSource) open() (err error) {
+	i := 0
+	if s.reverse {
+		i = len(s.ranges) - 1
+	}
+	r := s.ranges[i]
+	if s.reverse {
+		s.ranges = s.ranges[:i]
+	} else {
+		s.ranges = s.ranges[1:]
+	}
+	s.cursor, err = s.slice.Rows(s.ctx, r.Low, r.High, s.reverse)
+	return err
+}
+
+func (s *sliceSource) close() error {
+	if s.cursor == nil {
+		return nil
+	}
+	c := s.cursor
+	s.cursor = nil
+	return c.Close()
+}

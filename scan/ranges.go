@@ -1,0 +1,41 @@
+package scan
+
+import (
+	"bytes"
+	"slices"
+)
+
+// mergeRanges orders ranges and joins those that overlap or touch, so that no row lies in two of them.
+func mergeRanges(ranges []Range) []Range {
+	slices.SortFunc(ranges, func(a, b Range) int { return bytes.Compare(a.Low, b.Low) }) // nil is the lowest
+	out := ranges[:0]
+	for _, r := range ranges {
+		if n := len(out); n > 0 && (out[n-1].High == nil || bytes.Compare(r.Low, out[n-1].High) <= 0) {
+			if last := &out[n-1]; last.High != nil && (r.High == nil || bytes.Compare(r.High, last.High) > 0) {
+				last.High = r.High
+			}
+			continue
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+// behind cuts off what lies up to and including a row, in the direction of the scan.
+func behind(ranges []Range, row Row, reverse bool) []Range {
+	at := append(append(make([]byte, 0, len(row.Key)+len(row.DocID)+1), row.Key...), row.DocID...)
+	var out []Range
+	for _, r := range ranges {
+		if reverse {
+			if r.High == nil || bytes.Compare(at, r.High) < 0 {
+				r.High = at
+			}
+		} else if next := append(at, 0); r.Low == nil || bytes.Compare(next, r.Low) > 0 {
+			r.Low = next
+		}
+		if r.Low == nil || r.High == nil || bytes.Compare(r.Low, r.High) < 0 {
+			out = append(out, r)
+		}
+	}
+	return out
+}

@@ -1,0 +1,260 @@
+package scan
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"tidemark/collate"
+	"tidemark/index"
+)
+
+// Limits of a request.
+const (
+	MaxLimit    = 1 << 40 // rows; no limit given means all
+	MaxRanges   = 1024
+	MaxTokens   = 4096
+	MaxKeyBytes = 64 << 10 // of one encoded bound
+)
+
+// Consistency says which stability timestamp will do.
+type Consistency string
+
+// The consistencies.
+const (
+	Any     Consistency = "any"     // the newest that is held everywhere
+	AtPlus  Consistency = "at_plus" // one that covers the tokens
+	Session Consistency = "session" // one at or above what KV has when the scan begins
+)
+
+// Token names a write that the scan must see.
+type Token struct {
+	VBucket uint16 `json:"vbucket"`
+	VBUUID  uint64 `json:"vbuuid,string"`
+	Seqno   uint64 `json:"seqno"`
+}
+
+// Inclusion says which bounds belong to a range.
+type Inclusion string
+
+// The inclusions; nothing given is both.
+const (
+	Both    Inclusion = "both"
+	LowOnly Inclusion = "low"
+	HiOnly  Inclusion = "high"
+	Neither Inclusion = "neither"
+)
+
+// Bounds is one range of a request. A bound is an array of JSON values for the first components of the key; null, no
+// bound and an empty array mean open.
+type Bounds struct {
+	Low       []json.RawMessage `json:"low"`
+	High      []json.RawMessage `json:"high"`
+	Inclusion Inclusion         `json:"inclusion"`
+}
+
+// Request is the body of a scan or a count.
+type Request struct {
+	Limit         int64             `json:"limit"`
+	Consistency   Consistency       `json:"consistency"`
+	Tokens        []Token           `json:"tokens"`
+	Equal         []json.RawMessage `json:"equal"`
+	Range         *Bounds           `json:"range"`
+	Ranges        []Bounds          `json:"ranges"`
+	Reverse       bool              `json:"reverse"`
+	WantTimestamp bool              `json:"want_timestamp"`
+}
+
+// Spec is a request that has been checked against an index.
+type Spec struct {
+	Index         index.ID
+	Limit         int64 // 0: none
+	Consistency   Consistency
+	Tokens        []Token
+	Ranges        []Range // ordered, apart from each other; none: no row matches
+	Reverse       bool
+	WantTimestamp bool
+	Desc          []bool
+}
+
+// ParseRequest reads a request strictly: one JSON object, no unknown field, nothing behind it. An empty body asks for
+// everything. Errors are *Error with code BAD_REQUEST and name the field or the place.
+func ParseRequest(body []byte) (Request, error) {
+	r := Request{Consistency: Any}
+	if len(bytes.TrimSpace(body)) == 0 {
+		return r, nil
+	}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&r); err != nil {
+		return r, badJSON(err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return r, Errorf(BadRequest, "something follows the JSON object at byte %d", dec.InputOffset())
+	}
+	return r, r.check()
+}
+
+func badJSON(err error) *Error {
+	var syntax *json.SyntaxError
+	var typ *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		return Errorf(BadRequest, "the body is not JSON: %w at byte %d", err, syntax.Offset)
+	case errors.As(err, &typ):
+		return Errorf(BadRequest, "field %q is a %s, want %s", typ.Field, typ.Value, typ.Type)
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return Errorf(BadRequest, "the body ends in the middle of the JSON object")
+	}
+	text := strings.TrimPrefix(err.Error(), "json: ")
+	if strings.Contains(text, ",string struct tag") {
+		text = "a vbuuid is not a string of decimal digits: ids are strings, because they may pass 2^53"
+	}
+	if strings.HasPrefix(text, "unknown field") {
+		text += ": known are limit, consistency, tokens, equal, range {low, high, inclusion}, ranges, reverse, want_timestamp"
+	}
+	return Errorf(BadRequest, "%s", text)
+}
+
+func (r *Request) check() error {
+	if r.Consistency == "" {
+		r.Consistency = Any
+	}
+	switch {
+	case r.Limit < 0 || r.Limit > MaxLimit:
+		return Errorf(BadRequest, "limit %d: want 1 to %d, or none for all rows", r.Limit, int64(MaxLimit))
+	case r.Consistency != Any && r.Consistency != AtPlus && r.Consistency != Session:
+		return Errorf(BadRequest, "consistency %q: want any, at_plus or session", r.Consistency)
+	case r.Consistency == AtPlus && len(r.Tokens) == 0:
+		return Errorf(BadRequest, "consistency at_plus needs tokens")
+	case r.Consistency != AtPlus && len(r.Tokens) > 0:
+		return Errorf(BadRequest, "tokens go with consistency at_plus, not with %s", r.Consistency)
+	case len(r.Tokens) > MaxTokens:
+		return Errorf(BadRequest, "%d tokens, want at most %d", len(r.Tokens), MaxTokens)
+	case len(r.Ranges) > MaxRanges:
+		return Errorf(BadRequest, "%d ranges, want at most %d", len(r.Ranges), MaxRanges)
+	}
+	given := 0
+	for _, is := range []bool{r.Equal != nil, r.Range != nil, r.Ranges != nil} {
+		if is {
+			given++
+		}
+	}
+	if given > 1 {
+		return Errorf(BadRequest, "equal, range and ranges exclude each other: %d of them are given", given)
+	}
+	return nil
+}
+
+// Compile checks the request against an index and encodes its bounds. Errors are *Error with code BAD_REQUEST.
+func (r *Request) Compile(def *index.Definition) (Spec, error) {
+	s := Spec{
+		Index: def.ID, Limit: r.Limit, Consistency: r.Consistency, Tokens: r.Tokens, Reverse: r.Reverse,
+		WantTimestamp: r.WantTimestamp, Desc: def.Desc(),
+	}
+	var bounds []Bounds
+	switch {
+	case r.Equal != nil:
+		bounds = []Bounds{{Low: r.Equal, High: r.Equal}}
+	case r.Range != nil:
+		bounds = []Bounds{*r.Range}
+	case r.Ranges != nil:
+		bounds = r.Ranges
+	default:
+		bounds = []Bounds{{}}
+	}
+	ranges := make([]Range, 0, len(bounds))
+	for i := range bounds {
+		rg, some, err := bounds[i].compile(s.Desc)
+		if err != nil {
+			return s, err
+		}
+		if some {
+			ranges = append(ranges, rg)
+		}
+	}
+	s.Ranges = mergeRanges(ranges)
+	return s, nil
+}
+
+// compile encodes one range; false when no key can lie in it.
+//
+// Both bounds are given in the order of values. Where they differ first, or where one of them ends, is the component
+// that decides: if it is descending, the index runs against the values there, and the bounds change places together
+// with their inclusion. A bound with fewer components than the key stands for every key that begins with it: as an
+// included bound all of them belong to the range, as an excluded one none of them does.
+func (b *Bounds) compile(desc []bool) (Range, bool, error) {
+	switch b.Inclusion {
+	case "", Both, LowOnly, HiOnly, Neither:
+	default:
+		return Range{}, false, Errorf(BadRequest, "inclusion %q: want both, low, high or neither", b.Inclusion)
+	}
+	low, lowEnds, err := encodeBound("low", b.Low, desc)
+	if err != nil {
+		return Range{}, false, err
+	}
+	high, highEnds, err := encodeBound("high", b.High, desc)
+	if err != nil {
+		return Range{}, false, err
+	}
+	withLow := b.Inclusion != HiOnly && b.Inclusion != Neither
+	withHigh := b.Inclusion != LowOnly && b.Inclusion != Neither
+	if i := differAt(low, lowEnds, high, highEnds); i < len(desc) && desc[i] {
+		low, high, withLow, withHigh = high, low, withHigh, withLow
+	}
+	var r Range
+	if len(low) > 0 {
+		if r.Low = low; !withLow {
+			if r.Low = collate.PrefixEnd(low); r.Low == nil {
+				return r, false, nil // nothing is greater than every key with this prefix
+			}
+		}
+	}
+	if len(high) > 0 {
+		if r.High = high; withHigh {
+			r.High = collate.PrefixEnd(high) // nil: nothing is greater, which is open as well
+		}
+	}
+	return r, r.Low == nil || r.High == nil || bytes.Compare(r.Low, r.High) < 0, nil
+}
+
+// encodeBound encodes the components of a bound; ends tells where each one ends.
+func encodeBound(name string, values []json.RawMessage, desc []bool) (key []byte, ends []int, err error) {
+	if len(values) > len(desc) {
+		return nil, nil, Errorf(BadRequest, "%s has %d values, a key of this index has %d components", name, len(values), len(desc))
+	}
+	for i, v := range values {
+		if key, err = collate.AppendComposite(key, [][]byte{v}, desc[i:i+1]); err != nil {
+			return nil, nil, Errorf(BadRequest, "%s, component %d: %w", name, i, err)
+		}
+		if len(key) > MaxKeyBytes {
+			return nil, nil, Errorf(BadRequest, "%s is longer than %d bytes", name, MaxKeyBytes)
+		}
+		ends = append(ends, len(key))
+	}
+	return key, ends, nil
+}
+
+// differAt gives the first component in which two encoded bounds differ, or at which one of them ends; a number beyond
+// every component when they are equal.
+func differAt(a []byte, aEnds []int, b []byte, bEnds []int) int {
+	from := 0
+	for i := range min(len(aEnds), len(bEnds)) {
+		if aEnds[i] != bEnds[i] || !bytes.Equal(a[from:aEnds[i]], b[from:bEnds[i]]) {
+			return i
+		}
+		from = aEnds[i]
+	}
+	if len(aEnds) == len(bEnds) {
+		return int(^uint(0) >> 1)
+	}
+	return min(len(aEnds), len(bEnds))
+}
+
+// String describes the spec for logs.
+func (s *Spec) String() string {
+	return fmt.Sprintf("index %s, %d ranges, %s, limit %d, reverse %v", s.Index, len(s.Ranges), s.Consistency, s.Limit, s.Reverse)
+}
