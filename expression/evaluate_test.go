@@ -312,3 +312,30 @@ func TestNoAllocation(t *testing.T) {
 		t.Errorf("%v allocations", n)
 	}
 }
+
+// TestSpoiledDocuments: what one changed, lost or added byte makes of a document is JSON exactly if encoding/json says so.
+func TestSpoiledDocuments(t *testing.T) {
+	p, err := expression.Compile([]expression.Source{keys("a"), keys("b[0].c"), keys("c[-1]"), keys("a.b.c")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s expression.Scratch
+	rapid.Check(t, func(t *rapid.T) {
+		doc := []byte(documentText(4).Draw(t, "doc"))
+		for range rapid.IntRange(1, 3).Draw(t, "changes") {
+			at := rapid.IntRange(0, len(doc)).Draw(t, "at")
+			b := rapid.SampledFrom([]byte("{}[],:\"\\0123456789.-+eEtrufalsnx \n\x00\x1f\x7f\x80\xff")).Draw(t, "byte")
+			switch tail := bytes.Clone(doc[at:]); {
+			case len(tail) == 0 || rapid.Bool().Draw(t, "add"):
+				doc = append(append(doc[:at], b), tail...)
+			case rapid.Bool().Draw(t, "lose"):
+				doc = append(doc[:at], tail[1:]...)
+			default:
+				doc[at] = b
+			}
+		}
+		if r := p.Evaluate(&s, nil, doc); r.NotJSON == json.Valid(doc) {
+			t.Fatalf("%q: NotJSON %v", doc, r.NotJSON)
+		}
+	})
+}
