@@ -134,6 +134,7 @@ func (p *producer) noopAnswered() {
 	p.mu.Lock()
 	p.noopSent = time.Time{}
 	p.mu.Unlock()
+	p.kick() // run waits for this answer: let it wait for the next interval
 }
 
 // sent counts messages that the consumer will acknowledge.
