@@ -1,0 +1,108 @@
+package statecontext
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"reflect"
+	"testing"
+)
+
+// seal makes an entry of fuzzed bytes: a right format byte and checksum, so that the fuzzer gets past them.
+func seal(body []byte) []byte {
+	data := append([]byte{FormatLevel}, body...)
+	return binary.LittleEndian.AppendUint32(data, crc32.Checksum(data, castagnoli))
+}
+
+// FuzzApply: whatever is committed either does not decode, or decodes to what encodes and decodes again alike, and
+// leaves a state that keeps every invariant.
+func FuzzApply(f *testing.F) {
+	n := populated(f)
+	for _, data := range n.log {
+		f.Add(data[1 : len(data)-4])
+	}
+	f.Fuzz(func(t *testing.T, body []byte) {
+		data := seal(body)
+		commands, err := Decode(data)
+		if err != nil {
+			if !errors.Is(err, ErrUndecodable) {
+				t.Fatalf("error of another kind: %v", err)
+			}
+			return
+		}
+		again, err := Encode(commands...)
+		if err != nil {
+			t.Fatalf("decoded and does not encode: %v", err)
+		}
+		twice, err := Decode(again)
+		if err != nil || !reflect.DeepEqual(commands, twice) {
+			t.Fatalf("%+v became %+v (%v)", commands, twice, err)
+		}
+		for _, s := range []*State{New(), n.state} {
+			before := Hash(s)
+			next, results, _, err := Apply(s, 1000, data)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := errors.Join(Check(next), checkStep(s, next)); err != nil {
+				t.Fatalf("%v after %+v: %+v", err, commands, results)
+			}
+			if Hash(s) != before {
+				t.Fatal("Apply changed the state it was given")
+			}
+			back, err := ReadSnapshot(bytes.NewReader(snapshot(t, next)))
+			if err != nil || Hash(back) != Hash(next) {
+				t.Fatalf("the state does not come back from a snapshot: %v", err)
+			}
+		}
+	})
+}
+
+// FuzzRecord: a record of a snapshot with a right checksum and any content never panics, and what it makes is refused
+// or comes back alike.
+func FuzzRecord(f *testing.F) {
+	n := populated(f)
+	rr := recordReader{r: newReader(snapshot(f, n.state)[9:])}
+	rr.sum = newDigest()
+	for {
+		kind, payload, err := rr.next()
+		if err != nil {
+			f.Fatal(err)
+		}
+		if kind == recordEnd {
+			break
+		}
+		f.Add(kind, bytes.Clone(payload))
+	}
+	f.Fuzz(func(t *testing.T, kind byte, payload []byte) {
+		s := New()
+		d := decoder{b: payload}
+		s.load(kind, &d)
+		if d.end() != nil || Check(s) != nil {
+			return
+		}
+		back, err := ReadSnapshot(bytes.NewReader(snapshot(t, s)))
+		if err != nil || Hash(back) != Hash(s) {
+			t.Fatalf("does not come back: %v", err)
+		}
+	})
+}
+
+// FuzzSnapshot: arbitrary bytes never panic and are refused by name.
+func FuzzSnapshot(f *testing.F) {
+	f.Add(snapshot(f, New()))
+	f.Add(snapshot(f, populated(f).state))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		s, err := ReadSnapshot(bytes.NewReader(data))
+		if err != nil {
+			if !errors.Is(err, ErrSnapshotCorrupt) && !errors.Is(err, ErrSnapshotVersion) {
+				t.Fatalf("error of another kind: %v", err)
+			}
+			return
+		}
+		if err := Check(s); err != nil {
+			t.Fatal(err)
+		}
+	})
+}

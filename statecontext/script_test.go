@@ -1,0 +1,350 @@
+package statecontext
+
+import (
+	"encoding/hex"
+	"flag"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/timestamp"
+)
+
+var writeGolden = flag.Bool("write-golden", false, "write the golden log and snapshot of the present format; never over one that was released")
+
+// TestScripts runs the golden scripts: each block applies commands, one per line, as entries of their own (`apply`) or
+// together (`entry`), and prints what came of it; `describe` prints the state; `time` moves the proposers' clock.
+func TestScripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/scripts", func(t *testing.T, path string) {
+		n := newNode(t)
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			n.t = t
+			switch d.Cmd {
+			case "apply", "entry":
+				return runScript(t, n, d.Input, d.Cmd == "entry")
+			case "describe":
+				return Describe(n.state)
+			case "time":
+				n.now += number(t, d.Input)
+				return ""
+			}
+			t.Fatalf("%s: unknown directive %s", d.Pos, d.Cmd)
+			return ""
+		})
+		if testing.Short() {
+			return
+		}
+		replayGolden(t, n)
+	})
+}
+
+func runScript(t *testing.T, n *node, input string, together bool) string {
+	var w strings.Builder
+	var commands []Command
+	flush := func() {
+		for _, r := range n.apply(commands...) {
+			fmt.Fprintln(&w, describeResult(&r))
+			for _, b := range r.Buckets {
+				fmt.Fprintf(&w, "  without %s: %v\n", b.Bucket, b.Rejection)
+			}
+		}
+		commands = nil
+	}
+	for line := range strings.Lines(input) {
+		if line = strings.TrimSpace(line); line == "" {
+			continue
+		}
+		commands = append(commands, parseCommand(t, n, line))
+		if !together {
+			flush()
+		}
+	}
+	if together {
+		flush()
+	}
+	return w.String()
+}
+
+// words are the fields of a script line: positional ones, and name=value.
+type words struct {
+	t     *testing.T
+	plain []string
+	named map[string]string
+}
+
+func (w *words) next() string {
+	if len(w.plain) == 0 {
+		w.t.Fatal("a word is missing")
+	}
+	s := w.plain[0]
+	w.plain = w.plain[1:]
+	return s
+}
+
+func (w *words) num() uint64 { return uint64(number(w.t, w.next())) }
+
+func number(t *testing.T, s string) int64 {
+	i, err := strconv.ParseInt(strings.TrimSpace(s), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return i
+}
+
+// vec reads seqno[/branch] words up to the end of the text.
+func vec(t *testing.T, text string) timestamp.Vector {
+	parts := strings.Split(text, ",")
+	v := timestamp.New(len(parts))
+	for i, p := range parts {
+		seq, branch, ok := strings.Cut(p, "/")
+		pos := timestamp.Position{Seqno: uint64(number(t, seq))}
+		if ok {
+			u, err := strconv.ParseUint(branch, 16, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pos.VBUUID = u
+		}
+		v.Set(i, pos)
+	}
+	return v
+}
+
+func parseCommand(t *testing.T, n *node, line string) Command {
+	w := &words{t: t, named: map[string]string{}}
+	fields := strings.Fields(line)
+	for _, f := range fields[1:] {
+		if name, value, ok := strings.Cut(f, "="); ok {
+			w.named[name] = value
+		} else {
+			w.plain = append(w.plain, f)
+		}
+	}
+	c := Command{TimeMS: n.now, Body: parseBody(t, n, fields[0], w)}
+	if key := w.named["key"]; key != "" {
+		c.Request = &Request{Principal: "user", Key: key}
+		copy(c.Request.BodyHash[:], w.named["body"])
+	}
+	if len(w.plain) > 0 {
+		t.Fatalf("%q: too many words: %q", line, w.plain)
+	}
+	return c
+}
+
+func parseBody(t *testing.T, n *node, verb string, w *words) Body {
+	opt := func(name string) uint64 {
+		if s := w.named[name]; s != "" {
+			return uint64(number(t, s))
+		}
+		return 0
+	}
+	switch verb {
+	case "leader":
+		return &LeaderStarted{Term: w.num(), Manager: Manager{ID: w.next(), REST: "http://" + w.named["rest"]}}
+	case "bootstrap":
+		return &BootstrapCluster{ClusterID: w.next(), Epoch: w.num()}
+	case "epoch":
+		return &RaiseEpoch{Epoch: w.num(), ClearLedger: true}
+	case "projector":
+		return &RegisterProjector{Projector: Projector{ID: index.ProjectorID(w.next()), Admin: w.next(), BootID: w.named["boot"]}}
+	case "indexer":
+		return &RegisterIndexer{Indexer: Indexer{UUID: w.next(), Admin: w.next(), BootID: w.named["boot"]}}
+	case "remove-indexer":
+		return &RemoveIndexer{Node: index.NodeID(w.num()), UUID: w.next()}
+	case "bucket":
+		return &SetBucket{Name: w.next(), UUID: w.next(), VBuckets: int(w.num())}
+	case "bucket-gone":
+		return &BucketGone{Name: w.next(), UUID: w.next()}
+	case "create":
+		return parseCreate(t, w)
+	case "build":
+		return &BuildIndexes{IDs: []index.ID{index.ID(w.num())}}
+	case "drop":
+		return &DropIndex{ID: index.ID(w.num()), IfMatch: opt("if-match")}
+	case "remove":
+		return &RemoveIndex{ID: index.ID(w.num())}
+	case "state":
+		c := &SetIndexState{ID: index.ID(w.num()), Reason: w.named["reason"], Guard: Guard{Generation: opt("generation"), RollbackID: opt("rollback")}}
+		for _, s := range []*index.State{&c.From, &c.To} {
+			if err := s.UnmarshalText([]byte(w.next())); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return c
+	case "copies":
+		c := &SetCopyStates{Revision: opt("revision")}
+		for len(w.plain) > 0 {
+			h := CopyChange{Index: index.ID(w.num()), Copy: index.CopyID(w.num())}
+			if err := h.State.UnmarshalText([]byte(w.next())); err != nil {
+				t.Fatal(err)
+			}
+			c.Copies = append(c.Copies, h)
+		}
+		return c
+	}
+	return parseBucketBody(t, n, verb, w, opt)
+}
+
+func parseBucketBody(t *testing.T, n *node, verb string, w *words, opt func(string) uint64) Body {
+	switch verb {
+	case "promote": // promote BUCKET VECTOR [BUCKET VECTOR ...]
+		c := &AdvanceStability{}
+		for len(w.plain) > 0 {
+			b := n.state.Bucket(w.next())
+			v := vec(t, w.next())
+			a, err := NewBucketAdvance(b, v, v, parseLogs(t, w))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if w.named["number"] != "" {
+				a.Number = opt("number")
+			}
+			c.Buckets = append(c.Buckets, a)
+		}
+		return c
+	case "backfill":
+		return &SetBackfillTimestamp{Bucket: w.next(), Generation: opt("generation"), Vector: vec(t, w.next())}
+	case "rollback": // rollback BUCKET ID FROM TO
+		c := &SetRollbackStep{Bucket: w.next(), ID: w.num(), Generation: opt("generation"), Logs: parseLogs(t, w)}
+		for _, s := range []*RollbackStep{&c.From, &c.To} {
+			if err := s.UnmarshalText([]byte(w.next())); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for name, v := range map[string]*timestamp.Vector{"failover": &c.Failover, "restart": &c.Restart, "stability": &c.Stability} {
+			if s := w.named[name]; s != "" {
+				*v = vec(t, s)
+			}
+		}
+		return c
+	}
+	t.Fatalf("unknown command %q", verb)
+	return nil
+}
+
+// parseLogs reads log=VB:uuid@seqno+uuid@seqno, newest first, with the map revision of rev=.
+func parseLogs(t *testing.T, w *words) []LogChange {
+	text := w.named["log"]
+	if text == "" {
+		return nil
+	}
+	vb, list, _ := strings.Cut(text, ":")
+	l := LogChange{VBucket: uint16(number(t, vb))}
+	if r := w.named["rev"]; r != "" {
+		l.Revision.Rev = uint64(number(t, r))
+	}
+	for _, e := range strings.Split(list, "+") {
+		uuid, seqno, _ := strings.Cut(e, "@")
+		u, err := strconv.ParseUint(uuid, 16, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		l.Log = append(l.Log, timestamp.LogEntry{VBUUID: u, Seqno: uint64(number(t, seqno))})
+	}
+	return []LogChange{l}
+}
+
+// parseCreate reads create BUCKET NAME UUID NODE,NODE... [replicas=N] [if-not-exists=1] [deferred=1]: nodes of all
+// slices of replica 0, then of replica 1, and so on.
+func parseCreate(t *testing.T, w *words) *CreateIndex {
+	bucket, name, uuid := w.next(), w.next(), w.next()
+	var nodes []index.NodeID
+	for _, s := range strings.Split(w.next(), ",") {
+		nodes = append(nodes, index.NodeID(number(t, s)))
+	}
+	replicas := 0
+	if s := w.named["replicas"]; s != "" {
+		replicas = int(number(t, s))
+	}
+	c := create(name, uint8(replicas), nodes...)
+	c.Definition.Bucket, c.Definition.BucketUUID = bucket, uuid
+	c.Definition.Deferred = w.named["deferred"] != ""
+	c.IfNotExists = w.named["if-not-exists"] != ""
+	c.Layout.Scheme = partition.HashDocID
+	return c
+}
+
+// The golden files hold what this format's log and snapshot look like for ever: the log of all scripts, one entry per
+// line, each script's ended by its hash.
+const (
+	goldenLog      = "testdata/golden/log-v1.txt"
+	goldenSnapshot = "testdata/golden/snapshot-v1.bin"
+)
+
+// replayGolden only makes sure that a script's own log, replayed, gives the same state.
+func replayGolden(t *testing.T, n *node) {
+	t.Helper()
+	s := New()
+	for i, data := range n.log {
+		next, _, _, err := Apply(s, uint64(i+1), data)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s = next
+	}
+	if Hash(s) != Hash(n.state) {
+		t.Fatalf("the same log gave another state:\n%s\nwant\n%s", Describe(s), Describe(n.state))
+	}
+}
+
+// TestGoldenLog replays the log that version 1 wrote. It must never be edited: what a version has written, every later
+// one has to understand in the same way.
+func TestGoldenLog(t *testing.T) {
+	if *writeGolden {
+		n := populated(t)
+		var w strings.Builder
+		for _, data := range n.log {
+			fmt.Fprintln(&w, hex.EncodeToString(data))
+		}
+		fmt.Fprintf(&w, "hash %016x\n", Hash(n.state))
+		if err := os.MkdirAll("testdata/golden", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		for path, data := range map[string][]byte{goldenLog: []byte(w.String()), goldenSnapshot: snapshot(t, n.state)} {
+			if err := os.WriteFile(path, data, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	text, err := os.ReadFile(goldenLog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, want, index := New(), "", uint64(0)
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if hash, ok := strings.CutPrefix(line, "hash "); ok {
+			want = hash
+			continue
+		}
+		data, err := hex.DecodeString(line)
+		if err != nil {
+			t.Fatal(err)
+		}
+		index++
+		if s, _, _, err = Apply(s, index, data); err != nil {
+			t.Fatalf("entry %d: %v", index, err)
+		}
+	}
+	if got := fmt.Sprintf("%016x", Hash(s)); got != want {
+		t.Fatalf("the golden log gives hash %s, want %s:\n%s", got, want, Describe(s))
+	}
+	file, err := os.Open(goldenSnapshot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	restored, err := ReadSnapshot(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprintf("%016x", Hash(restored)); got != want || restored.AppliedIndex() != index {
+		t.Fatalf("the golden snapshot gives hash %s at %d, want %s at %d", got, restored.AppliedIndex(), want, index)
+	}
+}
