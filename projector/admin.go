@@ -1,0 +1,305 @@
+package projector
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/gorilla/mux"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"tidemark/internal/rpc"
+	"tidemark/internal/version"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// handler is the admin server (PR-2): each message of package wire that projectors take, health and metrics.
+func (p *Projector) handler() http.Handler {
+	r := mux.NewRouter()
+	const limit = rpc.MaxControlBody
+	r.Handle("/v1/hello", rpc.Handle(limit, p.hello)).Methods(http.MethodPut)
+	r.Handle("/v1/definitions", rpc.Handle(limit, p.definitions)).Methods(http.MethodPut)
+	r.Handle("/v1/bucket", rpc.Handle(limit, p.bucketInfo)).Methods(http.MethodPost)
+	r.Handle("/v1/failoverlogs", rpc.Handle(limit, p.failoverLogs)).Methods(http.MethodPost)
+	r.Handle("/v1/streams", rpc.Handle(limit, p.startStreams)).Methods(http.MethodPost)
+	r.Handle("/v1/streams:stop", rpc.Handle(limit, p.stopStreams)).Methods(http.MethodPost)
+	r.Handle("/v1/sidestreams", rpc.Handle(limit, p.sideStreams)).Methods(http.MethodPost)
+	r.Handle("/v1/sidestreams:stop", rpc.Handle(limit, p.stopSideStream)).Methods(http.MethodPost)
+	r.Handle("/v1/seqnos", rpc.Handle(limit, p.seqnos)).Methods(http.MethodPost)
+	r.Handle("/v1/sync", rpc.Handle(limit, p.sync)).Methods(http.MethodPost)
+	r.HandleFunc("/v1/status", p.status).Methods(http.MethodGet)
+	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) { rpc.Write(w, r, http.StatusOK, wire.OK{}) }).Methods(http.MethodGet)
+	r.Handle("/metrics", promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{})).Methods(http.MethodGet)
+	r.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rpc.WriteProblem(w, rpc.NewProblem(http.StatusNotFound, rpc.CodeNotFound, "a projector has no %s", r.URL.Path))
+	})
+	r.MethodNotAllowedHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rpc.WriteProblem(w, rpc.NewProblem(http.StatusMethodNotAllowed, rpc.CodeMethod, "%s does not take %s", r.URL.Path, r.Method))
+	})
+	return r
+}
+
+// Status is the answer of GET /v1/status: the seed's ProjectorState (PR-2).
+type Status struct {
+	ID       string                `json:"id"`
+	BootID   string                `json:"boot_id"`
+	Version  string                `json:"version"`
+	KV       string                `json:"kv"`
+	Fence    wire.Fence            `json:"fence"`
+	Sides    []string              `json:"side_streams"`
+	Report   *wire.ProjectorReport `json:"report"`
+	Revision uint64                `json:"revision"`
+}
+
+func (p *Projector) status(w http.ResponseWriter, r *http.Request) {
+	report := p.currentReport("")
+	s := Status{ID: string(p.cfg.ID), BootID: p.bootID, Version: version.Full(), KV: p.cfg.KV, Report: report, Revision: report.Revision}
+	p.mu.Lock()
+	s.Fence = p.fence
+	for topic := range p.sides {
+		s.Sides = append(s.Sides, topic)
+	}
+	p.mu.Unlock()
+	rpc.Write(w, r, http.StatusOK, s)
+}
+
+func (p *Projector) hello(_ context.Context, req *wire.HelloRequest) (*wire.ProjectorHello, error) {
+	if err := p.admit(req.Fence, false); err != nil {
+		return nil, err
+	}
+	p.managers.SetManagers(req.Managers)
+	p.managers.SetLeader(req.Leader)
+	return &wire.ProjectorHello{Report: *p.currentReport("")}, nil
+}
+
+// definitions takes over a newer revision. The answer says that it is known; the report says when every worker has
+// switched to it.
+func (p *Projector) definitions(_ context.Context, req *wire.Definitions) (*wire.DefinitionsReply, error) {
+	if err := p.admit(req.Fence, false); err != nil {
+		return nil, err
+	}
+	p.managers.SetManagers(req.Managers)
+	p.mu.Lock()
+	if p.defs != nil && req.Revision < p.defs.Revision {
+		have := p.defs.Revision
+		p.mu.Unlock()
+		return nil, rpc.NewProblem(http.StatusConflict, rpc.CodeFenced, "definitions revision %d is older than %d, which is here", req.Revision, have)
+	}
+	p.defs = req
+	var all []*bucket
+	known := map[string]string{}
+	for _, b := range req.Buckets {
+		known[b.Name] = b.UUID
+	}
+	for name, b := range p.buckets {
+		if known[name] != b.uuid {
+			b.close()
+			delete(p.buckets, name)
+			continue
+		}
+		all = append(all, b)
+	}
+	p.mu.Unlock()
+	for _, b := range all {
+		if err := b.replan(req); err != nil {
+			return nil, err
+		}
+	}
+	p.notify()
+	return &wire.DefinitionsReply{Revision: req.Revision}, nil
+}
+
+func (p *Projector) bucketInfo(ctx context.Context, req *wire.BucketRequest) (*wire.BucketReply, error) {
+	if req.Bucket == "" {
+		return nil, rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "no bucket named")
+	}
+	c := control{p: p, bucket: req.Bucket}
+	defer c.close()
+	ctx, cancel := context.WithTimeout(ctx, kvTimeout)
+	defer cancel()
+	conn, err := c.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	config, err := conn.ClusterConfig(ctx)
+	if err != nil {
+		return nil, kvProblem(req.Bucket, err)
+	}
+	if n := config.NumVBuckets(); n > timestamp.MaxVBuckets {
+		return nil, fmt.Errorf("bucket %s has %d vbuckets, the most is %d", req.Bucket, n, timestamp.MaxVBuckets)
+	}
+	return &wire.BucketReply{Name: req.Bucket, UUID: config.UUID, VBuckets: config.NumVBuckets(),
+		Revision: timestamp.MapRevision{Epoch: uint64(max(config.RevEpoch, 0)), Rev: uint64(max(config.Rev, 0))}}, nil
+}
+
+// kvOf gives the control connection of a bucket that may or may not be streamed here.
+func (p *Projector) kvOf(name string) (c *control, done func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if b := p.buckets[name]; b != nil {
+		return &b.control, func() {}
+	}
+	c = &control{p: p, bucket: name}
+	return c, c.close
+}
+
+func (p *Projector) failoverLogs(ctx context.Context, req *wire.FailoverLogsRequest) (*wire.FailoverLogsReply, error) {
+	if err := p.admit(req.Fence, true); err != nil {
+		return nil, err
+	}
+	c, done := p.kvOf(req.Bucket)
+	defer done()
+	at, err := c.state(ctx)
+	if err != nil {
+		return nil, err
+	}
+	conn, err := c.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	wanted := req.VBuckets
+	if len(wanted) == 0 {
+		for v := range at.config.NumVBuckets() {
+			wanted = append(wanted, uint16(v))
+		}
+	}
+	reply := &wire.FailoverLogsReply{}
+	for _, vb := range wanted {
+		high, hosted := at.highs[vb]
+		if !hosted {
+			continue
+		}
+		entries, err := conn.FailoverLog(ctx, vb)
+		if err != nil {
+			return nil, kvProblem(req.Bucket, err)
+		}
+		reply.Logs = append(reply.Logs, wire.VBucketLog{VBucket: vb, Log: convertLog(entries), High: high, Purge: at.purges[vb], Revision: at.revision})
+	}
+	return reply, nil
+}
+
+func (p *Projector) startStreams(ctx context.Context, req *wire.StartRequest) (*wire.StartReply, error) {
+	if err := p.admit(req.Fence, false); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	b := p.buckets[req.Bucket]
+	p.mu.Unlock()
+	if b == nil || b.uuid != req.BucketUUID {
+		info, err := p.bucketInfo(ctx, &wire.BucketRequest{Bucket: req.Bucket})
+		if err != nil {
+			return nil, err
+		}
+		if info.UUID != req.BucketUUID {
+			return nil, rpc.NewProblem(http.StatusConflict, rpc.CodeBucket, "bucket %q has uuid %s here, the request means %s: it was deleted and created again", req.Bucket, info.UUID, req.BucketUUID)
+		}
+		if b, err = p.openBucket(req.Bucket, req.BucketUUID, info.VBuckets); err != nil {
+			return nil, err
+		}
+	}
+	return b.startAll(ctx, req.Starts)
+}
+
+func (p *Projector) stopStreams(ctx context.Context, req *wire.StopRequest) (*wire.OK, error) {
+	if err := p.admit(req.Fence, false); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	b := p.buckets[req.Bucket]
+	p.mu.Unlock()
+	if b != nil {
+		b.stop(ctx, req.VBuckets, req.Incarnation)
+	}
+	return &wire.OK{}, nil
+}
+
+// checkCluster refuses what another cluster's indexer asks.
+func (p *Projector) checkCluster(id string) error {
+	if own := p.clusterID(); own == "" || own != id {
+		return fmt.Errorf("%w: request from %q, this projector belongs to %q", wire.ErrForeignCluster, id, own)
+	}
+	return nil
+}
+
+func (p *Projector) sideStreams(ctx context.Context, req *wire.SideRequest) (*wire.SideReply, error) {
+	if err := p.checkCluster(req.ClusterID); err != nil {
+		return nil, err
+	}
+	return p.openSide(ctx, req)
+}
+
+func (p *Projector) stopSideStream(_ context.Context, req *wire.SideStop) (*wire.OK, error) {
+	if err := p.checkCluster(req.ClusterID); err != nil {
+		return nil, err
+	}
+	p.stopSide(req.Topic)
+	return &wire.OK{}, nil
+}
+
+func (p *Projector) seqnos(ctx context.Context, req *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
+	c, done := p.kvOf(req.Bucket)
+	defer done()
+	ctx, cancel := context.WithTimeout(ctx, kvTimeout)
+	defer cancel()
+	conn, err := c.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	highs, err := conn.HighSeqnos(ctx)
+	if err != nil {
+		return nil, kvProblem(req.Bucket, err)
+	}
+	p.mu.Lock()
+	b := p.buckets[req.Bucket]
+	p.mu.Unlock()
+	reply := &wire.SeqnosReply{}
+	for _, h := range highs {
+		uuid := uint64(0)
+		if b != nil {
+			uuid = b.branch(h.VBucket)
+		}
+		reply.VBuckets, reply.VBUUIDs, reply.Seqnos = append(reply.VBuckets, h.VBucket), append(reply.VBUUIDs, uuid), append(reply.Seqnos, h.Seqno)
+	}
+	return reply, nil
+}
+
+// branch is the vbuuid of a vbucket's stream, 0 when there is none.
+func (b *bucket) branch(vb uint16) uint64 {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if int(vb) < len(b.streams) && b.streams[vb] != nil {
+		return b.streams[vb].newest()
+	}
+	return 0
+}
+
+// sync reports one bucket as soon as what it streams has reached what is wanted.
+func (p *Projector) sync(ctx context.Context, req *wire.SyncRequest) (*wire.ProjectorReport, error) {
+	if err := p.admit(req.Fence, true); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	b := p.buckets[req.Bucket]
+	p.mu.Unlock()
+	if b != nil && len(req.Want) > 0 && req.WaitMS > 0 {
+		limit := time.NewTimer(min(time.Duration(req.WaitMS)*time.Millisecond, maxSyncWait))
+		defer limit.Stop()
+	wait:
+		for {
+			ok, changed := b.reached(req.Want)
+			if ok {
+				break
+			}
+			select {
+			case <-changed:
+			case <-limit.C:
+				break wait
+			case <-ctx.Done():
+				return nil, ctx.Err()
+			}
+		}
+	}
+	return p.currentReport(req.Bucket), nil
+}

@@ -1,0 +1,114 @@
+package projector
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+
+	"tidemark/feed"
+	"tidemark/internal/rpc"
+	"tidemark/mcbp"
+	"tidemark/timestamp"
+)
+
+// dial opens a DCP connection to the KV node; its name is unique, for a second one of the same name would silently kill
+// the first.
+func (p *Projector) dial(ctx context.Context, bucket, topic string) (*feed.Conn, error) {
+	name := fmt.Sprintf("tidemark:%.40s:%.40s:%.60s:%s", p.clusterID(), p.cfg.ID, topic, rand.Text())
+	c, err := feed.Dial(ctx, feed.Config{Addr: p.cfg.KV, Bucket: bucket, User: p.cfg.User, Password: p.cfg.Password, Name: name, Logger: p.log.Named("feed")})
+	if err == nil {
+		p.counters.connections.Inc()
+	}
+	return c, err
+}
+
+// kvProblem makes the answer to a request that KV could not serve.
+func kvProblem(bucket string, err error) error {
+	switch {
+	case errors.Is(err, feed.ErrNoBucket):
+		return rpc.NewProblem(http.StatusNotFound, rpc.CodeBucket, "bucket %q does not exist in the KV store, or its user may not read it: %v", bucket, err)
+	case errors.Is(err, feed.ErrAuth):
+		return rpc.NewProblem(http.StatusBadGateway, rpc.CodeKV, "the KV store refuses the projector's user; check --kv-user and --kv-password-file: %v", err)
+	}
+	return rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeKV, "KV of bucket %q cannot be asked now: %v", bucket, err)
+}
+
+// control is a DCP connection without streams, for questions about a bucket.
+type control struct {
+	p      *Projector
+	bucket string
+
+	mu   sync.Mutex
+	conn *feed.Conn
+}
+
+// get gives the connection, a new one when there is none.
+func (c *control) get(ctx context.Context) (*feed.Conn, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn != nil {
+		select {
+		case <-c.conn.Done():
+			_ = c.conn.Close()
+			c.conn = nil
+		default:
+			return c.conn, nil
+		}
+	}
+	conn, err := c.p.dial(ctx, c.bucket, "control")
+	if err != nil {
+		return nil, kvProblem(c.bucket, err)
+	}
+	c.conn = conn
+	return conn, nil
+}
+
+func (c *control) close() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn != nil {
+		_ = c.conn.Close()
+		c.conn = nil
+	}
+}
+
+// kvState is what KV says of the vbuckets that it hosts as active now.
+type kvState struct {
+	revision timestamp.MapRevision
+	config   *mcbp.ClusterConfig
+	highs    map[uint16]uint64 // seqno; only hosted vbuckets
+	purges   map[uint16]uint64
+}
+
+// state asks for all of it.
+func (c *control) state(ctx context.Context) (*kvState, error) {
+	ctx, cancel := context.WithTimeout(ctx, kvTimeout)
+	defer cancel()
+	conn, err := c.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	s := &kvState{highs: map[uint16]uint64{}, purges: map[uint16]uint64{}}
+	if s.config, err = conn.ClusterConfig(ctx); err != nil {
+		return nil, kvProblem(c.bucket, err)
+	}
+	s.revision = timestamp.MapRevision{Epoch: uint64(max(s.config.RevEpoch, 0)), Rev: uint64(max(s.config.Rev, 0))}
+	highs, err := conn.HighSeqnos(ctx)
+	if err != nil {
+		return nil, kvProblem(c.bucket, err)
+	}
+	for _, h := range highs {
+		s.highs[h.VBucket] = h.Seqno
+	}
+	details, err := conn.Details(ctx)
+	if err != nil {
+		return nil, kvProblem(c.bucket, err)
+	}
+	for vb, d := range details {
+		s.purges[vb] = d.PurgeSeqno
+	}
+	return s, nil
+}

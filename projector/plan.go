@@ -1,0 +1,68 @@
+package projector
+
+import (
+	"fmt"
+	"slices"
+
+	"tidemark/expression"
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/partition"
+	"tidemark/router"
+	"tidemark/wire"
+)
+
+// plan is what is done with the documents of a bucket at one revision of the definitions: what is evaluated, and where
+// it goes. It is immutable.
+type plan struct {
+	revision uint64
+	program  *expression.Program
+	view     *router.View
+}
+
+// newPlan makes the plan of a bucket's stream. only limits a side stream to these copies; nil takes every active index
+// with an allocated copy. Indexes that do not compile are left out and given back: they are the coordinator's mistake,
+// and no reason to stop the others.
+func newPlan(d *wire.Definitions, bucket string, class keyversion.Class, endpoints map[index.NodeID]string, only []index.CopyID) (*plan, []error, error) {
+	var sources []expression.Source
+	var topologies []partition.Topology
+	var bad []error
+	for i := range d.Indexes {
+		def := &d.Indexes[i]
+		if def.Bucket != bucket || !def.State.Active() {
+			continue
+		}
+		at := slices.IndexFunc(d.Topologies, func(t partition.Topology) bool { return t.Index == def.ID })
+		if at < 0 || only != nil && !hasAny(d.Topologies[at].Copies, only) {
+			continue
+		}
+		source := expression.SourceOf(def)
+		if _, err := expression.Compile([]expression.Source{source}); err != nil {
+			bad = append(bad, fmt.Errorf("index %s (%s): %w", def.Name, def.ID, err))
+			continue
+		}
+		sources, topologies = append(sources, source), append(topologies, d.Topologies[at])
+	}
+	program, err := expression.Compile(sources)
+	if err != nil {
+		return nil, bad, err
+	}
+	view, err := router.NewView(router.ViewConfig{Revision: d.Revision, Endpoints: endpoints, Topologies: topologies, Only: only})
+	if err != nil {
+		return nil, bad, fmt.Errorf("class %s: %w", class, err)
+	}
+	return &plan{revision: d.Revision, program: program, view: view}, bad, nil
+}
+
+func hasAny(copies []partition.Copy, ids []index.CopyID) bool {
+	return slices.ContainsFunc(copies, func(c partition.Copy) bool { return slices.Contains(ids, c.ID) })
+}
+
+// maintenanceEndpoints lists where each indexer takes maintenance streams.
+func maintenanceEndpoints(d *wire.Definitions) map[index.NodeID]string {
+	m := make(map[index.NodeID]string, len(d.Indexers))
+	for _, e := range d.Indexers {
+		m[e.Node] = e.Maintenance
+	}
+	return m
+}

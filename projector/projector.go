@@ -1,0 +1,261 @@
+// Package projector is the role that turns a KV node's mutations into KeyVersions: it streams the vbuckets it is told to
+// by DCP, evaluates every active index of the bucket on each document in one pass, and hands the keys to its router
+// (PR-1 to PR-5, PR-15).
+//
+// It promises that the admin server is never blocked by data; that a vbucket's events keep their order; that what a KV
+// connection has delivered is acknowledged to KV only when the router has taken it; that an index joins a running
+// stream between two mutations of each vbucket, at an activation timestamp said in band; and that a command of a
+// deposed leader is refused. It holds nothing on disk: what it must know it learns from the coordinator, what it streams
+// it reports.
+//
+// It never decides where a stream starts and never starts one by itself: when a stream ends, for whatever reason, it
+// says so, and the coordinator's ledger asks for it again.
+package projector
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/managerclient"
+	"tidemark/router"
+	"tidemark/wire"
+)
+
+// Limits and times.
+const (
+	ReportInterval   = 100 * time.Millisecond
+	reportSpacing    = 5 * time.Millisecond // between two reports sent at once
+	registerPause    = 200 * time.Millisecond
+	stopGrace        = time.Second
+	maxWorkers       = 4
+	maxSideStreams   = 64               // side topics open at a time
+	sideIdleLimit    = 60 * time.Second // a side stream without progress is given up
+	maxSyncWait      = 5 * time.Second
+	maxBuckets       = 1000
+	streamsAtOnce    = 16              // stream requests in flight on one connection
+	kvTimeout        = 5 * time.Second // for a question to KV
+	workerQueue      = 4               // blocks between a connection and a worker; DCP's buffer holds the rest
+	sideDrainTimeout = 30 * time.Second
+)
+
+// Config configures a projector.
+type Config struct {
+	ID       index.ProjectorID
+	Managers []string // base URLs
+	Admin    string   // host:port to listen on
+	KV       string   // host:port of the KV node whose active vbuckets it streams
+	User     string   // of the KV store
+	Password string
+	// Workers evaluate documents, each its own vbuckets; 0 chooses half of the processors, at most 4.
+	Workers int
+	Logger  hclog.Logger
+}
+
+// Projector is a running projector.
+type Projector struct {
+	cfg      Config
+	bootID   string
+	listener net.Listener
+	managers *managerclient.Client
+	router   *router.Router
+	registry *prometheus.Registry
+	counters counters
+	log      hclog.Logger
+
+	wake   chan struct{} // report at once
+	runCtx context.Context
+	group  *errgroup.Group
+
+	reporting sync.Mutex
+	sequence  uint64
+
+	mu         sync.Mutex
+	fence      wire.Fence
+	registered bool
+	defs       *wire.Definitions
+	buckets    map[string]*bucket
+	sides      map[string]*side
+}
+
+// Open listens on the admin address and connects to nobody yet.
+func Open(cfg Config) (*Projector, error) {
+	switch {
+	case cfg.ID == "":
+		return nil, errors.New("projector: an id is needed")
+	case len(cfg.Managers) == 0:
+		return nil, errors.New("projector: the address of a manager is needed")
+	case cfg.Logger == nil:
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	if cfg.Workers == 0 {
+		cfg.Workers = min(max(runtime.GOMAXPROCS(0)/2, 1), maxWorkers)
+	}
+	l, err := net.Listen("tcp", cfg.Admin)
+	if err != nil {
+		return nil, fmt.Errorf("projector: admin address: %w", err)
+	}
+	p := &Projector{
+		cfg: cfg, bootID: rand.Text(), listener: l, managers: managerclient.New(cfg.Managers), registry: prometheus.NewRegistry(),
+		log: cfg.Logger, wake: make(chan struct{}, 1), buckets: map[string]*bucket{}, sides: map[string]*side{},
+	}
+	p.counters = newCounters(p.registry)
+	p.router, err = router.New(router.Config{ClusterID: p.clusterID, Projector: cfg.ID, BootID: p.bootID, Logger: cfg.Logger.Named("router"), Registerer: p.registry})
+	if err != nil {
+		_ = l.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+// AdminAddr is the address it listens on, host:port.
+func (p *Projector) AdminAddr() string { return p.listener.Addr().String() }
+
+func (p *Projector) clusterID() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.fence.ClusterID
+}
+
+// Run serves until ctx ends, then closes its streams.
+func (p *Projector) Run(ctx context.Context) error {
+	g, run := errgroup.WithContext(ctx)
+	p.group, p.runCtx = g, run
+	g.Go(func() error { return rpc.Serve(run, rpc.NewServer(p.handler()), p.listener, stopGrace) })
+	g.Go(func() error { return p.report(run) })
+	err := g.Wait()
+	p.router.Close()
+	p.managers.Close()
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// admit checks a command's fence; read lets one pass that only asks, whatever its counter.
+func (p *Projector) admit(f wire.Fence, read bool) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.registered {
+		return rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "projector %s has not registered with a manager yet; try again", p.cfg.ID)
+	}
+	if read && f.Epoch == p.fence.Epoch && f.Term == p.fence.Term {
+		f.Counter = max(f.Counter, p.fence.Counter)
+	}
+	next, err := p.fence.Admit(f)
+	if err == nil && !read {
+		p.fence = next
+	}
+	return err
+}
+
+// register makes itself known until a manager answers: a projector that starts asks before it obeys.
+func (p *Projector) register(ctx context.Context) error {
+	req := &wire.RegisterProjector{ClusterID: p.clusterID(), Endpoint: wire.ProjectorEndpoint{ID: p.cfg.ID, BootID: p.bootID, Admin: "http://" + p.AdminAddr()}}
+	for failures := 0; ; failures++ {
+		reply, err := p.managers.RegisterProjector(ctx, req)
+		if err == nil {
+			p.mu.Lock()
+			if p.fence.ClusterID == "" || p.fence.Less(reply.Fence) {
+				p.fence = reply.Fence
+			}
+			p.fence.ClusterID, p.registered = reply.ClusterID, true
+			p.mu.Unlock()
+			p.log.Info("registered", "cluster", reply.ClusterID, "leader", reply.Leader.ID, "term", reply.Leader.Term)
+			return nil
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if failures%25 == 0 {
+			p.log.Warn("registration failed, trying again", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(registerPause):
+		}
+	}
+}
+
+// notify asks for a report at once.
+func (p *Projector) notify() {
+	select {
+	case p.wake <- struct{}{}:
+	default: // one is asked for already
+	}
+}
+
+// report registers and then reports for ever.
+func (p *Projector) report(ctx context.Context) error {
+	if err := p.register(ctx); err != nil {
+		return nil //nolint:nilerr // only the end of ctx
+	}
+	tick := time.NewTicker(ReportInterval)
+	defer tick.Stop()
+	silent := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		case <-p.wake:
+		}
+		reply, err := p.managers.ReportProjector(ctx, p.currentReport(""))
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			if silent++; silent%50 == 1 {
+				p.log.Warn("report failed, trying again", "error", err)
+			}
+		case !reply.Known:
+			if err := p.register(ctx); err != nil {
+				return nil //nolint:nilerr // only the end of ctx
+			}
+		default:
+			silent = 0
+		}
+		select { // events that come in a burst share a report
+		case <-ctx.Done():
+			return nil
+		case <-time.After(reportSpacing):
+		}
+	}
+}
+
+// currentReport is the level state of one bucket, or of all.
+func (p *Projector) currentReport(only string) *wire.ProjectorReport {
+	p.reporting.Lock() // state and number belong together: a later number never shows an earlier state
+	defer p.reporting.Unlock()
+	p.sequence++
+	p.mu.Lock()
+	r := &wire.ProjectorReport{ID: p.cfg.ID, BootID: p.bootID, ClusterID: p.fence.ClusterID, Sequence: p.sequence}
+	if p.defs != nil {
+		r.Revision = p.defs.Revision
+	}
+	all := make([]*bucket, 0, len(p.buckets))
+	for name, b := range p.buckets {
+		if only == "" || only == name {
+			all = append(all, b)
+		}
+	}
+	p.mu.Unlock()
+	for _, b := range all {
+		r.Revision = min(r.Revision, b.applied())
+		r.Buckets = append(r.Buckets, b.states())
+	}
+	return r
+}

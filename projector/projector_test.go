@@ -1,0 +1,423 @@
+package projector
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/collate"
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/keyversion"
+	"tidemark/kv"
+	"tidemark/kvclient"
+	"tidemark/partition"
+	"tidemark/projectorclient"
+	"tidemark/transport"
+	"tidemark/wire"
+)
+
+const (
+	testBucket = "world"
+	testUUID   = "0123456789abcdef0123456789abcdef"
+	vbuckets   = 8
+)
+
+// manager answers what a projector asks of the managers, and keeps its reports.
+type manager struct {
+	*httptest.Server
+	mu      sync.Mutex
+	reports []wire.ProjectorReport
+}
+
+func newManager(t *testing.T) *manager {
+	t.Helper()
+	m := &manager{}
+	mux := http.NewServeMux()
+	fence := wire.Fence{ClusterID: "c1", Epoch: 1, Term: 1}
+	mux.Handle("/v1/cluster/projectors", rpc.Handle(1<<20, func(_ context.Context, _ *wire.RegisterProjector) (*wire.RegisterReply, error) {
+		return &wire.RegisterReply{ClusterID: "c1", Fence: fence, Leader: wire.Leader{ID: "m1", REST: m.URL, Term: 1}}, nil
+	}))
+	mux.Handle("/v1/components/p1/reports", rpc.Handle(1<<20, func(_ context.Context, r *wire.ProjectorReport) (*wire.ReportReply, error) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.reports = append(m.reports, *r)
+		return &wire.ReportReply{Known: true, Fence: fence}, nil
+	}))
+	m.Server = httptest.NewServer(mux)
+	t.Cleanup(m.Close)
+	return m
+}
+
+// endpoint is an indexer's data port that keeps everything, in order.
+type endpoint struct {
+	mu     sync.Mutex
+	events []keyversion.Event
+	addr   string
+}
+
+func newEndpoint(t *testing.T) *endpoint {
+	t.Helper()
+	e := &endpoint{}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	e.addr = l.Addr().String()
+	s := transport.NewServer(transport.ServerConfig{Logger: hclog.NewNullLogger()}, func(context.Context, keyversion.Hello) (transport.Sink, error) { return e, nil })
+	done := make(chan struct{})
+	go func() { defer close(done); _ = s.Serve(l) }()
+	t.Cleanup(func() { s.Stop(); <-done })
+	return e
+}
+
+// Receive implements transport.Sink.
+func (e *endpoint) Receive(_ context.Context, b *keyversion.Batch, release func()) error {
+	defer release()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, ev := range b.Events {
+		ev.DocID = bytes.Clone(ev.DocID)
+		var statements []keyversion.Statement
+		for _, s := range ev.Statements {
+			c := keyversion.Statement{Index: s.Index, Slice: s.Slice}
+			for _, k := range s.Keys {
+				c.Keys = append(c.Keys, bytes.Clone(k))
+			}
+			statements = append(statements, c)
+		}
+		ev.Statements = statements
+		ev.Copies = append([]index.CopyID(nil), ev.Copies...)
+		if ev.Begin != nil {
+			begin := *ev.Begin
+			ev.Begin = &begin
+		}
+		e.events = append(e.events, ev)
+	}
+	return nil
+}
+
+// Closed implements transport.Sink.
+func (e *endpoint) Closed(error) {}
+
+// rows replays what came: per index the newest statement of each document, by seqno.
+func (e *endpoint) rows(id index.ID) map[string]string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	seqnos, rows := map[string]uint64{}, map[string]string{}
+	for _, ev := range e.events {
+		if !ev.Kind.Data() {
+			continue
+		}
+		for _, s := range ev.Statements {
+			if s.Index != id || seqnos[string(ev.DocID)] > ev.Seqno {
+				continue
+			}
+			seqnos[string(ev.DocID)] = ev.Seqno
+			delete(rows, string(ev.DocID))
+			if len(s.Keys) > 0 {
+				text, err := collate.DecodeComposite(nil, s.Keys[0], []bool{false})
+				if err != nil {
+					text = []byte(err.Error())
+				}
+				rows[string(ev.DocID)] = string(text)
+			}
+		}
+	}
+	return rows
+}
+
+func (e *endpoint) kinds(k keyversion.Kind) (all []keyversion.Event) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, ev := range e.events {
+		if ev.Kind == k {
+			all = append(all, ev)
+		}
+	}
+	return all
+}
+
+// world is a KV node, a projector, its manager and an indexer's ports.
+type world struct {
+	t       *testing.T
+	kv      *kvclient.Client
+	manager *manager
+	data    *endpoint
+	side    *endpoint
+	url     string
+	client  *projectorclient.Client
+	counter uint64
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	t.Cleanup(func() { cancel(); running.Wait() })
+	node, err := kv.Open(kv.Config{NodeID: "kv1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", User: "u", Password: "secret",
+		Nodes:   []kv.Peer{{ID: "kv1", Memcached: "127.0.0.1:0", Admin: "127.0.0.1:0"}},
+		Buckets: []kv.BucketConfig{{Name: testBucket, UUID: testUUID, VBuckets: vbuckets}}, Logger: hclog.NewNullLogger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	running.Go(func() { _ = node.Run(ctx) })
+	w := &world{t: t, manager: newManager(t), data: newEndpoint(t), side: newEndpoint(t), client: projectorclient.New(4)}
+	p, err := Open(Config{ID: "p1", Managers: []string{w.manager.URL}, Admin: "127.0.0.1:0", KV: node.MemcachedAddr(), User: "u", Password: "secret", Workers: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	running.Go(func() {
+		if err := p.Run(ctx); err != nil {
+			t.Errorf("projector: %v", err)
+		}
+	})
+	w.url = "http://" + p.AdminAddr()
+	t.Cleanup(w.client.Close)
+	if w.kv, err = kvclient.Connect(ctx, []string{node.MemcachedAddr()}, kvclient.Options{User: "u", Password: "secret", Bucket: testBucket}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.kv.Close() })
+	w.eventually("registered", func() bool {
+		w.manager.mu.Lock()
+		defer w.manager.mu.Unlock()
+		return len(w.manager.reports) > 0
+	})
+	return w
+}
+
+func (w *world) eventually(what string, ok func() bool) {
+	w.t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			w.t.Fatalf("not within 10 s: %s", what)
+		}
+	}
+}
+
+func (w *world) fence() wire.Fence {
+	w.counter++
+	return wire.Fence{ClusterID: "c1", Epoch: 1, Term: 1, Counter: w.counter}
+}
+
+// define sends definitions: index n has field "f<n>" as its key and one slice on node 1, its copy is 10*n.
+func (w *world) define(revision uint64, ids ...index.ID) {
+	w.t.Helper()
+	d := &wire.Definitions{Fence: w.fence(), Revision: revision, Buckets: []wire.Bucket{{Name: testBucket, UUID: testUUID, VBuckets: vbuckets, Generation: 1}},
+		Indexers: []wire.Endpoint{{Node: 1, Maintenance: w.data.addr, Catchup: w.side.addr, Backfill: w.side.addr}}}
+	for _, id := range ids {
+		d.Indexes = append(d.Indexes, index.Definition{ID: id, Bucket: testBucket, State: index.Backfill, Keys: []index.KeyExpr{{Expr: fmt.Sprintf("`f%d`", id)}}})
+		d.Topologies = append(d.Topologies, partition.Topology{Index: id, Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: 1},
+			Copies: []partition.Copy{{ID: index.CopyID(10 * id), Node: 1, State: partition.Allocated}}})
+	}
+	if _, err := w.client.Definitions(context.Background(), w.url, d); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// start starts all vbuckets at 0 under an incarnation.
+func (w *world) start(inc uint64) *wire.StartReply {
+	w.t.Helper()
+	req := &wire.StartRequest{Fence: w.fence(), Bucket: testBucket, BucketUUID: testUUID, Generation: 1}
+	for v := range uint16(vbuckets) {
+		req.Starts = append(req.Starts, wire.StreamStart{VBucket: v, Incarnation: index.Incarnation{Epoch: 1, Term: 1, Counter: inc}})
+	}
+	reply, err := w.client.Start(context.Background(), w.url, req)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return reply
+}
+
+func (w *world) set(key string, doc map[string]any) kvclient.Mutation {
+	w.t.Helper()
+	b, err := json.Marshal(doc)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	m, err := w.kv.Set(context.Background(), key, b, kvclient.StoreOptions{})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return m
+}
+
+func TestMutationsBecomeStatements(t *testing.T) {
+	w := newWorld(t)
+	w.set("a", map[string]any{"f1": "x"})
+	w.define(1, 1)
+	for _, r := range w.start(1).Results {
+		if r.Outcome != wire.StartBegun || len(r.Log) == 0 {
+			t.Fatalf("%+v", r)
+		}
+	}
+	w.set("b", map[string]any{"f1": 2})
+	w.set("c", map[string]any{"f2": 2})
+	w.set("a", map[string]any{"f1": "y"})
+	if _, err := w.kv.Delete(context.Background(), "b", 0); err != nil {
+		t.Fatal(err)
+	}
+	want := `map[a:["y"]]`
+	w.eventually(want, func() bool { return fmt.Sprint(w.data.rows(1)) == want })
+	if n := len(w.data.kinds(keyversion.StreamBegin)); n != vbuckets {
+		t.Errorf("%d BEGINs, want %d", n, vbuckets)
+	}
+	w.eventually("SYNC of every vbucket, empty ones included", func() bool {
+		seen := map[uint16]bool{}
+		for _, e := range w.data.kinds(keyversion.Sync) {
+			seen[e.VBucket] = true
+		}
+		return len(seen) == vbuckets
+	})
+}
+
+func TestAnIndexJoinsBetweenTwoMutations(t *testing.T) {
+	w := newWorld(t)
+	w.define(1, 1)
+	w.start(1)
+	const n = 200
+	for i := range n / 2 {
+		w.set(fmt.Sprint("k", i), map[string]any{"f1": i, "f2": -i})
+	}
+	w.define(2, 1, 2)
+	for i := range n / 2 {
+		w.set(fmt.Sprint("k", n/2+i), map[string]any{"f1": i, "f2": -i})
+	}
+	w.eventually("all of index 1", func() bool { return len(w.data.rows(1)) == n })
+	w.eventually("ACTIVATE in every vbucket", func() bool { return len(w.data.kinds(keyversion.Activate)) == vbuckets })
+	a := map[uint16]uint64{}
+	for _, e := range w.data.kinds(keyversion.Activate) {
+		if len(e.Copies) != 1 || e.Copies[0] != 20 {
+			t.Errorf("%+v", e)
+		}
+		a[e.VBucket] = e.Seqno
+	}
+	for _, e := range w.data.kinds(keyversion.Insert) {
+		names2 := len(e.Statements) == 2
+		if names2 != (e.Seqno > a[e.VBucket]) {
+			t.Errorf("vbucket %d seqno %d names %d indexes, A is %d", e.VBucket, e.Seqno, len(e.Statements), a[e.VBucket])
+		}
+	}
+	// The side stream fills what lies at or below A, and nothing is missing then.
+	req := &wire.SideRequest{ClusterID: "c1", Node: 1, BootID: "boot", Topic: "/backfill/1/7", Endpoint: w.side.addr, Bucket: testBucket,
+		BucketUUID: testUUID, ID: 7, Revision: 2, Copies: []index.CopyID{20}}
+	for v, to := range a {
+		if to > 0 {
+			req.Streams = append(req.Streams, wire.SideStream{VBucket: v, To: to})
+		}
+	}
+	reply, err := w.client.Side(context.Background(), w.url, req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range reply.Results {
+		if r.Outcome != wire.StartBegun {
+			t.Fatalf("%+v", r)
+		}
+	}
+	w.eventually("END of every side stream", func() bool { return len(w.side.kinds(keyversion.StreamEnd)) == len(req.Streams) })
+	for _, e := range w.side.kinds(keyversion.StreamEnd) {
+		if e.Window.End < a[e.VBucket] || e.Incarnation.Counter != 7 {
+			t.Errorf("END says %+v, A is %d", e, a[e.VBucket])
+		}
+	}
+	both := w.side.rows(2)
+	for k, v := range w.data.rows(2) {
+		both[k] = v
+	}
+	if len(both) != n {
+		t.Errorf("index 2 has %d documents, want %d", len(both), n)
+	}
+}
+
+func TestOldCommandsAreRefused(t *testing.T) {
+	w := newWorld(t)
+	w.define(1, 1)
+	w.start(5)
+	for _, r := range w.start(4).Results {
+		if r.Outcome != wire.StartStale {
+			t.Errorf("an older incarnation gives %s", r.Outcome)
+		}
+	}
+	begins := len(w.data.kinds(keyversion.StreamBegin))
+	for _, r := range w.start(5).Results {
+		if r.Outcome != wire.StartBegun {
+			t.Errorf("a retry gives %s", r.Outcome)
+		}
+	}
+	old := w.fence()
+	w.define(2, 1)
+	_, err := w.client.Definitions(context.Background(), w.url, &wire.Definitions{Fence: old, Revision: 3})
+	if p := rpc.AsProblem(err); p.Code != rpc.CodeFenced {
+		t.Errorf("an overtaken command gives %v", err)
+	}
+	_, err = w.client.Definitions(context.Background(), w.url, &wire.Definitions{Fence: wire.Fence{ClusterID: "c1", Epoch: 1, Term: 0, Counter: 99}, Revision: 3})
+	if p := rpc.AsProblem(err); p.Code != rpc.CodeFenced {
+		t.Errorf("a deposed leader gives %v", err)
+	}
+	stop := &wire.StopRequest{Fence: w.fence(), Bucket: testBucket, Incarnation: index.Incarnation{Epoch: 1, Term: 1, Counter: 6}}
+	if err := w.client.Stop(context.Background(), w.url, stop); err != nil {
+		t.Fatal(err)
+	}
+	w.eventually("END of every vbucket", func() bool { return len(w.data.kinds(keyversion.StreamEnd)) == vbuckets })
+	for _, r := range w.start(6).Results {
+		if r.Outcome != wire.StartStale {
+			t.Errorf("a stopped incarnation gives %s", r.Outcome)
+		}
+	}
+	for _, r := range w.start(7).Results {
+		if r.Outcome != wire.StartBegun {
+			t.Errorf("the next one gives %+v", r)
+		}
+	}
+	w.eventually("BEGIN again", func() bool { return len(w.data.kinds(keyversion.StreamBegin)) == begins+vbuckets })
+}
+
+func TestQuestionsAboutKV(t *testing.T) {
+	w := newWorld(t)
+	ctx := context.Background()
+	info, err := w.client.Bucket(ctx, w.url, &wire.BucketRequest{Bucket: testBucket})
+	if err != nil || info.UUID != testUUID || info.VBuckets != vbuckets {
+		t.Errorf("%+v, %v", info, err)
+	}
+	_, err = w.client.Bucket(ctx, w.url, &wire.BucketRequest{Bucket: "nowhere"})
+	if p := rpc.AsProblem(err); p.Code != rpc.CodeBucket || p.Status != http.StatusNotFound {
+		t.Errorf("an unknown bucket gives %v", err)
+	}
+	m := w.set("k", map[string]any{"f1": 1})
+	w.define(1, 1)
+	w.start(1)
+	seqnos, err := w.client.Seqnos(ctx, w.url, &wire.SeqnosRequest{Bucket: testBucket})
+	if err != nil || len(seqnos.VBuckets) != vbuckets {
+		t.Fatalf("%+v, %v", seqnos, err)
+	}
+	want := make([]uint64, vbuckets)
+	for i, v := range seqnos.VBuckets {
+		want[v] = seqnos.Seqnos[i]
+	}
+	if want[m.VBucket] != m.Seqno {
+		t.Errorf("seqno %d of vbucket %d, want %d", want[m.VBucket], m.VBucket, m.Seqno)
+	}
+	report, err := w.client.Sync(ctx, w.url, &wire.SyncRequest{Fence: w.fence(), Bucket: testBucket, Want: want, WaitMS: 5000})
+	if err != nil || len(report.Buckets) != 1 || len(report.Buckets[0].VBuckets) != vbuckets {
+		t.Fatalf("%+v, %v", report, err)
+	}
+	for i, v := range report.Buckets[0].VBuckets {
+		if report.Buckets[0].Complete[i] < want[v] {
+			t.Errorf("vbucket %d is complete up to %d, wanted %d", v, report.Buckets[0].Complete[i], want[v])
+		}
+	}
+	logs, err := w.client.FailoverLogs(ctx, w.url, &wire.FailoverLogsRequest{Fence: w.fence(), Bucket: testBucket, VBuckets: []uint16{m.VBucket}})
+	if err != nil || len(logs.Logs) != 1 || logs.Logs[0].High != m.Seqno || logs.Logs[0].Log.Newest() != m.VBUUID {
+		t.Errorf("%+v, %v; token %+v", logs, err, m)
+	}
+}

@@ -1,0 +1,145 @@
+package projector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"tidemark/expression"
+	"tidemark/feed"
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/router"
+	"tidemark/timestamp"
+)
+
+// stream is one vbucket's stream under one incarnation. The pump that owns the vbucket changes it; what others read is
+// atomic or set before they can see it.
+type stream struct {
+	vb       uint16
+	id       feed.StreamID
+	inc      index.Incarnation
+	start    feed.Position
+	purge    uint64
+	revision timestamp.MapRevision
+
+	log      atomic.Pointer[timestamp.FailoverLog] // set when KV has consented
+	complete atomic.Uint64
+	ended    atomic.Bool
+
+	// Of the pump alone.
+	begun   bool
+	tracker feed.Tracker
+	plan    *plan
+	vbuuid  uint64
+	last    uint64           // last seqno given to the router
+	window  timestamp.Window // of last; Start is what had been received before the window
+	reach   uint64           // highest window end seen
+}
+
+// newest gives the vbuuid of the stream's branch, 0 before KV has consented.
+func (s *stream) newest() uint64 {
+	if l := s.log.Load(); l != nil {
+		return l.Newest()
+	}
+	return 0
+}
+
+// pump takes the events of streams and gives them to a topic: the evaluation of documents and the way into the router.
+// One goroutine uses it.
+type pump struct {
+	topic    *router.Topic
+	counters *counters
+	scratch  expression.Scratch
+	keys     [][][]byte
+	doc      router.Doc
+}
+
+// errStreamBroken is wrapped when a stream's events contradict each other.
+var errStreamBroken = errors.New("stream broken")
+
+// begin makes a stream known downstream when KV has consented to it.
+func (p *pump) begin(ctx context.Context, s *stream, e *feed.Event, pl *plan) error {
+	entries, err := e.FailoverLog()
+	if err != nil {
+		return fmt.Errorf("%w: vbucket %d: %w", errStreamBroken, s.vb, err)
+	}
+	log := make(timestamp.FailoverLog, len(entries))
+	for i, f := range entries {
+		log[i] = timestamp.LogEntry{VBUUID: f.VBUUID, Seqno: f.Seqno}
+	}
+	s.tracker, s.plan, s.last, s.vbuuid = feed.NewTracker(s.start), pl, s.start.Seqno, log.Newest()
+	s.window = timestamp.Window{Start: s.start.Seqno, End: s.start.Seqno}
+	s.complete.Store(s.tracker.Progress().Complete)
+	begin := keyversion.Begin{Start: s.start.Seqno, Log: log, Purge: s.purge, Revision: s.revision}
+	if err := p.topic.Begin(ctx, s.vb, s.inc, pl.view, begin); err != nil {
+		return err
+	}
+	s.begun = true
+	s.log.Store(&log)
+	return p.topic.Sync(s.vb, s.vbuuid, s.complete.Load())
+}
+
+// take gives one event of a begun stream to the router. completed tells that the newest complete seqno has moved.
+func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bool, err error) {
+	progress, err := s.tracker.Observe(e)
+	if err != nil {
+		return false, fmt.Errorf("%w: %w", errStreamBroken, err)
+	}
+	if e.Kind == feed.SnapshotMarker {
+		s.reach = max(s.reach, e.SnapEnd)
+		return false, nil
+	}
+	s.place(progress)
+	switch e.Kind {
+	case feed.Mutation:
+		p.counters.mutations.Inc()
+		err = p.mutation(ctx, s, e)
+	case feed.Deletion, feed.Expiration:
+		p.counters.deletions.Inc()
+		p.fill(s, e)
+		err = p.topic.Delete(ctx, s.vb, &p.doc)
+	}
+	s.last = max(s.last, progress.Seqno)
+	if err == nil && progress.Completed {
+		s.complete.Store(progress.Complete)
+		err = p.topic.Sync(s.vb, s.vbuuid, progress.Complete)
+	}
+	return progress.Completed, err
+}
+
+// place notes the window of the item that comes now. KV's marker may start above what was received last; what lies
+// between was de-duplicated into this window, so for those downstream the window starts where the stream stood.
+func (s *stream) place(p feed.Progress) {
+	if p.SnapEnd != s.window.End {
+		s.window = timestamp.Window{Start: min(p.SnapStart, s.last), End: p.SnapEnd}
+		s.reach = max(s.reach, p.SnapEnd)
+	}
+}
+
+func (p *pump) fill(s *stream, e *feed.Event) {
+	p.doc.VBUUID, p.doc.Seqno, p.doc.Window, p.doc.DocID = s.vbuuid, e.Seqno, s.window, e.Key
+}
+
+func (p *pump) mutation(ctx context.Context, s *stream, e *feed.Event) error {
+	p.fill(s, e)
+	result := s.plan.program.Evaluate(&p.scratch, e.Key, e.Value)
+	if result.Errors > 0 {
+		p.counters.errors.Add(float64(result.Errors))
+	}
+	p.keys = p.keys[:0]
+	for i := range s.plan.program.Sources() {
+		p.keys = append(p.keys, result.Keys(i))
+	}
+	p.doc.Keys = p.keys
+	return p.topic.Mutation(ctx, s.vb, &p.doc)
+}
+
+// end says downstream that a begun stream is over.
+func (p *pump) end(ctx context.Context, s *stream, reach uint64) {
+	if s.begun && !s.ended.Load() {
+		_ = p.topic.End(ctx, s.vb, s.last, reach) // a closed topic has nobody left to tell
+	}
+	s.ended.Store(true)
+}
