@@ -39,14 +39,14 @@ func DecodeHello(frame []byte) (h Hello, err error) {
 	if err != nil {
 		return Hello{}, fmt.Errorf("hello: %w", err)
 	}
-	r := reader{rest: body}
+	r := reader{b: body}
 	text := func() string { return string(r.bytes(MaxName)) }
 	h.ClusterID, h.Projector, h.BootID = text(), index.ProjectorID(text()), text()
 	h.Topic, h.Bucket, h.BucketUUID = text(), text(), text()
 	h.Node = index.NodeID(r.byte())
 	connection, connections := r.uvarint(), r.uvarint()
 	switch {
-	case r.bad || len(r.rest) > 0:
+	case r.bad || r.left() > 0:
 		return Hello{}, fmt.Errorf("%w: hello: a length does not fit what is there", ErrCorrupt)
 	case connections == 0 || connections > 0xffff || connection >= connections:
 		return Hello{}, fmt.Errorf("%w: hello: connection %d of %d", ErrCorrupt, connection, connections)
@@ -75,9 +75,9 @@ func DecodeAck(frame []byte) (Ack, error) {
 	if err != nil {
 		return Ack{}, fmt.Errorf("acknowledgement: %w", err)
 	}
-	r := reader{rest: body}
+	r := reader{b: body}
 	a := Ack{Number: r.uvarint(), Refused: string(r.bytes(MaxReason))}
-	if r.bad || len(r.rest) > 0 {
+	if r.bad || r.left() > 0 {
 		return Ack{}, fmt.Errorf("%w: acknowledgement: a length does not fit what is there", ErrCorrupt)
 	}
 	return a, nil

@@ -29,8 +29,8 @@ func Decode(frame []byte, b *Batch) error {
 	if err != nil {
 		return err
 	}
-	d := decoder{reader: reader{rest: body}, batch: b}
-	for len(d.rest) > 0 {
+	d := decoder{reader: reader{b: body}, batch: b}
+	for d.left() > 0 {
 		if err := d.event(); err != nil {
 			n := len(b.Events)
 			b.reset()
@@ -63,6 +63,19 @@ func emptied[T any](s []T) []T {
 	return s[:0]
 }
 
+// next gives the next event, zero but for the fields that every event has set.
+func (b *Batch) next() *Event {
+	n := len(b.Events)
+	if n == cap(b.Events) {
+		b.Events = append(b.Events, Event{})
+		return &b.Events[n]
+	}
+	b.Events = b.Events[:n+1]
+	ev := &b.Events[n]
+	ev.Window, ev.DocID, ev.Statements, ev.Copies, ev.Begin = timestamp.Window{}, nil, nil, nil, nil
+	return ev
+}
+
 type decoder struct {
 	reader
 	batch *Batch
@@ -86,8 +99,7 @@ func (d *decoder) event() error {
 	} else if len(b.Events) == 0 {
 		return fmt.Errorf("%w: the first event has no run header", ErrCorrupt)
 	}
-	b.Events = append(b.Events, Event{})
-	ev := &b.Events[len(b.Events)-1]
+	ev := b.next()
 	d.run.seqno += uint64(d.varint())
 	ev.Kind, ev.VBucket, ev.Incarnation, ev.VBUUID = kind, d.run.vbucket, d.run.incarnation, d.run.vbuuid
 	ev.Seqno = d.run.seqno
@@ -182,11 +194,11 @@ func (d *decoder) copies() []index.CopyID {
 func (d *decoder) begin(ev *Event) error {
 	a := &d.batch.arena
 	b := Begin{Start: d.uvarint()}
-	log, rest, err := timestamp.DecodeLog(d.rest)
+	log, rest, err := timestamp.DecodeLog(d.b[d.at:])
 	if err != nil {
 		return fmt.Errorf("%w: %s: %w", ErrCorrupt, ev.Kind, err)
 	}
-	b.Log, d.rest = log, rest
+	b.Log, d.at = log, len(d.b)-len(rest)
 	b.Purge = d.uvarint()
 	b.Revision = timestamp.MapRevision{Epoch: d.uvarint(), Rev: d.uvarint()}
 	b.Copies = d.copies()

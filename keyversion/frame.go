@@ -108,52 +108,56 @@ func openHeader(frame []byte, typ, format byte, limit int) (number uint64, body 
 }
 
 // reader takes numbers and texts off a body. After the first one that is not there, bad is set, what follows is zero
-// and rest is empty.
+// and nothing is left.
 type reader struct {
-	rest []byte
-	bad  bool
+	b   []byte
+	at  int
+	bad bool
 }
 
 func (r *reader) fail() {
-	r.bad, r.rest = true, nil
+	r.bad, r.b, r.at = true, nil, 0
 }
 
+// left is the number of bytes not yet read.
+func (r *reader) left() int { return len(r.b) - r.at }
+
 func (r *reader) byte() byte {
-	if len(r.rest) == 0 {
+	if r.at >= len(r.b) {
 		r.fail()
 		return 0
 	}
-	c := r.rest[0]
-	r.rest = r.rest[1:]
+	c := r.b[r.at]
+	r.at++
 	return c
 }
 
 func (r *reader) uint64() uint64 {
-	if len(r.rest) < 8 {
+	if r.left() < 8 {
 		r.fail()
 		return 0
 	}
-	u := binary.LittleEndian.Uint64(r.rest)
-	r.rest = r.rest[8:]
+	u := binary.LittleEndian.Uint64(r.b[r.at:])
+	r.at += 8
 	return u
 }
 
+// uvarint takes a number; most are below 128.
 func (r *reader) uvarint() uint64 {
-	if len(r.rest) > 0 && r.rest[0] < 0x80 {
-		u := uint64(r.rest[0])
-		r.rest = r.rest[1:]
-		return u
+	if i := r.at; i < len(r.b) && r.b[i] < 0x80 {
+		r.at = i + 1
+		return uint64(r.b[i])
 	}
 	return r.longUvarint()
 }
 
 func (r *reader) longUvarint() uint64 {
-	u, n := binary.Uvarint(r.rest)
+	u, n := binary.Uvarint(r.b[r.at:])
 	if n <= 0 {
 		r.fail()
 		return 0
 	}
-	r.rest = r.rest[n:]
+	r.at += n
 	return u
 }
 
@@ -164,20 +168,16 @@ func (r *reader) varint() int64 {
 
 // bytes takes a length and that many bytes; they alias the frame.
 func (r *reader) bytes(limit uint64) []byte {
-	n := r.uvarint()
-	if n > limit || n > uint64(len(r.rest)) {
-		r.fail()
-		return nil
-	}
-	b := r.rest[:n:n]
-	r.rest = r.rest[n:]
-	return b
+	n := r.count(limit)
+	at := r.at
+	r.at += n
+	return r.b[at:r.at:r.at]
 }
 
 // count takes a number of things that need at least one byte each.
 func (r *reader) count(limit uint64) int {
 	n := r.uvarint()
-	if n > limit || n > uint64(len(r.rest)) {
+	if n > limit || n > uint64(len(r.b)-r.at) {
 		r.fail()
 		return 0
 	}
