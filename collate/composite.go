@@ -30,7 +30,7 @@ func AppendComposite(dst []byte, components [][]byte, desc []bool) ([]byte, erro
 }
 
 // Next cuts the first component off a key: its bytes as they stand there (complemented if desc) and what follows. The
-// component is checked in full, so that Decode of it cannot fail.
+// component is checked in full, so that Decode of it (upright) cannot fail.
 func Next(key []byte, desc bool) (component, rest []byte, err error) {
 	if len(key) == 0 {
 		return nil, nil, fmt.Errorf("%w: no component left", ErrKey)
@@ -39,7 +39,7 @@ func Next(key []byte, desc bool) (component, rest []byte, err error) {
 	if desc {
 		flip = 0xFF
 	}
-	// Kinds and strings first: they need no upright copy.
+	// What is frequent needs no upright copy.
 	switch Kind(key[0] ^ flip) {
 	case Missing, Null, False, True:
 		return key[:1], key[1:], nil
@@ -49,6 +49,10 @@ func Next(key []byte, desc bool) (component, rest []byte, err error) {
 			return nil, nil, err
 		}
 		return key[:1+n], key[1+n:], nil
+	case Number:
+		if isShortNumber(key[1:], flip) {
+			return key[:1+shortNumber], key[1+shortNumber:], nil
+		}
 	}
 	upright := key
 	if desc {
@@ -77,6 +81,8 @@ func KindOf(key []byte, desc bool) Kind {
 // is shown as null, and MissingComponents tells which these are. On an error, which wraps ErrKey, dst is unchanged.
 func DecodeComposite(dst, key []byte, desc []bool) (jsonArray []byte, err error) {
 	out := append(dst, '[')
+	var room [128]byte
+	upright := room[:0]
 	for i := 0; len(key) > 0; i++ {
 		if i > 0 {
 			out = append(out, ',')
@@ -87,12 +93,11 @@ func DecodeComposite(dst, key []byte, desc []bool) (jsonArray []byte, err error)
 			return dst, fmt.Errorf("key component %d: %w", i, err)
 		}
 		if down {
-			component = bytes.Clone(component)
-			Complement(component)
+			upright = append(upright[:0], component...)
+			Complement(upright)
+			component = upright
 		}
-		if out, _, err = decodeValue(out, component); err != nil {
-			return dst, fmt.Errorf("key component %d: %w", i, err)
-		}
+		out, _ = appendText(out, component)
 	}
 	return append(out, ']'), nil
 }
@@ -114,24 +119,15 @@ func MissingComponents(key []byte, desc []bool) (places []int, err error) {
 // Decode appends the JSON text of one ascending component; MISSING is null. On an error, which wraps ErrKey, dst is
 // unchanged.
 func Decode(dst, component []byte) (text []byte, err error) {
-	out, rest, err := decodeValue(dst, component)
-	if err == nil && len(rest) > 0 {
-		err = fmt.Errorf("%w: %d bytes follow the value", ErrKey, len(rest))
+	n, err := valueLen(component, 0)
+	if err == nil && n < len(component) {
+		err = fmt.Errorf("%w: %d bytes follow the value", ErrKey, len(component)-n)
 	}
 	if err != nil {
 		return dst, err
 	}
-	return out, nil
-}
-
-// decodeValue checks the value at the begin of key, writes it, and gives what follows.
-func decodeValue(dst, key []byte) (text, rest []byte, err error) {
-	n, err := valueLen(key, 0)
-	if err != nil {
-		return dst, nil, err
-	}
-	text, _ = appendText(dst, key[:n])
-	return text, key[n:], nil
+	text, _ = appendText(dst, component)
+	return text, nil
 }
 
 // appendText writes a value that valueLen has checked.

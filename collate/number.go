@@ -253,6 +253,8 @@ const maxPlainInteger = 1e21
 func appendFloatText(dst []byte, f float64) []byte {
 	a := math.Abs(f)
 	switch {
+	case f == math.Trunc(f) && a < 1<<63:
+		return strconv.AppendInt(dst, int64(f), 10)
 	case f == math.Trunc(f) && a < maxPlainInteger:
 		return strconv.AppendFloat(dst, f, 'f', 0, 64)
 	case a >= 1e-6 && a < maxPlainInteger:
@@ -280,6 +282,18 @@ func decodeDecimal(dst, key []byte, negative bool) []byte {
 	}
 	dst = append(dst, "e+"...)
 	return strconv.AppendUint(dst, uint64(exponent)-1, 10)
+}
+
+// shortNumber is how many bytes after the kind a number of less than 2^53 in magnitude has.
+const shortNumber = 8
+
+// isShortNumber tells whether the bytes after the kind are such a number. Flip is 0xFF for a descending one.
+func isShortNumber(key []byte, flip byte) bool {
+	if len(key) < shortNumber {
+		return false
+	}
+	f := unsortable(binary.BigEndian.Uint64(key) ^ uint64(flip)*lowBits)
+	return f < exactInts && f > -exactInts && !(f == 0 && math.Signbit(f))
 }
 
 // numberLen gives how many bytes after the kind belong to a number, and checks that they are canonical.

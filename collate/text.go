@@ -186,33 +186,41 @@ func skipSpace(text []byte, i int) int {
 
 // AppendQuoted appends s as a JSON string; bytes that are not UTF-8 become U+FFFD each.
 func AppendQuoted(dst, s []byte) []byte {
-	const digits = "0123456789abcdef"
 	dst = append(dst, '"')
+	done := 0 // s[:done] is written
 	for i := 0; i < len(s); {
 		c := s[i]
 		if c >= utf8.RuneSelf {
 			r, n := utf8.DecodeRune(s[i:])
-			dst = utf8.AppendRune(dst, r)
+			if r == utf8.RuneError && n == 1 {
+				dst = append(append(dst, s[done:i]...), "\uFFFD"...)
+				done = i + 1
+			}
 			i += n
 			continue
 		}
-		switch {
-		case c == '"' || c == '\\':
-			dst = append(dst, '\\', c)
-		case c == '\n':
-			dst = append(dst, '\\', 'n')
-		case c == '\r':
-			dst = append(dst, '\\', 'r')
-		case c == '\t':
-			dst = append(dst, '\\', 't')
-		case c < 0x20:
-			dst = append(dst, '\\', 'u', '0', '0', digits[c>>4], digits[c&15])
-		default:
-			dst = append(dst, c)
+		if c < 0x20 || c == '"' || c == '\\' {
+			dst = appendEscape(append(dst, s[done:i]...), c)
+			done = i + 1
 		}
 		i++
 	}
-	return append(dst, '"')
+	return append(append(dst, s[done:]...), '"')
+}
+
+func appendEscape(dst []byte, c byte) []byte {
+	const digits = "0123456789abcdef"
+	switch c {
+	case '"', '\\':
+		return append(dst, '\\', c)
+	case '\n':
+		return append(dst, '\\', 'n')
+	case '\r':
+		return append(dst, '\\', 'r')
+	case '\t':
+		return append(dst, '\\', 't')
+	}
+	return append(dst, '\\', 'u', '0', '0', digits[c>>4], digits[c&15])
 }
 
 // maxShown is how much of a text an error message repeats.
