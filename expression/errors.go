@@ -71,7 +71,7 @@ func errorAt(text string, pos int, unsupported bool, format string, args ...any)
 	return &SyntaxError{
 		Line:        strings.Count(text[:start], "\n") + 1,
 		Column:      utf8.RuneCountInString(text[start:pos]) + 1,
-		Message:     fmt.Sprintf(format, args...),
+		Message:     strings.ToValidUTF8(fmt.Sprintf(format, args...), "…"), // a clipped text may end within a character
 		Text:        strings.ToValidUTF8(strings.TrimSuffix(line, "\r"), "\ufffd"),
 		Unsupported: unsupported,
 	}
