@@ -19,7 +19,8 @@ const (
 	testTimeout  = 10 * time.Second
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+// goleakMain runs the tests and fails when goroutines are left.
+func goleakMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // testConfig is a node with one bucket "world" of 16 vbuckets.
 func testConfig(dir string) Config {
