@@ -91,7 +91,8 @@ func TestEvents(t *testing.T) {
 			p.Reply(f, mcbp.StatusInvalid, mcbp.Frame{Value: []byte(fmt.Sprint(req, err))})
 			return true
 		}
-		p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, log)})
+		// With frame extras, as nodes answer once tracing is negotiated.
+		p.Reply(f, mcbp.StatusOK, mcbp.Frame{FrameExtras: []byte{0x02, 0, 7}, Value: mcbp.AppendFailoverLog(nil, log)})
 		o := f.Opaque
 		key := func(c uint32, k string) []byte { return mcbp.AppendCollectionKey(nil, c, []byte(k)) }
 		p.Send(marker(9, o, 3, 20))
@@ -222,8 +223,8 @@ func TestFlowControl(t *testing.T) {
 			f = marker(0, 1, 0, 100)
 		}
 		sent += size(f)
-		n.peer.Send(f)
-		n.peer.Send(noop(uint32(i)))
+		n.to().Send(f)
+		n.to().Send(noop(uint32(i)))
 	}
 	_, blocks := take(t, c, 91)
 	for i := range 90 {
@@ -261,15 +262,15 @@ func TestConsumerThatDoesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range 100 {
-		n.peer.Send(mutation(0, 1, uint64(i+1), "key", strings.Repeat("v", 600)))
-		n.peer.Send(noop(uint32(i)))
+		n.to().Send(mutation(0, 1, uint64(i+1), "key", strings.Repeat("v", 600)))
+		n.to().Send(noop(uint32(i)))
 		if got := <-n.noops; got != uint32(i) {
 			t.Fatalf("noop %d was answered with %d", i, got)
 		}
 	}
 	big := mutation(0, 1, 1000, "big", strings.Repeat("v", mcbp.MaxValue))
 	for range 3 {
-		n.peer.Send(big)
+		n.to().Send(big)
 	}
 	select {
 	case <-c.Done():
@@ -305,8 +306,8 @@ func TestLargeDocuments(t *testing.T) {
 	}
 	value := strings.Repeat("0123456789abcdef", mcbp.MaxValue/16)
 	for i := range 3 {
-		n.peer.Send(mutation(0, 1, uint64(2*i+1), "big", value))
-		n.peer.Send(mutation(0, 1, uint64(2*i+2), "small", "s"))
+		n.to().Send(mutation(0, 1, uint64(2*i+1), "big", value))
+		n.to().Send(mutation(0, 1, uint64(2*i+2), "small", "s"))
 		want := 2
 		if i == 0 {
 			want = 3
@@ -350,7 +351,7 @@ func TestDecoding(t *testing.T) {
 	for i, f := range frames {
 		m := mutation(0, 1, uint64(i+1), fmt.Sprint(i), string(f.value))
 		m.Datatype = f.datatype
-		n.peer.Send(m)
+		n.to().Send(m)
 	}
 	events, blocks := take(t, c, len(frames)+1)
 	for i, e := range events[1:] {
@@ -391,11 +392,11 @@ func TestBlocksKeepTheirMemory(t *testing.T) {
 			}
 			buf, _ = mcbp.Append(buf, f)
 			if len(buf) > 10_000 {
-				n.peer.Raw(buf)
+				n.to().Raw(buf)
 				buf = buf[:0]
 			}
 		}
-		n.peer.Raw(buf)
+		n.to().Raw(buf)
 	}()
 	var keep []*feed.Block
 	next := uint64(1)
@@ -449,7 +450,7 @@ func TestSilentNodeIsDead(t *testing.T) {
 	go func() { _, err := c.FailoverLog(context.Background(), 0); failed <- err }()
 	// As long as it sends noops it lives.
 	for i := range 40 {
-		n.peer.Send(noop(uint32(i)))
+		n.to().Send(noop(uint32(i)))
 		time.Sleep(10 * time.Millisecond)
 	}
 	if err := c.Err(); err != nil {
@@ -516,7 +517,7 @@ func TestLateConsent(t *testing.T) {
 	if !errors.Is(err, feed.ErrTimeout) {
 		t.Fatal(err)
 	}
-	n.peer.Reply(<-held, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, []mcbp.FailoverEntry{{VBUUID: 1}})})
+	n.to().Reply(<-held, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, []mcbp.FailoverEntry{{VBUUID: 1}})})
 	eventually(t, "the stream is closed", func() bool { return n.seen(mcbp.OpDCPCloseStream) == 1 })
 	if _, err := c.OpenStream(within(t, 5*time.Second), feed.StreamRequest{VBucket: 5, End: mcbp.EndOfTime}); err != nil {
 		t.Fatal(err)
@@ -568,7 +569,7 @@ func TestCloseAndReopen(t *testing.T) {
 					}
 				}
 			}
-			n.peer.Send(mutation(2, uint32(two), 9, "new", "new"))
+			n.to().Send(mutation(2, uint32(two), 9, "new", "new"))
 			events, blocks := take(t, c, 5)
 			ends := 0
 			for _, e := range events {
@@ -671,7 +672,7 @@ func TestProtocolViolations(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := startNode(t, nil)
 			c := dial(t, config(n))
-			n.peer.Raw(raw)
+			n.to().Raw(raw)
 			_, err := c.Next(within(t, 5*time.Second))
 			if !errors.Is(err, feed.ErrProtocol) && !errors.Is(err, feed.ErrClosed) || errors.Is(err, context.DeadlineExceeded) {
 				t.Fatalf("got %v", err)

@@ -217,3 +217,10 @@ func size(frames ...mcbp.Frame) int {
 func describe(e feed.Event) string {
 	return fmt.Sprintf("%v vb=%d stream=%d seqno=%d key=%s value=%s", e.Kind, e.VBucket, e.Stream, e.Seqno, e.Key, e.Value)
 }
+
+// to is the consumer's connection, as the node sees it.
+func (n *node) to() *kvclienttest.Peer {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.peer
+}
