@@ -1,8 +1,12 @@
 package transport_test
 
 import (
-	"context"
+	"bufio"
+	"encoding/binary"
 	"fmt"
+	"io"
+	"net"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -11,7 +15,7 @@ import (
 	"tidemark/transport"
 )
 
-// cpu is the process's CPU time so far.
+// cpu is the process's CPU time so far, user and system.
 func cpu(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
@@ -20,63 +24,108 @@ func cpu(b *testing.B) time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// BenchmarkStream sends key-versions of one index over loopback, both ends in this process: encode, send, receive,
-// decode, acknowledge. cpu-ns/kv is CPU time, user and system, of both ends together.
+// flood encodes b.N key-versions of one index in batches and sends them; a frame's memory is used again only when
+// acked says so. It ends when the last one is acknowledged, and reports the CPU time of everything in this process.
+func flood(b *testing.B, size int, send func(frame []byte) error, acked *atomic.Uint64) {
+	var one keyversion.Batch
+	if err := keyversion.Decode(frameOf(b, 1, 1, []byte("US\x00Springfield Field\x00")), &one); err != nil {
+		b.Fatal(err)
+	}
+	ev := one.Events[0]
+	var e keyversion.Encoder
+	ring := make([][]byte, 4096)
+	b.ReportAllocs()
+	b.ResetTimer()
+	start := cpu(b)
+	number := uint64(0)
+	for n := 0; n < b.N; {
+		number++
+		slot := number % uint64(len(ring))
+		if number > uint64(len(ring)) {
+			await(b, "room", func() bool { return acked.Load() > number-uint64(len(ring)) })
+		}
+		e.Reset(ring[slot])
+		for range size {
+			ev.Seqno++
+			if err := e.Append(&ev); err != nil {
+				b.Fatal(err)
+			}
+			n++
+		}
+		ring[slot] = e.Finish(number)
+		if err := send(ring[slot]); err != nil {
+			b.Fatal(err)
+		}
+	}
+	await(b, "the last batch", func() bool { return acked.Load() == number })
+	b.ReportMetric(float64(cpu(b)-start)/float64(b.N), "cpu-ns/kv")
+}
+
+// BenchmarkStream is the whole way of a key-version over loopback, both ends in this process: encode, send, receive,
+// decode, acknowledge. BenchmarkBareTCP is the same without gRPC, as a yardstick in the same run.
 func BenchmarkStream(b *testing.B) {
 	for _, size := range []int{1, 8, 64, 256} {
 		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) {
-			got := make(chan uint64, 1)
-			total := uint64(0)
-			f := serve(b, transport.ServerConfig{}, acceptAll(sinkFuncs{
-				receive: func(_ context.Context, batch *keyversion.Batch, release func()) error {
-					total += uint64(len(batch.Events))
-					n := batch.Number
-					release()
-					if n == uint64((b.N+size-1)/size) {
-						got <- total
-					}
-					return nil
-				}}))
-			// A frame is built anew for each batch; the ring is longer than what can be under way unacknowledged.
-			credits := make(chan struct{}, 1)
-			acked, sent := uint64(0), uint64(0)
-			_ = acked
-			c := dial(b, f.addr, transport.Options{OnAck: func(uint64) {
-				select {
-				case credits <- struct{}{}:
-				default:
-				}
-			}})
-			_ = sent
-			batch := keyversion.Batch{}
-			var one keyversion.Batch
-			if err := keyversion.Decode(frameOf(b, 1, 1, []byte("US\x00Springfield Field\x00")), &one); err != nil {
+			f := serve(b, transport.ServerConfig{}, acceptAll(sinkFuncs{}))
+			var acked atomic.Uint64
+			c := dial(b, f.addr, transport.Options{OnAck: func(n uint64) { acked.Store(n) }})
+			flood(b, size, c.Send, &acked)
+		})
+	}
+}
+
+func BenchmarkBareTCP(b *testing.B) {
+	for _, size := range []int{1, 8, 64, 256} {
+		b.Run(fmt.Sprintf("batch=%d", size), func(b *testing.B) {
+			lis, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
 				b.Fatal(err)
 			}
-			batch.Events = one.Events
-			var e keyversion.Encoder
-			ring := make([][]byte, 8192)
-			b.ReportAllocs()
-			b.ResetTimer()
-			start := cpu(b)
-			for n, number := 0, uint64(1); n < b.N; number++ {
-				slot := number % uint64(len(ring))
-				e.Reset(ring[slot])
-				for range size {
-					ev := &batch.Events[0]
-					ev.Seqno++
-					if err := e.Append(ev); err != nil {
-						b.Fatal(err)
-					}
-					n++
-				}
-				ring[slot] = e.Finish(number)
-				if err := c.Send(ring[slot]); err != nil {
-					b.Fatal(err)
-				}
+			defer lis.Close()
+			var acked atomic.Uint64
+			done := make(chan error, 1)
+			go func() { done <- receiveBare(lis, &acked) }()
+			conn, err := net.Dial("tcp", lis.Addr().String())
+			if err != nil {
+				b.Fatal(err)
 			}
-			<-got
-			b.ReportMetric(float64(cpu(b)-start)/float64(b.N), "cpu-ns/kv")
+			flood(b, size, func(frame []byte) error {
+				_, err := conn.Write(frame)
+				return err
+			}, &acked)
+			conn.Close()
+			if err := <-done; err != io.EOF {
+				b.Fatal(err)
+			}
 		})
+	}
+}
+
+// receiveBare reads frames off a socket by the length in their header and acknowledges in memory.
+func receiveBare(lis net.Listener, acked *atomic.Uint64) error {
+	conn, err := lis.Accept()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	r := bufio.NewReaderSize(conn, 64<<10)
+	var frame []byte
+	var batch keyversion.Batch
+	for {
+		header, err := r.Peek(keyversion.HeaderSize)
+		if err != nil {
+			return err
+		}
+		n := keyversion.HeaderSize + int(binary.LittleEndian.Uint32(header[4:]))
+		if n > cap(frame) {
+			frame = make([]byte, n)
+		}
+		if _, err := io.ReadFull(r, frame[:n]); err != nil {
+			return err
+		}
+		if err := keyversion.Decode(frame[:n], &batch); err != nil {
+			return err
+		}
+		acked.Store(batch.Number)
 	}
 }
