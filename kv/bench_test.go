@@ -1,10 +1,13 @@
 package kv
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"tidemark/mcbp"
 )
@@ -106,5 +109,71 @@ func BenchmarkDCPStream(b *testing.B) {
 			b.ReportMetric(float64(got)/b.Elapsed().Seconds(), "mutations/s")
 			b.ReportMetric(float64(bytes)/b.Elapsed().Seconds()/(1<<20), "MiB/s")
 		})
+	}
+}
+
+// BenchmarkFreshness writes 10,000 documents of 1 KiB per second (one batch of 50 every 5 ms) and measures the time from
+// the request to the mutation on a DCP stream, with the log synced every second.
+func BenchmarkFreshness(b *testing.B) {
+	const batch, pause = 50, 5 * time.Millisecond
+	n, _ := runNode(b, testConfig(b.TempDir()))
+	c := openDCP(b, n.MemcachedAddr(), "bench", 0)
+	for vb := range uint16(16) {
+		c.want(fromZero(vb), mcbp.StatusOK)
+	}
+	total := max(b.N, 4*batch)
+	total -= total % batch
+	delays := make([]time.Duration, 0, total)
+	done := make(chan error, 1)
+	go func() {
+		for len(delays) < total {
+			f, err := c.tryRead()
+			if err != nil {
+				done <- err
+				return
+			}
+			if f.Op == mcbp.OpDCPMutation {
+				delays = append(delays, time.Since(time.Unix(0, int64(binary.BigEndian.Uint64(f.Value)))))
+			}
+		}
+		done <- nil
+	}()
+	kv := login(b, n.MemcachedAddr())
+	answered := make(chan error, 1)
+	go func() {
+		for range total {
+			if _, err := kv.tryRead(); err != nil {
+				answered <- err
+				return
+			}
+		}
+		answered <- nil
+	}()
+	b.ResetTimer()
+	value := make([]byte, 1024)
+	tick := time.NewTicker(pause)
+	defer tick.Stop()
+	for i := 0; i < total; i += batch {
+		<-tick.C
+		var frames []mcbp.Frame
+		binary.BigEndian.PutUint64(value, uint64(time.Now().UnixNano()))
+		for j := i; j < i+batch; j++ {
+			key := fmt.Appendf(nil, "bench::%08d", j)
+			frames = append(frames, setFrame(mcbp.VBucket(key, 16), string(key), string(value)))
+		}
+		kv.send(frames...)
+	}
+	for _, ch := range []chan error{answered, done} {
+		if err := <-ch; err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.StopTimer()
+	slices.Sort(delays)
+	for _, q := range []struct {
+		name string
+		at   float64
+	}{{"p50-ms", 0.5}, {"p99-ms", 0.99}, {"max-ms", 1}} {
+		b.ReportMetric(float64(delays[min(len(delays)-1, int(q.at*float64(len(delays))))].Microseconds())/1000, q.name)
 	}
 }

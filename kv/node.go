@@ -30,6 +30,7 @@ import (
 	"tidemark/kv/seglog"
 	"tidemark/kv/server"
 	"tidemark/kv/store"
+	"tidemark/mcbp"
 )
 
 // Version is what clients are told; drivers look for a number at its beginning.
@@ -235,12 +236,16 @@ func (n *Node) MemcachedAddr() string { return n.listener.Addr().String() }
 // AdminAddr is the host:port of the HTTP interface.
 func (n *Node) AdminAddr() string { return n.admin.Addr().String() }
 
-// advertised is the address clients are told: the configured one, unless it is empty or leaves the port open.
+// advertised is the address clients are told: the configured one, unless it is empty or leaves the port open. A listener
+// on all interfaces is where the client reached it.
 func (n *Node) advertised(configured, bound string) string {
-	if _, port, err := net.SplitHostPort(configured); err != nil || port == "0" || port == "" {
-		return bound
+	if _, port, err := net.SplitHostPort(configured); err == nil && port != "0" && port != "" {
+		return configured
 	}
-	return configured
+	if host, port, err := net.SplitHostPort(bound); err == nil && net.ParseIP(host).IsUnspecified() {
+		return net.JoinHostPort(mcbp.HostPlaceholder, port)
+	}
+	return bound
 }
 
 // Run serves until ctx ends or something breaks, then stops in order: no more requests, everything written and synced, the

@@ -121,7 +121,11 @@ func (m Map) Config(self string) (*mcbp.ClusterConfig, error) {
 		}
 		index[n.ID] = i
 		c.Nodes = append(c.Nodes, mcbp.ConfigNode{Hostname: net.JoinHostPort(host, strconv.Itoa(mgmt)), Ports: map[string]int{"direct": port}})
-		c.NodesExt = append(c.NodesExt, mcbp.ConfigNodeExt{Hostname: host, ThisNode: n.ID == self, Services: services})
+		name := host
+		if name == mcbp.HostPlaceholder { // in this list it is said by leaving it out
+			name = ""
+		}
+		c.NodesExt = append(c.NodesExt, mcbp.ConfigNodeExt{Hostname: name, ThisNode: n.ID == self, Services: services})
 		c.VBucketServerMap.ServerList = append(c.VBucketServerMap.ServerList, n.Memcached)
 	}
 	for _, chain := range m.Chains {

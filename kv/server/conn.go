@@ -105,7 +105,7 @@ func (c *conn) loop(ctx context.Context) error {
 				return err
 			}
 		}
-		f, used, err := c.read()
+		f, used, err := c.read(ctx)
 		if err != nil {
 			if errors.Is(err, mcbp.ErrMagic) || errors.Is(err, mcbp.ErrTooLarge) || errors.Is(err, mcbp.ErrLengths) {
 				_ = c.flush() // what came before the violation was fine
@@ -115,6 +115,8 @@ func (c *conn) loop(ctx context.Context) error {
 		err = c.dispatch(ctx, f)
 		if used > 0 {
 			_, _ = c.r.Discard(used)
+		} else {
+			c.srv.large.Release(int64(f.BodyLen))
 		}
 		if err != nil {
 			_ = c.flush()
@@ -150,8 +152,8 @@ func (c *conn) waiting() int {
 }
 
 // read waits for the next frame. used is how much of the read buffer it occupies (Discard it after use); 0 for a large
-// frame, which has memory of its own that grew as the bytes came.
-func (c *conn) read() (f mcbp.Frame, used int, err error) {
+// frame, which has memory of its own that grew as the bytes came (release it from the server's share of large frames).
+func (c *conn) read(ctx context.Context) (f mcbp.Frame, used int, err error) {
 	idle := c.srv.opts.IdleTimeout
 	if !c.authed {
 		idle = c.srv.opts.AuthTimeout
@@ -187,9 +189,17 @@ func (c *conn) read() (f mcbp.Frame, used int, err error) {
 		}
 		return h.Frame(whole[mcbp.HeaderSize:]), h.Size(), nil
 	}
+	if !c.authed {
+		return f, 0, fmt.Errorf("%w: %v with a body of %d bytes before authentication", mcbp.ErrTooLarge, h.Op, h.BodyLen)
+	}
 	_, _ = c.r.Discard(mcbp.HeaderSize)
+	if err := c.srv.large.Acquire(ctx, int64(h.BodyLen)); err != nil {
+		return f, 0, err
+	}
+	c.setReadDeadline(c.srv.opts.FrameTimeout)
 	var body bytes.Buffer
 	if _, err := io.CopyN(&body, c.r, int64(h.BodyLen)); err != nil {
+		c.srv.large.Release(int64(h.BodyLen))
 		return f, 0, c.silent(err, "an unfinished frame", c.srv.opts.FrameTimeout)
 	}
 	return h.Frame(body.Bytes()), 0, nil

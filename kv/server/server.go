@@ -20,6 +20,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sync/semaphore"
 
 	"tidemark/kv/store"
 	"tidemark/mcbp"
@@ -36,6 +37,8 @@ const (
 	DefaultDCPTimeout = 6 * time.Minute
 
 	keepAlivePeriod = 30 * time.Second
+	// maxLargeBytes of frames too large for the read buffers are in memory at one time, over all connections.
+	maxLargeBytes = 256 << 20
 )
 
 // Bucket is a bucket as the server needs it.
@@ -113,6 +116,7 @@ type Server struct {
 	auth     *authenticator
 	counters Counters
 	started  time.Time
+	large    *semaphore.Weighted // bytes of large frames
 
 	mu     sync.Mutex
 	conns  map[*conn]struct{}
@@ -127,7 +131,7 @@ func New(opts Options) *Server {
 	opts.setDefaults()
 	return &Server{
 		opts: opts, auth: newAuthenticator(opts.User, opts.Password, opts.AllowPlain, opts.Random),
-		started: opts.Now(), conns: map[*conn]struct{}{}, dcp: map[dcpName]*conn{},
+		large: semaphore.NewWeighted(maxLargeBytes), started: opts.Now(), conns: map[*conn]struct{}{}, dcp: map[dcpName]*conn{},
 	}
 }
 

@@ -49,11 +49,11 @@ func (b *Bucket) compactSegment(ctx context.Context, number uint64, purgeAfter t
 			states[vb] = true
 			return nil
 		}
-		d, err := decodeDoc(rest)
+		key, seqno, err := docIdentity(rest)
 		if err != nil {
 			return err
 		}
-		t, purged, err := v.relocate(d, cutoff)
+		t, purged, err := v.relocate(key, seqno, cutoff)
 		if err != nil {
 			return err
 		}
@@ -94,11 +94,11 @@ func (b *Bucket) compactSegment(ctx context.Context, number uint64, purgeAfter t
 }
 
 // relocate appends the stored version again if it is still the newest of its key; an old tombstone is forgotten instead.
-func (v *VBucket) relocate(stored *Doc, cutoff uint32) (t *Ticket, purged bool, err error) {
+func (v *VBucket) relocate(key []byte, seqno uint64, cutoff uint32) (t *Ticket, purged bool, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	d := v.docs[stored.Key]
-	if d == nil || d.Seqno != stored.Seqno {
+	d := v.docs[string(key)]
+	if d == nil || d.Seqno != seqno {
 		return nil, false, nil
 	}
 	if d.Deleted && d.DeleteTime < cutoff && d.Seqno < v.written && v.openSnapshots == 0 {

@@ -101,23 +101,31 @@ func recordPlace(payload []byte) (kind byte, vb uint16, rest []byte, err error) 
 	return payload[0], binary.BigEndian.Uint16(payload[1:]), payload[3:], nil
 }
 
-// decodeDoc reads what follows the place of a document record. The result owns its memory.
-func decodeDoc(b []byte) (*Doc, error) {
+// docIdentity reads only the key and the seqno of a document record.
+func docIdentity(b []byte) (key []byte, seqno uint64, err error) {
 	const fixed = docHeader - 3
 	if len(b) < fixed {
-		return nil, fmt.Errorf("%w: document of %d bytes", errRecord, len(b))
+		return nil, 0, fmt.Errorf("%w: document of %d bytes", errRecord, len(b))
 	}
 	keyLen := int(binary.BigEndian.Uint16(b[fixed-2:]))
 	if len(b) < fixed+keyLen {
-		return nil, fmt.Errorf("%w: key of %d bytes in %d", errRecord, keyLen, len(b)-fixed)
+		return nil, 0, fmt.Errorf("%w: key of %d bytes in %d", errRecord, keyLen, len(b)-fixed)
+	}
+	return b[fixed : fixed+keyLen], binary.BigEndian.Uint64(b[2:]), nil
+}
+
+// decodeDoc reads what follows the place of a document record. The result owns its memory.
+func decodeDoc(b []byte) (*Doc, error) {
+	key, seqno, err := docIdentity(b)
+	if err != nil {
+		return nil, err
 	}
 	d := &Doc{
 		Deleted: b[0]&bitDeleted != 0, Expired: b[0]&bitExpired != 0, Datatype: b[1],
-		Seqno: binary.BigEndian.Uint64(b[2:]), Cas: binary.BigEndian.Uint64(b[10:]), Rev: binary.BigEndian.Uint64(b[18:]),
+		Key: string(key), Seqno: seqno, Cas: binary.BigEndian.Uint64(b[10:]), Rev: binary.BigEndian.Uint64(b[18:]),
 		Flags: binary.BigEndian.Uint32(b[26:]), Expiry: binary.BigEndian.Uint32(b[30:]), DeleteTime: binary.BigEndian.Uint32(b[34:]),
-		Key: string(b[fixed : fixed+keyLen]),
 	}
-	if value := b[fixed+keyLen:]; len(value) > 0 {
+	if value := b[docHeader-3+len(key):]; len(value) > 0 {
 		d.Value = append(make([]byte, 0, len(value)), value...)
 	}
 	return d, nil

@@ -640,3 +640,31 @@ func TestRunKeepsHouseAndStops(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// A consumer that holds a snapshot while everything in it is overwritten is told that it is too slow before its versions
+// fill the memory.
+func TestOvertakenSnapshot(t *testing.T) {
+	w := newWorld(t, 1)
+	w.b.pinLimit = 10_000
+	for i := range 100 {
+		w.set(0, fmt.Sprint("k", i), "old")
+	}
+	s, _ := w.b.VBucket(0).SnapshotAfter(0, all)
+	_ = s.Next(nil, 1)
+	if s.Overtaken() {
+		t.Fatal("at once")
+	}
+	for i := range 100 {
+		w.set(0, fmt.Sprint("k", i), "new")
+	}
+	if !s.Overtaken() {
+		t.Fatal("not overtaken")
+	}
+	s.Close()
+	s.Close()
+	if later, _ := w.b.VBucket(0).SnapshotAfter(0, all); later.Overtaken() {
+		t.Fatal("a new snapshot holds nothing old")
+	} else {
+		later.Close()
+	}
+}
