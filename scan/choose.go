@@ -18,6 +18,7 @@ type sliceplan struct {
 	slice      index.SliceID
 	candidates []candidate
 	last       error // why the candidate before failed
+	alone      bool  // not to be asked together with other slices of its node
 }
 
 type candidate struct {

@@ -101,9 +101,7 @@ func (r *run) replace(ctx context.Context, m *merger, n *remote, why error, open
 		return why
 	}
 	r.c.opts.Logger.Info("a node failed in the middle of a scan", "node", n.node, "index", r.spec.Index, "error", why)
-	for _, s := range n.slices {
-		s.fail(unavailable(n.node, why))
-	}
+	n.failed(why)
 	more, err := r.open(ctx, n.slices, n.after())
 	*open = append(*open, more...)
 	if err != nil {
@@ -117,19 +115,22 @@ func (r *run) replace(ctx context.Context, m *merger, n *remote, why error, open
 	return nil
 }
 
-// fail takes the slice's present candidate out.
-func (s *sliceplan) fail(why error) {
-	s.candidates = s.candidates[1:]
-	s.last = why
-}
-
-// unavailable gives an error a code: one that the node did not give itself means that it cannot be asked.
-func unavailable(node index.NodeID, err error) error {
+// failed takes the node's copies out of the choice. When the node itself gave the reason, it may hold for one of several
+// copies only: each is asked alone before it is given up.
+func (n *remote) failed(why error) {
 	var e *Error
-	if errors.As(err, &e) {
-		return err
+	said := errors.As(why, &e)
+	if !said {
+		why = Errorf(Unavailable, "indexer %d: %w", n.node, why)
 	}
-	return Errorf(Unavailable, "indexer %d: %w", node, err)
+	for _, s := range n.slices {
+		if said && len(n.slices) > 1 {
+			s.alone = true
+			continue
+		}
+		s.candidates = s.candidates[1:]
+		s.last = why
+	}
 }
 
 // open asks the first candidate of every slice, slices of one node together, and those of nodes that fail again at
@@ -157,10 +158,8 @@ func (r *run) open(ctx context.Context, todo []*sliceplan, after *Row) (opened [
 			if ctx.Err() != nil {
 				return opened, n.err
 			}
-			for _, s := range n.slices {
-				s.fail(unavailable(n.node, n.err))
-				todo = append(todo, s)
-			}
+			n.failed(n.err)
+			todo = append(todo, n.slices...)
 		}
 	}
 	return opened, nil
@@ -174,8 +173,8 @@ func byNode(todo []*sliceplan, after *Row) ([]*remote, error) {
 			return nil, s.last
 		}
 		node := s.candidates[0].node
-		i := slices.IndexFunc(nodes, func(n *remote) bool { return n.node == node })
-		if i < 0 {
+		i := slices.IndexFunc(nodes, func(n *remote) bool { return n.node == node && !n.slices[0].alone })
+		if i < 0 || s.alone {
 			i = len(nodes)
 			n := &remote{node: node}
 			if after != nil {
