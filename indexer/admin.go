@@ -1,0 +1,216 @@
+package indexer
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/gorilla/mux"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"tidemark/index"
+	"tidemark/ingest"
+	"tidemark/internal/rpc"
+	"tidemark/internal/version"
+	"tidemark/wire"
+)
+
+// adminHandler serves each message of package wire that indexers take, health and metrics. It stands on a port of its
+// own: no command ever waits behind data.
+func (x *Indexer) adminHandler() http.Handler {
+	r := mux.NewRouter()
+	const limit = rpc.MaxControlBody
+	r.Handle("/v1/hello", rpc.Handle(limit, x.hello)).Methods(http.MethodPut)
+	r.Handle("/v1/definitions", rpc.Handle(limit, x.definitions)).Methods(http.MethodPut)
+	r.Handle("/v1/poll", rpc.Handle(limit, x.poll)).Methods(http.MethodPost)
+	r.Handle("/v1/stability", rpc.Handle(limit, x.stability)).Methods(http.MethodPut)
+	r.Handle("/v1/rollback", rpc.Handle(limit, x.rollback)).Methods(http.MethodPut)
+	r.HandleFunc("/v1/status", x.status).Methods(http.MethodGet)
+	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) { rpc.Write(w, r, http.StatusOK, wire.OK{}) }).Methods(http.MethodGet)
+	r.HandleFunc("/readyz", x.ready).Methods(http.MethodGet)
+	x.metrics.registry.MustRegister(collector{x})
+	r.Handle("/metrics", promhttp.HandlerFor(x.metrics.registry, promhttp.HandlerOpts{})).Methods(http.MethodGet)
+	otherwise(r, "an indexer's admin port")
+	return r
+}
+
+// otherwise answers what has no route with problem JSON.
+func otherwise(r *mux.Router, who string) {
+	r.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rpc.WriteProblem(w, rpc.NewProblem(http.StatusNotFound, rpc.CodeNotFound, "%s has no %s", who, r.URL.Path))
+	})
+	r.MethodNotAllowedHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rpc.WriteProblem(w, rpc.NewProblem(http.StatusMethodNotAllowed, rpc.CodeMethod, "%s does not take %s", r.URL.Path, r.Method))
+	})
+}
+
+func (x *Indexer) hello(ctx context.Context, req *wire.HelloRequest) (*wire.IndexerHello, error) {
+	if err := x.identity.admit(req.Fence); err != nil {
+		return nil, err
+	}
+	x.managers.SetManagers(req.Managers)
+	x.managers.SetLeader(req.Leader)
+	h := &wire.IndexerHello{Report: *x.fullReport(ctx)}
+	for _, k := range x.allBuckets() {
+		m := wire.MinimumIncarnations{Bucket: k.name}
+		if err := k.do(ctx, func() { m.Incarnations = k.st.Minimum() }); err == nil {
+			h.Minimum = append(h.Minimum, m)
+		}
+	}
+	return h, nil
+}
+
+func (x *Indexer) poll(ctx context.Context, req *wire.PollRequest) (*wire.PollReply, error) {
+	if err := x.identity.admit(req.Fence); err != nil {
+		return nil, err
+	}
+	reply := &wire.PollReply{}
+	k := x.bucketNamed(req.Bucket)
+	if k == nil { // nothing of it is here: no participant
+		for _, vb := range req.VBuckets {
+			reply.Positions = append(reply.Positions, wire.PollPosition{VBucket: vb})
+		}
+		return reply, nil
+	}
+	var all []ingest.Progress
+	if err := k.do(ctx, func() { all = k.st.Poll(req.VBuckets, req.Incarnation) }); err != nil {
+		return nil, err
+	}
+	reply.Positions = positions(all)
+	return reply, nil
+}
+
+func positions(all []ingest.Progress) []wire.PollPosition {
+	out := make([]wire.PollPosition, len(all))
+	for i, p := range all {
+		out[i] = wire.PollPosition{VBucket: uint16(p.VBucket), Participant: p.Participant, HW: p.HW, Reach: p.Reach, Log: p.Log, Revision: p.Revision}
+	}
+	return out
+}
+
+func (x *Indexer) stability(ctx context.Context, req *wire.StabilityRequest) (*wire.OK, error) {
+	if err := x.identity.admit(req.Fence); err != nil {
+		return nil, err
+	}
+	for i := range req.Stabilities {
+		s := &req.Stabilities[i]
+		x.published(s)
+		k := x.bucketNamed(s.Bucket)
+		if k == nil {
+			continue
+		}
+		next := ingest.Stability{Ref: localRef(s.StabilityRef), Vector: s.Vector, Logs: s.Logs}
+		if err := k.do(ctx, func() { k.st.Publish(next) }); err != nil {
+			return nil, err
+		}
+	}
+	return &wire.OK{}, nil
+}
+
+func localRef(r wire.StabilityRef) ingest.Ref {
+	return ingest.Ref{Generation: r.Generation, RollbackID: r.RollbackID, Number: r.Number, Hash: r.Hash}
+}
+
+// rollback does one step of the rollback machine (IM-23). "rollback" answers when everything is back.
+func (x *Indexer) rollback(ctx context.Context, req *wire.RollbackRequest) (*wire.RollbackReply, error) {
+	if err := x.identity.admit(req.Fence); err != nil {
+		return nil, err
+	}
+	reply := &wire.RollbackReply{RollbackID: req.RollbackID}
+	k := x.bucketNamed(req.Bucket)
+	if k == nil {
+		return reply, nil
+	}
+	switch req.Step {
+	case "prepare":
+		var all []ingest.Progress
+		var outcome ingest.RollbackOutcome
+		err := k.do(ctx, func() {
+			all, outcome = k.st.RollbackAsk(req.RollbackID, req.Logs, req.Incarnation, func(id index.CopyID, vb int) []ingest.Held {
+				if s := k.slices[id]; s != nil {
+					return heldStates(s.Checkpoints(), vb)
+				}
+				return nil
+			})
+		})
+		reply.Stale, reply.Restart = outcome == ingest.RollbackStale, positions(all)
+		return reply, err
+	case "rollback":
+		return reply, x.carryOut(ctx, k, req, reply)
+	}
+	return nil, rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "rollback step %q: want prepare or rollback", req.Step)
+}
+
+func (x *Indexer) carryOut(ctx context.Context, k *bucket, req *wire.RollbackRequest, reply *wire.RollbackReply) error {
+	for {
+		var outcome ingest.RollbackOutcome
+		busy := 0
+		var changed <-chan struct{}
+		if err := k.do(ctx, func() {
+			outcome = k.st.Rollback(req.RollbackID, req.Logs, req.Incarnation)
+			busy, changed = k.st.Restoring(), k.restoredSignal()
+		}); err != nil {
+			return err
+		}
+		switch {
+		case outcome == ingest.RollbackStale:
+			reply.Stale = true
+			return nil
+		case outcome == ingest.RollbackIgnored:
+			return rpc.NewProblem(http.StatusConflict, rpc.CodeFenced, "rollback %d is older than one carried out", req.RollbackID)
+		case outcome == ingest.RollbackDone || busy == 0:
+			x.viewChanged()
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-k.done:
+			return errBucketGone
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Status is the answer of GET /v1/status.
+type Status struct {
+	Endpoint  wire.Endpoint       `json:"endpoint"`
+	ClusterID string              `json:"cluster_id"`
+	Version   string              `json:"version"`
+	Fence     wire.Fence          `json:"fence"`
+	Health    string              `json:"health,omitempty"`
+	Report    *wire.IndexerReport `json:"report"`
+	Sides     []SideStatus        `json:"side_streams"`
+}
+
+// SideStatus is one open side stream.
+type SideStatus struct {
+	Bucket  string `json:"bucket"`
+	VBucket int    `json:"vbucket"`
+	Begun   bool   `json:"begun"`
+	At      uint64 `json:"at"`
+	To      uint64 `json:"to"`
+}
+
+func (x *Indexer) status(w http.ResponseWriter, r *http.Request) {
+	id := x.identity.get()
+	s := Status{Endpoint: x.Endpoint(), ClusterID: id.ClusterID, Version: version.Full(), Fence: id.Fence, Health: x.health.get(), Report: x.fullReport(r.Context())}
+	for _, k := range x.allBuckets() {
+		_ = k.do(r.Context(), func() { // a bucket that goes has nothing to show
+			for _, p := range k.st.SideStreams() {
+				s.Sides = append(s.Sides, SideStatus{Bucket: k.name, VBucket: p.VBucket, Begun: p.Begun, At: p.At, To: p.To})
+			}
+		})
+	}
+	rpc.Write(w, r, http.StatusOK, s)
+}
+
+func (x *Indexer) ready(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case x.identity.get().ClusterID == "":
+		rpc.WriteProblem(w, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "not registered with a manager yet"))
+	case x.health.get() != "":
+		rpc.WriteProblem(w, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "%s", x.health.get()))
+	default:
+		rpc.Write(w, r, http.StatusOK, wire.OK{})
+	}
+}

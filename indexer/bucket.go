@@ -1,0 +1,374 @@
+package indexer
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/index"
+	"tidemark/ingest"
+	"tidemark/keyversion"
+	"tidemark/storage"
+	"tidemark/wire"
+)
+
+const (
+	// dataInbox is how many batches may wait for a bucket's loop: two for each of some tens of connections. Beyond it
+	// the connections wait.
+	dataInbox = 64
+	// controlInbox is how many commands may wait; a command beyond it waits at its caller.
+	controlInbox = 64
+	// maxAcks is how many acknowledgements are kept until a report was answered. Older ones are implied by newer.
+	maxAcks = 64
+	// sideChunk is how many bytes of one vbucket's side stream are written at once.
+	sideChunk = 1 << 20
+	// bucketTick is how often a bucket looks by itself at what could be written: small side streams, and copies that
+	// have become whole.
+	bucketTick = 20 * time.Millisecond
+	// takeAtOnce bounds how many batches are taken before the loop looks at anything else.
+	takeAtOnce = 16
+)
+
+var errBucketGone = errors.New("the bucket is not held here any more")
+
+// inbound is one batch on its way to a bucket, or the end of its connection.
+type inbound struct {
+	src     ingest.Source
+	side    bool
+	lost    bool
+	batch   *keyversion.Batch
+	release func()
+}
+
+// bucket is one bucket on this node: a loop that owns the ingest state, and a writer that owns the order of what is
+// written.
+type bucket struct {
+	x        *Indexer
+	log      hclog.Logger
+	name     string
+	uuid     string
+	vbuckets int
+
+	data    chan inbound
+	control chan func()
+	stop    chan struct{} // closed: the bucket goes
+	done    chan struct{} // closed: its loop has ended
+	jobs    chan job
+	results chan result
+
+	// of the loop
+	st      *ingest.Bucket
+	mem     arena
+	slices  map[index.CopyID]*storage.Slice
+	pending []ingest.Work
+	busy    bool
+	look    bool // something may have become possible
+	acks    []wire.Ack
+
+	// read from outside the loop
+	events     [verdicts]counter
+	queueBytes atomic.Int64
+	measured   atomic.Pointer[measurement]
+	flushed    atomic.Pointer[wire.StabilityRef] // newest one that was flushed, exactly or not
+	rollback   atomic.Uint64                     // highest rollback id
+	restoring  chan struct{}                     // of the loop: closed when something was put back
+}
+
+func (x *Indexer) newBucket(b wire.Bucket) (*bucket, error) {
+	k := &bucket{
+		x: x, log: x.log.With("bucket", b.Name), name: b.Name, uuid: b.UUID, vbuckets: b.VBuckets,
+		data: make(chan inbound, dataInbox), control: make(chan func(), controlInbox),
+		stop: make(chan struct{}), done: make(chan struct{}), jobs: make(chan job, 1), results: make(chan result, 1),
+		slices: map[index.CopyID]*storage.Slice{},
+	}
+	st, err := ingest.New(ingest.Options{VBuckets: b.VBuckets, Generation: b.Generation, RollbackID: b.RollbackID, Pack: k.mem.pack})
+	if err != nil {
+		return nil, err
+	}
+	k.st = st
+	return k, nil
+}
+
+// Run is the bucket's loop together with its writer.
+func (k *bucket) Run(ctx context.Context) error {
+	defer close(k.done)
+	inner, cancel := context.WithCancel(ctx)
+	defer cancel()
+	g := errgroup.Group{}
+	g.Go(func() error { return k.write(inner) })
+	k.loop(inner)
+	cancel()
+	close(k.jobs)
+	return g.Wait()
+}
+
+func (k *bucket) loop(ctx context.Context) {
+	tick := time.NewTicker(bucketTick)
+	defer tick.Stop()
+	for {
+		data := k.data
+		if k.full() {
+			data = nil // the connections wait, and the routers behind them
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.stop:
+			return
+		case f := <-k.control:
+			f()
+			k.look = true
+		case r := <-k.results:
+			k.finish(r)
+			k.look = true
+		case in := <-data:
+			k.take(in)
+			for range takeAtOnce {
+				if k.full() {
+					break
+				}
+				select {
+				case more := <-k.data:
+					k.take(more)
+					continue
+				default:
+				}
+				break
+			}
+		case <-tick.C:
+			k.look = true
+			k.pump(1)
+		}
+		k.pump(sideChunk)
+		k.queueBytes.Store(int64(k.st.QueueBytes()))
+		k.rollback.Store(k.st.RollbackID())
+	}
+}
+
+// full: the bucket holds as much as it may.
+func (k *bucket) full() bool { return int64(k.st.QueueBytes()) >= k.x.queueShare() }
+
+// take gives a batch to the state. The events are packed there, so that the frame is free afterwards.
+func (k *bucket) take(in inbound) {
+	if in.lost {
+		k.st.ConnectionLost(in.src.Connection)
+		wake(k.x.report)
+		return
+	}
+	for i := range in.batch.Events {
+		e := &in.batch.Events[i]
+		var v ingest.Verdict
+		if in.side {
+			v = k.st.AcceptSide(in.src, e)
+		} else {
+			v = k.st.Accept(in.src, e)
+		}
+		k.events[v].add(1)
+		switch e.Kind {
+		case keyversion.StreamBegin, keyversion.StreamEnd, keyversion.Activate, keyversion.Deactivate, keyversion.DropData:
+			k.log.Debug("stream event", "kind", e.Kind, "vbucket", e.VBucket, "incarnation", e.Incarnation, "seqno", e.Seqno,
+				"projector", in.src.Projector, "side", in.side, "verdict", v)
+			k.look = true
+			wake(k.x.report)
+			wake(k.x.sides)
+		case keyversion.Sync, keyversion.DSync:
+			k.look = true
+		}
+	}
+	in.release()
+}
+
+// pump gives the writer its next job: what must be done first, then what side streams brought, then a stability
+// timestamp, and when nothing else makes room, what is queued ahead of one.
+func (k *bucket) pump(side int) {
+	k.pending = append(k.pending, k.st.Work()...)
+	if k.busy {
+		return
+	}
+	if len(k.pending) > 0 {
+		w := k.pending[0]
+		k.pending = k.pending[1:]
+		k.start(w)
+		return
+	}
+	if t := k.st.TakeSide(side); t != nil {
+		k.start(ingest.Work{Batch: t})
+		return
+	}
+	if k.look {
+		k.look = false
+		t, acks := k.st.Flush()
+		for _, a := range acks {
+			k.acknowledge(a)
+			k.noteFlushed(a.Ref)
+		}
+		if t != nil {
+			k.look = true
+			k.start(ingest.Work{Batch: t})
+			return
+		}
+	}
+	limit := k.x.queueShare()
+	if int64(k.st.Queued()) > limit/4*3 {
+		if t := k.st.ApplyAhead(int(limit/2), int(limit/4)/k.vbuckets); t != nil {
+			k.log.Debug("the queue is full: applying ahead", "bytes", t.Bytes())
+			k.x.metrics.ahead.Inc()
+			k.start(ingest.Work{Batch: t})
+		}
+	}
+}
+
+// start hands a job to the writer; it has one at a time, so that this never waits.
+func (k *bucket) start(w ingest.Work) {
+	k.busy = true
+	slices := make(map[index.CopyID]*storage.Slice, len(k.slices))
+	for id, s := range k.slices {
+		slices[id] = s
+	}
+	k.jobs <- job{work: w, slices: slices, name: k.name}
+}
+
+// finish takes over what the writer has done.
+func (k *bucket) finish(r result) {
+	k.busy = false
+	if t := r.work.Batch; t != nil {
+		ids := make([]index.CopyID, 0, len(r.reopened))
+		for _, o := range r.reopened {
+			ids = append(ids, o.id)
+		}
+		if a, ok := k.st.Done(t, append(ids, r.missing...)...); ok {
+			k.acknowledge(a)
+		}
+		if t.Kind == ingest.AtStability {
+			k.noteFlushed(t.Ref)
+		} else {
+			wake(k.x.sides)
+		}
+	}
+	if r.restored != nil {
+		k.st.Restored(r.restored.what, r.restored.position, r.restored.log)
+		wake(k.x.sides)
+		if k.restoring != nil {
+			close(k.restoring)
+			k.restoring = nil
+		}
+	}
+	for _, o := range r.reopened {
+		k.forget(o.id)
+		if err := k.st.Reopened(o.id, o.slice.Positions(), o.slice.Logs()); err != nil {
+			k.log.Error("a recovered copy cannot be used", "copy", o.id, "error", err)
+		}
+		wake(k.x.sides)
+	}
+}
+
+// noteFlushed lets scans see that nothing at or below a timestamp is still to come.
+func (k *bucket) noteFlushed(r ingest.Ref) {
+	ref := k.ref(r)
+	if f := k.flushed.Load(); f == nil || f.Compare(ref) < 0 {
+		k.flushed.Store(&ref)
+	}
+	k.x.snapshots.signal()
+	k.x.viewChanged()
+}
+
+// forget drops waiting work of a copy that has gone back.
+func (k *bucket) forget(id index.CopyID) {
+	kept := k.pending[:0]
+	for _, w := range append(k.pending, k.st.Work()...) {
+		if w.Restore != nil && w.Restore.Copy == id {
+			continue
+		}
+		if w.Batch != nil {
+			copies := w.Batch.Copies[:0:0]
+			for _, c := range w.Batch.Copies {
+				if c.ID != id {
+					copies = append(copies, c)
+				}
+			}
+			w.Batch.Copies = copies
+		}
+		kept = append(kept, w)
+	}
+	k.pending = kept
+}
+
+func (k *bucket) acknowledge(a ingest.Ack) {
+	k.acks = append(k.acks, wire.Ack{StabilityRef: k.ref(a.Ref), Made: a.Made, Exceptions: a.Exceptions})
+	if len(k.acks) > maxAcks {
+		k.acks = k.acks[len(k.acks)-maxAcks:]
+	}
+	wake(k.x.report)
+}
+
+func (k *bucket) ref(r ingest.Ref) wire.StabilityRef {
+	return wire.StabilityRef{Bucket: k.name, Generation: r.Generation, RollbackID: r.RollbackID, Number: r.Number, Hash: r.Hash}
+}
+
+// do runs f in the loop and waits for it. An error says that it has not run, or that nobody waited for it.
+func (k *bucket) do(ctx context.Context, f func()) error {
+	ran := make(chan struct{})
+	select {
+	case k.control <- func() { f(); close(ran) }:
+	case <-k.done:
+		return errBucketGone
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	select {
+	case <-ran:
+		return nil
+	case <-k.done:
+		return errBucketGone
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// addCopy takes an opened slice in.
+func (k *bucket) addCopy(ctx context.Context, s *storage.Slice) error {
+	var err error
+	if e := k.do(ctx, func() {
+		m := s.Meta()
+		if _, ok := k.slices[m.Copy]; ok {
+			return
+		}
+		stable, _ := s.Timestamp()
+		err = k.st.Add(ingest.Copy{ID: m.Copy, Index: m.Index, Slice: m.Slice, Ready: stable.Len() > 0, Positions: s.Positions(), Logs: s.Logs()})
+		if err == nil {
+			k.slices[m.Copy] = s
+		}
+	}); e != nil {
+		return e
+	}
+	return err
+}
+
+// removeCopy lets a copy go; after it returns nothing more is written to it but what is under way.
+func (k *bucket) removeCopy(ctx context.Context, id index.CopyID) error {
+	return k.do(ctx, func() {
+		k.st.Remove(id)
+		k.forget(id)
+		delete(k.slices, id)
+	})
+}
+
+// restoredSignal gives a channel that is closed when the next vbucket has been put back. It runs in the loop.
+func (k *bucket) restoredSignal() <-chan struct{} {
+	if k.restoring == nil {
+		k.restoring = make(chan struct{})
+	}
+	return k.restoring
+}
+
+// setGeneration tells the loop by what stability timestamps are judged. It does not wait.
+func (k *bucket) setGeneration(generation, rollbackID uint64) {
+	select {
+	case k.control <- func() { k.st.SetGeneration(generation, rollbackID) }:
+	case <-k.done:
+	}
+}

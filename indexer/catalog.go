@@ -1,0 +1,317 @@
+package indexer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fxamacker/cbor/v2"
+
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/scan"
+	"tidemark/storage"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// askAgain is the pause before projectors are asked again for vbuckets that nobody owned.
+const askAgain = 50 * time.Millisecond
+
+// published notes a stability timestamp for scans. An older one than known is ignored.
+func (x *Indexer) published(s *wire.Stability) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if old, ok := x.newest[s.Bucket]; !ok || s.Compare(old.StabilityRef) > 0 {
+		x.newest[s.Bucket] = *s
+		x.signalLocked()
+	}
+}
+
+// setHeld takes over what the leader knows of who holds what.
+func (x *Indexer) setHeld(h []wire.Held) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if !slices.Equal(h, x.held) {
+		x.held = h
+		x.signalLocked()
+	}
+}
+
+// viewChanged lets waiting scans look again.
+func (x *Indexer) viewChanged() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.signalLocked()
+}
+
+func (x *Indexer) signalLocked() {
+	close(x.changed)
+	x.changed = make(chan struct{})
+}
+
+// catalog is the scan coordinator's view of what this node knows.
+type catalog struct{ x *Indexer }
+
+// View implements scan.Catalog. Of its own copies the node knows best itself what they hold.
+func (c catalog) View(id index.ID) (scan.View, error) {
+	x := c.x
+	node := x.identity.get().Node
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	var v scan.View
+	i := slices.IndexFunc(x.defs.Indexes, func(d index.Definition) bool { return d.ID == id })
+	if i < 0 {
+		return v, scan.Errorf(scan.IndexNotFound, "no index has id %s", id)
+	}
+	v.Definition = x.defs.Indexes[i]
+	for _, t := range x.defs.Topologies {
+		if t.Index == id {
+			v.Topology = t
+		}
+	}
+	for _, b := range x.defs.Buckets {
+		if b.Name == v.Definition.Bucket {
+			v.Bucket = b
+		}
+	}
+	if v.Bucket.InRollback {
+		return v, scan.Errorf(scan.IndexInRollback, "bucket %q of index %s is being rolled back: try again", v.Bucket.Name, id)
+	}
+	if n, ok := x.newest[v.Bucket.Name]; ok && n.Generation == v.Bucket.Generation && n.RollbackID > v.Bucket.RollbackID {
+		v.Bucket.RollbackID = n.RollbackID // the list of definitions is older than the newest rollback
+	}
+	for _, h := range x.held {
+		if h.Node != node {
+			v.Held = append(v.Held, h)
+		}
+	}
+	for _, t := range v.Topology.Copies {
+		if t.Node != node {
+			continue
+		}
+		if refs := x.snapshots.refs(t.ID); len(refs) > 0 {
+			v.Held = append(v.Held, wire.Held{Copy: t.ID, Node: node, Ref: refs[len(refs)-1], OK: true})
+		}
+	}
+	return v, nil
+}
+
+// Newest implements scan.Catalog.
+func (c catalog) Newest(bucket string) (wire.Stability, bool) {
+	c.x.mu.Lock()
+	defer c.x.mu.Unlock()
+	s, ok := c.x.newest[bucket]
+	return s, ok
+}
+
+// Changed implements scan.Catalog.
+func (c catalog) Changed() <-chan struct{} {
+	c.x.mu.Lock()
+	defer c.x.mu.Unlock()
+	return c.x.changed
+}
+
+// truth asks projectors and managers.
+type truth struct{ x *Indexer }
+
+// CurrentSeqnos implements scan.Truth: each projector tells what its KV nodes host.
+func (t truth) CurrentSeqnos(ctx context.Context, bucket string) (timestamp.Vector, error) {
+	d := t.x.present()
+	i := slices.IndexFunc(d.Buckets, func(b wire.Bucket) bool { return b.Name == bucket })
+	if i < 0 {
+		return timestamp.Vector{}, scan.Errorf(scan.IndexNotFound, "bucket %q is not known here", bucket)
+	}
+	n := d.Buckets[i].VBuckets
+	for {
+		v, missing, err := t.ask(ctx, d.Projectors, bucket, n)
+		if len(missing) == 0 {
+			return v, nil
+		}
+		pause := time.NewTimer(askAgain)
+		select {
+		case <-pause.C:
+			d = t.x.present()
+		case <-ctx.Done():
+			pause.Stop()
+			e := scan.Errorf(scan.VBucketsUnowned, "%d of %d vbuckets of bucket %q have no owner that could be asked (%v)", len(missing), n, bucket, err)
+			e.VBuckets = missing
+			return v, e
+		}
+	}
+}
+
+// ask gives what the projectors say now, and the vbuckets that nobody claims.
+func (t truth) ask(ctx context.Context, projectors []wire.ProjectorEndpoint, bucket string, n int) (timestamp.Vector, []uint16, error) {
+	replies := make([]*wire.SeqnosReply, len(projectors))
+	errs := make([]error, len(projectors))
+	var wg sync.WaitGroup
+	for i, p := range projectors {
+		wg.Go(func() {
+			replies[i], errs[i] = t.x.projectors.Seqnos(ctx, p.Admin, &wire.SeqnosRequest{Bucket: bucket})
+		})
+	}
+	wg.Wait()
+	v := timestamp.New(n)
+	claimed := make([]bool, n)
+	for _, r := range replies {
+		if r == nil || len(r.VBUUIDs) != len(r.VBuckets) || len(r.Seqnos) != len(r.VBuckets) {
+			continue
+		}
+		for i, vb := range r.VBuckets {
+			if int(vb) >= n {
+				continue
+			}
+			if !claimed[vb] || r.Seqnos[i] > v.Seqnos[vb] {
+				v.Set(int(vb), timestamp.Position{VBUUID: r.VBUUIDs[i], Seqno: r.Seqnos[i]})
+			}
+			claimed[vb] = true
+		}
+	}
+	var missing []uint16
+	for vb, ok := range claimed {
+		if !ok {
+			missing = append(missing, uint16(vb))
+		}
+	}
+	return v, missing, errors.Join(errs...)
+}
+
+// Stabilize implements scan.Truth.
+func (t truth) Stabilize(ctx context.Context, bucket string, need timestamp.Vector, wait time.Duration) (wire.Stability, error) {
+	s, err := t.x.managers.Stabilize(ctx, bucket, &wire.StabilizeRequest{Need: need, WaitMS: max(wait.Milliseconds(), 1)})
+	if err != nil {
+		var p *rpc.Problem
+		if errors.As(err, &p) && p.Code == rpc.CodeTimeout {
+			return wire.Stability{}, scan.Errorf(scan.Timeout, "no stability timestamp covers KV's present: %w", err)
+		}
+		return wire.Stability{}, scan.Errorf(scan.Unavailable, "the leader could not be asked for a stability timestamp: %w", err)
+	}
+	s.Bucket = bucket
+	t.x.published(s)
+	return *s, nil
+}
+
+// nodes reaches the scan ports of all indexers.
+type nodes struct {
+	x    *Indexer
+	http *http.Client
+}
+
+// slicesPath is where a node takes requests of other nodes.
+const slicesPath = "/v1/slices:scan"
+
+// OpenSlices implements scan.Nodes.
+func (n nodes) OpenSlices(ctx context.Context, node index.NodeID, req scan.NodeRequest) (scan.RowStream, error) {
+	addr := ""
+	for _, e := range n.x.present().Indexers {
+		if e.Node == node {
+			addr = e.Scan
+		}
+	}
+	if node == n.x.identity.get().Node {
+		addr = n.x.ports.scan.Addr().String()
+	}
+	if addr == "" {
+		return nil, fmt.Errorf("node %d has no address here", node)
+	}
+	body, err := cbor.Marshal(req)
+	if err != nil {
+		return nil, fmt.Errorf("encoding a scan: %w", err)
+	}
+	return n.open(ctx, "http://"+addr+slicesPath, body)
+}
+
+// pins gives snapshots to the node's part of scans.
+type pins struct{ x *Indexer }
+
+// Pin implements scan.Pins.
+func (p pins) Pin(ctx context.Context, id index.ID, copies []index.CopyID, ref wire.StabilityRef) (*scan.Pinned, error) {
+	k := p.x.bucketNamed(ref.Bucket)
+	if k == nil {
+		return nil, scan.Errorf(scan.IndexNotFound, "bucket %q is not held on this node", ref.Bucket)
+	}
+	got := make([]held, 0, len(copies))
+	release := func() error {
+		var errs []error
+		for _, h := range got {
+			errs = append(errs, h.snap.Close())
+		}
+		return errors.Join(errs...)
+	}
+	for _, c := range copies {
+		h, err := p.one(ctx, k, id, c, ref)
+		if err != nil {
+			return nil, errors.Join(err, release())
+		}
+		got = append(got, h)
+	}
+	pinned := &scan.Pinned{Release: release}
+	for _, h := range got {
+		pinned.Vector = h.vector
+		pinned.Slices = append(pinned.Slices, slice{h.snap})
+	}
+	return pinned, nil
+}
+
+// one waits for a copy's snapshot at ref, or says why it will not come.
+func (p pins) one(ctx context.Context, k *bucket, id index.ID, c index.CopyID, ref wire.StabilityRef) (held, error) {
+	for {
+		changed := p.x.snapshots.changes()
+		if h, ok := p.x.snapshots.acquire(c, &ref); ok {
+			return h, nil
+		}
+		s, ok := p.x.store.Slice(c)
+		switch {
+		case !ok || s.Meta().Index != id:
+			return held{}, scan.Errorf(scan.IndexNotFound, "copy %s of index %s is not on this node", c, id)
+		case k.rollback.Load() > ref.RollbackID:
+			return held{}, scan.Errorf(scan.IndexInRollback, "bucket %q was rolled back after timestamp %d", k.name, ref.Number)
+		}
+		if refs := p.x.snapshots.refs(c); len(refs) > 0 && refs[0].Compare(ref) > 0 {
+			return held{}, scan.Errorf(scan.SnapshotTooOld, "copy %s holds timestamps %d to %d, not %d any more", c, refs[0].Number, refs[len(refs)-1].Number, ref.Number)
+		}
+		if f := k.flushed.Load(); f != nil && f.Compare(ref) >= 0 {
+			return held{}, scan.Errorf(scan.SnapshotSkipped, "copy %s could not be made exact at timestamp %d", c, ref.Number)
+		}
+		select {
+		case <-changed:
+		case <-k.done:
+			return held{}, scan.Errorf(scan.IndexNotFound, "bucket %q has left this node", k.name)
+		case <-ctx.Done():
+			return held{}, context.Cause(ctx)
+		}
+	}
+}
+
+// slice is a snapshot as a scan reads it.
+type slice struct{ snap *storage.Snapshot }
+
+// Rows implements scan.Slice.
+func (s slice) Rows(ctx context.Context, low, high []byte, reverse bool) (scan.Cursor, error) {
+	rows, err := s.snap.Rows(ctx, storage.Range{Low: low, High: high}, reverse)
+	if err != nil {
+		return nil, scanError(err)
+	}
+	return cursor{rows}, nil
+}
+
+// Items implements scan.Slice.
+func (s slice) Items() int64 { return s.snap.Items() }
+
+// cursor gives storage's errors the codes of scans.
+type cursor struct{ *storage.Rows }
+
+// Close implements scan.Cursor.
+func (c cursor) Close() error { return scanError(c.Rows.Close()) }
+
+func scanError(err error) error {
+	if errors.Is(err, storage.ErrDamaged) {
+		return scan.Errorf(scan.Damaged, "%w", err)
+	}
+	return err
+}

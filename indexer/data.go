@@ -1,0 +1,95 @@
+package indexer
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"tidemark/ingest"
+	"tidemark/keyversion"
+	"tidemark/transport"
+)
+
+// port is one of the data ports (RT-3: one per stream type).
+type port uint8
+
+const (
+	portMaintenance port = iota
+	portBackfill
+	portCatchup
+)
+
+// topic is what the topics of a port begin with.
+func (p port) topic() string {
+	return [...]string{"/maintenance", "/backfill/", "/catchup/"}[p]
+}
+
+func (x *Indexer) dataServer(p port) *transport.Server {
+	log := x.log.Named(strings.Trim(p.topic(), "/"))
+	return transport.NewServer(transport.ServerConfig{Logger: log}, func(_ context.Context, h keyversion.Hello) (transport.Sink, error) {
+		s, err := x.acceptConnection(p, h)
+		if err != nil {
+			x.metrics.refused.Inc()
+			return nil, err
+		}
+		return s, nil
+	})
+}
+
+// acceptConnection decides on a connection by its hello.
+func (x *Indexer) acceptConnection(p port, h keyversion.Hello) (transport.Sink, error) {
+	id := x.identity.get()
+	k := x.bucketNamed(h.Bucket)
+	switch {
+	case id.ClusterID == "":
+		return nil, fmt.Errorf("this indexer is not registered yet: try again")
+	case h.ClusterID != id.ClusterID:
+		return nil, fmt.Errorf("cluster %q: this indexer belongs to %q", h.ClusterID, id.ClusterID)
+	case h.Node != id.Node:
+		return nil, fmt.Errorf("node %d is meant: this is node %d", h.Node, id.Node)
+	case !strings.HasPrefix(h.Topic, p.topic()):
+		return nil, fmt.Errorf("topic %q: this port is for %s", h.Topic, p.topic())
+	case k == nil || k.uuid != h.BucketUUID:
+		return nil, fmt.Errorf("bucket %q (%s) is not known here yet: try again", h.Bucket, h.BucketUUID)
+	case h.Connections == 0 || h.Connection >= h.Connections:
+		return nil, fmt.Errorf("connection %d of %d", h.Connection, h.Connections)
+	}
+	return &sink{
+		k: k, hello: h, side: p != portMaintenance,
+		src: ingest.Source{Projector: h.Projector, Connection: x.conns.Add(1)},
+	}, nil
+}
+
+// sink puts the batches of one connection into its bucket's inbox. What it has put there is acknowledged, and is
+// processed before anything that comes over a later connection of the same router.
+type sink struct {
+	k     *bucket
+	hello keyversion.Hello
+	side  bool
+	src   ingest.Source
+}
+
+// Receive implements transport.Sink. It waits while the bucket holds as much as it may.
+func (s *sink) Receive(ctx context.Context, b *keyversion.Batch, release func()) error {
+	for i := range b.Events {
+		if vb := b.Events[i].VBucket; int(vb) >= s.k.vbuckets || vb%s.hello.Connections != s.hello.Connection {
+			return fmt.Errorf("vbucket %d on connection %d of %d: bucket %q has %d vbuckets", vb, s.hello.Connection, s.hello.Connections, s.k.name, s.k.vbuckets)
+		}
+	}
+	select {
+	case s.k.data <- inbound{src: s.src, side: s.side, batch: b, release: release}:
+		return nil
+	case <-s.k.done:
+		return errBucketGone
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// Closed implements transport.Sink: the end of the connection stands behind its last batch.
+func (s *sink) Closed(error) {
+	select {
+	case s.k.data <- inbound{src: s.src, side: s.side, lost: true}:
+	case <-s.k.done:
+	}
+}

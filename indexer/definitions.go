@@ -1,0 +1,264 @@
+package indexer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"slices"
+
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/partition"
+	"tidemark/storage"
+	"tidemark/wire"
+)
+
+// wanted is a copy that definitions place on this node.
+type wanted struct {
+	copy   partition.Copy
+	def    *index.Definition
+	bucket *wire.Bucket
+}
+
+// placed lists the copies that definitions place on a node. What belongs to an index or bucket that they do not have is
+// left out.
+func placed(d *wire.Definitions, node index.NodeID) map[index.CopyID]wanted {
+	buckets := map[string]*wire.Bucket{}
+	for i := range d.Buckets {
+		buckets[d.Buckets[i].Name] = &d.Buckets[i]
+	}
+	defs := map[index.ID]*index.Definition{}
+	for i := range d.Indexes {
+		defs[d.Indexes[i].ID] = &d.Indexes[i]
+	}
+	all := map[index.CopyID]wanted{}
+	for _, t := range d.Topologies {
+		def := defs[t.Index]
+		if def == nil || buckets[def.Bucket] == nil {
+			continue
+		}
+		for _, c := range t.Copies {
+			if c.Node == node && c.State != partition.Leaving {
+				all[c.ID] = wanted{c, def, buckets[def.Bucket]}
+			}
+		}
+	}
+	return all
+}
+
+// nodeOf gives the number that definitions know this indexer by.
+func (x *Indexer) nodeOf(d *wire.Definitions) (index.NodeID, bool) {
+	id := x.identity.get()
+	for _, e := range d.Indexers {
+		if e.UUID == id.UUID {
+			return e.Node, true
+		}
+	}
+	return id.Node, id.ClusterID != ""
+}
+
+// resume takes over the definitions of the last run, so that what is here is served before a leader has spoken. It
+// neither makes nor drops a copy: what is stored may be newer.
+func (x *Indexer) resume() error {
+	var d wire.Definitions
+	err := readJSON(x.cfg.Dir, definitionsFile, &d)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	x.applying.Lock()
+	defer x.applying.Unlock()
+	node, ok := x.nodeOf(&d)
+	if !ok {
+		return nil
+	}
+	if err := x.syncBuckets(&d); err != nil {
+		return err
+	}
+	want := placed(&d, node)
+	for _, s := range x.store.Slices() {
+		m := s.Meta()
+		w, ok := want[m.Copy]
+		if !ok || w.bucket.UUID != m.BucketUUID {
+			continue
+		}
+		if err := x.bucketNamed(m.Bucket).addCopy(context.Background(), s); err != nil {
+			return fmt.Errorf("copy %s: %w", m.Copy, err)
+		}
+	}
+	x.mu.Lock()
+	x.defs = d
+	x.defs.Revision = 0 // the leader's list counts, also when it is the same
+	x.mu.Unlock()
+	return nil
+}
+
+// definitions makes what is here equal to a list: copies that are missing are made, then the list is stored, then what
+// is not in it is dropped. The answer says that all of it is done.
+func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.DefinitionsReply, error) {
+	if err := x.identity.admit(d.Fence); err != nil {
+		return nil, err
+	}
+	x.applying.Lock()
+	defer x.applying.Unlock()
+	x.mu.Lock()
+	have := x.defs.Revision
+	x.mu.Unlock()
+	if d.Revision < have {
+		return nil, rpc.NewProblem(http.StatusConflict, rpc.CodeFenced, "definitions revision %d is older than %d, which is here", d.Revision, have)
+	}
+	node, ok := x.nodeOf(d)
+	if !ok {
+		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "this indexer is not registered yet and not in the list")
+	}
+	if d.Revision == have && have > 0 {
+		return &wire.DefinitionsReply{Revision: have}, nil
+	}
+	if err := x.syncBuckets(d); err != nil {
+		return nil, err
+	}
+	want := placed(d, node)
+	if err := x.dropForeign(ctx, want); err != nil {
+		return nil, err
+	}
+	for id, w := range want {
+		if err := x.ensureCopy(ctx, id, w); err != nil {
+			return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "copy %s of index %s: %v", id, w.def.ID, err)
+		}
+	}
+	if err := writeJSON(x.cfg.Dir, definitionsFile, d); err != nil {
+		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "storing definitions: %v", err)
+	}
+	x.managers.SetManagers(d.Managers)
+	for _, s := range x.store.Slices() {
+		if _, ok := want[s.Meta().Copy]; !ok {
+			if err := x.dropCopy(ctx, s); err != nil {
+				return nil, err
+			}
+		}
+	}
+	x.mu.Lock()
+	x.defs = *d
+	x.mu.Unlock()
+	x.viewChanged()
+	wake(x.report)
+	wake(x.sides)
+	return &wire.DefinitionsReply{Revision: d.Revision}, nil
+}
+
+// syncBuckets makes the loops of the buckets in the list run, and ends the others. A bucket stays for as long as the
+// list has it, also without copies: it remembers which incarnations are refused.
+func (x *Indexer) syncBuckets(d *wire.Definitions) error {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	keep := map[string]bool{}
+	for i := range d.Buckets {
+		b := &d.Buckets[i]
+		k := x.buckets[b.Name]
+		if k != nil && k.uuid == b.UUID && k.vbuckets == b.VBuckets {
+			keep[b.Name] = true
+			k.setGeneration(b.Generation, b.RollbackID)
+			continue
+		}
+		n, err := x.newBucket(*b)
+		if err != nil {
+			return fmt.Errorf("bucket %s: %w", b.Name, err)
+		}
+		if k != nil {
+			close(k.stop)
+		}
+		x.buckets[b.Name], keep[b.Name] = n, true
+		x.spawn(n.Run)
+	}
+	for name, k := range x.buckets {
+		if !keep[name] {
+			close(k.stop)
+			delete(x.buckets, name)
+		}
+	}
+	x.bucketCount.Store(int64(len(x.buckets)))
+	return nil
+}
+
+// dropForeign drops copies whose bucket is another one than the list's of that name.
+func (x *Indexer) dropForeign(ctx context.Context, want map[index.CopyID]wanted) error {
+	for _, s := range x.store.Slices() {
+		m := s.Meta()
+		if w, ok := want[m.Copy]; ok && (w.bucket.UUID != m.BucketUUID || w.bucket.VBuckets != m.VBuckets) {
+			x.log.Warn("a copy is of a bucket that was made anew; it starts empty", "copy", m.Copy, "bucket", m.Bucket)
+			if err := x.dropCopy(ctx, s); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// ensureCopy makes the copy if it is not there and gives it to its bucket.
+func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, w wanted) error {
+	s, ok := x.store.Slice(id)
+	if !ok {
+		var err error
+		s, err = x.store.Create(storage.Meta{
+			Copy: id, Index: w.def.ID, Slice: w.copy.Slice, Bucket: w.bucket.Name, BucketUUID: w.bucket.UUID,
+			VBuckets: w.bucket.VBuckets, Desc: w.def.Desc(), IsPrimary: w.def.IsPrimary,
+		})
+		if err != nil {
+			return err
+		}
+		x.log.Info("copy allocated", "copy", id, "index", w.def.ID, "slice", w.copy.Slice, "bucket", w.bucket.Name)
+	}
+	return x.bucketNamed(w.bucket.Name).addCopy(ctx, s)
+}
+
+func (x *Indexer) dropCopy(ctx context.Context, s *storage.Slice) error {
+	m := s.Meta()
+	if k := x.bucketNamed(m.Bucket); k != nil {
+		if err := k.removeCopy(ctx, m.Copy); err != nil && !errors.Is(err, errBucketGone) {
+			return err
+		}
+	}
+	x.snapshots.drop(m.Copy)
+	x.health.set(fmt.Sprintf("copy %s", m.Copy), "")
+	if err := x.store.Drop(m.Copy); err != nil && !errors.Is(err, storage.ErrNotFound) {
+		return fmt.Errorf("dropping copy %s: %w", m.Copy, err)
+	}
+	x.log.Info("copy dropped", "copy", m.Copy, "index", m.Index, "bucket", m.Bucket)
+	return nil
+}
+
+func (x *Indexer) bucketNamed(name string) *bucket {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.buckets[name]
+}
+
+func (x *Indexer) allBuckets() []*bucket {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	all := make([]*bucket, 0, len(x.buckets))
+	for _, k := range x.buckets {
+		all = append(all, k)
+	}
+	slices.SortFunc(all, func(a, b *bucket) int {
+		if a.name < b.name {
+			return -1
+		}
+		return 1
+	})
+	return all
+}
+
+// present gives the definitions that are in force.
+func (x *Indexer) present() wire.Definitions {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.defs
+}
+
+// queueShare is how much one bucket may hold in memory.
+func (x *Indexer) queueShare() int64 { return x.cfg.QueueBytes / max(1, x.bucketCount.Load()) }

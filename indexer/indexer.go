@@ -1,0 +1,295 @@
+// Package indexer is the role that holds index copies: it takes KeyVersions from routers on its data ports, queues them
+// until a stability timestamp can be made, writes them (packages ingest and storage), asks projectors for what it lacks,
+// reports to the leader, and answers scans (IX-1 to IX-7, IM-8, IM-16, IM-17).
+//
+// It promises: commands of a deposed leader or of another cluster change nothing; an admin command never waits for data;
+// memory is bounded by configuration, not by load; a full disk stops the intake and nothing else, and is told; after a
+// crash each copy goes on from its own last durable batch while the other nodes and copies are not disturbed; an orderly
+// stop takes less than five seconds and leaves nothing that needs a rebuild.
+//
+// It never decides where a copy lives, when a timestamp is promoted, or which stream a vbucket has: those are the
+// leader's duties (package coordinator).
+package indexer
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/internal/rpc"
+	"tidemark/managerclient"
+	"tidemark/projectorclient"
+	"tidemark/storage"
+	"tidemark/transport"
+	"tidemark/wire"
+)
+
+// Defaults of Config.
+const (
+	DefaultQueueBytes    = 256 << 20
+	DefaultKeepSnapshots = 4
+	DefaultPersistEvery  = 5 * time.Second
+	DefaultCheckpoint    = 30 * time.Second
+)
+
+// Config of an indexer. Name, Dir, Managers and Logger are required; addresses are host:port, port 0 takes a free one.
+type Config struct {
+	Name        string
+	Dir         string
+	Managers    []string // base URLs
+	Admin       string
+	Scan        string
+	Maintenance string
+	Backfill    string
+	Catchup     string
+
+	QueueBytes    int64         // events held in memory, all buckets together
+	CacheBytes    int64         // of storage, see storage.Options
+	MemTableBytes int64         // of storage
+	KeepSnapshots int           // stability timestamps per copy at which scans can run
+	PersistEvery  time.Duration // what a crash may take away, to be streamed again
+	Checkpoint    time.Duration // between checkpoints, for rollback
+	Logger        hclog.Logger
+}
+
+func (c Config) withDefaults() (Config, error) {
+	switch {
+	case c.Dir == "":
+		return c, errors.New("indexer: no data folder")
+	case len(c.Managers) == 0:
+		return c, errors.New("indexer: no managers")
+	}
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	if c.QueueBytes <= 0 {
+		c.QueueBytes = DefaultQueueBytes
+	}
+	if c.KeepSnapshots <= 0 {
+		c.KeepSnapshots = DefaultKeepSnapshots
+	}
+	if c.PersistEvery <= 0 {
+		c.PersistEvery = DefaultPersistEvery
+	}
+	if c.Checkpoint <= 0 {
+		c.Checkpoint = DefaultCheckpoint
+	}
+	for _, a := range []*string{&c.Admin, &c.Scan, &c.Maintenance, &c.Backfill, &c.Catchup} {
+		if *a == "" {
+			*a = "127.0.0.1:0"
+		}
+	}
+	return c, nil
+}
+
+// Indexer is one process of the role.
+type Indexer struct {
+	cfg        Config
+	log        hclog.Logger
+	boot       string // id of this process
+	identity   *identity
+	store      *storage.Store
+	snapshots  *snapshots
+	managers   *managerclient.Client
+	projectors *projectorclient.Client
+	metrics    *metrics
+	ports      ports
+	now        func() time.Time
+
+	conns       atomic.Uint64 // connections on the data ports, numbered
+	bucketCount atomic.Int64
+	report      chan struct{} // capacity 1: something is worth a report at once
+	sides       chan struct{} // capacity 1: side streams may be wanted
+	health      health
+
+	applying sync.Mutex // one list of definitions at a time
+	mu       sync.Mutex
+	spawn    func(func(context.Context) error)
+	buckets  map[string]*bucket
+	defs     wire.Definitions
+	newest   map[string]wire.Stability // highest published, by bucket
+	held     []wire.Held
+	changed  chan struct{} // closed and replaced when scans may see something else
+}
+
+// ports are the listeners, opened before anything runs.
+type ports struct {
+	admin, scan, maintenance, backfill, catchup net.Listener
+}
+
+func (p *ports) each(f func(net.Listener)) {
+	for _, l := range []net.Listener{p.admin, p.scan, p.maintenance, p.backfill, p.catchup} {
+		if l != nil {
+			f(l)
+		}
+	}
+}
+
+const copiesDir = "copies"
+
+// Open takes the data folder and the ports. Errors name the folder or the address.
+func Open(cfg Config) (*Indexer, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
+		return nil, fmt.Errorf("indexer: data folder: %w", err)
+	}
+	boot, err := newID(8)
+	if err != nil {
+		return nil, err
+	}
+	x := &Indexer{
+		cfg: cfg, log: cfg.Logger, boot: boot, now: time.Now, buckets: map[string]*bucket{},
+		report: make(chan struct{}, 1), sides: make(chan struct{}, 1), metrics: newMetrics(),
+		snapshots: newSnapshots(cfg.KeepSnapshots, cfg.Logger), newest: map[string]wire.Stability{}, changed: make(chan struct{}),
+	}
+	x.store, err = storage.Open(storage.Options{
+		Dir: filepath.Join(cfg.Dir, copiesDir), CacheBytes: cfg.CacheBytes, MemTableBytes: cfg.MemTableBytes, Logger: cfg.Logger.Named("storage"),
+	})
+	if err != nil {
+		return nil, err
+	}
+	if x.identity, err = loadIdentity(cfg.Dir); err == nil {
+		err = x.listen()
+	}
+	if err != nil {
+		x.ports.each(func(l net.Listener) { l.Close() })
+		return nil, errors.Join(err, x.store.Close())
+	}
+	x.managers = managerclient.New(cfg.Managers)
+	x.projectors = projectorclient.New(8)
+	return x, nil
+}
+
+func (x *Indexer) listen() error {
+	for _, p := range []struct {
+		addr string
+		to   *net.Listener
+		what string
+	}{
+		{x.cfg.Admin, &x.ports.admin, "admin"}, {x.cfg.Scan, &x.ports.scan, "scan"},
+		{x.cfg.Maintenance, &x.ports.maintenance, "maintenance"}, {x.cfg.Backfill, &x.ports.backfill, "backfill"},
+		{x.cfg.Catchup, &x.ports.catchup, "catchup"},
+	} {
+		l, err := net.Listen("tcp", p.addr)
+		if err != nil {
+			return fmt.Errorf("indexer: %s port: %w", p.what, err)
+		}
+		*p.to = l
+	}
+	return nil
+}
+
+// Endpoint tells how others reach this indexer.
+func (x *Indexer) Endpoint() wire.Endpoint {
+	id := x.identity.get()
+	return wire.Endpoint{
+		Node: id.Node, UUID: id.UUID, BootID: x.boot, Name: x.cfg.Name, Admin: "http://" + x.ports.admin.Addr().String(),
+		Scan: x.ports.scan.Addr().String(), Maintenance: x.ports.maintenance.Addr().String(),
+		Backfill: x.ports.backfill.Addr().String(), Catchup: x.ports.catchup.Addr().String(),
+	}
+}
+
+// stopGrace bounds how long HTTP requests may drain.
+const stopGrace = time.Second
+
+// Run serves until ctx ends, then writes what is in memory and gives everything free. An Indexer runs once.
+func (x *Indexer) Run(ctx context.Context) error {
+	g, inner := errgroup.WithContext(ctx)
+	x.mu.Lock()
+	x.spawn = func(f func(context.Context) error) { g.Go(func() error { return f(inner) }) }
+	x.mu.Unlock()
+	servers := []*transport.Server{
+		x.dataServer(portMaintenance), x.dataServer(portBackfill), x.dataServer(portCatchup),
+	}
+	for i, l := range []net.Listener{x.ports.maintenance, x.ports.backfill, x.ports.catchup} {
+		s := servers[i]
+		g.Go(func() error { return s.Serve(l) })
+	}
+	g.Go(func() error {
+		<-inner.Done()
+		for _, s := range servers {
+			s.Stop()
+		}
+		return nil
+	})
+	g.Go(func() error { return rpc.Serve(inner, rpc.NewServer(x.adminHandler()), x.ports.admin, stopGrace) })
+	g.Go(func() error { return rpc.Serve(inner, rpc.NewServer(x.scanHandler()), x.ports.scan, stopGrace) })
+	g.Go(func() error { return (&reporter{x: x}).Run(inner) })
+	g.Go(func() error { return newSideLoop(x).Run(inner) })
+	g.Go(func() error { return (&keeper{x: x}).Run(inner) })
+	if err := x.resume(); err != nil {
+		x.log.Error("the definitions of the last run cannot be used; waiting for the leader", "error", err)
+	}
+	e := x.Endpoint()
+	x.log.Info("indexer runs", "name", e.Name, "uuid", e.UUID, "admin", e.Admin, "scan", e.Scan, "maintenance", e.Maintenance)
+	err := g.Wait()
+	x.snapshots.closeAll()
+	err = errors.Join(err, x.store.Close())
+	x.managers.Close()
+	x.projectors.Close()
+	return err
+}
+
+// wake makes a loop look at once.
+func wake(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+func newID(bytes int) (string, error) {
+	b := make([]byte, bytes)
+	if _, err := rand.Read(b); err != nil {
+		return "", fmt.Errorf("random id: %w", err)
+	}
+	return hex.EncodeToString(b), nil
+}
+
+// health is what is wrong with the node, for reports and people.
+type health struct {
+	mu  sync.Mutex
+	why map[string]string // by source
+}
+
+// set notes what is wrong with a source; "" is well. It tells whether that is new.
+func (h *health) set(source, why string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.why == nil {
+		h.why = map[string]string{}
+	}
+	was := h.why[source]
+	if why == "" {
+		delete(h.why, source)
+	} else {
+		h.why[source] = why
+	}
+	return (was == "") != (why == "")
+}
+
+func (h *health) get() string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	worst := ""
+	for source, why := range h.why {
+		if t := source + ": " + why; worst == "" || t < worst {
+			worst = t
+		}
+	}
+	return worst
+}

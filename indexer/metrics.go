@@ -1,0 +1,92 @@
+package indexer
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tidemark/ingest"
+)
+
+// verdicts is the number of ingest's verdicts.
+const verdicts = int(ingest.Malformed) + 1
+
+// counter is a count that a loop raises and the metrics read.
+type counter struct{ n atomic.Uint64 }
+
+func (c *counter) add(n uint64) { c.n.Add(n) }
+
+// metrics are the indexer's own figures; none has a label per vbucket.
+type metrics struct {
+	registry *prometheus.Registry
+	ahead    prometheus.Counter
+	refused  prometheus.Counter
+	batches  *prometheus.HistogramVec
+	sides    *prometheus.CounterVec
+	scans    *prometheus.CounterVec
+	reports  *prometheus.CounterVec
+}
+
+func newMetrics() *metrics {
+	r := prometheus.NewRegistry()
+	m := &metrics{
+		registry: r,
+		ahead: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "applied_ahead_total",
+			Help: "Times a full queue was written without waiting for a stability timestamp."}),
+		refused: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "connections_refused_total",
+			Help: "Connections to the data ports that were refused by their hello."}),
+		batches: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "batch_seconds",
+			Help: "Time to write a batch of all copies of a bucket.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16)}, []string{"kind"}),
+		sides: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "side_streams_total",
+			Help: "Side streams asked for, by vbucket, by what the projector answered."}, []string{"outcome"}),
+		scans: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "scans_total",
+			Help: "Scans and counts coordinated here, by outcome."}, []string{"code"}),
+		reports: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "reports_total",
+			Help: "Reports to the leader, by outcome."}, []string{"outcome"}),
+	}
+	r.MustRegister(m.ahead, m.refused, m.batches, m.sides, m.scans, m.reports)
+	return m
+}
+
+var batchKinds = [...]string{ingest.AtStability: "stability", ingest.FromSide: "side", ingest.Ahead: "ahead", ingest.DeleteRange: "delete_range"}
+
+func (m *metrics) batch(kind ingest.BatchKind, took time.Duration) {
+	m.batches.WithLabelValues(batchKinds[kind]).Observe(took.Seconds())
+}
+
+// collector reads the figures that live in buckets and copies when somebody asks.
+type collector struct{ x *Indexer }
+
+func gauge(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("tidemark_indexer_"+name, help, labels, nil)
+}
+
+// Describe sends nothing: what there is changes with the copies.
+func (c collector) Describe(chan<- *prometheus.Desc) {}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	events := gauge("events_total", "Events taken from routers, by what became of them.", "bucket", "verdict")
+	queue := gauge("queue_bytes", "Memory held by events that are not written.", "bucket")
+	limit := gauge("queue_limit_bytes", "Bound of queue_bytes, per bucket.")
+	for _, k := range c.x.allBuckets() {
+		for v := range verdicts {
+			if n := k.events[v].n.Load(); n > 0 {
+				ch <- prometheus.MustNewConstMetric(events, prometheus.CounterValue, float64(n), k.name, ingest.Verdict(v).String())
+			}
+		}
+		ch <- prometheus.MustNewConstMetric(queue, prometheus.GaugeValue, float64(k.queueBytes.Load()), k.name)
+	}
+	ch <- prometheus.MustNewConstMetric(limit, prometheus.GaugeValue, float64(c.x.queueShare()))
+	items := gauge("copy_items", "Entries of a copy.", "bucket", "index", "copy")
+	bytes := gauge("copy_disk_bytes", "Size of a copy's files.", "bucket", "index", "copy")
+	held := gauge("copy_snapshots", "Snapshots of a copy held for scans.", "bucket", "index", "copy")
+	for _, s := range c.x.store.Slices() {
+		m, st := s.Meta(), s.Stats()
+		labels := []string{m.Bucket, m.Index.String(), m.Copy.String()}
+		ch <- prometheus.MustNewConstMetric(items, prometheus.GaugeValue, float64(st.Items), labels...)
+		ch <- prometheus.MustNewConstMetric(bytes, prometheus.GaugeValue, float64(st.DiskBytes), labels...)
+		ch <- prometheus.MustNewConstMetric(held, prometheus.GaugeValue, float64(len(c.x.snapshots.refs(m.Copy))), labels...)
+	}
+}

@@ -1,0 +1,130 @@
+package indexer
+
+import (
+	"encoding/binary"
+
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/storage"
+)
+
+// A packed event is the part of a KeyVersions event that is needed when it is written: a flag byte, the document id with
+// its length, then per statement {index 8, slice 2, length of the rest 4, number of keys, keys with their lengths}.
+// Numbers without a size are varints.
+const (
+	packEverywhere = 1 // a deletion that names nobody: no copy has the document
+	statementHead  = 8 + 2 + 4
+)
+
+// arena hands out memory in blocks, so that queued events cost no allocation each. A block lives as long as something
+// in it is referred to.
+type arena struct {
+	block []byte
+}
+
+const (
+	arenaBlock = 64 << 10
+	arenaLarge = 8 << 10 // from here on an event has its own memory
+)
+
+func (a *arena) take(n int) []byte {
+	if n >= arenaLarge {
+		return make([]byte, 0, n)
+	}
+	if cap(a.block)-len(a.block) < n {
+		a.block = make([]byte, 0, arenaBlock)
+	}
+	at := len(a.block)
+	a.block = a.block[:at+n]
+	return a.block[at : at : at+n]
+}
+
+// pack keeps an event. Keys that the store would refuse are left out: the projector has its own, lower limits, so that
+// this happens only to what comes from a foreign or damaged one.
+func (a *arena) pack(e *keyversion.Event) []byte {
+	size := 1 + binary.MaxVarintLen32 + len(e.DocID)
+	for i := range e.Statements {
+		size += statementHead + binary.MaxVarintLen32
+		for _, k := range e.Statements[i].Keys {
+			size += binary.MaxVarintLen32 + len(k)
+		}
+	}
+	b := a.take(size)
+	flag := byte(0)
+	if e.Kind == keyversion.Delete && len(e.Statements) == 0 {
+		flag = packEverywhere
+	}
+	b = append(b, flag)
+	b = binary.AppendUvarint(b, uint64(len(e.DocID)))
+	b = append(b, e.DocID...)
+	for i := range e.Statements {
+		b = packStatement(b, &e.Statements[i], e.Kind == keyversion.Insert)
+	}
+	return b
+}
+
+func packStatement(b []byte, s *keyversion.Statement, keys bool) []byte {
+	b = binary.LittleEndian.AppendUint64(b, uint64(s.Index))
+	b = binary.LittleEndian.AppendUint16(b, uint16(s.Slice))
+	at := len(b)
+	b = append(b, 0, 0, 0, 0)
+	good := 0
+	if keys {
+		for _, k := range s.Keys {
+			if len(k) > 0 && len(k) <= storage.MaxKey {
+				good++
+			}
+		}
+	}
+	b = binary.AppendUvarint(b, uint64(good))
+	for _, k := range s.Keys {
+		if keys && len(k) > 0 && len(k) <= storage.MaxKey {
+			b = binary.AppendUvarint(b, uint64(len(k)))
+			b = append(b, k...)
+		}
+	}
+	binary.LittleEndian.PutUint32(b[at:], uint32(len(b)-at-4))
+	return b
+}
+
+// unpacker reads packed events for one copy. Keys it gives out stay valid; it reuses only its list of them.
+type unpacker struct {
+	index index.ID
+	slice index.SliceID
+	keys  [][]byte // backing of all keys given out
+}
+
+// update gives what the event states for the copy; false when it does not concern it.
+func (u *unpacker) update(b []byte, vb int, seqno uint64) (storage.Update, bool) {
+	flag := b[0]
+	n, k := binary.Uvarint(b[1:])
+	b = b[1+k:]
+	up := storage.Update{VBucket: uint16(vb), DocID: b[:n:n], Seqno: seqno}
+	b = b[n:]
+	if flag == packEverywhere {
+		return up, true
+	}
+	for len(b) >= statementHead {
+		id := index.ID(binary.LittleEndian.Uint64(b))
+		no := index.SliceID(binary.LittleEndian.Uint16(b[8:]))
+		rest := b[statementHead : statementHead+int(binary.LittleEndian.Uint32(b[10:]))]
+		if id != u.index || no != u.slice && no != index.AllSlices {
+			b = b[statementHead+len(rest):]
+			continue
+		}
+		count, k := binary.Uvarint(rest)
+		rest = rest[k:]
+		if count == 0 {
+			return up, true
+		}
+		from := len(u.keys)
+		for range count {
+			size, k := binary.Uvarint(rest)
+			u.keys = append(u.keys, rest[k:k+int(size):k+int(size)])
+			rest = rest[k+int(size):]
+		}
+		up.Keys = u.keys[from:len(u.keys):len(u.keys)]
+		return up, true
+	}
+	return up, false
+}

@@ -1,0 +1,313 @@
+package indexer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fxamacker/cbor/v2"
+
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/storage"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+const (
+	// reportEvery is how often the leader is told the level state.
+	reportEvery = 100 * time.Millisecond
+	// reportSpacing is the least time between two reports, however much happens.
+	reportSpacing = 5 * time.Millisecond
+	// fullEvery is after how many reports everything is told again.
+	fullEvery = 50
+	// measureEvery is how often sizes and what is durable are looked at.
+	measureEvery = time.Second
+	// registerPause is the pause after a registration that failed; it doubles up to registerMost.
+	registerPause = 100 * time.Millisecond
+	registerMost  = 2 * time.Second
+	// codeRemoved is the leader's word for an indexer that was removed by force.
+	codeRemoved = "REMOVED"
+)
+
+// reporter registers with the leader and tells it the level state (controlplane.md, "Identity and reports"). It follows
+// the leader through package managerclient.
+type reporter struct {
+	x        *Indexer
+	sequence uint64
+	full     int // reports until the next full one
+	buckets  map[string][]byte
+	copies   map[index.CopyID][]byte
+}
+
+// Run registers, reports, and registers again when the leader does not know us.
+func (r *reporter) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		if !r.register(ctx) {
+			return nil
+		}
+		r.full = 0
+		if err := r.reports(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// register tries until it is done; false when ctx ends.
+func (r *reporter) register(ctx context.Context) bool {
+	x := r.x
+	for pause := registerPause; ; pause = min(2*pause, registerMost) {
+		reply, err := x.managers.RegisterIndexer(ctx, &wire.RegisterIndexer{ClusterID: x.identity.get().ClusterID, Endpoint: x.Endpoint()})
+		if err == nil {
+			err = x.identity.registered(reply)
+		}
+		if err == nil {
+			x.health.set("registration", "")
+			x.log.Info("registered", "cluster", reply.ClusterID, "node", reply.Node, "leader", reply.Leader.REST)
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		var p *rpc.Problem
+		if errors.As(err, &p) && p.Code == codeRemoved {
+			pause = registerMost
+		}
+		if x.health.set("registration", err.Error()) {
+			x.log.Warn("cannot register; trying again", "error", err)
+		}
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+			return false
+		}
+	}
+}
+
+// reports sends reports until the leader does not know us or ctx ends.
+func (r *reporter) reports(ctx context.Context) error {
+	tick := time.NewTicker(reportEvery)
+	defer tick.Stop()
+	for {
+		known, err := r.send(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			r.full = 0
+			if r.x.health.set("managers", err.Error()) {
+				r.x.log.Warn("the leader cannot be told; trying again", "error", err)
+			}
+			r.x.metrics.reports.WithLabelValues("error").Inc()
+		case !known:
+			return nil
+		default:
+			r.x.health.set("managers", "")
+			r.x.metrics.reports.WithLabelValues("ok").Inc()
+		}
+		t := time.NewTimer(reportSpacing)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return nil
+		case <-t.C:
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		case <-r.x.report:
+		}
+	}
+}
+
+// send makes one report, of everything or of what has changed, and uses the answer.
+func (r *reporter) send(ctx context.Context) (known bool, err error) {
+	x := r.x
+	rep := x.fullReport(ctx)
+	r.sequence++
+	rep.Sequence = r.sequence
+	counts := map[string]int{}
+	for _, b := range rep.Buckets {
+		counts[b.Heartbeat.Bucket] = len(b.Acks)
+	}
+	buckets, copies := encodeEach(rep)
+	if rep.Full = r.full <= 0; !rep.Full {
+		r.leaveOut(rep, buckets, copies)
+	}
+	reply, err := x.managers.ReportIndexer(ctx, rep)
+	if err != nil {
+		return false, err
+	}
+	r.buckets, r.copies = buckets, copies
+	if r.full--; rep.Full {
+		r.full = fullEvery
+	}
+	if reply.Full {
+		r.full = 0
+	}
+	for _, k := range x.allBuckets() {
+		if n := counts[k.name]; n > 0 {
+			_ = k.do(ctx, func() { k.told(n) })
+		}
+	}
+	if !reply.Known {
+		return false, nil
+	}
+	x.setHeld(reply.Held)
+	return true, nil
+}
+
+// encodeEach gives the bytes of each bucket's and copy's part, to see what changes.
+func encodeEach(rep *wire.IndexerReport) (map[string][]byte, map[index.CopyID][]byte) {
+	buckets, copies := map[string][]byte{}, map[index.CopyID][]byte{}
+	for i := range rep.Buckets {
+		b, err := cbor.Marshal(&rep.Buckets[i])
+		if err == nil {
+			buckets[rep.Buckets[i].Heartbeat.Bucket] = b
+		}
+	}
+	for i := range rep.Copies {
+		b, err := cbor.Marshal(&rep.Copies[i])
+		if err == nil {
+			copies[rep.Copies[i].Copy] = b
+		}
+	}
+	return buckets, copies
+}
+
+// leaveOut drops what is as it was in the last report that was answered.
+func (r *reporter) leaveOut(rep *wire.IndexerReport, buckets map[string][]byte, copies map[index.CopyID][]byte) {
+	b := rep.Buckets[:0]
+	for i := range rep.Buckets {
+		name := rep.Buckets[i].Heartbeat.Bucket
+		if was, ok := r.buckets[name]; !ok || !bytes.Equal(was, buckets[name]) {
+			b = append(b, rep.Buckets[i])
+		}
+	}
+	rep.Buckets = b
+	c := rep.Copies[:0]
+	for i := range rep.Copies {
+		id := rep.Copies[i].Copy
+		if was, ok := r.copies[id]; !ok || !bytes.Equal(was, copies[id]) {
+			c = append(c, rep.Copies[i])
+		}
+	}
+	rep.Copies = c
+}
+
+// fullReport is the level state of everything.
+func (x *Indexer) fullReport(ctx context.Context) *wire.IndexerReport {
+	id := x.identity.get()
+	rep := &wire.IndexerReport{Node: id.Node, UUID: id.UUID, BootID: x.boot, ClusterID: id.ClusterID, Full: true,
+		Revision: x.present().Revision, Health: x.health.get()}
+	for _, k := range x.allBuckets() {
+		_ = k.do(ctx, func() { // a bucket that goes is not told of
+			b, copies := k.report()
+			rep.Buckets = append(rep.Buckets, b)
+			rep.Copies = append(rep.Copies, copies...)
+		})
+	}
+	return rep
+}
+
+// report runs in the bucket's loop.
+func (k *bucket) report() (wire.BucketReport, []wire.CopyReport) {
+	hw := k.st.HW()
+	b := wire.BucketReport{Generation: k.st.Generation(), RollbackID: k.st.RollbackID(), Acks: append([]wire.Ack(nil), k.acks...)}
+	b.Heartbeat = wire.HWHeartbeat{Bucket: k.name, HW: hw, MutationQueue: uint64(k.st.QueueBytes()), QueueLimit: uint64(k.x.queueShare())}
+	if last, ok := k.st.Last(); ok {
+		b.Heartbeat.LastStability = last.Hash
+	}
+	m := k.measured.Load()
+	if m != nil {
+		b.Persistent = m.persistent
+		b.Heartbeat.LastPersistence = m.persistent.Hash()
+	} else {
+		b.Persistent = timestamp.New(k.vbuckets)
+	}
+	for _, a := range k.st.Accepted() {
+		b.Accepted.VBuckets = append(b.Accepted.VBuckets, uint16(a.VBucket))
+		b.Accepted.Incarnations = append(b.Accepted.Incarnations, a.Incarnation)
+		b.Accepted.Projectors = append(b.Accepted.Projectors, a.Projector)
+		b.Accepted.Open = append(b.Accepted.Open, a.Open)
+	}
+	seen := map[index.ID]bool{}
+	var copies []wire.CopyReport
+	for _, s := range k.st.States() {
+		if !seen[s.Index] {
+			seen[s.Index] = true
+			b.Heartbeat.IndexIDs = append(b.Heartbeat.IndexIDs, s.Index)
+		}
+		c := wire.CopyReport{Copy: s.ID, Index: s.Index, Ready: s.Ready, Done: s.Done, Total: s.Total}
+		if s.Held.Number > 0 {
+			c.Held = k.ref(s.Held)
+		}
+		if m != nil {
+			c.Items, c.Bytes, c.Error = m.copies[s.ID].items, m.copies[s.ID].bytes, m.copies[s.ID].err
+		}
+		copies = append(copies, c)
+	}
+	return b, copies
+}
+
+// told drops acknowledgements that the leader has.
+func (k *bucket) told(n int) { k.acks = append(k.acks[:0], k.acks[min(n, len(k.acks)):]...) }
+
+// measurement is what costs too much to look at for every report.
+type measurement struct {
+	persistent timestamp.Vector
+	copies     map[index.CopyID]copySize
+}
+
+type copySize struct {
+	items, bytes uint64
+	err          string
+}
+
+// measure looks at the store's sizes and at what would survive a crash.
+func (x *Indexer) measure() {
+	byBucket := map[string]*measurement{}
+	for _, s := range x.store.Slices() {
+		m := s.Meta()
+		d, err := s.Durable()
+		if err != nil {
+			continue
+		}
+		b := byBucket[m.Bucket]
+		if b == nil {
+			b = &measurement{persistent: durableVector(d, m.VBuckets), copies: map[index.CopyID]copySize{}}
+			byBucket[m.Bucket] = b
+		} else if v := durableVector(d, m.VBuckets); v.Len() == b.persistent.Len() {
+			_ = b.persistent.Min(v) // of equal length
+		}
+		st := s.Stats()
+		size := copySize{items: uint64(max(st.Items, 0)), bytes: uint64(max(st.DiskBytes+st.MemoryBytes, 0))}
+		if st.Failing != nil {
+			size.err = fmt.Sprint(st.Failing)
+		}
+		b.copies[m.Copy] = size
+	}
+	for _, k := range x.allBuckets() {
+		if m := byBucket[k.name]; m != nil && m.persistent.Len() == k.vbuckets {
+			k.measured.Store(m)
+		} else {
+			k.measured.Store(nil)
+		}
+	}
+}
+
+func durableVector(d storage.Durable, vbuckets int) timestamp.Vector {
+	v := timestamp.New(vbuckets)
+	for i, p := range d.Positions {
+		if p.Main > 0 && i < vbuckets {
+			v.Set(i, timestamp.Position{VBUUID: p.VBUUID, Seqno: p.Main})
+		}
+	}
+	return v
+}

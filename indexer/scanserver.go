@@ -1,0 +1,201 @@
+package indexer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/scan"
+)
+
+const (
+	// maxScans bounds the scans that this node coordinates at a time, and, apart from that, the parts of scans it serves.
+	maxScans = 256
+	// writeStall is how long a client, or the network to it, may take nothing before its scan is ended.
+	writeStall = 60 * time.Second
+)
+
+// scanHandler serves clients' scans and other nodes' requests for rows, on a port of its own.
+func (x *Indexer) scanHandler() http.Handler {
+	client := rpc.NewClient(maxScans)
+	c := scan.NewCoordinator(catalog{x}, truth{x}, nodes{x, client.HTTP()}, scan.Options{Logger: x.log.Named("scan")})
+	s := &scanServer{x: x, c: c, clients: make(chan struct{}, maxScans), parts: make(chan struct{}, maxScans)}
+	r := mux.NewRouter()
+	r.HandleFunc("/v1/indexes/{id:[0-9]+}:scan", s.scan).Methods(http.MethodPost)
+	r.HandleFunc("/v1/indexes/{id:[0-9]+}:count", s.count).Methods(http.MethodPost)
+	r.HandleFunc(slicesPath, s.serveSlices).Methods(http.MethodPost)
+	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) { rpc.Write(w, r, http.StatusOK, struct{}{}) }).Methods(http.MethodGet)
+	otherwise(r, "an indexer's scan port")
+	return r
+}
+
+type scanServer struct {
+	x              *Indexer
+	c              *scan.Coordinator
+	clients, parts chan struct{} // what is under way
+}
+
+// enter takes a place; false, and an answer, when there is none.
+func enter(w http.ResponseWriter, places chan struct{}) bool {
+	select {
+	case places <- struct{}{}:
+		return true
+	default:
+		p := rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "%d scans are under way on this node, the most it takes: try again", cap(places))
+		p.RetryAfterMS = 1000
+		rpc.WriteProblem(w, p)
+		return false
+	}
+}
+
+// prepare reads the request and checks it against the index.
+func (s *scanServer) prepare(w http.ResponseWriter, r *http.Request) (scan.Spec, error) {
+	id, err := index.ParseID(mux.Vars(r)["id"])
+	if err != nil {
+		return scan.Spec{}, scan.Errorf(scan.BadRequest, "%w", err)
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, rpc.MaxUserBody))
+	if err != nil {
+		var large *http.MaxBytesError
+		if errors.As(err, &large) {
+			return scan.Spec{}, rpc.NewProblem(http.StatusRequestEntityTooLarge, rpc.CodeTooLarge, "the body has more than %d bytes, the most a scan takes", large.Limit)
+		}
+		return scan.Spec{}, scan.Errorf(scan.BadRequest, "reading the body: %w", err)
+	}
+	req, err := scan.ParseRequest(body)
+	if err != nil {
+		return scan.Spec{}, err
+	}
+	return s.c.Prepare(id, req)
+}
+
+// problem answers with a scan's error.
+func (s *scanServer) problem(w http.ResponseWriter, err error) {
+	var p *rpc.Problem
+	if errors.As(err, &p) {
+		rpc.WriteProblem(w, p)
+		return
+	}
+	e := scan.AsError(err)
+	rpc.WriteProblem(w, rpc.NewProblem(e.Code.Status(), string(e.Code), "%s", e.Detail))
+}
+
+func (s *scanServer) scan(w http.ResponseWriter, r *http.Request) {
+	if !enter(w, s.clients) {
+		return
+	}
+	defer func() { <-s.clients }()
+	spec, err := s.prepare(w, r)
+	if err != nil {
+		s.done(err)
+		s.problem(w, err)
+		return
+	}
+	out := &answer{w: w, c: http.NewResponseController(w)}
+	enc := scan.NewEncoder(out, out.flush, spec.Desc)
+	result, err := s.c.Scan(r.Context(), spec, enc)
+	s.done(err)
+	switch {
+	case err == nil:
+		err = enc.End(result)
+	case !out.begun && result.Rows == 0:
+		s.problem(w, err)
+		return
+	default:
+		err = enc.Fail(err)
+	}
+	if err != nil {
+		s.x.log.Debug("a scan's client is gone", "index", spec.Index, "error", err)
+	}
+}
+
+func (s *scanServer) count(w http.ResponseWriter, r *http.Request) {
+	if !enter(w, s.clients) {
+		return
+	}
+	defer func() { <-s.clients }()
+	spec, err := s.prepare(w, r)
+	var result scan.Result
+	if err == nil {
+		result, err = s.c.Count(r.Context(), spec)
+	}
+	s.done(err)
+	if err != nil {
+		s.problem(w, err)
+		return
+	}
+	w.Header().Set("Content-Type", rpc.MediaJSON)
+	_, _ = w.Write(scan.AppendCount(nil, result)) // the client has gone: nobody is left to tell
+}
+
+func (s *scanServer) done(err error) {
+	code := "OK"
+	if err != nil {
+		code = string(scan.CodeOf(err))
+	}
+	s.x.metrics.scans.WithLabelValues(code).Inc()
+}
+
+// serveSlices answers another node.
+func (s *scanServer) serveSlices(w http.ResponseWriter, r *http.Request) {
+	if !enter(w, s.parts) {
+		return
+	}
+	defer func() { <-s.parts }()
+	var req scan.NodeRequest
+	if err := rpc.Read(w, r, rpc.MaxControlBody, &req); err != nil {
+		rpc.WriteProblem(w, err)
+		return
+	}
+	out := &answer{w: w, c: http.NewResponseController(w)}
+	if err := scan.Serve(r.Context(), out, out.flush, req, pins{s.x}); err != nil {
+		s.x.log.Debug("a part of a scan ended early", "index", req.Index, "timestamp", req.Ref.Number, "error", err)
+	}
+}
+
+// answer is a body that is written for as long as the other side takes something now and then.
+type answer struct {
+	w     http.ResponseWriter
+	c     *http.ResponseController
+	begun bool
+}
+
+// Write implements io.Writer.
+func (a *answer) Write(p []byte) (int, error) {
+	if !a.begun {
+		a.begun = true
+		a.w.Header().Set("Content-Type", scan.MediaType)
+	}
+	if err := a.c.SetWriteDeadline(time.Now().Add(writeStall)); err != nil {
+		return 0, err
+	}
+	return a.w.Write(p)
+}
+
+func (a *answer) flush() { _ = a.c.Flush() } // the next write meets the error again
+
+// open sends a request for rows to a node.
+func (n nodes) open(ctx context.Context, url string, body []byte) (scan.RowStream, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", rpc.MediaCBOR)
+	resp, err := n.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	if resp.StatusCode != http.StatusOK {
+		p := rpc.ReadProblem(resp)
+		return nil, errors.Join(fmt.Errorf("%s: %w", url, p), resp.Body.Close())
+	}
+	return scan.ReadFrames(resp.Body)
+}

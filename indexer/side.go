@@ -1,0 +1,251 @@
+package indexer
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/index"
+	"tidemark/ingest"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+const (
+	// sideTick is how often the loop looks when nobody wakes it.
+	sideTick = 100 * time.Millisecond
+	// sideFirst and sideMost bound the growing pause before a vbucket is asked for again.
+	sideFirst = 100 * time.Millisecond
+	sideMost  = 5 * time.Second
+	// sideSilence is how long a side stream may bring nothing before it is given up.
+	sideSilence = 30 * time.Second
+	// sideRequests bounds the requests that are under way.
+	sideRequests = 16
+	// sideGather is how long wants are gathered, so that one request serves many vbuckets.
+	sideGather = 10 * time.Millisecond
+)
+
+// sideLoop asks projectors for the side streams that buckets want: for each projector one request with all vbuckets that
+// it is believed to own (PR-11 forms 2 and 3). What fails is asked again, with a growing pause and of the next projector.
+type sideLoop struct {
+	x     *Indexer
+	next  uint64 // id of the next request
+	state map[sideKey]*sideAttempt
+	open  map[uint64]sideTopic
+	calls errgroup.Group
+}
+
+type sideKey struct {
+	bucket string
+	vb     int
+}
+
+// sideAttempt is what is known about asking for one vbucket.
+type sideAttempt struct {
+	tries int
+	after time.Time // not before
+	id    uint64    // of the open stream that is watched
+	at    uint64
+	moved time.Time
+}
+
+// sideTopic is a request that may still run at a projector.
+type sideTopic struct {
+	bucket, addr, topic string
+}
+
+func newSideLoop(x *Indexer) *sideLoop {
+	l := &sideLoop{x: x, next: uint64(x.now().UnixNano()), state: map[sideKey]*sideAttempt{}, open: map[uint64]sideTopic{}}
+	l.calls.SetLimit(sideRequests)
+	return l
+}
+
+// Run looks and asks until ctx ends.
+func (l *sideLoop) Run(ctx context.Context) error {
+	tick := time.NewTicker(sideTick)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return l.calls.Wait()
+		case <-tick.C:
+		case <-l.x.sides:
+			t := time.NewTimer(sideGather)
+			select {
+			case <-t.C:
+			case <-ctx.Done():
+				t.Stop()
+			}
+		}
+		for _, k := range l.x.allBuckets() {
+			l.look(ctx, k)
+		}
+	}
+}
+
+// look asks for what one bucket wants and gives up what has fallen silent.
+func (l *sideLoop) look(ctx context.Context, k *bucket) {
+	now := l.x.now()
+	d := l.x.present()
+	groups := map[groupKey]*sideGroup{}
+	open := map[uint64]bool{}
+	err := k.do(ctx, func() {
+		for _, p := range k.st.SideStreams() {
+			open[p.ID] = true
+			l.watch(k, &p, now)
+		}
+		for _, w := range k.st.Wants() {
+			l.group(k, w, &d, groups, now)
+		}
+	})
+	if err != nil {
+		return
+	}
+	for id, t := range l.open {
+		if t.bucket == k.name && !open[id] {
+			delete(l.open, id)
+			l.call(ctx, func(ctx context.Context) { // it has ended by itself, unless it was abandoned here
+				_ = l.x.projectors.SideStop(ctx, t.addr, &wire.SideStop{ClusterID: l.x.identity.get().ClusterID, Topic: t.topic})
+			})
+		}
+	}
+	for key, g := range groups {
+		l.ask(ctx, k, key, g, &d)
+	}
+}
+
+// watch gives up a stream that has brought nothing for too long.
+func (l *sideLoop) watch(k *bucket, p *ingest.SideProgress, now time.Time) {
+	a := l.attempt(k.name, p.VBucket)
+	if a.id != p.ID || a.at != p.At {
+		if a.id == p.ID && p.Begun {
+			a.tries = 0
+		}
+		a.id, a.at, a.moved = p.ID, p.At, now
+		return
+	}
+	if now.Sub(a.moved) > sideSilence && !p.Finished {
+		k.log.Warn("a side stream brings nothing; asking again", "vbucket", p.VBucket, "at", p.At, "to", p.To)
+		k.st.SideFailed(p.VBucket, p.ID)
+		a.moved = now
+	}
+}
+
+func (l *sideLoop) attempt(bucket string, vb int) *sideAttempt {
+	key := sideKey{bucket, vb}
+	a := l.state[key]
+	if a == nil {
+		a = &sideAttempt{}
+		l.state[key] = a
+	}
+	return a
+}
+
+// groupKey is what goes into one request: a projector and a class.
+type groupKey struct {
+	projector index.ProjectorID
+	build     bool
+}
+
+type sideGroup struct {
+	addr    string
+	id      uint64
+	wants   []ingest.Want
+	copies  []index.CopyID
+	streams []wire.SideStream
+}
+
+// group opens what may be asked for now. It runs in the bucket's loop, so that nothing can come before it is expected.
+func (l *sideLoop) group(k *bucket, w ingest.Want, d *wire.Definitions, groups map[groupKey]*sideGroup, now time.Time) {
+	a := l.attempt(k.name, w.VBucket)
+	if now.Before(a.after) || len(d.Projectors) == 0 || d.Revision == 0 {
+		return
+	}
+	p := choose(d.Projectors, k.st.Owner(w.VBucket), a.tries)
+	key := groupKey{p.ID, w.Build}
+	g := groups[key]
+	if g == nil {
+		l.next++
+		g = &sideGroup{addr: p.Admin, id: l.next}
+		groups[key] = g
+	}
+	a.after = now.Add(min(sideFirst<<min(a.tries, 10), sideMost))
+	a.tries++
+	k.st.OpenSide(w, g.id)
+	g.wants = append(g.wants, w)
+	for _, c := range w.Copies {
+		if i, ok := slices.BinarySearch(g.copies, c); !ok {
+			g.copies = slices.Insert(g.copies, i, c)
+		}
+	}
+	g.streams = append(g.streams, wire.SideStream{VBucket: uint16(w.VBucket), VBUUID: w.VBUUID, From: w.From, To: w.To,
+		Window: timestamp.Window{Start: w.From, End: w.From}, Branch: w.Branch})
+}
+
+// choose gives the owner of the maintenance stream first, then the others in turn.
+func choose(all []wire.ProjectorEndpoint, owner index.ProjectorID, tries int) wire.ProjectorEndpoint {
+	at := slices.IndexFunc(all, func(p wire.ProjectorEndpoint) bool { return p.ID == owner })
+	return all[(max(at, 0)+tries)%len(all)]
+}
+
+// ask sends one request and takes over what the projector says of each vbucket.
+func (l *sideLoop) ask(ctx context.Context, k *bucket, key groupKey, g *sideGroup, d *wire.Definitions) {
+	e := l.x.Endpoint()
+	class, port := "catchup", e.Catchup
+	if key.build {
+		class, port = "backfill", e.Backfill
+	}
+	topic := fmt.Sprintf("/%s/%d/%d", class, e.Node, g.id)
+	req := &wire.SideRequest{
+		ClusterID: l.x.identity.get().ClusterID, Node: e.Node, BootID: e.BootID, Topic: topic, Endpoint: port, Bucket: k.name,
+		BucketUUID: k.uuid, ID: g.id, Revision: d.Revision, Copies: g.copies, Streams: g.streams,
+	}
+	l.open[g.id] = sideTopic{k.name, g.addr, topic}
+	k.log.Debug("asking for a side stream", "topic", topic, "projector", key.projector, "vbuckets", len(g.streams), "copies", g.copies)
+	l.call(ctx, func(ctx context.Context) {
+		reply, err := l.x.projectors.Side(ctx, g.addr, req)
+		if err != nil {
+			k.log.Debug("no side stream", "topic", topic, "projector", key.projector, "error", err)
+			l.x.metrics.sides.WithLabelValues("error").Add(float64(len(g.wants)))
+		}
+		_ = k.do(ctx, func() { l.answered(k, g, reply, err) }) // a bucket that goes wants nothing
+	})
+}
+
+// call runs f beside the loop; beyond the bound the loop waits.
+func (l *sideLoop) call(ctx context.Context, f func(context.Context)) {
+	l.calls.Go(func() error {
+		f(ctx)
+		return nil
+	})
+}
+
+// answered runs in the bucket's loop.
+func (l *sideLoop) answered(k *bucket, g *sideGroup, reply *wire.SideReply, err error) {
+	outcomes := map[uint16]*wire.StartResult{}
+	if err == nil {
+		for i := range reply.Results {
+			outcomes[reply.Results[i].VBucket] = &reply.Results[i]
+		}
+	}
+	for _, w := range g.wants {
+		r := outcomes[uint16(w.VBucket)]
+		switch {
+		case r == nil:
+			k.st.SideFailed(w.VBucket, g.id)
+		case r.Outcome == wire.StartBegun:
+		case r.Outcome == wire.StartRollback:
+			k.log.Warn("KV refuses the start of a side stream: the vbucket is taken from 0", "vbucket", w.VBucket, "from", w.From, "purge", r.Purge)
+			k.st.SideRefused(w.VBucket, g.id, r.Purge)
+		default:
+			k.log.Debug("no side stream", "vbucket", w.VBucket, "outcome", r.Outcome, "detail", r.Detail)
+			k.st.SideFailed(w.VBucket, g.id)
+		}
+		if r != nil {
+			l.x.metrics.sides.WithLabelValues(string(r.Outcome)).Inc()
+		}
+	}
+}

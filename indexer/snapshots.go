@@ -1,0 +1,139 @@
+package indexer
+
+import (
+	"sync"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/index"
+	"tidemark/ingest"
+	"tidemark/storage"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// held is one snapshot of a copy, exact at a stability timestamp.
+type held struct {
+	ref    wire.StabilityRef
+	vector timestamp.Vector
+	snap   *storage.Snapshot
+}
+
+// snapshots keeps, per copy, the newest few snapshots at stability timestamps for scans. A scan holds its own reference,
+// so that what it reads stays as long as it reads.
+type snapshots struct {
+	keep int
+	log  hclog.Logger
+
+	mu      sync.Mutex
+	copies  map[index.CopyID][]held // oldest first
+	changed chan struct{}           // closed and replaced when one is added, or will never be
+	closed  bool
+}
+
+func newSnapshots(keep int, log hclog.Logger) *snapshots {
+	return &snapshots{keep: keep, log: log, copies: map[index.CopyID][]held{}, changed: make(chan struct{})}
+}
+
+// add takes over a snapshot; the oldest beyond the limit goes.
+func (s *snapshots) add(id index.CopyID, h held) {
+	s.mu.Lock()
+	var gone []held
+	if s.closed {
+		gone = []held{h}
+	} else {
+		list := append(s.copies[id], h)
+		if n := len(list) - s.keep; n > 0 {
+			gone = append(gone, list[:n]...)
+			list = append([]held(nil), list[n:]...)
+		}
+		s.copies[id] = list
+	}
+	s.mu.Unlock()
+	s.close(gone)
+}
+
+// changes gives a channel that is closed when the next look may find something else.
+func (s *snapshots) changes() <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.changed
+}
+
+// signal lets those who wait look again.
+func (s *snapshots) signal() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+func (s *snapshots) close(gone []held) {
+	for _, h := range gone {
+		if err := h.snap.Close(); err != nil {
+			s.log.Warn("closing a snapshot", "error", err)
+		}
+	}
+}
+
+// acquire gives the snapshot of a copy at a stability timestamp, or its newest when ref is nil. The caller closes it.
+func (s *snapshots) acquire(id index.CopyID, ref *wire.StabilityRef) (held, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	list := s.copies[id]
+	for i := len(list) - 1; i >= 0; i-- {
+		h := list[i]
+		if (ref == nil || h.ref.Compare(*ref) == 0) && h.snap.Retain() {
+			return h, true
+		}
+	}
+	return held{}, false
+}
+
+// refs lists what is held of a copy, oldest first.
+func (s *snapshots) refs(id index.CopyID) []wire.StabilityRef {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	out := make([]wire.StabilityRef, 0, len(s.copies[id]))
+	for _, h := range s.copies[id] {
+		out = append(out, h.ref)
+	}
+	return out
+}
+
+// drop lets all snapshots of a copy go.
+func (s *snapshots) drop(id index.CopyID) {
+	s.mu.Lock()
+	gone := s.copies[id]
+	delete(s.copies, id)
+	s.mu.Unlock()
+	s.close(gone)
+}
+
+// dropInvalid lets those go that hold something of a vbucket that is not on the branch of log.
+func (s *snapshots) dropInvalid(id index.CopyID, vb int, log timestamp.FailoverLog, logs []timestamp.FailoverLog) {
+	s.mu.Lock()
+	var kept, gone []held
+	for _, h := range s.copies[id] {
+		p := h.snap.Positions()[vb]
+		if p.Content() <= ingest.History(p.VBUUID, logs[vb]).Common(log) {
+			kept = append(kept, h)
+		} else {
+			gone = append(gone, h)
+		}
+	}
+	s.copies[id] = kept
+	s.mu.Unlock()
+	s.close(gone)
+}
+
+// closeAll ends it.
+func (s *snapshots) closeAll() {
+	s.mu.Lock()
+	all := s.copies
+	s.copies, s.closed = map[index.CopyID][]held{}, true
+	s.mu.Unlock()
+	for _, list := range all {
+		s.close(list)
+	}
+}

@@ -1,0 +1,299 @@
+package indexer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/index"
+	"tidemark/ingest"
+	"tidemark/storage"
+	"tidemark/timestamp"
+)
+
+const (
+	// writeBytes bounds one write of one copy; more is cut into several.
+	writeBytes = 64 << 20
+	// retryFirst and retryMost bound the pause before a write is tried again that found no room.
+	retryFirst = 20 * time.Millisecond
+	retryMost  = time.Second
+	// recoverTimeout bounds the wait for scans that still read a copy that must be opened again.
+	recoverTimeout = 30 * time.Second
+)
+
+// job is one thing to write, with the slices that there are.
+type job struct {
+	name   string
+	work   ingest.Work
+	slices map[index.CopyID]*storage.Slice
+}
+
+// result is what became of a job.
+type result struct {
+	work     ingest.Work
+	missing  []index.CopyID // not here any more
+	reopened []reopened
+	restored *restored
+}
+
+type reopened struct {
+	id    index.CopyID
+	slice *storage.Slice
+}
+
+type restored struct {
+	what     ingest.Restore
+	position ingest.Position
+	log      timestamp.FailoverLog
+}
+
+// write does the jobs in order, off the data path. A job is tried until it is done or the context ends.
+func (k *bucket) write(ctx context.Context) error {
+	for j := range k.jobs {
+		r := result{work: j.work}
+		if j.work.Batch != nil {
+			r.missing, r.reopened = k.writeBatch(ctx, &j)
+		} else {
+			r.restored, r.reopened = k.restore(ctx, &j)
+		}
+		if ctx.Err() != nil {
+			continue // nobody takes it any more; what was written says by itself how far it is
+		}
+		k.results <- r
+	}
+	return nil
+}
+
+// outcome of one copy's write.
+type outcome struct {
+	missing bool
+	again   *storage.Slice // was reopened: the write is lost
+}
+
+func (k *bucket) writeBatch(ctx context.Context, j *job) (missing []index.CopyID, again []reopened) {
+	t := j.work.Batch
+	began := k.x.now()
+	outcomes := make([]outcome, len(t.Copies))
+	g := errgroup.Group{}
+	g.SetLimit(max(2, runtime.GOMAXPROCS(0)))
+	for i := range t.Copies {
+		c := &t.Copies[i]
+		s := j.slices[c.ID]
+		if s == nil {
+			outcomes[i].missing = true
+			continue
+		}
+		g.Go(func() error {
+			outcomes[i] = k.persistently(ctx, s, func() error { return k.writeCopy(t, c, s) })
+			return nil
+		})
+	}
+	_ = g.Wait() // the functions give no errors
+	for i, o := range outcomes {
+		switch {
+		case o.missing:
+			missing = append(missing, t.Copies[i].ID)
+		case o.again != nil:
+			again = append(again, reopened{t.Copies[i].ID, o.again})
+		}
+	}
+	k.x.metrics.batch(t.Kind, k.x.now().Sub(began))
+	return missing, again
+}
+
+// persistently does f until it succeeds, the copy has had to be reopened, or the context ends. A full disk is told and
+// waited for: the loop goes on meanwhile and stops taking data when its queue is full.
+func (k *bucket) persistently(ctx context.Context, s *storage.Slice, f func() error) outcome {
+	source := fmt.Sprintf("copy %s", s.Meta().Copy)
+	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
+		err := f()
+		switch {
+		case err == nil:
+			if k.x.health.set(source, "") {
+				k.log.Info("writing again", "copy", s.Meta().Copy)
+				wake(k.x.report)
+			}
+			return outcome{}
+		case errors.Is(err, storage.ErrClosed):
+			return outcome{missing: true}
+		case ctx.Err() != nil:
+			return outcome{}
+		}
+		if k.x.health.set(source, err.Error()) {
+			k.log.Error("cannot write; trying again", "copy", s.Meta().Copy, "error", err)
+			wake(k.x.report)
+		}
+		if errors.Is(err, storage.ErrReopen) || errors.Is(err, storage.ErrDamaged) {
+			if k.reopen(ctx, s) {
+				k.x.health.set(source, "")
+				return outcome{again: s}
+			}
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return outcome{}
+		case <-timer.C:
+		}
+	}
+}
+
+// reopen brings a copy back to its last durable batch.
+func (k *bucket) reopen(ctx context.Context, s *storage.Slice) bool {
+	k.x.snapshots.drop(s.Meta().Copy)
+	ctx, cancel := context.WithTimeout(ctx, recoverTimeout)
+	defer cancel()
+	r, err := s.Recover(ctx)
+	if err != nil {
+		k.log.Error("a copy cannot be opened again", "copy", s.Meta().Copy, "error", err)
+		return false
+	}
+	k.log.Warn("a copy was opened again; what it lacks is streamed again", "copy", s.Meta().Copy, "outcome", r.Outcome, "cause", r.Cause)
+	return true
+}
+
+// writeCopy is one copy's share of a batch.
+func (k *bucket) writeCopy(t *ingest.Batch, c *ingest.CopyBatch, s *storage.Slice) error {
+	if t.Kind == ingest.DeleteRange {
+		for i := range c.Parts {
+			p := &c.Parts[i]
+			if err := s.DeleteVBucket(storage.VBPosition{VBucket: uint16(p.VBucket), Position: p.Position, Log: p.Log}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if err := k.flushCopy(t, c, s); err != nil {
+		return err
+	}
+	for i := range c.Parts {
+		if p := &c.Parts[i]; p.PurgeTombstones {
+			if err := s.PurgeTombstones(uint16(p.VBucket)); err != nil {
+				return err
+			}
+		}
+	}
+	if !c.Exact {
+		return nil
+	}
+	snap, err := s.Snapshot()
+	if err != nil {
+		return err
+	}
+	k.x.snapshots.add(c.ID, held{ref: k.ref(t.Ref), vector: t.Vector, snap: snap})
+	return nil
+}
+
+// flushCopy applies the parts in one atomic write. Where that would be too large it is cut: the rows of the first pieces
+// go in under the old positions, widened by what they may reflect, so that a crash in between is met by the branch rule
+// and by streaming the same again.
+func (k *bucket) flushCopy(t *ingest.Batch, c *ingest.CopyBatch, s *storage.Slice) error {
+	u := unpacker{index: c.Index, slice: c.Slice}
+	keep := make(map[uint16]bool, len(c.Parts))
+	b := storage.Batch{KeepTombstones: func(vb uint16) bool { return keep[vb] }}
+	for i := range c.Parts {
+		p := &c.Parts[i]
+		keep[uint16(p.VBucket)] = p.KeepTombstones
+	}
+	if c.Exact {
+		b.Timestamp = t.Vector
+	}
+	bytes := 0
+	for i := range c.Parts {
+		p := &c.Parts[i]
+		b.Positions = append(b.Positions, storage.VBPosition{VBucket: uint16(p.VBucket), Position: p.Position, Log: p.Log})
+		if p.Segment < 0 {
+			continue
+		}
+		events := t.Segments[p.Segment].Events
+		for n := range events {
+			e := &events[n]
+			if !p.Selects(e) {
+				continue
+			}
+			up, ok := u.update(e.Data, p.VBucket, e.Seqno)
+			if !ok {
+				continue
+			}
+			b.Updates = append(b.Updates, up)
+			if bytes += 3 * len(e.Data); bytes >= writeBytes {
+				if err := k.early(&b, c, s); err != nil {
+					return err
+				}
+				b.Updates, u.keys, bytes = b.Updates[:0], u.keys[:0], 0
+			}
+		}
+	}
+	if len(b.Updates) == 0 && len(b.Positions) == 0 && !c.Exact {
+		return nil
+	}
+	return s.Flush(b)
+}
+
+// early writes a piece of a batch that is too large for one write.
+func (k *bucket) early(b *storage.Batch, c *ingest.CopyBatch, s *storage.Slice) error {
+	piece := storage.Batch{Updates: b.Updates, KeepTombstones: b.KeepTombstones}
+	held := s.Positions()
+	for i := range c.Parts {
+		p := &c.Parts[i]
+		was := held[p.VBucket]
+		was.WindowEnd = max(was.WindowEnd, p.Position.Content())
+		if was.VBUUID == 0 {
+			was.VBUUID = p.Position.VBUUID
+		}
+		piece.Positions = append(piece.Positions, storage.VBPosition{VBucket: uint16(p.VBucket), Position: was, Log: p.Log})
+	}
+	return s.Flush(piece)
+}
+
+// restore puts a vbucket of a copy back to its newest valid checkpoint, or to nothing.
+func (k *bucket) restore(ctx context.Context, j *job) (*restored, []reopened) {
+	what := *j.work.Restore
+	s := j.slices[what.Copy]
+	if s == nil {
+		return nil, nil
+	}
+	out := &restored{what: what}
+	o := k.persistently(ctx, s, func() error {
+		infos := s.Checkpoints()
+		states := heldStates(infos, what.VBucket)
+		k.x.snapshots.dropInvalid(what.Copy, what.VBucket, what.Log, s.Logs())
+		i := ingest.Choose(states, what.Log)
+		if i < 0 {
+			out.position, out.log = ingest.Position{}, nil
+			return s.DeleteVBucket(storage.VBPosition{VBucket: uint16(what.VBucket)})
+		}
+		if _, err := s.RestoreVBucket(uint16(what.VBucket), infos[i].Seq); err != nil {
+			return err
+		}
+		out.position, out.log = states[i].Position, states[i].Log
+		return nil
+	})
+	switch {
+	case o.again != nil:
+		return nil, []reopened{{what.Copy, s}}
+	case o.missing || ctx.Err() != nil:
+		return nil, nil
+	}
+	k.log.Warn("a vbucket left its branch and was put back", "copy", what.Copy, "vbucket", what.VBucket, "to", out.position.Main)
+	return out, nil
+}
+
+// heldStates lists what checkpoints hold of a vbucket, newest first.
+func heldStates(infos []storage.CheckpointInfo, vb int) []ingest.Held {
+	states := make([]ingest.Held, len(infos))
+	for i, c := range infos {
+		p := c.Positions[vb]
+		var log timestamp.FailoverLog
+		if vb < len(c.Logs) {
+			log = c.Logs[vb]
+		}
+		states[i] = ingest.Held{Position: p, Log: ingest.History(p.VBUUID, log)}
+	}
+	return states
+}
