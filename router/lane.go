@@ -32,6 +32,8 @@ type lane struct {
 	state    laneState
 	idle     bool // no vbucket uses it
 	unwanted bool // the newest view has no copies at the endpoint
+	expired  bool // idle and unwanted for leaveTimeout
+	leave    *time.Timer
 
 	vbuckets map[uint16]*laneVB
 	open     *frame
@@ -530,7 +532,11 @@ func (l *lane) reuse(f *frame) {
 func (l *lane) use(addr string, revision uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.idle = false
+	l.idle, l.expired = false, false
+	if l.leave != nil {
+		l.leave.Stop()
+		l.leave = nil
+	}
 	l.moveTo(addr, revision)
 }
 
@@ -576,7 +582,24 @@ func (l *lane) unused(dropped bool) {
 	defer l.mu.Unlock()
 	l.idle = true
 	l.unwanted = l.unwanted || dropped
+	if l.unwanted && l.leave == nil && l.state != gone {
+		l.leave = time.AfterFunc(leaveTimeout, l.expire)
+	}
 	l.signal()
+}
+
+// expire gives up what an endpoint has not acknowledged that nobody wants any more.
+func (l *lane) expire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leave = nil
+	if l.idle && l.unwanted {
+		l.expired = true
+		if l.hangUp != nil {
+			l.hangUp()
+		}
+		l.signal()
+	}
 }
 
 // empty tells whether everything has been delivered.

@@ -42,9 +42,11 @@ const (
 	// syncTick is how long Syncs are gathered: one per vbucket goes out.
 	syncTick = 5 * time.Millisecond
 
-	dialTimeout = 2 * time.Second
-	backoffMin  = 20 * time.Millisecond
-	backoffMax  = time.Second
+	// leaveTimeout is how long an endpoint that the view has dropped may take to acknowledge what is still queued.
+	leaveTimeout = 2 * time.Second
+	dialTimeout  = 2 * time.Second
+	backoffMin   = 20 * time.Millisecond
+	backoffMax   = time.Second
 )
 
 var (

@@ -225,7 +225,7 @@ func (l *lane) unreachable() {
 // over tells whether nobody needs the lane any more, and takes it off the topic's list if so.
 func (l *lane) over() bool {
 	l.mu.Lock()
-	unneeded := l.idle && (l.empty() || l.unwanted && l.state != connected)
+	unneeded := l.idle && (l.empty() || l.unwanted && (l.state == down || l.expired))
 	l.mu.Unlock()
 	return unneeded && l.topic.retire(l)
 }
@@ -234,6 +234,10 @@ func (l *lane) over() bool {
 func (l *lane) finish() {
 	l.mu.Lock()
 	l.state = gone
+	if l.leave != nil {
+		l.leave.Stop()
+		l.leave = nil
+	}
 	l.broadcast()
 	stats := l.stats
 	l.mu.Unlock()

@@ -1,0 +1,110 @@
+package router_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/partition"
+	"tidemark/router"
+)
+
+// sinkConn acknowledges at once and throws everything away.
+type sinkConn struct {
+	done  chan struct{}
+	onAck func(uint64)
+}
+
+func (c *sinkConn) Send(frame []byte) error {
+	number := uint64(0)
+	for i := 15; i >= 8; i-- { // the number in the frame's header
+		number = number<<8 | uint64(frame[i])
+	}
+	c.onAck(number)
+	return nil
+}
+func (c *sinkConn) Done() <-chan struct{} { return c.done }
+func (c *sinkConn) Err() error            { return context.Canceled }
+func (c *sinkConn) Close() error          { return nil }
+
+func sinkDial(_ context.Context, _ string, _ keyversion.Hello, onAck func(uint64)) (router.Conn, error) {
+	return &sinkConn{done: make(chan struct{}), onAck: onAck}, nil
+}
+
+// benchTopic has `indexes` indexes of 8 slices with one replica, spread over three nodes, and 64 vbuckets begun.
+func benchTopic(t testing.TB, indexes int) (*router.Topic, *router.Doc) {
+	r := newRouter(t, router.Config{Dial: sinkDial})
+	topic, err := r.Open(maintenance(64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var nextCopy index.CopyID
+	var all []partition.Topology
+	d := &router.Doc{VBUUID: 77}
+	for i := range indexes {
+		all = append(all, topology(index.ID(1<<33+i), 8, 1, []index.NodeID{1, 2, 3}, &nextCopy))
+		d.Keys = append(d.Keys, [][]byte{[]byte("US\x00Springfield Field\x00")})
+	}
+	v := view(t, 1, all...)
+	for vb := range uint16(64) {
+		if err := topic.Begin(t.Context(), vb, inc(1), v, beginAt(0)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return topic, d
+}
+
+// BenchmarkMutation is what the router costs its worker for one mutation: routing, queuing, and, on the lanes' own
+// goroutines, batches to a connection that costs nothing.
+func BenchmarkMutation(b *testing.B) {
+	for _, indexes := range []int{1, 5, 20} {
+		b.Run(fmt.Sprintf("indexes=%d", indexes), func(b *testing.B) {
+			topic, d := benchTopic(b, indexes)
+			ids := make([][]byte, 1024)
+			for i := range ids {
+				ids[i] = fmt.Appendf(nil, "airport::%016d", i)
+			}
+			ctx := b.Context()
+			b.ReportAllocs()
+			n := uint64(0)
+			for b.Loop() {
+				n++
+				d.Seqno, d.DocID, d.Window = n, ids[n%1024], windowOf(n)
+				if err := topic.Mutation(ctx, uint16(n/16%64), d); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// In the steady state a mutation allocates nothing on its way into the queues (a batch now and then may).
+func TestSteadyStateAllocatesNothing(t *testing.T) {
+	topic, d := benchTopic(t, 5)
+	ctx := t.Context()
+	n := uint64(0)
+	ids := make([][]byte, 64)
+	for i := range ids {
+		ids[i] = fmt.Appendf(nil, "airport::%016d", i)
+	}
+	run := func() {
+		for range 1000 {
+			n++
+			d.Seqno, d.DocID, d.Window = n, ids[n%64], windowOf(n)
+			if err := topic.Mutation(ctx, uint16(n%64), d); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	run()
+	var each []float64
+	for range 20 {
+		each = append(each, testing.AllocsPerRun(1, run)/1000)
+	}
+	if m := slices.Min(each); m > 0.1 {
+		t.Fatalf("%.2f allocations per mutation", m)
+	}
+}

@@ -1,0 +1,731 @@
+package router_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/partition"
+	"tidemark/router"
+)
+
+// wireTap is a Dial whose connections only record. Frames are acknowledged at once unless held.
+type wireTap struct {
+	mu      sync.Mutex
+	refuse  map[string]bool // addresses that cannot be reached
+	hold    map[string]bool // addresses that acknowledge nothing
+	block   map[string]bool // addresses whose Send blocks until the connection ends
+	conns   []*tapConn
+	dials   map[string]int
+	arrived chan struct{} // signalled at every frame and dial
+}
+
+func newTap() *wireTap {
+	return &wireTap{refuse: map[string]bool{}, hold: map[string]bool{}, block: map[string]bool{}, dials: map[string]int{},
+		arrived: make(chan struct{}, 1)}
+}
+
+type tapConn struct {
+	tap     *wireTap
+	addr    string
+	hello   keyversion.Hello
+	onAck   func(uint64)
+	done    chan struct{}
+	once    sync.Once
+	batches []keyversion.Batch // guarded by tap.mu
+}
+
+func (w *wireTap) set(m map[string]bool, addr string, on bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	m[addr] = on
+}
+
+func (w *wireTap) signal() {
+	select {
+	case w.arrived <- struct{}{}:
+	default:
+	}
+}
+
+func (w *wireTap) dial(_ context.Context, addr string, hello keyversion.Hello, onAck func(uint64)) (router.Conn, error) {
+	defer w.signal()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.dials[addr]++
+	if w.refuse[addr] {
+		return nil, errors.New("nobody there")
+	}
+	c := &tapConn{tap: w, addr: addr, hello: hello, onAck: onAck, done: make(chan struct{})}
+	w.conns = append(w.conns, c)
+	return c, nil
+}
+
+func (c *tapConn) Send(frame []byte) error {
+	select {
+	case <-c.done:
+		return c.Err()
+	default:
+	}
+	var b keyversion.Batch
+	if err := keyversion.Decode(bytes.Clone(frame), &b); err != nil {
+		return err
+	}
+	c.tap.mu.Lock()
+	hold, block := c.tap.hold[c.addr], c.tap.block[c.addr]
+	if !block {
+		c.batches = append(c.batches, b)
+	}
+	c.tap.mu.Unlock()
+	c.tap.signal()
+	if block {
+		<-c.done
+		return c.Err()
+	}
+	if !hold {
+		c.onAck(b.Number)
+	}
+	return nil
+}
+
+func (c *tapConn) Done() <-chan struct{} { return c.done }
+
+func (c *tapConn) Err() error { return errors.New("cut") }
+
+func (c *tapConn) Close() error {
+	c.once.Do(func() { close(c.done) })
+	return nil
+}
+
+// ackAll acknowledges everything that arrived at addr, and from now on at once.
+func (w *wireTap) ackAll(addr string) {
+	w.set(w.hold, addr, false)
+	for _, c := range w.at(addr) {
+		w.mu.Lock()
+		var last uint64
+		for i := range c.batches {
+			last = max(last, c.batches[i].Number)
+		}
+		w.mu.Unlock()
+		c.onAck(last)
+	}
+}
+
+func (w *wireTap) at(addr string) (conns []*tapConn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, c := range w.conns {
+		if c.addr == addr {
+			conns = append(conns, c)
+		}
+	}
+	return conns
+}
+
+// script draws the events of the connections to addr, oldest connection first, one per line.
+func (w *wireTap) script(addr string) string {
+	var out strings.Builder
+	for i, c := range w.at(addr) {
+		if i > 0 {
+			out.WriteString("-- again\n")
+		}
+		w.mu.Lock()
+		for j := range c.batches {
+			for k := range c.batches[j].Events {
+				out.WriteString(draw(&c.batches[j].Events[k]) + "\n")
+			}
+		}
+		w.mu.Unlock()
+	}
+	return out.String()
+}
+
+func draw(ev *keyversion.Event) string {
+	s := fmt.Sprintf("%s vb%d i%d %d", ev.Kind, ev.VBucket, ev.Incarnation.Counter, ev.Seqno)
+	if ev.Kind.Data() {
+		s += " " + string(ev.DocID)
+		for _, st := range ev.Statements {
+			s += fmt.Sprintf(" %d/%d=%s", st.Index, st.Slice, bytes.Join(st.Keys, []byte(",")))
+		}
+	}
+	if ev.Copies != nil {
+		s += fmt.Sprint(" ", ev.Copies)
+	}
+	if ev.Begin != nil {
+		s += fmt.Sprint(" after ", ev.Begin.Start, " ", ev.Begin.Copies)
+	}
+	return s
+}
+
+// expect waits until the script at addr is as wanted.
+func (w *wireTap) expect(t *testing.T, addr string, lines ...string) {
+	t.Helper()
+	want := strings.Join(lines, "\n") + "\n"
+	if len(lines) == 0 {
+		want = ""
+	}
+	w.await(t, func() bool { return w.script(addr) == want }, func() string {
+		return fmt.Sprintf("%s got\n%swant\n%s", addr, w.script(addr), want)
+	})
+}
+
+func (w *wireTap) await(t *testing.T, ok func() bool, what func() string) {
+	t.Helper()
+	deadline := time.After(patience / 4)
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !ok() {
+		select {
+		case <-w.arrived:
+		case <-tick.C:
+		case <-deadline:
+			t.Fatal(what())
+		}
+	}
+}
+
+// fixture is a topic over a tap. Node n's address is "n<n>".
+type fixture struct {
+	t     *testing.T
+	tap   *wireTap
+	r     *router.Router
+	topic *router.Topic
+}
+
+func newFixture(t *testing.T, cfg router.Config, tc router.TopicConfig) *fixture {
+	tap := newTap()
+	cfg.Dial = tap.dial
+	if cfg.Connections == 0 {
+		cfg.Connections = 1
+	}
+	f := &fixture{t: t, tap: tap, r: newRouter(t, cfg)}
+	topic, err := f.r.Open(tc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.topic = topic
+	return f
+}
+
+func view(t testing.TB, revision uint64, topologies ...partition.Topology) *router.View {
+	t.Helper()
+	cfg := router.ViewConfig{Revision: revision, Endpoints: map[index.NodeID]string{}, Topologies: topologies}
+	for _, top := range topologies {
+		for _, c := range top.Copies {
+			cfg.Endpoints[c.Node] = fmt.Sprintf("n%d", c.Node)
+		}
+	}
+	v, err := router.NewView(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// one is an index of one slice with copies on nodes; copy ids are index*10 + node.
+func one(id index.ID, nodes ...index.NodeID) partition.Topology {
+	t := partition.Topology{Index: id, Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: 1}}
+	for r, n := range nodes {
+		t.Copies = append(t.Copies, partition.Copy{ID: index.CopyID(uint64(id)*10 + uint64(n)), Replica: partition.Replica(r), Node: n,
+			State: partition.Allocated})
+	}
+	return t
+}
+
+func (f *fixture) begin(vb uint16, n uint64, v *router.View, start uint64) {
+	f.t.Helper()
+	f.must(f.topic.Begin(f.t.Context(), vb, inc(n), v, beginAt(start)))
+}
+
+func (f *fixture) must(err error) {
+	f.t.Helper()
+	if err != nil {
+		f.t.Fatal(err)
+	}
+}
+
+func doc(seqno uint64, id string, keys ...string) *router.Doc {
+	d := &router.Doc{VBUUID: 77, Seqno: seqno, Window: windowOf(seqno), DocID: []byte(id)}
+	for _, k := range keys {
+		if k == "" {
+			d.Keys = append(d.Keys, nil)
+		} else {
+			d.Keys = append(d.Keys, [][]byte{[]byte(k)})
+		}
+	}
+	return d
+}
+
+// One event per mutation and endpoint names every index that is hosted there, also those without a key.
+func TestOneEventPerMutationAndEndpoint(t *testing.T) {
+	f := newFixture(t, router.Config{}, maintenance(4))
+	v := view(t, 1, one(1, 1, 2), one(2, 2), one(3, 1))
+	f.begin(3, 1, v, 10)
+	f.must(f.topic.Mutation(t.Context(), 3, doc(11, "a", "k1", "k2", "k3")))
+	f.must(f.topic.Mutation(t.Context(), 3, doc(12, "b", "", "k2", "")))
+	f.must(f.topic.Delete(t.Context(), 3, doc(15, "a")))
+	f.must(f.topic.End(t.Context(), 3, 15, 0))
+	f.tap.expect(t, "n1",
+		"STREAM_BEGIN vb3 i1 10 after 10 [11 31]",
+		"INSERT vb3 i1 11 a 1/0=k1 3/0=k3",
+		"INSERT vb3 i1 12 b 1/0= 3/0=",
+		"DELETE vb3 i1 15 a 1/0= 3/0=",
+		"STREAM_END vb3 i1 15")
+	f.tap.expect(t, "n2",
+		"STREAM_BEGIN vb3 i1 10 after 10 [12 22]",
+		"INSERT vb3 i1 11 a 1/0=k1 2/0=k2",
+		"INSERT vb3 i1 12 b 1/0= 2/0=k2",
+		"DELETE vb3 i1 15 a 1/0= 2/0=",
+		"STREAM_END vb3 i1 15")
+	h := f.tap.at("n2")[0].hello
+	want := keyversion.Hello{ClusterID: "cluster", Projector: "p1", BootID: "boot", Topic: "/maintenance", Bucket: "b", BucketUUID: "u",
+		Node: 2, Connection: 0, Connections: 1}
+	if h != want {
+		t.Fatalf("hello %+v, want %+v", h, want)
+	}
+}
+
+// Each document goes to the endpoints of its own slice, and to nobody else.
+func TestDocumentsGoToTheirSlices(t *testing.T) {
+	f := newFixture(t, router.Config{}, maintenance(1))
+	var nextCopy index.CopyID
+	top := topology(5, 8, 1, []index.NodeID{1, 2, 3}, &nextCopy)
+	v := view(t, 1, top)
+	f.begin(0, 1, v, 0)
+	want := map[index.NodeID][]string{}
+	for i := range 100 {
+		id := fmt.Sprintf("doc%d", i)
+		f.must(f.topic.Mutation(t.Context(), 0, doc(uint64(i+1), id, "k")))
+		shard, slice, ok := top.Locate(0, partition.KeyVersion{DocID: []byte(id)})
+		if !ok {
+			t.Fatal("no place")
+		}
+		want[shard.Node] = append(want[shard.Node], fmt.Sprintf("INSERT vb0 i1 %d %s 5/%d=k", i+1, id, slice))
+	}
+	for _, n := range v.Nodes() {
+		lines := append([]string{fmt.Sprintf("STREAM_BEGIN vb0 i1 0 after 0 %v", v.Copies(n))}, want[n]...)
+		f.tap.expect(t, fmt.Sprintf("n%d", n), lines...)
+	}
+}
+
+// A view takes allocated copies on nodes with an address, a side stream exactly the copies it names.
+func TestViewChoosesCopies(t *testing.T) {
+	top := one(1, 1, 2, 3)
+	top.Copies[0].State = partition.Placed
+	top.Copies[1].State = partition.Leaving
+	endpoints := map[index.NodeID]string{1: "a", 2: "b", 3: "c"}
+	v, err := router.NewView(router.ViewConfig{Endpoints: endpoints, Topologies: []partition.Topology{top}})
+	if err != nil || !slices.Equal(v.Nodes(), []index.NodeID{3}) {
+		t.Fatalf("%v %v", v.Nodes(), err)
+	}
+	v, err = router.NewView(router.ViewConfig{Endpoints: endpoints, Topologies: []partition.Topology{top}, Only: []index.CopyID{11}})
+	if err != nil || !slices.Equal(v.Nodes(), []index.NodeID{1}) || !slices.Equal(v.Copies(1), []index.CopyID{11}) || v.Copies(3) != nil {
+		t.Fatalf("%v %v", v.Nodes(), err)
+	}
+	v, err = router.NewView(router.ViewConfig{Endpoints: map[index.NodeID]string{1: "a"}, Topologies: []partition.Topology{top}})
+	if err != nil || len(v.Nodes()) != 0 || v.Sources() != 1 {
+		t.Fatalf("%v %v", v.Nodes(), err)
+	}
+	top.Copies[2].Slice = 1
+	if _, err := router.NewView(router.ViewConfig{Endpoints: endpoints, Topologies: []partition.Topology{top}}); !errors.Is(err, router.ErrView) {
+		t.Fatalf("slice out of range: %v", err)
+	}
+	top.Layout.Partitions = 0
+	if _, err := router.NewView(router.ViewConfig{Topologies: []partition.Topology{top}}); !errors.Is(err, partition.ErrLayout) {
+		t.Fatalf("no partitions: %v", err)
+	}
+}
+
+// Copies join and leave between two mutations, in band; an endpoint that is new is begun without copies first.
+func TestSwitchTellsWhoJoinsAndLeaves(t *testing.T) {
+	f := newFixture(t, router.Config{}, maintenance(1))
+	f.begin(0, 1, view(t, 1, one(1, 1), one(2, 1)), 0)
+	f.must(f.topic.Mutation(t.Context(), 0, doc(1, "a", "x", "y")))
+	f.must(f.topic.Switch(t.Context(), 0, view(t, 2, one(2, 1), one(3, 1, 2)), 1))
+	f.must(f.topic.Mutation(t.Context(), 0, doc(2, "b", "y", "z")))
+	f.must(f.topic.Switch(t.Context(), 0, view(t, 3, one(3, 2)), 2))
+	f.must(f.topic.Mutation(t.Context(), 0, doc(3, "c", "z")))
+	f.begin(0, 2, view(t, 4, one(4, 3)), 3)
+	f.tap.expect(t, "n1",
+		"STREAM_BEGIN vb0 i1 0 after 0 [11 21]",
+		"INSERT vb0 i1 1 a 1/0=x 2/0=y",
+		"DEACTIVATE vb0 i1 1 [11]",
+		"ACTIVATE vb0 i1 1 [31]",
+		"INSERT vb0 i1 2 b 2/0=y 3/0=z",
+		"DEACTIVATE vb0 i1 2 [21 31]")
+	f.tap.expect(t, "n2",
+		"STREAM_BEGIN vb0 i1 1 after 1 []",
+		"ACTIVATE vb0 i1 1 [32]",
+		"INSERT vb0 i1 2 b 3/0=z",
+		"INSERT vb0 i1 3 c 3/0=z",
+		"DEACTIVATE vb0 i1 3 [32]")
+	f.tap.expect(t, "n3", "STREAM_BEGIN vb0 i2 3 after 3 [43]")
+	// Connections that nobody uses any more are given up.
+	f.tap.await(t, func() bool { return f.tap.ended("n1") && f.tap.ended("n2") && !f.tap.ended("n3") },
+		func() string { return "connections without use stay open" })
+}
+
+func (w *wireTap) ended(addr string) bool {
+	for _, c := range w.at(addr) {
+		select {
+		case <-c.done:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+// After a broken connection StreamBegin says from where the endpoint has acknowledged, and the rest comes again.
+func TestReconnectRepeatsFromTheAcknowledged(t *testing.T) {
+	f := newFixture(t, router.Config{}, maintenance(2))
+	v := view(t, 1, one(1, 1))
+	f.begin(0, 1, v, 5)
+	f.must(f.topic.Mutation(t.Context(), 0, doc(6, "a", "x")))
+	f.tap.expect(t, "n1", "STREAM_BEGIN vb0 i1 5 after 5 [11]", "INSERT vb0 i1 6 a 1/0=x")
+	f.must(f.topic.Drain(t.Context()))
+	f.tap.set(f.tap.hold, "n1", true)
+	f.must(f.topic.Mutation(t.Context(), 0, doc(7, "b", "y")))
+	f.begin(1, 2, v, 50)
+	first := []string{"STREAM_BEGIN vb0 i1 5 after 5 [11]", "INSERT vb0 i1 6 a 1/0=x", "INSERT vb0 i1 7 b 1/0=y",
+		"STREAM_BEGIN vb1 i2 50 after 50 [11]"}
+	f.tap.expect(t, "n1", first...)
+	f.tap.at("n1")[0].Close()
+	again := append(slices.Clone(first), "-- again", "STREAM_BEGIN vb0 i1 6 after 6 [11]", "INSERT vb0 i1 7 b 1/0=y",
+		"STREAM_BEGIN vb1 i2 50 after 50 [11]")
+	f.tap.expect(t, "n1", again...)
+	f.tap.ackAll("n1")
+	f.must(f.topic.Drain(t.Context()))
+	f.topic.Forget(0)
+	f.must(f.topic.End(t.Context(), 1, 50, 0))
+	f.must(f.topic.Drain(t.Context()))
+	// Nothing is repeated for a vbucket that was forgotten or has ended.
+	f.begin(0, 3, v, 60)
+	f.tap.await(t, func() bool { return strings.Contains(f.tap.script("n1"), "STREAM_BEGIN vb0 i3 60 after 60 [11]") },
+		func() string { return f.tap.script("n1") })
+	f.must(f.topic.Drain(t.Context()))
+	conns := f.tap.at("n1")
+	conns[len(conns)-1].Close()
+	f.tap.await(t, func() bool {
+		s := f.tap.script("n1")
+		return strings.HasSuffix(s, "-- again\nSTREAM_BEGIN vb0 i3 60 after 60 [11]\n")
+	}, func() string { return f.tap.script("n1") })
+}
+
+// big is a document whose event is larger than a batch.
+func big(seqno uint64) *router.Doc {
+	return &router.Doc{VBUUID: 77, Seqno: seqno, Window: windowOf(seqno), DocID: []byte("big"),
+		Keys: [][][]byte{{bytes.Repeat([]byte("k"), 70<<10)}}}
+}
+
+// An endpoint that is connected and slow holds its vbuckets back until it acknowledges; the worker can give up.
+func TestSlowEndpointThrottles(t *testing.T) {
+	f := newFixture(t, router.Config{QueueBytes: 128 << 10, ReservedBytes: 32 << 10}, maintenance(2))
+	f.tap.set(f.tap.hold, "n1", true)
+	v := view(t, 1, one(1, 1))
+	f.begin(0, 1, v, 0)
+	seqno := uint64(0)
+	full := func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		seqno++
+		err := f.topic.Mutation(ctx, 0, big(seqno))
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		return err != nil
+	}
+	for !full() {
+		if seqno > 10 {
+			t.Fatal("never full")
+		}
+	}
+	lost := seqno
+	// Control messages have room of their own.
+	f.begin(1, 1, v, 9)
+	f.must(f.topic.Sync(1, 77, 9))
+	f.must(f.topic.End(t.Context(), 1, 9, 0))
+	// The mutation that was given up is named when there is room again, and the stream goes on after it.
+	f.tap.ackAll("n1")
+	f.must(f.topic.Drain(t.Context()))
+	f.must(f.topic.Mutation(t.Context(), 0, doc(lost+1, "a", "x")))
+	f.must(f.topic.Drain(t.Context()))
+	s := f.tap.script("n1")
+	tail := fmt.Sprintf("DropData vb0 i1 %d\nSTREAM_BEGIN vb0 i1 %d after %d [11]\nINSERT vb0 i1 %d a 1/0=x\n", lost, lost, lost, lost+1)
+	if !strings.HasSuffix(s, tail) || !strings.Contains(s, "SYNC vb1 i1 9\nSTREAM_END vb1 i1 9\n") {
+		t.Fatalf("...%s\nwant a tail of\n%s", s[max(0, len(s)-400):], tail)
+	}
+	if st := f.r.Stats()[0]; st.Stalls == 0 || st.Drops != 1 || st.DroppedEvents != 1 {
+		t.Fatalf("%+v", st)
+	}
+}
+
+// An endpoint that cannot be reached holds nobody up: what passes its bound is dropped, and the first connection says
+// so and where each vbucket goes on, whatever has happened to it meanwhile.
+func TestUnreachableEndpointHoldsNobodyUp(t *testing.T) {
+	f := newFixture(t, router.Config{QueueBytes: 64 << 10, ReservedBytes: 1 << 10}, maintenance(5))
+	f.tap.set(f.tap.refuse, "n1", true)
+	v := view(t, 1, one(1, 1, 2))
+	for vb := range uint16(5) {
+		f.begin(vb, 1, v, 0)
+	}
+	const n = 100
+	for seqno := uint64(1); seqno <= n; seqno++ {
+		f.must(f.topic.Mutation(t.Context(), 0, big(seqno)))
+		f.must(f.topic.Mutation(t.Context(), 1, doc(seqno, "s", "x")))
+		f.must(f.topic.Mutation(t.Context(), 2, doc(seqno, "s", "x")))
+		f.must(f.topic.Mutation(t.Context(), 3, doc(seqno, "s", "x")))
+	}
+	f.must(f.topic.Sync(1, 77, n+3))
+	f.must(f.topic.End(t.Context(), 2, n, 0))
+	f.begin(3, 2, v, n+7)
+	f.must(f.topic.Switch(t.Context(), 1, view(t, 2, one(1, 1, 2), one(2, 1)), n))
+	f.topic.Forget(4)
+	if b := f.r.Stats(); len(b) == 0 || slices.ContainsFunc(b, func(s router.EndpointStats) bool { return s.Node == 1 && s.QueueBytes > 400<<10 }) {
+		t.Fatalf("%+v", b)
+	}
+	f.tap.set(f.tap.refuse, "n1", false)
+	f.must(f.topic.Drain(t.Context()))
+	s := f.tap.script("n1")
+	for _, want := range []string{
+		fmt.Sprintf("STREAM_BEGIN vb0 i1 %d after %d [11]\n", n, n),
+		fmt.Sprintf("STREAM_BEGIN vb1 i1 %d after %d [11 21]\n", n, n),
+		fmt.Sprintf("STREAM_BEGIN vb2 i1 %d after %d [11]\nSTREAM_END vb2 i1 %d\n", n, n, n),
+		fmt.Sprintf("STREAM_BEGIN vb3 i2 %d after %d [11]\n", n+7, n+7),
+	} {
+		if !strings.Contains(s, want) {
+			t.Errorf("missing %q in\n%s", want, strings.ReplaceAll(s, strings.Repeat("k", 70<<10), "K"))
+		}
+	}
+	for vb := range 4 {
+		if c := strings.Count(s, fmt.Sprintf("DropData vb%d ", vb)); c != 1 {
+			t.Errorf("%d DropData for vbucket %d, want 1", c, vb)
+		}
+	}
+	if got := strings.Count(f.tap.script("n2"), "INSERT"); got != 4*n {
+		t.Errorf("the other endpoint got %d of %d", got, 4*n)
+	}
+}
+
+// A side stream has one endpoint and may not lose anything: it waits, also for an endpoint that is away.
+func TestSideStreamWaitsForItsEndpoint(t *testing.T) {
+	cfg := maintenance(1)
+	cfg.Path, cfg.Class = "/catchup/1/1", keyversion.ClassCatchup
+	f := newFixture(t, router.Config{QueueBytes: 64 << 10}, cfg)
+	f.tap.set(f.tap.refuse, "n1", true)
+	f.begin(0, 1, view(t, 1, one(1, 1)), 0)
+	done := make(chan error, 1)
+	go func() {
+		for seqno := uint64(1); seqno <= 20; seqno++ {
+			if err := f.topic.Mutation(t.Context(), 0, big(seqno)); err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- f.topic.End(t.Context(), 0, 20, 30)
+	}()
+	f.tap.await(t, func() bool { f.tap.mu.Lock(); defer f.tap.mu.Unlock(); return f.tap.dials["n1"] > 3 }, func() string { return "no attempts" })
+	select {
+	case err := <-done:
+		t.Fatalf("did not wait: %v", err)
+	default:
+	}
+	f.tap.set(f.tap.refuse, "n1", false)
+	f.must(<-done)
+	f.must(f.topic.Drain(t.Context()))
+	if s := f.tap.script("n1"); strings.Count(s, "INSERT") != 20 || strings.Contains(s, "DropData") || !strings.HasSuffix(s, "STREAM_END vb0 i1 20\n") {
+		t.Fatal("lost something")
+	}
+}
+
+// A view that no longer has an endpoint frees the workers that wait for it, before they switch.
+func TestAnnounceFreesWorkers(t *testing.T) {
+	f := newFixture(t, router.Config{QueueBytes: 64 << 10}, maintenance(1))
+	f.tap.set(f.tap.block, "n1", true)
+	f.begin(0, 1, view(t, 1, one(1, 1)), 0)
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		for seqno := uint64(1); seqno <= 20 && err == nil; seqno++ {
+			err = f.topic.Mutation(t.Context(), 0, big(seqno))
+		}
+		done <- err
+	}()
+	f.tap.await(t, func() bool { return len(f.r.Stats()) > 0 && f.r.Stats()[0].Stalls > 0 }, func() string { return "never full" })
+	next := view(t, 2, one(1, 2))
+	f.topic.Announce(next)
+	f.must(<-done)
+	f.must(f.topic.Switch(t.Context(), 0, next, 20))
+	f.tap.expect(t, "n2", "STREAM_BEGIN vb0 i1 20 after 20 []", "ACTIVATE vb0 i1 20 [12]")
+	f.tap.await(t, func() bool { return f.tap.ended("n1") }, func() string { return "the stuck endpoint is never given up" })
+}
+
+// An endpoint that comes back elsewhere is found by the next view, and gets what it has not acknowledged.
+func TestAddressChanges(t *testing.T) {
+	f := newFixture(t, router.Config{}, maintenance(1))
+	f.tap.set(f.tap.hold, "n1", true)
+	v := view(t, 1, one(1, 1))
+	f.begin(0, 1, v, 0)
+	f.must(f.topic.Mutation(t.Context(), 0, doc(1, "a", "x")))
+	f.tap.expect(t, "n1", "STREAM_BEGIN vb0 i1 0 after 0 [11]", "INSERT vb0 i1 1 a 1/0=x")
+	moved, err := router.NewView(router.ViewConfig{Revision: 2, Endpoints: map[index.NodeID]string{1: "elsewhere"},
+		Topologies: []partition.Topology{one(1, 1)}})
+	f.must(err)
+	f.topic.Announce(moved)
+	f.tap.expect(t, "elsewhere", "STREAM_BEGIN vb0 i1 0 after 0 [11]", "INSERT vb0 i1 1 a 1/0=x")
+	// An older view does not bring the old address back.
+	f.topic.Announce(v)
+	f.must(f.topic.Switch(t.Context(), 0, moved, 1))
+	f.must(f.topic.Mutation(t.Context(), 0, doc(2, "b", "y")))
+	f.tap.expect(t, "elsewhere", "STREAM_BEGIN vb0 i1 0 after 0 [11]", "INSERT vb0 i1 1 a 1/0=x", "INSERT vb0 i1 2 b 1/0=y")
+}
+
+// Of many Syncs within a tick the newest goes out, after the events it speaks of.
+func TestSyncsAreGathered(t *testing.T) {
+	f := newFixture(t, router.Config{}, maintenance(2))
+	v := view(t, 1, one(1, 1))
+	f.begin(0, 1, v, 0)
+	f.begin(1, 1, v, 0)
+	for seqno := uint64(1); seqno <= 30; seqno++ {
+		f.must(f.topic.Mutation(t.Context(), 0, doc(seqno, "a", "x")))
+		f.must(f.topic.Sync(0, 77, seqno))
+		f.must(f.topic.Sync(1, 77, 100+seqno))
+	}
+	f.must(f.topic.Drain(t.Context()))
+	lines := strings.Split(strings.TrimSpace(f.tap.script("n1")), "\n")
+	high, syncs := uint64(0), 0
+	for _, line := range lines {
+		var seqno uint64
+		if _, err := fmt.Sscanf(line, "INSERT vb0 i1 %d", &seqno); err == nil {
+			high = seqno
+		}
+		if _, err := fmt.Sscanf(line, "SYNC vb0 i1 %d", &seqno); err == nil {
+			syncs++
+			if seqno > high {
+				t.Fatalf("Sync %d before its event, after %d", seqno, high)
+			}
+			high = max(high, seqno)
+		}
+	}
+	if syncs == 0 || syncs > 20 || !slices.Contains(lines, "SYNC vb0 i1 30") || !slices.Contains(lines, "SYNC vb1 i1 130") {
+		t.Fatalf("%d Syncs\n%s", syncs, strings.Join(lines, "\n"))
+	}
+}
+
+// A key set that no frame can hold is left out and counted; the document's other indexes do not suffer.
+func TestOversizedKeySet(t *testing.T) {
+	f := newFixture(t, router.Config{}, maintenance(1))
+	f.begin(0, 1, view(t, 1, one(1, 1), one(2, 1)), 0)
+	d := doc(1, "a", "x", "y")
+	huge := make([]byte, keyversion.MaxKey)
+	d.Keys[0] = [][]byte{huge, huge, huge}
+	f.must(f.topic.Mutation(t.Context(), 0, d))
+	f.must(f.topic.Mutation(t.Context(), 0, doc(2, "b", "x", "y")))
+	f.tap.expect(t, "n1", "STREAM_BEGIN vb0 i1 0 after 0 [11 21]", "INSERT vb0 i1 1 a 1/0= 2/0=y", "INSERT vb0 i1 2 b 1/0=x 2/0=y")
+	if st := f.r.Stats()[0]; st.Oversized != 1 {
+		t.Fatalf("%+v", st)
+	}
+}
+
+// Close ends whoever waits, and what is called afterwards says that it is closed.
+func TestCloseEndsWaiting(t *testing.T) {
+	f := newFixture(t, router.Config{QueueBytes: 64 << 10}, maintenance(1))
+	f.tap.set(f.tap.block, "n1", true)
+	v := view(t, 1, one(1, 1))
+	f.begin(0, 1, v, 0)
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		for seqno := uint64(1); err == nil; seqno++ {
+			err = f.topic.Mutation(t.Context(), 0, big(seqno))
+		}
+		done <- err
+	}()
+	f.tap.await(t, func() bool { return len(f.r.Stats()) > 0 && f.r.Stats()[0].Stalls > 0 }, func() string { return "never full" })
+	f.topic.Close()
+	if err := <-done; !errors.Is(err, router.ErrClosed) {
+		t.Fatal(err)
+	}
+	if err := f.topic.Begin(t.Context(), 0, inc(2), v, beginAt(0)); !errors.Is(err, router.ErrClosed) {
+		t.Fatal(err)
+	}
+	again, err := f.r.Open(maintenance(1)) // a closed topic may be opened anew
+	f.must(err)
+	f.r.Close()
+	if err := again.Begin(t.Context(), 0, inc(2), v, beginAt(0)); !errors.Is(err, router.ErrClosed) {
+		t.Fatal(err)
+	}
+	if _, err := f.r.Open(maintenance(1)); !errors.Is(err, router.ErrClosed) {
+		t.Fatal(err)
+	}
+}
+
+func TestWrongUse(t *testing.T) {
+	f := newFixture(t, router.Config{}, maintenance(2))
+	if _, err := f.r.Open(maintenance(2)); !errors.Is(err, router.ErrTopic) {
+		t.Errorf("opened twice: %v", err)
+	}
+	if _, err := f.r.Open(router.TopicConfig{Path: "/x", VBuckets: 5000}); !errors.Is(err, router.ErrTopic) {
+		t.Errorf("too many vbuckets: %v", err)
+	}
+	if _, err := router.New(router.Config{}); !errors.Is(err, router.ErrTopic) {
+		t.Errorf("empty configuration: %v", err)
+	}
+	ctx := t.Context()
+	v := view(t, 1, one(1, 1))
+	for what, err := range map[string]error{
+		"mutation": f.topic.Mutation(ctx, 1, doc(1, "a", "x")), "deletion": f.topic.Delete(ctx, 1, doc(1, "a")),
+		"sync": f.topic.Sync(1, 7, 1), "switch": f.topic.Switch(ctx, 1, v, 1), "end": f.topic.End(ctx, 1, 1, 1),
+		"vbucket out of range": f.topic.Sync(2, 7, 1), "begin out of range": f.topic.Begin(ctx, 2, inc(1), v, beginAt(0)),
+	} {
+		if !errors.Is(err, router.ErrNotBegun) {
+			t.Errorf("%s before begin: %v", what, err)
+		}
+	}
+	f.topic.Forget(1)
+	f.begin(1, 1, v, 0)
+	if err := f.topic.Mutation(ctx, 1, doc(1, "a", "x", "y")); !errors.Is(err, router.ErrView) {
+		t.Errorf("keys of two indexes for a view of one: %v", err)
+	}
+	if err := f.topic.Switch(ctx, 1, nil, 1); !errors.Is(err, router.ErrView) {
+		t.Errorf("no view: %v", err)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	f := newFixture(t, router.Config{Registerer: reg}, maintenance(1))
+	f.begin(0, 1, view(t, 1, one(1, 1)), 0)
+	f.must(f.topic.Mutation(t.Context(), 0, doc(1, "a", "x")))
+	f.must(f.topic.Drain(t.Context()))
+	value := func(name string) float64 {
+		families, err := reg.Gather()
+		f.must(err)
+		for _, m := range families {
+			if m.GetName() == name && len(m.GetMetric()) == 1 {
+				if m.GetMetric()[0].GetCounter() != nil {
+					return m.GetMetric()[0].GetCounter().GetValue()
+				}
+				return m.GetMetric()[0].GetGauge().GetValue()
+			}
+		}
+		return -1
+	}
+	if value("tidemark_router_events_total") != 1 || value("tidemark_router_connections") != 1 {
+		t.Fatalf("events %v, connections %v", value("tidemark_router_events_total"), value("tidemark_router_connections"))
+	}
+	f.topic.Close() // counters outlive the topic, gauges do not
+	if value("tidemark_router_events_total") != 1 || value("tidemark_router_connections") != 0 {
+		t.Fatalf("events %v, connections %v", value("tidemark_router_events_total"), value("tidemark_router_connections"))
+	}
+}
