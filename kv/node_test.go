@@ -89,8 +89,10 @@ func startChild(t *testing.T, dir string) *child {
 	return c
 }
 
+func (c *child) signal() { _ = c.cmd.Process.Signal(syscall.SIGKILL) }
+
 func (c *child) kill() {
-	_ = c.cmd.Process.Signal(syscall.SIGKILL)
+	c.signal()
 	_ = c.cmd.Wait()
 }
 
@@ -149,7 +151,7 @@ func TestKilledNodeKeepsWhatWasAcknowledgedOrStreamed(t *testing.T) {
 				}
 			}
 		}()
-		timer := time.AfterFunc(time.Duration(150+round*50)*time.Millisecond, c.kill)
+		timer := time.AfterFunc(time.Duration(150+round*50)*time.Millisecond, c.signal)
 		for i := 0; ; i++ {
 			key := fmt.Sprintf("k%d", i%500)
 			f := setFrame(uint16(i%2), key, fmt.Sprint(i))

@@ -86,7 +86,13 @@ func (l *Log) Sync() error {
 			first = err
 		}
 	}
+	if len(files) > 0 && first == nil { // segments were begun: their names must last, too
+		first = syncDir(l.opts.Dir)
+	}
 	if first != nil {
+		l.mu.Lock()
+		l.dirty = true // try again
+		l.mu.Unlock()
 		return fmt.Errorf("sync log in %s: %w", l.opts.Dir, first)
 	}
 	return nil

@@ -114,7 +114,7 @@ func (st *stream) beginSnapshot(buf []byte) ([]byte, bool) {
 	}
 	st.p.c.srv.counters.Snapshots.Add(1)
 	st.p.extras = marker.AppendExtras(st.p.extras[:0])
-	return appendMessage(buf, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, st.id, st.opaque), Extras: st.p.extras}), true
+	return st.appendMessage(buf, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, st.id, st.opaque), Extras: st.p.extras}), true
 }
 
 // finish ends the stream with STREAM_END.
@@ -169,13 +169,16 @@ func (st *stream) appendDoc(buf []byte, d *store.Doc) []byte {
 		}
 	}
 	f.Extras = p.extras
-	return appendMessage(buf, f)
+	return st.appendMessage(buf, f)
 }
 
-// appendMessage appends a message of ours; all its lengths are within the codec's limits.
-func appendMessage(buf []byte, f mcbp.Frame) []byte {
+// appendMessage appends a message of the stream. Its lengths are within the codec's limits, which the store's keep; should
+// they not be, the connection ends rather than the stream lacking a message.
+func (st *stream) appendMessage(buf []byte, f mcbp.Frame) []byte {
 	out, err := mcbp.Append(buf, f)
 	if err != nil {
+		st.p.c.srv.opts.Logger.Error("dcp message cannot be encoded", "vbucket", st.id, "error", err)
+		st.p.c.close()
 		return buf
 	}
 	return out

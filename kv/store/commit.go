@@ -206,7 +206,7 @@ func (c *committer) publish(t *Ticket) {
 	if cap(t.buf) <= keepBatchBytes && c.spare == nil {
 		c.spare = t.buf
 	}
-	t.buf = nil
+	t.buf, t.recs, t.touch = nil, nil, nil
 	c.mu.Unlock()
 	close(t.done)
 }

@@ -20,6 +20,12 @@ type expiryEntry struct {
 	seqno uint64
 }
 
+// current says whether d is the version meant. The expiry is compared, too: the seqno of a version that was taken back is
+// given to another one.
+func (e expiryEntry) current(d *Doc) bool {
+	return d != nil && d.Seqno == e.seqno && d.Expiry == e.at && !d.Deleted
+}
+
 type expiryHeap []expiryEntry
 
 func (h expiryHeap) Len() int           { return len(h) }
@@ -45,7 +51,7 @@ func (v *VBucket) trimExpiriesLocked() {
 	}
 	keep := v.expiries[:0]
 	for _, e := range v.expiries {
-		if d := v.docs[e.key]; d != nil && d.Seqno == e.seqno {
+		if e.current(v.docs[e.key]) {
 			keep = append(keep, e)
 		}
 	}
@@ -63,7 +69,7 @@ func (v *VBucket) expire(now uint32, n int) (int, *Ticket, error) {
 	for done < n && len(v.expiries) > 0 && v.expiries[0].at <= now && v.state == Active {
 		e := v.expiries[0]
 		d := v.docs[e.key]
-		if d != nil && d.Seqno == e.seqno && !d.Deleted {
+		if e.current(d) {
 			t, err := v.expireLocked(d, now)
 			if err != nil {
 				return done, ticket, err

@@ -96,7 +96,7 @@ func TestBucketEqualsModel(t *testing.T) {
 			case 5: // several writes, then the disk is full: none of them happened
 				w.full = true
 				for range rapid.IntRange(1, 3).Draw(rt, "lost") {
-					r, err := w.b.VBucket(0).Apply(Change{Key: []byte(rapid.SampledFrom(keys).Draw(rt, "lost key")), Value: []byte("lost")})
+					r, err := w.b.VBucket(0).Apply(Change{Key: []byte(rapid.SampledFrom(keys).Draw(rt, "lost key")), Value: []byte("lost"), Expiry: uint32(w.now.Unix()) + 1})
 					if err != nil {
 						rt.Fatal(err)
 					}
