@@ -7,6 +7,7 @@ import (
 	"net"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,9 +31,11 @@ type server struct {
 	dir  string
 	addr string
 	tune func(*consensus.Config)
+	hub  *hub // instead of TCP, when set
 	node *consensus.Node
 	fsm  *fsm.FSM
 
+	live   atomic.Pointer[consensus.Node] // node, for other goroutines of a test
 	cancel context.CancelFunc
 	ended  chan error
 	lead   func(ctx context.Context, term uint64) error
@@ -74,13 +77,10 @@ func (s *server) start() {
 	if testing.Verbose() {
 		logger = hclog.New(&hclog.LoggerOptions{Name: s.name, Level: hclog.Debug})
 	}
-	listener, err := net.Listen("tcp", s.addr)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	listener, dial := s.listen()
 	s.addr = listener.Addr().String()
 	s.fsm = fsm.New(logger, func(err error) { s.t.Error(err) })
-	cfg := consensus.Config{Name: s.name, Dir: s.dir, REST: "http://" + s.name, Listener: listener, Heartbeat: heartbeat, Logger: logger}
+	cfg := consensus.Config{Name: s.name, Dir: s.dir, REST: "http://" + s.name, Listener: listener, Dial: dial, Heartbeat: heartbeat, Logger: logger}
 	if s.tune != nil {
 		s.tune(&cfg)
 	}
@@ -89,10 +89,22 @@ func (s *server) start() {
 		s.t.Fatal(err)
 	}
 	s.node = node
+	s.live.Store(node)
 	ctx, cancel := context.WithCancel(context.Background())
 	s.cancel, s.ended = cancel, make(chan error, 1)
 	go func() { s.ended <- node.Run(ctx, s.onLeader) }()
 	s.t.Cleanup(func() { s.stop() })
+}
+
+func (s *server) listen() (net.Listener, func(string, time.Duration) (net.Conn, error)) {
+	if s.hub != nil {
+		return s.hub.listen(s.name), func(to string, d time.Duration) (net.Conn, error) { return s.hub.dial(s.name, to, d) }
+	}
+	listener, err := net.Listen("tcp", s.addr)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return listener, nil
 }
 
 func (s *server) onLeader(ctx context.Context, term uint64) error {
@@ -106,11 +118,15 @@ func (s *server) onLeader(ctx context.Context, term uint64) error {
 	return ctx.Err()
 }
 
+// running gives the node, nil while it is stopped.
+func (s *server) running() *consensus.Node { return s.live.Load() }
+
 // stop closes the node in order.
 func (s *server) stop() {
 	if s.node == nil {
 		return
 	}
+	s.live.Store(nil)
 	if err := s.node.Close(); err != nil {
 		s.t.Error(err)
 	}

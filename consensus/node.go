@@ -44,6 +44,8 @@ type Node struct {
 
 	acked atomic.Uint64 // highest index whose future returned
 
+	membership sync.Mutex // held during a change of members
+
 	mu      sync.Mutex
 	serving reign         // zero while this node does not serve as leader
 	changed chan struct{} // closed and replaced when serving changes or leadership is lost

@@ -1,0 +1,106 @@
+package consensus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/consensus"
+)
+
+func TestJudge(t *testing.T) {
+	peer := func(id string) consensus.PeerAnswer {
+		return consensus.PeerAnswer{ID: id, Raft: id + ":1", Expect: 3}
+	}
+	with := func(a consensus.PeerAnswer, change func(*consensus.PeerAnswer)) consensus.PeerAnswer {
+		change(&a)
+		return a
+	}
+	for name, c := range map[string]struct {
+		own    string
+		others []consensus.PeerAnswer
+		expect int
+		want   consensus.Verdict
+		err    error
+	}{
+		"alone":                    {"a", nil, 1, consensus.VerdictWait, consensus.ErrBootstrap}, // its own answer expects 3
+		"one is missing":           {"a", []consensus.PeerAnswer{peer("b")}, 3, consensus.VerdictWait, nil},
+		"lowest of all":            {"a", []consensus.PeerAnswer{peer("c"), peer("b")}, 3, consensus.VerdictBootstrap, nil},
+		"lowest, listed itself":    {"a", []consensus.PeerAnswer{peer("a"), peer("c"), peer("b")}, 3, consensus.VerdictBootstrap, nil},
+		"not the lowest":           {"b", []consensus.PeerAnswer{peer("a"), peer("c")}, 3, consensus.VerdictWait, nil},
+		"the same twice":           {"a", []consensus.PeerAnswer{peer("b"), peer("b")}, 3, consensus.VerdictWait, nil},
+		"too many":                 {"a", []consensus.PeerAnswer{peer("b"), peer("c"), peer("d")}, 3, consensus.VerdictWait, consensus.ErrBootstrap},
+		"one has state":            {"a", []consensus.PeerAnswer{peer("b"), with(peer("c"), func(p *consensus.PeerAnswer) { p.HasState = true })}, 3, consensus.VerdictJoin, nil},
+		"one is in a cluster":      {"a", []consensus.PeerAnswer{with(peer("c"), func(p *consensus.PeerAnswer) { p.ClusterID = "x" })}, 3, consensus.VerdictJoin, nil},
+		"another expectation":      {"a", []consensus.PeerAnswer{peer("b"), with(peer("c"), func(p *consensus.PeerAnswer) { p.Expect = 5 })}, 3, consensus.VerdictWait, consensus.ErrBootstrap},
+		"state beats expectations": {"a", []consensus.PeerAnswer{with(peer("b"), func(p *consensus.PeerAnswer) { p.HasState, p.Expect = true, 0 })}, 3, consensus.VerdictJoin, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, servers, err := consensus.Judge(peer(c.own), c.others, c.expect)
+			if got != c.want || !errors.Is(err, c.err) {
+				t.Errorf("got %v, %v; want %v, %v", got, err, c.want, c.err)
+			}
+			if got == consensus.VerdictBootstrap && fmt.Sprint(servers) != "[{a a:1 true} {b b:1 true} {c c:1 true}]" {
+				t.Errorf("servers %v", servers)
+			}
+		})
+	}
+}
+
+// localProbe asks servers of this process; an address that is not up is silent.
+type localProbe struct{ all servers }
+
+func (p localProbe) Probe(_ context.Context, addr string) (consensus.PeerAnswer, error) {
+	for _, s := range p.all {
+		if node := s.running(); node != nil && s.name == addr {
+			return node.Describe(len(p.all))
+		}
+	}
+	return consensus.PeerAnswer{}, errors.New("connection refused")
+}
+
+// TestForm: three empty nodes with the same command become one cluster, within a second; one that comes up late does not
+// make a second one.
+func TestForm(t *testing.T) {
+	all := servers{newServer(t, "a"), newServer(t, "b"), newServer(t, "c")}
+	ctx := deadline(t, 20*time.Second)
+	var g errgroup.Group
+	form := func(s *server) {
+		s.start()
+		node := s.node
+		g.Go(func() error { return node.Form(ctx, localProbe{all}, []string{"a", "b", "c"}, 3, 20*time.Millisecond) })
+	}
+	form(all[0])
+	form(all[1])
+	time.Sleep(10 * heartbeat)
+	for _, s := range all[:2] {
+		if has, err := s.node.HasState(); err != nil || has {
+			t.Fatalf("two of three have bootstrapped: %v %v", has, err)
+		}
+	}
+	start := time.Now()
+	form(all[2])
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	all.leader()
+	took := time.Since(start)
+	t.Logf("the third of three empty nodes up → a leader serves: %v", took)
+	if took > 5*time.Second {
+		t.Errorf("took %v", took)
+	}
+	all.propose(projector("p", "x"))
+	all.agree()
+	for _, s := range all { // again, over what there is
+		if err := s.node.Form(ctx, localProbe{all}, []string{"a", "b", "c"}, 3, time.Millisecond); err != nil {
+			t.Error(err)
+		}
+	}
+	if members, err := all[1].node.Servers(); err != nil || len(members) != 3 {
+		t.Errorf("members %v, %v", members, err)
+	}
+}
