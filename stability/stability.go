@@ -416,3 +416,6 @@ func (b *Bucket) Committed(s Stamp) error {
 	}
 	return nil
 }
+
+// CompleteAt gives the newest complete seqno of the stream that owns vbucket v, 0 when none is known.
+func (b *Bucket) CompleteAt(v int) uint64 { return b.cand.Seqnos[v] }

@@ -12,9 +12,7 @@ import (
 func (l *Ledger) Adopt(nowMS int64, streams map[index.ProjectorID]Report, minimum map[index.NodeID][]index.Incarnation) {
 	l.adopted = true
 	for _, incs := range minimum {
-		for v := range min(len(incs), len(l.vbs)) {
-			l.raiseFence(v, incs[v])
-		}
+		l.Minimum(incs)
 	}
 	if !l.wanted {
 		for p, s := range streams {
@@ -264,6 +262,13 @@ func (l *Ledger) Indexer(nowMS int64, node index.NodeID, accepts []Acceptance) {
 			since[v] = 0
 			l.set(v, nowMS, Lost, "an indexer does not receive it")
 		}
+	}
+}
+
+// Minimum takes the incarnations below which an indexer refuses streams, by vbucket.
+func (l *Ledger) Minimum(incs []index.Incarnation) {
+	for v := range min(len(incs), len(l.vbs)) {
+		l.raiseFence(v, incs[v])
 	}
 }
 

@@ -178,6 +178,9 @@ func (l *Ledger) Len() int { return len(l.vbs) }
 // At gives vbucket v's entry.
 func (l *Ledger) At(v int) Entry { return l.vbs[v] }
 
+// Adopted tells whether Adopt was called.
+func (l *Ledger) Adopted() bool { return l.adopted }
+
 // Owns tells whether this projector is the owner of vbucket v under this incarnation: only then its complete seqnos
 // count.
 func (l *Ledger) Owns(v int, p index.ProjectorID, incarnation index.Incarnation) bool {
