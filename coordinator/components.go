@@ -1,0 +1,382 @@
+package coordinator
+
+import (
+	"context"
+	"slices"
+	"sync"
+
+	"tidemark/index"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+// Life is what the coordinator thinks of a component; never by a single missed report.
+type Life uint8
+
+// The lives.
+const (
+	Active Life = iota + 1
+	Suspect
+	Offline
+)
+
+// String gives the word used in status.
+func (f Life) String() string {
+	switch f {
+	case Active:
+		return "active"
+	case Suspect:
+		return "suspect"
+	}
+	return "offline"
+}
+
+// component is what projectors and indexers have in common.
+type component struct {
+	addr, boot string
+	cancel     context.CancelFunc
+	fences     *fences
+	control    *lane // hello and definitions
+	commands   *lane
+
+	seenMS   int64
+	heard    bool // in this term, under this boot id
+	hello    bool // has answered the hello under this boot id
+	full     bool // a full report was seen under this boot id
+	sequence uint64
+	retry    retry // of the hello
+
+	acked  uint64 // definitions revision that it works with
+	pushed uint64 // newest revision that it was handed
+	push   retry
+}
+
+// retry spaces out attempts: they wait longer after each failure.
+type retry struct {
+	flying bool
+	tries  int
+	nextMS int64
+}
+
+const (
+	retryFirst = 50   // ms
+	retryMost  = 1000 // ms
+)
+
+func (r *retry) ready(nowMS int64) bool { return !r.flying && nowMS >= r.nextMS }
+
+func (r *retry) begin() { r.flying = true }
+
+func (r *retry) failed(nowMS int64) {
+	r.flying = false
+	r.nextMS = nowMS + min(int64(retryFirst)<<min(r.tries, 10), retryMost)
+	r.tries++
+}
+
+func (r *retry) succeeded(nextMS int64) { *r = retry{nextMS: nextMS} }
+
+type projector struct {
+	component
+	id    index.ProjectorID
+	syncs *lane // fresh reports for scans that wait
+	// running is what its hello told, until the streams were adopted.
+	running map[string]wire.StreamStates
+	streams int
+}
+
+type indexer struct {
+	component
+	node    index.NodeID
+	uuid    string
+	name    string
+	publish *lane
+	outbox  *outbox
+	health  string
+	copies  map[index.CopyID]wire.CopyReport
+	buckets map[string]*nodeBucket
+	minimum map[string][]index.Incarnation // of its hello
+}
+
+// nodeBucket is what an indexer said of a bucket.
+type nodeBucket struct {
+	acked     wire.StabilityRef
+	rollback  uint64
+	toldMS    int64 // when a stability timestamp was last sent
+	toldRef   wire.StabilityRef
+	heartbeat wire.HWHeartbeat
+}
+
+// outbox holds the newest stability timestamp of each bucket that waits to be sent to one indexer.
+type outbox struct {
+	mu      sync.Mutex
+	pending map[string]wire.Stability
+}
+
+func (o *outbox) put(s wire.Stability) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.pending[s.Bucket] = s
+}
+
+func (o *outbox) take() []wire.Stability {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	all := make([]wire.Stability, 0, len(o.pending))
+	for name, s := range o.pending {
+		all = append(all, s)
+		delete(o.pending, name)
+	}
+	slices.SortFunc(all, func(a, b wire.Stability) int {
+		if a.Bucket < b.Bucket {
+			return -1
+		}
+		return 1
+	})
+	return all
+}
+
+// life judges by the age of the last sign of life.
+func (l *leader) life(c *component) Life {
+	switch age := l.nowMS - c.seenMS; {
+	case age >= l.cfg.Settings.OfflineAfter.Milliseconds():
+		return Offline
+	case age >= l.cfg.Settings.SuspectAfter.Milliseconds():
+		return Suspect
+	}
+	return Active
+}
+
+// reconcileComponents makes the components known here those of the state.
+func (l *leader) reconcileComponents() {
+	known := map[index.ProjectorID]bool{}
+	for p := range l.state.Projectors() {
+		known[p.ID] = true
+		l.reconcileProjector(p)
+	}
+	for id, p := range l.projectors {
+		if !known[id] {
+			p.cancel()
+			delete(l.projectors, id)
+		}
+	}
+	nodes := map[index.NodeID]bool{}
+	for n := range l.state.Indexers() {
+		nodes[n.Node] = true
+		l.reconcileIndexer(n)
+	}
+	for id, n := range l.indexers {
+		if !nodes[id] {
+			n.cancel()
+			delete(l.indexers, id)
+			for _, b := range l.buckets {
+				b.stab.Forget(id)
+			}
+		}
+	}
+}
+
+func (l *leader) reconcileProjector(p *statecontext.Projector) {
+	old := l.projectors[p.ID]
+	if old != nil && old.boot == p.BootID && old.addr == p.Admin {
+		return
+	}
+	if old != nil {
+		old.cancel()
+		if old.boot != p.BootID { // its streams have gone with its process
+			l.projectorGone(p.ID)
+		}
+	}
+	n := &projector{component: l.newComponent(p.Admin, p.BootID, fencesOf(old)), id: p.ID, syncs: newLane()}
+	l.projectors[p.ID] = n
+	l.open(&n.component, n.control, n.commands, n.syncs)
+}
+
+func fencesOf(p *projector) *fences {
+	if p == nil {
+		return nil
+	}
+	return p.fences
+}
+
+func (l *leader) reconcileIndexer(i *statecontext.Indexer) {
+	old := l.indexers[i.Node]
+	if old != nil && old.boot == i.BootID && old.addr == i.Admin && old.uuid == i.UUID {
+		return
+	}
+	var f *fences
+	if old != nil {
+		old.cancel()
+		f = old.fences
+	}
+	n := &indexer{component: l.newComponent(i.Admin, i.BootID, f), node: i.Node, uuid: i.UUID, name: i.Name, publish: newLane(),
+		outbox: &outbox{pending: map[string]wire.Stability{}}, copies: map[index.CopyID]wire.CopyReport{}, buckets: map[string]*nodeBucket{}}
+	l.indexers[i.Node] = n
+	l.open(&n.component, n.control, n.commands, n.publish)
+}
+
+// newComponent is one that counts as alive until its patience is over. Fences go on where the receiver stays the same.
+func (l *leader) newComponent(addr, boot string, f *fences) component {
+	if f == nil {
+		f = &fences{last: l.fence()}
+	}
+	return component{addr: addr, boot: boot, fences: f, control: newLane(), commands: newLane(), seenMS: l.nowMS}
+}
+
+// open starts the component's lanes; they end with it or with the term.
+func (l *leader) open(c *component, lanes ...*lane) {
+	ctx, cancel := context.WithCancel(l.ctx)
+	c.cancel = cancel
+	for _, q := range lanes {
+		l.group.Go(func() error { return q.Run(ctx) })
+	}
+}
+
+// watch notices silence, and says hello and definitions again where they are due.
+func (l *leader) watch() {
+	for _, p := range l.projectors {
+		if !p.hello && p.retry.ready(l.nowMS) {
+			l.helloProjector(p)
+		}
+	}
+	for _, n := range l.indexers {
+		if !n.hello && n.retry.ready(l.nowMS) {
+			l.helloIndexer(n)
+		}
+	}
+	l.pushDefinitions()
+	if l.active {
+		l.watchProjectors()
+		for _, b := range l.buckets {
+			l.setParticipants(b)
+		}
+	}
+}
+
+// watchProjectors tells the ledgers which projectors live.
+func (l *leader) watchProjectors() {
+	var alive []index.ProjectorID
+	for id, p := range l.projectors {
+		if l.life(&p.component) != Offline {
+			alive = append(alive, id)
+		}
+	}
+	slices.Sort(alive)
+	if slices.Equal(alive, l.alive) {
+		return
+	}
+	for _, id := range l.alive {
+		if !slices.Contains(alive, id) {
+			l.log.Warn("projector is offline", "projector", id)
+		}
+	}
+	l.alive = alive
+	for _, b := range l.buckets {
+		b.ledger.SetProjectors(l.nowMS, alive)
+		b.due = true
+	}
+}
+
+// projectorGone tells the ledgers that a projector's process has ended.
+func (l *leader) projectorGone(id index.ProjectorID) {
+	rest := slices.DeleteFunc(slices.Clone(l.alive), func(o index.ProjectorID) bool { return o == id })
+	for _, b := range l.buckets {
+		b.ledger.SetProjectors(l.nowMS, rest)
+		b.due = true
+	}
+	l.alive = rest
+}
+
+func (l *leader) hello(f wire.Fence) *wire.HelloRequest {
+	req := &wire.HelloRequest{Fence: f, Leader: l.self}
+	for m := range l.cfg.Consensus.State().Managers() {
+		req.Managers = append(req.Managers, wire.ManagerEndpoint{ID: m.ID, REST: m.REST})
+	}
+	return req
+}
+
+func (l *leader) helloProjector(p *projector) {
+	p.retry.begin()
+	p.control.put(task{key: "hello", do: func(ctx context.Context) {
+		a, err := fenced(ctx, p.fences, func(f wire.Fence) (*wire.ProjectorHello, error) {
+			return l.cfg.Projectors.Hello(ctx, p.addr, l.hello(f))
+		})
+		_ = l.post(ctx, &projectorHello{p: p, answer: a, err: err})
+	}})
+}
+
+func (l *leader) helloIndexer(n *indexer) {
+	n.retry.begin()
+	n.control.put(task{key: "hello", do: func(ctx context.Context) {
+		a, err := fenced(ctx, n.fences, func(f wire.Fence) (*wire.IndexerHello, error) {
+			return l.cfg.Indexers.Hello(ctx, n.addr, l.hello(f))
+		})
+		_ = l.post(ctx, &indexerHello{n: n, answer: a, err: err})
+	}})
+}
+
+type projectorHello struct {
+	p      *projector
+	answer *wire.ProjectorHello
+	err    error
+}
+
+func (h *projectorHello) apply(l *leader) {
+	p := h.p
+	if l.projectors[p.id] != p {
+		return // it has registered anew meanwhile
+	}
+	if h.err != nil {
+		p.retry.failed(l.nowMS)
+		l.log.Debug("hello", "projector", p.id, "error", h.err)
+		return
+	}
+	p.retry.succeeded(0)
+	p.hello = true
+	r := &h.answer.Report
+	if r.BootID != p.boot {
+		l.log.Warn("another process answers for a projector; waiting for it to register", "projector", p.id, "boot", r.BootID)
+		return
+	}
+	p.running = map[string]wire.StreamStates{}
+	for _, s := range r.Buckets {
+		p.running[s.Bucket] = s
+	}
+	l.takeProjectorReport(p, r, true)
+}
+
+type indexerHello struct {
+	n      *indexer
+	answer *wire.IndexerHello
+	err    error
+}
+
+func (h *indexerHello) apply(l *leader) {
+	n := h.n
+	if l.indexers[n.node] != n {
+		return
+	}
+	if h.err != nil {
+		n.retry.failed(l.nowMS)
+		l.log.Debug("hello", "indexer", n.name, "error", h.err)
+		return
+	}
+	n.retry.succeeded(0)
+	n.hello = true
+	r := &h.answer.Report
+	if r.BootID != n.boot {
+		l.log.Warn("another process answers for an indexer; waiting for it to register", "indexer", n.name, "boot", r.BootID)
+		return
+	}
+	n.minimum = map[string][]index.Incarnation{}
+	for _, m := range h.answer.Minimum {
+		n.minimum[m.Bucket] = m.Incarnations
+		if b := l.buckets[m.Bucket]; b != nil {
+			b.ledger.Minimum(m.Incarnations)
+		}
+	}
+	r.Full = true
+	l.takeIndexerReport(n, r)
+	for _, b := range l.buckets { // the present S is told at every handshake
+		l.publish(b, n)
+	}
+}

@@ -1,0 +1,183 @@
+package coordinator
+
+import (
+	"fmt"
+	"slices"
+
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/statecontext"
+)
+
+// survey lists the indexes that a duty has something to do for.
+func (l *leader) survey() {
+	l.unsettled = l.unsettled[:0]
+	for x := range l.state.Indexes() {
+		if unsettled(x) {
+			l.unsettled = append(l.unsettled, x.Definition.ID)
+		}
+	}
+	for id := range l.lackMS {
+		if d := l.state.Definition(id); d == nil || d.State != index.Backfill && d.State != index.Pending {
+			delete(l.lackMS, id)
+		}
+	}
+}
+
+func unsettled(x *statecontext.Index) bool {
+	switch x.Definition.State {
+	case index.Dropping, index.Backfill:
+		return true
+	case index.Pending:
+		if !x.Definition.Deferred {
+			return true
+		}
+	}
+	return slices.ContainsFunc(x.Topology.Copies, func(c partition.Copy) bool { return c.State == partition.Placed })
+}
+
+// stepIndexes is the index state machine: it moves each index one step on when what the step waits for has been
+// reported.
+func (l *leader) stepIndexes() {
+	for _, id := range l.unsettled {
+		x := l.state.Index(id)
+		if x == nil || l.proposals[indexKey(id)] {
+			continue
+		}
+		switch x.Definition.State {
+		case index.Dropping:
+			l.stepDropping(x)
+		case index.Error:
+			l.allocate(x)
+		case index.Pending:
+			if !l.allocate(x) && !x.Definition.Deferred && l.allAllocated(x) {
+				l.load(x)
+			}
+		case index.Backfill, index.Maintenance:
+			if !l.allocate(x) && x.Definition.State == index.Backfill {
+				l.finish(x)
+			}
+		}
+		l.checkHosts(x)
+	}
+}
+
+func indexKey(id index.ID) string { return "index/" + id.String() }
+
+// allocate tells the state which placed copies their hosts have; true when it has something to tell.
+func (l *leader) allocate(x *statecontext.Index) bool {
+	var changes []statecontext.CopyChange
+	revision := uint64(0)
+	for _, c := range x.Topology.Copies {
+		n := l.indexers[c.Node]
+		if c.State != partition.Placed || n == nil || n.acked < x.PlacedCAS {
+			continue
+		}
+		if _, has := n.copies[c.ID]; !has {
+			continue
+		}
+		if len(changes) == 0 || n.acked < revision {
+			revision = n.acked
+		}
+		changes = append(changes, statecontext.CopyChange{Index: x.Definition.ID, Copy: c.ID, State: partition.Allocated})
+	}
+	if len(changes) == 0 {
+		return false
+	}
+	l.propose(indexKey(x.Definition.ID), &statecontext.SetCopyStates{Revision: revision, Copies: changes}, nil)
+	return true
+}
+
+func (l *leader) allAllocated(x *statecontext.Index) bool {
+	return !slices.ContainsFunc(x.Topology.Copies, func(c partition.Copy) bool { return c.State != partition.Allocated })
+}
+
+// load starts the build.
+func (l *leader) load(x *statecontext.Index) {
+	if g, ok := l.guard(x); ok {
+		d := &x.Definition
+		l.log.Info("index is being built", "index", d.Name, "bucket", d.Bucket, "id", d.ID)
+		l.propose(indexKey(d.ID), &statecontext.SetIndexState{ID: d.ID, From: d.State, To: index.Backfill, Guard: g}, nil)
+	}
+}
+
+// guard is what the coordinator believes of the index's bucket; false when nothing may move now.
+func (l *leader) guard(x *statecontext.Index) (statecontext.Guard, bool) {
+	b := l.state.Bucket(x.Definition.Bucket)
+	if b == nil || b.Gone || b.Rollback != nil || b.UUID != x.Definition.BucketUUID {
+		return statecontext.Guard{}, false
+	}
+	return statecontext.Guard{Generation: b.Generation, RollbackID: b.Stability.RollbackID}, true
+}
+
+// finish makes a build ready, everywhere or nowhere (IX-5): all copies of all slices have been exact at a stability
+// timestamp of the bucket's present generation and rollback id.
+func (l *leader) finish(x *statecontext.Index) {
+	d := &x.Definition
+	g, ok := l.guard(x)
+	if !ok || !l.allAllocated(x) {
+		return
+	}
+	for _, c := range x.Topology.Copies {
+		n := l.indexers[c.Node]
+		if n == nil {
+			return
+		}
+		r, has := n.copies[c.ID]
+		if !has || !r.Ready || r.Held.Generation != g.Generation || r.Held.RollbackID != g.RollbackID {
+			return
+		}
+	}
+	l.log.Info("index is ready", "index", d.Name, "bucket", d.Bucket, "id", d.ID)
+	l.propose(indexKey(d.ID), &statecontext.SetIndexState{ID: d.ID, From: d.State, To: index.Maintenance, Guard: g}, nil)
+}
+
+// stepDropping forgets an index when every host works under a definitions revision in which its copies are leaving. A
+// host that is away is told when it comes back: the newest definitions do not have the index, and its copy ids are never
+// used again.
+func (l *leader) stepDropping(x *statecontext.Index) {
+	for _, c := range x.Topology.Copies {
+		n := l.indexers[c.Node]
+		if n != nil && n.acked < x.Definition.ModifiedCAS && l.life(&n.component) != Offline {
+			return
+		}
+	}
+	if !l.propose(indexKey(x.Definition.ID), &statecontext.RemoveIndex{ID: x.Definition.ID}, nil) {
+		return
+	}
+	for _, c := range x.Topology.Copies {
+		if n := l.indexers[c.Node]; n != nil {
+			delete(n.copies, c.ID)
+			l.heldDirty = true
+		}
+	}
+}
+
+// checkHosts puts a build into error whose host has been away for too long.
+func (l *leader) checkHosts(x *statecontext.Index) {
+	d := &x.Definition
+	if d.State != index.Backfill && (d.State != index.Pending || d.Deferred) {
+		return
+	}
+	away := ""
+	for _, c := range x.Topology.Copies {
+		if n := l.indexers[c.Node]; n == nil || l.life(&n.component) == Offline {
+			away = fmt.Sprintf("node %d", c.Node)
+			if n != nil && n.name != "" {
+				away = n.name
+			}
+		}
+	}
+	if away == "" {
+		delete(l.lackMS, d.ID)
+		return
+	}
+	if l.lackMS[d.ID] == 0 {
+		l.lackMS[d.ID] = max(l.nowMS, 1)
+	}
+	if l.nowMS-l.lackMS[d.ID] < l.cfg.Settings.BuildPatience.Milliseconds() {
+		return
+	}
+	l.propose(indexKey(d.ID), &statecontext.SetIndexState{ID: d.ID, From: d.State, To: index.Error, Reason: fmt.Sprintf(
+		"HOST_AWAY: indexer %s has been away for %v; bring it back and BUILD INDEX, or drop the index", away, l.cfg.Settings.BuildPatience)}, nil)
+}

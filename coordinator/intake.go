@@ -1,0 +1,382 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"tidemark/index"
+	"tidemark/statecontext"
+	"tidemark/streams"
+	"tidemark/wire"
+)
+
+var (
+	// ErrBootConflict is wrapped when a component registers whose former process is still alive.
+	ErrBootConflict = errors.New("another process of that identity is alive")
+	// ErrRegistration is wrapped when a registration lacks something.
+	ErrRegistration = errors.New("bad registration")
+)
+
+// RegisterIndexer makes an indexer known and gives it its number (IM-10). Errors wrap ErrNotLeading, ErrBootConflict,
+// ErrRegistration, wire.ErrForeignCluster, statecontext.NodeRemoved, or come from the proposal.
+func (c *Coordinator) RegisterIndexer(ctx context.Context, req *wire.RegisterIndexer) (*wire.RegisterReply, error) {
+	l, err := c.leading()
+	if err != nil {
+		return nil, err
+	}
+	e := &req.Endpoint
+	if e.UUID == "" || e.BootID == "" || e.Admin == "" || e.Maintenance == "" {
+		return nil, fmt.Errorf("%w: uuid, boot id, admin address and data addresses are needed", ErrRegistration)
+	}
+	if err := l.admit(ctx, req.ClusterID, &bootCheck{uuid: e.UUID, boot: e.BootID}); err != nil {
+		return nil, err
+	}
+	res, err := c.proposeFor(ctx, &statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: e.UUID, BootID: e.BootID, Name: e.Name,
+		Admin: e.Admin, Scan: e.Scan, Data: statecontext.DataAddrs{Maintenance: e.Maintenance, Backfill: e.Backfill, Catchup: e.Catchup}}})
+	if err != nil {
+		return nil, err
+	}
+	return l.registered(ctx, &registration{node: res.Node, boot: e.BootID, isNode: true})
+}
+
+// RegisterProjector makes a projector known. Errors as RegisterIndexer's.
+func (c *Coordinator) RegisterProjector(ctx context.Context, req *wire.RegisterProjector) (*wire.RegisterReply, error) {
+	l, err := c.leading()
+	if err != nil {
+		return nil, err
+	}
+	e := &req.Endpoint
+	if e.ID == "" || e.BootID == "" || e.Admin == "" {
+		return nil, fmt.Errorf("%w: id, boot id and admin address are needed", ErrRegistration)
+	}
+	if err := l.admit(ctx, req.ClusterID, &bootCheck{projector: e.ID, boot: e.BootID}); err != nil {
+		return nil, err
+	}
+	if _, err := c.proposeFor(ctx, &statecontext.RegisterProjector{Projector: statecontext.Projector{ID: e.ID, Admin: e.Admin, BootID: e.BootID}}); err != nil {
+		return nil, err
+	}
+	return l.registered(ctx, &registration{projector: e.ID, boot: e.BootID})
+}
+
+// proposeFor proposes on behalf of a caller who waits.
+func (c *Coordinator) proposeFor(ctx context.Context, body statecontext.Body) (statecontext.Result, error) {
+	res, err := c.cfg.Consensus.Propose(ctx, statecontext.Command{TimeMS: c.cfg.nowMS(), Body: body})
+	if err == nil {
+		err = res.Err()
+	}
+	return res, err
+}
+
+// admit refuses foreign clusters and second live processes.
+func (l *leader) admit(ctx context.Context, clusterID string, check *bootCheck) error {
+	if own := l.cfg.Consensus.State().ClusterID(); clusterID != "" && clusterID != own {
+		return fmt.Errorf("%w: it belongs to %q, this is %q", wire.ErrForeignCluster, clusterID, own)
+	}
+	check.reply = make(chan error, 1)
+	if err := l.post(ctx, check); err != nil {
+		return err
+	}
+	return await(ctx, l, check.reply)
+}
+
+// await waits for one answer of the loop.
+func await[T any](ctx context.Context, l *leader, reply chan T) (v T) {
+	select {
+	case v = <-reply:
+		return v
+	case <-l.ended:
+	case <-ctx.Done():
+	}
+	var failed any = &v
+	if e, ok := failed.(*error); ok {
+		*e = ErrNotLeading
+		if ctx.Err() != nil {
+			*e = ctx.Err()
+		}
+	}
+	return v
+}
+
+// bootCheck asks whether a former process of this identity was heard lately.
+type bootCheck struct {
+	uuid      string
+	projector index.ProjectorID
+	boot      string
+	reply     chan error
+}
+
+func (b *bootCheck) apply(l *leader) {
+	var c *component
+	what := "indexer " + b.uuid
+	if b.uuid == "" {
+		what = "projector " + string(b.projector)
+		if p := l.projectors[b.projector]; p != nil {
+			c = &p.component
+		}
+	} else {
+		for _, n := range l.indexers {
+			if n.uuid == b.uuid {
+				c = &n.component
+			}
+		}
+	}
+	if c != nil && c.boot != b.boot && c.heard && l.life(c) == Active {
+		b.reply <- fmt.Errorf("%w: %s at %s (boot %s) was heard %d ms ago; stop it, or wait until it is silent", ErrBootConflict, what, c.addr,
+			c.boot, l.nowMS-c.seenMS)
+		return
+	}
+	b.reply <- nil
+}
+
+// registration asks the loop to take over what was registered, and for the answer.
+type registration struct {
+	isNode    bool
+	node      index.NodeID
+	projector index.ProjectorID
+	boot      string
+	reply     chan *wire.RegisterReply
+}
+
+func (r *registration) apply(l *leader) {
+	l.sync()
+	a := &wire.RegisterReply{ClusterID: l.state.ClusterID(), Node: r.node, Leader: l.self, Fence: l.fence()}
+	if r.isNode {
+		if n := l.indexers[r.node]; n != nil && n.boot == r.boot {
+			n.seenMS, n.heard = l.nowMS, true
+			a.Fence = n.fences.present()
+		}
+	} else if p := l.projectors[r.projector]; p != nil && p.boot == r.boot {
+		p.seenMS, p.heard = l.nowMS, true
+		a.Fence = p.fences.present()
+	}
+	r.reply <- a
+}
+
+func (l *leader) registered(ctx context.Context, r *registration) (*wire.RegisterReply, error) {
+	r.reply = make(chan *wire.RegisterReply, 1)
+	if err := l.post(ctx, r); err != nil {
+		return nil, err
+	}
+	if a := await(ctx, l, r.reply); a != nil {
+		return a, nil
+	}
+	return nil, ErrNotLeading
+}
+
+// HandleProjectorReport takes a projector's level state (SYNC included). Errors wrap ErrNotLeading, ErrBusy or
+// wire.ErrForeignCluster.
+func (c *Coordinator) HandleProjectorReport(ctx context.Context, r *wire.ProjectorReport) (*wire.ReportReply, error) {
+	in := &projectorReport{r: r, reply: make(chan *wire.ReportReply, 1)}
+	return c.handleReport(ctx, r.ClusterID, in, in.reply)
+}
+
+// HandleIndexerReport takes an indexer's level state. Errors as HandleProjectorReport's.
+func (c *Coordinator) HandleIndexerReport(ctx context.Context, r *wire.IndexerReport) (*wire.ReportReply, error) {
+	in := &indexerReport{r: r, reply: make(chan *wire.ReportReply, 1)}
+	return c.handleReport(ctx, r.ClusterID, in, in.reply)
+}
+
+func (c *Coordinator) handleReport(ctx context.Context, clusterID string, in input, reply chan *wire.ReportReply) (*wire.ReportReply, error) {
+	l, err := c.leading()
+	if err != nil {
+		return nil, err
+	}
+	if own := c.cfg.Consensus.State().ClusterID(); clusterID != "" && clusterID != own {
+		return nil, fmt.Errorf("%w: the report is of %q, this is %q", wire.ErrForeignCluster, clusterID, own)
+	}
+	if err := l.post(ctx, in); err != nil {
+		return nil, err
+	}
+	if a := await(ctx, l, reply); a != nil {
+		return a, nil
+	}
+	return nil, ErrNotLeading
+}
+
+type projectorReport struct {
+	r     *wire.ProjectorReport
+	reply chan *wire.ReportReply
+}
+
+func (in *projectorReport) apply(l *leader) {
+	p := l.projectors[in.r.ID]
+	a := &wire.ReportReply{Leader: l.self, Revision: l.revision, Fence: l.fence()}
+	if p != nil && p.boot == in.r.BootID {
+		a.Known, a.Fence = true, p.fences.present()
+		a.Full = !l.takeProjectorReport(p, in.r, false)
+	}
+	in.reply <- a
+}
+
+// takeProjectorReport is false when a full report is wanted next: the first one in this term, or one was lost.
+func (l *leader) takeProjectorReport(p *projector, r *wire.ProjectorReport, hello bool) bool {
+	p.seenMS, p.heard = l.nowMS, true
+	if r.Sequence <= p.sequence && p.sequence > 0 && !hello {
+		return p.full // overtaken: a later one was taken already
+	}
+	lost := p.sequence > 0 && r.Sequence != p.sequence+1 && !hello
+	p.sequence = max(p.sequence, r.Sequence)
+	full := hello || slices.ContainsFunc(r.Buckets, func(s wire.StreamStates) bool { return s.Full })
+	p.full = full || p.full && !lost
+	p.acked = max(p.acked, min(r.Revision, l.revision))
+	for i := range r.Buckets {
+		s := &r.Buckets[i]
+		b := l.buckets[s.Bucket]
+		if b == nil || s.BucketUUID != "" && s.BucketUUID != b.uuid {
+			continue
+		}
+		s.Full = s.Full || hello
+		if !b.ledger.Projector(l.nowMS, p.id, streamReport(s)) {
+			p.full = false
+		}
+		l.takeCompletes(b, p.id, s)
+	}
+	return p.full
+}
+
+// takeCompletes hands the complete seqnos to the decider, after the ledger's changes of ownership.
+func (l *leader) takeCompletes(b *bucket, p index.ProjectorID, s *wire.StreamStates) {
+	l.owners(b)
+	for i, v := range s.VBuckets {
+		if i < len(s.Complete) && i < len(s.Incarnations) && (i >= len(s.Ended) || !s.Ended[i]) {
+			b.stab.Complete(int(v), p, s.Incarnations[i], s.Complete[i])
+		}
+	}
+	b.due = true
+}
+
+// streamReport reads the parallel slices; what is cut short is left out.
+func streamReport(s *wire.StreamStates) streams.Report {
+	r := streams.Report{Full: s.Full, Streams: make([]streams.Running, 0, len(s.VBuckets))}
+	for i, v := range s.VBuckets {
+		if i >= len(s.Incarnations) {
+			break
+		}
+		run := streams.Running{VBucket: v, Incarnation: s.Incarnations[i]}
+		if i < len(s.Logs) && len(s.Logs[i]) > 0 {
+			run.Log = s.Logs[i]
+		}
+		if i < len(s.Purges) {
+			run.Purge = s.Purges[i]
+		}
+		if i < len(s.Revisions) {
+			run.Revision = s.Revisions[i]
+		}
+		run.Ended = i < len(s.Ended) && s.Ended[i]
+		r.Streams = append(r.Streams, run)
+	}
+	return r
+}
+
+type indexerReport struct {
+	r     *wire.IndexerReport
+	reply chan *wire.ReportReply
+}
+
+func (in *indexerReport) apply(l *leader) {
+	n := l.indexers[in.r.Node]
+	a := &wire.ReportReply{Leader: l.self, Revision: l.revision, Fence: l.fence()}
+	if n != nil && n.uuid == in.r.UUID && n.boot == in.r.BootID {
+		a.Known, a.Fence = true, n.fences.present()
+		a.Full = !l.takeIndexerReport(n, in.r)
+		a.Held = l.heldCopies()
+	}
+	in.reply <- a
+}
+
+// takeIndexerReport is false when a full report is wanted next.
+func (l *leader) takeIndexerReport(n *indexer, r *wire.IndexerReport) bool {
+	n.seenMS, n.heard = l.nowMS, true
+	if r.Sequence <= n.sequence && n.sequence > 0 && !r.Full {
+		return n.full
+	}
+	lost := n.sequence > 0 && r.Sequence != n.sequence+1
+	n.sequence = max(n.sequence, r.Sequence)
+	n.full = r.Full || n.full && !lost
+	n.health = r.Health
+	if a := min(r.Revision, l.revision); a > n.acked {
+		n.acked = a
+		l.dutyDue = true
+	}
+	if r.Full {
+		clear(n.copies)
+		l.heldDirty, l.dutyDue = true, true
+	}
+	for _, c := range r.Copies {
+		old, had := n.copies[c.Copy]
+		if !had || old.Ready != c.Ready || old.Held != c.Held {
+			l.heldDirty = true
+		}
+		if !had || old.Ready != c.Ready || c.Ready && old.Held != c.Held {
+			l.dutyDue = true
+		}
+		n.copies[c.Copy] = c
+	}
+	for i := range r.Buckets {
+		l.takeBucketReport(n, &r.Buckets[i])
+	}
+	return n.full
+}
+
+func (l *leader) takeBucketReport(n *indexer, r *wire.BucketReport) {
+	b := l.buckets[r.Heartbeat.Bucket]
+	if b == nil || r.Generation != b.generation {
+		return
+	}
+	nb := n.bucket(b.name)
+	nb.rollback, nb.heartbeat = r.RollbackID, r.Heartbeat
+	for _, a := range r.Acks {
+		if a.Generation == b.generation && a.Compare(nb.acked) > 0 {
+			nb.acked = a.StabilityRef
+		}
+	}
+	if r.Heartbeat.LastStability == b.stable.Hash && b.stable.Number > 0 && r.RollbackID == b.stable.RollbackID {
+		nb.acked = b.stable.StabilityRef // also told to the leader before
+	}
+	l.reportStability(b, n, nb)
+	accepts := make([]streams.Acceptance, 0, len(r.Accepted.VBuckets))
+	for i, v := range r.Accepted.VBuckets {
+		if i >= len(r.Accepted.Incarnations) || i >= len(r.Accepted.Projectors) || i >= len(r.Accepted.Open) {
+			break
+		}
+		accepts = append(accepts, streams.Acceptance{VBucket: v, Incarnation: r.Accepted.Incarnations[i], Projector: r.Accepted.Projectors[i],
+			Open: r.Accepted.Open[i]})
+	}
+	b.ledger.Indexer(l.nowMS, n.node, accepts)
+	b.due = true
+}
+
+func (n *indexer) bucket(name string) *nodeBucket {
+	nb := n.buckets[name]
+	if nb == nil {
+		nb = &nodeBucket{}
+		n.buckets[name] = nb
+	}
+	return nb
+}
+
+// heldCopies tells indexers which copies hold which stability timestamp, for scans.
+func (l *leader) heldCopies() []wire.Held {
+	if !l.heldDirty {
+		return l.held
+	}
+	l.heldDirty = false
+	l.held = nil // the old one may still be on its way to somebody
+	for _, n := range l.indexers {
+		ok := l.life(&n.component) != Offline && n.heard
+		for _, c := range n.copies {
+			if c.Held.Number > 0 {
+				l.held = append(l.held, wire.Held{Copy: c.Copy, Node: n.node, Ref: c.Held, OK: ok})
+			}
+		}
+	}
+	slices.SortFunc(l.held, func(a, b wire.Held) int {
+		if a.Copy < b.Copy {
+			return -1
+		}
+		return 1
+	})
+	return l.held
+}

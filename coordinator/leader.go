@@ -1,0 +1,244 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/index"
+	"tidemark/stability"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+// input is something that came in for the loop.
+type input interface{ apply(l *leader) }
+
+// leader is one term's coordinator. Everything below inbox belongs to the goroutine of loop.
+type leader struct {
+	cfg   Config
+	term  uint64
+	epoch uint64
+	self  wire.Leader
+	log   hclog.Logger
+	inbox chan input
+	ended chan struct{} // closed when the loop has ended
+	group *errgroup.Group
+	ctx   context.Context // of the term
+	cache definitions
+	shown atomic.Pointer[Status]
+
+	nowMS      int64
+	startedMS  int64
+	active     bool // the start sequence is over
+	state      *statecontext.State
+	syncedMS   int64
+	stale      bool // the state has changed since sync
+	revision   uint64
+	projectors map[index.ProjectorID]*projector
+	indexers   map[index.NodeID]*indexer
+	buckets    map[string]*bucket
+	alive      []index.ProjectorID // as the ledgers know it
+	proposals  map[string]bool     // keys of the coordinator's own proposals in flight
+	retryMS    map[string]int64    // keys of proposals that failed: not before
+	unsettled  []index.ID          // indexes that a duty has something to do for
+	dutyDue    bool
+	lackMS     map[index.ID]int64 // since when a build lacks a host
+	pacer      stability.Pacer
+	promoting  bool
+	nextBucket int // where the next promotion begins, so that large ones take turns
+	checkMS    int64
+	missing    map[string]int // checks in a row that did not find a bucket
+	held       []wire.Held
+	heldDirty  bool
+	shownMS    int64
+}
+
+func newLeader(cfg Config, term uint64) *leader {
+	s := cfg.Consensus.State()
+	return &leader{cfg: cfg, term: term, epoch: s.Epoch(), self: wire.Leader{ID: cfg.Consensus.ID(), REST: cfg.REST, Term: term},
+		log: cfg.Logger.With("term", term), inbox: make(chan input, inboxLength), ended: make(chan struct{}),
+		cache: definitions{consensus: cfg.Consensus}, projectors: map[index.ProjectorID]*projector{},
+		indexers: map[index.NodeID]*indexer{}, buckets: map[string]*bucket{}, proposals: map[string]bool{}, retryMS: map[string]int64{},
+		lackMS: map[index.ID]int64{}, missing: map[string]int{}, pacer: cfg.Settings.Pacer}
+}
+
+// fence is what every command of this term begins with; the counter is the receiver's.
+func (l *leader) fence() wire.Fence {
+	return wire.Fence{ClusterID: l.cfg.Consensus.State().ClusterID(), Epoch: l.epoch, Term: l.term}
+}
+
+// run is the term: the loop and the lanes that it opens.
+func (l *leader) run(ctx context.Context) error {
+	l.group, l.ctx = errgroup.WithContext(ctx)
+	l.group.Go(func() error {
+		defer close(l.ended)
+		return l.loop(l.ctx)
+	})
+	return l.group.Wait()
+}
+
+// loop takes inputs and time, and keeps the duties going.
+func (l *leader) loop(ctx context.Context) error {
+	changes := l.cfg.Machine.Subscribe()
+	defer changes.Close()
+	clock := time.NewTicker(tick)
+	defer clock.Stop()
+	l.nowMS = l.cfg.nowMS()
+	l.startedMS, l.checkMS = l.nowMS, l.nowMS
+	l.sync()
+	l.log.Info("coordinator starts", "projectors", len(l.projectors), "indexers", len(l.indexers), "buckets", len(l.buckets))
+	for {
+		var in input
+		ticked := false
+		select {
+		case <-ctx.Done():
+			return nil
+		case in = <-l.inbox:
+		case <-changes.C():
+			l.stale = true
+		case <-clock.C:
+			ticked = true
+		}
+		l.nowMS = l.cfg.nowMS()
+		if in != nil {
+			in.apply(l)
+		}
+		l.step(ticked)
+	}
+}
+
+// syncEvery bounds how often a changed state is looked through: with thousands of indexes that costs a millisecond.
+const syncEvery = 5 // ms
+
+// step is what follows every input.
+func (l *leader) step(ticked bool) {
+	if l.stale && (l.nowMS-l.syncedMS >= syncEvery || l.nowMS < l.syncedMS) {
+		l.sync()
+	}
+	if ticked {
+		l.watch()
+		l.checkBuckets()
+	}
+	if !l.active {
+		l.tryActivate()
+	}
+	if l.active {
+		for _, b := range l.buckets {
+			if b.due || ticked {
+				b.due = false
+				l.stepBucket(b)
+			}
+		}
+		if l.dutyDue || ticked {
+			l.dutyDue = false
+			l.stepIndexes()
+		}
+		l.promote()
+	}
+	if ticked {
+		l.publishLate()
+		l.show()
+	}
+}
+
+// sync takes over the newest replicated state.
+func (l *leader) sync() {
+	l.stale, l.syncedMS = false, l.nowMS
+	l.state = l.cfg.Consensus.State()
+	if r := l.state.DefinitionsRevision(); r != l.revision {
+		l.revision = r
+		l.reconcileComponents()
+		l.reconcileBuckets()
+		l.survey()
+		l.dutyDue = true
+		l.pushDefinitions()
+	}
+	for _, b := range l.buckets {
+		l.refreshBucket(b, l.state.Bucket(b.name))
+	}
+}
+
+// tryActivate ends the start sequence: all known components have answered, or patience is over. Then running streams
+// are adopted.
+func (l *leader) tryActivate() {
+	late := l.nowMS-l.startedMS >= l.cfg.Settings.HelloWait.Milliseconds()
+	for _, p := range l.projectors {
+		if !p.hello && !late {
+			return
+		}
+	}
+	for _, n := range l.indexers {
+		if !n.hello && !late {
+			return
+		}
+	}
+	l.active = true
+	l.watchProjectors()
+	for _, b := range l.buckets {
+		l.adopt(b)
+	}
+	l.log.Info("coordinator is active", "after_ms", l.nowMS-l.startedMS)
+}
+
+// post hands an input to the loop; it waits for room, and gives up when the term or ctx ends.
+func (l *leader) post(ctx context.Context, in input) error {
+	select {
+	case l.inbox <- in:
+		return nil
+	case <-l.ended:
+		return ErrNotLeading
+	case <-ctx.Done():
+		return fmt.Errorf("%w: %w", ErrBusy, ctx.Err())
+	}
+}
+
+// propose puts a command of the coordinator's own on its way, unless one with the same key is. Its outcome comes back as
+// an input; a failure is tried again by the duty that wanted it, after a rest.
+func (l *leader) propose(key string, body statecontext.Body, done func(l *leader, res statecontext.Result, err error)) bool {
+	if l.proposals[key] || len(l.proposals) >= maxProposals || l.nowMS < l.retryMS[key] {
+		return false
+	}
+	l.proposals[key] = true
+	timeMS := l.nowMS
+	l.group.Go(func() error {
+		res, err := l.cfg.Consensus.Propose(l.ctx, statecontext.Command{TimeMS: timeMS, Body: body})
+		if err == nil {
+			err = res.Err()
+		}
+		_ = l.post(l.ctx, &proposed{key: key, res: res, err: err, done: done}) // the term is over: nobody to tell
+		return nil
+	})
+	return true
+}
+
+// proposalRest is how long a duty waits after a proposal of its own failed.
+const proposalRest = 200 // ms
+
+// proposed is the outcome of a proposal.
+type proposed struct {
+	key  string
+	res  statecontext.Result
+	err  error
+	done func(l *leader, res statecontext.Result, err error)
+}
+
+func (p *proposed) apply(l *leader) {
+	delete(l.proposals, p.key)
+	delete(l.retryMS, p.key)
+	if p.err != nil {
+		l.retryMS[p.key] = l.nowMS + proposalRest
+		if !errors.Is(p.err, context.Canceled) {
+			l.log.Debug("proposal failed", "what", p.key, "error", p.err)
+		}
+	}
+	l.stale, l.dutyDue = true, true
+	if p.done != nil {
+		p.done(l, p.res, p.err)
+	}
+}

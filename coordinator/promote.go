@@ -1,0 +1,333 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"tidemark/index"
+	"tidemark/stability"
+	"tidemark/statecontext"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// reportStability tells the decider what an indexer has acknowledged and holds.
+func (l *leader) reportStability(b *bucket, n *indexer, nb *nodeBucket) {
+	fill := 0
+	if nb.heartbeat.QueueLimit > 0 {
+		fill = int(min(nb.heartbeat.MutationQueue*1000/nb.heartbeat.QueueLimit, 1000))
+	}
+	b.stab.Report(n.node, l.nowMS, stability.Report{BootID: n.boot, Active: slices.Contains(b.fed, n.node), RollbackID: nb.rollback,
+		Acked: refOf(nb.acked), HW: nb.heartbeat.HW, Fill: fill})
+}
+
+// promote commits the next stability timestamps of all buckets in one command, at the pacer's rate. What is committed
+// is published when the state shows it.
+func (l *leader) promote() {
+	if l.promoting || len(l.buckets) == 0 || l.pacer.Wait(l.nowMS, l.hurried()) > 0 {
+		return
+	}
+	names := make([]string, 0, len(l.buckets))
+	for name, b := range l.buckets {
+		if b.wanted {
+			names = append(names, name)
+		}
+	}
+	if len(names) == 0 {
+		return
+	}
+	slices.Sort(names)
+	var advances []statecontext.BucketAdvance
+	size, taken := 0, 0
+	for i := range names {
+		b := l.buckets[names[(l.nextBucket+i)%len(names)]]
+		taken = i + 1
+		a, ok := l.nextOf(b)
+		if !ok {
+			continue
+		}
+		bytes := advanceBytes(&a)
+		if size+bytes > min(l.pacer.MaxBytes, statecontext.MaxStabilityBytes) && len(advances) > 0 {
+			taken = i // it begins the next command
+			break
+		}
+		size += bytes
+		advances = append(advances, a)
+	}
+	l.nextBucket = (l.nextBucket + taken) % len(names)
+	if len(advances) == 0 {
+		return
+	}
+	l.promoting = l.propose("stability", &statecontext.AdvanceStability{Buckets: advances}, func(l *leader, res statecontext.Result, err error) {
+		l.promoting = false
+		if err != nil && !errors.Is(err, context.Canceled) {
+			l.log.Warn("promotion failed", "error", err)
+		}
+		for _, r := range res.Buckets {
+			l.log.Warn("promotion left a bucket out", "bucket", r.Bucket, "reason", r.Rejection)
+		}
+		l.sync()
+	})
+	if l.promoting {
+		l.pacer.Sent(l.nowMS, size)
+	}
+}
+
+func advanceBytes(a *statecontext.BucketAdvance) int {
+	n := len(a.Stability) + len(a.Mutation) + len(a.Bucket)
+	for _, g := range a.Logs {
+		n += 32 + 16*len(g.Log)
+	}
+	return n
+}
+
+// nextOf asks the decider for a bucket's promotion.
+func (l *leader) nextOf(b *bucket) (statecontext.BucketAdvance, bool) {
+	s := l.state.Bucket(b.name)
+	if s == nil || s.Generation != b.generation || s.Rollback != nil || s.Stability.Number != b.stable.Number {
+		return statecontext.BucketAdvance{}, false
+	}
+	d := b.stab.Next(l.nowMS)
+	if !d.Promote {
+		return statecontext.BucketAdvance{}, false
+	}
+	logs := make([]statecontext.LogChange, len(d.Logs))
+	for i, g := range d.Logs {
+		logs[i] = statecontext.LogChange(g)
+	}
+	a, err := statecontext.NewBucketAdvance(s, d.Next.Vector, d.Mutation, logs)
+	if err != nil {
+		l.log.Error("promotion cannot be encoded", "bucket", b.name, "error", err)
+		return a, false
+	}
+	return a, true
+}
+
+// publish puts a bucket's committed stability timestamp on its way to one indexer.
+func (l *leader) publish(b *bucket, n *indexer) {
+	if b.stable.Number == 0 || !slices.Contains(b.hosts, n.node) {
+		return
+	}
+	nb := n.bucket(b.name)
+	nb.toldMS, nb.toldRef = l.nowMS, b.stable.StabilityRef
+	n.outbox.put(b.stable)
+	n.publish.put(task{key: "stability", do: func(ctx context.Context) {
+		all := n.outbox.take()
+		if len(all) == 0 {
+			return
+		}
+		_, err := fenced(ctx, n.fences, func(f wire.Fence) (struct{}, error) {
+			return struct{}{}, l.cfg.Indexers.Stability(ctx, n.addr, &wire.StabilityRequest{Fence: f, Stabilities: all})
+		})
+		if err != nil {
+			l.log.Debug("stability timestamp", "indexer", n.name, "error", err) // told again when it is late
+		}
+	}})
+}
+
+// publishLate tells stability timestamps again that were not acknowledged for long.
+func (l *leader) publishLate() {
+	for _, b := range l.buckets {
+		if b.stable.Number == 0 {
+			continue
+		}
+		for _, node := range b.hosts {
+			n := l.indexers[node]
+			if n == nil || l.life(&n.component) == Offline {
+				continue
+			}
+			nb := n.bucket(b.name)
+			if nb.toldRef == b.stable.StabilityRef && (nb.acked == nb.toldRef || l.nowMS-nb.toldMS < l.cfg.Settings.Republish.Milliseconds()) {
+				continue
+			}
+			l.publish(b, n)
+		}
+	}
+}
+
+var (
+	// ErrUnknownBucket is wrapped when no such bucket is known.
+	ErrUnknownBucket = errors.New("unknown bucket")
+	// ErrBucketGone is wrapped when the bucket was deleted or re-created meanwhile.
+	ErrBucketGone = errors.New("the bucket is gone")
+	// ErrNoStreams is wrapped when the bucket has no index that is kept current.
+	ErrNoStreams = errors.New("no index of the bucket is being kept current")
+	// ErrTokenLost is wrapped when what is asked for was lost in a failover of KV.
+	ErrTokenLost = errors.New("the write was lost in a failover")
+)
+
+// waiter is a scan that waits for a stability timestamp at or above need.
+type waiter struct {
+	ctx    context.Context
+	bucket string
+	need   timestamp.Vector
+	reply  chan stabilized
+}
+
+type stabilized struct {
+	s   wire.Stability
+	err error
+}
+
+// Stabilize gives a committed stability timestamp of the bucket at or above need, as soon as there is one (IX-7,
+// session and at_plus). A vbuuid of 0 in need stands for any branch. Errors wrap ErrNotLeading, ErrUnknownBucket,
+// ErrNoStreams, ErrBucketGone, ErrTokenLost, timestamp.ErrLength, or ctx's error.
+func (c *Coordinator) Stabilize(ctx context.Context, bucket string, need timestamp.Vector) (wire.Stability, error) {
+	l, err := c.leading()
+	if err != nil {
+		return wire.Stability{}, err
+	}
+	w := &waiter{ctx: ctx, bucket: bucket, need: need, reply: make(chan stabilized, 1)}
+	if err := l.post(ctx, w); err != nil {
+		return wire.Stability{}, err
+	}
+	select {
+	case a := <-w.reply:
+		return a.s, a.err
+	case <-l.ended:
+		return wire.Stability{}, ErrNotLeading
+	case <-ctx.Done():
+		return wire.Stability{}, fmt.Errorf("waiting for a stability timestamp of bucket %q: %w", bucket, ctx.Err())
+	}
+}
+
+func (w *waiter) apply(l *leader) {
+	b := l.buckets[w.bucket]
+	switch {
+	case b == nil:
+		w.reply <- stabilized{err: fmt.Errorf("%w: %q", ErrUnknownBucket, w.bucket)}
+		return
+	case w.need.Check(b.stab.Len()) != nil:
+		w.reply <- stabilized{err: w.need.Check(b.stab.Len())}
+		return
+	case !b.wanted:
+		w.reply <- stabilized{err: fmt.Errorf("%w: %q", ErrNoStreams, w.bucket)}
+		return
+	case len(b.waiters) >= maxWaiters:
+		w.reply <- stabilized{err: fmt.Errorf("%w: %d scans wait for bucket %q", ErrBusy, len(b.waiters), w.bucket)}
+		return
+	}
+	if !w.answered(b) {
+		b.waiters = append(b.waiters, w)
+		l.hurry(b)
+	}
+}
+
+// answered tells whether nothing is to be waited for any more.
+func (w *waiter) answered(b *bucket) bool {
+	if w.ctx.Err() != nil {
+		return true
+	}
+	if !b.stable.Vector.Covers(w.need) {
+		return false
+	}
+	for v, u := range w.need.VBUUIDs {
+		at := w.need.At(v)
+		if u == 0 || at.Seqno == 0 || b.stable.Vector.VBUUIDs[v] == u {
+			continue
+		}
+		if v < len(b.stable.Logs) && len(b.stable.Logs[v]) > 0 && !b.stable.Logs[v].Valid(u, at.Seqno) {
+			w.reply <- stabilized{err: fmt.Errorf("%w: bucket %q vbucket %d seqno %d of branch %d is not on the present branch %d", ErrTokenLost,
+				b.name, v, at.Seqno, u, b.stable.Logs[v].Newest())}
+			return true
+		}
+	}
+	w.reply <- stabilized{s: b.stable}
+	return true
+}
+
+// serve answers the waiters whom the newest stability timestamp satisfies.
+func (l *leader) serve(b *bucket) {
+	b.waiters = slices.DeleteFunc(b.waiters, func(w *waiter) bool { return w.answered(b) })
+	l.hurry(b)
+}
+
+// fail answers all waiters with an error.
+func (b *bucket) fail(err error) {
+	for _, w := range b.waiters {
+		w.reply <- stabilized{err: fmt.Errorf("%w: %q", err, b.name)}
+	}
+	b.waiters = nil
+}
+
+// hurried tells whether a scan waits for a promotion.
+func (l *leader) hurried() bool {
+	for _, b := range l.buckets {
+		if len(b.waiters) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// syncWait is how long a projector may hold back a fresh report until it has what is wanted. It is short, because scans
+// that come meanwhile want more.
+const syncWait = 40 // ms
+
+// hurry asks the projectors for fresh complete seqnos, one request at a time to each, while scans wait.
+func (l *leader) hurry(b *bucket) {
+	if len(b.waiters) == 0 {
+		return
+	}
+	want := make([]uint64, b.stab.Len())
+	for _, w := range b.waiters {
+		for v, s := range w.need.Seqnos {
+			want[v] = max(want[v], s)
+		}
+	}
+	ref := bucketRef{name: b.name, generation: b.generation}
+	for _, id := range l.alive {
+		p := l.projectors[id]
+		if p == nil || b.syncing[id] || !l.streamsBehind(b, id, want) {
+			continue
+		}
+		b.syncing[id] = true
+		p.syncs.put(task{do: func(ctx context.Context) {
+			f := p.fences.present() // no command: it may share the newest one's fence
+			r, err := l.cfg.Projectors.Sync(ctx, p.addr, &wire.SyncRequest{Fence: f, Bucket: ref.name, Want: want, WaitMS: syncWait})
+			_ = l.post(ctx, &synced{p: p, ref: ref, r: r, err: err})
+		}})
+	}
+}
+
+// streamsBehind tells whether a projector owns a vbucket whose complete seqno is below what is wanted.
+func (l *leader) streamsBehind(b *bucket, id index.ProjectorID, want []uint64) bool {
+	for v, s := range want {
+		if s > b.stable.Vector.Seqnos[v] && s > b.stab.CompleteAt(v) && b.ledger.At(v).Owner == id {
+			return true
+		}
+	}
+	return false
+}
+
+// synced is a fresh report on one bucket. Only its complete seqnos count: it stands outside the order of reports.
+type synced struct {
+	p   *projector
+	ref bucketRef
+	r   *wire.ProjectorReport
+	err error
+}
+
+func (s *synced) apply(l *leader) {
+	b := s.ref.find(l)
+	if b == nil {
+		return
+	}
+	delete(b.syncing, s.p.id)
+	if l.projectors[s.p.id] != s.p {
+		return
+	}
+	if s.err != nil {
+		l.log.Debug("sync", "projector", s.p.id, "error", s.err)
+		return // the tick asks again
+	}
+	s.p.seenMS = l.nowMS
+	for i := range s.r.Buckets {
+		if r := &s.r.Buckets[i]; r.Bucket == b.name && (r.BucketUUID == "" || r.BucketUUID == b.uuid) {
+			l.takeCompletes(b, s.p.id, r)
+		}
+	}
+	l.serve(b)
+}

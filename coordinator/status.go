@@ -1,0 +1,204 @@
+package coordinator
+
+import (
+	"fmt"
+	"slices"
+
+	"tidemark/index"
+	"tidemark/statecontext"
+	"tidemark/streams"
+)
+
+// Status is the coordinator's picture of the cluster (for /v1/status, /v1/indexes and metrics), at most showEvery old.
+type Status struct {
+	Step       string // of the start sequence: "hello", then "active"
+	Term       uint64
+	Projectors []ProjectorStatus // ascending by id
+	Indexers   []IndexerStatus   // ascending by node
+	Buckets    []BucketStatus    // ascending by name
+	Progress   map[index.ID]Progress
+	Proposals  int // of the coordinator's own, in flight
+}
+
+// ProjectorStatus is a projector as the coordinator sees it.
+type ProjectorStatus struct {
+	ID       index.ProjectorID
+	Admin    string
+	BootID   string
+	Life     Life
+	AgeMS    int64 // since its last sign of life
+	Streams  int   // vbuckets that it owns, over all buckets
+	Revision uint64
+	Hello    bool
+}
+
+// IndexerStatus is an indexer as the coordinator sees it.
+type IndexerStatus struct {
+	Node     index.NodeID
+	UUID     string
+	Name     string
+	Admin    string
+	Scan     string
+	BootID   string
+	Life     Life
+	AgeMS    int64
+	Copies   int // that it has
+	Health   string
+	Revision uint64
+	Hello    bool
+}
+
+// BucketStatus is a bucket as the coordinator sees it.
+type BucketStatus struct {
+	Name       string
+	UUID       string
+	VBuckets   int
+	Generation uint64
+	Wanted     bool
+	Number     uint64 // of the newest stability timestamp
+	Hash       uint64
+	Streams    streams.Summary
+	Lagging    []index.NodeID // indexers that promotion does not wait for
+	Waiting    int            // scans that wait for a stability timestamp
+	Rollback   string         // step, or why the bucket has to be rolled back; empty: all is well
+}
+
+// Progress of an index: of its build, and what its copies hold.
+type Progress struct {
+	Done, Total uint64 // seqnos of side streams, over all copies
+	Items       uint64 // entries of the first replica of each slice
+	Bytes       uint64 // on disk, of all copies
+	Ready       int    // copies that are exact
+	Copies      int
+	Errors      []string // at most maxErrors, of its copies
+}
+
+const (
+	showEvery = 100 // ms
+	maxErrors = 4
+)
+
+// Percent of the build, 0 to 100; READY is 100, and nothing else is.
+func (p Progress) Percent(state index.State) float64 {
+	switch {
+	case state == index.Maintenance:
+		return 100
+	case state != index.Backfill || p.Copies == 0:
+		return 0
+	}
+	share := 0.0
+	if p.Total > 0 {
+		share = float64(min(p.Done, p.Total)) / float64(p.Total)
+	} else if p.Ready == p.Copies {
+		share = 1
+	}
+	return min(99*share, 99)
+}
+
+// Status gives the newest picture; false while this manager does not lead.
+func (c *Coordinator) Status() (Status, bool) {
+	l, err := c.leading()
+	if err != nil {
+		return Status{}, false
+	}
+	if s := l.shown.Load(); s != nil {
+		return *s, true
+	}
+	return Status{Step: "hello", Term: l.term}, true
+}
+
+// offline tells what the newest picture says of an indexer; one that is not in it yet counts as alive.
+func (l *leader) offline(node index.NodeID) bool {
+	s := l.shown.Load()
+	if s == nil {
+		return false
+	}
+	i := slices.IndexFunc(s.Indexers, func(n IndexerStatus) bool { return n.Node == node })
+	return i >= 0 && s.Indexers[i].Life == Offline
+}
+
+// show makes the picture anew.
+func (l *leader) show() {
+	if l.nowMS-l.shownMS < showEvery && l.nowMS >= l.shownMS {
+		return
+	}
+	l.shownMS = l.nowMS
+	s := &Status{Step: "hello", Term: l.term, Proposals: len(l.proposals), Progress: l.progress()}
+	if l.active {
+		s.Step = "active"
+	}
+	owned := map[index.ProjectorID]int{}
+	for name, b := range l.buckets {
+		sum := b.ledger.Summary(l.nowMS)
+		for v := range b.ledger.Len() {
+			if e := b.ledger.At(v); e.State == streams.Begun {
+				owned[e.Owner]++
+			}
+		}
+		w := BucketStatus{Name: name, UUID: b.uuid, VBuckets: b.ledger.Len(), Generation: b.generation, Wanted: b.wanted, Number: b.stable.Number,
+			Hash: b.stable.Hash, Streams: sum, Lagging: b.stab.Lagging(l.nowMS), Waiting: len(b.waiters)}
+		if x := l.state.Bucket(name); x != nil && x.Rollback != nil {
+			w.Rollback = x.Rollback.Step.String()
+		} else if d, bad := b.ledger.Diverged(); bad {
+			w.Rollback = fmt.Sprintf("needed: vbucket %d: %s", d.VBucket, d.Reason)
+		}
+		s.Buckets = append(s.Buckets, w)
+	}
+	for p := range l.state.Projectors() {
+		c := l.projectors[p.ID]
+		if c == nil {
+			continue
+		}
+		s.Projectors = append(s.Projectors, ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID, Life: l.life(&c.component),
+			AgeMS: l.nowMS - c.seenMS, Streams: owned[p.ID], Revision: c.acked, Hello: c.hello})
+	}
+	for i := range l.state.Indexers() {
+		n := l.indexers[i.Node]
+		if n == nil {
+			continue
+		}
+		s.Indexers = append(s.Indexers, IndexerStatus{Node: i.Node, UUID: i.UUID, Name: i.Name, Admin: i.Admin, Scan: i.Scan, BootID: i.BootID,
+			Life: l.life(&n.component), AgeMS: l.nowMS - n.seenMS, Copies: len(n.copies), Health: n.health, Revision: n.acked, Hello: n.hello})
+	}
+	slices.SortFunc(s.Buckets, func(a, b BucketStatus) int {
+		if a.Name < b.Name {
+			return -1
+		}
+		return 1
+	})
+	l.shown.Store(s)
+}
+
+// progress sums up what the indexers report of each index's copies.
+func (l *leader) progress() map[index.ID]Progress {
+	all := make(map[index.ID]Progress, l.state.IndexCount())
+	for x := range l.state.Indexes() {
+		all[x.Definition.ID] = l.progressOf(x)
+	}
+	return all
+}
+
+func (l *leader) progressOf(x *statecontext.Index) (p Progress) {
+	p.Copies = len(x.Topology.Copies)
+	for _, c := range x.Topology.Copies {
+		n := l.indexers[c.Node]
+		if n == nil {
+			continue
+		}
+		r, has := n.copies[c.ID]
+		if !has {
+			continue
+		}
+		p.Done, p.Total, p.Bytes = p.Done+r.Done, p.Total+r.Total, p.Bytes+r.Bytes
+		if c.Replica == 0 {
+			p.Items += r.Items
+		}
+		if r.Ready {
+			p.Ready++
+		}
+		if r.Error != "" && len(p.Errors) < maxErrors {
+			p.Errors = append(p.Errors, fmt.Sprintf("copy %d on node %d: %s", c.ID, c.Node, r.Error))
+		}
+	}
+	return p
+}
