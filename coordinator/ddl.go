@@ -23,6 +23,7 @@ var ErrNoProjector = errors.New("no projector could be asked about the bucket")
 
 // Outcome of a DDL request.
 type Outcome struct {
+	ID         index.ID
 	Definition index.Definition // as it stands now; of a dropped index, as it was
 	CAS        uint64           // of the update, or the present one when nothing changed
 	Existed    bool             // IF NOT EXISTS found it
@@ -53,7 +54,7 @@ func (c *Coordinator) CreateIndex(ctx context.Context, req CreateRequest) (Outco
 	}
 	d.Using, d.ExprType = index.UsingOrdered, index.ExprN1QL
 	if old := c.cfg.Consensus.State().IndexByName(d.Bucket, d.Name); old != nil && req.IfNotExists && req.Request == nil {
-		return Outcome{Definition: old.Definition, CAS: c.cfg.Consensus.State().CAS(), Existed: true}, nil
+		return Outcome{ID: old.Definition.ID, Definition: old.Definition, CAS: c.cfg.Consensus.State().CAS(), Existed: true}, nil
 	}
 	b, err := c.findBucket(ctx, l, d.Bucket)
 	if err != nil {
@@ -69,7 +70,7 @@ func (c *Coordinator) CreateIndex(ctx context.Context, req CreateRequest) (Outco
 	if err != nil {
 		return Outcome{}, err
 	}
-	o := Outcome{Definition: d, CAS: res.CAS, Replayed: res.Replayed, Existed: !res.Changed && !res.Replayed}
+	o := Outcome{ID: res.Index, Definition: d, CAS: res.CAS, Replayed: res.Replayed, Existed: !res.Changed && !res.Replayed}
 	o.Definition.ID, o.Definition.State = res.Index, index.Pending
 	if now := c.cfg.Consensus.State().Definition(res.Index); now != nil {
 		o.Definition = *now
@@ -107,7 +108,7 @@ func (c *Coordinator) DropIndex(ctx context.Context, req DropRequest) (Outcome, 
 	if err != nil {
 		return Outcome{}, err
 	}
-	o := Outcome{Definition: was, CAS: res.CAS, Replayed: res.Replayed}
+	o := Outcome{ID: req.ID, Definition: was, CAS: res.CAS, Replayed: res.Replayed}
 	if d := c.cfg.Consensus.State().Definition(req.ID); d != nil {
 		o.Definition = *d
 	}
@@ -133,7 +134,7 @@ func (c *Coordinator) BuildIndexes(ctx context.Context, req BuildRequest) ([]Out
 	s := c.cfg.Consensus.State()
 	os := make([]Outcome, 0, len(req.IDs))
 	for _, id := range req.IDs {
-		o := Outcome{CAS: res.CAS, Replayed: res.Replayed}
+		o := Outcome{ID: id, CAS: res.CAS, Replayed: res.Replayed}
 		if d := s.Definition(id); d != nil {
 			o.Definition = *d
 		}

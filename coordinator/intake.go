@@ -317,6 +317,11 @@ func (l *leader) takeIndexerReport(n *indexer, r *wire.IndexerReport) bool {
 	for i := range r.Buckets {
 		l.takeBucketReport(n, &r.Buckets[i])
 	}
+	for name, nb := range n.buckets { // what is left out is as it was, and it lives
+		if b := l.buckets[name]; b != nil {
+			l.reportStability(b, n, nb)
+		}
+	}
 	return n.full
 }
 
@@ -335,7 +340,6 @@ func (l *leader) takeBucketReport(n *indexer, r *wire.BucketReport) {
 	if r.Heartbeat.LastStability == b.stable.Hash && b.stable.Number > 0 && r.RollbackID == b.stable.RollbackID {
 		nb.acked = b.stable.StabilityRef // also told to the leader before
 	}
-	l.reportStability(b, n, nb)
 	accepts := make([]streams.Acceptance, 0, len(r.Accepted.VBuckets))
 	for i, v := range r.Accepted.VBuckets {
 		if i >= len(r.Accepted.Incarnations) || i >= len(r.Accepted.Projectors) || i >= len(r.Accepted.Open) {

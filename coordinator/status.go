@@ -65,10 +65,11 @@ type BucketStatus struct {
 
 // Progress of an index: of its build, and what its copies hold.
 type Progress struct {
-	Done, Total uint64 // seqnos of side streams, over all copies
-	Items       uint64 // entries of the first replica of each slice
-	Bytes       uint64 // on disk, of all copies
-	Ready       int    // copies that are exact
+	Percent     float64 // of the build, 0 to 100; READY is 100, and nothing else is
+	Done, Total uint64  // seqnos of side streams, over all copies
+	Items       uint64  // entries of the first replica of each slice
+	DiskBytes   uint64  // of all copies
+	Ready       int     // copies that are exact
 	Copies      int
 	Errors      []string // at most maxErrors, of its copies
 }
@@ -78,21 +79,26 @@ const (
 	maxErrors = 4
 )
 
-// Percent of the build, 0 to 100; READY is 100, and nothing else is.
-func (p Progress) Percent(state index.State) float64 {
+// percent of a build.
+func (p Progress) percent(state index.State) float64 {
 	switch {
 	case state == index.Maintenance:
 		return 100
 	case state != index.Backfill || p.Copies == 0:
 		return 0
+	case p.Total > 0:
+		return 99 * float64(min(p.Done, p.Total)) / float64(p.Total)
 	}
-	share := 0.0
-	if p.Total > 0 {
-		share = float64(min(p.Done, p.Total)) / float64(p.Total)
-	} else if p.Ready == p.Copies {
-		share = 1
+	return 99 * float64(p.Ready) / float64(p.Copies)
+}
+
+// Progress gives what the indexers report of each index; it is empty while this manager does not lead.
+func (c *Coordinator) Progress() map[index.ID]Progress {
+	s, ok := c.Status()
+	if !ok {
+		return nil
 	}
-	return min(99*share, 99)
+	return s.Progress
 }
 
 // Status gives the newest picture; false while this manager does not lead.
@@ -189,7 +195,7 @@ func (l *leader) progressOf(x *statecontext.Index) (p Progress) {
 		if !has {
 			continue
 		}
-		p.Done, p.Total, p.Bytes = p.Done+r.Done, p.Total+r.Total, p.Bytes+r.Bytes
+		p.Done, p.Total, p.DiskBytes = p.Done+r.Done, p.Total+r.Total, p.DiskBytes+r.Bytes
 		if c.Replica == 0 {
 			p.Items += r.Items
 		}
@@ -200,5 +206,6 @@ func (l *leader) progressOf(x *statecontext.Index) (p Progress) {
 			p.Errors = append(p.Errors, fmt.Sprintf("copy %d on node %d: %s", c.ID, c.Node, r.Error))
 		}
 	}
+	p.Percent = p.percent(x.Definition.State)
 	return p
 }
