@@ -36,18 +36,12 @@ type lane struct {
 	leave    *time.Timer
 
 	vbuckets map[uint16]*laneVB
-	open     *frame
-	queue    []*frame // sealed, oldest first
-	sent     int      // of queue, on the present connection
-	bytes    int      // memory of queue
-	number   uint64   // of the newest sealed batch
-	epoch    uint64   // of the present connection
-	progress uint64   // the last epoch in which anything was acknowledged
+	out      outbox
+	epoch    uint64 // of the present connection
+	progress uint64 // the last epoch in which anything was acknowledged
 	dropped  []*laneVB
 	dirty    []*laneVB // Syncs to be sent
 	changed  chan struct{}
-	spares   []*frame // kept for reuse
-	kept     int      // memory of spares
 	lastSend time.Time
 	syncAt   time.Time // zero: none due
 	stats    Stats
@@ -102,30 +96,6 @@ func (s *stream) endEvent(vb uint16, last uint64) keyversion.Event {
 		Window: timestamp.Window{End: s.reach}}
 }
 
-// frame is a batch with what its acknowledgement means.
-type frame struct {
-	enc   keyversion.Encoder
-	bytes []byte // when sealed
-	num   uint64
-	marks []mark
-	again bool // it was sent on a connection that ended: its memory may be in use there for ever
-}
-
-// mark says where a vbucket stands after a frame.
-type mark struct {
-	vb     *laneVB
-	stream *stream
-	seqno  uint64
-}
-
-const (
-	frameOverhead  = 512     // beside its buffer, estimated
-	maxSpareFrames = 64      // kept for reuse per lane
-	maxSpareBytes  = 1 << 20 // their memory
-)
-
-func (f *frame) memory() int { return cap(f.bytes) + frameOverhead }
-
 func newLane(t *Topic, key laneKey, addr string, revision uint64) *lane {
 	cfg := &t.router.cfg
 	return &lane{
@@ -133,7 +103,7 @@ func newLane(t *Topic, key laneKey, addr string, revision uint64) *lane {
 		limit: max(cfg.QueueBytes/cfg.Connections, 1), spare: cfg.ReservedBytes / cfg.Connections,
 		lossy: t.cfg.Class == keyversion.ClassMaintenance,
 		wake:  make(chan struct{}, 1), changed: make(chan struct{}),
-		vbuckets: make(map[uint16]*laneVB), open: new(frame),
+		vbuckets: make(map[uint16]*laneVB), out: outbox{open: new(frame)},
 	}
 }
 
@@ -168,9 +138,7 @@ func (l *lane) errClosed() error {
 }
 
 // room tells whether something may be queued; an empty queue takes anything.
-func (l *lane) room(extra int) bool {
-	return l.bytes+l.open.enc.Cap() < l.limit+extra || l.bytes == 0 && l.open.enc.Events() == 0
-}
+func (l *lane) room(extra int) bool { return l.out.memory() < l.limit+extra || l.out.empty() }
 
 // loses tells whether a full queue drops instead of waiting.
 func (l *lane) loses() bool { return l.state == down && l.lossy || l.unwanted }
@@ -250,7 +218,7 @@ func (l *lane) control(ctx context.Context, s *laneVB, next *stream, seqno uint6
 			l.turn(s, next, seqno)
 			err := l.append(s, events...)
 			if next == nil {
-				l.markUnfed(s)
+				l.out.markUnfed(s)
 			}
 			return err
 		case l.loses():
@@ -277,7 +245,7 @@ func (l *lane) tellLater(s *laneVB, next *stream, seqno uint64) {
 	switch {
 	case next == nil:
 		l.stopDropping(s)
-		l.markUnfed(s)
+		l.out.markUnfed(s)
 	case !s.dropping:
 		s.dropping = true
 		l.dropped = append(l.dropped, s)
@@ -289,20 +257,6 @@ func (l *lane) stopDropping(s *laneVB) {
 	s.dropping, s.firstDropped = false, 0
 	if i := slices.Index(l.dropped, s); i >= 0 {
 		l.dropped = slices.Delete(l.dropped, i, i+1)
-	}
-}
-
-// markUnfed notes that the vbucket's stream is over here once everything queued is acknowledged.
-func (l *lane) markUnfed(s *laneVB) {
-	m := mark{vb: s}
-	switch {
-	case l.open.enc.Events() > 0:
-		l.open.marks = append(l.open.marks, m)
-	case len(l.queue) > 0:
-		f := l.queue[len(l.queue)-1]
-		f.marks = append(f.marks, m)
-	default:
-		m.apply()
 	}
 }
 
@@ -334,7 +288,7 @@ func (l *lane) sync(s *laneVB, vbuuid, complete uint64) {
 	}
 }
 
-// flushSync queues a vbucket's Sync, if there is one; while the vbucket is dropping it stays for recover.
+// flushSync queues a vbucket's Sync, if there is one; while the vbucket is dropping it stays for resume.
 func (l *lane) flushSync(s *laneVB) {
 	if !s.dirty || s.dropping || s.stream == nil {
 		return
@@ -360,8 +314,8 @@ func (l *lane) flushSyncs() {
 	}
 }
 
-// recover ends the dropping of all vbuckets: each is told what was lost first and where its stream continues.
-func (l *lane) recover() {
+// resume ends the dropping of all vbuckets: each is told what was lost first and where its stream continues.
+func (l *lane) resume() {
 	for _, s := range l.dropped {
 		var events []keyversion.Event
 		if s.firstDropped != 0 {
@@ -408,15 +362,15 @@ func (l *lane) putData(s *laneVB, ev *keyversion.Event) error {
 
 // put appends an event to the open frame, and closes the frame before or after when it is full.
 func (l *lane) put(s *laneVB, ev *keyversion.Event) error {
-	err := l.open.enc.Append(ev)
-	if err != nil && l.open.enc.Events() > 0 {
+	err := l.out.open.enc.Append(ev)
+	if err != nil && l.out.open.enc.Events() > 0 {
 		l.seal()
-		err = l.open.enc.Append(ev)
+		err = l.out.open.enc.Append(ev)
 	}
 	if err != nil {
 		return fmt.Errorf("bucket %s, node %d: %w", l.topic.cfg.Bucket, l.key.node, err)
 	}
-	l.mark(s)
+	l.out.mark(s)
 	l.closeFull()
 	return nil
 }
@@ -426,8 +380,8 @@ func (l *lane) append(s *laneVB, events ...keyversion.Event) error {
 	for again := range 2 {
 		fits := true
 		for i := 0; i < len(events) && fits; i++ {
-			err := l.open.enc.Append(&events[i])
-			if err != nil && (again > 0 || l.open.enc.Events() == 0) {
+			err := l.out.open.enc.Append(&events[i])
+			if err != nil && (again > 0 || l.out.open.enc.Events() == 0) {
 				return fmt.Errorf("bucket %s, node %d: %w", l.topic.cfg.Bucket, l.key.node, err)
 			}
 			fits = err == nil
@@ -437,46 +391,24 @@ func (l *lane) append(s *laneVB, events ...keyversion.Event) error {
 		}
 		l.seal() // repeated messages of one vbucket do no harm
 	}
-	l.mark(s)
+	l.out.mark(s)
 	l.closeFull()
 	return nil
 }
 
-// mark notes in the open frame where the vbucket stands.
-func (l *lane) mark(s *laneVB) {
-	f := l.open
-	if n := len(f.marks); n > 0 && f.marks[n-1].vb == s && f.marks[n-1].stream == s.stream {
-		f.marks[n-1].seqno = s.seqno
-	} else {
-		f.marks = append(f.marks, mark{s, s.stream, s.seqno})
-	}
-}
-
 func (l *lane) closeFull() {
-	f := l.open
-	if f.enc.Events() >= batchEvents || f.enc.Len() >= batchBytes {
+	if l.out.full() {
 		l.seal()
-	} else if f.enc.Events() == 1 {
+	} else if l.out.open.enc.Events() == 1 {
 		l.signal()
 	}
 }
 
 // seal closes the open frame.
 func (l *lane) seal() {
-	f := l.open
-	l.number++
-	f.num = l.number
-	f.bytes = f.enc.Finish(f.num)
-	l.queue = append(l.queue, f)
-	l.bytes += f.memory()
+	f := l.out.seal()
 	l.stats.Batches++
 	l.stats.Bytes += uint64(len(f.bytes))
-	if n := len(l.spares); n > 0 {
-		l.open, l.spares = l.spares[n-1], l.spares[:n-1]
-		l.kept -= l.open.enc.Cap()
-	} else {
-		l.open = new(frame)
-	}
 	l.signal()
 }
 
@@ -487,45 +419,14 @@ func (l *lane) acknowledged(epoch, number uint64) {
 	if epoch != l.epoch {
 		return // of an earlier connection
 	}
-	n := 0
-	for n < l.sent && l.queue[n].num <= number {
-		f := l.queue[n]
-		for _, m := range f.marks {
-			m.apply()
-		}
-		l.bytes -= f.memory()
-		l.reuse(f)
-		n++
-	}
-	if n == 0 {
+	if l.out.acknowledged(number) == 0 {
 		return
 	}
 	l.progress = epoch
-	l.queue, l.sent = slices.Delete(l.queue, 0, n), l.sent-n
 	l.broadcast()
 	if len(l.dropped) > 0 || l.idle {
 		l.signal()
 	}
-}
-
-func (m mark) apply() {
-	if m.stream == m.vb.ackedStream && m.stream != nil {
-		m.vb.ackedSeqno = max(m.vb.ackedSeqno, m.seqno)
-		return
-	}
-	m.vb.ackedStream, m.vb.ackedSeqno = m.stream, m.seqno
-}
-
-// reuse keeps a frame's memory.
-func (l *lane) reuse(f *frame) {
-	if f.again || len(l.spares) >= maxSpareFrames || l.kept+cap(f.bytes) > maxSpareBytes {
-		return
-	}
-	l.kept += cap(f.bytes)
-	clear(f.marks)
-	f.enc.Reset(f.bytes)
-	f.bytes, f.marks, f.num = nil, f.marks[:0], 0
-	l.spares = append(l.spares, f)
 }
 
 // use notes that a vbucket uses the lane, by a view of this revision and address.
@@ -604,7 +505,7 @@ func (l *lane) expire() {
 
 // empty tells whether everything has been delivered.
 func (l *lane) empty() bool {
-	return len(l.queue) == 0 && l.open.enc.Events() == 0 && len(l.dropped) == 0 && len(l.dirty) == 0
+	return l.out.empty() && len(l.dropped) == 0 && len(l.dirty) == 0
 }
 
 // drained waits until everything has been delivered.

@@ -101,7 +101,7 @@ func (l *lane) snapshot() Stats {
 		return Stats{}
 	}
 	s := l.stats
-	s.QueueBytes = l.bytes + l.open.enc.Cap()
+	s.QueueBytes = l.out.memory()
 	if l.state == connected {
 		s.Connected = 1
 	}

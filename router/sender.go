@@ -102,7 +102,7 @@ func (l *lane) dial(ctx context.Context, addr string, epoch uint64) (Conn, error
 func (l *lane) begin() (frames [][]byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.state, l.sent = connected, 0
+	l.state = connected
 	l.stats.Connects++
 	var enc keyversion.Encoder
 	for _, s := range l.vbuckets {
@@ -159,14 +159,13 @@ func (l *lane) feed(ctx context.Context, conn Conn, first [][]byte) error {
 func (l *lane) next(now time.Time) (frame []byte, pause time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.sent == len(l.queue) {
+	if l.out.allSent() {
 		pause = l.prepare(now)
 	}
-	if l.sent == len(l.queue) {
+	f := l.out.next()
+	if f == nil {
 		return nil, pause
 	}
-	f := l.queue[l.sent]
-	l.sent++
 	l.lastSend = now
 	return f.bytes, 0
 }
@@ -175,8 +174,8 @@ func (l *lane) next(now time.Time) (frame []byte, pause time.Duration) {
 func (l *lane) prepare(now time.Time) time.Duration {
 	const long = time.Hour
 	pause := long
-	if len(l.dropped) > 0 && l.bytes <= l.limit/2 {
-		l.recover()
+	if len(l.dropped) > 0 && l.out.bytes <= l.limit/2 {
+		l.resume()
 	}
 	if len(l.dirty) > 0 {
 		if l.syncAt.IsZero() {
@@ -189,7 +188,7 @@ func (l *lane) prepare(now time.Time) time.Duration {
 	} else {
 		l.syncAt = time.Time{}
 	}
-	if l.sent == len(l.queue) && l.open.enc.Events() > 0 {
+	if l.out.allSent() && l.out.open.enc.Events() > 0 {
 		due := l.lastSend.Add(lingerTime).Sub(now)
 		if due <= 0 {
 			l.seal()
@@ -204,11 +203,8 @@ func (l *lane) disconnected(epoch uint64) (progress bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	progress = l.progress == epoch
-	for _, f := range l.queue[:l.sent] {
-		f.again = true
-		l.stats.Resent++
-	}
-	l.state, l.sent, l.hangUp = dialing, 0, nil
+	l.stats.Resent += uint64(l.out.rewind())
+	l.state, l.hangUp = dialing, nil
 	l.epoch++ // late acknowledgements of this connection count no more
 	return progress
 }
