@@ -1,0 +1,103 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"tidemark/internal/rpc"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+// registerManager makes a manager's REST address known; managers do it themselves when they start.
+func (a *API) registerManager(w http.ResponseWriter, r *http.Request) error {
+	var m statecontext.Manager
+	if err := rpc.Read(w, r, rpc.MaxUserBody, &m); err != nil {
+		return err
+	}
+	res, err := a.cfg.Raft.Propose(r.Context(), statecontext.Command{TimeMS: a.now().UnixMilli(), Body: &statecontext.RegisterManager{Manager: m}})
+	if err == nil {
+		err = res.Err()
+	}
+	if err != nil {
+		return err
+	}
+	rpc.Write(w, r, http.StatusOK, wire.OK{})
+	return nil
+}
+
+func (a *API) registerIndexer(w http.ResponseWriter, r *http.Request) error {
+	var req wire.RegisterIndexer
+	if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
+		return err
+	}
+	reply, err := a.cfg.Coordinator.RegisterIndexer(r.Context(), &req)
+	if err != nil {
+		return err
+	}
+	rpc.Write(w, r, http.StatusOK, reply)
+	return nil
+}
+
+func (a *API) registerProjector(w http.ResponseWriter, r *http.Request) error {
+	var req wire.RegisterProjector
+	if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
+		return err
+	}
+	reply, err := a.cfg.Coordinator.RegisterProjector(r.Context(), &req)
+	if err != nil {
+		return err
+	}
+	rpc.Write(w, r, http.StatusOK, reply)
+	return nil
+}
+
+// report takes a component's report; ?kind= says which component it is.
+func (a *API) report(w http.ResponseWriter, r *http.Request) error {
+	var reply *wire.ReportReply
+	var err error
+	switch kind := r.URL.Query().Get("kind"); kind {
+	case "projector":
+		req := &wire.ProjectorReport{}
+		if err := rpc.Read(w, r, rpc.MaxControlBody, req); err != nil {
+			return err
+		}
+		reply, err = a.cfg.Coordinator.HandleProjectorReport(r.Context(), req)
+	case "indexer":
+		req := &wire.IndexerReport{}
+		if err := rpc.Read(w, r, rpc.MaxControlBody, req); err != nil {
+			return err
+		}
+		reply, err = a.cfg.Coordinator.HandleIndexerReport(r.Context(), req)
+	default:
+		return rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "kind=%s: want projector or indexer", kind)
+	}
+	if err != nil {
+		return err
+	}
+	rpc.Write(w, r, http.StatusOK, reply)
+	return nil
+}
+
+func (a *API) stabilize(w http.ResponseWriter, r *http.Request) error {
+	bucket, err := url.PathUnescape(mux.Vars(r)["bucket"])
+	if err != nil {
+		return rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "bucket: %v", err)
+	}
+	var req wire.StabilizeRequest
+	if err := rpc.Read(w, r, rpc.MaxControlBody, &req); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), min(time.Duration(max(req.WaitMS, 1))*time.Millisecond, maxStabilize))
+	defer cancel()
+	s, err := a.cfg.Coordinator.Stabilize(ctx, bucket, req.Need)
+	if err != nil {
+		return err
+	}
+	rpc.Write(w, r, http.StatusOK, s)
+	return nil
+}

@@ -1,0 +1,243 @@
+package api
+
+import (
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/gorilla/mux"
+
+	"tidemark/client"
+	"tidemark/coordinator"
+	"tidemark/expression"
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/statecontext"
+)
+
+// MaxStatementBody is the most bytes of a body with DDL.
+const MaxStatementBody = rpc.MaxUserBody
+
+// request makes the ledger's key of an Idempotency-Key; part tells the statements of one body apart. No key: nil.
+func request(r *http.Request, part int, body any) (*statecontext.Request, error) {
+	key := r.Header.Get(HeaderKey)
+	switch {
+	case key == "":
+		return nil, nil
+	case len(key) > maxKeyBytes:
+		return nil, rpc.NewProblem(http.StatusBadRequest, CodeKeyMissing, "%s has %d bytes, at most %d are taken", HeaderKey, len(key), maxKeyBytes)
+	}
+	return &statecontext.Request{Principal: "anonymous", Key: key + ":" + strconv.Itoa(part),
+		BodyHash: sha256.Sum256(fmt.Appendf(nil, "%s %s %+v", r.Method, r.URL.Path, body))}, nil
+}
+
+func (a *API) statements(w http.ResponseWriter, r *http.Request) error {
+	var body client.StatementRequest
+	if err := rpc.Read(w, r, MaxStatementBody, &body); err != nil {
+		return err
+	}
+	list, err := expression.Parse(body.Statement)
+	if err != nil {
+		return err
+	}
+	if len(list) == 0 {
+		return rpc.NewProblem(http.StatusBadRequest, CodeSyntax, `no statement: send {"statement": "CREATE INDEX …"}`)
+	}
+	reply := client.StatementReply{Results: []client.StatementResult{}}
+	for i, s := range list {
+		req, err := request(r, i, body)
+		if err != nil {
+			return err
+		}
+		results, err := a.run(r, s, req)
+		if err != nil {
+			if len(list) > 1 { // the ones before it stand
+				p := a.problem(err)
+				p.Detail = fmt.Sprintf("statement %d of %d: %s (those before it are done)", i+1, len(list), p.Detail)
+				return p
+			}
+			return err
+		}
+		reply.Results = append(reply.Results, results...)
+	}
+	rpc.Write(w, r, http.StatusAccepted, reply)
+	return nil
+}
+
+// run does one statement.
+func (a *API) run(r *http.Request, s expression.Statement, req *statecontext.Request) ([]client.StatementResult, error) {
+	switch s := s.(type) {
+	case *expression.CreateIndex:
+		o, err := a.cfg.Coordinator.CreateIndex(r.Context(), coordinator.CreateRequest{Definition: s.Definition(), IfNotExists: s.IfNotExists, Request: req})
+		if err != nil {
+			return nil, err
+		}
+		return []client.StatementResult{result(&o)}, nil
+	case *expression.DropIndex:
+		o, err := a.dropNamed(r, s.Bucket, s.Name, 0, req)
+		if s.IfExists && errors.Is(err, statecontext.UnknownIndex) {
+			return []client.StatementResult{{Name: s.Name, Bucket: s.Bucket, State: index.Dropping, CAS: a.cfg.Raft.State().CAS(), Existed: true}}, nil
+		}
+		if err != nil {
+			return nil, err
+		}
+		return []client.StatementResult{result(&o)}, nil
+	case *expression.BuildIndex:
+		return a.buildNamed(r, s.Bucket, s.Names, req)
+	}
+	return nil, rpc.NewProblem(http.StatusBadRequest, CodeUnsupported, "this statement is not supported: %s", s)
+}
+
+// result is an outcome as the API shows it.
+func result(o *coordinator.Outcome) client.StatementResult {
+	d := &o.Definition
+	return client.StatementResult{ID: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State, CAS: o.CAS, Deferred: d.Deferred, Existed: o.Existed}
+}
+
+// dropNamed drops by name. A name that is not there is proposed all the same when the request may be a retry: the ledger
+// knows whether it was this request that dropped it.
+func (a *API) dropNamed(r *http.Request, bucket, name string, ifMatch uint64, req *statecontext.Request) (coordinator.Outcome, error) {
+	unknown := &statecontext.Rejection{Code: statecontext.UnknownIndex, Message: fmt.Sprintf("there is no index %q on bucket %q", name, bucket)}
+	var id index.ID
+	if x := a.cfg.Raft.State().IndexByName(bucket, name); x != nil {
+		id = x.Definition.ID
+	} else if req == nil {
+		return coordinator.Outcome{}, unknown
+	}
+	o, err := a.cfg.Coordinator.DropIndex(r.Context(), coordinator.DropRequest{ID: id, IfMatch: ifMatch, Request: req})
+	if errors.Is(err, statecontext.UnknownIndex) {
+		return o, unknown
+	}
+	o.Definition.Bucket, o.Definition.Name = bucket, name
+	return o, err
+}
+
+// buildNamed starts builds by name: all or none.
+func (a *API) buildNamed(r *http.Request, bucket string, names []string, req *statecontext.Request) ([]client.StatementResult, error) {
+	s := a.cfg.Raft.State()
+	var ids []index.ID
+	for _, n := range names {
+		x, err := a.byName(s, bucket, n)
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, x.Definition.ID)
+	}
+	outcomes, err := a.cfg.Coordinator.BuildIndexes(r.Context(), coordinator.BuildRequest{IDs: ids, Request: req})
+	if err != nil {
+		return nil, err
+	}
+	results := make([]client.StatementResult, 0, len(outcomes))
+	for i := range outcomes {
+		results = append(results, result(&outcomes[i]))
+	}
+	return results, nil
+}
+
+func (a *API) build(w http.ResponseWriter, r *http.Request) error {
+	var body client.BuildRequest
+	if err := rpc.Read(w, r, MaxStatementBody, &body); err != nil {
+		return err
+	}
+	if body.Bucket == "" || len(body.Names) == 0 {
+		return rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, `want {"bucket": "…", "names": ["…"]}`)
+	}
+	req, err := request(r, 0, body)
+	if err != nil {
+		return err
+	}
+	results, err := a.buildNamed(r, body.Bucket, body.Names, req)
+	if err != nil {
+		return err
+	}
+	rpc.Write(w, r, http.StatusAccepted, client.StatementReply{Results: results})
+	return nil
+}
+
+func (a *API) create(w http.ResponseWriter, r *http.Request) error {
+	var body client.CreateRequest
+	if err := rpc.Read(w, r, MaxStatementBody, &body); err != nil {
+		return err
+	}
+	req, err := request(r, 0, body)
+	if err != nil {
+		return err
+	}
+	d := index.Definition{Name: body.Name, Bucket: body.Bucket, IsPrimary: body.IsPrimary, Keys: body.Keys, Where: body.Where, Deferred: body.DeferBuild,
+		Partitions: body.Partitions, Replicas: body.Replicas, Nodes: body.Nodes}
+	o, err := a.cfg.Coordinator.CreateIndex(r.Context(), coordinator.CreateRequest{Definition: d, IfNotExists: body.IfNotExists, Request: req})
+	if err != nil {
+		return err
+	}
+	x := a.cfg.Raft.State().Index(o.Definition.ID)
+	if x == nil { // dropped since
+		x = &statecontext.Index{Definition: o.Definition}
+	}
+	i := info(x, nil)
+	w.Header().Set("ETag", etag(i.ModifiedCAS))
+	status := http.StatusAccepted
+	if o.Existed {
+		status = http.StatusOK
+	}
+	rpc.Write(w, r, status, i)
+	return nil
+}
+
+func (a *API) drop(w http.ResponseWriter, r *http.Request) error {
+	ifMatch, err := parseETag(r.Header.Get("If-Match"))
+	if err != nil {
+		return err
+	}
+	req, err := request(r, 0, ifMatch)
+	if err != nil {
+		return err
+	}
+	ref := mux.Vars(r)["ref"]
+	if text, err := url.PathUnescape(ref); err == nil && strings.Contains(text, "/") {
+		bucket, name, _ := strings.Cut(text, "/")
+		o, err := a.dropNamed(r, bucket, name, ifMatch, req)
+		if err != nil {
+			return a.withCAS(err, o.Definition.ID)
+		}
+		rpc.Write(w, r, http.StatusAccepted, result(&o))
+		return nil
+	}
+	id, err := index.ParseID(ref)
+	if err != nil {
+		return rpc.NewProblem(http.StatusNotFound, string(statecontext.UnknownIndex), "index %q: want an id or bucket/name", ref)
+	}
+	o, err := a.cfg.Coordinator.DropIndex(r.Context(), coordinator.DropRequest{ID: id, IfMatch: ifMatch, Request: req})
+	if err != nil {
+		return a.withCAS(err, id)
+	}
+	rpc.Write(w, r, http.StatusAccepted, result(&o))
+	return nil
+}
+
+// withCAS adds the object's present modified_cas to a mismatch.
+func (a *API) withCAS(err error, id index.ID) error {
+	if !errors.Is(err, statecontext.CASMismatch) {
+		return err
+	}
+	p := a.problem(err)
+	if d := a.cfg.Raft.State().Definition(id); d != nil {
+		p.CAS = d.ModifiedCAS
+	}
+	return p
+}
+
+// parseETag reads If-Match: a modified_cas in quotes or without, "*" or nothing for any.
+func parseETag(text string) (uint64, error) {
+	if text == "" || text == "*" {
+		return 0, nil
+	}
+	cas, err := strconv.ParseUint(strings.Trim(text, `"`), 10, 64)
+	if err != nil {
+		return 0, rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "If-Match: %s: want the modified_cas of the index in quotes, as ETag gives it", text)
+	}
+	return cas, nil
+}

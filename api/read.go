@@ -1,0 +1,354 @@
+package api
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/gorilla/mux"
+
+	"tidemark/client"
+	"tidemark/coordinator"
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/internal/version"
+	"tidemark/partition"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+// read gives the state to answer a GET from: on the leader after a check of leadership, else (stale) what is here.
+func (a *API) read(w http.ResponseWriter, r *http.Request) (*statecontext.State, error) {
+	if r.URL.Query().Get("consistency") != "stale" {
+		if err := a.cfg.Raft.ReadBarrier(r.Context()); err != nil {
+			return nil, err
+		}
+	}
+	s := a.cfg.Raft.State()
+	w.Header().Set(HeaderCAS, strconv.FormatUint(s.CAS(), 10))
+	return s, nil
+}
+
+// checkQuery refuses parameters that a call does not know.
+func checkQuery(r *http.Request, known ...string) error {
+	for name, values := range r.URL.Query() {
+		ok := false
+		for _, k := range known {
+			ok = ok || k == name
+		}
+		if !ok {
+			return rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "unknown parameter %q; %s knows %s", name, r.URL.Path, strings.Join(known, ", "))
+		}
+		if name == "consistency" && values[0] != "stale" && values[0] != "linearizable" {
+			return rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "consistency=%s: want stale or linearizable", values[0])
+		}
+	}
+	return nil
+}
+
+func (a *API) list(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "bucket", "consistency"); err != nil {
+		return err
+	}
+	s, err := a.read(w, r)
+	if err != nil {
+		return err
+	}
+	bucket := r.URL.Query().Get("bucket")
+	progress := a.progress()
+	list := client.IndexList{CAS: s.CAS(), Indexes: []client.IndexInfo{}}
+	for x := range s.Indexes() {
+		if bucket == "" || x.Definition.Bucket == bucket {
+			list.Indexes = append(list.Indexes, info(x, progress))
+		}
+	}
+	rpc.Write(w, r, http.StatusOK, list)
+	return nil
+}
+
+func (a *API) describe(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "consistency"); err != nil {
+		return err
+	}
+	s, err := a.read(w, r)
+	if err != nil {
+		return err
+	}
+	x, err := a.find(s, mux.Vars(r)["ref"])
+	if err != nil {
+		return err
+	}
+	i := info(x, a.progress())
+	w.Header().Set("ETag", etag(i.ModifiedCAS))
+	rpc.Write(w, r, http.StatusOK, i)
+	return nil
+}
+
+func etag(cas uint64) string { return `"` + strconv.FormatUint(cas, 10) + `"` }
+
+// progress is what the coordinator knows of builds; empty on a follower (a stale read).
+func (a *API) progress() map[index.ID]coordinator.Progress {
+	s, _ := a.cfg.Coordinator.Status()
+	return s.Progress
+}
+
+// info is an index as the API shows it.
+func info(x *statecontext.Index, progress map[index.ID]coordinator.Progress) client.IndexInfo {
+	d := &x.Definition
+	i := client.IndexInfo{ID: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State, Deferred: d.Deferred, Reason: d.Reason, Definition: d.Statement,
+		IsPrimary: d.IsPrimary, Keys: d.Keys, Where: d.Where, Partitions: d.Partitions, Replicas: d.Replicas,
+		Copies: append([]partition.Copy(nil), x.Topology.Copies...), CreatedMS: d.CreatedMS, ModifiedCAS: d.ModifiedCAS}
+	p := progress[d.ID]
+	i.Items, i.DiskBytes, i.Progress = p.Items, p.Bytes, p.Percent(d.State)
+	if len(p.Errors) > 0 && i.Reason == "" {
+		i.Reason = strings.Join(p.Errors, "; ")
+	}
+	return i
+}
+
+// find resolves what a path names: an id, or bucket/name with both escaped.
+func (a *API) find(s *statecontext.State, ref string) (*statecontext.Index, error) {
+	bucket, name, named := strings.Cut(ref, "/")
+	if !named {
+		text, err := url.PathUnescape(ref)
+		if err != nil {
+			return nil, rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "index %q: %v", ref, err)
+		}
+		if b, n, ok := strings.Cut(text, "/"); ok { // the slash itself was escaped
+			return a.byName(s, b, n)
+		}
+		id, err := index.ParseID(text)
+		if err != nil {
+			return nil, rpc.NewProblem(http.StatusNotFound, string(statecontext.UnknownIndex), "index %q: want an id or bucket/name", text)
+		}
+		if x := s.Index(id); x != nil {
+			return x, nil
+		}
+		return nil, rpc.NewProblem(http.StatusNotFound, string(statecontext.UnknownIndex), "there is no index with id %s", id)
+	}
+	b, err1 := url.PathUnescape(bucket)
+	n, err2 := url.PathUnescape(name)
+	if err1 != nil || err2 != nil {
+		return nil, rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "index %q: bad escape", ref)
+	}
+	return a.byName(s, b, n)
+}
+
+func (a *API) byName(s *statecontext.State, bucket, name string) (*statecontext.Index, error) {
+	if x := s.IndexByName(bucket, name); x != nil {
+		return x, nil
+	}
+	return nil, a.unknownName(bucket, name)
+}
+
+func (a *API) unknownName(bucket, name string) error {
+	return rpc.NewProblem(http.StatusNotFound, string(statecontext.UnknownIndex), "there is no index %q on bucket %q", name, bucket)
+}
+
+// status answers on any node, with what it knows; a follower asks the leader for what only that one knows.
+func (a *API) status(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "consistency"); err != nil {
+		return err
+	}
+	s := a.cfg.Raft.State()
+	st := a.localStatus(r.Context(), s)
+	if leader, ok := a.leaderOf(s); ok && leader.REST != a.cfg.REST && r.Header.Get(HeaderForwarded) == "" && r.URL.Query().Get("consistency") != "stale" {
+		if full, err := a.leaderStatus(r, leader); err == nil {
+			full.Node = st.Node
+			st = *full
+		}
+	}
+	rpc.Write(w, r, http.StatusOK, st)
+	return nil
+}
+
+// localStatus is what this node's state tells, with the coordinator's knowledge where it leads.
+func (a *API) localStatus(ctx context.Context, s *statecontext.State) client.Status {
+	st := client.Status{ClusterID: s.ClusterID(), Version: version.Number, CAS: s.CAS(), Term: a.cfg.Raft.Term()}
+	st.Node.ID, st.Node.Role = a.cfg.Name, "follower"
+	leader, known := a.leaderOf(s)
+	if !known && !a.cfg.Raft.Leader().Known {
+		st.Node.Role = "candidate"
+	}
+	if known {
+		st.Leader.ID, st.Leader.REST = leader.ID, leader.REST
+	}
+	if _, serving := a.cfg.Raft.Serving(); serving {
+		st.Node.Role = "leader"
+	}
+	a.addManagers(ctx, s, &st)
+	a.addComponents(s, &st)
+	return st
+}
+
+func (a *API) addManagers(ctx context.Context, s *statecontext.State, st *client.Status) {
+	st.Managers = []client.ManagerStatus{}
+	voters := map[string]bool{}
+	if servers, err := a.cfg.Raft.Servers(); err == nil {
+		for _, v := range servers {
+			voters[v.ID] = v.Voter
+		}
+	}
+	for m := range s.Managers() {
+		role := "nonvoter"
+		if voters[m.ID] {
+			role = "voter"
+		}
+		if m.REST == st.Leader.REST {
+			role = "leader"
+		}
+		st.Managers = append(st.Managers, client.ManagerStatus{ID: m.Name, REST: m.REST, Raft: m.Raft, Role: role})
+	}
+	var asked sync.WaitGroup
+	for i := range st.Managers {
+		asked.Go(func() {
+			st.Managers[i].Alive = st.Managers[i].REST == a.cfg.REST || a.answers(ctx, st.Managers[i].REST)
+		})
+	}
+	asked.Wait()
+}
+
+// answers tells whether a manager answers now.
+func (a *API) answers(ctx context.Context, rest string) bool {
+	ctx, cancel := context.WithTimeout(ctx, aliveTimeout)
+	defer cancel()
+	return a.rpc.Do(ctx, http.MethodGet, rest+"/healthz", nil, nil) == nil
+}
+
+// addComponents lists what has registered; how it does is known on the leader.
+func (a *API) addComponents(s *statecontext.State, st *client.Status) {
+	st.Projectors, st.Indexers, st.Buckets = []client.ProjectorStatus{}, []client.IndexerStatus{}, []client.BucketStatus{}
+	if c, leads := a.cfg.Coordinator.Status(); leads {
+		st.Coordinator = c.Step
+		for _, p := range c.Projectors {
+			st.Projectors = append(st.Projectors, client.ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID, State: p.Life.String(),
+				Streams: p.Streams, Revision: p.Revision})
+		}
+		for _, i := range c.Indexers {
+			st.Indexers = append(st.Indexers, client.IndexerStatus{ID: i.Name, Node: i.Node, UUID: i.UUID, Admin: i.Admin, Scan: i.Scan,
+				State: i.Life.String(), Copies: i.Copies, Health: i.Health, Revision: i.Revision})
+		}
+		for _, b := range c.Buckets {
+			st.Buckets = append(st.Buckets, client.BucketStatus{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets, Generation: b.Generation,
+				StabilityNumber: b.Number, StabilityHash: strconv.FormatUint(b.Hash, 10), StreamsBegun: b.Streams.Begun,
+				StreamsMissing: b.VBuckets - b.Streams.Begun, Rollback: b.Rollback})
+		}
+		return
+	}
+	for p := range s.Projectors() {
+		st.Projectors = append(st.Projectors, client.ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID, State: "unknown"})
+	}
+	for i := range s.Indexers() {
+		st.Indexers = append(st.Indexers, client.IndexerStatus{ID: i.Name, Node: i.Node, UUID: i.UUID, Admin: i.Admin, Scan: i.Scan, State: "unknown"})
+	}
+	for b := range s.Buckets() {
+		st.Buckets = append(st.Buckets, client.BucketStatus{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets, Generation: b.Generation,
+			StabilityNumber: b.Stability.Number, StabilityHash: strconv.FormatUint(b.Stability.Vector.Hash(), 10)})
+	}
+}
+
+func (a *API) leaderStatus(r *http.Request, leader wire.Leader) (*client.Status, error) {
+	return getJSON[client.Status](r.Context(), a, leader.REST+"/v1/status")
+}
+
+func (a *API) state(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "consistency", "format"); err != nil {
+		return err
+	}
+	s, err := a.read(w, r)
+	if err != nil {
+		return err
+	}
+	if r.URL.Query().Get("format") == "text" {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = w.Write([]byte(statecontext.Describe(s))) // a client that has gone needs no answer
+		return nil
+	}
+	rpc.Write(w, r, http.StatusOK, newStateView(s))
+	return nil
+}
+
+// stateView is the StateContext as JSON, field by field of the seed (IM-1).
+type stateView struct {
+	CAS         uint64                    `json:"cas"`
+	ClusterID   string                    `json:"cluster_id"`
+	Epoch       uint64                    `json:"epoch"`
+	Term        uint64                    `json:"term"`
+	FormatLevel uint64                    `json:"format_level"`
+	Revision    uint64                    `json:"definitions_revision"`
+	TimeMS      int64                     `json:"time_ms"`
+	Managers    []*statecontext.Manager   `json:"managers"`
+	Projectors  []*statecontext.Projector `json:"projectors"`
+	Indexers    []*statecontext.Indexer   `json:"indexers"`
+	Buckets     []*statecontext.Bucket    `json:"buckets"`
+	Indexes     []index.Definition        `json:"indexes"`
+	Topologies  []partition.Topology      `json:"topologies"`
+	Ledger      int                       `json:"ledger_entries"`
+}
+
+func newStateView(s *statecontext.State) stateView {
+	v := stateView{CAS: s.CAS(), ClusterID: s.ClusterID(), Epoch: s.Epoch(), Term: s.Term(), FormatLevel: s.FormatLevel(),
+		Revision: s.DefinitionsRevision(), TimeMS: s.TimeMS(), Ledger: s.LedgerLen()}
+	for m := range s.Managers() {
+		v.Managers = append(v.Managers, m)
+	}
+	for p := range s.Projectors() {
+		v.Projectors = append(v.Projectors, p)
+	}
+	for i := range s.Indexers() {
+		v.Indexers = append(v.Indexers, i)
+	}
+	for b := range s.Buckets() {
+		v.Buckets = append(v.Buckets, b)
+	}
+	for x := range s.Indexes() {
+		v.Indexes, v.Topologies = append(v.Indexes, x.Definition), append(v.Topologies, x.Topology)
+	}
+	return v
+}
+
+func (a *API) healthz(w http.ResponseWriter, r *http.Request) error {
+	rpc.Write(w, r, http.StatusOK, map[string]string{"status": "ok", "node": a.cfg.Name})
+	return nil
+}
+
+// readyz is 200 when this node can serve: it belongs to a cluster and knows a leader that has announced itself.
+func (a *API) readyz(w http.ResponseWriter, r *http.Request) error {
+	s := a.cfg.Raft.State()
+	leader, ok := a.leaderOf(s)
+	switch {
+	case s.ClusterID() == "":
+		return noLeader("this manager belongs to no cluster yet: it waits for %d managers (--bootstrap-expect) at the addresses of --join", a.cfg.Expect)
+	case !ok:
+		return noLeader("no leader is known at the moment")
+	}
+	rpc.Write(w, r, http.StatusOK, map[string]string{"status": "ready", "node": a.cfg.Name, "leader": leader.ID})
+	return nil
+}
+
+// readIndex lets a follower read its own state linearizably.
+func (a *API) readIndex(w http.ResponseWriter, r *http.Request) error {
+	i, err := a.cfg.Raft.ReadIndex(r.Context())
+	if err != nil {
+		return err
+	}
+	rpc.Write(w, r, http.StatusOK, readIndexReply{Index: i})
+	return nil
+}
+
+type readIndexReply struct {
+	Index uint64 `json:"index"`
+}
+
+// bootstrap tells other managers of a new cluster about this one.
+func (a *API) bootstrap(w http.ResponseWriter, r *http.Request) error {
+	answer, err := a.cfg.Raft.Describe(a.cfg.Expect)
+	if err != nil {
+		return err
+	}
+	rpc.Write(w, r, http.StatusOK, answer)
+	return nil
+}

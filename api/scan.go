@@ -1,0 +1,174 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/statecontext"
+)
+
+// getJSON reads another manager's answer.
+func getJSON[T any](ctx context.Context, a *API, url string) (*T, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set(HeaderForwarded, a.cfg.Name)
+	resp, err := a.rpc.HTTP().Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, rpc.ReadProblem(resp)
+	}
+	v := new(T)
+	return v, json.NewDecoder(io.LimitReader(resp.Body, rpc.MaxControlBody)).Decode(v)
+}
+
+// catchUp brings this node's own state to where a linearizable read may use it.
+func (a *API) catchUp(ctx context.Context) error {
+	if _, serving := a.cfg.Raft.Serving(); serving {
+		return a.cfg.Raft.ReadBarrier(ctx)
+	}
+	leader, ok := a.leaderOf(a.cfg.Raft.State())
+	if !ok {
+		return noLeader("no leader is known at the moment; try again")
+	}
+	reply, err := getJSON[readIndexReply](ctx, a, leader.REST+"/v1/readindex")
+	if err != nil {
+		return err
+	}
+	return a.cfg.Raft.WaitApplied(ctx, reply.Index)
+}
+
+// ready finds an index that can be scanned. What this node knows is enough when it says yes: a ready index stays ready
+// or is refused by its hosts. When it says no, the answer is checked against the leader's state.
+func (a *API) ready(ctx context.Context, ref string) (*statecontext.Index, error) {
+	x, err := a.find(a.cfg.Raft.State(), ref)
+	if err == nil && x.Definition.State == index.Maintenance {
+		return x, nil
+	}
+	if err := a.catchUp(ctx); err != nil {
+		return nil, err
+	}
+	if x, err = a.find(a.cfg.Raft.State(), ref); err != nil {
+		return nil, err
+	}
+	d := &x.Definition
+	if d.State == index.Maintenance {
+		return x, nil
+	}
+	what := "is being built"
+	switch {
+	case d.Deferred:
+		what = fmt.Sprintf("waits to be built: run BUILD INDEX ON `%s`(`%s`)", d.Bucket, d.Name)
+	case d.State == index.Dropping:
+		what = "is being dropped"
+	case d.State == index.Error:
+		what = "is in state error: " + d.Reason
+	}
+	return nil, rpc.NewProblem(http.StatusConflict, CodeNotReady, "index %s on %s %s (state %s)", d.Name, d.Bucket, what, d.State)
+}
+
+// scan passes a scan or count on to an indexer, which coordinates it, and streams its answer.
+func (a *API) scan(w http.ResponseWriter, r *http.Request) error {
+	var check client.ScanRequest
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, rpc.MaxUserBody))
+	if err != nil {
+		return rpc.NewProblem(http.StatusRequestEntityTooLarge, rpc.CodeTooLarge, "the body has more than %d bytes", rpc.MaxUserBody)
+	}
+	if len(bytes.TrimSpace(body)) == 0 {
+		body = []byte("{}")
+	}
+	if err := rpc.ReadJSON(body, &check); err != nil {
+		return err
+	}
+	x, err := a.ready(r.Context(), mux.Vars(r)["ref"])
+	if err != nil {
+		return err
+	}
+	action := r.URL.Path[strings.LastIndexByte(r.URL.Path, ':'):]
+	var last error
+	for _, addr := range a.scanners(x) {
+		resp, err := a.ask(r.Context(), "http://"+addr+"/v1/indexes/"+x.Definition.ID.String()+action, body)
+		if err != nil {
+			last = err
+			continue
+		}
+		defer resp.Body.Close()
+		stream(w, resp)
+		return nil
+	}
+	if last == nil {
+		return rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "no indexer holds index %s on %s", x.Definition.Name, x.Definition.Bucket)
+	}
+	return rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "no indexer that holds index %s on %s can be reached: %v", x.Definition.Name, x.Definition.Bucket, last)
+}
+
+// scanners lists the scan addresses of the indexers that hold the index, in random order.
+func (a *API) scanners(x *statecontext.Index) (addrs []string) {
+	s := a.cfg.Raft.State()
+	for _, n := range x.Topology.Servers() {
+		if i := s.Indexer(n); i != nil && i.Scan != "" {
+			addrs = append(addrs, i.Scan)
+		}
+	}
+	rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
+	return slices.Compact(addrs)
+}
+
+func (a *API) ask(ctx context.Context, url string, body []byte) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", rpc.MediaJSON)
+	return a.scans.Do(req)
+}
+
+// stream passes an answer on as it comes. When it is cut, so is ours: a client must not take it for an end.
+func stream(w http.ResponseWriter, resp *http.Response) {
+	if v := resp.Header.Get("Content-Type"); v != "" {
+		w.Header().Set("Content-Type", v)
+	}
+	w.WriteHeader(resp.StatusCode)
+	control := http.NewResponseController(w)
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := resp.Body.Read(buf)
+		if n > 0 {
+			_ = control.SetWriteDeadline(time.Now().Add(rowsPatience)) // a client that takes nothing is let go
+			if _, werr := w.Write(buf[:n]); werr != nil {
+				return
+			}
+			if err == nil {
+				_ = control.Flush()
+			}
+		}
+		if err == io.EOF { //nolint:errorlint // Read gives it bare
+			return
+		}
+		if err != nil {
+			panic(http.ErrAbortHandler) // net/http's way to cut the connection
+		}
+	}
+}
+
+// rowsPatience is how long a client may take no rows.
+const rowsPatience = 30 * time.Second

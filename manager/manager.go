@@ -1,0 +1,230 @@
+// Package manager is the IndexManager role: it joins the Raft node, its state machine, the coordinator's duties and the
+// REST interface into one process (IM-6).
+//
+// It promises that a manager starts in any order with the others, forms a new cluster only when all expected managers
+// are empty, and hands leadership on before it stops.
+package manager
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/api"
+	"tidemark/consensus"
+	"tidemark/coordinator"
+	"tidemark/fsm"
+	"tidemark/indexerclient"
+	"tidemark/internal/rpc"
+	"tidemark/projectorclient"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+// Times and limits.
+const (
+	formInterval     = 100 * time.Millisecond // between two questions to the other managers of a new cluster
+	registerInterval = 500 * time.Millisecond
+	drainGrace       = 1500 * time.Millisecond // for REST requests at the stop
+	clientsPerHost   = 8                       // connections to one component
+)
+
+// Config configures a manager.
+type Config struct {
+	Name            string
+	Dir             string
+	REST            string // host:port to listen on
+	Raft            string // host:port to listen on
+	BootstrapExpect int
+	Join            []string // REST addresses of all managers
+	Heartbeat       time.Duration
+	Logger          hclog.Logger
+}
+
+// Manager is a manager that listens.
+type Manager struct {
+	cfg      Config
+	listener net.Listener
+	machine  *fsm.FSM
+	raft     *consensus.Node
+	coord    *coordinator.Coordinator
+	api      *api.API
+	peers    *rpc.Client
+	commands [2]interface{ Close() }
+	fatal    chan error
+	log      hclog.Logger
+}
+
+// Open opens the stores and listens; nothing is served before Run.
+func Open(cfg Config) (*Manager, error) {
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	if cfg.BootstrapExpect < 1 {
+		return nil, fmt.Errorf("--bootstrap-expect %d: want at least 1", cfg.BootstrapExpect)
+	}
+	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+	m := &Manager{cfg: cfg, log: cfg.Logger, fatal: make(chan error, 1), peers: rpc.NewClient(4)}
+	var err error
+	if m.listener, err = net.Listen("tcp", cfg.REST); err != nil {
+		return nil, fmt.Errorf("REST address: %w", err)
+	}
+	if err := m.open(); err != nil {
+		_ = m.listener.Close()
+		return nil, err
+	}
+	return m, nil
+}
+
+func (m *Manager) open() error {
+	m.machine = fsm.New(m.log.Named("fsm"), func(err error) {
+		select {
+		case m.fatal <- err:
+		default: // the first one ends the process
+		}
+	})
+	var err error
+	m.raft, err = consensus.Open(consensus.Config{Name: m.cfg.Name, Dir: filepath.Join(m.cfg.Dir, "raft"), REST: m.url(), RaftAddr: m.cfg.Raft,
+		Heartbeat: m.cfg.Heartbeat, Logger: m.log.Named("raft")}, m.machine)
+	if err != nil {
+		return err
+	}
+	projectors, indexers := projectorclient.New(clientsPerHost), indexerclient.New(clientsPerHost)
+	m.commands = [2]interface{ Close() }{projectors, indexers}
+	m.coord, err = coordinator.New(coordinator.Config{Consensus: m.raft, Machine: m.machine, Projectors: projectors, Indexers: indexers,
+		REST: m.url(), Logger: m.log.Named("coordinator")})
+	if err != nil {
+		return errors.Join(err, m.raft.Close())
+	}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newGauges(m.raft))
+	m.api = api.New(api.Config{Name: m.cfg.Name, REST: m.url(), Expect: m.cfg.BootstrapExpect, Raft: m.raft, Coordinator: m.coord,
+		Registry: registry, Logger: m.log.Named("api")})
+	return nil
+}
+
+// url is the base URL that others are told.
+func (m *Manager) url() string { return "http://" + m.listener.Addr().String() }
+
+// Run serves until ctx ends: then leadership is handed on first, REST is drained, the stores are closed.
+func (m *Manager) Run(ctx context.Context) error {
+	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopServing()
+	g, run := errgroup.WithContext(ctx)
+	g.Go(func() error { return rpc.Serve(serving, rpc.NewServer(m.api.Handler()), m.listener, drainGrace) })
+	g.Go(func() error { return m.raft.Run(run, m.coord.Run) })
+	g.Go(func() error { return m.form(run) })
+	g.Go(func() error { return m.register(run) })
+	g.Go(func() error {
+		defer stopServing()
+		select {
+		case err := <-m.fatal:
+			return err
+		case <-run.Done():
+		}
+		if _, leads := m.raft.Serving(); leads { // before the REST interface goes: clients find the next one sooner
+			if err := m.raft.TransferLeadership(); err != nil {
+				m.log.Info("leadership could not be handed on", "error", err)
+			}
+		}
+		return nil
+	})
+	err := g.Wait()
+	err = errors.Join(err, m.raft.Close())
+	m.api.Close()
+	m.peers.Close()
+	for _, c := range m.commands {
+		c.Close()
+	}
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// form brings an empty manager into a cluster.
+func (m *Manager) form(ctx context.Context) error {
+	err := m.raft.Form(ctx, prober{m.peers}, m.cfg.Join, m.cfg.BootstrapExpect, formInterval)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+// prober asks another manager's REST interface.
+type prober struct{ peers *rpc.Client }
+
+// Probe implements consensus.PeerProbe.
+func (p prober) Probe(ctx context.Context, addr string) (consensus.PeerAnswer, error) {
+	var a consensus.PeerAnswer
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, baseURL(addr)+"/v1/bootstrap", nil)
+	if err != nil {
+		return a, err
+	}
+	resp, err := p.peers.HTTP().Do(req)
+	if err != nil {
+		return a, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return a, rpc.ReadProblem(resp)
+	}
+	return a, json.NewDecoder(io.LimitReader(resp.Body, 1<<16)).Decode(&a)
+}
+
+func baseURL(addr string) string {
+	if strings.Contains(addr, "://") {
+		return strings.TrimRight(addr, "/")
+	}
+	return "http://" + strings.TrimRight(addr, "/")
+}
+
+// register keeps this manager's addresses in the state: it asks the leader to note them whenever the state says
+// something else.
+func (m *Manager) register(ctx context.Context) error {
+	tick := time.NewTicker(registerInterval)
+	defer tick.Stop()
+	self := statecontext.Manager{ID: m.raft.ID(), Name: m.cfg.Name, REST: m.url(), Raft: m.raft.Addr(), FormatLevel: statecontext.FormatLevel}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		s := m.raft.State()
+		if known := s.Manager(self.ID); s.ClusterID() == "" || known != nil && known.REST == self.REST && known.Raft == self.Raft &&
+			known.Name == self.Name && known.FormatLevel == self.FormatLevel {
+			continue
+		}
+		m.announce(ctx, s, &self)
+	}
+}
+
+// announce sends the registration to the leader; the next tick tries again when that failed.
+func (m *Manager) announce(ctx context.Context, s *statecontext.State, self *statecontext.Manager) {
+	leader := m.raft.Leader()
+	known := s.Manager(leader.ID)
+	if !leader.Known || known == nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, registerInterval)
+	defer cancel()
+	if err := m.peers.Do(ctx, http.MethodPost, known.REST+"/v1/cluster/managers", self, &wire.OK{}); err != nil && ctx.Err() == nil {
+		m.log.Debug("registration with the leader failed", "error", err)
+	}
+}

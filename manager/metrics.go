@@ -1,0 +1,42 @@
+package manager
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tidemark/consensus"
+)
+
+// gauges show the state at each scrape.
+type gauges struct {
+	raft                               *consensus.Node
+	cas, term, leader, indexes, ledger *prometheus.Desc
+}
+
+func newGauges(n *consensus.Node) *gauges {
+	d := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("tidemark_manager_"+name, help, nil, nil)
+	}
+	return &gauges{raft: n, cas: d("cas", "Number of updates of the StateContext."), term: d("raft_term", "Raft's term."),
+		leader: d("is_leader", "1 while this manager coordinates."), indexes: d("indexes", "Indexes in the StateContext."),
+		ledger: d("request_ledger_entries", "Outcomes kept for retries.")}
+}
+
+// Describe implements prometheus.Collector.
+func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{g.cas, g.term, g.leader, g.indexes, g.ledger} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (g *gauges) Collect(ch chan<- prometheus.Metric) {
+	s := g.raft.State()
+	lead := 0.0
+	if _, ok := g.raft.Serving(); ok {
+		lead = 1
+	}
+	for d, v := range map[*prometheus.Desc]float64{g.cas: float64(s.CAS()), g.term: float64(g.raft.Term()), g.leader: lead,
+		g.indexes: float64(s.IndexCount()), g.ledger: float64(s.LedgerLen())} {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v)
+	}
+}
