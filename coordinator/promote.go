@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"tidemark/index"
 	"tidemark/stability"
@@ -172,37 +171,26 @@ type stabilized struct {
 	err error
 }
 
-// MaxStabilizeWait bounds how long a scan may wait for a stability timestamp.
-const MaxStabilizeWait = 5 * time.Minute
-
-// Stabilize gives a committed stability timestamp of the bucket at or above req.Need, as soon as there is one (IX-7,
-// session and at_plus); at the latest after req.WaitMS, or ctx's end when that is 0. A vbuuid of 0 in Need stands for any
-// branch. Errors wrap ErrNotLeading, ErrUnknownBucket, ErrNoStreams, ErrBucketGone, ErrTokenLost, ErrBusy,
-// timestamp.ErrLength, or context.DeadlineExceeded.
-func (c *Coordinator) Stabilize(ctx context.Context, bucket string, req *wire.StabilizeRequest) (*wire.Stability, error) {
+// Stabilize gives a committed stability timestamp of the bucket at or above need, as soon as there is one (IX-7,
+// session and at_plus), at the latest when ctx ends. A vbuuid of 0 in need stands for any branch. Errors wrap
+// ErrNotLeading, ErrUnknownBucket, ErrNoStreams, ErrBucketGone, ErrTokenLost, ErrBusy, timestamp.ErrLength, or ctx's
+// error.
+func (c *Coordinator) Stabilize(ctx context.Context, bucket string, need timestamp.Vector) (wire.Stability, error) {
 	l, err := c.leading()
 	if err != nil {
-		return nil, err
+		return wire.Stability{}, err
 	}
-	if req.WaitMS > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, min(time.Duration(req.WaitMS)*time.Millisecond, MaxStabilizeWait))
-		defer cancel()
-	}
-	w := &waiter{ctx: ctx, bucket: bucket, need: req.Need, reply: make(chan stabilized, 1)}
+	w := &waiter{ctx: ctx, bucket: bucket, need: need, reply: make(chan stabilized, 1)}
 	if err := l.post(ctx, w); err != nil {
-		return nil, err
+		return wire.Stability{}, err
 	}
 	select {
 	case a := <-w.reply:
-		if a.err != nil {
-			return nil, a.err
-		}
-		return &a.s, nil
+		return a.s, a.err
 	case <-l.ended:
-		return nil, ErrNotLeading
+		return wire.Stability{}, ErrNotLeading
 	case <-ctx.Done():
-		return nil, fmt.Errorf("waiting for a stability timestamp of bucket %q: %w", bucket, ctx.Err())
+		return wire.Stability{}, fmt.Errorf("waiting for a stability timestamp of bucket %q: %w", bucket, ctx.Err())
 	}
 }
 

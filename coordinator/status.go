@@ -65,11 +65,10 @@ type BucketStatus struct {
 
 // Progress of an index: of its build, and what its copies hold.
 type Progress struct {
-	Percent     float64 // of the build, 0 to 100; READY is 100, and nothing else is
-	Done, Total uint64  // seqnos of side streams, over all copies
-	Items       uint64  // entries of the first replica of each slice
-	DiskBytes   uint64  // of all copies
-	Ready       int     // copies that are exact
+	Done, Total uint64 // seqnos of side streams, over all copies
+	Items       uint64 // entries of the first replica of each slice
+	Bytes       uint64 // on disk, of all copies
+	Ready       int    // copies that are exact
 	Copies      int
 	Errors      []string // at most maxErrors, of its copies
 }
@@ -79,8 +78,8 @@ const (
 	maxErrors = 4
 )
 
-// percent of a build.
-func (p Progress) percent(state index.State) float64 {
+// Percent of the build, 0 to 100; READY is 100, and nothing else is.
+func (p Progress) Percent(state index.State) float64 {
 	switch {
 	case state == index.Maintenance:
 		return 100
@@ -195,7 +194,7 @@ func (l *leader) progressOf(x *statecontext.Index) (p Progress) {
 		if !has {
 			continue
 		}
-		p.Done, p.Total, p.DiskBytes = p.Done+r.Done, p.Total+r.Total, p.DiskBytes+r.Bytes
+		p.Done, p.Total, p.Bytes = p.Done+r.Done, p.Total+r.Total, p.Bytes+r.Bytes
 		if c.Replica == 0 {
 			p.Items += r.Items
 		}
@@ -206,6 +205,5 @@ func (l *leader) progressOf(x *statecontext.Index) (p Progress) {
 			p.Errors = append(p.Errors, fmt.Sprintf("copy %d on node %d: %s", c.ID, c.Node, r.Error))
 		}
 	}
-	p.Percent = p.percent(x.Definition.State)
 	return p
 }
