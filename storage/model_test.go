@@ -137,7 +137,7 @@ func (m *model) same(t fataler, s *Snapshot) {
 				slices.Reverse(got)
 			}
 			if !slices.Equal(got, want) {
-				t.Fatalf("rows of %x (reverse %v):\n got %v\nwant %v", r, reverse, got, want)
+				t.Fatalf("rows of %x (reverse %v): %s", r, reverse, firstDifference(got, want))
 			}
 		}
 		if n, err := s.Count(ctx, []Range{r}); err != nil || n != int64(len(want)) {
@@ -154,7 +154,7 @@ func (m *model) same(t fataler, s *Snapshot) {
 			return nil
 		}))
 		if want := m.back(vb); !slices.Equal(got, want) {
-			t.Fatalf("back entries of vbucket %d:\n got %v\nwant %v", vb, got, want)
+			t.Fatalf("back entries of vbucket %d: %s", vb, firstDifference(got, want))
 		}
 	}
 	for v, p := range s.Positions() {
@@ -165,6 +165,15 @@ func (m *model) same(t fataler, s *Snapshot) {
 	if s.Batch() != m.batches {
 		t.Fatalf("batch %d, want %d", s.Batch(), m.batches)
 	}
+}
+
+func firstDifference(got, want []string) string {
+	for i := range min(len(got), len(want)) {
+		if got[i] != want[i] {
+			return fmt.Sprintf("%d and %d, the %dth is %s, want %s", len(got), len(want), i, got[i], want[i])
+		}
+	}
+	return fmt.Sprintf("%d, want %d, equal as far as both go", len(got), len(want))
 }
 
 // sameSlice compares the present state.

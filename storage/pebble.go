@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"sync"
 	"sync/atomic"
 
@@ -362,27 +363,47 @@ func (e *pebbleEngine) verify(budget int64) (read int64, err error) {
 			err = &CorruptError{Copy: e.id, File: e.dir, Err: fmt.Errorf("verify: %v", p)}
 		}
 	}()
-	levels, err := e.db.SSTables()
+	tables, err := e.tables()
 	if err != nil {
 		return 0, damage(e.id, e.dir, err)
 	}
-	for _, level := range levels {
-		for _, t := range level {
-			if budget >= 0 && read+int64(t.Size) > budget {
-				return read, nil
-			}
-			path := e.res.fs.PathJoin(e.dir, fmt.Sprintf("%06d.sst", uint64(t.BackingSSTNum)))
-			if err := verifyTable(e.res.fs, path, e.readerOptions()); err != nil {
-				var corrupt *CorruptError
-				if err = damage(e.id, path, err); errors.As(err, &corrupt) {
-					corrupt.File = path
-				}
-				return read, err
-			}
-			read += int64(t.Size)
+	for number, size := range tables {
+		if budget >= 0 && read+size > budget {
+			continue
 		}
+		path := e.res.fs.PathJoin(e.dir, fmt.Sprintf("%06d.sst", number))
+		err := verifyTable(e.res.fs, path, e.readerOptions())
+		if errors.Is(err, fs.ErrNotExist) {
+			now, lerr := e.tables()
+			if _, live := now[number]; lerr == nil && !live {
+				continue // a compaction has removed it meanwhile
+			}
+		}
+		if err != nil {
+			var corrupt *CorruptError
+			if err = damage(e.id, path, err); errors.As(err, &corrupt) {
+				corrupt.File = path
+			}
+			return read, err
+		}
+		read += size
 	}
 	return read, nil
+}
+
+// tables gives the numbers and sizes of the live table files.
+func (e *pebbleEngine) tables() (map[uint64]int64, error) {
+	levels, err := e.db.SSTables()
+	if err != nil {
+		return nil, err
+	}
+	all := map[uint64]int64{}
+	for _, level := range levels {
+		for _, t := range level {
+			all[uint64(t.BackingSSTNum)] = int64(t.Size)
+		}
+	}
+	return all, nil
 }
 
 func (e *pebbleEngine) readerOptions() sstable.ReaderOptions {

@@ -117,7 +117,11 @@ func Open(o Options) (*Store, error) {
 	if o.Dir == "" {
 		return nil, fmt.Errorf("%w: no folder for index data", ErrInvalid)
 	}
-	if err := o.fs.MkdirAll(o.Dir, 0o755); err != nil {
+	err := o.fs.MkdirAll(o.Dir, 0o755)
+	if err == nil {
+		err = syncDir(o.fs, o.fs.PathDir(o.Dir))
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%w: create %s: %w", ErrIO, o.Dir, err)
 	}
 	lock, err := o.fs.Lock(o.fs.PathJoin(o.Dir, lockName))
