@@ -1,0 +1,278 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/kv"
+	"tidemark/kvclient"
+	"tidemark/localcluster"
+	"tidemark/sample"
+)
+
+func newKV(s Streams) *cobra.Command {
+	var id, data, memcached, admin, nodes, level, user, passwordFile string
+	var buckets []string
+	var quota int64
+	cmd := &cobra.Command{Use: "kv", Short: "Run an embedded KV node; load, get, set and delete documents", Args: noArgs,
+		Long: `Without a subcommand: run one node of the embedded KV store, for development, tests and demonstrations.`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if data == "" || user == "" || passwordFile == "" {
+				return usage("tidemark kv needs --data, --kv-user and --kv-password-file; or did you mean kv load, get, set or delete?")
+			}
+			log, err := logger(s, "kv", level)
+			if err != nil {
+				return err
+			}
+			cfg := kv.Config{NodeID: id, Dir: data, Listen: memcached, Admin: admin, User: user, QuotaBytes: quota, Logger: log}
+			if cfg.Password, err = secretFile(passwordFile); err != nil {
+				return err
+			}
+			if cfg.Nodes, err = parseNodes(nodes); err != nil {
+				return err
+			}
+			if cfg.Buckets, err = parseBuckets(buckets); err != nil {
+				return err
+			}
+			node, err := kv.Open(cfg)
+			if err != nil {
+				return err
+			}
+			return node.Run(cmd.Context())
+		}}
+	fl := cmd.Flags()
+	fl.StringVar(&id, "id", "kv1", "name of the node")
+	fl.StringVar(&data, "data", "", "data folder")
+	fl.StringVar(&memcached, "memcached", "127.0.0.1:11210", "listen here for the memcached protocol")
+	fl.StringVar(&admin, "admin", "127.0.0.1:11211", "listen here for status and metrics")
+	fl.StringVar(&nodes, "nodes", "", "all nodes, the same on each: id=memcached=admin,…")
+	fl.StringSliceVar(&buckets, "buckets", nil, "buckets: name:uuid:vbuckets")
+	fl.StringVar(&user, "kv-user", "", "user that clients authenticate as")
+	fl.StringVar(&passwordFile, "kv-password-file", "", "file with the password")
+	fl.Int64Var(&quota, "quota-bytes", 2<<30, "memory for documents")
+	addCommon(cmd, &level)
+	cmd.AddCommand(kvLoad(s), kvGet(s), kvSet(s), kvDelete(s))
+	return cmd
+}
+
+// addCommon adds the flags of every role.
+func addCommon(cmd *cobra.Command, level *string) {
+	cmd.Flags().StringVar(level, "log-level", "info", "trace, debug, info, warn, error or off")
+	cmd.Flags().String("config", "", "YAML file with values for these flags")
+}
+
+func parseNodes(text string) (nodes []kv.Peer, err error) {
+	for _, one := range strings.Split(text, ",") {
+		p := strings.Split(one, "=")
+		if len(p) != 3 {
+			return nil, usage("--nodes %q: want id=memcached=admin,… with host:port addresses", text)
+		}
+		nodes = append(nodes, kv.Peer{ID: p[0], Memcached: p[1], Admin: p[2]})
+	}
+	return nodes, nil
+}
+
+func parseBuckets(texts []string) (buckets []kv.BucketConfig, err error) {
+	for _, one := range texts {
+		p := strings.Split(one, ":")
+		if len(p) != 3 {
+			return nil, usage("--buckets %q: want name:uuid:vbuckets", one)
+		}
+		n, err := strconv.Atoi(p[2])
+		if err != nil {
+			return nil, usage("--buckets %q: %q is no number of vbuckets", one, p[2])
+		}
+		buckets = append(buckets, kv.BucketConfig{Name: p[0], UUID: p[1], VBuckets: n})
+	}
+	return buckets, nil
+}
+
+// kvFlags say which KV cluster and bucket a client command speaks to: flags, environment, or DIR/cluster.json.
+type kvFlags struct {
+	kv, data, bucket, user, passwordFile, password string
+	timeout                                        time.Duration
+}
+
+func (f *kvFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.kv, "kv", "", "a KV node, host:port")
+	cmd.Flags().StringVar(&f.data, "data", "", "data folder of a `tidemark up`, for address and credentials")
+	cmd.Flags().StringVar(&f.bucket, "bucket", "", "bucket (default: that of --data)")
+	cmd.Flags().StringVar(&f.user, "kv-user", "", "user")
+	cmd.Flags().StringVar(&f.passwordFile, "kv-password-file", "", "file with the password")
+	cmd.Flags().StringVar(&f.password, "kv-password", "", "password (better: TIDEMARK_KV_PASSWORD or a file)")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long to try")
+}
+
+func (f *kvFlags) connect(ctx context.Context) (*kvclient.Client, context.Context, context.CancelFunc, error) {
+	seeds := []string{f.kv}
+	if f.data != "" {
+		m, err := localcluster.ReadManifest(f.data)
+		if err != nil {
+			return nil, nil, nil, usage("--data %s: no running `tidemark up` there: %v", f.data, err)
+		}
+		if f.kv == "" {
+			seeds = seeds[:0]
+			for _, e := range m.KV {
+				seeds = append(seeds, e.Memcached)
+			}
+		}
+		f.bucket, f.user = orElse(f.bucket, m.Bucket), orElse(f.user, m.KVUser)
+		if f.passwordFile == "" {
+			f.password = orElse(f.password, m.KVPassword)
+		}
+	}
+	if f.passwordFile != "" {
+		p, err := secretFile(f.passwordFile)
+		if err != nil {
+			return nil, nil, nil, err
+		}
+		f.password = p
+	}
+	if seeds[0] == "" || f.bucket == "" || f.user == "" {
+		return nil, nil, nil, usage("name the KV node (--kv HOST:PORT), --bucket, --kv-user and the password, or --data DIR of a `tidemark up`")
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.timeout)
+	c, err := kvclient.Connect(ctx, seeds, kvclient.Options{User: f.user, Password: f.password, Bucket: f.bucket, Name: "tidemark-cli"})
+	if err != nil {
+		cancel()
+		return nil, nil, nil, err
+	}
+	return c, ctx, cancel, nil
+}
+
+func orElse(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}
+
+func kvLoad(s Streams) *cobra.Command {
+	f := &kvFlags{}
+	cmd := &cobra.Command{Use: "load FILE", Short: `Store the documents of a file with lines {"key", "value"} (- for standard input; gzip is fine)`,
+		Example: "  tidemark kv load --data DIR documents.jsonl", Args: exactArgs("FILE"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			in := s.In
+			if args[0] != "-" {
+				file, err := os.Open(args[0])
+				if err != nil {
+					return usage("%v", err)
+				}
+				defer file.Close()
+				in = file
+			}
+			in, err := sample.Detect(in)
+			if err != nil {
+				return fmt.Errorf("%s: %w", args[0], err)
+			}
+			c, ctx, cancel, err := f.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer cancel()
+			defer c.Close()
+			started := time.Now()
+			stats, err := loadDocuments(ctx, c, sample.NewReader(in), nil)
+			fmt.Fprintf(s.Err, "%d documents, %d bytes stored in %s\n", stats.Documents, stats.Bytes, time.Since(started).Round(time.Millisecond))
+			return err
+		}}
+	f.add(cmd)
+	return cmd
+}
+
+// loadDocuments stores all that r has.
+func loadDocuments(ctx context.Context, c *kvclient.Client, r *sample.Reader, progress func(kvclient.LoadStats)) (kvclient.LoadStats, error) {
+	return c.Load(ctx, func() (string, []byte, bool, error) {
+		d, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return "", nil, false, nil
+		}
+		return d.Key, d.Value, err == nil, err
+	}, progress)
+}
+
+func kvGet(s Streams) *cobra.Command {
+	f := &kvFlags{}
+	cmd := &cobra.Command{Use: "get KEY", Short: "Print a document", Args: exactArgs("KEY"), RunE: func(cmd *cobra.Command, args []string) error {
+		c, ctx, cancel, err := f.connect(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer cancel()
+		defer c.Close()
+		d, err := c.Get(ctx, args[0])
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(s.Out, "%s\n", d.Value)
+		return err
+	}}
+	f.add(cmd)
+	return cmd
+}
+
+// token is what a write prints: the token for at_plus scans.
+type token struct {
+	VBucket uint16 `json:"vbucket"`
+	VBUUID  string `json:"vbuuid"`
+	Seqno   uint64 `json:"seqno"`
+}
+
+func printToken(s Streams, m kvclient.Mutation) error {
+	return printJSON(s.Out, token{VBucket: m.VBucket, VBUUID: strconv.FormatUint(m.VBUUID, 10), Seqno: m.Seqno}, true)
+}
+
+func kvSet(s Streams) *cobra.Command {
+	f := &kvFlags{}
+	var raw bool
+	cmd := &cobra.Command{Use: "set KEY VALUE", Short: "Store a document and print its token", Args: exactArgs("KEY", "VALUE"),
+		Example: `  tidemark kv set --data DIR airport::XYZ '{"kind":"airport","name":"New"}'`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if !raw && !json.Valid([]byte(args[1])) {
+				return usage("VALUE is no JSON; quote it for the shell, or say --raw to store it all the same")
+			}
+			c, ctx, cancel, err := f.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer cancel()
+			defer c.Close()
+			m, err := c.Set(ctx, args[0], []byte(args[1]), kvclient.StoreOptions{})
+			if err != nil {
+				return err
+			}
+			return printToken(s, m)
+		}}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&raw, "raw", false, "store a value that is no JSON")
+	return cmd
+}
+
+func kvDelete(s Streams) *cobra.Command {
+	f := &kvFlags{}
+	cmd := &cobra.Command{Use: "delete KEY", Short: "Delete a document and print the token", Args: exactArgs("KEY"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, ctx, cancel, err := f.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer cancel()
+			defer c.Close()
+			m, err := c.Delete(ctx, args[0], 0)
+			if err != nil {
+				return err
+			}
+			return printToken(s, m)
+		}}
+	f.add(cmd)
+	return cmd
+}

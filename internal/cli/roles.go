@@ -1,0 +1,131 @@
+package cli
+
+import (
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/index"
+	"tidemark/indexer"
+	"tidemark/manager"
+	"tidemark/projector"
+)
+
+func newManager(s Streams) *cobra.Command {
+	var cfg manager.Config
+	var level string
+	cmd := &cobra.Command{Use: "manager", Short: "Run an IndexManager", Args: noArgs,
+		Long: `Runs one IndexManager: a Raft node with the StateContext and the REST interface. Start the same command on each
+node, with its own --id, --data and addresses, and the same --bootstrap-expect and --join.`,
+		Example: "  tidemark manager --id m1 --data /var/lib/tidemark --rest 10.0.0.1:9520 --raft 10.0.0.1:9521 \\\n    --bootstrap-expect 3 --join 10.0.0.1:9520,10.0.0.2:9520,10.0.0.3:9520",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if cfg.Dir == "" {
+				return usage("tidemark manager needs --data")
+			}
+			var err error
+			if cfg.Logger, err = logger(s, "manager", level); err != nil {
+				return err
+			}
+			m, err := manager.Open(cfg)
+			if err != nil {
+				return err
+			}
+			return m.Run(cmd.Context())
+		}}
+	fl := cmd.Flags()
+	fl.StringVar(&cfg.Name, "id", "m1", "name of this manager")
+	fl.StringVar(&cfg.Dir, "data", "", "data folder")
+	fl.StringVar(&cfg.REST, "rest", "127.0.0.1:9520", "listen here for REST")
+	fl.StringVar(&cfg.Raft, "raft", "127.0.0.1:9521", "listen here for Raft")
+	fl.IntVar(&cfg.BootstrapExpect, "bootstrap-expect", 1, "number of managers of a new cluster")
+	fl.StringSliceVar(&cfg.Join, "join", nil, "REST addresses of all managers")
+	fl.DurationVar(&cfg.Heartbeat, "heartbeat", 300*time.Millisecond, "Raft heartbeat, election and lease time")
+	addCommon(cmd, &level)
+	return cmd
+}
+
+// managerURLs makes base URLs of host:port addresses.
+func managerURLs(addrs []string) ([]string, error) {
+	var urls []string
+	for _, a := range addrs {
+		if a = strings.TrimRight(strings.TrimSpace(a), "/"); a == "" {
+			continue
+		}
+		if !strings.Contains(a, "://") {
+			a = "http://" + a
+		}
+		urls = append(urls, a)
+	}
+	if len(urls) == 0 {
+		return nil, usage("--managers is needed: the REST addresses of the managers, separated by commas")
+	}
+	return urls, nil
+}
+
+func newProjector(s Streams) *cobra.Command {
+	var cfg projector.Config
+	var id, level, passwordFile string
+	var managers []string
+	cmd := &cobra.Command{Use: "projector", Short: "Run a projector next to a KV node", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			cfg.ID = index.ProjectorID(id)
+			if cfg.Managers, err = managerURLs(managers); err != nil {
+				return err
+			}
+			if cfg.Password, err = secretFile(passwordFile); err != nil {
+				return err
+			}
+			if cfg.Logger, err = logger(s, "projector", level); err != nil {
+				return err
+			}
+			p, err := projector.Open(cfg)
+			if err != nil {
+				return err
+			}
+			return p.Run(cmd.Context())
+		}}
+	fl := cmd.Flags()
+	fl.StringVar(&id, "id", "p1", "name of this projector")
+	fl.StringSliceVar(&managers, "managers", nil, "REST addresses of the managers")
+	fl.StringVar(&cfg.Admin, "admin", "127.0.0.1:9530", "listen here for commands")
+	fl.StringVar(&cfg.KV, "kv", "127.0.0.1:11210", "the KV node whose vbuckets it streams")
+	fl.StringVar(&cfg.User, "kv-user", "", "user of the KV store")
+	fl.StringVar(&passwordFile, "kv-password-file", "", "file with the password")
+	addCommon(cmd, &level)
+	return cmd
+}
+
+func newIndexer(s Streams) *cobra.Command {
+	var cfg indexer.Config
+	var level string
+	var managers []string
+	cmd := &cobra.Command{Use: "indexer", Short: "Run an indexer", Args: noArgs,
+		RunE: func(cmd *cobra.Command, _ []string) (err error) {
+			if cfg.Dir == "" {
+				return usage("tidemark indexer needs --data")
+			}
+			if cfg.Managers, err = managerURLs(managers); err != nil {
+				return err
+			}
+			if cfg.Logger, err = logger(s, "indexer", level); err != nil {
+				return err
+			}
+			i, err := indexer.Open(cfg)
+			if err != nil {
+				return err
+			}
+			return i.Run(cmd.Context())
+		}}
+	fl := cmd.Flags()
+	fl.StringVar(&cfg.Name, "id", "i1", "name of this indexer")
+	fl.StringVar(&cfg.Dir, "data", "", "data folder")
+	fl.StringSliceVar(&managers, "managers", nil, "REST addresses of the managers")
+	fl.StringVar(&cfg.Admin, "admin", "127.0.0.1:9540", "listen here for commands")
+	fl.StringVar(&cfg.Scan, "scan", "127.0.0.1:9541", "listen here for scans")
+	fl.StringVar(&cfg.Maintenance, "maintenance", "127.0.0.1:9542", "listen here for maintenance streams")
+	fl.StringVar(&cfg.Backfill, "backfill", "127.0.0.1:9543", "listen here for backfill streams")
+	fl.StringVar(&cfg.Catchup, "catchup", "127.0.0.1:9544", "listen here for catchup streams")
+	addCommon(cmd, &level)
+	return cmd
+}

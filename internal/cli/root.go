@@ -1,0 +1,246 @@
+// Package cli is the command line: one file for each subcommand. Data goes to standard output, talk to standard error;
+// exit codes are part of the interface.
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"tidemark/client"
+	"tidemark/internal/config"
+	"tidemark/internal/rpc"
+	"tidemark/internal/version"
+	"tidemark/localcluster"
+)
+
+// Exit codes.
+const (
+	ExitOK          = 0
+	ExitFailed      = 1
+	ExitUsage       = 2
+	ExitNotFound    = 3
+	ExitConflict    = 4
+	ExitUnavailable = 5
+	ExitTimeout     = 6
+)
+
+// Streams are where a command reads and writes.
+type Streams struct {
+	In  io.Reader
+	Out io.Writer // data
+	Err io.Writer // talk
+}
+
+// usageError is a mistake on the command line.
+type usageError struct{ error }
+
+func (e usageError) Unwrap() error { return e.error }
+
+// usage makes an error whose exit code is ExitUsage.
+func usage(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
+
+// Main runs the command line and gives the exit code. The context of commands ends with SIGINT or SIGTERM, and, in a
+// child of `tidemark up`, when that process is gone.
+func Main(args []string, s Streams) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	ctx, err := watchParent(ctx)
+	if err != nil {
+		fmt.Fprintln(s.Err, "tidemark:", err)
+		return ExitFailed
+	}
+	root := newRoot(s)
+	root.SetArgs(args)
+	if err = root.ExecuteContext(ctx); err != nil {
+		fmt.Fprintln(s.Err, "tidemark:", err)
+	}
+	return exitCode(err)
+}
+
+// watchParent ends the context when the pipe to `tidemark up` is closed.
+func watchParent(ctx context.Context) (context.Context, error) {
+	text, ok := os.LookupEnv(localcluster.ParentEnv)
+	if !ok {
+		return ctx, nil
+	}
+	fd, err := strconv.ParseUint(text, 10, 16)
+	if err != nil {
+		return nil, fmt.Errorf("environment %s=%q: want a file descriptor", localcluster.ParentEnv, text)
+	}
+	if err := os.Unsetenv(localcluster.ParentEnv); err != nil {
+		return nil, err
+	}
+	pipe := os.NewFile(uintptr(fd), "pipe to up")
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		_, _ = io.Copy(io.Discard, pipe) // ends when the parent does
+		cancel()
+	}()
+	return ctx, nil
+}
+
+func exitCode(err error) int {
+	var u usageError
+	var p *rpc.Problem
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.As(err, &u), strings.HasPrefix(err.Error(), "unknown command"):
+		return ExitUsage
+	case errors.As(err, &p):
+		switch {
+		case p.Code == rpc.CodeTimeout, p.Status == http.StatusGatewayTimeout:
+			return ExitTimeout
+		case p.Status == http.StatusNotFound, p.Status == http.StatusGone:
+			return ExitNotFound
+		case p.Status == http.StatusConflict, p.Status == http.StatusPreconditionFailed, p.Status == http.StatusUnprocessableEntity:
+			return ExitConflict
+		case p.Status == http.StatusServiceUnavailable, p.Status == http.StatusTooManyRequests:
+			return ExitUnavailable
+		}
+		return ExitFailed
+	case errors.Is(err, client.ErrUnavailable):
+		return ExitUnavailable
+	case errors.Is(err, context.DeadlineExceeded):
+		return ExitTimeout
+	}
+	return ExitFailed
+}
+
+func newRoot(s Streams) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "tidemark",
+		Short: "Global secondary indexes for vbucket KV stores that speak DCP",
+		Long: `tidemark keeps partitioned, replicated secondary indexes of a KV store that speaks DCP.
+
+  tidemark up --sample        a local cluster with sample data, in one command
+  tidemark sql "CREATE INDEX by_name ON world(name)"
+  tidemark index scan world/by_name --equal '["Paris"]'`,
+		SilenceUsage: true, SilenceErrors: true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if _, err := config.Resolve(cmd.Flags(), os.LookupEnv); err != nil {
+				return usageError{err}
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage("unknown command %q; see tidemark --help", args[0])
+			}
+			return cmd.Help()
+		},
+	}
+	root.SetIn(s.In)
+	root.SetOut(s.Out)
+	root.SetErr(s.Err)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return usage("%v; see %s --help", err, cmd.CommandPath())
+	})
+	root.AddCommand(newUp(s), newManager(s), newProjector(s), newIndexer(s), newKV(s), newIndex(s), newSQL(s), newCluster(s), newVersion(s))
+	return root
+}
+
+func newVersion(s Streams) *cobra.Command {
+	return &cobra.Command{Use: "version", Short: "Print the version", Args: noArgs, RunE: func(*cobra.Command, []string) error {
+		_, err := fmt.Fprintln(s.Out, "tidemark", version.Full())
+		return err
+	}}
+}
+
+func noArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return usage("%s takes no argument, got %q", cmd.CommandPath(), args[0])
+	}
+	return nil
+}
+
+func exactArgs(names ...string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) != len(names) {
+			return usage("%s takes %s, got %d arguments", cmd.CommandPath(), strings.Join(names, " "), len(args))
+		}
+		return nil
+	}
+}
+
+// serverFlags say which cluster a client command speaks to, and for how long.
+type serverFlags struct {
+	server  []string
+	data    string
+	timeout time.Duration
+	output  string
+}
+
+func (f *serverFlags) add(cmd *cobra.Command) {
+	cmd.PersistentFlags().StringSliceVar(&f.server, "server", nil, "managers, as host:port or URL, any of them (default 127.0.0.1:9520)")
+	cmd.PersistentFlags().StringVar(&f.data, "data", "", "data folder of a `tidemark up`, to find its managers and credentials")
+	cmd.PersistentFlags().DurationVar(&f.timeout, "timeout", 60*time.Second, "how long to try")
+	cmd.PersistentFlags().StringVar(&f.output, "output", "table", "table, json or jsonl")
+}
+
+// client gives a client of the cluster that the flags name.
+func (f *serverFlags) client(ctx context.Context) (*client.Client, context.Context, context.CancelFunc, error) {
+	switch f.output {
+	case "table", "json", "jsonl":
+	default:
+		return nil, nil, nil, usage("--output %q: want table, json or jsonl", f.output)
+	}
+	servers := f.server
+	if len(servers) == 0 && f.data != "" {
+		m, err := localcluster.ReadManifest(f.data)
+		if err != nil {
+			return nil, nil, nil, usage("--data %s: no running `tidemark up` there: %v", f.data, err)
+		}
+		servers = m.Servers()
+	}
+	ctx, cancel := context.WithTimeout(ctx, f.timeout)
+	return client.New(servers...), ctx, cancel, nil
+}
+
+// printJSON writes v with indentation, or on one line for jsonl.
+func printJSON(w io.Writer, v any, oneLine bool) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	if !oneLine {
+		enc.SetIndent("", "  ")
+	}
+	return enc.Encode(v)
+}
+
+// isTerminal tells whether w is a terminal, so that a bar may be drawn.
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// logger makes a role's logger: to standard error, with the level that the flag says.
+func logger(s Streams, name, level string) (hclog.Logger, error) {
+	l := hclog.LevelFromString(level)
+	if l == hclog.NoLevel {
+		return nil, usage("--log-level %q: want trace, debug, info, warn, error or off", level)
+	}
+	return hclog.New(&hclog.LoggerOptions{Name: name, Level: l, Output: s.Err}), nil
+}
+
+// secretFile reads a password from a file, without the line end.
+func secretFile(path string) (string, error) {
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return "", usage("password file: %v", err)
+	}
+	return strings.TrimRight(string(b), "\r\n"), nil
+}

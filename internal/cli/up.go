@@ -1,0 +1,189 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/kvclient"
+	"tidemark/localcluster"
+	"tidemark/sample"
+)
+
+const (
+	sampleTimeout = 5 * time.Minute // to load, build and scan
+	shownRows     = 3               // of each sample index
+)
+
+type upFlags struct {
+	cfg    localcluster.Config
+	sample bool
+}
+
+func newUp(s Streams) *cobra.Command {
+	f := &upFlags{}
+	cmd := &cobra.Command{Use: "up", Short: "Run a local cluster: managers, KV nodes with projectors, indexers", Args: noArgs,
+		Long: `Runs a whole cluster as child processes on loopback and stays in the foreground; Ctrl-C ends it cleanly.
+The same command on the same --data folder resumes with everything that was there.`,
+		Example: "  tidemark up --sample\n  tidemark up --data ./cluster --managers 3 --kv 2 --indexers 3",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return f.run(cmd.Context(), s) }}
+	fl := cmd.Flags()
+	fl.IntVar(&f.cfg.Managers, "managers", 3, "number of managers")
+	fl.IntVar(&f.cfg.KV, "kv", 2, "number of embedded KV nodes, each with a projector")
+	fl.IntVar(&f.cfg.Indexers, "indexers", 3, "number of indexers")
+	fl.StringVar(&f.cfg.Dir, "data", "", "data folder (default: a new temporary one)")
+	fl.StringVar(&f.cfg.Bucket, "bucket", "world", "the bucket that the KV nodes hold")
+	fl.IntVar(&f.cfg.FirstREST, "rest-port", localcluster.FirstREST, "REST port of the first manager, or the next free one")
+	fl.BoolVar(&f.sample, "sample", false, "load the sample data, create the sample indexes and show a scan of each")
+	addCommon(cmd, &f.cfg.LogLevel)
+	return cmd
+}
+
+func (f *upFlags) run(ctx context.Context, s Streams) (err error) {
+	if f.cfg.Exe, err = os.Executable(); err != nil {
+		return fmt.Errorf("finding the path of this program: %w", err)
+	}
+	if f.cfg.Dir == "" {
+		if f.cfg.Dir, err = os.MkdirTemp("", "tidemark-"); err != nil {
+			return fmt.Errorf("data folder: %w", err)
+		}
+	}
+	if f.cfg.Dir, err = filepath.Abs(f.cfg.Dir); err != nil {
+		return fmt.Errorf("data folder: %w", err)
+	}
+	f.cfg.Died = func(id string, err error) {
+		why := "ended"
+		if err != nil {
+			why = err.Error()
+		}
+		fmt.Fprintf(s.Err, "%s: %s; starting it again (log: %s)\n", id, why, filepath.Join(f.cfg.Dir, "logs", id+".log"))
+	}
+	cluster, err := localcluster.Open(f.cfg)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.Err, "data folder: %s\n", f.cfg.Dir)
+	started := time.Now()
+	return cluster.Run(ctx, func(ctx context.Context, m localcluster.Manifest) error {
+		if err := printCluster(s, &m); err != nil {
+			return err
+		}
+		fmt.Fprintf(s.Err, "all answer after %s\n", time.Since(started).Round(10*time.Millisecond))
+		if f.sample {
+			limited, cancel := context.WithTimeout(ctx, sampleTimeout)
+			defer cancel()
+			if err := f.runSample(limited, s, cluster, &m); err != nil {
+				return fmt.Errorf("sample: %w", err)
+			}
+		}
+		fmt.Fprintf(s.Err, "\nready; Ctrl-C ends it, the same command with --data %s resumes\n", f.cfg.Dir)
+		return nil
+	})
+}
+
+func printCluster(s Streams, m *localcluster.Manifest) error {
+	t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "ROLE\tID\tPID\tADDRESSES")
+	for _, e := range m.Managers {
+		fmt.Fprintf(t, "manager\t%s\t%d\trest %s  raft %s\n", e.ID, e.PID, e.REST, e.Raft)
+	}
+	for _, e := range m.KV {
+		fmt.Fprintf(t, "kv\t%s\t%d\tmemcached %s  admin %s\n", e.ID, e.PID, e.Memcached, e.Admin)
+	}
+	for _, e := range m.Projectors {
+		fmt.Fprintf(t, "projector\t%s\t%d\tadmin %s\n", e.ID, e.PID, e.Admin)
+	}
+	for _, e := range m.Indexers {
+		fmt.Fprintf(t, "indexer\t%s\t%d\tadmin %s  scan %s  data %s %s %s\n", e.ID, e.PID, e.Admin, e.Scan, e.Data.Maintenance, e.Data.Backfill, e.Data.Catchup)
+	}
+	return t.Flush()
+}
+
+// runSample loads the documents once, creates the indexes that are missing, waits for all and shows a scan of each.
+func (f *upFlags) runSample(ctx context.Context, s Streams, cluster *localcluster.Cluster, m *localcluster.Manifest) error {
+	if !m.SampleLoaded {
+		if err := loadSample(ctx, s, m); err != nil {
+			return err
+		}
+		if err := cluster.SampleLoaded(); err != nil {
+			return err
+		}
+	}
+	c := client.New(m.Servers()...)
+	defer c.Close()
+	var ids []index.ID
+	for _, statement := range sample.Statements(m.Bucket) {
+		id, err := createOnce(ctx, s, c, m.Bucket, statement)
+		if err != nil {
+			return err
+		}
+		ids = append(ids, id)
+	}
+	if err := waitReady(ctx, s, c, ids); err != nil {
+		return err
+	}
+	return showScans(ctx, s, c, ids)
+}
+
+// createOnce runs a CREATE INDEX unless an index of that name exists.
+func createOnce(ctx context.Context, s Streams, c *client.Client, bucket, statement string) (index.ID, error) {
+	name := sample.IndexName(statement)
+	if info, err := c.Index(ctx, client.Ref(bucket, name)); err == nil && info.State != index.Dropping {
+		return info.ID, nil
+	}
+	results, err := c.Statement(ctx, statement)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", statement, err)
+	}
+	fmt.Fprintln(s.Err, statement)
+	return results[0].ID, nil
+}
+
+func loadSample(ctx context.Context, s Streams, m *localcluster.Manifest) error {
+	r, err := sample.Open()
+	if err != nil {
+		return err
+	}
+	var seeds []string
+	for _, e := range m.KV {
+		seeds = append(seeds, e.Memcached)
+	}
+	c, err := kvclient.Connect(ctx, seeds, kvclient.Options{User: m.KVUser, Password: m.KVPassword, Bucket: m.Bucket, Name: "tidemark-up"})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	started, bar := time.Now(), newBar(s.Err, "loading")
+	stats, err := loadDocuments(ctx, c, r, func(l kvclient.LoadStats) { bar.set(float64(l.Documents) * 100 / sample.Documents) })
+	bar.done(err == nil)
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.Err, "%d documents stored in %s\n", stats.Documents, time.Since(started).Round(time.Millisecond))
+	return nil
+}
+
+func showScans(ctx context.Context, s Streams, c *client.Client, ids []index.ID) error {
+	for _, id := range ids {
+		info, err := c.Index(ctx, id.String())
+		if err != nil {
+			return err
+		}
+		count, err := c.Count(ctx, id.String(), client.ScanRequest{Consistency: "session"})
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(s.Out, "\n%s\n%d entries, the first %d:\n", info.Definition, count.Count, shownRows)
+		if _, err := printScan(ctx, s, c, id.String(), client.ScanRequest{Limit: shownRows, Consistency: "session"}, "table"); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,305 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"tidemark/client"
+	"tidemark/internal/testcluster"
+	"tidemark/localcluster"
+)
+
+const (
+	leaderKills = 10
+	ddlLimit    = 5 * time.Second // the bench asserts 1 s
+)
+
+// streamCounters reads, from every KV node, how many DCP connections and stream requests it has seen.
+func streamCounters(ctx context.Context, t *testing.T, up *testcluster.Cluster) (opens, requests, items int64) {
+	t.Helper()
+	for _, e := range up.Manifest().KV {
+		var s struct {
+			Counters struct {
+				DCPOpens       int64 `json:"dcp_opens"`
+				StreamRequests int64 `json:"stream_requests"`
+				DCPItems       int64 `json:"dcp_items"`
+			} `json:"counters"`
+		}
+		if err := testcluster.GetJSON(ctx, e.Admin+"/v1/status", &s); err != nil {
+			t.Fatal(err)
+		}
+		opens, requests, items = opens+s.Counters.DCPOpens, requests+s.Counters.StreamRequests, items+s.Counters.DCPItems
+	}
+	return opens, requests, items
+}
+
+// leaderPID finds the leader's process.
+func leaderPID(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *client.Client) (id string, pid int) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		s, err := c.Status(ctx)
+		if err != nil {
+			continue
+		}
+		for _, m := range up.Manifest().Managers {
+			if m.REST == s.Leader.REST && syscall.Kill(m.PID, 0) == nil {
+				return m.ID, m.PID
+			}
+		}
+	}
+	t.Fatal("no leader within 20 s")
+	return "", 0
+}
+
+func managerPID(id string) func(m *localcluster.Manifest) int {
+	return func(m *localcluster.Manifest) int {
+		for _, e := range m.Managers {
+			if e.ID == id {
+				return e.PID
+			}
+		}
+		return 0
+	}
+}
+
+// TestLeaderKilled: with a DDL client, a writer and a scanner running, the leader is killed ten times in a row. The
+// next DDL is accepted, every acknowledged DDL is there, no vbucket's stream was restarted, scans go on.
+func TestLeaderKilled(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
+	defer cancel()
+	up := testcluster.Start(t, t.TempDir())
+	c, bucket := up.Client(), up.Manifest().Bucket
+	w := newWorkload(ctx, t, up.KV(ctx))
+	createSampleIndexes(ctx, t, c, bucket)
+	opens, requests, _ := streamCounters(ctx, t, up)
+
+	load, stop := context.WithCancel(ctx)
+	defer stop()
+	var wg sync.WaitGroup
+	wg.Go(func() { w.run(load, 2, 500) })
+	var scans, cut atomic.Int64
+	var kept []scanned // checked when all writes are known; the scanner's until it ends
+	wg.Go(func() {
+		for load.Err() == nil {
+			s, err := scan(load, c, bucket, "airports_by_country", "any")
+			switch {
+			case load.Err() != nil:
+			case err != nil:
+				cut.Add(1) // the manager that passed it on was killed in the middle; the next one must work
+			default:
+				scans.Add(1)
+				kept = append(kept, s)
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+	})
+	acknowledged := map[string]bool{}
+	var slowest time.Duration
+	for i := range leaderKills {
+		id, pid := leaderPID(ctx, t, up, c)
+		before := scans.Load()
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		killed := time.Now()
+		name := fmt.Sprintf("after_kill_%d", i)
+		ddl, done := context.WithTimeout(ctx, ddlLimit)
+		_, err := c.Create(ddl, client.CreateRequest{Bucket: bucket, Name: name, IsPrimary: true, DeferBuild: true})
+		done()
+		took := time.Since(killed)
+		if err != nil {
+			t.Fatalf("kill %d of %s: the next DDL failed after %s: %v", i, id, took, err)
+		}
+		acknowledged[name] = true
+		slowest = max(slowest, took)
+		up.WaitRestart(pid, managerPID(id))
+		for deadline := time.Now().Add(10 * time.Second); scans.Load() == before; time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("kill %d: no scan for 10 s", i)
+			}
+		}
+	}
+	list, err := c.Indexes(ctx, bucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range list.Indexes {
+		delete(acknowledged, i.Name)
+	}
+	if len(acknowledged) > 0 {
+		t.Errorf("acknowledged and lost: %v", acknowledged)
+	}
+	stop()
+	wg.Wait()
+	if o, r, _ := streamCounters(ctx, t, up); o != opens || r != requests {
+		t.Errorf("DCP connections went from %d to %d, stream requests from %d to %d: leader kills restarted streams", opens, o, requests, r)
+	}
+	for _, s := range kept {
+		if d := s.check(w.history); d != "" {
+			t.Fatalf("a scan among the kills: %s", d)
+		}
+	}
+	t.Logf("%d kills: the next DDL took at most %s; %d scans, %d cut; %d writes", leaderKills, slowest, scans.Load(), cut.Load(), w.writes.Load())
+	checkFinal(ctx, t, c, w, bucket)
+}
+
+// TestOthersKilled: an indexer, a projector and a KV node are killed, one after the other, under load. All indexes end
+// up equal to the oracle, the other nodes are not disturbed, nothing starts again from zero that need not.
+func TestOthersKilled(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 6*time.Minute)
+	defer cancel()
+	up := testcluster.Start(t, t.TempDir())
+	c, bucket := up.Client(), up.Manifest().Bucket
+	w := newWorkload(ctx, t, up.KV(ctx))
+	createSampleIndexes(ctx, t, c, bucket)
+	load, stop := context.WithCancel(ctx)
+	defer stop()
+	var wg sync.WaitGroup
+	wg.Go(func() { w.run(load, 3, 1000) })
+
+	first := *up.Manifest()
+	_, requests, _ := streamCounters(ctx, t, up)
+	steps := []struct {
+		name string
+		pid  func(m *localcluster.Manifest) int
+	}{
+		{"indexer", func(m *localcluster.Manifest) int { return m.Indexers[0].PID }},
+		{"projector", func(m *localcluster.Manifest) int { return m.Projectors[0].PID }},
+		{"KV node", func(m *localcluster.Manifest) int { return m.KV[1].PID }},
+	}
+	for _, step := range steps {
+		up.Kill(step.pid)
+		back := time.Now()
+		for _, name := range sampleIndexes {
+			s, err := scanSoon(ctx, c, bucket, name, 60*time.Second)
+			if err != nil {
+				t.Fatalf("after the kill of a %s: %s: %v", step.name, name, err)
+			}
+			t.Logf("%s killed: session scan of %s (%d rows) %s after its return", step.name, name, len(s.ids), time.Since(back).Round(time.Millisecond))
+		}
+		_, r, items := streamCounters(ctx, t, up)
+		t.Logf("after the kill of a %s: %d stream requests more, %d items sent in all", step.name, r-requests, items)
+		requests = r
+	}
+	stop()
+	wg.Wait()
+	now := up.Manifest()
+	for i := range first.Managers {
+		if first.Managers[i].PID != now.Managers[i].PID {
+			t.Errorf("manager %s was disturbed", first.Managers[i].ID)
+		}
+	}
+	for i := range first.Indexers {
+		if (first.Indexers[i].PID != now.Indexers[i].PID) != (i == 0) {
+			t.Errorf("indexer %s: pid %d, then %d", first.Indexers[i].ID, first.Indexers[i].PID, now.Indexers[i].PID)
+		}
+	}
+	t.Logf("%d writes, %d without an answer", w.writes.Load(), w.failed.Load())
+	checkFinal(ctx, t, c, w, bucket)
+}
+
+// scanSoon tries a session scan until it works.
+func scanSoon(ctx context.Context, c *client.Client, bucket, name string, limit time.Duration) (scanned, error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		s, err := scan(ctx, c, bucket, name, "session")
+		if err == nil || ctx.Err() != nil {
+			return s, err
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// TestStopAndResume: after an orderly stop and another `up` on the same folder everything is there within 10 s, without
+// a rebuild; and a SIGKILL of `up` itself leaves no child behind.
+func TestStopAndResume(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	defer cancel()
+	dir := t.TempDir()
+	up := testcluster.Start(t, dir)
+	c, bucket := up.Client(), up.Manifest().Bucket
+	w := newWorkload(ctx, t, up.KV(ctx))
+	createSampleIndexes(ctx, t, c, bucket)
+	before := map[string]scanned{}
+	for _, name := range sampleIndexes {
+		s, err := scan(ctx, c, bucket, name, "session")
+		if err != nil {
+			t.Fatal(err)
+		}
+		before[name] = s
+	}
+	pids := allPIDs(up.Manifest())
+	if took := up.Stop(); took > 5*time.Second {
+		t.Errorf("the stop took %s", took)
+	}
+	noneAlive(t, pids, time.Second)
+
+	started := time.Now()
+	up = testcluster.Start(t, dir)
+	c = up.Client()
+	for _, name := range sampleIndexes {
+		s, err := scanSoon(ctx, c, bucket, name, 20*time.Second)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := s.check(w.history); d != "" || len(s.ids) != len(before[name].ids) {
+			t.Errorf("%s has %d rows, had %d: %s", name, len(s.ids), len(before[name].ids), d)
+		}
+	}
+	if took := time.Since(started); took > 10*time.Second {
+		t.Errorf("ready again after %s", took)
+	} else {
+		t.Logf("ready again after %s", took)
+	}
+	if _, _, items := streamCounters(ctx, t, up); items > int64(len(w.keys)/5) {
+		t.Errorf("KV sent %d items after the restart: something was built again", items)
+	}
+
+	pids = allPIDs(up.Manifest())
+	if err := syscall.Kill(up.PID(), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	<-up.Ended()
+	noneAlive(t, pids, 6*time.Second)
+}
+
+func allPIDs(m *localcluster.Manifest) (pids []int) {
+	for _, e := range m.Managers {
+		pids = append(pids, e.PID)
+	}
+	for _, e := range m.KV {
+		pids = append(pids, e.PID)
+	}
+	for _, e := range m.Projectors {
+		pids = append(pids, e.PID)
+	}
+	for _, e := range m.Indexers {
+		pids = append(pids, e.PID)
+	}
+	return pids
+}
+
+// noneAlive waits until no process of the list is left.
+func noneAlive(t *testing.T, pids []int, limit time.Duration) {
+	t.Helper()
+	for deadline := time.Now().Add(limit); ; time.Sleep(20 * time.Millisecond) {
+		var left []int
+		for _, pid := range pids {
+			if syscall.Kill(pid, 0) == nil {
+				left = append(left, pid)
+			}
+		}
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("processes left behind: %v", left)
+		}
+	}
+}
