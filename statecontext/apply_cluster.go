@@ -236,15 +236,15 @@ func (t *tx) checkTexts(texts ...string) *Rejection {
 	return nil
 }
 
-// checkPlacement tells whether copies are where an index of this layout may have them: known nodes, every slice of
-// every replica, no two copies of the same, no two replicas of a slice on one node. Copies that are leaving do not
-// count.
+// checkPlacement tells whether copies are where an index of this layout may have them: on known nodes, one of every
+// slice and replica, or two while one moves, and never two replicas of a slice, or two copies of one, on one node.
+// Copies that are leaving do not count.
 func (s *State) checkPlacement(l partition.Layout, replicas uint8, copies []partition.Copy) *Rejection {
 	type place struct {
 		slice index.SliceID
 		other uint8 // replica or node
 	}
-	seen, onNode := make(map[place]bool, len(copies)), make(map[place]bool, len(copies))
+	seen, onNode := make(map[place]int, len(copies)), make(map[place]bool, len(copies))
 	for _, c := range copies {
 		if c.Slice >= index.SliceID(l.Partitions) || uint8(c.Replica) > replicas {
 			return reject(PlacementInconsistent, "slice %d of replica %d; the index has %d slices and replicas 0 to %d", c.Slice, c.Replica, l.Partitions, replicas)
@@ -256,16 +256,16 @@ func (s *State) checkPlacement(l partition.Layout, replicas uint8, copies []part
 			continue
 		}
 		r, n := place{c.Slice, uint8(c.Replica)}, place{c.Slice, uint8(c.Node)}
-		if seen[r] {
-			return reject(PlacementInconsistent, "slice %d of replica %d is placed twice", c.Slice, c.Replica)
+		if seen[r]++; seen[r] > 2 {
+			return reject(PlacementInconsistent, "slice %d of replica %d is placed more than twice", c.Slice, c.Replica)
 		}
 		if onNode[n] {
-			return reject(PlacementInconsistent, "two replicas of slice %d on node %d", c.Slice, c.Node)
+			return reject(PlacementInconsistent, "two copies of slice %d on node %d", c.Slice, c.Node)
 		}
-		seen[r], onNode[n] = true, true
+		onNode[n] = true
 	}
 	if want := int(l.Partitions) * (int(replicas) + 1); len(seen) != want {
-		return reject(PlacementInconsistent, "%d copies are placed; %d slices with %d replicas need %d", len(seen), l.Partitions, replicas, want)
+		return reject(PlacementInconsistent, "%d slices of replicas have a place; %d slices with %d replicas need %d", len(seen), l.Partitions, replicas, want)
 	}
 	return nil
 }

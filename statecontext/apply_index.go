@@ -41,6 +41,9 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 	if rejection := t.s.checkPlacement(c.Layout, f.Replicas, topology.Copies); rejection != nil {
 		return rejection
 	}
+	if want := int(f.Partitions) * (int(f.Replicas) + 1); len(c.Placement) != want {
+		return reject(PlacementInconsistent, "%d copies are placed; %d slices with %d replicas need %d", len(c.Placement), f.Partitions, f.Replicas, want)
+	}
 	f.ID, f.State, f.Reason, f.CreatedMS = id, index.Pending, "", t.s.timeMS
 	t.s.nextIndexID++
 	t.result.Index = id
@@ -96,6 +99,9 @@ func (c *BuildIndexes) apply(t *tx) *Rejection {
 		x, rejection := t.index(id)
 		if rejection != nil {
 			return rejection
+		}
+		if f := &x.Definition; c.IfMatch != 0 && c.IfMatch != f.ModifiedCAS {
+			return reject(CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID, f.Name, f.ModifiedCAS, c.IfMatch)
 		}
 		if rejection := t.build(*x); rejection != nil {
 			return rejection
@@ -225,6 +231,10 @@ func (c *SetCopyStates) apply(t *tx) *Rejection {
 		x.Topology.Copies = slices.Clone(x.Topology.Copies)
 		x.Topology.Copies[at].State = h.State
 		if h.State == partition.Leaving {
+			if from == partition.Allocated && !hasPeer(x.Topology.Copies, at) {
+				return reject(PlacementInconsistent, "copy %d is the only one of slice %d, replica %d that is allocated; another one has to be in first",
+					h.Copy, x.Topology.Copies[at].Slice, x.Topology.Copies[at].Replica)
+			}
 			if rejection := t.s.checkPlacement(x.Topology.Layout, x.Definition.Replicas, x.Topology.Copies); rejection != nil {
 				return rejection
 			}
@@ -232,6 +242,14 @@ func (c *SetCopyStates) apply(t *tx) *Rejection {
 		t.setIndex(x, false, true)
 	}
 	return nil
+}
+
+// hasPeer tells whether another copy of the same slice and replica is allocated.
+func hasPeer(copies []partition.Copy, at int) bool {
+	own := copies[at]
+	return slices.ContainsFunc(copies, func(o partition.Copy) bool {
+		return o.ID != own.ID && o.Slice == own.Slice && o.Replica == own.Replica && o.State == partition.Allocated
+	})
 }
 
 func (c *PlaceCopies) apply(t *tx) *Rejection {

@@ -128,7 +128,11 @@ type CreateIndex struct {
 
 // BuildIndexes asks for indexes to be built: deferred ones are no longer deferred, ones in error go back to pending. Of
 // an index whose bucket was re-created it makes new copies for the present bucket. All ids or none.
-type BuildIndexes struct{ IDs []index.ID }
+type BuildIndexes struct {
+	IDs []index.ID
+	// IfMatch, unless 0, must be the ModifiedCAS of each of them (there is one).
+	IfMatch uint64
+}
 
 // DropIndex starts dropping an index: its name is free at once, its copies are leaving. An index that is being dropped
 // already is a success that changes nothing.
@@ -160,7 +164,8 @@ type CopyChange struct {
 	State partition.CopyState
 }
 
-// SetCopyStates moves copies: placed → allocated → leaving, placed → leaving. All or none.
+// SetCopyStates moves copies: placed → allocated → leaving, placed → leaving. A copy that is allocated leaves only when
+// another one of its slice and replica is allocated. All or none.
 type SetCopyStates struct {
 	// Revision is the definitions revision under which the hosts reported; it must not be below any of the commits
 	// that placed the copies.
@@ -168,8 +173,8 @@ type SetCopyStates struct {
 	Copies   []CopyChange
 }
 
-// PlaceCopies adds and removes copies of one index (replica repair, moves). Removed ones are forgotten: their hosts
-// drop them as orphans.
+// PlaceCopies adds and removes copies of one index (replica repair, moves: the new copy stands beside the old one until
+// that one is leaving). Removed ones are forgotten, whatever they hold: their hosts drop them as orphans.
 type PlaceCopies struct {
 	ID index.ID
 	// IfTopology, unless 0, must be the TopologyCAS.

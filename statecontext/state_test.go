@@ -239,7 +239,8 @@ func TestReplacingACopy(t *testing.T) {
 	id := n.must(create("x", 0, 0)).Index
 	x := n.state.Index(id)
 	old := x.Topology.Copies[0].ID
-	n.refuse(&PlaceCopies{ID: id, Add: []Placement{{Node: 1}}}, PlacementInconsistent) // slice 0 twice
+	n.refuse(&PlaceCopies{ID: id, Add: []Placement{{Node: 0}}}, PlacementInconsistent) // both on one node
+	n.refuse(&PlaceCopies{ID: id, Add: []Placement{{Node: 9}}}, UnknownNode)
 	n.refuse(&PlaceCopies{ID: id, Remove: []index.CopyID{old}}, PlacementInconsistent)
 	n.refuse(&PlaceCopies{ID: id, Remove: []index.CopyID{99}}, UnknownCopy)
 	n.refuse(&PlaceCopies{ID: id, IfTopology: 1, Add: []Placement{{Node: 1}}}, CASMismatch)
@@ -254,6 +255,25 @@ func TestReplacingACopy(t *testing.T) {
 	if r := n.must(&RegisterIndexer{Indexer: Indexer{UUID: "u2"}}); r.Node != 2 {
 		t.Fatalf("new indexer got number %d", r.Node) // counts on, although 0 is free
 	}
+}
+
+func TestMovingACopy(t *testing.T) {
+	n := cluster(t)
+	id := n.must(create("x", 0, 0)).Index
+	old := n.state.Topology(id).Copies[0].ID
+	set := func(c index.CopyID, st partition.CopyState) *SetCopyStates {
+		return &SetCopyStates{Revision: n.state.DefinitionsRevision(), Copies: []CopyChange{{Index: id, Copy: c, State: st}}}
+	}
+	n.must(set(old, partition.Allocated))
+	n.must(&PlaceCopies{ID: id, Add: []Placement{{Node: 1}}})
+	moved := n.state.Topology(id).Copies[1].ID
+	n.refuse(set(old, partition.Leaving), PlacementInconsistent) // the new one is not in
+	n.must(set(moved, partition.Allocated))
+	n.must(set(old, partition.Leaving))
+	n.refuse(set(moved, partition.Leaving), PlacementInconsistent)
+	n.must(&PlaceCopies{ID: id, Remove: []index.CopyID{old}})
+	n.must(&RemoveIndexer{Node: 0, UUID: "u0"})
+	n.refuse(&BuildIndexes{IDs: []index.ID{id}, IfMatch: 1}, CASMismatch)
 }
 
 func TestNodeIDs(t *testing.T) {
@@ -496,20 +516,42 @@ func TestSnapshotRoundTrip(t *testing.T) {
 	}
 }
 
-// populated has something of everything.
+// populated has seen every kind of command and holds something of everything.
 func populated(t testing.TB) *node {
 	n := cluster(t)
+	n.must(&RegisterManager{Manager: Manager{ID: "m2-bb", Name: "m2", FormatLevel: 1}})
+	n.must(&RegisterManager{Manager: Manager{ID: "m3-cc"}})
+	n.must(&RemoveManager{ID: "m3-cc"})
 	n.must(&RegisterProjector{Projector: Projector{ID: "p1", Admin: "http://p1", BootID: "x"}})
+	n.must(&RegisterProjector{Projector: Projector{ID: "p2", Admin: "http://p2", BootID: "y"}})
+	n.must(&RemoveProjector{ID: "p2"})
+	n.must(&SetFormatLevel{Level: 1})
+	n.must(&SetLimits{Limits: Limits{LedgerEntries: 1000}})
 	n.must(create("x", 1, 0, 1, 1, 0))
 	n.must(create("y", 0, 0))
+	deferred := create("deferred", 0, 1)
+	deferred.Definition.Deferred, deferred.Definition.Where, deferred.Definition.Nodes = true, "`a` > 1", []string{"i1"}
+	n.must(deferred)
+	n.must(&BuildIndexes{IDs: []index.ID{3}})
 	n.must(&DropIndex{ID: 2})
+	n.must(&SetCopyStates{Revision: n.state.DefinitionsRevision(), Copies: []CopyChange{{Index: 1, Copy: 1, State: partition.Allocated}}})
+	n.must(&PlaceCopies{ID: 3, Add: []Placement{{Node: 0}}})
+	n.must(&SetIndexState{ID: 1, From: index.Pending, To: index.Error, Reason: "lost"})
 	n.apply(Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: "k"}, Body: create("z", 0, 1)})
 	n.apply(Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: "l"}, Body: create("z", 0, 1)})
 	n.must(n.advance("b", vector(1, 2, 3, 4), LogChange{VBucket: 2, Log: timestamp.FailoverLog{{VBUUID: 0xa}}}))
 	n.must(&SetBackfillTimestamp{Bucket: "b", Generation: 1, Vector: vector(1, 1, 1, 1)})
 	n.must(&SetRollbackStep{Bucket: "b", Generation: 1, To: Started})
-	n.must(&RegisterIndexer{Indexer: Indexer{UUID: "gone"}})
+	n.must(&SetRollbackStep{Bucket: "b", Generation: 1, ID: 1, From: Started, To: Prepare, Failover: vector(1, 1, 1, 1)})
+	n.must(&RegisterIndexer{Indexer: Indexer{UUID: "gone", Zone: "z", Capacity: 3}})
 	n.must(&RemoveIndexer{Node: 2, UUID: "gone"})
+	n.must(&SetBucket{Name: "other", UUID: "ou", VBuckets: 2})
+	n.must(&BucketGone{Name: "other", UUID: "ou"})
+	n.must(create("last", 0, 1))
+	n.must(&DropIndex{ID: 5})
+	n.must(&RemoveIndex{ID: 5})
+	n.must(&RaiseEpoch{Epoch: 8})
+	n.must(&LeaderStarted{Term: 1, Manager: Manager{ID: "m2-bb", Name: "m2", FormatLevel: 1}})
 	return n
 }
 
