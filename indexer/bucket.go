@@ -66,7 +66,8 @@ type bucket struct {
 	slices  map[index.CopyID]*storage.Slice
 	pending []ingest.Work
 	busy    bool
-	look    bool // something may have become possible
+	idle    chan struct{} // closed when the present job is done
+	look    bool          // something may have become possible
 	acks    []wire.Ack
 
 	// read from outside the loop
@@ -235,6 +236,10 @@ func (k *bucket) start(w ingest.Work) {
 // finish takes over what the writer has done.
 func (k *bucket) finish(r result) {
 	k.busy = false
+	if k.idle != nil {
+		close(k.idle)
+		k.idle = nil
+	}
 	if t := r.work.Batch; t != nil {
 		ids := make([]index.CopyID, 0, len(r.reopened))
 		for _, o := range r.reopened {
@@ -348,13 +353,31 @@ func (k *bucket) addCopy(ctx context.Context, s *storage.Slice) error {
 	return err
 }
 
-// removeCopy lets a copy go; after it returns nothing more is written to it but what is under way.
+// removeCopy lets a copy go; after it returns nothing is written to it any more.
 func (k *bucket) removeCopy(ctx context.Context, id index.CopyID) error {
-	return k.do(ctx, func() {
+	var under <-chan struct{}
+	err := k.do(ctx, func() {
 		k.st.Remove(id)
 		k.forget(id)
 		delete(k.slices, id)
+		if k.busy {
+			if k.idle == nil {
+				k.idle = make(chan struct{})
+			}
+			under = k.idle
+		}
 	})
+	if err != nil || under == nil {
+		return err
+	}
+	select {
+	case <-under:
+		return nil
+	case <-k.done:
+		return errBucketGone
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // restoredSignal gives a channel that is closed when the next vbucket has been put back. It runs in the loop.

@@ -1,0 +1,382 @@
+package indexer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/keyversion"
+	"tidemark/transport"
+	"tidemark/wire"
+)
+
+func docs(from, to, value int) []testDoc {
+	var all []testDoc
+	for i := from; i < to; i++ {
+		all = append(all, testDoc{id: fmt.Sprintf("doc-%04d", i), value: value + i})
+	}
+	return all
+}
+
+// TestBuildThenMaintain: an index of a bucket that holds documents is built by a side stream, becomes ready at a
+// stability timestamp, and follows.
+func TestBuildThenMaintain(t *testing.T) {
+	w := newWorld(t)
+	w.write(docs(0, 200, 1)...)
+	w.start()
+	if err := w.define(10); err != nil {
+		t.Fatal(err)
+	}
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(10)
+	w.check(1)
+	w.write(docs(100, 300, 1000)...)
+	w.write(testDoc{id: "doc-0000"}, testDoc{id: "doc-0150"})
+	w.check(1)
+	if got := w.report[10]; !got.Ready || got.Total == 0 || got.Done != got.Total {
+		t.Errorf("report %+v", got)
+	}
+	// a second index joins the running bucket
+	if err := w.define(10, 20); err != nil {
+		t.Fatal(err)
+	}
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(10, 20)
+	w.check(2)
+}
+
+// TestResume: after an orderly stop the same rows are there without any side stream.
+func TestResume(t *testing.T) {
+	w := newWorld(t)
+	w.write(docs(0, 100, 1)...)
+	w.start()
+	if err := w.define(10, 20); err != nil {
+		t.Fatal(err)
+	}
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(10, 20)
+	w.stopIndexer()
+	calls := len(w.sideCalls)
+	w.report = map[index.CopyID]wire.CopyReport{}
+	w.start()
+	w.promote(t.Context())
+	w.held(10, 20)
+	// what is here is served as the last leader left it
+	if rows, err := w.scan(1, `{}`); err != nil || len(rows) != 100 {
+		t.Errorf("a scan before the definitions of a leader gave %d rows, %v", len(rows), err)
+	}
+	w.mu.Lock()
+	d := w.definitionsLocked()
+	w.mu.Unlock()
+	if _, err := w.admin.Definitions(t.Context(), w.endpoint.Admin, d); err != nil {
+		t.Fatal(err)
+	}
+	w.check(1)
+	w.begin(nil)
+	w.write(docs(50, 150, 500)...)
+	w.check(2)
+	if len(w.sideCalls) != calls {
+		t.Errorf("%d side streams after an orderly restart", len(w.sideCalls)-calls)
+	}
+}
+
+// TestGap: a stream that begins above what is held leaves a gap, which a catchup fills; a deletion in the gap counts.
+func TestGap(t *testing.T) {
+	w := newWorld(t)
+	w.write(docs(0, 100, 1)...)
+	w.start()
+	if err := w.define(10); err != nil {
+		t.Fatal(err)
+	}
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(10)
+	w.mu.Lock()
+	w.stream.conn.Close()
+	w.stream = nil
+	w.mu.Unlock()
+	w.write(docs(50, 120, 700)...)
+	w.write(testDoc{id: "doc-0001"})
+	w.begin(nil)
+	w.write(docs(110, 130, 900)...)
+	w.check(1)
+	last := w.sideCalls[len(w.sideCalls)-1]
+	if last.Topic[:8] != "/catchup" || last.Endpoint != w.endpoint.Catchup || last.Streams[0].From == 0 {
+		t.Errorf("the gap was filled by %+v", last)
+	}
+}
+
+// TestSideRefused: a projector that does not own the vbucket is followed by the next one; KV's ROLLBACK makes the
+// vbucket start again from nothing.
+func TestSideRefused(t *testing.T) {
+	w := newWorld(t)
+	w.write(docs(0, 50, 1)...)
+	n := 0
+	w.refuse = func(q *wire.SideRequest) wire.StartOutcome {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		n++
+		switch {
+		case n <= 2:
+			return wire.StartNotMine
+		case q.Streams[0].From > 0:
+			return wire.StartRollback
+		}
+		return wire.StartBegun
+	}
+	w.start()
+	if err := w.define(10); err != nil {
+		t.Fatal(err)
+	}
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(10)
+	// now a gap below the purge seqno
+	w.mu.Lock()
+	w.stream.conn.Close()
+	w.stream = nil
+	w.mu.Unlock()
+	w.write(testDoc{id: "doc-0003"})
+	w.mu.Lock()
+	for vb := range testVBs {
+		w.purge[vb] = w.high(vb)
+	}
+	w.mu.Unlock()
+	w.begin(nil)
+	w.check(1)
+}
+
+// TestFull: far more events than the queue may hold, and no stability timestamp meanwhile: everything is applied ahead,
+// memory stays within its bound, and the next timestamp is exact.
+func TestFull(t *testing.T) {
+	w := newWorld(t)
+	const limit = 64 << 10
+	w.tweak = func(c *Config) { c.QueueBytes = limit }
+	w.start()
+	if err := w.define(10); err != nil {
+		t.Fatal(err)
+	}
+	w.begin(nil)
+	over := 0
+	for i := range 40 {
+		w.write(docs(i*50, i*50+100, i)...)
+		if k := w.x.bucketNamed(testBucket); k.queueBytes.Load() > 2*limit {
+			over++
+		}
+	}
+	w.check(1)
+	if over > 0 {
+		t.Errorf("the queue was %d times above twice its bound", over)
+	}
+}
+
+// TestFence: what comes from another cluster, a deposed leader or an older list changes nothing.
+func TestFence(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	w.term = 5
+	if err := w.define(10); err != nil {
+		t.Fatal(err)
+	}
+	ctx := t.Context()
+	old := wire.Fence{ClusterID: testCluster, Epoch: 1, Term: 4, Counter: 1 << 30}
+	foreign := wire.Fence{ClusterID: "other", Epoch: 9, Term: 9, Counter: 1}
+	for name, f := range map[string]struct {
+		fence wire.Fence
+		code  string
+	}{"deposed": {old, rpc.CodeFenced}, "foreign": {foreign, rpc.CodeForeign}} {
+		_, e1 := w.admin.Poll(ctx, w.endpoint.Admin, &wire.PollRequest{Fence: f.fence, Bucket: testBucket, VBuckets: []uint16{0}})
+		_, e2 := w.admin.Definitions(ctx, w.endpoint.Admin, &wire.Definitions{Fence: f.fence, Revision: 99})
+		_, e3 := w.admin.Hello(ctx, w.endpoint.Admin, &wire.HelloRequest{Fence: f.fence})
+		e4 := w.admin.Stability(ctx, w.endpoint.Admin, &wire.StabilityRequest{Fence: f.fence})
+		_, e5 := w.admin.Rollback(ctx, w.endpoint.Admin, &wire.RollbackRequest{Fence: f.fence, Bucket: testBucket, Step: "rollback"})
+		for i, err := range []error{e1, e2, e3, e4, e5} {
+			var p *rpc.Problem
+			if !errors.As(err, &p) || p.Code != f.code {
+				t.Errorf("%s, command %d: %v, want code %s", name, i, err, f.code)
+			}
+		}
+	}
+	w.mu.Lock()
+	d := w.definitionsLocked()
+	w.mu.Unlock()
+	d.Revision, d.Topologies = 1, nil
+	if _, err := w.admin.Definitions(ctx, w.endpoint.Admin, d); err == nil {
+		t.Error("an older list was accepted")
+	}
+	if _, ok := w.x.store.Slice(10); !ok {
+		t.Error("a copy was dropped by a list that was refused")
+	}
+	// the fence survives a restart
+	w.stopIndexer()
+	w.start()
+	if _, err := w.admin.Hello(ctx, w.endpoint.Admin, &wire.HelloRequest{Fence: old}); err == nil {
+		t.Error("after a restart a deposed leader was obeyed")
+	}
+}
+
+// TestDrop: a copy that the list does not have is gone, folder and all; the others stay.
+func TestDrop(t *testing.T) {
+	w := newWorld(t)
+	w.write(docs(0, 20, 1)...)
+	w.start()
+	if err := w.define(10, 20); err != nil {
+		t.Fatal(err)
+	}
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(10, 20)
+	if err := w.define(20); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(w.dir, copiesDir, "10")); !os.IsNotExist(err) {
+		t.Errorf("the folder of a dropped copy: %v", err)
+	}
+	w.write(docs(10, 30, 50)...)
+	w.check(2)
+	if _, err := w.scan(1, `{}`); rpc.AsProblem(err).Code != "INDEX_NOT_FOUND" {
+		t.Errorf("scan of a dropped index: %v", err)
+	}
+}
+
+// TestHello: connections that do not belong here are refused with a reason.
+func TestHello(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	if err := w.define(10); err != nil {
+		t.Fatal(err)
+	}
+	good := keyversion.Hello{ClusterID: testCluster, Projector: "p1", Topic: "/maintenance", Bucket: testBucket, BucketUUID: testUUID, Node: 3, Connections: 1}
+	for name, change := range map[string]func(*keyversion.Hello){
+		"cluster": func(h *keyversion.Hello) { h.ClusterID = "x" },
+		"node":    func(h *keyversion.Hello) { h.Node = 4 },
+		"topic":   func(h *keyversion.Hello) { h.Topic = "/backfill/1/2" },
+		"bucket":  func(h *keyversion.Hello) { h.Bucket = "other" },
+		"uuid":    func(h *keyversion.Hello) { h.BucketUUID = "other" },
+	} {
+		h := good
+		change(&h)
+		if c, err := transport.Dial(t.Context(), w.endpoint.Maintenance, h, transport.Options{}); !errors.Is(err, transport.ErrRefused) {
+			t.Errorf("%s: %v, want a refusal", name, err)
+			if err == nil {
+				c.Close()
+			}
+		}
+	}
+	// a vbucket on the wrong connection ends it
+	h := good
+	h.Connections = 2
+	c, err := transport.Dial(t.Context(), w.endpoint.Maintenance, h, transport.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	var enc keyversion.Encoder
+	if err := enc.Append(&keyversion.Event{Kind: keyversion.Sync, VBucket: 1, Seqno: 1}); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Send(enc.Finish(1)); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-c.Done():
+		if !errors.Is(c.Err(), transport.ErrRefused) {
+			t.Errorf("ended with %v", c.Err())
+		}
+	case <-time.After(testTimeout):
+		t.Error("a batch of a foreign vbucket was taken")
+	}
+}
+
+// TestRegisterAgain: a leader that does not know the indexer is registered with again.
+func TestRegisterAgain(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	w.mu.Lock()
+	w.known, w.endpoint = false, wire.Endpoint{}
+	w.mu.Unlock()
+	w.until("second registration", func() bool { return w.known && w.endpoint.Admin != "" })
+}
+
+// TestPoll: positions include the queue, and fence older incarnations.
+func TestPoll(t *testing.T) {
+	w := newWorld(t)
+	w.write(docs(0, 40, 1)...)
+	w.start()
+	if err := w.define(10); err != nil {
+		t.Fatal(err)
+	}
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(10)
+	w.write(docs(0, 40, 60)...) // stays in the queue: nothing is promoted
+	inc := w.stream.inc
+	poll := func() []wire.PollPosition {
+		w.mu.Lock()
+		f := w.fence()
+		w.mu.Unlock()
+		r, err := w.admin.Poll(context.Background(), w.endpoint.Admin, &wire.PollRequest{Fence: f, Bucket: testBucket, VBuckets: []uint16{0, 1, 2, 3},
+			Incarnation: inc})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.Positions
+	}
+	for deadline := time.Now().Add(testTimeout); ; time.Sleep(5 * time.Millisecond) {
+		good := true
+		for _, p := range poll() {
+			good = good && p.Participant && p.HW == w.high(int(p.VBucket)) && p.Log.Newest() == 77
+		}
+		if good {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("positions %+v", poll())
+		}
+	}
+	inc.Counter++
+	poll()
+	w.write(testDoc{id: "late", value: 3}) // of the incarnation that is refused now
+	for range 20 {
+		for _, p := range poll() {
+			if h := w.high(int(p.VBucket)); p.HW >= h && p.VBucket == uint16(('l'+'a'+'t'+'e')%testVBs) {
+				t.Fatalf("an event of a fenced incarnation was taken: %+v", p)
+			}
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// TestPages: health, status, metrics, and problem JSON for what does not exist.
+func TestPages(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	if err := w.define(10); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/v1/status": 200, "/metrics": 200, "/nothing": 404} {
+		resp, err := http.Get(w.endpoint.Admin + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != want {
+			t.Errorf("%s: %s", path, resp.Status)
+		}
+	}
+	for _, body := range []string{`{"limit":-1}`, `{"unknown":1}`, `{`, `{"equal":[1,2]}`} {
+		if _, err := w.scan(1, body); rpc.AsProblem(err).Code != rpc.CodeBadRequest {
+			t.Errorf("scan with %s: %v", body, err)
+		}
+	}
+}

@@ -1,0 +1,579 @@
+package indexer
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/collate"
+	"tidemark/index"
+	"tidemark/indexerclient"
+	"tidemark/internal/rpc"
+	"tidemark/keyversion"
+	"tidemark/partition"
+	"tidemark/timestamp"
+	"tidemark/transport"
+	"tidemark/wire"
+)
+
+const (
+	testVBs     = 4
+	testBucket  = "world"
+	testUUID    = "b-uuid"
+	testCluster = "c1"
+	testTimeout = 20 * time.Second
+)
+
+// world stands in for everything around one indexer: the leader, KV, and a projector. What KV holds is a list of
+// mutations per vbucket; every mutation is a window of its own.
+type world struct {
+	t       *testing.T
+	dir     string
+	manager *httptest.Server
+	proj    *httptest.Server
+	admin   *indexerclient.Client
+	tweak   func(*Config)
+
+	mu        sync.Mutex
+	kv        [testVBs][]testDoc
+	purge     [testVBs]uint64
+	log       timestamp.FailoverLog
+	copies    []partition.Copy
+	revision  uint64
+	counter   uint64
+	term      uint64
+	number    uint64
+	last      wire.Stability
+	endpoint  wire.Endpoint
+	report    map[index.CopyID]wire.CopyReport
+	buckets   map[string]wire.BucketReport
+	health    string
+	acks      []wire.Ack
+	sideCalls []wire.SideRequest
+	refuse    func(*wire.SideRequest) wire.StartOutcome // nil: begin
+	known     bool
+
+	x      *Indexer
+	stop   context.CancelFunc
+	ended  chan error
+	stream *maintenance
+}
+
+type testDoc struct {
+	seqno uint64
+	id    string
+	value int // 0: deleted
+}
+
+func newWorld(t *testing.T) *world {
+	w := &world{t: t, dir: t.TempDir(), admin: indexerclient.New(4), log: timestamp.FailoverLog{{VBUUID: 77}}, revision: 1, term: 1,
+		report: map[index.CopyID]wire.CopyReport{}, buckets: map[string]wire.BucketReport{}, known: true}
+	w.manager = httptest.NewServer(http.HandlerFunc(w.serveManager))
+	w.proj = httptest.NewServer(http.HandlerFunc(w.serveProjector))
+	t.Cleanup(func() {
+		w.stopIndexer()
+		w.manager.Close()
+		w.proj.Close()
+		w.admin.Close()
+	})
+	return w
+}
+
+func (w *world) fence() wire.Fence {
+	w.counter++
+	return wire.Fence{ClusterID: testCluster, Epoch: 1, Term: w.term, Counter: w.counter}
+}
+
+func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
+	switch {
+	case r.URL.Path == "/v1/cluster/indexers":
+		rpc.Handle(rpc.MaxControlBody, func(_ context.Context, q *wire.RegisterIndexer) (*wire.RegisterReply, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.endpoint, w.known = q.Endpoint, true
+			return &wire.RegisterReply{ClusterID: testCluster, Node: 3, Fence: wire.Fence{ClusterID: testCluster, Epoch: 1, Term: w.term}, Leader: wire.Leader{ID: "m1", REST: w.manager.URL, Term: w.term}}, nil
+		})(rw, r)
+	case strings.HasPrefix(r.URL.Path, "/v1/components/"):
+		rpc.Handle(rpc.MaxControlBody, func(_ context.Context, q *wire.IndexerReport) (*wire.ReportReply, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			for _, c := range q.Copies {
+				w.report[c.Copy] = c
+			}
+			for _, b := range q.Buckets {
+				w.buckets[b.Heartbeat.Bucket] = b
+				w.acks = append(w.acks, b.Acks...)
+			}
+			w.health = q.Health
+			reply := &wire.ReportReply{Known: w.known, Revision: w.revision, Leader: wire.Leader{ID: "m1", REST: w.manager.URL, Term: w.term}}
+			return reply, nil
+		})(rw, r)
+	case strings.HasSuffix(r.URL.Path, ":stabilize"):
+		rpc.Handle(rpc.MaxControlBody, func(ctx context.Context, _ *wire.StabilizeRequest) (*wire.Stability, error) {
+			s := w.promote(ctx)
+			return &s, nil
+		})(rw, r)
+	default:
+		http.NotFound(rw, r)
+	}
+}
+
+func (w *world) serveProjector(rw http.ResponseWriter, r *http.Request) {
+	switch r.URL.Path {
+	case "/v1/sidestreams":
+		rpc.Handle(rpc.MaxControlBody, w.side)(rw, r)
+	case "/v1/sidestreams:stop":
+		rpc.Handle(rpc.MaxControlBody, func(context.Context, *wire.SideStop) (*wire.OK, error) { return &wire.OK{}, nil })(rw, r)
+	case "/v1/seqnos":
+		rpc.Handle(rpc.MaxControlBody, func(context.Context, *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			reply := &wire.SeqnosReply{}
+			for vb := range testVBs {
+				reply.VBuckets = append(reply.VBuckets, uint16(vb))
+				reply.VBUUIDs = append(reply.VBUUIDs, w.log.Newest())
+				reply.Seqnos = append(reply.Seqnos, w.high(vb))
+			}
+			return reply, nil
+		})(rw, r)
+	default:
+		http.NotFound(rw, r)
+	}
+}
+
+func (w *world) high(vb int) uint64 {
+	if n := len(w.kv[vb]); n > 0 {
+		return w.kv[vb][n-1].seqno
+	}
+	return 0
+}
+
+// side plays a side stream's part to its end.
+func (w *world) side(ctx context.Context, q *wire.SideRequest) (*wire.SideReply, error) {
+	w.mu.Lock()
+	w.sideCalls = append(w.sideCalls, *q)
+	refuse := w.refuse
+	w.mu.Unlock()
+	reply := &wire.SideReply{}
+	outcome := wire.StartBegun
+	if refuse != nil {
+		outcome = refuse(q)
+	}
+	for _, s := range q.Streams {
+		reply.Results = append(reply.Results, wire.StartResult{Outcome: outcome, VBucketLog: wire.VBucketLog{VBucket: s.VBucket, Purge: w.purge[s.VBucket]}})
+	}
+	if outcome != wire.StartBegun {
+		return reply, nil
+	}
+	conn, err := w.dial(ctx, q.Endpoint, q.Topic)
+	if err != nil {
+		return nil, err
+	}
+	var events []keyversion.Event
+	w.mu.Lock()
+	for _, s := range q.Streams {
+		inc := index.Incarnation{Counter: q.ID}
+		events = append(events, keyversion.Event{Kind: keyversion.StreamBegin, VBucket: s.VBucket, Incarnation: inc, VBUUID: w.log.Newest(),
+			Begin: &keyversion.Begin{Start: s.From, Log: w.log, Purge: w.purge[s.VBucket], Copies: q.Copies}})
+		for _, d := range w.kv[s.VBucket] {
+			if d.seqno > s.From && d.seqno <= s.To && !w.superseded(int(s.VBucket), d, s.To) {
+				events = append(events, w.event(int(s.VBucket), d, inc))
+			}
+		}
+		events = append(events, keyversion.Event{Kind: keyversion.StreamEnd, VBucket: s.VBucket, Incarnation: inc, VBUUID: w.log.Newest(), Seqno: s.To,
+			Window: timestamp.Window{End: s.To}})
+	}
+	w.mu.Unlock()
+	go func() {
+		defer conn.Close()
+		w.send(conn, events)
+		conn.awaitAcks()
+	}()
+	return reply, nil
+}
+
+// superseded: KV has de-duplicated it within what is read.
+func (w *world) superseded(vb int, d testDoc, to uint64) bool {
+	for _, o := range w.kv[vb] {
+		if o.id == d.id && o.seqno > d.seqno && o.seqno <= to {
+			return true
+		}
+	}
+	return false
+}
+
+func (w *world) event(vb int, d testDoc, inc index.Incarnation) keyversion.Event {
+	e := keyversion.Event{Kind: keyversion.Insert, VBucket: uint16(vb), Incarnation: inc, VBUUID: w.log.Newest(), Seqno: d.seqno,
+		Window: timestamp.Window{Start: d.seqno - 1, End: d.seqno}, DocID: []byte(d.id)}
+	if d.value == 0 {
+		e.Kind = keyversion.Delete
+	}
+	for _, id := range w.indexes() {
+		s := keyversion.Statement{Index: id, Slice: 0}
+		if d.value != 0 {
+			s.Keys = [][]byte{testKey(d.value)}
+		}
+		e.Statements = append(e.Statements, s)
+	}
+	return e
+}
+
+func testKey(value int) []byte {
+	k, err := collate.AppendComposite(nil, [][]byte{fmt.Appendf(nil, "%d", value)}, []bool{false})
+	if err != nil {
+		panic(err)
+	}
+	return k
+}
+
+func (w *world) indexes() []index.ID {
+	seen := map[index.ID]bool{}
+	for _, c := range w.copies {
+		seen[index.ID(c.ID)/10] = true
+	}
+	return slices.Sorted(maps.Keys(seen))
+}
+
+// testConn counts acknowledgements.
+type testConn struct {
+	*transport.Conn
+	number uint64
+	acked  chan uint64
+}
+
+func (c *testConn) awaitAcks() {
+	for {
+		select {
+		case n := <-c.acked:
+			if n >= c.number {
+				return
+			}
+		case <-c.Done():
+			return
+		}
+	}
+}
+
+func (w *world) dial(ctx context.Context, addr, topic string) (*testConn, error) {
+	c := &testConn{acked: make(chan uint64, 1024)}
+	conn, err := transport.Dial(ctx, addr, keyversion.Hello{ClusterID: testCluster, Projector: "p1", BootID: "boot", Topic: topic, Bucket: testBucket,
+		BucketUUID: testUUID, Node: 3, Connections: 1}, transport.Options{OnAck: func(n uint64) {
+		select {
+		case c.acked <- n:
+		default:
+		}
+	}})
+	c.Conn = conn
+	return c, err
+}
+
+func (w *world) send(c *testConn, events []keyversion.Event) {
+	for len(events) > 0 {
+		n := min(len(events), 50)
+		var enc keyversion.Encoder
+		for i := range events[:n] {
+			if err := enc.Append(&events[i]); err != nil {
+				w.t.Errorf("encode: %v", err)
+				return
+			}
+		}
+		events = events[n:]
+		c.number++
+		if c.Send(enc.Finish(c.number)) != nil {
+			return
+		}
+	}
+}
+
+// maintenance is the one maintenance stream.
+type maintenance struct {
+	conn *testConn
+	inc  index.Incarnation
+	sent [testVBs]uint64
+}
+
+// begin starts the maintenance stream of every vbucket at `from` (nil: KV's present).
+func (w *world) begin(from func(vb int) uint64) {
+	w.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	conn, err := w.dial(ctx, w.endpoint.Maintenance, "/maintenance")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if w.stream != nil {
+		w.stream.conn.Close()
+	}
+	w.counter++
+	m := &maintenance{conn: conn, inc: index.Incarnation{Epoch: 1, Term: w.term, Counter: w.counter}}
+	var events []keyversion.Event
+	for vb := range testVBs {
+		m.sent[vb] = w.high(vb)
+		if from != nil {
+			m.sent[vb] = from(vb)
+		}
+		b := &keyversion.Begin{Start: m.sent[vb], Log: w.log, Purge: w.purge[vb], Revision: timestamp.MapRevision{Epoch: 1, Rev: 1}}
+		for _, c := range w.copies {
+			b.Copies = append(b.Copies, c.ID)
+		}
+		events = append(events, keyversion.Event{Kind: keyversion.StreamBegin, VBucket: uint16(vb), Incarnation: m.inc, VBUUID: w.log.Newest(), Seqno: m.sent[vb], Begin: b})
+	}
+	w.stream = m
+	w.send(conn, events)
+	w.pumpLocked()
+}
+
+// pumpLocked sends what the stream has not sent, and a SYNC for every vbucket.
+func (w *world) pumpLocked() {
+	m := w.stream
+	if m == nil {
+		return
+	}
+	var events []keyversion.Event
+	for vb := range testVBs {
+		for _, d := range w.kv[vb] {
+			if d.seqno > m.sent[vb] {
+				events = append(events, w.event(vb, d, m.inc))
+			}
+		}
+		m.sent[vb] = max(m.sent[vb], w.high(vb))
+		events = append(events, keyversion.Event{Kind: keyversion.Sync, VBucket: uint16(vb), Incarnation: m.inc, VBUUID: w.log.Newest(), Seqno: m.sent[vb]})
+	}
+	w.send(m.conn, events)
+}
+
+// write stores documents and lets the stream carry them.
+func (w *world) write(docs ...testDoc) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, d := range docs {
+		vb := 0
+		for _, c := range d.id {
+			vb += int(c)
+		}
+		vb %= testVBs
+		d.seqno = w.high(vb) + 1
+		w.kv[vb] = append(w.kv[vb], d)
+	}
+	w.pumpLocked()
+}
+
+// define places copies (ids of which the tens are the index) on the indexer.
+func (w *world) define(ids ...index.CopyID) error {
+	w.mu.Lock()
+	w.copies = nil
+	for _, id := range ids {
+		w.copies = append(w.copies, partition.Copy{ID: id, Node: 3, State: partition.Allocated})
+	}
+	w.revision++
+	d := w.definitionsLocked()
+	w.mu.Unlock()
+	_, err := w.admin.Definitions(context.Background(), w.endpoint.Admin, d)
+	return err
+}
+
+func (w *world) definitionsLocked() *wire.Definitions {
+	d := &wire.Definitions{Fence: w.fence(), Revision: w.revision, Buckets: []wire.Bucket{{Name: testBucket, UUID: testUUID, VBuckets: testVBs, Generation: 1}},
+		Indexers: []wire.Endpoint{w.endpoint}, Projectors: []wire.ProjectorEndpoint{{ID: "p1", Admin: w.proj.URL}, {ID: "p2", Admin: w.proj.URL}},
+		Managers: []wire.ManagerEndpoint{{ID: "m1", REST: w.manager.URL}}}
+	d.Indexers[0].Node = 3
+	for _, id := range w.indexes() {
+		d.Indexes = append(d.Indexes, index.Definition{ID: id, Name: "i" + id.String(), Bucket: testBucket, BucketUUID: testUUID, State: index.Maintenance,
+			Keys: []index.KeyExpr{{Expr: "v"}}, Partitions: 1})
+		top := partition.Topology{Index: id, Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: 1}}
+		for _, c := range w.copies {
+			if index.ID(c.ID)/10 == id {
+				top.Copies = append(top.Copies, c)
+			}
+		}
+		d.Topologies = append(d.Topologies, top)
+	}
+	return d
+}
+
+// promote publishes KV's present as a stability timestamp.
+func (w *world) promote(ctx context.Context) wire.Stability {
+	w.mu.Lock()
+	w.number++
+	s := wire.Stability{StabilityRef: wire.StabilityRef{Bucket: testBucket, Generation: 1, Number: w.number}, Vector: timestamp.New(testVBs)}
+	for vb := range testVBs {
+		s.Logs = append(s.Logs, w.log)
+		if h := w.high(vb); h > 0 {
+			s.Vector.Set(vb, timestamp.Position{VBUUID: w.log.Newest(), Seqno: h})
+		}
+	}
+	s.Hash = s.Vector.Hash()
+	w.last = s
+	f := w.fence()
+	addr := w.endpoint.Admin
+	w.mu.Unlock()
+	if err := w.admin.Stability(ctx, addr, &wire.StabilityRequest{Fence: f, Stabilities: []wire.Stability{s}}); err != nil {
+		w.t.Errorf("stability: %v", err)
+	}
+	return s
+}
+
+// start runs the indexer and waits until it is registered.
+func (w *world) start() {
+	w.t.Helper()
+	cfg := Config{Name: "i1", Dir: w.dir, Managers: []string{w.manager.URL}, PersistEvery: 50 * time.Millisecond, Checkpoint: 200 * time.Millisecond,
+		CacheBytes: 8 << 20, MemTableBytes: 8 << 20, Logger: hclog.NewNullLogger()}
+	if testing.Verbose() {
+		cfg.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Debug, Output: testWriter{w.t}})
+	}
+	if w.tweak != nil {
+		w.tweak(&cfg)
+	}
+	x, err := Open(cfg)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	w.x, w.stop, w.ended = x, stop, make(chan error, 1)
+	w.mu.Lock()
+	w.endpoint = wire.Endpoint{}
+	w.mu.Unlock()
+	go func() { w.ended <- x.Run(ctx) }()
+	w.until("registration", func() bool { return w.endpoint.Admin != "" && x.identity.get().ClusterID != "" })
+}
+
+func (w *world) stopIndexer() {
+	if w.stop == nil {
+		return
+	}
+	if w.stream != nil {
+		w.stream.conn.Close()
+		w.stream = nil
+	}
+	w.stop()
+	select {
+	case err := <-w.ended:
+		if err != nil {
+			w.t.Errorf("Run: %v", err)
+		}
+	case <-time.After(5 * time.Second):
+		w.t.Error("Run did not end within 5 s")
+	}
+	w.stop = nil
+}
+
+// until waits for a condition that reads w under its lock.
+func (w *world) until(what string, ok func() bool) {
+	w.t.Helper()
+	for deadline := time.Now().Add(testTimeout); ; {
+		w.mu.Lock()
+		done := ok()
+		w.mu.Unlock()
+		if done {
+			return
+		}
+		if time.Now().After(deadline) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.t.Fatalf("not within %s: %s\nhealth %q\nreport %+v\nbucket %+v", testTimeout, what, w.health, w.report, w.buckets[testBucket])
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// held waits until a copy holds the newest promoted timestamp.
+func (w *world) held(ids ...index.CopyID) {
+	w.t.Helper()
+	for _, id := range ids {
+		w.until(fmt.Sprintf("copy %d holds %d", id, w.last.Number), func() bool { return w.report[id].Held.Compare(w.last.StabilityRef) == 0 })
+	}
+}
+
+type testRow struct {
+	Key []int  `json:"key"`
+	ID  string `json:"id"`
+}
+
+// scan reads an index over HTTP.
+func (w *world) scan(id index.ID, body string) ([]testRow, error) {
+	resp, err := http.Post("http://"+w.endpoint.Scan+"/v1/indexes/"+id.String()+":scan", "application/json", strings.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, rpc.ReadProblem(resp)
+	}
+	var rows []testRow
+	for r := bufio.NewReader(resp.Body); ; {
+		line, err := r.ReadBytes('\n')
+		if err == io.EOF {
+			return nil, fmt.Errorf("the answer was cut after %d rows", len(rows))
+		}
+		if bytes.HasPrefix(line, []byte(`{"end":true`)) {
+			return rows, nil
+		}
+		if bytes.HasPrefix(line, []byte(`{"error"`)) {
+			return nil, fmt.Errorf("%s", line)
+		}
+		var row testRow
+		if err := json.Unmarshal(line, &row); err != nil {
+			return nil, fmt.Errorf("%s: %w", line, err)
+		}
+		rows = append(rows, row)
+	}
+}
+
+// check compares a session scan with what KV holds.
+func (w *world) check(id index.ID) {
+	w.t.Helper()
+	rows, err := w.scan(id, `{"consistency":"session"}`)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	want := w.oracle()
+	if !slices.EqualFunc(rows, want, func(a, b testRow) bool { return a.ID == b.ID && slices.Equal(a.Key, b.Key) }) {
+		w.t.Fatalf("index %v has %d rows, KV %d\n got %v\nwant %v", id, len(rows), len(want), rows, want)
+	}
+}
+
+func (w *world) oracle() []testRow {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	docs := map[string]int{}
+	for vb := range testVBs {
+		for _, d := range w.kv[vb] {
+			docs[d.id] = d.value
+		}
+	}
+	var rows []testRow
+	for id, v := range docs {
+		if v != 0 {
+			rows = append(rows, testRow{Key: []int{v}, ID: id})
+		}
+	}
+	slices.SortFunc(rows, func(a, b testRow) int {
+		if a.Key[0] != b.Key[0] {
+			return a.Key[0] - b.Key[0]
+		}
+		return strings.Compare(a.ID, b.ID)
+	})
+	return rows
+}
+
+type testWriter struct{ t *testing.T }
+
+func (w testWriter) Write(p []byte) (int, error) {
+	w.t.Logf("%s", bytes.TrimSpace(p))
+	return len(p), nil
+}
