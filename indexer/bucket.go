@@ -314,24 +314,38 @@ func (k *bucket) ref(r ingest.Ref) wire.StabilityRef {
 	return wire.StabilityRef{Bucket: k.name, Generation: r.Generation, RollbackID: r.RollbackID, Number: r.Number, Hash: r.Hash}
 }
 
-// do runs f in the loop and waits for it. An error says that it has not run, or that nobody waited for it.
+// do runs f in the loop and waits for it. An error says that f has not run and never will.
 func (k *bucket) do(ctx context.Context, f func()) error {
+	const running, abandoned = 1, 2
+	var state atomic.Int32
 	ran := make(chan struct{})
+	call := func() {
+		if state.CompareAndSwap(0, running) {
+			f()
+			close(ran)
+		}
+	}
+	var err error
 	select {
-	case k.control <- func() { f(); close(ran) }:
+	case k.control <- call:
+		select {
+		case <-ran:
+			return nil
+		case <-k.done:
+			err = errBucketGone
+		case <-ctx.Done():
+			err = context.Cause(ctx)
+		}
 	case <-k.done:
 		return errBucketGone
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}
-	select {
-	case <-ran:
-		return nil
-	case <-k.done:
-		return errBucketGone
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	if state.CompareAndSwap(0, abandoned) {
+		return err
 	}
+	<-ran // it has begun, and nothing in the loop waits
+	return nil
 }
 
 // addCopy takes an opened slice in.
