@@ -2,6 +2,7 @@ package router_test
 
 import (
 	"context"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -23,6 +24,8 @@ import (
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const patience = 20 * time.Second
+
+var chaosSeeds = flag.Uint64("chaos.seeds", 3, "how many seeds TestNothingIsLostSilently tries")
 
 // cutter dials and remembers the connections, so that a test can cut them.
 type cutter struct {
@@ -314,11 +317,11 @@ func (w *world) rearrange(r *rand.Rand) {
 // Whatever happens to connections, nodes and topologies, a receiver that follows StreamBegin, Activate and its own
 // positions misses nothing that it was not told of, and ends with exactly the truth.
 func TestNothingIsLostSilently(t *testing.T) {
-	seeds := []uint64{1, 2, 3}
-	if testing.Short() {
-		seeds = seeds[:1]
+	n := *chaosSeeds
+	if raceEnabled {
+		n = (n + 1) / 2
 	}
-	for _, seed := range seeds {
+	for seed := uint64(1); seed <= n; seed++ {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) { runChaos(t, seed) })
 	}
 }

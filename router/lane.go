@@ -458,6 +458,9 @@ func (l *lane) moveTo(addr string, revision uint64) {
 		return
 	}
 	l.addr = addr
+	if l.state == down {
+		l.state = dialing // nobody knows yet about the new address
+	}
 	if l.hangUp != nil {
 		l.hangUp()
 	}

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/peer"
 
+	"tidemark/index"
 	"tidemark/keyversion"
 )
 
@@ -31,7 +32,9 @@ type Sink interface {
 	Closed(err error)
 }
 
-// Accept decides on a connection by its hello. An error refuses it; its text goes to the client.
+// Accept decides on a connection by its hello. An error refuses it; its text goes to the client. When a router connects
+// anew (same cluster, projector, topic, bucket and connection number), Closed of the older connection's sink has returned
+// before Accept is called: nothing of an older connection comes after anything of a newer one.
 type Accept func(ctx context.Context, hello keyversion.Hello) (Sink, error)
 
 // ServerConfig configures a Server; only Logger is required.
@@ -48,6 +51,22 @@ type Server struct {
 	grpc   *grpc.Server
 	guard  *guard
 	pool   sync.Pool // of *delivery
+
+	mu       sync.Mutex
+	sessions map[sessionKey]*session
+}
+
+// sessionKey is what only one connection at a time can be.
+type sessionKey struct {
+	cluster, topic, bucket string
+	projector              index.ProjectorID
+	connection             uint16
+}
+
+// session is a connection whose hello was read.
+type session struct {
+	conn *guarded
+	done chan struct{} // closed after its sink
 }
 
 // NewServer gives a server that serves nothing yet.
@@ -56,7 +75,7 @@ func NewServer(cfg ServerConfig, accept Accept) *Server {
 	if most == 0 {
 		most = DefaultMaxConnections
 	}
-	s := &Server{log: cfg.Logger, accept: accept, guard: newGuard(cfg.Logger, most)}
+	s := &Server{log: cfg.Logger, accept: accept, guard: newGuard(cfg.Logger, most), sessions: make(map[sessionKey]*session)}
 	s.pool.New = func() any { return newDelivery(&s.pool) }
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{}),
@@ -115,6 +134,12 @@ func (s *Server) serve(st grpc.ServerStream) error {
 		return err
 	}
 	log = log.With("projector", hello.Projector, "topic", hello.Topic, "bucket", hello.Bucket, "connection", hello.Connection)
+	leave, err := s.enter(st.Context(), hello, conn)
+	if err != nil {
+		log.Debug("connection closed while its predecessor was ending", "error", err)
+		return err
+	}
+	defer leave()
 	sink, err := s.accept(st.Context(), hello)
 	if err != nil {
 		log.Info("connection refused", "reason", err)
@@ -138,6 +163,35 @@ func (s *Server) serve(st grpc.ServerStream) error {
 		log.Debug("connection closed", "error", err)
 	}
 	return err
+}
+
+// enter makes the connection the only one of its key: an older one, which its router has given up, is cut, and its sink
+// is closed before the new one is accepted.
+func (s *Server) enter(ctx context.Context, h keyversion.Hello, conn *guarded) (leave func(), err error) {
+	key := sessionKey{h.ClusterID, h.Topic, h.Bucket, h.Projector, h.Connection}
+	mine := &session{conn: conn, done: make(chan struct{})}
+	for {
+		s.mu.Lock()
+		old := s.sessions[key]
+		if old == nil {
+			s.sessions[key] = mine
+		}
+		s.mu.Unlock()
+		if old == nil {
+			return func() {
+				s.mu.Lock()
+				delete(s.sessions, key)
+				s.mu.Unlock()
+				close(mine.done)
+			}, nil
+		}
+		old.conn.abort()
+		select {
+		case <-old.done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
 }
 
 func receiveHello(st grpc.ServerStream, conn *guarded) (keyversion.Hello, error) {

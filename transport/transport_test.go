@@ -101,9 +101,21 @@ func hello() keyversion.Hello {
 
 func dial(t testing.TB, addr string, opts transport.Options) *transport.Conn {
 	t.Helper()
+	return dialAs(t, addr, hello(), opts)
+}
+
+// another is the hello of a connection that lives beside hello's.
+func another() keyversion.Hello {
+	h := hello()
+	h.Topic = "/other"
+	return h
+}
+
+func dialAs(t testing.TB, addr string, h keyversion.Hello, opts transport.Options) *transport.Conn {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	c, err := transport.Dial(ctx, addr, hello(), opts)
+	c, err := transport.Dial(ctx, addr, h, opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -234,7 +246,7 @@ func TestDamageEndsTheConnection(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var damaged atomic.Value
 			f := serve(t, transport.ServerConfig{}, acceptAll(sinkFuncs{closed: func(err error) { damaged.Store(err) }}))
-			other := dial(t, f.addr, transport.Options{})
+			other := dialAs(t, f.addr, another(), transport.Options{})
 			c := dial(t, f.addr, transport.Options{})
 			for _, frame := range frames(t) {
 				if err := c.Send(frame); err != nil {
@@ -294,7 +306,7 @@ func TestStrangersOnThePort(t *testing.T) {
 func TestTooManyConnections(t *testing.T) {
 	f := serve(t, transport.ServerConfig{MaxConnections: 2}, acceptAll(sinkFuncs{}))
 	a := dial(t, f.addr, transport.Options{})
-	dial(t, f.addr, transport.Options{})
+	dialAs(t, f.addr, another(), transport.Options{})
 	if _, err := transport.Dial(t.Context(), f.addr, hello(), transport.Options{}); err == nil {
 		t.Fatal("a third connection was accepted")
 	}
@@ -424,6 +436,18 @@ func TestFrozenPeerIsNoticed(t *testing.T) {
 	c := dial(t, p.lis.Addr().String(), transport.Options{})
 	close(p.frozen)
 	start := time.Now()
+	sending := make(chan error, 1)
+	go func() { // until the way is full, and longer
+		for n := uint64(1); ; n++ {
+			if err := c.Send(frameOf(t, n, 1, make([]byte, 32<<10))); err != nil {
+				sending <- err
+				return
+			}
+		}
+	}()
+	if err := <-sending; !errors.Is(err, transport.ErrSilent) {
+		t.Errorf("sender: %v", err)
+	}
 	<-c.Done()
 	if err := c.Err(); !errors.Is(err, transport.ErrSilent) {
 		t.Errorf("client: %v", err)
@@ -474,4 +498,52 @@ func TestStopEndsBusySinks(t *testing.T) {
 		t.Fatal("closed without a reason")
 	}
 	<-c.Done()
+}
+
+// A router that connects anew ends its older connection: that sink is closed, with what it still had, before the new
+// one is accepted.
+func TestNewerConnectionEndsTheOlder(t *testing.T) {
+	var mu sync.Mutex
+	var story []string
+	tell := func(what string) {
+		mu.Lock()
+		defer mu.Unlock()
+		story = append(story, what)
+	}
+	connections := 0
+	f := serve(t, transport.ServerConfig{}, func(context.Context, keyversion.Hello) (transport.Sink, error) {
+		connections++
+		n := connections
+		tell(fmt.Sprint("accept ", n))
+		return sinkFuncs{
+			receive: func(ctx context.Context, _ *keyversion.Batch, release func()) error {
+				if n == 1 {
+					<-ctx.Done() // busy until it is cut
+					return ctx.Err()
+				}
+				tell(fmt.Sprint("batch ", n))
+				release()
+				return nil
+			},
+			closed: func(error) { tell(fmt.Sprint("closed ", n)) },
+		}, nil
+	})
+	old := dial(t, f.addr, transport.Options{})
+	for n := uint64(1); n <= 5; n++ {
+		if err := old.Send(frameOf(t, n, 1, nil)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var acked atomic.Uint64
+	c := dial(t, f.addr, transport.Options{OnAck: func(n uint64) { acked.Store(n) }})
+	if err := c.Send(frameOf(t, 1, 1, nil)); err != nil {
+		t.Fatal(err)
+	}
+	await(t, "acknowledgement", func() bool { return acked.Load() == 1 })
+	<-old.Done()
+	mu.Lock()
+	defer mu.Unlock()
+	if got := strings.Join(story, ", "); got != "accept 1, closed 1, accept 2, batch 2" {
+		t.Fatal(got)
+	}
 }
