@@ -89,6 +89,8 @@ func (l *leader) loop(ctx context.Context) error {
 	defer changes.Close()
 	clock := time.NewTicker(tick)
 	defer clock.Stop()
+	pace := time.NewTimer(tick) // when a promotion that scans wait for may be made
+	defer pace.Stop()
 	l.nowMS = l.cfg.nowMS()
 	l.startedMS, l.checkMS = l.nowMS, l.nowMS
 	l.sync()
@@ -104,12 +106,18 @@ func (l *leader) loop(ctx context.Context) error {
 			l.stale = true
 		case <-clock.C:
 			ticked = true
+		case <-pace.C:
 		}
 		l.nowMS = l.cfg.nowMS()
 		if in != nil {
 			in.apply(l)
 		}
 		l.step(ticked)
+		if l.active && !l.promoting && l.hurried() {
+			if wait := l.pacer.Wait(l.nowMS, true); wait > 0 {
+				pace.Reset(wait)
+			}
+		}
 	}
 }
 
@@ -142,6 +150,11 @@ func (l *leader) step(ticked bool) {
 		l.promote()
 	}
 	if ticked {
+		for _, b := range l.buckets {
+			if len(b.waiters) > 0 {
+				l.serve(b)
+			}
+		}
 		l.publishLate()
 		l.show()
 	}

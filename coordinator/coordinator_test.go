@@ -1,0 +1,444 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"tidemark/expression"
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/rebalance"
+	"tidemark/statecontext"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// TestBuild: from CREATE to READY, with a replica, on three indexers.
+func TestBuild(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(3)
+		o := w.create("by_name", "", 6, 1)
+		if o.Definition.State != index.Pending || o.Definition.BucketUUID != "uuid-1" || o.ID == 0 {
+			t.Fatalf("created %+v", o)
+		}
+		took := w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		t.Logf("ready after %v", took)
+		topology := w.log.State().Topology(o.ID)
+		perNode := map[index.NodeID]int{}
+		for _, c := range topology.Copies {
+			if c.State != partition.Allocated {
+				t.Errorf("copy %d is %s", c.ID, c.State)
+			}
+			perNode[c.Node]++
+		}
+		if len(topology.Copies) != 12 || len(perNode) != 3 || perNode[0] != 4 || perNode[1] != 4 {
+			t.Errorf("%d copies on %v", len(topology.Copies), perNode)
+		}
+		s := w.log.State().Bucket("world").Stability
+		if s.Number == 0 || s.Vector.Seqnos[3] != 10 || s.Vector.VBUUIDs[3] != 1003 {
+			t.Errorf("stability %d %v", s.Number, s.Vector)
+		}
+		w.until("picture", time.Second, func() bool {
+			st, ok := w.leader().Status()
+			return ok && len(st.Buckets) == 1 && st.Buckets[0].Streams.Begun == vbuckets && st.Progress[o.ID].Percent(index.Maintenance) == 100 &&
+				st.Progress[o.ID].Items == 6*7 && st.Projectors[0].Streams == 4
+		})
+	})
+}
+
+// TestDeferred: copies are allocated, nothing is streamed until BUILD.
+func TestDeferred(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(1)
+		o, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: index.Definition{Name: "later", Bucket: "world", Deferred: true,
+			Keys: []index.KeyExpr{{Expr: "name"}}, Partitions: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * time.Second)
+		starts, _ := w.projectors["http://p1"].counts()
+		if w.state(o.ID) != index.Pending || starts != 0 || w.log.State().Topology(o.ID).Copies[0].State != partition.Allocated {
+			t.Fatalf("state %s, %d streams, copy %s", w.state(o.ID), starts, w.log.State().Topology(o.ID).Copies[0].State)
+		}
+		if _, err := w.leader().BuildIndexes(w.ctx, BuildRequest{IDs: []index.ID{o.ID}}); err != nil {
+			t.Fatal(err)
+		}
+		w.until("READY", 5*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+	})
+}
+
+// TestNewLeaderAdopts: streams are taken over as they are, stability goes on, nothing is rebuilt; ten times.
+func TestNewLeaderAdopts(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(3)
+		o := w.create("by_name", "", 3, 0)
+		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		p1, p2 := w.projectors["http://p1"], w.projectors["http://p2"]
+		for round := range 10 {
+			w.depose()
+			number := w.log.State().Bucket("world").Stability.Number
+			time.Sleep(700 * time.Millisecond)
+			w.lead()
+			w.write("world", 1)
+			w.until("DDL", 100*time.Millisecond, func() bool {
+				_, err := w.leader().CreateIndex(w.ctx, CreateRequest{IfNotExists: true, Definition: index.Definition{Name: "x", Bucket: "world",
+					Deferred: true, Keys: []index.KeyExpr{{Expr: "x"}}}})
+				return err == nil
+			})
+			w.until("stability goes on", 2*time.Second, func() bool { return w.log.State().Bucket("world").Stability.Number > number })
+			for _, p := range []*fakeProjector{p1, p2} {
+				if starts, stops := p.counts(); starts != vbuckets/2 || stops != 0 {
+					t.Fatalf("round %d: %s was asked for %d streams and %d stops", round, p.id, starts, stops)
+				}
+			}
+		}
+		if w.state(o.ID) != index.Maintenance {
+			t.Errorf("the index is %s", w.state(o.ID))
+		}
+	})
+}
+
+func (w *world) write(bucket string, n uint64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for v := range w.kv[bucket].high {
+		w.kv[bucket].high[v] += n
+	}
+}
+
+// TestProjectorRestarts: only its vbuckets are asked for again, from where the indexers stand.
+func TestProjectorRestarts(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		o := w.create("by_name", "", 2, 0)
+		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		p2 := w.projectors["http://p2"]
+		w.projectors["http://p1"].kill()
+		time.Sleep(1100 * time.Millisecond)
+		p1 := w.projector("p1")
+		w.until("streams are back", 6*time.Second, func() bool { starts, _ := p1.counts(); return starts == vbuckets/2 })
+		if starts, _ := p2.counts(); starts != vbuckets/2 {
+			t.Errorf("p2 was asked for %d streams, it had %d all the time", starts, vbuckets/2)
+		}
+		p1.mu.Lock()
+		for v, s := range p1.streams["world"] {
+			if s.inc.Term != 1 || s.inc.Counter < 2 {
+				t.Errorf("vbucket %d runs under %v", v, s.inc)
+			}
+		}
+		p1.mu.Unlock()
+		w.write("world", 5)
+		w.until("stability goes on", 2*time.Second, func() bool { return w.log.State().Bucket("world").Stability.Vector.Seqnos[0] == 15 })
+	})
+}
+
+// TestSlowIndexer: one that does not answer delays neither the others nor DDL; its own index waits for it.
+func TestSlowIndexer(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		slow := w.indexers["http://i1"]
+		slow.mu.Lock()
+		slow.hang = true
+		slow.mu.Unlock()
+		mk := func(name string, nodes ...string) index.ID {
+			o, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: index.Definition{Name: name, Bucket: "world", Nodes: nodes,
+				Keys: []index.KeyExpr{{Expr: "name"}}, Partitions: 1}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			return o.ID
+		}
+		slowly, quickly := mk("slowly", "i1"), mk("quickly", "i2")
+		w.until("the other one's index", 3*time.Second, func() bool { return w.state(quickly) == index.Maintenance })
+		if w.state(slowly) != index.Pending {
+			t.Errorf("the slow one's index is %s", w.state(slowly))
+		}
+		slow.mu.Lock()
+		slow.hang = false
+		slow.mu.Unlock()
+		w.until("the slow one's index", 20*time.Second, func() bool { return w.state(slowly) == index.Maintenance })
+	})
+}
+
+// TestDrop: hosts are told; one that is away does not keep the index, and is told when it is back.
+func TestDrop(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		a, b := w.create("a", "", 2, 0), w.create("b", "", 2, 0)
+		w.until("READY", 10*time.Second, func() bool {
+			return w.state(a.ID) == index.Maintenance && w.state(b.ID) == index.Maintenance
+		})
+		if _, err := w.leader().DropIndex(w.ctx, DropRequest{ID: a.ID, IfMatch: 3}); !errors.Is(err, statecontext.CASMismatch) {
+			t.Fatalf("IfMatch 3: %v", err)
+		}
+		o, err := w.leader().DropIndex(w.ctx, DropRequest{ID: a.ID})
+		if err != nil || o.Definition.State != index.Dropping || o.Definition.Name != "a" {
+			t.Fatalf("%+v, %v", o, err)
+		}
+		w.create("a", "", 1, 0) // the name is free at once
+		w.until("gone", 2*time.Second, func() bool { return w.log.State().Index(a.ID) == nil })
+		i2 := w.indexers["http://i2"]
+		i2.mu.Lock()
+		i2.down = true
+		i2.mu.Unlock()
+		i2.kill()
+		time.Sleep(6 * time.Second)
+		if _, err := w.leader().DropIndex(w.ctx, DropRequest{ID: b.ID}); err != nil {
+			t.Fatal(err)
+		}
+		w.until("gone although a host is away", 2*time.Second, func() bool { return w.log.State().Index(b.ID) == nil })
+		back := w.indexer("i2")
+		w.until("told", 5*time.Second, func() bool {
+			back.mu.Lock()
+			defer back.mu.Unlock()
+			return back.defs != nil && !slices.ContainsFunc(back.defs.Indexes, func(d index.Definition) bool { return d.ID == b.ID })
+		})
+	})
+}
+
+// TestLastIndexDropped: streams nobody needs are stopped.
+func TestLastIndexDropped(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(1)
+		o := w.create("a", "", 1, 0)
+		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		if _, err := w.leader().DropIndex(w.ctx, DropRequest{ID: o.ID}); err != nil {
+			t.Fatal(err)
+		}
+		p1 := w.projectors["http://p1"]
+		w.until("streams stopped", 2*time.Second, func() bool {
+			p1.mu.Lock()
+			defer p1.mu.Unlock()
+			return len(p1.streams["world"]) == 0
+		})
+		o = w.create("a", "", 1, 0)
+		w.until("READY again", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+	})
+}
+
+func TestDDLErrors(t *testing.T) {
+	inWorld(t, func(w *world) {
+		def := func(name, bucket, expr string) index.Definition {
+			return index.Definition{Name: name, Bucket: bucket, Keys: []index.KeyExpr{{Expr: expr}}, Partitions: 1}
+		}
+		ask := func(d index.Definition) error {
+			_, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: d})
+			return err
+		}
+		if err := ask(def("a", "world", "name")); !errors.Is(err, ErrNoProjector) {
+			t.Errorf("no projector: %v", err)
+		}
+		w.projector("p1")
+		time.Sleep(time.Second)
+		if err := ask(def("a", "nowhere", "name")); !errors.Is(err, ErrUnknownBucket) || !strings.Contains(err.Error(), `"nowhere"`) {
+			t.Errorf("unknown bucket: %v", err)
+		}
+		if err := ask(def("a", "world", "name")); !errors.Is(err, rebalance.ErrTooFewNodes) {
+			t.Errorf("no indexer: %v", err)
+		}
+		w.indexer("i1")
+		time.Sleep(time.Second)
+		d := def("a", "world", "name")
+		d.Replicas = 1
+		if err := ask(d); !errors.Is(err, rebalance.ErrTooFewNodes) {
+			t.Errorf("too many replicas: %v", err)
+		}
+		d = def("a", "world", "name")
+		d.Nodes = []string{"i7"}
+		if err := ask(d); !errors.Is(err, rebalance.ErrUnknownNode) {
+			t.Errorf("unknown node: %v", err)
+		}
+		if err := ask(def("a", "world", "name +")); !errors.Is(err, expression.ErrSyntax) {
+			t.Errorf("syntax: %v", err)
+		}
+		if err := ask(def("a", "world", "name")); err != nil {
+			t.Fatal(err)
+		}
+		if err := ask(def("a", "world", "name")); !errors.Is(err, statecontext.NameExists) {
+			t.Errorf("twice: %v", err)
+		}
+		o, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: def("a", "world", "name"), IfNotExists: true})
+		if err != nil || !o.Existed || o.ID == 0 {
+			t.Errorf("if not exists: %+v, %v", o, err)
+		}
+		req := &statecontext.Request{Principal: "u", Key: "k1"}
+		first, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: def("b", "world", "name"), Request: req})
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: def("b", "world", "name"), Request: req})
+		if err != nil || second.ID != first.ID || !second.Replayed || second.CAS != first.CAS {
+			t.Errorf("the same request again: %+v and %+v, %v", first, second, err)
+		}
+		w.depose()
+		if err := ask(def("c", "world", "name")); !errors.Is(err, ErrNotLeading) {
+			t.Errorf("not leading: %v", err)
+		}
+		w.lead()
+	})
+}
+
+func TestRegistration(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(1)
+		_, err := w.leader().RegisterIndexer(w.ctx, &wire.RegisterIndexer{Endpoint: wire.Endpoint{UUID: "uuid-i1", BootID: "other", Admin: "http://x", Maintenance: "x:1"}})
+		if !errors.Is(err, ErrBootConflict) {
+			t.Errorf("a second live process: %v", err)
+		}
+		_, err = w.leader().RegisterProjector(w.ctx, &wire.RegisterProjector{ClusterID: "foreign", Endpoint: wire.ProjectorEndpoint{ID: "p9", BootID: "b", Admin: "http://x"}})
+		if !errors.Is(err, wire.ErrForeignCluster) {
+			t.Errorf("a foreign projector: %v", err)
+		}
+		if _, err = w.leader().RegisterProjector(w.ctx, &wire.RegisterProjector{Endpoint: wire.ProjectorEndpoint{ID: "p9"}}); !errors.Is(err, ErrRegistration) {
+			t.Errorf("no boot id: %v", err)
+		}
+		reply, err := w.leader().HandleIndexerReport(w.ctx, &wire.IndexerReport{Node: 77, UUID: "u", BootID: "b"})
+		if err != nil || reply.Known {
+			t.Errorf("an unknown indexer: %+v, %v", reply, err)
+		}
+		if _, err = w.leader().HandleProjectorReport(w.ctx, &wire.ProjectorReport{ID: "p1", ClusterID: "foreign"}); !errors.Is(err, wire.ErrForeignCluster) {
+			t.Errorf("a foreign report: %v", err)
+		}
+		// Once the former process is silent, the new one is taken over with its number, and hears from the leader.
+		old := w.indexers["http://i1"]
+		old.kill()
+		time.Sleep(2 * time.Second)
+		n := w.indexer("i1")
+		w.until("taken over", 2*time.Second, func() bool {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.hellos == 1 && n.revision > 0 && n.node == old.node
+		})
+	})
+}
+
+// TestStabilize: a scan that waits hurries the promotion, and gets its answer by name when there is none.
+func TestStabilize(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		need := func(seqno uint64) timestamp.Vector {
+			v := timestamp.New(vbuckets)
+			for i := range vbuckets {
+				v.Seqnos[i] = seqno
+			}
+			return v
+		}
+		if _, err := w.leader().Stabilize(w.ctx, "world", need(1)); !errors.Is(err, ErrUnknownBucket) {
+			t.Errorf("unknown bucket: %v", err)
+		}
+		o := w.create("a", "", 2, 0)
+		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		var worst time.Duration
+		for range 20 {
+			w.write("world", 1)
+			want := w.kv["world"].high[0]
+			began := time.Now()
+			s, err := w.leader().Stabilize(w.ctx, "world", need(want))
+			if err != nil || s.Vector.Seqnos[7] < want || s.Number == 0 || s.Hash != s.Vector.Hash() {
+				t.Fatalf("%+v, %v", s, err)
+			}
+			worst = max(worst, time.Since(began))
+		}
+		t.Logf("the slowest took %v", worst)
+		if worst > 60*time.Millisecond {
+			t.Errorf("a hurried promotion took %v", worst)
+		}
+		ctx, cancel := context.WithTimeout(w.ctx, time.Second)
+		defer cancel()
+		if _, err := w.leader().Stabilize(ctx, "world", need(1<<40)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("never reached: %v", err)
+		}
+		lost := need(1)
+		lost.VBUUIDs[2] = 4711
+		if _, err := w.leader().Stabilize(w.ctx, "world", lost); !errors.Is(err, ErrTokenLost) {
+			t.Errorf("a token of a lost branch: %v", err)
+		}
+		if _, err := w.leader().Stabilize(w.ctx, "world", timestamp.New(3)); !errors.Is(err, timestamp.ErrLength) {
+			t.Errorf("a vector of another length: %v", err)
+		}
+		done := make(chan error, 1)
+		leader := w.leader()
+		go func() { _, err := leader.Stabilize(w.ctx, "world", need(1<<40)); done <- err }()
+		time.Sleep(100 * time.Millisecond)
+		w.depose()
+		if err := <-done; !errors.Is(err, ErrNotLeading) {
+			t.Errorf("the term ended: %v", err)
+		}
+		w.lead()
+	})
+}
+
+// TestPace: at most five promotions a second while writes go on.
+func TestPace(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(1)
+		o := w.create("a", "", 1, 0)
+		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		before := w.log.State().Bucket("world").Stability.Number
+		for range 100 {
+			w.write("world", 1)
+			time.Sleep(100 * time.Millisecond)
+		}
+		if n := w.log.State().Bucket("world").Stability.Number - before; n < 40 || n > 51 {
+			t.Errorf("%d promotions in 10 s, want about 50", n)
+		}
+	})
+}
+
+// TestBucketGone: a deleted bucket puts its indexes into error; a re-created one is built only on BUILD.
+func TestBucketGone(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		o := w.create("a", "", 2, 0)
+		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		w.mu.Lock()
+		delete(w.kv, "world")
+		w.mu.Unlock()
+		w.until("error", 30*time.Second, func() bool { return w.state(o.ID) == index.Error })
+		if r := w.log.State().Definition(o.ID).Reason; !strings.HasPrefix(r, "BUCKET_GONE") {
+			t.Errorf("reason %q", r)
+		}
+		w.bucket("world", "uuid-2")
+		time.Sleep(10 * time.Second)
+		if w.state(o.ID) != index.Error {
+			t.Errorf("the index is %s", w.state(o.ID))
+		}
+		b := w.create("b", "", 1, 0) // makes the new bucket known
+		w.until("READY", 10*time.Second, func() bool { return w.state(b.ID) == index.Maintenance })
+		if _, err := w.leader().BuildIndexes(w.ctx, BuildRequest{IDs: []index.ID{o.ID}}); err != nil {
+			t.Fatal(err)
+		}
+		w.until("built anew", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+	})
+}
+
+// TestHostAway: a build whose host stays away goes to error with the way out.
+func TestHostAway(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		for _, n := range w.indexers {
+			n.mu.Lock()
+			n.never = true // the build does not end by itself
+			n.mu.Unlock()
+		}
+		o := w.create("a", "", 2, 0)
+		w.until("building", 5*time.Second, func() bool { return w.state(o.ID) == index.Backfill })
+		n := w.indexers["http://i1"]
+		n.mu.Lock()
+		n.down = true
+		n.mu.Unlock()
+		n.kill()
+		time.Sleep(9 * time.Minute)
+		if w.state(o.ID) != index.Backfill {
+			t.Fatalf("the index is %s", w.state(o.ID))
+		}
+		w.until("error", 2*time.Minute, func() bool { return w.state(o.ID) == index.Error })
+		if r := w.log.State().Definition(o.ID).Reason; !strings.HasPrefix(r, "HOST_AWAY: indexer i1") || !strings.Contains(r, "BUILD INDEX") {
+			t.Errorf("reason %q", r)
+		}
+	})
+}
