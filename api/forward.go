@@ -3,8 +3,11 @@ package api
 import (
 	"errors"
 	"io"
+	"net"
 	"net/http"
+	"strings"
 
+	"tidemark/client"
 	"tidemark/internal/rpc"
 )
 
@@ -48,12 +51,16 @@ func (a *API) forward(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// forwardFailed: whether the leader has done it is unknown for a write, and no matter for a read.
+// forwardFailed: whether the leader has done it is unknown for a write that was sent, and no matter for a read, for a
+// write that the ledger guards, and for what components send (all of it may be sent twice).
 func (a *API) forwardFailed(r *http.Request, err error) error {
-	if r.Method == http.MethodGet || r.Context().Err() == nil && r.Header.Get(HeaderKey) != "" {
+	var dial *net.OpError
+	unsent := errors.As(err, &dial) && dial.Op == "dial"
+	component := strings.HasPrefix(r.URL.Path, "/v1/components/") || strings.HasPrefix(r.URL.Path, "/v1/cluster/")
+	if unsent || component || r.Method == http.MethodGet || r.Context().Err() == nil && r.Header.Get(HeaderKey) != "" {
 		return noLeader("the leader could not be reached: %v; try again (with the same %s for a write)", err, HeaderKey)
 	}
-	return rpc.NewProblem(http.StatusGatewayTimeout, "OUTCOME_UNKNOWN", "the leader gave no answer, the write may or may not be done: %v; with an %s it could be sent again safely", err, HeaderKey)
+	return rpc.NewProblem(http.StatusGatewayTimeout, client.CodeUnknownOutcome, "the leader gave no answer, the write may or may not be done: %v; with an %s it could be sent again safely", err, HeaderKey)
 }
 
 // copyAnswer passes on status, the headers that count, and the body.
