@@ -96,8 +96,16 @@ func (l *leader) allAllocated(x *statecontext.Index) bool {
 func (l *leader) load(x *statecontext.Index) {
 	if g, ok := l.guard(x); ok {
 		d := &x.Definition
-		l.log.Info("index is being built", "index", d.Name, "bucket", d.Bucket, "id", d.ID)
-		l.propose(indexKey(d.ID), &statecontext.SetIndexState{ID: d.ID, From: d.State, To: index.Backfill, Guard: g}, nil)
+		l.propose(indexKey(d.ID), &statecontext.SetIndexState{ID: d.ID, From: d.State, To: index.Backfill, Guard: g}, told("index is being built", d))
+	}
+}
+
+// told logs a step of an index when it is committed.
+func told(what string, d *index.Definition) func(*leader, statecontext.Result, error) {
+	return func(l *leader, _ statecontext.Result, err error) {
+		if err == nil {
+			l.log.Info(what, "index", d.Name, "bucket", d.Bucket, "id", d.ID)
+		}
 	}
 }
 
@@ -128,8 +136,7 @@ func (l *leader) finish(x *statecontext.Index) {
 			return
 		}
 	}
-	l.log.Info("index is ready", "index", d.Name, "bucket", d.Bucket, "id", d.ID)
-	l.propose(indexKey(d.ID), &statecontext.SetIndexState{ID: d.ID, From: d.State, To: index.Maintenance, Guard: g}, nil)
+	l.propose(indexKey(d.ID), &statecontext.SetIndexState{ID: d.ID, From: d.State, To: index.Maintenance, Guard: g}, told("index is ready", d))
 }
 
 // stepDropping forgets an index when every host works under a definitions revision in which its copies are leaving. A

@@ -44,9 +44,10 @@ type leader struct {
 	indexers   map[index.NodeID]*indexer
 	buckets    map[string]*bucket
 	alive      []index.ProjectorID // as the ledgers know it
-	proposals  map[string]bool     // keys of the coordinator's own proposals in flight
-	retryMS    map[string]int64    // keys of proposals that failed: not before
-	unsettled  []index.ID          // indexes that a duty has something to do for
+	proposals  map[string]bool     // keys of the coordinator's own proposals in flight, or landed and not yet seen in state
+	landed     []string
+	retryMS    map[string]int64 // keys of proposals that failed: not before
+	unsettled  []index.ID       // indexes that a duty has something to do for
 	dutyDue    bool
 	lackMS     map[index.ID]int64 // since when a build lacks a host
 	pacer      stability.Pacer
@@ -163,6 +164,11 @@ func (l *leader) step(ticked bool) {
 // sync takes over the newest replicated state.
 func (l *leader) sync() {
 	l.stale, l.syncedMS = false, l.nowMS
+	for _, key := range l.landed {
+		delete(l.proposals, key)
+		l.dutyDue = true
+	}
+	l.landed = l.landed[:0]
 	l.state = l.cfg.Consensus.State()
 	if r := l.state.DefinitionsRevision(); r != l.revision {
 		l.revision = r
@@ -242,9 +248,11 @@ type proposed struct {
 }
 
 func (p *proposed) apply(l *leader) {
-	delete(l.proposals, p.key)
 	delete(l.retryMS, p.key)
-	if p.err != nil {
+	if p.err == nil {
+		l.landed = append(l.landed, p.key) // its duty looks again when the state shows it
+	} else {
+		delete(l.proposals, p.key)
 		l.retryMS[p.key] = l.nowMS + proposalRest
 		if !errors.Is(p.err, context.Canceled) {
 			l.log.Debug("proposal failed", "what", p.key, "error", p.err)
