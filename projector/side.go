@@ -144,7 +144,7 @@ func (s *side) openStreams(ctx context.Context) (*wire.SideReply, error) {
 func (s *side) openStream(ctx context.Context, req *wire.SideStream, details map[uint16]feed.VBucketDetails) (*stream, wire.StartResult) {
 	r := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: req.VBucket}}
 	purge := details[req.VBucket].PurgeSeqno
-	st := &stream{vb: req.VBucket, id: s.conn.NewStreamID(), inc: index.Incarnation{Counter: s.req.ID}, purge: purge,
+	st := &stream{vb: req.VBucket, id: s.conn.NewStreamID(), inc: index.Incarnation{Counter: s.req.ID}, purge: purge, end: req.To,
 		start: feed.Position{Seqno: req.From, SnapStart: min(req.Window.Start, req.From), SnapEnd: max(req.Window.End, req.From)}}
 	entries, err := s.conn.OpenStream(ctx, feed.StreamRequest{VBucket: st.vb, ID: st.id, Start: req.From, End: req.To, VBUUID: req.VBUUID,
 		SnapStart: st.start.SnapStart, SnapEnd: st.start.SnapEnd})
@@ -259,20 +259,24 @@ func (s *side) block(ctx context.Context, p *pump, block *feed.Block) (over []*s
 }
 
 // endAll ends streams that KV has sent to their end. What KV left out as de-duplicated has a newer version at or below
-// KV's present high seqno, so that is the reach that the indexer is told: no marker of a finite stream says it.
+// KV's present high seqno, so that is the reach that the indexer is told: no marker of a finite stream says it. The last
+// version at or below the end may be among what was left out, so the end itself is what has been covered.
 func (s *side) endAll(ctx context.Context, p *pump, over []*stream) error {
-	highs, err := s.conn.HighSeqnos(ctx)
+	all, err := s.conn.HighSeqnos(ctx)
 	if err != nil {
 		return err
 	}
+	highs := make(map[uint16]uint64, len(all))
+	for _, h := range all {
+		highs[h.VBucket] = h.Seqno
+	}
 	for _, st := range over {
-		reach := st.reach
-		for _, h := range highs {
-			if h.VBucket == st.vb {
-				reach = max(reach, h.Seqno)
-			}
+		high, hosted := highs[st.vb]
+		if !hosted {
+			return fmt.Errorf("%w: vbucket %d left this KV node before its reach was known", errStreamBroken, st.vb)
 		}
-		p.end(ctx, st, reach)
+		st.last = max(st.last, st.end)
+		p.end(ctx, st, max(st.reach, high))
 		s.open--
 	}
 	return nil

@@ -21,6 +21,7 @@ type stream struct {
 	id       feed.StreamID
 	inc      index.Incarnation
 	start    feed.Position
+	end      uint64 // of a side stream: up to and including it
 	purge    uint64
 	revision timestamp.MapRevision
 
@@ -94,9 +95,15 @@ func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bo
 	s.place(progress)
 	switch e.Kind {
 	case feed.Mutation:
+		if e.Collection != 0 {
+			break // of another collection: only its seqno counts
+		}
 		p.counters.mutations.Inc()
 		err = p.mutation(ctx, s, e)
 	case feed.Deletion, feed.Expiration:
+		if e.Collection != 0 {
+			break
+		}
 		p.counters.deletions.Inc()
 		p.fill(s, e)
 		err = p.topic.Delete(ctx, s.vb, &p.doc)
