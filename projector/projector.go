@@ -37,7 +37,8 @@ import (
 // Limits and times.
 const (
 	ReportInterval   = 100 * time.Millisecond
-	reportSpacing    = 5 * time.Millisecond // between two reports sent at once
+	syncInterval     = 500 * time.Millisecond // between two SYNCs of an idle vbucket
+	reportSpacing    = 5 * time.Millisecond   // between two reports sent at once
 	registerPause    = 200 * time.Millisecond
 	stopGrace        = time.Second
 	maxWorkers       = 4

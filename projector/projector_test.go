@@ -339,6 +339,25 @@ func TestAnIndexJoinsBetweenTwoMutations(t *testing.T) {
 	}
 }
 
+// An indexer that starts again gets BEGIN from its router, and must then learn of idle vbuckets how far they are complete.
+func TestIdleVBucketsSpeakToAnIndexerThatComesBack(t *testing.T) {
+	w := newWorld(t)
+	m := w.set("a", map[string]any{"f1": 1})
+	w.define(1, 1)
+	w.start(1)
+	complete := func(e *endpoint) int {
+		seen := map[uint16]bool{}
+		for _, s := range e.kinds(keyversion.Sync) {
+			seen[s.VBucket] = s.VBucket != m.VBucket || s.Seqno == m.Seqno
+		}
+		return len(seen)
+	}
+	w.eventually("SYNC of every vbucket", func() bool { return complete(w.data) == vbuckets })
+	w.data = newEndpoint(t)
+	w.define(2, 1)
+	w.eventually("SYNC of every vbucket at the new address", func() bool { return complete(w.data) == vbuckets })
+}
+
 // The newest version at or below A may be gone when the side stream reads: nothing of KV's says then that A was reached.
 func TestSideStreamReachesAnActivationPointThatWasOverwritten(t *testing.T) {
 	w := newWorld(t)

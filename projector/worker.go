@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
+	"time"
 
 	"tidemark/feed"
 	"tidemark/router"
@@ -35,10 +36,14 @@ func (w *worker) kick() {
 
 // run works until the connection has ended, then says END for each of its streams.
 func (w *worker) run(ctx context.Context) error {
+	tick := time.NewTicker(syncInterval)
+	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
+		case <-tick.C:
+			w.sync()
 		case <-w.kicked:
 			w.replan(ctx)
 		case block, ok := <-w.blocks:
@@ -69,8 +74,19 @@ func (w *worker) replan(ctx context.Context) {
 		}
 		s.plan = pl
 	}
+	w.sync()
 	w.revision.Store(pl.revision)
 	w.conn.b.p.notify()
+}
+
+// sync says again how far each stream is complete (PR-18). An indexer that has joined, started again or lost what was
+// queued for it learns it of an idle vbucket by this alone.
+func (w *worker) sync() {
+	for _, s := range w.conn.of(w) {
+		if s.begun && !s.ended.Load() {
+			_ = w.pump.topic.Sync(s.vb, s.vbuuid, s.complete.Load()) // a begun stream can be synced
+		}
+	}
 }
 
 // block gives the worker's events of a block to the router.
