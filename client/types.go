@@ -108,7 +108,6 @@ type ScanRequest struct {
 	Ranges        []Range           `json:"ranges,omitempty"`
 	Reverse       bool              `json:"reverse,omitempty"`
 	WantTimestamp bool              `json:"want_timestamp,omitempty"`
-	TimeoutMS     int64             `json:"timeout_ms,omitempty"` // default 30,000
 }
 
 // Row is one entry of an index.

@@ -2,6 +2,7 @@ package localcluster
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -153,10 +154,65 @@ func (c *Cluster) waitReady(ctx context.Context) error {
 	if err := g.Wait(); err != nil {
 		return err
 	}
+	if err := c.waitActive(limit, client); err != nil {
+		return err
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.ready = true
 	return c.publish()
+}
+
+// waitActive waits until the leader counts every projector and indexer as active: from then on DDL finds them.
+func (c *Cluster) waitActive(ctx context.Context, client *http.Client) error {
+	m := c.Manifest()
+	last := errors.New("no manager was asked yet")
+	for {
+		for _, e := range m.Managers {
+			active, err := countActive(ctx, client, e.REST)
+			if err == nil && active == len(m.Projectors)+len(m.Indexers) {
+				return nil
+			}
+			if err == nil {
+				err = fmt.Errorf("%d of %d projectors and indexers are active", active, len(m.Projectors)+len(m.Indexers))
+			}
+			if ctx.Err() == nil {
+				last = err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not ready after %s: %w; the logs are in %s", ReadyTimeout, last, filepath.Join(c.cfg.Dir, "logs"))
+		case <-time.After(readyPoll):
+		}
+	}
+}
+
+// countActive asks a manager how many projectors and indexers are active, once the coordinator has come to its duties.
+func countActive(ctx context.Context, client *http.Client, rest string) (n int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, rest+"/v1/status", nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	var s struct {
+		Coordinator string
+		Projectors  []struct{ State string }
+		Indexers    []struct{ State string }
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&s); err != nil {
+		return 0, fmt.Errorf("%s/v1/status: %w", rest, err)
+	}
+	for _, component := range append(s.Projectors, s.Indexers...) {
+		if s.Coordinator == "active" && component.State == "active" {
+			n++
+		}
+	}
+	return n, nil
 }
 
 func (ch *child) answers(ctx context.Context, client *http.Client) error {

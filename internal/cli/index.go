@@ -296,7 +296,6 @@ func indexScan(s Streams, f *serverFlags) *cobra.Command {
 			}
 			defer cancel()
 			defer c.Close()
-			req.TimeoutMS = f.timeout.Milliseconds()
 			end, err := printScan(ctx, s, c, r, req, f.output)
 			if err != nil {
 				return err
