@@ -2,6 +2,7 @@ package projector
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"time"
@@ -82,40 +83,60 @@ func (p *Projector) definitions(_ context.Context, req *wire.Definitions) (*wire
 	}
 	p.managers.SetManagers(req.Managers)
 	p.mu.Lock()
-	if p.defs != nil && req.Revision < p.defs.Revision {
+	if p.defs != nil && older(req, p.defs) {
 		have := p.defs.Revision
 		p.mu.Unlock()
 		return nil, rpc.NewProblem(http.StatusConflict, rpc.CodeFenced, "definitions revision %d is older than %d, which is here", req.Revision, have)
 	}
 	p.defs = req
-	var all []*bucket
+	var stay, gone []*bucket
 	known := map[string]string{}
 	for _, b := range req.Buckets {
 		known[b.Name] = b.UUID
 	}
 	for name, b := range p.buckets {
-		if known[name] != b.uuid {
-			b.close()
+		if known[name] == b.uuid {
+			stay = append(stay, b)
+		} else {
+			gone = append(gone, b)
 			delete(p.buckets, name)
-			continue
 		}
-		all = append(all, b)
 	}
 	p.mu.Unlock()
-	for _, b := range all {
-		if err := b.replan(req); err != nil {
-			return nil, err
-		}
+	for _, b := range gone {
+		b.close()
+	}
+	var errs []error
+	for _, b := range stay {
+		errs = append(errs, b.replan(req))
 	}
 	p.notify()
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
 	return &wire.DefinitionsReply{Revision: req.Revision}, nil
+}
+
+// older orders definitions by epoch and revision: after a lost majority revisions may begin again lower.
+func older(a, b *wire.Definitions) bool {
+	if a.Fence.Epoch != b.Fence.Epoch {
+		return a.Fence.Epoch < b.Fence.Epoch
+	}
+	return a.Revision < b.Revision
+}
+
+// bucket gives the bucket streamed under a name, nil when there is none.
+func (p *Projector) bucket(name string) *bucket {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.buckets[name]
 }
 
 func (p *Projector) bucketInfo(ctx context.Context, req *wire.BucketRequest) (*wire.BucketReply, error) {
 	if req.Bucket == "" {
 		return nil, rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "no bucket named")
 	}
-	c := control{p: p, bucket: req.Bucket}
+	c := p.newControl(ctx, req.Bucket)
 	defer c.close()
 	ctx, cancel := context.WithTimeout(ctx, kvTimeout)
 	defer cancel()
@@ -135,13 +156,11 @@ func (p *Projector) bucketInfo(ctx context.Context, req *wire.BucketRequest) (*w
 }
 
 // kvOf gives the control connection of a bucket that may or may not be streamed here.
-func (p *Projector) kvOf(name string) (c *control, done func()) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if b := p.buckets[name]; b != nil {
-		return &b.control, func() {}
+func (p *Projector) kvOf(ctx context.Context, name string) (c *control, done func()) {
+	if b := p.bucket(name); b != nil {
+		return b.control, func() {}
 	}
-	c = &control{p: p, bucket: name}
+	c = p.newControl(ctx, name)
 	return c, c.close
 }
 
@@ -149,7 +168,7 @@ func (p *Projector) failoverLogs(ctx context.Context, req *wire.FailoverLogsRequ
 	if err := p.admit(req.Fence, true); err != nil {
 		return nil, err
 	}
-	c, done := p.kvOf(req.Bucket)
+	c, done := p.kvOf(ctx, req.Bucket)
 	defer done()
 	at, err := c.state(ctx)
 	if err != nil {
@@ -184,9 +203,7 @@ func (p *Projector) startStreams(ctx context.Context, req *wire.StartRequest) (*
 	if err := p.admit(req.Fence, false); err != nil {
 		return nil, err
 	}
-	p.mu.Lock()
-	b := p.buckets[req.Bucket]
-	p.mu.Unlock()
+	b := p.bucket(req.Bucket)
 	if b == nil || b.uuid != req.BucketUUID {
 		info, err := p.bucketInfo(ctx, &wire.BucketRequest{Bucket: req.Bucket})
 		if err != nil {
@@ -206,9 +223,7 @@ func (p *Projector) stopStreams(ctx context.Context, req *wire.StopRequest) (*wi
 	if err := p.admit(req.Fence, false); err != nil {
 		return nil, err
 	}
-	p.mu.Lock()
-	b := p.buckets[req.Bucket]
-	p.mu.Unlock()
+	b := p.bucket(req.Bucket)
 	if b != nil {
 		b.stop(ctx, req.VBuckets, req.Incarnation)
 	}
@@ -239,7 +254,7 @@ func (p *Projector) stopSideStream(_ context.Context, req *wire.SideStop) (*wire
 }
 
 func (p *Projector) seqnos(ctx context.Context, req *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
-	c, done := p.kvOf(req.Bucket)
+	c, done := p.kvOf(ctx, req.Bucket)
 	defer done()
 	ctx, cancel := context.WithTimeout(ctx, kvTimeout)
 	defer cancel()
@@ -251,9 +266,7 @@ func (p *Projector) seqnos(ctx context.Context, req *wire.SeqnosRequest) (*wire.
 	if err != nil {
 		return nil, kvProblem(req.Bucket, err)
 	}
-	p.mu.Lock()
-	b := p.buckets[req.Bucket]
-	p.mu.Unlock()
+	b := p.bucket(req.Bucket)
 	reply := &wire.SeqnosReply{}
 	for _, h := range highs {
 		uuid := uint64(0)
@@ -280,9 +293,7 @@ func (p *Projector) sync(ctx context.Context, req *wire.SyncRequest) (*wire.Proj
 	if err := p.admit(req.Fence, true); err != nil {
 		return nil, err
 	}
-	p.mu.Lock()
-	b := p.buckets[req.Bucket]
-	p.mu.Unlock()
+	b := p.bucket(req.Bucket)
 	if b != nil && len(req.Want) > 0 && req.WaitMS > 0 {
 		limit := time.NewTimer(min(time.Duration(req.WaitMS)*time.Millisecond, maxSyncWait))
 		defer limit.Stop()

@@ -26,9 +26,14 @@ type bucket struct {
 	name     string
 	uuid     string
 	topic    *router.Topic
-	control  control
+	ctx      context.Context // ends with the bucket or the projector
+	cancel   context.CancelFunc
+	control  *control
 	plan     atomic.Pointer[plan]
 	starting sync.Mutex // one start request at a time
+
+	planning sync.Mutex
+	defs     *wire.Definitions // of the plan; guarded by planning
 
 	mu      sync.Mutex
 	conn    *connection    // nil when there is none
@@ -55,57 +60,71 @@ type connection struct {
 
 // openBucket opens the topic. The plan is made of the newest definitions.
 func (p *Projector) openBucket(name, uuid string, vbuckets int) (*bucket, error) {
+	p.opening.Lock() // one at a time; requests that only look take p.mu alone
+	defer p.opening.Unlock()
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if b := p.buckets[name]; b != nil {
-		if b.uuid == uuid {
-			return b, nil
-		}
-		b.close() // re-created under the same name
-		delete(p.buckets, name)
+	old, defs := p.buckets[name], p.defs
+	if old != nil && old.uuid == uuid {
+		p.mu.Unlock()
+		return old, nil
 	}
-	if len(p.buckets) >= maxBuckets {
+	delete(p.buckets, name)
+	full := len(p.buckets) >= maxBuckets
+	p.mu.Unlock()
+	if old != nil {
+		old.close() // re-created under the same name
+	}
+	if full {
 		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "projector %s streams %d buckets, the most it can", p.cfg.ID, maxBuckets)
 	}
-	if p.defs == nil {
+	if defs == nil {
 		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "projector %s has no definitions yet; send them first", p.cfg.ID)
 	}
 	topic, err := p.router.Open(router.TopicConfig{Path: "/maintenance", Class: keyversion.ClassMaintenance, Bucket: name, BucketUUID: uuid, VBuckets: vbuckets})
 	if err != nil {
-		return nil, err
+		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "%v; try again", err)
 	}
 	b := &bucket{p: p, name: name, uuid: uuid, topic: topic, streams: make([]*stream, vbuckets), seen: make([]incarnations, vbuckets),
 		changed: make(chan struct{})}
-	b.control = control{p: p, bucket: name}
-	if err := b.replan(p.defs); err != nil {
-		topic.Close()
+	b.ctx, b.cancel = context.WithCancel(p.runCtx)
+	b.control = p.newControl(b.ctx, name)
+	if err := b.replan(defs); err != nil {
+		b.close()
 		return nil, err
 	}
+	p.mu.Lock()
 	p.buckets[name] = b
+	newest := p.defs
+	p.mu.Unlock()
+	if newest != defs { // they came before it was on the list
+		return b, b.replan(newest)
+	}
 	return b, nil
 }
 
-// close ends everything of the bucket.
+// close ends everything of the bucket; its goroutines end by themselves. Its projector's lock must not be held: the
+// topic's connections may be asking for the cluster's id.
 func (b *bucket) close() {
-	b.mu.Lock()
-	conn := b.conn
-	b.mu.Unlock()
-	if conn != nil {
-		go func() { _ = conn.feed.Close() }() // its workers end when it does; nobody waits for KV here
-	}
+	b.cancel()
 	b.topic.Close()
 	b.control.close()
 }
 
-// replan makes the plan of new definitions; workers take it between two mutations.
+// replan makes the plan of new definitions, unless that of newer ones is there; workers take it between two mutations.
 func (b *bucket) replan(d *wire.Definitions) error {
+	b.planning.Lock()
+	defer b.planning.Unlock()
+	if b.defs != nil && !older(b.defs, d) {
+		return nil
+	}
 	pl, bad, err := newPlan(d, b.name, keyversion.ClassMaintenance, maintenanceEndpoints(d), nil)
 	for _, e := range bad {
-		b.p.log.Error("an index does not compile and is left out; drop it and create it again", "bucket", b.name, "error", e)
+		b.p.log.Error("an index cannot be evaluated and is left out; drop it and create it again", "bucket", b.name, "error", e)
 	}
 	if err != nil {
 		return err
 	}
+	b.defs = d
 	b.plan.Store(pl)
 	b.topic.Announce(pl.view)
 	b.mu.Lock()
@@ -201,14 +220,17 @@ func (b *bucket) connect(ctx context.Context) (*connection, error) {
 	b.conn = c
 	b.mu.Unlock()
 	for _, w := range c.workers {
-		b.p.group.Go(func() error { return w.run(b.p.runCtx) })
+		b.p.tasks.Go(func() { w.run(b.ctx) })
 	}
-	b.p.group.Go(func() error { return c.read(b.p.runCtx) })
+	if !b.p.tasks.Go(func() { c.read(b.ctx) }) {
+		_ = f.Close()
+		return nil, errBucketClosed
+	}
 	return c, nil
 }
 
 // read hands the connection's blocks to the workers until it ends.
-func (c *connection) read(ctx context.Context) error {
+func (c *connection) read(ctx context.Context) {
 	defer func() {
 		for _, w := range c.workers {
 			close(w.blocks)
@@ -222,14 +244,14 @@ func (c *connection) read(ctx context.Context) error {
 			if ctx.Err() == nil {
 				c.b.p.log.Warn("DCP connection lost; the coordinator will ask for its streams again", "bucket", c.b.name, "kv", c.feed.Addr(), "error", err)
 			}
-			return nil
+			return
 		}
 		block.Retain(len(c.workers) - 1)
 		for _, w := range c.workers {
 			select {
 			case w.blocks <- block:
 			case <-ctx.Done():
-				return nil // the process ends; nobody waits for these bytes
+				return // nobody waits for these bytes
 			}
 		}
 	}

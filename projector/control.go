@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"sync"
 
 	"tidemark/feed"
 	"tidemark/internal/rpc"
@@ -36,19 +35,38 @@ func kvProblem(bucket string, err error) error {
 	return rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeKV, "KV of bucket %q cannot be asked now: %v", bucket, err)
 }
 
-// control is a DCP connection without streams, for questions about a bucket.
+// errBucketClosed is wrapped when the bucket is not streamed here any more.
+var errBucketClosed = errors.New("the bucket was closed here")
+
+// control is a DCP connection without streams, for questions about a bucket. It ends with its context.
 type control struct {
 	p      *Projector
 	bucket string
+	ctx    context.Context
+	cancel context.CancelFunc
 
-	mu   sync.Mutex
-	conn *feed.Conn
+	gate   gate // held while dialling: what follows is guarded by it
+	conn   *feed.Conn
+	closed bool
+}
+
+func (p *Projector) newControl(ctx context.Context, bucket string) *control {
+	c := &control{p: p, bucket: bucket, gate: newGate()}
+	c.ctx, c.cancel = context.WithCancel(ctx)
+	return c
 }
 
 // get gives the connection, a new one when there is none.
 func (c *control) get(ctx context.Context) (*feed.Conn, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	ctx, done := joined(ctx, c.ctx)
+	defer done()
+	if err := c.gate.lock(ctx); err != nil {
+		return nil, kvProblem(c.bucket, err)
+	}
+	defer c.gate.unlock()
+	if c.closed {
+		return nil, kvProblem(c.bucket, errBucketClosed)
+	}
 	if c.conn != nil {
 		select {
 		case <-c.conn.Done():
@@ -66,9 +84,12 @@ func (c *control) get(ctx context.Context) (*feed.Conn, error) {
 	return conn, nil
 }
 
+// close ends the connection; a dial under way is given up.
 func (c *control) close() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.cancel()
+	c.gate <- struct{}{}
+	defer c.gate.unlock()
+	c.closed = true
 	if c.conn != nil {
 		_ = c.conn.Close()
 		c.conn = nil

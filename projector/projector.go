@@ -78,7 +78,9 @@ type Projector struct {
 
 	wake   chan struct{} // report at once
 	runCtx context.Context
-	group  *errgroup.Group
+	tasks  tasks
+
+	opening sync.Mutex // of buckets
 
 	reporting sync.Mutex
 	sequence  uint64
@@ -130,13 +132,19 @@ func (p *Projector) clusterID() string {
 	return p.fence.ClusterID
 }
 
-// Run serves until ctx ends, then closes its streams.
+// Run serves until ctx ends, then closes its streams. Nothing of it runs when it has returned.
 func (p *Projector) Run(ctx context.Context) error {
 	g, run := errgroup.WithContext(ctx)
-	p.group, p.runCtx = g, run
-	g.Go(func() error { return rpc.Serve(run, rpc.NewServer(p.handler()), p.listener, stopGrace) })
+	p.runCtx = run
+	server := rpc.NewServer(p.tasks.counted(p.handler()))
+	server.BaseContext = func(net.Listener) context.Context { return run } // what waits for KV ends at once
+	g.Go(func() error { return rpc.Serve(run, server, p.listener, stopGrace) })
 	g.Go(func() error { return p.report(run) })
 	err := g.Wait()
+	p.tasks.wait()
+	for _, b := range p.buckets { // nobody else is left to look at them
+		b.close()
+	}
 	p.router.Close()
 	p.managers.Close()
 	if ctx.Err() != nil {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"go.uber.org/goleak"
 
 	"tidemark/collate"
 	"tidemark/index"
@@ -31,6 +32,8 @@ const (
 	testUUID   = "0123456789abcdef0123456789abcdef"
 	vbuckets   = 8
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // manager answers what a projector asks of the managers, and keeps its reports.
 type manager struct {
@@ -268,9 +271,7 @@ func TestMutationsBecomeStatements(t *testing.T) {
 	}
 	want := `map[a:["y"]]`
 	w.eventually(want, func() bool { return fmt.Sprint(w.data.rows(1)) == want })
-	if n := len(w.data.kinds(keyversion.StreamBegin)); n != vbuckets {
-		t.Errorf("%d BEGINs, want %d", n, vbuckets)
-	}
+	w.eventually("BEGIN of every vbucket", func() bool { return len(w.data.kinds(keyversion.StreamBegin)) == vbuckets })
 	w.eventually("SYNC of every vbucket, empty ones included", func() bool {
 		seen := map[uint16]bool{}
 		for _, e := range w.data.kinds(keyversion.Sync) {
@@ -336,6 +337,23 @@ func TestAnIndexJoinsBetweenTwoMutations(t *testing.T) {
 	}
 	if len(both) != n {
 		t.Errorf("index 2 has %d documents, want %d", len(both), n)
+	}
+}
+
+// A bucket goes while its router is connecting; the admin server must not wait for what waits for it.
+func TestBucketsComeAndGo(t *testing.T) {
+	w := newWorld(t)
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	defer cancel()
+	for i := range uint64(20) {
+		w.define(2*i+1, 1)
+		w.start(i + 1)
+		if _, err := w.client.Definitions(ctx, w.url, &wire.Definitions{Fence: w.fence(), Revision: 2*i + 2}); err != nil {
+			t.Fatal(err)
+		}
+		if r, err := w.client.Sync(ctx, w.url, &wire.SyncRequest{Fence: w.fence(), Bucket: testBucket}); err != nil || len(r.Buckets) != 0 {
+			t.Fatalf("%+v, %v", r, err)
+		}
 	}
 }
 

@@ -89,7 +89,13 @@ func (p *Projector) openSide(ctx context.Context, req *wire.SideRequest) (*wire.
 	p.mu.Lock()
 	p.sides[req.Topic] = s
 	p.mu.Unlock()
-	p.group.Go(func() error { return s.run(run) })
+	if !p.tasks.Go(func() { s.run(run) }) {
+		cancel()
+		s.forget()
+		_ = conn.Close()
+		topic.Close()
+		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "projector %s is shutting down", p.cfg.ID)
+	}
 	return reply, nil
 }
 
@@ -161,13 +167,13 @@ func (s *side) openStream(ctx context.Context, req *wire.SideStream, details map
 }
 
 // run pumps until every vbucket has ended, then waits until the indexer has taken everything.
-func (s *side) run(ctx context.Context) error {
+func (s *side) run(ctx context.Context) {
 	defer close(s.ended)
 	defer s.forget()
 	defer s.cancel()
 	watch, stop := context.WithCancel(ctx)
 	defer stop()
-	s.p.group.Go(func() error { return s.watchdog(watch) })
+	s.p.tasks.Go(func() { s.watchdog(watch) })
 	err := s.pumpAll(ctx)
 	if err == nil {
 		drain, cancel := context.WithTimeout(ctx, sideDrainTimeout)
@@ -179,7 +185,6 @@ func (s *side) run(ctx context.Context) error {
 	}
 	_ = s.conn.Close()
 	s.topic.Close()
-	return nil
 }
 
 // forget takes it off the list.
@@ -192,22 +197,22 @@ func (s *side) forget() {
 }
 
 // watchdog gives up a side stream on which nothing moves.
-func (s *side) watchdog(ctx context.Context) error {
+func (s *side) watchdog(ctx context.Context) {
 	tick := time.NewTicker(sideIdleLimit)
 	defer tick.Stop()
 	seen := uint64(0)
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-tick.C:
 		}
-		if now := s.beats.Load(); now == seen {
+		now := s.beats.Load()
+		if now == seen {
 			s.cancel()
-			return nil
-		} else {
-			seen = now
+			return
 		}
+		seen = now
 	}
 }
 

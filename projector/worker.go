@@ -35,13 +35,13 @@ func (w *worker) kick() {
 }
 
 // run works until the connection has ended, then says END for each of its streams.
-func (w *worker) run(ctx context.Context) error {
+func (w *worker) run(ctx context.Context) {
 	tick := time.NewTicker(syncInterval)
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return nil
+			return
 		case <-tick.C:
 			w.sync()
 		case <-w.kicked:
@@ -49,7 +49,7 @@ func (w *worker) run(ctx context.Context) error {
 		case block, ok := <-w.blocks:
 			if !ok {
 				w.finish(ctx)
-				return nil
+				return
 			}
 			w.replan(ctx)
 			w.block(ctx, block)
@@ -153,11 +153,10 @@ func (w *worker) broken(ctx context.Context, s *stream, err error) {
 		"incarnation", s.inc, "seqno", s.last, "error", err)
 	w.pump.end(ctx, s, 0)
 	w.gone(s)
-	w.conn.b.p.group.Go(func() error {
+	w.conn.b.p.tasks.Go(func() {
 		closing, cancel := context.WithTimeout(ctx, kvTimeout)
 		defer cancel()
 		_ = w.conn.feed.CloseStream(closing, s.vb) // if KV does not hear it, its events find no stream here
-		return nil
 	})
 }
 
