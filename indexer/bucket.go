@@ -356,8 +356,8 @@ func (k *bucket) addCopy(ctx context.Context, s *storage.Slice) error {
 		if _, ok := k.slices[m.Copy]; ok {
 			return
 		}
-		stable, _ := s.Timestamp()
-		err = k.st.Add(ingest.Copy{ID: m.Copy, Index: m.Index, Slice: m.Slice, Ready: stable.Len() > 0, Positions: s.Positions(), Logs: s.Logs()})
+		stable, _ := s.Timestamp() // all zero until it was exact once; at an empty bucket that is judged anew
+		err = k.st.Add(ingest.Copy{ID: m.Copy, Index: m.Index, Slice: m.Slice, Ready: stable.Total() > 0, Positions: s.Positions(), Logs: s.Logs()})
 		if err == nil {
 			k.slices[m.Copy] = s
 		}

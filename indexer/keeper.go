@@ -72,7 +72,11 @@ func (p *keeper) checkpoint(ctx context.Context, s *storage.Slice) error {
 	stable, _ := s.Timestamp()
 	m := storage.CheckpointMeta{Stable: stable, Logs: s.Logs(), CreatedMS: p.x.now().UnixMilli()}
 	for _, pos := range s.Positions() {
-		m.Windows = append(m.Windows, timestamp.Window{Start: pos.Main, End: max(pos.Main, pos.WindowEnd)})
+		w := timestamp.Window{Start: pos.Main, End: pos.Main}
+		if pos.WindowEnd != timestamp.Infinity {
+			w.End = max(pos.Main, pos.WindowEnd)
+		}
+		m.Windows = append(m.Windows, w)
 	}
 	if refs := p.x.snapshots.refs(id); len(refs) > 0 {
 		m.Number, m.RollbackID = refs[len(refs)-1].Number, refs[len(refs)-1].RollbackID
