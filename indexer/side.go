@@ -34,7 +34,7 @@ type sideLoop struct {
 	x     *Indexer
 	next  uint64 // id of the next request
 	state map[sideKey]*sideAttempt
-	open  map[uint64]sideTopic
+	open  map[uint64]*sideTopic
 	calls errgroup.Group
 }
 
@@ -55,10 +55,11 @@ type sideAttempt struct {
 // sideTopic is a request that may still run at a projector.
 type sideTopic struct {
 	bucket, addr, topic string
+	abandoned           bool
 }
 
 func newSideLoop(x *Indexer) *sideLoop {
-	l := &sideLoop{x: x, next: uint64(x.now().UnixNano()), state: map[sideKey]*sideAttempt{}, open: map[uint64]sideTopic{}}
+	l := &sideLoop{x: x, next: uint64(x.now().UnixNano()), state: map[sideKey]*sideAttempt{}, open: map[uint64]*sideTopic{}}
 	l.calls.SetLimit(sideRequests)
 	return l
 }
@@ -91,11 +92,14 @@ func (l *sideLoop) look(ctx context.Context, k *bucket) {
 	now := l.x.now()
 	d := l.x.present()
 	groups := map[groupKey]*sideGroup{}
-	open := map[uint64]bool{}
+	open, abandoned := map[uint64]bool{}, map[uint64]bool{}
 	err := k.do(ctx, func() {
 		for _, p := range k.st.SideStreams() {
 			open[p.ID] = true
 			l.watch(k, &p, now)
+		}
+		for _, id := range k.st.Abandoned() {
+			abandoned[id] = true
 		}
 		for _, w := range k.st.Wants() {
 			l.group(k, w, &d, groups, now)
@@ -105,10 +109,15 @@ func (l *sideLoop) look(ctx context.Context, k *bucket) {
 		return
 	}
 	for id, t := range l.open {
-		if t.bucket == k.name && !open[id] {
-			delete(l.open, id)
-			l.call(ctx, func(ctx context.Context) { // it has ended by itself, unless it was abandoned here
-				_ = l.x.projectors.SideStop(ctx, t.addr, &wire.SideStop{ClusterID: l.x.identity.get().ClusterID, Topic: t.topic})
+		t.abandoned = t.abandoned || abandoned[id]
+		if t.bucket != k.name || open[id] {
+			continue
+		}
+		delete(l.open, id)
+		if t.abandoned { // it may go on for nobody
+			l.call(ctx, func(ctx context.Context) {
+				err := l.x.projectors.SideStop(ctx, t.addr, &wire.SideStop{ClusterID: l.x.identity.get().ClusterID, Topic: t.topic})
+				k.log.Debug("a side stream was stopped", "topic", t.topic, "error", err)
 			})
 		}
 	}
@@ -203,7 +212,7 @@ func (l *sideLoop) ask(ctx context.Context, k *bucket, key groupKey, g *sideGrou
 		ClusterID: l.x.identity.get().ClusterID, Node: e.Node, BootID: e.BootID, Topic: topic, Endpoint: port, Bucket: k.name,
 		BucketUUID: k.uuid, ID: g.id, Revision: d.Revision, Copies: g.copies, Streams: g.streams,
 	}
-	l.open[g.id] = sideTopic{k.name, g.addr, topic}
+	l.open[g.id] = &sideTopic{bucket: k.name, addr: g.addr, topic: topic}
 	k.log.Debug("asking for a side stream", "topic", topic, "projector", key.projector, "vbuckets", len(g.streams), "copies", g.copies)
 	l.call(ctx, func(ctx context.Context) {
 		reply, err := l.x.projectors.Side(ctx, g.addr, req)

@@ -61,10 +61,11 @@ type Bucket struct {
 	ack          Ack
 	haveAck      bool
 
-	queued   int // bytes in the queues of all vbuckets
-	sideHeld int // bytes buffered by side streams
-	inFlight int // bytes in batches that are not done
-	blocked  blockedAt
+	queued    int // bytes in the queues of all vbuckets
+	sideHeld  int // bytes buffered by side streams
+	inFlight  int // bytes in batches that are not done
+	abandoned []uint64
+	blocked   blockedAt
 }
 
 // blockedAt remembers what the oldest stability timestamp waits for, so that most attempts look at one place only.
@@ -117,6 +118,7 @@ type part struct {
 	kept timestamp.FailoverLog // as the store has it
 	// base and comp: received, and complete, on earlier streams; while sub is set the present stream's are added.
 	base, comp uint64
+	solid      uint64 // of side: up to here it is known how far de-duplication may have hidden something
 	from       uint32 // epoch at which the queue starts for this copy, noQueue while no stream feeds it
 	sub        bool   // the present stream feeds it
 	tombs      bool   // tombstones may be stored
@@ -175,7 +177,7 @@ func (b *Bucket) Add(c Copy) error {
 	sl := &slice{id: c.ID, index: c.Index, no: c.Slice, ready: c.Ready, told: c.Ready, parts: make([]part, len(b.vbs))}
 	for v := range c.Positions {
 		p := &sl.parts[v]
-		p.pos, p.log = c.Positions[v], History(c.Positions[v].VBUUID, c.Logs[v])
+		p.load(c.Positions[v], c.Logs[v])
 	}
 	at := 0
 	for at < len(b.copies) && b.copies[at].id < c.ID {
@@ -219,9 +221,9 @@ func (b *Bucket) Reopened(id index.CopyID, positions []Position, logs []timestam
 	for v := range b.vbs {
 		p := &sl.parts[v]
 		sub := p.sub || p.restoring && p.rejoin
-		p.pos, p.log, p.kept = Position{}, nil, nil
+		p.pos, p.log, p.kept, p.solid = Position{}, nil, nil, 0
 		if positions != nil {
-			p.pos, p.log = positions[v], History(positions[v].VBUUID, logs[v])
+			p.load(positions[v], logs[v])
 		}
 		p.restoring, p.rejoin = false, false
 		b.reset(sl, v)
@@ -236,6 +238,14 @@ func (b *Bucket) Reopened(id index.CopyID, positions []Position, logs []timestam
 	}
 	b.blocked.ok = false
 	return nil
+}
+
+// load takes over what the store holds.
+func (p *part) load(pos Position, log timestamp.FailoverLog) {
+	p.pos, p.log = pos, History(pos.VBUUID, log)
+	if p.solid = pos.Side; pos.WindowEnd == unsure {
+		p.solid = 0
+	}
 }
 
 func (b *Bucket) checkStored(id index.CopyID, positions []Position, logs []timestamp.FailoverLog) error {

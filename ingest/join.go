@@ -14,6 +14,9 @@ func (b *Bucket) checkBranch(sl *slice, vb int, log timestamp.FailoverLog, queue
 	if !b.on(windowRule) {
 		queueTop = 0
 	}
+	if p.log.Common(log) != timestamp.Infinity {
+		b.unread(p)
+	}
 	if b.content(p) > p.log.Common(log) {
 		p.sub, p.restoring, p.rejoin, p.from = false, true, false, noQueue
 		p.comp = 0
@@ -29,6 +32,21 @@ func (b *Bucket) checkBranch(sl *slice, vb int, log timestamp.FailoverLog, queue
 	}
 	p.log = log
 }
+
+// unsure as a window's end says that a side stream which has not come to its end may have left something out because of
+// a newer version that is not known here. Such a position is good on the very branch it was read on, and nowhere else.
+const unsure = timestamp.Infinity
+
+// unread goes back with side to where it is known what was read; the rows stay, and are read again.
+func (b *Bucket) unread(p *part) {
+	if p.pos.WindowEnd == unsure && b.on(sideFloor) {
+		p.pos.Floor = max(p.pos.Floor, p.pos.Side)
+		p.pos.Side, p.pos.WindowEnd = p.solid, p.reach()
+	}
+}
+
+// reach is what the position is known to reflect.
+func (p *part) reach() uint64 { return max(p.pos.Main, p.pos.Side, p.pos.Floor) }
 
 // content is the highest seqno whose effects the copy may reflect.
 func (b *Bucket) content(p *part) uint64 {
@@ -60,7 +78,7 @@ func (b *Bucket) join(sl *slice, vb int, start, purge uint64) {
 	}
 	if start < purge && p.base > start && p.base < purge && b.on(purgeBegin) {
 		// a stream from below the purge seqno leaves out deletions that we have not seen
-		p.pos = Position{Floor: p.pos.Floor}
+		p.pos, p.solid = Position{Floor: p.pos.Floor}, 0
 		b.deleteRange(sl, vb)
 		b.clearQueue(sl, vb)
 		p.base, p.comp = 0, 0
@@ -82,7 +100,9 @@ func (b *Bucket) join(sl *slice, vb int, start, purge uint64) {
 // too, and A moves up to it.
 func (b *Bucket) dropRange(sl *slice, vb int) {
 	p := &sl.parts[vb]
-	p.pos.Side = 0
+	if p.pos.Side, p.solid = 0, 0; p.pos.WindowEnd == unsure {
+		p.pos.WindowEnd = p.reach()
+	}
 	if b.on(rangeA) {
 		p.pos.A = max(p.pos.A, p.pos.Main)
 	}
@@ -122,7 +142,8 @@ func (b *Bucket) Restored(r Restore, pos Position, held timestamp.FailoverLog) {
 	if !p.restoring {
 		return
 	}
-	p.pos, p.log, p.kept = pos, held, nil
+	p.load(pos, held)
+	p.kept = nil
 	log := r.Log
 	if v.begun {
 		log = v.log // a newer BEGIN may have come meanwhile

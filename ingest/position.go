@@ -14,7 +14,8 @@ type Position struct {
 	Main   uint64 `json:"main"`          // maintenance is covered from A up to here; never falls but by a rollback
 	A      uint64 `json:"a"`             // activation timestamp: everything above comes on the maintenance stream
 	Floor  uint64 `json:"floor"`         // lowest stability seqno at which the slice can make an exact snapshot
-	// WindowEnd is the end of the newest DCP snapshot of which something has been applied.
+	// WindowEnd is the end of the newest DCP snapshot of which something has been applied; timestamp.Infinity while a side
+	// stream that has not come to its end may have left something out because of a newer version not known here.
 	WindowEnd uint64 `json:"window_end"`
 }
 

@@ -48,7 +48,10 @@ func (b *Bucket) position(vb int) Progress {
 			pp.HW = r
 		}
 		pp.Participant = true
-		pp.Reach = max(pp.Reach, b.content(p), top)
+		pp.Reach = max(pp.Reach, top, p.pos.Main, p.pos.Side)
+		if b.on(windowRule) {
+			pp.Reach = max(pp.Reach, p.pos.Floor)
+		}
 	}
 	pp.Reach = max(pp.Reach, pp.HW)
 	return pp

@@ -73,6 +73,7 @@ func (b *Bucket) RollbackAsk(id uint64, logs []timestamp.FailoverLog, inc index.
 				continue // a copy that was never told to join
 			}
 			h := Held{Position: p.pos, Log: p.log}
+			h.Position.WindowEnd = p.reach() // what of a side stream is unsure is read again
 			if len(logs[vb]) > 0 && h.Position.Content() > h.Log.Common(logs[vb]) {
 				older := states(c.id, vb)
 				if i := Choose(older, logs[vb]); i >= 0 {
@@ -86,7 +87,7 @@ func (b *Bucket) RollbackAsk(id uint64, logs []timestamp.FailoverLog, inc index.
 				pp.HW, pp.Log = at, h.Log
 			}
 			pp.Participant = true
-			pp.Reach = max(pp.Reach, h.Position.Content(), at)
+			pp.Reach = max(pp.Reach, at, h.Position.Side, h.Position.Floor)
 		}
 		out[vb] = pp
 	}

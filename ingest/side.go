@@ -15,7 +15,8 @@ type sideStream struct {
 	copies []index.CopyID
 	conn   uint64
 	begun  bool
-	over   bool
+	over   bool   // nothing more comes
+	ended  bool   // it came to its end, and said how far it read
 	taken  uint64 // what TakeSide has given out reaches up to here
 	at     uint64 // what has arrived reaches up to here
 	read   uint64 // highest end of a window it read from
@@ -77,8 +78,9 @@ func (b *Bucket) OpenSide(w Want, id uint64) {
 
 // SideFailed tells that a side stream will bring nothing more: refused, timed out, or broken. What has arrived counts.
 func (b *Bucket) SideFailed(vb int, id uint64) {
-	if s := b.sideOf(vb, id); s != nil {
+	if s := b.sideOf(vb, id); s != nil && !s.over {
 		s.over = true
+		b.abandoned = append(b.abandoned, id)
 	}
 }
 
@@ -114,10 +116,20 @@ func (b *Bucket) sideOf(vb int, id uint64) *sideStream {
 // dropSide forgets a side stream with all that was not handed out.
 func (b *Bucket) dropSide(vb int) {
 	v := &b.vbs[vb]
-	if v.side != nil {
-		b.sideHeld -= v.side.bytes
+	if s := v.side; s != nil {
+		b.sideHeld -= s.bytes
 		v.side = nil
+		if !s.over {
+			b.abandoned = append(b.abandoned, s.id)
+		}
 	}
+}
+
+// Abandoned takes the ids of side streams that are not listened to any more in some vbucket although they may go on.
+func (b *Bucket) Abandoned() []uint64 {
+	ids := b.abandoned
+	b.abandoned = nil
+	return ids
 }
 
 // SideProgress is how far an open side stream has come.
@@ -174,7 +186,7 @@ func (b *Bucket) AcceptSide(src Source, e *keyversion.Event) Verdict {
 		s.at, s.read = max(s.at, e.Seqno), max(s.read, e.Seqno)
 	case keyversion.StreamEnd:
 		s.at, s.read = max(s.at, e.Seqno), max(s.read, e.Seqno, e.Window.End)
-		s.over = true
+		s.over, s.ended = true, true
 	case keyversion.DropData:
 		s.over = true
 	default:
@@ -195,6 +207,7 @@ func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdi
 	}
 	if b.on(sideBranch) && g.Log.Newest() != v.log.Newest() || g.Start > s.at {
 		s.over = true // another branch, or a gap: ask again
+		b.abandoned = append(b.abandoned, s.id)
 		return StaleLog
 	}
 	first := !s.begun
@@ -255,13 +268,19 @@ func (b *Bucket) takeSide(t *Batch, vb int, s *sideStream) {
 		}
 		pt := Part{VBucket: vb, Segment: taken, after: p.pos.Side, upTo: p.pos.A, KeepTombstones: b.on(tombstones)}
 		p.tombs = p.tombs || taken >= 0
+		// How far de-duplication may have hidden something is known at the end only: before it, A is not reached.
 		p.pos.Side = min(s.at, p.pos.A)
-		p.pos.WindowEnd = max(p.pos.WindowEnd, s.read)
+		if !s.ended && p.pos.Side == p.pos.A && b.on(sideFloor) {
+			p.pos.Side--
+		}
 		if b.on(sideFloor) {
 			p.pos.Floor = max(p.pos.Floor, s.read)
 			if p.pos.Side == p.pos.A {
 				p.pos.Floor = max(p.pos.Floor, p.pos.A)
 			}
+		}
+		if p.pos.WindowEnd = unsure; s.ended {
+			p.solid, p.pos.WindowEnd = p.pos.Side, p.reach()
 		}
 		p.pos.VBUUID = p.log.Newest()
 		c.exact = false
@@ -271,7 +290,7 @@ func (b *Bucket) takeSide(t *Batch, vb int, s *sideStream) {
 	t.bytes += s.bytes
 	b.sideHeld -= s.bytes
 	s.queue, s.bytes, s.taken = nil, 0, s.at
-	if s.over || s.at >= s.to {
+	if s.over {
 		v.side = nil
 	}
 }

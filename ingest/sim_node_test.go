@@ -403,8 +403,9 @@ func (s *sim) feedSide(ni int, id uint64, x *simSide) {
 		k.marker(k.cur + 1 + uint64(s.r.Intn(int(k.branch.high()-k.cur))))
 	case k.mid && len(k.items) > 0 && k.items[0].seqno <= x.to:
 		it := k.items[0]
-		k.items, k.cur, x.read = k.items[1:], it.seqno, k.window.End
-		e := s.event(ni, it, k.window, s.topology(ni))
+		k.items, k.cur, x.read = k.items[1:], it.seqno, max(x.read, k.window.End)
+		// as with a finite stream of KV, only the end says how far was read
+		e := s.event(ni, it, timestamp.Window{Start: k.window.Start, End: it.seqno}, s.topology(ni))
 		if send(e) == NotOwner {
 			delete(n.side, id)
 		}
