@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/index"
 	"tidemark/internal/testcluster"
 	"tidemark/localcluster"
 )
@@ -301,5 +302,44 @@ func noneAlive(t *testing.T, pids []int, limit time.Duration) {
 		if time.Now().After(deadline) {
 			t.Fatalf("processes left behind: %v", left)
 		}
+	}
+}
+
+// TestDeferredIndexHoldsNothingUp: an index that waits to be built has copies that no stream feeds; stability timestamps
+// and scans of the others go on, and BUILD makes it ready.
+func TestDeferredIndexHoldsNothingUp(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	up := testcluster.Start(t, t.TempDir())
+	c, bucket, kv := up.Client(), up.Manifest().Bucket, up.KV(ctx)
+	w := newWorkload(ctx, t, kv)
+	createSampleIndexes(ctx, t, c, bucket)
+	if _, err := c.Create(ctx, client.CreateRequest{Bucket: bucket, Name: "later", IsPrimary: true, DeferBuild: true}); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 3 {
+		if err := w.set(ctx, w.keys[i], []byte(`{"name":"again"}`)); err != nil {
+			t.Fatal(err)
+		}
+		s, err := scan(ctx, c, bucket, "places_by_name", "session")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := s.check(w.history); d != "" {
+			t.Fatal(d)
+		}
+	}
+	if info, err := c.Index(ctx, client.Ref(bucket, "later")); err != nil || info.State != index.Pending || !info.Deferred {
+		t.Errorf("%+v, %v", info, err)
+	}
+	r, err := c.Build(ctx, bucket, "later")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := c.WaitReady(ctx, []index.ID{r[0].ID}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := c.Count(ctx, client.Ref(bucket, "later"), client.ScanRequest{Consistency: "session"}); err != nil || n.Count != uint64(len(w.keys)) {
+		t.Errorf("%+v, %v; want %d", n, err, len(w.keys))
 	}
 }
