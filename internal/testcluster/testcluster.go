@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"os"
 	"os/exec"
@@ -102,7 +103,7 @@ func Start(t testing.TB, dir string, args ...string) *Cluster {
 func Launch(t testing.TB, dir string, args ...string) *Cluster {
 	t.Helper()
 	c := &Cluster{t: t, Dir: dir, out: &syncBuffer{}, ended: make(chan struct{})}
-	c.cmd = exec.Command(Binary(t), append([]string{"up", "--data", dir}, args...)...)
+	c.cmd = exec.Command(Binary(t), append([]string{"up", "--data", dir, "--rest-port", fmt.Sprint(FreeRange())}, args...)...)
 	c.cmd.Stdout, c.cmd.Stderr = c.out, c.out
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	if err := c.cmd.Start(); err != nil {
@@ -120,6 +121,10 @@ func Launch(t testing.TB, dir string, args ...string) *Cluster {
 	})
 	return c
 }
+
+// FreeRange gives the first port of a range that another cluster of this machine will hardly use: a killed child's port
+// is free until it is back, and nobody else must take it meanwhile. It lies below the ephemeral ports.
+func FreeRange() int { return 10_000 + 100*rand.IntN(200) }
 
 // Manifest reads cluster.json.
 func (c *Cluster) Manifest() *localcluster.Manifest {
