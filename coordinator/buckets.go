@@ -29,7 +29,7 @@ type bucket struct {
 	members    []index.NodeID // of fed, those that are not offline: as the ledger knows it
 	waiters    []*waiter
 	syncing    map[index.ProjectorID]bool
-	complained string
+	rolling    *rolling // while it is being rolled back
 }
 
 // reconcileBuckets makes the buckets known here those of the state.
@@ -235,6 +235,7 @@ func (l *leader) stepBucket(b *bucket) {
 	if d, bad := b.ledger.Diverged(); bad {
 		l.beginRollback(b, d)
 	}
+	l.stepRollback(b)
 }
 
 // execute sends what the ledger wants done. Who does not answer does not count: the ledger's patience sees to it.

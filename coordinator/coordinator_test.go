@@ -442,3 +442,57 @@ func TestHostAway(t *testing.T) {
 		}
 	})
 }
+
+// TestRollback: KV loses what an indexer holds and what is committed. The bucket goes back, through each step, also when
+// the leader changes in the middle, and goes on.
+func TestRollback(t *testing.T) {
+	for _, change := range []bool{false, true} {
+		inWorld(t, func(w *world) {
+			w.components(2)
+			o := w.create("a", "", 2, 0)
+			w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+			w.write("world", 5)
+			w.until("15 is stable", 2*time.Second, func() bool { return w.log.State().Bucket("world").Stability.Vector.Seqnos[3] == 15 })
+			time.Sleep(time.Second)
+
+			w.mu.Lock() // vbucket 3 fails over and loses 13 to 15
+			kv := w.kv["world"]
+			kv.rev++
+			kv.high[3], kv.logs[3] = 12, append(timestamp.FailoverLog{{VBUUID: 4711, Seqno: 12}}, kv.logs[3]...)
+			w.mu.Unlock()
+			p2 := w.projectors["http://p2"]
+			p2.mu.Lock()
+			delete(p2.streams["world"], 3)
+			p2.mu.Unlock()
+
+			w.until("rollback", 5*time.Second, func() bool { return w.log.State().Bucket("world").Rollback != nil })
+			if _, err := w.leader().Stabilize(w.ctx, "world", timestamp.New(vbuckets)); err != nil && !errors.Is(err, ErrInRollback) {
+				t.Errorf("a scan meanwhile: %v", err)
+			}
+			if change {
+				w.depose()
+				w.lead()
+			}
+			w.until("cleared", 20*time.Second, func() bool { return w.log.State().Bucket("world").Rollback == nil })
+			s := w.log.State().Bucket("world").Stability
+			if s.RollbackID != 1 || s.Vector.At(3) != (timestamp.Position{VBUUID: 4711, Seqno: 12}) || s.Vector.Seqnos[2] != 15 {
+				t.Errorf("rolled back to %d: %v", s.RollbackID, s.Vector)
+			}
+			for _, n := range w.indexers {
+				n.mu.Lock()
+				if !slices.Contains(n.rollbacks, "prepare") || !slices.Contains(n.rollbacks, "rollback") {
+					t.Errorf("%s was told %v", n.name, n.rollbacks)
+				}
+				n.mu.Unlock()
+			}
+			w.write("world", 5)
+			w.until("stability goes on", 5*time.Second, func() bool {
+				v := w.log.State().Bucket("world").Stability.Vector
+				return v.Seqnos[3] == 17 && v.Seqnos[2] == 20
+			})
+			if w.state(o.ID) != index.Maintenance {
+				t.Errorf("the index is %s", w.state(o.ID))
+			}
+		})
+	}
+}

@@ -173,7 +173,8 @@ type stabilized struct {
 
 // Stabilize gives a committed stability timestamp of the bucket at or above need, as soon as there is one (IX-7,
 // session and at_plus), at the latest when ctx ends. A vbuuid of 0 in need stands for any branch. Errors wrap
-// ErrNotLeading, ErrUnknownBucket, ErrNoStreams, ErrBucketGone, ErrTokenLost, ErrBusy, timestamp.ErrLength, or ctx's
+// ErrNotLeading, ErrUnknownBucket, ErrInRollback, ErrNoStreams, ErrBucketGone, ErrTokenLost, ErrBusy,
+// timestamp.ErrLength, or ctx's
 // error.
 func (c *Coordinator) Stabilize(ctx context.Context, bucket string, need timestamp.Vector) (wire.Stability, error) {
 	l, err := c.leading()
@@ -202,6 +203,9 @@ func (w *waiter) apply(l *leader) {
 		return
 	case w.need.Check(b.stab.Len()) != nil:
 		w.reply <- stabilized{err: w.need.Check(b.stab.Len())}
+		return
+	case b.rolling != nil:
+		w.reply <- stabilized{err: fmt.Errorf("%w: %q", ErrInRollback, w.bucket)}
 		return
 	case !b.wanted:
 		w.reply <- stabilized{err: fmt.Errorf("%w: %q", ErrNoStreams, w.bucket)}

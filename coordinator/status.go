@@ -143,7 +143,9 @@ func (l *leader) show() {
 		w := BucketStatus{Name: name, UUID: b.uuid, VBuckets: b.ledger.Len(), Generation: b.generation, Wanted: b.wanted, Number: b.stable.Number,
 			Hash: b.stable.Hash, Streams: sum, Lagging: b.stab.Lagging(l.nowMS), Waiting: len(b.waiters)}
 		if x := l.state.Bucket(name); x != nil && x.Rollback != nil {
-			w.Rollback = x.Rollback.Step.String()
+			if w.Rollback = x.Rollback.Step.String(); b.rolling != nil && b.rolling.reason != "" {
+				w.Rollback += ": " + b.rolling.reason
+			}
 		} else if d, bad := b.ledger.Diverged(); bad {
 			w.Rollback = fmt.Sprintf("needed: vbucket %d: %s", d.VBucket, d.Reason)
 		}

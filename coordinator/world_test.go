@@ -431,8 +431,8 @@ func (c projectorsOf) FailoverLogs(ctx context.Context, addr string, req *wire.F
 	defer c.w.mu.Unlock()
 	r := &wire.FailoverLogsReply{}
 	kv := c.w.kv[req.Bucket]
-	for _, v := range req.VBuckets {
-		if kv != nil && kv.owner[v] == p.id {
+	for v := range uint16(vbuckets) {
+		if kv != nil && kv.owner[v] == p.id && (len(req.VBuckets) == 0 || slices.Contains(req.VBuckets, v)) {
 			r.Logs = append(r.Logs, wire.VBucketLog{VBucket: v, Log: kv.logs[v], High: kv.high[v], Revision: timestamp.MapRevision{Rev: kv.rev}})
 		}
 	}
@@ -491,13 +491,14 @@ func (c projectorsOf) Sync(ctx context.Context, addr string, req *wire.SyncReque
 
 type fakeIndexer struct {
 	fake
-	name   string
-	node   index.NodeID
-	stable map[string]wire.Stability
-	loaded map[index.CopyID][]uint64 // high seqnos when its build began: whole at an S that covers them
-	polls  int
-	told   int // stability messages
-	never  bool
+	name      string
+	node      index.NodeID
+	stable    map[string]wire.Stability
+	loaded    map[index.CopyID][]uint64 // high seqnos when its build began: whole at an S that covers them
+	polls     int
+	told      int // stability messages
+	never     bool
+	rollbacks []string // steps it was told
 }
 
 func (w *world) indexer(name string) *fakeIndexer {
@@ -695,5 +696,24 @@ func (c indexersOf) Rollback(ctx context.Context, addr string, req *wire.Rollbac
 	if err := n.enter(ctx, &req.Fence, false); err != nil {
 		return nil, err
 	}
-	return &wire.RollbackReply{RollbackID: req.RollbackID}, nil
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.rollbacks = append(n.rollbacks, req.Step)
+	reply := &wire.RollbackReply{RollbackID: req.RollbackID}
+	s := n.stable[req.Bucket]
+	if s.Number == 0 {
+		return reply, nil
+	}
+	back := s
+	back.Vector = s.Vector.Clone()
+	for v, at := range s.Vector.Seqnos {
+		if up := s.Logs[v].Common(req.Logs[v]); at > up {
+			back.Vector.Seqnos[v] = up
+		}
+		reply.Restart = append(reply.Restart, wire.PollPosition{VBucket: uint16(v), Participant: true, HW: back.Vector.Seqnos[v]})
+	}
+	if req.Step == "rollback" {
+		n.stable[req.Bucket] = back
+	}
+	return reply, nil
 }

@@ -143,7 +143,13 @@ type Ledger struct {
 	strays   map[stray]index.Incarnation
 	dirty    []int
 	diverged Divergence
+	// rollbackInc is the incarnation under which the streams were stopped for a rollback.
+	rollbackInc index.Incarnation
 }
+
+// RollbackIncarnation gives the incarnation of the newest SetRollback(true): everything older is stopped, every stream
+// that follows is newer.
+func (l *Ledger) RollbackIncarnation() index.Incarnation { return l.rollbackInc }
 
 // Divergence is why a bucket must be rolled back; it stays until SetRollback(true).
 type Divergence struct {
@@ -283,8 +289,10 @@ func (l *Ledger) SetWanted(nowMS int64, wanted bool) {
 }
 
 // stopAll queues the end of every stream, under an incarnation that nothing older can pass.
-func (l *Ledger) stopAll() {
-	l.queue(Action{Kind: StopStreams, Incarnation: l.next(), VBuckets: l.all(), Projectors: l.projectors})
+func (l *Ledger) stopAll() index.Incarnation {
+	inc := l.next()
+	l.queue(Action{Kind: StopStreams, Incarnation: inc, VBuckets: l.all(), Projectors: l.projectors})
+	return inc
 }
 
 func (l *Ledger) all() []uint16 {
@@ -304,7 +312,7 @@ func (l *Ledger) SetRollback(nowMS int64, on bool) {
 	l.rollback, l.repair = on, nil
 	if on {
 		l.diverged = Divergence{}
-		l.stopAll()
+		l.rollbackInc = l.stopAll()
 		for v := range l.vbs {
 			l.set(v, nowMS, Lost, "the bucket is rolled back")
 		}
