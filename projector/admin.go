@@ -210,7 +210,7 @@ func (p *Projector) startStreams(ctx context.Context, req *wire.StartRequest) (*
 			return nil, err
 		}
 		if info.UUID != req.BucketUUID {
-			return nil, rpc.NewProblem(http.StatusConflict, rpc.CodeBucket, "bucket %q has uuid %s here, the request means %s: it was deleted and created again", req.Bucket, info.UUID, req.BucketUUID)
+			return nil, recreated(req.Bucket, info.UUID, req.BucketUUID)
 		}
 		if b, err = p.openBucket(req.Bucket, req.BucketUUID, info.VBuckets); err != nil {
 			return nil, err
@@ -245,12 +245,11 @@ func (p *Projector) sideStreams(ctx context.Context, req *wire.SideRequest) (*wi
 	return p.openSide(ctx, req)
 }
 
-func (p *Projector) stopSideStream(_ context.Context, req *wire.SideStop) (*wire.OK, error) {
+func (p *Projector) stopSideStream(ctx context.Context, req *wire.SideStop) (*wire.OK, error) {
 	if err := p.checkCluster(req.ClusterID); err != nil {
 		return nil, err
 	}
-	p.stopSide(req.Topic)
-	return &wire.OK{}, nil
+	return &wire.OK{}, p.stopSide(ctx, req.Topic)
 }
 
 func (p *Projector) seqnos(ctx context.Context, req *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
@@ -283,7 +282,7 @@ func (b *bucket) branch(vb uint16) uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if int(vb) < len(b.streams) && b.streams[vb] != nil {
-		return b.streams[vb].newest()
+		return b.streams[vb].log.Newest()
 	}
 	return 0
 }

@@ -15,9 +15,9 @@ import (
 
 // dial opens a DCP connection to the KV node; its name is unique, for a second one of the same name would silently kill
 // the first.
-func (p *Projector) dial(ctx context.Context, bucket, topic string) (*feed.Conn, error) {
+func (p *Projector) dial(ctx context.Context, bucket, topic string, buffer int) (*feed.Conn, error) {
 	name := fmt.Sprintf("tidemark:%.40s:%.40s:%.60s:%s", p.clusterID(), p.cfg.ID, topic, rand.Text())
-	c, err := feed.Dial(ctx, feed.Config{Addr: p.cfg.KV, Bucket: bucket, User: p.cfg.User, Password: p.cfg.Password, Name: name, Logger: p.log.Named("feed")})
+	c, err := feed.Dial(ctx, feed.Config{Addr: p.cfg.KV, Bucket: bucket, User: p.cfg.User, Password: p.cfg.Password, Name: name, BufferBytes: buffer, Logger: p.log.Named("feed")})
 	if err == nil {
 		p.counters.connections.Inc()
 	}
@@ -76,7 +76,7 @@ func (c *control) get(ctx context.Context) (*feed.Conn, error) {
 			return c.conn, nil
 		}
 	}
-	conn, err := c.p.dial(ctx, c.bucket, "control")
+	conn, err := c.p.dial(ctx, c.bucket, "control", feed.MinBufferBytes)
 	if err != nil {
 		return nil, kvProblem(c.bucket, err)
 	}
@@ -112,21 +112,30 @@ func (c *control) state(ctx context.Context) (*kvState, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &kvState{highs: map[uint16]uint64{}, purges: map[uint16]uint64{}}
-	if s.config, err = conn.ClusterConfig(ctx); err != nil {
+	s, err := stateOf(ctx, conn)
+	if err != nil {
 		return nil, kvProblem(c.bucket, err)
+	}
+	return s, nil
+}
+
+func stateOf(ctx context.Context, conn *feed.Conn) (*kvState, error) {
+	s := &kvState{highs: map[uint16]uint64{}, purges: map[uint16]uint64{}}
+	var err error
+	if s.config, err = conn.ClusterConfig(ctx); err != nil {
+		return nil, err
 	}
 	s.revision = timestamp.MapRevision{Epoch: uint64(max(s.config.RevEpoch, 0)), Rev: uint64(max(s.config.Rev, 0))}
 	highs, err := conn.HighSeqnos(ctx)
 	if err != nil {
-		return nil, kvProblem(c.bucket, err)
+		return nil, err
 	}
 	for _, h := range highs {
 		s.highs[h.VBucket] = h.Seqno
 	}
 	details, err := conn.Details(ctx)
 	if err != nil {
-		return nil, kvProblem(c.bucket, err)
+		return nil, err
 	}
 	for vb, d := range details {
 		s.purges[vb] = d.PurgeSeqno

@@ -44,6 +44,7 @@ const (
 	maxWorkers       = 4
 	maxSideStreams   = 64               // side topics open at a time
 	sideIdleLimit    = 60 * time.Second // a side stream without progress is given up
+	sideBufferBytes  = 4 << 20          // DCP buffer of a side stream; maintenance streams have feed.DefaultBufferBytes
 	maxSyncWait      = 5 * time.Second
 	maxBuckets       = 1000
 	streamsAtOnce    = 16              // stream requests in flight on one connection

@@ -2,6 +2,7 @@ package projector
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -15,23 +16,33 @@ import (
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
 	"tidemark/router"
+	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
-// side is a running side stream: one request's vbuckets, from a DCP connection of its own to one indexer (PR-11 forms 2
-// and 3). It ends when all its vbuckets have, or when nothing has moved for sideIdleLimit.
+// side is a side stream: one request's vbuckets, from a DCP connection of its own to one indexer (PR-11 forms 2 and 3).
+// It ends when all its vbuckets have, when another one takes its place, or when nothing has moved for sideIdleLimit.
 type side struct {
 	p       *Projector
 	req     *wire.SideRequest
+	class   keyversion.Class
 	plan    *plan
-	conn    *feed.Conn
-	topic   *router.Topic
+	conn    *feed.Conn    // nil while it is being opened
+	topic   *router.Topic // nil while it is being opened
 	streams map[feed.StreamID]*stream
 	open    int // streams that have not ended
-	cancel  context.CancelFunc
+	ctx     context.Context
+	cancel  context.CancelCauseFunc
 	ended   chan struct{}
 	beats   atomic.Uint64 // rises with progress
 }
+
+// Why a side stream is given up.
+var (
+	errSideReplaced = errors.New("a later request takes its place")
+	errSideStopped  = errors.New("its indexer has stopped it")
+	errSideIdle     = fmt.Errorf("nothing has moved for %v", sideIdleLimit)
+)
 
 // classOf gives a topic's class.
 func classOf(topic string) (keyversion.Class, error) {
@@ -46,12 +57,40 @@ func classOf(topic string) (keyversion.Class, error) {
 
 // openSide starts a side stream.
 func (p *Projector) openSide(ctx context.Context, req *wire.SideRequest) (*wire.SideReply, error) {
+	s, err := p.newSide(req)
+	if err != nil {
+		return nil, err
+	}
+	old, err := p.reserve(s)
+	if err != nil {
+		return nil, err
+	}
+	// Until it runs it ends with its request, and whatever it waits for ends with it.
+	running := context.AfterFunc(ctx, func() { s.cancel(context.Cause(ctx)) })
+	reply, err := s.begin(old)
+	if !running() && err == nil {
+		err = context.Cause(s.ctx)
+	}
+	if err != nil || s.open == 0 {
+		s.close()
+		return reply, err
+	}
+	if !p.tasks.Go(s.run) {
+		s.close()
+		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "projector %s is shutting down", p.cfg.ID)
+	}
+	return reply, nil
+}
+
+// newSide checks a request and plans what it asks for.
+func (p *Projector) newSide(req *wire.SideRequest) (*side, error) {
 	class, err := classOf(req.Topic)
 	if err != nil {
 		return nil, err
 	}
-	if err := p.replaceSides(req); err != nil {
-		return nil, err
+	if len(req.Copies) == 0 || len(req.Streams) == 0 || len(req.Streams) > timestamp.MaxVBuckets {
+		return nil, rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "topic %q: %d copies and %d vbuckets; want one of each at least, and at most %d vbuckets",
+			req.Topic, len(req.Copies), len(req.Streams), timestamp.MaxVBuckets)
 	}
 	p.mu.Lock()
 	defs := p.defs
@@ -59,81 +98,77 @@ func (p *Projector) openSide(ctx context.Context, req *wire.SideRequest) (*wire.
 	if defs == nil || defs.Revision < req.Revision {
 		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "projector %s does not have definitions revision %d yet; try again", p.cfg.ID, req.Revision)
 	}
-	pl, _, err := newPlan(defs, req.Bucket, class, map[index.NodeID]string{req.Node: req.Endpoint}, req.Copies)
+	pl, bad, err := newPlan(defs, req.Bucket, class, map[index.NodeID]string{req.Node: req.Endpoint}, req.Copies)
 	if err != nil {
 		return nil, err
 	}
-	conn, err := p.dial(ctx, req.Bucket, req.Topic)
-	if err != nil {
-		return nil, kvProblem(req.Bucket, err)
+	if len(pl.view.Copies(req.Node)) == 0 {
+		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "topic %q: definitions revision %d has none of copies %v on node %d that can be evaluated; try again (%v)",
+			req.Topic, defs.Revision, req.Copies, req.Node, errors.Join(bad...))
 	}
-	config, err := conn.ClusterConfig(ctx)
-	if err != nil {
-		_ = conn.Close()
-		return nil, kvProblem(req.Bucket, err)
-	}
-	topic, err := p.router.Open(router.TopicConfig{Path: req.Topic, Class: class, Bucket: req.Bucket, BucketUUID: req.BucketUUID, VBuckets: config.NumVBuckets()})
-	if err != nil {
-		_ = conn.Close()
-		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "%v", err)
-	}
-	run, cancel := context.WithCancel(p.runCtx)
-	s := &side{p: p, req: req, plan: pl, conn: conn, topic: topic, streams: map[feed.StreamID]*stream{}, cancel: cancel, ended: make(chan struct{})}
-	reply, err := s.openStreams(ctx)
-	if err != nil || s.open == 0 {
-		cancel()
-		_ = conn.Close()
-		topic.Close()
-		return reply, err
-	}
-	p.mu.Lock()
-	p.sides[req.Topic] = s
-	p.mu.Unlock()
-	if !p.tasks.Go(func() { s.run(run) }) {
-		cancel()
-		s.forget()
-		_ = conn.Close()
-		topic.Close()
-		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "projector %s is shutting down", p.cfg.ID)
-	}
-	return reply, nil
+	s := &side{p: p, req: req, class: class, plan: pl, streams: map[feed.StreamID]*stream{}, ended: make(chan struct{})}
+	s.ctx, s.cancel = context.WithCancelCause(p.runCtx)
+	return s, nil
 }
 
-// replaceSides ends the side streams that a request replaces: one of the same topic, and those of an earlier process of
-// the same indexer.
-func (p *Projector) replaceSides(req *wire.SideRequest) error {
+// reserve puts a side stream on the list and gives up those that it replaces: one of the same topic, and those of an
+// earlier process of the same indexer.
+func (p *Projector) reserve(s *side) (old []*side, err error) {
 	p.mu.Lock()
-	var old []*side
-	for topic, s := range p.sides {
-		if topic == req.Topic || s.req.Node == req.Node && s.req.BootID != req.BootID {
-			old = append(old, s)
+	defer p.mu.Unlock()
+	for topic, o := range p.sides {
+		if topic == s.req.Topic || o.req.Node == s.req.Node && o.req.BootID != s.req.BootID {
+			old = append(old, o)
 		}
 	}
-	busy := len(p.sides)-len(old) >= maxSideStreams
-	p.mu.Unlock()
-	if busy {
-		return rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "projector %s has %d side streams open, the most it can; try again", p.cfg.ID, maxSideStreams)
+	if len(p.sides)-len(old) >= maxSideStreams {
+		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "projector %s has %d side streams open, the most it can; try again", p.cfg.ID, maxSideStreams)
 	}
-	for _, s := range old {
-		s.cancel()
-		<-s.ended
+	for _, o := range old {
+		o.cancel(errSideReplaced)
+		delete(p.sides, o.req.Topic)
 	}
-	return nil
+	p.sides[s.req.Topic] = s
+	return old, nil
+}
+
+// begin connects and asks KV for the streams, when what it replaces has ended.
+func (s *side) begin(old []*side) (*wire.SideReply, error) {
+	for _, o := range old {
+		select {
+		case <-o.ended:
+		case <-s.ctx.Done():
+			return nil, context.Cause(s.ctx)
+		}
+	}
+	req := s.req
+	var err error
+	if s.conn, err = s.p.dial(s.ctx, req.Bucket, req.Topic, sideBufferBytes); err != nil {
+		return nil, kvProblem(req.Bucket, err)
+	}
+	at, err := stateOf(s.ctx, s.conn)
+	if err != nil {
+		return nil, kvProblem(req.Bucket, err)
+	}
+	if at.config.UUID != "" && at.config.UUID != req.BucketUUID {
+		return nil, recreated(req.Bucket, at.config.UUID, req.BucketUUID)
+	}
+	s.topic, err = s.p.router.Open(router.TopicConfig{Path: req.Topic, Class: s.class, Bucket: req.Bucket, BucketUUID: req.BucketUUID, VBuckets: at.config.NumVBuckets()})
+	if err != nil {
+		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "%v", err)
+	}
+	return s.openStreams(at), nil
 }
 
 // openStreams asks KV for each vbucket.
-func (s *side) openStreams(ctx context.Context) (*wire.SideReply, error) {
-	details, err := s.conn.Details(ctx)
-	if err != nil {
-		return nil, kvProblem(s.req.Bucket, err)
-	}
+func (s *side) openStreams(at *kvState) *wire.SideReply {
 	reply := &wire.SideReply{Results: make([]wire.StartResult, len(s.req.Streams))}
 	all := make([]*stream, len(s.req.Streams))
 	var g errgroup.Group
 	g.SetLimit(streamsAtOnce)
 	for i := range s.req.Streams {
 		g.Go(func() error {
-			all[i], reply.Results[i] = s.openStream(ctx, &s.req.Streams[i], details)
+			all[i], reply.Results[i] = s.openStream(&s.req.Streams[i], at)
 			return nil
 		})
 	}
@@ -144,72 +179,75 @@ func (s *side) openStreams(ctx context.Context) (*wire.SideReply, error) {
 			s.open++
 		}
 	}
-	return reply, nil
+	return reply
 }
 
-func (s *side) openStream(ctx context.Context, req *wire.SideStream, details map[uint16]feed.VBucketDetails) (*stream, wire.StartResult) {
-	r := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: req.VBucket}}
-	purge := details[req.VBucket].PurgeSeqno
-	st := &stream{vb: req.VBucket, id: s.conn.NewStreamID(), inc: index.Incarnation{Counter: s.req.ID}, purge: purge, end: req.To,
+func (s *side) openStream(req *wire.SideStream, at *kvState) (*stream, wire.StartResult) {
+	r := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: req.VBucket, Revision: at.revision}}
+	st := &stream{vb: req.VBucket, id: s.conn.NewStreamID(), inc: index.Incarnation{Counter: s.req.ID}, purge: at.purges[req.VBucket],
+		revision: at.revision, end: req.To,
 		start: feed.Position{Seqno: req.From, SnapStart: min(req.Window.Start, req.From), SnapEnd: max(req.Window.End, req.From)}}
-	entries, err := s.conn.OpenStream(ctx, feed.StreamRequest{VBucket: st.vb, ID: st.id, Start: req.From, End: req.To, VBUUID: req.VBUUID,
+	entries, err := s.conn.OpenStream(s.ctx, feed.StreamRequest{VBucket: st.vb, ID: st.id, Start: req.From, End: req.To, VBUUID: req.VBUUID,
 		SnapStart: st.start.SnapStart, SnapEnd: st.start.SnapEnd})
 	if err != nil {
-		return nil, refusal(r, err)
+		return nil, refusal(s.ctx, s.conn, r, at, err)
 	}
-	if r.Log = convertLog(entries); req.Branch != 0 && r.Log.Newest() != req.Branch {
-		_ = s.conn.CloseStream(ctx, st.vb) // the whole connection goes if this fails
+	r.Log, r.Purge, r.High = convertLog(entries), st.purge, at.highs[st.vb]
+	if req.Branch != 0 && r.Log.Newest() != req.Branch {
+		_ = s.conn.CloseStream(s.ctx, st.vb) // its events find nobody, and the whole connection goes when the others have ended
 		r.Outcome, r.Detail = wire.StartStale, fmt.Sprintf("the KV node is on branch %d, the maintenance stream on %d", r.Log.Newest(), req.Branch)
 		return nil, r
 	}
-	r.Outcome, r.Purge = wire.StartBegun, purge
+	r.Outcome = wire.StartBegun
 	return st, r
 }
 
 // run pumps until every vbucket has ended, then waits until the indexer has taken everything.
-func (s *side) run(ctx context.Context) {
-	defer close(s.ended)
-	defer s.forget()
-	defer s.cancel()
-	watch, stop := context.WithCancel(ctx)
-	defer stop()
-	s.p.tasks.Go(func() { s.watchdog(watch) })
-	err := s.pumpAll(ctx)
+func (s *side) run() {
+	defer s.close()
+	s.p.tasks.Go(s.watchdog)
+	err := s.pumpAll(s.ctx)
 	if err == nil {
-		drain, cancel := context.WithTimeout(ctx, sideDrainTimeout)
+		drain, cancel := context.WithTimeout(s.ctx, sideDrainTimeout)
 		err = s.topic.Drain(drain)
 		cancel()
 	}
 	if err != nil && s.p.runCtx.Err() == nil {
-		s.p.log.Info("a side stream ended early; its indexer will ask again", "topic", s.req.Topic, "bucket", s.req.Bucket, "error", err)
+		s.p.log.Info("a side stream ended early; its indexer will ask again if it still wants it", "topic", s.req.Topic, "bucket", s.req.Bucket, "error", err)
 	}
-	_ = s.conn.Close()
-	s.topic.Close()
 }
 
-// forget takes it off the list.
-func (s *side) forget() {
+// close gives back everything and takes it off the list.
+func (s *side) close() {
+	s.cancel(nil)
+	if s.conn != nil {
+		_ = s.conn.Close()
+	}
+	if s.topic != nil {
+		s.topic.Close()
+	}
 	s.p.mu.Lock()
-	defer s.p.mu.Unlock()
 	if s.p.sides[s.req.Topic] == s {
 		delete(s.p.sides, s.req.Topic)
 	}
+	s.p.mu.Unlock()
+	close(s.ended)
 }
 
 // watchdog gives up a side stream on which nothing moves.
-func (s *side) watchdog(ctx context.Context) {
+func (s *side) watchdog() {
 	tick := time.NewTicker(sideIdleLimit)
 	defer tick.Stop()
 	seen := uint64(0)
 	for {
 		select {
-		case <-ctx.Done():
+		case <-s.ctx.Done():
 			return
 		case <-tick.C:
 		}
 		now := s.beats.Load()
 		if now == seen {
-			s.cancel()
+			s.cancel(errSideIdle)
 			return
 		}
 		seen = now
@@ -226,7 +264,6 @@ func (s *side) pumpAll(ctx context.Context) error {
 		}
 		over, err := s.block(ctx, p, block)
 		block.Release()
-		s.beats.Add(1)
 		if err == nil && len(over) > 0 {
 			err = s.endAll(ctx, p, over)
 		}
@@ -245,6 +282,7 @@ func (s *side) block(ctx context.Context, p *pump, block *feed.Block) (over []*s
 		if st == nil {
 			continue
 		}
+		s.beats.Add(1)
 		switch {
 		case e.Kind == feed.StreamBegin:
 			err = p.begin(ctx, st, e, s.plan)
@@ -287,13 +325,19 @@ func (s *side) endAll(ctx context.Context, p *pump, over []*stream) error {
 	return nil
 }
 
-// stopSide ends a side stream.
-func (p *Projector) stopSide(topic string) {
+// stopSide ends a side stream and waits for its end.
+func (p *Projector) stopSide(ctx context.Context, topic string) error {
 	p.mu.Lock()
 	s := p.sides[topic]
 	p.mu.Unlock()
-	if s != nil {
-		s.cancel()
-		<-s.ended
+	if s == nil {
+		return nil
+	}
+	s.cancel(errSideStopped)
+	select {
+	case <-s.ended:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }

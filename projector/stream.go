@@ -21,13 +21,14 @@ type stream struct {
 	id       feed.StreamID
 	inc      index.Incarnation
 	start    feed.Position
-	end      uint64 // of a side stream: up to and including it
+	end      uint64 // up to and including it
 	purge    uint64
 	revision timestamp.MapRevision
+	log      timestamp.FailoverLog // of KV's consent
 
-	log      atomic.Pointer[timestamp.FailoverLog] // set when KV has consented
 	complete atomic.Uint64
-	ended    atomic.Bool
+	atKV     atomic.Bool // it may be open at KV
+	ended    atomic.Bool // nothing more goes downstream
 
 	// Of the pump alone.
 	begun   bool
@@ -37,14 +38,6 @@ type stream struct {
 	last    uint64           // last seqno given to the router
 	window  timestamp.Window // of last; Start is what had been received before the window
 	reach   uint64           // highest window end seen
-}
-
-// newest gives the vbuuid of the stream's branch, 0 before KV has consented.
-func (s *stream) newest() uint64 {
-	if l := s.log.Load(); l != nil {
-		return l.Newest()
-	}
-	return 0
 }
 
 // pump takes the events of streams and gives them to a topic: the evaluation of documents and the way into the router.
@@ -66,10 +59,7 @@ func (p *pump) begin(ctx context.Context, s *stream, e *feed.Event, pl *plan) er
 	if err != nil {
 		return fmt.Errorf("%w: vbucket %d: %w", errStreamBroken, s.vb, err)
 	}
-	log := make(timestamp.FailoverLog, len(entries))
-	for i, f := range entries {
-		log[i] = timestamp.LogEntry{VBUUID: f.VBUUID, Seqno: f.Seqno}
-	}
+	log := convertLog(entries)
 	s.tracker, s.plan, s.last, s.vbuuid = feed.NewTracker(s.start), pl, s.start.Seqno, log.Newest()
 	s.window = timestamp.Window{Start: s.start.Seqno, End: s.start.Seqno}
 	s.complete.Store(s.tracker.Progress().Complete)
@@ -78,7 +68,6 @@ func (p *pump) begin(ctx context.Context, s *stream, e *feed.Event, pl *plan) er
 		return err
 	}
 	s.begun = true
-	s.log.Store(&log)
 	return p.topic.Sync(s.vb, s.vbuuid, s.complete.Load())
 }
 

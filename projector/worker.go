@@ -13,15 +13,16 @@ import (
 // worker takes the events of its share of a connection's vbuckets (PR-15): vbucket v belongs to worker v % of. The order
 // within a vbucket is the connection's.
 type worker struct {
-	conn     *connection
-	number   int
-	of       int
-	blocks   chan *feed.Block
-	kicked   chan struct{} // a new plan
-	pump     pump
-	revision atomic.Uint64 // of the plan it works with
+	conn   *connection
+	number int
+	of     int
+	blocks chan *feed.Block
+	kicked chan struct{} // a new plan
+	pump   pump
+	plan   atomic.Pointer[plan] // that it works with
 
-	last *stream // of the event before, most often of the next one too
+	current map[uint16]*stream // the begun one of each vbucket
+	last    *stream            // of the event before, most often of the next one too
 }
 
 func (w *worker) owns(vb uint16) bool { return int(vb)%w.of == w.number }
@@ -36,6 +37,13 @@ func (w *worker) kick() {
 
 // run works until the connection has ended, then says END for each of its streams.
 func (w *worker) run(ctx context.Context) {
+	if before := w.conn.before; before != nil {
+		select {
+		case <-before:
+		case <-ctx.Done():
+			return
+		}
+	}
 	tick := time.NewTicker(syncInterval)
 	defer tick.Stop()
 	for {
@@ -61,13 +69,10 @@ func (w *worker) run(ctx context.Context) {
 // replan switches all streams to the newest plan, between two mutations of each.
 func (w *worker) replan(ctx context.Context) {
 	pl := w.conn.b.plan.Load()
-	if pl.revision == w.revision.Load() {
+	if pl == w.plan.Load() {
 		return
 	}
-	for _, s := range w.conn.of(w) {
-		if !s.begun || s.ended.Load() {
-			continue
-		}
+	for _, s := range w.current {
 		if err := w.pump.topic.Switch(ctx, s.vb, pl.view, s.last); err != nil {
 			w.broken(ctx, s, err)
 			continue
@@ -75,17 +80,15 @@ func (w *worker) replan(ctx context.Context) {
 		s.plan = pl
 	}
 	w.sync()
-	w.revision.Store(pl.revision)
+	w.plan.Store(pl)
 	w.conn.b.p.notify()
 }
 
 // sync says again how far each stream is complete (PR-18). An indexer that has joined, started again or lost what was
 // queued for it learns it of an idle vbucket by this alone.
 func (w *worker) sync() {
-	for _, s := range w.conn.of(w) {
-		if s.begun && !s.ended.Load() {
-			_ = w.pump.topic.Sync(s.vb, s.vbuuid, s.complete.Load()) // a begun stream can be synced
-		}
+	for _, s := range w.current {
+		_ = w.pump.topic.Sync(s.vb, s.vbuuid, s.complete.Load()) // a begun stream can be synced
 	}
 }
 
@@ -106,16 +109,11 @@ func (w *worker) block(ctx context.Context, block *feed.Block) {
 		}
 		switch {
 		case e.Kind == feed.StreamBegin:
-			if err := w.pump.begin(ctx, s, e, w.conn.b.plan.Load()); err != nil {
-				w.broken(ctx, s, err)
-			} else {
-				w.conn.b.p.counters.begun.Inc()
-			}
+			w.begin(ctx, s, e)
 			tell, moved = true, true
 		case s.ended.Load() || !s.begun:
 		case e.Kind == feed.StreamEnd:
-			w.pump.end(ctx, s, 0)
-			w.gone(s)
+			w.end(ctx, s)
 			tell = true
 		default:
 			completed, err := w.pump.take(ctx, s, e)
@@ -134,10 +132,37 @@ func (w *worker) block(ctx context.Context, block *feed.Block) {
 	}
 }
 
-// gone takes a stream that ended off the connection's list; the bucket keeps it for reports.
+// begin makes a stream its vbucket's current one. The former one is over then, whatever KV still says of it: engines may
+// say its END late or never.
+func (w *worker) begin(ctx context.Context, s *stream, e *feed.Event) {
+	if old := w.current[s.vb]; old != nil {
+		w.gone(old)
+	}
+	if err := w.pump.begin(ctx, s, e, w.plan.Load()); err != nil {
+		w.broken(ctx, s, err)
+		return
+	}
+	w.current[s.vb] = s
+	w.conn.b.p.counters.begun.Inc()
+}
+
+// end says END downstream for a begun stream.
+func (w *worker) end(ctx context.Context, s *stream) {
+	if w.current[s.vb] == s {
+		w.pump.end(ctx, s, 0)
+	}
+	s.atKV.Store(false)
+	w.gone(s)
+}
+
+// gone takes a stream that ended off the lists; the bucket keeps it for reports.
 func (w *worker) gone(s *stream) {
+	s.ended.Store(true)
 	w.conn.remove(s)
-	w.conn.b.p.counters.ended.Inc()
+	if w.current[s.vb] == s {
+		delete(w.current, s.vb)
+		w.conn.b.p.counters.ended.Inc()
+	}
 	if w.last == s {
 		w.last = nil
 	}
@@ -146,28 +171,35 @@ func (w *worker) gone(s *stream) {
 // broken gives a stream up: it is ended here, and closed at KV without waiting for it.
 func (w *worker) broken(ctx context.Context, s *stream, err error) {
 	if ctx.Err() != nil || errors.Is(err, router.ErrClosed) {
-		s.ended.Store(true)
+		w.gone(s)
 		return
 	}
 	w.conn.b.p.log.Error("a stream is given up; the coordinator will ask for it again", "bucket", w.conn.b.name, "vbucket", s.vb,
 		"incarnation", s.inc, "seqno", s.last, "error", err)
-	w.pump.end(ctx, s, 0)
+	if s.begun {
+		w.pump.end(ctx, s, 0)
+	} else {
+		w.pump.topic.Forget(s.vb)
+	}
 	w.gone(s)
+	w.discard(ctx, s)
+}
+
+// discard closes a stream at KV without waiting for it. If KV does not hear it, its events find no stream here.
+func (w *worker) discard(ctx context.Context, s *stream) {
 	w.conn.b.p.tasks.Go(func() {
-		closing, cancel := context.WithTimeout(ctx, kvTimeout)
+		ctx, cancel := context.WithTimeout(ctx, kvTimeout)
 		defer cancel()
-		_ = w.conn.feed.CloseStream(closing, s.vb) // if KV does not hear it, its events find no stream here
+		_ = w.conn.discard(ctx, s)
 	})
 }
 
 // finish ends all streams of a connection that was lost.
 func (w *worker) finish(ctx context.Context) {
-	for _, s := range w.conn.of(w) {
-		if s.begun && !s.ended.Load() {
-			w.pump.end(ctx, s, 0)
+	for _, s := range w.conn.all() {
+		if w.owns(s.vb) {
+			w.end(ctx, s)
 		}
-		s.ended.Store(true)
-		w.gone(s)
 	}
 	w.conn.b.moved()
 	w.conn.b.p.notify()

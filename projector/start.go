@@ -1,0 +1,192 @@
+package projector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/feed"
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/mcbp"
+	"tidemark/wire"
+)
+
+// startAll answers a start request. Requests of the same vbucket wait for each other, others do not.
+func (b *bucket) startAll(ctx context.Context, starts []wire.StreamStart) (*wire.StartReply, error) {
+	at, err := b.control.state(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if at.config.UUID != "" && at.config.UUID != b.uuid {
+		return nil, recreated(b.name, at.config.UUID, b.uuid)
+	}
+	reply := &wire.StartReply{Results: make([]wire.StartResult, len(starts))}
+	var c *connection
+	var g errgroup.Group
+	g.SetLimit(streamsAtOnce)
+	for i := range starts {
+		vb := starts[i].VBucket
+		if _, hosted := at.highs[vb]; !hosted {
+			reply.Results[i] = wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: vb}, Outcome: wire.StartNotMine}
+			continue
+		}
+		if c == nil {
+			if c, err = b.connect(ctx); err != nil {
+				return nil, kvProblem(b.name, err)
+			}
+		}
+		g.Go(func() error {
+			reply.Results[i] = b.start(ctx, c, &starts[i], at)
+			return nil
+		})
+	}
+	_ = g.Wait() // outcomes carry the errors
+	b.p.notify()
+	return reply, nil
+}
+
+// recreated words the refusal of a bucket that is not the one that is meant.
+func recreated(name, have, want string) error {
+	return rpc.NewProblem(http.StatusConflict, rpc.CodeBucket, "bucket %q has uuid %s here, the request means %s: it was deleted and created again", name, have, want)
+}
+
+// start starts one vbucket's stream, or says why not.
+func (b *bucket) start(ctx context.Context, c *connection, req *wire.StreamStart, at *kvState) wire.StartResult {
+	r := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: req.VBucket}}
+	fail := func(why string) wire.StartResult {
+		r.Outcome, r.Detail = wire.StartFailed, why
+		return r
+	}
+	if int(req.VBucket) >= len(b.streams) {
+		return fail(fmt.Sprintf("the bucket has %d vbuckets", len(b.streams)))
+	}
+	if err := b.gates[req.VBucket].lock(ctx); err != nil {
+		return fail(err.Error())
+	}
+	defer b.gates[req.VBucket].unlock()
+	switch now, outcome := b.claim(req); {
+	case outcome == wire.StartBegun:
+		r.Outcome = outcome
+		r.Log, r.Purge, r.Revision, r.High = now.log, now.purge, now.revision, at.highs[now.vb]
+		return r
+	case outcome == wire.StartFailed:
+		return fail("the stream of this incarnation has ended; ask under a new one")
+	case outcome != "":
+		r.Outcome = outcome
+		return r
+	}
+	s := &stream{vb: req.VBucket, inc: req.Incarnation, purge: at.purges[req.VBucket], revision: at.revision, end: mcbp.EndOfTime,
+		start: feed.Position{Seqno: req.Seqno, SnapStart: min(req.Window.Start, req.Seqno), SnapEnd: max(req.Window.End, req.Seqno)}}
+	tracker := feed.NewTracker(s.start)
+	s.complete.Store(tracker.Progress().Complete)
+	if err := c.open(ctx, s, req.VBUUID); err != nil {
+		return refusal(ctx, c.feed, r, at, err)
+	}
+	if !b.install(s) {
+		_ = c.closeAtKV(ctx, s) // a stop overtook it; if KV does not hear this, the next start closes it
+		r.Outcome = wire.StartStale
+		return r
+	}
+	r.Outcome, r.Log, r.Purge, r.Revision, r.High = wire.StartBegun, s.log, s.purge, s.revision, at.highs[s.vb]
+	return r
+}
+
+// claim checks the fences of a vbucket and gives its present stream; an outcome other than "" ends the request.
+func (b *bucket) claim(req *wire.StreamStart) (*stream, wire.StartOutcome) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	seen, now := &b.seen[req.VBucket], b.streams[req.VBucket]
+	switch {
+	case req.Incarnation.Compare(seen.highest) < 0 || seen.refuses(req.Incarnation):
+		return now, wire.StartStale
+	case now != nil && now.inc == req.Incarnation && now.ended.Load():
+		return now, wire.StartFailed
+	case now != nil && now.inc == req.Incarnation:
+		return now, wire.StartBegun // a retry
+	}
+	seen.highest = req.Incarnation
+	return now, ""
+}
+
+// install makes a stream the vbucket's present one, unless a newer request or a stop came meanwhile.
+func (b *bucket) install(s *stream) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	seen := &b.seen[s.vb]
+	if s.inc.Compare(seen.highest) < 0 || seen.refuses(s.inc) {
+		return false
+	}
+	b.streams[s.vb] = s
+	return true
+}
+
+// incarnations are the fences of one vbucket.
+type incarnations struct {
+	highest index.Incarnation // asked for
+	stopped index.Incarnation // at or below: refused; zero: none
+}
+
+func (i *incarnations) refuses(inc index.Incarnation) bool {
+	return !i.stopped.IsZero() && inc.Compare(i.stopped) <= 0
+}
+
+// refusal turns KV's error into an outcome. With ROLLBACK goes what the asker needs in order to decide.
+func refusal(ctx context.Context, conn *feed.Conn, r wire.StartResult, at *kvState, err error) wire.StartResult {
+	var rollback *feed.RollbackError
+	switch {
+	case errors.As(err, &rollback):
+		r.Outcome, r.Rollback = wire.StartRollback, rollback.Seqno
+		r.Purge, r.Revision, r.High = at.purges[r.VBucket], at.revision, at.highs[r.VBucket]
+		if entries, err := conn.FailoverLog(ctx, r.VBucket); err == nil {
+			r.Log = convertLog(entries)
+		}
+	case errors.Is(err, feed.ErrNotMyVBucket):
+		r.Outcome = wire.StartNotMine
+	default:
+		r.Outcome, r.Detail = wire.StartFailed, err.Error()
+	}
+	return r
+}
+
+// stop ends streams at or below an incarnation. It holds from the first moment; one that is being started ends when KV
+// has answered.
+func (b *bucket) stop(ctx context.Context, vbuckets []uint16, inc index.Incarnation) {
+	if len(vbuckets) == 0 {
+		for v := range b.streams {
+			vbuckets = append(vbuckets, uint16(v))
+		}
+	}
+	b.mu.Lock()
+	c := b.conn
+	var closing []*stream
+	for _, v := range vbuckets {
+		if int(v) >= len(b.streams) {
+			continue
+		}
+		if b.seen[v].stopped.Compare(inc) < 0 {
+			b.seen[v].stopped = inc
+		}
+		if s := b.streams[v]; s != nil && s.inc.Compare(inc) <= 0 && !s.ended.Load() {
+			closing = append(closing, s)
+		}
+	}
+	b.mu.Unlock()
+	if c == nil {
+		return
+	}
+	var g errgroup.Group
+	g.SetLimit(streamsAtOnce)
+	for _, s := range closing {
+		g.Go(func() error {
+			if err := c.discard(ctx, s); err != nil {
+				b.p.log.Warn("stopping a stream", "bucket", b.name, "vbucket", s.vb, "error", err)
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // logged above
+}
