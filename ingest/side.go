@@ -263,7 +263,7 @@ func (b *Bucket) takeSide(t *Batch, vb int, s *sideStream) {
 	for i, c := range b.copies {
 		p := &c.parts[vb]
 		// A copy whose position was put back meanwhile has missed something: it takes nothing.
-		if !listed(s.copies, c.id) || p.restoring || !p.sub || p.pos.Side >= p.pos.A || p.pos.Side < s.taken || s.at <= p.pos.Side {
+		if !listed(s.copies, c.id) || p.restoring || !p.sub || p.pos.Side >= p.pos.A || p.pos.Side < min(s.taken, p.pos.A-1) || s.at <= p.pos.Side {
 			continue
 		}
 		pt := Part{VBucket: vb, Segment: taken, after: p.pos.Side, upTo: p.pos.A, KeepTombstones: b.on(tombstones)}

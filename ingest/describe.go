@@ -1,0 +1,82 @@
+package ingest
+
+import (
+	"fmt"
+	"strings"
+
+	"tidemark/timestamp"
+)
+
+// String draws the state: a line per vbucket with its stream, and below it a line per copy.
+func (b *Bucket) String() string {
+	var w strings.Builder
+	fmt.Fprintf(&w, "rollback %d, %d waiting", b.rollbackID, len(b.stability))
+	if b.haveLast {
+		fmt.Fprintf(&w, ", flushed S%d", b.last.Number)
+	}
+	w.WriteByte('\n')
+	for vb := range b.vbs {
+		b.describe(&w, vb)
+	}
+	return w.String()
+}
+
+func (b *Bucket) describe(w *strings.Builder, vb int) {
+	v := &b.vbs[vb]
+	fmt.Fprintf(w, "vb%d: ", vb)
+	switch {
+	case !v.begun:
+		w.WriteString("no stream yet")
+	case v.cur.dropping:
+		fmt.Fprintf(w, "%s of %s, dropped data", v.cur.inc, v.cur.projector)
+	case !v.cur.open:
+		fmt.Fprintf(w, "%s of %s, closed", v.cur.inc, v.cur.projector)
+	default:
+		fmt.Fprintf(w, "%s of %s", v.cur.inc, v.cur.projector)
+	}
+	if v.min != v.cur.inc {
+		fmt.Fprintf(w, ", refuses below %s", v.min)
+	}
+	fmt.Fprintf(w, "; received %d, complete %d", v.recv, v.comp)
+	if len(v.queue) > 0 {
+		w.WriteString("; queue")
+		for i := range v.queue {
+			fmt.Fprintf(w, " %d", v.queue[i].Seqno)
+		}
+	}
+	if s := v.side; s != nil {
+		fmt.Fprintf(w, "; side stream %d to %d for %v, at %d", s.id, s.to, s.copies, s.at)
+	}
+	w.WriteByte('\n')
+	for _, c := range b.copies {
+		p := &c.parts[vb]
+		fmt.Fprintf(w, "  copy %s: %s", c.id, p.pos)
+		for _, f := range []struct {
+			on   bool
+			word string
+		}{{p.sub, "fed"}, {p.restoring, "being restored"}, {c.ready, "ready"}} {
+			if f.on {
+				w.WriteString(", " + f.word)
+			}
+		}
+		w.WriteByte('\n')
+	}
+}
+
+// String gives main, and what else there is to say.
+func (p Position) String() string {
+	s := fmt.Sprintf("main %d", p.Main)
+	if p.Side != p.Main || p.A != p.Main {
+		s += fmt.Sprintf(", side %d, A %d", p.Side, p.A)
+	}
+	if p.Floor > p.Main {
+		s += fmt.Sprintf(", floor %d", p.Floor)
+	}
+	if p.WindowEnd == timestamp.Infinity {
+		s += ", unsure"
+	}
+	if p.VBUUID != 0 {
+		s += fmt.Sprintf(", branch %d", p.VBUUID)
+	}
+	return s
+}
