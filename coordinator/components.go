@@ -81,7 +81,6 @@ type projector struct {
 	syncs *lane // fresh reports for scans that wait
 	// running is what its hello told, until the streams were adopted.
 	running map[string]wire.StreamStates
-	streams int
 }
 
 type indexer struct {
@@ -92,6 +91,7 @@ type indexer struct {
 	publish *lane
 	outbox  *outbox
 	health  string
+	offline bool // as the newest list of held timestamps says
 	copies  map[index.CopyID]wire.CopyReport
 	buckets map[string]*nodeBucket
 	minimum map[string][]index.Incarnation // of its hello
@@ -241,6 +241,9 @@ func (l *leader) watch() {
 	for _, n := range l.indexers {
 		if !n.hello && n.retry.ready(l.nowMS) {
 			l.helloIndexer(n)
+		}
+		if offline := l.life(&n.component) == Offline; offline != n.offline {
+			n.offline, l.heldDirty = offline, true
 		}
 	}
 	l.pushDefinitions()

@@ -369,7 +369,7 @@ func (l *leader) heldCopies() []wire.Held {
 	l.heldDirty = false
 	l.held = nil // the old one may still be on its way to somebody
 	for _, n := range l.indexers {
-		ok := l.life(&n.component) != Offline && n.heard
+		ok := !n.offline && n.heard
 		for _, c := range n.copies {
 			if c.Held.Number > 0 {
 				l.held = append(l.held, wire.Held{Copy: c.Copy, Node: n.node, Ref: c.Held, OK: ok})

@@ -91,12 +91,6 @@ func (b *Bucket) Lagging(nowMS int64) []index.NodeID {
 	return lag
 }
 
-// Acked tells whether an indexer has acknowledged (made or skipped) the newest committed stability timestamp.
-func (b *Bucket) Acked(node index.NodeID) bool {
-	p := b.nodes[node]
-	return p != nil && p.report.Acked == b.last.Ref
-}
-
 // remember puts a complete seqno into the vbucket's ring. A full ring is thinned: of the older half every second entry
 // goes, the oldest stays, so that it reaches back further than its size.
 func (b *Bucket) remember(v int, seqno uint64) {

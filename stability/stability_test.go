@@ -88,8 +88,7 @@ func failoverLog(text string) timestamp.FailoverLog {
 	v := vector(text)
 	var l timestamp.FailoverLog
 	for i := range v.Len() {
-		p := v.At(i)
-		l = append(l, timestamp.LogEntry{VBUUID: p.VBUUID, Seqno: p.Seqno})
+		l = append(l, timestamp.LogEntry(v.At(i)))
 	}
 	return l
 }

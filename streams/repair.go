@@ -198,7 +198,7 @@ func (l *Ledger) stepRepair(nowMS int64) {
 	r := l.repair
 	late := nowMS-r.sinceMS >= l.cfg.AnswerWait.Milliseconds()
 	if r.phase == polling && (late || len(r.positions) >= len(r.nodes)) {
-		r.phase, r.sinceMS, late = fetching, nowMS, false
+		r.phase, r.sinceMS = fetching, nowMS
 		l.queue(Action{Kind: FetchLogs, Incarnation: r.inc, VBuckets: r.vbs, Projectors: l.projectors})
 		return
 	}

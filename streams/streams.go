@@ -304,7 +304,7 @@ func (l *Ledger) all() []uint16 {
 }
 
 // SetRollback tells that the bucket is in a rollback context (true): its streams are stopped, nothing is repaired and
-// no BEGIN counts, until it is cleared (false) and RestartAt or the ledger's own repair starts the streams again.
+// no BEGIN counts, until it is cleared (false) and the ledger's own repair starts the streams again.
 func (l *Ledger) SetRollback(nowMS int64, on bool) {
 	if l.rollback == on {
 		return
@@ -319,20 +319,6 @@ func (l *Ledger) SetRollback(nowMS int64, on bool) {
 		return
 	}
 	l.Nudge()
-}
-
-// RestartAt asks for every vbucket's stream from the restart timestamp that a rollback stored.
-func (l *Ledger) RestartAt(nowMS int64, starts []Start) {
-	inc := l.next()
-	starts = slices.Clone(starts)
-	for i := range starts {
-		s := &starts[i]
-		s.Incarnation = inc
-		if v := int(s.VBucket); v < len(l.vbs) {
-			l.request(v, nowMS, inc, s.Seqno)
-		}
-	}
-	l.queue(Action{Kind: StartStreams, Incarnation: inc, Starts: starts, Projectors: l.projectors})
 }
 
 // next makes a new incarnation.

@@ -1,0 +1,518 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/partition"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// fake is what both kinds of component have.
+type fake struct {
+	w    *world
+	addr string
+	boot string
+	ctx  context.Context
+	kill context.CancelFunc
+
+	mu       sync.Mutex
+	fence    wire.Fence
+	down     bool
+	hang     bool // definitions and hello do not come to an end
+	revision uint64
+	defs     *wire.Definitions
+	sequence uint64
+	hellos   int
+	unknown  int // reports that were not known
+}
+
+// enter is the way into every call: a component that is down does not answer, a fence that is too low is refused.
+func (f *fake) enter(ctx context.Context, fence *wire.Fence, mayHang bool) error {
+	select {
+	case <-time.After(300 * time.Microsecond):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	f.mu.Lock()
+	down, hang := f.down, f.hang
+	f.mu.Unlock()
+	if hang && mayHang {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(5 * time.Second):
+			return context.DeadlineExceeded
+		}
+	}
+	if down {
+		return errors.New("connection refused")
+	}
+	if fence == nil {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	next, err := f.fence.Admit(*fence)
+	if err != nil {
+		return rpc.AsProblem(err)
+	}
+	f.fence = next
+	return nil
+}
+
+func (f *fake) takeDefinitions(d *wire.Definitions) (*wire.DefinitionsReply, error) {
+	if d.Revision < f.revision {
+		return nil, rpc.NewProblem(http.StatusConflict, rpc.CodeFenced, "revision %d is below %d", d.Revision, f.revision)
+	}
+	f.revision, f.defs = d.Revision, d
+	return &wire.DefinitionsReply{Revision: d.Revision}, nil
+}
+
+type fakeProjector struct {
+	fake
+	id      index.ProjectorID
+	streams map[string]map[uint16]*fakeStream
+	starts  int // streams
+	stops   int
+}
+
+type fakeStream struct {
+	inc      index.Incarnation
+	complete uint64
+	log      timestamp.FailoverLog
+	rev      timestamp.MapRevision
+}
+
+func (w *world) projector(id index.ProjectorID) *fakeProjector {
+	p := &fakeProjector{id: id, streams: map[string]map[uint16]*fakeStream{}}
+	p.fake = fake{w: w, addr: "http://" + string(id), boot: fmt.Sprint(id, "-", time.Now().UnixNano())}
+	p.ctx, p.kill = context.WithCancel(w.ctx)
+	w.mu.Lock()
+	w.projectors[p.addr] = p
+	w.mu.Unlock()
+	w.running.Go(p.run)
+	return p
+}
+
+func (p *fakeProjector) run() {
+	register := func() bool {
+		for p.ctx.Err() == nil {
+			r, err := p.w.leader().RegisterProjector(p.ctx, &wire.RegisterProjector{Endpoint: wire.ProjectorEndpoint{ID: p.id, BootID: p.boot, Admin: p.addr}})
+			if err == nil {
+				p.mu.Lock()
+				if p.fence.Less(r.Fence) {
+					p.fence = r.Fence
+				}
+				p.mu.Unlock()
+				return true
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		return false
+	}
+	if !register() {
+		return
+	}
+	for p.ctx.Err() == nil {
+		time.Sleep(100 * time.Millisecond)
+		reply, err := p.w.leader().HandleProjectorReport(p.ctx, p.report(""))
+		if err == nil && !reply.Known {
+			p.mu.Lock()
+			p.unknown++
+			p.mu.Unlock()
+			if !register() {
+				return
+			}
+		}
+	}
+}
+
+// report is the full level state; complete seqnos follow KV.
+func (p *fakeProjector) report(only string) *wire.ProjectorReport {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sequence++
+	r := &wire.ProjectorReport{ID: p.id, BootID: p.boot, Sequence: p.sequence, Revision: p.revision}
+	for name, streams := range p.streams {
+		kv := p.w.kv[name]
+		if kv == nil || only != "" && name != only {
+			continue
+		}
+		s := wire.StreamStates{Bucket: name, BucketUUID: kv.uuid, Full: true}
+		for v := range uint16(vbuckets) {
+			st := streams[v]
+			if st == nil {
+				continue
+			}
+			if kv.owner[v] == p.id {
+				st.complete = max(st.complete, kv.high[v])
+			}
+			s.VBuckets = append(s.VBuckets, v)
+			s.Incarnations = append(s.Incarnations, st.inc)
+			s.VBUUIDs = append(s.VBUUIDs, st.log.Newest())
+			s.Complete = append(s.Complete, st.complete)
+			s.Ended = append(s.Ended, false)
+			s.Logs = append(s.Logs, st.log)
+			s.Purges = append(s.Purges, 0)
+			s.Revisions = append(s.Revisions, st.rev)
+		}
+		r.Buckets = append(r.Buckets, s)
+	}
+	return r
+}
+
+func (p *fakeProjector) counts() (starts, stops int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.starts, p.stops
+}
+
+type projectorsOf struct{ w *world }
+
+func (c projectorsOf) at(addr string) *fakeProjector {
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	return c.w.projectors[addr]
+}
+
+func (c projectorsOf) Hello(ctx context.Context, addr string, req *wire.HelloRequest) (*wire.ProjectorHello, error) {
+	p := c.at(addr)
+	if err := p.enter(ctx, &req.Fence, true); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	p.hellos++
+	p.mu.Unlock()
+	return &wire.ProjectorHello{Report: *p.report("")}, nil
+}
+
+func (c projectorsOf) Definitions(ctx context.Context, addr string, req *wire.Definitions) (*wire.DefinitionsReply, error) {
+	p := c.at(addr)
+	if err := p.enter(ctx, &req.Fence, true); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.takeDefinitions(req)
+}
+
+func (c projectorsOf) Bucket(ctx context.Context, addr string, req *wire.BucketRequest) (*wire.BucketReply, error) {
+	p := c.at(addr)
+	if err := p.enter(ctx, nil, false); err != nil {
+		return nil, err
+	}
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	kv := c.w.kv[req.Bucket]
+	if kv == nil {
+		return nil, rpc.NewProblem(http.StatusNotFound, rpc.CodeBucket, "no bucket %q", req.Bucket)
+	}
+	return &wire.BucketReply{Name: req.Bucket, UUID: kv.uuid, VBuckets: vbuckets}, nil
+}
+
+func (c projectorsOf) FailoverLogs(ctx context.Context, addr string, req *wire.FailoverLogsRequest) (*wire.FailoverLogsReply, error) {
+	p := c.at(addr)
+	if err := p.enter(ctx, &req.Fence, false); err != nil {
+		return nil, err
+	}
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	r := &wire.FailoverLogsReply{}
+	kv := c.w.kv[req.Bucket]
+	for v := range uint16(vbuckets) {
+		if kv != nil && kv.owner[v] == p.id && (len(req.VBuckets) == 0 || slices.Contains(req.VBuckets, v)) {
+			r.Logs = append(r.Logs, wire.VBucketLog{VBucket: v, Log: kv.logs[v], High: kv.high[v], Revision: timestamp.MapRevision{Rev: kv.rev}})
+		}
+	}
+	return r, nil
+}
+
+func (c projectorsOf) Start(ctx context.Context, addr string, req *wire.StartRequest) (*wire.StartReply, error) {
+	p := c.at(addr)
+	if err := p.enter(ctx, &req.Fence, false); err != nil {
+		return nil, err
+	}
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := &wire.StartReply{}
+	kv := c.w.kv[req.Bucket]
+	for _, s := range req.Starts {
+		res := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: s.VBucket}, Outcome: wire.StartNotMine}
+		if kv != nil && kv.uuid == req.BucketUUID && kv.owner[s.VBucket] == p.id {
+			if p.streams[req.Bucket] == nil {
+				p.streams[req.Bucket] = map[uint16]*fakeStream{}
+			}
+			p.starts++
+			res.Outcome, res.Log, res.Revision = wire.StartBegun, kv.logs[s.VBucket], timestamp.MapRevision{Rev: kv.rev}
+			p.streams[req.Bucket][s.VBucket] = &fakeStream{inc: s.Incarnation, complete: s.Seqno, log: res.Log, rev: res.Revision}
+		}
+		r.Results = append(r.Results, res)
+	}
+	return r, nil
+}
+
+func (c projectorsOf) Stop(ctx context.Context, addr string, req *wire.StopRequest) error {
+	p := c.at(addr)
+	if err := p.enter(ctx, &req.Fence, false); err != nil {
+		return err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stops++
+	for v, s := range p.streams[req.Bucket] {
+		if s.inc.Compare(req.Incarnation) <= 0 && (len(req.VBuckets) == 0 || slices.Contains(req.VBuckets, v)) {
+			delete(p.streams[req.Bucket], v)
+		}
+	}
+	return nil
+}
+
+func (c projectorsOf) Sync(ctx context.Context, addr string, req *wire.SyncRequest) (*wire.ProjectorReport, error) {
+	p := c.at(addr)
+	if err := p.enter(ctx, nil, false); err != nil {
+		return nil, err
+	}
+	return p.report(req.Bucket), nil
+}
+
+type fakeIndexer struct {
+	fake
+	name      string
+	node      index.NodeID
+	stable    map[string]wire.Stability
+	loaded    map[index.CopyID][]uint64 // high seqnos when its build began: whole at an S that covers them
+	polls     int
+	told      int // stability messages
+	never     bool
+	rollbacks []string // steps it was told
+}
+
+func (w *world) indexer(name string) *fakeIndexer {
+	n := &fakeIndexer{name: name, stable: map[string]wire.Stability{}, loaded: map[index.CopyID][]uint64{}}
+	n.fake = fake{w: w, addr: "http://" + name, boot: fmt.Sprint(name, "-", time.Now().UnixNano())}
+	n.ctx, n.kill = context.WithCancel(w.ctx)
+	w.mu.Lock()
+	w.indexers[n.addr] = n
+	w.mu.Unlock()
+	w.running.Go(n.run)
+	return n
+}
+
+func (n *fakeIndexer) register() bool {
+	for n.ctx.Err() == nil {
+		r, err := n.w.leader().RegisterIndexer(n.ctx, &wire.RegisterIndexer{Endpoint: wire.Endpoint{UUID: "uuid-" + n.name, BootID: n.boot, Name: n.name,
+			Admin: n.addr, Scan: n.name + ":1", Maintenance: n.name + ":2", Backfill: n.name + ":3", Catchup: n.name + ":4"}})
+		if err == nil {
+			n.mu.Lock()
+			n.node = r.Node
+			if n.fence.Less(r.Fence) {
+				n.fence = r.Fence
+			}
+			n.mu.Unlock()
+			return true
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return false
+}
+
+func (n *fakeIndexer) run() {
+	if !n.register() {
+		return
+	}
+	for n.ctx.Err() == nil {
+		time.Sleep(100 * time.Millisecond)
+		reply, err := n.w.leader().HandleIndexerReport(n.ctx, n.report())
+		if err == nil && !reply.Known {
+			n.mu.Lock()
+			n.unknown++
+			n.mu.Unlock()
+			if !n.register() {
+				return
+			}
+		}
+	}
+}
+
+// report is the full level state: copies become ready with the first S after their index was loaded.
+func (n *fakeIndexer) report() *wire.IndexerReport {
+	accepted := n.accepted()
+	high := map[string][]uint64{}
+	n.w.mu.Lock()
+	for name, kv := range n.w.kv {
+		high[name] = slices.Clone(kv.high[:])
+	}
+	n.w.mu.Unlock()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.sequence++
+	r := &wire.IndexerReport{Node: n.node, UUID: "uuid-" + n.name, BootID: n.boot, Sequence: n.sequence, Full: true, Revision: n.revision}
+	if n.defs == nil {
+		return r
+	}
+	states := map[index.ID]*index.Definition{}
+	for i := range n.defs.Indexes {
+		states[n.defs.Indexes[i].ID] = &n.defs.Indexes[i]
+	}
+	for _, t := range n.defs.Topologies {
+		d := states[t.Index]
+		for _, c := range t.Copies {
+			if c.Node != n.node || c.State == partition.Leaving {
+				continue
+			}
+			s := n.stable[d.Bucket]
+			rep := wire.CopyReport{Copy: c.ID, Index: t.Index, Total: 80}
+			if d.State.Active() && c.State == partition.Allocated && !n.never {
+				if n.loaded[c.ID] == nil && high[d.Bucket] != nil {
+					n.loaded[c.ID] = high[d.Bucket]
+				}
+				if l := n.loaded[c.ID]; l != nil && s.Vector.Covers(timestamp.Vector{Seqnos: l}) {
+					rep.Ready, rep.Held, rep.Done, rep.Items = true, s.StabilityRef, 80, 7
+				}
+			}
+			r.Copies = append(r.Copies, rep)
+		}
+	}
+	for _, b := range n.defs.Buckets {
+		br := wire.BucketReport{Heartbeat: wire.HWHeartbeat{Bucket: b.Name, LastStability: n.stable[b.Name].Hash}, Generation: b.Generation,
+			RollbackID: b.RollbackID, Accepted: accepted[b.Name]}
+		if s := n.stable[b.Name]; s.Number > 0 {
+			br.Acks = []wire.Ack{{StabilityRef: s.StabilityRef, Made: true}}
+		}
+		r.Buckets = append(r.Buckets, br)
+	}
+	return r
+}
+
+// accepted is what the routers of all projectors would have begun here.
+func (n *fakeIndexer) accepted() map[string]wire.Accepted {
+	n.w.mu.Lock()
+	all := make([]*fakeProjector, 0, 2)
+	for _, p := range n.w.projectors {
+		all = append(all, p)
+	}
+	n.w.mu.Unlock()
+	out := map[string]wire.Accepted{}
+	for _, p := range all {
+		p.mu.Lock()
+		for name, streams := range p.streams {
+			a := out[name]
+			for v, s := range streams {
+				a.VBuckets = append(a.VBuckets, v)
+				a.Incarnations = append(a.Incarnations, s.inc)
+				a.Projectors = append(a.Projectors, p.id)
+				a.Open = append(a.Open, true)
+			}
+			out[name] = a
+		}
+		p.mu.Unlock()
+	}
+	return out
+}
+
+type indexersOf struct{ w *world }
+
+func (c indexersOf) at(addr string) *fakeIndexer {
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	return c.w.indexers[addr]
+}
+
+func (c indexersOf) Hello(ctx context.Context, addr string, req *wire.HelloRequest) (*wire.IndexerHello, error) {
+	n := c.at(addr)
+	if err := n.enter(ctx, &req.Fence, true); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	n.hellos++
+	n.mu.Unlock()
+	return &wire.IndexerHello{Report: *n.report()}, nil
+}
+
+func (c indexersOf) Definitions(ctx context.Context, addr string, req *wire.Definitions) (*wire.DefinitionsReply, error) {
+	n := c.at(addr)
+	if err := n.enter(ctx, &req.Fence, true); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.takeDefinitions(req)
+}
+
+func (c indexersOf) Poll(ctx context.Context, addr string, req *wire.PollRequest) (*wire.PollReply, error) {
+	n := c.at(addr)
+	if err := n.enter(ctx, &req.Fence, false); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.polls++
+	r := &wire.PollReply{}
+	for _, v := range req.VBuckets {
+		p := wire.PollPosition{VBucket: v}
+		if s := n.stable[req.Bucket]; s.Number > 0 {
+			p.Participant, p.HW, p.Reach, p.Log = true, s.Vector.Seqnos[v], s.Vector.Seqnos[v], s.Logs[v]
+		}
+		r.Positions = append(r.Positions, p)
+	}
+	return r, nil
+}
+
+func (c indexersOf) Stability(ctx context.Context, addr string, req *wire.StabilityRequest) error {
+	n := c.at(addr)
+	if err := n.enter(ctx, &req.Fence, false); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.told++
+	for _, s := range req.Stabilities {
+		if s.Hash != s.Vector.Hash() {
+			c.w.t.Errorf("hash %x of %v", s.Hash, s.Vector)
+		}
+		if old := n.stable[s.Bucket]; s.Compare(old.StabilityRef) >= 0 {
+			n.stable[s.Bucket] = s
+		}
+	}
+	return nil
+}
+
+func (c indexersOf) Rollback(ctx context.Context, addr string, req *wire.RollbackRequest) (*wire.RollbackReply, error) {
+	n := c.at(addr)
+	if err := n.enter(ctx, &req.Fence, false); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.rollbacks = append(n.rollbacks, req.Step)
+	reply := &wire.RollbackReply{RollbackID: req.RollbackID}
+	s := n.stable[req.Bucket]
+	if s.Number == 0 {
+		return reply, nil
+	}
+	back := s
+	back.Vector = s.Vector.Clone()
+	for v, at := range s.Vector.Seqnos {
+		if up := s.Logs[v].Common(req.Logs[v]); at > up {
+			back.Vector.Seqnos[v] = up
+		}
+		reply.Restart = append(reply.Restart, wire.PollPosition{VBucket: uint16(v), Participant: true, HW: back.Vector.Seqnos[v]})
+	}
+	if req.Step == "rollback" {
+		n.stable[req.Bucket] = back
+	}
+	return reply, nil
+}
