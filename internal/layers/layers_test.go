@@ -24,8 +24,8 @@ var floor = map[string]int{
 	"storage": 5, "scan": 5, "kv": 5,
 	"projector": 6, "indexer": 6, "coordinator": 6,
 	"api": 7, "console": 7,
-	"manager": 8, "localcluster": 8, "sample": 7, "internal/testcluster": 8, "internal/oracle": 8, "simulation": 8, "internal/cli": 9,
-	"cmd/tidemark": 10, "internal/layers": 10, "bench": 10,
+	"sample": 7, "manager": 8, "localcluster": 8, "internal/oracle": 8, "simulation": 8, "internal/cli": 9, "internal/testcluster": 9,
+	"cmd/tidemark": 10, "internal/e2e": 10, "bench": 10, "internal/layers": 10,
 }
 
 // pure is the highest floor that holds no I/O, no clock, no lock and no chance.
