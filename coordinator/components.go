@@ -49,6 +49,7 @@ type component struct {
 	acked  uint64 // definitions revision that it works with
 	pushed uint64 // newest revision that it was handed
 	push   retry
+	pushMS int64 // when the newest push began
 }
 
 // retry spaces out attempts: they wait longer after each failure.

@@ -64,6 +64,10 @@ func describeBucket(b *statecontext.Bucket) wire.Bucket {
 	return w
 }
 
+// pushSpacing is the least time between two lists for one component: what many DDL requests change in a row travels
+// together.
+const pushSpacing = 50 // ms
+
 // repush is how long a component may work with an older revision than it was handed before it is handed over again.
 const repush = 1000 // ms
 
@@ -86,7 +90,7 @@ func (l *leader) pushDefinitions() {
 }
 
 func (l *leader) pushDue(c *component) bool {
-	if c.acked >= l.revision || c.push.flying {
+	if c.acked >= l.revision || c.push.flying || l.nowMS-c.pushMS < pushSpacing && l.nowMS >= c.pushMS {
 		return false
 	}
 	return c.pushed < l.revision && c.push.tries == 0 || c.push.ready(l.nowMS)
@@ -96,6 +100,7 @@ func (l *leader) pushDue(c *component) bool {
 // checked first.
 func (l *leader) pushTo(c *component, send func(context.Context, *wire.Definitions) (*wire.DefinitionsReply, error)) {
 	c.push.begin()
+	c.pushMS = l.nowMS
 	c.control.put(task{key: "definitions", do: func(ctx context.Context) {
 		a := &definitionsAnswer{c: c}
 		if a.err = l.cfg.Consensus.ReadBarrier(ctx); a.err == nil {

@@ -211,4 +211,3 @@ func (w *world) components(n int) {
 		return len(s.Projectors) == 2 && len(s.Indexers) == n && s.Step == "active"
 	})
 }
-
