@@ -77,6 +77,7 @@ func (p *Projector) openBucket(name, uuid string, vbuckets int) (*bucket, error)
 	p.buckets[name] = b
 	newest := p.defs
 	p.mu.Unlock()
+	p.tasks.Go(b.watch)
 	if newest != defs { // they came before it was on the list
 		return b, b.replan(newest)
 	}

@@ -21,6 +21,7 @@ import (
 	"net/http"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -36,21 +37,22 @@ import (
 
 // Limits and times.
 const (
-	ReportInterval   = 100 * time.Millisecond
-	syncInterval     = 500 * time.Millisecond // between two SYNCs of an idle vbucket
-	reportSpacing    = 5 * time.Millisecond   // between two reports sent at once
-	registerPause    = 200 * time.Millisecond
-	stopGrace        = time.Second
-	maxWorkers       = 4
-	maxSideStreams   = 64               // side topics open at a time
-	sideIdleLimit    = 60 * time.Second // a side stream without progress is given up
-	sideBufferBytes  = 4 << 20          // DCP buffer of a side stream; maintenance streams have feed.DefaultBufferBytes
-	maxSyncWait      = 5 * time.Second
-	maxBuckets       = 1000
-	streamsAtOnce    = 16              // stream requests in flight on one connection
-	kvTimeout        = 5 * time.Second // for a question to KV
-	workerQueue      = 4               // blocks between a connection and a worker; DCP's buffer holds the rest
-	sideDrainTimeout = 30 * time.Second
+	ReportInterval    = 100 * time.Millisecond
+	ownershipInterval = 3 * time.Second        // between two looks at which vbuckets KV has
+	syncInterval      = 500 * time.Millisecond // between two SYNCs of an idle vbucket
+	reportSpacing     = 5 * time.Millisecond   // between two reports sent at once
+	registerPause     = 200 * time.Millisecond
+	stopGrace         = time.Second
+	maxWorkers        = 4
+	maxSideStreams    = 64               // side topics open at a time
+	sideIdleLimit     = 60 * time.Second // a side stream without progress is given up
+	sideBufferBytes   = 4 << 20          // DCP buffer of a side stream; maintenance streams have feed.DefaultBufferBytes
+	maxSyncWait       = 5 * time.Second
+	maxBuckets        = 1000
+	streamsAtOnce     = 16              // stream requests in flight on one connection
+	kvTimeout         = 5 * time.Second // for a question to KV
+	workerQueue       = 4               // blocks between a connection and a worker; DCP's buffer holds the rest
+	sideDrainTimeout  = 30 * time.Second
 )
 
 // Config configures a projector.
@@ -74,6 +76,7 @@ type Projector struct {
 	managers *managerclient.Client
 	router   *router.Router
 	registry *prometheus.Registry
+	cluster  atomic.Value // string: the cluster's id; without p.mu, for connections ask for it
 	counters counters
 	log      hclog.Logger
 
@@ -127,10 +130,10 @@ func Open(cfg Config) (*Projector, error) {
 // AdminAddr is the address it listens on, host:port.
 func (p *Projector) AdminAddr() string { return p.listener.Addr().String() }
 
+// clusterID is "" before the first registration.
 func (p *Projector) clusterID() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.fence.ClusterID
+	id, _ := p.cluster.Load().(string)
+	return id
 }
 
 // Run serves until ctx ends, then closes its streams. Nothing of it runs when it has returned.
@@ -177,6 +180,7 @@ func (p *Projector) register(ctx context.Context) error {
 	for failures := 0; ; failures++ {
 		reply, err := p.managers.RegisterProjector(ctx, req)
 		if err == nil {
+			p.cluster.Store(reply.ClusterID)
 			p.mu.Lock()
 			if p.fence.ClusterID == "" || p.fence.Less(reply.Fence) {
 				p.fence = reply.Fence

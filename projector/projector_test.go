@@ -153,6 +153,7 @@ func (e *endpoint) kinds(k keyversion.Kind) (all []keyversion.Event) {
 // world is a KV node, a projector, its manager and an indexer's ports.
 type world struct {
 	t       *testing.T
+	p       *Projector
 	kv      *kvclient.Client
 	manager *manager
 	data    *endpoint
@@ -162,40 +163,54 @@ type world struct {
 	counter uint64
 }
 
+// newWorld has the embedded KV node.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	t.Cleanup(func() { cancel(); running.Wait() })
 	node, err := kv.Open(kv.Config{NodeID: "kv1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", User: "u", Password: "secret",
 		Nodes:   []kv.Peer{{ID: "kv1", Memcached: "127.0.0.1:0", Admin: "127.0.0.1:0"}},
 		Buckets: []kv.BucketConfig{{Name: testBucket, UUID: testUUID, VBuckets: vbuckets}}, Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	running.Go(func() { _ = node.Run(ctx) })
-	w := &world{t: t, manager: newManager(t), data: newEndpoint(t), side: newEndpoint(t), client: projectorclient.New(4)}
-	p, err := Open(Config{ID: "p1", Managers: []string{w.manager.URL}, Admin: "127.0.0.1:0", KV: node.MemcachedAddr(), User: "u", Password: "secret", Workers: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	running.Go(func() {
-		if err := p.Run(ctx); err != nil {
-			t.Errorf("projector: %v", err)
-		}
-	})
-	w.url = "http://" + p.AdminAddr()
-	t.Cleanup(w.client.Close)
-	if w.kv, err = kvclient.Connect(ctx, []string{node.MemcachedAddr()}, kvclient.Options{User: "u", Password: "secret", Bucket: testBucket}); err != nil {
+	running(t, func(ctx context.Context) { _ = node.Run(ctx) })
+	w := newWorldAt(t, node.MemcachedAddr())
+	if w.kv, err = kvclient.Connect(context.Background(), []string{node.MemcachedAddr()}, kvclient.Options{User: "u", Password: "secret", Bucket: testBucket}); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = w.kv.Close() })
+	return w
+}
+
+// newWorldAt has a KV node of the caller's.
+func newWorldAt(t *testing.T, kvAddr string) *world {
+	t.Helper()
+	w := &world{t: t, manager: newManager(t), data: newEndpoint(t), side: newEndpoint(t), client: projectorclient.New(4)}
+	t.Cleanup(w.client.Close)
+	var err error
+	w.p, err = Open(Config{ID: "p1", Managers: []string{w.manager.URL}, Admin: "127.0.0.1:0", KV: kvAddr, User: "u", Password: "secret", Workers: 2})
+	if err != nil {
+		t.Fatal(err)
+	}
+	running(t, func(ctx context.Context) {
+		if err := w.p.Run(ctx); err != nil {
+			t.Errorf("projector: %v", err)
+		}
+	})
+	w.url = "http://" + w.p.AdminAddr()
 	w.eventually("registered", func() bool {
 		w.manager.mu.Lock()
 		defer w.manager.mu.Unlock()
 		return len(w.manager.reports) > 0
 	})
 	return w
+}
+
+// running runs f until the test ends.
+func running(t *testing.T, f func(context.Context)) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); f(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
 }
 
 func (w *world) eventually(what string, ok func() bool) {

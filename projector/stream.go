@@ -29,6 +29,7 @@ type stream struct {
 	complete atomic.Uint64
 	atKV     atomic.Bool // it may be open at KV
 	ended    atomic.Bool // nothing more goes downstream
+	revoked  atomic.Bool // the vbucket has left the KV node: to be ended
 
 	// Of the pump alone.
 	begun   bool

@@ -27,7 +27,7 @@ type worker struct {
 
 func (w *worker) owns(vb uint16) bool { return int(vb)%w.of == w.number }
 
-// kick makes the worker look for a new plan also while no data comes.
+// kick makes the worker look for a new plan and revoked streams also while no data comes.
 func (w *worker) kick() {
 	select {
 	case w.kicked <- struct{}{}:
@@ -54,6 +54,7 @@ func (w *worker) run(ctx context.Context) {
 			w.sync()
 		case <-w.kicked:
 			w.replan(ctx)
+			w.revoke(ctx)
 		case block, ok := <-w.blocks:
 			if !ok {
 				w.finish(ctx)
@@ -82,6 +83,18 @@ func (w *worker) replan(ctx context.Context) {
 	w.sync()
 	w.plan.Store(pl)
 	w.conn.b.p.notify()
+}
+
+// revoke ends streams whose vbuckets have left the KV node.
+func (w *worker) revoke(ctx context.Context) {
+	for _, s := range w.current {
+		if s.revoked.Load() {
+			w.pump.end(ctx, s, 0)
+			w.gone(s)
+			w.discard(ctx, s)
+			w.conn.b.p.notify()
+		}
+	}
 }
 
 // sync says again how far each stream is complete (PR-18). An indexer that has joined, started again or lost what was
@@ -144,6 +157,9 @@ func (w *worker) begin(ctx context.Context, s *stream, e *feed.Event) {
 	}
 	w.current[s.vb] = s
 	w.conn.b.p.counters.begun.Inc()
+	if s.revoked.Load() {
+		w.kick()
+	}
 }
 
 // end says END downstream for a begun stream.

@@ -1,0 +1,341 @@
+package projector
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/kvclient/kvclienttest"
+	"tidemark/mcbp"
+	"tidemark/wire"
+)
+
+// engine is a scripted KV node: one that behaves as the real ones do where the embedded one is kinder.
+type engine struct {
+	kvclienttest.Server
+	mu      sync.Mutex
+	active  map[uint16]bool
+	streams map[uint16]opened   // open now
+	closed  []opened            // END is owed for them
+	holdEnd bool                // END after CLOSE comes when the test says so
+	answer  map[uint16]chan any // STREAM_REQ of these vbuckets waits
+	closes  int
+	value   []byte // of documents
+}
+
+// opened is a stream as the engine knows it.
+type opened struct {
+	e      *engine
+	peer   *kvclienttest.Peer
+	vb     uint16
+	opaque uint32
+	start  uint64
+}
+
+func newEngine(t *testing.T) *engine {
+	t.Helper()
+	e := &engine{active: map[uint16]bool{}, streams: map[uint16]opened{}, answer: map[uint16]chan any{}, value: []byte(`{"f1":1}`)}
+	for v := range uint16(vbuckets) {
+		e.active[v] = true
+	}
+	e.User, e.Password, e.Bucket = "u", "secret", testBucket
+	e.Config = func(*kvclienttest.Server) []byte {
+		return fmt.Appendf(nil, `{"rev":1,"revEpoch":1,"uuid":%q,"nodeLocator":"vbucket","nodes":[{"hostname":"127.0.0.1:8091"}],
+			"nodesExt":[{"services":{"kv":%d}}],"vBucketServerMap":{"hashAlgorithm":"CRC","vBucketMap":[[0],[0],[0],[0],[0],[0],[0],[0]]}}`, testUUID, e.Port())
+	}
+	e.Handle = e.handle
+	if err := e.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(e.Stop)
+	return e
+}
+
+func (e *engine) handle(p *kvclienttest.Peer, f mcbp.Frame) bool {
+	if f.Magic.IsResponse() {
+		return true
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	vb := f.VBucket()
+	switch f.Op {
+	case mcbp.OpDCPBufferAck:
+	case mcbp.OpGetAllVBSeqnos:
+		var value []byte
+		for v := range e.active {
+			value = mcbp.AppendVBSeqno(value, mcbp.VBucketSeqno{VBucket: v, Seqno: 100})
+		}
+		p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: value})
+	case mcbp.OpDCPStreamReq:
+		r, err := mcbp.DecodeStreamRequest(f.Extras)
+		if err != nil {
+			return false
+		}
+		if e.streams[vb].peer == p {
+			p.Reply(f, mcbp.StatusKeyExists, mcbp.Frame{})
+			return true
+		}
+		e.streams[vb] = opened{e, p, vb, f.Opaque, r.Start}
+		reply := func() {
+			p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, []mcbp.FailoverEntry{{VBUUID: 77}})})
+		}
+		if wait := e.answer[vb]; wait != nil {
+			go func() { <-wait; reply() }()
+			return true
+		}
+		reply()
+	case mcbp.OpDCPCloseStream:
+		s, ok := e.streams[vb]
+		if !ok || s.peer != p {
+			p.Reply(f, mcbp.StatusKeyNotFound, mcbp.Frame{})
+			return true
+		}
+		e.closes++
+		delete(e.streams, vb)
+		p.Reply(f, mcbp.StatusOK, mcbp.Frame{})
+		if e.holdEnd {
+			e.closed = append(e.closed, s)
+		} else {
+			s.end(mcbp.EndClosed)
+		}
+	default:
+		p.Reply(f, mcbp.StatusOK, mcbp.Frame{})
+	}
+	return true
+}
+
+func (s opened) end(r mcbp.EndReason) {
+	s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPStreamEnd, s.vb, s.opaque), Extras: mcbp.AppendStreamEnd(nil, r)})
+}
+
+// write sends a window with one document per seqno after from, up to to.
+func (s opened) write(from, to uint64) {
+	s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, s.vb, s.opaque),
+		Extras: mcbp.SnapshotMarker{Start: from, End: to, Flags: mcbp.SnapshotMemory}.AppendExtras(nil)})
+	for n := from + 1; n <= to; n++ {
+		s.document(n, 0)
+	}
+}
+
+func (s opened) document(seqno uint64, collection uint32) {
+	s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPMutation, s.vb, s.opaque), Extras: mcbp.Mutation{Seqno: seqno}.AppendExtras(nil),
+		Key: mcbp.AppendCollectionKey(nil, collection, fmt.Appendf(nil, "k%d", seqno)), Value: s.e.value})
+}
+
+// stream gives the vbucket's open stream.
+func (e *engine) stream(vb uint16) opened {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.streams[vb]
+}
+
+func (e *engine) set(f func()) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f()
+}
+
+// story lists what the endpoint got of a vbucket, SYNC and BEGIN's repetition left out.
+func (e *endpoint) story(vb uint16) (all []string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, ev := range e.events {
+		if ev.VBucket == vb && ev.Kind != keyversion.Sync {
+			all = append(all, fmt.Sprintf("%d:%s@%d", ev.Incarnation.Counter, ev.Kind, ev.Seqno))
+		}
+	}
+	return all
+}
+
+func (w *world) expect(vb uint16, want ...string) {
+	w.t.Helper()
+	var got []string
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+		if got = w.data.story(vb); fmt.Sprint(got) == fmt.Sprint(want) {
+			return
+		}
+	}
+	w.t.Fatalf("vbucket %d got %v, want %v", vb, got, want)
+}
+
+// startAt starts one vbucket.
+func (w *world) startAt(vb uint16, inc, seqno uint64) wire.StartResult {
+	w.t.Helper()
+	reply, err := w.client.Start(context.Background(), w.url, &wire.StartRequest{Fence: w.fence(), Bucket: testBucket, BucketUUID: testUUID, Generation: 1,
+		Starts: []wire.StreamStart{{VBucket: vb, Incarnation: index.Incarnation{Epoch: 1, Term: 1, Counter: inc}, VBUUID: 77, Seqno: seqno}}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return reply.Results[0]
+}
+
+// Engines say the END of a closed stream when its turn comes, which may be after the vbucket's next stream has begun.
+func TestALateEndIsThatOfTheOldStream(t *testing.T) {
+	e := newEngine(t)
+	w := newWorldAt(t, e.Addr())
+	w.define(1, 1)
+	e.set(func() { e.holdEnd = true })
+	w.startAt(3, 1, 0)
+	old := e.stream(3)
+	old.write(0, 2)
+	w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:INSERT@2")
+	w.startAt(3, 2, 1)
+	e.stream(3).write(1, 2)
+	want := []string{"1:STREAM_BEGIN@0", "1:INSERT@1", "1:INSERT@2", "2:STREAM_BEGIN@1", "2:INSERT@2"}
+	w.expect(3, want...)
+	old.end(mcbp.EndClosed)
+	w.define(2, 1, 2) // a switch tells the activation point of the new one alone
+	want = append(want, "2:ACTIVATE@2")
+	w.expect(3, want...)
+	e.stream(3).write(2, 3)
+	w.expect(3, append(want, "2:INSERT@3")...)
+}
+
+// After a takeover the old node may say nothing at all.
+func TestAVBucketThatLeftIsEnded(t *testing.T) {
+	e := newEngine(t)
+	w := newWorldAt(t, e.Addr())
+	w.define(1, 1)
+	w.startAt(3, 1, 0)
+	w.startAt(4, 1, 0)
+	w.expect(3, "1:STREAM_BEGIN@0")
+	w.expect(4, "1:STREAM_BEGIN@0")
+	b := w.p.bucket(testBucket)
+	b.checkOwnership()
+	e.set(func() { delete(e.active, 3) })
+	b.checkOwnership()
+	w.expect(3, "1:STREAM_BEGIN@0", "1:STREAM_END@0")
+	w.eventually("the stream is closed at KV", func() bool { return e.stream(3).peer == nil })
+	if r := w.startAt(3, 2, 0); r.Outcome != wire.StartNotMine {
+		t.Errorf("%+v", r)
+	}
+	e.stream(4).write(0, 1)
+	w.expect(4, "1:STREAM_BEGIN@0", "1:INSERT@1")
+	report, err := w.client.Sync(context.Background(), w.url, &wire.SyncRequest{Fence: w.fence(), Bucket: testBucket})
+	if err != nil || fmt.Sprint(report.Buckets[0].Ended) != "[true false]" {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
+
+// A stop that overtakes the answer of KV holds.
+func TestStopDuringStart(t *testing.T) {
+	e := newEngine(t)
+	w := newWorldAt(t, e.Addr())
+	w.define(1, 1)
+	wait := make(chan any)
+	e.set(func() { e.answer[3] = wait })
+	got := make(chan wire.StartResult, 1)
+	go func() { got <- w.startAt(3, 5, 0) }()
+	w.eventually("KV is asked", func() bool { return e.stream(3).peer != nil })
+	stop := &wire.StopRequest{Fence: wire.Fence{ClusterID: "c1", Epoch: 1, Term: 1, Counter: 1000}, Bucket: testBucket, Incarnation: index.Incarnation{Epoch: 1, Term: 1, Counter: 5}}
+	if err := w.client.Stop(context.Background(), w.url, stop); err != nil {
+		t.Fatal(err)
+	}
+	close(wait)
+	if r := <-got; r.Outcome != wire.StartStale {
+		t.Errorf("%+v", r)
+	}
+	w.counter = 1000
+	w.eventually("the stream is closed at KV", func() bool { return e.stream(3).peer == nil })
+	w.expect(3, "5:STREAM_BEGIN@0", "5:STREAM_END@0")
+	if r := w.startAt(3, 6, 0); r.Outcome != wire.StartBegun {
+		t.Errorf("%+v", r)
+	}
+	e.stream(3).write(0, 1)
+	w.expect(3, "5:STREAM_BEGIN@0", "5:STREAM_END@0", "6:STREAM_BEGIN@0", "6:INSERT@1")
+}
+
+// Events that contradict each other end their stream here and at KV; its place can be taken at once.
+func TestABrokenStreamIsAskedForAgain(t *testing.T) {
+	e := newEngine(t)
+	w := newWorldAt(t, e.Addr())
+	w.define(1, 1)
+	w.startAt(3, 1, 0)
+	e.stream(3).write(0, 2)
+	e.stream(3).write(0, 1) // back in time
+	w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:INSERT@2", "1:STREAM_END@2")
+	if r := w.startAt(3, 1, 0); r.Outcome != wire.StartFailed {
+		t.Errorf("the incarnation that has ended gives %+v", r)
+	}
+	if r := w.startAt(3, 2, 2); r.Outcome != wire.StartBegun {
+		t.Fatalf("%+v", r)
+	}
+	s := e.stream(3)
+	s.write(2, 3)
+	w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:INSERT@2", "1:STREAM_END@2", "2:STREAM_BEGIN@2", "2:INSERT@3")
+	if e.stream(3) != s {
+		t.Error("the new stream was closed at KV")
+	}
+}
+
+// Only the default collection has documents; what else there is moves the seqno, and a window completes by it.
+func TestOtherCollectionsCountAsSeqnos(t *testing.T) {
+	e := newEngine(t)
+	w := newWorldAt(t, e.Addr())
+	w.define(1, 1)
+	w.startAt(3, 1, 0)
+	s := e.stream(3)
+	s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, 3, s.opaque), Extras: mcbp.SnapshotMarker{End: 4}.AppendExtras(nil)})
+	s.document(1, 0)
+	s.document(2, 9)
+	s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPDeletion, 3, s.opaque), Extras: mcbp.Deletion{Seqno: 3}.AppendExtras(nil), Key: mcbp.AppendCollectionKey(nil, 9, []byte("k1"))})
+	s.document(4, 9)
+	w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1")
+	w.eventually("SYNC at 4", func() bool {
+		all := w.data.kinds(keyversion.Sync)
+		return len(all) > 0 && all[len(all)-1].Seqno == 4
+	})
+	w.define(2, 1, 2)
+	w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:ACTIVATE@4")
+}
+
+// What a lost connection has delivered goes downstream before anything of the connection that follows.
+func TestALostConnectionIsDrainedBeforeTheNextBegins(t *testing.T) {
+	e := newEngine(t)
+	w := newWorldAt(t, e.Addr())
+	stalls := func() (n uint64) {
+		for _, s := range w.p.router.Stats() {
+			n += s.Stalls
+		}
+		return n
+	}
+	w.define(1, 1)
+	w.startAt(3, 1, 0)
+	w.expect(3, "1:STREAM_BEGIN@0")
+	w.data.mu.Lock() // the indexer takes nothing more: the router's queue fills
+	e.set(func() { e.value = fmt.Appendf(nil, `{"f1":%q}`, strings.Repeat("x", 3000)) })
+	const n = 3000
+	e.stream(3).write(0, n)
+	w.eventually("the worker waits", func() bool { return stalls() > 0 })
+	b := w.p.bucket(testBucket)
+	e.DropAll()
+	w.eventually("the loss is seen", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.conn == nil || !b.conn.alive() })
+	w.eventually("the engine has forgotten", func() bool { return e.Peers() == 0 })
+	e.set(func() { clear(e.streams) })
+	if r := w.startAt(3, 2, 5); r.Outcome != wire.StartBegun {
+		t.Fatalf("%+v", r)
+	}
+	e.stream(3).write(5, 6)
+	w.data.mu.Unlock()
+	w.eventually("the new stream's document", func() bool {
+		story := w.data.story(3)
+		return story[len(story)-1] == "2:INSERT@6"
+	})
+	w.data.mu.Lock()
+	defer w.data.mu.Unlock()
+	var inc, last uint64
+	for _, ev := range w.data.events {
+		if ev.Kind == keyversion.Sync && ev.Seqno < last {
+			continue // of earlier seqnos, and true
+		}
+		if ev.Incarnation.Counter < inc || ev.Incarnation.Counter == inc && ev.Seqno < last && ev.Kind != keyversion.StreamBegin {
+			t.Fatalf("%d:%s@%d after %d:@%d", ev.Incarnation.Counter, ev.Kind, ev.Seqno, inc, last)
+		}
+		inc, last = ev.Incarnation.Counter, ev.Seqno
+	}
+}
