@@ -50,7 +50,7 @@ func TestBuild(t *testing.T) {
 	})
 }
 
-// TestDeferred: copies are allocated, nothing is streamed until BUILD.
+// TestDeferred: nothing is allocated and nothing is streamed until BUILD.
 func TestDeferred(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
@@ -61,7 +61,7 @@ func TestDeferred(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		starts, _ := w.projectors["http://p1"].counts()
-		if w.state(o.ID) != index.Pending || starts != 0 || w.log.State().Topology(o.ID).Copies[0].State != partition.Allocated {
+		if w.state(o.ID) != index.Pending || starts != 0 || w.log.State().Topology(o.ID).Copies[0].State != partition.Placed {
 			t.Fatalf("state %s, %d streams, copy %s", w.state(o.ID), starts, w.log.State().Topology(o.ID).Copies[0].State)
 		}
 		if _, err := w.leader().BuildIndexes(w.ctx, BuildRequest{IDs: []index.ID{o.ID}}); err != nil {

@@ -41,7 +41,9 @@ func define(s *statecontext.State) *wire.Definitions {
 	d.Topologies = make([]partition.Topology, 0, s.IndexCount())
 	for x := range s.Indexes() {
 		d.Indexes = append(d.Indexes, x.Definition)
-		d.Topologies = append(d.Topologies, x.Topology)
+		if !waits(x) {
+			d.Topologies = append(d.Topologies, x.Topology)
+		}
 	}
 	for i := range s.Indexers() {
 		d.Indexers = append(d.Indexers, wire.Endpoint{Node: i.Node, UUID: i.UUID, BootID: i.BootID, Name: i.Name, Admin: i.Admin, Scan: i.Scan,
@@ -55,6 +57,9 @@ func define(s *statecontext.State) *wire.Definitions {
 	}
 	return d
 }
+
+// waits tells whether an index waits for BUILD INDEX: until then its hosts need not have anything of it.
+func waits(x *statecontext.Index) bool { return x.Definition.State == index.Pending && x.Definition.Deferred }
 
 func describeBucket(b *statecontext.Bucket) wire.Bucket {
 	w := wire.Bucket{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets, Generation: b.Generation, RollbackID: b.Stability.RollbackID}

@@ -29,9 +29,7 @@ func unsettled(x *statecontext.Index) bool {
 	case index.Dropping, index.Backfill:
 		return true
 	case index.Pending:
-		if !x.Definition.Deferred {
-			return true
-		}
+		return !waits(x)
 	}
 	return slices.ContainsFunc(x.Topology.Copies, func(c partition.Copy) bool { return c.State == partition.Placed })
 }
@@ -50,7 +48,7 @@ func (l *leader) stepIndexes() {
 		case index.Error:
 			l.allocate(x)
 		case index.Pending:
-			if !l.allocate(x) && !x.Definition.Deferred && l.allAllocated(x) {
+			if !l.allocate(x) && l.allAllocated(x) {
 				l.load(x)
 			}
 		case index.Backfill, index.Maintenance:
@@ -163,7 +161,7 @@ func (l *leader) stepDropping(x *statecontext.Index) {
 // checkHosts puts a build into error whose host has been away for too long.
 func (l *leader) checkHosts(x *statecontext.Index) {
 	d := &x.Definition
-	if d.State != index.Backfill && (d.State != index.Pending || d.Deferred) {
+	if d.State != index.Backfill && d.State != index.Pending {
 		return
 	}
 	away := ""
