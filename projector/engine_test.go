@@ -155,7 +155,7 @@ func (e *endpoint) story(vb uint16) (all []string) {
 func (w *world) expect(vb uint16, want ...string) {
 	w.t.Helper()
 	var got []string
-	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(5 * time.Millisecond) {
 		if got = w.data.story(vb); fmt.Sprint(got) == fmt.Sprint(want) {
 			return
 		}

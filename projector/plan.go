@@ -20,10 +20,14 @@ type plan struct {
 	view     *router.View
 }
 
-// newPlan makes the plan of a bucket's stream. only limits a side stream to these copies; nil takes every active index
-// with an allocated copy. Indexes that do not compile are left out and given back: they are the coordinator's mistake,
-// and no reason to stop the others.
+// newPlan makes the plan of a bucket's stream. only limits a side stream to these copies; nil takes every active index.
+// Indexes that cannot be evaluated or placed are left out and given back: they are the coordinator's mistake, and no
+// reason to stop the others.
 func newPlan(d *wire.Definitions, bucket string, class keyversion.Class, endpoints map[index.NodeID]string, only []index.CopyID) (*plan, []error, error) {
+	places := make(map[index.ID]*partition.Topology, len(d.Topologies))
+	for i := range d.Topologies {
+		places[d.Topologies[i].Index] = &d.Topologies[i]
+	}
 	var sources []expression.Source
 	var topologies []partition.Topology
 	var bad []error
@@ -32,24 +36,28 @@ func newPlan(d *wire.Definitions, bucket string, class keyversion.Class, endpoin
 		if def.Bucket != bucket || !def.State.Active() {
 			continue
 		}
-		at := slices.IndexFunc(d.Topologies, func(t partition.Topology) bool { return t.Index == def.ID })
-		if at < 0 || only != nil && !hasAny(d.Topologies[at].Copies, only) {
+		place := places[def.ID]
+		if place == nil || only != nil && !hasAny(place.Copies, only) {
 			continue
 		}
 		source := expression.SourceOf(def)
-		if _, err := expression.Compile([]expression.Source{source}); err != nil {
+		_, err := expression.Compile([]expression.Source{source})
+		if err == nil {
+			_, err = router.NewView(router.ViewConfig{Endpoints: endpoints, Topologies: []partition.Topology{*place}, Only: only})
+		}
+		if err != nil {
 			bad = append(bad, fmt.Errorf("index %s (%s): %w", def.Name, def.ID, err))
 			continue
 		}
-		sources, topologies = append(sources, source), append(topologies, d.Topologies[at])
+		sources, topologies = append(sources, source), append(topologies, *place)
 	}
 	program, err := expression.Compile(sources)
 	if err != nil {
-		return nil, bad, err
+		return nil, bad, fmt.Errorf("bucket %s: %w", bucket, err)
 	}
 	view, err := router.NewView(router.ViewConfig{Revision: d.Revision, Endpoints: endpoints, Topologies: topologies, Only: only})
 	if err != nil {
-		return nil, bad, fmt.Errorf("class %s: %w", class, err)
+		return nil, bad, fmt.Errorf("bucket %s, %s stream: %w", bucket, class, err)
 	}
 	return &plan{revision: d.Revision, program: program, view: view}, bad, nil
 }

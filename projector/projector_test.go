@@ -31,6 +31,7 @@ const (
 	testBucket = "world"
 	testUUID   = "0123456789abcdef0123456789abcdef"
 	vbuckets   = 8
+	patience   = 30 * time.Second
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -215,9 +216,9 @@ func running(t *testing.T, f func(context.Context)) {
 
 func (w *world) eventually(what string, ok func() bool) {
 	w.t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			w.t.Fatalf("not within 10 s: %s", what)
+			w.t.Fatalf("not within %v: %s", patience, what)
 		}
 	}
 }
@@ -358,9 +359,9 @@ func TestAnIndexJoinsBetweenTwoMutations(t *testing.T) {
 // A bucket goes while its router is connecting; the admin server must not wait for what waits for it.
 func TestBucketsComeAndGo(t *testing.T) {
 	w := newWorld(t)
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
-	for i := range uint64(20) {
+	for i := range uint64(10) {
 		w.define(2*i+1, 1)
 		w.start(i + 1)
 		if _, err := w.client.Definitions(ctx, w.url, &wire.Definitions{Fence: w.fence(), Revision: 2*i + 2}); err != nil {
