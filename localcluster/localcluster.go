@@ -107,6 +107,11 @@ func Open(cfg Config) (*Cluster, error) {
 		_ = lock.Close()
 		return nil, err
 	}
+	// What an earlier run has left names processes that are gone; a reader must not take it for this one's.
+	if err := os.Remove(filepath.Join(cfg.Dir, ClusterFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		_ = lock.Close()
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
 	c.makeChildren()
 	return c, nil
 }

@@ -62,8 +62,7 @@ func indexCreate(s Streams, f *serverFlags) *cobra.Command {
 			}
 			req.Bucket, req.Name, req.Partitions, req.Replicas = args[0], args[1], uint16(partitions), uint8(replicas)
 			for _, k := range keys {
-				expr, desc := strings.CutSuffix(k, " DESC")
-				req.Keys = append(req.Keys, index.KeyExpr{Expr: strings.TrimSuffix(expr, " ASC"), Desc: desc})
+				req.Keys = append(req.Keys, keyExpr(k))
 			}
 			info, err := c.Create(ctx, req)
 			if err != nil {
@@ -84,12 +83,28 @@ func indexCreate(s Streams, f *serverFlags) *cobra.Command {
 	cmd.Flags().StringVar(&req.Where, "where", "", "only documents for which this is true")
 	cmd.Flags().BoolVar(&req.IsPrimary, "primary", false, "index the document ids")
 	cmd.Flags().BoolVar(&req.IfNotExists, "if-not-exists", false, "succeed when it exists")
-	cmd.Flags().BoolVar(&req.DeferBuild, "defer-build", false, "build later, with `index build`")
+	cmd.Flags().BoolVar(&req.DeferBuild, "defer-build", false, "build later, with index build")
 	cmd.Flags().IntVar(&partitions, "partitions", 0, "number of partitions (0: the default)")
 	cmd.Flags().IntVar(&replicas, "replicas", 0, "copies beside the first")
 	cmd.Flags().StringSliceVar(&req.Nodes, "nodes", nil, "indexers that may hold it")
 	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait until it is ready")
 	return cmd
+}
+
+// keyExpr reads an expression with ASC or DESC, in any case, behind it.
+func keyExpr(text string) index.KeyExpr {
+	k := index.KeyExpr{Expr: strings.TrimSpace(text)}
+	at := strings.LastIndexAny(k.Expr, " \t")
+	if at < 0 {
+		return k
+	}
+	switch strings.ToUpper(k.Expr[at+1:]) {
+	case "DESC":
+		return index.KeyExpr{Expr: strings.TrimSpace(k.Expr[:at]), Desc: true}
+	case "ASC":
+		return index.KeyExpr{Expr: strings.TrimSpace(k.Expr[:at])}
+	}
+	return k
 }
 
 func indexList(s Streams, f *serverFlags) *cobra.Command {
@@ -228,6 +243,7 @@ func indexDrop(s Streams, f *serverFlags) *cobra.Command {
 // scanFlags make a scan request.
 type scanFlags struct {
 	equal, low, high, inclusion, consistency string
+	tokens                                   []string
 	limit                                    int
 	reverse, timestamp                       bool
 }
@@ -237,7 +253,8 @@ func (sf *scanFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&sf.low, "low", "", "JSON array: lower bound")
 	cmd.Flags().StringVar(&sf.high, "high", "", "JSON array: upper bound")
 	cmd.Flags().StringVar(&sf.inclusion, "inclusion", "both", "which bounds belong to the range: both, low, high or neither")
-	cmd.Flags().StringVar(&sf.consistency, "consistency", "any", "any (newest stability timestamp) or session (all that KV has now)")
+	cmd.Flags().StringVar(&sf.consistency, "consistency", "any", "any (newest stability timestamp), session (all that KV has now) or at_plus (all up to the tokens)")
+	cmd.Flags().StringArrayVar(&sf.tokens, "token", nil, "a `TOKEN` as kv set and kv delete print it: the scan shows that write (at_plus); repeat for more")
 	cmd.Flags().IntVar(&sf.limit, "limit", 0, "most rows, 0 for all")
 	cmd.Flags().BoolVar(&sf.reverse, "reverse", false, "from the end of the index to its start")
 	cmd.Flags().BoolVar(&sf.timestamp, "timestamp", false, "print the vector of the scan's timestamp to standard error")
@@ -258,6 +275,13 @@ func (sf *scanFlags) request() (client.ScanRequest, error) {
 		return req, err
 	}
 	req.Equal = equal
+	for _, text := range sf.tokens {
+		var t client.Token
+		if err := json.Unmarshal([]byte(text), &t); err != nil {
+			return req, usage(`--token %s: want what kv set printed, such as '{"vbucket":68,"vbuuid":"93034431042923","seqno":73}': %v`, text, err)
+		}
+		req.Tokens, req.Consistency = append(req.Tokens, t), "at_plus"
+	}
 	if low != nil || high != nil {
 		req.Range = &client.Range{Low: low, High: high, Inclusion: sf.inclusion}
 	}
@@ -448,9 +472,17 @@ func statementText(s Streams, args []string, file string) (string, error) {
 	return string(b), nil
 }
 
-// building lists the indexes among the results that will become ready by themselves.
+// building lists the indexes among the results that will become ready by themselves: not those that a later statement
+// of the same text has dropped.
 func building(results []client.StatementResult) (ids []index.ID) {
-	for _, r := range results {
+	last := map[index.ID]int{}
+	for n, r := range results {
+		last[r.ID] = n
+	}
+	for n, r := range results {
+		if last[r.ID] != n {
+			continue
+		}
 		if r.State == index.Pending && !r.Deferred || r.State == index.Backfill {
 			ids = append(ids, r.ID)
 		}

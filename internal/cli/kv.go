@@ -104,7 +104,7 @@ type kvFlags struct {
 
 func (f *kvFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.kv, "kv", "", "a KV node, host:port")
-	cmd.Flags().StringVar(&f.data, "data", "", "data folder of a `tidemark up`, for address and credentials")
+	cmd.Flags().StringVar(&f.data, "data", "", "data `FOLDER` of a running up, for address and credentials")
 	cmd.Flags().StringVar(&f.bucket, "bucket", "", "bucket (default: that of --data)")
 	cmd.Flags().StringVar(&f.user, "kv-user", "", "user")
 	cmd.Flags().StringVar(&f.passwordFile, "kv-password-file", "", "file with the password")

@@ -24,6 +24,7 @@ import (
 	"tidemark/internal/config"
 	"tidemark/internal/rpc"
 	"tidemark/internal/version"
+	"tidemark/kvclient"
 	"tidemark/localcluster"
 )
 
@@ -113,6 +114,8 @@ func exitCode(err error) int {
 			return ExitUnavailable
 		}
 		return ExitFailed
+	case errors.Is(err, kvclient.ErrKeyNotFound):
+		return ExitNotFound
 	case errors.Is(err, client.ErrUnavailable):
 		return ExitUnavailable
 	case errors.Is(err, context.DeadlineExceeded):
@@ -187,8 +190,8 @@ type serverFlags struct {
 
 func (f *serverFlags) add(cmd *cobra.Command) {
 	cmd.PersistentFlags().StringSliceVar(&f.server, "server", nil, "managers, as host:port or URL, any of them (default 127.0.0.1:9520)")
-	cmd.PersistentFlags().StringVar(&f.data, "data", "", "data folder of a `tidemark up`, to find its managers and credentials")
-	cmd.PersistentFlags().DurationVar(&f.timeout, "timeout", 60*time.Second, "how long to try")
+	cmd.PersistentFlags().StringVar(&f.data, "data", "", "data `FOLDER` of a running up, to find its managers and credentials")
+	cmd.PersistentFlags().DurationVar(&f.timeout, "timeout", 60*time.Second, "how long to try, a build included")
 	cmd.PersistentFlags().StringVar(&f.output, "output", "table", "table, json or jsonl")
 }
 

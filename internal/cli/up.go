@@ -40,7 +40,7 @@ The same command on the same --data folder resumes with everything that was ther
 	fl.IntVar(&f.cfg.Indexers, "indexers", 3, "number of indexers")
 	fl.StringVar(&f.cfg.Dir, "data", "", "data folder (default: a new temporary one)")
 	fl.StringVar(&f.cfg.Bucket, "bucket", "world", "the bucket that the KV nodes hold")
-	fl.IntVar(&f.cfg.FirstREST, "rest-port", localcluster.FirstREST, "REST port of the first manager, or the next free one")
+	fl.IntVar(&f.cfg.FirstREST, "rest-port", localcluster.FirstREST, "REST port of the first manager, or the next free one; more ports follow it")
 	fl.BoolVar(&f.sample, "sample", false, "load the sample data, create the sample indexes and show a scan of each")
 	addCommon(cmd, &f.cfg.LogLevel)
 	return cmd
@@ -71,7 +71,7 @@ func (f *upFlags) run(ctx context.Context, s Streams) (err error) {
 	}
 	fmt.Fprintf(s.Err, "data folder: %s\n", f.cfg.Dir)
 	started := time.Now()
-	return cluster.Run(ctx, func(ctx context.Context, m localcluster.Manifest) error {
+	err = cluster.Run(ctx, func(ctx context.Context, m localcluster.Manifest) error {
 		if err := printCluster(s, &m); err != nil {
 			return err
 		}
@@ -86,6 +86,10 @@ func (f *upFlags) run(ctx context.Context, s Streams) (err error) {
 		fmt.Fprintf(s.Err, "\nready; Ctrl-C ends it, the same command with --data %s resumes\n", f.cfg.Dir)
 		return nil
 	})
+	if err == nil {
+		fmt.Fprintln(s.Err, "stopped; all processes have ended")
+	}
+	return err
 }
 
 func printCluster(s Streams, m *localcluster.Manifest) error {
