@@ -30,6 +30,8 @@ type bucket struct {
 	waiters    []*waiter
 	syncing    map[index.ProjectorID]bool
 	rolling    *rolling // while it is being rolled back
+	auditMS    int64    // when the newest audit began
+	audit      *audit   // that is under way
 }
 
 // reconcileBuckets makes the buckets known here those of the state.
@@ -315,10 +317,7 @@ func (l *leader) fetchLogs(ref bucketRef, p *projector, a streams.Action) {
 			l.log.Debug("failover logs", "projector", p.id, "error", err)
 			reply = &wire.FailoverLogsReply{} // it hosts nothing that can be started now
 		}
-		logs := make([]streams.Log, len(reply.Logs))
-		for i, g := range reply.Logs {
-			logs[i] = streams.Log{VBucket: g.VBucket, Log: g.Log, High: g.High, Purge: g.Purge, Revision: g.Revision}
-		}
+		logs := logsOf(reply)
 		_ = l.post(ctx, answer(func(l *leader) {
 			if b := ref.find(l); b != nil {
 				b.ledger.Logs(p.id, a.Incarnation, logs)

@@ -90,6 +90,8 @@ type Settings struct {
 	Republish time.Duration
 	// BucketCheck is how often a projector is asked whether the known buckets still exist.
 	BucketCheck time.Duration
+	// Audit is how often the streams of a bucket are compared with what KV says.
+	Audit time.Duration
 	// DefaultPartitions is used where a definition leaves the number open.
 	DefaultPartitions uint16
 }
@@ -98,7 +100,7 @@ type Settings struct {
 func DefaultSettings() Settings {
 	return Settings{Stability: stability.DefaultConfig(), Streams: streams.DefaultConfig(), Pacer: stability.DefaultPacer(),
 		HelloWait: 3 * time.Second, SuspectAfter: 1500 * time.Millisecond, OfflineAfter: 5 * time.Second,
-		BuildPatience: 10 * time.Minute, Republish: time.Second, BucketCheck: 5 * time.Second, DefaultPartitions: 6}
+		BuildPatience: 10 * time.Minute, Republish: time.Second, BucketCheck: 5 * time.Second, Audit: 10 * time.Second, DefaultPartitions: 6}
 }
 
 // Config holds what a Coordinator works with.
@@ -167,7 +169,7 @@ func New(cfg Config) (*Coordinator, error) {
 		have *time.Duration
 		def  time.Duration
 	}{{&s.HelloWait, d.HelloWait}, {&s.SuspectAfter, d.SuspectAfter}, {&s.OfflineAfter, d.OfflineAfter},
-		{&s.BuildPatience, d.BuildPatience}, {&s.Republish, d.Republish}, {&s.BucketCheck, d.BucketCheck}} {
+		{&s.BuildPatience, d.BuildPatience}, {&s.Republish, d.Republish}, {&s.BucketCheck, d.BucketCheck}, {&s.Audit, d.Audit}} {
 		if *f.have == 0 {
 			*f.have = f.def
 		}

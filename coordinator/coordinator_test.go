@@ -496,3 +496,23 @@ func TestRollback(t *testing.T) {
 		})
 	}
 }
+
+// TestSilentTakeover: a vbucket moves to the other node, and the old producer never says that its stream is over.
+func TestSilentTakeover(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		o := w.create("a", "", 2, 0)
+		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		w.mu.Lock()
+		kv := w.kv["world"]
+		kv.rev, kv.owner[0] = kv.rev+1, "p2"
+		kv.logs[0] = append(timestamp.FailoverLog{{VBUUID: 4711, Seqno: kv.high[0]}}, kv.logs[0]...)
+		w.mu.Unlock()
+		w.write("world", 5)
+		took := w.until("stability goes on", time.Minute, func() bool { return w.log.State().Bucket("world").Stability.Vector.Seqnos[0] == 15 })
+		t.Logf("noticed and repaired after %v", took)
+		if starts, _ := w.projectors["http://p2"].counts(); starts != vbuckets/2+1 {
+			t.Errorf("p2 was asked for %d streams", starts)
+		}
+	})
+}

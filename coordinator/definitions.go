@@ -59,7 +59,9 @@ func define(s *statecontext.State) *wire.Definitions {
 }
 
 // waits tells whether an index waits for BUILD INDEX: until then its hosts need not have anything of it.
-func waits(x *statecontext.Index) bool { return x.Definition.State == index.Pending && x.Definition.Deferred }
+func waits(x *statecontext.Index) bool {
+	return x.Definition.State == index.Pending && x.Definition.Deferred
+}
 
 func describeBucket(b *statecontext.Bucket) wire.Bucket {
 	w := wire.Bucket{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets, Generation: b.Generation, RollbackID: b.Stability.RollbackID}

@@ -54,6 +54,7 @@ type leader struct {
 	promoting  bool
 	nextBucket int // where the next promotion begins, so that large ones take turns
 	checkMS    int64
+	auditMS    int64
 	missing    map[string]int // checks in a row that did not find a bucket
 	held       []wire.Held
 	heldDirty  bool
@@ -147,6 +148,9 @@ func (l *leader) step(ticked bool) {
 		if l.dutyDue || ticked {
 			l.dutyDue = false
 			l.stepIndexes()
+		}
+		if ticked {
+			l.stepAudit()
 		}
 		l.promote()
 	}

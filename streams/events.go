@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"tidemark/index"
+	"tidemark/timestamp"
 )
 
 // Adopt ends the start of a new leader: streams gives what each projector that answered runs, minimum the incarnations
@@ -143,7 +144,7 @@ func (l *Ledger) begin(v int, nowMS int64, c claim) {
 		e.Revision = c.Revision
 	}
 	e.Owner, e.Incarnation, e.Log, e.Purge = c.projector, c.Incarnation, c.Log, c.Purge
-	e.tries, e.restMS, e.refused = 0, 0, 0
+	e.tries, e.restMS, e.refused, e.doubts, e.atAudit = 0, 0, 0, 0, timestamp.Infinity
 	for _, since := range l.mismatch {
 		since[v] = 0
 	}
@@ -263,6 +264,56 @@ func (l *Ledger) Indexer(nowMS int64, node index.NodeID, accepts []Acceptance) {
 			l.set(v, nowMS, Lost, "an indexer does not receive it")
 		}
 	}
+}
+
+// auditDoubts is how many audits in a row must find a stream wanting: one may cross an event that is on its way.
+const auditDoubts = 2
+
+// Audit compares streams that seem to run with what KV says (IM-14): after a takeover a producer may never say that a
+// stream is over. logs gives the answers of the projectors that gave one, complete the newest complete seqno of a
+// vbucket. A stream whose vbucket another projector hosts under a newer map, that is on an older branch than KV, or that
+// stands still below KV's high seqno, is asked for again, with a patience that doubles.
+func (l *Ledger) Audit(nowMS int64, logs map[index.ProjectorID][]Log, complete func(v int) uint64) {
+	best := map[uint16]hosting{}
+	for _, p := range sortedKeys(logs) {
+		for _, g := range logs[p] {
+			if old, ok := best[g.VBucket]; !ok || g.Revision.Compare(old.log.Revision) > 0 {
+				best[g.VBucket] = hosting{projector: p, log: g}
+			}
+		}
+	}
+	for v := range l.vbs {
+		e := &l.vbs[v]
+		at := complete(v)
+		still := at == e.atAudit
+		e.atAudit = at
+		h, hosted := best[uint16(v)]
+		if e.State != Begun || !hosted {
+			e.doubts = 0
+			continue
+		}
+		reason := ""
+		switch newer := h.log.Revision.Compare(e.Revision) > 0; {
+		case newer && h.projector != e.Owner:
+			reason = "another projector hosts it under a newer vbucket map"
+		case h.projector == e.Owner && h.log.Log.Newest() != e.Log.Newest():
+			reason = "its stream is on an older branch than KV"
+		case h.projector == e.Owner && still && at < h.log.High:
+			reason = "its stream stands still below KV's high seqno"
+		}
+		if reason == "" {
+			e.doubts = 0
+		} else if e.doubts++; e.doubts >= auditDoubts<<min(e.misTries, l.cfg.MaxDoublings) {
+			e.doubts, e.misTries = 0, e.misTries+1
+			l.set(v, nowMS, Lost, reason)
+		}
+	}
+}
+
+// hosting is who hosts a vbucket, and what KV says there.
+type hosting struct {
+	projector index.ProjectorID
+	log       Log
 }
 
 // Minimum takes the incarnations below which an indexer refuses streams, by vbucket.

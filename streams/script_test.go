@@ -185,6 +185,14 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 				Revision: l.rev()})
 		}
 		s.l.Logs(index.ProjectorID(args["p"]), args.inc(), gs)
+	case "audit":
+		logs, complete := map[index.ProjectorID][]Log{}, map[int]uint64{}
+		for _, l := range ls {
+			p := index.ProjectorID(l["p"])
+			logs[p] = append(logs[p], Log{VBucket: uint16(l.num("v")), Log: l.log(), High: l.num("high"), Revision: l.rev()})
+			complete[int(l.num("v"))] = l.num("complete")
+		}
+		s.l.Audit(s.now, logs, func(v int) uint64 { return complete[v] })
 	case "rollback":
 		s.l.SetRollback(s.now, args["is"] == "on")
 	case "step":

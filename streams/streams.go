@@ -110,6 +110,9 @@ type Entry struct {
 	misTries int   // repairs because indexers accepted something else
 	// fence is the highest incarnation that an indexer is known to insist on.
 	fence index.Incarnation
+	// doubts counts audits in a row that found the stream wanting; atAudit is what was complete at the newest one.
+	doubts  int
+	atAudit uint64
 	// refused is the highest start that KV answered with ROLLBACK: who stands there is no participant.
 	refused uint64
 	// start is the seqno asked for under Incarnation; refusers are the projectors that said they cannot start it.
