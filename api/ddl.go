@@ -2,6 +2,7 @@ package api
 
 import (
 	"crypto/sha256"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -22,17 +23,23 @@ import (
 // MaxStatementBody is the most bytes of a body with DDL.
 const MaxStatementBody = rpc.MaxUserBody
 
-// request makes the ledger's key of an Idempotency-Key; part tells the statements of one body apart. No key: nil.
+// request makes the ledger's key of an Idempotency-Key; part tells the statements of one body apart. No key: nil. The
+// hash is of what the body means: the order of its fields, white space between them and fields that are absent or at
+// their defaults make no difference.
 func request(r *http.Request, part int, body any) (*statecontext.Request, error) {
 	key := r.Header.Get(HeaderKey)
 	switch {
 	case key == "":
 		return nil, nil
 	case len(key) > maxKeyBytes:
-		return nil, rpc.NewProblem(http.StatusBadRequest, CodeKeyMissing, "%s has %d bytes, at most %d are taken", HeaderKey, len(key), maxKeyBytes)
+		return nil, rpc.NewProblem(http.StatusBadRequest, CodeBadKey, "%s has %d bytes, at most %d are taken", HeaderKey, len(key), maxKeyBytes)
+	}
+	meaning, err := json.Marshal(body)
+	if err != nil {
+		return nil, fmt.Errorf("hashing the request: %w", err)
 	}
 	return &statecontext.Request{Principal: "anonymous", Key: key + ":" + strconv.Itoa(part),
-		BodyHash: sha256.Sum256(fmt.Appendf(nil, "%s %s %+v", r.Method, r.URL.Path, body))}, nil
+		BodyHash: sha256.Sum256(fmt.Appendf(nil, "%s %s %s", r.Method, r.URL.Path, meaning))}, nil
 }
 
 func (a *API) statements(w http.ResponseWriter, r *http.Request) error {
@@ -109,11 +116,17 @@ func (a *API) dropNamed(r *http.Request, bucket, name string, ifMatch uint64, re
 		return coordinator.Outcome{}, unknown
 	}
 	o, err := a.cfg.Coordinator.DropIndex(r.Context(), coordinator.DropRequest{ID: id, IfMatch: ifMatch, Request: req})
-	if errors.Is(err, statecontext.UnknownIndex) {
+	switch {
+	case errors.Is(err, statecontext.UnknownIndex):
 		return o, unknown
+	case err != nil:
+		return o, a.withCAS(err, id)
 	}
 	o.Definition.Bucket, o.Definition.Name = bucket, name
-	return o, err
+	if x := a.cfg.Raft.State().IndexByName(bucket, name); o.Replayed && x != nil && x.Definition.ID == o.Definition.ID {
+		o.Definition.ID, o.Definition.Deferred = 0, false // the name has gone to another index since
+	}
+	return o, nil
 }
 
 // buildNamed starts builds by name: all or none.
@@ -178,7 +191,9 @@ func (a *API) create(w http.ResponseWriter, r *http.Request) error {
 		x = &statecontext.Index{Definition: o.Definition}
 	}
 	i := info(x, nil)
-	w.Header().Set("ETag", etag(i.ModifiedCAS))
+	if i.ModifiedCAS != 0 {
+		w.Header().Set("ETag", etag(i.ModifiedCAS))
+	}
 	status := http.StatusAccepted
 	if o.Existed {
 		status = http.StatusOK
@@ -201,7 +216,7 @@ func (a *API) drop(w http.ResponseWriter, r *http.Request) error {
 		bucket, name, _ := strings.Cut(text, "/")
 		o, err := a.dropNamed(r, bucket, name, ifMatch, req)
 		if err != nil {
-			return a.withCAS(err, o.Definition.ID)
+			return err
 		}
 		rpc.Write(w, r, http.StatusAccepted, result(&o))
 		return nil
@@ -236,7 +251,7 @@ func parseETag(text string) (uint64, error) {
 		return 0, nil
 	}
 	cas, err := strconv.ParseUint(strings.Trim(text, `"`), 10, 64)
-	if err != nil {
+	if err != nil || cas == 0 { // 0 is nobody's, and must not become "any"
 		return 0, rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "If-Match: %s: want the modified_cas of the index in quotes, as ETag gives it", text)
 	}
 	return cas, nil

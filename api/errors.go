@@ -21,7 +21,7 @@ const (
 	CodeUnsupported = "UNSUPPORTED"
 	CodeDefinition  = "BAD_DEFINITION"
 	CodeNotReady    = "INDEX_NOT_READY"
-	CodeKeyMissing  = "BAD_IDEMPOTENCY_KEY"
+	CodeBadKey      = "BAD_IDEMPOTENCY_KEY"
 	CodeNoProjector = "NO_PROJECTOR"
 	CodeTokenLost   = "TOKEN_LOST"
 	CodePlacement   = "PLACEMENT_IMPOSSIBLE"
@@ -46,8 +46,17 @@ func rejections() map[statecontext.Code]int {
 	}
 }
 
-// problem is the one table from errors to answers.
+// problem turns an error into its answer. What may be tried again says when.
 func (a *API) problem(err error) *rpc.Problem {
+	p := a.translate(err)
+	if p.Status == http.StatusServiceUnavailable && p.RetryAfterMS == 0 {
+		p.RetryAfterMS = retryAfterMS
+	}
+	return p
+}
+
+// translate is the one table from errors to answers.
+func (a *API) translate(err error) *rpc.Problem {
 	var p *rpc.Problem
 	var rejected *statecontext.Rejection
 	switch {
@@ -57,6 +66,9 @@ func (a *API) problem(err error) *rpc.Problem {
 		status, ok := rejections()[rejected.Code]
 		if !ok {
 			status = http.StatusConflict
+		}
+		if rejected.Code == statecontext.RequestMismatch {
+			return rpc.NewProblem(status, string(rejected.Code), "this %s was used for another request; take a new key for a new request", HeaderKey)
 		}
 		return rpc.NewProblem(status, string(rejected.Code), "%s", rejected.Message)
 	case errors.Is(err, consensus.ErrUnknownOutcome):
@@ -68,6 +80,8 @@ func (a *API) problem(err error) *rpc.Problem {
 			p.Leader = &l
 		}
 		return p
+	case errors.Is(err, consensus.ErrCommand):
+		return rpc.NewProblem(http.StatusBadRequest, string(statecontext.InvalidArgument), "nothing was done: %v", err)
 	case errors.Is(err, consensus.ErrBusy), errors.Is(err, coordinator.ErrBusy):
 		p := rpc.NewProblem(http.StatusServiceUnavailable, client.CodeBusy, "too much waits already, nothing was done: %v", err)
 		p.RetryAfterMS = busyRetryMS

@@ -1,18 +1,30 @@
 package api
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"io"
 	"net"
 	"net/http"
-	"strings"
+	"strconv"
+	"time"
 
 	"tidemark/client"
 	"tidemark/internal/rpc"
 )
 
+// How long a forwarded request is left with a leader that may be gone.
+const (
+	leaderWatch   = 50 * time.Millisecond // between two looks at who leads
+	leaderUnknown = 2 * time.Second       // without any leader
+)
+
+// errLeaderGone ends a request to a leader that does not lead any more.
+var errLeaderGone = errors.New("it has been replaced, or lost, as the leader")
+
 // forward sends a request to the leader and its answer back: one hop, never two.
-func (a *API) forward(w http.ResponseWriter, r *http.Request) error {
+func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) error {
 	leader, ok := a.leaderOf(a.cfg.Raft.State())
 	if !ok {
 		return noLeader("no leader is known at the moment; try again")
@@ -25,25 +37,41 @@ func (a *API) forward(w http.ResponseWriter, r *http.Request) error {
 	if leader.REST == a.cfg.REST {
 		return noLeader("this manager is taking over leadership; try again")
 	}
-	body := http.MaxBytesReader(w, r.Body, rpc.MaxControlBody)
-	req, err := http.NewRequestWithContext(r.Context(), r.Method, leader.REST+r.URL.RequestURI(), body)
+	body, err := forwardBody(w, r, rt)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancelCause(r.Context())
+	defer cancel(nil)
+	req, err := http.NewRequestWithContext(ctx, r.Method, leader.REST+r.URL.RequestURI(), body)
 	if err != nil {
 		return rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "%v", err)
 	}
-	req.ContentLength = r.ContentLength
-	for _, h := range []string{"Content-Type", "Accept", rpc.HeaderFormat, HeaderKey, HeaderTimeout, "If-Match"} {
+	if rt.component {
+		req.ContentLength = r.ContentLength
+	}
+	for _, h := range []string{"Content-Type", "Accept", rpc.HeaderFormat, HeaderKey, "If-Match"} {
 		if v := r.Header.Get(h); v != "" {
 			req.Header.Set(h, v)
 		}
 	}
 	req.Header.Set(HeaderForwarded, a.cfg.Name)
+	if deadline, ok := ctx.Deadline(); ok {
+		req.Header.Set(HeaderTimeout, strconv.FormatInt(max(time.Until(deadline).Milliseconds(), 1), 10))
+	}
+	answered := make(chan struct{})
+	go a.watchLeader(answered, cancel)
 	resp, err := a.rpc.HTTP().Do(req)
+	close(answered)
 	if err != nil {
 		var tooLarge *http.MaxBytesError
 		if errors.As(err, &tooLarge) {
-			return rpc.NewProblem(http.StatusRequestEntityTooLarge, rpc.CodeTooLarge, "the body has more than %d bytes", tooLarge.Limit)
+			return bodyTooLarge(tooLarge.Limit, r)
 		}
-		return a.forwardFailed(r, err)
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		return forwardFailed(r, rt, err)
 	}
 	defer resp.Body.Close()
 	w.Header().Set(rpc.HeaderLeader, leader.REST)
@@ -51,16 +79,73 @@ func (a *API) forward(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// forwardFailed: whether the leader has done it is unknown for a write that was sent, and no matter for a read, for a
-// write that the ledger guards, and for what components send (all of it may be sent twice).
-func (a *API) forwardFailed(r *http.Request, err error) error {
+// forwardBody reads what a user sent, so that too much of it is refused here and the transport may send it again on a
+// connection that turned out to be closed; what components send is passed through.
+func forwardBody(w http.ResponseWriter, r *http.Request, rt *route) (io.Reader, error) {
+	limited := http.MaxBytesReader(w, r.Body, rt.maxBody())
+	if rt.component {
+		return limited, nil
+	}
+	body, err := readBody(limited, r)
+	return bytes.NewReader(body), err
+}
+
+// readBody reads a whole body off a MaxBytesReader.
+func readBody(limited io.Reader, r *http.Request) ([]byte, error) {
+	body, err := io.ReadAll(limited)
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return nil, bodyTooLarge(tooLarge.Limit, r)
+	case err != nil:
+		return nil, rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "reading the body: %v", err)
+	}
+	return body, nil
+}
+
+func bodyTooLarge(limit int64, r *http.Request) error {
+	return rpc.NewProblem(http.StatusRequestEntityTooLarge, rpc.CodeTooLarge, "the body has more than %d bytes, the most that %s takes", limit, r.URL.Path)
+}
+
+// watchLeader gives a forwarded request up when another leader is known, or none for some time: one that is cut off or
+// stopped would let it wait to the end of its time.
+func (a *API) watchLeader(answered <-chan struct{}, giveUp context.CancelCauseFunc) {
+	was := a.cfg.Raft.Leader().ID
+	tick := time.NewTicker(leaderWatch)
+	defer tick.Stop()
+	for unknown := time.Duration(0); ; {
+		select {
+		case <-answered:
+			return
+		case <-tick.C:
+		}
+		switch now := a.cfg.Raft.Leader(); {
+		case now.Known && now.ID == was:
+			unknown = 0
+			continue
+		case !now.Known && unknown < leaderUnknown:
+			unknown += leaderWatch
+			continue
+		}
+		giveUp(errLeaderGone)
+		return
+	}
+}
+
+// forwardFailed: whether the leader has done it is unknown for a write that was sent, and no matter for a read and for
+// what components send.
+func forwardFailed(r *http.Request, rt *route, err error) error {
 	var dial *net.OpError
 	unsent := errors.As(err, &dial) && dial.Op == "dial"
-	component := strings.HasPrefix(r.URL.Path, "/v1/components/") || strings.HasPrefix(r.URL.Path, "/v1/cluster/")
-	if unsent || component || r.Method == http.MethodGet || r.Context().Err() == nil && r.Header.Get(HeaderKey) != "" {
-		return noLeader("the leader could not be reached: %v; try again (with the same %s for a write)", err, HeaderKey)
+	read := r.Method == http.MethodGet || r.Method == http.MethodHead
+	if (read || rt.component) && errors.Is(err, context.DeadlineExceeded) {
+		return rpc.NewProblem(http.StatusGatewayTimeout, rpc.CodeTimeout, "the leader gave no answer in time")
 	}
-	return rpc.NewProblem(http.StatusGatewayTimeout, client.CodeUnknownOutcome, "the leader gave no answer, the write may or may not be done: %v; with an %s it could be sent again safely", err, HeaderKey)
+	if unsent || read || rt.component {
+		return noLeader("the leader could not be reached: %v; try again", err)
+	}
+	return rpc.NewProblem(http.StatusGatewayTimeout, client.CodeUnknownOutcome,
+		"the leader gave no answer (%v): the write may or may not be done; send it again with the same %s to learn which; without one, look before you repeat it", err, HeaderKey)
 }
 
 // copyAnswer passes on status, the headers that count, and the body.

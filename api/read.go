@@ -29,6 +29,11 @@ func (a *API) read(w http.ResponseWriter, r *http.Request) (*statecontext.State,
 	}
 	s := a.cfg.Raft.State()
 	w.Header().Set(HeaderCAS, strconv.FormatUint(s.CAS(), 10))
+	if stale := r.URL.Query().Get("consistency") == "stale"; stale {
+		if age := a.cfg.Raft.Stats().LastContact; age >= 0 {
+			w.Header().Set(HeaderAge, strconv.FormatInt(age.Milliseconds(), 10))
+		}
+	}
 	return s, nil
 }
 
@@ -154,30 +159,34 @@ func (a *API) status(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	s := a.cfg.Raft.State()
-	st := a.localStatus(r.Context(), s)
 	if leader, ok := a.leaderOf(s); ok && leader.REST != a.cfg.REST && r.Header.Get(HeaderForwarded) == "" && r.URL.Query().Get("consistency") != "stale" {
 		if full, err := a.leaderStatus(r, leader); err == nil {
-			full.Node = st.Node
-			st = *full
+			full.Node.ID, full.Node.Role = a.cfg.Name, a.role()
+			rpc.Write(w, r, http.StatusOK, full)
+			return nil
 		}
 	}
-	rpc.Write(w, r, http.StatusOK, st)
+	rpc.Write(w, r, http.StatusOK, a.localStatus(r.Context(), s))
 	return nil
+}
+
+// role is what this node is in Raft's eyes.
+func (a *API) role() string {
+	if _, serving := a.cfg.Raft.Serving(); serving {
+		return "leader"
+	}
+	if l := a.cfg.Raft.Leader(); !l.Known || l.ID == a.cfg.Raft.ID() { // the latter: elected, and not yet able to serve
+		return "candidate"
+	}
+	return "follower"
 }
 
 // localStatus is what this node's state tells, with the coordinator's knowledge where it leads.
 func (a *API) localStatus(ctx context.Context, s *statecontext.State) client.Status {
 	st := client.Status{ClusterID: s.ClusterID(), Version: version.Number, CAS: s.CAS(), Term: a.cfg.Raft.Term()}
-	st.Node.ID, st.Node.Role = a.cfg.Name, "follower"
-	leader, known := a.leaderOf(s)
-	if !known && !a.cfg.Raft.Leader().Known {
-		st.Node.Role = "candidate"
-	}
-	if known {
+	st.Node.ID, st.Node.Role = a.cfg.Name, a.role()
+	if leader, known := a.leaderOf(s); known {
 		st.Leader.ID, st.Leader.REST = leader.ID, leader.REST
-	}
-	if _, serving := a.cfg.Raft.Serving(); serving {
-		st.Node.Role = "leader"
 	}
 	a.addManagers(ctx, s, &st)
 	a.addComponents(s, &st)
@@ -271,45 +280,6 @@ func (a *API) state(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// stateView is the StateContext as JSON, field by field of the seed (IM-1).
-type stateView struct {
-	CAS         uint64                    `json:"cas"`
-	ClusterID   string                    `json:"cluster_id"`
-	Epoch       uint64                    `json:"epoch"`
-	Term        uint64                    `json:"term"`
-	FormatLevel uint64                    `json:"format_level"`
-	Revision    uint64                    `json:"definitions_revision"`
-	TimeMS      int64                     `json:"time_ms"`
-	Managers    []*statecontext.Manager   `json:"managers"`
-	Projectors  []*statecontext.Projector `json:"projectors"`
-	Indexers    []*statecontext.Indexer   `json:"indexers"`
-	Buckets     []*statecontext.Bucket    `json:"buckets"`
-	Indexes     []index.Definition        `json:"indexes"`
-	Topologies  []partition.Topology      `json:"topologies"`
-	Ledger      int                       `json:"ledger_entries"`
-}
-
-func newStateView(s *statecontext.State) stateView {
-	v := stateView{CAS: s.CAS(), ClusterID: s.ClusterID(), Epoch: s.Epoch(), Term: s.Term(), FormatLevel: s.FormatLevel(),
-		Revision: s.DefinitionsRevision(), TimeMS: s.TimeMS(), Ledger: s.LedgerLen()}
-	for m := range s.Managers() {
-		v.Managers = append(v.Managers, m)
-	}
-	for p := range s.Projectors() {
-		v.Projectors = append(v.Projectors, p)
-	}
-	for i := range s.Indexers() {
-		v.Indexers = append(v.Indexers, i)
-	}
-	for b := range s.Buckets() {
-		v.Buckets = append(v.Buckets, b)
-	}
-	for x := range s.Indexes() {
-		v.Indexes, v.Topologies = append(v.Indexes, x.Definition), append(v.Topologies, x.Topology)
-	}
-	return v
-}
-
 func (a *API) healthz(w http.ResponseWriter, r *http.Request) error {
 	rpc.Write(w, r, http.StatusOK, map[string]string{"status": "ok", "node": a.cfg.Name})
 	return nil
@@ -324,6 +294,8 @@ func (a *API) readyz(w http.ResponseWriter, r *http.Request) error {
 		return noLeader("this manager belongs to no cluster yet: it waits for %d managers (--bootstrap-expect) at the addresses of --join", a.cfg.Expect)
 	case !ok:
 		return noLeader("no leader is known at the moment")
+	case a.role() == "candidate":
+		return noLeader("this manager is taking over leadership")
 	}
 	rpc.Write(w, r, http.StatusOK, map[string]string{"status": "ready", "node": a.cfg.Name, "leader": leader.ID})
 	return nil

@@ -86,39 +86,60 @@ func (a *API) ready(ctx context.Context, ref string) (*statecontext.Index, error
 	return nil, rpc.NewProblem(http.StatusConflict, CodeNotReady, "index %s on %s %s (state %s)", d.Name, d.Bucket, what, d.State)
 }
 
-// scan passes a scan or count on to an indexer, which coordinates it, and streams its answer.
+// scan passes a scan or count on to an indexer, which coordinates it, and streams its answer. An indexer that cannot be
+// reached, or says that it cannot serve now, is followed by the next one.
 func (a *API) scan(w http.ResponseWriter, r *http.Request) error {
-	var check client.ScanRequest
-	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, rpc.MaxUserBody))
+	select {
+	case a.places <- struct{}{}:
+		defer func() { <-a.places }()
+	default:
+		p := rpc.NewProblem(http.StatusServiceUnavailable, client.CodeBusy, "%d scans go through this manager already, the most it takes", scansAtOnce)
+		p.RetryAfterMS = busyRetryMS
+		return p
+	}
+	body, err := scanBody(w, r)
 	if err != nil {
-		return rpc.NewProblem(http.StatusRequestEntityTooLarge, rpc.CodeTooLarge, "the body has more than %d bytes", rpc.MaxUserBody)
-	}
-	if len(bytes.TrimSpace(body)) == 0 {
-		body = []byte("{}")
-	}
-	if err := rpc.ReadJSON(body, &check); err != nil {
 		return err
 	}
 	x, err := a.ready(r.Context(), mux.Vars(r)["ref"])
 	if err != nil {
 		return err
 	}
-	action := r.URL.Path[strings.LastIndexByte(r.URL.Path, ':'):]
-	var last error
+	name := x.Definition.Name + " on " + x.Definition.Bucket
+	path := "/v1/indexes/" + x.Definition.ID.String() + r.URL.Path[strings.LastIndexByte(r.URL.Path, ':'):]
+	var last error = rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "no indexer holds index %s", name)
 	for _, addr := range a.scanners(x) {
-		resp, err := a.ask(r.Context(), "http://"+addr+"/v1/indexes/"+x.Definition.ID.String()+action, body)
-		if err != nil {
-			last = err
-			continue
+		resp, err := a.ask(r.Context(), "http://"+addr+path, body)
+		switch {
+		case r.Context().Err() != nil:
+			if err == nil {
+				_ = resp.Body.Close()
+			}
+			return r.Context().Err()
+		case err != nil:
+			last = rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "no indexer that holds index %s can be reached: %v", name, err)
+		case resp.StatusCode == http.StatusServiceUnavailable:
+			last = rpc.ReadProblem(resp)
+			_ = resp.Body.Close()
+		default:
+			defer resp.Body.Close() //nolint:gocritic // the loop ends here
+			stream(w, resp)
+			return nil
 		}
-		defer resp.Body.Close()
-		stream(w, resp)
-		return nil
 	}
-	if last == nil {
-		return rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "no indexer holds index %s on %s", x.Definition.Name, x.Definition.Bucket)
+	return last
+}
+
+// scanBody reads and checks a scan's body; none at all is the whole index.
+func scanBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+	body, err := readBody(http.MaxBytesReader(w, r.Body, rpc.MaxUserBody), r)
+	if err != nil {
+		return nil, err
 	}
-	return rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "no indexer that holds index %s on %s can be reached: %v", x.Definition.Name, x.Definition.Bucket, last)
+	if len(bytes.TrimSpace(body)) == 0 {
+		return []byte("{}"), nil
+	}
+	return body, rpc.ReadJSON(body, &client.ScanRequest{})
 }
 
 // scanners lists the scan addresses of the indexers that hold the index, in random order.
@@ -139,13 +160,15 @@ func (a *API) ask(ctx context.Context, url string, body []byte) (*http.Response,
 		return nil, err
 	}
 	req.Header.Set("Content-Type", rpc.MediaJSON)
-	return a.scans.Do(req)
+	return a.scans.HTTP().Do(req)
 }
 
 // stream passes an answer on as it comes. When it is cut, so is ours: a client must not take it for an end.
 func stream(w http.ResponseWriter, resp *http.Response) {
-	if v := resp.Header.Get("Content-Type"); v != "" {
-		w.Header().Set("Content-Type", v)
+	for _, h := range []string{"Content-Type", "Retry-After"} {
+		if v := resp.Header.Get(h); v != "" {
+			w.Header().Set(h, v)
+		}
 	}
 	w.WriteHeader(resp.StatusCode)
 	control := http.NewResponseController(w)
