@@ -322,6 +322,10 @@ type LogChange struct {
 // nothing but scratch memory; asking again gives the same answer.
 func (b *Bucket) Next(nowMS int64) Decision {
 	next := b.propose(nowMS)
+	first := next.Len() == 0 && b.last.Number == 0 && b.allKnown()
+	if first {
+		next = b.last.Vector.Clone()
+	}
 	if next.Len() == 0 {
 		return Decision{}
 	}
@@ -333,7 +337,7 @@ func (b *Bucket) Next(nowMS int64) Decision {
 	d := Decision{Promote: true, Mutation: b.mutation(next),
 		Next: Stamp{Ref: ref, Vector: next, Logs: b.last.Logs}}
 	for v, fresh := range b.freshLog {
-		if !fresh || next.Seqnos[v] == b.last.Vector.Seqnos[v] && next.VBUUIDs[v] == b.last.Vector.VBUUIDs[v] {
+		if !fresh || !first && next.Seqnos[v] == b.last.Vector.Seqnos[v] && next.VBUUIDs[v] == b.last.Vector.VBUUIDs[v] {
 			continue
 		}
 		if d.Logs == nil {
@@ -345,6 +349,17 @@ func (b *Bucket) Next(nowMS int64) Decision {
 		d.Logs = append(d.Logs, LogChange{VBucket: uint16(v), Log: x.Log, Revision: x.Revision})
 	}
 	return d
+}
+
+// allKnown tells whether every vbucket has an owner that has said how far it is. The first timestamp of an empty bucket
+// says just that: nothing has been written, anywhere. Without it an index on an empty bucket would never be ready.
+func (b *Bucket) allKnown() bool {
+	for v := range b.vbs {
+		if x := &b.vbs[v]; !x.live || !x.known || !x.onward {
+			return false
+		}
+	}
+	return true
 }
 
 // mutation gives what is current. With Sync that is the promoted vector itself.
