@@ -167,19 +167,33 @@ type world struct {
 // newWorld has the embedded KV node.
 func newWorld(t *testing.T) *world {
 	t.Helper()
-	node, err := kv.Open(kv.Config{NodeID: "kv1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", User: "u", Password: "secret",
+	addr, _ := startKV(t, t.TempDir(), "127.0.0.1:0")
+	w := newWorldAt(t, addr)
+	w.connect(addr)
+	return w
+}
+
+// startKV runs an embedded KV node; the function stops it.
+func startKV(t *testing.T, dir, listen string) (addr string, stop func()) {
+	t.Helper()
+	node, err := kv.Open(kv.Config{NodeID: "kv1", Dir: dir, Listen: listen, Admin: "127.0.0.1:0", User: "u", Password: "secret",
 		Nodes:   []kv.Peer{{ID: "kv1", Memcached: "127.0.0.1:0", Admin: "127.0.0.1:0"}},
 		Buckets: []kv.BucketConfig{{Name: testBucket, UUID: testUUID, VBuckets: vbuckets}}, Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
-	running(t, func(ctx context.Context) { _ = node.Run(ctx) })
-	w := newWorldAt(t, node.MemcachedAddr())
-	if w.kv, err = kvclient.Connect(context.Background(), []string{node.MemcachedAddr()}, kvclient.Options{User: "u", Password: "secret", Bucket: testBucket}); err != nil {
-		t.Fatal(err)
+	return node.MemcachedAddr(), running(t, func(ctx context.Context) { _ = node.Run(ctx) })
+}
+
+// connect makes a client of the KV node.
+func (w *world) connect(addr string) {
+	w.t.Helper()
+	c, err := kvclient.Connect(context.Background(), []string{addr}, kvclient.Options{User: "u", Password: "secret", Bucket: testBucket})
+	if err != nil {
+		w.t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = w.kv.Close() })
-	return w
+	w.kv = c
+	w.t.Cleanup(func() { _ = c.Close() })
 }
 
 // newWorldAt has a KV node of the caller's.
@@ -206,12 +220,14 @@ func newWorldAt(t *testing.T, kvAddr string) *world {
 	return w
 }
 
-// running runs f until the test ends.
-func running(t *testing.T, f func(context.Context)) {
+// running runs f until the test ends or the function is called.
+func running(t *testing.T, f func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); f(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
+	stop = func() { cancel(); <-done }
+	t.Cleanup(stop)
+	return stop
 }
 
 func (w *world) eventually(what string, ok func() bool) {
@@ -390,6 +406,36 @@ func TestIdleVBucketsSpeakToAnIndexerThatComesBack(t *testing.T) {
 	w.data = newEndpoint(t)
 	w.define(2, 1)
 	w.eventually("SYNC of every vbucket at the new address", func() bool { return complete(w.data) == vbuckets })
+}
+
+// A KV node that goes ends its streams; when it is back they can be asked for where they stood.
+func TestKVNodeRestarts(t *testing.T) {
+	dir := t.TempDir()
+	addr, stop := startKV(t, dir, "127.0.0.1:0")
+	w := newWorldAt(t, addr)
+	w.connect(addr)
+	w.define(1, 1)
+	w.start(1)
+	m := w.set("a", map[string]any{"f1": 1})
+	w.expect(m.VBucket, "1:STREAM_BEGIN@0", "1:INSERT@1")
+	stop()
+	w.eventually("END of every vbucket", func() bool { return len(w.data.kinds(keyversion.StreamEnd)) == vbuckets })
+	w.expect(m.VBucket, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:STREAM_END@1")
+	req := &wire.StartRequest{Fence: w.fence(), Bucket: testBucket, BucketUUID: testUUID, Generation: 1, Starts: []wire.StreamStart{{VBucket: m.VBucket,
+		Incarnation: index.Incarnation{Epoch: 1, Term: 1, Counter: 2}}}}
+	if _, err := w.client.Start(context.Background(), w.url, req); rpc.AsProblem(err).Code != rpc.CodeKV {
+		t.Errorf("without KV a start gives %v", err)
+	}
+	startKV(t, dir, addr)
+	w.connect(addr)
+	for _, r := range w.start(3).Results {
+		if r.Outcome != wire.StartBegun {
+			t.Errorf("%+v", r)
+		}
+	}
+	w.expect(m.VBucket, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:STREAM_END@1", "3:STREAM_BEGIN@0", "3:INSERT@1")
+	w.set("a", map[string]any{"f1": 2})
+	w.expect(m.VBucket, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:STREAM_END@1", "3:STREAM_BEGIN@0", "3:INSERT@1", "3:INSERT@2")
 }
 
 // The newest version at or below A may be gone when the side stream reads: nothing of KV's says then that A was reached.
