@@ -115,7 +115,7 @@ func (b *Bucket) data(vb int, e *keyversion.Event) Verdict {
 	if !wanted {
 		return Covered
 	}
-	en := Entry{Seqno: e.Seqno, Window: e.Window, Data: b.opt.Pack(e), epoch: v.epoch}
+	en := b.newEntry(e, v.epoch)
 	v.queue = append(v.queue, en)
 	v.bytes += en.size()
 	b.queued += en.size()
@@ -135,7 +135,7 @@ func (b *Bucket) begin(src Source, e *keyversion.Event) Verdict {
 		}
 	}
 	log := g.Log.Clone()
-	if b.on(staleLog) && b.behind(vb, log, g.Revision) {
+	if b.on(staleLog) && b.outdated(vb, log, g.Revision) {
 		return StaleLog
 	}
 	b.foldStream(vb)
@@ -170,9 +170,9 @@ func (b *Bucket) begin(src Source, e *keyversion.Event) Verdict {
 	return Taken
 }
 
-// behind: a producer whose present branch is one that we know to have been left, or that works by an older map than one
+// outdated: a producer whose present branch is one that we know to have been left, or that works by an older map than one
 // seen and does not know our branch. One that knows it is no stale owner, whatever became of the numbers of its maps.
-func (b *Bucket) behind(vb int, log timestamp.FailoverLog, rev timestamp.MapRevision) bool {
+func (b *Bucket) outdated(vb int, log timestamp.FailoverLog, rev timestamp.MapRevision) bool {
 	v := &b.vbs[vb]
 	if v.begun {
 		return left(v.log, log) || rev.Compare(v.rev) < 0 && len(v.log) > 0 && log.ValidUpTo(v.log.Newest()) == 0

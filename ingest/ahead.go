@@ -62,6 +62,7 @@ func (b *Bucket) takeAhead(t *Batch, vb int) {
 				continue
 			}
 			pt.Segment = taken
+			p.tombs = p.tombs || pt.KeepTombstones && e.empty
 			p.pos.Main = max(p.pos.Main, e.Seqno)
 			p.pos.WindowEnd = max(p.pos.WindowEnd, e.Window.End)
 			if b.on(aheadFloor) {
@@ -74,7 +75,6 @@ func (b *Bucket) takeAhead(t *Batch, vb int) {
 		if p.sub && v.begun {
 			p.log = v.log
 		}
-		p.tombs = p.tombs || pt.KeepTombstones
 		if p.pos.Main > p.pos.A && p.pos.Side >= p.pos.A {
 			b.settle(p, &pt, p.pos.Main)
 		}

@@ -270,7 +270,7 @@ func (b *Bucket) take(t *Batch, v *vbucket, seqno uint64, count int) {
 		for i := range v.queue[:count] {
 			bytes += v.queue[i].size()
 		}
-		v.queue = v.queue[count:]
+		v.queue = behind(v.queue, count)
 	} else {
 		rest := make([]Entry, 0, len(v.queue)-count)
 		for i := range v.queue {
@@ -281,9 +281,6 @@ func (b *Bucket) take(t *Batch, v *vbucket, seqno uint64, count int) {
 			}
 		}
 		v.queue = rest
-	}
-	if len(v.queue) == 0 {
-		v.queue = nil
 	}
 	v.bytes -= bytes
 	b.queued -= bytes
@@ -322,6 +319,7 @@ func (b *Bucket) advance(cb *CopyBatch, c *slice, vb int, seqno uint64, taken in
 			continue
 		}
 		pt.Segment = taken
+		p.tombs = p.tombs || pt.KeepTombstones && e.empty
 		if e.Seqno > p.pos.A && b.on(mainMoves) {
 			p.pos.Main = max(p.pos.Main, e.Seqno)
 		}
@@ -342,7 +340,6 @@ func (b *Bucket) advance(cb *CopyBatch, c *slice, vb int, seqno uint64, taken in
 		cb.Exact = false
 	}
 	p.pos.VBUUID = p.log.Newest()
-	p.tombs = p.tombs || pt.KeepTombstones && pt.Segment >= 0
 	if p.pos != was || pt.Segment >= 0 || pt.PurgeTombstones {
 		pt.Position, pt.Log = p.pos, p.newLog()
 		cb.Parts = append(cb.Parts, pt)

@@ -80,6 +80,16 @@ type Entry struct {
 	Window timestamp.Window
 	Data   []byte // what Options.Pack gave
 	epoch  uint32
+	empty  bool // some copy may be told that it has no keys: a tombstone where those are kept
+}
+
+// newEntry packs an event.
+func (b *Bucket) newEntry(e *keyversion.Event, epoch uint32) Entry {
+	en := Entry{Seqno: e.Seqno, Window: e.Window, Data: b.opt.Pack(e), epoch: epoch, empty: e.Kind != keyversion.Insert}
+	for i := range e.Statements {
+		en.empty = en.empty || len(e.Statements[i].Keys) == 0
+	}
+	return en
 }
 
 const entryOverhead = 64 // bytes of an Entry beside its Data
@@ -246,6 +256,7 @@ func (p *part) load(pos Position, log timestamp.FailoverLog) {
 	if p.solid = pos.Side; pos.WindowEnd == unsure {
 		p.solid = 0
 	}
+	p.tombs = !(pos.Side == pos.A && pos.A == pos.Main)
 }
 
 func (b *Bucket) checkStored(id index.CopyID, positions []Position, logs []timestamp.FailoverLog) error {
@@ -333,7 +344,6 @@ func (b *Bucket) reset(sl *slice, vb int) {
 	p, v := &sl.parts[vb], &b.vbs[vb]
 	p.sub, p.comp, p.from = false, 0, noQueue
 	p.base = max(p.pos.Main, p.pos.A)
-	p.tombs = !(p.pos.Side == p.pos.A && p.pos.A == p.pos.Main)
 	sl.exact, sl.at = false, Ref{}
 	if len(v.queue) > 0 {
 		b.trim(vb)
@@ -361,9 +371,17 @@ func (b *Bucket) trim(vb int) {
 		b.queued -= v.queue[n].size()
 		n++
 	}
-	if n == len(v.queue) {
-		v.queue = nil
-	} else {
-		v.queue = v.queue[n:]
+	v.queue = behind(v.queue, n)
+}
+
+// behind gives the queue without its first n entries. The memory of what is left out is let go when that costs little.
+func behind(q []Entry, n int) []Entry {
+	switch rest := q[n:]; {
+	case len(rest) == 0:
+		return nil
+	case n > len(rest):
+		return append([]Entry(nil), rest...)
+	default:
+		return rest
 	}
 }

@@ -88,7 +88,6 @@ func (b *Bucket) join(sl *slice, vb int, start, purge uint64) {
 			b.clearQueue(sl, vb)
 			p.comp = 0
 			p.pos.A = start
-			p.tombs = true
 		}
 		p.base = start
 	}
@@ -115,7 +114,7 @@ func (b *Bucket) dropRange(sl *slice, vb int) {
 func (b *Bucket) deleteRange(sl *slice, vb int) {
 	p := &sl.parts[vb]
 	p.pos.VBUUID = p.log.Newest()
-	p.tombs = p.pos.Side < p.pos.A
+	p.tombs = false
 	b.work = append(b.work, Work{Batch: &Batch{
 		Kind:   DeleteRange,
 		Copies: []CopyBatch{{ID: sl.id, Index: sl.index, Slice: sl.no, Parts: []Part{{VBucket: vb, Segment: -1, DeleteRange: true, Position: p.pos, Log: p.newLog()}}}},

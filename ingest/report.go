@@ -27,7 +27,11 @@ func (b *Bucket) Poll(vbuckets []uint16, inc index.Incarnation) []Progress {
 		if v := &b.vbs[n]; b.on(fencePoll) && inc.Compare(v.min) > 0 {
 			v.min = inc
 		}
-		out = append(out, b.position(int(n)))
+		pp := b.position(int(n))
+		if pp.Participant && b.on(windowRule) {
+			pp.Reach = max(pp.Reach, b.vbs[n].top())
+		}
+		out = append(out, pp)
 	}
 	return out
 }
@@ -35,10 +39,6 @@ func (b *Bucket) Poll(vbuckets []uint16, inc index.Incarnation) []Progress {
 func (b *Bucket) position(vb int) Progress {
 	v := &b.vbs[vb]
 	pp := Progress{VBucket: vb, Log: v.log, Revision: v.rev}
-	top := uint64(0)
-	if b.on(windowRule) {
-		top = v.top()
-	}
 	for _, c := range b.copies {
 		p := &c.parts[vb]
 		if !p.sub {
@@ -48,7 +48,7 @@ func (b *Bucket) position(vb int) Progress {
 			pp.HW = r
 		}
 		pp.Participant = true
-		pp.Reach = max(pp.Reach, top, p.pos.Main, p.pos.Side)
+		pp.Reach = max(pp.Reach, p.pos.Main, p.pos.Side)
 		if b.on(windowRule) {
 			pp.Reach = max(pp.Reach, p.pos.Floor)
 		}
@@ -145,6 +145,20 @@ func (b *Bucket) States() []CopyState {
 		out[i] = s
 	}
 	return out
+}
+
+// Tombstones tells whether a vbucket of the copy may hold tombstones that are still of use, or waits to be restored.
+func (b *Bucket) Tombstones(id index.CopyID) bool {
+	c := b.find(id)
+	if c == nil {
+		return false
+	}
+	for vb := range c.parts {
+		if c.parts[vb].tombs || c.parts[vb].restoring {
+			return true
+		}
+	}
+	return false
 }
 
 // Position gives what a copy holds of a vbucket once all Work and batches handed out are done.

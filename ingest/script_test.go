@@ -107,7 +107,7 @@ func (s *script) event(kind keyversion.Kind) *keyversion.Event {
 	return e
 }
 
-var scriptKinds = map[string]keyversion.Kind{"begin": keyversion.StreamBegin, "mut": keyversion.Insert, "sync": keyversion.Sync,
+var scriptKinds = map[string]keyversion.Kind{"begin": keyversion.StreamBegin, "mut": keyversion.Insert, "del": keyversion.Delete, "sync": keyversion.Sync,
 	"activate": keyversion.Activate, "deactivate": keyversion.Deactivate, "drop": keyversion.DropData, "end": keyversion.StreamEnd}
 
 func (s *script) run() string {

@@ -20,6 +20,7 @@ type sideStream struct {
 	taken  uint64 // what TakeSide has given out reaches up to here
 	at     uint64 // what has arrived reaches up to here
 	read   uint64 // highest end of a window it read from
+	empty  bool   // the queue holds an event that may leave a tombstone
 	queue  []Entry
 	bytes  int
 }
@@ -178,7 +179,8 @@ func (b *Bucket) AcceptSide(src Source, e *keyversion.Event) Verdict {
 		if e.Seqno > s.to {
 			return Covered
 		}
-		en := Entry{Seqno: e.Seqno, Window: e.Window, Data: b.opt.Pack(e)}
+		en := b.newEntry(e, 0)
+		s.empty = s.empty || en.empty
 		s.queue = append(s.queue, en)
 		s.bytes += en.size()
 		b.sideHeld += en.size()
@@ -267,7 +269,7 @@ func (b *Bucket) takeSide(t *Batch, vb int, s *sideStream) {
 			continue
 		}
 		pt := Part{VBucket: vb, Segment: taken, after: p.pos.Side, upTo: p.pos.A, KeepTombstones: b.on(tombstones)}
-		p.tombs = p.tombs || taken >= 0
+		p.tombs = p.tombs || s.empty && pt.KeepTombstones
 		// How far de-duplication may have hidden something is known at the end only: before it, A is not reached.
 		p.pos.Side = min(s.at, p.pos.A)
 		if !s.ended && p.pos.Side == p.pos.A && b.on(sideFloor) {
@@ -289,7 +291,7 @@ func (b *Bucket) takeSide(t *Batch, vb int, s *sideStream) {
 	}
 	t.bytes += s.bytes
 	b.sideHeld -= s.bytes
-	s.queue, s.bytes, s.taken = nil, 0, s.at
+	s.queue, s.bytes, s.empty, s.taken = nil, 0, false, s.at
 	if s.over {
 		v.side = nil
 	}
