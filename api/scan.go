@@ -105,29 +105,64 @@ func (a *API) scan(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	action := r.URL.Path[strings.LastIndexByte(r.URL.Path, ':'):]
+	for deadline := a.now().Add(behindPatience); ; {
+		resp, err := a.askOne(r.Context(), x, action, body)
+		if err != nil {
+			return err
+		}
+		if behind(resp) && a.now().Before(deadline) {
+			_ = resp.Body.Close()
+			select {
+			case <-r.Context().Done():
+				return r.Context().Err()
+			case <-time.After(behindPause):
+			}
+			if x, err = a.ready(r.Context(), mux.Vars(r)["ref"]); err != nil {
+				return err
+			}
+			continue
+		}
+		defer resp.Body.Close() //nolint:gocritic // the loop ends here
+		stream(w, resp)
+		return nil
+	}
+}
+
+// An indexer learns a moment after the managers that an index is ready: until then it is asked again.
+const (
+	behindPatience = 3 * time.Second
+	behindPause    = 20 * time.Millisecond
+)
+
+// behind tells whether an indexer refuses an index that is ready, as far as the managers know.
+func behind(resp *http.Response) bool {
+	return resp.StatusCode == http.StatusConflict || resp.StatusCode == http.StatusNotFound
+}
+
+// askOne gives the answer of the first indexer that can be reached and is not too busy.
+func (a *API) askOne(ctx context.Context, x *statecontext.Index, action string, body []byte) (*http.Response, error) {
 	name := x.Definition.Name + " on " + x.Definition.Bucket
-	path := "/v1/indexes/" + x.Definition.ID.String() + r.URL.Path[strings.LastIndexByte(r.URL.Path, ':'):]
+	path := "/v1/indexes/" + x.Definition.ID.String() + action
 	var last error = rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "no indexer holds index %s", name)
 	for _, addr := range a.scanners(x) {
-		resp, err := a.ask(r.Context(), "http://"+addr+path, body)
+		resp, err := a.ask(ctx, "http://"+addr+path, body)
 		switch {
-		case r.Context().Err() != nil:
+		case ctx.Err() != nil:
 			if err == nil {
 				_ = resp.Body.Close()
 			}
-			return r.Context().Err()
+			return nil, ctx.Err()
 		case err != nil:
 			last = rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "no indexer that holds index %s can be reached: %v", name, err)
 		case resp.StatusCode == http.StatusServiceUnavailable:
 			last = rpc.ReadProblem(resp)
 			_ = resp.Body.Close()
 		default:
-			defer resp.Body.Close() //nolint:gocritic // the loop ends here
-			stream(w, resp)
-			return nil
+			return resp, nil
 		}
 	}
-	return last
+	return nil, last
 }
 
 // scanBody reads and checks a scan's body; none at all is the whole index.
