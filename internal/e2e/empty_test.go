@@ -1,0 +1,35 @@
+package e2e
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"tidemark/client"
+	"tidemark/internal/oracle"
+	"tidemark/internal/testcluster"
+)
+
+// TestEmptyBucket: indexes on a bucket in which nothing was ever written become ready, answer scans with no rows, and
+// show the first document that comes.
+func TestEmptyBucket(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--indexers", "2")
+	c, bucket, kv := up.Client(), up.Manifest().Bucket, up.KV(ctx)
+	createSampleIndexes(ctx, t, c, bucket)
+	for _, name := range sampleIndexes {
+		s, err := scan(ctx, c, bucket, name, "session")
+		if err != nil || len(s.ids) != 0 {
+			t.Errorf("%s: %d rows, %v", name, len(s.ids), err)
+		}
+	}
+	w := &workload{kv: kv, history: oracle.NewHistory(kv.Config().NumVBuckets())}
+	if err := w.set(ctx, "first", []byte(`{"name":"one"}`)); err != nil {
+		t.Fatal(err)
+	}
+	n, err := c.Count(ctx, client.Ref(bucket, "places_by_name"), client.ScanRequest{Consistency: "session"})
+	if err != nil || n.Count != 1 {
+		t.Errorf("%+v, %v", n, err)
+	}
+}
