@@ -17,6 +17,7 @@ import (
 	"tidemark/client"
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/scan"
 	"tidemark/statecontext"
 )
 
@@ -111,8 +112,12 @@ func (a *API) scan(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			return err
 		}
-		if behind(resp) && a.now().Before(deadline) {
+		if resp.StatusCode == http.StatusConflict || resp.StatusCode == http.StatusNotFound {
+			p := rpc.ReadProblem(resp)
 			_ = resp.Body.Close()
+			if !a.now().Before(deadline) || p.Code != string(scan.IndexNotReady) && p.Code != string(scan.IndexNotFound) {
+				return p
+			}
 			select {
 			case <-r.Context().Done():
 				return r.Context().Err()
@@ -134,11 +139,6 @@ const (
 	behindPatience = 3 * time.Second
 	behindPause    = 20 * time.Millisecond
 )
-
-// behind tells whether an indexer refuses an index that is ready, as far as the managers know.
-func behind(resp *http.Response) bool {
-	return resp.StatusCode == http.StatusConflict || resp.StatusCode == http.StatusNotFound
-}
 
 // askOne gives the answer of the first indexer that can be reached and is not too busy.
 func (a *API) askOne(ctx context.Context, x *statecontext.Index, action string, body []byte) (*http.Response, error) {
