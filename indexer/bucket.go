@@ -65,6 +65,7 @@ type bucket struct {
 	mem     arena
 	slices  map[index.CopyID]*storage.Slice
 	pending []ingest.Work
+	purges  []purge // tombstones that have no use any more, to be removed when nothing else is to be written
 	busy    bool
 	idle    chan struct{} // closed when the present job is done
 	look    bool          // something may have become possible
@@ -219,18 +220,36 @@ func (k *bucket) pump(side int) {
 			k.log.Debug("the queue is full: applying ahead", "bytes", t.Bytes())
 			k.x.metrics.ahead.Inc()
 			k.start(ingest.Work{Batch: t})
+			return
+		}
+	}
+	k.purgeNext()
+}
+
+// purgeNext lets the writer remove the tombstones of one vbucket, unless a side stream needs them again.
+func (k *bucket) purgeNext() {
+	for len(k.purges) > 0 {
+		p := k.purges[0]
+		k.purges = k.purges[1:]
+		if pos, ok := k.st.Position(p.copy, p.vb); ok && pos.Whole() && k.slices[p.copy] != nil {
+			k.startJob(job{purge: &p})
+			return
 		}
 	}
 }
 
-// start hands a job to the writer; it has one at a time, so that this never waits.
-func (k *bucket) start(w ingest.Work) {
+// start hands work to the writer.
+func (k *bucket) start(w ingest.Work) { k.startJob(job{work: w}) }
+
+// startJob hands a job to the writer; it has one at a time, so that this never waits.
+func (k *bucket) startJob(j job) {
 	k.busy = true
 	slices := make(map[index.CopyID]*storage.Slice, len(k.slices))
 	for id, s := range k.slices {
 		slices[id] = s
 	}
-	k.jobs <- job{work: w, slices: slices, name: k.name}
+	j.slices = slices
+	k.jobs <- j
 }
 
 // finish takes over what the writer has done.
@@ -240,7 +259,11 @@ func (k *bucket) finish(r result) {
 		close(k.idle)
 		k.idle = nil
 	}
+	if r.purged != nil {
+		k.purged(r.purged.copy)
+	}
 	if t := r.work.Batch; t != nil {
+		k.schedulePurges(t)
 		ids := make([]index.CopyID, 0, len(r.reopened))
 		for _, o := range r.reopened {
 			ids = append(ids, o.id)
@@ -268,6 +291,30 @@ func (k *bucket) finish(r result) {
 			k.log.Error("a recovered copy cannot be used", "copy", o.id, "error", err)
 		}
 		wake(k.x.sides)
+	}
+}
+
+// schedulePurges notes which tombstones a batch has made useless.
+func (k *bucket) schedulePurges(t *ingest.Batch) {
+	for i := range t.Copies {
+		c := &t.Copies[i]
+		for n := range c.Parts {
+			if p := &c.Parts[n]; p.PurgeTombstones {
+				k.purges = append(k.purges, purge{c.ID, p.VBucket})
+			}
+		}
+	}
+}
+
+// purged: when a copy has none left, it is not looked through after a restart.
+func (k *bucket) purged(id index.CopyID) {
+	for _, p := range k.purges {
+		if p.copy == id {
+			return
+		}
+	}
+	if !k.st.Tombstones(id) {
+		k.x.marks.clear(id)
 	}
 }
 
@@ -360,6 +407,11 @@ func (k *bucket) addCopy(ctx context.Context, s *storage.Slice) error {
 		err = k.st.Add(ingest.Copy{ID: m.Copy, Index: m.Index, Slice: m.Slice, Ready: stable.Total() > 0, Positions: s.Positions(), Logs: s.Logs()})
 		if err == nil {
 			k.slices[m.Copy] = s
+		}
+		if err == nil && k.x.marks.has(m.Copy) {
+			for vb := range k.vbuckets {
+				k.purges = append(k.purges, purge{m.Copy, vb})
+			}
 		}
 	}); e != nil {
 		return e

@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/partition"
 	"tidemark/scan"
 	"tidemark/storage"
 	"tidemark/timestamp"
@@ -64,15 +66,13 @@ func (c catalog) View(id index.ID) (scan.View, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	var v scan.View
-	i := slices.IndexFunc(x.defs.Indexes, func(d index.Definition) bool { return d.ID == id })
-	if i < 0 {
+	i, ok := slices.BinarySearchFunc(x.defs.Indexes, id, func(d index.Definition, id index.ID) int { return cmp.Compare(d.ID, id) })
+	if !ok {
 		return v, scan.Errorf(scan.IndexNotFound, "no index has id %s", id)
 	}
 	v.Definition = x.defs.Indexes[i]
-	for _, t := range x.defs.Topologies {
-		if t.Index == id {
-			v.Topology = t
-		}
+	if i, ok = slices.BinarySearchFunc(x.defs.Topologies, id, func(t partition.Topology, id index.ID) int { return cmp.Compare(t.Index, id) }); ok {
+		v.Topology = x.defs.Topologies[i]
 	}
 	for _, b := range x.defs.Buckets {
 		if b.Name == v.Definition.Bucket {

@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -121,6 +122,8 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	if err := x.syncBuckets(d); err != nil {
 		return nil, err
 	}
+	slices.SortFunc(d.Indexes, func(a, b index.Definition) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(d.Topologies, func(a, b partition.Topology) int { return cmp.Compare(a.Index, b.Index) })
 	want := placed(d, node)
 	if err := x.dropForeign(ctx, want); err != nil {
 		return nil, err
@@ -153,6 +156,14 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 // syncBuckets makes the loops of the buckets in the list run, and ends the others. A bucket stays for as long as the
 // list has it, also without copies: it remembers which incarnations are refused.
 func (x *Indexer) syncBuckets(d *wire.Definitions) error {
+	gone, err := x.replaceBuckets(d)
+	for _, k := range gone { // what they have under way is done
+		<-k.done
+	}
+	return err
+}
+
+func (x *Indexer) replaceBuckets(d *wire.Definitions) (gone []*bucket, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	keep := map[string]bool{}
@@ -166,10 +177,11 @@ func (x *Indexer) syncBuckets(d *wire.Definitions) error {
 		}
 		n, err := x.newBucket(*b)
 		if err != nil {
-			return fmt.Errorf("bucket %s: %w", b.Name, err)
+			return gone, fmt.Errorf("bucket %s: %w", b.Name, err)
 		}
 		if k != nil {
 			close(k.stop)
+			gone = append(gone, k)
 		}
 		x.buckets[b.Name], keep[b.Name] = n, true
 		x.spawn(n.Run)
@@ -177,11 +189,12 @@ func (x *Indexer) syncBuckets(d *wire.Definitions) error {
 	for name, k := range x.buckets {
 		if !keep[name] {
 			close(k.stop)
+			gone = append(gone, k)
 			delete(x.buckets, name)
 		}
 	}
 	x.bucketCount.Store(int64(len(x.buckets)))
-	return nil
+	return gone, nil
 }
 
 // dropForeign drops copies whose bucket is another one than the list's of that name.
@@ -223,6 +236,7 @@ func (x *Indexer) dropCopy(ctx context.Context, s *storage.Slice) error {
 		}
 	}
 	x.snapshots.drop(m.Copy)
+	x.marks.clear(m.Copy)
 	x.health.set(fmt.Sprintf("copy %s", m.Copy), "")
 	if err := x.store.Drop(m.Copy); err != nil && !errors.Is(err, storage.ErrNotFound) {
 		return fmt.Errorf("dropping copy %s: %w", m.Copy, err)
@@ -244,12 +258,7 @@ func (x *Indexer) allBuckets() []*bucket {
 	for _, k := range x.buckets {
 		all = append(all, k)
 	}
-	slices.SortFunc(all, func(a, b *bucket) int {
-		if a.name < b.name {
-			return -1
-		}
-		return 1
-	})
+	slices.SortFunc(all, func(a, b *bucket) int { return cmp.Compare(a.name, b.name) })
 	return all
 }
 

@@ -101,6 +101,7 @@ type Indexer struct {
 	identity   *identity
 	store      *storage.Store
 	snapshots  *snapshots
+	marks      *marks
 	managers   *managerclient.Client
 	projectors *projectorclient.Client
 	metrics    *metrics
@@ -163,6 +164,9 @@ func Open(cfg Config) (*Indexer, error) {
 		return nil, err
 	}
 	if x.identity, err = loadIdentity(cfg.Dir); err == nil {
+		x.marks, err = loadMarks(cfg.Dir, cfg.Logger)
+	}
+	if err == nil {
 		err = x.listen()
 	}
 	if err != nil {

@@ -25,16 +25,23 @@ const (
 	recoverTimeout = 30 * time.Second
 )
 
-// job is one thing to write, with the slices that there are.
+// job is one thing to write, with the slices that there are: work of the state, or a purge.
 type job struct {
-	name   string
 	work   ingest.Work
+	purge  *purge
 	slices map[index.CopyID]*storage.Slice
+}
+
+// purge removes the tombstones of one vbucket of one copy.
+type purge struct {
+	copy index.CopyID
+	vb   int
 }
 
 // result is what became of a job.
 type result struct {
 	work     ingest.Work
+	purged   *purge
 	missing  []index.CopyID // not here any more
 	reopened []reopened
 	restored *restored
@@ -54,10 +61,17 @@ type restored struct {
 // write does the jobs in order, off the data path. A job is tried until it is done or the context ends.
 func (k *bucket) write(ctx context.Context) error {
 	for j := range k.jobs {
-		r := result{work: j.work}
-		if j.work.Batch != nil {
+		r := result{work: j.work, purged: j.purge}
+		switch {
+		case j.purge != nil:
+			s := j.slices[j.purge.copy]
+			o := k.persistently(ctx, s, func() error { return s.PurgeTombstones(uint16(j.purge.vb)) })
+			if o.again != nil {
+				r.reopened = []reopened{{j.purge.copy, s}}
+			}
+		case j.work.Batch != nil:
 			r.missing, r.reopened = k.writeBatch(ctx, &j)
-		} else {
+		default:
 			r.restored, r.reopened = k.restore(ctx, &j)
 		}
 		if ctx.Err() != nil {
@@ -171,13 +185,6 @@ func (k *bucket) writeCopy(t *ingest.Batch, c *ingest.CopyBatch, s *storage.Slic
 	if err := k.flushCopy(t, c, s); err != nil {
 		return err
 	}
-	for i := range c.Parts {
-		if p := &c.Parts[i]; p.PurgeTombstones {
-			if err := s.PurgeTombstones(uint16(p.VBucket)); err != nil {
-				return err
-			}
-		}
-	}
 	if !c.Exact {
 		return nil
 	}
@@ -194,12 +201,23 @@ func (k *bucket) writeCopy(t *ingest.Batch, c *ingest.CopyBatch, s *storage.Slic
 // and by streaming the same again.
 func (k *bucket) flushCopy(t *ingest.Batch, c *ingest.CopyBatch, s *storage.Slice) error {
 	u := unpacker{index: c.Index, slice: c.Slice}
-	keep := make(map[uint16]bool, len(c.Parts))
+	keep := make([]bool, k.vbuckets)
 	b := storage.Batch{KeepTombstones: func(vb uint16) bool { return keep[vb] }}
+	events, kept := 0, false
 	for i := range c.Parts {
 		p := &c.Parts[i]
-		keep[uint16(p.VBucket)] = p.KeepTombstones
+		keep[p.VBucket] = p.KeepTombstones
+		if p.Segment >= 0 {
+			events += len(t.Segments[p.Segment].Events)
+			kept = kept || p.KeepTombstones
+		}
 	}
+	if kept {
+		if err := k.x.marks.set(c.ID); err != nil {
+			return fmt.Errorf("%w: %w", storage.ErrIO, err)
+		}
+	}
+	b.Updates = make([]storage.Update, 0, events/2+1)
 	if c.Exact {
 		b.Timestamp = t.Vector
 	}
