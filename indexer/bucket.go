@@ -52,6 +52,7 @@ type bucket struct {
 	name     string
 	uuid     string
 	vbuckets int
+	piece    int // bytes of one write of one copy, writeBytes
 
 	data    chan inbound
 	control chan func()
@@ -82,7 +83,7 @@ type bucket struct {
 
 func (x *Indexer) newBucket(b wire.Bucket) (*bucket, error) {
 	k := &bucket{
-		x: x, log: x.log.With("bucket", b.Name), name: b.Name, uuid: b.UUID, vbuckets: b.VBuckets,
+		x: x, log: x.log.With("bucket", b.Name), name: b.Name, uuid: b.UUID, vbuckets: b.VBuckets, piece: writeBytes,
 		data: make(chan inbound, dataInbox), control: make(chan func(), controlInbox),
 		stop: make(chan struct{}), done: make(chan struct{}), jobs: make(chan job, 1), results: make(chan result, 1),
 		slices: map[index.CopyID]*storage.Slice{},

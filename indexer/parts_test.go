@@ -227,6 +227,7 @@ func TestRestore(t *testing.T) {
 // TestLargeBatch: a batch that is cut holds the same as one that is not.
 func TestLargeBatch(t *testing.T) {
 	k := testBucketLoop(t)
+	k.piece = 1 << 20
 	k.x.marks = &marks{dir: t.TempDir(), log: hclog.NewNullLogger()}
 	_, s := openStore(t)
 	var a arena
@@ -239,8 +240,8 @@ func TestLargeBatch(t *testing.T) {
 	}
 	src := ingest.Source{Connection: 1}
 	b.Accept(src, &keyversion.Event{Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Log: timestamp.FailoverLog{{VBUUID: 7}}, Copies: []index.CopyID{1}}})
-	key := make([]byte, 1<<20)
-	const n = 60 // of a MiB each: several pieces
+	key := make([]byte, 50<<10)
+	const n = 60 // of 50 KiB each: several pieces
 	for q := range uint64(n) {
 		key[0], key[1] = 1, byte(q)
 		b.Accept(src, &keyversion.Event{Kind: keyversion.Insert, Seqno: q + 1, Window: timestamp.Window{End: n}, DocID: fmt.Appendf(nil, "doc-%d", q),

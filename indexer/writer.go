@@ -239,7 +239,7 @@ func (k *bucket) flushCopy(t *ingest.Batch, c *ingest.CopyBatch, s *storage.Slic
 				continue
 			}
 			b.Updates = append(b.Updates, up)
-			if bytes += 3 * len(e.Data); bytes >= writeBytes {
+			if bytes += 3 * len(e.Data); bytes >= k.piece {
 				if err := k.early(&b, c, s); err != nil {
 					return err
 				}
