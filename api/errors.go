@@ -11,6 +11,7 @@ import (
 	"tidemark/expression"
 	"tidemark/internal/rpc"
 	"tidemark/rebalance"
+	"tidemark/scan"
 	"tidemark/statecontext"
 	"tidemark/timestamp"
 )
@@ -94,6 +95,8 @@ func (a *API) translate(err error) *rpc.Problem {
 		return rpc.NewProblem(http.StatusConflict, string(statecontext.BucketIsGone), "%v", err)
 	case errors.Is(err, coordinator.ErrNoStreams):
 		return rpc.NewProblem(http.StatusConflict, CodeNotReady, "%v", err)
+	case errors.Is(err, coordinator.ErrInRollback):
+		return rpc.NewProblem(http.StatusConflict, string(scan.IndexInRollback), "%v", err)
 	case errors.Is(err, coordinator.ErrTokenLost):
 		return rpc.NewProblem(http.StatusConflict, CodeTokenLost, "%v", err)
 	case errors.Is(err, coordinator.ErrBootConflict):

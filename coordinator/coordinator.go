@@ -16,8 +16,6 @@ package coordinator
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"sync"
@@ -192,9 +190,6 @@ func New(cfg Config) (*Coordinator, error) {
 // Run does the duties of one term until ctx ends: it is the leader loop that package consensus runs. An error is a
 // set-up that failed; leadership should be handed on.
 func (c *Coordinator) Run(ctx context.Context, term uint64) error {
-	if err := c.bootstrap(ctx); err != nil {
-		return err
-	}
 	l := newLeader(c.cfg, term)
 	c.mu.Lock()
 	c.current = l
@@ -205,27 +200,6 @@ func (c *Coordinator) Run(ctx context.Context, term uint64) error {
 		c.mu.Unlock()
 	}()
 	return l.run(ctx)
-}
-
-// bootstrap gives a new cluster its id.
-func (c *Coordinator) bootstrap(ctx context.Context) error {
-	if c.cfg.Consensus.State().ClusterID() != "" {
-		return nil
-	}
-	var id [16]byte
-	if _, err := rand.Read(id[:]); err != nil {
-		return fmt.Errorf("making a cluster id: %w", err)
-	}
-	now := c.cfg.Now()
-	res, err := c.cfg.Consensus.Propose(ctx, statecontext.Command{TimeMS: now.UnixMilli(), Body: &statecontext.BootstrapCluster{
-		ClusterID: hex.EncodeToString(id[:]), Epoch: uint64(max(now.Unix(), 1)), FormatLevel: statecontext.FormatLevel}})
-	if err == nil {
-		err = res.Err()
-	}
-	if err != nil && !errors.Is(err, statecontext.AlreadyBootstrapped) {
-		return fmt.Errorf("giving the cluster an id: %w", err)
-	}
-	return nil
 }
 
 // leading gives the loop of the present term.

@@ -142,6 +142,12 @@ func (w *world) lead() {
 	if err != nil || res.Err() != nil {
 		w.t.Fatal(err, res.Err())
 	}
+	if w.log.State().ClusterID() == "" { // as package consensus does in the first term
+		res, err := w.log.Propose(w.ctx, statecontext.Command{TimeMS: time.Now().UnixMilli(), Body: &statecontext.BootstrapCluster{ClusterID: "c1", Epoch: 1}})
+		if err != nil || res.Err() != nil {
+			w.t.Fatal(err, res.Err())
+		}
+	}
 	ctx, cancel := context.WithCancel(w.ctx)
 	w.mu.Lock()
 	w.coord, w.stop, w.ended = c, cancel, make(chan error, 1)
