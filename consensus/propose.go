@@ -150,7 +150,6 @@ func (n *Node) propose(ctx context.Context) error {
 	var left *proposal // did not fit into the entry before
 	for {
 		first := left
-		left = nil
 		for first == nil {
 			select {
 			case first = <-n.queue:

@@ -302,7 +302,7 @@ func (c *compiler) compare(x *Compare) evaluator {
 
 // truth is the value as an operand of AND, OR and NOT.
 func (v value) truth() collate.Kind {
-	yes := true
+	var yes bool
 	switch v.kind {
 	case collate.Number:
 		yes = !isZero(v.data)

@@ -134,7 +134,7 @@ func (p *Program) entry(s *Scratch, src *source) bool {
 	for i := range src.components {
 		c := &src.components[i]
 		start := len(s.keys)
-		kind := collate.Missing
+		var kind collate.Kind
 		if c.slot >= 0 {
 			kind = s.appendSlot(&s.slots[c.slot], limit)
 		} else {

@@ -1,6 +1,7 @@
 package feed
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/golang/snappy"
@@ -94,7 +95,7 @@ func (r *reader) parse() error {
 	var b *Block
 	for {
 		n, err := f.Parse(r.cur.buf[r.from:r.to])
-		if err == mcbp.ErrShort {
+		if errors.Is(err, mcbp.ErrShort) {
 			break
 		}
 		if err != nil {

@@ -87,7 +87,7 @@ func (s *scram) final(serverFirst string) (string, error) {
 	}
 	salted, err := pbkdf2.Key(s.newHash, s.password, salt, rounds, s.newHash().Size())
 	if err != nil {
-		return "", fmt.Errorf("%w: %v", ErrAuth, err)
+		return "", fmt.Errorf("%w: %w", ErrAuth, err)
 	}
 	withoutProof := "c=biws,r=" + nonce
 	message := s.firstBare + "," + serverFirst + "," + withoutProof

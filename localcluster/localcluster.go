@@ -260,7 +260,7 @@ func (c *Cluster) Run(ctx context.Context, onReady func(ctx context.Context, m M
 	done := make(chan error, 1)
 	go func() { done <- roles.Wait() }()
 	select {
-	case <-done:
+	case <-done: // each child has reported its own end
 		stopLate()
 	case <-time.After(stopGrace / 3):
 		stopLate()

@@ -84,7 +84,7 @@ func ParseClusterConfig(data []byte) (*ClusterConfig, error) {
 	}
 	var c ClusterConfig
 	if err := json.Unmarshal(data, &c); err != nil {
-		return nil, fmt.Errorf("%w: %v", ErrConfig, err)
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	if err := c.Validate(); err != nil {
 		return nil, err

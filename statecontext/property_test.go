@@ -19,7 +19,6 @@ type model struct {
 	state    map[index.ID]index.State
 	name     map[index.ID]string
 	etag     map[index.ID]uint64
-	deferred map[index.ID]bool
 	number   uint64 // of the newest promotion
 	rollback uint64
 	step     RollbackStep

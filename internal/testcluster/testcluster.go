@@ -44,7 +44,7 @@ func Binary(t testing.TB) string {
 		return path
 	}
 	build.once.Do(func() {
-		dir, err := os.MkdirTemp("", "tidemark-bin-")
+		dir, err := os.MkdirTemp("", "tidemark-bin-") //nolint:usetesting // it outlives the test
 		if err != nil {
 			build.err = err
 			return

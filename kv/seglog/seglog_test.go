@@ -293,7 +293,7 @@ func TestFullDiskLeavesTheLogAsItWas(t *testing.T) {
 // was cut off.
 func TestPrefixProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		dir, err := os.MkdirTemp("", "seglog")
+		dir, err := os.MkdirTemp("", "seglog") //nolint:usetesting // one for each drawn case
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -328,7 +328,7 @@ func TestPrefixProperty(t *testing.T) {
 				_ = os.Truncate(names[len(names)-1], size)
 				var left int64 = segmentHeaderBytes
 				n := 0
-				_, _ = scanSegment(names[len(names)-1], uint64(l.segments[len(l.segments)-1].number), "b/1", true, func(r Record) error {
+				_, _ = scanSegment(names[len(names)-1], l.segments[len(l.segments)-1].number, "b/1", true, func(r Record) error {
 					left += int64(len(r.Payload)) + FrameOverhead
 					n++
 					return nil
