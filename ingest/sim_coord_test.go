@@ -185,9 +185,6 @@ func (s *sim) sync(p, v int) {
 	}
 }
 
-// topology of a node, as the coordinator has committed it.
-func (s *sim) topology(int) []index.CopyID { return s.co.topo }
-
 // pump moves one item of a maintenance stream.
 func (s *sim) pump(p, v int) {
 	st := s.proj[p].st[v]

@@ -55,6 +55,8 @@ type simSide struct {
 	to   uint64
 	read uint64
 	told bool // BEGIN was sent
+	// copies are those it was asked for; a later topology does not change what it evaluates.
+	copies []index.CopyID
 }
 
 type simNode struct {
@@ -63,7 +65,6 @@ type simNode struct {
 	stores   map[index.CopyID]*simStore
 	ops      []Work
 	side     map[uint64]*simSide
-	revision int
 	ack      uint64
 }
 
@@ -376,7 +377,7 @@ func (s *sim) openSide(ni int, w Want) {
 		n.b.OpenSide(w, id)
 	}
 	s.ev("n%d side %d vb%d %d->%d from p%d for %v", ni, id, w.VBucket, w.From, w.To, p, w.Copies)
-	n.side[id] = &simSide{p: p, v: w.VBucket, ks: simStream{branch: k, cur: start}, to: w.To}
+	n.side[id] = &simSide{p: p, v: w.VBucket, ks: simStream{branch: k, cur: start}, to: w.To, copies: w.Copies}
 }
 
 func (s *sim) feedSide(ni int, id uint64, x *simSide) {
@@ -405,7 +406,7 @@ func (s *sim) feedSide(ni int, id uint64, x *simSide) {
 		it := k.items[0]
 		k.items, k.cur, x.read = k.items[1:], it.seqno, max(x.read, k.window.End)
 		// as with a finite stream of KV, only the end says how far was read
-		e := s.event(ni, it, timestamp.Window{Start: k.window.Start, End: it.seqno}, s.topology(ni))
+		e := s.event(ni, it, timestamp.Window{Start: k.window.Start, End: it.seqno}, x.copies)
 		if send(e) == NotOwner {
 			delete(n.side, id)
 		}
