@@ -28,19 +28,31 @@ import (
 const DefaultServer = "http://127.0.0.1:9520"
 
 const (
-	perServer    = 10 * time.Second // before another server is tried
+	perServer    = 10 * time.Second  // before another server is tried
+	scanPatience = 60 * time.Second  // the same for a scan's first row: session consistency may wait
+	countLimit   = 120 * time.Second // the same for a count
 	firstBackoff = 20 * time.Millisecond
 	mostBackoff  = 500 * time.Millisecond
 	maxAnswer    = 64 << 20
 )
 
-// ErrUnavailable is wrapped when no server gave an answer before the context ended.
-var ErrUnavailable = errors.New("no server answered")
+var (
+	// ErrUnavailable is wrapped when no server gave an answer before the context ended.
+	ErrUnavailable = errors.New("no server answered")
+	// ErrServer is wrapped when a server's address cannot be one.
+	ErrServer = errors.New("bad server address")
+	// ErrAnswer is wrapped when what answers is no manager of this product.
+	ErrAnswer = errors.New("unexpected answer")
+)
 
 // Client speaks to the managers of one cluster. It is safe for use by several goroutines.
 type Client struct {
+	// Waiting, when it is set before the first call, is told why an attempt failed that is made again.
+	Waiting func(err error)
+
 	servers []string
 	rpc     *rpc.Client
+	bad     error         // of the servers
 	next    atomic.Uint32 // server that answered last
 }
 
@@ -53,6 +65,11 @@ func New(servers ...string) *Client {
 		}
 		if !strings.Contains(s, "://") {
 			s = "http://" + s
+		}
+		if u, err := url.Parse(s); err != nil {
+			c.bad = fmt.Errorf("%w: %w", ErrServer, err)
+		} else if u.Hostname() == "" || u.Scheme != "http" && u.Scheme != "https" {
+			c.bad = fmt.Errorf("%w: %q: want host:port or a URL that begins with http:// or https://", ErrServer, s)
 		}
 		c.servers = append(c.servers, s)
 	}
@@ -178,7 +195,11 @@ func (c *Client) call(ctx context.Context, method, path string, header http.Head
 	if method != http.MethodGet && header.Get("Idempotency-Key") == "" {
 		header.Set("Idempotency-Key", newKey())
 	}
-	return c.retry(ctx, func(ctx context.Context, server string) error {
+	limit := perServer
+	if strings.HasSuffix(path, ":count") {
+		limit = countLimit
+	}
+	return c.retry(ctx, limit, func(ctx context.Context, server string) error {
 		answer, err := c.send(ctx, method, server+path, header, body)
 		if err != nil {
 			return err
@@ -192,28 +213,37 @@ func (c *Client) call(ctx context.Context, method, path string, header http.Head
 			return nil
 		}
 		if err := json.Unmarshal(b, resp); err != nil {
-			return fmt.Errorf("%s %s: answer: %w", method, path, err)
+			return fmt.Errorf("%w of %s to %s %s: %w", ErrAnswer, server, method, path, err)
 		}
 		return nil
 	})
 }
 
-// retry calls try with one server after another until it succeeds or fails for good.
-func (c *Client) retry(ctx context.Context, try func(ctx context.Context, server string) error) error {
+// retry calls try with one server after another until it succeeds or fails for good. Each has limit, 0 for no limit.
+func (c *Client) retry(ctx context.Context, limit time.Duration, try func(ctx context.Context, server string) error) error {
+	if c.bad != nil {
+		return c.bad
+	}
 	backoff := firstBackoff
 	for attempt := 0; ; attempt++ {
 		at := c.next.Load()
-		one, cancel := context.WithTimeout(ctx, perServer)
+		one, cancel := ctx, context.CancelFunc(func() {})
+		if limit > 0 {
+			one, cancel = context.WithTimeout(ctx, limit)
+		}
 		err := try(one, c.servers[int(at)%len(c.servers)])
 		cancel()
 		var p *Error
 		switch {
 		case err == nil:
 			return nil
-		case errors.As(err, &p) && !temporary(p):
+		case errors.As(err, &p) && !temporary(p), errors.Is(err, ErrAnswer):
 			return err
 		case ctx.Err() != nil:
 			return fmt.Errorf("%w: %w (last: %w)", ErrUnavailable, ctx.Err(), err)
+		}
+		if c.Waiting != nil {
+			c.Waiting(err)
 		}
 		c.next.CompareAndSwap(at, at+1)
 		if attempt%len(c.servers) == len(c.servers)-1 { // all have been asked
@@ -229,7 +259,11 @@ func (c *Client) retry(ctx context.Context, try func(ctx context.Context, server
 
 // temporary tells whether the same request may be sent again: nothing was done, or the Idempotency-Key guards it.
 func temporary(p *Error) bool {
-	return p.Code == rpc.CodeNoLeader || p.Code == rpc.CodeUnavailable || p.Code == CodeUnknownOutcome || p.Code == CodeBusy
+	switch p.Code {
+	case rpc.CodeNoLeader, rpc.CodeUnavailable, rpc.CodeTimeout, CodeUnknownOutcome, CodeBusy:
+		return true
+	}
+	return false
 }
 
 // Codes that a client may meet; all codes are in docs/api.md.

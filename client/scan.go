@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"time"
 
 	"tidemark/internal/rpc"
 )
@@ -36,16 +37,27 @@ func (c *Client) Scan(ctx context.Context, ref string, req ScanRequest) (*Rows, 
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var answer *http.Response
-	err = c.retry(ctx, func(_ context.Context, server string) error {
-		var err error
-		answer, err = c.send(ctx, http.MethodPost, server+"/v1/indexes/"+ref+":scan", http.Header{}, body)
-		return err
+	end := cancel
+	err = c.retry(ctx, 0, func(ctx context.Context, server string) error {
+		one, give := context.WithCancel(ctx)
+		silent := time.AfterFunc(scanPatience, give)
+		got, err := c.send(one, http.MethodPost, server+"/v1/indexes/"+ref+":scan", http.Header{}, body)
+		if !silent.Stop() && err == nil { // it answered at the very end of its time
+			_ = got.Body.Close()
+			err = context.DeadlineExceeded
+		}
+		if err != nil {
+			give()
+			return err
+		}
+		answer, end = got, func() { give(); cancel() }
+		return nil
 	})
 	if err != nil {
 		cancel()
 		return nil, err
 	}
-	return &Rows{lines: bufio.NewReaderSize(answer.Body, 64<<10), body: answer.Body, cancel: cancel}, nil
+	return &Rows{lines: bufio.NewReaderSize(answer.Body, 64<<10), body: answer.Body, cancel: end}, nil
 }
 
 // Count counts the entries that a scan would give.

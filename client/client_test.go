@@ -1,0 +1,264 @@
+package client
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"tidemark/index"
+	"tidemark/internal/rpc"
+)
+
+// script answers the calls to a server, one after the other; the last one goes on.
+type script struct {
+	mu    sync.Mutex
+	calls []*http.Request
+	steps []http.HandlerFunc
+}
+
+func (s *script) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	step := s.steps[min(len(s.calls), len(s.steps)-1)]
+	s.calls = append(s.calls, r)
+	s.mu.Unlock()
+	step(w, r)
+}
+
+func (s *script) keys() (keys []string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, r := range s.calls {
+		keys = append(keys, r.Header.Get("Idempotency-Key"))
+	}
+	return keys
+}
+
+func serve(t *testing.T, steps ...http.HandlerFunc) (*script, string) {
+	t.Helper()
+	s := &script{steps: steps}
+	h := httptest.NewServer(s)
+	t.Cleanup(h.Close)
+	return s, h.URL
+}
+
+func refuse(status int, code string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { rpc.WriteProblem(w, rpc.NewProblem(status, code, "because")) }
+}
+
+func text(s string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, s) }
+}
+
+func cut(w http.ResponseWriter, _ *http.Request) {
+	conn, _, err := http.NewResponseController(w).Hijack()
+	if err == nil {
+		_ = conn.Close()
+	}
+}
+
+const accepted = `{"results":[{"id":"7","name":"n","bucket":"b","state":"pending","cas":3}]}`
+
+func newClient(t *testing.T, servers ...string) *Client {
+	t.Helper()
+	c := New(servers...)
+	t.Cleanup(c.Close)
+	return c
+}
+
+// TestAWriteIsTriedWithOneKey: whatever may be tried again is, on the other server too, under one key.
+func TestAWriteIsTriedWithOneKey(t *testing.T) {
+	a, urlA := serve(t, refuse(503, rpc.CodeNoLeader), refuse(504, CodeUnknownOutcome), refuse(504, rpc.CodeTimeout), text(accepted))
+	b, urlB := serve(t, cut, refuse(503, CodeBusy), refuse(503, rpc.CodeUnavailable))
+	var waited atomic.Int32
+	c := New(urlA, urlB)
+	defer c.Close()
+	c.Waiting = func(error) { waited.Add(1) }
+	got, err := c.Statement(t.Context(), "CREATE INDEX n ON b(a)")
+	if err != nil || len(got) != 1 || got[0].ID != 7 || got[0].State != index.Pending {
+		t.Fatalf("%+v %v", got, err)
+	}
+	keys := append(a.keys(), b.keys()...)
+	if len(keys) != 7 || waited.Load() != 6 {
+		t.Errorf("%d attempts, %d told", len(keys), waited.Load())
+	}
+	for _, k := range keys {
+		if k == "" || k != keys[0] {
+			t.Errorf("keys %q", keys)
+		}
+	}
+	if _, err := c.Statement(t.Context(), "again"); err != nil {
+		t.Fatal(err)
+	}
+	if last := a.keys(); last[len(last)-1] == keys[0] {
+		t.Error("another request has the same key")
+	}
+}
+
+func TestWhatIsNotTriedAgain(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		step http.HandlerFunc
+		is   func(error) bool
+	}{
+		{"conflict", refuse(409, "NAME_EXISTS"), func(err error) bool { var p *Error; return errors.As(err, &p) && p.Status == 409 && p.Code == "NAME_EXISTS" }},
+		{"no projector", refuse(503, "NO_PROJECTOR"), func(err error) bool { var p *Error; return errors.As(err, &p) && p.Status == 503 }},
+		{"no problem JSON", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "nginx", 404) },
+			func(err error) bool { var p *Error; return errors.As(err, &p) && p.Status == 404 && strings.Contains(p.Detail, "nginx") }},
+		{"not a manager", text("<html>"), func(err error) bool { return errors.Is(err, ErrAnswer) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s, url := serve(t, tc.step)
+			_, err := newClient(t, url).Statement(t.Context(), "x")
+			if !tc.is(err) || len(s.keys()) != 1 {
+				t.Errorf("%v after %d attempts", err, len(s.keys()))
+			}
+		})
+	}
+	for _, server := range []string{"http://[::1", "ftp://x", "://x", "http://:80"} {
+		if _, err := newClient(t, server).Status(t.Context()); !errors.Is(err, ErrServer) {
+			t.Errorf("%s: %v", server, err)
+		}
+	}
+}
+
+// TestTheContextEndsIt: a server that refuses, is gone, or says nothing does not hold a call beyond its context, and is
+// told the caller's patience.
+func TestTheContextEndsIt(t *testing.T) {
+	gone, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = gone.Close()
+	s, silent := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
+	_, busy := serve(t, refuse(503, rpc.CodeNoLeader))
+	for _, server := range []string{gone.Addr().String(), silent, busy} {
+		ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
+		started := time.Now()
+		_, err := newClient(t, server).Indexes(ctx, "b")
+		cancel()
+		if !errors.Is(err, ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || time.Since(started) > 3*time.Second {
+			t.Errorf("%s: %v after %s", server, err, time.Since(started))
+		}
+	}
+	if ms := s.calls[0].Header.Get("Tidemark-Timeout-Ms"); ms == "" || len(ms) > 3 {
+		t.Errorf("the server was told %q ms", ms)
+	}
+}
+
+func TestNamesAreEscaped(t *testing.T) {
+	s, url := serve(t, text("{}"))
+	c := newClient(t, url)
+	if _, err := c.Index(t.Context(), Ref("a/b", "c d")); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.Drop(t.Context(), Ref("b", "n"), 12); err != nil {
+		t.Fatal(err)
+	}
+	if got := s.calls[0].URL.EscapedPath(); got != "/v1/indexes/a%2Fb/c%20d" {
+		t.Error(got)
+	}
+	if got := s.calls[1].Header.Get("If-Match"); got != `"12"` || s.calls[1].Method != http.MethodDelete {
+		t.Error(got)
+	}
+}
+
+func TestScansEndOnlyAtTheirEnd(t *testing.T) {
+	const row = `{"key":["x",9007199254740993],"id":"d"}` + "\n"
+	for _, tc := range []struct {
+		name, body string
+		rows       int
+		want       string // in the error; "" none
+	}{
+		{"whole", row + row + `{"end":true,"rows":2,"timestamp":{"hash":"h","vector":[["18446744073709551615",5]]}}` + "\n", 2, ""},
+		{"no end line", row + row, 2, ErrCut.Error()},
+		{"half a line", row + `{"key":["x`, 1, ErrCut.Error()},
+		{"an error at the end", row + `{"error":{"status":504,"code":"TIMEOUT","detail":"slow"}}` + "\n", 1, "TIMEOUT"},
+		{"neither row nor end", row + "{}\n", 1, ErrCut.Error()},
+		{"no JSON", "x\n", 0, ErrCut.Error()},
+		{"nothing", "", 0, ErrCut.Error()},
+		{"a row longer than the buffer", `{"key":["` + strings.Repeat("y", 200<<10) + `"],"id":"d"}` + "\n" + `{"end":true,"rows":1,"timestamp":{"hash":"h"}}`, 1, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, url := serve(t, refuse(503, rpc.CodeUnavailable), text(tc.body))
+			rows, err := newClient(t, url).Scan(t.Context(), "1", ScanRequest{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer rows.Close()
+			n := 0
+			for ; rows.Next(); n++ {
+				if rows.Row().ID != "d" {
+					t.Errorf("row %+v", rows.Row())
+				}
+			}
+			end, err := rows.End()
+			if n != tc.rows || (tc.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%d rows, %v", n, err)
+			}
+			if err == nil && (int(end.Rows) != n || tc.name == "whole" && end.Timestamp.Vector[0].VBUUID != 1<<64-1) {
+				t.Errorf("end %+v", end)
+			}
+			if rows.Next() {
+				t.Error("goes on after its end")
+			}
+		})
+	}
+	_, url := serve(t, refuse(409, "INDEX_NOT_READY"))
+	if _, err := newClient(t, url).Scan(t.Context(), "1", ScanRequest{}); err == nil || !strings.Contains(err.Error(), "INDEX_NOT_READY") {
+		t.Error(err)
+	}
+}
+
+func TestWaitReady(t *testing.T) {
+	list := func(states ...string) http.HandlerFunc {
+		var l struct {
+			Indexes []map[string]any `json:"indexes"`
+		}
+		for i, s := range states {
+			l.Indexes = append(l.Indexes, map[string]any{"id": fmt.Sprint(i + 1), "name": "n", "bucket": "b", "state": s, "progress": 50, "reason": "no disk"})
+		}
+		b, _ := json.Marshal(l)
+		return text(string(b))
+	}
+	for _, tc := range []struct {
+		name  string
+		steps []http.HandlerFunc
+		want  string
+	}{
+		{"ready", []http.HandlerFunc{list("pending", "backfill"), list("maintenance", "maintenance")}, ""},
+		{"error", []http.HandlerFunc{list("pending", "backfill"), list("maintenance", "error")}, "no disk"},
+		{"dropped", []http.HandlerFunc{list("pending", "backfill"), list("maintenance")}, "dropped"},
+		{"dropping", []http.HandlerFunc{list("pending", "dropping")}, "dropped"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, url := serve(t, tc.steps...)
+			last := 0.0
+			err := newClient(t, url).WaitReady(t.Context(), []index.ID{1, 2}, func(p float64) { last = p })
+			if (tc.want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), tc.want) {
+				t.Error(err)
+			}
+			if err == nil && last != 100 {
+				t.Errorf("ended at %v %%", last)
+			}
+		})
+	}
+	_, url := serve(t, list("backfill"))
+	ctx, cancel := context.WithTimeout(t.Context(), 250*time.Millisecond)
+	defer cancel()
+	if err := newClient(t, url).WaitReady(ctx, []index.ID{1}, nil); !errors.Is(err, context.DeadlineExceeded) {
+		t.Error(err)
+	}
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
