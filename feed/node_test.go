@@ -15,7 +15,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if blastIfAsked() {
+	if blastIfAsked() || preloadIfAsked() {
 		return
 	}
 	goleak.VerifyTestMain(m)

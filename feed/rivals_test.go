@@ -1,0 +1,324 @@
+package feed_test
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/couchbase/gocbcore/v10"
+	"github.com/couchbase/gocbcore/v10/memd"
+	"github.com/couchbase/gomemcached"
+	memcached "github.com/couchbase/gomemcached/client"
+	"github.com/couchbase/goutils/logging"
+
+	"tidemark/feed"
+	"tidemark/kv"
+	"tidemark/kvclient"
+)
+
+// preloadEnv makes the test binary an embedded KV node with documents in a process of its own, so that its CPU does not
+// count as the consumer's.
+const preloadEnv = "TIDEMARK_FEED_PRELOAD"
+
+const (
+	preloaded   = 100_000
+	rivalWindow = feed.DefaultBufferBytes // the same flow-control window for all
+)
+
+// preloadIfAsked runs the node until its standard input ends.
+func preloadIfAsked() bool {
+	var size int
+	var dir string
+	if _, err := fmt.Sscan(os.Getenv(preloadEnv), &size, &dir); err != nil {
+		return false
+	}
+	if err := preload(size, dir); err != nil {
+		fmt.Println("error", err)
+	}
+	return true
+}
+
+func preload(size int, dir string) error {
+	n, err := kv.Open(kv.Config{NodeID: "kv1", Dir: dir, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", User: kvUser, Password: kvPassword,
+		Nodes:   []kv.Peer{{ID: "kv1", Memcached: "127.0.0.1:0", Admin: "127.0.0.1:0"}},
+		Buckets: []kv.BucketConfig{{Name: kvBucket, UUID: "0123456789abcdef0123456789abcdef", VBuckets: kvVBuckets}}})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- n.Run(ctx) }()
+	c, err := kvclient.Connect(ctx, []string{n.MemcachedAddr()}, kvclient.Options{User: kvUser, Password: kvPassword, Bucket: kvBucket})
+	if err != nil {
+		return err
+	}
+	value := []byte(`{"v":"` + strings.Repeat("x", size-8) + `"}`)
+	i := 0
+	_, err = c.Load(ctx, func() (string, []byte, bool, error) {
+		i++
+		return fmt.Sprintf("document-%06d", i), value, i <= preloaded, nil
+	}, nil)
+	if err == nil {
+		err = c.Close()
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Println(n.MemcachedAddr())
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	cancel()
+	return <-ended
+}
+
+// startPreloaded starts the node's process and gives its address.
+func startPreloaded(b *testing.B, size int) string {
+	b.Helper()
+	cmd := exec.Command(os.Args[0], "-test.run=^$")
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %s", preloadEnv, size, b.TempDir()))
+	cmd.Stderr = os.Stderr
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = in.Close(); _ = cmd.Wait() })
+	addr, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || strings.HasPrefix(addr, "error") {
+		b.Fatal(addr, err)
+	}
+	return strings.TrimSpace(addr)
+}
+
+// consumer takes all vbuckets from 0 to their ends and looks at every key and value.
+type consumer struct {
+	name    string
+	connect func(b *testing.B, addr string, ends []uint64) (take func() (seen, bytes int), done func())
+}
+
+// BenchmarkAgainstRivals is the CPU that consuming costs for each of three consumers in turn: the same documents, the same
+// flow-control window, the node's process and the connecting left out. The kernel's part, mostly the copy out of the
+// socket, is the same for all who read much at a time; so the user part is told beside the whole.
+func BenchmarkAgainstRivals(b *testing.B) {
+	for _, size := range []int{128, 1024} {
+		b.Run(fmt.Sprint(size, "B"), func(b *testing.B) { againstRivals(b, size) })
+	}
+}
+
+func againstRivals(b *testing.B, size int) {
+	addr := startPreloaded(b, size)
+	c := dial(b, feed.Config{Addr: addr, Bucket: kvBucket, User: kvUser, Password: kvPassword, Name: "ends"})
+	all, err := c.HighSeqnos(within(b, 10*time.Second))
+	if err != nil {
+		b.Fatal(err)
+	}
+	ends := make([]uint64, kvVBuckets)
+	for _, h := range all {
+		ends[h.VBucket] = h.Seqno
+	}
+	consumers := []consumer{{"native", native}, {"gocbcore", gocb}, {"gomemcached", gomem}}
+	type cost struct{ user, all time.Duration }
+	used := make([]cost, len(consumers))
+	passes := 0
+	for b.Loop() {
+		passes++
+		for i, who := range consumers {
+			take, done := who.connect(b, addr, ends)
+			take()       // to the steady state
+			runtime.GC() // nobody pays for the garbage of another
+			user, all := userCPU(), cpu()
+			seen, bytes := take()
+			used[i].user += userCPU() - user
+			used[i].all += cpu() - all
+			done()
+			if seen != preloaded || bytes < preloaded*size {
+				b.Fatalf("%s: %d of %d documents, %d bytes", who.name, seen, preloaded, bytes)
+			}
+		}
+	}
+	per := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / float64(passes*preloaded) }
+	for i, who := range consumers {
+		b.ReportMetric(per(used[i].all), who.name+"-cpu-ns")
+		b.ReportMetric(per(used[i].user), who.name+"-user-ns")
+		if i > 0 {
+			b.ReportMetric(per(used[i].all)/per(used[0].all), who.name+"/native")
+			b.ReportMetric(per(used[i].user)/per(used[0].user), who.name+"/native-user")
+		}
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// userCPU is the process's time outside the kernel.
+func userCPU() time.Duration {
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return time.Duration(u.Utime.Nano())
+}
+
+func native(b *testing.B, addr string, ends []uint64) (take func() (seen, bytes int), done func()) {
+	c, err := feed.Dial(within(b, 10*time.Second), feed.Config{Addr: addr, Bucket: kvBucket, User: kvUser, Password: kvPassword, Name: fmt.Sprint("native", time.Now().UnixNano()), BufferBytes: rivalWindow})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return func() (seen, bytes int) {
+		track := map[feed.StreamID]*feed.Tracker{}
+		for vb, end := range ends {
+			t := feed.NewTracker(feed.Position{})
+			id := c.NewStreamID()
+			track[id] = &t
+			if _, err := c.OpenStream(within(b, 10*time.Second), feed.StreamRequest{VBucket: uint16(vb), ID: id, End: end}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		for open := len(ends); open > 0; {
+			block, err := c.Next(context.Background())
+			if err != nil {
+				b.Fatal(err)
+			}
+			for i := range block.Events {
+				e := &block.Events[i]
+				if _, err := track[e.Stream].Observe(e); err != nil {
+					b.Fatal(err)
+				}
+				switch e.Kind {
+				case feed.Mutation:
+					seen++
+					bytes += len(e.Key) + len(e.Value)
+				case feed.StreamEnd:
+					open--
+				}
+			}
+			block.Release()
+		}
+		return seen, bytes
+	}, func() { _ = c.Close() }
+}
+
+// gocbObserver counts.
+type gocbObserver struct {
+	seen, bytes atomic.Int64
+	ended       chan error
+}
+
+func (o *gocbObserver) SnapshotMarker(gocbcore.DcpSnapshotMarker) {}
+func (o *gocbObserver) Mutation(m gocbcore.DcpMutation) {
+	o.seen.Add(1)
+	o.bytes.Add(int64(len(m.Key) + len(m.Value)))
+}
+func (o *gocbObserver) Deletion(gocbcore.DcpDeletion)                       {}
+func (o *gocbObserver) Expiration(gocbcore.DcpExpiration)                   {}
+func (o *gocbObserver) End(_ gocbcore.DcpStreamEnd, err error)              { o.ended <- err }
+func (o *gocbObserver) CreateCollection(gocbcore.DcpCollectionCreation)     {}
+func (o *gocbObserver) DeleteCollection(gocbcore.DcpCollectionDeletion)     {}
+func (o *gocbObserver) FlushCollection(gocbcore.DcpCollectionFlush)         {}
+func (o *gocbObserver) CreateScope(gocbcore.DcpScopeCreation)               {}
+func (o *gocbObserver) DeleteScope(gocbcore.DcpScopeDeletion)               {}
+func (o *gocbObserver) ModifyCollection(gocbcore.DcpCollectionModification) {}
+func (o *gocbObserver) OSOSnapshot(gocbcore.DcpOSOSnapshot)                 {}
+func (o *gocbObserver) SeqNoAdvanced(gocbcore.DcpSeqNoAdvanced)             {}
+
+func gocb(b *testing.B, addr string, ends []uint64) (take func() (seen, bytes int), done func()) {
+	agent, err := gocbcore.CreateDcpAgent(&gocbcore.DCPAgentConfig{
+		BucketName: kvBucket,
+		SeedConfig: gocbcore.SeedConfig{MemdAddrs: []string{addr}},
+		SecurityConfig: gocbcore.SecurityConfig{
+			Auth:           gocbcore.PasswordAuthProvider{Username: kvUser, Password: kvPassword},
+			AuthMechanisms: []gocbcore.AuthMechanism{gocbcore.ScramSha512AuthMechanism},
+		},
+		IoConfig:         gocbcore.IoConfig{UseCollections: true},
+		DCPConfig:        gocbcore.DCPConfig{BufferSize: rivalWindow},
+		EnableCCCPPoller: true,
+	}, fmt.Sprint("gocbcore", time.Now().UnixNano()), memd.DcpOpenFlagProducer)
+	if err != nil {
+		b.Fatal(err)
+	}
+	ready := make(chan error, 1)
+	if _, err = agent.WaitUntilReady(time.Now().Add(10*time.Second), gocbcore.WaitUntilReadyOptions{ServiceTypes: []gocbcore.ServiceType{gocbcore.MemdService}},
+		func(_ *gocbcore.WaitUntilReadyResult, err error) { ready <- err }); err == nil {
+		err = <-ready
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	return func() (seen, bytes int) {
+		o := &gocbObserver{ended: make(chan error, len(ends))}
+		opened := make(chan error, len(ends))
+		for vb, end := range ends {
+			_, err := agent.OpenStream(uint16(vb), memd.DcpStreamAddFlagActiveOnly, 0, 0, gocbcore.SeqNo(end), 0, 0, o, gocbcore.OpenStreamOptions{},
+				func(_ []gocbcore.FailoverEntry, err error) { opened <- err })
+			if err != nil {
+				b.Fatal(err)
+			}
+		}
+		for range ends {
+			if err := errors.Join(<-opened, <-o.ended); err != nil {
+				b.Fatal(err)
+			}
+		}
+		return int(o.seen.Load()), int(o.bytes.Load())
+	}, func() { _ = agent.Close() }
+}
+
+func gomem(b *testing.B, addr string, ends []uint64) (take func() (seen, bytes int), done func()) {
+	logging.SetLogger(nil) // it tells of every stream
+	c, err := memcached.Connect("tcp", addr)
+	if err == nil {
+		_, err = c.AuthScramSha(kvUser, kvPassword)
+	}
+	if err == nil {
+		_, err = c.SelectBucket(kvBucket)
+	}
+	if err == nil {
+		_, err = c.EnableFeatures(memcached.Features{memcached.FeatureXattr, memcached.FeatureCollections, memcached.FeatureXerror, memcached.FeatureDataType})
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	upr, err := c.NewUprFeed()
+	if err == nil {
+		err, _ = upr.UprOpenWithFeatures(fmt.Sprint("gomemcached", time.Now().UnixNano()), 0, rivalWindow, memcached.UprFeatures{})
+	}
+	if err == nil {
+		err = upr.StartFeedWithConfig(1024) // larger than its default of 10: fewer switches between goroutines
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	return func() (seen, bytes int) {
+		for vb, end := range ends {
+			if err := upr.UprRequestStream(uint16(vb), uint16(vb), 0, 0, 0, end, 0, 0); err != nil {
+				b.Fatal(err)
+			}
+		}
+		for open := len(ends); open > 0; {
+			e, ok := <-upr.C
+			if !ok {
+				b.Fatal(upr.GetError())
+			}
+			switch e.Opcode {
+			case gomemcached.UPR_MUTATION:
+				seen++
+				bytes += len(e.Key) + len(e.Value)
+			case gomemcached.UPR_STREAMEND:
+				open--
+			}
+		}
+		return seen, bytes
+	}, func() { upr.Close(); _ = c.Close() }
+}
