@@ -1,0 +1,369 @@
+package bench
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"maps"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/internal/testcluster"
+	"tidemark/localcluster"
+)
+
+// How much is measured.
+var (
+	rounds    = flag.Int("rounds", 3, "rounds of a comparison: yardstick, product, yardstick, …")
+	burst     = flag.Duration("burst", 4*time.Second, "length of one round on each side")
+	freshFor  = flag.Duration("fresh", 20*time.Second, "length of the freshness measurement at each rate")
+	documents = flag.Int("documents", 300_000, "documents of the end-to-end measurement")
+	kills     = flag.Int("kills", 10, "leaders killed")
+)
+
+// profileEnv names the folder that profiles are written to.
+const profileEnv = "TIDEMARK_PROFILE_DIR"
+
+var programs struct {
+	dir      string
+	bareraft string
+	err      error
+}
+
+// TestMain builds the programs only when a benchmark was asked for.
+func TestMain(m *testing.M) {
+	flag.Parse()
+	if b := flag.Lookup("test.bench"); b != nil && b.Value.String() != "" {
+		programs.err = buildPrograms()
+	}
+	code := m.Run()
+	testcluster.Cleanup()
+	if programs.dir != "" {
+		_ = os.RemoveAll(programs.dir)
+	}
+	os.Exit(code)
+}
+
+func buildPrograms() (err error) {
+	if programs.dir, err = os.MkdirTemp("", "tidemark-bench-"); err != nil {
+		return err
+	}
+	programs.bareraft = filepath.Join(programs.dir, "bareraft")
+	list := map[string]string{programs.bareraft: "tidemark/bench/bareraft"}
+	if os.Getenv(profileEnv) != "" {
+		profiled := filepath.Join(programs.dir, "tidemark")
+		list[profiled] = "tidemark/bench/profiled"
+		if err := os.Setenv("TIDEMARK_TEST_BINARY", profiled); err != nil {
+			return err
+		}
+	}
+	for path, pkg := range list {
+		if out, err := exec.Command("go", "build", "-o", path, pkg).CombinedOutput(); err != nil {
+			return fmt.Errorf("go build %s: %w\n%s", pkg, err, out)
+		}
+	}
+	return nil
+}
+
+// within gives a context for one benchmark.
+func within(b *testing.B, d time.Duration) context.Context {
+	b.Helper()
+	if programs.err != nil {
+		b.Fatal(programs.err)
+	}
+	ctx, cancel := context.WithTimeout(b.Context(), d)
+	b.Cleanup(cancel)
+	return ctx
+}
+
+// quantile gives the value below which a share q of them lies.
+func quantile(d []time.Duration, q float64) time.Duration {
+	if len(d) == 0 {
+		return 0
+	}
+	s := slices.Sorted(slices.Values(d))
+	return s[min(len(s)-1, int(q*float64(len(s))))]
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+// caller sends requests with prepared bodies over kept connections.
+type caller struct{ http *http.Client }
+
+func newCaller(connections int) *caller {
+	return &caller{&http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections, MaxConnsPerHost: connections}}}
+}
+
+func (c *caller) close() { c.http.CloseIdleConnections() }
+
+// call sends one request and gives the answer's body; another status than 2xx is an error.
+func (c *caller) call(ctx context.Context, method, url, key string, body []byte) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if key != "" {
+		req.Header.Set("Idempotency-Key", key)
+	}
+	resp, err := c.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode/100 != 2 {
+		err = fmt.Errorf("%s %s: %s: %.300s", method, url, resp.Status, b)
+	}
+	return b, err
+}
+
+// start runs `tidemark up` on a folder and waits until all components are registered and the bucket is: it becomes
+// known with the first DDL on it, which is made and undone here.
+func start(ctx context.Context, b *testing.B, dir string, args ...string) (*testcluster.Cluster, *client.Client) {
+	b.Helper()
+	up := testcluster.Start(b, dir, args...)
+	c := up.Client()
+	for {
+		s, err := c.Status(ctx)
+		if err == nil && s.Leader.REST != "" && activeIndexers(s) == len(up.Manifest().Indexers) && len(s.Projectors) == len(up.Manifest().Projectors) {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			b.Fatalf("the cluster is not complete: %v %+v", err, s)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	first, err := c.Create(ctx, createRequest("first"))
+	if err == nil {
+		err = c.Drop(ctx, first.ID.String(), 0)
+	}
+	if err != nil {
+		b.Fatal(err)
+	}
+	return up, c
+}
+
+func activeIndexers(s client.Status) (n int) {
+	for _, i := range s.Indexers {
+		if i.State == "active" {
+			n++
+		}
+	}
+	return n
+}
+
+// leader gives the leader's base URL.
+func leader(ctx context.Context, b *testing.B, c *client.Client) string {
+	b.Helper()
+	for {
+		s, err := c.Status(ctx)
+		if err == nil && s.Leader.REST != "" {
+			return s.Leader.REST
+		}
+		select {
+		case <-ctx.Done():
+			b.Fatalf("no leader: %v", err)
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// createIndex creates an index by DDL and waits until it is ready.
+func createIndex(ctx context.Context, b *testing.B, c *client.Client, statement string) {
+	b.Helper()
+	r, err := c.Statement(ctx, statement)
+	if err == nil {
+		err = c.WaitReady(ctx, []index.ID{r[0].ID}, nil)
+	}
+	if err != nil {
+		b.Fatalf("%s: %v", statement, err)
+	}
+}
+
+// roles lists the pids of a cluster's processes by role.
+func roles(m *localcluster.Manifest) map[string][]int {
+	r := map[string][]int{}
+	for _, e := range m.Managers {
+		r["manager"] = append(r["manager"], e.PID)
+	}
+	for _, e := range m.KV {
+		r["kv"] = append(r["kv"], e.PID)
+	}
+	for _, e := range m.Projectors {
+		r["projector"] = append(r["projector"], e.PID)
+	}
+	for _, e := range m.Indexers {
+		r["indexer"] = append(r["indexer"], e.PID)
+	}
+	return r
+}
+
+// usage is processor time by role; the benchmark's own process is the generator.
+type usage map[string]time.Duration
+
+func usageOf(m *localcluster.Manifest) usage {
+	u := usage{}
+	for role, pids := range roles(m) {
+		for _, pid := range pids {
+			u[role] += processCPU(pid)
+		}
+	}
+	u["generator"] = processCPU(os.Getpid())
+	return u
+}
+
+// report gives the processor time of each role since before, for each of n operations, in µs.
+func (u usage) report(b *testing.B, before usage, n int, unit string) {
+	for _, role := range slices.Sorted(maps.Keys(u)) {
+		b.ReportMetric(float64((u[role]-before[role]).Microseconds())/float64(n), role+"-cpu-µs/"+unit)
+	}
+}
+
+// clockTick is the unit of /proc/PID/stat (USER_HZ, 100 on every Linux that Go runs on).
+const clockTick = 10 * time.Millisecond
+
+// processCPU is the user and system time of a process so far; 0 when it is gone.
+func processCPU(pid int) time.Duration {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0
+	}
+	_, after, _ := strings.Cut(string(b), ") ")
+	f := strings.Fields(after) // from field 3, the state
+	if len(f) < 13 {
+		return 0
+	}
+	user, _ := strconv.ParseInt(f[11], 10, 64)
+	system, _ := strconv.ParseInt(f[12], 10, 64)
+	return time.Duration(user+system) * clockTick
+}
+
+// rss is the resident memory of a process in bytes.
+func rss(pid int) (int64, error) {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	for line := range strings.Lines(string(b)) {
+		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+			kb, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
+			return kb << 10, err
+		}
+	}
+	return 0, errors.New("no VmRSS")
+}
+
+// profile starts CPU profiles in all processes, when they are asked for, and gives what ends them.
+func profile(b *testing.B, m *localcluster.Manifest) (end func()) {
+	dir := os.Getenv(profileEnv)
+	if dir == "" {
+		return func() {}
+	}
+	var all []int
+	for _, pids := range roles(m) {
+		all = append(all, pids...)
+	}
+	signal := func(s syscall.Signal) {
+		for _, pid := range all {
+			_ = syscall.Kill(pid, s) // one that has gone has no profile
+		}
+	}
+	signal(syscall.SIGUSR1)
+	return func() {
+		signal(syscall.SIGUSR2)
+		b.Logf("profiles are in %s", dir)
+	}
+}
+
+// freePorts gives n ports that were free a moment ago.
+func freePorts(b *testing.B, n int) []string {
+	b.Helper()
+	var addrs []string
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			b.Fatal(err)
+		}
+		defer l.Close()
+		addrs = append(addrs, l.Addr().String())
+	}
+	return addrs
+}
+
+// spawn starts a program that is ended by SIGTERM at the end of the benchmark, if not before by the function.
+func spawn(b *testing.B, path string, args ...string) (pid int, stop func()) {
+	b.Helper()
+	cmd := exec.Command(path, args...)
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		b.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		_ = cmd.Process.Signal(syscall.SIGTERM)
+		select {
+		case <-ended:
+		case <-time.After(10 * time.Second):
+			_ = cmd.Process.Kill()
+			<-ended
+			b.Errorf("%s did not stop:\n%s", path, out.Bytes())
+		}
+	}
+	b.Cleanup(stop)
+	return cmd.Process.Pid, stop
+}
+
+// awaitOK waits until an URL answers 200.
+func awaitOK(ctx context.Context, b *testing.B, url string) {
+	b.Helper()
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+		if err != nil {
+			b.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err == nil {
+			resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return
+			}
+		}
+		select {
+		case <-ctx.Done():
+			b.Fatalf("%s does not answer", url)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func mustJSON(v any) []byte {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // a request of our own
+	}
+	return b
+}

@@ -1,0 +1,182 @@
+package bench
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"tidemark/client"
+)
+
+// bare is a running cluster of bench/bareraft.
+type bare struct{ leader string }
+
+func startBare(ctx context.Context, b *testing.B) (*bare, func()) {
+	b.Helper()
+	addrs := freePorts(b, 6)
+	var peers []string
+	for i := range 3 {
+		peers = append(peers, fmt.Sprintf("%d=%s", i+1, addrs[i]))
+	}
+	dir := b.TempDir()
+	var stops []func()
+	for i := range 3 {
+		args := []string{"--id", fmt.Sprint(i + 1), "--data", filepath.Join(dir, fmt.Sprint(i)), "--http", addrs[3+i], "--raft", addrs[i]}
+		if i == 0 {
+			args = append(args, "--peers", strings.Join(peers, ","))
+		}
+		_, stop := spawn(b, programs.bareraft, args...)
+		stops = append(stops, stop)
+	}
+	c := newCaller(1)
+	defer c.close()
+	for {
+		for _, addr := range addrs[3:] {
+			if _, err := c.call(ctx, "GET", "http://"+addr+"/leader", "", nil); err == nil {
+				return &bare{"http://" + addr}, func() {
+					for _, stop := range stops {
+						stop()
+					}
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			b.Fatal("the bare program has no leader")
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+}
+
+// bareBody is what the bare program replicates: as much as a CREATE sends.
+var bareBody = mustJSON(createRequest("i_000000000000"))
+
+func (r *bare) op(ctx context.Context, c *caller) error {
+	_, err := c.call(ctx, "POST", r.leader+"/apply", "", bareBody)
+	return err
+}
+
+func createRequest(name string) client.CreateRequest {
+	return client.CreateRequest{Name: name, Bucket: "world", IsPrimary: true, DeferBuild: true}
+}
+
+// ddl makes create / drop pairs at the leader, as a client does: each request has its Idempotency-Key.
+type ddl struct {
+	leader string
+	name   string
+	n      int
+	id     string // of the index that is to be dropped next
+}
+
+func (d *ddl) op(ctx context.Context, c *caller) error {
+	d.n++
+	key := fmt.Sprintf("%s-%d", d.name, d.n)
+	if d.id != "" {
+		_, err := c.call(ctx, "DELETE", d.leader+"/v1/indexes/"+d.id, key, nil)
+		d.id = ""
+		return err
+	}
+	b, err := c.call(ctx, "POST", d.leader+"/v1/indexes", key, mustJSON(createRequest(fmt.Sprintf("%s_%d", d.name, d.n))))
+	if err != nil {
+		return err
+	}
+	var info client.IndexInfo
+	err = json.Unmarshal(b, &info)
+	d.id = info.ID.String()
+	return err
+}
+
+// run repeats op from n clients for a time and gives how long each took.
+func run(ctx context.Context, b *testing.B, n int, d time.Duration, op func(i int) func(context.Context, *caller) error) []time.Duration {
+	b.Helper()
+	c := newCaller(n)
+	defer c.close()
+	var mu sync.Mutex
+	var all []time.Duration
+	var wg sync.WaitGroup
+	until := time.Now().Add(d)
+	for i := range n {
+		one := op(i)
+		wg.Go(func() {
+			var mine []time.Duration
+			for even := 0; time.Now().Before(until) || even%2 == 1; even++ { // drop what was created
+				started := time.Now()
+				if err := one(ctx, c); err != nil {
+					b.Error(err)
+					return
+				}
+				mine = append(mine, time.Since(started))
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, mine...)
+		})
+	}
+	wg.Wait()
+	if b.Failed() {
+		b.FailNow()
+	}
+	return all
+}
+
+// ddlFigures are the three measurements of a comparison.
+type ddlFigures struct{ product, alone, beside []time.Duration }
+
+// compareDDL measures the bare program alone, then the product, then the bare program beside the idle product (whose
+// reports and stability timestamps go on), in turns.
+func compareDDL(b *testing.B, clients int) (f ddlFigures) {
+	ctx := within(b, 3*time.Minute)
+	dir := b.TempDir()
+	raft, stop := startBare(ctx, b)
+	defer stop()
+	bareOp := func(int) func(context.Context, *caller) error { return raft.op }
+	_ = run(ctx, b, clients, time.Second, bareOp) // warm up
+	for round := range *rounds {
+		f.alone = append(f.alone, run(ctx, b, clients, *burst, bareOp)...)
+		up, c := start(ctx, b, dir)
+		at := leader(ctx, b, c)
+		ours := func(i int) func(context.Context, *caller) error {
+			return (&ddl{leader: at, name: fmt.Sprintf("r%d_%d_%d", round, i, time.Now().UnixNano())}).op
+		}
+		_ = run(ctx, b, clients, time.Second, ours)
+		before, end := usageOf(up.Manifest()), profile(b, up.Manifest())
+		product := run(ctx, b, clients, *burst, ours)
+		end()
+		f.product = append(f.product, product...)
+		if round == *rounds-1 {
+			usageOf(up.Manifest()).report(b, before, len(product), "op")
+		}
+		f.beside = append(f.beside, run(ctx, b, clients, *burst, bareOp)...)
+		up.Stop()
+	}
+	return f
+}
+
+// BenchmarkDDLSequential: one client, create / drop pairs with defer_build on a registered bucket, at the leader,
+// against POSTs to the bare program. Bar: p50 ≤ 1.15×.
+func BenchmarkDDLSequential(b *testing.B) {
+	f := compareDDL(b, 1)
+	p50 := quantile(f.product, 0.5)
+	b.ReportMetric(ms(p50), "p50-ms")
+	b.ReportMetric(ms(quantile(f.product, 0.99)), "p99-ms")
+	b.ReportMetric(ms(quantile(f.alone, 0.5)), "bare-p50-ms")
+	b.ReportMetric(ms(quantile(f.beside, 0.5)), "bare-beside-p50-ms")
+	b.ReportMetric(float64(p50)/float64(quantile(f.alone, 0.5)), "ratio")
+	b.ReportMetric(float64(p50)/float64(quantile(f.beside, 0.5)), "ratio-beside")
+}
+
+// BenchmarkDDLParallel64: the same with 64 clients, operations per second. Bar: ≥ 0.8×.
+func BenchmarkDDLParallel64(b *testing.B) {
+	f := compareDDL(b, 64)
+	seconds := burst.Seconds() * float64(*rounds)
+	b.ReportMetric(float64(len(f.product))/seconds, "op/s")
+	b.ReportMetric(float64(len(f.alone))/seconds, "bare-op/s")
+	b.ReportMetric(float64(len(f.beside))/seconds, "bare-beside-op/s")
+	b.ReportMetric(float64(len(f.product))/float64(len(f.alone)), "ratio")
+	b.ReportMetric(float64(len(f.product))/float64(len(f.beside)), "ratio-beside")
+}

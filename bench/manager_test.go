@@ -1,0 +1,89 @@
+package bench
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"tidemark/internal/testcluster"
+)
+
+const (
+	starts   = 5               // clusters of managers that are started
+	restFor  = 3 * time.Second // before memory is read
+	readsFor = 5 * time.Second
+)
+
+// BenchmarkLinearizableRead: GET of one index from one client, at the leader and at a follower. Bar: p50 ≤ 0.25 ms. A
+// stale read is beside it: what HTTP and JSON cost.
+func BenchmarkLinearizableRead(b *testing.B) {
+	ctx := within(b, 3*time.Minute)
+	up, c := start(ctx, b, b.TempDir())
+	info, err := c.Create(ctx, createRequest("read_me"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	at, others := leaderEntry(ctx, b, up, c)
+	path := "/v1/indexes/" + info.ID.String()
+	read := func(name, url string, clients int) {
+		took := run(ctx, b, clients, readsFor, func(int) func(context.Context, *caller) error {
+			return func(ctx context.Context, c *caller) error {
+				_, err := c.call(ctx, "GET", url, "", nil)
+				return err
+			}
+		})
+		b.ReportMetric(ms(quantile(took, 0.5)), name+"-p50-ms")
+		b.ReportMetric(ms(quantile(took, 0.99)), name+"-p99-ms")
+		if clients > 1 {
+			b.ReportMetric(float64(len(took))/readsFor.Seconds(), name+"/s")
+		}
+	}
+	end := profile(b, up.Manifest())
+	read("leader", at.REST+path, 1)
+	end()
+	read("follower", others[0]+path, 1)
+	read("stale", at.REST+path+"?consistency=stale", 1)
+	read("leader64", at.REST+path, 64)
+}
+
+// BenchmarkStart starts three empty managers: the time from the first exec until all are ready (bar: < 1 s), and what a
+// manager holds in memory then (bar: < 40 MB).
+func BenchmarkStart(b *testing.B) {
+	ctx := within(b, 5*time.Minute)
+	exe := testcluster.Binary(b)
+	var took []time.Duration
+	var most int64
+	for range starts {
+		dir, addrs := b.TempDir(), freePorts(b, 6)
+		var pids []int
+		var stops []func()
+		began := time.Now()
+		for i := range 3 {
+			pid, stop := spawn(b, exe, "manager", "--id", fmt.Sprint("m", i+1), "--data", filepath.Join(dir, fmt.Sprint(i)),
+				"--rest", addrs[i], "--raft", addrs[3+i], "--bootstrap-expect", "3", "--join", strings.Join(addrs[:3], ","), "--log-level", "warn")
+			pids, stops = append(pids, pid), append(stops, stop)
+		}
+		for i := range 3 {
+			awaitOK(ctx, b, "http://"+addrs[i]+"/readyz")
+		}
+		took = append(took, time.Since(began))
+		time.Sleep(restFor)
+		for _, pid := range pids {
+			bytes, err := rss(pid)
+			if err != nil {
+				b.Fatal(err)
+			}
+			most = max(most, bytes)
+		}
+		for _, stop := range stops {
+			stop()
+		}
+	}
+	b.Logf("each start: %v", took)
+	b.ReportMetric(ms(quantile(took, 0.5)), "median-ms")
+	b.ReportMetric(ms(quantile(took, 1)), "max-ms")
+	b.ReportMetric(float64(most)/1e6, "manager-RSS-MB")
+}
