@@ -219,7 +219,7 @@ func stream(w http.ResponseWriter, resp *http.Response) {
 				_ = control.Flush()
 			}
 		}
-		if err == io.EOF { //nolint:errorlint // Read gives it bare
+		if err == io.EOF {
 			return
 		}
 		if err != nil {

@@ -397,7 +397,7 @@ func TestStreamRequestsToKV(t *testing.T) {
 			t.Errorf("%s: got %v, want %v", tt.name, err, tt.want)
 		}
 		var se *kvclient.StatusError
-		if tt.want == feed.ErrNotMyVBucket && errors.As(err, &se) && se.Config == nil {
+		if errors.Is(tt.want, feed.ErrNotMyVBucket) && errors.As(err, &se) && se.Config == nil {
 			t.Errorf("%s: %v carries no map", tt.name, err)
 		}
 	}

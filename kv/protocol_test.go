@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -114,7 +115,7 @@ func TestPipelinedAndQuietRequests(t *testing.T) {
 		if f.Opaque != want.opaque || f.Status() != want.status {
 			t.Fatalf("answer to %d: %v, want the one to %d: %v", f.Opaque, f.Status(), want.opaque, want.status)
 		}
-		if f.Opaque == 2 && (string(f.Key) != "a" || string(f.Value) != "1" || fmt.Sprint(f.Extras) != "[0 0 0 42]") {
+		if f.Opaque == 2 && (string(f.Key) != "a" || string(f.Value) != "1" || !slices.Equal(f.Extras, []byte{0, 0, 0, 42})) {
 			t.Fatalf("GETKQ: key %q value %q extras %v", f.Key, f.Value, f.Extras)
 		}
 	}

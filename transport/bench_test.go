@@ -3,6 +3,7 @@ package transport_test
 import (
 	"bufio"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -94,7 +95,7 @@ func BenchmarkBareTCP(b *testing.B) {
 				return err
 			}, &acked)
 			conn.Close()
-			if err := <-done; err != io.EOF {
+			if err := <-done; !errors.Is(err, io.EOF) {
 				b.Fatal(err)
 			}
 		})

@@ -343,6 +343,6 @@ func Serve(ctx context.Context, s *http.Server, l net.Listener, grace time.Durat
 	if s.Shutdown(drain) != nil {
 		_ = s.Close() // what did not drain in time is cut
 	}
-	<-stopped
+	_ = <-stopped // http.ErrServerClosed
 	return nil
 }
