@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -100,7 +101,7 @@ func (ch *child) once(ctx context.Context) error {
 	cmd := exec.Command(ch.c.cfg.Exe, ch.args...) //nolint:noctx // ended by SIGTERM below, not killed with a context
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	cmd.ExtraFiles = []*os.File{watched}
-	cmd.Env = append(append(os.Environ(), ch.c.cfg.Env...), ParentEnv+"=3")
+	cmd.Env = append(append(environment(), ch.c.cfg.Env...), ParentEnv+"=3")
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is this process's to handle
 	err = cmd.Start()
 	_ = watched.Close()
@@ -125,6 +126,11 @@ func (ch *child) once(ctx context.Context) error {
 		err = errors.Join(fmt.Errorf("%s did not stop within %s and was killed", ch.id, stopGrace), <-ended)
 	}
 	return err
+}
+
+// environment is this process's without the configuration file, whose keys are those of `up` and no role's.
+func environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "TIDEMARK_CONFIG=") })
 }
 
 func (ch *child) logPath() string { return filepath.Join(ch.c.cfg.Dir, "logs", ch.id+".log") }

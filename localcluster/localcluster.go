@@ -39,6 +39,7 @@ const (
 	loopback       = "127.0.0.1"
 	ParentEnv      = "TIDEMARK_PARENT_FD" // number of the pipe that a child watches
 	readyPoll      = 30 * time.Millisecond
+	portGrace      = 5 * time.Second // for the children of a run that was killed
 	readyCallLimit = time.Second
 )
 
@@ -175,8 +176,13 @@ func (c *Cluster) resume(m *Manifest) error {
 		return fmt.Errorf("%s was made with --managers %d --kv %d --indexers %d --bucket %s: use the same, or another folder with --data",
 			c.cfg.Dir, len(m.Managers), len(m.KV), len(m.Indexers), m.Bucket)
 	}
+	deadline := time.Now().Add(portGrace)
 	for _, a := range m.addresses() {
-		if err := portFree(a); err != nil {
+		err := portFree(a)
+		for ; err != nil && time.Now().Before(deadline); err = portFree(a) { // children of a run that was killed are just stopping
+			<-time.After(readyPoll)
+		}
+		if err != nil {
 			return fmt.Errorf("%s keeps its addresses, and %s is taken: %w; end the process that has it, or name another folder with --data", c.cfg.Dir, a, err)
 		}
 	}
@@ -260,11 +266,11 @@ func (c *Cluster) Run(ctx context.Context, onReady func(ctx context.Context, m M
 	done := make(chan error, 1)
 	go func() { done <- roles.Wait() }()
 	select {
-	case <-done: // each child has reported its own end
+	case _ = <-done: // each child has reported its own end
 		stopLate()
 	case <-time.After(stopGrace / 3):
 		stopLate()
-		<-done
+		_ = <-done
 	}
 	_ = kv.Wait() // children report their ends by Died
 	c.mu.Lock()
