@@ -53,7 +53,9 @@ func serve(t *testing.T, steps ...http.HandlerFunc) (*script, string) {
 }
 
 func refuse(status int, code string) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) { rpc.WriteProblem(w, rpc.NewProblem(status, code, "because")) }
+	return func(w http.ResponseWriter, _ *http.Request) {
+		rpc.WriteProblem(w, rpc.NewProblem(status, code, "because"))
+	}
 }
 
 func text(s string) http.HandlerFunc {
@@ -111,10 +113,16 @@ func TestWhatIsNotTriedAgain(t *testing.T) {
 		step http.HandlerFunc
 		is   func(error) bool
 	}{
-		{"conflict", refuse(409, "NAME_EXISTS"), func(err error) bool { var p *Error; return errors.As(err, &p) && p.Status == 409 && p.Code == "NAME_EXISTS" }},
+		{"conflict", refuse(409, "NAME_EXISTS"), func(err error) bool {
+			var p *Error
+			return errors.As(err, &p) && p.Status == 409 && p.Code == "NAME_EXISTS"
+		}},
 		{"no projector", refuse(503, "NO_PROJECTOR"), func(err error) bool { var p *Error; return errors.As(err, &p) && p.Status == 503 }},
 		{"no problem JSON", func(w http.ResponseWriter, _ *http.Request) { http.Error(w, "nginx", 404) },
-			func(err error) bool { var p *Error; return errors.As(err, &p) && p.Status == 404 && strings.Contains(p.Detail, "nginx") }},
+			func(err error) bool {
+				var p *Error
+				return errors.As(err, &p) && p.Status == 404 && strings.Contains(p.Detail, "nginx")
+			}},
 		{"not a manager", text("<html>"), func(err error) bool { return errors.Is(err, ErrAnswer) }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

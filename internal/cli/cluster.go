@@ -13,7 +13,7 @@ func newCluster(s Streams) *cobra.Command {
 	f := &serverFlags{}
 	cmd := &cobra.Command{Use: "cluster", Short: "Look at the cluster", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
-	f.add(cmd)
+	f.add(cmd, s)
 	cmd.AddCommand(&cobra.Command{Use: "status", Short: "Managers, projectors, indexers and buckets", Args: noArgs,
 		Example: "  tidemark cluster status --server 127.0.0.1:9520",
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"strings"
 	"text/tabwriter"
@@ -20,7 +21,7 @@ func newIndex(s Streams) *cobra.Command {
 	f := &serverFlags{}
 	cmd := &cobra.Command{Use: "index", Short: "Create, list, describe, build, drop and scan indexes", Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
-	f.add(cmd)
+	f.add(cmd, s)
 	cmd.AddCommand(indexCreate(s, f), indexList(s, f), indexDescribe(s, f), indexBuild(s, f), indexDrop(s, f), indexScan(s, f), indexCount(s, f))
 	return cmd
 }
@@ -109,7 +110,7 @@ func keyExpr(text string) index.KeyExpr {
 
 func indexList(s Streams, f *serverFlags) *cobra.Command {
 	var bucket string
-	cmd := &cobra.Command{Use: "list", Short: "List indexes", Args: noArgs, RunE: func(cmd *cobra.Command, _ []string) error {
+	cmd := &cobra.Command{Use: "list", Short: "List indexes", Args: noArgs, Example: "  tidemark index list --bucket world --output json", RunE: func(cmd *cobra.Command, _ []string) error {
 		c, ctx, cancel, err := f.client(cmd.Context())
 		if err != nil {
 			return err
@@ -160,7 +161,7 @@ func stateWord(i client.IndexInfo) string {
 }
 
 func indexDescribe(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "describe BUCKET/NAME|ID", Short: "Show all about one index", Args: exactArgs("BUCKET/NAME or ID"),
+	return &cobra.Command{Use: "describe BUCKET/NAME|ID", Short: "Show all about one index", Example: "  tidemark index describe world/by_name", Args: exactArgs("BUCKET/NAME or ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := ref(args[0])
 			if err != nil {
@@ -190,7 +191,9 @@ func indexDescribe(s Streams, f *serverFlags) *cobra.Command {
 }
 
 func indexBuild(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "build BUCKET NAME...", Short: "Build deferred indexes and wait until they are ready",
+	var noWait bool
+	cmd := &cobra.Command{Use: "build BUCKET NAME...", Short: "Build deferred indexes and wait until they are ready",
+		Example: "  tidemark index build world by_country by_name",
 		Args: func(cmd *cobra.Command, args []string) error {
 			if len(args) < 2 {
 				return usage("%s takes BUCKET and one or more names", cmd.CommandPath())
@@ -212,13 +215,22 @@ func indexBuild(s Streams, f *serverFlags) *cobra.Command {
 			for _, r := range results {
 				ids = append(ids, r.ID)
 			}
-			return waitReady(ctx, s, c, ids)
+			if !noWait {
+				if err := waitReady(ctx, s, c, ids); err != nil {
+					return err
+				}
+			}
+			return printResults(s.Out, f.output, results)
 		}}
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait until they are ready")
+	return cmd
 }
 
 func indexDrop(s Streams, f *serverFlags) *cobra.Command {
 	var ifMatch uint64
+	var ifExists bool
 	cmd := &cobra.Command{Use: "drop BUCKET/NAME|ID", Short: "Drop an index", Args: exactArgs("BUCKET/NAME or ID"),
+		Example: "  tidemark index drop world/by_name\n  tidemark index drop world/by_name --if-exists",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := ref(args[0])
 			if err != nil {
@@ -230,12 +242,17 @@ func indexDrop(s Streams, f *serverFlags) *cobra.Command {
 			}
 			defer cancel()
 			defer c.Close()
-			if err := c.Drop(ctx, r, ifMatch); err != nil {
+			var p *client.Error
+			if err := c.Drop(ctx, r, ifMatch); ifExists && errors.As(err, &p) && p.Status == http.StatusNotFound {
+				_, err = fmt.Fprintln(s.Err, "there is no", args[0])
+				return err
+			} else if err != nil {
 				return err
 			}
 			_, err = fmt.Fprintln(s.Err, "dropped", args[0])
 			return err
 		}}
+	cmd.Flags().BoolVar(&ifExists, "if-exists", false, "succeed when it does not exist")
 	cmd.Flags().Uint64Var(&ifMatch, "if-match", 0, "only if its modified_cas is this")
 	return cmd
 }
@@ -376,7 +393,8 @@ func printScan(ctx context.Context, s Streams, c *client.Client, r string, req c
 
 func indexCount(s Streams, f *serverFlags) *cobra.Command {
 	sf := &scanFlags{}
-	cmd := &cobra.Command{Use: "count BUCKET/NAME|ID", Short: "Count the entries of an index", Args: exactArgs("BUCKET/NAME or ID"),
+	cmd := &cobra.Command{Use: "count BUCKET/NAME|ID", Short: "Count the entries of an index",
+		Example: `  tidemark index count world/by_country --equal '["FR"]' --consistency session`, Args: exactArgs("BUCKET/NAME or ID"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			req, err := sf.request()
 			if err != nil {
@@ -395,6 +413,9 @@ func indexCount(s Streams, f *serverFlags) *cobra.Command {
 			n, err := c.Count(ctx, r, req)
 			if err != nil {
 				return err
+			}
+			if f.output != "table" {
+				return printJSON(s.Out, n, f.output == "jsonl")
 			}
 			_, err = fmt.Fprintln(s.Out, n.Count)
 			return err
@@ -438,7 +459,7 @@ func newSQL(s Streams) *cobra.Command {
 			}
 			return printResults(s.Out, f.output, results)
 		}}
-	f.add(cmd)
+	f.add(cmd, s)
 	cmd.Flags().StringVar(&file, "file", "", "read the statements from this file")
 	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait until created indexes are ready")
 	return cmd

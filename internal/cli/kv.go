@@ -202,7 +202,7 @@ func loadDocuments(ctx context.Context, c *kvclient.Client, r *sample.Reader, pr
 
 func kvGet(s Streams) *cobra.Command {
 	f := &kvFlags{}
-	cmd := &cobra.Command{Use: "get KEY", Short: "Print a document", Args: exactArgs("KEY"), RunE: func(cmd *cobra.Command, args []string) error {
+	cmd := &cobra.Command{Use: "get KEY", Short: "Print a document", Example: "  tidemark kv get --data DIR airport::LFPG", Args: exactArgs("KEY"), RunE: func(cmd *cobra.Command, args []string) error {
 		c, ctx, cancel, err := f.connect(cmd.Context())
 		if err != nil {
 			return err
@@ -259,7 +259,7 @@ func kvSet(s Streams) *cobra.Command {
 
 func kvDelete(s Streams) *cobra.Command {
 	f := &kvFlags{}
-	cmd := &cobra.Command{Use: "delete KEY", Short: "Delete a document and print the token", Args: exactArgs("KEY"),
+	cmd := &cobra.Command{Use: "delete KEY", Short: "Delete a document and print the token", Example: "  tidemark kv delete --data DIR airport::XYZ", Args: exactArgs("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, ctx, cancel, err := f.connect(cmd.Context())
 			if err != nil {

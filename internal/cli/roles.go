@@ -68,6 +68,7 @@ func newProjector(s Streams) *cobra.Command {
 	var id, level, passwordFile string
 	var managers []string
 	cmd := &cobra.Command{Use: "projector", Short: "Run a projector next to a KV node", Args: noArgs,
+		Example: "  tidemark projector --id p1 --admin 10.0.0.4:9530 --kv 10.0.0.4:11210 --kv-user index --kv-password-file /etc/tidemark/kv-password \\\n    --managers 10.0.0.1:9520,10.0.0.2:9520,10.0.0.3:9520",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			cfg.ID = index.ProjectorID(id)
 			if cfg.Managers, err = managerURLs(managers); err != nil {
@@ -101,6 +102,7 @@ func newIndexer(s Streams) *cobra.Command {
 	var level string
 	var managers []string
 	cmd := &cobra.Command{Use: "indexer", Short: "Run an indexer", Args: noArgs,
+		Example: "  tidemark indexer --id i1 --data /var/lib/tidemark --admin 10.0.0.5:9540 --scan 10.0.0.5:9541 --maintenance 10.0.0.5:9542 \\\n    --backfill 10.0.0.5:9543 --catchup 10.0.0.5:9544 --managers 10.0.0.1:9520,10.0.0.2:9520,10.0.0.3:9520",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if cfg.Dir == "" {
 				return usage("tidemark indexer needs --data")

@@ -13,11 +13,13 @@ import (
 	"os/signal"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 	"golang.org/x/term"
 
 	"tidemark/client"
@@ -100,7 +102,13 @@ func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return ExitOK
-	case errors.As(err, &u), strings.HasPrefix(err.Error(), "unknown command"):
+	case errors.As(err, &u), strings.HasPrefix(err.Error(), "unknown command"): // the latter is cobra's own
+		return ExitUsage
+	case errors.Is(err, kvclient.ErrKeyNotFound), errors.Is(err, kvclient.ErrNoBucket):
+		return ExitNotFound
+	case errors.Is(err, kvclient.ErrKeyExists), errors.Is(err, localcluster.ErrInUse):
+		return ExitConflict
+	case errors.Is(err, client.ErrServer):
 		return ExitUsage
 	case errors.As(err, &p):
 		switch {
@@ -114,8 +122,6 @@ func exitCode(err error) int {
 			return ExitUnavailable
 		}
 		return ExitFailed
-	case errors.Is(err, kvclient.ErrKeyNotFound):
-		return ExitNotFound
 	case errors.Is(err, client.ErrUnavailable):
 		return ExitUnavailable
 	case errors.Is(err, context.DeadlineExceeded):
@@ -135,8 +141,14 @@ func newRoot(s Streams) *cobra.Command {
   tidemark index scan world/by_name --equal '["Paris"]'`,
 		SilenceUsage: true, SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			dataOnly := cmd.Flags().Changed("data") && !cmd.Flags().Changed("server")
 			if _, err := config.Resolve(cmd.Flags(), os.LookupEnv); err != nil {
 				return usageError{err}
+			}
+			if server := cmd.Flags().Lookup("server"); server != nil && dataOnly { // what was typed wins over TIDEMARK_SERVER
+				if list, ok := server.Value.(pflag.SliceValue); ok {
+					return list.Replace(nil)
+				}
 			}
 			return nil
 		},
@@ -186,9 +198,11 @@ type serverFlags struct {
 	data    string
 	timeout time.Duration
 	output  string
+	talk    io.Writer
 }
 
-func (f *serverFlags) add(cmd *cobra.Command) {
+func (f *serverFlags) add(cmd *cobra.Command, s Streams) {
+	f.talk = s.Err
 	cmd.PersistentFlags().StringSliceVar(&f.server, "server", nil, "managers, as host:port or URL, any of them (default 127.0.0.1:9520)")
 	cmd.PersistentFlags().StringVar(&f.data, "data", "", "data `FOLDER` of a running up, to find its managers and credentials")
 	cmd.PersistentFlags().DurationVar(&f.timeout, "timeout", 60*time.Second, "how long to try, a build included")
@@ -210,8 +224,26 @@ func (f *serverFlags) client(ctx context.Context) (*client.Client, context.Conte
 		}
 		servers = m.Servers()
 	}
+	if f.timeout <= 0 {
+		return nil, nil, nil, usage("--timeout %s: want a time above 0, such as 30s", f.timeout)
+	}
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
-	return client.New(servers...), ctx, cancel, nil
+	c := client.New(servers...)
+	c.Waiting = f.waiting()
+	return c, ctx, cancel, nil
+}
+
+// tellAfter is how long a command tries in silence.
+const tellAfter = 2 * time.Second
+
+// waiting says once, on standard error, what the command waits for.
+func (f *serverFlags) waiting() func(error) {
+	started, told := time.Now(), atomic.Bool{}
+	return func(err error) {
+		if time.Since(started) > tellAfter && told.CompareAndSwap(false, true) {
+			fmt.Fprintf(f.talk, "tidemark: no answer yet (%v); trying for %s (--timeout)\n", err, f.timeout)
+		}
+	}
 }
 
 // printJSON writes v with indentation, or on one line for jsonl.
