@@ -2,9 +2,13 @@ package storage
 
 import (
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 )
+
+// maxRest bounds the pause after compactions that failed.
+const maxRest = 5 * time.Second
 
 // compactions is the process-wide limit on compactions: the stores of all slices share its slots. It grants a slot to
 // whoever asks first; when one is given back, to the waiting store with the most urgent compaction.
@@ -29,6 +33,8 @@ type compactor struct {
 	calls   int // calls into db under way
 	idle    *sync.Cond
 	stopped bool // no more: the store is being closed, or has a damaged file that compactions would meet again and again
+	delay   time.Duration
+	rest    time.Time // after a failure: none before then
 }
 
 func (c *compactions) member() *compactor {
@@ -61,6 +67,31 @@ func (m *compactor) stop() {
 	m.stopped = true
 }
 
+// ended is told how a compaction went: after a failure the store rests, longer each time, because it would try the same
+// again at once.
+func (m *compactor) ended(ok bool) {
+	m.all.mu.Lock()
+	defer m.all.mu.Unlock()
+	if ok {
+		m.delay, m.rest = 0, time.Time{}
+		return
+	}
+	m.delay = min(max(2*m.delay, firstDelay), maxRest)
+	m.rest = time.Now().Add(m.delay)
+}
+
+// wake lets a store that has rested long enough ask again.
+func (m *compactor) wake() {
+	m.all.mu.Lock()
+	rested := !m.rest.IsZero() && time.Now().After(m.rest)
+	if rested {
+		m.rest = time.Time{}
+	}
+	m.all.mu.Unlock()
+	for rested && m.all.grant() {
+	}
+}
+
 // TrySchedule implements pebble.CompactionScheduler; the store's lock is held.
 func (m *compactor) TrySchedule() (bool, pebble.CompactionGrantHandle) {
 	m.all.mu.Lock()
@@ -73,7 +104,7 @@ func (m *compactor) TrySchedule() (bool, pebble.CompactionGrantHandle) {
 }
 
 func (m *compactor) mayRun() bool {
-	return !m.stopped && m.all.running < m.all.limit && m.running < m.db.GetAllowedWithoutPermission()
+	return !m.stopped && m.rest.IsZero() && m.all.running < m.all.limit && m.running < m.db.GetAllowedWithoutPermission()
 }
 
 func (m *compactor) take() {

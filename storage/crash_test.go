@@ -2,8 +2,10 @@ package storage
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -31,6 +33,13 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	checks := "60"
+	if raceEnabled {
+		checks = "15"
+	}
+	if err := flag.Set("rapid.checks", checks); err != nil { // the command line overrides it
+		panic(err)
+	}
 	os.Exit(m.Run())
 }
 
@@ -49,6 +58,11 @@ func historyBatch(n uint64) Batch {
 			u.Keys = append(u.Keys, testKey(r.IntN(60)))
 		}
 		b.Updates = append(b.Updates, u)
+	}
+	if n == 60 { // much at once, so that there are tables of many blocks
+		for d := range 1500 {
+			b.Updates = append(b.Updates, Update{VBucket: 3, DocID: fmt.Appendf(nil, "many%05d", d), Seqno: 60_000_000, Keys: [][]byte{fmt.Appendf(nil, "%030d\x00", d)}})
+		}
 	}
 	for range 1 + r.IntN(3) {
 		p := ingest.Position{VBUUID: 5, Side: n, Main: n * 10, A: n / 2, Floor: n / 3, WindowEnd: n*10 + 3}
@@ -339,6 +353,64 @@ func readOrRecover(t *rapid.T, slice *Slice, outcomes map[string]int) {
 	checkHistory(t, slice)
 	must(t, slice.Flush(historyBatch(slice.Stats().Batch+1)))
 	checkHistory(t, slice)
+}
+
+// TestFoundWhenRead: what Open was not allowed to check is found by the first read of it, named, and repaired by Recover.
+func TestFoundWhenRead(t *testing.T) {
+	template := vfs.NewMem()
+	build(t, template)
+	found := 0
+	for _, path := range walk(t, template, "data/1/db-1") {
+		content, err := readFile(template, path)
+		must(t, err)
+		if !isTable(path) || len(content) < 2*blockBytes {
+			continue // one block: Open itself reads it for the state
+		}
+		for at := 20; at < len(content); at += len(content)/6 + 1 {
+			fs := vfs.NewMem()
+			if _, err := vfs.Clone(template, fs, "data", "data"); err != nil {
+				t.Fatal(err)
+			}
+			flipped := bytes.Clone(content)
+			flipped[at] ^= 4
+			must(t, writeSynced(fs, path, flipped))
+			found += damagedRead(t, fs)
+		}
+	}
+	if found == 0 {
+		t.Fatal("no damage was found by reading: the test does not reach it")
+	}
+}
+
+func damagedRead(t *testing.T, fs vfs.FS) (found int) {
+	store := openTest(t, "data", func(o *Options) { o.fs, o.VerifyBytes = fs, -1 })
+	defer func() { must(t, store.Close()) }()
+	slice, ok := store.Slice(1)
+	if !ok {
+		t.Fatal(store.Damaged())
+	}
+	snap, err := slice.Snapshot()
+	must(t, err)
+	_, err = snap.Count(context.Background(), []Range{{Low: []byte{0}}})
+	for vb := uint16(0); err == nil && vb < testVBuckets; vb++ {
+		err = snap.Back(context.Background(), vb, func([]byte, uint64, [][]byte) error { return nil })
+	}
+	must(t, snap.Close())
+	if err != nil {
+		if !errors.Is(err, ErrDamaged) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), ".sst") {
+			t.Fatalf("%q does not name the damaged file on one line", err)
+		}
+		if err := slice.Flush(historyBatch(61)); !errors.Is(err, ErrDamaged) {
+			t.Fatalf("a batch on damaged data: %v", err)
+		}
+		r, err := slice.Recover(context.Background())
+		if err != nil || r.Outcome != FromCheckpoint {
+			t.Fatalf("recovered %v: %v", r.Outcome, err)
+		}
+		found++
+	}
+	checkHistory(t, slice)
+	return found
 }
 
 func spoil(t *rapid.T, fs vfs.FS, path string) {

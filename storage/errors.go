@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -44,7 +45,8 @@ type CorruptError struct {
 
 // Error names the file and what is wrong with it.
 func (e *CorruptError) Error() string {
-	return fmt.Sprintf("%v: copy %s, file %s: %v", ErrDamaged, e.Copy, e.File, e.Err)
+	what, _, _ := strings.Cut(fmt.Sprint(e.Err), "\n") // the engine's errors have details on further lines
+	return fmt.Sprintf("%v: copy %s, file %s: %s", ErrDamaged, e.Copy, e.File, what)
 }
 
 // Unwrap gives ErrDamaged and the cause.
@@ -79,6 +81,11 @@ func damage(id index.CopyID, folder string, err error) error {
 	var corrupt *CorruptError
 	if errors.As(err, &corrupt) {
 		return err
+	}
+	for _, kind := range []error{ErrReopen, ErrDiskFull, ErrIO, ErrClosed} {
+		if errors.Is(err, kind) {
+			return err
+		}
 	}
 	var errno syscall.Errno
 	if errors.As(err, &errno) && errno != syscall.ENOENT && errno != syscall.ENOTDIR && errno != syscall.EISDIR {

@@ -3,8 +3,11 @@ package storage
 import (
 	"errors"
 	"fmt"
+	"math"
+	"os"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -98,6 +101,12 @@ func (h *health) wait(d time.Duration) bool {
 	}
 }
 
+// ballast is a file that is given up when a write that must not fail finds no room.
+const (
+	ballastName  = "BALLAST"
+	ballastBytes = 2 << 20
+)
+
 // space knows how much room a disk has, less what is promised to data that is in memory and not yet written.
 type space struct {
 	fs      vfs.FS
@@ -106,24 +115,54 @@ type space struct {
 
 	mu       sync.Mutex
 	promised int64
+	ballast  bool // it is there
+}
+
+// fill makes the ballast when it is missing. Without room for it there is none.
+func (s *space) fill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ballast {
+		return
+	}
+	path := s.fs.PathJoin(s.dir, ballastName)
+	if err := writeSynced(s.fs, path, make([]byte, ballastBytes)); err != nil {
+		_ = s.fs.Remove(path) // nothing is lost without it
+		return
+	}
+	s.ballast = true
+}
+
+// give gives the ballast up; false when there is none.
+func (s *space) give() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ballast {
+		return false
+	}
+	s.ballast = false
+	return s.fs.Remove(s.fs.PathJoin(s.dir, ballastName)) == nil
 }
 
 // room gives an error wrapping ErrDiskFull unless n more bytes can be written beside the promised ones and the reserve.
 func (s *space) room(n int64) error {
 	usage, err := s.fs.GetDiskUsage(s.dir)
 	if errors.Is(err, vfs.ErrUnsupported) {
-		return nil
+		usage.AvailBytes, err = math.MaxInt64, nil
 	}
 	if err != nil {
 		return fmt.Errorf("%w: how much room there is in %s: %w", ErrIO, s.dir, err)
 	}
 	s.mu.Lock()
-	promised := s.promised
+	promised, ballast := s.promised, s.ballast
 	s.mu.Unlock()
 	reserve := min(s.reserve, int64(usage.TotalBytes/50))
 	if free := int64(min(usage.AvailBytes, 1<<62)); free < promised+n+reserve {
 		return fmt.Errorf("%w: %s has %d bytes free, need %d and %d for data in memory and %d in reserve: make room",
 			ErrDiskFull, s.dir, free, n, promised, reserve)
+	}
+	if !ballast {
+		s.fill()
 	}
 	return nil
 }
@@ -135,8 +174,9 @@ func (s *space) promise(n int64) {
 	s.mu.Unlock()
 }
 
-// guardFS is what an engine writes through. A new table waits while there is no room and after a failure; a small
-// file's write that finds no room waits and is tried again, because the engine cannot go on after one that failed.
+// guardFS is what an engine writes through. A new table waits while there is no room and after a failure, so that what
+// fails is tried again at a bearable rate. A small file (the manifest) gets the room of the ballast, because an engine
+// cannot go on after one that failed.
 type guardFS struct {
 	vfs.FS
 	h     *health
@@ -148,17 +188,32 @@ func isTable(name string) bool { return strings.HasSuffix(name, ".sst") }
 // Create implements vfs.FS.
 func (g *guardFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
 	if isTable(name) {
+		if category == compactionCategory {
+			return g.compactionTable(name, category)
+		}
 		g.h.pause()
 		g.waitRoom()
 		return g.FS.Create(name, category)
 	}
 	f, err := g.FS.Create(name, category)
-	for ; err != nil && isNoSpace(err) && g.waitFull(err); f, err = g.FS.Create(name, category) {
+	if isNoSpace(err) && g.space.give() {
+		f, err = g.FS.Create(name, category)
 	}
 	if err != nil {
 		return nil, err
 	}
 	return &guardFile{File: f, g: g}, nil
+}
+
+// compactionCategory is how the store names the files that compactions write.
+const compactionCategory = vfs.DiskWriteCategory("pebble-compaction")
+
+// compactionTable refuses a compaction the room that is promised to data in memory.
+func (g *guardFS) compactionTable(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := g.space.room(tableBytes); err != nil {
+		return nil, &os.PathError{Op: "create", Path: name, Err: syscall.ENOSPC}
+	}
+	return g.FS.Create(name, category)
 }
 
 // waitRoom waits until the disk has its reserve free again or the engine is being closed.
@@ -180,11 +235,6 @@ func (g *guardFS) waitRoom() {
 	}
 }
 
-func (g *guardFS) waitFull(err error) bool {
-	g.h.fail(fmt.Errorf("%w: %w", ErrDiskFull, err))
-	return g.h.wait(roomPoll)
-}
-
 type guardFile struct {
 	vfs.File
 	g *guardFS
@@ -192,19 +242,20 @@ type guardFile struct {
 
 // Write implements vfs.File.
 func (f *guardFile) Write(p []byte) (int, error) {
-	done, full := 0, false
-	for {
-		n, err := f.File.Write(p[done:])
-		done += n
-		if err == nil || !isNoSpace(err) {
-			if full && err == nil {
-				f.g.h.ok()
-			}
-			return done, err
-		}
-		full = true
-		if !f.g.waitFull(err) {
-			return done, err
-		}
+	n, err := f.File.Write(p)
+	if isNoSpace(err) && f.g.space.give() {
+		var more int
+		more, err = f.File.Write(p[n:])
+		n += more
 	}
+	return n, err
+}
+
+// Sync implements vfs.File.
+func (f *guardFile) Sync() error {
+	err := f.File.Sync()
+	if isNoSpace(err) && f.g.space.give() {
+		err = f.File.Sync()
+	}
+	return err
 }

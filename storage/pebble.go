@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
+	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 
@@ -62,6 +63,7 @@ type pebbleEngine struct {
 	readOnly bool
 
 	flushes atomic.Uint64 // memtables written: when it moves, what is durable has moved
+	changes atomic.Uint64 // of the set of tables
 	corrupt atomic.Pointer[CorruptError]
 
 	// The writer's own, guarded by the slice's write lock.
@@ -77,7 +79,10 @@ type pebbleEngine struct {
 		sync.Mutex
 		flushes uint64
 		valid   bool
-		state   state
+		state   state // durable as of flushes
+		changes uint64
+		sized   bool
+		bytes   int64 // of the tables as of changes
 	}
 }
 
@@ -136,12 +141,19 @@ func openPebble(res *resources, dir string, meta Meta, memTable int64, readOnly 
 			e, err = nil, &CorruptError{Copy: meta.Copy, File: dir, Err: fmt.Errorf("open: %v", p)}
 		}
 	}()
-	if e.db, err = pebble.Open(dir, res.options(e)); err != nil {
+	if !readOnly {
+		err = removeLogs(res.fs, dir)
+	}
+	if err == nil {
+		e.db, err = pebble.Open(dir, res.options(e))
+	}
+	if err != nil {
 		e.health.shut()
 		return nil, damage(meta.Copy, dir, err)
 	}
-	if e.opened, err = e.readState(false); err == nil {
-		err = e.failing()
+	e.opened, err = e.readState(false)
+	if c := e.corrupt.Load(); err == nil && c != nil {
+		err = c
 	}
 	if err != nil {
 		return nil, errors.Join(damage(meta.Copy, dir, err), e.close())
@@ -150,6 +162,21 @@ func openPebble(res *resources, dir string, meta Meta, memTable int64, readOnly 
 		res.memory.join(e)
 	}
 	return e, nil
+}
+
+// removeLogs removes write-ahead logs. They are empty, but the store would write its manifest because of them, and on a
+// disk that fails try that for ever.
+func removeLogs(fs vfs.FS, dir string) error {
+	names, err := fs.List(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, name := range names {
+		if strings.HasSuffix(name, ".log") {
+			err = errors.Join(err, fs.Remove(fs.PathJoin(dir, name)))
+		}
+	}
+	return err
 }
 
 func (e *pebbleEngine) state() state { return e.opened }
@@ -197,16 +224,18 @@ func (e *pebbleEngine) onFlush(info pebble.FlushInfo) {
 		return
 	}
 	e.flushes.Add(1)
+	e.changes.Add(1)
 	e.health.ok()
 }
 
 func (e *pebbleEngine) onCompaction(info pebble.CompactionInfo) {
-	if info.Err == nil || errors.Is(info.Err, pebble.ErrCancelledCompaction) {
+	e.changes.Add(1)
+	if errors.Is(info.Err, pebble.ErrCancelledCompaction) {
 		return
 	}
-	e.res.logger.Error("a compaction failed", "copy", e.id, "error", info.Err)
-	if err, _ := e.health.get(); err == nil && !pebble.IsCorruptionError(info.Err) {
-		e.health.fail(classify(e.id, e.dir, info.Err))
+	e.compact.ended(info.Err == nil)
+	if info.Err != nil {
+		e.res.logger.Warn("a compaction failed, trying again later", "copy", e.id, "error", info.Err)
 	}
 }
 
@@ -220,9 +249,28 @@ func (e *pebbleEngine) onCorruption(info pebble.DataCorruptionInfo) {
 }
 
 func (e *pebbleEngine) stats() engineStats {
-	m := e.db.Metrics()
 	active, pending := e.weights()
-	return engineStats{diskBytes: int64(m.DiskSpaceUsage()), memoryBytes: active + pending}
+	return engineStats{diskBytes: e.diskBytes(), memoryBytes: active + pending}
+}
+
+// diskBytes is the size of the live tables, looked up again only when they have changed. The store's own metrics wait for
+// a manifest that is being written, which may be long on a full disk.
+func (e *pebbleEngine) diskBytes() int64 {
+	changes := e.changes.Load()
+	e.cached.Lock()
+	defer e.cached.Unlock()
+	if e.cached.sized && e.cached.changes == changes {
+		return e.cached.bytes
+	}
+	tables, err := e.tables()
+	if err != nil {
+		return e.cached.bytes
+	}
+	e.cached.sized, e.cached.changes, e.cached.bytes = true, changes, 0
+	for _, size := range tables {
+		e.cached.bytes += size
+	}
+	return e.cached.bytes
 }
 
 // weights gives what is in memory: of the memtable that takes batches, and of those being written.
@@ -345,6 +393,7 @@ func (e *pebbleEngine) applied(n int64) error {
 	e.mem.Unlock()
 	e.res.space.promise(n)
 	e.res.memory.add(n)
+	e.compact.wake()
 	if full {
 		_, err := e.rotate()
 		return err
@@ -373,7 +422,7 @@ func (e *pebbleEngine) verify(budget int64) (read int64, err error) {
 		}
 		path := e.res.fs.PathJoin(e.dir, fmt.Sprintf("%06d.sst", number))
 		err := verifyTable(e.res.fs, path, e.readerOptions())
-		if errors.Is(err, fs.ErrNotExist) {
+		if errors.Is(err, os.ErrNotExist) {
 			now, lerr := e.tables()
 			if _, live := now[number]; lerr == nil && !live {
 				continue // a compaction has removed it meanwhile
@@ -429,7 +478,12 @@ func (l engineLog) Errorf(format string, args ...any) {
 
 // Fatalf implements pebble.Logger.
 func (l engineLog) Fatalf(format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
-	l.e.res.logger.Error("the store cannot go on writing", "copy", l.e.id, "error", text)
-	l.e.health.die(fmt.Errorf("copy %s in %s: %w: %s", l.e.id, l.e.dir, ErrReopen, text))
+	err := fmt.Errorf("copy %s in %s: %w: %s", l.e.id, l.e.dir, ErrReopen, fmt.Sprintf(format, args...))
+	for _, a := range args {
+		if cause, ok := a.(error); ok && isNoSpace(cause) {
+			err = fmt.Errorf("%w: %w", err, ErrDiskFull)
+		}
+	}
+	l.e.res.logger.Error("the store cannot go on writing", "copy", l.e.id, "error", err)
+	l.e.health.die(err)
 }

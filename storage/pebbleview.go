@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/sstable"
@@ -210,8 +211,8 @@ func (s *scratch) exchange(vb uint16, c int, mine, theirs backIter) int {
 	if c <= 0 {
 		docID, was, s.old = mine.entry()
 	}
-	if c == 0 && was == is {
-		return 0
+	if c == 0 && was == is && slices.EqualFunc(s.old, s.now, bytes.Equal) {
+		return 0 // one seqno of two branches may have different keys
 	}
 	diff(s, docID)
 	if c < 0 {

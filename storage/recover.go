@@ -141,31 +141,46 @@ func (s *Slice) setRecovery(r Recovery) {
 
 // Recover closes the slice and opens it again: at its last durable batch, or as Open does when it is damaged. It is the
 // way out of ErrReopen and ErrDamaged. It waits until all snapshots of the slice are closed, at most as long as ctx.
-// Positions go back; every file is checked.
+// Positions go back; every file is checked. After an error it may be called
+// again; until it succeeds the slice answers ErrClosed.
 func (s *Slice) Recover(ctx context.Context) (Recovery, error) {
 	s.write.Lock()
 	defer s.write.Unlock()
-	g := s.retire()
-	if g == nil {
+	s.mu.Lock()
+	ended, number := s.ended, s.number
+	s.mu.Unlock()
+	if ended {
 		return Recovery{}, fmt.Errorf("copy %s: %w", s.meta.Copy, ErrClosed)
 	}
-	if err := s.release(g); err != nil {
-		s.log.Warn("closing the copy in order to recover it", "error", err)
-	}
-	select {
-	case <-g.done:
-	case <-ctx.Done():
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		if g.refs > 0 { // put it back: still readable
-			g.refs++
-			s.gen = g
-			return Recovery{}, fmt.Errorf("copy %s is still being read: %w", s.meta.Copy, context.Cause(ctx))
+	if g := s.retire(); g != nil {
+		if err := s.release(g); err != nil {
+			s.log.Warn("closing the copy in order to recover it", "error", err)
 		}
-		<-g.done
+		if err := s.awaitClosed(ctx, g); err != nil {
+			return Recovery{}, err
+		}
 	}
-	if _, err := s.openOrRecover(g.number, -1); err != nil {
+	if _, err := s.openOrRecover(number, -1); err != nil {
 		return Recovery{}, err
 	}
 	return s.Recovery(), nil
+}
+
+// awaitClosed waits until nobody reads a retired generation any more. When that takes too long it is put back.
+func (s *Slice) awaitClosed(ctx context.Context, g *generation) error {
+	select {
+	case <-g.done:
+		return nil
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	if g.refs > 0 {
+		g.refs++
+		s.gen = g
+		s.mu.Unlock()
+		return fmt.Errorf("copy %s is still being read: %w", s.meta.Copy, context.Cause(ctx))
+	}
+	s.mu.Unlock()
+	<-g.done
+	return nil
 }

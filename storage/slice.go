@@ -31,7 +31,9 @@ type Slice struct {
 	write sync.Mutex // one writer at a time
 
 	mu        sync.Mutex
-	gen       *generation // nil: closed
+	gen       *generation // nil: closed, or Recover has not succeeded yet
+	number    uint64      // of the newest generation
+	ended     bool        // closed or dropped
 	cur       *state      // replaced, never changed
 	recovery  Recovery
 	alive     int // generations that are not closed yet
@@ -101,7 +103,7 @@ func (s *Slice) install(g *generation) {
 	g.refs, g.done = 1, make(chan struct{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.gen, s.cur = g, &st
+	s.gen, s.number, s.cur = g, g.number, &st
 	s.alive++
 }
 
@@ -178,11 +180,16 @@ func (s *Slice) end(drop bool) error {
 	s.write.Lock()
 	defer s.write.Unlock()
 	s.mu.Lock()
+	s.ended = true
 	s.dropped = s.dropped || drop
 	open := s.snapshots
+	orphan := s.dropped && s.alive == 0
 	s.mu.Unlock()
 	g := s.retire()
-	if g == nil {
+	switch {
+	case g == nil && orphan:
+		return s.removeAll()
+	case g == nil:
 		return nil
 	}
 	var err error

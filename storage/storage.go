@@ -138,6 +138,7 @@ func Open(o Options) (*Store, error) {
 			space: &space{fs: o.fs, dir: o.Dir, reserve: o.ReserveBytes},
 		},
 	}
+	s.res.space.fill()
 	if err := s.openAll(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
