@@ -101,7 +101,7 @@ func (c *Client) do(ctx context.Context, method, path string, extra time.Duratio
 			return nil
 		}
 		var p *rpc.Problem
-		if errors.As(err, &p) && p.Code != rpc.CodeNoLeader && p.Code != rpc.CodeUnavailable {
+		if errors.As(err, &p) && !elsewhere(p) {
 			return err
 		}
 		last = fmt.Errorf("%s: %w", addr, err)
@@ -114,6 +114,11 @@ func (c *Client) do(ctx context.Context, method, path string, extra time.Duratio
 		return fmt.Errorf("%w: none is configured", ErrNoManager)
 	}
 	return fmt.Errorf("%w: last tried %w", ErrNoManager, last)
+}
+
+// elsewhere tells whether another manager may have an answer: this one has no leader, or none that answered it in time.
+func elsewhere(p *rpc.Problem) bool {
+	return p.Code == rpc.CodeNoLeader || p.Code == rpc.CodeUnavailable || p.Code == rpc.CodeTimeout
 }
 
 // RegisterIndexer makes an indexer known.

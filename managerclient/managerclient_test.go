@@ -1,0 +1,176 @@
+package managerclient
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"tidemark/internal/rpc"
+	"tidemark/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// managers is a cluster whose members answer as they are told.
+type managers struct {
+	mu    sync.Mutex
+	asked []int
+	urls  []string
+}
+
+func (ms *managers) order() []int {
+	ms.mu.Lock()
+	defer ms.mu.Unlock()
+	asked := ms.asked
+	ms.asked = nil
+	return asked
+}
+
+// start runs one manager per answer.
+func start(t *testing.T, answers ...func(w http.ResponseWriter, r *http.Request, ms *managers)) *managers {
+	t.Helper()
+	ms := &managers{}
+	for i, answer := range answers {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			ms.mu.Lock()
+			ms.asked = append(ms.asked, i)
+			ms.mu.Unlock()
+			answer(w, r, ms)
+		}))
+		t.Cleanup(s.Close)
+		ms.urls = append(ms.urls, s.URL)
+	}
+	return ms
+}
+
+func refuse(status int, code string) func(http.ResponseWriter, *http.Request, *managers) {
+	return func(w http.ResponseWriter, _ *http.Request, _ *managers) {
+		rpc.WriteProblem(w, rpc.NewProblem(status, code, "because"))
+	}
+}
+
+// leads answers as the leader, which is manager n.
+func leads(n int) func(http.ResponseWriter, *http.Request, *managers) {
+	return func(w http.ResponseWriter, r *http.Request, ms *managers) {
+		l := wire.Leader{ID: "m", REST: ms.urls[n]}
+		if r.URL.Path == "/v1/cluster/indexers" {
+			rpc.Write(w, r, http.StatusOK, wire.RegisterReply{Leader: l})
+			return
+		}
+		rpc.Write(w, r, http.StatusOK, wire.ReportReply{Leader: l, Revision: 9})
+	}
+}
+
+func same(a []int, b ...int) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// TestTheLeaderIsFoundAndKept: managers that know none are passed over, and the leader is asked first from then on.
+func TestTheLeaderIsFoundAndKept(t *testing.T) {
+	ms := start(t, refuse(503, rpc.CodeNoLeader), refuse(504, rpc.CodeTimeout), leads(2))
+	c := New(ms.urls)
+	defer c.Close()
+	if _, err := c.RegisterIndexer(t.Context(), &wire.RegisterIndexer{}); err != nil {
+		t.Fatal(err)
+	}
+	if got := ms.order(); !same(got, 0, 1, 2) {
+		t.Errorf("asked %v", got)
+	}
+	reply, err := c.ReportIndexer(t.Context(), &wire.IndexerReport{UUID: "a/b"})
+	if err != nil || reply.Revision != 9 {
+		t.Fatalf("%+v %v", reply, err)
+	}
+	if got := ms.order(); !same(got, 2) {
+		t.Errorf("asked %v", got)
+	}
+}
+
+// TestALeaderThatIsGoneIsForgotten: the next manager is tried in the same call.
+func TestALeaderThatIsGoneIsForgotten(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	gone := "http://" + l.Addr().String()
+	_ = l.Close()
+	ms := start(t, leads(0))
+	c := New(append([]string{gone}, ms.urls...))
+	defer c.Close()
+	c.SetLeader(wire.Leader{REST: gone})
+	if _, err := c.ReportProjector(t.Context(), &wire.ProjectorReport{ID: "p"}); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.order()[0]; got != ms.urls[0] {
+		t.Errorf("asks %s first", got)
+	}
+}
+
+// TestASilentLeaderDoesNotHoldAReport: it is given up in time for the next manager.
+func TestASilentLeaderDoesNotHoldAReport(t *testing.T) {
+	silent := func(_ http.ResponseWriter, r *http.Request, _ *managers) {
+		_, _ = io.Copy(io.Discard, r.Body) // only then does the server see that the client has gone
+		<-r.Context().Done()
+	}
+	ms := start(t, silent, leads(1))
+	c := New(ms.urls)
+	defer c.Close()
+	started := time.Now()
+	if _, err := c.ReportProjector(t.Context(), &wire.ProjectorReport{ID: "p"}); err != nil || time.Since(started) > ReportTimeout {
+		t.Errorf("%v after %s", err, time.Since(started))
+	}
+}
+
+// TestARefusalIsAnAnswer: what the leader refuses is not asked of the others.
+func TestARefusalIsAnAnswer(t *testing.T) {
+	ms := start(t, refuse(409, rpc.CodeBootConflict), leads(1))
+	c := New(ms.urls)
+	defer c.Close()
+	var p *rpc.Problem
+	if _, err := c.RegisterIndexer(t.Context(), &wire.RegisterIndexer{}); !errors.As(err, &p) || p.Code != rpc.CodeBootConflict {
+		t.Error(err)
+	}
+	if got := ms.order(); !same(got, 0) {
+		t.Errorf("asked %v", got)
+	}
+}
+
+func TestNobodyAnswers(t *testing.T) {
+	ms := start(t, refuse(503, rpc.CodeNoLeader), refuse(503, rpc.CodeUnavailable))
+	c := New(ms.urls)
+	defer c.Close()
+	var p *rpc.Problem
+	if _, err := c.Stabilize(t.Context(), "b", &wire.StabilizeRequest{WaitMS: 10}); !errors.Is(err, ErrNoManager) || !errors.As(err, &p) {
+		t.Error(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.ReportIndexer(ctx, &wire.IndexerReport{}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	none := New(nil)
+	defer none.Close()
+	if _, err := none.RegisterProjector(t.Context(), &wire.RegisterProjector{}); !errors.Is(err, ErrNoManager) {
+		t.Error(err)
+	}
+	none.SetManagers([]wire.ManagerEndpoint{{REST: ms.urls[0]}})
+	none.SetManagers(nil)
+	if got := none.order(); len(got) != 1 || got[0] != ms.urls[0] {
+		t.Errorf("managers %v", got)
+	}
+}
