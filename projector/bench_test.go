@@ -143,26 +143,3 @@ func BenchmarkProjection(b *testing.B) {
 		})
 	}
 }
-
-// In the steady state a document allocates nothing on its way from the DCP event into the queues.
-func TestSteadyStateAllocatesNothing(t *testing.T) {
-	p, s := benchPump(t, 5)
-	events := benchEvents(64)
-	n := uint64(0)
-	run := func() {
-		for range 20 * benchWindow {
-			n++
-			if err := pumpOne(t.Context(), p, s, &events[n%64], n); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	run()
-	least := 1.0
-	for range 20 {
-		least = min(least, testing.AllocsPerRun(1, run)/(20*benchWindow))
-	}
-	if least > 0.1 { // a batch now and then may
-		t.Errorf("%.2f allocations for each document", least)
-	}
-}

@@ -131,23 +131,6 @@ func (b *bucket) applied() uint64 {
 	return revision
 }
 
-// states is the level state of all streams that KV has consented to.
-func (b *bucket) states() wire.StreamStates {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	r := wire.StreamStates{Bucket: b.name, BucketUUID: b.uuid, Full: true}
-	for _, s := range b.streams {
-		if s == nil {
-			continue
-		}
-		r.VBuckets, r.Incarnations = append(r.VBuckets, s.vb), append(r.Incarnations, s.inc)
-		r.VBUUIDs, r.Complete = append(r.VBUUIDs, s.log.Newest()), append(r.Complete, s.complete.Load())
-		r.Ended, r.Logs = append(r.Ended, s.ended.Load()), append(r.Logs, s.log)
-		r.Purges, r.Revisions = append(r.Purges, s.purge), append(r.Revisions, s.revision)
-	}
-	return r
-}
-
 // moved wakes those who wait for a complete seqno.
 func (b *bucket) moved() {
 	b.mu.Lock()

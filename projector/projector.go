@@ -38,9 +38,10 @@ import (
 // Limits and times.
 const (
 	ReportInterval    = 100 * time.Millisecond
-	ownershipInterval = 3 * time.Second        // between two looks at which vbuckets KV has
-	syncInterval      = 500 * time.Millisecond // between two SYNCs of an idle vbucket
-	reportSpacing     = 5 * time.Millisecond   // between two reports sent at once
+	ownershipInterval = 3 * time.Second      // between two looks at which vbuckets KV has
+	syncInterval      = time.Second          // between two SYNCs of an idle vbucket
+	fullInterval      = 5 * time.Second      // between two reports of everything
+	reportSpacing     = 5 * time.Millisecond // between two reports sent at once
 	registerPause     = 200 * time.Millisecond
 	stopGrace         = time.Second
 	maxWorkers        = 4
@@ -210,66 +211,4 @@ func (p *Projector) notify() {
 	case p.wake <- struct{}{}:
 	default: // one is asked for already
 	}
-}
-
-// report registers and then reports for ever.
-func (p *Projector) report(ctx context.Context) error {
-	if err := p.register(ctx); err != nil {
-		return nil //nolint:nilerr // only the end of ctx
-	}
-	tick := time.NewTicker(ReportInterval)
-	defer tick.Stop()
-	silent := 0
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		case <-p.wake:
-		}
-		reply, err := p.managers.ReportProjector(ctx, p.currentReport(""))
-		switch {
-		case ctx.Err() != nil:
-			return nil
-		case err != nil:
-			if silent++; silent%50 == 1 {
-				p.log.Warn("report failed, trying again", "error", err)
-			}
-		case !reply.Known:
-			if err := p.register(ctx); err != nil {
-				return nil //nolint:nilerr // only the end of ctx
-			}
-		default:
-			silent = 0
-		}
-		select { // events that come in a burst share a report
-		case <-ctx.Done():
-			return nil
-		case <-time.After(reportSpacing):
-		}
-	}
-}
-
-// currentReport is the level state of one bucket, or of all.
-func (p *Projector) currentReport(only string) *wire.ProjectorReport {
-	p.reporting.Lock() // state and number belong together: a later number never shows an earlier state
-	defer p.reporting.Unlock()
-	p.sequence++
-	p.mu.Lock()
-	r := &wire.ProjectorReport{ID: p.cfg.ID, BootID: p.bootID, ClusterID: p.fence.ClusterID, Sequence: p.sequence}
-	if p.defs != nil {
-		r.Revision = p.defs.Revision
-	}
-	all := make([]*bucket, 0, len(p.buckets))
-	for name, b := range p.buckets {
-		if only == "" || only == name {
-			all = append(all, b)
-		}
-	}
-	p.mu.Unlock()
-	for _, b := range all {
-		r.Revision = min(r.Revision, b.applied())
-		r.Buckets = append(r.Buckets, b.states())
-	}
-	return r
 }

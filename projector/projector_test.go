@@ -41,6 +41,7 @@ type manager struct {
 	*httptest.Server
 	mu      sync.Mutex
 	reports []wire.ProjectorReport
+	full    bool // asked for with the next answer
 }
 
 func newManager(t *testing.T) *manager {
@@ -55,7 +56,9 @@ func newManager(t *testing.T) *manager {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		m.reports = append(m.reports, *r)
-		return &wire.ReportReply{Known: true, Fence: fence}, nil
+		full := m.full
+		m.full = false
+		return &wire.ReportReply{Known: true, Fence: fence, Full: full}, nil
 	}))
 	m.Server = httptest.NewServer(mux)
 	t.Cleanup(m.Close)
@@ -500,6 +503,46 @@ func TestOldCommandsAreRefused(t *testing.T) {
 		}
 	}
 	w.eventually("BEGIN again", func() bool { return len(w.data.kinds(keyversion.StreamBegin)) == 2*vbuckets })
+}
+
+// Reports tell what is new; all of it at first and when asked.
+func TestReportsTellWhatChanged(t *testing.T) {
+	w := newWorld(t)
+	w.define(1, 1)
+	w.start(1)
+	from := 0
+	// after gives the first report that is wanted of those that have come since the last one.
+	after := func(what string, wanted func(*wire.StreamStates) bool) *wire.StreamStates {
+		t.Helper()
+		var found *wire.StreamStates
+		w.eventually(what, func() bool {
+			w.manager.mu.Lock()
+			defer w.manager.mu.Unlock()
+			for ; from < len(w.manager.reports) && found == nil; from++ {
+				if r := w.manager.reports[from]; len(r.Buckets) == 1 && wanted(&r.Buckets[0]) {
+					found = &r.Buckets[0]
+				}
+			}
+			return found != nil
+		})
+		return found
+	}
+	all := after("a full report", func(s *wire.StreamStates) bool { return s.Full && len(s.VBuckets) == vbuckets })
+	for i, log := range all.Logs {
+		if len(log) == 0 {
+			t.Errorf("vbucket %d without its log", all.VBuckets[i])
+		}
+	}
+	after("a report without news", func(s *wire.StreamStates) bool { return !s.Full && len(s.VBuckets) == 0 })
+	m := w.set("a", map[string]any{"f1": 1})
+	news := after("a report of one vbucket", func(s *wire.StreamStates) bool { return !s.Full && len(s.VBuckets) > 0 })
+	if len(news.VBuckets) != 1 || news.VBuckets[0] != m.VBucket || news.Complete[0] != m.Seqno || news.Logs[0] != nil || news.VBUUIDs[0] != m.VBUUID {
+		t.Errorf("%+v, token %+v", news, m)
+	}
+	w.manager.mu.Lock()
+	w.manager.full = true
+	w.manager.mu.Unlock()
+	after("the full report that was asked for", func(s *wire.StreamStates) bool { return s.Full && len(s.VBuckets) == vbuckets })
 }
 
 func TestQuestionsAboutKV(t *testing.T) {

@@ -1,0 +1,136 @@
+package projector
+
+import (
+	"context"
+	"time"
+
+	"tidemark/wire"
+)
+
+// knowledge is what the coordinator knows of a bucket's streams, by vbucket, from the reports that it has answered.
+type knowledge []known
+
+type known struct {
+	stream   *stream
+	complete uint64
+	ended    bool
+}
+
+// report registers and then reports for ever: all that there is first, now and then, and whenever the coordinator asks
+// for it or a report was lost; else what has changed.
+func (p *Projector) report(ctx context.Context) error {
+	if err := p.register(ctx); err != nil {
+		return nil //nolint:nilerr // only the end of ctx
+	}
+	tick := time.NewTicker(ReportInterval)
+	defer tick.Stop()
+	silent := 0
+	var told map[*bucket]knowledge // nil: all is to be told
+	var full time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		case <-p.wake:
+		}
+		if time.Since(full) > fullInterval {
+			told = nil
+		}
+		r, telling := p.reportSince(told)
+		reply, err := p.managers.ReportProjector(ctx, r)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil:
+			told = nil
+			if silent++; silent%50 == 1 {
+				p.log.Warn("report failed, trying again", "error", err)
+			}
+		case !reply.Known:
+			told = nil
+			if err := p.register(ctx); err != nil {
+				return nil //nolint:nilerr // only the end of ctx
+			}
+		case reply.Full:
+			told, silent = nil, 0
+		default:
+			if told == nil {
+				full = time.Now()
+			}
+			told, silent = telling, 0
+		}
+		select { // events that come in a burst share a report
+		case <-ctx.Done():
+			return nil
+		case <-time.After(reportSpacing):
+		}
+	}
+}
+
+// currentReport is the level state of one bucket, or of all.
+func (p *Projector) currentReport(only string) *wire.ProjectorReport {
+	r, _ := p.reportOf(func(name string) bool { return only == "" || only == name }, nil)
+	return r
+}
+
+// reportSince is what has changed in all buckets since the coordinator was told; nil: everything.
+func (p *Projector) reportSince(told map[*bucket]knowledge) (*wire.ProjectorReport, map[*bucket]knowledge) {
+	return p.reportOf(func(string) bool { return true }, told)
+}
+
+func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]knowledge) (*wire.ProjectorReport, map[*bucket]knowledge) {
+	p.reporting.Lock() // state and number belong together: a later number never shows an earlier state
+	defer p.reporting.Unlock()
+	p.sequence++
+	p.mu.Lock()
+	r := &wire.ProjectorReport{ID: p.cfg.ID, BootID: p.bootID, ClusterID: p.fence.ClusterID, Sequence: p.sequence}
+	if p.defs != nil {
+		r.Revision = p.defs.Revision
+	}
+	all := make([]*bucket, 0, len(p.buckets))
+	for name, b := range p.buckets {
+		if wanted(name) {
+			all = append(all, b)
+		}
+	}
+	p.mu.Unlock()
+	telling := make(map[*bucket]knowledge, len(all))
+	for _, b := range all {
+		r.Revision = min(r.Revision, b.applied())
+		states, now := b.states(told[b])
+		r.Buckets = append(r.Buckets, states)
+		telling[b] = now
+	}
+	return r, telling
+}
+
+// states is the level state of the streams that KV has consented to, or what of it is news, and what is known by it.
+func (b *bucket) states(before knowledge) (wire.StreamStates, knowledge) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := wire.StreamStates{Bucket: b.name, BucketUUID: b.uuid, Full: before == nil}
+	now := make(knowledge, len(b.streams))
+	for v, s := range b.streams {
+		if s == nil {
+			continue
+		}
+		was := known{}
+		if before != nil {
+			was = before[v]
+		}
+		now[v] = known{stream: s, complete: s.complete.Load(), ended: s.ended.Load()}
+		if now[v] == was {
+			continue
+		}
+		log := s.log
+		if was.stream == s {
+			log = nil
+		}
+		r.VBuckets, r.Incarnations = append(r.VBuckets, s.vb), append(r.Incarnations, s.inc)
+		r.VBUUIDs, r.Complete = append(r.VBUUIDs, s.log.Newest()), append(r.Complete, now[v].complete)
+		r.Ended, r.Logs = append(r.Ended, now[v].ended), append(r.Logs, log)
+		r.Purges, r.Revisions = append(r.Purges, s.purge), append(r.Revisions, s.revision)
+	}
+	return r, now
+}
