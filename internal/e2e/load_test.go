@@ -125,7 +125,11 @@ func (w *workload) one(ctx context.Context, r *rand.Rand, key string, gone map[s
 	defer cancel()
 	if !gone[key] && r.IntN(5) == 0 {
 		m, err := w.kv.Delete(ctx, key, 0)
-		if errors.Is(err, kvclient.ErrAmbiguous) || errors.Is(err, kvclient.ErrKeyNotFound) {
+		if errors.Is(err, kvclient.ErrKeyNotFound) { // an earlier load has deleted it
+			gone[key] = true
+			return nil
+		}
+		if errors.Is(err, kvclient.ErrAmbiguous) {
 			gone[key] = true
 			return err
 		}

@@ -79,13 +79,14 @@ type Row struct {
 // missing marks a field that is not there.
 type missing struct{}
 
-// indexDef is an index by hand: the key of a document, and the direction of each component.
-type indexDef struct {
-	desc []bool
-	key  func(id string, doc map[string]any) []any // nil: not indexed
+// Index is an index by hand: the direction of each component, and the key of a document (nil: not indexed).
+type Index struct {
+	Desc []bool
+	Key  func(id string, doc map[string]any) []any
 }
 
-func field(doc map[string]any, name string) any {
+// Field gives a field of a document, with a value of its own when it is not there.
+func Field(doc map[string]any, name string) any {
 	v, ok := doc[name]
 	if !ok {
 		return missing{}
@@ -93,36 +94,37 @@ func field(doc map[string]any, name string) any {
 	return v
 }
 
-func isMissing(v any) bool { _, ok := v.(missing); return ok }
+// IsMissing tells whether Field has found nothing.
+func IsMissing(v any) bool { _, ok := v.(missing); return ok }
 
 // defs are the sample indexes.
-func defs(name string) (indexDef, bool) {
+func defs(name string) (Index, bool) {
 	switch name {
 	case "world_ids":
-		return indexDef{desc: []bool{false}, key: func(id string, _ map[string]any) []any { return []any{id} }}, true
+		return Index{Desc: []bool{false}, Key: func(id string, _ map[string]any) []any { return []any{id} }}, true
 	case "airports_by_country":
-		return indexDef{desc: []bool{false, false}, key: func(_ string, d map[string]any) []any {
-			if d["kind"] != "airport" || isMissing(field(d, "iso_country")) {
+		return Index{Desc: []bool{false, false}, Key: func(_ string, d map[string]any) []any {
+			if d["kind"] != "airport" || IsMissing(Field(d, "iso_country")) {
 				return nil
 			}
-			return []any{field(d, "iso_country"), field(d, "name")}
+			return []any{Field(d, "iso_country"), Field(d, "name")}
 		}}, true
 	case "places_by_name":
-		return indexDef{desc: []bool{false}, key: func(_ string, d map[string]any) []any {
-			if isMissing(field(d, "name")) {
+		return Index{Desc: []bool{false}, Key: func(_ string, d map[string]any) []any {
+			if IsMissing(Field(d, "name")) {
 				return nil
 			}
-			return []any{field(d, "name")}
+			return []any{Field(d, "name")}
 		}}, true
 	case "airports_by_elevation":
-		return indexDef{desc: []bool{true}, key: func(_ string, d map[string]any) []any {
-			if d["kind"] != "airport" || d["scheduled_service"] != true || isMissing(field(d, "elevation_ft")) {
+		return Index{Desc: []bool{true}, Key: func(_ string, d map[string]any) []any {
+			if d["kind"] != "airport" || d["scheduled_service"] != true || IsMissing(Field(d, "elevation_ft")) {
 				return nil
 			}
-			return []any{field(d, "elevation_ft")}
+			return []any{Field(d, "elevation_ft")}
 		}}, true
 	}
-	return indexDef{}, false
+	return Index{}, false
 }
 
 // Rows gives all entries of a sample index over these documents, in index order.
@@ -131,6 +133,11 @@ func Rows(name string, docs map[string][]byte) ([]Row, error) {
 	if !ok {
 		return nil, fmt.Errorf("the oracle knows no index %q", name)
 	}
+	return def.Rows(docs)
+}
+
+// Rows gives all entries of an index over these documents, in index order.
+func (def Index) Rows(docs map[string][]byte) ([]Row, error) {
 	var rows []Row
 	for id, text := range docs {
 		dec := json.NewDecoder(bytes.NewReader(text))
@@ -139,12 +146,12 @@ func Rows(name string, docs map[string][]byte) ([]Row, error) {
 		if err := dec.Decode(&doc); err != nil {
 			return nil, fmt.Errorf("document %s: %w", id, err)
 		}
-		if key := def.key(id, doc); key != nil {
+		if key := def.Key(id, doc); key != nil {
 			rows = append(rows, Row{Key: key, ID: id})
 		}
 	}
 	sort.Slice(rows, func(a, b int) bool {
-		for i, desc := range def.desc {
+		for i, desc := range def.Desc {
 			if c := compare(rows[a].Key[i], rows[b].Key[i]); c != 0 {
 				return (c < 0) != desc
 			}
@@ -232,7 +239,7 @@ func Diff(want []Row, keys [][]json.RawMessage, ids []string) string {
 				return fmt.Sprintf("row %d: key %s is no JSON: %v", i, raw, err)
 			}
 			w := want[i].Key[k]
-			if isMissing(w) { // JSON has no MISSING: a row shows null
+			if IsMissing(w) { // JSON has no MISSING: a row shows null
 				w = nil
 			}
 			if compare(v, w) != 0 {
