@@ -114,6 +114,8 @@ func exitCode(err error) int {
 		switch {
 		case p.Code == rpc.CodeTimeout, p.Status == http.StatusGatewayTimeout:
 			return ExitTimeout
+		case strings.HasPrefix(p.Code, "SNAPSHOT_"): // its timestamp is not held any more: the next scan takes a newer one
+			return ExitUnavailable
 		case p.Status == http.StatusNotFound, p.Status == http.StatusGone:
 			return ExitNotFound
 		case p.Status == http.StatusConflict, p.Status == http.StatusPreconditionFailed, p.Status == http.StatusUnprocessableEntity:
