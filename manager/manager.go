@@ -93,6 +93,8 @@ func Open(cfg Config) (*Manager, error) {
 
 func (m *Manager) open() error {
 	m.machine = fsm.New(m.log.Named("fsm"), func(err error) {
+		err = fmt.Errorf("raft store %s: %w", filepath.Join(m.cfg.Dir, "raft", "raft.db"), err)
+		m.log.Error("this manager ends", "error", err)
 		select {
 		case m.fatal <- err:
 		default: // the first one ends the process
