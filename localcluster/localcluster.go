@@ -266,11 +266,11 @@ func (c *Cluster) Run(ctx context.Context, onReady func(ctx context.Context, m M
 	done := make(chan error, 1)
 	go func() { done <- roles.Wait() }()
 	select {
-	case _ = <-done: // each child has reported its own end
+	case <-done: // each child has reported its own end
 		stopLate()
 	case <-time.After(stopGrace / 3):
 		stopLate()
-		_ = <-done
+		<-done
 	}
 	_ = kv.Wait() // children report their ends by Died
 	c.mu.Lock()
