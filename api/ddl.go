@@ -105,48 +105,50 @@ func result(o *coordinator.Outcome) client.StatementResult {
 	return client.StatementResult{ID: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State, CAS: o.CAS, Deferred: d.Deferred, Existed: o.Existed}
 }
 
-// dropNamed drops by name. A name that is not there is proposed all the same when the request may be a retry: the ledger
-// knows whether it was this request that dropped it.
+// dropNamed drops by name. A name that is not there is proposed all the same, as the index 0 that nobody has: the ledger
+// knows whether it was this request that dropped it, and only a leader that can still write knows that it is not there.
 func (a *API) dropNamed(r *http.Request, bucket, name string, ifMatch uint64, req *statecontext.Request) (coordinator.Outcome, error) {
-	unknown := &statecontext.Rejection{Code: statecontext.UnknownIndex, Message: fmt.Sprintf("there is no index %q on bucket %q", name, bucket)}
 	var id index.ID
 	if x := a.cfg.Raft.State().IndexByName(bucket, name); x != nil {
 		id = x.Definition.ID
-	} else if req == nil {
-		return coordinator.Outcome{}, unknown
 	}
 	o, err := a.cfg.Coordinator.DropIndex(r.Context(), coordinator.DropRequest{ID: id, IfMatch: ifMatch, Request: req})
 	switch {
-	case errors.Is(err, statecontext.UnknownIndex):
-		return o, unknown
+	case errors.Is(err, statecontext.UnknownIndex), err == nil && o.Existed: // the latter: somebody dropped it meanwhile
+		return o, &statecontext.Rejection{Code: statecontext.UnknownIndex, Message: fmt.Sprintf("there is no index %q on bucket %q", name, bucket)}
 	case err != nil:
 		return o, a.withCAS(err, id)
 	}
 	o.Definition.Bucket, o.Definition.Name = bucket, name
-	if x := a.cfg.Raft.State().IndexByName(bucket, name); o.Replayed && x != nil && x.Definition.ID == o.Definition.ID {
-		o.Definition.ID, o.Definition.Deferred = 0, false // the name has gone to another index since
-	}
 	return o, nil
 }
 
-// buildNamed starts builds by name: all or none.
+// buildNamed starts builds by name: all or none. Names that are not there are proposed all the same, as dropNamed does.
 func (a *API) buildNamed(r *http.Request, bucket string, names []string, req *statecontext.Request) ([]client.StatementResult, error) {
 	s := a.cfg.Raft.State()
-	var ids []index.ID
-	for _, n := range names {
-		x, err := a.byName(s, bucket, n)
-		if err != nil {
-			return nil, err
+	missing := names[0]
+	ids := make([]index.ID, len(names))
+	for i, n := range names {
+		if x := s.IndexByName(bucket, n); x != nil {
+			ids[i] = x.Definition.ID
+		} else {
+			missing = n
 		}
-		ids = append(ids, x.Definition.ID)
 	}
 	outcomes, err := a.cfg.Coordinator.BuildIndexes(r.Context(), coordinator.BuildRequest{IDs: ids, Request: req})
-	if err != nil {
+	switch {
+	case errors.Is(err, statecontext.UnknownIndex):
+		return nil, a.unknownName(bucket, missing)
+	case err != nil:
 		return nil, err
 	}
 	results := make([]client.StatementResult, 0, len(outcomes))
 	for i := range outcomes {
-		results = append(results, result(&outcomes[i]))
+		o := &outcomes[i]
+		if o.Definition.ID == 0 { // a replay: built then, and dropped since
+			o.Definition = index.Definition{ID: o.ID, Bucket: bucket, Name: names[i], State: index.Dropping}
+		}
+		results = append(results, result(o))
 	}
 	return results, nil
 }

@@ -26,7 +26,7 @@ type Outcome struct {
 	ID         index.ID
 	Definition index.Definition // as it stands now; of a dropped index, as it was
 	CAS        uint64           // of the update, or the present one when nothing changed
-	Existed    bool             // IF NOT EXISTS found it
+	Existed    bool             // nothing was changed: IF NOT EXISTS found it, or another request had dropped it before
 	Replayed   bool             // the same request was answered before
 }
 
@@ -53,8 +53,10 @@ func (c *Coordinator) CreateIndex(ctx context.Context, req CreateRequest) (Outco
 		d.Partitions = c.cfg.Settings.DefaultPartitions
 	}
 	d.Using, d.ExprType = index.UsingOrdered, index.ExprN1QL
-	if old := c.cfg.Consensus.State().IndexByName(d.Bucket, d.Name); old != nil && req.IfNotExists && req.Request == nil {
-		return Outcome{ID: old.Definition.ID, Definition: old.Definition, CAS: c.cfg.Consensus.State().CAS(), Existed: true}, nil
+	if req.Request != nil { // bucket and nodes may have gone since it was done
+		if res, known := c.cfg.Consensus.State().Outcome(req.Request); known {
+			return c.created(&d, res)
+		}
 	}
 	b, err := c.findBucket(ctx, l, d.Bucket)
 	if err != nil {
@@ -70,7 +72,15 @@ func (c *Coordinator) CreateIndex(ctx context.Context, req CreateRequest) (Outco
 	if err != nil {
 		return Outcome{}, err
 	}
-	o := Outcome{ID: res.Index, Definition: d, CAS: res.CAS, Replayed: res.Replayed, Existed: !res.Changed && !res.Replayed}
+	return c.created(&d, res)
+}
+
+// created is the outcome of a CreateIndex of this definition.
+func (c *Coordinator) created(d *index.Definition, res statecontext.Result) (Outcome, error) {
+	if err := res.Err(); err != nil {
+		return Outcome{}, err
+	}
+	o := Outcome{ID: res.Index, Definition: *d, CAS: res.CAS, Replayed: res.Replayed, Existed: !res.Changed}
 	o.Definition.ID, o.Definition.State = res.Index, index.Pending
 	if now := c.cfg.Consensus.State().Definition(res.Index); now != nil {
 		o.Definition = *now
@@ -108,11 +118,14 @@ func (c *Coordinator) DropIndex(ctx context.Context, req DropRequest) (Outcome, 
 	if err != nil {
 		return Outcome{}, err
 	}
-	o := Outcome{ID: req.ID, Definition: was, CAS: res.CAS, Replayed: res.Replayed}
-	if d := c.cfg.Consensus.State().Definition(req.ID); d != nil {
+	if res.Index != req.ID { // a replay: it has dropped another one than the name's present index
+		was = index.Definition{}
+	}
+	o := Outcome{ID: res.Index, Definition: was, CAS: res.CAS, Replayed: res.Replayed, Existed: !res.Changed}
+	if d := c.cfg.Consensus.State().Definition(res.Index); d != nil {
 		o.Definition = *d
 	}
-	o.Definition.ID, o.Definition.State = req.ID, index.Dropping
+	o.Definition.ID, o.Definition.State = res.Index, index.Dropping
 	return o, nil
 }
 

@@ -14,6 +14,10 @@ type ledgerEntry struct {
 
 func requestKey(r *Request) string { return nameKey(r.Principal, r.Key) }
 
+// Outcome gives what a proposal under this request would be answered without being looked at: the outcome that is
+// remembered, or a refusal. known is false for a new request, and for one that is still on its way through the log.
+func (s *State) Outcome(r *Request) (out Result, known bool) { return s.recall(r) }
+
 // recall gives the outcome of a request that is known, or refuses one whose body is another.
 func (s *State) recall(r *Request) (Result, bool) {
 	if len(r.Principal) > MaxKeyBytes || len(r.Key) > MaxKeyBytes || r.Key == "" {
