@@ -7,14 +7,19 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"tidemark/client"
+	"tidemark/internal/testcluster"
 )
 
 // bare is a running cluster of bench/bareraft.
-type bare struct{ leader string }
+type bare struct {
+	nodes []string // base URLs
+	at    atomic.Int32
+}
 
 func startBare(ctx context.Context, b *testing.B) (*bare, func()) {
 	b.Helper()
@@ -33,22 +38,18 @@ func startBare(ctx context.Context, b *testing.B) (*bare, func()) {
 		_, stop := spawn(b, programs.bareraft, args...)
 		stops = append(stops, stop)
 	}
+	r := &bare{}
+	for _, addr := range addrs[3:] {
+		r.nodes = append(r.nodes, "http://"+addr)
+	}
 	c := newCaller(1)
 	defer c.close()
-	for {
-		for _, addr := range addrs[3:] {
-			if _, err := c.call(ctx, "GET", "http://"+addr+"/leader", "", nil); err == nil {
-				return &bare{"http://" + addr}, func() {
-					for _, stop := range stops {
-						stop()
-					}
-				}
-			}
-		}
-		select {
-		case <-ctx.Done():
-			b.Fatal("the bare program has no leader")
-		case <-time.After(20 * time.Millisecond):
+	if err := r.op(ctx, c); err != nil {
+		b.Fatalf("the bare program: %v", err)
+	}
+	return r, func() {
+		for _, stop := range stops {
+			stop()
 		}
 	}
 }
@@ -56,39 +57,68 @@ func startBare(ctx context.Context, b *testing.B) (*bare, func()) {
 // bareBody is what the bare program replicates: as much as a CREATE sends.
 var bareBody = mustJSON(createRequest("i_000000000000"))
 
+// op is one POST to the leader. A busy machine may make it lose its leadership: then the next one is looked for, and
+// the time counts.
 func (r *bare) op(ctx context.Context, c *caller) error {
-	_, err := c.call(ctx, "POST", r.leader+"/apply", "", bareBody)
-	return err
+	return again(ctx, &r.at, len(r.nodes), func(at int) error {
+		_, err := c.call(ctx, "POST", r.nodes[at]+"/apply", "", bareBody)
+		return err
+	})
+}
+
+// again tries one server after the other, the one that answered last first, until one answers.
+func again(ctx context.Context, last *atomic.Int32, servers int, try func(at int) error) error {
+	for {
+		at := last.Load()
+		err := try(int(at) % servers)
+		if err == nil {
+			return nil
+		}
+		last.CompareAndSwap(at, at+1)
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w; last: %w", ctx.Err(), err)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
 }
 
 func createRequest(name string) client.CreateRequest {
 	return client.CreateRequest{Name: name, Bucket: "world", IsPrimary: true, DeferBuild: true}
 }
 
-// ddl makes create / drop pairs at the leader, as a client does: each request has its Idempotency-Key.
+// ddl makes create / drop pairs at the leader, as a client does: each request has its Idempotency-Key, and is sent
+// again, to another manager, when it failed.
 type ddl struct {
-	leader string
-	name   string
-	n      int
-	id     string // of the index that is to be dropped next
+	servers []string
+	at      *atomic.Int32
+	name    string
+	n       int
+	id      string // of the index that is to be dropped next
 }
 
 func (d *ddl) op(ctx context.Context, c *caller) error {
 	d.n++
 	key := fmt.Sprintf("%s-%d", d.name, d.n)
 	if d.id != "" {
-		_, err := c.call(ctx, "DELETE", d.leader+"/v1/indexes/"+d.id, key, nil)
+		path := "/v1/indexes/" + d.id
 		d.id = ""
-		return err
+		return again(ctx, d.at, len(d.servers), func(at int) error {
+			_, err := c.call(ctx, "DELETE", d.servers[at]+path, key, nil)
+			return err
+		})
 	}
-	b, err := c.call(ctx, "POST", d.leader+"/v1/indexes", key, mustJSON(createRequest(fmt.Sprintf("%s_%d", d.name, d.n))))
-	if err != nil {
+	body := mustJSON(createRequest(fmt.Sprintf("%s_%d", d.name, d.n)))
+	return again(ctx, d.at, len(d.servers), func(at int) error {
+		b, err := c.call(ctx, "POST", d.servers[at]+"/v1/indexes", key, body)
+		if err != nil {
+			return err
+		}
+		var info client.IndexInfo
+		err = json.Unmarshal(b, &info)
+		d.id = info.ID.String()
 		return err
-	}
-	var info client.IndexInfo
-	err = json.Unmarshal(b, &info)
-	d.id = info.ID.String()
-	return err
+	})
 }
 
 // run repeats op from n clients for a time and gives how long each took.
@@ -99,6 +129,7 @@ func run(ctx context.Context, b *testing.B, n int, d time.Duration, op func(i in
 	var mu sync.Mutex
 	var all []time.Duration
 	var wg sync.WaitGroup
+	var failed sync.Once
 	until := time.Now().Add(d)
 	for i := range n {
 		one := op(i)
@@ -107,7 +138,7 @@ func run(ctx context.Context, b *testing.B, n int, d time.Duration, op func(i in
 			for even := 0; time.Now().Before(until) || even%2 == 1; even++ { // drop what was created
 				started := time.Now()
 				if err := one(ctx, c); err != nil {
-					b.Error(err)
+					failed.Do(func() { b.Error(err) })
 					return
 				}
 				mine = append(mine, time.Since(started))
@@ -139,17 +170,18 @@ func compareDDL(b *testing.B, clients int) (f ddlFigures) {
 	for round := range *rounds {
 		f.alone = append(f.alone, run(ctx, b, clients, *burst, bareOp)...)
 		up, c := start(ctx, b, dir)
-		at := leader(ctx, b, c)
+		servers, at := leaderFirst(ctx, b, up, c), &atomic.Int32{}
 		ours := func(i int) func(context.Context, *caller) error {
-			return (&ddl{leader: at, name: fmt.Sprintf("r%d_%d_%d", round, i, time.Now().UnixNano())}).op
+			return (&ddl{servers: servers, at: at, name: fmt.Sprintf("r%d_%d_%d", round, i, time.Now().UnixNano())}).op
 		}
 		_ = run(ctx, b, clients, time.Second, ours)
-		before, end := usageOf(up.Manifest()), profile(b, up.Manifest())
+		cas, before, end := status(ctx, b, c).CAS, usageOf(up.Manifest()), profile(b, up.Manifest())
 		product := run(ctx, b, clients, *burst, ours)
 		end()
 		f.product = append(f.product, product...)
 		if round == *rounds-1 {
 			usageOf(up.Manifest()).report(b, before, len(product), "op")
+			b.ReportMetric(float64(status(ctx, b, c).CAS-cas)/float64(len(product)), "cas/op")
 		}
 		f.beside = append(f.beside, run(ctx, b, clients, *burst, bareOp)...)
 		up.Stop()
@@ -179,4 +211,20 @@ func BenchmarkDDLParallel64(b *testing.B) {
 	b.ReportMetric(float64(len(f.beside))/seconds, "bare-beside-op/s")
 	b.ReportMetric(float64(len(f.product))/float64(len(f.alone)), "ratio")
 	b.ReportMetric(float64(len(f.product))/float64(len(f.beside)), "ratio-beside")
+}
+
+// leaderFirst lists the managers' base URLs, the leader's first.
+func leaderFirst(ctx context.Context, b *testing.B, up *testcluster.Cluster, c *client.Client) []string {
+	b.Helper()
+	at, others := leaderEntry(ctx, b, up, c)
+	return append([]string{at.REST}, others...)
+}
+
+func status(ctx context.Context, b *testing.B, c *client.Client) client.Status {
+	b.Helper()
+	s, err := c.Status(ctx)
+	if err != nil {
+		b.Fatal(err)
+	}
+	return s
 }
