@@ -250,6 +250,18 @@ func (w *world) fence() wire.Fence {
 // define sends definitions: index n has field "f<n>" as its key and one slice on node 1, its copy is 10*n.
 func (w *world) define(revision uint64, ids ...index.ID) {
 	w.t.Helper()
+	if _, err := w.client.Definitions(context.Background(), w.url, w.definitions(revision, ids...)); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// defineBeside is define without waiting for it; a later command may overtake it.
+func (w *world) defineBeside(wg *sync.WaitGroup, revision uint64, ids ...index.ID) {
+	d := w.definitions(revision, ids...)
+	wg.Go(func() { _, _ = w.client.Definitions(context.Background(), w.url, d) })
+}
+
+func (w *world) definitions(revision uint64, ids ...index.ID) *wire.Definitions {
 	d := &wire.Definitions{Fence: w.fence(), Revision: revision, Buckets: []wire.Bucket{{Name: testBucket, UUID: testUUID, VBuckets: vbuckets, Generation: 1}},
 		Indexers: []wire.Endpoint{{Node: 1, Maintenance: w.data.addr, Catchup: w.side.addr, Backfill: w.side.addr}}}
 	for _, id := range ids {
@@ -257,9 +269,7 @@ func (w *world) define(revision uint64, ids ...index.ID) {
 		d.Topologies = append(d.Topologies, partition.Topology{Index: id, Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: 1},
 			Copies: []partition.Copy{{ID: index.CopyID(10 * id), Node: 1, State: partition.Allocated}}})
 	}
-	if _, err := w.client.Definitions(context.Background(), w.url, d); err != nil {
-		w.t.Fatal(err)
-	}
+	return d
 }
 
 // start starts all vbuckets at 0 under an incarnation.

@@ -1,0 +1,233 @@
+package projector
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/kvclient"
+	"tidemark/wire"
+)
+
+// proxy stands between the projector and KV, so that a test can cut all connections.
+type proxy struct {
+	l     net.Listener
+	to    string
+	mu    sync.Mutex
+	conns map[net.Conn]bool
+	done  sync.WaitGroup
+}
+
+func newProxy(t *testing.T, to string) *proxy {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &proxy{l: l, to: to, conns: map[net.Conn]bool{}}
+	p.done.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			up, err := net.Dial("tcp", to)
+			if err != nil {
+				_ = c.Close()
+				continue
+			}
+			p.mu.Lock()
+			p.conns[c], p.conns[up] = true, true
+			p.mu.Unlock()
+			for _, way := range [][2]net.Conn{{c, up}, {up, c}} {
+				p.done.Go(func() {
+					_, _ = io.Copy(way[0], way[1])
+					_ = c.Close()
+					_ = up.Close()
+				})
+			}
+		}
+	})
+	t.Cleanup(func() { _ = l.Close(); p.cut(); p.done.Wait() })
+	return p
+}
+
+func (p *proxy) cut() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.conns {
+		_ = c.Close()
+		delete(p.conns, c)
+	}
+}
+
+// replica applies what an endpoint got as an indexer would, and complains about what must not be.
+type replica struct {
+	inc  [vbuckets]index.Incarnation
+	open [vbuckets]bool
+	at   [vbuckets]uint64 // everything up to here has been seen
+	in   [vbuckets]uint64 // last seqno of the present stream
+	rows map[string]uint64
+	read int
+	docs map[string]string
+}
+
+// catchUp takes the events that are new.
+func (r *replica) catchUp(t *testing.T, e *endpoint) {
+	t.Helper()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for ; r.read < len(e.events); r.read++ {
+		ev := &e.events[r.read]
+		v := ev.VBucket
+		name := fmt.Sprintf("vbucket %d, %v %s@%d", v, ev.Incarnation, ev.Kind, ev.Seqno)
+		switch {
+		case ev.Kind == keyversion.StreamBegin:
+			if ev.Incarnation.Compare(r.inc[v]) < 0 {
+				t.Fatalf("%s after a BEGIN of %v", name, r.inc[v])
+			}
+			if ev.Begin.Start > r.at[v] {
+				t.Fatalf("%s leaves a gap: %d is here", name, r.at[v])
+			}
+			r.inc[v], r.open[v], r.in[v] = ev.Incarnation, true, ev.Begin.Start
+			continue
+		case !r.open[v] || ev.Incarnation != r.inc[v]:
+			t.Fatalf("%s does not belong to the stream that is open (%v) %v", name, r.open[v], r.inc[v])
+		case ev.Kind == keyversion.StreamEnd:
+			r.open[v] = false
+		case ev.Kind == keyversion.Activate || ev.Kind == keyversion.Deactivate:
+			if ev.Seqno != r.in[v] {
+				t.Fatalf("%s, but the stream stands at %d", name, r.in[v])
+			}
+		case ev.Kind == keyversion.Sync:
+			if ev.Seqno > r.in[v] {
+				t.Fatalf("%s, but the stream stands at %d", name, r.in[v])
+			}
+		case ev.Kind.Data():
+			if ev.Seqno <= r.in[v] || ev.Seqno > ev.Window.End || ev.Window.Start > r.in[v] {
+				t.Fatalf("%s window %+v, but the stream stands at %d", name, ev.Window, r.in[v])
+			}
+			if ev.Statements[0].Index != 1 {
+				t.Fatalf("%s names %v", name, ev.Statements)
+			}
+			r.in[v], r.at[v] = ev.Seqno, max(r.at[v], ev.Seqno)
+			if id := string(ev.DocID); ev.Seqno > r.rows[id] {
+				r.rows[id] = ev.Seqno
+				delete(r.docs, id)
+				if len(ev.Statements[0].Keys) > 0 {
+					r.docs[id] = string(ev.Statements[0].Keys[0])
+				}
+			}
+		}
+	}
+}
+
+// TestChaos runs starts, stops, switches of definitions and cut connections side by side while documents change: nothing
+// of an older stream comes after a newer BEGIN, no stream leaves a gap, activation points are exact, and in the end the
+// replica is the bucket.
+func TestChaos(t *testing.T) {
+	seed := uint64(time.Now().UnixNano())
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 1))
+	addr, _ := startKV(t, t.TempDir(), "127.0.0.1:0")
+	cuts := newProxy(t, addr)
+	w := newWorldAt(t, cuts.l.Addr().String())
+	w.connect(addr)
+	var uuids [vbuckets]uint64
+	truth := map[string]int{}
+	write := func() {
+		key := fmt.Sprint("k", r.IntN(100))
+		if r.IntN(4) == 0 && truth[key] > 0 {
+			if _, err := w.kv.Delete(context.Background(), key, 0); err != nil {
+				t.Fatal(err)
+			}
+			delete(truth, key)
+			return
+		}
+		n := 1 + r.IntN(1000)
+		body, _ := json.Marshal(map[string]any{"f1": n, "f2": n})
+		m, err := w.kv.Set(context.Background(), key, body, kvclient.StoreOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		truth[key], uuids[m.VBucket] = n, m.VBUUID
+	}
+	rep := &replica{rows: map[string]uint64{}, docs: map[string]string{}}
+	inc, revision := uint64(0), uint64(1)
+	start := func(wg *sync.WaitGroup, from, to uint16, outcomes func(wire.StartResult)) {
+		inc++
+		req := &wire.StartRequest{Fence: w.fence(), Bucket: testBucket, BucketUUID: testUUID, Generation: 1}
+		for v := from; v < to; v++ {
+			req.Starts = append(req.Starts, wire.StreamStart{VBucket: v, Incarnation: index.Incarnation{Epoch: 1, Term: 1, Counter: inc},
+				VBUUID: uuids[v], Seqno: rep.at[v]})
+		}
+		wg.Go(func() {
+			reply, err := w.client.Start(context.Background(), w.url, req)
+			if err != nil {
+				return // KV was cut off
+			}
+			for _, result := range reply.Results {
+				outcomes(result)
+			}
+		})
+	}
+	w.define(revision, 1)
+	var calls sync.WaitGroup
+	for range 150 {
+		for range r.IntN(20) {
+			write()
+		}
+		rep.catchUp(t, w.data)
+		v := uint16(r.IntN(vbuckets))
+		switch r.IntN(8) {
+		case 0, 1:
+			start(&calls, 0, vbuckets, func(wire.StartResult) {})
+		case 2, 3:
+			start(&calls, v, v+1, func(wire.StartResult) {})
+		case 4:
+			req := &wire.StopRequest{Fence: w.fence(), Bucket: testBucket, VBuckets: []uint16{v}, Incarnation: index.Incarnation{Epoch: 1, Term: 1, Counter: inc}}
+			calls.Go(func() { _ = w.client.Stop(context.Background(), w.url, req) })
+		case 5:
+			revision++
+			w.defineBeside(&calls, revision, 1, index.ID(2+revision%2))
+		case 6:
+			cuts.cut()
+		case 7:
+			calls.Wait()
+		}
+	}
+	calls.Wait()
+	rep.catchUp(t, w.data)
+	w.eventually("all streams begin", func() bool {
+		begun := 0
+		start(&calls, 0, vbuckets, func(r wire.StartResult) {
+			if r.Outcome == wire.StartBegun {
+				begun++
+			}
+		})
+		calls.Wait()
+		rep.catchUp(t, w.data)
+		return begun == vbuckets
+	})
+	w.eventually("the replica is the bucket", func() bool {
+		rep.catchUp(t, w.data)
+		if len(rep.docs) != len(truth) {
+			return false
+		}
+		rows := w.data.rows(1)
+		for k, n := range truth {
+			if rows[k] != fmt.Sprintf("[%d]", n) {
+				return false
+			}
+		}
+		return true
+	})
+}
