@@ -13,10 +13,53 @@ type hub struct {
 	listeners map[string]*pipeListener
 	cut       map[[2]string]bool
 	conns     map[[2]string][]net.Conn
+	gates     map[string]*gate
+}
+
+// gate holds back what one server reads from, or writes to, the servers that it calls; nothing is lost. nil is open.
+type gate struct{ reads, writes chan struct{} }
+
+// gated is a connection that a server has dialled.
+type gated struct {
+	net.Conn
+	hub  *hub
+	from string
+}
+
+func (g gated) Read(b []byte) (int, error) {
+	n, err := g.Conn.Read(b)
+	g.hub.pass(g.from, func(g *gate) chan struct{} { return g.reads })
+	return n, err
+}
+
+func (g gated) Write(b []byte) (int, error) {
+	g.hub.pass(g.from, func(g *gate) chan struct{} { return g.writes })
+	return g.Conn.Write(b)
+}
+
+func (h *hub) pass(from string, which func(*gate) chan struct{}) {
+	h.mu.Lock()
+	var closed chan struct{}
+	if g := h.gates[from]; g != nil {
+		closed = which(g)
+	}
+	h.mu.Unlock()
+	if closed != nil {
+		<-closed
+	}
+}
+
+// hold closes the gates of a server: what it reads, and what it writes. The functions open them.
+func (h *hub) hold(name string) (read, write func()) {
+	g := &gate{reads: make(chan struct{}), writes: make(chan struct{})}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.gates[name] = g
+	return func() { close(g.reads) }, func() { close(g.writes) }
 }
 
 func newHub() *hub {
-	return &hub{listeners: map[string]*pipeListener{}, cut: map[[2]string]bool{}, conns: map[[2]string][]net.Conn{}}
+	return &hub{listeners: map[string]*pipeListener{}, cut: map[[2]string]bool{}, conns: map[[2]string][]net.Conn{}, gates: map[string]*gate{}}
 }
 
 type pipeListener struct {
@@ -84,7 +127,7 @@ func (h *hub) dial(from, to string, timeout time.Duration) (net.Conn, error) {
 	defer timer.Stop()
 	select {
 	case l.in <- b:
-		return a, nil
+		return gated{Conn: a, hub: h, from: from}, nil
 	case <-l.done:
 		return nil, fmt.Errorf("dial %s from %s: connection refused", to, from)
 	case <-timer.C:

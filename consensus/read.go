@@ -50,6 +50,7 @@ func (n *Node) ReadBarrier(ctx context.Context) error {
 // verify answers reads, all that wait with one check.
 func (n *Node) verify(ctx context.Context) error {
 	waiting := make([]*read, 0, readQueue)
+	c := newConfirmer(n)
 	for {
 		waiting = waiting[:0]
 		select {
@@ -66,15 +67,15 @@ func (n *Node) verify(ctx context.Context) error {
 				more = false
 			}
 		}
-		a := n.check()
+		a := n.check(ctx, c)
 		for _, r := range waiting {
 			r.done <- a
 		}
 	}
 }
 
-// check is the rule of linearizable reads: the index first, then the proof that nobody else led meanwhile, in one term.
-func (n *Node) check() readAnswer {
+// check is the rule of linearizable reads: the index first, then the proof that nobody else had led until then.
+func (n *Node) check(ctx context.Context, c *confirmer) readAnswer {
 	n.mu.Lock()
 	before := n.serving
 	n.mu.Unlock()
@@ -82,14 +83,8 @@ func (n *Node) check() readAnswer {
 		return readAnswer{err: n.notLeader()}
 	}
 	index := max(before.began, n.acked.Load())
-	if err := n.raft.VerifyLeader().Error(); err != nil {
-		return readAnswer{err: n.notLeader()}
-	}
-	n.mu.Lock()
-	after := n.serving
-	n.mu.Unlock()
-	if after != before || n.raft.CurrentTerm() != before.term {
-		return readAnswer{err: n.notLeader()}
+	if err := c.confirm(ctx, before); err != nil {
+		return readAnswer{err: err}
 	}
 	return readAnswer{index: index}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"syscall"
 	"testing"
 	"time"
@@ -29,7 +28,6 @@ type faults struct {
 	t    testing.TB
 	up   *testcluster.Cluster
 	rand *rand.Rand
-	http *http.Client
 	done map[string]int
 }
 
