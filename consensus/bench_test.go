@@ -176,6 +176,7 @@ func bare(b *testing.B) *raft.Raft {
 		members.Servers = append(members.Servers, raft.Server{ID: c.LocalID, Address: trans.LocalAddr()})
 		b.Cleanup(func() {
 			r.Shutdown().Error()
+			trans.CloseStreams()
 			trans.Close()
 			store.Close()
 		})

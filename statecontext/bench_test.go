@@ -92,7 +92,7 @@ func BenchmarkApply(b *testing.B) {
 	}
 	run("create", func(_ *State, i int) Body {
 		c := create(fmt.Sprintf("new_%07d", i), 1, 0, 1, 2, 3, 4, 5, 6, 7)
-		c.Definition.Bucket, c.Definition.BucketUUID = "bucket050", "uuid50"
+		c.Definition.Bucket, c.Definition.BucketUUID = fmt.Sprintf("bucket%03d", i%100), fmt.Sprint("uuid", i%100) // a bucket's number is limited
 		return c
 	}, true)
 	run("promote", func(s *State, _ int) Body { return promotion(s, "bucket007", 3, 10) }, false)
