@@ -263,10 +263,13 @@ func (c *Cluster) Run(ctx context.Context, onReady func(ctx context.Context, m M
 	<-work.Done()
 	err := <-failed
 	stopEarly()
-	done := make(chan error, 1)
-	go func() { done <- roles.Wait() }()
+	done := make(chan struct{})
+	go func() {
+		_ = roles.Wait() // each child has reported its own end
+		close(done)
+	}()
 	select {
-	case <-done: // each child has reported its own end
+	case <-done:
 		stopLate()
 	case <-time.After(stopGrace / 3):
 		stopLate()

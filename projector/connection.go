@@ -180,8 +180,6 @@ func (c *connection) remove(s *stream) {
 	delete(c.streams, s.id)
 }
 
-func (c *connection) has(s *stream) bool { return c.find(s.id) == s }
-
 func (c *connection) find(id feed.StreamID) *stream {
 	c.mu.Lock()
 	defer c.mu.Unlock()

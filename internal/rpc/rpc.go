@@ -343,6 +343,8 @@ func Serve(ctx context.Context, s *http.Server, l net.Listener, grace time.Durat
 	if s.Shutdown(drain) != nil {
 		_ = s.Close() // what did not drain in time is cut
 	}
-	_ = <-stopped // http.ErrServerClosed
+	if err := <-stopped; !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("HTTP server on %s: %w", l.Addr(), err)
+	}
 	return nil
 }
