@@ -2,7 +2,6 @@ package projector
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -11,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/collate"
 	"tidemark/index"
 	"tidemark/keyversion"
 	"tidemark/kvclient"
@@ -115,9 +115,7 @@ func (r *replica) catchUp(t *testing.T, e *endpoint) {
 			if ev.Seqno <= r.in[v] || ev.Seqno > ev.Window.End || ev.Window.Start > r.in[v] {
 				t.Fatalf("%s window %+v, but the stream stands at %d", name, ev.Window, r.in[v])
 			}
-			if ev.Statements[0].Index != 1 {
-				t.Fatalf("%s names %v", name, ev.Statements)
-			}
+			r.check(t, name, ev)
 			r.in[v], r.at[v] = ev.Seqno, max(r.at[v], ev.Seqno)
 			if id := string(ev.DocID); ev.Seqno > r.rows[id] {
 				r.rows[id] = ev.Seqno
@@ -127,6 +125,25 @@ func (r *replica) catchUp(t *testing.T, e *endpoint) {
 				}
 			}
 		}
+	}
+}
+
+// check tells whether a document's statements are those of its indexes: field i holds the document's number and 1000 i.
+func (r *replica) check(t *testing.T, name string, ev *keyversion.Event) {
+	t.Helper()
+	number := ""
+	for i, s := range ev.Statements {
+		if i == 0 && s.Index != 1 || len(s.Keys) != len(ev.Statements[0].Keys) {
+			t.Fatalf("%s names %v", name, ev.Statements)
+		}
+		if len(s.Keys) == 0 {
+			continue
+		}
+		text, err := collate.DecodeComposite(nil, s.Keys[0], []bool{false})
+		if want := fmt.Sprint("[", s.Index); err != nil || string(text[:2]) != want || i > 0 && string(text[2:]) != number {
+			t.Fatalf("%s has %s in index %v: %v", name, text, s.Index, err)
+		}
+		number = string(text[2:])
 	}
 }
 
@@ -152,8 +169,8 @@ func TestChaos(t *testing.T) {
 			delete(truth, key)
 			return
 		}
-		n := 1 + r.IntN(1000)
-		body, _ := json.Marshal(map[string]any{"f1": n, "f2": n})
+		n := 1 + r.IntN(999)
+		body := fmt.Appendf(nil, `{"f1":%d,"f2":%d,"f3":%d,"f4":%d}`, 1000+n, 2000+n, 3000+n, 4000+n)
 		m, err := w.kv.Set(context.Background(), key, body, kvclient.StoreOptions{})
 		if err != nil {
 			t.Fatal(err)
@@ -197,7 +214,7 @@ func TestChaos(t *testing.T) {
 			calls.Go(func() { _ = w.client.Stop(context.Background(), w.url, req) })
 		case 5:
 			revision++
-			w.defineBeside(&calls, revision, 1, index.ID(2+revision%2))
+			w.defineBeside(&calls, revision, []index.ID{1, 2, 3, 4}[:1+r.IntN(4)]...)
 		case 6:
 			cuts.cut()
 		case 7:
@@ -224,7 +241,7 @@ func TestChaos(t *testing.T) {
 		}
 		rows := w.data.rows(1)
 		for k, n := range truth {
-			if rows[k] != fmt.Sprintf("[%d]", n) {
+			if rows[k] != fmt.Sprintf("[%d]", 1000+n) {
 				return false
 			}
 		}

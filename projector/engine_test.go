@@ -294,6 +294,27 @@ func TestOtherCollectionsCountAsSeqnos(t *testing.T) {
 	w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:ACTIVATE@4")
 }
 
+// An index joins where the stream stands, not where it was complete.
+func TestAnIndexJoinsInTheMiddleOfAWindow(t *testing.T) {
+	e := newEngine(t)
+	w := newWorldAt(t, e.Addr())
+	w.define(1, 1)
+	w.startAt(3, 1, 0)
+	s := e.stream(3)
+	s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, 3, s.opaque), Extras: mcbp.SnapshotMarker{End: 4}.AppendExtras(nil)})
+	s.document(1, 0)
+	s.document(2, 0)
+	w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:INSERT@2")
+	w.define(2, 1, 2)
+	w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:INSERT@2", "1:ACTIVATE@2")
+	s.document(4, 0)
+	w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:INSERT@2", "1:ACTIVATE@2", "1:INSERT@4")
+	all := w.data.kinds(keyversion.Insert)
+	if last := all[len(all)-1]; len(last.Statements) != 2 || last.Window.Start != 0 || last.Window.End != 4 {
+		t.Errorf("%+v", last)
+	}
+}
+
 // What a lost connection has delivered goes downstream before anything of the connection that follows.
 func TestALostConnectionIsDrainedBeforeTheNextBegins(t *testing.T) {
 	e := newEngine(t)

@@ -98,8 +98,11 @@ func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bo
 		p.fill(s, e)
 		err = p.topic.Delete(ctx, s.vb, &p.doc)
 	}
+	if err != nil {
+		return false, err
+	}
 	s.last = max(s.last, progress.Seqno)
-	if err == nil && progress.Completed {
+	if progress.Completed {
 		s.complete.Store(progress.Complete)
 		err = p.topic.Sync(s.vb, s.vbuuid, progress.Complete)
 	}
