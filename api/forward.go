@@ -5,9 +5,10 @@ import (
 	"context"
 	"errors"
 	"io"
-	"net"
 	"net/http"
+	"net/http/httptrace"
 	"strconv"
+	"sync/atomic"
 	"time"
 
 	"tidemark/client"
@@ -61,7 +62,7 @@ func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) error {
 	}
 	answered := make(chan struct{})
 	go a.watchLeader(answered, cancel)
-	resp, err := a.rpc.HTTP().Do(req)
+	resp, sent, err := send(a.rpc.HTTP(), req)
 	close(answered)
 	if err != nil {
 		var tooLarge *http.MaxBytesError
@@ -71,7 +72,7 @@ func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) error {
 		if cause := context.Cause(ctx); cause != nil {
 			err = cause
 		}
-		return forwardFailed(r, rt, err)
+		return forwardFailed(r, rt, sent, err)
 	}
 	defer resp.Body.Close()
 	w.Header().Set(rpc.HeaderLeader, leader.REST)
@@ -132,16 +133,23 @@ func (a *API) watchLeader(answered <-chan struct{}, giveUp context.CancelCauseFu
 	}
 }
 
+// send does a request and tells whether any of it may have left: a request with an Idempotency-Key is sent again by the
+// transport when a kept connection breaks, so that its last error may be a refused connection although the leader had it.
+func send(c *http.Client, req *http.Request) (resp *http.Response, sent bool, err error) {
+	var wrote atomic.Bool
+	trace := &httptrace.ClientTrace{WroteHeaders: func() { wrote.Store(true) }}
+	resp, err = c.Do(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
+	return resp, wrote.Load(), err
+}
+
 // forwardFailed: whether the leader has done it is unknown for a write that was sent, and no matter for a read and for
 // what components send.
-func forwardFailed(r *http.Request, rt *route, err error) error {
-	var dial *net.OpError
-	unsent := errors.As(err, &dial) && dial.Op == "dial"
+func forwardFailed(r *http.Request, rt *route, sent bool, err error) error {
 	read := r.Method == http.MethodGet || r.Method == http.MethodHead
 	if (read || rt.component) && errors.Is(err, context.DeadlineExceeded) {
 		return rpc.NewProblem(http.StatusGatewayTimeout, rpc.CodeTimeout, "the leader gave no answer in time")
 	}
-	if unsent || read || rt.component {
+	if !sent || read || rt.component {
 		return noLeader("the leader could not be reached: %v; try again", err)
 	}
 	return rpc.NewProblem(http.StatusGatewayTimeout, client.CodeUnknownOutcome,
