@@ -45,7 +45,8 @@ type sideKey struct {
 
 // sideAttempt is what is known about asking for one vbucket.
 type sideAttempt struct {
-	tries int
+	tries int       // of projectors that said no, since one has begun
+	waits int       // pauses since all that was wanted came, or something did
 	after time.Time // not before
 	id    uint64    // of the open stream that is watched
 	at    uint64
@@ -92,18 +93,20 @@ func (l *sideLoop) look(ctx context.Context, k *bucket) {
 	now := l.x.now()
 	d := l.x.present()
 	groups := map[groupKey]*sideGroup{}
-	open, abandoned := map[uint64]bool{}, map[uint64]bool{}
+	open, abandoned, busy := map[uint64]bool{}, map[uint64]bool{}, map[int]bool{}
 	err := k.do(ctx, func() {
 		for _, p := range k.st.SideStreams() {
-			open[p.ID] = true
+			open[p.ID], busy[p.VBucket] = true, true
 			l.watch(k, &p, now)
 		}
 		for _, id := range k.st.Abandoned() {
 			abandoned[id] = true
 		}
 		for _, w := range k.st.Wants() {
+			busy[w.VBucket] = true
 			l.group(k, w, &d, groups, now)
 		}
+		l.satisfied(k.name, busy)
 	})
 	if err != nil {
 		return
@@ -131,7 +134,7 @@ func (l *sideLoop) watch(k *bucket, p *ingest.SideProgress, now time.Time) {
 	a := l.attempt(k.name, p.VBucket)
 	if a.id != p.ID || a.at != p.At {
 		if a.id == p.ID && p.Begun {
-			a.tries = 0
+			a.waits = 0
 		}
 		a.id, a.at, a.moved = p.ID, p.At, now
 		return
@@ -140,6 +143,16 @@ func (l *sideLoop) watch(k *bucket, p *ingest.SideProgress, now time.Time) {
 		k.log.Warn("a side stream brings nothing; asking again", "vbucket", p.VBucket, "at", p.At, "to", p.To)
 		k.st.SideFailed(p.VBucket, p.ID)
 		a.moved = now
+	}
+}
+
+// satisfied forgets the failures of vbuckets that want nothing and have no stream: what comes next is a fresh want, which
+// pays nothing for older ones.
+func (l *sideLoop) satisfied(bucket string, busy map[int]bool) {
+	for key, a := range l.state {
+		if key.bucket == bucket && !busy[key.vb] {
+			a.tries, a.waits, a.after = 0, 0, time.Time{}
+		}
 	}
 }
 
@@ -160,11 +173,12 @@ type groupKey struct {
 }
 
 type sideGroup struct {
-	addr    string
-	id      uint64
-	wants   []ingest.Want
-	copies  []index.CopyID
-	streams []wire.SideStream
+	addr     string
+	id       uint64
+	wants    []ingest.Want
+	attempts []*sideAttempt // of the wants
+	copies   []index.CopyID
+	streams  []wire.SideStream
 }
 
 // group opens what may be asked for now. It runs in the bucket's loop, so that nothing can come before it is expected.
@@ -181,10 +195,11 @@ func (l *sideLoop) group(k *bucket, w ingest.Want, d *wire.Definitions, groups m
 		g = &sideGroup{addr: p.Admin, id: l.next}
 		groups[key] = g
 	}
-	a.after = now.Add(min(sideFirst<<min(a.tries, 10), sideMost))
+	a.after = now.Add(min(sideFirst<<min(a.waits, 10), sideMost))
 	a.tries++
+	a.waits++
 	k.st.OpenSide(w, g.id)
-	g.wants = append(g.wants, w)
+	g.wants, g.attempts = append(g.wants, w), append(g.attempts, a)
 	for _, c := range w.Copies {
 		if i, ok := slices.BinarySearch(g.copies, c); !ok {
 			g.copies = slices.Insert(g.copies, i, c)
@@ -240,12 +255,13 @@ func (l *sideLoop) answered(k *bucket, g *sideGroup, reply *wire.SideReply, err 
 			outcomes[reply.Results[i].VBucket] = &reply.Results[i]
 		}
 	}
-	for _, w := range g.wants {
+	for i, w := range g.wants {
 		r := outcomes[uint16(w.VBucket)]
 		switch {
 		case r == nil:
 			k.st.SideFailed(w.VBucket, g.id)
 		case r.Outcome == wire.StartBegun:
+			g.attempts[i].tries = 0 // it was the right one to ask
 		case r.Outcome == wire.StartRollback:
 			k.log.Warn("KV refuses the start of a side stream: the vbucket is taken from 0", "vbucket", w.VBucket, "from", w.From, "purge", r.Purge)
 			k.st.SideRefused(w.VBucket, g.id, r.Purge)

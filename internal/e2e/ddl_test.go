@@ -18,6 +18,9 @@ import (
 	"tidemark/internal/testcluster"
 )
 
+// createLimit is for the build of an index of the sample's size under a light load on a busy machine.
+const createLimit = 5 * time.Second
+
 // kept is a scan to be compared with the oracle once all writes are known.
 type kept struct {
 	what   string
@@ -83,7 +86,11 @@ func TestCreateUnderLoad(t *testing.T) {
 			}
 			time.Sleep(time.Duration(n) * 20 * time.Millisecond)
 		} else {
+			created := time.Now()
 			create(ctx, t, c, statement)
+			if took := time.Since(created); took > createLimit {
+				t.Errorf("round %d: ready only %s after the CREATE: older builds must cost a new one nothing", n, took)
+			}
 			scanAs(fmt.Sprintf("round %d, as %s", n, h.name), "again", h.oracle, "any")
 		}
 		if n < rounds-1 {
