@@ -18,7 +18,16 @@ import (
 // bare is a running cluster of bench/bareraft.
 type bare struct {
 	nodes []string // base URLs
+	pids  []int
 	at    atomic.Int32
+}
+
+// cpu is the processor time of its processes so far.
+func (r *bare) cpu() (sum time.Duration) {
+	for _, pid := range r.pids {
+		sum += processCPU(pid)
+	}
+	return sum
 }
 
 func startBare(ctx context.Context, b *testing.B) (*bare, func()) {
@@ -29,16 +38,16 @@ func startBare(ctx context.Context, b *testing.B) (*bare, func()) {
 		peers = append(peers, fmt.Sprintf("%d=%s", i+1, addrs[i]))
 	}
 	dir := b.TempDir()
+	r := &bare{}
 	var stops []func()
 	for i := range 3 {
 		args := []string{"--id", fmt.Sprint(i + 1), "--data", filepath.Join(dir, fmt.Sprint(i)), "--http", addrs[3+i], "--raft", addrs[i]}
 		if i == 0 {
 			args = append(args, "--peers", strings.Join(peers, ","))
 		}
-		_, stop := spawn(b, programs.bareraft, args...)
-		stops = append(stops, stop)
+		pid, stop := spawn(b, programs.bareraft, args...)
+		stops, r.pids = append(stops, stop), append(r.pids, pid)
 	}
-	r := &bare{}
 	for _, addr := range addrs[3:] {
 		r.nodes = append(r.nodes, "http://"+addr)
 	}
@@ -168,7 +177,10 @@ func compareDDL(b *testing.B, clients int) (f ddlFigures) {
 	bareOp := func(int) func(context.Context, *caller) error { return raft.op }
 	_ = run(ctx, b, clients, time.Second, bareOp) // warm up
 	for round := range *rounds {
-		f.alone = append(f.alone, run(ctx, b, clients, *burst, bareOp)...)
+		bareCPU := raft.cpu()
+		alone := run(ctx, b, clients, *burst, bareOp)
+		bareCPU = raft.cpu() - bareCPU
+		f.alone = append(f.alone, alone...)
 		up, c := start(ctx, b, dir)
 		servers, at := leaderFirst(ctx, b, up, c), &atomic.Int32{}
 		ours := func(i int) func(context.Context, *caller) error {
@@ -181,6 +193,7 @@ func compareDDL(b *testing.B, clients int) (f ddlFigures) {
 		f.product = append(f.product, product...)
 		if round == *rounds-1 {
 			usageOf(up.Manifest()).report(b, before, len(product), "op")
+			b.ReportMetric(float64(bareCPU.Microseconds())/float64(len(alone)), "bare-cpu-µs/op")
 			b.ReportMetric(float64(status(ctx, b, c).CAS-cas)/float64(len(product)), "cas/op")
 		}
 		f.beside = append(f.beside, run(ctx, b, clients, *burst, bareOp)...)
