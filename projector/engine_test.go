@@ -12,6 +12,7 @@ import (
 	"tidemark/keyversion"
 	"tidemark/kvclient/kvclienttest"
 	"tidemark/mcbp"
+	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
@@ -312,6 +313,33 @@ func TestAnIndexJoinsInTheMiddleOfAWindow(t *testing.T) {
 	all := w.data.kinds(keyversion.Insert)
 	if last := all[len(all)-1]; len(last.Statements) != 2 || last.Window.Start != 0 || last.Window.End != 4 {
 		t.Errorf("%+v", last)
+	}
+}
+
+// Downstream a window starts where the stream was last complete: below KV's marker where something was de-duplicated, below
+// that of a window which was cut short, above the marker of a backfill that goes over what was sent.
+func TestWindowsStartWhereTheStreamWasComplete(t *testing.T) {
+	e := newEngine(t)
+	w := newWorldAt(t, e.Addr())
+	w.define(1, 1)
+	w.startAt(3, 1, 10)
+	s := e.stream(3)
+	for _, step := range []struct{ start, end, seqno uint64 }{
+		{12, 20, 13}, {16, 30, 17}, {0, 0, 30}, {0, 40, 40}, {41, 42, 42},
+	} {
+		if step.end > 0 {
+			s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, 3, s.opaque),
+				Extras: mcbp.SnapshotMarker{Start: step.start, End: step.end}.AppendExtras(nil)})
+		}
+		s.document(step.seqno, 0)
+	}
+	w.expect(3, "1:STREAM_BEGIN@10", "1:INSERT@13", "1:INSERT@17", "1:INSERT@30", "1:INSERT@40", "1:INSERT@42")
+	var got []timestamp.Window
+	for _, ev := range w.data.kinds(keyversion.Insert) {
+		got = append(got, ev.Window)
+	}
+	if want := "[{10 20} {10 30} {10 30} {30 40} {40 42}]"; fmt.Sprint(got) != want {
+		t.Errorf("windows %v, want %s", got, want)
 	}
 }
 

@@ -1,6 +1,11 @@
 package projector
 
-import "github.com/prometheus/client_golang/prometheus"
+import (
+	"maps"
+	"slices"
+
+	"github.com/prometheus/client_golang/prometheus"
+)
 
 // counters are the projector's own metrics; the router has its own.
 type counters struct {
@@ -21,4 +26,35 @@ func newCounters(r prometheus.Registerer) counters {
 		ended:       c("streams_ended_total", "Maintenance streams ended, for whatever reason."),
 		connections: c("kv_connections_total", "DCP connections opened."),
 	}
+}
+
+// registerGauges registers what is bounded: maxBuckets, maxSideStreams, and a DCP buffer for each bucket.
+func (p *Projector) registerGauges(r prometheus.Registerer) {
+	g := func(name, help string, f func() float64) {
+		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "tidemark", Subsystem: "projector", Name: name, Help: help}, f))
+	}
+	g("buckets", "Buckets with a maintenance topic.", func() float64 {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return float64(len(p.buckets))
+	})
+	g("side_streams", "Side streams open or being opened.", func() float64 {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		return float64(len(p.sides))
+	})
+	g("kv_held_bytes", "Bytes of maintenance streams received from KV and not acknowledged.", func() float64 {
+		p.mu.Lock()
+		all := slices.Collect(maps.Values(p.buckets))
+		p.mu.Unlock()
+		held := int64(0)
+		for _, b := range all {
+			b.mu.Lock()
+			if b.conn != nil {
+				held += b.conn.feed.Held()
+			}
+			b.mu.Unlock()
+		}
+		return float64(held)
+	})
 }

@@ -120,6 +120,7 @@ func Open(cfg Config) (*Projector, error) {
 		log: cfg.Logger, wake: make(chan struct{}, 1), buckets: map[string]*bucket{}, sides: map[string]*side{},
 	}
 	p.counters = newCounters(p.registry)
+	p.registerGauges(p.registry)
 	p.router, err = router.New(router.Config{ClusterID: p.clusterID, Projector: cfg.ID, BootID: p.bootID, Logger: cfg.Logger.Named("router"), Registerer: p.registry})
 	if err != nil {
 		_ = l.Close()

@@ -5,9 +5,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -587,6 +589,17 @@ func TestQuestionsAboutKV(t *testing.T) {
 	for i, v := range report.Buckets[0].VBuckets {
 		if report.Buckets[0].Complete[i] < want[v] {
 			t.Errorf("vbucket %d is complete up to %d, wanted %d", v, report.Buckets[0].Complete[i], want[v])
+		}
+	}
+	answer, err := http.Get(w.url + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer answer.Body.Close()
+	text, err := io.ReadAll(answer.Body)
+	for _, line := range []string{"tidemark_projector_buckets 1", "tidemark_projector_side_streams 0", "tidemark_projector_streams_begun_total 8", "tidemark_projector_mutations_total 1"} {
+		if err != nil || !strings.Contains(string(text), line+"\n") {
+			t.Errorf("no %q in the metrics: %v", line, err)
 		}
 	}
 	logs, err := w.client.FailoverLogs(ctx, w.url, &wire.FailoverLogsRequest{Fence: w.fence(), Bucket: testBucket, VBuckets: []uint16{m.VBucket}})

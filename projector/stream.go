@@ -37,7 +37,7 @@ type stream struct {
 	plan    *plan
 	vbuuid  uint64
 	last    uint64           // last seqno given to the router
-	window  timestamp.Window // of last; Start is what had been received before the window
+	window  timestamp.Window // of last; Start is the newest complete seqno before it
 	reach   uint64           // highest window end seen
 }
 
@@ -109,11 +109,11 @@ func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bo
 	return progress.Completed, err
 }
 
-// place notes the window of the item that comes now. KV's marker may start above what was received last; what lies
-// between was de-duplicated into this window, so for those downstream the window starts where the stream stood.
+// place notes the window of the item that comes now. For those downstream it starts where the stream was last complete,
+// wherever KV's marker starts: what lies between was de-duplicated into this window, or is part of one that was cut short.
 func (s *stream) place(p feed.Progress) {
 	if p.SnapEnd != s.window.End {
-		s.window = timestamp.Window{Start: min(p.SnapStart, s.last), End: p.SnapEnd}
+		s.window = timestamp.Window{Start: s.complete.Load(), End: p.SnapEnd}
 		s.reach = max(s.reach, p.SnapEnd)
 	}
 }
