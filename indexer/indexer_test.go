@@ -239,9 +239,10 @@ func TestDrop(t *testing.T) {
 	if err := w.define(20); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := os.Stat(filepath.Join(w.dir, copiesDir, "10")); !os.IsNotExist(err) {
-		t.Errorf("the folder of a dropped copy: %v", err)
-	}
+	w.until("the folder of a dropped copy goes with its last snapshot", func() bool {
+		_, err := os.Stat(filepath.Join(w.dir, copiesDir, "10"))
+		return os.IsNotExist(err)
+	})
 	w.write(docs(10, 30, 50)...)
 	w.check(2)
 	if _, err := w.scan(1, `{}`); rpc.AsProblem(err).Code != "INDEX_NOT_FOUND" {
