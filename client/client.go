@@ -28,7 +28,7 @@ import (
 const DefaultServer = "http://127.0.0.1:9520"
 
 const (
-	perServer    = 10 * time.Second  // before another server is tried
+	perServer    = 3 * time.Second   // before another server is tried; the Idempotency-Key makes that safe for writes
 	scanPatience = 60 * time.Second  // the same for a scan's first row: session consistency may wait
 	countLimit   = 120 * time.Second // the same for a count
 	firstBackoff = 20 * time.Millisecond
