@@ -40,10 +40,11 @@ func define(s *statecontext.State) *wire.Definitions {
 	d.Indexes = make([]index.Definition, 0, s.IndexCount())
 	d.Topologies = make([]partition.Topology, 0, s.IndexCount())
 	for x := range s.Indexes() {
-		d.Indexes = append(d.Indexes, x.Definition)
-		if !waits(x) {
-			d.Topologies = append(d.Topologies, x.Topology)
+		if waits(x) || x.Definition.State == index.Dropping { // hosts have nothing of it, or are to have nothing of it
+			continue
 		}
+		d.Indexes = append(d.Indexes, x.Definition)
+		d.Topologies = append(d.Topologies, x.Topology)
 	}
 	for i := range s.Indexers() {
 		d.Indexers = append(d.Indexers, wire.Endpoint{Node: i.Node, UUID: i.UUID, BootID: i.BootID, Name: i.Name, Admin: i.Admin, Scan: i.Scan,
