@@ -87,3 +87,21 @@ func BenchmarkStart(b *testing.B) {
 	b.ReportMetric(ms(quantile(took, 1)), "max-ms")
 	b.ReportMetric(float64(most)/1e6, "manager-RSS-MB")
 }
+
+// BenchmarkIdle is the processor time of a cluster that nobody uses, with one empty index: reports, heartbeats, stability
+// timestamps, by role in per cent of one processor. No bar.
+func BenchmarkIdle(b *testing.B) {
+	ctx := within(b, 3*time.Minute)
+	up, c := start(ctx, b, b.TempDir())
+	createIndex(ctx, b, c, "CREATE INDEX by_name ON world(name)")
+	time.Sleep(restFor)
+	cas := status(ctx, b, c).CAS
+	before, end := usageOf(up.Manifest()), profile(b, up.Manifest())
+	time.Sleep(2 * readsFor)
+	end()
+	after := usageOf(up.Manifest())
+	for role := range after {
+		b.ReportMetric(100*float64(after[role]-before[role])/float64(2*readsFor), role+"-%cpu")
+	}
+	b.ReportMetric(float64(status(ctx, b, c).CAS-cas)/(2*readsFor).Seconds(), "cas/s")
+}
