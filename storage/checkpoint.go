@@ -58,7 +58,7 @@ func (s *Slice) checkpoint(ctx context.Context, g *generation, cur *state, m Che
 	tmp := dir + tmpSuffix
 	err := fs.RemoveAll(tmp)
 	if err == nil {
-		err = g.eng.checkpoint(tmp)
+		err = g.eng.checkpoint(ctx, tmp)
 	}
 	if err == nil {
 		err = writeSmall(fs, tmp, checkpointName, info)

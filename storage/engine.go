@@ -21,7 +21,7 @@ type engine interface {
 	// persist makes everything applied so far durable.
 	persist(ctx context.Context) error
 	// checkpoint makes a copy of everything in a new folder; everything has been persisted.
-	checkpoint(dir string) error
+	checkpoint(ctx context.Context, dir string) error
 	// verify reads and checks stored files, all of them when budget is negative, else as long as their sizes fit.
 	verify(budget int64) (read int64, err error)
 	// failing gives why the engine cannot write now, nil when it can.

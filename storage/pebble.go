@@ -70,6 +70,8 @@ type pebbleEngine struct {
 	fresh   bool // no batch has been written since opening
 	scratch scratch
 
+	rotation sync.Mutex // one rotation at a time; taken before mem
+
 	mem struct {
 		sync.Mutex
 		active  int64     // bytes since the last rotation
@@ -299,11 +301,31 @@ func (e *pebbleEngine) durable() (state, error) {
 }
 
 func (e *pebbleEngine) persist(ctx context.Context) error {
-	done, err := e.rotate()
-	if err != nil {
+	if err, _ := e.health.get(); err != nil {
+		return classify(e.id, e.dir, err)
+	}
+	done, err := e.newest()
+	if err != nil || done == nil {
 		return err
 	}
 	return e.await(ctx, done)
+}
+
+// newest gives what is closed when everything applied so far is written, nil when it is. It rotates only a memtable that
+// holds something, so that asking again and again piles nothing up.
+func (e *pebbleEngine) newest() (<-chan struct{}, error) {
+	e.rotation.Lock()
+	defer e.rotation.Unlock()
+	e.mem.Lock()
+	active, last := e.mem.active, (<-chan struct{})(nil)
+	if n := len(e.mem.pending); n > 0 {
+		last = e.mem.pending[n-1].done
+	}
+	e.mem.Unlock()
+	if active == 0 {
+		return last, nil
+	}
+	return e.rotateLocked()
 }
 
 // await waits until a memtable is written, the engine fails, or ctx ends.
@@ -331,14 +353,25 @@ func (e *pebbleEngine) await(ctx context.Context, done <-chan struct{}) error {
 
 // rotate hands the memtable to the background writer.
 func (e *pebbleEngine) rotate() (<-chan struct{}, error) {
-	done, err := e.db.AsyncFlush()
-	if err != nil {
-		return nil, classify(e.id, e.dir, err)
-	}
+	e.rotation.Lock()
+	defer e.rotation.Unlock()
+	return e.rotateLocked()
+}
+
+// rotateLocked counts as written no more than what the rotated memtable surely holds.
+func (e *pebbleEngine) rotateLocked() (<-chan struct{}, error) {
 	e.mem.Lock()
-	e.mem.pending = append(e.mem.pending, rotated{e.mem.active, done})
+	n := e.mem.active
 	e.mem.active = 0
 	e.mem.Unlock()
+	done, err := e.db.AsyncFlush()
+	e.mem.Lock()
+	defer e.mem.Unlock()
+	if err != nil {
+		e.mem.active += n
+		return nil, classify(e.id, e.dir, err)
+	}
+	e.mem.pending = append(e.mem.pending, rotated{n, done})
 	return done, nil
 }
 
@@ -401,7 +434,18 @@ func (e *pebbleEngine) applied(n int64) error {
 	return e.res.memory.shrink()
 }
 
-func (e *pebbleEngine) checkpoint(dir string) error {
+// checkpoint implements engine. A store that has written nothing since it was opened has no manifest that could be
+// copied: an empty memtable makes it write one.
+func (e *pebbleEngine) checkpoint(ctx context.Context, dir string) error {
+	if e.flushes.Load() == 0 {
+		done, err := e.rotate()
+		if err == nil {
+			err = e.await(ctx, done)
+		}
+		if err != nil {
+			return err
+		}
+	}
 	return classify(e.id, e.dir, e.db.Checkpoint(dir))
 }
 

@@ -22,6 +22,21 @@ type scratch struct {
 	old   [][]byte
 	now   [][]byte
 	key   []byte
+	index int64 // what long keys cost once more: they stand in the index of a table, too
+}
+
+// longKey is from when on a key weighs in a table's index: a few of them fill a block.
+const longKey = 1 << 10
+
+// cost is what the collected changes take in memory and on disk.
+func (s *scratch) cost() int64 {
+	return int64(len(s.arena)) + entryOverhead*int64(len(s.ops)) + s.index
+}
+
+func (s *scratch) weigh(key []byte) {
+	if len(key) > longKey {
+		s.index += int64(len(key))
+	}
 }
 
 // op is a change of one record; its bytes lie in the arena. All are at most 4 GiB by MaxBatchBytes.
@@ -34,10 +49,11 @@ func (s *scratch) reset() {
 	if cap(s.arena)+cap(s.ops)*16 > maxScratch {
 		*s = scratch{}
 	}
-	s.arena, s.ops = s.arena[:0], s.ops[:0]
+	s.arena, s.ops, s.index = s.arena[:0], s.ops[:0], 0
 }
 
 func (s *scratch) putFwd(key, docID []byte) {
+	s.weigh(key)
 	from := uint32(len(s.arena))
 	s.arena = appendFwdKey(s.arena, key, docID)
 	mid := uint32(len(s.arena))
@@ -46,6 +62,7 @@ func (s *scratch) putFwd(key, docID []byte) {
 }
 
 func (s *scratch) removeFwd(key, docID []byte) {
+	s.weigh(key)
 	from := uint32(len(s.arena))
 	s.arena = appendFwdKey(s.arena, key, docID)
 	end := uint32(len(s.arena))
@@ -141,7 +158,7 @@ func diff(s *scratch, docID []byte) {
 func (e *pebbleEngine) commit(next *state, changed []VBPosition) error {
 	s := &e.scratch
 	slices.SortFunc(s.ops, func(x, y op) int { return bytes.Compare(s.arena[x.from:x.value], s.arena[y.from:y.value]) })
-	size := int64(len(s.arena)) + entryOverhead*int64(len(s.ops))
+	size := s.cost()
 	if err := e.admit(size); err != nil {
 		return err
 	}

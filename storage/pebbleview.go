@@ -258,7 +258,7 @@ func (e *pebbleEngine) purge(vb uint16) error {
 // commitOps writes collected changes that leave the state as it is.
 func (e *pebbleEngine) commitOps() error {
 	s := &e.scratch
-	size := int64(len(s.arena)) + entryOverhead*int64(len(s.ops))
+	size := s.cost()
 	if err := e.admit(size); err != nil {
 		return err
 	}

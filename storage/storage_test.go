@@ -162,8 +162,9 @@ func TestConcurrent(t *testing.T) {
 	for id := range 3 {
 		slice, err := store.Create(testMeta(index.CopyID(id + 1)))
 		must(t, err)
-		wg.Go(func() { writeMuch(t, slice) })
-		wg.Go(func() { readMuch(t, slice) })
+		done := make(chan struct{})
+		wg.Go(func() { defer close(done); writeMuch(t, slice) })
+		wg.Go(func() { readMuch(t, slice, done) })
 	}
 	wg.Wait()
 }
@@ -196,9 +197,14 @@ func writeMuch(t *testing.T, s *Slice) {
 	}
 }
 
-func readMuch(t *testing.T, s *Slice) {
+func readMuch(t *testing.T, s *Slice, done <-chan struct{}) {
 	ctx := context.Background()
-	for s.Stats().Batch < 40 {
+	for {
+		select {
+		case <-done:
+			return
+		default:
+		}
 		if err := readOnce(ctx, s); err != nil {
 			t.Error(err)
 			return
