@@ -16,9 +16,10 @@ import (
 // The shape of the load.
 const (
 	workers        = 8
-	slots          = 3   // names in use at once
-	opsPerName     = 300 // operations before a slot takes its next name
-	mostUnknown    = 3   // operations on one name whose outcome is never asked for again
+	slots          = 3  // names in use at once
+	opsPerName     = 60 // operations before a slot takes its next name
+	mostUnknown    = 2  // operations on one name whose outcome is never asked for again
+	mostOpen       = 3  // operations on one name whose outcome is asked for much later
 	leastPatience  = 300 * time.Millisecond
 	morePatience   = 1500 * time.Millisecond
 	replayPatience = 5 * time.Second
@@ -35,6 +36,7 @@ type recorder struct {
 	history []porcupine.Operation
 	later   []pending
 	unknown map[string]int // by name
+	open    map[string]int // by name
 	failure error          // the first
 
 	requests, retries, replays, hedges, givenUp, refusals, reads atomic.Int64
@@ -49,7 +51,9 @@ type pending struct {
 	out     outcome
 }
 
-func newRecorder() *recorder { return &recorder{began: time.Now(), unknown: map[string]int{}} }
+func newRecorder() *recorder {
+	return &recorder{began: time.Now(), unknown: map[string]int{}, open: map[string]int{}}
+}
 
 func (r *recorder) now() int64 { return int64(time.Since(r.began)) }
 
@@ -97,14 +101,14 @@ func (r *recorder) takeDue(all bool) (pending, bool) {
 	return pending{}, false
 }
 
-// mayForget tells whether one more outcome of a name may stay unknown: each of them doubles what porcupine looks at.
-func (r *recorder) mayForget(name string) bool {
+// may tells whether a name may have one more of what is counted: each doubles what porcupine may have to look at.
+func (r *recorder) may(counts map[string]int, name string, most int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.unknown[name] >= mostUnknown {
+	if counts[name] >= most {
 		return false
 	}
-	r.unknown[name]++
+	counts[name]++
 	return true
 }
 
@@ -128,7 +132,7 @@ func (w *worker) patience() time.Duration {
 func (w *worker) names() [slots]string {
 	var names [slots]string
 	for i := range names {
-		names[i] = fmt.Sprintf("n%d_%d", i, (int(w.requests.Load())+i*opsPerName/slots)/opsPerName/slots)
+		names[i] = fmt.Sprintf("n%d_%d", i, (int(w.requests.Load())+i*opsPerName)/(opsPerName*slots))
 	}
 	return names
 }
@@ -217,11 +221,11 @@ func (w *worker) write(ctx context.Context, in input) {
 		case time.Now().After(limit):
 			w.fail(fmt.Errorf("%w: %s %s has no answer after %s", errUnexpected, in.kind, in.name, patienceOfAll))
 			return
-		case maybe && w.rand.IntN(4) == 0 && w.mayForget(in.name):
+		case maybe && w.rand.IntN(4) == 0 && w.may(w.unknown, in.name, mostUnknown):
 			w.givenUp.Add(1)
 			w.add(in, p.call, forever, outcome{unknown: true})
 			return
-		case maybe && w.rand.IntN(2) == 0: // its time goes on; others work meanwhile
+		case maybe && w.rand.IntN(2) == 0 && w.may(w.open, in.name, mostOpen): // its time goes on; others work meanwhile
 			p.due = w.now() + w.rand.Int64N(int64(3*time.Second))
 			w.keep(p)
 			return
