@@ -22,7 +22,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-const heartbeat = 100 * time.Millisecond
+const heartbeat = 300 * time.Millisecond // the default: faster ones lose their leader while the machine is busy
 
 // server is one manager of a test cluster: a node with its state machine, restartable at the same address.
 type server struct {
