@@ -14,12 +14,13 @@ import (
 	"tidemark/timestamp"
 )
 
-// CheckpointMeta is what the caller says about a checkpoint. Slices have one entry per vbucket.
+// CheckpointMeta is what is known of a checkpoint beside its rows. Slices have one entry per vbucket. Stable and Logs are
+// the slice's own at that moment: what a caller puts there is replaced.
 type CheckpointMeta struct {
-	Stable     timestamp.Vector        `json:"stable"` // the stability timestamp that the rows are at
-	Number     uint64                  `json:"number"` // of that timestamp
-	RollbackID uint64                  `json:"rollback_id"`
+	Stable     timestamp.Vector        `json:"stable"` // newest stability timestamp flushed to
 	Logs       []timestamp.FailoverLog `json:"logs,omitempty"`
+	Number     uint64                  `json:"number"` // of that timestamp, as the caller has it
+	RollbackID uint64                  `json:"rollback_id"`
 	Windows    []timestamp.Window      `json:"windows,omitempty"`
 	CreatedMS  int64                   `json:"created_ms"` // unix milliseconds
 }
@@ -28,13 +29,18 @@ type CheckpointMeta struct {
 type CheckpointInfo struct {
 	Seq       uint64            `json:"seq"` // counts the copy's checkpoints; its name
 	Batch     uint64            `json:"batch"`
+	Exact     bool              `json:"exact"` // the rows are exactly those at Stable
 	Positions []ingest.Position `json:"positions"`
 	CheckpointMeta
 }
 
 // Checkpoint stores a copy of the slice as it is now: everything is written, the files are linked into a folder beside
-// the others, which gets its name last. Writing waits meanwhile. The oldest beyond Options.KeepCheckpoints goes.
+// the others, which gets its name last. Batches wait only while what came in meanwhile is written and linked. The oldest
+// beyond Options.KeepCheckpoints goes.
 func (s *Slice) Checkpoint(ctx context.Context, m CheckpointMeta) (CheckpointInfo, error) {
+	if err := s.Persist(ctx); err != nil { // most of the work, beside the writer
+		return CheckpointInfo{}, err
+	}
 	s.write.Lock()
 	defer s.write.Unlock()
 	g, cur, err := s.hold()
@@ -50,7 +56,8 @@ func (s *Slice) checkpoint(ctx context.Context, g *generation, cur *state, m Che
 		return CheckpointInfo{}, err
 	}
 	kept := s.Checkpoints()
-	info := CheckpointInfo{Seq: 1, Batch: cur.number, Positions: slices.Clone(cur.positions), CheckpointMeta: m}
+	m.Stable, m.Logs = cur.stable.Clone(), slices.Clone(cur.logs)
+	info := CheckpointInfo{Seq: 1, Batch: cur.number, Exact: cur.exact, Positions: slices.Clone(cur.positions), CheckpointMeta: m}
 	if len(kept) > 0 {
 		info.Seq = kept[0].Seq + 1
 	}

@@ -241,8 +241,10 @@ func TestPowerLoss(t *testing.T) {
 		}
 		for _, c := range slice.Checkpoints() {
 			must(t, slice.Restore(c.Seq))
-			if n := checkHistory(t, slice); n != c.Batch {
-				t.Fatalf("checkpoint %d is at batch %d, it says %d", c.Seq, n, c.Batch)
+			n := checkHistory(t, slice)
+			stable, exact := slice.Timestamp()
+			if n != c.Batch || exact != c.Exact || !stable.Equal(c.Stable) || !slice.Logs()[1].Equal(c.Logs[1]) {
+				t.Fatalf("checkpoint %d is at batch %d, it says %+v", c.Seq, n, c)
 			}
 		}
 		must(t, store.Close())
