@@ -8,16 +8,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/ingest"
 	"tidemark/timestamp"
 )
-
-// closePersist bounds how long closing a copy waits for its memory to be written.
-const closePersist = 3 * time.Second
 
 // Slice is one copy of a slice of an index: rows, back index, positions, checkpoints. Writing methods exclude each
 // other; everything else goes on beside them.
@@ -175,8 +171,8 @@ func (s *Slice) retire() *generation {
 	return g
 }
 
-// end closes the slice, or drops it.
-func (s *Slice) end(drop bool) error {
+// end closes the slice, writing what is in memory until ctx ends, or drops it.
+func (s *Slice) end(ctx context.Context, drop bool) error {
 	s.write.Lock()
 	defer s.write.Unlock()
 	s.mu.Lock()
@@ -194,9 +190,7 @@ func (s *Slice) end(drop bool) error {
 	}
 	var err error
 	if !drop {
-		ctx, cancel := context.WithTimeout(context.Background(), closePersist)
 		err = g.eng.persist(ctx)
-		cancel()
 		if open > 0 {
 			err = errors.Join(err, fmt.Errorf("copy %s: %d snapshots are still open", s.meta.Copy, open))
 		}

@@ -12,6 +12,7 @@
 package storage
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -19,10 +20,12 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
 )
@@ -108,6 +111,13 @@ type Damage struct {
 }
 
 const lockName = "LOCK"
+
+const (
+	// closePersist bounds how long closing the store waits until memory is written.
+	closePersist = 3 * time.Second
+	// closeAtOnce is how many copies are closed side by side.
+	closeAtOnce = 8
+)
 
 // Open opens the folder and every copy in it. Each copy is at the last batch that was durable; a damaged one is at its
 // newest good checkpoint, or empty: see (*Slice).Recovery. An error means that the folder cannot be used at all: it
@@ -261,7 +271,7 @@ func (s *Store) Drop(id index.CopyID) error {
 	}
 	delete(s.copies, id)
 	s.mu.Unlock()
-	return slice.end(true)
+	return slice.end(context.Background(), true)
 }
 
 // Close closes every copy, writing what is in memory, and gives the folder free. Snapshots that are still open are
@@ -276,10 +286,22 @@ func (s *Store) Close() error {
 	all := s.copies
 	s.copies = map[index.CopyID]*Slice{}
 	s.mu.Unlock()
-	var errs []error
+	ctx, cancel := context.WithTimeout(context.Background(), closePersist)
+	defer cancel()
+	errs := make([]error, 0, len(all)+1)
+	var mu sync.Mutex
+	var g errgroup.Group
+	g.SetLimit(closeAtOnce)
 	for _, c := range all {
-		errs = append(errs, c.end(false))
+		g.Go(func() error {
+			err := c.end(ctx, false)
+			mu.Lock()
+			defer mu.Unlock()
+			errs = append(errs, err)
+			return nil
+		})
 	}
+	_ = g.Wait() // the errors are collected, all of them
 	s.res.files.Unref()
 	s.res.cache.Unref()
 	return errors.Join(append(errs, s.lock.Close())...)
