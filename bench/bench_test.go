@@ -8,7 +8,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -215,25 +214,51 @@ func roles(m *localcluster.Manifest) map[string][]int {
 	return r
 }
 
-// usage is processor time by role; the benchmark's own process is the generator.
-type usage map[string]time.Duration
+// usage is processor time by role at a moment; the benchmark's own process is the generator.
+type usage struct {
+	at   time.Time
+	role map[string]time.Duration
+	host time.Duration // of the whole machine
+}
 
 func usageOf(m *localcluster.Manifest) usage {
-	u := usage{}
+	u := usage{at: time.Now(), role: map[string]time.Duration{"generator": processCPU(os.Getpid())}, host: hostCPU()}
 	for role, pids := range roles(m) {
 		for _, pid := range pids {
-			u[role] += processCPU(pid)
+			u.role[role] += processCPU(pid)
 		}
 	}
-	u["generator"] = processCPU(os.Getpid())
 	return u
 }
 
-// report gives the processor time of each role since before, for each of n operations, in µs.
+// report gives the processor time of each role since before, for each of n operations, in µs (n = seconds x 10,000: in per cent of one processor); and what everybody else on
+// this machine took meanwhile, in per cent of one processor: where that is much, latencies say little.
 func (u usage) report(b *testing.B, before usage, n int, unit string) {
-	for _, role := range slices.Sorted(maps.Keys(u)) {
-		b.ReportMetric(float64((u[role]-before[role]).Microseconds())/float64(n), role+"-cpu-µs/"+unit)
+	others := u.host - before.host
+	for role, d := range u.role {
+		d -= before.role[role]
+		others -= d
+		b.ReportMetric(float64(d.Microseconds())/float64(n), role+"-"+unit)
 	}
+	b.ReportMetric(100*others.Seconds()/u.at.Sub(before.at).Seconds(), "others-%cpu")
+}
+
+// hostCPU is the time that all processors of the machine were not idle, so far.
+func hostCPU() time.Duration {
+	b, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0
+	}
+	line, _, _ := strings.Cut(string(b), "\n")
+	var busy int64
+	for i, f := range strings.Fields(line) { // cpu user nice system idle iowait irq softirq steal guest…
+		if i == 0 || i == 4 || i == 5 || i > 8 {
+			continue
+		}
+		n, _ := strconv.ParseInt(f, 10, 64)
+		busy += n
+	}
+	return time.Duration(busy) * clockTick
 }
 
 // clockTick is the unit of /proc/PID/stat (USER_HZ, 100 on every Linux that Go runs on).

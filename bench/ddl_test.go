@@ -192,7 +192,7 @@ func compareDDL(b *testing.B, clients int) (f ddlFigures) {
 		end()
 		f.product = append(f.product, product...)
 		if round == *rounds-1 {
-			usageOf(up.Manifest()).report(b, before, len(product), "op")
+			usageOf(up.Manifest()).report(b, before, len(product), "cpu-µs/op")
 			b.ReportMetric(float64(bareCPU.Microseconds())/float64(len(alone)), "bare-cpu-µs/op")
 			b.ReportMetric(float64(status(ctx, b, c).CAS-cas)/float64(len(product)), "cas/op")
 		}

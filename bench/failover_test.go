@@ -97,6 +97,7 @@ func BenchmarkFailover(b *testing.B) {
 	probe := newCaller(4)
 	defer probe.close()
 	var took, client []time.Duration
+	host, began := hostCPU(), time.Now()
 	for i := range *kills {
 		time.Sleep(settleFor)
 		at, survivors := leaderEntry(ctx, b, up, c)
@@ -120,6 +121,7 @@ func BenchmarkFailover(b *testing.B) {
 		wg.Wait()
 		up.WaitRestart(at.PID, pidOf(at.ID))
 	}
+	b.ReportMetric(100*(hostCPU()-host).Seconds()/time.Since(began).Seconds(), "host-%cpu")
 	b.Logf("each kill: %v", took)
 	b.ReportMetric(ms(quantile(took, 0.5)), "median-ms")
 	b.ReportMetric(ms(quantile(took, 1)), "max-ms")
@@ -137,6 +139,7 @@ func BenchmarkStop(b *testing.B) {
 	probe := newCaller(1)
 	defer probe.close()
 	var gaps []time.Duration
+	host, began := hostCPU(), time.Now()
 	for i := range *kills {
 		time.Sleep(settleFor)
 		at, survivors := leaderEntry(ctx, b, up, c)
@@ -160,6 +163,7 @@ func BenchmarkStop(b *testing.B) {
 		gaps = append(gaps, gap)
 		up.WaitRestart(at.PID, pidOf(at.ID))
 	}
+	b.ReportMetric(100*(hostCPU()-host).Seconds()/time.Since(began).Seconds(), "host-%cpu")
 	b.Logf("each stop: %v", gaps)
 	b.ReportMetric(ms(quantile(gaps, 0.5)), "median-ms")
 	b.ReportMetric(ms(quantile(gaps, 1)), "max-ms")

@@ -41,12 +41,13 @@ func BenchmarkLinearizableRead(b *testing.B) {
 			b.ReportMetric(float64(len(took))/readsFor.Seconds(), name+"/s")
 		}
 	}
-	end := profile(b, up.Manifest())
+	before, end := usageOf(up.Manifest()), profile(b, up.Manifest())
 	read("leader", at.REST+path, 1)
 	end()
 	read("follower", others[0]+path, 1)
 	read("stale", at.REST+path+"?consistency=stale", 1)
 	read("leader64", at.REST+path, 64)
+	usageOf(up.Manifest()).report(b, before, int(4*readsFor.Seconds()*10_000), "%cpu")
 }
 
 // BenchmarkStart starts three empty managers: the time from the first exec until all are ready (bar: < 1 s), and what a
@@ -99,9 +100,6 @@ func BenchmarkIdle(b *testing.B) {
 	before, end := usageOf(up.Manifest()), profile(b, up.Manifest())
 	time.Sleep(2 * readsFor)
 	end()
-	after := usageOf(up.Manifest())
-	for role := range after {
-		b.ReportMetric(100*float64(after[role]-before[role])/float64(2*readsFor), role+"-%cpu")
-	}
+	usageOf(up.Manifest()).report(b, before, int(2*readsFor.Seconds()*10_000), "%cpu")
 	b.ReportMetric(float64(status(ctx, b, c).CAS-cas)/(2*readsFor).Seconds(), "cas/s")
 }
