@@ -393,6 +393,9 @@ func (l *lane) append(s *laneVB, events ...keyversion.Event) error {
 	}
 	l.out.mark(s)
 	l.closeFull()
+	if len(events) > 1 { // the frame may have been empty: closeFull sees only the first event by itself
+		l.signal()
+	}
 	return nil
 }
 
