@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
+	"reflect"
 	"slices"
 
 	"tidemark/index"
@@ -119,11 +120,14 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	if d.Revision == have && have > 0 {
 		return &wire.DefinitionsReply{Revision: have}, nil
 	}
+	slices.SortFunc(d.Indexes, func(a, b index.Definition) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(d.Topologies, func(a, b partition.Topology) int { return cmp.Compare(a.Index, b.Index) })
+	if x.nothingNew(d) {
+		return &wire.DefinitionsReply{Revision: d.Revision}, nil
+	}
 	if err := x.syncBuckets(d); err != nil {
 		return nil, err
 	}
-	slices.SortFunc(d.Indexes, func(a, b index.Definition) int { return cmp.Compare(a.ID, b.ID) })
-	slices.SortFunc(d.Topologies, func(a, b partition.Topology) int { return cmp.Compare(a.Index, b.Index) })
 	want := placed(d, node)
 	if err := x.dropForeign(ctx, want); err != nil {
 		return nil, err
@@ -151,6 +155,24 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	wake(x.report)
 	wake(x.sides)
 	return &wire.DefinitionsReply{Revision: d.Revision}, nil
+}
+
+// nothingNew tells whether a list says what the one before it said, under a newer revision: DDL on indexes that this
+// list leaves out raises it. Then the revision is all there is to take over, and nothing is written: a stored revision
+// counts for nothing at the next start.
+func (x *Indexer) nothingNew(d *wire.Definitions) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	was := x.defs
+	if was.Revision == 0 {
+		return false
+	}
+	was.Fence, was.Revision = d.Fence, d.Revision
+	if !reflect.DeepEqual(&was, d) {
+		return false
+	}
+	x.defs.Revision = d.Revision
+	return true
 }
 
 // syncBuckets makes the loops of the buckets in the list run, and ends the others. A bucket stays for as long as the

@@ -225,6 +225,32 @@ func TestFence(t *testing.T) {
 	}
 }
 
+// TestSameList: a list that says the same under a newer revision is taken over without being written; one that says
+// something else is written.
+func TestSameList(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	if err := w.define(10); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(w.x.cfg.Dir, definitionsFile)
+	if err := os.Remove(path); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.define(10); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); !os.IsNotExist(err) || w.x.present().Revision != w.revision {
+		t.Errorf("the same list: %v, revision %d of %d", err, w.x.present().Revision, w.revision)
+	}
+	if err := w.define(10, 20); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(path); err != nil || w.x.present().Revision != w.revision {
+		t.Errorf("another list: %v, revision %d of %d", err, w.x.present().Revision, w.revision)
+	}
+}
+
 // TestDrop: a copy that the list does not have is gone, folder and all; the others stay.
 func TestDrop(t *testing.T) {
 	w := newWorld(t)
