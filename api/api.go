@@ -10,6 +10,7 @@ package api
 import (
 	"context"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -17,7 +18,6 @@ import (
 	"github.com/gorilla/mux"
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"tidemark/consensus"
 	"tidemark/coordinator"
@@ -83,58 +83,54 @@ func (a *API) Close() {
 	a.scans.Close()
 }
 
-// route is one call.
+// Role is what a caller must be allowed to do.
+type Role string
+
+// Roles, from nothing to all.
+const (
+	RoleNone      Role = "none"      // anybody: whether it lives, whether it can serve
+	RoleRead      Role = "read"      // listings, status, scans
+	RoleDDL       Role = "ddl"       // changes of indexes
+	RoleAdmin     Role = "admin"     // changes of the cluster
+	RoleComponent Role = "component" // what managers, projectors and indexers say to each other
+)
+
+// route is one call. To add one: write the handler, and a route literal with its doc in the list of its file (as
+// readRoutes); then see openapi.go.
 type route struct {
-	method, path string
-	handle       func(w http.ResponseWriter, r *http.Request) error
-	// leader: a follower forwards it. writes and what components send are always the leader's; reads unless stale.
+	method string
+	path   string
+	handle func(w http.ResponseWriter, r *http.Request) error
+	role   Role
+	// leader: a follower forwards it, one hop. Writes and what components send are always the leader's; reads unless
+	// they ask for ?consistency=stale.
 	leader bool
-	limit  time.Duration
-	// component: what components send. It may be sent twice, and its body is bounded by rpc.MaxControlBody instead of
-	// rpc.MaxUserBody.
-	component bool
+	// limit is the most time that the call takes; callers may want less (Tidemark-Timeout-Ms).
+	limit time.Duration
+	// stream: the answer lasts as long as the client listens; limit does not hold, and the handler bounds each write.
+	stream bool
+	doc    operation
 }
 
+// component: what components send may be sent twice, is passed on as it comes, and may be rpc.MaxControlBody long.
+func (rt *route) component() bool { return rt.role == RoleComponent }
+
 func (rt *route) maxBody() int64 {
-	if rt.component {
+	if rt.component() {
 		return rpc.MaxControlBody
 	}
 	return rpc.MaxUserBody
 }
 
+// routes lists every call. Of two paths that match, the first one counts.
 func (a *API) routes() []route {
-	return []route{
-		{"POST", "/v1/statements", a.statements, true, WriteTimeout, false},
-		{"POST", "/v1/indexes:build", a.build, true, WriteTimeout, false},
-		{"POST", "/v1/indexes", a.create, true, WriteTimeout, false},
-		{"GET", "/v1/indexes", a.list, true, ReadTimeout, false},
-		{"POST", "/v1/indexes/{ref:.+}:scan", a.scan, false, ScanTimeout, false},
-		{"POST", "/v1/indexes/{ref:.+}:count", a.scan, false, ScanTimeout, false},
-		{"GET", "/v1/indexes/{ref:.+}", a.describe, true, ReadTimeout, false},
-		{"DELETE", "/v1/indexes/{ref:.+}", a.drop, true, WriteTimeout, false},
-		{"GET", "/v1/status", a.status, false, ReadTimeout, false},
-		{"GET", "/v1/state", a.state, true, ReadTimeout, false},
-		{"GET", "/v1/readindex", a.readIndex, true, ReadTimeout, false},
-		{"GET", "/v1/bootstrap", a.bootstrap, false, ReadTimeout, false},
-		{"POST", "/v1/cluster/managers", a.registerManager, true, WriteTimeout, true},
-		{"POST", "/v1/cluster/indexers", a.registerIndexer, true, WriteTimeout, true},
-		{"POST", "/v1/cluster/projectors", a.registerProjector, true, WriteTimeout, true},
-		{"POST", "/v1/components/{id}/reports", a.report, true, ReadTimeout, true},
-		{"POST", "/v1/buckets/{bucket}:stabilize", a.stabilize, true, maxStabilize + ReadTimeout, true},
-		{"GET", "/healthz", a.healthz, false, ReadTimeout, false},
-		{"GET", "/readyz", a.readyz, false, ReadTimeout, false},
-	}
+	return slices.Concat(a.scanRoutes(), a.ddlRoutes(), a.readRoutes(), a.componentRoutes(), a.nodeRoutes())
 }
 
 // Handler serves every call.
 func (a *API) Handler() http.Handler {
 	m := mux.NewRouter().UseEncodedPath().SkipClean(true) // a path is what the client wrote, "." and ".." included
 	routes := a.routes()
-	metrics := promhttp.HandlerFor(a.cfg.Registry, promhttp.HandlerOpts{})
-	routes = append(routes, route{"GET", "/metrics", func(w http.ResponseWriter, r *http.Request) error {
-		metrics.ServeHTTP(w, r)
-		return nil
-	}, false, ReadTimeout, false})
 	allowed := map[string][]string{}
 	for _, rt := range routes {
 		methods := []string{rt.method}
@@ -146,6 +142,7 @@ func (a *API) Handler() http.Handler {
 	}
 	for _, rt := range routes { // any other method on these paths, in their order
 		if methods := allowed[rt.path]; methods != nil {
+			slices.Sort(methods)
 			m.HandleFunc(rt.path, wrongMethod(methods))
 			delete(allowed, rt.path)
 		}
@@ -166,9 +163,11 @@ func wrongMethod(methods []string) http.HandlerFunc {
 // serve bounds a call in time, sends it to the leader when it must go there, and writes its error.
 func (a *API) serve(rt route) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		ctx, cancel := context.WithTimeout(r.Context(), patience(r, rt.limit))
-		defer cancel()
-		r = r.WithContext(ctx)
+		if !rt.stream {
+			ctx, cancel := context.WithTimeout(r.Context(), patience(r, rt.limit))
+			defer cancel()
+			r = r.WithContext(ctx)
+		}
 		_, serving := a.cfg.Raft.Serving()
 		stale := rt.method == http.MethodGet && r.URL.Query().Get("consistency") == "stale"
 		if leader, ok := a.leaderOf(a.cfg.Raft.State()); ok {

@@ -13,6 +13,19 @@ import (
 	"tidemark/wire"
 )
 
+// componentRoutes are what managers, projectors and indexers send; docs/protocol.md has their messages.
+func (a *API) componentRoutes() []route {
+	return []route{
+		{method: "POST", path: "/v1/cluster/managers", handle: a.registerManager, role: RoleComponent, leader: true, limit: WriteTimeout},
+		{method: "POST", path: "/v1/cluster/indexers", handle: a.registerIndexer, role: RoleComponent, leader: true, limit: WriteTimeout},
+		{method: "POST", path: "/v1/cluster/projectors", handle: a.registerProjector, role: RoleComponent, leader: true, limit: WriteTimeout},
+		{method: "POST", path: "/v1/components/{id}/reports", handle: a.report, role: RoleComponent, leader: true, limit: ReadTimeout},
+		{method: "POST", path: "/v1/buckets/{bucket}:stabilize", handle: a.stabilize, role: RoleComponent, leader: true, limit: maxStabilize + ReadTimeout},
+		{method: "GET", path: "/v1/readindex", handle: a.readIndex, role: RoleComponent, leader: true, limit: ReadTimeout},
+		{method: "GET", path: "/v1/bootstrap", handle: a.bootstrap, role: RoleComponent, limit: ReadTimeout},
+	}
+}
+
 // registerManager makes a manager's REST address known; managers do it themselves when they start.
 func (a *API) registerManager(w http.ResponseWriter, r *http.Request) error {
 	var m statecontext.Manager

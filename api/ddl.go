@@ -42,6 +42,33 @@ func request(r *http.Request, part int, body any) (*statecontext.Request, error)
 		BodyHash: sha256.Sum256(fmt.Appendf(nil, "%s %s %s", r.Method, r.URL.Path, meaning))}, nil
 }
 
+func (a *API) ddlRoutes() []route {
+	return []route{
+		{method: "POST", path: "/v1/statements", handle: a.statements, role: RoleDDL, leader: true, limit: WriteTimeout, doc: operation{
+			id: "runStatements", tag: tagDDL, summary: "Run DDL text: one or more statements separated by semicolons, in order",
+			headers: []string{HeaderKey}, body: client.StatementRequest{},
+			answers: []answer{{status: 202, means: "done; builds go on", body: client.StatementReply{}}},
+			codes:   ddlCodes(CodeSyntax, CodeUnsupported)}},
+		{method: "POST", path: "/v1/indexes:build", handle: a.build, role: RoleDDL, leader: true, limit: WriteTimeout, doc: operation{
+			id: "buildIndexes", tag: tagDDL, summary: "Start the builds of deferred indexes, all or none",
+			headers: []string{HeaderKey}, body: client.BuildRequest{},
+			answers: []answer{{status: 202, means: "the builds have begun", body: client.StatementReply{}}},
+			codes:   ddlCodes()}},
+		{method: "POST", path: "/v1/indexes", handle: a.create, role: RoleDDL, leader: true, limit: WriteTimeout, doc: operation{
+			id: "createIndex", tag: tagDDL, summary: "Create an index",
+			headers: []string{HeaderKey}, body: client.CreateRequest{},
+			answers: []answer{
+				{status: 202, means: "created; its build goes on unless it is deferred", body: client.IndexInfo{}, headers: []string{headerETag}},
+				{status: 200, means: "it existed (if_not_exists)", body: client.IndexInfo{}, headers: []string{headerETag}}},
+			codes: ddlCodes(CodeSyntax, CodeUnsupported)}},
+		{method: "DELETE", path: "/v1/indexes/{ref:.+}", handle: a.drop, role: RoleDDL, leader: true, limit: WriteTimeout, doc: operation{
+			id: "dropIndex", tag: tagDDL, summary: "Drop an index: the name is free at once, the data goes as its hosts are told",
+			headers: []string{HeaderKey, headerIfMatch},
+			answers: []answer{{status: 202, means: "it is being dropped", body: client.StatementResult{}}},
+			codes:   []string{string(statecontext.UnknownIndex), string(statecontext.CASMismatch)}}},
+	}
+}
+
 func (a *API) statements(w http.ResponseWriter, r *http.Request) error {
 	var body client.StatementRequest
 	if err := rpc.Read(w, r, MaxStatementBody, &body); err != nil {

@@ -48,7 +48,7 @@ func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) error {
 	if err != nil {
 		return rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "%v", err)
 	}
-	if rt.component {
+	if rt.component() {
 		req.ContentLength = r.ContentLength
 	}
 	for _, h := range []string{"Content-Type", "Accept", rpc.HeaderFormat, HeaderKey, "If-Match"} {
@@ -84,7 +84,7 @@ func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) error {
 // connection that turned out to be closed; what components send is passed through.
 func forwardBody(w http.ResponseWriter, r *http.Request, rt *route) (io.Reader, error) {
 	limited := http.MaxBytesReader(w, r.Body, rt.maxBody())
-	if rt.component {
+	if rt.component() {
 		return limited, nil
 	}
 	body, err := readBody(limited, r)
@@ -146,10 +146,10 @@ func send(c *http.Client, req *http.Request) (resp *http.Response, sent bool, er
 // what components send.
 func forwardFailed(r *http.Request, rt *route, sent bool, err error) error {
 	read := r.Method == http.MethodGet || r.Method == http.MethodHead
-	if (read || rt.component) && errors.Is(err, context.DeadlineExceeded) {
+	if (read || rt.component()) && errors.Is(err, context.DeadlineExceeded) {
 		return rpc.NewProblem(http.StatusGatewayTimeout, rpc.CodeTimeout, "the leader gave no answer in time")
 	}
-	if !sent || read || rt.component {
+	if !sent || read || rt.component() {
 		return noLeader("the leader could not be reached: %v; try again", err)
 	}
 	return rpc.NewProblem(http.StatusGatewayTimeout, client.CodeUnknownOutcome,

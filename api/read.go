@@ -9,6 +9,7 @@ import (
 	"sync"
 
 	"github.com/gorilla/mux"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"tidemark/client"
 	"tidemark/coordinator"
@@ -19,6 +20,57 @@ import (
 	"tidemark/statecontext"
 	"tidemark/wire"
 )
+
+func (a *API) readRoutes() []route {
+	consistency := param{name: "consistency", enum: []string{"linearizable", "stale"},
+		means: "linearizable (default): all that was acknowledged before the question. stale: what this manager has, also without a leader"}
+	return []route{
+		{method: "GET", path: "/v1/indexes", handle: a.list, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
+			id: "listIndexes", tag: tagReads, summary: "List indexes",
+			params:  []param{{name: "bucket", means: "only those on this bucket"}, consistency},
+			answers: []answer{{status: 200, means: "the indexes, by id", body: client.IndexList{}, headers: readHeaders()}}}},
+		{method: "GET", path: "/v1/indexes/{ref:.+}", handle: a.describe, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
+			id: "getIndex", tag: tagReads, summary: "Describe an index", params: []param{consistency},
+			answers: []answer{{status: 200, means: "the index", body: client.IndexInfo{}, headers: readHeaders(headerETag)}},
+			codes:   []string{string(statecontext.UnknownIndex)}}},
+		{method: "GET", path: "/v1/status", handle: a.status, role: RoleRead, limit: ReadTimeout, doc: operation{
+			id: "getStatus", tag: tagReads, summary: "Who there is and how they do; with the leader's knowledge if there is one",
+			params:  []param{consistency},
+			answers: []answer{{status: 200, means: "the status", body: client.Status{}}}}},
+		{method: "GET", path: "/v1/state", handle: a.state, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
+			id: "getState", tag: tagReads, summary: "The replicated StateContext",
+			params:  []param{consistency, {name: "format", means: "text: as a person reads it. Else JSON"}},
+			answers: []answer{{status: 200, means: "the state", body: stateView{}, orText: true, headers: readHeaders()}}}},
+	}
+}
+
+// nodeRoutes are about the asked manager itself.
+func (a *API) nodeRoutes() []route {
+	metrics := promhttp.HandlerFor(a.cfg.Registry, promhttp.HandlerOpts{})
+	return []route{
+		{method: "GET", path: "/healthz", handle: a.healthz, role: RoleNone, limit: ReadTimeout, doc: operation{
+			id: "getHealth", tag: tagNode, summary: "Whether the process lives",
+			answers: []answer{{status: 200, means: "it lives", body: health{}}}}},
+		{method: "GET", path: "/readyz", handle: a.readyz, role: RoleNone, limit: ReadTimeout, doc: operation{
+			id: "getReadiness", tag: tagNode, summary: "Whether this manager can serve: it belongs to a cluster and knows a leader; else why not",
+			answers: []answer{{status: 200, means: "it can serve", body: health{}}},
+			codes:   []string{rpc.CodeNoLeader}}},
+		{method: "GET", path: "/metrics", role: RoleRead, limit: ReadTimeout, doc: operation{
+			id: "getMetrics", tag: tagNode, summary: "Metrics in the text format of Prometheus",
+			answers: []answer{{status: 200, means: "the metrics", media: mediaText}}},
+			handle: func(w http.ResponseWriter, r *http.Request) error {
+				metrics.ServeHTTP(w, r)
+				return nil
+			}},
+	}
+}
+
+// health is the answer of /healthz and /readyz.
+type health struct {
+	Status string `json:"status"` // ok, ready
+	Node   string `json:"node"`
+	Leader string `json:"leader,omitempty"`
+}
 
 // read gives the state to answer a GET from: on the leader after a check of leadership, else (stale) what is here.
 func (a *API) read(w http.ResponseWriter, r *http.Request) (*statecontext.State, error) {
@@ -281,7 +333,7 @@ func (a *API) state(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *API) healthz(w http.ResponseWriter, r *http.Request) error {
-	rpc.Write(w, r, http.StatusOK, map[string]string{"status": "ok", "node": a.cfg.Name})
+	rpc.Write(w, r, http.StatusOK, health{Status: "ok", Node: a.cfg.Name})
 	return nil
 }
 
@@ -297,7 +349,7 @@ func (a *API) readyz(w http.ResponseWriter, r *http.Request) error {
 	case a.role() == "candidate":
 		return noLeader("this manager is taking over leadership")
 	}
-	rpc.Write(w, r, http.StatusOK, map[string]string{"status": "ready", "node": a.cfg.Name, "leader": leader.ID})
+	rpc.Write(w, r, http.StatusOK, health{Status: "ready", Node: a.cfg.Name, Leader: leader.ID})
 	return nil
 }
 

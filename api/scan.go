@@ -21,6 +21,29 @@ import (
 	"tidemark/statecontext"
 )
 
+func (a *API) scanRoutes() []route {
+	codes := []string{string(statecontext.UnknownIndex), CodeNotReady, string(scan.IndexNotFound), string(scan.IndexInRollback), CodeTokenLost,
+		client.CodeBusy, rpc.CodeUnavailable}
+	return []route{
+		{method: "POST", path: "/v1/indexes/{ref:.+}:scan", handle: a.scan, role: RoleRead, limit: ScanTimeout, doc: operation{
+			id: "scanIndex", tag: tagScans, summary: "Read the rows of an index in order, all of one timestamp",
+			body: client.ScanRequest{}, optional: true,
+			answers: []answer{{status: 200, means: "rows, a line each, and a last line that says whether they are all", media: mediaLines,
+				lines: []any{client.Row{}, client.ScanEnd{}, scanFailure{}}}},
+			codes: codes}},
+		{method: "POST", path: "/v1/indexes/{ref:.+}:count", handle: a.scan, role: RoleRead, limit: ScanTimeout, doc: operation{
+			id: "countIndex", tag: tagScans, summary: "Count the rows that a scan would give",
+			body: client.ScanRequest{}, optional: true,
+			answers: []answer{{status: 200, means: "the count", body: client.CountReply{}}},
+			codes:   codes}},
+	}
+}
+
+// scanFailure is the last line of a scan that failed midway.
+type scanFailure struct {
+	Error rpc.Problem `json:"error"`
+}
+
 // getJSON reads another manager's answer.
 func getJSON[T any](ctx context.Context, a *API, url string) (*T, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)

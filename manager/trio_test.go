@@ -260,7 +260,7 @@ func TestContract(t *testing.T) {
 		})
 	}
 	t.Run("wrong methods name the right ones", func(t *testing.T) {
-		for path, want := range map[string]string{"/v1/statements": "POST", "/v1/indexes": "POST, GET, HEAD", "/v1/indexes/b/n": "GET, HEAD, DELETE",
+		for path, want := range map[string]string{"/v1/statements": "POST", "/v1/indexes": "GET, HEAD, POST", "/v1/indexes/b/n": "DELETE, GET, HEAD",
 			"/v1/indexes/b/n:scan": "POST", "/v1/indexes:build": "POST", "/metrics": "GET, HEAD", "/v1/state": "GET, HEAD"} {
 			status, h, body := c.call(c.follower(), "PUT", path, "", nil)
 			if status != 405 || h.Get("Allow") != want || problemOf(t, h, body).Code != "METHOD_NOT_ALLOWED" {
