@@ -220,18 +220,10 @@ var errFound = errors.New("found")
 // place chooses nodes for a new index. Which indexers are alive is the loop's newest picture.
 func (c *Coordinator) place(l *leader, d *index.Definition) ([]statecontext.Placement, error) {
 	s := c.cfg.Consensus.State()
-	var load [256]int
-	for x := range s.Indexes() {
-		for _, o := range x.Topology.Copies {
-			if o.State != partition.Leaving {
-				load[o.Node]++
-			}
-		}
-	}
 	var nodes []rebalance.Node
 	for i := range s.Indexers() {
 		if !l.offline(i.Node) {
-			nodes = append(nodes, rebalance.Node{ID: i.Node, UUID: i.UUID, Name: i.Name, Zone: i.Zone, Capacity: i.Capacity, Load: load[i.Node]})
+			nodes = append(nodes, rebalance.Node{ID: i.Node, UUID: i.UUID, Name: i.Name, Zone: i.Zone, Capacity: i.Capacity, Load: s.Load(i.Node)})
 		}
 	}
 	nodes, err := rebalance.Allowed(nodes, d.Nodes)

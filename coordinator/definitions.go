@@ -40,7 +40,7 @@ func define(s *statecontext.State) *wire.Definitions {
 	d.Indexes = make([]index.Definition, 0, s.IndexCount())
 	d.Topologies = make([]partition.Topology, 0, s.IndexCount())
 	for x := range s.Indexes() {
-		if waits(x) || x.Definition.State == index.Dropping { // hosts have nothing of it, or are to have nothing of it
+		if x.Waits() || x.Definition.State == index.Dropping { // hosts have nothing of it, or are to have nothing of it
 			continue
 		}
 		d.Indexes = append(d.Indexes, x.Definition)
@@ -57,11 +57,6 @@ func define(s *statecontext.State) *wire.Definitions {
 		d.Managers = append(d.Managers, wire.ManagerEndpoint{ID: m.ID, REST: m.REST})
 	}
 	return d
-}
-
-// waits tells whether an index waits for BUILD INDEX: until then its hosts need not have anything of it.
-func waits(x *statecontext.Index) bool {
-	return x.Definition.State == index.Pending && x.Definition.Deferred
 }
 
 func describeBucket(b *statecontext.Bucket) wire.Bucket {

@@ -29,7 +29,7 @@ func unsettled(x *statecontext.Index) bool {
 	case index.Dropping, index.Backfill:
 		return true
 	case index.Pending:
-		return !waits(x)
+		return !x.Waits()
 	}
 	return slices.ContainsFunc(x.Topology.Copies, func(c partition.Copy) bool { return c.State == partition.Placed })
 }

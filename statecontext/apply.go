@@ -95,6 +95,14 @@ func (t *tx) admit(c *Command) *Rejection {
 // changedDefinitions marks an update that projectors and indexers must learn.
 func (t *tx) changedDefinitions() { t.changed, t.s.revision = true, t.cas }
 
+// changedIndex marks an update of an index; one that waits for BUILD INDEX is no concern of projectors and indexers.
+func (t *tx) changedIndex(x *Index) {
+	t.changed = true
+	if !x.Waits() {
+		t.changedDefinitions()
+	}
+}
+
 func (t *tx) emit(e Event) {
 	e.CAS = t.cas
 	t.events = append(t.events, e)
@@ -118,7 +126,7 @@ func (t *tx) setBucket(b *Bucket) { own(&t.s.buckets, &t.owned.buckets).Set(b.Na
 
 // setIndex stores a new version of an index; which part changed decides about its cas values and events.
 func (t *tx) setIndex(x Index, definition, topology bool) {
-	t.changedDefinitions()
+	t.changedIndex(&x)
 	if definition {
 		x.Definition.ModifiedCAS = t.cas
 	}
@@ -126,7 +134,10 @@ func (t *tx) setIndex(x Index, definition, topology bool) {
 		x.TopologyCAS = t.cas
 	}
 	p := &x
-	own(&t.s.indexes, &t.owned.indexes).Set(x.Definition.ID, p)
+	if old, had := own(&t.s.indexes, &t.owned.indexes).Set(x.Definition.ID, p); had {
+		t.s.count(old, ^uint32(0))
+	}
+	t.s.count(p, 1)
 	e := Event{Index: x.Definition.ID, Bucket: x.Definition.Bucket, Name: x.Definition.Name}
 	if definition {
 		e.Kind, e.Definition = EventIndex, &p.Definition

@@ -155,6 +155,11 @@ func (c *DropIndex) apply(t *tx) *Rejection {
 	if c.IfMatch != 0 && c.IfMatch != f.ModifiedCAS {
 		return reject(CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID, f.Name, f.ModifiedCAS, c.IfMatch)
 	}
+	if x.Waits() { // no host has ever been told of it
+		own(&t.s.names, &t.owned.names).Delete(nameKey(f.Bucket, f.Name))
+		t.removeIndex(&x)
+		return nil
+	}
 	f.State, f.Reason = index.Dropping, ""
 	x.Topology.Copies = slices.Clone(x.Topology.Copies)
 	for i := range x.Topology.Copies {
@@ -292,9 +297,16 @@ func (c *RemoveIndex) apply(t *tx) *Rejection {
 	if f.State != index.Dropping {
 		return reject(StateMismatch, "index %d (%s) is in state %s; only one that is being dropped can be removed", f.ID, f.Name, f.State)
 	}
+	t.removeIndex(x)
+	return nil
+}
+
+// removeIndex forgets an index whose name is free already.
+func (t *tx) removeIndex(x *Index) {
+	f := &x.Definition
 	own(&t.s.indexes, &t.owned.indexes).Delete(f.ID)
-	t.changedDefinitions()
+	t.s.count(x, ^uint32(0))
+	t.changedIndex(x)
 	t.emit(Event{Kind: EventIndex, Index: f.ID, Bucket: f.Bucket, Name: f.Name, Removed: true})
 	t.emit(Event{Kind: EventTopology, Index: f.ID, Bucket: f.Bucket, Name: f.Name, Removed: true})
-	return nil
 }

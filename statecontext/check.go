@@ -97,14 +97,16 @@ func checkBuckets(s *State) error {
 
 func checkIndexes(s *State) error {
 	copies := make(map[index.CopyID]bool)
+	recount := State{}
 	for x := range s.Indexes() {
+		recount.count(x, 1)
 		f, t := &x.Definition, &x.Topology
 		switch {
 		case f.ID >= s.nextIndexID || f.ID == 0:
 			return broken("index %d, next is %d", f.ID, s.nextIndexID)
 		case t.Index != f.ID || t.Layout.Partitions != f.Partitions:
 			return broken("index %d: topology of %d with %d partitions, want %d", f.ID, t.Index, t.Layout.Partitions, f.Partitions)
-		case max(f.ModifiedCAS, x.TopologyCAS, x.PlacedCAS) > s.revision || x.PlacedCAS > x.TopologyCAS:
+		case max(f.ModifiedCAS, x.TopologyCAS, x.PlacedCAS) > x.newest(s) || x.PlacedCAS > x.TopologyCAS:
 			return broken("index %d: modified at %d, topology at %d, placed at %d, revision %d", f.ID, f.ModifiedCAS, x.TopologyCAS, x.PlacedCAS, s.revision)
 		case f.State < index.Pending || f.State > index.Error:
 			return broken("index %d: state %d", f.ID, f.State)
@@ -134,6 +136,9 @@ func checkIndexes(s *State) error {
 		if f.State != index.Error && (b.Gone || b.UUID != f.BucketUUID) {
 			return broken("index %d is %s, its bucket %q is gone or another", f.ID, f.State, f.Bucket)
 		}
+	}
+	if recount.placed != s.placed {
+		return broken("copies per node are counted as %v, they are %v", s.placed, recount.placed)
 	}
 	return nil
 }
@@ -196,4 +201,12 @@ func checkStep(before, after *State) error {
 		}
 	}
 	return nil
+}
+
+// newest is the highest cas that an index may have been changed at: one that its hosts know, at the revision.
+func (x *Index) newest(s *State) uint64 {
+	if x.Waits() {
+		return s.cas
+	}
+	return s.revision
 }

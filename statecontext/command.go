@@ -134,7 +134,8 @@ type BuildIndexes struct {
 	IfMatch uint64
 }
 
-// DropIndex starts dropping an index: its name is free at once, its copies are leaving. An index that is being dropped
+// DropIndex starts dropping an index: its name is free at once, its copies are leaving. One that waits for BUILD INDEX is
+// gone at once, since no host has anything of it. An index that is being dropped
 // already is a success that changes nothing.
 type DropIndex struct {
 	ID index.ID

@@ -266,6 +266,7 @@ func (s *State) load(kind byte, d *decoder) {
 	case recordIndex:
 		x := &Index{Definition: d.definition(), Topology: d.topology(), TopologyCAS: d.uint(), PlacedCAS: d.uint()}
 		s.indexes.Set(x.Definition.ID, x)
+		s.count(x, 1)
 		if f := &x.Definition; f.State != index.Dropping {
 			s.names.Set(nameKey(f.Bucket, f.Name), f.ID)
 		}

@@ -50,6 +50,7 @@ type State struct {
 	ledger     *btree.Map[string, *ledgerEntry]
 	ledgerAge  *btree.Map[uint64, string] // entries of the ledger by their number, oldest first
 	ledgerNext uint64
+	placed     [index.MaxNodeID + 1]uint32 // copies of each node that are not leaving; follows from indexes
 }
 
 // New gives the state before the first command.
@@ -157,6 +158,9 @@ type Index struct {
 	PlacedCAS uint64
 }
 
+// Waits tells whether the index waits for BUILD INDEX: until then its hosts are told nothing of it.
+func (x *Index) Waits() bool { return x.Definition.State == index.Pending && x.Definition.Deferred }
+
 // CAS rises by one with every update (IM-2).
 func (s *State) CAS() uint64 { return s.cas }
 
@@ -176,8 +180,25 @@ func (s *State) FormatLevel() uint64 { return s.formatLevel }
 func (s *State) TimeMS() int64 { return s.timeMS }
 
 // DefinitionsRevision is the cas of the newest change that projectors and indexers must learn: definitions, topology,
-// endpoints, buckets and their rollbacks. Promotions do not move it.
+// endpoints, buckets and their rollbacks. Promotions, and indexes that wait for BUILD INDEX, do not move it.
 func (s *State) DefinitionsRevision() uint64 { return s.revision }
+
+// Load is how many copies a node has that are not leaving.
+func (s *State) Load(n index.NodeID) int {
+	if int(n) >= len(s.placed) {
+		return 0
+	}
+	return int(s.placed[n])
+}
+
+// count adds an index's copies to their nodes' load, or with by -1 takes them away.
+func (s *State) count(x *Index, by uint32) {
+	for _, c := range x.Topology.Copies {
+		if c.State != partition.Leaving && int(c.Node) < len(s.placed) {
+			s.placed[c.Node] += by
+		}
+	}
+}
 
 // Term is the Raft term of the newest LeaderStarted in this epoch.
 func (s *State) Term() uint64 { return s.term }
