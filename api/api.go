@@ -124,7 +124,8 @@ func (rt *route) maxBody() int64 {
 
 // routes lists every call. Of two paths that match, the first one counts.
 func (a *API) routes() []route {
-	return slices.Concat(a.scanRoutes(), a.ddlRoutes(), a.readRoutes(), a.componentRoutes(), a.nodeRoutes())
+	return slices.Concat(a.scanRoutes(), a.ddlRoutes(), a.readRoutes(), a.componentRoutes(), a.nodeRoutes(),
+		a.errorRoutes())
 }
 
 // Handler serves every call.
@@ -148,7 +149,7 @@ func (a *API) Handler() http.Handler {
 		}
 	}
 	m.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rpc.WriteProblem(w, rpc.NewProblem(http.StatusNotFound, rpc.CodeNotFound, "there is no %s; the calls are listed in docs/api.md", r.URL.Path))
+		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeNotFound, "there is no %s; the calls are listed in docs/api.md", r.URL.Path))
 	})
 	return m
 }
@@ -156,7 +157,7 @@ func (a *API) Handler() http.Handler {
 func wrongMethod(methods []string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", strings.Join(methods, ", "))
-		rpc.WriteProblem(w, rpc.NewProblem(http.StatusMethodNotAllowed, rpc.CodeMethod, "%s takes %s, not %s", r.URL.Path, strings.Join(methods, " or "), r.Method))
+		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeMethod, "%s takes %s, not %s", r.URL.Path, strings.Join(methods, " or "), r.Method))
 	}
 }
 
@@ -208,7 +209,7 @@ func (a *API) leaderOf(s *statecontext.State) (wire.Leader, bool) {
 
 // noLeader is the answer when nobody can be asked.
 func noLeader(format string, args ...any) *rpc.Problem {
-	p := rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeNoLeader, format, args...)
+	p := rpc.Refuse(rpc.CodeNoLeader, format, args...)
 	p.RetryAfterMS = leaderRetryMS
 	return p
 }

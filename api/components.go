@@ -87,7 +87,7 @@ func (a *API) report(w http.ResponseWriter, r *http.Request) error {
 		}
 		reply, err = a.cfg.Coordinator.HandleIndexerReport(r.Context(), req)
 	default:
-		return rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "kind=%s: want projector or indexer", kind)
+		return rpc.Refuse(rpc.CodeBadRequest, "kind=%s: want projector or indexer", kind)
 	}
 	if err != nil {
 		return err
@@ -99,7 +99,7 @@ func (a *API) report(w http.ResponseWriter, r *http.Request) error {
 func (a *API) stabilize(w http.ResponseWriter, r *http.Request) error {
 	bucket, err := url.PathUnescape(mux.Vars(r)["bucket"])
 	if err != nil {
-		return rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "bucket: %v", err)
+		return rpc.Refuse(rpc.CodeBadRequest, "bucket: %v", err)
 	}
 	var req wire.StabilizeRequest
 	if err := rpc.Read(w, r, rpc.MaxControlBody, &req); err != nil {

@@ -32,7 +32,7 @@ func request(r *http.Request, part int, body any) (*statecontext.Request, error)
 	case key == "":
 		return nil, nil
 	case len(key) > maxKeyBytes:
-		return nil, rpc.NewProblem(http.StatusBadRequest, CodeBadKey, "%s has %d bytes, at most %d are taken", HeaderKey, len(key), maxKeyBytes)
+		return nil, rpc.Refuse(CodeBadKey, "%s has %d bytes, at most %d are taken", HeaderKey, len(key), maxKeyBytes)
 	}
 	meaning, err := json.Marshal(body)
 	if err != nil {
@@ -79,7 +79,7 @@ func (a *API) statements(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if len(list) == 0 {
-		return rpc.NewProblem(http.StatusBadRequest, CodeSyntax, `no statement: send {"statement": "CREATE INDEX …"}`)
+		return rpc.Refuse(CodeSyntax, `no statement: send {"statement": "CREATE INDEX …"}`)
 	}
 	reply := client.StatementReply{Results: []client.StatementResult{}}
 	for i, s := range list {
@@ -123,7 +123,7 @@ func (a *API) run(r *http.Request, s expression.Statement, req *statecontext.Req
 	case *expression.BuildIndex:
 		return a.buildNamed(r, s.Bucket, s.Names, req)
 	}
-	return nil, rpc.NewProblem(http.StatusBadRequest, CodeUnsupported, "this statement is not supported: %s", s)
+	return nil, rpc.Refuse(CodeUnsupported, "this statement is not supported: %s", s)
 }
 
 // result is an outcome as the API shows it.
@@ -186,7 +186,7 @@ func (a *API) build(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if body.Bucket == "" || len(body.Names) == 0 {
-		return rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, `want {"bucket": "…", "names": ["…"]}`)
+		return rpc.Refuse(rpc.CodeBadRequest, `want {"bucket": "…", "names": ["…"]}`)
 	}
 	req, err := request(r, 0, body)
 	if err != nil {
@@ -252,7 +252,7 @@ func (a *API) drop(w http.ResponseWriter, r *http.Request) error {
 	}
 	id, err := index.ParseID(ref)
 	if err != nil {
-		return rpc.NewProblem(http.StatusNotFound, string(statecontext.UnknownIndex), "index %q: want an id or bucket/name", ref)
+		return rpc.Refuse(string(statecontext.UnknownIndex), "index %q: want an id or bucket/name", ref)
 	}
 	o, err := a.cfg.Coordinator.DropIndex(r.Context(), coordinator.DropRequest{ID: id, IfMatch: ifMatch, Request: req})
 	if err != nil {
@@ -281,7 +281,7 @@ func parseETag(text string) (uint64, error) {
 	}
 	cas, err := strconv.ParseUint(strings.Trim(text, `"`), 10, 64)
 	if err != nil || cas == 0 { // 0 is nobody's, and must not become "any"
-		return 0, rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "If-Match: %s: want the modified_cas of the index in quotes, as ETag gives it", text)
+		return 0, rpc.Refuse(rpc.CodeBadRequest, "If-Match: %s: want the modified_cas of the index in quotes, as ETag gives it", text)
 	}
 	return cas, nil
 }

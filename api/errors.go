@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/http"
 
+	"github.com/gorilla/mux"
+
 	"tidemark/client"
 	"tidemark/consensus"
 	"tidemark/coordinator"
@@ -28,95 +30,113 @@ const (
 	CodePlacement   = "PLACEMENT_IMPOSSIBLE"
 )
 
-// rejections maps what the replicated state refuses to HTTP.
-func rejections() map[statecontext.Code]int {
-	return map[statecontext.Code]int{
-		statecontext.NotBootstrapped: http.StatusServiceUnavailable, statecontext.AlreadyBootstrapped: http.StatusConflict,
-		statecontext.StaleTerm: http.StatusConflict, statecontext.StaleRevision: http.StatusConflict,
-		statecontext.InvalidArgument: http.StatusBadRequest, statecontext.NameExists: http.StatusConflict,
-		statecontext.UnknownIndex: http.StatusNotFound, statecontext.UnknownBucket: http.StatusNotFound,
-		statecontext.UnknownNode: http.StatusNotFound, statecontext.UnknownCopy: http.StatusNotFound,
-		statecontext.BucketIsGone: http.StatusConflict, statecontext.CASMismatch: http.StatusPreconditionFailed,
-		statecontext.GenerationMismatch: http.StatusConflict, statecontext.RollbackMismatch: http.StatusConflict,
-		statecontext.StepMismatch: http.StatusConflict, statecontext.StateMismatch: http.StatusConflict,
-		statecontext.StabilityNotMonotone: http.StatusConflict, statecontext.IllegalTransition: http.StatusConflict,
-		statecontext.LimitExceeded: http.StatusBadRequest, statecontext.NodeInUse: http.StatusConflict,
-		statecontext.NodeRemoved: http.StatusGone, statecontext.RequestMismatch: http.StatusUnprocessableEntity,
-		statecontext.LedgerFull: http.StatusServiceUnavailable, statecontext.FormatNotAllowed: http.StatusConflict,
-		statecontext.PlacementInconsistent: http.StatusConflict,
+// errorRoutes explain codes: where the type of a problem points.
+func (a *API) errorRoutes() []route {
+	return []route{
+		{method: "GET", path: "/v1/errors", role: RoleNone, limit: ReadTimeout, doc: operation{
+			id: "listErrors", tag: tagNode, summary: "All codes of problems: what each is, and the way out",
+			answers: []answer{{status: 200, means: "the codes, by status", body: errorList{}}}},
+			handle: func(w http.ResponseWriter, r *http.Request) error {
+				rpc.Write(w, r, http.StatusOK, errorList{Errors: rpc.Codes()})
+				return nil
+			}},
+		{method: "GET", path: "/v1/errors/{code}", role: RoleNone, limit: ReadTimeout, doc: operation{
+			id: "getError", tag: tagNode, summary: "One code of problems: where their type points",
+			answers: []answer{{status: 200, means: "the code", body: rpc.CodeInfo{}}}, codes: []string{rpc.CodeNotFound}},
+			handle: func(w http.ResponseWriter, r *http.Request) error {
+				code := mux.Vars(r)["code"]
+				info, ok := rpc.Lookup(code)
+				if !ok {
+					return rpc.Refuse(rpc.CodeNotFound, "no code is called %q; GET /v1/errors lists them", code)
+				}
+				rpc.Write(w, r, http.StatusOK, info)
+				return nil
+			}},
 	}
+}
+
+// errorList is the answer of GET /v1/errors.
+type errorList struct {
+	Errors []rpc.CodeInfo `json:"errors"`
+}
+
+// sentinels maps what lower floors fail with to codes: the first that matches counts. What a code is, rpc.Codes says.
+func sentinels() []sentinel {
+	return []sentinel{
+		{consensus.ErrUnknownOutcome, client.CodeUnknownOutcome, "the write may or may not be done; send it again with the same " + HeaderKey + " to learn which: %v"},
+		{consensus.ErrNotLeader, rpc.CodeNoLeader, "no leader can serve this now: %v"},
+		{coordinator.ErrNotLeading, rpc.CodeNoLeader, "no leader can serve this now: %v"},
+		{consensus.ErrClosed, rpc.CodeNoLeader, "no leader can serve this now: %v"},
+		{consensus.ErrCommand, string(statecontext.InvalidArgument), "nothing was done: %v"},
+		{consensus.ErrBusy, client.CodeBusy, "too much waits already, nothing was done: %v"},
+		{coordinator.ErrBusy, client.CodeBusy, "too much waits already, nothing was done: %v"},
+		{coordinator.ErrUnknownBucket, rpc.CodeBucket, "%v"},
+		{coordinator.ErrNoProjector, CodeNoProjector, "%v"},
+		{coordinator.ErrBucketGone, string(statecontext.BucketIsGone), "%v"},
+		{coordinator.ErrNoStreams, CodeNotReady, "%v"},
+		{coordinator.ErrInRollback, string(scan.IndexInRollback), "%v"},
+		{coordinator.ErrTokenLost, CodeTokenLost, "%v"},
+		{coordinator.ErrBootConflict, rpc.CodeBootConflict, "%v"},
+		{coordinator.ErrRegistration, rpc.CodeBadRequest, "%v"},
+		{timestamp.ErrLength, rpc.CodeBadRequest, "%v"},
+		{rebalance.ErrTooFewNodes, CodePlacement, "%v"},
+		{rebalance.ErrUnknownNode, CodePlacement, "%v"},
+		{expression.ErrUnsupported, CodeUnsupported, "%v"},
+		{expression.ErrSyntax, CodeSyntax, "%v"},
+		{expression.ErrDefinition, CodeDefinition, "%v"},
+		{context.DeadlineExceeded, rpc.CodeTimeout, "no answer in time: %v"},
+	}
+}
+
+type sentinel struct {
+	is     error
+	code   string
+	detail string // with the error as %v
 }
 
 // problem turns an error into its answer. What may be tried again says when.
 func (a *API) problem(err error) *rpc.Problem {
 	p := a.translate(err)
 	if p.Status == http.StatusServiceUnavailable && p.RetryAfterMS == 0 {
-		p.RetryAfterMS = retryAfterMS
+		p.RetryAfterMS = retryAfter(p.Code)
 	}
 	return p
 }
 
-// translate is the one table from errors to answers.
+// retryAfter is when a 503 may be tried again, in milliseconds.
+func retryAfter(code string) int64 {
+	switch code {
+	case client.CodeBusy:
+		return busyRetryMS
+	case rpc.CodeNoLeader:
+		return leaderRetryMS
+	}
+	return retryAfterMS
+}
+
 func (a *API) translate(err error) *rpc.Problem {
 	var p *rpc.Problem
 	var rejected *statecontext.Rejection
 	switch {
 	case errors.As(err, &p):
 		return p
+	case errors.As(err, &rejected) && rejected.Code == statecontext.RequestMismatch:
+		return rpc.Refuse(string(rejected.Code), "this %s was used for another request; take a new key for a new request", HeaderKey)
 	case errors.As(err, &rejected):
-		status, ok := rejections()[rejected.Code]
-		if !ok {
-			status = http.StatusConflict
+		return rpc.Refuse(string(rejected.Code), "%s", rejected.Message)
+	}
+	for _, s := range sentinels() {
+		if !errors.Is(err, s.is) {
+			continue
 		}
-		if rejected.Code == statecontext.RequestMismatch {
-			return rpc.NewProblem(status, string(rejected.Code), "this %s was used for another request; take a new key for a new request", HeaderKey)
-		}
-		return rpc.NewProblem(status, string(rejected.Code), "%s", rejected.Message)
-	case errors.Is(err, consensus.ErrUnknownOutcome):
-		return rpc.NewProblem(http.StatusGatewayTimeout, client.CodeUnknownOutcome,
-			"the write may or may not be done; send it again with the same %s to learn which: %v", HeaderKey, err)
-	case errors.Is(err, consensus.ErrNotLeader), errors.Is(err, coordinator.ErrNotLeading), errors.Is(err, consensus.ErrClosed):
-		p := noLeader("no leader can serve this now: %v", err)
-		if l, ok := a.leaderOf(a.cfg.Raft.State()); ok {
+		p = rpc.Refuse(s.code, s.detail, err)
+		if l, ok := a.leaderOf(a.cfg.Raft.State()); ok && s.code == rpc.CodeNoLeader {
 			p.Leader = &l
 		}
 		return p
-	case errors.Is(err, consensus.ErrCommand):
-		return rpc.NewProblem(http.StatusBadRequest, string(statecontext.InvalidArgument), "nothing was done: %v", err)
-	case errors.Is(err, consensus.ErrBusy), errors.Is(err, coordinator.ErrBusy):
-		p := rpc.NewProblem(http.StatusServiceUnavailable, client.CodeBusy, "too much waits already, nothing was done: %v", err)
-		p.RetryAfterMS = busyRetryMS
-		return p
-	case errors.Is(err, coordinator.ErrUnknownBucket):
-		return rpc.NewProblem(http.StatusNotFound, rpc.CodeBucket, "%v", err)
-	case errors.Is(err, coordinator.ErrNoProjector):
-		return rpc.NewProblem(http.StatusServiceUnavailable, CodeNoProjector, "%v", err)
-	case errors.Is(err, coordinator.ErrBucketGone):
-		return rpc.NewProblem(http.StatusConflict, string(statecontext.BucketIsGone), "%v", err)
-	case errors.Is(err, coordinator.ErrNoStreams):
-		return rpc.NewProblem(http.StatusConflict, CodeNotReady, "%v", err)
-	case errors.Is(err, coordinator.ErrInRollback):
-		return rpc.NewProblem(http.StatusConflict, string(scan.IndexInRollback), "%v", err)
-	case errors.Is(err, coordinator.ErrTokenLost):
-		return rpc.NewProblem(http.StatusConflict, CodeTokenLost, "%v", err)
-	case errors.Is(err, coordinator.ErrBootConflict):
-		return rpc.NewProblem(http.StatusConflict, rpc.CodeBootConflict, "%v", err)
-	case errors.Is(err, coordinator.ErrRegistration), errors.Is(err, timestamp.ErrLength):
-		return rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "%v", err)
-	case errors.Is(err, rebalance.ErrTooFewNodes), errors.Is(err, rebalance.ErrUnknownNode):
-		return rpc.NewProblem(http.StatusBadRequest, CodePlacement, "%v", err)
-	case errors.Is(err, expression.ErrUnsupported):
-		return rpc.NewProblem(http.StatusBadRequest, CodeUnsupported, "%v", err)
-	case errors.Is(err, expression.ErrSyntax):
-		return rpc.NewProblem(http.StatusBadRequest, CodeSyntax, "%v", err)
-	case errors.Is(err, expression.ErrDefinition):
-		return rpc.NewProblem(http.StatusBadRequest, CodeDefinition, "%v", err)
-	case errors.Is(err, context.DeadlineExceeded):
-		return rpc.NewProblem(http.StatusGatewayTimeout, rpc.CodeTimeout, "no answer in time: %v", err)
 	}
-	if p := rpc.AsProblem(err); p.Code != rpc.CodeInternal {
-		return p
+	if p = rpc.AsProblem(err); p.Code == rpc.CodeInternal {
+		a.cfg.Logger.Error("a call failed for a reason that has no code", "error", err)
 	}
-	a.cfg.Logger.Error("a call failed for a reason that has no code", "error", err)
-	return rpc.AsProblem(err)
+	return p
 }

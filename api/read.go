@@ -97,10 +97,10 @@ func checkQuery(r *http.Request, known ...string) error {
 			ok = ok || k == name
 		}
 		if !ok {
-			return rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "unknown parameter %q; %s knows %s", name, r.URL.Path, strings.Join(known, ", "))
+			return rpc.Refuse(rpc.CodeBadRequest, "unknown parameter %q; %s knows %s", name, r.URL.Path, strings.Join(known, ", "))
 		}
 		if name == "consistency" && values[0] != "stale" && values[0] != "linearizable" {
-			return rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "consistency=%s: want stale or linearizable", values[0])
+			return rpc.Refuse(rpc.CodeBadRequest, "consistency=%s: want stale or linearizable", values[0])
 		}
 	}
 	return nil
@@ -172,24 +172,24 @@ func (a *API) find(s *statecontext.State, ref string) (*statecontext.Index, erro
 	if !named {
 		text, err := url.PathUnescape(ref)
 		if err != nil {
-			return nil, rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "index %q: %v", ref, err)
+			return nil, rpc.Refuse(rpc.CodeBadRequest, "index %q: %v", ref, err)
 		}
 		if b, n, ok := strings.Cut(text, "/"); ok { // the slash itself was escaped
 			return a.byName(s, b, n)
 		}
 		id, err := index.ParseID(text)
 		if err != nil {
-			return nil, rpc.NewProblem(http.StatusNotFound, string(statecontext.UnknownIndex), "index %q: want an id or bucket/name", text)
+			return nil, rpc.Refuse(string(statecontext.UnknownIndex), "index %q: want an id or bucket/name", text)
 		}
 		if x := s.Index(id); x != nil {
 			return x, nil
 		}
-		return nil, rpc.NewProblem(http.StatusNotFound, string(statecontext.UnknownIndex), "there is no index with id %s", id)
+		return nil, rpc.Refuse(string(statecontext.UnknownIndex), "there is no index with id %s", id)
 	}
 	b, err1 := url.PathUnescape(bucket)
 	n, err2 := url.PathUnescape(name)
 	if err1 != nil || err2 != nil {
-		return nil, rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "index %q: bad escape", ref)
+		return nil, rpc.Refuse(rpc.CodeBadRequest, "index %q: bad escape", ref)
 	}
 	return a.byName(s, b, n)
 }
@@ -202,7 +202,7 @@ func (a *API) byName(s *statecontext.State, bucket, name string) (*statecontext.
 }
 
 func (a *API) unknownName(bucket, name string) error {
-	return rpc.NewProblem(http.StatusNotFound, string(statecontext.UnknownIndex), "there is no index %q on bucket %q", name, bucket)
+	return rpc.Refuse(string(statecontext.UnknownIndex), "there is no index %q on bucket %q", name, bucket)
 }
 
 // status answers on any node, with what it knows; a follower asks the leader for what only that one knows.

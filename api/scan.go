@@ -107,7 +107,7 @@ func (a *API) ready(ctx context.Context, ref string) (*statecontext.Index, error
 	case d.State == index.Error:
 		what = "is in state error: " + d.Reason
 	}
-	return nil, rpc.NewProblem(http.StatusConflict, CodeNotReady, "index %s on %s %s (state %s)", d.Name, d.Bucket, what, d.State)
+	return nil, rpc.Refuse(CodeNotReady, "index %s on %s %s (state %s)", d.Name, d.Bucket, what, d.State)
 }
 
 // scan passes a scan or count on to an indexer, which coordinates it, and streams its answer. An indexer that cannot be
@@ -117,7 +117,7 @@ func (a *API) scan(w http.ResponseWriter, r *http.Request) error {
 	case a.places <- struct{}{}:
 		defer func() { <-a.places }()
 	default:
-		p := rpc.NewProblem(http.StatusServiceUnavailable, client.CodeBusy, "%d scans go through this manager already, the most it takes", scansAtOnce)
+		p := rpc.Refuse(client.CodeBusy, "%d scans go through this manager already, the most it takes", scansAtOnce)
 		p.RetryAfterMS = busyRetryMS
 		return p
 	}
@@ -167,7 +167,7 @@ const (
 func (a *API) askOne(ctx context.Context, x *statecontext.Index, action string, body []byte) (*http.Response, error) {
 	name := x.Definition.Name + " on " + x.Definition.Bucket
 	path := "/v1/indexes/" + x.Definition.ID.String() + action
-	var last error = rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "no indexer holds index %s", name)
+	var last error = rpc.Refuse(rpc.CodeUnavailable, "no indexer holds index %s", name)
 	for _, addr := range a.scanners(x) {
 		resp, err := a.ask(ctx, "http://"+addr+path, body)
 		switch {
@@ -177,7 +177,7 @@ func (a *API) askOne(ctx context.Context, x *statecontext.Index, action string, 
 			}
 			return nil, ctx.Err()
 		case err != nil:
-			last = rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "no indexer that holds index %s can be reached: %v", name, err)
+			last = rpc.Refuse(rpc.CodeUnavailable, "no indexer that holds index %s can be reached: %v", name, err)
 		case resp.StatusCode == http.StatusServiceUnavailable:
 			last = rpc.ReadProblem(resp)
 			_ = resp.Body.Close()

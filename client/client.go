@@ -237,7 +237,7 @@ func (c *Client) retry(ctx context.Context, limit time.Duration, try func(ctx co
 		switch {
 		case err == nil:
 			return nil
-		case errors.As(err, &p) && !temporary(p), errors.Is(err, ErrAnswer):
+		case errors.As(err, &p) && !p.Temporary(), errors.Is(err, ErrAnswer):
 			return err
 		case ctx.Err() != nil:
 			return fmt.Errorf("%w: %w (last: %w)", ErrUnavailable, ctx.Err(), err)
@@ -257,16 +257,7 @@ func (c *Client) retry(ctx context.Context, limit time.Duration, try func(ctx co
 	}
 }
 
-// temporary tells whether the same request may be sent again: nothing was done, or the Idempotency-Key guards it.
-func temporary(p *Error) bool {
-	switch p.Code {
-	case rpc.CodeNoLeader, rpc.CodeUnavailable, rpc.CodeTimeout, CodeUnknownOutcome, CodeBusy:
-		return true
-	}
-	return false
-}
-
-// Codes that a client may meet; all codes are in docs/api.md.
+// Codes that a client may meet; all codes are in docs/errors.md.
 const (
 	CodeUnknownOutcome = "OUTCOME_UNKNOWN"
 	CodeBusy           = "BUSY"

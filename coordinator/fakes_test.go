@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"sync"
 	"time"
@@ -71,7 +70,7 @@ func (f *fake) enter(ctx context.Context, fence *wire.Fence, mayHang bool) error
 
 func (f *fake) takeDefinitions(d *wire.Definitions) (*wire.DefinitionsReply, error) {
 	if d.Revision < f.revision {
-		return nil, rpc.NewProblem(http.StatusConflict, rpc.CodeFenced, "revision %d is below %d", d.Revision, f.revision)
+		return nil, rpc.Refuse(rpc.CodeFenced, "revision %d is below %d", d.Revision, f.revision)
 	}
 	f.revision, f.defs = d.Revision, d
 	return &wire.DefinitionsReply{Revision: d.Revision}, nil
@@ -216,7 +215,7 @@ func (c projectorsOf) Bucket(ctx context.Context, addr string, req *wire.BucketR
 	defer c.w.mu.Unlock()
 	kv := c.w.kv[req.Bucket]
 	if kv == nil {
-		return nil, rpc.NewProblem(http.StatusNotFound, rpc.CodeBucket, "no bucket %q", req.Bucket)
+		return nil, rpc.Refuse(rpc.CodeBucket, "no bucket %q", req.Bucket)
 	}
 	return &wire.BucketReply{Name: req.Bucket, UUID: kv.uuid, VBuckets: vbuckets}, nil
 }

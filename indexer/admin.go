@@ -36,10 +36,10 @@ func (x *Indexer) adminHandler() http.Handler {
 // otherwise answers what has no route with problem JSON.
 func otherwise(r *mux.Router, who string) {
 	r.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rpc.WriteProblem(w, rpc.NewProblem(http.StatusNotFound, rpc.CodeNotFound, "%s has no %s", who, r.URL.Path))
+		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeNotFound, "%s has no %s", who, r.URL.Path))
 	})
 	r.MethodNotAllowedHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rpc.WriteProblem(w, rpc.NewProblem(http.StatusMethodNotAllowed, rpc.CodeMethod, "%s does not take %s", r.URL.Path, r.Method))
+		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeMethod, "%s does not take %s", r.URL.Path, r.Method))
 	})
 }
 
@@ -137,7 +137,7 @@ func (x *Indexer) rollback(ctx context.Context, req *wire.RollbackRequest) (*wir
 	case "rollback":
 		return reply, x.carryOut(ctx, k, req, reply)
 	}
-	return nil, rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "rollback step %q: want prepare or rollback", req.Step)
+	return nil, rpc.Refuse(rpc.CodeBadRequest, "rollback step %q: want prepare or rollback", req.Step)
 }
 
 func (x *Indexer) carryOut(ctx context.Context, k *bucket, req *wire.RollbackRequest, reply *wire.RollbackReply) error {
@@ -156,7 +156,7 @@ func (x *Indexer) carryOut(ctx context.Context, k *bucket, req *wire.RollbackReq
 			reply.Stale = true
 			return nil
 		case outcome == ingest.RollbackIgnored:
-			return rpc.NewProblem(http.StatusConflict, rpc.CodeFenced, "rollback %d is older than one carried out", req.RollbackID)
+			return rpc.Refuse(rpc.CodeFenced, "rollback %d is older than one carried out", req.RollbackID)
 		case outcome == ingest.RollbackDone || busy == 0:
 			x.viewChanged()
 			return nil
@@ -207,9 +207,9 @@ func (x *Indexer) status(w http.ResponseWriter, r *http.Request) {
 func (x *Indexer) ready(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case x.identity.get().ClusterID == "":
-		rpc.WriteProblem(w, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "not registered with a manager yet"))
+		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeUnavailable, "not registered with a manager yet"))
 	case x.health.get() != "":
-		rpc.WriteProblem(w, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "%s", x.health.get()))
+		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeUnavailable, "%s", x.health.get()))
 	default:
 		rpc.Write(w, r, http.StatusOK, wire.OK{})
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net/http"
 	"reflect"
 	"slices"
 
@@ -111,11 +110,11 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	have := x.defs.Revision
 	x.mu.Unlock()
 	if d.Revision < have {
-		return nil, rpc.NewProblem(http.StatusConflict, rpc.CodeFenced, "definitions revision %d is older than %d, which is here", d.Revision, have)
+		return nil, rpc.Refuse(rpc.CodeFenced, "definitions revision %d is older than %d, which is here", d.Revision, have)
 	}
 	node, ok := x.nodeOf(d)
 	if !ok {
-		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "this indexer is not registered yet and not in the list")
+		return nil, rpc.Refuse(rpc.CodeUnavailable, "this indexer is not registered yet and not in the list")
 	}
 	if d.Revision == have && have > 0 {
 		return &wire.DefinitionsReply{Revision: have}, nil
@@ -134,11 +133,11 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	}
 	for id, w := range want {
 		if err := x.ensureCopy(ctx, id, w); err != nil {
-			return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "copy %s of index %s: %v", id, w.def.ID, err)
+			return nil, rpc.Refuse(rpc.CodeUnavailable, "copy %s of index %s: %v", id, w.def.ID, err)
 		}
 	}
 	if err := writeJSON(x.cfg.Dir, definitionsFile, d); err != nil {
-		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "storing definitions: %v", err)
+		return nil, rpc.Refuse(rpc.CodeUnavailable, "storing definitions: %v", err)
 	}
 	x.managers.SetManagers(d.Managers)
 	for _, s := range x.store.Slices() {

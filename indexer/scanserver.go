@@ -49,7 +49,7 @@ func enter(w http.ResponseWriter, places chan struct{}) bool {
 	case places <- struct{}{}:
 		return true
 	default:
-		p := rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "%d scans are under way on this node, the most it takes: try again", cap(places))
+		p := rpc.Refuse(rpc.CodeUnavailable, "%d scans are under way on this node, the most it takes: try again", cap(places))
 		p.RetryAfterMS = 1000
 		rpc.WriteProblem(w, p)
 		return false
@@ -66,7 +66,7 @@ func (s *scanServer) prepare(w http.ResponseWriter, r *http.Request) (scan.Spec,
 	if err != nil {
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
-			return scan.Spec{}, rpc.NewProblem(http.StatusRequestEntityTooLarge, rpc.CodeTooLarge, "the body has more than %d bytes, the most a scan takes", large.Limit)
+			return scan.Spec{}, rpc.Refuse(rpc.CodeTooLarge, "the body has more than %d bytes, the most a scan takes", large.Limit)
 		}
 		return scan.Spec{}, scan.Errorf(scan.BadRequest, "reading the body: %w", err)
 	}
@@ -85,7 +85,7 @@ func (s *scanServer) problem(w http.ResponseWriter, err error) {
 		return
 	}
 	e := scan.AsError(err)
-	rpc.WriteProblem(w, rpc.NewProblem(e.Code.Status(), string(e.Code), "%s", e.Detail))
+	rpc.WriteProblem(w, rpc.Refuse(string(e.Code), "%s", e.Detail))
 }
 
 func (s *scanServer) scan(w http.ResponseWriter, r *http.Request) {

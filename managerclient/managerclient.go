@@ -118,7 +118,7 @@ func (c *Client) do(ctx context.Context, method, path string, extra time.Duratio
 
 // elsewhere tells whether another manager may have an answer: this one has no leader, or none that answered it in time.
 func elsewhere(p *rpc.Problem) bool {
-	return p.Code == rpc.CodeNoLeader || p.Code == rpc.CodeUnavailable || p.Code == rpc.CodeTimeout
+	return p.Temporary()
 }
 
 // RegisterIndexer makes an indexer known.

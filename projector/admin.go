@@ -34,10 +34,10 @@ func (p *Projector) handler() http.Handler {
 	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) { rpc.Write(w, r, http.StatusOK, wire.OK{}) }).Methods(http.MethodGet)
 	r.Handle("/metrics", promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{})).Methods(http.MethodGet)
 	r.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rpc.WriteProblem(w, rpc.NewProblem(http.StatusNotFound, rpc.CodeNotFound, "a projector has no %s", r.URL.Path))
+		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeNotFound, "a projector has no %s", r.URL.Path))
 	})
 	r.MethodNotAllowedHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rpc.WriteProblem(w, rpc.NewProblem(http.StatusMethodNotAllowed, rpc.CodeMethod, "%s does not take %s", r.URL.Path, r.Method))
+		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeMethod, "%s does not take %s", r.URL.Path, r.Method))
 	})
 	return r
 }
@@ -86,7 +86,7 @@ func (p *Projector) definitions(_ context.Context, req *wire.Definitions) (*wire
 	if p.defs != nil && older(req, p.defs) {
 		have := p.defs.Revision
 		p.mu.Unlock()
-		return nil, rpc.NewProblem(http.StatusConflict, rpc.CodeFenced, "definitions revision %d is older than %d, which is here", req.Revision, have)
+		return nil, rpc.Refuse(rpc.CodeFenced, "definitions revision %d is older than %d, which is here", req.Revision, have)
 	}
 	p.defs = req
 	var stay, gone []*bucket
@@ -134,7 +134,7 @@ func (p *Projector) bucket(name string) *bucket {
 
 func (p *Projector) bucketInfo(ctx context.Context, req *wire.BucketRequest) (*wire.BucketReply, error) {
 	if req.Bucket == "" {
-		return nil, rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "no bucket named")
+		return nil, rpc.Refuse(rpc.CodeBadRequest, "no bucket named")
 	}
 	c := p.newControl(ctx, req.Bucket)
 	defer c.close()

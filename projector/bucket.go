@@ -2,7 +2,6 @@ package projector
 
 import (
 	"context"
-	"net/http"
 	"sync"
 	"sync/atomic"
 
@@ -53,14 +52,14 @@ func (p *Projector) openBucket(name, uuid string, vbuckets int) (*bucket, error)
 		old.close() // re-created under the same name
 	}
 	if full {
-		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "projector %s streams %d buckets, the most it can", p.cfg.ID, maxBuckets)
+		return nil, rpc.Refuse(rpc.CodeUnavailable, "projector %s streams %d buckets, the most it can", p.cfg.ID, maxBuckets)
 	}
 	if defs == nil {
-		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "projector %s has no definitions yet; send them first", p.cfg.ID)
+		return nil, rpc.Refuse(rpc.CodeUnavailable, "projector %s has no definitions yet; send them first", p.cfg.ID)
 	}
 	topic, err := p.router.Open(router.TopicConfig{Path: "/maintenance", Class: keyversion.ClassMaintenance, Bucket: name, BucketUUID: uuid, VBuckets: vbuckets})
 	if err != nil {
-		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "%v; try again", err)
+		return nil, rpc.Refuse(rpc.CodeUnavailable, "%v; try again", err)
 	}
 	b := &bucket{p: p, name: name, uuid: uuid, topic: topic, streams: make([]*stream, vbuckets), seen: make([]incarnations, vbuckets),
 		gates: make([]gate, vbuckets), dialing: newGate(), changed: make(chan struct{})}

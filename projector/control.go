@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"net/http"
 
 	"tidemark/feed"
 	"tidemark/internal/rpc"
@@ -28,11 +27,11 @@ func (p *Projector) dial(ctx context.Context, bucket, topic string, buffer int) 
 func kvProblem(bucket string, err error) error {
 	switch {
 	case errors.Is(err, feed.ErrNoBucket):
-		return rpc.NewProblem(http.StatusNotFound, rpc.CodeBucket, "bucket %q does not exist in the KV store, or its user may not read it: %v", bucket, err)
+		return rpc.Refuse(rpc.CodeBucket, "bucket %q does not exist in the KV store, or its user may not read it: %v", bucket, err)
 	case errors.Is(err, feed.ErrAuth):
-		return rpc.NewProblem(http.StatusBadGateway, rpc.CodeKV, "the KV store refuses the projector's user; check --kv-user and --kv-password-file: %v", err)
+		return rpc.Refuse(rpc.CodeKV, "the KV store refuses the projector's user; check --kv-user and --kv-password-file: %v", err)
 	}
-	return rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeKV, "KV of bucket %q cannot be asked now: %v", bucket, err)
+	return rpc.Refuse(rpc.CodeKV, "KV of bucket %q cannot be asked now: %v", bucket, err)
 }
 
 // errBucketClosed is wrapped when the bucket is not streamed here any more.

@@ -18,7 +18,6 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -164,7 +163,7 @@ func (p *Projector) admit(f wire.Fence, read bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.registered {
-		return rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "projector %s has not registered with a manager yet; try again", p.cfg.ID)
+		return rpc.Refuse(rpc.CodeUnavailable, "projector %s has not registered with a manager yet; try again", p.cfg.ID)
 	}
 	if read && f.Epoch == p.fence.Epoch && f.Term == p.fence.Term {
 		f.Counter = max(f.Counter, p.fence.Counter)

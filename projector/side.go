@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -52,7 +51,7 @@ func classOf(topic string) (keyversion.Class, error) {
 	case strings.HasPrefix(topic, "/catchup/"):
 		return keyversion.ClassCatchup, nil
 	}
-	return 0, rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "topic %q: want /backfill/… or /catchup/…", topic)
+	return 0, rpc.Refuse(rpc.CodeBadRequest, "topic %q: want /backfill/… or /catchup/…", topic)
 }
 
 // openSide starts a side stream.
@@ -77,7 +76,7 @@ func (p *Projector) openSide(ctx context.Context, req *wire.SideRequest) (*wire.
 	}
 	if !p.tasks.Go(s.run) {
 		s.close()
-		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "projector %s is shutting down", p.cfg.ID)
+		return nil, rpc.Refuse(rpc.CodeUnavailable, "projector %s is shutting down", p.cfg.ID)
 	}
 	return reply, nil
 }
@@ -89,21 +88,21 @@ func (p *Projector) newSide(req *wire.SideRequest) (*side, error) {
 		return nil, err
 	}
 	if len(req.Copies) == 0 || len(req.Streams) == 0 || len(req.Streams) > timestamp.MaxVBuckets {
-		return nil, rpc.NewProblem(http.StatusBadRequest, rpc.CodeBadRequest, "topic %q: %d copies and %d vbuckets; want one of each at least, and at most %d vbuckets",
+		return nil, rpc.Refuse(rpc.CodeBadRequest, "topic %q: %d copies and %d vbuckets; want one of each at least, and at most %d vbuckets",
 			req.Topic, len(req.Copies), len(req.Streams), timestamp.MaxVBuckets)
 	}
 	p.mu.Lock()
 	defs := p.defs
 	p.mu.Unlock()
 	if defs == nil || defs.Revision < req.Revision {
-		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "projector %s does not have definitions revision %d yet; try again", p.cfg.ID, req.Revision)
+		return nil, rpc.Refuse(rpc.CodeUnavailable, "projector %s does not have definitions revision %d yet; try again", p.cfg.ID, req.Revision)
 	}
 	pl, bad, err := newPlan(defs, req.Bucket, class, map[index.NodeID]string{req.Node: req.Endpoint}, req.Copies)
 	if err != nil {
 		return nil, err
 	}
 	if len(pl.view.Copies(req.Node)) == 0 {
-		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "topic %q: definitions revision %d has none of copies %v on node %d that can be evaluated; try again (%v)",
+		return nil, rpc.Refuse(rpc.CodeUnavailable, "topic %q: definitions revision %d has none of copies %v on node %d that can be evaluated; try again (%v)",
 			req.Topic, defs.Revision, req.Copies, req.Node, errors.Join(bad...))
 	}
 	s := &side{p: p, req: req, class: class, plan: pl, streams: map[feed.StreamID]*stream{}, ended: make(chan struct{})}
@@ -122,7 +121,7 @@ func (p *Projector) reserve(s *side) (old []*side, err error) {
 		}
 	}
 	if len(p.sides)-len(old) >= maxSideStreams {
-		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "projector %s has %d side streams open, the most it can; try again", p.cfg.ID, maxSideStreams)
+		return nil, rpc.Refuse(rpc.CodeUnavailable, "projector %s has %d side streams open, the most it can; try again", p.cfg.ID, maxSideStreams)
 	}
 	for _, o := range old {
 		o.cancel(errSideReplaced)
@@ -155,7 +154,7 @@ func (s *side) begin(old []*side) (*wire.SideReply, error) {
 	}
 	s.topic, err = s.p.router.Open(router.TopicConfig{Path: req.Topic, Class: s.class, Bucket: req.Bucket, BucketUUID: req.BucketUUID, VBuckets: at.config.NumVBuckets()})
 	if err != nil {
-		return nil, rpc.NewProblem(http.StatusServiceUnavailable, rpc.CodeUnavailable, "%v", err)
+		return nil, rpc.Refuse(rpc.CodeUnavailable, "%v", err)
 	}
 	return s.openStreams(at), nil
 }

@@ -9,6 +9,7 @@ import (
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
 	"tidemark/mcbp"
+	"tidemark/statecontext"
 	"tidemark/wire"
 )
 
@@ -133,7 +134,7 @@ func TestSideRequestsThatCannotBe(t *testing.T) {
 		"no vbuckets":      {func(r *wire.SideRequest) { r.Streams = nil }, rpc.CodeBadRequest},
 		"later revision":   {func(r *wire.SideRequest) { r.Revision = 2 }, rpc.CodeUnavailable},
 		"unknown copies":   {func(r *wire.SideRequest) { r.Copies = []index.CopyID{99} }, rpc.CodeUnavailable},
-		"recreated bucket": {func(r *wire.SideRequest) { r.BucketUUID = "fedcba9876543210fedcba9876543210" }, rpc.CodeBucket},
+		"recreated bucket": {func(r *wire.SideRequest) { r.BucketUUID = "fedcba9876543210fedcba9876543210" }, string(statecontext.BucketIsGone)},
 	} {
 		req := w.backfill(1, "boot")
 		c.change(req)

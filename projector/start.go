@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 
 	"golang.org/x/sync/errgroup"
 
@@ -12,6 +11,7 @@ import (
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/mcbp"
+	"tidemark/statecontext"
 	"tidemark/wire"
 )
 
@@ -51,7 +51,7 @@ func (b *bucket) startAll(ctx context.Context, starts []wire.StreamStart) (*wire
 
 // recreated words the refusal of a bucket that is not the one that is meant.
 func recreated(name, have, want string) error {
-	return rpc.NewProblem(http.StatusConflict, rpc.CodeBucket, "bucket %q has uuid %s here, the request means %s: it was deleted and created again", name, have, want)
+	return rpc.Refuse(string(statecontext.BucketIsGone), "bucket %q has uuid %s here, the request means %s: it was deleted and created again", name, have, want)
 }
 
 // start starts one vbucket's stream, or says why not.

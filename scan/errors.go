@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 )
 
 // Code is the machine-readable reason of a failed scan.
@@ -26,27 +25,6 @@ const (
 	Damaged         Code = "DAMAGED"              // stored data does not match its checksum
 	Internal        Code = "INTERNAL"             // a bug
 )
-
-// Status gives the HTTP status that goes with the code.
-func (c Code) Status() int {
-	switch c {
-	case BadRequest:
-		return http.StatusBadRequest
-	case IndexNotFound:
-		return http.StatusNotFound
-	case IndexNotReady, IndexInRollback, TokenLost:
-		return http.StatusConflict
-	case SnapshotTooOld, SnapshotSkipped:
-		return http.StatusGone
-	case Timeout:
-		return http.StatusGatewayTimeout
-	case Cancelled:
-		return 499
-	case Unavailable, VBucketsUnowned:
-		return http.StatusServiceUnavailable
-	}
-	return http.StatusInternalServerError
-}
 
 // Error is a failed scan: a code for programs, a detail for people.
 type Error struct {

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"os"
 	"os/signal"
 	"strconv"
@@ -30,15 +29,15 @@ import (
 	"tidemark/localcluster"
 )
 
-// Exit codes.
+// Exit codes; rpc.Codes has those of refused requests.
 const (
-	ExitOK          = 0
-	ExitFailed      = 1
-	ExitUsage       = 2
-	ExitNotFound    = 3
-	ExitConflict    = 4
-	ExitUnavailable = 5
-	ExitTimeout     = 6
+	ExitOK          = rpc.ExitOK
+	ExitFailed      = rpc.ExitFailed
+	ExitUsage       = rpc.ExitUsage
+	ExitNotFound    = rpc.ExitNotFound
+	ExitConflict    = rpc.ExitConflict
+	ExitUnavailable = rpc.ExitUnavailable
+	ExitTimeout     = rpc.ExitTimeout
 )
 
 // Streams are where a command reads and writes.
@@ -111,19 +110,7 @@ func exitCode(err error) int {
 	case errors.Is(err, client.ErrServer):
 		return ExitUsage
 	case errors.As(err, &p):
-		switch {
-		case p.Code == rpc.CodeTimeout, p.Status == http.StatusGatewayTimeout:
-			return ExitTimeout
-		case strings.HasPrefix(p.Code, "SNAPSHOT_"): // its timestamp is not held any more: the next scan takes a newer one
-			return ExitUnavailable
-		case p.Status == http.StatusNotFound, p.Status == http.StatusGone:
-			return ExitNotFound
-		case p.Status == http.StatusConflict, p.Status == http.StatusPreconditionFailed, p.Status == http.StatusUnprocessableEntity:
-			return ExitConflict
-		case p.Status == http.StatusServiceUnavailable, p.Status == http.StatusTooManyRequests:
-			return ExitUnavailable
-		}
-		return ExitFailed
+		return p.Exit()
 	case errors.Is(err, client.ErrUnavailable):
 		return ExitUnavailable
 	case errors.Is(err, context.DeadlineExceeded):

@@ -66,9 +66,9 @@ func (p *Problem) Error() string {
 	return p.Code + ": " + p.Detail
 }
 
-// NewProblem makes a Problem whose title is the status text.
+// NewProblem makes a Problem with a status of its own; Refuse takes it from the table.
 func NewProblem(status int, code, format string, args ...any) *Problem {
-	return &Problem{Type: "about:blank", Title: http.StatusText(status), Status: status, Code: code, Detail: fmt.Sprintf(format, args...)}
+	return &Problem{Type: problemTypes + code, Title: http.StatusText(status), Status: status, Code: code, Detail: fmt.Sprintf(format, args...)}
 }
 
 // Codes that this package itself answers with, and codes that several roles share.
@@ -88,6 +88,7 @@ const (
 	CodeBucket       = "BUCKET_UNKNOWN"
 	CodeKV           = "KV_UNAVAILABLE"
 	CodeBootConflict = "BOOT_CONFLICT"
+	CodeCancelled    = "CANCELLED"
 )
 
 func decMode() (cbor.DecMode, error) {
@@ -107,32 +108,32 @@ func Unmarshal(body []byte, v any) error {
 // *Problem.
 func Read(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
 	if f := r.Header.Get(HeaderFormat); f != "" && f != strconv.Itoa(wire.FormatVersion) {
-		return NewProblem(http.StatusBadRequest, CodeFormat, "wire format %s, this version speaks %d: upgrade the older side", f, wire.FormatVersion)
+		return Refuse(CodeFormat, "wire format %s, this version speaks %d: upgrade the older side", f, wire.FormatVersion)
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return NewProblem(http.StatusRequestEntityTooLarge, CodeTooLarge, "the body has more than %d bytes, the most that %s takes", tooLarge.Limit, r.URL.Path)
+		return Refuse(CodeTooLarge, "the body has more than %d bytes, the most that %s takes", tooLarge.Limit, r.URL.Path)
 	case err != nil:
-		return NewProblem(http.StatusBadRequest, CodeBadRequest, "reading the body: %v", err)
+		return Refuse(CodeBadRequest, "reading the body: %v", err)
 	case len(body) == 0:
 		return nil
 	}
 	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil && r.Header.Get("Content-Type") != "" {
-		return NewProblem(http.StatusUnsupportedMediaType, CodeMedia, "content type %q: %v", r.Header.Get("Content-Type"), err)
+		return Refuse(CodeMedia, "content type %q: %v", r.Header.Get("Content-Type"), err)
 	}
 	switch media {
 	case MediaCBOR:
 		if err := Unmarshal(body, v); err != nil {
-			return NewProblem(http.StatusBadRequest, CodeBadRequest, "CBOR body: %v", err)
+			return Refuse(CodeBadRequest, "CBOR body: %v", err)
 		}
 		return nil
 	case MediaJSON, "", "application/x-www-form-urlencoded": // curl -d sends the last by default
 		return ReadJSON(body, v)
 	}
-	return NewProblem(http.StatusUnsupportedMediaType, CodeMedia, "content type %q: send application/json", media)
+	return Refuse(CodeMedia, "content type %q: send application/json", media)
 }
 
 // ReadJSON is the strict reading of JSON: one value, no unknown field, nothing behind it. The error is a *Problem that
@@ -141,11 +142,11 @@ func ReadJSON(body []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
-		return NewProblem(http.StatusBadRequest, CodeBadRequest, "JSON body: %s", explain(body, dec.InputOffset(), err))
+		return Refuse(CodeBadRequest, "JSON body: %s", explain(body, dec.InputOffset(), err))
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		line, column := place(body, dec.InputOffset())
-		return NewProblem(http.StatusBadRequest, CodeBadRequest, "JSON body: something follows the value at line %d column %d; send one value", line, column)
+		return Refuse(CodeBadRequest, "JSON body: something follows the value at line %d column %d; send one value", line, column)
 	}
 	return nil
 }
@@ -189,7 +190,7 @@ func Write(w http.ResponseWriter, r *http.Request, status int, v any) {
 		}
 	}
 	if err != nil {
-		WriteProblem(w, NewProblem(http.StatusInternalServerError, CodeInternal, "encoding the answer: %v", err))
+		WriteProblem(w, Refuse(CodeInternal, "encoding the answer: %v", err))
 		return
 	}
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
@@ -219,15 +220,15 @@ func AsProblem(err error) *Problem {
 	case errors.As(err, &p):
 		return p
 	case errors.Is(err, wire.ErrFenced):
-		return NewProblem(http.StatusConflict, CodeFenced, "%v", err)
+		return Refuse(CodeFenced, "%v", err)
 	case errors.Is(err, wire.ErrForeignCluster):
-		return NewProblem(http.StatusConflict, CodeForeign, "%v", err)
+		return Refuse(CodeForeign, "%v", err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return NewProblem(http.StatusGatewayTimeout, CodeTimeout, "%v", err)
+		return Refuse(CodeTimeout, "%v", err)
 	case errors.Is(err, context.Canceled):
-		return NewProblem(499, CodeTimeout, "the client closed the request: %v", err)
+		return Refuse(CodeCancelled, "the client closed the request: %v", err)
 	}
-	return NewProblem(http.StatusInternalServerError, CodeInternal, "%v", err)
+	return Refuse(CodeInternal, "%v", err)
 }
 
 // Handle makes a handler of a function from request message to answer message, for component interfaces.

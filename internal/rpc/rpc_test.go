@@ -23,7 +23,7 @@ func echo(t *testing.T) *httptest.Server {
 			_, err := wire.Fence{ClusterID: "c", Epoch: 1, Term: 2}.Admit(wire.Fence{ClusterID: "c", Epoch: 1, Term: 1})
 			return nil, err
 		case "busy":
-			p := NewProblem(http.StatusServiceUnavailable, CodeUnavailable, "queue full")
+			p := Refuse(CodeUnavailable, "queue full")
 			p.RetryAfterMS, p.Leader = 1500, &wire.Leader{ID: "m", REST: "http://x"}
 			return nil, p
 		}

@@ -1,0 +1,144 @@
+package rpc
+
+import (
+	"net/http"
+	"slices"
+)
+
+// Exit codes of the command line. They are part of the interface.
+const (
+	ExitOK          = 0
+	ExitFailed      = 1
+	ExitUsage       = 2
+	ExitNotFound    = 3
+	ExitConflict    = 4
+	ExitUnavailable = 5
+	ExitTimeout     = 6
+)
+
+// StatusClientGone is the status of requests whose client has gone; it is seen in logs only.
+const StatusClientGone = 499
+
+// CodeInfo is all there is to know of a code: docs/errors.md, the OpenAPI document, the exit code of the command line
+// and what clients try again come from here.
+type CodeInfo struct {
+	Code    string `json:"code"`
+	Status  int    `json:"status"`    // of HTTP
+	Title   string `json:"title"`     // of the problem: the same for each occurrence
+	Exit    int    `json:"exit_code"` // of the command line
+	Retry   bool   `json:"retry"`     // clients send the same request again by themselves, to any manager
+	Between bool   `json:"between"`   // only components see it, not users
+	WayOut  string `json:"way_out"`   // what to do
+}
+
+// Codes is the one table of what a request may be refused with, by status and code. A new code is a constant in the
+// package that finds the fault, and a line here; a test of package api holds the two together.
+func Codes() []CodeInfo {
+	return []CodeInfo{
+		{Code: CodeBadRequest, Status: 400, Exit: ExitFailed, Title: "The request means nothing", WayOut: "The detail names the field, line and column, or the parameter or header."},
+		{Code: "SYNTAX_ERROR", Status: 400, Exit: ExitFailed, Title: "The statement cannot be parsed", WayOut: "Mend the statement: the detail has line, column and a caret."},
+		{Code: "BAD_DEFINITION", Status: 400, Exit: ExitFailed, Title: "The definition cannot be an index", WayOut: "Mend the definition: the detail says which part, and where."},
+		{Code: "UNSUPPORTED", Status: 400, Exit: ExitFailed, Title: "Understood, and not supported", WayOut: "The detail says what is supported."},
+		{Code: "INVALID_ARGUMENT", Status: 400, Exit: ExitFailed, Title: "A value is not one that the cluster takes", WayOut: "Change the value that the detail names."},
+		{Code: "LIMIT_EXCEEDED", Status: 400, Exit: ExitFailed, Title: "Beyond a limit of the cluster", WayOut: "The detail names the limit: use less, drop something, or raise the limit."},
+		{Code: "PLACEMENT_IMPOSSIBLE", Status: 400, Exit: ExitFailed, Title: "The index cannot be placed", WayOut: "Fewer replicas, other nodes, or more indexers."},
+		{Code: "BAD_IDEMPOTENCY_KEY", Status: 400, Exit: ExitFailed, Title: "The Idempotency-Key cannot be one", WayOut: "At most 200 bytes."},
+		{Code: CodeFormat, Status: 400, Exit: ExitFailed, Title: "A wire format of another version", WayOut: "Upgrade the older side."},
+		{Code: CodeNotFound, Status: 404, Exit: ExitNotFound, Title: "No such call", WayOut: "/openapi.json lists the calls."},
+		{Code: "UNKNOWN_INDEX", Status: 404, Exit: ExitNotFound, Title: "No such index", WayOut: "GET /v1/indexes lists the indexes."},
+		{Code: "INDEX_NOT_FOUND", Status: 404, Exit: ExitNotFound, Title: "The indexer has no such index", WayOut: "It has just been dropped: list the indexes."},
+		{Code: CodeBucket, Status: 404, Exit: ExitNotFound, Title: "KV has no such bucket", WayOut: "Check the bucket's name, and that the projectors' KV user may read it."},
+		{Code: "UNKNOWN_BUCKET", Status: 404, Exit: ExitNotFound, Title: "No index is on that bucket", WayOut: "Check the bucket's name."},
+		{Code: "UNKNOWN_NODE", Status: 404, Exit: ExitNotFound, Title: "No such indexer", WayOut: "It has been removed; GET /v1/status lists the indexers."},
+		{Code: "UNKNOWN_COPY", Status: 404, Exit: ExitNotFound, Title: "No such copy of a slice", WayOut: "It has been moved or dropped since; nothing is to be done.", Between: true},
+		{Code: CodeMethod, Status: 405, Exit: ExitFailed, Title: "Not a method of this call", WayOut: "Allow lists the methods."},
+		{Code: "NAME_EXISTS", Status: 409, Exit: ExitConflict, Title: "The bucket has an index of that name", WayOut: "Take another name, or IF NOT EXISTS."},
+		{Code: "INDEX_NOT_READY", Status: 409, Exit: ExitConflict, Title: "The index is not ready", WayOut: "Wait; BUILD INDEX when it is deferred; drop it when it is in state error."},
+		{Code: "INDEX_IN_ROLLBACK", Status: 409, Exit: ExitConflict, Title: "The bucket is being rolled back", WayOut: "KV has failed over; try again."},
+		{Code: "TOKEN_LOST", Status: 409, Exit: ExitConflict, Title: "The write of a token was lost", WayOut: "KV has failed over without it: read the document again."},
+		{Code: "BUCKET_GONE", Status: 409, Exit: ExitConflict, Title: "The bucket was deleted", WayOut: "Drop the index."},
+		{Code: "GENERATION_MISMATCH", Status: 409, Exit: ExitConflict, Title: "The bucket is another one by now", WayOut: "Drop the index, or build it again."},
+		{Code: "STATE_MISMATCH", Status: 409, Exit: ExitConflict, Title: "The index is in another state", WayOut: "Describe it: what was asked cannot be in the state it is in."},
+		{Code: "ILLEGAL_TRANSITION", Status: 409, Exit: ExitConflict, Title: "That state may not follow", WayOut: "Describe the index: what was asked cannot be in the state it is in."},
+		{Code: "NODE_IN_USE", Status: 409, Exit: ExitConflict, Title: "The indexer still has copies", WayOut: "Move or drop what it has first."},
+		{Code: CodeFenced, Status: 409, Exit: ExitConflict, Title: "Something newer has been heard", WayOut: "A deposed leader or a late request; nothing is to be done.", Between: true},
+		{Code: "STALE_TERM", Status: 409, Exit: ExitConflict, Title: "A lower term than the state's", WayOut: "A deposed leader; nothing is to be done.", Between: true},
+		{Code: "STALE_REVISION", Status: 409, Exit: ExitConflict, Title: "An older revision of definitions", WayOut: "A late report; nothing is to be done.", Between: true},
+		{Code: "STEP_MISMATCH", Status: 409, Exit: ExitConflict, Title: "The rollback is in another step", WayOut: "A late command; nothing is to be done.", Between: true},
+		{Code: "ROLLBACK_MISMATCH", Status: 409, Exit: ExitConflict, Title: "The bucket was, or is being, rolled back", WayOut: "Try again.", Between: true},
+		{Code: "STABILITY_NOT_MONOTONE", Status: 409, Exit: ExitConflict, Title: "Not the next stability timestamp", WayOut: "A late command; nothing is to be done.", Between: true},
+		{Code: "PLACEMENT_INCONSISTENT", Status: 409, Exit: ExitConflict, Title: "Copies are missing, doubled, or on one node", WayOut: "A bug: report it.", Between: true},
+		{Code: CodeBootConflict, Status: 409, Exit: ExitConflict, Title: "Two live processes have one identity", WayOut: "A folder was copied: stop one of the two and wipe its folder.", Between: true},
+		{Code: CodeForeign, Status: 409, Exit: ExitConflict, Title: "Of another cluster", WayOut: "Point it at its own cluster, or wipe its folder.", Between: true},
+		{Code: "ALREADY_BOOTSTRAPPED", Status: 409, Exit: ExitConflict, Title: "The cluster has an id", WayOut: "Nothing is to be done.", Between: true},
+		{Code: "FORMAT_NOT_ALLOWED", Status: 409, Exit: ExitConflict, Title: "A format that not every voter understands", WayOut: "Upgrade all managers first.", Between: true},
+		{Code: "NODE_REMOVED", Status: 410, Exit: ExitNotFound, Title: "The indexer was removed for good", WayOut: "Wipe its folder; it then joins as a new one.", Between: true},
+		{Code: "SNAPSHOT_TOO_OLD", Status: 410, Exit: ExitUnavailable, Title: "The scan's timestamp is not held any more", WayOut: "Scan again."},
+		{Code: "SNAPSHOT_SKIPPED", Status: 410, Exit: ExitUnavailable, Title: "The indexer could not make this timestamp", WayOut: "Scan again."},
+		{Code: "CAS_MISMATCH", Status: 412, Exit: ExitConflict, Title: "It has changed since", WayOut: "Read it again, decide again; modified_cas is the present one."},
+		{Code: CodeTooLarge, Status: 413, Exit: ExitFailed, Title: "The body is too large", WayOut: "The detail names the most."},
+		{Code: CodeMedia, Status: 415, Exit: ExitFailed, Title: "Not a media type of this call", WayOut: "Send application/json."},
+		{Code: "REQUEST_MISMATCH", Status: 422, Exit: ExitConflict, Title: "The Idempotency-Key was used for another request", WayOut: "Take a new key for a new request."},
+		{Code: "CANCELLED", Status: StatusClientGone, Exit: ExitFailed, Title: "The client has gone", WayOut: "Nobody is left to do anything."},
+		{Code: CodeInternal, Status: 500, Exit: ExitFailed, Title: "A bug", WayOut: "Look for the request id in the logs, and report it."},
+		{Code: "DAMAGED", Status: 500, Exit: ExitFailed, Title: "Stored data does not match its checksum", WayOut: "See the indexer's log; other replicas answer."},
+		{Code: CodeNoLeader, Status: 503, Exit: ExitUnavailable, Retry: true, Title: "No leader can serve this now", WayOut: "Nothing was done: try again, anywhere. If it lasts, a majority of managers is missing."},
+		{Code: "NOT_BOOTSTRAPPED", Status: 503, Exit: ExitUnavailable, Retry: true, Title: "The cluster has no id yet", WayOut: "Nothing was done: try again."},
+		{Code: "BUSY", Status: 503, Exit: ExitUnavailable, Retry: true, Title: "Too much at once", WayOut: "Nothing was done: try again after Retry-After."},
+		{Code: "LEDGER_FULL", Status: 503, Exit: ExitUnavailable, Title: "Too many recent requests are remembered", WayOut: "Nothing was done: send fewer writes with an Idempotency-Key, or raise ledger_entries."},
+		{Code: "NO_PROJECTOR", Status: 503, Exit: ExitUnavailable, Title: "No projector could say whether the bucket exists", WayOut: "Start a projector."},
+		{Code: CodeUnavailable, Status: 503, Exit: ExitUnavailable, Retry: true, Title: "Nobody who could serve this answers", WayOut: "Nothing was done: try again."},
+		{Code: CodeKV, Status: 503, Exit: ExitUnavailable, Title: "KV cannot be asked", WayOut: "Check that KV runs, and the projectors' KV user and password."},
+		{Code: "VBUCKETS_UNAVAILABLE", Status: 503, Exit: ExitUnavailable, Title: "KV's present positions cannot be had", WayOut: "A KV node is missing: try again, or scan with consistency any."},
+		{Code: "OUTCOME_UNKNOWN", Status: 504, Exit: ExitTimeout, Retry: true, Title: "The write may or may not be done", WayOut: "Send it again with the same Idempotency-Key to learn the outcome."},
+		{Code: CodeTimeout, Status: 504, Exit: ExitTimeout, Retry: true, Title: "Not in time", WayOut: "Nothing was done, or what was waited for did not come: try again, with more patience."},
+	}
+}
+
+// Lookup gives what there is to know of a code.
+func Lookup(code string) (CodeInfo, bool) {
+	all := Codes()
+	if i := slices.IndexFunc(all, func(c CodeInfo) bool { return c.Code == code }); i >= 0 {
+		return all[i], true
+	}
+	return CodeInfo{}, false
+}
+
+// problemTypes is where managers explain a code (RFC 9457: the problem's type, a URI reference).
+const problemTypes = "/v1/errors/"
+
+// Refuse makes the Problem of a code; detail says what was wrong here, what was expected, what to do.
+func Refuse(code, format string, args ...any) *Problem {
+	info, ok := Lookup(code)
+	if !ok { // of a newer version
+		info = CodeInfo{Status: http.StatusInternalServerError, Title: http.StatusText(http.StatusInternalServerError)}
+	}
+	p := NewProblem(info.Status, code, format, args...)
+	p.Title = info.Title
+	return p
+}
+
+// Temporary tells whether the same request may be sent again as it is: nothing was done, or its Idempotency-Key makes
+// sure that it is done once.
+func (p *Problem) Temporary() bool {
+	info, ok := Lookup(p.Code)
+	return ok && info.Retry
+}
+
+// Exit gives the exit code of the command line; that of a code that this version does not know follows its status.
+func (p *Problem) Exit() int {
+	if info, ok := Lookup(p.Code); ok {
+		return info.Exit
+	}
+	switch p.Status {
+	case http.StatusNotFound, http.StatusGone:
+		return ExitNotFound
+	case http.StatusConflict, http.StatusPreconditionFailed, http.StatusUnprocessableEntity:
+		return ExitConflict
+	case http.StatusServiceUnavailable, http.StatusTooManyRequests:
+		return ExitUnavailable
+	case http.StatusGatewayTimeout:
+		return ExitTimeout
+	}
+	return ExitFailed
+}
