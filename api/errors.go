@@ -28,6 +28,8 @@ const (
 	CodeNoProjector = "NO_PROJECTOR"
 	CodeTokenLost   = "TOKEN_LOST"
 	CodePlacement   = "PLACEMENT_IMPOSSIBLE"
+	// CodeFormatTooOld: the feature needs a newer format level; run tidemark cluster finalize-upgrade.
+	CodeFormatTooOld = "FORMAT_TOO_OLD"
 )
 
 // errorRoutes explain codes: where the type of a problem points.
@@ -67,6 +69,7 @@ func sentinels() []sentinel {
 		{consensus.ErrNotLeader, rpc.CodeNoLeader, "no leader can serve this now: %v"},
 		{coordinator.ErrNotLeading, rpc.CodeNoLeader, "no leader can serve this now: %v"},
 		{consensus.ErrClosed, rpc.CodeNoLeader, "no leader can serve this now: %v"},
+		{consensus.ErrFormatTooOld, CodeFormatTooOld, "nothing was done: %v"},
 		{consensus.ErrCommand, string(statecontext.InvalidArgument), "nothing was done: %v"},
 		{consensus.ErrBusy, client.CodeBusy, "too much waits already, nothing was done: %v"},
 		{coordinator.ErrBusy, client.CodeBusy, "too much waits already, nothing was done: %v"},

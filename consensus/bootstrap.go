@@ -16,6 +16,8 @@ type PeerAnswer struct {
 	ClusterID string `json:"cluster_id"` // empty while it has none
 	HasState  bool   `json:"has_state"`  // it has a term, a log or a snapshot
 	Expect    int    `json:"expect"`     // its --bootstrap-expect
+	// FormatLevel is that of its cluster, 0 while it has none.
+	FormatLevel uint64 `json:"format_level,omitempty"`
 }
 
 // PeerProbe asks another manager, at an address of --join.
@@ -74,7 +76,11 @@ func (n *Node) Describe(expect int) (PeerAnswer, error) {
 	if err != nil {
 		return PeerAnswer{}, err
 	}
-	return PeerAnswer{ID: n.ID(), Raft: n.Addr(), ClusterID: n.fsm.State().ClusterID(), HasState: has, Expect: expect}, nil
+	a := PeerAnswer{ID: n.ID(), Raft: n.Addr(), HasState: has, Expect: expect}
+	if s := n.fsm.State(); s.ClusterID() != "" {
+		a.ClusterID, a.FormatLevel = s.ClusterID(), s.FormatLevel()
+	}
+	return a, nil
 }
 
 // Form brings an empty node into a cluster: it asks the peers, every interval, until this node or another one has
@@ -93,6 +99,12 @@ func (n *Node) Form(ctx context.Context, probe PeerProbe, peers []string, expect
 			return nil
 		}
 		others, silent := n.ask(ctx, probe, peers)
+		for _, a := range others {
+			if a.FormatLevel > n.cfg.FormatLevel {
+				return fmt.Errorf("%w: cluster %s is at format level %d, this program knows up to %d: install the version of tidemark that %s runs",
+					ErrFormatTooNew, a.ClusterID, a.FormatLevel, n.cfg.FormatLevel, a.ID)
+			}
+		}
 		verdict, servers, err := Judge(own, others, expect)
 		if verdict == VerdictBootstrap {
 			err := n.Bootstrap(servers)

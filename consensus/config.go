@@ -76,6 +76,11 @@ type Config struct {
 
 	Logger hclog.Logger
 	Now    func() time.Time // stamps commands; time.Now
+
+	// Version names this program in entries of newer formats, so that an older one can say what to install.
+	Version string
+	// FormatLevel is the newest format level that this node understands; the program's own when 0.
+	FormatLevel uint64
 }
 
 // ErrConfig is wrapped when a Config cannot be used.
@@ -108,6 +113,12 @@ func (c *Config) withDefaults() error {
 	}
 	if c.Now == nil {
 		c.Now = time.Now
+	}
+	if c.FormatLevel == 0 {
+		c.FormatLevel = statecontext.FormatLevel
+	}
+	if c.FormatLevel > statecontext.FormatLevel {
+		return fmt.Errorf("%w: format level %d, this program knows up to %d", ErrConfig, c.FormatLevel, statecontext.FormatLevel)
 	}
 	return nil
 }

@@ -23,6 +23,10 @@ var (
 	ErrInUse = errors.New("the Raft store is in use")
 	// ErrStore is wrapped when the store cannot be opened or is damaged.
 	ErrStore = errors.New("raft store")
+	// ErrFormatTooOld is wrapped when a command needs a newer format level than the cluster's; nothing was proposed.
+	ErrFormatTooOld = errors.New("the cluster's format level is too old for this")
+	// ErrFormatTooNew is wrapped when the data folder is of a cluster whose format level this program does not know.
+	ErrFormatTooNew = errors.New("the data is of a newer version")
 	// ErrCommand is wrapped when a command is not one that may be proposed; nothing was proposed.
 	ErrCommand = errors.New("command refused before it was proposed")
 )

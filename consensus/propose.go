@@ -81,12 +81,10 @@ func (n *Node) Propose(ctx context.Context, command statecontext.Command) (state
 // vet makes sure that every node will understand the command: one that does not decode would stop all of them.
 func (n *Node) vet(c *statecontext.Command) (size int, err error) {
 	if need, level := statecontext.RequiredFormat(c), n.fsm.State().FormatLevel(); need > level {
-		return 0, fmt.Errorf("%w: it needs format level %d, the cluster is at %d; finalize the upgrade first", ErrCommand, need, level)
+		return 0, fmt.Errorf("%w: it needs format level %d, the cluster is at %d: when all managers run the new version, run tidemark cluster finalize-upgrade",
+			ErrFormatTooOld, need, level)
 	}
-	data, err := statecontext.Encode(*c)
-	if err == nil {
-		_, err = statecontext.Decode(data)
-	}
+	data, err := n.encode(*c)
 	if err == nil && len(data) > batchBytes {
 		err = fmt.Errorf("%d bytes, at most %d", len(data), batchBytes)
 	}
@@ -94,6 +92,15 @@ func (n *Node) vet(c *statecontext.Command) (size int, err error) {
 		return 0, fmt.Errorf("%w: %w", ErrCommand, err)
 	}
 	return len(data), nil
+}
+
+// encode makes an entry and reads it again: one that does not decode would stop every node for ever.
+func (n *Node) encode(commands ...statecontext.Command) ([]byte, error) {
+	data, err := statecontext.EncodeAs(n.cfg.Version, commands...)
+	if err == nil {
+		_, err = statecontext.DecodeUpTo(n.cfg.FormatLevel, data)
+	}
+	return data, err
 }
 
 // awaitServing gives the term in which this node serves, waiting while it leads and has not yet begun its term.
@@ -201,10 +208,7 @@ func (n *Node) hand(group []*proposal) {
 	for i, p := range group {
 		commands[i] = p.command
 	}
-	data, err := statecontext.Encode(commands...)
-	if err == nil {
-		_, err = statecontext.Decode(data)
-	}
+	data, err := n.encode(commands...)
 	if err != nil {
 		for _, p := range group {
 			p.done <- answer{err: fmt.Errorf("%w: %w", ErrCommand, err)}

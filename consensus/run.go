@@ -169,7 +169,7 @@ var errTermLost = errors.New("leadership was lost while the term began")
 func (n *Node) beginTerm() (reign, error) {
 	term := n.raft.CurrentTerm()
 	index, err := n.command(&statecontext.LeaderStarted{Term: term, Manager: statecontext.Manager{
-		ID: string(n.id), Name: n.cfg.Name, REST: n.cfg.REST, Raft: n.cfg.Advertise, FormatLevel: statecontext.FormatLevel,
+		ID: string(n.id), Name: n.cfg.Name, REST: n.cfg.REST, Raft: n.cfg.Advertise, FormatLevel: n.cfg.FormatLevel,
 	}})
 	if err != nil {
 		return reign{}, fmt.Errorf("begin of term %d: %w", term, err)
@@ -180,7 +180,8 @@ func (n *Node) beginTerm() (reign, error) {
 			return reign{}, err
 		}
 		epoch := max(1, uint64(max(0, n.cfg.Now().Unix())))
-		if index, err = n.command(&statecontext.BootstrapCluster{ClusterID: hex.EncodeToString(id[:]), Epoch: epoch}); err != nil {
+		if index, err = n.command(&statecontext.BootstrapCluster{ClusterID: hex.EncodeToString(id[:]), Epoch: epoch,
+			FormatLevel: n.cfg.FormatLevel}); err != nil {
 			return reign{}, fmt.Errorf("bootstrap of the cluster: %w", err)
 		}
 	}
@@ -192,7 +193,7 @@ func (n *Node) beginTerm() (reign, error) {
 
 // command proposes one command outside the queue, which is closed until the term has begun.
 func (n *Node) command(b statecontext.Body) (index uint64, err error) {
-	data, err := statecontext.Encode(statecontext.Command{TimeMS: n.cfg.Now().UnixMilli(), Body: b})
+	data, err := n.encode(statecontext.Command{TimeMS: n.cfg.Now().UnixMilli(), Body: b})
 	if err != nil {
 		return 0, err
 	}

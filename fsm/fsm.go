@@ -30,6 +30,7 @@ const eventRing = 8192
 type FSM struct {
 	logger hclog.Logger
 	fatal  func(error)
+	level  uint64 // newest format level that is understood
 
 	state atomic.Pointer[statecontext.State]
 
@@ -45,7 +46,12 @@ type FSM struct {
 // New gives a state machine at the empty state. fatal is called once, from Raft's goroutine, when a committed entry
 // cannot be decoded; it has to bring the process to an end, and must not wait for Raft.
 func New(logger hclog.Logger, fatal func(error)) *FSM {
-	f := &FSM{logger: logger, fatal: fatal, subscribers: make(map[*Subscription]struct{})}
+	return NewUpTo(statecontext.FormatLevel, logger, fatal)
+}
+
+// NewUpTo is New for a program that behaves as one whose newest format level is the one given.
+func NewUpTo(level uint64, logger hclog.Logger, fatal func(error)) *FSM {
+	f := &FSM{logger: logger, fatal: fatal, level: level, subscribers: make(map[*Subscription]struct{})}
 	f.state.Store(statecontext.New())
 	return f
 }
@@ -58,12 +64,13 @@ func (f *FSM) Apply(l *raft.Log) any {
 	if err := f.Stopped(); err != nil {
 		return err
 	}
-	next, results, events, err := statecontext.Apply(f.state.Load(), l.Index, l.Data)
+	commands, err := statecontext.DecodeUpTo(f.level, l.Data)
 	if err != nil {
 		err = fmt.Errorf("%w: log entry %d of term %d: %w", ErrStopped, l.Index, l.Term, err)
 		f.stop(err)
 		return err
 	}
+	next, results, events := statecontext.ApplyCommands(f.state.Load(), l.Index, commands)
 	f.publish(next, events)
 	return results
 }
@@ -92,8 +99,11 @@ func (f *FSM) stop(err error) {
 func (f *FSM) publish(next *statecontext.State, events []statecontext.Event) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.state.Store(next)
+	before := f.state.Swap(next)
 	for _, e := range events {
+		if e.Restored { // no sum of events leads from what was before to what is now: only who stood right before it goes on
+			f.events, f.next, f.floor = nil, 0, max(before.CAS(), e.CAS-1)
+		}
 		if len(f.events) < eventRing {
 			f.events = append(f.events, e)
 		} else {
@@ -134,7 +144,7 @@ func (s *snapshot) Release() {}
 
 // Restore implements raft.FSM: everything is replaced, or nothing when the snapshot is not good.
 func (f *FSM) Restore(r io.ReadCloser) error {
-	state, err := statecontext.ReadSnapshot(r)
+	state, err := statecontext.ReadSnapshotUpTo(f.level, r)
 	err = errors.Join(err, r.Close())
 	if err != nil {
 		return fmt.Errorf("restore: %w", err)

@@ -29,6 +29,7 @@ import (
 	"tidemark/fsm"
 	"tidemark/indexerclient"
 	"tidemark/internal/rpc"
+	"tidemark/internal/version"
 	"tidemark/projectorclient"
 	"tidemark/statecontext"
 	"tidemark/wire"
@@ -52,6 +53,8 @@ type Config struct {
 	Join            []string // REST addresses of all managers
 	Heartbeat       time.Duration
 	Logger          hclog.Logger
+	// MaxFormatLevel makes it behave as a program whose newest format level is this one; 0 is the program's own.
+	MaxFormatLevel uint64
 }
 
 // Manager is a manager that listens.
@@ -92,7 +95,10 @@ func Open(cfg Config) (*Manager, error) {
 }
 
 func (m *Manager) open() error {
-	m.machine = fsm.New(m.log.Named("fsm"), func(err error) {
+	if m.cfg.MaxFormatLevel == 0 {
+		m.cfg.MaxFormatLevel = statecontext.FormatLevel
+	}
+	m.machine = fsm.NewUpTo(m.cfg.MaxFormatLevel, m.log.Named("fsm"), func(err error) {
 		err = fmt.Errorf("raft store %s: %w", filepath.Join(m.cfg.Dir, "raft", "raft.db"), err)
 		m.log.Error("this manager ends", "error", err)
 		select {
@@ -102,7 +108,7 @@ func (m *Manager) open() error {
 	})
 	var err error
 	m.raft, err = consensus.Open(consensus.Config{Name: m.cfg.Name, Dir: filepath.Join(m.cfg.Dir, "raft"), REST: m.url(), RaftAddr: m.cfg.Raft,
-		Heartbeat: m.cfg.Heartbeat, Logger: m.log.Named("raft")}, m.machine)
+		Heartbeat: m.cfg.Heartbeat, Logger: m.log.Named("raft"), Version: version.Number, FormatLevel: m.cfg.MaxFormatLevel}, m.machine)
 	if err != nil {
 		return err
 	}
@@ -201,12 +207,15 @@ func baseURL(addr string) string {
 func (m *Manager) register(ctx context.Context) error {
 	tick := time.NewTicker(registerInterval)
 	defer tick.Stop()
-	self := statecontext.Manager{ID: m.raft.ID(), Name: m.cfg.Name, REST: m.url(), Raft: m.raft.Addr(), FormatLevel: statecontext.FormatLevel}
+	self := statecontext.Manager{ID: m.raft.ID(), Name: m.cfg.Name, REST: m.url(), Raft: m.raft.Addr(), FormatLevel: m.raft.FormatLevel()}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+		}
+		if err := m.raft.NoteFormatLevel(); err != nil {
+			m.log.Warn("the format level is not noted", "error", err)
 		}
 		s := m.raft.State()
 		if known := s.Manager(self.ID); s.ClusterID() == "" || known != nil && known.REST == self.REST && known.Raft == self.Raft &&

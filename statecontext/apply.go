@@ -80,8 +80,15 @@ type ownership struct {
 	managers, projectors, indexers, nodes, removed, buckets, indexes, names bool
 }
 
-// admit holds for every command: before the cluster has an id only these two mean something.
+// admit holds for every command: before the cluster has an id only these two mean something, and users wait for the end
+// of a restore.
 func (t *tx) admit(c *Command) *Rejection {
+	if t.s.staging != nil && c.waitsForRestore() {
+		return reject(Restoring, "the cluster is being restored from a backup; nothing was done: try again when it is over")
+	}
+	if need := RequiredFormat(c); need > t.s.formatLevel {
+		return reject(FormatNotAllowed, "it needs format level %d, the cluster is at %d; finalize the upgrade first", need, t.s.formatLevel)
+	}
 	if t.s.clusterID != "" {
 		return nil
 	}

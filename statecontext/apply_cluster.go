@@ -21,7 +21,7 @@ func (c *BootstrapCluster) apply(t *tx) *Rejection {
 	}
 	level := max(c.FormatLevel, 1)
 	if level > FormatLevel {
-		return reject(FormatNotAllowed, "format level %d, this version knows up to %d", level, FormatLevel)
+		return reject(FormatNotAllowed, "format level %d is not known", level)
 	}
 	t.s.clusterID, t.s.epoch, t.s.formatLevel, t.s.limits = c.ClusterID, c.Epoch, level, c.Limits.withDefaults()
 	t.changedDefinitions()
@@ -37,6 +37,7 @@ func (c *LeaderStarted) apply(t *tx) *Rejection {
 		return rejection
 	}
 	t.s.term, t.s.leader, t.changed = c.Term, c.Manager.ID, true
+	t.s.staging = nil // a restore ends with the term that began it: finished, or not begun
 	t.emit(Event{Kind: EventLeader, Name: c.Manager.ID, Number: c.Term})
 	t.registerManager(c.Manager)
 	return nil
@@ -45,6 +46,10 @@ func (c *LeaderStarted) apply(t *tx) *Rejection {
 func (c *RegisterManager) apply(t *tx) *Rejection {
 	if rejection := t.checkManager(&c.Manager); rejection != nil {
 		return rejection
+	}
+	if level := t.s.formatLevel; level > 1 && c.Manager.FormatLevel < level {
+		return reject(FormatNotAllowed, "manager %s knows format levels up to %d, the cluster is at %d; install a newer version of tidemark on it",
+			c.Manager.ID, c.Manager.FormatLevel, level)
 	}
 	t.registerManager(c.Manager)
 	return nil
@@ -179,7 +184,7 @@ func (c *RemoveIndexer) apply(t *tx) *Rejection {
 
 func (c *SetFormatLevel) apply(t *tx) *Rejection {
 	if c.Level < t.s.formatLevel || c.Level > FormatLevel {
-		return reject(FormatNotAllowed, "format level %d; the cluster is at %d and this version knows up to %d", c.Level, t.s.formatLevel, FormatLevel)
+		return reject(FormatNotAllowed, "format level %d; the cluster is at %d, a level never falls, and one that is not known cannot be set", c.Level, t.s.formatLevel)
 	}
 	if c.Level == t.s.formatLevel {
 		return nil

@@ -225,5 +225,5 @@ func decodeIndexBody(k kind, d *decoder) Body {
 			Failover: d.vector(), Restart: d.vector(), Stability: d.vector(), Logs: d.logChanges(),
 		}
 	}
-	return nil
+	return decodeRestoreBody(k, d)
 }

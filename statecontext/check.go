@@ -21,10 +21,46 @@ func Check(s *State) error {
 	if s.revision > s.cas {
 		return broken("definitions revision %d above cas %d", s.revision, s.cas)
 	}
-	for _, check := range [...]func(*State) error{checkRegistrations, checkBuckets, checkIndexes, checkNames, checkLedger} {
+	for _, check := range [...]func(*State) error{checkHeader, checkRestore, checkRegistrations, checkBuckets, checkIndexes, checkNames, checkLedger} {
 		if err := check(s); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+func checkHeader(s *State) error {
+	switch {
+	case s.formatLevel < 1 || s.formatLevel > FormatLevel:
+		return broken("format level %d, known are 1 to %d", s.formatLevel, FormatLevel)
+	case (s.clusterID != "") != (s.epoch > 0):
+		return broken("cluster id %q with epoch %d", s.clusterID, s.epoch)
+	case (s.term > 0) != (s.leader != ""):
+		return broken("term %d of leader %q", s.term, s.leader)
+	case s.nextIndexID < 1 || s.nextCopyID < 1:
+		return broken("next index id %d, next copy id %d", s.nextIndexID, s.nextCopyID)
+	case s.limits != s.limits.withDefaults() || s.limits.LedgerMaxAgeMS < s.limits.LedgerMinAgeMS || s.limits.LedgerMinAgeMS < 0:
+		return broken("limits %+v", s.limits)
+	}
+	return nil
+}
+
+func checkRestore(s *State) error {
+	if r := s.restored; r != nil {
+		if r.ID == "" || r.CAS > s.revision || r.TimeMS > s.timeMS || s.formatLevel < kindFinishRestore.format() {
+			return broken("restore %q at cas %d and time %d, state at %d and %d, format level %d", r.ID, r.CAS, r.TimeMS, s.revision, s.timeMS, s.formatLevel)
+		}
+	}
+	g := s.staging
+	if g == nil {
+		return nil
+	}
+	received := uint64(0)
+	for _, c := range g.chunks {
+		received += uint64(len(c))
+	}
+	if g.ID == "" || g.Bytes > MaxRestoreBytes || received != g.Received || received > g.Bytes || g.SinceMS > s.timeMS || s.formatLevel < kindBeginRestore.format() {
+		return broken("restore %q under way with %d of %d bytes since %d, time %d, format level %d", g.ID, received, g.Bytes, g.SinceMS, s.timeMS, s.formatLevel)
 	}
 	return nil
 }
@@ -57,6 +93,16 @@ func checkRegistrations(s *State) error {
 	if count != s.nodes.Len() {
 		return broken("%d indexers, %d uuids", count, s.nodes.Len())
 	}
+	var err error
+	s.removed.Scan(func(uuid string, cas uint64) bool {
+		if uuid == "" || cas > s.revision {
+			err = broken("indexer %q removed at %d above revision %d", uuid, cas, s.revision)
+		}
+		return err == nil
+	})
+	if err != nil {
+		return err
+	}
 	if s.nextNodeID > index.MaxNodeID {
 		return broken("next node id %d", s.nextNodeID)
 	}
@@ -66,7 +112,7 @@ func checkRegistrations(s *State) error {
 func checkBuckets(s *State) error {
 	for b := range s.Buckets() {
 		n := b.VBuckets
-		if n < 1 || b.Generation < 1 || b.ModifiedCAS > s.revision {
+		if b.Name == "" || b.UUID == "" || n < 1 || b.Generation < 1 || b.ModifiedCAS > s.revision {
 			return broken("bucket %q: %d vbuckets, generation %d, modified at %d", b.Name, n, b.Generation, b.ModifiedCAS)
 		}
 		if b.Stability.Vector.Check(n) != nil || b.MutationTimestamp.Check(n) != nil || len(b.Stability.Logs) != n || len(b.Stability.Revisions) != n {
@@ -110,6 +156,10 @@ func checkIndexes(s *State) error {
 			return broken("index %d: modified at %d, topology at %d, placed at %d, revision %d", f.ID, f.ModifiedCAS, x.TopologyCAS, x.PlacedCAS, s.revision)
 		case f.State < index.Pending || f.State > index.Error:
 			return broken("index %d: state %d", f.ID, f.State)
+		case f.Name == "" || f.CreatedMS > s.timeMS:
+			return broken("index %d: name %q, created at %d, state time %d", f.ID, f.Name, f.CreatedMS, s.timeMS)
+		case f.Reason != "" && f.State != index.Error:
+			return broken("index %d is %s and has the reason %q of an error", f.ID, f.State, f.Reason)
 		case f.IsPrimary != (len(f.Keys) == 0):
 			return broken("index %d: primary %v with %d keys", f.ID, f.IsPrimary, len(f.Keys))
 		}
@@ -191,6 +241,13 @@ func checkStep(before, after *State) error {
 		return broken("cas %d after %d, time %d after %d, revision %d after %d, epoch %d after %d", after.cas, before.cas,
 			after.timeMS, before.timeMS, after.revision, before.revision, after.epoch, before.epoch)
 	}
+	if after.formatLevel < before.formatLevel || after.nextIndexID < before.nextIndexID || after.nextCopyID < before.nextCopyID {
+		return broken("format level %d after %d, next index %d after %d, next copy %d after %d", after.formatLevel, before.formatLevel,
+			after.nextIndexID, before.nextIndexID, after.nextCopyID, before.nextCopyID)
+	}
+	if after.epoch == before.epoch && after.term < before.term || before.clusterID != "" && after.clusterID != before.clusterID {
+		return broken("term %d after %d in epoch %d, cluster %q after %q", after.term, before.term, after.epoch, after.clusterID, before.clusterID)
+	}
 	for b := range after.Buckets() {
 		old := before.Bucket(b.Name)
 		if old == nil || old.Generation != b.Generation || old.lastRollback() != b.lastRollback() || old.Rollback != nil {
@@ -198,6 +255,9 @@ func checkStep(before, after *State) error {
 		}
 		if !b.Stability.Vector.Covers(old.Stability.Vector) {
 			return broken("bucket %q: stability timestamp went back without a rollback", b.Name)
+		}
+		if b.Stability.Number < old.Stability.Number {
+			return broken("bucket %q: promotion %d after %d", b.Name, b.Stability.Number, old.Stability.Number)
 		}
 	}
 	return nil

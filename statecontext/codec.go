@@ -176,69 +176,6 @@ func (d *decoder) end() error {
 	return d.err
 }
 
-// Encode makes one Raft entry: format byte, number of commands, each with its length, and a CRC-32C over all of it. Its
-// errors wrap ErrTooLarge.
-func Encode(commands ...Command) ([]byte, error) {
-	if len(commands) == 0 || len(commands) > MaxCommands {
-		return nil, fmt.Errorf("%w: %d commands, want 1 to %d", ErrTooLarge, len(commands), MaxCommands)
-	}
-	dst := append(make([]byte, 0, 256*len(commands)), FormatLevel)
-	dst = appendUint(dst, uint64(len(commands)))
-	var scratch []byte
-	for i := range commands {
-		scratch = appendCommand(scratch[:0], &commands[i])
-		dst = appendBytes(dst, scratch)
-	}
-	dst = binary.LittleEndian.AppendUint32(dst, crc32.Checksum(dst, castagnoli))
-	if len(dst) > MaxEntryBytes {
-		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(dst), MaxEntryBytes)
-	}
-	return dst, nil
-}
-
-// EncodedSize is what a command adds to an entry, without the entry's own few bytes.
-func EncodedSize(c *Command) int { return len(appendCommand(nil, c)) + binary.MaxVarintLen64 }
-
-// RequiredFormat is the lowest format level under which a command may be proposed.
-func RequiredFormat(*Command) uint64 { return 1 }
-
-// Decode reads what Encode wrote. Errors wrap ErrUndecodable and say what to do about it.
-func Decode(data []byte) ([]Command, error) {
-	if len(data) < 6 || len(data) > MaxEntryBytes {
-		return nil, fmt.Errorf("%w: %d bytes, want 6 to %d: the log is damaged; restore this node from its peers", ErrUndecodable,
-			len(data), MaxEntryBytes)
-	}
-	if data[0] != FormatLevel {
-		return nil, fmt.Errorf("%w: command format %d, this program knows %d: install the version of tidemark that the other managers run",
-			ErrUndecodable, data[0], FormatLevel)
-	}
-	body, sum := data[:len(data)-4], binary.LittleEndian.Uint32(data[len(data)-4:])
-	if got := crc32.Checksum(body, castagnoli); got != sum {
-		return nil, fmt.Errorf("%w: checksum %08x, want %08x: the log is damaged; restore this node from its peers", ErrUndecodable, got, sum)
-	}
-	d := decoder{b: body[1:]}
-	n := d.max(MaxCommands, "commands")
-	if d.err == nil && n == 0 {
-		d.fail("no commands")
-	}
-	commands := make([]Command, 0, min(n, uint64(len(d.b))))
-	for range n {
-		raw := d.bytes()
-		if d.err != nil {
-			break
-		}
-		c, err := decodeCommand(raw)
-		if err != nil {
-			return nil, fmt.Errorf("%w: command %d of %d: %w", ErrUndecodable, len(commands)+1, n, err)
-		}
-		commands = append(commands, c)
-	}
-	if err := d.end(); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUndecodable, err)
-	}
-	return commands, nil
-}
-
 func appendCommand(dst []byte, c *Command) []byte {
 	dst = append(dst, byte(c.Body.kind()))
 	dst = appendInt(dst, c.TimeMS)
@@ -265,7 +202,7 @@ func decodeCommand(raw []byte) (Command, error) {
 	}
 	c.Body = decodeBody(k, &d)
 	if c.Body == nil {
-		return c, fmt.Errorf("unknown command type %d: install the version of tidemark that the other managers run", k)
+		return c, fmt.Errorf("unknown command type %d", k)
 	}
 	if err := d.end(); err != nil {
 		return c, fmt.Errorf("command type %d: %w", k, err)

@@ -56,6 +56,10 @@ const (
 	kindSetFormatLevel       kind = 21
 	kindSetLimits            kind = 22
 	kindRaiseEpoch           kind = 23
+	kindBeginRestore         kind = 30
+	kindRestoreChunk         kind = 31
+	kindFinishRestore        kind = 32
+	kindAbortRestore         kind = 33
 )
 
 // BootstrapCluster gives the cluster its id, once.

@@ -22,6 +22,12 @@ func Describe(s *State) string {
 	if s.term > 0 {
 		fmt.Fprintf(&w, "term %d led by %s\n", s.term, s.leader)
 	}
+	if r := s.restored; r != nil {
+		fmt.Fprintf(&w, "restored %s from %s cas %d at cas %d\n", r.Mode, r.FromID, r.FromCAS, r.CAS)
+	}
+	if g := s.staging; g != nil {
+		fmt.Fprintf(&w, "RESTORE %s %s %d of %d bytes\n", g.ID, g.Mode, g.Received, g.Bytes)
+	}
 	for m := range s.Managers() {
 		fmt.Fprintf(&w, "manager %s rest=%s raft=%s @%d\n", m.ID, m.REST, m.Raft, m.ModifiedCAS)
 	}

@@ -30,6 +30,7 @@ type Event struct {
 	CAS        uint64              `json:"cas"`
 	Kind       EventKind           `json:"kind"`
 	Removed    bool                `json:"removed,omitempty"`
+	Restored   bool                `json:"restored,omitempty"` // kind cluster: everything may have changed; read the state anew
 	Name       string              `json:"name,omitempty"`
 	Bucket     string              `json:"bucket,omitempty"`
 	Index      index.ID            `json:"index,omitempty"`

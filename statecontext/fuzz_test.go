@@ -11,7 +11,7 @@ import (
 
 // seal makes an entry of fuzzed bytes: a right format byte and checksum, so that the fuzzer gets past them.
 func seal(body []byte) []byte {
-	data := append([]byte{FormatLevel}, body...)
+	data := append([]byte{1}, body...)
 	return binary.LittleEndian.AppendUint32(data, crc32.Checksum(data, castagnoli))
 }
 

@@ -36,6 +36,11 @@ const (
 	LedgerFull            Code = "LEDGER_FULL"            // too many recent requests are remembered; try again later
 	FormatNotAllowed      Code = "FORMAT_NOT_ALLOWED"     // above what every voter understands, or below the present level
 	PlacementInconsistent Code = "PLACEMENT_INCONSISTENT" // copies missing, doubled, or two replicas on one node
+	Restoring             Code = "RESTORING"              // a restore is under way: users wait
+	RestoreMismatch       Code = "RESTORE_MISMATCH"       // that restore is not under way, or another piece is due
+	TooFewIndexers        Code = "PLACEMENT_IMPOSSIBLE"   // a restored index has more replicas than there are indexers for
+	BackupUnusable        Code = "BACKUP_UNUSABLE"        // the backup is damaged, or no state that could be
+	BackupOfOther         Code = "BACKUP_OF_OTHER"        // of another cluster, or of this one, against what was asked for
 )
 
 // Error gives the code's text.

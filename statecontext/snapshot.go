@@ -2,6 +2,7 @@ package statecontext
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -13,8 +14,9 @@ import (
 	"tidemark/index"
 )
 
-// SnapshotVersion is the form that WriteSnapshot writes. Older forms stay readable.
-const SnapshotVersion = 1
+// snapshotForm is the form of a state's snapshot: its format level, so that every node of a cluster in the middle of an
+// upgrade can read what the others send. Older forms stay readable.
+func snapshotForm(s *State) byte { return byte(s.formatLevel) }
 
 var (
 	// ErrSnapshotVersion is wrapped when a snapshot is of a form that this program does not know.
@@ -36,13 +38,16 @@ const (
 	recordBucket    = 6
 	recordIndex     = 7
 	recordLedger    = 8
+	recordRestored  = 20 // form 2
+	recordStaging   = 21 // form 2
+	recordChunk     = 22 // form 2
 	recordEnd       = 255
 )
 
 // WriteSnapshot writes a state, with the index of the Raft entry it stands at.
 func WriteSnapshot(w io.Writer, s *State) error {
 	buffered := bufio.NewWriterSize(w, 64<<10)
-	if _, err := buffered.Write(append(snapshotMagic[:], SnapshotVersion)); err != nil {
+	if _, err := buffered.Write(append(snapshotMagic[:], snapshotForm(s))); err != nil {
 		return fmt.Errorf("state snapshot: %w", err)
 	}
 	rw := recordWriter{w: buffered, sum: xxhash.New()}
@@ -137,19 +142,40 @@ func (rw *recordWriter) state(s *State, appliedIndex uint64) {
 		rw.write(recordLedger, p)
 		return rw.err == nil
 	})
+	if r := s.restored; r != nil {
+		p = appendUint(append(appendString(p[:0], r.ID), byte(r.Mode)), r.CAS)
+		p = appendUint(appendString(appendInt(p, r.TimeMS), r.FromID), r.FromCAS)
+		rw.write(recordRestored, p)
+	}
+	if g := s.staging; g != nil {
+		p = append(appendUint(append(appendString(p[:0], g.ID), byte(g.Mode)), g.Bytes), g.Sum[:]...)
+		p = appendInt(p, g.SinceMS)
+		rw.write(recordStaging, p)
+		for _, chunk := range g.chunks {
+			rw.write(recordChunk, chunk)
+		}
+	}
 	rw.payload = p
 }
 
-// ReadSnapshot reads what WriteSnapshot wrote, checks every checksum and the state's invariants, and takes nothing of
-// what follows the end. Errors wrap ErrSnapshotVersion, ErrSnapshotCorrupt or the reader's.
-func ReadSnapshot(r io.Reader) (*State, error) {
+// ReadSnapshot is ReadSnapshotUpTo with everything that this program knows.
+func ReadSnapshot(r io.Reader) (*State, error) { return ReadSnapshotUpTo(FormatLevel, r) }
+
+// ReadSnapshotUpTo reads what WriteSnapshot wrote, as a program does whose newest format level is the one given. It
+// checks every checksum and the state's invariants, and takes nothing of what follows the end. Errors wrap
+// ErrSnapshotVersion (and ErrFormatLevel, when the form is only too new), ErrSnapshotCorrupt or the reader's.
+func ReadSnapshotUpTo(level uint64, r io.Reader) (*State, error) {
 	br := bufio.NewReaderSize(r, 64<<10)
 	var head [9]byte
 	if _, err := io.ReadFull(br, head[:]); err != nil || [8]byte(head[:8]) != snapshotMagic {
 		return nil, fmt.Errorf("%w: does not begin with %q", ErrSnapshotCorrupt, snapshotMagic[:])
 	}
-	if head[8] != SnapshotVersion {
-		return nil, fmt.Errorf("%w %d, this program knows %d: install the version of tidemark that wrote it", ErrSnapshotVersion, head[8], SnapshotVersion)
+	if head[8] == 0 {
+		return nil, fmt.Errorf("%w 0, this program knows 1 to %d", ErrSnapshotVersion, level)
+	}
+	if uint64(head[8]) > level {
+		return nil, fmt.Errorf("%w %d: %w: this program knows up to %d: install the version of tidemark that wrote it", ErrSnapshotVersion, head[8],
+			ErrFormatLevel, level)
 	}
 	rr := recordReader{r: br, sum: xxhash.New()}
 	s := New()
@@ -175,6 +201,9 @@ func ReadSnapshot(r io.Reader) (*State, error) {
 		if err := d.end(); err != nil {
 			return nil, fmt.Errorf("%w: record %d of type %d: %w", ErrSnapshotCorrupt, rr.count, kind, err)
 		}
+	}
+	if s.formatLevel != uint64(head[8]) {
+		return nil, fmt.Errorf("%w: form %d with a state of format level %d", ErrSnapshotCorrupt, head[8], s.formatLevel)
 	}
 	if err := Check(s); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrSnapshotCorrupt, err)
@@ -274,6 +303,20 @@ func (s *State) load(kind byte, d *decoder) {
 		key, e := d.ledgerEntry()
 		s.ledger.Set(key, e)
 		s.ledgerAge.Set(e.number, key)
+	case recordRestored:
+		s.restored = &Restored{ID: d.string(), Mode: RestoreMode(d.byte()), CAS: d.uint(), TimeMS: d.int(), FromID: d.string(), FromCAS: d.uint()}
+	case recordStaging:
+		s.staging = &Staging{ID: d.string(), Mode: RestoreMode(d.byte()), Bytes: d.uint()}
+		d.fixed(s.staging.Sum[:])
+		s.staging.SinceMS = d.int()
+	case recordChunk:
+		if s.staging == nil {
+			d.fail("a piece of a restore that is not under way")
+			return
+		}
+		s.staging.chunks = append(s.staging.chunks, bytes.Clone(d.b))
+		s.staging.Received += uint64(len(d.b))
+		d.b = nil
 	default:
 		d.fail("unknown type")
 	}

@@ -19,9 +19,6 @@ import (
 	"tidemark/timestamp"
 )
 
-// FormatLevel is the newest command format that this program understands and proposes when the state's level allows.
-const FormatLevel = 1
-
 // State is one immutable version of the StateContext. The zero value is not usable; see New. Everything that an
 // accessor returns is shared between versions and must not be changed.
 type State struct {
@@ -51,6 +48,9 @@ type State struct {
 	ledgerAge  *btree.Map[uint64, string] // entries of the ledger by their number, oldest first
 	ledgerNext uint64
 	placed     [index.MaxNodeID + 1]uint32 // copies of each node that are not leaving; follows from indexes
+
+	staging  *Staging  // a restore under way
+	restored *Restored // the newest restore that was finished
 }
 
 // New gives the state before the first command.

@@ -429,7 +429,7 @@ func TestLeaderAndEpoch(t *testing.T) {
 	n.refuse(&RaiseEpoch{Epoch: 5}, StaleTerm)
 	n.must(&RaiseEpoch{Epoch: 6})
 	n.must(lead(2, "m1")) // terms may restart in a new epoch
-	n.refuse(&SetFormatLevel{Level: 2}, FormatNotAllowed)
+	n.refuse(&SetFormatLevel{Level: FormatLevel + 1}, FormatNotAllowed)
 	n.must(&RemoveManager{ID: "m2"})
 	n.refuse(&RemoveManager{ID: "m2"}, UnknownNode)
 	n.must(&RegisterProjector{Projector: Projector{ID: "p", Admin: "http://p"}})

@@ -41,6 +41,8 @@ node, with its own --id, --data and addresses, and the same --bootstrap-expect a
 	fl.IntVar(&cfg.BootstrapExpect, "bootstrap-expect", 1, "number of managers of a new cluster")
 	fl.StringSliceVar(&cfg.Join, "join", nil, "REST addresses of all managers")
 	fl.DurationVar(&cfg.Heartbeat, "heartbeat", 300*time.Millisecond, "Raft heartbeat, election and lease time")
+	fl.Uint64Var(&cfg.MaxFormatLevel, "max-format-level", 0, "behave as a version that knows format levels up to this one; for tests of upgrades")
+	_ = fl.MarkHidden("max-format-level") // it exists
 	addCommon(cmd, &level)
 	return cmd
 }

@@ -1,0 +1,160 @@
+package statecontext
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+)
+
+// FormatLevel is the newest command format that this program understands and proposes when the state's level allows.
+// Level 1 is the first; level 2 has restore (kinds 30 to 33) and whatever came after it. A level is raised for the whole
+// cluster by SetFormatLevel, once every voter understands it; it never falls.
+const FormatLevel = 2
+
+// formatNamed is the first format whose entries name the version of the program that proposed them.
+const formatNamed = 2
+
+// maxVersionBytes bounds the name of a version.
+const maxVersionBytes = 64
+
+// ErrFormatLevel is wrapped beside ErrUndecodable or ErrSnapshotVersion when bytes are sound and of a newer format level
+// than the reader knows: another version of the program has to be installed.
+var ErrFormatLevel = errors.New("newer format level")
+
+// format is the table of command kinds by the format level that each needs. A new kind needs the newest one.
+func (k kind) format() uint64 {
+	switch k {
+	case kindBootstrapCluster, kindLeaderStarted, kindRegisterManager, kindRegisterProjector, kindRegisterIndexer,
+		kindRemoveManager, kindRemoveProjector, kindRemoveIndexer, kindSetBucket, kindBucketGone, kindCreateIndex,
+		kindBuildIndexes, kindDropIndex, kindSetIndexState, kindSetCopyStates, kindPlaceCopies, kindRemoveIndex,
+		kindAdvanceStability, kindSetBackfillTimestamp, kindSetRollbackStep, kindSetFormatLevel, kindSetLimits, kindRaiseEpoch:
+		return 1
+	case kindBeginRestore, kindRestoreChunk, kindFinishRestore, kindAbortRestore:
+		return 2
+	}
+	return FormatLevel
+}
+
+// waitsForRestore tells which commands are refused while a restore is under way: what users ask for. What components
+// report and what the coordinator decides goes on; the restore merges with whatever it finds when it is finished.
+func (c *Command) waitsForRestore() bool {
+	switch k := c.Body.kind(); k {
+	case kindBeginRestore, kindRestoreChunk, kindFinishRestore, kindAbortRestore:
+		return false
+	case kindCreateIndex, kindBuildIndexes, kindDropIndex, kindSetFormatLevel, kindSetLimits:
+		return true
+	}
+	return c.Request != nil
+}
+
+// RequiredFormat is the lowest format level under which a command may be proposed.
+func RequiredFormat(c *Command) uint64 { return c.Body.kind().format() }
+
+// entryFormat is the format that an entry with this command has: a program that does not know a level must not pass over
+// the command that raises to it.
+func entryFormat(b Body) uint64 {
+	f := b.kind().format()
+	switch c := b.(type) {
+	case *SetFormatLevel:
+		f = max(f, c.Level)
+	case *BootstrapCluster:
+		f = max(f, c.FormatLevel)
+	}
+	return min(f, FormatLevel) // above it Apply refuses the command
+}
+
+// Encode is EncodeAs without the name of a version.
+func Encode(commands ...Command) ([]byte, error) { return EncodeAs("", commands...) }
+
+// EncodeAs makes one Raft entry: a format byte, the lowest that all its commands fit; from format 2 on the version of
+// the program that proposes; the number of commands, each with its length; and a CRC-32C over all of it. Its errors wrap
+// ErrTooLarge.
+func EncodeAs(version string, commands ...Command) ([]byte, error) {
+	if len(commands) == 0 || len(commands) > MaxCommands {
+		return nil, fmt.Errorf("%w: %d commands, want 1 to %d", ErrTooLarge, len(commands), MaxCommands)
+	}
+	format := uint64(1)
+	for i := range commands {
+		format = max(format, entryFormat(commands[i].Body))
+	}
+	dst := append(make([]byte, 0, 256*len(commands)), byte(format))
+	if format >= formatNamed {
+		dst = appendString(dst, version[:min(len(version), maxVersionBytes)])
+	}
+	dst = appendUint(dst, uint64(len(commands)))
+	var scratch []byte
+	for i := range commands {
+		scratch = appendCommand(scratch[:0], &commands[i])
+		dst = appendBytes(dst, scratch)
+	}
+	dst = binary.LittleEndian.AppendUint32(dst, crc32.Checksum(dst, castagnoli))
+	if len(dst) > MaxEntryBytes {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrTooLarge, len(dst), MaxEntryBytes)
+	}
+	return dst, nil
+}
+
+// EncodedSize is what a command adds to an entry, without the entry's own few bytes.
+func EncodedSize(c *Command) int { return len(appendCommand(nil, c)) + binary.MaxVarintLen64 }
+
+// Decode is DecodeUpTo with everything that this program knows.
+func Decode(data []byte) ([]Command, error) { return DecodeUpTo(FormatLevel, data) }
+
+// DecodeUpTo reads what EncodeAs wrote, as a program does whose newest format level is the one given. Errors wrap
+// ErrUndecodable and say what to do about it; one of a newer level wraps ErrFormatLevel also.
+func DecodeUpTo(level uint64, data []byte) ([]Command, error) {
+	if len(data) < 6 || len(data) > MaxEntryBytes {
+		return nil, fmt.Errorf("%w: %d bytes, want 6 to %d: the log is damaged; restore this node from its peers", ErrUndecodable,
+			len(data), MaxEntryBytes)
+	}
+	body, sum := data[:len(data)-4], binary.LittleEndian.Uint32(data[len(data)-4:])
+	if got := crc32.Checksum(body, castagnoli); got != sum {
+		return nil, fmt.Errorf("%w: checksum %08x, want %08x: the log is damaged; restore this node from its peers", ErrUndecodable, got, sum)
+	}
+	format, d := uint64(body[0]), decoder{b: body[1:]}
+	version := ""
+	if format >= formatNamed {
+		if version = d.string(); len(version) > maxVersionBytes {
+			d.fail("version of %d bytes, at most %d", len(version), maxVersionBytes)
+		}
+	}
+	if format > level {
+		return nil, fmt.Errorf("%w: %w: command format %d, this program knows up to %d: install %s", ErrUndecodable, ErrFormatLevel, format, level,
+			versionOr(version))
+	}
+	if format == 0 {
+		d.fail("format 0")
+	}
+	n := d.max(MaxCommands, "commands")
+	if d.err == nil && n == 0 {
+		d.fail("no commands")
+	}
+	commands := make([]Command, 0, min(n, uint64(len(d.b))))
+	for range n {
+		raw := d.bytes()
+		if d.err != nil {
+			break
+		}
+		c, err := decodeCommand(raw)
+		if err == nil && entryFormat(c.Body) > format {
+			err = fmt.Errorf("command type %d needs format %d and stands in an entry of format %d", c.Body.kind(), entryFormat(c.Body), format)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%w: command %d of %d: %w: install %s", ErrUndecodable, len(commands)+1, n, err, versionOr(version))
+		}
+		commands = append(commands, c)
+	}
+	if err := d.end(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUndecodable, err)
+	}
+	return commands, nil
+}
+
+// versionOr names what to install.
+func versionOr(version string) string {
+	if version == "" {
+		return "the version of tidemark that the other managers run"
+	}
+	return fmt.Sprintf("tidemark %s, which proposed it, or a newer version", version)
+}

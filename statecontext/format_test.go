@@ -1,0 +1,61 @@
+package statecontext
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+)
+
+// TestOlderProgram: a program that knows format level 1 only reads everything of a cluster at that level, also from a
+// newer program, and nothing of one that was raised; then it says what to install.
+func TestOlderProgram(t *testing.T) {
+	const old = 1
+	n := cluster(t)
+	for i, data := range n.log {
+		if _, err := DecodeUpTo(old, data); err != nil {
+			t.Fatalf("entry %d: %v", i, err)
+		}
+	}
+	if _, err := ReadSnapshotUpTo(old, bytes.NewReader(snapshot(t, n.state))); err != nil {
+		t.Fatal(err)
+	}
+	n.refuse(&BeginRestore{ID: "r", Mode: RestoreInPlace, Bytes: 1}, FormatNotAllowed) // not yet
+	data, err := EncodeAs("7.8.9", Command{Body: &SetFormatLevel{Level: FormatLevel}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := DecodeUpTo(old, data); !errors.Is(err, ErrUndecodable) || !errors.Is(err, ErrFormatLevel) || !strings.Contains(err.Error(), "install tidemark 7.8.9") {
+		t.Fatalf("the entry that raises the level, read by an older program: %v", err)
+	}
+	if _, err := Decode(data); err != nil {
+		t.Fatal(err)
+	}
+	n.must(&RegisterManager{Manager: Manager{ID: "old", FormatLevel: old}})
+	n.must(&SetFormatLevel{Level: FormatLevel})
+	n.refuse(&SetFormatLevel{Level: 1}, FormatNotAllowed)
+	n.refuse(&RegisterManager{Manager: Manager{ID: "old", Name: "x", FormatLevel: old}}, FormatNotAllowed)
+	n.must(&RegisterManager{Manager: Manager{ID: "new", FormatLevel: FormatLevel}})
+	if _, err := ReadSnapshotUpTo(old, bytes.NewReader(snapshot(t, n.state))); !errors.Is(err, ErrSnapshotVersion) || !errors.Is(err, ErrFormatLevel) {
+		t.Fatalf("a snapshot of a raised cluster, read by an older program: %v", err)
+	}
+	for _, b := range []Body{&RegisterProjector{Projector: Projector{ID: "p"}}, &DropIndex{ID: 1}} { // an old kind keeps its old form
+		if data, err := Encode(Command{Body: b}); err != nil || data[0] != 1 {
+			t.Fatalf("%T is encoded in format %d, %v", b, data[0], err)
+		}
+	}
+	if data, err := Encode(Command{Body: &AbortRestore{}}, Command{Body: &DropIndex{ID: 1}}); err != nil || data[0] != 2 {
+		t.Fatalf("format %d, %v", data[0], err)
+	}
+}
+
+// TestKindsNeedTheirFormat: an entry that says it is of an older format than what stands in it is not one that any
+// program wrote.
+func TestKindsNeedTheirFormat(t *testing.T) {
+	for _, b := range []Body{&AbortRestore{ID: "x"}, &SetFormatLevel{Level: 2}} {
+		raw := appendCommand(nil, &Command{Body: b})
+		if _, err := Decode(seal(appendBytes([]byte{1}, raw))); !errors.Is(err, ErrUndecodable) {
+			t.Errorf("%T in an entry of format 1: %v", b, err)
+		}
+	}
+}

@@ -1,0 +1,535 @@
+package statecontext
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"fmt"
+	"slices"
+
+	"github.com/tidwall/btree"
+
+	"tidemark/index"
+	"tidemark/partition"
+)
+
+// A restore goes through the log, in three kinds of commands: BeginRestore says what will come, RestoreChunk brings the
+// state snapshot of the backup piece by piece, FinishRestore checks it as a whole and switches to it in one step. Every
+// node makes the switch at the same place of the log or not at all; the next leader's first command forgets what was
+// begun and not finished.
+
+// RestoreMode says what a backup is restored into.
+type RestoreMode uint8
+
+// The modes.
+const (
+	// RestoreInPlace restores into the cluster that the backup was made of: indexes that are there are kept as they are,
+	// others come back with the copies that their hosts still hold, or are built.
+	RestoreInPlace RestoreMode = 1
+	// RestoreNewCluster restores into another cluster that has no indexes: all are built, with new copies.
+	RestoreNewCluster RestoreMode = 2
+)
+
+// String gives the word used in the API.
+func (m RestoreMode) String() string {
+	switch m {
+	case RestoreInPlace:
+		return "in-place"
+	case RestoreNewCluster:
+		return "new-cluster"
+	}
+	return fmt.Sprintf("mode(%d)", m)
+}
+
+// Bounds of a restore.
+const (
+	// MaxRestoreBytes bounds the state snapshot of a backup: ten times the state of 10,000 indexes in 100 buckets.
+	MaxRestoreBytes = 256 << 20
+	// RestoreChunkBytes is how much of it goes into one command.
+	RestoreChunkBytes = 256 << 10
+	// restorePatienceMS is the age, in state time, at which a restore that does not get on may be replaced.
+	restorePatienceMS = 10 * 60 * 1000
+)
+
+// Staging is a restore under way.
+type Staging struct {
+	ID       string
+	Mode     RestoreMode
+	Bytes    uint64   // of the whole snapshot
+	Sum      [32]byte // SHA-256 of it
+	SinceMS  int64    // state time of its beginning
+	Received uint64
+	chunks   [][]byte
+}
+
+// Restored is the newest restore that was finished.
+type Restored struct {
+	ID      string
+	Mode    RestoreMode
+	CAS     uint64 // of the switch
+	TimeMS  int64
+	FromID  string // cluster id of the backup
+	FromCAS uint64 // cas of the backup
+}
+
+// Staging gives the restore under way, nil when there is none.
+func (s *State) Staging() *Staging { return s.staging }
+
+// Restored gives the newest restore that was finished, nil when there was none.
+func (s *State) Restored() *Restored { return s.restored }
+
+// BeginRestore begins a restore. While it is under way what users ask for is rejected (Restoring).
+type BeginRestore struct {
+	ID    string // made by the proposer; names the restore in what follows
+	Mode  RestoreMode
+	Bytes uint64
+	Sum   [32]byte
+}
+
+// RestoreChunk brings the next piece. A piece that is there already changes nothing.
+type RestoreChunk struct {
+	ID     string
+	Offset uint64
+	Data   []byte
+}
+
+// FinishRestore checks what has come and switches to it. Epoch must be above that of the state and of the backup.
+// Buckets tells what projectors found of buckets that the running cluster does not know; one that is not among them is
+// gone.
+type FinishRestore struct {
+	ID      string
+	Epoch   uint64
+	Buckets []FoundBucket
+}
+
+// FoundBucket is a bucket as a projector found it.
+type FoundBucket struct {
+	Name     string
+	UUID     string
+	VBuckets int
+}
+
+// AbortRestore forgets a restore under way; any restore when ID is empty.
+type AbortRestore struct{ ID string }
+
+func (*BeginRestore) kind() kind  { return kindBeginRestore }
+func (*RestoreChunk) kind() kind  { return kindRestoreChunk }
+func (*FinishRestore) kind() kind { return kindFinishRestore }
+func (*AbortRestore) kind() kind  { return kindAbortRestore }
+
+func (c *BeginRestore) append(dst []byte) []byte {
+	dst = append(appendString(dst, c.ID), byte(c.Mode))
+	return append(appendUint(dst, c.Bytes), c.Sum[:]...)
+}
+
+func (c *RestoreChunk) append(dst []byte) []byte {
+	return appendBytes(appendUint(appendString(dst, c.ID), c.Offset), c.Data)
+}
+
+func (c *FinishRestore) append(dst []byte) []byte {
+	dst = appendUint(appendString(dst, c.ID), c.Epoch)
+	dst = appendUint(dst, uint64(len(c.Buckets)))
+	for _, b := range c.Buckets {
+		dst = appendInt(appendString(appendString(dst, b.Name), b.UUID), int64(b.VBuckets))
+	}
+	return dst
+}
+
+func (c *AbortRestore) append(dst []byte) []byte { return appendString(dst, c.ID) }
+
+// decodeRestoreBody reads the commands of a restore.
+func decodeRestoreBody(k kind, d *decoder) Body {
+	switch k {
+	case kindBeginRestore:
+		c := &BeginRestore{ID: d.string(), Mode: RestoreMode(d.byte()), Bytes: d.uint()}
+		d.fixed(c.Sum[:])
+		return c
+	case kindRestoreChunk:
+		return &RestoreChunk{ID: d.string(), Offset: d.uint(), Data: d.bytes()}
+	case kindFinishRestore:
+		c := &FinishRestore{ID: d.string(), Epoch: d.uint()}
+		for n := d.count(); n > 0 && d.err == nil; n-- {
+			c.Buckets = append(c.Buckets, FoundBucket{Name: d.string(), UUID: d.string(), VBuckets: int(d.int())})
+		}
+		return c
+	case kindAbortRestore:
+		return &AbortRestore{ID: d.string()}
+	}
+	return nil
+}
+
+func (c *BeginRestore) apply(t *tx) *Rejection {
+	if rejection := t.checkName("restore id", c.ID); rejection != nil {
+		return rejection
+	}
+	switch old := t.s.staging; {
+	case old != nil && old.ID == c.ID:
+		return reject(Restoring, "this restore is under way already")
+	case old != nil && t.s.timeMS-old.SinceMS < restorePatienceMS:
+		return reject(Restoring, "another restore is under way; wait for its end")
+	case c.Mode != RestoreInPlace && c.Mode != RestoreNewCluster:
+		return reject(InvalidArgument, "restore mode %d", c.Mode)
+	case c.Bytes == 0 || c.Bytes > MaxRestoreBytes:
+		return reject(LimitExceeded, "a state of %d bytes; want 1 to %d", c.Bytes, MaxRestoreBytes)
+	}
+	t.s.staging = &Staging{ID: c.ID, Mode: c.Mode, Bytes: c.Bytes, Sum: c.Sum, SinceMS: t.s.timeMS}
+	t.changed = true
+	t.emit(Event{Kind: EventCluster, Name: t.s.clusterID})
+	return nil
+}
+
+// under gives the restore with this id.
+func (t *tx) under(id string) (*Staging, *Rejection) {
+	if g := t.s.staging; g != nil && g.ID == id {
+		return g, nil
+	}
+	return nil, reject(RestoreMismatch, "the restore is no longer under way: it was given up, or the leader has changed; begin again")
+}
+
+func (c *RestoreChunk) apply(t *tx) *Rejection {
+	old, rejection := t.under(c.ID)
+	if rejection != nil {
+		return rejection
+	}
+	switch end := c.Offset + uint64(len(c.Data)); {
+	case len(c.Data) == 0 || end > old.Bytes || end < c.Offset:
+		return reject(InvalidArgument, "a piece of %d bytes at %d of %d", len(c.Data), c.Offset, old.Bytes)
+	case end <= old.Received:
+		return nil // it came twice
+	case c.Offset != old.Received:
+		return reject(RestoreMismatch, "a piece at %d, the next one begins at %d", c.Offset, old.Received)
+	}
+	g := *old
+	g.chunks = append(slices.Clip(g.chunks), bytes.Clone(c.Data))
+	g.Received += uint64(len(c.Data))
+	t.s.staging, t.changed = &g, true
+	t.emit(Event{Kind: EventCluster, Name: t.s.clusterID})
+	return nil
+}
+
+func (c *AbortRestore) apply(t *tx) *Rejection {
+	if t.s.staging == nil || c.ID != "" && c.ID != t.s.staging.ID {
+		return nil
+	}
+	t.s.staging, t.changed = nil, true
+	t.emit(Event{Kind: EventCluster, Name: t.s.clusterID})
+	return nil
+}
+
+func (c *FinishRestore) apply(t *tx) *Rejection {
+	g, rejection := t.under(c.ID)
+	if rejection != nil {
+		return rejection
+	}
+	data := make([]byte, 0, g.Received)
+	for _, b := range g.chunks {
+		data = append(data, b...)
+	}
+	if uint64(len(data)) != g.Bytes || sha256.Sum256(data) != g.Sum {
+		return reject(RestoreMismatch, "%d of %d bytes have come, or others than were announced", len(data), g.Bytes)
+	}
+	backup, err := ReadSnapshot(bytes.NewReader(data))
+	if err != nil {
+		return reject(BackupUnusable, "%v", err)
+	}
+	m := merger{t: t, backup: backup, mode: g.Mode, found: c.Buckets, epoch: c.Epoch}
+	if rejection := m.merge(); rejection != nil {
+		return rejection
+	}
+	s := &t.s
+	s.staging = nil
+	s.restored = &Restored{ID: c.ID, Mode: g.Mode, CAS: t.cas, TimeMS: s.timeMS, FromID: backup.clusterID, FromCAS: backup.cas}
+	t.changedDefinitions()
+	t.emit(Event{Kind: EventCluster, Name: s.clusterID, Number: s.epoch, Restored: true})
+	after := *s
+	after.cas = t.cas
+	if err := Check(&after); err != nil {
+		return reject(BackupUnusable, "%v", err)
+	}
+	return nil
+}
+
+// RestorePlan tells what a restore does, or would do, with the indexes.
+type RestorePlan struct {
+	Kept    int `json:"kept"`    // are in the running cluster too, and stay as they are
+	Adopted int `json:"adopted"` // come back; copies that their hosts still hold are taken over, others are built
+	Rebuilt int `json:"rebuilt"` // come back with new copies only
+	Failed  int `json:"failed"`  // come back in state error: their bucket is gone or another
+	Dropped int `json:"dropped"` // of the running cluster, and not in the backup
+	Buckets int `json:"buckets"` // that the running cluster did not know
+}
+
+// PlanRestore says what FinishRestore would do to a state; nothing is changed. The error is a *Rejection.
+func PlanRestore(s, backup *State, mode RestoreMode, epoch uint64, found []FoundBucket) (RestorePlan, error) {
+	t := tx{s: *s, cas: s.cas + 1}
+	m := merger{t: &t, backup: backup, mode: mode, found: found, epoch: epoch}
+	if rejection := m.merge(); rejection != nil {
+		return RestorePlan{}, rejection
+	}
+	t.s.cas, t.s.revision, t.s.staging = t.cas, t.cas, nil
+	if err := Check(&t.s); err != nil {
+		return RestorePlan{}, reject(BackupUnusable, "%v", err)
+	}
+	return m.plan, nil
+}
+
+// merger makes the restored state out of the running one, in t.s.
+type merger struct {
+	t      *tx
+	backup *State
+	mode   RestoreMode
+	found  []FoundBucket
+	epoch  uint64
+	plan   RestorePlan
+
+	running *btree.Map[index.ID, *Index]
+	used    map[index.CopyID]bool // by indexes that are kept
+}
+
+// merge: what the running cluster knows better stays (its members, components, buckets, time and counters); what the
+// backup says of indexes and limits counts; outcomes of requests are forgotten.
+func (m *merger) merge() *Rejection {
+	s, b := &m.t.s, m.backup
+	switch {
+	case m.mode == RestoreInPlace && b.clusterID != s.clusterID:
+		return reject(BackupOfOther, "the backup is of cluster %s, this is %s; to bring its indexes up here, restore it as into a new cluster", b.clusterID, s.clusterID)
+	case m.mode == RestoreNewCluster && b.clusterID == s.clusterID:
+		return reject(BackupOfOther, "the backup is of this very cluster %s; restore it in place", b.clusterID)
+	case m.mode == RestoreNewCluster && s.indexes.Len() > 0:
+		return reject(BackupOfOther, "this cluster has %d indexes of its own; drop them, or restore into an empty cluster", s.indexes.Len())
+	case b.formatLevel > s.formatLevel:
+		return reject(FormatNotAllowed, "the backup is of format level %d, the cluster is at %d; finalize the upgrade first", b.formatLevel, s.formatLevel)
+	case m.epoch <= max(s.epoch, b.epoch):
+		return reject(StaleTerm, "epoch %d; the cluster is at %d, the backup at %d", m.epoch, s.epoch, b.epoch)
+	}
+	s.epoch, s.limits = m.epoch, b.limits
+	s.timeMS = max(s.timeMS, b.timeMS)
+	s.nextIndexID, s.nextCopyID = max(s.nextIndexID, b.nextIndexID), max(s.nextCopyID, b.nextCopyID)
+	s.ledger, s.ledgerAge = btree.NewMap[string, *ledgerEntry](0), btree.NewMap[uint64, string](0)
+	if m.mode == RestoreInPlace {
+		m.mergeNodes()
+	}
+	if rejection := m.mergeBuckets(); rejection != nil {
+		return rejection
+	}
+	return m.mergeIndexes()
+}
+
+// mergeNodes adds the indexers that only the backup knows, under their numbers where those are free, and tombstones.
+func (m *merger) mergeNodes() {
+	s := &m.t.s
+	indexers, nodes, removed := s.indexers.Copy(), s.nodes.Copy(), s.removed.Copy()
+	m.backup.removed.Scan(func(uuid string, _ uint64) bool {
+		if _, known := removed.Get(uuid); !known && s.IndexerByUUID(uuid) == nil {
+			removed.Set(uuid, m.t.cas)
+		}
+		return true
+	})
+	for i := range m.backup.Indexers() {
+		_, gone := removed.Get(i.UUID)
+		_, taken := indexers.Get(i.Node)
+		if gone || taken || s.IndexerByUUID(i.UUID) != nil {
+			continue
+		}
+		back := *i
+		back.ModifiedCAS = m.t.cas
+		indexers.Set(back.Node, &back)
+		nodes.Set(back.UUID, back.Node)
+	}
+	s.indexers, s.nodes, s.removed = indexers, nodes, removed
+}
+
+// mergeBuckets adds the buckets that only the backup knows, as they were found.
+func (m *merger) mergeBuckets() *Rejection {
+	for b := range m.backup.Buckets() {
+		if m.t.s.Bucket(b.Name) != nil {
+			continue
+		}
+		now := FoundBucket{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets}
+		at := slices.IndexFunc(m.found, func(f FoundBucket) bool { return f.Name == b.Name })
+		if at >= 0 {
+			now = m.found[at]
+		}
+		set := SetBucket(now)
+		if rejection := set.apply(m.t); rejection != nil {
+			return rejection
+		}
+		back := *m.t.s.Bucket(b.Name)
+		// Numbers go on, so that what an indexer remembers of the bucket never looks like what is to come.
+		back.Generation, back.Stability.Number, back.Stability.RollbackID = b.Generation+1, b.Stability.Number, b.lastRollback()
+		back.Gone = at < 0
+		m.t.setBucket(&back)
+		m.plan.Buckets++
+	}
+	m.t.events, m.t.result.Number = nil, 0 // one event tells of it all
+	return nil
+}
+
+func (m *merger) mergeIndexes() *Rejection {
+	s := &m.t.s
+	m.running, m.used = s.indexes, make(map[index.CopyID]bool)
+	s.indexes, s.names = btree.NewMap[index.ID, *Index](0), btree.NewMap[string, index.ID](0)
+	s.placed = [len(s.placed)]uint32{}
+	for x := range values(m.running) {
+		b := m.backup.Index(x.Definition.ID)
+		switch {
+		case x.Definition.State != index.Dropping && (b == nil || b.Definition.State == index.Dropping || !sameIndex(x, b)):
+			m.plan.Dropped++
+		case x.Definition.State != index.Dropping, b == nil || b.Definition.State == index.Dropping: // the latter: its drop goes on
+			m.take(x)
+		}
+	}
+	for x := range m.backup.Indexes() {
+		if x.Definition.State == index.Dropping {
+			continue
+		}
+		if kept := s.Index(x.Definition.ID); kept != nil {
+			m.plan.Kept++
+			continue
+		}
+		if rejection := m.bring(*x); rejection != nil {
+			return rejection
+		}
+	}
+	return nil
+}
+
+// take puts an index into the restored state.
+func (m *merger) take(x *Index) {
+	f := &x.Definition
+	m.t.s.indexes.Set(f.ID, x)
+	m.t.s.count(x, 1)
+	if f.State != index.Dropping {
+		m.t.s.names.Set(nameKey(f.Bucket, f.Name), f.ID)
+	}
+	for _, c := range x.Topology.Copies {
+		m.used[c.ID] = true
+	}
+}
+
+// sameIndex tells whether two versions are of one index: what a user has said of it is the same.
+func sameIndex(a, b *Index) bool {
+	x, y := a.Definition, b.Definition
+	return x.Name == y.Name && x.Bucket == y.Bucket && x.BucketUUID == y.BucketUUID && x.CreatedMS == y.CreatedMS && x.IsPrimary == y.IsPrimary &&
+		x.Where == y.Where && x.Partitions == y.Partitions && x.Replicas == y.Replicas && slices.Equal(x.Keys, y.Keys) && slices.Equal(x.Nodes, y.Nodes) &&
+		a.Topology.Layout == b.Topology.Layout
+}
+
+// bring brings an index of the backup back.
+func (m *merger) bring(x Index) *Rejection {
+	f := &x.Definition
+	if f.Name == "" || m.t.s.IndexByName(f.Bucket, f.Name) != nil {
+		return reject(BackupUnusable, "two indexes %q on bucket %q", f.Name, f.Bucket)
+	}
+	if err := x.Topology.Layout.Check(); err != nil {
+		return reject(BackupUnusable, "index %d: %v", f.ID, err)
+	}
+	b := m.t.s.Bucket(f.Bucket)
+	if b == nil {
+		return reject(BackupUnusable, "index %d is of bucket %q, which the backup does not have", f.ID, f.Bucket)
+	}
+	if m.mode == RestoreNewCluster && !b.Gone {
+		f.BucketUUID = b.UUID
+	}
+	switch {
+	case b.Gone:
+		f.State, f.Reason = index.Error, "BUCKET_GONE: the bucket was not there when the index was restored; drop the index, or re-create the bucket and BUILD INDEX"
+	case b.UUID != f.BucketUUID:
+		f.State, f.Reason = index.Error, "BUCKET_GONE: the bucket was re-created; BUILD INDEX makes the index anew, or drop it"
+	case f.State == index.Error && m.mode == RestoreInPlace:
+	default:
+		f.Deferred = f.State == index.Pending && f.Deferred
+		f.State, f.Reason = index.Pending, ""
+	}
+	held := m.adopt(&x)
+	if rejection := m.place(&x, held); rejection != nil {
+		return rejection
+	}
+	switch {
+	case f.State == index.Error:
+		m.plan.Failed++
+	case len(held) > 0:
+		m.plan.Adopted++
+	default:
+		m.plan.Rebuilt++
+	}
+	f.ModifiedCAS, x.TopologyCAS, x.PlacedCAS = m.t.cas, m.t.cas, m.t.cas
+	m.take(&x)
+	return nil
+}
+
+// adopt gives the copies whose hosts may still hold them: one of each slice and replica, ascending by id.
+func (m *merger) adopt(x *Index) (held []partition.Copy) {
+	if m.mode == RestoreNewCluster || x.Definition.State == index.Error && x.Definition.BucketUUID != m.t.s.Bucket(x.Definition.Bucket).UUID {
+		return nil
+	}
+	for _, state := range []partition.CopyState{partition.Allocated, partition.Placed} {
+		for _, c := range x.Topology.Copies {
+			was := m.backup.Indexer(c.Node)
+			if c.State != state || m.used[c.ID] || was == nil {
+				continue
+			}
+			now := m.t.s.IndexerByUUID(was.UUID)
+			if now == nil || slices.ContainsFunc(held, func(h partition.Copy) bool {
+				return h.Slice == c.Slice && (h.Replica == c.Replica || h.Node == now.Node)
+			}) {
+				continue
+			}
+			held = append(held, partition.Copy{ID: c.ID, Slice: c.Slice, Replica: c.Replica, Node: now.Node, State: partition.Placed})
+		}
+	}
+	slices.SortFunc(held, func(a, b partition.Copy) int {
+		if a.ID < b.ID {
+			return -1
+		}
+		return 1
+	})
+	return held
+}
+
+// place gives every slice of every replica that has no copy a new one, on the node with the fewest copies among those
+// that the definition allows; when it allows too few, on any.
+func (m *merger) place(x *Index, held []partition.Copy) *Rejection {
+	f := &x.Definition
+	all := m.allowed(f.Nodes)
+	if len(all) <= int(f.Replicas) {
+		all = m.allowed(nil)
+	}
+	copies, load := slices.Clone(held), m.t.s.placed
+	for _, c := range held {
+		load[c.Node]++
+	}
+	for slice := range index.SliceID(x.Topology.Layout.Partitions) {
+		for replica := range int(f.Replicas) + 1 {
+			r := partition.Replica(replica)
+			if slices.ContainsFunc(copies, func(c partition.Copy) bool { return c.Slice == slice && c.Replica == r }) {
+				continue
+			}
+			best := -1
+			for i, n := range all {
+				taken := slices.ContainsFunc(copies, func(c partition.Copy) bool { return c.Slice == slice && c.Node == n })
+				if !taken && (best < 0 || load[n] < load[all[best]]) {
+					best = i
+				}
+			}
+			if best < 0 {
+				return reject(TooFewIndexers, "index %q on %q has %d replicas and needs %d indexers; %d are registered: start more", f.Name, f.Bucket,
+					f.Replicas, int(f.Replicas)+1, len(all))
+			}
+			copies = append(copies, partition.Copy{ID: m.t.s.nextCopyID, Slice: slice, Replica: r, Node: all[best], State: partition.Placed})
+			m.t.s.nextCopyID++
+			load[all[best]]++
+		}
+	}
+	x.Topology.Copies = copies
+	return nil
+}
+
+// allowed gives the nodes that a definition allows by uuid or name, ascending; all when it names none.
+func (m *merger) allowed(names []string) (nodes []index.NodeID) {
+	for i := range m.t.s.Indexers() {
+		if len(names) == 0 || slices.Contains(names, i.UUID) || slices.Contains(names, i.Name) {
+			nodes = append(nodes, i.Node)
+		}
+	}
+	return nodes
+}

@@ -1,0 +1,285 @@
+package statecontext
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"testing"
+
+	"tidemark/index"
+	"tidemark/partition"
+)
+
+// upgraded is a cluster at the newest format level.
+func upgraded(t testing.TB) *node {
+	n := cluster(t)
+	n.must(&SetFormatLevel{Level: FormatLevel})
+	return n
+}
+
+// ready moves an index to maintenance.
+func (n *node) ready(id index.ID) {
+	n.t.Helper()
+	x := n.state.Index(id)
+	var changes []CopyChange
+	for _, c := range x.Topology.Copies {
+		changes = append(changes, CopyChange{Index: id, Copy: c.ID, State: partition.Allocated})
+	}
+	n.must(&SetCopyStates{Revision: x.PlacedCAS, Copies: changes})
+	n.must(&SetIndexState{ID: id, From: index.Pending, To: index.Backfill})
+	n.must(&SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance})
+}
+
+func (n *node) backup() *Backup {
+	n.t.Helper()
+	var w bytes.Buffer
+	if err := WriteBackup(&w, n.state, n.now, "1.2.3"); err != nil {
+		n.t.Fatal(err)
+	}
+	b, err := ReadBackup(w.Bytes())
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	return b
+}
+
+// stage brings all of a backup but its end.
+func (n *node) stage(b *Backup, mode RestoreMode) {
+	n.t.Helper()
+	n.must(&BeginRestore{ID: "r1", Mode: mode, Bytes: uint64(len(b.Snapshot)), Sum: sha256.Sum256(b.Snapshot)})
+	const piece = 100
+	for at := 0; at < len(b.Snapshot); at += piece {
+		chunk := &RestoreChunk{ID: "r1", Offset: uint64(at), Data: b.Snapshot[at:min(at+piece, len(b.Snapshot))]}
+		n.must(chunk)
+		if r := n.must(chunk); r.Changed {
+			n.t.Fatal("a piece counted twice")
+		}
+	}
+}
+
+func TestRestoreInPlace(t *testing.T) {
+	n := upgraded(t)
+	gone, stays := n.must(create("gone", 1, 0, 1, 1, 0)).Index, n.must(create("stays", 0, 1)).Index
+	deferred := create("deferred", 0, 0)
+	deferred.Definition.Deferred = true
+	waiting := n.must(deferred).Index
+	n.ready(gone)
+	n.ready(stays)
+	was := n.state.Index(gone)
+	b := n.backup()
+
+	n.must(&DropIndex{ID: gone})
+	n.must(&RemoveIndex{ID: gone})
+	n.must(&DropIndex{ID: waiting})
+	later := n.must(create("later", 0, 0)).Index
+	again := n.must(create("gone", 0, 1)).Index // the name was used again
+	n.must(n.advance("b", vector(9, 9, 9, 9)))
+	n.must(&RegisterIndexer{Indexer: Indexer{UUID: "u0", BootID: "boot2", Name: "i0"}})
+	n.must(&RegisterIndexer{Indexer: Indexer{UUID: "u2", Name: "i2"}})
+	n.apply(Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: "k"}, Body: &DropIndex{ID: 999}})
+
+	plan, err := PlanRestore(n.state, b.State, RestoreInPlace, 8, nil)
+	if want := (RestorePlan{Kept: 1, Adopted: 2, Dropped: 2}); err != nil || plan != want {
+		t.Fatalf("plan %+v, %v, want %+v", plan, err, want)
+	}
+	n.stage(b, RestoreInPlace)
+	n.refuse(create("meanwhile", 0, 0), Restoring)
+	n.refuse(&BeginRestore{ID: "r2", Mode: RestoreInPlace, Bytes: 1}, Restoring)
+	middle := n.state
+	back, err := ReadSnapshot(bytes.NewReader(snapshot(t, middle)))
+	if err != nil || Hash(back) != Hash(middle) || back.Staging().Received != uint64(len(b.Snapshot)) {
+		t.Fatalf("a snapshot in the middle of a restore: %v", err)
+	}
+	n.refuse(&FinishRestore{ID: "r1", Epoch: 7}, StaleTerm)
+	n.must(&FinishRestore{ID: "r1", Epoch: 8})
+
+	s := n.state
+	if s.Epoch() != 8 || s.ClusterID() != "c1" || s.LedgerLen() != 0 || s.Staging() != nil || s.Restored().FromCAS != b.CAS || s.Restored().CAS != s.CAS() {
+		t.Fatalf("restored\n%s", Describe(s))
+	}
+	x := s.IndexByName("b", "gone")
+	if x == nil || x.Definition.ID != gone || x.Definition.State != index.Pending || len(x.Topology.Copies) != len(was.Topology.Copies) {
+		t.Fatalf("the dropped index came back as %+v", x)
+	}
+	for i, c := range x.Topology.Copies {
+		if o := was.Topology.Copies[i]; c.ID != o.ID || c.Node != o.Node || c.State != partition.Placed {
+			t.Fatalf("copy %+v of %+v", c, o)
+		}
+	}
+	if k := s.Index(stays); k.Definition.State != index.Maintenance || k.Topology.Copies[0].State != partition.Allocated {
+		t.Fatalf("an index that was there all the time is %+v", k)
+	}
+	if w := s.Index(waiting); w == nil || !w.Definition.Deferred || w.Definition.State != index.Pending {
+		t.Fatalf("the deferred one: %+v", w)
+	}
+	if s.Index(later) != nil || s.Index(again) != nil {
+		t.Fatal("indexes that the backup does not have are there")
+	}
+	if i := s.IndexerByUUID("u0"); i.BootID != "boot2" || s.IndexerByUUID("u2") == nil {
+		t.Fatalf("registrations of the running cluster: %+v", i)
+	}
+	if s.Bucket("b").Stability.Vector.Seqnos[0] != 9 {
+		t.Fatal("the stability timestamp went back")
+	}
+	if r := n.must(create("new", 0, 0)); r.Index <= again {
+		t.Fatal("an index id was used again")
+	}
+}
+
+func TestRestoreIsAllOrNothing(t *testing.T) {
+	n := upgraded(t)
+	n.must(create("x", 0, 0))
+	b := n.backup()
+	n.must(&DropIndex{ID: 1})
+	n.stage(b, RestoreInPlace)
+	n.must(&LeaderStarted{Term: 2, Manager: Manager{ID: "m2"}}) // the leader that restored is dead
+	n.refuse(&FinishRestore{ID: "r1", Epoch: 8}, RestoreMismatch)
+	n.refuse(&RestoreChunk{ID: "r1", Data: []byte{1}}, RestoreMismatch)
+	n.must(create("x", 0, 0)) // users need not wait any more
+
+	n.must(&BeginRestore{ID: "r1", Mode: RestoreInPlace, Bytes: 4, Sum: sha256.Sum256([]byte("abcd"))})
+	n.refuse(&RestoreChunk{ID: "r1", Offset: 1, Data: []byte("b")}, RestoreMismatch)
+	n.refuse(&RestoreChunk{ID: "r1", Data: []byte("abcde")}, InvalidArgument)
+	n.must(&RestoreChunk{ID: "r1", Data: []byte("ab")})
+	n.refuse(&FinishRestore{ID: "r1", Epoch: 8}, RestoreMismatch)
+	n.must(&RestoreChunk{ID: "r1", Offset: 2, Data: []byte("cd")})
+	n.refuse(&FinishRestore{ID: "r1", Epoch: 8}, BackupUnusable)
+	n.must(&AbortRestore{ID: "other"})
+	if n.state.Staging() == nil {
+		t.Fatal("another restore's end ended this one")
+	}
+	n.must(&AbortRestore{ID: "r1"})
+	if n.state.Staging() != nil {
+		t.Fatal("given up, and still there")
+	}
+	n.must(&BeginRestore{ID: "r1", Mode: RestoreInPlace, Bytes: 4})
+	n.now += restorePatienceMS
+	n.must(&BeginRestore{ID: "r2", Mode: RestoreInPlace, Bytes: 4}) // it did not get on
+	n.refuse(&BeginRestore{ID: "r3", Mode: 9, Bytes: 4}, Restoring)
+	n.must(&AbortRestore{})
+	n.refuse(&BeginRestore{ID: "r3", Mode: 9, Bytes: 4}, InvalidArgument)
+	n.refuse(&BeginRestore{ID: "r3", Mode: RestoreInPlace, Bytes: MaxRestoreBytes + 1}, LimitExceeded)
+}
+
+// elsewhere is another cluster with some indexers and no indexes.
+func elsewhere(t testing.TB, indexers int) *node {
+	n := newNode(t)
+	n.must(&LeaderStarted{Term: 1, Manager: Manager{ID: "other"}})
+	n.must(&BootstrapCluster{ClusterID: "c2", Epoch: 3, FormatLevel: FormatLevel})
+	for i := range indexers {
+		n.must(&RegisterIndexer{Indexer: Indexer{UUID: fmt.Sprint("v", i), Name: fmt.Sprint("i", i)}})
+	}
+	return n
+}
+
+func TestRestoreIntoANewCluster(t *testing.T) {
+	from := upgraded(t)
+	replicated := from.must(create("replicated", 1, 0, 1, 1, 0)).Index
+	named := create("named", 0, 1)
+	named.Definition.Nodes = []string{"i1"}
+	from.must(named)
+	from.ready(replicated)
+	from.must(&SetBucket{Name: "lost", UUID: "lu", VBuckets: 2})
+	c := create("of_lost", 0, 0)
+	c.Definition.Bucket, c.Definition.BucketUUID = "lost", "lu"
+	from.must(c)
+	b := from.backup()
+
+	one := elsewhere(t, 1)
+	one.stage(b, RestoreNewCluster)
+	before := Hash(one.state)
+	one.refuse(&FinishRestore{ID: "r1", Epoch: 8}, TooFewIndexers) // a replica needs two indexers
+	if Hash(one.state) != before {
+		t.Fatal("a refused restore has changed something")
+	}
+
+	n := elsewhere(t, 3)
+	n.must(n.advanceless())
+	n.stage(b, RestoreNewCluster)
+	n.must(&FinishRestore{ID: "r1", Epoch: 8, Buckets: []FoundBucket{{Name: "b", UUID: "elsewhere", VBuckets: 8}}})
+	s := n.state
+	if s.ClusterID() != "c2" || s.Epoch() != 8 {
+		t.Fatalf("cluster %s epoch %d", s.ClusterID(), s.Epoch())
+	}
+	x := s.IndexByName("b", "replicated")
+	if x.Definition.State != index.Pending || x.Definition.BucketUUID != "elsewhere" || len(x.Topology.Copies) != 4 {
+		t.Fatalf("%+v", x)
+	}
+	for _, c := range x.Topology.Copies {
+		if c.State != partition.Placed || c.ID < b.State.nextCopyID {
+			t.Fatalf("copy %+v", c)
+		}
+	}
+	if c := s.IndexByName("b", "named").Topology.Copies[0]; s.Indexer(c.Node).Name != "i1" {
+		t.Fatalf("an index that wants to be on i1 is on node %d", c.Node)
+	}
+	if b := s.Bucket("b"); b.UUID != "elsewhere" || b.VBuckets != 8 || b.Generation != 2 || b.Gone {
+		t.Fatalf("bucket %+v", b)
+	}
+	if x := s.IndexByName("lost", "of_lost"); x.Definition.State != index.Error || !s.Bucket("lost").Gone {
+		t.Fatalf("the index of a bucket that is not there: %+v", x)
+	}
+	n.stage2(b)
+}
+
+// advanceless is a change that has nothing to do with indexes.
+func (n *node) advanceless() Body {
+	return &RegisterProjector{Projector: Projector{ID: "p9", Admin: "http://p9"}}
+}
+
+// stage2: once there are indexes, it is no new cluster any more.
+func (n *node) stage2(b *Backup) {
+	n.stage(b, RestoreNewCluster)
+	n.refuse(&FinishRestore{ID: "r1", Epoch: 9}, BackupOfOther)
+}
+
+func TestRestoreOfAnother(t *testing.T) {
+	b := upgraded(t).backup()
+	for _, c := range []struct {
+		to   *node
+		mode RestoreMode
+	}{{elsewhere(t, 2), RestoreInPlace}, {upgraded(t), RestoreNewCluster}} {
+		if _, err := PlanRestore(c.to.state, b.State, c.mode, 99, nil); !errors.Is(err, BackupOfOther) {
+			t.Errorf("%s: %v", c.mode, err)
+		}
+	}
+}
+
+// TestBackupIsChecked: with any bit flipped, or cut at any place, a backup is refused by name.
+func TestBackupIsChecked(t *testing.T) {
+	n := upgraded(t)
+	n.must(create("x", 1, 0, 1))
+	var w bytes.Buffer
+	if err := WriteBackup(&w, n.state, 1234, "1.2.3"); err != nil {
+		t.Fatal(err)
+	}
+	good := w.Bytes()
+	b, err := ReadBackup(good)
+	if err != nil || Hash(b.State) != Hash(n.state) || b.TimeMS != 1234 || b.Version != "1.2.3" || b.CAS != n.state.CAS() {
+		t.Fatalf("%+v, %v", b, err)
+	}
+	for at := range good {
+		if _, err := ReadBackup(good[:at]); !errors.Is(err, ErrBackupCorrupt) {
+			t.Fatalf("cut at %d: %v", at, err)
+		}
+		for bit := range 8 {
+			bad := bytes.Clone(good)
+			bad[at] ^= 1 << bit
+			if _, err := ReadBackup(bad); !errors.Is(err, ErrBackupCorrupt) && !errors.Is(err, ErrBackupVersion) {
+				t.Fatalf("bit %d of byte %d flipped: %v", bit, at, err)
+			}
+		}
+	}
+	if _, err := ReadBackup(append(bytes.Clone(good), 0)); !errors.Is(err, ErrBackupCorrupt) {
+		t.Fatalf("one byte too many: %v", err)
+	}
+	if _, err := ReadBackupUpTo(1, good); !errors.Is(err, ErrBackupVersion) {
+		t.Fatalf("read by an older program: %v", err)
+	}
+	newer := bytes.Clone(good)
+	newer[8] = BackupVersion + 1
+	if _, err := ReadBackup(newer); !errors.Is(err, ErrBackupVersion) {
+		t.Fatalf("a newer form: %v", err)
+	}
+}
