@@ -1,26 +1,46 @@
 package api
 
 import (
+	_ "embed"
+	"net/http"
+
+	"tidemark/client"
 	"tidemark/internal/rpc"
 	"tidemark/scan"
 	"tidemark/statecontext"
 )
 
-// The contract of a call stands beside it in the route table, as an operation. A public route (any role but component)
-// has one; the names and types of fields come from the Go types of bodies and answers, and what they mean from the
-// comments of those types. To add a call:
+// openapi.json is the OpenAPI 3.1 document. It is made from the route table and the Go types of bodies and answers
+// (their fields, and their comments as descriptions) and is never written by hand:
+//
+//	go test ./api -run Document -update
+//
+// Tests hold it to the handlers: every request and answer of the tests of package manager, and of internal/e2e with
+// TIDEMARK_CONTRACT=1, must be as it says (internal/contract).
+//
+//go:embed openapi.json
+var openAPI []byte
+
+// OpenAPI gives the document that /openapi.json serves; not to be changed.
+func OpenAPI() []byte { return openAPI }
+
+// operation is the contract of a call; it stands beside it in the route table. Public routes (any role but component)
+// have one. To add a call:
 //
 //  1. Write the handler, and a route literal with doc: operation{…} in the list of its file (ddlRoutes, readRoutes, or
 //     a list of your own that routes() joins).
-//  2. Say which types go in and out (exported types with comments, best in package client), and which codes it may be
-//     refused with beside those of every call (commonCodes).
-//  3. docs/api.md gets a line in its table of calls.
+//  2. Say which types go in and out (exported types with comments, best in package client; fields that may be absent
+//     are omitempty), which headers it heeds, and which codes it may be refused with beside commonCodes. New codes get
+//     a line in internal/rpc/codes.go.
+//  3. Run go test ./api -run Document -update, read the difference in openapi.json, commit it. When a merge conflicts
+//     in it, take either side and run that again.
+//  4. docs/api.md gets a line in its table of calls.
 type operation struct {
 	id      string   // operationId, a verb and a noun
 	tag     string   // its group
 	summary string   // what it does, one sentence
 	params  []param  // of the query
-	headers []string // that it heeds, beside those of every call; headerMeanings explains them
+	headers []string // that it heeds, beside those of every call; requestHeaders explains them
 	body    any      // a value of the request's type; nil for none
 	// optional: the body may be left out.
 	optional bool
@@ -62,18 +82,71 @@ const (
 	mediaLines = "application/x-ndjson"
 )
 
-// Headers of HTTP that calls heed.
+// Headers of HTTP that calls heed or answer with.
 const (
-	headerETag    = "ETag"
-	headerIfMatch = "If-Match"
+	headerETag        = "ETag"
+	headerIfMatch     = "If-Match"
+	headerIfNoneMatch = "If-None-Match"
+	headerRetryAfter  = "Retry-After"
 )
+
+// header explains a header of requests or answers.
+type header struct {
+	means   string
+	number  bool // an unsigned integer
+	pattern string
+	most    int // bytes
+}
+
+// requestHeaders explains what calls heed.
+func requestHeaders() map[string]header {
+	return map[string]header{
+		HeaderKey:         {most: maxKeyBytes, means: "The write is done once however often it is sent with this key, to whichever manager, for 24 hours; each time the answer is the first one."},
+		headerIfMatch:     {pattern: `^(\*|"?[0-9]+"?)$`, means: "The ETag that the index must have; else 412 with the present modified_cas. * or none: any."},
+		headerIfNoneMatch: {means: "ETags that the client has; when the index has one of them, the answer is 304 without a body."},
+		HeaderTimeout:     {number: true, means: "How many milliseconds the caller waits; the most is 10 s for a write, 5 s for a read, 10 min for a scan."},
+	}
+}
+
+// everyRequest lists the headers that every call heeds.
+func everyRequest() []string { return []string{HeaderTimeout} }
+
+// responseHeaders explains what answers carry.
+func responseHeaders() map[string]header {
+	return map[string]header{
+		headerETag:       {pattern: `^"[0-9]+"$`, means: "modified_cas of the index, in quotes."},
+		headerRetryAfter: {number: true, means: "Seconds after which the request may be sent again; retry_after_ms of the body says it finer."},
+		HeaderCAS:        {number: true, means: "cas of the state that was read."},
+		HeaderAge:        {number: true, means: "Of a stale read: milliseconds since this manager heard of the leader."},
+		rpc.HeaderLeader: {means: "Base URL of the leader, when one is known."},
+	}
+}
+
+// everyAnswer lists the headers of every answer.
+func everyAnswer() []string { return []string{rpc.HeaderLeader} }
 
 // readHeaders are those of the answer of a read of the state.
 func readHeaders(more ...string) []string { return append(more, HeaderCAS, HeaderAge) }
+
+// commonCodes are what calls like this one may be refused with whatever they do.
+func (rt *route) commonCodes() []string {
+	codes := []string{rpc.CodeBadRequest, rpc.CodeInternal, rpc.CodeTimeout}
+	if rt.leader {
+		codes = append(codes, rpc.CodeNoLeader, client.CodeBusy)
+	}
+	if rt.doc.body != nil {
+		codes = append(codes, rpc.CodeTooLarge, rpc.CodeMedia, rpc.CodeFormat)
+	}
+	if rt.leader && rt.method != http.MethodGet {
+		codes = append(codes, client.CodeUnknownOutcome, CodeBadKey, string(statecontext.RequestMismatch), string(statecontext.LedgerFull),
+			string(statecontext.NotBootstrapped), string(statecontext.InvalidArgument))
+	}
+	return codes
+}
 
 // ddlCodes are what a change of indexes may be refused with.
 func ddlCodes(more ...string) []string {
 	return append(more, CodeDefinition, CodePlacement, CodeNoProjector, CodeNotReady, rpc.CodeBucket, string(statecontext.UnknownIndex),
 		string(statecontext.NameExists), string(statecontext.StateMismatch), string(statecontext.IllegalTransition), string(statecontext.BucketIsGone),
-		string(statecontext.GenerationMismatch), string(statecontext.LimitExceeded), string(statecontext.InvalidArgument), string(scan.IndexInRollback))
+		string(statecontext.GenerationMismatch), string(statecontext.LimitExceeded), string(scan.IndexInRollback))
 }

@@ -62,6 +62,15 @@ func (a *API) nodeRoutes() []route {
 				metrics.ServeHTTP(w, r)
 				return nil
 			}},
+		{method: "GET", path: "/openapi.json", role: RoleNone, limit: ReadTimeout, doc: operation{
+			id: "getContract", tag: tagNode, summary: "This document: the contract of all public calls (OpenAPI 3.1)",
+			answers: []answer{{status: 200, means: "the document", body: map[string]any{}}}},
+			handle: func(w http.ResponseWriter, r *http.Request) error {
+				w.Header().Set("Content-Type", rpc.MediaJSON)
+				w.Header().Set("Content-Length", strconv.Itoa(len(openAPI)))
+				_, _ = w.Write(openAPI) // a client that has gone needs no answer
+				return nil
+			}},
 	}
 }
 
