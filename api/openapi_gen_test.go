@@ -74,7 +74,7 @@ func (g *generator) document() object {
 	g.schema(reflect.TypeFor[rpc.Problem]())
 	return object{
 		"openapi": "3.1.1",
-		"info": object{"title": "tidemark", "version": version.Number, "license": object{"name": "see LICENSE"},
+		"info": object{"title": "tidemark", "version": version.Number, "license": object{"name": "Apache 2.0", "identifier": "Apache-2.0"},
 			"description": "Every manager serves all of this; any of them may be asked. HEAD works wherever GET does. docs/api.md has the promises, docs/errors.md the codes."},
 		"servers":    []any{object{"url": "/"}},
 		"tags":       tags(paths),
