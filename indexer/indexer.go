@@ -53,6 +53,7 @@ type Config struct {
 	Maintenance string
 	Backfill    string
 	Catchup     string
+	Advertise   string // host that others are told instead of the one listened on; the ports are the same
 
 	QueueBytes    int64         // events held in memory, all buckets together
 	CacheBytes    int64         // of storage, see storage.Options
@@ -200,10 +201,10 @@ func (x *Indexer) listen() error {
 // Endpoint tells how others reach this indexer.
 func (x *Indexer) Endpoint() wire.Endpoint {
 	id := x.identity.get()
+	told := func(l net.Listener) string { return rpc.Advertised(l.Addr(), x.cfg.Advertise) }
 	return wire.Endpoint{
-		Node: id.Node, UUID: id.UUID, BootID: x.boot, Name: x.cfg.Name, Admin: "http://" + x.ports.admin.Addr().String(),
-		Scan: x.ports.scan.Addr().String(), Maintenance: x.ports.maintenance.Addr().String(),
-		Backfill: x.ports.backfill.Addr().String(), Catchup: x.ports.catchup.Addr().String(),
+		Node: id.Node, UUID: id.UUID, BootID: x.boot, Name: x.cfg.Name, Admin: "http://" + told(x.ports.admin),
+		Scan: told(x.ports.scan), Maintenance: told(x.ports.maintenance), Backfill: told(x.ports.backfill), Catchup: told(x.ports.catchup),
 	}
 }
 

@@ -30,7 +30,11 @@ type child struct {
 // makeChildren turns the plan into command lines.
 func (c *Cluster) makeChildren() {
 	m, dir := &c.manifest, c.cfg.Dir
-	servers := strings.Join(m.Servers(), ",")
+	var managers []string
+	for _, e := range m.Managers {
+		managers = append(managers, "http://"+c.told(hostport(e.REST)))
+	}
+	servers := strings.Join(managers, ",")
 	password := filepath.Join(dir, passwordFile)
 	var nodes []string
 	for _, e := range m.KV {
@@ -52,11 +56,12 @@ func (c *Cluster) makeChildren() {
 		add(&child{id: e.ID, health: e.REST + "/readyz", pid: func(m *Manifest, pid int) { m.Managers[i].PID = pid }, args: []string{
 			"manager", "--id", e.ID, "--data", filepath.Join(dir, e.ID), "--rest", hostport(e.REST), "--raft", e.Raft,
 			"--bootstrap-expect", fmt.Sprint(len(m.Managers)), "--join", servers,
+			"--rest-advertise", c.told(hostport(e.REST)), "--raft-advertise", c.told(e.Raft),
 		}})
 	}
 	for i, e := range m.Projectors {
 		add(&child{id: e.ID, health: e.Admin + "/healthz", pid: func(m *Manifest, pid int) { m.Projectors[i].PID = pid }, args: []string{
-			"projector", "--id", e.ID, "--managers", servers, "--admin", hostport(e.Admin), "--kv", m.KV[i].Memcached,
+			"projector", "--id", e.ID, "--managers", servers, "--admin", hostport(e.Admin), "--advertise", c.cfg.Advertise, "--kv", m.KV[i].Memcached,
 			"--kv-user", m.KVUser, "--kv-password-file", password,
 		}})
 	}
@@ -64,6 +69,7 @@ func (c *Cluster) makeChildren() {
 		add(&child{id: e.ID, health: e.Admin + "/healthz", pid: func(m *Manifest, pid int) { m.Indexers[i].PID = pid }, args: []string{
 			"indexer", "--id", e.ID, "--data", filepath.Join(dir, e.ID), "--managers", servers, "--admin", hostport(e.Admin), "--scan", e.Scan,
 			"--maintenance", e.Data.Maintenance, "--backfill", e.Data.Backfill, "--catchup", e.Data.Catchup,
+			"--advertise", c.cfg.Advertise,
 		}})
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,6 +57,9 @@ type Config struct {
 	Bucket    string
 	FirstREST int // port to try first
 	LogLevel  string
+	// Advertise is the host under which children know each other instead of the one they listen on, for tests that put
+	// themselves between them; the ports are the same.
+	Advertise string
 	// Changed is called with the manifest whenever it was written.
 	Changed func(m Manifest)
 	// Died is called when a child ends without being asked to.
@@ -227,6 +231,15 @@ func (m *Manifest) addresses() []string {
 		all = append(all, hostport(e.Admin), e.Scan, e.Data.Maintenance, e.Data.Backfill, e.Data.Catchup)
 	}
 	return all
+}
+
+// told gives the host:port under which the other children are told an address.
+func (c *Cluster) told(hostport string) string {
+	_, port, err := net.SplitHostPort(hostport)
+	if c.cfg.Advertise == "" || err != nil {
+		return hostport
+	}
+	return net.JoinHostPort(c.cfg.Advertise, port)
 }
 
 func hostport(url string) string { return strings.TrimPrefix(url, "http://") }

@@ -82,6 +82,12 @@ func ReadManifest(dir string) (*Manifest, error) {
 	return readManifest(filepath.Join(dir, ClusterFile))
 }
 
+// ReadPlan reads DIR/plan.json: the addresses of a cluster from the moment that `up` has chosen them, without pids. The
+// error wraps fs.ErrNotExist when there is none.
+func ReadPlan(dir string) (*Manifest, error) {
+	return readManifest(filepath.Join(dir, planFile))
+}
+
 func readManifest(path string) (*Manifest, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {

@@ -49,6 +49,8 @@ type Config struct {
 	Dir             string
 	REST            string // host:port to listen on
 	Raft            string // host:port to listen on
+	RESTAdvertise   string // host:port that others are told and dial; REST's listener when empty
+	RaftAdvertise   string // the same for Raft
 	BootstrapExpect int
 	Join            []string // REST addresses of all managers
 	Heartbeat       time.Duration
@@ -108,7 +110,8 @@ func (m *Manager) open() error {
 	})
 	var err error
 	m.raft, err = consensus.Open(consensus.Config{Name: m.cfg.Name, Dir: filepath.Join(m.cfg.Dir, "raft"), REST: m.url(), RaftAddr: m.cfg.Raft,
-		Heartbeat: m.cfg.Heartbeat, Logger: m.log.Named("raft"), Version: version.Number, FormatLevel: m.cfg.MaxFormatLevel}, m.machine)
+		Advertise: m.cfg.RaftAdvertise, Heartbeat: m.cfg.Heartbeat, Logger: m.log.Named("raft"), Version: version.Number,
+		FormatLevel: m.cfg.MaxFormatLevel}, m.machine)
 	if err != nil {
 		return err
 	}
@@ -127,7 +130,12 @@ func (m *Manager) open() error {
 }
 
 // url is the base URL that others are told.
-func (m *Manager) url() string { return "http://" + m.listener.Addr().String() }
+func (m *Manager) url() string {
+	if m.cfg.RESTAdvertise != "" {
+		return "http://" + m.cfg.RESTAdvertise
+	}
+	return "http://" + m.listener.Addr().String()
+}
 
 // Run serves until ctx ends: then leadership is handed on first, REST is drained, the stores are closed.
 func (m *Manager) Run(ctx context.Context) error {

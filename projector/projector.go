@@ -60,9 +60,11 @@ type Config struct {
 	ID       index.ProjectorID
 	Managers []string // base URLs
 	Admin    string   // host:port to listen on
-	KV       string   // host:port of the KV node whose active vbuckets it streams
-	User     string   // of the KV store
-	Password string
+	// Advertise is the host that others are told instead of the one listened on; the port is the same.
+	Advertise string
+	KV        string // host:port of the KV node whose active vbuckets it streams
+	User      string // of the KV store
+	Password  string
 	// Workers evaluate documents, each its own vbuckets; 0 chooses half of the processors, at most 4.
 	Workers int
 	Logger  hclog.Logger
@@ -177,7 +179,7 @@ func (p *Projector) admit(f wire.Fence, read bool) error {
 
 // register makes itself known until a manager answers: a projector that starts asks before it obeys.
 func (p *Projector) register(ctx context.Context) error {
-	req := &wire.RegisterProjector{ClusterID: p.clusterID(), Endpoint: wire.ProjectorEndpoint{ID: p.cfg.ID, BootID: p.bootID, Admin: "http://" + p.AdminAddr()}}
+	req := &wire.RegisterProjector{ClusterID: p.clusterID(), Endpoint: wire.ProjectorEndpoint{ID: p.cfg.ID, BootID: p.bootID, Admin: "http://" + rpc.Advertised(p.listener.Addr(), p.cfg.Advertise)}}
 	for failures := 0; ; failures++ {
 		reply, err := p.managers.RegisterProjector(ctx, req)
 		if err == nil {

@@ -41,6 +41,8 @@ The same command on the same --data folder resumes with everything that was ther
 	fl.StringVar(&f.cfg.Dir, "data", "", "data folder (default: a new temporary one)")
 	fl.StringVar(&f.cfg.Bucket, "bucket", "world", "the bucket that the KV nodes hold")
 	fl.IntVar(&f.cfg.FirstREST, "rest-port", localcluster.FirstREST, "REST port of the first manager, or the next free one; more ports follow it")
+	fl.StringVar(&f.cfg.Advertise, "advertise-host", "", "host under which the processes know each other, for tests that cut links")
+	fl.Lookup("advertise-host").Hidden = true
 	fl.BoolVar(&f.sample, "sample", false, "load the sample data, create the sample indexes and show a scan of each")
 	addCommon(cmd, &f.cfg.LogLevel)
 	return cmd

@@ -14,7 +14,7 @@ import (
 func TestRetriesByName(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	up, newWorker := start(t)
+	up, _, newWorker := start(t)
 	w := newWorker(newRecorder(), 100)
 	bucket := up.Manifest().Bucket
 	ask := func(want int, server, text, key string) string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -16,48 +17,102 @@ import (
 const (
 	firstFault  = 500 * time.Millisecond
 	betweenLow  = 300 * time.Millisecond
-	betweenMore = 1200 * time.Millisecond
+	betweenMore = 900 * time.Millisecond
 	stopLow     = 200 * time.Millisecond
 	stopMore    = 1500 * time.Millisecond
+	cutLow      = 300 * time.Millisecond
+	cutMore     = 2200 * time.Millisecond
+	slowLink    = 60 * time.Millisecond
 	askLeader   = 300 * time.Millisecond
 )
 
-// faults kills and stops managers. Never is more than one of them killed or stopped, but for the short time in which no
-// majority is there.
+// faults kills and stops managers and cuts the links between them. Never is more than one of them away, but for the short
+// time in which no majority is there.
 type faults struct {
-	t    testing.TB
-	up   *testcluster.Cluster
-	rand *rand.Rand
-	done map[string]int
+	t     testing.TB
+	up    *testcluster.Cluster
+	links *testcluster.Links
+	rand  *rand.Rand
+	deck  []int // places in kinds that are still to come before any comes again
+	done  map[string]int
+	all   atomic.Bool // each kind has come
 }
 
-// run makes faults until ctx ends; nothing is stopped when it returns.
+// kinds of faults; l leads, a and b do not.
+var kinds = []struct {
+	name string
+	f    func(f *faults, l, a, b int)
+}{
+	{"leader killed", func(f *faults, l, _, _ int) { f.kill(l) }},
+	{"leader killed", func(f *faults, l, _, _ int) { f.kill(l) }},
+	{"leader stopped", func(f *faults, l, _, _ int) { f.stop(l) }},
+	{"leader stopped", func(f *faults, l, _, _ int) { f.stop(l) }},
+	{"follower stopped", func(f *faults, _, a, _ int) { f.stop(a) }},
+	{"follower killed", func(f *faults, _, a, _ int) { f.kill(a) }},
+	{"majority stopped", func(f *faults, l, a, _ int) { f.stop(l, a) }},
+	{"leader cut off", func(f *faults, l, a, b int) { f.links.Partition(f.names(l), f.names(a, b)); f.heal() }},
+	{"leader cut off", func(f *faults, l, a, b int) { f.links.Partition(f.names(l), f.names(a, b)); f.heal() }},
+	{"follower cut off", func(f *faults, l, a, b int) { f.links.Partition(f.names(a), f.names(l, b)); f.heal() }},
+	{"all cut off", func(f *faults, l, a, b int) { f.links.Partition(f.names(l), f.names(a), f.names(b)); f.heal() }},
+	{"one link cut", func(f *faults, l, a, _ int) { f.links.Cut(f.name(l), f.name(a)); f.heal() }},
+	{"leader is deaf", func(f *faults, l, a, b int) {
+		f.links.CutOneWay(f.name(a), f.name(l))
+		f.links.CutOneWay(f.name(b), f.name(l))
+		f.heal()
+	}},
+	{"leader is mute", func(f *faults, l, a, b int) {
+		f.links.CutOneWay(f.name(l), f.name(a))
+		f.links.CutOneWay(f.name(l), f.name(b))
+		f.heal()
+	}},
+	{"leader's connections reset", func(f *faults, l, a, b int) {
+		f.links.Refuse(f.name(l), f.name(a))
+		f.links.Refuse(f.name(l), f.name(b))
+		f.heal()
+	}},
+	{"slow links", func(f *faults, l, a, b int) {
+		f.links.Delay(f.name(l), f.name(a), slowLink)
+		f.links.Delay(f.name(l), f.name(b), slowLink)
+		f.heal()
+	}},
+}
+
+// run makes faults until ctx ends; nothing is stopped or cut when it returns.
 func (f *faults) run(ctx context.Context) {
 	wait(ctx, firstFault)
 	for ctx.Err() == nil {
 		leader, others := f.roles(ctx)
-		switch n := f.rand.IntN(100); {
-		case leader < 0:
+		if leader < 0 {
 			wait(ctx, betweenLow)
 			continue
-		case n < 25:
-			f.done["leader killed"]++
-			f.kill(leader)
-		case n < 60:
-			f.done["leader stopped"]++
-			f.stop(leader)
-		case n < 75:
-			f.done["follower stopped"]++
-			f.stop(others[0])
-		case n < 85:
-			f.done["follower killed"]++
-			f.kill(others[0])
-		default:
-			f.done["majority stopped"]++
-			f.stop(leader, others[0])
+		}
+		if len(f.deck) == 0 {
+			f.deck = f.rand.Perm(len(kinds))
+		}
+		k := kinds[f.deck[0]]
+		f.deck = f.deck[1:]
+		f.done[k.name]++
+		k.f(f, leader, others[0], others[1])
+		if len(f.deck) == 0 {
+			f.all.Store(true)
 		}
 		wait(ctx, betweenLow+time.Duration(f.rand.Int64N(int64(betweenMore))))
 	}
+}
+
+func (f *faults) name(i int) string { return f.up.Manifest().Managers[i].ID }
+
+func (f *faults) names(all ...int) (names []string) {
+	for _, i := range all {
+		names = append(names, f.name(i))
+	}
+	return names
+}
+
+// heal makes the links whole after a while. Clients reach every manager all the time.
+func (f *faults) heal() {
+	time.Sleep(cutLow + time.Duration(f.rand.Int64N(int64(cutMore))))
+	f.links.HealAll()
 }
 
 // roles finds the leader's place in the manifest, -1 when nobody says; the others come in random order.
@@ -66,18 +121,11 @@ func (f *faults) roles(ctx context.Context) (leader int, others []int) {
 	leader = -1
 	for _, i := range f.rand.Perm(len(managers)) {
 		ask, cancel := context.WithTimeout(ctx, askLeader)
-		var s struct{ Leader struct{ REST string } }
-		err := testcluster.GetJSON(ask, managers[i].REST+"/v1/status", &s)
+		leader = f.up.Leader(ask, i)
 		cancel()
-		if err != nil {
-			continue
+		if leader >= 0 {
+			break
 		}
-		for j, m := range managers {
-			if m.REST == s.Leader.REST {
-				leader = j
-			}
-		}
-		break
 	}
 	for _, i := range f.rand.Perm(len(managers)) {
 		if i != leader {

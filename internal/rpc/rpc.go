@@ -321,6 +321,15 @@ func ReadProblem(answer *http.Response) *Problem {
 	return p
 }
 
+// Advertised gives the host:port that others are told for a listener: its own, or another host with the same port.
+func Advertised(listener net.Addr, host string) string {
+	_, port, err := net.SplitHostPort(listener.String())
+	if host == "" || err != nil {
+		return listener.String()
+	}
+	return net.JoinHostPort(host, port)
+}
+
 // NewServer gives an http.Server with the limits that every listener of this product has. Streaming handlers lift the
 // write deadline themselves with http.ResponseController.
 func NewServer(h http.Handler) *http.Server {

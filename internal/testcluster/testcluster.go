@@ -13,6 +13,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -83,18 +85,25 @@ type Cluster struct {
 func Start(t testing.TB, dir string, args ...string) *Cluster {
 	t.Helper()
 	c := Launch(t, dir, args...)
+	c.waitManifest()
+	return c
+}
+
+// waitManifest waits until `up` says that all children answer.
+func (c *Cluster) waitManifest() {
+	c.t.Helper()
 	deadline := time.Now().Add(upTimeout)
 	for {
-		if m, err := localcluster.ReadManifest(dir); err == nil && m.PID == c.cmd.Process.Pid {
-			return c
+		if m, err := localcluster.ReadManifest(c.Dir); err == nil && m.PID == c.cmd.Process.Pid {
+			return
 		}
 		select {
 		case <-c.ended:
-			t.Fatalf("up ended: %v\n%s", c.waitErr, c.out)
+			c.t.Fatalf("up ended: %v\n%s", c.waitErr, c.out)
 		case <-time.After(poll):
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("no %s after %s\n%s", localcluster.ClusterFile, upTimeout, c.out)
+			c.t.Fatalf("no %s after %s\n%s", localcluster.ClusterFile, upTimeout, c.out)
 		}
 	}
 }
@@ -202,6 +211,20 @@ func (c *Cluster) WaitRestart(old int, pid func(m *localcluster.Manifest) int) {
 		time.Sleep(poll)
 	}
 }
+
+// Leader asks a manager who leads and gives that one's place in the manifest, -1 when it does not know. It compares ports:
+// processes may know each other under another host than the manifest's.
+func (c *Cluster) Leader(ctx context.Context, asked int) int {
+	c.t.Helper()
+	managers := c.Manifest().Managers
+	var s struct{ Leader struct{ REST string } }
+	if err := GetJSON(ctx, managers[asked].REST+"/v1/status", &s); err != nil {
+		return -1
+	}
+	return slices.IndexFunc(managers, func(m localcluster.ManagerEntry) bool { return port(m.REST) == port(s.Leader.REST) })
+}
+
+func port(address string) string { return address[strings.LastIndexByte(address, ':')+1:] }
 
 // GetJSON reads an URL's JSON.
 func GetJSON(ctx context.Context, url string, v any) error {
