@@ -302,7 +302,7 @@ func (a *API) addComponents(s *statecontext.State, st *client.Status) {
 				State: i.Life.String(), Copies: i.Copies, Health: i.Health, Revision: i.Revision})
 		}
 		for _, b := range c.Buckets {
-			st.Buckets = append(st.Buckets, client.BucketStatus{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets, Generation: b.Generation,
+			st.Buckets = append(st.Buckets, client.BucketStatus{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets, Generation: b.Generation, Wanted: b.Wanted,
 				StabilityNumber: b.Number, StabilityHash: strconv.FormatUint(b.Hash, 10), StreamsBegun: b.Streams.Begun,
 				StreamsMissing: b.VBuckets - b.Streams.Begun, Rollback: b.Rollback})
 		}

@@ -220,6 +220,7 @@ type BucketStatus struct {
 	UUID            string `json:"uuid"`
 	VBuckets        int    `json:"vbuckets"`
 	Generation      uint64 `json:"generation"`
+	Wanted          bool   `json:"wanted"` // an index needs its streams
 	StabilityNumber uint64 `json:"stability_number"`
 	StabilityHash   string `json:"stability_hash"`
 	StreamsBegun    int    `json:"streams_begun"`

@@ -44,8 +44,20 @@ const (
 	readyCallLimit = time.Second
 )
 
-// ErrInUse is wrapped when another process runs the data folder.
-var ErrInUse = errors.New("the data folder is in use")
+var (
+	// ErrInUse is wrapped when another process runs the data folder.
+	ErrInUse = errors.New("the data folder is in use")
+	// ErrConfig is what errors are when what was asked for cannot be.
+	ErrConfig = errors.New("wrong configuration")
+)
+
+// configError is ErrConfig, with a message of its own.
+type configError string
+
+func (e configError) Error() string      { return string(e) }
+func (configError) Is(target error) bool { return target == ErrConfig }
+
+func wrongConfig(format string, args ...any) error { return configError(fmt.Sprintf(format, args...)) }
 
 // Config says what to run.
 type Config struct {
@@ -74,11 +86,11 @@ func (c *Config) check() error {
 		n    int
 	}{{"managers", c.Managers}, {"kv", c.KV}, {"indexers", c.Indexers}} {
 		if n.n < 1 || n.n > MaxNodes {
-			return fmt.Errorf("--%s %d: want 1 to %d", n.flag, n.n, MaxNodes)
+			return wrongConfig("--%s %d: want 1 to %d", n.flag, n.n, MaxNodes)
 		}
 	}
 	if c.Bucket == "" || len(c.Bucket) > 100 || strings.ContainsAny(c.Bucket, "`/:,= \t\n") {
-		return fmt.Errorf("--bucket %q: want a name of 1 to 100 characters without spaces, quotes or any of / : , =", c.Bucket)
+		return wrongConfig("--bucket %q: want a name of 1 to 100 characters without spaces, quotes or any of / : , =", c.Bucket)
 	}
 	return nil
 }
@@ -177,7 +189,7 @@ func (c *Cluster) plan() error {
 // resume checks that what the folder has is what is asked for and that its ports are free.
 func (c *Cluster) resume(m *Manifest) error {
 	if len(m.Managers) != c.cfg.Managers || len(m.KV) != c.cfg.KV || len(m.Indexers) != c.cfg.Indexers || m.Bucket != c.cfg.Bucket {
-		return fmt.Errorf("%s was made with --managers %d --kv %d --indexers %d --bucket %s: use the same, or another folder with --data",
+		return wrongConfig("%s was made with --managers %d --kv %d --indexers %d --bucket %s: use the same, or another folder with --data",
 			c.cfg.Dir, len(m.Managers), len(m.KV), len(m.Indexers), m.Bucket)
 	}
 	deadline := time.Now().Add(portGrace)

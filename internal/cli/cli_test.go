@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bytes"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -102,7 +103,7 @@ func TestCommands(t *testing.T) {
 		{args: "index|describe|7|--output|jsonl", out: `{"id":"7"`},
 		{args: "index|create|b|n|--key|a|--key|c DESC|--where|x = 1", out: "ready", body: `[{"expr":"a"},{"expr":"c","desc":true}]`},
 		{args: "index|create|b|n|--key|a|--no-wait|--defer-build", out: "ID", body: `"defer_build":true`},
-		{args: "index|build|b|n", out: "pending", talk: "building: 100 %"},
+		{args: "index|build|b|n", out: "ready", talk: "building: 100 %"},
 		{args: "index|build|b|n|--no-wait|--output|jsonl", out: `"cas":4`, body: `"names":["n"]`},
 		{args: "index|drop|b/n", talk: "dropped b/n"},
 		{args: "index|drop|b/notfound", code: ExitNotFound, talk: "UNKNOWN_INDEX"},
@@ -146,8 +147,48 @@ func TestCommands(t *testing.T) {
 		{args: "kv|get|x", code: ExitUsage, talk: "--bucket"},
 		{args: "kv|set|k|{a|--data|" + dir, code: ExitUsage, talk: "no JSON"},
 		{args: "kv|load|/nowhere/x", code: ExitUsage, talk: "/nowhere/x"},
-		{args: "up|--managers|0", code: ExitFailed, talk: "--managers 0"},
-		{args: "up|--log-level|loud|--data|" + dir + "|--managers|99", code: ExitFailed, talk: "99"},
+		{args: "up|--managers|0", code: ExitUsage, talk: "--managers 0"},
+		{args: "up|--managers|99|--data|" + dir, code: ExitUsage, talk: "--managers 99: want 1 to 16"},
+		{args: "up|--log-level|loud|--data|" + dir, code: ExitUsage, talk: "loud"},
+		{args: "version|--output|json", out: "\"version\": \"0."},
+		{args: "indx", code: ExitUsage, talk: "did you mean index?"},
+		{args: "index|lst", code: ExitUsage, talk: "did you mean list?"},
+		{args: "index|create|b|n", code: ExitUsage, talk: "--primary"},
+		{args: "index|create|b|n|--key|a|--dry-run|--replicas|1", out: "CREATE INDEX n ON b(a) WITH {\"num_replica\":1};\n"},
+		{args: "index|create|b|n|--key|a b|--dry-run", code: ExitFailed, talk: "^"},
+		{args: "index|create|b|n|--key|a) ; DROP INDEX x ON b (a|--dry-run", code: ExitFailed, talk: "line 1"},
+		{args: "index|create|--file|-|--dry-run", in: `[{"name":"n","bucket":"b","keys":[{"expr":"a"}],"defer_build":true},{"name":"p","bucket":"b","is_primary":true}]`,
+			out: "CREATE INDEX n ON b(a) WITH {\"defer_build\":true};\nCREATE PRIMARY INDEX p ON b;\n"},
+		{args: "index|create|--file|-", in: `{"name":"n","bucket":"b","key":[]}`, code: ExitUsage, talk: `unknown field "key"`},
+		{args: "index|create|--file|-", in: ` `, code: ExitUsage, talk: "nothing in it"},
+		{args: "index|create|--file|-|--primary", code: ExitUsage, talk: "leave out --primary"},
+		{args: "index|create|--file|-|b|n", code: ExitUsage, talk: "leave out b n"},
+		{args: "index|create|--file|-|--no-wait", in: `{"name":"n","bucket":"b","is_primary":true} {"name":"m","bucket":"b","is_primary":true}`, out: "ready", body: `"name":"m"`},
+		{args: "index|build|--file|-|--no-wait", in: `{"bucket":"b","names":["n","m"]}`, out: "pending", body: `["n","m"]`},
+		{args: "index|build|b|n|m|--dry-run", out: "BUILD INDEX ON b(n, m);\n"},
+		{args: "index|build|b|--all", talk: "bucket b has no deferred index", out: "ID"},
+		{args: "index|build|b", code: ExitUsage, talk: "--all"},
+		{args: "index|build|b|--all|--file|x", code: ExitUsage, talk: "leave out"},
+		{args: "index|drop|b/n|b/m", code: ExitUsage, talk: "drop 2 indexes: b/n, b/m; say --yes"},
+		{args: "index|drop|b/n|b/m|--yes|--output|jsonl", out: `{"index":"b/m","dropped":true}`, talk: "dropped b/m"},
+		{args: "index|drop|b/n|b/notfound|--yes", code: ExitNotFound, talk: "b/notfound (dropped before it: b/n)"},
+		{args: "index|drop|b/n|b/m|--dry-run", talk: "would drop b/n, b/m"},
+		{args: "index|drop|b/n|b/m|--if-match|3", code: ExitUsage, talk: "one index"},
+		{args: "index|drop", code: ExitUsage, talk: "once or more"},
+		{args: "index|scan|b/n|--limit|-1", code: ExitUsage, talk: "--limit -1"},
+		{args: "index|list|--ddl", out: "CREATE INDEX n ON b(a);\n"},
+		{args: "index|list|--ddl|--output|jsonl", out: `{"statement":"CREATE INDEX n ON b(a)"}` + "\n"},
+		{args: "index|list|--watch=-1s", code: ExitUsage, talk: "--watch"},
+		{args: "sql|--dry-run|create index n on b(a); drop index m on b", out: "CREATE INDEX n ON b(a);\nDROP INDEX m ON b;\n"},
+		{args: "sql|--dry-run|CREATE INDEX n ON b(a,, b)", code: ExitFailed, talk: "^"},
+		{args: "cluster|status|--wait|--timeout|300ms", code: ExitTimeout, talk: "manager m2 does not answer"},
+		{args: "config|show|manager|--log-level|debug", out: "log-level         debug           flag"},
+		{args: "config|show|projector|--output|jsonl", out: `{"key":"id","value":"p1","origin":"default","env":"TIDEMARK_ID"`},
+		{args: "config|show|nothing", code: ExitUsage, talk: "no command"},
+		{args: "help|exit-codes", out: "6  not in time"},
+		{args: "help|ports", out: "127.0.0.1:9541"},
+		{args: "help|topics", out: "exit-codes"},
+		{args: "help|environment", out: "NO_COLOR"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
 			t.Setenv("TIDEMARK_SERVER", s.URL)
@@ -190,21 +231,97 @@ func TestWhereAValueComesFrom(t *testing.T) {
 	}
 }
 
-// TestEveryCommandHelps: a line on what it does, and an example for what people type.
-func TestEveryCommandHelps(t *testing.T) {
+// everyCommand calls do for each command of the tree, without cobra's own.
+func everyCommand(do func(c *cobra.Command)) {
 	var walk func(c *cobra.Command)
 	walk = func(c *cobra.Command) {
-		if c.Short == "" {
-			t.Errorf("%s does not say what it does", c.CommandPath())
-		}
-		if c.Runnable() && !c.HasSubCommands() && c.Name() != "version" && c.Example == "" {
-			t.Errorf("%s has no example", c.CommandPath())
-		}
+		do(c)
 		for _, sub := range c.Commands() {
 			walk(sub)
 		}
 	}
 	walk(newRoot(Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard}))
+}
+
+// TestEveryCommandHelps: a line on what it does, and examples that name only commands and flags that there are.
+func TestEveryCommandHelps(t *testing.T) {
+	root := newRoot(Streams{In: strings.NewReader(""), Out: io.Discard, Err: io.Discard})
+	everyCommand(func(c *cobra.Command) {
+		if c.Short == "" {
+			t.Errorf("%s does not say what it does", c.CommandPath())
+		}
+		if c.Runnable() && c.HasParent() && c.Example == "" {
+			t.Errorf("%s has no example", c.CommandPath())
+		}
+		for _, line := range strings.Split(strings.ReplaceAll(c.Example, "\\\n", " "), "\n") {
+			for _, part := range strings.Split(line, "|") {
+				checkExample(t, root, c, strings.TrimSpace(part))
+			}
+		}
+	})
+}
+
+// checkExample finds the command of an example line and looks each of its flags up.
+func checkExample(t *testing.T, root, of *cobra.Command, line string) {
+	t.Helper()
+	rest, ok := strings.CutPrefix(line, "tidemark ")
+	if !ok {
+		if line != "" && !strings.ContainsAny(line, "'") { // the rest of a quoted argument with | in it
+			t.Errorf("%s: example %q does not begin with tidemark", of.CommandPath(), line)
+		}
+		return
+	}
+	words := strings.Fields(rest)
+	c, _, err := root.Find(words)
+	if err != nil || c == root {
+		t.Errorf("%s: example %q names no command: %v", of.CommandPath(), line, err)
+		return
+	}
+	if of.HasParent() && !strings.HasPrefix(c.CommandPath(), of.CommandPath()) && !strings.Contains(of.Example, of.CommandPath()) {
+		t.Errorf("%s: its examples show another command: %q", of.CommandPath(), line)
+	}
+	for _, w := range words {
+		if name, isFlag := strings.CutPrefix(w, "--"); isFlag {
+			name, _, _ = strings.Cut(name, "=")
+			if c.Flag(name) == nil {
+				t.Errorf("%s: example %q names the unknown flag --%s", of.CommandPath(), line, name)
+			}
+		}
+	}
+}
+
+// TestEveryCommandThatPrintsDataTakesOutput: all but those that run a role, and groups.
+func TestEveryCommandThatPrintsDataTakesOutput(t *testing.T) {
+	for _, c := range []string{"version", "index list", "index describe", "index create", "index build", "index drop", "index scan", "index count", "sql",
+		"cluster status", "config show manager", "config show up", "kv get", "kv set", "kv delete", "kv load", "up"} {
+		cmd, _, err := newRoot(Streams{}).Find(strings.Fields(c))
+		if err != nil || cmd.Flag("output") == nil {
+			t.Errorf("%s has no --output: %v", c, err)
+		}
+	}
+}
+
+var update = flag.Bool("update", false, "write the pages that are made from the commands")
+
+// TestGeneratedDocs: the pages are what the commands say now.
+func TestGeneratedDocs(t *testing.T) {
+	for _, page := range []string{"cli", "configuration"} {
+		code, out, talk := run(t, "", "docs", page)
+		if code != ExitOK {
+			t.Fatal(talk)
+		}
+		path := filepath.Join("../../docs", page+".md")
+		if *update {
+			if err := os.WriteFile(path, []byte(out), 0o644); err != nil { //nolint:gosec // a page of documentation is for everybody
+				t.Fatal(err)
+			}
+			continue
+		}
+		b, err := os.ReadFile(path)
+		if err != nil || string(b) != out {
+			t.Errorf("%s is not what the commands say now; run: go test ./internal/cli -run TestGeneratedDocs -update (%v)", path, err)
+		}
+	}
 }
 
 func TestBar(t *testing.T) {

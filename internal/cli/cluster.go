@@ -1,8 +1,12 @@
 package cli
 
 import (
+	"context"
 	"fmt"
+	"io"
+	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -11,57 +15,176 @@ import (
 
 func newCluster(s Streams) *cobra.Command {
 	f := &serverFlags{}
-	cmd := &cobra.Command{Use: "cluster", Short: "Look at the cluster", Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	cmd := group("cluster", "Look at the cluster", "  tidemark cluster status", clusterStatus(s, f))
 	f.add(cmd, s)
-	cmd.AddCommand(&cobra.Command{Use: "status", Short: "Managers, projectors, indexers and buckets", Args: noArgs,
-		Example: "  tidemark cluster status --server 127.0.0.1:9520",
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, ctx, cancel, err := f.client(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer cancel()
-			defer c.Close()
-			status, err := c.Status(ctx)
-			if err != nil {
-				return err
-			}
-			if f.output != "table" {
-				return printJSON(s.Out, status, f.output == "jsonl")
-			}
-			return printStatus(s, status)
-		}})
 	return cmd
 }
 
-func printStatus(s Streams, st client.Status) error {
-	t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "cluster %s  leader %s  term %d  cas %d\n\n", st.ClusterID, st.Leader.ID, st.Term, st.CAS)
-	fmt.Fprintln(t, "ROLE\tID\tSTATE\tADDRESS\t")
+func clusterStatus(s Streams, f *serverFlags) *cobra.Command {
+	var every time.Duration
+	var wait bool
+	cmd := &cobra.Command{Use: "status", Short: "Managers, projectors, indexers and buckets, and what is wrong with them", Args: noArgs, ValidArgsFunction: noFiles,
+		Long: `Shows who there is and how each does, and a verdict: ready; degraded, when it serves but something is missing; or not
+ready, with the reasons. It answers whatever the verdict; --wait waits until it is ready, and is exit code 6 when it is
+not by --timeout.`,
+		Example: "  tidemark cluster status --server 127.0.0.1:9520\n  tidemark cluster status --watch\n  tidemark cluster status --wait --timeout 2m",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if wait {
+				return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error { return waitHealthy(ctx, s, f.output, c) })
+			}
+			return repeat(cmd.Context(), s, every, func(ctx context.Context, w io.Writer) error {
+				return f.do(ctx, func(ctx context.Context, c *client.Client) error {
+					st, err := c.Status(ctx)
+					if err != nil {
+						return err
+					}
+					return printStatus(w, f.output, st)
+				})
+			})
+		}}
+	watchFlag(cmd.Flags(), &every)
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the verdict is ready")
+	cmd.MarkFlagsMutuallyExclusive("watch", "wait")
+	return cmd
+}
+
+// Verdicts on a cluster.
+const (
+	verdictReady    = "ready"
+	verdictDegraded = "degraded"  // it serves, but something is missing
+	verdictNotReady = "not ready" // it cannot serve all
+)
+
+// judged is a status with what it comes to.
+type judged struct {
+	Verdict string   `json:"verdict"`
+	Reasons []string `json:"reasons"` // why it is not ready, or degraded
+	client.Status
+}
+
+// judge tells whether a cluster is ready and why not.
+func judge(st client.Status) judged {
+	j := judged{Verdict: verdictReady, Reasons: []string{}, Status: st}
+	bad := func(verdict, format string, args ...any) {
+		if j.Verdict != verdictNotReady {
+			j.Verdict = verdict
+		}
+		j.Reasons = append(j.Reasons, fmt.Sprintf(format, args...))
+	}
+	switch {
+	case st.Leader.ID == "":
+		bad(verdictNotReady, "no manager leads: a majority of the managers must run and reach each other")
+	case st.Coordinator != "active":
+		bad(verdictNotReady, "%s has just become leader and is taking over", st.Leader.ID)
+	}
 	for _, m := range st.Managers {
-		state := m.Role
 		if !m.Alive {
-			state += ", not seen"
+			bad(verdictDegraded, "manager %s does not answer at %s", m.ID, m.REST)
 		}
-		fmt.Fprintf(t, "manager\t%s\t%s\t%s\t\n", m.ID, state, m.REST)
 	}
+	if st.Leader.ID == "" {
+		return j
+	}
+	active := 0
 	for _, p := range st.Projectors {
-		fmt.Fprintf(t, "projector\t%s\t%s\t%s\t%d streams\n", p.ID, p.State, p.Admin, p.Streams)
-	}
-	for _, i := range st.Indexers {
-		state := i.State
-		if i.Health != "" {
-			state += ": " + i.Health
+		if p.State == "active" {
+			active++
+			continue
 		}
-		fmt.Fprintf(t, "indexer\t%s\t%s\t%s\t%d slices\n", i.ID, state, i.Admin, i.Copies)
+		bad(verdictDegraded, "projector %s at %s is %s", p.ID, p.Admin, p.State)
+	}
+	if active == 0 {
+		bad(verdictNotReady, "no projector is active: start one next to each KV node")
+	}
+	active = 0
+	for _, i := range st.Indexers {
+		switch {
+		case i.State != "active":
+			bad(verdictDegraded, "indexer %s at %s is %s", i.ID, i.Admin, i.State)
+			continue
+		case i.Health != "" && i.Health != "ok":
+			bad(verdictDegraded, "indexer %s: %s", i.ID, i.Health)
+		}
+		active++
+	}
+	if active == 0 {
+		bad(verdictNotReady, "no indexer is active: start one")
 	}
 	for _, b := range st.Buckets {
-		state := fmt.Sprintf("%d of %d vbuckets streamed", b.StreamsBegun, b.VBuckets)
-		if b.Rollback != "" {
-			state += ", rollback: " + b.Rollback
+		if b.Wanted && b.StreamsMissing > 0 {
+			bad(verdictNotReady, "bucket %s: %d of %d vbuckets are not streamed", b.Name, b.StreamsMissing, b.VBuckets)
 		}
-		fmt.Fprintf(t, "bucket\t%s\t%s\t\tstability %d\n", b.Name, state, b.StabilityNumber)
+		if b.Rollback != "" {
+			bad(verdictNotReady, "bucket %s is being rolled back: %s", b.Name, b.Rollback)
+		}
 	}
-	return t.Flush()
+	return j
+}
+
+// waitHealthy asks again until the verdict is ready, telling each new reason.
+func waitHealthy(ctx context.Context, s Streams, as format, c *client.Client) error {
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	told := ""
+	for {
+		st, err := c.Status(ctx)
+		if err != nil {
+			return err
+		}
+		j := judge(st)
+		if j.Verdict == verdictReady {
+			return printStatus(s.Out, as, st)
+		}
+		if why := strings.Join(j.Reasons, "; "); why != told {
+			fmt.Fprintf(s.Err, "%s: %s\n", j.Verdict, why)
+			told = why
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("still %s: %s: %w", j.Verdict, told, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+func printStatus(w io.Writer, as format, st client.Status) error {
+	j := judge(st)
+	return show(w, as, j, []judged{j}, func(t *tabwriter.Writer) {
+		leader := st.Leader.ID
+		if leader == "" {
+			leader = "none"
+		}
+		fmt.Fprintf(t, "%s  cluster %s  leader %s  term %d  cas %d  version %s\n", j.Verdict, st.ClusterID, leader, st.Term, st.CAS, st.Version)
+		for _, r := range j.Reasons {
+			fmt.Fprintf(t, "  - %s\n", r)
+		}
+		fmt.Fprintln(t, "\nROLE\tID\tSTATE\tADDRESS\tDETAIL")
+		for _, m := range st.Managers {
+			state := m.Role
+			if !m.Alive {
+				state += ", not seen"
+			}
+			fmt.Fprintf(t, "manager\t%s\t%s\t%s\traft %s\n", m.ID, state, m.REST, m.Raft)
+		}
+		for _, p := range st.Projectors {
+			fmt.Fprintf(t, "projector\t%s\t%s\t%s\t%d streams\n", p.ID, p.State, p.Admin, p.Streams)
+		}
+		for _, i := range st.Indexers {
+			state := i.State
+			if i.Health != "" {
+				state += ", " + i.Health
+			}
+			fmt.Fprintf(t, "indexer\t%s\t%s\t%s\t%d slices\n", i.ID, state, i.Admin, i.Copies)
+		}
+		for _, b := range st.Buckets {
+			state := fmt.Sprintf("%d of %d vbuckets streamed", b.StreamsBegun, b.VBuckets)
+			switch {
+			case b.Rollback != "":
+				state += ", rolling back: " + b.Rollback
+			case !b.Wanted && b.StreamsBegun == 0:
+				state = "not streamed: no index needs it"
+			}
+			fmt.Fprintf(t, "bucket\t%s\t%s\t-\tstability timestamp %d\n", b.Name, state, b.StabilityNumber)
+		}
+	})
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,19 +11,23 @@ import (
 	"os"
 	"strings"
 	"text/tabwriter"
+	"time"
 
 	"github.com/spf13/cobra"
 
 	"tidemark/client"
+	"tidemark/expression"
 	"tidemark/index"
+	"tidemark/internal/rpc"
 )
+
+const refWords = "BUCKET/NAME or ID"
 
 func newIndex(s Streams) *cobra.Command {
 	f := &serverFlags{}
-	cmd := &cobra.Command{Use: "index", Short: "Create, list, describe, build, drop and scan indexes", Args: noArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	cmd := group("index", "Create, list, describe, build, drop and scan indexes", "  tidemark index list\n  tidemark index describe world/places_by_name",
+		indexCreate(s, f), indexList(s, f), indexDescribe(s, f), indexBuild(s, f), indexDrop(s, f), indexScan(s, f), indexCount(s, f))
 	f.add(cmd, s)
-	cmd.AddCommand(indexCreate(s, f), indexList(s, f), indexDescribe(s, f), indexBuild(s, f), indexDrop(s, f), indexScan(s, f), indexCount(s, f))
 	return cmd
 }
 
@@ -41,55 +46,181 @@ func ref(arg string) (string, error) {
 	return client.Ref(bucket, name), nil
 }
 
+// createFlags make a create request, or take some from a file.
+type createFlags struct {
+	req                  client.CreateRequest
+	keys                 []string
+	file                 string
+	partitions, replicas int
+	wait                 waitFlags
+	dryRun               bool
+}
+
 func indexCreate(s Streams, f *serverFlags) *cobra.Command {
-	var req client.CreateRequest
-	var keys []string
-	var noWait bool
-	var partitions, replicas int
+	cf := &createFlags{}
 	cmd := &cobra.Command{
-		Use: "create BUCKET NAME", Short: "Create an index and wait until it is ready",
+		Use: "create {BUCKET NAME | --file FILE}", Short: "Create an index and wait until it is ready",
+		Long: `Creates an index and waits until it is built, with progress on standard error.
+
+--file takes JSON as POST /v1/indexes does: one object, or several behind each other or in an array. They are created
+in order; the first that fails ends it.`,
 		Example: `  tidemark index create world by_country --key iso_country --key 'name DESC' --where 'kind = "airport"'
-  tidemark index create world ids --primary`,
-		Args: exactArgs("BUCKET", "NAME"),
+  tidemark index create world ids --primary
+  tidemark index create --file indexes.json --dry-run`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, ctx, cancel, err := f.client(cmd.Context())
+			requests, err := cf.requests(s, cmd, args)
 			if err != nil {
 				return err
 			}
-			defer cancel()
-			defer c.Close()
-			if partitions < 0 || partitions > 1024 || replicas < 0 || replicas > 16 {
-				return usage("--partitions takes 0 (the default) to 1024, --replicas 0 to 16")
-			}
-			req.Bucket, req.Name, req.Partitions, req.Replicas = args[0], args[1], uint16(partitions), uint8(replicas)
-			for _, k := range keys {
-				req.Keys = append(req.Keys, keyExpr(k))
-			}
-			info, err := c.Create(ctx, req)
-			if err != nil {
-				return err
-			}
-			if !noWait && !req.DeferBuild {
-				if err := waitReady(ctx, s, c, []index.ID{info.ID}); err != nil {
-					return err
+			if cf.dryRun {
+				var all []expression.Statement
+				for i := range requests {
+					st, err := createStatement(&requests[i])
+					if err != nil {
+						return err
+					}
+					all = append(all, st)
 				}
-				if info, err = c.Index(ctx, info.ID.String()); err != nil {
-					return err
-				}
+				return printStatements(s.Out, f.output, all)
 			}
-			return printIndexes(s.Out, f.output, client.IndexList{Indexes: []client.IndexInfo{info}})
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error { return cf.run(ctx, s, f, c, requests) })
 		},
 	}
-	cmd.Flags().StringArrayVar(&keys, "key", nil, "a key expression, with DESC behind it for descending order; repeat for composite keys")
-	cmd.Flags().StringVar(&req.Where, "where", "", "only documents for which this is true")
-	cmd.Flags().BoolVar(&req.IsPrimary, "primary", false, "index the document ids")
-	cmd.Flags().BoolVar(&req.IfNotExists, "if-not-exists", false, "succeed when it exists")
-	cmd.Flags().BoolVar(&req.DeferBuild, "defer-build", false, "build later, with index build")
-	cmd.Flags().IntVar(&partitions, "partitions", 0, "number of partitions (0: the default)")
-	cmd.Flags().IntVar(&replicas, "replicas", 0, "copies beside the first")
-	cmd.Flags().StringSliceVar(&req.Nodes, "nodes", nil, "indexers that may hold it")
-	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait until it is ready")
+	fl := cmd.Flags()
+	fl.StringArrayVar(&cf.keys, "key", nil, "a key expression, with DESC behind it for descending order; repeat for composite keys")
+	fl.StringVar(&cf.req.Where, "where", "", "only documents for which this is true")
+	fl.BoolVar(&cf.req.IsPrimary, "primary", false, "index the document ids")
+	fl.BoolVar(&cf.req.IfNotExists, "if-not-exists", false, "succeed when it exists")
+	fl.BoolVar(&cf.req.DeferBuild, "defer-build", false, "build later, with index build")
+	fl.IntVar(&cf.partitions, "partitions", 0, "number of partitions (0: the default)")
+	fl.IntVar(&cf.replicas, "replicas", 0, "copies beside the first")
+	fl.StringSliceVar(&cf.req.Nodes, "nodes", nil, "indexers that may hold it")
+	fl.StringVar(&cf.file, "file", "", "take what to create from this JSON `FILE`, - for standard input")
+	fl.BoolVar(&cf.dryRun, "dry-run", false, "check only, and print the statements that it would run")
+	cf.wait.add(fl)
+	complete(cmd, "nodes", f.nodes())
+	buckets := f.buckets()
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 {
+			return noFiles(cmd, args, typed)
+		}
+		return buckets(cmd, args, typed)
+	}
 	return cmd
+}
+
+// requests are those of the file, or the one of flags and arguments.
+func (cf *createFlags) requests(s Streams, cmd *cobra.Command, args []string) ([]client.CreateRequest, error) {
+	if cf.file != "" {
+		for _, other := range []string{"key", "where", "primary", "if-not-exists", "defer-build", "partitions", "replicas", "nodes"} {
+			if cmd.Flags().Changed(other) {
+				return nil, usage("--file says all of an index: leave out --%s", other)
+			}
+		}
+		if len(args) > 0 {
+			return nil, usage("--file says all of an index: leave out %s", strings.Join(args, " "))
+		}
+		return readJSON[client.CreateRequest](s, cf.file)
+	}
+	if len(args) != 2 {
+		return nil, usage("%s takes BUCKET NAME, or --file, got %d arguments", cmd.CommandPath(), len(args))
+	}
+	if cf.partitions < 0 || cf.partitions > 1024 || cf.replicas < 0 || cf.replicas > 16 {
+		return nil, usage("--partitions takes 0 (the default) to 1024, --replicas 0 to 16")
+	}
+	if len(cf.keys) == 0 && !cf.req.IsPrimary {
+		return nil, usage("say what to index: --key EXPRESSION, again for each further key, or --primary for the document ids")
+	}
+	req := cf.req
+	req.Bucket, req.Name, req.Partitions, req.Replicas = args[0], args[1], uint16(cf.partitions), uint8(cf.replicas)
+	for _, k := range cf.keys {
+		req.Keys = append(req.Keys, keyExpr(k))
+	}
+	return []client.CreateRequest{req}, nil
+}
+
+func (cf *createFlags) run(ctx context.Context, s Streams, f *serverFlags, c *client.Client, requests []client.CreateRequest) error {
+	var made []client.IndexInfo
+	var building []index.ID
+	for _, req := range requests {
+		info, err := c.Create(ctx, req)
+		if err != nil {
+			if len(requests) > 1 {
+				return fmt.Errorf("%s/%s (%d of %d are created): %w", req.Bucket, req.Name, len(made), len(requests), err)
+			}
+			return err
+		}
+		made = append(made, info)
+		if !info.Deferred || info.State != index.Pending {
+			building = append(building, info.ID)
+		}
+	}
+	if cf.wait.wanted() {
+		if err := waitReady(ctx, s, c, building); err != nil {
+			return err
+		}
+		for i := range made {
+			var err error
+			if made[i], err = c.Index(ctx, made[i].ID.String()); err != nil {
+				return err
+			}
+		}
+	}
+	return printIndexes(s.Out, f.output, client.IndexList{Indexes: made})
+}
+
+// maxFile is the most bytes that are read from a file of statements or requests, or from standard input.
+const maxFile = 1 << 20
+
+// readText reads a file, - for standard input, of at most maxFile bytes.
+func readText(s Streams, path string) ([]byte, error) {
+	in := s.In
+	if path != "-" {
+		f, err := os.Open(path)
+		if err != nil {
+			return nil, usage("--file: %v", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	b, err := io.ReadAll(io.LimitReader(in, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("reading %s: %w", path, err)
+	}
+	if len(b) > maxFile {
+		return nil, usage("%s has more than %d bytes: split it", path, maxFile)
+	}
+	return b, nil
+}
+
+// readJSON reads objects behind each other or in an array, as strictly as the managers do.
+func readJSON[T any](s Streams, path string) (all []T, err error) {
+	b, err := readText(s, path)
+	if err != nil {
+		return nil, err
+	}
+	if trimmed := bytes.TrimSpace(b); len(trimmed) > 0 && trimmed[0] == '[' {
+		if err := rpc.ReadJSON(b, &all); err != nil {
+			return nil, usage("%s: %v", path, err)
+		}
+		return all, nil
+	}
+	dec := json.NewDecoder(bytes.NewReader(b))
+	for dec.More() {
+		var raw json.RawMessage
+		if err := dec.Decode(&raw); err != nil {
+			return nil, usage("%s: object %d: %v", path, len(all)+1, err)
+		}
+		var one T
+		if err := rpc.ReadJSON(raw, &one); err != nil {
+			return nil, usage("%s: object %d: %v", path, len(all)+1, err)
+		}
+		all = append(all, one)
+	}
+	if len(all) == 0 {
+		return nil, usage("%s: nothing in it; want a JSON object", path)
+	}
+	return all, nil
 }
 
 // keyExpr reads an expression with ASC or DESC, in any case, behind it.
@@ -110,41 +241,48 @@ func keyExpr(text string) index.KeyExpr {
 
 func indexList(s Streams, f *serverFlags) *cobra.Command {
 	var bucket string
-	cmd := &cobra.Command{Use: "list", Short: "List indexes", Args: noArgs, Example: "  tidemark index list --bucket world --output json", RunE: func(cmd *cobra.Command, _ []string) error {
-		c, ctx, cancel, err := f.client(cmd.Context())
-		if err != nil {
-			return err
-		}
-		defer cancel()
-		defer c.Close()
-		list, err := c.Indexes(ctx, bucket)
-		if err != nil {
-			return err
-		}
-		return printIndexes(s.Out, f.output, list)
-	}}
+	var ddl bool
+	var every time.Duration
+	cmd := &cobra.Command{Use: "list", Short: "List indexes", Args: noArgs, ValidArgsFunction: noFiles,
+		Long: `Lists the indexes, of all buckets or of one.
+
+--ddl prints statements that create the same indexes again, for tidemark sql: CREATE INDEX for each, and BUILD INDEX for
+those that were created with defer_build and have been built since.`,
+		Example: `  tidemark index list --bucket world --output json
+  tidemark index list --watch=5s
+  tidemark index list --ddl > indexes.sql`,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return repeat(cmd.Context(), s, every, func(ctx context.Context, w io.Writer) error {
+				return f.do(ctx, func(ctx context.Context, c *client.Client) error {
+					list, err := c.Indexes(ctx, bucket)
+					if err != nil {
+						return err
+					}
+					if ddl {
+						all, err := recreate(list.Indexes)
+						if err != nil {
+							return err
+						}
+						return printStatements(w, f.output, all)
+					}
+					return printIndexes(w, f.output, list)
+				})
+			})
+		}}
 	cmd.Flags().StringVar(&bucket, "bucket", "", "only this bucket's")
+	cmd.Flags().BoolVar(&ddl, "ddl", false, "print the statements that create them again")
+	watchFlag(cmd.Flags(), &every)
+	complete(cmd, "bucket", f.buckets())
 	return cmd
 }
 
-func printIndexes(w io.Writer, output string, list client.IndexList) error {
-	switch output {
-	case "json":
-		return printJSON(w, list, false)
-	case "jsonl":
+func printIndexes(w io.Writer, output format, list client.IndexList) error {
+	return show(w, output, list, list.Indexes, func(t *tabwriter.Writer) {
+		fmt.Fprintln(t, "ID\tBUCKET\tNAME\tSTATE\tPROGRESS\tENTRIES\tDEFINITION")
 		for _, i := range list.Indexes {
-			if err := printJSON(w, i, true); err != nil {
-				return err
-			}
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%.0f%%\t%d\t%s\n", i.ID, i.Bucket, i.Name, stateWord(i), i.Progress, i.Items, i.Definition)
 		}
-		return nil
-	}
-	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "ID\tBUCKET\tNAME\tSTATE\tPROGRESS\tENTRIES\tDEFINITION")
-	for _, i := range list.Indexes {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%.0f%%\t%d\t%s\n", i.ID, i.Bucket, i.Name, stateWord(i), i.Progress, i.Items, i.Definition)
-	}
-	return t.Flush()
+	})
 }
 
 // stateWord is what people see of a state.
@@ -161,378 +299,255 @@ func stateWord(i client.IndexInfo) string {
 }
 
 func indexDescribe(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "describe BUCKET/NAME|ID", Short: "Show all about one index", Example: "  tidemark index describe world/by_name", Args: exactArgs("BUCKET/NAME or ID"),
+	var every time.Duration
+	cmd := &cobra.Command{Use: "describe BUCKET/NAME|ID", Short: "Show all about one index", Args: exactArgs(refWords), ValidArgsFunction: f.indexes(false),
+		Example: "  tidemark index describe world/by_name\n  tidemark index describe 7 --output json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := ref(args[0])
 			if err != nil {
 				return err
 			}
-			c, ctx, cancel, err := f.client(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer cancel()
-			defer c.Close()
-			info, err := c.Index(ctx, r)
-			if err != nil {
-				return err
-			}
-			if f.output != "table" {
-				return printJSON(s.Out, info, f.output == "jsonl")
-			}
-			t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
-			fmt.Fprintf(t, "id\t%s\nname\t%s\nbucket\t%s\nstate\t%s\nprogress\t%.0f%%\nentries\t%d\nbytes on disk\t%d\npartitions\t%d\nreplicas\t%d\ndefinition\t%s\n",
-				info.ID, info.Name, info.Bucket, stateWord(info), info.Progress, info.Items, info.DiskBytes, info.Partitions, info.Replicas, info.Definition)
-			for _, p := range info.Copies {
-				fmt.Fprintf(t, "copy %s\tslice %d, replica %d, node %d, %s\n", p.ID, p.Slice, p.Replica, p.Node, p.State)
-			}
-			return t.Flush()
+			return repeat(cmd.Context(), s, every, func(ctx context.Context, w io.Writer) error {
+				return f.do(ctx, func(ctx context.Context, c *client.Client) error {
+					info, err := c.Index(ctx, r)
+					if err != nil {
+						return err
+					}
+					names := map[index.NodeID]string{}
+					if f.output == formatTable {
+						st, err := c.Status(ctx)
+						if err != nil {
+							return err
+						}
+						for _, i := range st.Indexers {
+							names[i.Node] = i.ID
+						}
+					}
+					return printIndex(w, f.output, info, names)
+				})
+			})
 		}}
+	watchFlag(cmd.Flags(), &every)
+	return cmd
+}
+
+func printIndex(w io.Writer, as format, info client.IndexInfo, names map[index.NodeID]string) error {
+	return show(w, as, info, []client.IndexInfo{info}, func(t *tabwriter.Writer) {
+		fmt.Fprintf(t, "id\t%s\nname\t%s\nbucket\t%s\nstate\t%s\nprogress\t%.0f%%\nentries\t%d\nbytes on disk\t%d\npartitions\t%d\nreplicas\t%d\n",
+			info.ID, info.Name, info.Bucket, stateWord(info), info.Progress, info.Items, info.DiskBytes, info.Partitions, info.Replicas)
+		fmt.Fprintf(t, "created\t%s\nmodified_cas\t%d\ndefinition\t%s\n", time.UnixMilli(info.CreatedMS).UTC().Format(time.RFC3339), info.ModifiedCAS, info.Definition)
+		if len(info.Copies) == 0 {
+			return
+		}
+		fmt.Fprintln(t, "\nCOPY\tSLICE\tREPLICA\tINDEXER\tSTATE")
+		for _, p := range info.Copies {
+			name := names[p.Node]
+			if name == "" {
+				name = fmt.Sprintf("node %d", p.Node)
+			}
+			fmt.Fprintf(t, "%s\t%d\t%d\t%s\t%s\n", p.ID, p.Slice, p.Replica, name, p.State)
+		}
+	})
 }
 
 func indexBuild(s Streams, f *serverFlags) *cobra.Command {
-	var noWait bool
-	cmd := &cobra.Command{Use: "build BUCKET NAME...", Short: "Build deferred indexes and wait until they are ready",
-		Example: "  tidemark index build world by_country by_name",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) < 2 {
-				return usage("%s takes BUCKET and one or more names", cmd.CommandPath())
-			}
-			return nil
-		},
+	var wait waitFlags
+	var all, dryRun bool
+	var file string
+	cmd := &cobra.Command{Use: "build {BUCKET NAME... | BUCKET --all | --file FILE}", Short: "Build deferred indexes and wait until they are ready",
+		Long: `Starts the builds of deferred indexes of a bucket together, which reads the bucket once for all of them, and waits until
+they are ready. --file takes JSON as POST /v1/indexes:build does: {"bucket":"world","names":["a","b"]}.`,
+		Example: `  tidemark index build world by_country by_name
+  tidemark index build world --all --no-wait`,
+		ValidArgsFunction: f.deferred(),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			c, ctx, cancel, err := f.client(cmd.Context())
+			requests, err := buildRequests(s, cmd, args, all, file)
 			if err != nil {
 				return err
 			}
-			defer cancel()
-			defer c.Close()
-			results, err := c.Build(ctx, args[0], args[1:]...)
-			if err != nil {
-				return err
+			if dryRun && !all {
+				return printStatements(s.Out, f.output, buildStatements(requests))
 			}
-			var ids []index.ID
-			for _, r := range results {
-				ids = append(ids, r.ID)
-			}
-			if !noWait {
-				if err := waitReady(ctx, s, c, ids); err != nil {
-					return err
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				if all {
+					if requests[0].Names, err = deferredNames(ctx, c, requests[0].Bucket); err != nil {
+						return err
+					}
 				}
-			}
-			return printResults(s.Out, f.output, results)
+				if dryRun {
+					return printStatements(s.Out, f.output, buildStatements(requests))
+				}
+				return runBuild(ctx, s, f, c, requests, wait.wanted())
+			})
 		}}
-	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait until they are ready")
+	cmd.Flags().BoolVar(&all, "all", false, "all deferred indexes of the bucket")
+	cmd.Flags().StringVar(&file, "file", "", "take what to build from this JSON `FILE`, - for standard input")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "print the statements that it would run")
+	wait.add(cmd.Flags())
 	return cmd
+}
+
+func buildRequests(s Streams, cmd *cobra.Command, args []string, all bool, file string) ([]client.BuildRequest, error) {
+	switch {
+	case file != "" && (all || len(args) > 0):
+		return nil, usage("--file says what to build: leave out the arguments and --all")
+	case file != "":
+		return readJSON[client.BuildRequest](s, file)
+	case all && len(args) == 1, !all && len(args) > 1:
+		return []client.BuildRequest{{Bucket: args[0], Names: args[1:]}}, nil
+	}
+	return nil, usage("%s takes BUCKET and one or more names, or BUCKET --all, or --file", cmd.CommandPath())
+}
+
+func buildStatements(requests []client.BuildRequest) (all []expression.Statement) {
+	for _, r := range requests {
+		if len(r.Names) > 0 {
+			all = append(all, &expression.BuildIndex{Bucket: r.Bucket, Names: r.Names})
+		}
+	}
+	return all
+}
+
+func deferredNames(ctx context.Context, c *client.Client, bucket string) (names []string, err error) {
+	list, err := c.Indexes(ctx, bucket)
+	for _, i := range list.Indexes {
+		if i.Deferred && i.State == index.Pending {
+			names = append(names, i.Name)
+		}
+	}
+	return names, err
+}
+
+func runBuild(ctx context.Context, s Streams, f *serverFlags, c *client.Client, requests []client.BuildRequest, wait bool) error {
+	results := []client.StatementResult{}
+	for _, r := range requests {
+		if len(r.Names) == 0 {
+			fmt.Fprintf(s.Err, "bucket %s has no deferred index\n", r.Bucket)
+			continue
+		}
+		some, err := c.Build(ctx, r.Bucket, r.Names...)
+		if err != nil {
+			return err
+		}
+		results = append(results, some...)
+	}
+	if wait {
+		if err := waitResults(ctx, s, c, results); err != nil {
+			return err
+		}
+	}
+	return printResults(s.Out, f.output, results)
+}
+
+// dropped is what index drop tells of each index.
+type dropped struct {
+	Index   string `json:"index"`   // as it was named
+	Dropped bool   `json:"dropped"` // false: there was none, and --if-exists
 }
 
 func indexDrop(s Streams, f *serverFlags) *cobra.Command {
-	var ifMatch uint64
-	var ifExists bool
-	cmd := &cobra.Command{Use: "drop BUCKET/NAME|ID", Short: "Drop an index", Args: exactArgs("BUCKET/NAME or ID"),
-		Example: "  tidemark index drop world/by_name\n  tidemark index drop world/by_name --if-exists",
+	d := &dropFlags{}
+	cmd := &cobra.Command{Use: "drop BUCKET/NAME|ID...", Short: "Drop indexes", ValidArgsFunction: f.indexes(true),
+		Long: `Drops one index, or several with --yes. The name is free at once; the data goes as the indexers are told. --wait waits for
+that.`,
+		Example: "  tidemark index drop world/by_name\n  tidemark index drop world/a world/b --yes\n  tidemark index drop world/by_name --if-exists --wait",
 		RunE: func(cmd *cobra.Command, args []string) error {
-			r, err := ref(args[0])
-			if err != nil {
+			refs, err := d.refs(s, cmd, args)
+			if err != nil || d.dryRun {
 				return err
 			}
-			c, ctx, cancel, err := f.client(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer cancel()
-			defer c.Close()
-			var p *client.Error
-			if err := c.Drop(ctx, r, ifMatch); ifExists && errors.As(err, &p) && p.Status == http.StatusNotFound {
-				_, err = fmt.Fprintln(s.Err, "there is no", args[0])
-				return err
-			} else if err != nil {
-				return err
-			}
-			_, err = fmt.Fprintln(s.Err, "dropped", args[0])
-			return err
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error { return d.run(ctx, s, f, c, args, refs) })
 		}}
-	cmd.Flags().BoolVar(&ifExists, "if-exists", false, "succeed when it does not exist")
-	cmd.Flags().Uint64Var(&ifMatch, "if-match", 0, "only if its modified_cas is this")
+	cmd.Flags().BoolVar(&d.ifExists, "if-exists", false, "succeed when it does not exist")
+	cmd.Flags().Uint64Var(&d.ifMatch, "if-match", 0, "only if its modified_cas is this")
+	cmd.Flags().BoolVar(&d.yes, "yes", false, "drop several without a question")
+	cmd.Flags().BoolVar(&d.wait, "wait", false, "wait until the indexers have dropped its data")
+	cmd.Flags().BoolVar(&d.dryRun, "dry-run", false, "say what it would drop")
 	return cmd
 }
 
-// scanFlags make a scan request.
-type scanFlags struct {
-	equal, low, high, inclusion, consistency string
-	tokens                                   []string
-	limit                                    int
-	reverse, timestamp                       bool
+type dropFlags struct {
+	ifMatch                     uint64
+	ifExists, yes, wait, dryRun bool
 }
 
-func (sf *scanFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&sf.equal, "equal", "", `JSON array: entries that begin with these values, as '["FR"]'`)
-	cmd.Flags().StringVar(&sf.low, "low", "", "JSON array: lower bound")
-	cmd.Flags().StringVar(&sf.high, "high", "", "JSON array: upper bound")
-	cmd.Flags().StringVar(&sf.inclusion, "inclusion", "both", "which bounds belong to the range: both, low, high or neither")
-	cmd.Flags().StringVar(&sf.consistency, "consistency", "any", "any (newest stability timestamp), session (all that KV has now) or at_plus (all up to the tokens)")
-	cmd.Flags().StringArrayVar(&sf.tokens, "token", nil, "a `TOKEN` as kv set and kv delete print it: the scan shows that write (at_plus); repeat for more")
-	cmd.Flags().IntVar(&sf.limit, "limit", 0, "most rows, 0 for all")
-	cmd.Flags().BoolVar(&sf.reverse, "reverse", false, "from the end of the index to its start")
-	cmd.Flags().BoolVar(&sf.timestamp, "timestamp", false, "print the vector of the scan's timestamp to standard error")
-}
-
-func (sf *scanFlags) request() (client.ScanRequest, error) {
-	req := client.ScanRequest{Limit: sf.limit, Consistency: sf.consistency, Reverse: sf.reverse, WantTimestamp: sf.timestamp}
-	equal, err := jsonArray("equal", sf.equal)
-	if err != nil {
-		return req, err
+func (d *dropFlags) refs(s Streams, cmd *cobra.Command, args []string) (refs []string, err error) {
+	if len(args) == 0 {
+		return nil, usage("%s takes %s, once or more", cmd.CommandPath(), refWords)
 	}
-	low, err := jsonArray("low", sf.low)
-	if err != nil {
-		return req, err
+	if len(args) > 1 && d.ifMatch != 0 {
+		return nil, usage("--if-match is for one index")
 	}
-	high, err := jsonArray("high", sf.high)
-	if err != nil {
-		return req, err
-	}
-	req.Equal = equal
-	for _, text := range sf.tokens {
-		var t client.Token
-		if err := json.Unmarshal([]byte(text), &t); err != nil {
-			return req, usage(`--token %s: want what kv set printed, such as '{"vbucket":68,"vbuuid":"93034431042923","seqno":73}': %v`, text, err)
-		}
-		req.Tokens, req.Consistency = append(req.Tokens, t), "at_plus"
-	}
-	if low != nil || high != nil {
-		req.Range = &client.Range{Low: low, High: high, Inclusion: sf.inclusion}
-	}
-	return req, nil
-}
-
-func jsonArray(flag, text string) ([]json.RawMessage, error) {
-	if text == "" {
-		return nil, nil
-	}
-	var a []json.RawMessage
-	if err := json.Unmarshal([]byte(text), &a); err != nil {
-		return nil, usage(`--%s %s: want a JSON array such as '["FR", 10]': %v`, flag, text, err)
-	}
-	return a, nil
-}
-
-func indexScan(s Streams, f *serverFlags) *cobra.Command {
-	sf := &scanFlags{}
-	cmd := &cobra.Command{Use: "scan BUCKET/NAME|ID", Short: "Scan an index",
-		Example: `  tidemark index scan world/airports_by_country --equal '["FR"]' --limit 5
-  tidemark index scan world/airports_by_elevation --low '[3000]' --consistency session`,
-		Args: exactArgs("BUCKET/NAME or ID"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			req, err := sf.request()
-			if err != nil {
-				return err
-			}
-			r, err := ref(args[0])
-			if err != nil {
-				return err
-			}
-			c, ctx, cancel, err := f.client(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer cancel()
-			defer c.Close()
-			end, err := printScan(ctx, s, c, r, req, f.output)
-			if err != nil {
-				return err
-			}
-			fmt.Fprintf(s.Err, "%d rows at timestamp %s\n", end.Rows, end.Timestamp.Hash)
-			if sf.timestamp {
-				return printJSON(s.Err, end.Timestamp.Vector, true)
-			}
-			return nil
-		}}
-	sf.add(cmd)
-	return cmd
-}
-
-// printScan writes the rows of a scan and gives its end.
-func printScan(ctx context.Context, s Streams, c *client.Client, r string, req client.ScanRequest, output string) (client.ScanEnd, error) {
-	rows, err := c.Scan(ctx, r, req)
-	if err != nil {
-		return client.ScanEnd{}, err
-	}
-	defer rows.Close()
-	table := output == "table"
-	t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
-	if table {
-		fmt.Fprintln(t, "KEY\tID")
-	}
-	for n := 1; rows.Next(); n++ {
-		row := rows.Row()
-		if !table {
-			if err := printJSON(s.Out, row, true); err != nil {
-				return client.ScanEnd{}, err
-			}
-			continue
-		}
-		var key strings.Builder
-		for i, k := range row.Key {
-			if i > 0 {
-				key.WriteString(", ")
-			}
-			key.Write(k)
-		}
-		fmt.Fprintf(t, "%s\t%s\n", key.String(), row.ID)
-		if n%1000 == 0 { // a table of a million rows is not kept in memory
-			if err := t.Flush(); err != nil {
-				return client.ScanEnd{}, err
-			}
-		}
-	}
-	if err := t.Flush(); err != nil {
-		return client.ScanEnd{}, err
-	}
-	return rows.End()
-}
-
-func indexCount(s Streams, f *serverFlags) *cobra.Command {
-	sf := &scanFlags{}
-	cmd := &cobra.Command{Use: "count BUCKET/NAME|ID", Short: "Count the entries of an index",
-		Example: `  tidemark index count world/by_country --equal '["FR"]' --consistency session`, Args: exactArgs("BUCKET/NAME or ID"),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			req, err := sf.request()
-			if err != nil {
-				return err
-			}
-			r, err := ref(args[0])
-			if err != nil {
-				return err
-			}
-			c, ctx, cancel, err := f.client(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer cancel()
-			defer c.Close()
-			n, err := c.Count(ctx, r, req)
-			if err != nil {
-				return err
-			}
-			if f.output != "table" {
-				return printJSON(s.Out, n, f.output == "jsonl")
-			}
-			_, err = fmt.Fprintln(s.Out, n.Count)
-			return err
-		}}
-	sf.add(cmd)
-	return cmd
-}
-
-func newSQL(s Streams) *cobra.Command {
-	f := &serverFlags{}
-	var file string
-	var noWait bool
-	cmd := &cobra.Command{Use: "sql [STATEMENT]", Short: "Run DDL statements, from the argument, a file or standard input",
-		Example: `  tidemark sql 'CREATE INDEX by_name ON world(name)'
-  tidemark sql < indexes.sql`,
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) > 1 || len(args) == 1 && file != "" {
-				return usage("%s takes one statement (in quotes), or --file, or standard input", cmd.CommandPath())
-			}
-			return nil
-		},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			text, err := statementText(s, args, file)
-			if err != nil {
-				return err
-			}
-			c, ctx, cancel, err := f.client(cmd.Context())
-			if err != nil {
-				return err
-			}
-			defer cancel()
-			defer c.Close()
-			results, err := c.Statement(ctx, text)
-			if err != nil {
-				return err
-			}
-			if !noWait {
-				if err := waitReady(ctx, s, c, building(results)); err != nil {
-					return err
-				}
-			}
-			return printResults(s.Out, f.output, results)
-		}}
-	f.add(cmd, s)
-	cmd.Flags().StringVar(&file, "file", "", "read the statements from this file")
-	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait until created indexes are ready")
-	return cmd
-}
-
-// maxStatements is the most text that is read from a file or standard input, in bytes.
-const maxStatements = 1 << 20
-
-func statementText(s Streams, args []string, file string) (string, error) {
-	if len(args) == 1 {
-		return args[0], nil
-	}
-	in := s.In
-	if file != "" {
-		f, err := os.Open(file)
+	for _, a := range args {
+		r, err := ref(a)
 		if err != nil {
-			return "", usage("--file: %v", err)
+			return nil, err
 		}
-		defer f.Close()
-		in = f
+		refs = append(refs, r)
 	}
-	b, err := io.ReadAll(io.LimitReader(in, maxStatements+1))
-	switch {
-	case err != nil:
-		return "", err
-	case len(b) > maxStatements:
-		return "", usage("more than %d bytes of statements", maxStatements)
-	case strings.TrimSpace(string(b)) == "":
-		return "", usage("no statement: give one as an argument, in a file (--file) or on standard input")
+	if d.dryRun {
+		fmt.Fprintln(s.Err, "would drop", strings.Join(args, ", "))
+		return refs, nil
 	}
-	return string(b), nil
+	if len(args) > 1 {
+		return refs, confirm(s, d.yes, fmt.Sprintf("drop %d indexes: %s", len(args), strings.Join(args, ", ")))
+	}
+	return refs, nil
 }
 
-// building lists the indexes among the results that will become ready by themselves: not those that a later statement
-// of the same text has dropped.
-func building(results []client.StatementResult) (ids []index.ID) {
-	last := map[index.ID]int{}
-	for n, r := range results {
-		last[r.ID] = n
-	}
-	for n, r := range results {
-		if last[r.ID] != n {
-			continue
+func (d *dropFlags) run(ctx context.Context, s Streams, f *serverFlags, c *client.Client, args, refs []string) error {
+	results := []dropped{}
+	var ids []index.ID
+	for n, r := range refs {
+		if d.wait {
+			if info, err := c.Index(ctx, r); err == nil {
+				ids = append(ids, info.ID)
+			}
 		}
-		if r.State == index.Pending && !r.Deferred || r.State == index.Backfill {
-			ids = append(ids, r.ID)
+		err := c.Drop(ctx, r, d.ifMatch)
+		missing := d.ifExists && notFound(err)
+		switch {
+		case missing:
+			fmt.Fprintln(s.Err, "there is no", args[n])
+		case err != nil && n > 0:
+			return fmt.Errorf("%s (dropped before it: %s): %w", args[n], strings.Join(args[:n], ", "), err)
+		case err != nil:
+			return err
+		default:
+			fmt.Fprintln(s.Err, "dropped", args[n])
 		}
+		results = append(results, dropped{Index: args[n], Dropped: !missing})
 	}
-	return ids
+	if err := waitGone(ctx, c, ids); err != nil {
+		return err
+	}
+	return show(s.Out, f.output, map[string]any{"results": results}, results, func(*tabwriter.Writer) {})
 }
 
-func printResults(w io.Writer, output string, results []client.StatementResult) error {
-	if output != "table" {
-		return printJSON(w, client.StatementReply{Results: results}, output == "jsonl")
-	}
-	t := tabwriter.NewWriter(w, 2, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "ID\tBUCKET\tNAME\tSTATE\tCAS")
-	for _, r := range results {
-		fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\n", r.ID, r.Bucket, r.Name, r.State, r.CAS)
-	}
-	return t.Flush()
+func notFound(err error) bool {
+	var p *client.Error
+	return errors.As(err, &p) && p.Status == http.StatusNotFound
 }
 
-// waitReady waits with a bar until the indexes are ready.
-func waitReady(ctx context.Context, s Streams, c *client.Client, ids []index.ID) error {
-	if len(ids) == 0 {
-		return nil
+// waitGone waits until nothing of the indexes is left.
+func waitGone(ctx context.Context, c *client.Client, ids []index.ID) error {
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for _, id := range ids {
+		for {
+			_, err := c.Index(ctx, id.String())
+			if notFound(err) {
+				break
+			}
+			if err != nil {
+				return err
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("the data of index %s is not gone yet: %w; it goes on, see `tidemark index describe %s`", id, ctx.Err(), id)
+			case <-tick.C:
+			}
+		}
 	}
-	bar := newBar(s.Err, "building")
-	err := c.WaitReady(ctx, ids, bar.set)
-	bar.done(err == nil)
-	if errors.Is(err, context.DeadlineExceeded) {
-		return fmt.Errorf("%w; the build goes on, see `tidemark index list`", err)
-	}
-	return err
+	return nil
 }

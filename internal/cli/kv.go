@@ -9,10 +9,13 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"sync/atomic"
+	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"tidemark/internal/config"
 	"tidemark/kv"
 	"tidemark/kvclient"
 	"tidemark/localcluster"
@@ -25,6 +28,7 @@ func newKV(s Streams) *cobra.Command {
 	var quota int64
 	cmd := &cobra.Command{Use: "kv", Short: "Run an embedded KV node; load, get, set and delete documents", Args: noArgs,
 		Long: `Without a subcommand: run one node of the embedded KV store, for development, tests and demonstrations.`,
+		Example: "  tidemark kv --id kv1 --data /var/lib/tidemark-kv --nodes kv1=127.0.0.1:11210=127.0.0.1:11211 \\\n    --buckets world:5a3e:128 --kv-user index --kv-password-file /etc/tidemark/kv-password",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if data == "" || user == "" || passwordFile == "" {
 				return usage("tidemark kv needs --data, --kv-user and --kv-password-file; or did you mean kv load, get, set or delete?")
@@ -67,7 +71,9 @@ func newKV(s Streams) *cobra.Command {
 // addCommon adds the flags of every role.
 func addCommon(cmd *cobra.Command, level *string) {
 	cmd.Flags().StringVar(level, "log-level", "info", "trace, debug, info, warn, error or off")
-	cmd.Flags().String("config", "", "YAML file with values for these flags")
+	cmd.Flags().String(config.FileFlag, "", "YAML `FILE` with values for these flags")
+	cmd.Annotations = map[string]string{roleKey: cmd.Name()}
+	complete(cmd, "log-level", fixed("trace", "debug", "info", "warn", "error", "off"))
 }
 
 func parseNodes(text string) (nodes []kv.Peer, err error) {
@@ -100,16 +106,19 @@ func parseBuckets(texts []string) (buckets []kv.BucketConfig, err error) {
 type kvFlags struct {
 	kv, data, bucket, user, passwordFile, password string
 	timeout                                        time.Duration
+	output                                         format
 }
 
 func (f *kvFlags) add(cmd *cobra.Command) {
+	addOutput(cmd.Flags(), &f.output)
+	complete(cmd, "output", fixed("table", "json", "jsonl"))
 	cmd.Flags().StringVar(&f.kv, "kv", "", "a KV node, host:port")
 	cmd.Flags().StringVar(&f.data, "data", "", "data `FOLDER` of a running up, for address and credentials")
 	cmd.Flags().StringVar(&f.bucket, "bucket", "", "bucket (default: that of --data)")
 	cmd.Flags().StringVar(&f.user, "kv-user", "", "user")
 	cmd.Flags().StringVar(&f.passwordFile, "kv-password-file", "", "file with the password")
 	cmd.Flags().StringVar(&f.password, "kv-password", "", "password (better: TIDEMARK_KV_PASSWORD or a file)")
-	cmd.Flags().DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long to try")
+	cmd.Flags().DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long to try (as 30s)")
 }
 
 func (f *kvFlags) connect(ctx context.Context) (*kvclient.Client, context.Context, context.CancelFunc, error) {
@@ -159,17 +168,22 @@ func orElse(s, other string) string {
 func kvLoad(s Streams) *cobra.Command {
 	f := &kvFlags{}
 	cmd := &cobra.Command{Use: "load FILE", Short: `Store the documents of a file with lines {"key", "value"} (- for standard input; gzip is fine)`,
-		Example: "  tidemark kv load --data DIR documents.jsonl", Args: exactArgs("FILE"),
+		Example: "  tidemark kv load --data ./cluster documents.jsonl.gz\n  tidemark kv load --kv 127.0.0.1:11210 --bucket world --kv-user tidemark --kv-password-file pw - < documents.jsonl", Args: exactArgs("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			in := s.In
+			in, size := s.In, int64(0)
 			if args[0] != "-" {
 				file, err := os.Open(args[0])
 				if err != nil {
 					return usage("%v", err)
 				}
 				defer file.Close()
+				if st, err := file.Stat(); err == nil {
+					size = st.Size()
+				}
 				in = file
 			}
+			read := &counter{Reader: in}
+			in = read
 			in, err := sample.Detect(in)
 			if err != nil {
 				return fmt.Errorf("%s: %w", args[0], err)
@@ -181,12 +195,43 @@ func kvLoad(s Streams) *cobra.Command {
 			defer cancel()
 			defer c.Close()
 			started := time.Now()
-			stats, err := loadDocuments(ctx, c, sample.NewReader(in), nil)
-			fmt.Fprintf(s.Err, "%d documents, %d bytes stored in %s\n", stats.Documents, stats.Bytes, time.Since(started).Round(time.Millisecond))
-			return err
+			var progress func(kvclient.LoadStats)
+			bar := newBar(s.Err, "loading")
+			if size > 0 { // of a stream nobody knows how long it is
+				progress = func(kvclient.LoadStats) { bar.set(float64(read.n.Load()) * 100 / float64(size)) }
+			}
+			stats, err := loadDocuments(ctx, c, sample.NewReader(in), progress)
+			bar.done(err == nil && size > 0)
+			took := time.Since(started)
+			fmt.Fprintf(s.Err, "%d documents, %d bytes stored in %s\n", stats.Documents, stats.Bytes, took.Round(time.Millisecond))
+			if err != nil {
+				return err
+			}
+			l := loaded{Documents: stats.Documents, Bytes: stats.Bytes, Retried: stats.Retried, Milliseconds: took.Milliseconds()}
+			return show(s.Out, f.output, l, []loaded{l}, func(*tabwriter.Writer) {})
 		}}
 	f.add(cmd)
 	return cmd
+}
+
+// loaded is what kv load tells as JSON.
+type loaded struct {
+	Documents    uint64 `json:"documents"` // that are stored
+	Bytes        uint64 `json:"bytes"`     // of keys and values
+	Retried      uint64 `json:"retried"`   // documents that took more than one attempt
+	Milliseconds int64  `json:"milliseconds"`
+}
+
+// counter counts what was read through it.
+type counter struct {
+	io.Reader
+	n atomic.Int64
+}
+
+func (c *counter) Read(p []byte) (int, error) {
+	n, err := c.Reader.Read(p)
+	c.n.Add(int64(n))
+	return n, err
 }
 
 // loadDocuments stores all that r has.
@@ -202,7 +247,7 @@ func loadDocuments(ctx context.Context, c *kvclient.Client, r *sample.Reader, pr
 
 func kvGet(s Streams) *cobra.Command {
 	f := &kvFlags{}
-	cmd := &cobra.Command{Use: "get KEY", Short: "Print a document", Example: "  tidemark kv get --data DIR airport::LFPG", Args: exactArgs("KEY"), RunE: func(cmd *cobra.Command, args []string) error {
+	cmd := &cobra.Command{Use: "get KEY", Short: "Print a document", Example: "  tidemark kv get --data ./cluster airport::LFPG\n  tidemark kv get --data ./cluster airport::LFPG --output json", Args: exactArgs("KEY"), RunE: func(cmd *cobra.Command, args []string) error {
 		c, ctx, cancel, err := f.connect(cmd.Context())
 		if err != nil {
 			return err
@@ -213,11 +258,22 @@ func kvGet(s Streams) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(s.Out, "%s\n", d.Value)
-		return err
+		doc := document{Key: args[0], CAS: strconv.FormatUint(d.CAS, 10), Value: d.Value}
+		if !json.Valid(d.Value) {
+			doc.Value, doc.Raw = nil, d.Value
+		}
+		return show(s.Out, f.output, doc, []document{doc}, func(t *tabwriter.Writer) { fmt.Fprintf(t, "%s\n", d.Value) })
 	}}
 	f.add(cmd)
 	return cmd
+}
+
+// document is what kv get tells as JSON: the value as it is, or raw (base64) when it is no JSON.
+type document struct {
+	Key   string          `json:"key"`
+	CAS   string          `json:"cas"` // of the KV store; it may pass 2^53
+	Value json.RawMessage `json:"value,omitempty"`
+	Raw   []byte          `json:"raw,omitempty"`
 }
 
 // token is what a write prints: the token for at_plus scans.
@@ -227,15 +283,16 @@ type token struct {
 	Seqno   uint64 `json:"seqno"`
 }
 
-func printToken(s Streams, m kvclient.Mutation) error {
-	return printJSON(s.Out, token{VBucket: m.VBucket, VBUUID: strconv.FormatUint(m.VBUUID, 10), Seqno: m.Seqno}, true)
+// printToken prints the token on one line, the way scan --token takes it, unless --output json.
+func printToken(s Streams, as format, m kvclient.Mutation) error {
+	return printJSON(s.Out, token{VBucket: m.VBucket, VBUUID: strconv.FormatUint(m.VBUUID, 10), Seqno: m.Seqno}, as != formatJSON)
 }
 
 func kvSet(s Streams) *cobra.Command {
 	f := &kvFlags{}
 	var raw bool
 	cmd := &cobra.Command{Use: "set KEY VALUE", Short: "Store a document and print its token", Args: exactArgs("KEY", "VALUE"),
-		Example: `  tidemark kv set --data DIR airport::XYZ '{"kind":"airport","name":"New"}'`,
+		Example: `  tidemark kv set --data ./cluster airport::XYZ '{"kind":"airport","name":"New"}'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !raw && !json.Valid([]byte(args[1])) {
 				return usage("VALUE is no JSON; quote it for the shell, or say --raw to store it all the same")
@@ -250,7 +307,7 @@ func kvSet(s Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printToken(s, m)
+			return printToken(s, f.output, m)
 		}}
 	f.add(cmd)
 	cmd.Flags().BoolVar(&raw, "raw", false, "store a value that is no JSON")
@@ -259,7 +316,7 @@ func kvSet(s Streams) *cobra.Command {
 
 func kvDelete(s Streams) *cobra.Command {
 	f := &kvFlags{}
-	cmd := &cobra.Command{Use: "delete KEY", Short: "Delete a document and print the token", Example: "  tidemark kv delete --data DIR airport::XYZ", Args: exactArgs("KEY"),
+	cmd := &cobra.Command{Use: "delete KEY", Short: "Delete a document and print the token", Example: "  tidemark kv delete --data ./cluster airport::XYZ", Args: exactArgs("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, ctx, cancel, err := f.connect(cmd.Context())
 			if err != nil {
@@ -271,7 +328,7 @@ func kvDelete(s Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return printToken(s, m)
+			return printToken(s, f.output, m)
 		}}
 	f.add(cmd)
 	return cmd

@@ -4,7 +4,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,12 +13,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
+	"text/tabwriter"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-	"golang.org/x/term"
 
 	"tidemark/client"
 	"tidemark/internal/config"
@@ -107,7 +106,7 @@ func exitCode(err error) int {
 		return ExitNotFound
 	case errors.Is(err, kvclient.ErrKeyExists), errors.Is(err, localcluster.ErrInUse):
 		return ExitConflict
-	case errors.Is(err, client.ErrServer):
+	case errors.Is(err, client.ErrServer), errors.Is(err, localcluster.ErrConfig):
 		return ExitUsage
 	case errors.As(err, &p):
 		return p.Exit()
@@ -128,22 +127,14 @@ func newRoot(s Streams) *cobra.Command {
   tidemark up --sample        a local cluster with sample data, in one command
   tidemark sql "CREATE INDEX by_name ON world(name)"
   tidemark index scan world/by_name --equal '["Paris"]'`,
-		SilenceUsage: true, SilenceErrors: true,
+		SilenceUsage: true, SilenceErrors: true, DisableSuggestions: true, Args: cobra.ArbitraryArgs,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
-			dataOnly := cmd.Flags().Changed("data") && !cmd.Flags().Changed("server")
-			if _, err := config.Resolve(cmd.Flags(), os.LookupEnv); err != nil {
-				return usageError{err}
-			}
-			if server := cmd.Flags().Lookup("server"); server != nil && dataOnly { // what was typed wins over TIDEMARK_SERVER
-				if list, ok := server.Value.(pflag.SliceValue); ok {
-					return list.Replace(nil)
-				}
-			}
-			return nil
+			_, err := resolve(cmd)
+			return err
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
-				return usage("unknown command %q; see tidemark --help", args[0])
+				return usage("unknown command %q%s; see tidemark --help", args[0], meant(cmd, args[0]))
 			}
 			return cmd.Help()
 		},
@@ -154,15 +145,83 @@ func newRoot(s Streams) *cobra.Command {
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return usage("%v; see %s --help", err, cmd.CommandPath())
 	})
-	root.AddCommand(newUp(s), newManager(s), newProjector(s), newIndexer(s), newKV(s), newIndex(s), newSQL(s), newCluster(s), newVersion(s))
+	root.AddCommand(roles(s)...)
+	root.AddCommand(newIndex(s), newSQL(s), newCluster(s), newConfig(s), newVersion(s), newDocs(s))
+	root.AddCommand(topics()...)
 	return root
 }
 
-func newVersion(s Streams) *cobra.Command {
-	return &cobra.Command{Use: "version", Short: "Print the version", Args: noArgs, RunE: func(*cobra.Command, []string) error {
-		_, err := fmt.Fprintln(s.Out, "tidemark", version.Full())
-		return err
+// roles are the commands that run and take their settings from a file too.
+func roles(s Streams) []*cobra.Command {
+	return []*cobra.Command{newUp(s), newManager(s), newProjector(s), newIndexer(s), newKV(s)}
+}
+
+// meant names the command that was probably meant.
+func meant(cmd *cobra.Command, word string) string {
+	var names []string
+	for _, c := range cmd.Commands() {
+		if !c.Hidden {
+			names = append(names, c.Name())
+		}
+	}
+	if n := config.Nearest(word, names); n != "" {
+		return fmt.Sprintf(", did you mean %s?", n)
+	}
+	return ""
+}
+
+// group is a command that only holds others.
+func group(use, short, example string, subs ...*cobra.Command) *cobra.Command {
+	cmd := &cobra.Command{Use: use, Short: short, Example: example, Args: cobra.ArbitraryArgs, RunE: func(cmd *cobra.Command, args []string) error {
+		if len(args) > 0 {
+			return usage("%s has no command %q%s; see %s --help", cmd.CommandPath(), args[0], meant(cmd, args[0]), cmd.CommandPath())
+		}
+		return cmd.Help()
 	}}
+	cmd.AddCommand(subs...)
+	return cmd
+}
+
+// roleKey is the annotation of commands that are a role: its name, which is also its section in a configuration file.
+const roleKey = "role"
+
+// resolve gives a command's flags their values from environment and file.
+func resolve(cmd *cobra.Command) (config.Origins, error) {
+	dataOnly := cmd.Flags().Changed("data") && !cmd.Flags().Changed("server")
+	from := config.Source{Lookup: os.LookupEnv, Role: cmd.Annotations[roleKey]}
+	if from.Role != "" {
+		from.Sections = map[string][]string{}
+		for _, r := range roles(Streams{}) {
+			var keys []string
+			r.LocalFlags().VisitAll(func(f *pflag.Flag) {
+				if config.Key(f) {
+					keys = append(keys, f.Name)
+				}
+			})
+			from.Sections[r.Name()] = keys
+		}
+	}
+	origins, err := config.Resolve(cmd.Flags(), from)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	if server := cmd.Flags().Lookup("server"); server != nil && dataOnly { // what was typed wins over TIDEMARK_SERVER
+		if list, ok := server.Value.(pflag.SliceValue); ok {
+			return origins, list.Replace(nil)
+		}
+	}
+	return origins, nil
+}
+
+func newVersion(s Streams) *cobra.Command {
+	var as format
+	cmd := &cobra.Command{Use: "version", Short: "Print the version", Args: noArgs, Example: "  tidemark version --output json",
+		RunE: func(*cobra.Command, []string) error {
+			i := version.Get()
+			return show(s.Out, as, i, []version.Info{i}, func(t *tabwriter.Writer) { fmt.Fprintln(t, "tidemark", version.Full()) })
+		}}
+	addOutput(cmd.Flags(), &as)
+	return cmd
 }
 
 func noArgs(cmd *cobra.Command, args []string) error {
@@ -186,7 +245,7 @@ type serverFlags struct {
 	server  []string
 	data    string
 	timeout time.Duration
-	output  string
+	output  format
 	talk    io.Writer
 }
 
@@ -195,16 +254,24 @@ func (f *serverFlags) add(cmd *cobra.Command, s Streams) {
 	cmd.PersistentFlags().StringSliceVar(&f.server, "server", nil, "managers, as host:port or URL, any of them (default 127.0.0.1:9520)")
 	cmd.PersistentFlags().StringVar(&f.data, "data", "", "data `FOLDER` of a running up, to find its managers and credentials")
 	cmd.PersistentFlags().DurationVar(&f.timeout, "timeout", 60*time.Second, "how long to try, a build included")
-	cmd.PersistentFlags().StringVar(&f.output, "output", "table", "table, json or jsonl")
+	addOutput(cmd.PersistentFlags(), &f.output)
+	complete(cmd, "server", f.servers)
+	complete(cmd, "output", fixed("table", "json", "jsonl"))
+}
+
+// do runs one call with a client of the cluster, within --timeout.
+func (f *serverFlags) do(ctx context.Context, call func(ctx context.Context, c *client.Client) error) error {
+	c, ctx, cancel, err := f.client(ctx)
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	defer c.Close()
+	return call(ctx, c)
 }
 
 // client gives a client of the cluster that the flags name.
 func (f *serverFlags) client(ctx context.Context) (*client.Client, context.Context, context.CancelFunc, error) {
-	switch f.output {
-	case "table", "json", "jsonl":
-	default:
-		return nil, nil, nil, usage("--output %q: want table, json or jsonl", f.output)
-	}
 	servers := f.server
 	if len(servers) == 0 && f.data != "" {
 		m, err := localcluster.ReadManifest(f.data)
@@ -233,22 +300,6 @@ func (f *serverFlags) waiting() func(error) {
 			fmt.Fprintf(f.talk, "tidemark: no answer yet (%v); trying for %s (--timeout)\n", err, f.timeout)
 		}
 	}
-}
-
-// printJSON writes v with indentation, or on one line for jsonl.
-func printJSON(w io.Writer, v any, oneLine bool) error {
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	if !oneLine {
-		enc.SetIndent("", "  ")
-	}
-	return enc.Encode(v)
-}
-
-// isTerminal tells whether w is a terminal, so that a bar may be drawn.
-func isTerminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(f.Fd()))
 }
 
 // logger makes a role's logger: to standard error, with the level that the flag says.

@@ -25,6 +25,7 @@ const (
 type upFlags struct {
 	cfg    localcluster.Config
 	sample bool
+	output format
 }
 
 func newUp(s Streams) *cobra.Command {
@@ -44,11 +45,16 @@ The same command on the same --data folder resumes with everything that was ther
 	fl.StringVar(&f.cfg.Advertise, "advertise-host", "", "host under which the processes know each other, for tests that cut links")
 	fl.Lookup("advertise-host").Hidden = true
 	fl.BoolVar(&f.sample, "sample", false, "load the sample data, create the sample indexes and show a scan of each")
+	addOutput(fl, &f.output)
+	complete(cmd, "output", fixed("table", "json", "jsonl"))
 	addCommon(cmd, &f.cfg.LogLevel)
 	return cmd
 }
 
 func (f *upFlags) run(ctx context.Context, s Streams) (err error) {
+	if _, err := logger(s, "up", f.cfg.LogLevel); err != nil { // that of its children
+		return err
+	}
 	if f.cfg.Exe, err = os.Executable(); err != nil {
 		return fmt.Errorf("finding the path of this program: %w", err)
 	}
@@ -74,7 +80,7 @@ func (f *upFlags) run(ctx context.Context, s Streams) (err error) {
 	fmt.Fprintf(s.Err, "data folder: %s\n", f.cfg.Dir)
 	started := time.Now()
 	err = cluster.Run(ctx, func(ctx context.Context, m localcluster.Manifest) error {
-		if err := printCluster(s, &m); err != nil {
+		if err := printCluster(s, f.output, &m); err != nil {
 			return err
 		}
 		fmt.Fprintf(s.Err, "all answer after %s\n", time.Since(started).Round(10*time.Millisecond))
@@ -94,22 +100,61 @@ func (f *upFlags) run(ctx context.Context, s Streams) (err error) {
 	return err
 }
 
-func printCluster(s Streams, m *localcluster.Manifest) error {
-	t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "ROLE\tID\tPID\tADDRESSES")
+// process is one line of what up prints.
+type process struct {
+	Role      string            `json:"role"`
+	ID        string            `json:"id"`
+	PID       int               `json:"pid"`
+	Addresses map[string]string `json:"addresses"` // by what listens there
+	order     []string
+}
+
+func (p *process) add(name, address string) {
+	if p.Addresses == nil {
+		p.Addresses = map[string]string{}
+	}
+	p.Addresses[name], p.order = address, append(p.order, name)
+}
+
+// processes lists what runs, without the credentials that the manifest holds.
+func processes(m *localcluster.Manifest) (all []process) {
+	add := func(role, id string, pid int, pairs ...string) {
+		p := process{Role: role, ID: id, PID: pid}
+		for i := 0; i < len(pairs); i += 2 {
+			p.add(pairs[i], pairs[i+1])
+		}
+		all = append(all, p)
+	}
 	for _, e := range m.Managers {
-		fmt.Fprintf(t, "manager\t%s\t%d\trest %s  raft %s\n", e.ID, e.PID, e.REST, e.Raft)
+		add("manager", e.ID, e.PID, "rest", e.REST, "raft", e.Raft)
 	}
 	for _, e := range m.KV {
-		fmt.Fprintf(t, "kv\t%s\t%d\tmemcached %s  admin %s\n", e.ID, e.PID, e.Memcached, e.Admin)
+		add("kv", e.ID, e.PID, "memcached", e.Memcached, "admin", e.Admin)
 	}
 	for _, e := range m.Projectors {
-		fmt.Fprintf(t, "projector\t%s\t%d\tadmin %s\n", e.ID, e.PID, e.Admin)
+		add("projector", e.ID, e.PID, "admin", e.Admin)
 	}
 	for _, e := range m.Indexers {
-		fmt.Fprintf(t, "indexer\t%s\t%d\tadmin %s  scan %s  data %s %s %s\n", e.ID, e.PID, e.Admin, e.Scan, e.Data.Maintenance, e.Data.Backfill, e.Data.Catchup)
+		add("indexer", e.ID, e.PID, "admin", e.Admin, "scan", e.Scan, "maintenance", e.Data.Maintenance, "backfill", e.Data.Backfill, "catchup", e.Data.Catchup)
 	}
-	return t.Flush()
+	return all
+}
+
+func printCluster(s Streams, as format, m *localcluster.Manifest) error {
+	all := processes(m)
+	return show(s.Out, as, map[string]any{"processes": all}, all, func(t *tabwriter.Writer) {
+		fmt.Fprintln(t, "ROLE\tID\tPID\tADDRESSES")
+		for _, p := range all {
+			fmt.Fprintf(t, "%s\t%s\t%d\t", p.Role, p.ID, p.PID)
+			for i, name := range p.order {
+				if i > 0 {
+					fmt.Fprint(t, "  ")
+				}
+				fmt.Fprint(t, name, " ", p.Addresses[name])
+			}
+			fmt.Fprintln(t)
+		}
+	})
 }
 
 // runSample loads the documents once, creates the indexes that are missing, waits for all and shows a scan of each.
@@ -135,7 +180,7 @@ func (f *upFlags) runSample(ctx context.Context, s Streams, cluster *localcluste
 	if err := waitReady(ctx, s, c, ids); err != nil {
 		return err
 	}
-	return showScans(ctx, s, c, ids)
+	return showScans(ctx, s, f.output, c, ids)
 }
 
 // createOnce runs a CREATE INDEX unless an index of that name exists.
@@ -176,7 +221,7 @@ func loadSample(ctx context.Context, s Streams, m *localcluster.Manifest) error 
 	return nil
 }
 
-func showScans(ctx context.Context, s Streams, c *client.Client, ids []index.ID) error {
+func showScans(ctx context.Context, s Streams, as format, c *client.Client, ids []index.ID) error {
 	for _, id := range ids {
 		info, err := c.Index(ctx, id.String())
 		if err != nil {
@@ -186,8 +231,12 @@ func showScans(ctx context.Context, s Streams, c *client.Client, ids []index.ID)
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(s.Out, "\n%s\n%d entries, the first %d:\n", info.Definition, count.Count, shownRows)
-		if _, err := printScan(ctx, s, c, id.String(), client.ScanRequest{Limit: shownRows, Consistency: "session"}, "table"); err != nil {
+		title := s.Err
+		if as == formatTable {
+			title = s.Out
+		}
+		fmt.Fprintf(title, "\n%s\n%d entries, the first %d:\n", info.Definition, count.Count, shownRows)
+		if _, err := printScan(ctx, s, c, id.String(), client.ScanRequest{Limit: shownRows, Consistency: "session"}, as); err != nil {
 			return err
 		}
 	}

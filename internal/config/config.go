@@ -1,14 +1,18 @@
 // Package config gives flags their values from, in this order, the command line, the environment (TIDEMARK_…), a YAML
 // file and the default, and remembers where each came from.
 //
-// It promises that an unknown key in the file and a value that does not fit are errors that name the key and its source.
+// It promises that an unknown key in the file and a value that does not fit are errors that name the key, its source and
+// the key that was probably meant, and that Settings never shows a secret.
 package config
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"os"
-	"sort"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -21,11 +25,22 @@ const FileFlag = "config"
 // maxFile is the most bytes that a configuration file may have.
 const maxFile = 1 << 20
 
+// Redacted stands for the value of a secret.
+const Redacted = "(secret)"
+
 // Origins tells where each flag's value came from: "flag", "env TIDEMARK_X", "file PATH" or "default".
 type Origins map[string]string
 
-// Resolve fills flags that the command line has not set. lookup is os.LookupEnv but for tests.
-func Resolve(flags *pflag.FlagSet, lookup func(string) (string, bool)) (Origins, error) {
+// Source is where values come from besides the command line.
+type Source struct {
+	Lookup func(string) (string, bool) // os.LookupEnv but for tests
+	Role   string                      // whose section of the file counts; "" none
+	// Sections are the keys of each role, so that the sections of other roles in a shared file are checked too.
+	Sections map[string][]string
+}
+
+// Resolve fills flags that the command line has not set.
+func Resolve(flags *pflag.FlagSet, from Source) (Origins, error) {
 	origins := Origins{}
 	flags.VisitAll(func(f *pflag.Flag) {
 		origins[f.Name] = "default"
@@ -33,11 +48,11 @@ func Resolve(flags *pflag.FlagSet, lookup func(string) (string, bool)) (Origins,
 			origins[f.Name] = "flag"
 		}
 	})
-	if err := fromEnv(flags, lookup, origins); err != nil {
+	if err := fromEnv(flags, from.Lookup, origins); err != nil {
 		return nil, err
 	}
 	if f := flags.Lookup(FileFlag); f != nil && f.Value.String() != "" {
-		if err := fromFile(flags, f.Value.String(), origins); err != nil {
+		if err := from.file(flags, f.Value.String(), origins); err != nil {
 			return nil, err
 		}
 	}
@@ -56,7 +71,7 @@ func fromEnv(flags *pflag.FlagSet, lookup func(string) (string, bool), origins O
 			return
 		}
 		if e := flags.Set(f.Name, v); e != nil {
-			err = fmt.Errorf("environment %s: %w", EnvName(f.Name), e)
+			err = fmt.Errorf("environment %s: %w", EnvName(f.Name), hide(f.Name, e))
 			return
 		}
 		origins[f.Name] = "env " + EnvName(f.Name)
@@ -64,28 +79,92 @@ func fromEnv(flags *pflag.FlagSet, lookup func(string) (string, bool), origins O
 	return err
 }
 
-func fromFile(flags *pflag.FlagSet, path string, origins Origins) error {
-	b, err := os.ReadFile(path)
+// hide keeps the value of a secret out of an error.
+func hide(flag string, err error) error {
+	if Secret(flag) {
+		return errors.New("the value does not fit")
+	}
+	return err
+}
+
+// file reads keys at the top level, which are the flags' names, and then the role's own section, which wins over them.
+// A section is a key with keys below it, named as the role.
+func (from Source) file(flags *pflag.FlagSet, path string, origins Origins) error {
+	values, err := readFile(path)
 	if err != nil {
-		return fmt.Errorf("configuration file: %w", err)
+		return err
+	}
+	top, sections, mine := map[string]any{}, map[string]map[string]any{}, known(flags)
+	for key, value := range values {
+		section, isSection := value.(map[string]any)
+		if !isSection {
+			top[key] = value
+			continue
+		}
+		keys, ok := from.Sections[key]
+		if !ok {
+			return fmt.Errorf("configuration file %s: unknown section %q%s", path, key, suggest(key, slices.Sorted(maps.Keys(from.Sections)), "sections"))
+		}
+		if key == from.Role {
+			keys = mine
+		}
+		if err := check(path, key+": ", section, keys); err != nil {
+			return err
+		}
+		sections[key] = section
+	}
+	if err := check(path, "", top, mine); err != nil {
+		return err
+	}
+	for _, layer := range []map[string]any{sections[from.Role], top} {
+		if err := apply(flags, path, layer, origins); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func readFile(path string) (map[string]any, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("configuration file: %w", err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, fmt.Errorf("configuration file: %w", err)
 	}
 	if len(b) > maxFile {
-		return fmt.Errorf("configuration file %s: %d bytes, the most is %d", path, len(b), maxFile)
+		return nil, fmt.Errorf("configuration file %s: more than %d bytes", path, maxFile)
 	}
-	values := map[string]any{}
-	if err := yaml.NewDecoder(bytes.NewReader(b)).Decode(&values); err != nil && len(bytes.TrimSpace(b)) > 0 {
-		return fmt.Errorf("configuration file %s: %w", path, err)
+	values, dec := map[string]any{}, yaml.NewDecoder(bytes.NewReader(b))
+	if err := dec.Decode(&values); err != nil && !errors.Is(err, io.EOF) {
+		return nil, fmt.Errorf("configuration file %s: %w", path, err)
 	}
-	for _, key := range sortedKeys(values) {
-		f := flags.Lookup(key)
-		if f == nil || key == FileFlag || key == "help" {
-			return fmt.Errorf("configuration file %s: unknown key %q; known: %s", path, key, strings.Join(known(flags), ", "))
+	if err := dec.Decode(new(any)); err == nil {
+		return nil, fmt.Errorf("configuration file %s: it holds several documents (---), want one", path)
+	}
+	return values, nil
+}
+
+// check refuses unknown keys.
+func check(path, section string, values map[string]any, keys []string) error {
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		if !slices.Contains(keys, key) {
+			return fmt.Errorf("configuration file %s: %sunknown key %q%s", path, section, key, suggest(key, keys, "keys"))
 		}
+	}
+	return nil
+}
+
+// apply sets flags that nothing has set before.
+func apply(flags *pflag.FlagSet, path string, values map[string]any, origins Origins) error {
+	for _, key := range slices.Sorted(maps.Keys(values)) {
 		if origins[key] != "default" {
 			continue
 		}
 		if err := flags.Set(key, text(values[key])); err != nil {
-			return fmt.Errorf("configuration file %s: key %q: %w", path, key, err)
+			return fmt.Errorf("configuration file %s: key %q: %w", path, key, hide(key, err))
 		}
 		origins[key] = "file " + path
 	}
@@ -96,6 +175,9 @@ func fromFile(flags *pflag.FlagSet, path string, origins Origins) error {
 func text(v any) string {
 	list, ok := v.([]any)
 	if !ok {
+		if v == nil {
+			return ""
+		}
 		return fmt.Sprint(v)
 	}
 	parts := make([]string, len(list))
@@ -105,20 +187,56 @@ func text(v any) string {
 	return strings.Join(parts, ",")
 }
 
-func sortedKeys(m map[string]any) []string {
-	keys := make([]string, 0, len(m))
-	for k := range m {
-		keys = append(keys, k)
-	}
-	sort.Strings(keys)
-	return keys
-}
-
 func known(flags *pflag.FlagSet) (names []string) {
 	flags.VisitAll(func(f *pflag.Flag) {
-		if f.Name != FileFlag && f.Name != "help" {
+		if Key(f) {
 			names = append(names, f.Name)
 		}
 	})
 	return names
+}
+
+// Key tells whether a flag can be set by a file.
+func Key(f *pflag.Flag) bool { return f.Name != FileFlag && f.Name != "help" }
+
+// Secret tells whether a flag's value must never be shown. The name of a file that holds one may be.
+func Secret(flag string) bool {
+	for _, word := range []string{"password", "token", "secret"} {
+		if flag == word || strings.HasSuffix(flag, "-"+word) {
+			return true
+		}
+	}
+	return false
+}
+
+// Setting is a flag with its value and where that comes from.
+type Setting struct {
+	Key    string `json:"key"`    // of the YAML file, and the flag's name
+	Value  string `json:"value"`  // Redacted for a secret that is set
+	Origin string `json:"origin"` // flag, env NAME, file PATH, default
+	Env    string `json:"env"`
+	Usage  string `json:"usage"`
+}
+
+// Settings lists the flags in the order of their names, without those that skip names.
+func Settings(flags *pflag.FlagSet, origins Origins, skip ...string) (all []Setting) {
+	flags.VisitAll(func(f *pflag.Flag) {
+		if f.Name == "help" || f.Hidden || slices.Contains(skip, f.Name) {
+			return
+		}
+		s := Setting{Key: f.Name, Value: Text(f.Value), Origin: origins[f.Name], Env: EnvName(f.Name), Usage: f.Usage}
+		if Secret(f.Name) && s.Value != "" {
+			s.Value = Redacted
+		}
+		all = append(all, s)
+	})
+	return all
+}
+
+// Text writes a flag's value the way the command line takes it: lists with commas and no brackets.
+func Text(v pflag.Value) string {
+	if list, ok := v.(pflag.SliceValue); ok {
+		return strings.Join(list.GetSlice(), ",")
+	}
+	return v.String()
 }

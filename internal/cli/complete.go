@@ -1,0 +1,146 @@
+package cli
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/localcluster"
+)
+
+// completeTimeout is how long the shell waits for names from the cluster; none come when it does not answer.
+const completeTimeout = 800 * time.Millisecond
+
+// completion gives words for an argument or flag that begins with what was typed so far.
+type completion = cobra.CompletionFunc
+
+// complete gives a flag its completion. A flag that is not there is a mistake of this program, which its tests find.
+func complete(cmd *cobra.Command, flag string, f completion) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
+		panic(err)
+	}
+}
+
+// fixed completes words that are always the same.
+func fixed(words ...string) completion {
+	return func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+		return words, cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// noFiles completes nothing.
+func noFiles(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return nil, cobra.ShellCompDirectiveNoFileComp
+}
+
+// ask makes a completion of what the cluster answers in a short time; whatever goes wrong gives no words and no noise.
+func (f *serverFlags) ask(words func(ctx context.Context, c *client.Client, args []string) ([]string, error)) completion {
+	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+		if _, err := resolve(cmd); err != nil { // flags and environment say which cluster
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		quiet := *f
+		quiet.timeout = completeTimeout
+		var found []string
+		err := quiet.do(cmd.Context(), func(ctx context.Context, c *client.Client) (err error) {
+			c.Waiting = nil
+			found, err = words(ctx, c, args)
+			return err
+		})
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		found = slices.DeleteFunc(found, func(w string) bool { return !strings.HasPrefix(w, typed) || slices.Contains(args, w) })
+		slices.Sort(found)
+		return slices.Compact(found), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// indexes completes bucket/name, once or again and again.
+func (f *serverFlags) indexes(many bool) completion {
+	named := f.ask(func(ctx context.Context, c *client.Client, _ []string) (words []string, err error) {
+		list, err := c.Indexes(ctx, "")
+		for _, i := range list.Indexes {
+			if i.State != index.Dropping {
+				words = append(words, i.Bucket+"/"+i.Name)
+			}
+		}
+		return words, err
+	})
+	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+		if len(args) > 0 && !many {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		return named(cmd, args, typed)
+	}
+}
+
+// buckets completes the names of buckets that have indexes or have had them.
+func (f *serverFlags) buckets() completion {
+	return f.ask(func(ctx context.Context, c *client.Client, _ []string) (words []string, err error) {
+		st, err := c.Status(ctx)
+		for _, b := range st.Buckets {
+			words = append(words, b.Name)
+		}
+		return words, err
+	})
+}
+
+// nodes completes the names of indexers.
+func (f *serverFlags) nodes() completion {
+	return f.ask(func(ctx context.Context, c *client.Client, _ []string) (words []string, err error) {
+		st, err := c.Status(ctx)
+		for _, i := range st.Indexers {
+			words = append(words, i.ID)
+		}
+		return words, err
+	})
+}
+
+// deferred completes BUCKET and then the names of its deferred indexes.
+func (f *serverFlags) deferred() completion {
+	buckets := f.buckets()
+	names := f.ask(func(ctx context.Context, c *client.Client, args []string) (words []string, err error) {
+		list, err := c.Indexes(ctx, args[0])
+		for _, i := range list.Indexes {
+			if i.Deferred && i.State == index.Pending {
+				words = append(words, i.Name)
+			}
+		}
+		return words, err
+	})
+	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+		if len(args) == 0 {
+			return buckets(cmd, args, typed)
+		}
+		return names(cmd, args, typed)
+	}
+}
+
+// servers completes the managers of the cluster at hand, or of the running up that --data names.
+func (f *serverFlags) servers(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	f.server = nil // the one that is being typed is not one to ask
+	if m, err := localcluster.ReadManifest(f.data); err == nil && f.data != "" {
+		return hostports(m.Servers()), cobra.ShellCompDirectiveNoFileComp
+	}
+	return f.ask(func(ctx context.Context, c *client.Client, _ []string) ([]string, error) {
+		st, err := c.Status(ctx)
+		var urls []string
+		for _, m := range st.Managers {
+			urls = append(urls, m.REST)
+		}
+		return hostports(urls), err
+	})(cmd, args, typed)
+}
+
+func hostports(urls []string) (short []string) {
+	for _, u := range urls {
+		short = append(short, strings.TrimPrefix(u, "http://"))
+	}
+	return short
+}

@@ -1,0 +1,66 @@
+package cli
+
+import (
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"tidemark/internal/config"
+)
+
+// roleSettings is what config show prints.
+type roleSettings struct {
+	Role     string           `json:"role"`
+	Settings []config.Setting `json:"settings"`
+}
+
+func newConfig(s Streams) *cobra.Command {
+	show := group("show", "Show every setting of a role and where its value comes from",
+		"  tidemark config show manager --config /etc/tidemark.yaml")
+	for _, r := range roles(s) {
+		show.AddCommand(configShow(s, r))
+	}
+	return group("config", "Look at settings: flags, environment, configuration file", "  tidemark config show manager", show)
+}
+
+// configShow takes the flags of a role and shows what they come to, instead of running it.
+func configShow(s Streams, role *cobra.Command) *cobra.Command {
+	var as format
+	cmd := &cobra.Command{Use: role.Name(), Short: "Show the settings of tidemark " + role.Name(), Args: noArgs,
+		Long: fmt.Sprintf(`Takes the flags of tidemark %s, the environment and the configuration file as that command would, and shows what they
+come to: each key with its value and its origin (flag, env NAME, file PATH, default). Nothing is started. Secrets are
+not shown, only that they are set.`, role.Name()),
+		Example: fmt.Sprintf("  tidemark config show %s --log-level debug\n  tidemark config show %s --config tidemark.yaml --output json", role.Name(), role.Name()),
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			origins, err := resolve(cmd)
+			if err != nil {
+				return err
+			}
+			all := roleSettings{Role: role.Name(), Settings: config.Settings(cmd.Flags(), origins, "output")}
+			return showSettings(s, as, all)
+		}}
+	role.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Name != "output" { // that of up is about what up prints
+			cmd.Flags().AddFlag(f)
+		}
+	})
+	cmd.Annotations = map[string]string{roleKey: role.Name()}
+	addOutput(cmd.Flags(), &as)
+	complete(cmd, "output", fixed("table", "json", "jsonl"))
+	return cmd
+}
+
+func showSettings(s Streams, as format, all roleSettings) error {
+	return show(s.Out, as, all, all.Settings, func(t *tabwriter.Writer) {
+		fmt.Fprintln(t, "KEY\tVALUE\tORIGIN")
+		for _, set := range all.Settings {
+			value := set.Value
+			if value == "" {
+				value = "-"
+			}
+			fmt.Fprintf(t, "%s\t%s\t%s\n", set.Key, value, set.Origin)
+		}
+	})
+}

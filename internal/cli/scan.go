@@ -1,0 +1,173 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/client"
+)
+
+// scanFlags make a scan request.
+type scanFlags struct {
+	equal, low, high, inclusion, consistency string
+	tokens                                   []string
+	limit                                    int
+	reverse, timestamp                       bool
+}
+
+func (sf *scanFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&sf.equal, "equal", "", `JSON array: entries that begin with these values, as '["FR"]'`)
+	cmd.Flags().StringVar(&sf.low, "low", "", "JSON array: lower bound")
+	cmd.Flags().StringVar(&sf.high, "high", "", "JSON array: upper bound")
+	cmd.Flags().StringVar(&sf.inclusion, "inclusion", "both", "which bounds belong to the range: both, low, high or neither")
+	cmd.Flags().StringVar(&sf.consistency, "consistency", "any", "any (newest stability timestamp), session (all that KV has now) or at_plus (all up to the tokens)")
+	cmd.Flags().StringArrayVar(&sf.tokens, "token", nil, "a `TOKEN` as kv set and kv delete print it: the scan shows that write (at_plus); repeat for more")
+	cmd.Flags().IntVar(&sf.limit, "limit", 0, "most rows, 0 for all")
+	cmd.Flags().BoolVar(&sf.reverse, "reverse", false, "from the end of the index to its start")
+	cmd.Flags().BoolVar(&sf.timestamp, "timestamp", false, "print the vector of the scan's timestamp to standard error")
+	complete(cmd, "inclusion", fixed("both", "low", "high", "neither"))
+	complete(cmd, "consistency", fixed("any", "session", "at_plus"))
+}
+
+func (sf *scanFlags) request() (client.ScanRequest, error) {
+	if sf.limit < 0 {
+		return client.ScanRequest{}, usage("--limit %d: want 0 (all) or more", sf.limit)
+	}
+	req := client.ScanRequest{Limit: sf.limit, Consistency: sf.consistency, Reverse: sf.reverse, WantTimestamp: sf.timestamp}
+	equal, err := jsonArray("equal", sf.equal)
+	if err != nil {
+		return req, err
+	}
+	low, err := jsonArray("low", sf.low)
+	if err != nil {
+		return req, err
+	}
+	high, err := jsonArray("high", sf.high)
+	if err != nil {
+		return req, err
+	}
+	req.Equal = equal
+	for _, text := range sf.tokens {
+		var t client.Token
+		if err := json.Unmarshal([]byte(text), &t); err != nil {
+			return req, usage(`--token %s: want what kv set printed, such as '{"vbucket":68,"vbuuid":"93034431042923","seqno":73}': %v`, text, err)
+		}
+		req.Tokens, req.Consistency = append(req.Tokens, t), "at_plus"
+	}
+	if low != nil || high != nil {
+		req.Range = &client.Range{Low: low, High: high, Inclusion: sf.inclusion}
+	}
+	return req, nil
+}
+
+func jsonArray(flag, text string) ([]json.RawMessage, error) {
+	if text == "" {
+		return nil, nil
+	}
+	var a []json.RawMessage
+	if err := json.Unmarshal([]byte(text), &a); err != nil {
+		return nil, usage(`--%s %s: want a JSON array such as '["FR", 10]': %v`, flag, text, err)
+	}
+	return a, nil
+}
+
+func indexScan(s Streams, f *serverFlags) *cobra.Command {
+	sf := &scanFlags{}
+	cmd := &cobra.Command{Use: "scan BUCKET/NAME|ID", Short: "Scan an index",
+		Example: `  tidemark index scan world/airports_by_country --equal '["FR"]' --limit 5
+  tidemark index scan world/airports_by_elevation --low '[3000]' --consistency session`,
+		Args: exactArgs(refWords), ValidArgsFunction: f.indexes(false),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req, err := sf.request()
+			if err != nil {
+				return err
+			}
+			r, err := ref(args[0])
+			if err != nil {
+				return err
+			}
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				end, err := printScan(ctx, s, c, r, req, f.output)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(s.Err, "%d rows at timestamp %s\n", end.Rows, end.Timestamp.Hash)
+				if sf.timestamp {
+					return printJSON(s.Err, end.Timestamp.Vector, true)
+				}
+				return nil
+			})
+		}}
+	sf.add(cmd)
+	return cmd
+}
+
+// printScan writes the rows of a scan and gives its end.
+func printScan(ctx context.Context, s Streams, c *client.Client, r string, req client.ScanRequest, output format) (client.ScanEnd, error) {
+	rows, err := c.Scan(ctx, r, req)
+	if err != nil {
+		return client.ScanEnd{}, err
+	}
+	defer rows.Close()
+	table := output == formatTable
+	t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
+	if table {
+		fmt.Fprintln(t, "KEY\tID")
+	}
+	for n := 1; rows.Next(); n++ {
+		row := rows.Row()
+		if !table {
+			if err := printJSON(s.Out, row, true); err != nil {
+				return client.ScanEnd{}, err
+			}
+			continue
+		}
+		var key strings.Builder
+		for i, k := range row.Key {
+			if i > 0 {
+				key.WriteString(", ")
+			}
+			key.Write(k)
+		}
+		fmt.Fprintf(t, "%s\t%s\n", key.String(), row.ID)
+		if n%1000 == 0 { // a table of a million rows is not kept in memory
+			if err := t.Flush(); err != nil {
+				return client.ScanEnd{}, err
+			}
+		}
+	}
+	if err := t.Flush(); err != nil {
+		return client.ScanEnd{}, err
+	}
+	return rows.End()
+}
+
+func indexCount(s Streams, f *serverFlags) *cobra.Command {
+	sf := &scanFlags{}
+	cmd := &cobra.Command{Use: "count BUCKET/NAME|ID", Short: "Count the entries of an index",
+		Example: `  tidemark index count world/by_country --equal '["FR"]' --consistency session`, Args: exactArgs(refWords), ValidArgsFunction: f.indexes(false),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			req, err := sf.request()
+			if err != nil {
+				return err
+			}
+			r, err := ref(args[0])
+			if err != nil {
+				return err
+			}
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				n, err := c.Count(ctx, r, req)
+				if err != nil {
+					return err
+				}
+				return show(s.Out, f.output, n, []client.CountReply{n}, func(t *tabwriter.Writer) { fmt.Fprintln(t, n.Count) })
+			})
+		}}
+	sf.add(cmd)
+	return cmd
+}

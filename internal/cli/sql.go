@@ -1,0 +1,247 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"tidemark/client"
+	"tidemark/expression"
+	"tidemark/index"
+)
+
+func newSQL(s Streams) *cobra.Command {
+	f := &serverFlags{}
+	var file string
+	var wait waitFlags
+	var dryRun bool
+	cmd := &cobra.Command{Use: "sql [STATEMENT]", Short: "Run DDL statements, from the argument, a file or standard input",
+		Long: `Runs CREATE INDEX, BUILD INDEX and DROP INDEX statements, several separated by semicolons, in order; the first that fails
+ends it and those before it stand. All are parsed before the first one runs, so that a mistake in the text changes
+nothing. Waits until the indexes that it creates or builds are ready.`,
+		Example: `  tidemark sql 'CREATE INDEX by_name ON world(name)'
+  tidemark sql --file indexes.sql --dry-run
+  tidemark index list --ddl | tidemark sql --server other:9520`,
+		ValidArgsFunction: noFiles,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 || len(args) == 1 && file != "" {
+				return usage("%s takes one statement (in quotes), or --file, or standard input", cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			text, err := statementText(s, args, file)
+			if err != nil {
+				return err
+			}
+			if dryRun {
+				all, err := expression.Parse(text)
+				if err != nil {
+					return inFile(file, fmt.Errorf("SYNTAX_ERROR: %w", err))
+				}
+				return printStatements(s.Out, f.output, all)
+			}
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				results, err := c.Statement(ctx, text)
+				if err != nil {
+					return inFile(file, err)
+				}
+				if wait.wanted() {
+					if err := waitResults(ctx, s, c, results); err != nil {
+						return err
+					}
+				}
+				return printResults(s.Out, f.output, results)
+			})
+		}}
+	f.add(cmd, s)
+	cmd.Flags().StringVar(&file, "file", "", "read the statements from this `FILE`, - for standard input")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "parse and check only, without a cluster, and print the canonical statements")
+	wait.add(cmd.Flags())
+	return cmd
+}
+
+// inFile says which file a mistake is in.
+func inFile(file string, err error) error {
+	if file == "" || file == "-" {
+		return err
+	}
+	return fmt.Errorf("%s: %w", file, err)
+}
+
+func statementText(s Streams, args []string, file string) (string, error) {
+	if len(args) == 1 {
+		return args[0], nil
+	}
+	if file == "" {
+		file = "-"
+		if isTerminal(s.In) {
+			fmt.Fprintln(s.Err, "statements, then Ctrl-D:")
+		}
+	}
+	b, err := readText(s, file)
+	if err != nil {
+		return "", err
+	}
+	if strings.TrimSpace(string(b)) == "" {
+		return "", usage("no statement: give one as an argument, in a file (--file) or on standard input")
+	}
+	return string(b), nil
+}
+
+// statement is what --ddl and --dry-run print.
+type statement struct {
+	Statement string `json:"statement"`
+}
+
+// printStatements prints canonical text, each with a semicolon.
+func printStatements(w io.Writer, as format, all []expression.Statement) error {
+	list := []statement{}
+	for _, s := range all {
+		list = append(list, statement{s.String()})
+	}
+	return show(w, as, map[string]any{"statements": list}, list, func(t *tabwriter.Writer) {
+		for _, s := range list {
+			fmt.Fprintf(t, "%s;\n", s.Statement)
+		}
+	})
+}
+
+// recreate gives the statements that make the same indexes again: those that were created deferred and are built are
+// built, all of a bucket at once.
+func recreate(list []client.IndexInfo) (all []expression.Statement, err error) {
+	builds := map[string][]string{}
+	var buckets []string
+	for _, i := range list {
+		if i.State == index.Dropping {
+			continue
+		}
+		some, err := expression.Parse(i.Definition)
+		if err != nil || len(some) != 1 {
+			return nil, fmt.Errorf("the definition of %s/%s is none that this version can read (use a newer one): %s: %w", i.Bucket, i.Name, i.Definition, err)
+		}
+		all = append(all, some[0])
+		if create, ok := some[0].(*expression.CreateIndex); ok && create.Definition().Deferred && i.State != index.Pending {
+			if !slices.Contains(buckets, i.Bucket) {
+				buckets = append(buckets, i.Bucket)
+			}
+			builds[i.Bucket] = append(builds[i.Bucket], i.Name)
+		}
+	}
+	for _, b := range buckets {
+		for names := range slices.Chunk(builds[b], expression.MaxNodes) {
+			all = append(all, &expression.BuildIndex{Bucket: b, Names: names})
+		}
+	}
+	return all, nil
+}
+
+// createStatement is the statement that says the same as a create request; what it cannot say is refused.
+func createStatement(r *client.CreateRequest) (expression.Statement, error) {
+	s := &expression.CreateIndex{Name: r.Name, Bucket: r.Bucket, IsPrimary: r.IsPrimary, IfNotExists: r.IfNotExists, Keys: r.Keys, Where: r.Where}
+	s.With.Nodes = r.Nodes
+	if r.DeferBuild {
+		s.With.DeferBuild = &r.DeferBuild
+	}
+	if n := int(r.Partitions); n != 0 {
+		s.With.NumPartition = &n
+	}
+	if n := int(r.Replicas); n != 0 {
+		s.With.NumReplica = &n
+	}
+	parsed, err := expression.Parse(s.String())
+	if err != nil {
+		return nil, fmt.Errorf("BAD_DEFINITION: %s/%s: %w", r.Bucket, r.Name, err)
+	}
+	if len(parsed) != 1 {
+		return nil, fmt.Errorf("BAD_DEFINITION: %s/%s: a key or predicate holds a semicolon", r.Bucket, r.Name)
+	}
+	return parsed[0], nil
+}
+
+// waitFlags say whether to wait until indexes are ready; they do unless told otherwise.
+type waitFlags struct{ wait, noWait bool }
+
+func (w *waitFlags) add(fl *pflag.FlagSet) {
+	fl.BoolVar(&w.wait, "wait", true, "wait until the indexes are ready, at most for --timeout")
+	fl.BoolVar(&w.noWait, "no-wait", false, "do not wait until the indexes are ready")
+}
+
+func (w *waitFlags) wanted() bool { return w.wait && !w.noWait }
+
+// building lists the indexes among the results that will become ready by themselves: not those that a later statement
+// of the same text has dropped.
+func building(results []client.StatementResult) (ids []index.ID) {
+	last := map[index.ID]int{}
+	for n, r := range results {
+		last[r.ID] = n
+	}
+	for n, r := range results {
+		if last[r.ID] != n {
+			continue
+		}
+		if r.State == index.Pending && !r.Deferred || r.State == index.Backfill {
+			ids = append(ids, r.ID)
+		}
+	}
+	return ids
+}
+
+// waitResults waits until what the statements build is ready, and says so in the results.
+func waitResults(ctx context.Context, s Streams, c *client.Client, results []client.StatementResult) error {
+	ids := building(results)
+	if err := waitReady(ctx, s, c, ids); err != nil {
+		return err
+	}
+	for i := range results {
+		if slices.Contains(ids, results[i].ID) {
+			results[i].State = index.Maintenance
+		}
+	}
+	return nil
+}
+
+func printResults(w io.Writer, output format, results []client.StatementResult) error {
+	return show(w, output, client.StatementReply{Results: results}, results, func(t *tabwriter.Writer) {
+		fmt.Fprintln(t, "ID\tBUCKET\tNAME\tSTATE\tCAS")
+		for _, r := range results {
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%d\n", r.ID, r.Bucket, r.Name, resultWord(r), r.CAS)
+		}
+	})
+}
+
+// resultWord is what a statement has come to.
+func resultWord(r client.StatementResult) string {
+	switch {
+	case r.State == index.Dropping && r.Existed:
+		return "did not exist"
+	case r.State == index.Dropping:
+		return "dropped"
+	case r.State == index.Maintenance:
+		return "ready"
+	case r.Deferred && r.State == index.Pending:
+		return "deferred"
+	}
+	return r.State.String()
+}
+
+// waitReady waits with a bar until the indexes are ready.
+func waitReady(ctx context.Context, s Streams, c *client.Client, ids []index.ID) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	bar := newBar(s.Err, "building")
+	err := c.WaitReady(ctx, ids, bar.set)
+	bar.done(err == nil)
+	if errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("%w; the build goes on, see `tidemark index list`", err)
+	}
+	return err
+}

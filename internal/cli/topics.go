@@ -1,0 +1,244 @@
+package cli
+
+import (
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"tidemark/internal/config"
+)
+
+// topics are help texts without a command: tidemark help exit-codes.
+func topics() []*cobra.Command {
+	list := []*cobra.Command{
+		{Use: "exit-codes", Short: "What the exit code of a command means", Long: exitCodeText()},
+		{Use: "environment", Short: "Environment variables and where settings come from", Long: environmentText},
+		{Use: "ports", Short: "Which role listens where, by default", Long: portsText(roles(Streams{}))},
+		{Use: "output", Short: "Tables, JSON, and what goes to which stream", Long: outputText},
+		{Use: "shell", Short: "Completion for bash, zsh, fish and PowerShell", Long: shellText},
+	}
+	var b strings.Builder
+	b.WriteString("tidemark help TOPIC explains:\n\n")
+	for _, t := range list {
+		fmt.Fprintf(&b, "  %-12s %s\n", t.Name(), t.Short)
+	}
+	return append(list, &cobra.Command{Use: "topics", Short: "List these topics", Long: strings.TrimRight(b.String(), "\n")})
+}
+
+// exitCodes is the table of what exit codes mean.
+var exitCodes = []struct { //nolint:gochecknoglobals // a table that is never changed
+	code  int
+	means string
+}{
+	{ExitOK, "done"},
+	{ExitFailed, "failed: the statement is wrong, a scan was cut, …"},
+	{ExitUsage, "wrong use: a flag, an argument, the environment, a configuration file"},
+	{ExitNotFound, "not found: index, bucket, document"},
+	{ExitConflict, "conflict: it exists, it is not ready, it has changed, the folder is in use"},
+	{ExitUnavailable, "no leader, or nobody answers: try again"},
+	{ExitTimeout, "not in time, or the outcome is unknown"},
+}
+
+func exitCodeText() string {
+	var b strings.Builder
+	b.WriteString("Every command ends with one of these:\n\n")
+	for _, c := range exitCodes {
+		fmt.Fprintf(&b, "  %d  %s\n", c.code, c.means)
+	}
+	b.WriteString(`
+Codes 5 and 6 may be tried again. Writes are sent with an Idempotency-Key and tried again, on all of --server, for
+--timeout; a new run of the command is a new request.`)
+	return b.String()
+}
+
+const environmentText = `Every flag has an environment variable: --log-level is TIDEMARK_LOG_LEVEL. A value comes from the command line, else the
+environment, else the configuration file (roles and up: --config FILE), else the default; tidemark config show ROLE tells
+which. docs/configuration.md lists every setting.
+
+  TIDEMARK_SERVER        managers to speak to, host:port, separated by commas
+  TIDEMARK_OUTPUT        table, json or jsonl
+  TIDEMARK_TIMEOUT       how long a command tries, as 30s
+  TIDEMARK_CONFIG        configuration file of a role or up; up does not hand it to its children
+  TIDEMARK_KV_PASSWORD   password for tidemark kv get, set, delete and load
+  NO_COLOR               no colours and no bars that are drawn over and over
+
+Which cluster: --server, else --data FOLDER of a running up, else TIDEMARK_SERVER, else 127.0.0.1:9520.`
+
+const outputText = `Data goes to standard output; questions, progress, warnings and errors go to standard error.
+
+  --output table   for people (default); its columns may change
+  --output json    one value; field names are stable and those of the REST interface (docs/api.md)
+  --output jsonl   one line for each thing: index, statement, setting, process
+
+Ids and vbuuids are strings, since they may pass 2^53; cas, seqnos and counts are numbers. Scans write one JSON row per
+line for json as well, {"key":[…],"id":"…"}, so that a scan of any length needs no memory.
+
+Progress is a bar on a terminal, elsewhere a line for every 10 %. --watch shows a table again whenever it has changed; when
+standard output is no terminal each change is written behind the last one.`
+
+const shellText = `Completion knows commands, flags, and from the cluster at hand the names of indexes, buckets, indexers and managers. The
+cluster has 0.8 s to answer; when it does not, there are no names.
+
+  bash        source <(tidemark completion bash)
+  zsh         source <(tidemark completion zsh)
+  fish        tidemark completion fish | source
+  PowerShell  tidemark completion powershell | Out-String | Invoke-Expression
+
+Put the line into the shell's start file. tidemark completion SHELL --help says more.`
+
+// portsText lists the addresses of roles as their flags have them.
+func portsText(roles []*cobra.Command) string {
+	var b strings.Builder
+	b.WriteString("Where roles listen unless their flags say otherwise:\n\n")
+	for _, r := range roles {
+		r.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if _, port, err := net.SplitHostPort(f.DefValue); err == nil && port != "" && strings.HasPrefix(f.Usage, "listen") {
+				fmt.Fprintf(&b, "  %-10s --%-12s %-16s %s\n", r.Name(), f.Name, f.DefValue, f.Usage)
+			}
+		})
+	}
+	b.WriteString(`
+A manager's REST port is the one for people and programs: --server. tidemark up begins with it and takes the next free
+ports for all others (--rest-port says where to begin); it keeps them in its data folder.`)
+	return b.String()
+}
+
+// configurationDoc writes docs/configuration.md.
+func configurationDoc(roles []*cobra.Command) string {
+	var b strings.Builder
+	b.WriteString(`# Configuration
+
+Made by ` + "`tidemark docs configuration`" + ` from the flags themselves; a test keeps it current.
+
+Each setting of a role has one name in three places: the flag ` + "`--log-level`" + `, the environment variable
+` + "`TIDEMARK_LOG_LEVEL`" + `, the key ` + "`log-level`" + ` of a YAML file that ` + "`--config`" + ` names. The first of these that has a value wins:
+flag, environment, file, default. ` + "`tidemark config show ROLE`" + ` with the same flags tells each value and its origin.
+
+One file may serve one role or all of a machine. Keys at the top level hold for the role that reads the file; a section,
+which is a role's name with keys below it, holds for that role only and wins over the top level. Lists are YAML lists or
+words separated by commas. An unknown key or section is an error that names the nearest known one, also in the sections
+of other roles; so is a value that does not fit. The file may have at most 1 MiB.
+
+` + "```yaml" + `
+log-level: info
+manager:
+  id: m1
+  data: /var/lib/tidemark/m1
+  bootstrap-expect: 3
+  join: [10.0.0.1:9520, 10.0.0.2:9520, 10.0.0.3:9520]
+indexer:
+  data: /var/lib/tidemark/i1
+  managers: [10.0.0.1:9520, 10.0.0.2:9520, 10.0.0.3:9520]
+` + "```" + `
+
+Passwords are read from files (` + "`…-password-file`" + `) or the environment; no role takes one on its command line, where other
+users of the machine could see it. ` + "`config show`" + ` prints ` + "`" + config.Redacted + "`" + ` for a secret that is set.
+`)
+	for _, r := range roles {
+		fmt.Fprintf(&b, "\n## %s\n\n%s.\n\n| key and flag | environment | default | meaning |\n|---|---|---|---|\n", r.Name(), r.Short)
+		r.LocalFlags().VisitAll(func(f *pflag.Flag) {
+			if f.Name == "help" || f.Hidden {
+				return
+			}
+			def := "`" + strings.Trim(f.DefValue, "[]") + "`"
+			if def == "``" {
+				def = ""
+			}
+			_, usage := pflag.UnquoteUsage(f)
+			key := "`" + f.Name + "`"
+			if !config.Key(f) {
+				key = "`--" + f.Name + "` (no key)"
+			}
+			fmt.Fprintf(&b, "| %s | `%s` | %s | %s |\n", key, config.EnvName(f.Name), def, strings.ReplaceAll(usage, "|", `\|`))
+		})
+	}
+	return b.String()
+}
+
+// cliDoc writes docs/cli.md: every command with its flags and examples, then the topics.
+func cliDoc(root *cobra.Command) string {
+	var b strings.Builder
+	b.WriteString(`# Command line
+
+Made by ` + "`tidemark docs cli`" + ` from the commands themselves; a test keeps it current. ` + "`tidemark COMMAND --help`" + ` says the same.
+`)
+	var commands, notes []*cobra.Command
+	var walk func(c *cobra.Command)
+	walk = func(c *cobra.Command) {
+		switch {
+		case c.Hidden || c.Name() == "help" || c.Name() == "completion":
+			return
+		case c.IsAdditionalHelpTopicCommand():
+			notes = append(notes, c)
+			return
+		case c.HasParent():
+			commands = append(commands, c)
+		}
+		for _, sub := range c.Commands() {
+			walk(sub)
+		}
+	}
+	walk(root)
+	b.WriteString("\n| command | does |\n|---|---|\n")
+	for _, c := range commands {
+		if !c.HasSubCommands() || c.Annotations[roleKey] != "" {
+			fmt.Fprintf(&b, "| [`%s`](#%s) | %s |\n", c.CommandPath(), strings.ReplaceAll(c.CommandPath(), " ", "-"), c.Short)
+		}
+	}
+	for _, c := range commands {
+		cliCommand(&b, c)
+	}
+	for _, n := range notes {
+		if n.Name() != "topics" {
+			fmt.Fprintf(&b, "\n## help %s\n\n```\n%s\n```\n", n.Name(), strings.TrimSpace(n.Long))
+		}
+	}
+	return b.String()
+}
+
+func cliCommand(b *strings.Builder, c *cobra.Command) {
+	fmt.Fprintf(b, "\n## %s\n\n", c.CommandPath())
+	if text := strings.TrimSpace(c.Long); text != "" {
+		fmt.Fprintf(b, "%s\n", text)
+	} else {
+		fmt.Fprintf(b, "%s.\n", c.Short)
+	}
+	if c.Runnable() && (!c.HasSubCommands() || c.Annotations[roleKey] != "") {
+		fmt.Fprintf(b, "\n```\n%s\n```\n", c.UseLine())
+	}
+	if c.Example != "" {
+		fmt.Fprintf(b, "\nExamples:\n```\n%s\n```\n", strings.TrimSpace(strings.ReplaceAll("\n"+c.Example, "\n  ", "\n")))
+	}
+	if role := c.Annotations[roleKey]; role != "" && c.Parent().Name() == "show" {
+		fmt.Fprintf(b, "\nFlags: those of `tidemark %s`, and `--output`.\n", role)
+		return
+	}
+	local := c.LocalFlags()
+	local.SortFlags = true
+	if text := strings.TrimRight(local.FlagUsages(), "\n"); text != "" {
+		fmt.Fprintf(b, "\nFlags:\n```\n%s\n```\n", text)
+	}
+	if c.HasAvailableInheritedFlags() {
+		fmt.Fprintf(b, "\nand those of `%s`.\n", c.Parent().CommandPath())
+	}
+}
+
+// newDocs prints the pages of docs/ that are made from the commands.
+func newDocs(s Streams) *cobra.Command {
+	cli := &cobra.Command{Use: "cli", Short: "Print docs/cli.md", Args: noArgs, Example: "  tidemark docs cli > docs/cli.md",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			_, err := fmt.Fprint(s.Out, cliDoc(cmd.Root()))
+			return err
+		}}
+	conf := &cobra.Command{Use: "configuration", Short: "Print docs/configuration.md", Args: noArgs, Example: "  tidemark docs configuration > docs/configuration.md",
+		RunE: func(*cobra.Command, []string) error {
+			_, err := fmt.Fprint(s.Out, configurationDoc(roles(s)))
+			return err
+		}}
+	docs := group("docs", "Print the pages of the documentation that are made from the commands", "  tidemark docs cli", cli, conf)
+	docs.Hidden = true
+	return docs
+}
