@@ -27,7 +27,7 @@ func newKV(s Streams) *cobra.Command {
 	var buckets []string
 	var quota int64
 	cmd := &cobra.Command{Use: "kv", Short: "Run an embedded KV node; load, get, set and delete documents", Args: noArgs,
-		Long: `Without a subcommand: run one node of the embedded KV store, for development, tests and demonstrations.`,
+		Long:    `Without a subcommand: run one node of the embedded KV store, for development, tests and demonstrations.`,
 		Example: "  tidemark kv --id kv1 --data /var/lib/tidemark-kv --nodes kv1=127.0.0.1:11210=127.0.0.1:11211 \\\n    --buckets world:5a3e:128 --kv-user index --kv-password-file /etc/tidemark/kv-password",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if data == "" || user == "" || passwordFile == "" {
