@@ -51,7 +51,7 @@ const (
 	HeaderAge       = "Tidemark-Age-Ms"     // of a stale read: since the leader was last heard of
 )
 
-// Config joins the api to what it serves. All fields but Registry are required.
+// Config joins the api to what it serves. All fields but Registry and Forward are required.
 type Config struct {
 	Name        string // of this manager
 	REST        string // its base URL
@@ -60,6 +60,8 @@ type Config struct {
 	Coordinator *coordinator.Coordinator
 	Registry    *prometheus.Registry
 	Logger      hclog.Logger
+	// Forward adds to a request that goes on to the leader what proves on whose behalf it is.
+	Forward func(out, in *http.Request)
 }
 
 // API serves one manager.
@@ -161,31 +163,71 @@ func wrongMethod(methods []string) http.HandlerFunc {
 	}
 }
 
-// serve bounds a call in time, sends it to the leader when it must go there, and writes its error.
+// serve bounds a call in time, sends it to the leader when it must go there, writes its error, and logs writes.
 func (a *API) serve(rt route) http.Handler {
+	name := rt.method + " " + rt.path
+	write := rt.method != http.MethodGet && (rt.role == RoleDDL || rt.role == RoleAdmin)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !rt.stream {
 			ctx, cancel := context.WithTimeout(r.Context(), patience(r, rt.limit))
 			defer cancel()
 			r = r.WithContext(ctx)
 		}
-		_, serving := a.cfg.Raft.Serving()
-		stale := rt.method == http.MethodGet && r.URL.Query().Get("consistency") == "stale"
-		if leader, ok := a.leaderOf(a.cfg.Raft.State()); ok {
-			w.Header().Set(rpc.HeaderLeader, leader.REST)
+		if !write {
+			a.answer(w, r, &rt)
+			return
 		}
-		var err error
-		switch {
-		case !rt.leader || serving || stale:
-			err = rt.handle(w, r)
-		default:
-			err = a.forward(w, r, &rt)
-		}
-		if err != nil {
-			rpc.WriteProblem(w, a.problem(err))
-		}
+		began, kept := a.now(), &keeper{ResponseWriter: w, status: http.StatusOK}
+		here, code := a.answer(kept, r, &rt)
+		a.logWrite(r, name, kept.status, code, here, a.now().Sub(began))
 	})
 }
+
+// answer does a call here or at the leader, and tells which, and the code it was refused with here.
+func (a *API) answer(w http.ResponseWriter, r *http.Request, rt *route) (here bool, code string) {
+	_, serving := a.cfg.Raft.Serving()
+	stale := rt.method == http.MethodGet && r.URL.Query().Get("consistency") == "stale"
+	if leader, ok := a.leaderOf(a.cfg.Raft.State()); ok {
+		w.Header().Set(rpc.HeaderLeader, leader.REST)
+	}
+	var err error
+	if here = !rt.leader || serving || stale; here {
+		err = rt.handle(w, r)
+	} else {
+		err = a.forward(w, r, rt)
+	}
+	if err == nil {
+		return here, "OK"
+	}
+	p := a.problem(err)
+	rpc.WriteProblem(w, p)
+	return here, p.Code
+}
+
+// logWrite says what came of a write: at level info where it was done, at debug where it was passed on.
+func (a *API) logWrite(r *http.Request, name string, status int, outcome string, here bool, took time.Duration) {
+	log, what := a.cfg.Logger.Debug, "write passed on"
+	if here {
+		log, what = a.cfg.Logger.Info, "write"
+	}
+	log(what, "request_id", rpc.RequestID(r.Context()), "principal", rpc.Principal(r.Context()), "route", name, "path", r.URL.Path,
+		"status", status, "outcome", outcome, "took", took, "from", r.Header.Get(HeaderForwarded))
+}
+
+// keeper remembers the status of an answer.
+type keeper struct {
+	http.ResponseWriter
+	status int
+}
+
+// WriteHeader keeps the status.
+func (k *keeper) WriteHeader(status int) {
+	k.status = status
+	k.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap is for http.ResponseController.
+func (k *keeper) Unwrap() http.ResponseWriter { return k.ResponseWriter }
 
 // patience is how long the caller wants to wait, at most the call's own limit.
 func patience(r *http.Request, limit time.Duration) time.Duration {

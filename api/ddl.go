@@ -38,7 +38,7 @@ func request(r *http.Request, part int, body any) (*statecontext.Request, error)
 	if err != nil {
 		return nil, fmt.Errorf("hashing the request: %w", err)
 	}
-	return &statecontext.Request{Principal: "anonymous", Key: key + ":" + strconv.Itoa(part),
+	return &statecontext.Request{Principal: rpc.Principal(r.Context()), Key: key + ":" + strconv.Itoa(part),
 		BodyHash: sha256.Sum256(fmt.Appendf(nil, "%s %s %s", r.Method, r.URL.Path, meaning))}, nil
 }
 

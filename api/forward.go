@@ -56,6 +56,10 @@ func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) error {
 			req.Header.Set(h, v)
 		}
 	}
+	rpc.Outgoing(req)
+	if a.cfg.Forward != nil {
+		a.cfg.Forward(req, r)
+	}
 	req.Header.Set(HeaderForwarded, a.cfg.Name)
 	if deadline, ok := ctx.Deadline(); ok {
 		req.Header.Set(HeaderTimeout, strconv.FormatInt(max(time.Until(deadline).Milliseconds(), 1), 10))

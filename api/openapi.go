@@ -101,29 +101,31 @@ type header struct {
 // requestHeaders explains what calls heed.
 func requestHeaders() map[string]header {
 	return map[string]header{
-		HeaderKey:         {most: maxKeyBytes, means: "The write is done once however often it is sent with this key, to whichever manager, for 24 hours; each time the answer is the first one."},
-		headerIfMatch:     {pattern: `^(\*|"?[0-9]+"?)$`, means: "The ETag that the index must have; else 412 with the present modified_cas. * or none: any."},
-		headerIfNoneMatch: {means: "ETags that the client has; when the index has one of them, the answer is 304 without a body."},
-		HeaderTimeout:     {number: true, means: "How many milliseconds the caller waits; the most is 10 s for a write, 5 s for a read, 10 min for a scan."},
+		HeaderKey:           {most: maxKeyBytes, means: "The write is done once however often it is sent with this key, to whichever manager, for 24 hours; each time the answer is the first one."},
+		headerIfMatch:       {pattern: `^(\*|"?[0-9]+"?)$`, means: "The ETag that the index must have; else 412 with the present modified_cas. * or none: any."},
+		headerIfNoneMatch:   {means: "ETags that the client has; when the index has one of them, the answer is 304 without a body."},
+		rpc.HeaderRequestID: {most: rpc.MaxRequestID, means: "The id under which logs have this request: letters, digits and ._:/+=-. Another one is made when it cannot be one."},
+		HeaderTimeout:       {number: true, means: "How many milliseconds the caller waits; the most is 10 s for a write, 5 s for a read, 10 min for a scan."},
 	}
 }
 
 // everyRequest lists the headers that every call heeds.
-func everyRequest() []string { return []string{HeaderTimeout} }
+func everyRequest() []string { return []string{HeaderTimeout, rpc.HeaderRequestID} }
 
 // responseHeaders explains what answers carry.
 func responseHeaders() map[string]header {
 	return map[string]header{
-		headerETag:       {pattern: `^"[0-9]+"$`, means: "modified_cas of the index, in quotes."},
-		headerRetryAfter: {number: true, means: "Seconds after which the request may be sent again; retry_after_ms of the body says it finer."},
-		HeaderCAS:        {number: true, means: "cas of the state that was read."},
-		HeaderAge:        {number: true, means: "Of a stale read: milliseconds since this manager heard of the leader."},
-		rpc.HeaderLeader: {means: "Base URL of the leader, when one is known."},
+		headerETag:          {pattern: `^"[0-9]+"$`, means: "modified_cas of the index, in quotes."},
+		headerRetryAfter:    {number: true, means: "Seconds after which the request may be sent again; retry_after_ms of the body says it finer."},
+		HeaderCAS:           {number: true, means: "cas of the state that was read."},
+		HeaderAge:           {number: true, means: "Of a stale read: milliseconds since this manager heard of the leader."},
+		rpc.HeaderLeader:    {means: "Base URL of the leader, when one is known."},
+		rpc.HeaderRequestID: {most: rpc.MaxRequestID, means: "The id of this request, as logs and problems have it."},
 	}
 }
 
 // everyAnswer lists the headers of every answer.
-func everyAnswer() []string { return []string{rpc.HeaderLeader} }
+func everyAnswer() []string { return []string{rpc.HeaderLeader, rpc.HeaderRequestID} }
 
 // readHeaders are those of the answer of a read of the state.
 func readHeaders(more ...string) []string { return append(more, HeaderCAS, HeaderAge) }

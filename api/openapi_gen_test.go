@@ -38,7 +38,7 @@ func TestDocumentOfOpenAPI(t *testing.T) {
 type generator struct {
 	t        *testing.T
 	schemas  object
-	problems object // responses
+	problems object                  // responses
 	types    map[string]reflect.Type // by schema name
 	comments map[string]string       // of "package.Type" and "package.Type.Field"
 	parsed   map[string]bool

@@ -53,6 +53,7 @@ func getJSON[T any](ctx context.Context, a *API, url string) (*T, error) {
 		return nil, err
 	}
 	req.Header.Set(HeaderForwarded, a.cfg.Name)
+	rpc.Outgoing(req)
 	resp, err := a.rpc.HTTP().Do(req)
 	if err != nil {
 		return nil, err
@@ -218,6 +219,7 @@ func (a *API) ask(ctx context.Context, url string, body []byte) (*http.Response,
 		return nil, err
 	}
 	req.Header.Set("Content-Type", rpc.MediaJSON)
+	rpc.Outgoing(req)
 	return a.scans.HTTP().Do(req)
 }
 

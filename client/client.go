@@ -277,6 +277,7 @@ func (c *Client) send(ctx context.Context, method, url string, header http.Heade
 	if deadline, ok := ctx.Deadline(); ok {
 		r.Header.Set("Tidemark-Timeout-Ms", strconv.FormatInt(time.Until(deadline).Milliseconds(), 10))
 	}
+	rpc.Outgoing(r)
 	answer, err := c.rpc.HTTP().Do(r)
 	if err != nil {
 		return nil, err

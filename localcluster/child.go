@@ -43,6 +43,9 @@ func (c *Cluster) makeChildren() {
 	add := func(ch *child) {
 		ch.c = c
 		ch.args = append(ch.args, "--log-level", c.cfg.LogLevel)
+		if c.cfg.LogFormat != "" {
+			ch.args = append(ch.args, "--log-format", c.cfg.LogFormat)
+		}
 		c.children = append(c.children, ch)
 	}
 	for i, e := range m.KV {

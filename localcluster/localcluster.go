@@ -69,6 +69,7 @@ type Config struct {
 	Bucket    string
 	FirstREST int // port to try first
 	LogLevel  string
+	LogFormat string // text or json; text when empty
 	// Advertise is the host under which children know each other instead of the one they listen on, for tests that put
 	// themselves between them; the ports are the same.
 	Advertise string

@@ -23,7 +23,8 @@ import (
 )
 
 func newKV(s Streams) *cobra.Command {
-	var id, data, memcached, admin, nodes, level, user, passwordFile string
+	var id, data, memcached, admin, nodes, user, passwordFile string
+	var logs logFlags
 	var buckets []string
 	var quota int64
 	cmd := &cobra.Command{Use: "kv", Short: "Run an embedded KV node; load, get, set and delete documents", Args: noArgs,
@@ -33,7 +34,7 @@ func newKV(s Streams) *cobra.Command {
 			if data == "" || user == "" || passwordFile == "" {
 				return usage("tidemark kv needs --data, --kv-user and --kv-password-file; or did you mean kv load, get, set or delete?")
 			}
-			log, err := logger(s, "kv", level)
+			log, err := logs.logger(s, "kv")
 			if err != nil {
 				return err
 			}
@@ -63,17 +64,16 @@ func newKV(s Streams) *cobra.Command {
 	fl.StringVar(&user, "kv-user", "", "user that clients authenticate as")
 	fl.StringVar(&passwordFile, "kv-password-file", "", "file with the password")
 	fl.Int64Var(&quota, "quota-bytes", 2<<30, "memory for documents")
-	addCommon(cmd, &level)
+	addCommon(cmd, &logs)
 	cmd.AddCommand(kvLoad(s), kvGet(s), kvSet(s), kvDelete(s))
 	return cmd
 }
 
 // addCommon adds the flags of every role.
-func addCommon(cmd *cobra.Command, level *string) {
-	cmd.Flags().StringVar(level, "log-level", "info", "trace, debug, info, warn, error or off")
+func addCommon(cmd *cobra.Command, logs *logFlags) {
+	logs.add(cmd)
 	cmd.Flags().String(config.FileFlag, "", "YAML `FILE` with values for these flags")
 	cmd.Annotations = map[string]string{roleKey: cmd.Name()}
-	complete(cmd, "log-level", fixed("trace", "debug", "info", "warn", "error", "off"))
 }
 
 func parseNodes(text string) (nodes []kv.Peer, err error) {

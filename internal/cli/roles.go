@@ -14,7 +14,7 @@ import (
 
 func newManager(s Streams) *cobra.Command {
 	var cfg manager.Config
-	var level string
+	var logs logFlags
 	cmd := &cobra.Command{Use: "manager", Short: "Run an IndexManager", Args: noArgs,
 		Long: `Runs one IndexManager: a Raft node with the StateContext and the REST interface. Start the same command on each
 node, with its own --id, --data and addresses, and the same --bootstrap-expect and --join.`,
@@ -24,7 +24,7 @@ node, with its own --id, --data and addresses, and the same --bootstrap-expect a
 				return usage("tidemark manager needs --data")
 			}
 			var err error
-			if cfg.Logger, err = logger(s, "manager", level); err != nil {
+			if cfg.Logger, err = logs.logger(s, "manager"); err != nil {
 				return err
 			}
 			m, err := manager.Open(cfg)
@@ -45,7 +45,7 @@ node, with its own --id, --data and addresses, and the same --bootstrap-expect a
 	fl.DurationVar(&cfg.Heartbeat, "heartbeat", 300*time.Millisecond, "Raft heartbeat, election and lease time")
 	fl.Uint64Var(&cfg.MaxFormatLevel, "max-format-level", 0, "behave as a version that knows format levels up to this one; for tests of upgrades")
 	_ = fl.MarkHidden("max-format-level") // it exists
-	addCommon(cmd, &level)
+	addCommon(cmd, &logs)
 	return cmd
 }
 
@@ -69,7 +69,8 @@ func managerURLs(addrs []string) ([]string, error) {
 
 func newProjector(s Streams) *cobra.Command {
 	var cfg projector.Config
-	var id, level, passwordFile string
+	var id, passwordFile string
+	var logs logFlags
 	var managers []string
 	cmd := &cobra.Command{Use: "projector", Short: "Run a projector next to a KV node", Args: noArgs,
 		Example: "  tidemark projector --id p1 --admin 10.0.0.4:9530 --kv 10.0.0.4:11210 --kv-user index --kv-password-file /etc/tidemark/kv-password \\\n    --managers 10.0.0.1:9520,10.0.0.2:9520,10.0.0.3:9520",
@@ -81,7 +82,7 @@ func newProjector(s Streams) *cobra.Command {
 			if cfg.Password, err = secretFile(passwordFile); err != nil {
 				return err
 			}
-			if cfg.Logger, err = logger(s, "projector", level); err != nil {
+			if cfg.Logger, err = logs.logger(s, "projector"); err != nil {
 				return err
 			}
 			p, err := projector.Open(cfg)
@@ -98,13 +99,13 @@ func newProjector(s Streams) *cobra.Command {
 	fl.StringVar(&cfg.KV, "kv", "127.0.0.1:11210", "the KV node whose vbuckets it streams")
 	fl.StringVar(&cfg.User, "kv-user", "", "user of the KV store")
 	fl.StringVar(&passwordFile, "kv-password-file", "", "file with the password")
-	addCommon(cmd, &level)
+	addCommon(cmd, &logs)
 	return cmd
 }
 
 func newIndexer(s Streams) *cobra.Command {
 	var cfg indexer.Config
-	var level string
+	var logs logFlags
 	var managers []string
 	cmd := &cobra.Command{Use: "indexer", Short: "Run an indexer", Args: noArgs,
 		Example: "  tidemark indexer --id i1 --data /var/lib/tidemark --admin 10.0.0.5:9540 --scan 10.0.0.5:9541 --maintenance 10.0.0.5:9542 \\\n    --backfill 10.0.0.5:9543 --catchup 10.0.0.5:9544 --managers 10.0.0.1:9520,10.0.0.2:9520,10.0.0.3:9520",
@@ -115,7 +116,7 @@ func newIndexer(s Streams) *cobra.Command {
 			if cfg.Managers, err = managerURLs(managers); err != nil {
 				return err
 			}
-			if cfg.Logger, err = logger(s, "indexer", level); err != nil {
+			if cfg.Logger, err = logs.logger(s, "indexer"); err != nil {
 				return err
 			}
 			i, err := indexer.Open(cfg)
@@ -134,6 +135,6 @@ func newIndexer(s Streams) *cobra.Command {
 	fl.StringVar(&cfg.Maintenance, "maintenance", "127.0.0.1:9542", "listen here for maintenance streams")
 	fl.StringVar(&cfg.Backfill, "backfill", "127.0.0.1:9543", "listen here for backfill streams")
 	fl.StringVar(&cfg.Catchup, "catchup", "127.0.0.1:9544", "listen here for catchup streams")
-	addCommon(cmd, &level)
+	addCommon(cmd, &logs)
 	return cmd
 }

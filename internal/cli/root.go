@@ -66,11 +66,18 @@ func Main(args []string, s Streams) int {
 	}
 	root := newRoot(s)
 	root.SetArgs(args)
-	if err = root.ExecuteContext(ctx); err != nil {
+	id := rpc.NewRequestID()
+	if err = root.ExecuteContext(context.WithValue(ctx, invocationKey{}, id)); err != nil {
 		fmt.Fprintln(s.Err, "tidemark:", err)
+		if p := new(rpc.Problem); errors.As(err, &p) && p.Status >= 500 || errors.Is(err, client.ErrUnavailable) { // not the user's fault
+			fmt.Fprintf(s.Err, "tidemark: managers' logs have this as request_id %s\n", id)
+		}
 	}
 	return exitCode(err)
 }
+
+// invocationKey is where a context has the request id of an invocation: one for all that a client command sends.
+type invocationKey struct{}
 
 // watchParent ends the context when the pipe to `tidemark up` is closed.
 func watchParent(ctx context.Context) (context.Context, error) {
@@ -283,6 +290,9 @@ func (f *serverFlags) client(ctx context.Context) (*client.Client, context.Conte
 	if f.timeout <= 0 {
 		return nil, nil, nil, usage("--timeout %s: want a time above 0, such as 30s", f.timeout)
 	}
+	if id, ok := ctx.Value(invocationKey{}).(string); ok {
+		ctx = rpc.WithRequestID(ctx, id)
+	}
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	c := client.New(servers...)
 	c.Waiting = f.waiting()
@@ -302,13 +312,26 @@ func (f *serverFlags) waiting() func(error) {
 	}
 }
 
-// logger makes a role's logger: to standard error, with the level that the flag says.
-func logger(s Streams, name, level string) (hclog.Logger, error) {
-	l := hclog.LevelFromString(level)
+// logFlags say what a role logs, and how.
+type logFlags struct{ level, format string }
+
+func (f *logFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&f.level, "log-level", "info", "trace, debug, info, warn, error or off")
+	cmd.Flags().StringVar(&f.format, "log-format", "text", "text, or json: one object per line")
+	complete(cmd, "log-level", fixed("trace", "debug", "info", "warn", "error", "off"))
+	complete(cmd, "log-format", fixed("text", "json"))
+}
+
+// logger makes a role's logger: to standard error, as the flags say.
+func (f *logFlags) logger(s Streams, name string) (hclog.Logger, error) {
+	l := hclog.LevelFromString(f.level)
 	if l == hclog.NoLevel {
-		return nil, usage("--log-level %q: want trace, debug, info, warn, error or off", level)
+		return nil, usage("--log-level %q: want trace, debug, info, warn, error or off", f.level)
 	}
-	return hclog.New(&hclog.LoggerOptions{Name: name, Level: l, Output: s.Err}), nil
+	if f.format != "text" && f.format != "json" {
+		return nil, usage("--log-format %q: want text or json", f.format)
+	}
+	return hclog.New(&hclog.LoggerOptions{Name: name, Level: l, Output: s.Err, JSONFormat: f.format == "json"}), nil
 }
 
 // secretFile reads a password from a file, without the line end.

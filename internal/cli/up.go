@@ -24,6 +24,7 @@ const (
 
 type upFlags struct {
 	cfg    localcluster.Config
+	logs   logFlags
 	sample bool
 	output format
 }
@@ -47,12 +48,12 @@ The same command on the same --data folder resumes with everything that was ther
 	fl.BoolVar(&f.sample, "sample", false, "load the sample data, create the sample indexes and show a scan of each")
 	addOutput(fl, &f.output)
 	complete(cmd, "output", fixed("table", "json", "jsonl"))
-	addCommon(cmd, &f.cfg.LogLevel)
+	addCommon(cmd, &f.logs)
 	return cmd
 }
 
 func (f *upFlags) run(ctx context.Context, s Streams) (err error) {
-	if _, err := logger(s, "up", f.cfg.LogLevel); err != nil { // that of its children
+	if _, err := f.logs.logger(s, "up"); err != nil { // that of its children
 		return err
 	}
 	if f.cfg.Exe, err = os.Executable(); err != nil {
@@ -73,6 +74,7 @@ func (f *upFlags) run(ctx context.Context, s Streams) (err error) {
 		}
 		fmt.Fprintf(s.Err, "%s: %s; starting it again (log: %s)\n", id, why, filepath.Join(f.cfg.Dir, "logs", id+".log"))
 	}
+	f.cfg.LogLevel, f.cfg.LogFormat = f.logs.level, f.logs.format
 	cluster, err := localcluster.Open(f.cfg)
 	if err != nil {
 		return err

@@ -56,6 +56,7 @@ type Problem struct {
 	Leader       *wire.Leader `json:"leader,omitempty"`
 	RetryAfterMS int64        `json:"retry_after_ms,omitempty"`
 	CAS          uint64       `json:"modified_cas,omitempty"` // the present one, with CAS_MISMATCH
+	RequestID    string       `json:"request_id,omitempty"`   // of the refused request, as logs have it
 }
 
 // Error gives code and detail.
@@ -207,6 +208,10 @@ func WriteProblem(w http.ResponseWriter, err error) {
 	if p.Leader != nil && p.Leader.REST != "" {
 		w.Header().Set(HeaderLeader, p.Leader.REST)
 	}
+	if id := w.Header().Get(HeaderRequestID); id != "" && p.RequestID != id {
+		mine := *p // others may hold it
+		mine.RequestID, p = id, &mine
+	}
 	body, _ := json.MarshalIndent(p, "", "  ") // a Problem always marshals
 	w.Header().Set("Content-Type", MediaProblem)
 	w.WriteHeader(p.Status)
@@ -286,6 +291,7 @@ func (c *Client) Do(ctx context.Context, method, url string, req, resp any) erro
 	r.Header.Set("Content-Type", MediaCBOR)
 	r.Header.Set("Accept", MediaCBOR)
 	r.Header.Set(HeaderFormat, strconv.Itoa(wire.FormatVersion))
+	Outgoing(r)
 	answer, err := c.http.Do(r)
 	if err != nil {
 		return err
@@ -330,11 +336,11 @@ func Advertised(listener net.Addr, host string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// NewServer gives an http.Server with the limits that every listener of this product has. Streaming handlers lift the
-// write deadline themselves with http.ResponseController.
+// NewServer gives an http.Server with the limits that every listener of this product has, and requests with ids.
+// Streaming handlers lift the write deadline themselves with http.ResponseController.
 func NewServer(h http.Handler) *http.Server {
 	return &http.Server{
-		Handler: h, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 60 * time.Second, WriteTimeout: 120 * time.Second,
+		Handler: Identify(h), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 60 * time.Second, WriteTimeout: 120 * time.Second,
 		IdleTimeout: 120 * time.Second, MaxHeaderBytes: 64 << 10,
 	}
 }
