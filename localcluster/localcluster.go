@@ -305,6 +305,7 @@ func (c *Cluster) Run(ctx context.Context, onReady func(ctx context.Context, m M
 	c.mu.Lock()
 	c.ready = false
 	c.mu.Unlock()
+	_ = os.Remove(filepath.Join(c.cfg.Dir, ClusterFile)) // nothing runs any more; the next Open removes it too
 	if ctx.Err() != nil { // asked to stop: what was under way does not matter
 		return nil
 	}

@@ -29,6 +29,9 @@ ready, with the reasons. It answers whatever the verdict; --wait waits until it 
 not by --timeout.`,
 		Example: "  tidemark cluster status --server 127.0.0.1:9520\n  tidemark cluster status --watch\n  tidemark cluster status --wait --timeout 2m",
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if wait && every != 0 {
+				return usage("--wait ends when the cluster is ready, --watch never does: take one of them")
+			}
 			if wait {
 				return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error { return waitHealthy(ctx, s, f.output, c) })
 			}
@@ -44,7 +47,6 @@ not by --timeout.`,
 		}}
 	watchFlag(cmd.Flags(), &every)
 	cmd.Flags().BoolVar(&wait, "wait", false, "wait until the verdict is ready")
-	cmd.MarkFlagsMutuallyExclusive("watch", "wait")
 	return cmd
 }
 

@@ -153,7 +153,7 @@ func (f *kvFlags) connect(ctx context.Context) (*kvclient.Client, context.Contex
 	c, err := kvclient.Connect(ctx, seeds, kvclient.Options{User: f.user, Password: f.password, Bucket: f.bucket, Name: "tidemark-cli"})
 	if err != nil {
 		cancel()
-		return nil, nil, nil, err
+		return nil, nil, nil, fmt.Errorf("connecting to KV at %s: %w", strings.Join(seeds, ", "), err)
 	}
 	return c, ctx, cancel, nil
 }

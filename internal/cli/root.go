@@ -115,6 +115,10 @@ func exitCode(err error) int {
 		return ExitConflict
 	case errors.Is(err, client.ErrServer), errors.Is(err, localcluster.ErrConfig):
 		return ExitUsage
+	case errors.Is(err, kvclient.ErrNoMap), errors.Is(err, kvclient.ErrClosed), errors.Is(err, kvclient.ErrTemporary):
+		return ExitUnavailable
+	case errors.Is(err, kvclient.ErrAmbiguous):
+		return ExitTimeout
 	case errors.As(err, &p):
 		return p.Exit()
 	case errors.Is(err, client.ErrUnavailable):
@@ -233,7 +237,7 @@ func newVersion(s Streams) *cobra.Command {
 
 func noArgs(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
-		return usage("%s takes no argument, got %q", cmd.CommandPath(), args[0])
+		return usage("%s takes no argument, got %q%s", cmd.CommandPath(), args[0], meant(cmd, args[0]))
 	}
 	return nil
 }

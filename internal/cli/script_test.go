@@ -1,0 +1,164 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
+
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/internal/testcluster"
+	"tidemark/sample"
+)
+
+const (
+	scripts      = "testdata/script"
+	sampleWait   = 60 * time.Second
+	scriptsPause = 50 * time.Millisecond
+)
+
+// TestScripts runs testdata/script/*.txtar, each with the real binary, over one real cluster with the sample data. In
+// them are $DATA (its folder), $SERVERS, $TIDEMARK_SERVER (its first manager) and the command
+//
+//	exits CODE tidemark ARGS...      the exit code is this; stdout and stderr then look at what it printed
+//	waitfor FILE [TEXT]              until the file is there, and holds the text
+func TestScripts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts processes")
+	}
+	bin := testcluster.Binary(t)
+	dir := t.TempDir()
+	cluster := testcluster.Start(t, dir, "--managers", "3", "--kv", "1", "--indexers", "2", "--sample", "--log-level", "info")
+	waitSample(t, cluster)
+	servers := cluster.Manifest().Servers()
+	testscript.Run(t, testscript.Params{
+		Dir: scripts, RequireExplicitExec: true, RequireUniqueNames: true,
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("PATH", filepath.Dir(bin)+string(os.PathListSeparator)+e.Getenv("PATH"))
+			e.Setenv("DATA", dir)
+			e.Setenv("SERVERS", strings.Join(servers, ","))
+			e.Setenv("TIDEMARK_SERVER", servers[0])
+			e.Setenv("PORTS", strconv.Itoa(testcluster.FreeRange()))
+			e.Setenv("GOCOVERDIR", os.Getenv("GOCOVERDIR"))
+			return nil
+		},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"exits": exits, "waitfor": waitFor},
+	})
+}
+
+// waitSample waits until the sample indexes are ready.
+func waitSample(t *testing.T, cluster *testcluster.Cluster) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), sampleWait)
+	defer cancel()
+	c := cluster.Client()
+	tick := time.NewTicker(scriptsPause)
+	defer tick.Stop()
+	for {
+		list, err := c.Indexes(ctx, "")
+		if err != nil {
+			t.Fatal(err)
+		}
+		ready := 0
+		for _, i := range list.Indexes {
+			if i.State == index.Maintenance {
+				ready++
+			}
+		}
+		if ready == len(sample.Statements("world")) {
+			if _, err := c.Count(ctx, client.Ref("world", "places_by_name"), client.ScanRequest{Consistency: "session"}); err != nil {
+				t.Fatal(err)
+			}
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("the sample indexes are not ready: %+v", list)
+		case <-tick.C:
+		}
+	}
+}
+
+// exits runs a command and wants an exit code.
+func exits(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: exits CODE command...")
+	}
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	got := 0
+	var exit *exec.ExitError
+	if err := ts.Exec(args[1], args[2:]...); errors.As(err, &exit) {
+		got = exit.ExitCode()
+	} else if err != nil {
+		ts.Fatalf("%v", err)
+	}
+	if got != want {
+		ts.Fatalf("exit code %d, want %d", got, want)
+	}
+}
+
+// waitFor waits until a file is there and holds a text.
+func waitFor(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 1 || len(args) > 2 {
+		ts.Fatalf("usage: waitfor FILE [TEXT]")
+	}
+	text := ""
+	if len(args) == 2 {
+		text = args[1]
+	}
+	deadline := time.After(sampleWait)
+	tick := time.NewTicker(scriptsPause)
+	defer tick.Stop()
+	for {
+		if b, err := os.ReadFile(ts.MkAbs(args[0])); err == nil && strings.Contains(string(b), text) {
+			return
+		}
+		select {
+		case <-deadline:
+			ts.Fatalf("%s did not come to hold %q", args[0], text)
+		case <-tick.C:
+		}
+	}
+}
+
+// TestEveryCommandHasAScript: each command that can be run stands in a script.
+func TestEveryCommandHasAScript(t *testing.T) {
+	var all strings.Builder
+	files, err := filepath.Glob(filepath.Join(scripts, "*.txtar"))
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no scripts: %v", err)
+	}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all.Write(b)
+	}
+	// Commands that have tests of another kind; say which.
+	elsewhere := map[string]string{}
+	everyCommand(func(c *cobra.Command) {
+		if !c.Runnable() || !c.HasParent() || c.HasSubCommands() && c.Annotations[roleKey] == "" || elsewhere[c.CommandPath()] != "" {
+			return
+		}
+		if !strings.Contains(all.String(), c.CommandPath()+" ") && !strings.Contains(all.String(), c.CommandPath()+"\n") {
+			t.Errorf("no script in internal/cli/%s runs %q: add one", scripts, c.CommandPath())
+		}
+	})
+}
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	testcluster.Cleanup()
+	os.Exit(code)
+}
