@@ -131,7 +131,10 @@ func (a *API) routes() []route {
 }
 
 // Handler serves every call.
-func (a *API) Handler() http.Handler {
+func (a *API) Handler() http.Handler { return a.router(a.serve) }
+
+// router leads each call to what serve makes of its route.
+func (a *API) router(serve func(route) http.Handler) http.Handler {
 	m := mux.NewRouter().UseEncodedPath().SkipClean(true) // a path is what the client wrote, "." and ".." included
 	routes := a.routes()
 	allowed := map[string][]string{}
@@ -141,7 +144,7 @@ func (a *API) Handler() http.Handler {
 			methods = append(methods, http.MethodHead)
 		}
 		allowed[rt.path] = append(allowed[rt.path], methods...)
-		m.Handle(rt.path, a.serve(rt)).Methods(methods...)
+		m.Handle(rt.path, serve(rt)).Methods(methods...)
 	}
 	for _, rt := range routes { // any other method on these paths, in their order
 		if methods := allowed[rt.path]; methods != nil {

@@ -22,8 +22,11 @@ import (
 )
 
 func (a *API) scanRoutes() []route {
-	codes := []string{string(statecontext.UnknownIndex), CodeNotReady, string(scan.IndexNotFound), string(scan.IndexInRollback), CodeTokenLost,
-		client.CodeBusy, rpc.CodeUnavailable}
+	codes := []string{string(statecontext.UnknownIndex), CodeNotReady, rpc.CodeNoLeader, client.CodeBusy}
+	for _, c := range []scan.Code{scan.IndexNotFound, scan.IndexInRollback, scan.SnapshotTooOld, scan.SnapshotSkipped, scan.TokenLost, scan.Unavailable,
+		scan.VBucketsUnowned, scan.Damaged} {
+		codes = append(codes, string(c))
+	}
 	return []route{
 		{method: "POST", path: "/v1/indexes/{ref:.+}:scan", handle: a.scan, role: RoleRead, limit: ScanTimeout, doc: operation{
 			id: "scanIndex", tag: tagScans, summary: "Read the rows of an index in order, all of one timestamp",

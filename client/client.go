@@ -79,6 +79,9 @@ func New(servers ...string) *Client {
 	return c
 }
 
+// Wrap puts a transport around the client's own, before its first call: to watch or count what is sent.
+func (c *Client) Wrap(around func(http.RoundTripper) http.RoundTripper) { c.rpc.Wrap(around) }
+
 // Close drops idle connections.
 func (c *Client) Close() { c.rpc.Close() }
 

@@ -13,6 +13,7 @@ import (
 
 	"tidemark/api"
 	"tidemark/client"
+	"tidemark/internal/contract"
 )
 
 // node is one manager of a cluster in this process.
@@ -26,6 +27,8 @@ type node struct {
 // trio is three managers on loopback, without any component.
 type trio struct {
 	t     *testing.T
+	http  *http.Client // that holds every exchange to the contract
+	seen  func() map[string]bool
 	nodes []*node
 	cfgs  []Config
 }
@@ -45,13 +48,23 @@ func freeAddrs(t *testing.T, n int) (addrs []string) {
 	return addrs
 }
 
-func newTrio(t *testing.T) *trio {
+func newTrio(t *testing.T, change ...func(*Config)) *trio {
 	t.Helper()
 	addrs := freeAddrs(t, 6)
-	c := &trio{t: t, nodes: make([]*node, 3)}
+	checker, err := contract.New()
+	if err != nil {
+		t.Fatal(err)
+	}
+	keepAlive := &http.Transport{}
+	t.Cleanup(keepAlive.CloseIdleConnections)
+	c := &trio{t: t, nodes: make([]*node, 3), seen: checker.Seen,
+		http: &http.Client{Transport: checker.Transport(keepAlive, func(err error) { t.Errorf("against the contract: %v", err) })}}
 	for i := range 3 {
 		c.cfgs = append(c.cfgs, Config{Name: "m" + string(rune('1'+i)), Dir: t.TempDir(), REST: addrs[i], Raft: addrs[3+i], BootstrapExpect: 3, Join: addrs[:3],
 			Heartbeat: 500 * time.Millisecond})
+		for _, f := range change {
+			f(&c.cfgs[i])
+		}
 	}
 	for i := range 3 {
 		c.start(i)
@@ -162,7 +175,7 @@ func (c *trio) call(n *node, method, path, body string, header map[string]string
 	for k, v := range header {
 		req.Header.Set(k, v)
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := c.http.Do(req)
 	if err != nil {
 		return 0, nil, []byte(err.Error())
 	}

@@ -267,6 +267,11 @@ func NewClient(perHost int) *Client {
 	}}}
 }
 
+// Wrap puts a transport around the client's own, before its first use.
+func (c *Client) Wrap(around func(http.RoundTripper) http.RoundTripper) {
+	c.http.Transport = around(c.http.Transport)
+}
+
 // Close drops idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 

@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/internal/contract"
 	"tidemark/kvclient"
 	"tidemark/localcluster"
 )
@@ -148,6 +149,15 @@ func (c *Cluster) Manifest() *localcluster.Manifest {
 // Client gives a client of all managers, closed at the end of the test.
 func (c *Cluster) Client() *client.Client {
 	cl := client.New(c.Manifest().Servers()...)
+	if os.Getenv("TIDEMARK_CONTRACT") != "" { // every exchange is held to the OpenAPI document
+		checker, err := contract.New()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		cl.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return checker.Transport(next, func(err error) { c.t.Errorf("against the contract: %v", err) })
+		})
+	}
 	c.t.Cleanup(cl.Close)
 	return cl
 }
