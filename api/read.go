@@ -52,9 +52,9 @@ func (a *API) nodeRoutes() []route {
 			id: "getHealth", tag: tagNode, summary: "Whether the process lives",
 			answers: []answer{{status: 200, means: "it lives", body: health{}}}}},
 		{method: "GET", path: "/readyz", handle: a.readyz, role: RoleNone, limit: ReadTimeout, doc: operation{
-			id: "getReadiness", tag: tagNode, summary: "Whether this manager can serve: it belongs to a cluster and knows a leader; else why not",
+			id: "getReadiness", tag: tagNode, summary: "Whether this manager can serve: it belongs to a cluster, knows a leader, has caught up, and its disk is well; else why not, in reasons",
 			answers: []answer{{status: 200, means: "it can serve", body: health{}}},
-			codes:   []string{rpc.CodeNoLeader}}},
+			codes:   []string{rpc.CodeNoLeader, CodeUnready}}},
 		{method: "GET", path: "/metrics", role: RoleRead, limit: ReadTimeout, doc: operation{
 			id: "getMetrics", tag: tagNode, summary: "Metrics in the text format of Prometheus",
 			answers: []answer{{status: 200, means: "the metrics", media: mediaText}}},
@@ -72,13 +72,6 @@ func (a *API) nodeRoutes() []route {
 				return nil
 			}},
 	}
-}
-
-// health is the answer of /healthz and /readyz.
-type health struct {
-	Status string `json:"status"` // ok, ready
-	Node   string `json:"node"`
-	Leader string `json:"leader,omitempty"`
 }
 
 // read gives the state to answer a GET from: on the leader after a check of leadership, else (stale) what is here.
@@ -275,17 +268,10 @@ func (a *API) addManagers(ctx context.Context, s *statecontext.State, st *client
 	var asked sync.WaitGroup
 	for i := range st.Managers {
 		asked.Go(func() {
-			st.Managers[i].Alive = st.Managers[i].REST == a.cfg.REST || a.answers(ctx, st.Managers[i].REST)
+			st.Managers[i].Alive, st.Managers[i].NotReady = a.look(ctx, st.Managers[i].REST)
 		})
 	}
 	asked.Wait()
-}
-
-// answers tells whether a manager answers now.
-func (a *API) answers(ctx context.Context, rest string) bool {
-	ctx, cancel := context.WithTimeout(ctx, aliveTimeout)
-	defer cancel()
-	return a.rpc.Do(ctx, http.MethodGet, rest+"/healthz", nil, nil) == nil
 }
 
 // addComponents lists what has registered; how it does is known on the leader.
@@ -338,27 +324,6 @@ func (a *API) state(w http.ResponseWriter, r *http.Request) error {
 		return nil
 	}
 	rpc.Write(w, r, http.StatusOK, newStateView(s))
-	return nil
-}
-
-func (a *API) healthz(w http.ResponseWriter, r *http.Request) error {
-	rpc.Write(w, r, http.StatusOK, health{Status: "ok", Node: a.cfg.Name})
-	return nil
-}
-
-// readyz is 200 when this node can serve: it belongs to a cluster and knows a leader that has announced itself.
-func (a *API) readyz(w http.ResponseWriter, r *http.Request) error {
-	s := a.cfg.Raft.State()
-	leader, ok := a.leaderOf(s)
-	switch {
-	case s.ClusterID() == "":
-		return noLeader("this manager belongs to no cluster yet: it waits for %d managers (--bootstrap-expect) at the addresses of --join", a.cfg.Expect)
-	case !ok:
-		return noLeader("no leader is known at the moment")
-	case a.role() == "candidate":
-		return noLeader("this manager is taking over leadership")
-	}
-	rpc.Write(w, r, http.StatusOK, health{Status: "ready", Node: a.cfg.Name, Leader: leader.ID})
 	return nil
 }
 

@@ -12,6 +12,9 @@ import (
 // Error is what a manager or indexer answers when it refuses: status, code, detail (RFC 9457).
 type Error = rpc.Problem
 
+// Reason is why a manager is not ready.
+type Reason = rpc.Reason
+
 // IndexInfo is an index as GET /v1/indexes shows it.
 type IndexInfo struct {
 	ID          index.ID         `json:"id"`
@@ -189,6 +192,8 @@ type ManagerStatus struct {
 	Raft  string `json:"raft"`
 	Role  string `json:"role"` // leader, voter, nonvoter
 	Alive bool   `json:"alive"`
+	// NotReady is what keeps it from being ready, as a full disk; empty when it is ready, or does not answer.
+	NotReady []Reason `json:"not_ready,omitempty"`
 }
 
 // ProjectorStatus is a projector in Status.

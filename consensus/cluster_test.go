@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"path/filepath"
 	"sync"
@@ -32,16 +33,25 @@ type server struct {
 	addr string
 	tune func(*consensus.Config)
 	hub  *hub // instead of TCP, when set
-	node *consensus.Node
-	fsm  *fsm.FSM
+	// log, when set, holds what every server of the cluster applies against each other.
+	log *ledger
+	// chance is where a test's faults come from.
+	chance *rand.Rand
+	// failpoint, when set, is called before each write to the store.
+	failpoint atomic.Pointer[func() error]
+	node      *consensus.Node
+	fsm       *fsm.FSM
 
-	live   atomic.Pointer[consensus.Node] // node, for other goroutines of a test
-	cancel context.CancelFunc
-	ended  chan error
-	lead   func(ctx context.Context, term uint64) error
+	live     atomic.Pointer[consensus.Node] // node, for other goroutines of a test
+	restores atomic.Int64                   // state snapshots taken over, at the start and from a leader
+	cancel   context.CancelFunc
+	ended    chan error
+	lead     func(ctx context.Context, term uint64) error
 
 	mu    sync.Mutex
 	terms []uint64 // in which its leader loop ran
+	// duties counts leader loops that run now.
+	duties int
 }
 
 type servers []*server
@@ -80,11 +90,15 @@ func (s *server) start() {
 	listener, dial := s.listen()
 	s.addr = listener.Addr().String()
 	s.fsm = fsm.New(logger, func(err error) { s.t.Error(err) })
-	cfg := consensus.Config{Name: s.name, Dir: s.dir, REST: "http://" + s.name, Listener: listener, Dial: dial, Heartbeat: heartbeat, Logger: logger}
+	var machine consensus.StateMachine = s.fsm
+	if s.log != nil {
+		machine = s.log.tap(s)
+	}
+	cfg := consensus.Config{Failpoint: s.fail, Name: s.name, Dir: s.dir, REST: "http://" + s.name, Listener: listener, Dial: dial, Heartbeat: heartbeat, Logger: logger}
 	if s.tune != nil {
 		s.tune(&cfg)
 	}
-	node, err := consensus.Open(cfg, s.fsm)
+	node, err := consensus.Open(cfg, machine)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -94,6 +108,23 @@ func (s *server) start() {
 	s.cancel, s.ended = cancel, make(chan error, 1)
 	go func() { s.ended <- node.Run(ctx, s.onLeader) }()
 	s.t.Cleanup(func() { s.stop() })
+}
+
+// fail is what a write to the store meets.
+func (s *server) fail() error {
+	if f := s.failpoint.Load(); f != nil {
+		return (*f)()
+	}
+	return nil
+}
+
+// disk makes each write to the store meet f; nil makes it well.
+func (s *server) disk(f func() error) {
+	if f == nil {
+		s.failpoint.Store(nil)
+		return
+	}
+	s.failpoint.Store(&f)
 }
 
 func (s *server) listen() (net.Listener, func(string, time.Duration) (net.Conn, error)) {
@@ -110,7 +141,16 @@ func (s *server) listen() (net.Listener, func(string, time.Duration) (net.Conn, 
 func (s *server) onLeader(ctx context.Context, term uint64) error {
 	s.mu.Lock()
 	s.terms = append(s.terms, term)
+	s.duties++
+	if s.duties > 1 {
+		s.t.Errorf("%s: %d leader loops at once, the newest of term %d", s.name, s.duties, term)
+	}
 	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		s.duties--
+		s.mu.Unlock()
+	}()
 	if s.lead != nil {
 		return s.lead(ctx, term)
 	}

@@ -45,6 +45,9 @@ const (
 	// inflightEntries bounds entries handed to Raft and not yet answered. Together with batchCommands it stays far
 	// below trailingLogs: a follower whose uncommitted tail exceeds those would install snapshots for ever (raft#697).
 	inflightEntries = 8
+	// tailEntries bounds what a leader can have in its log beyond what is committed: the entries in flight, and what a term
+	// and a change of members begin with. TrailingLogs may not be smaller.
+	tailEntries = inflightEntries + 8
 	// notifySlots is the room for changes of leadership that the drainer has not seen yet.
 	notifySlots = 16
 	// proposeTimeout bounds how long Raft may take to accept an entry (not to commit it).
@@ -74,6 +77,15 @@ type Config struct {
 	SnapshotInterval  time.Duration
 	TrailingLogs      uint64
 
+	// MinFree is the number of free bytes under Dir below which this node is not well and hands leadership on; 0: it does
+	// not matter.
+	MinFree uint64
+	// SlowWrite is the time from which a write to the store counts as slow: three in a row and this node is not well. Two
+	// heartbeats when 0.
+	SlowWrite time.Duration
+	// Failpoint, for tests, is called before each write to the store, which takes as long and fails as it does.
+	Failpoint func() error
+
 	Logger hclog.Logger
 	Now    func() time.Time // stamps commands; time.Now
 
@@ -99,6 +111,9 @@ func (c *Config) withDefaults() error {
 	if c.Heartbeat < 20*time.Millisecond {
 		return fmt.Errorf("%w: heartbeat %v, want at least 20ms", ErrConfig, c.Heartbeat)
 	}
+	if c.SlowWrite == 0 {
+		c.SlowWrite = slowHeartbeats * c.Heartbeat
+	}
 	if c.SnapshotThreshold == 0 {
 		c.SnapshotThreshold = snapshotEntries
 	}
@@ -107,6 +122,9 @@ func (c *Config) withDefaults() error {
 	}
 	if c.TrailingLogs == 0 {
 		c.TrailingLogs = trailingLogs
+	}
+	if c.TrailingLogs < tailEntries {
+		return fmt.Errorf("%w: TrailingLogs %d, want at least %d: as many entries may be uncommitted (raft#697)", ErrConfig, c.TrailingLogs, tailEntries)
 	}
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
@@ -135,6 +153,7 @@ func (c *Config) raft(id raft.ServerID, notify chan<- bool) *raft.Config {
 	rc.SnapshotInterval = c.SnapshotInterval
 	rc.Logger = c.Logger
 	rc.NotifyCh = notify
+	rc.NoLegacyTelemetry = true // names with a peer's id in them; the same figures have it as a label
 	return rc
 }
 

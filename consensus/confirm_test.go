@@ -11,7 +11,7 @@ import (
 // TestOldAnswersProveNothing: answers that followers gave before a read was asked for are not taken for the proof that
 // the leader still leads. A leader that is stopped and goes on finds such answers, while another leads by then.
 func TestOldAnswersProveNothing(t *testing.T) {
-	virtual(t, 3, func(t *testing.T, h *hub, all servers) {
+	virtual(t, 3, nil, func(t *testing.T, h *hub, all servers) {
 		all.propose(projector("p", "x"))
 		l := all.leader()
 		if _, err := l.node.ReadIndex(deadline(t, time.Second)); err != nil {

@@ -27,6 +27,8 @@ var (
 	ErrFormatTooOld = errors.New("the cluster's format level is too old for this")
 	// ErrFormatTooNew is wrapped when the data folder is of a cluster whose format level this program does not know.
 	ErrFormatTooNew = errors.New("the data is of a newer version")
+	// ErrDamaged is wrapped, beside ErrStore, when what is stored is not what was written.
+	ErrDamaged = errors.New("damaged")
 	// ErrCommand is wrapped when a command is not one that may be proposed; nothing was proposed.
 	ErrCommand = errors.New("command refused before it was proposed")
 )

@@ -121,6 +121,7 @@ func TestBadConfigs(t *testing.T) {
 		"no name":        {consensus.Config{Dir: dir, RaftAddr: "127.0.0.1:0"}, consensus.ErrConfig},
 		"no address":     {consensus.Config{Name: "m", Dir: dir}, consensus.ErrConfig},
 		"fast heartbeat": {consensus.Config{Name: "m", Dir: dir, RaftAddr: "127.0.0.1:0", Heartbeat: 1}, consensus.ErrConfig},
+		"short trail":    {consensus.Config{Name: "m", Dir: dir, RaftAddr: "127.0.0.1:0", TrailingLogs: 15}, consensus.ErrConfig},
 		"port in use":    {consensus.Config{Name: "m", Dir: dir, RaftAddr: taken.Addr().String()}, consensus.ErrConfig},
 		"advertise all":  {consensus.Config{Name: "m", Dir: dir, RaftAddr: "127.0.0.1:0", Advertise: "0.0.0.0:1"}, consensus.ErrConfig},
 		"dir is a file":  {consensus.Config{Name: "m", Dir: file, RaftAddr: "127.0.0.1:0"}, consensus.ErrStore},

@@ -2,22 +2,16 @@ package consensus
 
 import (
 	"context"
-	"crypto/rand"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
 	"os"
-	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/raft"
-	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
-	"go.etcd.io/bbolt"
-	bolterrors "go.etcd.io/bbolt/errors"
 
 	"tidemark/statecontext"
 )
@@ -29,7 +23,8 @@ type Node struct {
 	id    raft.ServerID
 	fsm   StateMachine
 	raft  *raft.Raft
-	store *raftboltdb.BoltStore
+	store *recorder
+	disk  *disk
 	snaps raft.SnapshotStore
 	trans addressed
 	logs  raft.LogStore
@@ -52,6 +47,8 @@ type Node struct {
 	serving reign         // zero while this node does not serve as leader
 	changed chan struct{} // closed and replaced when serving changes or leadership is lost
 	leads   leadership    // what Raft said last
+	setUp   error         // why the leader loop of this term ended, nil while it has not
+	stalled bool          // a write to the disk hangs: this node does not serve
 	running bool
 
 	gained chan struct{} // holds one signal after any number of changes of leads
@@ -67,9 +64,6 @@ type reign struct {
 	term  uint64
 	began uint64 // index of its LeaderStarted
 }
-
-// serverIDKey is where the stable store keeps the server id: what wipes the log wipes the id.
-var serverIDKey = []byte("tidemark-server-id")
 
 // Open starts the node: it opens the store, listens, and takes part in elections if it is a member. Errors wrap
 // ErrConfig, ErrInUse or ErrStore.
@@ -92,6 +86,8 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 		stop:    make(chan struct{}),
 		done:    make(chan struct{}),
 	}
+	n.disk = newDisk(&n.cfg)
+	n.disk.measure()
 	if err := n.openStore(); err != nil {
 		return nil, err
 	}
@@ -106,96 +102,6 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 	n.drainer.Go(n.drain)
 	return n, nil
 }
-
-func (n *Node) openStore() error {
-	path := n.cfg.database()
-	store, err := raftboltdb.New(raftboltdb.Options{
-		Path: path,
-		BoltOptions: &bbolt.Options{
-			Timeout:        boltOpenTimeout,
-			NoFreelistSync: true,
-			FreelistType:   bbolt.FreelistMapType,
-		},
-		MsgpackUseNewTimeFormat: true,
-	})
-	if errors.Is(err, bolterrors.ErrTimeout) {
-		return fmt.Errorf("%w: %s is locked by another process; stop that one or choose another data directory", ErrInUse, path)
-	}
-	if err != nil {
-		return fmt.Errorf("%w: open %s: %w", ErrStore, path, err)
-	}
-	n.store = store
-	if n.logs, err = raft.NewLogCache(logCacheEntries, store); err == nil {
-		n.snaps, err = raft.NewFileSnapshotStoreWithLogger(n.cfg.Dir, snapshotsKept, n.cfg.Logger.Named("snapshot"))
-	}
-	if err == nil {
-		n.id, err = n.serverID()
-	}
-	if err == nil {
-		err = n.checkLevel()
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("%w: %s: %w", ErrStore, n.cfg.Dir, err), store.Close())
-	}
-	return nil
-}
-
-// serverID gives the stored id, or makes one.
-func (n *Node) serverID() (raft.ServerID, error) {
-	stored, err := n.store.Get(serverIDKey)
-	if err == nil && len(stored) > 0 {
-		return raft.ServerID(stored), nil
-	}
-	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
-		return "", err
-	}
-	if has, err := raft.HasExistingState(n.logs, n.store, n.snaps); err != nil || has {
-		return "", errors.Join(fmt.Errorf("there is Raft state but no server id: the directory was put together from parts"), err)
-	}
-	var suffix [4]byte
-	if _, err := rand.Read(suffix[:]); err != nil {
-		return "", err
-	}
-	id := n.cfg.Name + "-" + hex.EncodeToString(suffix[:])
-	return raft.ServerID(id), n.store.Set(serverIDKey, []byte(id))
-}
-
-// levelKey is where the stable store keeps the highest format level that the state had and the version that said so.
-var levelKey = []byte("tidemark-format-level")
-
-// checkLevel refuses data that an older program would stop over sooner or later.
-func (n *Node) checkLevel() error {
-	stored, err := n.store.Get(levelKey)
-	if errors.Is(err, raftboltdb.ErrKeyNotFound) || err == nil && len(stored) == 0 {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	level, version, _ := strings.Cut(string(stored), " ")
-	if have, err := strconv.ParseUint(level, 10, 64); err != nil || have > n.cfg.FormatLevel {
-		return fmt.Errorf("%w: the cluster is at format level %s, this program knows up to %d: install tidemark %s, which ran here, or a newer version",
-			ErrFormatTooNew, level, n.cfg.FormatLevel, version)
-	}
-	return nil
-}
-
-// NoteFormatLevel stores the state's format level beside the log, once for each level, so that an older program refuses to
-// start over it.
-func (n *Node) NoteFormatLevel() error {
-	level := n.fsm.State().FormatLevel()
-	if level <= n.noted.Load() {
-		return nil
-	}
-	if err := n.store.Set(levelKey, []byte(strconv.FormatUint(level, 10)+" "+n.cfg.Version)); err != nil {
-		return fmt.Errorf("%w: %w", ErrStore, err)
-	}
-	n.noted.Store(level)
-	return nil
-}
-
-// FormatLevel is the newest format level that this node understands.
-func (n *Node) FormatLevel() uint64 { return n.cfg.FormatLevel }
 
 func (n *Node) openTransport() error {
 	listener := n.cfg.Listener
@@ -220,7 +126,7 @@ func (n *Node) openTransport() error {
 		clusterID: func() string { return n.fsm.State().ClusterID() },
 		accepted:  make(map[*guarded]struct{}),
 	}
-	n.trans = addressed{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+	n.trans = addressed{disk: n.disk, NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Logger:                  n.cfg.Logger.Named("transport"),
 		Stream:                  layer,
 		MaxPool:                 transportPool,

@@ -107,12 +107,12 @@ func (n *Node) encode(commands ...statecontext.Command) ([]byte, error) {
 func (n *Node) awaitServing(ctx context.Context) (reign, error) {
 	for {
 		n.mu.Lock()
-		now, changed := n.serving, n.changed
+		now, changed, stalled := n.serving, n.changed, n.stalled
 		n.mu.Unlock()
 		if now.term != 0 {
 			return now, nil
 		}
-		if n.raft.State() != raft.Leader {
+		if stalled || n.raft.State() != raft.Leader {
 			return reign{}, n.notLeader()
 		}
 		select {
@@ -129,7 +129,7 @@ func (n *Node) awaitServing(ctx context.Context) (reign, error) {
 func (n *Node) serve(r reign, gains uint64) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if !n.leads.leader || n.leads.gains != gains {
+	if !n.leads.leader || n.leads.gains != gains || n.stalled {
 		return false
 	}
 	n.serving = r

@@ -30,17 +30,23 @@ func (n *Node) drain() {
 			if leader {
 				n.leads.gains++
 			} else {
+				n.setUp = nil
 				n.serving = reign{} // at once: nothing more is proposed or read in that term
 			}
 			n.wake()
 			n.mu.Unlock()
-			select {
-			case n.gained <- struct{}{}:
-			default:
-			}
+			n.signal()
 		case <-n.notifyEnd:
 			return
 		}
+	}
+}
+
+// signal makes the loop of lead look again.
+func (n *Node) signal() {
+	select {
+	case n.gained <- struct{}{}:
+	default:
 	}
 }
 
@@ -82,6 +88,8 @@ func (n *Node) Run(ctx context.Context, onLeader func(ctx context.Context, term 
 		}
 		return nil
 	})
+	g.Go(func() error { return n.watchSpace(ctx) })
+	g.Go(func() error { return n.watchDisk(ctx) })
 	g.Go(func() error { return n.lead(ctx, onLeader) })
 	return g.Wait()
 }
@@ -118,6 +126,9 @@ func (n *Node) lead(ctx context.Context, onLeader func(context.Context, uint64) 
 			if n.raft.State() != raft.Leader {
 				continue
 			}
+			n.mu.Lock()
+			n.setUp = err
+			n.mu.Unlock()
 			n.cfg.Logger.Warn("the leader loop ended by itself; leadership is handed on", "error", err)
 			if err := n.TransferLeadership(); err != nil { // there may be nobody else
 				n.cfg.Logger.Warn("leadership cannot be handed on; trying again here", "error", err, "in", patience)
@@ -128,6 +139,7 @@ func (n *Node) lead(ctx context.Context, onLeader func(context.Context, uint64) 
 		}
 		n.mu.Lock()
 		now := n.leads
+		now.leader = now.leader && !n.stalled
 		n.mu.Unlock()
 		if current != nil && (!now.leader || now.gains != current.gains) {
 			end()

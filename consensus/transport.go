@@ -28,8 +28,15 @@ const (
 // ErrRefused is wrapped when another node does not talk to this one.
 var ErrRefused = errors.New("refused by the other node")
 
-// addressed is the library's transport, with each call addressed to a server id.
-type addressed struct{ *raft.NetworkTransport }
+// addressed is the library's transport, with each call addressed to a server id. While the disk hangs it does not speak
+// as leader, so that the others elect one that can work.
+type addressed struct {
+	*raft.NetworkTransport
+	disk *disk
+}
+
+// errDiskHangs is why a leader is silent.
+var errDiskHangs = errors.New("a write to this node's own disk hangs")
 
 // target joins id and address; stream.Dial takes them apart.
 func target(id raft.ServerID, addr raft.ServerAddress) raft.ServerAddress {
@@ -41,6 +48,9 @@ func (t addressed) AppendEntriesPipeline(id raft.ServerID, addr raft.ServerAddre
 }
 
 func (t addressed) AppendEntries(id raft.ServerID, addr raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	if t.disk.hangs() {
+		return errDiskHangs
+	}
 	return t.NetworkTransport.AppendEntries(id, target(id, addr), args, resp)
 }
 

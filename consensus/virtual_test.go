@@ -3,6 +3,7 @@ package consensus_test
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
 	"path/filepath"
@@ -17,23 +18,78 @@ import (
 	"tidemark/statecontext"
 )
 
-// virtual runs a cluster of real nodes, on bbolt and joined by pipes, in virtual time.
-func virtual(t *testing.T, n int, test func(t *testing.T, h *hub, all servers)) {
+var (
+	losses = flag.Int("consensus.losses", 100, "leader losses of TestLeaderLosses")
+	seeded = flag.Uint64("consensus.seed", 0, "seed of the faults, as a failed test prints it; 0: another one each time")
+)
+
+// chance gives a source of faults, and says how to have the same ones again. Elections have their own chance.
+func chance(t *testing.T) *rand.Rand {
+	seed := *seeded
+	if seed == 0 {
+		seed = uint64(time.Now().UnixNano())
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			t.Logf("the same faults again: go test ./consensus -run '^%s$' -consensus.seed %d", t.Name(), seed)
+		}
+	})
+	return rand.New(rand.NewPCG(seed, seed))
+}
+
+// monitorEvery is how often the servers are looked at, in virtual time.
+const monitorEvery = 10 * time.Millisecond
+
+// virtual runs a cluster of real nodes, on bbolt and joined by pipes, in virtual time. All the while no two servers serve
+// in one term, and whatever is applied anywhere is held against the ledger.
+func virtual(t *testing.T, n int, tune func(*consensus.Config), test func(t *testing.T, h *hub, all servers)) {
 	dir := t.TempDir()
+	r := chance(t)
 	synctest.Test(t, func(t *testing.T) {
-		h := newHub()
+		h, log := newHub(), newLedger(t)
 		all := make(servers, n)
 		for i := range all {
 			name := fmt.Sprintf("m%d", i+1)
-			all[i] = &server{t: t, name: name, dir: filepath.Join(dir, name), addr: name, hub: h}
+			all[i] = &server{t: t, name: name, dir: filepath.Join(dir, name), addr: name, hub: h, log: log, tune: tune, chance: r}
 			all[i].start()
 		}
 		all.bootstrap()
+		ctx, cancel := context.WithCancel(context.Background())
+		var wg sync.WaitGroup
+		wg.Go(func() { all.monitor(ctx) })
 		test(t, h, all)
+		cancel()
+		wg.Wait()
+		for _, s := range all {
+			s.disk(nil)
+		}
 		for _, s := range all {
 			s.stop()
 		}
+		if terms := allTerms(all); len(terms) > countTerms(all) {
+			t.Errorf("leader loops ran %d times in %d terms", countTerms(all), len(terms))
+		}
 	})
+}
+
+// monitor sees to it that no two servers serve in one term.
+func (all servers) monitor(ctx context.Context) {
+	owner := map[uint64]*server{}
+	for ctx.Err() == nil {
+		for _, s := range all {
+			node := s.running()
+			if node == nil {
+				continue
+			}
+			if term, ok := node.Serving(); ok {
+				if other := owner[term]; other != nil && other != s {
+					s.t.Errorf("%s and %s serve in term %d", s.name, other.name, term)
+				}
+				owner[term] = s
+			}
+		}
+		time.Sleep(monitorEvery)
+	}
 }
 
 func (all servers) names(but *server) (names []string) {
@@ -45,110 +101,112 @@ func (all servers) names(but *server) (names []string) {
 	return names
 }
 
-// TestLeaderLosses: the leader is cut off again and again; the next write is accepted within three heartbeats, nothing
-// acknowledged is lost, and no two leader loops share a term.
+// TestLeaderLosses: the leader is cut off again and again; the next write is accepted soon, nothing acknowledged is lost, and no two leader loops share a term. The bars are the design's: a
+// follower waits one to two heartbeats before it asks for votes; a split vote costs it another round.
 func TestLeaderLosses(t *testing.T) {
-	rounds := 60
+	rounds := *losses
 	if testing.Short() {
-		rounds = 10
+		rounds = min(rounds, 20)
 	}
-	virtual(t, 3, func(t *testing.T, h *hub, all servers) {
+	virtual(t, 3, nil, func(t *testing.T, h *hub, all servers) {
 		var took []time.Duration
+		write := func(at servers, round int, when string) {
+			if r := at.propose(projector(fmt.Sprint(when, round%50), fmt.Sprintf("%06d", round))); !r.Changed {
+				t.Errorf("round %d, %s: %+v", round, when, r)
+			}
+		}
 		for round := range rounds {
-			all.propose(projector(fmt.Sprint("before-", round), "x"))
+			write(all, round, "before-")
 			old := all.leader()
-			time.Sleep(time.Duration(rand.IntN(300)) * time.Millisecond)
+			time.Sleep(time.Duration(old.chance.IntN(300)) * time.Millisecond)
 			h.isolate(old.name, true, all.names(old)...)
 			start := time.Now()
 			rest := slices.DeleteFunc(slices.Clone(all), func(s *server) bool { return s == old })
-			rest.propose(projector(fmt.Sprint("after-", round), "x"))
+			write(rest, round, "after-")
 			took = append(took, time.Since(start))
 			h.isolate(old.name, false, all.names(old)...)
 			eventually(t, "the old leader follows", func() bool {
 				_, serves := old.node.Serving()
 				return !serves && old.fsm.State().CAS() == all.leader().fsm.State().CAS()
 			})
-		}
-		slices.Sort(took)
-		t.Logf("%d leader losses at heartbeat %v: median %v, max %v", rounds, heartbeat, took[rounds/2], took[rounds-1])
-		if limit := 4 * heartbeat; took[rounds-1] > limit {
-			t.Errorf("the slowest failover took %v, want at most %v", took[rounds-1], limit)
-		}
-		all.agree()
-		for round := range rounds {
+			state := all.leader().fsm.State()
 			for _, when := range []string{"before-", "after-"} {
-				if all[0].fsm.State().Projector(index.ProjectorID(fmt.Sprint(when, round))) == nil {
-					t.Errorf("acknowledged write %s%d is lost", when, round)
+				p := state.Projector(index.ProjectorID(fmt.Sprint(when, round%50)))
+				if p == nil || p.Admin != fmt.Sprintf("%06d", round) {
+					t.Errorf("round %d: acknowledged write %s is lost, the state has %+v", round, when, p)
 				}
 			}
 		}
+		slices.Sort(took)
+		median, slowest := took[rounds/2], took[rounds-1]
+		t.Logf("%d leader losses at heartbeat %v: median %v, 99 %% %v, max %v", rounds, heartbeat, median, took[rounds*99/100], slowest)
+		if limit := heartbeat * 5 / 2; median > limit {
+			t.Errorf("the median failover took %v, want at most %v", median, limit)
+		}
+		if limit := maxFailover; slowest > limit {
+			t.Errorf("the slowest failover took %v, want at most %v", slowest, limit)
+		}
+		all.agree()
 		if len(allTerms(all)) != countTerms(all) {
 			t.Error("two leader loops shared a term")
 		}
 	})
 }
 
-// TestFaultsKeepHistory: clients write under request ids and retry unknown outcomes, readers read linearizably, while
-// links are cut in every shape. Each acknowledged write happened exactly once and is seen by every later read.
-func TestFaultsKeepHistory(t *testing.T) {
-	virtual(t, 3, func(t *testing.T, h *hub, all servers) {
-		ctx, cancel := context.WithCancel(context.Background())
-		var wg sync.WaitGroup
-		var acked [4]int // per client: the highest number acknowledged; written by one, read under mu
-		var mu sync.Mutex
-		for c := range acked {
-			wg.Go(func() {
-				for k := 1; ctx.Err() == nil; k++ {
-					cmd := projector(fmt.Sprint("client", c), fmt.Sprintf("%06d", k))
-					cmd.Request = &statecontext.Request{Principal: fmt.Sprint(c), Key: fmt.Sprint(k)}
-					if !all.untilAccepted(ctx, cmd) {
-						return
-					}
-					mu.Lock()
-					acked[c] = k
-					mu.Unlock()
-					time.Sleep(25 * time.Millisecond)
+// maxFailover is the bar for the slowest of any number of leader losses.
+const maxFailover = heartbeat * 7 / 2
+
+// history is what clients and readers of a test with faults know.
+type history struct {
+	t      *testing.T
+	all    servers
+	mu     sync.Mutex
+	acked  [4]int // per client: the highest number acknowledged
+	reads  int
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+}
+
+// work begins clients that write under request ids and retry unknown outcomes, and a reader that reads linearizably.
+func (all servers) work(t *testing.T) *history {
+	ctx, cancel := context.WithCancel(context.Background())
+	w := &history{t: t, all: all, cancel: cancel}
+	for c := range w.acked {
+		w.wg.Go(func() {
+			for k := 1; ctx.Err() == nil; k++ {
+				cmd := projector(fmt.Sprint("client", c), fmt.Sprintf("%06d", k))
+				cmd.Request = &statecontext.Request{Principal: fmt.Sprint(c), Key: fmt.Sprint(k)}
+				if !all.untilAccepted(ctx, cmd) {
+					return
 				}
-			})
-		}
-		wg.Go(func() { readers(ctx, t, all, &mu, &acked) })
-		shapes := []func(){
-			func() { l := all.leader(); h.isolate(l.name, true, all.names(l)...) },
-			func() { f := all.follower(); h.isolate(f.name, true, all.names(f)...) },
-			func() { l, f := all.leader(), all.follower(); h.oneWay(l.name, f.name, true) },
-			func() { l, f := all.leader(), all.follower(); h.oneWay(f.name, l.name, true) },
-			func() {
-				for _, s := range all {
-					h.isolate(s.name, true, all.names(s)...)
-				}
-			},
-			func() { l := all.leader(); l.stop(); time.Sleep(time.Second); l.start() },
-		}
-		for round := range 18 {
-			shapes[round%len(shapes)]()
-			time.Sleep(time.Duration(100+rand.IntN(1200)) * time.Millisecond)
-			for _, s := range all {
-				h.isolate(s.name, false, all.names(s)...)
+				w.mu.Lock()
+				w.acked[c] = k
+				w.mu.Unlock()
+				time.Sleep(25 * time.Millisecond)
 			}
-			time.Sleep(time.Duration(rand.IntN(800)) * time.Millisecond)
+		})
+	}
+	w.wg.Go(func() { w.read(ctx) })
+	return w
+}
+
+// settled ends the work: everybody agrees, each acknowledged write is there, and enough was done to mean something.
+func (w *history) settled(writes, reads int) {
+	w.cancel()
+	w.wg.Wait()
+	w.all.agree()
+	for c, k := range w.acked {
+		if k < writes {
+			w.t.Errorf("client %d got only %d writes through, want %d", c, k, writes)
 		}
-		time.Sleep(2 * time.Second)
-		cancel()
-		wg.Wait()
-		all.agree()
-		for c, k := range acked {
-			if k < 50 {
-				t.Errorf("client %d got only %d writes through", c, k)
-			}
-			if p := all[0].fsm.State().Projector(index.ProjectorID(fmt.Sprint("client", c))); p == nil || p.Admin < fmt.Sprintf("%06d", k) {
-				t.Errorf("client %d was told of write %d, the state has %+v", c, k, p)
-			}
+		if p := w.all[0].fsm.State().Projector(index.ProjectorID(fmt.Sprint("client", c))); k > 0 && (p == nil || p.Admin < fmt.Sprintf("%06d", k)) {
+			w.t.Errorf("client %d was told of write %d, the state has %+v", c, k, p)
 		}
-		t.Logf("acknowledged: %v; terms %d", acked, countTerms(all))
-		if len(allTerms(all)) != countTerms(all) {
-			t.Error("two leader loops shared a term")
-		}
-	})
+	}
+	if w.reads < reads {
+		w.t.Errorf("only %d reads, want %d", w.reads, reads)
+	}
+	w.t.Logf("acknowledged: %v; reads %d; terms %d", w.acked, w.reads, countTerms(w.all))
 }
 
 // untilAccepted proposes at any server until one answers; an unknown outcome is asked again under the same id.
@@ -175,14 +233,13 @@ func (all servers) untilAccepted(ctx context.Context, c statecontext.Command) bo
 	return false
 }
 
-// readers holds every linearizable read against what was acknowledged before it began.
-func readers(ctx context.Context, t *testing.T, all servers, mu *sync.Mutex, acked *[4]int) {
-	reads := 0
+// read holds every linearizable read against what was acknowledged before it began.
+func (w *history) read(ctx context.Context) {
 	for i := 0; ctx.Err() == nil; i++ {
-		mu.Lock()
-		before := *acked
-		mu.Unlock()
-		s := all[i%len(all)]
+		w.mu.Lock()
+		before := w.acked
+		w.mu.Unlock()
+		s := w.all[i%len(w.all)]
 		node := s.running()
 		if node == nil {
 			time.Sleep(time.Millisecond)
@@ -193,22 +250,19 @@ func readers(ctx context.Context, t *testing.T, all servers, mu *sync.Mutex, ack
 		cancel()
 		if err != nil {
 			if !errors.Is(err, consensus.ErrNotLeader) && !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) && !errors.Is(err, consensus.ErrClosed) {
-				t.Errorf("read: %v", err)
+				w.t.Errorf("read: %v", err)
 			}
 			time.Sleep(time.Millisecond)
 			continue
 		}
-		reads++
+		w.reads++
 		state := node.State()
 		for c, k := range before {
 			p := state.Projector(index.ProjectorID(fmt.Sprint("client", c)))
 			if k > 0 && (p == nil || p.Admin < fmt.Sprintf("%06d", k)) {
-				t.Errorf("a read on %s saw %+v after write %d of client %d was acknowledged", s.name, p, k, c)
+				w.t.Errorf("a read on %s saw %+v after write %d of client %d was acknowledged", s.name, p, k, c)
 			}
 		}
 		time.Sleep(8 * time.Millisecond)
-	}
-	if reads < 100 {
-		t.Errorf("only %d reads", reads)
 	}
 }

@@ -54,9 +54,17 @@ type Config struct {
 	BootstrapExpect int
 	Join            []string // REST addresses of all managers
 	Heartbeat       time.Duration
-	Logger          hclog.Logger
 	// MaxFormatLevel makes it behave as a program whose newest format level is this one; 0 is the program's own.
 	MaxFormatLevel uint64
+	// MinFree is the number of free bytes below which this manager is not ready and hands leadership on; 0: it does not
+	// matter.
+	MinFree uint64
+	// Failpoint, for tests, is called before each write to the Raft log: the write takes as long and fails as it does.
+	Failpoint func() error
+	// RaftMetrics shows the Raft library's own metrics at /metrics. It keeps them for the whole process, so that only one
+	// manager of a process can have them.
+	RaftMetrics bool
+	Logger      hclog.Logger
 }
 
 // Manager is a manager that listens.
@@ -110,8 +118,8 @@ func (m *Manager) open() error {
 	})
 	var err error
 	m.raft, err = consensus.Open(consensus.Config{Name: m.cfg.Name, Dir: filepath.Join(m.cfg.Dir, "raft"), REST: m.url(), RaftAddr: m.cfg.Raft,
-		Advertise: m.cfg.RaftAdvertise, Heartbeat: m.cfg.Heartbeat, Logger: m.log.Named("raft"), Version: version.Number,
-		FormatLevel: m.cfg.MaxFormatLevel}, m.machine)
+		Advertise: m.cfg.RaftAdvertise, Heartbeat: m.cfg.Heartbeat, MinFree: m.cfg.MinFree, Failpoint: m.cfg.Failpoint,
+		Logger: m.log.Named("raft"), Version: version.Number, FormatLevel: m.cfg.MaxFormatLevel}, m.machine)
 	if err != nil {
 		return err
 	}
@@ -123,7 +131,13 @@ func (m *Manager) open() error {
 		return errors.Join(err, m.raft.Close())
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newGauges(m.raft))
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newGauges(m.raft),
+		m.raft.Collector())
+	if m.cfg.RaftMetrics {
+		if err := showLibrary(registry); err != nil {
+			return errors.Join(err, m.raft.Close())
+		}
+	}
 	m.api = api.New(api.Config{Name: m.cfg.Name, REST: m.url(), Expect: m.cfg.BootstrapExpect, Raft: m.raft, Coordinator: m.coord,
 		Registry: registry, Logger: m.log.Named("api")})
 	return nil

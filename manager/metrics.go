@@ -1,6 +1,10 @@
 package manager
 
 import (
+	"fmt"
+
+	gometrics "github.com/armon/go-metrics"
+	sink "github.com/armon/go-metrics/prometheus"
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tidemark/consensus"
@@ -39,4 +43,19 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 		g.indexes: float64(s.IndexCount()), g.ledger: float64(s.LedgerLen())} {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v)
 	}
+}
+
+// showLibrary puts what hashicorp/raft and raft-boltdb measure (raft_commitTime, raft_leader_lastContact, …) into a
+// registry. The library knows one receiver per process and takes no other: this sets it.
+func showLibrary(registry *prometheus.Registry) error {
+	to, err := sink.NewPrometheusSinkFrom(sink.PrometheusOpts{Registerer: registry, Name: "raft_library"})
+	if err != nil {
+		return fmt.Errorf("raft metrics: %w", err)
+	}
+	cfg := gometrics.DefaultConfig("")
+	cfg.EnableHostname, cfg.EnableRuntimeMetrics = false, false
+	if _, err := gometrics.NewGlobal(cfg, to); err != nil {
+		return fmt.Errorf("raft metrics: %w", err)
+	}
+	return nil
 }

@@ -83,6 +83,9 @@ func judge(st client.Status) judged {
 		if !m.Alive {
 			bad(verdictDegraded, "manager %s does not answer at %s", m.ID, m.REST)
 		}
+		for _, r := range m.NotReady {
+			bad(verdictDegraded, "manager %s is not ready: %s", m.ID, r.Detail)
+		}
 	}
 	if st.Leader.ID == "" {
 		return j

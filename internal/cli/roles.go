@@ -13,8 +13,9 @@ import (
 )
 
 func newManager(s Streams) *cobra.Command {
-	var cfg manager.Config
+	cfg := manager.Config{RaftMetrics: true}
 	var logs logFlags
+	var slowLog time.Duration
 	cmd := &cobra.Command{Use: "manager", Short: "Run an IndexManager", Args: noArgs,
 		Long: `Runs one IndexManager: a Raft node with the StateContext and the REST interface. Start the same command on each
 node, with its own --id, --data and addresses, and the same --bootstrap-expect and --join.`,
@@ -26,6 +27,9 @@ node, with its own --id, --data and addresses, and the same --bootstrap-expect a
 			var err error
 			if cfg.Logger, err = logs.logger(s, "manager"); err != nil {
 				return err
+			}
+			if slowLog > 0 {
+				cfg.Failpoint = func() error { time.Sleep(slowLog); return nil }
 			}
 			m, err := manager.Open(cfg)
 			if err != nil {
@@ -45,6 +49,9 @@ node, with its own --id, --data and addresses, and the same --bootstrap-expect a
 	fl.DurationVar(&cfg.Heartbeat, "heartbeat", 300*time.Millisecond, "Raft heartbeat, election and lease time")
 	fl.Uint64Var(&cfg.MaxFormatLevel, "max-format-level", 0, "behave as a version that knows format levels up to this one; for tests of upgrades")
 	_ = fl.MarkHidden("max-format-level") // it exists
+	fl.Uint64Var(&cfg.MinFree, "min-free-bytes", 32<<20, "with less free space than this under --data, hand leadership on and be not ready; 0: never")
+	fl.DurationVar(&slowLog, "debug-slow-log", 0, "for tests: each write to the Raft log takes this much longer")
+	_ = fl.MarkHidden("debug-slow-log") // it is there
 	addCommon(cmd, &logs)
 	return cmd
 }

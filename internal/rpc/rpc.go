@@ -57,6 +57,13 @@ type Problem struct {
 	RetryAfterMS int64        `json:"retry_after_ms,omitempty"`
 	CAS          uint64       `json:"modified_cas,omitempty"` // the present one, with CAS_MISMATCH
 	RequestID    string       `json:"request_id,omitempty"`   // of the refused request, as logs have it
+	Reasons      []Reason     `json:"reasons,omitempty"`      // of /readyz
+}
+
+// Reason is one of several things that are in the way: a code for programs, words for people.
+type Reason struct {
+	Code   string `json:"code"`
+	Detail string `json:"detail"`
 }
 
 // Error gives code and detail.

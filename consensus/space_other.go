@@ -1,0 +1,8 @@
+//go:build !linux && !darwin
+
+package consensus
+
+import "errors"
+
+// space is not known here.
+func space(string) (free, total uint64, err error) { return 0, 0, errors.ErrUnsupported }

@@ -1,0 +1,195 @@
+package consensus
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+// serverIDKey is where the stable store keeps the server id: what wipes the log wipes the id.
+var serverIDKey = []byte("tidemark-server-id")
+
+// currentTermKey is the library's.
+var currentTermKey = []byte("CurrentTerm")
+
+// openStore examines what is there, opens it, and gives the node its server id.
+func (n *Node) openStore() error {
+	path := n.cfg.database()
+	if err := n.examine(); err != nil {
+		return err
+	}
+	store, err := raftboltdb.New(raftboltdb.Options{
+		Path: path,
+		BoltOptions: &bbolt.Options{
+			Timeout:        boltOpenTimeout,
+			NoFreelistSync: true,
+			FreelistType:   bbolt.FreelistMapType,
+		},
+		MsgpackUseNewTimeFormat: true,
+	})
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return inUse(path)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: open %s: %w", ErrStore, path, err)
+	}
+	n.store = &recorder{BoltStore: store, disk: n.disk, stop: n.stop}
+	if n.logs, err = raft.NewLogCache(logCacheEntries, n.store); err == nil {
+		n.snaps, err = raft.NewFileSnapshotStoreWithLogger(n.cfg.Dir, snapshotsKept, n.cfg.Logger.Named("snapshot"))
+	}
+	if err == nil {
+		n.id, err = n.serverID()
+	}
+	if err == nil {
+		err = n.checkLevel()
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("%w: %s: %w", ErrStore, n.cfg.Dir, err), store.Close())
+	}
+	return nil
+}
+
+func inUse(path string) error {
+	return fmt.Errorf("%w: %s is locked by another process; stop that one or choose another data directory", ErrInUse, path)
+}
+
+// serverID gives the stored id, or makes one.
+func (n *Node) serverID() (raft.ServerID, error) {
+	stored, err := n.store.Get(serverIDKey)
+	if err == nil && len(stored) > 0 {
+		return raft.ServerID(stored), nil
+	}
+	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		return "", err
+	}
+	if has, err := raft.HasExistingState(n.logs, n.store, n.snaps); err != nil || has {
+		return "", errors.Join(fmt.Errorf("there is Raft state but no server id: the directory was put together from parts"), err)
+	}
+	var suffix [4]byte
+	if _, err := rand.Read(suffix[:]); err != nil {
+		return "", err
+	}
+	id := n.cfg.Name + "-" + hex.EncodeToString(suffix[:])
+	return raft.ServerID(id), n.store.Set(serverIDKey, []byte(id))
+}
+
+// recorder is the log and the stable store as Raft sees them. Each entry is stored with a checksum over all that gives
+// it its meaning, and refused by name when it does not come back so; each write is timed and its failure kept (type
+// disk). A failed write of the current term, over which the library panics, is tried again until it succeeds: a node
+// that cannot keep its term must not take part, and need not die.
+type recorder struct {
+	*raftboltdb.BoltStore
+	disk *disk
+	stop <-chan struct{}
+}
+
+// StoreLog implements raft.LogStore.
+func (r *recorder) StoreLog(log *raft.Log) error { return r.StoreLogs([]*raft.Log{log}) }
+
+// StoreLogs implements raft.LogStore.
+func (r *recorder) StoreLogs(logs []*raft.Log) error {
+	sealed := make([]raft.Log, len(logs))
+	stored := make([]*raft.Log, len(logs))
+	for i, l := range logs {
+		sealed[i] = *l
+		sealed[i].Extensions = seal(l)
+		stored[i] = &sealed[i]
+	}
+	return r.disk.write(func() error { return r.BoltStore.StoreLogs(stored) })
+}
+
+// GetLog implements raft.LogStore. Errors wrap ErrDamaged when what is stored is not what was written.
+func (r *recorder) GetLog(index uint64, log *raft.Log) error {
+	if err := r.BoltStore.GetLog(index, log); err != nil {
+		if !errors.Is(err, raft.ErrLogNotFound) {
+			err = fmt.Errorf("%w: log entry %d: %w", ErrDamaged, index, err)
+		}
+		return err
+	}
+	return unseal(log, index)
+}
+
+// DeleteRange implements raft.LogStore.
+func (r *recorder) DeleteRange(low, high uint64) error {
+	return r.disk.write(func() error { return r.BoltStore.DeleteRange(low, high) })
+}
+
+// Set implements raft.StableStore.
+func (r *recorder) Set(key, value []byte) error {
+	return r.disk.write(func() error { return r.BoltStore.Set(key, value) })
+}
+
+// SetUint64 implements raft.StableStore.
+func (r *recorder) SetUint64(key []byte, value uint64) error {
+	for {
+		err := r.disk.write(func() error { return r.BoltStore.SetUint64(key, value) })
+		if err == nil || !slices.Equal(key, currentTermKey) {
+			return err
+		}
+		r.disk.cfg.Logger.Error("the term cannot be stored; this node takes no part until it can", "term", value, "error", err)
+		rest := time.NewTimer(termRetry)
+		select {
+		case <-rest.C:
+		case <-r.stop:
+			rest.Stop()
+			runtime.Goexit() // Raft's goroutine ends here, in order; with an error the library would panic
+		}
+	}
+}
+
+// termRetry is the rest between two attempts to store the current term.
+const termRetry = 250 * time.Millisecond
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// sumBytes is the length of the checksum at the end of a stored entry's extensions.
+const sumBytes = 4
+
+// seal gives the extensions of an entry with its checksum behind them: index, term, type, extensions and data. The
+// library keeps extensions as they are, and nothing else in this program uses them.
+func seal(l *raft.Log) []byte {
+	return binary.LittleEndian.AppendUint32(slices.Clone(l.Extensions), sum(l, l.Extensions))
+}
+
+func sum(l *raft.Log, extensions []byte) uint32 {
+	head := make([]byte, 0, 25)
+	head = binary.LittleEndian.AppendUint64(head, l.Index)
+	head = binary.LittleEndian.AppendUint64(head, l.Term)
+	head = append(head, byte(l.Type))
+	head = binary.LittleEndian.AppendUint64(head, uint64(len(extensions)))
+	crc := crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, extensions)
+	return crc32.Update(crc, castagnoli, l.Data)
+}
+
+// unseal checks a stored entry and takes the checksum off. Entries written before there were checksums have none.
+func unseal(l *raft.Log, index uint64) error {
+	if l.Index != index {
+		return fmt.Errorf("%w: log entry %d says that it is entry %d", ErrDamaged, index, l.Index)
+	}
+	if len(l.Extensions) == 0 {
+		return nil
+	}
+	if len(l.Extensions) < sumBytes {
+		return fmt.Errorf("%w: log entry %d: its checksum has %d bytes, want %d", ErrDamaged, index, len(l.Extensions), sumBytes)
+	}
+	own := l.Extensions[:len(l.Extensions)-sumBytes]
+	want := binary.LittleEndian.Uint32(l.Extensions[len(own):])
+	if got := sum(l, own); got != want {
+		return fmt.Errorf("%w: log entry %d of term %d: checksum %08x, want %08x: a bit has changed since it was written", ErrDamaged, index, l.Term, got, want)
+	}
+	if l.Extensions = own; len(own) == 0 {
+		l.Extensions = nil
+	}
+	return nil
+}
