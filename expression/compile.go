@@ -3,6 +3,7 @@ package expression
 import (
 	"bytes"
 	"fmt"
+	"unicode/utf8"
 
 	"tidemark/collate"
 	"tidemark/index"
@@ -24,10 +25,16 @@ func SourceOf(d *index.Definition) Source {
 type Limits struct {
 	// KeyBytes is the most bytes of one composite key as it is stored. A longer one is left out and counts as an error.
 	KeyBytes int
+	// Keys is the most keys of one document in one array index. With more the document is left out, which counts as an
+	// error.
+	Keys int
 }
 
 // DefaultKeyBytes is the limit of a key where none is given.
 const DefaultKeyBytes = 4096
+
+// DefaultKeys is the limit of a document's keys in an array index where none is given.
+const DefaultKeys = 10000
 
 // MaxSources limits how many indexes one Program evaluates.
 const MaxSources = 10000
@@ -46,6 +53,7 @@ type Program struct {
 type source struct {
 	primary    bool
 	where      int // in Program.wheres; -1: none
+	array      int // in components; -1: none
 	components []component
 }
 
@@ -75,6 +83,9 @@ func CompileLimits(sources []Source, limits Limits) (*Program, error) {
 	if limits.KeyBytes <= 0 {
 		limits.KeyBytes = DefaultKeyBytes
 	}
+	if limits.Keys <= 0 {
+		limits.Keys = DefaultKeys
+	}
 	if len(sources) > MaxSources {
 		return nil, fmt.Errorf("%w: %d indexes on one bucket, at most %d are evaluated", ErrDefinition, len(sources), MaxSources)
 	}
@@ -92,9 +103,12 @@ func CompileLimits(sources []Source, limits Limits) (*Program, error) {
 		p.wheres = append(p.wheres, c.compile(x))
 	}
 	for i, s := range parsed {
-		out := source{primary: sources[i].IsPrimary, where: s.where}
+		out := source{primary: sources[i].IsPrimary, where: s.where, array: s.array}
 		for k, x := range s.keys {
 			component := component{slot: -1, desc: sources[i].Keys[k].Desc}
+			if array, ok := x.(*ArrayKey); ok {
+				x = array.X
+			}
 			if path, ok := x.(*Path); ok {
 				component.slot = c.root.add(path.Steps).slot
 			} else {
@@ -113,6 +127,7 @@ func (p *Program) Sources() int { return len(p.sources) }
 type parsedSource struct {
 	keys  []Expr
 	where int
+	array int // which key is an array key; -1: none
 }
 
 type compiler struct {
@@ -120,11 +135,12 @@ type compiler struct {
 	wanted     map[*node]bool
 	wheres     map[string]int // by canonical text
 	predicates []Expr
+	scope      []string // the variables that are bound where compile is
 }
 
 // parse reads the expressions of a source and notes their paths.
 func (c *compiler) parse(s Source) (out parsedSource, err error) {
-	out.where = -1
+	out.where, out.array = -1, -1
 	if s.IsPrimary {
 		if len(s.Keys) > 0 || s.Where != "" {
 			return out, fmt.Errorf("a primary index takes neither key expressions nor WHERE")
@@ -135,9 +151,15 @@ func (c *compiler) parse(s Source) (out parsedSource, err error) {
 		return out, fmt.Errorf("%d key expressions, expected 1 to %d", len(s.Keys), MaxKeys)
 	}
 	for i, k := range s.Keys {
-		x, err := ParseExpression(k.Expr)
+		x, err := ParseKey(k.Expr)
 		if err != nil {
 			return out, fmt.Errorf("key expression %d: %w", i+1, err)
+		}
+		if _, array := x.(*ArrayKey); array {
+			if out.array >= 0 {
+				return out, fmt.Errorf("key expressions %d and %d are array keys; an index has at most one", out.array+1, i+1)
+			}
+			out.array = i
 		}
 		c.paths(x)
 		out.keys = append(out.keys, x)
@@ -163,22 +185,11 @@ func (c *compiler) parse(s Source) (out parsedSource, err error) {
 
 // paths puts the paths of an expression into the tree.
 func (c *compiler) paths(x Expr) {
-	switch x := x.(type) {
-	case *Path:
-		c.wanted[c.root.add(x.Steps)] = true
-	case *Compare:
-		c.paths(x.L)
-		c.paths(x.R)
-	case *Logic:
-		for _, o := range x.Operands {
-			c.paths(o)
-		}
-	case *Not:
-		c.paths(x.X)
-	case *Minus:
-		c.paths(x.X)
-	case *Is:
-		c.paths(x.X)
+	if path, ok := x.(*Path); ok {
+		c.wanted[c.root.add(path.Steps)] = true
+	}
+	for _, o := range operands(x) {
+		c.paths(o)
 	}
 }
 
@@ -192,7 +203,12 @@ func (c *compiler) compile(x Expr) evaluator {
 		slot := c.root.add(x.Steps).slot
 		return func(s *Scratch) value { return s.at(slot) }
 	case *DocID:
-		return func(s *Scratch) value { return value{kind: collate.String, data: s.docID} }
+		return func(s *Scratch) value {
+			if utf8.Valid(s.docID) {
+				return value{kind: collate.String, data: s.docID}
+			}
+			return value{kind: collate.String, data: bytes.ToValidUTF8(s.docID, []byte("\ufffd"))} // strings are Unicode
+		}
 	case *Compare:
 		return c.compare(x)
 	case *Logic:
@@ -215,8 +231,7 @@ func (c *compiler) compile(x Expr) evaluator {
 	case *Is:
 		return c.is(x)
 	}
-	// The parser makes no other node.
-	return func(*Scratch) value { return value{kind: collate.Missing} }
+	return c.construct(x)
 }
 
 func (c *compiler) is(x *Is) evaluator {

@@ -20,6 +20,20 @@ type Scratch struct {
 	temp  []byte // unescaped strings, negated numbers, encodings to compare
 	where []whereState
 	err   error // of the expression that is being evaluated
+
+	meta    DocMeta
+	steps   int      // that this document may still cost
+	stack   []value  // arguments of functions, items of arrays
+	vars    []value  // the variables that are bound, outermost first
+	members []field  // of an object
+	elems   [][]byte // components of an array key
+}
+
+// DocMeta is what KV says of a document beside its id and value. The zero value is right for indexes without META().
+type DocMeta struct {
+	CAS        uint64
+	Expiration uint32 // seconds since 1970; 0: never
+	Flags      uint32
 }
 
 // failure is a source whose entry was left out.
@@ -62,8 +76,13 @@ func (r Result) Err(i int) error {
 // Evaluate gives the keys of a document in all indexes. Both slices must stay as they are while the Result is used. What
 // is no JSON (also an empty document) has its key in primary indexes only.
 func (p *Program) Evaluate(s *Scratch, docID, doc []byte) Result {
+	return p.EvaluateMeta(s, docID, DocMeta{}, doc)
+}
+
+// EvaluateMeta is Evaluate for indexes that may use META().
+func (p *Program) EvaluateMeta(s *Scratch, docID []byte, meta DocMeta, doc []byte) Result {
 	s.reset(p)
-	s.docID = docID
+	s.docID, s.meta = docID, meta
 	r := Result{s: s, NotJSON: !s.scan(doc, p.root)}
 	for i := range p.sources {
 		s.first = append(s.first, len(s.ends))
@@ -71,13 +90,16 @@ func (p *Program) Evaluate(s *Scratch, docID, doc []byte) Result {
 		if r.NotJSON && !src.primary {
 			continue
 		}
-		start := len(s.keys)
+		start, ends := len(s.keys), len(s.ends)
 		s.err = nil
-		if has := p.entry(s, src); s.err != nil {
-			s.keys = s.keys[:start]
-			s.fails = append(s.fails, failure{i, s.err})
-		} else if has {
+		if src.array >= 0 {
+			p.entries(s, src)
+		} else if p.entry(s, src) && s.err == nil {
 			s.ends = append(s.ends, len(s.keys))
+		}
+		if s.err != nil {
+			s.keys, s.ends = s.keys[:start], s.ends[:ends]
+			s.fails = append(s.fails, failure{i, s.err})
 		}
 	}
 	s.finish()
@@ -101,6 +123,7 @@ func (s *Scratch) reset(p *Program) {
 	s.slots = resized(s.slots, p.slots)
 	s.where = resized(s.where, len(p.wheres))
 	clear(s.where)
+	s.steps, s.stack, s.vars = maxSteps, s.stack[:0], s.vars[:0]
 }
 
 func resized[T any](list []T, n int) []T {
@@ -132,26 +155,32 @@ func (p *Program) entry(s *Scratch, src *source) bool {
 		return false
 	}
 	for i := range src.components {
-		c := &src.components[i]
 		start := len(s.keys)
-		var kind collate.Kind
-		if c.slot >= 0 {
-			kind = s.appendSlot(&s.slots[c.slot], limit)
-		} else {
-			v := c.eval(s)
-			kind = v.kind
-			s.appendValue(v, limit)
-		}
+		kind := s.component(&src.components[i], limit)
 		if s.err != nil || i == 0 && kind == collate.Missing {
 			s.keys = s.keys[:start]
 			return false
 		}
-		if c.desc {
-			collate.Complement(s.keys[start:])
-		}
 	}
 	s.checkLimit(limit)
 	return true
+}
+
+// component appends one part of a key, and gives its kind.
+func (s *Scratch) component(c *component, limit int) collate.Kind {
+	start := len(s.keys)
+	var kind collate.Kind
+	if c.slot >= 0 {
+		kind = s.appendSlot(&s.slots[c.slot], limit)
+	} else {
+		v := c.eval(s)
+		kind = v.kind
+		s.appendValue(v, limit)
+	}
+	if c.desc {
+		collate.Complement(s.keys[start:])
+	}
+	return kind
 }
 
 // predicate tells whether a WHERE holds; the same one of several indexes is evaluated once.

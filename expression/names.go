@@ -95,7 +95,7 @@ func checkParts(s *CreateIndex) error {
 	}
 	keys := make([]index.KeyExpr, len(s.Keys))
 	for i, k := range s.Keys {
-		x, err := ParseExpression(k.Expr)
+		x, err := ParseKey(k.Expr)
 		if err != nil {
 			return fmt.Errorf("%w: key expression %d: %w", ErrDefinition, i+1, err)
 		}

@@ -1,6 +1,7 @@
 package expression
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -22,6 +23,13 @@ const (
 
 // ParseExpression reads one expression. The error is a *SyntaxError.
 func ParseExpression(text string) (Expr, error) {
+	return parseWhole(text, func(p *parser) (Expr, error) { return p.expression(0) })
+}
+
+// ParseKey reads one key expression, without ASC or DESC: an expression or an *ArrayKey. The error is a *SyntaxError.
+func ParseKey(text string) (Expr, error) { return parseWhole(text, (*parser).key) }
+
+func parseWhole(text string, read func(*parser) (Expr, error)) (Expr, error) {
 	p, err := newParser(text)
 	if err != nil {
 		return nil, err
@@ -29,7 +37,7 @@ func ParseExpression(text string) (Expr, error) {
 	if len(text) > MaxStatementBytes {
 		return nil, p.lex.fail(MaxStatementBytes, "the expression is longer than %d bytes", MaxStatementBytes)
 	}
-	x, err := p.expression(0)
+	x, err := read(p)
 	if err != nil {
 		return nil, err
 	}
@@ -43,8 +51,13 @@ func ParseExpression(text string) (Expr, error) {
 type parser struct {
 	lex         lexer
 	tok         token
-	operators   int // how deep operators are nested
-	parentheses int // and parentheses; apart, so that the canonical text of what was read can be read again
+	operators   int      // how deep operators are nested
+	parentheses int      // and parentheses; apart, so that the canonical text of what was read can be read again
+	scope       []string // the variables that are bound here, innermost last
+	starAllowed bool     // path[*] may stand here
+	star        token    // of the first path[*], kind tokEnd if there is none
+	starred     *ArrayKey
+	lookahead   int // how many bodies of ARRAY … FOR are being read ahead
 }
 
 // newParser looks at the first token. It returns plain error so that no typed nil can be mistaken for one.
@@ -78,8 +91,8 @@ func (p *parser) unsupported(tok token, format string, args ...any) error {
 
 // unexpected is the error for a token that cannot stand here.
 func (p *parser) unexpected(wanted string) error {
-	if err := p.futureOperator(); err != nil {
-		return err
+	if p.isWord("WITHIN") {
+		return p.unsupported(p.tok, "WITHIN is not supported; name the array and use IN")
 	}
 	return p.fail(p.tok, "expected %s, found %s", wanted, p.describe(p.tok))
 }
@@ -146,6 +159,8 @@ func (p *parser) binary() (op Op, precedence int) {
 			return OpOr, precOr
 		case "IS":
 			return "IS", precIs
+		case "LIKE", "IN", "BETWEEN", "NOT":
+			return opTest, precOrder
 		}
 	case tokOp:
 		switch p.tok.value {
@@ -155,10 +170,22 @@ func (p *parser) binary() (op Op, precedence int) {
 			return OpNotEqual, precEqual
 		case "<", "<=", ">", ">=":
 			return Op(p.tok.value), precOrder
+		case "||":
+			return opConcat, precConcat
+		case "+", "-":
+			return Op(p.tok.value), precAdd
+		case "*", "/", "%":
+			return Op(p.tok.value), precMultiply
 		}
 	}
 	return "", 0
 }
+
+// opTest stands for [NOT] LIKE, IN and BETWEEN, opConcat for ||.
+const (
+	opTest   Op = "LIKE, IN or BETWEEN"
+	opConcat Op = "||"
+)
 
 // expression reads an operand together with the operators that bind more tightly than above (Pratt).
 func (p *parser) expression(above int) (Expr, error) {
@@ -180,29 +207,57 @@ func (p *parser) operation(above int) (Expr, error) {
 			return left, nil
 		}
 		at := p.tok
-		if err := p.advance(); err != nil {
-			return nil, err
-		}
-		if op == "IS" {
-			if left, err = p.is(left); err != nil {
+		if op == opTest {
+			if left, err = p.test(left); err != nil {
 				return nil, err
 			}
-			continue
-		}
-		right, err := p.expression(precedence)
-		if err != nil {
+		} else if left, err = p.binaryRest(op, precedence, left); err != nil {
 			return nil, err
 		}
-		if op == OpAnd || op == OpOr {
-			left = logic(op, left, right)
+		if precedence != precEqual && precedence != precOrder {
 			continue
 		}
-		left = &Compare{Op: op, L: left, R: right}
 		if _, next := p.binary(); next == precedence {
 			return nil, p.fail(p.tok, "comparisons do not chain; join them with AND, or put the one at column %d in parentheses",
 				errorAt(p.lex.text, at.pos, false, "").Column)
 		}
 	}
+}
+
+// binaryRest reads what follows the left operand of an operator.
+func (p *parser) binaryRest(op Op, precedence int, left Expr) (Expr, error) {
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	if op == "IS" {
+		return p.is(left)
+	}
+	right, err := p.expression(precedence)
+	if err != nil {
+		return nil, err
+	}
+	switch precedence {
+	case precOr, precAnd:
+		return logic(op, left, right), nil
+	case precConcat:
+		return concat(left, right), nil
+	case precAdd, precMultiply:
+		return &Arith{Op: op, L: left, R: right}, nil
+	}
+	return &Compare{Op: op, L: left, R: right}, nil
+}
+
+// concat joins operands as logic does.
+func concat(left, right Expr) Expr {
+	joined := &Concat{}
+	for _, x := range []Expr{left, right} {
+		if c, ok := x.(*Concat); ok {
+			joined.Operands = append(joined.Operands, c.Operands...)
+		} else {
+			joined.Operands = append(joined.Operands, x)
+		}
+	}
+	return joined
 }
 
 // logic joins operands; what is already joined by the same operator becomes part of it.
@@ -259,6 +314,15 @@ func (p *parser) prefix() (Expr, error) {
 		}
 		return negate(x), nil
 	}
+	if ok, err := p.acceptWord("EXISTS"); err != nil {
+		return nil, err
+	} else if ok {
+		x, err := p.expression(precMinus)
+		if err != nil {
+			return nil, err
+		}
+		return &Exists{X: x}, nil
+	}
 	return p.primary()
 }
 
@@ -274,7 +338,7 @@ func negate(x Expr) Expr {
 	return &Literal{Kind: collate.Number, Text: "-" + l.Text}
 }
 
-// primary reads a literal, a path, META().id, or parentheses.
+// primary reads a literal, a path, a function, a construct between words, or parentheses, and the path into it.
 func (p *parser) primary() (Expr, error) {
 	tok := p.tok
 	switch tok.kind {
@@ -314,12 +378,11 @@ func (p *parser) parenthesis(tok token) (Expr, error) {
 		if err := p.wantOp(")"); err != nil {
 			return nil, err
 		}
-		if p.isOp(".") || p.isOp("[") {
-			return nil, p.unsupported(p.tok, "a path into an expression in parentheses is not supported; a path begins with the name of a member")
-		}
-		return x, nil
-	case "[", "{":
-		return nil, p.unsupported(tok, "arrays and objects as literals are not supported yet")
+		return p.into(x)
+	case "[":
+		return p.array()
+	case "{":
+		return p.object()
 	case "+":
 		return nil, p.fail(tok, "expected an expression, found +; a positive number has no sign")
 	case ".":
@@ -335,8 +398,19 @@ func (p *parser) word(tok token) (Expr, error) {
 			return &Literal{Kind: kind}, p.advance()
 		}
 	}
-	if err := p.futureWord(tok); err != nil {
-		return nil, err
+	switch strings.ToUpper(tok.value) {
+	case "CASE":
+		return p.caseOf()
+	case "ANY", "EVERY":
+		return p.satisfies(tok)
+	case "ARRAY", "FIRST":
+		if strings.EqualFold(tok.value, "ARRAY") || p.followedByExpression() {
+			return p.comprehension(tok)
+		}
+	case "DISTINCT", "ALL":
+		return nil, p.fail(tok, "%s stands before a whole key expression only", strings.ToUpper(tok.value))
+	case "SELECT":
+		return nil, p.unsupported(tok, "SELECT is not supported: a key must depend on the document alone")
 	}
 	if isReserved(tok.value) {
 		return nil, p.fail(tok, "expected an expression, found the reserved word %s; a name that is one is written in backticks: `%s`",
@@ -351,7 +425,7 @@ func (p *parser) word(tok token) (Expr, error) {
 	if strings.EqualFold(tok.value, "META") {
 		return p.meta()
 	}
-	return nil, p.function(tok)
+	return p.call(tok)
 }
 
 // meta reads ().id after META.
@@ -371,21 +445,40 @@ func (p *parser) meta() (Expr, error) {
 	if p.tok.kind != tokWord && p.tok.kind != tokQuoted {
 		return nil, p.unexpected("id after META().")
 	}
-	if p.tok.value != "id" {
-		return nil, p.unsupported(p.tok, "META().%s is not supported: only META().id is", p.tok.value)
+	var x Expr
+	switch p.tok.value {
+	case "id":
+		x = &DocID{}
+	case "cas", "expiration", "flags":
+		x = &Meta{Field: p.tok.value}
+	default:
+		return nil, p.unsupported(p.tok, "META().%s is not known; known are META().id, .cas, .expiration and .flags", p.tok.value)
 	}
+	field := p.tok.value
 	if err := p.advance(); err != nil {
 		return nil, err
 	}
 	if p.isOp(".") || p.isOp("[") {
-		return nil, p.fail(p.tok, "META().id is a string and has no members or elements")
+		return nil, p.fail(p.tok, "META().%s is a scalar and has no members or elements", field)
 	}
-	return &DocID{}, nil
+	return x, nil
 }
 
-// path reads the steps after its first name.
+// path reads the steps after its first name, which may be a variable's.
 func (p *parser) path(first token) (Expr, error) {
-	path := &Path{Steps: []Step{{Name: first.value}}}
+	if slices.Contains(p.scope, first.value) {
+		return p.into(&Var{Name: first.value})
+	}
+	return p.into(&Path{Steps: []Step{{Name: first.value}}})
+}
+
+// into reads the steps of a path into x, if there are any.
+func (p *parser) into(x Expr) (Expr, error) {
+	var steps []Step
+	limit := MaxPathSteps
+	if _, ok := x.(*Path); ok {
+		limit--
+	}
 	for {
 		at := p.tok
 		switch {
@@ -396,33 +489,47 @@ func (p *parser) path(first token) (Expr, error) {
 			if p.tok.kind != tokWord && p.tok.kind != tokQuoted {
 				return nil, p.unexpected("a name after the point")
 			}
-			path.Steps = append(path.Steps, Step{Name: p.tok.value})
+			steps = append(steps, Step{Name: p.tok.value})
 			if err := p.advance(); err != nil {
 				return nil, err
 			}
 		case p.isOp("["):
+			if err := p.advance(); err != nil {
+				return nil, err
+			}
+			if p.isOp("*") {
+				return p.every(navigate(x, steps))
+			}
 			step, err := p.element()
 			if err != nil {
 				return nil, err
 			}
-			path.Steps = append(path.Steps, step)
+			steps = append(steps, step)
 		default:
-			return path, nil
+			return navigate(x, steps), nil
 		}
-		if len(path.Steps) > MaxPathSteps {
+		if len(steps) > limit {
 			return nil, p.fail(at, "the path has more than %d steps", MaxPathSteps)
 		}
 	}
 }
 
-// element reads [n].
+// navigate adds steps to x.
+func navigate(x Expr, steps []Step) Expr {
+	if len(steps) == 0 {
+		return x
+	}
+	switch x := x.(type) {
+	case *Path:
+		return &Path{Steps: append(slices.Clip(x.Steps), steps...)}
+	case *Nav:
+		return &Nav{X: x.X, Steps: append(slices.Clip(x.Steps), steps...)}
+	}
+	return &Nav{X: x, Steps: steps}
+}
+
+// element reads n] after the bracket.
 func (p *parser) element() (step Step, err error) {
-	if err := p.advance(); err != nil {
-		return step, err
-	}
-	if p.isOp("*") {
-		return step, p.unsupported(p.tok, "array keys ([*]) are not supported yet")
-	}
 	negative, err := p.acceptOp("-")
 	if err != nil {
 		return step, err
@@ -441,50 +548,4 @@ func (p *parser) element() (step Step, err error) {
 		return step, err
 	}
 	return Step{Index: n, Element: true}, p.wantOp("]")
-}
-
-// futureWord refuses the constructs of the language that begin with a word and cannot be compiled yet.
-func (p *parser) futureWord(tok token) error {
-	switch strings.ToUpper(tok.value) {
-	case "DISTINCT", "ALL", "ARRAY":
-		return p.unsupported(tok, "array keys (%s …) are not supported yet", strings.ToUpper(tok.value))
-	case "CASE", "ANY", "EVERY", "EXISTS", "SELECT":
-		return p.unsupported(tok, "%s is not supported", strings.ToUpper(tok.value))
-	}
-	return nil
-}
-
-// futureOperator refuses the operators of the language that cannot be compiled yet, by name.
-func (p *parser) futureOperator() error {
-	switch p.tok.kind {
-	case tokOp:
-		switch p.tok.value {
-		case "+", "-", "*", "/", "%", "||":
-			return p.unsupported(p.tok, "the operator %s is not supported yet", p.tok.value)
-		}
-	case tokWord:
-		switch word := strings.ToUpper(p.tok.value); word {
-		case "LIKE", "IN", "BETWEEN", "WITHIN":
-			return p.unsupported(p.tok, "%s is not supported yet", word)
-		case "NOT":
-			return p.unsupported(p.tok, "NOT LIKE, NOT IN and NOT BETWEEN are not supported yet; NOT alone stands before an expression")
-		}
-	}
-	return nil
-}
-
-// function refuses every function, with the reason.
-func (p *parser) function(tok token) error {
-	name := strings.ToUpper(tok.value)
-	switch {
-	case strings.HasPrefix(name, "NOW_") || strings.HasPrefix(name, "CLOCK_"):
-		name = "NOW"
-	}
-	switch name {
-	case "NOW", "CLOCK", "RANDOM", "UUID", "CURRENT_USERS", "CURRENT_USER":
-		return p.fail(tok, "%s() cannot be indexed: a key must depend on the document alone", strings.ToUpper(tok.value))
-	case "HASH", "RANGE":
-		return p.fail(tok, "%s is no function; it stands after PARTITION BY", name)
-	}
-	return p.unsupported(tok, "the function %s() is not known; functions other than META() are not supported yet", strings.ToUpper(tok.value))
 }

@@ -394,17 +394,23 @@ func (p *parser) keys(s *CreateIndex) error {
 	if err := p.wantOp("("); err != nil {
 		return err
 	}
+	arrays := 0
 	for {
 		if len(s.Keys) == MaxKeys {
 			return p.fail(p.tok, "a key has at most %d components", MaxKeys)
 		}
 		at := p.tok
-		x, err := p.expression(0)
+		x, err := p.key()
 		if err != nil {
 			return err
 		}
-		if _, ok := x.(*Literal); ok {
+		if isConstant(x) {
 			return p.fail(at, "a key component that is a constant orders nothing; name a field")
+		}
+		if _, ok := x.(*ArrayKey); ok {
+			if arrays++; arrays > 1 {
+				return p.fail(at, "an index has at most one array key")
+			}
 		}
 		key := index.KeyExpr{Expr: x.String()}
 		if key.Desc, err = p.direction(); err != nil {

@@ -22,6 +22,9 @@ const (
 	precEqual
 	precOrder
 	precIs
+	precConcat
+	precAdd
+	precMultiply
 	precMinus
 	precPrimary
 )
@@ -149,15 +152,16 @@ func (x *Literal) appendTo(dst []byte) []byte {
 }
 
 func (x *Path) appendTo(dst []byte) []byte {
-	for i, s := range x.Steps {
-		switch {
-		case s.Element:
+	return appendSteps(appendName(dst, x.Steps[0].Name), x.Steps[1:])
+}
+
+func appendSteps(dst []byte, steps []Step) []byte {
+	for _, s := range steps {
+		if s.Element {
 			dst = append(strconv.AppendInt(append(dst, '['), int64(s.Index), 10), ']')
 			continue
-		case i > 0:
-			dst = append(dst, '.')
 		}
-		dst = appendName(dst, s.Name)
+		dst = appendName(append(dst, '.'), s.Name)
 	}
 	return dst
 }

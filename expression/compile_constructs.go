@@ -1,0 +1,412 @@
+package expression
+
+import (
+	"bytes"
+	"math"
+	"slices"
+	"unicode/utf8"
+)
+
+// construct makes the evaluator of what is no function and no plain operator.
+func (c *compiler) construct(x Expr) evaluator {
+	switch x := x.(type) {
+	case *Arith:
+		return c.arith(x)
+	case *Concat:
+		return c.concat(x)
+	case *Like:
+		return c.like(x)
+	case *In:
+		return c.in(x)
+	case *Between:
+		return c.between(x)
+	case *Case:
+		return c.caseOf(x)
+	case *Array:
+		items := c.compileAll(x.Items)
+		return func(s *Scratch) value {
+			base := len(s.stack)
+			for _, i := range items {
+				s.stack = append(s.stack, i(s))
+			}
+			v := s.list(s.stack[base:])
+			s.stack = s.stack[:base]
+			return v
+		}
+	case *Object:
+		return c.object(x)
+	case *Nav:
+		inner, steps := c.compile(x.X), x.Steps
+		return func(s *Scratch) value { return s.navigate(inner(s), steps) }
+	case *Var:
+		depth := slices.Index(c.scope, x.Name)
+		for i, name := range c.scope { // the innermost
+			if name == x.Name {
+				depth = i
+			}
+		}
+		return func(s *Scratch) value { return s.vars[depth] }
+	case *Meta:
+		return meta(x.Field)
+	case *Call:
+		return c.call(x)
+	case *Each:
+		return c.each(x)
+	case *Exists:
+		inner := c.compile(x.X)
+		return func(s *Scratch) value {
+			v := inner(s)
+			if v.kind <= kindNull {
+				return v
+			}
+			return boolean(v.kind == kindArray && !isHollow(v.data))
+		}
+	}
+	return func(*Scratch) value { return missing }
+}
+
+func meta(field string) evaluator {
+	return func(s *Scratch) value {
+		switch field {
+		case "cas":
+			start := len(s.temp)
+			s.temp = appendUint(s.temp, s.meta.CAS)
+			return s.fresh(kindNumber, start)
+		case "expiration":
+			return s.integer(int64(s.meta.Expiration))
+		}
+		return s.integer(int64(s.meta.Flags))
+	}
+}
+
+func (c *compiler) arith(x *Arith) evaluator {
+	left, right, op := c.compile(x.L), c.compile(x.R), x.Op
+	return func(s *Scratch) value {
+		l, r := left(s), right(s)
+		switch {
+		case l.kind == kindMissing || r.kind == kindMissing:
+			return missing
+		case l.kind != kindNumber || r.kind != kindNumber:
+			return null
+		}
+		a, ok := s.numberOf(l)
+		b, fine := s.numberOf(r)
+		if !ok || !fine || !s.spend(1) {
+			return missing
+		}
+		return s.compute(op, a, b)
+	}
+}
+
+// compute is exact where both sides and the result are int64, else it is float64. Dividing by 0 gives NULL.
+func (s *Scratch) compute(op Op, a, b number) value {
+	if a.isInt && b.isInt {
+		if n, ok := exact(op, a.i, b.i); ok {
+			return s.integer(n)
+		}
+	}
+	// Each result is converted, so that no processor fuses it with what comes next.
+	switch op {
+	case OpAdd:
+		return s.float(float64(a.f + b.f))
+	case OpSubtract:
+		return s.float(float64(a.f - b.f))
+	case OpMultiply:
+		return s.float(float64(a.f * b.f))
+	case OpDivide:
+		if b.f == 0 {
+			return null
+		}
+		return s.float(float64(a.f / b.f))
+	}
+	if b.f == 0 {
+		return null
+	}
+	return s.float(math.Mod(a.f, b.f))
+}
+
+// exact computes with integers, where that is exact.
+func exact(op Op, a, b int64) (n int64, ok bool) {
+	switch op {
+	case OpAdd:
+		n = a + b
+		return n, (n > a) == (b > 0)
+	case OpSubtract:
+		n = a - b
+		return n, (n < a) == (b > 0)
+	case OpMultiply:
+		if a == 0 || b == 0 {
+			return 0, true
+		}
+		n = a * b
+		return n, n/b == a && !(a == -1 && b == math.MinInt64) && !(b == -1 && a == math.MinInt64)
+	case OpDivide:
+		if b == 0 || b == -1 && a == math.MinInt64 || a%b != 0 {
+			return 0, false
+		}
+		return a / b, true
+	}
+	if b == 0 || b == -1 {
+		return 0, b == -1
+	}
+	return a % b, true
+}
+
+func (c *compiler) concat(x *Concat) evaluator {
+	parts := c.compileAll(x.Operands)
+	return func(s *Scratch) value {
+		base := len(s.stack)
+		defer func() { s.stack = s.stack[:base] }()
+		worst := kindTrue
+		for _, p := range parts {
+			v := p(s)
+			if v.kind == kindMissing {
+				worst = kindMissing
+			} else if v.kind != kindString {
+				worst = min(worst, kindNull)
+			}
+			s.stack = append(s.stack, v)
+		}
+		if worst <= kindNull || !s.spend(1) {
+			return value{kind: worst}
+		}
+		start := len(s.temp)
+		for _, v := range s.stack[base:] {
+			s.temp = append(s.temp, v.data...)
+		}
+		return s.fresh(kindString, start)
+	}
+}
+
+func (c *compiler) like(x *Like) evaluator {
+	text, pattern := c.compile(x.X), c.compile(x.Pattern)
+	escape := func(*Scratch) value { return value{kindString, []byte{'\\'}} }
+	if x.Escape != nil {
+		escape = c.compile(x.Escape)
+	}
+	not := x.Not
+	return func(s *Scratch) value {
+		t, p, e := text(s), pattern(s), escape(s)
+		switch {
+		case t.kind == kindMissing || p.kind == kindMissing || e.kind == kindMissing:
+			return missing
+		case t.kind != kindString || p.kind != kindString || e.kind != kindString || utf8.RuneCount(e.data) != 1:
+			return null
+		case !s.spend(1 + len(t.data)/64*(1+bytes.Count(p.data, []byte("%")))):
+			return missing
+		}
+		return boolean(matchLike(t.data, p.data, e.data) != not)
+	}
+}
+
+// matchLike tells whether a text fits a pattern: % is any text, _ is one character, the escape takes the next character
+// as it is. It goes back to the last % only, which is enough.
+func matchLike(text, pattern, escape []byte) bool {
+	t, p, star, mark := 0, 0, -1, 0
+	for t < len(text) {
+		if p < len(pattern) {
+			switch rest := pattern[p:]; {
+			case bytes.HasPrefix(rest, escape) && len(rest) > len(escape):
+				literal := rest[len(escape):]
+				n := runeLen(literal)
+				if bytes.HasPrefix(text[t:], literal[:n]) {
+					t, p = t+n, p+len(escape)+n
+					continue
+				}
+			case rest[0] == '%':
+				star, mark = p, t
+				p++
+				continue
+			case rest[0] == '_':
+				t, p = t+runeLen(text[t:]), p+1
+				continue
+			case rest[0] == text[t]:
+				t, p = t+1, p+1
+				continue
+			}
+		}
+		if star < 0 {
+			return false
+		}
+		mark += runeLen(text[mark:])
+		t, p = mark, star+1
+	}
+	for p < len(pattern) && pattern[p] == '%' {
+		p++
+	}
+	return p == len(pattern)
+}
+
+func runeLen(b []byte) int {
+	_, n := utf8.DecodeRune(b)
+	return n
+}
+
+// equal compares by the rules of the operator =: TRUE, FALSE, NULL or MISSING.
+func (s *Scratch) equal(l, r value) value {
+	switch {
+	case l.kind == kindMissing || r.kind == kindMissing:
+		return missing
+	case l.kind == kindNull || r.kind == kindNull:
+		return null
+	}
+	return boolean(s.order(l, r) == 0)
+}
+
+func (c *compiler) in(x *In) evaluator {
+	item, list, not := c.compile(x.X), c.compile(x.List), x.Not
+	return func(s *Scratch) value {
+		v, l := item(s), list(s)
+		switch {
+		case v.kind == kindMissing || l.kind == kindMissing:
+			return missing
+		case v.kind == kindNull || l.kind != kindArray:
+			return null
+		}
+		unknown := false
+		for w := walk(l.data); w.more(); {
+			if !s.spend(1) {
+				return missing
+			}
+			switch s.equal(v, s.valueOf(w.raw(']'))).kind {
+			case kindTrue:
+				return boolean(!not)
+			case kindNull:
+				unknown = true
+			}
+		}
+		if unknown {
+			return null
+		}
+		return boolean(not)
+	}
+}
+
+func (c *compiler) between(x *Between) evaluator {
+	low := &Compare{Op: OpGreaterEqual, L: x.X, R: x.Low}
+	high := &Compare{Op: OpLessEqual, L: x.X, R: x.High}
+	both := Expr(&Logic{Op: OpAnd, Operands: []Expr{low, high}})
+	if x.Not {
+		both = &Not{X: both}
+	}
+	return c.compile(both)
+}
+
+func (c *compiler) caseOf(x *Case) evaluator {
+	otherwise := func(*Scratch) value { return null }
+	if x.Else != nil {
+		otherwise = c.compile(x.Else)
+	}
+	var operand evaluator
+	if x.Operand != nil {
+		operand = c.compile(x.Operand)
+	}
+	conditions, results := make([]evaluator, len(x.Whens)), make([]evaluator, len(x.Whens))
+	for i, w := range x.Whens {
+		conditions[i], results[i] = c.compile(w.If), c.compile(w.Then)
+	}
+	return func(s *Scratch) value {
+		var v value
+		if operand != nil {
+			v = operand(s)
+		}
+		for i, condition := range conditions {
+			k := condition(s)
+			if operand != nil {
+				k = s.equal(v, k)
+			}
+			if s.err != nil {
+				return missing
+			}
+			if k.truth() == kindTrue {
+				return results[i](s)
+			}
+		}
+		return otherwise(s)
+	}
+}
+
+func (c *compiler) object(x *Object) evaluator {
+	values := make([]evaluator, len(x.Members))
+	for i, m := range x.Members {
+		values[i] = c.compile(m.Value)
+	}
+	members := x.Members
+	return func(s *Scratch) value {
+		base := len(s.stack)
+		for _, v := range values {
+			s.stack = append(s.stack, v(s))
+		}
+		start := len(s.temp)
+		s.temp = append(s.temp, '{')
+		for i, v := range s.stack[base:] {
+			if v.kind == kindMissing {
+				continue
+			}
+			s.temp = appendMember(s.temp, start, []byte(members[i].Name))
+			s.temp = appendText(s.temp, v)
+		}
+		s.temp = append(s.temp, '}')
+		s.stack = s.stack[:base]
+		return s.fresh(kindObject, start)
+	}
+}
+
+// each makes ANY, EVERY, ARRAY and FIRST.
+func (c *compiler) each(x *Each) evaluator {
+	over := c.compile(x.Over)
+	depth := len(c.scope)
+	c.scope = append(c.scope, x.Var)
+	body := c.compile(x.Body)
+	var when evaluator
+	if x.When != nil {
+		when = c.compile(x.When)
+	}
+	c.scope = c.scope[:depth]
+	kind := x.Kind
+	return func(s *Scratch) value {
+		array := over(s)
+		if array.kind != kindArray {
+			if array.kind == kindMissing {
+				return missing
+			}
+			return null
+		}
+		base := len(s.stack)
+		defer func() { s.stack, s.vars = s.stack[:base], s.vars[:depth] }()
+		seen := 0
+		for w := walk(array.data); w.more(); seen++ {
+			if s.err != nil || !s.spend(1) {
+				return missing
+			}
+			s.vars = append(s.vars[:depth], s.valueOf(w.raw(']')))
+			if when != nil && when(s).truth() != kindTrue {
+				continue
+			}
+			v := body(s)
+			switch kind {
+			case EachArray:
+				if v.kind != kindMissing {
+					s.stack = append(s.stack, v)
+				}
+			case EachFirst:
+				return v
+			case EachAny:
+				if v.truth() == kindTrue {
+					return boolean(true)
+				}
+			default:
+				if v.truth() != kindTrue {
+					return boolean(false)
+				}
+			}
+		}
+		switch kind {
+		case EachArray:
+			return s.list(s.stack[base:])
+		case EachFirst:
+			return missing
+		}
+		return boolean(kind == EachEvery || kind == EachAnyEvery && seen > 0)
+	}
+}

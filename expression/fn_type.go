@@ -1,0 +1,178 @@
+package expression
+
+import (
+	"math"
+	"strconv"
+
+	"tidemark/collate"
+)
+
+// isKind makes a function that tells whether a value is of one of these kinds.
+func isKind(kinds ...collate.Kind) evaluation {
+	return func(_ *Scratch, a []value) value {
+		for _, k := range kinds {
+			if a[0].kind == k {
+				return boolean(true)
+			}
+		}
+		return boolean(false)
+	}
+}
+
+var typeFunctions = []*Function{
+	{Name: "ISARRAY", Aliases: []string{"IS_ARRAY"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "Whether it is an array.",
+		Example: Example{`ISARRAY([])`, `true`}, eval: isKind(kindArray)},
+	{Name: "ISATOM", Aliases: []string{"IS_ATOM"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "Whether it is a boolean, number or string.",
+		Example: Example{`ISATOM(1)`, `true`}, eval: isKind(kindFalse, kindTrue, kindNumber, kindString)},
+	{Name: "ISBOOLEAN", Aliases: []string{"IS_BOOLEAN", "ISBOOL", "IS_BOOL"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "Whether it is TRUE or FALSE.",
+		Example: Example{`ISBOOLEAN(1)`, `false`}, eval: isKind(kindFalse, kindTrue)},
+	{Name: "ISNUMBER", Aliases: []string{"IS_NUMBER", "ISNUM", "IS_NUM"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "Whether it is a number.",
+		Example: Example{`ISNUMBER(n)`, `true`}, eval: isKind(kindNumber)},
+	{Name: "ISOBJECT", Aliases: []string{"IS_OBJECT", "ISOBJ", "IS_OBJ"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "Whether it is an object.",
+		Example: Example{`ISOBJECT({})`, `true`}, eval: isKind(kindObject)},
+	{Name: "ISSTRING", Aliases: []string{"IS_STRING", "ISSTR", "IS_STR"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "Whether it is a string.",
+		Example: Example{`ISSTRING(gone)`, `MISSING`}, eval: isKind(kindString)},
+	{Name: "TOARRAY", Aliases: []string{"TO_ARRAY"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "An array as it is, anything else as its one element.",
+		Example: Example{`TOARRAY(1)`, `[1]`}, eval: func(s *Scratch, a []value) value {
+			if a[0].kind == kindArray {
+				return a[0]
+			}
+			return s.list(a[:1])
+		}},
+	{Name: "TOATOM", Aliases: []string{"TO_ATOM"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "The one element or member of what has just one, as far as it goes; else NULL.",
+		Example: Example{`TOATOM([{"a": 5}])`, `5`}, eval: toAtom},
+	{Name: "TOBOOLEAN", Aliases: []string{"TO_BOOLEAN", "TOBOOL", "TO_BOOL"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: `FALSE for 0, "", [] and {}, TRUE for anything else.`,
+		Example: Example{`TOBOOLEAN("a")`, `true`}, eval: func(_ *Scratch, a []value) value { return value{kind: a[0].truth()} }},
+	{Name: "TONUMBER", Aliases: []string{"TO_NUMBER", "TONUM", "TO_NUM"}, Family: FamilyType, Params: "value", Min: 1, Max: 1,
+		About: "FALSE is 0, TRUE is 1, a string that is a number of JSON is that number; anything else is NULL.", Example: Example{`TONUMBER("1.5")`, `1.5`}, eval: toNumber},
+	{Name: "TOOBJECT", Aliases: []string{"TO_OBJECT", "TOOBJ", "TO_OBJ"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "An object as it is, anything else as {}.",
+		Example: Example{`TOOBJECT(1)`, `{}`}, eval: func(s *Scratch, a []value) value {
+			if a[0].kind == kindObject {
+				return a[0]
+			}
+			return s.build(nil)
+		}},
+	{Name: "TOSTRING", Aliases: []string{"TO_STRING", "TOSTR", "TO_STR"}, Family: FamilyType, Params: "value", Min: 1, Max: 1,
+		About:   "A string as it is, a boolean or number as its text; NULL for anything else. A number is written as it computes: 1.0 and 1 are \"1\".",
+		Example: Example{`TOSTRING(1.0)`, `"1"`}, eval: toText},
+	{Name: "TYPE", Aliases: []string{"TYPENAME"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "The name of its type: missing, null, boolean, number, string, array or object.",
+		Example: Example{`TYPE(gone)`, `"missing"`}, lenient: true, eval: func(_ *Scratch, a []value) value {
+			name := a[0].kind.String()
+			if a[0].kind == kindFalse || a[0].kind == kindTrue {
+				name = "boolean"
+			}
+			return value{kindString, []byte(name)}
+		}},
+}
+
+func toAtom(s *Scratch, a []value) value {
+	v := a[0]
+	for v.kind == kindArray || v.kind == kindObject {
+		end := byte(']')
+		w := walk(v.data)
+		if !w.more() {
+			return null
+		}
+		if v.kind == kindObject {
+			end = '}'
+			w.memberName()
+		}
+		text := w.raw(end)
+		if w.more() || !s.spend(1) {
+			return null
+		}
+		v = s.valueOf(text)
+	}
+	return v
+}
+
+func toNumber(s *Scratch, a []value) value {
+	switch a[0].kind {
+	case kindNumber:
+		return a[0]
+	case kindFalse:
+		return s.integer(0)
+	case kindTrue:
+		return s.integer(1)
+	case kindString:
+		if end, _ := collate.ScanNumber(a[0].data, 0); end == len(a[0].data) && end > 0 {
+			return value{kindNumber, a[0].data}
+		}
+	}
+	return null
+}
+
+func toText(s *Scratch, a []value) value {
+	switch a[0].kind {
+	case kindString:
+		return a[0]
+	case kindFalse, kindTrue:
+		return value{kindString, []byte(strconv.FormatBool(a[0].kind == kindTrue))}
+	case kindNumber:
+		n, ok := s.numberOf(a[0])
+		if !ok {
+			return missing
+		}
+		if n.isInt {
+			return value{kindString, s.integer(n.i).data}
+		}
+		if v := s.float(n.f); v.kind == kindNumber && !math.IsNaN(n.f) {
+			return value{kindString, v.data}
+		}
+	}
+	return null
+}
+
+var conditionalFunctions = []*Function{
+	{Name: "DECODE", Family: FamilyConditional, Params: "value, if, then, … [, else]", Min: 3, Max: MaxArgs, About: "The then behind the first if that equals the value, else the last argument or NULL.",
+		Example: Example{`DECODE(2, 1, "one", 2, "two")`, `"two"`}, lenient: true, eval: decode},
+	{Name: "IFMISSING", Family: FamilyConditional, Params: "value, …", Min: 2, Max: MaxArgs, About: "The first value that is not MISSING; NULL if there is none.",
+		Example: Example{`IFMISSING(gone, null, 1)`, `null`}, lenient: true, eval: firstOf(func(v value) bool { return v.kind != kindMissing })},
+	{Name: "IFMISSINGORNULL", Aliases: []string{"COALESCE", "NVL"}, Family: FamilyConditional, Params: "value, …", Min: 2, Max: MaxArgs, About: "The first value that is neither MISSING nor NULL; NULL if there is none.",
+		Example: Example{`IFMISSINGORNULL(gone, null, 1)`, `1`}, lenient: true, eval: firstOf(func(v value) bool { return v.kind > kindNull })},
+	{Name: "IFNULL", Family: FamilyConditional, Params: "value, …", Min: 2, Max: MaxArgs, About: "The first value that is not NULL; NULL if there is none.",
+		Example: Example{`IFNULL(null, 1)`, `1`}, lenient: true, eval: firstOf(func(v value) bool { return v.kind != kindNull })},
+	{Name: "MISSINGIF", Family: FamilyConditional, Params: "a, b", Min: 2, Max: 2, About: "MISSING if both are equal, else a.",
+		Example: Example{`MISSINGIF("", "")`, `MISSING`}, eval: valueUnless(missing)},
+	{Name: "NULLIF", Family: FamilyConditional, Params: "a, b", Min: 2, Max: 2, About: "NULL if both are equal, else a.",
+		Example: Example{`NULLIF(n, 7)`, `null`}, eval: valueUnless(null)},
+	{Name: "NVL2", Family: FamilyConditional, Params: "value, then, else", Min: 3, Max: 3, About: "then if the value is neither MISSING nor NULL, else else.",
+		Example: Example{`NVL2(gone, 1, 2)`, `2`}, lenient: true, eval: func(_ *Scratch, a []value) value {
+			if a[0].kind > kindNull {
+				return a[1]
+			}
+			return a[2]
+		}},
+}
+
+func firstOf(fits func(value) bool) evaluation {
+	return func(_ *Scratch, a []value) value {
+		for _, v := range a {
+			if fits(v) {
+				return v
+			}
+		}
+		return null
+	}
+}
+
+func valueUnless(otherwise value) evaluation {
+	return func(s *Scratch, a []value) value {
+		if s.equal(a[0], a[1]).kind == kindTrue {
+			return otherwise
+		}
+		return a[0]
+	}
+}
+
+func decode(s *Scratch, a []value) value {
+	for i := 1; i+1 < len(a); i += 2 {
+		if a[i].kind == a[0].kind && a[0].kind <= kindTrue || s.equal(a[0], a[i]).kind == kindTrue {
+			return a[i+1]
+		}
+	}
+	if len(a)%2 == 0 {
+		return a[len(a)-1]
+	}
+	return null
+}

@@ -1,0 +1,78 @@
+package expression_test
+
+import (
+	"strings"
+	"testing"
+
+	"tidemark/collate"
+	"tidemark/expression"
+	"tidemark/index"
+)
+
+// exampleDoc is the document of the examples.
+const exampleDoc = `{"s": "aß c", "n": 7, "tags": ["x", "y", "x"], "items": [{"sku": "p", "qty": 2}, {"sku": "q", "qty": 1}], "none": null}`
+
+// valueOf evaluates one expression through the key of an index whose leading component is the document's id.
+func valueOf(t *testing.T, text, doc string) string {
+	t.Helper()
+	sources := []expression.Source{{Keys: keysOf("META().id", text)}}
+	p, err := expression.Compile(sources)
+	if err != nil {
+		t.Fatalf("%s: %v", text, err)
+	}
+	var s expression.Scratch
+	r := p.EvaluateMeta(&s, []byte("doc"), expression.DocMeta{CAS: 1 << 60, Expiration: 9, Flags: 3}, []byte(doc))
+	if err := r.Err(0); err != nil {
+		return "error: " + err.Error()
+	}
+	key := r.Keys(0)[0]
+	json, err := collate.DecodeComposite(nil, key, []bool{false, false})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m, _ := collate.MissingComponents(key, []bool{false, false}); len(m) > 0 {
+		return "MISSING"
+	}
+	return strings.TrimSuffix(strings.TrimPrefix(string(json), `["doc",`), "]")
+}
+
+// TestFunctionExamples executes the example of every function.
+func TestFunctionExamples(t *testing.T) {
+	names := map[string]bool{}
+	for _, f := range expression.Functions() {
+		if got := valueOf(t, f.Example.Expr, exampleDoc); got != f.Example.Value {
+			t.Errorf("%s = %s, its example says %s", f.Example.Expr, got, f.Example.Value)
+		}
+		if !strings.Contains(f.Example.Expr, f.Name+"(") {
+			t.Errorf("the example of %s is %s", f.Name, f.Example.Expr)
+		}
+		for _, n := range append([]string{f.Name}, f.Aliases...) {
+			if names[n] {
+				t.Errorf("two functions are called %s", n)
+			}
+			names[n] = true
+		}
+		// MISSING spreads, unless the function is about it.
+		args := make([]string, f.Min)
+		for i := range args {
+			args[i] = `"year"`
+		}
+		args[0] = "gone"
+		call := f.Name + "(" + strings.Join(args, ", ") + ")"
+		got := valueOf(t, call, exampleDoc)
+		lenient := strings.HasPrefix(f.Name, "IF") || f.Family == expression.FamilyConditional || f.Name == "TYPE" || f.Name == "GREATEST" || f.Name == "LEAST"
+		if got != "MISSING" && !lenient {
+			t.Errorf("%s = %s, want MISSING", call, got)
+		}
+	}
+	if len(expression.Functions()) < 60 {
+		t.Errorf("%d functions", len(expression.Functions()))
+	}
+}
+
+func keysOf(exprs ...string) (keys []index.KeyExpr) {
+	for _, x := range exprs {
+		keys = append(keys, index.KeyExpr{Expr: x})
+	}
+	return keys
+}
