@@ -2,8 +2,9 @@
 // definitions become a Program that turns a document into its secondary keys.
 //
 // The promises. Parse and the printer agree: the printed form of a statement or expression is canonical and reads as the
-// same again. A Program is a function of (document id, document) and nothing else; it scans a document once, whatever
-// the number of indexes, and allocates nothing once its Scratch is warm. An expression that fails on a document costs
+// same again. A Program is a function of (document id, what KV keeps of it, document) and nothing else; it scans a
+// document once, whatever the number of indexes, and allocates nothing for paths, operators and predicates once its Scratch
+// is warm. An expression that fails on a document costs
 // that index's entry and is counted; it never stops anything. No input panics, and every size has a limit.
 //
 // # Values
@@ -23,10 +24,14 @@
 //     An operand that is no boolean counts as FALSE if it is 0, "", [] or {}, and as TRUE otherwise (as in N1QL).
 //   - x IS NULL and x IS NOT NULL are MISSING for MISSING; IS [NOT] MISSING and IS [NOT] VALUED (neither MISSING nor
 //     NULL) are always TRUE or FALSE.
-//   - Unary minus of what is no number is NULL, of MISSING it is MISSING.
+//   - Arithmetic of what is no number is NULL, with MISSING it is MISSING; it is exact as long as both sides and the result
+//     are int64, else float64. Dividing by 0 is NULL, a result beyond float64 an error.
+//   - LIKE, IN, BETWEEN, CASE, ANY, EVERY, ARRAY and FIRST, EXISTS, || and the functions: docs/expressions.md, which is made
+//     from the tables of this package.
 //
 // # What is indexed
 //
 // A document is in an index if it is JSON, the WHERE predicate is TRUE (a value that is no boolean counts as above), and
 // the leading key is not MISSING. A primary index has every document, whether JSON or not; its key is the document's id.
+// An array key (ALL, DISTINCT, path[*]) makes one entry for each different element; at most one stands in an index.
 package expression

@@ -106,7 +106,7 @@ type number struct {
 
 // numberOf reads a number's text. One beyond float64 fails.
 func (s *Scratch) numberOf(v value) (n number, ok bool) {
-	if bytes.IndexAny(v.data, ".eE") < 0 {
+	if !bytes.ContainsAny(v.data, ".eE") {
 		if i, err := strconv.ParseInt(string(v.data), 10, 64); err == nil {
 			return number{i: i, f: float64(i), isInt: true}, true
 		}

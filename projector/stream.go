@@ -124,7 +124,7 @@ func (p *pump) fill(s *stream, e *feed.Event) {
 
 func (p *pump) mutation(ctx context.Context, s *stream, e *feed.Event) error {
 	p.fill(s, e)
-	result := s.plan.program.Evaluate(&p.scratch, e.Key, e.Value)
+	result := s.plan.program.EvaluateMeta(&p.scratch, e.Key, expression.DocMeta{CAS: e.CAS, Expiration: e.Expiry, Flags: e.Flags}, e.Value)
 	if result.Errors > 0 {
 		p.counters.errors.Add(float64(result.Errors))
 	}

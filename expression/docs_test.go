@@ -1,0 +1,107 @@
+package expression_test
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"tidemark/expression"
+)
+
+var update = flag.Bool("update", false, "write docs/expressions.md anew")
+
+// examples are the lines of docs/expressions.md about what is no function: an expression and its value.
+var examples = []struct{ title, about, examples string }{
+	{"Paths", "A name is a member, `[n]` an element (from the end if negative). What is not there is MISSING. Names with other characters than letters, digits and `_`, and reserved words, stand in backticks.",
+		"items[0].sku\nitems[-1].qty\ntags[7]"},
+	{"The document itself", "`META().id` is its id, `.cas`, `.expiration` (seconds since 1970, 0 for never) and `.flags` are what KV keeps of it.",
+		"META().id\nMETA().flags"},
+	{"Literals", "As in JSON, strings in either quotes; `[…]` and `{…}` may hold expressions. Members that are MISSING are left out of an object; in an array they are NULL.",
+		`[n, "x", gone]` + "\n" + `{"a": n, "b": gone}` + "\n" + `{"a": {"b": 1}}.a.b`},
+	{"Arithmetic", "`+ - * / %` and a minus sign. Exact where both sides and the result are integers of 64 bits, else float64. Of what is no number: NULL. By 0: NULL. A result beyond float64 is an error.",
+		"n + 1\nn / 2\nn % 4\n9007199254740993 + n - n\nn / 0\nn + s"},
+	{"Text", "`||` joins strings. LIKE has `%` for any text and `_` for one character; the backslash, or the character after ESCAPE, takes the next one as it is.",
+		`s || "!"` + "\n" + `s LIKE "a_ %"` + "\n" + `"50%" LIKE "%!%" ESCAPE "!"` + "\n" + `s NOT LIKE "x%"`},
+	{"Comparison", "MISSING if one side is MISSING, else NULL if one side is NULL. Values of different types compare by their types: booleans, numbers, strings, arrays, objects.",
+		"n = 7.0\nn > none\nn < gone\nn < s\nn BETWEEN 1 AND 7\nn IN [1, 7]\nn NOT IN [1, null]"},
+	{"Logic", "FALSE AND anything is FALSE, TRUE OR anything is TRUE; MISSING and NULL otherwise spread. 0, the empty string, [] and {} count as FALSE, other values as TRUE.",
+		"n = 7 AND gone\nn = 7 OR gone\nNOT none\ngone IS MISSING\nnone IS NOT NULL\nnone IS VALUED"},
+	{"CASE", "The first branch that holds, else NULL.",
+		`CASE WHEN n > 5 THEN "many" ELSE "few" END` + "\n" + `CASE n WHEN 1 THEN "one" WHEN 7 THEN "seven" END`},
+	{"Arrays", "ANY and EVERY ask for their elements, ARRAY makes a new one (elements that become MISSING are left out), FIRST gives the first that fits, EXISTS tells whether there is one.",
+		`ANY v IN items SATISFIES v.qty > 1 END` + "\n" + `EVERY v IN items SATISFIES v.qty > 1 END` + "\n" + `ANY AND EVERY v IN [] SATISFIES TRUE END` + "\n" +
+			`ARRAY UPPER(v.sku) FOR v IN items WHEN v.qty = 2 END` + "\n" + `FIRST v.sku FOR v IN items WHEN v.qty < 2 END` + "\n" + `EXISTS tags`},
+}
+
+// TestExpressionsPage: docs/expressions.md says what the tables say, and each of its values is computed.
+func TestExpressionsPage(t *testing.T) {
+	var b strings.Builder
+	b.WriteString(`# Expressions
+
+What stands in the keys and in WHERE of an index: a part of N1QL. This page is made from the function table by
+` + "`go test ./expression -run TestExpressionsPage -update`" + `; every value on it is computed by the test, for the document
+
+` + "```\n" + exampleDoc + "\n```" + `
+
+with the id doc. A value is MISSING, NULL, FALSE, TRUE, a number, a string, an array or an object. Integers of 64 bits are
+exact, other numbers are the nearest float64. An expression is a function of the document alone: NOW_MILLIS(), RANDOM()
+and the like are refused, and so are functions whose last digits differ between processors (SIN, EXP, …).
+
+## What is indexed
+
+A document is in an index if it is JSON, WHERE is TRUE and the leading key is not MISSING. A key component ` + "`ALL x`, `DISTINCT x`" + `
+or ` + "`path[*]`" + ` makes an entry for each different element of an array; an index has at most one. An empty array counts as
+MISSING, and what is no array as its own one element. Equal elements of one document are one entry, with ALL too.
+
+An expression that fails on a document (a number beyond float64, a limit) leaves the document out of that index; the
+projector counts it and goes on. Limits: 4096 bytes per key, 10,000 keys per document and index, 4 million steps and 64 MiB
+per document, 1 MiB for what REPEAT, LPAD, RPAD and SUFFIXES make, 64 levels of nesting.
+
+`)
+	for _, c := range examples {
+		fmt.Fprintf(&b, "## %s\n\n%s\n\n| expression | value |\n|---|---|\n", c.title, c.about)
+		for _, x := range strings.Split(c.examples, "\n") {
+			row(&b, x, valueOf(t, x, exampleDoc))
+		}
+		b.WriteString("\n")
+	}
+	family := expression.Family("")
+	for _, f := range expression.Functions() {
+		if f.Family != family {
+			if family != "" {
+				b.WriteString("\n")
+			}
+			family = f.Family
+			fmt.Fprintf(&b, "## %s functions\n\n| function | gives | example | value |\n|---|---|---|---|\n", family)
+		}
+		name := f.Name
+		if len(f.Aliases) > 0 {
+			name += " (" + strings.Join(f.Aliases, ", ") + ")"
+		}
+		fmt.Fprintf(&b, "| %s(%s) | %s | `%s` | `%s` |\n", name, cell(f.Params), cell(f.About), cell(f.Example.Expr), cell(f.Example.Value))
+		if next := expression.Functions(); f == next[len(next)-1] {
+			b.WriteString("\n")
+		}
+	}
+	b.WriteString("MISSING and NULL arguments make most functions MISSING or NULL; so does an argument of another type make them NULL.\n")
+	const page = "../docs/expressions.md"
+	if *update {
+		if err := os.WriteFile(page, []byte(b.String()), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	have, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(have) != b.String() {
+		t.Errorf("%s is not what the tables say; run this test with -update", page)
+	}
+}
+
+func row(b *strings.Builder, x, v string) { fmt.Fprintf(b, "| `%s` | `%s` |\n", cell(x), cell(v)) }
+
+// cell makes a text fit into a table.
+func cell(text string) string { return strings.ReplaceAll(text, "|", "\\|") }
