@@ -23,6 +23,7 @@ import (
 	"tidemark/coordinator"
 	"tidemark/internal/rpc"
 	"tidemark/statecontext"
+	"tidemark/watch"
 	"tidemark/wire"
 )
 
@@ -58,6 +59,7 @@ type Config struct {
 	Expect      int    // --bootstrap-expect
 	Raft        *consensus.Node
 	Coordinator *coordinator.Coordinator
+	Watch       *watch.Hub // run by the caller
 	Registry    *prometheus.Registry
 	Logger      hclog.Logger
 	// Forward adds to a request that goes on to the leader what proves on whose behalf it is.
@@ -127,7 +129,7 @@ func (rt *route) maxBody() int64 {
 // routes lists every call. Of two paths that match, the first one counts.
 func (a *API) routes() []route {
 	return slices.Concat(a.scanRoutes(), a.ddlRoutes(), a.readRoutes(), a.componentRoutes(), a.nodeRoutes(),
-		a.errorRoutes())
+		a.errorRoutes(), a.watchRoutes())
 }
 
 // Handler serves every call.

@@ -22,8 +22,8 @@ import (
 // ErrStopped is wrapped by everything after an entry that could not be decoded.
 var ErrStopped = errors.New("the state machine has stopped")
 
-// eventRing is the number of newest events that are kept for watchers that resume. An event holds no vectors; a
-// definition is about a kilobyte.
+// eventRing is the number of newest events that are kept for whoever turns them into a stream: it has to ask before
+// that many have come. An event holds no vectors; a definition is about a kilobyte, and mostly the state's own.
 const eventRing = 8192
 
 // FSM applies committed entries to a State. Use New.
@@ -39,6 +39,7 @@ type FSM struct {
 	events      []statecontext.Event // a ring: the newest is at next-1
 	next        int
 	floor       uint64 // events of cas values above it are all held
+	restores    uint64
 	waiters     waiterHeap
 	subscribers map[*Subscription]struct{}
 }
@@ -153,6 +154,7 @@ func (f *FSM) Restore(r io.ReadCloser) error {
 	defer f.mu.Unlock()
 	f.state.Store(state)
 	f.events, f.next, f.floor = nil, 0, state.CAS()
+	f.restores++
 	f.wake(state.AppliedIndex())
 	for s := range f.subscribers {
 		s.notify()
@@ -193,17 +195,29 @@ func (f *FSM) wake(index uint64) {
 	}
 }
 
-// Events gives, in order, up to limit events of cas values above since. held is false when some of those are no longer
-// kept, or never were (a restore): the caller begins anew from State. All events of one cas come together, unless they
-// alone exceed the limit by which the slice then grows.
-func (f *FSM) Events(since uint64, limit int) (events []statecontext.Event, held bool) {
+// Feed is what has happened after a cas.
+type Feed struct {
+	// State is the newest one, the one that the last of Events led to.
+	State *statecontext.State
+	// Events are all with a cas above the one asked for, in order; shared, and not to be changed.
+	Events []statecontext.Event
+	// Held is false when some of those are no longer kept, or never were (a restore): whoever asks begins anew from
+	// State, and Events is empty.
+	Held bool
+	// Restores counts how often the state was replaced as a whole; to be given at the next question.
+	Restores uint64
+}
+
+// Feed gives what has happened after since, as somebody knows the state who saw it last under restores.
+func (f *FSM) Feed(restores, since uint64) Feed {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if since < f.floor || since > f.state.Load().CAS() {
-		return nil, false
+	feed := Feed{State: f.state.Load(), Restores: f.restores}
+	if restores != f.restores || since < f.floor || since > feed.State.CAS() {
+		return feed
 	}
-	first := max(0, f.next-eventRing)
-	low, high := first, f.next
+	feed.Held = true
+	low, high := max(0, f.next-eventRing), f.next
 	for low < high { // the first event above since
 		mid := int(uint(low+high) >> 1)
 		if f.events[mid%eventRing].CAS > since {
@@ -212,14 +226,11 @@ func (f *FSM) Events(since uint64, limit int) (events []statecontext.Event, held
 			low = mid + 1
 		}
 	}
+	feed.Events = make([]statecontext.Event, 0, f.next-low)
 	for ; low < f.next; low++ {
-		e := f.events[low%eventRing]
-		if len(events) >= limit && e.CAS != events[len(events)-1].CAS {
-			break
-		}
-		events = append(events, e)
+		feed.Events = append(feed.Events, f.events[low%eventRing])
 	}
-	return events, true
+	return feed
 }
 
 // Subscription tells that there is something new. Any number of changes make one signal.

@@ -78,29 +78,24 @@ func TestEventsAreCompleteAndOrdered(t *testing.T) {
 		default:
 			t.Fatal("no signal after a change")
 		}
-		for { // in small pages, as a watcher does
-			events, held := m.fsm.Events(since, 7)
-			if !held {
-				t.Fatalf("events after %d are not held", since)
+		feed := m.fsm.Feed(0, since)
+		if !feed.Held || feed.State != m.fsm.State() {
+			t.Fatalf("events after %d are not held, or not with the newest state", since)
+		}
+		for _, e := range feed.Events {
+			if e.CAS != since+1 {
+				t.Fatalf("event of cas %d after %d", e.CAS, since)
 			}
-			if len(events) == 0 {
-				break
-			}
-			for _, e := range events {
-				if e.CAS != since+1 {
-					t.Fatalf("event of cas %d after %d", e.CAS, since)
-				}
-				since = e.CAS
-			}
+			since = e.CAS
 		}
 		if since != m.fsm.State().CAS() {
 			t.Fatalf("seen up to %d, the state is at %d", since, m.fsm.State().CAS())
 		}
 	}
-	if _, held := m.fsm.Events(5, 10); held {
+	if m.fsm.Feed(0, 5).Held {
 		t.Fatal("the oldest events are said to be held still")
 	}
-	if _, held := m.fsm.Events(m.fsm.State().CAS()+1, 10); held {
+	if m.fsm.Feed(0, m.fsm.State().CAS()+1).Held {
 		t.Fatal("events of the future are said to be held")
 	}
 }
@@ -109,8 +104,8 @@ func TestEventsOfOneUpdateComeTogether(t *testing.T) {
 	m := newMachine(t)
 	m.apply(&statecontext.RegisterManager{Manager: statecontext.Manager{ID: "m2"}}, &statecontext.LeaderStarted{Term: 2, Manager: statecontext.Manager{ID: "m3"}})
 	cas := m.fsm.State().CAS()
-	events, held := m.fsm.Events(cas-1, 1)
-	if !held || len(events) != 2 || events[0].CAS != cas || events[1].CAS != cas {
+	feed := m.fsm.Feed(0, cas-1)
+	if events := feed.Events; !feed.Held || len(events) != 2 || events[0].CAS != cas || events[1].CAS != cas {
 		t.Fatalf("%+v", events)
 	}
 }
@@ -205,11 +200,15 @@ func TestSnapshotAndRestore(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-sub.C()
-	if _, held := other.fsm.Events(1, 10); held {
+	cas := other.fsm.State().CAS()
+	if other.fsm.Feed(0, cas).Held {
+		t.Fatal("who saw the state before the restore is said to know all")
+	}
+	if feed := other.fsm.Feed(1, 1); feed.Held || feed.Restores != 1 {
 		t.Fatal("events from before the restored state are said to be held")
 	}
-	if _, held := other.fsm.Events(other.fsm.State().CAS(), 10); !held {
-		t.Fatal("a watcher that is at the restored cas must begin anew")
+	if !other.fsm.Feed(1, cas).Held {
+		t.Fatal("who is at the restored cas must begin anew")
 	}
 }
 

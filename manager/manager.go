@@ -32,6 +32,7 @@ import (
 	"tidemark/internal/version"
 	"tidemark/projectorclient"
 	"tidemark/statecontext"
+	"tidemark/watch"
 	"tidemark/wire"
 )
 
@@ -74,6 +75,7 @@ type Manager struct {
 	machine  *fsm.FSM
 	raft     *consensus.Node
 	coord    *coordinator.Coordinator
+	watch    *watch.Hub
 	api      *api.API
 	peers    *rpc.Client
 	commands [2]interface{ Close() }
@@ -138,7 +140,8 @@ func (m *Manager) open() error {
 			return errors.Join(err, m.raft.Close())
 		}
 	}
-	m.api = api.New(api.Config{Name: m.cfg.Name, REST: m.url(), Expect: m.cfg.BootstrapExpect, Raft: m.raft, Coordinator: m.coord,
+	m.watch = watch.New(m.machine, m.log.Named("watch"))
+	m.api = api.New(api.Config{Name: m.cfg.Name, REST: m.url(), Expect: m.cfg.BootstrapExpect, Raft: m.raft, Coordinator: m.coord, Watch: m.watch,
 		Registry: registry, Logger: m.log.Named("api")})
 	return nil
 }
@@ -157,6 +160,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	defer stopServing()
 	g, run := errgroup.WithContext(ctx)
 	g.Go(func() error { return rpc.Serve(serving, rpc.NewServer(m.api.Handler()), m.listener, drainGrace) })
+	g.Go(func() error { return m.watch.Run(serving) })
 	g.Go(func() error { return m.raft.Run(run, m.coord.Run) })
 	g.Go(func() error { return m.form(run) })
 	g.Go(func() error { return m.register(run) })

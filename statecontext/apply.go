@@ -111,7 +111,7 @@ func (t *tx) changedIndex(x *Index) {
 }
 
 func (t *tx) emit(e Event) {
-	e.CAS = t.cas
+	e.CAS, e.TimeMS = t.cas, t.s.timeMS
 	t.events = append(t.events, e)
 }
 
@@ -126,7 +126,12 @@ func own[K orderedKey, V any](m **btree.Map[K, V], done *bool) *btree.Map[K, V] 
 func (t *tx) setManager(m Manager) {
 	m.ModifiedCAS, t.changed = t.cas, true
 	own(&t.s.managers, &t.owned.managers).Set(m.ID, &m)
-	t.emit(Event{Kind: EventManager, Name: m.ID})
+	t.emit(Event{Kind: EventManager, Name: m.ID, Manager: &m})
+}
+
+// emitCluster tells what every field of the cluster itself is now.
+func (t *tx) emitCluster() {
+	t.emit(Event{Kind: EventCluster, Name: t.s.clusterID, Cluster: t.s.Cluster()})
 }
 
 func (t *tx) setBucket(b *Bucket) { own(&t.s.buckets, &t.owned.buckets).Set(b.Name, b) }
@@ -141,17 +146,19 @@ func (t *tx) setIndex(x Index, definition, topology bool) {
 		x.TopologyCAS = t.cas
 	}
 	p := &x
+	var was index.State
 	if old, had := own(&t.s.indexes, &t.owned.indexes).Set(x.Definition.ID, p); had {
+		was = old.Definition.State
 		t.s.count(old, ^uint32(0))
 	}
 	t.s.count(p, 1)
 	e := Event{Index: x.Definition.ID, Bucket: x.Definition.Bucket, Name: x.Definition.Name}
 	if definition {
-		e.Kind, e.Definition = EventIndex, &p.Definition
+		e.Kind, e.Definition, e.Was = EventIndex, &p.Definition, was
 		t.emit(e)
 	}
 	if topology {
-		e.Kind, e.Definition, e.Topology = EventTopology, nil, &p.Topology
+		e.Kind, e.Definition, e.Was, e.Topology = EventTopology, nil, 0, &p.Topology
 		t.emit(e)
 	}
 }

@@ -48,7 +48,7 @@ func (c *SetBucket) apply(t *tx) *Rejection {
 	t.setBucket(b)
 	t.result.Number = generation
 	t.changedDefinitions()
-	t.emit(Event{Kind: EventBucket, Name: c.Name, Bucket: c.Name, Number: generation})
+	t.emit(Event{Kind: EventBucket, Name: c.Name, Bucket: c.Name, Number: generation, UUID: c.UUID, VBuckets: c.VBuckets})
 	return nil
 }
 
@@ -70,7 +70,7 @@ func (c *BucketGone) apply(t *tx) *Rejection {
 	t.setBucket(&b)
 	t.fail(c.Name, "BUCKET_GONE: the bucket was deleted; drop the index, or re-create the bucket and BUILD INDEX")
 	t.changedDefinitions()
-	t.emit(Event{Kind: EventBucket, Name: c.Name, Bucket: c.Name, Number: b.Generation, Removed: true})
+	t.emit(Event{Kind: EventBucket, Name: c.Name, Bucket: c.Name, Number: b.Generation, UUID: b.UUID, VBuckets: b.VBuckets, Removed: true})
 	return nil
 }
 

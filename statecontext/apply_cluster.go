@@ -25,7 +25,7 @@ func (c *BootstrapCluster) apply(t *tx) *Rejection {
 	}
 	t.s.clusterID, t.s.epoch, t.s.formatLevel, t.s.limits = c.ClusterID, c.Epoch, level, c.Limits.withDefaults()
 	t.changedDefinitions()
-	t.emit(Event{Kind: EventCluster, Name: c.ClusterID, Number: c.Epoch})
+	t.emitCluster()
 	return nil
 }
 
@@ -89,7 +89,7 @@ func (c *RegisterProjector) apply(t *tx) *Rejection {
 	p.ModifiedCAS = t.cas
 	own(&t.s.projectors, &t.owned.projectors).Set(p.ID, &p)
 	t.changedDefinitions()
-	t.emit(Event{Kind: EventProjector, Name: string(p.ID)})
+	t.emit(Event{Kind: EventProjector, Name: string(p.ID), Projector: &p})
 	return nil
 }
 
@@ -121,7 +121,7 @@ func (c *RegisterIndexer) apply(t *tx) *Rejection {
 	own(&t.s.indexers, &t.owned.indexers).Set(i.Node, &i)
 	own(&t.s.nodes, &t.owned.nodes).Set(i.UUID, i.Node)
 	t.changedDefinitions()
-	t.emit(Event{Kind: EventIndexer, Name: i.UUID, Node: i.Node})
+	t.emit(Event{Kind: EventIndexer, Name: i.UUID, Node: i.Node, Indexer: &i})
 	return nil
 }
 
@@ -190,7 +190,7 @@ func (c *SetFormatLevel) apply(t *tx) *Rejection {
 		return nil
 	}
 	t.s.formatLevel, t.changed = c.Level, true
-	t.emit(Event{Kind: EventCluster, Name: t.s.clusterID, Number: c.Level})
+	t.emitCluster()
 	return nil
 }
 
@@ -203,7 +203,7 @@ func (c *SetLimits) apply(t *tx) *Rejection {
 		return nil
 	}
 	t.s.limits, t.changed = l, true
-	t.emit(Event{Kind: EventCluster, Name: t.s.clusterID})
+	t.emitCluster()
 	return nil
 }
 
@@ -216,7 +216,7 @@ func (c *RaiseEpoch) apply(t *tx) *Rejection {
 		t.s.ledger, t.s.ledgerAge = btree.NewMap[string, *ledgerEntry](0), btree.NewMap[uint64, string](0)
 	}
 	t.changedDefinitions()
-	t.emit(Event{Kind: EventCluster, Name: t.s.clusterID, Number: c.Epoch})
+	t.emitCluster()
 	return nil
 }
 

@@ -10,33 +10,66 @@ type EventKind string
 
 // The kinds of events.
 const (
-	EventCluster   EventKind = "cluster"   // id, epoch, format level, limits
-	EventLeader    EventKind = "leader"    // a term began
-	EventManager   EventKind = "manager"   // Name is the id
-	EventProjector EventKind = "projector" // Name is the id
-	EventIndexer   EventKind = "indexer"   // Name is the uuid, Node the number
-	EventBucket    EventKind = "bucket"    // Name is the bucket
-	EventIndex     EventKind = "index"     // Index, Name, Bucket, Definition
-	EventTopology  EventKind = "topology"  // Index, Name, Bucket, Topology
-	EventStability EventKind = "stability" // Bucket, Number
+	EventCluster   EventKind = "cluster"   // id, epoch, format level, limits: Cluster
+	EventLeader    EventKind = "leader"    // a term began: Name is the manager's id, Number the term
+	EventManager   EventKind = "manager"   // Name is the id; Manager
+	EventProjector EventKind = "projector" // Name is the id; Projector
+	EventIndexer   EventKind = "indexer"   // Name is the uuid, Node the number; Indexer
+	EventBucket    EventKind = "bucket"    // Name is the bucket, Number the generation; UUID, VBuckets; Removed: it is gone
+	EventIndex     EventKind = "index"     // Index, Name, Bucket; Definition, Was
+	EventTopology  EventKind = "topology"  // Index, Name, Bucket; Topology
+	EventStability EventKind = "stability" // Bucket; Number of the stability timestamp
 	EventBackfill  EventKind = "backfill"  // Bucket: its backfill timestamp moved
 	EventRollback  EventKind = "rollback"  // Bucket, Number is the rollback id, Step
 )
 
+// EventKinds lists all kinds. A new one is added at the end.
+func EventKinds() []EventKind {
+	return []EventKind{EventCluster, EventLeader, EventManager, EventProjector, EventIndexer, EventBucket, EventIndex, EventTopology,
+		EventStability, EventBackfill, EventRollback}
+}
+
+// Loud tells that events of the kind come several times a second for each bucket, as long as there are writes. Whoever
+// watches has to ask for such a kind, and an update has events of loud kinds only, or none.
+func (k EventKind) Loud() bool { return k == EventStability || k == EventBackfill }
+
 // Event tells what an update changed. One update has one cas and may have several events; a lost event loses nothing,
-// because whoever acts on one reads the state. Definition and Topology are those of the update, nil for a removal; they
-// are shared and must not be changed. Vectors are never held by events: thousands of events may be kept.
+// because whoever acts on one reads the state. The objects are those of the update, nil for a removal; they are shared
+// and must not be changed. Vectors are never held by events: thousands of events may be kept.
 type Event struct {
-	CAS        uint64              `json:"cas"`
-	Kind       EventKind           `json:"kind"`
-	Removed    bool                `json:"removed,omitempty"`
-	Restored   bool                `json:"restored,omitempty"` // kind cluster: everything may have changed; read the state anew
-	Name       string              `json:"name,omitempty"`
-	Bucket     string              `json:"bucket,omitempty"`
-	Index      index.ID            `json:"index,omitempty"`
-	Node       index.NodeID        `json:"node,omitempty"`
-	Number     uint64              `json:"number,omitempty"`
-	Step       RollbackStep        `json:"step,omitempty"`
+	CAS     uint64    `json:"cas"`
+	TimeMS  int64     `json:"time_ms"` // state time, unix milliseconds
+	Kind    EventKind `json:"kind"`
+	Removed bool      `json:"removed,omitempty"`
+	// Restored, with kind cluster: everything may have changed; read the state anew.
+	Restored bool         `json:"restored,omitempty"`
+	Name     string       `json:"name,omitempty"`
+	Bucket   string       `json:"bucket,omitempty"`
+	Index    index.ID     `json:"index,omitempty"`
+	Node     index.NodeID `json:"node,omitempty"`
+	Number   uint64       `json:"number,omitempty"`
+	Step     RollbackStep `json:"step,omitempty"`
+	// Was is the state before the update, 0 of a new index.
+	Was        index.State         `json:"was,omitempty"`
 	Definition *index.Definition   `json:"definition,omitempty"`
 	Topology   *partition.Topology `json:"topology,omitempty"`
+	Manager    *Manager            `json:"manager,omitempty"`
+	Projector  *Projector          `json:"projector,omitempty"`
+	Indexer    *Indexer            `json:"indexer,omitempty"`
+	UUID       string              `json:"uuid,omitempty"`
+	VBuckets   int                 `json:"vbuckets,omitempty"`
+	Cluster    *Cluster            `json:"cluster,omitempty"`
+}
+
+// Cluster is what concerns the cluster as a whole.
+type Cluster struct {
+	ID          string `json:"id"`
+	Epoch       uint64 `json:"epoch"`
+	FormatLevel uint64 `json:"format_level"`
+	Limits      Limits `json:"limits"`
+}
+
+// Cluster gives what concerns the cluster as a whole, as a copy.
+func (s *State) Cluster() *Cluster {
+	return &Cluster{ID: s.clusterID, Epoch: s.epoch, FormatLevel: s.formatLevel, Limits: s.limits}
 }

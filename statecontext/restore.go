@@ -173,7 +173,7 @@ func (c *BeginRestore) apply(t *tx) *Rejection {
 	}
 	t.s.staging = &Staging{ID: c.ID, Mode: c.Mode, Bytes: c.Bytes, Sum: c.Sum, SinceMS: t.s.timeMS}
 	t.changed = true
-	t.emit(Event{Kind: EventCluster, Name: t.s.clusterID})
+	t.emitCluster()
 	return nil
 }
 
@@ -202,7 +202,7 @@ func (c *RestoreChunk) apply(t *tx) *Rejection {
 	g.chunks = append(slices.Clip(g.chunks), bytes.Clone(c.Data))
 	g.Received += uint64(len(c.Data))
 	t.s.staging, t.changed = &g, true
-	t.emit(Event{Kind: EventCluster, Name: t.s.clusterID})
+	t.emitCluster()
 	return nil
 }
 
@@ -211,7 +211,7 @@ func (c *AbortRestore) apply(t *tx) *Rejection {
 		return nil
 	}
 	t.s.staging, t.changed = nil, true
-	t.emit(Event{Kind: EventCluster, Name: t.s.clusterID})
+	t.emitCluster()
 	return nil
 }
 
@@ -239,7 +239,7 @@ func (c *FinishRestore) apply(t *tx) *Rejection {
 	s.staging = nil
 	s.restored = &Restored{ID: c.ID, Mode: g.Mode, CAS: t.cas, TimeMS: s.timeMS, FromID: backup.clusterID, FromCAS: backup.cas}
 	t.changedDefinitions()
-	t.emit(Event{Kind: EventCluster, Name: s.clusterID, Number: s.epoch, Restored: true})
+	t.emit(Event{Kind: EventCluster, Name: s.clusterID, Cluster: s.Cluster(), Restored: true})
 	after := *s
 	after.cas = t.cas
 	if err := Check(&after); err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"tidemark/index"
@@ -77,12 +78,18 @@ func (n *node) apply(commands ...Command) []Result {
 // checkEvents: in cas order, one group for each update.
 func checkEvents(t testing.TB, before, next *State, events []Event) {
 	t.Helper()
-	last := before.CAS()
+	last, loud := before.CAS(), false
 	for _, e := range events {
 		if e.CAS != last && e.CAS != last+1 || e.CAS == before.CAS() {
 			t.Fatalf("event %+v after cas %d", e, last)
 		}
-		last = e.CAS
+		if e.CAS == last && loud != e.Kind.Loud() {
+			t.Fatalf("event %+v shares its cas with events that are otherwise loud", e)
+		}
+		if !slices.Contains(EventKinds(), e.Kind) || e.TimeMS < before.TimeMS() {
+			t.Fatalf("event %+v of an unlisted kind, or before %d", e, before.TimeMS())
+		}
+		last, loud = e.CAS, e.Kind.Loud()
 	}
 	if last != next.CAS() {
 		t.Fatalf("events up to cas %d, state at %d", last, next.CAS())

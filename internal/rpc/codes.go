@@ -83,6 +83,7 @@ func Codes() []CodeInfo {
 		{Code: CodeMedia, Status: 415, Exit: ExitFailed, Title: "Not a media type of this call", WayOut: "Send application/json."},
 		{Code: "REQUEST_MISMATCH", Status: 422, Exit: ExitConflict, Title: "The Idempotency-Key was used for another request", WayOut: "Take a new key for a new request."},
 		{Code: "BACKUP_UNUSABLE", Status: 422, Exit: ExitFailed, Title: "The file cannot be restored", WayOut: "Nothing was done. It is no backup, damaged, or of a newer version: the detail says which; tidemark cluster backup verify checks a file."},
+		{Code: "TOO_MANY_WATCHERS", Status: 429, Exit: ExitUnavailable, Retry: true, Title: "Too many event streams from one address", WayOut: "Close some, or ask another manager."},
 		{Code: "CANCELLED", Status: StatusClientGone, Exit: ExitFailed, Title: "The client has gone", WayOut: "Nobody is left to do anything."},
 		{Code: CodeInternal, Status: 500, Exit: ExitFailed, Title: "A bug", WayOut: "Look for the request id in the logs, and report it."},
 		{Code: "DAMAGED", Status: 500, Exit: ExitFailed, Title: "Stored data does not match its checksum", WayOut: "See the indexer's log; other replicas answer."},

@@ -1,0 +1,201 @@
+package client
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// watchSilence is after how long without a byte a stream counts as lost; a manager sends a heartbeat every 5 s.
+const watchSilence = 15 * time.Second
+
+// WatchEvent is what a watcher is told: a snapshot, or what one update has changed.
+type WatchEvent struct {
+	// ID is the position after this event, to watch on from there later.
+	ID  string
+	CAS uint64
+	// Snapshot is the state of all kinds that were asked for. It comes first, unless there was a position that is still
+	// held, and again whenever the changes since the newest event are not known any more; Reason is why, as docs/api.md
+	// lists it, Detail the same for people.
+	Snapshot       *WatchState
+	Reason, Detail string
+	// Changes are all changes of one update, when Snapshot is nil.
+	Changes []Change
+}
+
+// Watch gives the changes of the replicated state in cas order: since is the ID of the newest event that was seen, or a
+// cas; "" begins with a snapshot. Without kinds it is every kind but stability and backfill; "all" is every kind. It goes
+// over to another server by itself when one fails, and misses and repeats nothing thereby. It ends with ctx, or with an
+// error of the request, which is the last thing that it gives. A client carries at most 64 streams to one server.
+func (c *Client) Watch(ctx context.Context, since string, kinds ...string) iter.Seq2[WatchEvent, error] {
+	return func(yield func(WatchEvent, error) bool) {
+		if c.bad != nil {
+			yield(WatchEvent{}, c.bad)
+			return
+		}
+		w := &watching{client: c, id: since, kinds: strings.Join(kinds, ","), yield: yield, silence: watchSilence}
+		if err := w.run(ctx); err != nil && !errors.Is(err, errStopped) {
+			yield(WatchEvent{}, err)
+		}
+	}
+}
+
+// errStopped tells that the caller wants no more.
+var errStopped = errors.New("the caller has stopped")
+
+// watching is one iteration.
+type watching struct {
+	client  *Client
+	id      string
+	cas     uint64 // of the newest event; 0: none yet
+	kinds   string
+	yield   func(WatchEvent, error) bool
+	silence time.Duration
+}
+
+// run goes from server to server.
+func (w *watching) run(ctx context.Context) error {
+	c, backoff, failures := w.client, firstBackoff, 0
+	for {
+		at := c.next.Load()
+		came, err := w.stream(ctx, c.servers[int(at)%len(c.servers)])
+		var p *Error
+		switch {
+		case errors.Is(err, errStopped):
+			return err
+		case ctx.Err() != nil:
+			if w.cas == 0 {
+				return fmt.Errorf("%w: %w (last: %w)", ErrUnavailable, ctx.Err(), err)
+			}
+			return ctx.Err()
+		case errors.As(err, &p) && p.Status != http.StatusTooManyRequests && p.Status < http.StatusInternalServerError, errors.Is(err, ErrAnswer):
+			return err
+		}
+		if c.Waiting != nil {
+			c.Waiting(err)
+		}
+		if failures++; came {
+			backoff, failures = firstBackoff, 1
+		}
+		c.next.CompareAndSwap(at, at+1)
+		if failures%len(c.servers) == 0 {
+			select {
+			case <-ctx.Done():
+			case <-time.After(backoff):
+			}
+			backoff = min(2*backoff, mostBackoff)
+		}
+	}
+}
+
+// stream reads one connection to its end; came tells that at least something was heard.
+func (w *watching) stream(ctx context.Context, server string) (came bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	lost := time.AfterFunc(w.silence, cancel)
+	defer lost.Stop()
+	q := url.Values{}
+	if w.id != "" {
+		q.Set("since", w.id)
+	}
+	if w.kinds != "" {
+		q.Set("kinds", w.kinds)
+	}
+	answer, err := w.client.send(ctx, http.MethodGet, server+"/v1/events?"+q.Encode(), http.Header{"Accept": {"text/event-stream"}}, nil)
+	if err != nil {
+		return false, err
+	}
+	defer answer.Body.Close()
+	if t := answer.Header.Get("Content-Type"); !strings.HasPrefix(t, "text/event-stream") {
+		return false, fmt.Errorf("%w of %s to GET /v1/events: content type %q", ErrAnswer, server, t)
+	}
+	r := bufio.NewReaderSize(answer.Body, 16<<10)
+	var id, event string
+	var data []byte
+	for {
+		line, err := readLine(r)
+		if err != nil {
+			return came, fmt.Errorf("the event stream of %s has ended: %w", server, err)
+		}
+		came = true
+		lost.Reset(w.silence)
+		field, value, _ := bytes.Cut(line, []byte(":"))
+		value = bytes.TrimPrefix(value, []byte(" "))
+		switch {
+		case len(line) == 0:
+			if err := w.take(id, event, data); err != nil {
+				return came, err
+			}
+			event, data = "", nil
+		case string(field) == "id":
+			id = string(value)
+		case string(field) == "event":
+			event = string(value)
+		case string(field) == "data":
+			data = append(data, value...)
+		}
+	}
+}
+
+// readLine reads one line of at most maxAnswer bytes.
+func readLine(r *bufio.Reader) (line []byte, err error) {
+	for {
+		part, err := r.ReadSlice('\n')
+		line = append(line, part...)
+		switch {
+		case err == nil:
+			return bytes.TrimRight(line, "\r\n"), nil
+		case !errors.Is(err, bufio.ErrBufferFull):
+			return nil, err
+		case len(line) > maxAnswer:
+			return nil, fmt.Errorf("%w: a line of more than %d bytes", ErrAnswer, maxAnswer)
+		}
+	}
+}
+
+// take hands an event to the caller. One without data only moves the position.
+func (w *watching) take(id, event string, data []byte) error {
+	e := WatchEvent{ID: id}
+	var err error
+	switch {
+	case len(data) == 0:
+	case event == "snapshot":
+		s := &WatchSnapshot{}
+		err = json.Unmarshal(data, s)
+		e.Snapshot, e.Reason, e.Detail, e.CAS = &s.WatchState, s.Reason, s.Detail, s.CAS
+	case event == "change":
+		c := WatchChange{}
+		err = json.Unmarshal(data, &c)
+		e.CAS, e.Changes = c.CAS, c.Events
+	case event == "end":
+		var end WatchEnd
+		if json.Unmarshal(data, &end) != nil {
+			end.Reason = "unknown"
+		}
+		return fmt.Errorf("%w (%s): %s", io.EOF, end.Reason, end.Detail)
+	default: // a kind of event that a later version knows
+	}
+	if err != nil {
+		return fmt.Errorf("%w: event %s %s: %w", ErrAnswer, event, id, err)
+	}
+	if id != "" {
+		w.id = id
+	}
+	if e.Snapshot == nil && (len(e.Changes) == 0 || e.CAS <= w.cas) {
+		return nil
+	}
+	w.cas = e.CAS
+	if !w.yield(e, nil) {
+		return errStopped
+	}
+	return nil
+}

@@ -1,0 +1,110 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"tidemark/internal/rpc"
+)
+
+const (
+	snap5  = "retry: 1000\n\nid: 5@c.1\nevent: snapshot\ndata: {\"reason\":\"start\",\"detail\":\"d\",\"cas\":5,\"cluster_id\":\"c\",\"indexes\":[{\"id\":\"1\",\"name\":\"n\",\"bucket\":\"b\",\"state\":\"pending\"}]}\n\n"
+	alive9 = ": alive\nid: 9@c.1\n\n"
+)
+
+func change(cas int) string {
+	return fmt.Sprintf("id: %d@c.1\nevent: change\ndata: {\"cas\":%d,\"events\":[{\"cas\":%d,\"kind\":\"index\",\"name\":\"n\",\"was\":\"pending\"}]}\n\n", cas, cas, cas)
+}
+
+// stream answers with these events and ends, or stays silent when hang is set.
+func stream(hang bool, events ...string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, strings.Join(events, ""))
+		_ = http.NewResponseController(w).Flush()
+		if hang {
+			<-r.Context().Done()
+		}
+	}
+}
+
+// TestWatchGoesOn: over ends, errors, refusals, silence and repetitions there is one gapless sequence.
+func TestWatchGoesOn(t *testing.T) {
+	s, url := serve(t,
+		refuse(503, rpc.CodeUnavailable),
+		stream(false, snap5, change(6), "event: wat\ndata: {}\n\n"),
+		cut,
+		stream(true, change(6), change(7), alive9), // 6 again; then silence
+		refuse(429, "TOO_MANY_WATCHERS"),
+		stream(false, "id: 9@c.1\nevent: end\ndata: {\"reason\":\"slow\",\"last_cas\":9}\n\n", change(100)),
+		stream(true, strings.Replace(snap5, "5@c.1\nevent", "3@d.1\nevent", 1), strings.Replace(change(11), "11@c.1", "11@d.1", 1)))
+	c := newClient(t, url)
+	var seen []string
+	w := &watching{client: c, kinds: "index", silence: 100 * time.Millisecond}
+	w.yield = func(e WatchEvent, err error) bool {
+		if err != nil {
+			t.Fatal(err)
+		}
+		seen = append(seen, fmt.Sprintf("%s %d %v %s", e.ID, e.CAS, e.Snapshot != nil, e.Reason))
+		return e.CAS != 11
+	}
+	if err := w.run(t.Context()); !errors.Is(err, errStopped) {
+		t.Fatal(err)
+	}
+	want := []string{"5@c.1 5 true start", "6@c.1 6 false ", "7@c.1 7 false ", "3@d.1 5 true start", "11@d.1 11 false "}
+	if fmt.Sprint(seen) != fmt.Sprint(want) {
+		t.Fatalf("%q", seen)
+	}
+	var asked []string
+	for _, r := range s.calls {
+		asked = append(asked, r.URL.Query().Get("since"))
+	}
+	if got := strings.Join(asked, " "); got != "  6@c.1 6@c.1 9@c.1 9@c.1 9@c.1" {
+		t.Fatalf("asked since %q", got)
+	}
+}
+
+func TestWatchEnds(t *testing.T) {
+	for name, tc := range map[string]struct {
+		step http.HandlerFunc
+		want error
+	}{
+		"bad request": {refuse(400, rpc.CodeBadRequest), nil},
+		"no stream":   {text("{}"), ErrAnswer},
+		"bad data":    {stream(true, "event: change\ndata: {\n\n"), ErrAnswer},
+		"nobody":      {refuse(503, rpc.CodeUnavailable), ErrUnavailable},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, url := serve(t, tc.step)
+			ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+			defer cancel()
+			n := 0
+			for _, err := range newClient(t, url).Watch(ctx, "", "index") {
+				var p *Error
+				if n++; n > 1 || err == nil || tc.want != nil && !errors.Is(err, tc.want) || tc.want == nil && !errors.As(err, &p) {
+					t.Fatalf("%d: %v", n, err)
+				}
+			}
+			if n != 1 {
+				t.Fatal("ended without an error")
+			}
+		})
+	}
+	_, url := serve(t, stream(true, snap5, change(6)))
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	n := 0
+	for e, err := range newClient(t, url).Watch(ctx, "") {
+		if n++; n == 1 && (e.Snapshot == nil || len(e.Snapshot.Indexes) != 1) || n == 3 && !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("%d: %+v, %v", n, e, err)
+		}
+	}
+	if n != 3 {
+		t.Fatalf("%d events", n)
+	}
+}

@@ -1,0 +1,175 @@
+package manager
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/statecontext"
+)
+
+// update changes something, by whoever leads.
+func (c *trio) update(i int) {
+	c.t.Helper()
+	c.until("an update", func() bool {
+		ctx, cancel := context.WithTimeout(c.t.Context(), time.Second)
+		defer cancel()
+		n := c.nodes[c.leader()]
+		_, err := n.m.raft.Propose(ctx, statecontext.Command{TimeMS: time.Now().UnixMilli(), Body: &statecontext.RegisterProjector{
+			Projector: statecontext.Projector{ID: index.ProjectorID(fmt.Sprint("p", i%7)), Admin: fmt.Sprint("http://x", i)}}})
+		return err == nil
+	})
+}
+
+// history collects what a watcher sees until a cas comes.
+type history struct {
+	mu        sync.Mutex
+	cas       uint64
+	changes   map[uint64]string
+	snapshots int
+	err       string
+}
+
+func (h *history) watch(ctx context.Context, c *client.Client) {
+	for e, err := range c.Watch(ctx, "", "all") {
+		h.mu.Lock()
+		switch {
+		case err != nil && ctx.Err() == nil:
+			h.err = err.Error()
+		case err != nil:
+		case e.Snapshot != nil:
+			h.snapshots++
+		case h.cas != 0 && e.CAS != h.cas+1:
+			h.err = fmt.Sprintf("cas %d after %d", e.CAS, h.cas)
+		}
+		if err == nil {
+			h.cas = e.CAS
+			b, _ := json.Marshal(e.Changes)
+			if e.Snapshot == nil {
+				h.changes[e.CAS] = string(b)
+			}
+		}
+		h.mu.Unlock()
+	}
+}
+
+func (h *history) at() uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.cas
+}
+
+// TestWatchOverLeaderChanges: while managers stop and start, watchers of one, of another and of all see the same
+// changes, each once, without a gap and with one snapshot: also those whose manager was away.
+func TestWatchOverLeaderChanges(t *testing.T) {
+	c := newTrio(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	var seen []*history
+	var urls []string
+	for _, n := range c.nodes {
+		urls = append(urls, n.url)
+	}
+	for i := range 4 {
+		h, servers := &history{changes: map[uint64]string{}}, urls
+		if i < 3 {
+			servers = urls[i : i+1]
+		}
+		cl := client.New(servers...)
+		t.Cleanup(cl.Close)
+		wg.Go(func() { h.watch(ctx, cl) })
+		seen = append(seen, h)
+	}
+	for _, h := range seen {
+		c.until("a snapshot", func() bool { return h.at() > 0 })
+	}
+	for i := range 60 {
+		c.update(i)
+		if i%20 == 10 {
+			l := c.leader()
+			c.stop(l)
+			c.update(1000 + i)
+			c.start(l)
+		}
+	}
+	last := c.nodes[c.leader()].m.raft.State().CAS()
+	for i, h := range seen {
+		c.until(fmt.Sprintf("watcher %d at cas %d (it is at %d)", i, last, h.at()), func() bool { return h.at() >= last })
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		if h.err != "" || h.snapshots != 1 {
+			t.Errorf("watcher %d: %d snapshots, %s", i, h.snapshots, h.err)
+		}
+		for cas := last - 60; cas <= last; cas++ { // they may have begun at different cas values
+			if a, b := h.changes[cas], seen[0].changes[cas]; a != b || a == "" {
+				t.Errorf("watcher %d saw at cas %d\n%s\nwatcher 0\n%s", i, cas, a, b)
+			}
+		}
+	}
+}
+
+// TestEventsOverHTTP: what a plain HTTP client meets.
+func TestEventsOverHTTP(t *testing.T) {
+	c := newTrio(t)
+	for path, want := range map[string]int{"/v1/events?kinds=wat": 400, "/v1/events?since=x": 400, "/v1/events?wat=1": 400} {
+		code, h, b := c.call(c.nodes[0], "GET", path, "", nil)
+		if p := problemOf(t, h, b); code != want || p.Code != "BAD_REQUEST" {
+			t.Errorf("%s: %d %s", path, code, b)
+		}
+	}
+	s := c.nodes[0].m.raft.State()
+	if code, _, b := c.call(c.nodes[0], "GET", fmt.Sprintf("/v1/events?since=99999@%s.%d", s.ClusterID(), s.Epoch()), "", nil); code != 503 {
+		t.Errorf("ahead of the manager: %d %s", code, b)
+	}
+	f := c.follower()
+	req, err := http.NewRequest("GET", f.url+"/v1/events?kinds=manager,projector&since=1", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Last-Event-ID", "7@another.1") // wins over since
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != 200 || resp.Header.Get("Content-Type") != "text/event-stream" {
+		t.Fatalf("%s %s", resp.Status, resp.Header)
+	}
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 1<<20)
+	next := func(prefix string) string {
+		for lines.Scan() {
+			if text, ok := strings.CutPrefix(lines.Text(), prefix); ok {
+				return text
+			}
+		}
+		t.Fatalf("no line %q: %v", prefix, lines.Err())
+		return ""
+	}
+	if s := next("data: "); !strings.Contains(s, `"reason":"other_cluster"`) || !strings.Contains(s, `"managers":[`) || strings.Contains(s, `"indexes"`) {
+		t.Fatal(s)
+	}
+	c.update(1)
+	if s := next("data: "); !strings.Contains(s, `"kind":"projector"`) || !strings.Contains(s, `"admin":"http://x1"`) {
+		t.Fatal(s)
+	}
+	for i, n := range c.nodes {
+		if n == f {
+			c.stop(i)
+		}
+	}
+	if next("event: "); !strings.Contains(next("data: "), `"reason":"stopping"`) {
+		t.Fatal("no last word")
+	}
+}
