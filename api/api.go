@@ -128,7 +128,7 @@ func (rt *route) maxBody() int64 {
 
 // routes lists every call. Of two paths that match, the first one counts.
 func (a *API) routes() []route {
-	return slices.Concat(a.scanRoutes(), a.ddlRoutes(), a.readRoutes(), a.componentRoutes(), a.nodeRoutes(),
+	return slices.Concat(a.scanRoutes(), a.ddlRoutes(), a.patchRoutes(), a.readRoutes(), a.componentRoutes(), a.nodeRoutes(),
 		a.errorRoutes(), a.watchRoutes())
 }
 

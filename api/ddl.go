@@ -175,6 +175,7 @@ func (a *API) buildNamed(r *http.Request, bucket string, names []string, req *st
 		if o.Definition.ID == 0 { // a replay: built then, and dropped since
 			o.Definition = index.Definition{ID: o.ID, Bucket: bucket, Name: names[i], State: index.Dropping}
 		}
+		o.Existed = false // of IF [NOT] EXISTS only
 		results = append(results, result(o))
 	}
 	return results, nil
@@ -232,7 +233,7 @@ func (a *API) create(w http.ResponseWriter, r *http.Request) error {
 }
 
 func (a *API) drop(w http.ResponseWriter, r *http.Request) error {
-	ifMatch, err := parseETag(r.Header.Get("If-Match"))
+	ifMatch, err := parseETag(r.Header.Get(headerIfMatch))
 	if err != nil {
 		return err
 	}
@@ -272,6 +273,16 @@ func (a *API) withCAS(err error, id index.ID) error {
 		p.CAS = d.ModifiedCAS
 	}
 	return p
+}
+
+// hasETag tells whether If-None-Match names the tag (weak comparison, as RFC 9110 wants).
+func hasETag(list, tag string) bool {
+	for t := range strings.SplitSeq(list, ",") {
+		if t = strings.TrimPrefix(strings.TrimSpace(t), "W/"); t == tag || t == "*" {
+			return true
+		}
+	}
+	return false
 }
 
 // parseETag reads If-Match: a modified_cas in quotes or without, "*" or nothing for any.

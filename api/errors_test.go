@@ -104,7 +104,7 @@ where any manager explains the code: ` + "`GET /v1/errors/CAS_MISMATCH`; `GET /v
 "Again" says that the same request may be sent again as it is, with its Idempotency-Key, to any manager: the Go client
 and the command line do so by themselves until their time is over. "Exit" is the exit code of the command line.
 
-This page is made from the table in internal/rpc/codes.go (` + "`go test ./api -run Document -update`" + `).
+This page is made from the table in internal/rpc/codes.go (` + "`go test ./api -run TestDocumentOf -update`" + `).
 
 ## What users may meet
 
@@ -146,6 +146,6 @@ func same(t *testing.T, path, want string) {
 		t.Fatal(err)
 	}
 	if string(have) != want {
-		t.Errorf("%s is not what the tables say: go test ./api -run Document -update, then look at the difference", path)
+		t.Errorf("%s is not what the tables say: go test ./api -run TestDocumentOf -update, then look at the difference", path)
 	}
 }

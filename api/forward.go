@@ -51,7 +51,7 @@ func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) error {
 	if rt.component() {
 		req.ContentLength = r.ContentLength
 	}
-	for _, h := range []string{"Content-Type", "Accept", rpc.HeaderFormat, HeaderKey, "If-Match"} {
+	for _, h := range []string{"Content-Type", "Accept", rpc.HeaderFormat, HeaderKey, headerIfMatch, headerIfNoneMatch} {
 		if v := r.Header.Get(h); v != "" {
 			req.Header.Set(h, v)
 		}

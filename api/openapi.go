@@ -13,7 +13,7 @@ import (
 // openapi.json is the OpenAPI 3.1 document. It is made from the route table and the Go types of bodies and answers
 // (their fields, and their comments as descriptions) and is never written by hand:
 //
-//	go test ./api -run Document -update
+//	go test ./api -run TestDocumentOf -update
 //
 // Tests hold it to the handlers: every request and answer of the tests of package manager, and of internal/e2e with
 // TIDEMARK_CONTRACT=1, must be as it says (internal/contract).
@@ -32,7 +32,7 @@ func OpenAPI() []byte { return openAPI }
 //  2. Say which types go in and out (exported types with comments, best in package client; fields that may be absent
 //     are omitempty), which headers it heeds, and which codes it may be refused with beside commonCodes. New codes get
 //     a line in internal/rpc/codes.go.
-//  3. Run go test ./api -run Document -update, read the difference in openapi.json, commit it. When a merge conflicts
+//  3. Run go test ./api -run TestDocumentOf -update, read the difference in openapi.json, commit it. When a merge conflicts
 //     in it, take either side and run that again.
 //  4. docs/api.md gets a line in its table of calls.
 type operation struct {

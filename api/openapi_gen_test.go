@@ -112,6 +112,9 @@ func (g *generator) operation(rt *route, path, id string) object {
 		"responses": g.responses(rt)}
 	if d.body != nil {
 		op["requestBody"] = object{"required": !d.optional, "content": object{rpc.MediaJSON: object{"schema": g.schema(reflect.TypeOf(d.body))}}}
+		if rt.method == http.MethodPatch {
+			op["requestBody"].(object)["content"].(object)[rpc.MediaMerge] = object{"schema": g.schema(reflect.TypeOf(d.body))}
+		}
 	}
 	return op
 }
@@ -247,7 +250,7 @@ func (g *generator) responses(rt *route) object {
 func (g *generator) special(t reflect.Type) object {
 	switch t {
 	case reflect.TypeFor[json.RawMessage]():
-		return object{"description": "any JSON value"}
+		return object{"description": "any JSON value", "type": []string{"null", "boolean", "number", "string", "array", "object"}}
 	case reflect.TypeFor[client.VBucketPosition]():
 		return object{"type": "array", "prefixItems": []any{object{"type": "string", "pattern": "^[0-9]+$", "description": "vbuuid"},
 			object{"type": "integer", "minimum": 0, "description": "seqno"}}, "minItems": 2, "maxItems": 2}

@@ -30,9 +30,10 @@ func (a *API) readRoutes() []route {
 			params:  []param{{name: "bucket", means: "only those on this bucket"}, consistency},
 			answers: []answer{{status: 200, means: "the indexes, by id", body: client.IndexList{}, headers: readHeaders()}}}},
 		{method: "GET", path: "/v1/indexes/{ref:.+}", handle: a.describe, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
-			id: "getIndex", tag: tagReads, summary: "Describe an index", params: []param{consistency},
-			answers: []answer{{status: 200, means: "the index", body: client.IndexInfo{}, headers: readHeaders(headerETag)}},
-			codes:   []string{string(statecontext.UnknownIndex)}}},
+			id: "getIndex", tag: tagReads, summary: "Describe an index", params: []param{consistency}, headers: []string{headerIfNoneMatch},
+			answers: []answer{{status: 200, means: "the index", body: client.IndexInfo{}, headers: readHeaders(headerETag)},
+				{status: 304, means: "the client has this definition and state (items, disk_bytes and progress may be others)", headers: readHeaders(headerETag)}},
+			codes: []string{string(statecontext.UnknownIndex)}}},
 		{method: "GET", path: "/v1/status", handle: a.status, role: RoleRead, limit: ReadTimeout, doc: operation{
 			id: "getStatus", tag: tagReads, summary: "Who there is and how they do; with the leader's knowledge if there is one",
 			params:  []param{consistency},
@@ -141,7 +142,11 @@ func (a *API) describe(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	i := info(x, a.progress())
-	w.Header().Set("ETag", etag(i.ModifiedCAS))
+	w.Header().Set(headerETag, etag(i.ModifiedCAS))
+	if hasETag(r.Header.Get(headerIfNoneMatch), etag(i.ModifiedCAS)) {
+		w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
 	rpc.Write(w, r, http.StatusOK, i)
 	return nil
 }

@@ -128,6 +128,16 @@ func (c *Client) Drop(ctx context.Context, ref string, ifMatch uint64) error {
 	return c.call(ctx, http.MethodDelete, "/v1/indexes/"+ref, header, nil, nil)
 }
 
+// Change changes an index; ref is an id or a Ref. ifMatch is the modified_cas that the index must have, 0 for any.
+func (c *Client) Change(ctx context.Context, ref string, req PatchRequest, ifMatch uint64) (IndexInfo, error) {
+	header := http.Header{}
+	if ifMatch != 0 {
+		header.Set("If-Match", `"`+formatUint(ifMatch)+`"`)
+	}
+	var info IndexInfo
+	return info, c.call(ctx, http.MethodPatch, "/v1/indexes/"+ref, header, req, &info)
+}
+
 // Build starts the builds of deferred indexes.
 func (c *Client) Build(ctx context.Context, bucket string, names ...string) ([]StatementResult, error) {
 	var reply StatementReply

@@ -86,6 +86,12 @@ type BuildRequest struct {
 	Names  []string `json:"names"`
 }
 
+// PatchRequest is the body of PATCH /v1/indexes/{id}: what is to change.
+type PatchRequest struct {
+	// Deferred takes false: the build of a deferred index, or of one in state error, starts.
+	Deferred *bool `json:"deferred,omitempty"`
+}
+
 // Token says that a write at {vbucket, vbuuid, seqno} must be seen.
 type Token struct {
 	VBucket uint16 `json:"vbucket"`

@@ -132,7 +132,8 @@ func (c *Coordinator) DropIndex(ctx context.Context, req DropRequest) (Outcome, 
 // BuildRequest asks for deferred or failed indexes to be built.
 type BuildRequest struct {
 	IDs     []index.ID
-	Request *statecontext.Request
+	IfMatch uint64                // the ModifiedCAS that each must have (there is one then), 0 for any
+	Request *statecontext.Request // nil: not remembered
 }
 
 // BuildIndexes starts builds together: all or none. Errors as DropIndex's.
@@ -140,14 +141,14 @@ func (c *Coordinator) BuildIndexes(ctx context.Context, req BuildRequest) ([]Out
 	if _, err := c.leading(); err != nil {
 		return nil, err
 	}
-	res, err := c.proposeRequest(ctx, req.Request, &statecontext.BuildIndexes{IDs: req.IDs})
+	res, err := c.proposeRequest(ctx, req.Request, &statecontext.BuildIndexes{IDs: req.IDs, IfMatch: req.IfMatch})
 	if err != nil {
 		return nil, err
 	}
 	s := c.cfg.Consensus.State()
 	os := make([]Outcome, 0, len(req.IDs))
 	for _, id := range req.IDs {
-		o := Outcome{ID: id, CAS: res.CAS, Replayed: res.Replayed}
+		o := Outcome{ID: id, CAS: res.CAS, Replayed: res.Replayed, Existed: !res.Changed}
 		if d := s.Definition(id); d != nil {
 			o.Definition = *d
 		}

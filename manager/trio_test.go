@@ -232,6 +232,18 @@ func TestContract(t *testing.T) {
 		{name: "drop of an unknown name", method: "DELETE", path: "/v1/indexes/b/n", status: 404, code: "UNKNOWN_INDEX"},
 		{name: "drop, bad If-Match", method: "DELETE", path: "/v1/indexes/42", header: map[string]string{"If-Match": "abc"}, status: 400, code: "BAD_REQUEST", detail: "If-Match"},
 		{name: "drop, If-Match of nobody", method: "DELETE", path: "/v1/indexes/42", header: map[string]string{"If-Match": `"0"`}, status: 400, code: "BAD_REQUEST", detail: "If-Match"},
+		{name: "change of an unknown id", method: "PATCH", path: "/v1/indexes/42", body: `{"deferred":false}`, status: 404, code: "UNKNOWN_INDEX"},
+		{name: "change of an unknown name", method: "PATCH", path: "/v1/indexes/b/n", body: `{"deferred":false}`, status: 404, code: "UNKNOWN_INDEX"},
+		{name: "merge patch", method: "PATCH", path: "/v1/indexes/b/n", body: `{"deferred":false}`, header: map[string]string{"Content-Type": "application/merge-patch+json"}, status: 404, code: "UNKNOWN_INDEX"},
+		{name: "change of nothing", method: "PATCH", path: "/v1/indexes/b/n", body: `{}`, status: 400, code: "BAD_REQUEST", detail: "nothing to change"},
+		{name: "change, no body", method: "PATCH", path: "/v1/indexes/b/n", status: 400, code: "BAD_REQUEST", detail: "nothing to change"},
+		{name: "change of what cannot be", method: "PATCH", path: "/v1/indexes/b/n", body: `{"num_replica":2}`, status: 400, code: "UNSUPPORTED", detail: "waits for copies that can be moved"},
+		{name: "change of the name", method: "PATCH", path: "/v1/indexes/b/n", body: `{"name":"m"}`, status: 400, code: "UNSUPPORTED", detail: "create another"},
+		{name: "change of the state", method: "PATCH", path: "/v1/indexes/b/n", body: `{"state":"maintenance"}`, status: 400, code: "BAD_REQUEST", detail: "is told"},
+		{name: "change of what is not", method: "PATCH", path: "/v1/indexes/b/n", body: `{"coment":"x"}`, status: 400, code: "BAD_REQUEST", detail: "coment"},
+		{name: "deferred again", method: "PATCH", path: "/v1/indexes/b/n", body: `{"deferred":true}`, status: 400, code: "UNSUPPORTED", detail: "put off"},
+		{name: "deferred null", method: "PATCH", path: "/v1/indexes/b/n", body: `{"deferred":null}`, status: 400, code: "BAD_REQUEST", detail: "null"},
+		{name: "change, bad If-Match", method: "PATCH", path: "/v1/indexes/b/n", body: `{"deferred":false}`, header: map[string]string{"If-Match": `W/"7"`}, status: 400, code: "BAD_REQUEST", detail: "If-Match"},
 		{name: "drop if exists", method: "POST", path: "/v1/statements", body: statement("DROP INDEX IF EXISTS n ON b"), status: 202},
 		{name: "no projector", method: "POST", path: "/v1/statements", body: statement("CREATE INDEX n ON b(a)"), status: 503, code: "NO_PROJECTOR", detail: "start a projector"},
 		{name: "create in JSON, no projector", method: "POST", path: "/v1/indexes", body: `{"name":"n","bucket":"b","keys":[{"expr":"a"}]}`, status: 503, code: "NO_PROJECTOR"},
@@ -273,7 +285,7 @@ func TestContract(t *testing.T) {
 		})
 	}
 	t.Run("wrong methods name the right ones", func(t *testing.T) {
-		for path, want := range map[string]string{"/v1/statements": "POST", "/v1/indexes": "GET, HEAD, POST", "/v1/indexes/b/n": "DELETE, GET, HEAD",
+		for path, want := range map[string]string{"/v1/statements": "POST", "/v1/indexes": "GET, HEAD, POST", "/v1/indexes/b/n": "DELETE, GET, HEAD, PATCH",
 			"/v1/indexes/b/n:scan": "POST", "/v1/indexes:build": "POST", "/metrics": "GET, HEAD", "/v1/state": "GET, HEAD"} {
 			status, h, body := c.call(c.follower(), "PUT", path, "", nil)
 			if status != 405 || h.Get("Allow") != want || problemOf(t, h, body).Code != "METHOD_NOT_ALLOWED" {

@@ -30,6 +30,7 @@ const (
 	MediaCBOR    = "application/cbor"
 	MediaJSON    = "application/json"
 	MediaProblem = "application/problem+json"
+	MediaMerge   = "application/merge-patch+json" // RFC 7396
 )
 
 // Header names.
@@ -138,7 +139,7 @@ func Read(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
 			return Refuse(CodeBadRequest, "CBOR body: %v", err)
 		}
 		return nil
-	case MediaJSON, "", "application/x-www-form-urlencoded": // curl -d sends the last by default
+	case MediaJSON, MediaMerge, "", "application/x-www-form-urlencoded": // curl -d sends the last by default
 		return ReadJSON(body, v)
 	}
 	return Refuse(CodeMedia, "content type %q: send application/json", media)
