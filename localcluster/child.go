@@ -5,16 +5,27 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
+)
 
-	"golang.org/x/sync/errgroup"
+// role is what a child is for.
+type role int
+
+const (
+	roleKV role = iota
+	roleManager
+	roleProjector
+	roleIndexer
 )
 
 // child is one process of a role.
@@ -24,6 +35,8 @@ type child struct {
 	args   []string
 	health string // URL that answers 200 when it is up
 	late   bool   // stopped last
+	role   role
+	ends   atomic.Int32 // how often it has ended without being asked to
 	pid    func(m *Manifest, pid int)
 }
 
@@ -49,27 +62,27 @@ func (c *Cluster) makeChildren() {
 		c.children = append(c.children, ch)
 	}
 	for i, e := range m.KV {
-		add(&child{id: e.ID, late: true, health: e.Admin + "/healthz", pid: func(m *Manifest, pid int) { m.KV[i].PID = pid }, args: []string{
+		add(&child{id: e.ID, role: roleKV, late: true, health: e.Admin + "/healthz", pid: func(m *Manifest, pid int) { m.KV[i].PID = pid }, args: []string{
 			"kv", "--id", e.ID, "--data", filepath.Join(dir, e.ID), "--memcached", e.Memcached, "--admin", hostport(e.Admin),
 			"--nodes", strings.Join(nodes, ","), "--buckets", fmt.Sprintf("%s:%s:%d", m.Bucket, m.BucketUUID, m.VBuckets),
 			"--kv-user", m.KVUser, "--kv-password-file", password,
 		}})
 	}
 	for i, e := range m.Managers {
-		add(&child{id: e.ID, health: e.REST + "/readyz", pid: func(m *Manifest, pid int) { m.Managers[i].PID = pid }, args: []string{
+		add(&child{id: e.ID, role: roleManager, health: e.REST + "/readyz", pid: func(m *Manifest, pid int) { m.Managers[i].PID = pid }, args: []string{
 			"manager", "--id", e.ID, "--data", filepath.Join(dir, e.ID), "--rest", hostport(e.REST), "--raft", e.Raft,
 			"--bootstrap-expect", fmt.Sprint(len(m.Managers)), "--join", servers,
 			"--rest-advertise", c.told(hostport(e.REST)), "--raft-advertise", c.told(e.Raft),
 		}})
 	}
 	for i, e := range m.Projectors {
-		add(&child{id: e.ID, health: e.Admin + "/healthz", pid: func(m *Manifest, pid int) { m.Projectors[i].PID = pid }, args: []string{
+		add(&child{id: e.ID, role: roleProjector, health: e.Admin + "/healthz", pid: func(m *Manifest, pid int) { m.Projectors[i].PID = pid }, args: []string{
 			"projector", "--id", e.ID, "--managers", servers, "--admin", hostport(e.Admin), "--advertise", c.cfg.Advertise, "--kv", m.KV[i].Memcached,
 			"--kv-user", m.KVUser, "--kv-password-file", password,
 		}})
 	}
 	for i, e := range m.Indexers {
-		add(&child{id: e.ID, health: e.Admin + "/healthz", pid: func(m *Manifest, pid int) { m.Indexers[i].PID = pid }, args: []string{
+		add(&child{id: e.ID, role: roleIndexer, health: e.Admin + "/healthz", pid: func(m *Manifest, pid int) { m.Indexers[i].PID = pid }, args: []string{
 			"indexer", "--id", e.ID, "--data", filepath.Join(dir, e.ID), "--managers", servers, "--admin", hostport(e.Admin), "--scan", e.Scan,
 			"--maintenance", e.Data.Maintenance, "--backfill", e.Data.Backfill, "--catchup", e.Data.Catchup,
 			"--advertise", c.cfg.Advertise,
@@ -77,20 +90,29 @@ func (c *Cluster) makeChildren() {
 	}
 }
 
-// run starts the process again and again until ctx ends, then ends it: SIGTERM, and SIGKILL after the grace.
+// run starts the process again and again until ctx ends, then ends it: SIGTERM, and SIGKILL after the grace. One that
+// does not live long is left alone longer and longer.
 func (ch *child) run(ctx context.Context) error {
-	for {
+	for delay := restartDelay; ; {
+		started := time.Now()
 		err := ch.once(ctx)
 		if ctx.Err() != nil {
 			return err
 		}
+		var exit *exec.ExitError
+		switch own := errors.As(err, &exit) && exit.Exited(); { // not killed by somebody
+		case !own, time.Since(started) > shortLife:
+			delay = restartDelay
+		case ch.ends.Add(1) > 1:
+			delay = min(2*delay, mostDelay)
+		}
 		if ch.c.cfg.Died != nil {
-			ch.c.cfg.Died(ch.id, err)
+			ch.c.cfg.Died(ch.id, err, delay)
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(restartDelay):
+		case <-time.After(delay):
 		}
 	}
 }
@@ -118,12 +140,15 @@ func (ch *child) once(ctx context.Context) error {
 		return fmt.Errorf("starting %s: %w", ch.id, err)
 	}
 	if err := ch.c.started(ch.pid, cmd.Process.Pid); err != nil && ch.c.cfg.Died != nil {
-		ch.c.cfg.Died(ch.id, err) // it runs, but the manifest could not be written: say so
+		ch.c.cfg.Died(ch.id, err, 0) // it runs, but the manifest could not be written: say so
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	select {
 	case err := <-ended:
+		if why := ch.lastWords(); err != nil && why != "" {
+			return fmt.Errorf("%s (%w)", why, err)
+		}
 		return err
 	case <-ctx.Done():
 	}
@@ -142,6 +167,30 @@ func environment() []string {
 	return slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "TIDEMARK_CONFIG=") })
 }
 
+// lastWords gives what the process said before it ended by itself: the last line of its log when that is its error.
+func (ch *child) lastWords() string {
+	f, err := os.Open(ch.logPath())
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	tail := make([]byte, 4<<10)
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return ""
+	}
+	n, err := f.ReadAt(tail, max(size-int64(len(tail)), 0))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return ""
+	}
+	text := strings.TrimSpace(string(tail[:n]))
+	why, ok := strings.CutPrefix(text[strings.LastIndexByte(text, '\n')+1:], "tidemark: ")
+	if !ok {
+		return ""
+	}
+	return why
+}
+
 func (ch *child) logPath() string { return filepath.Join(ch.c.cfg.Dir, "logs", ch.id+".log") }
 
 func openLog(path string) (*os.File, error) {
@@ -157,19 +206,94 @@ func openLog(path string) (*os.File, error) {
 	return f, nil
 }
 
-// waitReady waits until every child answers, then writes cluster.json.
-func (c *Cluster) waitReady(ctx context.Context) error {
+// waitReady waits until every child answers, or all but some that the cluster can do without (it can serve), for which
+// it has patience, less when they end again and again. Then it writes cluster.json. It gives those that are missing.
+func (c *Cluster) waitReady(ctx context.Context) (missing map[string]error, err error) {
 	limit, cancel := context.WithTimeout(ctx, ReadyTimeout)
 	defer cancel()
 	client := &http.Client{Timeout: readyCallLimit, Transport: &http.Transport{DisableKeepAlives: true}}
-	var g errgroup.Group
+	type answer struct {
+		child *child
+		err   error
+	}
+	waiting, stop := context.WithCancel(limit)
+	answers := make(chan answer, len(c.children))
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
+	missing = map[string]error{}
+	up := map[role]int{}
 	for _, ch := range c.children {
-		g.Go(func() error { return ch.answers(limit, client) })
+		missing[ch.id] = nil
+		all.Go(func() { answers <- answer{ch, ch.answers(waiting, client)} })
 	}
-	if err := g.Wait(); err != nil {
-		return err
+	tick := time.NewTicker(readyPoll)
+	defer tick.Stop()
+	var enough time.Time // since when the cluster can serve
+	for len(missing) > 0 && waiting.Err() == nil {
+		select {
+		case a := <-answers:
+			if missing[a.child.id] = a.err; a.err == nil {
+				delete(missing, a.child.id)
+				up[a.child.role]++
+			}
+		case <-tick.C:
+		}
+		if enough.IsZero() && c.canServe(up) {
+			enough = time.Now()
+		}
+		if !enough.IsZero() && (time.Since(enough) > patience || c.hopeless(missing)) {
+			stop()
+		}
 	}
-	if err := c.waitActive(limit, client); err != nil {
+	stop()
+	all.Wait()
+	for close(answers); ; {
+		a, ok := <-answers
+		if !ok {
+			break
+		}
+		if missing[a.child.id] = a.err; a.err == nil {
+			delete(missing, a.child.id)
+			up[a.child.role]++
+		}
+	}
+	if !c.canServe(up) {
+		return nil, c.notReady(missing)
+	}
+	return missing, c.finish(limit, client, c.cfg.KV+up[roleIndexer])
+}
+
+// canServe tells whether what answers is enough to work with: a majority of managers, all KV nodes with their
+// projectors, an indexer.
+func (c *Cluster) canServe(up map[role]int) bool {
+	return up[roleManager] > c.cfg.Managers/2 && up[roleKV] == c.cfg.KV && up[roleProjector] == c.cfg.KV && up[roleIndexer] > 0
+}
+
+// hopeless tells whether all that are missing have ended again and again.
+func (c *Cluster) hopeless(missing map[string]error) bool {
+	for _, ch := range c.children {
+		if _, ok := missing[ch.id]; ok && ch.ends.Load() < hopelessEnds {
+			return false
+		}
+	}
+	return true
+}
+
+// notReady names all that do not answer, in the order of the plan.
+func (c *Cluster) notReady(missing map[string]error) error {
+	var all []error
+	for _, ch := range c.children {
+		if err := missing[ch.id]; err != nil {
+			all = append(all, err)
+		}
+	}
+	return errors.Join(all...)
+}
+
+// finish waits until the leader counts the components as active, and makes cluster.json.
+func (c *Cluster) finish(ctx context.Context, client *http.Client, components int) error {
+	if err := c.waitActive(ctx, client, components); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -178,18 +302,18 @@ func (c *Cluster) waitReady(ctx context.Context) error {
 	return c.publish()
 }
 
-// waitActive waits until the leader counts every projector and indexer as active: from then on DDL finds them.
-func (c *Cluster) waitActive(ctx context.Context, client *http.Client) error {
+// waitActive waits until the leader counts that many projectors and indexers as active: from then on DDL finds them.
+func (c *Cluster) waitActive(ctx context.Context, client *http.Client, want int) error {
 	m := c.Manifest()
 	last := errors.New("no manager was asked yet")
 	for {
 		for _, e := range m.Managers {
 			active, err := countActive(ctx, client, e.REST)
-			if err == nil && active == len(m.Projectors)+len(m.Indexers) {
+			if err == nil && active >= want {
 				return nil
 			}
 			if err == nil {
-				err = fmt.Errorf("%d of %d projectors and indexers are active", active, len(m.Projectors)+len(m.Indexers))
+				err = fmt.Errorf("%d of %d projectors and indexers are active", active, want)
 			}
 			if ctx.Err() == nil {
 				last = err
@@ -239,18 +363,23 @@ func (ch *child) answers(ctx context.Context, client *http.Client) error {
 		}
 		resp, err := client.Do(req)
 		if err == nil {
+			var problem struct{ Detail string }
+			_ = json.NewDecoder(io.LimitReader(resp.Body, 4<<10)).Decode(&problem) // why, if it says so
 			_ = resp.Body.Close()
 			if resp.StatusCode == http.StatusOK {
 				return nil
 			}
-			err = fmt.Errorf("%s answers %s", ch.health, resp.Status)
+			err = fmt.Errorf("%s answers %s %s", ch.health, resp.Status, problem.Detail)
 		}
 		if ctx.Err() == nil {
 			last = err
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not ready after %s: %w; its log is %s", ch.id, ReadyTimeout, last, ch.logPath())
+			if why := ch.lastWords(); why != "" && ch.ends.Load() > 0 { // it has said itself what is wrong
+				last = errors.New(why)
+			}
+			return fmt.Errorf("%s is not ready: %w; its log is %s", ch.id, last, ch.logPath())
 		case <-time.After(readyPoll):
 		}
 	}

@@ -2,8 +2,9 @@
 // child processes of the same binary on loopback (OP-1).
 //
 // It promises that the same data folder resumes with everything that was there, that a child that dies comes back after
-// a second, that an orderly stop leaves no child behind, and that children end by themselves when this process is
-// killed (each watches a pipe to it). It never listens on anything but loopback.
+// a second (later when it ends by itself again and again), that one damaged node of several does not keep the others from
+// serving, that an orderly stop leaves no child behind, and that children end by themselves when this process is killed
+// (each watches a pipe to it). It never listens on anything but loopback.
 package localcluster
 
 import (
@@ -32,6 +33,10 @@ const (
 	ReadyTimeout   = 60 * time.Second // for all children to answer
 	stopGrace      = 3500 * time.Millisecond
 	restartDelay   = time.Second
+	mostDelay      = 30 * time.Second // between starts of a child that does not live long
+	shortLife      = 10 * time.Second
+	patience       = 10 * time.Second // with children that the cluster can do without
+	hopelessEnds   = 3                // so often a child has ended that nobody waits for any more
 	kvUser         = "tidemark"
 	planFile       = "plan.json"
 	passwordFile   = "kv-password"
@@ -75,8 +80,10 @@ type Config struct {
 	Advertise string
 	// Changed is called with the manifest whenever it was written.
 	Changed func(m Manifest)
-	// Died is called when a child ends without being asked to.
-	Died func(id string, err error)
+	// Died is called when a child ends without being asked to, and is started again after the delay.
+	Died func(id string, err error, delay time.Duration)
+	// Missing is called before Run's onReady for each child that does not run and that the others can do without.
+	Missing func(id string, why error)
 	// Extra environment of the children.
 	Env []string
 }
@@ -277,7 +284,12 @@ func (c *Cluster) Run(ctx context.Context, onReady func(ctx context.Context, m M
 	defer cancel(nil)
 	failed := make(chan error, 1)
 	go func() {
-		err := c.waitReady(work)
+		missing, err := c.waitReady(work)
+		for _, ch := range c.children {
+			if why, ok := missing[ch.id]; ok && err == nil && c.cfg.Missing != nil {
+				c.cfg.Missing(ch.id, why)
+			}
+		}
 		if err == nil {
 			err = onReady(work, c.Manifest())
 		}
@@ -306,7 +318,7 @@ func (c *Cluster) Run(ctx context.Context, onReady func(ctx context.Context, m M
 	c.ready = false
 	c.mu.Unlock()
 	_ = os.Remove(filepath.Join(c.cfg.Dir, ClusterFile)) // nothing runs any more; the next Open removes it too
-	if ctx.Err() != nil { // asked to stop: what was under way does not matter
+	if ctx.Err() != nil {                                // asked to stop: what was under way does not matter
 		return nil
 	}
 	return err

@@ -133,6 +133,9 @@ func waitHealthy(ctx context.Context, s Streams, as format, c *client.Client) er
 	told := ""
 	for {
 		st, err := c.Status(ctx)
+		if err != nil && told != "" && ctx.Err() != nil {
+			return fmt.Errorf("still not ready: %s: %w", told, ctx.Err())
+		}
 		if err != nil {
 			return err
 		}

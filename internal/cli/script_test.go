@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"os"
@@ -31,6 +32,7 @@ const (
 //
 //	exits CODE tidemark ARGS...      the exit code is this; stdout and stderr then look at what it printed
 //	waitfor FILE [TEXT]              until the file is there, and holds the text
+//	damage FOLDER                    overwrites the store of the manager whose folder this is
 func TestScripts(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts processes")
@@ -51,7 +53,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("GOCOVERDIR", os.Getenv("GOCOVERDIR"))
 			return nil
 		},
-		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"exits": exits, "waitfor": waitFor},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"exits": exits, "waitfor": waitFor, "damage": damage},
 	})
 }
 
@@ -128,6 +130,24 @@ func waitFor(ts *testscript.TestScript, neg bool, args []string) {
 			ts.Fatalf("%s did not come to hold %q", args[0], text)
 		case <-tick.C:
 		}
+	}
+}
+
+// damage overwrites the beginning of each file of a manager's store.
+func damage(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: damage FOLDER")
+	}
+	files, err := filepath.Glob(filepath.Join(ts.MkAbs(args[0]), "raft", "*.db"))
+	ts.Check(err)
+	if len(files) == 0 {
+		ts.Fatalf("%s has no store", args[0])
+	}
+	for _, name := range files {
+		f, err := os.OpenFile(name, os.O_WRONLY, 0)
+		ts.Check(err)
+		_, err = f.WriteAt(bytes.Repeat([]byte("damage"), 4000), 0)
+		ts.Check(errors.Join(err, f.Close()))
 	}
 }
 

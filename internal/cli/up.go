@@ -67,12 +67,17 @@ func (f *upFlags) run(ctx context.Context, s Streams) (err error) {
 	if f.cfg.Dir, err = filepath.Abs(f.cfg.Dir); err != nil {
 		return fmt.Errorf("data folder: %w", err)
 	}
-	f.cfg.Died = func(id string, err error) {
+	degraded := false
+	f.cfg.Missing = func(id string, why error) {
+		degraded = true
+		fmt.Fprintf(s.Err, "warning: %v; the others serve without %s, and it is started again now and then\n", why, id)
+	}
+	f.cfg.Died = func(id string, err error, delay time.Duration) {
 		why := "ended"
 		if err != nil {
 			why = err.Error()
 		}
-		fmt.Fprintf(s.Err, "%s: %s; starting it again (log: %s)\n", id, why, filepath.Join(f.cfg.Dir, "logs", id+".log"))
+		fmt.Fprintf(s.Err, "%s: %s; starting it again in %s (log: %s)\n", id, why, delay, filepath.Join(f.cfg.Dir, "logs", id+".log"))
 	}
 	f.cfg.LogLevel, f.cfg.LogFormat = f.logs.level, f.logs.format
 	cluster, err := localcluster.Open(f.cfg)
@@ -85,7 +90,11 @@ func (f *upFlags) run(ctx context.Context, s Streams) (err error) {
 		if err := printCluster(s, f.output, &m); err != nil {
 			return err
 		}
-		fmt.Fprintf(s.Err, "all answer after %s\n", time.Since(started).Round(10*time.Millisecond))
+		who := "all answer"
+		if degraded {
+			who = "enough of them answer"
+		}
+		fmt.Fprintf(s.Err, "%s after %s\n", who, time.Since(started).Round(10*time.Millisecond))
 		if f.sample {
 			limited, cancel := context.WithTimeout(ctx, sampleTimeout)
 			defer cancel()
