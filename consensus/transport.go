@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -185,7 +186,11 @@ func (g *guarded) Read(b []byte) (int, error) {
 		}
 		g.greeted = true
 	}
-	return g.Conn.Read(b)
+	n, err := g.Conn.Read(b)
+	if errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) {
+		return n, io.EOF // one of the two stops: that is the end of a connection, not an error to log
+	}
+	return n, err
 }
 
 func (g *guarded) Close() error {
