@@ -289,6 +289,10 @@ func TestRegistration(t *testing.T) {
 		if !errors.Is(err, ErrBootConflict) {
 			t.Errorf("a second live process: %v", err)
 		}
+		restarted := wire.ProjectorEndpoint{ID: "p1", BootID: "other", Admin: "http://p1"}
+		if _, err = w.leader().RegisterProjector(w.ctx, &wire.RegisterProjector{Endpoint: restarted}); err != nil {
+			t.Errorf("the same one, started again at once: %v", err)
+		}
 		_, err = w.leader().RegisterProjector(w.ctx, &wire.RegisterProjector{ClusterID: "foreign", Endpoint: wire.ProjectorEndpoint{ID: "p9", BootID: "b", Admin: "http://x"}})
 		if !errors.Is(err, wire.ErrForeignCluster) {
 			t.Errorf("a foreign projector: %v", err)

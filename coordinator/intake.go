@@ -30,7 +30,7 @@ func (c *Coordinator) RegisterIndexer(ctx context.Context, req *wire.RegisterInd
 	if e.UUID == "" || e.BootID == "" || e.Admin == "" || e.Maintenance == "" {
 		return nil, fmt.Errorf("%w: uuid, boot id, admin address and data addresses are needed", ErrRegistration)
 	}
-	if err := l.admit(ctx, req.ClusterID, &bootCheck{uuid: e.UUID, boot: e.BootID}); err != nil {
+	if err := l.admit(ctx, req.ClusterID, &bootCheck{uuid: e.UUID, boot: e.BootID, addr: e.Admin}); err != nil {
 		return nil, err
 	}
 	res, err := c.proposeFor(ctx, &statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: e.UUID, BootID: e.BootID, Name: e.Name,
@@ -51,7 +51,7 @@ func (c *Coordinator) RegisterProjector(ctx context.Context, req *wire.RegisterP
 	if e.ID == "" || e.BootID == "" || e.Admin == "" {
 		return nil, fmt.Errorf("%w: id, boot id and admin address are needed", ErrRegistration)
 	}
-	if err := l.admit(ctx, req.ClusterID, &bootCheck{projector: e.ID, boot: e.BootID}); err != nil {
+	if err := l.admit(ctx, req.ClusterID, &bootCheck{projector: e.ID, boot: e.BootID, addr: e.Admin}); err != nil {
 		return nil, err
 	}
 	if _, err := c.proposeFor(ctx, &statecontext.RegisterProjector{Projector: statecontext.Projector{ID: e.ID, Admin: e.Admin, BootID: e.BootID}}); err != nil {
@@ -99,11 +99,13 @@ func await[T any](ctx context.Context, l *leader, reply chan T) (v T) {
 	return v
 }
 
-// bootCheck asks whether a former process of this identity was heard lately.
+// bootCheck asks whether a former process of this identity was heard lately and is still alive. One that listens at the
+// former's address is its successor, however soon: two processes cannot listen there at once.
 type bootCheck struct {
 	uuid      string
 	projector index.ProjectorID
 	boot      string
+	addr      string
 	reply     chan error
 }
 
@@ -122,7 +124,7 @@ func (b *bootCheck) apply(l *leader) {
 			}
 		}
 	}
-	if c != nil && c.boot != b.boot && c.heard && l.life(c) == Active {
+	if c != nil && c.boot != b.boot && c.addr != b.addr && c.heard && l.life(c) == Active {
 		b.reply <- fmt.Errorf("%w: %s at %s (boot %s) was heard %d ms ago; stop it, or wait until it is silent", ErrBootConflict, what, c.addr,
 			c.boot, l.nowMS-c.seenMS)
 		return
