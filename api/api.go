@@ -23,6 +23,7 @@ import (
 	"tidemark/coordinator"
 	"tidemark/internal/rpc"
 	"tidemark/statecontext"
+	"tidemark/tlsconf"
 	"tidemark/watch"
 	"tidemark/wire"
 )
@@ -61,6 +62,7 @@ type Config struct {
 	Coordinator *coordinator.Coordinator
 	Watch       *watch.Hub // run by the caller
 	Registry    *prometheus.Registry
+	TLS         *tlsconf.Source // of the calls to managers and indexers; nil without TLS
 	Logger      hclog.Logger
 	// Forward adds to a request that goes on to the leader what proves on whose behalf it is.
 	Forward func(out, in *http.Request)
@@ -77,8 +79,8 @@ type API struct {
 
 // New makes it.
 func New(cfg Config) *API {
-	return &API{cfg: cfg, rpc: rpc.NewClient(forwardsAtOnce), scans: rpc.NewClient(scansAtOnce), now: time.Now,
-		places: make(chan struct{}, scansAtOnce)}
+	return &API{cfg: cfg, rpc: rpc.NewClient(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)), scans: rpc.NewClient(scansAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)),
+		now: time.Now, places: make(chan struct{}, scansAtOnce)}
 }
 
 // Close drops idle connections.

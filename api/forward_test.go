@@ -42,7 +42,7 @@ func TestAWriteThatTheLeaderHadIsUnknown(t *testing.T) {
 		}
 		_, _ = l.Close(), conn.Close()
 	}()
-	c := rpc.NewClient(1)
+	c := rpc.NewClient(1, nil)
 	defer c.Close()
 	write := func() (*http.Response, bool, error) {
 		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.Addr().String()+"/v1/indexes", strings.NewReader("{}"))

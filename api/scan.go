@@ -173,7 +173,7 @@ func (a *API) askOne(ctx context.Context, x *statecontext.Index, action string, 
 	path := "/v1/indexes/" + x.Definition.ID.String() + action
 	var last error = rpc.Refuse(rpc.CodeUnavailable, "no indexer holds index %s", name)
 	for _, addr := range a.scanners(x) {
-		resp, err := a.ask(ctx, "http://"+addr+path, body)
+		resp, err := a.ask(ctx, a.cfg.TLS.BaseURL(addr)+path, body)
 		switch {
 		case ctx.Err() != nil:
 			if err == nil {

@@ -9,6 +9,7 @@ import (
 	"bytes"
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -52,19 +53,40 @@ type Client struct {
 
 	servers []string
 	rpc     *rpc.Client
-	bad     error         // of the servers
-	next    atomic.Uint32 // server that answered last
+
+	user, password, token string // never in an error's text
+
+	bad  error         // of the servers
+	next atomic.Uint32 // server that answered last
 }
 
-// New makes a client. Servers are base URLs or host:port; none means DefaultServer.
-func New(servers ...string) *Client {
-	c := &Client{rpc: rpc.NewClient(64)}
-	for _, s := range servers {
+// Options say which cluster a client speaks to, and who it is.
+type Options struct {
+	// Servers are base URLs or host:port; none means DefaultServer.
+	Servers []string
+	// TLS is for servers that speak it: the CAs, and a certificate of one's own if there is one. With it, a server
+	// without a scheme is https.
+	TLS *tls.Config
+	// User and Password, or Token: with neither the client is nobody, or who its certificate says.
+	User, Password, Token string
+}
+
+// New makes a client that presents no credentials. Servers are base URLs or host:port; none means DefaultServer.
+func New(servers ...string) *Client { return Open(Options{Servers: servers}) }
+
+// Open makes a client.
+func Open(o Options) *Client {
+	c := &Client{rpc: rpc.NewClient(64, o.TLS), user: o.User, password: o.Password, token: o.Token}
+	scheme := "http://"
+	if o.TLS != nil {
+		scheme = "https://"
+	}
+	for _, s := range o.Servers {
 		if s = strings.TrimRight(strings.TrimSpace(s), "/"); s == "" {
 			continue
 		}
 		if !strings.Contains(s, "://") {
-			s = "http://" + s
+			s = scheme + s
 		}
 		if u, err := url.Parse(s); err != nil {
 			c.bad = fmt.Errorf("%w: %w", ErrServer, err)
@@ -74,7 +96,7 @@ func New(servers ...string) *Client {
 		c.servers = append(c.servers, s)
 	}
 	if len(c.servers) == 0 {
-		c.servers = []string{DefaultServer}
+		c.servers = []string{scheme + strings.TrimPrefix(DefaultServer, "http://")}
 	}
 	return c
 }
@@ -286,6 +308,12 @@ func (c *Client) send(ctx context.Context, method, url string, header http.Heade
 	}
 	if len(body) > 0 {
 		r.Header.Set("Content-Type", rpc.MediaJSON)
+	}
+	switch {
+	case c.token != "":
+		r.Header.Set("Authorization", "Bearer "+c.token)
+	case c.user != "":
+		r.SetBasicAuth(c.user, c.password)
 	}
 	if deadline, ok := ctx.Deadline(); ok {
 		r.Header.Set("Tidemark-Timeout-Ms", strconv.FormatInt(time.Until(deadline).Milliseconds(), 10))

@@ -20,6 +20,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"tidemark/statecontext"
+	"tidemark/tlsconf"
 )
 
 // The settings, as measured: docs/performance.md and the design of the control plane give the reasons.
@@ -67,7 +68,9 @@ type Config struct {
 	// Advertise is host:port that the other nodes dial; the listener's address when empty.
 	Advertise string
 	Listener  net.Listener
-	// Dial opens a connection to another node; TCP when nil.
+	// TLS, unless nil, is on every connection: both sides show a manager's certificate.
+	TLS *tlsconf.Source
+	// Dial opens a connection to another node, TLS included; TCP with TLS when nil.
 	Dial func(addr string, timeout time.Duration) (net.Conn, error)
 
 	Heartbeat time.Duration // DefaultHeartbeat

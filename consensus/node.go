@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/raft"
 
 	"tidemark/statecontext"
+	"tidemark/tlsconf"
 )
 
 // Node is one Raft server. It takes part in elections and replication from Open to Close; proposals, reads and the
@@ -119,10 +120,10 @@ func (n *Node) openTransport() error {
 	}
 	dial := n.cfg.Dial
 	if dial == nil {
-		dial = tcpDial
+		dial = n.cfg.TLS.Dial(tlsconf.Raft, tlsconf.Manager)
 	}
 	layer := &stream{
-		Listener: listener, id: string(n.id), advertise: n.cfg.Advertise, dial: dial,
+		Listener: n.cfg.TLS.Listen(listener, tlsconf.Raft, tlsconf.Manager), id: string(n.id), advertise: n.cfg.Advertise, dial: dial,
 		clusterID: func() string { return n.fsm.State().ClusterID() },
 		accepted:  make(map[*guarded]struct{}),
 	}

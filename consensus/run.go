@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/statecontext"
+	"tidemark/tlsconf"
 )
 
 // leadership is what Raft said last. Gains counts how often it was gained: two more means lost and regained.
@@ -91,7 +92,25 @@ func (n *Node) Run(ctx context.Context, onLeader func(ctx context.Context, term 
 	g.Go(func() error { return n.watchSpace(ctx) })
 	g.Go(func() error { return n.watchDisk(ctx) })
 	g.Go(func() error { return n.lead(ctx, onLeader) })
+	if n.cfg.TLS != nil {
+		g.Go(func() error { return n.renew(ctx, tlsconf.RenewAfter) })
+	}
 	return g.Wait()
+}
+
+// renew closes the connections of both directions now and then, each after the call that is on it: the next call opens a
+// new one, and both sides show their certificates again.
+func (n *Node) renew(ctx context.Context, every time.Duration) error {
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-tick.C:
+			n.trans.CloseStreams()
+		case <-ctx.Done():
+			return nil
+		}
+	}
 }
 
 // lead keeps one leader loop running while, and as often as, this node leads.

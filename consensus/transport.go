@@ -107,10 +107,6 @@ func (s *stream) admit(g *guarded) bool {
 	return true
 }
 
-func tcpDial(addr string, timeout time.Duration) (net.Conn, error) {
-	return net.DialTimeout("tcp", addr, timeout)
-}
-
 // Addr gives the address that the others dial.
 func (s *stream) Addr() net.Addr { return address(s.advertise) }
 

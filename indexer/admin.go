@@ -11,24 +11,29 @@ import (
 	"tidemark/ingest"
 	"tidemark/internal/rpc"
 	"tidemark/internal/version"
+	"tidemark/tlsconf"
 	"tidemark/wire"
 )
 
 // adminHandler serves each message of package wire that indexers take, health and metrics. It stands on a port of its
-// own: no command ever waits behind data.
+// own: no command ever waits behind data. Over TLS only managers command it.
 func (x *Indexer) adminHandler() http.Handler {
 	r := mux.NewRouter()
 	const limit = rpc.MaxControlBody
-	r.Handle("/v1/hello", rpc.Handle(limit, x.hello)).Methods(http.MethodPut)
-	r.Handle("/v1/definitions", rpc.Handle(limit, x.definitions)).Methods(http.MethodPut)
-	r.Handle("/v1/poll", rpc.Handle(limit, x.poll)).Methods(http.MethodPost)
-	r.Handle("/v1/stability", rpc.Handle(limit, x.stability)).Methods(http.MethodPut)
-	r.Handle("/v1/rollback", rpc.Handle(limit, x.rollback)).Methods(http.MethodPut)
-	r.HandleFunc("/v1/status", x.status).Methods(http.MethodGet)
+	manager, anyone := tlsconf.Only(tlsconf.Manager), tlsconf.Only(tlsconf.Roles()...)
+	add := func(method, path string, check func(*http.Request) error, h http.Handler) {
+		r.Handle(path, rpc.Guard(check, h)).Methods(method)
+	}
+	add(http.MethodPut, "/v1/hello", manager, rpc.Handle(limit, x.hello))
+	add(http.MethodPut, "/v1/definitions", manager, rpc.Handle(limit, x.definitions))
+	add(http.MethodPost, "/v1/poll", manager, rpc.Handle(limit, x.poll))
+	add(http.MethodPut, "/v1/stability", manager, rpc.Handle(limit, x.stability))
+	add(http.MethodPut, "/v1/rollback", manager, rpc.Handle(limit, x.rollback))
+	add(http.MethodGet, "/v1/status", anyone, http.HandlerFunc(x.status))
+	x.metrics.registry.MustRegister(collector{x})
+	add(http.MethodGet, "/metrics", anyone, promhttp.HandlerFor(x.metrics.registry, promhttp.HandlerOpts{}))
 	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) { rpc.Write(w, r, http.StatusOK, wire.OK{}) }).Methods(http.MethodGet)
 	r.HandleFunc("/readyz", x.ready).Methods(http.MethodGet)
-	x.metrics.registry.MustRegister(collector{x})
-	r.Handle("/metrics", promhttp.HandlerFor(x.metrics.registry, promhttp.HandlerOpts{})).Methods(http.MethodGet)
 	otherwise(r, "an indexer's admin port")
 	return r
 }

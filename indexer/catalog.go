@@ -223,7 +223,7 @@ func (n nodes) OpenSlices(ctx context.Context, node index.NodeID, req scan.NodeR
 	if err != nil {
 		return nil, fmt.Errorf("encoding a scan: %w", err)
 	}
-	return n.open(ctx, "http://"+addr+slicesPath, body)
+	return n.open(ctx, n.x.cfg.TLS.BaseURL(addr)+slicesPath, body)
 }
 
 // pins gives snapshots to the node's part of scans.

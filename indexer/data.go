@@ -7,6 +7,7 @@ import (
 
 	"tidemark/ingest"
 	"tidemark/keyversion"
+	"tidemark/tlsconf"
 	"tidemark/transport"
 )
 
@@ -26,8 +27,15 @@ func (p port) topic() string {
 
 func (x *Indexer) dataServer(p port) *transport.Server {
 	log := x.log.Named(strings.Trim(p.topic(), "/"))
-	return transport.NewServer(transport.ServerConfig{Logger: log}, func(_ context.Context, h keyversion.Hello) (transport.Sink, error) {
+	conf := transport.ServerConfig{Logger: log, TLS: x.cfg.TLS.Server(tlsconf.GRPC, tlsconf.Projector)}
+	return transport.NewServer(conf, func(ctx context.Context, h keyversion.Hello) (transport.Sink, error) {
 		s, err := x.acceptConnection(p, h)
+		if cert := transport.PeerCertificate(ctx); err == nil && cert != nil {
+			var peer tlsconf.Peer
+			if peer, err = tlsconf.PeerOf(cert); err == nil && !peer.Is(tlsconf.Projector, string(h.Projector)) {
+				err = fmt.Errorf("%w: %s speaks for projector %q", tlsconf.ErrRole, peer, h.Projector)
+			}
+		}
 		if err != nil {
 			x.metrics.refused.Inc()
 			return nil, err

@@ -18,6 +18,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -31,6 +32,7 @@ import (
 	"tidemark/managerclient"
 	"tidemark/projectorclient"
 	"tidemark/storage"
+	"tidemark/tlsconf"
 	"tidemark/transport"
 	"tidemark/wire"
 )
@@ -62,6 +64,11 @@ type Config struct {
 	PersistEvery  time.Duration // what a crash may take away, to be streamed again
 	Checkpoint    time.Duration // between checkpoints, for rollback
 	Logger        hclog.Logger
+
+	// TLS, unless nil, is on every connection.
+	TLS *tlsconf.Source
+	// Insecure allows to listen beyond loopback without TLS.
+	Insecure bool
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -146,6 +153,11 @@ func Open(cfg Config) (*Indexer, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := cfg.TLS.MayListen(cfg.Insecure, tlsconf.Address{Flag: "admin", HostPort: cfg.Admin}, tlsconf.Address{Flag: "scan", HostPort: cfg.Scan},
+		tlsconf.Address{Flag: "maintenance", HostPort: cfg.Maintenance}, tlsconf.Address{Flag: "backfill", HostPort: cfg.Backfill},
+		tlsconf.Address{Flag: "catchup", HostPort: cfg.Catchup}); err != nil {
+		return nil, fmt.Errorf("indexer: %w", err)
+	}
 	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("indexer: data folder: %w", err)
 	}
@@ -174,8 +186,8 @@ func Open(cfg Config) (*Indexer, error) {
 		x.ports.each(func(l net.Listener) { l.Close() })
 		return nil, errors.Join(err, x.store.Close())
 	}
-	x.managers = managerclient.New(cfg.Managers)
-	x.projectors = projectorclient.New(8)
+	x.managers = managerclient.New(cfg.Managers, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager))
+	x.projectors = projectorclient.New(8, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector))
 	return x, nil
 }
 
@@ -203,7 +215,7 @@ func (x *Indexer) Endpoint() wire.Endpoint {
 	id := x.identity.get()
 	told := func(l net.Listener) string { return rpc.Advertised(l.Addr(), x.cfg.Advertise) }
 	return wire.Endpoint{
-		Node: id.Node, UUID: id.UUID, BootID: x.boot, Name: x.cfg.Name, Admin: "http://" + told(x.ports.admin),
+		Node: id.Node, UUID: id.UUID, BootID: x.boot, Name: x.cfg.Name, Admin: x.cfg.TLS.BaseURL(told(x.ports.admin)),
 		Scan: told(x.ports.scan), Maintenance: told(x.ports.maintenance), Backfill: told(x.ports.backfill), Catchup: told(x.ports.catchup),
 	}
 }
@@ -231,8 +243,8 @@ func (x *Indexer) Run(ctx context.Context) error {
 		}
 		return nil
 	})
-	g.Go(func() error { return rpc.Serve(inner, rpc.NewServer(x.adminHandler()), x.ports.admin, stopGrace) })
-	g.Go(func() error { return rpc.Serve(inner, rpc.NewServer(x.scanHandler()), x.ports.scan, stopGrace) })
+	g.Go(func() error { return x.serve(inner, x.adminHandler(), x.ports.admin) })
+	g.Go(func() error { return x.serve(inner, x.scanHandler(), x.ports.scan) })
 	g.Go(func() error { return (&reporter{x: x}).Run(inner) })
 	g.Go(func() error { return newSideLoop(x).Run(inner) })
 	g.Go(func() error { return (&keeper{x: x}).Run(inner) })
@@ -247,6 +259,13 @@ func (x *Indexer) Run(ctx context.Context) error {
 	x.managers.Close()
 	x.projectors.Close()
 	return err
+}
+
+// serve answers HTTP requests on a port until ctx ends.
+func (x *Indexer) serve(ctx context.Context, h http.Handler, l net.Listener) error {
+	s := rpc.NewServer(h)
+	s.ErrorLog = x.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
+	return rpc.Serve(ctx, s, x.cfg.TLS.Listen(l, tlsconf.HTTP), stopGrace)
 }
 
 // wake makes a loop look at once.

@@ -14,6 +14,7 @@ import (
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/scan"
+	"tidemark/tlsconf"
 )
 
 const (
@@ -25,13 +26,15 @@ const (
 
 // scanHandler serves clients' scans and other nodes' requests for rows, on a port of its own.
 func (x *Indexer) scanHandler() http.Handler {
-	client := rpc.NewClient(maxScans)
+	client := rpc.NewClient(maxScans, x.cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
 	c := scan.NewCoordinator(catalog{x}, truth{x}, nodes{x, client.HTTP()}, scan.Options{Logger: x.log.Named("scan")})
 	s := &scanServer{x: x, c: c, clients: make(chan struct{}, maxScans), parts: make(chan struct{}, maxScans)}
 	r := mux.NewRouter()
-	r.HandleFunc("/v1/indexes/{id:[0-9]+}:scan", s.scan).Methods(http.MethodPost)
-	r.HandleFunc("/v1/indexes/{id:[0-9]+}:count", s.count).Methods(http.MethodPost)
-	r.HandleFunc(slicesPath, s.serveSlices).Methods(http.MethodPost)
+	// Users come by way of a manager, which knows what they may do.
+	asked, node := tlsconf.Only(tlsconf.Manager, tlsconf.Admin), tlsconf.Only(tlsconf.Indexer)
+	r.Handle("/v1/indexes/{id:[0-9]+}:scan", rpc.Guard(asked, http.HandlerFunc(s.scan))).Methods(http.MethodPost)
+	r.Handle("/v1/indexes/{id:[0-9]+}:count", rpc.Guard(asked, http.HandlerFunc(s.count))).Methods(http.MethodPost)
+	r.Handle(slicesPath, rpc.Guard(node, http.HandlerFunc(s.serveSlices))).Methods(http.MethodPost)
 	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) { rpc.Write(w, r, http.StatusOK, struct{}{}) }).Methods(http.MethodGet)
 	otherwise(r, "an indexer's scan port")
 	return r

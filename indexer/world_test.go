@@ -79,7 +79,7 @@ type testDoc struct {
 }
 
 func newWorld(t *testing.T) *world {
-	w := &world{t: t, dir: t.TempDir(), admin: indexerclient.New(4), log: timestamp.FailoverLog{{VBUUID: 77}}, revision: 1, term: 1,
+	w := &world{t: t, dir: t.TempDir(), admin: indexerclient.New(4, nil), log: timestamp.FailoverLog{{VBUUID: 77}}, revision: 1, term: 1,
 		report: map[index.CopyID]wire.CopyReport{}, buckets: map[string]wire.BucketReport{}, known: true}
 	w.manager = httptest.NewServer(http.HandlerFunc(w.serveManager))
 	w.proj = httptest.NewServer(http.HandlerFunc(w.serveProjector))

@@ -45,7 +45,8 @@ func (c *Cluster) makeChildren() {
 	m, dir := &c.manifest, c.cfg.Dir
 	var managers []string
 	for _, e := range m.Managers {
-		managers = append(managers, "http://"+c.told(hostport(e.REST)))
+		scheme, addr, _ := strings.Cut(e.REST, "://")
+		managers = append(managers, scheme+"://"+c.told(addr))
 	}
 	servers := strings.Join(managers, ",")
 	password := filepath.Join(dir, passwordFile)
@@ -58,6 +59,9 @@ func (c *Cluster) makeChildren() {
 		ch.args = append(ch.args, "--log-level", c.cfg.LogLevel)
 		if c.cfg.LogFormat != "" {
 			ch.args = append(ch.args, "--log-format", c.cfg.LogFormat)
+		}
+		if ch.args[0] != "kv" {
+			ch.args = append(ch.args, c.tlsArgs(ch.id)...)
 		}
 		c.children = append(c.children, ch)
 	}
@@ -162,9 +166,17 @@ func (ch *child) once(ctx context.Context) error {
 	return err
 }
 
-// environment is this process's without the configuration file, whose keys are those of `up` and no role's.
+// environment is this process's without the configuration file, whose keys are those of `up` and no role's, and without
+// what is for client commands: credentials and certificates.
 func environment() []string {
-	return slices.DeleteFunc(os.Environ(), func(e string) bool { return strings.HasPrefix(e, "TIDEMARK_CONFIG=") })
+	return slices.DeleteFunc(os.Environ(), func(e string) bool {
+		for _, p := range []string{"CONFIG=", "TLS_", "USER=", "TOKEN", "PASSWORD"} {
+			if strings.HasPrefix(e, "TIDEMARK_"+p) {
+				return true
+			}
+		}
+		return false
+	})
 }
 
 // lastWords gives what the process said before it ended by itself: the last line of its log when that is its error.
@@ -211,7 +223,12 @@ func openLog(path string) (*os.File, error) {
 func (c *Cluster) waitReady(ctx context.Context) (missing map[string]error, err error) {
 	limit, cancel := context.WithTimeout(ctx, ReadyTimeout)
 	defer cancel()
-	client := &http.Client{Timeout: readyCallLimit, Transport: &http.Transport{DisableKeepAlives: true}}
+	manifest := c.Manifest()
+	conf, err := manifest.UserTLS()
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{Timeout: readyCallLimit, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: conf}}
 	type answer struct {
 		child *child
 		err   error

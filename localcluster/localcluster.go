@@ -78,6 +78,7 @@ type Config struct {
 	// Advertise is the host under which children know each other instead of the one they listen on, for tests that put
 	// themselves between them; the ports are the same.
 	Advertise string
+	TLS       bool // on every port but those of the KV nodes
 	// Changed is called with the manifest whenever it was written.
 	Changed func(m Manifest)
 	// Died is called when a child ends without being asked to, and is started again after the delay.
@@ -128,7 +129,11 @@ func Open(cfg Config) (*Cluster, error) {
 		return nil, err
 	}
 	c := &Cluster{cfg: cfg, lock: lock}
-	if err := c.plan(); err != nil {
+	err = c.plan()
+	if err == nil && cfg.TLS {
+		err = c.certificates()
+	}
+	if err != nil {
 		_ = lock.Close()
 		return nil, err
 	}
@@ -200,6 +205,12 @@ func (c *Cluster) resume(m *Manifest) error {
 		return wrongConfig("%s was made with --managers %d --kv %d --indexers %d --bucket %s: use the same, or another folder with --data",
 			c.cfg.Dir, len(m.Managers), len(m.KV), len(m.Indexers), m.Bucket)
 	}
+	if (m.TLS != nil) != c.cfg.TLS {
+		return wrongConfig("%s was made %s --tls: use the same, or another folder with --data", c.cfg.Dir, map[bool]string{true: "with", false: "without"}[m.TLS != nil])
+	}
+	if m.TLS != nil {
+		m.TLS = c.adminFiles() // the folder may have been moved
+	}
 	deadline := time.Now().Add(portGrace)
 	for _, a := range m.addresses() {
 		err := portFree(a)
@@ -218,18 +229,23 @@ func (c *Cluster) fresh() (*Manifest, error) {
 	ports := &portChooser{next: c.cfg.FirstREST}
 	defer ports.release()
 	m := &Manifest{KVUser: kvUser, KVPassword: rand.Text(), Bucket: c.cfg.Bucket, BucketUUID: strings.ToLower(rand.Text()), VBuckets: VBuckets}
+	scheme := "http://"
+	if c.cfg.TLS {
+		scheme = "https://"
+		m.TLS = c.adminFiles()
+	}
 	for i := range c.cfg.Managers {
-		m.Managers = append(m.Managers, ManagerEntry{ID: fmt.Sprintf("m%d", i+1), REST: "http://" + ports.take(), Raft: ""})
+		m.Managers = append(m.Managers, ManagerEntry{ID: fmt.Sprintf("m%d", i+1), REST: scheme + ports.take(), Raft: ""})
 	}
 	for i := range m.Managers {
 		m.Managers[i].Raft = ports.take()
 	}
 	for i := range c.cfg.KV {
 		m.KV = append(m.KV, KVEntry{ID: fmt.Sprintf("kv%d", i+1), Memcached: ports.take(), Admin: "http://" + ports.take()})
-		m.Projectors = append(m.Projectors, ProjectorEntry{ID: fmt.Sprintf("p%d", i+1), Admin: "http://" + ports.take()})
+		m.Projectors = append(m.Projectors, ProjectorEntry{ID: fmt.Sprintf("p%d", i+1), Admin: scheme + ports.take()})
 	}
 	for i := range c.cfg.Indexers {
-		m.Indexers = append(m.Indexers, IndexerEntry{ID: fmt.Sprintf("i%d", i+1), Admin: "http://" + ports.take(), Scan: ports.take(),
+		m.Indexers = append(m.Indexers, IndexerEntry{ID: fmt.Sprintf("i%d", i+1), Admin: scheme + ports.take(), Scan: ports.take(),
 			Data: DataPorts{Maintenance: ports.take(), Backfill: ports.take(), Catchup: ports.take()}})
 	}
 	return m, ports.err
@@ -262,7 +278,10 @@ func (c *Cluster) told(hostport string) string {
 	return net.JoinHostPort(c.cfg.Advertise, port)
 }
 
-func hostport(url string) string { return strings.TrimPrefix(url, "http://") }
+func hostport(url string) string {
+	_, addr, _ := strings.Cut(url, "://")
+	return addr
+}
 
 // Run starts the children and keeps them until ctx ends, then stops them in order: projectors, indexers and managers
 // first, the KV nodes last. onReady is called once, when all children answer.

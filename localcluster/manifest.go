@@ -1,12 +1,15 @@
 package localcluster
 
 import (
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"tidemark/tlsconf"
 )
 
 // ClusterFile is the name of the manifest in the data folder.
@@ -25,8 +28,26 @@ type Manifest struct {
 	BucketUUID string           `json:"bucket_uuid"`
 	VBuckets   int              `json:"vbuckets"`
 	PID        int              `json:"pid"` // of `up` itself
+	// TLS names the files with which a client is an administrator of a cluster with TLS; nil without.
+	TLS *TLSFiles `json:"tls,omitempty"`
 	// SampleLoaded tells that the sample documents have been stored once.
 	SampleLoaded bool `json:"sample_loaded,omitempty"`
+}
+
+// TLSFiles are paths of PEM files.
+type TLSFiles struct {
+	CA   string `json:"ca"`
+	Cert string `json:"cert"`
+	Key  string `json:"key"`
+}
+
+// UserTLS gives what a client needs to speak to the cluster; nil without TLS.
+func (m *Manifest) UserTLS() (*tls.Config, error) {
+	if m.TLS == nil {
+		return nil, nil //nolint:nilnil // no TLS
+	}
+	source, err := tlsconf.Open(tlsconf.Files(*m.TLS), nil)
+	return source.UserClient(), err
 }
 
 // ManagerEntry is a manager: REST is a base URL, Raft host:port.

@@ -15,7 +15,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -32,6 +31,7 @@ import (
 	"tidemark/internal/version"
 	"tidemark/projectorclient"
 	"tidemark/statecontext"
+	"tidemark/tlsconf"
 	"tidemark/watch"
 	"tidemark/wire"
 )
@@ -66,6 +66,8 @@ type Config struct {
 	// manager of a process can have them.
 	RaftMetrics bool
 	Logger      hclog.Logger
+	TLS         *tlsconf.Source // on every connection; nil without TLS
+	Insecure    bool            // to listen beyond loopback without TLS
 }
 
 // Manager is a manager that listens.
@@ -91,10 +93,13 @@ func Open(cfg Config) (*Manager, error) {
 	if cfg.BootstrapExpect < 1 {
 		return nil, fmt.Errorf("--bootstrap-expect %d: want at least 1", cfg.BootstrapExpect)
 	}
+	if err := cfg.TLS.MayListen(cfg.Insecure, tlsconf.Address{Flag: "rest", HostPort: cfg.REST}, tlsconf.Address{Flag: "raft", HostPort: cfg.Raft}); err != nil {
+		return nil, err
+	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
-	m := &Manager{cfg: cfg, log: cfg.Logger, fatal: make(chan error, 1), peers: rpc.NewClient(4)}
+	m := &Manager{cfg: cfg, log: cfg.Logger, fatal: make(chan error, 1), peers: rpc.NewClient(4, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager))}
 	var err error
 	if m.listener, err = net.Listen("tcp", cfg.REST); err != nil {
 		return nil, fmt.Errorf("REST address: %w", err)
@@ -120,12 +125,13 @@ func (m *Manager) open() error {
 	})
 	var err error
 	m.raft, err = consensus.Open(consensus.Config{Name: m.cfg.Name, Dir: filepath.Join(m.cfg.Dir, "raft"), REST: m.url(), RaftAddr: m.cfg.Raft,
-		Advertise: m.cfg.RaftAdvertise, Heartbeat: m.cfg.Heartbeat, MinFree: m.cfg.MinFree, Failpoint: m.cfg.Failpoint,
+		TLS: m.cfg.TLS, Advertise: m.cfg.RaftAdvertise, Heartbeat: m.cfg.Heartbeat, MinFree: m.cfg.MinFree, Failpoint: m.cfg.Failpoint,
 		Logger: m.log.Named("raft"), Version: version.Number, FormatLevel: m.cfg.MaxFormatLevel}, m.machine)
 	if err != nil {
 		return err
 	}
-	projectors, indexers := projectorclient.New(clientsPerHost), indexerclient.New(clientsPerHost)
+	projectors, indexers := projectorclient.New(clientsPerHost, m.cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)),
+		indexerclient.New(clientsPerHost, m.cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
 	m.commands = [2]interface{ Close() }{projectors, indexers}
 	m.coord, err = coordinator.New(coordinator.Config{Consensus: m.raft, Machine: m.machine, Projectors: projectors, Indexers: indexers,
 		REST: m.url(), Logger: m.log.Named("coordinator")})
@@ -142,16 +148,16 @@ func (m *Manager) open() error {
 	}
 	m.watch = watch.New(m.machine, m.log.Named("watch"))
 	m.api = api.New(api.Config{Name: m.cfg.Name, REST: m.url(), Expect: m.cfg.BootstrapExpect, Raft: m.raft, Coordinator: m.coord, Watch: m.watch,
-		Registry: registry, Logger: m.log.Named("api")})
+		Registry: registry, TLS: m.cfg.TLS, Logger: m.log.Named("api")})
 	return nil
 }
 
 // url is the base URL that others are told.
 func (m *Manager) url() string {
 	if m.cfg.RESTAdvertise != "" {
-		return "http://" + m.cfg.RESTAdvertise
+		return m.cfg.TLS.BaseURL(m.cfg.RESTAdvertise)
 	}
-	return "http://" + m.listener.Addr().String()
+	return m.cfg.TLS.BaseURL(m.listener.Addr().String())
 }
 
 // Run serves until ctx ends: then leadership is handed on first, REST is drained, the stores are closed.
@@ -159,7 +165,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	serving, stopServing := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopServing()
 	g, run := errgroup.WithContext(ctx)
-	g.Go(func() error { return rpc.Serve(serving, rpc.NewServer(m.api.Handler()), m.listener, drainGrace) })
+	g.Go(func() error { return m.serve(serving) })
 	g.Go(func() error { return m.watch.Run(serving) })
 	g.Go(func() error { return m.raft.Run(run, m.coord.Run) })
 	g.Go(func() error { return m.form(run) })
@@ -191,9 +197,16 @@ func (m *Manager) Run(ctx context.Context) error {
 	return err
 }
 
+// serve answers REST requests until ctx ends.
+func (m *Manager) serve(ctx context.Context) error {
+	s := rpc.NewServer(m.api.Handler())
+	s.ErrorLog = m.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
+	return rpc.Serve(ctx, s, m.cfg.TLS.Listen(m.listener, tlsconf.HTTP), drainGrace)
+}
+
 // form brings an empty manager into a cluster.
 func (m *Manager) form(ctx context.Context) error {
-	err := m.raft.Form(ctx, prober{m.peers}, m.cfg.Join, m.cfg.BootstrapExpect, formInterval)
+	err := m.raft.Form(ctx, prober{m.peers, m.cfg.TLS}, m.cfg.Join, m.cfg.BootstrapExpect, formInterval)
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -201,12 +214,15 @@ func (m *Manager) form(ctx context.Context) error {
 }
 
 // prober asks another manager's REST interface.
-type prober struct{ peers *rpc.Client }
+type prober struct {
+	peers *rpc.Client
+	tls   *tlsconf.Source
+}
 
 // Probe implements consensus.PeerProbe.
 func (p prober) Probe(ctx context.Context, addr string) (consensus.PeerAnswer, error) {
 	var a consensus.PeerAnswer
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, baseURL(addr)+"/v1/bootstrap", nil)
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.tls.BaseURL(addr)+"/v1/bootstrap", nil)
 	if err != nil {
 		return a, err
 	}
@@ -219,13 +235,6 @@ func (p prober) Probe(ctx context.Context, addr string) (consensus.PeerAnswer, e
 		return a, rpc.ReadProblem(resp)
 	}
 	return a, json.NewDecoder(io.LimitReader(resp.Body, 1<<16)).Decode(&a)
-}
-
-func baseURL(addr string) string {
-	if strings.Contains(addr, "://") {
-		return strings.TrimRight(addr, "/")
-	}
-	return "http://" + strings.TrimRight(addr, "/")
 }
 
 // register keeps this manager's addresses in the state: it asks the leader to note them whenever the state says

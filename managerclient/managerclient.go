@@ -7,6 +7,7 @@ package managerclient
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -37,9 +38,9 @@ type Client struct {
 	managers []string // base URLs
 }
 
-// New makes a client of the managers whose base URLs are given.
-func New(managers []string) *Client {
-	return &Client{rpc: rpc.NewClient(8), managers: append([]string(nil), managers...)}
+// New makes a client of the managers whose base URLs are given; conf is for https addresses, nil without TLS.
+func New(managers []string, conf *tls.Config) *Client {
+	return &Client{rpc: rpc.NewClient(8, conf), managers: append([]string(nil), managers...)}
 }
 
 // Close drops idle connections.

@@ -84,7 +84,7 @@ func same(a []int, b ...int) bool {
 // TestTheLeaderIsFoundAndKept: managers that know none are passed over, and the leader is asked first from then on.
 func TestTheLeaderIsFoundAndKept(t *testing.T) {
 	ms := start(t, refuse(503, rpc.CodeNoLeader), refuse(504, rpc.CodeTimeout), leads(2))
-	c := New(ms.urls)
+	c := New(ms.urls, nil)
 	defer c.Close()
 	if _, err := c.RegisterIndexer(t.Context(), &wire.RegisterIndexer{}); err != nil {
 		t.Fatal(err)
@@ -110,7 +110,7 @@ func TestALeaderThatIsGoneIsForgotten(t *testing.T) {
 	gone := "http://" + l.Addr().String()
 	_ = l.Close()
 	ms := start(t, leads(0))
-	c := New(append([]string{gone}, ms.urls...))
+	c := New(append([]string{gone}, ms.urls...), nil)
 	defer c.Close()
 	c.SetLeader(wire.Leader{REST: gone})
 	if _, err := c.ReportProjector(t.Context(), &wire.ProjectorReport{ID: "p"}); err != nil {
@@ -128,7 +128,7 @@ func TestASilentLeaderDoesNotHoldAReport(t *testing.T) {
 		<-r.Context().Done()
 	}
 	ms := start(t, silent, leads(1))
-	c := New(ms.urls)
+	c := New(ms.urls, nil)
 	defer c.Close()
 	started := time.Now()
 	if _, err := c.ReportProjector(t.Context(), &wire.ProjectorReport{ID: "p"}); err != nil || time.Since(started) > ReportTimeout {
@@ -139,7 +139,7 @@ func TestASilentLeaderDoesNotHoldAReport(t *testing.T) {
 // TestARefusalIsAnAnswer: what the leader refuses is not asked of the others.
 func TestARefusalIsAnAnswer(t *testing.T) {
 	ms := start(t, refuse(409, rpc.CodeBootConflict), leads(1))
-	c := New(ms.urls)
+	c := New(ms.urls, nil)
 	defer c.Close()
 	var p *rpc.Problem
 	if _, err := c.RegisterIndexer(t.Context(), &wire.RegisterIndexer{}); !errors.As(err, &p) || p.Code != rpc.CodeBootConflict {
@@ -152,7 +152,7 @@ func TestARefusalIsAnAnswer(t *testing.T) {
 
 func TestNobodyAnswers(t *testing.T) {
 	ms := start(t, refuse(503, rpc.CodeNoLeader), refuse(503, rpc.CodeUnavailable))
-	c := New(ms.urls)
+	c := New(ms.urls, nil)
 	defer c.Close()
 	var p *rpc.Problem
 	if _, err := c.Stabilize(t.Context(), "b", &wire.StabilizeRequest{WaitMS: 10}); !errors.Is(err, ErrNoManager) || !errors.As(err, &p) {
@@ -163,7 +163,7 @@ func TestNobodyAnswers(t *testing.T) {
 	if _, err := c.ReportIndexer(ctx, &wire.IndexerReport{}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
-	none := New(nil)
+	none := New(nil, nil)
 	defer none.Close()
 	if _, err := none.RegisterProjector(t.Context(), &wire.RegisterProjector{}); !errors.Is(err, ErrNoManager) {
 		t.Error(err)

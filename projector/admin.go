@@ -13,26 +13,33 @@ import (
 	"tidemark/internal/rpc"
 	"tidemark/internal/version"
 	"tidemark/timestamp"
+	"tidemark/tlsconf"
 	"tidemark/wire"
 )
 
-// handler is the admin server (PR-2): each message of package wire that projectors take, health and metrics.
+// handler is the admin server (PR-2): each message of package wire that projectors take, health and metrics. Over
+// TLS only managers command it; indexers ask for side streams.
 func (p *Projector) handler() http.Handler {
 	r := mux.NewRouter()
 	const limit = rpc.MaxControlBody
-	r.Handle("/v1/hello", rpc.Handle(limit, p.hello)).Methods(http.MethodPut)
-	r.Handle("/v1/definitions", rpc.Handle(limit, p.definitions)).Methods(http.MethodPut)
-	r.Handle("/v1/bucket", rpc.Handle(limit, p.bucketInfo)).Methods(http.MethodPost)
-	r.Handle("/v1/failoverlogs", rpc.Handle(limit, p.failoverLogs)).Methods(http.MethodPost)
-	r.Handle("/v1/streams", rpc.Handle(limit, p.startStreams)).Methods(http.MethodPost)
-	r.Handle("/v1/streams:stop", rpc.Handle(limit, p.stopStreams)).Methods(http.MethodPost)
-	r.Handle("/v1/sidestreams", rpc.Handle(limit, p.sideStreams)).Methods(http.MethodPost)
-	r.Handle("/v1/sidestreams:stop", rpc.Handle(limit, p.stopSideStream)).Methods(http.MethodPost)
-	r.Handle("/v1/seqnos", rpc.Handle(limit, p.seqnos)).Methods(http.MethodPost)
-	r.Handle("/v1/sync", rpc.Handle(limit, p.sync)).Methods(http.MethodPost)
-	r.HandleFunc("/v1/status", p.status).Methods(http.MethodGet)
+	manager, side := tlsconf.Only(tlsconf.Manager), tlsconf.Only(tlsconf.Manager, tlsconf.Indexer)
+	add := func(method, path string, check func(*http.Request) error, h http.Handler) {
+		r.Handle(path, rpc.Guard(check, h)).Methods(method)
+	}
+	add(http.MethodPut, "/v1/hello", manager, rpc.Handle(limit, p.hello))
+	add(http.MethodPut, "/v1/definitions", manager, rpc.Handle(limit, p.definitions))
+	add(http.MethodPost, "/v1/bucket", manager, rpc.Handle(limit, p.bucketInfo))
+	add(http.MethodPost, "/v1/failoverlogs", manager, rpc.Handle(limit, p.failoverLogs))
+	add(http.MethodPost, "/v1/streams", manager, rpc.Handle(limit, p.startStreams))
+	add(http.MethodPost, "/v1/streams:stop", manager, rpc.Handle(limit, p.stopStreams))
+	add(http.MethodPost, "/v1/sidestreams", side, rpc.Handle(limit, p.sideStreams))
+	add(http.MethodPost, "/v1/sidestreams:stop", side, rpc.Handle(limit, p.stopSideStream))
+	add(http.MethodPost, "/v1/seqnos", side, rpc.Handle(limit, p.seqnos))
+	add(http.MethodPost, "/v1/sync", manager, rpc.Handle(limit, p.sync))
+	anyone := tlsconf.Only(tlsconf.Roles()...)
+	add(http.MethodGet, "/v1/status", anyone, http.HandlerFunc(p.status))
+	add(http.MethodGet, "/metrics", anyone, promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{}))
 	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) { rpc.Write(w, r, http.StatusOK, wire.OK{}) }).Methods(http.MethodGet)
-	r.Handle("/metrics", promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{})).Methods(http.MethodGet)
 	r.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeNotFound, "a projector has no %s", r.URL.Path))
 	})

@@ -31,6 +31,7 @@ import (
 	"tidemark/internal/rpc"
 	"tidemark/managerclient"
 	"tidemark/router"
+	"tidemark/tlsconf"
 	"tidemark/wire"
 )
 
@@ -68,6 +69,10 @@ type Config struct {
 	// Workers evaluate documents, each its own vbuckets; 0 chooses half of the processors, at most 4.
 	Workers int
 	Logger  hclog.Logger
+	// TLS, unless nil, is on every connection but those to KV.
+	TLS *tlsconf.Source
+	// Insecure allows to listen beyond loopback without TLS.
+	Insecure bool
 }
 
 // Projector is a running projector.
@@ -112,17 +117,21 @@ func Open(cfg Config) (*Projector, error) {
 	if cfg.Workers == 0 {
 		cfg.Workers = min(max(runtime.GOMAXPROCS(0)/2, 1), maxWorkers)
 	}
+	if err := cfg.TLS.MayListen(cfg.Insecure, tlsconf.Address{Flag: "admin", HostPort: cfg.Admin}); err != nil {
+		return nil, err
+	}
 	l, err := net.Listen("tcp", cfg.Admin)
 	if err != nil {
 		return nil, fmt.Errorf("projector: admin address: %w", err)
 	}
 	p := &Projector{
-		cfg: cfg, bootID: rand.Text(), listener: l, managers: managerclient.New(cfg.Managers), registry: prometheus.NewRegistry(),
+		cfg: cfg, bootID: rand.Text(), listener: l, managers: managerclient.New(cfg.Managers, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)), registry: prometheus.NewRegistry(),
 		log: cfg.Logger, wake: make(chan struct{}, 1), buckets: map[string]*bucket{}, sides: map[string]*side{},
 	}
 	p.counters = newCounters(p.registry)
 	p.registerGauges(p.registry)
-	p.router, err = router.New(router.Config{ClusterID: p.clusterID, Projector: cfg.ID, BootID: p.bootID, Logger: cfg.Logger.Named("router"), Registerer: p.registry})
+	p.router, err = router.New(router.Config{ClusterID: p.clusterID, Projector: cfg.ID, BootID: p.bootID, Logger: cfg.Logger.Named("router"), Registerer: p.registry,
+		TLS: cfg.TLS.Client(tlsconf.GRPC, tlsconf.Indexer)})
 	if err != nil {
 		_ = l.Close()
 		return nil, err
@@ -144,8 +153,9 @@ func (p *Projector) Run(ctx context.Context) error {
 	g, run := errgroup.WithContext(ctx)
 	p.runCtx = run
 	server := rpc.NewServer(p.tasks.counted(p.handler()))
+	server.ErrorLog = p.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
 	server.BaseContext = func(net.Listener) context.Context { return run } // what waits for KV ends at once
-	g.Go(func() error { return rpc.Serve(run, server, p.listener, stopGrace) })
+	g.Go(func() error { return rpc.Serve(run, server, p.cfg.TLS.Listen(p.listener, tlsconf.HTTP), stopGrace) })
 	g.Go(func() error { return p.report(run) })
 	err := g.Wait()
 	p.tasks.wait()
@@ -179,7 +189,7 @@ func (p *Projector) admit(f wire.Fence, read bool) error {
 
 // register makes itself known until a manager answers: a projector that starts asks before it obeys.
 func (p *Projector) register(ctx context.Context) error {
-	req := &wire.RegisterProjector{ClusterID: p.clusterID(), Endpoint: wire.ProjectorEndpoint{ID: p.cfg.ID, BootID: p.bootID, Admin: "http://" + rpc.Advertised(p.listener.Addr(), p.cfg.Advertise)}}
+	req := &wire.RegisterProjector{ClusterID: p.clusterID(), Endpoint: wire.ProjectorEndpoint{ID: p.cfg.ID, BootID: p.bootID, Admin: p.cfg.TLS.BaseURL(rpc.Advertised(p.listener.Addr(), p.cfg.Advertise))}}
 	for failures := 0; ; failures++ {
 		reply, err := p.managers.RegisterProjector(ctx, req)
 		if err == nil {

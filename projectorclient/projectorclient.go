@@ -7,6 +7,7 @@ package projectorclient
 
 import (
 	"context"
+	"crypto/tls"
 	"net/http"
 	"time"
 
@@ -26,8 +27,8 @@ type Client struct {
 	rpc *rpc.Client
 }
 
-// New makes a client with at most perHost connections to one projector.
-func New(perHost int) *Client { return &Client{rpc: rpc.NewClient(perHost)} }
+// New makes a client with at most perHost connections to one projector; conf is for https addresses, nil without TLS.
+func New(perHost int, conf *tls.Config) *Client { return &Client{rpc: rpc.NewClient(perHost, conf)} }
 
 // Close drops idle connections.
 func (c *Client) Close() { c.rpc.Close() }

@@ -13,6 +13,7 @@ package router
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"sync"
@@ -75,11 +76,12 @@ type Dial func(ctx context.Context, addr string, hello keyversion.Hello, onAck f
 type Config struct {
 	ClusterID     func() string // asked at each connection
 	Projector     index.ProjectorID
-	BootID        string // of this process
-	Connections   int    // 0: DefaultConnections
-	QueueBytes    int    // 0: DefaultQueueBytes
-	ReservedBytes int    // 0: DefaultReservedBytes
-	Dial          Dial   // nil: transport.Dial without TLS
+	BootID        string      // of this process
+	Connections   int         // 0: DefaultConnections
+	QueueBytes    int         // 0: DefaultQueueBytes
+	ReservedBytes int         // 0: DefaultReservedBytes
+	Dial          Dial        // nil: transport.Dial with TLS
+	TLS           *tls.Config // of the connections; nil without TLS
 	Logger        hclog.Logger
 	Registerer    prometheus.Registerer // nil: no metrics registered
 }
@@ -108,7 +110,7 @@ func New(cfg Config) (*Router, error) {
 	}
 	if cfg.Dial == nil {
 		cfg.Dial = func(ctx context.Context, addr string, hello keyversion.Hello, onAck func(uint64)) (Conn, error) {
-			return transport.Dial(ctx, addr, hello, transport.Options{OnAck: onAck})
+			return transport.Dial(ctx, addr, hello, transport.Options{TLS: cfg.TLS, OnAck: onAck})
 		}
 	}
 	r := &Router{cfg: cfg, open: make(map[topicKey]*Topic), total: make(map[endpointKey]Stats)}

@@ -3,6 +3,7 @@ package transport
 import (
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io"
@@ -40,7 +41,7 @@ type Accept func(ctx context.Context, hello keyversion.Hello) (Sink, error)
 // ServerConfig configures a Server; only Logger is required.
 type ServerConfig struct {
 	Logger         hclog.Logger
-	TLS            *tls.Config // nil: no TLS
+	TLS            *tls.Config // nil: no TLS. With it a connection is closed after RenewAfter
 	MaxConnections int         // 0: DefaultMaxConnections
 }
 
@@ -77,6 +78,11 @@ func NewServer(cfg ServerConfig, accept Accept) *Server {
 	}
 	s := &Server{log: cfg.Logger, accept: accept, guard: newGuard(cfg.Logger, most), sessions: make(map[sessionKey]*session)}
 	s.pool.New = func() any { return newDelivery(&s.pool) }
+	alive := keepalive.ServerParameters{
+		MaxConnectionIdle: 2 * HelloTimeout, // a connection without a stream
+		Time:              HeartbeatInterval,
+		Timeout:           SilenceLimit - HeartbeatInterval,
+	}
 	options := []grpc.ServerOption{
 		grpc.ForceServerCodecV2(codec{}),
 		grpc.MaxRecvMsgSize(maxMessage),
@@ -86,17 +92,14 @@ func NewServer(cfg ServerConfig, accept Accept) *Server {
 		grpc.StaticConnWindowSize(2 * windowBytes),
 		grpc.ReadBufferSize(ioBufferBytes),
 		grpc.ConnectionTimeout(HelloTimeout),
-		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionIdle: 2 * HelloTimeout, // a connection without a stream
-			Time:              HeartbeatInterval,
-			Timeout:           SilenceLimit - HeartbeatInterval,
-		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: HeartbeatInterval, PermitWithoutStream: true}),
 		grpc.WaitForHandlers(true),
 	}
 	if cfg.TLS != nil {
+		alive.MaxConnectionAge, alive.MaxConnectionAgeGrace = RenewAfter, SilenceLimit
 		options = append(options, grpc.Creds(credentials.NewTLS(cfg.TLS)))
 	}
+	options = append(options, grpc.KeepaliveParams(alive))
 	s.grpc = grpc.NewServer(options...)
 	s.grpc.RegisterService(&grpc.ServiceDesc{
 		ServiceName: serviceName,
@@ -328,6 +331,18 @@ func (a *acker) run() {
 			return
 		}
 	}
+}
+
+// PeerCertificate gives the verified certificate of the client, from the context that Accept gets; nil without one.
+func PeerCertificate(ctx context.Context) *x509.Certificate {
+	p, ok := peer.FromContext(ctx)
+	if !ok {
+		return nil
+	}
+	if info, ok := p.AuthInfo.(credentials.TLSInfo); ok && len(info.State.VerifiedChains) > 0 {
+		return info.State.PeerCertificates[0]
+	}
+	return nil
 }
 
 func remoteAddr(ctx context.Context) string {

@@ -28,6 +28,9 @@ const (
 	HeartbeatInterval = time.Second
 	// SilenceLimit is how long either side waits for a sign of life before it gives the connection up.
 	SilenceLimit = 4 * time.Second
+	// RenewAfter is how long a connection with TLS lives, give or take a tenth: then the router opens a new one, and both
+	// sides show their certificates again.
+	RenewAfter = 50 * time.Minute
 	// HelloTimeout is how long a server waits for the hello of a new stream.
 	HelloTimeout = 5 * time.Second
 	// DefaultMaxConnections is the most connections that a server accepts at a time unless configured otherwise.

@@ -140,7 +140,8 @@ func (f *serverFlags) servers(cmd *cobra.Command, args []string, typed string) (
 
 func hostports(urls []string) (short []string) {
 	for _, u := range urls {
-		short = append(short, strings.TrimPrefix(u, "http://"))
+		_, addr, _ := strings.Cut(u, "://")
+		short = append(short, addr)
 	}
 	return short
 }

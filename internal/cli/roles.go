@@ -10,12 +10,14 @@ import (
 	"tidemark/indexer"
 	"tidemark/manager"
 	"tidemark/projector"
+	"tidemark/tlsconf"
 )
 
 func newManager(s Streams) *cobra.Command {
 	cfg := manager.Config{RaftMetrics: true}
 	var logs logFlags
 	var slowLog time.Duration
+	var tlsF tlsFlags
 	cmd := &cobra.Command{Use: "manager", Short: "Run an IndexManager", Args: noArgs,
 		Long: `Runs one IndexManager: a Raft node with the StateContext and the REST interface. Start the same command on each
 node, with its own --id, --data and addresses, and the same --bootstrap-expect and --join.`,
@@ -31,6 +33,10 @@ node, with its own --id, --data and addresses, and the same --bootstrap-expect a
 			if slowLog > 0 {
 				cfg.Failpoint = func() error { time.Sleep(slowLog); return nil }
 			}
+			if cfg.TLS, err = tlsF.open(cmd.Context(), tlsconf.Manager, cfg.Name, cfg.Logger); err != nil {
+				return err
+			}
+			cfg.Insecure = tlsF.insecure
 			m, err := manager.Open(cfg)
 			if err != nil {
 				return err
@@ -52,19 +58,24 @@ node, with its own --id, --data and addresses, and the same --bootstrap-expect a
 	fl.Uint64Var(&cfg.MinFree, "min-free-bytes", 32<<20, "with less free space than this under --data, hand leadership on and be not ready; 0: never")
 	fl.DurationVar(&slowLog, "debug-slow-log", 0, "for tests: each write to the Raft log takes this much longer")
 	_ = fl.MarkHidden("debug-slow-log") // it is there
+	tlsF.add(cmd)
 	addCommon(cmd, &logs)
 	return cmd
 }
 
 // managerURLs makes base URLs of host:port addresses.
-func managerURLs(addrs []string) ([]string, error) {
+func managerURLs(addrs []string, files tlsconf.Files) ([]string, error) {
+	scheme := "http://"
+	if !files.Empty() {
+		scheme = "https://"
+	}
 	var urls []string
 	for _, a := range addrs {
 		if a = strings.TrimRight(strings.TrimSpace(a), "/"); a == "" {
 			continue
 		}
 		if !strings.Contains(a, "://") {
-			a = "http://" + a
+			a = scheme + a
 		}
 		urls = append(urls, a)
 	}
@@ -79,11 +90,12 @@ func newProjector(s Streams) *cobra.Command {
 	var id, passwordFile string
 	var logs logFlags
 	var managers []string
+	var tlsF tlsFlags
 	cmd := &cobra.Command{Use: "projector", Short: "Run a projector next to a KV node", Args: noArgs,
 		Example: "  tidemark projector --id p1 --admin 10.0.0.4:9530 --kv 10.0.0.4:11210 --kv-user index --kv-password-file /etc/tidemark/kv-password \\\n    --managers 10.0.0.1:9520,10.0.0.2:9520,10.0.0.3:9520",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			cfg.ID = index.ProjectorID(id)
-			if cfg.Managers, err = managerURLs(managers); err != nil {
+			if cfg.Managers, err = managerURLs(managers, tlsF.files); err != nil {
 				return err
 			}
 			if cfg.Password, err = secretFile(passwordFile); err != nil {
@@ -92,6 +104,10 @@ func newProjector(s Streams) *cobra.Command {
 			if cfg.Logger, err = logs.logger(s, "projector"); err != nil {
 				return err
 			}
+			if cfg.TLS, err = tlsF.open(cmd.Context(), tlsconf.Projector, id, cfg.Logger); err != nil {
+				return err
+			}
+			cfg.Insecure = tlsF.insecure
 			p, err := projector.Open(cfg)
 			if err != nil {
 				return err
@@ -106,6 +122,7 @@ func newProjector(s Streams) *cobra.Command {
 	fl.StringVar(&cfg.KV, "kv", "127.0.0.1:11210", "the KV node whose vbuckets it streams")
 	fl.StringVar(&cfg.User, "kv-user", "", "user of the KV store")
 	fl.StringVar(&passwordFile, "kv-password-file", "", "file with the password")
+	tlsF.add(cmd)
 	addCommon(cmd, &logs)
 	return cmd
 }
@@ -114,18 +131,23 @@ func newIndexer(s Streams) *cobra.Command {
 	var cfg indexer.Config
 	var logs logFlags
 	var managers []string
+	var tlsF tlsFlags
 	cmd := &cobra.Command{Use: "indexer", Short: "Run an indexer", Args: noArgs,
 		Example: "  tidemark indexer --id i1 --data /var/lib/tidemark --admin 10.0.0.5:9540 --scan 10.0.0.5:9541 --maintenance 10.0.0.5:9542 \\\n    --backfill 10.0.0.5:9543 --catchup 10.0.0.5:9544 --managers 10.0.0.1:9520,10.0.0.2:9520,10.0.0.3:9520",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if cfg.Dir == "" {
 				return usage("tidemark indexer needs --data")
 			}
-			if cfg.Managers, err = managerURLs(managers); err != nil {
+			if cfg.Managers, err = managerURLs(managers, tlsF.files); err != nil {
 				return err
 			}
 			if cfg.Logger, err = logs.logger(s, "indexer"); err != nil {
 				return err
 			}
+			if cfg.TLS, err = tlsF.open(cmd.Context(), tlsconf.Indexer, cfg.Name, cfg.Logger); err != nil {
+				return err
+			}
+			cfg.Insecure = tlsF.insecure
 			i, err := indexer.Open(cfg)
 			if err != nil {
 				return err
@@ -142,6 +164,7 @@ func newIndexer(s Streams) *cobra.Command {
 	fl.StringVar(&cfg.Maintenance, "maintenance", "127.0.0.1:9542", "listen here for maintenance streams")
 	fl.StringVar(&cfg.Backfill, "backfill", "127.0.0.1:9543", "listen here for backfill streams")
 	fl.StringVar(&cfg.Catchup, "catchup", "127.0.0.1:9544", "listen here for catchup streams")
+	tlsF.add(cmd)
 	addCommon(cmd, &logs)
 	return cmd
 }

@@ -157,7 +157,7 @@ func newRoot(s Streams) *cobra.Command {
 		return usage("%v; see %s --help", err, cmd.CommandPath())
 	})
 	root.AddCommand(roles(s)...)
-	root.AddCommand(newIndex(s), newSQL(s), newCluster(s), newConfig(s), newVersion(s), newDocs(s))
+	root.AddCommand(newIndex(s), newSQL(s), newCluster(s), newCert(s), newConfig(s), newVersion(s), newDocs(s))
 	root.AddCommand(topics()...)
 	return root
 }
@@ -257,11 +257,13 @@ type serverFlags struct {
 	data    string
 	timeout time.Duration
 	output  format
-	talk    io.Writer
+	streams Streams
+	who     credentialFlags
 }
 
 func (f *serverFlags) add(cmd *cobra.Command, s Streams) {
-	f.talk = s.Err
+	f.streams = s
+	f.who.add(cmd.PersistentFlags())
 	cmd.PersistentFlags().StringSliceVar(&f.server, "server", nil, "managers, as host:port or URL, any of them (default 127.0.0.1:9520)")
 	cmd.PersistentFlags().StringVar(&f.data, "data", "", "data `FOLDER` of a running up, to find its managers and credentials")
 	cmd.PersistentFlags().DurationVar(&f.timeout, "timeout", 60*time.Second, "how long to try, a build included")
@@ -284,9 +286,10 @@ func (f *serverFlags) do(ctx context.Context, call func(ctx context.Context, c *
 // client gives a client of the cluster that the flags name.
 func (f *serverFlags) client(ctx context.Context) (*client.Client, context.Context, context.CancelFunc, error) {
 	servers := f.server
+	var m *localcluster.Manifest
 	if len(servers) == 0 && f.data != "" {
-		m, err := localcluster.ReadManifest(f.data)
-		if err != nil {
+		var err error
+		if m, err = localcluster.ReadManifest(f.data); err != nil {
 			return nil, nil, nil, usage("--data %s: no running `tidemark up` there: %v", f.data, err)
 		}
 		servers = m.Servers()
@@ -297,8 +300,13 @@ func (f *serverFlags) client(ctx context.Context) (*client.Client, context.Conte
 	if id, ok := ctx.Value(invocationKey{}).(string); ok {
 		ctx = rpc.WithRequestID(ctx, id)
 	}
+	o, err := f.who.options(f.streams, m)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	o.Servers = servers
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
-	c := client.New(servers...)
+	c := client.Open(o)
 	c.Waiting = f.waiting()
 	return c, ctx, cancel, nil
 }
@@ -311,7 +319,7 @@ func (f *serverFlags) waiting() func(error) {
 	started, told := time.Now(), atomic.Bool{}
 	return func(err error) {
 		if time.Since(started) > tellAfter && told.CompareAndSwap(false, true) {
-			fmt.Fprintf(f.talk, "tidemark: no answer yet (%v); trying for %s (--timeout)\n", err, f.timeout)
+			fmt.Fprintf(f.streams.Err, "tidemark: no answer yet (%v); trying for %s (--timeout)\n", err, f.timeout)
 		}
 	}
 }

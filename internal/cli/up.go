@@ -45,6 +45,7 @@ The same command on the same --data folder resumes with everything that was ther
 	fl.IntVar(&f.cfg.FirstREST, "rest-port", localcluster.FirstREST, "REST port of the first manager, or the next free one; more ports follow it")
 	fl.StringVar(&f.cfg.Advertise, "advertise-host", "", "host under which the processes know each other, for tests that cut links")
 	fl.Lookup("advertise-host").Hidden = true
+	fl.BoolVar(&f.cfg.TLS, "tls", false, "TLS on every port but the KV nodes'; the certificates are made in DIR/certs")
 	fl.BoolVar(&f.sample, "sample", false, "load the sample data, create the sample indexes and show a scan of each")
 	addOutput(fl, &f.output)
 	complete(cmd, "output", fixed("table", "json", "jsonl"))
@@ -178,7 +179,11 @@ func (f *upFlags) runSample(ctx context.Context, s Streams, cluster *localcluste
 			return err
 		}
 	}
-	c := client.New(m.Servers()...)
+	conf, err := m.UserTLS()
+	if err != nil {
+		return err
+	}
+	c := client.Open(client.Options{Servers: m.Servers(), TLS: conf})
 	defer c.Close()
 	var ids []index.ID
 	for _, statement := range sample.Statements(m.Bucket) {

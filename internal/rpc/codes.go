@@ -44,6 +44,8 @@ func Codes() []CodeInfo {
 		{Code: "PLACEMENT_IMPOSSIBLE", Status: 400, Exit: ExitFailed, Title: "The index cannot be placed", WayOut: "Fewer replicas, other nodes, or more indexers."},
 		{Code: "BAD_IDEMPOTENCY_KEY", Status: 400, Exit: ExitFailed, Title: "The Idempotency-Key cannot be one", WayOut: "At most 200 bytes."},
 		{Code: CodeFormat, Status: 400, Exit: ExitFailed, Title: "A wire format of another version", WayOut: "Upgrade the older side."},
+		{Code: CodeUnauthorized, Status: 401, Exit: ExitFailed, Title: "Nobody known is asking", WayOut: "Give --user or --token-file; a token may have ended, a password may be another by now."},
+		{Code: CodeForbidden, Status: 403, Exit: ExitFailed, Title: "The caller may not do this", WayOut: "Ask an administrator for the role that the detail names; a node needs the certificate of its role."},
 		{Code: CodeNotFound, Status: 404, Exit: ExitNotFound, Title: "No such call", WayOut: "/openapi.json lists the calls."},
 		{Code: "UNKNOWN_INDEX", Status: 404, Exit: ExitNotFound, Title: "No such index", WayOut: "GET /v1/indexes lists the indexes."},
 		{Code: "INDEX_NOT_FOUND", Status: 404, Exit: ExitNotFound, Title: "The indexer has no such index", WayOut: "It has just been dropped: list the indexes."},

@@ -28,7 +28,7 @@ func TestARequestKeepsItsID(t *testing.T) {
 		WriteProblem(w, Refuse(CodeKV, "no"))
 	})))
 	defer last.Close()
-	c := NewClient(1)
+	c := NewClient(1, nil)
 	defer c.Close()
 	first := httptest.NewServer(Identify(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		WriteProblem(w, c.Do(r.Context(), http.MethodPost, last.URL, nil, nil))

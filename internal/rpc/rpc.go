@@ -9,6 +9,7 @@ package rpc
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -98,6 +99,8 @@ const (
 	CodeKV           = "KV_UNAVAILABLE"
 	CodeBootConflict = "BOOT_CONFLICT"
 	CodeCancelled    = "CANCELLED"
+	CodeForbidden    = "FORBIDDEN"
+	CodeUnauthorized = "UNAUTHENTICATED"
 )
 
 func decMode() (cbor.DecMode, error) {
@@ -266,12 +269,14 @@ type Client struct {
 	http *http.Client
 }
 
-// NewClient gives a client with its own connection pool: keep-alive, at most perHost connections to one address.
-func NewClient(perHost int) *Client {
+// NewClient gives a client with its own connection pool: keep-alive, at most perHost connections to one address. conf is
+// for https addresses, nil for none of its own.
+func NewClient(perHost int, conf *tls.Config) *Client {
 	dialer := &net.Dialer{Timeout: 2 * time.Second, KeepAlive: 5 * time.Second}
 	return &Client{http: &http.Client{Transport: &http.Transport{
 		DialContext: dialer.DialContext, MaxIdleConns: 256, MaxIdleConnsPerHost: perHost, MaxConnsPerHost: perHost,
 		IdleConnTimeout: 60 * time.Second, ResponseHeaderTimeout: 2 * time.Minute, DisableCompression: true,
+		TLSClientConfig: conf, TLSHandshakeTimeout: 5 * time.Second,
 	}}}
 }
 
@@ -333,7 +338,9 @@ func (c *Client) Do(ctx context.Context, method, url string, req, resp any) erro
 func ReadProblem(answer *http.Response) *Problem {
 	b, _ := io.ReadAll(io.LimitReader(answer.Body, maxErrorBody)) // what came is what can be told
 	p := &Problem{}
-	if json.Unmarshal(b, p) != nil || p.Code == "" {
+	if bytes.Contains(b, []byte("HTTP request to an HTTPS server")) { // net/http's own answer
+		p = NewProblem(answer.StatusCode, CodeBadRequest, "the server speaks TLS: begin its address with https:// and name its CA (--tls-ca)")
+	} else if json.Unmarshal(b, p) != nil || p.Code == "" {
 		p = NewProblem(answer.StatusCode, CodeInternal, "%s", strings.TrimSpace(string(b)))
 	}
 	p.Status = answer.StatusCode
@@ -350,10 +357,11 @@ func Advertised(listener net.Addr, host string) string {
 }
 
 // NewServer gives an http.Server with the limits that every listener of this product has, and requests with ids.
-// Streaming handlers lift the write deadline themselves with http.ResponseController.
+// Streaming handlers lift the write deadline themselves with http.ResponseController. The caller sets ErrorLog.
 func NewServer(h http.Handler) *http.Server {
 	return &http.Server{
-		Handler: Identify(h), ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 60 * time.Second, WriteTimeout: 120 * time.Second,
+		Handler: aged(Identify(h), time.Now), ConnContext: stampConn,
+		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 60 * time.Second, WriteTimeout: 120 * time.Second,
 		IdleTimeout: 120 * time.Second, MaxHeaderBytes: 64 << 10,
 	}
 }

@@ -34,7 +34,7 @@ func echo(t *testing.T) *httptest.Server {
 }
 
 func TestMessagesSurviveTheWay(t *testing.T) {
-	s, c := echo(t), NewClient(2)
+	s, c := echo(t), NewClient(2, nil)
 	defer c.Close()
 	in := wire.ProjectorReport{ID: "p", BootID: "b", ClusterID: "c", Sequence: 1<<63 + 5, Revision: 7, Buckets: []wire.StreamStates{{
 		Bucket: "world", BucketUUID: "u", Full: true, VBuckets: []uint16{3, 1023},
@@ -52,7 +52,7 @@ func TestMessagesSurviveTheWay(t *testing.T) {
 }
 
 func TestErrorsCrossWithTheirCode(t *testing.T) {
-	s, c := echo(t), NewClient(2)
+	s, c := echo(t), NewClient(2, nil)
 	defer c.Close()
 	var p *Problem
 	err := c.Do(context.Background(), http.MethodPost, s.URL, &wire.ProjectorReport{ID: "fenced"}, nil)

@@ -148,7 +148,12 @@ func (c *Cluster) Manifest() *localcluster.Manifest {
 
 // Client gives a client of all managers, closed at the end of the test.
 func (c *Cluster) Client() *client.Client {
-	cl := client.New(c.Manifest().Servers()...)
+	m := c.Manifest()
+	conf, err := m.UserTLS()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	cl := client.Open(client.Options{Servers: m.Servers(), TLS: conf})
 	if os.Getenv("TIDEMARK_CONTRACT") != "" { // every exchange is held to the OpenAPI document
 		checker, err := contract.New()
 		if err != nil {

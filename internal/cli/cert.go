@@ -1,0 +1,120 @@
+package cli
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/tlsconf"
+)
+
+func newCert(s Streams) *cobra.Command {
+	cmd := &cobra.Command{Use: "cert", Short: "Make a CA and certificates", Args: noArgs,
+		Long: `Makes a CA of one's own and certificates for nodes and users: enough for development, and for clusters without another
+CA. Keys are ECDSA P-256, in files that only their owner can read. docs/security.md tells how they are used and replaced.`,
+		Example: "  tidemark cert ca --out ./certs\n  tidemark cert node --out ./certs --role manager --id m1 --host 10.0.0.1",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	cmd.AddCommand(certCA(s), certNode(s), certUser(s))
+	return cmd
+}
+
+func certCA(s Streams) *cobra.Command {
+	var out, name string
+	var validity time.Duration
+	cmd := &cobra.Command{Use: "ca", Short: "Make a CA", Args: noArgs, Example: "  tidemark cert ca --out ./certs",
+		RunE: func(*cobra.Command, []string) error {
+			if out == "" || validity <= 0 {
+				return usage("tidemark cert ca needs --out, and a --validity above 0")
+			}
+			if _, err := tlsconf.CreateCA(out, name, validity); err != nil {
+				return err
+			}
+			_, err := fmt.Fprintf(s.Out, "%s/%s\n%s/%s\n", out, tlsconf.CAFile, out, tlsconf.CAKeyFile)
+			return err
+		}}
+	cmd.Flags().StringVar(&out, "out", "", "`FOLDER` to write "+tlsconf.CAFile+" and "+tlsconf.CAKeyFile+" to")
+	cmd.Flags().StringVar(&name, "name", "tidemark CA", "name in the certificate")
+	cmd.Flags().DurationVar(&validity, "validity", tlsconf.CAValidity, "how long it is valid")
+	return cmd
+}
+
+// issueFlags are those of every certificate.
+type issueFlags struct {
+	ca, out, file string
+	req           tlsconf.Request
+}
+
+func (f *issueFlags) add(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.StringVar(&f.out, "out", "", "`FOLDER` to write the certificate and its key to")
+	fl.StringVar(&f.ca, "ca", "", "`FOLDER` of the CA (default: that of --out)")
+	fl.StringVar(&f.file, "name", "", "`NAME` of the files without .pem (default: the id)")
+	fl.DurationVar(&f.req.Validity, "validity", tlsconf.LeafValidity, "how long it is valid")
+	fl.BoolVar(&f.req.Replace, "replace", false, "replace files that are there: running processes take them over")
+}
+
+func (f *issueFlags) run(s Streams) error {
+	if f.out == "" || f.req.Validity <= 0 {
+		return usage("tidemark cert needs --out, and a --validity above 0")
+	}
+	if f.ca == "" {
+		f.ca = f.out
+	}
+	if f.file == "" {
+		f.file = f.req.Peer.ID
+	}
+	if f.file == tlsconf.AnyID {
+		f.file = string(f.req.Peer.Role)
+	}
+	ca, err := tlsconf.LoadCA(f.ca)
+	if err != nil {
+		return err
+	}
+	files, err := ca.Issue(f.out, f.file, f.req)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(s.Out, "%s\n%s\n", files.Cert, files.Key)
+	return err
+}
+
+func certNode(s Streams) *cobra.Command {
+	f := &issueFlags{}
+	var role string
+	cmd := &cobra.Command{Use: "node", Short: "Make the certificate of a manager, projector or indexer", Args: noArgs,
+		Long: `Makes the certificate of one process. Its role and id stand in it as the URI tidemark://role/id; the id is that of the
+process's --id, or * for every id of the role. --host names what users dial: a manager needs its names and addresses.`,
+		Example: "  tidemark cert node --out ./certs --role manager --id m1 --host m1.example.org,10.0.0.1",
+		RunE: func(*cobra.Command, []string) error {
+			switch f.req.Peer.Role = tlsconf.Role(role); f.req.Peer.Role {
+			case tlsconf.Manager, tlsconf.Projector, tlsconf.Indexer:
+				return f.run(s)
+			}
+			return usage("--role %q: want manager, projector or indexer", role)
+		}}
+	f.add(cmd)
+	cmd.Flags().StringVar(&role, "role", "", "manager, projector or indexer")
+	cmd.Flags().StringVar(&f.req.Peer.ID, "id", "", "the process's --id, or * for any")
+	cmd.Flags().StringSliceVar(&f.req.Hosts, "host", nil, "names and addresses that users dial")
+	return cmd
+}
+
+func certUser(s Streams) *cobra.Command {
+	f := &issueFlags{}
+	var admin bool
+	cmd := &cobra.Command{Use: "user NAME", Short: "Make the certificate of a user", Args: exactArgs("NAME"),
+		Long: `Makes a certificate that stands for a user of the cluster instead of a password: the user's role is the cluster's to say.
+With --admin its holder is an administrator whatever the cluster's users are: the way in when passwords are lost.`,
+		Example: "  tidemark cert user alice --out ./certs\n  tidemark cert user operator --admin --out ./certs",
+		RunE: func(_ *cobra.Command, args []string) error {
+			f.req.Peer = tlsconf.Peer{Role: tlsconf.User, ID: args[0]}
+			if admin {
+				f.req.Peer.Role = tlsconf.Admin
+			}
+			return f.run(s)
+		}}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&admin, "admin", false, "an administrator, whatever the cluster's users are")
+	return cmd
+}

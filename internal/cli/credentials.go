@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"github.com/spf13/pflag"
+	"golang.org/x/term"
+
+	"tidemark/client"
+	"tidemark/localcluster"
+	"tidemark/tlsconf"
+)
+
+// Secrets come from files, standard input, a terminal or these variables, never from the command line: other users of
+// the machine can read that.
+const (
+	tokenEnv    = "TIDEMARK_TOKEN"
+	passwordEnv = "TIDEMARK_PASSWORD"
+	// maxSecret bounds a secret's file, in bytes.
+	maxSecret = 4 << 10
+)
+
+// credentialFlags say who a client command is, and which servers it believes.
+type credentialFlags struct {
+	files                         tlsconf.Files
+	user, passwordFile, tokenFile string
+}
+
+func (c *credentialFlags) add(fl *pflag.FlagSet) {
+	fl.StringVar(&c.files.CA, "tls-ca", "", "PEM `FILE` with the CAs of the servers; addresses without a scheme are then https")
+	fl.StringVar(&c.files.Cert, "tls-cert", "", "PEM `FILE` with a certificate to show; see tidemark cert user")
+	fl.StringVar(&c.files.Key, "tls-key", "", "PEM `FILE` with its key")
+	fl.StringVar(&c.user, "user", "", "`NAME` of the user; the password is asked for on a terminal")
+	fl.StringVar(&c.passwordFile, "password-file", "", "`FILE` with the user's password, - for standard input (or "+passwordEnv+")")
+	fl.StringVar(&c.tokenFile, "token-file", "", "`FILE` with a token instead of user and password, - for standard input (or "+tokenEnv+")")
+}
+
+// options puts the credentials together. A running `tidemark up` whose manifest is given lends its certificate.
+func (c *credentialFlags) options(s Streams, m *localcluster.Manifest) (client.Options, error) {
+	o := client.Options{User: c.user}
+	source, err := tlsconf.Open(c.files, nil)
+	if err != nil {
+		return o, usageError{err}
+	}
+	if o.TLS = source.UserClient(); o.TLS == nil && m != nil {
+		if o.TLS, err = m.UserTLS(); err != nil {
+			return o, usageError{err}
+		}
+	}
+	switch {
+	case c.tokenFile != "" && c.user != "":
+		return o, usage("--token-file and --user: a token says who it is for; give one of them")
+	case c.tokenFile != "":
+		o.Token, err = readSecret(s, c.tokenFile, "")
+	case c.user != "" && c.passwordFile != "":
+		o.Password, err = readSecret(s, c.passwordFile, "")
+	case c.user != "":
+		if o.Password = os.Getenv(passwordEnv); o.Password == "" {
+			o.Password, err = readSecret(s, "", "password of "+c.user)
+		}
+	case c.passwordFile != "":
+		return o, usage("--password-file needs --user")
+	default:
+		o.Token = strings.TrimSpace(os.Getenv(tokenEnv))
+	}
+	return o, err
+}
+
+// readSecret reads a secret from a file, from standard input (-), or, without a path, from the terminal after a prompt.
+func readSecret(s Streams, path, prompt string) (string, error) {
+	var in io.Reader
+	switch {
+	case path == "":
+		f, ok := s.In.(*os.File)
+		if !ok || !term.IsTerminal(int(f.Fd())) {
+			return "", usage("%s: standard input is no terminal; give it in a file (- for standard input)", prompt)
+		}
+		fmt.Fprintf(s.Err, "%s: ", prompt)
+		b, err := term.ReadPassword(int(f.Fd()))
+		fmt.Fprintln(s.Err)
+		if err != nil {
+			return "", fmt.Errorf("reading from the terminal: %w", err)
+		}
+		in = strings.NewReader(string(b))
+	case path == "-":
+		in = s.In
+	default:
+		f, err := os.Open(path)
+		if err != nil {
+			return "", usage("secret: %v", err)
+		}
+		defer f.Close()
+		in = f
+	}
+	b, err := io.ReadAll(io.LimitReader(in, maxSecret+1))
+	if err != nil {
+		return "", usage("secret: %v", err)
+	}
+	text := strings.TrimRight(string(b), "\r\n")
+	if text == "" || len(b) > maxSecret || strings.ContainsAny(text, "\r\n") {
+		return "", usage("secret: want one line of 1 to %d bytes", maxSecret)
+	}
+	return text, nil
+}
