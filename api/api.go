@@ -115,6 +115,8 @@ type route struct {
 	limit time.Duration
 	// stream: the answer lasts as long as the client listens; limit does not hold, and the handler bounds each write.
 	stream bool
+	// upload is the most bytes of a body that is passed on as it comes; 0: what users or components may send.
+	upload int64
 	doc    operation
 }
 
@@ -122,6 +124,9 @@ type route struct {
 func (rt *route) component() bool { return rt.role == RoleComponent }
 
 func (rt *route) maxBody() int64 {
+	if rt.upload > 0 {
+		return rt.upload
+	}
 	if rt.component() {
 		return rpc.MaxControlBody
 	}

@@ -48,7 +48,7 @@ func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) error {
 	if err != nil {
 		return rpc.Refuse(rpc.CodeBadRequest, "%v", err)
 	}
-	if rt.component() {
+	if rt.component() || rt.upload > 0 {
 		req.ContentLength = r.ContentLength
 	}
 	for _, h := range []string{"Content-Type", "Accept", rpc.HeaderFormat, HeaderKey, headerIfMatch, headerIfNoneMatch} {
@@ -88,7 +88,7 @@ func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) error {
 // connection that turned out to be closed; what components send is passed through.
 func forwardBody(w http.ResponseWriter, r *http.Request, rt *route) (io.Reader, error) {
 	limited := http.MaxBytesReader(w, r.Body, rt.maxBody())
-	if rt.component() {
+	if rt.component() || rt.upload > 0 {
 		return limited, nil
 	}
 	body, err := readBody(limited, r)

@@ -44,6 +44,7 @@ type operation struct {
 	body    any      // a value of the request's type; nil for none
 	// optional: the body may be left out.
 	optional bool
+	upload   string // media type of a body that is no JSON, as mediaBinary; body is nil then
 	answers  []answer
 	codes    []string // of problems, beside commonCodes
 }
@@ -74,6 +75,8 @@ const (
 	tagReads = "Reads"
 	tagScans = "Scans"
 	tagNode  = "Node"
+	// tagCluster is about the cluster as a whole.
+	tagCluster = "Cluster"
 )
 
 // Media types of answers that are no JSON.

@@ -110,6 +110,9 @@ func (g *generator) operation(rt *route, path, id string) object {
 	d := &rt.doc
 	op := object{"operationId": id, "tags": []string{d.tag}, "summary": d.summary, "x-tidemark-role": rt.role, "parameters": g.parameters(rt, path),
 		"responses": g.responses(rt)}
+	if d.upload != "" {
+		op["requestBody"] = object{"required": true, "content": object{d.upload: object{}}}
+	}
 	if d.body != nil {
 		op["requestBody"] = object{"required": !d.optional, "content": object{rpc.MediaJSON: object{"schema": g.schema(reflect.TypeOf(d.body))}}}
 		if rt.method == http.MethodPatch {
@@ -209,6 +212,8 @@ func (g *generator) responses(rt *route) object {
 			content[media] = object{"schema": object{"description": "each line", "oneOf": kinds}}
 		case a.body != nil:
 			content[media] = object{"schema": g.schema(reflect.TypeOf(a.body))}
+		case a.media == mediaBinary:
+			content[media] = object{}
 		case a.media != "":
 			content[media] = object{"schema": object{"type": "string"}}
 		}

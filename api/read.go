@@ -243,6 +243,10 @@ func (a *API) role() string {
 // localStatus is what this node's state tells, with the coordinator's knowledge where it leads.
 func (a *API) localStatus(ctx context.Context, s *statecontext.State) client.Status {
 	st := client.Status{ClusterID: s.ClusterID(), Version: version.Number, CAS: s.CAS(), Term: a.cfg.Raft.Term()}
+	st.FormatLevel, st.Limits, st.Restoring = s.FormatLevel(), s.Limits(), s.Staging() != nil
+	if o := s.Restored(); o != nil {
+		st.Restored = &client.Restored{Mode: o.Mode.String(), CAS: o.CAS, TimeMS: o.TimeMS, FromID: o.FromID, FromCAS: o.FromCAS}
+	}
 	st.Node.ID, st.Node.Role = a.cfg.Name, a.role()
 	if leader, known := a.leaderOf(s); known {
 		st.Leader.ID, st.Leader.REST = leader.ID, leader.REST

@@ -6,6 +6,7 @@ import (
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/partition"
+	"tidemark/statecontext"
 	"tidemark/timestamp"
 )
 
@@ -182,13 +183,26 @@ type Status struct {
 		ID   string `json:"id"`
 		REST string `json:"rest"`
 	} `json:"leader"`
-	Term        uint64            `json:"term"`
-	CAS         uint64            `json:"cas"`
-	Coordinator string            `json:"coordinator"` // step of the start sequence, "active" at its end; "" on followers
-	Managers    []ManagerStatus   `json:"managers"`
-	Projectors  []ProjectorStatus `json:"projectors"`
-	Indexers    []IndexerStatus   `json:"indexers"`
-	Buckets     []BucketStatus    `json:"buckets"`
+	Term        uint64              `json:"term"`
+	CAS         uint64              `json:"cas"`
+	FormatLevel uint64              `json:"format_level"` // what the cluster's versions have in common
+	Limits      statecontext.Limits `json:"limits"`
+	Restored    *Restored           `json:"restored,omitempty"`  // the newest restore of a backup
+	Restoring   bool                `json:"restoring,omitempty"` // a backup is being restored: writes are refused
+	Coordinator string              `json:"coordinator"`         // step of the start sequence, "active" at its end; "" on followers
+	Managers    []ManagerStatus     `json:"managers"`
+	Projectors  []ProjectorStatus   `json:"projectors"`
+	Indexers    []IndexerStatus     `json:"indexers"`
+	Buckets     []BucketStatus      `json:"buckets"`
+}
+
+// Restored tells of the newest restore of a backup.
+type Restored struct {
+	Mode    string `json:"mode"` // in-place, new-cluster
+	CAS     uint64 `json:"cas"`  // of the switch
+	TimeMS  int64  `json:"time_ms"`
+	FromID  string `json:"from_cluster_id"`
+	FromCAS uint64 `json:"from_cas"`
 }
 
 // ManagerStatus is a manager in Status.

@@ -190,16 +190,20 @@ func New(cfg Config) (*Coordinator, error) {
 // Run does the duties of one term until ctx ends: it is the leader loop that package consensus runs. An error is a
 // set-up that failed; leadership should be handed on.
 func (c *Coordinator) Run(ctx context.Context, term uint64) error {
-	l := newLeader(c.cfg, term)
-	c.mu.Lock()
-	c.current = l
-	c.mu.Unlock()
-	defer func() {
+	for {
+		l := newLeader(c.cfg, term)
+		c.mu.Lock()
+		c.current = l
+		c.mu.Unlock()
+		err := l.run(ctx)
 		c.mu.Lock()
 		c.current = nil
 		c.mu.Unlock()
-	}()
-	return l.run(ctx)
+		if !errors.Is(err, errRestored) || ctx.Err() != nil {
+			return err
+		}
+		c.cfg.Logger.Info("the state was restored: duties begin anew", "term", term)
+	}
 }
 
 // leading gives the loop of the present term.

@@ -115,6 +115,9 @@ func (l *leader) loop(ctx context.Context) error {
 			in.apply(l)
 		}
 		l.step(ticked)
+		if l.state.Epoch() != l.epoch {
+			return errRestored
+		}
 		if l.active && !l.promoting && l.hurried() {
 			if wait := l.pacer.Wait(l.nowMS, true); wait > 0 {
 				pace.Reset(wait)

@@ -51,6 +51,9 @@ func (c *Command) waitsForRestore() bool {
 // RequiredFormat is the lowest format level under which a command may be proposed.
 func RequiredFormat(c *Command) uint64 { return c.Body.kind().format() }
 
+// RestoreFormat is the format level that a restore needs.
+func RestoreFormat() uint64 { return kindBeginRestore.format() }
+
 // entryFormat is the format that an entry with this command has: a program that does not know a level must not pass over
 // the command that raises to it.
 func entryFormat(b Body) uint64 {

@@ -1,5 +1,10 @@
 package statecontext
 
+import (
+	"errors"
+	"fmt"
+)
+
 // Limits bound what Apply accepts. They are replicated, because every node must decide alike; SetLimits changes them. A
 // zero field of a command means the default.
 type Limits struct {
@@ -29,7 +34,53 @@ func DefaultLimits() Limits {
 	}
 }
 
-// withDefaults fills the zero fields.
+// Bounds of limits: what the encodings and the design can bear.
+const (
+	mostBuckets    = 10_000
+	mostIndexes    = 100_000
+	mostKeys       = 1_000
+	mostNameLength = 1_000
+	mostStatement  = 256 << 10
+	mostEntries    = 1_000_000
+	mostAgeMS      = 7 * 24 * 3600 * 1000
+)
+
+// ErrLimits is wrapped when limits cannot be set.
+var ErrLimits = errors.New("limits")
+
+// Check tells whether the limits are ones that may be set, by name. SetLimits itself does not: what was set stays legal.
+func (l Limits) Check() error {
+	for _, r := range l.Table() {
+		if r.Value < 1 || r.Value > r.Most {
+			return fmt.Errorf("%w: %s %d; want 1 to %d", ErrLimits, r.Name, r.Value, r.Most)
+		}
+	}
+	if l.LedgerMaxAgeMS < l.LedgerMinAgeMS {
+		return fmt.Errorf("%w: ledger_max_age_ms %d must not be below ledger_min_age_ms %d", ErrLimits, l.LedgerMaxAgeMS, l.LedgerMinAgeMS)
+	}
+	return nil
+}
+
+// LimitRow is one limit.
+type LimitRow struct {
+	Name  string // as in JSON
+	Value int64
+	Most  int64 // that may be set
+}
+
+// Table lists the limits by name.
+func (l Limits) Table() []LimitRow {
+	return []LimitRow{
+		{"buckets", int64(l.Buckets), mostBuckets}, {"indexes", int64(l.Indexes), mostIndexes}, {"indexes_per_bucket", int64(l.IndexesPerBucket), mostIndexes},
+		{"key_expressions", int64(l.KeyExpressions), mostKeys}, {"name_length", int64(l.NameLength), mostNameLength},
+		{"statement_length", int64(l.StatementLength), mostStatement}, {"ledger_entries", int64(l.LedgerEntries), mostEntries},
+		{"ledger_max_age_ms", l.LedgerMaxAgeMS, mostAgeMS}, {"ledger_min_age_ms", l.LedgerMinAgeMS, mostAgeMS},
+	}
+}
+
+// WithDefaults fills the zero fields.
+func (l Limits) WithDefaults() Limits { return l.withDefaults() }
+
 func (l Limits) withDefaults() Limits {
 	d := DefaultLimits()
 	fill(&l.Buckets, d.Buckets)

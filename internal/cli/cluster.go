@@ -15,7 +15,8 @@ import (
 
 func newCluster(s Streams) *cobra.Command {
 	f := &serverFlags{}
-	cmd := group("cluster", "Look at the cluster", "  tidemark cluster status", clusterStatus(s, f))
+	cmd := group("cluster", "Look at the cluster", "  tidemark cluster status", clusterStatus(s, f),
+		newBackup(s, f), newRestore(s, f), newFinalizeUpgrade(s, f), newLimits(s, f))
 	f.add(cmd, s)
 	return cmd
 }

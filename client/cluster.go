@@ -1,0 +1,92 @@
+package client
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"tidemark/internal/rpc"
+	"tidemark/statecontext"
+)
+
+// RestoreReply is the answer of POST /v1/restore.
+type RestoreReply struct {
+	CAS      uint64                   `json:"cas"`   // from which on the restored state counts; of a dry run, the present one
+	Epoch    uint64                   `json:"epoch"` // rises with every restore
+	DryRun   bool                     `json:"dry_run,omitempty"`
+	Replayed bool                     `json:"replayed,omitempty"` // it was done before, under the same Idempotency-Key
+	Backup   statecontext.BackupInfo  `json:"backup"`
+	Indexes  statecontext.RestorePlan `json:"indexes"`
+}
+
+// FormatReply is the answer of POST /v1/cluster:finalize-upgrade.
+type FormatReply struct {
+	FormatLevel uint64 `json:"format_level"`
+}
+
+// Backup gets a backup of the StateContext and checks it; one that was cut is asked for again.
+func (c *Client) Backup(ctx context.Context) (data []byte, err error) {
+	err = c.retry(ctx, 0, func(ctx context.Context, server string) error {
+		answer, err := c.send(ctx, http.MethodGet, server+"/v1/backup", http.Header{}, nil)
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		if data, err = io.ReadAll(io.LimitReader(answer.Body, statecontext.MaxBackupBytes+1)); err != nil {
+			return err
+		}
+		if _, err = statecontext.ReadBackup(data); err != nil {
+			return fmt.Errorf("%w: %w", ErrAnswer, err)
+		}
+		return nil
+	})
+	return data, err
+}
+
+// Restore restores a backup file that is held in data. mode is "in-place" or "new-cluster".
+func (c *Client) Restore(ctx context.Context, data []byte, mode string, dryRun bool) (RestoreReply, error) {
+	var reply RestoreReply
+	header := http.Header{}
+	header.Set("Idempotency-Key", newKey())
+	header.Set("Content-Type", "application/octet-stream")
+	path := "/v1/restore?mode=" + url.QueryEscape(mode) + "&dry_run=" + strconv.FormatBool(dryRun)
+	return reply, c.retry(ctx, 0, func(ctx context.Context, server string) error {
+		r, err := http.NewRequestWithContext(ctx, http.MethodPost, server+path, bytes.NewReader(data))
+		if err != nil {
+			return err
+		}
+		r.Header = header.Clone()
+		answer, err := c.rpc.HTTP().Do(r)
+		if err != nil {
+			return err
+		}
+		defer answer.Body.Close()
+		if answer.StatusCode >= 300 {
+			return rpc.ReadProblem(answer)
+		}
+		return json.NewDecoder(io.LimitReader(answer.Body, maxAnswer)).Decode(&reply)
+	})
+}
+
+// FinalizeUpgrade raises the cluster's format level to the newest one that its managers know.
+func (c *Client) FinalizeUpgrade(ctx context.Context) (FormatReply, error) {
+	var reply FormatReply
+	return reply, c.call(ctx, http.MethodPost, "/v1/cluster:finalize-upgrade", nil, nil, &reply)
+}
+
+// Limits gives the limits in force.
+func (c *Client) Limits(ctx context.Context) (statecontext.Limits, error) {
+	var l statecontext.Limits
+	return l, c.call(ctx, http.MethodGet, "/v1/limits", nil, nil, &l)
+}
+
+// SetLimits changes the limits that are named, by their JSON names; 0 is the default.
+func (c *Client) SetLimits(ctx context.Context, change map[string]int64) (statecontext.Limits, error) {
+	var l statecontext.Limits
+	return l, c.call(ctx, http.MethodPatch, "/v1/limits", nil, change, &l)
+}

@@ -1,0 +1,251 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/client"
+	"tidemark/statecontext"
+)
+
+func newBackup(s Streams, f *serverFlags) *cobra.Command {
+	cmd := &cobra.Command{Use: "backup FILE", Short: "Write definitions, placements and limits to a file", Args: exactArgs("a file"),
+		Long: `Takes a backup of the StateContext as of now: index definitions, placements and limits. The rows of indexes are not in
+it; they come from KV. The file is written beside its place and moved there when it is whole and checked.`,
+		Example: "  tidemark cluster backup /var/backups/tidemark-$(date +%F).backup",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				data, err := c.Backup(ctx)
+				if err != nil {
+					return err
+				}
+				b, err := statecontext.ReadBackup(data)
+				if err != nil {
+					return err
+				}
+				if err := writeWhole(args[0], data); err != nil {
+					return err
+				}
+				fmt.Fprintf(s.Err, "written to %s: %d bytes\n", args[0], len(data))
+				return printBackup(s, f.output, b)
+			})
+		}}
+	cmd.AddCommand(&cobra.Command{Use: "verify FILE", Short: "Check a backup file and print what is in it", Args: exactArgs("a file"),
+		Example: "  tidemark cluster backup verify /var/backups/tidemark-2026-01-31.backup",
+		RunE: func(_ *cobra.Command, args []string) error {
+			_, b, err := readBackupFile(args[0])
+			if err != nil {
+				return err
+			}
+			return printBackup(s, f.output, b)
+		}})
+	return cmd
+}
+
+// readBackupFile reads and checks a file.
+func readBackupFile(path string) ([]byte, *statecontext.Backup, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, nil, usage("%v", err)
+	}
+	if info.Size() > statecontext.MaxBackupBytes {
+		return nil, nil, fmt.Errorf("%s has %d bytes; a backup has at most %d", path, info.Size(), statecontext.MaxBackupBytes)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, nil, err
+	}
+	b, err := statecontext.ReadBackup(data)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return data, b, nil
+}
+
+// writeWhole puts a file in its place atomically and durably, and reads it again.
+func writeWhole(path string, data []byte) error {
+	tmp, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(path)+".*")
+	if err != nil {
+		return fmt.Errorf("backup file: %w", err)
+	}
+	defer func() { _ = os.Remove(tmp.Name()) }() // it is gone when all went well
+	if _, err = tmp.Write(data); err == nil {
+		err = tmp.Sync()
+	}
+	if err = errors.Join(err, tmp.Close()); err != nil {
+		return fmt.Errorf("write %s: %w", tmp.Name(), err)
+	}
+	if _, _, err := readBackupFile(tmp.Name()); err != nil {
+		return fmt.Errorf("the disk did not keep what was written: %w", err)
+	}
+	if err := os.Rename(tmp.Name(), path); err != nil {
+		return err
+	}
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	return errors.Join(dir.Sync(), dir.Close())
+}
+
+// backupContent is what `cluster backup verify` prints as JSON.
+type backupContent struct {
+	statecontext.BackupInfo
+	Managers int           `json:"managers"`
+	Indexers int           `json:"indexers"`
+	Buckets  int           `json:"buckets"`
+	Indexes  []backupIndex `json:"indexes"`
+}
+
+type backupIndex struct {
+	Bucket    string `json:"bucket"`
+	Name      string `json:"name"`
+	State     string `json:"state"`
+	Statement string `json:"definition"`
+}
+
+func printBackup(s Streams, output format, b *statecontext.Backup) error {
+	c := backupContent{BackupInfo: b.BackupInfo, Indexes: []backupIndex{}}
+	for range b.State.Managers() {
+		c.Managers++
+	}
+	for range b.State.Indexers() {
+		c.Indexers++
+	}
+	for range b.State.Buckets() {
+		c.Buckets++
+	}
+	for x := range b.State.Indexes() {
+		d := &x.Definition
+		c.Indexes = append(c.Indexes, backupIndex{Bucket: d.Bucket, Name: d.Name, State: d.State.String(), Statement: d.Statement})
+	}
+	if output != formatTable {
+		return printJSON(s.Out, c, output == formatJSONL)
+	}
+	t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "cluster\t%s\nepoch\t%d\ncas\t%d\nformat level\t%d\ntaken\t%s by tidemark %s\nholds\t%d indexes, %d buckets, %d managers, %d indexers\n\n",
+		c.ClusterID, c.Epoch, c.CAS, c.FormatLevel, time.UnixMilli(c.TimeMS).UTC().Format(time.RFC3339), c.Version, len(c.Indexes), c.Buckets, c.Managers, c.Indexers)
+	for _, i := range c.Indexes {
+		fmt.Fprintf(t, "%s/%s\t%s\t%s\n", i.Bucket, i.Name, i.State, i.Statement)
+	}
+	return t.Flush()
+}
+
+func newRestore(s Streams, f *serverFlags) *cobra.Command {
+	var newCluster, yes, dryRun bool
+	cmd := &cobra.Command{Use: "restore FILE", Short: "Restore a backup", Args: exactArgs("a file"),
+		Long: `Restores definitions and limits from a backup: all of it or nothing. Writes are refused meanwhile.
+
+In place (default): into the cluster that the backup was made of. Indexes that are there stay as they are, those of the
+backup that are not come back, and those that the backup does not have are dropped. Outcomes of earlier requests are
+forgotten. Into a new cluster (--new-cluster): into another cluster, which has no indexes; all of them are built from KV.`,
+		Example: "  tidemark cluster restore tidemark.backup --dry-run\n  tidemark cluster restore tidemark.backup --yes",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			data, b, err := readBackupFile(args[0])
+			if err != nil {
+				return err
+			}
+			mode := statecontext.RestoreInPlace
+			if newCluster {
+				mode = statecontext.RestoreNewCluster
+			}
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				if !yes && !dryRun {
+					plan, err := c.Restore(ctx, data, mode.String(), true)
+					if err != nil {
+						return err
+					}
+					if err := confirm(s, false, fmt.Sprintf("restore cas %d of cluster %s, %s: %s", b.CAS, b.ClusterID, mode, planText(plan.Indexes))); err != nil {
+						return err
+					}
+				}
+				reply, err := c.Restore(ctx, data, mode.String(), dryRun)
+				if err != nil {
+					return err
+				}
+				if f.output != formatTable {
+					return printJSON(s.Out, reply, f.output == formatJSONL)
+				}
+				word := "restored"
+				if dryRun {
+					word = "would restore"
+				}
+				_, err = fmt.Fprintf(s.Out, "%s cas %d of cluster %s, %s: %s; the cluster is at cas %d, epoch %d\n", word, b.CAS, b.ClusterID, mode,
+					planText(reply.Indexes), reply.CAS, reply.Epoch)
+				return err
+			})
+		}}
+	cmd.Flags().BoolVar(&newCluster, "new-cluster", false, "into a cluster other than the one that the backup was made of; all indexes are built")
+	cmd.Flags().BoolVar(&yes, "yes", false, "do it without asking")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be done")
+	return cmd
+}
+
+func planText(p statecontext.RestorePlan) string {
+	return fmt.Sprintf("%d indexes stay, %d come back with what their hosts hold, %d are built, %d come back in state error, %d are dropped",
+		p.Kept, p.Adopted, p.Rebuilt, p.Failed, p.Dropped)
+}
+
+func newFinalizeUpgrade(s Streams, f *serverFlags) *cobra.Command {
+	return &cobra.Command{Use: "finalize-upgrade", Short: "Allow what needs the newest version, when all managers run it", Args: noArgs, ValidArgsFunction: noFiles,
+		Long: `Raises the cluster's format level to the newest one that its managers know. What needs it works from then on, and no older
+version can take part any more: there is no way back. It is refused while any voter runs an older version.`,
+		Example: "  tidemark cluster finalize-upgrade",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				reply, err := c.FinalizeUpgrade(ctx)
+				if err != nil {
+					return err
+				}
+				if f.output != formatTable {
+					return printJSON(s.Out, reply, f.output == formatJSONL)
+				}
+				_, err = fmt.Fprintf(s.Out, "the cluster is at format level %d\n", reply.FormatLevel)
+				return err
+			})
+		}}
+}
+
+func newLimits(s Streams, f *serverFlags) *cobra.Command {
+	return &cobra.Command{Use: "limits [NAME=VALUE ...]", Short: "Show the limits, or change them", ValidArgsFunction: noFiles,
+		Long: `Shows the limits in force: how many buckets and indexes, how long names and statements, how many requests are remembered
+for how long. NAME=VALUE changes one; 0 is its default.`,
+		Example: "  tidemark cluster limits\n  tidemark cluster limits indexes_per_bucket=500 key_expressions=0   # 0: the default",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			change := map[string]int64{}
+			for _, a := range args {
+				name, value, ok := strings.Cut(a, "=")
+				n, err := strconv.ParseInt(value, 10, 64)
+				if !ok || err != nil {
+					return usage("%q: want NAME=NUMBER, as indexes_per_bucket=500", a)
+				}
+				change[name] = n
+			}
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				l, err := c.Limits(ctx)
+				if len(change) > 0 && err == nil {
+					l, err = c.SetLimits(ctx, change)
+				}
+				if err != nil {
+					return err
+				}
+				if f.output != formatTable {
+					return printJSON(s.Out, l, f.output == formatJSONL)
+				}
+				t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
+				for _, row := range l.Table() {
+					fmt.Fprintf(t, "%s\t%d\n", row.Name, row.Value)
+				}
+				return t.Flush()
+			})
+		}}
+}
