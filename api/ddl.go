@@ -91,7 +91,11 @@ func (a *API) statements(w http.ResponseWriter, r *http.Request) error {
 		if err != nil {
 			if len(list) > 1 { // the ones before it stand
 				p := a.problem(err)
-				p.Detail = fmt.Sprintf("statement %d of %d: %s (those before it are done)", i+1, len(list), p.Detail)
+				done := " (those before it are done)"
+				if i == 0 {
+					done = " (nothing was done)"
+				}
+				p.Detail = fmt.Sprintf("statement %d of %d: %s%s", i+1, len(list), p.Detail, done)
 				return p
 			}
 			return err

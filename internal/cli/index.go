@@ -300,8 +300,9 @@ func stateWord(i client.IndexInfo) string {
 
 func indexDescribe(s Streams, f *serverFlags) *cobra.Command {
 	var every time.Duration
+	var wait bool
 	cmd := &cobra.Command{Use: "describe BUCKET/NAME|ID", Short: "Show all about one index", Args: exactArgs(refWords), ValidArgsFunction: f.indexes(false),
-		Example: "  tidemark index describe world/by_name\n  tidemark index describe 7 --output json",
+		Example: "  tidemark index describe world/by_name\n  tidemark index describe 7 --output json\n  tidemark index describe world/by_name --wait",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := ref(args[0])
 			if err != nil {
@@ -310,6 +311,11 @@ func indexDescribe(s Streams, f *serverFlags) *cobra.Command {
 			return repeat(cmd.Context(), s, every, func(ctx context.Context, w io.Writer) error {
 				return f.do(ctx, func(ctx context.Context, c *client.Client) error {
 					info, err := c.Index(ctx, r)
+					if err == nil && wait {
+						if err = waitReady(ctx, s, c, []index.ID{info.ID}); err == nil {
+							info, err = c.Index(ctx, r)
+						}
+					}
 					if err != nil {
 						return err
 					}
@@ -328,6 +334,7 @@ func indexDescribe(s Streams, f *serverFlags) *cobra.Command {
 			})
 		}}
 	watchFlag(cmd.Flags(), &every)
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until it is ready")
 	return cmd
 }
 
