@@ -135,8 +135,8 @@ func (rt *route) maxBody() int64 {
 
 // routes lists every call. Of two paths that match, the first one counts.
 func (a *API) routes() []route {
-	return slices.Concat(a.scanRoutes(), a.ddlRoutes(), a.patchRoutes(), a.readRoutes(), a.componentRoutes(), a.nodeRoutes(),
-		a.errorRoutes(), a.watchRoutes())
+	return slices.Concat(a.scanRoutes(), a.ddlRoutes(), a.patchRoutes(), a.readRoutes(), a.clusterRoutes(), a.componentRoutes(),
+		a.nodeRoutes(), a.errorRoutes(), a.watchRoutes())
 }
 
 // Handler serves every call.
