@@ -27,7 +27,9 @@ func (a *API) readRoutes() []route {
 	return []route{
 		{method: "GET", path: "/v1/indexes", handle: a.list, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
 			id: "listIndexes", tag: tagReads, summary: "List indexes",
-			params:  []param{{name: "bucket", means: "only those on this bucket"}, consistency},
+			params: []param{{name: "bucket", means: "only those on this bucket"}, consistency,
+				{name: "limit", number: true, means: "the most indexes of a page, 1 to 5000; 1000 without it"},
+				{name: "after", means: "next of the page before; an index that is created meanwhile comes at the end, none comes twice"}},
 			answers: []answer{{status: 200, means: "the indexes, by id", body: client.IndexList{}, headers: readHeaders()}}}},
 		{method: "GET", path: "/v1/indexes/{ref:.+}", handle: a.describe, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
 			id: "getIndex", tag: tagReads, summary: "Describe an index", params: []param{consistency}, headers: []string{headerIfNoneMatch},
@@ -109,9 +111,38 @@ func checkQuery(r *http.Request, known ...string) error {
 	return nil
 }
 
+// Pages of lists.
+const (
+	DefaultPage = 1000 // entries, without ?limit=
+	MaxPage     = 5000
+)
+
+// page reads ?limit=.
+func page(r *http.Request, preset, most int) (int, error) {
+	text := r.URL.Query().Get("limit")
+	if text == "" {
+		return preset, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > most {
+		return 0, rpc.Refuse(rpc.CodeBadRequest, "limit=%s: want 1 to %d", text, most)
+	}
+	return n, nil
+}
+
 func (a *API) list(w http.ResponseWriter, r *http.Request) error {
-	if err := checkQuery(r, "bucket", "consistency"); err != nil {
+	if err := checkQuery(r, "bucket", "consistency", "limit", "after"); err != nil {
 		return err
+	}
+	limit, err := page(r, DefaultPage, MaxPage)
+	if err != nil {
+		return err
+	}
+	var after index.ID
+	if text := r.URL.Query().Get("after"); text != "" {
+		if after, err = index.ParseID(text); err != nil {
+			return rpc.Refuse(rpc.CodeBadRequest, "after=%s: want what next was in the page before", text)
+		}
 	}
 	s, err := a.read(w, r)
 	if err != nil {
@@ -120,10 +151,15 @@ func (a *API) list(w http.ResponseWriter, r *http.Request) error {
 	bucket := r.URL.Query().Get("bucket")
 	progress := a.progress()
 	list := client.IndexList{CAS: s.CAS(), Indexes: []client.IndexInfo{}}
-	for x := range s.Indexes() {
-		if bucket == "" || x.Definition.Bucket == bucket {
-			list.Indexes = append(list.Indexes, info(x, progress))
+	for x := range s.IndexesAfter(after) {
+		if bucket != "" && x.Definition.Bucket != bucket {
+			continue
 		}
+		if len(list.Indexes) == limit {
+			list.Next = list.Indexes[limit-1].ID.String()
+			break
+		}
+		list.Indexes = append(list.Indexes, info(x, progress))
 	}
 	rpc.Write(w, r, http.StatusOK, list)
 	return nil

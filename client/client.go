@@ -122,14 +122,36 @@ func (c *Client) Create(ctx context.Context, req CreateRequest) (IndexInfo, erro
 	return info, c.call(ctx, http.MethodPost, "/v1/indexes", nil, req, &info)
 }
 
-// Indexes lists the indexes of a bucket, or all when bucket is "".
+// Indexes lists the indexes of a bucket, or all when bucket is "", by id, page by page until there is no more. CAS is
+// that of the first page: what was there then, and until now, is in the list.
 func (c *Client) Indexes(ctx context.Context, bucket string) (IndexList, error) {
-	path := "/v1/indexes"
-	if bucket != "" {
-		path += "?bucket=" + url.QueryEscape(bucket)
+	var all IndexList
+	for after := ""; ; {
+		q := url.Values{}
+		if bucket != "" {
+			q.Set("bucket", bucket)
+		}
+		if after != "" {
+			q.Set("after", after)
+		}
+		var page IndexList
+		if err := c.call(ctx, http.MethodGet, "/v1/indexes"+query(q), nil, nil, &page); err != nil {
+			return IndexList{}, err
+		}
+		if all.Indexes == nil {
+			all = page
+		} else {
+			all.Indexes = append(all.Indexes, page.Indexes...)
+		}
+		switch page.Next {
+		case "":
+			all.Next = ""
+			return all, nil
+		case after:
+			return IndexList{}, fmt.Errorf("%w: the page after %s says that it is followed by itself", ErrAnswer, after)
+		}
+		after = page.Next
 	}
-	var list IndexList
-	return list, c.call(ctx, http.MethodGet, path, nil, nil, &list)
 }
 
 // Ref addresses an index by bucket and name, for the methods that take one; an id is its decimal text.
@@ -328,6 +350,14 @@ func (c *Client) send(ctx context.Context, method, url string, header http.Heade
 		return nil, rpc.ReadProblem(answer)
 	}
 	return answer, nil
+}
+
+// query is the text behind a path.
+func query(q url.Values) string {
+	if len(q) == 0 {
+		return ""
+	}
+	return "?" + q.Encode()
 }
 
 func newKey() string { return rand.Text() }

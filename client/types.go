@@ -38,10 +38,12 @@ type IndexInfo struct {
 	ModifiedCAS uint64           `json:"modified_cas"` // its ETag
 }
 
-// IndexList is the answer of GET /v1/indexes.
+// IndexList is the answer of GET /v1/indexes: a page of the list.
 type IndexList struct {
 	CAS     uint64      `json:"cas"`
 	Indexes []IndexInfo `json:"indexes"`
+	// Next is what ?after= takes for the page that follows; absent from the last one.
+	Next string `json:"next,omitempty"`
 }
 
 // StatementRequest is the body of POST /v1/statements: one or more DDL statements separated by semicolons.

@@ -108,3 +108,20 @@ func TestWatchEnds(t *testing.T) {
 		t.Fatalf("%d events", n)
 	}
 }
+
+// TestPages: the list is read to its end.
+func TestPages(t *testing.T) {
+	s, url := serve(t, text(`{"cas":7,"indexes":[{"id":"1","state":"pending"},{"id":"2","state":"pending"}],"next":"2"}`),
+		text(`{"cas":9,"indexes":[{"id":"5","state":"pending"}]}`))
+	list, err := newClient(t, url).Indexes(t.Context(), "a b")
+	if err != nil || list.CAS != 7 || len(list.Indexes) != 3 || list.Next != "" {
+		t.Fatalf("%+v, %v", list, err)
+	}
+	if got := s.calls[0].URL.RawQuery + " " + s.calls[1].URL.RawQuery; got != "bucket=a+b after=2&bucket=a+b" {
+		t.Fatal(got)
+	}
+	_, url = serve(t, text(`{"cas":7,"indexes":[{"id":"1","state":"pending"}],"next":"1"}`))
+	if _, err := newClient(t, url).Indexes(t.Context(), ""); !errors.Is(err, ErrAnswer) {
+		t.Fatal(err)
+	}
+}

@@ -13,6 +13,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
+	"tidemark/partition"
 	"tidemark/statecontext"
 )
 
@@ -115,6 +116,57 @@ func TestWatchOverLeaderChanges(t *testing.T) {
 			if a, b := h.changes[cas], seen[0].changes[cas]; a != b || a == "" {
 				t.Errorf("watcher %d saw at cas %d\n%s\nwatcher 0\n%s", i, cas, a, b)
 			}
+		}
+	}
+}
+
+// TestPagesOfIndexes: pages have every index once, and parameters are checked.
+func TestPagesOfIndexes(t *testing.T) {
+	c := newTrio(t)
+	propose := func(bodies ...statecontext.Body) {
+		n := c.nodes[c.leader()]
+		for _, b := range bodies {
+			res, err := n.m.raft.Propose(t.Context(), statecontext.Command{Body: b})
+			if err == nil {
+				err = res.Err()
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	create := func(name string) statecontext.Body {
+		return &statecontext.CreateIndex{
+			Definition: index.Definition{Name: name, Bucket: "b", BucketUUID: "u", Keys: []index.KeyExpr{{Expr: "a"}}, Partitions: 1, Deferred: true},
+			Layout:     partition.Layout{Scheme: partition.HashDocID, Partitions: 1}, Placement: []statecontext.Placement{{}}}
+	}
+	propose(&statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: "i", Admin: "http://127.0.0.1:1"}}, &statecontext.SetBucket{Name: "b", UUID: "u", VBuckets: 4})
+	for i := range 5 {
+		propose(create(fmt.Sprint("x", i)))
+	}
+	var names []string
+	for after, pages := "", 0; ; pages++ {
+		_, _, b := c.call(c.follower(), "GET", "/v1/indexes?limit=2&bucket=b&after="+after, "", nil)
+		var page client.IndexList
+		if err := json.Unmarshal(b, &page); err != nil || len(page.Indexes) > 2 {
+			t.Fatalf("%s, %v", b, err)
+		}
+		for _, i := range page.Indexes {
+			names = append(names, i.Name)
+		}
+		if pages == 1 { // changes between two pages
+			propose(&statecontext.DropIndex{ID: page.Indexes[0].ID}, create("late"))
+		}
+		if after = page.Next; after == "" {
+			break
+		}
+	}
+	if got := fmt.Sprint(names); got != "[x0 x1 x2 x3 x4 late]" {
+		t.Error(got)
+	}
+	for _, q := range []string{"limit=0", "limit=5001", "limit=x", "after=x"} {
+		if code, _, b := c.call(c.nodes[0], "GET", "/v1/indexes?"+q, "", nil); code != 400 {
+			t.Errorf("%s: %d %s", q, code, b)
 		}
 	}
 }

@@ -276,6 +276,14 @@ func (s *State) IndexByName(bucket, name string) *Index {
 // Indexes gives all indexes by id, those that are being dropped too.
 func (s *State) Indexes() iter.Seq[*Index] { return values(s.indexes) }
 
+// IndexesAfter gives the indexes with ids above this one, by id: ids rise, so that whoever reads in parts misses none
+// that was there all the time, and sees none twice.
+func (s *State) IndexesAfter(id index.ID) iter.Seq[*Index] {
+	return func(yield func(*Index) bool) {
+		s.indexes.Ascend(id+1, func(_ index.ID, x *Index) bool { return yield(x) })
+	}
+}
+
 // IndexCount is the number of indexes, those that are being dropped too.
 func (s *State) IndexCount() int { return s.indexes.Len() }
 

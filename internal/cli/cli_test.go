@@ -56,6 +56,10 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		fmt.Fprint(w, `{"count":2,"timestamp":{"hash":"11"}}`)
 	case f.path == "/v1/indexes" && f.method == "GET":
 		fmt.Fprintf(w, `{"cas":9,"indexes":[%s]}`, oneIndex)
+	case f.path == "/v1/events":
+		w.Header().Set("Content-Type", "text/event-stream")
+		fmt.Fprint(w, "id: 5@c.1\nevent: snapshot\ndata: {\"reason\":\"start\",\"detail\":\"nothing was seen\",\"cas\":5,\"indexes\":[{\"id\":\"1\",\"state\":\"pending\"}],\"managers\":[]}\n\n"+
+			"id: 6@c.1\nevent: change\ndata: {\"cas\":6,\"events\":[{\"cas\":6,\"kind\":\"index\",\"name\":\"n\",\"bucket\":\"b\",\"was\":\"pending\",\"definition\":{\"id\":\"1\",\"state\":\"backfill\"}}]}\n\n")
 	case f.path == "/v1/statements", f.path == "/v1/indexes:build":
 		fmt.Fprint(w, result)
 	case f.path == "/v1/status":
@@ -117,6 +121,11 @@ func TestCommands(t *testing.T) {
 		{args: "index|scan|b/n|--equal|FR", code: ExitUsage, talk: "JSON array"},
 		{args: "index|count|b/n", out: "2\n"},
 		{args: "index|count|b/n|--output|jsonl", out: `{"count":2,`},
+		{args: "watch|--count|1", out: "cas 6 index b/n pending → backfill\n"},
+		{args: "watch|--count|1|--output|json|--kinds|index", out: `"was":"pending"`},
+		{args: "watch|--timeout|300ms", out: "cas 5 snapshot: nothing was seen (0 managers, 1 index)"},
+		{args: "watch|--server|" + gone.Addr().String() + "|--timeout|200ms", code: ExitUnavailable, talk: "no server answered"},
+		{args: "watch|--server|ftp://x", code: ExitUsage, talk: "http://"},
 		{args: "cluster|status", out: "voter, not seen"},
 		{args: "cluster|status|--output|json", out: `"cluster_id": "c1"`},
 		{args: "sql|CREATE INDEX n ON b(a)|--no-wait", out: "pending"},

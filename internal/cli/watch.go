@@ -1,0 +1,216 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/statecontext"
+)
+
+// watchForever is --timeout of watch when none is given.
+const watchForever = time.Duration(math.MaxInt64)
+
+func newWatch(s Streams) *cobra.Command {
+	f := &serverFlags{}
+	var kinds []string
+	var since string
+	var count uint64
+	cmd := &cobra.Command{Use: "watch", Short: "Follow what changes in the replicated state", Args: noArgs, ValidArgsFunction: noFiles,
+		Long: `Shows the present state in a line, then a line for each change, in order, none missing and none twice, whichever managers
+come and go, until Ctrl-C, --timeout or --count; that is exit code 0. With --since it goes on after a position: a cas, or
+the "id" that --output json shows. Stability timestamps and backfill timestamps, which come several times a second, are
+shown when --kinds names them, or is all.`,
+		Example: "  tidemark watch\n  tidemark watch --kinds index,topology --output json\n  tidemark watch --since 87 --count 1 --timeout 1m",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if f.timeout == 0 {
+				f.timeout = watchForever
+			}
+			c, ctx, cancel, err := f.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer cancel()
+			defer c.Close()
+			var lost atomic.Bool
+			c.Waiting = func(err error) {
+				if !lost.Swap(true) {
+					fmt.Fprintln(f.talk, "tidemark:", err, "- connecting again")
+				}
+			}
+			seen := uint64(0)
+			for e, err := range c.Watch(ctx, since, kinds...) {
+				switch {
+				case err == nil:
+				case errors.Is(err, client.ErrUnavailable) && cmd.Context().Err() == nil:
+					return err
+				case ctx.Err() != nil: // as it was asked to
+					return nil
+				default:
+					return err
+				}
+				lost.Store(false)
+				if err := printWatch(s, f.output, &e); err != nil {
+					return err
+				}
+				if e.Snapshot == nil {
+					if seen++; seen == count {
+						return nil
+					}
+				}
+			}
+			return nil
+		}}
+	f.add(cmd, s)
+	if t := cmd.PersistentFlags().Lookup("timeout"); t != nil {
+		f.timeout, t.DefValue, t.Usage = 0, "0s", "how long to watch; 0 is for ever"
+	}
+	cmd.Flags().StringSliceVar(&kinds, "kinds", nil, "kinds of changes: "+kindList()+", or all (default: all but stability and backfill)")
+	cmd.Flags().StringVar(&since, "since", "", "go on after this `POSITION`: a cas or an id")
+	cmd.Flags().Uint64Var(&count, "count", 0, "end after so many updates")
+	return cmd
+}
+
+func kindList() string {
+	var names []string
+	for _, k := range statecontext.EventKinds() {
+		names = append(names, string(k))
+	}
+	return strings.Join(names, ", ")
+}
+
+// watchLine is an event as --output json and jsonl show it, one line each.
+type watchLine struct {
+	ID       string             `json:"id"`
+	CAS      uint64             `json:"cas"`
+	Reason   string             `json:"reason,omitempty"` // of a snapshot
+	Snapshot *client.WatchState `json:"snapshot,omitempty"`
+	Changes  []client.Change    `json:"changes,omitempty"`
+}
+
+func printWatch(s Streams, output format, e *client.WatchEvent) error {
+	if output != formatTable {
+		return printJSON(s.Out, watchLine{ID: e.ID, CAS: e.CAS, Reason: e.Reason, Snapshot: e.Snapshot, Changes: e.Changes}, true)
+	}
+	if e.Snapshot != nil {
+		_, err := fmt.Fprintf(s.Out, "%s cas %d snapshot: %s (%s)\n", clockOf(e.Snapshot.TimeMS), e.CAS, e.Detail, countsOf(e.Snapshot))
+		return err
+	}
+	for i := range e.Changes {
+		c := &e.Changes[i]
+		if _, err := fmt.Fprintf(s.Out, "%s cas %d %s\n", clockOf(c.TimeMS), c.CAS, changeLine(c)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func clockOf(ms int64) string { return time.UnixMilli(ms).Format("15:04:05") }
+
+// countsOf says what a snapshot holds.
+func countsOf(s *client.WatchState) string {
+	var parts []string
+	count := func(n int, have bool, one, many string) {
+		switch {
+		case have && n == 1:
+			parts = append(parts, "1 "+one)
+		case have:
+			parts = append(parts, fmt.Sprintf("%d %s", n, many))
+		}
+	}
+	if s.Leader != nil {
+		parts = append(parts, fmt.Sprintf("term %d", s.Leader.Term))
+	}
+	count(len(s.Managers), s.Managers != nil, "manager", "managers")
+	count(len(s.Projectors), s.Projectors != nil, "projector", "projectors")
+	count(len(s.Indexers), s.Indexers != nil, "indexer", "indexers")
+	count(len(s.Buckets), s.Buckets != nil, "bucket", "buckets")
+	count(len(s.Indexes), s.Indexes != nil, "index", "indexes")
+	count(len(s.Rollbacks), s.Rollbacks != nil, "rollback", "rollbacks")
+	for _, b := range s.Stability {
+		parts = append(parts, fmt.Sprintf("stability %s #%d", b.Bucket, b.Number))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// changeLine says in words what one change is.
+func changeLine(c *client.Change) string {
+	what := string(c.Kind) + " " + c.Name
+	switch c.Kind {
+	case statecontext.EventIndex:
+		return "index " + c.Bucket + "/" + c.Name + " " + indexChange(c)
+	case statecontext.EventTopology:
+		return "topology " + c.Bucket + "/" + c.Name + " " + topologyChange(c)
+	case statecontext.EventLeader:
+		return fmt.Sprintf("%s leads in term %d", what, c.Number)
+	case statecontext.EventCluster:
+		if c.Restored {
+			return what + " restored from a backup"
+		}
+		if c.Cluster != nil {
+			return fmt.Sprintf("%s epoch %d, format level %d", what, c.Cluster.Epoch, c.Cluster.FormatLevel)
+		}
+		return what + " changed"
+	case statecontext.EventBucket:
+		if c.Removed {
+			return what + " is gone"
+		}
+		return fmt.Sprintf("%s generation %d, %d vbuckets", what, c.Number, c.VBuckets)
+	case statecontext.EventStability:
+		return fmt.Sprintf("%s #%d", what, c.Number)
+	case statecontext.EventRollback:
+		return fmt.Sprintf("%s %d step %s", what, c.Number, c.Step)
+	}
+	switch {
+	case c.Removed:
+		return what + " removed"
+	case c.Manager != nil:
+		return what + " at " + c.Manager.REST
+	case c.Projector != nil:
+		return what + " at " + c.Projector.Admin
+	case c.Indexer != nil:
+		return fmt.Sprintf("indexer %s (node %d) at %s", c.Indexer.Name, c.Indexer.Node, c.Indexer.Admin)
+	}
+	return what + " moved"
+}
+
+func indexChange(c *client.Change) string {
+	d := c.Definition
+	switch {
+	case c.Removed || d == nil:
+		return "is gone"
+	case c.Was == 0 && d.Deferred:
+		return "created, deferred"
+	case c.Was == 0:
+		return "created, " + d.State.String()
+	case c.Was == d.State:
+		return "changed, " + d.State.String()
+	case d.State == index.Error:
+		return fmt.Sprintf("%s → error: %s", c.Was, d.Reason)
+	}
+	return fmt.Sprintf("%s → %s", c.Was, d.State)
+}
+
+func topologyChange(c *client.Change) string {
+	if c.Removed || c.Topology == nil {
+		return "is gone"
+	}
+	counts, states := map[string]int{}, []string{}
+	for _, p := range c.Topology.Copies {
+		state := p.State.String()
+		if counts[state]++; counts[state] == 1 {
+			states = append(states, state)
+		}
+	}
+	for i, state := range states {
+		states[i] = fmt.Sprintf("%d %s", counts[state], state)
+	}
+	return fmt.Sprintf("copies: %s", strings.Join(states, ", "))
+}
