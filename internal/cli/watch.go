@@ -42,7 +42,7 @@ shown when --kinds names them, or is all.`,
 			var lost atomic.Bool
 			c.Waiting = func(err error) {
 				if !lost.Swap(true) {
-					fmt.Fprintln(f.talk, "tidemark:", err, "- connecting again")
+					fmt.Fprintln(s.Err, "tidemark:", err, "- connecting again")
 				}
 			}
 			seen := uint64(0)
