@@ -32,7 +32,7 @@ func (a *API) registerManager(w http.ResponseWriter, r *http.Request) error {
 	if err := rpc.Read(w, r, rpc.MaxUserBody, &m); err != nil {
 		return err
 	}
-	res, err := a.cfg.Raft.Propose(r.Context(), statecontext.Command{TimeMS: a.now().UnixMilli(), Body: &statecontext.RegisterManager{Manager: m}})
+	res, err := a.cfg.Raft.Propose(r.Context(), statecontext.Command{Body: &statecontext.RegisterManager{Manager: m}})
 	if err == nil {
 		err = res.Err()
 	}

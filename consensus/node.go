@@ -64,6 +64,16 @@ type Node struct {
 type reign struct {
 	term  uint64
 	began uint64 // index of its LeaderStarted
+
+	timeMS int64     // state time when it began
+	since  time.Time // and this node's clock then
+}
+
+// stateTime is the time that commands of this term are stamped with. It goes on from where the state's time stood when
+// the term began, by how long the term lasts: ages (of remembered requests) never depend on what a wall clock says, and
+// time in which nobody leads does not count.
+func (r reign) stateTime(now time.Time) int64 {
+	return r.timeMS + max(0, now.Sub(r.since).Milliseconds())
 }
 
 // Open starts the node: it opens the store, listens, and takes part in elections if it is a member. Errors wrap

@@ -37,13 +37,10 @@ type entry struct {
 	proposals []*proposal
 }
 
-// Propose replicates a command and gives its result: a rejection is in the result, not in the error. A zero TimeMS is
-// stamped. The body must not be changed any more. Errors: NotLeaderError, ErrBusy, ErrCommand, ErrClosed and a context
+// Propose replicates a command and gives its result: a rejection is in the result, not in the error. TimeMS is
+// stamped here. The body must not be changed any more. Errors: NotLeaderError, ErrBusy, ErrCommand, ErrClosed and a context
 // that ended before the command was taken say that nothing was proposed; ErrUnknownOutcome says that nobody knows.
 func (n *Node) Propose(ctx context.Context, command statecontext.Command) (statecontext.Result, error) {
-	if command.TimeMS == 0 {
-		command.TimeMS = n.cfg.Now().UnixMilli()
-	}
 	size, err := n.vet(&command)
 	if err != nil {
 		return statecontext.Result{}, err
@@ -52,6 +49,7 @@ func (n *Node) Propose(ctx context.Context, command statecontext.Command) (state
 	if err != nil {
 		return statecontext.Result{}, err
 	}
+	command.TimeMS = now.stateTime(n.cfg.Now())
 	p := &proposal{command: command, size: size, term: now.term, done: make(chan answer, 1)}
 	select {
 	case n.queue <- p:

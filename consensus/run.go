@@ -219,12 +219,16 @@ func (n *Node) beginTerm() (reign, error) {
 	if n.raft.CurrentTerm() != term || n.raft.State() != raft.Leader {
 		return reign{}, errTermLost
 	}
-	return reign{term: term, began: index}, nil
+	return reign{term: term, began: index, timeMS: n.fsm.State().TimeMS(), since: n.cfg.Now()}, nil
 }
 
 // command proposes one command outside the queue, which is closed until the term has begun.
 func (n *Node) command(b statecontext.Body) (index uint64, err error) {
-	data, err := n.encode(statecontext.Command{TimeMS: n.cfg.Now().UnixMilli(), Body: b})
+	var at int64 // as the state has it: this node may not have applied all of it yet
+	if _, ok := b.(*statecontext.BootstrapCluster); ok {
+		at = n.cfg.Now().UnixMilli()
+	}
+	data, err := n.encode(statecontext.Command{TimeMS: at, Body: b})
 	if err != nil {
 		return 0, err
 	}

@@ -111,6 +111,7 @@ type Config struct {
 	REST     string
 	Logger   hclog.Logger
 	Now      func() time.Time // time.Now
+	began    time.Time
 	Settings Settings
 }
 
@@ -152,6 +153,7 @@ func New(cfg Config) (*Coordinator, error) {
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
+	cfg.began = cfg.Now()
 	d := DefaultSettings()
 	s := &cfg.Settings
 	if s.Stability == (stability.Config{}) {
@@ -216,5 +218,6 @@ func (c *Coordinator) leading() (*leader, error) {
 	return c.current, nil
 }
 
-// nowMS is the clock in unix milliseconds.
-func (c *Config) nowMS() int64 { return c.Now().UnixMilli() }
+// nowMS is a clock in milliseconds that no step of the wall clock moves: ages of reports would jump with it, and every
+// component would be away at once.
+func (c *Config) nowMS() int64 { return c.began.UnixMilli() + c.Now().Sub(c.began).Milliseconds() }

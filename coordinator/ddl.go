@@ -90,7 +90,7 @@ func (c *Coordinator) created(d *index.Definition, res statecontext.Result) (Out
 
 // proposeRequest proposes what a user asked for.
 func (c *Coordinator) proposeRequest(ctx context.Context, r *statecontext.Request, body statecontext.Body) (statecontext.Result, error) {
-	res, err := c.cfg.Consensus.Propose(ctx, statecontext.Command{TimeMS: c.cfg.nowMS(), Request: r, Body: body})
+	res, err := c.cfg.Consensus.Propose(ctx, statecontext.Command{Request: r, Body: body})
 	if err == nil {
 		err = res.Err()
 	}

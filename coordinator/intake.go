@@ -62,7 +62,7 @@ func (c *Coordinator) RegisterProjector(ctx context.Context, req *wire.RegisterP
 
 // proposeFor proposes on behalf of a caller who waits.
 func (c *Coordinator) proposeFor(ctx context.Context, body statecontext.Body) (statecontext.Result, error) {
-	res, err := c.cfg.Consensus.Propose(ctx, statecontext.Command{TimeMS: c.cfg.nowMS(), Body: body})
+	res, err := c.cfg.Consensus.Propose(ctx, statecontext.Command{Body: body})
 	if err == nil {
 		err = res.Err()
 	}

@@ -231,9 +231,8 @@ func (l *leader) propose(key string, body statecontext.Body, done func(l *leader
 		return false
 	}
 	l.proposals[key] = true
-	timeMS := l.nowMS
 	l.group.Go(func() error {
-		res, err := l.cfg.Consensus.Propose(l.ctx, statecontext.Command{TimeMS: timeMS, Body: body})
+		res, err := l.cfg.Consensus.Propose(l.ctx, statecontext.Command{Body: body})
 		if err == nil {
 			err = res.Err()
 		}

@@ -77,6 +77,7 @@ func (c *Cluster) makeChildren() {
 			"manager", "--id", e.ID, "--data", filepath.Join(dir, e.ID), "--rest", hostport(e.REST), "--raft", e.Raft,
 			"--bootstrap-expect", fmt.Sprint(len(m.Managers)), "--join", servers,
 			"--rest-advertise", c.told(hostport(e.REST)), "--raft-advertise", c.told(e.Raft),
+			"--failpoints", c.cfg.Failpoints,
 		}})
 	}
 	for i, e := range m.Projectors {

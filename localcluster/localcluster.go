@@ -79,6 +79,8 @@ type Config struct {
 	// themselves between them; the ports are the same.
 	Advertise string
 	TLS       bool // on every port but those of the KV nodes
+	// Failpoints is a folder in which a test puts faults of the machine (package internal/failpoint).
+	Failpoints string
 	// Changed is called with the manifest whenever it was written.
 	Changed func(m Manifest)
 	// Died is called when a child ends without being asked to, and is started again after the delay.

@@ -65,6 +65,7 @@ type Config struct {
 	// RaftMetrics shows the Raft library's own metrics at /metrics. It keeps them for the whole process, so that only one
 	// manager of a process can have them.
 	RaftMetrics bool
+	Now         func() time.Time // time.Now
 	Logger      hclog.Logger
 	TLS         *tlsconf.Source // on every connection; nil without TLS
 	Insecure    bool            // to listen beyond loopback without TLS
@@ -126,7 +127,7 @@ func (m *Manager) open() error {
 	var err error
 	m.raft, err = consensus.Open(consensus.Config{Name: m.cfg.Name, Dir: filepath.Join(m.cfg.Dir, "raft"), REST: m.url(), RaftAddr: m.cfg.Raft,
 		TLS: m.cfg.TLS, Advertise: m.cfg.RaftAdvertise, Heartbeat: m.cfg.Heartbeat, MinFree: m.cfg.MinFree, Failpoint: m.cfg.Failpoint,
-		Logger: m.log.Named("raft"), Version: version.Number, FormatLevel: m.cfg.MaxFormatLevel}, m.machine)
+		Logger: m.log.Named("raft"), Version: version.Number, FormatLevel: m.cfg.MaxFormatLevel, Now: m.cfg.Now}, m.machine)
 	if err != nil {
 		return err
 	}
@@ -134,7 +135,7 @@ func (m *Manager) open() error {
 		indexerclient.New(clientsPerHost, m.cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
 	m.commands = [2]interface{ Close() }{projectors, indexers}
 	m.coord, err = coordinator.New(coordinator.Config{Consensus: m.raft, Machine: m.machine, Projectors: projectors, Indexers: indexers,
-		REST: m.url(), Logger: m.log.Named("coordinator")})
+		REST: m.url(), Now: m.cfg.Now, Logger: m.log.Named("coordinator")})
 	if err != nil {
 		return errors.Join(err, m.raft.Close())
 	}

@@ -8,7 +8,7 @@ import (
 
 // Command is one change that the leader proposes. Several travel in one Raft entry (Encode).
 type Command struct {
-	// TimeMS is the proposer's time, unix milliseconds; the state time never falls below it.
+	// TimeMS is the state time that the proposer reckons with; the state time never falls below it.
 	TimeMS int64
 	// Request, when set, makes the outcome exactly-once within the ledger's window.
 	Request *Request

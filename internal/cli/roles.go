@@ -8,6 +8,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/indexer"
+	"tidemark/internal/failpoint"
 	"tidemark/manager"
 	"tidemark/projector"
 	"tidemark/tlsconf"
@@ -18,6 +19,7 @@ func newManager(s Streams) *cobra.Command {
 	var logs logFlags
 	var slowLog time.Duration
 	var tlsF tlsFlags
+	var failpoints string
 	cmd := &cobra.Command{Use: "manager", Short: "Run an IndexManager", Args: noArgs,
 		Long: `Runs one IndexManager: a Raft node with the StateContext and the REST interface. Start the same command on each
 node, with its own --id, --data and addresses, and the same --bootstrap-expect and --join.`,
@@ -30,6 +32,11 @@ node, with its own --id, --data and addresses, and the same --bootstrap-expect a
 			if cfg.Logger, err = logs.logger(s, "manager"); err != nil {
 				return err
 			}
+			faults := failpoint.Dir(failpoints)
+			if cfg.Now, err = faults.Clock(cfg.Name); err != nil {
+				return err
+			}
+			cfg.Failpoint = faults.Write(cfg.Name)
 			if slowLog > 0 {
 				cfg.Failpoint = func() error { time.Sleep(slowLog); return nil }
 			}
@@ -59,6 +66,8 @@ node, with its own --id, --data and addresses, and the same --bootstrap-expect a
 	fl.DurationVar(&slowLog, "debug-slow-log", 0, "for tests: each write to the Raft log takes this much longer")
 	_ = fl.MarkHidden("debug-slow-log") // it is there
 	tlsF.add(cmd)
+	fl.StringVar(&failpoints, "failpoints", "", "folder with faults, for tests")
+	fl.Lookup("failpoints").Hidden = true
 	addCommon(cmd, &logs)
 	return cmd
 }

@@ -44,7 +44,8 @@ The same command on the same --data folder resumes with everything that was ther
 	fl.StringVar(&f.cfg.Bucket, "bucket", "world", "the bucket that the KV nodes hold")
 	fl.IntVar(&f.cfg.FirstREST, "rest-port", localcluster.FirstREST, "REST port of the first manager, or the next free one; more ports follow it")
 	fl.StringVar(&f.cfg.Advertise, "advertise-host", "", "host under which the processes know each other, for tests that cut links")
-	fl.Lookup("advertise-host").Hidden = true
+	fl.StringVar(&f.cfg.Failpoints, "failpoints", "", "folder with faults for the managers, for tests")
+	fl.Lookup("advertise-host").Hidden, fl.Lookup("failpoints").Hidden = true, true
 	fl.BoolVar(&f.cfg.TLS, "tls", false, "TLS on every port but the KV nodes'; the certificates are made in DIR/certs")
 	fl.BoolVar(&f.sample, "sample", false, "load the sample data, create the sample indexes and show a scan of each")
 	addOutput(fl, &f.output)

@@ -1,0 +1,58 @@
+package failpoint
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestFaults: each file is of one process and one fault, none is no fault, nonsense is an error that names the file.
+func TestFaults(t *testing.T) {
+	d := Dir(t.TempDir())
+	ahead := func(process string) time.Duration {
+		t.Helper()
+		now, err := d.Clock(process)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return time.Until(now())
+	}
+	if err := d.SetClock("m1", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	if a, b := ahead("m1"), ahead("m2"); a < 59*time.Minute || b > time.Minute {
+		t.Errorf("m1 is %s ahead, m2 %s; want an hour and nothing", a, b)
+	}
+	write := d.Write("m1")
+	if err := d.SetWrite("m1", 50*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	began := time.Now()
+	if err := write(); err != nil || time.Since(began) < 50*time.Millisecond {
+		t.Errorf("a write took %s, %v", time.Since(began), err)
+	}
+	for range 2 {
+		if err := d.SetWrite("m1", 0); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := write(); err != nil {
+		t.Error(err)
+	}
+	if err := os.WriteFile(d.path("m1", clockFile), []byte("later"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := d.Clock("m1"); err == nil || !strings.Contains(err.Error(), "m1.clock") {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestNoFolder(t *testing.T) {
+	if f := Dir("").Write("m1"); f != nil {
+		t.Error("a failpoint without a folder")
+	}
+	if _, err := Dir("").Clock("m1"); err != nil {
+		t.Error(err)
+	}
+}
