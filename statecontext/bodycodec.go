@@ -225,5 +225,8 @@ func decodeIndexBody(k kind, d *decoder) Body {
 			Failover: d.vector(), Restart: d.vector(), Stability: d.vector(), Logs: d.logChanges(),
 		}
 	}
+	if b := decodeUserBody(k, d); b != nil {
+		return b
+	}
 	return decodeRestoreBody(k, d)
 }

@@ -56,6 +56,10 @@ const (
 	kindSetFormatLevel       kind = 21
 	kindSetLimits            kind = 22
 	kindRaiseEpoch           kind = 23
+	kindPutUser              kind = 24
+	kindRemoveUser           kind = 25
+	kindPutToken             kind = 26
+	kindRemoveToken          kind = 27
 	kindBeginRestore         kind = 30
 	kindRestoreChunk         kind = 31
 	kindFinishRestore        kind = 32

@@ -28,6 +28,12 @@ func Describe(s *State) string {
 	if g := s.staging; g != nil {
 		fmt.Fprintf(&w, "RESTORE %s %s %d of %d bytes\n", g.ID, g.Mode, g.Received, g.Bytes)
 	}
+	for u := range s.Users() { // never their hashes
+		fmt.Fprintf(&w, "user %s %s @%d\n", u.Name, u.Role, u.ModifiedCAS)
+	}
+	for x := range s.Tokens() {
+		fmt.Fprintf(&w, "token %s user=%s %s ends=%d @%d\n", x.ID, x.User, x.Role, x.ExpiresMS, x.ModifiedCAS)
+	}
 	for m := range s.Managers() {
 		fmt.Fprintf(&w, "manager %s rest=%s raft=%s @%d\n", m.ID, m.REST, m.Raft, m.ModifiedCAS)
 	}

@@ -30,7 +30,8 @@ func (k kind) format() uint64 {
 		kindBuildIndexes, kindDropIndex, kindSetIndexState, kindSetCopyStates, kindPlaceCopies, kindRemoveIndex,
 		kindAdvanceStability, kindSetBackfillTimestamp, kindSetRollbackStep, kindSetFormatLevel, kindSetLimits, kindRaiseEpoch:
 		return 1
-	case kindBeginRestore, kindRestoreChunk, kindFinishRestore, kindAbortRestore:
+	case kindPutUser, kindRemoveUser, kindPutToken, kindRemoveToken,
+		kindBeginRestore, kindRestoreChunk, kindFinishRestore, kindAbortRestore:
 		return 2
 	}
 	return FormatLevel

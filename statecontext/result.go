@@ -17,6 +17,11 @@ const (
 	StaleRevision         Code = "STALE_REVISION"         // reported under an older definitions revision
 	InvalidArgument       Code = "INVALID_ARGUMENT"       // a field is malformed
 	NameExists            Code = "NAME_EXISTS"            // the bucket has an index of that name
+	UnknownUser           Code = "UNKNOWN_USER"           // no user of that name
+	UserExists            Code = "USER_EXISTS"            // a user of that name
+	LastAdmin             Code = "LAST_ADMIN"             // nobody would be an administrator
+	UnknownToken          Code = "UNKNOWN_TOKEN"          // no token with that id
+	TokenExists           Code = "TOKEN_EXISTS"           // the same secret
 	UnknownIndex          Code = "UNKNOWN_INDEX"          // no index with that id
 	UnknownBucket         Code = "UNKNOWN_BUCKET"         // no bucket of that name
 	UnknownNode           Code = "UNKNOWN_NODE"           // no indexer with that number

@@ -38,6 +38,8 @@ const (
 	recordBucket    = 6
 	recordIndex     = 7
 	recordLedger    = 8
+	recordUser      = 16 // form 2
+	recordToken     = 17 // form 2
 	recordRestored  = 20 // form 2
 	recordStaging   = 21 // form 2
 	recordChunk     = 22 // form 2
@@ -142,6 +144,14 @@ func (rw *recordWriter) state(s *State, appliedIndex uint64) {
 		rw.write(recordLedger, p)
 		return rw.err == nil
 	})
+	for u := range s.Users() {
+		p = appendUser(p[:0], u)
+		rw.write(recordUser, p)
+	}
+	for x := range s.Tokens() {
+		p = appendToken(p[:0], x)
+		rw.write(recordToken, p)
+	}
 	if r := s.restored; r != nil {
 		p = appendUint(append(appendString(p[:0], r.ID), byte(r.Mode)), r.CAS)
 		p = appendUint(appendString(appendInt(p, r.TimeMS), r.FromID), r.FromCAS)
@@ -303,6 +313,12 @@ func (s *State) load(kind byte, d *decoder) {
 		key, e := d.ledgerEntry()
 		s.ledger.Set(key, e)
 		s.ledgerAge.Set(e.number, key)
+	case recordUser:
+		u := d.user()
+		s.users.Set(u.Name, &u)
+	case recordToken:
+		x := d.token()
+		s.tokens.Set(x.ID, &x)
 	case recordRestored:
 		s.restored = &Restored{ID: d.string(), Mode: RestoreMode(d.byte()), CAS: d.uint(), TimeMS: d.int(), FromID: d.string(), FromCAS: d.uint()}
 	case recordStaging:

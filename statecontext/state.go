@@ -44,6 +44,8 @@ type State struct {
 	buckets    *btree.Map[string, *Bucket]
 	indexes    *btree.Map[index.ID, *Index]
 	names      *btree.Map[string, index.ID] // nameKey(bucket, name) of every index that is not being dropped
+	users      *btree.Map[string, *User]
+	tokens     *btree.Map[string, *Token]
 	ledger     *btree.Map[string, *ledgerEntry]
 	ledgerAge  *btree.Map[uint64, string] // entries of the ledger by their number, oldest first
 	ledgerNext uint64
@@ -68,6 +70,8 @@ func New() *State {
 		buckets:     btree.NewMap[string, *Bucket](0),
 		indexes:     btree.NewMap[index.ID, *Index](0),
 		names:       btree.NewMap[string, index.ID](0),
+		users:       btree.NewMap[string, *User](0),
+		tokens:      btree.NewMap[string, *Token](0),
 		ledger:      btree.NewMap[string, *ledgerEntry](0),
 		ledgerAge:   btree.NewMap[uint64, string](0),
 	}

@@ -101,6 +101,8 @@ const (
 	CodeCancelled    = "CANCELLED"
 	CodeForbidden    = "FORBIDDEN"
 	CodeUnauthorized = "UNAUTHENTICATED"
+
+	CodeTooManyFailures = "TOO_MANY_FAILURES"
 )
 
 func decMode() (cbor.DecMode, error) {

@@ -1,0 +1,324 @@
+package statecontext
+
+import (
+	"encoding/hex"
+	"fmt"
+	"iter"
+	"strings"
+)
+
+// Bounds of users and tokens.
+const (
+	MaxUsers         = 1000
+	MaxTokens        = 10_000
+	MaxUserNameBytes = 64
+	maxHashBytes     = 256 // of a password's hash in its text form
+	maxNoteBytes     = 200
+	tokenIDBytes     = 8 // of the secret's hash
+)
+
+// UserRole is what a user may do; each includes those below it.
+type UserRole uint8
+
+// The roles.
+const (
+	UserReads UserRole = 1 // listings, status, scans
+	UserDDL   UserRole = 2 // changes of indexes
+	UserAdmin UserRole = 3 // changes of the cluster
+)
+
+// String gives the word that the interfaces take.
+func (r UserRole) String() string {
+	switch r {
+	case UserReads:
+		return "read"
+	case UserDDL:
+		return "ddl"
+	case UserAdmin:
+		return "admin"
+	}
+	return fmt.Sprintf("role(%d)", uint8(r))
+}
+
+// ParseUserRole reads what String gives.
+func ParseUserRole(text string) (UserRole, error) {
+	for r := UserReads; r <= UserAdmin; r++ {
+		if r.String() == text {
+			return r, nil
+		}
+	}
+	return 0, fmt.Errorf("role %q: want read, ddl or admin", text)
+}
+
+// User may log in.
+type User struct {
+	Name        string
+	Role        UserRole
+	Hash        string // of the password, in the text form of its algorithm; never the password, never shown
+	ModifiedCAS uint64
+}
+
+// Token stands for a user without his password. Its secret is known to its holder only.
+type Token struct {
+	ID          string // begins the secret's hash
+	User        string
+	Role        UserRole // at most the user's own counts
+	Hash        [32]byte // SHA-256 of the secret
+	Note        string
+	CreatedMS   int64
+	ExpiresMS   int64 // 0: never
+	ModifiedCAS uint64
+}
+
+// TokenID gives the id of a token by the hash of its secret.
+func TokenID(hash [32]byte) string { return hex.EncodeToString(hash[:tokenIDBytes]) }
+
+// PutMode says what PutUser may find.
+type PutMode uint8
+
+// The modes of PutUser.
+const (
+	PutNew    PutMode = 1 // no user of that name
+	PutChange PutMode = 2 // one; a zero Role and an empty Hash stay as they are
+	PutFirst  PutMode = 3 // no user at all, else nothing is changed: the first administrator
+)
+
+// PutUser adds or changes a user.
+type PutUser struct {
+	Mode PutMode
+	Name string
+	Role UserRole
+	Hash string
+}
+
+// RemoveUser forgets a user and his tokens. The last administrator stays: nobody could make another one.
+type RemoveUser struct{ Name string }
+
+// PutToken adds a token; ID, CreatedMS and ModifiedCAS are assigned by Apply.
+type PutToken struct{ Token Token }
+
+// RemoveToken revokes a token.
+type RemoveToken struct{ ID string }
+
+func (*PutUser) kind() kind     { return kindPutUser }
+func (*RemoveUser) kind() kind  { return kindRemoveUser }
+func (*PutToken) kind() kind    { return kindPutToken }
+func (*RemoveToken) kind() kind { return kindRemoveToken }
+
+func (c *PutUser) append(dst []byte) []byte {
+	return appendString(appendString(append(dst, byte(c.Mode), byte(c.Role)), c.Name), c.Hash)
+}
+func (c *RemoveUser) append(dst []byte) []byte  { return appendString(dst, c.Name) }
+func (c *PutToken) append(dst []byte) []byte    { return appendToken(dst, &c.Token) }
+func (c *RemoveToken) append(dst []byte) []byte { return appendString(dst, c.ID) }
+
+func decodeUserBody(k kind, d *decoder) Body {
+	switch k {
+	case kindPutUser:
+		return &PutUser{Mode: PutMode(d.byte()), Role: UserRole(d.byte()), Name: d.string(), Hash: d.string()}
+	case kindRemoveUser:
+		return &RemoveUser{Name: d.string()}
+	case kindPutToken:
+		return &PutToken{Token: d.token()}
+	case kindRemoveToken:
+		return &RemoveToken{ID: d.string()}
+	}
+	return nil
+}
+
+func appendUser(dst []byte, u *User) []byte {
+	return appendUint(appendString(appendString(append(dst, byte(u.Role)), u.Name), u.Hash), u.ModifiedCAS)
+}
+
+func (d *decoder) user() User {
+	return User{Role: UserRole(d.byte()), Name: d.string(), Hash: d.string(), ModifiedCAS: d.uint()}
+}
+
+func appendToken(dst []byte, x *Token) []byte {
+	dst = appendString(appendString(dst, x.ID), x.User)
+	dst = append(append(dst, byte(x.Role)), x.Hash[:]...)
+	dst = appendInt(appendInt(appendString(dst, x.Note), x.CreatedMS), x.ExpiresMS)
+	return appendUint(dst, x.ModifiedCAS)
+}
+
+func (d *decoder) token() Token {
+	x := Token{ID: d.string(), User: d.string(), Role: UserRole(d.byte())}
+	d.fixed(x.Hash[:])
+	x.Note, x.CreatedMS, x.ExpiresMS, x.ModifiedCAS = d.string(), d.int(), d.int(), d.uint()
+	return x
+}
+
+// User gives a user, nil when there is none.
+func (s *State) User(name string) *User { u, _ := s.users.Get(name); return u }
+
+// Users gives all users by name.
+func (s *State) Users() iter.Seq[*User] { return values(s.users) }
+
+// UserCount is the number of users.
+func (s *State) UserCount() int { return s.users.Len() }
+
+// Token gives a token by its id, nil when there is none.
+func (s *State) Token(id string) *Token { x, _ := s.tokens.Get(id); return x }
+
+// TokenByHash gives the token with this hash of its secret, nil when there is none.
+func (s *State) TokenByHash(hash [32]byte) *Token {
+	if x := s.Token(TokenID(hash)); x != nil && x.Hash == hash {
+		return x
+	}
+	return nil
+}
+
+// Tokens gives all tokens by id.
+func (s *State) Tokens() iter.Seq[*Token] { return values(s.tokens) }
+
+// otherAdmin tells whether somebody but this user is an administrator.
+func (s *State) otherAdmin(name string) bool {
+	for u := range s.Users() {
+		if u.Role == UserAdmin && u.Name != name {
+			return true
+		}
+	}
+	return false
+}
+
+func checkUserName(name string) *Rejection {
+	ok := name != "" && len(name) <= MaxUserNameBytes
+	for _, c := range []byte(name) {
+		ok = ok && c > ' ' && c < 0x7f && !strings.ContainsRune(`:/?#%"\`, rune(c))
+	}
+	if !ok {
+		return reject(InvalidArgument, "user name %q: want 1 to %d printable ASCII characters without any of : / ? # %% \" \\", name, MaxUserNameBytes)
+	}
+	return nil
+}
+
+func (c *PutUser) apply(t *tx) *Rejection {
+	if rejection := checkUserName(c.Name); rejection != nil {
+		return rejection
+	}
+	old := t.s.User(c.Name)
+	u := User{Name: c.Name, Role: c.Role, Hash: c.Hash}
+	switch {
+	case c.Mode == PutFirst && t.s.users.Len() > 0:
+		return nil
+	case c.Mode == PutNew && old != nil:
+		return reject(UserExists, "there is a user %q already", c.Name)
+	case c.Mode == PutChange && old == nil:
+		return reject(UnknownUser, "there is no user %q", c.Name)
+	case c.Mode < PutNew || c.Mode > PutFirst:
+		return reject(InvalidArgument, "mode %d of a user", c.Mode)
+	}
+	if c.Mode == PutChange {
+		if u.Role == 0 {
+			u.Role = old.Role
+		}
+		if u.Hash == "" {
+			u.Hash = old.Hash
+		}
+	}
+	switch {
+	case u.Role < UserReads || u.Role > UserAdmin:
+		return reject(InvalidArgument, "user %q: role %d", c.Name, u.Role)
+	case u.Hash == "" || len(u.Hash) > maxHashBytes:
+		return reject(InvalidArgument, "user %q: a password's hash of %d bytes, want 1 to %d", c.Name, len(u.Hash), maxHashBytes)
+	case old == nil && t.s.users.Len() >= MaxUsers:
+		return reject(LimitExceeded, "%d users, the most there may be", MaxUsers)
+	case u.Role != UserAdmin && !t.s.otherAdmin(c.Name):
+		return reject(LastAdmin, "%q: somebody has to be an administrator; add one first", c.Name)
+	case old != nil && old.Role == u.Role && old.Hash == u.Hash:
+		return nil
+	}
+	u.ModifiedCAS = t.cas
+	own(&t.s.users, &t.owned.users).Set(u.Name, &u)
+	t.changedUsers()
+	return nil
+}
+
+func (c *RemoveUser) apply(t *tx) *Rejection {
+	if t.s.User(c.Name) == nil {
+		return reject(UnknownUser, "there is no user %q", c.Name)
+	}
+	if !t.s.otherAdmin(c.Name) {
+		return reject(LastAdmin, "%q is the only administrator; add another one first", c.Name)
+	}
+	own(&t.s.users, &t.owned.users).Delete(c.Name)
+	for x := range t.s.Tokens() {
+		if x.User == c.Name {
+			t.dropToken(x.ID)
+		}
+	}
+	t.changedUsers()
+	return nil
+}
+
+func (c *PutToken) apply(t *tx) *Rejection {
+	x := c.Token
+	x.ID, x.CreatedMS, x.ModifiedCAS = TokenID(x.Hash), t.s.timeMS, t.cas
+	u := t.s.User(x.User)
+	switch {
+	case u == nil:
+		return reject(UnknownUser, "there is no user %q", x.User)
+	case x.Role < UserReads || x.Role > u.Role:
+		return reject(InvalidArgument, "token of role %s for user %q, who is %s", x.Role, x.User, u.Role)
+	case len(x.Note) > maxNoteBytes || x.ExpiresMS < 0 || x.ExpiresMS != 0 && x.ExpiresMS <= t.s.timeMS:
+		return reject(InvalidArgument, "token with a note of %d bytes (at most %d) that ends at %d (now is %d)", len(x.Note), maxNoteBytes, x.ExpiresMS, t.s.timeMS)
+	case t.s.Token(x.ID) != nil:
+		return reject(TokenExists, "this token exists already; make another one")
+	}
+	t.forgetTokens()
+	if t.s.tokens.Len() >= MaxTokens {
+		return reject(LimitExceeded, "%d tokens, the most there may be; revoke some", MaxTokens)
+	}
+	own(&t.s.tokens, &t.owned.tokens).Set(x.ID, &x)
+	t.changedUsers()
+	return nil
+}
+
+func (c *RemoveToken) apply(t *tx) *Rejection {
+	if t.s.Token(c.ID) == nil {
+		return reject(UnknownToken, "there is no token %q", c.ID)
+	}
+	t.dropToken(c.ID)
+	t.changedUsers()
+	return nil
+}
+
+func (t *tx) dropToken(id string) { own(&t.s.tokens, &t.owned.tokens).Delete(id) }
+
+// forgetTokens drops what has ended, when there are as many as there may be.
+func (t *tx) forgetTokens() {
+	if t.s.tokens.Len() < MaxTokens {
+		return
+	}
+	for x := range t.s.Tokens() {
+		if x.ExpiresMS != 0 && x.ExpiresMS <= t.s.timeMS {
+			t.dropToken(x.ID)
+		}
+	}
+}
+
+// changedUsers marks an update that no component must learn.
+func (t *tx) changedUsers() {
+	t.changed = true
+	t.emit(Event{Kind: EventCluster, Name: t.s.clusterID, Number: t.s.epoch})
+}
+
+func checkUsers(s *State) error {
+	if s.users.Len()+s.tokens.Len() > 0 && s.formatLevel < kindPutUser.format() {
+		return broken("%d users at format level %d", s.users.Len(), s.formatLevel)
+	}
+	if s.users.Len() > 0 && !s.otherAdmin("") {
+		return broken("%d users and no administrator", s.users.Len())
+	}
+	for u := range s.Users() {
+		if checkUserName(u.Name) != nil || u.Hash == "" || u.Role < UserReads || u.Role > UserAdmin || u.ModifiedCAS > s.cas {
+			return broken("user %q: role %d, modified at %d", u.Name, u.Role, u.ModifiedCAS)
+		}
+	}
+	for x := range s.Tokens() {
+		if x.ID != TokenID(x.Hash) || s.User(x.User) == nil || x.Role < UserReads || x.Role > UserAdmin || x.ModifiedCAS > s.cas {
+			return broken("token %q of user %q: role %d, modified at %d", x.ID, x.User, x.Role, x.ModifiedCAS)
+		}
+	}
+	return nil
+}
