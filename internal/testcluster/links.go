@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"maps"
-	"math/rand/v2"
 	"net"
 	"strings"
 	"sync"
@@ -38,6 +38,7 @@ type Links struct {
 	rules     atomic.Pointer[rules]
 	changing  sync.Mutex // one change of the rules at a time
 	closed    chan struct{}
+	ending    sync.Once
 	tasks     sync.WaitGroup
 	passed    atomic.Int64 // connections
 	mu        sync.Mutex
@@ -60,8 +61,11 @@ type rules struct {
 	changed chan struct{} // closed when these do not hold any more
 }
 
-func newLinks(who func(c *net.TCPConn) string) *Links {
-	l := &Links{host: fmt.Sprintf("127.77.%d.%d", rand.IntN(256), 1+rand.IntN(254)), who: who, closed: make(chan struct{}), pipes: map[*pipe]struct{}{}}
+// newLinks makes links on a loopback host of their own; the same for the same folder, whose members keep their addresses.
+func newLinks(dir string, who func(c *net.TCPConn) string) *Links {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(dir)) // never fails
+	l := &Links{host: fmt.Sprintf("127.77.%d.%d", h.Sum32()>>8&0xff, 1+h.Sum32()%254), who: who, closed: make(chan struct{}), pipes: map[*pipe]struct{}{}}
 	l.rules.Store(&rules{by: map[link]rule{}, changed: make(chan struct{})})
 	return l
 }
@@ -165,9 +169,9 @@ func (l *Links) open(callee, address string) error {
 	return nil
 }
 
-// close ends all proxies and connections.
-func (l *Links) close() {
-	close(l.closed)
+// Close ends all proxies and connections; a second one does nothing. The end of the test does it too.
+func (l *Links) Close() {
+	l.ending.Do(func() { close(l.closed) })
 	l.mu.Lock()
 	for _, listener := range l.listeners {
 		_ = listener.Close()
@@ -322,8 +326,8 @@ func StartLinked(t testing.TB, dir string, args ...string) (*Cluster, *Links) {
 	if err := known.usable(); err != nil {
 		t.Skipf("links between processes cannot be cut here: %v", err)
 	}
-	l := newLinks(known.who)
-	t.Cleanup(l.close)
+	l := newLinks(dir, known.who)
+	t.Cleanup(l.Close)
 	c := Launch(t, dir, append([]string{"--advertise-host", l.host}, args...)...)
 	known.parent.Store(int64(c.PID()))
 	for deadline := time.Now().Add(upTimeout); ; time.Sleep(planPoll) {
