@@ -120,6 +120,9 @@ type ScanRequest struct {
 	Ranges        []Range           `json:"ranges,omitempty"`
 	Reverse       bool              `json:"reverse,omitempty"`
 	WantTimestamp bool              `json:"want_timestamp,omitempty"`
+	Offset        int               `json:"offset,omitempty"`   // rows passed over before the first one
+	Distinct      bool              `json:"distinct,omitempty"` // one row, the first, of those with the same key, or with the same Project
+	Project       []int             `json:"project,omitzero"`   // components of the key that rows have, from 0; nil: all; empty: none
 }
 
 // Row is one entry of an index.

@@ -103,7 +103,7 @@ func (s *scanServer) scan(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	out := &answer{w: w, c: http.NewResponseController(w)}
-	enc := scan.NewEncoder(out, out.flush, spec.Desc)
+	enc := scan.NewEncoder(out, out.flush, spec)
 	result, err := s.c.Scan(r.Context(), spec, enc)
 	s.done(err)
 	switch {

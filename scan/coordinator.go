@@ -76,10 +76,16 @@ func (c *Coordinator) Scan(ctx context.Context, spec Spec, sink Sink) (Result, e
 	return c.run(ctx, spec, false, sink)
 }
 
-// Count counts the rows.
+// Count counts the rows, whatever limit and offset are. Different rows have to be looked at one by one.
 func (c *Coordinator) Count(ctx context.Context, spec Spec) (Result, error) {
-	return c.run(ctx, spec, true, nil)
+	spec.Limit, spec.Offset = 0, 0
+	return c.run(ctx, spec, spec.Distinct == 0, discard{})
 }
+
+// discard takes rows and forgets them.
+type discard struct{}
+
+func (discard) Row(Row) error { return nil }
 
 // view gives an index that can be scanned now.
 func (c *Coordinator) view(id index.ID) (View, error) {

@@ -159,7 +159,7 @@ func FuzzRows(f *testing.F) {
 func TestNDJSON(t *testing.T) {
 	var b bytes.Buffer
 	desc := []bool{false, true}
-	e := NewEncoder(&b, nil, desc)
+	e := NewEncoder(&b, nil, Spec{Desc: desc})
 	for _, r := range []Row{
 		{key(t, `["FR",12.5]`, desc), []byte("doc\"1")},
 		{key(t, `[null,{"a":[true]}]`, desc), []byte("é")},
@@ -213,7 +213,7 @@ func BenchmarkScan(b *testing.B) {
 	spec := Spec{Index: 5, Ranges: []Range{{}}, Desc: []bool{false, false}}
 	b.ReportAllocs()
 	for b.Loop() {
-		res, err := c.Scan(context.Background(), spec, NewEncoder(io.Discard, nil, spec.Desc))
+		res, err := c.Scan(context.Background(), spec, NewEncoder(io.Discard, nil, spec))
 		if err != nil || res.Rows != rows {
 			b.Fatal(res.Rows, err)
 		}

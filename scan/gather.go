@@ -67,6 +67,8 @@ func (r *run) gather(ctx context.Context) (err error) {
 			return err
 		}
 	}
+	again := repeats{parts: r.spec.Distinct, desc: r.spec.Desc}
+	skip := r.spec.Offset
 	for r.spec.Limit == 0 || r.result.Rows < r.spec.Limit {
 		row, src, ok := m.top()
 		if !ok {
@@ -74,10 +76,19 @@ func (r *run) gather(ctx context.Context) (err error) {
 		}
 		n := src.(*remote)
 		n.given(row)
-		if err := r.sink.Row(row); err != nil {
-			return &sinkError{err}
+		repeated, err := again.seen(row.Key)
+		switch {
+		case err != nil:
+			return err
+		case repeated:
+		case skip > 0:
+			skip--
+		default:
+			if err := r.sink.Row(row); err != nil {
+				return &sinkError{err}
+			}
+			r.result.Rows++
 		}
-		r.result.Rows++
 		if err := m.advance(); err != nil {
 			if err := r.replace(ctx, m, n, err, &open); err != nil {
 				return err
@@ -189,14 +200,26 @@ func byNode(todo []*sliceplan, after *Row) ([]*remote, error) {
 
 func (r *run) request(n *remote) NodeRequest {
 	req := NodeRequest{
-		Index: r.spec.Index, Ref: r.plan.ref, Ranges: r.spec.Ranges, Reverse: r.spec.Reverse, Limit: r.spec.Limit,
+		Index: r.spec.Index, Ref: r.plan.ref, Ranges: r.spec.Ranges, Reverse: r.spec.Reverse, Limit: r.spec.nodeLimit(),
+		Distinct:  r.spec.Distinct,
 		CountOnly: r.count, WantVector: r.spec.WantTimestamp, After: n.after(),
 		WaitMS: max(1, time.Until(r.deadline).Milliseconds()),
+	}
+	if req.Distinct > 0 {
+		req.Desc = r.spec.Desc
 	}
 	for _, s := range n.slices {
 		req.Copies = append(req.Copies, s.candidates[0].copy)
 	}
 	return req
+}
+
+// nodeLimit is how many rows of one node may be wanted.
+func (s *Spec) nodeLimit() int64 {
+	if s.Limit == 0 {
+		return 0
+	}
+	return s.Limit + s.Offset
 }
 
 // takeVector takes the timestamp's vector from any node, and checks that it is the one meant.

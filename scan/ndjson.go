@@ -21,20 +21,57 @@ const ndjsonBuffer = 32 << 10
 type Encoder struct {
 	w     *bufio.Writer
 	flush func()
-	desc  []bool
+	desc  []bool // of the components of the index
+	pick  []int  // components that rows have; nil: all
+	shown []bool // desc of those
+	key   []byte
+	parts [][]byte
 	line  []byte
 	since int
 }
 
-// NewEncoder writes to w; flush, if not nil, is called when a buffer has been written, and after the last line.
-func NewEncoder(w io.Writer, flush func(), desc []bool) *Encoder {
-	return &Encoder{w: bufio.NewWriterSize(w, ndjsonBuffer), flush: flush, desc: desc}
+// NewEncoder writes the rows of a scan to w; flush, if not nil, is called when a buffer has been written, and after the
+// last line.
+func NewEncoder(w io.Writer, flush func(), spec Spec) *Encoder {
+	e := &Encoder{w: bufio.NewWriterSize(w, ndjsonBuffer), flush: flush, desc: spec.Desc, pick: spec.Project, shown: spec.Desc}
+	if e.pick != nil {
+		e.shown = make([]bool, 0, len(e.pick))
+		for _, p := range e.pick {
+			e.shown = append(e.shown, e.desc[p])
+		}
+	}
+	return e
+}
+
+// project puts the components that rows have together.
+func (e *Encoder) project(key []byte) ([]byte, error) {
+	if e.pick == nil {
+		return key, nil
+	}
+	e.parts = e.parts[:0]
+	for i := 0; len(key) > 0; i++ {
+		part, rest, err := collate.Next(key, i < len(e.desc) && e.desc[i])
+		if err != nil {
+			return nil, err
+		}
+		e.parts, key = append(e.parts, part), rest
+	}
+	e.key = e.key[:0]
+	for _, p := range e.pick {
+		if p < len(e.parts) {
+			e.key = append(e.key, e.parts[p]...)
+		}
+	}
+	return e.key, nil
 }
 
 // Row implements Sink.
 func (e *Encoder) Row(r Row) error {
 	line := append(e.line[:0], `{"key":`...)
-	line, err := collate.DecodeComposite(line, r.Key, e.desc)
+	key, err := e.project(r.Key)
+	if err == nil {
+		line, err = collate.DecodeComposite(line, key, e.shown)
+	}
 	if err != nil {
 		return Errorf(Damaged, "a stored key of document %q: %w", r.DocID, err)
 	}

@@ -50,6 +50,8 @@ func (r *NodeRequest) check() error {
 		return Errorf(BadRequest, "%d copies, want 1 to %d", len(r.Copies), MaxCopies)
 	case len(r.Ranges) > MaxRanges:
 		return Errorf(BadRequest, "%d ranges, want at most %d", len(r.Ranges), MaxRanges)
+	case r.Distinct < 0 || r.Distinct > len(r.Desc):
+		return Errorf(BadRequest, "distinct in %d of %d components", r.Distinct, len(r.Desc))
 	case r.Limit < 0:
 		return Errorf(BadRequest, "limit %d", r.Limit)
 	}
@@ -130,13 +132,21 @@ func writeRows(ctx context.Context, f *FrameWriter, all []Slice, ranges []Range,
 			return err
 		}
 	}
-	for n := int64(0); req.Limit == 0 || n < req.Limit; n++ {
+	again := repeats{parts: req.Distinct, desc: req.Desc}
+	for n := int64(0); req.Limit == 0 || n < req.Limit; {
 		row, _, ok := m.top()
 		if !ok {
 			return nil
 		}
-		if err := f.Row(row); err != nil {
+		repeated, err := again.seen(row.Key)
+		if err != nil {
 			return err
+		}
+		if !repeated {
+			n++
+			if err := f.Row(row); err != nil {
+				return err
+			}
 		}
 		if err := m.advance(); err != nil {
 			return err

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"tidemark/collate"
@@ -66,6 +67,12 @@ type Request struct {
 	Ranges        []Bounds          `json:"ranges"`
 	Reverse       bool              `json:"reverse"`
 	WantTimestamp bool              `json:"want_timestamp"`
+	// Offset is how many rows are passed over before the first one.
+	Offset int64 `json:"offset"`
+	// Distinct leaves one row, the first, of those with the same key, or with the same Project.
+	Distinct bool `json:"distinct"`
+	// Project names the components of the key that rows have, from 0; null: all; empty: none, rows are document ids.
+	Project []int `json:"project"`
 }
 
 // Spec is a request that has been checked against an index.
@@ -78,6 +85,9 @@ type Spec struct {
 	Reverse       bool
 	WantTimestamp bool
 	Desc          []bool
+	Offset        int64
+	Distinct      int   // rows whose keys begin with the same so many components are one; 0: every row counts
+	Project       []int // components that rows have; nil: all
 }
 
 // ParseRequest reads a request strictly: one JSON object, no unknown field, nothing behind it. An empty body asks for
@@ -114,7 +124,7 @@ func badJSON(err error) *Error {
 		text = "a vbuuid is not a string of decimal digits: ids are strings, because they may pass 2^53"
 	}
 	if strings.HasPrefix(text, "unknown field") {
-		text += ": known are limit, consistency, tokens, equal, range {low, high, inclusion}, ranges, reverse, want_timestamp"
+		text += ": known are limit, consistency, tokens, equal, range {low, high, inclusion}, ranges, reverse, want_timestamp, offset, distinct, project"
 	}
 	return Errorf(BadRequest, "%s", text)
 }
@@ -126,6 +136,8 @@ func (r *Request) check() error {
 	switch {
 	case r.Limit < 0 || r.Limit > MaxLimit:
 		return Errorf(BadRequest, "limit %d: want 1 to %d, or none for all rows", r.Limit, int64(MaxLimit))
+	case r.Offset < 0 || r.Offset > MaxLimit:
+		return Errorf(BadRequest, "offset %d: want 0 to %d", r.Offset, int64(MaxLimit))
 	case r.Consistency != Any && r.Consistency != AtPlus && r.Consistency != Session:
 		return Errorf(BadRequest, "consistency %q: want any, at_plus or session", r.Consistency)
 	case r.Consistency == AtPlus && len(r.Tokens) == 0:
@@ -153,7 +165,10 @@ func (r *Request) check() error {
 func (r *Request) Compile(def *index.Definition) (Spec, error) {
 	s := Spec{
 		Index: def.ID, Limit: r.Limit, Consistency: r.Consistency, Tokens: r.Tokens, Reverse: r.Reverse,
-		WantTimestamp: r.WantTimestamp, Desc: def.Desc(),
+		WantTimestamp: r.WantTimestamp, Desc: def.Desc(), Offset: r.Offset, Project: r.Project,
+	}
+	if err := s.project(r.Distinct); err != nil {
+		return s, err
 	}
 	var bounds []Bounds
 	switch {
@@ -178,6 +193,32 @@ func (r *Request) Compile(def *index.Definition) (Spec, error) {
 	}
 	s.Ranges = mergeRanges(ranges)
 	return s, nil
+}
+
+// project checks the components that rows are to have, and finds what makes them different. An index keeps rows in the
+// order of whole keys: rows that agree in some of their components stand together only if these are the leading ones.
+func (s *Spec) project(distinct bool) error {
+	leading := true
+	for i, p := range s.Project {
+		if p < 0 || p >= len(s.Desc) {
+			return Errorf(BadRequest, "project[%d] is %d: a key of this index has the components 0 to %d", i, p, len(s.Desc)-1)
+		}
+		if slices.Contains(s.Project[:i], p) {
+			return Errorf(BadRequest, "project names component %d twice", p)
+		}
+		leading = leading && p == i
+	}
+	if !distinct {
+		return nil
+	}
+	s.Distinct = len(s.Desc)
+	if s.Project != nil {
+		s.Distinct = len(s.Project)
+	}
+	if !leading || s.Distinct == 0 {
+		return Errorf(BadRequest, "distinct goes with the leading components of the key: project [0], [0,1] and so on, or none given")
+	}
+	return nil
 }
 
 // compile encodes one range; false when no key can lie in it.

@@ -59,6 +59,11 @@ func TestCompileErrors(t *testing.T) {
 		{`{"equal":["a","b","c"]}`, "component"},
 		{`{"range":{"low":[1,2,3]}}`, "low has 3 values"},
 		{`{"range":{"inclusion":"all"}}`, "want both, low, high or neither"},
+		{`{"offset":-1}`, "offset -1"},
+		{`{"project":[2]}`, "components 0 to 1"},
+		{`{"project":[1,1]}`, "twice"},
+		{`{"project":[1],"distinct":true}`, "leading components"},
+		{`{"project":[],"distinct":true}`, "leading components"},
 		{`{"equal":["` + strings.Repeat("x", MaxKeyBytes) + `"]}`, "longer than"},
 		{`{"equal":[` + strings.Repeat("[", 200) + strings.Repeat("]", 200) + `]}`, "nested"},
 	} {

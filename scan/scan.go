@@ -63,8 +63,10 @@ type NodeRequest struct {
 	Limit      int64             `json:"limit,omitempty"` // 0: none
 	CountOnly  bool              `json:"count_only,omitempty"`
 	WantVector bool              `json:"want_vector,omitempty"`
-	After      *Row              `json:"after,omitempty"`   // resume behind this row
-	WaitMS     int64             `json:"wait_ms,omitempty"` // how long the node may wait until it holds Ref
+	After      *Row              `json:"after,omitempty"`    // resume behind this row
+	Distinct   int               `json:"distinct,omitempty"` // rows that agree in so many leading components are one; 0: none
+	Desc       []bool            `json:"desc,omitempty"`     // of the components; with Distinct
+	WaitMS     int64             `json:"wait_ms,omitempty"`  // how long the node may wait until it holds Ref
 }
 
 // View is what the coordinating node knows of an index at one moment.

@@ -16,8 +16,9 @@ import (
 type scanFlags struct {
 	equal, low, high, inclusion, consistency string
 	tokens                                   []string
-	limit                                    int
-	reverse, timestamp                       bool
+	limit, offset                            int
+	reverse, timestamp, distinct             bool
+	project                                  string
 }
 
 func (sf *scanFlags) add(cmd *cobra.Command) {
@@ -28,6 +29,9 @@ func (sf *scanFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&sf.consistency, "consistency", "any", "any (newest stability timestamp), session (all that KV has now) or at_plus (all up to the tokens)")
 	cmd.Flags().StringArrayVar(&sf.tokens, "token", nil, "a `TOKEN` as kv set and kv delete print it: the scan shows that write (at_plus); repeat for more")
 	cmd.Flags().IntVar(&sf.limit, "limit", 0, "most rows, 0 for all")
+	cmd.Flags().IntVar(&sf.offset, "offset", 0, "rows passed over before the first one")
+	cmd.Flags().BoolVar(&sf.distinct, "distinct", false, "one row of those with the same key, or with the same --project")
+	cmd.Flags().StringVar(&sf.project, "project", "", "JSON array: the components of the key that rows have, from 0, as '[0]'; '[]' for none")
 	cmd.Flags().BoolVar(&sf.reverse, "reverse", false, "from the end of the index to its start")
 	cmd.Flags().BoolVar(&sf.timestamp, "timestamp", false, "print the vector of the scan's timestamp to standard error")
 	complete(cmd, "inclusion", fixed("both", "low", "high", "neither"))
@@ -38,7 +42,16 @@ func (sf *scanFlags) request() (client.ScanRequest, error) {
 	if sf.limit < 0 {
 		return client.ScanRequest{}, usage("--limit %d: want 0 (all) or more", sf.limit)
 	}
-	req := client.ScanRequest{Limit: sf.limit, Consistency: sf.consistency, Reverse: sf.reverse, WantTimestamp: sf.timestamp}
+	if sf.offset < 0 {
+		return client.ScanRequest{}, usage("--offset %d: want 0 or more", sf.offset)
+	}
+	req := client.ScanRequest{Limit: sf.limit, Consistency: sf.consistency, Reverse: sf.reverse, WantTimestamp: sf.timestamp,
+		Offset: sf.offset, Distinct: sf.distinct}
+	if sf.project != "" {
+		if err := json.Unmarshal([]byte(sf.project), &req.Project); err != nil {
+			return req, usage(`--project %s: want a JSON array of numbers such as '[0, 2]': %v`, sf.project, err)
+		}
+	}
 	equal, err := jsonArray("equal", sf.equal)
 	if err != nil {
 		return req, err
