@@ -51,7 +51,7 @@ func (a *API) clusterRoutes() []route {
 			answers: []answer{{status: 200, means: "the limits", body: statecontext.Limits{}, headers: readHeaders()}}}},
 		{method: "PATCH", path: "/v1/limits", handle: a.setLimits, role: RoleAdmin, leader: true, limit: WriteTimeout, doc: operation{
 			id: "setLimits", tag: tagCluster, summary: "Change limits: those that are named; 0 is the default",
-			headers: []string{HeaderKey}, body: statecontext.Limits{},
+			headers: []string{HeaderKey}, body: client.LimitsChange{},
 			answers: []answer{{status: 200, means: "the limits from now on", body: statecontext.Limits{}}},
 			codes:   []string{string(statecontext.InvalidArgument)}}},
 	}
@@ -122,7 +122,7 @@ func (a *API) restore(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// finalizeUpgrade raises the format level to this leader's newest, when every voter knows it.
+// finalizeUpgrade raises the format level to the newest that any voter knows, when every voter knows it.
 func (a *API) finalizeUpgrade(w http.ResponseWriter, r *http.Request) error {
 	if err := a.cfg.Raft.ReadBarrier(r.Context()); err != nil {
 		return err
@@ -131,6 +131,11 @@ func (a *API) finalizeUpgrade(w http.ResponseWriter, r *http.Request) error {
 	servers, err := a.cfg.Raft.Servers()
 	if err != nil {
 		return err
+	}
+	for _, v := range servers {
+		if m := s.Manager(v.ID); m != nil { // the leader may be the one that is behind
+			level = max(level, m.FormatLevel)
+		}
 	}
 	var behind []string
 	for _, v := range servers {
@@ -143,8 +148,8 @@ func (a *API) finalizeUpgrade(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if len(behind) > 0 {
-		return rpc.Refuse(string(statecontext.FormatNotAllowed), "format level %d is not known to %s: install tidemark %s there and start it", level,
-			strings.Join(behind, ", "), version.Number)
+		return rpc.Refuse(string(statecontext.FormatNotAllowed), "format level %d is not known to %s: install the version of tidemark that the others run, and start it", level,
+			strings.Join(behind, ", "))
 	}
 	if level > s.FormatLevel() {
 		if err := a.write(r, &statecontext.SetFormatLevel{Level: level}, level); err != nil {
@@ -184,11 +189,11 @@ func (a *API) setLimits(w http.ResponseWriter, r *http.Request) error {
 	if err := a.cfg.Raft.ReadBarrier(r.Context()); err != nil {
 		return err
 	}
-	l := a.cfg.Raft.State().Limits()
-	if err := rpc.Read(w, r, rpc.MaxUserBody, &l); err != nil {
+	var change client.LimitsChange
+	if err := rpc.Read(w, r, rpc.MaxUserBody, &change); err != nil {
 		return err
 	}
-	l = l.WithDefaults()
+	l := change.Apply(a.cfg.Raft.State().Limits())
 	if err := l.Check(); err != nil {
 		return rpc.Refuse(string(statecontext.InvalidArgument), "nothing was done: %v", err)
 	}

@@ -29,6 +29,39 @@ type FormatReply struct {
 	FormatLevel uint64 `json:"format_level"`
 }
 
+// LimitsChange is the body of PATCH /v1/limits: limits that are left out stay as they are, 0 is the default.
+type LimitsChange struct {
+	Buckets          *uint32 `json:"buckets,omitempty"`
+	Indexes          *uint32 `json:"indexes,omitempty"`
+	IndexesPerBucket *uint32 `json:"indexes_per_bucket,omitempty"`
+	KeyExpressions   *uint32 `json:"key_expressions,omitempty"`
+	NameLength       *uint32 `json:"name_length,omitempty"`
+	StatementLength  *uint32 `json:"statement_length,omitempty"`
+	LedgerEntries    *uint32 `json:"ledger_entries,omitempty"`
+	LedgerMaxAgeMS   *int64  `json:"ledger_max_age_ms,omitempty"`
+	LedgerMinAgeMS   *int64  `json:"ledger_min_age_ms,omitempty"`
+}
+
+// Apply gives the limits with the change.
+func (c *LimitsChange) Apply(l statecontext.Limits) statecontext.Limits {
+	set(&l.Buckets, c.Buckets)
+	set(&l.Indexes, c.Indexes)
+	set(&l.IndexesPerBucket, c.IndexesPerBucket)
+	set(&l.KeyExpressions, c.KeyExpressions)
+	set(&l.NameLength, c.NameLength)
+	set(&l.StatementLength, c.StatementLength)
+	set(&l.LedgerEntries, c.LedgerEntries)
+	set(&l.LedgerMaxAgeMS, c.LedgerMaxAgeMS)
+	set(&l.LedgerMinAgeMS, c.LedgerMinAgeMS)
+	return l.WithDefaults()
+}
+
+func set[T any](field, value *T) {
+	if value != nil {
+		*field = *value
+	}
+}
+
 // Backup gets a backup of the StateContext and checks it; one that was cut is asked for again.
 func (c *Client) Backup(ctx context.Context) (data []byte, err error) {
 	err = c.retry(ctx, 0, func(ctx context.Context, server string) error {

@@ -185,7 +185,7 @@ func (m *Manager) Run(ctx context.Context) error {
 		}
 		return nil
 	})
-	err := g.Wait()
+	err := errors.Join(g.Wait(), m.raft.NoteFormatLevel())
 	err = errors.Join(err, m.raft.Close())
 	m.api.Close()
 	m.peers.Close()

@@ -1,0 +1,118 @@
+package manager
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"tidemark/client"
+	"tidemark/consensus"
+	"tidemark/statecontext"
+)
+
+// TestRollingUpgrade: three managers of an older version are replaced one by one. What needs the newer format is refused
+// until the upgrade is finalized, which is refused until all are replaced; then it works, and the older version refuses
+// to start over that data and to join, by name.
+func TestRollingUpgrade(t *testing.T) {
+	const old = 1
+	c := newTrio(t, func(cfg *Config) { cfg.MaxFormatLevel = old })
+	backup := func() (int, []byte) {
+		code, _, body := c.call(c.nodes[c.leader()], "GET", "/v1/backup", "", nil)
+		return code, body
+	}
+	restore := func(data []byte) (int, string) {
+		code, _, body := c.call(c.nodes[c.leader()], "POST", "/v1/restore?mode=in-place", string(data), map[string]string{"Content-Type": "application/octet-stream"})
+		return code, string(body)
+	}
+	finalize := func() (int, string) {
+		code, _, body := c.call(c.nodes[c.leader()], "POST", "/v1/cluster:finalize-upgrade", "", nil)
+		return code, string(body)
+	}
+	code, data := backup() // the older version's backup
+	if code != 200 {
+		t.Fatalf("backup: %d", code)
+	}
+	for i := range 3 {
+		if code, body := restore(data); code != 409 || !strings.Contains(body, "FORMAT_TOO_OLD") || !strings.Contains(body, "finalize-upgrade") {
+			t.Fatalf("with %d of 3 replaced, a restore gives %d %s", i, code, body)
+		}
+		c.stop(i)
+		c.cfgs[i].MaxFormatLevel = 0
+		c.start(i)
+		c.leader()
+		name := c.cfgs[i].Name
+		c.until(name+" registered as a newer one", func() bool {
+			for m := range c.nodes[i].m.raft.State().Managers() {
+				if m.Name == name && m.FormatLevel == statecontext.FormatLevel {
+					return true
+				}
+			}
+			return false
+		})
+		if i < 2 {
+			if code, body := finalize(); code != 409 || !strings.Contains(body, "FORMAT_NOT_ALLOWED") || !strings.Contains(body, c.cfgs[2].Name) {
+				t.Fatalf("with %d of 3 replaced, finalize-upgrade gives %d %s", i+1, code, body)
+			}
+		}
+	}
+	code, body := finalize()
+	var reply client.FormatReply
+	if err := json.Unmarshal([]byte(body), &reply); err != nil || code != 200 || reply.FormatLevel != statecontext.FormatLevel {
+		t.Fatalf("finalize-upgrade: %d %s", code, body)
+	}
+	if code, body := restore(data); code != 200 {
+		t.Fatalf("restore of the older version's backup: %d %s", code, body)
+	}
+	c.until("all have the restored state", func() bool {
+		for _, n := range c.nodes {
+			if n.m.raft.State().Restored() == nil {
+				return false
+			}
+		}
+		return true
+	})
+
+	c.stop(2)
+	c.cfgs[2].MaxFormatLevel = old
+	if m, err := Open(c.cfgs[2]); !errors.Is(err, consensus.ErrFormatTooNew) || !strings.Contains(err.Error(), "install tidemark") {
+		t.Fatalf("an older version starts over the data: %v %v", m, err)
+	}
+	c.cfgs[2].Dir = t.TempDir() // wiped
+	m, err := Open(c.cfgs[2])
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	if err := m.Run(ctx); !errors.Is(err, consensus.ErrFormatTooNew) {
+		t.Fatalf("an older version joins: %v", err)
+	}
+}
+
+// TestLimitsAreConfiguration: shown, changed by name, refused by name, and in force at once.
+func TestLimitsAreConfiguration(t *testing.T) {
+	c := newTrio(t)
+	n := c.nodes[c.leader()]
+	for body, want := range map[string]string{
+		`{"indexes_per_bucket": 7}`:      `"indexes_per_bucket":7`,
+		`{"key_expressions": 5000}`:      "key_expressions 5000; want 1 to 1000",
+		`{"ledger_max_age_ms": 1000}`:    "ledger_max_age_ms 1000 must not be below ledger_min_age_ms",
+		`{"indexes_per_buckets": 1}`:     "indexes_per_buckets",
+		`{"indexes_per_bucket": "many"}`: "BAD_REQUEST",
+	} {
+		_, _, answer := c.call(n, "PATCH", "/v1/limits", body, nil)
+		if !strings.Contains(strings.ReplaceAll(string(answer), " ", ""), strings.ReplaceAll(want, " ", "")) {
+			t.Errorf("%s gives %s, want %s", body, answer, want)
+		}
+	}
+	if got := n.m.raft.State().Limits(); got.IndexesPerBucket != 7 || got.KeyExpressions != statecontext.DefaultLimits().KeyExpressions {
+		t.Errorf("limits in force: %+v", got)
+	}
+	_, _, status := c.call(n, "GET", "/v1/status", "", nil)
+	if !strings.Contains(strings.ReplaceAll(string(status), " ", ""), `"indexes_per_bucket":7`) {
+		t.Errorf("status does not show them: %s", status)
+	}
+}
