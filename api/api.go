@@ -9,10 +9,12 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/gorilla/mux"
@@ -59,6 +61,7 @@ type Config struct {
 	REST        string // its base URL
 	Expect      int    // --bootstrap-expect
 	Raft        *consensus.Node
+	Steward     *consensus.Steward
 	Coordinator *coordinator.Coordinator
 	Watch       *watch.Hub // run by the caller
 	Registry    *prometheus.Registry
@@ -75,6 +78,8 @@ type API struct {
 	now    func() time.Time
 	scans  *rpc.Client
 	places chan struct{} // one for each scan that is passed on
+	// foreign is the cluster of the node that was refused last.
+	foreign atomic.Pointer[string]
 }
 
 // New makes it.
@@ -135,7 +140,7 @@ func (rt *route) maxBody() int64 {
 
 // routes lists every call. Of two paths that match, the first one counts.
 func (a *API) routes() []route {
-	return slices.Concat(a.scanRoutes(), a.ddlRoutes(), a.patchRoutes(), a.readRoutes(), a.clusterRoutes(), a.componentRoutes(),
+	return slices.Concat(a.scanRoutes(), a.ddlRoutes(), a.patchRoutes(), a.readRoutes(), a.clusterRoutes(), a.memberRoutes(), a.componentRoutes(),
 		a.nodeRoutes(), a.errorRoutes(), a.watchRoutes())
 }
 
@@ -202,10 +207,12 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, rt *route) (here bo
 	if leader, ok := a.leaderOf(a.cfg.Raft.State()); ok {
 		w.Header().Set(rpc.HeaderLeader, leader.REST)
 	}
-	var err error
-	if here = !rt.leader || serving || stale; here {
+	err := a.checkCluster(r)
+	switch here = !rt.leader || serving || stale; {
+	case err != nil:
+	case here:
 		err = rt.handle(w, r)
-	} else {
+	default:
 		err = a.forward(w, r, rt)
 	}
 	if err == nil {
@@ -240,6 +247,18 @@ func (k *keeper) WriteHeader(status int) {
 
 // Unwrap is for http.ResponseController.
 func (k *keeper) Unwrap() http.ResponseWriter { return k.ResponseWriter }
+
+// checkCluster refuses managers, projectors and indexers of another cluster, and says so in the log.
+func (a *API) checkCluster(r *http.Request) error {
+	theirs, own := r.Header.Get(rpc.HeaderCluster), a.cfg.Raft.ClusterID()
+	if theirs == "" || own == "" || theirs == own {
+		return nil
+	}
+	if last := a.foreign.Swap(&theirs); last == nil || *last != theirs { // once for as long as it is the same
+		a.cfg.Logger.Warn("a node of another cluster was refused", "from", r.RemoteAddr, "cluster", theirs, "this", own, "call", r.Method+" "+r.URL.Path)
+	}
+	return fmt.Errorf("%w: the caller is of cluster %.60s, manager %s is of cluster %s", wire.ErrForeignCluster, theirs, a.cfg.Name, own)
+}
 
 // patience is how long the caller wants to wait, at most the call's own limit.
 func patience(r *http.Request, limit time.Duration) time.Duration {

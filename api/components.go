@@ -9,7 +9,6 @@ import (
 	"github.com/gorilla/mux"
 
 	"tidemark/internal/rpc"
-	"tidemark/statecontext"
 	"tidemark/wire"
 )
 
@@ -24,23 +23,6 @@ func (a *API) componentRoutes() []route {
 		{method: "GET", path: "/v1/readindex", handle: a.readIndex, role: RoleComponent, leader: true, limit: ReadTimeout},
 		{method: "GET", path: "/v1/bootstrap", handle: a.bootstrap, role: RoleComponent, limit: ReadTimeout},
 	}
-}
-
-// registerManager makes a manager's REST address known; managers do it themselves when they start.
-func (a *API) registerManager(w http.ResponseWriter, r *http.Request) error {
-	var m statecontext.Manager
-	if err := rpc.Read(w, r, rpc.MaxUserBody, &m); err != nil {
-		return err
-	}
-	res, err := a.cfg.Raft.Propose(r.Context(), statecontext.Command{Body: &statecontext.RegisterManager{Manager: m}})
-	if err == nil {
-		err = res.Err()
-	}
-	if err != nil {
-		return err
-	}
-	rpc.Write(w, r, http.StatusOK, wire.OK{})
-	return nil
 }
 
 func (a *API) registerIndexer(w http.ResponseWriter, r *http.Request) error {

@@ -30,6 +30,12 @@ const (
 	CodePlacement   = "PLACEMENT_IMPOSSIBLE"
 	// CodeFormatTooOld: the feature needs a newer format level; run tidemark cluster finalize-upgrade.
 	CodeFormatTooOld = "FORMAT_TOO_OLD"
+	// Changes of the cluster's members.
+	CodeMemberConflict = "MEMBER_CONFLICT"
+	CodeQuorumAtRisk   = "QUORUM_AT_RISK"
+	CodeTransferFailed = "TRANSFER_FAILED"
+	CodeNodeAlive      = "NODE_ALIVE"
+	CodeLastCopies     = "LAST_COPIES"
 )
 
 // errorRoutes explain codes: where the type of a problem points.
@@ -69,6 +75,11 @@ func sentinels() []sentinel {
 		{consensus.ErrNotLeader, rpc.CodeNoLeader, "no leader can serve this now: %v"},
 		{coordinator.ErrNotLeading, rpc.CodeNoLeader, "no leader can serve this now: %v"},
 		{consensus.ErrClosed, rpc.CodeNoLeader, "no leader can serve this now: %v"},
+		{consensus.ErrUnknownMember, string(statecontext.UnknownNode), "%v"},
+		{consensus.ErrNotMember, string(statecontext.NodeRemoved), "%v"},
+		{consensus.ErrQuorumAtRisk, CodeQuorumAtRisk, "%v"},
+		{consensus.ErrMemberConflict, CodeMemberConflict, "%v"},
+		{consensus.ErrNoOther, CodeTransferFailed, "%v"},
 		{consensus.ErrFormatTooOld, CodeFormatTooOld, "nothing was done: %v"},
 		{consensus.ErrCommand, string(statecontext.InvalidArgument), "nothing was done: %v"},
 		{consensus.ErrBusy, client.CodeBusy, "too much waits already, nothing was done: %v"},
@@ -80,6 +91,10 @@ func sentinels() []sentinel {
 		{coordinator.ErrInRollback, string(scan.IndexInRollback), "%v"},
 		{coordinator.ErrTokenLost, CodeTokenLost, "%v"},
 		{coordinator.ErrBootConflict, rpc.CodeBootConflict, "%v"},
+		{coordinator.ErrUnknownComponent, string(statecontext.UnknownNode), "%v"},
+		{coordinator.ErrAmbiguous, CodeMemberConflict, "%v"},
+		{coordinator.ErrAlive, CodeNodeAlive, "%v"},
+		{coordinator.ErrLastCopies, CodeLastCopies, "%v"},
 		{coordinator.ErrRegistration, rpc.CodeBadRequest, "%v"},
 		{timestamp.ErrLength, rpc.CodeBadRequest, "%v"},
 		{rebalance.ErrTooFewNodes, CodePlacement, "%v"},

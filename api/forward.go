@@ -61,6 +61,9 @@ func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) error {
 		a.cfg.Forward(req, r)
 	}
 	req.Header.Set(HeaderForwarded, a.cfg.Name)
+	if id := a.cfg.Raft.ClusterID(); id != "" {
+		req.Header.Set(rpc.HeaderCluster, id)
+	}
 	if deadline, ok := ctx.Deadline(); ok {
 		req.Header.Set(HeaderTimeout, strconv.FormatInt(max(time.Until(deadline).Milliseconds(), 1), 10))
 	}

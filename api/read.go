@@ -2,8 +2,10 @@ package api
 
 import (
 	"context"
+	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -294,29 +296,61 @@ func (a *API) localStatus(ctx context.Context, s *statecontext.State) client.Sta
 
 func (a *API) addManagers(ctx context.Context, s *statecontext.State, st *client.Status) {
 	st.Managers = []client.ManagerStatus{}
+	servers, _ := a.cfg.Raft.Servers() // none: their roles are not known
 	voters := map[string]bool{}
-	if servers, err := a.cfg.Raft.Servers(); err == nil {
-		for _, v := range servers {
-			voters[v.ID] = v.Voter
+	for _, v := range servers {
+		voters[v.ID] = v.Voter
+		if s.Manager(v.ID) == nil { // it has never registered
+			st.Managers = append(st.Managers, client.ManagerStatus{ID: v.ID, ServerID: v.ID, Raft: v.Raft, Role: memberRole(v.Voter)})
 		}
 	}
 	for m := range s.Managers() {
-		role := "nonvoter"
-		if voters[m.ID] {
-			role = "voter"
-		}
+		role := memberRole(voters[m.ID])
 		if m.REST == st.Leader.REST {
 			role = "leader"
 		}
-		st.Managers = append(st.Managers, client.ManagerStatus{ID: m.Name, REST: m.REST, Raft: m.Raft, Role: role})
+		st.Managers = append(st.Managers, client.ManagerStatus{ID: m.Name, ServerID: m.ID, REST: m.REST, Raft: m.Raft, Role: role})
 	}
 	var asked sync.WaitGroup
 	for i := range st.Managers {
 		asked.Go(func() {
-			st.Managers[i].Alive, st.Managers[i].NotReady = a.look(ctx, st.Managers[i].REST)
+			m := &st.Managers[i]
+			if m.REST != "" {
+				m.Alive, m.NotReady = a.look(ctx, m.REST)
+			}
 		})
 	}
 	asked.Wait()
+	a.addSightings(st)
+}
+
+func memberRole(voter bool) string {
+	if voter {
+		return "voter"
+	}
+	return "nonvoter"
+}
+
+// addSightings adds what the leader sees of the members: how far they are, and the way out for those that are gone.
+func (a *API) addSightings(st *client.Status) {
+	seen := a.cfg.Steward.Sightings()
+	last := uint64(0)
+	for _, m := range seen {
+		last = max(last, m.LastIndex)
+	}
+	for _, m := range seen {
+		i := slices.IndexFunc(st.Managers, func(o client.ManagerStatus) bool { return o.ServerID == m.ID })
+		if i < 0 {
+			continue
+		}
+		if o := &st.Managers[i]; m.Alive {
+			o.Lag = last - m.LastIndex
+		} else {
+			o.Alive = false
+			o.Problem = fmt.Sprintf("it does not answer as %s (%s); if it will not come back: tidemark cluster remove %s, and start another with an empty folder and --join",
+				m.ID, m.Problem, m.ID)
+		}
+	}
 }
 
 // addComponents lists what has registered; how it does is known on the leader.

@@ -32,6 +32,7 @@ const (
 	perServer    = 3 * time.Second   // before another server is tried; the Idempotency-Key makes that safe for writes
 	scanPatience = 60 * time.Second  // the same for a scan's first row: session consistency may wait
 	countLimit   = 120 * time.Second // the same for a count
+	memberLimit  = 20 * time.Second  // the same for a change of members, which waits for commits and for dead ones
 	firstBackoff = 20 * time.Millisecond
 	mostBackoff  = 500 * time.Millisecond
 	maxAnswer    = 64 << 20
@@ -253,8 +254,11 @@ func (c *Client) call(ctx context.Context, method, path string, header http.Head
 		header.Set("Idempotency-Key", newKey())
 	}
 	limit := perServer
-	if strings.HasSuffix(path, ":count") {
+	switch {
+	case strings.HasSuffix(path, ":count"):
 		limit = countLimit
+	case strings.HasPrefix(path, "/v1/cluster/"):
+		limit = memberLimit
 	}
 	return c.retry(ctx, limit, func(ctx context.Context, server string) error {
 		answer, err := c.send(ctx, method, server+path, header, body)

@@ -219,6 +219,47 @@ type ManagerStatus struct {
 	Alive bool   `json:"alive"`
 	// NotReady is what keeps it from being ready, as a full disk; empty when it is ready, or does not answer.
 	NotReady []Reason `json:"not_ready,omitempty"`
+	// ServerID is its Raft id: the name and a random suffix that goes with its data folder.
+	ServerID string `json:"server_id"`
+	// Lag is how many log entries it lacks, as the leader sees it.
+	Lag uint64 `json:"lag,omitempty"`
+	// Problem says what is wrong with it, and the way out.
+	Problem string `json:"problem,omitempty"`
+}
+
+// JoinRequest is the body of POST /v1/cluster/managers:join.
+type JoinRequest struct {
+	// Address is where the manager that waits for a cluster listens for REST: host:port or a base URL.
+	Address string `json:"address"`
+}
+
+// MemberReply is the answer to a change of members.
+type MemberReply struct {
+	ID       string `json:"id"` // its name
+	ServerID string `json:"server_id,omitempty"`
+	Detail   string `json:"detail"` // what follows from it
+}
+
+// IndexLoss is what the removal of an indexer means for an index.
+type IndexLoss struct {
+	Index  index.ID `json:"index"`
+	Name   string   `json:"name"`
+	Bucket string   `json:"bucket"`
+	Copies int      `json:"copies"` // that the indexer had; each is placed anew on another
+	// LastCopies is how many of them no living indexer has besides.
+	LastCopies int `json:"last_copies"`
+	// Rebuilt tells that the index is built anew from KV; until then it cannot be scanned.
+	Rebuilt bool `json:"rebuilt"`
+}
+
+// IndexerRemoval is the answer of DELETE /v1/cluster/indexers/{id}.
+type IndexerRemoval struct {
+	ID      string       `json:"id"`
+	Node    index.NodeID `json:"node"`
+	UUID    string       `json:"uuid"`
+	Alive   bool         `json:"alive"`
+	Removed bool         `json:"removed"` // false after dry_run
+	Indexes []IndexLoss  `json:"indexes"`
 }
 
 // ProjectorStatus is a projector in Status.

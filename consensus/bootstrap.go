@@ -12,17 +12,24 @@ import (
 // PeerAnswer is what a manager says of itself before there is a cluster.
 type PeerAnswer struct {
 	ID        string `json:"id"`         // Raft server id
+	Name      string `json:"name"`       // as configured
+	REST      string `json:"rest"`       // base URL
 	Raft      string `json:"raft"`       // host:port
 	ClusterID string `json:"cluster_id"` // empty while it has none
 	HasState  bool   `json:"has_state"`  // it has a term, a log or a snapshot
-	Expect    int    `json:"expect"`     // its --bootstrap-expect
+	Expect    int    `json:"expect"`     // its --bootstrap-expect; 0: it only joins
+	Epoch     uint64 `json:"epoch"`      // as far as its state goes
 	// FormatLevel is that of its cluster, 0 while it has none.
 	FormatLevel uint64 `json:"format_level,omitempty"`
+	// NewestFormat is the newest level that its program understands.
+	NewestFormat uint64 `json:"newest_format"`
 }
 
 // PeerProbe asks another manager, at an address of --join.
 type PeerProbe interface {
 	Probe(ctx context.Context, addr string) (PeerAnswer, error)
+	// Join asks a manager of an existing cluster to have this node, which is empty, added.
+	Join(ctx context.Context, addr string, own PeerAnswer) error
 }
 
 // Verdict is what an empty node should do.
@@ -39,18 +46,30 @@ const (
 var ErrBootstrap = errors.New("bootstrap")
 
 // Judge is the rule: bootstrap only when expect nodes answer, all of them empty, all with the same expectation; the one
-// with the lowest server id does it. own is this node's answer, others those of the reachable peers; an own answer
-// among them (a node is listed in its own --join) does not count twice.
+// with the lowest server id does it. A node that expects none only joins. own is this node's answer, others those of the
+// reachable peers; an own answer among them (a node is listed in its own --join) does not count twice.
 func Judge(own PeerAnswer, others []PeerAnswer, expect int) (Verdict, []Server, error) {
 	known := map[string]PeerAnswer{own.ID: own}
+	cluster, exists := PeerAnswer{}, false
 	for _, a := range others {
 		known[a.ID] = a
+		if a.ClusterID != "" && cluster.ClusterID != "" && a.ClusterID != cluster.ClusterID {
+			return VerdictWait, nil, fmt.Errorf("%w: %s is of cluster %s and %s of cluster %s; name managers of one cluster in --join",
+				ErrBootstrap, cluster.ID, cluster.ClusterID, a.ID, a.ClusterID)
+		}
+		if a.ClusterID != "" {
+			cluster = a
+		}
+		exists = exists || a.HasState || a.ClusterID != ""
+	}
+	if exists {
+		return VerdictJoin, nil, nil
+	}
+	if expect == 0 {
+		return VerdictWait, nil, nil
 	}
 	servers := make([]Server, 0, len(known))
 	for _, a := range known {
-		if a.HasState || a.ClusterID != "" {
-			return VerdictJoin, nil, nil
-		}
 		if a.Expect != expect {
 			return VerdictWait, nil, fmt.Errorf("%w: %s expects %d managers, this node %d; start all with the same --bootstrap-expect",
 				ErrBootstrap, a.ID, a.Expect, expect)
@@ -76,16 +95,17 @@ func (n *Node) Describe(expect int) (PeerAnswer, error) {
 	if err != nil {
 		return PeerAnswer{}, err
 	}
-	a := PeerAnswer{ID: n.ID(), Raft: n.Addr(), HasState: has, Expect: expect}
+	a := PeerAnswer{ID: n.ID(), Name: n.cfg.Name, REST: n.cfg.REST, Raft: n.Addr(), ClusterID: n.ClusterID(), HasState: has, Expect: expect,
+		NewestFormat: n.cfg.FormatLevel}
 	if s := n.fsm.State(); s.ClusterID() != "" {
-		a.ClusterID, a.FormatLevel = s.ClusterID(), s.FormatLevel()
+		a.FormatLevel, a.Epoch = s.FormatLevel(), s.Epoch()
 	}
 	return a, nil
 }
 
 // Form brings an empty node into a cluster: it asks the peers, every interval, until this node or another one has
-// bootstrapped, and returns when this node has Raft state. A node that has state returns at once. expect 1 bootstraps
-// alone.
+// bootstrapped, or until it was added to a cluster that exists, and returns when this node has Raft state. A node that
+// has state returns at once. expect 1 bootstraps alone, expect 0 never bootstraps.
 func (n *Node) Form(ctx context.Context, probe PeerProbe, peers []string, expect int, interval time.Duration) error {
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
@@ -113,6 +133,9 @@ func (n *Node) Form(ctx context.Context, probe PeerProbe, peers []string, expect
 			}
 			return err
 		}
+		if verdict == VerdictJoin {
+			err = n.askToJoin(ctx, probe, peers, own)
+		}
 		now := fmt.Sprint(verdict, err, silent)
 		if now != complaint {
 			complaint = now
@@ -124,6 +147,23 @@ func (n *Node) Form(ctx context.Context, probe PeerProbe, peers []string, expect
 			return fmt.Errorf("%w: %w", ErrBootstrap, ctx.Err())
 		}
 	}
+}
+
+// joinTimeout bounds one request to be added: a change of members takes a commit or two.
+const joinTimeout = 5 * time.Second
+
+// askToJoin asks the peers, one after the other, to have this node added; the first that does is enough.
+func (n *Node) askToJoin(ctx context.Context, probe PeerProbe, peers []string, own PeerAnswer) (err error) {
+	for _, addr := range peers {
+		one, cancel := context.WithTimeout(ctx, joinTimeout)
+		e := probe.Join(one, addr, own)
+		cancel()
+		if e == nil {
+			return nil
+		}
+		err = fmt.Errorf("%s: %w", addr, e)
+	}
+	return err
 }
 
 // ask gives the answers of the peers, and who is silent.

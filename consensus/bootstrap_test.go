@@ -27,16 +27,20 @@ func TestJudge(t *testing.T) {
 		want   consensus.Verdict
 		err    error
 	}{
-		"alone":                    {"a", nil, 1, consensus.VerdictWait, consensus.ErrBootstrap}, // its own answer expects 3
-		"one is missing":           {"a", []consensus.PeerAnswer{peer("b")}, 3, consensus.VerdictWait, nil},
-		"lowest of all":            {"a", []consensus.PeerAnswer{peer("c"), peer("b")}, 3, consensus.VerdictBootstrap, nil},
-		"lowest, listed itself":    {"a", []consensus.PeerAnswer{peer("a"), peer("c"), peer("b")}, 3, consensus.VerdictBootstrap, nil},
-		"not the lowest":           {"b", []consensus.PeerAnswer{peer("a"), peer("c")}, 3, consensus.VerdictWait, nil},
-		"the same twice":           {"a", []consensus.PeerAnswer{peer("b"), peer("b")}, 3, consensus.VerdictWait, nil},
-		"too many":                 {"a", []consensus.PeerAnswer{peer("b"), peer("c"), peer("d")}, 3, consensus.VerdictWait, consensus.ErrBootstrap},
-		"one has state":            {"a", []consensus.PeerAnswer{peer("b"), with(peer("c"), func(p *consensus.PeerAnswer) { p.HasState = true })}, 3, consensus.VerdictJoin, nil},
-		"one is in a cluster":      {"a", []consensus.PeerAnswer{with(peer("c"), func(p *consensus.PeerAnswer) { p.ClusterID = "x" })}, 3, consensus.VerdictJoin, nil},
-		"another expectation":      {"a", []consensus.PeerAnswer{peer("b"), with(peer("c"), func(p *consensus.PeerAnswer) { p.Expect = 5 })}, 3, consensus.VerdictWait, consensus.ErrBootstrap},
+		"alone":                 {"a", nil, 1, consensus.VerdictWait, consensus.ErrBootstrap}, // its own answer expects 3
+		"one is missing":        {"a", []consensus.PeerAnswer{peer("b")}, 3, consensus.VerdictWait, nil},
+		"lowest of all":         {"a", []consensus.PeerAnswer{peer("c"), peer("b")}, 3, consensus.VerdictBootstrap, nil},
+		"lowest, listed itself": {"a", []consensus.PeerAnswer{peer("a"), peer("c"), peer("b")}, 3, consensus.VerdictBootstrap, nil},
+		"not the lowest":        {"b", []consensus.PeerAnswer{peer("a"), peer("c")}, 3, consensus.VerdictWait, nil},
+		"the same twice":        {"a", []consensus.PeerAnswer{peer("b"), peer("b")}, 3, consensus.VerdictWait, nil},
+		"too many":              {"a", []consensus.PeerAnswer{peer("b"), peer("c"), peer("d")}, 3, consensus.VerdictWait, consensus.ErrBootstrap},
+		"one has state":         {"a", []consensus.PeerAnswer{peer("b"), with(peer("c"), func(p *consensus.PeerAnswer) { p.HasState = true })}, 3, consensus.VerdictJoin, nil},
+		"one is in a cluster":   {"a", []consensus.PeerAnswer{with(peer("c"), func(p *consensus.PeerAnswer) { p.ClusterID = "x" })}, 3, consensus.VerdictJoin, nil},
+		"another expectation":   {"a", []consensus.PeerAnswer{peer("b"), with(peer("c"), func(p *consensus.PeerAnswer) { p.Expect = 5 })}, 3, consensus.VerdictWait, consensus.ErrBootstrap},
+		"joins only":            {"a", []consensus.PeerAnswer{peer("b")}, 0, consensus.VerdictWait, nil},
+		"joins only, and may":   {"a", []consensus.PeerAnswer{with(peer("b"), func(p *consensus.PeerAnswer) { p.HasState = true })}, 0, consensus.VerdictJoin, nil},
+		"two clusters": {"a", []consensus.PeerAnswer{with(peer("b"), func(p *consensus.PeerAnswer) { p.ClusterID = "x" }),
+			with(peer("c"), func(p *consensus.PeerAnswer) { p.ClusterID = "y" })}, 3, consensus.VerdictWait, consensus.ErrBootstrap},
 		"state beats expectations": {"a", []consensus.PeerAnswer{with(peer("b"), func(p *consensus.PeerAnswer) { p.HasState, p.Expect = true, 0 })}, 3, consensus.VerdictJoin, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -61,6 +65,11 @@ func (p localProbe) Probe(_ context.Context, addr string) (consensus.PeerAnswer,
 		}
 	}
 	return consensus.PeerAnswer{}, errors.New("connection refused")
+}
+
+// Join is never needed: the leader's configuration has all of them.
+func (p localProbe) Join(context.Context, string, consensus.PeerAnswer) error {
+	return errors.New("nobody is added here")
 }
 
 // TestForm: three empty nodes with the same command become one cluster, within a second; one that comes up late does not

@@ -21,6 +21,8 @@ var (
 	ErrHasState = errors.New("the node has Raft state already")
 	// ErrInUse is wrapped when another process has the store open.
 	ErrInUse = errors.New("the Raft store is in use")
+	// ErrRemoved is wrapped when this server was removed from its cluster: it never takes part again.
+	ErrRemoved = errors.New("this manager was removed from its cluster")
 	// ErrStore is wrapped when the store cannot be opened or is damaged.
 	ErrStore = errors.New("raft store")
 	// ErrFormatTooOld is wrapped when a command needs a newer format level than the cluster's; nothing was proposed.

@@ -72,6 +72,17 @@ func (n *Node) member(seen []Server, change func() raft.IndexFuture) error {
 	return nil
 }
 
+// TransferLeadershipTo hands leadership to one voter. It returns when this node no longer leads, or with ErrNoOther.
+func (n *Node) TransferLeadershipTo(s Server) error {
+	if n.raft.State() != raft.Leader {
+		return n.notLeader()
+	}
+	if err := n.raft.LeadershipTransferToServer(raft.ServerID(s.ID), raft.ServerAddress(s.Raft)).Error(); err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrNoOther, s.ID, err)
+	}
+	return nil
+}
+
 // TransferLeadership hands leadership to the voter that is furthest. It returns when this node no longer leads, or after
 // an election timeout with ErrNoOther.
 func (n *Node) TransferLeadership() error {

@@ -28,6 +28,7 @@ type Node struct {
 	disk  *disk
 	snaps raft.SnapshotStore
 	trans addressed
+	layer *stream
 	logs  raft.LogStore
 
 	notify    chan bool     // from Raft, drained by one goroutine
@@ -43,6 +44,8 @@ type Node struct {
 	noted atomic.Uint64 // format level that the store knows of
 
 	membership sync.Mutex // held during a change of members
+	cluster    clusterName
+	started    atomic.Pointer[raft.Raft] // raft, for connections that come in while Open is at work
 
 	mu      sync.Mutex
 	serving reign         // zero while this node does not serve as leader
@@ -110,6 +113,7 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: %w", ErrStore, err), n.trans.Close(), n.store.Close())
 	}
+	n.started.Store(n.raft)
 	n.drainer.Go(n.drain)
 	return n, nil
 }
@@ -132,14 +136,14 @@ func (n *Node) openTransport() error {
 	if dial == nil {
 		dial = n.cfg.TLS.Dial(tlsconf.Raft, tlsconf.Manager)
 	}
-	layer := &stream{
+	n.layer = &stream{
 		Listener: n.cfg.TLS.Listen(listener, tlsconf.Raft, tlsconf.Manager), id: string(n.id), advertise: n.cfg.Advertise, dial: dial,
-		clusterID: func() string { return n.fsm.State().ClusterID() },
-		accepted:  make(map[*guarded]struct{}),
+		clusterID: n.ClusterID, epoch: func() uint64 { return n.fsm.State().Epoch() }, member: n.isMember,
+		log: n.cfg.Logger.Named("transport"), accepted: make(map[*guarded]struct{}), moved: make(map[string]string),
 	}
 	n.trans = addressed{disk: n.disk, NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Logger:                  n.cfg.Logger.Named("transport"),
-		Stream:                  layer,
+		Stream:                  n.layer,
 		MaxPool:                 transportPool,
 		Timeout:                 transportTimeout(n.cfg.Heartbeat),
 		MsgpackUseNewTimeFormat: true,

@@ -17,6 +17,9 @@ import (
 	bolterrors "go.etcd.io/bbolt/errors"
 )
 
+// suffixBytes is the length of the random suffix of a server id; it is written in hexadecimal digits.
+const suffixBytes = 4
+
 // serverIDKey is where the stable store keeps the server id: what wipes the log wipes the id.
 var serverIDKey = []byte("tidemark-server-id")
 
@@ -52,10 +55,13 @@ func (n *Node) openStore() error {
 		n.id, err = n.serverID()
 	}
 	if err == nil {
-		err = n.checkLevel()
+		err = errors.Join(n.checkLevel(), n.openIdentity())
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("%w: %s: %w", ErrStore, n.cfg.Dir, err), store.Close())
+		if !errors.Is(err, ErrRemoved) {
+			err = fmt.Errorf("%w: %s: %w", ErrStore, n.cfg.Dir, err)
+		}
+		return errors.Join(err, store.Close())
 	}
 	return nil
 }
@@ -76,7 +82,7 @@ func (n *Node) serverID() (raft.ServerID, error) {
 	if has, err := raft.HasExistingState(n.logs, n.store, n.snaps); err != nil || has {
 		return "", errors.Join(fmt.Errorf("there is Raft state but no server id: the directory was put together from parts"), err)
 	}
-	var suffix [4]byte
+	var suffix [suffixBytes]byte
 	if _, err := rand.Read(suffix[:]); err != nil {
 		return "", err
 	}

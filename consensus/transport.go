@@ -1,6 +1,7 @@
 package consensus
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -10,18 +11,21 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 )
 
 // A connection between managers begins with a greeting: magic, version, cluster id of the caller (empty while it has
-// none), server id that the caller wants, each with a length byte. The callee answers with one length byte and a text:
-// empty when it is that server, else why not, and closes.
+// none), server id that the caller wants, the caller's own, each with a length byte, and the caller's epoch in 8 bytes.
+// The callee answers with one length byte and a text: empty when it is that server, else why not, and closes.
 //
 // Without it a voter that lost its disk and came back under a new id at the old address would be asked for votes in
-// its old name, and would grant them: acknowledged writes could vanish.
+// its old name, and would grant them: acknowledged writes could vanish. The epoch keeps out what a recovery from a lost
+// majority has left behind: old servers that come back have a majority among themselves, and Raft alone would follow
+// their leader.
 const (
 	greetingMagic   = "TMRF"
-	greetingVersion = 1
+	greetingVersion = 2
 	// greetingTimeout bounds how long an accepted connection may be silent.
 	greetingTimeout = 5 * time.Second
 )
@@ -78,9 +82,14 @@ type stream struct {
 	advertise string
 	dial      func(addr string, timeout time.Duration) (net.Conn, error)
 	clusterID func() string
+	epoch     func() uint64
+	member    func(id string) bool // of the newest configuration that this node has
+	log       hclog.Logger
 
 	mu       sync.Mutex
 	accepted map[*guarded]struct{} // nil once closed
+	moved    map[string]string     // newest address of servers whose configured one is older; see Node.Moved
+	refusal  string                // logged last
 }
 
 // Close stops listening and closes what was accepted: the library leaves those connections to their callers.
@@ -121,14 +130,35 @@ func (s *stream) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, e
 	if !ok {
 		return nil, fmt.Errorf("%w: address %q names no server id", ErrConfig, to)
 	}
+	s.mu.Lock()
+	if newer := s.moved[id]; newer != "" {
+		addr = newer
+	}
+	s.mu.Unlock()
 	conn, err := s.dial(addr, timeout)
 	if err != nil {
 		return nil, err
 	}
 	if err := s.greet(conn, id, timeout); err != nil {
-		return nil, errors.Join(fmt.Errorf("%s at %s: %w", id, addr, err), conn.Close())
+		err = fmt.Errorf("%s at %s: %w", id, addr, err)
+		if errors.Is(err, ErrRefused) {
+			s.complain("another node does not talk to this one", "error", err)
+		}
+		return nil, errors.Join(err, conn.Close())
 	}
 	return conn, nil
+}
+
+// complain logs a refusal, once for as long as it stays the same.
+func (s *stream) complain(what string, args ...any) {
+	text := fmt.Sprint(args...)
+	s.mu.Lock()
+	known := s.refusal == text
+	s.refusal = text
+	s.mu.Unlock()
+	if !known {
+		s.log.Warn(what, args...)
+	}
 }
 
 func (s *stream) greet(conn net.Conn, id string, timeout time.Duration) error {
@@ -136,9 +166,10 @@ func (s *stream) greet(conn net.Conn, id string, timeout time.Duration) error {
 		return err
 	}
 	msg := append([]byte(greetingMagic), greetingVersion)
-	for _, text := range [...]string{s.clusterID(), id} {
+	for _, text := range [...]string{s.clusterID(), id, s.id} {
 		msg = append(append(msg, byte(len(text))), text...)
 	}
+	msg = binary.BigEndian.AppendUint64(msg, s.epoch())
 	if _, err := conn.Write(msg); err != nil {
 		return err
 	}
@@ -208,31 +239,45 @@ func (g *guarded) receive() error {
 	if string(head[:4]) != greetingMagic || head[4] != greetingVersion {
 		return fmt.Errorf("greeting %q: not a manager of this version", head[:])
 	}
-	cluster, err := readShort(g.Conn)
-	if err != nil {
+	var who greeting
+	for _, text := range [...]*string{&who.cluster, &who.wants, &who.id} {
+		var err error
+		if *text, err = readShort(g.Conn); err != nil {
+			return fmt.Errorf("greeting: %w", err)
+		}
+	}
+	var epoch [8]byte
+	if _, err := io.ReadFull(g.Conn, epoch[:]); err != nil {
 		return fmt.Errorf("greeting: %w", err)
 	}
-	id, err := readShort(g.Conn)
-	if err != nil {
-		return fmt.Errorf("greeting: %w", err)
-	}
-	answer := g.stream.judge(cluster, id)
+	who.epoch = binary.BigEndian.Uint64(epoch[:])
+	answer := g.stream.judge(who)
 	if _, err := g.Write(append([]byte{byte(len(answer))}, answer...)); err != nil {
 		return fmt.Errorf("greeting: %w", err)
 	}
 	if answer != "" {
+		g.stream.complain("a node was refused", "from", g.RemoteAddr(), "server", who.id, "reason", answer)
 		return errors.New(answer)
 	}
 	return g.SetDeadline(time.Time{})
 }
 
-// judge gives the reason for which a caller is refused, empty for none.
-func (s *stream) judge(cluster, id string) string {
-	if id != s.id {
-		return fmt.Sprintf("this is server %.80s, you want %.80s: it may have lost its data; remove the old server from the cluster", s.id, id)
-	}
-	if own := s.clusterID(); own != "" && cluster != "" && cluster != own {
-		return fmt.Sprintf("this is cluster %.60s, you are of cluster %.60s", own, cluster)
+// greeting is what a caller says of itself.
+type greeting struct {
+	cluster, wants, id string
+	epoch              uint64
+}
+
+// judge gives the reason for which a caller is refused, empty for none. It has at most 255 bytes.
+func (s *stream) judge(who greeting) string {
+	own := s.clusterID()
+	switch {
+	case who.wants != s.id:
+		return fmt.Sprintf("this is server %.60s, you want %.60s: it may have lost its data; remove the old server from the cluster", s.id, who.wants)
+	case own != "" && who.cluster != "" && who.cluster != own:
+		return fmt.Sprintf("this is %.40s of cluster %.40s, you are %.40s of cluster %.40s", s.id, own, who.id, who.cluster)
+	case who.epoch < s.epoch() && !s.member(who.id):
+		return fmt.Sprintf("this cluster was recovered without %.60s (epoch %d, you have %d): wipe its data folder, it then joins as a new one", who.id, s.epoch(), who.epoch)
 	}
 	return ""
 }

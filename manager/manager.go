@@ -7,12 +7,9 @@ package manager
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"time"
@@ -33,28 +30,27 @@ import (
 	"tidemark/statecontext"
 	"tidemark/tlsconf"
 	"tidemark/watch"
-	"tidemark/wire"
 )
 
 // Times and limits.
 const (
-	formInterval     = 100 * time.Millisecond // between two questions to the other managers of a new cluster
-	registerInterval = 500 * time.Millisecond
-	drainGrace       = 1500 * time.Millisecond // for REST requests at the stop
-	clientsPerHost   = 8                       // connections to one component
+	formInterval   = 100 * time.Millisecond  // between two questions to the other managers of a new cluster
+	drainGrace     = 1500 * time.Millisecond // for REST requests at the stop
+	clientsPerHost = 8                       // connections to one component
 )
 
 // Config configures a manager.
 type Config struct {
 	Name            string
 	Dir             string
-	REST            string // host:port to listen on
-	Raft            string // host:port to listen on
-	RESTAdvertise   string // host:port that others are told and dial; REST's listener when empty
-	RaftAdvertise   string // the same for Raft
-	BootstrapExpect int
+	REST            string   // host:port to listen on
+	Raft            string   // host:port to listen on
+	RESTAdvertise   string   // host:port that others are told and dial; REST's listener when empty
+	RaftAdvertise   string   // the same for Raft
+	BootstrapExpect int      // managers of a new cluster; 0: only join one
 	Join            []string // REST addresses of all managers
 	Heartbeat       time.Duration
+	PromoteAfter    time.Duration // a new member gets its vote; consensus.DefaultPromoteAfter
 	// MaxFormatLevel makes it behave as a program whose newest format level is this one; 0 is the program's own.
 	MaxFormatLevel uint64
 	// MinFree is the number of free bytes below which this manager is not ready and hands leadership on; 0: it does not
@@ -77,13 +73,16 @@ type Manager struct {
 	listener net.Listener
 	machine  *fsm.FSM
 	raft     *consensus.Node
+	steward  *consensus.Steward
 	coord    *coordinator.Coordinator
 	watch    *watch.Hub
 	api      *api.API
 	peers    *rpc.Client
 	commands [2]interface{ Close() }
 	fatal    chan error
-	log      hclog.Logger
+	// complained is the complaint that was logged last; it belongs to the goroutine of register.
+	complained string
+	log        hclog.Logger
 }
 
 // Open opens the stores and listens; nothing is served before Run.
@@ -91,8 +90,8 @@ func Open(cfg Config) (*Manager, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = hclog.NewNullLogger()
 	}
-	if cfg.BootstrapExpect < 1 {
-		return nil, fmt.Errorf("--bootstrap-expect %d: want at least 1", cfg.BootstrapExpect)
+	if cfg.BootstrapExpect < 0 {
+		return nil, fmt.Errorf("--bootstrap-expect %d: want the number of managers of a new cluster, or 0 to join one only", cfg.BootstrapExpect)
 	}
 	if err := cfg.TLS.MayListen(cfg.Insecure, tlsconf.Address{Flag: "rest", HostPort: cfg.REST}, tlsconf.Address{Flag: "raft", HostPort: cfg.Raft}); err != nil {
 		return nil, err
@@ -131,6 +130,7 @@ func (m *Manager) open() error {
 	if err != nil {
 		return err
 	}
+	m.steward = consensus.NewSteward(consensus.StewardConfig{Node: m.raft, PromoteAfter: m.cfg.PromoteAfter})
 	projectors, indexers := projectorclient.New(clientsPerHost, m.cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)),
 		indexerclient.New(clientsPerHost, m.cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
 	m.commands = [2]interface{ Close() }{projectors, indexers}
@@ -148,7 +148,7 @@ func (m *Manager) open() error {
 		}
 	}
 	m.watch = watch.New(m.machine, m.log.Named("watch"))
-	m.api = api.New(api.Config{Name: m.cfg.Name, REST: m.url(), Expect: m.cfg.BootstrapExpect, Raft: m.raft, Coordinator: m.coord, Watch: m.watch,
+	m.api = api.New(api.Config{Name: m.cfg.Name, REST: m.url(), Expect: m.cfg.BootstrapExpect, Raft: m.raft, Steward: m.steward, Coordinator: m.coord, Watch: m.watch,
 		Registry: registry, TLS: m.cfg.TLS, Logger: m.log.Named("api")})
 	return nil
 }
@@ -168,7 +168,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	g, run := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.serve(serving) })
 	g.Go(func() error { return m.watch.Run(serving) })
-	g.Go(func() error { return m.raft.Run(run, m.coord.Run) })
+	g.Go(func() error { return m.raft.Run(run, m.lead) })
 	g.Go(func() error { return m.form(run) })
 	g.Go(func() error { return m.register(run) })
 	g.Go(func() error {
@@ -203,75 +203,4 @@ func (m *Manager) serve(ctx context.Context) error {
 	s := rpc.NewServer(m.api.Handler())
 	s.ErrorLog = m.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
 	return rpc.Serve(ctx, s, m.cfg.TLS.Listen(m.listener, tlsconf.HTTP), drainGrace)
-}
-
-// form brings an empty manager into a cluster.
-func (m *Manager) form(ctx context.Context) error {
-	err := m.raft.Form(ctx, prober{m.peers, m.cfg.TLS}, m.cfg.Join, m.cfg.BootstrapExpect, formInterval)
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
-}
-
-// prober asks another manager's REST interface.
-type prober struct {
-	peers *rpc.Client
-	tls   *tlsconf.Source
-}
-
-// Probe implements consensus.PeerProbe.
-func (p prober) Probe(ctx context.Context, addr string) (consensus.PeerAnswer, error) {
-	var a consensus.PeerAnswer
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.tls.BaseURL(addr)+"/v1/bootstrap", nil)
-	if err != nil {
-		return a, err
-	}
-	resp, err := p.peers.HTTP().Do(req)
-	if err != nil {
-		return a, err
-	}
-	defer resp.Body.Close()
-	if resp.StatusCode != http.StatusOK {
-		return a, rpc.ReadProblem(resp)
-	}
-	return a, json.NewDecoder(io.LimitReader(resp.Body, 1<<16)).Decode(&a)
-}
-
-// register keeps this manager's addresses in the state: it asks the leader to note them whenever the state says
-// something else.
-func (m *Manager) register(ctx context.Context) error {
-	tick := time.NewTicker(registerInterval)
-	defer tick.Stop()
-	self := statecontext.Manager{ID: m.raft.ID(), Name: m.cfg.Name, REST: m.url(), Raft: m.raft.Addr(), FormatLevel: m.raft.FormatLevel()}
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-		if err := m.raft.NoteFormatLevel(); err != nil {
-			m.log.Warn("the format level is not noted", "error", err)
-		}
-		s := m.raft.State()
-		if known := s.Manager(self.ID); s.ClusterID() == "" || known != nil && known.REST == self.REST && known.Raft == self.Raft &&
-			known.Name == self.Name && known.FormatLevel == self.FormatLevel {
-			continue
-		}
-		m.announce(ctx, s, &self)
-	}
-}
-
-// announce sends the registration to the leader; the next tick tries again when that failed.
-func (m *Manager) announce(ctx context.Context, s *statecontext.State, self *statecontext.Manager) {
-	leader := m.raft.Leader()
-	known := s.Manager(leader.ID)
-	if !leader.Known || known == nil {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, registerInterval)
-	defer cancel()
-	if err := m.peers.Do(ctx, http.MethodPost, known.REST+"/v1/cluster/managers", self, &wire.OK{}); err != nil && ctx.Err() == nil {
-		m.log.Debug("registration with the leader failed", "error", err)
-	}
 }

@@ -443,7 +443,7 @@ func TestFoldersAndPorts(t *testing.T) {
 		{"one folder for two", "in use", func(c *Config) { c.REST, c.Raft = addrs[2], addrs[3] }},
 		{"the REST port is taken", addrs[0], func(c *Config) { c.Dir, c.Raft = t.TempDir(), addrs[3] }},
 		{"the Raft port is taken", addrs[1], func(c *Config) { c.Dir, c.REST = t.TempDir(), addrs[2] }},
-		{"nobody expected", "--bootstrap-expect", func(c *Config) { c.BootstrapExpect = 0 }},
+		{"nobody expected", "--bootstrap-expect", func(c *Config) { c.BootstrapExpect = -1 }},
 	} {
 		other := cfg
 		tc.change(&other)

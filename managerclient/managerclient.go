@@ -140,6 +140,7 @@ func (c *Client) register(ctx context.Context, path string, req any) (*wire.Regi
 		return nil, err
 	}
 	c.SetLeader(resp.Leader)
+	c.rpc.SetCluster(resp.ClusterID)
 	return resp, nil
 }
 

@@ -168,6 +168,8 @@ func decodeBody(k kind, d *decoder) Body {
 		return &RemoveProjector{ID: index.ProjectorID(d.string())}
 	case kindRemoveIndexer:
 		return &RemoveIndexer{Node: index.NodeID(d.byte()), UUID: d.string()}
+	case kindEvictIndexer:
+		return decodeEvictIndexer(d)
 	case kindSetBucket:
 		return &SetBucket{Name: d.string(), UUID: d.string(), VBuckets: int(d.int())}
 	case kindBucketGone:

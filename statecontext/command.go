@@ -64,6 +64,7 @@ const (
 	kindRestoreChunk         kind = 31
 	kindFinishRestore        kind = 32
 	kindAbortRestore         kind = 33
+	kindEvictIndexer         kind = 40
 )
 
 // BootstrapCluster gives the cluster its id, once.

@@ -31,7 +31,7 @@ func (k kind) format() uint64 {
 		kindAdvanceStability, kindSetBackfillTimestamp, kindSetRollbackStep, kindSetFormatLevel, kindSetLimits, kindRaiseEpoch:
 		return 1
 	case kindPutUser, kindRemoveUser, kindPutToken, kindRemoveToken,
-		kindBeginRestore, kindRestoreChunk, kindFinishRestore, kindAbortRestore:
+		kindBeginRestore, kindRestoreChunk, kindFinishRestore, kindAbortRestore, kindEvictIndexer:
 		return 2
 	}
 	return FormatLevel

@@ -273,3 +273,15 @@ type RollbackReply struct {
 
 // OK is the empty answer.
 type OK struct{}
+
+// RegisterManager is what a manager says of itself to the leader: to be added to the cluster (Empty), or to have its
+// addresses noted. The leader's answer is OK; a manager that has state and is no member is told NODE_REMOVED.
+type RegisterManager struct {
+	ClusterID   string `json:"cluster_id,omitempty"` // "" when it has none
+	ID          string `json:"id"`                   // Raft server id
+	Name        string `json:"name"`
+	REST        string `json:"rest"` // base URL
+	Raft        string `json:"raft"` // host:port
+	FormatLevel uint64 `json:"format_level"`
+	Empty       bool   `json:"empty,omitempty"` // it has no Raft state and asks to be added
+}

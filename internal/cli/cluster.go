@@ -15,8 +15,8 @@ import (
 
 func newCluster(s Streams) *cobra.Command {
 	f := &serverFlags{}
-	cmd := group("cluster", "Look at the cluster", "  tidemark cluster status", clusterStatus(s, f),
-		newBackup(s, f), newRestore(s, f), newFinalizeUpgrade(s, f), newLimits(s, f))
+	cmd := group("cluster", "Look at the cluster, and change who is in it", "  tidemark cluster status", clusterStatus(s, f), clusterJoin(s, f), clusterLeave(s, f),
+		clusterRemove(s, f), clusterTransfer(s, f), clusterRecover(s), newBackup(s, f), newRestore(s, f), newFinalizeUpgrade(s, f), newLimits(s, f))
 	f.add(cmd, s)
 	return cmd
 }
@@ -83,6 +83,9 @@ func judge(st client.Status) judged {
 	for _, m := range st.Managers {
 		if !m.Alive {
 			bad(verdictDegraded, "manager %s does not answer at %s", m.ID, m.REST)
+			if m.Problem != "" {
+				j.Reasons[len(j.Reasons)-1] = fmt.Sprintf("manager %s: %s", m.ID, m.Problem)
+			}
 		}
 		for _, r := range m.NotReady {
 			bad(verdictDegraded, "manager %s is not ready: %s", m.ID, r.Detail)
@@ -173,7 +176,7 @@ func printStatus(w io.Writer, as format, st client.Status) error {
 			if !m.Alive {
 				state += ", not seen"
 			}
-			fmt.Fprintf(t, "manager\t%s\t%s\t%s\traft %s\n", m.ID, state, m.REST, m.Raft)
+			fmt.Fprintf(t, "manager\t%s\t%s\t%s\traft %s, %s\n", m.ID, state, m.REST, m.Raft, m.ServerID)
 		}
 		for _, p := range st.Projectors {
 			fmt.Fprintf(t, "projector\t%s\t%s\t%s\t%d streams\n", p.ID, p.State, p.Admin, p.Streams)

@@ -22,7 +22,8 @@ func newManager(s Streams) *cobra.Command {
 	var failpoints string
 	cmd := &cobra.Command{Use: "manager", Short: "Run an IndexManager", Args: noArgs,
 		Long: `Runs one IndexManager: a Raft node with the StateContext and the REST interface. Start the same command on each
-node, with its own --id, --data and addresses, and the same --bootstrap-expect and --join.`,
+node, with its own --id, --data and addresses, and the same --bootstrap-expect and --join. One more for a cluster that
+exists: an empty --data and --join only.`,
 		Example: "  tidemark manager --id m1 --data /var/lib/tidemark --rest 10.0.0.1:9520 --raft 10.0.0.1:9521 \\\n    --bootstrap-expect 3 --join 10.0.0.1:9520,10.0.0.2:9520,10.0.0.3:9520",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cfg.Dir == "" {
@@ -39,6 +40,9 @@ node, with its own --id, --data and addresses, and the same --bootstrap-expect a
 			cfg.Failpoint = faults.Write(cfg.Name)
 			if slowLog > 0 {
 				cfg.Failpoint = func() error { time.Sleep(slowLog); return nil }
+			}
+			if !cmd.Flags().Changed("bootstrap-expect") && len(cfg.Join) == 0 {
+				cfg.BootstrapExpect = 1
 			}
 			if cfg.TLS, err = tlsF.open(cmd.Context(), tlsconf.Manager, cfg.Name, cfg.Logger); err != nil {
 				return err
@@ -57,7 +61,7 @@ node, with its own --id, --data and addresses, and the same --bootstrap-expect a
 	fl.StringVar(&cfg.Raft, "raft", "127.0.0.1:9521", "listen here for Raft")
 	fl.StringVar(&cfg.RESTAdvertise, "rest-advertise", "", "host:port at which others reach --rest, if it is another")
 	fl.StringVar(&cfg.RaftAdvertise, "raft-advertise", "", "host:port at which others reach --raft, if it is another")
-	fl.IntVar(&cfg.BootstrapExpect, "bootstrap-expect", 1, "number of managers of a new cluster")
+	fl.IntVar(&cfg.BootstrapExpect, "bootstrap-expect", 0, "number of managers of a new cluster; 0 joins the one of --join, or without --join waits for cluster join (default 1 without --join)")
 	fl.StringSliceVar(&cfg.Join, "join", nil, "REST addresses of all managers")
 	fl.DurationVar(&cfg.Heartbeat, "heartbeat", 300*time.Millisecond, "Raft heartbeat, election and lease time")
 	fl.Uint64Var(&cfg.MaxFormatLevel, "max-format-level", 0, "behave as a version that knows format levels up to this one; for tests of upgrades")

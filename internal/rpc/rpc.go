@@ -19,6 +19,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/fxamacker/cbor/v2"
@@ -38,6 +39,8 @@ const (
 const (
 	HeaderFormat = "Tidemark-Format" // wire.FormatVersion
 	HeaderLeader = "Tidemark-Leader" // base URL of the leader
+	// HeaderCluster is the cluster id of a manager, projector or indexer that calls a manager; another one refuses it.
+	HeaderCluster = "Tidemark-Cluster"
 )
 
 // Limits of bodies, in bytes.
@@ -268,7 +271,8 @@ func Handle[Req, Resp any](limit int64, f func(ctx context.Context, req *Req) (*
 
 // Client sends messages of package wire. The zero value is not usable; see NewClient.
 type Client struct {
-	http *http.Client
+	cluster atomic.Pointer[string]
+	http    *http.Client
 }
 
 // NewClient gives a client with its own connection pool: keep-alive, at most perHost connections to one address. conf is
@@ -293,6 +297,9 @@ func (c *Client) Close() { c.http.CloseIdleConnections() }
 // HTTP gives the underlying client, for streams.
 func (c *Client) HTTP() *http.Client { return c.http }
 
+// SetCluster makes every later Do name the caller's cluster.
+func (c *Client) SetCluster(id string) { c.cluster.Store(&id) }
+
 // Do sends req (nil for none) as CBOR and reads the answer into resp (nil to ignore it). The context bounds the whole
 // exchange. An error answer is a *Problem; anything else means that the outcome is unknown.
 func (c *Client) Do(ctx context.Context, method, url string, req, resp any) error {
@@ -312,6 +319,9 @@ func (c *Client) Do(ctx context.Context, method, url string, req, resp any) erro
 	r.Header.Set("Accept", MediaCBOR)
 	r.Header.Set(HeaderFormat, strconv.Itoa(wire.FormatVersion))
 	Outgoing(r)
+	if id := c.cluster.Load(); id != nil && *id != "" {
+		r.Header.Set(HeaderCluster, *id)
+	}
 	answer, err := c.http.Do(r)
 	if err != nil {
 		return err

@@ -1,0 +1,116 @@
+package consensus
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+)
+
+// What the stable store keeps of this server's place in the world, beside the server id: what wipes the log wipes it.
+var (
+	clusterIDKey = []byte("tidemark-cluster-id")
+	removedKey   = []byte("tidemark-removed") // holds the reason
+)
+
+// clusterName is the cluster that this server belongs to. The state tells it too, but after a restart only when the
+// leader has said what is committed.
+type clusterName struct {
+	mu sync.Mutex
+	id string
+}
+
+// openIdentity reads what was stored. The error wraps ErrRemoved when this server was removed.
+func (n *Node) openIdentity() error {
+	reason, err := n.stored(removedKey)
+	if err != nil {
+		return err
+	}
+	if reason != "" {
+		return n.removedError(reason)
+	}
+	n.cluster.id, err = n.stored(clusterIDKey)
+	return err
+}
+
+func (n *Node) removedError(reason string) error {
+	return fmt.Errorf("%w (%s): %s; delete the folder %s to let it join as a new one, or leave it stopped", ErrRemoved, n.id, reason, n.cfg.Dir)
+}
+
+// stored reads a text, "" when there is none.
+func (n *Node) stored(key []byte) (string, error) {
+	v, err := n.store.Get(key)
+	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		return "", err
+	}
+	return string(v), nil
+}
+
+// ClusterID is the cluster that this server belongs to, "" while it belongs to none.
+func (n *Node) ClusterID() string {
+	n.cluster.mu.Lock()
+	defer n.cluster.mu.Unlock()
+	if now := n.fsm.State().ClusterID(); now != "" && now != n.cluster.id {
+		if err := n.store.Set(clusterIDKey, []byte(now)); err != nil {
+			n.cfg.Logger.Warn("the cluster id could not be stored", "error", err)
+			return now // the next call tries again
+		}
+		n.cluster.id = now
+	}
+	return n.cluster.id
+}
+
+// Retire notes for ever that this server was removed, and gives the error to end with: Open refuses its folder from now
+// on, so that it never votes again.
+func (n *Node) Retire(reason string) error {
+	if err := n.store.Set(removedKey, []byte(reason)); err != nil {
+		return errors.Join(n.removedError(reason), fmt.Errorf("%w: it could not be noted: %w", ErrStore, err))
+	}
+	return n.removedError(reason)
+}
+
+// Moved tells where a server is to be dialled from now on, whatever the configuration says; it has said so itself. The
+// greeting makes sure that it is that server.
+func (n *Node) Moved(id, addr string) {
+	n.layer.mu.Lock()
+	defer n.layer.mu.Unlock()
+	if n.layer.moved[id] == addr || !n.isMember(id) { // bounded by the members
+		return
+	}
+	n.layer.moved[id] = addr
+}
+
+// Member tells whether the newest configuration that this server has includes itself, and with which vote. One that is
+// catching up may read a configuration from before its own time: only the leader's counts.
+func (n *Node) Member() (member, voter bool) {
+	for _, s := range n.configuration() {
+		if s.ID == n.id {
+			return true, s.Suffrage == raft.Voter
+		}
+	}
+	return false, false
+}
+
+func (n *Node) isMember(id string) bool {
+	for _, s := range n.configuration() {
+		if string(s.ID) == id {
+			return true
+		}
+	}
+	return false
+}
+
+// configuration is the newest one, committed or not; none before Open has ended.
+func (n *Node) configuration() []raft.Server {
+	r := n.started.Load()
+	if r == nil {
+		return nil
+	}
+	f := r.GetConfiguration()
+	if f.Error() != nil {
+		return nil
+	}
+	return f.Configuration().Servers
+}

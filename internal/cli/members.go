@@ -1,0 +1,259 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+
+	"tidemark/client"
+	"tidemark/consensus"
+	"tidemark/manager"
+)
+
+func clusterJoin(s Streams, f *serverFlags) *cobra.Command {
+	return &cobra.Command{Use: "join ADDRESS", Short: "Add a manager that waits for a cluster", Args: exactArgs("ADDRESS"), ValidArgsFunction: noFiles,
+		Long: `Adds the manager that listens for REST at ADDRESS and belongs to no cluster yet (started with an empty folder and
+--bootstrap-expect 0) to the cluster of --server. It gets its vote when it has caught up and stayed for some seconds.
+A manager that is started with --join asks for this by itself.`,
+		Example: "  tidemark cluster join 10.0.0.4:9520 --server 10.0.0.1:9520",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				return memberDone(s, f.output, "joined")(c.Join(ctx, args[0]))
+			})
+		}}
+}
+
+// memberDone shows the answer to a change of members.
+func memberDone(s Streams, as format, what string) func(client.MemberReply, error) error {
+	return func(r client.MemberReply, err error) error {
+		if err != nil {
+			return err
+		}
+		return show(s.Out, as, r, []client.MemberReply{r}, func(t *tabwriter.Writer) {
+			fmt.Fprintf(t, "%s: %s", what, r.ID)
+			if r.ServerID != "" && r.ServerID != r.ID {
+				fmt.Fprintf(t, " (%s)", r.ServerID)
+			}
+			fmt.Fprintf(t, "; %s\n", r.Detail)
+		})
+	}
+}
+
+// words adds --yes-lose-data and gives what goes into the request.
+func words(cmd *cobra.Command, means string) func() string {
+	yes := cmd.Flags().Bool("yes-lose-data", false, means)
+	return func() string {
+		if *yes {
+			return client.LoseData
+		}
+		return ""
+	}
+}
+
+func clusterLeave(s Streams, f *serverFlags) *cobra.Command {
+	cmd := &cobra.Command{Use: "leave", Short: "Take a manager out of its cluster, in order", Args: noArgs, ValidArgsFunction: noFiles,
+		Long: `The manager of --server (one address) leaves its cluster for good: it hands leadership on when it has it, is removed
+from the voters, and ends. Its folder holds nothing that the cluster needs.`,
+		Example: "  tidemark cluster leave --server 10.0.0.4:9520"}
+	yes := words(cmd, "leave although a majority of the others is missing: nothing can be written until they come back")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if len(f.server) != 1 {
+			return usage("cluster leave needs --server with the one manager that is to leave")
+		}
+		return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			st, err := c.Status(ctx)
+			if err != nil {
+				return err
+			}
+			i := slices.IndexFunc(st.Managers, func(m client.ManagerStatus) bool { return m.ID == st.Node.ID })
+			if i < 0 {
+				return fmt.Errorf("manager %s is of no cluster", st.Node.ID)
+			}
+			return memberDone(s, f.output, "left")(c.RemoveManager(ctx, st.Managers[i].ServerID, yes()))
+		})
+	}
+	return cmd
+}
+
+func clusterTransfer(s Streams, f *serverFlags) *cobra.Command {
+	return &cobra.Command{Use: "transfer [MANAGER]", Short: "Hand leadership on", ValidArgsFunction: noFiles,
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usage("%s takes at most one manager", cmd.CommandPath())
+			}
+			return nil
+		},
+		Long:    "Hands leadership to MANAGER (its name or server id), or to the voter that is furthest. Streams and builds go on.",
+		Example: "  tidemark cluster transfer m2",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				return memberDone(s, f.output, "leader")(c.TransferLeadership(ctx, strings.Join(args, "")))
+			})
+		}}
+}
+
+// Kinds of nodes.
+const (
+	kindManager   = "manager"
+	kindProjector = "projector"
+	kindIndexer   = "indexer"
+)
+
+func clusterRemove(s Streams, f *serverFlags) *cobra.Command {
+	var role string
+	var force, dry bool
+	cmd := &cobra.Command{Use: "remove NODE", Short: "Remove a manager, projector or indexer that will not come back", Args: exactArgs("NODE"), ValidArgsFunction: noFiles,
+		Long: `Removes a node for good, by its name (or a manager's server id, an indexer's uuid).
+
+A manager is taken off the voters; a leader hands leadership on first. It is refused where fewer voters than a majority
+would be left alive. A projector is forgotten; its KV node's vbuckets are streamed by another one of that node, or by
+nobody. An indexer's copies are placed on other living indexers, in one step with its removal, and filled from KV; it is
+refused while it lives, and when it has the only copies of something (--force: those indexes cannot be scanned until
+they are filled). Its folder is never accepted again; delete it.`,
+		Example: "  tidemark cluster remove m2\n  tidemark cluster remove i3 --dry-run\n  tidemark cluster remove i3 --force"}
+	fl := cmd.Flags()
+	fl.StringVar(&role, "role", "", "manager, projector or indexer, when NODE is the name of several")
+	fl.BoolVar(&force, "force", false, "also a projector or indexer that lives, or an indexer that has the only copies of something")
+	fl.BoolVar(&dry, "dry-run", false, "only tell what the removal of an indexer would mean")
+	yes := words(cmd, "remove a manager although a majority of the others is missing: nothing can be written until they come back, or until cluster recover")
+	complete(cmd, "role", fixed(kindManager, kindProjector, kindIndexer))
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			kind, err := kindOf(ctx, c, args[0], role)
+			if err != nil {
+				return err
+			}
+			if dry && kind != kindIndexer {
+				return usage("--dry-run is for indexers; %s is a %s", args[0], kind)
+			}
+			switch kind {
+			case kindManager:
+				return memberDone(s, f.output, "removed")(c.RemoveManager(ctx, args[0], yes()))
+			case kindProjector:
+				return memberDone(s, f.output, "removed")(c.RemoveProjector(ctx, args[0], force))
+			}
+			r, err := c.RemoveIndexer(ctx, args[0], force, dry)
+			if err != nil {
+				return err
+			}
+			return printRemoval(s, f.output, r)
+		})
+	}
+	return cmd
+}
+
+// kindOf finds out what a node is.
+func kindOf(ctx context.Context, c *client.Client, id, role string) (string, error) {
+	switch role {
+	case kindManager, kindProjector, kindIndexer:
+		return role, nil
+	case "":
+	default:
+		return "", usage("--role %s: want manager, projector or indexer", role)
+	}
+	st, err := c.Status(ctx)
+	if err != nil {
+		return "", err
+	}
+	var kinds []string
+	if slices.ContainsFunc(st.Managers, func(m client.ManagerStatus) bool { return m.ID == id || m.ServerID == id }) {
+		kinds = append(kinds, kindManager)
+	}
+	if slices.ContainsFunc(st.Projectors, func(p client.ProjectorStatus) bool { return string(p.ID) == id }) {
+		kinds = append(kinds, kindProjector)
+	}
+	if slices.ContainsFunc(st.Indexers, func(i client.IndexerStatus) bool { return i.ID == id || i.UUID == id }) {
+		kinds = append(kinds, kindIndexer)
+	}
+	switch len(kinds) {
+	case 1:
+		return kinds[0], nil
+	case 0:
+		return kindManager, nil // it says that there is none
+	}
+	return "", usage("%s is the name of a %s; say which with --role", id, strings.Join(kinds, " and of a "))
+}
+
+func printRemoval(s Streams, as format, r client.IndexerRemoval) error {
+	return show(s.Out, as, r, []client.IndexerRemoval{r}, func(t *tabwriter.Writer) {
+		verb := "removed"
+		if !r.Removed {
+			verb = "would be removed"
+		}
+		fmt.Fprintf(t, "%s: indexer %s (node %d, uuid %s); its folder is not accepted any more\n", verb, r.ID, r.Node, r.UUID)
+		if len(r.Indexes) == 0 {
+			fmt.Fprintln(t, "it had no copies")
+			return
+		}
+		fmt.Fprintln(t, "\nBUCKET\tINDEX\tCOPIES PLACED ANEW\tONLY COPIES\tMEANING")
+		for _, i := range r.Indexes {
+			meaning := "other replicas serve until they are filled"
+			switch {
+			case i.Rebuilt:
+				meaning = "cannot be scanned until its slices are built anew from KV"
+			case i.LastCopies == 0 && i.Copies > 0 && !r.Alive:
+				meaning = "nothing is lost"
+			}
+			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\n", i.Bucket, i.Name, i.Copies, i.LastCopies, meaning)
+		}
+	})
+}
+
+func clusterRecover(s Streams) *cobra.Command {
+	var dir string
+	as := formatTable
+	cmd := &cobra.Command{Use: "recover", Short: "Go on with one manager when a majority is lost for ever (offline)", Args: noArgs, ValidArgsFunction: noFiles,
+		Long: `Offline, on the one manager that survived (stop it first), when a majority of the managers and their folders are lost
+for ever. It makes this manager the only voter of its cluster.
+
+What it does: everything in this manager's log becomes the truth, also entries at its end that no majority ever had and
+that nobody was told of as done. What it gives up: everything that only the lost managers had, acknowledged writes among
+it if this one was behind. The lost managers may never come back into the cluster: delete their folders. The epoch of the
+cluster rises, so that projectors and indexers refuse any of them that speaks again.
+
+Without --yes-lose-data it only shows what it would do. Of several survivors take the one with the highest last_index.
+Then start the manager as before, and others with empty folders and --join.`,
+		Example: "  tidemark cluster recover --data /var/lib/tidemark/m1\n  tidemark cluster recover --data /var/lib/tidemark/m1 --yes-lose-data"}
+	cmd.Flags().StringVar(&dir, "data", "", "data `FOLDER` of the manager that survived")
+	yes := words(cmd, "do it")
+	addOutput(cmd.Flags(), &as)
+	cmd.RunE = func(*cobra.Command, []string) error {
+		if dir == "" {
+			return usage("cluster recover needs --data, the folder of the manager that survived")
+		}
+		act := yes() != ""
+		r, err := manager.Recover(dir, act, hclog.New(&hclog.LoggerOptions{Name: "recover", Level: hclog.Warn, Output: s.Err}))
+		if err != nil {
+			return err
+		}
+		if err := printRecovery(s, as, r, act); err != nil || act {
+			return err
+		}
+		return errors.New("nothing was done; --yes-lose-data does it")
+	}
+	return cmd
+}
+
+func printRecovery(s Streams, as format, r consensus.RecoveryReport, act bool) error {
+	return show(s.Out, as, r, []consensus.RecoveryReport{r}, func(t *tabwriter.Writer) {
+		will := "would be"
+		if act {
+			will = "is"
+		}
+		fmt.Fprintf(t, "cluster %s, manager %s\n", r.ClusterID, r.ServerID)
+		fmt.Fprintf(t, "it has: log up to %d (snapshot at %d, %d entries after it), state at cas %d with %d indexes\n", r.LastIndex, r.Snapshot, r.Tail, r.CAS, r.Indexes)
+		fmt.Fprintf(t, "members as it knew them: %d\n", len(r.Members))
+		fmt.Fprintf(t, "becomes the truth: all %d entries after the snapshot, also those that no majority had\n", r.Tail)
+		fmt.Fprintf(t, "given up: what only these had, who %s removed for ever: %s\n", will, strings.Join(r.Forgotten, ", "))
+		if act {
+			fmt.Fprintf(t, "epoch %d → %d: projectors and indexers refuse whoever speaks from before\n", r.OldEpoch, r.Epoch)
+			fmt.Fprintln(t, "start this manager as before, then others with empty folders and --join; delete the folders of those removed")
+		}
+	})
+}
