@@ -270,12 +270,30 @@ func parseCreate(t *testing.T, w *words) *CreateIndex {
 	return c
 }
 
-// The golden files hold what this format's log and snapshot look like for ever: the log of all scripts, one entry per
-// line, each script's ended by its hash.
-const (
-	goldenLog      = "testdata/golden/log-v1.txt"
-	goldenSnapshot = "testdata/golden/snapshot-v1.bin"
-)
+// The golden files hold what each format's log and snapshot look like for ever: a log, one entry per line, ended by its
+// hash, and the snapshot of the state that it leads to.
+func goldenPaths(level uint64) (log, snapshot string) {
+	return fmt.Sprintf("testdata/golden/log-v%d.txt", level), fmt.Sprintf("testdata/golden/snapshot-v%d.bin", level)
+}
+
+// golden gives a state that has seen every command of a level.
+func golden(t testing.TB, level uint64) *node {
+	n := populated(t)
+	if level == 1 {
+		return n
+	}
+	n.must(&SetFormatLevel{Level: 2})
+	n.must(&RegisterManager{Manager: Manager{ID: "m4-dd", FormatLevel: 2}})
+	b := n.backup()
+	n.must(&DropIndex{ID: 3})
+	n.stage(b, RestoreInPlace)
+	n.must(&AbortRestore{ID: "r1"})
+	n.stage(b, RestoreInPlace)
+	n.must(&FinishRestore{ID: "r1", Epoch: 9, Buckets: []FoundBucket{{Name: "b", UUID: "bu1", VBuckets: 4}}})
+	n.must(&BeginRestore{ID: "r2", Mode: RestoreNewCluster, Bytes: 5, Sum: [32]byte{1, 2, 3}})
+	n.must(&RestoreChunk{ID: "r2", Data: []byte("abc")})
+	return n
+}
 
 // replayGolden only makes sure that a script's own log, replayed, gives the same state.
 func replayGolden(t *testing.T, n *node) {
@@ -293,26 +311,55 @@ func replayGolden(t *testing.T, n *node) {
 	}
 }
 
-// TestGoldenLog replays the log that version 1 wrote. It must never be edited: what a version has written, every later
-// one has to understand in the same way.
+// TestGoldenLog replays the logs that each format level wrote. They must never be edited: what a version has written,
+// every later one has to understand in the same way.
 func TestGoldenLog(t *testing.T) {
-	if *writeGolden {
-		n := populated(t)
+	for level := uint64(1); level <= FormatLevel; level++ {
+		t.Run(fmt.Sprint(level), func(t *testing.T) {
+			logPath, snapshotPath := goldenPaths(level)
+			if _, err := os.Stat(logPath); *writeGolden && os.IsNotExist(err) { // never over one that there is
+				writeGoldenFiles(t, golden(t, level), logPath, snapshotPath)
+			}
+			replayFiles(t, logPath, snapshotPath)
+		})
+	}
+}
+
+// TestEncodingStands: what the present program writes for the same commands is, byte for byte, what is in the files.
+func TestEncodingStands(t *testing.T) {
+	for level := uint64(1); level <= FormatLevel; level++ {
+		logPath, snapshotPath := goldenPaths(level)
+		n := golden(t, level)
 		var w strings.Builder
 		for _, data := range n.log {
 			fmt.Fprintln(&w, hex.EncodeToString(data))
 		}
 		fmt.Fprintf(&w, "hash %016x\n", Hash(n.state))
-		if err := os.MkdirAll("testdata/golden", 0o755); err != nil {
-			t.Fatal(err)
-		}
-		for path, data := range map[string][]byte{goldenLog: []byte(w.String()), goldenSnapshot: snapshot(t, n.state)} {
-			if err := os.WriteFile(path, data, 0o644); err != nil {
-				t.Fatal(err)
+		for path, have := range map[string]string{logPath: w.String(), snapshotPath: string(snapshot(t, n.state))} {
+			if want, err := os.ReadFile(path); err != nil || string(want) != have {
+				t.Errorf("%s is not what is written now (%v)", path, err)
 			}
 		}
 	}
-	text, err := os.ReadFile(goldenLog)
+}
+
+func writeGoldenFiles(t *testing.T, n *node, logPath, snapshotPath string) {
+	t.Helper()
+	var w strings.Builder
+	for _, data := range n.log {
+		fmt.Fprintln(&w, hex.EncodeToString(data))
+	}
+	fmt.Fprintf(&w, "hash %016x\n", Hash(n.state))
+	for path, data := range map[string][]byte{logPath: []byte(w.String()), snapshotPath: snapshot(t, n.state)} {
+		if err := os.WriteFile(path, data, 0o644); err != nil { //nolint:gosec // test data is for everybody
+			t.Fatal(err)
+		}
+	}
+}
+
+func replayFiles(t *testing.T, logPath, snapshotPath string) {
+	t.Helper()
+	text, err := os.ReadFile(logPath)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,11 +378,14 @@ func TestGoldenLog(t *testing.T) {
 		if s, _, _, err = Apply(s, index, data); err != nil {
 			t.Fatalf("entry %d: %v", index, err)
 		}
+		if err := Check(s); err != nil {
+			t.Fatalf("entry %d: %v", index, err)
+		}
 	}
 	if got := fmt.Sprintf("%016x", Hash(s)); got != want {
 		t.Fatalf("the golden log gives hash %s, want %s:\n%s", got, want, Describe(s))
 	}
-	file, err := os.Open(goldenSnapshot)
+	file, err := os.Open(snapshotPath)
 	if err != nil {
 		t.Fatal(err)
 	}
