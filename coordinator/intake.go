@@ -222,7 +222,9 @@ func (l *leader) takeProjectorReport(p *projector, r *wire.ProjectorReport, hell
 	p.sequence = max(p.sequence, r.Sequence)
 	full := hello || slices.ContainsFunc(r.Buckets, func(s wire.StreamStates) bool { return s.Full })
 	p.full = full || p.full && !lost
-	p.acked = max(p.acked, min(r.Revision, l.revision))
+	if p.hello { // before its hello it may speak of another epoch's
+		p.acked = max(p.acked, min(r.Revision, l.revision))
+	}
 	for i := range r.Buckets {
 		s := &r.Buckets[i]
 		b := l.buckets[s.Bucket]
@@ -298,7 +300,7 @@ func (l *leader) takeIndexerReport(n *indexer, r *wire.IndexerReport) bool {
 	n.sequence = max(n.sequence, r.Sequence)
 	n.full = r.Full || n.full && !lost
 	n.health = r.Health
-	if a := min(r.Revision, l.revision); a > n.acked {
+	if a := min(r.Revision, l.revision); n.hello && a > n.acked { // before its hello it may speak of another epoch's
 		n.acked = a
 		l.dutyDue = true
 	}

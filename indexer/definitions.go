@@ -108,6 +108,9 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	defer x.applying.Unlock()
 	x.mu.Lock()
 	have := x.defs.Revision
+	if x.defs.Fence.Epoch < d.Fence.Epoch { // after a lost majority revisions may begin again lower
+		have = 0
+	}
 	x.mu.Unlock()
 	if d.Revision < have {
 		return nil, rpc.Refuse(rpc.CodeFenced, "definitions revision %d is older than %d, which is here", d.Revision, have)
@@ -170,7 +173,7 @@ func (x *Indexer) nothingNew(d *wire.Definitions) bool {
 	if !reflect.DeepEqual(&was, d) {
 		return false
 	}
-	x.defs.Revision = d.Revision
+	x.defs.Revision, x.defs.Fence = d.Revision, d.Fence
 	return true
 }
 

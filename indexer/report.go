@@ -205,7 +205,10 @@ func (r *reporter) leaveOut(rep *wire.IndexerReport, buckets map[string][]byte, 
 func (x *Indexer) fullReport(ctx context.Context) *wire.IndexerReport {
 	id := x.identity.get()
 	rep := &wire.IndexerReport{Node: id.Node, UUID: id.UUID, BootID: x.boot, ClusterID: id.ClusterID, Full: true,
-		Revision: x.present().Revision, Health: x.health.get()}
+		Health: x.health.get()}
+	if defs := x.present(); defs.Fence.Epoch == id.Fence.Epoch { // revisions of another epoch mean nothing to the leader
+		rep.Revision = defs.Revision
+	}
 	for _, k := range x.allBuckets() {
 		_ = k.do(ctx, func() { // a bucket that goes is not told of
 			b, copies := k.report()

@@ -85,7 +85,7 @@ func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]knowledg
 	p.sequence++
 	p.mu.Lock()
 	r := &wire.ProjectorReport{ID: p.cfg.ID, BootID: p.bootID, ClusterID: p.fence.ClusterID, Sequence: p.sequence}
-	if p.defs != nil {
+	if p.defs != nil && p.defs.Fence.Epoch == p.fence.Epoch { // revisions of another epoch mean nothing to the leader
 		r.Revision = p.defs.Revision
 	}
 	all := make([]*bucket, 0, len(p.buckets))
