@@ -17,7 +17,7 @@ type bar struct {
 
 func newBar(w io.Writer, what string) *bar {
 	b := &bar{w: w, what: what, shown: -1}
-	if isTerminal(w) {
+	if isTerminal(w) && !noColor() {
 		b.tty = progressbar.NewOptions(100, progressbar.OptionSetWriter(w), progressbar.OptionSetDescription(what),
 			progressbar.OptionSetWidth(30), progressbar.OptionClearOnFinish(), progressbar.OptionSetPredictTime(false))
 	}

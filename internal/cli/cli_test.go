@@ -321,7 +321,7 @@ func TestGeneratedDocs(t *testing.T) {
 		}
 		path := filepath.Join("../../docs", page+".md")
 		if *update {
-			if err := os.WriteFile(path, []byte(out), 0o644); err != nil { //nolint:gosec // a page of documentation is for everybody
+			if err := os.WriteFile(path, []byte(out), 0o644); err != nil {
 				t.Fatal(err)
 			}
 			continue

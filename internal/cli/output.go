@@ -120,7 +120,7 @@ func repeat(ctx context.Context, s Streams, every time.Duration, render func(ctx
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	var last []byte
-	screen, failing := isTerminal(s.Out), false
+	screen, failing := isTerminal(s.Out) && !noColor(), false
 	for {
 		var b bytes.Buffer
 		err := render(ctx, &b)

@@ -29,7 +29,7 @@ func topics() []*cobra.Command {
 }
 
 // exitCodes is the table of what exit codes mean.
-var exitCodes = []struct { //nolint:gochecknoglobals // a table that is never changed
+var exitCodes = []struct {
 	code  int
 	means string
 }{
