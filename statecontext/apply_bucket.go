@@ -140,11 +140,11 @@ func (t *tx) advance(a *BucketAdvance) (*Bucket, *Rejection) {
 	if a.Number != old.Stability.Number+1 {
 		return nil, reject(StabilityNotMonotone, "bucket %q: promotion %d after %d", a.Bucket, a.Number, old.Stability.Number)
 	}
-	stability, rest, err := timestamp.ApplyDelta(a.Stability, old.Stability.Vector)
+	stability, rest, err := timestamp.ApplyDeltaShared(a.Stability, old.Stability.Vector)
 	if err != nil || len(rest) > 0 {
 		return nil, reject(InvalidArgument, "bucket %q: stability timestamp: %v, %d bytes left over", a.Bucket, err, len(rest))
 	}
-	mutation, rest, err := timestamp.ApplyDelta(a.Mutation, old.MutationTimestamp)
+	mutation, rest, err := timestamp.ApplyDeltaShared(a.Mutation, old.MutationTimestamp)
 	if err != nil || len(rest) > 0 {
 		return nil, reject(InvalidArgument, "bucket %q: mutation timestamp: %v, %d bytes left over", a.Bucket, err, len(rest))
 	}

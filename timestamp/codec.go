@@ -3,6 +3,7 @@ package timestamp
 import (
 	"encoding/binary"
 	"fmt"
+	"slices"
 )
 
 // Encodings of a vector. Both begin with a format byte.
@@ -49,6 +50,16 @@ func (t Vector) AppendDelta(dst []byte, base Vector) ([]byte, error) {
 // ApplyDelta reads what AppendDelta wrote and gives base with the changes, and the bytes that follow. base is not
 // changed. Errors wrap ErrCorrupt or ErrLength.
 func ApplyDelta(src []byte, base Vector) (t Vector, rest []byte, err error) {
+	return applyDelta(src, base, false)
+}
+
+// ApplyDeltaShared is ApplyDelta for vectors that never change: where no branch differs, the result has base's own list of
+// branches, so that a step forward costs half the memory.
+func ApplyDeltaShared(src []byte, base Vector) (t Vector, rest []byte, err error) {
+	return applyDelta(src, base, true)
+}
+
+func applyDelta(src []byte, base Vector, share bool) (t Vector, rest []byte, err error) {
 	r := reader{b: src}
 	if f := r.byte(); r.ok() && f != formatDelta {
 		return Vector{}, nil, fmt.Errorf("%w: format %d, want %d", ErrCorrupt, f, formatDelta)
@@ -60,7 +71,11 @@ func ApplyDelta(src []byte, base Vector) (t Vector, rest []byte, err error) {
 	if int(n) != base.Len() {
 		return Vector{}, nil, fmt.Errorf("%w: delta of %d vbuckets on a base of %d", ErrLength, n, base.Len())
 	}
-	t = base.Clone()
+	if share {
+		t = Vector{VBUUIDs: base.VBUUIDs, Seqnos: slices.Clone(base.Seqnos)}
+	} else {
+		t = base.Clone()
+	}
 	v := uint64(0)
 	for i := range count {
 		gap := r.uvarint()
@@ -69,6 +84,9 @@ func ApplyDelta(src []byte, base Vector) (t Vector, rest []byte, err error) {
 			return Vector{}, nil, fmt.Errorf("%w: vbucket %d of %d", ErrCorrupt, v, n)
 		}
 		if gap&1 == 1 {
+			if share {
+				t.VBUUIDs, share = slices.Clone(base.VBUUIDs), false
+			}
 			t.VBUUIDs[v] = r.uint64()
 		}
 		t.Seqnos[v] += uint64(r.varint())
