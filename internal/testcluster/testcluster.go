@@ -32,6 +32,10 @@ const (
 	stopTimeout = 10 * time.Second
 	poll        = 20 * time.Millisecond
 	logTail     = 4 << 10
+	longTail    = 96 << 10
+	stackTime   = time.Second
+
+	restartTimeout = 40 * time.Second // for a process that was told to end to be there again
 )
 
 var build struct {
@@ -79,6 +83,7 @@ type Cluster struct {
 	out     *syncBuffer
 	ended   chan struct{}
 	waitErr error
+	tail    int // bytes of each log that a failure shows
 }
 
 // Start runs `tidemark up --data dir` with more arguments, waits until all children answer, and stops it at the end of
@@ -112,7 +117,7 @@ func (c *Cluster) waitManifest() {
 // Launch runs `tidemark up` without waiting for it.
 func Launch(t testing.TB, dir string, args ...string) *Cluster {
 	t.Helper()
-	c := &Cluster{t: t, Dir: dir, out: &syncBuffer{}, ended: make(chan struct{})}
+	c := &Cluster{t: t, Dir: dir, out: &syncBuffer{}, ended: make(chan struct{}), tail: logTail}
 	c.cmd = exec.Command(Binary(t), append([]string{"up", "--data", dir, "--rest-port", fmt.Sprint(FreeRange())}, args...)...)
 	c.cmd.Stdout, c.cmd.Stderr = c.out, c.out
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -219,9 +224,12 @@ func (c *Cluster) Kill(pid func(m *localcluster.Manifest) int) {
 // WaitRestart waits until the pid differs from old.
 func (c *Cluster) WaitRestart(old int, pid func(m *localcluster.Manifest) int) {
 	c.t.Helper()
-	for deadline := time.Now().Add(upTimeout); pid(c.Manifest()) == old; {
+	for deadline := time.Now().Add(restartTimeout); pid(c.Manifest()) == old; {
 		if time.Now().After(deadline) {
-			c.t.Fatalf("pid %d was not replaced within %s", old, upTimeout)
+			c.tail = longTail
+			_ = syscall.Kill(old, syscall.SIGQUIT) // its log shows what it does
+			time.Sleep(stackTime)
+			c.t.Fatalf("pid %d was not replaced within %s", old, restartTimeout)
 		}
 		time.Sleep(poll)
 	}
@@ -269,7 +277,7 @@ func (c *Cluster) dump() {
 	for _, path := range logs {
 		b, err := os.ReadFile(path)
 		if err == nil {
-			c.t.Logf("%s ends with:\n%s", filepath.Base(path), b[max(0, len(b)-logTail):])
+			c.t.Logf("%s ends with:\n%s", filepath.Base(path), b[max(0, len(b)-c.tail):])
 		}
 	}
 }
