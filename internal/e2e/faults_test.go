@@ -30,7 +30,7 @@ var (
 const (
 	// readyAfterFault bounds how long after a fault's end the next DDL and the next session scan may take.
 	readyAfterFault = 30 * time.Second
-	faultLasts      = 1500 * time.Millisecond
+	faultLasts      = 900 * time.Millisecond
 	clockOff        = 26 * time.Hour // beyond the age at which requests are forgotten
 	slowWrite       = 700 * time.Millisecond
 	pagesOfDDL      = 100 * time.Millisecond // between two rounds of a DDL client
