@@ -248,6 +248,16 @@ func (all servers) propose(c statecontext.Command) statecontext.Result {
 func (all servers) agree() {
 	t := all[0].t
 	t.Helper()
+	defer func() {
+		if t.Failed() {
+			for _, s := range all {
+				if s.node != nil {
+					members, err := s.node.Servers()
+					t.Logf("%s: cas %d, %+v, leader %+v, not ready for %v, members %v %v", s.name, s.fsm.State().CAS(), s.node.Stats(), s.node.Leader(), s.node.Reasons(), members, err)
+				}
+			}
+		}
+	}()
 	eventually(t, "equal states", func() bool {
 		hashes := map[uint64]bool{}
 		for _, s := range all {

@@ -48,8 +48,10 @@ func (a *tapped) Apply(entry *raft.Log) any {
 		a.log.t.Errorf("%s: entry %d: %v", a.server.name, entry.Index, answer)
 	}
 	for _, r := range results {
-		if r.Changed {
-			updates++
+		if r.Changed && r.CAS > before { // an answer to a retry has the cas of the first time
+			if updates++; r.CAS != before+updates {
+				a.log.t.Errorf("%s: entry %d: update %d of it has cas %d, before it was %d", a.server.name, entry.Index, updates, r.CAS, before)
+			}
 		}
 	}
 	cas := a.State().CAS()

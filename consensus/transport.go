@@ -49,7 +49,24 @@ func target(id raft.ServerID, addr raft.ServerAddress) raft.ServerAddress {
 }
 
 func (t addressed) AppendEntriesPipeline(id raft.ServerID, addr raft.ServerAddress) (raft.AppendPipeline, error) {
-	return t.NetworkTransport.AppendEntriesPipeline(id, target(id, addr))
+	p, err := t.NetworkTransport.AppendEntriesPipeline(id, target(id, addr))
+	if err != nil {
+		return nil, err
+	}
+	return pipeline{p, t.disk}, nil
+}
+
+// pipeline is the library's, silent while the disk hangs.
+type pipeline struct {
+	raft.AppendPipeline
+	disk *disk
+}
+
+func (p pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	if p.disk.hangs() {
+		return nil, errDiskHangs
+	}
+	return p.AppendPipeline.AppendEntries(args, resp)
 }
 
 func (t addressed) AppendEntries(id raft.ServerID, addr raft.ServerAddress, args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {

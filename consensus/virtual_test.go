@@ -20,6 +20,7 @@ import (
 
 var (
 	losses = flag.Int("consensus.losses", 100, "leader losses of TestLeaderLosses")
+	faults = flag.Int("consensus.faults", 6, "faults of TestFaultsKeepHistory, of twenty kinds, each kind at most once")
 	seeded = flag.Uint64("consensus.seed", 0, "seed of the faults, as a failed test prints it; 0: another one each time")
 )
 
@@ -56,10 +57,11 @@ func virtual(t *testing.T, n int, tune func(*consensus.Config), test func(t *tes
 		all.bootstrap()
 		ctx, cancel := context.WithCancel(context.Background())
 		var wg sync.WaitGroup
+		end := func() { cancel(); wg.Wait() }
+		t.Cleanup(end)
 		wg.Go(func() { all.monitor(ctx) })
 		test(t, h, all)
-		cancel()
-		wg.Wait()
+		end()
 		for _, s := range all {
 			s.disk(nil)
 		}
@@ -187,6 +189,7 @@ func (all servers) work(t *testing.T) *history {
 		})
 	}
 	w.wg.Go(func() { w.read(ctx) })
+	t.Cleanup(func() { cancel(); w.wg.Wait() })
 	return w
 }
 
