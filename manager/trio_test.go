@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,6 +24,7 @@ type node struct {
 	url  string
 	stop context.CancelFunc
 	done chan error
+	full atomic.Bool // its Raft log cannot be written
 }
 
 // trio is three managers on loopback, without any component.
@@ -90,16 +93,24 @@ func newTrio(t *testing.T, change ...func(*Config)) *trio {
 
 func (c *trio) start(i int) {
 	c.t.Helper()
+	n := &node{url: "http://" + c.cfgs[i].REST, done: make(chan error, 1)}
+	cfg := c.cfgs[i]
+	cfg.Failpoint = func() error {
+		if n.full.Load() {
+			return syscall.ENOSPC
+		}
+		return nil
+	}
 	var m *Manager
 	c.until("opening "+c.cfgs[i].Name, func() (ok bool) {
 		var err error
-		if m, err = Open(c.cfgs[i]); err != nil {
+		if m, err = Open(cfg); err != nil {
 			c.t.Log(err)
 		}
 		return err == nil
 	})
 	ctx, stop := context.WithCancel(context.Background())
-	n := &node{m: m, url: "http://" + c.cfgs[i].REST, stop: stop, done: make(chan error, 1)}
+	n.m, n.stop = m, stop
 	go func() { n.done <- m.Run(ctx) }()
 	c.nodes[i] = n
 }

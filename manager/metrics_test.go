@@ -1,0 +1,79 @@
+package manager
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"tidemark/client"
+)
+
+// TestMetricsAreDocumented: docs/metrics.md names every metric of ours that a manager shows.
+func TestMetricsAreDocumented(t *testing.T) {
+	docs, err := os.ReadFile("../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := newTrio(t)
+	_, _, body := c.call(c.nodes[c.leader()], "GET", "/metrics", "", nil)
+	seen := 0
+	for line := range bytes.Lines(body) {
+		name, found := strings.CutPrefix(string(line), "# TYPE tidemark_")
+		if !found {
+			continue
+		}
+		name, _, _ = strings.Cut(name, " ")
+		seen++
+		if !bytes.Contains(docs, []byte("`tidemark_"+name)) {
+			t.Errorf("docs/metrics.md does not name tidemark_%s", name)
+		}
+	}
+	if seen < 20 {
+		t.Errorf("only %d metrics of ours", seen)
+	}
+}
+
+// TestFollowerDiskIsVisible: a follower whose log cannot be written is not ready and says why, the leader's status shows
+// it, writes go on, and all is well when its disk is.
+func TestFollowerDiskIsVisible(t *testing.T) {
+	c := newTrio(t)
+	f := c.follower()
+	f.full.Store(true)
+	c.until("the follower says what is wrong", func() bool {
+		began := time.Now()
+		if status, _, body := c.call(c.nodes[c.leader()], "POST", "/v1/statements", statement("DROP INDEX IF EXISTS n ON b"), nil); status != 202 {
+			t.Errorf("a write while a follower's disk is full: %d %s", status, body)
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("a write took %v while a follower's disk is full", took)
+		}
+		if err := c.nodes[c.leader()].m.raft.TransferLeadership(); err != nil { // what it must store
+			t.Log(err)
+		}
+		status, h, body := c.call(f, "GET", "/readyz", "", nil)
+		return status == 503 && strings.Contains(problemOf(t, h, body).Detail, "no space left")
+	})
+	c.until("the status shows it", func() bool {
+		var s client.Status
+		_, _, body := c.call(c.nodes[c.leader()], "GET", "/v1/status", "", nil)
+		if err := json.Unmarshal(body, &s); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range s.Managers {
+			for _, r := range m.NotReady {
+				if m.REST == f.url && r.Code == "disk" && strings.Contains(r.Detail, "no space left") {
+					return true
+				}
+			}
+		}
+		return false
+	})
+	f.full.Store(false)
+	c.until("the follower is well again", func() bool {
+		status, _, _ := c.call(f, "GET", "/readyz", "", nil)
+		return status == 200
+	})
+}
