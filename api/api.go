@@ -21,6 +21,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"tidemark/auth"
 	"tidemark/consensus"
 	"tidemark/coordinator"
 	"tidemark/internal/rpc"
@@ -67,8 +68,10 @@ type Config struct {
 	Registry    *prometheus.Registry
 	TLS         *tlsconf.Source // of the calls to managers and indexers; nil without TLS
 	Logger      hclog.Logger
-	// Forward adds to a request that goes on to the leader what proves on whose behalf it is.
-	Forward func(out, in *http.Request)
+	// Auth says who sends a request; nil lets everybody do everything.
+	Auth *auth.Authenticator
+	// Open: while there are no users, who shows no credentials is an administrator.
+	Open bool
 }
 
 // API serves one manager.
@@ -140,7 +143,7 @@ func (rt *route) maxBody() int64 {
 
 // routes lists every call. Of two paths that match, the first one counts.
 func (a *API) routes() []route {
-	return slices.Concat(a.scanRoutes(), a.ddlRoutes(), a.patchRoutes(), a.readRoutes(), a.clusterRoutes(), a.memberRoutes(), a.componentRoutes(),
+	return slices.Concat(a.userRoutes(), a.scanRoutes(), a.ddlRoutes(), a.patchRoutes(), a.readRoutes(), a.clusterRoutes(), a.memberRoutes(), a.componentRoutes(),
 		a.nodeRoutes(), a.errorRoutes(), a.watchRoutes())
 }
 
@@ -190,6 +193,11 @@ func (a *API) serve(rt route) http.Handler {
 			defer cancel()
 			r = r.WithContext(ctx)
 		}
+		r, err := a.authorize(r, &rt)
+		if err != nil {
+			a.refuse(w, r, name, err)
+			return
+		}
 		if !write {
 			a.answer(w, r, &rt)
 			return
@@ -198,6 +206,16 @@ func (a *API) serve(rt route) http.Handler {
 		here, code := a.answer(kept, r, &rt)
 		a.logWrite(r, name, kept.status, code, here, a.now().Sub(began))
 	})
+}
+
+// refuse answers somebody who may not, and says so in the log.
+func (a *API) refuse(w http.ResponseWriter, r *http.Request, name string, err error) {
+	p := a.problem(err)
+	if p.Status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Basic realm="tidemark", Bearer realm="tidemark"`)
+	}
+	a.cfg.Logger.Info("refused", "request_id", rpc.RequestID(r.Context()), "route", name, "remote", r.RemoteAddr, "status", p.Status, "outcome", p.Code)
+	rpc.WriteProblem(w, p)
 }
 
 // answer does a call here or at the leader, and tells which, and the code it was refused with here.

@@ -9,6 +9,7 @@ import (
 	"github.com/gorilla/mux"
 
 	"tidemark/internal/rpc"
+	"tidemark/tlsconf"
 	"tidemark/wire"
 )
 
@@ -30,6 +31,9 @@ func (a *API) registerIndexer(w http.ResponseWriter, r *http.Request) error {
 	if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
 		return err
 	}
+	if err := a.speaksFor(r, tlsconf.Indexer, req.Endpoint.Name); err != nil {
+		return err
+	}
 	reply, err := a.cfg.Coordinator.RegisterIndexer(r.Context(), &req)
 	if err != nil {
 		return err
@@ -41,6 +45,9 @@ func (a *API) registerIndexer(w http.ResponseWriter, r *http.Request) error {
 func (a *API) registerProjector(w http.ResponseWriter, r *http.Request) error {
 	var req wire.RegisterProjector
 	if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
+		return err
+	}
+	if err := a.speaksFor(r, tlsconf.Projector, string(req.Endpoint.ID)); err != nil {
 		return err
 	}
 	reply, err := a.cfg.Coordinator.RegisterProjector(r.Context(), &req)
@@ -61,11 +68,19 @@ func (a *API) report(w http.ResponseWriter, r *http.Request) error {
 		if err := rpc.Read(w, r, rpc.MaxControlBody, req); err != nil {
 			return err
 		}
+		if err := a.speaksFor(r, tlsconf.Projector, string(req.ID)); err != nil {
+			return err
+		}
 		reply, err = a.cfg.Coordinator.HandleProjectorReport(r.Context(), req)
 	case "indexer":
 		req := &wire.IndexerReport{}
 		if err := rpc.Read(w, r, rpc.MaxControlBody, req); err != nil {
 			return err
+		}
+		if known := a.cfg.Raft.State().IndexerByUUID(req.UUID); known != nil {
+			if err := a.speaksFor(r, tlsconf.Indexer, known.Name); err != nil {
+				return err
+			}
 		}
 		reply, err = a.cfg.Coordinator.HandleIndexerReport(r.Context(), req)
 	default:

@@ -57,9 +57,7 @@ func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) error {
 		}
 	}
 	rpc.Outgoing(req)
-	if a.cfg.Forward != nil {
-		a.cfg.Forward(req, r)
-	}
+	a.vouch(req, r.Context(), r)
 	req.Header.Set(HeaderForwarded, a.cfg.Name)
 	if id := a.cfg.Raft.ClusterID(); id != "" {
 		req.Header.Set(rpc.HeaderCluster, id)

@@ -136,6 +136,9 @@ func readHeaders(more ...string) []string { return append(more, HeaderCAS, Heade
 // commonCodes are what calls like this one may be refused with whatever they do.
 func (rt *route) commonCodes() []string {
 	codes := []string{rpc.CodeBadRequest, rpc.CodeInternal, rpc.CodeTimeout}
+	if rt.role != RoleNone {
+		codes = append(codes, rpc.CodeUnauthorized, rpc.CodeForbidden, rpc.CodeTooManyFailures)
+	}
 	if rt.leader {
 		codes = append(codes, rpc.CodeNoLeader, client.CodeBusy)
 	}

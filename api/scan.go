@@ -56,6 +56,7 @@ func getJSON[T any](ctx context.Context, a *API, url string) (*T, error) {
 		return nil, err
 	}
 	req.Header.Set(HeaderForwarded, a.cfg.Name)
+	a.vouch(req, ctx, nil)
 	rpc.Outgoing(req)
 	resp, err := a.rpc.HTTP().Do(req)
 	if err != nil {

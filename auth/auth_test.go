@@ -1,6 +1,8 @@
 package auth
 
 import (
+	"crypto/rand"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net/http"
@@ -64,11 +66,17 @@ func (w *world) ask(header string) (*Identity, error) {
 	return w.a.Identify(r)
 }
 
+func newToken() string {
+	b := make([]byte, statecontext.TokenSecretBytes)
+	_, _ = rand.Read(b)
+	return statecontext.TokenPrefix + base64.RawURLEncoding.EncodeToString(b)
+}
+
 func TestPasswordsAndTokens(t *testing.T) {
 	w := newWorld(t)
 	w.user("root", statecontext.UserAdmin, "correct horse")
 	w.user("ann", statecontext.UserDDL, "battery staple")
-	secret := NewToken()
+	secret := newToken()
 	hash, err := TokenHash(secret)
 	if err != nil {
 		t.Fatal(err)
@@ -86,7 +94,7 @@ func TestPasswordsAndTokens(t *testing.T) {
 		{header: "ann/" + strings.Repeat("x", 1<<16), refused: true},
 		{header: "nobody/battery staple", refused: true},
 		{header: "Bearer " + secret, name: "ann", role: statecontext.UserReads},
-		{header: "Bearer " + NewToken(), refused: true},
+		{header: "Bearer " + newToken(), refused: true},
 		{header: "Bearer x", refused: true},
 		{header: "Basic x", refused: true},
 		{header: "Digest x", refused: true},
@@ -95,7 +103,7 @@ func TestPasswordsAndTokens(t *testing.T) {
 		id, err := w.ask(tc.header)
 		switch {
 		case tc.refused:
-			if !errors.Is(err, ErrUnauthenticated) || strings.Contains(err.Error(), "battery") || strings.Contains(err.Error(), TokenPrefix) {
+			if !errors.Is(err, ErrUnauthenticated) || strings.Contains(err.Error(), "battery") || strings.Contains(err.Error(), statecontext.TokenPrefix) {
 				t.Errorf("%q: %v", tc.header, err)
 			}
 		case tc.name == "":

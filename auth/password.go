@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/crypto/argon2"
+
+	"tidemark/statecontext"
 )
 
 // The cost of a password's hash: argon2id with the parameters that OWASP names first for servers. Hashes carry their
@@ -25,11 +27,6 @@ const (
 	MinPassword = 8
 	MaxPassword = 1024
 )
-
-// TokenPrefix begins each token, so that scanners of leaked secrets know them.
-const TokenPrefix = "tmt_"
-
-const tokenBytes = 32
 
 var (
 	// ErrPassword is wrapped when a password cannot be one.
@@ -78,18 +75,11 @@ func verifyPassword(hash, password string) bool {
 	return subtle.ConstantTimeCompare(got, want) == 1
 }
 
-// NewToken makes a token's secret.
-func NewToken() string {
-	b := make([]byte, tokenBytes)
-	_, _ = rand.Read(b) // crypto/rand.Read never fails
-	return TokenPrefix + base64.RawURLEncoding.EncodeToString(b)
-}
-
 // TokenHash gives what is stored of a token.
 func TokenHash(secret string) ([32]byte, error) {
-	text, ok := strings.CutPrefix(secret, TokenPrefix)
-	if b, err := base64.RawURLEncoding.DecodeString(text); !ok || err != nil || len(b) != tokenBytes {
-		return [32]byte{}, fmt.Errorf("%w: want %s and %d random bytes in base64url", ErrToken, TokenPrefix, tokenBytes)
+	text, ok := strings.CutPrefix(secret, statecontext.TokenPrefix)
+	if b, err := base64.RawURLEncoding.DecodeString(text); !ok || err != nil || len(b) != statecontext.TokenSecretBytes {
+		return [32]byte{}, fmt.Errorf("%w: want %s and %d random bytes in base64url", ErrToken, statecontext.TokenPrefix, statecontext.TokenSecretBytes)
 	}
 	return sha256.Sum256([]byte(secret)), nil
 }

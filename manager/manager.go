@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/api"
+	"tidemark/auth"
 	"tidemark/consensus"
 	"tidemark/coordinator"
 	"tidemark/fsm"
@@ -65,6 +66,8 @@ type Config struct {
 	Logger      hclog.Logger
 	TLS         *tlsconf.Source // on every connection; nil without TLS
 	Insecure    bool            // to listen beyond loopback without TLS
+	// InitialAdmin is the password of the user admin, who is added when the cluster has no users.
+	InitialAdmin string
 }
 
 // Manager is a manager that listens.
@@ -148,8 +151,13 @@ func (m *Manager) open() error {
 		}
 	}
 	m.watch = watch.New(m.machine, m.log.Named("watch"))
+	authenticator, err := auth.New(m.machine.State, time.Now)
+	if err != nil {
+		return errors.Join(err, m.raft.Close())
+	}
+	open := m.cfg.InitialAdmin == "" && (m.cfg.Insecure || tlsconf.Loopback(m.listener.Addr().String()) && tlsconf.Loopback(m.raft.Addr()))
 	m.api = api.New(api.Config{Name: m.cfg.Name, REST: m.url(), Expect: m.cfg.BootstrapExpect, Raft: m.raft, Steward: m.steward, Coordinator: m.coord, Watch: m.watch,
-		Registry: registry, TLS: m.cfg.TLS, Logger: m.log.Named("api")})
+		Registry: registry, TLS: m.cfg.TLS, Auth: authenticator, Open: open, Logger: m.log.Named("api")})
 	return nil
 }
 
@@ -168,6 +176,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	g, run := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.serve(serving) })
 	g.Go(func() error { return m.watch.Run(serving) })
+	g.Go(func() error { return m.firstAdmin(run) })
 	g.Go(func() error { return m.raft.Run(run, m.lead) })
 	g.Go(func() error { return m.form(run) })
 	g.Go(func() error { return m.register(run) })

@@ -15,6 +15,11 @@ const (
 	maxHashBytes     = 256 // of a password's hash in its text form
 	maxNoteBytes     = 200
 	tokenIDBytes     = 8 // of the secret's hash
+
+	// TokenPrefix begins the secret of each token, so that scanners of leaked secrets know it; TokenSecretBytes random
+	// bytes in base64url follow.
+	TokenPrefix      = "tmt_"
+	TokenSecretBytes = 32
 )
 
 // UserRole is what a user may do; each includes those below it.

@@ -16,6 +16,7 @@ import (
 
 func newManager(s Streams) *cobra.Command {
 	cfg := manager.Config{RaftMetrics: true}
+	var adminFile string
 	var logs logFlags
 	var slowLog time.Duration
 	var tlsF tlsFlags
@@ -48,6 +49,11 @@ exists: an empty --data and --join only.`,
 				return err
 			}
 			cfg.Insecure = tlsF.insecure
+			if adminFile != "" {
+				if cfg.InitialAdmin, err = readSecret(s, adminFile, ""); err != nil {
+					return err
+				}
+			}
 			m, err := manager.Open(cfg)
 			if err != nil {
 				return err
@@ -61,6 +67,7 @@ exists: an empty --data and --join only.`,
 	fl.StringVar(&cfg.Raft, "raft", "127.0.0.1:9521", "listen here for Raft")
 	fl.StringVar(&cfg.RESTAdvertise, "rest-advertise", "", "host:port at which others reach --rest, if it is another")
 	fl.StringVar(&cfg.RaftAdvertise, "raft-advertise", "", "host:port at which others reach --raft, if it is another")
+	fl.StringVar(&adminFile, "initial-admin-password-file", "", "`FILE` with the password of the user admin, added when the cluster has no users")
 	fl.IntVar(&cfg.BootstrapExpect, "bootstrap-expect", 0, "number of managers of a new cluster; 0 joins the one of --join, or without --join waits for cluster join (default 1 without --join)")
 	fl.StringSliceVar(&cfg.Join, "join", nil, "REST addresses of all managers")
 	fl.DurationVar(&cfg.Heartbeat, "heartbeat", 300*time.Millisecond, "Raft heartbeat, election and lease time")

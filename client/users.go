@@ -1,0 +1,95 @@
+package client
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/base64"
+	"net/http"
+	"net/url"
+
+	"tidemark/statecontext"
+)
+
+// UserInfo is a user of the cluster.
+type UserInfo struct {
+	Name        string `json:"name"`
+	Role        string `json:"role"` // read, ddl or admin
+	ModifiedCAS uint64 `json:"modified_cas"`
+}
+
+// UserList is the answer of GET /v1/users.
+type UserList struct {
+	Users []UserInfo `json:"users"`
+}
+
+// UserRequest adds or changes a user.
+type UserRequest struct {
+	Role     string `json:"role,omitempty"`     // read, ddl or admin; of a new user needed
+	Password string `json:"password,omitempty"` // of a new user needed
+	New      bool   `json:"new,omitempty"`      // refuse when there is such a user; else refuse when there is none
+}
+
+// TokenInfo is a token without its secret.
+type TokenInfo struct {
+	ID        string `json:"id"`
+	User      string `json:"user"`
+	Role      string `json:"role"`
+	Note      string `json:"note,omitempty"`
+	CreatedMS int64  `json:"created_ms"`
+	ExpiresMS int64  `json:"expires_ms,omitempty"` // never when absent
+}
+
+// TokenList is the answer of GET /v1/tokens.
+type TokenList struct {
+	Tokens []TokenInfo `json:"tokens"`
+}
+
+// TokenRequest makes a token. The caller makes the secret (tmt_ and 32 random bytes in base64url), so that sending the request again is safe and
+// no answer carries it.
+type TokenRequest struct {
+	User      string `json:"user"`
+	Role      string `json:"role,omitempty"` // the user's own when absent
+	Secret    string `json:"secret"`
+	Note      string `json:"note,omitempty"`
+	ExpiresMS int64  `json:"expires_ms,omitempty"` // unix milliseconds; never when absent
+}
+
+// Users lists the users.
+func (c *Client) Users(ctx context.Context) ([]UserInfo, error) {
+	var list UserList
+	err := c.call(ctx, http.MethodGet, "/v1/users", nil, nil, &list)
+	return list.Users, err
+}
+
+// PutUser adds or changes a user.
+func (c *Client) PutUser(ctx context.Context, name string, req UserRequest) (UserInfo, error) {
+	var info UserInfo
+	return info, c.call(ctx, http.MethodPut, "/v1/users/"+url.PathEscape(name), nil, req, &info)
+}
+
+// RemoveUser removes a user and his tokens.
+func (c *Client) RemoveUser(ctx context.Context, name string) error {
+	return c.call(ctx, http.MethodDelete, "/v1/users/"+url.PathEscape(name), nil, nil, nil)
+}
+
+// Tokens lists the tokens.
+func (c *Client) Tokens(ctx context.Context) ([]TokenInfo, error) {
+	var list TokenList
+	err := c.call(ctx, http.MethodGet, "/v1/tokens", nil, nil, &list)
+	return list.Tokens, err
+}
+
+// CreateToken makes a token and gives its secret, which nobody can look up later.
+func (c *Client) CreateToken(ctx context.Context, req TokenRequest) (TokenInfo, string, error) {
+	random := make([]byte, statecontext.TokenSecretBytes)
+	_, _ = rand.Read(random) // crypto/rand.Read never fails
+	req.Secret = statecontext.TokenPrefix + base64.RawURLEncoding.EncodeToString(random)
+	var info TokenInfo
+	err := c.call(ctx, http.MethodPost, "/v1/tokens", nil, req, &info)
+	return info, req.Secret, err
+}
+
+// RevokeToken ends a token.
+func (c *Client) RevokeToken(ctx context.Context, id string) error {
+	return c.call(ctx, http.MethodDelete, "/v1/tokens/"+url.PathEscape(id), nil, nil, nil)
+}

@@ -1,0 +1,179 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/client"
+)
+
+// asClient runs f with a client of the cluster that the flags name.
+func asClient(cmd *cobra.Command, f *serverFlags, do func(ctx context.Context, c *client.Client) error) error {
+	c, ctx, cancel, err := f.client(cmd.Context())
+	if err != nil {
+		return err
+	}
+	defer cancel()
+	defer c.Close()
+	return do(ctx, c)
+}
+
+func newUser(s Streams) *cobra.Command {
+	f := &serverFlags{}
+	cmd := &cobra.Command{Use: "user", Short: "Add, list, change and remove users", Args: noArgs,
+		Long: `Users have a role: read (listings, status, scans), ddl (changes of indexes too) or admin (everything). Once there is a
+user, requests without credentials are refused. Passwords come from a file, standard input or the terminal.`,
+		Example: "  tidemark user add alice --role ddl --new-password-file ./alice\n  tidemark user list",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	f.add(cmd, s)
+	cmd.AddCommand(userPut(s, f, "add"), userPut(s, f, "passwd"), userList(s, f), userRemove(s, f))
+	return cmd
+}
+
+// userPut is add and passwd.
+func userPut(s Streams, f *serverFlags, verb string) *cobra.Command {
+	var req client.UserRequest
+	var file string
+	cmd := &cobra.Command{Use: verb + " NAME", Args: exactArgs("NAME"), RunE: func(cmd *cobra.Command, args []string) (err error) {
+		if req.New || file != "" || req.Role == "" {
+			if req.Password, err = readSecret(s, file, "new password of "+args[0]); err != nil {
+				return err
+			}
+		}
+		return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {
+			u, err := c.PutUser(ctx, args[0], req)
+			if err == nil {
+				fmt.Fprintf(s.Err, "user %s: %s\n", u.Name, u.Role)
+			}
+			return err
+		})
+	}}
+	cmd.Flags().StringVar(&file, "new-password-file", "", "`FILE` with the user's password, - for standard input; asked for on a terminal without")
+	if verb == "add" {
+		req.New = true
+		cmd.Short, cmd.Example = "Add a user", "  tidemark user add alice --role ddl --new-password-file ./alice"
+		cmd.Flags().StringVar(&req.Role, "role", "read", "read, ddl or admin")
+	} else {
+		cmd.Short, cmd.Example = "Change a user's password, or role with --role", "  tidemark user passwd alice\n  tidemark user passwd alice --role admin"
+		cmd.Flags().StringVar(&req.Role, "role", "", "read, ddl or admin instead of a new password, or with --new-password-file beside one")
+	}
+	return cmd
+}
+
+func userList(s Streams, f *serverFlags) *cobra.Command {
+	return &cobra.Command{Use: "list", Short: "List the users", Args: noArgs, Example: "  tidemark user list --output json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {
+				users, err := c.Users(ctx)
+				if err != nil || f.output != "table" {
+					return firstError(err, func() error { return printJSON(s.Out, users, f.output == "jsonl") })
+				}
+				t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
+				fmt.Fprintln(t, "NAME\tROLE")
+				for _, u := range users {
+					fmt.Fprintf(t, "%s\t%s\n", u.Name, u.Role)
+				}
+				return t.Flush()
+			})
+		}}
+}
+
+// firstError gives err, or what next gives when there is none.
+func firstError(err error, next func() error) error {
+	if err != nil {
+		return err
+	}
+	return next()
+}
+
+func userRemove(s Streams, f *serverFlags) *cobra.Command {
+	return &cobra.Command{Use: "remove NAME", Short: "Remove a user and his tokens", Args: exactArgs("NAME"), Example: "  tidemark user remove alice",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {
+				err := c.RemoveUser(ctx, args[0])
+				if err == nil {
+					fmt.Fprintf(s.Err, "removed %s\n", args[0])
+				}
+				return err
+			})
+		}}
+}
+
+func newToken(s Streams) *cobra.Command {
+	f := &serverFlags{}
+	cmd := &cobra.Command{Use: "token", Short: "Make, list and revoke tokens", Args: noArgs,
+		Long: `A token stands for a user without his password, for programs. Its secret is shown once, when it is made; the cluster
+keeps a hash. It ends when its time is over, when it is revoked, or with its user.`,
+		Example: "  tidemark token create alice --expires 720h > alice.token\n  tidemark index list --token-file alice.token",
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+	f.add(cmd, s)
+	cmd.AddCommand(tokenCreate(s, f), tokenList(s, f), tokenRevoke(s, f))
+	return cmd
+}
+
+func tokenCreate(s Streams, f *serverFlags) *cobra.Command {
+	var req client.TokenRequest
+	var expires time.Duration
+	cmd := &cobra.Command{Use: "create USER", Short: "Make a token of a user and print its secret", Args: exactArgs("USER"),
+		Example: "  tidemark token create alice --role read --expires 720h --note dashboard > alice.token",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if expires < 0 {
+				return usage("--expires %s: want a time above 0, or 0 for a token that never ends", expires)
+			}
+			if req.User = args[0]; expires > 0 {
+				req.ExpiresMS = time.Now().Add(expires).UnixMilli()
+			}
+			return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {
+				x, secret, err := c.CreateToken(ctx, req)
+				if err != nil {
+					return err
+				}
+				fmt.Fprintf(s.Err, "token %s of %s: %s\n", x.ID, x.User, x.Role)
+				_, err = fmt.Fprintln(s.Out, secret)
+				return err
+			})
+		}}
+	cmd.Flags().StringVar(&req.Role, "role", "", "read, ddl or admin: at most the user's own, which is the default")
+	cmd.Flags().StringVar(&req.Note, "note", "", "what it is for")
+	cmd.Flags().DurationVar(&expires, "expires", 90*24*time.Hour, "how long it is valid; 0: for ever")
+	return cmd
+}
+
+func tokenList(s Streams, f *serverFlags) *cobra.Command {
+	return &cobra.Command{Use: "list", Short: "List the tokens, without their secrets", Args: noArgs, Example: "  tidemark token list",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {
+				tokens, err := c.Tokens(ctx)
+				if err != nil || f.output != "table" {
+					return firstError(err, func() error { return printJSON(s.Out, tokens, f.output == "jsonl") })
+				}
+				t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
+				fmt.Fprintln(t, "ID\tUSER\tROLE\tENDS\tNOTE")
+				for _, x := range tokens {
+					ends := "never"
+					if x.ExpiresMS != 0 {
+						ends = time.UnixMilli(x.ExpiresMS).UTC().Format(time.RFC3339)
+					}
+					fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%s\n", x.ID, x.User, x.Role, ends, x.Note)
+				}
+				return t.Flush()
+			})
+		}}
+}
+
+func tokenRevoke(s Streams, f *serverFlags) *cobra.Command {
+	return &cobra.Command{Use: "revoke ID", Short: "End a token", Args: exactArgs("ID"), Example: "  tidemark token revoke 0f3a9c1b2d4e5f60",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {
+				err := c.RevokeToken(ctx, args[0])
+				if err == nil {
+					fmt.Fprintf(s.Err, "revoked %s\n", args[0])
+				}
+				return err
+			})
+		}}
+}
