@@ -191,7 +191,7 @@ func TestCommands(t *testing.T) {
 		{args: "sql|--dry-run|create index n on b(a); drop index m on b", out: "CREATE INDEX n ON b(a);\nDROP INDEX m ON b;\n"},
 		{args: "sql|--dry-run|CREATE INDEX n ON b(a,, b)", code: ExitFailed, talk: "^"},
 		{args: "cluster|status|--wait|--timeout|300ms", code: ExitTimeout, talk: "manager m2 does not answer"},
-		{args: "config|show|manager|--log-level|debug", out: "log-level         debug           flag"},
+		{args: "config|show|manager|--log-level|debug", out: "log-level                    debug           flag"},
 		{args: "config|show|projector|--output|jsonl", out: `{"key":"id","value":"p1","origin":"default","env":"TIDEMARK_ID"`},
 		{args: "config|show|nothing", code: ExitUsage, talk: "no command"},
 		{args: "help|exit-codes", out: "6  not in time"},
