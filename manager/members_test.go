@@ -1,0 +1,64 @@
+package manager
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"tidemark/client"
+	"tidemark/consensus"
+)
+
+// TestJoinAndRemove: a fourth manager joins by --join alone and gets its vote; a removed one ends, and its folder does not
+// start again; a node of another cluster is refused by name.
+func TestJoinAndRemove(t *testing.T) {
+	c := newTrio(t)
+	addrs := freeAddrs(t, 2)
+	cfg := Config{Name: "m4", Dir: t.TempDir(), REST: addrs[0], Raft: addrs[1], Join: c.cfgs[0].Join, Heartbeat: c.cfgs[0].Heartbeat,
+		PromoteAfter: 300 * time.Millisecond}
+	m, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	done := make(chan error, 1)
+	go func() { done <- m.Run(ctx) }()
+	c.until("the fourth manager has its vote", func() bool {
+		var s client.Status
+		_, _, body := c.call(c.nodes[0], "GET", "/v1/status", "", nil)
+		voters := 0
+		if json.Unmarshal(body, &s) == nil {
+			for _, x := range s.Managers {
+				if x.Role != "nonvoter" && x.Alive {
+					voters++
+				}
+			}
+		}
+		return voters == 4
+	})
+	code, h, body := c.call(c.follower(), "GET", "/v1/readindex", "", map[string]string{"Tidemark-Cluster": "another"})
+	if p := problemOf(t, h, body); code != 409 || p.Code != "FOREIGN_CLUSTER" || !strings.Contains(p.Detail, "another") {
+		t.Errorf("a node of another cluster: %d %s", code, body)
+	}
+	if code, _, body := c.call(c.follower(), "DELETE", "/v1/cluster/managers/m4", "", nil); code != 200 {
+		t.Fatalf("removal: %d %s", code, body)
+	}
+	select {
+	case err := <-done:
+		if !errors.Is(err, consensus.ErrRemoved) {
+			t.Fatalf("the removed manager ended with %v", err)
+		}
+	case <-time.After(patience):
+		t.Fatal("the removed manager goes on")
+	}
+	if _, err := Open(cfg); !errors.Is(err, consensus.ErrRemoved) {
+		t.Errorf("a removed manager's folder starts again: %v", err)
+	}
+	if code, _, _ := c.call(c.follower(), "DELETE", "/v1/cluster/managers/m4", "", nil); code != 404 {
+		t.Errorf("removal of one that is gone: %d", code)
+	}
+}
