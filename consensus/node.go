@@ -141,7 +141,7 @@ func (n *Node) openTransport() error {
 		clusterID: n.ClusterID, epoch: func() uint64 { return n.fsm.State().Epoch() }, member: n.isMember,
 		log: n.cfg.Logger.Named("transport"), accepted: make(map[*guarded]struct{}), moved: make(map[string]string),
 	}
-	n.trans = addressed{disk: n.disk, NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
+	n.trans = addressed{disk: n.disk, patience: transportTimeout(n.cfg.Heartbeat), NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Logger:                  n.cfg.Logger.Named("transport"),
 		Stream:                  n.layer,
 		MaxPool:                 transportPool,

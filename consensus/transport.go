@@ -37,7 +37,8 @@ var ErrRefused = errors.New("refused by the other node")
 // as leader, so that the others elect one that can work.
 type addressed struct {
 	*raft.NetworkTransport
-	disk *disk
+	disk     *disk
+	patience time.Duration // with a pipeline that takes nothing
 }
 
 // errDiskHangs is why a leader is silent.
@@ -53,19 +54,24 @@ func (t addressed) AppendEntriesPipeline(id raft.ServerID, addr raft.ServerAddre
 	if err != nil {
 		return nil, err
 	}
-	return pipeline{p, t.disk}, nil
+	return pipeline{p, t.disk, t.patience}, nil
 }
 
-// pipeline is the library's, silent while the disk hangs.
+// pipeline is the library's, silent while the disk hangs, and closed when it takes nothing for too long: the library
+// stops to read answers after one that refuses (a follower whose disk is full) and then waits for room in the full
+// pipeline for ever; that follower would get nothing more in this term, and the node would never stop.
 type pipeline struct {
 	raft.AppendPipeline
-	disk *disk
+	disk     *disk
+	patience time.Duration
 }
 
 func (p pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
 	if p.disk.hangs() {
 		return nil, errDiskHangs
 	}
+	stuck := time.AfterFunc(p.patience, func() { _ = p.Close() }) // the caller sees that it is closed
+	defer stuck.Stop()
 	return p.AppendPipeline.AppendEntries(args, resp)
 }
 
