@@ -107,7 +107,7 @@ func requestHeaders() map[string]header {
 		HeaderKey:           {most: maxKeyBytes, means: "The write is done once however often it is sent with this key, to whichever manager, for 24 hours; each time the answer is the first one."},
 		headerIfMatch:       {pattern: `^(\*|"?[0-9]+"?)$`, means: "The ETag that the index must have; else 412 with the present modified_cas. * or none: any."},
 		headerIfNoneMatch:   {means: "ETags that the client has; when the index has one of them, the answer is 304 without a body."},
-		rpc.HeaderRequestID: {most: rpc.MaxRequestID, means: "The id under which logs have this request: letters, digits and ._:/+=-. Another one is made when it cannot be one."},
+		rpc.HeaderRequestID: {means: "The id under which logs have this request: letters, digits and ._:/+=-. At most 64 of them; another one is made when it cannot be one."},
 		HeaderTimeout:       {number: true, means: "How many milliseconds the caller waits; the most is 10 s for a write, 5 s for a read, 10 min for a scan."},
 	}
 }
