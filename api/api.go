@@ -20,6 +20,7 @@ import (
 	"github.com/gorilla/mux"
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 
 	"tidemark/auth"
 	"tidemark/consensus"
@@ -56,7 +57,7 @@ const (
 	HeaderAge       = "Tidemark-Age-Ms"     // of a stale read: since the leader was last heard of
 )
 
-// Config joins the api to what it serves. All fields but Registry and Forward are required.
+// Config joins the api to what it serves. All fields but Registry, Tracer and Forward are required.
 type Config struct {
 	Name        string // of this manager
 	REST        string // its base URL
@@ -71,7 +72,8 @@ type Config struct {
 	// Auth says who sends a request; nil lets everybody do everything.
 	Auth *auth.Authenticator
 	// Open: while there are no users, who shows no credentials is an administrator.
-	Open bool
+	Open   bool
+	Tracer trace.Tracer // nil: no spans
 }
 
 // API serves one manager.
@@ -193,6 +195,13 @@ func (a *API) serve(rt route) http.Handler {
 			defer cancel()
 			r = r.WithContext(ctx)
 		}
+		kept := &rpc.Keeper{ResponseWriter: w, Status: http.StatusOK}
+		if a.cfg.Tracer != nil {
+			var span trace.Span
+			r, span = rpc.ServerSpan(a.cfg.Tracer, r, name)
+			defer func() { rpc.EndServerSpan(span, kept.Status) }()
+			w = kept
+		}
 		r, err := a.authorize(r, &rt)
 		if err != nil {
 			a.refuse(w, r, name, err)
@@ -202,9 +211,9 @@ func (a *API) serve(rt route) http.Handler {
 			a.answer(w, r, &rt)
 			return
 		}
-		began, kept := a.now(), &keeper{ResponseWriter: w, status: http.StatusOK}
+		began := a.now()
 		here, code := a.answer(kept, r, &rt)
-		a.logWrite(r, name, kept.status, code, here, a.now().Sub(began))
+		a.logWrite(r, name, kept.Status, code, here, a.now().Sub(began))
 	})
 }
 
@@ -250,21 +259,6 @@ func (a *API) logWrite(r *http.Request, name string, status int, outcome string,
 	log(what, "request_id", rpc.RequestID(r.Context()), "principal", rpc.Principal(r.Context()), "route", name, "path", r.URL.Path,
 		"status", status, "outcome", outcome, "took", took, "from", r.Header.Get(HeaderForwarded))
 }
-
-// keeper remembers the status of an answer.
-type keeper struct {
-	http.ResponseWriter
-	status int
-}
-
-// WriteHeader keeps the status.
-func (k *keeper) WriteHeader(status int) {
-	k.status = status
-	k.ResponseWriter.WriteHeader(status)
-}
-
-// Unwrap is for http.ResponseController.
-func (k *keeper) Unwrap() http.ResponseWriter { return k.ResponseWriter }
 
 // checkCluster refuses managers, projectors and indexers of another cluster, and says so in the log.
 func (a *API) checkCluster(r *http.Request) error {

@@ -25,7 +25,7 @@ const (
 var errLeaderGone = errors.New("it has been replaced, or lost, as the leader")
 
 // forward sends a request to the leader and its answer back: one hop, never two.
-func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) error {
+func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) (err error) {
 	leader, ok := a.leaderOf(a.cfg.Raft.State())
 	if !ok {
 		return noLeader("no leader is known at the moment; try again")
@@ -42,7 +42,9 @@ func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithCancelCause(r.Context())
+	below, span := rpc.StartSpan(r.Context(), "forward")
+	defer func() { rpc.EndSpan(r.Context(), span, err) }()
+	ctx, cancel := context.WithCancelCause(below)
 	defer cancel(nil)
 	req, err := http.NewRequestWithContext(ctx, r.Method, leader.REST+r.URL.RequestURI(), body)
 	if err != nil {

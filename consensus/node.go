@@ -13,6 +13,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"tidemark/internal/rpc"
 	"tidemark/statecontext"
 	"tidemark/tlsconf"
 )
@@ -208,7 +209,12 @@ func (n *Node) Serving() (term uint64, ok bool) {
 }
 
 // WaitApplied returns when the state contains the entry with this index.
-func (n *Node) WaitApplied(ctx context.Context, index uint64) error { return n.fsm.Wait(ctx, index) }
+func (n *Node) WaitApplied(ctx context.Context, index uint64) error {
+	below, span := rpc.StartSpan(ctx, "wait applied")
+	err := n.fsm.Wait(below, index)
+	rpc.EndSpan(ctx, span, err)
+	return err
+}
 
 // State gives the newest state of this node.
 func (n *Node) State() *statecontext.State { return n.fsm.State() }

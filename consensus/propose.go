@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/raft"
 
+	"tidemark/internal/rpc"
 	"tidemark/statecontext"
 )
 
@@ -41,6 +42,13 @@ type entry struct {
 // stamped here. The body must not be changed any more. Errors: NotLeaderError, ErrBusy, ErrCommand, ErrClosed and a context
 // that ended before the command was taken say that nothing was proposed; ErrUnknownOutcome says that nobody knows.
 func (n *Node) Propose(ctx context.Context, command statecontext.Command) (statecontext.Result, error) {
+	below, span := rpc.StartSpan(ctx, "raft propose")
+	res, err := n.replicate(below, command)
+	rpc.EndSpan(ctx, span, err)
+	return res, err
+}
+
+func (n *Node) replicate(ctx context.Context, command statecontext.Command) (statecontext.Result, error) {
 	size, err := n.vet(&command)
 	if err != nil {
 		return statecontext.Result{}, err

@@ -3,6 +3,8 @@ package consensus
 import (
 	"context"
 	"fmt"
+
+	"tidemark/internal/rpc"
 )
 
 // read waits for a leadership check.
@@ -40,11 +42,13 @@ func (n *Node) ReadIndex(ctx context.Context) (uint64, error) {
 
 // ReadBarrier returns when the leader's own state is one that a linearizable read may use.
 func (n *Node) ReadBarrier(ctx context.Context) error {
-	index, err := n.ReadIndex(ctx)
-	if err != nil {
-		return err
+	below, span := rpc.StartSpan(ctx, "raft read barrier")
+	index, err := n.ReadIndex(below)
+	if err == nil {
+		err = n.WaitApplied(below, index)
 	}
-	return n.WaitApplied(ctx, index)
+	rpc.EndSpan(ctx, span, err)
+	return err
 }
 
 // verify answers reads, all that wait with one check.

@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/hashicorp/go-hclog"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/internal/rpc"
@@ -64,6 +65,7 @@ type Config struct {
 	PersistEvery  time.Duration // what a crash may take away, to be streamed again
 	Checkpoint    time.Duration // between checkpoints, for rollback
 	Logger        hclog.Logger
+	Tracer        trace.Tracer // nil: no spans
 
 	// TLS, unless nil, is on every connection.
 	TLS *tlsconf.Source
@@ -243,8 +245,8 @@ func (x *Indexer) Run(ctx context.Context) error {
 		}
 		return nil
 	})
-	g.Go(func() error { return x.serve(inner, x.adminHandler(), x.ports.admin) })
-	g.Go(func() error { return x.serve(inner, x.scanHandler(), x.ports.scan) })
+	g.Go(func() error { return x.serve(inner, rpc.Traced(x.cfg.Tracer, x.adminHandler()), x.ports.admin) })
+	g.Go(func() error { return x.serve(inner, rpc.Traced(x.cfg.Tracer, x.scanHandler()), x.ports.scan) })
 	g.Go(func() error { return (&reporter{x: x}).Run(inner) })
 	g.Go(func() error { return newSideLoop(x).Run(inner) })
 	g.Go(func() error { return (&keeper{x: x}).Run(inner) })

@@ -17,6 +17,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/api"
@@ -64,6 +65,7 @@ type Config struct {
 	RaftMetrics bool
 	Now         func() time.Time // time.Now
 	Logger      hclog.Logger
+	Tracer      trace.Tracer    // nil: no spans
 	TLS         *tlsconf.Source // on every connection; nil without TLS
 	Insecure    bool            // to listen beyond loopback without TLS
 	// InitialAdmin is the password of the user admin, who is added when the cluster has no users.
@@ -157,7 +159,7 @@ func (m *Manager) open() error {
 	}
 	open := m.cfg.InitialAdmin == "" && (m.cfg.Insecure || tlsconf.Loopback(m.listener.Addr().String()) && tlsconf.Loopback(m.raft.Addr()))
 	m.api = api.New(api.Config{Name: m.cfg.Name, REST: m.url(), Expect: m.cfg.BootstrapExpect, Raft: m.raft, Steward: m.steward, Coordinator: m.coord, Watch: m.watch,
-		Registry: registry, TLS: m.cfg.TLS, Auth: authenticator, Open: open, Logger: m.log.Named("api")})
+		Registry: registry, TLS: m.cfg.TLS, Auth: authenticator, Open: open, Logger: m.log.Named("api"), Tracer: m.cfg.Tracer})
 	return nil
 }
 

@@ -25,6 +25,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
@@ -69,6 +70,7 @@ type Config struct {
 	// Workers evaluate documents, each its own vbuckets; 0 chooses half of the processors, at most 4.
 	Workers int
 	Logger  hclog.Logger
+	Tracer  trace.Tracer // nil: no spans
 	// TLS, unless nil, is on every connection but those to KV.
 	TLS *tlsconf.Source
 	// Insecure allows to listen beyond loopback without TLS.
@@ -152,7 +154,7 @@ func (p *Projector) clusterID() string {
 func (p *Projector) Run(ctx context.Context) error {
 	g, run := errgroup.WithContext(ctx)
 	p.runCtx = run
-	server := rpc.NewServer(p.tasks.counted(p.handler()))
+	server := rpc.NewServer(rpc.Traced(p.cfg.Tracer, p.tasks.counted(p.handler())))
 	server.ErrorLog = p.log.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
 	server.BaseContext = func(net.Listener) context.Context { return run } // what waits for KV ends at once
 	g.Go(func() error { return rpc.Serve(run, server, p.cfg.TLS.Listen(p.listener, tlsconf.HTTP), stopGrace) })

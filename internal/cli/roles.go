@@ -34,6 +34,12 @@ exists: an empty --data and --join only.`,
 			if cfg.Logger, err = logs.logger(s, "manager"); err != nil {
 				return err
 			}
+			spans, err := logs.tracing(cmd.Context(), "manager", cfg.Name)
+			if err != nil {
+				return err
+			}
+			defer spans.Close()
+			cfg.Tracer = spans.Tracer()
 			faults := failpoint.Dir(failpoints)
 			if cfg.Now, err = faults.Clock(cfg.Name); err != nil {
 				return err
@@ -124,6 +130,12 @@ func newProjector(s Streams) *cobra.Command {
 			if cfg.Logger, err = logs.logger(s, "projector"); err != nil {
 				return err
 			}
+			spans, err := logs.tracing(cmd.Context(), "projector", id)
+			if err != nil {
+				return err
+			}
+			defer spans.Close()
+			cfg.Tracer = spans.Tracer()
 			if cfg.TLS, err = tlsF.open(cmd.Context(), tlsconf.Projector, id, cfg.Logger); err != nil {
 				return err
 			}
@@ -164,6 +176,12 @@ func newIndexer(s Streams) *cobra.Command {
 			if cfg.Logger, err = logs.logger(s, "indexer"); err != nil {
 				return err
 			}
+			spans, err := logs.tracing(cmd.Context(), "indexer", cfg.Name)
+			if err != nil {
+				return err
+			}
+			defer spans.Close()
+			cfg.Tracer = spans.Tracer()
 			if cfg.TLS, err = tlsF.open(cmd.Context(), tlsconf.Indexer, cfg.Name, cfg.Logger); err != nil {
 				return err
 			}

@@ -23,6 +23,7 @@ import (
 	"tidemark/client"
 	"tidemark/internal/config"
 	"tidemark/internal/rpc"
+	"tidemark/internal/tracing"
 	"tidemark/internal/version"
 	"tidemark/kvclient"
 	"tidemark/localcluster"
@@ -325,11 +326,21 @@ func (f *serverFlags) waiting() func(error) {
 	}
 }
 
-// logFlags say what a role logs, and how.
-type logFlags struct{ level, format string }
+// logFlags say what a role logs and traces, and how.
+type logFlags struct{ level, format, otlp string }
+
+// tracing sends the spans of a role, if the flag or the environment says where to; close it at the end.
+func (f *logFlags) tracing(ctx context.Context, role, name string) (*tracing.Provider, error) {
+	p, err := tracing.Open(ctx, role, name, f.otlp)
+	if err != nil {
+		return nil, usage("--otlp-endpoint: %v", err)
+	}
+	return p, nil
+}
 
 func (f *logFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.level, "log-level", "info", "trace, debug, info, warn, error or off")
+	cmd.Flags().StringVar(&f.otlp, "otlp-endpoint", "", "collector of OpenTelemetry spans, as http://127.0.0.1:4318 (default: OTEL_EXPORTER_OTLP_ENDPOINT, else none)")
 	cmd.Flags().StringVar(&f.format, "log-format", "text", "text, or json: one object per line")
 	complete(cmd, "log-level", fixed("trace", "debug", "info", "warn", "error", "off"))
 	complete(cmd, "log-format", fixed("text", "json"))

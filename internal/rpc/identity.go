@@ -5,6 +5,9 @@ import (
 	"encoding/hex"
 	"math/rand/v2"
 	"net/http"
+
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
 )
 
 // HeaderRequestID is the name under which one request is known to all who had a part in it: the client makes it or is
@@ -86,9 +89,12 @@ func Identify(next http.Handler) http.Handler {
 	})
 }
 
-// Outgoing adds to a request what its context carries along: the request id.
+// Outgoing adds to a request what its context carries along: the request id, and the span if it is traced.
 func Outgoing(r *http.Request) {
 	if id := RequestID(r.Context()); id != "" {
 		r.Header.Set(HeaderRequestID, id)
+	}
+	if trace.SpanContextFromContext(r.Context()).IsValid() {
+		propagation.TraceContext{}.Inject(r.Context(), propagation.HeaderCarrier(r.Header))
 	}
 }

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/fxamacker/cbor/v2"
+	"go.opentelemetry.io/otel/attribute"
 
 	"tidemark/wire"
 )
@@ -303,6 +304,16 @@ func (c *Client) SetCluster(id string) { c.cluster.Store(&id) }
 // Do sends req (nil for none) as CBOR and reads the answer into resp (nil to ignore it). The context bounds the whole
 // exchange. An error answer is a *Problem; anything else means that the outcome is unknown.
 func (c *Client) Do(ctx context.Context, method, url string, req, resp any) error {
+	below, span := StartSpan(ctx, "send")
+	if span.IsRecording() {
+		span.SetAttributes(attribute.String("http.request.method", method), attribute.String("url.full", url))
+	}
+	err := c.do(below, method, url, req, resp)
+	EndSpan(ctx, span, err)
+	return err
+}
+
+func (c *Client) do(ctx context.Context, method, url string, req, resp any) error {
 	var body io.Reader
 	if req != nil {
 		b, err := cbor.Marshal(req)

@@ -1,0 +1,77 @@
+package rpc
+
+import (
+	"context"
+	"net/http"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+)
+
+// StartSpan begins a span below the one of ctx, by the same provider. When ctx has none that is recorded, nothing is
+// done and nothing allocated. End it with EndSpan, or by itself.
+func StartSpan(ctx context.Context, name string) (context.Context, trace.Span) {
+	parent := trace.SpanFromContext(ctx)
+	if !parent.IsRecording() {
+		return ctx, parent // of an untraced request: ending it does nothing
+	}
+	return parent.TracerProvider().Tracer("tidemark").Start(ctx, name)
+}
+
+// EndSpan ends a span of StartSpan; parent is the context that was given to StartSpan. An error is noted in it.
+func EndSpan(parent context.Context, span trace.Span, err error) {
+	if !span.IsRecording() || span == trace.SpanFromContext(parent) {
+		return
+	}
+	if err != nil {
+		span.SetStatus(codes.Error, err.Error())
+	}
+	span.End()
+}
+
+// ServerSpan begins the span of a request that came in, below the caller's (W3C traceparent).
+func ServerSpan(tracer trace.Tracer, r *http.Request, name string) (*http.Request, trace.Span) {
+	ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
+	ctx, span := tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(
+		attribute.String("http.request.method", r.Method), attribute.String("url.path", r.URL.Path), attribute.String("tidemark.request_id", RequestID(ctx))))
+	return r.WithContext(ctx), span
+}
+
+// EndServerSpan notes the status of the answer.
+func EndServerSpan(span trace.Span, status int) {
+	span.SetAttributes(attribute.Int("http.response.status_code", status))
+	if status >= http.StatusInternalServerError {
+		span.SetStatus(codes.Error, http.StatusText(status))
+	}
+	span.End()
+}
+
+// Traced makes a span of each request that goes to next; with a nil tracer it is next itself.
+func Traced(tracer trace.Tracer, next http.Handler) http.Handler {
+	if tracer == nil {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r, span := ServerSpan(tracer, r, r.Method+" "+r.URL.Path)
+		kept := &Keeper{ResponseWriter: w, Status: http.StatusOK}
+		defer func() { EndServerSpan(span, kept.Status) }()
+		next.ServeHTTP(kept, r)
+	})
+}
+
+// Keeper remembers the status of an answer.
+type Keeper struct {
+	http.ResponseWriter
+	Status int
+}
+
+// WriteHeader keeps the status.
+func (k *Keeper) WriteHeader(status int) {
+	k.Status = status
+	k.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap is for http.ResponseController.
+func (k *Keeper) Unwrap() http.ResponseWriter { return k.ResponseWriter }
