@@ -146,7 +146,7 @@ func (rt *route) maxBody() int64 {
 // routes lists every call. Of two paths that match, the first one counts.
 func (a *API) routes() []route {
 	return slices.Concat(a.userRoutes(), a.scanRoutes(), a.ddlRoutes(), a.patchRoutes(), a.readRoutes(), a.clusterRoutes(), a.memberRoutes(), a.componentRoutes(),
-		a.nodeRoutes(), a.errorRoutes(), a.watchRoutes())
+		a.nodeRoutes(), a.errorRoutes(), a.watchRoutes(), a.viewRoutes())
 }
 
 // Handler serves every call.

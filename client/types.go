@@ -296,5 +296,9 @@ type BucketStatus struct {
 	StabilityHash   string `json:"stability_hash"`
 	StreamsBegun    int    `json:"streams_begun"`
 	StreamsMissing  int    `json:"streams_missing"` // vbuckets that nobody streams now
-	Rollback        string `json:"rollback,omitempty"`
+	// StabilityAgeMS is how old the newest stability timestamp is; -1 when it is of before the leader's term.
+	StabilityAgeMS int64  `json:"stability_age_ms"`
+	Lag            uint64 `json:"lag"`           // complete seqnos above it, over all vbuckets
+	ScansWaiting   int    `json:"scans_waiting"` // for a newer one
+	Rollback       string `json:"rollback,omitempty"`
 }

@@ -22,6 +22,7 @@ type bucket struct {
 	ledger     *streams.Ledger
 	stab       *stability.Bucket
 	stable     wire.Stability // newest committed
+	stableMS   int64          // when it was seen to be; 0: before this term
 	wanted     bool           // it has an index that projectors evaluate
 	due        bool           // something came in
 	hosts      []index.NodeID // have a copy of one of its indexes, ascending
@@ -202,7 +203,7 @@ func (l *leader) refreshBucket(b *bucket, s *statecontext.Bucket) {
 	if s.Stability.Number == b.stable.Number && s.Stability.RollbackID == b.stable.RollbackID {
 		return
 	}
-	b.stable = published(s)
+	b.stable, b.stableMS = published(s), l.nowMS
 	if err := b.stab.Committed(stampOf(b.stable)); err != nil {
 		l.log.Error("a committed stability timestamp does not fit", "bucket", b.name, "error", err)
 	}

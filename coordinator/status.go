@@ -60,6 +60,8 @@ type BucketStatus struct {
 	Streams    streams.Summary
 	Lagging    []index.NodeID // indexers that promotion does not wait for
 	Waiting    int            // scans that wait for a stability timestamp
+	AgeMS      int64          // of the newest stability timestamp; -1: it is of before this term
+	Lag        uint64         // complete seqnos above it, over all vbuckets
 	Rollback   string         // step, or why the bucket has to be rolled back; empty: all is well
 }
 
@@ -142,6 +144,13 @@ func (l *leader) show() {
 		}
 		w := BucketStatus{Name: name, UUID: b.uuid, VBuckets: b.ledger.Len(), Generation: b.generation, Wanted: b.wanted, Number: b.stable.Number,
 			Hash: b.stable.Hash, Streams: sum, Lagging: b.stab.Lagging(l.nowMS), Waiting: len(b.waiters)}
+		w.AgeMS = -1
+		if b.stableMS > 0 {
+			w.AgeMS = l.nowMS - b.stableMS
+		}
+		for v := range b.ledger.Len() {
+			w.Lag += max(b.stab.CompleteAt(v), b.stable.Vector.Seqnos[v]) - b.stable.Vector.Seqnos[v]
+		}
 		if x := l.state.Bucket(name); x != nil && x.Rollback != nil {
 			if w.Rollback = x.Rollback.Step.String(); b.rolling != nil && b.rolling.reason != "" {
 				w.Rollback += ": " + b.rolling.reason

@@ -164,6 +164,26 @@ func TestPagesOfIndexes(t *testing.T) {
 	if got := fmt.Sprint(names); got != "[x0 x1 x2 x3 x4 late]" {
 		t.Error(got)
 	}
+	var topology client.TopologyList
+	if _, _, b := c.call(c.follower(), "GET", "/v1/topology?limit=3", "", nil); json.Unmarshal(b, &topology) != nil || len(topology.Indexes) != 3 ||
+		topology.Next == "" || len(topology.Indexes[1].Copies) != 1 {
+		t.Errorf("%s", b)
+	}
+	for path, want := range map[string]string{
+		"/v1/rollbacks":                          `"rollbacks": []`,
+		"/v1/streams?limit=3":                    `"next": "b/2"`,
+		"/v1/streams?after=b/2&bucket=b":         `"vbucket": 3`,
+		"/v1/streams?consistency=stale":          `"streams": []`,
+		"/v1/buckets/b/timestamps?limit=2":       `"next": "1"`,
+		"/v1/buckets/b/timestamps?after=1":       `"from": 2`,
+		"/v1/buckets/x/timestamps":               `"UNKNOWN_BUCKET"`,
+		"/v1/streams?after=x":                    `"BAD_REQUEST"`,
+		"/v1/buckets/b/timestamps?limit=9999999": `"BAD_REQUEST"`,
+	} {
+		if _, _, b := c.call(c.follower(), "GET", path, "", nil); !strings.Contains(string(b), want) {
+			t.Errorf("%s: no %s in %s", path, want, b)
+		}
+	}
 	for _, q := range []string{"limit=0", "limit=5001", "limit=x", "after=x"} {
 		if code, _, b := c.call(c.nodes[0], "GET", "/v1/indexes?"+q, "", nil); code != 400 {
 			t.Errorf("%s: %d %s", q, code, b)

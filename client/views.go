@@ -1,0 +1,165 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"strconv"
+
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/statecontext"
+)
+
+// TopologyList is the answer of GET /v1/topology: a page of it, by index id.
+type TopologyList struct {
+	CAS     uint64          `json:"cas"`
+	Indexes []IndexTopology `json:"indexes"`
+	Next    string          `json:"next,omitempty"` // what ?after= takes; absent from the last page
+}
+
+// IndexTopology is where an index lives.
+type IndexTopology struct {
+	ID          index.ID         `json:"id"`
+	Name        string           `json:"name"`
+	Bucket      string           `json:"bucket"`
+	State       index.State      `json:"state"`
+	TopologyCAS uint64           `json:"topology_cas"` // of its newest change
+	Layout      partition.Layout `json:"layout"`
+	Copies      []partition.Copy `json:"copies"`
+}
+
+// RollbackList is the answer of GET /v1/rollbacks.
+type RollbackList struct {
+	CAS       uint64         `json:"cas"`
+	Rollbacks []RollbackInfo `json:"rollbacks"`
+}
+
+// RollbackInfo is a rollback that is under way, or that is needed and has not begun (id 0).
+type RollbackInfo struct {
+	Bucket   string                    `json:"bucket"`
+	ID       uint64                    `json:"id"`
+	Step     statecontext.RollbackStep `json:"step"`
+	Detail   string                    `json:"detail,omitempty"`   // what the leader knows
+	Failover *VectorInfo               `json:"failover,omitempty"` // from step prepare on
+	Restart  *VectorInfo               `json:"restart,omitempty"`  // from step restart on
+}
+
+// VectorInfo is a timestamp: as a whole, and the positions of a page of vbuckets.
+type VectorInfo struct {
+	Total  uint64            `json:"total"` // sum of the seqnos
+	Hash   string            `json:"hash"`
+	Vector []VBucketPosition `json:"vector,omitempty"`
+}
+
+// StreamList is the answer of GET /v1/streams: a page of the vbucket ledger, by bucket and vbucket.
+type StreamList struct {
+	CAS     uint64          `json:"cas"`
+	Buckets []BucketStreams `json:"buckets"`
+	Streams []StreamInfo    `json:"streams"`
+	Next    string          `json:"next,omitempty"` // what ?after= takes; absent from the last page
+}
+
+// BucketStreams counts the streams of a bucket by state.
+type BucketStreams struct {
+	Bucket    string `json:"bucket"`
+	VBuckets  int    `json:"vbuckets"`
+	Wanted    bool   `json:"wanted"` // an index needs them
+	Idle      int    `json:"idle"`
+	Requested int    `json:"requested"`
+	Begun     int    `json:"begun"`
+	Ended     int    `json:"ended"`
+	Lost      int    `json:"lost"`
+	Repairs   uint64 `json:"repairs"` // batches of requests in this leader's term
+}
+
+// StreamInfo is the maintenance stream of one vbucket.
+type StreamInfo struct {
+	Bucket      string            `json:"bucket"`
+	VBucket     int               `json:"vbucket"`
+	State       string            `json:"state"` // idle, requested, begun, ended, lost
+	Owner       index.ProjectorID `json:"owner,omitempty"`
+	Incarnation string            `json:"incarnation"` // epoch.term.counter
+	SinceMS     int64             `json:"since_ms"`    // when the state was entered, unix milliseconds
+	Reason      string            `json:"reason,omitempty"`
+}
+
+// Timestamps is the answer of GET /v1/buckets/{bucket}/timestamps. Vectors hold the page of vbuckets that begins at
+// From.
+type Timestamps struct {
+	CAS        uint64        `json:"cas"`
+	Bucket     string        `json:"bucket"`
+	UUID       string        `json:"uuid"`
+	Generation uint64        `json:"generation"`
+	VBuckets   int           `json:"vbuckets"`
+	From       int           `json:"from"`
+	Next       string        `json:"next,omitempty"` // what ?after= takes; absent from the last page
+	Number     uint64        `json:"stability_number"`
+	RollbackID uint64        `json:"rollback_id"`
+	AgeMS      int64         `json:"stability_age_ms"` // -1: unknown here, or of before the leader's term
+	Stability  VectorInfo    `json:"stability"`
+	Mutation   VectorInfo    `json:"mutation"`           // what was current at the promotion
+	Current    *VectorInfo   `json:"current,omitempty"`  // newest complete seqnos, from the leader
+	Backfill   *VectorInfo   `json:"backfill,omitempty"` // while builds run
+	Restart    *VectorInfo   `json:"restart,omitempty"`  // of a rollback under way
+	Lag        uint64        `json:"lag"`                // of current above stability
+	Waiting    int           `json:"scans_waiting"`
+	Indexers   []Participant `json:"indexers,omitempty"`
+	// Holding are vbuckets without a stream, at most 16; HoldingCount is how many there are. Their place in the
+	// timestamp stands still.
+	Holding      []StreamInfo `json:"holding,omitempty"`
+	HoldingCount int          `json:"holding_count"`
+	Diverged     string       `json:"diverged,omitempty"` // why the bucket has to be rolled back
+}
+
+// Participant is an indexer's part in the promotion of stability timestamps.
+type Participant struct {
+	Node    index.NodeID `json:"node"`
+	Name    string       `json:"name"`
+	Acked   uint64       `json:"acked"`             // number of the newest one that it has made or skipped
+	Behind  uint64       `json:"behind"`            // how many it owes
+	SinceMS int64        `json:"since_ms"`          // since when it has not moved, unix milliseconds
+	Holds   bool         `json:"holds"`             // the next promotion waits for it
+	Ignored string       `json:"ignored,omitempty"` // why it is not waited for: silent, stalled, rollback
+}
+
+// Streams gives the vbucket ledger of a bucket, of all when it is "", to its end.
+func (c *Client) Streams(ctx context.Context, bucket string) (StreamList, error) {
+	var all StreamList
+	for after := ""; ; {
+		q := url.Values{}
+		if bucket != "" {
+			q.Set("bucket", bucket)
+		}
+		if after != "" {
+			q.Set("after", after)
+		}
+		var p StreamList
+		if err := c.call(ctx, http.MethodGet, "/v1/streams"+query(q), nil, nil, &p); err != nil {
+			return all, err
+		}
+		p.Streams = append(all.Streams, p.Streams...)
+		done := p.Next == "" || p.Next == after
+		if after = p.Next; done {
+			p.Next = ""
+			return p, nil
+		}
+		all = p
+	}
+}
+
+// Timestamps gives a bucket's timestamps, with vectors of at most limit vbuckets from vbucket from on.
+func (c *Client) Timestamps(ctx context.Context, bucket string, from, limit int) (Timestamps, error) {
+	q := url.Values{"limit": {strconv.Itoa(limit)}}
+	if from > 0 {
+		q.Set("after", strconv.Itoa(from-1))
+	}
+	var t Timestamps
+	return t, c.call(ctx, http.MethodGet, "/v1/buckets/"+url.PathEscape(bucket)+"/timestamps"+query(q), nil, nil, &t)
+}
+
+// Rollbacks lists the rollbacks that are under way or needed.
+func (c *Client) Rollbacks(ctx context.Context) (RollbackList, error) {
+	var l RollbackList
+	return l, c.call(ctx, http.MethodGet, "/v1/rollbacks", nil, nil, &l)
+}

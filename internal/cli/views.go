@@ -1,0 +1,136 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/client"
+)
+
+// maxVectorPage is the most vbuckets that one answer has.
+const maxVectorPage = 4096
+
+func clusterTimestamps(s Streams, f *serverFlags) *cobra.Command {
+	var vectors bool
+	cmd := &cobra.Command{Use: "timestamps BUCKET", Short: "A bucket's timestamps, and what holds the stability timestamp back", Args: exactArgs("BUCKET"),
+		Example: "  tidemark cluster timestamps world\n  tidemark cluster timestamps world --vectors --output json",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				limit := 1
+				if vectors {
+					limit = maxVectorPage
+				}
+				t, err := c.Timestamps(ctx, args[0], 0, limit)
+				if err != nil {
+					return err
+				}
+				if !vectors {
+					t.Next = ""
+					for _, v := range []*client.VectorInfo{&t.Stability, &t.Mutation, t.Current, t.Backfill, t.Restart} {
+						if v != nil {
+							v.Vector = nil
+						}
+					}
+				}
+				return show(s.Out, f.output, t, []client.Timestamps{t}, func(w *tabwriter.Writer) { tableTimestamps(w, &t, vectors) })
+			})
+		}}
+	cmd.Flags().BoolVar(&vectors, "vectors", false, "every vbucket's position, too")
+	return cmd
+}
+
+func tableTimestamps(w *tabwriter.Writer, t *client.Timestamps, vectors bool) {
+	age := "unknown"
+	if t.AgeMS >= 0 {
+		age = (time.Duration(t.AgeMS) * time.Millisecond).String()
+	}
+	fmt.Fprintf(w, "bucket %s  generation %d  %d vbuckets  stability #%d of %s ago  lag %d  rollback %d  cas %d\n\n", t.Bucket, t.Generation, t.VBuckets, t.Number, age, t.Lag, t.RollbackID, t.CAS)
+	fmt.Fprintln(w, "TIMESTAMP\tTOTAL\tHASH")
+	names := []string{"stability", "mutation", "current", "backfill", "restart"}
+	all := []*client.VectorInfo{&t.Stability, &t.Mutation, t.Current, t.Backfill, t.Restart}
+	for i, v := range all {
+		if v != nil {
+			fmt.Fprintf(w, "%s\t%d\t%s\n", names[i], v.Total, v.Hash)
+		}
+	}
+	fmt.Fprintln(w, "\nINDEXER\tACKED\tBEHIND\tSINCE\tSTATE")
+	for _, p := range t.Indexers {
+		state := "counts"
+		switch {
+		case p.Holds:
+			state = "holds the next one back"
+		case p.Ignored != "":
+			state = "not waited for: " + p.Ignored
+		}
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\n", p.Name, p.Acked, p.Behind, clockOf(p.SinceMS), state)
+	}
+	if t.HoldingCount > 0 {
+		fmt.Fprintf(w, "\n%d vbuckets have no stream:\n", t.HoldingCount)
+		for _, h := range t.Holding {
+			fmt.Fprintf(w, "%d\t%s\tsince %s\t%s\n", h.VBucket, h.State, clockOf(h.SinceMS), h.Reason)
+		}
+	}
+	if !vectors {
+		return
+	}
+	fmt.Fprint(w, "\nVBUCKET")
+	for i, v := range all {
+		if v != nil {
+			fmt.Fprint(w, "\t", strings.ToUpper(names[i]))
+		}
+	}
+	for at := range t.Stability.Vector {
+		fmt.Fprintf(w, "\n%d", t.From+at)
+		for _, v := range all {
+			if v != nil {
+				fmt.Fprintf(w, "\t%d", v.Vector[at].Seqno)
+			}
+		}
+	}
+	fmt.Fprintln(w)
+}
+
+func clusterStreams(s Streams, f *serverFlags) *cobra.Command {
+	var bucket string
+	var all bool
+	cmd := &cobra.Command{Use: "streams", Short: "Who streams which vbucket, and what waits", Args: noArgs, ValidArgsFunction: noFiles,
+		Example: "  tidemark cluster streams\n  tidemark cluster streams --bucket world --all",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				list, err := c.Streams(ctx, bucket)
+				if err != nil {
+					return err
+				}
+				return show(s.Out, f.output, list, list.Streams, func(w *tabwriter.Writer) {
+					fmt.Fprintln(w, "BUCKET\tVBUCKETS\tBEGUN\tREQUESTED\tENDED\tLOST\tIDLE\tREPAIRS")
+					for _, b := range list.Buckets {
+						fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", b.Bucket, b.VBuckets, b.Begun, b.Requested, b.Ended, b.Lost, b.Idle, b.Repairs)
+					}
+					tableStreams(w, list.Streams, all)
+				})
+			})
+		}}
+	cmd.Flags().StringVar(&bucket, "bucket", "", "only this bucket's")
+	cmd.Flags().BoolVar(&all, "all", false, "running streams, too, in the table")
+	return cmd
+}
+
+// tableStreams lists what is not as it should be, or all.
+func tableStreams(w *tabwriter.Writer, list []client.StreamInfo, all bool) {
+	head := false
+	for _, e := range list {
+		if !all && (e.State == "begun" || e.State == "idle") {
+			continue
+		}
+		if !head {
+			fmt.Fprintln(w, "\nBUCKET\tVBUCKET\tSTATE\tPROJECTOR\tINCARNATION\tSINCE\tREASON")
+			head = true
+		}
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", e.Bucket, e.VBucket, e.State, e.Owner, e.Incarnation, clockOf(e.SinceMS), e.Reason)
+	}
+}

@@ -1,0 +1,47 @@
+package stability
+
+import (
+	"slices"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+)
+
+// Participant is an indexer's part in a bucket's promotion, for status.
+type Participant struct {
+	Node   index.NodeID
+	Acked  uint64 // number of the newest promotion that it has made or skipped
+	Behind uint64 // promotions that it has not acknowledged
+	// SinceMS is since when it has not moved, unix milliseconds.
+	SinceMS int64
+	// Holds: the next promotion waits for it.
+	Holds bool
+	// Ignored is why it is not waited for: silent, stalled, or in another rollback; "" when it counts.
+	Ignored string
+}
+
+// Participants gives the indexers that host the bucket, ascending.
+func (b *Bucket) Participants(nowMS int64) []Participant {
+	held, lagging := b.heldBy(nowMS), b.Lagging(nowMS)
+	var all []Participant
+	for id, p := range b.nodes {
+		if !p.report.Active {
+			continue
+		}
+		x := Participant{Node: id, Acked: p.acked, Behind: b.last.Number - min(p.acked, b.last.Number), SinceMS: p.movedMS, Holds: slices.Contains(held, id)}
+		switch {
+		case p.report.RollbackID != b.last.RollbackID:
+			x.Ignored = "rollback"
+		case nowMS-p.seenMS > b.cfg.SilentAfter.Milliseconds():
+			x.Ignored = "silent"
+		case slices.Contains(lagging, id):
+			x.Ignored = "stalled"
+		}
+		all = append(all, x)
+	}
+	slices.SortFunc(all, func(x, y Participant) int { return int(x.Node) - int(y.Node) })
+	return all
+}
+
+// Current gives the newest complete position of every vbucket that may be promoted, 0 where none is known.
+func (b *Bucket) Current() timestamp.Vector { return b.cand.Clone() }
