@@ -363,7 +363,7 @@ func (a *API) addComponents(s *statecontext.State, st *client.Status) {
 				Streams: p.Streams, Revision: p.Revision})
 		}
 		for _, i := range c.Indexers {
-			st.Indexers = append(st.Indexers, client.IndexerStatus{ID: i.Name, Node: i.Node, UUID: i.UUID, Admin: i.Admin, Scan: i.Scan,
+			st.Indexers = append(st.Indexers, client.IndexerStatus{QueueBytes: i.QueueBytes, QueueLimit: i.QueueLimit, ID: i.Name, Node: i.Node, UUID: i.UUID, Admin: i.Admin, Scan: i.Scan,
 				State: i.Life.String(), Copies: i.Copies, Health: i.Health, Revision: i.Revision})
 		}
 		for _, b := range c.Buckets {

@@ -283,6 +283,9 @@ type IndexerStatus struct {
 	Copies   int          `json:"copies"`
 	Health   string       `json:"health,omitempty"`
 	Revision uint64       `json:"revision"`
+	// QueueBytes is what waits to be written, over all buckets; QueueLimit the most that may.
+	QueueBytes uint64 `json:"queue_bytes"`
+	QueueLimit uint64 `json:"queue_limit"`
 }
 
 // BucketStatus is a bucket in Status.

@@ -34,18 +34,20 @@ type ProjectorStatus struct {
 
 // IndexerStatus is an indexer as the coordinator sees it.
 type IndexerStatus struct {
-	Node     index.NodeID
-	UUID     string
-	Name     string
-	Admin    string
-	Scan     string
-	BootID   string
-	Life     Life
-	AgeMS    int64
-	Copies   int // that it has
-	Health   string
-	Revision uint64
-	Hello    bool
+	Node   index.NodeID
+	UUID   string
+	Name   string
+	Admin  string
+	Scan   string
+	BootID string
+	Life   Life
+	AgeMS  int64
+	Copies int // that it has
+	// QueueBytes and QueueLimit are of its mutation queues, summed over the buckets.
+	QueueBytes, QueueLimit uint64
+	Health                 string
+	Revision               uint64
+	Hello                  bool
 }
 
 // BucketStatus is a bucket as the coordinator sees it.
@@ -173,7 +175,11 @@ func (l *leader) show() {
 		if n == nil {
 			continue
 		}
-		s.Indexers = append(s.Indexers, IndexerStatus{Node: i.Node, UUID: i.UUID, Name: i.Name, Admin: i.Admin, Scan: i.Scan, BootID: i.BootID,
+		var queued, most uint64
+		for _, nb := range n.buckets {
+			queued, most = queued+nb.heartbeat.MutationQueue, most+nb.heartbeat.QueueLimit
+		}
+		s.Indexers = append(s.Indexers, IndexerStatus{QueueBytes: queued, QueueLimit: most, Node: i.Node, UUID: i.UUID, Name: i.Name, Admin: i.Admin, Scan: i.Scan, BootID: i.BootID,
 			Life: l.life(&n.component), AgeMS: l.nowMS - n.seenMS, Copies: len(n.copies), Health: n.health, Revision: n.acked, Hello: n.hello})
 	}
 	slices.SortFunc(s.Buckets, func(a, b BucketStatus) int {

@@ -159,7 +159,7 @@ func newRoot(s Streams) *cobra.Command {
 	})
 	root.AddCommand(roles(s)...)
 	root.AddCommand(newIndex(s), newSQL(s), newCluster(s), newCert(s), newUser(s), newToken(s), newConfig(s), newVersion(s), newDocs(s))
-	root.AddCommand(newWatch(s))
+	root.AddCommand(newWatch(s), newTop(s))
 	root.AddCommand(topics()...)
 	return root
 }

@@ -1,0 +1,192 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/client"
+	"tidemark/index"
+)
+
+// topIndexes bounds the indexes that top shows: those that are not ready first.
+const topIndexes = 20
+
+// look is what top asks the cluster for at one time.
+type look struct {
+	at      time.Time
+	status  client.Status
+	indexes client.IndexList
+}
+
+// topView is what top shows, with rates over the time since the sample before.
+type topView struct {
+	AtMS     int64              `json:"at_ms"`
+	Status   client.Status      `json:"status"`
+	Updates  float64            `json:"updates_per_second"` // of the replicated state
+	Promoted map[string]float64 `json:"promotions_per_second"`
+	Indexes  []client.IndexInfo `json:"indexes"` // at most 20, those that are not ready first
+	Hidden   int                `json:"indexes_hidden"`
+}
+
+func newTop(s Streams) *cobra.Command {
+	f := &serverFlags{}
+	var every time.Duration
+	var once bool
+	cmd := &cobra.Command{Use: "top", Short: "The cluster, live: managers, projectors, indexers, buckets, indexes", Args: noArgs, ValidArgsFunction: noFiles,
+		Long: `Shows the cluster again and again until Ctrl-C: in place on a terminal, else one block for each interval; with --output
+json or jsonl one JSON line for each. Rates are over the interval. What does not answer is told, and asked again.`,
+		Example: "  tidemark top\n  tidemark top --once --interval 500ms\n  tidemark top --output json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if every < 100*time.Millisecond || every > time.Hour {
+				return usage("--interval %s: want 100ms to 1h", every)
+			}
+			return runTop(cmd.Context(), s, f, every, once)
+		}}
+	f.add(cmd, s)
+	cmd.Flags().DurationVar(&every, "interval", 2*time.Second, "time between two looks")
+	cmd.Flags().BoolVar(&once, "once", false, "two looks, one block, then the end")
+	return cmd
+}
+
+func runTop(ctx context.Context, s Streams, f *serverFlags, every time.Duration, once bool) error {
+	take := func() (n look, err error) {
+		err = f.do(ctx, func(ctx context.Context, c *client.Client) error {
+			if n.status, err = c.Status(ctx); err != nil {
+				return err
+			}
+			n.indexes, err = c.Indexes(ctx, "")
+			return err
+		})
+		n.at = time.Now()
+		return n, err
+	}
+	last, err := take()
+	if err != nil {
+		return err
+	}
+	tick := time.NewTicker(every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+		next, err := take()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && once:
+			return err
+		case err != nil:
+			fmt.Fprintln(s.Err, "tidemark:", err)
+			continue
+		}
+		if err := printTop(s.Out, f.output, compare(&last, &next)); err != nil || once {
+			return err
+		}
+		last = next
+	}
+}
+
+// compare makes rates of two samples.
+func compare(last, next *look) *topView {
+	v := &topView{AtMS: next.at.UnixMilli(), Status: next.status, Promoted: map[string]float64{}, Indexes: []client.IndexInfo{}}
+	seconds := max(next.at.Sub(last.at).Seconds(), 1e-3)
+	rate := func(from, to uint64) float64 { return float64(to-min(from, to)) / seconds }
+	v.Updates = rate(last.status.CAS, next.status.CAS)
+	for _, b := range next.status.Buckets {
+		for _, old := range last.status.Buckets {
+			if old.Name == b.Name && old.Generation == b.Generation {
+				v.Promoted[b.Name] = rate(old.StabilityNumber, b.StabilityNumber)
+			}
+		}
+	}
+	for _, ready := range []bool{false, true} {
+		for _, i := range next.indexes.Indexes {
+			if (i.State == index.Maintenance) == ready {
+				v.Indexes = append(v.Indexes, i)
+			}
+		}
+	}
+	v.Hidden = max(0, len(v.Indexes)-topIndexes)
+	v.Indexes = v.Indexes[:len(v.Indexes)-v.Hidden]
+	return v
+}
+
+func printTop(w io.Writer, output format, v *topView) error {
+	if output != formatTable {
+		return printJSON(w, v, true)
+	}
+	var text strings.Builder
+	if isTerminal(w) && !noColor() {
+		text.WriteString(clearScreen)
+	}
+	t := tabwriter.NewWriter(&text, 2, 0, 2, ' ', 0)
+	renderTop(t, v)
+	if err := t.Flush(); err != nil {
+		return err
+	}
+	_, err := io.WriteString(w, text.String()+"\n") // at once, so that a terminal does not flicker
+	return err
+}
+
+func renderTop(t io.Writer, v *topView) {
+	st := &v.Status
+	leader := st.Leader.ID
+	if leader == "" {
+		leader = "none"
+	}
+	fmt.Fprintf(t, "%s  cluster %s  leader %s  term %d  cas %d  %.1f updates/s\n", clockOf(v.AtMS), st.ClusterID, leader, st.Term, st.CAS, v.Updates)
+	fmt.Fprintln(t, "\nMANAGER\tROLE\tALIVE\tADDRESS")
+	for _, m := range st.Managers {
+		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", m.ID, m.Role, yesNo(m.Alive), m.REST)
+	}
+	fmt.Fprintln(t, "\nPROJECTOR\tSTATE\tSTREAMS\tREVISION")
+	for _, p := range st.Projectors {
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\n", p.ID, p.State, p.Streams, p.Revision)
+	}
+	fmt.Fprintln(t, "\nINDEXER\tSTATE\tCOPIES\tREVISION\tQUEUE\tHEALTH")
+	for _, i := range st.Indexers {
+		queue := "-"
+		if i.QueueLimit > 0 {
+			queue = fmt.Sprintf("%.1f MB (%.0f%%)", float64(i.QueueBytes)/1e6, 100*float64(i.QueueBytes)/float64(i.QueueLimit))
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\n", i.ID, i.State, i.Copies, i.Revision, queue, orWord(i.Health, "well"))
+	}
+	fmt.Fprintln(t, "\nBUCKET\tSTREAMS\tSTABILITY\tPROMOTIONS/s\tAGE\tLAG\tSCANS WAITING\tROLLBACK")
+	for _, b := range st.Buckets {
+		age := "-"
+		if b.StabilityAgeMS >= 0 {
+			age = (time.Duration(b.StabilityAgeMS) * time.Millisecond).String()
+		}
+		fmt.Fprintf(t, "%s\t%d of %d\t#%d\t%.1f\t%s\t%d\t%d\t%s\n", b.Name, b.StreamsBegun, b.VBuckets, b.StabilityNumber, v.Promoted[b.Name], age, b.Lag, b.ScansWaiting, orWord(b.Rollback, "-"))
+	}
+	fmt.Fprintln(t, "\nINDEX\tSTATE\tPROGRESS\tENTRIES\tMB ON DISK")
+	for _, i := range v.Indexes {
+		fmt.Fprintf(t, "%s/%s\t%s\t%.0f%%\t%d\t%.1f\n", i.Bucket, i.Name, stateWord(i), i.Progress, i.Items, float64(i.DiskBytes)/1e6)
+	}
+	if v.Hidden > 0 {
+		fmt.Fprintf(t, "and %d more\n", v.Hidden)
+	}
+}
+
+func yesNo(yes bool) string {
+	if yes {
+		return "yes"
+	}
+	return "no"
+}
+
+func orWord(text, word string) string {
+	if text == "" {
+		return word
+	}
+	return text
+}
