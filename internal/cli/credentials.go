@@ -72,8 +72,8 @@ func (c *credentialFlags) options(s Streams, m *localcluster.Manifest) (client.O
 // readSecret reads a secret from a file, from standard input (-), or, without a path, from the terminal after a prompt.
 func readSecret(s Streams, path, prompt string) (string, error) {
 	var in io.Reader
-	switch {
-	case path == "":
+	switch path {
+	case "":
 		f, ok := s.In.(*os.File)
 		if !ok || !term.IsTerminal(int(f.Fd())) {
 			return "", usage("%s: standard input is no terminal; give it in a file (- for standard input)", prompt)
@@ -85,7 +85,7 @@ func readSecret(s Streams, path, prompt string) (string, error) {
 			return "", fmt.Errorf("reading from the terminal: %w", err)
 		}
 		in = strings.NewReader(string(b))
-	case path == "-":
+	case "-":
 		in = s.In
 	default:
 		f, err := os.Open(path)
