@@ -123,20 +123,25 @@ func (c *Client) Create(ctx context.Context, req CreateRequest) (IndexInfo, erro
 	return info, c.call(ctx, http.MethodPost, "/v1/indexes", nil, req, &info)
 }
 
+// pageOf is the query for the page behind a token, "" for the first one, of a bucket, "" for all.
+func pageOf(bucket, after string) string {
+	q := url.Values{}
+	if bucket != "" {
+		q.Set("bucket", bucket)
+	}
+	if after != "" {
+		q.Set("after", after)
+	}
+	return query(q)
+}
+
 // Indexes lists the indexes of a bucket, or all when bucket is "", by id, page by page until there is no more. CAS is
 // that of the first page: what was there then, and until now, is in the list.
 func (c *Client) Indexes(ctx context.Context, bucket string) (IndexList, error) {
 	var all IndexList
 	for after := ""; ; {
-		q := url.Values{}
-		if bucket != "" {
-			q.Set("bucket", bucket)
-		}
-		if after != "" {
-			q.Set("after", after)
-		}
 		var page IndexList
-		if err := c.call(ctx, http.MethodGet, "/v1/indexes"+query(q), nil, nil, &page); err != nil {
+		if err := c.call(ctx, http.MethodGet, "/v1/indexes"+pageOf(bucket, after), nil, nil, &page); err != nil {
 			return IndexList{}, err
 		}
 		if all.Indexes == nil {

@@ -127,15 +127,8 @@ type Participant struct {
 func (c *Client) Streams(ctx context.Context, bucket string) (StreamList, error) {
 	var all StreamList
 	for after := ""; ; {
-		q := url.Values{}
-		if bucket != "" {
-			q.Set("bucket", bucket)
-		}
-		if after != "" {
-			q.Set("after", after)
-		}
 		var p StreamList
-		if err := c.call(ctx, http.MethodGet, "/v1/streams"+query(q), nil, nil, &p); err != nil {
+		if err := c.call(ctx, http.MethodGet, "/v1/streams"+pageOf(bucket, after), nil, nil, &p); err != nil {
 			return all, err
 		}
 		p.Streams = append(all.Streams, p.Streams...)

@@ -162,27 +162,18 @@ func isASCII(t []byte) bool {
 	return true
 }
 
-func lower(s *Scratch, t []byte) value {
-	if !isASCII(t) {
-		return value{kindString, bytes.ToLower(t)}
-	}
-	v := s.str(t)
-	for i, c := range v.data {
-		if c >= 'A' && c <= 'Z' {
-			v.data[i] = c | 0x20
-		}
-	}
-	return v
-}
+func lower(s *Scratch, t []byte) value { return s.letters(t, 'A', 'Z', bytes.ToLower) }
+func upper(s *Scratch, t []byte) value { return s.letters(t, 'a', 'z', bytes.ToUpper) }
 
-func upper(s *Scratch, t []byte) value {
+// letters changes the case of the letters from first to last; with others than ASCII by all.
+func (s *Scratch) letters(t []byte, first, last byte, all func([]byte) []byte) value {
 	if !isASCII(t) {
-		return value{kindString, bytes.ToUpper(t)}
+		return value{kindString, all(t)}
 	}
 	v := s.str(t)
 	for i, c := range v.data {
-		if c >= 'a' && c <= 'z' {
-			v.data[i] = c &^ 0x20
+		if c >= first && c <= last {
+			v.data[i] = c ^ 0x20
 		}
 	}
 	return v
