@@ -195,6 +195,9 @@ func (a *API) serve(rt route) http.Handler {
 			defer cancel()
 			r = r.WithContext(ctx)
 		}
+		if rt.upload > 0 { // as long as the call, or a large one would be cut off on a slow line
+			_ = http.NewResponseController(w).SetReadDeadline(a.now().Add(rt.limit))
+		}
 		kept := &rpc.Keeper{ResponseWriter: w, Status: http.StatusOK}
 		if a.cfg.Tracer != nil {
 			var span trace.Span

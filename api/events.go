@@ -60,7 +60,6 @@ func (a *API) events(w http.ResponseWriter, r *http.Request) error {
 	}
 	defer stream.Close()
 	control := http.NewResponseController(w)
-	_ = control.SetReadDeadline(time.Time{}) // the server's own would end the request
 	w.Header().Set("Content-Type", mediaEvents)
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Accel-Buffering", "no") // proxies that would hold events back

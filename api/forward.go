@@ -170,6 +170,7 @@ func copyAnswer(w http.ResponseWriter, resp *http.Response) {
 			w.Header().Set(h, v)
 		}
 	}
+	rpc.BeginAnswer(w)
 	w.WriteHeader(resp.StatusCode)
 	_, _ = io.Copy(w, resp.Body) // a cut answer shows at the client as one
 }

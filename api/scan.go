@@ -249,6 +249,7 @@ func stream(w http.ResponseWriter, resp *http.Response) {
 			}
 		}
 		if err == io.EOF {
+			_ = control.SetWriteDeadline(time.Now().Add(rowsPatience)) // the server writes the end
 			return
 		}
 		if err != nil {

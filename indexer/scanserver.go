@@ -136,6 +136,7 @@ func (s *scanServer) count(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", rpc.MediaJSON)
+	rpc.BeginAnswer(w)
 	_, _ = w.Write(scan.AppendCount(nil, result)) // the client has gone: nobody is left to tell
 }
 

@@ -212,6 +212,7 @@ func Write(w http.ResponseWriter, r *http.Request, status int, v any) {
 		return
 	}
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+	BeginAnswer(w)
 	w.WriteHeader(status)
 	_, _ = w.Write(body) // the client has gone: nobody is left to tell
 }
@@ -231,6 +232,7 @@ func WriteProblem(w http.ResponseWriter, err error) {
 	}
 	body, _ := json.MarshalIndent(p, "", "  ") // a Problem always marshals
 	w.Header().Set("Content-Type", MediaProblem)
+	BeginAnswer(w)
 	w.WriteHeader(p.Status)
 	_, _ = w.Write(append(body, '\n'))
 }
@@ -282,10 +284,13 @@ func NewClient(perHost int, conf *tls.Config) *Client {
 	dialer := &net.Dialer{Timeout: 2 * time.Second, KeepAlive: 5 * time.Second}
 	return &Client{http: &http.Client{Transport: &http.Transport{
 		DialContext: dialer.DialContext, MaxIdleConns: 256, MaxIdleConnsPerHost: perHost, MaxConnsPerHost: perHost,
-		IdleConnTimeout: 60 * time.Second, ResponseHeaderTimeout: 2 * time.Minute, DisableCompression: true,
+		IdleConnTimeout: 60 * time.Second, ResponseHeaderTimeout: longestCall, DisableCompression: true,
 		TLSClientConfig: conf, TLSHandshakeTimeout: 5 * time.Second,
 	}}}
 }
+
+// longestCall bounds calls whose context has no end: more than any call of the product may take, which is a scan's time.
+const longestCall = 11 * time.Minute
 
 // Wrap puts a transport around the client's own, before its first use.
 func (c *Client) Wrap(around func(http.RoundTripper) http.RoundTripper) {
@@ -379,12 +384,14 @@ func Advertised(listener net.Addr, host string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// NewServer gives an http.Server with the limits that every listener of this product has, and requests with ids.
-// Streaming handlers lift the write deadline themselves with http.ResponseController. The caller sets ErrorLog.
+// NewServer gives an http.Server with the limits that every listener of this product has, and requests with ids. The
+// limits are on what the network takes: a call may take as long as its handler wants. Handlers that stream set a deadline
+// for each write with http.ResponseController, others call BeginAnswer if they do not answer with Write. The caller sets
+// ErrorLog.
 func NewServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: aged(Identify(h), time.Now), ConnContext: stampConn,
-		ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 60 * time.Second, WriteTimeout: 120 * time.Second,
+		ReadHeaderTimeout: headerTimeout, ReadTimeout: requestTimeout, WriteTimeout: AnswerTimeout,
 		IdleTimeout: 120 * time.Second, MaxHeaderBytes: 64 << 10,
 	}
 }
