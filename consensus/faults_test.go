@@ -320,7 +320,7 @@ func TestBadDiskOfAFollower(t *testing.T) {
 		faulty(t, f, "no space left")
 		f.disk(nil)
 		well(t, f)
-		w.settled(100, 100)
+		w.settled(50, 50)
 	})
 }
 

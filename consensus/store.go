@@ -138,6 +138,11 @@ func (r *recorder) Set(key, value []byte) error {
 
 // SetUint64 implements raft.StableStore.
 func (r *recorder) SetUint64(key []byte, value uint64) error {
+	if slices.Equal(key, currentTermKey) { // at each start the library stores the term that is there: also on a full disk
+		if have, err := r.GetUint64(key); err == nil && have == value {
+			return nil
+		}
+	}
 	for {
 		err := r.disk.write(func() error { return r.BoltStore.SetUint64(key, value) })
 		if err == nil || !slices.Equal(key, currentTermKey) {
