@@ -11,6 +11,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/statecontext"
 	"tidemark/storage"
 	"tidemark/timestamp"
 	"tidemark/wire"
@@ -28,9 +29,10 @@ const (
 	// registerPause is the pause after a registration that failed; it doubles up to registerMost.
 	registerPause = 100 * time.Millisecond
 	registerMost  = 2 * time.Second
-	// codeRemoved is the leader's word for an indexer that was removed by force.
-	codeRemoved = "REMOVED"
 )
+
+// ErrRemoved is wrapped when this indexer was removed from its cluster: its folder is never accepted again.
+var ErrRemoved = errors.New("this indexer was removed from its cluster")
 
 // reporter registers with the leader and tells it the level state (controlplane.md, "Identity and reports"). It follows
 // the leader through package managerclient.
@@ -42,11 +44,12 @@ type reporter struct {
 	copies   map[index.CopyID][]byte
 }
 
-// Run registers, reports, and registers again when the leader does not know us.
+// Run registers, reports, and registers again when the leader does not know us. It ends with ErrRemoved when that is for
+// good.
 func (r *reporter) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		if !r.register(ctx) {
-			return nil
+		if err := r.register(ctx); err != nil || ctx.Err() != nil {
+			return err
 		}
 		r.full = 0
 		if err := r.reports(ctx); err != nil {
@@ -56,8 +59,8 @@ func (r *reporter) Run(ctx context.Context) error {
 	return nil
 }
 
-// register tries until it is done; false when ctx ends.
-func (r *reporter) register(ctx context.Context) bool {
+// register tries until it is done or ctx ends. Its error wraps ErrRemoved.
+func (r *reporter) register(ctx context.Context) error {
 	x := r.x
 	for pause := registerPause; ; pause = min(2*pause, registerMost) {
 		reply, err := x.managers.RegisterIndexer(ctx, &wire.RegisterIndexer{ClusterID: x.identity.get().ClusterID, Endpoint: x.Endpoint()})
@@ -67,14 +70,14 @@ func (r *reporter) register(ctx context.Context) bool {
 		if err == nil {
 			x.health.set("registration", "")
 			x.log.Info("registered", "cluster", reply.ClusterID, "node", reply.Node, "leader", reply.Leader.REST)
-			return true
+			return nil
 		}
 		if ctx.Err() != nil {
-			return false
+			return nil
 		}
 		var p *rpc.Problem
-		if errors.As(err, &p) && p.Code == codeRemoved {
-			pause = registerMost
+		if errors.As(err, &p) && p.Code == string(statecontext.NodeRemoved) {
+			return fmt.Errorf("%w: %s", ErrRemoved, p.Detail)
 		}
 		if x.health.set("registration", err.Error()) {
 			x.log.Warn("cannot register; trying again", "error", err)
@@ -84,7 +87,7 @@ func (r *reporter) register(ctx context.Context) bool {
 		case <-t.C:
 		case <-ctx.Done():
 			t.Stop()
-			return false
+			return nil
 		}
 	}
 }

@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"syscall"
 	"time"
+
+	"tidemark/internal/rpc"
 )
 
 // role is what a child is for.
@@ -38,6 +40,7 @@ type child struct {
 	late   bool   // stopped last
 	role   role
 	ends   atomic.Int32 // how often it has ended without being asked to
+	gone   atomic.Bool  // its node was removed from the cluster: it is not started again
 	pid    func(m *Manifest, pid int)
 }
 
@@ -97,7 +100,7 @@ func (c *Cluster) makeChildren() {
 }
 
 // run starts the process again and again until ctx ends, then ends it: SIGTERM, and SIGKILL after the grace. One that
-// does not live long is left alone longer and longer.
+// does not live long is left alone longer and longer, one that was removed from the cluster for good.
 func (ch *child) run(ctx context.Context) error {
 	for delay := restartDelay; ; {
 		started := time.Now()
@@ -106,6 +109,14 @@ func (ch *child) run(ctx context.Context) error {
 			return err
 		}
 		var exit *exec.ExitError
+		if errors.As(err, &exit) && exit.ExitCode() == rpc.ExitRemoved {
+			if ch.c.cfg.Removed != nil {
+				ch.c.cfg.Removed(ch.id, err)
+			}
+			ch.gone.Store(true)
+			ch.ends.Store(hopelessEnds)
+			return nil
+		}
 		switch own := errors.As(err, &exit) && exit.Exited(); { // not killed by somebody
 		case !own, time.Since(started) > shortLife:
 			delay = restartDelay
@@ -283,10 +294,16 @@ func (c *Cluster) waitReady(ctx context.Context) (missing map[string]error, err 
 	return missing, c.finish(limit, client, c.cfg.KV+up[roleIndexer])
 }
 
-// canServe tells whether what answers is enough to work with: a majority of managers, all KV nodes with their
+// canServe tells whether what answers is enough to work with: a majority of the managers that were not removed, all KV nodes with their
 // projectors, an indexer.
 func (c *Cluster) canServe(up map[role]int) bool {
-	return up[roleManager] > c.cfg.Managers/2 && up[roleKV] == c.cfg.KV && up[roleProjector] == c.cfg.KV && up[roleIndexer] > 0
+	managers := c.cfg.Managers
+	for _, ch := range c.children {
+		if ch.role == roleManager && ch.gone.Load() {
+			managers--
+		}
+	}
+	return up[roleManager] > managers/2 && up[roleKV] == c.cfg.KV && up[roleProjector] == c.cfg.KV && up[roleIndexer] > 0
 }
 
 // hopeless tells whether all that are missing have ended again and again.

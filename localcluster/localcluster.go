@@ -85,7 +85,10 @@ type Config struct {
 	Changed func(m Manifest)
 	// Died is called when a child ends without being asked to, and is started again after the delay.
 	Died func(id string, err error, delay time.Duration)
-	// Missing is called before Run's onReady for each child that does not run and that the others can do without.
+	// Removed is called when a child ends because its node was removed from the cluster: it is not started again.
+	Removed func(id string, why error)
+	// Missing is called before Run's onReady for each child that does not run, was not removed, and that the others can do
+	// without.
 	Missing func(id string, why error)
 	// Extra environment of the children.
 	Env []string
@@ -307,7 +310,7 @@ func (c *Cluster) Run(ctx context.Context, onReady func(ctx context.Context, m M
 	go func() {
 		missing, err := c.waitReady(work)
 		for _, ch := range c.children {
-			if why, ok := missing[ch.id]; ok && err == nil && c.cfg.Missing != nil {
+			if why, ok := missing[ch.id]; ok && err == nil && !ch.gone.Load() && c.cfg.Missing != nil {
 				c.cfg.Missing(ch.id, why)
 			}
 		}

@@ -21,7 +21,7 @@ func sealAs(format byte, body []byte) []byte {
 // FuzzApply: whatever is committed either does not decode, or decodes to what encodes and decodes again alike, and
 // leaves a state that keeps every invariant.
 func FuzzApply(f *testing.F) {
-	n := golden(f, FormatLevel)
+	n := goldenRestore(f)
 	for _, data := range n.log {
 		body := data[1 : len(data)-4]
 		if data[0] == 2 {
@@ -123,12 +123,12 @@ func FuzzSnapshot(f *testing.F) {
 func FuzzBackup(f *testing.F) {
 	for level := uint64(1); level <= FormatLevel; level++ {
 		var w bytes.Buffer
-		if err := WriteBackup(&w, golden(f, level).state, 1, "1.0"); err != nil {
+		if err := WriteBackup(&w, goldens[level-1].play(f).state, 1, "1.0"); err != nil {
 			f.Fatal(err)
 		}
 		f.Add(w.Bytes()[:w.Len()-sha256.Size])
 	}
-	running := golden(f, FormatLevel).state
+	running := goldenRestore(f).state
 	f.Fuzz(func(t *testing.T, body []byte) {
 		sum := sha256.Sum256(body)
 		for _, data := range [][]byte{body, append(bytes.Clone(body), sum[:]...)} {

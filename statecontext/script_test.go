@@ -157,6 +157,10 @@ func parseBody(t *testing.T, n *node, verb string, w *words) Body {
 		return &RegisterIndexer{Indexer: Indexer{UUID: w.next(), Admin: w.next(), BootID: w.named["boot"]}}
 	case "remove-indexer":
 		return &RemoveIndexer{Node: index.NodeID(w.num()), UUID: w.next()}
+	case "evict": // evict NODE UUID [revision=N] [INDEX COPIES ...]
+		return parseEvict(t, n, w)
+	case "format":
+		return &SetFormatLevel{Level: w.num()}
 	case "bucket":
 		return &SetBucket{Name: w.next(), UUID: w.next(), VBuckets: int(w.num())}
 	case "bucket-gone":
@@ -228,6 +232,26 @@ func parseBucketBody(t *testing.T, n *node, verb string, w *words, opt func(stri
 	return nil
 }
 
+// parseEvict reads for each index the copies placed anew: SLICE/REPLICA@NODE+..., or - for none.
+func parseEvict(t *testing.T, n *node, w *words) Body {
+	c := &EvictIndexer{Node: index.NodeID(w.num()), UUID: w.next(), Revision: n.state.DefinitionsRevision()}
+	if s := w.named["revision"]; s != "" {
+		c.Revision = uint64(number(t, s))
+	}
+	for len(w.plain) > 0 {
+		e := Eviction{ID: index.ID(w.num())}
+		if list := w.next(); list != "-" {
+			for _, one := range strings.Split(list, "+") {
+				slice, rest, _ := strings.Cut(one, "/")
+				replica, on, _ := strings.Cut(rest, "@")
+				e.Add = append(e.Add, Placement{Slice: index.SliceID(number(t, slice)), Replica: partition.Replica(number(t, replica)), Node: index.NodeID(number(t, on))})
+			}
+		}
+		c.Indexes = append(c.Indexes, e)
+	}
+	return c
+}
+
 // parseLogs reads log=VB:uuid@seqno+uuid@seqno, newest first, with the map revision of rev=.
 func parseLogs(t *testing.T, w *words) []LogChange {
 	text := w.named["log"]
@@ -270,18 +294,43 @@ func parseCreate(t *testing.T, w *words) *CreateIndex {
 	return c
 }
 
-// The golden files hold what each format's log and snapshot look like for ever: a log, one entry per line, ended by its
-// hash, and the snapshot of the state that it leads to.
-func goldenPaths(level uint64) (log, snapshot string) {
-	return fmt.Sprintf("testdata/golden/log-v%d.txt", level), fmt.Sprintf("testdata/golden/snapshot-v%d.bin", level)
+// goldens names the golden logs with the format level that each needs. A kind of command that came after a level's log was
+// written has its own; a log is never written again.
+var goldens = []struct {
+	name  string
+	level uint64
+	play  func(t testing.TB) *node
+}{
+	{"v1", 1, populated},
+	{"v2", 2, goldenRestore},
+	{"v2-evict", 2, goldenEvict},
 }
 
-// golden gives a state that has seen every command of a level.
-func golden(t testing.TB, level uint64) *node {
+// The golden files hold what each format's log and snapshot look like for ever: a log, one entry per line, ended by its
+// hash, and the snapshot of the state that it leads to.
+func goldenPaths(name string) (log, snapshot string) {
+	return fmt.Sprintf("testdata/golden/log-%s.txt", name), fmt.Sprintf("testdata/golden/snapshot-%s.bin", name)
+}
+
+// goldenEvict removes indexers that hold copies: of an index that waits, one that is ready, one that is being dropped.
+func goldenEvict(t testing.TB) *node {
+	n := upgraded(t)
+	n.must(&RegisterIndexer{Indexer: Indexer{UUID: "u2", Admin: "http://2", Name: "i2"}})
+	n.must(create("lone", 0, 0, 1))
+	n.must(create("pair", 1, 0, 1, 1, 0))
+	n.must(create("going", 0, 0))
+	n.ready(2)
+	n.must(&DropIndex{ID: 3})
+	n.refuse(&EvictIndexer{Node: 0, UUID: "u0", Revision: n.state.DefinitionsRevision()}, PlacementInconsistent)
+	n.must(&EvictIndexer{Node: 0, UUID: "u0", Revision: n.state.DefinitionsRevision(), Indexes: []Eviction{
+		{ID: 1, Add: []Placement{{Slice: 0, Node: 2}}}, {ID: 2, Add: []Placement{{Slice: 0, Node: 2}, {Slice: 1, Replica: 1, Node: 2}}},
+	}})
+	return n
+}
+
+// goldenRestore has seen every command of restores.
+func goldenRestore(t testing.TB) *node {
 	n := populated(t)
-	if level == 1 {
-		return n
-	}
 	n.must(&SetFormatLevel{Level: 2})
 	n.must(&RegisterManager{Manager: Manager{ID: "m4-dd", FormatLevel: 2}})
 	b := n.backup()
@@ -314,11 +363,11 @@ func replayGolden(t *testing.T, n *node) {
 // TestGoldenLog replays the logs that each format level wrote. They must never be edited: what a version has written,
 // every later one has to understand in the same way.
 func TestGoldenLog(t *testing.T) {
-	for level := uint64(1); level <= FormatLevel; level++ {
-		t.Run(fmt.Sprint(level), func(t *testing.T) {
-			logPath, snapshotPath := goldenPaths(level)
+	for _, g := range goldens {
+		t.Run(g.name, func(t *testing.T) {
+			logPath, snapshotPath := goldenPaths(g.name)
 			if _, err := os.Stat(logPath); *writeGolden && os.IsNotExist(err) { // never over one that there is
-				writeGoldenFiles(t, golden(t, level), logPath, snapshotPath)
+				writeGoldenFiles(t, g.play(t), logPath, snapshotPath)
 			}
 			replayFiles(t, logPath, snapshotPath)
 		})
@@ -327,9 +376,9 @@ func TestGoldenLog(t *testing.T) {
 
 // TestEncodingStands: what the present program writes for the same commands is, byte for byte, what is in the files.
 func TestEncodingStands(t *testing.T) {
-	for level := uint64(1); level <= FormatLevel; level++ {
-		logPath, snapshotPath := goldenPaths(level)
-		n := golden(t, level)
+	for _, g := range goldens {
+		logPath, snapshotPath := goldenPaths(g.name)
+		n := g.play(t)
 		var w strings.Builder
 		for _, data := range n.log {
 			fmt.Fprintln(&w, hex.EncodeToString(data))

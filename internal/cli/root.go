@@ -21,6 +21,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"tidemark/client"
+	"tidemark/consensus"
+	"tidemark/indexer"
 	"tidemark/internal/config"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tracing"
@@ -38,6 +40,7 @@ const (
 	ExitConflict    = rpc.ExitConflict
 	ExitUnavailable = rpc.ExitUnavailable
 	ExitTimeout     = rpc.ExitTimeout
+	ExitRemoved     = rpc.ExitRemoved
 )
 
 // Streams are where a command reads and writes.
@@ -108,6 +111,8 @@ func exitCode(err error) int {
 	switch {
 	case err == nil:
 		return ExitOK
+	case errors.Is(err, consensus.ErrRemoved), errors.Is(err, indexer.ErrRemoved):
+		return ExitRemoved
 	case errors.As(err, &u), strings.HasPrefix(err.Error(), "unknown command"): // the latter is cobra's own
 		return ExitUsage
 	case errors.Is(err, kvclient.ErrKeyNotFound), errors.Is(err, kvclient.ErrNoBucket):

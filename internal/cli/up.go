@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"text/tabwriter"
 	"time"
 
@@ -69,9 +70,9 @@ func (f *upFlags) run(ctx context.Context, s Streams) (err error) {
 	if f.cfg.Dir, err = filepath.Abs(f.cfg.Dir); err != nil {
 		return fmt.Errorf("data folder: %w", err)
 	}
-	degraded := false
+	var degraded atomic.Bool
 	f.cfg.Missing = func(id string, why error) {
-		degraded = true
+		degraded.Store(true)
 		fmt.Fprintf(s.Err, "warning: %v; the others serve without %s, and it is started again now and then\n", why, id)
 	}
 	f.cfg.Died = func(id string, err error, delay time.Duration) {
@@ -80,6 +81,10 @@ func (f *upFlags) run(ctx context.Context, s Streams) (err error) {
 			why = err.Error()
 		}
 		fmt.Fprintf(s.Err, "%s: %s; starting it again in %s (log: %s)\n", id, why, delay, filepath.Join(f.cfg.Dir, "logs", id+".log"))
+	}
+	f.cfg.Removed = func(id string, why error) {
+		degraded.Store(true)
+		fmt.Fprintf(s.Err, "%s: %v; it is not started again (to let it join as a new one, end this, delete %s and start again)\n", id, why, filepath.Join(f.cfg.Dir, id))
 	}
 	f.cfg.LogLevel, f.cfg.LogFormat = f.logs.level, f.logs.format
 	cluster, err := localcluster.Open(f.cfg)
@@ -93,7 +98,7 @@ func (f *upFlags) run(ctx context.Context, s Streams) (err error) {
 			return err
 		}
 		who := "all answer"
-		if degraded {
+		if degraded.Load() {
 			who = "enough of them answer"
 		}
 		fmt.Fprintf(s.Err, "%s after %s\n", who, time.Since(started).Round(10*time.Millisecond))

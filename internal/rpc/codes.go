@@ -14,6 +14,7 @@ const (
 	ExitConflict    = 4
 	ExitUnavailable = 5
 	ExitTimeout     = 6
+	ExitRemoved     = 7 // of a role: its node was removed from the cluster for good
 )
 
 // StatusClientGone is the status of requests whose client has gone; it is seen in logs only.
