@@ -2,9 +2,11 @@
 // and tokens of the StateContext.
 //
 // It promises that a password that was right is remembered for a short time, so that a hash is not paid for with every
-// request, and no longer than the user stays as he is; that wrong ones are counted by user and by address and answered
-// without being looked at when there are too many; that a name that nobody has takes as long to refuse as one that
-// somebody has; and that no secret appears in an error or a log. It never decides what a user may do: package api does.
+// request, and no longer than the user stays as he is; that tries are counted before they are looked at, by user and
+// address and by address, and answered without a look when there are too many, so that nobody is kept out by what other
+// addresses do; that who is remembered or has a right token is never kept out; that a name that nobody has takes as long
+// to refuse as one that somebody has; and that no secret appears in an error or a log. It never decides what a user may
+// do: package api does.
 package auth
 
 import (
@@ -15,6 +17,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync"
 	"time"
@@ -30,7 +33,7 @@ const (
 	hashesAtOnce = 2    // each takes a core for some 20 ms, and 19 MiB
 	maxCounted   = 8192 // users and addresses whose failures are counted
 
-	userBurst    = 20 // failures of a user at once, then one in userPause
+	userBurst    = 20 // failures of a user from one address at once, then one in userPause
 	userPause    = 3 * time.Second
 	addressBurst = 60 // of an address
 	addressPause = time.Second
@@ -49,6 +52,10 @@ type Identity struct {
 	Role statecontext.UserRole // 0: no user
 	// Node is set for a manager, projector or indexer that shows its certificate.
 	Node *tlsconf.Peer
+
+	user     string // of the cluster; "" for a certificate that is enough by itself
+	modified uint64 // of the user then
+	token    string // its id, if it was one
 }
 
 // Authenticator checks credentials. It is safe for use by several goroutines.
@@ -62,6 +69,20 @@ type Authenticator struct {
 	mu       sync.Mutex
 	cache    map[[32]byte]remembered
 	failures map[string]*bucket
+	checks   map[check]*outcome
+}
+
+// check is a password that is being looked at: who sends many requests at once pays for one hash.
+type check struct {
+	key      [32]byte
+	modified uint64 // of the user
+	address  string
+}
+
+// outcome of a check; err is to be read when done is closed.
+type outcome struct {
+	done chan struct{}
+	err  error
 }
 
 // remembered is a password that was right.
@@ -78,7 +99,8 @@ type bucket struct {
 
 // New makes an Authenticator of the users that state has; now is time.Now but for tests.
 func New(state func() *statecontext.State, now func() time.Time) (*Authenticator, error) {
-	a := &Authenticator{state: state, now: now, slots: make(chan struct{}, hashesAtOnce), cache: map[[32]byte]remembered{}, failures: map[string]*bucket{}}
+	a := &Authenticator{state: state, now: now, slots: make(chan struct{}, hashesAtOnce), cache: map[[32]byte]remembered{},
+		failures: map[string]*bucket{}, checks: map[check]*outcome{}}
 	if _, err := rand.Read(a.salt[:]); err != nil {
 		return nil, fmt.Errorf("salt: %w", err)
 	}
@@ -112,17 +134,52 @@ func (a *Authenticator) Identify(r *http.Request) (*Identity, error) {
 		return &Identity{Name: "admin:" + peer.ID, Role: statecontext.UserAdmin}, nil
 	}
 	if u := a.state().User(peer.ID); u != nil {
-		return &Identity{Name: u.Name, Role: u.Role}, nil
+		return known(u), nil
 	}
 	return nil, fmt.Errorf("%w: the certificate is for user %q, whom this cluster does not have", ErrUnauthenticated, peer.ID)
 }
 
+// known is a user who has shown that he is.
+func known(u *statecontext.User) *Identity {
+	return &Identity{Name: u.Name, Role: u.Role, user: u.Name, modified: u.ModifiedCAS}
+}
+
+// Still tells whether somebody who was let in would be let in now just as he was: for requests that last.
+func (a *Authenticator) Still(id *Identity) bool {
+	if id.user == "" {
+		return true // a certificate; its connection does not last
+	}
+	s := a.state()
+	if u := s.User(id.user); u == nil || u.ModifiedCAS != id.modified {
+		return false
+	}
+	if id.token == "" {
+		return true
+	}
+	x := s.Token(id.token)
+	return x != nil && x.User == id.user && !a.ended(x)
+}
+
+func (a *Authenticator) ended(x *statecontext.Token) bool {
+	return x.ExpiresMS != 0 && x.ExpiresMS <= a.now().UnixMilli()
+}
+
+// address gives who is counted as one: an address, or the /64 of an IPv6 address, which is what one machine is given.
 func address(r *http.Request) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		return r.RemoteAddr
 	}
-	return host
+	ip, err := netip.ParseAddr(host)
+	if err != nil {
+		return host
+	}
+	if ip = ip.Unmap(); ip.Is6() {
+		if net, err := ip.WithZone("").Prefix(64); err == nil {
+			return net.String()
+		}
+	}
+	return ip.String()
 }
 
 // errWrong says the same for every reason, so that nobody learns which names there are.
@@ -130,37 +187,75 @@ func errWrong() error {
 	return fmt.Errorf("%w: user, password or token is wrong or has ended", ErrUnauthenticated)
 }
 
+// token looks a token up. A right one is never kept out: nobody guesses 32 random bytes, and wrong ones, of a program
+// whose token has ended for instance, are no reason to refuse passwords from there.
 func (a *Authenticator) token(r *http.Request, secret string) (*Identity, error) {
-	from := "address " + address(r)
-	if err := a.mayTry(from, addressBurst, addressPause); err != nil {
-		return nil, err
-	}
 	s := a.state()
 	hash, err := TokenHash(secret)
-	x := s.TokenByHash(hash)
-	if err != nil || x == nil || x.ExpiresMS != 0 && x.ExpiresMS <= a.now().UnixMilli() {
-		a.failed(from)
-		return nil, errWrong()
+	if x := s.TokenByHash(hash); err == nil && x != nil && !a.ended(x) {
+		if u := s.User(x.User); u != nil {
+			id := known(u)
+			id.Role, id.token = min(u.Role, x.Role), x.ID
+			return id, nil
+		}
 	}
-	u := s.User(x.User)
-	if u == nil {
-		return nil, errWrong()
+	if err := a.take("tokens from "+address(r), addressBurst, addressPause); err != nil {
+		return nil, err
 	}
-	return &Identity{Name: u.Name, Role: min(u.Role, x.Role)}, nil
+	return nil, errWrong()
 }
 
 func (a *Authenticator) password(ctx context.Context, addr, name, password string) (*Identity, error) {
-	u := a.state().User(name)
+	u, modified := a.state().User(name), uint64(0)
 	key := a.cacheKey(name, password)
-	if u != nil && a.known(key, u.ModifiedCAS) {
-		return &Identity{Name: u.Name, Role: u.Role}, nil
+	if u != nil {
+		if modified = u.ModifiedCAS; a.remembers(key, modified) {
+			return known(u), nil
+		}
 	}
-	who, from := "user "+name, "address "+addr
-	if err := a.mayTry(who, userBurst, userPause); err != nil {
-		return nil, err
+	c := check{key: key, modified: modified, address: addr}
+	for {
+		a.mu.Lock()
+		o, others := a.checks[c]
+		if !others {
+			o = &outcome{done: make(chan struct{})}
+			a.checks[c] = o
+		}
+		a.mu.Unlock()
+		if !others {
+			o.err = a.tryPassword(ctx, addr, name, password, u)
+			if o.err == nil {
+				a.remember(key, modified)
+			}
+			a.mu.Lock()
+			delete(a.checks, c)
+			a.mu.Unlock()
+			close(o.done)
+		}
+		select {
+		case <-o.done:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+		switch {
+		case o.err == nil:
+			return known(u), nil
+		case others && !errors.Is(o.err, ErrUnauthenticated) && !errors.Is(o.err, ErrTooMany):
+			continue // he who looked has gone
+		}
+		return nil, o.err
 	}
-	if err := a.mayTry(from, addressBurst, addressPause); err != nil {
-		return nil, err
+}
+
+// tryPassword pays for one look at a password.
+func (a *Authenticator) tryPassword(ctx context.Context, addr, name, password string, u *statecontext.User) error {
+	who, from := "user "+name+" from "+addr, "address "+addr
+	if err := a.take(from, addressBurst, addressPause); err != nil {
+		return err
+	}
+	if err := a.take(who, userBurst, userPause); err != nil {
+		a.giveBack(from)
+		return err
 	}
 	hash := a.dummy
 	if u != nil {
@@ -169,17 +264,16 @@ func (a *Authenticator) password(ctx context.Context, addr, name, password strin
 	select {
 	case a.slots <- struct{}{}:
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		a.giveBack(who, from)
+		return ctx.Err()
 	}
 	right := len(password) <= MaxPassword && verifyPassword(hash, password)
 	<-a.slots
 	if !right || u == nil {
-		a.failed(who)
-		a.failed(from)
-		return nil, errWrong()
+		return errWrong()
 	}
-	a.remember(key, u.ModifiedCAS)
-	return &Identity{Name: u.Name, Role: u.Role}, nil
+	a.giveBack(who, from)
+	return nil
 }
 
 // cacheKey is of no use outside this process.
@@ -191,7 +285,7 @@ func (a *Authenticator) cacheKey(name, password string) [32]byte {
 	return [32]byte(h.Sum(nil))
 }
 
-func (a *Authenticator) known(key [32]byte, modified uint64) bool {
+func (a *Authenticator) remembers(key [32]byte, modified uint64) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	r, ok := a.cache[key]
@@ -207,39 +301,52 @@ func (a *Authenticator) remember(key [32]byte, modified uint64) {
 	a.cache[key] = remembered{modified: modified, until: a.now().Add(cacheTTL)}
 }
 
-// mayTry refuses somebody who has failed too often.
-func (a *Authenticator) mayTry(who string, burst float64, pause time.Duration) error {
+// take counts a try as failed before it is looked at, so that many at once are not looked at before the first one counts;
+// it refuses somebody who has failed too often.
+func (a *Authenticator) take(who string, burst float64, pause time.Duration) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	now := a.now()
 	b := a.failures[who]
 	if b == nil {
-		return nil
+		if len(a.failures) >= maxCounted {
+			a.forgetOne()
+		}
+		b = &bucket{at: now}
+		a.failures[who] = b
 	}
-	now := a.now()
-	b.level = max(b.level-now.Sub(b.at).Seconds()/pause.Seconds(), 0)
+	b.level = max(b.level-max(now.Sub(b.at).Seconds(), 0)/pause.Seconds(), 0)
 	b.at = now
-	if b.level == 0 {
-		delete(a.failures, who)
-	}
 	if b.level > burst-1 {
-		return fmt.Errorf("%w: %s; wait %s", ErrTooMany, who, pause)
+		return fmt.Errorf("%w: %.200s; wait %s", ErrTooMany, who, pause)
 	}
+	b.level++
 	return nil
 }
 
-func (a *Authenticator) failed(who string) {
+// forgetOne lets one go, of a few the one that has failed least: somebody tries many names from many addresses.
+func (a *Authenticator) forgetOne() {
+	least, looked := "", 0
+	for who, b := range a.failures {
+		if least == "" || b.level < a.failures[least].level {
+			least = who
+		}
+		if looked++; looked == 16 {
+			break
+		}
+	}
+	delete(a.failures, least)
+}
+
+// giveBack takes back what take has counted.
+func (a *Authenticator) giveBack(all ...string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	b := a.failures[who]
-	if b == nil {
-		if len(a.failures) >= maxCounted { // somebody tries many names from many addresses: let one go
-			for other := range a.failures {
-				delete(a.failures, other)
-				break
+	for _, who := range all {
+		if b := a.failures[who]; b != nil {
+			if b.level--; b.level <= 0 {
+				delete(a.failures, who)
 			}
 		}
-		b = &bucket{at: a.now()}
-		a.failures[who] = b
 	}
-	b.level++
 }

@@ -175,11 +175,148 @@ func TestFailuresAreCounted(t *testing.T) {
 		t.Errorf("after a while: %v", err)
 	}
 	for i := range 3 * maxCounted {
-		w.a.failed(fmt.Sprint("user ", i))
+		_ = w.a.take(fmt.Sprint("user ", i), userBurst, userPause)
 	}
 	if len(w.a.failures) > maxCounted || len(w.a.cache) > maxCached {
 		t.Errorf("%d are counted", len(w.a.failures))
 	}
+}
+
+// from asks from an address.
+func (w *world) from(addr, user, password string) (*Identity, error) {
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.RemoteAddr = addr
+	r.SetBasicAuth(user, password)
+	return w.a.Identify(r)
+}
+
+// TestNobodyIsKeptOutByOthers: what is tried from one address is no matter to another one, and wrong tokens are none to
+// passwords, nor to right tokens.
+func TestNobodyIsKeptOutByOthers(t *testing.T) {
+	w := newWorld(t)
+	w.user("root", statecontext.UserAdmin, "correct horse")
+	secret := newToken()
+	hash, err := TokenHash(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.do(&statecontext.PutToken{Token: statecontext.Token{User: "root", Role: statecontext.UserAdmin, Hash: hash}})
+	for i := range userBurst + 2 {
+		_, err = w.from("10.0.0.1:99", "root", fmt.Sprint("wrong ", i))
+	}
+	if !errors.Is(err, ErrTooMany) {
+		t.Fatalf("no end to it: %v", err)
+	}
+	if _, err := w.from("10.0.0.2:1", "root", "correct horse"); err != nil {
+		t.Errorf("another address is kept out: %v", err)
+	}
+	if _, err := w.from("[2001:db8::1]:5", "root", "wrong"); !errors.Is(err, ErrUnauthenticated) {
+		t.Error(err)
+	}
+	for i := range 3 * addressBurst {
+		if _, err = w.ask("Bearer " + newToken()); err == nil {
+			t.Fatal(i)
+		}
+	}
+	if !errors.Is(err, ErrTooMany) {
+		t.Errorf("wrong tokens: %v", err)
+	}
+	if _, err := w.ask("Bearer " + secret); err != nil {
+		t.Errorf("a right token: %v", err)
+	}
+	if _, err := w.ask("root/correct horse"); err != nil {
+		t.Errorf("a password, after wrong tokens: %v", err)
+	}
+	if a, b := w.addressOf("[2001:db8:0:1::1]:5"), w.addressOf("[2001:db8:0:1:ffff::2]:7"); a != b || a == w.addressOf("[2001:db8:0:2::1]:5") {
+		t.Errorf("%s and %s", a, b)
+	}
+}
+
+func (w *world) addressOf(remote string) string {
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.RemoteAddr = remote
+	return address(r)
+}
+
+// TestManyAtOnce: a hundred requests with the right password, before it is remembered, all pass; a hundred guesses at once
+// are no more guesses than the limit.
+func TestManyAtOnce(t *testing.T) {
+	w := newWorld(t)
+	w.user("root", statecontext.UserAdmin, "correct horse")
+	const many = 100
+	run := func(password func(i int) string) (in, wrong, tooMany int) {
+		errs := make(chan error, many)
+		for i := range many {
+			go func() {
+				_, err := w.from("10.0.0.1:99", "root", password(i))
+				errs <- err
+			}()
+		}
+		for range many {
+			switch err := <-errs; {
+			case err == nil:
+				in++
+			case errors.Is(err, ErrUnauthenticated):
+				wrong++
+			case errors.Is(err, ErrTooMany):
+				tooMany++
+			default:
+				t.Error(err)
+			}
+		}
+		return in, wrong, tooMany
+	}
+	if in, _, _ := run(func(int) string { return "correct horse" }); in != many {
+		t.Errorf("%d of %d passed", in, many)
+	}
+	if in, wrong, tooMany := run(func(i int) string { return fmt.Sprint("guess ", i) }); in != 0 || wrong != userBurst || tooMany != many-userBurst {
+		t.Errorf("%d guesses were looked at, %d refused, want %d", wrong, tooMany, userBurst)
+	}
+	if _, err := w.from("10.0.0.1:99", "root", "correct horse"); err != nil {
+		t.Errorf("who is remembered is kept out: %v", err)
+	}
+	if len(w.a.checks) != 0 {
+		t.Errorf("%d are still looked at", len(w.a.checks))
+	}
+}
+
+// TestStill: who was let in once is not for ever.
+func TestStill(t *testing.T) {
+	w := newWorld(t)
+	w.user("root", statecontext.UserAdmin, "correct horse")
+	w.user("ann", statecontext.UserDDL, "battery staple")
+	secret := newToken()
+	hash, _ := TokenHash(secret)
+	w.do(&statecontext.PutToken{Token: statecontext.Token{User: "ann", Role: statecontext.UserReads, Hash: hash, ExpiresMS: w.now.Add(time.Hour).UnixMilli()}})
+	in := func(header string) *Identity {
+		t.Helper()
+		id, err := w.ask(header)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	say := func(what string, id *Identity, want bool) {
+		t.Helper()
+		if w.a.Still(id) != want {
+			t.Errorf("%s: %v", what, !want)
+		}
+	}
+	ann, byToken := in("ann/battery staple"), in("Bearer "+secret)
+	say("at first", ann, true)
+	say("by token", byToken, true)
+	w.now = w.now.Add(2 * time.Hour)
+	say("when the token has ended", byToken, false)
+	w.now = w.now.Add(-2 * time.Hour)
+	w.do(&statecontext.RemoveToken{ID: byToken.token})
+	say("when the token is revoked", byToken, false)
+	say("the user is not", ann, true)
+	w.do(&statecontext.PutUser{Mode: statecontext.PutChange, Name: "ann", Role: statecontext.UserReads})
+	say("when the role is another", ann, false)
+	ann = in("ann/battery staple")
+	w.do(&statecontext.RemoveUser{Name: "ann"})
+	say("when the user is removed", ann, false)
+	say("a certificate", &Identity{Name: "admin:x", Role: statecontext.UserAdmin}, true)
 }
 
 func TestHashesAreOfTheirForm(t *testing.T) {
