@@ -197,7 +197,7 @@ func (a *API) setLimits(w http.ResponseWriter, r *http.Request) error {
 	if err := l.Check(); err != nil {
 		return rpc.Refuse(string(statecontext.InvalidArgument), "nothing was done: %v", err)
 	}
-	if err := a.write(r, &statecontext.SetLimits{Limits: l}, l); err != nil {
+	if err := a.write(r, &statecontext.SetLimits{Limits: l}, change); err != nil {
 		return err
 	}
 	rpc.Write(w, r, http.StatusOK, a.cfg.Raft.State().Limits())

@@ -60,11 +60,17 @@ func (a *API) patch(w http.ResponseWriter, r *http.Request) error {
 	}
 	o := &outcomes[0]
 	x := a.cfg.Raft.State().Index(o.ID)
-	if x == nil { // dropped since
-		return rpc.Refuse(string(statecontext.UnknownIndex), "index %s has been dropped since", o.ID)
+	if x == nil { // a replay, or a moment ago: built then, and dropped since
+		o.Definition.ID, o.Definition.State = o.ID, index.Dropping
+		if text, err := url.PathUnescape(mux.Vars(r)["ref"]); err == nil {
+			o.Definition.Bucket, o.Definition.Name, _ = strings.Cut(text, "/")
+		}
+		x = &statecontext.Index{Definition: o.Definition}
 	}
 	i := info(x, a.progress())
-	w.Header().Set(headerETag, etag(i.ModifiedCAS))
+	if i.ModifiedCAS != 0 {
+		w.Header().Set(headerETag, etag(i.ModifiedCAS))
+	}
 	status := http.StatusAccepted
 	if o.Existed {
 		status = http.StatusOK

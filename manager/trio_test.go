@@ -25,6 +25,8 @@ type node struct {
 	stop context.CancelFunc
 	done chan error
 	full atomic.Bool // its Raft log cannot be written
+	// gate, unless nil, makes each write to its Raft log wait until it is closed.
+	gate atomic.Pointer[chan struct{}]
 }
 
 // trio is three managers on loopback, without any component.
@@ -96,6 +98,9 @@ func (c *trio) start(i int) {
 	n := &node{url: "http://" + c.cfgs[i].REST, done: make(chan error, 1)}
 	cfg := c.cfgs[i]
 	cfg.Failpoint = func() error {
+		if g := n.gate.Load(); g != nil {
+			<-*g
+		}
 		if n.full.Load() {
 			return syscall.ENOSPC
 		}

@@ -1,0 +1,383 @@
+package manager
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"tidemark/api"
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/statecontext"
+)
+
+// propose does commands, by whoever leads.
+func (c *trio) propose(bodies ...statecontext.Body) {
+	c.t.Helper()
+	for _, b := range bodies {
+		res, err := c.nodes[c.leader()].m.raft.Propose(c.t.Context(), statecontext.Command{Body: b})
+		if err == nil {
+			err = res.Err()
+		}
+		if err != nil {
+			c.t.Fatal(err)
+		}
+	}
+}
+
+// furnish makes a bucket and an indexer known, so that indexes can be created and deferred; nobody answers for them.
+func (c *trio) furnish() {
+	c.propose(&statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: "i", Admin: "http://127.0.0.1:1"}}, &statecontext.SetBucket{Name: "b", UUID: "u", VBuckets: 4})
+}
+
+// restart stops all managers and starts them again.
+func (c *trio) restart() {
+	c.t.Helper()
+	for i := range c.nodes {
+		c.stop(i)
+	}
+	for i := range c.nodes {
+		c.start(i)
+	}
+	c.ready()
+}
+
+func (c *trio) ready() {
+	c.t.Helper()
+	c.leader()
+	c.until("all are ready", func() bool {
+		for _, n := range c.nodes {
+			if code, _, _ := c.call(n, "GET", "/readyz", "", nil); code != 200 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// newLeader hands leadership on.
+func (c *trio) newLeader() {
+	c.t.Helper()
+	l := c.leader()
+	c.until("leadership is handed on", func() bool {
+		if c.leader() == l {
+			_ = c.nodes[l].m.raft.TransferLeadership() // it is tried again
+		}
+		return c.leader() != l
+	})
+	c.ready()
+}
+
+// settled is call, again for as long as nobody leads or the outcome is unknown: on a busy machine leadership may go.
+func (c *trio) settled(n *node, method, path, body string, header map[string]string) (code int, h http.Header, b []byte) {
+	c.t.Helper()
+	c.until("an answer", func() bool {
+		code, h, b = c.call(n, method, path, body, header)
+		return code != http.StatusServiceUnavailable && code != http.StatusGatewayTimeout
+	})
+	return code, h, b
+}
+
+// written is a write that has had its answer.
+type written struct {
+	method, path, body string
+	other              string // body of another write under the same key
+	header             map[string]string
+	status             int
+	answer             map[string]any
+}
+
+// timeless leaves out of an answer what goes on after the write: a replay shows the index as it is by then.
+func timeless(t *testing.T, body []byte) map[string]any {
+	t.Helper()
+	m := map[string]any{}
+	if err := json.Unmarshal(body, &m); err != nil {
+		t.Errorf("%v: %s", err, body)
+	}
+	drop := func(m map[string]any) {
+		for _, k := range []string{"request_id", "progress", "copies", "state", "modified_cas", "reason", "deferred", "definition", "keys", "created_ms", "num_partition"} {
+			delete(m, k)
+		}
+	}
+	drop(m)
+	if results, ok := m["results"].([]any); ok {
+		for _, r := range results {
+			if one, ok := r.(map[string]any); ok {
+				drop(one)
+			}
+		}
+	}
+	return m
+}
+
+// TestOneOutcomeOfEveryWrite: each kind of write, sent again under its key to every manager: after a change of leaders,
+// state snapshots, a restart of everybody, and when its index is there no more, gives its first outcome, refusals too.
+// Another body under the key is 422. Nothing is done twice.
+func TestOneOutcomeOfEveryWrite(t *testing.T) {
+	c := newTrio(t)
+	c.furnish()
+	at := 0
+	everywhere := func() *node { at++; return c.nodes[at%len(c.nodes)] }
+	var done []*written
+	do := func(key string, status int, w written) map[string]any {
+		t.Helper()
+		w.header = maps.Clone(w.header)
+		if w.header == nil {
+			w.header = map[string]string{}
+		}
+		w.header[api.HeaderKey] = key
+		code, _, body := c.settled(everywhere(), w.method, w.path, w.body, w.header)
+		w.status, w.answer = code, timeless(t, body)
+		if code != status {
+			t.Fatalf("%s: %d, want %d: %s", key, code, status, body)
+		}
+		done = append(done, &w)
+		return w.answer
+	}
+	create := func(name string) string {
+		return fmt.Sprintf(`{"name":%q,"bucket":"b","keys":[{"expr":"a"}],"defer_build":true}`, name)
+	}
+	do("create", 202, written{method: "POST", path: "/v1/indexes", body: create("x"), other: create("y")})
+	do("again", 409, written{method: "POST", path: "/v1/indexes", body: create("x"), other: create("y")})
+	do("several", 202, written{method: "POST", path: "/v1/statements", body: statement("CREATE INDEX s1 ON b(a) WITH {\"defer_build\":true}; CREATE INDEX s2 ON b(a) WITH {\"defer_build\":true}; DROP INDEX s1 ON b"),
+		other: statement("DROP INDEX s1 ON b")})
+	do("half", 404, written{method: "POST", path: "/v1/statements", body: statement("CREATE INDEX h ON b(a) WITH {\"defer_build\":true}; DROP INDEX none ON b"), other: statement("DROP INDEX h ON b")})
+	do("build", 202, written{method: "POST", path: "/v1/indexes:build", body: `{"bucket":"b","names":["x","s2"]}`, other: `{"bucket":"b","names":["x"]}`})
+	do("for the patch", 202, written{method: "POST", path: "/v1/indexes", body: create("p"), other: create("q")})
+	do("patch", 202, written{method: "PATCH", path: "/v1/indexes/b/p", body: `{"deferred":false}`})
+	do("limits", 200, written{method: "PATCH", path: "/v1/limits", body: `{"indexes_per_bucket": 100}`, other: `{"indexes_per_bucket": 101}`})
+	do("drop", 202, written{method: "DELETE", path: "/v1/indexes/b/h"})
+	do("drop again", 404, written{method: "DELETE", path: "/v1/indexes/b/h"})
+
+	want := c.nodes[c.leader()].m.raft.State()
+	check := func(when string) {
+		t.Helper()
+		for _, w := range done {
+			for _, n := range c.nodes {
+				code, _, body := c.settled(n, w.method, w.path, w.body, w.header)
+				if got := timeless(t, body); code != w.status || fmt.Sprint(got) != fmt.Sprint(w.answer) {
+					t.Errorf("%s: %s at %s: %d %v, at first %d %v", when, w.header[api.HeaderKey], n.m.cfg.Name, code, got, w.status, w.answer)
+				}
+			}
+			if w.other != "" {
+				code, h, body := c.settled(everywhere(), w.method, w.path, w.other, w.header)
+				if p := problemOf(t, h, body); code != 422 || p.Code != string(statecontext.RequestMismatch) {
+					t.Errorf("%s: %s with another body: %d %s", when, w.header[api.HeaderKey], code, body)
+				}
+			}
+		}
+		s := c.nodes[c.leader()].m.raft.State()
+		for x := range want.Indexes() {
+			if y := s.Index(x.Definition.ID); y != nil && y.Definition.CreatedMS != x.Definition.CreatedMS {
+				t.Errorf("%s: index %s was made anew", when, x.Definition.Name)
+			}
+		}
+		for x := range s.Indexes() {
+			if want.Index(x.Definition.ID) == nil {
+				t.Errorf("%s: a retry has made index %d %s", when, x.Definition.ID, x.Definition.Name)
+			}
+		}
+	}
+	check("at once")
+	c.newLeader()
+	check("after a change of leaders")
+	for _, n := range c.nodes {
+		if err := n.m.raft.Snapshot(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c.restart()
+	if s := c.nodes[0].m.raft.Stats(); s.AppliedIndex == 0 {
+		t.Errorf("%+v", s)
+	}
+	check("after snapshots and a restart of all")
+	c.propose(&statecontext.SetLimits{Limits: statecontext.Limits{Buckets: 7}})
+	c.settled(c.follower(), "DELETE", "/v1/indexes/b/p", "", nil)
+	c.settled(c.follower(), "DELETE", "/v1/indexes/b/x", "", nil)
+	c.newLeader()
+	for _, w := range done { // what has become of it since changes no outcome
+		code, _, body := c.settled(everywhere(), w.method, w.path, w.body, w.header)
+		if code != w.status {
+			t.Errorf("when its index is dropped: %s: %d, at first %d: %s", w.header[api.HeaderKey], code, w.status, body)
+		}
+	}
+}
+
+// TestIfMatchOverLeaders: a new leader knows each index's modified_cas: the right one is taken, another one is 412 with
+// the right one; 304 for who has it already.
+func TestIfMatchOverLeaders(t *testing.T) {
+	c := newTrio(t)
+	c.furnish()
+	code, h, body := c.settled(c.follower(), "POST", "/v1/indexes", `{"name":"x","bucket":"b","keys":[{"expr":"a"}],"defer_build":true}`, nil)
+	old := h.Get("ETag")
+	if code != 202 || old == "" {
+		t.Fatalf("%d %v %s", code, h, body)
+	}
+	match := func(tag string) map[string]string { return map[string]string{"If-Match": tag} }
+	c.newLeader()
+	for _, n := range c.nodes {
+		code, h, _ := c.settled(n, "GET", "/v1/indexes/b/x", "", map[string]string{"If-None-Match": old})
+		if code != 304 || h.Get("ETag") != old {
+			t.Errorf("%s: %d, ETag %s; want 304 and %s", n.m.cfg.Name, code, h.Get("ETag"), old)
+		}
+		code, h, body = c.settled(n, "PATCH", "/v1/indexes/b/x", `{"deferred":false}`, match(`"1"`))
+		if p := problemOf(t, h, body); code != 412 || p.Code != string(statecontext.CASMismatch) || fmt.Sprintf(`"%d"`, p.CAS) != old {
+			t.Errorf("%s: PATCH of another modified_cas: %d %+v, want 412 and %s", n.m.cfg.Name, code, p, old)
+		}
+	}
+	code, h, body = c.settled(c.follower(), "PATCH", "/v1/indexes/b/x", `{"deferred":false}`, match(old))
+	now := h.Get("ETag")
+	var i client.IndexInfo
+	if err := json.Unmarshal(body, &i); err != nil || code != 202 || now == "" || now == old || i.State == index.Pending && i.Deferred {
+		t.Fatalf("PATCH: %d, ETag %s, before %s: %s", code, now, old, body)
+	}
+	c.newLeader()
+	for _, n := range c.nodes {
+		code, h, body = c.settled(n, "DELETE", "/v1/indexes/b/x", "", match(old))
+		if p := problemOf(t, h, body); code != 412 || fmt.Sprintf(`"%d"`, p.CAS) != now {
+			t.Errorf("%s: DELETE with the old tag: %d %+v, want 412 and %s", n.m.cfg.Name, code, p, now)
+		}
+		if code, h, _ = c.settled(n, "GET", "/v1/indexes/b/x", "", map[string]string{"If-None-Match": old}); code != 200 || h.Get("ETag") != now {
+			t.Errorf("%s: GET with the old tag: %d %s", n.m.cfg.Name, code, h.Get("ETag"))
+		}
+	}
+	if code, h, body = c.settled(c.follower(), "PATCH", "/v1/indexes/b/x", `{"deferred":false}`, match(now)); code != 200 && code != 202 || h.Get("ETag") != now {
+		t.Errorf("PATCH of what is so already: %d %s: %s", code, h.Get("ETag"), body)
+	}
+	if code, _, body = c.settled(c.follower(), "DELETE", "/v1/indexes/b/x", "", match(now)); code != 202 {
+		t.Errorf("DELETE with the right tag: %d %s", code, body)
+	}
+}
+
+// stall makes the disks of all followers wait, so that the leader leads on and nothing is committed, until the function
+// is called.
+func (c *trio) stall() (l int, release func()) {
+	l = c.leader()
+	gate := make(chan struct{})
+	for i, n := range c.nodes {
+		if i != l {
+			n.gate.Store(&gate)
+		}
+	}
+	var once sync.Once
+	release = func() {
+		once.Do(func() {
+			for _, n := range c.nodes {
+				if n != nil {
+					n.gate.Store(nil)
+				}
+			}
+			close(gate)
+		})
+	}
+	c.t.Cleanup(release)
+	return l, release
+}
+
+// TestUnknownOutcome: a write that is not committed in the caller's time is 504 OUTCOME_UNKNOWN, at the leader and through
+// a follower, no later than the caller wants; sent again it gives its one outcome, here and there, and after a change of
+// leaders.
+func TestUnknownOutcome(t *testing.T) {
+	c := newTrio(t)
+	c.furnish()
+	l, release := c.stall()
+	body := func(i int) string {
+		return fmt.Sprintf(`{"name":"x%d","bucket":"b","keys":[{"expr":"a"}],"defer_build":true}`, i)
+	}
+	headers := func(i int) map[string]string {
+		return map[string]string{api.HeaderKey: fmt.Sprint("k", i), api.HeaderTimeout: "400"}
+	}
+	for i, n := range c.nodes {
+		began := time.Now()
+		code, h, b := c.call(n, "POST", "/v1/indexes", body(i), headers(i))
+		if p := problemOf(t, h, b); code != 504 || p.Code != client.CodeUnknownOutcome {
+			t.Errorf("%s: %d %s", n.m.cfg.Name, code, b)
+		}
+		if took := time.Since(began); took < 300*time.Millisecond || took > 3*time.Second {
+			t.Errorf("%s: the answer took %s, the caller wanted to wait 400ms", n.m.cfg.Name, took)
+		}
+		code, h, b = c.call(n, "POST", "/v1/indexes", body(i), headers(i)) // at once: still on its way
+		if p := problemOf(t, h, b); code != 504 || p.Code != client.CodeUnknownOutcome {
+			t.Errorf("%s: again: %d %s", n.m.cfg.Name, code, b)
+		}
+	}
+	if got := c.leader(); got != l {
+		t.Errorf("leadership went from %d to %d: nothing was stalled", l, got)
+	}
+	release()
+	ids := map[string]int{}
+	for round, next := range []func(){func() {}, c.newLeader} {
+		next()
+		for i := range c.nodes {
+			for _, n := range c.nodes {
+				h := headers(i)
+				delete(h, api.HeaderTimeout)
+				code, _, b := c.settled(n, "POST", "/v1/indexes", body(i), h)
+				var got client.IndexInfo
+				if err := json.Unmarshal(b, &got); err != nil || code != 202 || got.Name != fmt.Sprint("x", i) {
+					t.Fatalf("round %d: x%d at %s: %d %s", round, i, n.m.cfg.Name, code, b)
+				}
+				ids[got.ID.String()] = i
+			}
+		}
+		code, h, b := c.settled(c.follower(), "POST", "/v1/indexes", body(9), map[string]string{api.HeaderKey: "k0"})
+		if p := problemOf(t, h, b); code != 422 {
+			t.Errorf("another body: %d %+v", code, p)
+		}
+	}
+	if len(ids) != len(c.nodes) {
+		t.Errorf("%d writes were done as %d: %v", len(c.nodes), len(ids), ids)
+	}
+}
+
+// TestFullQueue: when too much waits for a log that takes nothing, a write is 503 BUSY with Retry-After, on the leader
+// and through a follower, while everything that was taken is done as soon as the log goes on.
+func TestFullQueue(t *testing.T) {
+	c := newTrio(t)
+	l, release := c.stall()
+	raft := c.nodes[l].m.raft
+	before := raft.State().CAS()
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	cas, refused := map[uint64]bool{}, 0
+	for i := range 8000 {
+		wg.Go(func() {
+			res, err := raft.Propose(t.Context(), statecontext.Command{Body: &statecontext.RegisterProjector{
+				Projector: statecontext.Projector{ID: "p", Admin: fmt.Sprint("http://x", i)}}})
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case err == nil && res.Changed:
+				cas[res.CAS] = true
+			case err != nil && strings.Contains(err.Error(), "busy"):
+				refused++
+			default:
+				t.Errorf("%+v, %v", res, err)
+			}
+		})
+	}
+	c.until("the queue is full", func() bool { mu.Lock(); defer mu.Unlock(); return refused > 0 })
+	for _, n := range c.nodes {
+		code, h, body := c.call(n, "POST", "/v1/statements", statement("DROP INDEX n ON b"), map[string]string{api.HeaderKey: "k"})
+		if p := problemOf(t, h, body); code != http.StatusServiceUnavailable || p.Code != client.CodeBusy || h.Get("Retry-After") == "" || p.RetryAfterMS == 0 {
+			t.Errorf("%s: %d %v %s", n.m.cfg.Name, code, h, body)
+		}
+	}
+	if _, _, body := c.call(c.nodes[l], "GET", "/metrics", "", nil); !bytes.Contains(body, []byte("tidemark_raft_proposals_queued 4096")) {
+		t.Error("the metrics do not show a full queue")
+	}
+	release()
+	wg.Wait()
+	if len(cas)+refused != 8000 || raft.State().CAS() < before+uint64(len(cas)) {
+		t.Errorf("%d done under %d cas values, %d refused, of 8000; cas %d, before %d", len(cas), len(cas), refused, raft.State().CAS(), before)
+	}
+	if code, _, body := c.settled(c.follower(), "POST", "/v1/statements", statement("DROP INDEX IF EXISTS n ON b"), map[string]string{api.HeaderKey: "k"}); code != 202 {
+		t.Errorf("afterwards, under the key of what was refused: %d %s", code, body)
+	}
+}
