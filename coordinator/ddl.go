@@ -58,6 +58,9 @@ func (c *Coordinator) CreateIndex(ctx context.Context, req CreateRequest) (Outco
 			return c.created(&d, res)
 		}
 	}
+	if refusal := c.cfg.Consensus.State().WithinLimits(&d); refusal != nil {
+		return Outcome{}, refusal
+	}
 	b, err := c.findBucket(ctx, l, d.Bucket)
 	if err != nil {
 		return Outcome{}, err

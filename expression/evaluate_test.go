@@ -254,7 +254,7 @@ func TestLimits(t *testing.T) {
 func TestCompileErrors(t *testing.T) {
 	many := make([]expression.Source, expression.MaxSources+1)
 	for _, sources := range [][]expression.Source{
-		{{}}, {{IsPrimary: true, Where: "TRUE"}}, {{IsPrimary: true}, keys("a b")}, {where(keys("a"), "b =")}, {keys(strings.Split(strings.Repeat("a,", 32)+"a", ",")...)}, many,
+		{{}}, {{IsPrimary: true, Where: "TRUE"}}, {{IsPrimary: true}, keys("a b")}, {where(keys("a"), "b =")}, {keys(strings.Split(strings.Repeat("a,", expression.MaxKeys)+"a", ",")...)}, many,
 	} {
 		if _, err := expression.Compile(sources); !errors.Is(err, expression.ErrDefinition) {
 			t.Errorf("%v", err)

@@ -11,8 +11,8 @@ import (
 const (
 	// MaxTextBytes limits a text of one or more statements.
 	MaxTextBytes = 1 << 20
-	// MaxStatementBytes limits one statement, and one expression.
-	MaxStatementBytes = 64 << 10
+	// MaxStatementBytes limits one statement, and one expression: what the cluster's limit statement_length may be set to.
+	MaxStatementBytes = 256 << 10
 	// MaxNesting limits how deep operators may be nested, and how deep parentheses.
 	MaxNesting = 64
 	// MaxPathSteps limits the steps of a path.

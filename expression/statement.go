@@ -12,8 +12,8 @@ import (
 const (
 	// MaxStatements limits how many statements one text holds.
 	MaxStatements = 1000
-	// MaxKeys limits the components of a secondary key.
-	MaxKeys = 32
+	// MaxKeys limits the components of a secondary key: what the cluster's limit key_expressions may be set to.
+	MaxKeys = 1000
 	// MaxNameBytes limits the names of indexes and buckets.
 	MaxNameBytes = 100
 	// MaxReplicas limits num_replica.

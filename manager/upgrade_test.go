@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -114,5 +115,76 @@ func TestLimitsAreConfiguration(t *testing.T) {
 	_, _, status := c.call(n, "GET", "/v1/status", "", nil)
 	if !strings.Contains(strings.ReplaceAll(string(status), " ", ""), `"indexes_per_bucket":7`) {
 		t.Errorf("status does not show them: %s", status)
+	}
+}
+
+// TestLimitsAreEnforced: each limit of an index is the one that was set, lower or higher than the default, whichever way
+// the index is asked for; the refusal names the limit and how to change it.
+func TestLimitsAreEnforced(t *testing.T) {
+	c := newTrio(t)
+	c.furnish()
+	set := func(body string) {
+		t.Helper()
+		if code, _, b := c.settled(c.follower(), "PATCH", "/v1/limits", body, nil); code != 200 {
+			t.Fatalf("%s: %d %s", body, code, b)
+		}
+	}
+	ddl := func(name, bucket string, keys ...string) (status int, refusal client.Error) {
+		code, h, b := c.settled(c.follower(), "POST", "/v1/statements", statement("CREATE INDEX `"+name+"` ON `"+bucket+"`("+strings.Join(keys, ",")+") WITH {\"defer_build\":true}"), nil)
+		if code != 202 {
+			refusal = problemOf(t, h, b)
+		}
+		list := make([]map[string]string, len(keys))
+		for i, k := range keys {
+			list[i] = map[string]string{"expr": k}
+		}
+		body, err := json.Marshal(map[string]any{"name": name, "bucket": bucket, "keys": list, "defer_build": true, "if_not_exists": code == 202})
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, h, b := c.settled(c.follower(), "POST", "/v1/indexes", string(body), nil)
+		if code == 202 && again != 200 || code != 202 && (again != code || problemOf(t, h, b).Code != refusal.Code) {
+			t.Errorf("%s on %s: %d as a statement, %d as JSON: %s", name, bucket, code, again, b)
+		}
+		return code, refusal
+	}
+	many := func(n int) (keys []string) {
+		for i := range n {
+			keys = append(keys, fmt.Sprint("a", i))
+		}
+		return keys
+	}
+	long := func(n int) string { return "a = \"" + strings.Repeat("x", n) + "\"" }
+	for i, tc := range []struct {
+		set, limit   string
+		name, bucket string
+		keys         []string
+	}{
+		{`{}`, "key_expressions", "", "b", many(33)},
+		{`{"key_expressions":40}`, "", "k", "b", many(40)},
+		{`{"key_expressions":40}`, "key_expressions", "", "b", many(41)},
+		{`{"key_expressions":2}`, "key_expressions", "", "b", many(3)},
+		{`{}`, "statement_length", "", "b", []string{long(40 << 10)}},
+		{`{"statement_length":200000}`, "", "l", "b", []string{long(100 << 10)}},
+		{`{"statement_length":200000}`, "statement_length", "", "b", []string{long(210_000)}},
+		{`{"statement_length":100}`, "statement_length", "", "b", []string{long(200)}},
+		{`{"name_length":5}`, "name_length", "toolong", "b", many(1)},
+		{`{"indexes_per_bucket":2}`, "indexes_per_bucket", "", "b", many(1)},
+		{`{"indexes_per_bucket":3}`, "", "third", "b", many(1)},
+		{`{"indexes":3}`, "indexes", "", "b", many(1)},
+		{`{"buckets":1}`, "buckets", "", "other", many(1)},
+	} {
+		set(`{"buckets":0,"indexes":0,"indexes_per_bucket":0,"key_expressions":0,"name_length":0,"statement_length":0}`)
+		set(tc.set)
+		if tc.name == "" {
+			tc.name = fmt.Sprint("n", i)
+		}
+		code, p := ddl(tc.name, tc.bucket, tc.keys...)
+		switch {
+		case tc.limit == "" && code != 202:
+			t.Errorf("with %s, %d key expressions: %d %+v", tc.set, len(tc.keys), code, p)
+		case tc.limit != "" && (code != 400 || p.Code != string(statecontext.LimitExceeded) || !strings.Contains(p.Detail, "tidemark cluster limits "+tc.limit+"=N")):
+			t.Errorf("with %s: %d %+v; want the limit %s", tc.set, code, p, tc.limit)
+		}
 	}
 }

@@ -3,6 +3,8 @@ package statecontext
 import (
 	"errors"
 	"fmt"
+
+	"tidemark/index"
 )
 
 // Limits bound what Apply accepts. They are replicated, because every node must decide alike; SetLimits changes them. A
@@ -100,6 +102,44 @@ func fill[T comparable](field *T, value T) {
 	if *field == zero {
 		*field = value
 	}
+}
+
+// WithinLimits tells whether a new index may be proposed as far as the limits go, nil if so. A refusal names the limit and
+// the way to change it; Apply refuses too, in words that stay as they are, for they are part of the state.
+func (s *State) WithinLimits(f *index.Definition) *Rejection {
+	if s.IndexByName(f.Bucket, f.Name) != nil {
+		return nil // the name decides
+	}
+	here := int64(0)
+	for range s.IndexesOf(f.Bucket) {
+		here++
+	}
+	buckets := int64(s.buckets.Len())
+	if s.Bucket(f.Bucket) == nil {
+		buckets++
+	}
+	text := max(len(f.Statement), len(f.Where))
+	for _, k := range f.Keys {
+		text = max(text, len(k.Expr))
+	}
+	need := map[string]struct {
+		value int64
+		what  string
+	}{
+		"buckets":            {buckets, "buckets with indexes, with this one"},
+		"indexes":            {int64(s.indexes.Len()) + 1, "indexes of all buckets, with this one"},
+		"indexes_per_bucket": {here + 1, "indexes of the bucket, with this one"},
+		"key_expressions":    {int64(len(f.Keys)), "key expressions"},
+		"name_length":        {int64(len(f.Name)), "bytes in the index's name"},
+		"statement_length":   {int64(text), "bytes in the statement, or in one of its expressions"},
+	}
+	for _, row := range s.limits.Table() {
+		if n, ok := need[row.Name]; ok && n.value > row.Value {
+			return reject(LimitExceeded, "%d %s; the limit %s is %d: tidemark cluster limits %s=N (or PATCH /v1/limits) raises it, to at most %d",
+				n.value, n.what, row.Name, row.Value, row.Name, row.Most)
+		}
+	}
+	return nil
 }
 
 // Bounds of the encodings, checked by every decoder. They are not configuration: a change is a new format.
