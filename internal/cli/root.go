@@ -117,7 +117,7 @@ func exitCode(err error) int {
 		return ExitUsage
 	case errors.Is(err, kvclient.ErrKeyNotFound), errors.Is(err, kvclient.ErrNoBucket):
 		return ExitNotFound
-	case errors.Is(err, kvclient.ErrKeyExists), errors.Is(err, localcluster.ErrInUse):
+	case errors.Is(err, kvclient.ErrKeyExists), errors.Is(err, localcluster.ErrInUse), errors.Is(err, consensus.ErrInUse):
 		return ExitConflict
 	case errors.Is(err, client.ErrServer), errors.Is(err, localcluster.ErrConfig):
 		return ExitUsage
