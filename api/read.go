@@ -363,8 +363,12 @@ func (a *API) addComponents(s *statecontext.State, st *client.Status) {
 				Streams: p.Streams, Revision: p.Revision})
 		}
 		for _, i := range c.Indexers {
-			st.Indexers = append(st.Indexers, client.IndexerStatus{QueueBytes: i.QueueBytes, QueueLimit: i.QueueLimit, ID: i.Name, Node: i.Node, UUID: i.UUID, Admin: i.Admin, Scan: i.Scan,
-				State: i.Life.String(), Copies: i.Copies, Health: i.Health, Revision: i.Revision})
+			one := client.IndexerStatus{QueueBytes: i.QueueBytes, QueueLimit: i.QueueLimit, ID: i.Name, Node: i.Node, UUID: i.UUID, Admin: i.Admin, Scan: i.Scan,
+				State: i.Life.String(), Copies: i.Copies, Health: i.Health, Revision: i.Revision, OrphanCount: i.OrphanCount}
+			for _, o := range i.Orphans {
+				one.Orphans = append(one.Orphans, client.Orphan(o))
+			}
+			st.Indexers = append(st.Indexers, one)
 		}
 		for _, b := range c.Buckets {
 			st.Buckets = append(st.Buckets, client.BucketStatus{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets, Generation: b.Generation, Wanted: b.Wanted,

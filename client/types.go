@@ -286,6 +286,21 @@ type IndexerStatus struct {
 	// QueueBytes is what waits to be written, over all buckets; QueueLimit the most that may.
 	QueueBytes uint64 `json:"queue_bytes"`
 	QueueLimit uint64 `json:"queue_limit"`
+	// Orphans are slices in its folder that the cluster does not know: the oldest 64 of OrphanCount.
+	Orphans     []Orphan `json:"orphans,omitempty"`
+	OrphanCount int      `json:"orphan_count,omitempty"`
+}
+
+// Orphan is a slice in an indexer's folder that the cluster does not know. It is kept until it is known again, as after a
+// restore, or dropped when its grace is over.
+type Orphan struct {
+	Copy    index.CopyID  `json:"copy"`
+	Index   index.ID      `json:"index"`
+	Slice   index.SliceID `json:"slice"`
+	Bucket  string        `json:"bucket"`
+	Bytes   uint64        `json:"bytes"`    // on disk
+	SinceMS int64         `json:"since_ms"` // Unix time
+	LeftMS  int64         `json:"left_ms"`  // of its grace; 0: over, -1: it is kept for ever
 }
 
 // BucketStatus is a bucket in Status.

@@ -96,6 +96,10 @@ type indexer struct {
 	copies  map[index.CopyID]wire.CopyReport
 	buckets map[string]*nodeBucket
 	minimum map[string][]index.Incarnation // of its hello
+
+	orphans     []wire.Orphan // as last reported
+	orphanCount int
+	drops       retry // of orphans
 }
 
 // nodeBucket is what an indexer said of a bucket.
@@ -242,6 +246,9 @@ func (l *leader) watch() {
 	for _, n := range l.indexers {
 		if !n.hello && n.retry.ready(l.nowMS) {
 			l.helloIndexer(n)
+		}
+		if l.active && n.hello && n.drops.ready(l.nowMS) {
+			l.dropOrphans(n)
 		}
 		if offline := l.life(&n.component) == Offline; offline != n.offline {
 			n.offline, l.heldDirty = offline, true

@@ -62,6 +62,7 @@ type Indexers interface {
 	Poll(ctx context.Context, addr string, req *wire.PollRequest) (*wire.PollReply, error)
 	Stability(ctx context.Context, addr string, req *wire.StabilityRequest) error
 	Rollback(ctx context.Context, addr string, req *wire.RollbackRequest) (*wire.RollbackReply, error)
+	DropOrphans(ctx context.Context, addr string, req *wire.DropOrphans) (*wire.DropOrphansReply, error)
 }
 
 var (

@@ -297,6 +297,8 @@ type fakeIndexer struct {
 	told      int // stability messages
 	never     bool
 	rollbacks []string // steps it was told
+	orphans   []wire.Orphan
+	asked     [][]wire.OrphanRef // orphans that it was told to drop
 }
 
 func (w *world) indexer(name string) *fakeIndexer {
@@ -358,7 +360,8 @@ func (n *fakeIndexer) report() *wire.IndexerReport {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.sequence++
-	r := &wire.IndexerReport{Node: n.node, UUID: "uuid-" + n.name, BootID: n.boot, Sequence: n.sequence, Full: true, Revision: n.revision}
+	r := &wire.IndexerReport{Node: n.node, UUID: "uuid-" + n.name, BootID: n.boot, Sequence: n.sequence, Full: true, Revision: n.revision,
+		Orphans: slices.Clone(n.orphans), OrphanCount: len(n.orphans)}
 	if n.defs == nil {
 		return r
 	}
@@ -514,4 +517,18 @@ func (c indexersOf) Rollback(ctx context.Context, addr string, req *wire.Rollbac
 		n.stable[req.Bucket] = back
 	}
 	return reply, nil
+}
+
+func (c indexersOf) DropOrphans(ctx context.Context, addr string, req *wire.DropOrphans) (*wire.DropOrphansReply, error) {
+	n := c.at(addr)
+	if err := n.enter(ctx, &req.Fence, true); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.asked = append(n.asked, req.Copies)
+	n.orphans = slices.DeleteFunc(n.orphans, func(o wire.Orphan) bool {
+		return slices.Contains(req.Copies, wire.OrphanRef{Copy: o.Copy, Index: o.Index})
+	})
+	return &wire.DropOrphansReply{Dropped: req.Copies}, nil
 }

@@ -300,6 +300,7 @@ func (l *leader) takeIndexerReport(n *indexer, r *wire.IndexerReport) bool {
 	n.sequence = max(n.sequence, r.Sequence)
 	n.full = r.Full || n.full && !lost
 	n.health = r.Health
+	n.orphans, n.orphanCount = r.Orphans[:min(len(r.Orphans), wire.MaxOrphans)], r.OrphanCount
 	if a := min(r.Revision, l.revision); n.hello && a > n.acked { // before its hello it may speak of another epoch's
 		n.acked = a
 		l.dutyDue = true

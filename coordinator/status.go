@@ -7,6 +7,7 @@ import (
 	"tidemark/index"
 	"tidemark/statecontext"
 	"tidemark/streams"
+	"tidemark/wire"
 )
 
 // Status is the coordinator's picture of the cluster (for /v1/status, /v1/indexes and metrics), at most showEvery old.
@@ -48,6 +49,9 @@ type IndexerStatus struct {
 	Health                 string
 	Revision               uint64
 	Hello                  bool
+	// Orphans are copies that it has and that the state does not place on it: the oldest of OrphanCount.
+	Orphans     []wire.Orphan
+	OrphanCount int
 }
 
 // BucketStatus is a bucket as the coordinator sees it.
@@ -180,7 +184,8 @@ func (l *leader) show() {
 			queued, most = queued+nb.heartbeat.MutationQueue, most+nb.heartbeat.QueueLimit
 		}
 		s.Indexers = append(s.Indexers, IndexerStatus{QueueBytes: queued, QueueLimit: most, Node: i.Node, UUID: i.UUID, Name: i.Name, Admin: i.Admin, Scan: i.Scan, BootID: i.BootID,
-			Life: l.life(&n.component), AgeMS: l.nowMS - n.seenMS, Copies: len(n.copies), Health: n.health, Revision: n.acked, Hello: n.hello})
+			Life: l.life(&n.component), AgeMS: l.nowMS - n.seenMS, Copies: len(n.copies), Health: n.health, Revision: n.acked, Hello: n.hello,
+			Orphans: n.orphans, OrphanCount: n.orphanCount})
 	}
 	slices.SortFunc(s.Buckets, func(a, b BucketStatus) int {
 		if a.Name < b.Name {

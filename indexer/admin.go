@@ -29,6 +29,7 @@ func (x *Indexer) adminHandler() http.Handler {
 	add(http.MethodPost, "/v1/poll", manager, rpc.Handle(limit, x.poll))
 	add(http.MethodPut, "/v1/stability", manager, rpc.Handle(limit, x.stability))
 	add(http.MethodPut, "/v1/rollback", manager, rpc.Handle(limit, x.rollback))
+	add(http.MethodPost, "/v1/orphans:drop", manager, rpc.Handle(limit, x.dropOrphans))
 	add(http.MethodGet, "/v1/status", anyone, http.HandlerFunc(x.status))
 	x.metrics.registry.MustRegister(collector{x})
 	add(http.MethodGet, "/metrics", anyone, promhttp.HandlerFor(x.metrics.registry, promhttp.HandlerOpts{}))

@@ -84,7 +84,7 @@ func (x *Indexer) resume() error {
 	for _, s := range x.store.Slices() {
 		m := s.Meta()
 		w, ok := want[m.Copy]
-		if !ok || w.bucket.UUID != m.BucketUUID {
+		if !ok || !w.is(m) {
 			continue
 		}
 		if err := x.bucketNamed(m.Bucket).addCopy(context.Background(), s); err != nil {
@@ -94,12 +94,14 @@ func (x *Indexer) resume() error {
 	x.mu.Lock()
 	x.defs = d
 	x.defs.Revision = 0 // the leader's list counts, also when it is the same
+	x.obeyed = d.Revision
 	x.mu.Unlock()
 	return nil
 }
 
 // definitions makes what is here equal to a list: copies that are missing are made, then the list is stored, then what
-// is not in it is dropped. The answer says that all of it is done.
+// the list before named and this one does not is dropped; other copies are orphans. The answer says that all of it is
+// done.
 func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.DefinitionsReply, error) {
 	if err := x.identity.admit(d.Fence); err != nil {
 		return nil, err
@@ -130,7 +132,7 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	if err := x.syncBuckets(d); err != nil {
 		return nil, err
 	}
-	want := placed(d, node)
+	want, named := placed(d, node), x.named(d)
 	if err := x.dropForeign(ctx, want); err != nil {
 		return nil, err
 	}
@@ -143,15 +145,11 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 		return nil, rpc.Refuse(rpc.CodeUnavailable, "storing definitions: %v", err)
 	}
 	x.managers.SetManagers(d.Managers)
-	for _, s := range x.store.Slices() {
-		if _, ok := want[s.Meta().Copy]; !ok {
-			if err := x.dropCopy(ctx, s); err != nil {
-				return nil, err
-			}
-		}
+	if err := x.letGo(ctx, d.Fence, want, named); err != nil {
+		return nil, err
 	}
 	x.mu.Lock()
-	x.defs = *d
+	x.defs, x.obeyed = *d, d.Revision
 	x.mu.Unlock()
 	x.viewChanged()
 	wake(x.report)
@@ -166,14 +164,14 @@ func (x *Indexer) nothingNew(d *wire.Definitions) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	was := x.defs
-	if was.Revision == 0 {
+	if was.Revision == 0 || was.Fence.Epoch != d.Fence.Epoch {
 		return false
 	}
 	was.Fence, was.Revision = d.Fence, d.Revision
 	if !reflect.DeepEqual(&was, d) {
 		return false
 	}
-	x.defs.Revision, x.defs.Fence = d.Revision, d.Fence
+	x.defs.Revision, x.defs.Fence, x.obeyed = d.Revision, d.Fence, d.Revision
 	return true
 }
 
@@ -221,12 +219,20 @@ func (x *Indexer) replaceBuckets(d *wire.Definitions) (gone []*bucket, err error
 	return gone, nil
 }
 
-// dropForeign drops copies whose bucket is another one than the list's of that name.
+// is tells whether a stored copy is this one: ids of copies are not used again within an epoch, but a lost majority may
+// make them begin again lower.
+func (w wanted) is(m storage.Meta) bool {
+	return w.def.ID == m.Index && (m.CreatedMS == 0 || m.CreatedMS == w.def.CreatedMS) && w.bucket.UUID == m.BucketUUID && w.bucket.VBuckets == m.VBuckets
+}
+
+// dropForeign drops copies whose place another one has now, by the list: of another incarnation of the bucket, or of
+// another index.
 func (x *Indexer) dropForeign(ctx context.Context, want map[index.CopyID]wanted) error {
 	for _, s := range x.store.Slices() {
 		m := s.Meta()
-		if w, ok := want[m.Copy]; ok && (w.bucket.UUID != m.BucketUUID || w.bucket.VBuckets != m.VBuckets) {
-			x.log.Warn("a copy is of a bucket that was made anew; it starts empty", "copy", m.Copy, "bucket", m.Bucket)
+		if w, ok := want[m.Copy]; ok && !w.is(m) {
+			x.log.Warn("a copy is of another index, or its bucket was made anew; it starts empty", "copy", m.Copy, "bucket", m.Bucket,
+				"index", m.Index, "want", w.def.ID)
 			if err := x.dropCopy(ctx, s); err != nil {
 				return err
 			}
@@ -242,17 +248,27 @@ func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, w wanted) err
 		var err error
 		s, err = x.store.Create(storage.Meta{
 			Copy: id, Index: w.def.ID, Slice: w.copy.Slice, Bucket: w.bucket.Name, BucketUUID: w.bucket.UUID,
-			VBuckets: w.bucket.VBuckets, Desc: w.def.Desc(), IsPrimary: w.def.IsPrimary,
+			VBuckets: w.bucket.VBuckets, Desc: w.def.Desc(), IsPrimary: w.def.IsPrimary, CreatedMS: w.def.CreatedMS,
 		})
 		if err != nil {
 			return err
 		}
+		if w.copy.State == partition.Allocated {
+			x.log.Warn("a copy that was here is missing; it is filled from KV anew", "copy", id, "index", w.def.ID, "slice", w.copy.Slice)
+		}
 		x.log.Info("copy allocated", "copy", id, "index", w.def.ID, "slice", w.copy.Slice, "bucket", w.bucket.Name)
 	}
-	return x.bucketNamed(w.bucket.Name).addCopy(ctx, s)
+	if err := x.bucketNamed(w.bucket.Name).addCopy(ctx, s); err != nil {
+		return err
+	}
+	if x.claim(id) {
+		x.log.Info("an orphan is wanted again: it is taken over as it is", "copy", id, "index", w.def.ID, "slice", w.copy.Slice)
+	}
+	return nil
 }
 
-func (x *Indexer) dropCopy(ctx context.Context, s *storage.Slice) error {
+// closeCopy takes a copy away from its bucket and from scans.
+func (x *Indexer) closeCopy(ctx context.Context, s *storage.Slice) error {
 	m := s.Meta()
 	if k := x.bucketNamed(m.Bucket); k != nil {
 		if err := k.removeCopy(ctx, m.Copy); err != nil && !errors.Is(err, errBucketGone) {
@@ -260,11 +276,20 @@ func (x *Indexer) dropCopy(ctx context.Context, s *storage.Slice) error {
 		}
 	}
 	x.snapshots.drop(m.Copy)
-	x.marks.clear(m.Copy)
 	x.health.set(fmt.Sprintf("copy %s", m.Copy), "")
+	return nil
+}
+
+func (x *Indexer) dropCopy(ctx context.Context, s *storage.Slice) error {
+	m := s.Meta()
+	if err := x.closeCopy(ctx, s); err != nil {
+		return err
+	}
+	x.marks.clear(m.Copy)
 	if err := x.store.Drop(m.Copy); err != nil && !errors.Is(err, storage.ErrNotFound) {
 		return fmt.Errorf("dropping copy %s: %w", m.Copy, err)
 	}
+	x.claim(m.Copy)
 	x.log.Info("copy dropped", "copy", m.Copy, "index", m.Index, "bucket", m.Bucket)
 	return nil
 }

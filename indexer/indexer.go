@@ -29,6 +29,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
+	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/managerclient"
 	"tidemark/projectorclient"
@@ -44,6 +45,7 @@ const (
 	DefaultKeepSnapshots = 4
 	DefaultPersistEvery  = 5 * time.Second
 	DefaultCheckpoint    = 30 * time.Second
+	DefaultOrphanGrace   = 10 * time.Minute
 )
 
 // Config of an indexer. Name, Dir, Managers and Logger are required; addresses are host:port, port 0 takes a free one.
@@ -64,6 +66,7 @@ type Config struct {
 	KeepSnapshots int           // stability timestamps per copy at which scans can run
 	PersistEvery  time.Duration // what a crash may take away, to be streamed again
 	Checkpoint    time.Duration // between checkpoints, for rollback
+	OrphanGrace   time.Duration // how long a copy that no definitions name is kept; below 0 for ever
 	Logger        hclog.Logger
 	Tracer        trace.Tracer // nil: no spans
 
@@ -94,6 +97,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Checkpoint <= 0 {
 		c.Checkpoint = DefaultCheckpoint
+	}
+	if c.OrphanGrace == 0 {
+		c.OrphanGrace = DefaultOrphanGrace
 	}
 	for _, a := range []*string{&c.Admin, &c.Scan, &c.Maintenance, &c.Backfill, &c.Catchup} {
 		if *a == "" {
@@ -129,6 +135,8 @@ type Indexer struct {
 	spawn    func(func(context.Context) error)
 	buckets  map[string]*bucket
 	defs     wire.Definitions
+	obeyed   uint64 // revision of defs, also of those of the last run
+	orphans  map[index.CopyID]*orphan
 	newest   map[string]wire.Stability // highest published, by bucket
 	held     []wire.Held
 	changed  chan struct{} // closed and replaced when scans may see something else
@@ -168,7 +176,7 @@ func Open(cfg Config) (*Indexer, error) {
 		return nil, err
 	}
 	x := &Indexer{
-		cfg: cfg, log: cfg.Logger, boot: boot, now: time.Now, buckets: map[string]*bucket{},
+		cfg: cfg, log: cfg.Logger, boot: boot, now: time.Now, buckets: map[string]*bucket{}, orphans: map[index.CopyID]*orphan{},
 		report: make(chan struct{}, 1), sides: make(chan struct{}, 1), metrics: newMetrics(),
 		snapshots: newSnapshots(cfg.KeepSnapshots, cfg.Logger), newest: map[string]wire.Stability{}, changed: make(chan struct{}),
 	}

@@ -66,7 +66,7 @@ func (p *keeper) persist(ctx context.Context, s *storage.Slice) error {
 
 func (p *keeper) checkpoint(ctx context.Context, s *storage.Slice) error {
 	id := s.Meta().Copy
-	if s.Stats().Batch == p.saved[id] {
+	if s.Stats().Batch == p.saved[id] || p.x.isOrphan(id) {
 		return nil
 	}
 	stable, _ := s.Timestamp()

@@ -79,11 +79,17 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(queue, prometheus.GaugeValue, float64(k.queueBytes.Load()), k.name)
 	}
 	ch <- prometheus.MustNewConstMetric(limit, prometheus.GaugeValue, float64(c.x.queueShare()))
+	_, count, size := c.x.toldOrphans()
+	ch <- prometheus.MustNewConstMetric(gauge("orphans", "Copies in the folder that no definitions name."), prometheus.GaugeValue, float64(count))
+	ch <- prometheus.MustNewConstMetric(gauge("orphan_disk_bytes", "Size of the orphans' files."), prometheus.GaugeValue, float64(size))
 	items := gauge("copy_items", "Entries of a copy.", "bucket", "index", "copy")
 	bytes := gauge("copy_disk_bytes", "Size of a copy's files.", "bucket", "index", "copy")
 	held := gauge("copy_snapshots", "Snapshots of a copy held for scans.", "bucket", "index", "copy")
 	for _, s := range c.x.store.Slices() {
 		m, st := s.Meta(), s.Stats()
+		if c.x.isOrphan(m.Copy) {
+			continue
+		}
 		labels := []string{m.Bucket, m.Index.String(), m.Copy.String()}
 		ch <- prometheus.MustNewConstMetric(items, prometheus.GaugeValue, float64(st.Items), labels...)
 		ch <- prometheus.MustNewConstMetric(bytes, prometheus.GaugeValue, float64(st.DiskBytes), labels...)

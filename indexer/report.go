@@ -212,6 +212,7 @@ func (x *Indexer) fullReport(ctx context.Context) *wire.IndexerReport {
 	if defs := x.present(); defs.Fence.Epoch == id.Fence.Epoch { // revisions of another epoch mean nothing to the leader
 		rep.Revision = defs.Revision
 	}
+	rep.Orphans, rep.OrphanCount, _ = x.toldOrphans()
 	for _, k := range x.allBuckets() {
 		_ = k.do(ctx, func() { // a bucket that goes is not told of
 			b, copies := k.report()
@@ -280,6 +281,9 @@ type copySize struct {
 func (x *Indexer) measure() {
 	byBucket := map[string]*measurement{}
 	for _, s := range x.store.Slices() {
+		if x.sizeOrphan(s) {
+			continue
+		}
 		m := s.Meta()
 		d, err := s.Durable()
 		if err != nil {

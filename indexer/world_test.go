@@ -55,12 +55,14 @@ type world struct {
 	revision  uint64
 	counter   uint64
 	term      uint64
+	epoch     uint64 // above 1
 	number    uint64
 	last      wire.Stability
 	endpoint  wire.Endpoint
 	report    map[index.CopyID]wire.CopyReport
 	buckets   map[string]wire.BucketReport
 	health    string
+	orphans   []wire.Orphan
 	acks      []wire.Ack
 	sideCalls []wire.SideRequest
 	refuse    func(*wire.SideRequest) wire.StartOutcome // nil: begin
@@ -94,7 +96,7 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) fence() wire.Fence {
 	w.counter++
-	return wire.Fence{ClusterID: testCluster, Epoch: 1, Term: w.term, Counter: w.counter}
+	return wire.Fence{ClusterID: testCluster, Epoch: 1 + w.epoch, Term: w.term, Counter: w.counter}
 }
 
 func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
@@ -117,7 +119,7 @@ func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 				w.buckets[b.Heartbeat.Bucket] = b
 				w.acks = append(w.acks, b.Acks...)
 			}
-			w.health = q.Health
+			w.health, w.orphans = q.Health, q.Orphans
 			reply := &wire.ReportReply{Known: w.known, Revision: w.revision, Leader: wire.Leader{ID: "m1", REST: w.manager.URL, Term: w.term}}
 			return reply, nil
 		})(rw, r)

@@ -64,6 +64,11 @@ func (c *Client) Stability(ctx context.Context, addr string, req *wire.Stability
 	return err
 }
 
+// DropOrphans tells which orphans the StateContext does not know.
+func (c *Client) DropOrphans(ctx context.Context, addr string, req *wire.DropOrphans) (*wire.DropOrphansReply, error) {
+	return call[wire.DropOrphansReply](ctx, c, ControlTimeout, http.MethodPost, addr+"/v1/orphans:drop", req)
+}
+
 // Rollback tells of a rollback step.
 func (c *Client) Rollback(ctx context.Context, addr string, req *wire.RollbackRequest) (*wire.RollbackReply, error) {
 	return call[wire.RollbackReply](ctx, c, RollbackTimeout, http.MethodPut, addr+"/v1/rollback", req)

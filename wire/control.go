@@ -271,6 +271,24 @@ type RollbackReply struct {
 	Restart    []PollPosition `json:"restart,omitempty"`
 }
 
+// DropOrphans tells an indexer that the StateContext does not place these copies on it: those that are orphans there and
+// whose grace is over are dropped, the others are left alone (IM-8). POST /v1/orphans:drop.
+type DropOrphans struct {
+	Fence  Fence       `json:"fence"`
+	Copies []OrphanRef `json:"copies"`
+}
+
+// OrphanRef names an orphan; a copy of another index is another one.
+type OrphanRef struct {
+	Copy  index.CopyID `json:"copy"`
+	Index index.ID     `json:"index"`
+}
+
+// DropOrphansReply lists what is gone.
+type DropOrphansReply struct {
+	Dropped []OrphanRef `json:"dropped"`
+}
+
 // OK is the empty answer.
 type OK struct{}
 

@@ -108,6 +108,25 @@ type IndexerReport struct {
 	Health    string         `json:"health,omitempty"` // "" well, else what is wrong: "disk full: …"
 	Buckets   []BucketReport `json:"buckets"`
 	Copies    []CopyReport   `json:"copies"`
+	// Orphans are copies in its folder that no definitions name, the oldest MaxOrphans of OrphanCount. They are in every
+	// report.
+	Orphans     []Orphan `json:"orphans,omitempty"`
+	OrphanCount int      `json:"orphan_count,omitempty"`
+}
+
+// MaxOrphans bounds the orphans that one report lists.
+const MaxOrphans = 64
+
+// Orphan is a copy in an indexer's folder that definitions do not place there and never did as far as the indexer knows
+// (IM-8). It is kept, neither served nor fed.
+type Orphan struct {
+	Copy    index.CopyID  `json:"copy"`
+	Index   index.ID      `json:"index"`
+	Slice   index.SliceID `json:"slice"`
+	Bucket  string        `json:"bucket"`
+	Bytes   uint64        `json:"bytes"`    // on disk
+	SinceMS int64         `json:"since_ms"` // Unix time by the indexer's clock: found under the present epoch by this process
+	LeftMS  int64         `json:"left_ms"`  // of its grace; 0: it may be dropped, -1: it is kept for ever
 }
 
 // Held tells which nodes hold which stability timestamp of an index's copies, for scans.

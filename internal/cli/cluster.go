@@ -187,6 +187,12 @@ func printStatus(w io.Writer, as format, st client.Status) error {
 				state += ", " + i.Health
 			}
 			fmt.Fprintf(t, "indexer\t%s\t%s\t%s\t%d slices\n", i.ID, state, i.Admin, i.Copies)
+			for _, o := range i.Orphans {
+				fmt.Fprintf(t, "orphan\tcopy %s\t%s\t%s\tindex %s on %s, slice %d, %d bytes\n", o.Copy, orphanState(o), i.ID, o.Index, o.Bucket, o.Slice, o.Bytes)
+			}
+			if more := i.OrphanCount - len(i.Orphans); more > 0 {
+				fmt.Fprintf(t, "orphan\t%d more\t\t%s\t\n", more, i.ID)
+			}
 		}
 		for _, b := range st.Buckets {
 			state := fmt.Sprintf("%d of %d vbuckets streamed", b.StreamsBegun, b.VBuckets)
@@ -199,4 +205,15 @@ func printStatus(w io.Writer, as format, st client.Status) error {
 			fmt.Fprintf(t, "bucket\t%s\t%s\t-\tstability timestamp %d\n", b.Name, state, b.StabilityNumber)
 		}
 	})
+}
+
+// orphanState tells what becomes of an orphan.
+func orphanState(o client.Orphan) string {
+	switch {
+	case o.LeftMS < 0:
+		return "kept"
+	case o.LeftMS == 0:
+		return "to be dropped"
+	}
+	return "kept for " + (time.Duration(o.LeftMS) * time.Millisecond).Round(time.Second).String()
 }

@@ -201,6 +201,7 @@ func newIndexer(s Streams) *cobra.Command {
 	fl.StringVar(&cfg.Scan, "scan", "127.0.0.1:9541", "listen here for scans")
 	fl.StringVar(&cfg.Maintenance, "maintenance", "127.0.0.1:9542", "listen here for maintenance streams")
 	fl.StringVar(&cfg.Backfill, "backfill", "127.0.0.1:9543", "listen here for backfill streams")
+	fl.DurationVar(&cfg.OrphanGrace, "orphan-grace", indexer.DefaultOrphanGrace, "keep a slice that the cluster does not know for this long before it is dropped; below 0: for ever")
 	fl.StringVar(&cfg.Catchup, "catchup", "127.0.0.1:9544", "listen here for catchup streams")
 	tlsF.add(cmd)
 	addCommon(cmd, &logs)

@@ -1,0 +1,245 @@
+package indexer
+
+import (
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/wire"
+)
+
+// build makes copies of the indexes 1 and 2 and waits until they hold KV's present.
+func build(t *testing.T, w *world) {
+	t.Helper()
+	w.write(docs(0, 100, 1)...)
+	w.start()
+	if err := w.define(10, 20); err != nil {
+		t.Fatal(err)
+	}
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(10, 20)
+}
+
+// there tells whether a copy's folder is there.
+func (w *world) there(id index.CopyID) bool {
+	_, err := os.Stat(filepath.Join(w.dir, copiesDir, id.String()))
+	return err == nil
+}
+
+func (w *world) dropOrphans(refs ...wire.OrphanRef) ([]wire.OrphanRef, error) {
+	w.mu.Lock()
+	f := w.fence()
+	w.mu.Unlock()
+	reply, err := w.admin.DropOrphans(w.t.Context(), w.endpoint.Admin, &wire.DropOrphans{Fence: f, Copies: refs})
+	if err != nil {
+		return nil, err
+	}
+	return reply.Dropped, nil
+}
+
+// reported waits until exactly these orphans are reported.
+func (w *world) reported(ids ...index.CopyID) []wire.Orphan {
+	w.t.Helper()
+	var all []wire.Orphan
+	w.until("orphans are reported", func() bool {
+		all = w.orphans
+		if len(all) != len(ids) {
+			return false
+		}
+		for i, id := range ids {
+			if all[i].Copy != id {
+				return false
+			}
+		}
+		return true
+	})
+	return all
+}
+
+// TestOrphanAdopted: a copy that the list of a new epoch does not have stays, is reported and not served; the list of a
+// later one that has it takes it over, and only what is new comes from KV.
+func TestOrphanAdopted(t *testing.T) {
+	w := newWorld(t)
+	build(t, w)
+	w.epoch++
+	if err := w.define(20); err != nil {
+		t.Fatal(err)
+	}
+	o := w.reported(10)[0]
+	if o.Index != 1 || o.Bucket != testBucket || o.LeftMS < time.Minute.Milliseconds() || o.LeftMS > DefaultOrphanGrace.Milliseconds() || o.SinceMS == 0 {
+		t.Errorf("reported %+v", o)
+	}
+	if _, err := w.scan(1, `{}`); err == nil || rpc.AsProblem(err).Code != "INDEX_NOT_FOUND" {
+		t.Errorf("scan of an orphan: %v", err)
+	}
+	if gone, err := w.dropOrphans(wire.OrphanRef{Copy: 10, Index: 1}, wire.OrphanRef{Copy: 20, Index: 2}); err != nil || len(gone) != 0 || !w.there(10) || !w.there(20) {
+		t.Errorf("within its grace: dropped %v, %v", gone, err)
+	}
+	w.begin(nil)
+	w.write(docs(50, 120, 500)...)
+	w.check(2)
+	calls := len(w.sideCalls)
+	w.epoch++
+	if err := w.define(10, 20); err != nil {
+		t.Fatal(err)
+	}
+	w.reported()
+	w.begin(nil)
+	w.write(docs(110, 130, 900)...)
+	w.check(1)
+	for _, q := range w.sideCalls[calls:] {
+		for _, s := range q.Streams {
+			if s.From == 0 {
+				t.Errorf("vbucket %d was streamed from 0: the copy was built anew", s.VBucket)
+			}
+		}
+	}
+	// within an epoch what a list does not name any more was taken away
+	if err := w.define(20); err != nil {
+		t.Fatal(err)
+	}
+	w.until("the copy is gone", func() bool { return !w.there(10) })
+	w.reported()
+}
+
+// TestOrphanDropped: after its grace an orphan is dropped when the present leader says so, and not otherwise.
+func TestOrphanDropped(t *testing.T) {
+	w := newWorld(t)
+	w.tweak = func(c *Config) { c.OrphanGrace = time.Millisecond }
+	build(t, w)
+	w.epoch++
+	if err := w.define(20); err != nil {
+		t.Fatal(err)
+	}
+	w.until("the grace is over", func() bool { return len(w.orphans) == 1 && w.orphans[0].LeftMS == 0 })
+	if gone, err := w.dropOrphans(wire.OrphanRef{Copy: 10, Index: 7}, wire.OrphanRef{Copy: 20, Index: 2}); err != nil || len(gone) != 0 || !w.there(10) {
+		t.Errorf("another index's, and one that is wanted: dropped %v, %v", gone, err)
+	}
+	w.epoch--
+	if _, err := w.dropOrphans(wire.OrphanRef{Copy: 10, Index: 1}); err == nil || rpc.AsProblem(err).Code != rpc.CodeFenced || !w.there(10) {
+		t.Errorf("a leader of a past epoch: %v", err)
+	}
+	w.epoch += 2 // its list has not come yet: it may name the copy
+	if gone, err := w.dropOrphans(wire.OrphanRef{Copy: 10, Index: 1}); err != nil || len(gone) != 0 || !w.there(10) {
+		t.Errorf("before the list of its epoch: dropped %v, %v", gone, err)
+	}
+	if err := w.define(20); err != nil {
+		t.Fatal(err)
+	}
+	w.until("the grace is over again", func() bool { return len(w.orphans) == 1 && w.orphans[0].LeftMS == 0 })
+	if gone, err := w.dropOrphans(wire.OrphanRef{Copy: 10, Index: 1}); err != nil || len(gone) != 1 {
+		t.Errorf("dropped %v, %v", gone, err)
+	}
+	w.until("its folder goes", func() bool { return !w.there(10) })
+	w.reported()
+	w.begin(nil)
+	w.write(docs(20, 30, 40)...)
+	w.check(2)
+}
+
+// TestDroppedWhileAway: what was taken away while the indexer was stopped goes at once, because it knows the list before;
+// without that list the copy is an orphan, also after another restart.
+func TestDroppedWhileAway(t *testing.T) {
+	for _, knows := range []bool{true, false} {
+		w := newWorld(t)
+		build(t, w)
+		w.stopIndexer()
+		if !knows {
+			if err := os.Remove(filepath.Join(w.dir, definitionsFile)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.start()
+		if err := w.define(20); err != nil {
+			t.Fatal(err)
+		}
+		if knows {
+			w.until("the copy is gone", func() bool { return !w.there(10) })
+			w.reported()
+			continue
+		}
+		w.reported(10)
+		w.stopIndexer()
+		w.start()
+		if err := w.define(20, 30); err != nil {
+			t.Fatal(err)
+		}
+		w.reported(10)
+		if !w.there(10) {
+			t.Error("a copy that no list named was dropped")
+		}
+	}
+}
+
+// TestMissingFolder: a copy whose folder was removed while the indexer was stopped is filled anew. Until it is whole it is
+// not served; the other copies are.
+func TestMissingFolder(t *testing.T) {
+	w := newWorld(t)
+	build(t, w)
+	w.stopIndexer()
+	if err := os.RemoveAll(filepath.Join(w.dir, copiesDir, "10")); err != nil {
+		t.Fatal(err)
+	}
+	w.refuse = func(*wire.SideRequest) wire.StartOutcome { return wire.StartFailed }
+	w.mu.Lock()
+	w.report = map[index.CopyID]wire.CopyReport{}
+	w.mu.Unlock()
+	w.start()
+	if err := w.define(10, 20); err != nil {
+		t.Fatal(err)
+	}
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(20)
+	w.check(2)
+	w.until("reported as not whole", func() bool {
+		r, ok := w.report[10]
+		return ok && !r.Ready && r.Held.Number == 0
+	})
+	if _, err := w.scan(1, `{}`); err == nil || rpc.AsProblem(err).Code != "UNAVAILABLE" {
+		t.Errorf("scan of a copy that is not whole: %v", err)
+	}
+	w.mu.Lock()
+	w.refuse = nil
+	w.mu.Unlock()
+	w.promote(t.Context())
+	w.held(10)
+	w.check(1)
+}
+
+// TestOtherIndexUnderTheId: a copy whose id the list gives to another index is never served as that one's.
+func TestOtherIndexUnderTheId(t *testing.T) {
+	w := newWorld(t)
+	build(t, w)
+	w.mu.Lock()
+	w.revision++
+	d := w.definitionsLocked()
+	w.mu.Unlock()
+	d.Indexes[0].CreatedMS = 5 // ids began again lower, and index 1 is another one now
+	d.Indexes[1].CreatedMS = 6
+	s, _ := w.x.store.Slice(10)
+	if s.Meta().CreatedMS != 0 {
+		t.Fatal("created at", s.Meta().CreatedMS)
+	}
+	d.Topologies[0].Copies[0].ID, d.Topologies[1].Copies[0].ID = 20, 10
+	d.Fence.Epoch = 9
+	if _, err := w.admin.Definitions(t.Context(), w.endpoint.Admin, d); err != nil {
+		t.Fatal(err)
+	}
+	for id, want := range map[index.CopyID]index.ID{10: 2, 20: 1} {
+		if s, ok := w.x.store.Slice(id); !ok || s.Meta().Index != want || s.Meta().CreatedMS == 0 || s.Stats().Items != 0 {
+			t.Errorf("copy %d is %+v", id, s.Meta())
+		}
+	}
+	d.Fence.Epoch, d.Indexes[0].CreatedMS, d.Revision = 10, 7, d.Revision+1
+	if _, err := w.admin.Definitions(t.Context(), w.endpoint.Admin, d); err != nil {
+		t.Fatal(err)
+	}
+	if s, ok := w.x.store.Slice(20); !ok || s.Meta().CreatedMS != 7 {
+		t.Errorf("the copy of an index of another time was kept: %+v", s.Meta())
+	}
+}
