@@ -56,17 +56,21 @@ func TestOrphans(t *testing.T) {
 		w.log.mu.Lock()
 		w.log.lost = false
 		w.log.mu.Unlock()
-		if _, err := w.log.Propose(w.ctx, statecontext.Command{Body: &statecontext.BeginRestore{ID: "r", Mode: statecontext.RestoreInPlace, Bytes: 10}}); err != nil {
-			t.Fatal(err)
+		propose := func(body statecontext.Body) {
+			t.Helper()
+			res, err := w.log.Propose(w.ctx, statecontext.Command{Body: body})
+			if err != nil || res.Err() != nil {
+				t.Fatal(err, res.Err())
+			}
 		}
+		propose(&statecontext.SetFormatLevel{Level: 2})
+		propose(&statecontext.BeginRestore{ID: "r", Mode: statecontext.RestoreInPlace, Bytes: 10})
 		report(all...)
 		time.Sleep(5 * time.Second)
 		if a := asked(); len(a) != 0 {
 			t.Fatalf("in a restore: %v", a)
 		}
-		if _, err := w.log.Propose(w.ctx, statecontext.Command{Body: &statecontext.AbortRestore{ID: "r"}}); err != nil {
-			t.Fatal(err)
-		}
+		propose(&statecontext.AbortRestore{ID: "r"})
 		w.until("told", 5*time.Second, func() bool { return len(asked()) > 0 })
 		if a, want := asked()[0], []wire.OrphanRef{{Copy: 900, Index: 77}, {Copy: other, Index: o.ID}}; !slices.Equal(a, want) {
 			t.Errorf("told to drop %v, want %v", a, want)
