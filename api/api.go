@@ -259,8 +259,16 @@ func (a *API) logWrite(r *http.Request, name string, status int, outcome string,
 	if here {
 		log, what = a.cfg.Logger.Info, "write"
 	}
-	log(what, "request_id", rpc.RequestID(r.Context()), "principal", rpc.Principal(r.Context()), "route", name, "path", r.URL.Path,
+	log(what, "request_id", rpc.RequestID(r.Context()), "principal", rpc.Principal(r.Context()), "route", name, "path", loggedPath(r),
 		"status", status, "outcome", outcome, "took", took, "from", r.Header.Get(HeaderForwarded))
+}
+
+// loggedPath is a request's path, without a token's secret that somebody took for an id.
+func loggedPath(r *http.Request) string {
+	if before, _, found := strings.Cut(r.URL.Path, statecontext.TokenPrefix); found {
+		return before + statecontext.TokenPrefix + "…"
+	}
+	return r.URL.Path
 }
 
 // checkCluster refuses managers, projectors and indexers of another cluster, and says so in the log.

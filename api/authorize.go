@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 
@@ -39,6 +40,9 @@ func (a *API) authorize(r *http.Request, rt *route) (*http.Request, error) {
 	if a.cfg.Auth == nil || rt.role == RoleNone {
 		return r, nil
 	}
+	if err := errors.Join(rpc.CheckOrigin(r), rpc.CheckHost(r, hostOf(a.cfg.REST))); err != nil {
+		return r, rpc.Refuse(rpc.CodeForbidden, "%s %s: %v", r.Method, r.URL.Path, err)
+	}
 	if rt.component() {
 		return r, a.nodeMay(r, rt)
 	}
@@ -54,6 +58,27 @@ func (a *API) authorize(r *http.Request, rt *route) (*http.Request, error) {
 		ctx = context.WithValue(ctx, credentialsKey{}, h)
 	}
 	return r.WithContext(ctx), nil
+}
+
+// hostOf gives the host of a base URL.
+func hostOf(base string) string {
+	u, err := url.Parse(base)
+	if err != nil {
+		return ""
+	}
+	return u.Hostname()
+}
+
+// stillMay tells whether who was let in would be let in now: for answers that last.
+func (a *API) stillMay(ctx context.Context) bool {
+	id, ok := ctx.Value(identityKey{}).(*auth.Identity)
+	switch {
+	case !ok:
+		return a.cfg.Auth == nil
+	case id.Name == rpc.Anonymous:
+		return !a.authRequired()
+	}
+	return a.cfg.Auth.Still(id)
 }
 
 func roleName(id *auth.Identity) string {
@@ -87,14 +112,15 @@ func (a *API) identify(r *http.Request) (*auth.Identity, error) {
 	if id != nil && id.Node != nil {
 		passed := forwarded(r, id.Node)
 		switch {
-		case passed != nil:
+		case passed != nil && passed.Name != rpc.Anonymous:
 			return passed, nil
+		case passed != nil: // who showed nothing there has to show something here, if anybody has
 		case id.Node.Role != tlsconf.Manager: // no user: it may do nothing here
 			return id, nil
 		case a.authRequired(): // asks for itself
 			return &auth.Identity{Name: id.Name, Role: statecontext.UserReads}, nil
 		}
-		id = nil // passed on for nobody in particular
+		id = nil
 	}
 	switch {
 	case id != nil:
@@ -116,7 +142,7 @@ func errNoCredentials() error {
 }
 
 // authRequired tells whether requests without credentials are refused.
-func (a *API) authRequired() bool { return !a.cfg.Open || a.cfg.Raft.State().UserCount() > 0 }
+func (a *API) authRequired() bool { return !a.cfg.Open || a.cfg.Raft.HasUsers() }
 
 // caughtUp brings a follower's state up to now; false when there is nothing newer.
 func (a *API) caughtUp(ctx context.Context) bool {
@@ -133,6 +159,9 @@ func forwarded(r *http.Request, node *tlsconf.Peer) *auth.Identity {
 	if !ok || name == "" || node.Role != tlsconf.Manager {
 		return nil
 	}
+	if role == string(RoleNone) {
+		return &auth.Identity{Name: rpc.Anonymous}
+	}
 	if user, err := statecontext.ParseUserRole(role); err == nil {
 		return &auth.Identity{Name: name, Role: user}
 	}
@@ -147,8 +176,12 @@ func (a *API) vouch(out *http.Request, ctx context.Context, in *http.Request) {
 		}
 		return
 	}
-	if id, ok := ctx.Value(identityKey{}).(*auth.Identity); ok && id.Name != rpc.Anonymous {
-		out.Header.Set(HeaderPrincipal, id.Role.String()+" "+id.Name)
+	if id, ok := ctx.Value(identityKey{}).(*auth.Identity); ok {
+		role := id.Role.String()
+		if id.Name == rpc.Anonymous {
+			role = string(RoleNone)
+		}
+		out.Header.Set(HeaderPrincipal, role+" "+id.Name)
 		return
 	}
 	if in != nil {

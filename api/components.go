@@ -34,6 +34,11 @@ func (a *API) registerIndexer(w http.ResponseWriter, r *http.Request) error {
 	if err := a.speaksFor(r, tlsconf.Indexer, req.Endpoint.Name); err != nil {
 		return err
 	}
+	if known := a.cfg.Raft.State().IndexerByUUID(req.Endpoint.UUID); known != nil { // nor does it take over another's folder
+		if err := a.speaksFor(r, tlsconf.Indexer, known.Name); err != nil {
+			return err
+		}
+	}
 	reply, err := a.cfg.Coordinator.RegisterIndexer(r.Context(), &req)
 	if err != nil {
 		return err

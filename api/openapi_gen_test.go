@@ -79,8 +79,29 @@ func (g *generator) document() object {
 		"servers":    []any{object{"url": "/"}},
 		"tags":       tags(paths),
 		"paths":      paths,
-		"components": object{"schemas": g.schemas, "parameters": headerParameters(), "headers": answerHeaders(), "responses": g.problems},
+		"components": object{"securitySchemes": securitySchemes(), "schemas": g.schemas, "parameters": headerParameters(), "headers": answerHeaders(), "responses": g.problems},
 	}
+}
+
+// securitySchemes are the ways to say who one is.
+func securitySchemes() object {
+	return object{
+		"password":    object{"type": "http", "scheme": "basic", "description": "A user and his password. A cluster without users may take requests without credentials: see docs/security.md."},
+		"token":       object{"type": "http", "scheme": "bearer", "description": "A token of a user, with his role or a lesser one."},
+		"certificate": object{"type": "mutualTLS", "description": "A client certificate that names an administrator (tidemark://admin/NAME) or a user (tidemark://user/NAME)."},
+	}
+}
+
+// security says which user's role a call needs, whatever the way he shows who he is.
+func security(role Role) []any {
+	if role == RoleNone {
+		return []any{}
+	}
+	var ways []any
+	for _, scheme := range []string{"password", "token", "certificate"} {
+		ways = append(ways, object{scheme: []string{string(role)}})
+	}
+	return ways
 }
 
 // openPaths gives a route's path as OpenAPI writes it; an index is addressed by id, or by bucket and name.
@@ -110,6 +131,7 @@ func (g *generator) operation(rt *route, path, id string) object {
 	d := &rt.doc
 	op := object{"operationId": id, "tags": []string{d.tag}, "summary": d.summary, "x-tidemark-role": rt.role, "parameters": g.parameters(rt, path),
 		"responses": g.responses(rt)}
+	op["security"] = security(rt.role)
 	if d.upload != "" {
 		op["requestBody"] = object{"required": true, "content": object{d.upload: object{}}}
 	}

@@ -33,11 +33,26 @@ func TestTheContractIsWhole(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if doc.Components.SecuritySchemes["certificate"] == nil || len(doc.Components.SecuritySchemes) != 3 {
+		t.Errorf("security schemes %v", doc.Components.SecuritySchemes)
+	}
 	documented := map[string]string{} // to its role
 	for path, item := range doc.Paths.Map() {
 		for method, op := range item.Operations() {
 			role, _ := op.Extensions["x-tidemark-role"].(string)
 			documented[method+" "+path] = role
+			switch {
+			case op.Security == nil || (role == string(RoleNone)) != (len(*op.Security) == 0):
+				t.Errorf("%s %s needs role %q and says security %v", method, path, role, op.Security)
+			case role != string(RoleNone):
+				for _, way := range *op.Security {
+					for scheme, roles := range way {
+						if doc.Components.SecuritySchemes[scheme] == nil || len(roles) != 1 || roles[0] != role {
+							t.Errorf("%s %s: %s needs %v, want %s", method, path, scheme, roles, role)
+						}
+					}
+				}
+			}
 		}
 	}
 	roles := []Role{RoleNone, RoleRead, RoleDDL, RoleAdmin, RoleComponent}

@@ -13,6 +13,7 @@ import (
 	"github.com/gorilla/mux"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"tidemark/auth"
 	"tidemark/client"
 	"tidemark/coordinator"
 	"tidemark/index"
@@ -402,6 +403,9 @@ func (a *API) state(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if r.URL.Query().Get("format") == "text" {
+		if id, ok := r.Context().Value(identityKey{}).(*auth.Identity); ok && id.Role < statecontext.UserAdmin {
+			s = s.WithoutUsers() // who there is, administrators are told only
+		}
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
 		_, _ = w.Write([]byte(statecontext.Describe(s))) // a client that has gone needs no answer
 		return nil

@@ -3,6 +3,7 @@ package api
 import (
 	"net/http"
 	"net/url"
+	"strings"
 
 	"github.com/gorilla/mux"
 
@@ -108,6 +109,9 @@ func (a *API) putUser(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
+	if name == rpc.Anonymous {
+		return rpc.Refuse(string(statecontext.InvalidArgument), "user name %q: it stands for those who show no credentials", name)
+	}
 	c := &statecontext.PutUser{Mode: statecontext.PutChange, Name: name}
 	if body.New {
 		c.Mode = statecontext.PutNew
@@ -177,6 +181,9 @@ func (a *API) createToken(w http.ResponseWriter, r *http.Request) error {
 
 func (a *API) removeToken(w http.ResponseWriter, r *http.Request) error {
 	id, err := pathValue(r, "id")
+	if err == nil && strings.HasPrefix(id, statecontext.TokenPrefix) {
+		err = rpc.Refuse(rpc.CodeBadRequest, "this is a token's secret, which is known to others now; GET /v1/tokens tells the ids of all tokens: revoke it by its id")
+	}
 	if err == nil {
 		err = a.propose(r, id, &statecontext.RemoveToken{ID: id})
 	}

@@ -13,6 +13,7 @@ import (
 var (
 	clusterIDKey = []byte("tidemark-cluster-id")
 	removedKey   = []byte("tidemark-removed") // holds the reason
+	usersKey     = []byte("tidemark-users")   // the cluster has had users
 )
 
 // clusterName is the cluster that this server belongs to. The state tells it too, but after a restart only when the
@@ -31,8 +32,28 @@ func (n *Node) openIdentity() error {
 	if reason != "" {
 		return n.removedError(reason)
 	}
-	n.cluster.id, err = n.stored(clusterIDKey)
+	if n.cluster.id, err = n.stored(clusterIDKey); err != nil {
+		return err
+	}
+	users, err := n.stored(usersKey)
+	n.users.Store(users != "")
 	return err
+}
+
+// HasUsers tells whether the cluster has users, or had some when this server ran before: after a restart the state tells
+// it only when the leader has said what is committed, and until then nobody may be taken for an administrator.
+func (n *Node) HasUsers() bool { return n.users.Load() || n.fsm.State().UserCount() > 0 }
+
+// NoteUsers stores once that the cluster has users, when it has.
+func (n *Node) NoteUsers() error {
+	if n.users.Load() || n.fsm.State().UserCount() == 0 {
+		return nil
+	}
+	if err := n.store.Set(usersKey, []byte("yes")); err != nil {
+		return fmt.Errorf("%w: %w", ErrStore, err)
+	}
+	n.users.Store(true)
+	return nil
 }
 
 func (n *Node) removedError(reason string) error {

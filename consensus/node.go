@@ -46,6 +46,7 @@ type Node struct {
 
 	membership sync.Mutex // held during a change of members
 	cluster    clusterName
+	users      atomic.Bool               // the store says that the cluster has had users
 	started    atomic.Pointer[raft.Raft] // raft, for connections that come in while Open is at work
 
 	mu      sync.Mutex

@@ -178,7 +178,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	g, run := errgroup.WithContext(ctx)
 	g.Go(func() error { return m.serve(serving) })
 	g.Go(func() error { return m.watch.Run(serving) })
-	g.Go(func() error { return m.firstAdmin(run) })
+	g.Go(func() error { return m.noteUsers(run) })
 	g.Go(func() error { return m.raft.Run(run, m.lead) })
 	g.Go(func() error { return m.form(run) })
 	g.Go(func() error { return m.register(run) })

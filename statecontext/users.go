@@ -159,6 +159,13 @@ func (s *State) User(name string) *User { u, _ := s.users.Get(name); return u }
 // Users gives all users by name.
 func (s *State) Users() iter.Seq[*User] { return values(s.users) }
 
+// WithoutUsers gives the same state without its users and tokens.
+func (s *State) WithoutUsers() *State {
+	clean := *s
+	clean.users, clean.tokens = New().users, New().tokens
+	return &clean
+}
+
 // UserCount is the number of users.
 func (s *State) UserCount() int { return s.users.Len() }
 

@@ -2,8 +2,11 @@ package rpc
 
 import (
 	"context"
+	"fmt"
 	"net"
 	"net/http"
+	"net/url"
+	"strings"
 	"time"
 )
 
@@ -39,10 +42,38 @@ func aged(h http.Handler, now func() time.Time) http.Handler {
 	})
 }
 
+// CheckOrigin refuses what a page of another site makes a browser send: without users, or with a password that the browser
+// remembers, it would count as the user's own. Programs are not concerned.
+func CheckOrigin(r *http.Request) error {
+	var protection http.CrossOriginProtection
+	if err := protection.Check(r); err != nil {
+		return fmt.Errorf("sent by a page of another site: %w", err)
+	}
+	return nil
+}
+
+// CheckHost refuses requests from this machine, without TLS and credentials, that name a host whose owner may have pointed
+// it here to make pages of it the same site: addresses, localhost, names without a dot, and own are none.
+func CheckHost(r *http.Request, own string) error {
+	from, _, err := net.SplitHostPort(r.RemoteAddr)
+	if r.TLS != nil || r.Header.Get("Authorization") != "" || err != nil || !net.ParseIP(from).IsLoopback() {
+		return nil
+	}
+	host := (&url.URL{Host: r.Host}).Hostname()
+	if net.ParseIP(host) != nil || !strings.Contains(host, ".") || strings.HasSuffix(host, ".localhost") || strings.EqualFold(host, own) {
+		return nil
+	}
+	return fmt.Errorf("host %q is not this server's own: without credentials, say its address, or localhost", host)
+}
+
 // Guard lets requests pass that check finds nothing wrong with; the others are answered 403.
 func Guard(check func(r *http.Request) error, h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := check(r); err != nil {
+		err := CheckOrigin(r)
+		if err == nil {
+			err = check(r)
+		}
+		if err != nil {
 			WriteProblem(w, Refuse(CodeForbidden, "%s: %v", r.URL.Path, err))
 			return
 		}
