@@ -149,6 +149,20 @@ func (a *API) routes() []route {
 		a.nodeRoutes(), a.errorRoutes(), a.watchRoutes(), a.viewRoutes())
 }
 
+// RouteInfo is what a call needs, for tests of who may call it.
+type RouteInfo struct {
+	Method, Path string // as the router has them
+	Role         Role
+}
+
+// Routes lists every call.
+func (a *API) Routes() (list []RouteInfo) {
+	for _, rt := range a.routes() {
+		list = append(list, RouteInfo{Method: rt.method, Path: rt.path, Role: rt.role})
+	}
+	return list
+}
+
 // Handler serves every call.
 func (a *API) Handler() http.Handler { return a.router(a.serve) }
 

@@ -55,6 +55,23 @@ func freeAddrs(t *testing.T, n int) (addrs []string) {
 
 func newTrio(t *testing.T, change ...func(*Config)) *trio {
 	t.Helper()
+	c := newTrioWith(t, change...)
+	c.until("all managers registered and ready", func() bool {
+		for _, n := range c.nodes {
+			if code, _, _ := c.call(n, "GET", "/readyz", "", nil); code != 200 {
+				return false
+			}
+		}
+		var s struct{ Managers []struct{} }
+		_, _, body := c.call(c.nodes[0], "GET", "/v1/state?consistency=stale", "", nil)
+		return json.Unmarshal(body, &s) == nil && len(s.Managers) == 3
+	})
+	return c
+}
+
+// newTrioWith waits for a leader only.
+func newTrioWith(t *testing.T, change ...func(*Config)) *trio {
+	t.Helper()
 	addrs := freeAddrs(t, 6)
 	checker, err := contract.New()
 	if err != nil {
@@ -80,22 +97,12 @@ func newTrio(t *testing.T, change ...func(*Config)) *trio {
 		}
 	})
 	c.leader()
-	c.until("all managers registered and ready", func() bool {
-		for _, n := range c.nodes {
-			if code, _, _ := c.call(n, "GET", "/readyz", "", nil); code != 200 {
-				return false
-			}
-		}
-		var s struct{ Managers []struct{} }
-		_, _, body := c.call(c.nodes[0], "GET", "/v1/state?consistency=stale", "", nil)
-		return json.Unmarshal(body, &s) == nil && len(s.Managers) == 3
-	})
 	return c
 }
 
 func (c *trio) start(i int) {
 	c.t.Helper()
-	n := &node{url: "http://" + c.cfgs[i].REST, done: make(chan error, 1)}
+	n := &node{url: c.cfgs[i].TLS.BaseURL(c.cfgs[i].REST), done: make(chan error, 1)}
 	cfg := c.cfgs[i]
 	cfg.Failpoint = func() error {
 		if g := n.gate.Load(); g != nil {

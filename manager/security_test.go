@@ -1,0 +1,320 @@
+package manager
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"tidemark/api"
+	"tidemark/auth"
+	"tidemark/internal/rpc"
+	"tidemark/statecontext"
+	"tidemark/tlsconf"
+)
+
+// secured is three managers with TLS, users and tokens, whose REST interface is asked as anybody.
+type secured struct {
+	*trio
+	ca      *tlsconf.CA
+	certs   string
+	clients map[string]*http.Client // by the name of the certificate, "" for none
+}
+
+const (
+	rootPassword = "root-password-1"
+	readPassword = "read-password-1"
+	ddlPassword  = "ddl-password-12"
+)
+
+// certificate makes one and gives the source of a process that holds it.
+func certificate(t *testing.T, ca *tlsconf.CA, dir string, p tlsconf.Peer) *tlsconf.Source {
+	t.Helper()
+	files, err := ca.Issue(dir, string(p.Role)+"-"+p.ID, tlsconf.Request{Peer: p, Hosts: []string{"127.0.0.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := tlsconf.Open(files, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return source
+}
+
+// newSecured starts the managers with the first administrator's password.
+func newSecured(t *testing.T) *secured {
+	t.Helper()
+	s := &secured{certs: t.TempDir(), clients: map[string]*http.Client{}}
+	var err error
+	if s.ca, err = tlsconf.CreateCA(s.certs, "test", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	s.trio = newTrioWith(t, func(cfg *Config) {
+		cfg.TLS = certificate(t, s.ca, s.certs, tlsconf.Peer{Role: tlsconf.Manager, ID: cfg.Name})
+		cfg.InitialAdmin = rootPassword
+	})
+	trusting, err := tlsconf.Open(tlsconf.Files{CA: filepath.Join(s.certs, tlsconf.CAFile)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.client("", trusting.UserClient())
+	for _, p := range []tlsconf.Peer{{Role: tlsconf.Manager, ID: "m7"}, {Role: tlsconf.Projector, ID: "p1"}, {Role: tlsconf.Indexer, ID: "i1"},
+		{Role: tlsconf.Admin, ID: "operator"}, {Role: tlsconf.User, ID: "reader"}, {Role: tlsconf.User, ID: "nobody"}} {
+		s.client(p.String(), certificate(t, s.ca, s.certs, p).UserClient())
+	}
+	foreign, err := tlsconf.CreateCA(t.TempDir(), "of somebody else", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	stranger := certificate(t, foreign, t.TempDir(), tlsconf.Peer{Role: tlsconf.Admin, ID: "operator"})
+	conf := trusting.UserClient()
+	conf.GetClientCertificate = stranger.UserClient().GetClientCertificate
+	s.client("foreign", conf)
+	s.until("the first administrator", func() bool { return s.nodes[0].m.raft.State().UserCount() > 0 })
+	s.leader()
+	return s
+}
+
+func (s *secured) client(name string, conf *tls.Config) {
+	transport := &http.Transport{TLSClientConfig: conf}
+	s.t.Cleanup(transport.CloseIdleConnections)
+	s.clients[name] = &http.Client{Transport: transport, Timeout: patience}
+}
+
+// who is one that asks.
+type who struct {
+	name        string
+	certificate string
+	basic       [2]string
+	header      map[string]string
+	may         api.Role // the most that he may; "" for nothing, component roles by name
+	node        tlsconf.Role
+}
+
+// as asks and gives status and code; an error of the connection has status 0.
+func (s *secured) as(w *who, n *node, method, path, body string) (int, string) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel() // ends streams
+	req, err := http.NewRequestWithContext(ctx, method, n.url+path, strings.NewReader(body))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	for k, v := range w.header {
+		req.Header.Set(k, v)
+	}
+	if w.basic[0] != "" {
+		req.SetBasicAuth(w.basic[0], w.basic[1])
+	}
+	resp, err := s.clients[w.certificate].Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode < 300 {
+		return resp.StatusCode, ""
+	}
+	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<16))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var p struct{ Code, Detail string }
+	if json.Unmarshal(b, &p) != nil {
+		return resp.StatusCode, string(b)
+	}
+	return resp.StatusCode, p.Code
+}
+
+// allowed is what each route's role means, apart from how the code finds out.
+func allowed(w *who, route *api.RouteInfo) bool {
+	rank := map[api.Role]int{api.RoleRead: 1, api.RoleDDL: 2, api.RoleAdmin: 3}
+	switch route.Role {
+	case api.RoleNone:
+		return true
+	case api.RoleComponent:
+		switch route.Path {
+		case "/v1/cluster/indexers", "/v1/buckets/{bucket}:stabilize":
+			return w.node == tlsconf.Manager || w.node == tlsconf.Indexer
+		case "/v1/cluster/projectors":
+			return w.node == tlsconf.Manager || w.node == tlsconf.Projector
+		case "/v1/components/{id}/reports":
+			return w.node != ""
+		}
+		return w.node == tlsconf.Manager
+	}
+	return rank[w.may] >= rank[route.Role]
+}
+
+// TestEveryRouteByEveryRole: each route of the mux, asked by everybody there may be, on the leader and on a follower:
+// refused with 401 or 403 exactly when the route's role says so.
+func TestEveryRouteByEveryRole(t *testing.T) {
+	s := newSecured(t)
+	root := &who{name: "root", basic: [2]string{FirstAdmin, rootPassword}, may: api.RoleAdmin}
+	leader, follower := s.nodes[s.leader()], s.follower()
+	for name, role := range map[string][2]string{"reader": {"read", readPassword}, "changer": {"ddl", ddlPassword}} {
+		body := fmt.Sprintf(`{"new":true,"role":%q,"password":%q}`, role[0], role[1])
+		if status, code := s.as(root, follower, "PUT", "/v1/users/"+name, body); status != 200 {
+			t.Fatalf("%s: %d %s", name, status, code)
+		}
+	}
+	secret := statecontext.TokenPrefix + strings.Repeat("A", 43)
+	if status, code := s.as(root, leader, "POST", "/v1/tokens", fmt.Sprintf(`{"user":"changer","role":"read","secret":%q}`, secret)); status != 201 {
+		t.Fatalf("token: %d %s", status, code)
+	}
+	s.until("all know the users", func() bool {
+		for _, n := range s.nodes {
+			if state := n.m.raft.State(); state.UserCount() != 3 || state.Token(tokenID(t, secret)) == nil {
+				return false
+			}
+		}
+		return true
+	})
+	forged := map[string]string{api.HeaderPrincipal: "admin " + FirstAdmin}
+	manager := tlsconf.Peer{Role: tlsconf.Manager, ID: "m7"}.String()
+	everybody := []*who{
+		root,
+		{name: "anonymous"},
+		{name: "anonymous who says that he is passed on", header: map[string]string{api.HeaderPrincipal: "admin " + FirstAdmin, api.HeaderForwarded: "m1"}},
+		{name: "wrong token", header: map[string]string{"Authorization": "Bearer " + statecontext.TokenPrefix + strings.Repeat("B", 43)}},
+		{name: "read", basic: [2]string{"reader", readPassword}, may: api.RoleRead},
+		{name: "read, who says that he is passed on", basic: [2]string{"reader", readPassword}, header: forged, may: api.RoleRead},
+		{name: "ddl", basic: [2]string{"changer", ddlPassword}, may: api.RoleDDL},
+		{name: "token of ddl for read", header: map[string]string{"Authorization": "Bearer " + secret}, may: api.RoleRead},
+		{name: "certificate of an administrator", certificate: tlsconf.Peer{Role: tlsconf.Admin, ID: "operator"}.String(), may: api.RoleAdmin},
+		{name: "certificate of a user", certificate: tlsconf.Peer{Role: tlsconf.User, ID: "reader"}.String(), may: api.RoleRead},
+		{name: "certificate of nobody's", certificate: tlsconf.Peer{Role: tlsconf.User, ID: "nobody"}.String()},
+		{name: "manager", certificate: manager, node: tlsconf.Manager, may: api.RoleRead},
+		{name: "manager, for a user", certificate: manager, node: tlsconf.Manager, header: map[string]string{api.HeaderPrincipal: "ddl changer"}, may: api.RoleDDL},
+		{name: "manager, for nobody", certificate: manager, node: tlsconf.Manager, header: map[string]string{api.HeaderPrincipal: "none anonymous"}},
+		{name: "projector", certificate: tlsconf.Peer{Role: tlsconf.Projector, ID: "p1"}.String(), node: tlsconf.Projector, header: forged},
+		{name: "indexer", certificate: tlsconf.Peer{Role: tlsconf.Indexer, ID: "i1"}.String(), node: tlsconf.Indexer, header: forged},
+		{name: "indexer, with a user's password", certificate: tlsconf.Peer{Role: tlsconf.Indexer, ID: "i1"}.String(), node: tlsconf.Indexer, basic: [2]string{FirstAdmin, rootPassword}},
+	}
+	for where, n := range map[string]*node{"leader": leader, "follower": follower} {
+		for _, route := range leader.m.api.Routes() {
+			for _, w := range everybody {
+				s.checkRoute(where, n, &route, w)
+			}
+		}
+		if status, said := s.as(&who{certificate: "foreign"}, n, "GET", "/v1/indexes", ""); status != 0 {
+			t.Errorf("%s: a certificate of another CA: %d %s", where, status, said)
+		}
+	}
+	t.Run("wrong passwords", func(t *testing.T) { // each is a hash: not with every route
+		for _, basic := range [][2]string{{FirstAdmin, readPassword}, {"reader", rootPassword}, {"nobody", readPassword}, {"reader", ""}} {
+			if status, code := s.as(&who{basic: basic}, follower, "GET", "/v1/indexes", ""); status != 401 || code != rpc.CodeUnauthorized {
+				t.Errorf("%v: %d %s", basic, status, code)
+			}
+		}
+	})
+	t.Run("streams end with the right to them", s.streams)
+}
+
+// checkRoute asks one route. What is allowed is asked with a body that no handler takes, so that nothing happens: any
+// answer but 401 and 403 will do.
+func (s *secured) checkRoute(where string, n *node, route *api.RouteInfo, w *who) {
+	s.t.Helper()
+	path := regexp.MustCompile(`\{\w+(:[^}]*\]\+|:[^}]*)?\}`).ReplaceAllString(route.Path, "77")
+	if allowed(w, route) && (route.Path == "/v1/cluster/managers:transfer-leadership" || route.Path == "/v1/cluster:finalize-upgrade") {
+		return // would be done
+	}
+	status, code := s.as(w, n, route.Method, path, `{"no such field":1}`)
+	refused := status == http.StatusUnauthorized || status == http.StatusForbidden
+	if status == 0 || status == http.StatusTooManyRequests && code == rpc.CodeTooManyFailures || status >= 500 && status != 503 {
+		s.t.Errorf("%s %s %s on the %s: %d %s", w.name, route.Method, path, where, status, code)
+	}
+	if refused == allowed(w, route) {
+		s.t.Errorf("%s %s %s (role %s) on the %s: %d %s", w.name, route.Method, path, route.Role, where, status, code)
+	}
+}
+
+func tokenID(t *testing.T, secret string) string {
+	t.Helper()
+	hash, err := auth.TokenHash(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return statecontext.TokenID(hash)
+}
+
+// streams: a stream of events is cut when its user is removed.
+func (s *secured) streams(t *testing.T) {
+	n := s.follower()
+	req, err := http.NewRequestWithContext(t.Context(), "GET", n.url+"/v1/events?kinds=cluster", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.SetBasicAuth("reader", readPassword)
+	resp, err := s.clients[""].Do(req)
+	if err != nil || resp.StatusCode != 200 {
+		t.Fatal(resp, err)
+	}
+	defer resp.Body.Close()
+	root := &who{basic: [2]string{FirstAdmin, rootPassword}}
+	if status, code := s.as(root, n, "DELETE", "/v1/users/reader", ""); status != 204 {
+		t.Fatalf("%d %s", status, code)
+	}
+	all, err := io.ReadAll(resp.Body)
+	if err != nil || !bytes.Contains(all, []byte("event: end")) || !bytes.Contains(all, []byte(`"refused"`)) {
+		t.Errorf("%v: %s", err, all)
+	}
+	if status, _ := s.as(&who{basic: [2]string{"reader", readPassword}}, n, "GET", "/v1/indexes", ""); status != 401 {
+		t.Errorf("who was removed: %d", status)
+	}
+}
+
+// TestPortsOfASecuredManager: the Raft port takes managers only; neither port speaks without TLS.
+func TestPortsOfASecuredManager(t *testing.T) {
+	s := newSecured(t)
+	n := s.nodes[s.leader()]
+	for _, tc := range []struct {
+		peer tlsconf.Peer
+		ok   bool
+	}{{tlsconf.Peer{Role: tlsconf.Manager, ID: "m8"}, true}, {tlsconf.Peer{Role: tlsconf.Indexer, ID: "i8"}, false},
+		{tlsconf.Peer{Role: tlsconf.Projector, ID: "p8"}, false}, {tlsconf.Peer{Role: tlsconf.Admin, ID: "a8"}, false}, {tlsconf.Peer{Role: tlsconf.User, ID: "u8"}, false}} {
+		source := certificate(t, s.ca, s.certs, tc.peer)
+		conn, err := source.Dial(tlsconf.Raft, tlsconf.Manager)(n.m.cfg.Raft, patience)
+		if err == nil { // TLS 1.3: the refusal comes with the first read
+			_ = conn.SetDeadline(time.Now().Add(time.Second))
+			_, err = conn.Read(make([]byte, 1))
+			_ = conn.Close()
+		}
+		var waiting net.Error
+		heard := errors.As(err, &waiting) && waiting.Timeout() // the other side waits for a greeting
+		if heard != tc.ok {
+			t.Errorf("%s on the Raft port: %v", tc.peer, err)
+		}
+	}
+	for _, addr := range []string{n.m.cfg.Raft, n.m.cfg.REST} {
+		conn, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = conn.SetDeadline(time.Now().Add(patience))
+		_, _ = io.WriteString(conn, "GET /v1/indexes HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
+		answer, _ := io.ReadAll(conn)
+		_ = conn.Close()
+		if bytes.Contains(answer, []byte("200 OK")) || bytes.Contains(answer, []byte("indexes")) {
+			t.Errorf("%s answers without TLS: %s", addr, answer)
+		}
+	}
+	resp, err := http.Get("http://" + n.m.cfg.REST + "/v1/indexes")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if p := rpc.ReadProblem(resp); resp.StatusCode != 400 || !strings.Contains(p.Detail, "https://") {
+		t.Errorf("without TLS: %d %v", resp.StatusCode, p)
+	}
+}
