@@ -7,6 +7,7 @@ import (
 	"errors"
 	"hash/crc32"
 	"reflect"
+	"slices"
 	"testing"
 )
 
@@ -22,13 +23,14 @@ func sealAs(format byte, body []byte) []byte {
 // leaves a state that keeps every invariant.
 func FuzzApply(f *testing.F) {
 	n := goldenRestore(f)
-	for _, data := range n.log {
+	for _, data := range slices.Concat(n.log, goldenEvict(f).log, goldenUsers(f).log) {
 		body := data[1 : len(data)-4]
 		if data[0] == 2 {
 			body = body[1:] // the version, which is empty
 		}
 		f.Add(body)
 	}
+	withUsers := goldenUsers(f).state
 	f.Fuzz(func(t *testing.T, body []byte) {
 		data := seal(body)
 		commands, err := Decode(data)
@@ -50,7 +52,7 @@ func FuzzApply(f *testing.F) {
 		if err != nil || !reflect.DeepEqual(commands, twice) {
 			t.Fatalf("%+v became %+v (%v)", commands, twice, err)
 		}
-		for _, s := range []*State{New(), n.state} {
+		for _, s := range []*State{New(), n.state, withUsers} {
 			before := Hash(s)
 			next, results, _, err := Apply(s, 1000, data)
 			if err != nil {
@@ -73,18 +75,19 @@ func FuzzApply(f *testing.F) {
 // FuzzRecord: a record of a snapshot with a right checksum and any content never panics, and what it makes is refused
 // or comes back alike.
 func FuzzRecord(f *testing.F) {
-	n := populated(f)
-	rr := recordReader{r: newReader(snapshot(f, n.state)[9:])}
-	rr.sum = newDigest()
-	for {
-		kind, payload, err := rr.next()
-		if err != nil {
-			f.Fatal(err)
+	for _, s := range []*State{populated(f).state, goldenUsers(f).state} {
+		rr := recordReader{r: newReader(snapshot(f, s)[9:])}
+		rr.sum = newDigest()
+		for {
+			kind, payload, err := rr.next()
+			if err != nil {
+				f.Fatal(err)
+			}
+			if kind == recordEnd {
+				break
+			}
+			f.Add(kind, bytes.Clone(payload))
 		}
-		if kind == recordEnd {
-			break
-		}
-		f.Add(kind, bytes.Clone(payload))
 	}
 	f.Fuzz(func(t *testing.T, kind byte, payload []byte) {
 		s := New()

@@ -283,3 +283,26 @@ func TestBackupIsChecked(t *testing.T) {
 		t.Fatalf("a newer form: %v", err)
 	}
 }
+
+// TestABackupHasNoSecrets: hashes of passwords and tokens are not in the file, and the state it is of keeps them.
+func TestABackupHasNoSecrets(t *testing.T) {
+	n := goldenUsers(t)
+	var w bytes.Buffer
+	if err := WriteBackup(&w, n.state, 1, "1.0"); err != nil {
+		t.Fatal(err)
+	}
+	for u := range n.state.Users() {
+		if bytes.Contains(w.Bytes(), []byte(u.Hash)) {
+			t.Errorf("the hash of %s is in the backup", u.Name)
+		}
+	}
+	for x := range n.state.Tokens() {
+		if bytes.Contains(w.Bytes(), x.Hash[:8]) || bytes.Contains(w.Bytes(), []byte(x.ID)) {
+			t.Errorf("token %s is in the backup", x.ID)
+		}
+	}
+	b, err := ReadBackup(w.Bytes())
+	if err != nil || b.State.UserCount() != 0 || n.state.UserCount() != 2 {
+		t.Errorf("%v; %d users in the backup, %d in the state", err, b.State.UserCount(), n.state.UserCount())
+	}
+}

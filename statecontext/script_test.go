@@ -1,6 +1,7 @@
 package statecontext
 
 import (
+	"crypto/sha256"
 	"encoding/hex"
 	"flag"
 	"fmt"
@@ -157,6 +158,24 @@ func parseBody(t *testing.T, n *node, verb string, w *words) Body {
 		return &RegisterIndexer{Indexer: Indexer{UUID: w.next(), Admin: w.next(), BootID: w.named["boot"]}}
 	case "remove-indexer":
 		return &RemoveIndexer{Node: index.NodeID(w.num()), UUID: w.next()}
+	case "put-user": // put-user new|change|first NAME ROLE HASH; - for none
+		modes := map[string]PutMode{"new": PutNew, "change": PutChange, "first": PutFirst}
+		c := &PutUser{Mode: modes[w.next()], Name: w.next()}
+		c.Role, _ = ParseUserRole(w.next())
+		if c.Hash = w.next(); c.Hash == "-" {
+			c.Hash = ""
+		}
+		return c
+	case "remove-user":
+		return &RemoveUser{Name: w.next()}
+	case "put-token": // put-token SECRET USER ROLE [ends=MS] [note=TEXT]
+		x := Token{Hash: sha256.Sum256([]byte(w.next())), User: w.next(), Note: w.named["note"], ExpiresMS: int64(opt("ends"))}
+		x.Role, _ = ParseUserRole(w.next())
+		return &PutToken{Token: x}
+	case "remove-token": // remove-token SECRET
+		return &RemoveToken{ID: TokenID(sha256.Sum256([]byte(w.next())))}
+	case "level":
+		return &SetFormatLevel{Level: w.num()}
 	case "evict": // evict NODE UUID [revision=N] [INDEX COPIES ...]
 		return parseEvict(t, n, w)
 	case "format":
@@ -304,6 +323,7 @@ var goldens = []struct {
 	{"v1", 1, populated},
 	{"v2", 2, goldenRestore},
 	{"v2-evict", 2, goldenEvict},
+	{"v2-users", 2, goldenUsers},
 }
 
 // The golden files hold what each format's log and snapshot look like for ever: a log, one entry per line, ended by its
@@ -325,6 +345,23 @@ func goldenEvict(t testing.TB) *node {
 	n.must(&EvictIndexer{Node: 0, UUID: "u0", Revision: n.state.DefinitionsRevision(), Indexes: []Eviction{
 		{ID: 1, Add: []Placement{{Slice: 0, Node: 2}}}, {ID: 2, Add: []Placement{{Slice: 0, Node: 2}, {Slice: 1, Replica: 1, Node: 2}}},
 	}})
+	return n
+}
+
+// goldenUsers has users and tokens: added, changed, removed.
+func goldenUsers(t testing.TB) *node {
+	n := upgraded(t)
+	n.must(&PutUser{Mode: PutFirst, Name: "admin", Role: UserAdmin, Hash: "$argon2id$v=19$m=8,t=1,p=1$c2FsdA$aGFzaA"})
+	n.must(&PutUser{Mode: PutFirst, Name: "admin", Role: UserAdmin, Hash: "other"}) // nothing
+	n.must(&PutUser{Mode: PutNew, Name: "ann", Role: UserDDL, Hash: "h1"})
+	n.must(&PutUser{Mode: PutNew, Name: "bob", Role: UserReads, Hash: "h2"})
+	n.must(&PutUser{Mode: PutChange, Name: "ann", Role: UserAdmin})
+	n.must(&PutUser{Mode: PutChange, Name: "ann", Hash: "h3"})
+	for i, user := range []string{"ann", "ann", "bob", "admin"} {
+		n.must(&PutToken{Token: Token{User: user, Role: UserReads, Hash: [32]byte{1, byte(i)}, Note: "of " + user, ExpiresMS: n.now + int64(i+1)*3_600_000}})
+	}
+	n.must(&RemoveToken{ID: TokenID([32]byte{1, 1})})
+	n.must(&RemoveUser{Name: "bob"})
 	return n
 }
 

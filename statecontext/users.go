@@ -319,16 +319,20 @@ func checkUsers(s *State) error {
 	if s.users.Len()+s.tokens.Len() > 0 && s.formatLevel < kindPutUser.format() {
 		return broken("%d users at format level %d", s.users.Len(), s.formatLevel)
 	}
+	if s.users.Len() > MaxUsers || s.tokens.Len() > MaxTokens {
+		return broken("%d users and %d tokens, at most %d and %d", s.users.Len(), s.tokens.Len(), MaxUsers, MaxTokens)
+	}
 	if s.users.Len() > 0 && !s.otherAdmin("") {
 		return broken("%d users and no administrator", s.users.Len())
 	}
 	for u := range s.Users() {
-		if checkUserName(u.Name) != nil || u.Hash == "" || u.Role < UserReads || u.Role > UserAdmin || u.ModifiedCAS > s.cas {
+		if checkUserName(u.Name) != nil || u.Hash == "" || len(u.Hash) > maxHashBytes || u.Role < UserReads || u.Role > UserAdmin || u.ModifiedCAS > s.cas {
 			return broken("user %q: role %d, modified at %d", u.Name, u.Role, u.ModifiedCAS)
 		}
 	}
 	for x := range s.Tokens() {
-		if x.ID != TokenID(x.Hash) || s.User(x.User) == nil || x.Role < UserReads || x.Role > UserAdmin || x.ModifiedCAS > s.cas {
+		if x.ID != TokenID(x.Hash) || s.User(x.User) == nil || x.Role < UserReads || x.Role > UserAdmin || x.ModifiedCAS > s.cas ||
+			len(x.Note) > maxNoteBytes || x.ExpiresMS < 0 {
 			return broken("token %q of user %q: role %d, modified at %d", x.ID, x.User, x.Role, x.ModifiedCAS)
 		}
 	}
