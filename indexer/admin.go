@@ -2,6 +2,7 @@ package indexer
 
 import (
 	"context"
+	"errors"
 	"net/http"
 
 	"github.com/gorilla/mux"
@@ -49,8 +50,17 @@ func otherwise(r *mux.Router, who string) {
 	})
 }
 
+// admit checks a command's fence, and counts those that are refused.
+func (x *Indexer) admit(f wire.Fence) error {
+	err := x.identity.admit(f)
+	if errors.Is(err, wire.ErrFenced) {
+		x.metrics.fenced.Inc()
+	}
+	return err
+}
+
 func (x *Indexer) hello(ctx context.Context, req *wire.HelloRequest) (*wire.IndexerHello, error) {
-	if err := x.identity.admit(req.Fence); err != nil {
+	if err := x.admit(req.Fence); err != nil {
 		return nil, err
 	}
 	x.managers.SetManagers(req.Managers)
@@ -66,7 +76,7 @@ func (x *Indexer) hello(ctx context.Context, req *wire.HelloRequest) (*wire.Inde
 }
 
 func (x *Indexer) poll(ctx context.Context, req *wire.PollRequest) (*wire.PollReply, error) {
-	if err := x.identity.admit(req.Fence); err != nil {
+	if err := x.admit(req.Fence); err != nil {
 		return nil, err
 	}
 	reply := &wire.PollReply{}
@@ -94,7 +104,7 @@ func positions(all []ingest.Progress) []wire.PollPosition {
 }
 
 func (x *Indexer) stability(ctx context.Context, req *wire.StabilityRequest) (*wire.OK, error) {
-	if err := x.identity.admit(req.Fence); err != nil {
+	if err := x.admit(req.Fence); err != nil {
 		return nil, err
 	}
 	for i := range req.Stabilities {
@@ -118,7 +128,7 @@ func localRef(r wire.StabilityRef) ingest.Ref {
 
 // rollback does one step of the rollback machine (IM-23). "rollback" answers when everything is back.
 func (x *Indexer) rollback(ctx context.Context, req *wire.RollbackRequest) (*wire.RollbackReply, error) {
-	if err := x.identity.admit(req.Fence); err != nil {
+	if err := x.admit(req.Fence); err != nil {
 		return nil, err
 	}
 	reply := &wire.RollbackReply{RollbackID: req.RollbackID}

@@ -103,7 +103,7 @@ func (x *Indexer) resume() error {
 // the list before named and this one does not is dropped; other copies are orphans. The answer says that all of it is
 // done.
 func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.DefinitionsReply, error) {
-	if err := x.identity.admit(d.Fence); err != nil {
+	if err := x.admit(d.Fence); err != nil {
 		return nil, err
 	}
 	x.applying.Lock()

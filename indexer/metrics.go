@@ -22,6 +22,7 @@ type metrics struct {
 	registry *prometheus.Registry
 	ahead    prometheus.Counter
 	refused  prometheus.Counter
+	fenced   prometheus.Counter
 	batches  *prometheus.HistogramVec
 	sides    *prometheus.CounterVec
 	scans    *prometheus.CounterVec
@@ -36,6 +37,8 @@ func newMetrics() *metrics {
 			Help: "Times a full queue was written without waiting for a stability timestamp."}),
 		refused: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "connections_refused_total",
 			Help: "Connections to the data ports that were refused by their hello."}),
+		fenced: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "commands_fenced_total",
+			Help: "Commands refused because a newer leader or a newer command had been heard."}),
 		batches: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "batch_seconds",
 			Help: "Time to write a batch of all copies of a bucket.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16)}, []string{"kind"}),
 		sides: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "side_streams_total",
@@ -45,7 +48,7 @@ func newMetrics() *metrics {
 		reports: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "reports_total",
 			Help: "Reports to the leader, by outcome."}, []string{"outcome"}),
 	}
-	r.MustRegister(m.ahead, m.refused, m.batches, m.sides, m.scans, m.reports)
+	r.MustRegister(m.ahead, m.refused, m.fenced, m.batches, m.sides, m.scans, m.reports)
 	return m
 }
 

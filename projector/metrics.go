@@ -9,7 +9,7 @@ import (
 
 // counters are the projector's own metrics; the router has its own.
 type counters struct {
-	mutations, deletions, errors, begun, ended, connections prometheus.Counter
+	mutations, deletions, errors, begun, ended, connections, fenced prometheus.Counter
 }
 
 func newCounters(r prometheus.Registerer) counters {
@@ -25,6 +25,7 @@ func newCounters(r prometheus.Registerer) counters {
 		begun:       c("streams_begun_total", "Maintenance streams begun, one for each vbucket and incarnation."),
 		ended:       c("streams_ended_total", "Maintenance streams ended, for whatever reason."),
 		connections: c("kv_connections_total", "DCP connections opened."),
+		fenced:      c("commands_fenced_total", "Commands refused because a newer leader or a newer command had been heard."),
 	}
 }
 

@@ -183,7 +183,10 @@ func (p *Projector) admit(f wire.Fence, read bool) error {
 		f.Counter = max(f.Counter, p.fence.Counter)
 	}
 	next, err := p.fence.Admit(f)
-	if err == nil && !read {
+	switch {
+	case errors.Is(err, wire.ErrFenced):
+		p.counters.fenced.Inc()
+	case err == nil && !read:
 		p.fence = next
 	}
 	return err

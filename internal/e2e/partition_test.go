@@ -73,6 +73,8 @@ func TestIsolatedLeader(t *testing.T) {
 	for _, e := range m.Indexers {
 		links.CutOneWay(leader.ID, e.ID)
 	}
+	obey := obedient(up)
+	old, refused := fencesOf(ctx, t, obey)
 	name := "told_late"
 	if _, err := c.Create(ctx, client.CreateRequest{Bucket: bucket, Name: name, IsPrimary: true, DeferBuild: true}); err != nil {
 		t.Fatal(err)
@@ -149,5 +151,6 @@ func TestIsolatedLeader(t *testing.T) {
 	if _, err := scanSoon(ctx, c, bucket, "world_ids", readyAfterFault); err != nil {
 		t.Fatal(err)
 	}
+	refuseOld(ctx, t, obey, old, refused)
 	checkFinal(ctx, t, c, w, bucket)
 }

@@ -144,12 +144,15 @@ func TestPausesAndOutages(t *testing.T) {
 			}
 			awake := client.New(others...)
 			defer awake.Close()
+			obey := obedient(up)
+			old, refused := fencesOf(ctx, t, obey)
 			pause(t, pid, 3*time.Second, func() {
 				for n := range 3 {
 					t.Logf("DDL %d while leader %s stands still: %s", n, id, ddl(awake, fmt.Sprintf("paused_%d", n), ddlLimit).Round(time.Millisecond))
 				}
 			})
 			ddl(c, "after_the_pause", ddlLimit)
+			refuseOld(ctx, t, obey, old, refused) // what the deposed leader still sends changes nothing
 		})
 	})
 	step("an indexer stood still for 5 s", func() { pause(t, up.Manifest().Indexers[1].PID, 5*time.Second, nil) })

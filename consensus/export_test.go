@@ -1,0 +1,4 @@
+package consensus
+
+// Space tells the free and all bytes of a file system.
+var Space = space
