@@ -15,6 +15,9 @@ func (p *Program) entries(s *Scratch, src *source) {
 	if src.where >= 0 && (!p.predicate(s, src.where) || s.err != nil) {
 		return
 	}
+	if src.array == 0 && !s.arrayElements(&src.components[0], p.limits, true) {
+		return
+	}
 	begin := len(s.keys)
 	limit := begin + p.limits.KeyBytes
 	middle := begin // where the prefix ends and the suffix begins
@@ -36,7 +39,7 @@ func (p *Program) entries(s *Scratch, src *source) {
 	around := bytes.Clone(s.keys[begin:]) // prefix and suffix
 	middle -= begin
 	s.keys = s.keys[:begin]
-	if !s.arrayElements(&src.components[src.array], p.limits, src.array == 0) {
+	if s.err != nil || src.array > 0 && !s.arrayElements(&src.components[src.array], p.limits, false) {
 		return
 	}
 	for _, e := range s.elems {
@@ -66,7 +69,7 @@ func (s *Scratch) arrayElements(c *component, limits Limits, leading bool) bool 
 	switch {
 	case array.kind != kindArray:
 		s.stack = append(s.stack, array)
-	case isHollow(array.data):
+	case s.hollow(array):
 		s.stack = append(s.stack, missing)
 	default:
 		if _, ok := s.push(array); !ok {
@@ -79,6 +82,7 @@ func (s *Scratch) arrayElements(c *component, limits Limits, leading bool) bool 
 			continue
 		}
 		start := len(s.keys)
+		s.spend(1 + len(v.data)/stepBytes)
 		s.appendValue(v, start+limits.KeyBytes)
 		if s.err != nil {
 			return false

@@ -216,7 +216,7 @@ func (c *compiler) compile(x Expr) evaluator {
 	case *Not:
 		inner := c.compile(x.X)
 		return func(s *Scratch) value {
-			k := inner(s).truth()
+			k := s.truth(inner(s))
 			switch k {
 			case collate.True:
 				k = collate.False
@@ -268,7 +268,7 @@ func (c *compiler) logic(x *Logic) evaluator {
 	return func(s *Scratch) value {
 		result := otherwise
 		for _, o := range operands {
-			switch k := o(s).truth(); k {
+			switch k := s.truth(o(s)); k {
 			case decides:
 				return value{kind: k}
 			case strong:
@@ -316,15 +316,16 @@ func (c *compiler) compare(x *Compare) evaluator {
 }
 
 // truth is the value as an operand of AND, OR and NOT.
-func (v value) truth() collate.Kind {
+func (s *Scratch) truth(v value) collate.Kind {
 	var yes bool
 	switch v.kind {
 	case collate.Number:
+		s.spend(len(v.data) / stepBytes)
 		yes = !isZero(v.data)
 	case collate.String:
 		yes = len(v.data) > 0
 	case collate.Array, collate.Object:
-		yes = !isHollow(v.data)
+		yes = !s.hollow(v)
 	default:
 		return v.kind
 	}
@@ -343,12 +344,15 @@ func isZero(text []byte) bool {
 
 func zeroKey() []byte { return []byte{byte(collate.Number), 0x80, 0, 0, 0, 0, 0, 0, 0} }
 
-// isHollow tells whether the text of an array or object holds nothing.
-func isHollow(text []byte) bool {
-	for _, c := range text[1 : len(text)-1] {
+// hollow tells whether an array or object holds nothing.
+func (s *Scratch) hollow(v value) bool {
+	body := v.data[1 : len(v.data)-1]
+	for i, c := range body {
 		if c != ' ' && c != '\n' && c != '\r' && c != '\t' {
+			s.spend(i / stepBytes)
 			return false
 		}
 	}
+	s.spend(len(body) / stepBytes)
 	return true
 }

@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"unicode/utf8"
+
+	"tidemark/collate"
 )
 
 // construct makes the evaluator of what is no function and no plain operator.
@@ -59,7 +61,7 @@ func (c *compiler) construct(x Expr) evaluator {
 			if v.kind <= kindNull {
 				return v
 			}
-			return boolean(v.kind == kindArray && !isHollow(v.data))
+			return boolean(v.kind == kindArray && !s.hollow(v))
 		}
 	}
 	return func(*Scratch) value { return missing }
@@ -172,6 +174,9 @@ func (c *compiler) concat(x *Concat) evaluator {
 		}
 		start := len(s.temp)
 		for _, v := range s.stack[base:] {
+			if !s.room(len(v.data)) {
+				return missing
+			}
 			s.temp = append(s.temp, v.data...)
 		}
 		return s.fresh(kindString, start)
@@ -192,18 +197,25 @@ func (c *compiler) like(x *Like) evaluator {
 			return missing
 		case t.kind != kindString || p.kind != kindString || e.kind != kindString || utf8.RuneCount(e.data) != 1:
 			return null
-		case !s.spend(1 + len(t.data)/64*(1+bytes.Count(p.data, []byte("%")))):
+		case !s.room(len(t.data) + len(p.data)):
 			return missing
 		}
-		return boolean(matchLike(t.data, p.data, e.data) != not)
+		fits, work := matchLike(t.data, p.data, e.data, s.steps*stepBytes)
+		if !s.spend(1 + work/stepBytes) {
+			return missing
+		}
+		return boolean(fits != not)
 	}
 }
 
 // matchLike tells whether a text fits a pattern: % is any text, _ is one character, the escape takes the next character
-// as it is. It goes back to the last % only, which is enough.
-func matchLike(text, pattern, escape []byte) bool {
+// as it is. It goes back to the last % only, which is enough. Work is how many comparisons it took; it gives up at a limit.
+func matchLike(text, pattern, escape []byte, limit int) (fits bool, work int) {
 	t, p, star, mark := 0, 0, -1, 0
 	for t < len(text) {
+		if work++; work > limit {
+			return false, work + stepBytes
+		}
 		if p < len(pattern) {
 			switch rest := pattern[p:]; {
 			case bytes.HasPrefix(rest, escape) && len(rest) > len(escape):
@@ -226,7 +238,7 @@ func matchLike(text, pattern, escape []byte) bool {
 			}
 		}
 		if star < 0 {
-			return false
+			return false, work
 		}
 		mark += runeLen(text[mark:])
 		t, p = mark, star+1
@@ -234,7 +246,7 @@ func matchLike(text, pattern, escape []byte) bool {
 	for p < len(pattern) && pattern[p] == '%' {
 		p++
 	}
-	return p == len(pattern)
+	return p == len(pattern), work
 }
 
 func runeLen(b []byte) int {
@@ -265,10 +277,11 @@ func (c *compiler) in(x *In) evaluator {
 		}
 		unknown := false
 		for w := walk(l.data); w.more(); {
-			if !s.spend(1) {
+			text := w.raw(']')
+			if !s.look(text) {
 				return missing
 			}
-			switch s.equal(v, s.valueOf(w.raw(']'))).kind {
+			switch s.equal(v, s.valueOf(text)).kind {
 			case kindTrue:
 				return boolean(!not)
 			case kindNull:
@@ -283,13 +296,32 @@ func (c *compiler) in(x *In) evaluator {
 }
 
 func (c *compiler) between(x *Between) evaluator {
-	low := &Compare{Op: OpGreaterEqual, L: x.X, R: x.Low}
-	high := &Compare{Op: OpLessEqual, L: x.X, R: x.High}
-	both := Expr(&Logic{Op: OpAnd, Operands: []Expr{low, high}})
-	if x.Not {
-		both = &Not{X: both}
+	item, low, high, not := c.compile(x.X), c.compile(x.Low), c.compile(x.High), x.Not
+	return func(s *Scratch) value {
+		v, l, h := item(s), low(s), high(s)
+		above, below := kindOfBound(v, l), kindOfBound(v, h)
+		if above == kindTrue && s.order(v, l) < 0 {
+			above = kindFalse
+		}
+		if below == kindTrue && s.order(v, h) > 0 {
+			below = kindFalse
+		}
+		switch { // as above AND below
+		case above == kindFalse || below == kindFalse:
+			return boolean(not)
+		case above == kindTrue && below == kindTrue:
+			return boolean(!not)
+		}
+		return value{kind: min(above, below)}
 	}
-	return c.compile(both)
+}
+
+// kindOfBound is MISSING or NULL if one side is, else TRUE.
+func kindOfBound(v, bound value) collate.Kind {
+	if worst := min(v.kind, bound.kind); worst <= kindNull {
+		return worst
+	}
+	return kindTrue
 }
 
 func (c *compiler) caseOf(x *Case) evaluator {
@@ -318,7 +350,7 @@ func (c *compiler) caseOf(x *Case) evaluator {
 			if s.err != nil {
 				return missing
 			}
-			if k.truth() == kindTrue {
+			if s.truth(k) == kindTrue {
 				return results[i](s)
 			}
 		}
@@ -344,6 +376,9 @@ func (c *compiler) object(x *Object) evaluator {
 				continue
 			}
 			s.temp = appendMember(s.temp, start, []byte(members[i].Name))
+			if !s.room(len(v.data)) {
+				break
+			}
 			s.temp = appendText(s.temp, v)
 		}
 		s.temp = append(s.temp, '}')
@@ -376,11 +411,12 @@ func (c *compiler) each(x *Each) evaluator {
 		defer func() { s.stack, s.vars = s.stack[:base], s.vars[:depth] }()
 		seen := 0
 		for w := walk(array.data); w.more(); seen++ {
-			if s.err != nil || !s.spend(1) {
+			text := w.raw(']')
+			if s.err != nil || !s.look(text) {
 				return missing
 			}
-			s.vars = append(s.vars[:depth], s.valueOf(w.raw(']')))
-			if when != nil && when(s).truth() != kindTrue {
+			s.vars = append(s.vars[:depth], s.valueOf(text))
+			if when != nil && s.truth(when(s)) != kindTrue {
 				continue
 			}
 			v := body(s)
@@ -392,11 +428,11 @@ func (c *compiler) each(x *Each) evaluator {
 			case EachFirst:
 				return v
 			case EachAny:
-				if v.truth() == kindTrue {
+				if s.truth(v) == kindTrue {
 					return boolean(true)
 				}
 			default:
-				if v.truth() != kindTrue {
+				if s.truth(v) != kindTrue {
 					return boolean(false)
 				}
 			}

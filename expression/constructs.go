@@ -267,7 +267,11 @@ func (x *Object) appendTo(dst []byte) []byte {
 }
 
 func (x *Nav) appendTo(dst []byte) []byte {
-	return appendSteps(appendOperand(dst, x.X, precPrimary), x.Steps)
+	switch inner := x.X.(type) {
+	case *Array, *Object, *Case, *Call, *Var:
+		return appendSteps(inner.appendTo(dst), x.Steps)
+	}
+	return appendSteps(append(x.X.appendTo(append(dst, '(')), ')'), x.Steps)
 }
 
 func (x *Var) appendTo(dst []byte) []byte { return appendName(dst, x.Name) }
@@ -281,7 +285,7 @@ func (x *Call) appendTo(dst []byte) []byte {
 func (x *Each) appendTo(dst []byte) []byte {
 	dst = append(append(dst, x.Kind...), ' ')
 	if x.Kind == EachArray || x.Kind == EachFirst {
-		dst = append(x.Body.appendTo(dst), " FOR "...)
+		dst = append(x.appendBody(dst), " FOR "...)
 		dst = append(appendName(dst, x.Var), " IN "...)
 		dst = x.Over.appendTo(dst)
 		if x.When != nil {
@@ -292,6 +296,17 @@ func (x *Each) appendTo(dst []byte) []byte {
 	dst = append(appendName(dst, x.Var), " IN "...)
 	dst = append(x.Over.appendTo(dst), " SATISFIES "...)
 	return append(x.Body.appendTo(dst), " END"...)
+}
+
+// appendBody prints what stands between ARRAY or FIRST and FOR. After FIRST, which also is a name, a sign, a bracket and NOT
+// would be read as what follows a name.
+func (x *Each) appendBody(dst []byte) []byte {
+	start := len(dst)
+	dst = x.Body.appendTo(dst)
+	if body := string(dst[start:]); x.Kind == EachFirst && (body[0] == '-' || body[0] == '[' || strings.HasPrefix(body, "NOT ")) {
+		return append(append(append(dst[:start], '('), body...), ')')
+	}
+	return dst
 }
 
 func (x *Exists) appendTo(dst []byte) []byte {

@@ -3,6 +3,7 @@ package expression
 import (
 	"bytes"
 	"fmt"
+	"unsafe"
 
 	"tidemark/collate"
 )
@@ -22,7 +23,8 @@ type Scratch struct {
 	err   error // of the expression that is being evaluated
 
 	meta    DocMeta
-	steps   int      // that this document may still cost
+	steps   int      // that the index being evaluated may still cost
+	heap    int      // bytes of values that are not in temp
 	stack   []value  // arguments of functions, items of arrays
 	vars    []value  // the variables that are bound, outermost first
 	members []field  // of an object
@@ -92,6 +94,7 @@ func (p *Program) EvaluateMeta(s *Scratch, docID []byte, meta DocMeta, doc []byt
 		}
 		start, ends := len(s.keys), len(s.ends)
 		s.err = nil
+		s.refill()
 		if src.array >= 0 {
 			p.entries(s, src)
 		} else if p.entry(s, src) && s.err == nil {
@@ -123,7 +126,23 @@ func (s *Scratch) reset(p *Program) {
 	s.slots = resized(s.slots, p.slots)
 	s.where = resized(s.where, len(p.wheres))
 	clear(s.where)
-	s.steps, s.stack, s.vars = maxSteps, s.stack[:0], s.vars[:0]
+	s.stack, s.vars = s.stack[:0], s.vars[:0]
+	s.refill()
+}
+
+// keptBytes is how much memory of each kind a Scratch keeps from one document to the next.
+const keptBytes = 4 << 20
+
+// refill gives the next index its budget: what it costs does not depend on which others there are. Values made for the last
+// one are forgotten.
+func (s *Scratch) refill() {
+	s.steps, s.heap, s.temp = maxSteps, 0, s.temp[:0]
+	if cap(s.temp) > keptBytes {
+		s.temp = nil
+	}
+	if cap(s.stack) > keptBytes/int(unsafe.Sizeof(value{})) {
+		s.stack = nil
+	}
 }
 
 func resized[T any](list []T, n int) []T {
@@ -187,8 +206,9 @@ func (s *Scratch) component(c *component, limit int) collate.Kind {
 func (p *Program) predicate(s *Scratch, i int) bool {
 	w := &s.where[i]
 	if !w.done {
-		w.holds = p.wheres[i](s).truth() == collate.True
+		w.holds = s.truth(p.wheres[i](s)) == collate.True
 		w.done, w.err = true, s.err
+		s.refill()
 	}
 	s.err = w.err
 	return w.holds
@@ -228,6 +248,9 @@ func (s *Scratch) at(slot int) value {
 // unquote gives what the body of a string means. The scanner has checked it.
 func (s *Scratch) unquote(body []byte) []byte {
 	start := len(s.temp)
+	if !s.room(len(body)) {
+		return nil
+	}
 	s.temp, _ = collate.AppendUnquoted(s.temp, body)
 	return s.temp[start:len(s.temp):len(s.temp)]
 }
@@ -290,9 +313,14 @@ func (s *Scratch) order(l, r value) int {
 		return -1
 	case l.kind > r.kind:
 		return 1
+	case l.kind < collate.Number:
+		return 0
 	case l.kind == collate.String:
+		s.spend(min(len(l.data), len(r.data)) / 1024)
 		return bytes.Compare(l.data, r.data)
-	case l.kind < collate.Number || bytes.Equal(l.data, r.data) && l.kind == collate.Number:
+	case l.kind == collate.Number && bytes.Equal(l.data, r.data):
+		return 0
+	case !s.room(2 * (len(l.data) + len(r.data))):
 		return 0
 	}
 	start := len(s.temp)
@@ -323,7 +351,10 @@ func (s *Scratch) negate(v value) value {
 	case v.data[0] == '-':
 		return value{v.kind, v.data[1:]}
 	}
+	if !s.room(len(v.data)) {
+		return missing
+	}
 	start := len(s.temp)
 	s.temp = append(append(s.temp, '-'), v.data...)
-	return value{v.kind, s.temp[start:len(s.temp):len(s.temp)]}
+	return s.fresh(v.kind, start)
 }

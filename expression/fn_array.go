@@ -68,11 +68,16 @@ var arrayFunctions = []*Function{
 				return null
 			}
 			base, ok := s.push(rest[0])
-			if !ok || !s.spend(len(l)*(len(s.stack)-base)) {
+			if !ok {
 				return missing
 			}
-			other := s.stack[base:]
-			return s.list(slices.DeleteFunc(s.distinct(l), func(v value) bool { return s.place(other, v) < 0 }))
+			other := s.sorted(s.stack[base:])
+			return s.list(slices.DeleteFunc(s.distinct(l), func(v value) bool { // both are in order
+				for len(other) > 0 && s.collated(other[0], v) < 0 {
+					other = other[1:]
+				}
+				return len(other) == 0 || s.collated(other[0], v) != 0
+			}))
 		})},
 	{Name: "ARRAY_LENGTH", Family: FamilyArray, Params: "array", Min: 1, Max: 1, About: "How many elements it has.",
 		Example: Example{`ARRAY_LENGTH([1, null])`, `2`}, eval: elements(func(s *Scratch, l, _ []value) value { return s.integer(int64(len(l))) })},
@@ -126,9 +131,15 @@ func (s *Scratch) place(list []value, v value) int {
 	if !s.spend(len(list)) {
 		return -1
 	}
-	return slices.IndexFunc(list, func(o value) bool {
-		return o.kind == v.kind && (v.kind <= kindTrue || s.order(o, v) == 0)
-	})
+	return slices.IndexFunc(list, func(o value) bool { return s.collated(o, v) == 0 })
+}
+
+// collated compares any values; MISSING and NULL are values too.
+func (s *Scratch) collated(a, b value) int {
+	if a.kind != b.kind || a.kind <= kindTrue {
+		return int(a.kind) - int(b.kind)
+	}
+	return s.order(a, b)
 }
 
 // sorted puts values in collation order, each encoded once.
@@ -140,6 +151,7 @@ func (s *Scratch) sorted(list []value) []value {
 	all := make([]keyed, len(list))
 	for i, v := range list {
 		start := len(s.keys)
+		s.spend(1 + len(v.data)/stepBytes)
 		s.appendValue(v, start+maxTemp)
 		all[i] = keyed{bytes.Clone(s.keys[start:]), v}
 		s.keys = s.keys[:start]
@@ -154,7 +166,7 @@ func (s *Scratch) sorted(list []value) []value {
 // distinct gives each different value once, in collation order.
 func (s *Scratch) distinct(list []value) []value {
 	list = s.sorted(list)
-	return slices.CompactFunc(list, func(a, b value) bool { return a.kind == b.kind && (a.kind <= kindTrue || s.order(a, b) == 0) })
+	return slices.CompactFunc(list, func(a, b value) bool { return s.collated(a, b) == 0 })
 }
 
 // sum adds the numbers of a list.
@@ -209,10 +221,11 @@ func arrayFlatten(s *Scratch, a []value) value {
 
 func (s *Scratch) flatten(array value, depth int64) bool {
 	for w := walk(array.data); w.more(); {
-		if !s.spend(1) {
+		text := w.raw(']')
+		if !s.look(text) {
 			return false
 		}
-		v := s.valueOf(w.raw(']'))
+		v := s.valueOf(text)
 		if v.kind == kindArray && depth > 0 {
 			if !s.flatten(v, depth-1) {
 				return false
@@ -239,7 +252,7 @@ func arrayRange(s *Scratch, a []value) value {
 		return missing
 	}
 	base := len(s.stack)
-	for n := from; step > 0 && n < to || step < 0 && n > to; {
+	for n := from; s.spend(1) && (step > 0 && n < to || step < 0 && n > to); {
 		s.stack = append(s.stack, s.integer(n))
 		next, fits := exact(OpAdd, n, step)
 		if !fits {

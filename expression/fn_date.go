@@ -1,7 +1,6 @@
 package expression
 
 import (
-	"bytes"
 	"strings"
 	"time"
 )
@@ -55,7 +54,7 @@ var dateFunctions = []*Function{
 		Example: Example{`MILLIS_TO_STR(0)`, `"1970-01-01T00:00:00Z"`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
 			layout := time.RFC3339
 			if t.Nanosecond() != 0 {
-				layout = layouts[0]
+				layout = "2006-01-02T15:04:05.000Z07:00"
 			}
 			if len(a) == 2 {
 				var ok bool
@@ -79,13 +78,6 @@ var dateFunctions = []*Function{
 		})},
 }
 
-// layouts are the forms of a date as text, those with milliseconds first.
-var layouts = [...]string{
-	"2006-01-02T15:04:05.000Z07:00", "2006-01-02T15:04:05Z07:00", "2006-01-02T15:04:05.000", "2006-01-02T15:04:05",
-	"2006-01-02 15:04:05.000Z07:00", "2006-01-02 15:04:05Z07:00", "2006-01-02 15:04:05.000", "2006-01-02 15:04:05",
-	"2006-01-02T15:04Z07:00", "2006-01-02T15:04", "2006-01-02 15:04", "2006-01-02",
-}
-
 // Dates have years of four digits.
 const (
 	maxDateBytes = 40
@@ -93,31 +85,110 @@ const (
 	maxMillis    = 253402300799999 // 9999-12-31
 )
 
-// parseDate reads a date as text and tells its form.
+// parseDate reads a date as text and tells its form, as a layout of package time. It is strict, and knows no local zone: a
+// date means the same in every process, and with every version of package time.
 func parseDate(v value) (t time.Time, layout string, ok bool) {
 	if v.kind != kindString || len(v.data) > maxDateBytes {
 		return t, "", false
 	}
-	text := string(v.data)
-	fraction := bytes.IndexByte(v.data, '.') >= 0
-	for _, layout := range layouts {
-		if strings.Contains(layout, ".000") != fraction {
-			continue
+	r := dateReader{text: string(v.data)}
+	year, month, day := r.digits(4), r.mark("-").digits(2), r.mark("-").digits(2)
+	layout = time.DateOnly
+	hour, minute, second, nanoseconds, zone := 0, 0, 0, 0, time.UTC
+	if r.text != "" {
+		if layout += "T15:04"; r.text[0] == ' ' {
+			layout = time.DateOnly + " 15:04"
 		}
-		if t, err := time.Parse(strings.Replace(layout, ".000", "", 1), text); err == nil { // any number of digits
-			return t.Truncate(time.Millisecond), layout, true
+		r.text = strings.TrimLeft(r.text[:1], "T ") + r.text[1:]
+		hour, minute = r.digits(2), r.mark(":").digits(2)
+		if strings.HasPrefix(r.text, ":") {
+			layout += ":05"
+			second = r.mark(":").digits(2)
+			if strings.HasPrefix(r.text, ".") {
+				layout += ".000"
+				nanoseconds = r.fraction()
+			}
+		}
+		if r.text != "" {
+			layout += "Z07:00"
+			zone = r.zone()
 		}
 	}
-	return t, "", false
+	t = time.Date(year, time.Month(month), day, hour, minute, second, nanoseconds, zone)
+	ok = !r.wrong && r.text == "" && hour < 24 && minute < 60 && second < 60 && t.Day() == day && t.Month() == time.Month(month)
+	return t, layout, ok
+}
+
+// dateReader reads a date from left to right.
+type dateReader struct {
+	text  string
+	wrong bool
+}
+
+func (r *dateReader) mark(m string) *dateReader {
+	rest, ok := strings.CutPrefix(r.text, m)
+	r.text, r.wrong = rest, r.wrong || !ok
+	return r
+}
+
+func (r *dateReader) digits(n int) (value int) {
+	for range n {
+		if r.text == "" || !isDigit(r.text[0]) {
+			r.wrong = true
+			return 0
+		}
+		value, r.text = value*10+int(r.text[0]-'0'), r.text[1:]
+	}
+	return value
+}
+
+// fraction reads a point and digits, of which those of milliseconds count.
+func (r *dateReader) fraction() (nanoseconds int) {
+	r.mark(".")
+	digits := len(r.text) - len(strings.TrimLeft(r.text, "0123456789"))
+	if digits == 0 {
+		r.wrong = true
+		return 0
+	}
+	for i, scale := 0, 100; i < min(digits, 3); i, scale = i+1, scale/10 {
+		nanoseconds += int(r.text[i]-'0') * scale * int(time.Millisecond)
+	}
+	r.text = r.text[digits:]
+	return nanoseconds
+}
+
+// zone reads Z or ±hh:mm.
+func (r *dateReader) zone() *time.Location {
+	sign := 1
+	switch r.text[0] {
+	case 'Z':
+		r.text = r.text[1:]
+		return time.UTC
+	case '-':
+		sign = -1
+	case '+':
+	default:
+		r.wrong = true
+		return time.UTC
+	}
+	r.text = r.text[1:]
+	hours, minutes := r.digits(2), r.mark(":").digits(2)
+	if hours > 23 || minutes > 59 {
+		r.wrong = true
+	}
+	if hours == 0 && minutes == 0 {
+		return time.UTC
+	}
+	return time.FixedZone("", sign*(hours*3600+minutes*60))
 }
 
 func (s *Scratch) fromMillis(v value) (t time.Time, ok bool) {
 	if v.kind != kindNumber {
 		return t, false
 	}
-	n, ok := s.numberOf(v)
+	n, ok := s.parseNumber(v)
 	ms := n.i
-	if ok && !n.isInt && n.f > minMillis && n.f < maxMillis {
+	if ok && !n.isInt && n.f > minMillis-1 && n.f < maxMillis+1 {
 		ms = int64(n.f)
 		n.isInt = true
 	}

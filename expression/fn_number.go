@@ -134,20 +134,15 @@ func toDigits(up bool) evaluation {
 			}
 		}
 		return number1(func(s *Scratch, n number) value {
-			var text []byte
-			switch {
-			case n.isInt && digits >= 0:
+			if digits >= 0 && (n.isInt || n.f == math.Trunc(n.f)) {
 				return a[0]
-			case n.isInt:
-				text = strconv.AppendInt(nil, n.i, 10)
-			default:
-				text = strconv.AppendFloat(nil, n.f, 'f', -1, 64)
 			}
-			n, _ = s.numberOf(value{kindNumber, cutDecimals(text, int(digits), up)})
 			if n.isInt {
-				return s.integer(n.i)
+				n, _ = s.numberOf(value{kindNumber, cutDecimals(strconv.AppendInt(nil, n.i, 10), int(digits), up)})
+				return s.compute(OpAdd, n, number{isInt: true})
 			}
-			return s.float(n.f)
+			f, _ := strconv.ParseFloat(string(cutDecimals(strconv.AppendFloat(nil, n.f, 'f', -1, 64), int(digits), up)), 64)
+			return s.float(f)
 		})(s, a)
 	}
 }

@@ -24,6 +24,9 @@ func (s *Scratch) build(list []field) value {
 	start := len(s.temp)
 	s.temp = append(s.temp, '{')
 	for _, f := range list {
+		if !s.room(len(f.name) + len(f.text)) {
+			return missing
+		}
 		s.temp = append(appendMember(s.temp, start, f.name), f.text...)
 	}
 	s.temp = append(s.temp, '}')
@@ -54,6 +57,9 @@ var objectFunctions = []*Function{
 		Example: Example{`OBJECT_PAIRS({"a": 1})`, `[{"name":"a","val":1}]`}, eval: membersOf(func(s *Scratch, l []field, _ []value) value {
 			return s.collect(l, func(f field) value {
 				start := len(s.temp)
+				if !s.room(len(f.name) + len(f.text)) {
+					return missing
+				}
 				s.temp = appendText(append(s.temp, `{"name":`...), value{kindString, f.name})
 				s.temp = append(append(append(s.temp, `,"val":`...), f.text...), '}')
 				return s.fresh(kindObject, start)
@@ -100,7 +106,7 @@ func objectPut(s *Scratch, a []value) value {
 		return missing
 	}
 	list = slices.DeleteFunc(slices.Clone(list), func(f field) bool { return bytes.Equal(f.name, a[1].data) })
-	if a[2].kind != kindMissing {
+	if a[2].kind != kindMissing && s.room(len(a[2].data)) {
 		start := len(s.temp)
 		s.temp = appendText(s.temp, a[2])
 		list = append(list, field{a[1].data, s.temp[start:len(s.temp):len(s.temp)]})

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"regexp"
-	"strings"
+	"regexp/syntax"
 	"unicode"
 	"unicode/utf8"
 )
@@ -106,7 +106,7 @@ var patternFunctions = []*Function{
 					s.fail(tooLarge("REGEXP_REPLACE"))
 					return missing
 				}
-				return value{kindString, r.ReplaceAll(a[0].data, a[2].data)}
+				return s.owned(r.ReplaceAll(a[0].data, a[2].data))
 			}
 		})},
 }
@@ -118,6 +118,8 @@ func tooLarge(name string) error {
 // maxPattern limits the text of a regular expression.
 const maxPattern = 1000
 
+// pattern makes an evaluation with the regular expression that stands in the expression. A match looks at each byte once for
+// each instruction of the pattern at worst.
 func pattern(with func(*regexp.Regexp) evaluation) func([]string) (evaluation, error) {
 	return func(constants []string) (evaluation, error) {
 		if len(constants[0]) > maxPattern {
@@ -127,8 +129,27 @@ func pattern(with func(*regexp.Regexp) evaluation) func([]string) (evaluation, e
 		if err != nil {
 			return nil, fmt.Errorf("the pattern is wrong: %w", err)
 		}
-		return with(r), nil
+		instructions, f := programSize(constants[0]), with(r)
+		return func(s *Scratch, a []value) value {
+			if !s.spend(len(a[0].data) * instructions / stepBytes) {
+				return missing
+			}
+			return f(s, a)
+		}, nil
 	}
+}
+
+// programSize is how many instructions a pattern, which is right, has.
+func programSize(text string) int {
+	tree, err := syntax.Parse(text, syntax.Perl)
+	if err != nil {
+		return maxPattern
+	}
+	program, err := syntax.Compile(tree.Simplify())
+	if err != nil {
+		return maxPattern
+	}
+	return len(program.Inst)
 }
 
 func wholePattern(constants []string) (evaluation, error) {
@@ -148,6 +169,9 @@ func concatTexts(s *Scratch, a []value) value {
 		}
 	}
 	for _, v := range a {
+		if !s.room(len(v.data)) {
+			return missing
+		}
 		s.temp = append(s.temp, v.data...)
 	}
 	return s.fresh(kindString, start)
@@ -168,7 +192,7 @@ func upper(s *Scratch, t []byte) value { return s.letters(t, 'a', 'z', bytes.ToU
 // letters changes the case of the letters from first to last; with others than ASCII by all.
 func (s *Scratch) letters(t []byte, first, last byte, all func([]byte) []byte) value {
 	if !isASCII(t) {
-		return value{kindString, all(t)}
+		return s.owned(all(t))
 	}
 	v := s.str(t)
 	for i, c := range v.data {
@@ -267,13 +291,16 @@ func runesEnd(t []byte, n int) int {
 }
 
 func trim(left, right bool) evaluation {
-	return func(_ *Scratch, a []value) value {
+	return func(s *Scratch, a []value) value {
 		characters := " \t\n\v\f\r"
 		if len(a) == 2 {
 			if a[1].kind != kindString {
 				return null
 			}
 			characters = string(a[1].data)
+			if !isASCII(a[1].data) && !s.spend(len(a[0].data)*len(a[1].data)/stepBytes) { // each is looked up among them
+				return missing
+			}
 		}
 		if a[0].kind != kindString {
 			return null
@@ -325,24 +352,22 @@ func replace(s *Scratch, a []value) value {
 		s.fail(tooLarge("REPLACE"))
 		return missing
 	}
-	return value{kindString, bytes.Replace(t, old, with, int(max(-1, min(times, int64(len(t)+1)))))}
+	return s.owned(bytes.Replace(t, old, with, int(max(-1, min(times, int64(len(t)+1))))))
 }
 
 func split(s *Scratch, a []value) value {
 	if a[0].kind != kindString || len(a) == 2 && a[1].kind != kindString {
 		return null
 	}
-	var parts [][]byte
-	if len(a) == 1 {
-		parts = bytes.Fields(a[0].data)
-	} else {
-		parts = bytes.Split(a[0].data, a[1].data)
-	}
-	if !s.spend(len(parts)) {
-		return missing
+	parts := bytes.FieldsSeq(a[0].data)
+	if len(a) == 2 {
+		parts = bytes.SplitSeq(a[0].data, a[1].data)
 	}
 	base := len(s.stack)
-	for _, p := range parts {
+	for p := range parts {
+		if !s.spend(1) {
+			break
+		}
 		s.stack = append(s.stack, value{kindString, p})
 	}
 	v := s.list(s.stack[base:])
@@ -374,7 +399,7 @@ func substr(first int64) evaluation {
 		}
 		part := t[from:min(int64(len(t)), from+min(length, int64(len(t))))]
 		if !utf8.Valid(part) {
-			part = []byte(strings.ToValidUTF8(string(part), "\ufffd"))
+			return s.owned(bytes.ToValidUTF8(part, []byte("\ufffd")))
 		}
 		return value{kindString, part}
 	}

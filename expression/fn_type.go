@@ -42,7 +42,7 @@ var typeFunctions = []*Function{
 	{Name: "TOATOM", Aliases: []string{"TO_ATOM"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "The one element or member of what has just one, as far as it goes; else NULL.",
 		Example: Example{`TOATOM([{"a": 5}])`, `5`}, eval: toAtom},
 	{Name: "TOBOOLEAN", Aliases: []string{"TO_BOOLEAN", "TOBOOL", "TO_BOOL"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: `FALSE for 0, "", [] and {}, TRUE for anything else.`,
-		Example: Example{`TOBOOLEAN("a")`, `true`}, eval: func(_ *Scratch, a []value) value { return value{kind: a[0].truth()} }},
+		Example: Example{`TOBOOLEAN("a")`, `true`}, eval: func(s *Scratch, a []value) value { return value{kind: s.truth(a[0])} }},
 	{Name: "TONUMBER", Aliases: []string{"TO_NUMBER", "TONUM", "TO_NUM"}, Family: FamilyType, Params: "value", Min: 1, Max: 1,
 		About: "FALSE is 0, TRUE is 1, a string that is a number of JSON is that number; anything else is NULL.", Example: Example{`TONUMBER("1.5")`, `1.5`}, eval: toNumber},
 	{Name: "TOOBJECT", Aliases: []string{"TO_OBJECT", "TOOBJ", "TO_OBJ"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "An object as it is, anything else as {}.",
@@ -68,17 +68,20 @@ var typeFunctions = []*Function{
 func toAtom(s *Scratch, a []value) value {
 	v := a[0]
 	for v.kind == kindArray || v.kind == kindObject {
-		end := byte(']')
+		if v.kind == kindObject {
+			list, ok := s.fields(v)
+			if !ok || len(list) != 1 {
+				return null
+			}
+			v = s.valueOf(list[0].text)
+			continue
+		}
 		w := walk(v.data)
 		if !w.more() {
 			return null
 		}
-		if v.kind == kindObject {
-			end = '}'
-			w.memberName()
-		}
-		text := w.raw(end)
-		if w.more() || !s.spend(1) {
+		text := w.raw(']')
+		if w.more() || !s.look(text) {
 			return null
 		}
 		v = s.valueOf(text)
@@ -117,10 +120,19 @@ func toText(s *Scratch, a []value) value {
 			return value{kindString, s.integer(n.i).data}
 		}
 		if v := s.float(n.f); v.kind == kindNumber && !math.IsNaN(n.f) {
-			return value{kindString, v.data}
+			return value{kindString, shortExponent(v.data)}
 		}
 	}
 	return null
+}
+
+// shortExponent writes 1e-07 as 1e-7, as encoding/json and N1QL do.
+func shortExponent(text []byte) []byte {
+	if n := len(text); n > 4 && text[n-4] == 'e' && text[n-3] == '-' && text[n-2] == '0' {
+		text[n-2] = text[n-1]
+		return text[:n-1]
+	}
+	return text
 }
 
 var conditionalFunctions = []*Function{

@@ -169,16 +169,17 @@ func (c *compiler) call(x *Call) evaluator {
 	return func(s *Scratch) value {
 		base := len(s.stack)
 		defer func() { s.stack = s.stack[:base] }()
-		worst := kindTrue // MISSING and NULL spread
+		worst, size := kindTrue, 0 // MISSING and NULL spread
 		for _, a := range args {
 			v := a(s)
 			if s.err != nil {
 				return missing
 			}
 			worst = min(worst, v.kind)
+			size += len(v.data)
 			s.stack = append(s.stack, v)
 		}
-		if !s.spend(1) {
+		if !s.spend(1 + size/stepBytes) {
 			return missing
 		}
 		if !lenient && worst <= kindNull {

@@ -1,6 +1,7 @@
 package expression
 
 import (
+	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,7 +30,31 @@ func ParseExpression(text string) (Expr, error) {
 // ParseKey reads one key expression, without ASC or DESC: an expression or an *ArrayKey. The error is a *SyntaxError.
 func ParseKey(text string) (Expr, error) { return parseWhole(text, (*parser).key) }
 
+// parseWhole also makes sure that the canonical text can be read again, since it is what is stored: it may be longer than
+// what was read, and has parentheses of its own.
 func parseWhole(text string, read func(*parser) (Expr, error)) (Expr, error) {
+	x, err := parseOnce(text, read)
+	if err != nil {
+		return nil, err
+	}
+	if canonical := x.String(); canonical != text {
+		if _, err := parseOnce(canonical, read); err != nil {
+			return nil, errorAt(text, 0, false, "the expression is too long or nested too deep once it is written in full: %s", oneLine(err))
+		}
+	}
+	return x, nil
+}
+
+// oneLine gives the message of a syntax error without its place, which is one in another text.
+func oneLine(err error) string {
+	var syntax *SyntaxError
+	if errors.As(err, &syntax) {
+		return syntax.Message
+	}
+	return err.Error()
+}
+
+func parseOnce(text string, read func(*parser) (Expr, error)) (Expr, error) {
 	p, err := newParser(text)
 	if err != nil {
 		return nil, err
@@ -476,8 +501,11 @@ func (p *parser) path(first token) (Expr, error) {
 func (p *parser) into(x Expr) (Expr, error) {
 	var steps []Step
 	limit := MaxPathSteps
-	if _, ok := x.(*Path); ok {
-		limit--
+	switch x := x.(type) { // steps are joined to those that stand in parentheses
+	case *Path:
+		limit -= len(x.Steps)
+	case *Nav:
+		limit -= len(x.Steps)
 	}
 	for {
 		at := p.tok

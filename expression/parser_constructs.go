@@ -367,6 +367,7 @@ func (p *parser) comprehension(tok token) (Expr, error) {
 const maxLookahead = 6
 
 // followedByExpression tells whether the word FIRST begins FIRST x FOR …: it is a name if an operator or the end follows.
+// No function has this name, so that a parenthesis begins an expression.
 func (p *parser) followedByExpression() bool {
 	ahead := p.lex
 	next, err := ahead.next()
@@ -375,7 +376,7 @@ func (p *parser) followedByExpression() bool {
 	}
 	switch next.kind {
 	case tokEnd, tokOp:
-		return next.kind == tokOp && next.value == "{"
+		return next.kind == tokOp && (next.value == "{" || next.value == "(")
 	case tokWord:
 		switch strings.ToUpper(next.value) {
 		case "AND", "OR", "IS", "LIKE", "IN", "BETWEEN", "NOT", "ASC", "DESC", "WHERE", "WITH", "USING", "PARTITION", "THEN", "WHEN", "ELSE", "END",

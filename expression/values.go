@@ -34,21 +34,39 @@ var ErrWork = errors.New("the expression costs too much on this document")
 var ErrRange = errors.New("number out of range")
 
 const (
-	// maxSteps limits the function calls and elements that one document may cost all indexes of a bucket together.
+	// maxSteps limits what the predicate, and what the keys of one index, may cost on one document: function calls, elements,
+	// and every stepBytes bytes that are looked at.
 	maxSteps = 4 << 20
-	// maxTemp limits the bytes that the values made on the way may have.
+	// maxTemp limits the bytes that the values made on the way may have, of one index and document.
 	maxTemp = 64 << 20
+	// stepBytes is how many bytes are one step.
+	stepBytes = 64
 	// maxValue limits one value that a function makes out of little (REPEAT, LPAD, ARRAY_RANGE).
 	maxValue = 1 << 20
 )
 
 // spend counts steps; false ends the evaluation.
 func (s *Scratch) spend(n int) bool {
-	if s.steps -= n; s.steps < 0 || len(s.temp) > maxTemp {
+	if s.steps -= n; s.steps < 0 || len(s.temp)+s.heap > maxTemp {
 		s.fail(fmt.Errorf("%w: more than %d steps or %d bytes", ErrWork, maxSteps, maxTemp))
 		return false
 	}
 	return true
+}
+
+// room counts the steps of n bytes that are about to be looked at or made, and tells whether a value of that many fits.
+func (s *Scratch) room(n int) bool {
+	if len(s.temp)+s.heap+n > maxTemp {
+		s.steps = 0
+		n = stepBytes
+	}
+	return s.spend(n / stepBytes)
+}
+
+// owned gives a string that a library has made outside of temp.
+func (s *Scratch) owned(b []byte) value {
+	s.heap += len(b)
+	return value{kindString, b}
 }
 
 func boolean(b bool) value {
@@ -106,6 +124,15 @@ type number struct {
 
 // numberOf reads a number's text. One beyond float64 fails.
 func (s *Scratch) numberOf(v value) (n number, ok bool) {
+	if n, ok = s.parseNumber(v); !ok {
+		s.fail(fmt.Errorf("%w: %.40s", ErrRange, v.data))
+	}
+	return n, ok
+}
+
+// parseNumber reads a number's text, and tells whether a float64 can hold it.
+func (s *Scratch) parseNumber(v value) (n number, ok bool) {
+	s.spend(len(v.data) / stepBytes)
 	if !bytes.ContainsAny(v.data, ".eE") {
 		if i, err := strconv.ParseInt(string(v.data), 10, 64); err == nil {
 			return number{i: i, f: float64(i), isInt: true}, true
@@ -113,7 +140,6 @@ func (s *Scratch) numberOf(v value) (n number, ok bool) {
 	}
 	f, err := strconv.ParseFloat(string(v.data), 64)
 	if err != nil && math.IsInf(f, 0) {
-		s.fail(fmt.Errorf("%w: %.40s", ErrRange, v.data))
 		return n, false
 	}
 	n = number{f: f}
@@ -128,7 +154,7 @@ func (s *Scratch) whole(v value) (n int64, ok bool) {
 	if v.kind != kindNumber {
 		return 0, false
 	}
-	x, ok := s.numberOf(v)
+	x, ok := s.parseNumber(v)
 	return x.i, ok && x.isInt
 }
 
@@ -154,6 +180,9 @@ func (s *Scratch) list(values []value) value {
 	for i, v := range values {
 		if i > 0 {
 			s.temp = append(s.temp, ',')
+		}
+		if !s.room(len(v.data)) {
+			return missing
 		}
 		s.temp = appendText(s.temp, v)
 	}
@@ -183,7 +212,7 @@ func (w *walker) more() bool { return w.at >= 0 && w.at < len(w.text) }
 func (w *walker) raw(end byte) []byte {
 	start := w.at
 	stop := w.skip(start, 0)
-	if stop < 0 { // cannot be: the text has been checked
+	if stop < 0 { // the text has been checked, but may be nested deeper now than a document is
 		w.at = len(w.text)
 		return nil
 	}
@@ -207,6 +236,15 @@ func (w *walker) memberName() (body []byte, plain bool) {
 	return body, plain
 }
 
+// look counts the steps of an element or member that was passed; a nil text is one that cannot be.
+func (s *Scratch) look(text []byte) bool {
+	if text == nil {
+		s.fail(fmt.Errorf("%w: a value is nested deeper than %d levels", ErrWork, maxDocumentDepth))
+		return false
+	}
+	return s.spend(1 + len(text)/stepBytes)
+}
+
 // valueOf gives the value of a text.
 func (s *Scratch) valueOf(text []byte) value {
 	if len(text) == 0 {
@@ -225,7 +263,7 @@ func (s *Scratch) valueOf(text []byte) value {
 		return null
 	case '"':
 		body := text[1 : len(text)-1]
-		if bytes.IndexByte(body, '\\') < 0 {
+		if _, plain := collate.ScanString(text, 1); plain {
 			return value{kindString, body}
 		}
 		return value{kindString, s.unquote(body)}
@@ -237,10 +275,11 @@ func (s *Scratch) valueOf(text []byte) value {
 func (s *Scratch) push(array value) (base int, ok bool) {
 	base = len(s.stack)
 	for w := walk(array.data); w.more(); {
-		if !s.spend(1) {
+		text := w.raw(']')
+		if !s.look(text) {
 			return base, false
 		}
-		s.stack = append(s.stack, s.valueOf(w.raw(']')))
+		s.stack = append(s.stack, s.valueOf(text))
 	}
 	return base, true
 }
@@ -255,14 +294,15 @@ type field struct {
 func (s *Scratch) fields(object value) ([]field, bool) {
 	list := s.members[:0]
 	for w := walk(object.data); w.more(); {
-		if !s.spend(1) {
-			return nil, false
-		}
 		name, plain := w.memberName()
 		if !plain {
 			name = s.unquote(name)
 		}
-		list = append(list, field{name, w.raw('}')})
+		text := w.raw('}')
+		if !s.look(text) {
+			return nil, false
+		}
+		list = append(list, field{name, text})
 	}
 	list = sortFields(list)
 	s.members = list
@@ -292,17 +332,20 @@ func (s *Scratch) element(array value, at int) value {
 	if at < 0 {
 		n := 0
 		for w := walk(array.data); w.more(); n++ {
-			w.raw(']')
+			if !s.look(w.raw(']')) {
+				return missing
+			}
 		}
 		if at += n; at < 0 {
 			return missing
 		}
 	}
 	for w := walk(array.data); w.more(); at-- {
-		if !s.spend(1) {
+		text := w.raw(']')
+		if !s.look(text) {
 			return missing
 		}
-		if text := w.raw(']'); at == 0 {
+		if at == 0 {
 			return s.valueOf(text)
 		}
 	}
@@ -312,14 +355,14 @@ func (s *Scratch) element(array value, at int) value {
 func (s *Scratch) member(object value, name string) value {
 	var found []byte
 	for w := walk(object.data); w.more(); {
-		if !s.spend(1) {
-			return missing
-		}
 		body, plain := w.memberName()
 		if !plain {
 			body = s.unquote(body)
 		}
 		text := w.raw('}')
+		if !s.look(text) {
+			return missing
+		}
 		if string(body) == name {
 			found = text
 		}

@@ -1,0 +1,426 @@
+package expressiontest
+
+import (
+	"encoding/json"
+	"maps"
+	"math"
+	"math/big"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"tidemark/collate/collatetest"
+	"tidemark/expression"
+)
+
+// function computes a function of the language from its arguments.
+type function func(m *interpreter, a []any) any
+
+// lenient are the functions that are about MISSING and NULL; of all others the first of these among the arguments is the
+// value, MISSING before NULL.
+var lenient = []string{"GREATEST", "LEAST", "OBJECT_PUT", "TYPE", "DECODE", "IFMISSING", "IFMISSINGORNULL", "IFNULL", "NVL2"}
+
+// Knows tells whether the interpreter has a function.
+func Knows(name string) bool { return functionNamed(name) != nil }
+
+func functionNamed(name string) function {
+	for _, table := range []map[string]function{textFunctions(), patternFunctions(), numberFunctions(), dateFunctions(), arrayFunctions(), objectFunctions(), typeFunctions()} {
+		if f := table[name]; f != nil {
+			return f
+		}
+	}
+	return nil
+}
+
+func (m *interpreter) call(x *expression.Call) any {
+	f := functionNamed(x.Name)
+	if f == nil {
+		panic("no function " + x.Name)
+	}
+	args := m.all(x.Args)
+	if !slices.Contains(lenient, x.Name) {
+		if slices.Contains(args, any(Missing)) {
+			return Missing
+		}
+		if slices.Contains(args, nil) {
+			return nil
+		}
+	}
+	if m.err != nil {
+		return Missing
+	}
+	return f(m, args)
+}
+
+// whole gives an argument that has to be an integer of 64 bits; what is none makes the function NULL.
+func whole(v any) (int64, bool) {
+	n, ok := v.(json.Number)
+	if !ok {
+		return 0, false
+	}
+	x, ok := new(interpreter).numeric(n)
+	return x.i, ok && x.integer
+}
+
+// texts gives arguments that all have to be strings.
+func texts(a ...any) (list []string, ok bool) {
+	for _, v := range a {
+		s, ok := v.(string)
+		if !ok {
+			return nil, false
+		}
+		list = append(list, s)
+	}
+	return list, true
+}
+
+// ofTexts makes a function of strings only.
+func ofTexts(f func(s []string) any) function {
+	return func(_ *interpreter, a []any) any {
+		s, ok := texts(a...)
+		if !ok {
+			return nil
+		}
+		return f(s)
+	}
+}
+
+func textFunctions() map[string]function {
+	return map[string]function{
+		"CONCAT":    ofTexts(func(s []string) any { return strings.Join(s, "") }),
+		"CONTAINS":  ofTexts(func(s []string) any { return strings.Contains(s[0], s[1]) }),
+		"INITCAP":   ofTexts(initcap),
+		"LENGTH":    ofTexts(func(s []string) any { return integer(int64(len(s[0]))) }),
+		"LOWER":     ofTexts(func(s []string) any { return strings.ToLower(s[0]) }),
+		"LPAD":      pad(func(text, fill string) string { return fill + text }),
+		"RPAD":      pad(func(text, fill string) string { return text + fill }),
+		"LTRIM":     ofTexts(func(s []string) any { return strings.TrimLeft(s[0], cutset(s)) }),
+		"RTRIM":     ofTexts(func(s []string) any { return strings.TrimRight(s[0], cutset(s)) }),
+		"TRIM":      ofTexts(func(s []string) any { return strings.Trim(s[0], cutset(s)) }),
+		"MB_LENGTH": ofTexts(func(s []string) any { return integer(int64(len([]rune(s[0])))) }),
+		"POSITION":  ofTexts(func(s []string) any { return integer(int64(strings.Index(s[0], s[1]))) }),
+		"POSITION1": ofTexts(func(s []string) any { return integer(int64(strings.Index(s[0], s[1]) + 1)) }),
+		"REPEAT": func(_ *interpreter, a []any) any {
+			s, ok := texts(a[0])
+			n, fine := whole(a[1])
+			if !ok || !fine || n < 0 {
+				return nil
+			}
+			return strings.Repeat(s[0], int(n))
+		},
+		"REPLACE": func(_ *interpreter, a []any) any {
+			s, ok := texts(a[:3]...)
+			times, fine := int64(-1), true
+			if len(a) == 4 {
+				times, fine = whole(a[3])
+			}
+			if !ok || !fine {
+				return nil
+			}
+			return strings.Replace(s[0], s[1], s[2], int(max(-1, min(times, math.MaxInt32))))
+		},
+		"REVERSE": ofTexts(func(s []string) any { r := []rune(s[0]); slices.Reverse(r); return string(r) }),
+		"SPLIT": ofTexts(func(s []string) any {
+			if len(s) == 1 {
+				return anyList(strings.Fields(s[0]))
+			}
+			return anyList(strings.Split(s[0], s[1]))
+		}),
+		"SUBSTR":  substr(0),
+		"SUBSTR1": substr(1),
+		"SUFFIXES": ofTexts(func(s []string) any {
+			list := []any{}
+			for i := range s[0] {
+				list = append(list, s[0][i:])
+			}
+			return list
+		}),
+		"UPPER": ofTexts(func(s []string) any { return strings.ToUpper(s[0]) }),
+	}
+}
+
+func anyList[T any](list []T) any {
+	out := []any{}
+	for _, v := range list {
+		out = append(out, v)
+	}
+	return out
+}
+
+func initcap(s []string) any {
+	var b strings.Builder
+	inWord := false
+	for _, r := range s[0] {
+		if inWord {
+			b.WriteRune(unicode.ToLower(r))
+		} else {
+			b.WriteRune(unicode.ToUpper(r))
+		}
+		inWord = unicode.IsLetter(r) || unicode.IsDigit(r)
+	}
+	return b.String()
+}
+
+func cutset(s []string) string {
+	if len(s) == 2 {
+		return s[1]
+	}
+	return " \t\n\v\f\r"
+}
+
+func pad(join func(text, fill string) string) function {
+	return func(_ *interpreter, a []any) any {
+		s, ok := texts(a[0])
+		n, fine := whole(a[1])
+		with := []rune(" ")
+		if len(a) == 3 {
+			w, ok := texts(a[2])
+			if !ok || w[0] == "" {
+				return nil
+			}
+			with = []rune(w[0])
+		}
+		if !ok || !fine || n < 0 {
+			return nil
+		}
+		text := []rune(s[0])
+		if int64(len(text)) > n {
+			return string(text[:n])
+		}
+		var fill []rune
+		for len(text)+len(fill) < int(n) {
+			fill = append(fill, with[len(fill)%len(with)])
+		}
+		return join(s[0], string(fill))
+	}
+}
+
+func substr(first int64) function {
+	return func(_ *interpreter, a []any) any {
+		s, ok := texts(a[0])
+		from, fine := whole(a[1])
+		length, good := int64(math.MaxInt32), true
+		if len(a) == 3 {
+			length, good = whole(a[2])
+		}
+		if !ok || !fine || !good || length < 0 {
+			return nil
+		}
+		text := s[0]
+		switch {
+		case from < 0:
+			from += int64(len(text))
+		case from > 0:
+			from -= first
+		}
+		if from < 0 || from >= int64(len(text)) && !(from == 0 && text == "") {
+			return nil
+		}
+		text = text[from:]
+		if length < int64(len(text)) {
+			text = text[:length]
+		}
+		return strings.ToValidUTF8(text, "\ufffd")
+	}
+}
+
+func patternFunctions() map[string]function {
+	return map[string]function{
+		"REGEXP_CONTAINS": ofTexts(func(s []string) any { return regexp.MustCompile(s[1]).MatchString(s[0]) }),
+		"REGEXP_LIKE":     ofTexts(func(s []string) any { return regexp.MustCompile(`\A(?:` + s[1] + `)\z`).MatchString(s[0]) }),
+		"REGEXP_POSITION": ofTexts(func(s []string) any {
+			if at := regexp.MustCompile(s[1]).FindStringIndex(s[0]); at != nil {
+				return integer(int64(at[0]))
+			}
+			return integer(-1)
+		}),
+		"REGEXP_REPLACE": ofTexts(func(s []string) any { return regexp.MustCompile(s[1]).ReplaceAllString(s[0], s[2]) }),
+	}
+}
+
+// ofNumber makes a function of one number that computes with it.
+func ofNumber(f func(m *interpreter, v json.Number, n number) any) function {
+	return func(m *interpreter, a []any) any {
+		v, ok := a[0].(json.Number)
+		if !ok {
+			return nil
+		}
+		n, ok := m.numeric(v)
+		if !ok {
+			return Missing
+		}
+		return f(m, v, n)
+	}
+}
+
+func numberFunctions() map[string]function {
+	rounded := func(f func(float64) float64) function {
+		return ofNumber(func(m *interpreter, v json.Number, n number) any {
+			if n.integer {
+				return v
+			}
+			return m.float(f(n.f))
+		})
+	}
+	divided := func(f func(z, x, y *big.Int) *big.Int) function {
+		return func(m *interpreter, a []any) any {
+			x, ok := whole(a[0])
+			y, fine := whole(a[1])
+			if !ok || !fine || y == 0 {
+				return nil
+			}
+			z := f(new(big.Int), big.NewInt(x), big.NewInt(y))
+			if !z.IsInt64() {
+				v, _ := new(big.Float).SetInt(z).Float64()
+				return m.float(v)
+			}
+			return integer(z.Int64())
+		}
+	}
+	return map[string]function{
+		"ABS": func(_ *interpreter, a []any) any {
+			v, ok := a[0].(json.Number)
+			if !ok {
+				return nil
+			}
+			return json.Number(strings.TrimPrefix(string(v), "-"))
+		},
+		"CEIL":     rounded(math.Ceil),
+		"FLOOR":    rounded(math.Floor),
+		"GREATEST": func(_ *interpreter, a []any) any { return extreme(a, 1) },
+		"LEAST":    func(_ *interpreter, a []any) any { return extreme(a, -1) },
+		"IDIV":     divided((*big.Int).Quo),
+		"IMOD":     divided((*big.Int).Rem),
+		"ROUND":    toDigits(true),
+		"TRUNC":    toDigits(false),
+		"SIGN": ofNumber(func(_ *interpreter, _ json.Number, n number) any {
+			switch {
+			case n.f < 0:
+				return integer(-1)
+			case n.f > 0:
+				return integer(1)
+			}
+			return integer(0)
+		}),
+		"SQRT": ofNumber(func(m *interpreter, _ json.Number, n number) any { return m.float(math.Sqrt(n.f)) }),
+	}
+}
+
+func extreme(list []any, direction int) any {
+	var best any
+	for _, v := range list {
+		if v != nil && v != Missing && (best == nil || collatetest.Compare(v, best)*direction > 0) {
+			best = v
+		}
+	}
+	return best
+}
+
+// toDigits works on the decimal digits that a number is written with, exactly.
+func toDigits(up bool) function {
+	return func(m *interpreter, a []any) any {
+		digits, ok := int64(0), true
+		if len(a) == 2 {
+			digits, ok = whole(a[1])
+		}
+		if !ok || digits < -300 || digits > 300 {
+			return nil
+		}
+		return ofNumber(func(m *interpreter, v json.Number, n number) any {
+			exact, _ := new(big.Rat).SetString(strconv.FormatFloat(n.f, 'e', -1, 64))
+			if n.integer {
+				exact = new(big.Rat).SetInt64(n.i)
+			}
+			power := new(big.Int).Exp(big.NewInt(10), big.NewInt(max(digits, -digits)), nil)
+			scale := new(big.Rat).SetInt(power)
+			if digits < 0 {
+				scale.Inv(scale)
+			}
+			x := new(big.Rat).Mul(exact, scale)
+			whole, rest := new(big.Int).QuoRem(x.Num(), x.Denom(), new(big.Int))
+			if rest.Abs(rest).Lsh(rest, 1).Cmp(x.Denom()) >= 0 && up {
+				whole.Add(whole, big.NewInt(int64(x.Sign())))
+			}
+			result := new(big.Rat).Quo(new(big.Rat).SetInt(whole), scale)
+			if n.integer && result.Num().IsInt64() {
+				return integer(result.Num().Int64())
+			}
+			f, _ := result.Float64()
+			return m.float(f)
+		})(m, a)
+	}
+}
+
+func objectFunctions() map[string]function {
+	of := func(f func(o map[string]any, names []string, rest []any) any) function {
+		return func(_ *interpreter, a []any) any {
+			o, ok := a[0].(map[string]any)
+			if !ok {
+				return nil
+			}
+			return f(o, slices.Sorted(maps.Keys(o)), a[1:])
+		}
+	}
+	return map[string]function{
+		"OBJECT_CONCAT": func(_ *interpreter, a []any) any {
+			all := map[string]any{}
+			for _, v := range a {
+				o, ok := v.(map[string]any)
+				if !ok {
+					return nil
+				}
+				maps.Copy(all, o)
+			}
+			return all
+		},
+		"OBJECT_LENGTH": of(func(o map[string]any, _ []string, _ []any) any { return integer(int64(len(o))) }),
+		"OBJECT_NAMES":  of(func(_ map[string]any, names []string, _ []any) any { return anyList(names) }),
+		"OBJECT_PAIRS": of(func(o map[string]any, names []string, _ []any) any {
+			list := []any{}
+			for _, n := range names {
+				list = append(list, map[string]any{"name": n, "val": o[n]})
+			}
+			return list
+		}),
+		"OBJECT_PUT": func(_ *interpreter, a []any) any {
+			if a[0] == Missing || a[1] == Missing {
+				return Missing
+			}
+			o, ok := a[0].(map[string]any)
+			name, fine := a[1].(string)
+			if !ok || !fine {
+				return nil
+			}
+			o = maps.Clone(o)
+			o[name] = a[2]
+			if a[2] == Missing {
+				delete(o, name)
+			}
+			return o
+		},
+		"OBJECT_REMOVE": of(func(o map[string]any, _ []string, rest []any) any {
+			o = maps.Clone(o)
+			for _, v := range rest {
+				if name, ok := v.(string); ok {
+					delete(o, name)
+				}
+			}
+			return o
+		}),
+		"OBJECT_VALUES": of(func(o map[string]any, names []string, _ []any) any {
+			list := []any{}
+			for _, n := range names {
+				list = append(list, o[n])
+			}
+			return list
+		}),
+	}
+}
+
+// validNumber tells whether a text is a number of JSON.
+func validNumber(text string) bool {
+	return utf8.ValidString(text) && regexp.MustCompile(`\A-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?\z`).MatchString(text)
+}

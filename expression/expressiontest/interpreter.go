@@ -1,0 +1,554 @@
+// Package expressiontest is the slow and obvious interpreter of the expression language: the document as encoding/json
+// reads it, numbers as exact integers or float64, the syntax tree walked by hand. Tests compare the compiled evaluation
+// with it, and the oracle of the end-to-end tests is made of it. It is for tests only. Of package expression it uses the
+// syntax tree and nothing that evaluates. It knows no limits: those have their own tests.
+package expressiontest
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math"
+	"math/big"
+	"slices"
+	"strconv"
+	"strings"
+
+	"tidemark/collate"
+	"tidemark/collate/collatetest"
+	"tidemark/expression"
+)
+
+// Missing is the value MISSING.
+var Missing = collatetest.Missing{}
+
+// ErrRange is wrapped when a computation meets or makes a number beyond float64.
+var ErrRange = errors.New("a number beyond float64")
+
+// Doc is a document: its id, what KV keeps of it, and its value as collatetest.Decode gives it.
+type Doc struct {
+	ID    string
+	Meta  expression.DocMeta
+	Value any
+}
+
+// Eval gives the value of an expression: Missing, nil, bool, json.Number, string, []any or map[string]any. A tree that the
+// interpreter does not know is a mistake of the test and panics.
+func Eval(x expression.Expr, d Doc) (any, error) {
+	m := &interpreter{doc: d}
+	v := m.eval(x)
+	return v, m.err
+}
+
+type variable struct {
+	name  string
+	value any
+}
+
+type interpreter struct {
+	doc  Doc
+	vars []variable // innermost last
+	err  error      // the first one; the entry is lost then, whatever the value
+}
+
+func (m *interpreter) fail(format string, args ...any) any {
+	if m.err == nil {
+		m.err = fmt.Errorf("%w: %s", ErrRange, fmt.Sprintf(format, args...))
+	}
+	return Missing
+}
+
+func (m *interpreter) all(list []expression.Expr) (values []any) {
+	for _, x := range list {
+		values = append(values, m.eval(x))
+	}
+	return values
+}
+
+func (m *interpreter) eval(x expression.Expr) any {
+	switch x := x.(type) {
+	case *expression.Literal:
+		return literal(x)
+	case *expression.Path:
+		return walk(m.doc.Value, x.Steps)
+	case *expression.Nav:
+		return walk(m.eval(x.X), x.Steps)
+	case *expression.Var:
+		for _, v := range slices.Backward(m.vars) {
+			if v.name == x.Name {
+				return v.value
+			}
+		}
+		panic("no variable " + x.Name)
+	case *expression.DocID:
+		return strings.ToValidUTF8(m.doc.ID, "\ufffd")
+	case *expression.Meta:
+		return m.meta(x.Field)
+	case *expression.Compare:
+		return compared(x.Op, m.eval(x.L), m.eval(x.R))
+	case *expression.Logic:
+		return m.logic(x)
+	case *expression.Not:
+		return not(truth(m.eval(x.X)))
+	case *expression.Minus:
+		return minus(m.eval(x.X))
+	case *expression.Is:
+		return is(x, m.eval(x.X))
+	case *expression.Arith:
+		return m.arith(x.Op, m.eval(x.L), m.eval(x.R))
+	case *expression.Call:
+		return m.call(x)
+	}
+	return m.construct(x)
+}
+
+func (m *interpreter) construct(x expression.Expr) any {
+	switch x := x.(type) {
+	case *expression.Concat:
+		return concat(m.all(x.Operands))
+	case *expression.Like:
+		escape := any(`\`)
+		text, pattern := m.eval(x.X), m.eval(x.Pattern)
+		if x.Escape != nil {
+			escape = m.eval(x.Escape)
+		}
+		return negated(x.Not, like(text, pattern, escape))
+	case *expression.In:
+		return negated(x.Not, in(m.eval(x.X), m.eval(x.List)))
+	case *expression.Between:
+		v, low, high := m.eval(x.X), m.eval(x.Low), m.eval(x.High)
+		return negated(x.Not, and(compared(expression.OpGreaterEqual, v, low), compared(expression.OpLessEqual, v, high)))
+	case *expression.Case:
+		return m.caseOf(x)
+	case *expression.Array:
+		list := []any{}
+		for _, v := range m.all(x.Items) {
+			if v == Missing {
+				v = nil
+			}
+			list = append(list, v)
+		}
+		return list
+	case *expression.Object:
+		object := map[string]any{}
+		for _, member := range x.Members {
+			if v := m.eval(member.Value); v != Missing {
+				object[member.Name] = v
+			}
+		}
+		return object
+	case *expression.Each:
+		return m.each(x)
+	case *expression.Exists:
+		v := m.eval(x.X)
+		if v == Missing || v == nil {
+			return v
+		}
+		list, ok := v.([]any)
+		return ok && len(list) > 0
+	}
+	panic(fmt.Sprintf("%T", x))
+}
+
+func literal(x *expression.Literal) any {
+	switch x.Kind {
+	case collate.Missing:
+		return Missing
+	case collate.Null:
+		return nil
+	case collate.False, collate.True:
+		return x.Kind == collate.True
+	case collate.Number:
+		return json.Number(x.Text)
+	}
+	return x.Text
+}
+
+func walk(v any, steps []expression.Step) any {
+	for _, s := range steps {
+		if s.Element {
+			list, ok := v.([]any)
+			at := s.Index
+			if at < 0 {
+				at += len(list)
+			}
+			if !ok || at < 0 || at >= len(list) {
+				return Missing
+			}
+			v = list[at]
+			continue
+		}
+		object, ok := v.(map[string]any)
+		if !ok {
+			return Missing
+		}
+		if v, ok = object[s.Name]; !ok {
+			return Missing
+		}
+	}
+	return v
+}
+
+func (m *interpreter) meta(field string) any {
+	switch field {
+	case "cas":
+		return json.Number(strconv.FormatUint(m.doc.Meta.CAS, 10))
+	case "expiration":
+		return integer(int64(m.doc.Meta.Expiration))
+	case "flags":
+		return integer(int64(m.doc.Meta.Flags))
+	}
+	panic(field)
+}
+
+// compared is a comparison by N1QL's rules.
+func compared(op expression.Op, l, r any) any {
+	switch {
+	case l == Missing || r == Missing:
+		return Missing
+	case l == nil || r == nil:
+		return nil
+	}
+	c := collatetest.Compare(l, r)
+	switch op {
+	case expression.OpEqual:
+		return c == 0
+	case expression.OpNotEqual:
+		return c != 0
+	case expression.OpLess:
+		return c < 0
+	case expression.OpLessEqual:
+		return c <= 0
+	case expression.OpGreater:
+		return c > 0
+	case expression.OpGreaterEqual:
+		return c >= 0
+	}
+	panic(op)
+}
+
+// truth gives true, false, nil or Missing.
+func truth(v any) any {
+	switch v := v.(type) {
+	case json.Number:
+		return collatetest.Compare(v, json.Number("0")) != 0
+	case string:
+		return v != ""
+	case []any:
+		return len(v) > 0
+	case map[string]any:
+		return len(v) > 0
+	}
+	return v
+}
+
+func not(v any) any {
+	if b, ok := v.(bool); ok {
+		return !b
+	}
+	return v
+}
+
+func negated(n bool, v any) any {
+	if n {
+		return not(v)
+	}
+	return v
+}
+
+func and(l, r any) any {
+	for _, v := range []any{false, Missing, nil} {
+		if l == v || r == v {
+			return v
+		}
+	}
+	return true
+}
+
+func or(l, r any) any {
+	for _, v := range []any{true, nil, Missing} {
+		if l == v || r == v {
+			return v
+		}
+	}
+	return false
+}
+
+// logic goes from left to right and stops as soon as the answer is clear: what stands behind is not evaluated.
+func (m *interpreter) logic(x *expression.Logic) any {
+	join, clear := and, false
+	if x.Op == expression.OpOr {
+		join, clear = or, true
+	}
+	v := any(!clear)
+	for _, o := range x.Operands {
+		if v = join(v, truth(m.eval(o))); v == clear {
+			break
+		}
+	}
+	return v
+}
+
+func minus(v any) any {
+	switch v := v.(type) {
+	case json.Number:
+		if strings.HasPrefix(string(v), "-") {
+			return v[1:]
+		}
+		return "-" + v
+	case collatetest.Missing:
+		return v
+	}
+	return nil
+}
+
+func is(x *expression.Is, v any) any {
+	var yes bool
+	switch x.What {
+	case collate.Missing:
+		yes = v == Missing
+	case collate.Null:
+		if v == Missing {
+			return Missing
+		}
+		yes = v == nil
+	default:
+		yes = v != nil && v != Missing
+	}
+	return yes != x.Not
+}
+
+func (m *interpreter) caseOf(x *expression.Case) any {
+	var operand any
+	if x.Operand != nil {
+		operand = m.eval(x.Operand)
+	}
+	for _, w := range x.Whens {
+		v := m.eval(w.If)
+		if x.Operand != nil {
+			v = compared(expression.OpEqual, operand, v)
+		}
+		if truth(v) == true {
+			return m.eval(w.Then)
+		}
+	}
+	if x.Else == nil {
+		return nil
+	}
+	return m.eval(x.Else)
+}
+
+func (m *interpreter) each(x *expression.Each) any {
+	over := m.eval(x.Over)
+	list, ok := over.([]any)
+	if !ok {
+		if over == Missing {
+			return Missing
+		}
+		return nil
+	}
+	result := []any{}
+	for _, element := range list {
+		m.vars = append(m.vars, variable{x.Var, element})
+		fits := x.When == nil || truth(m.eval(x.When)) == true
+		var v any
+		if fits {
+			v = m.eval(x.Body)
+		}
+		m.vars = m.vars[:len(m.vars)-1]
+		switch {
+		case !fits:
+		case x.Kind == expression.EachFirst:
+			return v
+		case x.Kind == expression.EachAny && truth(v) == true:
+			return true
+		case (x.Kind == expression.EachEvery || x.Kind == expression.EachAnyEvery) && truth(v) != true:
+			return false
+		case x.Kind == expression.EachArray && v != Missing:
+			result = append(result, v)
+		}
+	}
+	switch x.Kind {
+	case expression.EachAny:
+		return false
+	case expression.EachEvery:
+		return true
+	case expression.EachAnyEvery:
+		return len(list) > 0
+	case expression.EachFirst:
+		return Missing
+	}
+	return result
+}
+
+func in(v, list any) any {
+	l, ok := list.([]any)
+	switch {
+	case v == Missing || list == Missing:
+		return Missing
+	case v == nil || !ok:
+		return nil
+	}
+	result := any(false)
+	for _, e := range l {
+		result = or(result, compared(expression.OpEqual, v, e))
+	}
+	return result
+}
+
+func concat(values []any) any {
+	text, result := "", any("")
+	for _, v := range values {
+		s, ok := v.(string)
+		if v == Missing || result == Missing {
+			result = Missing
+		} else if !ok {
+			result = nil
+		}
+		text += s
+	}
+	if result == "" {
+		return text
+	}
+	return result
+}
+
+// like fits a pattern by a table: at each place of the text, which parts of the pattern may have been used up.
+func like(text, pattern, escape any) any {
+	t, tok := text.(string)
+	p, pok := pattern.(string)
+	e, eok := escape.(string)
+	if text == Missing || pattern == Missing || escape == Missing {
+		return Missing
+	}
+	if !tok || !pok || !eok || len([]rune(e)) != 1 {
+		return nil
+	}
+	const one, any = -1, -2 // beside characters
+	var parts []rune
+	for runes := []rune(p); len(runes) > 0; runes = runes[1:] {
+		switch {
+		case runes[0] == []rune(e)[0] && len(runes) > 1:
+			runes = runes[1:]
+			parts = append(parts, runes[0])
+		case runes[0] == '%':
+			parts = append(parts, any)
+		case runes[0] == '_':
+			parts = append(parts, one)
+		default:
+			parts = append(parts, runes[0])
+		}
+	}
+	fits := make([]bool, len(parts)+1)
+	fits[0] = true
+	spread := func(row []bool) {
+		for i, part := range parts {
+			row[i+1] = row[i+1] || row[i] && part == any
+		}
+	}
+	spread(fits)
+	for _, c := range t {
+		next := make([]bool, len(parts)+1)
+		for i, part := range parts {
+			if fits[i] && (part == c || part == one) {
+				next[i+1] = true
+			}
+			if fits[i+1] && part == any {
+				next[i+1] = true
+			}
+		}
+		spread(next)
+		fits = next
+	}
+	return fits[len(parts)]
+}
+
+// number is what a number computes as: an integer of 64 bits, or a float64.
+type number struct {
+	i       int64
+	f       float64
+	integer bool
+}
+
+// numeric reads a number: an integer if its text is one of 64 bits, or if its float64 is one below 2^53.
+func (m *interpreter) numeric(v json.Number) (n number, ok bool) {
+	if i, err := strconv.ParseInt(string(v), 10, 64); err == nil {
+		return number{i, float64(i), true}, true
+	}
+	f, _ := strconv.ParseFloat(string(v), 64)
+	if math.IsInf(f, 0) {
+		m.fail("%s", v)
+		return n, false
+	}
+	if f == math.Trunc(f) && math.Abs(f) < 1<<53 {
+		return number{int64(f), f, true}, true
+	}
+	return number{f: f}, true
+}
+
+func integer(i int64) any { return json.Number(strconv.FormatInt(i, 10)) }
+
+// float gives a number that computes as f again.
+func (m *interpreter) float(f float64) any {
+	switch {
+	case math.IsNaN(f):
+		return nil
+	case math.IsInf(f, 0):
+		return m.fail("the result")
+	case f == math.Trunc(f) && math.Abs(f) < 1<<53:
+		return integer(int64(f))
+	}
+	return json.Number(strconv.FormatFloat(f, 'e', -1, 64))
+}
+
+func (m *interpreter) arith(op expression.Op, l, r any) any {
+	x, xok := l.(json.Number)
+	y, yok := r.(json.Number)
+	if l == Missing || r == Missing {
+		return Missing
+	}
+	if !xok || !yok {
+		return nil
+	}
+	a, aok := m.numeric(x)
+	b, bok := m.numeric(y)
+	if !aok || !bok {
+		return Missing
+	}
+	return m.compute(op, a, b)
+}
+
+func (m *interpreter) compute(op expression.Op, a, b number) any {
+	if (op == expression.OpDivide || op == expression.OpModulo) && b.f == 0 {
+		return nil
+	}
+	if a.integer && b.integer {
+		x, y, z, rest := big.NewInt(a.i), big.NewInt(b.i), new(big.Int), new(big.Int)
+		switch op {
+		case expression.OpAdd:
+			z.Add(x, y)
+		case expression.OpSubtract:
+			z.Sub(x, y)
+		case expression.OpMultiply:
+			z.Mul(x, y)
+		case expression.OpDivide:
+			z.QuoRem(x, y, rest)
+		case expression.OpModulo:
+			z.Rem(x, y)
+		}
+		if z.IsInt64() && rest.Sign() == 0 {
+			return integer(z.Int64())
+		}
+	}
+	switch op {
+	case expression.OpAdd:
+		return m.float(a.f + b.f)
+	case expression.OpSubtract:
+		return m.float(a.f - b.f)
+	case expression.OpMultiply:
+		return m.float(a.f * b.f)
+	case expression.OpDivide:
+		return m.float(a.f / b.f)
+	}
+	return m.float(math.Mod(a.f, b.f))
+}

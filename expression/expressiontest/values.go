@@ -1,0 +1,328 @@
+package expressiontest
+
+import (
+	"encoding/json"
+	"math"
+	"math/big"
+	"slices"
+	"strconv"
+
+	"tidemark/collate/collatetest"
+	"tidemark/expression"
+)
+
+func arrayFunctions() map[string]function {
+	of := func(f func(m *interpreter, list, rest []any) any) function {
+		return func(m *interpreter, a []any) any {
+			list, ok := a[0].([]any)
+			if !ok {
+				return nil
+			}
+			return f(m, slices.Clone(list), a[1:])
+		}
+	}
+	joined := func(a []any) ([]any, bool) {
+		all := []any{}
+		for _, v := range a {
+			list, ok := v.([]any)
+			if !ok {
+				return nil, false
+			}
+			all = append(all, list...)
+		}
+		return all, true
+	}
+	return map[string]function{
+		"ARRAY_APPEND": of(func(_ *interpreter, l, rest []any) any { return append(l, rest...) }),
+		"ARRAY_AVG": of(func(m *interpreter, l, _ []any) any {
+			sum, n, ok := m.sum(l)
+			if !ok || n == 0 {
+				return nil
+			}
+			return m.compute(expression.OpDivide, sum, number{n, float64(n), true})
+		}),
+		"ARRAY_CONCAT": func(_ *interpreter, a []any) any {
+			if all, ok := joined(a); ok {
+				return all
+			}
+			return nil
+		},
+		"ARRAY_CONTAINS": of(func(_ *interpreter, l, rest []any) any { return indexOf(l, rest[0]) >= 0 }),
+		"ARRAY_COUNT": of(func(_ *interpreter, l, _ []any) any {
+			return integer(int64(len(slices.DeleteFunc(l, func(v any) bool { return v == nil }))))
+		}),
+		"ARRAY_DISTINCT": of(func(_ *interpreter, l, _ []any) any { return distinct(l) }),
+		"ARRAY_FLATTEN": func(_ *interpreter, a []any) any {
+			l, ok := a[0].([]any)
+			depth, fine := whole(a[1])
+			if !ok || !fine || depth < 0 {
+				return nil
+			}
+			return flatten(l, depth)
+		},
+		"ARRAY_IFNULL": of(func(_ *interpreter, l, _ []any) any {
+			for _, v := range l {
+				if v != nil {
+					return v
+				}
+			}
+			return nil
+		}),
+		"ARRAY_INTERSECT": of(func(_ *interpreter, l, rest []any) any {
+			other, ok := rest[0].([]any)
+			if !ok {
+				return nil
+			}
+			return slices.DeleteFunc(distinct(l), func(v any) bool { return indexOf(other, v) < 0 })
+		}),
+		"ARRAY_LENGTH":   of(func(_ *interpreter, l, _ []any) any { return integer(int64(len(l))) }),
+		"ARRAY_MAX":      of(func(_ *interpreter, l, _ []any) any { return extreme(l, 1) }),
+		"ARRAY_MIN":      of(func(_ *interpreter, l, _ []any) any { return extreme(l, -1) }),
+		"ARRAY_POSITION": of(func(_ *interpreter, l, rest []any) any { return integer(int64(indexOf(l, rest[0]))) }),
+		"ARRAY_PREPEND": func(_ *interpreter, a []any) any {
+			l, ok := a[len(a)-1].([]any)
+			if !ok {
+				return nil
+			}
+			return append(slices.Clone(a[:len(a)-1]), l...)
+		},
+		"ARRAY_PUT": of(func(_ *interpreter, l, rest []any) any {
+			if indexOf(l, rest[0]) < 0 {
+				l = append(l, rest[0])
+			}
+			return l
+		}),
+		"ARRAY_RANGE": arrayRange,
+		"ARRAY_REMOVE": of(func(_ *interpreter, l, rest []any) any {
+			return slices.DeleteFunc(l, func(v any) bool { return indexOf(rest, v) >= 0 })
+		}),
+		"ARRAY_REVERSE": of(func(_ *interpreter, l, _ []any) any { slices.Reverse(l); return l }),
+		"ARRAY_SORT":    of(func(_ *interpreter, l, _ []any) any { slices.SortStableFunc(l, collatetest.Compare); return l }),
+		"ARRAY_SUM": of(func(m *interpreter, l, _ []any) any {
+			sum, _, ok := m.sum(l)
+			switch {
+			case !ok:
+				return nil
+			case sum.integer:
+				return integer(sum.i)
+			}
+			return m.float(sum.f)
+		}),
+		"ARRAY_UNION": func(_ *interpreter, a []any) any {
+			if all, ok := joined(a); ok {
+				return distinct(all)
+			}
+			return nil
+		},
+	}
+}
+
+func distinct(list []any) []any {
+	out := []any{}
+	for _, v := range list {
+		if indexOf(out, v) < 0 {
+			out = append(out, v)
+		}
+	}
+	slices.SortFunc(out, collatetest.Compare)
+	return out
+}
+
+func flatten(list []any, depth int64) []any {
+	out := []any{}
+	for _, v := range list {
+		if inner, ok := v.([]any); ok && depth > 0 {
+			out = append(out, flatten(inner, depth-1)...)
+		} else {
+			out = append(out, v)
+		}
+	}
+	return out
+}
+
+// sum adds numbers from left to right: exactly while they and the sum are integers of 64 bits, from then on as float64.
+func (m *interpreter) sum(list []any) (sum number, count int64, ok bool) {
+	sum.integer = true
+	for _, v := range list {
+		text, isNumber := v.(json.Number)
+		if !isNumber {
+			continue
+		}
+		n, ok := m.numeric(text)
+		if !ok {
+			return sum, 0, false
+		}
+		count++
+		exact := new(big.Int).Add(big.NewInt(sum.i), big.NewInt(n.i))
+		if sum.integer = sum.integer && n.integer && exact.IsInt64(); sum.integer {
+			sum.i, sum.f = exact.Int64(), float64(exact.Int64())
+		} else {
+			sum.i, sum.f = 0, sum.f+n.f
+		}
+	}
+	return sum, count, true
+}
+
+func arrayRange(_ *interpreter, a []any) any {
+	from, ok := whole(a[0])
+	to, fine := whole(a[1])
+	step, good := int64(1), true
+	if len(a) == 3 {
+		step, good = whole(a[2])
+	}
+	if !ok || !fine || !good || step == 0 {
+		return nil
+	}
+	list := []any{}
+	end := big.NewInt(to)
+	for n := big.NewInt(from); n.Cmp(end)*big.NewInt(step).Sign() < 0; n.Add(n, big.NewInt(step)) {
+		list = append(list, integer(n.Int64()))
+	}
+	return list
+}
+
+// nameOf gives the name of a value's type.
+func nameOf(v any) string {
+	switch v.(type) {
+	case collatetest.Missing:
+		return "missing"
+	case nil:
+		return "null"
+	case bool:
+		return "boolean"
+	case json.Number:
+		return "number"
+	case string:
+		return "string"
+	case []any:
+		return "array"
+	}
+	return "object"
+}
+
+func typeFunctions() map[string]function {
+	is := func(names ...string) function {
+		return func(_ *interpreter, a []any) any { return slices.Contains(names, nameOf(a[0])) }
+	}
+	unless := func(otherwise any) function {
+		return func(_ *interpreter, a []any) any {
+			if collatetest.Compare(a[0], a[1]) == 0 {
+				return otherwise
+			}
+			return a[0]
+		}
+	}
+	first := func(not ...any) function {
+		return func(_ *interpreter, a []any) any {
+			for _, v := range a {
+				if v != nil && v != Missing || !slices.Contains(not, v) {
+					return v
+				}
+			}
+			return nil
+		}
+	}
+	return map[string]function{
+		"ISARRAY": is("array"), "ISATOM": is("boolean", "number", "string"), "ISBOOLEAN": is("boolean"), "ISNUMBER": is("number"),
+		"ISOBJECT": is("object"), "ISSTRING": is("string"),
+		"TYPE": func(_ *interpreter, a []any) any { return nameOf(a[0]) },
+		"TOARRAY": func(_ *interpreter, a []any) any {
+			if _, ok := a[0].([]any); ok {
+				return a[0]
+			}
+			return []any{a[0]}
+		},
+		"TOATOM": func(_ *interpreter, a []any) any { return toAtom(a[0]) },
+		"TOBOOLEAN": func(_ *interpreter, a []any) any {
+			return truth(a[0])
+		},
+		"TONUMBER": func(_ *interpreter, a []any) any {
+			switch v := a[0].(type) {
+			case json.Number:
+				return v
+			case bool:
+				if v {
+					return integer(1)
+				}
+				return integer(0)
+			case string:
+				if validNumber(v) {
+					return json.Number(v)
+				}
+			}
+			return nil
+		},
+		"TOOBJECT": func(_ *interpreter, a []any) any {
+			if _, ok := a[0].(map[string]any); ok {
+				return a[0]
+			}
+			return map[string]any{}
+		},
+		"TOSTRING":  toText,
+		"DECODE":    decode,
+		"IFMISSING": first(Missing), "IFNULL": first(nil), "IFMISSINGORNULL": first(Missing, nil),
+		"MISSINGIF": unless(Missing), "NULLIF": unless(nil),
+		"NVL2": func(_ *interpreter, a []any) any {
+			if a[0] != nil && a[0] != Missing {
+				return a[1]
+			}
+			return a[2]
+		},
+	}
+}
+
+func toAtom(v any) any {
+	switch v := v.(type) {
+	case []any:
+		if len(v) != 1 {
+			return nil
+		}
+		return toAtom(v[0])
+	case map[string]any:
+		if len(v) != 1 {
+			return nil
+		}
+		for _, inner := range v {
+			return toAtom(inner)
+		}
+	}
+	return v
+}
+
+// toText writes a number as encoding/json does, but a large integer with all its digits.
+func toText(m *interpreter, a []any) any {
+	switch v := a[0].(type) {
+	case string:
+		return v
+	case bool:
+		return strconv.FormatBool(v)
+	case json.Number:
+		n, ok := m.numeric(v)
+		switch {
+		case !ok:
+			return Missing
+		case n.integer:
+			return strconv.FormatInt(n.i, 10)
+		case n.f == math.Trunc(n.f) && math.Abs(n.f) < 1e21:
+			return big.NewFloat(n.f).Text('f', 0)
+		}
+		text, err := json.Marshal(n.f)
+		if err != nil {
+			panic(err)
+		}
+		return string(text)
+	}
+	return nil
+}
+
+func decode(_ *interpreter, a []any) any {
+	for i := 1; i+1 < len(a); i += 2 {
+		if collatetest.Compare(a[0], a[i]) == 0 {
+			return a[i+1]
+		}
+	}
+	if len(a)%2 == 0 {
+		return a[len(a)-1]
+	}
+	return nil
+}

@@ -1,0 +1,280 @@
+package expression_test
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"tidemark/collate"
+	"tidemark/collate/collatetest"
+	"tidemark/expression"
+	"tidemark/expression/expressiontest"
+	"tidemark/index"
+)
+
+// failer is what *testing.T and *rapid.T have in common.
+type failer interface {
+	Helper()
+	Fatalf(format string, args ...any)
+}
+
+// oracleMeta is what KV keeps of every document of the tests against the oracle.
+var oracleMeta = expression.DocMeta{CAS: 1<<63 + 5, Expiration: 1_700_000_000, Flags: 7}
+
+// checkDocument evaluates indexes on two expressions and a predicate, plain ones and array indexes, and compares with the
+// slow interpreter. The texts must parse.
+func checkDocument(t failer, s *expression.Scratch, key, other, where, docID string, doc []byte) {
+	t.Helper()
+	sources := []expression.Source{
+		{IsPrimary: true},
+		{Keys: []index.KeyExpr{{Expr: key, Desc: true}, {Expr: other}}, Where: where},
+		{Keys: []index.KeyExpr{{Expr: where}}},
+		{Keys: []index.KeyExpr{{Expr: "META().id"}, {Expr: other}, {Expr: where, Desc: true}}},
+		{Keys: []index.KeyExpr{{Expr: "DISTINCT " + other, Desc: true}, {Expr: key}}},
+		{Keys: []index.KeyExpr{{Expr: "META().id"}, {Expr: "ALL " + where}, {Expr: other}}, Where: key},
+	}
+	p, err := expression.Compile(sources)
+	if err != nil {
+		t.Fatalf("%v", err)
+	}
+	checkResult(t, p.EvaluateMeta(s, []byte(docID), oracleMeta, doc), sources, expressiontest.Doc{ID: docID, Meta: oracleMeta}, doc)
+}
+
+// checkResult compares the keys of a document in all indexes with those of the interpreter.
+func checkResult(t failer, r expression.Result, sources []expression.Source, d expressiontest.Doc, doc []byte) {
+	t.Helper()
+	v, ok := collatetest.Decode(doc)
+	if r.NotJSON == ok {
+		t.Fatalf("%q: NotJSON %v, JSON %v", doc, r.NotJSON, ok)
+	}
+	d.Value = v
+	failures := 0
+	for i, src := range sources {
+		var want [][]byte
+		var err error
+		if src.IsPrimary {
+			want = [][]byte{collate.AppendString(nil, []byte(d.ID))}
+		} else if ok {
+			want, err = wantedKeys(d, src)
+		}
+		if err != nil {
+			failures++
+		}
+		if got := r.Keys(i); !equalKeys(got, want) || (err == nil) != (r.Err(i) == nil) {
+			t.Fatalf("index %d: %v WHERE %s\n%q: %s\ngot %s (%v)\nwant %s (%v)", i, src.Keys, src.Where, d.ID, doc, shown(got, src.Keys), r.Err(i), shown(want, src.Keys), err)
+		}
+	}
+	if r.Errors != failures {
+		t.Fatalf("%d errors, want %d", r.Errors, failures)
+	}
+}
+
+func shown(keys [][]byte, exprs []index.KeyExpr) (all []string) {
+	for _, k := range keys {
+		var desc []bool
+		for _, x := range exprs {
+			desc = append(desc, x.Desc)
+		}
+		text, err := collate.DecodeComposite(nil, k, desc)
+		missing, _ := collate.MissingComponents(k, desc)
+		all = append(all, fmt.Sprintf("%s %v %v", text, missing, err))
+	}
+	return all
+}
+
+// wantedKeys gives the keys that the interpreter says.
+func wantedKeys(d expressiontest.Doc, src expression.Source) ([][]byte, error) {
+	entries, err := expressiontest.Entries(d, src.Keys, src.Where)
+	if err != nil {
+		return nil, err
+	}
+	var keys [][]byte
+	for _, e := range entries {
+		k, err := expressiontest.Encode(e, src.Keys)
+		if err != nil {
+			return nil, err
+		}
+		if len(k) > expression.DefaultKeyBytes {
+			return nil, collate.ErrTooLong
+		}
+		keys = append(keys, k)
+	}
+	slices.SortFunc(keys, bytes.Compare)
+	return keys, nil
+}
+
+// expensive tells whether an expression may make much out of little, which the interpreter would do without a limit, or
+// looks at more digits than it can count.
+func expensive(x expression.Expr) bool {
+	text := x.String()
+	for _, name := range []string{"REPEAT(", "LPAD(", "RPAD(", "ARRAY_RANGE(", "SUFFIXES(", "REPLACE(", "REGEXP_REPLACE("} {
+		if strings.Contains(text, name) {
+			return true
+		}
+	}
+	return len(text) > 2000
+}
+
+// sampled are arguments that fit a parameter of this name (as in Function.Params).
+var sampled = map[string][]string{
+	"text":       {`"banana"`, `"aß c"`, `" \tx y\n"`, `"İIıſK"`, `"ǅungla fi"`, `"日本語"`, `"1.5"`, `""`, "a", "b", "META().id"},
+	"part":       {`"na"`, `"year"`, `"Quarter"`, `"month"`, `"week"`, `"day"`, `"hour"`, `"minute"`, `"second"`, `"millisecond"`, `"iso_year"`, `"iso_week"`, `"day_of_year"`, `"dow"`, `"iso_dow"`, `"era"`, "b"},
+	"date":       {`"2024-02-29T23:59:59.987-05:00"`, `"2024-01-31"`, `"0000-01-01"`, `"9999-12-31T23:59:59Z"`, `"2023-12-31 10:20"`, `"2021-01-03T00:00:00.5+13:45"`, `"2024-02-30"`, `"2024-1-1"`, `"2024-01-01T5:00:00"`, `"2024-01-01T05:00:00,5Z"`, `"2024-06-01T24:00"`, `"2024-06-01T10:00+24:00"`, "c"},
+	"example":    {`"1111-11-11"`, `"1111-11-11T11:11:11.111Z"`, `"1111-11-11 11:11:11"`, `"x"`, "c"},
+	"millis":     {"0", "-1", "1700000000123", "-62167219200000", "253402300799999", "253402300800000", "951782400000.9", "-0.5", "1e400", "1e15", "b"},
+	"array":      {"[]", "[1, [2, [3, null]], 2.0, true, \"x\"]", "[null, 0, 9007199254740993, 9007199254740992.0]", "[1e308, 1e308]", "[0.1, 0.2, 3]", "a", "c", "d"},
+	"object":     {"{}", `{"a": b, "b": [1], "é": c}`, `{"x": {"y": 5}}`, "a", "d"},
+	"name":       {`"a"`, `"é"`, `""`, "b"},
+	"number":     {"0", "-0", "2.345", "-2.5", "0.5", "1e-7", "123456789012345678", "1.152921504606846976e18", "9223372036854775807", "-9223372036854775808", "1e308", "1.7976931348623157e308", "12345678901234567890", "1e400", "a", "b"},
+	"digits":     {"0", "1", "2", "-1", "-3", "-18", "-19", "-308", "300", "301", "1.0", "b"},
+	"times":      {"0", "1", "3", "-1", "2.5", "1e400"},
+	"length":     {"0", "1", "3", "7", "-1", "2.5"},
+	"from":       {"0", "1", "2", "-1", "-3", "5", "1.5", "1e400"},
+	"to":         {"0", "3", "-4", "9"},
+	"step":       {"1", "2", "-1", "0", "-3"},
+	"depth":      {"0", "1", "2", "100", "-1"},
+	"n":          {"0", "1", "-1", "13", "-25", "1000000", "1099511627777", "1e300"},
+	"new":        {`"-"`, `"${1}o"`, `""`},
+	"at":         {`","`, `"a"`, `""`, `" "`},
+	"characters": {`"ab"`, `"éß "`, `""`, `" x"`},
+	"with":       {`"ab"`, `"é"`, `""`},
+	"old":        {`"an"`, `""`, `"ß"`},
+	"pattern":    {`"n.n"`, `"^a|b$"`, `"(a|(b))+"`, `"[^x]*"`, `"é"`, `""`, `"(?i)A"`, `"\\d+"`},
+}
+
+// callText makes a call of any function, mostly with arguments of the right types.
+func callText(inner *rapid.Generator[string]) *rapid.Generator[string] {
+	all := expression.Functions()
+	return rapid.Custom(func(t *rapid.T) string {
+		f := rapid.SampledFrom(all).Draw(t, "function")
+		params := strings.FieldsFunc(f.Params, func(r rune) bool { return strings.ContainsRune(` ,[]"…`, r) })
+		var args []string
+		for i := range rapid.IntRange(f.Min, min(f.Max, f.Min+2)).Draw(t, "arguments") {
+			name := params[min(i, len(params)-1)]
+			fit := sampled[name]
+			if name != "pattern" && (len(fit) == 0 || rapid.IntRange(0, 4).Draw(t, "any") == 0) {
+				args = append(args, inner.Draw(t, "argument"))
+			} else {
+				args = append(args, rapid.SampledFrom(fit).Draw(t, "argument"))
+			}
+		}
+		if f.Name == "ARRAY_PREPEND" { // the array is the last one
+			slices.Reverse(args)
+		}
+		return f.Name + "(" + strings.Join(args, ", ") + ")"
+	})
+}
+
+// constructText makes an expression of any kind. Vars are the variables in scope.
+func constructText(depth int, vars ...string) *rapid.Generator[string] {
+	leaves := []*rapid.Generator[string]{pathText(), expressionText(0), rapid.SampledFrom([]string{"META().cas", "META().flags", "META().expiration", `"a_%"`, "0.1", "9223372036854775807", "-1e308", "[]", "{}"})}
+	for _, v := range vars {
+		leaves = append(leaves, rapid.SampledFrom([]string{v, v + ".a", v + "[0]", v + "[-1].b"}))
+	}
+	leaf := rapid.OneOf(leaves...)
+	if depth == 0 {
+		return leaf
+	}
+	inner := constructText(depth-1, vars...)
+	form := func(forms ...string) *rapid.Generator[string] {
+		return rapid.Custom(func(t *rapid.T) string {
+			f := rapid.SampledFrom(forms).Draw(t, "form")
+			for strings.Contains(f, "?") {
+				f = strings.Replace(f, "?", strings.ReplaceAll(inner.Draw(t, "x"), "?", ""), 1)
+			}
+			return f
+		})
+	}
+	name := []string{"v", "w", "a"}[len(vars)%3]
+	body := constructText(depth-1, append(slices.Clone(vars), name)...)
+	each := rapid.Custom(func(t *rapid.T) string {
+		over := rapid.OneOf(inner, pathText(), rapid.SampledFrom(sampled["array"])).Draw(t, "over")
+		x, when := body.Draw(t, "body"), ""
+		switch kind := rapid.SampledFrom([]string{"ANY", "EVERY", "ANY AND EVERY", "ARRAY", "FIRST"}).Draw(t, "kind"); kind {
+		case "ARRAY", "FIRST":
+			if rapid.Bool().Draw(t, "filtered") {
+				when = " WHEN " + body.Draw(t, "when")
+			}
+			return fmt.Sprintf("%s (%s) FOR %s IN %s%s END", kind, x, name, over, when)
+		default:
+			return fmt.Sprintf("%s %s IN %s SATISFIES %s END", kind, name, over, x)
+		}
+	})
+	return rapid.OneOf(leaf, callText(inner), callText(inner), callText(inner), each,
+		form("(?) = (?)", "(?) < (?)", "(?) >= (?)", "(?) AND (?)", "(?) OR (?)", "NOT (?)", "-(?)", "(?) IS NULL", "(?) IS VALUED", "(?) IS MISSING"),
+		form("(?) + (?)", "(?) - (?)", "(?) * (?)", "(?) / (?)", "(?) % (?)", "(?) || (?)", "(?) || (?) || (?)", `(?) || "x"`),
+		form("(?) LIKE (?)", `(?) NOT LIKE "%a_%"`, `(?) LIKE (?) ESCAPE "!"`, "(?) IN (?)", "(?) NOT IN [?, ?, 1]", "(?) BETWEEN (?) AND (?)", "(?) NOT BETWEEN (?) AND (?)"),
+		form("CASE WHEN ? THEN ? ELSE ? END", "CASE ? WHEN ? THEN ? WHEN ? THEN ? END", "[?, ?, ?]", `{"a": ?, "é": ?}`, `{"a": ?}.a`, "(?)[0].a", "(?).b[-1]", "[?, ?][-1]", "EXISTS (?)"))
+}
+
+// valueText is a document of all shapes: what documentText makes, and a member d with what only functions look into.
+func valueText() *rapid.Generator[string] {
+	member := rapid.SampledFrom([]string{
+		`"2024-02-29T08:07:06Z"`, `"2023-11-05 01:30:00.250-07:00"`, `"year"`, `"banana"`, `"\ud83d\ude00x\ud800"`, "\"\xff\xc3x\"", `["x","y","x",null,1,1.0,[1],[1.0]]`, `[3,1e2,-0.0,2.5e-324,1e-400]`,
+		`{"x":1,"x":{"y":[2]},"\u0078":3}`, `123456789012345678901234567890`, `1E+2`, `[[[[[[[[1]]]]]]]]`, `[{"a":1,"b":"B"},{"a":"q"},7]`, `1700000000123`, `0.1e1`, `-7`,
+	})
+	return rapid.Custom(func(t *rapid.T) string {
+		if rapid.IntRange(0, 9).Draw(t, "plain") == 0 {
+			return documentText(4).Draw(t, "doc")
+		}
+		var all []string
+		for _, name := range []string{`"a"`, `"b"`, `"c"`, `"\u0064"`, `"é"`} {
+			if rapid.IntRange(0, 5).Draw(t, "there") > 0 {
+				all = append(all, name+": "+rapid.OneOf(member, documentText(2)).Draw(t, "value"))
+			}
+		}
+		return "{" + strings.Join(all, ", ") + "}"
+	})
+}
+
+// TestEvaluateOracle runs random expressions, of all constructs and all functions, on random documents against the slow
+// interpreter: keys of plain and of array indexes.
+func TestEvaluateOracle(t *testing.T) {
+	var s expression.Scratch
+	rapid.Check(t, func(t *rapid.T) {
+		where := constructText(rapid.IntRange(1, 3).Draw(t, "depth")).Draw(t, "where")
+		x, err := expression.ParseExpression(where)
+		if err != nil {
+			t.Fatalf("%s: %v", where, err)
+		}
+		checkPrinted(t, x)
+		checkDocument(t, &s, pathText().Draw(t, "key"), keyText(t, "other"), keyText2(where), rapid.SampledFrom([]string{"doc", "2024-01-01", "\xff"}).Draw(t, "id"), []byte(valueText().Draw(t, "doc")))
+	})
+}
+
+// keyText is an expression that may be a key: not a constant.
+func keyText(t *rapid.T, label string) string { return keyText2(constructText(1).Draw(t, label)) }
+
+func keyText2(text string) string {
+	if _, err := expression.Compile([]expression.Source{keys(text)}); err == nil {
+		return text
+	}
+	return "IFMISSING(" + text + ", b)"
+}
+
+// TestOracleKnowsAll: the interpreter has every function, and agrees with every example.
+func TestOracleKnowsAll(t *testing.T) {
+	v, _ := collatetest.Decode([]byte(exampleDoc))
+	for _, f := range expression.Functions() {
+		if !expressiontest.Knows(f.Name) {
+			t.Errorf("the interpreter does not know %s", f.Name)
+			continue
+		}
+		x, err := expression.ParseExpression(f.Example.Expr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := expressiontest.Eval(x, expressiontest.Doc{ID: "doc", Value: v})
+		want := any(expressiontest.Missing)
+		if f.Example.Value != "MISSING" {
+			want, _ = collatetest.Decode([]byte(f.Example.Value))
+		}
+		if err != nil || collatetest.Compare(got, want) != 0 {
+			t.Errorf("%s = %v (%v), want %v", f.Example.Expr, got, err, want)
+		}
+	}
+}
