@@ -134,8 +134,11 @@ func toDigits(up bool) evaluation {
 			}
 		}
 		return number1(func(s *Scratch, n number) value {
-			if digits >= 0 && (n.isInt || n.f == math.Trunc(n.f)) {
+			switch {
+			case digits >= 0 && n.isInt:
 				return a[0]
+			case digits >= 0 && n.f == math.Trunc(n.f):
+				return s.float(n.f)
 			}
 			if n.isInt {
 				n, _ = s.numberOf(value{kindNumber, cutDecimals(strconv.AppendInt(nil, n.i, 10), int(digits), up)})

@@ -107,16 +107,16 @@ func wantedKeys(d expressiontest.Doc, src expression.Source) ([][]byte, error) {
 	return keys, nil
 }
 
-// expensive tells whether an expression may make much out of little, which the interpreter would do without a limit, or
-// looks at more digits than it can count.
+// expensive tells whether an expression may go beyond the limits that the interpreter does not know: it makes much out of
+// what another function has made of little.
 func expensive(x expression.Expr) bool {
-	text := x.String()
-	for _, name := range []string{"REPEAT(", "LPAD(", "RPAD(", "ARRAY_RANGE(", "SUFFIXES(", "REPLACE(", "REGEXP_REPLACE("} {
-		if strings.Contains(text, name) {
-			return true
+	makers := 0
+	expression.Walk(x, func(x expression.Expr) {
+		if c, ok := x.(*expression.Call); ok && slices.Contains([]string{"REPEAT", "LPAD", "RPAD", "ARRAY_RANGE", "SUFFIXES", "REPLACE", "REGEXP_REPLACE", "ARRAY_CONCAT", "CONCAT"}, c.Name) {
+			makers++
 		}
-	}
-	return len(text) > 2000
+	})
+	return makers > 1 || len(x.String()) > 1000
 }
 
 // sampled are arguments that fit a parameter of this name (as in Function.Params).
@@ -242,6 +242,9 @@ func TestEvaluateOracle(t *testing.T) {
 			t.Fatalf("%s: %v", where, err)
 		}
 		checkPrinted(t, x)
+		if expensive(x) {
+			t.Skip()
+		}
 		checkDocument(t, &s, pathText().Draw(t, "key"), keyText(t, "other"), keyText2(where), rapid.SampledFrom([]string{"doc", "2024-01-01", "\xff"}).Draw(t, "id"), []byte(valueText().Draw(t, "doc")))
 	})
 }

@@ -88,6 +88,9 @@ func ofTexts(f func(s []string) any) function {
 	}
 }
 
+// mostMade is the limit of what a function may make out of little: bytes, of four in a character.
+const mostMade = 1 << 20
+
 func textFunctions() map[string]function {
 	return map[string]function{
 		"CONCAT":    ofTexts(func(s []string) any { return strings.Join(s, "") }),
@@ -103,11 +106,17 @@ func textFunctions() map[string]function {
 		"MB_LENGTH": ofTexts(func(s []string) any { return integer(int64(len([]rune(s[0])))) }),
 		"POSITION":  ofTexts(func(s []string) any { return integer(int64(strings.Index(s[0], s[1]))) }),
 		"POSITION1": ofTexts(func(s []string) any { return integer(int64(strings.Index(s[0], s[1]) + 1)) }),
-		"REPEAT": func(_ *interpreter, a []any) any {
+		"REPEAT": func(m *interpreter, a []any) any {
 			s, ok := texts(a[0])
 			n, fine := whole(a[1])
 			if !ok || !fine || n < 0 {
 				return nil
+			}
+			if len(s[0]) == 0 {
+				return ""
+			}
+			if n > int64(mostMade/len(s[0])) {
+				return m.fail("REPEAT")
 			}
 			return strings.Repeat(s[0], int(n))
 		},
@@ -131,13 +140,20 @@ func textFunctions() map[string]function {
 		}),
 		"SUBSTR":  substr(0),
 		"SUBSTR1": substr(1),
-		"SUFFIXES": ofTexts(func(s []string) any {
+		"SUFFIXES": func(m *interpreter, a []any) any {
+			s, ok := texts(a[0])
+			if !ok {
+				return nil
+			}
+			if len([]rune(s[0]))*len(s[0])/2 > mostMade {
+				return m.fail("SUFFIXES")
+			}
 			list := []any{}
 			for i := range s[0] {
 				list = append(list, s[0][i:])
 			}
 			return list
-		}),
+		},
 		"UPPER": ofTexts(func(s []string) any { return strings.ToUpper(s[0]) }),
 	}
 }
@@ -172,7 +188,7 @@ func cutset(s []string) string {
 }
 
 func pad(join func(text, fill string) string) function {
-	return func(_ *interpreter, a []any) any {
+	return func(m *interpreter, a []any) any {
 		s, ok := texts(a[0])
 		n, fine := whole(a[1])
 		with := []rune(" ")
@@ -185,6 +201,9 @@ func pad(join func(text, fill string) string) function {
 		}
 		if !ok || !fine || n < 0 {
 			return nil
+		}
+		if n > mostMade/4 {
+			return m.fail("LPAD or RPAD")
 		}
 		text := []rune(s[0])
 		if int64(len(text)) > n {

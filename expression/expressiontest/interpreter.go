@@ -1,7 +1,7 @@
 // Package expressiontest is the slow and obvious interpreter of the expression language: the document as encoding/json
 // reads it, numbers as exact integers or float64, the syntax tree walked by hand. Tests compare the compiled evaluation
 // with it, and the oracle of the end-to-end tests is made of it. It is for tests only. Of package expression it uses the
-// syntax tree and nothing that evaluates. It knows no limits: those have their own tests.
+// syntax tree and nothing that evaluates. Of the limits it knows those of single functions only: the others have their own tests.
 package expressiontest
 
 import (
@@ -22,8 +22,9 @@ import (
 // Missing is the value MISSING.
 var Missing = collatetest.Missing{}
 
-// ErrRange is wrapped when a computation meets or makes a number beyond float64.
-var ErrRange = errors.New("a number beyond float64")
+// ErrEntry is wrapped when a document has no entry: a computation meets or makes a number beyond float64, or a function would
+// make more than it may.
+var ErrEntry = errors.New("no entry: a number beyond float64 or too large a value")
 
 // Doc is a document: its id, what KV keeps of it, and its value as collatetest.Decode gives it.
 type Doc struct {
@@ -33,7 +34,7 @@ type Doc struct {
 }
 
 // Eval gives the value of an expression: Missing, nil, bool, json.Number, string, []any or map[string]any. A tree that the
-// interpreter does not know is a mistake of the test and panics.
+// interpreter does not know is a mistake of the test and panics. The error wraps ErrEntry.
 func Eval(x expression.Expr, d Doc) (any, error) {
 	m := &interpreter{doc: d}
 	v := m.eval(x)
@@ -53,7 +54,7 @@ type interpreter struct {
 
 func (m *interpreter) fail(format string, args ...any) any {
 	if m.err == nil {
-		m.err = fmt.Errorf("%w: %s", ErrRange, fmt.Sprintf(format, args...))
+		m.err = fmt.Errorf("%w: %s", ErrEntry, fmt.Sprintf(format, args...))
 	}
 	return Missing
 }

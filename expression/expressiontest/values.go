@@ -163,7 +163,7 @@ func (m *interpreter) sum(list []any) (sum number, count int64, ok bool) {
 	return sum, count, true
 }
 
-func arrayRange(_ *interpreter, a []any) any {
+func arrayRange(m *interpreter, a []any) any {
 	from, ok := whole(a[0])
 	to, fine := whole(a[1])
 	step, good := int64(1), true
@@ -172,6 +172,9 @@ func arrayRange(_ *interpreter, a []any) any {
 	}
 	if !ok || !fine || !good || step == 0 {
 		return nil
+	}
+	if (float64(to)-float64(from))/float64(step) > 10_000 {
+		return m.fail("ARRAY_RANGE")
 	}
 	list := []any{}
 	end := big.NewInt(to)
