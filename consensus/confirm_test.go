@@ -2,11 +2,63 @@ package consensus_test
 
 import (
 	"errors"
+	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
 
 	"tidemark/consensus"
 )
+
+// counters gives the reads that a server has answered, and its checks of leadership for them.
+func (s *server) counters() (reads, checks float64) {
+	s.t.Helper()
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(s.node.Collector())
+	families, err := registry.Gather()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, f := range families {
+		switch f.GetName() {
+		case "tidemark_raft_reads_total":
+			reads = f.GetMetric()[0].GetCounter().GetValue()
+		case "tidemark_raft_read_checks_total":
+			checks = f.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	return reads, checks
+}
+
+// TestOneCheckServesAllReads: reads that come in while a check of leadership is under way share the next one.
+func TestOneCheckServesAllReads(t *testing.T) {
+	virtual(t, 3, nil, func(t *testing.T, h *hub, all servers) {
+		all.propose(projector("p", "x"))
+		l := all.leader()
+		readsBefore, checksBefore := l.counters()
+		read, write := h.hold(l.name) // the first check waits for its answers
+		const many = 1000
+		var wg sync.WaitGroup
+		for range many {
+			wg.Go(func() {
+				if _, err := l.node.ReadIndex(deadline(t, time.Minute)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		time.Sleep(heartbeat / 10)
+		synctest.Wait()
+		write()
+		read()
+		wg.Wait()
+		reads, checks := l.counters()
+		if reads-readsBefore != many || checks-checksBefore < 1 || checks-checksBefore > 2 {
+			t.Errorf("%v reads took %v checks of leadership; want %d and at most 2", reads-readsBefore, checks-checksBefore, many)
+		}
+	})
+}
 
 // TestOldAnswersProveNothing: answers that followers gave before a read was asked for are not taken for the proof that
 // the leader still leads. A leader that is stopped and goes on finds such answers, while another leads by then.

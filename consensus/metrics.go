@@ -32,6 +32,8 @@ type collector struct {
 	figures []figure
 	state   *prometheus.Desc
 	peers   *prometheus.Desc
+	reads   *prometheus.Desc
+	checks  *prometheus.Desc
 }
 
 // Collector gives the node's metrics for a registry: the state of Raft and of the disk under its log, at each scrape.
@@ -47,9 +49,11 @@ func (n *Node) Collector() prometheus.Collector {
 		return 0
 	}
 	return &collector{
-		node:  n,
-		state: prometheus.NewDesc(prefix+"state", "1 for the state that this server is in.", []string{"state"}, nil),
-		peers: prometheus.NewDesc(prefix+"members", "Servers of the cluster, this one too.", []string{"suffrage"}, nil),
+		node:   n,
+		state:  prometheus.NewDesc(prefix+"state", "1 for the state that this server is in.", []string{"state"}, nil),
+		peers:  prometheus.NewDesc(prefix+"members", "Servers of the cluster, this one too.", []string{"suffrage"}, nil),
+		reads:  prometheus.NewDesc(prefix+"reads_total", "Linearizable reads that a check of leadership has answered.", nil, nil),
+		checks: prometheus.NewDesc(prefix+"read_checks_total", "Checks of leadership for linearizable reads: one serves all that wait.", nil, nil),
 		figures: []figure{
 			f("term", "Raft's term.", func(s *scrape) float64 { return float64(s.stats.Term) }),
 			f("leader_known", "1 while this server knows a leader.", func(s *scrape) float64 { return flag(s.known) }),
@@ -96,6 +100,8 @@ func (c *collector) Describe(ch chan<- *prometheus.Desc) {
 	}
 	ch <- c.state
 	ch <- c.peers
+	ch <- c.reads
+	ch <- c.checks
 	c.node.disk.seconds.Describe(ch)
 	c.node.disk.errors.Describe(ch)
 }
@@ -124,6 +130,8 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(c.peers, prometheus.GaugeValue, float64(voters), "voter")
 		ch <- prometheus.MustNewConstMetric(c.peers, prometheus.GaugeValue, float64(len(members)-voters), "nonvoter")
 	}
+	ch <- prometheus.MustNewConstMetric(c.reads, prometheus.CounterValue, float64(n.readsDone.Load()))
+	ch <- prometheus.MustNewConstMetric(c.checks, prometheus.CounterValue, float64(n.readChecks.Load()))
 	n.disk.seconds.Collect(ch)
 	n.disk.errors.Collect(ch)
 }

@@ -40,6 +40,8 @@ type Node struct {
 	entries chan *entry
 	slots   chan struct{} // one for each entry in flight
 	reads   chan *read
+	// readsDone counts linearizable reads that were answered, readChecks the checks of leadership for them.
+	readsDone, readChecks atomic.Uint64
 
 	acked atomic.Uint64 // highest index whose future returned
 	noted atomic.Uint64 // format level that the store knows of

@@ -71,6 +71,8 @@ func (n *Node) verify(ctx context.Context) error {
 				more = false
 			}
 		}
+		n.readChecks.Add(1)
+		n.readsDone.Add(uint64(len(waiting)))
 		a := n.check(ctx, c)
 		for _, r := range waiting {
 			r.done <- a
