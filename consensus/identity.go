@@ -1,9 +1,10 @@
 package consensus
 
 import (
+	"context"
 	"errors"
 	"fmt"
-	"sync"
+	"sync/atomic"
 
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
@@ -19,8 +20,8 @@ var (
 // clusterName is the cluster that this server belongs to. The state tells it too, but after a restart only when the
 // leader has said what is committed.
 type clusterName struct {
-	mu sync.Mutex
-	id string
+	stored   atomic.Pointer[string] // nil before openIdentity
+	unstored chan struct{}          // one slot, for keepCluster
 }
 
 // openIdentity reads what was stored. The error wraps ErrRemoved when this server was removed.
@@ -32,9 +33,11 @@ func (n *Node) openIdentity() error {
 	if reason != "" {
 		return n.removedError(reason)
 	}
-	if n.cluster.id, err = n.stored(clusterIDKey); err != nil {
+	cluster, err := n.stored(clusterIDKey)
+	if err != nil {
 		return err
 	}
+	n.cluster.stored.Store(&cluster)
 	users, err := n.stored(usersKey)
 	n.users.Store(users != "")
 	return err
@@ -69,18 +72,39 @@ func (n *Node) stored(key []byte) (string, error) {
 	return string(v), nil
 }
 
-// ClusterID is the cluster that this server belongs to, "" while it belongs to none.
+// ClusterID is the cluster that this server belongs to, "" while it belongs to none. It never waits for the disk: every
+// connection between managers begins with it, those by which a leader with a bad disk is replaced, too.
 func (n *Node) ClusterID() string {
-	n.cluster.mu.Lock()
-	defer n.cluster.mu.Unlock()
-	if now := n.fsm.State().ClusterID(); now != "" && now != n.cluster.id {
+	stored, now := n.cluster.stored.Load(), n.fsm.State().ClusterID()
+	if stored != nil && (now == "" || now == *stored) {
+		return *stored
+	}
+	select {
+	case n.cluster.unstored <- struct{}{}:
+	default:
+	}
+	return now
+}
+
+// keepCluster stores the cluster id when somebody asked for it and it is not stored; one that cannot be stored is tried
+// again when it is asked for again.
+func (n *Node) keepCluster(ctx context.Context) error {
+	for {
+		select {
+		case <-n.cluster.unstored:
+		case <-ctx.Done():
+			return nil
+		}
+		now := n.fsm.State().ClusterID()
+		if now == "" || now == *n.cluster.stored.Load() {
+			continue
+		}
 		if err := n.store.Set(clusterIDKey, []byte(now)); err != nil {
 			n.cfg.Logger.Warn("the cluster id could not be stored", "error", err)
-			return now // the next call tries again
+			continue
 		}
-		n.cluster.id = now
+		n.cluster.stored.Store(&now)
 	}
-	return n.cluster.id
 }
 
 // Retire notes for ever that this server was removed, and gives the error to end with: Open refuses its folder from now

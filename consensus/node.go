@@ -100,6 +100,7 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 		entries: make(chan *entry, inflightEntries),
 		slots:   make(chan struct{}, inflightEntries),
 		reads:   make(chan *read, readQueue),
+		cluster: clusterName{unstored: make(chan struct{}, 1)},
 		changed: make(chan struct{}),
 		stop:    make(chan struct{}),
 		done:    make(chan struct{}),

@@ -89,6 +89,7 @@ func (n *Node) Run(ctx context.Context, onLeader func(ctx context.Context, term 
 		}
 		return nil
 	})
+	g.Go(func() error { return n.keepCluster(ctx) })
 	g.Go(func() error { return n.watchSpace(ctx) })
 	g.Go(func() error { return n.watchDisk(ctx) })
 	g.Go(func() error { return n.lead(ctx, onLeader) })

@@ -188,12 +188,8 @@ func (s *stream) greet(conn net.Conn, id string, timeout time.Duration) error {
 	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
 		return err
 	}
-	msg := append([]byte(greetingMagic), greetingVersion)
-	for _, text := range [...]string{s.clusterID(), id, s.id} {
-		msg = append(append(msg, byte(len(text))), text...)
-	}
-	msg = binary.BigEndian.AppendUint64(msg, s.epoch())
-	if _, err := conn.Write(msg); err != nil {
+	own := greeting{cluster: s.clusterID(), wants: id, id: s.id, epoch: s.epoch()}
+	if _, err := conn.Write(own.encode()); err != nil {
 		return err
 	}
 	answer, err := readShort(conn)
@@ -255,25 +251,10 @@ func (g *guarded) receive() error {
 	if err := g.SetDeadline(time.Now().Add(greetingTimeout)); err != nil {
 		return err
 	}
-	var head [5]byte
-	if _, err := io.ReadFull(g.Conn, head[:]); err != nil {
-		return fmt.Errorf("greeting: %w", err)
+	who, err := readGreeting(g.Conn)
+	if err != nil {
+		return err
 	}
-	if string(head[:4]) != greetingMagic || head[4] != greetingVersion {
-		return fmt.Errorf("greeting %q: not a manager of this version", head[:])
-	}
-	var who greeting
-	for _, text := range [...]*string{&who.cluster, &who.wants, &who.id} {
-		var err error
-		if *text, err = readShort(g.Conn); err != nil {
-			return fmt.Errorf("greeting: %w", err)
-		}
-	}
-	var epoch [8]byte
-	if _, err := io.ReadFull(g.Conn, epoch[:]); err != nil {
-		return fmt.Errorf("greeting: %w", err)
-	}
-	who.epoch = binary.BigEndian.Uint64(epoch[:])
 	answer := g.stream.judge(who)
 	if _, err := g.Write(append([]byte{byte(len(answer))}, answer...)); err != nil {
 		return fmt.Errorf("greeting: %w", err)
@@ -289,6 +270,37 @@ func (g *guarded) receive() error {
 type greeting struct {
 	cluster, wants, id string
 	epoch              uint64
+}
+
+// encode gives what a caller sends. No text has more than 255 bytes.
+func (w greeting) encode() []byte {
+	msg := append([]byte(greetingMagic), greetingVersion)
+	for _, text := range [...]string{w.cluster, w.wants, w.id} {
+		msg = append(append(msg, byte(len(text))), text...)
+	}
+	return binary.BigEndian.AppendUint64(msg, w.epoch)
+}
+
+// readGreeting reads what a caller sends, and not a byte more.
+func readGreeting(r io.Reader) (who greeting, err error) {
+	var head [5]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return greeting{}, fmt.Errorf("greeting: %w", err)
+	}
+	if string(head[:4]) != greetingMagic || head[4] != greetingVersion {
+		return greeting{}, fmt.Errorf("greeting %q: not a manager of this version", head[:])
+	}
+	for _, text := range [...]*string{&who.cluster, &who.wants, &who.id} {
+		if *text, err = readShort(r); err != nil {
+			return greeting{}, fmt.Errorf("greeting: %w", err)
+		}
+	}
+	var epoch [8]byte
+	if _, err := io.ReadFull(r, epoch[:]); err != nil {
+		return greeting{}, fmt.Errorf("greeting: %w", err)
+	}
+	who.epoch = binary.BigEndian.Uint64(epoch[:])
+	return who, nil
 }
 
 // judge gives the reason for which a caller is refused, empty for none. It has at most 255 bytes.
