@@ -31,7 +31,8 @@ var ErrNothingToRecover = errors.New("nothing to recover")
 
 // Recover makes the server whose folder cfg.Dir is the only voter of its cluster, offline, when a majority of the others
 // is lost for ever. Everything in its log becomes committed, also what no majority had; what only the lost servers had is
-// gone. The epoch rises, so that projectors and indexers refuse whoever comes back from before. Without act it only
+// gone. The epoch rises, so that projectors and indexers refuse whoever comes back from before, and numbers that may have
+// been given away behind this server's back are passed over. Without act it only
 // tells what it would do. The machine must be a new one. Errors wrap ErrInUse, ErrStore, ErrRemoved or
 // ErrNothingToRecover.
 func Recover(cfg Config, machine StateMachine, act bool) (RecoveryReport, error) {
@@ -82,7 +83,7 @@ func (n *Node) recover(act bool) (RecoveryReport, error) {
 		return r, nil
 	}
 	epoch := max(r.OldEpoch+1, uint64(max(0, n.cfg.Now().Unix())))
-	raise, err := statecontext.EncodeAs(n.cfg.Version, statecontext.Command{TimeMS: n.cfg.Now().UnixMilli(), Body: &statecontext.RaiseEpoch{Epoch: epoch}})
+	raise, err := statecontext.EncodeAs(n.cfg.Version, statecontext.Command{TimeMS: n.cfg.Now().UnixMilli(), Body: &statecontext.RaiseEpoch{Epoch: epoch, SkipNumbers: true}})
 	if err != nil {
 		return r, err
 	}

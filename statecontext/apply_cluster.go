@@ -215,9 +215,29 @@ func (c *RaiseEpoch) apply(t *tx) *Rejection {
 	if c.ClearLedger {
 		t.s.ledger, t.s.ledgerAge = btree.NewMap[string, *ledgerEntry](0), btree.NewMap[uint64, string](0)
 	}
+	if c.SkipNumbers {
+		t.skipNumbers()
+	}
 	t.changedDefinitions()
 	t.emitCluster()
 	return nil
+}
+
+// skipNumbers passes over numbers that a lost history may have given away. Nobody watches while a recovery does it.
+func (t *tx) skipNumbers() {
+	t.s.nextIndexID += SkippedIDs
+	t.s.nextCopyID += SkippedIDs
+	var names []string
+	for b := range t.s.Buckets() {
+		if b.Stability.Number > 0 {
+			names = append(names, b.Name)
+		}
+	}
+	for _, name := range names {
+		b := *t.s.Bucket(name)
+		b.Stability.Number += SkippedStability
+		t.setBucket(&b)
+	}
 }
 
 // checkName refuses names that are empty, too long, or hold control characters.

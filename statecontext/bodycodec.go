@@ -145,8 +145,31 @@ func (c *SetRollbackStep) append(dst []byte) []byte {
 func (c *SetFormatLevel) append(dst []byte) []byte { return appendUint(dst, c.Level) }
 func (c *SetLimits) append(dst []byte) []byte      { return appendLimits(dst, c.Limits) }
 
+// Flags of RaiseEpoch.
+const (
+	raiseClearLedger = 1 << iota
+	raiseSkipNumbers // never in a log: a recovery leaves its command in a snapshot only
+)
+
+func decodeRaiseEpoch(d *decoder) *RaiseEpoch {
+	c := &RaiseEpoch{Epoch: d.uint()}
+	flags := d.byte()
+	if flags > raiseClearLedger|raiseSkipNumbers {
+		d.fail("flags %x of a raised epoch", flags)
+	}
+	c.ClearLedger, c.SkipNumbers = flags&raiseClearLedger != 0, flags&raiseSkipNumbers != 0
+	return c
+}
+
 func (c *RaiseEpoch) append(dst []byte) []byte {
-	return appendBool(appendUint(dst, c.Epoch), c.ClearLedger)
+	flags := byte(0)
+	if c.ClearLedger {
+		flags |= raiseClearLedger
+	}
+	if c.SkipNumbers {
+		flags |= raiseSkipNumbers
+	}
+	return append(appendUint(dst, c.Epoch), flags)
 }
 
 // decodeBody reads the fields of a command; nil for a type that this program does not know. Errors stay in d.
@@ -179,7 +202,7 @@ func decodeBody(k kind, d *decoder) Body {
 	case kindSetLimits:
 		return &SetLimits{Limits: d.limits()}
 	case kindRaiseEpoch:
-		return &RaiseEpoch{Epoch: d.uint(), ClearLedger: d.bool()}
+		return decodeRaiseEpoch(d)
 	}
 	return decodeIndexBody(k, d)
 }

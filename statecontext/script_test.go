@@ -151,7 +151,7 @@ func parseBody(t *testing.T, n *node, verb string, w *words) Body {
 	case "bootstrap":
 		return &BootstrapCluster{ClusterID: w.next(), Epoch: w.num()}
 	case "epoch":
-		return &RaiseEpoch{Epoch: w.num(), ClearLedger: true}
+		return &RaiseEpoch{Epoch: w.num(), ClearLedger: w.named["skip"] == "", SkipNumbers: w.named["skip"] != ""}
 	case "projector":
 		return &RegisterProjector{Projector: Projector{ID: index.ProjectorID(w.next()), Admin: w.next(), BootID: w.named["boot"]}}
 	case "indexer":
