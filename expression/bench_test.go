@@ -38,7 +38,16 @@ func cpuTime(b *testing.B) (stop func()) {
 	return func() { b.ReportMetric(float64(used()-start)/float64(b.N), "cpu-ns/op") }
 }
 
-func benchmark(b *testing.B, sources ...expression.Source) {
+func benchmark(b *testing.B, sources ...expression.Source) { benchmarkKeys(b, 1, sources...) }
+
+func benchmarkArray(b *testing.B, source expression.Source) {
+	b.Helper()
+	benchmarkKeys(b, 0, source)
+}
+
+// benchmarkKeys wants so many keys of the first index; 0 is any number of them.
+func benchmarkKeys(b *testing.B, want int, sources ...expression.Source) {
+	b.Helper()
 	p, err := expression.Compile(sources)
 	if err != nil {
 		b.Fatal(err)
@@ -50,7 +59,7 @@ func benchmark(b *testing.B, sources ...expression.Source) {
 	b.SetBytes(int64(len(doc)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if r := p.Evaluate(&s, id, doc); r.NotJSON || r.Errors > 0 || len(r.Keys(0)) != 1 {
+		if r := p.Evaluate(&s, id, doc); r.NotJSON || r.Errors > 0 || len(r.Keys(0)) == 0 || want > 0 && len(r.Keys(0)) != want {
 			b.Fatal(r)
 		}
 	}
@@ -72,6 +81,12 @@ func BenchmarkEvaluate(b *testing.B) {
 		benchmark(b, expression.Source{IsPrimary: true}, keys("name"), where(keys("friends[0].name", "tags[-1]"), "verified = true"),
 			where(keys("age", "address.geo.lat"), `NOT (age < 21 OR referrer IS MISSING)`), keys("updated", "META().id"))
 	})
+	b.Run("functions-5", func(b *testing.B) {
+		benchmark(b, keys("LOWER(email)"), keys("DATE_PART_STR(created, \"year\")", "ROUND(account.balance, 1)"), keys("SUBSTR(name, 0, 4) || address.zip"),
+			where(keys("ARRAY_LENGTH(friends)"), `ANY f IN friends SATISFIES f.name LIKE "C%" END`), keys("CASE WHEN age >= 30 THEN UPPER(status) ELSE type END"))
+	})
+	b.Run("array-key", func(b *testing.B) { benchmarkArray(b, keys("DISTINCT tags", "age")) })
+	b.Run("array-key-of", func(b *testing.B) { benchmarkArray(b, keys("friends[*].name")) })
 	b.Run("encoding-json-valid", func(b *testing.B) {
 		doc := []byte(kibibyte)
 		defer cpuTime(b)()

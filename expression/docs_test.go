@@ -55,9 +55,16 @@ A document is in an index if it is JSON, WHERE is TRUE and the leading key is no
 or ` + "`path[*]`" + ` makes an entry for each different element of an array; an index has at most one. An empty array counts as
 MISSING, and what is no array as its own one element. Equal elements of one document are one entry, with ALL too.
 
-An expression that fails on a document (a number beyond float64, a limit) leaves the document out of that index; the
-projector counts it and goes on. Limits: 4096 bytes per key, 10,000 keys per document and index, 4 million steps and 64 MiB
-per document, 1 MiB for what REPEAT, LPAD, RPAD and SUFFIXES make, 64 levels of nesting.
+An expression that fails on a document (computing with a number beyond float64, a limit) leaves the document out of that
+index; the projector counts it and goes on. AND, OR, CASE, ANY and EVERY stop as soon as the answer is clear; what stands
+behind cannot fail. Functions evaluate all their arguments. An argument that has to be an integer and is none of 64 bits makes
+the function NULL. Limits: 4096 bytes per key, 10,000 keys per document and index, 64 levels of nesting; for the predicate
+and for the keys of one index each, 4 million steps (an element, a call, 64 bytes that are looked at, 64 / n bytes for a
+regular expression of n instructions) and 64 MiB of values on the way; 1 MiB for what REPEAT, LPAD, RPAD and SUFFIXES make,
+10,000 elements for ARRAY_RANGE.
+
+A date as text is 2006-01-02, with a time of day behind a T or a space, seconds and their fraction if there are any, and a
+zone (Z or ±hh:mm), which is UTC if it is not given; as a number it is milliseconds since 1970. Years have four digits.
 
 `)
 	for _, c := range examples {
