@@ -1,16 +1,22 @@
-// Package oracle computes what the sample indexes must hold, straight from the documents. It shares no code with the
-// product beyond the standard library's JSON parser: its own comparison, its own idea of each index, written out by
-// hand. Tests compare scans with it, row by row, in order.
+// Package oracle computes what indexes must hold, straight from the documents: the sample's by their idea written out by
+// hand, any other by its definition and the slow interpreter of expressions. Beside the syntax tree of a definition it shares
+// no code with the product beyond the standard library's JSON parser: it has its own comparison. Tests compare scans with
+// it, row by row, in order.
 package oracle
 
 import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"math/big"
+	"slices"
 	"sort"
 	"strings"
 	"sync"
+
+	"tidemark/expression/expressiontest"
+	"tidemark/index"
 )
 
 // Op is one write: a document's value as of a sequence number; nil is a deletion.
@@ -79,10 +85,53 @@ type Row struct {
 // missing marks a field that is not there.
 type missing struct{}
 
-// Index is an index by hand: the direction of each component, and the key of a document (nil: not indexed).
+// Index is an index by hand: the direction of each component, and the key of a document (nil: not indexed). Keys, where it is
+// set, is used instead of Key, for indexes in which a document has several keys or need not be an object.
 type Index struct {
 	Desc []bool
 	Key  func(id string, doc map[string]any) []any
+	Keys func(id string, doc any) [][]any
+}
+
+// OfDefinition gives the index of any definition, array keys and functions included. A document on which an expression
+// fails has no entry.
+func OfDefinition(d *index.Definition) Index {
+	if d.IsPrimary {
+		return Index{Desc: []bool{false}, Keys: func(id string, _ any) [][]any { return [][]any{{id}} }}
+	}
+	def := Index{Keys: func(id string, doc any) [][]any {
+		entries, err := expressiontest.Entries(expressiontest.Doc{ID: id, Value: doc}, d.Keys, d.Where)
+		if err != nil {
+			return nil
+		}
+		for _, e := range entries {
+			for i, v := range e {
+				if v == expressiontest.Missing {
+					e[i] = missing{}
+				}
+			}
+		}
+		return entries
+	}}
+	for _, k := range d.Keys {
+		def.Desc = append(def.Desc, k.Desc)
+	}
+	return def
+}
+
+// keysOf gives the keys of a document.
+func (def Index) keysOf(id string, value any) ([][]any, error) {
+	if def.Keys != nil {
+		return def.Keys(id, value), nil
+	}
+	doc, ok := value.(map[string]any)
+	if !ok {
+		return nil, fmt.Errorf("document %s is no object", id)
+	}
+	if key := def.Key(id, doc); key != nil {
+		return [][]any{key}, nil
+	}
+	return nil, nil
 }
 
 // Field gives a field of a document, with a value of its own when it is not there.
@@ -142,11 +191,15 @@ func (def Index) Rows(docs map[string][]byte) ([]Row, error) {
 	for id, text := range docs {
 		dec := json.NewDecoder(bytes.NewReader(text))
 		dec.UseNumber()
-		var doc map[string]any
+		var doc any
 		if err := dec.Decode(&doc); err != nil {
 			return nil, fmt.Errorf("document %s: %w", id, err)
 		}
-		if key := def.Key(id, doc); key != nil {
+		keys, err := def.keysOf(id, doc)
+		if err != nil {
+			return nil, err
+		}
+		for _, key := range keys {
 			rows = append(rows, Row{Key: key, ID: id})
 		}
 	}
@@ -202,14 +255,35 @@ func compare(a, b any) int {
 		}
 		return len(a) - len(b)
 	case map[string]any:
-		x, _ := json.Marshal(a)
-		y, _ := json.Marshal(b)
-		return bytes.Compare(x, y)
+		return compareObjects(a, b.(map[string]any))
 	}
 	return 0
 }
 
+// compareObjects looks at the number of members, then at each in the order of their names: first the name, then the value.
+func compareObjects(a, b map[string]any) int {
+	if len(a) != len(b) {
+		return len(a) - len(b)
+	}
+	x, y := slices.Sorted(maps.Keys(a)), slices.Sorted(maps.Keys(b))
+	for i := range x {
+		if c := strings.Compare(x[i], y[i]); c != 0 {
+			return c
+		}
+		if c := compare(a[x[i]], b[y[i]]); c != 0 {
+			return c
+		}
+	}
+	return 0
+}
+
+// number is the exact integer, or the nearest float64 where there is one.
 func number(n json.Number) *big.Rat {
+	if strings.ContainsAny(n.String(), ".eE") {
+		if f, err := n.Float64(); err == nil {
+			return new(big.Rat).SetFloat64(f)
+		}
+	}
 	r, ok := new(big.Rat).SetString(n.String())
 	if !ok {
 		return new(big.Rat)

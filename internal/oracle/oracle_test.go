@@ -2,8 +2,11 @@ package oracle
 
 import (
 	"encoding/json"
+	"maps"
 	"strings"
 	"testing"
+
+	"tidemark/expression"
 )
 
 var docs = map[string][]byte{
@@ -36,6 +39,41 @@ func TestRows(t *testing.T) {
 	} {
 		if got := ids(t, name); got != want {
 			t.Errorf("%s: %s, want %s", name, got, want)
+		}
+	}
+}
+
+// TestOfDefinition: the interpreter says of the sample's definitions what is written out by hand, and knows array keys.
+func TestOfDefinition(t *testing.T) {
+	all := maps.Clone(docs)
+	all["f"] = []byte(`{"kind":"airport","tags":["x","y","x",1,1.0],"name":"é"}`)
+	all["g"] = []byte(`{"tags":[]}`)
+	all["h"] = []byte(`{"tags":"y","name":1e400}`)
+	for statement, want := range map[string]string{
+		`CREATE PRIMARY INDEX ON b`:                                                                    "a b c d e f g h",
+		`CREATE INDEX i ON b(iso_country, name) WHERE kind = "airport"`:                                "e b a",
+		`CREATE INDEX i ON b(elevation_ft DESC) WHERE kind = "airport" AND scheduled_service = TRUE`:   "c b a e",
+		`CREATE INDEX i ON b(DISTINCT tags DESC)`:                                                      "f h f f",
+		`CREATE INDEX i ON b(META().id, ALL tags)`:                                                     "a b c d e f f f g h",
+		`CREATE INDEX i ON b(LENGTH(name), ALL ARRAY UPPER(v) FOR v IN tags END) WHERE ISSTRING(name)`: "f f f a d c",
+		`CREATE INDEX i ON b({"z": 1, "a": kind})`:                                                     "a b c d e f g h",
+		`CREATE INDEX i ON b(name + 1)`:                                                                "a c d e f",
+	} {
+		parsed, err := expression.Parse(statement)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := parsed[0].(*expression.CreateIndex).Definition()
+		rows, err := OfDefinition(&d).Rows(all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, r := range rows {
+			got = append(got, r.ID)
+		}
+		if s := strings.Join(got, " "); s != want {
+			t.Errorf("%s: %s, want %s", statement, s, want)
 		}
 	}
 }
