@@ -40,6 +40,7 @@ const (
 	statusTimeout  = time.Second            // for a follower to ask the leader
 	aliveTimeout   = 300 * time.Millisecond // for a manager to show that it lives
 	maxStabilize   = 30 * time.Second
+	bodyTimeout    = 10 * time.Second // for a body to come in
 	maxKeyBytes    = 200
 	busyRetryMS    = 100
 	leaderRetryMS  = 200
@@ -143,6 +144,14 @@ func (rt *route) maxBody() int64 {
 	return rpc.MaxUserBody
 }
 
+// bodyTime is how long a body may take to come in, of a call that may take limit: an upload as long as the call.
+func (rt *route) bodyTime(limit time.Duration) time.Duration {
+	if rt.upload > 0 {
+		return limit
+	}
+	return min(limit, bodyTimeout)
+}
+
 // routes lists every call. Of two paths that match, the first one counts.
 func (a *API) routes() []route {
 	return slices.Concat(a.userRoutes(), a.scanRoutes(), a.ddlRoutes(), a.patchRoutes(), a.readRoutes(), a.clusterRoutes(), a.memberRoutes(), a.componentRoutes(),
@@ -209,8 +218,8 @@ func (a *API) serve(rt route) http.Handler {
 			defer cancel()
 			r = r.WithContext(ctx)
 		}
-		if rt.upload > 0 { // as long as the call, or a large one would be cut off on a slow line
-			_ = http.NewResponseController(w).SetReadDeadline(a.now().Add(rt.limit))
+		if r.ContentLength != 0 { // it must not hold a place for long; net/http lifts this when it has come
+			_ = http.NewResponseController(w).SetReadDeadline(a.now().Add(rt.bodyTime(patience(r, rt.limit)))) // a recorder has none
 		}
 		kept := &rpc.Keeper{ResponseWriter: w, Status: http.StatusOK}
 		if a.cfg.Tracer != nil {

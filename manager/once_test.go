@@ -1,10 +1,12 @@
 package manager
 
 import (
+	"bufio"
 	"bytes"
 	"encoding/json"
 	"fmt"
 	"maps"
+	"net"
 	"net/http"
 	"strings"
 	"sync"
@@ -379,5 +381,25 @@ func TestFullQueue(t *testing.T) {
 	}
 	if code, _, body := c.settled(c.follower(), "POST", "/v1/statements", statement("DROP INDEX IF EXISTS n ON b"), map[string]string{api.HeaderKey: "k"}); code != 202 {
 		t.Errorf("afterwards, under the key of what was refused: %d %s", code, body)
+	}
+}
+
+// TestSlowBody: a body that does not come is waited for no longer than the call may take, and is answered.
+func TestSlowBody(t *testing.T) {
+	c := newTrio(t)
+	for path, n := range map[string]*node{"/v1/statements": c.nodes[c.leader()], "/v1/indexes": c.follower(), "/v1/indexes/b/n:scan": c.follower()} {
+		conn, err := net.Dial("tcp", strings.TrimPrefix(n.url, "http://"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		began := time.Now()
+		if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\nContent-Type: application/json\r\n%s: 300\r\n\r\n{", path, api.HeaderTimeout); err != nil {
+			t.Fatal(err)
+		}
+		line, err := bufio.NewReader(conn).ReadString('\n')
+		if took := time.Since(began); err != nil || !strings.Contains(line, " 400 ") || took > 4*time.Second {
+			t.Errorf("%s: %q, %v after %s", path, line, err, took)
+		}
 	}
 }
