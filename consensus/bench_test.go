@@ -14,6 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/hashicorp/raft"
 	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	"github.com/prometheus/client_golang/prometheus"
 	"go.etcd.io/bbolt"
 
 	"tidemark/consensus"
@@ -209,4 +210,71 @@ type plain struct{ net.Listener }
 
 func (plain) Dial(a raft.ServerAddress, d time.Duration) (net.Conn, error) {
 	return net.DialTimeout("tcp", string(a), d)
+}
+
+// BenchmarkWritePath shows where the time of a proposal goes, in means over all of them: writes to the log's store (bbolt
+// with its sync) on the leader and then, when the library sends the entry, on a follower; and the state machine.
+func BenchmarkWritePath(b *testing.B) {
+	var applied time.Duration
+	all := make(servers, 3)
+	for i := range all {
+		all[i] = newServer(b, fmt.Sprintf("m%d", i+1))
+		all[i].start()
+	}
+	all.bootstrap()
+	l, f := all.leader(), all.follower()
+	machine := fsm.New(hclog.NewNullLogger(), func(err error) { b.Error(err) })
+	before := [2]writes{writesOf(b, l), writesOf(b, f)}
+	took := make([]time.Duration, 0, b.N)
+	for i := 0; b.Loop(); i++ {
+		start := time.Now()
+		c := projector("p", fmt.Sprint(i))
+		if _, err := l.node.Propose(context.Background(), c); err != nil {
+			b.Fatal(err)
+		}
+		took = append(took, time.Since(start))
+		data, err := statecontext.Encode(c)
+		if err != nil {
+			b.Fatal(err)
+		}
+		start = time.Now() // the same entry again, where nothing else is at work
+		machine.Apply(&raft.Log{Index: uint64(i + 1), Term: 1, Type: raft.LogCommand, Data: data})
+		applied += time.Since(start)
+	}
+	spread(b, took)
+	total := time.Duration(0)
+	for _, d := range took {
+		total += d
+	}
+	mean := func(seconds float64, n int) float64 { return seconds * 1e6 / float64(n) }
+	b.ReportMetric(mean(total.Seconds(), len(took)), "mean-µs")
+	for i, name := range []string{"leader", "follower"} {
+		w := writesOf(b, []*server{l, f}[i])
+		b.ReportMetric(mean(w.seconds-before[i].seconds, int(w.count-before[i].count)), name+"-store-µs")
+		b.ReportMetric(float64(w.count-before[i].count)/float64(len(took)), name+"-writes/op")
+	}
+	b.ReportMetric(mean(applied.Seconds(), len(took)), "apply-µs")
+}
+
+// writes are the writes to one server's log store so far.
+type writes struct {
+	seconds float64
+	count   uint64
+}
+
+func writesOf(b *testing.B, s *server) writes {
+	r := prometheus.NewRegistry()
+	r.MustRegister(s.node.Collector())
+	families, err := r.Gather()
+	if err != nil {
+		b.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "tidemark_raft_log_write_seconds" {
+			h := f.GetMetric()[0].GetHistogram()
+			return writes{h.GetSampleSum(), h.GetSampleCount()}
+		}
+	}
+	b.Fatal("no histogram of writes")
+	return writes{}
 }
