@@ -54,6 +54,11 @@ exists: an empty --data and --join only.`,
 			if cfg.TLS, err = tlsF.open(cmd.Context(), tlsconf.Manager, cfg.Name, cfg.Logger); err != nil {
 				return err
 			}
+			for _, addr := range cfg.Join {
+				if err := noPlain(addr, tlsF.files); err != nil {
+					return err
+				}
+			}
 			cfg.Insecure = tlsF.insecure
 			if adminFile != "" {
 				if cfg.InitialAdmin, err = readSecret(s, adminFile, ""); err != nil {
@@ -89,6 +94,14 @@ exists: an empty --data and --join only.`,
 	return cmd
 }
 
+// noPlain refuses an address without TLS where there is to be TLS: nothing falls back to less by itself.
+func noPlain(addr string, files tlsconf.Files) error {
+	if !files.Empty() && strings.HasPrefix(strings.ToLower(strings.TrimSpace(addr)), "http://") {
+		return usage("%s is without TLS, and --tls-ca is given: write https://, or the address only", strings.TrimSpace(addr))
+	}
+	return nil
+}
+
 // managerURLs makes base URLs of host:port addresses.
 func managerURLs(addrs []string, files tlsconf.Files) ([]string, error) {
 	scheme := "http://"
@@ -102,6 +115,9 @@ func managerURLs(addrs []string, files tlsconf.Files) ([]string, error) {
 		}
 		if !strings.Contains(a, "://") {
 			a = scheme + a
+		}
+		if err := noPlain(a, files); err != nil {
+			return nil, err
 		}
 		urls = append(urls, a)
 	}

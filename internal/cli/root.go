@@ -311,6 +311,11 @@ func (f *serverFlags) client(ctx context.Context) (*client.Client, context.Conte
 	if err != nil {
 		return nil, nil, nil, err
 	}
+	for _, server := range servers {
+		if err := noPlain(server, f.who.files); err != nil {
+			return nil, nil, nil, err
+		}
+	}
 	o.Servers = servers
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	c := client.Open(o)

@@ -3,12 +3,14 @@ package cli
 import (
 	"context"
 	"fmt"
+	"strings"
 	"text/tabwriter"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"tidemark/client"
+	"tidemark/statecontext"
 )
 
 // asClient runs f with a client of the cluster that the flags name.
@@ -168,6 +170,9 @@ func tokenList(s Streams, f *serverFlags) *cobra.Command {
 func tokenRevoke(s Streams, f *serverFlags) *cobra.Command {
 	return &cobra.Command{Use: "revoke ID", Short: "End a token", Args: exactArgs("ID"), Example: "  tidemark token revoke 0f3a9c1b2d4e5f60",
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if strings.HasPrefix(args[0], statecontext.TokenPrefix) {
+				return usage("this is a token's secret, which other users of this machine could read: revoke it by its id, see tidemark token list")
+			}
 			return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {
 				err := c.RevokeToken(ctx, args[0])
 				if err == nil {
