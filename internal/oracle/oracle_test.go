@@ -56,7 +56,7 @@ func TestOfDefinition(t *testing.T) {
 		`CREATE INDEX i ON b(DISTINCT tags DESC)`:                                                      "f h f f",
 		`CREATE INDEX i ON b(META().id, ALL tags)`:                                                     "a b c d e f f f g h",
 		`CREATE INDEX i ON b(LENGTH(name), ALL ARRAY UPPER(v) FOR v IN tags END) WHERE ISSTRING(name)`: "f f f a d c",
-		`CREATE INDEX i ON b({"z": 1, "a": kind})`:                                                     "a b c d e f g h",
+		`CREATE INDEX i ON b({"z": 1, "a": kind})`:                                                     "g h a b c e f d",
 		`CREATE INDEX i ON b(name + 1)`:                                                                "a c d e f",
 	} {
 		parsed, err := expression.Parse(statement)
