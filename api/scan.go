@@ -136,7 +136,7 @@ func (a *API) scan(w http.ResponseWriter, r *http.Request) error {
 	}
 	action := r.URL.Path[strings.LastIndexByte(r.URL.Path, ':'):]
 	for deadline := a.now().Add(behindPatience); ; {
-		resp, err := a.askOne(r.Context(), x, action, body)
+		resp, err := a.askOne(r.Context(), x, a.scanners(x), action, body)
 		if err != nil {
 			return err
 		}
@@ -168,12 +168,17 @@ const (
 	behindPause    = 20 * time.Millisecond
 )
 
-// askOne gives the answer of the first indexer that can be reached and is not too busy.
-func (a *API) askOne(ctx context.Context, x *statecontext.Index, action string, body []byte) (*http.Response, error) {
+// askOne gives the answer of the first indexer that can be reached and is not too busy. One that has waited in vain for as
+// long as a scan waits has asked all the others: none of them is asked again.
+func (a *API) askOne(ctx context.Context, x *statecontext.Index, addrs []string, action string, body []byte) (*http.Response, error) {
 	name := x.Definition.Name + " on " + x.Definition.Bucket
 	path := "/v1/indexes/" + x.Definition.ID.String() + action
 	var last error = rpc.Refuse(rpc.CodeUnavailable, "no indexer holds index %s", name)
-	for _, addr := range a.scanners(x) {
+	began := a.now()
+	for _, addr := range addrs {
+		if a.now().Sub(began) >= scan.DefaultWait {
+			break
+		}
 		resp, err := a.ask(ctx, a.cfg.TLS.BaseURL(addr)+path, body)
 		switch {
 		case ctx.Err() != nil:
