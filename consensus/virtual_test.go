@@ -49,7 +49,7 @@ func memory(t *testing.T) string {
 	if free, _, err := consensus.Space(shm); err != nil || free < memoryBytes {
 		return t.TempDir()
 	}
-	dir, err := os.MkdirTemp(shm, "tidemark-test-")
+	dir, err := os.MkdirTemp(shm, "tidemark-test-") //nolint:usetesting // t.TempDir is not in memory
 	if err != nil {
 		return t.TempDir()
 	}
