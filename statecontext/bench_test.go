@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"runtime"
 	"slices"
 	"testing"
 	"time"
@@ -124,4 +125,24 @@ func BenchmarkSnapshot(b *testing.B) {
 			}
 		}
 	})
+}
+
+// BenchmarkMemory: what the state of 10,000 indexes and 100 buckets with 1024 vbuckets holds in memory, after a restore.
+func BenchmarkMemory(b *testing.B) {
+	data := snapshot(b, large(b))
+	held := func() uint64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	for b.Loop() {
+		before := held()
+		s, err := ReadSnapshot(bytes.NewReader(data))
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(float64(held()-before)/1e6, "MB")
+		runtime.KeepAlive(s)
+	}
 }
