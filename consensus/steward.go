@@ -334,7 +334,6 @@ func (n *Node) survey(ctx context.Context, servers []Server) map[string]answerOf
 		if m.ID == n.ID() {
 			continue
 		}
-		answers[m.ID] = answerOf{problem: "it was not asked"}
 		asked.Go(func() {
 			a := n.signOfLife(m, term)
 			mu.Lock()

@@ -128,8 +128,11 @@ func (h *handshake) missing(ctx context.Context) {
 		refused++
 		h.t.Logf("refused: %v", err)
 		if time.Now().After(deadline) {
-			_, status := get(ctx, h.t, h.up.Manifest().Indexers[0].Admin+"/v1/status")
-			h.t.Fatalf("not whole again: %v; %s", err, status)
+			for _, view := range []string{"/v1/buckets/" + h.bucket + "/timestamps", "/v1/status", "/v1/streams?limit=4"} {
+				_, body := get(ctx, h.t, h.up.Manifest().Managers[0].REST+view)
+				h.t.Logf("%s: %.6000s", view, body)
+			}
+			h.t.Fatalf("not whole again: %v", err)
 		}
 	}
 	if _, err := os.Stat(h.folder(0, one.ID)); err != nil {
