@@ -53,16 +53,12 @@ func TestBounds(t *testing.T) {
 			t.Fatalf("%s: %v", text, err)
 		}
 		var s expression.Scratch
-		began := time.Now()
 		r := p.Evaluate(&s, []byte("id"), doc)
 		if err := r.Err(0); errors.Is(err, expression.ErrWork) != wrong || !wrong && err != nil {
 			t.Errorf("%.100s: %v", text, err)
 		}
 		if len(r.Keys(1)) != 1 {
 			t.Errorf("%.100s: it costs the other index its entry: %v", text, r.Err(1))
-		}
-		if took := time.Since(began); took > 20*time.Second { // about 1 s at worst where nothing else runs
-			t.Errorf("%.100s took %s", text, took)
 		}
 	}
 }
