@@ -3,6 +3,7 @@ package indexer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 
 	"github.com/gorilla/mux"
@@ -32,6 +33,7 @@ func (x *Indexer) adminHandler() http.Handler {
 	add(http.MethodPut, "/v1/rollback", manager, rpc.Handle(limit, x.rollback))
 	add(http.MethodPost, "/v1/orphans:drop", manager, rpc.Handle(limit, x.dropOrphans))
 	add(http.MethodGet, "/v1/status", anyone, http.HandlerFunc(x.status))
+	add(http.MethodGet, "/v1/positions", anyone, http.HandlerFunc(x.positions))
 	x.metrics.registry.MustRegister(collector{x})
 	add(http.MethodGet, "/metrics", anyone, promhttp.HandlerFor(x.metrics.registry, promhttp.HandlerOpts{}))
 	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) { rpc.Write(w, r, http.StatusOK, wire.OK{}) }).Methods(http.MethodGet)
@@ -218,6 +220,18 @@ func (x *Indexer) status(w http.ResponseWriter, r *http.Request) {
 		})
 	}
 	rpc.Write(w, r, http.StatusOK, s)
+}
+
+// positions draws, per bucket and vbucket, the stream that feeds it and where each copy stands: why something waits.
+func (x *Indexer) positions(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	for _, k := range x.allBuckets() {
+		text := "" // a bucket that goes has nothing to show
+		_ = k.do(r.Context(), func() { text = k.st.String() })
+		if _, err := fmt.Fprintf(w, "bucket %s: %s", k.name, text); err != nil {
+			return
+		}
+	}
 }
 
 func (x *Indexer) ready(w http.ResponseWriter, r *http.Request) {

@@ -1,6 +1,8 @@
 package ingest
 
 import (
+	"slices"
+
 	"tidemark/index"
 	"tidemark/keyversion"
 	"tidemark/timestamp"
@@ -63,6 +65,8 @@ func (b *Bucket) Accept(src Source, e *keyversion.Event) Verdict {
 		for _, id := range e.Copies {
 			if sl := b.find(id); sl != nil {
 				b.activate(sl, vb, e.Seqno)
+			} else if !listed(v.awaited, id) {
+				v.awaited = append(v.awaited, id)
 			}
 		}
 	case keyversion.Deactivate:
@@ -72,6 +76,7 @@ func (b *Bucket) Accept(src Source, e *keyversion.Event) Verdict {
 				b.reset(sl, vb)
 			}
 		}
+		v.awaited = slices.DeleteFunc(v.awaited, func(id index.CopyID) bool { return listed(e.Copies, id) })
 	case keyversion.DropData:
 		v.cur.dropping = b.on(dropData)
 	case keyversion.StreamEnd:
@@ -150,6 +155,12 @@ func (b *Bucket) begin(src Source, e *keyversion.Event) Verdict {
 	}
 	v.log, v.begun, v.purge = log, true, g.Purge
 	v.recv, v.comp = g.Start, 0
+	v.awaited = nil
+	for _, id := range g.Copies {
+		if b.find(id) == nil {
+			v.awaited = append(v.awaited, id)
+		}
+	}
 	if g.Revision.Compare(v.rev) > 0 {
 		v.rev = g.Revision
 	}

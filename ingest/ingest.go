@@ -119,6 +119,8 @@ type vbucket struct {
 	queue []Entry
 	bytes int
 	side  *sideStream
+	// awaited are the copies that the present stream feeds and that are not here: they were away when it said so.
+	awaited []index.CopyID
 }
 
 // part is one copy's state of one vbucket.
@@ -198,6 +200,9 @@ func (b *Bucket) Add(c Copy) error {
 	b.copies[at] = sl
 	for v := range b.vbs {
 		b.reset(sl, v)
+		if b.fed(v, c.ID) {
+			b.goOn(sl, v)
+		}
 	}
 	b.blocked.ok = false
 	return nil
@@ -208,6 +213,7 @@ func (b *Bucket) Remove(id index.CopyID) {
 	for i, c := range b.copies {
 		if c.id == id {
 			b.copies = append(b.copies[:i:i], b.copies[i+1:]...)
+			b.await(c)
 			break
 		}
 	}
@@ -240,10 +246,10 @@ func (b *Bucket) Reopened(id index.CopyID, positions []Position, logs []timestam
 		if !b.vbs[v].begun {
 			continue
 		}
-		if b.checkBranch(sl, v, b.vbs[v].log, 0); p.restoring {
-			p.rejoin, p.rejoinLow = sub, b.vbs[v].purge
-		} else if sub {
-			b.join(sl, v, b.vbs[v].recv, b.vbs[v].purge)
+		if sub {
+			b.goOn(sl, v)
+		} else {
+			b.checkBranch(sl, v, b.vbs[v].log, 0)
 		}
 	}
 	b.blocked.ok = false

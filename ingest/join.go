@@ -1,6 +1,9 @@
 package ingest
 
 import (
+	"slices"
+
+	"tidemark/index"
 	"tidemark/timestamp"
 )
 
@@ -93,6 +96,37 @@ func (b *Bucket) join(sl *slice, vb int, start, purge uint64) {
 	}
 	b.trim(vb)
 	b.blocked.ok = false
+}
+
+// goOn: a copy that the present stream feeds has gone back, or is here only now. It joins where the stream is.
+func (b *Bucket) goOn(sl *slice, vb int) {
+	v, p := &b.vbs[vb], &sl.parts[vb]
+	if b.checkBranch(sl, vb, v.log, 0); p.restoring {
+		p.rejoin, p.rejoinLow = true, v.purge
+		return
+	}
+	b.join(sl, vb, v.recv, v.purge)
+}
+
+// await notes which streams feed a copy that is removed, for the case that it is made anew.
+func (b *Bucket) await(sl *slice) {
+	for vb := range sl.parts {
+		if p := &sl.parts[vb]; p.sub || p.restoring && p.rejoin {
+			b.vbs[vb].awaited = append(b.vbs[vb].awaited, sl.id)
+		}
+	}
+}
+
+// fed tells whether the present stream of a vbucket feeds a copy that was not here, and takes it for fed. Between
+// DropData and the BEGIN that ends it nothing is fed: that BEGIN lists the copy again.
+func (b *Bucket) fed(vb int, id index.CopyID) bool {
+	v := &b.vbs[vb]
+	i := slices.Index(v.awaited, id)
+	if i < 0 || !b.on(awaited) {
+		return false
+	}
+	v.awaited = slices.Delete(v.awaited, i, i+1)
+	return v.cur.open && !v.cur.dropping
 }
 
 // dropRange: KV cannot give us the deletions we lack, so the vbucket is taken from 0. What maintenance has applied goes

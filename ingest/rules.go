@@ -29,6 +29,7 @@ const (
 	aheadFloor                    // applying ahead moves the floor to the windows' ends
 	mainMoves                     // main moves with every applied maintenance event, also while side < A
 	sideBranch                    // a side stream is taken only on the branch of the maintenance stream
+	awaited                       // a copy that comes after the BEGIN or ACTIVATE that named it joins where the stream is
 	deactivate                    // after DEACTIVATE a copy holds nobody back
 )
 

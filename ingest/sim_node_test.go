@@ -66,6 +66,7 @@ type simNode struct {
 	ops      []Work
 	side     map[uint64]*simSide
 	ack      uint64
+	absent   []index.CopyID // copies whose folder was gone at the start; they are made anew a while after
 }
 
 // pack keeps doc, value, and the slices of this node that the event names.
@@ -302,12 +303,33 @@ func (s *sim) start(ni int) {
 	n.up, n.full = true, false
 	s.ev("RESTART n%d", ni)
 	s.newBucket(n)
+	n.absent = nil
 	for _, id := range sortedKeys(n.stores) {
+		if s.torn && s.tear.Intn(3) == 0 {
+			st := n.stores[id]
+			n.stores[id] = &simStore{index: st.index, no: st.no, live: (&simState{}).clone(), dur: (&simState{}).clone()}
+			n.absent = append(n.absent, id)
+			s.ev("n%d copy %d: its folder is gone", ni, id)
+			continue
+		}
 		s.add(n, id, n.stores[id])
 	}
 	for p := range s.proj {
 		s.rebegin(p, ni)
 	}
+}
+
+// makeAbsent makes a copy anew whose folder was gone when its node started; by now the streams may have begun.
+func (s *sim) makeAbsent(ni int) {
+	n := s.nodes[ni]
+	if len(n.absent) == 0 || s.tear.Intn(4) > 0 {
+		return
+	}
+	id := n.absent[0]
+	n.absent = n.absent[1:]
+	s.ev("n%d copy %d is made anew", ni, id)
+	s.add(n, id, n.stores[id])
+	s.collect(n)
 }
 
 func (s *sim) add(n *simNode, id index.CopyID, st *simStore) {
@@ -321,7 +343,7 @@ func (s *sim) reopen(ni int) {
 	n := s.nodes[ni]
 	for _, id := range sortedKeys(n.stores) {
 		st := n.stores[id]
-		if s.r.Intn(2) == 0 {
+		if s.r.Intn(2) == 0 || slices.Contains(n.absent, id) {
 			continue
 		}
 		// what was in flight for it is gone

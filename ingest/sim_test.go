@@ -31,6 +31,8 @@ type simCopy struct {
 // equal to the oracle.
 type sim struct {
 	r                                          *rand.Rand
+	tear                                       *rand.Rand // folders that go while their node is down: a sequence of its own
+	torn                                       bool       // this seed has them
 	off                                        rules
 	noSeqCheck                                 bool
 	kv                                         [simVBs]simVB
@@ -74,7 +76,7 @@ func (s *sim) ev(form string, a ...any) {
 }
 
 func newSim(seed int64, off rules) *sim {
-	s := &sim{r: rand.New(rand.NewSource(seed)), off: off, branches: map[uint64]*simBranch{}, copies: map[index.CopyID]simCopy{}, more: 30}
+	s := &sim{r: rand.New(rand.NewSource(seed)), tear: rand.New(rand.NewSource(^seed)), torn: seed%3 == 0, off: off, branches: map[uint64]*simBranch{}, copies: map[index.CopyID]simCopy{}, more: 30}
 	for v := range simVBs {
 		s.kv[v] = simVB{cur: s.newBranch(v, 0, true), owner: v % 2}
 	}
@@ -143,6 +145,7 @@ func (s *sim) tell() {
 		for id := range n.stores {
 			if !slices.Contains(wanted, id) {
 				delete(n.stores, id)
+				n.absent = slices.DeleteFunc(n.absent, func(a index.CopyID) bool { return a == id })
 				n.b.Remove(id)
 			}
 		}
@@ -258,6 +261,7 @@ func (s *sim) act(heal bool) {
 		}
 	case x < 58:
 		if s.nodes[ni].up {
+			s.makeAbsent(ni)
 			s.storeStep(ni)
 		}
 	case x < 66:
@@ -396,6 +400,9 @@ func (s *sim) settled() string {
 	for ni, n := range s.nodes {
 		if !n.up {
 			return "node down"
+		}
+		if len(n.absent) > 0 {
+			return fmt.Sprintf("n%d has not made %v yet", ni, n.absent)
 		}
 		for _, c := range n.b.States() {
 			if c.Held != s.co.s.Ref {
