@@ -178,7 +178,7 @@ func TestFeaturesChangeAnswers(t *testing.T) {
 
 	durable := setFrame(1, "d", "{}")
 	durable.FrameExtras = []byte{0x11, 1}
-	plain.want(durable, mcbp.StatusNotSupported)
+	plain.want(durable, mcbp.StatusDurabilityImpossible)
 	traced := setFrame(1, "d", "{}")
 	traced.FrameExtras = []byte{0x32, 1, 2}
 	plain.want(traced, mcbp.StatusOK)

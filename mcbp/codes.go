@@ -2,138 +2,6 @@ package mcbp
 
 import "fmt"
 
-// Opcode says what a frame asks or tells.
-type Opcode uint8
-
-// The opcodes that this product speaks.
-const (
-	OpGet                    Opcode = 0x00
-	OpSet                    Opcode = 0x01
-	OpAdd                    Opcode = 0x02
-	OpReplace                Opcode = 0x03
-	OpDelete                 Opcode = 0x04
-	OpQuit                   Opcode = 0x07
-	OpNoop                   Opcode = 0x0a
-	OpVersion                Opcode = 0x0b
-	OpStat                   Opcode = 0x10
-	OpTouch                  Opcode = 0x1c
-	OpHello                  Opcode = 0x1f
-	OpSASLList               Opcode = 0x20
-	OpSASLAuth               Opcode = 0x21
-	OpSASLStep               Opcode = 0x22
-	OpGetAllVBSeqnos         Opcode = 0x48
-	OpDCPOpen                Opcode = 0x50
-	OpDCPAddStream           Opcode = 0x51
-	OpDCPCloseStream         Opcode = 0x52
-	OpDCPStreamReq           Opcode = 0x53
-	OpDCPFailoverLog         Opcode = 0x54
-	OpDCPStreamEnd           Opcode = 0x55
-	OpDCPSnapshotMarker      Opcode = 0x56
-	OpDCPMutation            Opcode = 0x57
-	OpDCPDeletion            Opcode = 0x58
-	OpDCPExpiration          Opcode = 0x59
-	OpDCPNoop                Opcode = 0x5c
-	OpDCPBufferAck           Opcode = 0x5d
-	OpDCPControl             Opcode = 0x5e
-	OpDCPSystemEvent         Opcode = 0x5f
-	OpDCPSeqnoAdvanced       Opcode = 0x64
-	OpDCPOSOSnapshot         Opcode = 0x65
-	OpSelectBucket           Opcode = 0x89
-	OpObserveSeqno           Opcode = 0x91
-	OpGetClusterConfig       Opcode = 0xb5
-	OpGetCollectionsManifest Opcode = 0xba
-	OpGetCollectionID        Opcode = 0xbb
-	OpGetErrorMap            Opcode = 0xfe
-)
-
-// String is the protocol's name of the opcode.
-func (o Opcode) String() string {
-	switch o {
-	case OpGet:
-		return "GET"
-	case OpSet:
-		return "SET"
-	case OpAdd:
-		return "ADD"
-	case OpReplace:
-		return "REPLACE"
-	case OpDelete:
-		return "DELETE"
-	case OpQuit:
-		return "QUIT"
-	case OpNoop:
-		return "NOOP"
-	case OpVersion:
-		return "VERSION"
-	case OpStat:
-		return "STAT"
-	case OpTouch:
-		return "TOUCH"
-	case OpHello:
-		return "HELLO"
-	case OpSASLList:
-		return "SASL_LIST"
-	case OpSASLAuth:
-		return "SASL_AUTH"
-	case OpSASLStep:
-		return "SASL_STEP"
-	case OpGetAllVBSeqnos:
-		return "GET_ALL_VB_SEQNOS"
-	case OpSelectBucket:
-		return "SELECT_BUCKET"
-	case OpObserveSeqno:
-		return "OBSERVE_SEQNO"
-	case OpGetClusterConfig:
-		return "GET_CLUSTER_CONFIG"
-	case OpGetCollectionsManifest:
-		return "GET_COLLECTIONS_MANIFEST"
-	case OpGetCollectionID:
-		return "GET_COLLECTION_ID"
-	case OpGetErrorMap:
-		return "GET_ERROR_MAP"
-	}
-	return o.dcpString()
-}
-
-// dcpString is String for the DCP opcodes.
-func (o Opcode) dcpString() string {
-	switch o {
-	case OpDCPOpen:
-		return "DCP_OPEN"
-	case OpDCPAddStream:
-		return "DCP_ADD_STREAM"
-	case OpDCPCloseStream:
-		return "DCP_CLOSE_STREAM"
-	case OpDCPStreamReq:
-		return "DCP_STREAM_REQ"
-	case OpDCPFailoverLog:
-		return "DCP_FAILOVER_LOG"
-	case OpDCPStreamEnd:
-		return "DCP_STREAM_END"
-	case OpDCPSnapshotMarker:
-		return "DCP_SNAPSHOT_MARKER"
-	case OpDCPMutation:
-		return "DCP_MUTATION"
-	case OpDCPDeletion:
-		return "DCP_DELETION"
-	case OpDCPExpiration:
-		return "DCP_EXPIRATION"
-	case OpDCPNoop:
-		return "DCP_NOOP"
-	case OpDCPBufferAck:
-		return "DCP_BUFFER_ACK"
-	case OpDCPControl:
-		return "DCP_CONTROL"
-	case OpDCPSystemEvent:
-		return "DCP_SYSTEM_EVENT"
-	case OpDCPSeqnoAdvanced:
-		return "DCP_SEQNO_ADVANCED"
-	case OpDCPOSOSnapshot:
-		return "DCP_OSO_SNAPSHOT"
-	}
-	return fmt.Sprintf("opcode %#02x", uint8(o))
-}
-
 // Status is the result in a response.
 type Status uint16
 
@@ -145,6 +13,7 @@ const (
 	StatusTooBig            Status = 0x03
 	StatusInvalid           Status = 0x04
 	StatusNotStored         Status = 0x05
+	StatusBadDelta          Status = 0x06 // INCREMENT, DECREMENT: the value is no number
 	StatusNotMyVBucket      Status = 0x07 // the body may hold the newer cluster config
 	StatusNoBucket          Status = 0x08 // no bucket selected on this connection
 	StatusLocked            Status = 0x09
@@ -154,6 +23,7 @@ const (
 	StatusRange             Status = 0x22
 	StatusRollback          Status = 0x23 // STREAM_REQ: value is the seqno to go back to
 	StatusNoAccess          Status = 0x24
+	StatusUnknownFrameInfo  Status = 0x80 // a frame extra that is not known
 	StatusUnknownCommand    Status = 0x81
 	StatusNoMemory          Status = 0x82
 	StatusNotSupported      Status = 0x83
@@ -161,6 +31,9 @@ const (
 	StatusBusy              Status = 0x85
 	StatusTemporary         Status = 0x86
 	StatusUnknownCollection Status = 0x88
+	// A write asks for more copies than its success alone: no such level, or not to be had here.
+	StatusDurabilityInvalid    Status = 0xa0
+	StatusDurabilityImpossible Status = 0xa1
 )
 
 // String is the protocol's name of the status.
@@ -178,6 +51,8 @@ func (s Status) String() string {
 		return "INVALID_ARGUMENTS"
 	case StatusNotStored:
 		return "NOT_STORED"
+	case StatusBadDelta:
+		return "DELTA_BADVAL"
 	case StatusNotMyVBucket:
 		return "NOT_MY_VBUCKET"
 	case StatusNoBucket:
@@ -196,6 +71,8 @@ func (s Status) String() string {
 		return "ROLLBACK"
 	case StatusNoAccess:
 		return "NO_ACCESS"
+	case StatusUnknownFrameInfo:
+		return "UNKNOWN_FRAME_INFO"
 	case StatusUnknownCommand:
 		return "UNKNOWN_COMMAND"
 	case StatusNoMemory:
@@ -210,6 +87,10 @@ func (s Status) String() string {
 		return "TEMPORARY_FAILURE"
 	case StatusUnknownCollection:
 		return "UNKNOWN_COLLECTION"
+	case StatusDurabilityInvalid:
+		return "DURABILITY_INVALID_LEVEL"
+	case StatusDurabilityImpossible:
+		return "DURABILITY_IMPOSSIBLE"
 	}
 	return fmt.Sprintf("status %#04x", uint16(s))
 }

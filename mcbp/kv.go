@@ -75,6 +75,44 @@ func DecodeTouch(extras []byte) (uint32, error) {
 	return binary.BigEndian.Uint32(extras), nil
 }
 
+// NoCreate is the expiry of an INCREMENT or DECREMENT that must not create the document.
+const NoCreate = 0xffffffff
+
+// Arithmetic is the fixed part of INCREMENT and DECREMENT. A document that does not exist is created with Initial, unless
+// Expiry is NoCreate.
+type Arithmetic struct {
+	Delta, Initial uint64
+	Expiry         uint32
+}
+
+// AppendExtras appends the 20 bytes of extras.
+func (m Arithmetic) AppendExtras(dst []byte) []byte {
+	dst = binary.BigEndian.AppendUint64(dst, m.Delta)
+	dst = binary.BigEndian.AppendUint64(dst, m.Initial)
+	return binary.BigEndian.AppendUint32(dst, m.Expiry)
+}
+
+// DecodeArithmetic decodes the extras of INCREMENT and DECREMENT.
+func DecodeArithmetic(extras []byte) (Arithmetic, error) {
+	if len(extras) != 20 {
+		return Arithmetic{}, malformed("INCREMENT extras", len(extras), "20")
+	}
+	return Arithmetic{
+		Delta: binary.BigEndian.Uint64(extras), Initial: binary.BigEndian.Uint64(extras[8:]), Expiry: binary.BigEndian.Uint32(extras[16:]),
+	}, nil
+}
+
+// AppendCounter appends the value of an INCREMENT or DECREMENT answer: the new number.
+func AppendCounter(dst []byte, n uint64) []byte { return binary.BigEndian.AppendUint64(dst, n) }
+
+// DecodeCounter decodes the value of an INCREMENT or DECREMENT answer.
+func DecodeCounter(value []byte) (uint64, error) {
+	if len(value) != 8 {
+		return 0, malformed("INCREMENT answer", len(value), "8")
+	}
+	return binary.BigEndian.Uint64(value), nil
+}
+
 // AppendGetReply appends the extras of a GET answer: the document's flags.
 func AppendGetReply(dst []byte, flags uint32) []byte {
 	return binary.BigEndian.AppendUint32(dst, flags)

@@ -35,6 +35,8 @@ func (c *conn) hello(f mcbp.Frame) {
 			set.json = true
 		case mcbp.FeatureXattr:
 			set.xattr = true
+		case mcbp.FeatureXerror:
+			set.xerror = true
 		case mcbp.FeatureCollections:
 			set.collections = true
 		case mcbp.FeatureDedupNMVB:
@@ -66,15 +68,20 @@ func (c *conn) errorMap(f mcbp.Frame) {
 		{mcbp.StatusKeyExists, "the document exists or has another cas", []string{"item-only"}},
 		{mcbp.StatusTooBig, "the value is too large", []string{"item-only", "invalid-input"}},
 		{mcbp.StatusInvalid, "the request is malformed", []string{"internal", "invalid-input"}},
+		{mcbp.StatusNotStored, "there is no document to append to", []string{"item-only"}},
+		{mcbp.StatusBadDelta, "the document is no number", []string{"item-only", "invalid-input"}},
 		{mcbp.StatusNotMyVBucket, "another node has the vbucket", []string{"fetch-config", "invalid-input"}},
 		{mcbp.StatusNoBucket, "no bucket is selected", []string{"conn-state-invalidated"}},
 		{mcbp.StatusAuthError, "not authenticated", []string{"conn-state-invalidated", "auth"}},
+		{mcbp.StatusUnknownFrameInfo, "a frame extra is not known", []string{"support", "invalid-input"}},
 		{mcbp.StatusUnknownCommand, "the command is not known", []string{"support"}},
 		{mcbp.StatusNoMemory, "the memory quota is used up", []string{"temp", "retry-later"}},
 		{mcbp.StatusNotSupported, "the command is not supported here", []string{"support"}},
 		{mcbp.StatusInternal, "internal error", []string{"internal", "conn-state-invalidated"}},
 		{mcbp.StatusTemporary, "cannot be done now", []string{"temp", "retry-now"}},
 		{mcbp.StatusUnknownCollection, "the collection does not exist", []string{"item-only"}},
+		{mcbp.StatusDurabilityInvalid, "there is no such durability level", []string{"item-only", "invalid-input"}},
+		{mcbp.StatusDurabilityImpossible, "durability levels are not supported here", []string{"item-only", "support"}},
 	} {
 		entries[fmt.Sprintf("%x", uint16(e.status))] = entry{Name: e.status.String(), Desc: e.desc, Attrs: e.attrs}
 	}
@@ -94,10 +101,10 @@ func (c *conn) saslAuth(f mcbp.Frame) error {
 	c.authed, c.sasl = false, nil
 	mech := string(f.Key)
 	if mech == mechPlain {
-		if !c.srv.auth.plain(f.Value) {
+		if !c.plainAllowed() || !c.srv.auth.plain(f.Value) {
 			return c.authFailed(f, errScram)
 		}
-		c.authed = true
+		c.admitted()
 		c.status(f.Header, mcbp.StatusOK, nil)
 		return nil
 	}
@@ -119,9 +126,24 @@ func (c *conn) saslStep(f mcbp.Frame) error {
 	if err != nil {
 		return c.authFailed(f, err)
 	}
-	c.authed = true
+	c.admitted()
 	c.value(f.Header, last)
 	return nil
+}
+
+// plainAllowed says whether this connection may send its password as it is.
+func (c *conn) plainAllowed() bool { return c.srv.opts.AllowPlain || c.encrypted }
+
+// admitted lets an authenticated client in. Plain memcached clients do not know that there are buckets: where they are
+// welcome and there is one bucket only, it is theirs without SELECT_BUCKET.
+func (c *conn) admitted() {
+	c.authed = true
+	if !c.srv.opts.AllowPlain || c.bucket != nil || len(c.srv.opts.Buckets) != 1 {
+		return
+	}
+	for _, b := range c.srv.opts.Buckets {
+		c.bucket = b
+	}
 }
 
 func (c *conn) authFailed(f mcbp.Frame, err error) error {

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -26,10 +27,16 @@ const (
 	flushWriteBytes = 1 << 20
 	// keepBytes is the largest buffer a connection keeps.
 	keepBytes = 1 << 20
+	// maxSkipBytes of a body that is too large are passed over; a connection that announces more is closed.
+	maxSkipBytes = 4 * mcbp.MaxBody
 )
 
-// errQuit ends a connection that asked for it.
-var errQuit = errors.New("client quits")
+var (
+	// errQuit ends a connection that asked for it.
+	errQuit = errors.New("client quits")
+	// errSkipped means that a request was too large, has been answered so and passed over.
+	errSkipped = errors.New("request passed over")
+)
 
 // conn is one client connection. One goroutine (serve) reads requests and answers them; a DCP producer has a second one,
 // which writes stream messages under wmu.
@@ -37,7 +44,10 @@ type conn struct {
 	srv *Server
 	nc  net.Conn
 	id  uint64
-	r   *bufio.Reader
+
+	encrypted bool // by TLS
+
+	r *bufio.Reader
 
 	// Of the reading goroutine.
 	out          []byte   // answers to be sent
@@ -63,7 +73,7 @@ type answer struct {
 	request    mcbp.Header
 }
 
-type featureSet struct{ tokens, json, xattr, collections, dedupNMVB bool }
+type featureSet struct{ tokens, json, xattr, xerror, collections, dedupNMVB bool }
 
 // configSeen is the newest cluster config the client is known to have.
 type configSeen struct{ epoch, rev int64 }
@@ -106,6 +116,9 @@ func (c *conn) loop(ctx context.Context) error {
 			}
 		}
 		f, used, err := c.read(ctx)
+		if errors.Is(err, errSkipped) {
+			continue
+		}
 		if err != nil {
 			if errors.Is(err, mcbp.ErrMagic) || errors.Is(err, mcbp.ErrTooLarge) || errors.Is(err, mcbp.ErrLengths) {
 				_ = c.flush() // what came before the violation was fine
@@ -177,7 +190,7 @@ func (c *conn) read(ctx context.Context) (f mcbp.Frame, used int, err error) {
 	}
 	h, err := mcbp.ParseHeader(head)
 	if err != nil {
-		return f, 0, err
+		return f, 0, c.tooLarge(h, err)
 	}
 	if c.r.Buffered() < h.Size() {
 		c.setReadDeadline(c.srv.opts.FrameTimeout)
@@ -203,6 +216,24 @@ func (c *conn) read(ctx context.Context) (f mcbp.Frame, used int, err error) {
 		return f, 0, c.silent(err, "an unfinished frame", c.srv.opts.FrameTimeout)
 	}
 	return h.Frame(body.Bytes()), 0, nil
+}
+
+// tooLarge answers a request whose body is beyond the protocol's limit. One that is not far beyond is passed over, without
+// memory for it, and the connection goes on (the result wraps errSkipped); any other ends the connection.
+func (c *conn) tooLarge(h mcbp.Header, err error) error {
+	if !errors.Is(err, mcbp.ErrTooLarge) || !c.authed || !h.Magic.IsRequest() {
+		return err
+	}
+	c.status(h, mcbp.StatusTooBig, nil)
+	if h.BodyLen > maxSkipBytes {
+		return err
+	}
+	c.setReadDeadline(c.srv.opts.FrameTimeout)
+	if _, err := io.CopyN(io.Discard, c.r, int64(h.Size())); err != nil {
+		return c.silent(err, "an unfinished frame", c.srv.opts.FrameTimeout)
+	}
+	c.srv.counters.Requests.Add(1)
+	return fmt.Errorf("%w: %w", errSkipped, err)
 }
 
 func (c *conn) setReadDeadline(after time.Duration) {
@@ -245,6 +276,18 @@ func (c *conn) after(h mcbp.Header, ticket *store.Ticket, start int) {
 // status adds an answer that is only a status.
 func (c *conn) status(h mcbp.Header, s mcbp.Status, ticket *store.Ticket) {
 	c.reply(h, mcbp.Frame{Header: mcbp.Header{VBucketOrStatus: uint16(s)}}, ticket)
+}
+
+// refuse adds an answer that says why, to clients that have asked for such explanations.
+func (c *conn) refuse(h mcbp.Header, s mcbp.Status, why string) {
+	answer := mcbp.Frame{Header: mcbp.Header{VBucketOrStatus: uint16(s)}}
+	if c.features.xerror {
+		body, err := json.Marshal(map[string]map[string]string{"error": {"context": why}})
+		if err == nil {
+			answer.Value, answer.Datatype = body, c.jsonType()
+		}
+	}
+	c.reply(h, answer, nil)
 }
 
 // value adds a successful answer with a value.

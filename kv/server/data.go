@@ -11,7 +11,8 @@ import (
 // quiet says whether a request wants no answer for the usual outcome.
 func quiet(op mcbp.Opcode) bool {
 	switch op {
-	case opGetQ, opGetKQ, opSetQ, opAddQ, opReplaceQ, opDeleteQ, opGATQ:
+	case mcbp.OpGetQ, mcbp.OpGetKQ, mcbp.OpSetQ, mcbp.OpAddQ, mcbp.OpReplaceQ, mcbp.OpDeleteQ, mcbp.OpGATQ,
+		mcbp.OpAppendQ, mcbp.OpPrependQ, mcbp.OpIncrementQ, mcbp.OpDecrementQ:
 		return true
 	}
 	return false
@@ -51,6 +52,12 @@ func (c *conn) failed(h mcbp.Header, err error, ticket *store.Ticket) {
 		c.status(h, mcbp.StatusKeyNotFound, ticket)
 	case errors.Is(err, store.ErrExists):
 		c.status(h, mcbp.StatusKeyExists, ticket)
+	case errors.Is(err, errNotStored):
+		c.status(h, mcbp.StatusNotStored, ticket)
+	case errors.Is(err, errBadDelta):
+		c.status(h, mcbp.StatusBadDelta, ticket)
+	case errors.Is(err, errTooBig):
+		c.status(h, mcbp.StatusTooBig, ticket)
 	case errors.Is(err, store.ErrNotMyVBucket):
 		c.notMyVBucket(h)
 	case errors.Is(err, store.ErrNoMemory):
@@ -67,21 +74,33 @@ func (c *conn) failed(h mcbp.Header, err error, ticket *store.Ticket) {
 
 func (c *conn) get(f mcbp.Frame) {
 	v, key := c.document(f)
-	if v == nil {
+	if v == nil || c.excess(f, 0) {
 		return
 	}
 	c.srv.counters.Gets.Add(1)
 	r, err := v.Get(key)
 	if err != nil {
 		c.srv.counters.GetMisses.Add(1)
-		if quiet(f.Op) && errors.Is(err, store.ErrNotFound) {
+		switch missing := errors.Is(err, store.ErrNotFound); {
+		case missing && quiet(f.Op):
 			c.after(f.Header, r.Ticket, len(c.out))
-			return
+		case missing && f.Op == mcbp.OpGetK: // the key is told also of what is not there
+			c.reply(f.Header, mcbp.Frame{Header: mcbp.Header{VBucketOrStatus: uint16(mcbp.StatusKeyNotFound)}, Key: f.Key}, r.Ticket)
+		default:
+			c.failed(f.Header, err, r.Ticket)
 		}
-		c.failed(f.Header, err, r.Ticket)
 		return
 	}
 	c.answerDocument(f, r)
+}
+
+// excess refuses a request whose extras are not of the wanted length or that has a value where none belongs.
+func (c *conn) excess(f mcbp.Frame, extras int) bool {
+	if len(f.Extras) == extras && len(f.Value) == 0 {
+		return false
+	}
+	c.refuse(f.Header, mcbp.StatusInvalid, f.Op.String()+" with unexpected extras or a value")
+	return true
 }
 
 // answerDocument answers with a document.
@@ -91,7 +110,7 @@ func (c *conn) answerDocument(f mcbp.Frame, r store.Result) {
 		Header: mcbp.Header{CAS: r.Doc.Cas, Datatype: datatype},
 		Extras: mcbp.AppendGetReply(nil, r.Doc.Flags), Value: value,
 	}
-	if f.Op == opGetK || f.Op == opGetKQ {
+	if f.Op == mcbp.OpGetK || f.Op == mcbp.OpGetKQ {
 		answer.Key = f.Key
 	}
 	c.reply(f.Header, answer, r.Ticket)
@@ -121,7 +140,7 @@ func (c *conn) store(f mcbp.Frame, kind store.Kind) {
 	extras, err := mcbp.DecodeStore(f.Extras)
 	datatype, ok := c.datatype(f)
 	switch {
-	case err != nil || !ok:
+	case err != nil || !ok || kind == store.Add && f.CAS != 0:
 		c.status(f.Header, mcbp.StatusInvalid, nil)
 		return
 	case len(f.Value) > maxValue(datatype):
@@ -166,7 +185,7 @@ func (c *conn) expiry(e uint32) uint32 {
 }
 
 func (c *conn) remove(f mcbp.Frame) {
-	if v, key := c.document(f); v != nil {
+	if v, key := c.document(f); v != nil && !c.excess(f, 0) {
 		c.change(f, v, store.Change{Kind: store.Delete, Key: key, Cas: f.CAS})
 	}
 }
@@ -177,7 +196,7 @@ func (c *conn) touch(f mcbp.Frame) {
 		return
 	}
 	expiry, err := mcbp.DecodeTouch(f.Extras)
-	if err != nil {
+	if err != nil || len(f.Value) != 0 {
 		c.status(f.Header, mcbp.StatusInvalid, nil)
 		return
 	}
@@ -186,29 +205,42 @@ func (c *conn) touch(f mcbp.Frame) {
 
 // change makes a change and answers when it is in the log.
 func (c *conn) change(f mcbp.Frame, v *store.VBucket, change store.Change) {
-	r, err := v.Apply(change)
-	if err != nil {
-		if f.Op == opGATQ && errors.Is(err, store.ErrNotFound) {
-			c.after(f.Header, r.Ticket, len(c.out))
-			return
+	if r, ok := c.apply(f, v, change); ok {
+		if f.Op == mcbp.OpGAT || f.Op == mcbp.OpGATQ {
+			c.answerDocument(f, r)
+		} else {
+			c.changed(f, r, nil)
 		}
+	}
+}
+
+// apply makes a change; one that failed is answered.
+func (c *conn) apply(f mcbp.Frame, v *store.VBucket, change store.Change) (store.Result, bool) {
+	r, err := v.Apply(change)
+	if err == nil {
+		c.srv.counters.Mutations.Add(1)
+		return r, true
+	}
+	if f.Op == mcbp.OpGATQ && errors.Is(err, store.ErrNotFound) {
+		c.after(f.Header, r.Ticket, len(c.out))
+	} else {
 		c.failed(f.Header, err, r.Ticket)
+	}
+	return r, false
+}
+
+// changed answers a change that was made: with its cas, its token when that was negotiated, and a value.
+func (c *conn) changed(f mcbp.Frame, r store.Result, value []byte) {
+	if quiet(f.Op) {
+		c.after(f.Header, r.Ticket, len(c.out))
 		return
 	}
-	c.srv.counters.Mutations.Add(1)
-	switch {
-	case f.Op == opGAT || f.Op == opGATQ:
-		c.answerDocument(f, r)
-	case quiet(f.Op):
-		c.after(f.Header, r.Ticket, len(c.out))
-	default:
-		answer := mcbp.Frame{Header: mcbp.Header{CAS: r.Doc.Cas}}
-		if c.features.tokens {
-			var token [16]byte
-			answer.Extras = mcbp.MutationToken{VBUUID: r.VBUUID, Seqno: r.Doc.Seqno}.AppendExtras(token[:0])
-		}
-		c.reply(f.Header, answer, r.Ticket)
+	answer := mcbp.Frame{Header: mcbp.Header{CAS: r.Doc.Cas}, Value: value}
+	if c.features.tokens {
+		var token [16]byte
+		answer.Extras = mcbp.MutationToken{VBUUID: r.VBUUID, Seqno: r.Doc.Seqno}.AppendExtras(token[:0])
 	}
+	c.reply(f.Header, answer, r.Ticket)
 }
 
 func (c *conn) allSeqnos(f mcbp.Frame) {

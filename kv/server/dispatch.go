@@ -8,20 +8,6 @@ import (
 	"tidemark/mcbp"
 )
 
-// Quiet and key-returning variants of the data opcodes, for plain clients.
-const (
-	opGetQ     mcbp.Opcode = 0x09
-	opGetK     mcbp.Opcode = 0x0c
-	opGetKQ    mcbp.Opcode = 0x0d
-	opSetQ     mcbp.Opcode = 0x11
-	opAddQ     mcbp.Opcode = 0x12
-	opReplaceQ mcbp.Opcode = 0x13
-	opDeleteQ  mcbp.Opcode = 0x14
-	opQuitQ    mcbp.Opcode = 0x17
-	opGAT      mcbp.Opcode = 0x1d
-	opGATQ     mcbp.Opcode = 0x1e
-)
-
 // dispatch answers one request. An error closes the connection.
 func (c *conn) dispatch(ctx context.Context, f mcbp.Frame) error {
 	if f.Magic.IsResponse() {
@@ -31,15 +17,17 @@ func (c *conn) dispatch(ctx context.Context, f mcbp.Frame) error {
 		return nil
 	}
 	c.srv.counters.Requests.Add(1)
-	if len(f.FrameExtras) > 0 && !frameExtrasOK(f.FrameExtras) {
-		c.status(f.Header, mcbp.StatusNotSupported, nil)
-		return nil
+	if len(f.FrameExtras) > 0 {
+		if status, why := checkFrameExtras(f.FrameExtras); status != mcbp.StatusOK {
+			c.refuse(f.Header, status, why)
+			return nil
+		}
 	}
 	switch f.Op {
 	case mcbp.OpQuit:
 		c.status(f.Header, mcbp.StatusOK, nil)
 		return errQuit
-	case opQuitQ:
+	case mcbp.OpQuitQ:
 		return errQuit
 	case mcbp.OpNoop:
 		c.status(f.Header, mcbp.StatusOK, nil)
@@ -54,7 +42,7 @@ func (c *conn) dispatch(ctx context.Context, f mcbp.Frame) error {
 		c.errorMap(f)
 		return nil
 	case mcbp.OpSASLList:
-		c.value(f.Header, []byte(c.srv.auth.mechanisms()))
+		c.value(f.Header, []byte(c.srv.auth.mechanisms(c.plainAllowed())))
 		return nil
 	case mcbp.OpSASLAuth:
 		return c.saslAuth(f)
@@ -77,19 +65,10 @@ func (c *conn) dispatch(ctx context.Context, f mcbp.Frame) error {
 
 // dispatchBucket answers a request on the selected bucket.
 func (c *conn) dispatchBucket(ctx context.Context, f mcbp.Frame) error {
+	if c.dispatchDocument(f) {
+		return nil
+	}
 	switch f.Op {
-	case mcbp.OpGet, opGetQ, opGetK, opGetKQ:
-		c.get(f)
-	case mcbp.OpSet, opSetQ:
-		c.store(f, store.Set)
-	case mcbp.OpAdd, opAddQ:
-		c.store(f, store.Add)
-	case mcbp.OpReplace, opReplaceQ:
-		c.store(f, store.Replace)
-	case mcbp.OpDelete, opDeleteQ:
-		c.remove(f)
-	case mcbp.OpTouch, opGAT, opGATQ:
-		c.touch(f)
 	case mcbp.OpGetClusterConfig:
 		c.clusterConfig(f)
 	case mcbp.OpStat:
@@ -110,32 +89,98 @@ func (c *conn) dispatchBucket(ctx context.Context, f mcbp.Frame) error {
 			return fmt.Errorf("%w: %v on a connection without DCP_OPEN", mcbp.ErrMalformed, f.Op)
 		}
 		return c.dcpRequest(f)
+	case mcbp.OpVerbosity: // there is none to set; plain clients ask all the same
+		c.status(f.Header, mcbp.StatusOK, nil)
 	default:
+		if why := refusal(f.Op); why != "" {
+			c.refuse(f.Header, mcbp.StatusNotSupported, why)
+			return nil
+		}
 		c.status(f.Header, mcbp.StatusUnknownCommand, nil)
 	}
 	return nil
 }
 
-// frameExtrasOK says whether the frame extras of a request can be honoured: well formed, and no demand for durability
-// beyond what every write gets (the one copy, in the log).
-func frameExtrasOK(b []byte) bool {
-	const durability = 1
-	for len(b) > 0 {
-		id, n := int(b[0]>>4), int(b[0]&0x0f)
-		b = b[1:]
-		for _, p := range []*int{&id, &n} {
-			if *p == 0x0f { // escaped: the next byte is added
-				if len(b) == 0 {
-					return false
-				}
-				*p += int(b[0])
-				b = b[1:]
-			}
-		}
-		if n > len(b) || id == durability {
-			return false
-		}
-		b = b[n:]
+// dispatchDocument answers requests for one document; false for all others.
+func (c *conn) dispatchDocument(f mcbp.Frame) bool {
+	switch f.Op {
+	case mcbp.OpGet, mcbp.OpGetQ, mcbp.OpGetK, mcbp.OpGetKQ:
+		c.get(f)
+	case mcbp.OpSet, mcbp.OpSetQ:
+		c.store(f, store.Set)
+	case mcbp.OpAdd, mcbp.OpAddQ:
+		c.store(f, store.Add)
+	case mcbp.OpReplace, mcbp.OpReplaceQ:
+		c.store(f, store.Replace)
+	case mcbp.OpDelete, mcbp.OpDeleteQ:
+		c.remove(f)
+	case mcbp.OpTouch, mcbp.OpGAT, mcbp.OpGATQ:
+		c.touch(f)
+	case mcbp.OpAppend, mcbp.OpAppendQ:
+		c.concat(f, false)
+	case mcbp.OpPrepend, mcbp.OpPrependQ:
+		c.concat(f, true)
+	case mcbp.OpIncrement, mcbp.OpIncrementQ:
+		c.arithmetic(f, false)
+	case mcbp.OpDecrement, mcbp.OpDecrementQ:
+		c.arithmetic(f, true)
+	default:
+		return false
 	}
 	return true
+}
+
+// refusal says why a command that clients know is not done here; empty for a command that is not known at all.
+func refusal(op mcbp.Opcode) string {
+	switch op {
+	case mcbp.OpGetLocked, mcbp.OpUnlockKey:
+		return "documents cannot be locked here: use CAS"
+	case mcbp.OpFlush, mcbp.OpFlushQ:
+		return "a bucket cannot be emptied by a client: delete its documents"
+	case mcbp.OpGetReplica:
+		return "replicas are not read by clients here"
+	case mcbp.OpObserve:
+		return "use OBSERVE_SEQNO with a mutation token"
+	case mcbp.OpGetMeta, mcbp.OpSetWithMeta, mcbp.OpAddWithMeta, mcbp.OpDeleteWithMeta:
+		return "there is no replication between clusters here"
+	case mcbp.OpGetRandomKey:
+		return "documents are found by key or by an index here"
+	case mcbp.OpSubdocGet, mcbp.OpSubdocMultiLookup, mcbp.OpSubdocMultiMutation:
+		return "there are no operations on parts of documents here: read and write the whole with CAS"
+	}
+	return ""
+}
+
+// checkFrameExtras says whether the frame extras of a request can be honoured: well formed, known, and no demand for
+// durability beyond what every write gets.
+func checkFrameExtras(b []byte) (mcbp.Status, string) {
+	for len(b) > 0 {
+		id, content, rest, err := mcbp.NextFrameInfo(b)
+		if err != nil {
+			return mcbp.StatusInvalid, "the frame extras are malformed"
+		}
+		b = rest
+		switch id {
+		case mcbp.FrameBarrier, mcbp.FrameTracing: // answers are in order always; nothing is traced
+		case mcbp.FrameDurability:
+			return durability(content)
+		case mcbp.FrameStreamID, mcbp.FrameImpersonate, mcbp.FramePreserveExpiry:
+			return mcbp.StatusNotSupported, "the frame extra \"" + id.String() + "\" is not supported"
+		default:
+			return mcbp.StatusUnknownFrameInfo, "a frame extra is not known"
+		}
+	}
+	return mcbp.StatusOK, ""
+}
+
+// durability refuses a durability requirement: a write is in the log of one node when it is answered, never more.
+func durability(content []byte) (mcbp.Status, string) {
+	const highestLevel = 3 // persist to a majority
+	switch {
+	case len(content) != 1 && len(content) != 3:
+		return mcbp.StatusInvalid, "a durability requirement has one or three bytes"
+	case content[0] == 0 || content[0] > highestLevel:
+		return mcbp.StatusDurabilityInvalid, "there is no such durability level"
+	}
+	return mcbp.StatusDurabilityImpossible, "durability levels are not supported: a write is in the log of one node when it is answered"
 }

@@ -41,20 +41,19 @@ type credentials struct {
 // authenticator knows the one user of a node.
 type authenticator struct {
 	user, password string
-	allowPlain     bool
 	random         func([]byte) // fills with random bytes
 
 	mu     sync.Mutex
 	byMech map[string]*credentials
 }
 
-func newAuthenticator(user, password string, allowPlain bool, random func([]byte)) *authenticator {
-	return &authenticator{user: user, password: password, allowPlain: allowPlain, random: random, byMech: map[string]*credentials{}}
+func newAuthenticator(user, password string, random func([]byte)) *authenticator {
+	return &authenticator{user: user, password: password, random: random, byMech: map[string]*credentials{}}
 }
 
-func (a *authenticator) mechanisms() string {
+func (a *authenticator) mechanisms(plain bool) string {
 	list := strings.Join([]string{mechSHA512, mechSHA256, mechSHA1}, " ")
-	if a.allowPlain {
+	if plain {
 		list += " " + mechPlain
 	}
 	return list
@@ -92,7 +91,7 @@ func (a *authenticator) credentials(mech string) (*credentials, error) {
 // plain checks a PLAIN response: authorization id, user and password divided by zero bytes.
 func (a *authenticator) plain(message []byte) bool {
 	parts := strings.Split(string(message), "\x00")
-	if !a.allowPlain || len(parts) != 3 {
+	if len(parts) != 3 {
 		return false
 	}
 	user := subtle.ConstantTimeCompare([]byte(parts[1]), []byte(a.user))

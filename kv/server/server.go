@@ -130,7 +130,7 @@ type dcpName struct{ bucket, name string }
 func New(opts Options) *Server {
 	opts.setDefaults()
 	return &Server{
-		opts: opts, auth: newAuthenticator(opts.User, opts.Password, opts.AllowPlain, opts.Random),
+		opts: opts, auth: newAuthenticator(opts.User, opts.Password, opts.Random),
 		large: semaphore.NewWeighted(maxLargeBytes), started: opts.Now(), conns: map[*conn]struct{}{}, dcp: map[dcpName]*conn{},
 	}
 }

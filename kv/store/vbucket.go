@@ -83,6 +83,8 @@ const (
 	Delete
 	// Touch gives an existing key another expiry.
 	Touch
+	// Edit gives a key the value that Change.Edit makes of its present one. An existing document keeps its flags and expiry.
+	Edit
 )
 
 // Change asks for one change of a document. Cas 0 means any. Expiry is absolute unix seconds, 0 for never. Key and Value
@@ -93,6 +95,10 @@ type Change struct {
 	Flags, Expiry uint32
 	Datatype      byte
 	Cas           uint64
+	// Edit makes the new value and datatype for the kind Edit from the present version, nil when there is none; its error
+	// becomes that of Apply. It runs with the vbucket locked: it must return at once and must not call back. The value
+	// becomes the store's.
+	Edit func(prev *Doc) (value []byte, datatype byte, err error)
 }
 
 // Result of a change or a read. The answer, also when it is an error, may be given to a client only after Ticket.Wait.
@@ -102,7 +108,7 @@ type Result struct {
 	Ticket *Ticket
 }
 
-// Apply makes a change. Errors: ErrNotMyVBucket, ErrNotFound, ErrExists, ErrNoMemory, ErrTemporary.
+// Apply makes a change. Errors: ErrNotMyVBucket, ErrNotFound, ErrExists, ErrNoMemory, ErrTemporary, and those of Change.Edit.
 func (v *VBucket) Apply(c Change) (Result, error) {
 	now := v.bucket.now()
 	v.mu.Lock()
@@ -120,10 +126,20 @@ func (v *VBucket) Apply(c Change) (Result, error) {
 		*doc = Doc{Key: prev.Key, Deleted: true, DeleteTime: uint32(now.Unix())}
 	case Touch:
 		*doc = Doc{Key: prev.Key, Value: prev.Value, Flags: prev.Flags, Datatype: prev.Datatype, Expiry: c.Expiry}
+	case Edit:
+		var err error
+		if doc.Value, doc.Datatype, err = c.Edit(prev); err != nil {
+			return Result{Ticket: ticket}, err
+		}
+		if prev != nil {
+			doc.Key, doc.Flags, doc.Expiry = prev.Key, prev.Flags, prev.Expiry
+		}
 	default:
 		if len(c.Value) > 0 {
 			doc.Value = append(make([]byte, 0, len(c.Value)), c.Value...)
 		}
+	}
+	if c.Kind != Delete && c.Kind != Touch {
 		if v.bucket.quota.Full(doc.memory()) {
 			return Result{Ticket: ticket}, ErrNoMemory
 		}
@@ -137,7 +153,7 @@ func (v *VBucket) Apply(c Change) (Result, error) {
 
 func check(c Change, prev *Doc) error {
 	switch {
-	case prev == nil && (c.Kind != Add && c.Kind != Set || c.Cas != 0):
+	case prev == nil && (c.Kind == Replace || c.Kind == Delete || c.Kind == Touch || c.Cas != 0):
 		return ErrNotFound
 	case prev != nil && c.Kind == Add:
 		return ErrExists
