@@ -18,7 +18,6 @@ func newManager(s Streams) *cobra.Command {
 	cfg := manager.Config{RaftMetrics: true}
 	var adminFile string
 	var logs logFlags
-	var slowLog time.Duration
 	var tlsF tlsFlags
 	var failpoints string
 	cmd := &cobra.Command{Use: "manager", Short: "Run an IndexManager", Args: noArgs,
@@ -45,9 +44,6 @@ exists: an empty --data and --join only.`,
 				return err
 			}
 			cfg.Failpoint = faults.Write(cfg.Name)
-			if slowLog > 0 {
-				cfg.Failpoint = func() error { time.Sleep(slowLog); return nil }
-			}
 			if !cmd.Flags().Changed("bootstrap-expect") && len(cfg.Join) == 0 {
 				cfg.BootstrapExpect = 1
 			}
@@ -85,8 +81,6 @@ exists: an empty --data and --join only.`,
 	fl.Uint64Var(&cfg.MaxFormatLevel, "max-format-level", 0, "behave as a version that knows format levels up to this one; for tests of upgrades")
 	_ = fl.MarkHidden("max-format-level") // it exists
 	fl.Uint64Var(&cfg.MinFree, "min-free-bytes", 32<<20, "with less free space than this under --data, hand leadership on and be not ready; 0: never")
-	fl.DurationVar(&slowLog, "debug-slow-log", 0, "for tests: each write to the Raft log takes this much longer")
-	_ = fl.MarkHidden("debug-slow-log") // it is there
 	tlsF.add(cmd)
 	fl.StringVar(&failpoints, "failpoints", "", "folder with faults, for tests")
 	fl.Lookup("failpoints").Hidden = true

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -187,9 +188,11 @@ func get(ctx context.Context, t *testing.T, url string) (status int, body string
 		return 0, err.Error()
 	}
 	defer resp.Body.Close()
-	b := make([]byte, 1<<10)
-	n, _ := resp.Body.Read(b) // the first bytes are for messages
-	return resp.StatusCode, string(b[:n])
+	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return 0, err.Error()
+	}
+	return resp.StatusCode, string(b)
 }
 
 func fullKV(ctx context.Context, t *testing.T, up *testcluster.Cluster, w *workload, disk string) bool {

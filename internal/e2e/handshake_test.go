@@ -129,7 +129,8 @@ func (h *handshake) missing(ctx context.Context) {
 			_, body := get(ctx, h.t, h.up.Manifest().Indexers[0].Admin+"/v1/positions")
 			h.t.Logf("positions: %s", body)
 			_, body = get(ctx, h.t, h.up.Manifest().Indexers[0].Admin+"/v1/status")
-			h.t.Logf("indexer: %.20000s", body)
+			_, sides, _ := strings.Cut(body, "side_streams")
+			h.t.Logf("side streams: %s", sides)
 			h.t.Fatalf("not whole again: %v", err)
 		}
 	}

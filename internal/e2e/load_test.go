@@ -243,26 +243,8 @@ func createSampleIndexes(ctx context.Context, t *testing.T, c *client.Client, bu
 // writes whose outcome was unknown count as what they became.
 func checkFinal(ctx context.Context, t *testing.T, c *client.Client, w *workload, bucket string) {
 	t.Helper()
-	docs := map[string][]byte{}
-	var mu sync.Mutex
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(32)
-	for _, key := range w.keys {
-		g.Go(func() error {
-			d, err := w.kv.Get(gctx, key)
-			if errors.Is(err, kvclient.ErrKeyNotFound) {
-				return nil
-			}
-			if err != nil {
-				return fmt.Errorf("get %s: %w", key, err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			docs[key] = bytes.Clone(d.Value)
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
+	docs, err := testcluster.Documents(ctx, w.kv, w.keys)
+	if err != nil {
 		t.Fatal(err)
 	}
 	for _, name := range sampleIndexes {

@@ -318,6 +318,17 @@ func (c *Client) Do(ctx context.Context, method, url string, req, resp any) erro
 	return err
 }
 
+// Call is Do with a deadline; the answer is a new Resp.
+func Call[Resp any](ctx context.Context, c *Client, timeout time.Duration, method, url string, req any) (*Resp, error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	resp := new(Resp)
+	if err := c.Do(ctx, method, url, req, resp); err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
 func (c *Client) do(ctx context.Context, method, url string, req, resp any) error {
 	var body io.Reader
 	if req != nil {

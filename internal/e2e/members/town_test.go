@@ -17,7 +17,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -363,38 +362,13 @@ func (w *town) create(ctx context.Context, c *client.Client, statements ...strin
 	w.ready(ctx, c, ids...)
 }
 
-// documents reads what KV has.
-func (w *town) documents(ctx context.Context) map[string][]byte {
-	w.t.Helper()
-	docs := map[string][]byte{}
-	var mu sync.Mutex
-	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(16)
-	for _, key := range w.keys {
-		g.Go(func() error {
-			d, err := w.kv.Get(gctx, key)
-			if errors.Is(err, kvclient.ErrKeyNotFound) {
-				return nil
-			}
-			if err != nil {
-				return fmt.Errorf("get %s: %w", key, err)
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			docs[key] = bytes.Clone(d.Value)
-			return nil
-		})
-	}
-	if err := g.Wait(); err != nil {
-		w.t.Fatal(err)
-	}
-	return docs
-}
-
 // equal compares session scans of indexes, by the names that the oracle knows, with what KV has. Nobody writes meanwhile.
 func (w *town) equal(ctx context.Context, c *client.Client, when string, named map[string]string) {
 	w.t.Helper()
-	docs := w.documents(ctx)
+	docs, err := testcluster.Documents(ctx, w.kv, w.keys)
+	if err != nil {
+		w.t.Fatal(err)
+	}
 	for name, known := range named {
 		want, err := oracle.Rows(known, maps.Clone(docs))
 		if err != nil {
