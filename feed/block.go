@@ -48,17 +48,28 @@ type Block struct {
 	// Events are the consumer's to read until the last Release.
 	Events []Event
 
-	conn   *Conn
-	list   *[]Event
-	chunks []*chunk
-	inline [2]*chunk // room for chunks in the common case
-	bytes  int       // what the node counts for these events
-	refs   atomic.Int32
+	released func(bytes int) // called once, with the last Release
+	list     *[]Event
+	chunks   []*chunk
+	inline   [2]*chunk // room for chunks in the common case
+	bytes    int       // what the node counts for these events
+	refs     atomic.Int32
+}
+
+// NewBlock makes an empty block with one reference, for an implementation of Feed that has its events' memory from
+// elsewhere; released is called when the last holder has released it, with what Add has counted.
+func NewBlock(released func(bytes int)) *Block { return newBlock(released) }
+
+// Add appends an event that the node counts with so many bytes; only whoever has made the block, and before anybody else
+// has it.
+func (b *Block) Add(e Event, bytes int) {
+	b.Events = append(b.Events, e)
+	b.bytes += bytes
 }
 
 // newBlock makes an empty block with one reference.
-func newBlock(c *Conn) *Block {
-	b := &Block{conn: c, list: eventPool.Get().(*[]Event)}
+func newBlock(released func(int)) *Block {
+	b := &Block{released: released, list: eventPool.Get().(*[]Event)}
 	b.Events = (*b.list)[:0]
 	b.chunks = b.inline[:0]
 	b.refs.Store(1)
@@ -101,7 +112,7 @@ func (b *Block) Release() {
 	}
 	n := b.bytes
 	b.free()
-	b.conn.acknowledge(n)
+	b.released(n)
 }
 
 // free gives the memory back.
@@ -111,6 +122,7 @@ func (b *Block) free() {
 		large = large || len(c.buf) > chunkBytes
 		c.release()
 	}
+	large = large || len(b.chunks) == 0 // memory of somebody else
 	b.chunks = nil
 	if cap(b.Events) <= keptEvents {
 		if large { // else what the stale events point to is in the pool anyway

@@ -55,12 +55,14 @@ type Config struct {
 	TLS *tls.Config
 	// AllowPlain permits PLAIN without TLS when the node offers nothing better.
 	AllowPlain bool
+	// Network says which of the addresses in the cluster map serve; only implementations that connect by the map look at it.
+	Network string
 	// Logger may be nil.
 	Logger hclog.Logger
 }
 
-// check fills defaults and refuses what cannot work.
-func (c Config) check() (Config, error) {
+// Checked fills in defaults and refuses what cannot work.
+func (c Config) Checked() (Config, error) {
 	if c.BufferBytes == 0 {
 		c.BufferBytes = DefaultBufferBytes
 	}
@@ -133,8 +135,9 @@ func (e *RollbackError) Error() string {
 // Is makes it an ErrRollback.
 func (e *RollbackError) Is(target error) bool { return target == ErrRollback }
 
-// asError makes the error of an answer to one of our requests; nil for success.
-func asError(f mcbp.Frame, vbucket uint16) error {
+// AnswerError makes the error of a node's answer to a request about a vbucket: nil for success, else one that wraps a
+// *kvclient.StatusError and the sentinel of what was asked for, or a *RollbackError.
+func AnswerError(f mcbp.Frame, vbucket uint16) error {
 	err := kvclient.NewStatusError(f)
 	if err == nil {
 		return nil

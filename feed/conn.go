@@ -27,15 +27,16 @@ const watchSteps = 4
 // Conn is a DCP connection: see the package comment. All methods may be called
 // from any goroutine.
 type Conn struct {
-	conf    Config
-	session *kvclient.Session
-	loops   errgroup.Group
-	wake    chan struct{} // 1: the writer has something to do
-	ready   chan struct{} // 1: the queue has something, or the end has come
-	done    chan struct{} // closed when err is set
-	limit   int64         // most bytes that may be unacknowledged
-	arrived atomic.Uint64 // bytes read, for the watchdog
-	held    atomic.Int64  // bytes received and not released
+	conf     Config
+	session  *kvclient.Session
+	loops    errgroup.Group
+	wake     chan struct{} // 1: the writer has something to do
+	ready    chan struct{} // 1: the queue has something, or the end has come
+	done     chan struct{} // closed when err is set
+	limit    int64         // most bytes that may be unacknowledged
+	arrived  atomic.Uint64 // bytes read, for the watchdog
+	held     atomic.Int64  // bytes received and not released
+	released func(int)     // acknowledge, made once
 
 	collections bool // keys carry a collection prefix
 	endOnClose  bool // the node sends STREAM_END after CLOSE_STREAM; set before use
@@ -66,10 +67,22 @@ type answer struct {
 	err   error
 }
 
+// Dialer opens a Feed to the node that the configuration names.
+type Dialer func(ctx context.Context, conf Config) (Feed, error)
+
+// DialFeed is Dial as a Dialer.
+func DialFeed(ctx context.Context, conf Config) (Feed, error) {
+	c, err := Dial(ctx, conf)
+	if err != nil {
+		return nil, err // and no Feed that holds nil
+	}
+	return c, nil
+}
+
 // Dial opens a DCP connection and negotiates noops and flow control. Errors:
 // those of the network, ErrAuth, ErrNoBucket, ErrNotSupported, ErrProtocol.
 func Dial(ctx context.Context, conf Config) (*Conn, error) {
-	conf, err := conf.check()
+	conf, err := conf.Checked()
 	if err != nil {
 		return nil, err
 	}
@@ -114,6 +127,7 @@ func newConn(s *kvclient.Session, conf Config) *Conn {
 		collections: s.Granted(mcbp.FeatureCollections),
 		pending:     map[uint32]*request{}, streams: map[uint16]StreamID{},
 	}
+	c.released = c.acknowledge
 	c.loops.Go(c.readLoop)
 	c.loops.Go(c.writeLoop)
 	c.loops.Go(c.watchLoop)

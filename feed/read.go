@@ -107,7 +107,7 @@ func (r *reader) parse() error {
 			continue
 		}
 		if b == nil {
-			b = newBlock(c)
+			b = newBlock(c.released)
 			b.hold(r.cur)
 		}
 		if f.Magic.IsRequest() {
@@ -250,15 +250,18 @@ func (r *reader) document(b *Block, e *Event, f *mcbp.Frame, meta int) error {
 		return violation(f, fmt.Errorf("%d bytes of metadata in a value of %d", meta, len(e.Value)))
 	}
 	e.Value = e.Value[:len(e.Value)-meta]
-	r.decode(b, e)
+	e.decode(func(n int) []byte { return r.space(b, n) })
 	return nil
 }
 
-// decode undoes compression and takes extended attributes off.
-func (r *reader) decode(b *Block, e *Event) {
+// Decode undoes compression, into new memory, and takes extended attributes off.
+func (e *Event) Decode() { e.decode(func(n int) []byte { return make([]byte, n) }) }
+
+// decode is Decode into memory from alloc.
+func (e *Event) decode(alloc func(n int) []byte) {
 	if e.Datatype.Has(mcbp.DatatypeSnappy) {
 		e.Datatype &^= mcbp.DatatypeSnappy
-		if len(e.Value) > 0 && !r.decompress(b, e) {
+		if len(e.Value) > 0 && !e.decompress(alloc) {
 			e.Value, e.Undecodable = nil, true
 			return
 		}
@@ -273,26 +276,30 @@ func (r *reader) decode(b *Block, e *Event) {
 	}
 }
 
-// decompress undoes snappy into memory of the block; false if the value does not
-// decode or would be larger than a body may be.
-func (r *reader) decompress(b *Block, e *Event) bool {
+// decompress undoes snappy; false if the value does not decode or would be larger than a body may be.
+func (e *Event) decompress(alloc func(n int) []byte) bool {
 	n, err := snappy.DecodedLen(e.Value)
 	if err != nil || n < 0 || n > mcbp.MaxBody {
 		return false
 	}
+	out, err := snappy.Decode(alloc(n), e.Value)
+	if err != nil {
+		return false
+	}
+	e.Value = out
+	return true
+}
+
+// space takes n bytes that the block keeps from the arena.
+func (r *reader) space(b *Block, n int) []byte {
 	if r.arena == nil || len(r.arena.buf)-r.arenaUsed < n {
 		if r.arena != nil {
 			r.arena.release()
 		}
 		r.arena, r.arenaUsed = newChunk(n), 0
 	}
-	dst := r.arena.buf[r.arenaUsed : r.arenaUsed+n : r.arenaUsed+n]
-	out, err := snappy.Decode(dst, e.Value)
-	if err != nil {
-		return false
-	}
-	r.arenaUsed += n
 	b.hold(r.arena)
-	e.Value = out
-	return true
+	dst := r.arena.buf[r.arenaUsed : r.arenaUsed+n : r.arenaUsed+n]
+	r.arenaUsed += n
+	return dst
 }

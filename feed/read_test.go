@@ -42,7 +42,7 @@ func (m *memoryConn) SetWriteDeadline(time.Time) error { return nil }
 
 // readAll runs a connection over bytes and collects its events and its end.
 func readAll(data []byte, pieces []int) (events []string, end error) {
-	conf, err := Config{Name: "n", Bucket: "b", BufferBytes: MaxBufferBytes, DeadAfter: time.Hour}.check()
+	conf, err := Config{Name: "n", Bucket: "b", BufferBytes: MaxBufferBytes, DeadAfter: time.Hour}.Checked()
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +105,7 @@ func TestTrickleSharesMemory(t *testing.T) {
 		data, _ = mcbp.Append(data, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPMutation, 0, 7), Extras: mcbp.Mutation{Seqno: uint64(i)}.AppendExtras(nil), Key: []byte("k"), Value: make([]byte, 300)})
 		pieces = append(pieces, len(data)-before)
 	}
-	conf, err := Config{Name: "n", Bucket: "b", DeadAfter: time.Hour}.check()
+	conf, err := Config{Name: "n", Bucket: "b", DeadAfter: time.Hour}.Checked()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -10,8 +10,12 @@ import (
 	"tidemark/mcbp"
 )
 
-// Feed is a consumer of one node's changes. Conn is the native one.
+// Feed is a consumer of one node's changes of one bucket. Conn is the native one; package feed/gocb has another.
 type Feed interface {
+	// Addr is the node's address, host:port.
+	Addr() string
+	// Held is how many bytes have been received and not released.
+	Held() int64
 	// Next takes the next block of events.
 	Next(ctx context.Context) (*Block, error)
 	// NewStreamID gives an id for OpenStream.
@@ -99,7 +103,7 @@ func (c *Conn) OpenStream(ctx context.Context, req StreamRequest) ([]mcbp.Failov
 	if err != nil {
 		return nil, fmt.Errorf("vbucket %d: %w", req.VBucket, err)
 	}
-	if err := asError(f, req.VBucket); err != nil {
+	if err := AnswerError(f, req.VBucket); err != nil {
 		return nil, err
 	}
 	return mcbp.DecodeFailoverLog(f.Value)
@@ -112,7 +116,7 @@ func (c *Conn) CloseStream(ctx context.Context, vbucket uint16) error {
 	if err != nil {
 		return fmt.Errorf("vbucket %d: %w", vbucket, err)
 	}
-	return asError(f, vbucket)
+	return AnswerError(f, vbucket)
 }
 
 // FailoverLog asks for the vbucket's history, newest entry first.
@@ -121,7 +125,7 @@ func (c *Conn) FailoverLog(ctx context.Context, vbucket uint16) ([]mcbp.Failover
 	if err != nil {
 		return nil, fmt.Errorf("vbucket %d: %w", vbucket, err)
 	}
-	if err := asError(f, vbucket); err != nil {
+	if err := AnswerError(f, vbucket); err != nil {
 		return nil, err
 	}
 	return mcbp.DecodeFailoverLog(f.Value)
@@ -133,7 +137,7 @@ func (c *Conn) HighSeqnos(ctx context.Context) ([]mcbp.VBucketSeqno, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := asError(f, 0); err != nil {
+	if err := AnswerError(f, 0); err != nil {
 		return nil, err
 	}
 	return mcbp.DecodeVBSeqnos(f.Value)
@@ -145,7 +149,7 @@ func (c *Conn) ClusterConfig(ctx context.Context) (*mcbp.ClusterConfig, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := asError(f, 0); err != nil {
+	if err := AnswerError(f, 0); err != nil {
 		return nil, err
 	}
 	return mcbp.ParseClusterConfig(f.Value)
@@ -157,22 +161,22 @@ func (c *Conn) Details(ctx context.Context) (map[uint16]VBucketDetails, error) {
 	var bad error
 	req := mcbp.Frame{Header: mcbp.Request(mcbp.OpStat, 0, 0), Key: []byte("vbucket-details")}
 	f, err := c.callMore(ctx, req, func(f mcbp.Frame) {
-		if err := addDetail(out, string(f.Key), string(f.Value)); err != nil && bad == nil {
+		if err := AddDetail(out, string(f.Key), string(f.Value)); err != nil && bad == nil {
 			bad = err
 		}
 	})
 	if err != nil {
 		return nil, err
 	}
-	if err := asError(f, 0); err != nil {
+	if err := AnswerError(f, 0); err != nil {
 		return nil, err
 	}
 	return out, bad
 }
 
-// addDetail reads one statistic: vb_N (the state), vb_N:uuid, vb_N:high_seqno,
+// AddDetail reads one statistic of a node into out: vb_N (the state), vb_N:uuid, vb_N:high_seqno,
 // vb_N:purge_seqno. Others are skipped.
-func addDetail(out map[uint16]VBucketDetails, key, value string) error {
+func AddDetail(out map[uint16]VBucketDetails, key, value string) error {
 	rest, ok := strings.CutPrefix(key, "vb_")
 	if !ok {
 		return nil

@@ -1,6 +1,7 @@
 package localcluster
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -87,7 +88,7 @@ func (c *Cluster) makeChildren() {
 	for i, e := range m.Projectors {
 		add(&child{id: e.ID, role: roleProjector, health: e.Admin + "/healthz", pid: func(m *Manifest, pid int) { m.Projectors[i].PID = pid }, args: []string{
 			"projector", "--id", e.ID, "--managers", servers, "--admin", hostport(e.Admin), "--advertise", c.cfg.Advertise, "--kv", m.KV[i].Memcached,
-			"--kv-user", m.KVUser, "--kv-password-file", password,
+			"--kv-user", m.KVUser, "--kv-password-file", password, "--feed", cmp.Or(c.cfg.Feed, "native"),
 		}})
 	}
 	for i, e := range m.Indexers {

@@ -78,7 +78,8 @@ type Config struct {
 	// Advertise is the host under which children know each other instead of the one they listen on, for tests that put
 	// themselves between them; the ports are the same.
 	Advertise string
-	TLS       bool // on every port but those of the KV nodes
+	TLS       bool   // on every port but those of the KV nodes
+	Feed      string // --feed of the projectors; native when empty
 	// Failpoints is a folder in which a test puts faults of the machine (package internal/failpoint).
 	Failpoints string
 	// Changed is called with the manifest whenever it was written.
@@ -102,6 +103,9 @@ func (c *Config) check() error {
 		if n.n < 1 || n.n > MaxNodes {
 			return wrongConfig("--%s %d: want 1 to %d", n.flag, n.n, MaxNodes)
 		}
+	}
+	if c.Feed != "" && c.Feed != "native" && c.Feed != "gocbcore" {
+		return wrongConfig("--feed %q: want native or gocbcore", c.Feed)
 	}
 	if c.Bucket == "" || len(c.Bucket) > 100 || strings.ContainsAny(c.Bucket, "`/:,= \t\n") {
 		return wrongConfig("--bucket %q: want a name of 1 to 100 characters without spaces, quotes or any of / : , =", c.Bucket)

@@ -14,7 +14,7 @@ import (
 // connection is one DCP connection of a bucket with its workers.
 type connection struct {
 	b       *bucket
-	feed    *feed.Conn
+	feed    feed.Feed
 	workers []*worker
 	before  <-chan struct{} // closed when the connection before has nothing left to say; nil for the first
 	drained chan struct{}   // closed when this one has

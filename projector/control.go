@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"tidemark/feed"
+	"tidemark/feed/gocb"
 	"tidemark/internal/rpc"
 	"tidemark/mcbp"
 	"tidemark/timestamp"
@@ -14,13 +15,41 @@ import (
 
 // dial opens a DCP connection to the KV node; its name is unique, for a second one of the same name would silently kill
 // the first.
-func (p *Projector) dial(ctx context.Context, bucket, topic string, buffer int) (*feed.Conn, error) {
+func (p *Projector) dial(ctx context.Context, bucket, topic string, buffer int) (feed.Feed, error) {
 	name := fmt.Sprintf("tidemark:%.40s:%.40s:%.60s:%s", p.clusterID(), p.cfg.ID, topic, rand.Text())
-	c, err := feed.Dial(ctx, feed.Config{Addr: p.cfg.KV, Bucket: bucket, User: p.cfg.User, Password: p.cfg.Password, Name: name, BufferBytes: buffer, Logger: p.log.Named("feed")})
+	c, err := p.cfg.Feed.dialer()(ctx, feed.Config{Addr: p.cfg.KV, Bucket: bucket, User: p.cfg.User, Password: p.cfg.Password, Name: name, BufferBytes: buffer, Logger: p.log.Named("feed")})
 	if err == nil {
 		p.counters.connections.Inc()
 	}
 	return c, err
+}
+
+// FeedKind names an implementation of the DCP consumer.
+type FeedKind string
+
+// The implementations: our own, and the one on Couchbase's client.
+const (
+	FeedNative   FeedKind = "native"
+	FeedGocbcore FeedKind = "gocbcore"
+)
+
+// ErrFeedKind is wrapped when a configuration names a feed that there is not.
+var ErrFeedKind = errors.New("projector: no such feed")
+
+// Check refuses an unknown kind; "" is FeedNative.
+func (k FeedKind) Check() error {
+	switch k {
+	case "", FeedNative, FeedGocbcore:
+		return nil
+	}
+	return fmt.Errorf("%w: %q, want %q or %q", ErrFeedKind, string(k), FeedNative, FeedGocbcore)
+}
+
+func (k FeedKind) dialer() feed.Dialer {
+	if k == FeedGocbcore {
+		return gocb.Dial
+	}
+	return feed.DialFeed
 }
 
 // kvProblem makes the answer to a request that KV could not serve.
@@ -45,7 +74,7 @@ type control struct {
 	cancel context.CancelFunc
 
 	gate   gate // held while dialling: what follows is guarded by it
-	conn   *feed.Conn
+	conn   feed.Feed
 	closed bool
 }
 
@@ -56,7 +85,7 @@ func (p *Projector) newControl(ctx context.Context, bucket string) *control {
 }
 
 // get gives the connection, a new one when there is none.
-func (c *control) get(ctx context.Context) (*feed.Conn, error) {
+func (c *control) get(ctx context.Context) (feed.Feed, error) {
 	ctx, done := joined(ctx, c.ctx)
 	defer done()
 	if err := c.gate.lock(ctx); err != nil {
@@ -118,7 +147,7 @@ func (c *control) state(ctx context.Context) (*kvState, error) {
 	return s, nil
 }
 
-func stateOf(ctx context.Context, conn *feed.Conn) (*kvState, error) {
+func stateOf(ctx context.Context, conn feed.Feed) (*kvState, error) {
 	s := &kvState{highs: map[uint16]uint64{}, purges: map[uint16]uint64{}}
 	var err error
 	if s.config, err = conn.ClusterConfig(ctx); err != nil {

@@ -66,7 +66,9 @@ type Config struct {
 	Advertise string
 	KV        string // host:port of the KV node whose active vbuckets it streams
 	User      string // of the KV store
-	Password  string
+	// Feed is the implementation of the DCP consumer; empty is FeedNative.
+	Feed     FeedKind
+	Password string
 	// Workers evaluate documents, each its own vbuckets; 0 chooses half of the processors, at most 4.
 	Workers int
 	Logger  hclog.Logger
@@ -115,6 +117,9 @@ func Open(cfg Config) (*Projector, error) {
 		return nil, errors.New("projector: the address of a manager is needed")
 	case cfg.Logger == nil:
 		cfg.Logger = hclog.NewNullLogger()
+	}
+	if err := cfg.Feed.Check(); err != nil {
+		return nil, err
 	}
 	if cfg.Workers == 0 {
 		cfg.Workers = min(max(runtime.GOMAXPROCS(0)/2, 1), maxWorkers)

@@ -204,10 +204,16 @@ func (w *world) connect(addr string) {
 // newWorldAt has a KV node of the caller's.
 func newWorldAt(t *testing.T, kvAddr string) *world {
 	t.Helper()
+	return newWorldWith(t, kvAddr, FeedNative)
+}
+
+// newWorldWith has a projector that consumes as it is told to.
+func newWorldWith(t *testing.T, kvAddr string, kind FeedKind) *world {
+	t.Helper()
 	w := &world{t: t, manager: newManager(t), data: newEndpoint(t), side: newEndpoint(t), client: projectorclient.New(4, nil)}
 	t.Cleanup(w.client.Close)
 	var err error
-	w.p, err = Open(Config{ID: "p1", Managers: []string{w.manager.URL}, Admin: "127.0.0.1:0", KV: kvAddr, User: "u", Password: "secret", Workers: 2})
+	w.p, err = Open(Config{ID: "p1", Managers: []string{w.manager.URL}, Admin: "127.0.0.1:0", KV: kvAddr, User: "u", Password: "secret", Workers: 2, Feed: kind})
 	if err != nil {
 		t.Fatal(err)
 	}

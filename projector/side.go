@@ -26,7 +26,7 @@ type side struct {
 	req     *wire.SideRequest
 	class   keyversion.Class
 	plan    *plan
-	conn    *feed.Conn    // nil while it is being opened
+	conn    feed.Feed     // nil while it is being opened
 	topic   *router.Topic // nil while it is being opened
 	streams map[feed.StreamID]*stream
 	open    int // streams that have not ended

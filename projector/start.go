@@ -135,7 +135,7 @@ func (i *incarnations) refuses(inc index.Incarnation) bool {
 }
 
 // refusal turns KV's error into an outcome. With ROLLBACK goes what the asker needs in order to decide.
-func refusal(ctx context.Context, conn *feed.Conn, r wire.StartResult, at *kvState, err error) wire.StartResult {
+func refusal(ctx context.Context, conn feed.Feed, r wire.StartResult, at *kvState, err error) wire.StartResult {
 	var rollback *feed.RollbackError
 	switch {
 	case errors.As(err, &rollback):

@@ -131,6 +131,9 @@ func newProjector(s Streams) *cobra.Command {
 		Example: "  tidemark projector --id p1 --admin 10.0.0.4:9530 --kv 10.0.0.4:11210 --kv-user index --kv-password-file /etc/tidemark/kv-password \\\n    --managers 10.0.0.1:9520,10.0.0.2:9520,10.0.0.3:9520",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			cfg.ID = index.ProjectorID(id)
+			if err := cfg.Feed.Check(); err != nil {
+				return usageError{err}
+			}
 			if cfg.Managers, err = managerURLs(managers, tlsF.files); err != nil {
 				return err
 			}
@@ -164,6 +167,7 @@ func newProjector(s Streams) *cobra.Command {
 	fl.StringVar(&cfg.KV, "kv", "127.0.0.1:11210", "the KV node whose vbuckets it streams")
 	fl.StringVar(&cfg.User, "kv-user", "", "user of the KV store")
 	fl.StringVar(&passwordFile, "kv-password-file", "", "file with the password")
+	fl.StringVar((*string)(&cfg.Feed), "feed", string(projector.FeedNative), "how DCP is consumed: native, or gocbcore (Couchbase's client)")
 	tlsF.add(cmd)
 	addCommon(cmd, &logs)
 	return cmd

@@ -1,0 +1,277 @@
+package gocb
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/couchbase/gocbcore/v10"
+	"github.com/couchbase/gocbcore/v10/memd"
+
+	"tidemark/feed"
+	"tidemark/kvclient"
+	"tidemark/mcbp"
+)
+
+// stream is one stream of a vbucket; gocbcore calls its methods, the events' from one goroutine.
+type stream struct {
+	c       *Conn
+	vbucket uint16
+	id      feed.StreamID
+	node    int // that the vbucket belonged to when it was asked for
+
+	// Guarded by Conn.mu.
+	abandoned bool // nobody wants it: events are dropped
+}
+
+// NewStreamID gives an id that no stream of this connection has had.
+func (c *Conn) NewStreamID() feed.StreamID { return feed.StreamID(c.lastID.Add(1)) }
+
+// OpenStream asks the node for a stream: see feed.Feed.
+func (c *Conn) OpenStream(ctx context.Context, req feed.StreamRequest) ([]mcbp.FailoverEntry, error) {
+	if req.ID == 0 {
+		req.ID = c.NewStreamID()
+	}
+	node, err := c.owned(ctx, req.VBucket)
+	if err != nil {
+		return nil, fmt.Errorf("vbucket %d: %w", req.VBucket, err)
+	}
+	s := &stream{c: c, vbucket: req.VBucket, id: req.ID, node: node}
+	c.mu.Lock()
+	have := c.streams[req.VBucket]
+	if have == nil {
+		c.streams[req.VBucket] = s
+	}
+	c.mu.Unlock()
+	if have != nil {
+		return nil, fmt.Errorf("vbucket %d: %w", req.VBucket, feed.ErrStreamExists)
+	}
+	var log []mcbp.FailoverEntry
+	err = c.await(ctx, "a stream request", func(done func(error)) (gocbcore.PendingOp, error) {
+		return c.agent.OpenStream(req.VBucket, memd.DcpStreamAddFlag(req.Flags|mcbp.StreamActiveOnly), gocbcore.VbUUID(req.VBUUID),
+			gocbcore.SeqNo(req.Start), gocbcore.SeqNo(req.End), gocbcore.SeqNo(req.SnapStart), gocbcore.SeqNo(req.SnapEnd),
+			s, gocbcore.OpenStreamOptions{}, func(entries []gocbcore.FailoverEntry, err error) {
+				if err == nil {
+					log = convert(entries)
+					err = s.begin(log)
+				}
+				done(err)
+			})
+	})
+	if err == nil {
+		return log, nil
+	}
+	s.giveUp()
+	return nil, c.convertError(mcbp.OpDCPStreamReq, req.VBucket, err)
+}
+
+// errMoved says that gocbcore asked another node than the one that we were told to ask.
+var errMoved = fmt.Errorf("%w: it has moved to another node meanwhile", feed.ErrNotMyVBucket)
+
+// begin makes the stream's first event of the node's consent. gocbcore calls it before it reads on, so no other event of
+// the stream is before.
+func (s *stream) begin(log []mcbp.FailoverEntry) error {
+	if snapshot, err := s.c.agent.ConfigSnapshot(); err == nil {
+		if node, err := snapshot.VbucketToServer(s.vbucket, 0); err == nil && node != s.node {
+			return errMoved
+		}
+	}
+	s.c.add(s, feed.Event{Kind: feed.StreamBegin, Value: mcbp.AppendFailoverLog(nil, log)}, 0, false)
+	return nil
+}
+
+// giveUp forgets a stream that was not opened, and closes it should the node consent yet, or have consented: the request
+// to close goes over the same connection after the one to open.
+func (s *stream) giveUp() {
+	c := s.c
+	c.mu.Lock()
+	s.abandoned = true
+	if c.streams[s.vbucket] == s {
+		delete(c.streams, s.vbucket)
+	}
+	ended := c.err != nil
+	c.room.Broadcast()
+	c.mu.Unlock()
+	if !ended {
+		_, _ = c.agent.CloseStream(s.vbucket, gocbcore.CloseStreamOptions{}, func(error) {}) // most often there is none
+	}
+}
+
+// CloseStream ends the vbucket's stream; its StreamEnd event follows.
+func (c *Conn) CloseStream(ctx context.Context, vbucket uint16) error {
+	c.mu.Lock()
+	have := c.streams[vbucket]
+	c.mu.Unlock()
+	if have == nil {
+		return fmt.Errorf("vbucket %d: %w", vbucket, feed.ErrNoStream)
+	}
+	err := c.await(ctx, "closing a stream", func(done func(error)) (gocbcore.PendingOp, error) {
+		return c.agent.CloseStream(vbucket, gocbcore.CloseStreamOptions{}, func(err error) { done(err) })
+	})
+	if err == nil {
+		have.forget() // its last events may still be on their way
+	}
+	return c.convertError(mcbp.OpDCPCloseStream, vbucket, err)
+}
+
+// forget makes room for another stream of the vbucket.
+func (s *stream) forget() {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	if s.c.streams[s.vbucket] == s {
+		delete(s.c.streams, s.vbucket)
+	}
+}
+
+// FailoverLog asks for the vbucket's history, newest entry first.
+func (c *Conn) FailoverLog(ctx context.Context, vbucket uint16) ([]mcbp.FailoverEntry, error) {
+	if _, err := c.owned(ctx, vbucket); err != nil {
+		return nil, fmt.Errorf("vbucket %d: %w", vbucket, err)
+	}
+	var log []mcbp.FailoverEntry
+	err := c.await(ctx, "asking for a failover log", func(done func(error)) (gocbcore.PendingOp, error) {
+		return c.agent.GetFailoverLog(vbucket, func(entries []gocbcore.FailoverEntry, err error) {
+			if err == nil {
+				log = convert(entries)
+			}
+			done(err)
+		})
+	})
+	if err != nil {
+		return nil, c.convertError(mcbp.OpDCPFailoverLog, vbucket, err)
+	}
+	return log, nil
+}
+
+func convert(entries []gocbcore.FailoverEntry) []mcbp.FailoverEntry {
+	log := make([]mcbp.FailoverEntry, len(entries))
+	for i, e := range entries {
+		log[i] = mcbp.FailoverEntry{VBUUID: uint64(e.VbUUID), Seqno: uint64(e.SeqNo)}
+	}
+	return log
+}
+
+// statusOf finds the node's status in an error of gocbcore.
+func statusOf(err error) (mcbp.Status, bool) {
+	var kv *gocbcore.KeyValueError
+	if errors.As(err, &kv) {
+		return mcbp.Status(kv.StatusCode), true
+	}
+	return 0, false
+}
+
+// convertError makes feed's error of gocbcore's.
+func (c *Conn) convertError(op mcbp.Opcode, vbucket uint16, err error) error {
+	if err == nil {
+		return nil
+	}
+	answer := mcbp.Frame{Header: mcbp.Response(mcbp.Request(op, vbucket, 0), mcbp.StatusOK)}
+	var rollback gocbcore.DCPRollbackError
+	if errors.As(err, &rollback) {
+		answer.Header = mcbp.Response(mcbp.Request(op, vbucket, 0), mcbp.StatusRollback)
+		answer.Value = binary.BigEndian.AppendUint64(nil, uint64(rollback.SeqNo))
+		return feed.AnswerError(answer, vbucket)
+	}
+	if status, ok := statusOf(err); ok {
+		answer.Header = mcbp.Response(mcbp.Request(op, vbucket, 0), status)
+		return feed.AnswerError(answer, vbucket)
+	}
+	for _, s := range []struct {
+		of   error
+		code mcbp.Status
+	}{
+		{gocbcore.ErrNotMyVBucket, mcbp.StatusNotMyVBucket}, {gocbcore.ErrTemporaryFailure, mcbp.StatusTemporary},
+		{gocbcore.ErrDocumentExists, mcbp.StatusKeyExists}, {gocbcore.ErrDocumentNotFound, mcbp.StatusKeyNotFound},
+		{gocbcore.ErrMemdRangeError, mcbp.StatusRange},
+	} {
+		if errors.Is(err, s.of) {
+			answer.Header = mcbp.Response(mcbp.Request(op, vbucket, 0), s.code)
+			return feed.AnswerError(answer, vbucket)
+		}
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, gocbcore.ErrShutdown) || errors.Is(err, gocbcore.ErrSocketClosed) {
+		err = fmt.Errorf("%w: %w", feed.ErrClosed, err)
+	}
+	return fmt.Errorf("vbucket %d: %w", vbucket, err)
+}
+
+// owned checks that the vbucket belongs to our node, by the node's own map, and gives the node's place in it: gocbcore
+// would ask whoever owns it.
+func (c *Conn) owned(ctx context.Context, vbucket uint16) (node int, err error) {
+	select {
+	case c.mapping <- struct{}{}:
+		defer func() { <-c.mapping }()
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+	if c.config == nil || time.Since(c.asked) > mapAge {
+		config, err := c.ClusterConfig(ctx)
+		if err != nil {
+			return 0, err
+		}
+		c.config, c.asked = config, time.Now()
+	}
+	owner, self := c.config.Owner(vbucket), c.config.ThisNode()
+	if self < 0 && c.config.NumNodes() == 1 {
+		self = 0
+	}
+	if owner < 0 || owner != self {
+		return 0, &kvclient.StatusError{Op: mcbp.OpDCPStreamReq, Status: mcbp.StatusNotMyVBucket, Config: c.config}
+	}
+	return owner, nil
+}
+
+// ask sends a request over the connection beside the agent's.
+func (c *Conn) ask(ctx context.Context, req mcbp.Frame) (mcbp.Frame, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.conf.RequestTimeout, fmt.Errorf("%w: %v at %s", feed.ErrTimeout, req.Op, c.conf.Addr))
+	defer cancel()
+	if err := c.Err(); err != nil {
+		return mcbp.Frame{}, err
+	}
+	f, err := c.control.Do(ctx, req)
+	if err != nil {
+		return mcbp.Frame{}, err
+	}
+	return f, feed.AnswerError(f, req.VBucket())
+}
+
+// HighSeqnos asks for the high seqnos of the node's active vbuckets.
+func (c *Conn) HighSeqnos(ctx context.Context) ([]mcbp.VBucketSeqno, error) {
+	f, err := c.ask(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetAllVBSeqnos, 0, 0), Extras: mcbp.AppendVBSeqnosRequest(nil, mcbp.VBucketActive)})
+	if err != nil {
+		return nil, err
+	}
+	return mcbp.DecodeVBSeqnos(f.Value)
+}
+
+// ClusterConfig asks for the node's present map.
+func (c *Conn) ClusterConfig(ctx context.Context) (*mcbp.ClusterConfig, error) {
+	f, err := c.ask(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetClusterConfig, 0, 0)})
+	if err != nil {
+		return nil, err
+	}
+	return mcbp.ParseClusterConfig(f.Value)
+}
+
+// Details asks for the figures of all vbuckets that the node has.
+func (c *Conn) Details(ctx context.Context) (map[uint16]feed.VBucketDetails, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.conf.RequestTimeout)
+	defer cancel()
+	if err := c.Err(); err != nil {
+		return nil, err
+	}
+	stats, err := c.control.Stat(ctx, "vbucket-details")
+	if err != nil {
+		return nil, err
+	}
+	out := map[uint16]feed.VBucketDetails{}
+	for key, value := range stats {
+		if err := feed.AddDetail(out, key, value); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}

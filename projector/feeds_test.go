@@ -1,0 +1,83 @@
+package projector
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/wire"
+)
+
+// Everything a projector does with KV, with either feed: mutations and deletions become statements, a side stream is read
+// to its end, streams of an older incarnation end and are opened again, a KV node that dies ends all and is found again.
+func TestEitherFeed(t *testing.T) {
+	for _, kind := range []FeedKind{FeedNative, FeedGocbcore} {
+		t.Run(string(kind), func(t *testing.T) {
+			dir := t.TempDir()
+			addr, stop := startKV(t, dir, "127.0.0.1:0")
+			w := newWorldWith(t, addr, kind)
+			w.connect(addr)
+			w.set("a", map[string]any{"f1": "x"})
+			w.define(1, 1)
+			w.begun(w.start(1))
+			w.set("b", map[string]any{"f1": 2})
+			w.set("a", map[string]any{"f1": "y"})
+			m, err := w.kv.Delete(context.Background(), "b", 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := `map[a:["y"]]`
+			w.eventually(want, func() bool { return fmt.Sprint(w.data.rows(1)) == want })
+			w.eventually("BEGIN of every vbucket", func() bool { return len(w.data.kinds(keyversion.StreamBegin)) == vbuckets })
+
+			w.define(2, 1, 2)
+			reply, err := w.client.Side(context.Background(), w.url, &wire.SideRequest{ClusterID: "c1", Node: 1, BootID: "boot", Topic: "/backfill/1/7",
+				Endpoint: w.side.addr, Bucket: testBucket, BucketUUID: testUUID, ID: 7, Revision: 2, Copies: []index.CopyID{20},
+				Streams: []wire.SideStream{{VBucket: m.VBucket, To: m.Seqno}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			w.begun(&wire.StartReply{Results: reply.Results})
+			w.eventually("END of the side stream", func() bool { return len(w.side.kinds(keyversion.StreamEnd)) == 1 })
+
+			w.begun(w.start(2)) // each stream anew
+			w.eventually("BEGIN again", func() bool { return len(w.data.kinds(keyversion.StreamBegin)) == 2*vbuckets })
+			ends := len(w.data.kinds(keyversion.StreamEnd))
+			stop()
+			w.eventually("END of every vbucket", func() bool { return len(w.data.kinds(keyversion.StreamEnd)) == ends+vbuckets })
+			startKV(t, dir, addr)
+			w.connect(addr)
+			w.eventually("streams are begun again", func() bool {
+				for _, r := range w.start(w.counter + 3).Results {
+					if r.Outcome != wire.StartBegun {
+						return false
+					}
+				}
+				return true
+			})
+			w.set("c", map[string]any{"f1": 3})
+			want = `map[a:["y"] c:[3]]`
+			w.eventually(want, func() bool { return fmt.Sprint(w.data.rows(1)) == want })
+		})
+	}
+}
+
+// begun expects that every stream has begun.
+func (w *world) begun(reply *wire.StartReply) {
+	w.t.Helper()
+	for _, r := range reply.Results {
+		if r.Outcome != wire.StartBegun || len(r.Log) == 0 {
+			w.t.Fatalf("%+v", r)
+		}
+	}
+}
+
+func TestUnknownFeed(t *testing.T) {
+	_, err := Open(Config{ID: "p1", Managers: []string{"http://127.0.0.1:1"}, Admin: "127.0.0.1:0", Feed: "memcached"})
+	if !errors.Is(err, ErrFeedKind) {
+		t.Fatal(err)
+	}
+}
