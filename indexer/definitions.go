@@ -61,7 +61,7 @@ func (x *Indexer) nodeOf(d *wire.Definitions) (index.NodeID, bool) {
 }
 
 // resume takes over the definitions of the last run, so that what is here is served before a leader has spoken. It
-// neither makes nor drops a copy: what is stored may be newer.
+// neither makes nor drops a copy: what is stored may be newer. After a leader has spoken it does nothing.
 func (x *Indexer) resume() error {
 	var d wire.Definitions
 	err := readJSON(x.cfg.Dir, definitionsFile, &d)
@@ -74,7 +74,7 @@ func (x *Indexer) resume() error {
 	x.applying.Lock()
 	defer x.applying.Unlock()
 	node, ok := x.nodeOf(&d)
-	if !ok {
+	if !ok || x.present().Revision > 0 {
 		return nil
 	}
 	if err := x.syncBuckets(&d); err != nil {

@@ -239,7 +239,10 @@ func (x *Indexer) Run(ctx context.Context) error {
 	x.mu.Lock()
 	x.spawn = func(f func(context.Context) error) { g.Go(func() error { return f(inner) }) }
 	x.mu.Unlock()
-	servers := []*transport.Server{
+	if err := x.resume(); err != nil {
+		x.log.Error("the definitions of the last run cannot be used; waiting for the leader", "error", err)
+	}
+	servers := []*transport.Server{ // from here on the leader may speak
 		x.dataServer(portMaintenance), x.dataServer(portBackfill), x.dataServer(portCatchup),
 	}
 	for i, l := range []net.Listener{x.ports.maintenance, x.ports.backfill, x.ports.catchup} {
@@ -258,9 +261,6 @@ func (x *Indexer) Run(ctx context.Context) error {
 	g.Go(func() error { return (&reporter{x: x}).Run(inner) })
 	g.Go(func() error { return newSideLoop(x).Run(inner) })
 	g.Go(func() error { return (&keeper{x: x}).Run(inner) })
-	if err := x.resume(); err != nil {
-		x.log.Error("the definitions of the last run cannot be used; waiting for the leader", "error", err)
-	}
 	e := x.Endpoint()
 	x.log.Info("indexer runs", "name", e.Name, "uuid", e.UUID, "admin", e.Admin, "scan", e.Scan, "maintenance", e.Maintenance)
 	err := g.Wait()

@@ -407,3 +407,18 @@ func TestPages(t *testing.T) {
 		}
 	}
 }
+
+// TestResumeIsFirst: the definitions of the last run never take the place of those that the leader has sent. Its list was
+// acknowledged, so it would not send it again: nothing would be asked of projectors, and copies that lack something would
+// lack it for ever.
+func TestResumeIsFirst(t *testing.T) {
+	w := newWorld(t)
+	build(t, w)
+	have := w.x.present().Revision
+	if err := w.x.resume(); err != nil {
+		t.Fatal(err)
+	}
+	if now := w.x.present().Revision; now != have || have == 0 {
+		t.Errorf("after it the indexer works with revision %d, it had %d", now, have)
+	}
+}
