@@ -12,14 +12,15 @@ import (
 	"tidemark/kv/clustermap"
 	"tidemark/kv/seglog"
 	"tidemark/kv/store"
+	"tidemark/tlsconf"
 )
 
 // ErrConfig means that a Config cannot be used; the message says what is wrong with it.
 var ErrConfig = errors.New("kv configuration")
 
 // Peer is a member of the KV cluster. Addresses are host:port; those of this node may be empty (they are filled in when
-// its listeners are open).
-type Peer struct{ ID, Memcached, Admin string }
+// its listeners are open). MemcachedTLS is empty where TLS is not spoken; its host is that of Memcached.
+type Peer struct{ ID, Memcached, Admin, MemcachedTLS string }
 
 // BucketConfig names a bucket. VBuckets is a power of two up to 1024 and cannot change.
 type BucketConfig struct {
@@ -33,11 +34,15 @@ type Config struct {
 	NodeID, Dir string
 	// Listen is the memcached address, Admin the HTTP address, both host:port; port 0 takes a free one.
 	Listen, Admin string
+	// ListenTLS is the memcached address on which TLS is spoken; it is meant with TLS only.
+	ListenTLS string
+	TLS       *tlsconf.Source
 	// Nodes is the whole cluster including this node, in the same order on every node. Empty means this node alone. The
 	// vbucket map is derived from it when a bucket is first opened, and kept.
 	Nodes   []Peer
 	Buckets []BucketConfig
-	// User and Password are what clients must know. AllowPlain accepts them in clear text, too.
+	// User and Password are what clients must know. AllowPlain accepts them in clear text also without TLS, and gives a
+	// client that does not know buckets the only one.
 	User, Password string
 	AllowPlain     bool
 	// QuotaBytes bounds the memory of all documents; 0 means 2 GiB.
@@ -81,6 +86,8 @@ func (c *Config) check() error {
 		return fmt.Errorf("%w: node id %q: want 1 to 100 letters, digits, '.', '_', '%%' or '-'", ErrConfig, c.NodeID)
 	case c.Dir == "":
 		return fmt.Errorf("%w: no folder given", ErrConfig)
+	case c.ListenTLS != "" && c.TLS == nil:
+		return fmt.Errorf("%w: a memcached address with TLS (%s) needs a certificate and its key", ErrConfig, c.ListenTLS)
 	case c.User == "" || c.Password == "":
 		return fmt.Errorf("%w: user and password are needed: clients always authenticate", ErrConfig)
 	case !self:
@@ -116,9 +123,12 @@ func (n *Node) mapNodes(peers []Peer) []clustermap.Node {
 	out := make([]clustermap.Node, len(peers))
 	for i, p := range peers {
 		if p.ID == n.config.NodeID {
+			if n.listenerTLS != nil {
+				p.MemcachedTLS = n.advertised(p.MemcachedTLS, n.MemcachedTLSAddr())
+			}
 			p.Memcached, p.Admin = n.advertised(p.Memcached, n.MemcachedAddr()), n.advertised(p.Admin, n.AdminAddr())
 		}
-		out[i] = clustermap.Node{ID: p.ID, Memcached: p.Memcached, Admin: p.Admin}
+		out[i] = clustermap.Node{ID: p.ID, Memcached: p.Memcached, MemcachedTLS: p.MemcachedTLS, Admin: p.Admin}
 	}
 	return out
 }

@@ -31,6 +31,7 @@ import (
 	"tidemark/kv/server"
 	"tidemark/kv/store"
 	"tidemark/mcbp"
+	"tidemark/tlsconf"
 )
 
 // Version is what clients are told; drivers look for a number at its beginning.
@@ -49,11 +50,13 @@ type Node struct {
 	config   Config
 	lock     *os.File
 	listener net.Listener
-	admin    net.Listener
-	server   *server.Server
-	quota    *store.Quota
-	buckets  []*bucket // in the order of the configuration
-	started  time.Time
+	// listenerTLS is nil when the node speaks no TLS.
+	listenerTLS net.Listener
+	admin       net.Listener
+	server      *server.Server
+	quota       *store.Quota
+	buckets     []*bucket // in the order of the configuration
+	started     time.Time
 }
 
 // bucket is a bucket with the map its clients see.
@@ -91,6 +94,13 @@ func (n *Node) open() error {
 	}
 	if n.listener, err = net.Listen("tcp", n.config.Listen); err != nil {
 		return fmt.Errorf("memcached address %s: %w", n.config.Listen, err)
+	}
+	if n.config.ListenTLS != "" {
+		l, err := net.Listen("tcp", n.config.ListenTLS)
+		if err != nil {
+			return fmt.Errorf("memcached address with TLS %s: %w", n.config.ListenTLS, err)
+		}
+		n.listenerTLS = n.config.TLS.Listen(l, tlsconf.Memcached)
 	}
 	if n.admin, err = net.Listen("tcp", n.config.Admin); err != nil {
 		return fmt.Errorf("admin address %s: %w", n.config.Admin, err)
@@ -233,6 +243,14 @@ func (n *Node) SetPeers(peers []Peer) error {
 // MemcachedAddr is the host:port on which the memcached protocol and DCP are served.
 func (n *Node) MemcachedAddr() string { return n.listener.Addr().String() }
 
+// MemcachedTLSAddr is the host:port on which they are served inside TLS; empty when they are not.
+func (n *Node) MemcachedTLSAddr() string {
+	if n.listenerTLS == nil {
+		return ""
+	}
+	return n.listenerTLS.Addr().String()
+}
+
 // AdminAddr is the host:port of the HTTP interface.
 func (n *Node) AdminAddr() string { return n.admin.Addr().String() }
 
@@ -252,12 +270,16 @@ func (n *Node) advertised(configured, bound string) string {
 // marker of an orderly stop. A node can be run once.
 func (n *Node) Run(ctx context.Context) error {
 	group, gctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return n.server.Serve(gctx, n.listener) })
+	listeners := []net.Listener{n.listener}
+	if n.listenerTLS != nil {
+		listeners = append(listeners, n.listenerTLS)
+	}
+	group.Go(func() error { return n.server.Serve(gctx, listeners...) })
 	group.Go(func() error { return n.serveAdmin(gctx) })
 	for _, b := range n.buckets {
 		group.Go(func() error { return b.store.Run(gctx) })
 	}
-	n.config.Logger.Info("kv node serves", "node", n.config.NodeID, "memcached", n.MemcachedAddr(), "admin", n.AdminAddr())
+	n.config.Logger.Info("kv node serves", "node", n.config.NodeID, "memcached", n.MemcachedAddr(), "memcached_tls", n.MemcachedTLSAddr(), "admin", n.AdminAddr())
 	err := group.Wait()
 	if cerr := n.release(true); err == nil {
 		err = cerr
@@ -275,7 +297,7 @@ func (n *Node) Abandon() { _ = n.release(false) }
 // release closes everything that is open.
 func (n *Node) release(orderly bool) error {
 	var first error
-	for _, l := range []net.Listener{n.listener, n.admin} {
+	for _, l := range []net.Listener{n.listener, n.listenerTLS, n.admin} {
 		if l != nil {
 			_ = l.Close()
 		}

@@ -57,7 +57,11 @@ func (c *Cluster) makeChildren() {
 	password := filepath.Join(dir, passwordFile)
 	var nodes []string
 	for _, e := range m.KV {
-		nodes = append(nodes, e.ID+"="+e.Memcached+"="+hostport(e.Admin))
+		node := e.ID + "=" + e.Memcached + "=" + hostport(e.Admin)
+		if e.MemcachedTLS != "" {
+			node += "=" + e.MemcachedTLS
+		}
+		nodes = append(nodes, node)
 	}
 	add := func(ch *child) {
 		ch.c = c
@@ -65,17 +69,21 @@ func (c *Cluster) makeChildren() {
 		if c.cfg.LogFormat != "" {
 			ch.args = append(ch.args, "--log-format", c.cfg.LogFormat)
 		}
-		if ch.args[0] != "kv" {
+		if ch.role != roleKV {
 			ch.args = append(ch.args, c.tlsArgs(ch.id)...)
 		}
 		c.children = append(c.children, ch)
 	}
 	for i, e := range m.KV {
-		add(&child{id: e.ID, role: roleKV, late: true, health: e.Admin + "/healthz", pid: func(m *Manifest, pid int) { m.KV[i].PID = pid }, args: []string{
+		var secure []string
+		if e.MemcachedTLS != "" {
+			secure = append(c.tlsArgs(e.ID), "--memcached-tls", e.MemcachedTLS)
+		}
+		add(&child{id: e.ID, role: roleKV, late: true, health: e.Admin + "/healthz", pid: func(m *Manifest, pid int) { m.KV[i].PID = pid }, args: append([]string{
 			"kv", "--id", e.ID, "--data", filepath.Join(dir, e.ID), "--memcached", e.Memcached, "--admin", hostport(e.Admin),
 			"--nodes", strings.Join(nodes, ","), "--buckets", fmt.Sprintf("%s:%s:%d", m.Bucket, m.BucketUUID, m.VBuckets),
 			"--kv-user", m.KVUser, "--kv-password-file", password,
-		}})
+		}, secure...)})
 	}
 	for i, e := range m.Managers {
 		add(&child{id: e.ID, role: roleManager, health: e.REST + "/readyz", pid: func(m *Manifest, pid int) { m.Managers[i].PID = pid }, args: []string{

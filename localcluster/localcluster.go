@@ -78,7 +78,7 @@ type Config struct {
 	// Advertise is the host under which children know each other instead of the one they listen on, for tests that put
 	// themselves between them; the ports are the same.
 	Advertise string
-	TLS       bool   // on every port but those of the KV nodes
+	TLS       bool   // on every port; KV nodes have one without beside it
 	Feed      string // --feed of the projectors; native when empty
 	// Failpoints is a folder in which a test puts faults of the machine (package internal/failpoint).
 	Failpoints string
@@ -251,6 +251,9 @@ func (c *Cluster) fresh() (*Manifest, error) {
 	}
 	for i := range c.cfg.KV {
 		m.KV = append(m.KV, KVEntry{ID: fmt.Sprintf("kv%d", i+1), Memcached: ports.take(), Admin: "http://" + ports.take()})
+		if c.cfg.TLS {
+			m.KV[i].MemcachedTLS = ports.take()
+		}
 		m.Projectors = append(m.Projectors, ProjectorEntry{ID: fmt.Sprintf("p%d", i+1), Admin: scheme + ports.take()})
 	}
 	for i := range c.cfg.Indexers {
@@ -268,6 +271,9 @@ func (m *Manifest) addresses() []string {
 	}
 	for _, e := range m.KV {
 		all = append(all, e.Memcached, hostport(e.Admin))
+		if e.MemcachedTLS != "" {
+			all = append(all, e.MemcachedTLS)
+		}
 	}
 	for _, e := range m.Projectors {
 		all = append(all, hostport(e.Admin))

@@ -62,8 +62,10 @@ type ManagerEntry struct {
 type KVEntry struct {
 	ID        string `json:"id"`
 	Memcached string `json:"memcached"`
-	Admin     string `json:"admin"`
-	PID       int    `json:"pid"`
+	// MemcachedTLS is the memcached port inside TLS; empty without --tls.
+	MemcachedTLS string `json:"memcached_tls,omitempty"`
+	Admin        string `json:"admin"`
+	PID          int    `json:"pid"`
 }
 
 // ProjectorEntry is a projector; Admin is a base URL.

@@ -49,6 +49,9 @@ func (c *Cluster) certificates() error {
 	for _, e := range c.manifest.Managers {
 		issue(tlsconf.Manager, e.ID)
 	}
+	for _, e := range c.manifest.KV {
+		issue(tlsconf.KV, e.ID)
+	}
 	for _, e := range c.manifest.Projectors {
 		issue(tlsconf.Projector, e.ID)
 	}

@@ -19,12 +19,13 @@ const (
 	Manager   Role = "manager"
 	Projector Role = "projector"
 	Indexer   Role = "indexer"
+	KV        Role = "kv"
 	User      Role = "user"
 	Admin     Role = "admin"
 )
 
 // Roles lists every role, nodes first.
-func Roles() []Role { return []Role{Manager, Projector, Indexer, User, Admin} }
+func Roles() []Role { return []Role{Manager, Projector, Indexer, KV, User, Admin} }
 
 // scheme of the URI in a certificate's subject alternative names.
 const scheme = "tidemark"

@@ -40,9 +40,10 @@ const (
 
 // Protocols of a port, for Server.
 const (
-	HTTP = "http/1.1"
-	GRPC = "h2"
-	Raft = "tidemark-raft"
+	HTTP      = "http/1.1"
+	GRPC      = "h2"
+	Raft      = "tidemark-raft"
+	Memcached = "memcached"
 )
 
 // ErrFiles is wrapped when the files cannot be used.

@@ -82,19 +82,19 @@ func (f *issueFlags) run(s Streams) error {
 func certNode(s Streams) *cobra.Command {
 	f := &issueFlags{}
 	var role string
-	cmd := &cobra.Command{Use: "node", Short: "Make the certificate of a manager, projector or indexer", Args: noArgs,
+	cmd := &cobra.Command{Use: "node", Short: "Make the certificate of a manager, projector, indexer or KV node", Args: noArgs,
 		Long: `Makes the certificate of one process. Its role and id stand in it as the URI tidemark://role/id; the id is that of the
-process's --id, or * for every id of the role. --host names what users dial: a manager needs its names and addresses.`,
+process's --id, or * for every id of the role. --host names what users dial: a manager and a KV node need their names and addresses.`,
 		Example: "  tidemark cert node --out ./certs --role manager --id m1 --host m1.example.org,10.0.0.1",
 		RunE: func(*cobra.Command, []string) error {
 			switch f.req.Peer.Role = tlsconf.Role(role); f.req.Peer.Role {
-			case tlsconf.Manager, tlsconf.Projector, tlsconf.Indexer:
+			case tlsconf.Manager, tlsconf.Projector, tlsconf.Indexer, tlsconf.KV:
 				return f.run(s)
 			}
-			return usage("--role %q: want manager, projector or indexer", role)
+			return usage("--role %q: want manager, projector, indexer or kv", role)
 		}}
 	f.add(cmd)
-	cmd.Flags().StringVar(&role, "role", "", "manager, projector or indexer")
+	cmd.Flags().StringVar(&role, "role", "", "manager, projector, indexer or kv")
 	cmd.Flags().StringVar(&f.req.Peer.ID, "id", "", "the process's --id, or * for any")
 	cmd.Flags().StringSliceVar(&f.req.Hosts, "host", nil, "names and addresses that users dial")
 	return cmd

@@ -20,10 +20,13 @@ import (
 	"tidemark/kvclient"
 	"tidemark/localcluster"
 	"tidemark/sample"
+	"tidemark/tlsconf"
 )
 
 func newKV(s Streams) *cobra.Command {
-	var id, data, memcached, admin, nodes, user, passwordFile string
+	var id, data, memcached, memcachedTLS, admin, nodes, user, passwordFile string
+	var plain bool
+	var secure tlsFlags
 	var logs logFlags
 	var buckets []string
 	var quota int64
@@ -38,7 +41,16 @@ func newKV(s Streams) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			cfg := kv.Config{NodeID: id, Dir: data, Listen: memcached, Admin: admin, User: user, QuotaBytes: quota, Logger: log}
+			cfg := kv.Config{NodeID: id, Dir: data, Listen: memcached, Admin: admin, User: user, AllowPlain: plain, QuotaBytes: quota, Logger: log}
+			if cfg.TLS, err = secure.open(cmd.Context(), tlsconf.KV, id, log); err != nil {
+				return err
+			}
+			if cfg.TLS != nil {
+				cfg.ListenTLS = memcachedTLS
+			}
+			if err := cfg.TLS.MayListen(secure.insecure, tlsconf.Address{Flag: "memcached", HostPort: memcached}, tlsconf.Address{Flag: "admin", HostPort: admin}); err != nil {
+				return usageError{err}
+			}
 			if cfg.Password, err = secretFile(passwordFile); err != nil {
 				return err
 			}
@@ -58,12 +70,15 @@ func newKV(s Streams) *cobra.Command {
 	fl.StringVar(&id, "id", "kv1", "name of the node")
 	fl.StringVar(&data, "data", "", "data folder")
 	fl.StringVar(&memcached, "memcached", "127.0.0.1:11210", "listen here for the memcached protocol")
+	fl.StringVar(&memcachedTLS, "memcached-tls", "127.0.0.1:11207", "listen here for the memcached protocol inside TLS, with --tls-cert")
+	fl.BoolVar(&plain, "allow-plain", false, "accept the password in clear text without TLS, for plain memcached clients; they need not select the only bucket")
 	fl.StringVar(&admin, "admin", "127.0.0.1:11211", "listen here for status and metrics")
-	fl.StringVar(&nodes, "nodes", "", "all nodes, the same on each: id=memcached=admin,…")
+	fl.StringVar(&nodes, "nodes", "", "all nodes, the same on each: id=memcached=admin[=memcached-tls],…")
 	fl.StringSliceVar(&buckets, "buckets", nil, "buckets: name:uuid:vbuckets")
 	fl.StringVar(&user, "kv-user", "", "user that clients authenticate as")
 	fl.StringVar(&passwordFile, "kv-password-file", "", "file with the password")
 	fl.Int64Var(&quota, "quota-bytes", 2<<30, "memory for documents")
+	secure.add(cmd)
 	addCommon(cmd, &logs)
 	cmd.AddCommand(kvLoad(s), kvGet(s), kvSet(s), kvDelete(s))
 	return cmd
@@ -79,10 +94,14 @@ func addCommon(cmd *cobra.Command, logs *logFlags) {
 func parseNodes(text string) (nodes []kv.Peer, err error) {
 	for _, one := range strings.Split(text, ",") {
 		p := strings.Split(one, "=")
-		if len(p) != 3 {
-			return nil, usage("--nodes %q: want id=memcached=admin,… with host:port addresses", text)
+		if len(p) != 3 && len(p) != 4 {
+			return nil, usage("--nodes %q: want id=memcached=admin[=memcached-tls],… with host:port addresses", text)
 		}
-		nodes = append(nodes, kv.Peer{ID: p[0], Memcached: p[1], Admin: p[2]})
+		peer := kv.Peer{ID: p[0], Memcached: p[1], Admin: p[2]}
+		if len(p) == 4 {
+			peer.MemcachedTLS = p[3]
+		}
+		nodes = append(nodes, peer)
 	}
 	return nodes, nil
 }

@@ -27,11 +27,12 @@ const (
 // capabilities are what clients may ask of a bucket.
 var capabilities = [...]string{"collections", "tombstonedUserXAttrs", "dcp", "cbhello", "touch", "cccp", "xdcrCheckpointing", "nodesExt", "xattr"}
 
-// Node is one member of the cluster. Addresses are host:port.
+// Node is one member of the cluster. Addresses are host:port; MemcachedTLS is empty where TLS is not spoken.
 type Node struct {
-	ID        string `json:"id"`
-	Memcached string `json:"memcached"`
-	Admin     string `json:"admin"`
+	ID           string `json:"id"`
+	Memcached    string `json:"memcached"`
+	MemcachedTLS string `json:"memcached_tls,omitempty"`
+	Admin        string `json:"admin"`
 }
 
 // Map is a bucket's map. Chains[v][0] is the id of the node with the active copy of vbucket v, the others have replicas.
@@ -112,6 +113,11 @@ func (m Map) Config(self string) (*mcbp.ClusterConfig, error) {
 			return nil, fmt.Errorf("%w: node %q: memcached address: %w", ErrMap, n.ID, err)
 		}
 		services := map[string]int{"kv": port}
+		if n.MemcachedTLS != "" {
+			if _, services["kvSSL"], err = split(n.MemcachedTLS); err != nil {
+				return nil, fmt.Errorf("%w: node %q: memcached address with TLS: %w", ErrMap, n.ID, err)
+			}
+		}
 		mgmt := 0
 		if n.Admin != "" {
 			if _, mgmt, err = split(n.Admin); err != nil {

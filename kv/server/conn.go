@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,6 +26,8 @@ const (
 	// flushBytes of answers, or of writes that answers wait for, are sent without looking for more requests.
 	flushBytes      = 64 << 10
 	flushWriteBytes = 1 << 20
+	// writeTLSBytes is the most that is written at once inside TLS.
+	writeTLSBytes = 64 << 10
 	// keepBytes is the largest buffer a connection keeps.
 	keepBytes = 1 << 20
 	// maxSkipBytes of a body that is too large are passed over; a connection that announces more is closed.
@@ -79,11 +82,16 @@ type featureSet struct{ tokens, json, xattr, xerror, collections, dedupNMVB bool
 type configSeen struct{ epoch, rev int64 }
 
 func newConn(s *Server, nc net.Conn, id uint64) *conn {
-	if tcp, ok := nc.(*net.TCPConn); ok {
+	c := &conn{srv: s, nc: nc, id: id, r: bufio.NewReaderSize(nc, readBufferBytes)}
+	raw := nc
+	if t, ok := nc.(*tls.Conn); ok {
+		c.encrypted, raw = true, t.NetConn()
+	}
+	if tcp, ok := raw.(*net.TCPConn); ok {
 		_ = tcp.SetNoDelay(true)
 		_ = tcp.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: keepAlivePeriod, Interval: keepAlivePeriod})
 	}
-	return &conn{srv: s, nc: nc, id: id, r: bufio.NewReaderSize(nc, readBufferBytes)}
+	return c
 }
 
 func (c *conn) close() { _ = c.nc.Close() }
@@ -91,7 +99,10 @@ func (c *conn) close() { _ = c.nc.Close() }
 // serve reads and answers requests until the connection ends.
 func (c *conn) serve(ctx context.Context, group *errgroup.Group) {
 	c.group = group
-	err := c.loop(ctx)
+	err := c.handshake(ctx)
+	if err == nil {
+		err = c.loop(ctx)
+	}
 	c.close()
 	if c.dcp != nil {
 		c.dcp.stop()
@@ -106,6 +117,17 @@ func (c *conn) serve(ctx context.Context, group *errgroup.Group) {
 	default:
 		c.srv.opts.Logger.Debug("connection closed", "remote", c.nc.RemoteAddr(), "error", err)
 	}
+}
+
+// handshake greets a client that speaks TLS.
+func (c *conn) handshake(ctx context.Context) error {
+	t, ok := c.nc.(*tls.Conn)
+	if !ok {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, c.srv.opts.AuthTimeout)
+	defer cancel()
+	return t.HandshakeContext(ctx)
 }
 
 func (c *conn) loop(ctx context.Context) error {
@@ -342,8 +364,12 @@ func (c *conn) settle() {
 // write sends bytes; the caller holds wmu. Progress restarts the limit.
 func (c *conn) write(b []byte, limit time.Duration) error {
 	for len(b) > 0 {
+		part := b
+		if c.encrypted { // a write inside TLS that was cut off cannot be taken up again
+			part = b[:min(len(b), writeTLSBytes)]
+		}
 		_ = c.nc.SetWriteDeadline(c.srv.opts.Now().Add(limit))
-		n, err := c.nc.Write(b)
+		n, err := c.nc.Write(part)
 		b = b[n:]
 		if err != nil && (n == 0 || !errors.Is(err, os.ErrDeadlineExceeded)) {
 			c.close()

@@ -59,7 +59,8 @@ type Options struct {
 	NodeID  string
 	Version string
 	Buckets map[string]*Bucket
-	// User and Password are the only credentials. AllowPlain offers PLAIN besides SCRAM.
+	// User and Password are the only credentials. AllowPlain offers PLAIN besides SCRAM also without TLS, and gives a client
+	// that selects no bucket the only one.
 	User, Password string
 	AllowPlain     bool
 
@@ -138,16 +139,21 @@ func New(opts Options) *Server {
 // Counters are the server's running totals.
 func (s *Server) Counters() *Counters { return &s.counters }
 
-// Serve accepts connections until ctx ends, then closes all of them and returns when their work is done.
-func (s *Server) Serve(ctx context.Context, listener net.Listener) error {
+// Serve accepts connections until ctx ends, then closes all of them and returns when their work is done. Listeners may be
+// of TLS.
+func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
 		<-ctx.Done()
-		_ = listener.Close()
+		for _, l := range listeners {
+			_ = l.Close()
+		}
 		s.closeAll()
 		return nil
 	})
-	group.Go(func() error { return s.accept(ctx, group, listener) })
+	for _, l := range listeners {
+		group.Go(func() error { return s.accept(ctx, group, l) })
+	}
 	return group.Wait()
 }
 

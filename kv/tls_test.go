@@ -1,0 +1,138 @@
+package kv
+
+import (
+	"bufio"
+	"crypto/tls"
+	"crypto/x509"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/couchbase/gocbcore/v10"
+	"github.com/couchbase/gocbcore/v10/memd"
+
+	"tidemark/mcbp"
+	"tidemark/tlsconf"
+)
+
+// runTLSNode runs a node that speaks TLS on a second port, and gives the CA that clients are to trust.
+func runTLSNode(t *testing.T) (*Node, *x509.CertPool) {
+	t.Helper()
+	dir := t.TempDir()
+	ca, err := tlsconf.CreateCA(dir, "test", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := ca.Issue(dir, "kv1", tlsconf.Request{Peer: tlsconf.Peer{Role: tlsconf.KV, ID: "kv1"}, Hosts: []string{"127.0.0.1", "localhost"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := testConfig(t.TempDir())
+	config.ListenTLS = "127.0.0.1:0"
+	if config.TLS, err = tlsconf.OpenNode(files, tlsconf.KV, "kv1", nil); err != nil {
+		t.Fatal(err)
+	}
+	n, _ := runNode(t, config)
+	pem, err := os.ReadFile(filepath.Join(dir, tlsconf.CAFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pool := x509.NewCertPool()
+	if !pool.AppendCertsFromPEM(pem) {
+		t.Fatal("no CA")
+	}
+	return n, pool
+}
+
+func dialTLS(t *testing.T, addr string, pool *x509.CertPool) *rawClient {
+	t.Helper()
+	nc, err := tls.Dial("tcp", addr, &tls.Config{RootCAs: pool, MinVersion: tls.VersionTLS12})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = nc.Close() })
+	_ = nc.SetDeadline(time.Now().Add(60 * time.Second))
+	return &rawClient{t: t, nc: nc, r: bufio.NewReaderSize(nc, 256<<10)}
+}
+
+// Inside TLS a password may travel as it is; beside it, the plain port of the same node wants SCRAM.
+func TestTLSPort(t *testing.T) {
+	n, pool := runTLSNode(t)
+	c := dialTLS(t, n.MemcachedTLSAddr(), pool)
+	if l := c.want(request(mcbp.OpSASLList, 0, nil, nil, nil), mcbp.StatusOK); !strings.HasSuffix(string(l.Value), " PLAIN") {
+		t.Fatalf("mechanisms %q", l.Value)
+	}
+	plain := request(mcbp.OpSASLAuth, 0, nil, []byte("PLAIN"), []byte("\x00"+testUser+"\x00"+testPassword))
+	c.want(plain, mcbp.StatusOK)
+	c.want(request(mcbp.OpGet, 0, nil, []byte("a"), nil), mcbp.StatusNoBucket)
+	c.want(request(mcbp.OpSelectBucket, 0, nil, []byte("world"), nil), mcbp.StatusOK)
+	big := strings.Repeat("x", 5<<20)
+	c.want(setFrame(0, "big", big), mcbp.StatusOK)
+	if g := c.want(request(mcbp.OpGet, 0, nil, []byte("big"), nil), mcbp.StatusOK); string(g.Value) != big {
+		t.Fatal("another value came back")
+	}
+	if s := dialTLS(t, n.MemcachedTLSAddr(), pool).scram(testUser, testPassword); s != mcbp.StatusOK {
+		t.Fatal(s)
+	}
+	config := c.want(request(mcbp.OpGetClusterConfig, 0, nil, nil, nil), mcbp.StatusOK)
+	parsed, err := mcbp.ParseClusterConfig(config.Value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, err := parsed.KVAddr(0, "127.0.0.1", true); err != nil || a != n.MemcachedTLSAddr() {
+		t.Fatalf("address with TLS %q %v, want %q", a, err, n.MemcachedTLSAddr())
+	}
+	if a, err := parsed.KVAddr(0, "127.0.0.1", false); err != nil || a != n.MemcachedAddr() {
+		t.Fatalf("address without TLS %q %v, want %q", a, err, n.MemcachedAddr())
+	}
+
+	clear := dialRaw(t, n.MemcachedAddr())
+	clear.want(plain, mcbp.StatusAuthError)
+	mute := dialRaw(t, n.MemcachedTLSAddr())
+	mute.send(request(mcbp.OpNoop, 0, nil, nil, nil))
+	mute.closed("a client that speaks no TLS on the port of TLS")
+	if _, err := tls.Dial("tcp", n.MemcachedTLSAddr(), &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}); err == nil {
+		t.Fatal("a client that trusts nobody trusts the node")
+	}
+}
+
+func TestGocbcoreAgentsInsideTLS(t *testing.T) {
+	n, pool := runTLSNode(t)
+	secure := gocbcore.SecurityConfig{
+		UseTLS: true, TLSRootCAProvider: func() *x509.CertPool { return pool },
+		Auth: gocbcore.PasswordAuthProvider{Username: testUser, Password: testPassword}, AuthMechanisms: []gocbcore.AuthMechanism{gocbcore.PlainAuthMechanism},
+	}
+	ready := gocbcore.WaitUntilReadyOptions{ServiceTypes: []gocbcore.ServiceType{gocbcore.MemdService}}
+	seed := gocbcore.SeedConfig{MemdAddrs: []string{n.MemcachedTLSAddr()}}
+	kv, err := gocbcore.CreateAgent(&gocbcore.AgentConfig{BucketName: "world", SeedConfig: seed, SecurityConfig: secure, IoConfig: gocbcore.IoConfig{UseCollections: true, UseMutationTokens: true}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = kv.Close() })
+	dcp, err := gocbcore.CreateDcpAgent(&gocbcore.DCPAgentConfig{BucketName: "world", SeedConfig: seed, SecurityConfig: secure, IoConfig: gocbcore.IoConfig{UseCollections: true}},
+		"test:tls", memd.DcpOpenFlagProducer)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = dcp.Close() })
+	for _, wait := range []func(time.Time, gocbcore.WaitUntilReadyOptions, gocbcore.WaitUntilReadyCallback) (gocbcore.PendingOp, error){kv.WaitUntilReady, dcp.WaitUntilReady} {
+		if err := await(t, func(done chan<- error) error {
+			_, err := wait(time.Now().Add(testTimeout), ready, func(_ *gocbcore.WaitUntilReadyResult, err error) { done <- err })
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	key := keysOf(3, 16, 1)[0]
+	set(t, kv, key, `{"n":1}`)
+	if v, err := get(t, kv, key); v != `{"n":1}` || err != nil {
+		t.Fatalf("get: %q %v", v, err)
+	}
+	o := newObserver()
+	if _, err := openStream(t, dcp, 3, memd.DcpStreamAddFlagActiveOnly, 0, 0, endless, 0, 0, o); err != nil {
+		t.Fatal(err)
+	}
+	o.expect(t, "snapshot 0-1 2", "mutation 1 "+key+`={"n":1}`)
+}
