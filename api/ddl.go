@@ -215,7 +215,7 @@ func (a *API) create(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	d := index.Definition{Name: body.Name, Bucket: body.Bucket, IsPrimary: body.IsPrimary, Keys: body.Keys, Where: body.Where, Deferred: body.DeferBuild,
-		Partitions: body.Partitions, Replicas: body.Replicas, Nodes: body.Nodes}
+		PartitionBy: body.PartitionBy, Partitions: body.Partitions, Replicas: body.Replicas, Nodes: body.Nodes}
 	o, err := a.cfg.Coordinator.CreateIndex(r.Context(), coordinator.CreateRequest{Definition: d, IfNotExists: body.IfNotExists, Request: req})
 	if err != nil {
 		return err

@@ -202,7 +202,7 @@ func (a *API) progress() map[index.ID]coordinator.Progress {
 func info(x *statecontext.Index, progress map[index.ID]coordinator.Progress) client.IndexInfo {
 	d := &x.Definition
 	i := client.IndexInfo{ID: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State, Deferred: d.Deferred, Reason: d.Reason, Definition: d.Statement,
-		IsPrimary: d.IsPrimary, Keys: d.Keys, Where: d.Where, Partitions: d.Partitions, Replicas: d.Replicas,
+		IsPrimary: d.IsPrimary, Keys: d.Keys, Where: d.Where, PartitionBy: d.PartitionBy, Partitions: d.Partitions, Replicas: d.Replicas,
 		Copies: append([]partition.Copy(nil), x.Topology.Copies...), CreatedMS: d.CreatedMS, ModifiedCAS: d.ModifiedCAS}
 	p := progress[d.ID]
 	i.Items, i.DiskBytes, i.Progress = p.Items, p.Bytes, p.Percent(d.State)

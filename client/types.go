@@ -18,24 +18,26 @@ type Reason = rpc.Reason
 
 // IndexInfo is an index as GET /v1/indexes shows it.
 type IndexInfo struct {
-	ID          index.ID         `json:"id"`
-	Name        string           `json:"name"`
-	Bucket      string           `json:"bucket"`
-	State       index.State      `json:"state"`
-	Deferred    bool             `json:"deferred,omitempty"`
-	Reason      string           `json:"reason,omitempty"` // of state error
-	Progress    float64          `json:"progress"`         // of the build, percent: 0 to 100
-	Definition  string           `json:"definition"`       // canonical DDL text
-	IsPrimary   bool             `json:"is_primary"`
-	Keys        []index.KeyExpr  `json:"keys,omitempty"`
-	Where       string           `json:"where,omitempty"`
-	Partitions  uint16           `json:"num_partition"`
-	Replicas    uint8            `json:"num_replica"`
-	Items       uint64           `json:"items"`      // entries, of the first replica of each slice
-	DiskBytes   uint64           `json:"disk_bytes"` // of all copies
-	Copies      []partition.Copy `json:"copies,omitempty"`
-	CreatedMS   int64            `json:"created_ms"`
-	ModifiedCAS uint64           `json:"modified_cas"` // its ETag
+	ID         index.ID        `json:"id"`
+	Name       string          `json:"name"`
+	Bucket     string          `json:"bucket"`
+	State      index.State     `json:"state"`
+	Deferred   bool            `json:"deferred,omitempty"`
+	Reason     string          `json:"reason,omitempty"` // of state error
+	Progress   float64         `json:"progress"`         // of the build, percent: 0 to 100
+	Definition string          `json:"definition"`       // canonical DDL text
+	IsPrimary  bool            `json:"is_primary"`
+	Keys       []index.KeyExpr `json:"keys,omitempty"`
+	Where      string          `json:"where,omitempty"`
+	// PartitionBy is how entries are spread over slices; absent: by the document's id.
+	PartitionBy index.PartitionBy `json:"partition_by,omitzero"`
+	Partitions  uint16            `json:"num_partition"`
+	Replicas    uint8             `json:"num_replica"`
+	Items       uint64            `json:"items"`      // entries, of the first replica of each slice
+	DiskBytes   uint64            `json:"disk_bytes"` // of all copies
+	Copies      []partition.Copy  `json:"copies,omitempty"`
+	CreatedMS   int64             `json:"created_ms"`
+	ModifiedCAS uint64            `json:"modified_cas"` // its ETag
 }
 
 // IndexList is the answer of GET /v1/indexes: a page of the list.
@@ -71,16 +73,18 @@ type StatementReply struct {
 
 // CreateRequest is the body of POST /v1/indexes: what CREATE INDEX says, in JSON.
 type CreateRequest struct {
-	Name        string          `json:"name"`
-	Bucket      string          `json:"bucket"`
-	IsPrimary   bool            `json:"is_primary,omitempty"`
-	Keys        []index.KeyExpr `json:"keys,omitempty"`
-	Where       string          `json:"where,omitempty"`
-	IfNotExists bool            `json:"if_not_exists,omitempty"`
-	DeferBuild  bool            `json:"defer_build,omitempty"`
-	Partitions  uint16          `json:"num_partition,omitempty"`
-	Replicas    uint8           `json:"num_replica,omitempty"`
-	Nodes       []string        `json:"nodes,omitempty"`
+	Name      string          `json:"name"`
+	Bucket    string          `json:"bucket"`
+	IsPrimary bool            `json:"is_primary,omitempty"`
+	Keys      []index.KeyExpr `json:"keys,omitempty"`
+	Where     string          `json:"where,omitempty"`
+	// PartitionBy spreads entries over slices by key; absent: by the document's id.
+	PartitionBy index.PartitionBy `json:"partition_by,omitzero"`
+	IfNotExists bool              `json:"if_not_exists,omitempty"`
+	DeferBuild  bool              `json:"defer_build,omitempty"`
+	Partitions  uint16            `json:"num_partition,omitempty"`
+	Replicas    uint8             `json:"num_replica,omitempty"`
+	Nodes       []string          `json:"nodes,omitempty"`
 }
 
 // BuildRequest is the body of POST /v1/indexes:build.

@@ -53,6 +53,10 @@ func (c *Coordinator) CreateIndex(ctx context.Context, req CreateRequest) (Outco
 		d.Partitions = c.cfg.Settings.DefaultPartitions
 	}
 	d.Using, d.ExprType = index.UsingOrdered, index.ExprN1QL
+	layout, err := partition.LayoutOf(&d)
+	if err != nil {
+		return Outcome{}, fmt.Errorf("%w: %w", expression.ErrDefinition, err)
+	}
 	if req.Request != nil { // bucket and nodes may have gone since it was done
 		if res, known := c.cfg.Consensus.State().Outcome(req.Request); known {
 			return c.created(&d, res)
@@ -71,7 +75,7 @@ func (c *Coordinator) CreateIndex(ctx context.Context, req CreateRequest) (Outco
 		return Outcome{}, err
 	}
 	res, err := c.proposeRequest(ctx, req.Request, &statecontext.CreateIndex{Definition: d, IfNotExists: req.IfNotExists,
-		Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: d.Partitions}, Placement: placement})
+		Layout: layout, Placement: placement})
 	if err != nil {
 		return Outcome{}, err
 	}

@@ -48,14 +48,14 @@ func wrongName(what, name string) string {
 // Normalize checks a definition that did not come from Parse (names, counts, expressions), and replaces expressions and
 // Statement by their canonical text. Partitions 0 is "not given". The error wraps ErrDefinition or is a *SyntaxError.
 func Normalize(d *index.Definition) error {
-	s := CreateIndex{Name: d.Name, Bucket: d.Bucket, IsPrimary: d.IsPrimary, Keys: d.Keys, Where: d.Where}
+	s := CreateIndex{Name: d.Name, Bucket: d.Bucket, IsPrimary: d.IsPrimary, Keys: d.Keys, Where: d.Where, PartitionBy: d.PartitionBy}
 	if d.Deferred {
 		s.With.DeferBuild = &d.Deferred
 	}
 	if n := int(d.Replicas); n > 0 {
 		s.With.NumReplica = &n
 	}
-	if n := int(d.Partitions); n > 0 {
+	if n := int(d.Partitions); n > 0 && (d.PartitionBy.Scheme != index.PartitionRange || n != len(d.PartitionBy.Values)+1) { // else the values say it
 		s.With.NumPartition = &n
 	}
 	if len(d.Nodes) > 0 {
@@ -75,6 +75,7 @@ func Normalize(d *index.Definition) error {
 	}
 	n := whole.Definition()
 	d.Keys, d.Where, d.Statement, d.Using, d.ExprType = n.Keys, n.Where, n.Statement, n.Using, n.ExprType
+	d.PartitionBy, d.Partitions = n.PartitionBy, n.Partitions
 	return nil
 }
 
@@ -102,6 +103,9 @@ func checkParts(s *CreateIndex) error {
 		keys[i] = index.KeyExpr{Expr: x.String(), Desc: k.Desc}
 	}
 	s.Keys = keys
+	if err := checkPartitionBy(s); err != nil {
+		return err
+	}
 	if s.Where != "" {
 		x, err := ParseExpression(s.Where)
 		if err != nil {

@@ -10,6 +10,7 @@ import (
 
 	"tidemark/collate"
 	"tidemark/expression"
+	"tidemark/partition"
 )
 
 // TestScripts runs the golden scripts:
@@ -52,6 +53,19 @@ func runParse(t *testing.T, text string) string {
 			d := c.Definition()
 			fmt.Fprintf(&out, "  primary=%v keys=%+v where=%q partitions=%d replicas=%d deferred=%v nodes=%q\n",
 				d.IsPrimary, d.Keys, d.Where, d.Partitions, d.Replicas, d.Deferred, d.Nodes)
+			if !d.PartitionBy.IsZero() {
+				fmt.Fprintf(&out, "  by %s of %q %s\n", d.PartitionBy.Scheme, d.PartitionBy.Exprs, d.PartitionBy.Values)
+			}
+			normal := d
+			if err := expression.Normalize(&normal); err != nil || normal.Partitions != d.Partitions || !normal.PartitionBy.Equal(&d.PartitionBy) {
+				t.Errorf("%s as a definition in parts: %+v, %v", s, normal, err)
+			}
+			if d.Partitions == 0 {
+				d.Partitions = 6
+			}
+			if _, err := partition.LayoutOf(&d); err != nil {
+				t.Errorf("%s has no layout: %v", s, err)
+			}
 		}
 	}
 	return out.String()

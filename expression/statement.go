@@ -35,14 +35,14 @@ type Statement interface {
 
 // CreateIndex is CREATE [PRIMARY] INDEX. Keys and Where are canonical text.
 type CreateIndex struct {
-	Name             string
-	Bucket           string
-	IsPrimary        bool
-	IfNotExists      bool
-	PartitionByDocID bool // PARTITION BY HASH(META().id) was written; it is also what happens otherwise
-	Keys             []index.KeyExpr
-	Where            string
-	With             With
+	Name        string
+	Bucket      string
+	IsPrimary   bool
+	IfNotExists bool
+	PartitionBy index.PartitionBy // as written: HASH(META().id), which is also what happens otherwise, stands here, too
+	Keys        []index.KeyExpr
+	Where       string
+	With        With
 }
 
 // With holds the options of CREATE INDEX; nil is "not given".
@@ -89,6 +89,12 @@ func (s *CreateIndex) Definition() index.Definition {
 	} else if n := s.With.NumSlice; n != nil {
 		d.Partitions = uint16(*n)
 	}
+	if !byDocID(&s.PartitionBy) {
+		d.PartitionBy = s.PartitionBy
+	}
+	if d.PartitionBy.Scheme == index.PartitionRange {
+		d.Partitions = uint16(len(d.PartitionBy.Values) + 1)
+	}
 	plain := *s
 	plain.IfNotExists = false
 	d.Statement = plain.String()
@@ -121,9 +127,7 @@ func (s *CreateIndex) String() string {
 		}
 		b = append(b, ')')
 	}
-	if s.PartitionByDocID {
-		b = append(b, " PARTITION BY HASH(META().id)"...)
-	}
+	b = appendPartitionBy(b, &s.PartitionBy)
 	if s.Where != "" {
 		b = append(append(b, " WHERE "...), s.Where...)
 	}
@@ -279,8 +283,7 @@ func (p *parser) clauses(s *CreateIndex) error {
 	if ok, err := p.acceptWord("PARTITION"); err != nil {
 		return err
 	} else if ok {
-		s.PartitionByDocID = true
-		if err := p.partitionBy(); err != nil {
+		if err := p.partitionBy(s); err != nil {
 			return err
 		}
 	}
@@ -304,10 +307,19 @@ func (p *parser) clauses(s *CreateIndex) error {
 			return err
 		}
 	}
+	at = p.tok
 	if ok, err := p.acceptWord("WITH"); err != nil || !ok {
 		return err
 	}
-	return p.with(&s.With)
+	if err := p.with(&s.With); err != nil {
+		return err
+	}
+	for _, n := range []*int{s.With.NumPartition, s.With.NumSlice} {
+		if want := len(s.PartitionBy.Values) + 1; n != nil && s.PartitionBy.Scheme == index.PartitionRange && *n != want {
+			return p.fail(at, "%d values make %d slices, not %d: leave num_partition out", want-1, want, *n)
+		}
+	}
+	return nil
 }
 
 // indexWords passes the verb, PRIMARY if it is there, and INDEX.
@@ -439,31 +451,6 @@ func (p *parser) direction() (desc bool, err error) {
 		return false, err
 	}
 	return p.acceptWord("DESC")
-}
-
-// partitionBy reads what follows PARTITION.
-func (p *parser) partitionBy() error {
-	if err := p.wantWord("BY"); err != nil {
-		return err
-	}
-	if p.isWord("RANGE") {
-		return p.unsupported(p.tok, "PARTITION BY RANGE is not supported yet: use PARTITION BY HASH(META().id)")
-	}
-	if err := p.wantWord("HASH"); err != nil {
-		return err
-	}
-	if err := p.wantOp("("); err != nil {
-		return err
-	}
-	at := p.tok
-	x, err := p.expression(0)
-	if err != nil {
-		return err
-	}
-	if _, ok := x.(*DocID); !ok || p.isOp(",") {
-		return p.unsupported(at, "PARTITION BY HASH of anything but META().id is not supported yet")
-	}
-	return p.wantOp(")")
 }
 
 // drop reads DROP INDEX.

@@ -6,8 +6,11 @@
 package index
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 )
 
@@ -127,26 +130,55 @@ type ExprType string
 // ExprN1QL is the language of package expression.
 const ExprN1QL ExprType = "n1ql"
 
+// PartitionScheme says what spreads the entries of an index over its slices.
+type PartitionScheme string
+
+// The schemes. No scheme is by a hash of the document's id.
+const (
+	PartitionHash  PartitionScheme = "hash"  // by a hash of components of the key
+	PartitionRange PartitionScheme = "range" // by where the leading component of the key stands between values
+)
+
+// PartitionBy says how the entries of an index are spread over its slices (RT-2). The zero value: by a hash of the
+// document's id.
+type PartitionBy struct {
+	Scheme PartitionScheme `json:"scheme"`
+	Exprs  []string        `json:"expressions"` // canonical text, each a key expression of the index; of range the leading one
+	// Values, of range: JSON values in ascending order, one less than there are slices. A slice holds what stands from one
+	// value (included) to the next (excluded).
+	Values []json.RawMessage `json:"values,omitempty"`
+}
+
+// IsZero tells that the entries are spread by the document's id.
+func (p *PartitionBy) IsZero() bool { return p.Scheme == "" && len(p.Exprs) == 0 && len(p.Values) == 0 }
+
+// Equal tells whether both say the same.
+func (p *PartitionBy) Equal(o *PartitionBy) bool {
+	return p.Scheme == o.Scheme && slices.Equal(p.Exprs, o.Exprs) &&
+		slices.EqualFunc(p.Values, o.Values, func(a, b json.RawMessage) bool { return bytes.Equal(a, b) })
+}
+
 // Definition is an index as the user asked for it and what has become of it (IM-3).
 type Definition struct {
-	ID          ID        `json:"id"`
-	Name        string    `json:"name"`
-	Bucket      string    `json:"bucket"`
-	BucketUUID  string    `json:"bucket_uuid"`
-	State       State     `json:"state"`
-	Reason      string    `json:"reason,omitempty"` // of state error: a code and what to do
-	Deferred    bool      `json:"deferred,omitempty"`
-	Using       Using     `json:"using"`
-	ExprType    ExprType  `json:"expr_type"`
-	IsPrimary   bool      `json:"is_primary"`
-	Keys        []KeyExpr `json:"keys,omitempty"`
-	Where       string    `json:"where,omitempty"`
-	Partitions  uint16    `json:"num_partition"`
-	Replicas    uint8     `json:"num_replica"`     // copies of each slice beside the first
-	Nodes       []string  `json:"nodes,omitempty"` // uuids or names of indexers that may hold it; empty = any
-	Statement   string    `json:"definition"`      // canonical DDL text
-	CreatedMS   int64     `json:"created_ms"`      // state time, unix milliseconds
-	ModifiedCAS uint64    `json:"modified_cas"`    // cas of the newest change of this object: its ETag
+	ID          ID          `json:"id"`
+	Name        string      `json:"name"`
+	Bucket      string      `json:"bucket"`
+	BucketUUID  string      `json:"bucket_uuid"`
+	State       State       `json:"state"`
+	Reason      string      `json:"reason,omitempty"` // of state error: a code and what to do
+	Deferred    bool        `json:"deferred,omitempty"`
+	Using       Using       `json:"using"`
+	ExprType    ExprType    `json:"expr_type"`
+	IsPrimary   bool        `json:"is_primary"`
+	Keys        []KeyExpr   `json:"keys,omitempty"`
+	Where       string      `json:"where,omitempty"`
+	PartitionBy PartitionBy `json:"partition_by,omitzero"`
+	Partitions  uint16      `json:"num_partition"`
+	Replicas    uint8       `json:"num_replica"`     // copies of each slice beside the first
+	Nodes       []string    `json:"nodes,omitempty"` // uuids or names of indexers that may hold it; empty = any
+	Statement   string      `json:"definition"`      // canonical DDL text
+	CreatedMS   int64       `json:"created_ms"`      // state time, unix milliseconds
+	ModifiedCAS uint64      `json:"modified_cas"`    // cas of the newest change of this object: its ETag
 }
 
 // Desc gives the direction of each key component, as package collate wants it. A primary index has one ascending one.

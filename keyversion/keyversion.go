@@ -45,7 +45,8 @@ func (k Kind) String() string {
 func (k Kind) Data() bool { return k == Insert || k == Delete || k == UpsertDeletion }
 
 // Statement is the complete set of keys of one document in one slice (or in all slices that the receiver hosts:
-// index.AllSlices). An empty set means that the document has no entry there.
+// index.AllSlices). An empty set means that the document has no entry there. In an event the first statement of an index
+// that covers a slice is the one about it: AllSlices stands behind those that name slices, and is about the others.
 type Statement struct {
 	Index index.ID
 	Slice index.SliceID

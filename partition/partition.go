@@ -15,14 +15,25 @@ import (
 // Scheme is a partition algorithm.
 type Scheme uint8
 
-// HashDocID places a document's entries by a hash of its id: the same slice for ever, one endpoint per replica.
-// hash(key) and range(key) follow with the data-plane work.
-const HashDocID Scheme = 1
+// The schemes. Values are part of the stored format.
+const (
+	// HashDocID places a document's entries by a hash of its id: the same slice for ever, one endpoint per replica.
+	HashDocID Scheme = 1
+	// HashKey places an entry by a hash of components of its key.
+	HashKey Scheme = 2
+	// RangeKey places an entry by where its key stands between bounds, in the order of the index.
+	RangeKey Scheme = 3
+)
 
-// String gives the name used in DDL and JSON.
+// String gives the name used in messages.
 func (s Scheme) String() string {
-	if s == HashDocID {
+	switch s {
+	case HashDocID:
 		return "hash(docid)"
+	case HashKey:
+		return "hash(key)"
+	case RangeKey:
+		return "range(key)"
 	}
 	return fmt.Sprintf("scheme(%d)", s)
 }
@@ -33,29 +44,7 @@ const MaxPartitions = 1024
 // ErrLayout is wrapped when a layout cannot be used.
 var ErrLayout = errors.New("bad partition layout")
 
-// Layout is the concrete, replicated type behind a TopologyProvider.
-type Layout struct {
-	Scheme     Scheme `json:"scheme"`
-	Partitions uint16 `json:"partitions"`
-}
-
-// Check gives an error wrapping ErrLayout when the layout is not one this version knows.
-func (l Layout) Check() error {
-	if l.Scheme != HashDocID {
-		return fmt.Errorf("%w: scheme %d, known: %d (hash(docid))", ErrLayout, l.Scheme, HashDocID)
-	}
-	if l.Partitions == 0 || l.Partitions > MaxPartitions {
-		return fmt.Errorf("%w: %d partitions, want 1 to %d", ErrLayout, l.Partitions, MaxPartitions)
-	}
-	return nil
-}
-
-// SliceOf gives the slice that holds every entry of this document under hash(docid).
-func (l Layout) SliceOf(docID []byte) index.SliceID {
-	return index.SliceID(hash64(docID) % uint64(l.Partitions))
-}
-
-// Partition is a logical partition of the key space; under hash(docid) it is one slice.
+// Partition is a logical partition of the key space: one slice.
 type Partition index.SliceID
 
 // Replica is one of the equal copies of all partitions, 0 to num_replica.
@@ -136,7 +125,7 @@ type Topology struct {
 }
 
 // Partition implements TopologyProvider.
-func (t *Topology) Partition(kv KeyVersion) Partition { return Partition(t.Layout.SliceOf(kv.DocID)) }
+func (t *Topology) Partition(kv KeyVersion) Partition { return Partition(t.Layout.Slice(kv)) }
 
 // Replicas implements TopologyProvider.
 func (t *Topology) Replicas() []Replica {
@@ -153,7 +142,7 @@ func (t *Topology) Replicas() []Replica {
 
 // Locate implements TopologyProvider. Copies that are leaving have no place.
 func (t *Topology) Locate(r Replica, kv KeyVersion) (Shard, index.SliceID, bool) {
-	slice := t.Layout.SliceOf(kv.DocID)
+	slice := t.Layout.Slice(kv)
 	for _, c := range t.Copies {
 		if c.Slice == slice && c.Replica == r && c.State != Leaving {
 			return Shard{Node: c.Node}, slice, true
@@ -178,16 +167,3 @@ func (t *Topology) Servers() []index.NodeID {
 }
 
 var _ TopologyProvider = (*Topology)(nil)
-
-// hash64 is FNV-1a with a final mix, so that the low bits of short, similar ids spread. It is part of the stored format.
-func hash64(b []byte) uint64 {
-	h := uint64(0xcbf29ce484222325)
-	for _, c := range b {
-		h = (h ^ uint64(c)) * 0x100000001b3
-	}
-	h ^= h >> 33
-	h *= 0xff51afd7ed558ccd
-	h ^= h >> 33
-	h *= 0xc4ceb9fe1a85ec53
-	return h ^ h>>33
-}

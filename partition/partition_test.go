@@ -32,7 +32,7 @@ func TestSimilarIDsSpread(t *testing.T) {
 }
 
 func TestLocate(t *testing.T) {
-	topo := Topology{Index: 1, Layout: Layout{HashDocID, 1}, Copies: []Copy{
+	topo := Topology{Index: 1, Layout: Layout{Scheme: HashDocID, Partitions: 1}, Copies: []Copy{
 		{ID: 1, Slice: 0, Replica: 0, Node: 7, State: Allocated}, {ID: 2, Slice: 0, Replica: 1, Node: 3, State: Leaving},
 	}}
 	if s, slice, ok := topo.Locate(0, KeyVersion{DocID: []byte("x")}); !ok || s.Node != 7 || slice != 0 {
@@ -50,12 +50,12 @@ func TestLocate(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	for _, l := range []Layout{{}, {HashDocID, 0}, {HashDocID, MaxPartitions + 1}, {9, 4}} {
+	for _, l := range []Layout{{}, {Scheme: HashDocID}, {Scheme: HashDocID, Partitions: MaxPartitions + 1}, {Scheme: 9, Partitions: 4}} {
 		if err := l.Check(); !errors.Is(err, ErrLayout) {
 			t.Errorf("%+v passes: %v", l, err)
 		}
 	}
-	if err := (Layout{HashDocID, MaxPartitions}).Check(); err != nil {
+	if err := (&Layout{Scheme: HashDocID, Partitions: MaxPartitions}).Check(); err != nil {
 		t.Error(err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"tidemark/collate"
 	"tidemark/index"
 	"tidemark/keyversion"
 	"tidemark/partition"
@@ -39,8 +40,9 @@ func sinkDial(_ context.Context, _ string, _ keyversion.Hello, onAck func(uint64
 	return &sinkConn{done: make(chan struct{}), onAck: onAck}, nil
 }
 
-// benchTopic has `indexes` indexes of 8 slices with one replica, spread over three nodes, and 64 vbuckets begun.
-func benchTopic(t testing.TB, indexes int) (*router.Topic, *router.Doc) {
+// benchTopic has `indexes` indexes of 8 slices with one replica, spread over three nodes, and 64 vbuckets begun. By key:
+// by a hash of the first component.
+func benchTopic(t testing.TB, indexes int, keyed bool) (*router.Topic, *router.Doc) {
 	r := newRouter(t, router.Config{Dial: sinkDial})
 	topic, err := r.Open(maintenance(64))
 	if err != nil {
@@ -50,8 +52,16 @@ func benchTopic(t testing.TB, indexes int) (*router.Topic, *router.Doc) {
 	var all []partition.Topology
 	d := &router.Doc{VBUUID: 77}
 	for i := range indexes {
-		all = append(all, topology(index.ID(1<<33+i), 8, 1, []index.NodeID{1, 2, 3}, &nextCopy))
-		d.Keys = append(d.Keys, [][]byte{[]byte("US\x00Springfield Field\x00")})
+		top := topology(index.ID(1<<33+i), 8, 1, []index.NodeID{1, 2, 3}, &nextCopy)
+		if keyed {
+			top = byKey(top, false)
+		}
+		all = append(all, top)
+		key, err := collate.AppendComposite(nil, [][]byte{[]byte(`"US"`), []byte(`"Springfield Field"`)}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Keys = append(d.Keys, [][]byte{key})
 	}
 	v := view(t, 1, all...)
 	for vb := range uint16(64) {
@@ -65,9 +75,16 @@ func benchTopic(t testing.TB, indexes int) (*router.Topic, *router.Doc) {
 // BenchmarkMutation is what the router costs its worker for one mutation: routing, queuing, and, on the lanes' own
 // goroutines, batches to a connection that costs nothing.
 func BenchmarkMutation(b *testing.B) {
-	for _, indexes := range []int{1, 5, 20} {
-		b.Run(fmt.Sprintf("indexes=%d", indexes), func(b *testing.B) {
-			topic, d := benchTopic(b, indexes)
+	for _, c := range []struct {
+		indexes int
+		keyed   bool
+	}{{1, false}, {5, false}, {20, false}, {1, true}, {5, true}, {20, true}} {
+		name := fmt.Sprintf("indexes=%d", c.indexes)
+		if c.keyed {
+			name = "hash(key)/" + name
+		}
+		b.Run(name, func(b *testing.B) {
+			topic, d := benchTopic(b, c.indexes, c.keyed)
 			ids := make([][]byte, 1024)
 			for i := range ids {
 				ids[i] = fmt.Appendf(nil, "airport::%016d", i)
@@ -88,7 +105,22 @@ func BenchmarkMutation(b *testing.B) {
 
 // In the steady state a mutation allocates nothing on its way into the queues (a batch now and then may).
 func TestSteadyStateAllocatesNothing(t *testing.T) {
-	topic, d := benchTopic(t, 5)
+	for _, keyed := range []bool{false, true} {
+		t.Run(fmt.Sprint("by key ", keyed), func(t *testing.T) { steadyState(t, keyed) })
+	}
+}
+
+func steadyState(t *testing.T, keyed bool) {
+	topic, d := benchTopic(t, 5, keyed)
+	if keyed { // one with entries in several slices
+		for i := range 20 {
+			key, err := collate.AppendComposite(nil, [][]byte{fmt.Appendf(nil, `"tag %d"`, i)}, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.Keys[0] = append(d.Keys[0], key)
+		}
+	}
 	ctx := t.Context()
 	n := uint64(0)
 	ids := make([][]byte, 64)

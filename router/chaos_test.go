@@ -94,6 +94,20 @@ func topology(id index.ID, partitions uint16, replicas int, nodes []index.NodeID
 	return t
 }
 
+// byKey makes a topology one by key: by a hash of it, or by ranges of what mutate makes.
+func byKey(t partition.Topology, ranges bool) partition.Topology {
+	t.Layout.Scheme = partition.HashKey
+	if !ranges {
+		t.Layout.Components, t.Layout.Desc = []uint16{0}, []bool{false}
+		return t
+	}
+	t.Layout.Scheme = partition.RangeKey
+	for i := range t.Layout.Partitions - 1 {
+		t.Layout.Bounds = append(t.Layout.Bounds, fmt.Appendf(nil, "key-%d-%d", t.Index, 2*i+3))
+	}
+	return t
+}
+
 func inc(n uint64) index.Incarnation {
 	return index.Incarnation{Epoch: 1700000000, Term: 3, Counter: n}
 }
@@ -307,7 +321,11 @@ func (w *world) rearrange(r *rand.Rand) {
 	switch i := r.IntN(len(topologies)); {
 	case len(topologies) < 5 && r.IntN(3) == 0:
 		w.nextCopy++
-		topologies = append(topologies, topology(index.ID(100+w.nextCopy), uint16(1+r.IntN(4)), 1+r.IntN(2), ids, &w.nextCopy))
+		top := topology(index.ID(100+w.nextCopy), uint16(1+r.IntN(4)), 1+r.IntN(2), ids, &w.nextCopy)
+		if scheme := r.IntN(3); scheme > 0 {
+			top = byKey(top, scheme == 1)
+		}
+		topologies = append(topologies, top)
 	case len(topologies) > 1 && r.IntN(3) == 0:
 		topologies = slices.Delete(topologies, i, i+1)
 	default: // a copy goes to another node, where the slice is not yet
@@ -341,7 +359,8 @@ func runChaos(t *testing.T, seed uint64) {
 	const vbuckets, workers, rounds = 12, 3, 4000
 	w := &world{t: t, truth: newTruth(vbuckets), cut: &cutter{}}
 	nodes := []index.NodeID{3, 7, 250}
-	w.topologies = []partition.Topology{topology(11, 1, 1, nodes, &w.nextCopy), topology(12, 4, 2, nodes, &w.nextCopy)}
+	w.topologies = []partition.Topology{topology(11, 1, 1, nodes, &w.nextCopy), topology(12, 4, 2, nodes, &w.nextCopy),
+		byKey(topology(13, 4, 2, nodes, &w.nextCopy), false), byKey(topology(14, 4, 1, nodes, &w.nextCopy), true)}
 	for _, id := range nodes {
 		n := newNode(id, w.truth, nil)
 		n.start(t, "")

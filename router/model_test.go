@@ -55,7 +55,7 @@ func (tr *truth) rows(vb uint16, c *copyModel, seqno uint64) map[string]string {
 	defer tr.mu.Unlock()
 	rows := make(map[string]string)
 	for _, m := range tr.vbuckets[vb] {
-		if m.seqno <= seqno && c.holds(m.doc) {
+		if m.seqno <= seqno && c.told(m.doc) {
 			c.apply(rows, m)
 		}
 	}
@@ -67,7 +67,7 @@ func (tr *truth) between(vb uint16, c *copyModel, a, b uint64) (uint64, bool) {
 	tr.mu.Lock()
 	defer tr.mu.Unlock()
 	for _, m := range tr.vbuckets[vb] {
-		if m.seqno > a && m.seqno < b && c.holds(m.doc) {
+		if m.seqno > a && m.seqno < b && c.told(m.doc) {
 			return m.seqno, true
 		}
 	}
@@ -96,10 +96,19 @@ type copyModel struct {
 	fills  int // times that a gap was filled from the truth
 }
 
-func (c *copyModel) holds(doc string) bool { return c.layout.SliceOf([]byte(doc)) == c.slice }
+// told tells whether the copy hears of every version of a document: where entries lie by key, each slice does.
+func (c *copyModel) told(doc string) bool {
+	return c.layout.ByKey() || c.layout.SliceOf([]byte(doc)) == c.slice
+}
+
+// entry gives the key that a version of a document has in the copy.
+func (c *copyModel) entry(m change) (key string, has bool) {
+	key, has = m.keys[c.index]
+	return key, has && !m.delete && c.layout.Slice(partition.KeyVersion{DocID: []byte(m.doc), Key: []byte(key)}) == c.slice
+}
 
 func (c *copyModel) apply(rows map[string]string, m change) {
-	if key, ok := m.keys[c.index]; ok && !m.delete {
+	if key, ok := c.entry(m); ok {
 		rows[m.doc] = key
 	} else {
 		delete(rows, m.doc)
@@ -252,7 +261,7 @@ func (s *nodeSink) event(ev *keyversion.Event) {
 		return
 	}
 	switch ev.Kind {
-	case keyversion.Insert, keyversion.Delete:
+	case keyversion.Insert, keyversion.Delete, keyversion.UpsertDeletion:
 		s.data(v, ev)
 	case keyversion.Sync:
 		for id, c := range v.copies {
@@ -327,28 +336,32 @@ func (s *nodeSink) data(v *nodeVB, ev *keyversion.Event) {
 		n.fail("vbucket %d: %s %d of %q was never made", ev.VBucket, ev.Kind, ev.Seqno, ev.DocID)
 		return
 	}
-	named := 0
+	named := make(map[int]bool)
 	for id, c := range v.copies {
-		if !c.fed || !c.holds(m.doc) {
+		if !c.fed || !c.told(m.doc) {
 			continue
 		}
-		i := slices.IndexFunc(ev.Statements, func(s keyversion.Statement) bool { return s.Index == c.index && s.Slice == c.slice })
+		i := slices.IndexFunc(ev.Statements, func(s keyversion.Statement) bool {
+			return s.Index == c.index && (s.Slice == c.slice || s.Slice == index.AllSlices)
+		})
 		if i < 0 {
 			n.fail("vbucket %d seqno %d: no statement for copy %d", ev.VBucket, ev.Seqno, id)
 			continue
 		}
-		named++
+		named[i] = true
+		if ev.Kind == keyversion.UpsertDeletion && len(ev.Statements[i].Keys) > 0 {
+			n.fail("vbucket %d seqno %d: an UpsertDeletion with keys", ev.VBucket, ev.Seqno)
+		}
 		s.statement(v, ev, id, c, m, ev.Statements[i])
 	}
-	if named != len(ev.Statements) {
-		n.fail("vbucket %d seqno %d: %d statements, %d copies here that are fed", ev.VBucket, ev.Seqno, len(ev.Statements), named)
+	if len(named) != len(ev.Statements) {
+		n.fail("vbucket %d seqno %d: %d statements, %d of them about copies here that are fed", ev.VBucket, ev.Seqno, len(ev.Statements), len(named))
 	}
 }
 
 func (s *nodeSink) statement(_ *nodeVB, ev *keyversion.Event, id index.CopyID, c *copyModel, m change, st keyversion.Statement) {
 	n := s.node
-	key, has := m.keys[c.index]
-	has = has && !m.delete
+	key, has := c.entry(m)
 	if has != (len(st.Keys) == 1) || has && string(st.Keys[0]) != key {
 		n.fail("vbucket %d seqno %d index %d: keys %q, want %q", ev.VBucket, ev.Seqno, c.index, st.Keys, key)
 	}

@@ -188,9 +188,10 @@ func without(a, b []index.CopyID) (out []index.CopyID) {
 	return out
 }
 
-// Mutation routes a document's new version: each endpoint with a slice of it gets one event that names all of them. It
-// waits while an endpoint that can be reached has no room (RT-6). When ctx ends first, the endpoints that did not get
-// the event are told of the gap, and ctx's error is returned.
+// Mutation routes a document's new version: each endpoint with a slice of it gets one event that names all of them. Of
+// an index that is partitioned by key every endpoint is told, also that the document has no keys there (RT-10). It waits
+// while an endpoint that can be reached has no room (RT-6). When ctx ends first, the endpoints that did not get the event
+// are told of the gap, and ctx's error is returned.
 func (t *Topic) Mutation(ctx context.Context, vb uint16, d *Doc) error {
 	s, err := t.begun(vb)
 	if err != nil {
@@ -215,10 +216,14 @@ func (t *Topic) data(ctx context.Context, kind keyversion.Kind, s *vbucket, vb u
 	w := t.scratch.Get().(*scratch)
 	w.route(s.view, d.DocID, keys)
 	ev := &w.event
-	ev.Kind, ev.VBucket, ev.Incarnation, ev.VBUUID = kind, vb, s.inc, d.VBUUID
+	ev.VBucket, ev.Incarnation, ev.VBUUID = vb, s.inc, d.VBUUID
 	ev.Seqno, ev.Window, ev.DocID = d.Seqno, d.Window, d.DocID
 	for _, e := range w.touched {
 		ev.Statements = w.statements[e]
+		ev.Kind = kind
+		if kind == keyversion.Insert && w.elsewhere(e) {
+			ev.Kind = keyversion.UpsertDeletion
+		}
 		to := &s.targets[e]
 		if err := to.lane.data(ctx, to.vb, ev); err != nil && first == nil {
 			first = err

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"tidemark/index"
-	"tidemark/keyversion"
 	"tidemark/partition"
 )
 
@@ -22,12 +21,12 @@ type ViewConfig struct {
 }
 
 // View is where everything goes, for one topic at one revision of the definitions (RT-2, RT-3). It is immutable and
-// made for routing: per document one hash and per index one look-up. Copies on a node without an address are left out;
-// they join with a later view.
+// made for routing: per document one hash and per index one look-up, per key one more where an index is partitioned by
+// key. Copies on a node without an address are left out; they join with a later view.
 type View struct {
 	revision  uint64
-	endpoints []endpoint         // ascending by node, each with a copy at least
-	layouts   []partition.Layout // each once
+	endpoints []endpoint          // ascending by node, each with a copy at least
+	layouts   []*partition.Layout // of hash(docid), each once
 	sources   []source
 }
 
@@ -40,8 +39,30 @@ type endpoint struct {
 // source is one index of the program.
 type source struct {
 	id     index.ID
-	layout int        // in View.layouts
-	hosts  [][]uint16 // per slice: its endpoints, as places in View.endpoints
+	layout int               // in View.layouts; -1: by key
+	byKey  *partition.Layout // of an index that is partitioned by key
+	hosts  [][]uint16        // per slice: its endpoints, as places in View.endpoints
+	at     []hosted          // by key: all its endpoints
+}
+
+// hosted is how many slices of an index an endpoint has.
+type hosted struct {
+	endpoint uint16
+	slices   int
+}
+
+// host notes that an endpoint has a slice.
+func (s *source) host(slice index.SliceID, endpoint uint16) {
+	if slices.Contains(s.hosts[slice], endpoint) {
+		return
+	}
+	s.hosts[slice] = append(s.hosts[slice], endpoint)
+	i := slices.IndexFunc(s.at, func(h hosted) bool { return h.endpoint == endpoint })
+	if i < 0 {
+		i = len(s.at)
+		s.at = append(s.at, hosted{endpoint: endpoint})
+	}
+	s.at[i].slices++
 }
 
 // NewView builds a view. Errors wrap ErrView or partition.ErrLayout.
@@ -62,10 +83,11 @@ func NewView(cfg ViewConfig) (*View, error) {
 		if err := t.Layout.Check(); err != nil {
 			return nil, fmt.Errorf("index %d: %w", t.Index, err)
 		}
-		s := source{id: t.Index, layout: slices.Index(v.layouts, t.Layout), hosts: make([][]uint16, t.Layout.Partitions)}
-		if s.layout < 0 {
-			s.layout = len(v.layouts)
-			v.layouts = append(v.layouts, t.Layout)
+		s := source{id: t.Index, layout: -1, hosts: make([][]uint16, t.Layout.Partitions)}
+		if t.Layout.ByKey() {
+			s.byKey = &t.Layout
+		} else {
+			s.layout = v.layout(&t.Layout)
 		}
 		for _, c := range t.Copies {
 			if !wanted(c) {
@@ -75,9 +97,7 @@ func NewView(cfg ViewConfig) (*View, error) {
 				return nil, fmt.Errorf("%w: index %d: copy %d of slice %d, there are %d", ErrView, t.Index, c.ID, c.Slice, len(s.hosts))
 			}
 			p := place[c.Node]
-			if !slices.Contains(s.hosts[c.Slice], p) {
-				s.hosts[c.Slice] = append(s.hosts[c.Slice], p)
-			}
+			s.host(c.Slice, p)
 			v.endpoints[p].copies = append(v.endpoints[p].copies, c.ID)
 		}
 		v.sources = append(v.sources, s)
@@ -86,6 +106,16 @@ func NewView(cfg ViewConfig) (*View, error) {
 		slices.Sort(v.endpoints[i].copies)
 	}
 	return v, nil
+}
+
+// layout gives the place of a layout in the list.
+func (v *View) layout(l *partition.Layout) int {
+	i := slices.IndexFunc(v.layouts, l.Equal)
+	if i < 0 {
+		i = len(v.layouts)
+		v.layouts = append(v.layouts, l)
+	}
+	return i
 }
 
 // placeEndpoints lists the endpoints that have a copy and says where each stands.
@@ -139,40 +169,4 @@ func (v *View) find(n index.NodeID) *endpoint {
 		return nil
 	}
 	return &v.endpoints[i]
-}
-
-// scratch is the working memory of one routing.
-type scratch struct {
-	event      keyversion.Event
-	slices     []index.SliceID          // per layout
-	statements [][]keyversion.Statement // per endpoint
-	touched    []uint16                 // endpoints with a statement
-}
-
-// route fills in the statements of every endpoint that holds a slice of the document. keys is nil for a deletion.
-func (s *scratch) route(v *View, docID []byte, keys [][][]byte) {
-	for _, e := range s.touched {
-		s.statements[e] = s.statements[e][:0]
-	}
-	s.touched, s.slices = s.touched[:0], s.slices[:0]
-	for _, l := range v.layouts {
-		s.slices = append(s.slices, l.SliceOf(docID))
-	}
-	for len(s.statements) < len(v.endpoints) {
-		s.statements = append(s.statements, nil)
-	}
-	for i := range v.sources {
-		src := &v.sources[i]
-		slice := s.slices[src.layout]
-		for _, e := range src.hosts[slice] {
-			if len(s.statements[e]) == 0 {
-				s.touched = append(s.touched, e)
-			}
-			st := keyversion.Statement{Index: src.id, Slice: slice}
-			if keys != nil {
-				st.Keys = keys[i]
-			}
-			s.statements[e] = append(s.statements[e], st)
-		}
-	}
 }

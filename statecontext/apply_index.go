@@ -36,6 +36,10 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 	if c.Layout.Partitions != f.Partitions {
 		return reject(InvalidArgument, "the definition has %d partitions, the layout %d", f.Partitions, c.Layout.Partitions)
 	}
+	if c.Layout.ByKey() == f.PartitionBy.IsZero() || len(c.Layout.Desc) > len(f.Keys) {
+		return reject(InvalidArgument, "the definition has %d keys and is partitioned by %q, the layout is %s of %v", len(f.Keys), f.PartitionBy.Scheme,
+			c.Layout.Scheme, c.Layout.Components)
+	}
 	id := t.s.nextIndexID
 	topology := partition.Topology{Index: id, Layout: c.Layout, Copies: t.placeCopies(nil, c.Placement)}
 	if rejection := t.s.checkPlacement(c.Layout, f.Replicas, topology.Copies); rejection != nil {

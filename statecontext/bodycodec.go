@@ -62,7 +62,7 @@ func (c *BucketGone) append(dst []byte) []byte {
 
 func (c *CreateIndex) append(dst []byte) []byte {
 	dst = appendDefinition(dst, &c.Definition)
-	dst = appendLayout(dst, c.Layout)
+	dst = appendLayout(dst, &c.Layout)
 	dst = appendPlacements(dst, c.Placement)
 	return appendBool(dst, c.IfNotExists)
 }

@@ -150,6 +150,8 @@ func checkIndexes(s *State) error {
 		switch {
 		case f.ID >= s.nextIndexID || f.ID == 0:
 			return broken("index %d, next is %d", f.ID, s.nextIndexID)
+		case t.Layout.ByKey() == f.PartitionBy.IsZero() || t.Layout.ByKey() && s.formatLevel < formatPartitions:
+			return broken("index %d: partitioned by %q, layout %s, format level %d", f.ID, f.PartitionBy.Scheme, t.Layout.Scheme, s.formatLevel)
 		case t.Index != f.ID || t.Layout.Partitions != f.Partitions:
 			return broken("index %d: topology of %d with %d partitions, want %d", f.ID, t.Index, t.Layout.Partitions, f.Partitions)
 		case max(f.ModifiedCAS, x.TopologyCAS, x.PlacedCAS) > x.newest(s) || x.PlacedCAS > x.TopologyCAS:

@@ -5,12 +5,18 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+
+	"tidemark/partition"
 )
 
 // FormatLevel is the newest command format that this program understands and proposes when the state's level allows.
-// Level 1 is the first; level 2 has restore (kinds 30 to 33) and whatever came after it. A level is raised for the whole
-// cluster by SetFormatLevel, once every voter understands it; it never falls.
-const FormatLevel = 2
+// Level 1 is the first; level 2 has restore (kinds 30 to 33) and whatever came after it; level 3 has indexes that are
+// partitioned by key. A level is raised for the whole cluster by SetFormatLevel, once every voter understands it; it
+// never falls.
+const FormatLevel = 3
+
+// formatPartitions is the first format with indexes that are partitioned by key.
+const formatPartitions = 3
 
 // formatNamed is the first format whose entries name the version of the program that proposed them.
 const formatNamed = 2
@@ -50,7 +56,15 @@ func (c *Command) waitsForRestore() bool {
 }
 
 // RequiredFormat is the lowest format level under which a command may be proposed.
-func RequiredFormat(c *Command) uint64 { return c.Body.kind().format() }
+func RequiredFormat(c *Command) uint64 { return bodyFormat(c.Body) }
+
+// bodyFormat is the format that a command needs: that of its kind, or of what it carries.
+func bodyFormat(b Body) uint64 {
+	if c, ok := b.(*CreateIndex); ok && (c.Layout.Scheme == partition.HashKey || c.Layout.Scheme == partition.RangeKey || !c.Definition.PartitionBy.IsZero()) {
+		return formatPartitions
+	}
+	return b.kind().format()
+}
 
 // RestoreFormat is the format level that a restore needs.
 func RestoreFormat() uint64 { return kindBeginRestore.format() }
@@ -58,7 +72,7 @@ func RestoreFormat() uint64 { return kindBeginRestore.format() }
 // entryFormat is the format that an entry with this command has: a program that does not know a level must not pass over
 // the command that raises to it.
 func entryFormat(b Body) uint64 {
-	f := b.kind().format()
+	f := bodyFormat(b)
 	switch c := b.(type) {
 	case *SetFormatLevel:
 		f = max(f, c.Level)

@@ -1,6 +1,8 @@
 package statecontext
 
 import (
+	"bytes"
+	"encoding/json"
 	"math"
 
 	"tidemark/index"
@@ -9,7 +11,7 @@ import (
 )
 
 // The forms of the objects that commands and snapshots share. They are format 1 and never change; a new field is a new
-// format.
+// format. Format 3 has definitions and layouts of indexes that are partitioned by key: what is not looks as ever.
 
 func appendLimits(dst []byte, l Limits) []byte {
 	for _, u := range [...]uint32{l.Buckets, l.Indexes, l.IndexesPerBucket, l.KeyExpressions, l.NameLength, l.StatementLength, l.LedgerEntries} {
@@ -72,7 +74,14 @@ func appendDefinition(dst []byte, f *index.Definition) []byte {
 		dst = appendString(dst, s)
 	}
 	dst = append(dst, byte(f.State))
-	dst = appendBool(appendBool(dst, f.Deferred), f.IsPrimary)
+	flags := byte(0)
+	if f.IsPrimary {
+		flags |= definitionPrimary
+	}
+	if !f.PartitionBy.IsZero() {
+		flags |= definitionPartitioned
+	}
+	dst = append(appendBool(dst, f.Deferred), flags)
 	dst = appendUint(dst, uint64(len(f.Keys)))
 	for _, k := range f.Keys {
 		dst = appendBool(appendString(dst, k.Expr), k.Desc)
@@ -82,15 +91,61 @@ func appendDefinition(dst []byte, f *index.Definition) []byte {
 	for _, n := range f.Nodes {
 		dst = appendString(dst, n)
 	}
-	return appendUint(appendInt(dst, f.CreatedMS), f.ModifiedCAS)
+	dst = appendUint(appendInt(dst, f.CreatedMS), f.ModifiedCAS)
+	if flags&definitionPartitioned != 0 {
+		dst = appendPartitionBy(dst, &f.PartitionBy)
+	}
+	return dst
+}
+
+// Flags of a definition.
+const (
+	definitionPrimary     = 1
+	definitionPartitioned = 2 // PartitionBy follows at the end
+)
+
+func appendPartitionBy(dst []byte, p *index.PartitionBy) []byte {
+	dst = appendString(dst, string(p.Scheme))
+	dst = appendUint(dst, uint64(len(p.Exprs)))
+	for _, x := range p.Exprs {
+		dst = appendString(dst, x)
+	}
+	dst = appendUint(dst, uint64(len(p.Values)))
+	for _, v := range p.Values {
+		dst = appendBytes(dst, v)
+	}
+	return dst
+}
+
+func (d *decoder) partitionBy() (p index.PartitionBy) {
+	p.Scheme = index.PartitionScheme(d.string())
+	for n := d.count(); n > 0 && d.err == nil; n-- {
+		p.Exprs = append(p.Exprs, d.string())
+	}
+	for n := d.count(); n > 0 && d.err == nil; n-- {
+		v := d.bytes()
+		if !json.Valid(v) { // it would not go into any message
+			d.fail("a partition value that is no JSON")
+		}
+		p.Values = append(p.Values, bytes.Clone(v))
+	}
+	if p.IsZero() {
+		d.fail("an empty partition definition")
+	}
+	return p
 }
 
 func (d *decoder) definition() index.Definition {
 	f := index.Definition{
 		ID: index.ID(d.uint()), Name: d.string(), Bucket: d.string(), BucketUUID: d.string(), Reason: d.string(),
 		Using: index.Using(d.string()), ExprType: index.ExprType(d.string()), Where: d.string(), Statement: d.string(),
-		State: index.State(d.byte()), Deferred: d.bool(), IsPrimary: d.bool(),
+		State: index.State(d.byte()), Deferred: d.bool(),
 	}
+	flags := d.byte()
+	if flags > definitionPrimary|definitionPartitioned {
+		d.fail("flags %x of a definition", flags)
+	}
+	f.IsPrimary = flags&definitionPrimary != 0
 	for n := d.count(); n > 0 && d.err == nil; n-- {
 		f.Keys = append(f.Keys, index.KeyExpr{Expr: d.string(), Desc: d.bool()})
 	}
@@ -99,15 +154,49 @@ func (d *decoder) definition() index.Definition {
 		f.Nodes = append(f.Nodes, d.string())
 	}
 	f.CreatedMS, f.ModifiedCAS = d.int(), d.uint()
+	if flags&definitionPartitioned != 0 && d.err == nil {
+		f.PartitionBy = d.partitionBy()
+	}
 	return f
 }
 
-func appendLayout(dst []byte, l partition.Layout) []byte {
-	return appendUint(append(dst, byte(l.Scheme)), uint64(l.Partitions))
+func appendLayout(dst []byte, l *partition.Layout) []byte {
+	dst = appendUint(append(dst, byte(l.Scheme)), uint64(l.Partitions))
+	switch l.Scheme {
+	case partition.HashKey:
+		dst = appendUint(dst, uint64(len(l.Components)))
+		for _, c := range l.Components {
+			dst = appendUint(dst, uint64(c))
+		}
+		dst = appendUint(dst, uint64(len(l.Desc)))
+		for _, down := range l.Desc {
+			dst = appendBool(dst, down)
+		}
+	case partition.RangeKey:
+		dst = appendUint(dst, uint64(len(l.Bounds)))
+		for _, b := range l.Bounds {
+			dst = appendBytes(dst, b)
+		}
+	}
+	return dst
 }
 
 func (d *decoder) layout() partition.Layout {
-	return partition.Layout{Scheme: partition.Scheme(d.byte()), Partitions: uint16(d.max(math.MaxUint16, "partitions"))}
+	l := partition.Layout{Scheme: partition.Scheme(d.byte()), Partitions: uint16(d.max(math.MaxUint16, "partitions"))}
+	switch l.Scheme {
+	case partition.HashKey:
+		for n := d.count(); n > 0 && d.err == nil; n-- {
+			l.Components = append(l.Components, uint16(d.max(math.MaxUint16, "component")))
+		}
+		for n := d.count(); n > 0 && d.err == nil; n-- {
+			l.Desc = append(l.Desc, d.bool())
+		}
+	case partition.RangeKey:
+		for n := d.count(); n > 0 && d.err == nil; n-- {
+			l.Bounds = append(l.Bounds, bytes.Clone(d.bytes()))
+		}
+	}
+	return l
 }
 
 func (d *decoder) slice() index.SliceID { return index.SliceID(d.max(math.MaxUint16, "slice")) }
@@ -129,7 +218,7 @@ func (d *decoder) placements() (ps []Placement) {
 
 func appendTopology(dst []byte, t *partition.Topology) []byte {
 	dst = appendUint(dst, uint64(t.Index))
-	dst = appendLayout(dst, t.Layout)
+	dst = appendLayout(dst, &t.Layout)
 	dst = appendUint(dst, uint64(len(t.Copies)))
 	for _, c := range t.Copies {
 		dst = appendUint(appendUint(dst, uint64(c.ID)), uint64(c.Slice))

@@ -410,8 +410,8 @@ func (m *merger) take(x *Index) {
 func sameIndex(a, b *Index) bool {
 	x, y := a.Definition, b.Definition
 	return x.Name == y.Name && x.Bucket == y.Bucket && x.BucketUUID == y.BucketUUID && x.CreatedMS == y.CreatedMS && x.IsPrimary == y.IsPrimary &&
-		x.Where == y.Where && x.Partitions == y.Partitions && x.Replicas == y.Replicas && slices.Equal(x.Keys, y.Keys) && slices.Equal(x.Nodes, y.Nodes) &&
-		a.Topology.Layout == b.Topology.Layout
+		x.Where == y.Where && x.PartitionBy.Equal(&y.PartitionBy) && x.Partitions == y.Partitions && x.Replicas == y.Replicas && slices.Equal(x.Keys, y.Keys) && slices.Equal(x.Nodes, y.Nodes) &&
+		a.Topology.Layout.Equal(&b.Topology.Layout)
 }
 
 // bring brings an index of the backup back.

@@ -12,9 +12,12 @@ import (
 )
 
 // upgraded is a cluster at the newest format level.
-func upgraded(t testing.TB) *node {
+func upgraded(t testing.TB) *node { return raised(t, FormatLevel) }
+
+// raised is a cluster at a format level.
+func raised(t testing.TB, level uint64) *node {
 	n := cluster(t)
-	n.must(&SetFormatLevel{Level: FormatLevel})
+	n.must(&SetFormatLevel{Level: level})
 	return n
 }
 

@@ -3,6 +3,7 @@ package statecontext
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"flag"
 	"fmt"
 	"os"
@@ -322,6 +323,7 @@ var goldens = []struct {
 }{
 	{"v1", 1, populated},
 	{"v2", 2, goldenRestore},
+	{"v3", 3, goldenPartitions},
 	{"v2-evict", 2, goldenEvict},
 	{"v2-users", 2, goldenUsers},
 }
@@ -334,7 +336,7 @@ func goldenPaths(name string) (log, snapshot string) {
 
 // goldenEvict removes indexers that hold copies: of an index that waits, one that is ready, one that is being dropped.
 func goldenEvict(t testing.TB) *node {
-	n := upgraded(t)
+	n := raised(t, 2)
 	n.must(&RegisterIndexer{Indexer: Indexer{UUID: "u2", Admin: "http://2", Name: "i2"}})
 	n.must(create("lone", 0, 0, 1))
 	n.must(create("pair", 1, 0, 1, 1, 0))
@@ -348,9 +350,25 @@ func goldenEvict(t testing.TB) *node {
 	return n
 }
 
+// goldenPartitions has indexes that are partitioned by components of the key and by its leading one, among others.
+func goldenPartitions(t testing.TB) *node {
+	n := raised(t, 3)
+	n.must(create("by_id", 0, 0, 1))
+	n.must(createByKey("by_hash", index.PartitionBy{Scheme: index.PartitionHash, Exprs: []string{"c", "a"}}, 0, 0, 1, 0))
+	n.must(createByKey("by_range", index.PartitionBy{Scheme: index.PartitionRange, Exprs: []string{"a"},
+		Values: []json.RawMessage{json.RawMessage("null"), json.RawMessage(`"m"`)}}, 1, 0, 1, 0, 1, 0, 1))
+	n.ready(2)
+	n.must(&DropIndex{ID: 1})
+	b := n.backup()
+	n.must(&DropIndex{ID: 3})
+	n.stage(b, RestoreInPlace)
+	n.must(&FinishRestore{ID: "r1", Epoch: 9, Buckets: []FoundBucket{{Name: "b", UUID: "bu1", VBuckets: 4}}})
+	return n
+}
+
 // goldenUsers has users and tokens: added, changed, removed.
 func goldenUsers(t testing.TB) *node {
-	n := upgraded(t)
+	n := raised(t, 2)
 	n.must(&PutUser{Mode: PutFirst, Name: "admin", Role: UserAdmin, Hash: "$argon2id$v=19$m=8,t=1,p=1$c2FsdA$aGFzaA"})
 	n.must(&PutUser{Mode: PutFirst, Name: "admin", Role: UserAdmin, Hash: "other"}) // nothing
 	n.must(&PutUser{Mode: PutNew, Name: "ann", Role: UserDDL, Hash: "h1"})

@@ -155,6 +155,18 @@ func create(name string, replicas uint8, nodes ...index.NodeID) *CreateIndex {
 	return c
 }
 
+// createByKey creates an index on (a, b DESC, c) that is partitioned by key.
+func createByKey(name string, by index.PartitionBy, replicas uint8, nodes ...index.NodeID) *CreateIndex {
+	c := create(name, replicas, nodes...)
+	c.Definition.Keys = []index.KeyExpr{{Expr: "a"}, {Expr: "b", Desc: true}, {Expr: "c"}}
+	c.Definition.PartitionBy = by
+	var err error
+	if c.Layout, err = partition.LayoutOf(&c.Definition); err != nil {
+		panic(err)
+	}
+	return c
+}
+
 func vector(seqnos ...uint64) timestamp.Vector {
 	t := timestamp.New(len(seqnos))
 	for v, s := range seqnos {
@@ -229,6 +241,18 @@ func TestPlacementIsChecked(t *testing.T) {
 	n.refuse(c, PlacementInconsistent)
 	c = create("x", 0, 0)
 	c.Layout.Scheme = 99
+	n.refuse(c, InvalidArgument)
+	byKey := index.PartitionBy{Scheme: index.PartitionHash, Exprs: []string{"c"}}
+	n.refuse(createByKey("x", byKey, 0, 0), FormatNotAllowed)
+	n.must(&SetFormatLevel{Level: formatPartitions})
+	c = create("x", 0, 0)
+	c.Definition.PartitionBy = byKey // with the layout of another
+	n.refuse(c, InvalidArgument)
+	c = createByKey("x", byKey, 0, 0)
+	c.Definition.Keys = c.Definition.Keys[:1]
+	n.refuse(c, InvalidArgument)
+	c = createByKey("x", byKey, 0, 0)
+	c.Definition.PartitionBy = index.PartitionBy{}
 	n.refuse(c, InvalidArgument)
 	c = create("x", 0, 0)
 	c.Definition.BucketUUID = "other"

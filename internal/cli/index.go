@@ -50,7 +50,7 @@ func ref(arg string) (string, error) {
 type createFlags struct {
 	req                  client.CreateRequest
 	keys                 []string
-	file                 string
+	file, partitionBy    string
 	partitions, replicas int
 	wait                 waitFlags
 	dryRun               bool
@@ -66,6 +66,7 @@ func indexCreate(s Streams, f *serverFlags) *cobra.Command {
 in order; the first that fails ends it.`,
 		Example: `  tidemark index create world by_country --key iso_country --key 'name DESC' --where 'kind = "airport"'
   tidemark index create world ids --primary
+  tidemark index create world by_kind --key kind --key name --partition-by 'HASH(kind)'
   tidemark index create --file indexes.json --dry-run`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			requests, err := cf.requests(s, cmd, args)
@@ -92,6 +93,7 @@ in order; the first that fails ends it.`,
 	fl.BoolVar(&cf.req.IsPrimary, "primary", false, "index the document ids")
 	fl.BoolVar(&cf.req.IfNotExists, "if-not-exists", false, "succeed when it exists")
 	fl.BoolVar(&cf.req.DeferBuild, "defer-build", false, "build later, with index build")
+	fl.StringVar(&cf.partitionBy, "partition-by", "", "spread entries by key: \"HASH(expression, …)\" or \"RANGE(leading key) VALUES (…)\" (default: by the document's id)")
 	fl.IntVar(&cf.partitions, "partitions", 0, "number of partitions (0: the default)")
 	fl.IntVar(&cf.replicas, "replicas", 0, "copies beside the first")
 	fl.StringSliceVar(&cf.req.Nodes, "nodes", nil, "indexers that may hold it")
@@ -112,7 +114,7 @@ in order; the first that fails ends it.`,
 // requests are those of the file, or the one of flags and arguments.
 func (cf *createFlags) requests(s Streams, cmd *cobra.Command, args []string) ([]client.CreateRequest, error) {
 	if cf.file != "" {
-		for _, other := range []string{"key", "where", "primary", "if-not-exists", "defer-build", "partitions", "replicas", "nodes"} {
+		for _, other := range []string{"key", "where", "primary", "if-not-exists", "defer-build", "partition-by", "partitions", "replicas", "nodes"} {
 			if cmd.Flags().Changed(other) {
 				return nil, usage("--file says all of an index: leave out --%s", other)
 			}
@@ -135,6 +137,18 @@ func (cf *createFlags) requests(s Streams, cmd *cobra.Command, args []string) ([
 	req.Bucket, req.Name, req.Partitions, req.Replicas = args[0], args[1], uint16(cf.partitions), uint8(cf.replicas)
 	for _, k := range cf.keys {
 		req.Keys = append(req.Keys, keyExpr(k))
+	}
+	if cf.partitionBy != "" {
+		s := expression.CreateIndex{Name: req.Name, Bucket: req.Bucket, IsPrimary: req.IsPrimary, Keys: req.Keys}
+		all, err := expression.Parse(s.String() + " PARTITION BY " + cf.partitionBy)
+		if err != nil {
+			return nil, usage("--partition-by: %v", err)
+		}
+		if made, ok := all[0].(*expression.CreateIndex); ok && len(all) == 1 && made.Where == "" {
+			req.PartitionBy = made.PartitionBy
+		} else {
+			return nil, usage("--partition-by takes HASH(…) or RANGE(…) VALUES (…) and nothing behind it")
+		}
 	}
 	return []client.CreateRequest{req}, nil
 }

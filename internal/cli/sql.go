@@ -145,7 +145,7 @@ func recreate(list []client.IndexInfo) (all []expression.Statement, err error) {
 
 // createStatement is the statement that says the same as a create request; what it cannot say is refused.
 func createStatement(r *client.CreateRequest) (expression.Statement, error) {
-	s := &expression.CreateIndex{Name: r.Name, Bucket: r.Bucket, IsPrimary: r.IsPrimary, IfNotExists: r.IfNotExists, Keys: r.Keys, Where: r.Where}
+	s := &expression.CreateIndex{Name: r.Name, Bucket: r.Bucket, IsPrimary: r.IsPrimary, IfNotExists: r.IfNotExists, Keys: r.Keys, Where: r.Where, PartitionBy: r.PartitionBy}
 	s.With.Nodes = r.Nodes
 	if r.DeferBuild {
 		s.With.DeferBuild = &r.DeferBuild

@@ -1,0 +1,127 @@
+package router
+
+import (
+	"slices"
+
+	"tidemark/index"
+	"tidemark/keyversion"
+)
+
+// scratch is the working memory of one routing.
+type scratch struct {
+	event      keyversion.Event
+	slices     []index.SliceID          // per layout
+	statements [][]keyversion.Statement // per endpoint
+	touched    []uint16                 // endpoints with a statement
+
+	// Of the index that is being routed by key.
+	keyed  []keyed
+	sorted [][]byte // its keys by slice; sets of them are in statements, so that it only grows until the event is sent
+	stated []int    // per endpoint: slices that have a statement
+}
+
+// keyed is a key and where it lies.
+type keyed struct {
+	slice index.SliceID
+	key   []byte
+}
+
+// route fills in the statements of every endpoint that holds a slice in which the document has, or may have had, keys.
+// keys is nil for a deletion.
+func (s *scratch) route(v *View, docID []byte, keys [][][]byte) {
+	for _, e := range s.touched {
+		s.statements[e] = s.statements[e][:0]
+	}
+	s.touched, s.slices, s.sorted = s.touched[:0], s.slices[:0], s.sorted[:0]
+	for _, l := range v.layouts {
+		s.slices = append(s.slices, l.SliceOf(docID))
+	}
+	for len(s.statements) < len(v.endpoints) {
+		s.statements = append(s.statements, nil)
+		s.stated = append(s.stated, 0)
+	}
+	for i := range v.sources {
+		src := &v.sources[i]
+		var set [][]byte
+		if keys != nil {
+			set = keys[i]
+		}
+		if src.byKey != nil {
+			s.routeByKey(src, set)
+			continue
+		}
+		slice := s.slices[src.layout]
+		for _, e := range src.hosts[slice] {
+			s.state(e, keyversion.Statement{Index: src.id, Slice: slice, Keys: set})
+		}
+	}
+}
+
+func (s *scratch) state(e uint16, st keyversion.Statement) {
+	if len(s.statements[e]) == 0 {
+		s.touched = append(s.touched, e)
+	}
+	s.statements[e] = append(s.statements[e], st)
+}
+
+// routeByKey states the keys of one index to the endpoints that have their slices, and to every endpoint of the index
+// that its other slices have none (RT-10). An older version of the document may lie in any of them: which one is not
+// known here, and what KV has de-duplicated is not known anywhere. So this is never left out.
+func (s *scratch) routeByKey(src *source, keys [][]byte) {
+	for _, h := range src.at {
+		s.stated[h.endpoint] = 0
+	}
+	switch len(keys) {
+	case 0:
+	case 1:
+		s.stateSlice(src, src.byKey.SliceOfKey(keys[0]), keys)
+	default:
+		s.stateSlices(src, keys)
+	}
+	for _, h := range src.at {
+		if s.stated[h.endpoint] < h.slices {
+			s.state(h.endpoint, keyversion.Statement{Index: src.id, Slice: index.AllSlices})
+		}
+	}
+}
+
+func (s *scratch) stateSlice(src *source, slice index.SliceID, keys [][]byte) {
+	for _, e := range src.hosts[slice] {
+		s.stated[e]++
+		s.state(e, keyversion.Statement{Index: src.id, Slice: slice, Keys: keys})
+	}
+}
+
+// stateSlices states keys that may lie in several slices.
+func (s *scratch) stateSlices(src *source, keys [][]byte) {
+	s.keyed = s.keyed[:0]
+	together := true
+	for _, k := range keys {
+		slice := src.byKey.SliceOfKey(k)
+		s.keyed = append(s.keyed, keyed{slice, k})
+		together = together && slice == s.keyed[0].slice
+	}
+	if together {
+		s.stateSlice(src, s.keyed[0].slice, keys)
+		return
+	}
+	slices.SortStableFunc(s.keyed, func(a, b keyed) int { return int(a.slice) - int(b.slice) })
+	for i := 0; i < len(s.keyed); {
+		slice, from := s.keyed[i].slice, len(s.sorted)
+		for ; i < len(s.keyed) && s.keyed[i].slice == slice; i++ {
+			s.sorted = append(s.sorted, s.keyed[i].key)
+		}
+		s.stateSlice(src, slice, s.sorted[from:len(s.sorted):len(s.sorted)])
+	}
+}
+
+// elsewhere tells that an endpoint's statements say nothing but that the document's keys are not there: the event is an
+// UpsertDeletion. What it means is the same under any name.
+func (s *scratch) elsewhere(e uint16) bool {
+	for i := range s.statements[e] {
+		if st := &s.statements[e][i]; st.Slice != index.AllSlices {
+			return false
+		}
+	}
+	return true
+}
