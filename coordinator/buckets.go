@@ -263,8 +263,8 @@ func (l *leader) execute(b *bucket, a streams.Action) {
 		case streams.StopStreams:
 			p.commands.put(task{do: func(ctx context.Context) {
 				_, err := fenced(ctx, p.fences, func(f wire.Fence) (struct{}, error) {
-					return struct{}{}, l.cfg.Projectors.Stop(ctx, p.addr, &wire.StopRequest{Fence: f, Bucket: ref.name, VBuckets: a.VBuckets,
-						Incarnation: a.Incarnation})
+					return struct{}{}, l.cfg.Projectors.Stop(ctx, p.addr, &wire.StreamStop{Fence: f, Topic: wire.MaintenanceTopic, Bucket: ref.name,
+						VBuckets: a.VBuckets, Incarnation: a.Incarnation})
 				})
 				if err != nil {
 					l.log.Debug("stop of streams", "projector", p.id, "error", err) // its next report renews it
@@ -329,22 +329,23 @@ func (l *leader) fetchLogs(ref bucketRef, p *projector, a streams.Action) {
 }
 
 func (l *leader) startStreams(ref bucketRef, uuid string, p *projector, a streams.Action) {
-	req := wire.StartRequest{Bucket: ref.name, BucketUUID: uuid, Generation: ref.generation}
+	want := wire.StreamBucket{Bucket: ref.name, BucketUUID: uuid}
 	for _, s := range a.Starts {
-		req.Starts = append(req.Starts, wire.StreamStart(s))
+		want.Restart.Add(wire.StreamStart{VBucket: s.VBucket, VBUUID: s.VBUUID, Seqno: s.Seqno, Window: s.Window, Branch: s.Branch, Previous: s.Previous})
 	}
+	req := wire.StreamRequest{Topic: wire.MaintenanceTopic, Incarnation: a.Incarnation, Buckets: []wire.StreamBucket{want}}
 	p.commands.put(task{do: func(ctx context.Context) {
-		reply, err := fenced(ctx, p.fences, func(f wire.Fence) (*wire.StartReply, error) {
+		reply, err := fenced(ctx, p.fences, func(f wire.Fence) (*wire.StreamReply, error) {
 			r := req
 			r.Fence = f
-			return l.cfg.Projectors.Start(ctx, p.addr, &r)
+			return l.cfg.Projectors.Streams(ctx, p.addr, &r)
 		})
-		if err != nil {
+		if err != nil || len(reply.Buckets) != 1 {
 			l.log.Debug("start of streams", "projector", p.id, "error", err)
 			return // the outcome is unknown: its report or patience tells
 		}
-		results := make([]streams.Started, len(reply.Results))
-		for i, r := range reply.Results {
+		results := make([]streams.Started, len(reply.Buckets[0].Results))
+		for i, r := range reply.Buckets[0].Results {
 			results[i] = streams.Started{VBucket: r.VBucket, Outcome: outcome(r.Outcome), Log: r.Log, Purge: r.Purge, Revision: r.Revision,
 				Detail: r.Detail}
 		}

@@ -50,8 +50,8 @@ type Projectors interface {
 	Definitions(ctx context.Context, addr string, req *wire.Definitions) (*wire.DefinitionsReply, error)
 	Bucket(ctx context.Context, addr string, req *wire.BucketRequest) (*wire.BucketReply, error)
 	FailoverLogs(ctx context.Context, addr string, req *wire.FailoverLogsRequest) (*wire.FailoverLogsReply, error)
-	Start(ctx context.Context, addr string, req *wire.StartRequest) (*wire.StartReply, error)
-	Stop(ctx context.Context, addr string, req *wire.StopRequest) error
+	Streams(ctx context.Context, addr string, req *wire.StreamRequest) (*wire.StreamReply, error)
+	Stop(ctx context.Context, addr string, req *wire.StreamStop) error
 	Sync(ctx context.Context, addr string, req *wire.SyncRequest) (*wire.ProjectorReport, error)
 }
 

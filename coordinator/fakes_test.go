@@ -237,7 +237,7 @@ func (c projectorsOf) FailoverLogs(ctx context.Context, addr string, req *wire.F
 	return r, nil
 }
 
-func (c projectorsOf) Start(ctx context.Context, addr string, req *wire.StartRequest) (*wire.StartReply, error) {
+func (c projectorsOf) Streams(ctx context.Context, addr string, req *wire.StreamRequest) (*wire.StreamReply, error) {
 	p := c.at(addr)
 	if err := p.enter(ctx, &req.Fence, false); err != nil {
 		return nil, err
@@ -246,24 +246,26 @@ func (c projectorsOf) Start(ctx context.Context, addr string, req *wire.StartReq
 	defer c.w.mu.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := &wire.StartReply{}
-	kv := c.w.kv[req.Bucket]
-	for _, s := range req.Starts {
+	want := &req.Buckets[0]
+	r := wire.StreamOutcome{Bucket: want.Bucket}
+	kv := c.w.kv[want.Bucket]
+	for i := range want.Restart.Len() {
+		s := want.Restart.At(i)
 		res := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: s.VBucket}, Outcome: wire.StartNotMine}
-		if kv != nil && kv.uuid == req.BucketUUID && kv.owner[s.VBucket] == p.id {
-			if p.streams[req.Bucket] == nil {
-				p.streams[req.Bucket] = map[uint16]*fakeStream{}
+		if kv != nil && kv.uuid == want.BucketUUID && kv.owner[s.VBucket] == p.id {
+			if p.streams[want.Bucket] == nil {
+				p.streams[want.Bucket] = map[uint16]*fakeStream{}
 			}
 			p.starts++
 			res.Outcome, res.Log, res.Revision = wire.StartBegun, kv.logs[s.VBucket], timestamp.MapRevision{Rev: kv.rev}
-			p.streams[req.Bucket][s.VBucket] = &fakeStream{inc: s.Incarnation, complete: s.Seqno, log: res.Log, rev: res.Revision}
+			p.streams[want.Bucket][s.VBucket] = &fakeStream{inc: req.Incarnation, complete: s.Seqno, log: res.Log, rev: res.Revision}
 		}
 		r.Results = append(r.Results, res)
 	}
-	return r, nil
+	return &wire.StreamReply{TopicID: 255, Buckets: []wire.StreamOutcome{r}}, nil
 }
 
-func (c projectorsOf) Stop(ctx context.Context, addr string, req *wire.StopRequest) error {
+func (c projectorsOf) Stop(ctx context.Context, addr string, req *wire.StreamStop) error {
 	p := c.at(addr)
 	if err := p.enter(ctx, &req.Fence, false); err != nil {
 		return err

@@ -111,7 +111,7 @@ func TestGap(t *testing.T) {
 	w.write(docs(110, 130, 900)...)
 	w.check(1)
 	last := w.sideCalls[len(w.sideCalls)-1]
-	if last.Topic[:8] != "/catchup" || last.Endpoint != w.endpoint.Catchup || last.Streams[0].From == 0 {
+	if last.Topic[:8] != "/catchup" || last.Side.Endpoint != w.endpoint.Catchup || last.Buckets[0].Restart.Seqnos[0] == 0 {
 		t.Errorf("the gap was filled by %+v", last)
 	}
 }
@@ -122,14 +122,14 @@ func TestSideRefused(t *testing.T) {
 	w := newWorld(t)
 	w.write(docs(0, 50, 1)...)
 	n := 0
-	w.refuse = func(q *wire.SideRequest) wire.StartOutcome {
+	w.refuse = func(q *wire.StreamRequest) wire.StartOutcome {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		n++
 		switch {
 		case n <= 2:
 			return wire.StartNotMine
-		case q.Streams[0].From > 0:
+		case q.Buckets[0].Restart.Seqnos[0] > 0:
 			return wire.StartRollback
 		}
 		return wire.StartBegun

@@ -92,9 +92,9 @@ func TestOrphanAdopted(t *testing.T) {
 	w.write(docs(110, 130, 900)...)
 	w.check(1)
 	for _, q := range w.sideCalls[calls:] {
-		for _, s := range q.Streams {
-			if s.From == 0 {
-				t.Errorf("vbucket %d was streamed from 0: the copy was built anew", s.VBucket)
+		for i, vb := range q.Buckets[0].Restart.VBuckets {
+			if q.Buckets[0].Restart.Seqnos[i] == 0 {
+				t.Errorf("vbucket %d was streamed from 0: the copy was built anew", vb)
 			}
 		}
 	}
@@ -184,7 +184,7 @@ func TestMissingFolder(t *testing.T) {
 	if err := os.RemoveAll(filepath.Join(w.dir, copiesDir, "10")); err != nil {
 		t.Fatal(err)
 	}
-	w.refuse = func(*wire.SideRequest) wire.StartOutcome { return wire.StartFailed }
+	w.refuse = func(*wire.StreamRequest) wire.StartOutcome { return wire.StartFailed }
 	w.mu.Lock()
 	w.report = map[index.CopyID]wire.CopyReport{}
 	w.mu.Unlock()

@@ -119,7 +119,7 @@ func (l *sideLoop) look(ctx context.Context, k *bucket) {
 		delete(l.open, id)
 		if t.abandoned { // it may go on for nobody
 			l.call(ctx, func(ctx context.Context) {
-				err := l.x.projectors.SideStop(ctx, t.addr, &wire.SideStop{ClusterID: l.x.identity.get().ClusterID, Topic: t.topic})
+				err := l.x.projectors.Stop(ctx, t.addr, &wire.StreamStop{Fence: wire.Fence{ClusterID: l.x.identity.get().ClusterID}, Topic: t.topic})
 				k.log.Debug("a side stream was stopped", "topic", t.topic, "error", err)
 			})
 		}
@@ -178,7 +178,7 @@ type sideGroup struct {
 	wants    []ingest.Want
 	attempts []*sideAttempt // of the wants
 	copies   []index.CopyID
-	streams  []wire.SideStream
+	restart  wire.RestartTimestamp
 }
 
 // group opens what may be asked for now. It runs in the bucket's loop, so that nothing can come before it is expected.
@@ -205,8 +205,8 @@ func (l *sideLoop) group(k *bucket, w ingest.Want, d *wire.Definitions, groups m
 			g.copies = slices.Insert(g.copies, i, c)
 		}
 	}
-	g.streams = append(g.streams, wire.SideStream{VBucket: uint16(w.VBucket), VBUUID: w.VBUUID, From: w.From, To: w.To,
-		Window: timestamp.Window{Start: w.From, End: w.From}, Branch: w.Branch})
+	g.restart.Add(wire.StreamStart{VBucket: uint16(w.VBucket), VBUUID: w.VBUUID, Seqno: w.From, End: w.To,
+		Window: timestamp.Window{Start: w.From, End: w.From}, Branch: w.Branch, Previous: w.Previous})
 }
 
 // choose gives the owner of the maintenance stream first, then the others in turn.
@@ -223,14 +223,15 @@ func (l *sideLoop) ask(ctx context.Context, k *bucket, key groupKey, g *sideGrou
 		class, port = "backfill", e.Backfill
 	}
 	topic := fmt.Sprintf("/%s/%d/%d", class, e.Node, g.id)
-	req := &wire.SideRequest{
-		ClusterID: l.x.identity.get().ClusterID, Node: e.Node, BootID: e.BootID, Topic: topic, Endpoint: port, Bucket: k.name,
-		BucketUUID: k.uuid, ID: g.id, Revision: d.Revision, Copies: g.copies, Streams: g.streams,
+	req := &wire.StreamRequest{
+		Fence: wire.Fence{ClusterID: l.x.identity.get().ClusterID}, Topic: topic, Incarnation: index.Incarnation{Counter: g.id},
+		Buckets: []wire.StreamBucket{{Bucket: k.name, BucketUUID: k.uuid, Restart: g.restart}},
+		Side:    &wire.SideTarget{Copies: g.copies, Revision: d.Revision, Node: e.Node, BootID: e.BootID, Endpoint: port},
 	}
 	l.open[g.id] = &sideTopic{bucket: k.name, addr: g.addr, topic: topic}
-	k.log.Debug("asking for a side stream", "topic", topic, "projector", key.projector, "vbuckets", len(g.streams), "copies", g.copies)
+	k.log.Debug("asking for a side stream", "topic", topic, "projector", key.projector, "vbuckets", g.restart.Len(), "copies", g.copies)
 	l.call(ctx, func(ctx context.Context) {
-		reply, err := l.x.projectors.Side(ctx, g.addr, req)
+		reply, err := l.x.projectors.Streams(ctx, g.addr, req)
 		if err != nil {
 			k.log.Debug("no side stream", "topic", topic, "projector", key.projector, "error", err)
 			l.x.metrics.sides.WithLabelValues("error").Add(float64(len(g.wants)))
@@ -248,11 +249,14 @@ func (l *sideLoop) call(ctx context.Context, f func(context.Context)) {
 }
 
 // answered runs in the bucket's loop.
-func (l *sideLoop) answered(k *bucket, g *sideGroup, reply *wire.SideReply, err error) {
+func (l *sideLoop) answered(k *bucket, g *sideGroup, reply *wire.StreamReply, err error) {
 	outcomes := map[uint16]*wire.StartResult{}
 	if err == nil {
-		for i := range reply.Results {
-			outcomes[reply.Results[i].VBucket] = &reply.Results[i]
+		for i := range reply.Buckets {
+			for n := range reply.Buckets[i].Results {
+				r := &reply.Buckets[i].Results[n]
+				outcomes[r.VBucket] = r
+			}
 		}
 	}
 	for i, w := range g.wants {

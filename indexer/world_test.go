@@ -64,8 +64,8 @@ type world struct {
 	health    string
 	orphans   []wire.Orphan
 	acks      []wire.Ack
-	sideCalls []wire.SideRequest
-	refuse    func(*wire.SideRequest) wire.StartOutcome // nil: begin
+	sideCalls []wire.StreamRequest
+	refuse    func(*wire.StreamRequest) wire.StartOutcome // nil: begin
 	known     bool
 
 	x      *Indexer
@@ -135,10 +135,10 @@ func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 
 func (w *world) serveProjector(rw http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
-	case "/v1/sidestreams":
+	case "/v1/streams":
 		rpc.Handle(rpc.MaxControlBody, w.side)(rw, r)
-	case "/v1/sidestreams:stop":
-		rpc.Handle(rpc.MaxControlBody, func(context.Context, *wire.SideStop) (*wire.OK, error) { return &wire.OK{}, nil })(rw, r)
+	case "/v1/streams:stop":
+		rpc.Handle(rpc.MaxControlBody, func(context.Context, *wire.StreamStop) (*wire.OK, error) { return &wire.OK{}, nil })(rw, r)
 	case "/v1/seqnos":
 		rpc.Handle(rpc.MaxControlBody, func(context.Context, *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
 			w.mu.Lock()
@@ -164,39 +164,41 @@ func (w *world) high(vb int) uint64 {
 }
 
 // side plays a side stream's part to its end.
-func (w *world) side(ctx context.Context, q *wire.SideRequest) (*wire.SideReply, error) {
+func (w *world) side(ctx context.Context, q *wire.StreamRequest) (*wire.StreamReply, error) {
 	w.mu.Lock()
 	w.sideCalls = append(w.sideCalls, *q)
 	refuse := w.refuse
 	w.mu.Unlock()
-	reply := &wire.SideReply{}
+	out := wire.StreamOutcome{Bucket: q.Buckets[0].Bucket}
 	outcome := wire.StartBegun
 	if refuse != nil {
 		outcome = refuse(q)
 	}
-	for _, s := range q.Streams {
-		reply.Results = append(reply.Results, wire.StartResult{Outcome: outcome, VBucketLog: wire.VBucketLog{VBucket: s.VBucket, Purge: w.purge[s.VBucket]}})
+	restart := &q.Buckets[0].Restart
+	for _, vb := range restart.VBuckets {
+		out.Results = append(out.Results, wire.StartResult{Outcome: outcome, VBucketLog: wire.VBucketLog{VBucket: vb, Purge: w.purge[vb]}})
 	}
+	reply := &wire.StreamReply{Buckets: []wire.StreamOutcome{out}}
 	if outcome != wire.StartBegun {
 		return reply, nil
 	}
-	conn, err := w.dial(ctx, q.Endpoint, q.Topic)
+	conn, err := w.dial(ctx, q.Side.Endpoint, q.Topic)
 	if err != nil {
 		return nil, err
 	}
 	var events []keyversion.Event
 	w.mu.Lock()
-	for _, s := range q.Streams {
-		inc := index.Incarnation{Counter: q.ID}
+	for i := range restart.Len() {
+		s, inc := restart.At(i), q.Incarnation
 		events = append(events, keyversion.Event{Kind: keyversion.StreamBegin, VBucket: s.VBucket, Incarnation: inc, VBUUID: w.log.Newest(),
-			Begin: &keyversion.Begin{Start: s.From, Log: w.log, Purge: w.purge[s.VBucket], Copies: q.Copies}})
+			Begin: &keyversion.Begin{Start: s.Seqno, Log: w.log, Purge: w.purge[s.VBucket], Copies: q.Side.Copies}})
 		for _, d := range w.kv[s.VBucket] {
-			if d.seqno > s.From && d.seqno <= s.To && !w.superseded(int(s.VBucket), d, s.To) {
+			if d.seqno > s.Seqno && d.seqno <= s.End && !w.superseded(int(s.VBucket), d, s.End) {
 				events = append(events, w.event(int(s.VBucket), d, inc))
 			}
 		}
-		events = append(events, keyversion.Event{Kind: keyversion.StreamEnd, VBucket: s.VBucket, Incarnation: inc, VBUUID: w.log.Newest(), Seqno: s.To,
-			Window: timestamp.Window{End: s.To}})
+		events = append(events, keyversion.Event{Kind: keyversion.StreamEnd, VBucket: s.VBucket, Incarnation: inc, VBUUID: w.log.Newest(), Seqno: s.End,
+			Window: timestamp.Window{End: s.End}})
 	}
 	w.mu.Unlock()
 	go func() {

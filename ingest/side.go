@@ -30,10 +30,12 @@ type Want struct {
 	VBucket int
 	From    uint64
 	VBUUID  uint64 // branch of From
-	To      uint64 // highest A of the copies
-	Branch  uint64 // the newest vbuuid that the producer must have
-	Build   bool   // the copies have never been exact: a backfill; else a catchup
-	Copies  []index.CopyID
+	// Previous is the branch before VBUUID when that one began exactly at From, else 0.
+	Previous uint64
+	To       uint64 // highest A of the copies
+	Branch   uint64 // the newest vbuuid that the producer must have
+	Build    bool   // the copies have never been exact: a backfill; else a catchup
+	Copies   []index.CopyID
 }
 
 // Wants lists the side streams that are needed and not open, by vbucket. Copies that serve scans go first; a copy that
@@ -67,6 +69,7 @@ func (b *Bucket) want(vb int) (Want, bool) {
 		w.Copies = append(w.Copies, c.id)
 	}
 	w.VBUUID = v.log.Covering(w.From)
+	w.Previous, _ = v.log.Previous(w.From)
 	return w, len(w.Copies) > 0
 }
 

@@ -11,7 +11,6 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"tidemark/internal/rpc"
-	"tidemark/internal/version"
 	"tidemark/timestamp"
 	"tidemark/tlsconf"
 	"tidemark/wire"
@@ -30,14 +29,15 @@ func (p *Projector) handler() http.Handler {
 	add(http.MethodPut, "/v1/definitions", manager, rpc.Handle(limit, p.definitions))
 	add(http.MethodPost, "/v1/bucket", manager, rpc.Handle(limit, p.bucketInfo))
 	add(http.MethodPost, "/v1/failoverlogs", manager, rpc.Handle(limit, p.failoverLogs))
-	add(http.MethodPost, "/v1/streams", manager, rpc.Handle(limit, p.startStreams))
-	add(http.MethodPost, "/v1/streams:stop", manager, rpc.Handle(limit, p.stopStreams))
-	add(http.MethodPost, "/v1/sidestreams", side, rpc.Handle(limit, p.sideStreams))
-	add(http.MethodPost, "/v1/sidestreams:stop", side, rpc.Handle(limit, p.stopSideStream))
+	add(http.MethodPost, "/v1/streams", side, whoAsks(rpc.Handle(limit, p.streams)))
+	add(http.MethodPost, "/v1/streams:stop", side, whoAsks(rpc.Handle(limit, p.stopStreams)))
 	add(http.MethodPost, "/v1/seqnos", side, rpc.Handle(limit, p.seqnos))
 	add(http.MethodPost, "/v1/sync", manager, rpc.Handle(limit, p.sync))
 	anyone := tlsconf.Only(tlsconf.Roles()...)
-	add(http.MethodGet, "/v1/status", anyone, http.HandlerFunc(p.status))
+	add(http.MethodGet, "/v1/state", anyone, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { rpc.Write(w, r, http.StatusOK, p.state()) }))
+	add(http.MethodGet, "/v1/topics", anyone, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rpc.Write(w, r, http.StatusOK, wire.TopicList{Topics: p.topics()})
+	}))
 	add(http.MethodGet, "/metrics", anyone, promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{}))
 	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) { rpc.Write(w, r, http.StatusOK, wire.OK{}) }).Methods(http.MethodGet)
 	r.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -47,30 +47,6 @@ func (p *Projector) handler() http.Handler {
 		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeMethod, "%s does not take %s", r.URL.Path, r.Method))
 	})
 	return r
-}
-
-// Status is the answer of GET /v1/status: the seed's ProjectorState (PR-2).
-type Status struct {
-	ID       string                `json:"id"`
-	BootID   string                `json:"boot_id"`
-	Version  string                `json:"version"`
-	KV       string                `json:"kv"`
-	Fence    wire.Fence            `json:"fence"`
-	Sides    []string              `json:"side_streams"`
-	Report   *wire.ProjectorReport `json:"report"`
-	Revision uint64                `json:"revision"`
-}
-
-func (p *Projector) status(w http.ResponseWriter, r *http.Request) {
-	report := p.currentReport("")
-	s := Status{ID: string(p.cfg.ID), BootID: p.bootID, Version: version.Full(), KV: p.cfg.KV, Report: report, Revision: report.Revision}
-	p.mu.Lock()
-	s.Fence = p.fence
-	for topic := range p.sides {
-		s.Sides = append(s.Sides, topic)
-	}
-	p.mu.Unlock()
-	rpc.Write(w, r, http.StatusOK, s)
 }
 
 func (p *Projector) hello(_ context.Context, req *wire.HelloRequest) (*wire.ProjectorHello, error) {
@@ -117,6 +93,7 @@ func (p *Projector) definitions(_ context.Context, req *wire.Definitions) (*wire
 	for _, b := range stay {
 		errs = append(errs, b.replan(req))
 	}
+	p.faults.keep(req)
 	p.notify()
 	if err := errors.Join(errs...); err != nil {
 		return nil, err
@@ -206,57 +183,12 @@ func (p *Projector) failoverLogs(ctx context.Context, req *wire.FailoverLogsRequ
 	return reply, nil
 }
 
-func (p *Projector) startStreams(ctx context.Context, req *wire.StartRequest) (*wire.StartReply, error) {
-	if err := p.admit(req.Fence, false); err != nil {
-		return nil, err
-	}
-	b := p.bucket(req.Bucket)
-	if b == nil || b.uuid != req.BucketUUID {
-		info, err := p.bucketInfo(ctx, &wire.BucketRequest{Bucket: req.Bucket})
-		if err != nil {
-			return nil, err
-		}
-		if info.UUID != req.BucketUUID {
-			return nil, recreated(req.Bucket, info.UUID, req.BucketUUID)
-		}
-		if b, err = p.openBucket(req.Bucket, req.BucketUUID, info.VBuckets); err != nil {
-			return nil, err
-		}
-	}
-	return b.startAll(ctx, req.Starts)
-}
-
-func (p *Projector) stopStreams(ctx context.Context, req *wire.StopRequest) (*wire.OK, error) {
-	if err := p.admit(req.Fence, false); err != nil {
-		return nil, err
-	}
-	b := p.bucket(req.Bucket)
-	if b != nil {
-		b.stop(ctx, req.VBuckets, req.Incarnation)
-	}
-	return &wire.OK{}, nil
-}
-
 // checkCluster refuses what another cluster's indexer asks.
 func (p *Projector) checkCluster(id string) error {
 	if own := p.clusterID(); own == "" || own != id {
 		return fmt.Errorf("%w: request from %q, this projector belongs to %q", wire.ErrForeignCluster, id, own)
 	}
 	return nil
-}
-
-func (p *Projector) sideStreams(ctx context.Context, req *wire.SideRequest) (*wire.SideReply, error) {
-	if err := p.checkCluster(req.ClusterID); err != nil {
-		return nil, err
-	}
-	return p.openSide(ctx, req)
-}
-
-func (p *Projector) stopSideStream(ctx context.Context, req *wire.SideStop) (*wire.OK, error) {
-	if err := p.checkCluster(req.ClusterID); err != nil {
-		return nil, err
-	}
-	return &wire.OK{}, p.stopSide(ctx, req.Topic)
 }
 
 func (p *Projector) seqnos(ctx context.Context, req *wire.SeqnosRequest) (*wire.SeqnosReply, error) {

@@ -181,17 +181,16 @@ func TestChaos(t *testing.T) {
 	inc, revision := uint64(0), uint64(1)
 	start := func(wg *sync.WaitGroup, from, to uint16, outcomes func(wire.StartResult)) {
 		inc++
-		req := &wire.StartRequest{Fence: w.fence(), Bucket: testBucket, BucketUUID: testUUID, Generation: 1}
+		req := w.request(inc)
 		for v := from; v < to; v++ {
-			req.Starts = append(req.Starts, wire.StreamStart{VBucket: v, Incarnation: index.Incarnation{Epoch: 1, Term: 1, Counter: inc},
-				VBUUID: uuids[v], Seqno: rep.at[v]})
+			req.Buckets[0].Restart.Add(wire.StreamStart{VBucket: v, VBUUID: uuids[v], Seqno: rep.at[v]})
 		}
 		wg.Go(func() {
-			reply, err := w.client.Start(context.Background(), w.url, req)
+			reply, err := w.client.Streams(context.Background(), w.url, req)
 			if err != nil {
 				return // KV was cut off
 			}
-			for _, result := range reply.Results {
+			for _, result := range reply.Buckets[0].Results {
 				outcomes(result)
 			}
 		})
@@ -210,7 +209,7 @@ func TestChaos(t *testing.T) {
 		case 2, 3:
 			start(&calls, v, v+1, func(wire.StartResult) {})
 		case 4:
-			req := &wire.StopRequest{Fence: w.fence(), Bucket: testBucket, VBuckets: []uint16{v}, Incarnation: index.Incarnation{Epoch: 1, Term: 1, Counter: inc}}
+			req := &wire.StreamStop{Fence: w.fence(), Topic: wire.MaintenanceTopic, Bucket: testBucket, VBuckets: []uint16{v}, Incarnation: incarnation(inc)}
 			calls.Go(func() { _ = w.client.Stop(context.Background(), w.url, req) })
 		case 5:
 			revision++

@@ -43,7 +43,7 @@ func (b *bucket) connect(ctx context.Context) (*connection, error) {
 	c := &connection{b: b, feed: f, before: before, drained: make(chan struct{}), streams: map[feed.StreamID]*stream{}, newest: make([]*stream, len(b.streams))}
 	for n := range b.p.cfg.Workers {
 		w := &worker{conn: c, number: n, of: b.p.cfg.Workers, blocks: make(chan *feed.Block, workerQueue), kicked: make(chan struct{}, 1),
-			current: map[uint16]*stream{}, pump: pump{topic: b.topic, counters: &b.p.counters}}
+			current: map[uint16]*stream{}, pump: pump{topic: b.topic, counters: &b.p.counters, faults: &b.p.faults}}
 		w.plan.Store(b.plan.Load())
 		c.workers = append(c.workers, w)
 	}
@@ -129,7 +129,7 @@ func (c *connection) open(ctx context.Context, s *stream, vbuuid uint64) error {
 	if err := c.closeAtKV(ctx, old); err != nil {
 		return err
 	}
-	s.id = c.feed.NewStreamID()
+	s.id, s.asked = c.feed.NewStreamID(), vbuuid
 	s.atKV.Store(true)
 	c.mu.Lock()
 	c.streams[s.id], c.newest[s.vb] = s, s // before KV can answer

@@ -3,12 +3,12 @@ package projector
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"tidemark/index"
 	"tidemark/keyversion"
 	"tidemark/kvclient/kvclienttest"
 	"tidemark/mcbp"
@@ -27,6 +27,9 @@ type engine struct {
 	answer  map[uint16]chan any // STREAM_REQ of these vbuckets waits
 	closes  int
 	value   []byte // of documents
+	// log is every vbucket's failover log; a start above 0 on a branch that it lacks is answered with ROLLBACK to 0.
+	log   []mcbp.FailoverEntry
+	asked []uint64 // branches of stream requests, in order
 }
 
 // opened is a stream as the engine knows it.
@@ -38,9 +41,9 @@ type opened struct {
 	start  uint64
 }
 
-func newEngine(t *testing.T) *engine {
+func newEngine(t testing.TB) *engine {
 	t.Helper()
-	e := &engine{active: map[uint16]bool{}, streams: map[uint16]opened{}, answer: map[uint16]chan any{}, value: []byte(`{"f1":1}`)}
+	e := &engine{active: map[uint16]bool{}, streams: map[uint16]opened{}, answer: map[uint16]chan any{}, value: []byte(`{"f1":1}`), log: []mcbp.FailoverEntry{{VBUUID: 77}}}
 	for v := range uint16(vbuckets) {
 		e.active[v] = true
 	}
@@ -81,15 +84,21 @@ func (e *engine) handle(p *kvclienttest.Peer, f mcbp.Frame) bool {
 			p.Reply(f, mcbp.StatusKeyExists, mcbp.Frame{})
 			return true
 		}
-		e.streams[vb] = opened{e, p, vb, f.Opaque, r.Start}
-		reply := func() {
-			p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, []mcbp.FailoverEntry{{VBUUID: 77}})})
+		e.asked = append(e.asked, r.VBUUID)
+		if r.Start > 0 && !slices.ContainsFunc(e.log, func(x mcbp.FailoverEntry) bool { return x.VBUUID == r.VBUUID }) {
+			p.Reply(f, mcbp.StatusRollback, mcbp.Frame{Value: make([]byte, 8)})
+			return true
 		}
+		e.streams[vb] = opened{e, p, vb, f.Opaque, r.Start}
+		log := mcbp.AppendFailoverLog(nil, e.log)
+		reply := func() { p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: log}) }
 		if wait := e.answer[vb]; wait != nil {
 			go func() { <-wait; reply() }()
 			return true
 		}
 		reply()
+	case mcbp.OpDCPFailoverLog:
+		p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, e.log)})
 	case mcbp.OpDCPCloseStream:
 		s, ok := e.streams[vb]
 		if !ok || s.peer != p {
@@ -167,12 +176,7 @@ func (w *world) expect(vb uint16, want ...string) {
 // startAt starts one vbucket.
 func (w *world) startAt(vb uint16, inc, seqno uint64) wire.StartResult {
 	w.t.Helper()
-	reply, err := w.client.Start(context.Background(), w.url, &wire.StartRequest{Fence: w.fence(), Bucket: testBucket, BucketUUID: testUUID, Generation: 1,
-		Starts: []wire.StreamStart{{VBucket: vb, Incarnation: index.Incarnation{Epoch: 1, Term: 1, Counter: inc}, VBUUID: 77, Seqno: seqno}}})
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	return reply.Results[0]
+	return w.ask(w.request(inc, wire.StreamStart{VBucket: vb, VBUUID: 77, Seqno: seqno})).Results[0]
 }
 
 // Engines say the END of a closed stream when its turn comes, which may be after the vbucket's next stream has begun.
@@ -233,7 +237,7 @@ func TestStopDuringStart(t *testing.T) {
 	got := make(chan wire.StartResult, 1)
 	go func() { got <- w.startAt(3, 5, 0) }()
 	w.eventually("KV is asked", func() bool { return e.stream(3).peer != nil })
-	stop := &wire.StopRequest{Fence: wire.Fence{ClusterID: "c1", Epoch: 1, Term: 1, Counter: 1000}, Bucket: testBucket, Incarnation: index.Incarnation{Epoch: 1, Term: 1, Counter: 5}}
+	stop := &wire.StreamStop{Fence: wire.Fence{ClusterID: "c1", Epoch: 1, Term: 1, Counter: 1000}, Topic: wire.MaintenanceTopic, Bucket: testBucket, Incarnation: incarnation(5)}
 	if err := w.client.Stop(context.Background(), w.url, stop); err != nil {
 		t.Fatal(err)
 	}

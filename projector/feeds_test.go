@@ -34,13 +34,7 @@ func TestEitherFeed(t *testing.T) {
 			w.eventually("BEGIN of every vbucket", func() bool { return len(w.data.kinds(keyversion.StreamBegin)) == vbuckets })
 
 			w.define(2, 1, 2)
-			reply, err := w.client.Side(context.Background(), w.url, &wire.SideRequest{ClusterID: "c1", Node: 1, BootID: "boot", Topic: "/backfill/1/7",
-				Endpoint: w.side.addr, Bucket: testBucket, BucketUUID: testUUID, ID: 7, Revision: 2, Copies: []index.CopyID{20},
-				Streams: []wire.SideStream{{VBucket: m.VBucket, To: m.Seqno}}})
-			if err != nil {
-				t.Fatal(err)
-			}
-			w.begun(&wire.StartReply{Results: reply.Results})
+			w.begun(w.ask(w.sideRequest(7, "boot", 2, []index.CopyID{20}, wire.StreamStart{VBucket: m.VBucket, End: m.Seqno})))
 			w.eventually("END of the side stream", func() bool { return len(w.side.kinds(keyversion.StreamEnd)) == 1 })
 
 			w.begun(w.start(2)) // each stream anew
@@ -66,7 +60,7 @@ func TestEitherFeed(t *testing.T) {
 }
 
 // begun expects that every stream has begun.
-func (w *world) begun(reply *wire.StartReply) {
+func (w *world) begun(reply wire.StreamOutcome) {
 	w.t.Helper()
 	for _, r := range reply.Results {
 		if r.Outcome != wire.StartBegun || len(r.Log) == 0 {

@@ -3,19 +3,38 @@ package projector
 import (
 	"maps"
 	"slices"
+	"strconv"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"tidemark/wire"
 )
 
 // counters are the projector's own metrics; the router has its own.
 type counters struct {
-	mutations, deletions, errors, begun, ended, connections, fenced prometheus.Counter
+	mutations, deletions, errors, begun, ended, connections, fenced *counter
+}
+
+// counter is a metric that can be read here too.
+type counter struct{ n atomic.Uint64 }
+
+// Inc counts one.
+func (c *counter) Inc() { c.n.Add(1) }
+
+// Add counts n.
+func (c *counter) Add(n uint64) { c.n.Add(n) }
+
+// all gives the counters that reports and the state tell.
+func (c *counters) all() wire.ProjectorCounters {
+	return wire.ProjectorCounters{Mutations: c.mutations.n.Load(), Deletions: c.deletions.n.Load(), Errors: c.errors.n.Load(), Begun: c.begun.n.Load(), Ended: c.ended.n.Load()}
 }
 
 func newCounters(r prometheus.Registerer) counters {
-	c := func(name, help string) prometheus.Counter {
-		m := prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "projector", Name: name, Help: help})
-		r.MustRegister(m)
+	c := func(name, help string) *counter {
+		m := &counter{}
+		r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "projector", Name: name, Help: help},
+			func() float64 { return float64(m.n.Load()) }))
 		return m
 	}
 	return counters{
@@ -34,6 +53,7 @@ func (p *Projector) registerGauges(r prometheus.Registerer) {
 	g := func(name, help string, f func() float64) {
 		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "tidemark", Subsystem: "projector", Name: name, Help: help}, f))
 	}
+	r.MustRegister(newFaultCollector(&p.faults))
 	g("buckets", "Buckets with a maintenance topic.", func() float64 {
 		p.mu.Lock()
 		defer p.mu.Unlock()
@@ -58,4 +78,27 @@ func (p *Projector) registerGauges(r prometheus.Registerer) {
 		}
 		return float64(held)
 	})
+}
+
+// faultCollector gives the faults of the indexes with most of them to Prometheus.
+type faultCollector struct {
+	faults *faults
+	desc   *prometheus.Desc
+}
+
+func newFaultCollector(f *faults) faultCollector {
+	return faultCollector{f, prometheus.NewDesc("tidemark_projector_index_faults_total",
+		"Entries left out of an index, by kind: an expression failed, or a key was too long. At most 64 indexes, those with most.", []string{"index", "kind"}, nil)}
+}
+
+// Describe implements prometheus.Collector.
+func (c faultCollector) Describe(out chan<- *prometheus.Desc) { out <- c.desc }
+
+// Collect implements prometheus.Collector.
+func (c faultCollector) Collect(out chan<- prometheus.Metric) {
+	for _, x := range c.faults.list() {
+		id := strconv.FormatUint(uint64(x.Index), 10)
+		out <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(x.Expression), id, "expression")
+		out <- prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, float64(x.TooLong), id, "too_long")
+	}
 }

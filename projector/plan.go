@@ -16,8 +16,11 @@ import (
 // it goes. It is immutable.
 type plan struct {
 	revision uint64
+	ids      []index.ID // of the program's sources
 	program  *expression.Program
 	view     *router.View
+	faults   []*fault // by source
+	joins    []*join  // of maintenance streams
 }
 
 // newPlan makes the plan of a bucket's stream. only limits a side stream to these copies; nil takes every active index.
@@ -30,6 +33,7 @@ func newPlan(d *wire.Definitions, bucket string, class keyversion.Class, endpoin
 	}
 	var sources []expression.Source
 	var topologies []partition.Topology
+	var ids []index.ID
 	var bad []error
 	for i := range d.Indexes {
 		def := &d.Indexes[i]
@@ -49,6 +53,7 @@ func newPlan(d *wire.Definitions, bucket string, class keyversion.Class, endpoin
 			bad = append(bad, fmt.Errorf("index %s (%s): %w", def.Name, def.ID, err))
 			continue
 		}
+		ids = append(ids, def.ID)
 		sources, topologies = append(sources, source), append(topologies, *place)
 	}
 	program, err := expression.Compile(sources)
@@ -59,7 +64,7 @@ func newPlan(d *wire.Definitions, bucket string, class keyversion.Class, endpoin
 	if err != nil {
 		return nil, bad, fmt.Errorf("bucket %s, %s stream: %w", bucket, class, err)
 	}
-	return &plan{revision: d.Revision, program: program, view: view}, bad, nil
+	return &plan{revision: d.Revision, ids: ids, program: program, view: view}, bad, nil
 }
 
 func hasAny(copies []partition.Copy, ids []index.CopyID) bool {

@@ -89,6 +89,7 @@ type Projector struct {
 	registry *prometheus.Registry
 	cluster  atomic.Value // string: the cluster's id; without p.mu, for connections ask for it
 	counters counters
+	faults   faults
 	log      hclog.Logger
 
 	wake   chan struct{} // report at once
@@ -105,7 +106,7 @@ type Projector struct {
 	registered bool
 	defs       *wire.Definitions
 	buckets    map[string]*bucket
-	sides      map[string]*side
+	sides      map[sideKey]*side
 }
 
 // Open listens on the admin address and connects to nobody yet.
@@ -133,7 +134,8 @@ func Open(cfg Config) (*Projector, error) {
 	}
 	p := &Projector{
 		cfg: cfg, bootID: rand.Text(), listener: l, managers: managerclient.New(cfg.Managers, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)), registry: prometheus.NewRegistry(),
-		log: cfg.Logger, wake: make(chan struct{}, 1), buckets: map[string]*bucket{}, sides: map[string]*side{},
+		log: cfg.Logger, wake: make(chan struct{}, 1), buckets: map[string]*bucket{}, sides: map[sideKey]*side{},
+		faults: faults{all: map[index.ID]*fault{}},
 	}
 	p.counters = newCounters(p.registry)
 	p.registerGauges(p.registry)

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -46,7 +47,7 @@ type manager struct {
 	full    bool // asked for with the next answer
 }
 
-func newManager(t *testing.T) *manager {
+func newManager(t testing.TB) *manager {
 	t.Helper()
 	m := &manager{}
 	mux := http.NewServeMux()
@@ -69,12 +70,14 @@ func newManager(t *testing.T) *manager {
 
 // endpoint is an indexer's data port that keeps everything, in order.
 type endpoint struct {
-	mu     sync.Mutex
-	events []keyversion.Event
-	addr   string
+	mu      sync.Mutex
+	events  []keyversion.Event
+	addr    string
+	closed  atomic.Int64 // connections that have ended
+	discard bool         // keep nothing
 }
 
-func newEndpoint(t *testing.T) *endpoint {
+func newEndpoint(t testing.TB) *endpoint {
 	t.Helper()
 	e := &endpoint{}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -92,6 +95,9 @@ func newEndpoint(t *testing.T) *endpoint {
 // Receive implements transport.Sink.
 func (e *endpoint) Receive(_ context.Context, b *keyversion.Batch, release func()) error {
 	defer release()
+	if e.discard {
+		return nil
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, ev := range b.Events {
@@ -116,7 +122,7 @@ func (e *endpoint) Receive(_ context.Context, b *keyversion.Batch, release func(
 }
 
 // Closed implements transport.Sink.
-func (e *endpoint) Closed(error) {}
+func (e *endpoint) Closed(error) { e.closed.Add(1) }
 
 // rows replays what came: per index the newest statement of each document, by seqno.
 func (e *endpoint) rows(id index.ID) map[string]string {
@@ -158,7 +164,7 @@ func (e *endpoint) kinds(k keyversion.Kind) (all []keyversion.Event) {
 
 // world is a KV node, a projector, its manager and an indexer's ports.
 type world struct {
-	t       *testing.T
+	t       testing.TB
 	p       *Projector
 	kv      *kvclient.Client
 	manager *manager
@@ -170,7 +176,7 @@ type world struct {
 }
 
 // newWorld has the embedded KV node.
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	addr, _ := startKV(t, t.TempDir(), "127.0.0.1:0")
 	w := newWorldAt(t, addr)
@@ -179,7 +185,7 @@ func newWorld(t *testing.T) *world {
 }
 
 // startKV runs an embedded KV node; the function stops it.
-func startKV(t *testing.T, dir, listen string) (addr string, stop func()) {
+func startKV(t testing.TB, dir, listen string) (addr string, stop func()) {
 	t.Helper()
 	node, err := kv.Open(kv.Config{NodeID: "kv1", Dir: dir, Listen: listen, Admin: "127.0.0.1:0", User: "u", Password: "secret",
 		Nodes:   []kv.Peer{{ID: "kv1", Memcached: "127.0.0.1:0", Admin: "127.0.0.1:0"}},
@@ -202,13 +208,13 @@ func (w *world) connect(addr string) {
 }
 
 // newWorldAt has a KV node of the caller's.
-func newWorldAt(t *testing.T, kvAddr string) *world {
+func newWorldAt(t testing.TB, kvAddr string) *world {
 	t.Helper()
 	return newWorldWith(t, kvAddr, FeedNative)
 }
 
 // newWorldWith has a projector that consumes as it is told to.
-func newWorldWith(t *testing.T, kvAddr string, kind FeedKind) *world {
+func newWorldWith(t testing.TB, kvAddr string, kind FeedKind) *world {
 	t.Helper()
 	w := &world{t: t, manager: newManager(t), data: newEndpoint(t), side: newEndpoint(t), client: projectorclient.New(4, nil)}
 	t.Cleanup(w.client.Close)
@@ -232,7 +238,7 @@ func newWorldWith(t *testing.T, kvAddr string, kind FeedKind) *world {
 }
 
 // running runs f until the test ends or the function is called.
-func running(t *testing.T, f func(context.Context)) (stop func()) {
+func running(t testing.TB, f func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); f(ctx) }()
@@ -280,18 +286,50 @@ func (w *world) definitions(revision uint64, ids ...index.ID) *wire.Definitions 
 	return d
 }
 
-// start starts all vbuckets at 0 under an incarnation.
-func (w *world) start(inc uint64) *wire.StartReply {
-	w.t.Helper()
-	req := &wire.StartRequest{Fence: w.fence(), Bucket: testBucket, BucketUUID: testUUID, Generation: 1}
-	for v := range uint16(vbuckets) {
-		req.Starts = append(req.Starts, wire.StreamStart{VBucket: v, Incarnation: index.Incarnation{Epoch: 1, Term: 1, Counter: inc}})
+// incarnation is one of the test's only leader.
+func incarnation(counter uint64) index.Incarnation {
+	return index.Incarnation{Epoch: 1, Term: 1, Counter: counter}
+}
+
+// request asks for maintenance streams under an incarnation.
+func (w *world) request(inc uint64, starts ...wire.StreamStart) *wire.StreamRequest {
+	req := &wire.StreamRequest{Fence: w.fence(), Topic: wire.MaintenanceTopic, Incarnation: incarnation(inc),
+		Buckets: []wire.StreamBucket{{Bucket: testBucket, BucketUUID: testUUID}}}
+	for _, s := range starts {
+		req.Buckets[0].Restart.Add(s)
 	}
-	reply, err := w.client.Start(context.Background(), w.url, req)
+	return req
+}
+
+// start starts all vbuckets at 0 under an incarnation.
+func (w *world) start(inc uint64) wire.StreamOutcome {
+	w.t.Helper()
+	all := make([]wire.StreamStart, vbuckets)
+	for v := range all {
+		all[v].VBucket = uint16(v)
+	}
+	return w.ask(w.request(inc, all...))
+}
+
+// ask gives the outcome of a request for one bucket's streams.
+func (w *world) ask(req *wire.StreamRequest) wire.StreamOutcome {
+	w.t.Helper()
+	reply, err := w.client.Streams(context.Background(), w.url, req)
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	return reply
+	return reply.Buckets[0]
+}
+
+// sideRequest asks for copies of node 1 on a backfill topic.
+func (w *world) sideRequest(id uint64, boot string, revision uint64, copies []index.CopyID, starts ...wire.StreamStart) *wire.StreamRequest {
+	req := &wire.StreamRequest{Fence: wire.Fence{ClusterID: "c1"}, Topic: "/backfill/1/7", Incarnation: index.Incarnation{Counter: id},
+		Buckets: []wire.StreamBucket{{Bucket: testBucket, BucketUUID: testUUID}},
+		Side:    &wire.SideTarget{Copies: copies, Revision: revision, Node: 1, BootID: boot, Endpoint: w.side.addr}}
+	for _, s := range starts {
+		req.Buckets[0].Restart.Add(s)
+	}
+	return req
 }
 
 func (w *world) set(key string, doc map[string]any) kvclient.Mutation {
@@ -362,23 +400,18 @@ func TestAnIndexJoinsBetweenTwoMutations(t *testing.T) {
 		}
 	}
 	// The side stream fills what lies at or below A, and nothing is missing then.
-	req := &wire.SideRequest{ClusterID: "c1", Node: 1, BootID: "boot", Topic: "/backfill/1/7", Endpoint: w.side.addr, Bucket: testBucket,
-		BucketUUID: testUUID, ID: 7, Revision: 2, Copies: []index.CopyID{20}}
+	var starts []wire.StreamStart
 	for v, to := range a {
 		if to > 0 {
-			req.Streams = append(req.Streams, wire.SideStream{VBucket: v, To: to})
+			starts = append(starts, wire.StreamStart{VBucket: v, End: to})
 		}
 	}
-	reply, err := w.client.Side(context.Background(), w.url, req)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, r := range reply.Results {
+	for _, r := range w.ask(w.sideRequest(7, "boot", 2, []index.CopyID{20}, starts...)).Results {
 		if r.Outcome != wire.StartBegun {
 			t.Fatalf("%+v", r)
 		}
 	}
-	w.eventually("END of every side stream", func() bool { return len(w.side.kinds(keyversion.StreamEnd)) == len(req.Streams) })
+	w.eventually("END of every side stream", func() bool { return len(w.side.kinds(keyversion.StreamEnd)) == len(starts) })
 	for _, e := range w.side.kinds(keyversion.StreamEnd) {
 		if e.Window.End < a[e.VBucket] || e.Incarnation.Counter != 7 {
 			t.Errorf("END says %+v, A is %d", e, a[e.VBucket])
@@ -442,9 +475,7 @@ func TestKVNodeRestarts(t *testing.T) {
 	stop()
 	w.eventually("END of every vbucket", func() bool { return len(w.data.kinds(keyversion.StreamEnd)) == vbuckets })
 	w.expect(m.VBucket, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:STREAM_END@1")
-	req := &wire.StartRequest{Fence: w.fence(), Bucket: testBucket, BucketUUID: testUUID, Generation: 1, Starts: []wire.StreamStart{{VBucket: m.VBucket,
-		Incarnation: index.Incarnation{Epoch: 1, Term: 1, Counter: 2}}}}
-	if _, err := w.client.Start(context.Background(), w.url, req); rpc.AsProblem(err).Code != rpc.CodeKV {
+	if _, err := w.client.Streams(context.Background(), w.url, w.request(2, wire.StreamStart{VBucket: m.VBucket})); rpc.AsProblem(err).Code != rpc.CodeKV {
 		t.Errorf("without KV a start gives %v", err)
 	}
 	startKV(t, dir, addr)
@@ -467,12 +498,10 @@ func TestSideStreamReachesAnActivationPointThatWasOverwritten(t *testing.T) {
 	w.set("a", map[string]any{"f2": 0})
 	m := w.set("k", map[string]any{"f2": 1})
 	w.set("k", map[string]any{"f2": 2})
-	req := &wire.SideRequest{ClusterID: "c1", Node: 1, BootID: "boot", Topic: "/backfill/1/7", Endpoint: w.side.addr, Bucket: testBucket,
-		BucketUUID: testUUID, ID: 7, Revision: 2, Copies: []index.CopyID{20}, Streams: []wire.SideStream{{VBucket: m.VBucket, To: m.Seqno}}}
 	w.define(2, 1, 2)
-	reply, err := w.client.Side(context.Background(), w.url, req)
-	if err != nil || reply.Results[0].Outcome != wire.StartBegun {
-		t.Fatalf("%+v, %v", reply, err)
+	req := w.sideRequest(7, "boot", 2, []index.CopyID{20}, wire.StreamStart{VBucket: m.VBucket, End: m.Seqno})
+	if out := w.ask(req); out.Results[0].Outcome != wire.StartBegun {
+		t.Fatalf("%+v", out)
 	}
 	w.eventually("END of the side stream", func() bool { return len(w.side.kinds(keyversion.StreamEnd)) == 1 })
 	if e := w.side.kinds(keyversion.StreamEnd)[0]; e.Seqno != m.Seqno || e.Window.End != m.Seqno+1 {
@@ -505,7 +534,7 @@ func TestOldCommandsAreRefused(t *testing.T) {
 	if p := rpc.AsProblem(err); p.Code != rpc.CodeFenced {
 		t.Errorf("a deposed leader gives %v", err)
 	}
-	stop := &wire.StopRequest{Fence: w.fence(), Bucket: testBucket, Incarnation: index.Incarnation{Epoch: 1, Term: 1, Counter: 6}}
+	stop := &wire.StreamStop{Fence: w.fence(), Topic: wire.MaintenanceTopic, Bucket: testBucket, Incarnation: incarnation(6)}
 	if err := w.client.Stop(context.Background(), w.url, stop); err != nil {
 		t.Fatal(err)
 	}

@@ -26,6 +26,7 @@ func (p *Projector) report(ctx context.Context) error {
 	defer tick.Stop()
 	silent := 0
 	var told map[*bucket]knowledge // nil: all is to be told
+	var faultsTold uint64          // changes of the faults that the coordinator knows of
 	var full time.Time
 	for {
 		select {
@@ -38,6 +39,10 @@ func (p *Projector) report(ctx context.Context) error {
 			told = nil
 		}
 		r, telling := p.reportSince(told)
+		faults := p.faults.changes.Load()
+		if told == nil || faults != faultsTold {
+			r.FaultsToo, r.Faults = true, p.faults.list()
+		}
 		reply, err := p.managers.ReportProjector(ctx, r)
 		switch {
 		case ctx.Err() != nil:
@@ -58,7 +63,7 @@ func (p *Projector) report(ctx context.Context) error {
 			if told == nil {
 				full = time.Now()
 			}
-			told, silent = telling, 0
+			told, silent, faultsTold = telling, 0, faults
 		}
 		select { // events that come in a burst share a report
 		case <-ctx.Done():
@@ -84,7 +89,7 @@ func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]knowledg
 	defer p.reporting.Unlock()
 	p.sequence++
 	p.mu.Lock()
-	r := &wire.ProjectorReport{ID: p.cfg.ID, BootID: p.bootID, ClusterID: p.fence.ClusterID, Sequence: p.sequence}
+	r := &wire.ProjectorReport{ID: p.cfg.ID, BootID: p.bootID, ClusterID: p.fence.ClusterID, Sequence: p.sequence, Counters: p.counters.all()}
 	if p.defs != nil && p.defs.Fence.Epoch == p.fence.Epoch { // revisions of another epoch mean nothing to the leader
 		r.Revision = p.defs.Revision
 	}

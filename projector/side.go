@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync/atomic"
 	"time"
 
@@ -15,19 +14,27 @@ import (
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
 	"tidemark/router"
-	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
-// side is a side stream: one request's vbuckets, from a DCP connection of its own to one indexer (PR-11 forms 2 and 3).
+// sideKey names a side stream: several backfills and catchups run beside each other (PR-8).
+type sideKey struct{ topic, bucket string }
+
+// side is a side stream: one request's vbuckets of a bucket, from a DCP connection of its own to one endpoint (PR-11 forms
+// 2 and 3). When that connection is lost, so are the ones to the endpoint (PR-10).
 // It ends when all its vbuckets have, when another one takes its place, or when nothing has moved for sideIdleLimit.
 type side struct {
 	p       *Projector
-	req     *wire.SideRequest
+	key     sideKey
+	target  *wire.SideTarget
+	want    *wire.StreamBucket
+	inc     index.Incarnation
 	class   keyversion.Class
 	plan    *plan
-	conn    feed.Feed     // nil while it is being opened
-	topic   *router.Topic // nil while it is being opened
+	conn    feed.Feed                    // nil while it is being opened
+	topic   *router.Topic                // nil while it is being opened
+	opened  atomic.Pointer[router.Topic] // topic, for those who watch
+	left    atomic.Int64                 // open, for those who watch
 	streams map[feed.StreamID]*stream
 	open    int // streams that have not ended
 	ctx     context.Context
@@ -43,69 +50,71 @@ var (
 	errSideIdle     = fmt.Errorf("nothing has moved for %v", sideIdleLimit)
 )
 
-// classOf gives a topic's class.
-func classOf(topic string) (keyversion.Class, error) {
-	switch {
-	case strings.HasPrefix(topic, "/backfill/"):
-		return keyversion.ClassBackfill, nil
-	case strings.HasPrefix(topic, "/catchup/"):
-		return keyversion.ClassCatchup, nil
-	}
-	return 0, rpc.Refuse(rpc.CodeBadRequest, "topic %q: want /backfill/… or /catchup/…", topic)
-}
-
-// openSide starts a side stream.
-func (p *Projector) openSide(ctx context.Context, req *wire.SideRequest) (*wire.SideReply, error) {
-	s, err := p.newSide(req)
+// openSide is forms 2 and 3 for one bucket.
+func (p *Projector) openSide(ctx context.Context, req *wire.StreamRequest, want *wire.StreamBucket, out *wire.StreamOutcome) error {
+	s, err := p.newSide(req, want)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	old, err := p.reserve(s)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	// Until it runs it ends with its request, and whatever it waits for ends with it.
 	running := context.AfterFunc(ctx, func() { s.cancel(context.Cause(ctx)) })
-	reply, err := s.begin(old)
+	out.Results, err = s.begin(old)
 	if !running() && err == nil {
 		err = context.Cause(s.ctx)
 	}
 	if err != nil || s.open == 0 {
 		s.close()
-		return reply, err
+		return err
 	}
+	out.Activations = s.activations()
 	if !p.tasks.Go(s.run) {
 		s.close()
-		return nil, rpc.Refuse(rpc.CodeUnavailable, "projector %s is shutting down", p.cfg.ID)
+		return rpc.Refuse(rpc.CodeUnavailable, "projector %s is shutting down", p.cfg.ID)
 	}
-	return reply, nil
+	return nil
+}
+
+// activations says what the stream carries of its indexes: everything after its starts.
+func (s *side) activations() []wire.Activation {
+	a := wire.Activation{Revision: s.plan.revision, Indexes: s.plan.ids}
+	for _, st := range s.streams {
+		a.VBuckets, a.Seqnos = append(a.VBuckets, st.vb), append(a.Seqnos, st.start.Seqno)
+	}
+	return []wire.Activation{a}
 }
 
 // newSide checks a request and plans what it asks for.
-func (p *Projector) newSide(req *wire.SideRequest) (*side, error) {
-	class, err := classOf(req.Topic)
+func (p *Projector) newSide(req *wire.StreamRequest, want *wire.StreamBucket) (*side, error) {
+	class, _, err := parseTopic(req.Topic)
 	if err != nil {
 		return nil, err
 	}
-	if len(req.Copies) == 0 || len(req.Streams) == 0 || len(req.Streams) > timestamp.MaxVBuckets {
-		return nil, rpc.Refuse(rpc.CodeBadRequest, "topic %q: %d copies and %d vbuckets; want one of each at least, and at most %d vbuckets",
-			req.Topic, len(req.Copies), len(req.Streams), timestamp.MaxVBuckets)
-	}
+	t := req.Side
 	p.mu.Lock()
 	defs := p.defs
 	p.mu.Unlock()
-	if defs == nil || defs.Revision < req.Revision {
-		return nil, rpc.Refuse(rpc.CodeUnavailable, "projector %s does not have definitions revision %d yet; try again", p.cfg.ID, req.Revision)
+	if defs == nil || defs.Revision < t.Revision {
+		return nil, rpc.Refuse(rpc.CodeUnavailable, "projector %s does not have definitions revision %d yet; try again", p.cfg.ID, t.Revision)
 	}
-	pl, bad, err := newPlan(defs, req.Bucket, class, map[index.NodeID]string{req.Node: req.Endpoint}, req.Copies)
+	copies := t.Copies
+	if len(t.Indexes) > 0 {
+		defs, copies = subscriber(defs, t.Indexes, t.Node)
+	}
+	pl, bad, err := newPlan(defs, want.Bucket, class, map[index.NodeID]string{t.Node: t.Endpoint}, copies)
 	if err != nil {
 		return nil, err
 	}
-	if len(pl.view.Copies(req.Node)) == 0 {
-		return nil, rpc.Refuse(rpc.CodeUnavailable, "topic %q: definitions revision %d has none of copies %v on node %d that can be evaluated; try again (%v)",
-			req.Topic, defs.Revision, req.Copies, req.Node, errors.Join(bad...))
+	pl.faults = p.faults.of(pl.ids)
+	if len(pl.view.Copies(t.Node)) == 0 {
+		return nil, rpc.Refuse(rpc.CodeUnavailable, "topic %q: definitions revision %d has none of indexes %v, copies %v on node %d in bucket %q that can be evaluated; try again (%v)",
+			req.Topic, defs.Revision, t.Indexes, t.Copies, t.Node, want.Bucket, errors.Join(bad...))
 	}
-	s := &side{p: p, req: req, class: class, plan: pl, streams: map[feed.StreamID]*stream{}, ended: make(chan struct{})}
+	s := &side{p: p, key: sideKey{req.Topic, want.Bucket}, target: t, want: want, inc: index.Incarnation{Counter: req.Incarnation.Counter}, class: class, plan: pl,
+		streams: map[feed.StreamID]*stream{}, ended: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancelCause(p.runCtx)
 	return s, nil
 }
@@ -115,8 +124,8 @@ func (p *Projector) newSide(req *wire.SideRequest) (*side, error) {
 func (p *Projector) reserve(s *side) (old []*side, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for topic, o := range p.sides {
-		if topic == s.req.Topic || o.req.Node == s.req.Node && o.req.BootID != s.req.BootID {
+	for key, o := range p.sides {
+		if key == s.key || o.target.Node == s.target.Node && o.target.BootID != s.target.BootID && s.target.BootID != "" {
 			old = append(old, o)
 		}
 	}
@@ -125,14 +134,14 @@ func (p *Projector) reserve(s *side) (old []*side, err error) {
 	}
 	for _, o := range old {
 		o.cancel(errSideReplaced)
-		delete(p.sides, o.req.Topic)
+		delete(p.sides, o.key)
 	}
-	p.sides[s.req.Topic] = s
+	p.sides[s.key] = s
 	return old, nil
 }
 
 // begin connects and asks KV for the streams, when what it replaces has ended.
-func (s *side) begin(old []*side) (*wire.SideReply, error) {
+func (s *side) begin(old []*side) ([]wire.StartResult, error) {
 	for _, o := range old {
 		select {
 		case <-o.ended:
@@ -140,34 +149,35 @@ func (s *side) begin(old []*side) (*wire.SideReply, error) {
 			return nil, context.Cause(s.ctx)
 		}
 	}
-	req := s.req
+	bucket, uuid := s.want.Bucket, s.want.BucketUUID
 	var err error
-	if s.conn, err = s.p.dial(s.ctx, req.Bucket, req.Topic, sideBufferBytes); err != nil {
-		return nil, kvProblem(req.Bucket, err)
+	if s.conn, err = s.p.dial(s.ctx, bucket, s.key.topic, sideBufferBytes); err != nil {
+		return nil, kvProblem(bucket, err)
 	}
 	at, err := stateOf(s.ctx, s.conn)
 	if err != nil {
-		return nil, kvProblem(req.Bucket, err)
+		return nil, kvProblem(bucket, err)
 	}
-	if at.config.UUID != "" && at.config.UUID != req.BucketUUID {
-		return nil, recreated(req.Bucket, at.config.UUID, req.BucketUUID)
+	if at.config.UUID != "" && at.config.UUID != uuid {
+		return nil, recreated(bucket, at.config.UUID, uuid)
 	}
-	s.topic, err = s.p.router.Open(router.TopicConfig{Path: req.Topic, Class: s.class, Bucket: req.Bucket, BucketUUID: req.BucketUUID, VBuckets: at.config.NumVBuckets()})
+	s.topic, err = s.p.router.Open(router.TopicConfig{Path: s.key.topic, Class: s.class, Bucket: bucket, BucketUUID: uuid, VBuckets: at.config.NumVBuckets()})
 	if err != nil {
 		return nil, rpc.Refuse(rpc.CodeUnavailable, "%v", err)
 	}
+	s.opened.Store(s.topic)
 	return s.openStreams(at), nil
 }
 
 // openStreams asks KV for each vbucket.
-func (s *side) openStreams(at *kvState) *wire.SideReply {
-	reply := &wire.SideReply{Results: make([]wire.StartResult, len(s.req.Streams))}
-	all := make([]*stream, len(s.req.Streams))
+func (s *side) openStreams(at *kvState) []wire.StartResult {
+	results := make([]wire.StartResult, s.want.Restart.Len())
+	all := make([]*stream, len(results))
 	var g errgroup.Group
 	g.SetLimit(streamsAtOnce)
-	for i := range s.req.Streams {
+	for i := range results {
 		g.Go(func() error {
-			all[i], reply.Results[i] = s.openStream(&s.req.Streams[i], at)
+			all[i], results[i] = s.openStream(s.want.Restart.At(i), at)
 			return nil
 		})
 	}
@@ -176,29 +186,37 @@ func (s *side) openStreams(at *kvState) *wire.SideReply {
 		if st != nil {
 			s.streams[st.id] = st
 			s.open++
+			s.left.Add(1)
 		}
 	}
-	return reply
+	return results
 }
 
-func (s *side) openStream(req *wire.SideStream, at *kvState) (*stream, wire.StartResult) {
+func (s *side) openStream(req wire.StreamStart, at *kvState) (*stream, wire.StartResult) {
 	r := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: req.VBucket, Revision: at.revision}}
-	st := &stream{vb: req.VBucket, id: s.conn.NewStreamID(), inc: index.Incarnation{Counter: s.req.ID}, purge: at.purges[req.VBucket],
-		revision: at.revision, end: req.To,
-		start: feed.Position{Seqno: req.From, SnapStart: min(req.Window.Start, req.From), SnapEnd: max(req.Window.End, req.From)}}
-	entries, err := s.conn.OpenStream(s.ctx, feed.StreamRequest{VBucket: st.vb, ID: st.id, Start: req.From, End: req.To, VBUUID: req.VBUUID,
-		SnapStart: st.start.SnapStart, SnapEnd: st.start.SnapEnd})
+	st := &stream{vb: req.VBucket, inc: s.inc, purge: at.purges[req.VBucket], revision: at.revision, end: req.End, branch: req.Branch,
+		start: feed.Position{Seqno: req.Seqno, SnapStart: req.Window.Start, SnapEnd: req.Window.End}}
+	err := s.ask(st, req.VBUUID)
+	if again(err, &req) {
+		err = s.ask(st, req.Previous)
+	}
 	if err != nil {
 		return nil, refusal(s.ctx, s.conn, r, at, err)
 	}
-	r.Log, r.Purge, r.High = convertLog(entries), st.purge, at.highs[st.vb]
-	if req.Branch != 0 && r.Log.Newest() != req.Branch {
+	if st.failedOver(st.log) {
 		_ = s.conn.CloseStream(s.ctx, st.vb) // its events find nobody, and the whole connection goes when the others have ended
-		r.Outcome, r.Detail = wire.StartStale, fmt.Sprintf("the KV node is on branch %d, the maintenance stream on %d", r.Log.Newest(), req.Branch)
-		return nil, r
+		return nil, st.failover(r, at)
 	}
-	r.Outcome = wire.StartBegun
-	return st, r
+	return st, st.begunAs(r, at)
+}
+
+// ask requests one stream of KV.
+func (s *side) ask(st *stream, vbuuid uint64) error {
+	st.id, st.asked = s.conn.NewStreamID(), vbuuid
+	entries, err := s.conn.OpenStream(s.ctx, feed.StreamRequest{VBucket: st.vb, ID: st.id, Start: st.start.Seqno, End: st.end, VBUUID: vbuuid,
+		SnapStart: st.start.SnapStart, SnapEnd: st.start.SnapEnd})
+	st.log = convertLog(entries)
+	return err
 }
 
 // run pumps until every vbucket has ended, then waits until the indexer has taken everything.
@@ -212,7 +230,7 @@ func (s *side) run() {
 		cancel()
 	}
 	if err != nil && s.p.runCtx.Err() == nil {
-		s.p.log.Info("a side stream ended early; its indexer will ask again if it still wants it", "topic", s.req.Topic, "bucket", s.req.Bucket, "error", err)
+		s.p.log.Info("a side stream ended early; its indexer will ask again if it still wants it", "topic", s.key.topic, "bucket", s.key.bucket, "error", err)
 	}
 }
 
@@ -226,8 +244,8 @@ func (s *side) close() {
 		s.topic.Close()
 	}
 	s.p.mu.Lock()
-	if s.p.sides[s.req.Topic] == s {
-		delete(s.p.sides, s.req.Topic)
+	if s.p.sides[s.key] == s {
+		delete(s.p.sides, s.key)
 	}
 	s.p.mu.Unlock()
 	close(s.ended)
@@ -255,7 +273,7 @@ func (s *side) watchdog() {
 
 // pumpAll takes blocks until every vbucket has ended.
 func (s *side) pumpAll(ctx context.Context) error {
-	p := &pump{topic: s.topic, counters: &s.p.counters}
+	p := &pump{topic: s.topic, counters: &s.p.counters, faults: &s.p.faults}
 	for s.open > 0 {
 		block, err := s.conn.Next(ctx)
 		if err != nil {
@@ -320,23 +338,30 @@ func (s *side) endAll(ctx context.Context, p *pump, over []*stream) error {
 		st.last = max(st.last, st.end)
 		p.end(ctx, st, max(st.reach, high))
 		s.open--
+		s.left.Add(-1)
 	}
 	return nil
 }
 
-// stopSide ends a side stream and waits for its end.
-func (p *Projector) stopSide(ctx context.Context, topic string) error {
+// stopSides ends the side streams of a topic and waits for their end.
+func (p *Projector) stopSides(ctx context.Context, topic string) error {
+	var all []*side
 	p.mu.Lock()
-	s := p.sides[topic]
+	for key, s := range p.sides {
+		if key.topic == topic {
+			all = append(all, s)
+		}
+	}
 	p.mu.Unlock()
-	if s == nil {
-		return nil
+	for _, s := range all {
+		s.cancel(errSideStopped)
 	}
-	s.cancel(errSideStopped)
-	select {
-	case <-s.ended:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	for _, s := range all {
+		select {
+		case <-s.ended:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
+	return nil
 }

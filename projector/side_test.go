@@ -3,6 +3,7 @@ package projector
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"tidemark/index"
@@ -14,18 +15,19 @@ import (
 )
 
 // backfill is a request for vbuckets 3 and 4 up to seqno 10.
-func (w *world) backfill(id uint64, boot string) *wire.SideRequest {
-	return &wire.SideRequest{ClusterID: "c1", Node: 1, BootID: boot, Topic: "/backfill/1/7", Endpoint: w.side.addr, Bucket: testBucket,
-		BucketUUID: testUUID, ID: id, Revision: 1, Copies: []index.CopyID{10}, Streams: []wire.SideStream{{VBucket: 3, To: 10}, {VBucket: 4, To: 10}}}
+func (w *world) backfill(id uint64, boot string) *wire.StreamRequest {
+	return w.sideRequest(id, boot, 1, []index.CopyID{10}, wire.StreamStart{VBucket: 3, End: 10}, wire.StreamStart{VBucket: 4, End: 10})
 }
 
-// ask opens a side stream beside the test.
-func (w *world) ask(req *wire.SideRequest) <-chan error {
+// beside opens a side stream beside the test.
+func (w *world) beside(req *wire.StreamRequest) <-chan error {
 	done := make(chan error, 1)
 	go func() {
-		reply, err := w.client.Side(context.Background(), w.url, req)
-		if err == nil && (reply.Results[0].Outcome != wire.StartBegun || reply.Results[1].Outcome != wire.StartBegun) {
-			err = fmt.Errorf("%+v", reply)
+		reply, err := w.client.Streams(context.Background(), w.url, req)
+		for i := 0; err == nil && i < 2; i++ {
+			if r := reply.Buckets[0].Results[i]; r.Outcome != wire.StartBegun {
+				err = fmt.Errorf("%+v", r)
+			}
 		}
 		done <- err
 	}()
@@ -36,8 +38,8 @@ func (w *world) sides() []string {
 	w.p.mu.Lock()
 	defer w.p.mu.Unlock()
 	all := []string{}
-	for topic, s := range w.p.sides {
-		all = append(all, fmt.Sprint(topic, " ", s.req.ID))
+	for key, s := range w.p.sides {
+		all = append(all, fmt.Sprint(key.topic, " ", s.inc.Counter))
 	}
 	return all
 }
@@ -49,10 +51,10 @@ func TestSideStreamsAreReplaced(t *testing.T) {
 	w.define(1, 1)
 	wait := make(chan any)
 	e.set(func() { e.answer[3] = wait })
-	first := w.ask(w.backfill(1, "boot"))
+	first := w.beside(w.backfill(1, "boot"))
 	w.eventually("KV is asked", func() bool { return e.stream(3).peer != nil && e.stream(4).peer != nil })
 	e.set(func() { clear(e.streams) }) // the next request comes over another connection
-	second := w.ask(w.backfill(2, "boot"))
+	second := w.beside(w.backfill(2, "boot"))
 	if err := <-first; err == nil {
 		t.Error("the one that was replaced says that it has begun")
 	}
@@ -70,7 +72,7 @@ func TestSideStreamsAreReplaced(t *testing.T) {
 	req := w.backfill(3, "boot2")
 	req.Topic = "/backfill/1/8"
 	e.set(func() { clear(e.streams); clear(e.answer) })
-	if err := <-w.ask(req); err != nil {
+	if err := <-w.beside(req); err != nil {
 		t.Error(err)
 	}
 	if got := fmt.Sprint(w.sides()); got != "[/backfill/1/8 3]" {
@@ -84,9 +86,9 @@ func TestSideStreamStoppedWhileItOpens(t *testing.T) {
 	w := newWorldAt(t, e.Addr())
 	w.define(1, 1)
 	e.set(func() { e.answer[3] = make(chan any) }) // KV never answers
-	first := w.ask(w.backfill(1, "boot"))
+	first := w.beside(w.backfill(1, "boot"))
 	w.eventually("KV is asked", func() bool { return e.stream(3).peer != nil })
-	if err := w.client.SideStop(context.Background(), w.url, &wire.SideStop{ClusterID: "c1", Topic: "/backfill/1/7"}); err != nil {
+	if err := w.client.Stop(context.Background(), w.url, &wire.StreamStop{Fence: wire.Fence{ClusterID: "c1"}, Topic: "/backfill/1/7"}); err != nil {
 		t.Error(err)
 	}
 	if err := <-first; err == nil {
@@ -103,7 +105,7 @@ func TestSideStreamsEnd(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
 	w.define(1, 1)
-	if err := <-w.ask(w.backfill(1, "boot")); err != nil {
+	if err := <-w.beside(w.backfill(1, "boot")); err != nil {
 		t.Fatal(err)
 	}
 	e.stream(3).write(0, 2)
@@ -125,20 +127,33 @@ func TestSideRequestsThatCannotBe(t *testing.T) {
 	w := newWorldAt(t, e.Addr())
 	w.define(1, 1)
 	for name, c := range map[string]struct {
-		change func(*wire.SideRequest)
+		change func(*wire.StreamRequest)
 		code   string
 	}{
-		"another cluster":  {func(r *wire.SideRequest) { r.ClusterID = "c2" }, rpc.AsProblem(wire.ErrForeignCluster).Code},
-		"no class":         {func(r *wire.SideRequest) { r.Topic = "/maintenance" }, rpc.CodeBadRequest},
-		"no copies":        {func(r *wire.SideRequest) { r.Copies = nil }, rpc.CodeBadRequest},
-		"no vbuckets":      {func(r *wire.SideRequest) { r.Streams = nil }, rpc.CodeBadRequest},
-		"later revision":   {func(r *wire.SideRequest) { r.Revision = 2 }, rpc.CodeUnavailable},
-		"unknown copies":   {func(r *wire.SideRequest) { r.Copies = []index.CopyID{99} }, rpc.CodeUnavailable},
-		"recreated bucket": {func(r *wire.SideRequest) { r.BucketUUID = "fedcba9876543210fedcba9876543210" }, string(statecontext.BucketIsGone)},
+		"another cluster":   {func(r *wire.StreamRequest) { r.Fence.ClusterID = "c2" }, rpc.AsProblem(wire.ErrForeignCluster).Code},
+		"no class":          {func(r *wire.StreamRequest) { r.Topic = "/other/1" }, rpc.CodeBadRequest},
+		"no path":           {func(r *wire.StreamRequest) { r.Topic = "backfill" }, rpc.CodeBadRequest},
+		"no id":             {func(r *wire.StreamRequest) { r.Topic = "/backfill/" }, rpc.CodeBadRequest},
+		"a long topic":      {func(r *wire.StreamRequest) { r.Topic += strings.Repeat("x", wire.MaxTopic) }, rpc.CodeBadRequest},
+		"maintenance":       {func(r *wire.StreamRequest) { r.Topic = "/maintenance" }, rpc.CodeBadRequest},
+		"another indexer's": {func(r *wire.StreamRequest) { r.Topic = "/catchup/2/7" }, rpc.CodeBadRequest},
+		"not an indexer's":  {func(r *wire.StreamRequest) { r.Topic = "/catchup/251" }, rpc.CodeBadRequest},
+		"no target":         {func(r *wire.StreamRequest) { r.Side = nil }, rpc.CodeBadRequest},
+		"no endpoint":       {func(r *wire.StreamRequest) { r.Side.Endpoint = "" }, rpc.CodeBadRequest},
+		"no copies":         {func(r *wire.StreamRequest) { r.Side.Copies = nil }, rpc.CodeBadRequest},
+		"copies, indexes":   {func(r *wire.StreamRequest) { r.Side.Indexes = []index.ID{1} }, rpc.CodeBadRequest},
+		"no buckets":        {func(r *wire.StreamRequest) { r.Buckets = nil }, rpc.CodeBadRequest},
+		"a bucket twice":    {func(r *wire.StreamRequest) { r.Buckets = append(r.Buckets, r.Buckets[0]) }, rpc.CodeBadRequest},
+		"no vbuckets":       {func(r *wire.StreamRequest) { r.Buckets[0].Restart = wire.RestartTimestamp{} }, rpc.CodeBadRequest},
+		"no end":            {func(r *wire.StreamRequest) { r.Buckets[0].Restart.Ends = nil }, rpc.CodeBadRequest},
+		"a short column":    {func(r *wire.StreamRequest) { r.Buckets[0].Restart.Ends = r.Buckets[0].Restart.Ends[:1] }, rpc.CodeBadRequest},
+		"later revision":    {func(r *wire.StreamRequest) { r.Side.Revision = 2 }, rpc.CodeUnavailable},
+		"unknown copies":    {func(r *wire.StreamRequest) { r.Side.Copies = []index.CopyID{99} }, rpc.CodeUnavailable},
+		"recreated bucket":  {func(r *wire.StreamRequest) { r.Buckets[0].BucketUUID = "fedcba9876543210fedcba9876543210" }, string(statecontext.BucketIsGone)},
 	} {
 		req := w.backfill(1, "boot")
 		c.change(req)
-		_, err := w.client.Side(context.Background(), w.url, req)
+		_, err := w.client.Streams(context.Background(), w.url, req)
 		if p := rpc.AsProblem(err); err == nil || p.Code != c.code {
 			t.Errorf("%s gives %v, want %s", name, err, c.code)
 		}

@@ -12,11 +12,12 @@ import (
 	"tidemark/internal/rpc"
 	"tidemark/mcbp"
 	"tidemark/statecontext"
+	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
-// startAll answers a start request. Requests of the same vbucket wait for each other, others do not.
-func (b *bucket) startAll(ctx context.Context, starts []wire.StreamStart) (*wire.StartReply, error) {
+// startAll answers a request for maintenance streams. Requests of the same vbucket wait for each other, others do not.
+func (b *bucket) startAll(ctx context.Context, inc index.Incarnation, restart *wire.RestartTimestamp) ([]wire.StartResult, error) {
 	at, err := b.control.state(ctx)
 	if err != nil {
 		return nil, err
@@ -24,29 +25,30 @@ func (b *bucket) startAll(ctx context.Context, starts []wire.StreamStart) (*wire
 	if at.config.UUID != "" && at.config.UUID != b.uuid {
 		return nil, recreated(b.name, at.config.UUID, b.uuid)
 	}
-	reply := &wire.StartReply{Results: make([]wire.StartResult, len(starts))}
+	results := make([]wire.StartResult, restart.Len())
 	var c *connection
 	var g errgroup.Group
 	g.SetLimit(streamsAtOnce)
-	for i := range starts {
-		vb := starts[i].VBucket
-		if _, hosted := at.highs[vb]; !hosted {
-			reply.Results[i] = wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: vb}, Outcome: wire.StartNotMine}
+	for i := range results {
+		want := restart.At(i)
+		if _, hosted := at.highs[want.VBucket]; !hosted {
+			results[i] = wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: want.VBucket}, Outcome: wire.StartNotMine}
 			continue
 		}
 		if c == nil {
 			if c, err = b.connect(ctx); err != nil {
+				_ = g.Wait()
 				return nil, kvProblem(b.name, err)
 			}
 		}
 		g.Go(func() error {
-			reply.Results[i] = b.start(ctx, c, &starts[i], at)
+			results[i] = b.start(ctx, c, inc, &want, at)
 			return nil
 		})
 	}
 	_ = g.Wait() // outcomes carry the errors
 	b.p.notify()
-	return reply, nil
+	return results, nil
 }
 
 // recreated words the refusal of a bucket that is not the one that is meant.
@@ -55,7 +57,7 @@ func recreated(name, have, want string) error {
 }
 
 // start starts one vbucket's stream, or says why not.
-func (b *bucket) start(ctx context.Context, c *connection, req *wire.StreamStart, at *kvState) wire.StartResult {
+func (b *bucket) start(ctx context.Context, c *connection, inc index.Incarnation, req *wire.StreamStart, at *kvState) wire.StartResult {
 	r := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: req.VBucket}}
 	fail := func(why string) wire.StartResult {
 		r.Outcome, r.Detail = wire.StartFailed, why
@@ -68,47 +70,83 @@ func (b *bucket) start(ctx context.Context, c *connection, req *wire.StreamStart
 		return fail(err.Error())
 	}
 	defer b.gates[req.VBucket].unlock()
-	switch now, outcome := b.claim(req); {
+	switch now, outcome := b.claim(req.VBucket, inc); {
 	case outcome == wire.StartBegun:
-		r.Outcome = outcome
-		r.Log, r.Purge, r.Revision, r.High = now.log, now.purge, now.revision, at.highs[now.vb]
-		return r
+		return now.begunAs(r, at)
 	case outcome == wire.StartFailed:
 		return fail("the stream of this incarnation has ended; ask under a new one")
 	case outcome != "":
 		r.Outcome = outcome
 		return r
 	}
-	s := &stream{vb: req.VBucket, inc: req.Incarnation, purge: at.purges[req.VBucket], revision: at.revision, end: mcbp.EndOfTime,
-		start: feed.Position{Seqno: req.Seqno, SnapStart: min(req.Window.Start, req.Seqno), SnapEnd: max(req.Window.End, req.Seqno)}}
+	end := req.End
+	if end == 0 {
+		end = mcbp.EndOfTime
+	}
+	s := &stream{vb: req.VBucket, inc: inc, purge: at.purges[req.VBucket], revision: at.revision, end: end, branch: req.Branch,
+		start: feed.Position{Seqno: req.Seqno, SnapStart: req.Window.Start, SnapEnd: req.Window.End}}
 	tracker := feed.NewTracker(s.start)
 	s.complete.Store(tracker.Progress().Complete)
-	if err := c.open(ctx, s, req.VBUUID); err != nil {
+	err := c.open(ctx, s, req.VBUUID)
+	if again(err, req) { // the producer may have lost its newest branch, which shares this seqno with the one before
+		err = c.open(ctx, s, req.Previous)
+	}
+	if err != nil {
 		return refusal(ctx, c.feed, r, at, err)
 	}
+	if s.failedOver(s.log) {
+		_ = c.closeAtKV(ctx, s) // if KV does not hear this, the next start closes it
+		return s.failover(r, at)
+	}
 	if !b.install(s) {
-		_ = c.closeAtKV(ctx, s) // a stop overtook it; if KV does not hear this, the next start closes it
+		_ = c.closeAtKV(ctx, s) // a stop overtook it
 		r.Outcome = wire.StartStale
 		return r
 	}
-	r.Outcome, r.Log, r.Purge, r.Revision, r.High = wire.StartBegun, s.log, s.purge, s.revision, at.highs[s.vb]
+	return s.begunAs(r, at)
+}
+
+// again tells whether KV's answer is a ROLLBACK that the branch before may not get.
+func again(err error, req *wire.StreamStart) bool {
+	var rollback *feed.RollbackError
+	return errors.As(err, &rollback) && req.Previous != 0 && req.Previous != req.VBUUID
+}
+
+// failedOver tells whether KV is on another branch than the asker knew when it chose the start (PR-12).
+func (s *stream) failedOver(log timestamp.FailoverLog) bool {
+	return s.branch != 0 && log.Newest() != s.branch
+}
+
+// failover is the outcome of a stream that was closed because KV has failed over since its log was read.
+func (s *stream) failover(r wire.StartResult, at *kvState) wire.StartResult {
+	settle(&r, s.log)
+	r.Outcome, r.Purge, r.Revision, r.High = wire.StartFailover, s.purge, s.revision, at.highs[s.vb]
+	r.Detail = fmt.Sprintf("the KV node is on branch %d, the request knows %d: read its failover log again", s.log.Newest(), s.branch)
+	return r
+}
+
+// begunAs is the outcome of a stream that runs.
+func (s *stream) begunAs(r wire.StartResult, at *kvState) wire.StartResult {
+	settle(&r, s.log)
+	r.Outcome, r.Purge, r.Revision, r.High = wire.StartBegun, s.purge, s.revision, at.highs[s.vb]
+	r.Stream = timestamp.Position{VBUUID: s.asked, Seqno: s.start.Seqno}
 	return r
 }
 
 // claim checks the fences of a vbucket and gives its present stream; an outcome other than "" ends the request.
-func (b *bucket) claim(req *wire.StreamStart) (*stream, wire.StartOutcome) {
+func (b *bucket) claim(vb uint16, inc index.Incarnation) (*stream, wire.StartOutcome) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	seen, now := &b.seen[req.VBucket], b.streams[req.VBucket]
+	seen, now := &b.seen[vb], b.streams[vb]
 	switch {
-	case req.Incarnation.Compare(seen.highest) < 0 || seen.refuses(req.Incarnation):
+	case inc.Compare(seen.highest) < 0 || seen.refuses(inc):
 		return now, wire.StartStale
-	case now != nil && now.inc == req.Incarnation && now.ended.Load():
+	case now != nil && now.inc == inc && now.ended.Load():
 		return now, wire.StartFailed
-	case now != nil && now.inc == req.Incarnation:
+	case now != nil && now.inc == inc:
 		return now, wire.StartBegun // a retry
 	}
-	seen.highest = req.Incarnation
+	seen.highest = inc
 	return now, ""
 }
 
@@ -142,7 +180,7 @@ func refusal(ctx context.Context, conn feed.Feed, r wire.StartResult, at *kvStat
 		r.Outcome, r.Rollback = wire.StartRollback, rollback.Seqno
 		r.Purge, r.Revision, r.High = at.purges[r.VBucket], at.revision, at.highs[r.VBucket]
 		if entries, err := conn.FailoverLog(ctx, r.VBucket); err == nil {
-			r.Log = convertLog(entries)
+			settle(&r, convertLog(entries))
 		}
 	case errors.Is(err, feed.ErrNotMyVBucket):
 		r.Outcome = wire.StartNotMine

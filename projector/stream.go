@@ -24,12 +24,15 @@ type stream struct {
 	end      uint64 // up to and including it
 	purge    uint64
 	revision timestamp.MapRevision
+	branch   uint64                // newest one that the asker knew; 0: any will do
+	asked    uint64                // branch that KV was asked for
 	log      timestamp.FailoverLog // of KV's consent
 
 	complete atomic.Uint64
-	atKV     atomic.Bool // it may be open at KV
-	ended    atomic.Bool // nothing more goes downstream
-	revoked  atomic.Bool // the vbucket has left the KV node: to be ended
+	seqno    atomic.Uint64 // last one given to the router, for those who watch
+	atKV     atomic.Bool   // it may be open at KV
+	ended    atomic.Bool   // nothing more goes downstream
+	revoked  atomic.Bool   // the vbucket has left the KV node: to be ended
 
 	// Of the pump alone.
 	begun   bool
@@ -46,6 +49,7 @@ type stream struct {
 type pump struct {
 	topic    *router.Topic
 	counters *counters
+	faults   *faults
 	scratch  expression.Scratch
 	keys     [][][]byte
 	doc      router.Doc
@@ -61,14 +65,19 @@ func (p *pump) begin(ctx context.Context, s *stream, e *feed.Event, pl *plan) er
 		return fmt.Errorf("%w: vbucket %d: %w", errStreamBroken, s.vb, err)
 	}
 	log := convertLog(entries)
+	if s.failedOver(log) {
+		return fmt.Errorf("%w: vbucket %d: KV failed over before it began", errStreamBroken, s.vb) // the answer to the request says so
+	}
 	s.tracker, s.plan, s.last, s.vbuuid = feed.NewTracker(s.start), pl, s.start.Seqno, log.Newest()
 	s.window = timestamp.Window{Start: s.start.Seqno, End: s.start.Seqno}
 	s.complete.Store(s.tracker.Progress().Complete)
+	s.seqno.Store(s.last)
 	begin := keyversion.Begin{Start: s.start.Seqno, Log: log, Purge: s.purge, Revision: s.revision}
 	if err := p.topic.Begin(ctx, s.vb, s.inc, pl.view, begin); err != nil {
 		return err
 	}
 	s.begun = true
+	pl.activate(s.vb, s.start.Seqno)
 	return p.topic.Sync(s.vb, s.vbuuid, s.complete.Load())
 }
 
@@ -102,6 +111,7 @@ func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bo
 		return false, err
 	}
 	s.last = max(s.last, progress.Seqno)
+	s.seqno.Store(s.last)
 	if progress.Completed {
 		s.complete.Store(progress.Complete)
 		err = p.topic.Sync(s.vb, s.vbuuid, progress.Complete)
@@ -126,7 +136,8 @@ func (p *pump) mutation(ctx context.Context, s *stream, e *feed.Event) error {
 	p.fill(s, e)
 	result := s.plan.program.EvaluateMeta(&p.scratch, e.Key, expression.DocMeta{CAS: e.CAS, Expiration: e.Expiry, Flags: e.Flags}, e.Value)
 	if result.Errors > 0 {
-		p.counters.errors.Add(float64(result.Errors))
+		p.counters.errors.Add(uint64(result.Errors))
+		p.faults.note(s.plan, &result, e)
 	}
 	p.keys = p.keys[:0]
 	for i := range s.plan.program.Sources() {

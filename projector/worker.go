@@ -79,6 +79,7 @@ func (w *worker) replan(ctx context.Context) {
 			continue
 		}
 		s.plan = pl
+		pl.activate(s.vb, s.last)
 	}
 	w.sync()
 	w.plan.Store(pl)

@@ -53,26 +53,25 @@ func (c *Client) FailoverLogs(ctx context.Context, addr string, req *wire.Failov
 	return rpc.Call[wire.FailoverLogsReply](ctx, c.rpc, ControlTimeout, http.MethodPost, addr+"/v1/failoverlogs", req)
 }
 
-// Start starts maintenance streams.
-func (c *Client) Start(ctx context.Context, addr string, req *wire.StartRequest) (*wire.StartReply, error) {
-	return rpc.Call[wire.StartReply](ctx, c.rpc, StreamTimeout, http.MethodPost, addr+"/v1/streams", req)
+// Streams opens streams in one of the three forms.
+func (c *Client) Streams(ctx context.Context, addr string, req *wire.StreamRequest) (*wire.StreamReply, error) {
+	return rpc.Call[wire.StreamReply](ctx, c.rpc, StreamTimeout, http.MethodPost, addr+"/v1/streams", req)
 }
 
-// Stop ends maintenance streams.
-func (c *Client) Stop(ctx context.Context, addr string, req *wire.StopRequest) error {
+// Stop ends streams of a topic.
+func (c *Client) Stop(ctx context.Context, addr string, req *wire.StreamStop) error {
 	_, err := rpc.Call[wire.OK](ctx, c.rpc, ControlTimeout, http.MethodPost, addr+"/v1/streams:stop", req)
 	return err
 }
 
-// Side opens a side stream.
-func (c *Client) Side(ctx context.Context, addr string, req *wire.SideRequest) (*wire.SideReply, error) {
-	return rpc.Call[wire.SideReply](ctx, c.rpc, StreamTimeout, http.MethodPost, addr+"/v1/sidestreams", req)
+// State asks for the projector's state (PR-2).
+func (c *Client) State(ctx context.Context, addr string) (*wire.ProjectorState, error) {
+	return rpc.Call[wire.ProjectorState](ctx, c.rpc, ReadTimeout, http.MethodGet, addr+"/v1/state", nil)
 }
 
-// SideStop ends a side stream.
-func (c *Client) SideStop(ctx context.Context, addr string, req *wire.SideStop) error {
-	_, err := rpc.Call[wire.OK](ctx, c.rpc, ControlTimeout, http.MethodPost, addr+"/v1/sidestreams:stop", req)
-	return err
+// Topics asks for the topics that are open.
+func (c *Client) Topics(ctx context.Context, addr string) (*wire.TopicList, error) {
+	return rpc.Call[wire.TopicList](ctx, c.rpc, ReadTimeout, http.MethodGet, addr+"/v1/topics", nil)
 }
 
 // Seqnos asks for KV's present high seqnos.

@@ -1,6 +1,8 @@
 package router
 
 import (
+	"cmp"
+	"slices"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -106,6 +108,38 @@ func (l *lane) snapshot() Stats {
 		s.Connected = 1
 	}
 	return s
+}
+
+// LaneState is what is to be seen of one connection to an endpoint.
+type LaneState struct {
+	Node       index.NodeID
+	Address    string
+	Connection int
+	State      string // connected, dialing, down, gone
+	QueueBytes int    // of batches that are not acknowledged, and of the one that is being filled
+	LimitBytes int    // beyond it the stream waits, or drops
+	Dropping   int    // vbuckets whose data is dropped
+}
+
+// Lanes shows the topic's connections, ascending by node and connection. It waits for nobody.
+func (t *Topic) Lanes() []LaneState {
+	lanes := t.allLanes()
+	all := make([]LaneState, len(lanes))
+	for i, l := range lanes {
+		all[i] = l.show()
+	}
+	slices.SortFunc(all, func(a, b LaneState) int {
+		return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Connection, b.Connection))
+	})
+	return all
+}
+
+func (l *lane) show() LaneState {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	names := [...]string{dialing: "dialing", connected: "connected", down: "down", gone: "gone"}
+	return LaneState{Node: l.key.node, Address: l.addr, Connection: l.key.connection, State: names[l.state], QueueBytes: l.out.bytes + l.out.open.enc.Len(), LimitBytes: l.limit,
+		Dropping: len(l.dropped)}
 }
 
 // collector gives Stats to Prometheus.

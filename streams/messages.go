@@ -63,6 +63,8 @@ type Start struct {
 	VBUUID      uint64
 	Seqno       uint64
 	Window      timestamp.Window
+	Branch      uint64 // newest of the log that the start was chosen by: a producer on another has failed over since
+	Previous    uint64 // branch before VBUUID, when that one began at Seqno; 0: none
 }
 
 // Outcome tells what became of one Start at one projector.

@@ -331,5 +331,7 @@ func Restart(holders []Position, kv Log, refused uint64) Start {
 		s.VBUUID = kv.Log[len(kv.Log)-1].VBUUID
 	}
 	s.Window = timestamp.Window{Start: s.Seqno, End: max(s.Seqno, reach)}
+	s.Branch = kv.Log.Newest()
+	s.Previous, _ = kv.Log.Previous(s.Seqno)
 	return s
 }

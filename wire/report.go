@@ -50,6 +50,10 @@ type ProjectorReport struct {
 	Sequence  uint64            `json:"sequence"`
 	Revision  uint64            `json:"revision"` // definitions revision it works with
 	Buckets   []StreamStates    `json:"buckets"`
+	Counters  ProjectorCounters `json:"counters"`
+	// Faults are all there are, when FaultsToo; else they are as told before.
+	FaultsToo bool          `json:"faults_too,omitempty"`
+	Faults    []IndexFaults `json:"faults,omitempty"`
 }
 
 // HWHeartbeat is the seed's message (IM-16) with all its fields, per bucket.

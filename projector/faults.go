@@ -1,0 +1,111 @@
+package projector
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"unicode/utf8"
+
+	"tidemark/collate"
+	"tidemark/expression"
+	"tidemark/feed"
+	"tidemark/index"
+	"tidemark/wire"
+)
+
+// maxFaultText bounds the text of a sample's error, in bytes.
+const maxFaultText = 300
+
+// faults counts, per index, the documents that have no entry because of an error.
+type faults struct {
+	changes atomic.Uint64
+	mu      sync.Mutex
+	all     map[index.ID]*fault
+}
+
+// fault is one index's. Workers and side streams count side by side.
+type fault struct {
+	id                  index.ID
+	expression, tooLong atomic.Uint64
+	sample              atomic.Pointer[wire.FaultSample]
+}
+
+// of gives the faults of indexes, made where there are none.
+func (f *faults) of(ids []index.ID) []*fault {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := make([]*fault, len(ids))
+	for i, id := range ids {
+		if f.all[id] == nil {
+			f.all[id] = &fault{id: id}
+		}
+		out[i] = f.all[id]
+	}
+	return out
+}
+
+// keep forgets the indexes that are gone.
+func (f *faults) keep(d *wire.Definitions) {
+	there := make(map[index.ID]bool, len(d.Indexes))
+	for i := range d.Indexes {
+		there[d.Indexes[i].ID] = true
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for id := range f.all {
+		if !there[id] {
+			delete(f.all, id)
+			f.changes.Add(1)
+		}
+	}
+}
+
+// list gives the indexes with most faults, most first.
+func (f *faults) list() []wire.IndexFaults {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	all := []wire.IndexFaults{}
+	for _, x := range f.all {
+		if s := x.sample.Load(); s != nil {
+			all = append(all, wire.IndexFaults{Index: x.id, Expression: x.expression.Load(), TooLong: x.tooLong.Load(), Sample: *s})
+		}
+	}
+	slices.SortFunc(all, func(a, b wire.IndexFaults) int {
+		return cmp.Or(cmp.Compare(b.Expression+b.TooLong, a.Expression+a.TooLong), cmp.Compare(a.Index, b.Index))
+	})
+	return all[:min(len(all), wire.MaxIndexFaults)]
+}
+
+// note counts what went wrong with a document. The sample is renewed when a count doubles: a bad index costs no
+// allocation per document, and the sample is still recent.
+func (f *faults) note(pl *plan, result *expression.Result, e *feed.Event) {
+	for i, x := range pl.faults {
+		err := result.Err(i)
+		if err == nil {
+			continue
+		}
+		counter := &x.expression
+		if errors.Is(err, collate.ErrTooLong) {
+			counter = &x.tooLong
+		}
+		if n := counter.Add(1); n&(n-1) == 0 || x.sample.Load() == nil {
+			x.sample.Store(&wire.FaultSample{DocID: strings.ToValidUTF8(string(e.Key), "\ufffd"), VBucket: e.VBucket, Seqno: e.Seqno, Error: short(err.Error())})
+		}
+	}
+	f.changes.Add(1)
+}
+
+// short cuts a text to maxFaultText, between two characters.
+func short(text string) string {
+	if len(text) <= maxFaultText {
+		return text
+	}
+	n := maxFaultText
+	for n > 0 && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n] + "…"
+}

@@ -1,0 +1,114 @@
+package projector
+
+import (
+	"cmp"
+	"slices"
+
+	"tidemark/feed"
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/internal/version"
+	"tidemark/keyversion"
+	"tidemark/router"
+	"tidemark/wire"
+)
+
+// state is the ProjectorState (PR-2). It takes locks that nobody holds while waiting for anything, so that data that is
+// stuck does not stop it.
+func (p *Projector) state() *wire.ProjectorState {
+	s := &wire.ProjectorState{ID: p.cfg.ID, BootID: p.bootID, Version: version.Full(), KV: []string{p.cfg.KV}, Cluster: p.clusterID(),
+		Admin: p.cfg.TLS.BaseURL(rpc.Advertised(p.listener.Addr(), p.cfg.Advertise)), Counters: p.counters.all(), Faults: p.faults.list(),
+		Buckets: []wire.BucketState{}, Definitions: []wire.DefinitionState{}}
+	p.mu.Lock()
+	defs := p.defs
+	s.Fence = p.fence
+	buckets := make([]*bucket, 0, len(p.buckets))
+	for _, b := range p.buckets {
+		buckets = append(buckets, b)
+	}
+	p.mu.Unlock()
+	if defs != nil {
+		s.Revision = defs.Revision
+		for i := range defs.Indexes {
+			if d := &defs.Indexes[i]; d.State.Active() {
+				s.Definitions = append(s.Definitions, wire.DefinitionState{Index: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State})
+			}
+		}
+	}
+	for _, b := range buckets {
+		s.Buckets = append(s.Buckets, b.state())
+		s.Revision = min(s.Revision, s.Buckets[len(s.Buckets)-1].Revision)
+	}
+	slices.SortFunc(s.Buckets, func(a, b wire.BucketState) int { return cmp.Compare(a.Bucket, b.Bucket) })
+	s.Topics = p.topics()
+	return s
+}
+
+// state is one bucket's part.
+func (b *bucket) state() wire.BucketState {
+	s := wire.BucketState{Bucket: b.name, BucketUUID: b.uuid, Revision: b.applied(), Activations: b.activations(), BufferBytes: feed.DefaultBufferBytes}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, st := range b.streams {
+		if st == nil {
+			continue
+		}
+		s.VBuckets, s.VBUUIDs = append(s.VBuckets, st.vb), append(s.VBUUIDs, st.log.Newest())
+		s.Seqnos, s.Complete = append(s.Seqnos, max(st.seqno.Load(), st.start.Seqno)), append(s.Complete, st.complete.Load())
+		s.Incarnations, s.Ended, s.Revisions = append(s.Incarnations, st.inc), append(s.Ended, st.ended.Load()), append(s.Revisions, st.revision)
+	}
+	if c := b.conn; c != nil {
+		s.Connected, s.HeldBytes = c.alive(), c.feed.Held()
+		for _, w := range c.workers {
+			s.Workers = append(s.Workers, wire.QueueFill{Filled: len(w.blocks), Limit: cap(w.blocks)})
+		}
+	}
+	return s
+}
+
+// running counts the streams that run.
+func (b *bucket) running() (n int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, s := range b.streams {
+		if s != nil && !s.ended.Load() {
+			n++
+		}
+	}
+	return n
+}
+
+// topics lists the topics that are open (RT-9).
+func (p *Projector) topics() []wire.TopicState {
+	p.mu.Lock()
+	buckets, sides := make([]*bucket, 0, len(p.buckets)), make([]*side, 0, len(p.sides))
+	for _, b := range p.buckets {
+		buckets = append(buckets, b)
+	}
+	for _, s := range p.sides {
+		sides = append(sides, s)
+	}
+	p.mu.Unlock()
+	all := make([]wire.TopicState, 0, len(buckets)+len(sides))
+	for _, b := range buckets {
+		all = append(all, topicState(b.topic, keyversion.ClassMaintenance, 0, wire.MaintenanceTopic, b.name, b.plan.Load().ids, b.running()))
+	}
+	for _, s := range sides {
+		if t := s.opened.Load(); t != nil {
+			all = append(all, topicState(t, s.class, s.target.Node, s.key.topic, s.key.bucket, s.plan.ids, int(s.left.Load())))
+		}
+	}
+	slices.SortFunc(all, func(a, b wire.TopicState) int {
+		return cmp.Or(cmp.Compare(a.Topic, b.Topic), cmp.Compare(a.Bucket, b.Bucket))
+	})
+	return all
+}
+
+func topicState(t *router.Topic, class keyversion.Class, node index.NodeID, path, bucket string, ids []index.ID, running int) wire.TopicState {
+	s := wire.TopicState{Topic: path, TopicID: topicID(class, node), Bucket: bucket, Indexes: ids, VBuckets: running, Endpoints: []wire.EndpointState{}}
+	for _, l := range t.Lanes() {
+		s.Endpoints = append(s.Endpoints, wire.EndpointState{Node: l.Node, Address: l.Address, Connection: l.Connection, State: l.State,
+			Queue: wire.QueueFill{Filled: l.QueueBytes, Limit: l.LimitBytes}, Dropping: l.Dropping})
+	}
+	return s
+}

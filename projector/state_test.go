@@ -1,0 +1,251 @@
+package projector
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/wire"
+)
+
+// GET /v1/state is the ProjectorState (PR-2).
+func TestStateShowsWhatRuns(t *testing.T) {
+	e := newEngine(t)
+	w := newWorldAt(t, e.Addr())
+	w.define(1, 1)
+	w.startAt(3, 1, 0)
+	w.startAt(4, 1, 20)
+	e.stream(3).write(0, 4)
+	w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:INSERT@2", "1:INSERT@3", "1:INSERT@4")
+	var s wire.ProjectorState
+	w.eventually("all is acknowledged", func() bool {
+		w.get("/v1/state", &s)
+		return len(s.Topics) == 1 && len(s.Topics[0].Endpoints) == 2 && s.Topics[0].Endpoints[0].Queue.Filled+s.Topics[0].Endpoints[1].Queue.Filled == 0
+	})
+	if s.ID != "p1" || s.Cluster != "c1" || s.Admin != w.url || fmt.Sprint(s.KV) != fmt.Sprintf("[%s]", e.Addr()) || s.Revision != 1 || s.Fence.Term != 1 {
+		t.Errorf("%+v", s)
+	}
+	if len(s.Definitions) != 1 || s.Definitions[0].Index != 1 || s.Definitions[0].Bucket != testBucket || s.Definitions[0].State != index.Backfill {
+		t.Errorf("definitions %+v", s.Definitions)
+	}
+	b := s.Buckets[0]
+	if got := fmt.Sprint(b.VBuckets, b.VBUUIDs, b.Seqnos, b.Complete, b.Incarnations, b.Ended); got != "[3 4] [77 77] [4 20] [4 20] [1.1.1 1.1.1] [false false]" {
+		t.Errorf("vbuckets: %s", got)
+	}
+	if !b.Connected || len(b.Workers) != 2 || b.Workers[0].Limit == 0 || b.BufferBytes == 0 || fmt.Sprint(b.Activations) != "[{1 [1] [3 4] [0 20]}]" {
+		t.Errorf("%+v", b)
+	}
+	for i, l := range s.Topics[0].Endpoints {
+		if l.Node != 1 || l.Address != w.data.addr || l.Connection != i || l.State != "connected" || l.Queue.Limit == 0 {
+			t.Errorf("%+v", l)
+		}
+	}
+	if s.Counters.Mutations != 4 || s.Counters.Begun != 2 || s.Topics[0].VBuckets != 2 || s.Topics[0].TopicID != 255 {
+		t.Errorf("%+v %+v", s.Counters, s.Topics[0])
+	}
+	e.DropAll()
+	w.eventually("both have ended", func() bool {
+		w.get("/v1/state", &s)
+		return fmt.Sprint(s.Buckets[0].Ended) == "[true true]" && !s.Buckets[0].Connected && s.Topics[0].VBuckets == 0
+	})
+}
+
+// An indexer takes nothing more: router queue, worker queues and the DCP window fill up until nothing moves. State,
+// topics, metrics and every command that does not need the data itself are answered all the same.
+func TestControlIsNeverBlockedByData(t *testing.T) {
+	e := newEngine(t)
+	w := newWorldAt(t, e.Addr())
+	w.define(1, 1)
+	w.startAt(3, 1, 0)
+	w.startAt(4, 1, 0)
+	w.expect(3, "1:STREAM_BEGIN@0")
+	w.data.mu.Lock()
+	free := true
+	defer func() {
+		if free {
+			w.data.mu.Unlock()
+		}
+	}()
+	e.set(func() { e.value = fmt.Appendf(nil, `{"f1":%q}`, strings.Repeat("x", 3000)) })
+	const n = 1600 // of each: beyond the 4 MB of a connection's queue, within KV's window
+	e.stream(3).write(0, n)
+	e.stream(4).write(0, n)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	defer cancel()
+	stuck := func() *wire.ProjectorState {
+		s, err := w.client.State(ctx, w.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	full := func(q wire.QueueFill) bool { return q.Filled >= q.Limit*9/10 }
+	w.eventually("a worker waits for the endpoint, and KV's reader for the worker", func() bool {
+		s := stuck()
+		b := s.Buckets[0]
+		return (full(b.Workers[0]) || full(b.Workers[1])) && slices.ContainsFunc(s.Topics[0].Endpoints, func(l wire.EndpointState) bool { return full(l.Queue) }) &&
+			b.HeldBytes > 1<<20
+	})
+	at := ""
+	w.eventually("nothing moves", func() bool { before := at; at = fmt.Sprint(stuck().Buckets[0].Seqnos); return at == before })
+	for range 20 {
+		if got := fmt.Sprint(stuck().Buckets[0].Seqnos); got != at {
+			t.Errorf("data moves: %s, it stood at %s", got, at)
+		}
+		if topics, err := w.client.Topics(ctx, w.url); err != nil || len(topics.Topics) != 1 {
+			t.Fatalf("topics: %+v, %v", topics, err)
+		}
+	}
+	if _, err := w.client.Hello(ctx, w.url, &wire.HelloRequest{Fence: w.fence()}); err != nil {
+		t.Errorf("hello: %v", err)
+	}
+	if _, err := w.client.FailoverLogs(ctx, w.url, &wire.FailoverLogsRequest{Fence: w.fence(), Bucket: testBucket, VBuckets: []uint16{5}}); err != nil {
+		t.Errorf("failover logs: %v", err)
+	}
+	if _, err := w.client.Definitions(ctx, w.url, w.definitions(2, 1, 2)); err != nil {
+		t.Errorf("definitions: %v", err)
+	}
+	if r := w.startAt(5, 1, 0); r.Outcome != wire.StartBegun {
+		t.Errorf("another vbucket's start: %+v", r)
+	}
+	if err := w.client.Stop(ctx, w.url, &wire.StreamStop{Fence: w.fence(), Topic: wire.MaintenanceTopic, Bucket: testBucket, VBuckets: []uint16{4}, Incarnation: incarnation(1)}); err != nil {
+		t.Errorf("stop: %v", err)
+	}
+	if s := stuck(); s.Revision != 1 || len(s.Definitions) != 2 {
+		t.Errorf("the workers cannot have switched: revision %d, %d definitions", s.Revision, len(s.Definitions))
+	}
+	w.data.mu.Unlock()
+	free = false
+	w.eventually("all of it comes, and the switch", func() bool { return len(w.data.kinds(keyversion.Insert)) == 2*n && stuck().Revision == 2 })
+}
+
+// Documents that have no entry because of an error are counted by index, with one of them to look at.
+func TestFaultsHaveASample(t *testing.T) {
+	w := newWorld(t)
+	w.define(1, 1, 2)
+	w.start(1)
+	w.set("good", map[string]any{"f1": 1, "f2": 2})
+	bad := w.set("too-long", map[string]any{"f1": 1, "f2": strings.Repeat("x", 1<<20)})
+	var s wire.ProjectorState
+	check := func(faults []wire.IndexFaults) bool {
+		return len(faults) == 1 && faults[0].Index == 2 && faults[0].TooLong == 1 && faults[0].Expression == 0 && faults[0].Sample.DocID == "too-long" &&
+			faults[0].Sample.VBucket == bad.VBucket && faults[0].Sample.Seqno == bad.Seqno && strings.Contains(faults[0].Sample.Error, "too long")
+	}
+	w.eventually("the fault is in the state", func() bool { w.get("/v1/state", &s); return check(s.Faults) })
+	if s.Counters.Errors != 1 {
+		t.Errorf("%+v", s.Counters)
+	}
+	w.eventually("the fault is reported once, the counters always", func() bool {
+		w.manager.mu.Lock()
+		defer w.manager.mu.Unlock()
+		told, last := 0, len(w.manager.reports)-1
+		for i := range w.manager.reports {
+			if r := &w.manager.reports[i]; r.FaultsToo && check(r.Faults) {
+				told++
+			}
+		}
+		r := &w.manager.reports[last]
+		return told > 0 && !r.FaultsToo && r.Counters.Mutations == 2
+	})
+	resp, err := http.Get(w.url + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, _ := io.ReadAll(resp.Body)
+	_ = resp.Body.Close()
+	for _, line := range []string{`tidemark_projector_index_faults_total{index="2",kind="too_long"} 1`, `tidemark_projector_index_faults_total{index="2",kind="expression"} 0`,
+		"tidemark_projector_expression_errors_total 1"} {
+		if !strings.Contains(string(text), line+"\n") {
+			t.Errorf("no %s in the metrics", line)
+		}
+	}
+	w.define(2, 1) // the index is dropped: its faults are forgotten
+	w.eventually("no faults", func() bool { s.Faults = nil; w.get("/v1/state", &s); return len(s.Faults) == 0 })
+}
+
+// The sample of an index with many faults is renewed now and then, at no cost per document.
+func TestFaultSamplesAreRenewed(t *testing.T) {
+	f := faults{all: map[index.ID]*fault{}}
+	x := f.of([]index.ID{7})[0]
+	renewed := 0
+	var last *wire.FaultSample
+	for i := range 1000 {
+		if n := x.expression.Add(1); n&(n-1) == 0 {
+			x.sample.Store(&wire.FaultSample{Seqno: uint64(i)})
+		}
+		if s := x.sample.Load(); s != last {
+			last, renewed = s, renewed+1
+		}
+	}
+	if got := f.list(); len(got) != 1 || got[0].Expression != 1000 || renewed != 10 || got[0].Sample.Seqno != 511 {
+		t.Errorf("%+v after %d samples", got, renewed)
+	}
+	for i := range index.ID(200) {
+		y := f.of([]index.ID{100 + i})[0]
+		y.tooLong.Store(uint64(i))
+		y.sample.Store(&wire.FaultSample{})
+	}
+	if got := f.list(); len(got) != wire.MaxIndexFaults || got[0].Index != 7 || got[1].Index != 299 || got[1].TooLong != 199 {
+		t.Errorf("%d: %+v", len(got), got[:2])
+	}
+	if s := short(strings.Repeat("é", maxFaultText)); len(s) > maxFaultText+3 || strings.ContainsRune(s, '\ufffd') {
+		t.Errorf("cut to %d bytes: %q", len(s), s)
+	}
+}
+
+// BenchmarkStateUnderLoad asks for the state over HTTP while documents stream as fast as they can: its p99 is what PR-2
+// limits to 10 ms, at whatever share of the processors "cpu-%" says, KV and the endpoint included.
+func BenchmarkStateUnderLoad(b *testing.B) {
+	e := newEngine(b)
+	w := newWorldAt(b, e.Addr())
+	w.data.discard = true
+	w.define(1, 1)
+	w.start(1)
+	w.eventually("all have begun", func() bool { return w.p.bucket(testBucket).running() == vbuckets })
+	running(b, func(ctx context.Context) { flood(ctx, e, w.p.bucket(testBucket)) })
+	times := make([]time.Duration, 0, 1<<16)
+	cpu, begun := benchCPU(), time.Now()
+	for b.Loop() {
+		asked := time.Now()
+		if _, err := w.client.State(b.Context(), w.url); err != nil {
+			b.Fatal(err)
+		}
+		times = append(times, time.Since(asked))
+		time.Sleep(2 * time.Millisecond) // somebody who looks, not a second load
+	}
+	b.ReportMetric(100*float64(benchCPU()-cpu)/float64(time.Since(begun))/float64(runtime.GOMAXPROCS(0)), "cpu-%")
+	slices.Sort(times)
+	for _, q := range []int{50, 99, 100} {
+		b.ReportMetric(float64(times[(len(times)-1)*q/100].Microseconds())/1000, fmt.Sprintf("p%d-ms", q))
+	}
+	b.ReportMetric(float64(w.p.counters.mutations.n.Load())/time.Since(begun).Seconds(), "documents/s")
+}
+
+// flood writes windows into all streams, a few ahead of what the projector has taken.
+func flood(ctx context.Context, e *engine, b *bucket) {
+	const window, ahead = 200, 600
+	var at [vbuckets]uint64
+	for ctx.Err() == nil {
+		idle := true
+		for v := range uint16(vbuckets) {
+			b.mu.Lock()
+			done := b.streams[v].complete.Load()
+			b.mu.Unlock()
+			if at[v]-min(done, at[v]) < ahead {
+				e.stream(v).write(at[v], at[v]+window)
+				at[v], idle = at[v]+window, false
+			}
+		}
+		if idle {
+			time.Sleep(100 * time.Microsecond)
+		}
+	}
+}

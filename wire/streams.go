@@ -1,0 +1,220 @@
+package wire
+
+import (
+	"fmt"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+)
+
+// StreamStart asks for one vbucket of a stream: everything after Seqno. RestartTimestamp carries many of them.
+type StreamStart struct {
+	VBucket uint16
+	VBUUID  uint64           // branch of Seqno
+	Seqno   uint64           // restart timestamp: start after it
+	Window  timestamp.Window // snapshot that Seqno lies in; the zero value: Seqno ends one
+	// End is the last seqno that is wanted; 0: the stream has no end. Side streams end at the activation timestamp A.
+	End uint64
+	// Branch is the newest vbuuid of the failover log that the asker has seen, 0 when it has seen none: a KV node on
+	// another branch has failed over in between, and the stream is not begun (outcome "failover", PR-12).
+	Branch uint64
+	// Previous is the branch before VBUUID when that one began exactly at Seqno, else 0: when KV answers ROLLBACK to
+	// VBUUID the projector asks once more with this one, for a producer may have lost its newest branch (PR-9).
+	Previous uint64
+}
+
+// RestartTimestamp is a restart timestamp in columns, by entry (PR-11). SnapStarts to Previous are as long as VBuckets,
+// or left out where every entry has the zero value: what a stream mostly needs is vbucket, branch and seqno.
+type RestartTimestamp struct {
+	VBuckets   []uint16 `json:"vbuckets"`
+	VBUUIDs    []uint64 `json:"vbuuids"`
+	Seqnos     []uint64 `json:"seqnos"`
+	SnapStarts []uint64 `json:"snap_starts,omitempty"`
+	SnapEnds   []uint64 `json:"snap_ends,omitempty"`
+	Ends       []uint64 `json:"ends,omitempty"`
+	Branches   []uint64 `json:"branches,omitempty"`
+	Previous   []uint64 `json:"previous,omitempty"`
+}
+
+// Len is the number of entries.
+func (t *RestartTimestamp) Len() int { return len(t.VBuckets) }
+
+// Add appends an entry.
+func (t *RestartTimestamp) Add(s StreamStart) {
+	n := len(t.VBuckets)
+	t.VBuckets, t.VBUUIDs, t.Seqnos = append(t.VBuckets, s.VBucket), append(t.VBUUIDs, s.VBUUID), append(t.Seqnos, s.Seqno)
+	w := s.Window
+	if w.Start == s.Seqno && w.End == s.Seqno {
+		w = timestamp.Window{}
+	}
+	t.SnapStarts, t.SnapEnds = sparse(t.SnapStarts, n, w.Start), sparse(t.SnapEnds, n, w.End)
+	t.Ends, t.Branches, t.Previous = sparse(t.Ends, n, s.End), sparse(t.Branches, n, s.Branch), sparse(t.Previous, n, s.Previous)
+}
+
+// sparse appends v to a column of n entries that is nil as long as all are 0.
+func sparse(column []uint64, n int, v uint64) []uint64 {
+	if column == nil && v == 0 {
+		return nil
+	}
+	if column == nil {
+		column = make([]uint64, n, n+1)
+	}
+	return append(column, v)
+}
+
+// At gives an entry of a timestamp that Check has found to be one.
+func (t *RestartTimestamp) At(i int) StreamStart {
+	at := func(column []uint64) uint64 {
+		if len(column) == 0 {
+			return 0
+		}
+		return column[i]
+	}
+	s := StreamStart{VBucket: t.VBuckets[i], VBUUID: t.VBUUIDs[i], Seqno: t.Seqnos[i], End: at(t.Ends), Branch: at(t.Branches), Previous: at(t.Previous),
+		Window: timestamp.Window{Start: at(t.SnapStarts), End: at(t.SnapEnds)}}
+	if s.Window == (timestamp.Window{}) {
+		s.Window = timestamp.Window{Start: s.Seqno, End: s.Seqno}
+	}
+	return s
+}
+
+// Check tells what is wrong with a timestamp from outside: columns of different lengths, a vbucket named twice or that
+// cannot be, a window that does not hold its seqno, an end below it.
+func (t *RestartTimestamp) Check() error {
+	n := len(t.VBuckets)
+	if n > timestamp.MaxVBuckets {
+		return fmt.Errorf("%w: %d vbuckets, the most is %d", timestamp.ErrLength, n, timestamp.MaxVBuckets)
+	}
+	for _, c := range [...]struct {
+		name   string
+		length int
+		must   bool
+	}{{"vbuuids", len(t.VBUUIDs), true}, {"seqnos", len(t.Seqnos), true}, {"snap_starts", len(t.SnapStarts), false}, {"snap_ends", len(t.SnapEnds), false},
+		{"ends", len(t.Ends), false}, {"branches", len(t.Branches), false}, {"previous", len(t.Previous), false}} {
+		if c.length != n && (c.must || c.length > 0) {
+			return fmt.Errorf("%w: %d %s for %d vbuckets; each column has one for each, or is left out where it may be", timestamp.ErrLength, c.length, c.name, n)
+		}
+	}
+	var seen [timestamp.MaxVBuckets]bool
+	for i := range n {
+		s := t.At(i)
+		switch {
+		case int(s.VBucket) >= timestamp.MaxVBuckets:
+			return fmt.Errorf("%w: vbucket %d, the highest there can be is %d", timestamp.ErrLength, s.VBucket, timestamp.MaxVBuckets-1)
+		case seen[s.VBucket]:
+			return fmt.Errorf("%w: vbucket %d is named twice", timestamp.ErrLength, s.VBucket)
+		case s.Seqno < s.Window.Start || s.Seqno > s.Window.End:
+			return fmt.Errorf("%w: vbucket %d: seqno %d lies outside its snapshot %d to %d", timestamp.ErrCorrupt, s.VBucket, s.Seqno, s.Window.Start, s.Window.End)
+		case s.End != 0 && s.End < s.Seqno:
+			return fmt.Errorf("%w: vbucket %d: it ends at %d, before its start %d", timestamp.ErrCorrupt, s.VBucket, s.End, s.Seqno)
+		}
+		seen[s.VBucket] = true
+	}
+	return nil
+}
+
+// MaxTopic bounds a topic's path, in bytes.
+const MaxTopic = 200
+
+// MaintenanceTopic is the topic of form 1.
+const MaintenanceTopic = "/maintenance"
+
+// StreamRequest opens streams, in one of the three forms of PR-11. POST /v1/streams.
+//
+//  1. Topic /maintenance: {bucket → restart timestamp}, from the leader, of all projectors: each starts what it hosts. An
+//     active stream of a vbucket and a lower incarnation is shut down and restarted, the others are untouched (PR-13).
+//  2. Topic /backfill/<id>: {bucket → start and end timestamp, index ids}, to one endpoint.
+//  3. Topic /catchup/<indexer>/<id>: the same, and the indexer's id.
+//
+// A request for a side topic (forms 2 and 3) that is open replaces it; a side stream ends by itself at the end timestamp.
+type StreamRequest struct {
+	// Fence is the leader's; who asks for a side stream fills in ClusterID alone.
+	Fence Fence  `json:"fence"`
+	Topic string `json:"topic"`
+	// Incarnation is the streams', of a side topic the Counter alone: it comes back with every event.
+	Incarnation index.Incarnation `json:"incarnation"`
+	Buckets     []StreamBucket    `json:"buckets"`
+	Side        *SideTarget       `json:"side,omitempty"` // forms 2 and 3
+}
+
+// StreamBucket is one bucket's part of a StreamRequest.
+type StreamBucket struct {
+	Bucket     string           `json:"bucket"`
+	BucketUUID string           `json:"bucket_uuid"`
+	Restart    RestartTimestamp `json:"restart"`
+}
+
+// SideTarget says what a side stream carries and whereto.
+type SideTarget struct {
+	// Indexes are carried with all their keys, as slice 0 (for a subscriber that is no indexer), or Copies: the slices of
+	// these copies, which the definitions place on Node. One of the two.
+	Indexes  []index.ID     `json:"indexes,omitempty"`
+	Copies   []index.CopyID `json:"copies,omitempty"`
+	Revision uint64         `json:"revision,omitempty"` // definitions revision that has them, at least
+	Node     index.NodeID   `json:"node"`               // 0 for a subscriber that is no indexer
+	BootID   string         `json:"boot_id,omitempty"`  // of the asking process: streams of an earlier one of the same node end
+	Endpoint string         `json:"endpoint"`           // host:port of the data port
+}
+
+// StartOutcome tells what became of one StreamStart.
+type StartOutcome string
+
+// The outcomes.
+const (
+	StartBegun    StartOutcome = "begun"    // the stream runs; BEGIN was sent down
+	StartNotMine  StartOutcome = "not_mine" // no KV node here hosts the vbucket as active
+	StartRollback StartOutcome = "rollback" // KV answered ROLLBACK
+	StartFailover StartOutcome = "failover" // KV has failed over since its log was read: the stream was closed again
+	StartStale    StartOutcome = "stale"    // a higher incarnation was seen
+	StartFailed   StartOutcome = "failed"   // see Detail; ask again
+)
+
+// StartResult is the outcome for one vbucket, the end of its handshake (PR-12). Of VBucketLog only VBucket is sure to be
+// there; the rest is when the stream has begun, KV answered ROLLBACK, or has failed over.
+type StartResult struct {
+	VBucketLog
+	Outcome StartOutcome `json:"outcome"`
+	// Failover is the failover timestamp: the branch that KV is on, and the seqno at which it began.
+	Failover timestamp.Position `json:"failover"`
+	// Stream is the stream timestamp (UPR-timestamp): the branch that KV has accepted and the seqno after which the stream
+	// began. With outcome "begun" only.
+	Stream   timestamp.Position `json:"stream"`
+	Rollback uint64             `json:"rollback,omitempty"` // seqno of ROLLBACK
+	Detail   string             `json:"detail,omitempty"`
+}
+
+// StreamReply has one entry per bucket asked for, in that order.
+type StreamReply struct {
+	TopicID uint8           `json:"topic_id"` // PR-14: maintenance 255, backfill 254, catchup the indexer's id
+	Buckets []StreamOutcome `json:"buckets"`
+}
+
+// StreamOutcome is what became of one bucket's part. A bucket that could not be asked for at all has Code and Detail of
+// the problem and no results; when that is so of every bucket, the answer is the problem.
+type StreamOutcome struct {
+	Bucket      string        `json:"bucket"`
+	Results     []StartResult `json:"results"` // one per entry of the restart timestamp
+	Activations []Activation  `json:"activations,omitempty"`
+	Code        string        `json:"code,omitempty"`
+	Detail      string        `json:"detail,omitempty"`
+}
+
+// Activation is the activation timestamp of indexes that joined a bucket's maintenance streams together: of each vbucket
+// listed, everything above its seqno is evaluated for them (docs/architecture.md, "Joining a running stream"). Slices go
+// by what comes in band; this is for those who watch.
+type Activation struct {
+	Revision uint64     `json:"revision"` // of the definitions that brought them
+	Indexes  []index.ID `json:"indexes"`
+	VBuckets []uint16   `json:"vbuckets"`
+	Seqnos   []uint64   `json:"seqnos"`
+}
+
+// StreamStop ends streams of a topic. POST /v1/streams:stop. Of /maintenance: those of Bucket, of VBuckets (none: all),
+// whose incarnation is at or below the one given, and such ones are refused from now on. Of a side topic: all of it.
+type StreamStop struct {
+	Fence       Fence             `json:"fence"`
+	Topic       string            `json:"topic"`
+	Bucket      string            `json:"bucket,omitempty"`
+	VBuckets    []uint16          `json:"vbuckets,omitempty"`
+	Incarnation index.Incarnation `json:"incarnation"`
+}
