@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"tidemark/index"
+	"tidemark/partition"
 	"tidemark/wire"
 )
 
@@ -27,12 +28,31 @@ type candidate struct {
 	held wire.StabilityRef
 }
 
-// choose takes the newest timestamp that one healthy copy of every slice holds, or least when that is newer: the nodes
-// then wait for it. turn spreads scans over copies that are equally good.
-func choose(v *View, least *wire.StabilityRef, turn uint64) (plan, error) {
-	p := plan{slices: make([]sliceplan, v.Topology.Layout.Partitions)}
-	for i := range p.slices {
-		p.slices[i].slice = index.SliceID(i)
+// needed marks the slices that may hold a row of the ranges. When no row can match, every slice is asked all the same: the
+// timestamp has to come from somewhere.
+func needed(l *partition.Layout, ranges []Range) []bool {
+	marked := make([]bool, l.Partitions)
+	for _, r := range ranges {
+		l.MayHold(marked, r.Low, r.High)
+	}
+	if len(ranges) == 0 {
+		for i := range marked {
+			marked[i] = true
+		}
+	}
+	return marked
+}
+
+// choose takes the newest timestamp that one healthy copy of every slice that is needed holds, or least when that is
+// newer: the nodes then wait for it. turn spreads scans over copies that are equally good.
+func choose(v *View, ranges []Range, least *wire.StabilityRef, turn uint64) (plan, error) {
+	marked := needed(&v.Topology.Layout, ranges)
+	p := plan{}
+	at := make([]int, len(marked)) // place in p.slices
+	for i, m := range marked {
+		if at[i] = len(p.slices); m {
+			p.slices = append(p.slices, sliceplan{slice: index.SliceID(i)})
+		}
 	}
 	healthy := map[index.CopyID]wire.Held{}
 	for _, h := range v.Held {
@@ -41,15 +61,15 @@ func choose(v *View, least *wire.StabilityRef, turn uint64) (plan, error) {
 		}
 	}
 	for _, c := range v.Topology.Copies {
-		if h, ok := healthy[c.ID]; ok && int(c.Slice) < len(p.slices) {
-			s := &p.slices[c.Slice]
+		if h, ok := healthy[c.ID]; ok && int(c.Slice) < len(marked) && marked[c.Slice] {
+			s := &p.slices[at[c.Slice]]
 			s.candidates = append(s.candidates, candidate{c.ID, c.Node, h.Ref})
 		}
 	}
 	for i := range p.slices {
 		s := &p.slices[i]
 		if len(s.candidates) == 0 {
-			return p, Errorf(Unavailable, "no healthy indexer holds slice %d of index %s (%s)", i, v.Definition.ID, v.Definition.Name)
+			return p, Errorf(Unavailable, "no healthy indexer holds slice %d of index %s (%s)", s.slice, v.Definition.ID, v.Definition.Name)
 		}
 		best := slices.MaxFunc(s.candidates, func(a, b candidate) int { return a.held.Compare(b.held) }).held
 		if i == 0 || best.Compare(p.ref) < 0 {

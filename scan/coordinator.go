@@ -201,7 +201,7 @@ func (r *run) attempt(ctx context.Context) error {
 		return err
 	}
 	r.result = Result{}
-	if r.plan, err = choose(&view, r.least, r.c.turn.Add(1)); err != nil {
+	if r.plan, err = choose(&view, r.spec.Ranges, r.least, r.c.turn.Add(1)); err != nil {
 		return err
 	}
 	r.result.Ref = r.plan.ref

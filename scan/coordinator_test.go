@@ -211,10 +211,25 @@ func rowText(r Row) string { return fmt.Sprintf("%s|%s", r.Key, r.DocID) }
 
 // newCluster makes an index with rows at numbers 1 to 5, on nodes of which each copy holds some.
 func newCluster(partitions, replicas, nodes int) *fakeCluster {
+	return clusterOf(partition.Layout{Scheme: partition.HashDocID, Partitions: uint16(partitions)}, replicas, nodes)
+}
+
+// rangedLayout cuts the keys that clusterOf makes.
+func rangedLayout(partitions int) partition.Layout {
+	l := partition.Layout{Scheme: partition.RangeKey, Partitions: uint16(partitions)}
+	for i := range partitions - 1 {
+		l.Bounds = append(l.Bounds, fmt.Appendf(nil, "%02d", 5*(i+1)))
+	}
+	return l
+}
+
+// clusterOf is newCluster with any layout.
+func clusterOf(layout partition.Layout, replicas, nodes int) *fakeCluster {
+	partitions := int(layout.Partitions)
 	f := &fakeCluster{rows: map[uint64][][]Row{}, has: map[index.CopyID]map[uint64]Code{}, changed: make(chan struct{}), newest: 5, current: 5}
 	f.view = View{
 		Definition: *definition(false), Bucket: wire.Bucket{Name: testBucket, VBuckets: testVBs, Generation: 1, RollbackID: 2},
-		Topology: partition.Topology{Index: 5, Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: uint16(partitions)}},
+		Topology: partition.Topology{Index: 5, Layout: layout},
 	}
 	id := index.CopyID(1)
 	for s := range partitions {
@@ -230,8 +245,9 @@ func newCluster(partitions, replicas, nodes int) *fakeCluster {
 		f.rows[n] = make([][]Row, partitions)
 		for d := range 40 {
 			doc := fmt.Sprintf("doc%03d", d)
-			s := f.view.Topology.Layout.SliceOf([]byte(doc))
-			f.rows[n][s] = append(f.rows[n][s], Row{fmt.Appendf(nil, "%02d.%0300d", (d*7+int(n))%23, d), []byte(doc)})
+			key := fmt.Appendf(nil, "%02d.%0300d", (d*7+int(n))%23, d)
+			s := f.view.Topology.Layout.Slice(partition.KeyVersion{DocID: []byte(doc), Key: key})
+			f.rows[n][s] = append(f.rows[n][s], Row{key, []byte(doc)})
 		}
 		for _, rows := range f.rows[n] {
 			slices.SortFunc(rows, Row.Compare)
@@ -278,7 +294,11 @@ func openSpec() Spec {
 func TestScanModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		partitions, replicas := rapid.IntRange(1, 4).Draw(t, "partitions"), rapid.IntRange(1, 3).Draw(t, "replicas")
-		f := newCluster(partitions, replicas, replicas+rapid.IntRange(0, 2).Draw(t, "more nodes"))
+		layout := partition.Layout{Scheme: partition.HashDocID, Partitions: uint16(partitions)}
+		if rapid.Bool().Draw(t, "by key") {
+			layout = rangedLayout(partitions)
+		}
+		f := clusterOf(layout, replicas, replicas+rapid.IntRange(0, 2).Draw(t, "more nodes"))
 		reliable := rapid.Bool().Draw(t, "reliable")
 		for i := range f.view.Held {
 			c := f.view.Topology.Copies[i]
@@ -338,6 +358,41 @@ func TestScanModel(t *testing.T) {
 			t.Fatalf("vector %v is not that of %d", res.Vector, res.Ref.Number)
 		}
 	})
+}
+
+// A scan asks the slices only that its bounds leave, and does not need the others.
+func TestSlicesAreLeftOut(t *testing.T) {
+	f := clusterOf(rangedLayout(4), 1, 2) // below 05, 10, 15 and the rest
+	for i := range f.view.Held {
+		f.view.Held[i].OK = f.view.Topology.Copies[i].Slice == 1 || f.view.Topology.Copies[i].Slice == 2
+	}
+	for _, c := range []struct {
+		ranges []Range
+		copies int // 0: one is needed that nobody has
+	}{
+		{[]Range{{Low: []byte("06"), High: []byte("10")}}, 1},
+		{[]Range{{Low: []byte("05"), High: []byte("10.")}}, 2},
+		{[]Range{{Low: []byte("07"), High: []byte("08")}, {Low: []byte("13"), High: []byte("15")}}, 2},
+		{[]Range{{Low: []byte("13"), High: []byte("16")}}, 0},
+		{[]Range{{High: []byte("08")}}, 0},
+		{[]Range{{}}, 0},
+	} {
+		asked := 0
+		f.request = func(req NodeRequest) { asked += len(req.Copies) }
+		spec := openSpec()
+		spec.Ranges = c.ranges
+		sink := &collect{}
+		_, err := NewCoordinator(f, f, f, Options{Wait: time.Millisecond}).Scan(context.Background(), spec, sink)
+		if c.copies == 0 {
+			if CodeOf(err) != Unavailable || asked > 0 {
+				t.Errorf("%s: %v, %d copies asked", c.ranges, err, asked)
+			}
+			continue
+		}
+		if want := f.expect(5, c.ranges, false, 0); err != nil || asked != c.copies || !slices.Equal(sink.rows, want) {
+			t.Errorf("%s: %d copies asked, want %d; %d rows, want %d; %v", c.ranges, asked, c.copies, len(sink.rows), len(want), err)
+		}
+	}
 }
 
 func TestCount(t *testing.T) {
