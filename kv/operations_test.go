@@ -3,6 +3,7 @@ package kv
 import (
 	"encoding/binary"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -271,3 +272,58 @@ func newClock() *clock { return &clock{} }
 
 func (c *clock) now() time.Time      { return time.Now().Add(time.Duration(c.ahead.Load())) }
 func (c *clock) add(d time.Duration) { c.ahead.Add(int64(d)) }
+
+// stats asks for a group of statistics.
+func (c *rawClient) stats(group string) map[string]string {
+	c.t.Helper()
+	c.send(request(mcbp.OpStat, 0, nil, []byte(group), nil))
+	out := map[string]string{}
+	for {
+		f := c.read()
+		if f.Status() != mcbp.StatusOK {
+			c.t.Fatalf("stats %s: %v", group, f.Status())
+		}
+		if len(f.Key) == 0 {
+			return out
+		}
+		out[string(f.Key)] = string(f.Value)
+	}
+}
+
+func TestStatGroups(t *testing.T) {
+	n, _ := runNode(t, testConfig(t.TempDir()))
+	c := login(t, n.MemcachedAddr())
+	set := c.want(request(mcbp.OpSet, 3, mcbp.Store{Flags: 9}.AppendExtras(nil), []byte("a b"), []byte("1")), mcbp.StatusOK)
+	openDCP(t, n.MemcachedAddr(), "one", 0).want(fromZero(3), mcbp.StatusOK)
+	uuid := fmt.Sprint(n.buckets[0].store.VBucket(3).Info().Failover[0].UUID)
+	for group, want := range map[string]map[string]string{
+		"":                  {"curr_items": "1", "vb_active_num": "16", "version": Version},
+		"uuid":              {"uuid": n.config.Buckets[0].UUID},
+		"warmup":            {"ep_warmup_state": "done", "ep_warmup_thread": "complete"},
+		"memory":            {"ep_max_size": fmt.Sprint(int64(store.DefaultQuotaBytes))},
+		"settings":          {"item_size_max": fmt.Sprint(store.MaxValueBytes)},
+		"collections":       {"0x0:0x0:name": "_default", "0x0:0x0:items": "1"},
+		"scopes":            {"0x0:name": "_default"},
+		"dcp":               {"eq_dcpq:one:num_streams": "1", "eq_dcpq:one:type": "producer"},
+		"dcpagg":            {":total:producer_count": "1", ":total:num_streams": "1"},
+		"vbucket":           {"vb_15": "active"},
+		"vbucket-seqno 3":   {"vb_3:high_seqno": "1", "vb_3:uuid": uuid, "vb_3:purge_seqno": "0"},
+		"vbucket-details 3": {"vb_3": "active", "vb_3:num_items": "1"},
+		"failovers 3":       {"vb_3:num_entries": "1", "vb_3:0:id": uuid, "vb_3:0:seq": "0"},
+		"key a b 3":         {"key_cas": fmt.Sprint(set.CAS), "key_flags": "9"},
+		"reset":             {},
+	} {
+		got := c.stats(group)
+		for k, v := range want {
+			if got[k] != v {
+				t.Errorf("%s: %s is %q, want %q", group, k, got[k], v)
+			}
+		}
+	}
+	for group, status := range map[string]mcbp.Status{
+		"nonsense": mcbp.StatusKeyNotFound, "vbucket-seqno x": mcbp.StatusInvalid, "vbucket-seqno 16": mcbp.StatusNotMyVBucket,
+		"key a 3": mcbp.StatusKeyNotFound, "key 3": mcbp.StatusInvalid, "vkey a 99": mcbp.StatusNotMyVBucket, "key ": mcbp.StatusInvalid,
+	} {
+		c.want(request(mcbp.OpStat, 0, nil, []byte(group), nil), status)
+	}
+}

@@ -37,11 +37,98 @@ func (c *conn) stat(f mcbp.Frame) {
 		for vb := first; vb <= last; vb++ {
 			statVBucket(group, c.bucket.Store.VBucket(uint16(vb)).Info(), emit)
 		}
-	default:
-		c.status(f.Header, mcbp.StatusKeyNotFound, nil)
+	case "key", "vkey":
+		c.statKey(f, argument, emit)
 		return
+	default:
+		if !c.statBucket(group, emit) {
+			c.status(f.Header, mcbp.StatusKeyNotFound, nil)
+			return
+		}
 	}
 	c.status(f.Header, mcbp.StatusOK, nil)
+}
+
+// statBucket answers the small groups; false for one that is not known.
+func (c *conn) statBucket(group string, emit func(key, value string)) bool {
+	b := c.bucket.Store
+	switch group {
+	case "uuid":
+		emit("uuid", b.UUID())
+	case "warmup":
+		state := "done"
+		if c.srv.warming() {
+			state = "loading data"
+		}
+		emit("ep_warmup", "enabled")
+		emit("ep_warmup_state", state)
+		emit("ep_warmup_thread", map[bool]string{true: "running", false: "complete"}[state != "done"])
+	case "memory":
+		emit("mem_used", strconv.FormatInt(b.Quota().Used(), 10))
+		emit("ep_max_size", strconv.FormatInt(b.Quota().Limit(), 10))
+	case "settings":
+		emit("maxconns", strconv.Itoa(c.srv.opts.MaxConnections))
+		emit("item_size_max", strconv.Itoa(store.MaxValueBytes))
+		emit("sasl_mechanisms", c.srv.auth.mechanisms(c.plainAllowed()))
+	case "collections":
+		items, _ := activeItems(b)
+		emit("manifest_uid", "0x0")
+		emit("0x0:0x0:name", "_default")
+		emit("0x0:0x0:scope_name", "_default")
+		emit("0x0:0x0:items", strconv.Itoa(items))
+	case "scopes":
+		items, _ := activeItems(b)
+		emit("manifest_uid", "0x0")
+		emit("0x0:name", "_default")
+		emit("0x0:collections", "1")
+		emit("0x0:items", strconv.Itoa(items))
+	case "dcpagg":
+		c.statDCPSum(emit)
+	case "reset": // totals are never taken back here; known clients ask all the same
+	default:
+		return false
+	}
+	return true
+}
+
+// statKey answers "key KEY VBUCKET": what is known of one document beside its value.
+func (c *conn) statKey(f mcbp.Frame, argument string, emit func(key, value string)) {
+	at := strings.LastIndexByte(argument, ' ')
+	vb, err := strconv.ParseUint(argument[at+1:], 10, 16)
+	if err != nil || at < 1 || at > store.MaxKeyBytes {
+		c.refuse(f.Header, mcbp.StatusInvalid, "want: key KEY VBUCKET")
+		return
+	}
+	v := c.bucket.Store.VBucket(uint16(vb))
+	if v == nil {
+		c.notMyVBucket(f.Header)
+		return
+	}
+	r, err := v.Get([]byte(argument[:at]))
+	if err == nil {
+		err = r.Ticket.Wait()
+	}
+	if err != nil {
+		c.failed(f.Header, err, r.Ticket)
+		return
+	}
+	emit("key_is_dirty", "false")
+	emit("key_exptime", strconv.FormatUint(uint64(r.Doc.Expiry), 10))
+	emit("key_flags", strconv.FormatUint(uint64(r.Doc.Flags), 10))
+	emit("key_cas", strconv.FormatUint(r.Doc.Cas, 10))
+	emit("key_vb_state", store.Active.String())
+	c.status(f.Header, mcbp.StatusOK, nil)
+}
+
+// activeItems counts the documents and the vbuckets that are active here.
+func activeItems(b *store.Bucket) (items, vbuckets int) {
+	for i := range b.VBuckets() {
+		if info := b.VBucket(uint16(i)).Info(); info.State == store.Active {
+			vbuckets++
+			items += info.Items
+		}
+	}
+	return items, vbuckets
 }
 
 func statVBucket(group string, i store.Info, emit func(key, value string)) {
@@ -80,13 +167,7 @@ func statVBucket(group string, i store.Info, emit func(key, value string)) {
 
 func (c *conn) statAll(emit func(key, value string)) {
 	counters, b := &c.srv.counters, c.bucket.Store
-	items, active := 0, 0
-	for i := range b.VBuckets() {
-		if info := b.VBucket(uint16(i)).Info(); info.State == store.Active {
-			active++
-			items += info.Items
-		}
-	}
+	items, active := activeItems(b)
 	number := func(key string, n int64) { emit(key, strconv.FormatInt(n, 10)) }
 	now := c.srv.opts.Now()
 	emit("version", c.srv.opts.Version)
@@ -119,4 +200,21 @@ func (c *conn) statDCP(emit func(key, value string)) {
 		emit(prefix+"items_sent", strconv.FormatInt(s.items, 10))
 		emit(prefix+"total_bytes_sent", strconv.FormatInt(s.bytes, 10))
 	}
+}
+
+// statDCPSum sums up the DCP connections of the bucket.
+func (c *conn) statDCPSum(emit func(key, value string)) {
+	var sum producerStatus
+	producers := c.srv.producers(c.bucket.Store.Name())
+	for _, p := range producers {
+		s := p.status()
+		sum.streams += s.streams
+		sum.items += s.items
+		sum.bytes += s.bytes
+	}
+	emit(":total:producer_count", strconv.Itoa(len(producers)))
+	emit(":total:count", strconv.Itoa(len(producers)))
+	emit(":total:num_streams", strconv.Itoa(sum.streams))
+	emit(":total:items_sent", strconv.FormatInt(sum.items, 10))
+	emit(":total:total_bytes", strconv.FormatInt(sum.bytes, 10))
 }

@@ -191,6 +191,9 @@ func (b *Bucket) LiveBytes() int64 { return b.liveBytes.Load() }
 // Failing says whether the last write to the log failed.
 func (b *Bucket) Failing() bool { return b.failing.Load() }
 
+// Quota is the memory that the bucket shares with the others of its node.
+func (b *Bucket) Quota() *Quota { return b.quota }
+
 func (b *Bucket) now() time.Time { return b.opts.Now() }
 
 // newUUID makes a vbuuid: 48 random bits, never 0, as KV engines do (it survives every JSON reader).

@@ -1,0 +1,189 @@
+// Command gocbcore shows that Couchbase's gocbcore agents work against an embedded KV node: documents with the KV agent, a
+// stream with the DCP agent.
+//
+//	go run ./kv/clients/gocbcore HOST:PORT USER PASSWORD BUCKET
+//
+// It prints what worked and ends with "ok", or with the first thing that is not as it should be.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/couchbase/gocbcore/v10"
+	"github.com/couchbase/gocbcore/v10/memd"
+)
+
+const patience = 30 * time.Second
+
+func main() {
+	if len(os.Args) != 5 {
+		fmt.Fprintln(os.Stderr, "usage: gocbcore HOST:PORT USER PASSWORD BUCKET")
+		os.Exit(2)
+	}
+	if err := run(os.Args[1], os.Args[2], os.Args[3], os.Args[4]); err != nil {
+		fmt.Fprintln(os.Stderr, "gocbcore:", err)
+		os.Exit(1)
+	}
+	fmt.Println("ok")
+}
+
+// await runs an asynchronous operation.
+func await(what string, start func(done chan<- error) (gocbcore.PendingOp, error)) error {
+	done := make(chan error, 1)
+	if _, err := start(done); err != nil {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	select {
+	case err := <-done:
+		if err != nil {
+			return fmt.Errorf("%s: %w", what, err)
+		}
+		return nil
+	case <-time.After(patience):
+		return fmt.Errorf("%s: no answer", what)
+	}
+}
+
+func run(addr, user, password, bucket string) error {
+	seed := gocbcore.SeedConfig{MemdAddrs: []string{addr}}
+	secure := gocbcore.SecurityConfig{Auth: gocbcore.PasswordAuthProvider{Username: user, Password: password},
+		AuthMechanisms: []gocbcore.AuthMechanism{gocbcore.ScramSha512AuthMechanism}}
+	kv, err := gocbcore.CreateAgent(&gocbcore.AgentConfig{BucketName: bucket, SeedConfig: seed, SecurityConfig: secure,
+		IoConfig: gocbcore.IoConfig{UseCollections: true, UseMutationTokens: true, UseDurations: true}})
+	if err != nil {
+		return err
+	}
+	defer kv.Close()
+	ready := gocbcore.WaitUntilReadyOptions{ServiceTypes: []gocbcore.ServiceType{gocbcore.MemdService}}
+	if err := await("kv agent", func(done chan<- error) (gocbcore.PendingOp, error) {
+		return kv.WaitUntilReady(time.Now().Add(patience), ready, func(_ *gocbcore.WaitUntilReadyResult, err error) { done <- err })
+	}); err != nil {
+		return err
+	}
+	token, err := documents(kv)
+	if err != nil {
+		return err
+	}
+	dcp, err := gocbcore.CreateDcpAgent(&gocbcore.DCPAgentConfig{BucketName: bucket, SeedConfig: seed, SecurityConfig: secure,
+		IoConfig: gocbcore.IoConfig{UseCollections: true}, DCPConfig: gocbcore.DCPConfig{BufferSize: 1 << 20, UseExpiryOpcode: true}},
+		"gocbcore-example", memd.DcpOpenFlagProducer|memd.DcpOpenFlagIncludeXattrs|memd.DcpOpenFlagIncludeDeleteTimes)
+	if err != nil {
+		return err
+	}
+	defer dcp.Close()
+	if err := await("dcp agent", func(done chan<- error) (gocbcore.PendingOp, error) {
+		return dcp.WaitUntilReady(time.Now().Add(patience), ready, func(_ *gocbcore.WaitUntilReadyResult, err error) { done <- err })
+	}); err != nil {
+		return err
+	}
+	return stream(dcp, token)
+}
+
+// documents stores, counts, appends, touches and deletes; the token is that of the last change.
+func documents(kv *gocbcore.Agent) (last gocbcore.MutationToken, err error) {
+	key, counter := []byte("airport"), []byte("counter")
+	var value string
+	steps := []struct {
+		what  string
+		start func(done chan<- error) (gocbcore.PendingOp, error)
+	}{
+		{"set", func(done chan<- error) (gocbcore.PendingOp, error) {
+			return kv.Set(gocbcore.SetOptions{Key: key, Value: []byte(`{"a"`), Expiry: 3600}, func(_ *gocbcore.StoreResult, err error) { done <- err })
+		}},
+		{"append", func(done chan<- error) (gocbcore.PendingOp, error) {
+			return kv.Append(gocbcore.AdjoinOptions{Key: key, Value: []byte(`:1}`)}, func(_ *gocbcore.AdjoinResult, err error) { done <- err })
+		}},
+		{"touch", func(done chan<- error) (gocbcore.PendingOp, error) {
+			return kv.Touch(gocbcore.TouchOptions{Key: key, Expiry: 7200}, func(_ *gocbcore.TouchResult, err error) { done <- err })
+		}},
+		{"get", func(done chan<- error) (gocbcore.PendingOp, error) {
+			return kv.GetAndTouch(gocbcore.GetAndTouchOptions{Key: key, Expiry: 0}, func(r *gocbcore.GetAndTouchResult, err error) {
+				if err == nil {
+					value = string(r.Value)
+				}
+				done <- err
+			})
+		}},
+		{"increment", func(done chan<- error) (gocbcore.PendingOp, error) {
+			return kv.Increment(gocbcore.CounterOptions{Key: counter, Delta: 1, Initial: 1}, func(r *gocbcore.CounterResult, err error) { done <- err })
+		}},
+		{"delete", func(done chan<- error) (gocbcore.PendingOp, error) {
+			return kv.Delete(gocbcore.DeleteOptions{Key: counter}, func(r *gocbcore.DeleteResult, err error) {
+				if err == nil {
+					last = r.MutationToken
+				}
+				done <- err
+			})
+		}},
+	}
+	for _, s := range steps {
+		if err := await(s.what, s.start); err != nil {
+			return last, err
+		}
+	}
+	if value != `{"a":1}` {
+		return last, fmt.Errorf("get: %q", value)
+	}
+	err = await("get and lock", func(done chan<- error) (gocbcore.PendingOp, error) {
+		return kv.GetAndLock(gocbcore.GetAndLockOptions{Key: key, LockTime: 1}, func(_ *gocbcore.GetAndLockResult, err error) { done <- err })
+	})
+	if err == nil {
+		return last, errors.New("get and lock: not refused")
+	}
+	fmt.Println("kv: set, append, touch, get and touch, increment, delete; get and lock is refused")
+	return last, nil
+}
+
+// observer takes a stream's messages.
+type observer struct {
+	seen  chan string
+	ended chan error
+}
+
+func (o *observer) SnapshotMarker(gocbcore.DcpSnapshotMarker)           {}
+func (o *observer) Mutation(m gocbcore.DcpMutation)                     { o.seen <- "mutation " + string(m.Key) }
+func (o *observer) Deletion(m gocbcore.DcpDeletion)                     { o.seen <- "deletion " + string(m.Key) }
+func (o *observer) Expiration(m gocbcore.DcpExpiration)                 { o.seen <- "expiration " + string(m.Key) }
+func (o *observer) End(_ gocbcore.DcpStreamEnd, err error)              { o.ended <- err }
+func (o *observer) CreateCollection(gocbcore.DcpCollectionCreation)     {}
+func (o *observer) DeleteCollection(gocbcore.DcpCollectionDeletion)     {}
+func (o *observer) FlushCollection(gocbcore.DcpCollectionFlush)         {}
+func (o *observer) CreateScope(gocbcore.DcpScopeCreation)               {}
+func (o *observer) DeleteScope(gocbcore.DcpScopeDeletion)               {}
+func (o *observer) ModifyCollection(gocbcore.DcpCollectionModification) {}
+func (o *observer) OSOSnapshot(gocbcore.DcpOSOSnapshot)                 {}
+func (o *observer) SeqNoAdvanced(gocbcore.DcpSeqNoAdvanced)             {}
+
+// maxItems bounds what the observer holds; the bucket of an example is small.
+const maxItems = 10_000
+
+// stream takes the vbucket of the token up to it: the last thing must be the deletion.
+func stream(dcp *gocbcore.DCPAgent, to gocbcore.MutationToken) error {
+	o := &observer{seen: make(chan string, maxItems), ended: make(chan error, 1)}
+	if err := await("dcp stream", func(done chan<- error) (gocbcore.PendingOp, error) {
+		return dcp.OpenStream(to.VbID, memd.DcpStreamAddFlagActiveOnly, to.VbUUID, 0, to.SeqNo, 0, 0, o, gocbcore.OpenStreamOptions{},
+			func(_ []gocbcore.FailoverEntry, err error) { done <- err })
+	}); err != nil {
+		return err
+	}
+	select {
+	case err := <-o.ended:
+		if err != nil {
+			return fmt.Errorf("dcp stream ended: %w", err)
+		}
+	case <-time.After(patience):
+		return errors.New("dcp stream: no end")
+	}
+	last := ""
+	for range len(o.seen) {
+		last = <-o.seen
+	}
+	if last != "deletion counter" {
+		return fmt.Errorf("dcp stream: the last message is %q", last)
+	}
+	fmt.Println("dcp: a finite stream with its end")
+	return nil
+}
