@@ -99,6 +99,9 @@ func Dial(ctx context.Context, conf Config) (*Conn, error) {
 	if conf.Xattrs && s.Granted(mcbp.FeatureXattr) {
 		flags |= mcbp.OpenXattrs
 	}
+	if conf.Tombstones {
+		flags |= mcbp.OpenDeleteTimes
+	}
 	open := mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPOpen, 0, 0), Key: []byte(conf.Name), Extras: mcbp.Open{Flags: flags}.AppendExtras(nil)}
 	octx, cancel := context.WithTimeout(ctx, conf.RequestTimeout)
 	f, err := s.RoundTrip(octx, open)
@@ -138,7 +141,7 @@ func newConn(s *kvclient.Session, conf Config) *Conn {
 // essential: control keys differ by the node's version.
 func (c *Conn) negotiate(ctx context.Context) error {
 	seconds := int((c.conf.NoopInterval + time.Second - 1) / time.Second)
-	for _, k := range []struct {
+	controls := []struct {
 		key, value string
 		essential  bool
 	}{
@@ -146,7 +149,12 @@ func (c *Conn) negotiate(ctx context.Context) error {
 		{mcbp.ControlNoopInterval, fmt.Sprint(seconds), true},
 		{mcbp.ControlBufferSize, fmt.Sprint(c.conf.BufferBytes), true},
 		{mcbp.ControlEndOnClose, "true", false},
-	} {
+		{mcbp.ControlExpiryOpcode, "true", true},
+	}
+	if !c.conf.Tombstones {
+		controls = controls[:len(controls)-1]
+	}
+	for _, k := range controls {
 		f, err := c.call(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPControl, 0, 0), Key: []byte(k.key), Value: []byte(k.value)})
 		if err != nil {
 			return err

@@ -60,6 +60,8 @@ type Event struct {
 	// Flags are the document's flags; of an OSO, its own; of a SystemEvent, which.
 	Flags  uint32
 	Expiry uint32
+	// DeleteTime of a Deletion or Expiration is unix seconds; 0 when the node does not tell (Config.Tombstones).
+	DeleteTime uint32
 	// SnapFlags belong to a SnapshotMarker, EndReason to a StreamEnd.
 	SnapFlags mcbp.SnapshotFlags
 	EndReason mcbp.EndReason

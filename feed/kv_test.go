@@ -280,6 +280,9 @@ func TestMirrorEqualsKV(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	if err := n.Load(); err != nil {
+		t.Fatal(err)
+	}
 	n.Abandon()
 	w.open(0)
 	w.introduce()

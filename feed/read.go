@@ -169,7 +169,7 @@ func (r *reader) event(b *Block, f *mcbp.Frame) error {
 			kind = Expiration
 		}
 		e := b.next(kind, f)
-		e.Seqno, e.RevSeqno = m.Seqno, m.RevSeqno
+		e.Seqno, e.RevSeqno, e.DeleteTime = m.Seqno, m.RevSeqno, m.DeleteTime
 		return r.document(b, e, f, int(m.MetaLen))
 	case mcbp.OpDCPSnapshotMarker:
 		m, err := mcbp.DecodeSnapshotMarker(f.Extras, f.Value)

@@ -50,16 +50,20 @@ type StatusBucket struct {
 	UUID           string `json:"uuid"`
 	VBuckets       int    `json:"vbuckets"`
 	ActiveVBuckets int    `json:"active_vbuckets"`
-	Items          int    `json:"items"`
-	Tombstones     int    `json:"tombstones"`
-	HighSeqnoSum   uint64 `json:"high_seqno_sum"`
-	HighSeqnoMax   uint64 `json:"high_seqno_max"`
-	DiskBytes      int64  `json:"disk_bytes"`
-	LiveBytes      int64  `json:"live_bytes"`
-	Failing        bool   `json:"failing"`
-	OrderlyStart   bool   `json:"orderly_start"`
-	RevEpoch       int64  `json:"rev_epoch"`
-	Rev            int64  `json:"rev"`
+	// Replicas held here, how many seqnos of their active copies they are known to lack, and how many have not joined them.
+	ReplicaVBuckets int    `json:"replica_vbuckets"`
+	ReplicaLag      uint64 `json:"replica_lag"`
+	ReplicaUnjoined int    `json:"replica_unjoined"`
+	Items           int    `json:"items"`
+	Tombstones      int    `json:"tombstones"`
+	HighSeqnoSum    uint64 `json:"high_seqno_sum"`
+	HighSeqnoMax    uint64 `json:"high_seqno_max"`
+	DiskBytes       int64  `json:"disk_bytes"`
+	LiveBytes       int64  `json:"live_bytes"`
+	Failing         bool   `json:"failing"`
+	OrderlyStart    bool   `json:"orderly_start"`
+	RevEpoch        int64  `json:"rev_epoch"`
+	Rev             int64  `json:"rev"`
 }
 
 // StatusCounters are totals since the process started; streams, connections and dcp_connections are present numbers.
@@ -90,14 +94,15 @@ func (n *Node) Status() Status {
 			DCPItems: c.DCPItems.Load(), DCPBytes: c.DCPBytes.Load(),
 		},
 	}
-	for _, b := range n.buckets {
-		s.Buckets = append(s.Buckets, b.status())
+	for _, b := range n.loadedBuckets() {
+		s.Buckets = append(s.Buckets, n.bucketStatus(b))
 	}
 	return s
 }
 
-func (b *bucket) status() StatusBucket {
-	m := b.clusterMap()
+func (n *Node) bucketStatus(b *bucket) StatusBucket {
+	m := n.cluster.current()
+	part := m.Bucket(b.name)
 	s := StatusBucket{
 		Name: b.store.Name(), UUID: b.store.UUID(), VBuckets: b.store.VBuckets(), DiskBytes: b.store.DiskBytes(),
 		LiveBytes: b.store.LiveBytes(), Failing: b.store.Failing(), OrderlyStart: b.report.Fresh || b.report.Clean,
@@ -105,6 +110,17 @@ func (b *bucket) status() StatusBucket {
 	}
 	for i := range b.store.VBuckets() {
 		info := b.store.VBucket(uint16(i)).Info()
+		if info.State == store.Replica {
+			_, source := part.Role(info.ID, n.config.NodeID)
+			seen := n.replicator.look(b.name, info.ID, source)
+			s.ReplicaVBuckets++
+			if !seen.joined {
+				s.ReplicaUnjoined++
+			}
+			if seen.known > info.High {
+				s.ReplicaLag += seen.known - info.High
+			}
+		}
 		if info.State != store.Active {
 			continue
 		}
@@ -136,12 +152,16 @@ type FailoverEntry struct {
 
 // BucketStatus is a bucket in GET /v1/buckets: its map and the vbuckets this node has.
 type BucketStatus struct {
-	Map      clustermap.Map  `json:"map"`
-	VBuckets []VBucketStatus `json:"vbuckets"`
+	RevEpoch int64             `json:"rev_epoch"`
+	Rev      int64             `json:"rev"`
+	Nodes    []clustermap.Node `json:"nodes"`
+	Map      clustermap.Bucket `json:"map"`
+	VBuckets []VBucketStatus   `json:"vbuckets"`
 }
 
-func (b *bucket) details() BucketStatus {
-	out := BucketStatus{Map: b.clusterMap()}
+func (n *Node) details(b *bucket) BucketStatus {
+	m := n.cluster.current()
+	out := BucketStatus{RevEpoch: m.RevEpoch, Rev: m.Rev, Nodes: m.Nodes, Map: *m.Bucket(b.name)}
 	for i := range b.store.VBuckets() {
 		info := b.store.VBucket(uint16(i)).Info()
 		if info.State == store.Dead {
@@ -175,6 +195,10 @@ func (n *Node) adminHandler() http.Handler {
 	registry.MustRegister(&collector{n: n})
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		if !n.serving.Load() {
+			http.Error(w, "warming up: reading documents, or waiting for other members of the cluster", http.StatusServiceUnavailable)
+			return
+		}
 		for _, b := range n.buckets {
 			if b.store.Failing() {
 				http.Error(w, "bucket "+b.store.Name()+" cannot be written: make room on the disk", http.StatusServiceUnavailable)
@@ -188,11 +212,12 @@ func (n *Node) adminHandler() http.Handler {
 		out := struct {
 			Buckets []BucketStatus `json:"buckets"`
 		}{}
-		for _, b := range n.buckets {
-			out.Buckets = append(out.Buckets, b.details())
+		for _, b := range n.loadedBuckets() {
+			out.Buckets = append(out.Buckets, n.details(b))
 		}
 		n.writeJSON(w, out)
 	})
+	n.clusterHandlers(mux)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	return mux
 }

@@ -22,10 +22,12 @@ var ErrConfig = errors.New("kv configuration")
 // its listeners are open). MemcachedTLS is empty where TLS is not spoken; its host is that of Memcached.
 type Peer struct{ ID, Memcached, Admin, MemcachedTLS string }
 
-// BucketConfig names a bucket. VBuckets is a power of two up to 1024 and cannot change.
+// BucketConfig names a bucket. VBuckets is a power of two up to 1024 and cannot change. Replicas, 0 to 3, counts when the
+// first map is made; nodes that are too few for it keep as many as they can.
 type BucketConfig struct {
 	Name, UUID string
 	VBuckets   int
+	Replicas   int
 }
 
 // Config of a node. Zero values of the fields after Logger take the defaults of the packages below.
@@ -38,8 +40,10 @@ type Config struct {
 	ListenTLS string
 	TLS       *tlsconf.Source
 	// Nodes is the whole cluster including this node, in the same order on every node. Empty means this node alone. The
-	// vbucket map is derived from it when a bucket is first opened, and kept.
-	Nodes   []Peer
+	// first map is derived from it; later the map says who is a member, and this only where members have moved to.
+	Nodes []Peer
+	// Join starts without vbuckets, to be added to a cluster by a rebalance; it counts until there is a map.
+	Join    bool
 	Buckets []BucketConfig
 	// User and Password are what clients must know. AllowPlain accepts them in clear text also without TLS, and gives a
 	// client that does not know buckets the only one.
@@ -59,6 +63,8 @@ type Config struct {
 	SegmentBytes int64
 	Housekeep    time.Duration
 	PurgeAfter   time.Duration
+	// Heartbeat is how often members compare maps.
+	Heartbeat time.Duration
 	// Now is the clock, WrapFile wraps log files to inject faults. Both are for tests.
 	Now      func() time.Time
 	WrapFile func(seglog.File) seglog.File
@@ -79,6 +85,9 @@ func (c *Config) check() error {
 	}
 	if len(c.Nodes) == 0 {
 		c.Nodes = []Peer{{ID: c.NodeID}}
+	}
+	if c.Heartbeat <= 0 {
+		c.Heartbeat = defaultHeartbeat
 	}
 	self := slices.ContainsFunc(c.Nodes, func(p Peer) bool { return p.ID == c.NodeID })
 	switch {
@@ -108,6 +117,8 @@ func (c *Config) check() error {
 			return fmt.Errorf("%w: bucket %q: uuid %q: want 1 to 64 letters, digits or '-'", ErrConfig, b.Name, b.UUID)
 		case b.VBuckets < 1 || b.VBuckets > store.MaxVBuckets || b.VBuckets&(b.VBuckets-1) != 0:
 			return fmt.Errorf("%w: bucket %q: %d vbuckets: want a power of two up to %d", ErrConfig, b.Name, b.VBuckets, store.MaxVBuckets)
+		case b.Replicas < 0 || b.Replicas > clustermap.MaxReplicas:
+			return fmt.Errorf("%w: bucket %q: %d replicas: want 0 to %d", ErrConfig, b.Name, b.Replicas, clustermap.MaxReplicas)
 		case b.VBuckets < len(c.Nodes):
 			return fmt.Errorf("%w: bucket %q: %d vbuckets for %d nodes: want at least one each", ErrConfig, b.Name, b.VBuckets, len(c.Nodes))
 		}
@@ -129,6 +140,14 @@ func (n *Node) mapNodes(peers []Peer) []clustermap.Node {
 			p.Memcached, p.Admin = n.advertised(p.Memcached, n.MemcachedAddr()), n.advertised(p.Admin, n.AdminAddr())
 		}
 		out[i] = clustermap.Node{ID: p.ID, Memcached: p.Memcached, MemcachedTLS: p.MemcachedTLS, Admin: p.Admin}
+	}
+	return out
+}
+
+// specs is what the configuration says of the buckets.
+func (c *Config) specs() (out []clustermap.Spec) {
+	for _, b := range c.Buckets {
+		out = append(out, clustermap.Spec{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets, Replicas: b.Replicas})
 	}
 	return out
 }

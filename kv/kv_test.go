@@ -41,7 +41,40 @@ func runNode(t testing.TB, config Config) (*Node, func()) {
 	return n, serve(t, n)
 }
 
+// serve runs a node and waits until it serves documents.
 func serve(t testing.TB, n *Node) func() {
+	t.Helper()
+	stop := start(t, n)
+	ready(t, n)
+	return stop
+}
+
+func ready(t testing.TB, n *Node) {
+	t.Helper()
+	select {
+	case <-n.Ready():
+	case <-time.After(testTimeout):
+		t.Fatalf("node %s does not serve", n.config.NodeID)
+	}
+}
+
+// eventually waits until check has nothing to say.
+func eventually(t testing.TB, check func() error) {
+	t.Helper()
+	for deadline := time.Now().Add(6 * testTimeout); ; {
+		err := check()
+		if err == nil {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatal(err)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// start runs a node; the returned function stops it in order.
+func start(t testing.TB, n *Node) func() {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

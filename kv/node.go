@@ -1,32 +1,33 @@
 // Package kv is the embedded KV node: buckets of documents in vbuckets, served over the memcached binary protocol and DCP,
-// for development, tests and demonstrations (KV-2). Several nodes hold a bucket together by a static map.
+// for development, tests and demonstrations (KV-2). Several nodes form a small cluster with replicas, failover and
+// rebalance.
 //
 // It promises what its parts promise: what is acknowledged or streamed survives the death of the process (package store),
-// the protocol is that of known clients (package server), every node gives the same map (package clustermap). One process
-// uses a folder at a time.
+// the protocol is that of known clients (package server), maps replace each other in one order (package clustermap). A
+// node serves documents only when its vbuckets are loaded and it has compared its map with a majority of the members, so
+// that one that was failed over while it was away does not believe itself active. A rebalance loses nothing that was
+// acknowledged, a failover without loss is refused when it would. One process uses a folder at a time.
 //
-// It never syncs per write, and does not replicate, rebalance or fail over yet: the map keeps a chain of owners per vbucket
-// for that.
+// It never fails over on its own, has no quorum (two operators who fail over each other's half of a divided network get
+// two clusters), never syncs per write and acknowledges a write before its replicas have it.
 package kv
 
 import (
 	"context"
 	cryptorand "crypto/rand"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"slices"
-	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
-	"tidemark/kv/clustermap"
 	"tidemark/kv/seglog"
 	"tidemark/kv/server"
 	"tidemark/kv/store"
@@ -37,10 +38,7 @@ import (
 // Version is what clients are told; drivers look for a number at its beginning.
 const Version = "7.6.0-tidemark"
 
-const (
-	lockName = "lock"
-	mapName  = "map.json"
-)
+const lockName = "lock"
 
 // ErrInUse means that another process has the node's folder open.
 var ErrInUse = errors.New("folder is in use by another process")
@@ -57,26 +55,29 @@ type Node struct {
 	quota       *store.Quota
 	buckets     []*bucket // in the order of the configuration
 	started     time.Time
+
+	cluster    *cluster
+	replicator *replicator
+	ready      chan struct{} // closed when documents are served
+	serving    atomic.Bool
 }
 
-// bucket is a bucket with the map its clients see.
+// bucket is a bucket on this node.
 type bucket struct {
-	store  *store.Bucket
+	name   string
 	dir    string
+	served *server.Bucket
+	store  *store.Bucket // nil until it is loaded
 	report seglog.Report
-
-	mu     sync.Mutex
-	m      clustermap.Map
-	config server.ClusterConfig
 }
 
-// Open opens the node's folder, its buckets and its listeners; Run serves. Errors: ErrConfig, ErrInUse, seglog.ErrCorrupt,
-// clustermap.ErrMap, and those of the operating system.
+// Open takes the node's folder, its map and its listeners; Run serves. Errors: ErrConfig, ErrInUse, clustermap.ErrMap, and
+// those of the operating system.
 func Open(config Config) (*Node, error) {
 	if err := config.check(); err != nil {
 		return nil, err
 	}
-	n := &Node{config: config, quota: store.NewQuota(config.QuotaBytes), started: config.Now()}
+	n := &Node{config: config, quota: store.NewQuota(config.QuotaBytes), started: config.Now(), ready: make(chan struct{})}
 	if err := n.open(); err != nil {
 		_ = n.release(false)
 		return nil, fmt.Errorf("kv node %q: %w", config.NodeID, err)
@@ -105,14 +106,18 @@ func (n *Node) open() error {
 	if n.admin, err = net.Listen("tcp", n.config.Admin); err != nil {
 		return fmt.Errorf("admin address %s: %w", n.config.Admin, err)
 	}
+	if n.cluster, err = openCluster(n); err != nil {
+		return err
+	}
+	n.replicator = newReplicator(n)
 	served := map[string]*server.Bucket{}
 	for _, bc := range n.config.Buckets {
-		b, err := n.openBucket(bc)
-		if err != nil {
-			return err
+		b := &bucket{name: bc.Name, dir: filepath.Join(n.config.Dir, "buckets", bc.Name)}
+		b.served = &server.Bucket{
+			Ready: n.serving.Load, Config: func() server.ClusterConfig { return n.cluster.config(bc.Name) },
 		}
+		served[bc.Name] = b.served
 		n.buckets = append(n.buckets, b)
-		served[bc.Name] = &server.Bucket{Store: b.store, Config: b.clusterConfig}
 	}
 	n.server = server.New(server.Options{
 		NodeID: n.config.NodeID, Version: Version, Buckets: served,
@@ -138,105 +143,51 @@ func lockFolder(dir string) (*os.File, error) {
 	return f, nil
 }
 
-// openBucket opens a bucket's documents and its map.
-func (n *Node) openBucket(bc BucketConfig) (*bucket, error) {
-	b := &bucket{dir: filepath.Join(n.config.Dir, "buckets", bc.Name)}
-	if err := os.MkdirAll(b.dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make bucket folder: %w", err)
-	}
-	nodes := n.mapNodes(n.config.Nodes)
-	m, stored, err := loadMap(filepath.Join(b.dir, mapName))
-	switch {
-	case err != nil:
-		return nil, err
-	case !stored:
-		m = clustermap.Derive(bc.Name, bc.UUID, bc.VBuckets, nodes)
-	default:
-		if err := m.Check(bc.Name, bc.UUID, bc.VBuckets); err != nil {
-			return nil, err
+// Load reads the documents of the buckets. Run does it when nobody has. Errors: seglog.ErrCorrupt and those of the
+// operating system.
+func (n *Node) Load() error {
+	for _, b := range n.buckets {
+		if b.store != nil {
+			continue
 		}
-	}
-	if err := b.publish(n.config.NodeID, m, nodes, !stored); err != nil {
-		return nil, err
-	}
-	b.store, b.report, err = store.Open(store.Options{
-		Dir: filepath.Join(b.dir, "log"), Name: bc.Name, UUID: bc.UUID, VBuckets: bc.VBuckets,
-		Active: func(vb uint16) bool { return b.m.Owner(vb) == n.config.NodeID },
-		Quota:  n.quota, PurgeAfter: n.config.PurgeAfter, SegmentBytes: n.config.SegmentBytes, Housekeep: n.config.Housekeep,
-		Now: n.config.Now, Random: randomUint64, Logger: n.config.Logger.Named("store"), WrapFile: n.config.WrapFile,
-	})
-	if err != nil {
-		return nil, err
-	}
-	r := b.report
-	n.config.Logger.Info("bucket opened", "bucket", bc.Name, "new", r.Fresh, "orderly_stop", r.Clean, "records", r.Records,
-		"bytes", r.Bytes, "torn_bytes", r.TornBytes)
-	return b, nil
-}
-
-// publish brings the map up to date with the nodes' addresses, stores it when it changed and shows it to clients.
-func (b *bucket) publish(self string, m clustermap.Map, nodes []clustermap.Node, write bool) error {
-	next, err := m.WithNodes(nodes)
-	if err != nil {
-		return err
-	}
-	config, err := next.Config(self)
-	if err != nil {
-		return err
-	}
-	raw, err := config.Marshal()
-	if err != nil {
-		return fmt.Errorf("encode cluster config: %w", err)
-	}
-	if write || next.Rev != m.Rev {
-		if err := seglog.WriteJSON(filepath.Join(b.dir, mapName), next); err != nil {
+		if err := n.load(b); err != nil {
 			return err
 		}
 	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.m, b.config = next, server.ClusterConfig{JSON: raw, RevEpoch: next.RevEpoch, Rev: next.Rev}
 	return nil
 }
 
-func (b *bucket) clusterConfig() server.ClusterConfig {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.config
-}
-
-func (b *bucket) clusterMap() clustermap.Map {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.m
-}
-
-func loadMap(path string) (m clustermap.Map, stored bool, err error) {
-	raw, err := os.ReadFile(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return m, false, nil
+func (n *Node) load(b *bucket) error {
+	if err := os.MkdirAll(b.dir, 0o700); err != nil {
+		return fmt.Errorf("make bucket folder: %w", err)
 	}
+	m := n.cluster.current()
+	part := m.Bucket(b.name)
+	s, report, err := store.Open(store.Options{
+		Dir: filepath.Join(b.dir, "log"), Name: b.name, UUID: part.UUID, VBuckets: len(part.Chains),
+		State: func(vb uint16) store.State { return stateOf(part.Role(vb, n.config.NodeID)) },
+		Quota: n.quota, PurgeAfter: n.config.PurgeAfter, SegmentBytes: n.config.SegmentBytes, Housekeep: n.config.Housekeep,
+		Now: n.config.Now, Random: randomUint64, Logger: n.config.Logger.Named("store"), WrapFile: n.config.WrapFile,
+	})
 	if err != nil {
-		return m, false, fmt.Errorf("read map: %w", err)
+		return err
 	}
-	if err := json.Unmarshal(raw, &m); err != nil {
-		return m, false, fmt.Errorf("%w: %s: %w; restore it from another node's folder of the same name", clustermap.ErrMap, path, err)
-	}
-	return m, true, nil
+	b.store, b.report, b.served.Store = s, report, s
+	n.config.Logger.Info("bucket opened", "bucket", b.name, "new", report.Fresh, "orderly_stop", report.Clean, "records", report.Records,
+		"bytes", report.Bytes, "torn_bytes", report.TornBytes)
+	return nil
 }
 
-// SetPeers tells the node the cluster's present addresses (the same members in the same order); clients are shown a higher
-// revision when they changed. The addresses of this node itself are known to it.
+// Ready is closed when the node serves documents.
+func (n *Node) Ready() <-chan struct{} { return n.ready }
+
+// SetPeers tells the node the cluster's present addresses (the same members in the same order as it was opened with);
+// the leader makes a revision of the map when they changed. The addresses of this node itself are known to it.
 func (n *Node) SetPeers(peers []Peer) error {
 	if !slices.EqualFunc(peers, n.config.Nodes, func(a, b Peer) bool { return a.ID == b.ID }) {
 		return fmt.Errorf("%w: another list of members than the node was opened with", ErrConfig)
 	}
-	nodes := n.mapNodes(peers)
-	for _, b := range n.buckets {
-		if err := b.publish(n.config.NodeID, b.clusterMap(), nodes, false); err != nil {
-			return fmt.Errorf("kv node %q: %w", n.config.NodeID, err)
-		}
-	}
+	n.cluster.setAddresses(n.mapNodes(peers))
 	return nil
 }
 
@@ -276,10 +227,8 @@ func (n *Node) Run(ctx context.Context) error {
 	}
 	group.Go(func() error { return n.server.Serve(gctx, listeners...) })
 	group.Go(func() error { return n.serveAdmin(gctx) })
-	for _, b := range n.buckets {
-		group.Go(func() error { return b.store.Run(gctx) })
-	}
-	n.config.Logger.Info("kv node serves", "node", n.config.NodeID, "memcached", n.MemcachedAddr(), "memcached_tls", n.MemcachedTLSAddr(), "admin", n.AdminAddr())
+	group.Go(func() error { return n.work(gctx, group) })
+	n.config.Logger.Info("kv node listens", "node", n.config.NodeID, "memcached", n.MemcachedAddr(), "memcached_tls", n.MemcachedTLSAddr(), "admin", n.AdminAddr())
 	err := group.Wait()
 	if cerr := n.release(true); err == nil {
 		err = cerr
@@ -288,6 +237,25 @@ func (n *Node) Run(ctx context.Context) error {
 		return fmt.Errorf("kv node %q: %w", n.config.NodeID, err)
 	}
 	return nil
+}
+
+// work warms up, then keeps the house.
+func (n *Node) work(ctx context.Context, group *errgroup.Group) error {
+	if !n.cluster.learn(ctx) {
+		return nil
+	}
+	if err := n.Load(); err != nil {
+		return err
+	}
+	n.cluster.apply() // a newer map may have come while the documents were read
+	n.serving.Store(true)
+	close(n.ready)
+	n.config.Logger.Info("kv node serves", "node", n.config.NodeID)
+	for _, b := range n.buckets {
+		group.Go(func() error { return b.store.Run(ctx) })
+	}
+	group.Go(func() error { return n.replicator.Run(ctx) })
+	return n.cluster.Run(ctx)
 }
 
 // Abandon closes a node that is not running without the marks of an orderly stop: the next start finds what a killed
@@ -304,9 +272,11 @@ func (n *Node) release(orderly bool) error {
 	}
 	for _, b := range n.buckets {
 		var err error
-		if orderly {
+		switch {
+		case b.store == nil:
+		case orderly:
 			err = b.store.Close()
-		} else {
+		default:
 			err = b.store.Abandon()
 		}
 		if err != nil && first == nil {

@@ -43,8 +43,11 @@ func serveForTest(dir string) int {
 		fmt.Println("error:", err)
 		return 1
 	}
-	fmt.Println(n.MemcachedAddr())
 	ctx, cancel := context.WithCancel(context.Background())
+	go func() {
+		<-n.Ready()
+		fmt.Println(n.MemcachedAddr())
+	}()
 	go func() {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
@@ -263,7 +266,6 @@ func TestBucketKeepsItsShape(t *testing.T) {
 	for name, change := range map[string]func(*Config){
 		"another number of vbuckets": func(c *Config) { c.Buckets[0].VBuckets = 32 },
 		"another uuid":               func(c *Config) { c.Buckets[0].UUID = "x" },
-		"a node that is missing":     func(c *Config) { c.NodeID, c.Nodes = "kv2", []Peer{{ID: "kv2"}} },
 	} {
 		config := testConfig(dir)
 		change(&config)
@@ -271,7 +273,7 @@ func TestBucketKeepsItsShape(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	path := filepath.Join(dir, "buckets", "world", "map.json")
+	path := filepath.Join(dir, mapName)
 	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -294,7 +296,11 @@ func TestFlippedBitInADataFile(t *testing.T) {
 	if err := os.WriteFile(path, whole, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(testConfig(dir)); !errors.Is(err, seglog.ErrCorrupt) || !strings.Contains(err.Error(), path+" at offset ") {
+	damaged, err := Open(testConfig(dir))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := damaged.Run(context.Background()); !errors.Is(err, seglog.ErrCorrupt) || !strings.Contains(err.Error(), path+" at offset ") {
 		t.Fatalf("%v", err)
 	}
 }
@@ -442,8 +448,8 @@ func TestAdmin(t *testing.T) {
 	}
 }
 
-// cluster runs nodes that together hold the bucket.
-func cluster(t *testing.T, dirs ...string) (nodes []*Node, stop func()) {
+// runCluster runs nodes that together hold the bucket.
+func runCluster(t *testing.T, dirs ...string) (nodes []*Node, stop func()) {
 	t.Helper()
 	var peers []Peer
 	for i := range dirs {
@@ -466,8 +472,21 @@ func cluster(t *testing.T, dirs ...string) (nodes []*Node, stop func()) {
 		if err := n.SetPeers(peers); err != nil {
 			t.Fatal(err)
 		}
-		stops = append(stops, serve(t, n))
+		stops = append(stops, start(t, n))
 	}
+	for _, n := range nodes {
+		ready(t, n)
+	}
+	eventually(t, func() error { // the leader has told the addresses
+		for _, n := range nodes {
+			for i, x := range n.View().Map.Nodes {
+				if x.Memcached != nodes[i].MemcachedAddr() {
+					return fmt.Errorf("%s has %s at %s", n.config.NodeID, x.ID, x.Memcached)
+				}
+			}
+		}
+		return nil
+	})
 	return nodes, func() {
 		for _, s := range stops {
 			s()
@@ -477,7 +496,7 @@ func cluster(t *testing.T, dirs ...string) (nodes []*Node, stop func()) {
 
 func TestTwoNodesHoldOneBucket(t *testing.T) {
 	dirs := []string{t.TempDir(), t.TempDir()}
-	nodes, stop := cluster(t, dirs...)
+	nodes, stop := runCluster(t, dirs...)
 	agent := kvAgent(t, nodes[0].MemcachedAddr(), "world")
 	for vb := range uint16(16) {
 		set(t, agent, keysOf(vb, 16, 1)[0], `{}`)
@@ -516,7 +535,7 @@ func TestTwoNodesHoldOneBucket(t *testing.T) {
 		t.Fatal("a newer config was not sent")
 	}
 	stop()
-	nodes, stop = cluster(t, dirs...) // other ports
+	nodes, stop = runCluster(t, dirs...) // other ports
 	c = login(t, nodes[1].MemcachedAddr())
 	a = c.want(request(mcbp.OpGetClusterConfig, 0, nil, nil, nil), mcbp.StatusOK)
 	later, err := mcbp.ParseClusterConfig(a.Value)

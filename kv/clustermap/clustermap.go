@@ -1,12 +1,17 @@
-// Package clustermap says which node of a KV cluster holds which vbucket of a bucket, and writes that down for clients.
+// Package clustermap says which node of a KV cluster holds which vbucket of which bucket, and plans how that changes.
 //
-// It promises that every node derives the same map from the same list of nodes, that a map once made is kept (it names node
-// ids; addresses are looked up), and that the revision rises whenever what clients see changes. It never moves a vbucket.
+// It promises that every node derives the same first map from the same list of nodes; that a map is replaced only by one
+// with a higher (RevEpoch, Rev), of which every change makes one; that a plan leaves each vbucket with one owner and
+// distinct copies, moves as few vbuckets as an even spread needs, and is a pure function of the map. Within an epoch one
+// node, the leader, makes the revisions; an epoch begins when the leader changes.
+//
+// It never speaks to a node, knows no clock and stores nothing.
 package clustermap
 
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"slices"
 	"strconv"
@@ -14,14 +19,16 @@ import (
 	"tidemark/mcbp"
 )
 
-// ErrMap means that a map and the list of nodes do not fit together.
+// ErrMap means that a map cannot be used: it does not fit the configuration, or what was asked of it is impossible.
 var ErrMap = errors.New("unusable vbucket map")
 
 const (
-	// revEpoch is the epoch of static maps: there is no election that could make another.
-	revEpoch = 1
 	// Format is the version of the stored form.
-	Format = 1
+	Format = 2
+	// MaxReplicas is the most copies of a vbucket beside the active one.
+	MaxReplicas = mcbp.MaxChain - 1
+	// MaxNodes bounds the nodes of a cluster.
+	MaxNodes = 64
 )
 
 // capabilities are what clients may ask of a bucket.
@@ -35,76 +42,232 @@ type Node struct {
 	Admin        string `json:"admin"`
 }
 
-// Map is a bucket's map. Chains[v][0] is the id of the node with the active copy of vbucket v, the others have replicas.
-type Map struct {
-	Format   int        `json:"format"`
-	RevEpoch int64      `json:"rev_epoch"`
-	Rev      int64      `json:"rev"`
-	Bucket   string     `json:"bucket"`
-	UUID     string     `json:"uuid"`
-	Nodes    []Node     `json:"nodes"`
-	Chains   [][]string `json:"chains"`
+// Spec is what is configured of a bucket.
+type Spec struct {
+	Name, UUID         string
+	VBuckets, Replicas int
 }
 
-// Derive makes the first map of a bucket: node i of n gets the i-th of n equal runs of vbuckets.
-func Derive(bucket, uuid string, vbuckets int, nodes []Node) Map {
-	m := Map{Format: Format, RevEpoch: revEpoch, Rev: 1, Bucket: bucket, UUID: uuid, Nodes: slices.Clone(nodes)}
-	for v := range vbuckets {
-		m.Chains = append(m.Chains, []string{nodes[v*len(nodes)/vbuckets].ID})
+// Map is the state of the cluster.
+type Map struct {
+	Format   int   `json:"format"`
+	RevEpoch int64 `json:"rev_epoch"`
+	Rev      int64 `json:"rev"`
+	// Leader is the id of the node that makes the revisions of this epoch.
+	Leader  string   `json:"leader"`
+	Nodes   []Node   `json:"nodes"`
+	Buckets []Bucket `json:"buckets"`
+	// Operation is what is under way; nil when nothing is.
+	Operation *Operation `json:"operation,omitempty"`
+}
+
+// Bucket is a bucket's part of the map. Chains[v][0] is the id of the node with the active copy of vbucket v, the others
+// have replicas. Incoming names nodes that are being filled with a vbucket; clients do not see them.
+type Bucket struct {
+	Name     string              `json:"name"`
+	UUID     string              `json:"uuid"`
+	Replicas int                 `json:"replicas"`
+	Chains   [][]string          `json:"chains"`
+	Incoming map[uint16][]string `json:"incoming,omitempty"`
+}
+
+// Operation is a rebalance that is under way: Nodes are the ids that remain, Targets the chains to reach, by bucket in the
+// map's order.
+type Operation struct {
+	ID      string       `json:"id"`
+	Nodes   []string     `json:"nodes"`
+	Targets [][][]string `json:"targets"`
+	// Vbuckets is how many had to change when it began.
+	VBuckets int `json:"vbuckets"`
+}
+
+// Derive makes the first map: of each bucket, node i of n gets the i-th of n equal runs of vbuckets, and the replicas of
+// a run are spread over the others.
+func Derive(nodes []Node, specs []Spec) Map {
+	m := Map{Format: Format, RevEpoch: 1, Rev: 1, Leader: nodes[0].ID, Nodes: slices.Clone(nodes)}
+	for _, s := range specs {
+		b := Bucket{Name: s.Name, UUID: s.UUID, Replicas: s.Replicas}
+		n := len(nodes)
+		for v := range s.VBuckets {
+			owner := v * n / s.VBuckets
+			chain := []string{nodes[owner].ID}
+			for r := range min(s.Replicas, n-1) {
+				chain = append(chain, nodes[(owner+1+(v+r)%(n-1))%n].ID)
+			}
+			b.Chains = append(b.Chains, chain)
+		}
+		m.Buckets = append(m.Buckets, b)
 	}
 	return m
 }
 
-// WithNodes gives the map the present addresses; the revision rises when they differ from the known ones. Every node that
-// the map names must be in the list.
-func (m Map) WithNodes(nodes []Node) (Map, error) {
-	for _, chain := range m.Chains {
-		for _, id := range chain {
-			if !slices.ContainsFunc(nodes, func(n Node) bool { return n.ID == id }) {
-				return m, fmt.Errorf("%w: bucket %q has vbuckets on node %q, which is not in the list of %d nodes: list all nodes of the cluster",
-					ErrMap, m.Bucket, id, len(nodes))
-			}
-		}
+// Alone is the map of a node that waits to be added to a cluster: nobody has a vbucket. Every other map replaces it.
+func Alone(node Node, specs []Spec) Map {
+	m := Map{Format: Format, Leader: node.ID, Nodes: []Node{node}}
+	for _, s := range specs {
+		m.Buckets = append(m.Buckets, Bucket{Name: s.Name, UUID: s.UUID, Replicas: s.Replicas, Chains: make([][]string, s.VBuckets)})
 	}
-	if !slices.Equal(m.Nodes, nodes) {
-		m.Nodes = slices.Clone(nodes)
-		m.Rev++
-	}
-	return m, nil
+	return m
 }
 
-// Check refuses a stored map that does not belong to this bucket.
-func (m Map) Check(bucket, uuid string, vbuckets int) error {
-	switch {
-	case m.Format != Format:
-		return fmt.Errorf("%w: stored with format %d, this program reads %d", ErrMap, m.Format, Format)
-	case m.Bucket != bucket || m.UUID != uuid:
-		return fmt.Errorf("%w: stored for bucket %q (%s), wanted %q (%s): a bucket keeps its name and uuid", ErrMap, m.Bucket, m.UUID, bucket, uuid)
-	case len(m.Chains) != vbuckets:
-		return fmt.Errorf("%w: bucket %q was made with %d vbuckets, wanted %d: the number cannot change", ErrMap, bucket, len(m.Chains), vbuckets)
+// Clone is a copy that shares nothing that changes.
+func (m Map) Clone() Map {
+	m.Nodes, m.Buckets = slices.Clone(m.Nodes), slices.Clone(m.Buckets)
+	for i := range m.Buckets {
+		m.Buckets[i].Chains = slices.Clone(m.Buckets[i].Chains) // chains are replaced, never changed
+		m.Buckets[i].Incoming = maps.Clone(m.Buckets[i].Incoming)
 	}
-	for v, chain := range m.Chains {
-		if len(chain) == 0 || len(chain) > mcbp.MaxChain {
-			return fmt.Errorf("%w: vbucket %d has %d copies", ErrMap, v, len(chain))
+	return m
+}
+
+// next is a copy with the next revision.
+func (m Map) next() Map {
+	n := m.Clone()
+	n.Rev++
+	return n
+}
+
+// Newer reports whether m replaces o.
+func (m Map) Newer(o Map) bool {
+	if m.RevEpoch != o.RevEpoch {
+		return m.RevEpoch > o.RevEpoch
+	}
+	return m.Rev > o.Rev
+}
+
+// Node finds a member.
+func (m Map) Node(id string) (Node, bool) {
+	i := slices.IndexFunc(m.Nodes, func(n Node) bool { return n.ID == id })
+	if i < 0 {
+		return Node{}, false
+	}
+	return m.Nodes[i], true
+}
+
+// Bucket finds a bucket's part; nil when there is none.
+func (m Map) Bucket(name string) *Bucket {
+	for i := range m.Buckets {
+		if m.Buckets[i].Name == name {
+			return &m.Buckets[i]
 		}
 	}
 	return nil
 }
 
-// Owner is the id of the node with the active copy.
-func (m Map) Owner(vb uint16) string {
-	if int(vb) >= len(m.Chains) {
-		return ""
+// WithAddresses gives the map other addresses of its members; ids that it does not have, and addresses that are empty or
+// have no port, are passed over. The revision rises when something differs.
+func (m Map) WithAddresses(nodes []Node) (Map, bool) {
+	n := m.next()
+	for i, have := range n.Nodes {
+		at := slices.IndexFunc(nodes, func(x Node) bool { return x.ID == have.ID })
+		if at < 0 {
+			continue
+		}
+		if usable(nodes[at].Memcached) {
+			n.Nodes[i].Memcached = nodes[at].Memcached
+		}
+		if usable(nodes[at].MemcachedTLS) {
+			n.Nodes[i].MemcachedTLS = nodes[at].MemcachedTLS
+		}
+		if usable(nodes[at].Admin) {
+			n.Nodes[i].Admin = nodes[at].Admin
+		}
 	}
-	return m.Chains[vb][0]
+	if slices.Equal(n.Nodes, m.Nodes) {
+		return m, false
+	}
+	return n, true
 }
 
-// Config is the cluster config that node self gives to clients.
-func (m Map) Config(self string) (*mcbp.ClusterConfig, error) {
+// usable tells an address from a placeholder.
+func usable(address string) bool {
+	_, port, err := split(address)
+	return err == nil && port > 0
+}
+
+// Check refuses a map that cannot be used, or does not have the buckets that are configured.
+func (m Map) Check(specs []Spec) error {
+	switch {
+	case m.Format != Format:
+		return fmt.Errorf("%w: stored with format %d, this program reads %d", ErrMap, m.Format, Format)
+	case len(m.Nodes) == 0 || len(m.Nodes) > MaxNodes:
+		return fmt.Errorf("%w: %d nodes, want 1 to %d", ErrMap, len(m.Nodes), MaxNodes)
+	case len(m.Buckets) != len(specs):
+		return fmt.Errorf("%w: the cluster has %d buckets, configured are %d: name the same buckets on every node", ErrMap, len(m.Buckets), len(specs))
+	case m.Operation != nil && len(m.Operation.Targets) != len(m.Buckets):
+		return fmt.Errorf("%w: an operation with targets for %d of %d buckets", ErrMap, len(m.Operation.Targets), len(m.Buckets))
+	}
+	if _, ok := m.Node(m.Leader); !ok {
+		return fmt.Errorf("%w: its leader %q is no member", ErrMap, m.Leader)
+	}
+	for i, s := range specs {
+		b := m.Bucket(s.Name)
+		switch {
+		case b == nil || b.UUID != s.UUID:
+			return fmt.Errorf("%w: the cluster has no bucket %q (%s): a bucket keeps its name and uuid", ErrMap, s.Name, s.UUID)
+		case len(b.Chains) != s.VBuckets:
+			return fmt.Errorf("%w: bucket %q was made with %d vbuckets, wanted %d: the number cannot change", ErrMap, s.Name, len(b.Chains), s.VBuckets)
+		case m.Operation != nil && len(m.Operation.Targets[i]) != s.VBuckets:
+			return fmt.Errorf("%w: bucket %q: an operation for %d of %d vbuckets", ErrMap, s.Name, len(m.Operation.Targets[i]), s.VBuckets)
+		}
+		for v, chain := range b.Chains {
+			if err := m.checkChain(chain); err != nil {
+				return fmt.Errorf("bucket %q vbucket %d: %w", s.Name, v, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (m Map) checkChain(chain []string) error {
+	if len(chain) == 0 || len(chain) > mcbp.MaxChain {
+		return fmt.Errorf("%w: %d copies, want 1 to %d", ErrMap, len(chain), mcbp.MaxChain)
+	}
+	for i, id := range chain {
+		if _, ok := m.Node(id); !ok || slices.Contains(chain[:i], id) {
+			return fmt.Errorf("%w: a copy on node %q, which is no member or has one already", ErrMap, id)
+		}
+	}
+	return nil
+}
+
+// Role is what a node is to a vbucket.
+type Role int
+
+// Roles of a node.
+const (
+	// None: it has no copy.
+	None Role = iota
+	// Active: it owns the vbucket.
+	Active
+	// Replica: it has, or is being filled with, a copy.
+	Replica
+)
+
+// Role of node id for vbucket vb, and the node with the active copy.
+func (b *Bucket) Role(vb uint16, id string) (role Role, active string) {
+	chain := b.Chains[vb]
+	switch {
+	case len(chain) == 0:
+		return None, ""
+	case chain[0] == id:
+		return Active, id
+	case slices.Contains(chain, id), slices.Contains(b.Incoming[vb], id):
+		return Replica, chain[0]
+	}
+	return None, chain[0]
+}
+
+// Config is the cluster config of a bucket that node self gives to clients.
+func (m Map) Config(bucket, self string) (*mcbp.ClusterConfig, error) {
+	b := m.Bucket(bucket)
+	if b == nil {
+		return nil, fmt.Errorf("%w: no bucket %q", ErrMap, bucket)
+	}
 	c := &mcbp.ClusterConfig{
-		Rev: m.Rev, RevEpoch: m.RevEpoch, Name: m.Bucket, UUID: m.UUID, NodeLocator: "vbucket",
+		Rev: m.Rev, RevEpoch: m.RevEpoch, Name: b.Name, UUID: b.UUID, NodeLocator: "vbucket",
 		BucketCapabilities: slices.Clone(capabilities[:]),
-		VBucketServerMap:   mcbp.VBucketServerMap{HashAlgorithm: "CRC"},
+		VBucketServerMap:   mcbp.VBucketServerMap{HashAlgorithm: "CRC", NumReplicas: b.Replicas},
 	}
 	index := map[string]int{}
 	for i, n := range m.Nodes {
@@ -134,13 +297,14 @@ func (m Map) Config(self string) (*mcbp.ClusterConfig, error) {
 		c.NodesExt = append(c.NodesExt, mcbp.ConfigNodeExt{Hostname: name, ThisNode: n.ID == self, Services: services})
 		c.VBucketServerMap.ServerList = append(c.VBucketServerMap.ServerList, n.Memcached)
 	}
-	for _, chain := range m.Chains {
-		nodes := make([]int, len(chain))
-		for i, id := range chain {
-			nodes[i] = index[id]
+	for _, chain := range b.Chains {
+		row := make([]int, b.Replicas+1)
+		for i := range row {
+			if row[i] = -1; i < len(chain) {
+				row[i] = index[chain[i]]
+			}
 		}
-		c.VBucketServerMap.VBucketMap = append(c.VBucketServerMap.VBucketMap, nodes)
-		c.VBucketServerMap.NumReplicas = max(c.VBucketServerMap.NumReplicas, len(chain)-1)
+		c.VBucketServerMap.VBucketMap = append(c.VBucketServerMap.VBucketMap, row)
 	}
 	return c, c.Validate()
 }

@@ -3,6 +3,7 @@ package clustermap
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"tidemark/mcbp"
@@ -15,54 +16,90 @@ func nodes(n int) (out []Node) {
 	return out
 }
 
+func specs(vbuckets, replicas int) []Spec {
+	return []Spec{{Name: "b", UUID: "u", VBuckets: vbuckets, Replicas: replicas}}
+}
+
+func ids(nodes []Node) (out []string) {
+	for _, n := range nodes {
+		out = append(out, n.ID)
+	}
+	return out
+}
+
+// spread checks that every vbucket has distinct copies on these nodes, and says how far the loads are apart.
+func spread(t interface{ Fatalf(string, ...any) }, chains [][]string, nodes []string, replicas int) (actives, copies int) {
+	active, all := map[string]int{}, map[string]int{}
+	for v, chain := range chains {
+		if len(chain) != min(replicas+1, len(nodes)) {
+			t.Fatalf("vbucket %d has %v, want %d copies on %v", v, chain, replicas+1, nodes)
+		}
+		active[chain[0]]++
+		for i, id := range chain {
+			if slices.Contains(chain[:i], id) || !slices.Contains(nodes, id) {
+				t.Fatalf("vbucket %d: %v on %v", v, chain, nodes)
+			}
+			if i > 0 {
+				all[id]++
+			}
+		}
+	}
+	between := func(n map[string]int) int {
+		low, high := 1<<30, 0
+		for _, id := range nodes {
+			low, high = min(low, n[id]), max(high, n[id])
+		}
+		return high - low
+	}
+	return between(active), between(all)
+}
+
 // Every node derives the same map, and every node gets its fair share.
 func TestDeriveIsFair(t *testing.T) {
 	for _, vbuckets := range []int{1, 16, 128, 1024} {
 		for n := 1; n <= min(7, vbuckets); n++ {
-			m := Derive("b", "u", vbuckets, nodes(n))
-			count := map[string]int{}
-			for v := range vbuckets {
-				count[m.Owner(uint16(v))]++
-			}
-			for id, c := range count {
-				if c < vbuckets/n || c > vbuckets/n+1 {
-					t.Errorf("%d vbuckets on %d nodes: %s has %d", vbuckets, n, id, c)
+			for replicas := range 4 {
+				m := Derive(nodes(n), specs(vbuckets, replicas))
+				actives, _ := spread(t, m.Buckets[0].Chains, ids(m.Nodes), replicas)
+				if actives > 1 || m.Rev != 1 || m.Leader != "kv1" || m.Check(specs(vbuckets, replicas)) != nil {
+					t.Errorf("%d vbuckets on %d nodes: %d apart, %v", vbuckets, n, actives, m.Check(specs(vbuckets, replicas)))
 				}
-			}
-			if len(count) != n || m.Rev != 1 || m.Check("b", "u", vbuckets) != nil {
-				t.Errorf("%d vbuckets on %d nodes: %v", vbuckets, n, count)
 			}
 		}
 	}
 }
 
 func TestRevisionRisesWithAddresses(t *testing.T) {
-	m := Derive("b", "u", 16, nodes(2))
-	same, err := m.WithNodes(nodes(2))
-	if err != nil || same.Rev != 1 {
-		t.Fatal(same.Rev, err)
+	m := Derive(nodes(2), specs(16, 0))
+	if same, changed := m.WithAddresses(nodes(2)); changed || same.Rev != 1 {
+		t.Fatal(same.Rev)
 	}
-	moved := nodes(2)
-	moved[1].Memcached = "127.0.0.1:1"
-	next, err := m.WithNodes(moved)
-	if err != nil || next.Rev != 2 || next.Owner(15) != "kv2" || m.Nodes[1].Memcached == "127.0.0.1:1" {
-		t.Fatal(next, err)
-	}
-	grown, err := m.WithNodes(nodes(3)) // a new node has no vbuckets, but clients see it
-	if err != nil || grown.Rev != 2 || grown.Owner(15) != "kv2" {
-		t.Fatal(grown, err)
-	}
-	if _, err := m.WithNodes(nodes(1)); !errors.Is(err, ErrMap) {
-		t.Fatalf("an owner is missing: %v", err)
+	moved := nodes(3)
+	moved[0].Memcached, moved[1].Memcached, moved[1].Admin = "127.0.0.1:0", "127.0.0.1:1", ""
+	next, changed := m.WithAddresses(moved)
+	if !changed || next.Rev != 2 || len(next.Nodes) != 2 || next.Nodes[0] != m.Nodes[0] || next.Nodes[1].Memcached != "127.0.0.1:1" ||
+		next.Nodes[1].Admin != m.Nodes[1].Admin || m.Nodes[1].Memcached == "127.0.0.1:1" {
+		t.Fatal(next)
 	}
 }
 
 func TestCheck(t *testing.T) {
-	m := Derive("b", "u", 16, nodes(2))
+	m := Derive(nodes(2), specs(16, 0))
+	change := func(f func(*Map)) error {
+		x := m.Clone()
+		f(&x)
+		return x.Check(specs(16, 0))
+	}
 	for name, err := range map[string]error{
-		"bucket": m.Check("c", "u", 16), "uuid": m.Check("b", "v", 16), "vbuckets": m.Check("b", "u", 32),
-		"format":  func() error { x := m; x.Format = 2; return x.Check("b", "u", 16) }(),
-		"a chain": func() error { x := m; x.Chains = append([][]string{{}}, x.Chains[1:]...); return x.Check("b", "u", 16) }(),
+		"bucket": m.Check([]Spec{{Name: "c", UUID: "u", VBuckets: 16}}), "uuid": m.Check([]Spec{{Name: "b", UUID: "v", VBuckets: 16}}),
+		"vbuckets": m.Check(specs(32, 0)), "buckets": m.Check(nil),
+		"format":   change(func(x *Map) { x.Format = 1 }),
+		"a chain":  change(func(x *Map) { x.Buckets[0].Chains[0] = nil }),
+		"a node":   change(func(x *Map) { x.Buckets[0].Chains[0] = []string{"kv9"} }),
+		"a copy":   change(func(x *Map) { x.Buckets[0].Chains[0] = []string{"kv1", "kv1"} }),
+		"leader":   change(func(x *Map) { x.Leader = "kv9" }),
+		"no nodes": change(func(x *Map) { x.Nodes = nil }),
+		"targets":  change(func(x *Map) { x.Operation = &Operation{} }),
 	} {
 		if !errors.Is(err, ErrMap) {
 			t.Errorf("another %s: %v", name, err)
@@ -71,7 +108,7 @@ func TestCheck(t *testing.T) {
 }
 
 func TestConfigIsWhatClientsRoute(t *testing.T) {
-	c, err := Derive("b", "u", 16, nodes(2)).Config("kv2")
+	c, err := Derive(nodes(2), specs(16, 0)).Config("b", "kv2")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +125,7 @@ func TestConfigIsWhatClientsRoute(t *testing.T) {
 	}
 	open := nodes(1)
 	open[0].Memcached, open[0].Admin = mcbp.HostPlaceholder+":9000", mcbp.HostPlaceholder+":9100"
-	c, err = Derive("b", "u", 16, open).Config("kv1")
+	c, err = Derive(open, specs(16, 0)).Config("b", "kv1")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +135,7 @@ func TestConfigIsWhatClientsRoute(t *testing.T) {
 	for _, bad := range []string{"nonsense", "host:port", "h:99999", ""} {
 		n := nodes(1)
 		n[0].Memcached = bad
-		if _, err := Derive("b", "u", 16, n).Config("kv1"); !errors.Is(err, ErrMap) {
+		if _, err := Derive(n, specs(16, 0)).Config("b", "kv1"); !errors.Is(err, ErrMap) {
 			t.Errorf("address %q: %v", bad, err)
 		}
 	}

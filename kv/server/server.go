@@ -43,7 +43,10 @@ const (
 
 // Bucket is a bucket as the server needs it.
 type Bucket struct {
+	// Store may be set late, before Ready first reports true.
 	Store *store.Bucket
+	// Ready says whether the bucket serves documents: until then requests are answered by a temporary failure (warmup).
+	Ready func() bool
 	// Config is the present cluster config as JSON, with its revision.
 	Config func() ClusterConfig
 }

@@ -56,7 +56,8 @@ func (st *stream) release() {
 // step appends messages until buf has limit bytes or there are no more. It is looked at again when more is true or the
 // vbucket notifies; Notify after queued was cleared and before the look cannot be lost, because the look comes later.
 func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bool) {
-	if state, _ := st.vb.Status(); state != store.Active && st.activeOnly || state == store.Dead {
+	state, high := st.vb.Status()
+	if state != store.Active && st.activeOnly || state == store.Dead || high < st.last { // taken over, gone, or emptied
 		return st.finish(buf, mcbp.EndStateChanged, messages)
 	}
 	for len(buf) < limit {

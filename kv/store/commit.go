@@ -32,6 +32,7 @@ type Ticket struct {
 type pending struct {
 	vb        *VBucket
 	doc, prev *Doc
+	high      uint64 // the vbucket's before it
 }
 
 // touched is the highest seqno a ticket brings to a vbucket.
@@ -112,7 +113,7 @@ func (c *committer) appendDoc(vb *VBucket, doc, prev *Doc) (*Ticket, error) {
 	t.buf = appendDoc(t.buf, vb.id, doc)
 	c.lsn++
 	doc.lsn, t.lsn = c.lsn, c.lsn
-	t.recs = append(t.recs, pending{vb: vb, doc: doc, prev: prev})
+	t.recs = append(t.recs, pending{vb: vb, doc: doc, prev: prev, high: vb.high})
 	if i := vb.touch; i < len(t.touch) && t.touch[i].vb == vb {
 		t.touch[i].high = doc.Seqno
 	} else {
@@ -223,7 +224,7 @@ func (c *committer) takeBack(cause error) {
 	for i := len(failed) - 1; i >= 0; i-- {
 		recs := failed[i].recs
 		for j := len(recs) - 1; j >= 0; j-- {
-			recs[j].vb.undo(recs[j].doc, recs[j].prev)
+			recs[j].vb.undo(recs[j].doc, recs[j].prev, recs[j].high)
 		}
 	}
 	c.mu.Lock()

@@ -45,7 +45,7 @@ func (b *Bucket) compactSegment(ctx context.Context, number uint64, purgeAfter t
 		if v == nil {
 			return fmt.Errorf("%w: vbucket %d", errRecord, vb)
 		}
-		if kind == recordState {
+		if kind != recordDoc { // a reset in the oldest segment has nothing left to void
 			states[vb] = true
 			return nil
 		}
@@ -97,6 +97,9 @@ func (b *Bucket) compactSegment(ctx context.Context, number uint64, purgeAfter t
 func (v *VBucket) relocate(key []byte, seqno uint64, cutoff uint32) (t *Ticket, purged bool, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
+	if v.resetting {
+		return nil, false, fmt.Errorf("vbucket %d is being emptied: %w", v.id, ErrTemporary)
+	}
 	d := v.docs[string(key)]
 	if d == nil || d.Seqno != seqno {
 		return nil, false, nil

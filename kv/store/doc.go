@@ -50,10 +50,13 @@ func (d *Doc) memory() int64 { return docOverhead + int64(len(d.Key)) + int64(le
 
 // Record kinds in the log. Format: kind u8, vbucket u16, then for a document: bits u8 (1 deleted, 2 expired), datatype u8,
 // seqno u64, cas u64, rev u64, flags u32, expiry u32, delete time u32, key length u16, key, value; for a vbucket state:
-// state u8, high u64, purge u64, max cas u64, n u16, n × (vbuuid u64, seqno u64) newest first.
+// state u8, high u64, purge u64, max cas u64, n u16, n × (vbuuid u64, seqno u64) newest first; for a replica's snapshot
+// window: start u64, end u64; for a reset, which voids all earlier records of the vbucket: nothing.
 const (
-	recordDoc   = 1
-	recordState = 2
+	recordDoc    = 1
+	recordState  = 2
+	recordWindow = 3
+	recordReset  = 4
 
 	docHeader   = 3 + 2 + 24 + 12 + 2
 	stateHeader = 3 + 1 + 24 + 2
@@ -177,4 +180,31 @@ func decodeState(b []byte) (vbRecord, error) {
 		r.Failover = append(r.Failover, FailoverEntry{UUID: binary.BigEndian.Uint64(at), Seqno: binary.BigEndian.Uint64(at[8:])})
 	}
 	return r, nil
+}
+
+// appendWindow appends a replica's snapshot window.
+func appendWindow(dst []byte, vb uint16, w Window) []byte {
+	start := len(dst)
+	dst = seglog.BeginFrame(dst)
+	dst = append(dst, recordWindow)
+	dst = binary.BigEndian.AppendUint16(dst, vb)
+	dst = binary.BigEndian.AppendUint64(dst, w.Start)
+	dst = binary.BigEndian.AppendUint64(dst, w.End)
+	return seglog.FinishFrame(dst, start)
+}
+
+func decodeWindow(b []byte) (Window, error) {
+	if len(b) != 16 {
+		return Window{}, fmt.Errorf("%w: snapshot window of %d bytes", errRecord, len(b))
+	}
+	return Window{Start: binary.BigEndian.Uint64(b), End: binary.BigEndian.Uint64(b[8:])}, nil
+}
+
+// appendReset appends a record that voids the vbucket's earlier ones.
+func appendReset(dst []byte, vb uint16) []byte {
+	start := len(dst)
+	dst = seglog.BeginFrame(dst)
+	dst = append(dst, recordReset)
+	dst = binary.BigEndian.AppendUint16(dst, vb)
+	return seglog.FinishFrame(dst, start)
 }

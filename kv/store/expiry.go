@@ -66,6 +66,9 @@ func (v *VBucket) expire(now uint32, n int) (int, *Ticket, error) {
 	defer v.mu.Unlock()
 	var ticket *Ticket
 	done := 0
+	if v.sealedLocked(v.bucket.now()) {
+		return 0, nil, nil
+	}
 	for done < n && len(v.expiries) > 0 && v.expiries[0].at <= now && v.state == Active {
 		e := v.expiries[0]
 		d := v.docs[e.key]

@@ -37,6 +37,15 @@ func (b *Bucket) replay(r seglog.Record) error {
 		}
 		v.state, v.failover = s.State, s.Failover
 		v.high, v.purge, v.maxCas = max(v.high, s.High), max(v.purge, s.Purge), max(v.maxCas, s.MaxCas)
+	case recordWindow:
+		w, err := decodeWindow(rest)
+		if err != nil {
+			return err
+		}
+		v.window = w
+	case recordReset:
+		v.docs, v.failover, v.window = map[string]*Doc{}, nil, Window{}
+		v.high, v.purge, v.maxCas = 0, 0, 0
 	default:
 		return fmt.Errorf("%w: kind %d: use the program version that wrote it", errRecord, kind)
 	}
@@ -47,23 +56,31 @@ func (b *Bucket) replay(r seglog.Record) error {
 // what others have seen.
 func (b *Bucket) begin(report seglog.Report) error {
 	for _, v := range b.vbs {
-		v.mu.Lock()
-		v.buildListLocked()
-		want := Dead
-		if b.opts.Active == nil || b.opts.Active(v.id) {
-			want = Active
+		want := Active
+		if b.opts.State != nil {
+			want = b.opts.State(v.id)
 		}
-		takeover := want == Active && v.state != Active
-		unclean := !report.Fresh && !report.Clean && want == Active
-		changed := v.state != want || len(v.failover) == 0
-		v.state = want
-		if len(v.failover) == 0 || takeover || unclean {
-			v.branchLocked(b.newUUID())
+		v.mu.Lock()
+		stale := want == Active && v.state == Dead && v.high > 0
+		if stale {
+			v.docs, v.failover, v.window = map[string]*Doc{}, nil, Window{}
+			v.high, v.purge = 0, 0
+		}
+		v.buildListLocked()
+		changed := v.state != want
+		switch {
+		case changed:
+			v.changeLocked(want)
+		case len(v.failover) == 0, want == Active && !report.Fresh && !report.Clean:
+			v.branchLocked(b.newUUID(), v.high)
 			changed = true
 		}
 		b.liveBytes.Add(v.recordLocked().recordBytes())
 		var err error
-		if changed {
+		if stale {
+			_, err = b.commit.appendCopy(func(dst []byte) []byte { return appendReset(dst, v.id) })
+		}
+		if changed && err == nil {
 			_, err = v.saveLocked()
 		}
 		v.mu.Unlock()

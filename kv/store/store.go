@@ -2,9 +2,11 @@
 //
 // It promises: what a Ticket has waited for, and whatever a Snapshot shows, has been handed to the operating system and
 // is there again after the process was killed; a failed write takes back everything that depended on it, so that nobody
-// has seen it; sequence numbers of a vbucket rise by one and only the newest version of a key is kept; a Snapshot is a
-// state the vbucket really had at its End; a vbucket begins a new branch (failover log entry) after an unclean stop and
-// when it becomes active. Memory is bounded by a quota shared by all buckets of the node.
+// has seen it; sequence numbers of an active vbucket rise by one and only the newest version of a key is kept; a Snapshot
+// is a state the vbucket really had at its End; an active vbucket begins a new branch (failover log entry) after an
+// unclean stop, and a vbucket that becomes active begins one where its last complete snapshot ended. A replica takes over
+// versions as they are, with their numbers, and remembers the snapshot it is in. Memory is bounded by a quota shared by
+// all buckets of the node.
 //
 // It never syncs per write (the log is synced every second and at an orderly close: a crash of the whole machine may lose
 // the last second, and the new branch says so), and a writer never waits for a reader of snapshots.
@@ -33,6 +35,14 @@ var (
 	ErrNotMyVBucket = errors.New("not my vbucket")
 	// ErrTemporary: the log could not be written (a full disk); nothing was changed, try again later.
 	ErrTemporary = errors.New("cannot be stored now, try again later")
+	// ErrSealed: the vbucket is being handed over; it is an ErrTemporary for clients.
+	ErrSealed = fmt.Errorf("%w: the vbucket is being handed over", ErrTemporary)
+	// ErrSealBroken: a vbucket that was to be handed over has been written meanwhile.
+	ErrSealBroken = errors.New("vbucket is not sealed at the expected seqno")
+	// ErrNotReplica: only a replica takes versions with numbers of their own.
+	ErrNotReplica = errors.New("vbucket is no replica")
+	// ErrOrder: a version comes out of order.
+	ErrOrder = errors.New("version out of order")
 	// ErrNoMemory: the quota is used up; delete documents or raise it.
 	ErrNoMemory = errors.New("memory quota is used up")
 )
@@ -80,9 +90,9 @@ type Options struct {
 	Dir, Name, UUID string
 	// VBuckets is their number, a power of two up to MaxVBuckets; it cannot change.
 	VBuckets int
-	// Active says which vbuckets this node serves.
-	Active func(vb uint16) bool
-	Quota  *Quota
+	// State says what this node is to each vbucket; nil means that all are active.
+	State func(vb uint16) State
+	Quota *Quota
 	// PurgeAfter is the age at which tombstones may be forgotten; 0 means DefaultPurgeAfter.
 	PurgeAfter time.Duration
 	// SegmentBytes and Housekeep (sync, expiry and compaction interval) have defaults.
@@ -112,6 +122,7 @@ type Bucket struct {
 // Counters of a bucket since it was opened.
 type Counters struct {
 	Writes, WriteBytes, WriteErrors, Expired, Purged, Relocated, SegmentsDropped atomic.Int64
+	Replicated, Resets                                                           atomic.Int64
 }
 
 // Open opens or creates a bucket.

@@ -222,7 +222,12 @@ func TestOnlyOwnedVBucketsServe(t *testing.T) {
 	w := newWorld(t, 4)
 	w.set(3, "a", "1")
 	_ = w.b.Close()
-	w.opts.Active = func(vb uint16) bool { return vb < 2 }
+	w.opts.State = func(vb uint16) State {
+		if vb < 2 {
+			return Active
+		}
+		return Replica
+	}
 	w.open()
 	if _, err := w.apply(3, Change{Key: []byte("a")}); !errors.Is(err, ErrNotMyVBucket) {
 		t.Fatal(err)
@@ -238,6 +243,15 @@ func TestOnlyOwnedVBucketsServe(t *testing.T) {
 		t.Fatalf("a takeover begins a branch: %v", i.Failover)
 	}
 	wantShown(t, w.shown(3, 0, all), "1 a=1")
+	if err := w.b.VBucket(3).SetState(Dead); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.b.VBucket(3).SetState(Active); err != nil { // nobody knows what it missed: it begins empty
+		t.Fatal(err)
+	}
+	wantShown(t, w.shown(3, 0, all))
+	w.restart(false)
+	wantShown(t, w.shown(3, 0, all))
 }
 
 // A snapshot shows the state at its end however the vbucket changes while it is read.

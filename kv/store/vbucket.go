@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sort"
 	"sync"
+	"time"
 )
 
 // State of a vbucket on this node, with the numbers of the protocol.
@@ -58,6 +59,9 @@ type VBucket struct {
 	purge     uint64
 	maxCas    uint64
 	failover  []FailoverEntry
+	window    Window    // of a replica: the snapshot that high is in
+	sealed    time.Time // until then an active vbucket takes no writes
+	resetting bool      // its records in the log are about to be void
 	listeners map[Listener]struct{}
 	expiries  expiryHeap
 
@@ -115,6 +119,9 @@ func (v *VBucket) Apply(c Change) (Result, error) {
 	defer v.mu.Unlock()
 	if v.state != Active {
 		return Result{}, fmt.Errorf("%w: vbucket %d is %s", ErrNotMyVBucket, v.id, v.state)
+	}
+	if v.sealedLocked(now) {
+		return Result{}, ErrSealed
 	}
 	prev, ticket := v.liveLocked(c.Key, uint32(now.Unix()))
 	if err := check(c, prev); err != nil {
@@ -204,6 +211,9 @@ func (v *VBucket) expireLocked(d *Doc, now uint32) (*Ticket, error) {
 
 // putLocked gives the version its numbers, appends it to the log's current ticket and installs it.
 func (v *VBucket) putLocked(doc *Doc) (*Ticket, error) {
+	if v.sealedLocked(v.bucket.now()) { // also an expiry found by a reader
+		return nil, ErrSealed
+	}
 	prev := v.docs[doc.Key]
 	doc.Seqno = v.high + 1
 	doc.Rev = 1
@@ -251,12 +261,12 @@ func (v *VBucket) countLocked(d *Doc, sign int) {
 }
 
 // undo takes back the newest version, which never reached the log.
-func (v *VBucket) undo(doc, prev *Doc) {
+func (v *VBucket) undo(doc, prev *Doc, high uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.list[len(v.list)-1] = nil
 	v.list = v.list[:len(v.list)-1]
-	v.high = doc.Seqno - 1
+	v.high = high
 	v.countLocked(doc, -1)
 	if prev == nil {
 		delete(v.docs, doc.Key)
@@ -331,6 +341,8 @@ type Info struct {
 	High, Purge, MaxCas uint64
 	Items, Tombstones   int
 	Failover            []FailoverEntry
+	// Window is the snapshot that High is in; of an active vbucket High itself.
+	Window Window
 }
 
 // Info describes the vbucket.
@@ -339,7 +351,7 @@ func (v *VBucket) Info() Info {
 	defer v.mu.Unlock()
 	return Info{
 		ID: v.id, State: v.state, High: v.written, Purge: v.purge, MaxCas: v.maxCas, Items: v.items, Tombstones: v.tombstones,
-		Failover: append([]FailoverEntry(nil), v.failover...),
+		Failover: append([]FailoverEntry(nil), v.failover...), Window: v.windowLocked(v.written),
 	}
 }
 
@@ -357,17 +369,23 @@ func (v *VBucket) History() (State, History) {
 	return v.state, History{High: v.written, Purge: v.purge, Failover: append([]FailoverEntry(nil), v.failover...)}
 }
 
-// SetState changes the vbucket's state. Becoming active begins a new branch at the high seqno.
+// SetState changes the vbucket's state. Becoming active begins a new branch where the last complete snapshot ended; what a
+// vbucket without a state still has of former times is dropped before it becomes active.
 func (v *VBucket) SetState(s State) error {
+	v.mu.Lock()
+	stale := s == Active && v.state == Dead && v.high > 0
+	v.mu.Unlock()
+	if stale {
+		if err := v.Reset(); err != nil {
+			return err
+		}
+	}
 	v.mu.Lock()
 	if v.state == s {
 		v.mu.Unlock()
 		return nil
 	}
-	if s == Active {
-		v.branchLocked(v.bucket.newUUID())
-	}
-	v.state = s
+	v.changeLocked(s)
 	t, err := v.saveLocked()
 	v.notifyLocked()
 	v.mu.Unlock()
@@ -377,11 +395,29 @@ func (v *VBucket) SetState(s State) error {
 	return t.Wait()
 }
 
-// branchLocked puts a new entry on top of the failover log, at the high seqno.
-func (v *VBucket) branchLocked(uuid uint64) {
-	log := []FailoverEntry{{UUID: uuid, Seqno: v.high}}
+// changeLocked changes the state in memory.
+func (v *VBucket) changeLocked(s State) {
+	switch {
+	case s == Active:
+		at := v.high
+		if w := v.windowLocked(v.high); v.state == Replica && w.End != v.high {
+			at = w.Start
+		}
+		v.branchLocked(v.bucket.newUUID(), at)
+	case len(v.failover) == 0:
+		v.branchLocked(v.bucket.newUUID(), v.high)
+	}
+	if v.state != Replica {
+		v.window = Window{v.high, v.high}
+	}
+	v.state, v.sealed = s, time.Time{}
+}
+
+// branchLocked puts a new entry on top of the failover log, at seqno at.
+func (v *VBucket) branchLocked(uuid, at uint64) {
+	log := []FailoverEntry{{UUID: uuid, Seqno: at}}
 	for _, e := range v.failover {
-		if e.Seqno <= v.high && len(log) < maxFailoverEntries {
+		if e.Seqno <= at && len(log) < maxFailoverEntries {
 			log = append(log, e)
 		}
 	}
@@ -393,6 +429,12 @@ func (v *VBucket) recordLocked() vbRecord {
 }
 
 func (v *VBucket) saveLocked() (*Ticket, error) {
-	record := v.recordLocked()
-	return v.bucket.commit.appendCopy(func(dst []byte) []byte { return appendState(dst, v.id, record) })
+	record, window := v.recordLocked(), v.window
+	return v.bucket.commit.appendCopy(func(dst []byte) []byte {
+		dst = appendState(dst, v.id, record)
+		if record.State == Replica {
+			dst = appendWindow(dst, v.id, window)
+		}
+		return dst
+	})
 }

@@ -1,0 +1,436 @@
+package kv
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"tidemark/kv/clustermap"
+	"tidemark/kv/seglog"
+	"tidemark/kv/server"
+	"tidemark/kv/store"
+)
+
+const (
+	mapName      = "cluster.json"
+	reservedName = "reserved.json"
+
+	defaultHeartbeat = 500 * time.Millisecond
+	// learnPause is between two rounds of asking members who do not answer yet.
+	learnPause = 50 * time.Millisecond
+)
+
+// errOlder means that a map is not newer than the one at hand.
+var errOlder = errors.New("the map is not newer")
+
+// cluster is a node's part in the cluster: the map it believes in, and how it becomes a newer one. A map is on disk before
+// anything follows from it. mu is a leaf lock; changing makes changes one after the other.
+type cluster struct {
+	n     *Node
+	peers *peers
+	wake  chan struct{} // 1: look at the map now
+
+	changing sync.Mutex
+	loaded   bool // guarded by changing: the stores are there
+
+	mu        sync.Mutex
+	m         clustermap.Map
+	configs   map[string]server.ClusterConfig
+	addresses []clustermap.Node // as this node was told, which may be newer than the map's
+	progress  Progress
+}
+
+// reserved is the highest revision that this node has tried to make, whether or not anybody took it: no two maps have the
+// same number.
+type reserved struct {
+	RevEpoch int64 `json:"rev_epoch"`
+	Rev      int64 `json:"rev"`
+}
+
+// openCluster reads the node's map, or makes the first one.
+func openCluster(n *Node) (*cluster, error) {
+	c := &cluster{n: n, peers: newPeers(n.config), wake: make(chan struct{}, 1), addresses: n.mapNodes(n.config.Nodes)}
+	specs := n.config.specs()
+	m, stored, err := loadMap(n.config.Dir, specs)
+	switch {
+	case err != nil:
+		return nil, err
+	case stored:
+		if err := m.Check(specs); err != nil {
+			return nil, err
+		}
+	case n.config.Join:
+		self, _ := find(c.addresses, n.config.NodeID)
+		c.m = clustermap.Alone(self, specs)
+		return c, c.publish(c.m)
+	default:
+		m = clustermap.Derive(c.addresses, specs)
+		if err := c.store(m); err != nil {
+			return nil, err
+		}
+	}
+	return c, c.publish(m)
+}
+
+func find(nodes []clustermap.Node, id string) (clustermap.Node, bool) {
+	return clustermap.Map{Nodes: nodes}.Node(id)
+}
+
+// loadMap reads the stored map. Maps of the time before replicas were one per bucket, without a change ever: their chains
+// are taken over.
+func loadMap(dir string, specs []clustermap.Spec) (m clustermap.Map, stored bool, err error) {
+	path := filepath.Join(dir, mapName)
+	stored, err = readMap(path, &m)
+	if stored || err != nil {
+		return m, stored, err
+	}
+	for _, s := range specs {
+		var old struct {
+			Rev    int64             `json:"rev"`
+			UUID   string            `json:"uuid"`
+			Nodes  []clustermap.Node `json:"nodes"`
+			Chains [][]string        `json:"chains"`
+		}
+		if stored, err = readMap(filepath.Join(dir, "buckets", s.Name, "map.json"), &old); !stored || err != nil {
+			return m, false, err
+		}
+		m.Format, m.RevEpoch, m.Rev, m.Nodes = clustermap.Format, 1, max(m.Rev, old.Rev+1), old.Nodes
+		m.Buckets = append(m.Buckets, clustermap.Bucket{Name: s.Name, UUID: old.UUID, Replicas: s.Replicas, Chains: old.Chains})
+	}
+	if len(m.Nodes) > 0 {
+		m.Leader = m.Nodes[0].ID
+	}
+	return m, true, nil
+}
+
+func readMap(path string, to any) (bool, error) {
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("read map: %w", err)
+	}
+	if err := json.Unmarshal(raw, to); err != nil {
+		return false, fmt.Errorf("%w: %s: %w; restore it from another node's folder", clustermap.ErrMap, path, err)
+	}
+	return true, nil
+}
+
+func (c *cluster) store(m clustermap.Map) error {
+	return seglog.WriteJSON(filepath.Join(c.n.config.Dir, mapName), m)
+}
+
+// publish shows a map to clients.
+func (c *cluster) publish(m clustermap.Map) error {
+	configs := map[string]server.ClusterConfig{}
+	for _, b := range m.Buckets {
+		config, err := m.Config(b.Name, c.n.config.NodeID)
+		if err != nil {
+			return err
+		}
+		raw, err := config.Marshal()
+		if err != nil {
+			return fmt.Errorf("encode cluster config: %w", err)
+		}
+		configs[b.Name] = server.ClusterConfig{JSON: raw, RevEpoch: m.RevEpoch, Rev: m.Rev}
+	}
+	c.mu.Lock()
+	c.m, c.configs = m, configs
+	c.mu.Unlock()
+	return nil
+}
+
+func (c *cluster) config(bucket string) server.ClusterConfig {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.configs[bucket]
+}
+
+func (c *cluster) current() clustermap.Map {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.m
+}
+
+func (c *cluster) setAddresses(nodes []clustermap.Node) {
+	c.mu.Lock()
+	c.addresses = nodes
+	c.mu.Unlock()
+	c.kick()
+}
+
+// contact is where a member is asked: the address this node was told, else the map's.
+func (c *cluster) contact(id string) clustermap.Node {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	m, _ := clustermap.Map{Nodes: c.m.Nodes}.WithAddresses(c.addresses)
+	node, _ := m.Node(id)
+	return node
+}
+
+func (c *cluster) kick() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// sealed names vbuckets that must have been sealed at a seqno for a map to be taken.
+type sealed map[string]map[uint16]uint64
+
+// adopt takes a newer map: to disk, then to clients, then to the vbuckets. expect makes that depend on seals that have held:
+// store.ErrSealBroken. errOlder when the map is not newer (the same one is fine).
+func (c *cluster) adopt(m clustermap.Map, expect sealed) error {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	have := c.current()
+	if m.RevEpoch == have.RevEpoch && m.Rev == have.Rev && m.Leader == have.Leader {
+		return nil
+	}
+	if !m.Newer(have) {
+		return fmt.Errorf("%w: %d.%d, have %d.%d", errOlder, m.RevEpoch, m.Rev, have.RevEpoch, have.Rev)
+	}
+	if err := m.Check(c.n.config.specs()); err != nil {
+		return err
+	}
+	held, err := c.hold(expect)
+	if err == nil {
+		err = c.store(m)
+	}
+	if err != nil {
+		for _, v := range held {
+			v.Unseal()
+		}
+		return err
+	}
+	if err := c.publish(m); err != nil {
+		return err
+	}
+	c.n.config.Logger.Info("map adopted", "rev_epoch", m.RevEpoch, "rev", m.Rev, "leader", m.Leader, "nodes", len(m.Nodes), "operation", m.Operation != nil)
+	c.applyLocked()
+	return nil
+}
+
+// hold makes seals last.
+func (c *cluster) hold(expect sealed) (held []*store.VBucket, err error) {
+	for name, vbuckets := range expect {
+		for vb, high := range vbuckets {
+			v := c.n.vbucket(name, vb)
+			if v == nil {
+				return held, fmt.Errorf("%w: bucket %q vbucket %d is not there", store.ErrSealBroken, name, vb)
+			}
+			if err := v.HoldSeal(high); err != nil {
+				return held, err
+			}
+			held = append(held, v)
+		}
+	}
+	return held, nil
+}
+
+// apply makes the vbuckets what the map says they are.
+func (c *cluster) apply() {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	c.loaded = true
+	c.applyLocked()
+}
+
+func (c *cluster) applyLocked() {
+	if !c.loaded {
+		return
+	}
+	m, self := c.current(), c.n.config.NodeID
+	for _, b := range c.n.buckets {
+		part := m.Bucket(b.name)
+		for i := range part.Chains {
+			v := b.store.VBucket(uint16(i))
+			want := stateOf(part.Role(uint16(i), self))
+			if state, _ := v.Status(); state == want {
+				continue
+			}
+			if err := v.SetState(want); err != nil { // in memory it has that state, on disk the map says so
+				c.n.config.Logger.Warn("state of a vbucket not stored", "bucket", b.name, "vbucket", i, "state", want, "error", err)
+			}
+		}
+	}
+	c.n.replicator.kick()
+}
+
+// stateOf is the state of a vbucket on a node with that role.
+func stateOf(role clustermap.Role, _ string) store.State {
+	switch role {
+	case clustermap.Active:
+		return store.Active
+	case clustermap.Replica:
+		return store.Replica
+	}
+	return store.Dead
+}
+
+// vbucket finds a vbucket that is loaded.
+func (n *Node) vbucket(bucket string, vb uint16) *store.VBucket {
+	for _, b := range n.loadedBuckets() {
+		if b.name == bucket {
+			return b.store.VBucket(vb)
+		}
+	}
+	return nil
+}
+
+// loadedBuckets are the buckets, once their documents are there.
+func (n *Node) loadedBuckets() []*bucket {
+	if !n.serving.Load() {
+		return nil
+	}
+	return n.buckets
+}
+
+// others are the members beside this node.
+func (c *cluster) others(m clustermap.Map) (out []clustermap.Node) {
+	for _, x := range m.Nodes {
+		if x.ID != c.n.config.NodeID {
+			out = append(out, c.contact(x.ID))
+		}
+	}
+	return out
+}
+
+// poll compares maps with the other members, takes the newest one, and gives those that did not answer.
+func (c *cluster) poll(ctx context.Context) (missing []string) {
+	have := c.current()
+	answers := c.peers.each(ctx, c.others(have), func(ctx context.Context, p clustermap.Node) (clustermap.Map, error) {
+		return c.peers.newerMap(ctx, p, have)
+	})
+	newest := have
+	for id, a := range answers {
+		switch {
+		case a.err != nil:
+			missing = append(missing, id)
+		case a.value.Newer(newest):
+			newest = a.value
+		}
+	}
+	if newest.Newer(have) {
+		if err := c.adopt(newest, nil); err != nil && !errors.Is(err, errOlder) {
+			c.n.config.Logger.Error("a newer map cannot be used", "rev_epoch", newest.RevEpoch, "rev", newest.Rev, "error", err)
+		}
+	}
+	return missing
+}
+
+// learn returns when the node has compared its map with a majority of the members, itself included: whoever was failed
+// over meanwhile learns it before it serves. False when ctx has ended.
+func (c *cluster) learn(ctx context.Context) bool {
+	told := false
+	for {
+		c.poll(ctx)
+		missing := c.poll(ctx) // the first may have brought a map with other members
+		m := c.current()
+		if _, member := m.Node(c.n.config.NodeID); !member || 2*(len(m.Nodes)-len(missing)) > len(m.Nodes) {
+			return ctx.Err() == nil
+		}
+		if !told {
+			told = true
+			c.n.config.Logger.Warn("waiting for other members before documents are served: one of them may have a newer map; if they are lost for good, fail them over",
+				"missing", missing, "members", len(m.Nodes))
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-c.wake:
+		case <-time.After(learnPause):
+		}
+	}
+}
+
+// Run compares maps, keeps the vbuckets to the map, and does the leader's work, until ctx ends.
+func (c *cluster) Run(ctx context.Context) error {
+	for {
+		pause := c.n.config.Heartbeat
+		missing := c.poll(ctx)
+		c.apply()
+		c.clean()
+		if c.lead(ctx, missing) {
+			pause = 0
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-c.wake:
+		case <-time.After(pause):
+		}
+	}
+}
+
+// clean empties what a member has no part in any more. One that is no member keeps what it has, until it is added again.
+func (c *cluster) clean() {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	m := c.current()
+	if _, member := m.Node(c.n.config.NodeID); !member {
+		return
+	}
+	for _, b := range c.n.loadedBuckets() {
+		for i := range b.store.VBuckets() {
+			v := b.store.VBucket(uint16(i))
+			if state, high := v.Status(); state == store.Dead && high > 0 {
+				if err := v.Reset(); err != nil {
+					return // the log cannot be written: the store says so
+				}
+			}
+		}
+	}
+}
+
+// commit makes a revision: its number is reserved, it is on this node's disk, and all that can be reached are told.
+// first, when set, must take the map before anybody else has it, under the seals of expect.
+func (c *cluster) commit(ctx context.Context, m clustermap.Map, first string, expect sealed) (clustermap.Map, error) {
+	before := c.current()
+	m, err := c.reserve(m)
+	if err != nil {
+		return m, err
+	}
+	if first != "" && first != c.n.config.NodeID {
+		if err := c.peers.push(ctx, c.contact(first), m, expect); err != nil {
+			return m, err
+		}
+		expect = nil
+	}
+	if err := c.adopt(m, expect); err != nil {
+		return m, err
+	}
+	told := c.others(m)
+	for _, x := range before.Nodes { // those that are no members any more are told goodbye
+		if _, ok := m.Node(x.ID); !ok && x.ID != c.n.config.NodeID {
+			told = append(told, x)
+		}
+	}
+	for id, a := range c.peers.each(ctx, told, func(ctx context.Context, p clustermap.Node) (clustermap.Map, error) {
+		return m, c.peers.push(ctx, p, m, nil)
+	}) {
+		if a.err != nil {
+			c.n.config.Logger.Info("a node was not told the new map; it asks for it", "node", id, "rev_epoch", m.RevEpoch, "rev", m.Rev, "error", a.err)
+		}
+	}
+	return m, nil
+}
+
+// reserve gives the map a number that no other map has had.
+func (c *cluster) reserve(m clustermap.Map) (clustermap.Map, error) {
+	path := filepath.Join(c.n.config.Dir, reservedName)
+	var r reserved
+	if _, err := readMap(path, &r); err != nil {
+		return m, err
+	}
+	if r.RevEpoch == m.RevEpoch {
+		m.Rev = max(m.Rev, r.Rev+1)
+	}
+	return m, seglog.WriteJSON(path, reserved{RevEpoch: m.RevEpoch, Rev: m.Rev})
+}

@@ -1,0 +1,639 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/kv/clustermap"
+	"tidemark/kvclient"
+	"tidemark/mcbp"
+)
+
+const clusterWait = 60 * time.Second // a guard against hanging, not a measure
+
+// group is a cluster of nodes in this process that stop and start on the same addresses.
+type group struct {
+	t     *testing.T
+	nodes map[string]*Node
+	stops map[string]func()
+	confs map[string]Config
+}
+
+// newGroup starts nodes kv1 to kvN with the bucket "world" of 16 vbuckets.
+func newGroup(t *testing.T, n, replicas int) *group {
+	t.Helper()
+	g := &group{t: t, nodes: map[string]*Node{}, stops: map[string]func(){}, confs: map[string]Config{}}
+	var peers []Peer
+	for i := range n {
+		peers = append(peers, Peer{ID: fmt.Sprint("kv", i+1), Memcached: "127.0.0.1:0", Admin: "127.0.0.1:0"})
+	}
+	for _, p := range peers {
+		config := testConfig(t.TempDir())
+		config.NodeID, config.Nodes, config.Buckets[0].Replicas = p.ID, peers, replicas
+		g.open(config)
+	}
+	for i := range peers {
+		peers[i].Memcached, peers[i].Admin = g.nodes[peers[i].ID].MemcachedAddr(), g.nodes[peers[i].ID].AdminAddr()
+	}
+	for id, node := range g.nodes {
+		config := g.confs[id]
+		config.Nodes, config.Listen, config.Admin = peers, node.MemcachedAddr(), node.AdminAddr()
+		g.confs[id] = config
+		if err := node.SetPeers(peers); err != nil {
+			t.Fatal(err)
+		}
+		g.run(id)
+	}
+	for _, node := range g.nodes {
+		ready(t, node)
+	}
+	g.settled()
+	return g
+}
+
+func (g *group) open(config Config) {
+	g.t.Helper()
+	config.Heartbeat = 20 * time.Millisecond
+	config.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Warn, Output: testWriter{g.t, config.NodeID}})
+	n, err := Open(config)
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.nodes[config.NodeID], g.confs[config.NodeID] = n, config
+}
+
+type testWriter struct {
+	t  *testing.T
+	id string
+}
+
+func (w testWriter) Write(b []byte) (int, error) {
+	w.t.Logf("%s: %s", w.id, strings.TrimSpace(string(b)))
+	return len(b), nil
+}
+
+func (g *group) run(id string) { g.stops[id] = start(g.t, g.nodes[id]) }
+
+// stop ends a node in order; again starts it in its place.
+func (g *group) stop(id string) { g.stops[id]() }
+
+func (g *group) again(id string) {
+	g.t.Helper()
+	g.open(g.confs[id])
+	g.run(id)
+}
+
+// join starts a node that waits to be added.
+func (g *group) join(id string) Peer {
+	g.t.Helper()
+	config := testConfig(g.t.TempDir())
+	config.NodeID, config.Join = id, true
+	config.Nodes = []Peer{{ID: id}}
+	g.open(config)
+	n := g.nodes[id]
+	config = g.confs[id]
+	config.Listen, config.Admin = n.MemcachedAddr(), n.AdminAddr()
+	g.confs[id] = config
+	g.run(id)
+	ready(g.t, n)
+	return Peer{ID: id, Memcached: n.MemcachedAddr(), Admin: n.AdminAddr()}
+}
+
+// settled waits until all members have the same map and all replicas all of their active copies.
+func (g *group) settled() {
+	g.t.Helper()
+	eventually(g.t, func() error {
+		var m clustermap.Map
+		for id, n := range g.nodes {
+			if v := n.View(); v.Member && (m.Rev == 0 || v.Map.Newer(m)) {
+				m = v.Map
+			} else if v.Map.Rev == 0 && id == m.Leader {
+				return errors.New("no map")
+			}
+		}
+		if m.Operation != nil {
+			return fmt.Errorf("a rebalance is under way: %+v", g.nodes[m.Leader].View().Progress)
+		}
+		high := map[uint16]uint64{}
+		for _, member := range m.Nodes {
+			v := g.nodes[member.ID].View()
+			if !v.Ready || v.Map.RevEpoch != m.RevEpoch || v.Map.Rev != m.Rev || member.Memcached != g.nodes[member.ID].MemcachedAddr() {
+				return fmt.Errorf("%s has map %d.%d of %d.%d", member.ID, v.Map.RevEpoch, v.Map.Rev, m.RevEpoch, m.Rev)
+			}
+			for _, c := range v.Copies["world"] {
+				if c.State == "active" {
+					high[c.VBucket] = c.High
+				}
+			}
+		}
+		if len(high) != len(m.Buckets[0].Chains) {
+			return fmt.Errorf("%d active vbuckets", len(high))
+		}
+		for _, member := range m.Nodes {
+			for _, c := range g.nodes[member.ID].View().Copies["world"] {
+				if c.State == "replica" && (!c.Joined || !c.Whole || c.High != high[c.VBucket]) {
+					return fmt.Errorf("%s: replica %+v, the active copy is at %d", member.ID, c, high[c.VBucket])
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// post sends a request to the admin interface of a member.
+func (g *group) post(id, path string, body, answer any) error {
+	r := Remote{User: testUser, Password: testPassword, HTTP: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	return r.Call(within(g.t), g.nodes[id].AdminAddr(), http.MethodPost, path, body, answer)
+}
+
+func within(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), clusterWait)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func (g *group) client() *kvclient.Client {
+	g.t.Helper()
+	var seeds []string
+	for _, n := range g.nodes {
+		seeds = append(seeds, n.MemcachedAddr())
+	}
+	c, err := kvclient.Connect(within(g.t), seeds, kvclient.Options{User: testUser, Password: testPassword, Bucket: "world"})
+	if err != nil {
+		g.t.Fatal(err)
+	}
+	g.t.Cleanup(func() { _ = c.Close() })
+	return c
+}
+
+// acked is one acknowledged write.
+type acked struct {
+	kvclient.Mutation
+	n int
+}
+
+// history is what writers were told.
+type history struct {
+	mu     sync.Mutex
+	writes map[string][]acked // by key, in order
+	tried  map[string]int     // the newest number that was sent
+}
+
+// write stores numbers under the writer's own keys until stop is closed or n writes are done.
+func (h *history) write(ctx context.Context, c *kvclient.Client, writer, n int, stop <-chan struct{}) error {
+	for i := 1; i <= n; i++ {
+		select {
+		case <-stop:
+			return nil
+		default:
+		}
+		key := fmt.Sprintf("w%d-%d", writer, i%50)
+		h.mu.Lock()
+		h.tried[key] = i
+		h.mu.Unlock()
+		m, err := c.Set(ctx, key, []byte(strconv.Itoa(i)), kvclient.StoreOptions{})
+		if err != nil {
+			return fmt.Errorf("%s = %d: %w", key, i, err)
+		}
+		h.mu.Lock()
+		h.writes[key] = append(h.writes[key], acked{m, i})
+		h.mu.Unlock()
+	}
+	return nil
+}
+
+// check reads every key: it has the newest acknowledged value, or one that was sent later.
+func (h *history) check(t *testing.T, c *kvclient.Client) {
+	t.Helper()
+	for key, all := range h.writes {
+		d, err := c.Get(within(t), key)
+		got, _ := strconv.Atoi(string(d.Value))
+		if last := all[len(all)-1]; err != nil || got < last.n || got > h.tried[key] {
+			t.Errorf("%s is %q (%v), acknowledged was %d as %+v", key, d.Value, err, last.n, last.Mutation)
+		}
+	}
+}
+
+func newHistory() *history { return &history{writes: map[string][]acked{}, tried: map[string]int{}} }
+
+// run writes with several writers until stop is called.
+func (h *history) run(t *testing.T, c *kvclient.Client) (stop func()) {
+	ctx, done := within(t), make(chan struct{})
+	var all sync.WaitGroup
+	for w := range 4 {
+		all.Go(func() {
+			if err := h.write(ctx, c, w, 1<<30, done); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	return func() {
+		close(done)
+		all.Wait()
+	}
+}
+
+// count waits until so many writes more were acknowledged.
+func (h *history) count(t *testing.T, more int) {
+	t.Helper()
+	total := func() (n int) {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		for _, all := range h.writes {
+			n += len(all)
+		}
+		return n
+	}
+	from := total()
+	eventually(t, func() error {
+		if n := total(); n < from+more {
+			return fmt.Errorf("%d writes, want %d", n, from+more)
+		}
+		return nil
+	})
+}
+
+// contents is all that a copy of a vbucket has.
+func contents(n *Node, vb uint16) string {
+	v := n.buckets[0].store.VBucket(vb)
+	var out strings.Builder
+	info := v.Info()
+	fmt.Fprintln(&out, info.High, info.Items, info.Tombstones, info.Failover)
+	if s, _ := v.SnapshotAfter(0, 1<<62); s != nil {
+		for _, d := range s.Next(nil, 1<<20) {
+			fmt.Fprintln(&out, d.Seqno, d.Key, string(d.Value), d.Rev, d.Cas, d.Flags, d.Expiry, d.DeleteTime, d.Datatype, d.Deleted, d.Expired)
+		}
+		s.Close()
+	}
+	return out.String()
+}
+
+// same checks that each replica is what its active copy is.
+func (g *group) same() {
+	g.t.Helper()
+	g.settled()
+	var m clustermap.Map
+	for _, n := range g.nodes {
+		if v := n.View(); v.Member {
+			m = v.Map
+		}
+	}
+	for vb, chain := range m.Buckets[0].Chains {
+		want := contents(g.nodes[chain[0]], uint16(vb))
+		for _, id := range chain[1:] {
+			if got := contents(g.nodes[id], uint16(vb)); got != want {
+				g.t.Fatalf("vbucket %d on %s:\n%s\non %s:\n%s", vb, id, got, chain[0], want)
+			}
+		}
+	}
+}
+
+func TestReplicasAreCopies(t *testing.T) {
+	g := newGroup(t, 3, 2)
+	c := g.client()
+	ctx := within(t)
+	for i := range 300 {
+		key := fmt.Sprint("k", i%90)
+		var err error
+		switch i % 5 {
+		case 3:
+			_, err = c.Delete(ctx, key, 0)
+		case 4:
+			_, err = c.Set(ctx, key, []byte(`{"i":1}`), kvclient.StoreOptions{Flags: uint32(i), Expiry: uint32(time.Now().Unix()) + 1 + uint32(i%2)*1000})
+		default:
+			_, err = c.Set(ctx, key, []byte(strings.Repeat("x", i)), kvclient.StoreOptions{})
+		}
+		if err != nil && !errors.Is(err, kvclient.ErrKeyNotFound) {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, func() error { // expired ones become tombstones on the active copies, and on the others by them
+		n := 0
+		for _, node := range g.nodes {
+			n += int(node.buckets[0].store.Counters().Expired.Load())
+		}
+		if n == 0 {
+			return errors.New("nothing expired")
+		}
+		return nil
+	})
+	g.same()
+	// A replica that was away goes on where it was; one that lost its files is filled again.
+	g.stop("kv3")
+	for i := range 100 {
+		if vb := mcbp.VBucket(fmt.Append(nil, "k", i), 16); g.nodes["kv1"].View().Map.Buckets[0].Chains[vb][0] != "kv3" {
+			if _, err := c.Set(ctx, fmt.Sprint("k", i), []byte("later"), kvclient.StoreOptions{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	g.again("kv3")
+	g.same()
+	if resets := g.nodes["kv3"].buckets[0].store.Counters().Resets.Load(); resets != 0 {
+		t.Errorf("%d replicas were filled again although they had a part", resets)
+	}
+}
+
+func TestFailoverWithoutLoss(t *testing.T) {
+	g := newGroup(t, 3, 1)
+	c := g.client()
+	h := newHistory()
+	stop := h.run(t, c)
+	h.count(t, 300)
+	err := g.post("kv2", pathFailover, FailoverRequest{Nodes: []string{"kv3"}}, nil)
+	if other := (*NotLeaderError)(nil); !errors.As(err, &other) || other.Leader != g.nodes["kv1"].AdminAddr() {
+		t.Fatal(err)
+	}
+	var a FailoverAnswer
+	if err := g.post("kv2", pathFailover, FailoverRequest{Nodes: []string{"kv1"}}, &a); err != nil { // the leader itself
+		t.Fatal(err)
+	}
+	if len(a.Promotions) == 0 || a.RevEpoch != 2 {
+		t.Fatalf("%+v", a)
+	}
+	h.count(t, 300)
+	stop()
+	h.check(t, c)
+	if v := g.nodes["kv1"].View(); v.Member || len(v.Copies["world"]) != 0 {
+		t.Errorf("the failed over node still has %d vbuckets", len(v.Copies["world"]))
+	}
+	// What is left has no replicas for all; a second failover would lose, and is refused by name.
+	err = g.post("kv2", pathFailover, FailoverRequest{Nodes: []string{"kv3"}}, nil)
+	if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "it has no replica") || !strings.Contains(err.Error(), "--lose") {
+		t.Fatal(err)
+	}
+	h.check(t, c)
+}
+
+func TestFailoverWithLoss(t *testing.T) {
+	g := newGroup(t, 3, 1)
+	c := g.client()
+	h := newHistory()
+	write := func(n int) {
+		t.Helper()
+		for w := range 4 {
+			if err := h.write(within(t), c, w, n, nil); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	write(200)
+	g.settled()
+	for id := range g.nodes {
+		if err := g.post(id, pathPause, PauseRequest{Paused: true}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := map[uint16]uint64{}
+	eventually(t, func() error { // the replicas' streams are closed
+		for _, n := range g.nodes {
+			if open := n.server.Counters().Streams.Load(); open > 0 {
+				return fmt.Errorf("%d streams are open", open)
+			}
+		}
+		return nil
+	})
+	for _, n := range g.nodes {
+		for _, v := range n.View().Copies["world"] {
+			if v.State == "replica" {
+				before[v.VBucket] = v.High
+			}
+		}
+	}
+	write(120)
+	eventually(t, func() error { // the replicas hear that there is more
+		if lag := g.nodes["kv2"].Status().Buckets[0].ReplicaLag + g.nodes["kv1"].Status().Buckets[0].ReplicaLag; lag == 0 {
+			return errors.New("no replica lags")
+		}
+		return nil
+	})
+	g.stop("kv3")
+	err := g.post("kv1", pathFailover, FailoverRequest{Nodes: []string{"kv3"}}, nil)
+	if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "seqno") {
+		t.Fatalf("a failover that loses: %v", err)
+	}
+	var a FailoverAnswer
+	if err := g.post("kv1", pathFailover, FailoverRequest{Nodes: []string{"kv3"}, Lose: true}, &a); err != nil {
+		t.Fatal(err)
+	}
+	promoted := map[uint16]uint64{}
+	for _, p := range a.Promotions {
+		promoted[p.VBucket] = p.Seqno
+		if p.Seqno != before[p.VBucket] || p.Empty {
+			t.Errorf("%+v, the replica was at %d", p, before[p.VBucket])
+		}
+	}
+	lost := 0
+	for key, all := range h.writes {
+		want := 0
+		for _, w := range all {
+			if at, ok := promoted[w.VBucket]; !ok || w.Seqno <= at {
+				want = w.n
+			} else {
+				lost++
+			}
+		}
+		d, err := c.Get(within(t), key)
+		if err != nil || string(d.Value) != strconv.Itoa(want) {
+			t.Errorf("%s is %q (%v), want %d", key, d.Value, err, want)
+		}
+	}
+	if lost == 0 {
+		t.Fatal("nothing was lost: the test shows nothing")
+	}
+	// The old owner comes back with all of it, and must not believe that it is still active.
+	g.again("kv3")
+	ready(t, g.nodes["kv3"])
+	if v := g.nodes["kv3"].View(); v.Member || len(v.Copies["world"]) != 0 {
+		t.Fatalf("kv3 is a member %v with %d vbuckets", v.Member, len(v.Copies["world"]))
+	}
+	for id := range g.nodes {
+		if err := g.post(id, pathPause, PauseRequest{}, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Added again, its branches are given up where they differ.
+	n := g.nodes["kv3"]
+	if err := g.post("kv1", pathRebalance, RebalanceRequest{Add: []clustermap.Node{{ID: "kv3", Memcached: n.MemcachedAddr(), Admin: n.AdminAddr()}}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if v := n.View(); !v.Member || v.Map.Operation != nil {
+			return fmt.Errorf("rebalance: %+v", g.nodes["kv1"].View().Progress)
+		}
+		return nil
+	})
+	g.same()
+	h.writes = map[string][]acked{}
+	write(60)
+	g.same()
+	h.check(t, c)
+}
+
+func TestRebalanceUnderWrites(t *testing.T) {
+	g := newGroup(t, 2, 1)
+	c := g.client()
+	h := newHistory()
+	stop := h.run(t, c)
+	h.count(t, 200)
+	rebalance := func(r RebalanceRequest, members ...string) {
+		t.Helper()
+		var leader string
+		for id, n := range g.nodes {
+			if v := n.View(); v.Member && v.Map.Leader == id {
+				leader = id
+			}
+		}
+		if err := g.post(leader, pathRebalance, r, nil); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, func() error {
+			v := g.nodes[members[0]].View()
+			var have []string
+			for _, n := range v.Map.Nodes {
+				have = append(have, n.ID)
+			}
+			if !slices.Equal(have, members) || v.Map.Operation != nil {
+				return fmt.Errorf("members %v, want %v; %+v", have, members, g.nodes[leader].View().Progress)
+			}
+			return nil
+		})
+	}
+	p := g.join("kv3")
+	rebalance(RebalanceRequest{Add: []clustermap.Node{{ID: p.ID, Memcached: p.Memcached, Admin: p.Admin}}}, "kv1", "kv2", "kv3")
+	h.count(t, 200)
+	g.settledUnderLoad("kv1", "kv2", "kv3")
+	rebalance(RebalanceRequest{Remove: []string{"kv1"}}, "kv2", "kv3") // the leader
+	h.count(t, 200)
+	stop()
+	h.check(t, c)
+	g.same()
+	if err := g.post("kv2", pathRebalance, RebalanceRequest{Remove: []string{"kv9"}}, nil); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "kv9") {
+		t.Fatal(err)
+	}
+	if err := g.post("kv2", pathRebalance, RebalanceRequest{Remove: []string{"kv2", "kv3"}}, nil); !errors.Is(err, ErrRefused) {
+		t.Fatal(err)
+	}
+	// The node that left keeps nothing active after a restart either, and may come back.
+	g.stop("kv1")
+	g.again("kv1")
+	ready(t, g.nodes["kv1"])
+	n := g.nodes["kv1"]
+	if v := n.View(); v.Member || len(v.Copies["world"]) != 0 {
+		t.Fatalf("kv1 has %d vbuckets", len(v.Copies["world"]))
+	}
+	rebalance(RebalanceRequest{Add: []clustermap.Node{{ID: "kv1", Memcached: n.MemcachedAddr(), Admin: n.AdminAddr()}}}, "kv2", "kv3", "kv1")
+	g.same()
+	h.check(t, c)
+}
+
+// settledUnderLoad checks that the actives are spread evenly.
+func (g *group) settledUnderLoad(ids ...string) {
+	g.t.Helper()
+	for _, id := range ids {
+		if n := g.nodes[id].Status().Buckets[0].ActiveVBuckets; n < 16/len(ids) || n > 16/len(ids)+1 {
+			g.t.Errorf("%s has %d active vbuckets", id, n)
+		}
+	}
+}
+
+// A rebalance goes on after its leader, its source or its target was away at any point of it.
+func TestRebalanceResumes(t *testing.T) {
+	for _, victim := range []string{"kv1", "kv2", "kv3"} {
+		t.Run(victim, func(t *testing.T) {
+			g := newGroup(t, 2, 1)
+			c := g.client()
+			h := newHistory()
+			stop := h.run(t, c)
+			h.count(t, 100)
+			p := g.join("kv3")
+			r := RebalanceRequest{Add: []clustermap.Node{{ID: p.ID, Memcached: p.Memcached, Admin: p.Admin}}}
+			if err := g.post("kv1", pathRebalance, r, nil); err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				g.stop(victim)
+				g.again(victim)
+				ready(t, g.nodes[victim])
+				h.count(t, 20)
+			}
+			eventually(t, func() error {
+				err := g.post("kv1", pathRebalance, r, nil) // asking again is no harm
+				if v := g.nodes["kv1"].View(); err != nil || v.Map.Operation != nil || len(v.Map.Nodes) != 3 {
+					return fmt.Errorf("%w %+v", err, v.Progress)
+				}
+				return nil
+			})
+			h.count(t, 20)
+			stop()
+			g.same()
+			h.check(t, c)
+		})
+	}
+}
+
+func TestANodeDoesNotServeBeforeItHasCompared(t *testing.T) {
+	g := newGroup(t, 3, 1)
+	for _, id := range []string{"kv1", "kv2", "kv3"} {
+		g.stop(id)
+	}
+	g.again("kv3")
+	n := g.nodes["kv3"]
+	client := login(t, n.MemcachedAddr())
+	client.want(setFrame(15, "x", "1"), mcbp.StatusTemporary) // alone it may have been failed over
+	client.want(request(mcbp.OpGetClusterConfig, 0, nil, nil, nil), mcbp.StatusOK)
+	if code, body := httpGet(t, n, "/healthz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "warming up") {
+		t.Fatalf("%d %s", code, body)
+	}
+	g.again("kv1") // with one other it is a majority
+	ready(t, n)
+	ready(t, g.nodes["kv1"])
+	client.want(setFrame(15, "x", "1"), mcbp.StatusOK)
+}
+
+func TestClusterInterfaceNeedsThePassword(t *testing.T) {
+	n, _ := runNode(t, testConfig(t.TempDir()))
+	for _, path := range []string{pathMap, pathSeal, pathPause, pathFailover, pathRebalance} {
+		r := Remote{User: testUser, Password: "wrong", HTTP: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+		if err := r.Call(within(t), n.AdminAddr(), http.MethodPost, path, struct{}{}, nil); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "password") {
+			t.Errorf("%s: %v", path, err)
+		}
+		r.Password = testPassword
+		if err := r.Call(within(t), n.AdminAddr(), http.MethodPost, path, "nonsense", nil); !errors.Is(err, ErrRefused) {
+			t.Errorf("%s: %v", path, err)
+		}
+	}
+}
+
+// A node folder of the time when each bucket had its own map, which never changed, keeps its vbuckets where they are.
+func TestFolderOfFormerTimes(t *testing.T) {
+	dir := t.TempDir()
+	n, stop := runNode(t, testConfig(dir))
+	login(t, n.MemcachedAddr()).want(setFrame(3, "a", "1"), mcbp.StatusOK)
+	chains := n.View().Map.Buckets[0].Chains
+	stop()
+	if err := os.Remove(dir + "/" + mapName); err != nil {
+		t.Fatal(err)
+	}
+	old := fmt.Sprintf(`{"format":1,"rev_epoch":1,"rev":7,"bucket":"world","uuid":%q,"nodes":[{"id":"kv1","memcached":"127.0.0.1:1","admin":"127.0.0.1:2"}],"chains":%s}`,
+		testConfig(dir).Buckets[0].UUID, strings.ReplaceAll(strings.ReplaceAll(fmt.Sprintf("%q", chains), " ", ","), "],[", "],["))
+	if err := os.WriteFile(dir+"/buckets/world/map.json", []byte(old), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n, _ = runNode(t, testConfig(dir))
+	if v := n.View(); v.Map.Rev < 8 || v.Map.Leader != "kv1" {
+		t.Fatalf("%+v", v.Map)
+	}
+	login(t, n.MemcachedAddr()).want(request(mcbp.OpGet, 3, nil, []byte("a"), nil), mcbp.StatusOK)
+}

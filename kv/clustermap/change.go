@@ -1,0 +1,305 @@
+package clustermap
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// StartRebalance plans a rebalance: add joins, remove leaves, every vbucket gets an even place. The new map names the
+// nodes that join; what is to move, Moves tells. Asking for what is under way already gives the map unchanged.
+func (m Map) StartRebalance(id string, add []Node, remove []string) (Map, error) {
+	n := m.next()
+	for _, a := range add {
+		at := slices.IndexFunc(n.Nodes, func(x Node) bool { return x.ID == a.ID })
+		if at >= 0 && n.Nodes[at] != a {
+			return m, fmt.Errorf("%w: node %q is a member at %s (%s) already", ErrMap, a.ID, n.Nodes[at].Memcached, n.Nodes[at].Admin)
+		}
+		if at < 0 {
+			n.Nodes = append(n.Nodes, a)
+		}
+	}
+	var stay []string
+	for _, x := range n.Nodes {
+		if !slices.Contains(remove, x.ID) {
+			stay = append(stay, x.ID)
+		}
+	}
+	for _, r := range remove {
+		if _, ok := n.Node(r); !ok && m.Operation == nil {
+			return m, fmt.Errorf("%w: node %q, which is to be removed, is no member (members: %s)", ErrMap, r, strings.Join(n.ids(), ", "))
+		}
+	}
+	if m.Operation != nil {
+		if slices.Equal(m.Operation.Nodes, stay) {
+			return m, nil
+		}
+		return m, fmt.Errorf("%w: a rebalance to %s is under way: wait for it, or stop it with kv rebalance --stop", ErrMap, strings.Join(m.Operation.Nodes, ", "))
+	}
+	if len(stay) == 0 || len(n.Nodes) > MaxNodes {
+		return m, fmt.Errorf("%w: %d nodes would remain, want 1 to %d", ErrMap, len(stay), MaxNodes)
+	}
+	op := &Operation{ID: id, Nodes: stay}
+	for _, b := range n.Buckets {
+		if len(b.Chains) < len(stay) {
+			return m, fmt.Errorf("%w: bucket %q has %d vbuckets for %d nodes: want at least one each", ErrMap, b.Name, len(b.Chains), len(stay))
+		}
+		target := place(b.Chains, stay, b.Replicas)
+		op.Targets = append(op.Targets, target)
+		for v := range target {
+			if !slices.Equal(target[v], b.Chains[v]) {
+				op.VBuckets++
+			}
+		}
+	}
+	n.Operation = op
+	return n, nil
+}
+
+func (m Map) ids() (out []string) {
+	for _, n := range m.Nodes {
+		out = append(out, n.ID)
+	}
+	return out
+}
+
+// Move is a vbucket that has not reached its target. Missing are the nodes that need a copy first.
+type Move struct {
+	Bucket  int // place in Map.Buckets
+	VBucket uint16
+	From    []string
+	To      []string
+	Missing []string
+	// Filling says that Missing are told so already.
+	Filling bool
+}
+
+// Takeover reports whether the move changes the owner.
+func (v Move) Takeover() bool { return v.From[0] != v.To[0] }
+
+// Moves lists up to limit vbuckets that the operation has not brought to their targets, those under way first.
+func (m Map) Moves(limit int) []Move {
+	if m.Operation == nil {
+		return nil
+	}
+	var under, waiting []Move
+	for i, b := range m.Buckets {
+		for v, to := range m.Operation.Targets[i] {
+			from := b.Chains[v]
+			if slices.Equal(from, to) {
+				continue
+			}
+			move := Move{Bucket: i, VBucket: uint16(v), From: from, To: to}
+			for _, id := range to {
+				if !slices.Contains(from, id) {
+					move.Missing = append(move.Missing, id)
+				}
+			}
+			move.Filling = slices.Equal(b.Incoming[uint16(v)], move.Missing)
+			if move.Filling && len(move.Missing) > 0 {
+				under = append(under, move)
+			} else if len(waiting) < limit {
+				waiting = append(waiting, move)
+			}
+		}
+	}
+	all := append(under, waiting...)
+	return all[:min(limit, len(all))]
+}
+
+// Left is how many vbuckets the operation has still to bring to their targets.
+func (m Map) Left() (n int) {
+	if m.Operation == nil {
+		return 0
+	}
+	for i, b := range m.Buckets {
+		for v, to := range m.Operation.Targets[i] {
+			if !slices.Equal(b.Chains[v], to) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// Fill tells the missing nodes of the moves to take a copy.
+func (m Map) Fill(moves []Move) Map {
+	n := m.next()
+	for _, v := range moves {
+		if len(v.Missing) == 0 {
+			continue
+		}
+		b := &n.Buckets[v.Bucket]
+		if b.Incoming == nil {
+			b.Incoming = map[uint16][]string{}
+		}
+		b.Incoming[v.VBucket] = v.Missing
+	}
+	return n
+}
+
+// Switch brings the vbuckets of the moves to their targets.
+func (m Map) Switch(moves []Move) Map {
+	n := m.next()
+	for _, v := range moves {
+		b := &n.Buckets[v.Bucket]
+		b.Chains[v.VBucket] = v.To
+		delete(b.Incoming, v.VBucket)
+	}
+	return n
+}
+
+// Finish ends an operation: at its end the nodes that were to leave are no members any more; stopped before it, they stay.
+// Copies that were being filled are given up.
+func (m Map) Finish() Map {
+	n := m.next()
+	if m.Operation == nil {
+		return n
+	}
+	if m.Left() == 0 {
+		n.Nodes = slices.DeleteFunc(n.Nodes, func(x Node) bool { return !slices.Contains(m.Operation.Nodes, x.ID) })
+		if _, ok := n.Node(n.Leader); !ok {
+			n.lead(n.Nodes[0].ID)
+		}
+	}
+	n.abort()
+	return n
+}
+
+// lead begins an epoch with another leader.
+func (m *Map) lead(id string) {
+	m.Leader = id
+	m.RevEpoch++
+	m.Rev = 1
+}
+
+// abort forgets what is under way.
+func (m *Map) abort() {
+	m.Operation = nil
+	for i := range m.Buckets {
+		m.Buckets[i].Incoming = nil
+	}
+}
+
+// Branch is an entry of a failover log.
+type Branch struct {
+	VBUUID uint64 `json:"vbuuid,string"`
+	Seqno  uint64 `json:"seqno"`
+}
+
+// Copy is what a surviving node has of a vbucket. Log is its failover log, newest first.
+type Copy struct {
+	Node string
+	Log  []Branch
+	High uint64
+	// Whole says that it ends with a complete snapshot, Joined that its history was checked against that of the active copy.
+	Whole, Joined bool
+	// Known is the highest seqno of the active copy that the node has heard of.
+	Known uint64
+}
+
+// better reports whether a is to be preferred to b: the newer branch, then the longer history.
+func (a Copy) better(b Copy) bool {
+	switch {
+	case len(a.Log) == 0 || len(b.Log) == 0:
+		return len(a.Log) > len(b.Log)
+	case a.Log[0].VBUUID == b.Log[0].VBUUID:
+		return a.High > b.High
+	case has(b.Log, a.Log[0].VBUUID): // what a is on, b has left behind
+		return false
+	case has(a.Log, b.Log[0].VBUUID):
+		return true
+	case a.Joined != b.Joined:
+		return a.Joined
+	}
+	return a.High > b.High
+}
+
+func has(log []Branch, vbuuid uint64) bool {
+	return slices.ContainsFunc(log, func(b Branch) bool { return b.VBUUID == vbuuid })
+}
+
+// Promotion is a vbucket that a failover gives another owner.
+type Promotion struct {
+	Bucket  string `json:"bucket"`
+	VBucket uint16 `json:"vbucket"`
+	// Node is the new owner, Seqno what its copy reaches; Empty says that no copy was left and it begins without documents.
+	Node  string `json:"node"`
+	Seqno uint64 `json:"seqno"`
+	Empty bool   `json:"empty,omitempty"`
+}
+
+// Failover takes nodes out of the map and promotes the best copies that are left. copies tells what the other nodes have
+// of a vbucket. Without lose it refuses (ErrMap) as soon as one vbucket would lose what is known to have been written. An
+// operation that is under way is given up.
+func (m Map) Failover(nodes []string, copies func(bucket string, vb uint16) []Copy, lose bool) (Map, []Promotion, error) {
+	n := m.next()
+	for _, id := range nodes {
+		if _, ok := m.Node(id); !ok {
+			return m, nil, fmt.Errorf("%w: node %q is no member (members: %s)", ErrMap, id, strings.Join(m.ids(), ", "))
+		}
+	}
+	gone := func(id string) bool { return slices.Contains(nodes, id) }
+	n.Nodes = slices.DeleteFunc(n.Nodes, func(x Node) bool { return gone(x.ID) })
+	if len(n.Nodes) == 0 {
+		return m, nil, fmt.Errorf("%w: no node would remain", ErrMap)
+	}
+	n.abort()
+	var all []Promotion
+	for i := range n.Buckets {
+		b := &n.Buckets[i]
+		for v, chain := range b.Chains {
+			left := slices.DeleteFunc(slices.Clone(chain), gone)
+			if gone(chain[0]) {
+				p, err := n.promote(b.Name, uint16(v), copies(b.Name, uint16(v)), left, lose)
+				if err != nil {
+					return m, nil, fmt.Errorf("%w: vbucket %d of bucket %q on node %q: %w; wait, or say --lose to give up what is not replicated", ErrMap, v, b.Name, chain[0], err)
+				}
+				all = append(all, p)
+				left = append([]string{p.Node}, slices.DeleteFunc(left, func(id string) bool { return id == p.Node })...)
+			}
+			b.Chains[v] = left
+		}
+	}
+	if gone(n.Leader) {
+		n.lead(n.Nodes[0].ID)
+	}
+	return n, all, nil
+}
+
+// promote chooses the new owner of a vbucket among the nodes that are left in its chain.
+func (m Map) promote(bucket string, vb uint16, copies []Copy, left []string, lose bool) (Promotion, error) {
+	p := Promotion{Bucket: bucket, VBucket: vb}
+	var best *Copy
+	known := uint64(0)
+	for i, c := range copies {
+		known = max(known, c.Known, c.High)
+		if slices.Contains(left, c.Node) && (best == nil || c.better(*best)) {
+			best = &copies[i]
+		}
+	}
+	if best == nil {
+		p.Node, p.Empty = m.Nodes[int(vb)%len(m.Nodes)].ID, true
+		if len(left) > 0 {
+			p.Node = left[0]
+		}
+		if lose {
+			return p, nil
+		}
+		return p, fmt.Errorf("%w: it has no replica", errLoss)
+	}
+	p.Node, p.Seqno = best.Node, best.High
+	switch {
+	case lose:
+	case !best.Joined:
+		return p, fmt.Errorf("%w: the replica on %q has not joined it", errLoss, best.Node)
+	case !best.Whole:
+		return p, fmt.Errorf("%w: the replica on %q is in the middle of a snapshot, at seqno %d", errLoss, best.Node, best.High)
+	case best.High < known:
+		return p, fmt.Errorf("%w: the replica on %q has seqno %d of %d", errLoss, best.Node, best.High, known)
+	}
+	return p, nil
+}
+
+// errLoss is why a failover without --lose is refused.
+var errLoss = fmt.Errorf("writes would be lost")

@@ -1,0 +1,93 @@
+package clustermap
+
+import "slices"
+
+// place spreads the vbuckets of one bucket over nodes: actives evenly (their numbers differ by one at most), replicas as
+// evenly as keeping copies apart allows. A copy stays where it is as long as its node has not more than its share.
+func place(chains [][]string, nodes []string, replicas int) [][]string {
+	copies := min(replicas+1, len(nodes))
+	active := placeActive(chains, nodes)
+	out := make([][]string, len(chains))
+	for v := range chains {
+		out[v] = append(make([]string, 0, copies), active[v])
+	}
+	if copies == 1 {
+		return out
+	}
+	share := (len(chains)*(copies-1) + len(nodes) - 1) / len(nodes)
+	load := map[string]int{}
+	for v, chain := range chains { // what may stay
+		for _, id := range chain {
+			if len(out[v]) < copies && slices.Contains(nodes, id) && !slices.Contains(out[v], id) && load[id] < share {
+				out[v] = append(out[v], id)
+				load[id]++
+			}
+		}
+	}
+	for v := range out {
+		for len(out[v]) < copies {
+			id := least(nodes, load, func(id string) bool { return !slices.Contains(out[v], id) })
+			out[v] = append(out[v], id)
+			load[id]++
+		}
+	}
+	return out
+}
+
+// placeActive gives each vbucket its owner.
+func placeActive(chains [][]string, nodes []string) []string {
+	share, extra := len(chains)/len(nodes), len(chains)%len(nodes)
+	had := map[string]int{}
+	for _, chain := range chains {
+		had[chain[0]]++
+	}
+	order := slices.Clone(nodes) // the odd ones go to those that have most
+	slices.SortStableFunc(order, func(a, b string) int { return had[b] - had[a] })
+	room := map[string]int{}
+	for i, id := range order {
+		if room[id] = share; i < extra {
+			room[id]++
+		}
+	}
+	out := make([]string, len(chains))
+	take := func(v int, id string) bool {
+		if out[v] != "" || room[id] == 0 {
+			return false
+		}
+		out[v] = id
+		room[id]--
+		return true
+	}
+	for v, chain := range chains {
+		take(v, chain[0])
+	}
+	for v, chain := range chains { // a replica that becomes active moves nothing
+		for _, id := range chain[1:] {
+			take(v, id)
+		}
+	}
+	for v := range chains {
+		if out[v] != "" {
+			continue
+		}
+		best := nodes[0]
+		for _, id := range nodes {
+			if room[id] > room[best] {
+				best = id
+			}
+		}
+		take(v, best)
+	}
+	return out
+}
+
+// least is the first of the nodes with the smallest load that may be used.
+func least(nodes []string, load map[string]int, may func(id string) bool) string {
+	best := ""
+	for _, id := range nodes {
+		if may(id) && (best == "" || load[id] < load[best]) {
+			best = id
+		}
+	}
+	return best
+}

@@ -1,0 +1,423 @@
+package kv
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"tidemark/kv/clustermap"
+	"tidemark/kv/store"
+)
+
+const (
+	// movesAtOnce is how many vbuckets are filled at a time, takeoversAtOnce how many of one node change hands together.
+	movesAtOnce     = 16
+	takeoversAtOnce = 8
+	// sealTime is how long a takeover may block writes to its vbuckets, catchUp how long the new owner may take of it.
+	sealTime  = 5 * time.Second
+	catchUp   = 3 * time.Second
+	catchPoll = 10 * time.Millisecond
+	// movesPause is between two looks at vbuckets that are being filled.
+	movesPause = 100 * time.Millisecond
+	// operationTimeout bounds a failover.
+	operationTimeout = 20 * time.Second
+)
+
+// lead does the leader's work: addresses that changed, and the next step of an operation. It says whether there is more to
+// do at once.
+func (c *cluster) lead(ctx context.Context, missing []string) bool {
+	m := c.current()
+	if m.Leader != c.n.config.NodeID || m.RevEpoch == 0 {
+		return false
+	}
+	c.mu.Lock()
+	moved, changed := m.WithAddresses(c.addresses)
+	c.mu.Unlock()
+	var err error
+	var more bool
+	switch {
+	case changed:
+		_, err = c.commit(ctx, moved, "", nil)
+	case m.Operation == nil:
+		c.report(Progress{})
+	case len(missing) > 0:
+		err = fmt.Errorf("%s to answer: a member that has a newer map must not be passed over", strings.Join(missing, ", "))
+	default:
+		more, err = c.step(ctx, m)
+	}
+	if m.Operation != nil {
+		p := Progress{Operation: m.Operation.ID, Left: m.Left(), Total: m.Operation.VBuckets}
+		if err != nil {
+			p.Waiting = err.Error()
+		}
+		c.report(p)
+	}
+	if err != nil && ctx.Err() == nil {
+		c.n.config.Logger.Warn("the cluster's operation waits", "for", err)
+	}
+	return more && err == nil
+}
+
+func (c *cluster) report(p Progress) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.progress = p
+}
+
+// step brings a rebalance forward: fill what has no copy yet, hand over what is filled, end. Each call decides from the
+// map and from what the nodes have; nothing else is remembered.
+func (c *cluster) step(ctx context.Context, m clustermap.Map) (more bool, err error) {
+	moves := m.Moves(movesAtOnce)
+	if len(moves) == 0 {
+		_, err := c.commit(ctx, m.Finish(), "", nil)
+		return true, err
+	}
+	var fill []clustermap.Move
+	for _, v := range moves {
+		if len(v.Missing) > 0 && !v.Filling {
+			fill = append(fill, v)
+		}
+	}
+	if len(fill) > 0 {
+		_, err := c.commit(ctx, m.Fill(fill), "", nil)
+		return true, err
+	}
+	have, err := c.survey(ctx, m.Nodes)
+	if err != nil {
+		return false, err
+	}
+	var over, rest []clustermap.Move
+	for _, v := range moves {
+		switch {
+		case !have.filled(m, v):
+		case !v.Takeover():
+			rest = append(rest, v)
+		case len(over) == 0 || len(over) < takeoversAtOnce && over[0].From[0] == v.From[0] && over[0].Bucket == v.Bucket:
+			over = append(over, v)
+		}
+	}
+	switch {
+	case len(rest) > 0:
+		_, err := c.commit(ctx, m.Switch(rest), "", nil)
+		return true, err
+	case len(over) > 0:
+		return true, c.takeover(ctx, m, over)
+	}
+	select { // copies are being filled
+	case <-ctx.Done():
+	case <-time.After(movesPause):
+	}
+	return true, nil
+}
+
+// takeover hands vbuckets of one node over: the node stops taking writes, the new owners reach its last seqno, the node
+// gives them up (only if nothing was written), everybody learns the new map.
+func (c *cluster) takeover(ctx context.Context, m clustermap.Map, moves []clustermap.Move) error {
+	source, bucket := moves[0].From[0], m.Buckets[moves[0].Bucket].Name
+	var ids []uint16
+	for _, v := range moves {
+		ids = append(ids, v.VBucket)
+	}
+	highs, err := c.peers.seal(ctx, c.contact(source), sealRequest{Bucket: bucket, VBuckets: ids, Milliseconds: sealTime.Milliseconds()})
+	if err != nil {
+		return fmt.Errorf("%s to give up vbuckets: %w", source, err)
+	}
+	expect := sealed{bucket: map[uint16]uint64{}}
+	for i, id := range ids {
+		expect[bucket][id] = highs[i]
+	}
+	err = c.reached(ctx, m, moves, expect[bucket])
+	if err == nil {
+		_, err = c.commit(ctx, m.Switch(moves), source, expect)
+	}
+	if err != nil {
+		_, uerr := c.peers.seal(ctx, c.contact(source), sealRequest{Bucket: bucket, VBuckets: ids})
+		return errors.Join(err, uerr)
+	}
+	return nil
+}
+
+// reached waits until the new owners have everything up to the given seqnos.
+func (c *cluster) reached(ctx context.Context, m clustermap.Map, moves []clustermap.Move, highs map[uint16]uint64) error {
+	ctx, cancel := context.WithTimeout(ctx, catchUp)
+	defer cancel()
+	var targets []clustermap.Node
+	for _, v := range moves {
+		if node, _ := m.Node(v.To[0]); !slices.Contains(targets, node) {
+			targets = append(targets, node)
+		}
+	}
+	for {
+		have, err := c.survey(ctx, targets)
+		if err != nil {
+			return err
+		}
+		late := ""
+		for _, v := range moves {
+			at := have[copyOf{v.To[0], m.Buckets[v.Bucket].Name, v.VBucket}]
+			if at.High != highs[v.VBucket] || !at.Whole || !at.Joined {
+				late = fmt.Sprintf("%s to have vbucket %d up to seqno %d (it has %d)", v.To[0], v.VBucket, highs[v.VBucket], at.High)
+			}
+		}
+		if late == "" {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return errors.New(late)
+		case <-time.After(catchPoll):
+		}
+	}
+}
+
+// copyOf names a copy of a vbucket.
+type copyOf struct {
+	node, bucket string
+	vb           uint16
+}
+
+// survey is what nodes have.
+type survey map[copyOf]CopyView
+
+// survey asks nodes what they have. All must answer.
+func (c *cluster) survey(ctx context.Context, nodes []clustermap.Node) (survey, error) {
+	out := survey{}
+	for _, x := range nodes {
+		var view ClusterView
+		if x.ID == c.n.config.NodeID {
+			view = c.n.View()
+		} else if err := c.peers.Call(ctx, c.contact(x.ID).Admin, http.MethodGet, pathCluster, nil, &view); err != nil {
+			return nil, fmt.Errorf("%s to answer: %w", x.ID, err)
+		}
+		if !view.Ready {
+			return nil, fmt.Errorf("%s to serve", x.ID)
+		}
+		for bucket, copies := range view.Copies {
+			for _, v := range copies {
+				out[copyOf{x.ID, bucket, v.VBucket}] = v
+			}
+		}
+	}
+	return out, nil
+}
+
+// filled says whether the nodes of a move have what the active copy had a moment ago.
+func (s survey) filled(m clustermap.Map, v clustermap.Move) bool {
+	bucket := m.Buckets[v.Bucket].Name
+	active := s[copyOf{v.From[0], bucket, v.VBucket}]
+	if active.State != store.Active.String() {
+		return false
+	}
+	for _, id := range v.To {
+		at := s[copyOf{id, bucket, v.VBucket}]
+		if id == v.From[0] || !slices.Contains(v.Missing, id) && id != v.To[0] {
+			continue
+		}
+		if at.State != store.Replica.String() || !at.Joined || !at.Whole || len(at.Log) == 0 || at.Log[0] != active.Log[0] {
+			return false
+		}
+	}
+	return true
+}
+
+// ask checks that this node is the one that leads what is to be done, and has the newest map; all members but those that
+// are to be failed over must answer.
+func (c *cluster) ask(ctx context.Context, without []string) (clustermap.Map, error) {
+	for {
+		m := c.current()
+		leader := m.Leader
+		for _, x := range m.Nodes {
+			if !slices.Contains(without, leader) {
+				break
+			}
+			leader = x.ID
+		}
+		switch {
+		case m.RevEpoch == 0:
+			return m, fmt.Errorf("%w: node %q is in no cluster yet: ask a member", ErrRefused, c.n.config.NodeID)
+		case leader != c.n.config.NodeID:
+			return m, &NotLeaderError{Leader: c.contact(leader).Admin}
+		}
+		missing := slices.DeleteFunc(c.poll(ctx), func(id string) bool { return slices.Contains(without, id) })
+		if len(missing) > 0 {
+			return m, fmt.Errorf("%w: %s must answer first: without it nobody knows the newest map; if it is lost, too, fail it over in the same command", ErrRefused, strings.Join(missing, ", "))
+		}
+		if now := c.current(); now.RevEpoch == m.RevEpoch && now.Rev == m.Rev {
+			return m, nil
+		}
+	}
+}
+
+// rebalance begins or stops an operation; Run carries it out.
+func (c *cluster) rebalance(ctx context.Context, r RebalanceRequest) (any, error) {
+	m, err := c.ask(ctx, nil)
+	if err != nil {
+		return nil, err
+	}
+	next := m
+	if r.Stop {
+		if m.Operation != nil {
+			next = m.Finish()
+		}
+	} else {
+		if err := c.known(ctx, r.Add); err != nil {
+			return nil, err
+		}
+		var id [8]byte
+		randomBytes(id[:])
+		if next, err = m.StartRebalance(hex.EncodeToString(id[:]), r.Add, r.Remove); err != nil {
+			return nil, err
+		}
+	}
+	if next.Newer(m) {
+		if next, err = c.commit(ctx, next, "", nil); err != nil {
+			return nil, err
+		}
+		c.kick()
+	}
+	return doneWith(next), nil
+}
+
+// known checks that the nodes that are to join are who they are said to be, and serve the same buckets.
+func (c *cluster) known(ctx context.Context, add []clustermap.Node) error {
+	for _, x := range add {
+		var view ClusterView
+		if err := c.peers.Call(ctx, x.Admin, http.MethodGet, pathCluster, nil, &view); err != nil {
+			return fmt.Errorf("%w: node %q does not answer at its admin address: %w", ErrRefused, x.ID, err)
+		}
+		if view.Node != x.ID {
+			return fmt.Errorf("%w: at %s is node %q, not %q", ErrRefused, x.Admin, view.Node, x.ID)
+		}
+		for _, s := range c.n.config.specs() {
+			if b := view.Map.Bucket(s.Name); b == nil || b.UUID != s.UUID || len(b.Chains) != s.VBuckets {
+				return fmt.Errorf("%w: node %q does not have bucket %q (%s) with %d vbuckets: start it with the same --buckets", ErrRefused, x.ID, s.Name, s.UUID, s.VBuckets)
+			}
+		}
+	}
+	return nil
+}
+
+// failover takes nodes out of the cluster and promotes replicas. Without r.Lose a node that still answers is given the time
+// to hand over: its vbuckets take no more writes and the replicas catch up.
+func (c *cluster) failover(ctx context.Context, r FailoverRequest) (any, error) {
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
+	defer cancel()
+	if len(r.Nodes) == 0 {
+		return nil, fmt.Errorf("%w: no node named", ErrRefused)
+	}
+	m, err := c.ask(ctx, r.Nodes)
+	if err != nil {
+		return nil, err
+	}
+	var first string
+	var expect sealed
+	if !r.Lose && len(r.Nodes) == 1 {
+		if first, expect, err = c.quiesce(ctx, m, r.Nodes[0]); err != nil {
+			return nil, err
+		}
+	}
+	next, promotions, err := c.promote(ctx, m, r)
+	if err == nil {
+		next, err = c.commit(ctx, next, first, expect)
+	}
+	if err != nil {
+		for bucket, vbuckets := range expect {
+			for vb := range vbuckets {
+				_, _ = c.peers.seal(ctx, c.contact(first), sealRequest{Bucket: bucket, VBuckets: []uint16{vb}}) // it ends by itself, too
+			}
+		}
+		return nil, err
+	}
+	have, err := c.survey(ctx, next.Nodes)
+	for i, p := range promotions { // where the new branches really begin
+		if at, ok := have[copyOf{p.Node, p.Bucket, p.VBucket}]; err == nil && ok && len(at.Log) > 0 {
+			promotions[i].Seqno = at.Log[0].Seqno
+		}
+	}
+	c.kick()
+	return FailoverAnswer{RevEpoch: next.RevEpoch, Rev: next.Rev, Promotions: promotions}, nil
+}
+
+// promote plans a failover from what the other nodes have.
+func (c *cluster) promote(ctx context.Context, m clustermap.Map, r FailoverRequest) (clustermap.Map, []clustermap.Promotion, error) {
+	rest := slices.DeleteFunc(slices.Clone(m.Nodes), func(x clustermap.Node) bool { return slices.Contains(r.Nodes, x.ID) })
+	have, err := c.survey(ctx, rest)
+	if err != nil {
+		return m, nil, fmt.Errorf("%w: a failover waits for %w", ErrRefused, err)
+	}
+	return m.Failover(r.Nodes, func(bucket string, vb uint16) (out []clustermap.Copy) {
+		for _, x := range rest {
+			if v, ok := have[copyOf{x.ID, bucket, vb}]; ok {
+				out = append(out, clustermap.Copy{Node: x.ID, Log: v.Log, High: v.High, Whole: v.Whole, Joined: v.Joined, Known: v.Known})
+			}
+		}
+		return out
+	}, r.Lose)
+}
+
+// quiesce makes a node that answers take no more writes, and waits until its replicas have what it has. A node that does
+// not answer is left alone.
+func (c *cluster) quiesce(ctx context.Context, m clustermap.Map, id string) (string, sealed, error) {
+	node, ok := m.Node(id)
+	if !ok {
+		return "", nil, nil // Failover says so
+	}
+	have, err := c.survey(ctx, []clustermap.Node{node})
+	if err != nil {
+		return "", nil, nil //nolint:nilerr // it does not answer: what its replicas know must do
+	}
+	out := sealed{}
+	for at, v := range have {
+		if v.State == store.Active.String() {
+			if out[at.bucket] == nil {
+				out[at.bucket] = map[uint16]uint64{}
+			}
+			out[at.bucket][at.vb] = 0
+		}
+	}
+	for bucket, vbuckets := range out {
+		var ids []uint16
+		for vb := range vbuckets {
+			ids = append(ids, vb)
+		}
+		highs, err := c.peers.seal(ctx, c.contact(id), sealRequest{Bucket: bucket, VBuckets: ids, Milliseconds: maxSeal.Milliseconds()})
+		if err != nil {
+			return "", nil, fmt.Errorf("%w: %s answers, but does not give up its vbuckets: %w", ErrRefused, id, err)
+		}
+		for i, vb := range ids {
+			vbuckets[vb] = highs[i]
+		}
+	}
+	rest := slices.DeleteFunc(slices.Clone(m.Nodes), func(x clustermap.Node) bool { return x.ID == id })
+	for deadline := time.Now().Add(catchUp); ; {
+		have, err := c.survey(ctx, rest)
+		if err != nil || have.replicated(m, out) || time.Now().After(deadline) {
+			return id, out, err // what is still missing, Failover says
+		}
+		select {
+		case <-ctx.Done():
+			return id, out, ctx.Err()
+		case <-time.After(catchPoll):
+		}
+	}
+}
+
+// replicated says whether each vbucket has a replica with everything up to the given seqnos.
+func (s survey) replicated(m clustermap.Map, highs sealed) bool {
+	for bucket, vbuckets := range highs {
+		for vb, high := range vbuckets {
+			if !slices.ContainsFunc(m.Bucket(bucket).Chains[vb][1:], func(id string) bool {
+				at := s[copyOf{id, bucket, vb}]
+				return at.Joined && at.Whole && at.High >= high
+			}) {
+				return false
+			}
+		}
+	}
+	return true
+}

@@ -1,0 +1,196 @@
+package kv
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"tidemark/kv/clustermap"
+	"tidemark/kv/store"
+	"tidemark/mcbp"
+)
+
+const (
+	// peerTimeout bounds one call to another node.
+	peerTimeout = 3 * time.Second
+	// peerMaxBytes bounds an answer: the copies of 1,024 vbuckets with their failover logs.
+	peerMaxBytes = 16 << 20
+)
+
+// Paths of the admin interface for the cluster.
+const (
+	pathCluster   = "/v1/cluster"
+	pathMap       = "/v1/cluster/map"
+	pathSeal      = "/v1/cluster/seal"
+	pathFailover  = "/v1/cluster/failover"
+	pathRebalance = "/v1/cluster/rebalance"
+	pathPause     = "/v1/cluster/replication"
+)
+
+// ErrRefused means that a node refuses what it was asked; the message says why.
+var ErrRefused = errors.New("refused")
+
+// pushRequest is a map for another node. Sealed: bucket → vbucket → seqno.
+type pushRequest struct {
+	Map    clustermap.Map `json:"map"`
+	Sealed sealed         `json:"sealed,omitempty"`
+}
+
+// sealRequest asks a node not to take writes to vbuckets for a while; with Milliseconds 0 it takes them again.
+type sealRequest struct {
+	Bucket       string   `json:"bucket"`
+	VBuckets     []uint16 `json:"vbuckets"`
+	Milliseconds int64    `json:"milliseconds"`
+}
+
+// sealAnswer has the high seqnos in the order of the request.
+type sealAnswer struct {
+	Highs []uint64 `json:"highs"`
+}
+
+// problem is the body of a refusal.
+type problem struct {
+	Detail string `json:"detail"`
+	Code   string `json:"code"`
+	// Leader is the admin address of the node to ask instead.
+	Leader string `json:"leader,omitempty"`
+}
+
+const (
+	codeSealBroken = "SEAL_BROKEN"
+	codeOlder      = "OLDER_MAP"
+	codeNotLeader  = "NOT_LEADER"
+	codeRefused    = "REFUSED"
+)
+
+// NotLeaderError says which node makes the revisions of the map.
+type NotLeaderError struct {
+	Leader string // admin address
+}
+
+func (e *NotLeaderError) Error() string { return "another node leads the cluster: ask " + e.Leader }
+
+// Is makes it an ErrRefused.
+func (e *NotLeaderError) Is(target error) bool { return target == ErrRefused }
+
+// Remote speaks to the admin interface of KV nodes, as their user.
+type Remote struct {
+	User, Password string
+	HTTP           *http.Client
+}
+
+// peers is how a node speaks to the others.
+type peers struct{ Remote }
+
+func newPeers(config Config) *peers {
+	return &peers{Remote{User: config.User, Password: config.Password, HTTP: &http.Client{
+		Timeout: peerTimeout, Transport: &http.Transport{DisableKeepAlives: true},
+	}}}
+}
+
+type peerAnswer struct {
+	value clustermap.Map
+	err   error
+}
+
+// each calls all nodes at the same time.
+func (p *peers) each(ctx context.Context, nodes []clustermap.Node, call func(context.Context, clustermap.Node) (clustermap.Map, error)) map[string]peerAnswer {
+	out := map[string]peerAnswer{}
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	for _, node := range nodes {
+		all.Go(func() {
+			value, err := call(ctx, node)
+			mu.Lock()
+			defer mu.Unlock()
+			out[node.ID] = peerAnswer{value, err}
+		})
+	}
+	all.Wait()
+	return out
+}
+
+// newerMap asks a node for its map if it is newer than have; else the answer is an empty one.
+func (p *peers) newerMap(ctx context.Context, node clustermap.Node, have clustermap.Map) (m clustermap.Map, err error) {
+	q := url.Values{"rev_epoch": {strconv.FormatInt(have.RevEpoch, 10)}, "rev": {strconv.FormatInt(have.Rev, 10)}}
+	return m, p.Call(ctx, node.Admin, http.MethodGet, pathMap+"?"+q.Encode(), nil, &m)
+}
+
+func (p *peers) push(ctx context.Context, node clustermap.Node, m clustermap.Map, expect sealed) error {
+	return p.Call(ctx, node.Admin, http.MethodPost, pathMap, pushRequest{Map: m, Sealed: expect}, nil)
+}
+
+func (p *peers) seal(ctx context.Context, node clustermap.Node, r sealRequest) (highs []uint64, err error) {
+	var a sealAnswer
+	if err := p.Call(ctx, node.Admin, http.MethodPost, pathSeal, r, &a); err != nil {
+		return nil, err
+	}
+	if r.Milliseconds > 0 && len(a.Highs) != len(r.VBuckets) {
+		return nil, fmt.Errorf("%s: %d seqnos for %d vbuckets", node.Admin, len(a.Highs), len(r.VBuckets))
+	}
+	return a.Highs, nil
+}
+
+// Call sends a request to a node's admin address (host:port) and reads its answer.
+func (r Remote) Call(ctx context.Context, admin, method, path string, body, answer any) error {
+	if strings.HasPrefix(admin, mcbp.HostPlaceholder) { // a node on all interfaces that knows no name of its own: this machine
+		admin = "127.0.0.1" + strings.TrimPrefix(admin, mcbp.HostPlaceholder)
+	}
+	var in io.Reader
+	if body != nil {
+		raw, err := json.Marshal(body)
+		if err != nil {
+			return err
+		}
+		in = bytes.NewReader(raw)
+	}
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+admin+path, in)
+	if err != nil {
+		return err
+	}
+	req.SetBasicAuth(r.User, r.Password)
+	resp, err := r.HTTP.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, peerMaxBytes))
+	if err != nil {
+		return fmt.Errorf("%s: %w", admin, err)
+	}
+	if resp.StatusCode >= http.StatusBadRequest {
+		return refusal(admin, resp.Status, raw)
+	}
+	if answer == nil || len(raw) == 0 {
+		return nil
+	}
+	if err := json.Unmarshal(raw, answer); err != nil {
+		return fmt.Errorf("%s%s: %w", admin, path, err)
+	}
+	return nil
+}
+
+func refusal(admin, status string, raw []byte) error {
+	var p problem
+	if json.Unmarshal(raw, &p) != nil || p.Detail == "" {
+		return fmt.Errorf("%s: %s: %.200s", admin, status, bytes.TrimSpace(raw))
+	}
+	switch p.Code {
+	case codeNotLeader:
+		return &NotLeaderError{Leader: p.Leader}
+	case codeSealBroken:
+		return fmt.Errorf("%w: %s", store.ErrSealBroken, p.Detail)
+	case codeOlder:
+		return fmt.Errorf("%w: %s", errOlder, p.Detail)
+	}
+	return fmt.Errorf("%w by %s: %s", ErrRefused, admin, p.Detail)
+}

@@ -1,0 +1,496 @@
+package kv
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/feed"
+	"tidemark/kv/clustermap"
+	"tidemark/kv/store"
+	"tidemark/mcbp"
+)
+
+const (
+	replicaBufferBytes = 4 << 20 // DCP window of a replication connection
+	replicaRequest     = 5 * time.Second
+	replicaTick        = 200 * time.Millisecond // between looks at what should be replicated
+	replicaPause       = 300 * time.Millisecond // after a connection has ended
+	replicaPoll        = 5                      // ticks between two looks at the active copies' seqnos
+)
+
+// replicator keeps this node's replicas: one DCP connection per bucket and node with active copies, made by package feed.
+type replicator struct {
+	n    *Node
+	wake chan struct{} // 1: the map has changed
+
+	mu     sync.Mutex
+	links  map[linkID]*link
+	paused map[string]bool // by bucket
+	known  map[copyID]*seen
+}
+
+type linkID struct{ bucket, source string }
+
+type copyID struct {
+	bucket string
+	vb     uint16
+}
+
+// seen is what a replica knows of the active copy.
+type seen struct {
+	source string
+	joined bool   // its history was accepted by the source
+	known  uint64 // highest seqno of the source that was heard of
+}
+
+func newReplicator(n *Node) *replicator {
+	return &replicator{n: n, wake: make(chan struct{}, 1), links: map[linkID]*link{}, paused: map[string]bool{}, known: map[copyID]*seen{}}
+}
+
+func (r *replicator) kick() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// pause makes the replicas of a bucket (all buckets when it is empty) stay where they are, at the end of a snapshot.
+func (r *replicator) pause(bucket string, on bool) {
+	r.mu.Lock()
+	for _, b := range r.n.buckets {
+		if bucket == "" || bucket == b.name {
+			r.paused[b.name] = on
+		}
+	}
+	r.mu.Unlock()
+	r.kick()
+}
+
+func (r *replicator) isPaused(bucket string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.paused[bucket]
+}
+
+// of gives the memory about a replica of source; another source's is forgotten. The caller holds mu.
+func (r *replicator) of(id copyID, source string) *seen {
+	s := r.known[id]
+	if s == nil || s.source != source {
+		s = &seen{source: source}
+		r.known[id] = s
+	}
+	return s
+}
+
+// look gives what is known about a replica.
+func (r *replicator) look(bucket string, vb uint16, source string) seen {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return *r.of(copyID{bucket, vb}, source)
+}
+
+func (r *replicator) note(bucket string, vb uint16, source string, change func(*seen)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	change(r.of(copyID{bucket, vb}, source))
+}
+
+// Run keeps one link for each bucket and source until ctx ends.
+func (r *replicator) Run(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for {
+		for id, vbuckets := range r.wanted() {
+			r.mu.Lock()
+			l := r.links[id]
+			if l == nil {
+				l = &link{r: r, id: id, wake: make(chan struct{}, 1), goal: vbuckets}
+				r.links[id] = l
+				group.Go(func() error { return l.Run(ctx) })
+			}
+			r.mu.Unlock()
+			l.want(vbuckets)
+		}
+		select {
+		case <-ctx.Done():
+			return group.Wait()
+		case <-r.wake:
+		}
+	}
+}
+
+// wanted lists the vbuckets to replicate by source; for a link that has nothing to do any more an empty list.
+func (r *replicator) wanted() map[linkID]map[uint16]bool {
+	m, self := r.n.cluster.current(), r.n.config.NodeID
+	out := map[linkID]map[uint16]bool{}
+	r.mu.Lock()
+	for id := range r.links {
+		out[id] = map[uint16]bool{}
+	}
+	r.mu.Unlock()
+	for i := range m.Buckets {
+		b := &m.Buckets[i]
+		for vb := range b.Chains {
+			role, source := b.Role(uint16(vb), self)
+			if role != clustermap.Replica {
+				continue
+			}
+			id := linkID{b.Name, source}
+			if out[id] == nil {
+				out[id] = map[uint16]bool{}
+			}
+			out[id][uint16(vb)] = true
+		}
+	}
+	return out
+}
+
+// link replicates the vbuckets of one bucket from one node.
+type link struct {
+	r    *replicator
+	id   linkID
+	wake chan struct{} // 1: goal or pause has changed
+
+	mu   sync.Mutex
+	goal map[uint16]bool
+}
+
+func (l *link) want(vbuckets map[uint16]bool) {
+	l.mu.Lock()
+	l.goal = vbuckets
+	l.mu.Unlock()
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+func (l *link) wanted() map[uint16]bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.goal
+}
+
+// Run connects again and again while there is something to replicate.
+func (l *link) Run(ctx context.Context) error {
+	log := l.r.n.config.Logger.Named("replication").With("bucket", l.id.bucket, "source", l.id.source)
+	for told := ""; ctx.Err() == nil; {
+		pause := time.Duration(0)
+		if len(l.wanted()) > 0 {
+			pause = replicaPause
+			if err := l.session(ctx); err != nil && ctx.Err() == nil && err.Error() != told {
+				told = err.Error()
+				log.Warn("replication interrupted; it is tried again", "error", err)
+			}
+		}
+		var timer <-chan time.Time
+		if pause > 0 {
+			timer = time.After(pause)
+		}
+		select {
+		case <-ctx.Done():
+		case <-timer:
+		case <-l.wake:
+		}
+	}
+	return nil
+}
+
+// session is one connection.
+func (l *link) session(ctx context.Context) error {
+	n := l.r.n
+	var tag [8]byte
+	randomBytes(tag[:])
+	conn, err := feed.Dial(ctx, feed.Config{
+		Addr: n.cluster.contact(l.id.source).Memcached, Bucket: l.id.bucket, User: n.config.User, Password: n.config.Password,
+		Name:        fmt.Sprintf("replication:%.60s->%.60s:%s", l.id.source, n.config.NodeID, hex.EncodeToString(tag[:])),
+		BufferBytes: replicaBufferBytes, RequestTimeout: replicaRequest, Xattrs: true, Tombstones: true, Logger: n.config.Logger.Named("feed"),
+	})
+	if err != nil {
+		return err
+	}
+	s := &session{l: l, conn: conn, streams: map[feed.StreamID]*replica{}, open: map[uint16]*replica{}}
+	group, sctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return s.control(sctx) })
+	group.Go(func() error { return s.receive(sctx) })
+	err = group.Wait()
+	_ = conn.Close()
+	if errors.Is(err, errIdle) {
+		return nil
+	}
+	return err
+}
+
+// session is the state of one connection; mu is held while a block is worked through.
+type session struct {
+	l    *link
+	conn *feed.Conn
+
+	mu      sync.Mutex
+	streams map[feed.StreamID]*replica
+	open    map[uint16]*replica // streams that were asked for and have not ended
+}
+
+// replica is one stream.
+type replica struct {
+	id      feed.StreamID
+	vb      uint16
+	v       *store.VBucket
+	tracker feed.Tracker
+	over    bool // its events are not taken any more
+}
+
+// whole says whether the stream stands at the end of a snapshot.
+func (p *replica) whole() bool {
+	at := p.tracker.Progress()
+	return at.Seqno == at.SnapEnd
+}
+
+var errIdle = errors.New("nothing to replicate")
+
+// control opens and closes streams as the map and pauses want it, and asks for the active copies' seqnos.
+func (s *session) control(ctx context.Context) error {
+	for round := 0; ; round++ {
+		goal := s.l.wanted()
+		if len(goal) == 0 {
+			return errIdle
+		}
+		if err := s.reconcile(ctx, goal); err != nil {
+			return err
+		}
+		if round%replicaPoll == 0 {
+			if _, err := s.poll(ctx, goal); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-s.conn.Done():
+			return s.conn.Err()
+		case <-s.l.wake:
+		case <-time.After(replicaTick):
+		}
+	}
+}
+
+func (s *session) reconcile(ctx context.Context, goal map[uint16]bool) error {
+	paused := s.l.r.isPaused(s.l.id.bucket)
+	var closing, opening []uint16
+	s.mu.Lock()
+	for vb, p := range s.open {
+		if !goal[vb] || paused && p.whole() {
+			p.over = true
+		}
+		if p.over {
+			closing = append(closing, vb)
+		}
+	}
+	for vb := range goal {
+		if s.open[vb] == nil && !paused {
+			opening = append(opening, vb)
+		}
+	}
+	s.mu.Unlock()
+	for _, vb := range closing {
+		if err := s.conn.CloseStream(ctx, vb); err != nil && !errors.Is(err, feed.ErrNoStream) {
+			return err
+		}
+		s.mu.Lock()
+		delete(s.open, vb)
+		s.mu.Unlock()
+	}
+	if len(opening) == 0 {
+		return nil
+	}
+	there, err := s.poll(ctx, goal)
+	if err != nil {
+		return err
+	}
+	for _, vb := range opening {
+		if !there[vb] { // the source does not know yet that it is the source
+			continue
+		}
+		if err := s.begin(ctx, vb); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// begin asks for a stream from where the replica stands. A history that the source does not accept is given up: the
+// replica is filled from the beginning. Errors end the connection.
+func (s *session) begin(ctx context.Context, vb uint16) error {
+	v := s.l.r.n.vbucket(s.l.id.bucket, vb)
+	if state, _ := v.Status(); state != store.Replica {
+		return nil // the map is about to be applied
+	}
+	uuid, seqno, w := v.Position()
+	p := &replica{id: s.conn.NewStreamID(), vb: vb, v: v, tracker: feed.NewTracker(feed.Position{Seqno: seqno, SnapStart: w.Start, SnapEnd: w.End})}
+	s.mu.Lock()
+	s.streams[p.id], s.open[vb] = p, p
+	s.mu.Unlock()
+	_, err := s.conn.OpenStream(ctx, feed.StreamRequest{VBucket: vb, ID: p.id, Start: seqno, End: mcbp.EndOfTime, VBUUID: uuid, SnapStart: w.Start, SnapEnd: w.End})
+	if err == nil {
+		return nil
+	}
+	s.mu.Lock()
+	delete(s.streams, p.id)
+	delete(s.open, vb)
+	s.mu.Unlock()
+	switch {
+	case errors.Is(err, feed.ErrRollback), errors.Is(err, feed.ErrRange):
+		s.l.r.n.config.Logger.Warn("a replica's history is not that of the active copy; it is filled again", "bucket", s.l.id.bucket, "vbucket", vb, "seqno", seqno, "source", s.l.id.source, "reason", err)
+		s.l.r.note(s.l.id.bucket, vb, s.l.id.source, func(x *seen) { *x = seen{source: x.source} })
+		return v.Reset()
+	case errors.Is(err, feed.ErrNotMyVBucket), errors.Is(err, feed.ErrTemporary), errors.Is(err, feed.ErrStreamExists):
+		return nil // one of us does not know the newest map yet
+	}
+	return err
+}
+
+// poll asks for the active copies' seqnos, and says which are active there.
+func (s *session) poll(ctx context.Context, goal map[uint16]bool) (map[uint16]bool, error) {
+	all, err := s.conn.Details(ctx)
+	if err != nil {
+		return nil, err
+	}
+	there := map[uint16]bool{}
+	for vb := range goal {
+		d, ok := all[vb]
+		if !ok || d.State != store.Active.String() {
+			continue
+		}
+		there[vb] = true
+		s.mu.Lock()
+		p := s.open[vb]
+		whole := p != nil && p.whole()
+		s.mu.Unlock()
+		s.l.r.note(s.l.id.bucket, vb, s.l.id.source, func(x *seen) {
+			if p == nil { // before a stream is asked for: the source may have begun anew
+				x.known = 0
+			}
+			x.known = max(x.known, d.HighSeqno)
+		})
+		if whole {
+			if err := p.v.RaisePurge(d.PurgeSeqno); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return there, nil
+}
+
+// receive works through what the source sends.
+func (s *session) receive(ctx context.Context) error {
+	for {
+		block, err := s.conn.Next(ctx)
+		if err != nil {
+			return err
+		}
+		ticket, err := s.block(block)
+		if err == nil {
+			err = ticket.Wait()
+		}
+		block.Release()
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (s *session) block(block *feed.Block) (last *store.Ticket, err error) {
+	paused := s.l.r.isPaused(s.l.id.bucket)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range block.Events {
+		e := &block.Events[i]
+		p := s.streams[e.Stream]
+		if p == nil {
+			continue
+		}
+		t, err := s.event(p, e, paused)
+		if err != nil {
+			return last, fmt.Errorf("vbucket %d: %w", p.vb, err)
+		}
+		if t != nil {
+			last = t
+		}
+	}
+	return last, nil
+}
+
+func (s *session) event(p *replica, e *feed.Event, paused bool) (*store.Ticket, error) {
+	bucket, source := s.l.id.bucket, s.l.id.source
+	switch e.Kind {
+	case feed.StreamEnd:
+		delete(s.streams, p.id)
+		if s.open[p.vb] == p {
+			delete(s.open, p.vb)
+		}
+		return nil, nil
+	case feed.StreamBegin:
+		log, err := e.FailoverLog()
+		if err != nil {
+			return nil, err
+		}
+		branches := make([]store.FailoverEntry, len(log))
+		for i, b := range log {
+			branches[i] = store.FailoverEntry{UUID: b.VBUUID, Seqno: b.Seqno}
+		}
+		if err := p.v.Join(branches); err != nil {
+			p.over = true
+			return nil, s.fatal(err)
+		}
+		s.l.r.note(bucket, p.vb, source, func(x *seen) { x.joined = true })
+		return nil, nil
+	}
+	if p.over || paused && p.whole() {
+		p.over = true
+		return nil, nil
+	}
+	progress, err := p.tracker.Observe(e)
+	if err != nil {
+		return nil, err
+	}
+	switch {
+	case e.Kind == feed.SnapshotMarker:
+		s.l.r.note(bucket, p.vb, source, func(x *seen) { x.known = max(x.known, e.SnapEnd) })
+	case e.Kind.IsDocument() && e.Collection == 0:
+		t, err := p.v.Replicate(document(e), store.Window{Start: progress.SnapStart, End: progress.SnapEnd})
+		if err != nil {
+			p.over = true
+			return nil, s.fatal(err)
+		}
+		return t, nil
+	}
+	return nil, nil
+}
+
+// fatal passes on what ends the connection: not that the vbucket is no replica any more.
+func (s *session) fatal(err error) error {
+	if errors.Is(err, store.ErrNotReplica) {
+		return nil
+	}
+	return err
+}
+
+// document copies an event out of the connection's memory.
+func document(e *feed.Event) *store.Doc {
+	d := &store.Doc{
+		Key: string(e.Key), Seqno: e.Seqno, Rev: e.RevSeqno, Cas: e.CAS, Flags: e.Flags, Expiry: e.Expiry, Datatype: byte(e.Datatype),
+		DeleteTime: e.DeleteTime, Deleted: e.Kind != feed.Mutation, Expired: e.Kind == feed.Expiration,
+	}
+	if n := len(e.Value) + len(e.Xattrs); n > 0 {
+		if e.Datatype.Has(mcbp.DatatypeXattr) {
+			d.Value = mcbp.AppendXattrs(make([]byte, 0, n+4), e.Xattrs)
+		}
+		d.Value = append(d.Value, e.Value...)
+	}
+	return d
+}

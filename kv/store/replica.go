@@ -1,0 +1,167 @@
+package store
+
+import (
+	"fmt"
+	"time"
+)
+
+// Window is a snapshot's range of seqnos.
+type Window struct{ Start, End uint64 }
+
+// windowLocked is the snapshot that seqno high is in.
+func (v *VBucket) windowLocked(high uint64) Window {
+	if v.state != Replica || v.window.Start > high || v.window.End < high { // its first version was taken back
+		return Window{high, high}
+	}
+	return v.window
+}
+
+// Position is from where a replica goes on: {vbuuid, seqno, snapshot window} for a stream request.
+func (v *VBucket) Position() (vbuuid, seqno uint64, w Window) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for _, e := range v.failover {
+		if e.Seqno <= v.high {
+			vbuuid = e.UUID
+			break
+		}
+	}
+	return vbuuid, v.high, v.windowLocked(v.high)
+}
+
+// Join takes over the failover log of the active copy, newest entry first, which has accepted the replica's position.
+func (v *VBucket) Join(log []FailoverEntry) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.state != Replica {
+		return fmt.Errorf("%w: vbucket %d is %s", ErrNotReplica, v.id, v.state)
+	}
+	if len(log) == 0 {
+		return fmt.Errorf("%w: vbucket %d: an empty failover log", ErrOrder, v.id)
+	}
+	v.failover = append([]FailoverEntry(nil), log[:min(len(log), maxFailoverEntries)]...)
+	_, err := v.saveLocked()
+	return err
+}
+
+// Replicate installs a version with all its numbers, in the snapshot window w. The version is durable, and shown to
+// streams, when the ticket has been waited for.
+func (v *VBucket) Replicate(doc *Doc, w Window) (*Ticket, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	switch {
+	case v.state != Replica:
+		return nil, fmt.Errorf("%w: vbucket %d is %s", ErrNotReplica, v.id, v.state)
+	case doc.Seqno <= v.high || doc.Seqno < w.Start || doc.Seqno > w.End:
+		return nil, fmt.Errorf("%w: vbucket %d: seqno %d after %d in the window %d to %d", ErrOrder, v.id, doc.Seqno, v.high, w.Start, w.End)
+	case v.bucket.quota.Full(doc.memory()):
+		return nil, ErrNoMemory
+	}
+	if w != v.window {
+		if _, err := v.bucket.commit.appendCopy(func(dst []byte) []byte { return appendWindow(dst, v.id, w) }); err != nil {
+			return nil, err
+		}
+		v.window = w
+	}
+	prev := v.docs[doc.Key]
+	t, err := v.bucket.commit.appendDoc(v, doc, prev)
+	if err != nil {
+		return nil, err
+	}
+	v.high, v.maxCas = doc.Seqno, max(v.maxCas, doc.Cas)
+	v.installLocked(doc, prev)
+	v.bucket.stats.Replicated.Add(1)
+	return t, nil
+}
+
+// RaisePurge says that the copy it was filled from had forgotten tombstones up to seqno.
+func (v *VBucket) RaisePurge(seqno uint64) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.state != Replica || seqno <= v.purge {
+		return nil
+	}
+	v.purge = seqno
+	_, err := v.saveLocked()
+	return err
+}
+
+// Reset empties a vbucket that is not active: no documents, no history, seqno 0. Nobody else may write to it meanwhile.
+func (v *VBucket) Reset() error {
+	v.mu.Lock()
+	if v.state == Active {
+		v.mu.Unlock()
+		return fmt.Errorf("vbucket %d is active and cannot be emptied", v.id)
+	}
+	if v.high == 0 && len(v.docs) == 0 {
+		v.mu.Unlock()
+		return nil
+	}
+	v.mu.Unlock()
+	if err := v.bucket.commit.current().Wait(); err != nil { // what is on its way is written before
+		return err
+	}
+	v.mu.Lock()
+	v.resetting = true // compaction must not write a version again behind the record
+	t, err := v.bucket.commit.appendCopy(func(dst []byte) []byte { return appendReset(dst, v.id) })
+	v.mu.Unlock()
+	if err == nil {
+		err = t.Wait()
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.resetting = false
+	if err != nil {
+		return err
+	}
+	for _, d := range v.docs {
+		v.countLocked(d, -1)
+	}
+	v.docs, v.list, v.stale, v.expiries = map[string]*Doc{}, nil, 0, nil
+	v.high, v.written, v.purge, v.maxCas, v.window = 0, 0, 0, 0, Window{}
+	v.failover = nil
+	v.branchLocked(v.bucket.newUUID(), 0)
+	v.bucket.stats.Resets.Add(1)
+	v.notifyLocked()
+	_, err = v.saveLocked()
+	return err
+}
+
+// forever is further away than any clock, in unix seconds.
+const forever = 1 << 40
+
+func (v *VBucket) sealedLocked(now time.Time) bool { return now.Before(v.sealed) }
+
+// Seal makes an active vbucket refuse writes for d, after everything written so far is in the log, and gives its high seqno.
+func (v *VBucket) Seal(d time.Duration) (uint64, error) {
+	v.mu.Lock()
+	if v.state != Active {
+		v.mu.Unlock()
+		return 0, fmt.Errorf("%w: vbucket %d is %s", ErrNotMyVBucket, v.id, v.state)
+	}
+	v.sealed = v.bucket.now().Add(d)
+	v.mu.Unlock()
+	err := v.bucket.commit.current().Wait()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.high, err
+}
+
+// HoldSeal makes a seal last until Unseal or another state, if it is still whole: nothing was written beyond seqno high.
+func (v *VBucket) HoldSeal(high uint64) error {
+	now := v.bucket.now()
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.state != Active || !v.sealedLocked(now) || v.high != high || v.written != high {
+		return fmt.Errorf("%w: vbucket %d is %s at %d, wanted %d", ErrSealBroken, v.id, v.state, v.high, high)
+	}
+	v.sealed = time.Unix(forever, 0)
+	return nil
+}
+
+// Unseal lets a vbucket take writes again.
+func (v *VBucket) Unseal() {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.sealed = time.Time{}
+}
