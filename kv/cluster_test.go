@@ -412,9 +412,19 @@ func TestFailoverWithLoss(t *testing.T) {
 		}
 	}
 	write(120)
+	highs := map[uint16]uint64{}
+	for _, v := range g.nodes["kv3"].View().Copies["world"] {
+		if v.State == "active" {
+			highs[v.VBucket] = v.High
+		}
+	}
 	eventually(t, func() error { // the replicas hear that there is more
-		if lag := g.nodes["kv2"].Status().Buckets[0].ReplicaLag + g.nodes["kv1"].Status().Buckets[0].ReplicaLag; lag == 0 {
-			return errors.New("no replica lags")
+		for _, id := range []string{"kv1", "kv2"} {
+			for _, v := range g.nodes[id].View().Copies["world"] {
+				if high, of := highs[v.VBucket]; of && v.State == "replica" && v.Known != high {
+					return fmt.Errorf("%s: %+v, the active copy is at %d", id, v, high)
+				}
+			}
 		}
 		return nil
 	})
