@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -37,7 +38,12 @@ const (
 	patience   = 30 * time.Second
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) {
+	if conf := os.Getenv(kvChild); conf != "" {
+		serveKV(conf)
+	}
+	goleak.VerifyTestMain(m)
+}
 
 // manager answers what a projector asks of the managers, and keeps its reports.
 type manager struct {
