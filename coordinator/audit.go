@@ -25,7 +25,7 @@ type audit struct {
 
 // stepAudit begins an audit where one is due, one bucket at a time, and ends one whose answers are there (IM-14).
 func (l *leader) stepAudit() {
-	for _, b := range l.buckets {
+	for _, b := range l.ordered {
 		a := b.audit
 		if a == nil || a.answers < a.asked && l.nowMS-a.sinceMS < auditPatience {
 			continue
@@ -40,7 +40,7 @@ func (l *leader) stepAudit() {
 		return
 	}
 	var oldest *bucket
-	for _, b := range l.buckets {
+	for _, b := range l.ordered {
 		due := b.wanted && b.rolling == nil && b.audit == nil && l.nowMS-b.auditMS >= l.cfg.Settings.Audit.Milliseconds()
 		if due && (oldest == nil || b.auditMS < oldest.auditMS) {
 			oldest = b

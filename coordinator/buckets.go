@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"slices"
+	"strings"
 
 	"tidemark/index"
 	"tidemark/internal/rpc"
@@ -55,9 +56,14 @@ func (l *leader) reconcileBuckets() {
 		}
 		l.buckets[s.Name] = b
 	}
+	l.ordered = make([]*bucket, 0, len(l.buckets))
+	for _, b := range l.buckets {
+		l.ordered = append(l.ordered, b)
+	}
+	slices.SortFunc(l.ordered, func(a, b *bucket) int { return strings.Compare(a.name, b.name) })
 	l.reconcileHosts()
 	if l.active {
-		for _, b := range l.buckets {
+		for _, b := range l.ordered {
 			l.adopt(b)
 		}
 	}
@@ -390,8 +396,8 @@ func (l *leader) checkBuckets() {
 	if p == nil {
 		return
 	}
-	for name, b := range l.buckets {
-		uuid := b.uuid
+	for _, b := range l.ordered {
+		name, uuid := b.name, b.uuid
 		p.control.put(task{key: "bucket/" + name, do: func(ctx context.Context) {
 			reply, err := l.cfg.Projectors.Bucket(ctx, p.addr, &wire.BucketRequest{Bucket: name})
 			_ = l.post(ctx, answer(func(l *leader) { l.bucketChecked(name, uuid, reply, err) }))

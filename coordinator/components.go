@@ -173,7 +173,7 @@ func (l *leader) reconcileComponents() {
 		if !nodes[id] {
 			n.cancel()
 			delete(l.indexers, id)
-			for _, b := range l.buckets {
+			for _, b := range l.ordered {
 				b.stab.Forget(id)
 			}
 		}
@@ -232,7 +232,7 @@ func (l *leader) open(c *component, lanes ...*lane) {
 	ctx, cancel := context.WithCancel(l.ctx)
 	c.cancel = cancel
 	for _, q := range lanes {
-		l.group.Go(func() error { return q.Run(ctx) })
+		l.crew.open(ctx, c.addr, q)
 	}
 }
 
@@ -257,7 +257,7 @@ func (l *leader) watch() {
 	l.pushDefinitions()
 	if l.active {
 		l.watchProjectors()
-		for _, b := range l.buckets {
+		for _, b := range l.ordered {
 			l.setParticipants(b)
 		}
 	}
@@ -281,7 +281,7 @@ func (l *leader) watchProjectors() {
 		}
 	}
 	l.alive = alive
-	for _, b := range l.buckets {
+	for _, b := range l.ordered {
 		b.ledger.SetProjectors(l.nowMS, alive)
 		b.due = true
 	}
@@ -290,7 +290,7 @@ func (l *leader) watchProjectors() {
 // projectorGone tells the ledgers that a projector's process has ended.
 func (l *leader) projectorGone(id index.ProjectorID) {
 	rest := slices.DeleteFunc(slices.Clone(l.alive), func(o index.ProjectorID) bool { return o == id })
-	for _, b := range l.buckets {
+	for _, b := range l.ordered {
 		b.ledger.SetProjectors(l.nowMS, rest)
 		b.due = true
 	}
@@ -387,7 +387,9 @@ func (h *indexerHello) apply(l *leader) {
 	}
 	r.Full = true
 	l.takeIndexerReport(n, r)
-	for _, b := range l.buckets { // the present S is told at every handshake
-		l.publish(b, n)
+	for _, b := range l.ordered { // the present S is told at every handshake
+		if l.on(Republish) {
+			l.publish(b, n)
+		}
 	}
 }

@@ -93,7 +93,22 @@ type Settings struct {
 	Audit time.Duration
 	// DefaultPartitions is used where a definition leaves the number open.
 	DefaultPartitions uint16
+	// Without are rules that are switched off, by simulations only.
+	Without Rules
 }
+
+// Rules is a set of protocol rules, as values so that a simulation can switch one off and show what breaks; the product
+// always runs with all of them.
+type Rules uint8
+
+// The rules.
+const (
+	CommitFirst   Rules = 1 << iota // a stability timestamp is published when it is committed, not before
+	Republish                       // what was not acknowledged for long is told again, and at every handshake
+	AllocateFirst                   // projectors feed a copy when its host has it, not before
+)
+
+func (l *leader) on(r Rules) bool { return l.cfg.Settings.Without&r == 0 }
 
 // DefaultSettings is what the design asks for.
 func DefaultSettings() Settings {

@@ -68,10 +68,10 @@ func (l *leader) allocate(x *statecontext.Index) bool {
 	revision := uint64(0)
 	for _, c := range x.Topology.Copies {
 		n := l.indexers[c.Node]
-		if c.State != partition.Placed || n == nil || n.acked < x.PlacedCAS {
+		if c.State != partition.Placed || n == nil {
 			continue
 		}
-		if _, has := n.copies[c.ID]; !has {
+		if _, has := n.copies[c.ID]; (!has || n.acked < x.PlacedCAS) && l.on(AllocateFirst) {
 			continue
 		}
 		if len(changes) == 0 || n.acked < revision {

@@ -55,6 +55,12 @@ func (q *lane) take() (task, bool) {
 	return t, true
 }
 
+func (q *lane) waiting() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.tasks) > 0
+}
+
 // Run does the tasks one after the other until ctx ends.
 func (q *lane) Run(ctx context.Context) error {
 	for {

@@ -28,7 +28,7 @@ type leader struct {
 	log   hclog.Logger
 	inbox chan input
 	ended chan struct{} // closed when the loop has ended
-	group *errgroup.Group
+	crew  crew
 	ctx   context.Context // of the term
 	cache definitions
 	shown atomic.Pointer[Status]
@@ -43,6 +43,7 @@ type leader struct {
 	projectors map[index.ProjectorID]*projector
 	indexers   map[index.NodeID]*indexer
 	buckets    map[string]*bucket
+	ordered    []*bucket           // the same, by name: what happens does not hang on the order of a map
 	alive      []index.ProjectorID // as the ledgers know it
 	proposals  map[string]bool     // keys of the coordinator's own proposals in flight, or landed and not yet seen in state
 	landed     []string
@@ -77,12 +78,33 @@ func (l *leader) fence() wire.Fence {
 
 // run is the term: the loop and the lanes that it opens.
 func (l *leader) run(ctx context.Context) error {
-	l.group, l.ctx = errgroup.WithContext(ctx)
-	l.group.Go(func() error {
+	group, ctx := errgroup.WithContext(ctx)
+	l.crew, l.ctx = &goroutines{group: group}, ctx
+	group.Go(func() error {
 		defer close(l.ended)
-		return l.loop(l.ctx)
+		return l.loop(ctx)
 	})
-	return l.group.Wait()
+	return group.Wait()
+}
+
+// crew does beside the loop what takes time: the tasks of lanes, until ctx ends, and proposals.
+type crew interface {
+	open(ctx context.Context, owner string, q *lane)
+	propose(do func())
+}
+
+// goroutines is the crew of Run: one for each lane and each proposal.
+type goroutines struct{ group *errgroup.Group }
+
+func (g *goroutines) open(ctx context.Context, _ string, q *lane) {
+	g.group.Go(func() error { return q.Run(ctx) })
+}
+
+func (g *goroutines) propose(do func()) {
+	g.group.Go(func() error {
+		do()
+		return nil
+	})
 }
 
 // loop takes inputs and time, and keeps the duties going.
@@ -93,10 +115,7 @@ func (l *leader) loop(ctx context.Context) error {
 	defer clock.Stop()
 	pace := time.NewTimer(tick) // when a promotion that scans wait for may be made
 	defer pace.Stop()
-	l.nowMS = l.cfg.nowMS()
-	l.startedMS, l.checkMS = l.nowMS, l.nowMS
-	l.sync()
-	l.log.Info("coordinator starts", "projectors", len(l.projectors), "indexers", len(l.indexers), "buckets", len(l.buckets))
+	l.begin()
 	for {
 		var in input
 		ticked := false
@@ -126,6 +145,14 @@ func (l *leader) loop(ctx context.Context) error {
 	}
 }
 
+// begin is what comes before the first step.
+func (l *leader) begin() {
+	l.nowMS = l.cfg.nowMS()
+	l.startedMS, l.checkMS = l.nowMS, l.nowMS
+	l.sync()
+	l.log.Info("coordinator starts", "projectors", len(l.projectors), "indexers", len(l.indexers), "buckets", len(l.buckets))
+}
+
 // syncEvery bounds how often a changed state is looked through: with thousands of indexes that costs a millisecond.
 const syncEvery = 5 // ms
 
@@ -142,7 +169,7 @@ func (l *leader) step(ticked bool) {
 		l.tryActivate()
 	}
 	if l.active {
-		for _, b := range l.buckets {
+		for _, b := range l.ordered {
 			if b.due || ticked {
 				b.due = false
 				l.stepBucket(b)
@@ -158,7 +185,7 @@ func (l *leader) step(ticked bool) {
 		l.promote()
 	}
 	if ticked {
-		for _, b := range l.buckets {
+		for _, b := range l.ordered {
 			if len(b.waiters) > 0 {
 				l.serve(b)
 			}
@@ -185,7 +212,7 @@ func (l *leader) sync() {
 		l.dutyDue = true
 		l.pushDefinitions()
 	}
-	for _, b := range l.buckets {
+	for _, b := range l.ordered {
 		l.refreshBucket(b, l.state.Bucket(b.name))
 	}
 }
@@ -206,7 +233,7 @@ func (l *leader) tryActivate() {
 	}
 	l.active = true
 	l.watchProjectors()
-	for _, b := range l.buckets {
+	for _, b := range l.ordered {
 		l.adopt(b)
 	}
 	l.log.Info("coordinator is active", "after_ms", l.nowMS-l.startedMS)
@@ -231,13 +258,12 @@ func (l *leader) propose(key string, body statecontext.Body, done func(l *leader
 		return false
 	}
 	l.proposals[key] = true
-	l.group.Go(func() error {
+	l.crew.propose(func() {
 		res, err := l.cfg.Consensus.Propose(l.ctx, statecontext.Command{Body: body})
 		if err == nil {
 			err = res.Err()
 		}
 		_ = l.post(l.ctx, &proposed{key: key, res: res, err: err, done: done}) // the term is over: nobody to tell
-		return nil
 	})
 	return true
 }

@@ -55,6 +55,9 @@ func (l *leader) promote() {
 		}
 		size += bytes
 		advances = append(advances, a)
+		if !l.on(CommitFirst) {
+			l.publishEarly(b)
+		}
 	}
 	l.nextBucket = (l.nextBucket + taken) % len(names)
 	if len(advances) == 0 {
@@ -73,6 +76,20 @@ func (l *leader) promote() {
 	if l.promoting {
 		l.pacer.Sent(l.nowMS, size)
 	}
+}
+
+// publishEarly is what the rule CommitFirst forbids.
+func (l *leader) publishEarly(b *bucket) {
+	d := b.stab.Next(l.nowMS)
+	was := b.stable
+	b.stable = wire.Stability{Vector: d.Next.Vector, Logs: d.Next.Logs, StabilityRef: wire.StabilityRef{Bucket: b.name, Generation: b.generation,
+		RollbackID: d.Next.RollbackID, Number: d.Next.Number, Hash: d.Next.Vector.Hash()}}
+	for _, node := range b.hosts {
+		if n := l.indexers[node]; n != nil {
+			l.publish(b, n)
+		}
+	}
+	b.stable = was
 }
 
 func advanceBytes(a *statecontext.BucketAdvance) int {
@@ -129,7 +146,10 @@ func (l *leader) publish(b *bucket, n *indexer) {
 
 // publishLate tells stability timestamps again that were not acknowledged for long.
 func (l *leader) publishLate() {
-	for _, b := range l.buckets {
+	if !l.on(Republish) {
+		return
+	}
+	for _, b := range l.ordered {
 		if b.stable.Number == 0 {
 			continue
 		}
@@ -259,7 +279,7 @@ func (b *bucket) fail(err error) {
 
 // hurried tells whether a scan waits for a promotion.
 func (l *leader) hurried() bool {
-	for _, b := range l.buckets {
+	for _, b := range l.ordered {
 		if len(b.waiters) > 0 {
 			return true
 		}

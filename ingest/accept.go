@@ -116,6 +116,9 @@ func (b *Bucket) data(vb int, e *keyversion.Event) Verdict {
 			break
 		}
 	}
+	if !b.on(slicePos) && e.Seqno <= b.nodeHW(vb) {
+		wanted = false
+	}
 	v.recv = max(v.recv, e.Seqno)
 	if !wanted {
 		return Covered
@@ -125,6 +128,16 @@ func (b *Bucket) data(vb int, e *keyversion.Event) Verdict {
 	v.bytes += en.size()
 	b.queued += en.size()
 	return Taken
+}
+
+// nodeHW is the highest seqno up to which any copy has everything.
+func (b *Bucket) nodeHW(vb int) (hw uint64) {
+	for _, c := range b.copies {
+		if p := &c.parts[vb]; p.sub {
+			hw = max(hw, b.received(p, vb))
+		}
+	}
+	return hw
 }
 
 // begin: a stream starts, or starts again.

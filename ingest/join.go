@@ -20,7 +20,7 @@ func (b *Bucket) checkBranch(sl *slice, vb int, log timestamp.FailoverLog, queue
 	if p.log.Common(log) != timestamp.Infinity {
 		b.unread(p)
 	}
-	if b.content(p) > p.log.Common(log) {
+	if b.content(p) > p.log.Common(log) || !b.on(scoped) && b.content(p) > 0 {
 		p.sub, p.restoring, p.rejoin, p.from = false, true, false, noQueue
 		p.comp = 0
 		sl.exact = false

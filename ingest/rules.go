@@ -1,11 +1,11 @@
 package ingest
 
-// rules is a set of protocol rules. They exist as values so that the simulation can switch one off and show what
-// breaks; the product always runs with all of them.
-type rules uint32
+// Rules is a set of protocol rules. They exist as values so that a simulation can switch one off and show what breaks;
+// the product always runs with all of them.
+type Rules uint32
 
 const (
-	posSkip     rules = 1 << iota // skip what the copy's own main or A covers, never by the node's HW
+	posSkip     Rules = 1 << iota // skip what the copy's own main or A covers, never by the node's HW
 	gapRule                       // a stream that starts above what was received leaves a gap: join there, fill by a side stream
 	straddle                      // an S inside a received window cannot be made: floor := the window's end
 	sideFloor                     // what a side stream read hides everything up to the ends of its windows
@@ -30,7 +30,26 @@ const (
 	mainMoves                     // main moves with every applied maintenance event, also while side < A
 	sideBranch                    // a side stream is taken only on the branch of the maintenance stream
 	awaited                       // a copy that comes after the BEGIN or ACTIVATE that named it joins where the stream is
+	slicePos                      // a copy skips by its own position, not by the node's HW
+	scoped                        // only what left its branch is put back
 	deactivate                    // after DEACTIVATE a copy holds nobody back
 )
 
-func (b *Bucket) on(r rules) bool { return b.off&r == 0 }
+func (b *Bucket) on(r Rules) bool { return b.off&r == 0 }
+
+// ruleNames are in the order of the bits.
+var ruleNames = [...]string{
+	"posSkip", "gapRule", "straddle", "sideFloor", "tombstones", "windowRule", "beginCheck", "staleLog", "ownerFence",
+	"incarnation", "fencePoll", "dropData", "completeS", "resettle", "sBranch", "sRollback", "rangeA", "purgeFloor",
+	"purgeBegin", "purgeSide", "purgeRows", "aheadFloor", "mainMoves", "sideBranch", "awaited", "slicePos", "scoped", "deactivate",
+}
+
+// Rule gives the rule of that name, 0 when there is none.
+func Rule(name string) Rules {
+	for i, n := range ruleNames {
+		if n == name {
+			return 1 << i
+		}
+	}
+	return 0
+}

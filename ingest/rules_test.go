@@ -11,7 +11,7 @@ func TestRulesNeeded(t *testing.T) {
 	// deactivate, sBranch, sRollback, purgeFloor, purgeBegin, purgeSide, aheadFloor, mainMoves. Tables and scripts show those.
 	cases := []struct {
 		name string
-		off  rules
+		off  Rules
 		from int64
 	}{
 		{"posSkip", posSkip, 3760}, {"gapRule", gapRule, 1}, {"straddle", straddle, 1}, {"sideFloor", sideFloor, 1},

@@ -8,7 +8,7 @@ import (
 
 // The coordinator and the projectors of the simulation. Commands and answers are late, lost or overtaken.
 
-const useOlder rules = 1 << 31 // rollbacks use snapshots and checkpoints (a rule of the store, off: always to nothing)
+const useOlder Rules = 1 << 31 // rollbacks use snapshots and checkpoints (a rule of the store, off: always to nothing)
 
 type simProj struct {
 	up     bool

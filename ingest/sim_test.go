@@ -33,7 +33,7 @@ type sim struct {
 	r                                          *rand.Rand
 	tear                                       *rand.Rand // folders that go while their node is down: a sequence of its own
 	torn                                       bool       // this seed has them
-	off                                        rules
+	off                                        Rules
 	noSeqCheck                                 bool
 	kv                                         [simVBs]simVB
 	branches                                   map[uint64]*simBranch
@@ -75,7 +75,7 @@ func (s *sim) ev(form string, a ...any) {
 	}
 }
 
-func newSim(seed int64, off rules) *sim {
+func newSim(seed int64, off Rules) *sim {
 	s := &sim{r: rand.New(rand.NewSource(seed)), tear: rand.New(rand.NewSource(^seed)), torn: seed%3 == 0, off: off, branches: map[uint64]*simBranch{}, copies: map[index.CopyID]simCopy{}, more: 30}
 	for v := range simVBs {
 		s.kv[v] = simVB{cur: s.newBranch(v, 0, true), owner: v % 2}
@@ -429,7 +429,7 @@ func (s *sim) settled() string {
 // TestSimulation: whatever happens, every exact snapshot is what KV held, and after healing all copies are.
 func TestSimulation(t *testing.T) {
 	if *simReplay != 0 {
-		s := newSim(*simReplay, rules(*simOff))
+		s := newSim(*simReplay, Rules(*simOff))
 		s.trace = true
 		s.run(1500)
 		for _, l := range s.legend {
@@ -439,7 +439,7 @@ func TestSimulation(t *testing.T) {
 	}
 	var exacts, restores, rollbacks, ranges, ahead, bad int
 	for seed := *simFrom; seed < *simFrom+*simSeeds && bad < 3; seed++ {
-		s := newSim(seed, rules(*simOff))
+		s := newSim(seed, Rules(*simOff))
 		if e := s.run(1500); e != "" {
 			bad++
 			t.Errorf("seed %d step %d: %s", seed, s.step, e)

@@ -25,7 +25,7 @@ func (l *Ledger) Adopt(nowMS int64, streams map[index.ProjectorID]Report, minimu
 	for p, s := range streams {
 		for _, r := range s.Streams {
 			v := int(r.VBucket)
-			if v >= len(l.vbs) || r.Ended || r.Incarnation.Compare(l.vbs[v].fence) < 0 {
+			if v >= len(l.vbs) || r.Ended || r.Incarnation.Compare(l.vbs[v].fence) < 0 && l.on(FencedAdopted) {
 				continue
 			}
 			owners[v] = append(owners[v], claim{Running: r, projector: p})
@@ -120,7 +120,7 @@ func (l *Ledger) claimed(v int, nowMS int64, c claim) bool {
 		e.Owner = c.projector
 		l.set(v, nowMS, Ended, "its projector ended it")
 		return true
-	case e.State == Begun && order == 0:
+	case e.State == Begun && order == 0 && l.on(OneOwner):
 		l.twoOwners(v, nowMS)
 		return true
 	}
@@ -130,7 +130,7 @@ func (l *Ledger) claimed(v int, nowMS int64, c claim) bool {
 	if c.Log == nil {
 		return false
 	}
-	if c.Revision.Compare(e.Revision) < 0 {
+	if c.Revision.Compare(e.Revision) < 0 && l.on(NewestMap) {
 		return true // a stale owner must not carry S back to its branch
 	}
 	l.begin(v, nowMS, c)

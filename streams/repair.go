@@ -234,6 +234,9 @@ func (l *Ledger) decide(nowMS int64, r *repair) {
 			return
 		}
 		s := Restart(holders, log, l.vbs[v].refused)
+		if at := l.committed.Vector.At(v); !l.on(LowestHW) && at.Seqno > 0 {
+			s.VBUUID, s.Seqno, s.Window = at.VBUUID, at.Seqno, timestamp.Window{Start: at.Seqno, End: at.Seqno}
+		}
 		s.Incarnation = r.inc
 		starts = append(starts, s)
 	}
@@ -287,9 +290,12 @@ func (l *Ledger) bestLog(v int, r *repair, seen timestamp.MapRevision) (Log, boo
 	found := false
 	for _, p := range sortedKeys(r.logs) {
 		g, ok := r.logs[p][uint16(v)]
-		if ok && (!found || g.Revision.Compare(best.Revision) > 0) {
+		if ok && (!found || g.Revision.Compare(best.Revision) > 0 && l.on(NewestMap)) {
 			best, found = g, true
 		}
+	}
+	if found && !l.on(NewestMap) {
+		return best, true
 	}
 	if !found || best.Revision.Compare(seen) < 0 || best.Revision.Compare(l.vbs[v].Revision) < 0 {
 		return best, false
