@@ -105,6 +105,7 @@ type Rules uint8
 const (
 	CommitFirst   Rules = 1 << iota // a stability timestamp is published when it is committed, not before
 	Republish                       // what was not acknowledged for long is told again, and at every handshake
+	NewestMap                       // a rollback goes by logs under the newest vbucket map
 	AllocateFirst                   // projectors feed a copy when its host has it, not before
 )
 

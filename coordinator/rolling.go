@@ -69,7 +69,7 @@ func (l *leader) stepRollback(b *bucket) {
 	r.answers.Late = l.nowMS-r.sinceMS >= rollbackPatience
 	d, err := rollback.Next(rollback.Context{ID: r.id, Step: rollback.Step(r.step), Current: s.MutationTimestamp, Logs: s.Rollback.Logs,
 		Revisions: s.Rollback.Revisions, Restart: s.Rollback.Restart,
-		Stability: rollback.Stability{Vector: s.Stability.Vector, Logs: s.Stability.Logs}}, r.answers)
+		Stability: rollback.Stability{Vector: s.Stability.Vector, Logs: s.Stability.Logs}, AnyMap: !l.on(NewestMap)}, r.answers)
 	if err != nil {
 		if r.reason != err.Error() {
 			l.log.Error("rollback cannot go on", "bucket", b.name, "error", err)

@@ -1,0 +1,298 @@
+package simulation
+
+import (
+	"fmt"
+	"slices"
+
+	"tidemark/index"
+	"tidemark/ingest"
+	"tidemark/keyversion"
+	"tidemark/partition"
+	"tidemark/statecontext"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// What must hold at every step, and at the end.
+
+type refKey struct {
+	bucket                       string
+	generation, rollback, number uint64
+}
+
+type ownerKey struct {
+	node   int
+	bucket string
+	v      int
+	inc    index.Incarnation
+}
+
+type endKey struct {
+	bucket string
+	v      int
+	branch uint64
+	seqno  uint64
+}
+
+// noteEnd remembers that a DCP snapshot ended there.
+func (s *Sim) noteEnd(b *kvBucket, v int, k *branch, seqno uint64) {
+	s.ends[endKey{b.name, v, k.fl.Newest(), seqno}] = true
+}
+
+// checkCommit: cas rises by one with every update, and stability timestamps never go back but by a rollback, stand on
+// snapshot ends, and have one vector under one number.
+func (s *Sim) checkCommit(old, next *statecontext.State, r statecontext.Result, body statecontext.Body) {
+	want := old.CAS()
+	if r.Changed {
+		want++
+	}
+	if next.CAS() != want {
+		s.fail("%T: cas went from %d to %d, changed %v", body, old.CAS(), next.CAS(), r.Changed)
+	}
+	for b := range next.Buckets() {
+		was := old.Bucket(b.Name)
+		if was == nil || was.Stability.Number == b.Stability.Number {
+			continue
+		}
+		key := refKey{b.Name, b.Generation, b.Stability.RollbackID, b.Stability.Number}
+		s.oneVector(key, b.Stability.Vector)
+		s.stable[key] = b.Stability.Vector
+		s.Report.Promotions++
+		if was.Stability.RollbackID != b.Stability.RollbackID {
+			s.Report.Rollbacks++
+			continue
+		}
+		for v, seqno := range b.Stability.Vector.Seqnos {
+			before := was.Stability.Vector.Seqnos[v]
+			if seqno < before {
+				s.fail("stability of %s/%d goes back from %d to %d", b.Name, v, before, seqno)
+			}
+			if seqno > before && !s.ended(b, v, seqno) {
+				s.fail("stability of %s/%d: %d ends no snapshot of %v", b.Name, v, seqno, b.Stability.Logs[v])
+			}
+		}
+	}
+	if c, ok := body.(*statecontext.SetIndexState); ok && r.Changed && c.To == index.Maintenance {
+		s.checkReady(next.Index(c.ID))
+	}
+}
+
+func (s *Sim) ended(b *statecontext.Bucket, v int, seqno uint64) bool {
+	return slices.ContainsFunc(b.Stability.Logs[v], func(e timestamp.LogEntry) bool { return s.ends[endKey{b.Name, v, e.VBUUID, seqno}] })
+}
+
+// oneVector: a number stands for one vector, for whoever hears of it and when.
+func (s *Sim) oneVector(key refKey, t timestamp.Vector) {
+	if was, ok := s.told[key]; ok && !was.Equal(t) {
+		s.fail("two stability timestamps under one name %+v: %v and %v", key, was.Seqnos, t.Seqnos)
+	}
+	s.told[key] = t
+}
+
+func (s *Sim) checkPublished(t *wire.Stability) {
+	s.oneVector(refKey{t.Bucket, t.Generation, t.RollbackID, t.Number}, t.Vector)
+}
+
+// checkReady: an index is ready everywhere or nowhere.
+func (s *Sim) checkReady(x *statecontext.Index) {
+	for _, c := range x.Topology.Copies {
+		n := s.nodes[s.nodeAt(c.Node)]
+		st := n.stores[c.ID]
+		if s.mix[lostSlices] && st == nil {
+			continue
+		}
+		if st == nil || !st.ready {
+			s.fail("index %v is made ready, and its copy %d on n%d has never been exact", x.Definition.ID, c.ID, n.num)
+		}
+	}
+}
+
+// checkOwner: of one incarnation of a vbucket a node takes data of one projector only.
+func (s *Sim) checkOwner(to int, b *kvBucket, e *keyversion.Event, src ingest.Source, verdict ingest.Verdict) {
+	if verdict != ingest.Taken || !e.Kind.Data() {
+		return
+	}
+	k := ownerKey{to, b.name, int(e.VBucket), e.Incarnation}
+	if o, ok := s.owners[k]; ok && o != src.Projector {
+		s.fail("n%d accepts %s/%d %v from %s and %s", to, b.name, e.VBucket, e.Incarnation, o, src.Projector)
+	}
+	s.owners[k] = src.Projector
+}
+
+// checkFlushed: an exact snapshot is what KV held at that timestamp, no more and no less.
+func (s *Sim) checkFlushed(n *node, id index.CopyID, st *store, t *ingest.Batch) {
+	s.oneVector(refKey{st.bucket, t.Ref.Generation, t.Ref.RollbackID, t.Ref.Number}, t.Vector)
+	s.compare("snapshot", n, id, st, st.live, t.Vector)
+}
+
+func (s *Sim) compare(what string, n *node, id index.CopyID, st *store, c *content, at timestamp.Vector) {
+	want := s.oracle(st.index, st.no, at)
+	for d := range want {
+		if r := c.rows[d]; r.key != want[d] {
+			s.fail("%s of %s at %v: n%d copy %d (index %v slice %d) document %d has %d@%d, the oracle %d", what, st.bucket, at, n.num, id, st.index, st.no,
+				d, r.key, r.seqno, want[d])
+		}
+	}
+}
+
+// checkScoped: a rollback takes only what left its branch.
+func (s *Sim) checkScoped(n *node, st *store, r ingest.Restore) {
+	held := ingest.History(st.live.pos[r.VBucket].VBUUID, st.live.logs[r.VBucket])
+	if p := st.live.pos[r.VBucket]; p.WindowEnd != timestamp.Infinity && p.Content() <= held.Common(r.Log) {
+		s.fail("n%d puts back %s/%d of copy %d at %v, which is on the branch of %v", n.num, st.bucket, r.VBucket, r.Copy, p, r.Log)
+	}
+}
+
+// checkDrop: a copy that is placed is never thrown away.
+func (s *Sim) checkDrop(n *node, id index.CopyID) {
+	for x := range s.state.Indexes() {
+		for _, c := range x.Topology.Copies {
+			if c.ID == id && int(c.Node) == n.id && c.State != partition.Leaving && x.Definition.State != index.Dropping {
+				s.fail("n%d drops copy %d of index %v, which is placed there", n.num, id, x.Definition.ID)
+			}
+		}
+	}
+}
+
+// checkQueues: memory is bounded by configuration.
+func (s *Sim) checkQueues(n *node) {
+	for _, h := range n.buckets {
+		if s.bound > 0 && h.st.Queued() > 2*s.bound+2048 {
+			s.fail("n%d queues %d bytes of %s, bound %d", n.num, h.st.Queued(), h.name, s.bound)
+		}
+	}
+}
+
+// scan reads an index that is ready at a timestamp that one replica of each slice holds.
+func (s *Sim) scan() {
+	for x := range s.state.Indexes() {
+		if x.Definition.State != index.Maintenance || s.r.Intn(2) == 0 {
+			continue
+		}
+		for ref, have := range s.heldBy(x) {
+			at, ok := s.stable[refKey{x.Definition.Bucket, ref.Generation, ref.RollbackID, ref.Number}]
+			if len(have) < partitions {
+				continue
+			}
+			if !ok {
+				s.fail("index %v is exact at %+v, which was never committed", x.Definition.ID, ref)
+				return
+			}
+			s.Report.Scans++
+			for _, h := range have {
+				s.compare("scan", h.n, h.id, h.st, h.c, at)
+			}
+		}
+	}
+}
+
+type holder struct {
+	n  *node
+	id index.CopyID
+	st *store
+	c  *content
+}
+
+// heldBy gives, by stability timestamp, a holder of each slice.
+func (s *Sim) heldBy(x *statecontext.Index) map[ingest.Ref]map[index.SliceID]holder {
+	all := map[ingest.Ref]map[index.SliceID]holder{}
+	for _, c := range x.Topology.Copies {
+		n := s.nodes[s.nodeAt(c.Node)]
+		st := n.stores[c.ID]
+		if !n.up || st == nil {
+			continue
+		}
+		for _, snap := range st.snaps {
+			if !snap.exact {
+				continue
+			}
+			if all[snap.ref] == nil {
+				all[snap.ref] = map[index.SliceID]holder{}
+			}
+			all[snap.ref][c.Slice] = holder{n, c.ID, st, snap}
+		}
+	}
+	return all
+}
+
+// settled says what is still to come, "" when every index equals the oracle at KV's present.
+func (s *Sim) settled() string {
+	if s.lead == nil || !s.lead.step.Active() {
+		return "no leader is active"
+	}
+	for _, n := range s.nodes {
+		if !n.up || !n.registered {
+			return fmt.Sprintf("n%d is down", n.num)
+		}
+	}
+	for _, b := range s.kv {
+		k := s.state.Bucket(b.name)
+		if k.Rollback != nil {
+			return fmt.Sprintf("%s is in rollback %d, step %v", b.name, k.Rollback.ID, k.Rollback.Step)
+		}
+		if at := b.present(); !k.Stability.Vector.Equal(at) && s.indexed(b) {
+			return fmt.Sprintf("S%d of %s is %v, KV is at %v; %s", k.Stability.Number, b.name, k.Stability.Vector, at, s.explain(b))
+		}
+	}
+	for x := range s.state.Indexes() {
+		if x.Definition.State != index.Maintenance {
+			return fmt.Sprintf("index %v is in state %v; %s", x.Definition.ID, x.Definition.State, s.explain(s.bucket(x.Definition.Bucket)))
+		}
+		if why := s.settledIndex(x); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+func (s *Sim) indexed(b *kvBucket) bool {
+	for range s.state.IndexesOf(b.name) {
+		return true
+	}
+	return false
+}
+
+func (s *Sim) settledIndex(x *statecontext.Index) string {
+	k := s.state.Bucket(x.Definition.Bucket)
+	for _, c := range x.Topology.Copies {
+		n := s.nodes[s.nodeAt(c.Node)]
+		st, h := n.stores[c.ID], n.buckets[x.Definition.Bucket]
+		if st == nil || !st.open || h == nil {
+			return fmt.Sprintf("n%d does not have copy %d", n.num, c.ID)
+		}
+		held := slices.ContainsFunc(h.st.States(), func(f ingest.CopyState) bool {
+			return f.ID == c.ID && f.Held.Number == k.Stability.Number && f.Held.RollbackID == k.Stability.RollbackID
+		})
+		if !held {
+			return fmt.Sprintf("n%d copy %d does not hold S%d: %+v", n.num, c.ID, k.Stability.Number, s.explain(s.bucket(k.Name)))
+		}
+		s.compare("convergence", n, c.ID, st, st.live, k.Stability.Vector)
+	}
+	return ""
+}
+
+// explain draws what is known of a bucket.
+func (s *Sim) explain(b *kvBucket) string {
+	t := ""
+	if s.lead != nil {
+		if v, err := s.lead.step.View(b.name); err == nil {
+			for i, e := range v.Entries {
+				t += fmt.Sprintf("\n  ledger %d: %v %v of %s (%s) log %v", i, e.State, e.Incarnation, e.Owner, e.Reason, e.Log)
+			}
+			t += fmt.Sprintf("\n  current %v, participants %+v, diverged %q", v.Current.Seqnos, v.Participants, v.Diverged)
+		}
+	}
+	for p, pr := range s.proj {
+		for v, st := range pr.st[b.name] {
+			if st != nil {
+				t += fmt.Sprintf("\n  p%d streams %d %v at %d complete %d, ended %v, drops %v, up %v", p, v, st.inc, st.ks.cur, st.comp, st.ended, st.drop, pr.up)
+			}
+		}
+	}
+	for _, n := range s.nodes {
+		if h := n.buckets[b.name]; h != nil {
+			t += fmt.Sprintf("\n  n%d (up %v, %d jobs, list %d): %v", n.num, n.up, len(h.ops), n.have, h.st)
+		}
+	}
+	return t
+}

@@ -1,0 +1,393 @@
+// Package simulation runs the whole system in one thread, in virtual time, from one seed: the real state machine of the
+// managers, the real coordinator, ledger, stability and rollback deciders, and the real state of an indexer, over models
+// of KV, of projectors, of a store, and of a network that delays, loses and reorders.
+//
+// It promises that a seed gives the same run every time, that what must always hold is looked at at every step (docs/
+// simulation.md lists it), and that after the faults have ended every index must equal the oracle: the definition applied
+// to what KV holds. It never starts a goroutine, reads a clock or opens a file.
+package simulation
+
+import (
+	"fmt"
+	"math/rand"
+
+	"tidemark/index"
+	"tidemark/statecontext"
+	"tidemark/timestamp"
+)
+
+// Options of a run.
+type Options struct {
+	Seed    int64
+	Steps   int      // with faults, before everything heals; 0: 1500
+	Without []string // rules that are switched off
+	Trace   bool     // keep a line per event
+}
+
+// Report is what a run has reached.
+type Report struct {
+	Steps, Exact, Promotions, Restores, Rollbacks, Ranges, Ahead, Scans, Leaders int
+}
+
+// Add sums reports up.
+func (r *Report) Add(o Report) {
+	r.Steps, r.Exact, r.Promotions, r.Restores, r.Rollbacks = r.Steps+o.Steps, r.Exact+o.Exact, r.Promotions+o.Promotions, r.Restores+o.Restores, r.Rollbacks+o.Rollbacks
+	r.Ranges, r.Ahead, r.Scans, r.Leaders = r.Ranges+o.Ranges, r.Ahead+o.Ahead, r.Scans+o.Scans, r.Leaders+o.Leaders
+}
+
+// Sim is one run.
+type Sim struct {
+	Report Report
+	Legend []string // with Options.Trace
+
+	opt         Options
+	r           *rand.Rand
+	off         off
+	trace       bool
+	healing     bool
+	nowMS       int64
+	tickMS      int64
+	step        int
+	err         string
+	mix         [kinds]bool
+	events      []fault // those of mix that happen by themselves
+	rate        int
+	starve      int
+	bound       int
+	outstanding int
+	heartbeat   bool
+	patient     bool // nobody notices that an indexer does not receive a stream
+	most        int  // seqno that a vbucket gets at most
+
+	kv       []*kvBucket
+	branches map[uint64]*branch
+	uuid     uint64
+	proj     [projectors]*projector
+	nodes    []*node
+	connID   uint64
+	sideID   uint64
+	names    int
+	late     []func()
+	delayed  []delayed
+
+	state     *statecontext.State
+	raftIndex uint64
+	term      uint64
+	lead      *leader
+	old       []*leader
+
+	ends   map[endKey]bool
+	owners map[ownerKey]index.ProjectorID
+	told   map[refKey]timestamp.Vector
+	stable map[refKey]timestamp.Vector
+}
+
+// fault is a kind of thing that goes wrong.
+type fault int
+
+const (
+	failovers fault = iota
+	takeovers
+	nodeCrashes
+	projectorCrashes
+	brokenConnections
+	leaderChanges
+	drops
+	streamEnds
+	ddl
+	purges
+	fullDisks
+	tornFiles
+	pauses
+	happening // those above happen by themselves, those below beside something
+	lostProposals
+	lostRequests
+	lateRequests
+	lostSlices
+	tornCheckpoints
+	kinds
+)
+
+const (
+	stepMS  = 10 // a step takes up to twice as long
+	tickMS  = 20
+	maxLate = 200
+)
+
+// New prepares a run. Errors name rules that do not exist.
+func New(o Options) (*Sim, error) {
+	if o.Steps == 0 {
+		o.Steps = 1500
+	}
+	rules, err := parseRules(o.Without)
+	if err != nil {
+		return nil, err
+	}
+	s := &Sim{opt: o, r: rand.New(rand.NewSource(o.Seed)), off: rules, trace: o.Trace, nowMS: 1_000_000, state: statecontext.New(),
+		branches: map[uint64]*branch{}, ends: map[endKey]bool{}, owners: map[ownerKey]index.ProjectorID{},
+		told: map[refKey]timestamp.Vector{}, stable: map[refKey]timestamp.Vector{}}
+	s.swarm()
+	for i := range 1 + s.r.Intn(4)/3 {
+		b := &kvBucket{name: fmt.Sprintf("b%d", i), uuid: fmt.Sprintf("uuid-b%d", i)}
+		for v := range b.vb {
+			b.vb[v] = vbucket{cur: s.newBranch(nil, 0, true), owner: v % projectors}
+		}
+		s.kv = append(s.kv, b)
+	}
+	for i := range 2 + s.r.Intn(2) {
+		s.nodes = append(s.nodes, &node{num: i, id: -1, up: true, boot: 1, buckets: map[string]*hosted{}, stores: map[index.CopyID]*store{}, wantFull: true})
+	}
+	for p := range s.proj {
+		s.proj[p] = s.newProjector(p, 1)
+	}
+	s.elect()
+	for _, b := range s.kv {
+		s.commit(&statecontext.SetBucket{Name: b.name, UUID: b.uuid, VBuckets: vbuckets})
+	}
+	for _, n := range s.nodes {
+		s.registerNode(n)
+	}
+	for p := range s.proj {
+		s.registerProjector(p)
+	}
+	s.createIndex(s.kv[0])
+	return s, nil
+}
+
+// swarm gives each seed its own set of faults and bounds.
+func (s *Sim) swarm() {
+	for len(s.events) == 0 {
+		for k := range kinds {
+			if s.mix[k] = s.r.Intn(3) == 0; s.mix[k] && k < happening {
+				s.events = append(s.events, k)
+			}
+		}
+	}
+	s.rate = []int{5, 15, 40, 100}[s.r.Intn(4)]
+	s.starve = s.r.Intn(16)
+	s.bound = []int{0, 300, 800}[s.r.Intn(3)]
+	s.outstanding = []int{1, 2, 4}[s.r.Intn(3)]
+	s.heartbeat = s.r.Intn(4) == 0
+	s.patient = s.r.Intn(3) == 0
+	if s.mix[ddl] {
+		s.events = append(s.events, ddl, ddl)
+	}
+	s.most = 60
+}
+
+// chance tells whether something goes wrong now, one time in n, when this seed has that fault.
+func (s *Sim) chance(k fault, n int) bool { return s.mix[k] && !s.healing && s.r.Intn(n) == 0 }
+
+func (s *Sim) fail(form string, a ...any) {
+	if s.err == "" {
+		s.err = fmt.Sprintf(form, a...)
+		s.ev("VIOLATION: %s", s.err)
+	}
+}
+
+func (s *Sim) ev(form string, a ...any) {
+	if s.trace {
+		s.Legend = append(s.Legend, fmt.Sprintf("%5d %8.3fs ", s.step, float64(s.nowMS-1_000_000)/1000)+fmt.Sprintf(form, a...))
+	}
+}
+
+// delayed is a request that arrives when its sender has long given it up.
+type delayed struct {
+	atMS int64
+	do   func()
+}
+
+// maxDelayMS is how late a request may be.
+const maxDelayMS = 4000
+
+func (s *Sim) delay(f func()) {
+	if len(s.delayed) < maxLate {
+		s.delayed = append(s.delayed, delayed{s.nowMS + int64(s.r.Intn(maxDelayMS)), f})
+	}
+}
+
+// later puts something on its way through the network.
+func (s *Sim) later(f func()) {
+	if len(s.late) < maxLate {
+		s.late = append(s.late, f)
+	}
+}
+
+func (s *Sim) bucket(name string) *kvBucket {
+	for _, b := range s.kv {
+		if b.name == name {
+			return b
+		}
+	}
+	return nil
+}
+
+// pass lets time go on.
+func (s *Sim) pass(ms int64) {
+	s.nowMS += ms
+	if s.nowMS-s.tickMS >= tickMS {
+		s.tickMS = s.nowMS
+		s.tick()
+	}
+}
+
+// act does one random thing; faults only while nothing heals.
+func (s *Sim) act() {
+	s.step++
+	s.pass(int64(s.r.Intn(2*stepMS) + 1))
+	x := s.r.Intn(100)
+	if !s.healing && x/8 == s.starve && s.r.Intn(8) > 0 { // one class of events is starved per seed
+		x = 86 + s.r.Intn(10)
+	}
+	b, v := s.kv[s.r.Intn(len(s.kv))], s.r.Intn(vbuckets)
+	p, n := s.r.Intn(projectors), s.nodes[s.r.Intn(len(s.nodes))]
+	if s.r.Intn(3) == 0 {
+		s.report(p, n)
+	}
+	if s.r.Intn(2) == 0 {
+		s.network()
+	}
+	switch {
+	case x < 14:
+		for range 2 {
+			s.pump(p, b, v)
+		}
+	case x < 34:
+		for range 8 {
+			s.deliver(s.r.Intn(projectors), s.r.Intn(len(s.nodes)), b, s.r.Intn(vbuckets))
+		}
+	case x < 58:
+		if h := n.buckets[b.name]; n.up && h != nil {
+			s.storeStep(n, h)
+			s.checkQueues(n)
+		}
+	case x < 66:
+		if h := n.buckets[b.name]; n.up && h != nil {
+			for range 3 {
+				s.sideStep(n, h)
+			}
+		}
+	case x < 80:
+		s.leaders()
+	case x < 84:
+		s.sync(p, b, v)
+	case x < 86:
+		s.start(p, n)
+	case s.healing:
+		s.heal(b, v, n)
+	case x < 95 || s.r.Intn(100) >= s.rate:
+		s.write(b, v, b.vb[v].zombie != nil && s.r.Intn(3) == 0)
+	default:
+		s.fault(b, v, p, n)
+	}
+	if s.step%40 == 0 {
+		s.scan()
+	}
+}
+
+func (s *Sim) leaders() {
+	if s.lead != nil {
+		for range 3 {
+			s.leaderStep(s.lead)
+		}
+	} else if s.r.Intn(4) == 0 {
+		s.elect()
+		s.Report.Leaders++
+	}
+	for _, l := range s.old {
+		s.leaderStep(l)
+	}
+}
+
+// network lets something arrive that was on its way.
+func (s *Sim) network() {
+	for i := range s.delayed {
+		if d := s.delayed[i]; d.atMS <= s.nowMS {
+			s.delayed = append(s.delayed[:i:i], s.delayed[i+1:]...)
+			d.do()
+			break
+		}
+	}
+	for i := 0; i < 3 && len(s.late) > 0; i++ {
+		k := 0
+		if !s.healing {
+			k = s.r.Intn(len(s.late))
+		}
+		f := s.late[k]
+		s.late = append(s.late[:k:k], s.late[k+1:]...)
+		f()
+	}
+}
+
+func (s *Sim) report(p int, n *node) {
+	if s.proj[p].up {
+		s.reportProjector(p)
+	}
+	if n.up {
+		s.reportNode(n)
+	}
+}
+
+// start brings back what is down.
+func (s *Sim) start(p int, n *node) {
+	if !n.up {
+		s.startNode(n)
+	}
+	if pr := s.proj[p]; !pr.up {
+		pr.up = true
+		s.ev("RESTART p%d", p)
+	}
+	if s.lead == nil {
+		return
+	}
+	if n.up && !n.registered {
+		s.registerNode(n)
+	}
+	if pr := s.proj[p]; pr.up && !pr.registered {
+		s.registerProjector(p)
+	}
+}
+
+func (s *Sim) heal(b *kvBucket, v int, n *node) {
+	b.vb[v].zombie = nil
+	n.full = false
+	for p := range s.proj {
+		if st := s.proj[p].stream(b, v); st != nil && st.drop[n.num] {
+			s.resume(p, b, v, n)
+		}
+	}
+}
+
+// resume ends a drop of data.
+func (s *Sim) resume(p int, b *kvBucket, v int, n *node) {
+	st := s.proj[p].stream(b, v)
+	st.drop[n.num] = false
+	if s.on(dropBegin) {
+		s.emit(p, n.num, b, v, s.beginEvent(st, n.num, st.ks.cur, st.topo), st.ks.cur)
+	}
+	s.ev("p%d resumes %s/%d for n%d at %d", p, b.name, v, n.num, st.ks.cur)
+}
+
+// Run gives what went wrong, "" for nothing.
+func (s *Sim) Run() string {
+	for i := 0; i < s.opt.Steps && s.err == ""; i++ {
+		s.act()
+	}
+	s.healing = true
+	s.ev("HEALING")
+	for i := 0; i < healSteps && s.err == ""; i++ {
+		s.act()
+		if i%50 == 0 && s.settled() == "" {
+			break
+		}
+	}
+	if s.err == "" {
+		if why := s.settled(); why != "" {
+			s.fail("stuck: %s", why)
+		}
+	}
+	s.Report.Steps = s.step
+	return s.err
+}
+
+const healSteps = 12000

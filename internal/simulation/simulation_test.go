@@ -1,0 +1,57 @@
+package simulation
+
+import (
+	"flag"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+var (
+	seeds = flag.Int64("seeds", 1000, "seeds to run")
+	from  = flag.Int64("from", 1, "first seed")
+	seed  = flag.Int64("seed", 0, "run this seed alone, with a line per event")
+	offs  = flag.String("off", "", "comma-separated rules to switch off")
+	steps = flag.Int("steps", 0, "steps with faults, 0: as many as usual")
+)
+
+func without() []string {
+	if *offs == "" {
+		return nil
+	}
+	return strings.Split(*offs, ",")
+}
+
+func run(t *testing.T, o Options) (*Sim, string) {
+	t.Helper()
+	s, err := New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s, s.Run()
+}
+
+// TestSimulation: whatever goes wrong, every exact snapshot is what KV held, and in the end all indexes are.
+func TestSimulation(t *testing.T) {
+	if *seed != 0 {
+		s, why := run(t, Options{Seed: *seed, Without: without(), Trace: true, Steps: *steps})
+		fmt.Println(strings.Join(s.Legend, "\n"))
+		if why != "" {
+			t.Errorf("seed %d step %d: %s", *seed, s.step, why)
+		}
+		return
+	}
+	var sum Report
+	bad := 0
+	for n := *from; n < *from+*seeds && bad < 5; n++ {
+		s, why := run(t, Options{Seed: n, Without: without(), Steps: *steps})
+		if sum.Add(s.Report); why != "" {
+			bad++
+			t.Errorf("seed %d step %d: %s", n, s.step, why)
+		}
+	}
+	t.Logf("%+v", sum)
+	if sum.Exact == 0 || sum.Restores == 0 || sum.Rollbacks == 0 || sum.Ranges == 0 || sum.Ahead == 0 || sum.Scans == 0 || sum.Leaders == 0 {
+		t.Error("the simulation did not reach everything that it is for")
+	}
+}
