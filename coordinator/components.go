@@ -382,7 +382,7 @@ func (h *indexerHello) apply(l *leader) {
 	for _, m := range h.answer.Minimum {
 		n.minimum[m.Bucket] = m.Incarnations
 		if b := l.buckets[m.Bucket]; b != nil {
-			b.ledger.Minimum(m.Incarnations)
+			b.ledger.Minimum(l.nowMS, m.Incarnations)
 		}
 	}
 	r.Full = true

@@ -13,7 +13,7 @@ import (
 func (l *Ledger) Adopt(nowMS int64, streams map[index.ProjectorID]Report, minimum map[index.NodeID][]index.Incarnation) {
 	l.adopted = true
 	for _, incs := range minimum {
-		l.Minimum(incs)
+		l.Minimum(nowMS, incs)
 	}
 	if !l.wanted {
 		for p, s := range streams {
@@ -316,10 +316,14 @@ type hosting struct {
 	log       Log
 }
 
-// Minimum takes the incarnations below which an indexer refuses streams, by vbucket.
-func (l *Ledger) Minimum(incs []index.Incarnation) {
+// Minimum takes the incarnations below which an indexer refuses streams, by vbucket. A stream that it refuses for ever is
+// asked for again.
+func (l *Ledger) Minimum(nowMS int64, incs []index.Incarnation) {
 	for v := range min(len(incs), len(l.vbs)) {
 		l.raiseFence(v, incs[v])
+		if e := &l.vbs[v]; e.State == Begun && e.Incarnation.Compare(e.fence) < 0 {
+			l.set(v, nowMS, Lost, "an indexer insists on a newer incarnation")
+		}
 	}
 }
 

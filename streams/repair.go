@@ -190,6 +190,9 @@ func (l *Ledger) openRepair(nowMS int64) {
 	l.repair = &repair{inc: l.next(), vbs: vbs, phase: polling, sinceMS: nowMS, nodes: l.nodes,
 		positions: map[index.NodeID]map[uint16]Position{}, logs: map[index.ProjectorID]map[uint16]Log{}}
 	if len(l.nodes) > 0 {
+		for _, v := range vbs { // whatever becomes of this repair, who is polled refuses what is older
+			l.raiseFence(int(v), l.repair.inc)
+		}
 		l.queue(Action{Kind: PollPositions, Incarnation: l.repair.inc, VBuckets: vbs, Nodes: l.nodes})
 	}
 }

@@ -166,6 +166,12 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			a = append(a, Acceptance{VBucket: uint16(l.num("v")), Incarnation: l.inc(), Projector: index.ProjectorID(l["p"]), Open: !closed})
 		}
 		s.l.Indexer(s.now, index.NodeID(args.num("node")), a)
+	case "minimum":
+		incs := make([]index.Incarnation, s.l.Len())
+		for _, l := range ls {
+			incs[l.num("v")] = l.inc()
+		}
+		s.l.Minimum(s.now, incs)
 	case "positions":
 		var ps []Position
 		for _, l := range ls {

@@ -1,11 +1,14 @@
 package simulation
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/hashicorp/go-hclog"
 
 	"tidemark/coordinator"
 	"tidemark/fsm"
@@ -160,13 +163,31 @@ func (s *Sim) elect() {
 	s.lead = l
 	n := network{l}
 	step, err := coordinator.NewStepper(coordinator.Config{Consensus: l, Machine: l, Projectors: toProjectors{n}, Indexers: toIndexers{n},
-		REST: "http://" + l.id, Now: s.now, Settings: s.settings()}, s.term)
+		REST: "http://" + l.id, Now: s.now, Settings: s.settings(), Logger: s.logger(l)}, s.term)
 	if err != nil {
 		s.fail("leader: %v", err)
 		return
 	}
 	l.step = step
 	s.ev("LEADER of term %d: %s", s.term, l.id)
+}
+
+// legendLog puts what a leader logs into the legend.
+type legendLog struct {
+	s *Sim
+	l *leader
+}
+
+func (w legendLog) Write(b []byte) (int, error) {
+	w.s.ev("%s: %s", w.l.id, bytes.TrimSpace(b))
+	return len(b), nil
+}
+
+func (s *Sim) logger(l *leader) hclog.Logger {
+	if !s.trace {
+		return nil
+	}
+	return hclog.New(&hclog.LoggerOptions{Output: legendLog{s, l}, Level: hclog.Debug, DisableTime: true})
 }
 
 func (s *Sim) now() time.Time { return time.UnixMilli(s.nowMS) }

@@ -172,7 +172,7 @@ func (s *Sim) swarm() {
 	if s.mix[ddl] {
 		s.events = append(s.events, ddl, ddl)
 	}
-	s.most = 60
+	s.most = 200
 }
 
 // chance tells whether something goes wrong now, one time in n, when this seed has that fault.
@@ -349,6 +349,9 @@ func (s *Sim) start(p int, n *node) {
 }
 
 func (s *Sim) heal(b *kvBucket, v int, n *node) {
+	if s.step < s.opt.Steps+healWrites && s.r.Intn(2) == 0 {
+		s.write(b, v, false)
+	}
 	b.vb[v].zombie = nil
 	n.full = false
 	for p := range s.proj {
@@ -390,4 +393,7 @@ func (s *Sim) Run() string {
 	return s.err
 }
 
-const healSteps = 12000
+const (
+	healSteps  = 12000
+	healWrites = 500 // so many of them are written in
+)
