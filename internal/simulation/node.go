@@ -503,7 +503,7 @@ func (s *Sim) openSide(n *node, h *hosted, w ingest.Want) {
 	id := s.sideID
 	h.st.OpenSide(w, id)
 	start := w.From
-	if !k.admit(start, 0, w.VBUUID) {
+	if !k.admit(start, 0, w.VBUUID) && (w.Previous == 0 || !k.admit(start, 0, w.Previous)) {
 		s.ev("n%d side %d %s/%d from %d is refused, purge %d", n.num, id, b.name, w.VBucket, start, k.purge)
 		h.st.SideRefused(w.VBucket, id, k.purge)
 		return

@@ -206,18 +206,28 @@ func (s *Sim) projLogs(p int, r *wire.FailoverLogsRequest) (*wire.FailoverLogsRe
 	return a, nil
 }
 
-func (s *Sim) projStart(p int, r *wire.StartRequest) (*wire.StartReply, error) {
+func (s *Sim) projStart(p int, r *wire.StreamRequest) (*wire.StreamReply, error) {
 	if err := s.projAdmit(p, r.Fence, false); err != nil {
 		return nil, err
 	}
-	a := &wire.StartReply{}
-	for i := range r.Starts {
-		a.Results = append(a.Results, s.startStream(p, s.bucket(r.Bucket), &r.Starts[i]))
+	a := &wire.StreamReply{}
+	for i := range r.Buckets {
+		w := &r.Buckets[i]
+		if err := w.Restart.Check(); err != nil {
+			s.fail("restart timestamp: %v", err)
+			return nil, err
+		}
+		o := wire.StreamOutcome{Bucket: w.Bucket}
+		for k := range w.Restart.Len() {
+			q := w.Restart.At(k)
+			o.Results = append(o.Results, s.startStream(p, s.bucket(w.Bucket), r.Incarnation, &q))
+		}
+		a.Buckets = append(a.Buckets, o)
 	}
 	return a, nil
 }
 
-func (s *Sim) startStream(p int, b *kvBucket, q *wire.StreamStart) wire.StartResult {
+func (s *Sim) startStream(p int, b *kvBucket, inc index.Incarnation, q *wire.StreamStart) wire.StartResult {
 	v := int(q.VBucket)
 	pr := s.proj[p]
 	a := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: q.VBucket}, Outcome: wire.StartNotMine}
@@ -228,30 +238,34 @@ func (s *Sim) startStream(p int, b *kvBucket, q *wire.StreamStart) wire.StartRes
 	a.High, a.Purge, a.Revision = k.high(), k.purge, k.rev
 	was, sn := pr.st[b.name][v], &pr.seen[b.name][v]
 	switch {
-	case (q.Incarnation.Compare(sn.highest) < 0 || !sn.stopped.IsZero() && q.Incarnation.Compare(sn.stopped) <= 0) && s.on(projInc):
+	case (inc.Compare(sn.highest) < 0 || !sn.stopped.IsZero() && inc.Compare(sn.stopped) <= 0) && s.on(projInc):
 		a.Outcome = wire.StartStale
 		return a
-	case was != nil && was.inc == q.Incarnation && was.ended:
+	case was != nil && was.inc == inc && was.ended:
 		a.Outcome = wire.StartFailed
 		return a
-	case was != nil && was.inc == q.Incarnation:
+	case was != nil && was.inc == inc:
 		a.Outcome, a.Log = wire.StartBegun, was.ks.branch.fl
 		return a
 	}
-	sn.highest = q.Incarnation
+	sn.highest = inc
 	reach := max(q.Seqno, q.Window.End)
-	if !k.admit(q.Seqno, reach, q.VBUUID) {
-		s.ev("p%d %s/%d %v ROLLBACK (start %d reach %d branch %d, has %v purge %d)", p, b.name, v, q.Incarnation, q.Seqno, reach, q.VBUUID, k.fl, k.purge)
+	if !k.admit(q.Seqno, reach, q.VBUUID) && (q.Previous == 0 || !k.admit(q.Seqno, reach, q.Previous)) {
+		s.ev("p%d %s/%d %v ROLLBACK (start %d reach %d branch %d, has %v purge %d)", p, b.name, v, inc, q.Seqno, reach, q.VBUUID, k.fl, k.purge)
 		a.Outcome, a.Log = wire.StartRollback, k.fl
 		return a
 	}
-	st := &mainStream{inc: q.Incarnation, ks: dcp{branch: k, cur: q.Seqno}, topo: pr.topo[b.name], drop: map[int]bool{}, purge: k.purge}
+	if q.Branch != 0 && k.fl.Newest() != q.Branch {
+		a.Outcome, a.Log = wire.StartFailover, k.fl
+		return a
+	}
+	st := &mainStream{inc: inc, ks: dcp{branch: k, cur: q.Seqno}, topo: pr.topo[b.name], drop: map[int]bool{}, purge: k.purge}
 	if reach <= q.Seqno {
 		st.comp, st.known = q.Seqno, true
 		s.noteEnd(b, v, k, st.comp)
 	}
 	pr.st[b.name][v] = st
-	s.ev("p%d BEGIN %s/%d %v from %d branch %d", p, b.name, v, q.Incarnation, q.Seqno, k.fl.Newest())
+	s.ev("p%d BEGIN %s/%d %v from %d branch %d", p, b.name, v, inc, q.Seqno, k.fl.Newest())
 	for to := range s.nodes {
 		s.emit(p, to, b, v, s.beginEvent(st, to, st.ks.cur, st.topo), st.ks.cur)
 	}
@@ -259,7 +273,7 @@ func (s *Sim) startStream(p int, b *kvBucket, q *wire.StreamStart) wire.StartRes
 	return a
 }
 
-func (s *Sim) projStop(p int, r *wire.StopRequest) error {
+func (s *Sim) projStop(p int, r *wire.StreamStop) error {
 	if err := s.projAdmit(p, r.Fence, false); err != nil {
 		return err
 	}

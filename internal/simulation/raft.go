@@ -308,11 +308,11 @@ func (t toProjectors) FailoverLogs(_ context.Context, addr string, r *wire.Failo
 	return toProjector(t, addr, "logs", func(p int) (*wire.FailoverLogsReply, error) { return t.l.sim.projLogs(p, r) })
 }
 
-func (t toProjectors) Start(_ context.Context, addr string, r *wire.StartRequest) (*wire.StartReply, error) {
-	return toProjector(t, addr, "start", func(p int) (*wire.StartReply, error) { return t.l.sim.projStart(p, r) })
+func (t toProjectors) Streams(_ context.Context, addr string, r *wire.StreamRequest) (*wire.StreamReply, error) {
+	return toProjector(t, addr, "streams", func(p int) (*wire.StreamReply, error) { return t.l.sim.projStart(p, r) })
 }
 
-func (t toProjectors) Stop(_ context.Context, addr string, r *wire.StopRequest) error {
+func (t toProjectors) Stop(_ context.Context, addr string, r *wire.StreamStop) error {
 	_, err := toProjector(t, addr, "stop", func(p int) (struct{}, error) { return struct{}{}, t.l.sim.projStop(p, r) })
 	return err
 }
