@@ -116,6 +116,38 @@ func bound(r *rand.Rand, rows []oracle.Row) []string {
 	return []string{"null"}
 }
 
+// randomScan makes a scan with bounds around the rows there are, and says it to the oracle.
+func randomScan(r *rand.Rand, all []oracle.Row) (req client.ScanRequest, ranges []oracle.Range) {
+	inclusion := func() string { return []string{"both", "low", "high", "neither"}[r.IntN(4)] }
+	req.Reverse = r.IntN(2) == 0
+	if r.IntN(3) == 0 {
+		req.Limit = 1 + r.IntN(40)
+	}
+	switch r.IntN(4) {
+	case 0:
+		at := bound(r, all)
+		req.Equal = raw(at)
+		return req, []oracle.Range{{Low: at, High: at, Inclusion: "both"}}
+	case 1:
+		for range 1 + r.IntN(5) {
+			ranges = append(ranges, oracle.Range{Low: bound(r, all), High: bound(r, all), Inclusion: inclusion()})
+		}
+		for _, o := range ranges {
+			req.Ranges = append(req.Ranges, client.Range{Low: raw(o.Low), High: raw(o.High), Inclusion: o.Inclusion})
+		}
+		return req, ranges
+	}
+	o := oracle.Range{Inclusion: inclusion()}
+	if r.IntN(4) > 0 {
+		o.Low = bound(r, all)
+	}
+	if r.IntN(4) > 0 {
+		o.High = bound(r, all)
+	}
+	req.Range = &client.Range{Low: raw(o.Low), High: raw(o.High), Inclusion: o.Inclusion}
+	return req, []oracle.Range{o}
+}
+
 // TestScansAgainstOracle: limits, both directions, one range and several with every inclusion, prefixes, ascending and
 // descending components, values of every type: each scan equals what the oracle selects.
 func TestScansAgainstOracle(t *testing.T) {
@@ -144,34 +176,7 @@ func TestScansAgainstOracle(t *testing.T) {
 			t.Fatalf("%s: %v %s", h.name, err, oracle.Diff(all, s.keys, s.ids))
 		}
 		for n := range perIndex {
-			var ranges []oracle.Range
-			req := client.ScanRequest{Reverse: r.IntN(2) == 0}
-			if r.IntN(3) == 0 {
-				req.Limit = 1 + r.IntN(40)
-			}
-			switch r.IntN(4) {
-			case 0:
-				at := bound(r, all)
-				req.Equal = raw(at)
-				ranges = []oracle.Range{{Low: at, High: at, Inclusion: "both"}}
-			case 1:
-				for range 1 + r.IntN(5) {
-					ranges = append(ranges, oracle.Range{Low: bound(r, all), High: bound(r, all), Inclusion: []string{"both", "low", "high", "neither"}[r.IntN(4)]})
-				}
-				for _, o := range ranges {
-					req.Ranges = append(req.Ranges, client.Range{Low: raw(o.Low), High: raw(o.High), Inclusion: o.Inclusion})
-				}
-			default:
-				o := oracle.Range{Inclusion: []string{"both", "low", "high", "neither"}[r.IntN(4)]}
-				if r.IntN(4) > 0 {
-					o.Low = bound(r, all)
-				}
-				if r.IntN(4) > 0 {
-					o.High = bound(r, all)
-				}
-				ranges = []oracle.Range{o}
-				req.Range = &client.Range{Low: raw(o.Low), High: raw(o.High), Inclusion: o.Inclusion}
-			}
+			req, ranges := randomScan(r, all)
 			want, err := h.oracle.Select(all, ranges, req.Reverse, req.Limit)
 			if err != nil {
 				t.Fatal(err)
