@@ -8,6 +8,9 @@ import (
 
 // The coordinator and the projectors of the simulation. Commands and answers are late, lost or overtaken.
 
+// upsertDeletion is a rule of the router: hosts of slices that a document's key is not in are told so.
+const upsertDeletion Rules = 1 << 30
+
 const useOlder Rules = 1 << 31 // rollbacks use snapshots and checkpoints (a rule of the store, off: always to nothing)
 
 type simProj struct {

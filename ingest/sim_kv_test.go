@@ -82,7 +82,13 @@ func keyOf(i index.ID, value int) int {
 	return value
 }
 
-func sliceOf(doc int) index.SliceID { return index.SliceID(doc / simVBs % 2) }
+// slice gives the one of two slices that holds a document's entry: by the document, or by the key, which moves it.
+func (s *sim) slice(i index.ID, doc, key int) index.SliceID {
+	if s.byKey[i] {
+		return index.SliceID(key % 2)
+	}
+	return index.SliceID(doc / simVBs % 2)
+}
 
 // oracle gives the rows of a slice at a position per vbucket.
 func (s *sim) oracle(i index.ID, no index.SliceID, at timestamp.Vector) map[int]int {
@@ -98,7 +104,7 @@ func (s *sim) oracle(i index.ID, no index.SliceID, at timestamp.Vector) map[int]
 		}
 		for _, it := range k.log[:seqno] {
 			key := keyOf(i, it.value)
-			if key != 0 && sliceOf(it.doc) == no {
+			if key != 0 && s.slice(i, it.doc, key) == no {
 				want[it.doc] = key
 			} else {
 				delete(want, it.doc)

@@ -211,6 +211,9 @@ func (s *sim) apply(events []Entry, p *Part, st *simStore) {
 			continue
 		}
 		key := keyOf(st.index, int(e.Data[1]))
+		if s.slice(st.index, int(d), key) != st.no {
+			key = 0
+		}
 		if key != 0 || p.KeepTombstones {
 			st.live.rows[int(d)] = simRow{e.Seqno, key}
 		} else {
@@ -454,7 +457,11 @@ func (s *sim) event(ni int, it simItem, w timestamp.Window, copies []index.CopyI
 	}
 	for _, id := range copies {
 		c := s.copies[id]
-		if c.node == ni && c.no == sliceOf(it.doc) {
+		told := c.no == s.slice(c.index, it.doc, keyOf(c.index, it.value))
+		if s.byKey[c.index] && (s.off&upsertDeletion == 0 || it.value == 0) {
+			told = true
+		}
+		if c.node == ni && told {
 			e.Statements = append(e.Statements, keyversion.Statement{Index: c.index, Slice: c.no})
 		}
 	}

@@ -47,6 +47,7 @@ type sim struct {
 	copies                                     map[index.CopyID]simCopy
 	lastCopy                                   index.CopyID
 	created                                    [simIndex]bool
+	byKey                                      [simIndex]bool // its entries move between slices
 	wanted                                     []index.CopyID // that should exist
 	ownerOf                                    map[[3]uint64]index.ProjectorID
 	mismatch                                   [simVBs]int
@@ -77,6 +78,7 @@ func (s *sim) ev(form string, a ...any) {
 
 func newSim(seed int64, off Rules) *sim {
 	s := &sim{r: rand.New(rand.NewSource(seed)), tear: rand.New(rand.NewSource(^seed)), torn: seed%3 == 0, off: off, branches: map[uint64]*simBranch{}, copies: map[index.CopyID]simCopy{}, more: 30}
+	s.byKey = [simIndex]bool{seed%4 == 1, seed%2 == 0}
 	for v := range simVBs {
 		s.kv[v] = simVB{cur: s.newBranch(v, 0, true), owner: v % 2}
 	}

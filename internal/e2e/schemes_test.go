@@ -23,7 +23,7 @@ import (
 )
 
 var (
-	schemeRows = flag.Int("schemes.rows", 12_000, "how many rows TestPartitionSchemes compares at least")
+	schemeRows = flag.Int("schemes.rows", 10_000, "how many rows TestPartitionSchemes compares at least")
 	schemeSeed = flag.Uint64("schemes.seed", 1, "of TestPartitionSchemes")
 )
 
@@ -207,7 +207,7 @@ func TestPartitionSchemes(t *testing.T) {
 	kv := up.KV(ctx)
 	s := &schemeRun{t: t, c: up.Client(), bucket: up.Manifest().Bucket,
 		w: &workload{kv: kv, history: oracle.NewHistory(kv.Config().NumVBuckets())}}
-	docs := 400
+	docs := 1500
 	if *schemeRows > 100_000 {
 		docs = 4000
 	}
