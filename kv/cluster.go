@@ -255,6 +255,7 @@ func (c *cluster) applyLocked() {
 			if state, _ := v.Status(); state == want {
 				continue
 			}
+			c.n.replicator.forget(b.name, uint16(i))
 			if err := v.SetState(want); err != nil { // in memory it has that state, on disk the map says so
 				c.n.config.Logger.Warn("state of a vbucket not stored", "bucket", b.name, "vbucket", i, "state", want, "error", err)
 			}

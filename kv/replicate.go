@@ -88,6 +88,13 @@ func (r *replicator) of(id copyID, source string) *seen {
 	return s
 }
 
+// forget drops what is known about a vbucket that changes its state.
+func (r *replicator) forget(bucket string, vb uint16) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	delete(r.known, copyID{bucket, vb})
+}
+
 // look gives what is known about a replica.
 func (r *replicator) look(bucket string, vb uint16, source string) seen {
 	r.mu.Lock()
