@@ -81,7 +81,7 @@ func (c *Cluster) makeChildren() {
 		}
 		add(&child{id: e.ID, role: roleKV, late: true, health: e.Admin + "/healthz", pid: func(m *Manifest, pid int) { m.KV[i].PID = pid }, args: append([]string{
 			"kv", "--id", e.ID, "--data", filepath.Join(dir, e.ID), "--memcached", e.Memcached, "--admin", hostport(e.Admin),
-			"--nodes", strings.Join(nodes, ","), "--buckets", fmt.Sprintf("%s:%s:%d", m.Bucket, m.BucketUUID, m.VBuckets),
+			"--nodes", strings.Join(nodes, ","), "--buckets", fmt.Sprintf("%s:%s:%d:%d", m.Bucket, m.BucketUUID, m.VBuckets, m.KVReplicas),
 			"--kv-user", m.KVUser, "--kv-password-file", password,
 		}, secure...)})
 	}

@@ -29,7 +29,8 @@ import (
 const (
 	FirstREST      = 9520 // port of the first manager, or the next free one
 	VBuckets       = 128
-	MaxNodes       = 16               // of one role
+	MaxNodes       = 16 // of one role
+	maxReplicas    = 3
 	ReadyTimeout   = 60 * time.Second // for all children to answer
 	stopGrace      = 3500 * time.Millisecond
 	restartDelay   = time.Second
@@ -66,15 +67,17 @@ func wrongConfig(format string, args ...any) error { return configError(fmt.Spri
 
 // Config says what to run.
 type Config struct {
-	Exe       string // the binary whose subcommands are the roles
-	Dir       string // data folder
-	Managers  int
-	KV        int
-	Indexers  int
-	Bucket    string
-	FirstREST int // port to try first
-	LogLevel  string
-	LogFormat string // text or json; text when empty
+	Exe      string // the binary whose subcommands are the roles
+	Dir      string // data folder
+	Managers int
+	KV       int
+	// KVReplicas is how many copies of a vbucket the KV nodes keep beside the active one.
+	KVReplicas int
+	Indexers   int
+	Bucket     string
+	FirstREST  int // port to try first
+	LogLevel   string
+	LogFormat  string // text or json; text when empty
 	// Advertise is the host under which children know each other instead of the one they listen on, for tests that put
 	// themselves between them; the ports are the same.
 	Advertise string
@@ -106,6 +109,9 @@ func (c *Config) check() error {
 	}
 	if c.Feed != "" && c.Feed != "native" && c.Feed != "gocbcore" {
 		return wrongConfig("--feed %q: want native or gocbcore", c.Feed)
+	}
+	if c.KVReplicas < 0 || c.KVReplicas > maxReplicas || c.KVReplicas >= c.KV {
+		return wrongConfig("--kv-replicas %d: want 0 to %d, and fewer than the %d KV nodes", c.KVReplicas, maxReplicas, c.KV)
 	}
 	if c.Bucket == "" || len(c.Bucket) > 100 || strings.ContainsAny(c.Bucket, "`/:,= \t\n") {
 		return wrongConfig("--bucket %q: want a name of 1 to 100 characters without spaces, quotes or any of / : , =", c.Bucket)
@@ -214,6 +220,9 @@ func (c *Cluster) resume(m *Manifest) error {
 		return wrongConfig("%s was made with --managers %d --kv %d --indexers %d --bucket %s: use the same, or another folder with --data",
 			c.cfg.Dir, len(m.Managers), len(m.KV), len(m.Indexers), m.Bucket)
 	}
+	if m.KVReplicas != c.cfg.KVReplicas {
+		return wrongConfig("%s was made with --kv-replicas %d: use the same, or another folder with --data", c.cfg.Dir, m.KVReplicas)
+	}
 	if (m.TLS != nil) != c.cfg.TLS {
 		return wrongConfig("%s was made %s --tls: use the same, or another folder with --data", c.cfg.Dir, map[bool]string{true: "with", false: "without"}[m.TLS != nil])
 	}
@@ -237,7 +246,7 @@ func (c *Cluster) resume(m *Manifest) error {
 func (c *Cluster) fresh() (*Manifest, error) {
 	ports := &portChooser{next: c.cfg.FirstREST}
 	defer ports.release()
-	m := &Manifest{KVUser: kvUser, KVPassword: rand.Text(), Bucket: c.cfg.Bucket, BucketUUID: strings.ToLower(rand.Text()), VBuckets: VBuckets}
+	m := &Manifest{KVUser: kvUser, KVPassword: rand.Text(), KVReplicas: c.cfg.KVReplicas, Bucket: c.cfg.Bucket, BucketUUID: strings.ToLower(rand.Text()), VBuckets: VBuckets}
 	scheme := "http://"
 	if c.cfg.TLS {
 		scheme = "https://"

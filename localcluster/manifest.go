@@ -24,6 +24,7 @@ type Manifest struct {
 	Indexers   []IndexerEntry   `json:"indexers"`
 	KVUser     string           `json:"kv_user"`
 	KVPassword string           `json:"kv_password"`
+	KVReplicas int              `json:"kv_replicas,omitempty"`
 	Bucket     string           `json:"bucket"`
 	BucketUUID string           `json:"bucket_uuid"`
 	VBuckets   int              `json:"vbuckets"`

@@ -25,23 +25,23 @@ import (
 
 func newKV(s Streams) *cobra.Command {
 	var id, data, memcached, memcachedTLS, admin, nodes, user, passwordFile string
-	var plain bool
+	var plain, join bool
 	var secure tlsFlags
 	var logs logFlags
 	var buckets []string
 	var quota int64
-	cmd := &cobra.Command{Use: "kv", Short: "Run an embedded KV node; load, get, set and delete documents", Args: noArgs,
+	cmd := &cobra.Command{Use: "kv", Short: "Run an embedded KV node; load, get, set and delete documents; look after the KV cluster", Args: noArgs,
 		Long:    `Without a subcommand: run one node of the embedded KV store, for development, tests and demonstrations.`,
 		Example: "  tidemark kv --id kv1 --data /var/lib/tidemark-kv --nodes kv1=127.0.0.1:11210=127.0.0.1:11211 \\\n    --buckets world:5a3e:128 --kv-user index --kv-password-file /etc/tidemark/kv-password",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if data == "" || user == "" || passwordFile == "" {
-				return usage("tidemark kv needs --data, --kv-user and --kv-password-file; or did you mean kv load, get, set or delete?")
+				return usage("tidemark kv needs --data, --kv-user and --kv-password-file; or did you mean kv load, get, set, delete, status, failover or rebalance?")
 			}
 			log, err := logs.logger(s, "kv")
 			if err != nil {
 				return err
 			}
-			cfg := kv.Config{NodeID: id, Dir: data, Listen: memcached, Admin: admin, User: user, AllowPlain: plain, QuotaBytes: quota, Logger: log}
+			cfg := kv.Config{NodeID: id, Dir: data, Listen: memcached, Admin: admin, User: user, AllowPlain: plain, QuotaBytes: quota, Join: join, Logger: log}
 			if cfg.TLS, err = secure.open(cmd.Context(), tlsconf.KV, id, log); err != nil {
 				return err
 			}
@@ -74,13 +74,14 @@ func newKV(s Streams) *cobra.Command {
 	fl.BoolVar(&plain, "allow-plain", false, "accept the password in clear text without TLS, for plain memcached clients; they need not select the only bucket")
 	fl.StringVar(&admin, "admin", "127.0.0.1:11211", "listen here for status and metrics")
 	fl.StringVar(&nodes, "nodes", "", "all nodes, the same on each: id=memcached=admin[=memcached-tls],…")
-	fl.StringSliceVar(&buckets, "buckets", nil, "buckets: name:uuid:vbuckets")
+	fl.BoolVar(&join, "join", false, "start without vbuckets, to be added by kv rebalance --add")
+	fl.StringSliceVar(&buckets, "buckets", nil, "buckets: name:uuid:vbuckets[:replicas]")
 	fl.StringVar(&user, "kv-user", "", "user that clients authenticate as")
 	fl.StringVar(&passwordFile, "kv-password-file", "", "file with the password")
 	fl.Int64Var(&quota, "quota-bytes", 2<<30, "memory for documents")
 	secure.add(cmd)
 	addCommon(cmd, &logs)
-	cmd.AddCommand(kvLoad(s), kvGet(s), kvSet(s), kvDelete(s))
+	cmd.AddCommand(kvLoad(s), kvGet(s), kvSet(s), kvDelete(s), kvStatus(s), kvFailover(s), kvRebalance(s))
 	return cmd
 }
 
@@ -109,14 +110,20 @@ func parseNodes(text string) (nodes []kv.Peer, err error) {
 func parseBuckets(texts []string) (buckets []kv.BucketConfig, err error) {
 	for _, one := range texts {
 		p := strings.Split(one, ":")
-		if len(p) != 3 {
-			return nil, usage("--buckets %q: want name:uuid:vbuckets", one)
+		if len(p) != 3 && len(p) != 4 {
+			return nil, usage("--buckets %q: want name:uuid:vbuckets[:replicas]", one)
 		}
 		n, err := strconv.Atoi(p[2])
 		if err != nil {
 			return nil, usage("--buckets %q: %q is no number of vbuckets", one, p[2])
 		}
-		buckets = append(buckets, kv.BucketConfig{Name: p[0], UUID: p[1], VBuckets: n})
+		b := kv.BucketConfig{Name: p[0], UUID: p[1], VBuckets: n}
+		if len(p) == 4 {
+			if b.Replicas, err = strconv.Atoi(p[3]); err != nil {
+				return nil, usage("--buckets %q: %q is no number of replicas", one, p[3])
+			}
+		}
+		buckets = append(buckets, b)
 	}
 	return buckets, nil
 }

@@ -1,0 +1,237 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/kv"
+	"tidemark/kv/clustermap"
+	"tidemark/localcluster"
+)
+
+// rebalancePoll is between two looks at a rebalance.
+const rebalancePoll = 200 * time.Millisecond
+
+// kvAdminFlags say which KV cluster's admin interface a command speaks to.
+type kvAdminFlags struct {
+	admin, data, user, passwordFile, password string
+	output                                    format
+}
+
+func (f *kvAdminFlags) add(cmd *cobra.Command) {
+	addOutput(cmd.Flags(), &f.output)
+	complete(cmd, "output", fixed("table", "json", "jsonl"))
+	cmd.Flags().StringVar(&f.admin, "admin", "", "admin addresses of KV nodes, host:port,…")
+	cmd.Flags().StringVar(&f.data, "data", "", "data `FOLDER` of a running up, for addresses and credentials")
+	cmd.Flags().StringVar(&f.user, "kv-user", "", "user")
+	cmd.Flags().StringVar(&f.passwordFile, "kv-password-file", "", "file with the password")
+	cmd.Flags().StringVar(&f.password, "kv-password", "", "password (better: TIDEMARK_KV_PASSWORD or a file)")
+}
+
+func (f *kvAdminFlags) open() (*kv.Admin, error) {
+	var addresses []string
+	if f.admin != "" {
+		addresses = strings.Split(f.admin, ",")
+	}
+	if f.data != "" {
+		m, err := localcluster.ReadManifest(f.data)
+		if err != nil {
+			return nil, usage("--data %s: no running `tidemark up` there: %v", f.data, err)
+		}
+		if len(addresses) == 0 {
+			for _, e := range m.KV {
+				addresses = append(addresses, strings.TrimPrefix(e.Admin, "http://"))
+			}
+		}
+		f.user = orElse(f.user, m.KVUser)
+		if f.passwordFile == "" {
+			f.password = orElse(f.password, m.KVPassword)
+		}
+	}
+	if f.passwordFile != "" {
+		p, err := secretFile(f.passwordFile)
+		if err != nil {
+			return nil, err
+		}
+		f.password = p
+	}
+	if len(addresses) == 0 {
+		return nil, usage("name KV nodes (--admin HOST:PORT), or --data DIR of a `tidemark up`")
+	}
+	return kv.NewAdmin(addresses, f.user, f.password), nil
+}
+
+func kvStatus(s Streams) *cobra.Command {
+	f := &kvAdminFlags{}
+	cmd := &cobra.Command{Use: "status", Short: "Show the embedded KV cluster: nodes, vbuckets, replica lag, what is under way", Args: noArgs,
+		Example: "  tidemark kv status --data ./cluster\n  tidemark kv status --admin 127.0.0.1:11211 --output json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			a, err := f.open()
+			if err != nil {
+				return err
+			}
+			status, err := a.Status(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return show(s.Out, f.output, status, status.Nodes, func(t *tabwriter.Writer) { kvStatusTable(t, status) })
+		}}
+	f.add(cmd)
+	return cmd
+}
+
+func kvStatusTable(t *tabwriter.Writer, s kv.ClusterStatus) {
+	fmt.Fprintln(t, "NODE\tSTATE\tMEMCACHED\tADMIN\tMAP\tBUCKET\tACTIVE\tREPLICA\tITEMS\tLAG")
+	for _, n := range s.Nodes {
+		head := fmt.Sprintf("%s\t%s\t%s\t%s\t%d.%d", n.ID, n.State, n.Memcached, n.Admin, n.RevEpoch, n.Rev)
+		if len(n.Buckets) == 0 {
+			fmt.Fprintf(t, "%s\t\t\t\t\t\n", head)
+		}
+		for _, b := range n.Buckets {
+			lag := fmt.Sprint(b.Lag)
+			if b.Unjoined > 0 {
+				lag += fmt.Sprintf(" (%d not connected)", b.Unjoined)
+			}
+			if b.Paused {
+				lag += " (paused)"
+			}
+			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%s\n", head, b.Bucket, b.Active, b.Replica, b.Items, lag)
+			head = "\t\t\t\t"
+		}
+	}
+	fmt.Fprintf(t, "map %d.%d, led by %s\n", s.RevEpoch, s.Rev, s.Leader)
+	if p := s.Progress; p != nil {
+		fmt.Fprintf(t, "rebalance %s: %d of %d vbuckets left", p.Operation, p.Left, p.Total)
+		if p.Waiting != "" {
+			fmt.Fprintf(t, "; waits for %s", p.Waiting)
+		}
+		fmt.Fprintln(t)
+	}
+}
+
+func kvFailover(s Streams) *cobra.Command {
+	f := &kvAdminFlags{}
+	var lose bool
+	cmd := &cobra.Command{Use: "failover NODE…", Short: "Take KV nodes out of the cluster and promote the replicas of their vbuckets",
+		Long: `Takes nodes out of the cluster and promotes the replicas of their vbuckets. A node that still answers hands its vbuckets over
+first. Without --lose it is refused as soon as something that is known to have been written would be lost. With --lose the best
+replicas are promoted as they are: their vbuckets begin new branches, and whoever has read beyond them is told to roll back.
+
+All other members must answer. A node that was failed over and comes back learns it before it serves.`,
+		Example: "  tidemark kv failover kv2 --data ./cluster\n  tidemark kv failover kv2 --lose --data ./cluster",
+		Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage("%s takes one NODE or more", cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a, err := f.open()
+			if err != nil {
+				return err
+			}
+			answer, err := a.Failover(cmd.Context(), kv.FailoverRequest{Nodes: args, Lose: lose})
+			if err != nil {
+				return err
+			}
+			return show(s.Out, f.output, answer, answer.Promotions, func(t *tabwriter.Writer) {
+				empty := 0
+				for _, p := range answer.Promotions {
+					if p.Empty {
+						empty++
+					}
+				}
+				fmt.Fprintf(t, "map %d.%d without %s: %d vbuckets promoted\n", answer.RevEpoch, answer.Rev, strings.Join(args, ", "), len(answer.Promotions))
+				if empty > 0 {
+					fmt.Fprintf(t, "%d of them had no copy left and begin empty\n", empty)
+				}
+			})
+		}}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&lose, "lose", false, "promote replicas that may lack acknowledged writes")
+	return cmd
+}
+
+func kvRebalance(s Streams) *cobra.Command {
+	f := &kvAdminFlags{}
+	var add, remove []string
+	var stop, noWait bool
+	cmd := &cobra.Command{Use: "rebalance", Short: "Add or remove KV nodes and spread the vbuckets evenly, while traffic runs", Args: noArgs,
+		Long: `Changes who is a member and moves vbuckets so that they are spread evenly; without --add and --remove it only spreads them (also the
+replicas that a failover left missing). A new node is started with tidemark kv --join. The move goes on by itself when this command
+is interrupted, or a node is killed and comes back; the same command again shows how far it is.`,
+		Example: "  tidemark kv rebalance --data ./cluster --add kv4=127.0.0.1:11310=127.0.0.1:11311\n  tidemark kv rebalance --data ./cluster --remove kv1",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			a, err := f.open()
+			if err != nil {
+				return err
+			}
+			r := kv.RebalanceRequest{Remove: remove, Stop: stop}
+			if len(add) > 0 {
+				nodes, err := parseNodes(strings.Join(add, ","))
+				if err != nil {
+					return err
+				}
+				for _, n := range nodes {
+					r.Add = append(r.Add, clustermap.Node{ID: n.ID, Memcached: n.Memcached, MemcachedTLS: n.MemcachedTLS, Admin: n.Admin})
+				}
+			}
+			if stop && (len(add) > 0 || len(remove) > 0) {
+				return usage("--stop ends what is under way: it goes without --add and --remove")
+			}
+			if err := a.Rebalance(cmd.Context(), r); err != nil {
+				return err
+			}
+			if !noWait {
+				if err := waitRebalance(cmd.Context(), s, a); err != nil {
+					return err
+				}
+			}
+			status, err := a.Status(cmd.Context())
+			if err != nil {
+				return err
+			}
+			return show(s.Out, f.output, status, status.Nodes, func(t *tabwriter.Writer) { kvStatusTable(t, status) })
+		}}
+	f.add(cmd)
+	cmd.Flags().StringSliceVar(&add, "add", nil, "a node to add: id=memcached=admin[=memcached-tls]")
+	cmd.Flags().StringSliceVar(&remove, "remove", nil, "id of a node to remove")
+	cmd.Flags().BoolVar(&stop, "stop", false, "end what is under way; what has moved stays where it is")
+	cmd.Flags().BoolVar(&noWait, "no-wait", false, "do not wait for the end")
+	return cmd
+}
+
+// waitRebalance shows the progress until nothing is under way any more.
+func waitRebalance(ctx context.Context, s Streams, a *kv.Admin) error {
+	bar := newBar(s.Err, "rebalancing")
+	told := ""
+	for {
+		status, err := a.Status(ctx)
+		switch {
+		case err != nil && ctx.Err() != nil:
+			bar.done(false)
+			return ctx.Err()
+		case err != nil: // its nodes may be restarting
+		case status.Progress == nil && status.Answered(status.Leader):
+			bar.done(true)
+			return nil
+		case status.Progress != nil && status.Progress.Total > 0:
+			bar.set(float64(status.Progress.Total-status.Progress.Left) * 100 / float64(status.Progress.Total))
+			if w := status.Progress.Waiting; w != "" && w != told {
+				told = w
+				fmt.Fprintf(s.Err, "waits for %s\n", w)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			bar.done(false)
+			return ctx.Err()
+		case <-time.After(rebalancePoll):
+		}
+	}
+}

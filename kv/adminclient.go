@@ -1,0 +1,215 @@
+package kv
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"time"
+
+	"tidemark/kv/clustermap"
+	"tidemark/kv/store"
+)
+
+const (
+	adminCallTimeout = operationTimeout + 2*adminTimeout
+	// viewTimeout is the patience with a node that is only asked how it is.
+	viewTimeout = 3 * time.Second
+	// leaderHops is how often a request is sent on to another leader.
+	leaderHops = 3
+)
+
+// Admin is a client of a cluster's admin interface, for the command line and tests.
+type Admin struct {
+	remote    Remote
+	addresses []string
+}
+
+// NewAdmin makes a client that knows these admin addresses (host:port); it finds the other nodes by the map.
+func NewAdmin(addresses []string, user, password string) *Admin {
+	return &Admin{
+		remote: Remote{User: user, Password: password, HTTP: &http.Client{
+			Timeout: adminCallTimeout, Transport: &http.Transport{DisableKeepAlives: true},
+		}},
+		addresses: addresses,
+	}
+}
+
+// NodeStatus is a node in ClusterStatus.
+type NodeStatus struct {
+	ID        string `json:"id"`
+	Memcached string `json:"memcached,omitempty"`
+	Admin     string `json:"admin"`
+	// State is ready, warming up, not a member, or unreachable.
+	State  string `json:"state"`
+	Detail string `json:"detail,omitempty"`
+	// Rev is the map that it has.
+	RevEpoch int64              `json:"rev_epoch"`
+	Rev      int64              `json:"rev"`
+	Buckets  []NodeBucketStatus `json:"buckets"`
+}
+
+// NodeBucketStatus is a bucket on a node. Items are those of active vbuckets; Lag sums the seqnos that replicas lack of
+// their active copies, Unjoined counts replicas that have not been connected to theirs.
+type NodeBucketStatus struct {
+	Bucket   string `json:"bucket"`
+	Active   int    `json:"active_vbuckets"`
+	Replica  int    `json:"replica_vbuckets"`
+	Items    int    `json:"items"`
+	Lag      uint64 `json:"replica_lag"`
+	Unjoined int    `json:"replica_unjoined"`
+	Paused   bool   `json:"replication_paused"`
+}
+
+// ClusterStatus is a cluster by the newest map that any node has.
+type ClusterStatus struct {
+	RevEpoch int64        `json:"rev_epoch"`
+	Rev      int64        `json:"rev"`
+	Leader   string       `json:"leader"`
+	Progress *Progress    `json:"operation,omitempty"`
+	Nodes    []NodeStatus `json:"nodes"`
+}
+
+// Status asks all nodes. It is an error when none answers.
+func (a *Admin) Status(ctx context.Context) (ClusterStatus, error) {
+	var out ClusterStatus
+	views := map[string]ClusterView{} // by address
+	failed := map[string]error{}
+	var m clustermap.Map
+	ask := func(address string) {
+		if _, have := views[address]; have || failed[address] != nil || address == "" {
+			return
+		}
+		ctx, cancel := context.WithTimeout(ctx, viewTimeout)
+		defer cancel()
+		var v ClusterView
+		if err := a.remote.Call(ctx, address, http.MethodGet, pathCluster, nil, &v); err != nil {
+			failed[address] = err
+			return
+		}
+		views[address] = v
+		if v.Map.Newer(m) || m.Leader == "" {
+			m = v.Map
+		}
+	}
+	for _, address := range a.addresses {
+		ask(address)
+	}
+	for _, x := range m.Nodes {
+		ask(x.Admin)
+	}
+	if len(views) == 0 {
+		var all []error
+		for _, err := range failed {
+			all = append(all, err)
+		}
+		return out, fmt.Errorf("no KV node answers at %s: %w", strings.Join(a.addresses, ", "), errors.Join(all...))
+	}
+	out.RevEpoch, out.Rev, out.Leader = m.RevEpoch, m.Rev, m.Leader
+	highs := map[copyID]uint64{}
+	for _, v := range views {
+		for bucket, copies := range v.Copies {
+			for _, c := range copies {
+				if c.State == store.Active.String() {
+					highs[copyID{bucket, c.VBucket}] = max(highs[copyID{bucket, c.VBucket}], c.High)
+				}
+			}
+		}
+		if v.Node == m.Leader && m.Operation != nil {
+			out.Progress = &Progress{Operation: m.Operation.ID, Left: m.Left(), Total: m.Operation.VBuckets, Waiting: v.Progress.Waiting}
+		}
+	}
+	for address, v := range views {
+		out.Nodes = append(out.Nodes, v.status(address, m, highs))
+	}
+	for address, err := range failed {
+		s := NodeStatus{ID: address, Admin: address, State: "unreachable", Detail: err.Error(), Buckets: []NodeBucketStatus{}}
+		for _, x := range m.Nodes {
+			if x.Admin == address {
+				s.ID, s.Memcached = x.ID, x.Memcached
+			}
+		}
+		out.Nodes = append(out.Nodes, s)
+	}
+	slices.SortFunc(out.Nodes, func(x, y NodeStatus) int { return strings.Compare(x.ID, y.ID) })
+	return out, nil
+}
+
+// status sums a node's copies up.
+func (v ClusterView) status(address string, m clustermap.Map, highs map[copyID]uint64) NodeStatus {
+	s := NodeStatus{ID: v.Node, Admin: address, State: "ready", RevEpoch: v.Map.RevEpoch, Rev: v.Map.Rev}
+	self, member := m.Node(v.Node)
+	switch {
+	case !member || m.RevEpoch == 0:
+		s.State = "not a member"
+	case !v.Ready:
+		s.State = "warming up"
+	}
+	s.Memcached = self.Memcached
+	for _, b := range m.Buckets {
+		n := NodeBucketStatus{Bucket: b.Name, Paused: slices.Contains(v.Paused, b.Name)}
+		for _, c := range v.Copies[b.Name] {
+			switch c.State {
+			case store.Active.String():
+				n.Active++
+				n.Items += c.Items
+			case store.Replica.String():
+				n.Replica++
+				if !c.Joined {
+					n.Unjoined++
+				}
+				if high := max(c.Known, highs[copyID{b.Name, c.VBucket}]); high > c.High {
+					n.Lag += high - c.High
+				}
+			}
+		}
+		s.Buckets = append(s.Buckets, n)
+	}
+	return s
+}
+
+// Failover takes nodes out of the cluster.
+func (a *Admin) Failover(ctx context.Context, r FailoverRequest) (answer FailoverAnswer, err error) {
+	return answer, a.lead(ctx, pathFailover, r, &answer)
+}
+
+// Rebalance begins a rebalance, or stops one. Status tells how far it is.
+func (a *Admin) Rebalance(ctx context.Context, r RebalanceRequest) error {
+	return a.lead(ctx, pathRebalance, r, nil)
+}
+
+// Pause holds replication to all nodes back, at the ends of snapshots, or lets it go on.
+func (a *Admin) Pause(ctx context.Context, r PauseRequest) error {
+	for _, address := range a.addresses {
+		if err := a.remote.Call(ctx, address, http.MethodPost, pathPause, r, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// lead sends a request to the node that leads what is asked.
+func (a *Admin) lead(ctx context.Context, path string, body, answer any) error {
+	var err error
+	for _, address := range a.addresses {
+		for range leaderHops {
+			err = a.remote.Call(ctx, address, http.MethodPost, path, body, answer)
+			var other *NotLeaderError
+			if !errors.As(err, &other) || other.Leader == "" {
+				break
+			}
+			address = other.Leader
+		}
+		if err == nil || errors.Is(err, ErrRefused) {
+			return err
+		}
+	}
+	return err
+}
+
+// Answered says whether a node answered.
+func (s ClusterStatus) Answered(id string) bool {
+	return slices.ContainsFunc(s.Nodes, func(n NodeStatus) bool { return n.ID == id && n.State != "unreachable" })
+}
