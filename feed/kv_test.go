@@ -103,6 +103,7 @@ func (w *cluster) client() *kvclient.Client {
 
 func (w *cluster) feed(node int, name string) *feed.Conn {
 	w.t.Helper()
+	<-w.nodes[node].Ready()
 	return dial(w.t, feed.Config{Addr: w.nodes[node].MemcachedAddr(), Bucket: kvBucket, User: kvUser, Password: kvPassword, Name: name, BufferBytes: 1 << 20})
 }
 
@@ -114,31 +115,40 @@ type mirror struct {
 	track  map[feed.StreamID]*feed.Tracker
 	at     map[uint16]feed.Progress
 	uuid   map[uint16]uint64
+
+	vbuckets int // of the bucket
+	events   int // documents seen
 }
 
 func newMirror() *mirror {
-	return &mirror{docs: map[string]string{}, seqnos: map[string]uint64{}, track: map[feed.StreamID]*feed.Tracker{}, at: map[uint16]feed.Progress{}, uuid: map[uint16]uint64{}}
+	return &mirror{docs: map[string]string{}, seqnos: map[string]uint64{}, track: map[feed.StreamID]*feed.Tracker{}, at: map[uint16]feed.Progress{}, uuid: map[uint16]uint64{}, vbuckets: kvVBuckets}
 }
 
 // follow opens the streams of a node's vbuckets from where the mirror stands.
-func (m *mirror) follow(t *testing.T, c *feed.Conn, vbuckets []uint16) {
+func (m *mirror) follow(t testing.TB, c feed.Feed, vbuckets []uint16) {
 	t.Helper()
 	for _, vb := range vbuckets {
-		p := m.at[vb].Position
-		id := c.NewStreamID()
-		tr := feed.NewTracker(p)
-		m.track[id] = &tr
-		_, err := c.OpenStream(within(t, 10*time.Second), feed.StreamRequest{
-			VBucket: vb, ID: id, Start: p.Seqno, End: mcbp.EndOfTime, VBUUID: m.uuid[vb], SnapStart: p.SnapStart, SnapEnd: p.SnapEnd,
-		})
-		if err != nil {
-			t.Fatalf("vbucket %d from %+v: %v", vb, p, err)
+		if err := m.tryFollow(t, c, vb); err != nil {
+			t.Fatalf("vbucket %d from %+v: %v", vb, m.at[vb].Position, err)
 		}
 	}
 }
 
+// tryFollow opens a vbucket's stream from where the mirror stands.
+func (m *mirror) tryFollow(t testing.TB, c feed.Feed, vb uint16) error {
+	t.Helper()
+	p := m.at[vb].Position
+	id := c.NewStreamID()
+	tr := feed.NewTracker(p)
+	m.track[id] = &tr
+	_, err := c.OpenStream(within(t, 30*time.Second), feed.StreamRequest{
+		VBucket: vb, ID: id, Start: p.Seqno, End: mcbp.EndOfTime, VBUUID: m.uuid[vb], SnapStart: p.SnapStart, SnapEnd: p.SnapEnd,
+	})
+	return err
+}
+
 // read takes blocks until every vbucket is complete at its target.
-func (m *mirror) read(t *testing.T, c *feed.Conn, targets map[uint16]uint64) {
+func (m *mirror) read(t testing.TB, c feed.Feed, targets map[uint16]uint64) {
 	t.Helper()
 	ctx := within(t, 30*time.Second)
 	reached := func() bool {
@@ -161,7 +171,7 @@ func (m *mirror) read(t *testing.T, c *feed.Conn, targets map[uint16]uint64) {
 	}
 }
 
-func (m *mirror) apply(t *testing.T, e *feed.Event) {
+func (m *mirror) apply(t testing.TB, e *feed.Event) {
 	t.Helper()
 	tr := m.track[e.Stream]
 	if tr == nil {
@@ -180,10 +190,11 @@ func (m *mirror) apply(t *testing.T, e *feed.Event) {
 		}
 		m.uuid[e.VBucket] = log[0].VBUUID
 	case feed.Mutation, feed.Deletion, feed.Expiration:
-		if mcbp.VBucket(e.Key, kvVBuckets) != e.VBucket || m.seqnos[string(e.Key)] >= e.Seqno {
+		if mcbp.VBucket(e.Key, m.vbuckets) != e.VBucket || m.seqnos[string(e.Key)] >= e.Seqno {
 			t.Fatalf("unexpected %s, have seqno %d", describe(*e), m.seqnos[string(e.Key)])
 		}
 		m.seqnos[string(e.Key)] = e.Seqno
+		m.events++
 		if e.Kind == feed.Mutation {
 			m.docs[string(e.Key)] = string(e.Value)
 		} else {
@@ -193,7 +204,7 @@ func (m *mirror) apply(t *testing.T, e *feed.Event) {
 }
 
 // targets are the high seqnos of the vbuckets that a node owns.
-func targets(t *testing.T, c *feed.Conn) map[uint16]uint64 {
+func targets(t testing.TB, c feed.Feed) map[uint16]uint64 {
 	t.Helper()
 	list, err := c.HighSeqnos(within(t, 5*time.Second))
 	if err != nil {

@@ -132,7 +132,7 @@ func againstRivals(b *testing.B, size int) {
 	for _, h := range all {
 		ends[h.VBucket] = h.Seqno
 	}
-	consumers := []consumer{{"native", native}, {"gocbcore", gocb}, {"gomemcached", gomem}}
+	consumers := []consumer{{"native", native}, {"gocbcore", bareGocbcore}, {"gomemcached", gomem}}
 	type cost struct{ user, all time.Duration }
 	used := make([]cost, len(consumers))
 	passes := 0
@@ -233,7 +233,7 @@ func (o *gocbObserver) ModifyCollection(gocbcore.DcpCollectionModification) {}
 func (o *gocbObserver) OSOSnapshot(gocbcore.DcpOSOSnapshot)                 {}
 func (o *gocbObserver) SeqNoAdvanced(gocbcore.DcpSeqNoAdvanced)             {}
 
-func gocb(b *testing.B, addr string, ends []uint64) (take func() (seen, bytes int), done func()) {
+func bareGocbcore(b *testing.B, addr string, ends []uint64) (take func() (seen, bytes int), done func()) {
 	agent, err := gocbcore.CreateDcpAgent(&gocbcore.DCPAgentConfig{
 		BucketName: kvBucket,
 		SeedConfig: gocbcore.SeedConfig{MemdAddrs: []string{addr}},

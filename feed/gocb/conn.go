@@ -32,6 +32,8 @@ const (
 	mapAge = time.Second
 	// lookInterval is how often a waiting request is looked at for answers that gocbcore keeps to itself.
 	lookInterval = 50 * time.Millisecond
+	// dialPause is between two attempts to connect within Config.RequestTimeout.
+	dialPause = 100 * time.Millisecond
 )
 
 // Conn is a feed.Feed on a gocbcore agent: see the package comment.
@@ -76,32 +78,64 @@ func Dial(ctx context.Context, conf feed.Config) (feed.Feed, error) {
 	if err != nil {
 		return nil, err
 	}
-	flags := memd.DcpOpenFlagProducer
-	if conf.Xattrs {
-		flags |= memd.DcpOpenFlagIncludeXattrs
-	}
-	agentBuffer := min(conf.BufferBytes/2, maxAgentBuffer)
-	agent, err := gocbcore.CreateDcpAgent(agentConfig(conf, agentBuffer), conf.Name, flags)
-	if err != nil {
-		_ = control.Close()
-		return nil, fmt.Errorf("feed: gocbcore refuses its configuration: %w", err)
-	}
 	c := &Conn{
-		conf: conf, agent: agent, control: control, window: int64(conf.BufferBytes - agentBuffer),
+		conf: conf, control: control, window: int64(conf.BufferBytes - agentBuffer(conf)),
 		ready: make(chan struct{}, 1), done: make(chan struct{}), mapping: make(chan struct{}, 1), streams: map[uint16]*stream{},
 	}
 	c.room.L = &c.mu
 	c.released = c.book
 	c.loops.Go(c.watch)
-	if err := c.connected(ctx); err != nil {
-		_ = c.Close()
-		return nil, err
+	ctx, cancel := context.WithTimeout(ctx, conf.RequestTimeout)
+	defer cancel()
+	for {
+		err := c.connect(ctx)
+		if err == nil {
+			return c, nil
+		}
+		if errors.Is(err, feed.ErrNotSupported) || ctx.Err() != nil {
+			_ = c.Close()
+			return nil, err
+		}
+		// The map may have named an address that was just left: the next one is another.
+		select {
+		case <-time.After(dialPause):
+		case <-ctx.Done():
+		}
 	}
-	return c, nil
+}
+
+// agentBuffer is the agent's part of the window.
+func agentBuffer(conf feed.Config) int { return min(conf.BufferBytes/2, maxAgentBuffer) }
+
+// connect makes an agent and waits until it has a map and a connection. It is content with one: other nodes of the cluster
+// may be down, and are none of our business.
+func (c *Conn) connect(ctx context.Context) error {
+	flags := memd.DcpOpenFlagProducer
+	if c.conf.Xattrs {
+		flags |= memd.DcpOpenFlagIncludeXattrs
+	}
+	agent, err := gocbcore.CreateDcpAgent(agentConfig(c.conf), c.conf.Name, flags)
+	if err != nil {
+		return fmt.Errorf("%w: gocbcore refuses its configuration: %w", feed.ErrNotSupported, err)
+	}
+	err = c.await(ctx, "connecting", func(done func(error)) (gocbcore.PendingOp, error) {
+		return agent.WaitUntilReady(time.Now().Add(c.conf.RequestTimeout), gocbcore.WaitUntilReadyOptions{
+			DesiredState: gocbcore.ClusterStateDegraded, ServiceTypes: []gocbcore.ServiceType{gocbcore.MemdService},
+		}, func(_ *gocbcore.WaitUntilReadyResult, err error) { done(err) })
+	})
+	if err == nil {
+		c.agent = agent
+		return nil
+	}
+	_ = agent.Close()
+	if code, ok := statusOf(err); ok && code != mcbp.StatusTemporary {
+		err = fmt.Errorf("%w: %w", feed.ErrNotSupported, err)
+	}
+	return fmt.Errorf("feed: gocbcore's DCP connection %q to %s: %w", c.conf.Name, c.conf.Addr, err)
 }
 
 // agentConfig sets what gocbcore does otherwise than we need it: PLAIN first, undecodable values dropped, large buffers.
-func agentConfig(conf feed.Config, buffer int) *gocbcore.DCPAgentConfig {
+func agentConfig(conf feed.Config) *gocbcore.DCPAgentConfig {
 	security := gocbcore.SecurityConfig{
 		Auth: credentials{user: conf.User, password: conf.Password, tls: conf.TLS},
 		AuthMechanisms: []gocbcore.AuthMechanism{gocbcore.ScramSha512AuthMechanism, gocbcore.ScramSha256AuthMechanism,
@@ -121,7 +155,7 @@ func agentConfig(conf feed.Config, buffer int) *gocbcore.DCPAgentConfig {
 		CompressionConfig: gocbcore.CompressionConfig{Enabled: true, DisableDecompression: true},
 		IoConfig:          gocbcore.IoConfig{UseCollections: true, NetworkType: conf.Network},
 		KVConfig:          gocbcore.KVConfig{ConnectTimeout: conf.RequestTimeout, ConnectionBufferSize: readBufferBytes},
-		DCPConfig:         gocbcore.DCPConfig{BufferSize: buffer},
+		DCPConfig:         gocbcore.DCPConfig{BufferSize: agentBuffer(conf)},
 		EnableCCCPPoller:  true, // there is no other way to a map here
 	}
 }
@@ -164,23 +198,6 @@ func (c credentials) Certificate(gocbcore.AuthCertRequest) (*tls.Certificate, er
 
 func (c credentials) Credentials(gocbcore.AuthCredsRequest) ([]gocbcore.UserPassPair, error) {
 	return []gocbcore.UserPassPair{{Username: c.user, Password: c.password}}, nil
-}
-
-// connected waits until the agent has a map and a connection. It is content with one: other nodes of the cluster may be
-// down, and are none of our business.
-func (c *Conn) connected(ctx context.Context) error {
-	err := c.await(ctx, "connecting", func(done func(error)) (gocbcore.PendingOp, error) {
-		return c.agent.WaitUntilReady(time.Now().Add(c.conf.RequestTimeout), gocbcore.WaitUntilReadyOptions{
-			DesiredState: gocbcore.ClusterStateDegraded, ServiceTypes: []gocbcore.ServiceType{gocbcore.MemdService},
-		}, func(_ *gocbcore.WaitUntilReadyResult, err error) { done(err) })
-	})
-	if err == nil {
-		return nil
-	}
-	if code, ok := statusOf(err); ok && code != mcbp.StatusTemporary {
-		err = fmt.Errorf("%w: %w", feed.ErrNotSupported, err)
-	}
-	return fmt.Errorf("feed: gocbcore's DCP connection %q to %s: %w", c.conf.Name, c.conf.Addr, err)
 }
 
 // await runs one of gocbcore's asynchronous calls with RequestTimeout. What gocbcore repeats for ever at the wrong node ends
@@ -303,7 +320,9 @@ func (c *Conn) Close() error {
 	c.closed, c.open = true, nil
 	c.mu.Unlock()
 	if first {
-		_ = c.agent.Close()
+		if c.agent != nil {
+			_ = c.agent.Close()
+		}
 		_ = c.control.Close()
 	}
 	_ = c.loops.Wait() // its errors are what fail recorded

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"time"
 
 	"github.com/couchbase/gocbcore/v10"
@@ -76,6 +77,9 @@ var errMoved = fmt.Errorf("%w: it has moved to another node meanwhile", feed.Err
 func (s *stream) begin(log []mcbp.FailoverEntry) error {
 	if snapshot, err := s.c.agent.ConfigSnapshot(); err == nil {
 		if node, err := snapshot.VbucketToServer(s.vbucket, 0); err == nil && node != s.node {
+			s.c.mu.Lock()
+			s.abandoned = true // its events may come before whoever waits knows
+			s.c.mu.Unlock()
 			return errMoved
 		}
 	}
@@ -157,7 +161,7 @@ func convert(entries []gocbcore.FailoverEntry) []mcbp.FailoverEntry {
 // statusOf finds the node's status in an error of gocbcore.
 func statusOf(err error) (mcbp.Status, bool) {
 	var kv *gocbcore.KeyValueError
-	if errors.As(err, &kv) {
+	if errors.As(err, &kv) && kv.StatusCode != memd.StatusSuccess { // it wraps ends of connections, too
 		return mcbp.Status(kv.StatusCode), true
 	}
 	return 0, false
@@ -214,14 +218,28 @@ func (c *Conn) owned(ctx context.Context, vbucket uint16) (node int, err error) 
 		}
 		c.config, c.asked = config, time.Now()
 	}
-	owner, self := c.config.Owner(vbucket), c.config.ThisNode()
-	if self < 0 && c.config.NumNodes() == 1 {
-		self = 0
-	}
+	owner, self := c.config.Owner(vbucket), c.self()
 	if owner < 0 || owner != self {
 		return 0, &kvclient.StatusError{Op: mcbp.OpDCPStreamReq, Status: mcbp.StatusNotMyVBucket, Config: c.config}
 	}
 	return owner, nil
+}
+
+// self is our node's place in the map: where it says so, or else where its address is; -1 if nowhere.
+func (c *Conn) self() int {
+	if n := c.config.ThisNode(); n >= 0 {
+		return n
+	}
+	host, _, err := net.SplitHostPort(c.conf.Addr)
+	if err != nil {
+		return -1
+	}
+	for n := range c.config.NumNodes() {
+		if addr, err := c.config.KVAddr(n, host, c.conf.TLS != nil); err == nil && addr == c.conf.Addr {
+			return n
+		}
+	}
+	return -1
 }
 
 // ask sends a request over the connection beside the agent's.

@@ -248,10 +248,10 @@ func (s *Server) ConfigJSON() []byte {
 
 // ClusterMap writes a config with the given nodes and map.
 func ClusterMap(rev int64, nodes []*Server, vbmap [][]int) []byte {
-	c := mcbp.ClusterConfig{Rev: rev, RevEpoch: 1, NodeLocator: "vbucket", BucketCapabilities: []string{"dcp"}}
+	c := mcbp.ClusterConfig{Rev: rev, RevEpoch: 1, Name: nodes[0].Bucket, NodeLocator: "vbucket", BucketCapabilities: []string{"dcp"}}
 	for _, n := range nodes {
 		c.Nodes = append(c.Nodes, mcbp.ConfigNode{Hostname: "127.0.0.1:8091"})
-		c.NodesExt = append(c.NodesExt, mcbp.ConfigNodeExt{Hostname: mcbp.HostPlaceholder, Services: map[string]int{"kv": n.Port()}})
+		c.NodesExt = append(c.NodesExt, mcbp.ConfigNodeExt{Hostname: mcbp.HostPlaceholder, Services: map[string]int{"kv": n.Port(), "mgmt": 8091}})
 	}
 	c.VBucketServerMap = mcbp.VBucketServerMap{HashAlgorithm: "CRC", VBucketMap: vbmap}
 	b, err := c.Marshal()

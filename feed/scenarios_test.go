@@ -1,0 +1,732 @@
+package feed_test
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io/fs"
+	"maps"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"tidemark/feed"
+	"tidemark/kv"
+	"tidemark/kv/clustermap"
+	"tidemark/kv/store"
+	"tidemark/kvclient"
+	"tidemark/mcbp"
+)
+
+// Scenarios with the embedded KV node on the other side: each runs with each implementation of Feed, and with a node in each
+// mood. A scenario holds a mirror, which opens, follows and rolls back as the product does, against what was written.
+
+var (
+	manyStreams = flag.Int("streams", 300, "streams that the scenario of many opens and closes")
+	slowFor     = flag.Duration("slow", 1500*time.Millisecond, "how long the slow consumer takes nothing")
+)
+
+// moods change a node's configuration.
+var moods = []struct {
+	name string
+	set  func(*kv.Config)
+}{{"mild", func(*kv.Config) {}}}
+
+// stage is what a scenario plays on: one node with one bucket, a writer, and what must be there in the end.
+type stage struct {
+	*testing.T
+	dial   feed.Dialer
+	mood   func(*kv.Config)
+	edit   func(*kv.Config)
+	dir    string
+	node   *kv.Node
+	second *kv.Node // of scenarios with two
+	stop   func()
+	writer *kvclient.Client
+	truth  map[string]string
+	names  atomic.Int32
+}
+
+const (
+	stageVBuckets = 4
+	stageUUID     = "0123456789abcdef0123456789abcdef"
+)
+
+// scenarios by name; edit (may be nil) changes the node's configuration.
+var scenarios = []struct {
+	name string
+	edit func(*kv.Config)
+	play func(s *stage)
+}{
+	{"restart mid-snapshot", nil, restartMidSnapshot},
+	{"de-duplication", nil, deduplication},
+	{"rollback by unknown branch", nil, unknownBranch},
+	{"rollback by purge", nil, purged},
+	{"takeover", nil, takeover},
+	{"failover of a replica that lags", nil, failover},
+	{"failover with loss", nil, failoverWithLoss},
+	{"producer killed", nil, producerKilled},
+	{"many streams", nil, manyOpenedAndClosed},
+	{"slow consumer", nil, slowConsumer},
+	{"large and odd documents", nil, oddDocuments},
+	{"expiry", func(c *kv.Config) { c.Housekeep = 10 * time.Millisecond }, expiry},
+	{"one name twice", nil, sameName},
+}
+
+func TestScenarios(t *testing.T) {
+	for _, sc := range scenarios {
+		t.Run(strings.ReplaceAll(sc.name, " ", "-"), func(t *testing.T) {
+			for _, i := range implementations {
+				for _, m := range moods {
+					t.Run(i.name+"/"+m.name, func(t *testing.T) {
+						s := &stage{T: t, dial: i.dial, mood: m.set, edit: sc.edit, dir: t.TempDir(), truth: map[string]string{}}
+						s.open()
+						t.Cleanup(func() { s.stop() })
+						sc.play(s)
+					})
+				}
+			}
+		})
+	}
+}
+
+// open starts the node on its folder, and a writer.
+func (s *stage) open() {
+	s.Helper()
+	conf := kv.Config{NodeID: "kv1", Dir: s.dir, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", User: kvUser, Password: kvPassword,
+		Nodes:   []kv.Peer{{ID: "kv1", Memcached: "127.0.0.1:0", Admin: "127.0.0.1:0"}},
+		Buckets: []kv.BucketConfig{{Name: kvBucket, UUID: stageUUID, VBuckets: stageVBuckets, Replicas: 1}}, Heartbeat: 20 * time.Millisecond}
+	s.mood(&conf)
+	if s.edit != nil {
+		s.edit(&conf)
+	}
+	n, err := kv.Open(conf)
+	if err != nil {
+		s.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	s.node = n
+	<-n.Ready()
+	w, err := kvclient.Connect(within(s, 20*time.Second), []string{n.MemcachedAddr()}, kvclient.Options{User: kvUser, Password: kvPassword, Bucket: kvBucket, Name: "writer"})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.writer = w
+	s.stop = func() {
+		_ = w.Close()
+		cancel()
+		if err := <-done; err != nil {
+			s.Error(err)
+		}
+		s.stop = func() {}
+	}
+}
+
+func (s *stage) conf() feed.Config {
+	return feed.Config{Addr: s.node.MemcachedAddr(), Bucket: kvBucket, User: kvUser, Password: kvPassword,
+		Name: fmt.Sprint("scenario-", s.names.Add(1)), BufferBytes: 1 << 20}
+}
+
+func (s *stage) feed() feed.Feed {
+	s.Helper()
+	return dialWith(s, s.dial, s.conf())
+}
+
+func (s *stage) set(key, value string) kvclient.Mutation {
+	s.Helper()
+	m, err := s.writer.Set(within(s, 60*time.Second), key, []byte(value), kvclient.StoreOptions{})
+	if err != nil {
+		s.Fatal(err)
+	}
+	s.truth[key] = value
+	return m
+}
+
+func (s *stage) remove(key string) kvclient.Mutation {
+	s.Helper()
+	m, err := s.writer.Delete(within(s, 60*time.Second), key, 0)
+	if err != nil {
+		s.Fatal(err)
+	}
+	delete(s.truth, key)
+	return m
+}
+
+// mirror is one whose vbuckets are those of the stage.
+func (s *stage) mirror() *mirror {
+	m := newMirror()
+	m.vbuckets = stageVBuckets
+	return m
+}
+
+// all are the stage's vbuckets.
+func all() (list []uint16) {
+	for v := range uint16(stageVBuckets) {
+		list = append(list, v)
+	}
+	return list
+}
+
+// catchUp brings the mirror to the node's present state, over a new connection, rolling back where it must, and compares.
+func (s *stage) catchUp(m *mirror) (rolledBack int) {
+	s.Helper()
+	c := s.feed()
+	rolledBack = m.followBack(s, c, all())
+	m.read(s, c, targets(s, c))
+	s.compare(m)
+	_ = c.Close()
+	return rolledBack
+}
+
+func (s *stage) compare(m *mirror) {
+	s.Helper()
+	if !maps.Equal(m.docs, s.truth) {
+		s.Fatalf("%d documents, want %d", len(m.docs), len(s.truth))
+	}
+}
+
+// followBack is follow, and does what a rollback demands: everything of the vbucket goes, and the stream begins at 0. The
+// product goes back to a snapshot of its own at or below the seqno; 0 is always one.
+func (m *mirror) followBack(t testing.TB, c feed.Feed, vbuckets []uint16) (rolledBack int) {
+	t.Helper()
+	for _, vb := range vbuckets {
+		err := m.tryFollow(t, c, vb)
+		var rollback *feed.RollbackError
+		if errors.As(err, &rollback) {
+			if rollback.Seqno > m.at[vb].Seqno {
+				t.Fatalf("vbucket %d: rolled back forward, from %d to %d", vb, m.at[vb].Seqno, rollback.Seqno)
+			}
+			rolledBack++
+			m.forget(vb)
+			err = m.tryFollow(t, c, vb)
+		}
+		if err != nil {
+			t.Fatalf("vbucket %d from %+v: %v", vb, m.at[vb].Position, err)
+		}
+	}
+	return rolledBack
+}
+
+// forget drops a vbucket's documents.
+func (m *mirror) forget(vb uint16) {
+	for key := range m.seqnos {
+		if mcbp.VBucket([]byte(key), m.vbuckets) == vb {
+			delete(m.seqnos, key)
+			delete(m.docs, key)
+		}
+	}
+	delete(m.at, vb)
+	delete(m.uuid, vb)
+}
+
+// readSome takes events until so many documents have been seen; if cut, what comes with the last of them is dropped, as
+// if the connection had been lost there.
+func (m *mirror) readSome(t testing.TB, c feed.Feed, documents int, cut bool) {
+	t.Helper()
+	ctx := within(t, 60*time.Second)
+	for seen := 0; seen < documents; {
+		b, err := c.Next(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range b.Events {
+			if !cut || seen < documents {
+				m.apply(t, &b.Events[i])
+			}
+			if b.Events[i].Kind.IsDocument() {
+				seen++
+			}
+		}
+		b.Release()
+	}
+}
+
+// A consumer that loses its connection within a snapshot goes on from there, with the window it was in.
+func restartMidSnapshot(s *stage) {
+	for i := range 400 {
+		s.set(fmt.Sprint("k", i), fmt.Sprint(i))
+	}
+	m := s.mirror()
+	for round := range 6 {
+		c := s.feed()
+		if n := m.followBack(s, c, all()); n > 0 {
+			s.Fatalf("round %d: %d vbuckets were rolled back", round, n)
+		}
+		m.readSome(s, c, 50, true)
+		_ = c.Close()
+		s.set(fmt.Sprint("k", round), "changed")
+	}
+	s.catchUp(m)
+}
+
+// Only the newest version of a document comes from a backfill: seqnos have gaps, and the windows cover them.
+func deduplication(s *stage) {
+	for round := range 20 {
+		for i := range 20 {
+			s.set(fmt.Sprint("k", i), fmt.Sprint(round))
+		}
+	}
+	s.remove("k3")
+	m := s.mirror()
+	s.catchUp(m)
+	if n := m.events; n > 200 {
+		s.Errorf("%d documents came for 20 keys", n)
+	}
+	// While a stream is open and nobody reads, versions may go too; the last one never does.
+	c := s.feed()
+	m.follow(s, c, all())
+	for round := range 50 {
+		s.set("k1", fmt.Sprint("again ", round))
+	}
+	m.read(s, c, targets(s, c))
+	s.compare(m)
+}
+
+// A position on a branch that the node does not know is refused, and nothing of it is kept.
+func unknownBranch(s *stage) {
+	for i := range 100 {
+		s.set(fmt.Sprint("k", i), "1")
+	}
+	m := s.mirror()
+	s.catchUp(m)
+	for vb := range m.uuid {
+		m.uuid[vb] ^= 1
+	}
+	if n := s.catchUp(m); n != stageVBuckets {
+		s.Errorf("%d vbuckets were rolled back, want all", n)
+	}
+}
+
+// Who comes back after deletions were forgotten that he has not seen starts over.
+func purged(s *stage) {
+	for i := range 50 {
+		s.set(fmt.Sprint("k", i), "1")
+	}
+	m := s.mirror()
+	s.catchUp(m)
+	for i := range 25 {
+		s.remove(fmt.Sprint("k", i))
+	}
+	s.set("k49", "newest") // the newest version of a vbucket is never forgotten
+	s.stop()
+	b, _, err := store.Open(store.Options{Dir: filepath.Join(s.dir, "buckets", kvBucket, "log"), Name: kvBucket, UUID: stageUUID, VBuckets: stageVBuckets,
+		State: func(uint16) store.State { return store.Active }, Quota: store.NewQuota(0), Random: rand.Uint64,
+		Now: func() time.Time { return time.Now().Add(time.Hour) }})
+	if err != nil {
+		s.Fatal(err)
+	}
+	if err := errors.Join(b.PurgeTombstones(within(s, 60*time.Second), time.Minute), b.Close()); err != nil {
+		s.Fatal(err)
+	}
+	s.open()
+	if n := s.catchUp(m); n < 2 {
+		s.Errorf("%d vbuckets were rolled back", n)
+	}
+}
+
+// copyFolder copies the node's files as they are now.
+func copyFolder(t testing.TB, from, to string) {
+	t.Helper()
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+	_ = filepath.WalkDir(to, func(path string, d fs.DirEntry, err error) error {
+		if err == nil && d.Name() == "LOCK" {
+			return os.Remove(path)
+		}
+		return err
+	})
+}
+
+// A replica that lagged is promoted: what the old owner had more is gone, the consumer is ahead of the node, and two
+// branches diverge. The lagging replica is the node's own folder of earlier, left as by a kill.
+func failoverWithLoss(s *stage) {
+	for i := range 100 {
+		s.set(fmt.Sprint("k", i), "1")
+	}
+	m := s.mirror()
+	s.catchUp(m)
+	kept := maps.Clone(s.truth)
+	s.stop()
+	old := s.T.TempDir() + "/copy"
+	copyFolder(s, s.dir, old)
+	s.open()
+	for i := range 50 {
+		s.set(fmt.Sprint("k", i), "lost")
+		s.set(fmt.Sprint("new", i), "lost")
+	}
+	s.catchUp(m)
+	before := maps.Clone(m.uuid)
+	s.stop()
+	s.dir, s.truth = old, kept
+	n, err := kv.Open(kv.Config{NodeID: "kv1", Dir: s.dir, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", User: kvUser, Password: kvPassword,
+		Nodes:   []kv.Peer{{ID: "kv1", Memcached: "127.0.0.1:0", Admin: "127.0.0.1:0"}},
+		Buckets: []kv.BucketConfig{{Name: kvBucket, UUID: stageUUID, VBuckets: stageVBuckets}}})
+	if err != nil {
+		s.Fatal(err)
+	}
+	if err := n.Load(); err != nil {
+		s.Fatal(err)
+	}
+	n.Abandon() // killed
+	s.open()
+	for i := range 100 {
+		s.set(fmt.Sprint("other", i), "branch")
+	}
+	if n := s.catchUp(m); n != stageVBuckets {
+		s.Errorf("%d vbuckets were rolled back, want all", n)
+	}
+	for vb, u := range m.uuid {
+		if before[vb] == u {
+			s.Errorf("vbucket %d is on the same branch", vb)
+		}
+	}
+}
+
+// A node that dies under the stream and comes back is taken up where it was.
+func producerKilled(s *stage) {
+	for i := range 200 {
+		s.set(fmt.Sprint("k", i), "1")
+	}
+	m := s.mirror()
+	c := s.feed()
+	m.follow(s, c, all())
+	m.readSome(s, c, 30, false)
+	s.stop()
+	<-c.Done()
+	ctx := within(s, 60*time.Second)
+	for {
+		b, err := c.Next(ctx)
+		if err != nil {
+			if !errors.Is(err, feed.ErrClosed) {
+				s.Errorf("the feed ended with %v", err)
+			}
+			break
+		}
+		for i := range b.Events {
+			m.apply(s, &b.Events[i])
+		}
+		b.Release()
+	}
+	if _, err := c.OpenStream(ctx, feed.StreamRequest{VBucket: 0, End: mcbp.EndOfTime}); err == nil {
+		s.Error("a feed that has ended opens a stream")
+	}
+	_ = c.Close()
+	s.open()
+	s.set("k1", "2")
+	if n := s.catchUp(m); n > 0 {
+		s.Errorf("%d vbuckets were rolled back by an orderly stop", n)
+	}
+}
+
+// Streams are opened and closed many times on one connection: none is left, and each has one begin and one end.
+func manyOpenedAndClosed(s *stage) {
+	for i := range 40 {
+		s.set(fmt.Sprint("k", i), "1")
+	}
+	c := s.feed()
+	ended := make(chan struct{})
+	begins, ends := 0, 0
+	go func() {
+		defer close(ended)
+		for {
+			b, err := c.Next(context.Background())
+			if err != nil {
+				return
+			}
+			for i := range b.Events {
+				switch b.Events[i].Kind {
+				case feed.StreamBegin:
+					begins++
+				case feed.StreamEnd:
+					ends++
+				}
+			}
+			over := ends == *manyStreams
+			b.Release()
+			if over {
+				return
+			}
+		}
+	}()
+	for i := range *manyStreams {
+		vb := uint16(i % stageVBuckets)
+		if _, err := c.OpenStream(within(s, 60*time.Second), feed.StreamRequest{VBucket: vb, End: mcbp.EndOfTime}); err != nil {
+			s.Fatalf("stream %d: %v", i, err)
+		}
+		if err := c.CloseStream(within(s, 60*time.Second), vb); err != nil {
+			s.Fatalf("stream %d: %v", i, err)
+		}
+	}
+	select {
+	case <-ended:
+	case <-time.After(60 * time.Second):
+		s.Fatal("ends are missing")
+	}
+	if begins != *manyStreams || ends != *manyStreams {
+		s.Errorf("%d begins and %d ends of %d streams", begins, ends, *manyStreams)
+	}
+	m := s.mirror()
+	m.followBack(s, c, all())
+	m.read(s, c, targets(s, c))
+	s.compare(m)
+}
+
+// A consumer that takes nothing holds no more than its window, keeps its connection, and gets everything in the end.
+func slowConsumer(s *stage) {
+	big := strings.Repeat("x", 64<<10)
+	for i := range 128 {
+		s.set(fmt.Sprint("k", i), fmt.Sprint(i, big))
+	}
+	conf := s.conf()
+	conf.NoopInterval = time.Second
+	c := dialWith(s, s.dial, conf)
+	m := s.mirror()
+	m.follow(s, c, all())
+	limit := int64(conf.BufferBytes + 2*(64<<10) + 512<<10)
+	for deadline := time.Now().Add(*slowFor); time.Now().Before(deadline); time.Sleep(20 * time.Millisecond) {
+		if h := c.Held(); h > limit {
+			s.Fatalf("%d bytes are held, the window is %d", h, conf.BufferBytes)
+		}
+		if err := c.Err(); err != nil {
+			s.Fatal(err)
+		}
+	}
+	b, err := c.Next(within(s, 20*time.Second)) // taken and not released: still no more than the window
+	if err != nil {
+		s.Fatal(err)
+	}
+	time.Sleep(100 * time.Millisecond)
+	if h := c.Held(); h > limit {
+		s.Fatalf("%d bytes are held, the window is %d", h, conf.BufferBytes)
+	}
+	for i := range b.Events {
+		m.apply(s, &b.Events[i])
+	}
+	b.Release()
+	m.read(s, c, targets(s, c))
+	s.compare(m)
+}
+
+// The largest document, the longest key, bytes that are no text.
+func oddDocuments(s *stage) {
+	s.set("large", strings.Repeat("0123456789abcdef", 20<<20/16))
+	s.set(strings.Repeat("k", 250), "long")
+	s.set("\x00\xff key", "\x00\xff\xfe\x80")
+	s.set("empty", "")
+	s.set("after", "1")
+	s.catchUp(s.mirror())
+}
+
+// A document whose time is over goes, as a deletion or an expiration.
+func expiry(s *stage) {
+	s.set("stays", "1")
+	if _, err := s.writer.Set(within(s, 20*time.Second), "goes", []byte("1"), kvclient.StoreOptions{Expiry: 1}); err != nil {
+		s.Fatal(err)
+	}
+	m := s.mirror()
+	c := s.feed()
+	m.follow(s, c, all())
+	ctx := within(s, 60*time.Second)
+	for m.seqnos["goes"] == 0 || m.docs["goes"] != "" {
+		b, err := c.Next(ctx)
+		if err != nil {
+			s.Fatal(err)
+		}
+		for i := range b.Events {
+			m.apply(s, &b.Events[i])
+		}
+		b.Release()
+	}
+	m.read(s, c, targets(s, c))
+	s.compare(m)
+}
+
+// A second connection with a name that is in use ends one of the two; names are unique, so it is nobody's but a mistake's.
+func sameName(s *stage) {
+	s.set("a", "1")
+	conf := s.conf()
+	first := dialWith(s, s.dial, conf)
+	m := s.mirror()
+	m.follow(s, first, all())
+	m.read(s, first, targets(s, first))
+	second, err := s.dial(within(s, 20*time.Second), conf)
+	if err == nil {
+		defer func() { _ = second.Close() }()
+		<-first.Done()
+	}
+	s.set("a", "2")
+	s.catchUp(m)
+}
+
+// join starts a second node beside the first, and adds it to the cluster: half of the vbuckets move to it.
+func (s *stage) join() {
+	s.Helper()
+	conf := kv.Config{NodeID: "kv2", Dir: s.TempDir(), Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", User: kvUser, Password: kvPassword, Join: true,
+		Nodes: []kv.Peer{{ID: "kv2"}}, Buckets: []kv.BucketConfig{{Name: kvBucket, UUID: stageUUID, VBuckets: stageVBuckets, Replicas: 1}}, Heartbeat: 20 * time.Millisecond}
+	s.mood(&conf)
+	n, err := kv.Open(conf)
+	if err != nil {
+		s.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- n.Run(ctx) }()
+	s.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			s.Error(err)
+		}
+	})
+	s.second = n
+	<-n.Ready()
+	s.post(s.node, "rebalance", kv.RebalanceRequest{Add: []clustermap.Node{{ID: "kv2", Memcached: n.MemcachedAddr(), Admin: n.AdminAddr()}}})
+}
+
+// post sends a request to a node's cluster interface.
+func (s *stage) post(n *kv.Node, what string, body any) {
+	s.Helper()
+	r := kv.Remote{User: kvUser, Password: kvPassword, HTTP: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	if err := r.Call(within(s, 60*time.Second), n.AdminAddr(), http.MethodPost, "/v1/cluster/"+what, body, nil); err != nil {
+		s.Fatal(err)
+	}
+}
+
+// copies gives the states of the vbuckets that a node has, and their high seqnos.
+func copies(n *kv.Node) (states map[uint16]string, highs map[uint16]uint64) {
+	states, highs = map[uint16]string{}, map[uint16]uint64{}
+	for _, c := range n.View().Copies[kvBucket] {
+		states[c.VBucket], highs[c.VBucket] = c.State, c.High
+	}
+	return states, highs
+}
+
+// settle waits until half of the vbuckets are active on each node, and each has the replicas of the other.
+func (s *stage) settle() (moved []uint16) {
+	s.Helper()
+	within60 := time.Now().Add(60 * time.Second)
+	for ; ; time.Sleep(10 * time.Millisecond) {
+		a, ah := copies(s.node)
+		b, bh := copies(s.second)
+		moved = nil
+		same := s.node.View().Map.Operation == nil && len(a) == stageVBuckets && len(b) == stageVBuckets
+		for vb := range uint16(stageVBuckets) {
+			if b[vb] == "active" {
+				moved = append(moved, vb)
+			}
+			same = same && ah[vb] == bh[vb] && (a[vb] == "active" && b[vb] == "replica" || a[vb] == "replica" && b[vb] == "active")
+		}
+		if same && len(moved) == stageVBuckets/2 {
+			return moved
+		}
+		if time.Now().After(within60) {
+			s.Fatalf("the nodes do not settle: %v %v, %v %v", a, ah, b, bh)
+		}
+	}
+}
+
+// feedAt is a feed of another node.
+func (s *stage) feedAt(n *kv.Node) feed.Feed {
+	s.Helper()
+	conf := s.conf()
+	conf.Addr = n.MemcachedAddr()
+	return dialWith(s, s.dial, conf)
+}
+
+// Vbuckets move to another node under the stream: it ends, or falls silent while the map says so; opened at the new owner
+// with the old branch it goes on, nothing rolls back.
+func takeover(s *stage) {
+	for i := range 100 {
+		s.set(fmt.Sprint("k", i), "1")
+	}
+	m := s.mirror()
+	c := s.feed()
+	m.follow(s, c, all())
+	m.read(s, c, targets(s, c))
+	s.join()
+	for i := range 50 {
+		s.set(fmt.Sprint("k", i), "moved")
+	}
+	moved := s.settle()
+	stays := targets(s, c)
+	for _, vb := range moved {
+		if _, ok := stays[vb]; ok {
+			s.Fatalf("vbucket %d is still active on the first node", vb)
+		}
+		_, err := c.OpenStream(within(s, 60*time.Second), feed.StreamRequest{VBucket: vb, End: mcbp.EndOfTime})
+		if err == nil {
+			s.Fatalf("vbucket %d is opened at a node that does not own it", vb)
+		}
+	}
+	m.read(s, c, stays)
+	d := s.feedAt(s.second)
+	if n := m.followBack(s, d, moved); n > 0 {
+		s.Errorf("%d vbuckets rolled back by a takeover", n)
+	}
+	m.read(s, d, targets(s, d))
+	s.compare(m)
+}
+
+// A node is failed over to a replica that lagged behind it: two branches diverge, and what only the old owner had is gone
+// from the mirror too.
+func failover(s *stage) {
+	for i := range 100 {
+		s.set(fmt.Sprint("k", i), "1")
+	}
+	s.join()
+	s.settle()
+	m := s.mirror()
+	for _, n := range []*kv.Node{s.node, s.second} {
+		c := s.feedAt(n)
+		goal := targets(s, c)
+		m.follow(s, c, keysOf(goal))
+		m.read(s, c, goal)
+		_ = c.Close()
+	}
+	s.compare(m)
+	kept := maps.Clone(s.truth)
+	s.post(s.node, "replication", kv.PauseRequest{Paused: true})
+	s.post(s.second, "replication", kv.PauseRequest{Paused: true})
+	c := s.feedAt(s.node)
+	mine := targets(s, c)
+	_, before := copies(s.second)
+	for i := range 100 { // only to those of the first node
+		key := fmt.Sprint("k", i)
+		if _, ok := mine[mcbp.VBucket([]byte(key), stageVBuckets)]; ok {
+			s.set(key, "lost")
+		}
+	}
+	m.follow(s, c, keysOf(mine))
+	m.read(s, c, targets(s, c))
+	_ = c.Close()
+	s.compare(m)
+	if _, now := copies(s.second); !maps.Equal(before, now) {
+		s.Skip("a replica took a write although it was paused")
+	}
+	s.stop()
+	s.truth = kept
+	s.post(s.second, "failover", kv.FailoverRequest{Nodes: []string{"kv1"}, Lose: true})
+	w, err := kvclient.Connect(within(s, 60*time.Second), []string{s.second.MemcachedAddr()}, kvclient.Options{User: kvUser, Password: kvPassword, Bucket: kvBucket, Name: "writer"})
+	if err != nil {
+		s.Fatal(err)
+	}
+	defer func() { _ = w.Close() }()
+	s.writer = w
+	for i := range 30 {
+		s.set(fmt.Sprint("other", i), "branch")
+	}
+	d := s.feedAt(s.second)
+	if n := m.followBack(s, d, all()); n != len(mine) {
+		s.Errorf("%d vbuckets were rolled back, want the %d of the lost node", n, len(mine))
+	}
+	m.read(s, d, targets(s, d))
+	s.compare(m)
+}
