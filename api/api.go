@@ -37,6 +37,7 @@ const (
 	WriteTimeout   = 10 * time.Second // for DDL
 	ReadTimeout    = 5 * time.Second
 	ScanTimeout    = 10 * time.Minute       // for a whole scan
+	VerifyTimeout  = 24 * time.Hour         // for a whole verification
 	statusTimeout  = time.Second            // for a follower to ask the leader
 	aliveTimeout   = 300 * time.Millisecond // for a manager to show that it lives
 	maxStabilize   = 30 * time.Second

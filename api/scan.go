@@ -34,6 +34,12 @@ func (a *API) scanRoutes() []route {
 			answers: []answer{{status: 200, means: "rows, a line each, and a last line that says whether they are all", media: mediaLines,
 				lines: []any{client.Row{}, client.ScanEnd{}, scanFailure{}}}},
 			codes: codes}},
+		{method: "POST", path: "/v1/indexes/{ref:.+}:verify", handle: a.verify, role: RoleDDL, limit: VerifyTimeout, doc: operation{
+			id: "verifyIndex", tag: tagScans, summary: "Compare every copy of an index with the KV data, while both are used",
+			body: client.VerifyRequest{}, optional: true,
+			answers: []answer{{status: 200, means: "differences and progress, a line each, and a last line with the result", media: mediaLines,
+				lines: []any{client.VerifyLine{}}}},
+			codes: codes}},
 		{method: "POST", path: "/v1/indexes/{ref:.+}:count", handle: a.scan, role: RoleRead, limit: ScanTimeout, doc: operation{
 			id: "countIndex", tag: tagScans, summary: "Count the rows that a scan would give",
 			body: client.ScanRequest{}, optional: true,
@@ -115,9 +121,18 @@ func (a *API) ready(ctx context.Context, ref string) (*statecontext.Index, error
 	return nil, rpc.Refuse(CodeNotReady, "index %s on %s %s (state %s)", d.Name, d.Bucket, what, d.State)
 }
 
-// scan passes a scan or count on to an indexer, which coordinates it, and streams its answer. An indexer that cannot be
-// reached, or says that it cannot serve now, is followed by the next one.
+// scan passes a scan or count on to an indexer, and verify a verification.
 func (a *API) scan(w http.ResponseWriter, r *http.Request) error {
+	return a.passOn(w, r, &client.ScanRequest{})
+}
+
+func (a *API) verify(w http.ResponseWriter, r *http.Request) error {
+	return a.passOn(w, r, &client.VerifyRequest{})
+}
+
+// passOn gives a request, whose body must be as v, to an indexer, which coordinates what it asks for, and streams its
+// answer. An indexer that cannot be reached, or says that it cannot serve now, is followed by the next one.
+func (a *API) passOn(w http.ResponseWriter, r *http.Request, v any) error {
 	select {
 	case a.places <- struct{}{}:
 		defer func() { <-a.places }()
@@ -126,7 +141,7 @@ func (a *API) scan(w http.ResponseWriter, r *http.Request) error {
 		p.RetryAfterMS = busyRetryMS
 		return p
 	}
-	body, err := scanBody(w, r)
+	body, err := scanBody(w, r, v)
 	if err != nil {
 		return err
 	}
@@ -198,8 +213,8 @@ func (a *API) askOne(ctx context.Context, x *statecontext.Index, addrs []string,
 	return nil, last
 }
 
-// scanBody reads and checks a scan's body; none at all is the whole index.
-func scanBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
+// scanBody reads a body and checks it against v; none at all is the whole index.
+func scanBody(w http.ResponseWriter, r *http.Request, v any) ([]byte, error) {
 	body, err := readBody(http.MaxBytesReader(w, r.Body, rpc.MaxUserBody), r)
 	if err != nil {
 		return nil, err
@@ -207,7 +222,7 @@ func scanBody(w http.ResponseWriter, r *http.Request) ([]byte, error) {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return []byte("{}"), nil
 	}
-	return body, rpc.ReadJSON(body, &client.ScanRequest{})
+	return body, rpc.ReadJSON(body, v)
 }
 
 // scanners lists the scan addresses of the indexers that hold the index, in random order.

@@ -31,9 +31,15 @@ type Rows struct {
 
 // Scan scans an index; ref is an id or a Ref. The scan ends with ctx.
 func (c *Client) Scan(ctx context.Context, ref string, req ScanRequest) (*Rows, error) {
+	return c.lines(ctx, "/v1/indexes/"+ref+":scan", req)
+}
+
+// lines asks for an answer that comes line by line. Its beginning has to come within scanPatience; then it lasts as long
+// as ctx.
+func (c *Client) lines(ctx context.Context, path string, req any) (*Rows, error) {
 	body, err := json.Marshal(req)
 	if err != nil {
-		return nil, fmt.Errorf("encoding the scan: %w", err)
+		return nil, fmt.Errorf("encoding the request: %w", err)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	var answer *http.Response
@@ -41,7 +47,7 @@ func (c *Client) Scan(ctx context.Context, ref string, req ScanRequest) (*Rows, 
 	err = c.retry(ctx, 0, func(ctx context.Context, server string) error {
 		one, give := context.WithCancel(ctx)
 		silent := time.AfterFunc(scanPatience, give)
-		got, err := c.send(one, http.MethodPost, server+"/v1/indexes/"+ref+":scan", http.Header{}, body)
+		got, err := c.send(one, http.MethodPost, server+path, http.Header{}, body)
 		if !silent.Stop() && err == nil { // it answered at the very end of its time
 			_ = got.Body.Close()
 			err = context.DeadlineExceeded

@@ -4,13 +4,10 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"net/http"
 	"slices"
 	"sync"
 	"time"
-
-	"github.com/fxamacker/cbor/v2"
 
 	"tidemark/index"
 	"tidemark/internal/rpc"
@@ -207,23 +204,11 @@ const slicesPath = "/v1/slices:scan"
 
 // OpenSlices implements scan.Nodes.
 func (n nodes) OpenSlices(ctx context.Context, node index.NodeID, req scan.NodeRequest) (scan.RowStream, error) {
-	addr := ""
-	for _, e := range n.x.present().Indexers {
-		if e.Node == node {
-			addr = e.Scan
-		}
-	}
-	if node == n.x.identity.get().Node {
-		addr = n.x.ports.scan.Addr().String()
-	}
-	if addr == "" {
-		return nil, fmt.Errorf("node %d has no address here", node)
-	}
-	body, err := cbor.Marshal(req)
+	body, err := n.post(ctx, node, slicesPath, req)
 	if err != nil {
-		return nil, fmt.Errorf("encoding a scan: %w", err)
+		return nil, err
 	}
-	return n.open(ctx, n.x.cfg.TLS.BaseURL(addr)+slicesPath, body)
+	return scan.ReadFrames(body)
 }
 
 // pins gives snapshots to the node's part of scans.

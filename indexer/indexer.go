@@ -126,6 +126,8 @@ type Indexer struct {
 
 	conns       atomic.Uint64 // connections on the data ports, numbered
 	bucketCount atomic.Int64
+	verifyID    atomic.Uint64 // of side streams to verifications
+	checking    chan struct{} // capacity 1: held while copies here are being verified
 	report      chan struct{} // capacity 1: something is worth a report at once
 	sides       chan struct{} // capacity 1: side streams may be wanted
 	health      health
@@ -138,6 +140,7 @@ type Indexer struct {
 	obeyed   uint64 // revision of defs, also of those of the last run
 	orphans  map[index.CopyID]*orphan
 	newest   map[string]wire.Stability // highest published, by bucket
+	verifies map[string]*sideRead      // by topic
 	held     []wire.Held
 	changed  chan struct{} // closed and replaced when scans may see something else
 }
@@ -179,7 +182,9 @@ func Open(cfg Config) (*Indexer, error) {
 		cfg: cfg, log: cfg.Logger, boot: boot, now: time.Now, buckets: map[string]*bucket{}, orphans: map[index.CopyID]*orphan{},
 		report: make(chan struct{}, 1), sides: make(chan struct{}, 1), metrics: newMetrics(),
 		snapshots: newSnapshots(cfg.KeepSnapshots, cfg.Logger), newest: map[string]wire.Stability{}, changed: make(chan struct{}),
+		verifies: map[string]*sideRead{}, checking: make(chan struct{}, 1),
 	}
+	x.verifyID.Store(uint64(x.now().UnixNano())) // of another process they are lower
 	x.store, err = storage.Open(storage.Options{
 		Dir: filepath.Join(cfg.Dir, copiesDir), CacheBytes: cfg.CacheBytes, MemTableBytes: cfg.MemTableBytes, Logger: cfg.Logger.Named("storage"),
 	})

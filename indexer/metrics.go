@@ -27,6 +27,10 @@ type metrics struct {
 	sides    *prometheus.CounterVec
 	scans    *prometheus.CounterVec
 	reports  *prometheus.CounterVec
+
+	verifies  *prometheus.CounterVec
+	verified  prometheus.Counter
+	different *prometheus.CounterVec
 }
 
 func newMetrics() *metrics {
@@ -47,8 +51,14 @@ func newMetrics() *metrics {
 			Help: "Scans and counts coordinated here, by outcome."}, []string{"code"}),
 		reports: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "reports_total",
 			Help: "Reports to the leader, by outcome."}, []string{"outcome"}),
+		verifies: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "verifications_total",
+			Help: "Verifications coordinated here, by outcome."}, []string{"code"}),
+		verified: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "verified_rows_total",
+			Help: "Rows and documents of copies here that verifications have looked at."}),
+		different: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "verify_differences_total",
+			Help: "Documents of which a copy here did not hold what it should, by kind."}, []string{"kind"}),
 	}
-	r.MustRegister(m.ahead, m.refused, m.fenced, m.batches, m.sides, m.scans, m.reports)
+	r.MustRegister(m.ahead, m.refused, m.fenced, m.batches, m.sides, m.scans, m.reports, m.verifies, m.verified, m.different)
 	return m
 }
 
@@ -85,6 +95,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	_, count, size := c.x.toldOrphans()
 	ch <- prometheus.MustNewConstMetric(gauge("orphans", "Copies in the folder that no definitions name."), prometheus.GaugeValue, float64(count))
 	ch <- prometheus.MustNewConstMetric(gauge("orphan_disk_bytes", "Size of the orphans' files."), prometheus.GaugeValue, float64(size))
+	ch <- prometheus.MustNewConstMetric(gauge("verifying", "1 while copies here are being compared with the KV data."), prometheus.GaugeValue, float64(len(c.x.checking)))
 	items := gauge("copy_items", "Entries of a copy.", "bucket", "index", "copy")
 	bytes := gauge("copy_disk_bytes", "Size of a copy's files.", "bucket", "index", "copy")
 	held := gauge("copy_snapshots", "Snapshots of a copy held for scans.", "bucket", "index", "copy")

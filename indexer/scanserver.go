@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/fxamacker/cbor/v2"
 	"github.com/gorilla/mux"
 
 	"tidemark/index"
@@ -27,13 +28,17 @@ const (
 // scanHandler serves clients' scans and other nodes' requests for rows, on a port of its own.
 func (x *Indexer) scanHandler() http.Handler {
 	client := rpc.NewClient(maxScans, x.cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
-	c := scan.NewCoordinator(catalog{x}, truth{x}, nodes{x, client.HTTP()}, scan.Options{Logger: x.log.Named("scan")})
-	s := &scanServer{x: x, c: c, clients: make(chan struct{}, maxScans), parts: make(chan struct{}, maxScans)}
+	n := nodes{x, client.HTTP()}
+	c := scan.NewCoordinator(catalog{x}, truth{x}, n, scan.Options{Logger: x.log.Named("scan")})
+	s := &scanServer{x: x, c: c, nodes: n, clients: make(chan struct{}, maxScans), parts: make(chan struct{}, maxScans),
+		verifies: make(chan struct{}, maxVerifies)}
 	r := mux.NewRouter()
 	// Users come by way of a manager, which knows what they may do.
 	asked, node := tlsconf.Only(tlsconf.Manager, tlsconf.Admin), tlsconf.Only(tlsconf.Indexer)
 	r.Handle("/v1/indexes/{id:[0-9]+}:scan", rpc.Guard(asked, http.HandlerFunc(s.scan))).Methods(http.MethodPost)
 	r.Handle("/v1/indexes/{id:[0-9]+}:count", rpc.Guard(asked, http.HandlerFunc(s.count))).Methods(http.MethodPost)
+	r.Handle("/v1/indexes/{id:[0-9]+}:verify", rpc.Guard(asked, http.HandlerFunc(s.verify))).Methods(http.MethodPost)
+	r.Handle(verifyPath, rpc.Guard(node, http.HandlerFunc(s.verifyCopies))).Methods(http.MethodPost)
 	r.Handle(slicesPath, rpc.Guard(node, http.HandlerFunc(s.serveSlices))).Methods(http.MethodPost)
 	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) { rpc.Write(w, r, http.StatusOK, struct{}{}) }).Methods(http.MethodGet)
 	otherwise(r, "an indexer's scan port")
@@ -43,16 +48,18 @@ func (x *Indexer) scanHandler() http.Handler {
 type scanServer struct {
 	x              *Indexer
 	c              *scan.Coordinator
+	nodes          nodes
 	clients, parts chan struct{} // what is under way
+	verifies       chan struct{} // coordinated here
 }
 
 // enter takes a place; false, and an answer, when there is none.
-func enter(w http.ResponseWriter, places chan struct{}) bool {
+func enter(w http.ResponseWriter, places chan struct{}, what string) bool {
 	select {
 	case places <- struct{}{}:
 		return true
 	default:
-		p := rpc.Refuse(rpc.CodeUnavailable, "%d scans are under way on this node, the most it takes: try again", cap(places))
+		p := rpc.Refuse(rpc.CodeUnavailable, "%d %s are under way on this node, the most it takes: try again", cap(places), what)
 		p.RetryAfterMS = 1000
 		rpc.WriteProblem(w, p)
 		return false
@@ -92,7 +99,7 @@ func (s *scanServer) problem(w http.ResponseWriter, err error) {
 }
 
 func (s *scanServer) scan(w http.ResponseWriter, r *http.Request) {
-	if !enter(w, s.clients) {
+	if !enter(w, s.clients, "scans") {
 		return
 	}
 	defer func() { <-s.clients }()
@@ -121,7 +128,7 @@ func (s *scanServer) scan(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *scanServer) count(w http.ResponseWriter, r *http.Request) {
-	if !enter(w, s.clients) {
+	if !enter(w, s.clients, "scans") {
 		return
 	}
 	defer func() { <-s.clients }()
@@ -150,7 +157,7 @@ func (s *scanServer) done(err error) {
 
 // serveSlices answers another node.
 func (s *scanServer) serveSlices(w http.ResponseWriter, r *http.Request) {
-	if !enter(w, s.parts) {
+	if !enter(w, s.parts, "parts of scans") {
 		return
 	}
 	defer func() { <-s.parts }()
@@ -186,14 +193,31 @@ func (a *answer) Write(p []byte) (int, error) {
 
 func (a *answer) flush() { _ = a.c.Flush() } // the next write meets the error again
 
-// open sends a request for rows to a node.
-func (n nodes) open(ctx context.Context, url string, body []byte) (scan.RowStream, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+// post sends a request to another node's scan port and gives the body of its answer.
+func (n nodes) post(ctx context.Context, node index.NodeID, path string, req any) (io.ReadCloser, error) {
+	addr := ""
+	for _, e := range n.x.present().Indexers {
+		if e.Node == node {
+			addr = e.Scan
+		}
+	}
+	if node == n.x.identity.get().Node {
+		addr = n.x.ports.scan.Addr().String()
+	}
+	if addr == "" {
+		return nil, fmt.Errorf("node %d has no address here", node)
+	}
+	body, err := cbor.Marshal(req)
+	if err != nil {
+		return nil, fmt.Errorf("encoding a request for %s: %w", path, err)
+	}
+	url := n.x.cfg.TLS.BaseURL(addr) + path
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
-	req.Header.Set("Content-Type", rpc.MediaCBOR)
-	resp, err := n.http.Do(req)
+	r.Header.Set("Content-Type", rpc.MediaCBOR)
+	resp, err := n.http.Do(r)
 	if err != nil {
 		return nil, err
 	}
@@ -201,5 +225,5 @@ func (n nodes) open(ctx context.Context, url string, body []byte) (scan.RowStrea
 		p := rpc.ReadProblem(resp)
 		return nil, errors.Join(fmt.Errorf("%s: %w", url, p), resp.Body.Close())
 	}
-	return scan.ReadFrames(resp.Body)
+	return resp.Body, nil
 }

@@ -192,13 +192,14 @@ func (w *world) side(ctx context.Context, q *wire.StreamRequest) (*wire.StreamRe
 		s, inc := restart.At(i), q.Incarnation
 		events = append(events, keyversion.Event{Kind: keyversion.StreamBegin, VBucket: s.VBucket, Incarnation: inc, VBUUID: w.log.Newest(),
 			Begin: &keyversion.Begin{Start: s.Seqno, Log: w.log, Purge: w.purge[s.VBucket], Copies: q.Side.Copies}})
+		newest := w.newest(int(s.VBucket))
 		for _, d := range w.kv[s.VBucket] {
-			if d.seqno > s.Seqno && d.seqno <= s.End && !w.superseded(int(s.VBucket), d, s.End) {
+			if d.seqno > s.Seqno && d.seqno <= s.End && d.seqno == newest[d.id] {
 				events = append(events, w.event(int(s.VBucket), d, inc))
 			}
 		}
 		events = append(events, keyversion.Event{Kind: keyversion.StreamEnd, VBucket: s.VBucket, Incarnation: inc, VBUUID: w.log.Newest(), Seqno: s.End,
-			Window: timestamp.Window{End: s.End}})
+			Window: timestamp.Window{End: max(s.End, w.high(int(s.VBucket)))}})
 	}
 	w.mu.Unlock()
 	go func() {
@@ -209,14 +210,13 @@ func (w *world) side(ctx context.Context, q *wire.StreamRequest) (*wire.StreamRe
 	return reply, nil
 }
 
-// superseded: KV has de-duplicated it within what is read.
-func (w *world) superseded(vb int, d testDoc, to uint64) bool {
-	for _, o := range w.kv[vb] {
-		if o.id == d.id && o.seqno > d.seqno && o.seqno <= to {
-			return true
-		}
+// newest gives each document's newest version: KV has no other.
+func (w *world) newest(vb int) map[string]uint64 {
+	seqnos := map[string]uint64{}
+	for _, d := range w.kv[vb] {
+		seqnos[d.id] = d.seqno
 	}
-	return false
+	return seqnos
 }
 
 func (w *world) event(vb int, d testDoc, inc index.Incarnation) keyversion.Event {
@@ -350,10 +350,8 @@ func (w *world) pumpLocked() {
 	}
 	var events []keyversion.Event
 	for vb := range testVBs {
-		for _, d := range w.kv[vb] {
-			if d.seqno > m.sent[vb] {
-				events = append(events, w.event(vb, d, m.inc))
-			}
+		for _, d := range w.kv[vb][min(m.sent[vb], w.high(vb)):] { // seqnos count from 1, without a gap
+			events = append(events, w.event(vb, d, m.inc))
 		}
 		m.sent[vb] = max(m.sent[vb], w.high(vb))
 		events = append(events, keyversion.Event{Kind: keyversion.Sync, VBucket: uint16(vb), Incarnation: m.inc, VBUUID: w.log.Newest(), Seqno: m.sent[vb]})

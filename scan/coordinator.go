@@ -64,7 +64,7 @@ type Result struct {
 // Prepare looks an index up and checks a request against it, so that what is wrong is told before an answer begins.
 // Errors are *Error.
 func (c *Coordinator) Prepare(id index.ID, r Request) (Spec, error) {
-	v, err := c.view(id)
+	v, err := c.View(id)
 	if err != nil {
 		return Spec{}, err
 	}
@@ -87,8 +87,8 @@ type discard struct{}
 
 func (discard) Row(Row) error { return nil }
 
-// view gives an index that can be scanned now.
-func (c *Coordinator) view(id index.ID) (View, error) {
+// View gives an index that can be scanned now. Errors are *Error.
+func (c *Coordinator) View(id index.ID) (View, error) {
 	v, err := c.catalog.View(id)
 	if err != nil {
 		return v, err
@@ -193,7 +193,7 @@ func (r *run) late(err error) error {
 }
 
 func (r *run) attempt(ctx context.Context) error {
-	view, err := r.c.view(r.spec.Index)
+	view, err := r.c.View(r.spec.Index)
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,10 @@ type view interface {
 	rows(low, high []byte, reverse bool) (rowIter, error)
 	// back iterates a vbucket's back entries by document id.
 	back(vb uint16) (backIter, error)
+	// entry gives one document's back entry; keys are the caller's.
+	entry(vb uint16, docID []byte) (seqno uint64, keys [][]byte, found bool, err error)
+	// has tells whether a forward row is there.
+	has(key, docID []byte) (bool, error)
 	close() error
 }
 

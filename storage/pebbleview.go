@@ -110,6 +110,36 @@ func (v *pebbleView) back(vb uint16) (backIter, error) {
 	return &pebbleBack{e: v.e, it: it}, nil
 }
 
+// get reads one record; not there is not an error.
+func (v *pebbleView) get(key []byte, use func(value []byte) error) (found bool, err error) {
+	value, closer, err := v.snap.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return false, nil
+	}
+	if err == nil {
+		err = use(value)
+		if cerr := closer.Close(); err == nil {
+			err = cerr
+		}
+	}
+	if errors.Is(err, errRecord) {
+		return true, &CorruptError{Copy: v.e.id, File: v.e.dir, Err: err}
+	}
+	return err == nil, classify(v.e.id, v.e.dir, err)
+}
+
+func (v *pebbleView) entry(vb uint16, docID []byte) (seqno uint64, keys [][]byte, found bool, err error) {
+	found, err = v.get(appendBackKey(nil, vb, docID), func(value []byte) (err error) {
+		seqno, keys, err = decodeBackValue(nil, bytes.Clone(value))
+		return err
+	})
+	return seqno, keys, found, err
+}
+
+func (v *pebbleView) has(key, docID []byte) (bool, error) {
+	return v.get(appendFwdKey(make([]byte, 0, 1+len(key)+len(docID)), key, docID), func([]byte) error { return nil })
+}
+
 // pebbleBack implements backIter.
 type pebbleBack struct {
 	e       *pebbleEngine

@@ -195,3 +195,21 @@ func (s *Snapshot) Back(ctx context.Context, vb uint16, fn func(docID []byte, se
 	}
 	return err
 }
+
+// Entry gives a document's back entry: the seqno and the keys of its newest version here; no keys: a tombstone.
+func (s *Snapshot) Entry(vb uint16, docID []byte) (seqno uint64, keys [][]byte, found bool, err error) {
+	if !s.Retain() {
+		return 0, nil, false, fmt.Errorf("snapshot of copy %s: %w", s.slice.meta.Copy, ErrClosed)
+	}
+	seqno, keys, found, err = s.view.entry(vb, docID)
+	return seqno, keys, found, errors.Join(err, s.Close())
+}
+
+// HasRow tells whether a row is in the forward index.
+func (s *Snapshot) HasRow(key, docID []byte) (bool, error) {
+	if !s.Retain() {
+		return false, fmt.Errorf("snapshot of copy %s: %w", s.slice.meta.Copy, ErrClosed)
+	}
+	has, err := s.view.has(key, docID)
+	return has, errors.Join(err, s.Close())
+}

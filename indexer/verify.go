@@ -1,0 +1,461 @@
+package indexer
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"tidemark/collate"
+	"tidemark/index"
+	"tidemark/mcbp"
+	"tidemark/partition"
+	"tidemark/scan"
+	"tidemark/storage"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+const (
+	// verifyGroup is how many vbuckets are read from KV at a time.
+	verifyGroup = 16
+	// verifyRounds is how often documents that change are looked at again.
+	verifyRounds = 8
+	// verifyRestarts is how often vbuckets are begun again that left the branch of their timestamp.
+	verifyRestarts = 5
+	// verifyRows is how many rows are looked at with one snapshot: it pins what compactions could free.
+	verifyRows = 1 << 16
+	// verifyExtras bounds the rows without an entry that are remembered until their documents are looked at.
+	verifyExtras = 10_000
+	// verifyKeys is how many keys a difference shows.
+	verifyKeys = 16
+	// verifyTell is how often progress is told.
+	verifyTell = time.Second
+	// paceStep is after how many rows the rate is looked at.
+	paceStep = 64
+)
+
+// verification compares the copies of one index on this node with the KV data (docs/scans.md has the argument why it is
+// exact while documents change). One goroutine uses it.
+type verification struct {
+	x      *Indexer
+	k      *bucket
+	def    index.Definition
+	copies []*verifiedCopy
+	pace   *pace
+	most   int // differences to list
+	emit   func(*wire.VerifyLine) error
+
+	sum     wire.VerifyEnd
+	told    time.Time
+	percent float64
+}
+
+// verifiedCopy is one copy on its way.
+type verifiedCopy struct {
+	place partition.Copy
+	sum   wire.VerifiedCopy
+	// extra are rows that no entry of the back index lists, by document, until the document is looked at.
+	extra  map[string][][]byte
+	extras int
+}
+
+// frozen is one stability timestamp, held by all copies.
+type frozen struct {
+	ref    wire.StabilityRef
+	vector timestamp.Vector
+	snaps  []*storage.Snapshot // in the order of the copies
+}
+
+func (f *frozen) release() error {
+	var errs []error
+	for _, s := range f.snaps {
+		errs = append(errs, s.Close())
+	}
+	f.snaps = nil
+	return errors.Join(errs...)
+}
+
+// run checks everything: the rows of each copy against its back index, then the vbuckets, group by group, against KV.
+func (v *verification) run(ctx context.Context) error {
+	for i := range v.copies {
+		if err := v.rows(ctx, i); err != nil {
+			return err
+		}
+	}
+	for vb := 0; vb < v.k.vbuckets; vb += verifyGroup {
+		var group []uint16
+		for n := vb; n < min(vb+verifyGroup, v.k.vbuckets); n++ {
+			group = append(group, uint16(n))
+		}
+		if err := v.group(ctx, group); err != nil {
+			return err
+		}
+		if err := v.tell(50 + 50*float64(vb+len(group))/float64(v.k.vbuckets)); err != nil {
+			return err
+		}
+	}
+	for _, c := range v.copies {
+		for id, keys := range c.extra { // of documents that KV and the back index know nothing of
+			d := wire.Difference{Kind: wire.ExtraRow, ID: id, VBucket: mcbp.VBucket([]byte(id), v.k.vbuckets), Stability: v.sum.LastStability}
+			if err := v.differ(c, d, nil, keys); err != nil {
+				return err
+			}
+		}
+		v.sum.Copies = append(v.sum.Copies, c.sum)
+		v.sum.Rows += c.sum.Rows
+	}
+	return nil
+}
+
+// hold pins the copies' snapshots at a timestamp.
+func (v *verification) hold(ctx context.Context, ref wire.StabilityRef) (*frozen, error) {
+	f := &frozen{ref: ref}
+	for _, c := range v.copies {
+		h, err := pins{v.x}.one(ctx, v.k, v.def.ID, c.place.ID, ref)
+		if err != nil {
+			return nil, errors.Join(err, f.release())
+		}
+		f.vector, f.snaps = h.vector, append(f.snaps, h.snap)
+	}
+	if v.sum.FirstStability == 0 {
+		v.sum.FirstStability = ref.Number
+	}
+	v.sum.LastStability = max(v.sum.LastStability, ref.Number)
+	return f, nil
+}
+
+// newest holds the newest timestamp that all copies have.
+func (v *verification) newest(ctx context.Context) (*frozen, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, scan.DefaultWait, scan.Errorf(scan.Timeout, "no stability timestamp is held by all copies of index %s on this node within %s", v.def.ID, scan.DefaultWait))
+	defer cancel()
+	for {
+		changed := v.x.snapshots.changes()
+		var ref *wire.StabilityRef
+		for _, c := range v.copies {
+			refs := v.x.snapshots.refs(c.place.ID)
+			if len(refs) == 0 {
+				ref = nil
+				break
+			}
+			if last := refs[len(refs)-1]; ref == nil || last.Compare(*ref) < 0 {
+				ref = &last
+			}
+		}
+		if ref != nil {
+			f, err := v.hold(ctx, *ref)
+			if err == nil || !passing(err) {
+				return f, err
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// passing: this timestamp cannot be had, another one can.
+func passing(err error) bool {
+	code := scan.CodeOf(err)
+	return code == scan.SnapshotSkipped || code == scan.SnapshotTooOld
+}
+
+// atLeast holds a timestamp at or above need.
+func (v *verification) atLeast(ctx context.Context, need timestamp.Vector) (*frozen, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, 3*scan.DefaultWait, scan.Errorf(scan.Timeout, "no stability timestamp covers what was read from KV within %s", 3*scan.DefaultWait))
+	defer cancel()
+	for {
+		s, err := truth{v.x}.Stabilize(ctx, v.k.name, need, scan.DefaultWait)
+		if err != nil {
+			return nil, err
+		}
+		f, err := v.hold(ctx, s.StabilityRef)
+		if err == nil || !passing(err) {
+			return f, err
+		}
+		if err := sleep(ctx, askAgain); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// rows walks over a copy's rows and notes those that their document's entry does not list. That takes no look at KV: at
+// any timestamp each row has an entry that lists it.
+func (v *verification) rows(ctx context.Context, i int) error {
+	var from []byte
+	for first := true; first || from != nil; first = false {
+		f, err := v.newest(ctx)
+		if err != nil {
+			return err
+		}
+		from, err = v.someRows(ctx, v.copies[i], f.snaps[i], from, float64(i))
+		if err := errors.Join(err, f.release()); err != nil {
+			return scanError(err)
+		}
+	}
+	return nil
+}
+
+// someRows looks at up to verifyRows rows and says where to go on; nil at the end.
+func (v *verification) someRows(ctx context.Context, c *verifiedCopy, snap *storage.Snapshot, from []byte, before float64) (next []byte, err error) {
+	rows, err := snap.Rows(ctx, storage.Range{Low: from}, false)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for n := 1; rows.Next(); n++ {
+		key, docID := rows.Row()
+		c.sum.Rows++
+		listed, err := v.listed(snap, key, docID)
+		if err != nil {
+			return nil, err
+		}
+		if !listed {
+			if err := v.remember(c, key, docID, snap); err != nil {
+				return nil, err
+			}
+		}
+		if n%paceStep == 0 {
+			share := min(1, float64(c.sum.Rows)/float64(max(1, snap.Items())))
+			if err := errors.Join(v.looked(ctx, paceStep), v.tell(50*(before+share)/float64(len(v.copies)))); err != nil {
+				return nil, err
+			}
+		}
+		if n == verifyRows {
+			next = append(append(next, key...), docID...)
+			return append(next, 0), nil
+		}
+	}
+	return nil, nil
+}
+
+// listed tells whether the back index lists a row. A document is in the vbucket that its id hashes to; where it is not,
+// the others are looked at, too: an engine may hash otherwise.
+func (v *verification) listed(snap *storage.Snapshot, key, docID []byte) (bool, error) {
+	home := mcbp.VBucket(docID, v.k.vbuckets)
+	for n := range v.k.vbuckets {
+		_, keys, found, err := snap.Entry((home+uint16(n))%uint16(v.k.vbuckets), docID)
+		if err != nil {
+			return false, err
+		}
+		if found {
+			return slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, key) }), nil
+		}
+	}
+	return false, nil
+}
+
+// remember keeps a row until its document is looked at.
+func (v *verification) remember(c *verifiedCopy, key, docID []byte, snap *storage.Snapshot) error {
+	if c.extras++; c.extras > verifyExtras {
+		stable := v.sum.LastStability
+		return v.differ(c, wire.Difference{Kind: wire.ExtraRow, ID: string(docID), VBucket: mcbp.VBucket(docID, v.k.vbuckets), Stability: stable}, nil, [][]byte{key})
+	}
+	c.extra[string(docID)] = append(c.extra[string(docID)], bytes.Clone(key))
+	return nil
+}
+
+// looked keeps to the rate.
+func (v *verification) looked(ctx context.Context, n int) error {
+	v.x.metrics.verified.Add(float64(n))
+	return v.pace.wait(ctx, n)
+}
+
+// tell says how far it is, now and then.
+func (v *verification) tell(percent float64) error {
+	v.percent = max(v.percent, percent)
+	now := v.x.now()
+	if now.Sub(v.told) < verifyTell {
+		return nil
+	}
+	v.told = now
+	return v.emit(&wire.VerifyLine{Progress: &wire.VerifyProgress{Indexer: v.x.cfg.Name, Percent: v.percent, Documents: v.sum.Documents}})
+}
+
+// group compares some vbuckets; when they are too large to be held in memory together, half of them at a time.
+func (v *verification) group(ctx context.Context, vbs []uint16) error {
+	for restarts := 0; ; restarts++ {
+		err := v.compareGroup(ctx, vbs)
+		switch {
+		case errors.Is(err, errVerifyLarge) && len(vbs) > 1:
+			if err := v.group(ctx, vbs[:len(vbs)/2]); err != nil {
+				return err
+			}
+			return v.group(ctx, vbs[len(vbs)/2:])
+		case errors.Is(err, errVerifyLarge):
+			return scan.Errorf(scan.Unavailable, "vbucket %d of bucket %q: %w", vbs[0], v.k.name, err)
+		case errors.Is(err, errVerifyBranch) && restarts < verifyRestarts:
+			if err := sleep(ctx, time.Duration(restarts+1)*sideFirst); err != nil {
+				return err
+			}
+		case errors.Is(err, errVerifyBranch):
+			return scan.Errorf(scan.Unavailable, "bucket %q: %w", v.k.name, err)
+		default:
+			return err
+		}
+	}
+}
+
+// vbState is a vbucket between two rounds.
+type vbState struct {
+	from, fromUUID uint64
+	// open are the documents that a copy has and of which it is not known yet whether it should, by copy.
+	open []map[string]bool
+}
+
+func (s *vbState) unsettled() (n int) {
+	for _, o := range s.open {
+		n += len(o)
+	}
+	return n
+}
+
+// compareGroup reads vbuckets up to a timestamp S and compares them with the copies at S. Documents that have changed
+// since are compared at a later timestamp, at or above everything that KV had when it was read.
+func (v *verification) compareGroup(ctx context.Context, vbs []uint16) error {
+	states := map[uint16]*vbState{}
+	for _, vb := range vbs {
+		s := &vbState{}
+		for range v.copies {
+			s.open = append(s.open, map[string]bool{})
+		}
+		states[vb] = s
+	}
+	f, err := v.newest(ctx)
+	for round := 1; err == nil; round++ {
+		var need timestamp.Vector
+		need, err = v.round(ctx, f, states, round)
+		if err = errors.Join(err, f.release()); err != nil || len(states) == 0 {
+			return scanError(err)
+		}
+		if round == verifyRounds {
+			v.unsettled(states)
+			return nil
+		}
+		f, err = v.atLeast(ctx, need)
+	}
+	return err
+}
+
+func (v *verification) unsettled(states map[uint16]*vbState) {
+	for _, s := range states {
+		for i, o := range s.open {
+			v.copies[i].sum.Unsettled += uint64(len(o))
+			v.sum.Unsettled += uint64(len(o))
+		}
+	}
+}
+
+// round compares the vbuckets at f, takes those off the list that are through, and says what the next timestamp must
+// cover.
+func (v *verification) round(ctx context.Context, f *frozen, states map[uint16]*vbState, round int) (need timestamp.Vector, err error) {
+	want := map[uint16]stretch{}
+	for vb, s := range states {
+		at := f.vector.At(int(vb))
+		if at.Seqno > s.from {
+			want[vb] = stretch{from: s.from, fromUUID: s.fromUUID, to: at.Seqno, toUUID: at.VBUUID}
+		}
+	}
+	got, err := v.read(ctx, want)
+	if err != nil {
+		return need, err
+	}
+	need = f.vector.Clone()
+	for vb, s := range states {
+		at := f.vector.At(int(vb))
+		r := got[vb]
+		if r == nil { // there was nothing to read
+			r = &vbRead{stretch: stretch{from: s.from, to: at.Seqno}, reach: at.Seqno}
+		}
+		if err := v.compare(ctx, f, vb, s, r, round == 1); err != nil {
+			return need, err
+		}
+		if err := v.tell(v.percent); err != nil {
+			return need, err
+		}
+		if r.reach <= at.Seqno || round > 1 && s.unsettled() == 0 {
+			delete(states, vb)
+			continue
+		}
+		need.Set(int(vb), timestamp.Position{VBUUID: at.VBUUID, Seqno: r.reach})
+		s.from, s.fromUUID = at.Seqno, at.VBUUID
+	}
+	return need, nil
+}
+
+// compare looks at one vbucket of every copy: at all its documents in the first round, then at those that have changed
+// and those that are open.
+func (v *verification) compare(ctx context.Context, f *frozen, vb uint16, s *vbState, r *vbRead, all bool) error {
+	for i, c := range v.copies {
+		j := &judge{v: v, c: c, snap: f.snaps[i], vb: vb, at: f.vector.Seqnos[vb], stability: f.ref.Number, read: r, open: s.open[i],
+			unpack: unpacker{index: v.def.ID, slice: c.place.Slice}}
+		seen := map[string]bool{}
+		if all {
+			n := 0
+			err := f.snaps[i].Back(ctx, vb, func(docID []byte, seqno uint64, keys [][]byte) error {
+				if len(keys) == 0 {
+					return nil
+				}
+				seen[string(docID)] = true
+				if n++; n%paceStep == 0 {
+					if err := v.looked(ctx, paceStep); err != nil {
+						return err
+					}
+				}
+				return j.document(string(docID), entry{seqno, keys, true})
+			})
+			if err != nil {
+				return err
+			}
+		} else {
+			for id := range j.open {
+				if _, ok := r.docs[id]; !ok {
+					if err := j.look(id); err != nil {
+						return err
+					}
+				}
+			}
+		}
+		for id := range r.docs {
+			if seen[id] {
+				continue
+			}
+			if err := j.look(id); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// differ counts a difference, and lists it while there is room.
+func (v *verification) differ(c *verifiedCopy, d wire.Difference, want, rows [][]byte) error {
+	c.sum.Differences++
+	v.sum.Differences++
+	v.x.metrics.different.WithLabelValues(string(d.Kind)).Inc()
+	if v.sum.Listed >= uint64(v.most) {
+		return nil
+	}
+	v.sum.Listed++
+	d.Slice, d.Replica, d.Copy, d.Indexer = c.place.Slice, uint8(c.place.Replica), c.place.ID, v.x.cfg.Name
+	d.Expected, d.Found = v.shown(want), v.shown(rows)
+	return v.emit(&wire.VerifyLine{Difference: &d})
+}
+
+// shown gives keys as people read them; one that is no key of this index is a string of its bytes.
+func (v *verification) shown(keys [][]byte) []json.RawMessage {
+	out := []json.RawMessage{}
+	for _, k := range keys[:min(len(keys), verifyKeys)] {
+		text, err := collate.DecodeComposite(nil, k, v.def.Desc())
+		if err != nil {
+			text, _ = json.Marshal(fmt.Sprintf("%x", k)) // a string can be marshalled
+		}
+		out = append(out, text)
+	}
+	return out
+}

@@ -1,0 +1,256 @@
+package indexer
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/storage/storagetest"
+	"tidemark/wire"
+)
+
+// verify compares an index with KV over HTTP.
+func (w *world) verify(ctx context.Context, id index.ID, body string) (found []wire.Difference, end *wire.VerifyEnd, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+w.endpoint.Scan+"/v1/indexes/"+id.String()+":verify", strings.NewReader(body))
+	if err != nil {
+		return nil, nil, err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, nil, rpc.ReadProblem(resp)
+	}
+	lines := bufio.NewScanner(resp.Body)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var l wire.VerifyLine
+		if err := json.Unmarshal(lines.Bytes(), &l); err != nil {
+			return nil, nil, fmt.Errorf("%s: %w", lines.Bytes(), err)
+		}
+		switch {
+		case l.Difference != nil:
+			found = append(found, *l.Difference)
+		case l.Error != nil:
+			return found, nil, fmt.Errorf("%s: %s", l.Error.Code, l.Error.Detail)
+		case l.End != nil:
+			return found, l.End, nil
+		}
+	}
+	return found, nil, fmt.Errorf("the answer was cut: %w", lines.Err())
+}
+
+// built gives a world with two indexes of 200 documents, ready.
+func built(t *testing.T) *world {
+	w := newWorld(t)
+	w.write(docs(0, 200, 1)...)
+	w.write(testDoc{id: "doc-0007"})
+	w.start()
+	if err := w.define(10, 20); err != nil {
+		t.Fatal(err)
+	}
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(10, 20)
+	return w
+}
+
+// again runs an indexer on the same folder and waits until it has what KV has.
+func (w *world) again(t *testing.T) {
+	t.Helper()
+	w.mu.Lock()
+	clear(w.report)
+	w.mu.Unlock()
+	w.start()
+	w.mu.Lock()
+	d := w.definitionsLocked()
+	w.mu.Unlock()
+	if _, err := w.admin.Definitions(t.Context(), w.endpoint.Admin, d); err != nil {
+		t.Fatal(err)
+	}
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(10, 20)
+}
+
+func vbOf(id string) uint16 {
+	n := 0
+	for _, c := range id {
+		n += int(c)
+	}
+	return uint16(n % testVBs)
+}
+
+func (w *world) seqnoOf(id string) (seqno uint64) {
+	for _, d := range w.kv[vbOf(id)] {
+		if d.id == id {
+			seqno = d.seqno
+		}
+	}
+	return seqno
+}
+
+// TestVerifyFindsWhatIsWrong: every kind of damage to a copy's files is named, with the document, and nothing else is.
+func TestVerifyFindsWhatIsWrong(t *testing.T) {
+	w := built(t)
+	if found, end, err := w.verify(t.Context(), 1, ``); err != nil || len(found) > 0 || end.Differences != 0 || end.Documents < 199 || end.Rows != 199 || end.Unsettled != 0 {
+		t.Fatalf("an index that is right: %+v, %+v, %v", found, end, err)
+	}
+	w.stopIndexer()
+	at := func(i int) ([]byte, string) { return testKey(1 + i), fmt.Sprintf("doc-%04d", i) }
+	err := storagetest.Edit(filepath.Join(w.dir, copiesDir), 10, func(r *storagetest.Rows) error {
+		var errs []error
+		do := func(err error) { errs = append(errs, err) }
+		k, id := at(20) // a row is gone
+		do(r.Remove(k, id))
+		do(r.Add(testKey(5000), "nobody")) // a row of a document that there is not
+		k, id = at(30)                     // a row under another key
+		do(r.Remove(k, id))
+		do(r.Add(testKey(6000), id))
+		k, id = at(40) // a document that was forgotten, rows and entry
+		do(r.Remove(k, id))
+		do(r.RemoveEntry(vbOf(id), id))
+		_, id = at(50) // rows right, the entry gone
+		do(r.RemoveEntry(vbOf(id), id))
+		k, id = at(60) // another key, in rows and entry
+		do(r.Remove(k, id))
+		do(r.Add(testKey(7000), id))
+		do(r.SetEntry(vbOf(id), id, w.seqnoOf(id), testKey(7000)))
+		do(r.Add(testKey(8), "doc-0007")) // a deleted document is back
+		do(r.SetEntry(vbOf("doc-0007"), "doc-0007", 1, testKey(8)))
+		do(r.Add(testKey(9000), "ghost")) // a document that KV never had, whole
+		do(r.SetEntry(vbOf("ghost"), "ghost", 2, testKey(9000)))
+		_, id = at(70)
+		do(r.Add(testKey(7100), id)) // a second row of a document that has one
+		for _, err := range errs {
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.again(t)
+	found, end, err := w.verify(t.Context(), 1, ``)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, d := range found {
+		got = append(got, fmt.Sprintf("%s %s %s->%s", d.ID, d.Kind, join(d.Expected), join(d.Found)))
+		if d.Copy != 10 || d.Slice != 0 || d.Indexer != "i1" || d.Stability == 0 {
+			t.Errorf("a difference does not say where: %+v", d)
+		}
+	}
+	slices.Sort(got)
+	want := []string{
+		"doc-0007 extra_row ->[8]", "doc-0020 missing_row [21]->", "doc-0030 wrong_key [31]->[6000]", "doc-0040 missing_row [41]->",
+		"doc-0050 back_entry [51]->[51]", "doc-0060 wrong_key [61]->[7000]", "doc-0070 extra_row [71]->[71] [7100]",
+		"ghost extra_row ->[9000]", "nobody extra_row ->[5000]",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("found\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if end.Differences != uint64(len(want)) || end.Listed != end.Differences || len(end.Copies) != 1 || end.Copies[0].Differences != end.Differences {
+		t.Errorf("the end says %+v", end)
+	}
+	if found, end, err = w.verify(t.Context(), 1, `{"limit":2}`); err != nil || len(found) != 2 || end.Listed != 2 || end.Differences != uint64(len(want)) {
+		t.Errorf("at most two: %d listed, %+v, %v", len(found), end, err)
+	}
+	if found, _, err := w.verify(t.Context(), 2, ``); err != nil || len(found) > 0 {
+		t.Errorf("the other index: %+v, %v", found, err)
+	}
+}
+
+func join(keys []json.RawMessage) string {
+	var s []string
+	for _, k := range keys {
+		s = append(s, string(k))
+	}
+	return strings.Join(s, " ")
+}
+
+// TestVerifyWhileDocumentsChange: documents that change all the time, some deleted and made again, are no differences;
+// a row that nobody calls for is found among them.
+func TestVerifyWhileDocumentsChange(t *testing.T) {
+	w := built(t)
+	w.stopIndexer()
+	if err := storagetest.Edit(filepath.Join(w.dir, copiesDir), 10, func(r *storagetest.Rows) error {
+		if err := r.Add(testKey(9000), "ghost"); err != nil {
+			return err
+		}
+		return r.SetEntry(vbOf("ghost"), "ghost", 2, testKey(9000))
+	}); err != nil {
+		t.Fatal(err)
+	}
+	w.again(t)
+	ctx, stop := context.WithCancel(t.Context())
+	var writer sync.WaitGroup
+	writer.Go(func() {
+		for n := 0; ctx.Err() == nil; n++ {
+			id := n * 7 % 200
+			w.write(docs(id, id+1, 100*n)...)
+			if n%5 == 0 {
+				w.write(testDoc{id: fmt.Sprintf("doc-%04d", n*3%200)})
+			}
+			time.Sleep(time.Millisecond) // a rate, nothing waits for it
+		}
+	})
+	for range 3 {
+		found, end, err := w.verify(t.Context(), 1, ``)
+		if err != nil || len(found) != 1 || found[0].ID != "ghost" || found[0].Kind != wire.ExtraRow {
+			t.Errorf("%+v, %+v, %v; want ghost alone", found, end, err)
+		}
+		if found, _, err := w.verify(t.Context(), 2, ``); err != nil || len(found) != 0 {
+			t.Errorf("the other index: %+v, %v", found, err)
+		}
+	}
+	stop()
+	writer.Wait()
+}
+
+// TestVerifyRefuses: what cannot be done is said by name.
+func TestVerifyRefuses(t *testing.T) {
+	w := built(t)
+	for body, want := range map[string]string{`{"rate":5}`: "rate 5", `{"limit":-1}`: "limit -1", `{"rates":1}`: "rates", `[`: "BAD_REQUEST"} {
+		if _, _, err := w.verify(t.Context(), 1, body); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", body, err)
+		}
+	}
+	if _, _, err := w.verify(t.Context(), 9, ``); err == nil || !strings.Contains(err.Error(), "INDEX_NOT_FOUND") {
+		t.Errorf("no such index: %v", err)
+	}
+	// a client that goes ends it, and the place is free for the next one
+	ctx, gone := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() {
+		_, _, err := w.verify(ctx, 1, `{"rate":100}`)
+		ended <- err
+	}()
+	w.until("the verification runs", func() bool { return w.x.verifying() })
+	if _, _, err := w.verify(t.Context(), 1, ``); err == nil || !strings.Contains(err.Error(), "verifications are under way") {
+		t.Errorf("a second one: %v", err)
+	}
+	gone()
+	if err := <-ended; err == nil {
+		t.Error("it came to its end")
+	}
+	w.until("it has ended", func() bool { return !w.x.verifying() })
+	if _, _, err := w.verify(t.Context(), 1, ``); err != nil {
+		t.Errorf("the next one: %v", err)
+	}
+}

@@ -1,0 +1,122 @@
+package indexer
+
+import (
+	"bytes"
+	"slices"
+
+	"tidemark/storage"
+	"tidemark/wire"
+)
+
+// judge compares the documents of one vbucket with one copy at one timestamp.
+type judge struct {
+	v         *verification
+	c         *verifiedCopy
+	snap      *storage.Snapshot
+	vb        uint16
+	at        uint64 // seqno of the timestamp
+	stability uint64 // its number
+	read      *vbRead
+	open      map[string]bool
+	unpack    unpacker
+}
+
+// entry is what a copy's back index says of a document.
+type entry struct {
+	seqno uint64
+	keys  [][]byte
+	found bool
+}
+
+// look reads the entry and judges it.
+func (j *judge) look(id string) error {
+	seqno, keys, found, err := j.snap.Entry(j.vb, []byte(id))
+	if err != nil {
+		return err
+	}
+	return j.document(id, entry{seqno, keys, found && len(keys) > 0})
+}
+
+// expected gives the keys that KV's newest version at or below the timestamp calls for in this slice; false when there is
+// no such version, or it says nothing of this slice.
+func (j *judge) expected(id string) (keys [][]byte, seqno uint64, ok bool) {
+	d := j.read.docs[id]
+	if d == nil || d.seqno > j.at {
+		return nil, 0, false
+	}
+	j.unpack.keys = nil
+	for _, e := range d.events {
+		if u, some := j.unpack.update(e, int(j.vb), d.seqno); some {
+			ok = true
+			keys = append(keys, u.Keys...)
+		}
+	}
+	return sortedKeys(keys), d.seqno, ok
+}
+
+func sortedKeys(keys [][]byte) [][]byte {
+	slices.SortFunc(keys, bytes.Compare)
+	return slices.CompactFunc(keys, bytes.Equal)
+}
+
+// document judges one document.
+func (j *judge) document(id string, e entry) error {
+	want, seqno, ok := j.expected(id)
+	if ok {
+		delete(j.open, id)
+		j.c.sum.Documents++
+		j.v.sum.Documents++
+		return j.settle(id, e, want, seqno)
+	}
+	switch {
+	case e.found && (e.seqno > j.at || e.seqno <= j.read.from || j.read.reach <= j.at):
+		// The copy has something that no version which it may reflect calls for: one from beyond its timestamp; one that
+		// KV did not have in the round before, when it was read up to there; or one that KV does not have at all.
+		delete(j.open, id)
+		return j.settle(id, e, nil, 0)
+	case e.found:
+		j.open[id] = true
+	case j.read.reach <= j.at:
+		delete(j.open, id)
+	}
+	return nil
+}
+
+// settle compares a document's rows with what is expected.
+func (j *judge) settle(id string, e entry, want [][]byte, seqno uint64) error {
+	var rows [][]byte
+	for _, k := range slices.Concat(e.keys, j.c.extra[id]) {
+		has, err := j.snap.HasRow(k, []byte(id))
+		if err != nil {
+			return err
+		}
+		if has {
+			rows = append(rows, bytes.Clone(k))
+		}
+	}
+	delete(j.c.extra, id)
+	rows = sortedKeys(rows)
+	missing, surplus := lacking(want, rows), lacking(rows, want)
+	d := wire.Difference{ID: id, VBucket: j.vb, KVSeqno: seqno, IndexSeqno: e.seqno, Stability: j.stability}
+	switch {
+	case missing && surplus:
+		d.Kind = wire.WrongKey
+	case missing:
+		d.Kind = wire.MissingRow
+	case surplus:
+		d.Kind = wire.ExtraRow
+	case !slices.EqualFunc(sortedKeys(slices.Clone(e.keys)), want, bytes.Equal):
+		d.Kind = wire.BackEntry
+	default:
+		return nil
+	}
+	return j.v.differ(j.c, d, want, rows)
+}
+
+// lacking tells whether b lacks something of a.
+func lacking(a, b [][]byte) bool {
+	return slices.ContainsFunc(a, func(k []byte) bool {
+		_, found := slices.BinarySearchFunc(b, k, bytes.Compare)
+		return !found
+	})
+}

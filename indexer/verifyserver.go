@@ -1,0 +1,244 @@
+package indexer
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"sync"
+
+	"github.com/gorilla/mux"
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/partition"
+	"tidemark/scan"
+	"tidemark/wire"
+)
+
+const (
+	// verifyPath is where a node takes requests to check copies.
+	verifyPath = "/v1/copies:verify"
+	// maxVerifies bounds the verifications that this node coordinates at a time. Of the copies here one is checked at a
+	// time: a second one would only make both slower.
+	maxVerifies = 4
+)
+
+// verify coordinates a verification: every node checks the copies that it holds, and their lines are passed on.
+func (s *scanServer) verify(w http.ResponseWriter, r *http.Request) {
+	if !enter(w, s.verifies, "verifications") {
+		return
+	}
+	defer func() { <-s.verifies }()
+	out := &lines{a: &answer{w: w, c: http.NewResponseController(w)}}
+	end, err := s.verifyAll(r, w, out)
+	s.verified(err)
+	switch {
+	case err == nil:
+		err = out.line(&wire.VerifyLine{End: end})
+	case !out.a.begun:
+		s.problem(w, err)
+		return
+	default:
+		err = out.line(failure(err))
+	}
+	if err != nil {
+		s.x.log.Debug("a verification's client is gone", "error", err)
+	}
+}
+
+func failure(err error) *wire.VerifyLine {
+	e := scan.AsError(err)
+	return &wire.VerifyLine{Error: &wire.VerifyFailure{Code: string(e.Code), Detail: e.Detail}}
+}
+
+func (s *scanServer) verified(err error) {
+	code := "OK"
+	if err != nil {
+		code = string(scan.CodeOf(err))
+	}
+	s.x.metrics.verifies.WithLabelValues(code).Inc()
+}
+
+// checkVerify reads a request's numbers and fills in the defaults.
+func checkVerify(q *wire.VerifyRequest) error {
+	switch {
+	case q.Rate != 0 && (q.Rate < wire.MinVerifyRate || q.Rate > wire.MaxVerifyRate):
+		return scan.Errorf(scan.BadRequest, "rate %d: want %d to %d documents a second, or 0 for %d", q.Rate, wire.MinVerifyRate, wire.MaxVerifyRate, wire.DefaultVerifyRate)
+	case q.Limit < 0 || q.Limit > wire.MaxVerifyShown:
+		return scan.Errorf(scan.BadRequest, "limit %d: want 1 to %d differences, or 0 for %d", q.Limit, wire.MaxVerifyShown, wire.DefaultVerifyShown)
+	}
+	if q.Rate == 0 {
+		q.Rate = wire.DefaultVerifyRate
+	}
+	if q.Limit == 0 {
+		q.Limit = wire.DefaultVerifyShown
+	}
+	return nil
+}
+
+func (s *scanServer) verifyAll(r *http.Request, w http.ResponseWriter, out *lines) (*wire.VerifyEnd, error) {
+	id, err := index.ParseID(mux.Vars(r)["id"])
+	if err != nil {
+		return nil, scan.Errorf(scan.BadRequest, "%w", err)
+	}
+	var q wire.VerifyRequest
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, rpc.MaxUserBody))
+	if err == nil && len(bytes.TrimSpace(body)) > 0 {
+		err = rpc.ReadJSON(body, &q)
+	}
+	if err != nil {
+		return nil, scan.Errorf(scan.BadRequest, "%w", err)
+	}
+	if err := checkVerify(&q); err != nil {
+		return nil, err
+	}
+	view, err := s.c.View(id)
+	if err != nil {
+		return nil, err
+	}
+	nodes := map[index.NodeID][]index.CopyID{}
+	for _, c := range view.Topology.Copies {
+		if c.State != partition.Leaving {
+			nodes[c.Node] = append(nodes[c.Node], c.ID)
+		}
+	}
+	sum := &wire.VerifyEnd{Copies: []wire.VerifiedCopy{}}
+	g, ctx := errgroup.WithContext(r.Context())
+	for node, copies := range nodes {
+		g.Go(func() error {
+			end, err := s.verifyAt(ctx, node, wire.VerifyCopies{Index: id, Copies: copies, VerifyRequest: q}, out)
+			if err != nil {
+				return err
+			}
+			out.mu.Lock()
+			defer out.mu.Unlock()
+			sum.Add(end)
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	slices.SortFunc(sum.Copies, func(a, b wire.VerifiedCopy) int {
+		if a.Slice != b.Slice {
+			return int(a.Slice) - int(b.Slice)
+		}
+		return int(a.Replica) - int(b.Replica)
+	})
+	return sum, nil
+}
+
+// verifyAt lets one node check its copies, and passes its lines on but the last one.
+func (s *scanServer) verifyAt(ctx context.Context, node index.NodeID, q wire.VerifyCopies, out *lines) (*wire.VerifyEnd, error) {
+	body, err := s.nodes.post(ctx, node, verifyPath, q)
+	if err != nil {
+		var p *rpc.Problem
+		if errors.As(err, &p) {
+			return nil, scan.Errorf(scan.Code(p.Code), "indexer %d: %s", node, p.Detail)
+		}
+		return nil, scan.Errorf(scan.Unavailable, "copies %v on indexer %d cannot be checked: %w", q.Copies, node, err)
+	}
+	defer body.Close()
+	for dec := json.NewDecoder(body); ; {
+		var l wire.VerifyLine
+		if err := dec.Decode(&l); err != nil {
+			return nil, scan.Errorf(scan.Unavailable, "indexer %d ended before copies %v were checked: %w", node, q.Copies, err)
+		}
+		switch {
+		case l.End != nil:
+			return l.End, nil
+		case l.Error != nil:
+			return nil, scan.Errorf(scan.Code(l.Error.Code), "indexer %d: %s", node, l.Error.Detail)
+		default:
+			if err := out.line(&l); err != nil {
+				return nil, err
+			}
+		}
+	}
+}
+
+// verifyCopies checks copies of this node for another one.
+func (s *scanServer) verifyCopies(w http.ResponseWriter, r *http.Request) {
+	var q wire.VerifyCopies
+	if err := rpc.Read(w, r, rpc.MaxControlBody, &q); err != nil {
+		rpc.WriteProblem(w, err)
+		return
+	}
+	out := &lines{a: &answer{w: w, c: http.NewResponseController(w)}}
+	v, err := s.x.newVerification(&q, out.line)
+	if err != nil {
+		s.problem(w, err)
+		return
+	}
+	if !enter(w, s.x.checking, "verifications") {
+		return
+	}
+	err = v.run(r.Context())
+	<-s.x.checking // before the last line: who has it may ask for the next one
+	if err != nil {
+		err = out.line(failure(err))
+	} else {
+		err = out.line(&wire.VerifyLine{End: &v.sum})
+	}
+	if err != nil {
+		s.x.log.Debug("nobody takes the result of a verification", "index", q.Index, "error", err)
+	}
+}
+
+// newVerification finds what is asked for.
+func (x *Indexer) newVerification(q *wire.VerifyCopies, emit func(*wire.VerifyLine) error) (*verification, error) {
+	if err := checkVerify(&q.VerifyRequest); err != nil {
+		return nil, err
+	}
+	if len(q.Copies) == 0 || len(q.Copies) > scan.MaxCopies {
+		return nil, scan.Errorf(scan.BadRequest, "%d copies, want 1 to %d", len(q.Copies), scan.MaxCopies)
+	}
+	view, err := catalog{x}.View(q.Index)
+	if err != nil {
+		return nil, err
+	}
+	k := x.bucketNamed(view.Bucket.Name)
+	if k == nil {
+		return nil, scan.Errorf(scan.IndexNotFound, "bucket %q is not held on this node", view.Bucket.Name)
+	}
+	v := &verification{x: x, k: k, def: view.Definition, pace: &pace{rate: q.Rate, now: x.now}, most: q.Limit, emit: emit, told: x.now()}
+	for _, id := range q.Copies {
+		i := slices.IndexFunc(view.Topology.Copies, func(c partition.Copy) bool { return c.ID == id })
+		if _, here := x.store.Slice(id); i < 0 || !here {
+			return nil, scan.Errorf(scan.IndexNotFound, "copy %s of index %s is not on this node", id, q.Index)
+		}
+		c := view.Topology.Copies[i]
+		v.copies = append(v.copies, &verifiedCopy{place: c, extra: map[string][][]byte{},
+			sum: wire.VerifiedCopy{Copy: c.ID, Slice: c.Slice, Replica: uint8(c.Replica), Indexer: x.cfg.Name}})
+	}
+	return v, nil
+}
+
+// lines writes an answer of lines; it may be used by several goroutines.
+type lines struct {
+	mu sync.Mutex
+	a  *answer
+}
+
+func (l *lines) line(v *wire.VerifyLine) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encoding a line: %w", err)
+	}
+	if _, err := l.a.Write(append(b, '\n')); err != nil {
+		return err
+	}
+	l.a.flush()
+	return nil
+}
+
+// verifying tells whether copies here are being checked.
+func (x *Indexer) verifying() bool { return len(x.checking) > 0 }

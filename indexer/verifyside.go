@@ -1,0 +1,406 @@
+package indexer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/scan"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+const (
+	// verifyTopic marks the catchup topics that a verification reads.
+	verifyTopic = "/verify-"
+	// maxVerifyBytes bounds what the streams of one verification hold in memory.
+	maxVerifyBytes = 64 << 20
+	// verifyPatience bounds how long a verification tries to read a vbucket that no projector streams.
+	verifyPatience = 60 * time.Second
+)
+
+var (
+	// errVerifyLarge: what KV holds of some vbuckets is more than maxVerifyBytes.
+	errVerifyLarge = fmt.Errorf("more than %d bytes of keys", maxVerifyBytes)
+	// errVerifyBranch: KV is not on the branch of the timestamp any more.
+	errVerifyBranch = errors.New("KV has left the branch of the timestamp")
+	errVerifyStream = errors.New("the stream was cut")
+)
+
+// stretch is what a verification wants of a vbucket: the newest versions of the documents, as far as they lie in
+// (from, to].
+type stretch struct {
+	from, to         uint64
+	fromUUID, toUUID uint64
+}
+
+// kvVersion is what KV's newest version says of a document; more than one event when several slices are told of it apart.
+type kvVersion struct {
+	seqno  uint64
+	events [][]byte // packed
+}
+
+// vbRead is what was read of one vbucket.
+type vbRead struct {
+	stretch
+	last  uint64
+	begun bool
+	over  bool
+	// reach: every document that lies in the stretch and was not read has a newer version in (to, reach].
+	reach uint64
+	docs  map[string]*kvVersion
+}
+
+// sideRead is a side stream to a verification: the same that builds and catchups have, into memory.
+type sideRead struct {
+	x     *Indexer
+	id    uint64
+	topic string
+	pace  *pace
+
+	mu    sync.Mutex
+	mem   arena
+	vbs   map[uint16]*vbRead
+	open  int
+	bytes *budget
+	err   error
+	moved time.Time
+	done  chan struct{} // closed with the last vbucket, or the first error
+}
+
+// budget is what is left of a bound.
+type budget struct {
+	mu   sync.Mutex
+	left int64
+}
+
+func (b *budget) take(n int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.left -= n
+	return b.left >= 0
+}
+
+// expectVerify lets the data port find a side stream; forgetVerify ends that.
+func (x *Indexer) expectVerify(r *sideRead) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.verifies[r.topic] = r
+}
+
+func (x *Indexer) forgetVerify(r *sideRead) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	delete(x.verifies, r.topic)
+}
+
+// verifyFor gives the verification that a topic is for.
+func (x *Indexer) verifyFor(topic string) (*sideRead, error) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if r := x.verifies[topic]; r != nil {
+		return r, nil
+	}
+	return nil, fmt.Errorf("topic %q: no verification wants it", topic)
+}
+
+// Receive implements transport.Sink. It returns as late as the rate wants it: that holds the router back, and KV.
+func (r *sideRead) Receive(ctx context.Context, b *keyversion.Batch, release func()) error {
+	n, err := r.take(b)
+	if err != nil {
+		return err
+	}
+	release()
+	return r.pace.wait(ctx, n)
+}
+
+// Closed implements transport.Sink. The router connects again and repeats what was not acknowledged.
+func (r *sideRead) Closed(error) {}
+
+func (r *sideRead) take(b *keyversion.Batch) (docs int, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.moved = r.x.now()
+	for i := range b.Events {
+		e := &b.Events[i]
+		v := r.vbs[e.VBucket]
+		if v == nil || v.over || e.Incarnation.Counter != r.id {
+			continue
+		}
+		if e.Kind.Data() {
+			docs++
+		}
+		if err := r.event(v, e); err != nil {
+			r.fail(fmt.Errorf("vbucket %d: %w", e.VBucket, err))
+			return docs, r.err
+		}
+	}
+	return docs, nil
+}
+
+// event takes over one event; the lock is held.
+func (r *sideRead) event(v *vbRead, e *keyversion.Event) error {
+	switch e.Kind {
+	case keyversion.StreamBegin:
+		if e.Begin.Start > max(v.from, v.last) {
+			return fmt.Errorf("%w: it goes on after %d, %d was the last", errVerifyStream, e.Begin.Start, v.last)
+		}
+		v.begun = true
+	case keyversion.DropData:
+		return fmt.Errorf("%w: data was dropped from %d on", errVerifyStream, e.Seqno)
+	case keyversion.StreamEnd:
+		if !v.begun || e.Seqno < v.to {
+			return fmt.Errorf("%w: it ended at %d, want %d", errVerifyStream, e.Seqno, v.to)
+		}
+		v.over, v.reach = true, max(v.to, e.Window.End)
+		if r.open--; r.open == 0 {
+			r.end()
+		}
+	case keyversion.Insert, keyversion.Delete, keyversion.UpsertDeletion:
+		v.last = max(v.last, e.Seqno)
+		return r.data(v, e)
+	}
+	return nil
+}
+
+// mapEntry is about what a document costs beside its bytes.
+const mapEntry = 128
+
+func (r *sideRead) data(v *vbRead, e *keyversion.Event) error {
+	d := v.docs[string(e.DocID)]
+	switch {
+	case d == nil:
+		d = &kvVersion{}
+		v.docs[string(e.DocID)] = d
+	case d.seqno > e.Seqno:
+		return nil
+	}
+	packed := r.mem.pack(e)
+	if !r.bytes.take(int64(len(packed) + len(e.DocID) + mapEntry)) {
+		return errVerifyLarge
+	}
+	if d.seqno < e.Seqno {
+		d.seqno, d.events = e.Seqno, d.events[:0]
+	}
+	d.events = append(d.events, packed)
+	return nil
+}
+
+// fail and end close done once; the lock is held.
+func (r *sideRead) fail(err error) {
+	if r.err == nil && r.open > 0 {
+		r.err = err
+		close(r.done)
+	}
+}
+
+func (r *sideRead) end() {
+	if r.err == nil {
+		close(r.done)
+	}
+}
+
+// without takes a vbucket off that will not come.
+func (r *sideRead) without(vb uint16) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if v := r.vbs[vb]; v != nil && !v.over {
+		delete(r.vbs, vb)
+		if r.open--; r.open == 0 {
+			r.end()
+		}
+	}
+}
+
+// result gives the vbuckets that were read whole, and what went wrong.
+func (r *sideRead) result() (map[uint16]*vbRead, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	got := map[uint16]*vbRead{}
+	for vb, v := range r.vbs {
+		if v.over {
+			got[vb] = v
+		}
+	}
+	return got, r.err
+}
+
+// silent tells whether nothing has come for too long.
+func (r *sideRead) silent() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.x.now().Sub(r.moved) > sideSilence
+}
+
+// read gives what KV holds of the stretches: of each vbucket, asked of the projector that owns it, else of the others in
+// turn.
+func (v *verification) read(ctx context.Context, want map[uint16]stretch) (map[uint16]*vbRead, error) {
+	got := map[uint16]*vbRead{}
+	room := &budget{left: maxVerifyBytes}
+	deadline := v.x.now().Add(verifyPatience)
+	for tries := 0; len(got) < len(want); tries++ {
+		parts, err := v.byProjector(ctx, want, got, tries)
+		if err != nil {
+			return nil, err
+		}
+		var mu sync.Mutex
+		var last error
+		var g errgroup.Group
+		for p, vbs := range parts {
+			g.Go(func() error {
+				some, err := v.readFrom(ctx, p, vbs, room)
+				mu.Lock()
+				defer mu.Unlock()
+				for vb, r := range some {
+					got[vb] = r
+				}
+				if err != nil {
+					last = err
+				}
+				return nil
+			})
+		}
+		_ = g.Wait() // the errors are collected
+		switch {
+		case ctx.Err() != nil:
+			return nil, context.Cause(ctx)
+		case errors.Is(last, errVerifyLarge) || errors.Is(last, errVerifyBranch):
+			return nil, last
+		case len(got) < len(want) && v.x.now().After(deadline):
+			return nil, scan.Errorf(scan.VBucketsUnowned, "%d of %d vbuckets of bucket %q could not be read from KV (%w)", len(want)-len(got), len(want), v.k.name, last)
+		case len(got) < len(want):
+			if err := sleep(ctx, askAgain); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return got, nil
+}
+
+// byProjector says whom to ask for what is still wanted.
+func (v *verification) byProjector(ctx context.Context, want map[uint16]stretch, got map[uint16]*vbRead, tries int) (map[wire.ProjectorEndpoint]map[uint16]stretch, error) {
+	d := v.x.present()
+	if len(d.Projectors) == 0 || d.Revision == 0 {
+		return nil, scan.Errorf(scan.Unavailable, "this indexer has not heard of any projector from the leader yet: try again")
+	}
+	owners := map[uint16]index.ProjectorID{}
+	if err := v.k.do(ctx, func() {
+		for vb := range want {
+			owners[vb] = v.k.st.Owner(int(vb))
+		}
+	}); err != nil {
+		return nil, err
+	}
+	parts := map[wire.ProjectorEndpoint]map[uint16]stretch{}
+	for vb, s := range want {
+		if got[vb] != nil {
+			continue
+		}
+		p := choose(d.Projectors, owners[vb], tries)
+		if parts[p] == nil {
+			parts[p] = map[uint16]stretch{}
+		}
+		parts[p][vb] = s
+	}
+	return parts, nil
+}
+
+// readFrom reads from one projector what it streams of the vbuckets.
+func (v *verification) readFrom(ctx context.Context, p wire.ProjectorEndpoint, want map[uint16]stretch, room *budget) (map[uint16]*vbRead, error) {
+	e := v.x.Endpoint()
+	id := v.x.verifyID.Add(1)
+	r := &sideRead{x: v.x, id: id, topic: fmt.Sprintf("/catchup/%d%s%d", e.Node, verifyTopic, id), pace: v.pace, vbs: map[uint16]*vbRead{}, bytes: room,
+		open: len(want), moved: v.x.now(), done: make(chan struct{})}
+	side := &wire.SideTarget{Revision: v.x.present().Revision, Node: e.Node, BootID: e.BootID, Endpoint: e.Catchup}
+	for _, c := range v.copies {
+		side.Copies = append(side.Copies, c.place.ID)
+	}
+	part := wire.StreamBucket{Bucket: v.k.name, BucketUUID: v.k.uuid}
+	for vb, s := range want {
+		r.vbs[vb] = &vbRead{stretch: s, last: s.from, docs: map[string]*kvVersion{}}
+		part.Restart.Add(wire.StreamStart{VBucket: vb, VBUUID: s.fromUUID, Seqno: s.from, Window: timestamp.Window{Start: s.from, End: s.from}, End: s.to,
+			Branch: s.toUUID})
+	}
+	req := &wire.StreamRequest{Fence: wire.Fence{ClusterID: v.x.identity.get().ClusterID}, Topic: r.topic, Incarnation: index.Incarnation{Counter: id},
+		Buckets: []wire.StreamBucket{part}, Side: side}
+	v.x.expectVerify(r)
+	defer v.x.forgetVerify(r)
+	reply, err := v.x.projectors.Streams(ctx, p.Admin, req)
+	if err != nil {
+		return nil, fmt.Errorf("projector %s: %w", p.ID, err)
+	}
+	err = begun(r, reply)
+	if err == nil || !errors.Is(err, errVerifyBranch) {
+		err = errors.Join(err, r.await(ctx))
+	}
+	got, failed := r.result()
+	if len(got) < len(want) {
+		stop, cancel := context.WithTimeout(context.WithoutCancel(ctx), sideFirst)
+		_ = v.x.projectors.Stop(stop, p.Admin, &wire.StreamStop{Fence: req.Fence, Topic: r.topic}) // it ends by itself, too
+		cancel()
+	}
+	return got, errors.Join(err, failed)
+}
+
+// begun takes what the projector did not begin off the list, and says why.
+func begun(r *sideRead, reply *wire.StreamReply) error {
+	if len(reply.Buckets) != 1 {
+		return fmt.Errorf("%w: an answer about %d buckets", errVerifyStream, len(reply.Buckets))
+	}
+	var why error
+	answered := map[uint16]bool{}
+	for i := range reply.Buckets[0].Results {
+		o := &reply.Buckets[0].Results[i]
+		answered[o.VBucket] = true
+		switch o.Outcome {
+		case wire.StartBegun:
+			continue
+		case wire.StartStale, wire.StartFailover, wire.StartRollback:
+			why = fmt.Errorf("%w: vbucket %d: %s %s", errVerifyBranch, o.VBucket, o.Outcome, o.Detail)
+		default:
+			if why == nil {
+				why = fmt.Errorf("vbucket %d: %s %s", o.VBucket, o.Outcome, o.Detail)
+			}
+		}
+		r.without(o.VBucket)
+	}
+	r.mu.Lock()
+	var forgotten []uint16
+	for vb := range r.vbs {
+		if !answered[vb] {
+			forgotten = append(forgotten, vb)
+		}
+	}
+	r.mu.Unlock()
+	for _, vb := range forgotten {
+		r.without(vb)
+	}
+	return why
+}
+
+// await waits until every vbucket has ended, or nothing comes any more.
+func (r *sideRead) await(ctx context.Context) error {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		select {
+		case <-r.done:
+			return nil
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-tick.C:
+			if r.silent() {
+				return fmt.Errorf("%w: nothing has come for %s", errVerifyStream, sideSilence)
+			}
+		}
+	}
+}
+
+func isVerify(topic string) bool { return strings.Contains(topic, verifyTopic) }

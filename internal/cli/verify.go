@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/client"
+)
+
+// verifyTimeout is how long a verification may take that has no --timeout: as long as a manager lets it.
+const verifyTimeout = 24 * time.Hour
+
+// errDiffers makes a verification that has found something fail.
+var errDiffers = errors.New("the index differs from the KV data")
+
+func indexVerify(s Streams, f *serverFlags) *cobra.Command {
+	var req client.VerifyRequest
+	cmd := &cobra.Command{Use: "verify BUCKET/NAME|ID", Short: "Compare an index with the KV data",
+		Long: `Evaluates the index anew for every document that KV has, compares that with every copy of every slice at one stability
+timestamp, and prints each difference: missing_row, extra_row, wrong_key, or back_entry (the rows are right, but the document's
+own list of them is not). The exit code is 1 when there is one.
+
+It runs while the index is used and documents change: those that change meanwhile are compared at a later timestamp. It
+reads all documents of the bucket from KV, once for each indexer that holds the index: --rate bounds that. Without
+--timeout it may take a day.`,
+		Example: `  tidemark index verify world/airports_by_country
+  tidemark index verify world/airports_by_country --rate 5000 --output jsonl`,
+		Args: exactArgs(refWords), ValidArgsFunction: f.indexes(false),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			r, err := ref(args[0])
+			if err != nil {
+				return err
+			}
+			if !cmd.Flags().Changed("timeout") {
+				f.timeout = verifyTimeout
+			}
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				return runVerify(ctx, s, c, r, req, f.output)
+			})
+		}}
+	cmd.Flags().Int64Var(&req.Rate, "rate", 0, "rows and documents that each indexer looks at in a second, 100 or more (0: 20000)")
+	cmd.Flags().IntVar(&req.Limit, "limit", 0, "most differences that are printed (0: 1000); the others are counted")
+	return cmd
+}
+
+func runVerify(ctx context.Context, s Streams, c *client.Client, r string, req client.VerifyRequest, output format) error {
+	table := output == formatTable
+	t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
+	shown := 0
+	b, percent := newBar(s.Err, "verifying"), map[string]float64{}
+	end, err := c.Verify(ctx, r, req, func(l client.VerifyLine) error {
+		if l.Progress != nil {
+			percent[l.Progress.Indexer] = l.Progress.Percent
+			b.set(slices.Min(slices.Collect(maps.Values(percent)))) // as far as the slowest one that has spoken
+			return nil
+		}
+		if d := l.Difference; d != nil && !table {
+			return printJSON(s.Out, d, true)
+		} else if d != nil {
+			if shown++; shown == 1 {
+				fmt.Fprintln(t, "KIND\tDOCUMENT\tSLICE\tREPLICA\tCOPY\tINDEXER\tEXPECTED\tFOUND")
+			}
+			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", d.Kind, d.ID, d.Slice, d.Replica, d.Copy, d.Indexer, keyList(d.Expected), keyList(d.Found))
+		}
+		return nil
+	})
+	b.done(err == nil)
+	if ferr := t.Flush(); err == nil {
+		err = ferr
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.Err, "%d documents and %d rows of %d copies compared at stability timestamps %d to %d: %d differences\n", end.Documents, end.Rows, len(end.Copies),
+		end.FirstStability, end.LastStability, end.Differences)
+	if end.Unsettled > 0 {
+		fmt.Fprintf(s.Err, "%d documents changed again whenever they were looked at; nothing was found of them\n", end.Unsettled)
+	}
+	if !table {
+		if err := printJSON(s.Out, map[string]any{"end": end}, true); err != nil {
+			return err
+		}
+	}
+	if end.Differences > 0 {
+		return fmt.Errorf("%w: %d documents, %d of them listed; to make it anew: DROP INDEX and CREATE INDEX", errDiffers, end.Differences, end.Listed)
+	}
+	return nil
+}
+
+// keyList writes keys behind each other.
+func keyList(keys []json.RawMessage) string {
+	var b strings.Builder
+	for i, k := range keys {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		b.Write(k)
+	}
+	return b.String()
+}

@@ -1,0 +1,124 @@
+package wire
+
+import (
+	"encoding/json"
+
+	"tidemark/index"
+)
+
+// Limits and defaults of a verification (docs/scans.md, "Verification").
+const (
+	DefaultVerifyRate  = 20_000     // documents a second and indexer
+	MinVerifyRate      = 100        // slower, and streams would be given up as silent
+	MaxVerifyRate      = 10_000_000 // as good as none
+	DefaultVerifyShown = 1000       // differences that are listed
+	MaxVerifyShown     = 1_000_000
+)
+
+// VerifyRequest is the body of POST /v1/indexes/{id}:verify: how an index is compared with the KV data.
+type VerifyRequest struct {
+	// Rate is how many documents each indexer looks at in a second: 100 to 10,000,000, 0 for 20,000.
+	Rate int64 `json:"rate,omitempty"`
+	// Limit is how many differences are listed, 0 for 1000; the others are counted.
+	Limit int `json:"limit,omitempty"`
+}
+
+// VerifyCopies asks an indexer to check copies that it holds. POST /v1/copies:verify on its scan port, of the indexer
+// that coordinates; the answer is a VerifyLine per line.
+type VerifyCopies struct {
+	Index  index.ID       `json:"index"`
+	Copies []index.CopyID `json:"copies"`
+	VerifyRequest
+}
+
+// DifferenceKind says in which way an index differs from the KV data.
+type DifferenceKind string
+
+// The kinds. All but BackEntry are what a scan would show.
+const (
+	MissingRow DifferenceKind = "missing_row" // the document has a key that has no row
+	ExtraRow   DifferenceKind = "extra_row"   // there is a row that the document does not call for
+	WrongKey   DifferenceKind = "wrong_key"   // both: the row stands under another key
+	BackEntry  DifferenceKind = "back_entry"  // the rows are right, but the document's own list of them is not: its next change goes wrong
+)
+
+// Difference is one document of which a copy of a slice does not hold what it should.
+type Difference struct {
+	Kind    DifferenceKind `json:"kind"`
+	ID      string         `json:"id"` // of the document
+	VBucket uint16         `json:"vbucket"`
+	Slice   index.SliceID  `json:"slice"`
+	Replica uint8          `json:"replica"`
+	Copy    index.CopyID   `json:"copy"`
+	Indexer string         `json:"indexer"`
+	// Expected are the keys by the KV data, each an array of JSON values, at most 16 of them; Found those of the rows.
+	Expected []json.RawMessage `json:"expected"`
+	Found    []json.RawMessage `json:"found"`
+	// KVSeqno is the document's sequence number in KV, 0 when KV does not have it; IndexSeqno the one that the copy
+	// reflects, 0 when it has no entry.
+	KVSeqno    uint64 `json:"kv_seqno"`
+	IndexSeqno uint64 `json:"index_seqno"`
+	// Stability is the number of the stability timestamp at which they differ.
+	Stability uint64 `json:"stability_number"`
+}
+
+// VerifyProgress says how far a verification is.
+type VerifyProgress struct {
+	Indexer   string  `json:"indexer"`
+	Percent   float64 `json:"percent"`
+	Documents uint64  `json:"documents"` // looked at
+}
+
+// VerifiedCopy is what came of one copy.
+type VerifiedCopy struct {
+	Copy        index.CopyID  `json:"copy"`
+	Slice       index.SliceID `json:"slice"`
+	Replica     uint8         `json:"replica"`
+	Indexer     string        `json:"indexer"`
+	Rows        uint64        `json:"rows"`        // looked at in the index
+	Documents   uint64        `json:"documents"`   // of KV that were compared
+	Differences uint64        `json:"differences"` // documents
+	// Unsettled documents changed again and again for as long as they were looked at, so that nothing was found of them.
+	Unsettled uint64 `json:"unsettled"`
+}
+
+// VerifyEnd is what a verification that came to its end has found, of all copies together.
+type VerifyEnd struct {
+	Differences uint64 `json:"differences"` // documents, in each copy; 0: index and KV data agree
+	Listed      uint64 `json:"listed"`      // of them
+	Documents   uint64 `json:"documents"`
+	Rows        uint64 `json:"rows"`
+	Unsettled   uint64 `json:"unsettled"`
+	// FirstStability and LastStability are the numbers of the stability timestamps that were compared.
+	FirstStability uint64         `json:"first_stability_number"`
+	LastStability  uint64         `json:"last_stability_number"`
+	Copies         []VerifiedCopy `json:"copies"`
+}
+
+// VerifyFailure is why a verification could not be carried to its end.
+type VerifyFailure struct {
+	Code   string `json:"code"`
+	Detail string `json:"detail"`
+}
+
+// VerifyLine is one line of a verification's answer: one of its fields is there. The last line is End or Error.
+type VerifyLine struct {
+	Difference *Difference     `json:"difference,omitempty"`
+	Progress   *VerifyProgress `json:"progress,omitempty"`
+	End        *VerifyEnd      `json:"end,omitempty"`
+	Error      *VerifyFailure  `json:"error,omitempty"`
+}
+
+// Add takes over what another part of the same verification has found.
+func (e *VerifyEnd) Add(o *VerifyEnd) {
+	e.Differences += o.Differences
+	e.Listed += o.Listed
+	e.Documents += o.Documents
+	e.Rows += o.Rows
+	e.Unsettled += o.Unsettled
+	e.LastStability = max(e.LastStability, o.LastStability)
+	if e.FirstStability == 0 || o.FirstStability < e.FirstStability {
+		e.FirstStability = o.FirstStability
+	}
+	e.Copies = append(e.Copies, o.Copies...)
+}
