@@ -20,7 +20,6 @@ type sideStream struct {
 	taken  uint64 // what TakeSide has given out reaches up to here
 	at     uint64 // what has arrived reaches up to here
 	read   uint64 // highest end of a window it read from
-	empty  bool   // the queue holds an event that may leave a tombstone
 	queue  []Entry
 	bytes  int
 }
@@ -183,7 +182,6 @@ func (b *Bucket) AcceptSide(src Source, e *keyversion.Event) Verdict {
 			return Covered
 		}
 		en := b.newEntry(e, 0)
-		s.empty = s.empty || en.empty
 		s.queue = append(s.queue, en)
 		s.bytes += en.size()
 		b.sideHeld += en.size()
@@ -271,8 +269,9 @@ func (b *Bucket) takeSide(t *Batch, vb int, s *sideStream) {
 		if !listed(s.copies, c.id) || p.restoring || !p.sub || p.pos.Side >= p.pos.A || p.pos.Side < min(s.taken, p.pos.A-1) || s.at <= p.pos.Side {
 			continue
 		}
-		pt := Part{VBucket: vb, Segment: taken, after: p.pos.Side, upTo: p.pos.A, KeepTombstones: b.on(tombstones)}
-		p.tombs = p.tombs || s.empty && pt.KeepTombstones
+		// A deletion of a side stream leaves no tombstone: what comes for the document after it is newer, since the stream
+		// is in order and starts again at side, and the maintenance stream's part of the past is newer as a whole.
+		pt := Part{VBucket: vb, Segment: taken, after: p.pos.Side, upTo: p.pos.A}
 		// How far de-duplication may have hidden something is known at the end only: before it, A is not reached.
 		p.pos.Side = min(s.at, p.pos.A)
 		if !s.ended && p.pos.Side == p.pos.A && b.on(sideFloor) {
@@ -294,7 +293,7 @@ func (b *Bucket) takeSide(t *Batch, vb int, s *sideStream) {
 	}
 	t.bytes += s.bytes
 	b.sideHeld -= s.bytes
-	s.queue, s.bytes, s.empty, s.taken = nil, 0, false, s.at
+	s.queue, s.bytes, s.taken = nil, 0, s.at
 	if s.over {
 		v.side = nil
 	}

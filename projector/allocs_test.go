@@ -11,7 +11,12 @@ import (
 
 // In the steady state a document allocates nothing on its way from the DCP event into the queues.
 func TestSteadyStateAllocatesNothing(t *testing.T) {
-	p, s := benchPump(t, 5)
+	t.Run("hash(docid)", func(t *testing.T) { steadyState(t, false) })
+	t.Run("hash(key)", func(t *testing.T) { steadyState(t, true) })
+}
+
+func steadyState(t *testing.T, keyed bool) {
+	p, s := benchPump(t, 5, keyed)
 	events := benchEvents(64)
 	n := uint64(0)
 	run := func() {

@@ -51,8 +51,8 @@ func benchDocument(i int) []byte {
 }
 
 // benchPump is a pump with one begun stream: documents evaluated for so many indexes, and routed to three nodes that
-// cost nothing.
-func benchPump(t testing.TB, indexes int) (*pump, *stream) {
+// cost nothing. keyed: each index is partitioned by its key, not by the document's id.
+func benchPump(t testing.TB, indexes int, keyed bool) (*pump, *stream) {
 	t.Helper()
 	r, err := router.New(router.Config{ClusterID: func() string { return "c1" }, Projector: "p1", BootID: "b1", Logger: hclog.NewNullLogger(),
 		Dial: func(_ context.Context, _ string, _ keyversion.Hello, onAck func(uint64)) (router.Conn, error) {
@@ -72,6 +72,9 @@ func benchPump(t testing.TB, indexes int) (*pump, *stream) {
 		d.Indexes = append(d.Indexes, index.Definition{ID: id, Bucket: testBucket, State: index.Maintenance,
 			Keys: []index.KeyExpr{{Expr: benchFields[i%len(benchFields)]}}})
 		p := partition.Topology{Index: id, Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: 8}}
+		if keyed {
+			p.Layout = partition.Layout{Scheme: partition.HashKey, Partitions: 8, Components: []uint16{0}, Desc: []bool{false}}
+		}
 		for s := range index.SliceID(8) {
 			p.Copies = append(p.Copies, partition.Copy{ID: index.CopyID(8*i+int(s)) + 1, Slice: s, Node: index.NodeID(s%3) + 1, State: partition.Allocated})
 		}
@@ -124,9 +127,16 @@ func benchCPU() time.Duration {
 // BenchmarkProjection is what a document of 1 KiB costs from the DCP event to the connection: tracking, evaluation, and
 // the router with its batches, all goroutines included.
 func BenchmarkProjection(b *testing.B) {
-	for _, indexes := range []int{1, 5, 20} {
-		b.Run(fmt.Sprintf("indexes=%d", indexes), func(b *testing.B) {
-			p, s := benchPump(b, indexes)
+	for _, c := range []struct {
+		indexes int
+		keyed   bool
+	}{{1, false}, {5, false}, {20, false}, {1, true}, {5, true}, {20, true}} {
+		indexes, name := c.indexes, fmt.Sprintf("indexes=%d", c.indexes)
+		if c.keyed {
+			name = "hash(key)/" + name
+		}
+		b.Run(name, func(b *testing.B) {
+			p, s := benchPump(b, indexes, c.keyed)
 			events := benchEvents(1024)
 			b.ReportAllocs()
 			b.SetBytes(int64(len(events[0].Value)))

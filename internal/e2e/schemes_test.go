@@ -207,7 +207,7 @@ func TestPartitionSchemes(t *testing.T) {
 	kv := up.KV(ctx)
 	s := &schemeRun{t: t, c: up.Client(), bucket: up.Manifest().Bucket,
 		w: &workload{kv: kv, history: oracle.NewHistory(kv.Config().NumVBuckets())}}
-	docs := 1500
+	docs := 600
 	if *schemeRows > 100_000 {
 		docs = 4000
 	}
