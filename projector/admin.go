@@ -207,6 +207,9 @@ func (p *Projector) seqnos(ctx context.Context, req *wire.SeqnosRequest) (*wire.
 	b := p.bucket(req.Bucket)
 	reply := &wire.SeqnosReply{}
 	for _, h := range highs {
+		if !p.cfg.Share.Has(h.VBucket) {
+			continue
+		}
 		uuid := uint64(0)
 		if b != nil {
 			uuid = b.branch(h.VBucket)

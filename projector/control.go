@@ -140,14 +140,15 @@ func (c *control) state(ctx context.Context) (*kvState, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := stateOf(ctx, conn)
+	s, err := c.p.stateOf(ctx, conn)
 	if err != nil {
 		return nil, kvProblem(c.bucket, err)
 	}
 	return s, nil
 }
 
-func stateOf(ctx context.Context, conn feed.Feed) (*kvState, error) {
+// stateOf is what KV says of the vbuckets that are in the projector's share.
+func (p *Projector) stateOf(ctx context.Context, conn feed.Feed) (*kvState, error) {
 	s := &kvState{highs: map[uint16]uint64{}, purges: map[uint16]uint64{}}
 	var err error
 	if s.config, err = conn.ClusterConfig(ctx); err != nil {
@@ -159,7 +160,9 @@ func stateOf(ctx context.Context, conn feed.Feed) (*kvState, error) {
 		return nil, err
 	}
 	for _, h := range highs {
-		s.highs[h.VBucket] = h.Seqno
+		if p.cfg.Share.Has(h.VBucket) {
+			s.highs[h.VBucket] = h.Seqno
+		}
 	}
 	details, err := conn.Details(ctx)
 	if err != nil {

@@ -65,6 +65,7 @@ type Config struct {
 	// Advertise is the host that others are told instead of the one listened on; the port is the same.
 	Advertise string
 	KV        string // host:port of the KV node whose active vbuckets it streams
+	Share     Share  // of those vbuckets, where several projectors stand at one node
 	User      string // of the KV store
 	// Feed is the implementation of the DCP consumer; empty is FeedNative.
 	Feed     FeedKind

@@ -154,7 +154,7 @@ func (s *side) begin(old []*side) ([]wire.StartResult, error) {
 	if s.conn, err = s.p.dial(s.ctx, bucket, s.key.topic, sideBufferBytes); err != nil {
 		return nil, kvProblem(bucket, err)
 	}
-	at, err := stateOf(s.ctx, s.conn)
+	at, err := s.p.stateOf(s.ctx, s.conn)
 	if err != nil {
 		return nil, kvProblem(bucket, err)
 	}
@@ -196,6 +196,10 @@ func (s *side) openStream(req wire.StreamStart, at *kvState) (*stream, wire.Star
 	r := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: req.VBucket, Revision: at.revision}}
 	st := &stream{vb: req.VBucket, inc: s.inc, purge: at.purges[req.VBucket], revision: at.revision, end: req.End, branch: req.Branch,
 		start: feed.Position{Seqno: req.Seqno, SnapStart: req.Window.Start, SnapEnd: req.Window.End}}
+	if _, hosted := at.highs[req.VBucket]; !hosted {
+		r.Outcome = wire.StartNotMine
+		return nil, r
+	}
 	err := s.ask(st, req.VBUUID)
 	if again(err, &req) {
 		err = s.ask(st, req.Previous)

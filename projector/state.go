@@ -16,7 +16,7 @@ import (
 // state is the ProjectorState (PR-2). It takes locks that nobody holds while waiting for anything, so that data that is
 // stuck does not stop it.
 func (p *Projector) state() *wire.ProjectorState {
-	s := &wire.ProjectorState{ID: p.cfg.ID, BootID: p.bootID, Version: version.Full(), KV: []string{p.cfg.KV}, Cluster: p.clusterID(),
+	s := &wire.ProjectorState{ID: p.cfg.ID, BootID: p.bootID, Version: version.Full(), KV: []string{p.cfg.KV}, Share: p.cfg.Share.String(), Cluster: p.clusterID(),
 		Admin: p.cfg.TLS.BaseURL(rpc.Advertised(p.listener.Addr(), p.cfg.Advertise)), Counters: p.counters.all(), Faults: p.faults.list(),
 		Buckets: []wire.BucketState{}, Definitions: []wire.DefinitionState{}}
 	p.mu.Lock()

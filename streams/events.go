@@ -215,7 +215,7 @@ func (l *Ledger) cannot(nowMS int64, v int, p index.ProjectorID, r Started) {
 		e.refusers = append(e.refusers, p)
 	}
 	for _, alive := range l.projectors {
-		if !slices.Contains(e.refusers, alive) {
+		if (e.asked == "" || e.asked == alive) && !slices.Contains(e.refusers, alive) {
 			return
 		}
 	}

@@ -17,7 +17,8 @@ const (
 	PollPositions Kind = iota + 1
 	// FetchLogs asks Projectors for the failover logs of VBuckets. Answers go to Logs.
 	FetchLogs
-	// StartStreams asks Projectors, all of them, for Starts: each starts what its KV nodes host. Answers go to Started.
+	// StartStreams asks Projectors for Starts: all of them, each starts what its KV nodes host; one of them where several
+	// said that they host the same. Answers go to Started.
 	StartStreams
 	// StopStreams asks Projectors to end the streams of VBuckets whose incarnation is Incarnation or older.
 	StopStreams
@@ -214,7 +215,7 @@ func (l *Ledger) stepRepair(nowMS int64) {
 
 // decide computes the restart timestamps of a batch and asks for its streams, or finds that the bucket must roll back.
 func (l *Ledger) decide(nowMS int64, r *repair) {
-	starts := make([]Start, 0, len(r.vbs))
+	starts := map[index.ProjectorID][]Start{} // "": of all
 	for _, vb := range r.vbs {
 		v := int(vb)
 		if l.vbs[v].State != Lost && l.vbs[v].State != Ended {
@@ -241,14 +242,36 @@ func (l *Ledger) decide(nowMS int64, r *repair) {
 			s.VBUUID, s.Seqno, s.Window = at.VBUUID, at.Seqno, timestamp.Window{Start: at.Seqno, End: at.Seqno}
 		}
 		s.Incarnation = r.inc
-		starts = append(starts, s)
+		p := r.share(vb, log.Revision, l.vbs[v].tries)
+		starts[p] = append(starts[p], s)
 	}
-	for _, s := range starts {
-		l.request(int(s.VBucket), nowMS, r.inc, s.Seqno)
+	for _, p := range sortedKeys(starts) {
+		for _, s := range starts[p] {
+			l.request(int(s.VBucket), nowMS, r.inc, s.Seqno)
+			l.vbs[s.VBucket].asked = p
+		}
+		projectors := l.projectors
+		if p != "" {
+			projectors = []index.ProjectorID{p}
+		}
+		l.queue(Action{Kind: StartStreams, Incarnation: r.inc, Starts: starts[p], Projectors: projectors})
 	}
-	if len(starts) > 0 {
-		l.queue(Action{Kind: StartStreams, Incarnation: r.inc, Starts: starts, Projectors: l.projectors})
+}
+
+// share picks the projector that is to stream a vbucket when several stand at the KV node that has it (PR-4): they take
+// turns by vbucket, and with each try, so that one that cannot is followed by the next. It is "" where at most one said
+// that it hosts the vbucket: then all are asked, for the map may have changed since, and each starts what is its own.
+func (r *repair) share(vb uint16, newest timestamp.MapRevision, tries int) index.ProjectorID {
+	var hosts []index.ProjectorID
+	for _, p := range sortedKeys(r.logs) {
+		if g, ok := r.logs[p][vb]; ok && g.Revision == newest {
+			hosts = append(hosts, p)
+		}
 	}
+	if len(hosts) < 2 {
+		return ""
+	}
+	return hosts[(int(vb)+tries)%len(hosts)]
 }
 
 // rest: it cannot be started now.

@@ -135,6 +135,8 @@ type Entry struct {
 	// start is the seqno asked for under Incarnation; refusers are the projectors that said they cannot start it.
 	start    uint64
 	refusers []index.ProjectorID
+	// asked is the only projector that was asked, where several host the vbucket; empty: all were.
+	asked index.ProjectorID
 	// early is a projector whose END under Incarnation came before its BEGIN.
 	early index.ProjectorID
 	dirty bool
@@ -371,7 +373,7 @@ func (l *Ledger) touch(v int) {
 
 func (l *Ledger) request(v int, nowMS int64, inc index.Incarnation, start uint64) {
 	e := &l.vbs[v]
-	e.Incarnation, e.tries, e.start, e.refusers = inc, e.tries+1, start, nil
+	e.Incarnation, e.tries, e.start, e.refusers, e.asked = inc, e.tries+1, start, nil, ""
 	l.set(v, nowMS, Requested, "waiting for BEGIN")
 	e.SinceMS = nowMS
 }

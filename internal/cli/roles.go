@@ -123,7 +123,7 @@ func managerURLs(addrs []string, files tlsconf.Files) ([]string, error) {
 
 func newProjector(s Streams) *cobra.Command {
 	var cfg projector.Config
-	var id, passwordFile string
+	var id, passwordFile, share string
 	var logs logFlags
 	var managers []string
 	var tlsF tlsFlags
@@ -136,6 +136,9 @@ func newProjector(s Streams) *cobra.Command {
 			}
 			if cfg.Managers, err = managerURLs(managers, tlsF.files); err != nil {
 				return err
+			}
+			if cfg.Share, err = projector.ParseShare(share); err != nil {
+				return usageError{err}
 			}
 			if cfg.Password, err = secretFile(passwordFile); err != nil {
 				return err
@@ -165,6 +168,7 @@ func newProjector(s Streams) *cobra.Command {
 	fl.StringVar(&cfg.Admin, "admin", "127.0.0.1:9530", "listen here for commands")
 	fl.StringVar(&cfg.Advertise, "advertise", "", "host at which others reach --admin, if it is another; the port is the same")
 	fl.StringVar(&cfg.KV, "kv", "127.0.0.1:11210", "the KV node whose vbuckets it streams")
+	fl.StringVar(&share, "vbuckets", "", "of that node's vbuckets stream these only, as 0-511,700; for several projectors at one node")
 	fl.StringVar(&cfg.User, "kv-user", "", "user of the KV store")
 	fl.StringVar(&passwordFile, "kv-password-file", "", "file with the password")
 	fl.StringVar((*string)(&cfg.Feed), "feed", string(projector.FeedNative), "how DCP is consumed: native, or gocbcore (Couchbase's client)")
