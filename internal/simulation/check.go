@@ -36,7 +36,11 @@ type endKey struct {
 
 // noteEnd remembers that a DCP snapshot ended there.
 func (s *Sim) noteEnd(b *kvBucket, v int, k *branch, seqno uint64) {
-	s.ends[endKey{b.name, v, k.fl.Newest(), seqno}] = true
+	for _, e := range k.fl { // on every branch that shares it
+		if seqno <= k.fl.ValidUpTo(e.VBUUID) {
+			s.ends[endKey{b.name, v, e.VBUUID, seqno}] = true
+		}
+	}
 }
 
 // checkCommit: cas rises by one with every update, and stability timestamps never go back but by a rollback, stand on
@@ -78,7 +82,10 @@ func (s *Sim) checkCommit(old, next *statecontext.State, r statecontext.Result, 
 }
 
 func (s *Sim) ended(b *statecontext.Bucket, v int, seqno uint64) bool {
-	return slices.ContainsFunc(b.Stability.Logs[v], func(e timestamp.LogEntry) bool { return s.ends[endKey{b.Name, v, e.VBUUID, seqno}] })
+	log := b.Stability.Logs[v]
+	return slices.ContainsFunc(log, func(e timestamp.LogEntry) bool {
+		return seqno <= log.ValidUpTo(e.VBUUID) && s.ends[endKey{b.Name, v, e.VBUUID, seqno}]
+	})
 }
 
 // oneVector: a number stands for one vector, for whoever hears of it and when.
@@ -98,7 +105,7 @@ func (s *Sim) checkReady(x *statecontext.Index) {
 	for _, c := range x.Topology.Copies {
 		n := s.nodes[s.nodeAt(c.Node)]
 		st := n.stores[c.ID]
-		if s.mix[lostSlices] && st == nil {
+		if c.State == partition.Leaving || s.mix[lostSlices] && st == nil {
 			continue
 		}
 		if st == nil || !st.ready {
@@ -199,7 +206,7 @@ func (s *Sim) heldBy(x *statecontext.Index) map[ingest.Ref]map[index.SliceID]hol
 	for _, c := range x.Topology.Copies {
 		n := s.nodes[s.nodeAt(c.Node)]
 		st := n.stores[c.ID]
-		if !n.up || st == nil {
+		if !n.up || st == nil || c.State == partition.Leaving {
 			continue
 		}
 		for _, snap := range st.snaps {
@@ -255,6 +262,9 @@ func (s *Sim) indexed(b *kvBucket) bool {
 func (s *Sim) settledIndex(x *statecontext.Index) string {
 	k := s.state.Bucket(x.Definition.Bucket)
 	for _, c := range x.Topology.Copies {
+		if c.State == partition.Leaving || predecessor(x, c) != 0 {
+			return fmt.Sprintf("copy %d of index %v is on the move", c.ID, x.Definition.ID)
+		}
 		n := s.nodes[s.nodeAt(c.Node)]
 		st, h := n.stores[c.ID], n.buckets[x.Definition.Bucket]
 		if st == nil || !st.open || h == nil {

@@ -59,6 +59,12 @@ func (s *Sim) fault(b *kvBucket, v, p int, n *node) {
 		if n.up {
 			s.reopen(n)
 		}
+	case moves:
+		s.placeBeside(b)
+	case epochs:
+		if s.r.Intn(4) == 0 {
+			s.raiseEpoch()
+		}
 	case pauses:
 		s.pass(int64(s.r.Intn(2000)))
 	}

@@ -29,7 +29,7 @@ type node struct {
 	stores               map[index.CopyID]*store // in its folder
 	sequence             uint64
 	wantFull             bool
-	reportTerm           uint64
+	reportTo             *leader
 	held                 []wire.Held
 }
 
@@ -108,7 +108,10 @@ func (s *Sim) nodeHello(n *node, r *wire.HelloRequest) (*wire.IndexerHello, erro
 func (s *Sim) nodeReport(n *node) *wire.IndexerReport {
 	n.sequence++
 	r := &wire.IndexerReport{Node: index.NodeID(max(n.id, 0)), UUID: fmt.Sprintf("u%d", n.num), BootID: fmt.Sprintf("n%d-%d", n.num, n.boot),
-		ClusterID: n.fence.ClusterID, Sequence: n.sequence, Full: true, Revision: n.have}
+		ClusterID: n.fence.ClusterID, Sequence: n.sequence, Full: true}
+	if n.defs != nil && n.defs.Fence.Epoch == n.fence.Epoch { // revisions of another epoch mean nothing to the leader
+		r.Revision = n.have
+	}
 	for _, name := range sortedKeys(n.buckets) {
 		h := n.buckets[name]
 		b := wire.BucketReport{Generation: h.st.Generation(), RollbackID: h.st.RollbackID(), Acks: slices.Clone(h.acks)}
@@ -147,15 +150,15 @@ func (s *Sim) reportNode(n *node) {
 	if !n.registered || s.lead == nil {
 		return
 	}
-	term, boot := s.lead.term, n.boot
+	lead, boot := s.lead, n.boot
 	r := s.nodeReport(n)
-	if n.reportTerm == term && !n.wantFull && s.r.Intn(4) > 0 {
+	if n.reportTo == lead && !n.wantFull && s.r.Intn(4) > 0 {
 		r.Full = false
 		r.Copies = slices.DeleteFunc(r.Copies, func(wire.CopyReport) bool { return s.r.Intn(4) == 0 })
 	}
-	n.reportTerm = term
+	n.reportTo = lead
 	s.later(func() {
-		if s.lead == nil || s.lead.term != term {
+		if s.lead != lead {
 			return
 		}
 		a := s.lead.step.IndexerReport(r)
@@ -242,6 +245,9 @@ func (s *Sim) nodeDefinitions(n *node, d *wire.Definitions) (*wire.DefinitionsRe
 	if err := s.admit(n, d.Fence); err != nil {
 		return nil, err
 	}
+	if n.defs != nil && n.defs.Fence.Epoch < d.Fence.Epoch {
+		n.have = 0
+	}
 	if d.Revision < n.have && s.on(revisions) {
 		return nil, wire.ErrFenced
 	}
@@ -257,7 +263,7 @@ func (s *Sim) nodeDefinitions(n *node, d *wire.Definitions) (*wire.DefinitionsRe
 	s.hostBuckets(n, d)
 	want := placed(d, index.NodeID(n.id))
 	var named map[index.CopyID]place
-	if n.defs != nil && (d.Revision > n.obeyed || !s.on(revisions)) {
+	if n.defs != nil && n.defs.Fence.Epoch == d.Fence.Epoch && (d.Revision > n.obeyed || !s.on(revisions)) {
 		named = placed(n.defs, index.NodeID(n.id))
 	}
 	for _, id := range sortedKeys(want) {

@@ -36,7 +36,7 @@ type projector struct {
 	conn           map[connKey]*conn
 	sequence       uint64
 	full           bool // the leader wants a full report
-	reportTerm     uint64
+	reportTo       *leader
 }
 
 type seen struct{ highest, stopped index.Incarnation }
@@ -140,7 +140,7 @@ func (s *Sim) projReport(p int, full bool) *wire.ProjectorReport {
 	pr := s.proj[p]
 	pr.sequence++
 	r := &wire.ProjectorReport{ID: pr.name, BootID: fmt.Sprintf("%s-%d", pr.name, pr.boot), ClusterID: pr.fence.ClusterID, Sequence: pr.sequence}
-	if pr.defs != nil {
+	if pr.defs != nil && pr.defs.Fence.Epoch == pr.fence.Epoch {
 		r.Revision = pr.defs.Revision
 	}
 	for _, b := range s.kv {
@@ -173,12 +173,12 @@ func (s *Sim) reportProjector(p int) {
 	if !pr.registered || s.lead == nil {
 		return
 	}
-	term := s.lead.term
-	r := s.projReport(p, pr.full || pr.reportTerm != term || s.r.Intn(6) == 0)
-	pr.reportTerm = term
+	lead := s.lead
+	r := s.projReport(p, pr.full || pr.reportTo != lead || s.r.Intn(6) == 0)
+	pr.reportTo = lead
 	boot := pr.boot
 	s.later(func() {
-		if s.lead == nil || s.lead.term != term {
+		if s.lead != lead {
 			return
 		}
 		a := s.lead.step.ProjectorReport(r)
@@ -345,23 +345,36 @@ func (s *Sim) fed(d *wire.Definitions, bucket string) (all []fedCopy) {
 	return all
 }
 
+// retopo tells each node what leaves and what joins; ahead of each message the stream fed what it fed before it.
 func (s *Sim) retopo(p int, b *kvBucket, v int, st *mainStream) {
-	now := s.proj[p].topo[b.name]
-	in := func(l []fedCopy, id index.CopyID) bool {
-		return slices.ContainsFunc(l, func(c fedCopy) bool { return c.id == id })
-	}
-	for _, c := range st.topo {
-		if !in(now, c.id) {
-			s.emit(p, c.node, b, v, keyversion.Event{Kind: keyversion.Deactivate, Incarnation: st.inc, Copies: []index.CopyID{c.id}}, st.ks.cur)
+	was, now := st.topo, s.proj[p].topo[b.name]
+	kept := without(was, without(was, now))
+	for to := range s.nodes {
+		e := keyversion.Event{Kind: keyversion.Deactivate, Incarnation: st.inc, Seqno: st.ks.cur, Copies: idsAt(without(was, now), to)}
+		if st.topo = was; len(e.Copies) > 0 {
+			s.emit(p, to, b, v, e, st.ks.cur)
 		}
-	}
-	for _, c := range now {
-		if !in(st.topo, c.id) {
-			s.ev("p%d activates copy %d %s/%d at A=%d", p, c.id, b.name, v, st.ks.cur)
-			s.emit(p, c.node, b, v, keyversion.Event{Kind: keyversion.Activate, Incarnation: st.inc, Seqno: st.ks.cur, Copies: []index.CopyID{c.id}}, st.ks.cur)
+		e = keyversion.Event{Kind: keyversion.Activate, Incarnation: st.inc, Seqno: st.ks.cur, Copies: idsAt(without(now, was), to)}
+		if st.topo = kept; len(e.Copies) > 0 {
+			s.ev("p%d activates copies %v %s/%d at A=%d", p, e.Copies, b.name, v, st.ks.cur)
+			s.emit(p, to, b, v, e, st.ks.cur)
 		}
 	}
 	st.topo = now
+}
+
+// without gives the elements of a that b lacks.
+func without(a, b []fedCopy) []fedCopy {
+	return slices.DeleteFunc(slices.Clone(a), func(c fedCopy) bool { return slices.Contains(b, c) })
+}
+
+func idsAt(l []fedCopy, node int) (ids []index.CopyID) {
+	for _, c := range l {
+		if c.node == node {
+			ids = append(ids, c.id)
+		}
+	}
+	return ids
 }
 
 func (s *Sim) beginEvent(st *mainStream, to int, start uint64, topo []fedCopy) keyversion.Event {

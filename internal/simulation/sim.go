@@ -26,13 +26,13 @@ type Options struct {
 
 // Report is what a run has reached.
 type Report struct {
-	Steps, Exact, Promotions, Restores, Rollbacks, Ranges, Ahead, Scans, Leaders int
+	Steps, Exact, Promotions, Restores, Rollbacks, Ranges, Ahead, Scans, Leaders, Moves int
 }
 
 // Add sums reports up.
 func (r *Report) Add(o Report) {
 	r.Steps, r.Exact, r.Promotions, r.Restores, r.Rollbacks = r.Steps+o.Steps, r.Exact+o.Exact, r.Promotions+o.Promotions, r.Restores+o.Restores, r.Rollbacks+o.Rollbacks
-	r.Ranges, r.Ahead, r.Scans, r.Leaders = r.Ranges+o.Ranges, r.Ahead+o.Ahead, r.Scans+o.Scans, r.Leaders+o.Leaders
+	r.Ranges, r.Ahead, r.Scans, r.Leaders, r.Moves = r.Ranges+o.Ranges, r.Ahead+o.Ahead, r.Scans+o.Scans, r.Leaders+o.Leaders, r.Moves+o.Moves
 }
 
 // Sim is one run.
@@ -99,6 +99,8 @@ const (
 	fullDisks
 	tornFiles
 	pauses
+	moves
+	epochs
 	happening // those above happen by themselves, those below beside something
 	lostProposals
 	lostRequests
@@ -134,7 +136,7 @@ func New(o Options) (*Sim, error) {
 		}
 		s.kv = append(s.kv, b)
 	}
-	for i := range 2 + s.r.Intn(2) {
+	for i := range 2 + s.r.Intn(3) {
 		s.nodes = append(s.nodes, &node{num: i, id: -1, up: true, boot: 1, buckets: map[string]*hosted{}, stores: map[index.CopyID]*store{}, wantFull: true})
 	}
 	for p := range s.proj {
@@ -163,7 +165,7 @@ func (s *Sim) swarm() {
 			}
 		}
 	}
-	s.rate = []int{5, 15, 40, 100}[s.r.Intn(4)]
+	s.rate = []int{10, 40, 100, 100}[s.r.Intn(4)]
 	s.starve = s.r.Intn(16)
 	s.bound = []int{0, 300, 800}[s.r.Intn(3)]
 	s.outstanding = []int{1, 2, 4}[s.r.Intn(3)]
@@ -171,6 +173,9 @@ func (s *Sim) swarm() {
 	s.patient = s.r.Intn(3) == 0
 	if s.mix[ddl] {
 		s.events = append(s.events, ddl, ddl)
+	}
+	if s.mix[moves] {
+		s.events = append(s.events, moves, moves, moves)
 	}
 	s.most = 200
 }
@@ -275,10 +280,13 @@ func (s *Sim) act() {
 		s.start(p, n)
 	case s.healing:
 		s.heal(b, v, n)
-	case x < 95 || s.r.Intn(100) >= s.rate:
+	case x < 93 || s.r.Intn(100) >= s.rate:
 		s.write(b, v, b.vb[v].zombie != nil && s.r.Intn(3) == 0)
 	default:
 		s.fault(b, v, p, n)
+	}
+	if s.step%20 == 0 {
+		s.goOnMoving(b)
 	}
 	if s.step%40 == 0 {
 		s.scan()

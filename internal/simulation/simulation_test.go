@@ -15,7 +15,7 @@ var (
 	steps = flag.Int("steps", 0, "steps with faults, 0: as many as usual")
 )
 
-func without() []string {
+func offRules() []string {
 	if *offs == "" {
 		return nil
 	}
@@ -34,7 +34,7 @@ func run(t *testing.T, o Options) (*Sim, string) {
 // TestSimulation: whatever goes wrong, every exact snapshot is what KV held, and in the end all indexes are.
 func TestSimulation(t *testing.T) {
 	if *seed != 0 {
-		s, why := run(t, Options{Seed: *seed, Without: without(), Trace: true, Steps: *steps})
+		s, why := run(t, Options{Seed: *seed, Without: offRules(), Trace: true, Steps: *steps})
 		fmt.Println(strings.Join(s.Legend, "\n"))
 		if why != "" {
 			t.Errorf("seed %d step %d: %s", *seed, s.step, why)
@@ -44,7 +44,7 @@ func TestSimulation(t *testing.T) {
 	var sum Report
 	bad := 0
 	for n := *from; n < *from+*seeds && bad < 5; n++ {
-		s, why := run(t, Options{Seed: n, Without: without(), Steps: *steps})
+		s, why := run(t, Options{Seed: n, Without: offRules(), Steps: *steps})
 		if sum.Add(s.Report); why != "" {
 			bad++
 			t.Errorf("seed %d step %d: %s", n, s.step, why)

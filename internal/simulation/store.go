@@ -162,7 +162,7 @@ func (s *Sim) apply(events []ingest.Entry, p *ingest.Part, st *store) {
 // keyIn gives the key that an event states for a copy's slice; false when it says nothing of it.
 func keyIn(data []byte, st *store) (int, bool) {
 	for i := 1; i+2 < len(data); i += 3 {
-		if index.ID(data[i]) == st.index && index.SliceID(data[i+1]) == st.no {
+		if data[i] == byte(st.index) && index.SliceID(data[i+1]) == st.no {
 			return int(data[i+2]), true
 		}
 	}
