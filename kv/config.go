@@ -11,6 +11,7 @@ import (
 
 	"tidemark/kv/clustermap"
 	"tidemark/kv/seglog"
+	"tidemark/kv/server"
 	"tidemark/kv/store"
 	"tidemark/tlsconf"
 )
@@ -49,6 +50,8 @@ type Config struct {
 	// client that does not know buckets the only one.
 	User, Password string
 	AllowPlain     bool
+	// Nasty turns on habits of real engines that consumers must live with, for tests.
+	Nasty server.Moods
 	// QuotaBytes bounds the memory of all documents; 0 means 2 GiB.
 	QuotaBytes int64
 	Logger     hclog.Logger

@@ -121,7 +121,7 @@ func (n *Node) open() error {
 	}
 	n.server = server.New(server.Options{
 		NodeID: n.config.NodeID, Version: Version, Buckets: served,
-		User: n.config.User, Password: n.config.Password, AllowPlain: n.config.AllowPlain,
+		User: n.config.User, Password: n.config.Password, AllowPlain: n.config.AllowPlain, Moods: n.config.Nasty,
 		MaxConnections: n.config.MaxConnections, IdleTimeout: n.config.IdleTimeout, AuthTimeout: n.config.AuthTimeout,
 		FrameTimeout: n.config.FrameTimeout, WriteTimeout: n.config.WriteTimeout, DCPTimeout: n.config.DCPTimeout,
 		Now: n.config.Now, Random: randomBytes, Logger: n.config.Logger.Named("memcached"),
@@ -168,6 +168,7 @@ func (n *Node) load(b *bucket) error {
 		State: func(vb uint16) store.State { return stateOf(part.Role(vb, n.config.NodeID)) },
 		Quota: n.quota, PurgeAfter: n.config.PurgeAfter, SegmentBytes: n.config.SegmentBytes, Housekeep: n.config.Housekeep,
 		Now: n.config.Now, Random: randomUint64, Logger: n.config.Logger.Named("store"), WrapFile: n.config.WrapFile,
+		Gaps: n.config.Nasty.Has(server.Gaps),
 	})
 	if err != nil {
 		return err

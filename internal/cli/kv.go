@@ -17,6 +17,7 @@ import (
 
 	"tidemark/internal/config"
 	"tidemark/kv"
+	"tidemark/kv/server"
 	"tidemark/kvclient"
 	"tidemark/localcluster"
 	"tidemark/sample"
@@ -24,7 +25,7 @@ import (
 )
 
 func newKV(s Streams) *cobra.Command {
-	var id, data, memcached, memcachedTLS, admin, nodes, user, passwordFile string
+	var id, data, memcached, memcachedTLS, admin, nodes, user, passwordFile, nasty string
 	var plain, join bool
 	var secure tlsFlags
 	var logs logFlags
@@ -42,6 +43,9 @@ func newKV(s Streams) *cobra.Command {
 				return err
 			}
 			cfg := kv.Config{NodeID: id, Dir: data, Listen: memcached, Admin: admin, User: user, AllowPlain: plain, QuotaBytes: quota, Join: join, Logger: log}
+			if cfg.Nasty, err = server.ParseMoods(nasty); err != nil {
+				return usage("--nasty: %v", err)
+			}
 			if cfg.TLS, err = secure.open(cmd.Context(), tlsconf.KV, id, log); err != nil {
 				return err
 			}
@@ -79,6 +83,8 @@ func newKV(s Streams) *cobra.Command {
 	fl.StringVar(&user, "kv-user", "", "user that clients authenticate as")
 	fl.StringVar(&passwordFile, "kv-password-file", "", "file with the password")
 	fl.Int64Var(&quota, "quota-bytes", 2<<30, "memory for documents")
+	fl.StringVar(&nasty, "nasty", "", "habits of real engines, for tests of what connects here; see tidemark help nasty")
+	_ = fl.MarkHidden("nasty")
 	secure.add(cmd)
 	addCommon(cmd, &logs)
 	cmd.AddCommand(kvLoad(s), kvGet(s), kvSet(s), kvDelete(s), kvStatus(s), kvFailover(s), kvRebalance(s))

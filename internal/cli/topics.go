@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"tidemark/internal/config"
+	"tidemark/kv/server"
 )
 
 // topics are help texts without a command: tidemark help exit-codes.
@@ -18,6 +19,7 @@ func topics() []*cobra.Command {
 		{Use: "environment", Short: "Environment variables and where settings come from", Long: environmentText},
 		{Use: "ports", Short: "Which role listens where, by default", Long: portsText(roles(Streams{}))},
 		{Use: "output", Short: "Tables, JSON, and what goes to which stream", Long: outputText},
+		{Use: "nasty", Short: "Moods of an embedded KV node, for tests", Long: nastyText()},
 		{Use: "shell", Short: "Completion for bash, zsh, fish and PowerShell", Long: shellText},
 	}
 	var b strings.Builder
@@ -26,6 +28,23 @@ func topics() []*cobra.Command {
 		fmt.Fprintf(&b, "  %-12s %s\n", t.Name(), t.Short)
 	}
 	return append(list, &cobra.Command{Use: "topics", Short: "List these topics", Long: strings.TrimRight(b.String(), "\n")})
+}
+
+// nastyText describes tidemark kv --nasty.
+func nastyText() string {
+	var b strings.Builder
+	b.WriteString(`tidemark kv --nasty LIST makes a KV node as hard to live with as real engines are, for tests of clients and of
+tidemark itself. LIST is "all", or names with commas between them:
+
+`)
+	for _, m := range server.MoodList() {
+		fmt.Fprintf(&b, "  %-18s %s\n", m.Name, m.Help)
+	}
+	b.WriteString(`
+These are so always: DCP requests before DCP_OPEN and a second DCP_OPEN close the connection; a second connection of the same
+name closes the first; an unknown key of DCP_CONTROL is answered INVALID_ARGUMENTS; a replica gives streams to those who do
+not ask for active vbuckets only; the last message may pass the end of the flow control window.`)
+	return b.String()
 }
 
 // exitCodes is the table of what exit codes mean.

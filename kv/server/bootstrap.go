@@ -24,7 +24,7 @@ func (c *conn) hello(f mcbp.Frame) {
 	var give []mcbp.Feature
 	set := featureSet{}
 	for _, x := range asked {
-		if !granted(x) || slices.Contains(give, x) {
+		if !c.srv.granted(x) || slices.Contains(give, x) {
 			continue
 		}
 		give = append(give, x)
@@ -35,6 +35,8 @@ func (c *conn) hello(f mcbp.Frame) {
 			set.json = true
 		case mcbp.FeatureXattr:
 			set.xattr = true
+		case mcbp.FeatureFlexibleFrames, mcbp.FeatureTracing:
+			set.frames = c.srv.opts.Moods.Has(Frames)
 		case mcbp.FeatureXerror:
 			set.xerror = true
 		case mcbp.FeatureCollections:
@@ -47,8 +49,8 @@ func (c *conn) hello(f mcbp.Frame) {
 		c.status(f.Header, mcbp.StatusInvalid, nil)
 		return
 	}
+	c.value(f.Header, mcbp.AppendFeatures(nil, give)) // still in the old form
 	c.features = set
-	c.value(f.Header, mcbp.AppendFeatures(nil, give))
 }
 
 // errorMap describes the statuses this server gives, for clients that do not know them.
@@ -179,8 +181,8 @@ func (c *conn) clusterConfig(f mcbp.Frame) {
 		c.status(f.Header, mcbp.StatusInvalid, nil)
 		return
 	}
-	config := c.bucket.Config()
-	if ok && (known.RevEpoch > config.RevEpoch || known.RevEpoch == config.RevEpoch && known.Rev >= config.Rev) {
+	config, mayOmit := c.srv.clusterConfigOf(c.bucket)
+	if ok && mayOmit && (known.RevEpoch > config.RevEpoch || known.RevEpoch == config.RevEpoch && known.Rev >= config.Rev) {
 		c.status(f.Header, mcbp.StatusOK, nil)
 		return
 	}
@@ -192,10 +194,10 @@ func (c *conn) clusterConfig(f mcbp.Frame) {
 // each config once only.
 func (c *conn) notMyVBucket(h mcbp.Header) {
 	c.srv.counters.NotMyVBucket.Add(1)
-	config := c.bucket.Config()
+	config, mayOmit := c.srv.clusterConfigOf(c.bucket)
 	answer := mcbp.Frame{Header: mcbp.Header{VBucketOrStatus: uint16(mcbp.StatusNotMyVBucket)}}
 	seen := configSeen{config.RevEpoch, config.Rev}
-	if !c.features.dedupNMVB || c.config != seen {
+	if !mayOmit || !c.features.dedupNMVB || c.config != seen {
 		answer.Value, answer.Datatype = config.JSON, c.jsonType()
 		c.config = seen
 	}

@@ -126,7 +126,7 @@ func (c *conn) shown(d *store.Doc, xattrs bool) ([]byte, mcbp.Datatype) {
 		}
 		datatype &^= mcbp.DatatypeXattr
 	}
-	if !c.features.json {
+	if !c.features.json || c.srv.opts.Moods.Has(RawJSON) {
 		datatype &^= mcbp.DatatypeJSON
 	}
 	return value, datatype

@@ -96,6 +96,9 @@ func (p *producer) control(key, value string) mcbp.Status {
 	defer p.mu.Unlock()
 	flag, flagErr := strconv.ParseBool(value)
 	number, numberErr := strconv.ParseFloat(value, 64)
+	if p.c.srv.opts.Moods.Has(OldControls) && !oldControl(key) {
+		return mcbp.StatusInvalid
+	}
 	switch key {
 	case mcbp.ControlBufferSize:
 		n, err := strconv.ParseUint(value, 10, 32)
@@ -128,6 +131,15 @@ func (p *producer) control(key, value string) mcbp.Status {
 	}
 	p.kick()
 	return mcbp.StatusOK
+}
+
+// oldControl says whether engines of the 4 and 5 lines know a key of DCP_CONTROL.
+func oldControl(key string) bool {
+	switch key {
+	case mcbp.ControlBufferSize, mcbp.ControlEnableNoop, mcbp.ControlNoopInterval, mcbp.ControlPriority, mcbp.ControlCursorDrop:
+		return true
+	}
+	return false
 }
 
 // streamFilter is the JSON value of a stream request. Numbers travel as strings, ids in hexadecimal.
@@ -242,7 +254,7 @@ func (c *conn) closeStream(f mcbp.Frame) error {
 		return nil
 	}
 	out, err := mcbp.Append(nil, mcbp.Frame{Header: mcbp.Response(f.Header, mcbp.StatusOK)})
-	if err == nil && c.dcp.wantsEnd() {
+	if err == nil && c.dcp.wantsEnd() && !c.srv.opts.Moods.Has(NoCloseEnd) {
 		before := len(out)
 		out, err = appendStreamEnd(out, st, mcbp.EndClosed)
 		c.dcp.sent(len(out)-before, 1)

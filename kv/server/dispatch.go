@@ -65,9 +65,9 @@ func (c *conn) dispatch(ctx context.Context, f mcbp.Frame) error {
 
 // dispatchBucket answers a request on the selected bucket.
 func (c *conn) dispatchBucket(ctx context.Context, f mcbp.Frame) error {
-	if f.Op != mcbp.OpGetClusterConfig && !c.bucket.Ready() {
+	if c.srv.warmingRefuses(f.Op) || f.Op != mcbp.OpGetClusterConfig && !c.bucket.Ready() {
 		c.srv.counters.TemporaryFailures.Add(1)
-		c.status(f.Header, mcbp.StatusTemporary, nil)
+		c.refuse(f.Header, mcbp.StatusTemporary, "the node is warming up")
 		return nil
 	}
 	if c.dispatchDocument(f) {

@@ -1,4 +1,181 @@
 package server
 
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"tidemark/mcbp"
+)
+
+// Moods are habits of real KV engines that make a consumer's life hard. Each is allowed by the protocol. They are for tests:
+// a mild node has none of them.
+type Moods uint32
+
+// The moods.
+const (
+	// SilentTakeover: a stream whose vbucket goes away ends without STREAM_END.
+	SilentTakeover Moods = 1 << iota
+	// Gaps: sequence numbers are left out.
+	Gaps
+	// DiskSnapshots: every snapshot is marked as one from disk, also that of a new mutation.
+	DiskSnapshots
+	// OddBoundaries: snapshots begin by turns at the seqno at which the last one ended and at that of their first item,
+	// so that they overlap or are not contiguous.
+	OddBoundaries
+	// Warmup: the first requests for documents and streams after the start are answered TEMPORARY_FAILURE.
+	Warmup
+	// MapLag: a new cluster config is shown late, and then once more the old one.
+	MapLag
+	// OldControls: DCP_CONTROL knows the keys of old engines only.
+	OldControls
+	// ExpiryAsDeletion: expirations are sent as DELETION, whatever was negotiated.
+	ExpiryAsDeletion
+	// RawJSON: the datatype of JSON documents is 0.
+	RawJSON
+	// Frames: responses carry frame extras (magic 0x18) when flexible frames or tracing were negotiated.
+	Frames
+	// NoCloseEnd: CLOSE_STREAM is not followed by STREAM_END, whatever was negotiated.
+	NoCloseEnd
+	// Overshoot: one message is sent when the flow control window is just used up.
+	Overshoot
+
+	// NoMoods is a mild node, AllMoods the nastiest one.
+	NoMoods  Moods = 0
+	AllMoods       = Overshoot<<1 - 1
+)
+
+// ErrMood means that a mood is not known; the message lists those that are.
+var ErrMood = errors.New("unknown mood")
+
+// warmupRequests are refused after the start of a node in the mood Warmup.
+const warmupRequests = 40
+
+// Mood names a mood.
+type Mood struct {
+	Mood       Moods
+	Name, Help string
+}
+
+// MoodList lists the moods with their names.
+func MoodList() []Mood {
+	return []Mood{
+		{SilentTakeover, "silent-takeover", "a stream whose vbucket goes away ends without STREAM_END"},
+		{Gaps, "gaps", "sequence numbers are left out"},
+		{DiskSnapshots, "disk-snapshots", "every snapshot is marked as one from disk"},
+		{OddBoundaries, "odd-boundaries", "snapshots overlap by one seqno, or are not contiguous"},
+		{Warmup, "warmup", fmt.Sprintf("the first %d requests for documents and streams fail temporarily", warmupRequests)},
+		{MapLag, "map-lag", "a new cluster config comes late, and then once more the old one"},
+		{OldControls, "old-controls", "DCP_CONTROL knows the keys of old engines only"},
+		{ExpiryAsDeletion, "expiry-as-deletion", "expirations are sent as deletions"},
+		{RawJSON, "raw-json", "the datatype of JSON documents is 0"},
+		{Frames, "frames", "responses carry frame extras once they were negotiated"},
+		{NoCloseEnd, "no-close-end", "CLOSE_STREAM is not followed by STREAM_END"},
+		{Overshoot, "overshoot", "flow control is overshot by one message"},
+	}
+}
+
+// ParseMoods reads a list of names with commas between them; "all" is all of them. Error: ErrMood.
+func ParseMoods(list string) (Moods, error) {
+	var out Moods
+	for name := range strings.SplitSeq(list, ",") {
+		name = strings.TrimSpace(name)
+		if name == "" {
+			continue
+		}
+		m := moodOf(name)
+		if m == NoMoods {
+			var names []string
+			for _, k := range MoodList() {
+				names = append(names, k.Name)
+			}
+			return NoMoods, fmt.Errorf("%w %q: want all, or some of %s", ErrMood, name, strings.Join(names, ", "))
+		}
+		out |= m
+	}
+	return out, nil
+}
+
+func moodOf(name string) Moods {
+	if name == "all" {
+		return AllMoods
+	}
+	for _, k := range MoodList() {
+		if k.Name == name {
+			return k.Mood
+		}
+	}
+	return NoMoods
+}
+
+// Has says whether a mood is among them.
+func (m Moods) Has(mood Moods) bool { return m&mood != 0 }
+
+// String lists the names.
+func (m Moods) String() string {
+	var names []string
+	for _, k := range MoodList() {
+		if m.Has(k.Mood) {
+			names = append(names, k.Name)
+		}
+	}
+	return strings.Join(names, ",")
+}
+
 // warming says whether the node still pretends to read its documents.
-func (s *Server) warming() bool { return false }
+func (s *Server) warming() bool {
+	return s.opts.Moods.Has(Warmup) && s.warmup.Load() < warmupRequests
+}
+
+// warmingRefuses says whether a request comes too early. Each one brings the node nearer to the end of its warmup.
+func (s *Server) warmingRefuses(op mcbp.Opcode) bool {
+	if !s.warming() || op >= mcbp.OpHello && op <= mcbp.OpSASLStep {
+		return false
+	}
+	switch op {
+	case mcbp.OpGetClusterConfig, mcbp.OpStat, mcbp.OpVerbosity, mcbp.OpGetCollectionsManifest, mcbp.OpGetCollectionID,
+		mcbp.OpDCPControl, mcbp.OpDCPBufferAck, mcbp.OpDCPNoop, mcbp.OpDCPCloseStream:
+		return false
+	}
+	return s.warmup.Add(1) <= warmupRequests
+}
+
+// laggard shows cluster configs as a cluster does whose nodes hear of changes at different times.
+type laggard struct {
+	old, now ClusterConfig
+	shown    int // how often a config was shown since the last change
+}
+
+// Counted from a change: the old config is shown lagFirst times, then the new one, then the old one once more.
+const (
+	lagFirst = 2
+	lagAgain = 4
+)
+
+// show chooses between the present config and the one before.
+func (l *laggard) show(now ClusterConfig) ClusterConfig {
+	if l.now.RevEpoch != now.RevEpoch || l.now.Rev != now.Rev {
+		l.old, l.now, l.shown = l.now, now, 0
+	}
+	l.shown++
+	if l.old.JSON != nil && (l.shown <= lagFirst || l.shown == lagAgain) {
+		return l.old
+	}
+	return now
+}
+
+// clusterConfigOf is the config of a bucket as clients are shown it, and whether it may be left out when they have it.
+func (s *Server) clusterConfigOf(b *Bucket) (config ClusterConfig, mayOmit bool) {
+	config = b.Config()
+	if !s.opts.Moods.Has(MapLag) {
+		return config, true
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.lagging[b]
+	if l == nil {
+		l = &laggard{}
+		s.lagging[b] = l
+	}
+	return l.show(config), false
+}

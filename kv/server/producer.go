@@ -248,7 +248,16 @@ func (p *producer) next(lastNoop *time.Time) (turn, time.Duration) {
 }
 
 // fullLocked says whether the flow control window is used up.
-func (p *producer) fullLocked() bool { return p.buffer > 0 && p.unacked >= p.buffer }
+func (p *producer) fullLocked() bool { return p.buffer > 0 && p.unacked >= p.buffer+p.overshoot() }
+
+// overshoot is how many bytes beyond the window the first one of a message may be: by the protocol it is the last message
+// that may pass the window's end, in the mood Overshoot one more begins there.
+func (p *producer) overshoot() int64 {
+	if p.c.srv.opts.Moods.Has(Overshoot) {
+		return 1
+	}
+	return 0
+}
 
 // window is how many bytes may still be sent now (the last message may overshoot it).
 func (p *producer) window() int {
@@ -257,7 +266,7 @@ func (p *producer) window() int {
 	if p.buffer <= 0 {
 		return sendBytes
 	}
-	return int(min(p.buffer-p.unacked, sendBytes))
+	return int(min(p.buffer+p.overshoot()-p.unacked, sendBytes))
 }
 
 // gather fills buf with messages of the streams that are ready, one turn each, up to the flow control window.

@@ -66,6 +66,8 @@ type Options struct {
 	// that selects no bucket the only one.
 	User, Password string
 	AllowPlain     bool
+	// Moods makes the node nasty, for tests.
+	Moods Moods
 
 	MaxConnections                                       int
 	IdleTimeout, AuthTimeout, FrameTimeout, WriteTimeout time.Duration
@@ -121,11 +123,14 @@ type Server struct {
 	counters Counters
 	started  time.Time
 	large    *semaphore.Weighted // bytes of large frames
+	warmup   atomic.Int64        // requests refused, in the mood Warmup
 
 	mu     sync.Mutex
 	conns  map[*conn]struct{}
 	dcp    map[dcpName]*conn // by bucket and connection name
 	nextID uint64
+
+	lagging map[*Bucket]*laggard // in the mood MapLag
 }
 
 type dcpName struct{ bucket, name string }
@@ -136,6 +141,7 @@ func New(opts Options) *Server {
 	return &Server{
 		opts: opts, auth: newAuthenticator(opts.User, opts.Password, opts.Random),
 		large: semaphore.NewWeighted(maxLargeBytes), started: opts.Now(), conns: map[*conn]struct{}{}, dcp: map[dcpName]*conn{},
+		lagging: map[*Bucket]*laggard{},
 	}
 }
 
@@ -261,8 +267,10 @@ func (s *Server) producers(bucket string) []*producer {
 }
 
 // granted are the HELLO features the server agrees to.
-func granted(f mcbp.Feature) bool {
+func (s *Server) granted(f mcbp.Feature) bool {
 	switch f {
+	case mcbp.FeatureTracing: // there is nothing to say, but real engines say it
+		return s.opts.Moods.Has(Frames)
 	case mcbp.FeatureMutationToken, mcbp.FeatureXattr, mcbp.FeatureXerror, mcbp.FeatureSelectBucket, mcbp.FeatureJSON,
 		mcbp.FeatureFlexibleFrames, mcbp.FeatureCollections, mcbp.FeatureKnownConfig, mcbp.FeatureDedupNMVB:
 		return true

@@ -26,6 +26,7 @@ type stream struct {
 
 	last   uint64 // everything up to it has been sent
 	marked bool   // a first marker has been sent
+	odd    bool   // which way the next window is odd, in the mood OddBoundaries
 	snap   *store.Snapshot
 	upTo   uint64       // end of snap
 	docs   []*store.Doc // taken from snap; those from next on are not yet sent
@@ -58,6 +59,10 @@ func (st *stream) release() {
 func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bool) {
 	state, high := st.vb.Status()
 	if state != store.Active && st.activeOnly || state == store.Dead || high < st.last { // taken over, gone, or emptied
+		if st.p.c.srv.opts.Moods.Has(SilentTakeover) {
+			st.drop()
+			return buf, messages, false
+		}
 		return st.finish(buf, mcbp.EndStateChanged, messages)
 	}
 	for len(buf) < limit {
@@ -107,11 +112,21 @@ func (st *stream) beginSnapshot(buf []byte) ([]byte, bool) {
 	st.snap, st.upTo = snap, snap.End
 	marker := mcbp.SnapshotMarker{Start: snap.First, End: snap.End, Flags: mcbp.SnapshotMemory}
 	if !st.marked {
-		st.marked = true
 		marker.Start = st.start
 		if st.backfill {
 			marker.Flags = mcbp.SnapshotDisk
 		}
+	}
+	st.marked = true
+	moods := st.p.c.srv.opts.Moods
+	if moods.Has(DiskSnapshots) {
+		marker.Flags = mcbp.SnapshotDisk
+	}
+	if moods.Has(OddBoundaries) {
+		if marker.Start = st.last; st.odd {
+			marker.Start = snap.First
+		}
+		st.odd = !st.odd
 	}
 	st.p.c.srv.counters.Snapshots.Add(1)
 	st.p.extras = marker.AppendExtras(st.p.extras[:0])
@@ -120,6 +135,16 @@ func (st *stream) beginSnapshot(buf []byte) ([]byte, bool) {
 
 // finish ends the stream with STREAM_END.
 func (st *stream) finish(buf []byte, reason mcbp.EndReason, messages int) ([]byte, int, bool) {
+	st.drop()
+	out, err := appendStreamEnd(buf, st, reason)
+	if err != nil {
+		return buf, messages, false
+	}
+	return out, messages + 1, false
+}
+
+// drop takes the stream out of its connection without a word.
+func (st *stream) drop() {
 	st.p.mu.Lock()
 	if st.p.streams[st.id] == st {
 		delete(st.p.streams, st.id)
@@ -127,11 +152,6 @@ func (st *stream) finish(buf []byte, reason mcbp.EndReason, messages int) ([]byt
 	}
 	st.p.mu.Unlock()
 	st.release()
-	out, err := appendStreamEnd(buf, st, reason)
-	if err != nil {
-		return buf, messages, false
-	}
-	return out, messages + 1, false
 }
 
 func appendStreamEnd(buf []byte, st *stream, reason mcbp.EndReason) ([]byte, error) {
@@ -153,7 +173,7 @@ func (st *stream) appendDoc(buf []byte, d *store.Doc) []byte {
 	if d.Deleted {
 		expiryOpcode := p.expiryOpcode.Load()
 		deletion := mcbp.Deletion{Seqno: d.Seqno, RevSeqno: d.Rev, DeleteTime: d.DeleteTime}
-		if d.Expired && expiryOpcode {
+		if d.Expired && expiryOpcode && !p.c.srv.opts.Moods.Has(ExpiryAsDeletion) {
 			f.Op = mcbp.OpDCPExpiration
 			p.extras = deletion.AppendExpirationExtras(p.extras[:0])
 		} else {

@@ -2,11 +2,11 @@
 //
 // It promises: what a Ticket has waited for, and whatever a Snapshot shows, has been handed to the operating system and
 // is there again after the process was killed; a failed write takes back everything that depended on it, so that nobody
-// has seen it; sequence numbers of an active vbucket rise by one and only the newest version of a key is kept; a Snapshot
-// is a state the vbucket really had at its End; an active vbucket begins a new branch (failover log entry) after an
-// unclean stop, and a vbucket that becomes active begins one where its last complete snapshot ended. A replica takes over
-// versions as they are, with their numbers, and remembers the snapshot it is in. Memory is bounded by a quota shared by
-// all buckets of the node.
+// has seen it; sequence numbers of an active vbucket rise (by one, without Options.Gaps) and only the newest version of a
+// key is kept; a Snapshot is a state the vbucket really had at its End; an active vbucket begins a new branch (failover
+// log entry) after an unclean stop, and a vbucket that becomes active begins one where its last complete snapshot ended. A
+// replica takes over versions as they are, with their numbers, and remembers the snapshot it is in. Memory is bounded by a
+// quota shared by all buckets of the node.
 //
 // It never syncs per write (the log is synced every second and at an orderly close: a crash of the whole machine may lose
 // the last second, and the new branch says so), and a writer never waits for a reader of snapshots.
@@ -102,6 +102,8 @@ type Options struct {
 	Now    func() time.Time
 	Random func() uint64
 	Logger hclog.Logger
+	// Gaps leaves out every third sequence number, for tests: real engines leave some out, too.
+	Gaps bool
 	// WrapFile, when set, wraps the log's files (fault injection).
 	WrapFile func(seglog.File) seglog.File
 }

@@ -40,6 +40,8 @@ type Listener interface{ Notify() }
 const (
 	// maxFailoverEntries bounds a failover log; the oldest entries go first.
 	maxFailoverEntries = 25
+	// gapEvery seqno is left out with Options.Gaps.
+	gapEvery = 3
 	// pruneAt is the number of superseded versions from which a list is considered for pruning.
 	pruneAt = 512
 )
@@ -216,6 +218,9 @@ func (v *VBucket) putLocked(doc *Doc) (*Ticket, error) {
 	}
 	prev := v.docs[doc.Key]
 	doc.Seqno = v.high + 1
+	if v.bucket.opts.Gaps && doc.Seqno%gapEvery == 0 {
+		doc.Seqno++
+	}
 	doc.Rev = 1
 	if prev != nil {
 		doc.Rev = prev.Rev + 1
