@@ -154,8 +154,16 @@ func (p *PartitionBy) IsZero() bool { return p.Scheme == "" && len(p.Exprs) == 0
 
 // Equal tells whether both say the same.
 func (p *PartitionBy) Equal(o *PartitionBy) bool {
-	return p.Scheme == o.Scheme && slices.Equal(p.Exprs, o.Exprs) &&
-		slices.EqualFunc(p.Values, o.Values, func(a, b json.RawMessage) bool { return bytes.Equal(a, b) })
+	return p.Scheme == o.Scheme && slices.Equal(p.Exprs, o.Exprs) && slices.EqualFunc(p.Values, o.Values, sameJSON)
+}
+
+// sameJSON compares texts but for the space between their parts, which answers for people have more of.
+func sameJSON(a, b json.RawMessage) bool {
+	if bytes.Equal(a, b) {
+		return true
+	}
+	var x, y bytes.Buffer
+	return json.Compact(&x, a) == nil && json.Compact(&y, b) == nil && bytes.Equal(x.Bytes(), y.Bytes())
 }
 
 // Definition is an index as the user asked for it and what has become of it (IM-3).

@@ -1,6 +1,7 @@
 package index
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"strings"
@@ -50,5 +51,25 @@ func TestIDsAreStringsInJSON(t *testing.T) {
 	var back Definition
 	if err := json.Unmarshal(b, &back); err != nil || back.ID != d.ID || back.State != d.State {
 		t.Errorf("%+v, %v", back, err)
+	}
+}
+
+func TestPartitionBy(t *testing.T) {
+	none := PartitionBy{}
+	by := PartitionBy{Scheme: PartitionRange, Exprs: []string{"a"}, Values: []json.RawMessage{json.RawMessage(`{"x":1}`)}}
+	spaced := PartitionBy{Scheme: PartitionRange, Exprs: []string{"a"}, Values: []json.RawMessage{json.RawMessage("{\n \"x\": 1 }")}}
+	other := PartitionBy{Scheme: PartitionRange, Exprs: []string{"a"}, Values: []json.RawMessage{json.RawMessage(`{"x":2}`)}}
+	if !none.IsZero() || by.IsZero() || !by.Equal(&spaced) || by.Equal(&other) || by.Equal(&none) {
+		t.Errorf("%v %v %v %v %v", none.IsZero(), by.IsZero(), by.Equal(&spaced), by.Equal(&other), by.Equal(&none))
+	}
+	for want, d := range map[string]*Definition{"": {State: Pending}, `"scheme":"range"`: {State: Pending, PartitionBy: by}} {
+		b, err := json.Marshal(d)
+		if has := bytes.Contains(b, []byte("partition_by")); err != nil || has != (want != "") || !bytes.Contains(b, []byte(want)) {
+			t.Errorf("%s %v", b, err)
+		}
+		var back Definition
+		if err := json.Unmarshal(b, &back); err != nil || !back.PartitionBy.Equal(&d.PartitionBy) {
+			t.Errorf("%+v %v", back, err)
+		}
 	}
 }

@@ -31,6 +31,7 @@ var (
 type schemeIndex struct {
 	name, statement string
 	oracle          oracle.Index
+	by              index.PartitionBy
 }
 
 // constants ascend in collation order: between them lie the slices of ranges, and among them the values of documents.
@@ -75,7 +76,7 @@ func randomStatements(t *testing.T, r *rand.Rand, bucket, name string) (all []sc
 			t.Fatal(err)
 		}
 		d := parsed[0].(*expression.CreateIndex).Definition()
-		x.oracle = oracle.OfDefinition(&d)
+		x.oracle, x.by = oracle.OfDefinition(&d), d.PartitionBy
 		all = append(all, x)
 	}
 	return all
@@ -201,7 +202,7 @@ func (s *schemeRun) some(ctx context.Context, r *rand.Rand, x schemeIndex, all [
 // random documents that move between slices with every update, built before and during the writes, while an indexer is
 // killed: every scan equals the oracle's answer at its own timestamp.
 func TestPartitionSchemes(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute+time.Duration(*schemeRows)*2*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Duration(*schemeRows)*2*time.Millisecond)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "3")
 	kv := up.KV(ctx)
@@ -239,6 +240,9 @@ func (s *schemeRun) round(ctx context.Context, up *testcluster.Cluster, round ui
 	})
 	wg.Wait()
 	all := append(early, late...)
+	if round == 0 {
+		s.described(ctx, up, all)
+	}
 	for _, x := range all {
 		if rows, ok := s.whole(ctx, x, "session"); ok && len(rows) > 0 {
 			s.some(ctx, r, x, rows)
@@ -248,6 +252,26 @@ func (s *schemeRun) round(ctx context.Context, up *testcluster.Cluster, round ui
 		if _, err := s.c.Statement(ctx, "DROP INDEX "+x.name+" ON "+s.bucket); err != nil {
 			s.t.Error(err)
 		}
+	}
+}
+
+// described: how an index is partitioned is told as it was said, and makes the same index when it is sent again.
+func (s *schemeRun) described(ctx context.Context, up *testcluster.Cluster, all []schemeIndex) {
+	for _, x := range all {
+		info, err := s.c.Index(ctx, client.Ref(s.bucket, x.name))
+		if err != nil || !info.PartitionBy.Equal(&x.by) {
+			s.t.Errorf("%s is said to be partitioned by %+v (%v)", x.statement, info.PartitionBy, err)
+			continue
+		}
+		again, err := s.c.Create(ctx, client.CreateRequest{Name: x.name + "_again", Bucket: s.bucket, Keys: info.Keys, Where: info.Where,
+			PartitionBy: info.PartitionBy, Partitions: info.Partitions, DeferBuild: true})
+		if err != nil || !again.PartitionBy.Equal(&x.by) || again.Partitions != info.Partitions {
+			s.t.Errorf("%s, made again of its parts: %+v, %v", x.statement, again, err)
+		}
+	}
+	mustRun(ctx, s.t, up, "index", "create", s.bucket, "by_command", "--key", "a", "--key", "b DESC", "--partition-by", "hash(b)", "--defer-build", "--no-wait")
+	if ddl := mustRun(ctx, s.t, up, "index", "list", "--ddl"); !strings.Contains(ddl, "ON world(a, b DESC) PARTITION BY HASH(b)") {
+		s.t.Errorf("index list --ddl prints\n%s", ddl)
 	}
 }
 
