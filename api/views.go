@@ -49,7 +49,72 @@ func (a *API) viewRoutes() []route {
 			params:  []param{consistency, limit("vbuckets of a page, 1 to 4096; 128 without it"), after},
 			answers: []answer{{status: 200, means: "the timestamps", body: client.Timestamps{}, headers: readHeaders()}},
 			codes:   []string{string(statecontext.UnknownBucket)}}},
+		{method: "GET", path: "/v1/buckets/{bucket}/settings", handle: a.bucketSettings, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
+			id: "getBucketSettings", tag: tagReads, summary: "What is set of a bucket, and what is in force",
+			answers: []answer{{status: 200, means: "the settings", body: client.BucketSettingsReply{}, headers: readHeaders()}},
+			codes:   []string{string(statecontext.UnknownBucket)}}},
+		{method: "PUT", path: "/v1/buckets/{bucket}/settings", handle: a.setBucketSettings, role: RoleAdmin, leader: true, limit: WriteTimeout, doc: operation{
+			id: "setBucketSettings", tag: tagCluster, summary: "Replace what is set of a bucket; it is in force at once",
+			headers: []string{HeaderKey}, body: client.BucketSettings{},
+			answers: []answer{{status: 200, means: "the settings from now on", body: client.BucketSettingsReply{}}},
+			codes:   []string{string(statecontext.UnknownBucket), string(statecontext.InvalidArgument), string(statecontext.FormatNotAllowed)}}},
 	}
+}
+
+// bucketOf gives the bucket that a request names, as far as this manager's state knows it.
+func bucketOf(r *http.Request, s *statecontext.State) (*statecontext.Bucket, error) {
+	name, err := url.PathUnescape(mux.Vars(r)["bucket"])
+	if err != nil {
+		return nil, rpc.Refuse(rpc.CodeBadRequest, "bucket: %v", err)
+	}
+	b := s.Bucket(name)
+	if b == nil {
+		return nil, rpc.Refuse(string(statecontext.UnknownBucket), "no index is, or was, on a bucket %q", name)
+	}
+	return b, nil
+}
+
+func (a *API) bucketSettings(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r); err != nil {
+		return err
+	}
+	s, err := a.read(w, r)
+	if err != nil {
+		return err
+	}
+	return a.writeSettings(w, r, s)
+}
+
+func (a *API) setBucketSettings(w http.ResponseWriter, r *http.Request) error {
+	if err := a.cfg.Raft.ReadBarrier(r.Context()); err != nil {
+		return err
+	}
+	b, err := bucketOf(r, a.cfg.Raft.State())
+	if err != nil {
+		return err
+	}
+	var want client.BucketSettings
+	if err := rpc.Read(w, r, rpc.MaxUserBody, &want); err != nil {
+		return err
+	}
+	if err := a.write(r, &statecontext.SetBucketSettings{Bucket: b.Name, StabilitySource: want.StabilitySource}, want); err != nil {
+		return err
+	}
+	return a.writeSettings(w, r, a.cfg.Raft.State())
+}
+
+func (a *API) writeSettings(w http.ResponseWriter, r *http.Request, s *statecontext.State) error {
+	b, err := bucketOf(r, s)
+	if err != nil {
+		return err
+	}
+	set := client.BucketSettings{StabilitySource: s.BucketSettings(b.Name).StabilitySource}
+	reply := client.BucketSettingsReply{CAS: s.CAS(), Bucket: b.Name, BucketSettings: set, InForce: set}
+	if set.StabilitySource == "" {
+		reply.InForce.StabilitySource = a.cfg.Coordinator.DefaultSource().String()
+	}
+	rpc.Write(w, r, http.StatusOK, reply)
+	return nil
 }
 
 func (a *API) topology(w http.ResponseWriter, r *http.Request) error {
@@ -217,24 +282,20 @@ func (a *API) timestamps(w http.ResponseWriter, r *http.Request) error {
 		}
 		from++
 	}
-	name, err := url.PathUnescape(mux.Vars(r)["bucket"])
-	if err != nil {
-		return rpc.Refuse(rpc.CodeBadRequest, "bucket: %v", err)
-	}
 	s, err := a.read(w, r)
 	if err != nil {
 		return err
 	}
-	b := s.Bucket(name)
-	if b == nil {
-		return rpc.Refuse(string(statecontext.UnknownBucket), "no index is, or was, on a bucket %q", name)
+	b, err := bucketOf(r, s)
+	if err != nil {
+		return err
 	}
-	v, known, err := a.view(r, name)
+	v, known, err := a.view(r, b.Name)
 	if err != nil {
 		return err
 	}
 	to := min(from+limit, b.VBuckets)
-	t := client.Timestamps{CAS: s.CAS(), Bucket: name, UUID: b.UUID, Generation: b.Generation, VBuckets: b.VBuckets, From: from, AgeMS: -1,
+	t := client.Timestamps{CAS: s.CAS(), Bucket: b.Name, UUID: b.UUID, Generation: b.Generation, VBuckets: b.VBuckets, From: from, AgeMS: -1,
 		Number: b.Stability.Number, RollbackID: b.Stability.RollbackID, Stability: *vectorInfo(b.Stability.Vector, from, to),
 		Mutation: *vectorInfo(b.MutationTimestamp, from, to), Backfill: vectorInfo(b.BackfillTimestamp, from, to)}
 	if to < b.VBuckets {
@@ -252,7 +313,7 @@ func (a *API) timestamps(w http.ResponseWriter, r *http.Request) error {
 
 // addView adds what the leader knows.
 func (a *API) addView(s *statecontext.State, b *statecontext.Bucket, v *coordinator.BucketView, t *client.Timestamps, from, to int) {
-	t.Current, t.Waiting, t.Diverged = vectorInfo(v.Current, from, to), v.Waiting, v.Diverged
+	t.Current, t.Waiting, t.Diverged, t.Source = vectorInfo(v.Current, from, to), v.Waiting, v.Diverged, v.Source.String()
 	if v.StableMS > 0 {
 		t.AgeMS = max(a.now().UnixMilli()-v.StableMS, 0)
 	}

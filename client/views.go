@@ -98,11 +98,12 @@ type Timestamps struct {
 	RollbackID uint64        `json:"rollback_id"`
 	AgeMS      int64         `json:"stability_age_ms"` // -1: unknown here, or of before the leader's term
 	Stability  VectorInfo    `json:"stability"`
-	Mutation   VectorInfo    `json:"mutation"`           // what was current at the promotion
-	Current    *VectorInfo   `json:"current,omitempty"`  // newest complete seqnos, from the leader
-	Backfill   *VectorInfo   `json:"backfill,omitempty"` // while builds run
-	Restart    *VectorInfo   `json:"restart,omitempty"`  // of a rollback under way
-	Lag        uint64        `json:"lag"`                // of current above stability
+	Mutation   VectorInfo    `json:"mutation"`                   // what was current at the promotion
+	Current    *VectorInfo   `json:"current,omitempty"`          // newest complete seqnos, from the leader
+	Backfill   *VectorInfo   `json:"backfill,omitempty"`         // while builds run
+	Restart    *VectorInfo   `json:"restart,omitempty"`          // of a rollback under way
+	Lag        uint64        `json:"lag"`                        // of current above stability
+	Source     string        `json:"stability_source,omitempty"` // what moves stability, from the leader: sync or heartbeat
 	Waiting    int           `json:"scans_waiting"`
 	Indexers   []Participant `json:"indexers,omitempty"`
 	// Holding are vbuckets without a stream, at most 16; HoldingCount is how many there are. Their place in the
@@ -149,6 +150,32 @@ func (c *Client) Timestamps(ctx context.Context, bucket string, from, limit int)
 	}
 	var t Timestamps
 	return t, c.call(ctx, http.MethodGet, "/v1/buckets/"+url.PathEscape(bucket)+"/timestamps"+query(q), nil, nil, &t)
+}
+
+// BucketSettings is what operators may set of a bucket. StabilitySource is "sync", "heartbeat", or empty for what
+// --stability-source of the leader says.
+type BucketSettings struct {
+	StabilitySource string `json:"stability_source"`
+}
+
+// BucketSettingsReply is what is set of a bucket, and what is in force at the leader.
+type BucketSettingsReply struct {
+	BucketSettings
+	CAS     uint64         `json:"cas"`
+	Bucket  string         `json:"bucket"`
+	InForce BucketSettings `json:"in_force"`
+}
+
+// BucketSettings gives what is set of a bucket.
+func (c *Client) BucketSettings(ctx context.Context, bucket string) (BucketSettingsReply, error) {
+	var r BucketSettingsReply
+	return r, c.call(ctx, http.MethodGet, "/v1/buckets/"+url.PathEscape(bucket)+"/settings", nil, nil, &r)
+}
+
+// SetBucketSettings replaces what is set of a bucket.
+func (c *Client) SetBucketSettings(ctx context.Context, bucket string, s BucketSettings) (BucketSettingsReply, error) {
+	var r BucketSettingsReply
+	return r, c.call(ctx, http.MethodPut, "/v1/buckets/"+url.PathEscape(bucket)+"/settings", nil, s, &r)
 }
 
 // Rollbacks lists the rollbacks that are under way or needed.

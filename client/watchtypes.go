@@ -62,6 +62,8 @@ type WatchBucket struct {
 	VBuckets   int    `json:"vbuckets"`
 	Generation uint64 `json:"generation"`
 	Gone       bool   `json:"gone,omitempty"`
+	// StabilitySource is what was set of the bucket; absent where the configuration of the managers counts.
+	StabilitySource string `json:"stability_source,omitempty"`
 }
 
 // WatchStability names a bucket's stability timestamp; its vector is in GET /v1/buckets/{b}/timestamps.

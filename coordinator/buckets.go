@@ -78,9 +78,19 @@ func (l *leader) newBucket(s *statecontext.Bucket) (*bucket, error) {
 	if b.ledger, err = streams.New(l.cfg.Settings.Streams, s.VBuckets, l.epoch, l.term); err != nil {
 		return nil, err
 	}
+	b.stab.SetSource(l.sourceOf(s.Name))
 	b.ledger.SetCommitted(streams.Committed{Vector: s.Stability.Vector, Logs: s.Stability.Logs, Revisions: s.Stability.Revisions})
 	b.ledger.SetProjectors(l.nowMS, l.alive)
 	return b, nil
+}
+
+// sourceOf tells what moves a bucket's stability timestamp: what was set of it, else the configuration.
+func (l *leader) sourceOf(bucket string) stability.Source {
+	source, err := stability.ParseSource(l.state.BucketSettings(bucket).StabilitySource)
+	if err != nil { // nothing is set
+		return l.cfg.Settings.Stability.Source
+	}
+	return source
 }
 
 // published is a bucket's committed stability timestamp as indexers get it.
@@ -206,6 +216,7 @@ func (l *leader) refreshBucket(b *bucket, s *statecontext.Bucket) {
 	if l.active {
 		b.ledger.SetRollback(l.nowMS, s.Rollback != nil)
 	}
+	b.stab.SetSource(l.sourceOf(b.name))
 	if s.Stability.Number == b.stable.Number && s.Stability.RollbackID == b.stable.RollbackID {
 		return
 	}

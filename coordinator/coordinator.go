@@ -156,6 +156,9 @@ type Coordinator struct {
 	current *leader
 }
 
+// DefaultSource moves the stability timestamps of buckets for which none is set, while this manager leads.
+func (c *Coordinator) DefaultSource() stability.Source { return c.cfg.Settings.Stability.Source }
+
 // New makes a Coordinator. Errors wrap ErrConfig.
 func New(cfg Config) (*Coordinator, error) {
 	switch {

@@ -21,6 +21,7 @@ type BucketView struct {
 	// StableMS is when the newest stability timestamp was seen here, unix milliseconds; 0: before this leader's term.
 	StableMS     int64
 	Participants []stability.Participant
+	Source       stability.Source
 	Waiting      int    // scans that wait for a stability timestamp
 	Diverged     string // why the bucket has to be rolled back, "" when it has not
 }
@@ -61,7 +62,7 @@ func (q *viewQuery) apply(l *leader) {
 	}
 	v := &BucketView{Name: b.name, Generation: b.generation, Wanted: b.wanted, Entries: make([]streams.Entry, b.ledger.Len()),
 		Summary: b.ledger.Summary(l.nowMS), Current: b.stab.Current(), StableMS: b.stableMS, Participants: b.stab.Participants(l.nowMS),
-		Waiting: len(b.waiters)}
+		Source: b.stab.Source(), Waiting: len(b.waiters)}
 	for i := range v.Entries {
 		v.Entries[i] = b.ledger.At(i)
 	}

@@ -6,6 +6,7 @@
 package manager
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,6 +30,7 @@ import (
 	"tidemark/internal/rpc"
 	"tidemark/internal/version"
 	"tidemark/projectorclient"
+	"tidemark/stability"
 	"tidemark/statecontext"
 	"tidemark/tlsconf"
 	"tidemark/watch"
@@ -55,6 +57,8 @@ type Config struct {
 	PromoteAfter    time.Duration // a new member gets its vote; consensus.DefaultPromoteAfter
 	// MaxFormatLevel makes it behave as a program whose newest format level is this one; 0 is the program's own.
 	MaxFormatLevel uint64
+	// StabilitySource moves the stability timestamps of buckets for which none is set; 0 is stability.Sync.
+	StabilitySource stability.Source
 	// MinFree is the number of free bytes below which this manager is not ready and hands leadership on; 0: it does not
 	// matter.
 	MinFree uint64
@@ -139,8 +143,10 @@ func (m *Manager) open() error {
 	projectors, indexers := projectorclient.New(clientsPerHost, m.cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)),
 		indexerclient.New(clientsPerHost, m.cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
 	m.commands = [2]interface{ Close() }{projectors, indexers}
+	settings := coordinator.DefaultSettings()
+	settings.Stability.Source = cmp.Or(m.cfg.StabilitySource, settings.Stability.Source)
 	m.coord, err = coordinator.New(coordinator.Config{Consensus: m.raft, Machine: m.machine, Projectors: projectors, Indexers: indexers,
-		REST: m.url(), Now: m.cfg.Now, Logger: m.log.Named("coordinator")})
+		REST: m.url(), Now: m.cfg.Now, Logger: m.log.Named("coordinator"), Settings: settings})
 	if err != nil {
 		return errors.Join(err, m.raft.Close())
 	}

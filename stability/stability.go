@@ -193,13 +193,33 @@ func New(cfg Config, last Stamp) (*Bucket, error) {
 	for v := range n {
 		b.newest.Seqnos[v] = timestamp.Infinity
 	}
-	if cfg.Source == Heartbeat {
-		b.ring, b.used = make([]uint64, n*cfg.RingSize), make([]uint8, n)
-		b.top, b.mean = make([]uint64, n), make([]uint64, n)
-	}
 	b.last = last
+	b.cfg.Source = Sync
+	b.SetSource(cfg.Source)
 	return b, nil
 }
+
+// SetSource changes what moves the timestamp; it may come at any time. The rings of a bucket that goes over to Heartbeat
+// begin with the newest complete seqno of each vbucket.
+func (b *Bucket) SetSource(s Source) {
+	if s == b.cfg.Source || s != Sync && s != Heartbeat {
+		return
+	}
+	b.cfg.Source = s
+	if s == Sync {
+		b.ring, b.used, b.top, b.mean = nil, nil, nil, nil
+		return
+	}
+	n := len(b.vbs)
+	b.ring, b.used = make([]uint64, n*b.cfg.RingSize), make([]uint8, n)
+	b.top, b.mean = make([]uint64, n), make([]uint64, n)
+	for v, seqno := range b.cand.Seqnos {
+		b.remember(v, seqno)
+	}
+}
+
+// Source tells what moves the timestamp.
+func (b *Bucket) Source() Source { return b.cfg.Source }
 
 // Len is the number of vbuckets.
 func (b *Bucket) Len() int { return len(b.vbs) }

@@ -170,7 +170,7 @@ func said(ok bool) string {
 	return "refused\n"
 }
 
-// TestProperties drives a Bucket with random streams, complete seqnos, failovers and acknowledgements, and compares
+// TestProperties drives a Bucket with random streams, complete seqnos, failovers, acknowledgements and sources, and compares
 // each proposal with what the rules say of the whole history.
 func TestProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
@@ -199,7 +199,9 @@ func TestProperties(t *testing.T) {
 		for now := int64(0); now < 60; now++ {
 			v := rapid.IntRange(0, n-1).Draw(t, "v")
 			x := &vbs[v]
-			switch rapid.IntRange(0, 5).Draw(t, "what") {
+			switch rapid.IntRange(0, 6).Draw(t, "what") {
+			case 6:
+				b.SetSource(Source(rapid.IntRange(1, 2).Draw(t, "other source")))
 			case 0: // a stream begins, at or below where the last one was
 				x.inc, x.live = x.inc+1, true
 				x.at -= min(x.at, uint64(rapid.IntRange(0, 2).Draw(t, "back")))

@@ -77,7 +77,7 @@ type tx struct {
 
 // ownership remembers which maps of the version have been copied already.
 type ownership struct {
-	managers, projectors, indexers, nodes, removed, buckets, indexes, names, users, tokens bool
+	managers, projectors, indexers, nodes, removed, buckets, indexes, names, users, tokens, settings bool
 }
 
 // admit holds for every command: before the cluster has an id only these two mean something, and users wait for the end

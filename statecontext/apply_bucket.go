@@ -48,7 +48,7 @@ func (c *SetBucket) apply(t *tx) *Rejection {
 	t.setBucket(b)
 	t.result.Number = generation
 	t.changedDefinitions()
-	t.emit(Event{Kind: EventBucket, Name: c.Name, Bucket: c.Name, Number: generation, UUID: c.UUID, VBuckets: c.VBuckets})
+	t.emit(t.bucketEvent(b))
 	return nil
 }
 
@@ -70,8 +70,14 @@ func (c *BucketGone) apply(t *tx) *Rejection {
 	t.setBucket(&b)
 	t.fail(c.Name, "BUCKET_GONE: the bucket was deleted; drop the index, or re-create the bucket and BUILD INDEX")
 	t.changedDefinitions()
-	t.emit(Event{Kind: EventBucket, Name: c.Name, Bucket: c.Name, Number: b.Generation, UUID: b.UUID, VBuckets: b.VBuckets, Removed: true})
+	t.emit(t.bucketEvent(&b))
 	return nil
+}
+
+// bucketEvent tells what every field of a bucket is now.
+func (t *tx) bucketEvent(b *Bucket) Event {
+	return Event{Kind: EventBucket, Name: b.Name, Bucket: b.Name, Number: b.Generation, UUID: b.UUID, VBuckets: b.VBuckets, Removed: b.Gone,
+		StabilitySource: t.s.BucketSettings(b.Name).StabilitySource}
 }
 
 // fail puts every index of a bucket into error.

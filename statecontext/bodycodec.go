@@ -193,6 +193,8 @@ func decodeBody(k kind, d *decoder) Body {
 		return &RemoveIndexer{Node: index.NodeID(d.byte()), UUID: d.string()}
 	case kindEvictIndexer:
 		return decodeEvictIndexer(d)
+	case kindSetBucketSettings:
+		return decodeSetBucketSettings(d)
 	case kindSetBucket:
 		return &SetBucket{Name: d.string(), UUID: d.string(), VBuckets: int(d.int())}
 	case kindBucketGone:

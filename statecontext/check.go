@@ -21,7 +21,7 @@ func Check(s *State) error {
 	if s.revision > s.cas {
 		return broken("definitions revision %d above cas %d", s.revision, s.cas)
 	}
-	for _, check := range [...]func(*State) error{checkHeader, checkRestore, checkRegistrations, checkBuckets, checkIndexes, checkNames, checkUsers, checkLedger} {
+	for _, check := range [...]func(*State) error{checkHeader, checkRestore, checkRegistrations, checkBuckets, checkIndexes, checkNames, checkUsers, checkSettings, checkLedger} {
 		if err := check(s); err != nil {
 			return err
 		}

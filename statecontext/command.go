@@ -65,6 +65,7 @@ const (
 	kindFinishRestore        kind = 32
 	kindAbortRestore         kind = 33
 	kindEvictIndexer         kind = 40
+	kindSetBucketSettings    kind = 41
 )
 
 // BootstrapCluster gives the cluster its id, once.

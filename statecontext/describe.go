@@ -49,6 +49,9 @@ func Describe(s *State) string {
 	})
 	for b := range s.Buckets() {
 		describeBucket(&w, b)
+		if x := s.BucketSettings(b.Name); x.Bucket != "" {
+			fmt.Fprintf(&w, "  settings stability.source=%s @%d\n", x.StabilitySource, x.ModifiedCAS)
+		}
 	}
 	for x := range s.Indexes() {
 		describeIndex(&w, x)

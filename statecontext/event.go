@@ -15,7 +15,7 @@ const (
 	EventManager   EventKind = "manager"   // Name is the id; Manager
 	EventProjector EventKind = "projector" // Name is the id; Projector
 	EventIndexer   EventKind = "indexer"   // Name is the uuid, Node the number; Indexer
-	EventBucket    EventKind = "bucket"    // Name is the bucket, Number the generation; UUID, VBuckets; Removed: it is gone
+	EventBucket    EventKind = "bucket"    // Name is the bucket, Number the generation; UUID, VBuckets, StabilitySource; Removed: it is gone
 	EventIndex     EventKind = "index"     // Index, Name, Bucket; Definition, Was
 	EventTopology  EventKind = "topology"  // Index, Name, Bucket; Topology
 	EventStability EventKind = "stability" // Bucket; Number of the stability timestamp
@@ -59,6 +59,8 @@ type Event struct {
 	UUID       string              `json:"uuid,omitempty"`
 	VBuckets   int                 `json:"vbuckets,omitempty"`
 	Cluster    *Cluster            `json:"cluster,omitempty"`
+	// StabilitySource is what was set of a bucket; empty where the configuration of the leader counts.
+	StabilitySource string `json:"stability_source,omitempty"`
 }
 
 // Cluster is what concerns the cluster as a whole.

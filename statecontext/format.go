@@ -11,7 +11,7 @@ import (
 
 // FormatLevel is the newest command format that this program understands and proposes when the state's level allows.
 // Level 1 is the first; level 2 has restore (kinds 30 to 33) and whatever came after it; level 3 has indexes that are
-// partitioned by key. A level is raised for the whole cluster by SetFormatLevel, once every voter understands it; it
+// partitioned by key and settings of buckets. A level is raised for the whole cluster by SetFormatLevel, once every voter understands it; it
 // never falls.
 const FormatLevel = 3
 
@@ -39,6 +39,8 @@ func (k kind) format() uint64 {
 	case kindPutUser, kindRemoveUser, kindPutToken, kindRemoveToken,
 		kindBeginRestore, kindRestoreChunk, kindFinishRestore, kindAbortRestore, kindEvictIndexer:
 		return 2
+	case kindSetBucketSettings:
+		return 3
 	}
 	return FormatLevel
 }
@@ -49,7 +51,7 @@ func (c *Command) waitsForRestore() bool {
 	switch k := c.Body.kind(); k {
 	case kindBeginRestore, kindRestoreChunk, kindFinishRestore, kindAbortRestore:
 		return false
-	case kindCreateIndex, kindBuildIndexes, kindDropIndex, kindSetFormatLevel, kindSetLimits:
+	case kindCreateIndex, kindBuildIndexes, kindDropIndex, kindSetFormatLevel, kindSetLimits, kindSetBucketSettings:
 		return true
 	}
 	return c.Request != nil

@@ -286,7 +286,7 @@ type merger struct {
 }
 
 // merge: what the running cluster knows better stays (its members, components, buckets, time and counters); what the
-// backup says of indexes and limits counts; outcomes of requests are forgotten.
+// backup says of indexes, settings and limits counts; outcomes of requests are forgotten.
 func (m *merger) merge() *Rejection {
 	s, b := &m.t.s, m.backup
 	switch {
@@ -310,6 +310,12 @@ func (m *merger) merge() *Rejection {
 	}
 	if rejection := m.mergeBuckets(); rejection != nil {
 		return rejection
+	}
+	s.settings = btree.NewMap[string, *BucketSettings](0)
+	for x := range b.AllBucketSettings() {
+		back := *x
+		back.ModifiedCAS = m.t.cas
+		s.settings.Set(back.Bucket, &back)
 	}
 	return m.mergeIndexes()
 }

@@ -324,6 +324,7 @@ var goldens = []struct {
 	{"v1", 1, populated},
 	{"v2", 2, goldenRestore},
 	{"v3", 3, goldenPartitions},
+	{"v3-settings", 3, goldenSettings},
 	{"v2-evict", 2, goldenEvict},
 	{"v2-users", 2, goldenUsers},
 }
@@ -363,6 +364,23 @@ func goldenPartitions(t testing.TB) *node {
 	n.must(&DropIndex{ID: 3})
 	n.stage(b, RestoreInPlace)
 	n.must(&FinishRestore{ID: "r1", Epoch: 9, Buckets: []FoundBucket{{Name: "b", UUID: "bu1", VBuckets: 4}}})
+	return n
+}
+
+// goldenSettings sets the source of a bucket's stability timestamps, which a restore of an older backup takes back.
+func goldenSettings(t testing.TB) *node {
+	n := raised(t, 3)
+	n.refuse(&SetBucketSettings{Bucket: "nobody", StabilitySource: "sync"}, UnknownBucket)
+	n.refuse(&SetBucketSettings{Bucket: "b", StabilitySource: "mean"}, InvalidArgument)
+	n.must(&SetBucketSettings{Bucket: "b", StabilitySource: "heartbeat"})
+	b := n.backup()
+	n.must(&SetBucketSettings{Bucket: "b", StabilitySource: ""})
+	n.must(&SetBucketSettings{Bucket: "b", StabilitySource: "sync"})
+	n.stage(b, RestoreInPlace)
+	n.must(&FinishRestore{ID: "r1", Epoch: 9, Buckets: []FoundBucket{{Name: "b", UUID: "bu1", VBuckets: 4}}})
+	if got := n.state.BucketSettings("b").StabilitySource; got != "heartbeat" {
+		t.Fatalf("after the restore the source is %q", got)
+	}
 	return n
 }
 

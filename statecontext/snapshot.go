@@ -40,6 +40,7 @@ const (
 	recordLedger    = 8
 	recordUser      = 16 // form 2
 	recordToken     = 17 // form 2
+	recordSettings  = 18 // form 3
 	recordRestored  = 20 // form 2
 	recordStaging   = 21 // form 2
 	recordChunk     = 22 // form 2
@@ -151,6 +152,10 @@ func (rw *recordWriter) state(s *State, appliedIndex uint64) {
 	for x := range s.Tokens() {
 		p = appendToken(p[:0], x)
 		rw.write(recordToken, p)
+	}
+	for b := range s.AllBucketSettings() {
+		p = appendBucketSettings(p[:0], b)
+		rw.write(recordSettings, p)
 	}
 	if r := s.restored; r != nil {
 		p = appendUint(append(appendString(p[:0], r.ID), byte(r.Mode)), r.CAS)
@@ -319,6 +324,9 @@ func (s *State) load(kind byte, d *decoder) {
 	case recordToken:
 		x := d.token()
 		s.tokens.Set(x.ID, &x)
+	case recordSettings:
+		b := d.bucketSettings()
+		s.settings.Set(b.Bucket, b)
 	case recordRestored:
 		s.restored = &Restored{ID: d.string(), Mode: RestoreMode(d.byte()), CAS: d.uint(), TimeMS: d.int(), FromID: d.string(), FromCAS: d.uint()}
 	case recordStaging:

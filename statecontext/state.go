@@ -46,6 +46,7 @@ type State struct {
 	names      *btree.Map[string, index.ID] // nameKey(bucket, name) of every index that is not being dropped
 	users      *btree.Map[string, *User]
 	tokens     *btree.Map[string, *Token]
+	settings   *btree.Map[string, *BucketSettings]
 	ledger     *btree.Map[string, *ledgerEntry]
 	ledgerAge  *btree.Map[uint64, string] // entries of the ledger by their number, oldest first
 	ledgerNext uint64
@@ -72,6 +73,7 @@ func New() *State {
 		names:       btree.NewMap[string, index.ID](0),
 		users:       btree.NewMap[string, *User](0),
 		tokens:      btree.NewMap[string, *Token](0),
+		settings:    btree.NewMap[string, *BucketSettings](0),
 		ledger:      btree.NewMap[string, *ledgerEntry](0),
 		ledgerAge:   btree.NewMap[uint64, string](0),
 	}

@@ -99,7 +99,8 @@ func addBuckets(v *client.WatchState, s *statecontext.State, kinds Kinds) {
 	}
 	for b := range s.Buckets() {
 		if v.Buckets != nil {
-			v.Buckets = append(v.Buckets, client.WatchBucket{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets, Generation: b.Generation, Gone: b.Gone})
+			v.Buckets = append(v.Buckets, client.WatchBucket{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets, Generation: b.Generation, Gone: b.Gone,
+				StabilitySource: s.BucketSettings(b.Name).StabilitySource})
 		}
 		if v.Stability != nil {
 			t := &b.Stability

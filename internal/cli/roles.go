@@ -11,12 +11,13 @@ import (
 	"tidemark/internal/failpoint"
 	"tidemark/manager"
 	"tidemark/projector"
+	"tidemark/stability"
 	"tidemark/tlsconf"
 )
 
 func newManager(s Streams) *cobra.Command {
 	cfg := manager.Config{RaftMetrics: true}
-	var adminFile string
+	var adminFile, source string
 	var logs logFlags
 	var tlsF tlsFlags
 	var failpoints string
@@ -39,6 +40,9 @@ exists: an empty --data and --join only.`,
 			}
 			defer spans.Close()
 			cfg.Tracer = spans.Tracer()
+			if cfg.StabilitySource, err = stability.ParseSource(source); err != nil {
+				return usage("--stability-source %s: want sync or heartbeat", source)
+			}
 			faults := failpoint.Dir(failpoints)
 			if cfg.Now, err = faults.Clock(cfg.Name); err != nil {
 				return err
@@ -78,6 +82,8 @@ exists: an empty --data and --join only.`,
 	fl.IntVar(&cfg.BootstrapExpect, "bootstrap-expect", 0, "number of managers of a new cluster; 0 joins the one of --join, or without --join waits for cluster join (default 1 without --join)")
 	fl.StringSliceVar(&cfg.Join, "join", nil, "REST addresses of all managers")
 	fl.DurationVar(&cfg.Heartbeat, "heartbeat", 300*time.Millisecond, "Raft heartbeat, election and lease time")
+	fl.StringVar(&source, "stability-source", stability.Sync.String(), "what moves the stability timestamps of buckets for which bucket settings say nothing: sync or heartbeat")
+	complete(cmd, "stability-source", fixed("sync", "heartbeat"))
 	fl.Uint64Var(&cfg.MaxFormatLevel, "max-format-level", 0, "behave as a version that knows format levels up to this one; for tests of upgrades")
 	_ = fl.MarkHidden("max-format-level") // it exists
 	fl.Uint64Var(&cfg.MinFree, "min-free-bytes", 32<<20, "with less free space than this under --data, hand leadership on and be not ready; 0: never")

@@ -163,7 +163,7 @@ func newRoot(s Streams) *cobra.Command {
 		return usage("%v; see %s --help", err, cmd.CommandPath())
 	})
 	root.AddCommand(roles(s)...)
-	root.AddCommand(newIndex(s), newSQL(s), newCluster(s), newCert(s), newUser(s), newToken(s), newConfig(s), newVersion(s), newDocs(s))
+	root.AddCommand(newIndex(s), newSQL(s), newCluster(s), newBucket(s), newCert(s), newUser(s), newToken(s), newConfig(s), newVersion(s), newDocs(s))
 	root.AddCommand(newWatch(s), newTop(s))
 	root.AddCommand(topics()...)
 	return root

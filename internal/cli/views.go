@@ -1,8 +1,10 @@
 package cli
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -10,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"tidemark/client"
+	"tidemark/stability"
 )
 
 // maxVectorPage is the most vbuckets that one answer has.
@@ -44,12 +47,63 @@ func clusterTimestamps(s Streams, f *serverFlags) *cobra.Command {
 	return cmd
 }
 
+func newBucket(s Streams) *cobra.Command {
+	f := &serverFlags{}
+	cmd := group("bucket", "Look at the settings of a bucket, and change them", "  tidemark bucket settings world", bucketSettings(s, f))
+	f.add(cmd, s)
+	return cmd
+}
+
+func bucketSettings(s Streams, f *serverFlags) *cobra.Command {
+	return &cobra.Command{Use: "settings BUCKET [NAME=VALUE ...]", Short: "Show what is set of a bucket, or change it", ValidArgsFunction: noFiles,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usage("want a BUCKET, and NAME=VALUE for what is to be changed")
+			}
+			return nil
+		},
+		Long: `Shows what is set of a bucket and what is in force. There is one setting:
+
+stability.source  sync: the newest complete seqno of each vbucket, as projectors tell it. heartbeat: the mean of what the
+                  indexers have received, leaning to the one whose queue fills. Empty: what --stability-source of the
+                  leading manager says.
+
+A change is in force at once and stays over restarts, a change of leaders, and a bucket that is made anew.`,
+		Example: "  tidemark bucket settings world\n  tidemark bucket settings world stability.source=heartbeat\n  tidemark bucket settings world stability.source=   # as configured",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			change := map[string]string{}
+			for _, a := range args[1:] {
+				name, value, ok := strings.Cut(a, "=")
+				if !ok || name != "stability.source" || !slices.Contains([]string{"", stability.Sync.String(), stability.Heartbeat.String()}, value) {
+					return usage("%q: want stability.source=sync, stability.source=heartbeat or stability.source=", a)
+				}
+				change[name] = value
+			}
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				r, err := c.BucketSettings(ctx, args[0])
+				if source, ok := change["stability.source"]; ok && err == nil {
+					r, err = c.SetBucketSettings(ctx, args[0], client.BucketSettings{StabilitySource: source})
+				}
+				if err != nil {
+					return err
+				}
+				return show(s.Out, f.output, r, []client.BucketSettingsReply{r}, func(w *tabwriter.Writer) {
+					fmt.Fprintln(w, "SETTING\tSET\tIN FORCE")
+					fmt.Fprintf(w, "stability.source\t%s\t%s\n", cmp.Or(r.StabilitySource, "-"), r.InForce.StabilitySource)
+				})
+			})
+		}}
+}
+
 func tableTimestamps(w *tabwriter.Writer, t *client.Timestamps, vectors bool) {
 	age := "unknown"
 	if t.AgeMS >= 0 {
 		age = (time.Duration(t.AgeMS) * time.Millisecond).String()
 	}
-	fmt.Fprintf(w, "bucket %s  generation %d  %d vbuckets  stability #%d of %s ago  lag %d  rollback %d  cas %d\n\n", t.Bucket, t.Generation, t.VBuckets, t.Number, age, t.Lag, t.RollbackID, t.CAS)
+	if age += " ago"; t.Source != "" {
+		age += ", by " + t.Source
+	}
+	fmt.Fprintf(w, "bucket %s  generation %d  %d vbuckets  stability #%d of %s  lag %d  rollback %d  cas %d\n\n", t.Bucket, t.Generation, t.VBuckets, t.Number, age, t.Lag, t.RollbackID, t.CAS)
 	fmt.Fprintln(w, "TIMESTAMP\tTOTAL\tHASH")
 	names := []string{"stability", "mutation", "current", "backfill", "restart"}
 	all := []*client.VectorInfo{&t.Stability, &t.Mutation, t.Current, t.Backfill, t.Restart}

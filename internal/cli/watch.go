@@ -162,7 +162,11 @@ func changeLine(c *client.Change) string {
 		if c.Removed {
 			return what + " is gone"
 		}
-		return fmt.Sprintf("%s generation %d, %d vbuckets", what, c.Number, c.VBuckets)
+		line := fmt.Sprintf("%s generation %d, %d vbuckets", what, c.Number, c.VBuckets)
+		if c.StabilitySource != "" {
+			line += ", stability.source " + c.StabilitySource
+		}
+		return line
 	case statecontext.EventStability:
 		return fmt.Sprintf("%s #%d", what, c.Number)
 	case statecontext.EventRollback:

@@ -1,0 +1,83 @@
+package statecontext
+
+import (
+	"iter"
+	"strings"
+
+	"tidemark/stability"
+)
+
+// BucketSettings is what operators have set of a bucket. It goes by the bucket's name: it stays when the bucket is deleted
+// and made again.
+type BucketSettings struct {
+	Bucket string
+	// StabilitySource moves the bucket's stability timestamps: "sync", "heartbeat", or empty: what the leader's configuration
+	// says (IM-16).
+	StabilitySource string
+	ModifiedCAS     uint64
+}
+
+// SetBucketSettings replaces the settings of a bucket that is known; with none set they are forgotten.
+type SetBucketSettings struct {
+	Bucket, StabilitySource string
+}
+
+func (*SetBucketSettings) kind() kind { return kindSetBucketSettings }
+
+func (c *SetBucketSettings) append(dst []byte) []byte {
+	return appendString(appendString(dst, c.Bucket), c.StabilitySource)
+}
+
+func decodeSetBucketSettings(d *decoder) *SetBucketSettings {
+	return &SetBucketSettings{Bucket: d.string(), StabilitySource: d.string()}
+}
+
+func (c *SetBucketSettings) apply(t *tx) *Rejection {
+	b, old := t.s.Bucket(c.Bucket), t.s.BucketSettings(c.Bucket)
+	if b == nil {
+		return reject(UnknownBucket, "no bucket %q is known; a bucket is known from its first index on", c.Bucket)
+	}
+	if _, err := stability.ParseSource(c.StabilitySource); c.StabilitySource != "" && err != nil {
+		return reject(InvalidArgument, "%v; empty for what the configuration of the managers says", err)
+	}
+	if c.StabilitySource == old.StabilitySource {
+		return nil
+	}
+	settings := own(&t.s.settings, &t.owned.settings)
+	if t.changed = true; c.StabilitySource == "" {
+		settings.Delete(c.Bucket)
+	} else {
+		settings.Set(c.Bucket, &BucketSettings{Bucket: strings.Clone(c.Bucket), StabilitySource: c.StabilitySource, ModifiedCAS: t.cas})
+	}
+	t.emit(t.bucketEvent(b))
+	return nil
+}
+
+// BucketSettings gives what is set of a bucket; the zero value where nothing is.
+func (s *State) BucketSettings(bucket string) BucketSettings {
+	if b, ok := s.settings.Get(bucket); ok {
+		return *b
+	}
+	return BucketSettings{}
+}
+
+// AllBucketSettings gives what is set, by bucket.
+func (s *State) AllBucketSettings() iter.Seq[*BucketSettings] { return values(s.settings) }
+
+func appendBucketSettings(dst []byte, b *BucketSettings) []byte {
+	return appendUint(appendString(appendString(dst, b.Bucket), b.StabilitySource), b.ModifiedCAS)
+}
+
+func (d *decoder) bucketSettings() *BucketSettings {
+	return &BucketSettings{Bucket: d.string(), StabilitySource: d.string(), ModifiedCAS: d.uint()}
+}
+
+func checkSettings(s *State) error {
+	for b := range s.AllBucketSettings() {
+		_, err := stability.ParseSource(b.StabilitySource)
+		if err != nil || b.ModifiedCAS > s.cas || s.Bucket(b.Bucket) == nil || s.formatLevel < kindSetBucketSettings.format() {
+			return broken("settings of bucket %q at %d: source %q; state at %d, format level %d", b.Bucket, b.ModifiedCAS, b.StabilitySource, s.cas, s.formatLevel)
+		}
+	}
+	return nil
+}
