@@ -155,7 +155,7 @@ func (a *API) handedOn(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	reply := client.MemberReply{ServerID: l.ID, Detail: "it leads now"}
+	reply := client.MemberReply{ID: l.ID, ServerID: l.ID, Detail: "it leads now"} // it may not have told its name yet
 	if m := a.cfg.Raft.State().Manager(l.ID); m != nil {
 		reply.ID = m.Name
 	}
