@@ -128,22 +128,34 @@ func (c *cluster) store(m clustermap.Map) error {
 
 // publish shows a map to clients.
 func (c *cluster) publish(m clustermap.Map) error {
+	configs, err := c.configsOf(m)
+	if err == nil {
+		c.show(m, configs)
+	}
+	return err
+}
+
+// configsOf makes what clients are told, by bucket.
+func (c *cluster) configsOf(m clustermap.Map) (map[string]server.ClusterConfig, error) {
 	configs := map[string]server.ClusterConfig{}
 	for _, b := range m.Buckets {
 		config, err := m.Config(b.Name, c.n.config.NodeID)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		raw, err := config.Marshal()
 		if err != nil {
-			return fmt.Errorf("encode cluster config: %w", err)
+			return nil, fmt.Errorf("encode cluster config: %w", err)
 		}
 		configs[b.Name] = server.ClusterConfig{JSON: raw, RevEpoch: m.RevEpoch, Rev: m.Rev}
 	}
+	return configs, nil
+}
+
+func (c *cluster) show(m clustermap.Map, configs map[string]server.ClusterConfig) {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.m, c.configs = m, configs
-	c.mu.Unlock()
-	return nil
 }
 
 func (c *cluster) config(bucket string) server.ClusterConfig {
@@ -199,6 +211,10 @@ func (c *cluster) adopt(m clustermap.Map, expect sealed) error {
 	if err := m.Check(c.n.config.specs()); err != nil {
 		return err
 	}
+	configs, err := c.configsOf(m)
+	if err != nil {
+		return err
+	}
 	held, err := c.hold(expect)
 	if err == nil {
 		err = c.store(m)
@@ -209,9 +225,7 @@ func (c *cluster) adopt(m clustermap.Map, expect sealed) error {
 		}
 		return err
 	}
-	if err := c.publish(m); err != nil {
-		return err
-	}
+	c.show(m, configs)
 	c.n.config.Logger.Info("map adopted", "rev_epoch", m.RevEpoch, "rev", m.Rev, "leader", m.Leader, "nodes", len(m.Nodes), "operation", m.Operation != nil)
 	c.applyLocked()
 	return nil

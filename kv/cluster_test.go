@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"tidemark/feed"
 	"tidemark/kv/clustermap"
 	"tidemark/kvclient"
 	"tidemark/mcbp"
@@ -646,4 +647,61 @@ func TestFolderOfFormerTimes(t *testing.T) {
 		t.Fatalf("%+v", v.Map)
 	}
 	login(t, n.MemcachedAddr()).want(request(mcbp.OpGet, 3, nil, []byte("a"), nil), mcbp.StatusOK)
+}
+
+// A takeover ends the old owner's streams, and the consumer goes on at the new one from where it was, on its old branch.
+func TestTakeoverAsAConsumerSeesIt(t *testing.T) {
+	g := newGroup(t, 2, 0)
+	c := g.client()
+	dial := func(id string) *feed.Conn {
+		t.Helper()
+		conn, err := feed.Dial(within(t), feed.Config{Addr: g.nodes[id].MemcachedAddr(), Bucket: "world", User: testUser, Password: testPassword, Name: "consumer-" + id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	var last kvclient.Mutation
+	for _, key := range keysOf(0, 16, 20) {
+		var err error
+		if last, err = c.Set(within(t), key, []byte("1"), kvclient.StoreOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	old := dial("kv1")
+	if _, err := old.OpenStream(within(t), feed.StreamRequest{VBucket: 0, End: mcbp.EndOfTime}); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.post("kv1", pathRebalance, RebalanceRequest{Remove: []string{"kv1"}}, nil); err != nil {
+		t.Fatal(err)
+	}
+	var at uint64
+	var end feed.Event
+	for end.Kind != feed.StreamEnd {
+		block, err := old.Next(within(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range block.Events {
+			if e.Kind.IsDocument() {
+				at = e.Seqno
+			}
+			if e.Kind == feed.StreamEnd {
+				end = e
+			}
+		}
+		block.Release()
+	}
+	if at != last.Seqno || end.EndReason != mcbp.EndStateChanged {
+		t.Fatalf("ended at %d of %d with reason %v", at, last.Seqno, end.EndReason)
+	}
+	g.settled()
+	log, err := dial("kv2").OpenStream(within(t), feed.StreamRequest{VBucket: 0, End: mcbp.EndOfTime, Start: at, VBUUID: last.VBUUID, SnapStart: at, SnapEnd: at})
+	if err != nil || len(log) != 2 || log[0].Seqno != at || log[1].VBUUID != last.VBUUID {
+		t.Fatalf("%+v, %v", log, err)
+	}
+	if _, err := old.OpenStream(within(t), feed.StreamRequest{VBucket: 0, End: mcbp.EndOfTime}); !errors.Is(err, feed.ErrNotMyVBucket) {
+		t.Fatal(err)
+	}
 }

@@ -21,7 +21,9 @@ const (
 	// sealTime is how long a takeover may block writes to its vbuckets, catchUp how long the new owner may take of it.
 	sealTime  = 5 * time.Second
 	catchUp   = 3 * time.Second
-	catchPoll = 10 * time.Millisecond
+	catchPoll = 20 * time.Millisecond
+	// nearby is how many seqnos a copy may be behind when its takeover begins: they are written while clients wait.
+	nearby = 1024
 	// movesPause is between two looks at vbuckets that are being filled.
 	movesPause = 100 * time.Millisecond
 	// operationTimeout bounds a failover.
@@ -218,7 +220,7 @@ func (s survey) filled(m clustermap.Map, v clustermap.Move) bool {
 		if id == v.From[0] || !slices.Contains(v.Missing, id) && id != v.To[0] {
 			continue
 		}
-		if at.State != store.Replica.String() || !at.Joined || !at.Whole || len(at.Log) == 0 || at.Log[0] != active.Log[0] {
+		if at.State != store.Replica.String() || !at.Joined || !at.Whole || at.Log[0] != active.Log[0] || at.High+nearby < active.High {
 			return false
 		}
 	}

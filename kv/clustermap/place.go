@@ -31,7 +31,27 @@ func place(chains [][]string, nodes []string, replicas int) [][]string {
 			load[id]++
 		}
 	}
+	level(out, nodes, load)
 	return out
+}
+
+// level moves replicas from nodes with many to nodes with at least two less, as long as there is one to move. Each move
+// makes the loads more even, so it ends.
+func level(chains [][]string, nodes []string, load map[string]int) {
+	for moved := true; moved; {
+		moved = false
+		for _, chain := range chains {
+			for i := 1; i < len(chain); i++ {
+				to := least(nodes, load, func(id string) bool { return !slices.Contains(chain, id) })
+				if to != "" && load[to]+1 < load[chain[i]] {
+					load[to]++
+					load[chain[i]]--
+					chain[i] = to
+					moved = true
+				}
+			}
+		}
+	}
 }
 
 // placeActive gives each vbucket its owner.

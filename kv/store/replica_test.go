@@ -1,0 +1,218 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+)
+
+// replicaWorld has vbucket 0 as a replica, vbucket 1 active.
+func replicaWorld(t testing.TB) *world {
+	w := newWorld(t, 2)
+	if err := w.b.VBucket(0).SetState(Replica); err != nil {
+		t.Fatal(err)
+	}
+	w.opts.State = func(vb uint16) State {
+		if vb == 0 {
+			return Replica
+		}
+		return Active
+	}
+	return w
+}
+
+// take gives the replica a version.
+func (w *world) take(seqno uint64, key string, start, end uint64) error {
+	t, err := w.b.VBucket(0).Replicate(&Doc{Key: key, Value: fmt.Append(nil, seqno), Seqno: seqno, Rev: 1, Cas: seqno}, Window{start, end})
+	if err != nil {
+		return err
+	}
+	return t.Wait()
+}
+
+func (w *world) position(want string) {
+	w.t.Helper()
+	uuid, seqno, at := w.b.VBucket(0).Position()
+	if got := fmt.Sprint(seqno, at.Start, at.End); got != want || uuid == 0 {
+		w.t.Fatalf("position %s, want %s", got, want)
+	}
+}
+
+func TestReplicaKeepsItsPlace(t *testing.T) {
+	w := replicaWorld(t)
+	v := w.b.VBucket(0)
+	if err := v.Join([]FailoverEntry{{UUID: 9, Seqno: 4}, {UUID: 5, Seqno: 0}}); err != nil {
+		t.Fatal(err)
+	}
+	w.position("0 0 0")
+	for _, c := range []struct{ seqno, start, end uint64 }{{2, 0, 6}, {5, 0, 6}, {6, 0, 6}, {8, 7, 12}} {
+		if err := w.take(c.seqno, fmt.Sprint("k", c.seqno), c.start, c.end); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, orderly := range []bool{true, false} { // in the middle of a snapshot, also after a crash
+		w.restart(orderly)
+		w.position("8 7 12")
+		if i := w.b.VBucket(0).Info(); i.State != Replica || len(i.Failover) != 2 || i.Failover[0] != (FailoverEntry{9, 4}) {
+			t.Fatalf("%+v", i)
+		}
+	}
+	if uuid, _, _ := w.b.VBucket(0).Position(); uuid != 9 {
+		t.Fatalf("asks on branch %d", uuid)
+	}
+	for _, bad := range []struct{ seqno, start, end uint64 }{{8, 7, 12}, {3, 1, 12}, {13, 7, 12}, {14, 15, 20}} {
+		if err := w.take(bad.seqno, "x", bad.start, bad.end); !errors.Is(err, ErrOrder) {
+			t.Errorf("%+v: %v", bad, err)
+		}
+	}
+	if _, err := w.apply(0, Change{Key: []byte("x")}); !errors.Is(err, ErrNotMyVBucket) {
+		t.Errorf("a client writes to a replica: %v", err)
+	}
+	if _, err := w.b.VBucket(1).Replicate(&Doc{Key: "x", Seqno: 1}, Window{1, 1}); !errors.Is(err, ErrNotReplica) {
+		t.Errorf("an active vbucket replicates: %v", err)
+	}
+}
+
+// A replica that becomes active in the middle of a snapshot branches off where the last complete one ended.
+func TestPromotionBranchesAtASnapshot(t *testing.T) {
+	for _, c := range []struct {
+		last  uint64
+		wants string
+	}{{6, "6"}, {8, "6"}} {
+		w := replicaWorld(t)
+		v := w.b.VBucket(0)
+		if err := v.Join([]FailoverEntry{{UUID: 7, Seqno: 6}, {UUID: 5, Seqno: 0}}); err != nil {
+			t.Fatal(err)
+		}
+		for s := uint64(1); s <= c.last; s++ {
+			start, end := uint64(0), uint64(6)
+			if s > 6 {
+				start, end = 6, 12
+			}
+			if err := w.take(s, fmt.Sprint("k", s), start, end); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := v.SetState(Active); err != nil {
+			t.Fatal(err)
+		}
+		i := v.Info()
+		if len(i.Failover) != 3 || fmt.Sprint(i.Failover[0].Seqno) != c.wants || i.High != c.last {
+			t.Fatalf("after %d: %+v", c.last, i)
+		}
+		if r := w.set(0, "new", "1"); r.Doc.Seqno != c.last+1 || r.VBUUID != i.Failover[0].UUID {
+			t.Fatalf("%+v", r)
+		}
+		if err := v.SetState(Replica); err != nil { // its snapshots are whole again
+			t.Fatal(err)
+		}
+		w.position(fmt.Sprint(c.last+1, c.last+1, c.last+1))
+	}
+}
+
+// Nothing of before a reset comes back, whatever is written, relocated, compacted, crashed and restarted afterwards.
+func TestResetIsForGood(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := replicaWorld(t)
+		defer func() { _ = w.b.Abandon() }()
+		have := map[string]uint64{}
+		high, purged := uint64(0), false
+		for i := range rapid.IntRange(5, 40).Draw(rt, "steps") {
+			v := w.b.VBucket(0)
+			switch rapid.IntRange(0, 9).Draw(rt, fmt.Sprint("step ", i)) {
+			case 0:
+				if err := v.Reset(); err != nil {
+					rt.Fatal(err)
+				}
+				clear(have)
+				high = 0
+			case 1:
+				w.restart(rapid.Bool().Draw(rt, "orderly"))
+			case 2:
+				if err := w.b.PurgeTombstones(context.Background(), time.Hour); err != nil {
+					rt.Fatal(err)
+				}
+				purged = true
+			case 3:
+				w.full = true
+				if err := w.take(high+1, "full", high, high+1); err == nil {
+					rt.Fatal("written to a full disk")
+				}
+				if err := v.Reset(); err == nil && high > 0 {
+					rt.Fatal("reset on a full disk")
+				}
+				w.full = false
+				w.now = w.now.Add(time.Minute)
+			default:
+				high += uint64(rapid.IntRange(1, 3).Draw(rt, "gap"))
+				key := fmt.Sprint("k", rapid.IntRange(0, 5).Draw(rt, "key"))
+				if err := w.take(high, key, high, high); err != nil {
+					rt.Fatal(err)
+				}
+				have[key] = high
+			}
+			v = w.b.VBucket(0)
+			got := map[string]uint64{}
+			if s, _ := v.SnapshotAfter(0, all); s != nil {
+				for _, d := range s.Next(nil, 1000) {
+					got[d.Key] = d.Seqno
+				}
+				s.Close()
+			}
+			if fmt.Sprint(got) != fmt.Sprint(have) || v.Info().High != high || v.Info().Items != len(have) {
+				rt.Fatalf("has %v up to %d, want %v up to %d (purged %v)", got, v.Info().High, have, high, purged)
+			}
+		}
+	})
+}
+
+func TestSeal(t *testing.T) {
+	w := newWorld(t, 1)
+	v := w.b.VBucket(0)
+	w.set(0, "a", "1")
+	if _, err := w.apply(0, Change{Key: []byte("e"), Expiry: uint32(w.now.Unix()) + 1}); err != nil {
+		t.Fatal(err)
+	}
+	high, err := v.Seal(time.Minute)
+	if err != nil || high != 2 {
+		t.Fatal(high, err)
+	}
+	if _, err := w.apply(0, Change{Key: []byte("b")}); !errors.Is(err, ErrSealed) || !errors.Is(err, ErrTemporary) {
+		t.Fatal(err)
+	}
+	w.now = w.now.Add(2 * time.Second)
+	if _, err := v.Get([]byte("e")); !errors.Is(err, ErrNotFound) { // expired, but no tombstone may be made
+		t.Fatal(err)
+	}
+	w.b.Expire()
+	if err := v.HoldSeal(1); !errors.Is(err, ErrSealBroken) {
+		t.Fatal(err)
+	}
+	w.now = w.now.Add(2 * time.Minute) // it ends by itself
+	w.set(0, "b", "1")
+	if err := v.HoldSeal(2); !errors.Is(err, ErrSealBroken) {
+		t.Fatal(err)
+	}
+	if high, err = v.Seal(time.Minute); err != nil || high != v.Info().High {
+		t.Fatal(high, err)
+	}
+	if err := v.HoldSeal(high); err != nil {
+		t.Fatal(err)
+	}
+	w.now = w.now.Add(time.Hour)
+	if _, err := w.apply(0, Change{Key: []byte("c")}); !errors.Is(err, ErrSealed) {
+		t.Fatal(err)
+	}
+	v.Unseal()
+	w.set(0, "c", "1")
+	if err := v.SetState(Replica); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := v.Seal(time.Minute); !errors.Is(err, ErrNotMyVBucket) {
+		t.Fatal(err)
+	}
+}
