@@ -120,7 +120,7 @@ var (
 	// ErrOrder: the events of a stream contradict each other (Tracker).
 	ErrOrder = errors.New("feed: events of a stream out of order")
 	// ErrNotSupported: the node refuses something this consumer cannot do without.
-	ErrNotSupported = errors.New("feed: the node lacks something essential")
+	ErrNotSupported = kvclient.ErrNotSupported
 )
 
 // RollbackError is the refusal of a stream request: the consumer must go back to

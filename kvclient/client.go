@@ -1,6 +1,7 @@
 package kvclient
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,7 @@ type Client struct {
 	mu      sync.Mutex // leaf: the fields below
 	config  *mcbp.ClusterConfig
 	via     string // host through which config came, for $HOST
+	network string // whose addresses count; found with the first map
 	nodes   map[string]*node
 	closed  bool
 	refresh int // which of the known nodes is asked next for the map
@@ -133,7 +135,7 @@ func (c *Client) known() []string {
 	}
 	if c.config != nil {
 		for i := range c.config.NumNodes() {
-			if a, err := c.config.KVAddr(i, c.via, c.opt.TLS != nil); err == nil {
+			if a, err := c.config.KVAddrIn(c.network, i, c.via, c.opt.TLS != nil); err == nil {
 				add(a)
 			}
 		}
@@ -169,6 +171,9 @@ func (c *Client) adopt(config *mcbp.ClusterConfig, addr string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if config.Newer(c.config) {
+		if c.network = cmp.Or(c.network, c.opt.Network); c.network == "" {
+			c.network = config.NetworkOf(host)
+		}
 		c.config, c.via = config, host
 	}
 }
@@ -228,13 +233,13 @@ var errNoOwner = fmt.Errorf("%w: nobody owns the vbucket at the moment", ErrNotM
 // route finds the connection for a vbucket.
 func (c *Client) route(ctx context.Context, vbucket uint16) (*Conn, error) {
 	c.mu.Lock()
-	config, via := c.config, c.via
+	config, via, network := c.config, c.via, c.network
 	c.mu.Unlock()
 	owner := config.Owner(vbucket)
 	if owner < 0 {
 		return nil, errNoOwner
 	}
-	addr, err := config.KVAddr(owner, via, c.opt.TLS != nil)
+	addr, err := config.KVAddrIn(network, owner, via, c.opt.TLS != nil)
 	if err != nil {
 		return nil, err
 	}
@@ -300,7 +305,7 @@ func final(err error) bool {
 	if errors.As(err, &se) {
 		return !errors.Is(err, ErrNotMyVBucket) && !errors.Is(err, ErrTemporary)
 	}
-	return errors.Is(err, ErrAuth) || errors.Is(err, ErrNoBucket) || errors.Is(err, mcbp.ErrTooLarge)
+	return errors.Is(err, ErrAuth) || errors.Is(err, ErrNoBucket) || errors.Is(err, ErrNotSupported) || errors.Is(err, mcbp.ErrTooLarge)
 }
 
 // backoff is the pause between attempts.

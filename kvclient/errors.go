@@ -31,6 +31,8 @@ var (
 	ErrAmbiguous = errors.New("kvclient: unknown whether the write took effect")
 	// ErrNoMap: no node gave a usable cluster map.
 	ErrNoMap = errors.New("kvclient: no cluster map")
+	// ErrNotSupported: the engine lacks something that cannot be done without.
+	ErrNotSupported = errors.New("kvclient: the engine lacks something essential")
 	// ErrProtocol: the node answered something that the protocol does not allow.
 	ErrProtocol = errors.New("kvclient: protocol violation")
 )
@@ -65,12 +67,31 @@ func NewStatusError(f mcbp.Frame) error {
 	return e
 }
 
-// Error names operation, status and what the node said.
+// Error names operation, status, what the node said and what to do.
 func (e *StatusError) Error() string {
-	if e.Detail == "" {
-		return fmt.Sprintf("kvclient: %v answered %v", e.Op, e.Status)
+	text := fmt.Sprintf("kvclient: %v answered %v", e.Op, e.Status)
+	if e.Detail != "" {
+		text += ": " + e.Detail
 	}
-	return fmt.Sprintf("kvclient: %v answered %v: %s", e.Op, e.Status, e.Detail)
+	if a := e.advice(); a != "" {
+		text += "; " + a
+	}
+	return text
+}
+
+// advice is what to do about it; empty when there is nothing to do but to know.
+func (e *StatusError) advice() string {
+	switch {
+	case e.Is(ErrAuth):
+		return "check the user and the password"
+	case e.Is(ErrNoBucket):
+		return "check the bucket's name, that it was not deleted, and that the user may read it"
+	case e.Is(ErrTemporary) && e.Status != mcbp.StatusLocked:
+		return "the node warms up or is short of memory: trying again helps"
+	case e.Is(ErrNotSupported):
+		return "the engine is older than this needs, or does not do it"
+	}
+	return ""
 }
 
 // Is maps the status to the package's sentinels.
@@ -98,6 +119,8 @@ func (e *StatusError) Is(target error) bool {
 		return target == ErrAuth
 	case mcbp.StatusAuthError, mcbp.StatusAuthStale:
 		return target == ErrAuth
+	case mcbp.StatusUnknownCommand, mcbp.StatusNotSupported:
+		return target == ErrNotSupported
 	}
 	return false
 }

@@ -40,6 +40,9 @@ type Options struct {
 	Features []mcbp.Feature
 	// TLS encrypts the connection when not nil.
 	TLS *tls.Config
+	// Network says which addresses of the cluster map a Client uses: mcbp.NetworkDefault, mcbp.NetworkExternal, or empty for
+	// the one in which the seed is an address.
+	Network string
 	// AllowPlain permits the PLAIN mechanism on a connection without TLS, if the
 	// node offers nothing better.
 	AllowPlain bool
@@ -129,6 +132,9 @@ func (s *Session) login(ctx context.Context, opt Options) error {
 	}
 	if opt.Bucket == "" {
 		return nil
+	}
+	if !s.Granted(mcbp.FeatureSelectBucket) {
+		return fmt.Errorf("%w: it does not grant the feature to select a bucket; Couchbase Server 5.0 and later do", ErrNotSupported)
 	}
 	f, err := s.RoundTrip(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpSelectBucket, 0, 0), Key: []byte(opt.Bucket)})
 	if err != nil {

@@ -94,10 +94,14 @@ func (c *Cluster) makeChildren() {
 		}})
 	}
 	for i, e := range m.Projectors {
-		add(&child{id: e.ID, role: roleProjector, health: e.Admin + "/healthz", pid: func(m *Manifest, pid int) { m.Projectors[i].PID = pid }, args: []string{
-			"projector", "--id", e.ID, "--managers", servers, "--admin", hostport(e.Admin), "--advertise", c.cfg.Advertise, "--kv", m.KV[i].Memcached,
+		kv := []string{"--kv", m.KV[i].Memcached}
+		if m.KV[i].MemcachedTLS != "" {
+			kv = []string{"--kv", m.KV[i].MemcachedTLS, "--kv-tls-ca", c.files(e.ID).CA}
+		}
+		add(&child{id: e.ID, role: roleProjector, health: e.Admin + "/healthz", pid: func(m *Manifest, pid int) { m.Projectors[i].PID = pid }, args: append([]string{
+			"projector", "--id", e.ID, "--managers", servers, "--admin", hostport(e.Admin), "--advertise", c.cfg.Advertise,
 			"--kv-user", m.KVUser, "--kv-password-file", password, "--feed", cmp.Or(c.cfg.Feed, "native"),
-		}})
+		}, kv...)})
 	}
 	for i, e := range m.Indexers {
 		add(&child{id: e.ID, role: roleIndexer, health: e.Admin + "/healthz", pid: func(m *Manifest, pid int) { m.Indexers[i].PID = pid }, args: []string{

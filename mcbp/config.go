@@ -57,7 +57,21 @@ type ConfigNodeExt struct {
 	Hostname string         `json:"hostname,omitempty"`
 	ThisNode bool           `json:"thisNode,omitempty"`
 	Services map[string]int `json:"services"` // "kv", "kvSSL", "mgmt", "mgmtSSL"
+	// AlternateAddresses are the node's addresses in other networks, by the network's name.
+	AlternateAddresses map[string]AlternateAddress `json:"alternateAddresses,omitempty"`
 }
+
+// AlternateAddress is where a node is reached from another network. Without ports, those of Services count.
+type AlternateAddress struct {
+	Hostname string         `json:"hostname"`
+	Ports    map[string]int `json:"ports,omitempty"`
+}
+
+// Names of networks: the one that the nodes use among themselves, and the one that Couchbase knows beside it.
+const (
+	NetworkDefault  = "default"
+	NetworkExternal = "external"
+)
 
 // VBucketServerMap says which nodes hold each vbucket: VBucketMap[v][0] is the
 // owner (an index into ServerList), the following ones its replicas, -1 for
@@ -119,6 +133,13 @@ func (c *ClusterConfig) Validate() error {
 		for s, p := range e.Services {
 			if p < 0 || p > 65535 {
 				return fmt.Errorf("%w: nodesExt[%d] service %q has port %d", ErrConfig, i, s, p)
+			}
+		}
+		for network, a := range e.AlternateAddresses {
+			for s, p := range a.Ports {
+				if p < 0 || p > 65535 {
+					return fmt.Errorf("%w: nodesExt[%d] service %q in network %q has port %d", ErrConfig, i, s, network, p)
+				}
 			}
 		}
 	}
@@ -207,6 +228,51 @@ func (c *ClusterConfig) KVAddr(node int, bootstrapHost string, tls bool) (string
 		}
 	}
 	return "", fmt.Errorf("%w: node %d has no %q service", ErrConfig, node, service)
+}
+
+// NetworkOf finds the network in which host (as dialled, without its port) is the address of a node: NetworkDefault unless
+// only an alternate address is it.
+func (c *ClusterConfig) NetworkOf(host string) string {
+	for i := range c.NodesExt {
+		if c.hostOf(i, "") == host {
+			return NetworkDefault
+		}
+	}
+	for _, e := range c.NodesExt {
+		for name, a := range e.AlternateAddresses {
+			if a.Hostname == host {
+				return name
+			}
+		}
+	}
+	return NetworkDefault
+}
+
+// KVAddrIn is KVAddr in a network. A node that has no address there is an error: its default one would lead nowhere.
+func (c *ClusterConfig) KVAddrIn(network string, node int, bootstrapHost string, tls bool) (string, error) {
+	if network == "" || network == NetworkDefault {
+		return c.KVAddr(node, bootstrapHost, tls)
+	}
+	service := "kv"
+	if tls {
+		service = "kvSSL"
+	}
+	if node < 0 || node >= len(c.NodesExt) {
+		return "", fmt.Errorf("%w: no node %d, there are %d", ErrConfig, node, len(c.NodesExt))
+	}
+	e := c.NodesExt[node]
+	a, ok := e.AlternateAddresses[network]
+	if !ok {
+		return "", fmt.Errorf("%w: node %d has no address in network %q", ErrConfig, node, network)
+	}
+	ports := a.Ports
+	if len(ports) == 0 {
+		ports = e.Services
+	}
+	if ports[service] == 0 {
+		return "", fmt.Errorf("%w: node %d has no %q service in network %q", ErrConfig, node, service, network)
+	}
+	return joinHostPort(a.Hostname, ports[service]), nil
 }
 
 // hostOf finds a node's host without its port.

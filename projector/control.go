@@ -17,7 +17,8 @@ import (
 // the first.
 func (p *Projector) dial(ctx context.Context, bucket, topic string, buffer int) (feed.Feed, error) {
 	name := fmt.Sprintf("tidemark:%.40s:%.40s:%.60s:%s", p.clusterID(), p.cfg.ID, topic, rand.Text())
-	c, err := p.cfg.Feed.dialer()(ctx, feed.Config{Addr: p.cfg.KV, Bucket: bucket, User: p.cfg.User, Password: p.cfg.Password, Name: name, BufferBytes: buffer, Logger: p.log.Named("feed")})
+	c, err := p.cfg.Feed.dialer()(ctx, feed.Config{Addr: p.cfg.KV, Bucket: bucket, User: p.cfg.User, Password: p.cfg.Password, Name: name, BufferBytes: buffer,
+		TLS: p.cfg.KVTLS, Network: p.cfg.KVNetwork, Logger: p.log.Named("feed")})
 	if err == nil {
 		p.counters.connections.Inc()
 	}
@@ -59,6 +60,8 @@ func kvProblem(bucket string, err error) error {
 		return rpc.Refuse(rpc.CodeBucket, "bucket %q does not exist in the KV store, or its user may not read it: %v", bucket, err)
 	case errors.Is(err, feed.ErrAuth):
 		return rpc.Refuse(rpc.CodeKV, "the KV store refuses the projector's user; check --kv-user and --kv-password-file: %v", err)
+	case errors.Is(err, feed.ErrNotSupported):
+		return rpc.Refuse(rpc.CodeKV, "the KV node of bucket %q is no engine that can be streamed from, or is too old: %v", bucket, err)
 	}
 	return rpc.Refuse(rpc.CodeKV, "KV of bucket %q cannot be asked now: %v", bucket, err)
 }

@@ -15,6 +15,7 @@ package projector
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -67,6 +68,10 @@ type Config struct {
 	KV        string // host:port of the KV node whose active vbuckets it streams
 	Share     Share  // of those vbuckets, where several projectors stand at one node
 	User      string // of the KV store
+	// KVTLS encrypts the connections to the KV store; nil for none. KVNetwork names whose addresses of the cluster map count
+	// (mcbp.NetworkDefault, mcbp.NetworkExternal); empty finds out. Only FeedGocbcore connects by the map.
+	KVTLS     *tls.Config
+	KVNetwork string
 	// Feed is the implementation of the DCP consumer; empty is FeedNative.
 	Feed     FeedKind
 	Password string

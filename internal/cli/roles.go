@@ -9,6 +9,7 @@ import (
 	"tidemark/index"
 	"tidemark/indexer"
 	"tidemark/internal/failpoint"
+	"tidemark/kvclient"
 	"tidemark/manager"
 	"tidemark/projector"
 	"tidemark/stability"
@@ -129,6 +130,7 @@ func managerURLs(addrs []string, files tlsconf.Files) ([]string, error) {
 
 func newProjector(s Streams) *cobra.Command {
 	var cfg projector.Config
+	var kvTLS kvTLSFlags
 	var id, passwordFile, share string
 	var logs logFlags
 	var managers []string
@@ -138,6 +140,9 @@ func newProjector(s Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			cfg.ID = index.ProjectorID(id)
 			if err := cfg.Feed.Check(); err != nil {
+				return usageError{err}
+			}
+			if cfg.KVTLS, err = kvTLS.files.Config(); err != nil {
 				return usageError{err}
 			}
 			if cfg.Managers, err = managerURLs(managers, tlsF.files); err != nil {
@@ -178,6 +183,8 @@ func newProjector(s Streams) *cobra.Command {
 	fl.StringVar(&cfg.User, "kv-user", "", "user of the KV store")
 	fl.StringVar(&passwordFile, "kv-password-file", "", "file with the password")
 	fl.StringVar((*string)(&cfg.Feed), "feed", string(projector.FeedNative), "how DCP is consumed: native, or gocbcore (Couchbase's client)")
+	kvTLS.add(cmd)
+	fl.StringVar(&cfg.KVNetwork, "kv-network", "", "whose addresses of KV's cluster map count: default, external, or empty to find out")
 	tlsF.add(cmd)
 	addCommon(cmd, &logs)
 	return cmd
@@ -230,4 +237,16 @@ func newIndexer(s Streams) *cobra.Command {
 	tlsF.add(cmd)
 	addCommon(cmd, &logs)
 	return cmd
+}
+
+// kvTLSFlags are those of a process that connects to KV.
+type kvTLSFlags struct{ files kvclient.TLSFiles }
+
+func (f *kvTLSFlags) add(cmd *cobra.Command) {
+	fl := cmd.Flags()
+	fl.BoolVar(&f.files.Enabled, "kv-tls", false, "TLS to KV, also without --kv-tls-ca: then the system's CAs are trusted")
+	fl.StringVar(&f.files.CA, "kv-tls-ca", "", "PEM `FILE` with the CAs that KV's certificates are checked against")
+	fl.StringVar(&f.files.Cert, "kv-tls-cert", "", "PEM `FILE` with a certificate to show to KV")
+	fl.StringVar(&f.files.Key, "kv-tls-key", "", "PEM `FILE` with its key")
+	fl.BoolVar(&f.files.SkipVerify, "kv-tls-skip-verify", false, "TLS to KV without checking its certificate: whoever stands between can read and change everything")
 }

@@ -50,7 +50,7 @@ The same command on the same --data folder resumes with everything that was ther
 	fl.StringVar(&f.cfg.Advertise, "advertise-host", "", "host under which the processes know each other, for tests that cut links")
 	fl.StringVar(&f.cfg.Failpoints, "failpoints", "", "folder with faults for the managers, for tests")
 	fl.Lookup("advertise-host").Hidden, fl.Lookup("failpoints").Hidden = true, true
-	fl.BoolVar(&f.cfg.TLS, "tls", false, "TLS on every port but the KV nodes'; the certificates are made in DIR/certs")
+	fl.BoolVar(&f.cfg.TLS, "tls", false, "TLS on every port; KV nodes keep one without, and an admin port; the certificates are made in DIR/certs")
 	fl.BoolVar(&f.sample, "sample", false, "load the sample data, create the sample indexes and show a scan of each")
 	addOutput(fl, &f.output)
 	complete(cmd, "output", fixed("table", "json", "jsonl"))

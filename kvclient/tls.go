@@ -1,0 +1,78 @@
+package kvclient
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"os"
+)
+
+// ErrTLS is wrapped when the files of a TLSFiles cannot be used.
+var ErrTLS = errors.New("kvclient: TLS settings")
+
+// maxPEMBytes bounds a file of certificates.
+const maxPEMBytes = 1 << 20
+
+// TLSFiles say how connections to KV are encrypted: PEM files, as Couchbase gives them out.
+type TLSFiles struct {
+	// Enabled encrypts also when no file is given: the CAs that the system trusts then count.
+	Enabled bool
+	// CA holds the certificates that are trusted instead of the system's.
+	CA string
+	// Cert and Key are the client's own, for clusters that ask for one; both or none. They are read at each connection, so a
+	// renewed pair counts from the next one.
+	Cert, Key string
+	// SkipVerify trusts every node. Who can stand between can then read and change everything.
+	SkipVerify bool
+}
+
+// Config makes the configuration; nil for no TLS. The name that a node must prove is the host that is dialled.
+func (f TLSFiles) Config() (*tls.Config, error) {
+	if f == (TLSFiles{}) {
+		return nil, nil //nolint:nilnil // no TLS
+	}
+	switch {
+	case (f.Cert == "") != (f.Key == ""):
+		return nil, fmt.Errorf("%w: a client certificate needs its key, and the key its certificate", ErrTLS)
+	case f.SkipVerify && f.CA != "":
+		return nil, fmt.Errorf("%w: a CA is given (%s), and that nodes are not verified: leave one of them out", ErrTLS, f.CA)
+	}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: f.SkipVerify} //nolint:gosec // asked for by name
+	if f.CA != "" {
+		pem, err := readPEM(f.CA)
+		if err != nil {
+			return nil, err
+		}
+		conf.RootCAs = x509.NewCertPool()
+		if !conf.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%w: %s holds no certificate in PEM form", ErrTLS, f.CA)
+		}
+	}
+	if f.Cert != "" {
+		load := func() (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+			if err != nil {
+				return nil, fmt.Errorf("%w: client certificate: %w", ErrTLS, err)
+			}
+			return &pair, nil
+		}
+		if _, err := load(); err != nil {
+			return nil, err
+		}
+		conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+	}
+	return conf, nil
+}
+
+func readPEM(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err == nil && info.Size() > maxPEMBytes {
+		return nil, fmt.Errorf("%w: %s has %d bytes, at most %d", ErrTLS, path, info.Size(), maxPEMBytes)
+	}
+	pem, err := os.ReadFile(path) //nolint:gosec // the operator's file
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrTLS, err)
+	}
+	return pem, nil
+}
