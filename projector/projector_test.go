@@ -199,7 +199,9 @@ func startKV(t testing.TB, dir, listen string) (addr string, stop func()) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return node.MemcachedAddr(), running(t, func(ctx context.Context) { _ = node.Run(ctx) })
+	stop = running(t, func(ctx context.Context) { _ = node.Run(ctx) })
+	<-node.Ready()
+	return node.MemcachedAddr(), stop
 }
 
 // connect makes a client of the KV node.
