@@ -156,6 +156,9 @@ func (l *lane) data(ctx context.Context, s *laneVB, ev *keyversion.Event) error 
 			return nil
 		case l.room(0):
 			l.stats.Events++
+			if ev.Kind == keyversion.UpsertDeletion {
+				l.stats.UpsertDeletions++
+			}
 			return l.putData(s, ev)
 		case l.loses():
 			l.drop(s, ev.Seqno)

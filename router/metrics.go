@@ -12,17 +12,18 @@ import (
 
 // Stats counts what went to one endpoint on the topics of one class and bucket. All but the last two only rise.
 type Stats struct {
-	Events        uint64 `json:"events"` // data events queued
-	Syncs         uint64 `json:"syncs"`
-	Batches       uint64 `json:"batches"`
-	Bytes         uint64 `json:"bytes"`
-	Resent        uint64 `json:"resent"`   // batches to be sent again after a connection ended
-	Connects      uint64 `json:"connects"` // connections made
-	Failures      uint64 `json:"failures"` // attempts that failed
-	Stalls        uint64 `json:"stalls"`   // waits for room
-	Drops         uint64 `json:"drops"`    // times that a vbucket's data began to be dropped
-	DroppedEvents uint64 `json:"dropped_events"`
-	Oversized     uint64 `json:"oversized"` // key sets left out because no frame could hold them
+	Events          uint64 `json:"events"`           // data events queued
+	UpsertDeletions uint64 `json:"upsert_deletions"` // of them those that say only that a document's keys are elsewhere
+	Syncs           uint64 `json:"syncs"`
+	Batches         uint64 `json:"batches"`
+	Bytes           uint64 `json:"bytes"`
+	Resent          uint64 `json:"resent"`   // batches to be sent again after a connection ended
+	Connects        uint64 `json:"connects"` // connections made
+	Failures        uint64 `json:"failures"` // attempts that failed
+	Stalls          uint64 `json:"stalls"`   // waits for room
+	Drops           uint64 `json:"drops"`    // times that a vbucket's data began to be dropped
+	DroppedEvents   uint64 `json:"dropped_events"`
+	Oversized       uint64 `json:"oversized"` // key sets left out because no frame could hold them
 
 	QueueBytes int `json:"queue_bytes"` // memory of batches not acknowledged
 	Connected  int `json:"connected"`   // connections open now
@@ -30,6 +31,7 @@ type Stats struct {
 
 func (s *Stats) add(o Stats) {
 	s.Events += o.Events
+	s.UpsertDeletions += o.UpsertDeletions
 	s.Syncs += o.Syncs
 	s.Batches += o.Batches
 	s.Bytes += o.Bytes
@@ -158,6 +160,7 @@ func metrics() []metric {
 	const count, gauge = prometheus.CounterValue, prometheus.GaugeValue
 	return []metric{
 		m("events_total", "Data events queued.", count, func(s *Stats) float64 { return float64(s.Events) }),
+		m("upsert_deletions_total", "Data events that say only that a document's keys are elsewhere: indexes partitioned by key.", count, func(s *Stats) float64 { return float64(s.UpsertDeletions) }),
 		m("syncs_total", "Sync events queued.", count, func(s *Stats) float64 { return float64(s.Syncs) }),
 		m("batches_total", "Batches closed.", count, func(s *Stats) float64 { return float64(s.Batches) }),
 		m("bytes_total", "Bytes of batches closed.", count, func(s *Stats) float64 { return float64(s.Bytes) }),

@@ -70,6 +70,42 @@ func TestDocumentsGoToTheirSlices(t *testing.T) {
 	}
 }
 
+// Of an index that is partitioned by key every endpoint hears of every mutation: of the keys in its slices, and that its
+// other slices have none.
+func TestKeysMoveBetweenSlices(t *testing.T) {
+	f := newFixture(t, router.Config{}, maintenance(1))
+	var nextCopy index.CopyID
+	top := topology(5, 4, 1, []index.NodeID{1, 2}, &nextCopy)
+	top.Layout.Scheme, top.Layout.Bounds = partition.RangeKey, [][]byte{[]byte("d"), []byte("m"), []byte("t")}
+	f.begin(0, 1, view(t, 1, one(1, 1), top), 0)
+	f.must(f.topic.Mutation(t.Context(), 0, doc(1, "x", "k", "a")))
+	several := doc(2, "x", "k", "e")
+	several.Keys[1] = [][]byte{[]byte("z"), []byte("a"), []byte("e"), []byte("d")}
+	f.must(f.topic.Mutation(t.Context(), 0, several))
+	f.must(f.topic.Mutation(t.Context(), 0, doc(3, "x", "", "t")))
+	f.must(f.topic.Mutation(t.Context(), 0, doc(4, "x", "", "")))
+	f.must(f.topic.Delete(t.Context(), 0, doc(5, "x")))
+	f.tap.expect(t, "n1", "STREAM_BEGIN vb0 i1 0 after 0 [1 3 11]",
+		"INSERT vb0 i1 1 x 1/0=k 5/0=a 5/65535=",
+		"INSERT vb0 i1 2 x 1/0=k 5/0=a 5/65535=",
+		"INSERT vb0 i1 3 x 1/0= 5/65535=",
+		"INSERT vb0 i1 4 x 1/0= 5/65535=",
+		"DELETE vb0 i1 5 x 1/0= 5/65535=")
+	f.tap.expect(t, "n2", "STREAM_BEGIN vb0 i1 0 after 0 [2 4]",
+		"UpsertDeletion vb0 i1 1 x 5/65535=",
+		"INSERT vb0 i1 2 x 5/1=e,d 5/3=z",
+		"INSERT vb0 i1 3 x 5/3=t 5/65535=",
+		"UpsertDeletion vb0 i1 4 x 5/65535=",
+		"DELETE vb0 i1 5 x 5/65535=")
+	var sum uint64
+	for _, st := range f.r.Stats() {
+		sum += st.UpsertDeletions
+	}
+	if sum != 2 {
+		t.Errorf("%d UpsertDeletions are counted", sum)
+	}
+}
+
 // A view takes allocated copies on nodes with an address, a side stream exactly the copies it names.
 func TestViewChoosesCopies(t *testing.T) {
 	top := one(1, 1, 2, 3)

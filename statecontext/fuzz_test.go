@@ -23,7 +23,7 @@ func sealAs(format byte, body []byte) []byte {
 // leaves a state that keeps every invariant.
 func FuzzApply(f *testing.F) {
 	n := goldenRestore(f)
-	for _, data := range slices.Concat(n.log, goldenEvict(f).log, goldenUsers(f).log) {
+	for _, data := range slices.Concat(n.log, goldenEvict(f).log, goldenUsers(f).log, goldenPartitions(f).log) {
 		body := data[1 : len(data)-4]
 		if data[0] == 2 {
 			body = body[1:] // the version, which is empty
