@@ -37,7 +37,7 @@ func (a *API) readRoutes() []route {
 		{method: "GET", path: "/v1/indexes/{ref:.+}", handle: a.describe, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
 			id: "getIndex", tag: tagReads, summary: "Describe an index", params: []param{consistency}, headers: []string{headerIfNoneMatch},
 			answers: []answer{{status: 200, means: "the index", body: client.IndexInfo{}, headers: readHeaders(headerETag)},
-				{status: 304, means: "the client has this definition and state (items, disk_bytes and progress may be others)", headers: readHeaders(headerETag)}},
+				{status: 304, means: "the client has this definition and state (items, disk_bytes, progress and faults may be others)", headers: readHeaders(headerETag)}},
 			codes: []string{string(statecontext.UnknownIndex)}}},
 		{method: "GET", path: "/v1/status", handle: a.status, role: RoleRead, limit: ReadTimeout, doc: operation{
 			id: "getStatus", tag: tagReads, summary: "Who there is and how they do; with the leader's knowledge if there is one",
@@ -206,6 +206,9 @@ func info(x *statecontext.Index, progress map[index.ID]coordinator.Progress) cli
 		Copies: append([]partition.Copy(nil), x.Topology.Copies...), CreatedMS: d.CreatedMS, ModifiedCAS: d.ModifiedCAS}
 	p := progress[d.ID]
 	i.Items, i.DiskBytes, i.Progress = p.Items, p.Bytes, p.Percent(d.State)
+	if f := p.Faults; f.Expression+f.TooLong > 0 {
+		i.Faults = &client.IndexFaults{Expression: f.Expression, TooLong: f.TooLong, Sample: client.FaultSample(f.Sample)}
+	}
 	if len(p.Errors) > 0 && i.Reason == "" {
 		i.Reason = strings.Join(p.Errors, "; ")
 	}
@@ -361,7 +364,7 @@ func (a *API) addComponents(s *statecontext.State, st *client.Status) {
 		st.Coordinator = c.Step
 		for _, p := range c.Projectors {
 			st.Projectors = append(st.Projectors, client.ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID, State: p.Life.String(),
-				Streams: p.Streams, Revision: p.Revision})
+				Streams: p.Streams, Revision: p.Revision, Mutations: p.Counters.Mutations, Deletions: p.Counters.Deletions, Errors: p.Counters.Errors})
 		}
 		for _, i := range c.Indexers {
 			one := client.IndexerStatus{QueueBytes: i.QueueBytes, QueueLimit: i.QueueLimit, ID: i.Name, Node: i.Node, UUID: i.UUID, Admin: i.Admin, Scan: i.Scan,

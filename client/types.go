@@ -38,6 +38,25 @@ type IndexInfo struct {
 	Copies      []partition.Copy  `json:"copies,omitempty"`
 	CreatedMS   int64             `json:"created_ms"`
 	ModifiedCAS uint64            `json:"modified_cas"` // its ETag
+	// Faults tells of documents that have no entry because of an error; absent when there are none.
+	Faults *IndexFaults `json:"faults,omitempty"`
+}
+
+// IndexFaults counts documents that have no entry in an index because of an error, since the projectors' processes began
+// and over all streams: a document that a stream brings again is counted again.
+type IndexFaults struct {
+	Expression uint64 `json:"expression"` // an expression failed
+	TooLong    uint64 `json:"too_long"`   // a key was too long
+	// Sample is one of these documents.
+	Sample FaultSample `json:"sample"`
+}
+
+// FaultSample is a document that has no entry.
+type FaultSample struct {
+	DocID   string `json:"doc_id"`
+	VBucket uint16 `json:"vbucket"`
+	Seqno   uint64 `json:"seqno"`
+	Error   string `json:"error"`
 }
 
 // IndexList is the answer of GET /v1/indexes: a page of the list.
@@ -274,6 +293,11 @@ type ProjectorStatus struct {
 	State    string            `json:"state"` // active, suspect, offline
 	Streams  int               `json:"streams"`
 	Revision uint64            `json:"revision"`
+	// Mutations, Deletions and Errors count since its process began: documents evaluated, deletions routed, index entries
+	// left out because of an error.
+	Mutations uint64 `json:"mutations"`
+	Deletions uint64 `json:"deletions"`
+	Errors    uint64 `json:"errors"`
 }
 
 // IndexerStatus is an indexer in Status.

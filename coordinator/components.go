@@ -81,7 +81,9 @@ type projector struct {
 	id    index.ProjectorID
 	syncs *lane // fresh reports for scans that wait
 	// running is what its hello told, until the streams were adopted.
-	running map[string]wire.StreamStates
+	running  map[string]wire.StreamStates
+	counters wire.ProjectorCounters
+	faults   map[index.ID]wire.IndexFaults // as it told last
 }
 
 type indexer struct {

@@ -82,6 +82,7 @@ type fakeProjector struct {
 	streams map[string]map[uint16]*fakeStream
 	starts  int // streams
 	stops   int
+	tell    func(*wire.ProjectorReport) // adds to each report; nil: nothing
 }
 
 type fakeStream struct {
@@ -143,6 +144,9 @@ func (p *fakeProjector) report(only string) *wire.ProjectorReport {
 	defer p.mu.Unlock()
 	p.sequence++
 	r := &wire.ProjectorReport{ID: p.id, BootID: p.boot, Sequence: p.sequence, Revision: p.revision}
+	if p.tell != nil {
+		p.tell(r)
+	}
 	for name, streams := range p.streams {
 		kv := p.w.kv[name]
 		if kv == nil || only != "" && name != only {

@@ -220,6 +220,13 @@ func (l *leader) takeProjectorReport(p *projector, r *wire.ProjectorReport, hell
 	}
 	lost := p.sequence > 0 && r.Sequence != p.sequence+1 && !hello
 	p.sequence = max(p.sequence, r.Sequence)
+	p.counters = r.Counters
+	if r.FaultsToo {
+		p.faults = make(map[index.ID]wire.IndexFaults, len(r.Faults))
+		for _, f := range r.Faults {
+			p.faults[f.Index] = f
+		}
+	}
 	full := hello || slices.ContainsFunc(r.Buckets, func(s wire.StreamStates) bool { return s.Full })
 	p.full = full || p.full && !lost
 	if p.hello { // before its hello it may speak of another epoch's

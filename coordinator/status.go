@@ -31,6 +31,7 @@ type ProjectorStatus struct {
 	Streams  int   // vbuckets that it owns, over all buckets
 	Revision uint64
 	Hello    bool
+	Counters wire.ProjectorCounters // since its process began
 }
 
 // IndexerStatus is an indexer as the coordinator sees it.
@@ -79,6 +80,8 @@ type Progress struct {
 	Ready       int    // copies that are exact
 	Copies      int
 	Errors      []string // at most maxErrors, of its copies
+	// Faults sums up what the projectors tell of documents that have no entry because of an error; its sample is one's.
+	Faults wire.IndexFaults
 }
 
 const (
@@ -172,7 +175,7 @@ func (l *leader) show() {
 			continue
 		}
 		s.Projectors = append(s.Projectors, ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID, Life: l.life(&c.component),
-			AgeMS: l.nowMS - c.seenMS, Streams: owned[p.ID], Revision: c.acked, Hello: c.hello})
+			AgeMS: l.nowMS - c.seenMS, Streams: owned[p.ID], Revision: c.acked, Hello: c.hello, Counters: c.counters})
 	}
 	for i := range l.state.Indexers() {
 		n := l.indexers[i.Node]
@@ -206,6 +209,14 @@ func (l *leader) progress() map[index.ID]Progress {
 }
 
 func (l *leader) progressOf(x *statecontext.Index) (p Progress) {
+	for q := range l.state.Projectors() { // in their order, so that the sample stays the same
+		if c := l.projectors[q.ID]; c != nil {
+			if f, has := c.faults[x.Definition.ID]; has {
+				p.Faults.Expression, p.Faults.TooLong = p.Faults.Expression+f.Expression, p.Faults.TooLong+f.TooLong
+				p.Faults.Index, p.Faults.Sample = f.Index, f.Sample
+			}
+		}
+	}
 	p.Copies = len(x.Topology.Copies)
 	for _, c := range x.Topology.Copies {
 		n := l.indexers[c.Node]

@@ -357,6 +357,9 @@ func printIndex(w io.Writer, as format, info client.IndexInfo, names map[index.N
 		fmt.Fprintf(t, "id\t%s\nname\t%s\nbucket\t%s\nstate\t%s\nprogress\t%.0f%%\nentries\t%d\nbytes on disk\t%d\npartitions\t%d\nreplicas\t%d\n",
 			info.ID, info.Name, info.Bucket, stateWord(info), info.Progress, info.Items, info.DiskBytes, info.Partitions, info.Replicas)
 		fmt.Fprintf(t, "created\t%s\nmodified_cas\t%d\ndefinition\t%s\n", time.UnixMilli(info.CreatedMS).UTC().Format(time.RFC3339), info.ModifiedCAS, info.Definition)
+		if f := info.Faults; f != nil {
+			fmt.Fprintf(t, "without entry\t%d by a failing expression, %d by a key that is too long\nof these\t%q: %s\n", f.Expression, f.TooLong, f.Sample.DocID, f.Sample.Error)
+		}
 		if len(info.Copies) == 0 {
 			return
 		}

@@ -30,8 +30,10 @@ type topView struct {
 	Status   client.Status      `json:"status"`
 	Updates  float64            `json:"updates_per_second"` // of the replicated state
 	Promoted map[string]float64 `json:"promotions_per_second"`
-	Indexes  []client.IndexInfo `json:"indexes"` // at most 20, those that are not ready first
-	Hidden   int                `json:"indexes_hidden"`
+	// Documents are the mutations and deletions of each projector, by its id.
+	Documents map[index.ProjectorID]float64 `json:"documents_per_second"`
+	Indexes   []client.IndexInfo            `json:"indexes"` // at most 20, those that are not ready first
+	Hidden    int                           `json:"indexes_hidden"`
 }
 
 func newTop(s Streams) *cobra.Command {
@@ -97,7 +99,7 @@ func runTop(ctx context.Context, s Streams, f *serverFlags, every time.Duration,
 
 // compare makes rates of two samples.
 func compare(last, next *look) *topView {
-	v := &topView{AtMS: next.at.UnixMilli(), Status: next.status, Promoted: map[string]float64{}, Indexes: []client.IndexInfo{}}
+	v := &topView{AtMS: next.at.UnixMilli(), Status: next.status, Promoted: map[string]float64{}, Documents: map[index.ProjectorID]float64{}, Indexes: []client.IndexInfo{}}
 	seconds := max(next.at.Sub(last.at).Seconds(), 1e-3)
 	rate := func(from, to uint64) float64 { return float64(to-min(from, to)) / seconds }
 	v.Updates = rate(last.status.CAS, next.status.CAS)
@@ -105,6 +107,13 @@ func compare(last, next *look) *topView {
 		for _, old := range last.status.Buckets {
 			if old.Name == b.Name && old.Generation == b.Generation {
 				v.Promoted[b.Name] = rate(old.StabilityNumber, b.StabilityNumber)
+			}
+		}
+	}
+	for _, p := range next.status.Projectors {
+		for _, old := range last.status.Projectors {
+			if old.ID == p.ID && old.BootID == p.BootID {
+				v.Documents[p.ID] = rate(old.Mutations+old.Deletions, p.Mutations+p.Deletions)
 			}
 		}
 	}
@@ -148,9 +157,9 @@ func renderTop(t io.Writer, v *topView) {
 	for _, m := range st.Managers {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", m.ID, m.Role, yesNo(m.Alive), m.REST)
 	}
-	fmt.Fprintln(t, "\nPROJECTOR\tSTATE\tSTREAMS\tREVISION")
+	fmt.Fprintln(t, "\nPROJECTOR\tSTATE\tSTREAMS\tREVISION\tDOCUMENTS/s\tERRORS")
 	for _, p := range st.Projectors {
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\n", p.ID, p.State, p.Streams, p.Revision)
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%.0f\t%d\n", p.ID, p.State, p.Streams, p.Revision, v.Documents[p.ID], p.Errors)
 	}
 	fmt.Fprintln(t, "\nINDEXER\tSTATE\tCOPIES\tREVISION\tQUEUE\tHEALTH")
 	for _, i := range st.Indexers {
@@ -168,9 +177,13 @@ func renderTop(t io.Writer, v *topView) {
 		}
 		fmt.Fprintf(t, "%s\t%d of %d\t#%d\t%.1f\t%s\t%d\t%d\t%s\n", b.Name, b.StreamsBegun, b.VBuckets, b.StabilityNumber, v.Promoted[b.Name], age, b.Lag, b.ScansWaiting, orWord(b.Rollback, "-"))
 	}
-	fmt.Fprintln(t, "\nINDEX\tSTATE\tPROGRESS\tENTRIES\tMB ON DISK")
+	fmt.Fprintln(t, "\nINDEX\tSTATE\tPROGRESS\tENTRIES\tMB ON DISK\tERRORS")
 	for _, i := range v.Indexes {
-		fmt.Fprintf(t, "%s/%s\t%s\t%.0f%%\t%d\t%.1f\n", i.Bucket, i.Name, stateWord(i), i.Progress, i.Items, float64(i.DiskBytes)/1e6)
+		errors := uint64(0)
+		if i.Faults != nil {
+			errors = i.Faults.Expression + i.Faults.TooLong
+		}
+		fmt.Fprintf(t, "%s/%s\t%s\t%.0f%%\t%d\t%.1f\t%d\n", i.Bucket, i.Name, stateWord(i), i.Progress, i.Items, float64(i.DiskBytes)/1e6, errors)
 	}
 	if v.Hidden > 0 {
 		fmt.Fprintf(t, "and %d more\n", v.Hidden)

@@ -14,18 +14,20 @@ import (
 // TestTop: what top draws of two looks at a cluster.
 func TestTop(t *testing.T) {
 	at := time.UnixMilli(1_795_240_849_000)
-	last := &look{at: at, status: client.Status{CAS: 100, Buckets: []client.BucketStatus{{Name: "b", Generation: 1, StabilityNumber: 4}}}}
+	last := &look{at: at, status: client.Status{CAS: 100, Buckets: []client.BucketStatus{{Name: "b", Generation: 1, StabilityNumber: 4}},
+		Projectors: []client.ProjectorStatus{{ID: "p1", BootID: "x", Mutations: 900, Deletions: 100}, {ID: "p2", BootID: "x", Mutations: 900}}}}
 	next := &look{at: at.Add(2 * time.Second)}
 	st := &next.status
 	st.ClusterID, st.Term, st.CAS, st.Leader.ID = "c", 3, 120, "m1"
 	st.Managers = []client.ManagerStatus{{ID: "m1", Role: "leader", Alive: true, REST: "http://x"}, {ID: "m2", Role: "voter"}}
-	st.Projectors = []client.ProjectorStatus{{ID: "p1", State: "active", Streams: 64, Revision: 90}}
+	st.Projectors = []client.ProjectorStatus{{ID: "p1", BootID: "x", State: "active", Streams: 64, Revision: 90, Mutations: 4700, Deletions: 300, Errors: 12},
+		{ID: "p2", BootID: "y", State: "active", Mutations: 50}}
 	st.Indexers = []client.IndexerStatus{{ID: "i1", State: "suspect", Copies: 3, Revision: 90, Health: "disk full", QueueBytes: 5e6, QueueLimit: 20e6}}
 	st.Buckets = []client.BucketStatus{{Name: "b", Generation: 1, VBuckets: 64, StreamsBegun: 63, StabilityNumber: 14, StabilityAgeMS: 1500, Lag: 7}}
 	for i := range 25 {
 		n := client.IndexInfo{ID: index.ID(i + 1), Bucket: "b", Name: "ready", State: index.Maintenance, Progress: 100}
 		if i == 24 {
-			n = client.IndexInfo{ID: 25, Bucket: "b", Name: "building", State: index.Backfill, Progress: 50, Items: 10, DiskBytes: 2e6}
+			n = client.IndexInfo{ID: 25, Bucket: "b", Name: "building", State: index.Backfill, Progress: 50, Items: 10, DiskBytes: 2e6, Faults: &client.IndexFaults{Expression: 2, TooLong: 3}}
 		}
 		next.indexes.Indexes = append(next.indexes.Indexes, n)
 	}
@@ -37,10 +39,12 @@ func TestTop(t *testing.T) {
 	want := strings.Join([]string{
 		clockOf(next.at.UnixMilli()) + "  cluster c  leader m1  term 3  cas 120  10.0 updates/s", "",
 		"MANAGER  ROLE    ALIVE  ADDRESS", "m1       leader  yes    http://x", "m2       voter   no", "",
-		"PROJECTOR  STATE   STREAMS  REVISION", "p1         active  64       90", "",
+		"PROJECTOR  STATE   STREAMS  REVISION  DOCUMENTS/s  ERRORS", "p1         active  64       90        2000         12",
+		"p2         active  0        0         0            0", "",
 		"INDEXER  STATE    COPIES  REVISION  QUEUE         HEALTH", "i1       suspect  3       90        5.0 MB (25%)  disk full", "",
 		"BUCKET  STREAMS   STABILITY  PROMOTIONS/s  AGE   LAG  SCANS WAITING  ROLLBACK", "b       63 of 64  #14        5.0           1.5s  7    0              -", "",
-		"INDEX       STATE     PROGRESS  ENTRIES  MB ON DISK", "b/building  backfill  50%       10       2.0", "b/ready     ready     100%      0        0.0", ""}, "\n")
+		"INDEX       STATE     PROGRESS  ENTRIES  MB ON DISK  ERRORS", "b/building  backfill  50%       10       2.0         5",
+		"b/ready     ready     100%      0        0.0         0", ""}, "\n")
 	if !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "and 5 more\n\n") {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
