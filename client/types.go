@@ -145,7 +145,13 @@ type ScanRequest struct {
 	WantTimestamp bool              `json:"want_timestamp,omitempty"`
 	Offset        int               `json:"offset,omitempty"`   // rows passed over before the first one
 	Distinct      bool              `json:"distinct,omitempty"` // one row, the first, of those with the same key, or with the same Project
-	Project       []int             `json:"project,omitzero"`   // components of the key that rows have, from 0; nil: all; empty: none
+	// Stability is scan (default: all rows are of one timestamp), none (each 10,000 rows are of the newest one), or query:
+	// of one timestamp that is kept for later scans, which name it with Timestamp, ScanTimestamp.ID of the first one.
+	Stability string `json:"stability,omitempty"`
+	Timestamp string `json:"timestamp,omitempty"`
+	// ScanVectors are tokens as SDKs of Couchbase write them, instead of Tokens: {"bucket":{"vbucket":[seqno,"vbuuid"]}}.
+	ScanVectors map[string]map[string][]json.RawMessage `json:"scan_vectors,omitempty"`
+	Project     []int                                   `json:"project,omitzero"` // components of the key that rows have, from 0; nil: all; empty: none
 }
 
 // Row is one entry of an index.
@@ -156,6 +162,8 @@ type Row struct {
 
 // ScanTimestamp names the state that a scan has shown.
 type ScanTimestamp struct {
+	// ID names it for later scans, see ScanRequest.Stability.
+	ID     string            `json:"id"`
 	Hash   string            `json:"hash"`
 	Vector []VBucketPosition `json:"vector,omitempty"`
 }

@@ -243,6 +243,11 @@ func (p pins) Pin(ctx context.Context, id index.ID, copies []index.CopyID, ref w
 	return pinned, nil
 }
 
+// Keep implements scan.Pins.
+func (p pins) Keep(ref wire.StabilityRef, d time.Duration) {
+	p.x.snapshots.keepFor(ref, p.x.now().Add(d))
+}
+
 // one waits for a copy's snapshot at ref, or says why it will not come.
 func (p pins) one(ctx context.Context, k *bucket, id index.ID, c index.CopyID, ref wire.StabilityRef) (held, error) {
 	for {

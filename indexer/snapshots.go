@@ -1,7 +1,9 @@
 package indexer
 
 import (
+	"slices"
 	"sync"
+	"time"
 
 	"github.com/hashicorp/go-hclog"
 
@@ -19,20 +21,31 @@ type held struct {
 	snap   *storage.Snapshot
 }
 
+// maxKept bounds the timestamps that are kept for queries, all buckets together; beyond it the least lately used one goes.
+const maxKept = 32
+
+// keptRef is a timestamp that a query may name again.
+type keptRef struct {
+	ref   wire.StabilityRef
+	until time.Time
+}
+
 // snapshots keeps, per copy, the newest few snapshots at stability timestamps for scans. A scan holds its own reference,
 // so that what it reads stays as long as it reads.
 type snapshots struct {
 	keep int
 	log  hclog.Logger
+	now  func() time.Time
 
 	mu      sync.Mutex
 	copies  map[index.CopyID][]held // oldest first
+	kept    []keptRef               // for queries, least lately used first
 	changed chan struct{}           // closed and replaced when one is added, or will never be
 	closed  bool
 }
 
 func newSnapshots(keep int, log hclog.Logger) *snapshots {
-	return &snapshots{keep: keep, log: log, copies: map[index.CopyID][]held{}, changed: make(chan struct{})}
+	return &snapshots{keep: keep, log: log, now: time.Now, copies: map[index.CopyID][]held{}, changed: make(chan struct{})}
 }
 
 // add takes over a snapshot; the oldest beyond the limit goes.
@@ -42,15 +55,52 @@ func (s *snapshots) add(id index.CopyID, h held) {
 	if s.closed {
 		gone = []held{h}
 	} else {
-		list := append(s.copies[id], h)
-		if n := len(list) - s.keep; n > 0 {
-			gone = append(gone, list[:n]...)
-			list = append([]held(nil), list[n:]...)
+		var list []held
+		s.expire()
+		for i, old := range s.copies[id] {
+			if i <= len(s.copies[id])-s.keep && !s.isKept(old.ref) {
+				gone = append(gone, old)
+			} else {
+				list = append(list, old)
+			}
 		}
-		s.copies[id] = list
+		s.copies[id] = append(list, h)
 	}
 	s.mu.Unlock()
 	s.close(gone)
+}
+
+// keepFor lets the snapshots at a timestamp stay until then, at least.
+func (s *snapshots) keepFor(ref wire.StabilityRef, until time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire()
+	i := slices.IndexFunc(s.kept, func(k keptRef) bool { return k.ref == ref })
+	switch {
+	case i >= 0:
+		until = maxTime(until, s.kept[i].until)
+		s.kept = slices.Delete(s.kept, i, i+1)
+	case len(s.kept) >= maxKept:
+		s.kept = slices.Delete(s.kept, 0, 1)
+	}
+	s.kept = append(s.kept, keptRef{ref, until})
+}
+
+func maxTime(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
+
+// expire forgets the timestamps whose time is over; what they held goes with the next that comes. The lock is held.
+func (s *snapshots) expire() {
+	now := s.now()
+	s.kept = slices.DeleteFunc(s.kept, func(k keptRef) bool { return k.until.Before(now) })
+}
+
+func (s *snapshots) isKept(ref wire.StabilityRef) bool {
+	return slices.ContainsFunc(s.kept, func(k keptRef) bool { return k.ref == ref })
 }
 
 // changes gives a channel that is closed when the next look may find something else.

@@ -44,13 +44,14 @@ func needed(l *partition.Layout, ranges []Range) []bool {
 }
 
 // choose takes the newest timestamp that one healthy copy of every slice that is needed holds, or least when that is
-// newer: the nodes then wait for it. turn spreads scans over copies that are equally good.
-func choose(v *View, ranges []Range, least *wire.StabilityRef, turn uint64) (plan, error) {
+// newer: the nodes then wait for it; or at, when the caller has named one. turn spreads scans over copies that are equally
+// good.
+func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64) (plan, error) {
 	marked := needed(&v.Topology.Layout, ranges)
 	p := plan{}
-	at := make([]int, len(marked)) // place in p.slices
+	place := make([]int, len(marked)) // in p.slices
 	for i, m := range marked {
-		if at[i] = len(p.slices); m {
+		if place[i] = len(p.slices); m {
 			p.slices = append(p.slices, sliceplan{slice: index.SliceID(i)})
 		}
 	}
@@ -62,7 +63,7 @@ func choose(v *View, ranges []Range, least *wire.StabilityRef, turn uint64) (pla
 	}
 	for _, c := range v.Topology.Copies {
 		if h, ok := healthy[c.ID]; ok && int(c.Slice) < len(marked) && marked[c.Slice] {
-			s := &p.slices[at[c.Slice]]
+			s := &p.slices[place[c.Slice]]
 			s.candidates = append(s.candidates, candidate{c.ID, c.Node, h.Ref})
 		}
 	}
@@ -78,6 +79,12 @@ func choose(v *View, ranges []Range, least *wire.StabilityRef, turn uint64) (pla
 	}
 	if least != nil && p.ref.Compare(*least) < 0 {
 		p.ref = *least
+	}
+	if at != nil {
+		if at.Generation != v.Bucket.Generation || at.RollbackID != v.Bucket.RollbackID {
+			return p, Errorf(SnapshotTooOld, "timestamp %s is of before bucket %q was rolled back or made anew", TimestampID(*at), v.Bucket.Name)
+		}
+		p.ref = *at
 	}
 	for i := range p.slices {
 		p.slices[i].order(p.ref, turn)

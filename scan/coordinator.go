@@ -108,15 +108,20 @@ func (c *Coordinator) run(ctx context.Context, spec Spec, count bool, sink Sink)
 		Errorf(Timeout, "the scan took longer than %s", c.opts.MaxDuration))
 	defer cancel()
 	r := &run{c: c, spec: spec, count: count, sink: sink, deadline: time.Now().Add(c.opts.Wait)}
+	r.reset()
 	for {
 		err := r.attempt(ctx)
+		if err == nil && r.more {
+			r.deadline = time.Now().Add(c.opts.Wait)
+			continue
+		}
 		if err == nil {
 			return r.result, nil
 		}
 		if ctx.Err() != nil {
 			return r.result, contextError(ctx, err)
 		}
-		if r.result.Rows > 0 || !r.again(err) {
+		if r.result.Rows > 0 && spec.Stability != NoStability || !r.again(err) {
 			return r.result, err
 		}
 		if time.Now().After(r.deadline) {
@@ -161,6 +166,17 @@ type run struct {
 	least    *wire.StabilityRef
 	result   Result
 	plan     plan
+
+	// of all pages together
+	repeats repeats
+	skip    int64 // rows that are still to be passed over
+	after   *Row  // the last row seen, without stability: the next page begins behind it
+	more    bool  // the page is full
+}
+
+// reset begins with the first row.
+func (r *run) reset() {
+	r.result, r.repeats, r.skip = Result{}, repeats{parts: r.spec.Distinct, desc: r.spec.Desc}, r.spec.Offset
 }
 
 // again tells whether another attempt may go better.
@@ -171,6 +187,9 @@ func (r *run) again(err error) bool {
 	}
 	switch CodeOf(err) {
 	case SnapshotSkipped, SnapshotTooOld:
+		if r.spec.At != nil {
+			return false
+		}
 		// This timestamp cannot be had. A newer one is asked for.
 		r.least = nil
 		return true
@@ -200,12 +219,17 @@ func (r *run) attempt(ctx context.Context) error {
 	if err := r.consistency(ctx, &view); err != nil {
 		return err
 	}
-	r.result = Result{}
-	if r.plan, err = choose(&view, r.spec.Ranges, r.least, r.c.turn.Add(1)); err != nil {
+	if r.plan, err = choose(&view, r.spec.Ranges, r.least, r.spec.At, r.c.turn.Add(1)); err != nil {
 		return err
 	}
+	if r.after == nil { // else it goes on behind what was seen
+		r.reset()
+	}
 	r.result.Ref = r.plan.ref
-	return r.gather(ctx)
+	if r.more, err = r.gather(ctx); err != nil && r.spec.At != nil {
+		err = tooOld(r.spec.At, err)
+	}
+	return err
 }
 
 // consistency finds the timestamp that the scan must be at or above, once.

@@ -96,6 +96,7 @@ type fakeCluster struct {
 	opened  atomic.Int64
 	closed  atomic.Int64
 	asked   atomic.Int64 // Stabilize
+	kept    atomic.Uint64
 }
 
 func (f *fakeCluster) View(id index.ID) (View, error) {

@@ -178,7 +178,7 @@ func TestNDJSON(t *testing.T) {
 	}
 	want := `{"key":["FR",12.5],"id":"doc\"1"}
 {"key":[null,{"a":[true]}],"id":"é"}
-{"end":true,"rows":2,"timestamp":{"hash":"` + fmt.Sprint(refOf(5).Hash) + `","vector":[["9223372036854775808",7],["0",0]]}}
+{"end":true,"rows":2,"timestamp":{"id":"` + TimestampID(refOf(5)) + `","hash":"` + fmt.Sprint(refOf(5).Hash) + `","vector":[["9223372036854775808",7],["0",0]]}}
 {"error":{"code":"VBUCKETS_UNAVAILABLE","detail":"nobody owns 3","vbuckets":[3]}}
 `
 	if b.String() != want {
@@ -189,7 +189,7 @@ func TestNDJSON(t *testing.T) {
 			t.Fatalf("not JSON: %s", line)
 		}
 	}
-	if got := string(AppendCount(nil, Result{Rows: 3, Ref: refOf(5)})); got != `{"count":3,"timestamp":{"hash":"`+fmt.Sprint(refOf(5).Hash)+"\"}}\n" {
+	if got := string(AppendCount(nil, Result{Rows: 3, Ref: refOf(5)})); got != `{"count":3,"timestamp":{"id":"`+TimestampID(refOf(5))+`","hash":"`+fmt.Sprint(refOf(5).Hash)+"\"}}\n" {
 		t.Fatal(got)
 	}
 	if err := e.Row(Row{Key: []byte{1, 2}}); CodeOf(err) != Damaged {

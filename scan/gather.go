@@ -37,63 +37,80 @@ func (n *remote) after() *Row {
 	return &n.last
 }
 
-// gather opens all slices, merges them and gives the rows to the sink.
-func (r *run) gather(ctx context.Context) (err error) {
+// gather opens all slices, merges them and gives the rows to the sink. more: it has stopped at the end of a page.
+func (r *run) gather(ctx context.Context) (more bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	all := make([]*sliceplan, len(r.plan.slices))
 	for i := range r.plan.slices {
 		all[i] = &r.plan.slices[i]
 	}
-	open, err := r.open(ctx, all, nil)
+	open, err := r.open(ctx, all, r.after)
 	defer func() { closeAll(open) }()
 	if err != nil {
-		return err
+		return false, err
 	}
 	if r.spec.WantTimestamp {
 		if err := r.takeVector(open); err != nil {
-			return err
+			return false, err
 		}
 	}
 	if r.count {
+		r.result.Rows = 0
 		for _, n := range open {
 			r.result.Rows += n.stream.Count()
 		}
-		return nil
+		return false, nil
 	}
 	m := &merger{reverse: r.spec.Reverse}
 	for _, n := range open {
 		if err := r.join(ctx, m, n, &open); err != nil {
-			return err
+			return false, err
 		}
 	}
-	again := repeats{parts: r.spec.Distinct, desc: r.spec.Desc}
-	skip := r.spec.Offset
-	for r.spec.Limit == 0 || r.result.Rows < r.spec.Limit {
+	for seen := 0; r.spec.Limit == 0 || r.result.Rows < r.spec.Limit; seen++ {
+		if r.spec.Stability == NoStability && seen == PageRows {
+			return true, nil
+		}
 		row, src, ok := m.top()
 		if !ok {
-			return nil
+			return false, nil
 		}
 		n := src.(*remote)
 		n.given(row)
-		repeated, err := again.seen(row.Key)
-		switch {
-		case err != nil:
-			return err
-		case repeated:
-		case skip > 0:
-			skip--
-		default:
-			if err := r.sink.Row(row); err != nil {
-				return &sinkError{err}
-			}
-			r.result.Rows++
+		if err := r.give(row); err != nil {
+			return false, err
 		}
 		if err := m.advance(); err != nil {
 			if err := r.replace(ctx, m, n, err, &open); err != nil {
-				return err
+				return false, err
 			}
 		}
+	}
+	return false, nil
+}
+
+// give gives a row to the sink, unless it repeats the one before or is passed over.
+func (r *run) give(row Row) error {
+	repeated, err := r.repeats.seen(row.Key)
+	if err != nil {
+		return err
+	}
+	switch {
+	case repeated:
+	case r.skip > 0:
+		r.skip--
+	default:
+		if err := r.sink.Row(row); err != nil {
+			return &sinkError{err}
+		}
+		r.result.Rows++
+	}
+	if r.spec.Stability == NoStability {
+		if r.after == nil {
+			r.after = &Row{}
+		}
+		r.after.Key, r.after.DocID = append(r.after.Key[:0], row.Key...), append(r.after.DocID[:0], row.DocID...)
 	}
 	return nil
 }
@@ -204,6 +221,9 @@ func (r *run) request(n *remote) NodeRequest {
 		Distinct:  r.spec.Distinct,
 		CountOnly: r.count, WantVector: r.spec.WantTimestamp, After: n.after(),
 		WaitMS: max(1, time.Until(r.deadline).Milliseconds()),
+	}
+	if r.spec.Stability == QueryStability {
+		req.KeepMS = KeepFor.Milliseconds()
 	}
 	if req.Distinct > 0 {
 		req.Desc = r.spec.Desc

@@ -132,9 +132,11 @@ func AppendCount(dst []byte, r Result) []byte {
 	return append(dst, '}', '\n')
 }
 
-// appendTimestamp appends {"hash":"…","vector":[["vbuuid",seqno],…]}, the vector when it was asked for.
+// appendTimestamp appends {"id":"…","hash":"…","vector":[["vbuuid",seqno],…]}, the vector when it was asked for.
 func appendTimestamp(dst []byte, r Result) []byte {
-	dst = append(dst, `{"hash":"`...)
+	dst = append(dst, `{"id":"`...)
+	dst = append(dst, TimestampID(r.Ref)...)
+	dst = append(dst, `","hash":"`...)
 	dst = strconv.AppendUint(dst, r.Ref.Hash, 10)
 	dst = append(dst, '"')
 	if r.Vector.Len() > 0 {

@@ -42,6 +42,8 @@ type Pins interface {
 	// Pin gives the snapshots of copies at exactly ref, waiting until they are there or ctx ends. Errors are *Error: with
 	// code SNAPSHOT_SKIPPED, SNAPSHOT_TOO_OLD, INDEX_NOT_FOUND (no such copy), INDEX_NOT_READY, INDEX_IN_ROLLBACK, TIMEOUT.
 	Pin(ctx context.Context, id index.ID, copies []index.CopyID, ref wire.StabilityRef) (*Pinned, error)
+	// Keep lets the node's snapshots at a timestamp stay for so long, all copies of its bucket: a later scan names it.
+	Keep(ref wire.StabilityRef, d time.Duration)
 }
 
 func (r *NodeRequest) check() error {
@@ -52,6 +54,8 @@ func (r *NodeRequest) check() error {
 		return Errorf(BadRequest, "%d ranges, want at most %d", len(r.Ranges), MaxRanges)
 	case r.Distinct < 0 || r.Distinct > len(r.Desc):
 		return Errorf(BadRequest, "distinct in %d of %d components", r.Distinct, len(r.Desc))
+	case r.KeepMS < 0 || r.KeepMS > MaxKeep.Milliseconds():
+		return Errorf(BadRequest, "keep_ms %d, want 0 to %d", r.KeepMS, MaxKeep.Milliseconds())
 	case r.Limit < 0:
 		return Errorf(BadRequest, "limit %d", r.Limit)
 	}
@@ -82,6 +86,12 @@ func serve(ctx context.Context, f *FrameWriter, req NodeRequest, pins Pins) (err
 		return err
 	}
 	defer func() { err = errors.Join(err, pinned.Release()) }()
+	if req.KeepMS > 0 {
+		if pinned.Vector.Hash() != req.Ref.Hash {
+			return Errorf(SnapshotTooOld, "timestamp %d is another one here", req.Ref.Number)
+		}
+		pins.Keep(req.Ref, time.Duration(req.KeepMS)*time.Millisecond)
+	}
 	vector := timestamp.Vector{}
 	if req.WantVector {
 		vector = pinned.Vector

@@ -7,10 +7,12 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strconv"
 	"strings"
 
 	"tidemark/collate"
 	"tidemark/index"
+	"tidemark/wire"
 )
 
 // Limits of a request.
@@ -73,6 +75,12 @@ type Request struct {
 	Distinct bool `json:"distinct"`
 	// Project names the components of the key that rows have, from 0; null: all; empty: none, rows are document ids.
 	Project []int `json:"project"`
+	// Stability says what the rows have in common; Timestamp names the one of an earlier scan, with QueryStability.
+	Stability Stability `json:"stability"`
+	Timestamp string    `json:"timestamp"`
+	// ScanVectors are tokens as SDKs of Couchbase write them: {"bucket":{"vbucket":[seqno,"vbuuid"]}}. Those of other
+	// buckets than the index's do not count.
+	ScanVectors map[string]map[string][]json.RawMessage `json:"scan_vectors"`
 }
 
 // Spec is a request that has been checked against an index.
@@ -88,6 +96,8 @@ type Spec struct {
 	Offset        int64
 	Distinct      int   // rows whose keys begin with the same so many components are one; 0: every row counts
 	Project       []int // components that rows have; nil: all
+	Stability     Stability
+	At            *wire.StabilityRef // the timestamp that the caller has named
 }
 
 // ParseRequest reads a request strictly: one JSON object, no unknown field, nothing behind it. An empty body asks for
@@ -124,7 +134,7 @@ func badJSON(err error) *Error {
 		text = "a vbuuid is not a string of decimal digits: ids are strings, because they may pass 2^53"
 	}
 	if strings.HasPrefix(text, "unknown field") {
-		text += ": known are limit, consistency, tokens, equal, range {low, high, inclusion}, ranges, reverse, want_timestamp, offset, distinct, project"
+		text += ": known are limit, consistency, tokens, equal, range {low, high, inclusion}, ranges, reverse, want_timestamp, offset, distinct, project, stability, timestamp, scan_vectors"
 	}
 	return Errorf(BadRequest, "%s", text)
 }
@@ -140,8 +150,12 @@ func (r *Request) check() error {
 		return Errorf(BadRequest, "offset %d: want 0 to %d", r.Offset, int64(MaxLimit))
 	case r.Consistency != Any && r.Consistency != AtPlus && r.Consistency != Session:
 		return Errorf(BadRequest, "consistency %q: want any, at_plus or session", r.Consistency)
-	case r.Consistency == AtPlus && len(r.Tokens) == 0:
-		return Errorf(BadRequest, "consistency at_plus needs tokens")
+	case len(r.ScanVectors) > 0 && len(r.Tokens) > 0:
+		return Errorf(BadRequest, "tokens and scan_vectors say the same: give one of them")
+	case len(r.ScanVectors) > 0 && r.Consistency != AtPlus:
+		return Errorf(BadRequest, "scan_vectors go with consistency at_plus, not with %s", r.Consistency)
+	case r.Consistency == AtPlus && len(r.Tokens) == 0 && len(r.ScanVectors) == 0:
+		return Errorf(BadRequest, "consistency at_plus needs tokens or scan_vectors")
 	case r.Consistency != AtPlus && len(r.Tokens) > 0:
 		return Errorf(BadRequest, "tokens go with consistency at_plus, not with %s", r.Consistency)
 	case len(r.Tokens) > MaxTokens:
@@ -158,14 +172,56 @@ func (r *Request) check() error {
 	if given > 1 {
 		return Errorf(BadRequest, "equal, range and ranges exclude each other: %d of them are given", given)
 	}
-	return nil
+	return r.checkStability()
+}
+
+// tokensOf gives the tokens of a bucket.
+func (r *Request) tokensOf(bucket string) ([]Token, error) {
+	if len(r.ScanVectors) == 0 {
+		return r.Tokens, nil
+	}
+	var all []Token
+	for vb, pair := range r.ScanVectors[bucket] {
+		v, err := strconv.ParseUint(vb, 10, 16)
+		var seqno uint64
+		var id string
+		if err == nil && len(pair) != 2 {
+			err = fmt.Errorf("%d values", len(pair))
+		}
+		if err == nil {
+			err = errors.Join(json.Unmarshal(pair[0], &seqno), json.Unmarshal(pair[1], &id))
+		}
+		uuid, perr := strconv.ParseUint(id, 10, 64)
+		if err = errors.Join(err, perr); err != nil {
+			return nil, Errorf(BadRequest, `scan_vectors of %q, vbucket %q: want {"vbucket":[seqno,"vbuuid"]}: %w`, bucket, vb, err)
+		}
+		all = append(all, Token{VBucket: uint16(v), VBUUID: uuid, Seqno: seqno})
+	}
+	if len(all) > MaxTokens {
+		return nil, Errorf(BadRequest, "%d tokens, want at most %d", len(all), MaxTokens)
+	}
+	return all, nil
 }
 
 // Compile checks the request against an index and encodes its bounds. Errors are *Error with code BAD_REQUEST.
 func (r *Request) Compile(def *index.Definition) (Spec, error) {
 	s := Spec{
 		Index: def.ID, Limit: r.Limit, Consistency: r.Consistency, Tokens: r.Tokens, Reverse: r.Reverse,
-		WantTimestamp: r.WantTimestamp, Desc: def.Desc(), Offset: r.Offset, Project: r.Project,
+		WantTimestamp: r.WantTimestamp, Desc: def.Desc(), Offset: r.Offset, Project: r.Project, Stability: r.Stability,
+	}
+	var err error
+	if s.Tokens, err = r.tokensOf(def.Bucket); err != nil {
+		return s, err
+	}
+	if s.Consistency == AtPlus && len(s.Tokens) == 0 { // all of them are of other buckets: nothing is to be waited for
+		s.Consistency = Any
+	}
+	if r.Timestamp != "" {
+		at, err := ParseTimestampID(def.Bucket, r.Timestamp)
+		if err != nil {
+			return s, err
+		}
+		s.At = &at
 	}
 	if err := s.project(r.Distinct); err != nil {
 		return s, err

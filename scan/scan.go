@@ -66,6 +66,7 @@ type NodeRequest struct {
 	After      *Row              `json:"after,omitempty"`    // resume behind this row
 	Distinct   int               `json:"distinct,omitempty"` // rows that agree in so many leading components are one; 0: none
 	Desc       []bool            `json:"desc,omitempty"`     // of the components; with Distinct
+	KeepMS     int64             `json:"keep_ms,omitempty"`  // how long the node keeps Ref for later scans that name it
 	WaitMS     int64             `json:"wait_ms,omitempty"`  // how long the node may wait until it holds Ref
 }
 

@@ -19,6 +19,7 @@ type scanFlags struct {
 	limit, offset                            int
 	reverse, timestamp, distinct             bool
 	project                                  string
+	stability, at                            string
 }
 
 func (sf *scanFlags) add(cmd *cobra.Command) {
@@ -34,6 +35,9 @@ func (sf *scanFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&sf.project, "project", "", "JSON array: the components of the key that rows have, from 0, as '[0]'; '[]' for none")
 	cmd.Flags().BoolVar(&sf.reverse, "reverse", false, "from the end of the index to its start")
 	cmd.Flags().BoolVar(&sf.timestamp, "timestamp", false, "print the vector of the scan's timestamp to standard error")
+	cmd.Flags().StringVar(&sf.stability, "stability", "scan", "scan (all rows of one timestamp), none (each 10,000 rows of the newest), or query (one timestamp, kept for --at)")
+	cmd.Flags().StringVar(&sf.at, "at", "", "`ID` of the timestamp of an earlier scan with --stability query: show the same state")
+	complete(cmd, "stability", fixed("scan", "none", "query"))
 	complete(cmd, "inclusion", fixed("both", "low", "high", "neither"))
 	complete(cmd, "consistency", fixed("any", "session", "at_plus"))
 }
@@ -46,7 +50,10 @@ func (sf *scanFlags) request() (client.ScanRequest, error) {
 		return client.ScanRequest{}, usage("--offset %d: want 0 or more", sf.offset)
 	}
 	req := client.ScanRequest{Limit: sf.limit, Consistency: sf.consistency, Reverse: sf.reverse, WantTimestamp: sf.timestamp,
-		Offset: sf.offset, Distinct: sf.distinct}
+		Offset: sf.offset, Distinct: sf.distinct, Stability: sf.stability, Timestamp: sf.at}
+	if sf.at != "" {
+		req.Stability = "query"
+	}
 	if sf.project != "" {
 		if err := json.Unmarshal([]byte(sf.project), &req.Project); err != nil {
 			return req, usage(`--project %s: want a JSON array of numbers such as '[0, 2]': %v`, sf.project, err)
@@ -110,6 +117,9 @@ func indexScan(s Streams, f *serverFlags) *cobra.Command {
 					return err
 				}
 				fmt.Fprintf(s.Err, "%d rows at timestamp %s\n", end.Rows, end.Timestamp.Hash)
+				if req.Stability == "query" {
+					fmt.Fprintf(s.Err, "the same state again: --at %s\n", end.Timestamp.ID)
+				}
 				if sf.timestamp {
 					return printJSON(s.Err, end.Timestamp.Vector, true)
 				}

@@ -43,7 +43,9 @@ func TestScripts(t *testing.T) {
 	cluster := testcluster.Start(t, dir, "--managers", "3", "--kv", "1", "--indexers", "2", "--sample", "--log-level", "info")
 	waitSample(t, cluster)
 	servers := cluster.Manifest().Servers()
-	t.Run("README", func(t *testing.T) { runPage(t, "../../README.md", bin, dir, servers) })
+	for name, page := range map[string]string{"README": "../../README.md", "scans": "../../docs/scans.md"} {
+		t.Run(name, func(t *testing.T) { runPage(t, page, bin, dir, servers) })
+	}
 	testscript.Run(t, testscript.Params{
 		Dir: scripts, RequireExplicitExec: true, RequireUniqueNames: true,
 		Setup: func(e *testscript.Env) error {
@@ -84,6 +86,9 @@ func runPage(t *testing.T, page, bin, dir string, servers []string) {
 			command, shown, _ := strings.Cut(part, "\n")
 			commands++
 			command = strings.ReplaceAll(pageFolder.ReplaceAllString(command, dir), "./tidemark", bin)
+			if strings.HasPrefix(command, "tidemark ") {
+				command = bin + strings.TrimPrefix(command, "tidemark")
+			}
 			command = pageServer.ReplaceAllStringFunc(command, func(s string) string {
 				return servers[int(s[len(s)-1]-'0')%len(servers)]
 			})

@@ -1,0 +1,57 @@
+package indexer
+
+import (
+	"testing"
+	"time"
+)
+
+// TestQueryKeepsItsTimestamp: a timestamp that a query has named stays over many newer ones, for as long as it is used now
+// and then, and goes after that.
+func TestQueryKeepsItsTimestamp(t *testing.T) {
+	w := built(t)
+	clock := time.Now()
+	w.x.snapshots.mu.Lock()
+	w.x.snapshots.now = func() time.Time { return clock }
+	w.x.snapshots.mu.Unlock()
+	ref := w.last.StabilityRef
+	p := pins{w.x}
+	move := func() {
+		w.write(docs(0, 5, int(w.number)*10)...)
+		w.promote(t.Context())
+		w.held(10, 20)
+	}
+	holds := func() bool {
+		h, ok := w.x.snapshots.acquire(10, &ref)
+		if ok {
+			_ = h.snap.Close()
+		}
+		return ok
+	}
+	w.x.snapshots.keepFor(ref, clock.Add(time.Minute))
+	for range 3 * DefaultKeepSnapshots {
+		move()
+	}
+	if !holds() || len(w.x.snapshots.refs(10)) != DefaultKeepSnapshots+1 {
+		t.Errorf("%s is gone, held are %v", "the timestamp", w.x.snapshots.refs(10))
+	}
+	clock = clock.Add(50 * time.Second)
+	w.x.snapshots.keepFor(ref, clock.Add(time.Minute)) // used again
+	clock = clock.Add(50 * time.Second)
+	move()
+	if !holds() {
+		t.Error("it went although it was used")
+	}
+	clock = clock.Add(11 * time.Second)
+	move()
+	if holds() {
+		t.Error("it is still held when its time is over")
+	}
+	for i := range uint64(3 * maxKept) { // more than can be kept: the ones used last stay
+		r := ref
+		r.Number = 1000 + i
+		p.x.snapshots.keepFor(r, clock.Add(time.Minute))
+	}
+	if n := len(w.x.snapshots.kept); n != maxKept || w.x.snapshots.kept[n-1].ref.Number != 1000+3*maxKept-1 {
+		t.Errorf("%d are kept", n)
+	}
+}
