@@ -143,9 +143,9 @@ func (s *Sim) compare(what string, n *node, id index.CopyID, st *store, c *conte
 }
 
 // checkScoped: a rollback takes only what left its branch.
-func (s *Sim) checkScoped(n *node, st *store, r ingest.Restore) {
+func (s *Sim) checkScoped(n *node, h *hosted, st *store, r ingest.Restore) {
 	held := ingest.History(st.live.pos[r.VBucket].VBUUID, st.live.logs[r.VBucket])
-	if p := st.live.pos[r.VBucket]; p.WindowEnd != timestamp.Infinity && p.Content() <= held.Common(r.Log) {
+	if p, _ := h.st.Position(r.Copy, r.VBucket); p.Content() > 0 && p.WindowEnd != timestamp.Infinity && p.Content() <= held.Common(r.Log) {
 		s.fail("n%d puts back %s/%d of copy %d at %v, which is on the branch of %v", n.num, st.bucket, r.VBucket, r.Copy, p, r.Log)
 	}
 }

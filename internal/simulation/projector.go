@@ -255,7 +255,7 @@ func (s *Sim) startStream(p int, b *kvBucket, inc index.Incarnation, q *wire.Str
 		a.Outcome, a.Log = wire.StartRollback, k.fl
 		return a
 	}
-	if q.Branch != 0 && k.fl.Newest() != q.Branch {
+	if q.Branch != 0 && k.fl.Newest() != q.Branch && s.on(sameBranch) {
 		a.Outcome, a.Log = wire.StartFailover, k.fl
 		return a
 	}

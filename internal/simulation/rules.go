@@ -28,10 +28,12 @@ const (
 	freshLead                       // what cannot be undone is told after a check of leadership
 	askFirst                        // a projector that starts asks a manager before it obeys
 	projInc                         // a projector refuses older incarnations, and those that were stopped
+	sameBranch                      // a stream of another branch than the one asked for is closed again
 )
 
 var ruleNames = map[string]rule{"snapshotEnds": snapshotEnds, "inOrder": inOrder, "upsertDeletion": upsertDeletion, "dropBegin": dropBegin,
-	"memtables": memtables, "seqCheck": seqCheck, "fence": fence, "revisions": revisions, "freshLead": freshLead, "askFirst": askFirst, "projInc": projInc}
+	"memtables": memtables, "seqCheck": seqCheck, "fence": fence, "revisions": revisions, "freshLead": freshLead, "askFirst": askFirst, "projInc": projInc,
+	"sameBranch": sameBranch}
 
 var streamRules = map[string]streams.Rules{"lowestHW": streams.LowestHW, "newestMap": streams.NewestMap, "committedToo": streams.CommittedToo,
 	"oneOwner": streams.OneOwner, "fencedAdopted": streams.FencedAdopted}

@@ -8,8 +8,10 @@
 package simulation
 
 import (
+	"cmp"
 	"fmt"
 	"math/rand"
+	"slices"
 
 	"tidemark/index"
 	"tidemark/statecontext"
@@ -21,6 +23,8 @@ type Options struct {
 	Seed    int64
 	Steps   int      // with faults, before everything heals; 0: 1500
 	Without []string // rules that are switched off
+	Faults  []string // these go wrong and no others; none: as the seed says
+	Rate    int      // of Faults, in percent of the most; 0: 100
 	Trace   bool     // keep a line per event
 }
 
@@ -110,6 +114,11 @@ const (
 	kinds
 )
 
+var faultNames = [kinds]string{failovers: "failovers", takeovers: "takeovers", nodeCrashes: "nodeCrashes", projectorCrashes: "projectorCrashes",
+	brokenConnections: "brokenConnections", leaderChanges: "leaderChanges", drops: "drops", streamEnds: "streamEnds", ddl: "ddl", purges: "purges",
+	fullDisks: "fullDisks", tornFiles: "tornFiles", pauses: "pauses", moves: "moves", epochs: "epochs", lostProposals: "lostProposals",
+	lostRequests: "lostRequests", lateRequests: "lateRequests", lostSlices: "lostSlices", tornCheckpoints: "tornCheckpoints"}
+
 const (
 	stepMS  = 10 // a step takes up to twice as long
 	tickMS  = 20
@@ -129,6 +138,9 @@ func New(o Options) (*Sim, error) {
 		branches: map[uint64]*branch{}, ends: map[endKey]bool{}, owners: map[ownerKey]index.ProjectorID{},
 		told: map[refKey]timestamp.Vector{}, stable: map[refKey]timestamp.Vector{}}
 	s.swarm()
+	if err := s.choose(o.Faults); err != nil {
+		return nil, err
+	}
 	for i := range 1 + s.r.Intn(4)/3 {
 		b := &kvBucket{name: fmt.Sprintf("b%d", i), uuid: fmt.Sprintf("uuid-b%d", i)}
 		for v := range b.vb {
@@ -180,8 +192,33 @@ func (s *Sim) swarm() {
 	s.most = 200
 }
 
-// chance tells whether something goes wrong now, one time in n, when this seed has that fault.
-func (s *Sim) chance(k fault, n int) bool { return s.mix[k] && !s.healing && s.r.Intn(n) == 0 }
+// choose takes the faults that are asked for instead of the seed's.
+func (s *Sim) choose(names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	s.mix, s.events, s.rate = [kinds]bool{}, nil, cmp.Or(s.opt.Rate, 100)
+	for _, name := range names {
+		k := slices.Index(faultNames[:], name)
+		if k < 0 {
+			return fmt.Errorf("no fault %q; there are %v", name, faultNames)
+		}
+		if s.mix[k] = true; fault(k) < happening {
+			s.events = append(s.events, fault(k))
+		}
+	}
+	if len(s.events) == 0 {
+		s.rate = 0
+	}
+	return nil
+}
+
+// chance tells whether something goes wrong now, one time in n, when this seed has that fault. Requests are still lost when
+// the last writes were made: nothing newer tells what was in them.
+func (s *Sim) chance(k fault, n int) bool {
+	on := !s.healing || k == lostRequests && s.step < s.opt.Steps+2*healWrites
+	return s.mix[k] && on && s.r.Intn(n) == 0
+}
 
 func (s *Sim) fail(form string, a ...any) {
 	if s.err == "" {

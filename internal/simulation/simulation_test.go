@@ -12,14 +12,15 @@ var (
 	from  = flag.Int64("from", 1, "first seed")
 	seed  = flag.Int64("seed", 0, "run this seed alone, with a line per event")
 	offs  = flag.String("off", "", "comma-separated rules to switch off")
+	only  = flag.String("faults", "", "comma-separated faults, the only ones; none: as the seed says")
 	steps = flag.Int("steps", 0, "steps with faults, 0: as many as usual")
 )
 
-func offRules() []string {
-	if *offs == "" {
+func names(list string) []string {
+	if list == "" {
 		return nil
 	}
-	return strings.Split(*offs, ",")
+	return strings.Split(list, ",")
 }
 
 func run(t *testing.T, o Options) (*Sim, string) {
@@ -34,7 +35,7 @@ func run(t *testing.T, o Options) (*Sim, string) {
 // TestSimulation: whatever goes wrong, every exact snapshot is what KV held, and in the end all indexes are.
 func TestSimulation(t *testing.T) {
 	if *seed != 0 {
-		s, why := run(t, Options{Seed: *seed, Without: offRules(), Trace: true, Steps: *steps})
+		s, why := run(t, Options{Seed: *seed, Without: names(*offs), Faults: names(*only), Trace: true, Steps: *steps})
 		fmt.Println(strings.Join(s.Legend, "\n"))
 		if why != "" {
 			t.Errorf("seed %d step %d: %s", *seed, s.step, why)
@@ -44,7 +45,7 @@ func TestSimulation(t *testing.T) {
 	var sum Report
 	bad := 0
 	for n := *from; n < *from+*seeds && bad < 5; n++ {
-		s, why := run(t, Options{Seed: n, Without: offRules(), Steps: *steps})
+		s, why := run(t, Options{Seed: n, Without: names(*offs), Faults: names(*only), Steps: *steps})
 		if sum.Add(s.Report); why != "" {
 			bad++
 			t.Errorf("seed %d step %d: %s", n, s.step, why)

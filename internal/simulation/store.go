@@ -108,11 +108,11 @@ func (s *Sim) writeBatch(n *node, t *ingest.Batch, c *ingest.CopyBatch, st *stor
 	} else {
 		s.ev("n%d copy %d batch kind %d: %v", n.num, c.ID, t.Kind, st.live.pos)
 	}
-	if s.r.Intn(3) == 0 { // a memtable reaches the disk
-		st.dur = st.live.clone()
-	}
-	if s.r.Intn(6) == 0 {
+	flush, point := s.r.Intn(3) == 0, s.r.Intn(6) == 0
+	if point {
 		s.checkpoint(st)
+	} else if flush { // a memtable reaches the disk
+		st.dur = st.live.clone()
 	}
 }
 
@@ -176,7 +176,7 @@ func (s *Sim) restore(n *node, h *hosted, r ingest.Restore) {
 		return
 	}
 	s.Report.Restores++
-	s.checkScoped(n, st, r)
+	s.checkScoped(n, h, st, r)
 	older := st.older()
 	held := n.heldStates(r.Copy, r.VBucket)
 	i := ingest.Choose(held, r.Log)
