@@ -14,6 +14,7 @@ import (
 
 	"tidemark/kv"
 	"tidemark/kv/clustermap"
+	"tidemark/kv/server"
 )
 
 // The admin calls of a KV cluster, as docs/protocol.md has them.
@@ -152,15 +153,21 @@ func (w *observedWorld) hurt(ctx context.Context, r *rand.Rand, f *havoc) {
 
 // TestObserver kills, moves and fails over KV nodes and cuts connections while documents change, and holds what an
 // endpoint gets against KV's history: per vbucket ordered, complete between BEGIN and END, nothing of an older
-// incarnation, and in the end the same documents. -observe 10m lets it go on for longer.
+// incarnation, and in the end the same documents. The nodes are mild, and then as nasty as they can be. -observe 10m lets it go on for longer.
 func TestObserver(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs processes")
 	}
+	for _, moods := range []server.Moods{server.NoMoods, server.AllMoods} {
+		t.Run(map[bool]string{true: "nasty", false: "mild"}[moods != server.NoMoods], func(t *testing.T) { observe(t, moods) })
+	}
+}
+
+func observe(t *testing.T, moods server.Moods) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 1))
-	w := newObservedWorld(t, 3)
+	w := newObservedWorld(t, 3, moods)
 	ctx, cancel := context.WithTimeout(context.Background(), *observeFor+3*time.Minute)
 	defer cancel()
 	w.define(ctx)

@@ -27,6 +27,7 @@ import (
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/kv"
+	"tidemark/kv/server"
 	"tidemark/kvclient"
 	"tidemark/partition"
 	"tidemark/projectorclient"
@@ -36,7 +37,7 @@ import (
 )
 
 // observeFor is how long TestObserver lets things go wrong.
-var observeFor = flag.Duration("observe", 5*time.Second, "how long TestObserver kills and cuts")
+var observeFor = flag.Duration("observe", 5*time.Second, "how long each part of TestObserver lets things go wrong")
 
 // kvChild is the environment variable by which the test's binary becomes a KV node.
 const kvChild = "TIDEMARK_TEST_KV"
@@ -74,7 +75,7 @@ func (k *kvProcess) start() {
 	k.t.Helper()
 	c := k.conf
 	text, err := json.Marshal(map[string]any{"NodeID": c.NodeID, "Dir": c.Dir, "Listen": c.Listen, "Admin": c.Admin, "Nodes": c.Nodes, "Buckets": c.Buckets,
-		"User": c.User, "Password": c.Password, "Heartbeat": 20 * time.Millisecond})
+		"User": c.User, "Password": c.Password, "Heartbeat": 20 * time.Millisecond, "Nasty": c.Nasty})
 	if err != nil {
 		k.t.Fatal(err)
 	}
@@ -140,7 +141,7 @@ type observedWorld struct {
 	requests  int
 }
 
-func newObservedWorld(t *testing.T, nodes int) *observedWorld {
+func newObservedWorld(t *testing.T, nodes int, moods server.Moods) *observedWorld {
 	t.Helper()
 	w := &observedWorld{t: t, o: newObserver(vbuckets), client: projectorclient.New(8, nil), full: map[index.ProjectorID]bool{}, begun: time.Now()}
 	t.Cleanup(w.client.Close)
@@ -150,7 +151,7 @@ func newObservedWorld(t *testing.T, nodes int) *observedWorld {
 		peers = append(peers, kv.Peer{ID: fmt.Sprint("kv", i+1), Memcached: ports[2*i], Admin: ports[2*i+1]})
 	}
 	for i, p := range peers {
-		k := &kvProcess{t: t, conf: kv.Config{NodeID: p.ID, Dir: filepath.Join(t.TempDir(), p.ID), Listen: p.Memcached, Admin: p.Admin, User: "u", Password: "secret",
+		k := &kvProcess{t: t, conf: kv.Config{NodeID: p.ID, Dir: filepath.Join(t.TempDir(), p.ID), Listen: p.Memcached, Admin: p.Admin, User: "u", Password: "secret", Nasty: moods,
 			Nodes: peers, Buckets: []kv.BucketConfig{{Name: testBucket, UUID: testUUID, VBuckets: vbuckets, Replicas: min(1, nodes-1)}}}}
 		k.start()
 		t.Cleanup(func() { k.end(os.Kill) })
