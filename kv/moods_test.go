@@ -131,12 +131,12 @@ func TestMoodWarmup(t *testing.T) {
 			break
 		}
 		refused++
-		if state := c.stats("warmup")["ep_warmup_state"]; refused < 40 && state != "loading data" {
+		if state := c.stats("warmup")["ep_warmup_state"]; refused < 16 && state != "loading data" {
 			t.Fatalf("after %d: %s", refused, state)
 		}
 	}
-	if refused != 40 {
-		t.Fatalf("%d requests refused, want 40", refused)
+	if refused != 16 {
+		t.Fatalf("%d requests refused, want 16", refused)
 	}
 	c.want(setFrame(0, "a", "1"), mcbp.StatusOK)
 	c.want(open, mcbp.StatusOK)

@@ -151,12 +151,16 @@ func (r *replica) check(t *testing.T, name string, ev *keyversion.Event) {
 // of an older stream comes after a newer BEGIN, no stream leaves a gap, activation points are exact, and in the end the
 // replica is the bucket.
 func TestChaos(t *testing.T) {
+	addr, _ := startKV(t, t.TempDir(), "127.0.0.1:0")
+	chaos(t, addr, FeedNative)
+}
+
+func chaos(t *testing.T, addr string, kind FeedKind) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 1))
-	addr, _ := startKV(t, t.TempDir(), "127.0.0.1:0")
 	cuts := newProxy(t, addr)
-	w := newWorldAt(t, cuts.l.Addr().String())
+	w := newWorldWith(t, cuts.l.Addr().String(), kind)
 	w.connect(addr)
 	var uuids [vbuckets]uint64
 	truth := map[string]int{}

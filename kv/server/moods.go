@@ -49,7 +49,7 @@ const (
 var ErrMood = errors.New("unknown mood")
 
 // warmupRequests are refused after the start of a node in the mood Warmup.
-const warmupRequests = 40
+const warmupRequests = 16
 
 // Mood names a mood.
 type Mood struct {

@@ -1,0 +1,28 @@
+package projector
+
+import (
+	"context"
+	"testing"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/kv"
+	"tidemark/kv/server"
+)
+
+// TestChaosWithANastyKV is TestChaos with an engine in all of its moods, for each feed: what comes out for the indexers is
+// the same.
+func TestChaosWithANastyKV(t *testing.T) {
+	for _, kind := range []FeedKind{FeedNative, FeedGocbcore} {
+		t.Run(string(kind), func(t *testing.T) {
+			node, err := kv.Open(kv.Config{NodeID: "kv1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", User: "u", Password: "secret",
+				Nodes:   []kv.Peer{{ID: "kv1", Memcached: "127.0.0.1:0", Admin: "127.0.0.1:0"}},
+				Buckets: []kv.BucketConfig{{Name: testBucket, UUID: testUUID, VBuckets: vbuckets}}, Logger: hclog.NewNullLogger(), Nasty: server.AllMoods})
+			if err != nil {
+				t.Fatal(err)
+			}
+			running(t, func(ctx context.Context) { _ = node.Run(ctx) })
+			chaos(t, node.MemcachedAddr(), kind)
+		})
+	}
+}
