@@ -38,8 +38,9 @@ type Conn struct {
 	held     atomic.Int64  // bytes received and not released
 	released func(int)     // acknowledge, made once
 
-	collections bool // keys carry a collection prefix
-	endOnClose  bool // the node sends STREAM_END after CLOSE_STREAM; set before use
+	collections bool                  // keys carry a collection prefix
+	endOnClose  bool                  // the node sends STREAM_END after CLOSE_STREAM; set before use
+	pacer       atomic.Pointer[pacer] // nil with flow control; set before use
 
 	mu      sync.Mutex // leaf: the fields below
 	out     []byte
@@ -59,6 +60,8 @@ type request struct {
 	answer    chan answer // room for 1
 	abandoned bool        // nobody waits any more
 	more      func(mcbp.Frame)
+	open      *mcbp.StreamRequest           // of a stream request
+	then      func(b *Block, f *mcbp.Frame) // of our own requests: takes the answer, under the lock
 }
 
 // answer is what a request gets; the frame is its own.
@@ -165,6 +168,9 @@ func (c *Conn) negotiate(ctx context.Context) error {
 			c.mu.Lock()
 			c.endOnClose = true
 			c.mu.Unlock()
+		case err != nil && k.key == mcbp.ControlBufferSize:
+			c.conf.Logger.Warn("the node knows no flow control: streams are closed when too much is held, and opened again", "kv", c.conf.Addr, "error", err)
+			c.pacer.Store(newPacer(c))
 		case err != nil && k.essential:
 			return fmt.Errorf("%w: control %s=%s: %w", ErrNotSupported, k.key, k.value, err)
 		case err != nil:
@@ -243,7 +249,7 @@ func (c *Conn) Held() int64 { return c.held.Load() }
 // they share memory: a trickle of small messages must not become a long queue.
 func (c *Conn) push(b *Block) {
 	c.mu.Lock()
-	if n := len(c.queue); n > 0 && c.queue[n-1].chunks[0] == b.chunks[0] {
+	if n := len(c.queue); n > 0 && len(b.chunks) > 0 && len(c.queue[n-1].chunks) > 0 && c.queue[n-1].chunks[0] == b.chunks[0] {
 		c.queue[n-1].merge(b)
 	} else {
 		c.queue = append(c.queue, b)
@@ -257,6 +263,11 @@ func (c *Conn) push(b *Block) {
 func (c *Conn) acknowledge(n int) {
 	c.held.Add(-int64(n))
 	c.mu.Lock()
+	if p := c.pacer.Load(); p != nil {
+		p.resume()
+		c.mu.Unlock()
+		return
+	}
 	c.unacked += n
 	due := c.unacked >= c.conf.BufferBytes/ackFraction && c.err == nil
 	if due {
@@ -342,6 +353,11 @@ func (c *Conn) watchLoop() error {
 		case <-c.done:
 			return nil
 		case <-tick.C:
+		}
+		if p := c.pacer.Load(); p != nil {
+			c.mu.Lock()
+			p.resume()
+			c.mu.Unlock()
 		}
 		if now := c.arrived.Load(); now != seen {
 			seen, silent = now, 0

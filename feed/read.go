@@ -112,7 +112,12 @@ func (r *reader) parse() error {
 		}
 		if f.Magic.IsRequest() {
 			b.bytes += n
-			err = r.event(b, f)
+			have := len(b.Events)
+			if err = r.event(b, f); err == nil && len(b.Events) > have {
+				if p := c.pacer.Load(); p != nil {
+					c.pace(p, b, n)
+				}
+			}
 		} else {
 			err = c.response(b, f)
 		}
@@ -128,12 +133,33 @@ func (r *reader) parse() error {
 		b.free()
 		return fmt.Errorf("%w: %s ignores flow control: %d bytes sent ahead, the window is %d", ErrProtocol, c.conf.Addr, held, c.conf.BufferBytes)
 	}
+	c.counted()
 	if len(b.Events) == 0 {
 		b.Release()
 		return nil
 	}
 	c.push(b)
 	return nil
+}
+
+// pace takes the block's last event, of n bytes, back if the pacer does not admit it.
+func (c *Conn) pace(p *pacer, b *Block, n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !p.admit(&b.Events[len(b.Events)-1], c.held.Load()+int64(b.bytes-n), int64(n)) {
+		b.Events = b.Events[:len(b.Events)-1]
+		b.bytes -= n
+	}
+	p.block = int64(b.bytes)
+}
+
+// counted says that Conn.held has the block's bytes.
+func (c *Conn) counted() {
+	if p := c.pacer.Load(); p != nil {
+		c.mu.Lock()
+		p.block = 0
+		c.mu.Unlock()
+	}
 }
 
 // answerNoop answers at once, repeating the opaque.

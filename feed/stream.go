@@ -99,7 +99,11 @@ func (c *Conn) OpenStream(ctx context.Context, req StreamRequest) ([]mcbp.Failov
 		Flags: req.Flags | mcbp.StreamActiveOnly, Start: req.Start, End: req.End,
 		VBUUID: req.VBUUID, SnapStart: req.SnapStart, SnapEnd: req.SnapEnd,
 	}
-	f, err := c.call(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPStreamReq, req.VBucket, uint32(req.ID)), Extras: m.AppendExtras(nil)})
+	if c.pausedStream(req.VBucket) {
+		return nil, fmt.Errorf("vbucket %d: %w", req.VBucket, ErrStreamExists)
+	}
+	frame := mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPStreamReq, req.VBucket, uint32(req.ID)), Extras: m.AppendExtras(nil)}
+	f, err := c.callFor(ctx, frame, &request{open: &m})
 	if err != nil {
 		return nil, fmt.Errorf("vbucket %d: %w", req.VBucket, err)
 	}
@@ -112,6 +116,9 @@ func (c *Conn) OpenStream(ctx context.Context, req StreamRequest) ([]mcbp.Failov
 // CloseStream ends the vbucket's stream. Its StreamEnd event follows (made here
 // if the node sends none). ErrNoStream: it has already ended, or never was.
 func (c *Conn) CloseStream(ctx context.Context, vbucket uint16) error {
+	if c.closePaused(vbucket) {
+		return nil
+	}
 	f, err := c.call(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPCloseStream, vbucket, 0)})
 	if err != nil {
 		return fmt.Errorf("vbucket %d: %w", vbucket, err)
@@ -214,7 +221,12 @@ func (c *Conn) call(ctx context.Context, req mcbp.Frame) (mcbp.Frame, error) {
 // callMore is call for requests with several answers: all but the last go to
 // more, which is called from the reader and not after callMore has returned.
 func (c *Conn) callMore(ctx context.Context, req mcbp.Frame, more func(mcbp.Frame)) (mcbp.Frame, error) {
-	r := &request{vbucket: req.VBucket(), answer: make(chan answer, 1), more: more}
+	return c.callFor(ctx, req, &request{more: more})
+}
+
+// callFor sends a request and waits for the answer to r.
+func (c *Conn) callFor(ctx context.Context, req mcbp.Frame, r *request) (mcbp.Frame, error) {
+	r.vbucket, r.answer = req.VBucket(), make(chan answer, 1)
 	c.mu.Lock()
 	if err := c.err; err != nil {
 		c.mu.Unlock()
@@ -273,6 +285,10 @@ func (c *Conn) response(b *Block, f *mcbp.Frame) error {
 		return nil
 	}
 	delete(c.pending, f.Opaque)
+	if r.then != nil {
+		r.then(b, f)
+		return nil
+	}
 	if f.Status() == mcbp.StatusOK {
 		if err := c.streamAnswer(b, f, r); err != nil {
 			return err
@@ -288,13 +304,17 @@ func (c *Conn) response(b *Block, f *mcbp.Frame) error {
 func (c *Conn) streamAnswer(b *Block, f *mcbp.Frame, r *request) error {
 	switch f.Op {
 	case mcbp.OpDCPStreamReq:
-		if _, err := mcbp.DecodeFailoverLog(f.Value); err != nil {
+		log, err := mcbp.DecodeFailoverLog(f.Value)
+		if err != nil {
 			return fmt.Errorf("%w: vbucket %d: %w", ErrProtocol, r.vbucket, err)
 		}
 		c.streams[r.vbucket] = StreamID(f.Opaque)
 		if r.abandoned {
 			c.closeAbandoned(r.vbucket)
 			return nil
+		}
+		if p := c.pacer.Load(); p != nil && r.open != nil {
+			p.begin(r.vbucket, StreamID(f.Opaque), *r.open, log)
 		}
 		e := b.next(StreamBegin, f)
 		e.VBucket, e.Value = r.vbucket, f.Value
@@ -306,6 +326,9 @@ func (c *Conn) streamAnswer(b *Block, f *mcbp.Frame, r *request) error {
 			delete(c.streams, r.vbucket)
 			e := b.next(StreamEnd, f)
 			e.VBucket, e.Stream, e.EndReason = r.vbucket, id, mcbp.EndClosed
+			if p := c.pacer.Load(); p != nil {
+				p.admit(e, 0, 0)
+			}
 		}
 	}
 	return nil
@@ -313,11 +336,50 @@ func (c *Conn) streamAnswer(b *Block, f *mcbp.Frame, r *request) error {
 
 // closeAbandoned takes back a stream that nobody waits for any more.
 func (c *Conn) closeAbandoned(vbucket uint16) {
-	c.opaque++
-	opaque := requestOpaque | c.opaque&(requestOpaque-1)
-	c.pending[opaque] = &request{vbucket: vbucket, abandoned: true}
-	c.sendLocked(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPCloseStream, vbucket, opaque)})
+	c.request(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPCloseStream, vbucket, 0)}, nil)
+}
+
+// request sends a request of our own, under the lock; then (may be nil) takes its answer.
+func (c *Conn) request(req mcbp.Frame, then func(b *Block, f *mcbp.Frame)) {
+	if c.err != nil {
+		return
+	}
+	if req.Op != mcbp.OpDCPStreamReq {
+		c.opaque++
+		req.Opaque = requestOpaque | c.opaque&(requestOpaque-1)
+	}
+	c.pending[req.Opaque] = &request{vbucket: req.VBucket(), abandoned: true, then: then}
+	c.sendLocked(req)
 	poke(c.wake)
+}
+
+// pausedStream tells whether a vbucket has a stream that the node does not have at the moment.
+func (c *Conn) pausedStream(vbucket uint16) bool {
+	p := c.pacer.Load()
+	if p == nil {
+		return false
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := p.byVB[vbucket]
+	return s != nil && s.state != flowing && s.state != leaving
+}
+
+// closePaused ends such a stream; false if there is none.
+func (c *Conn) closePaused(vbucket uint16) bool {
+	p := c.pacer.Load()
+	if p == nil {
+		return false
+	}
+	c.mu.Lock()
+	s, ok := p.close(vbucket)
+	c.mu.Unlock()
+	if ok {
+		b := newBlock(c.released)
+		b.Add(Event{Kind: StreamEnd, VBucket: vbucket, Stream: s.id, EndReason: mcbp.EndClosed}, 0)
+		c.push(b)
+	}
+	return ok
 }
 
 // ended books a stream that the node has ended.
