@@ -46,7 +46,6 @@ func TestDialRefuses(t *testing.T) {
 		says   string
 	}{
 		{name: "noop unknown", refuse: mcbp.ControlEnableNoop, want: feed.ErrNotSupported, says: "enable_noop"},
-		{name: "flow control unknown", refuse: mcbp.ControlBufferSize, want: feed.ErrNotSupported, says: "connection_buffer_size"},
 		{name: "stream end on close unknown is fine", refuse: mcbp.ControlEndOnClose},
 		{name: "password", edit: func(c *feed.Config) { c.Password = "x" }, want: feed.ErrAuth},
 		{name: "bucket", edit: func(c *feed.Config) { c.Bucket = "x" }, want: feed.ErrNoBucket, says: `"x"`},
