@@ -131,7 +131,7 @@ func (s *Sim) settings() coordinator.Settings {
 	if s.patient {
 		mismatch = time.Hour
 	}
-	return coordinator.Settings{
+	c := coordinator.Settings{
 		Stability: st,
 		Streams: streams.Config{AnswerWait: 200 * time.Millisecond, BeginWait: 300 * time.Millisecond, RetryWait: 50 * time.Millisecond,
 			MismatchWait: mismatch, ReportGrace: 300 * time.Millisecond, MaxDoublings: 3, StuckAfter: 10 * time.Second,
@@ -140,6 +140,11 @@ func (s *Sim) settings() coordinator.Settings {
 		HelloWait: 400 * time.Millisecond, SuspectAfter: 500 * time.Millisecond, OfflineAfter: 1200 * time.Millisecond,
 		Republish: 400 * time.Millisecond, Audit: time.Second, Without: s.off.coordinator,
 	}
+	if s.opt.Patient {
+		c.HelloWait, c.OfflineAfter, c.Audit = time.Hour, time.Hour, time.Hour
+		c.Streams.AnswerWait, c.Streams.BeginWait, c.Streams.MismatchWait = time.Hour, time.Hour, time.Hour
+	}
+	return c
 }
 
 // depose ends the present leader's term; it may go on for a while without knowing.

@@ -26,6 +26,8 @@ type Options struct {
 	Faults  []string // these go wrong and no others; none: as the seed says
 	Rate    int      // of Faults, in percent of the most; 0: 100
 	Trace   bool     // keep a line per event
+	// Patient leaders wait for answers and streams for as long as it takes.
+	Patient bool
 }
 
 // Report is what a run has reached.
