@@ -20,6 +20,7 @@ import (
 type shouter struct {
 	w       *world
 	term    uint64
+	making  *sync.Mutex   // of definitions: the world numbers them
 	counter atomic.Uint64 // of fences
 	inc     atomic.Uint64 // of incarnations
 	rev     *atomic.Uint64
@@ -44,7 +45,9 @@ func (s *shouter) shout(r *rand.Rand) {
 	var err error
 	switch r.IntN(5) {
 	case 0:
+		s.making.Lock()
 		d := s.w.definitions(s.rev.Add(1), []index.ID{1, 2, 3}[:1+r.IntN(3)]...)
+		s.making.Unlock()
 		d.Fence = s.fence()
 		_, err = s.w.client.Definitions(ctx, s.w.url, d)
 	case 1:
@@ -88,8 +91,9 @@ func TestTwoCoordinators(t *testing.T) {
 	w.define(1, 1)
 	var rev atomic.Uint64
 	var deposed atomic.Bool
+	var making sync.Mutex
 	rev.Store(1)
-	older, newer := &shouter{w: w, term: 1, rev: &rev, deposed: &deposed}, &shouter{w: w, term: 2, rev: &rev, deposed: &deposed}
+	older, newer := &shouter{w: w, term: 1, making: &making, rev: &rev, deposed: &deposed}, &shouter{w: w, term: 2, making: &making, rev: &rev, deposed: &deposed}
 	older.counter.Store(1)
 	shouters := []*shouter{older, older, older, newer, newer, newer}
 	var all sync.WaitGroup
