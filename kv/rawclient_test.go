@@ -185,6 +185,9 @@ func line(f mcbp.Frame) string {
 	case mcbp.OpDCPDeletion, mcbp.OpDCPExpiration:
 		m, err := mcbp.DecodeDeletion(f.Extras)
 		return fmt.Sprintf("%v %d %s %v", f.Op, m.Seqno, f.Key, err)
+	case mcbp.OpDCPSeqnoAdvanced:
+		s, err := mcbp.DecodeSeqnoAdvanced(f.Extras)
+		return fmt.Sprintf("advanced %d %v", s, err)
 	case mcbp.OpDCPStreamEnd:
 		r, err := mcbp.DecodeStreamEnd(f.Extras)
 		return fmt.Sprintf("end %v %v", r, err)

@@ -251,6 +251,15 @@ func decodeAll(f Frame) {
 	_, _ = DecodeStore(f.Extras)
 	_, _ = DecodeTouch(f.Extras)
 	_, _ = DecodeGetReply(f.Extras)
+	_, _ = DecodeArithmetic(f.Extras)
+	_, _ = DecodeCounter(f.Value)
+	for b := f.FrameExtras; len(b) > 0; {
+		id, content, rest, err := NextFrameInfo(b)
+		if err != nil {
+			break
+		}
+		_, b = id.String()+string(content), rest
+	}
 	_, _ = DecodeMutationToken(f.Extras)
 	_, _, _ = DecodeVBSeqnosRequest(f.Extras)
 	_, _ = DecodeVBSeqnos(f.Value)

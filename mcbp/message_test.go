@@ -57,6 +57,9 @@ func TestMessagesRoundTrip(t *testing.T) {
 		check("system event", ev.AppendExtras(nil), func(b []byte) (any, error) { return DecodeSystemEvent(b) }, ev)
 		st := Store{w(), w()}
 		check("store", st.AppendExtras(nil), func(b []byte) (any, error) { return DecodeStore(b) }, st)
+		ar := Arithmetic{u(), u(), w()}
+		check("arithmetic", ar.AppendExtras(nil), func(b []byte) (any, error) { return DecodeArithmetic(b) }, ar)
+		check("counter", AppendCounter(nil, s), func(b []byte) (any, error) { return DecodeCounter(b) }, s)
 		tok := MutationToken{u(), u()}
 		check("token", tok.AppendExtras(nil), func(b []byte) (any, error) { return DecodeMutationToken(b) }, tok)
 		ob := ObserveSeqno{VBucket: uint16(w()), VBUUID: u(), Persisted: u(), Current: u()}

@@ -123,6 +123,12 @@ func (p *producer) control(key, value string) mcbp.Status {
 		default:
 			p.expiryOpcode.Store(flag)
 		}
+	case mcbp.ControlMaxMarker:
+		form, ok := map[string]markerForm{"1.0": markerV1, "2.0": markerV20, "2.2": markerV22}[value]
+		if !ok {
+			return mcbp.StatusInvalid
+		}
+		p.marker.Store(int32(form))
 	case mcbp.ControlPriority, mcbp.ControlCursorDrop, mcbp.ControlForceCompress, "supports_cursor_dropping_vulcan",
 		"backfill_order", "connection_manager_interval", "v7_dcp_status_codes", "supports_hifi_MFU":
 		// They change nothing here: one priority, nothing compressed, no cursor to drop.

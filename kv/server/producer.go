@@ -18,6 +18,15 @@ const (
 	streamBytes = 64 << 10
 )
 
+// markerForm is how snapshot markers are written: as was asked for by CONTROL.
+type markerForm int32
+
+const (
+	markerV1 markerForm = iota
+	markerV20
+	markerV22 // with the purge seqno
+)
+
 // producer is the sending side of a DCP connection. The connection's reading goroutine makes and removes streams; run
 // sends. Lock order: a vbucket's lock, then mu; the connection's wmu before both.
 type producer struct {
@@ -27,6 +36,7 @@ type producer struct {
 	wake  chan struct{} // capacity 1: something changed
 
 	expiryOpcode atomic.Bool
+	marker       atomic.Int32 // a markerForm
 	items        atomic.Int64 // versions sent
 
 	mu           sync.Mutex

@@ -25,6 +25,7 @@ type stream struct {
 	queued atomic.Bool // it is in the producer's ready list
 
 	last   uint64 // everything up to it has been sent
+	shown  uint64 // seqno of the last item sent
 	marked bool   // a first marker has been sent
 	odd    bool   // which way the next window is odd, in the mood OddBoundaries
 	snap   *store.Snapshot
@@ -70,6 +71,7 @@ func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bo
 			n := st.next
 			for n < len(st.docs) && len(buf) < limit {
 				buf = st.appendDoc(buf, st.docs[n])
+				st.shown = st.docs[n].Seqno
 				n++
 			}
 			st.p.items.Add(int64(n - st.next))
@@ -83,6 +85,10 @@ func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bo
 				return st.finish(buf, mcbp.EndTooSlow, messages)
 			}
 			if st.docs, st.next = st.snap.Next(st.docs[:0], stepItems), 0; len(st.docs) == 0 {
+				if st.p.c.features.collections && st.shown < st.upTo { // the window's end is no item
+					buf = st.appendAdvanced(buf)
+					messages++
+				}
 				st.snap, st.last = nil, st.upTo
 			}
 			continue
@@ -129,8 +135,23 @@ func (st *stream) beginSnapshot(buf []byte) ([]byte, bool) {
 		st.odd = !st.odd
 	}
 	st.p.c.srv.counters.Snapshots.Add(1)
+	if form := markerForm(st.p.marker.Load()); form != markerV1 {
+		marker.V2, marker.MaxVisible = true, marker.End
+		if form == markerV22 {
+			_, history := st.vb.History()
+			marker.HasPurge, marker.Purge = true, history.Purge
+		}
+	}
 	st.p.extras = marker.AppendExtras(st.p.extras[:0])
-	return st.appendMessage(buf, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, st.id, st.opaque), Extras: st.p.extras}), true
+	return st.appendMessage(buf, mcbp.Frame{
+		Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, st.id, st.opaque), Extras: st.p.extras, Value: marker.AppendValue(nil),
+	}), true
+}
+
+// appendAdvanced says that the stream has come to the end of its window, where there is no item.
+func (st *stream) appendAdvanced(buf []byte) []byte {
+	st.p.extras = mcbp.AppendSeqnoAdvanced(st.p.extras[:0], st.upTo)
+	return st.appendMessage(buf, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSeqnoAdvanced, st.id, st.opaque), Extras: st.p.extras})
 }
 
 // finish ends the stream with STREAM_END.

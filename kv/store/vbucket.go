@@ -331,6 +331,13 @@ func (v *VBucket) Subscribe(l Listener) {
 	v.listeners[l] = struct{}{}
 }
 
+// Listeners is how many there are.
+func (v *VBucket) Listeners() int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return len(v.listeners)
+}
+
 // Unsubscribe removes a listener.
 func (v *VBucket) Unsubscribe(l Listener) {
 	v.mu.Lock()
