@@ -280,3 +280,19 @@ func TestReplicaStreams(t *testing.T) {
 	c.want(request(mcbp.OpDCPFailoverLog, 4, nil, nil, nil), mcbp.StatusNotMyVBucket)
 	kv.want(request(mcbp.OpGet, 4, nil, []byte("a"), nil), mcbp.StatusNotMyVBucket)
 }
+
+// Between the nodes of a cluster nothing of a document may be lost.
+func TestMoodsSpareReplication(t *testing.T) {
+	n := nastyNode(t, server.OldControls|server.ExpiryAsDeletion|server.RawJSON)
+	kv := login(t, n.MemcachedAddr(), mcbp.FeatureJSON)
+	kv.want(setFrame(0, "a", `{}`), mcbp.StatusOK)
+	kv.want(request(mcbp.OpSet, 0, mcbp.Store{Expiry: 1_000_000_000}.AppendExtras(nil), []byte("b"), nil), mcbp.StatusOK)
+	kv.want(request(mcbp.OpGet, 0, nil, []byte("b"), nil), mcbp.StatusKeyNotFound)
+	c := openDCP(t, n.MemcachedAddr(), "replication:kv1->kv2:1", 0, mcbp.ControlExpiryOpcode, "true")
+	c.want(fromZero(0), mcbp.StatusOK)
+	c.lines("snapshot 0-3 2 <nil>")
+	if f := c.read(); f.Datatype != mcbp.DatatypeJSON {
+		t.Fatalf("datatype %v", f.Datatype)
+	}
+	c.lines("DCP_EXPIRATION 3 b <nil>")
+}

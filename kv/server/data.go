@@ -126,7 +126,7 @@ func (c *conn) shown(d *store.Doc, xattrs bool) ([]byte, mcbp.Datatype) {
 		}
 		datatype &^= mcbp.DatatypeXattr
 	}
-	if !c.features.json || c.srv.opts.Moods.Has(RawJSON) {
+	if !c.features.json || c.moods().Has(RawJSON) {
 		datatype &^= mcbp.DatatypeJSON
 	}
 	return value, datatype

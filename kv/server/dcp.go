@@ -96,7 +96,7 @@ func (p *producer) control(key, value string) mcbp.Status {
 	defer p.mu.Unlock()
 	flag, flagErr := strconv.ParseBool(value)
 	number, numberErr := strconv.ParseFloat(value, 64)
-	if p.c.srv.opts.Moods.Has(OldControls) && !oldControl(key) {
+	if p.c.moods().Has(OldControls) && !oldControl(key) {
 		return mcbp.StatusInvalid
 	}
 	switch key {

@@ -122,6 +122,18 @@ func (m Moods) String() string {
 	return strings.Join(names, ",")
 }
 
+// replication is how the names of DCP connections between the nodes of a cluster begin.
+const replication = "replication:"
+
+// moods are those that the connection has to live with. The nodes of a cluster are of one kind: between them documents keep
+// their datatype and the reason of their end.
+func (c *conn) moods() Moods {
+	if c.dcp != nil && strings.HasPrefix(c.dcp.name, replication) {
+		return c.srv.opts.Moods &^ (OldControls | ExpiryAsDeletion | RawJSON)
+	}
+	return c.srv.opts.Moods
+}
+
 // warming says whether the node still pretends to read its documents.
 func (s *Server) warming() bool {
 	return s.opts.Moods.Has(Warmup) && s.warmup.Load() < warmupRequests

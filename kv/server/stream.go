@@ -194,7 +194,7 @@ func (st *stream) appendDoc(buf []byte, d *store.Doc) []byte {
 	if d.Deleted {
 		expiryOpcode := p.expiryOpcode.Load()
 		deletion := mcbp.Deletion{Seqno: d.Seqno, RevSeqno: d.Rev, DeleteTime: d.DeleteTime}
-		if d.Expired && expiryOpcode && !p.c.srv.opts.Moods.Has(ExpiryAsDeletion) {
+		if d.Expired && expiryOpcode && !p.c.moods().Has(ExpiryAsDeletion) {
 			f.Op = mcbp.OpDCPExpiration
 			p.extras = deletion.AppendExpirationExtras(p.extras[:0])
 		} else {
