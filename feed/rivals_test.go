@@ -9,7 +9,9 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"runtime/debug"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -37,21 +39,21 @@ const (
 
 // preloadIfAsked runs the node until its standard input ends.
 func preloadIfAsked() bool {
-	var size int
+	var size, vbuckets int
 	var dir string
-	if _, err := fmt.Sscan(os.Getenv(preloadEnv), &size, &dir); err != nil {
+	if _, err := fmt.Sscan(os.Getenv(preloadEnv), &size, &vbuckets, &dir); err != nil {
 		return false
 	}
-	if err := preload(size, dir); err != nil {
+	if err := preload(size, vbuckets, dir); err != nil {
 		fmt.Println("error", err)
 	}
 	return true
 }
 
-func preload(size int, dir string) error {
+func preload(size, vbuckets int, dir string) error {
 	n, err := kv.Open(kv.Config{NodeID: "kv1", Dir: dir, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", User: kvUser, Password: kvPassword,
 		Nodes:   []kv.Peer{{ID: "kv1", Memcached: "127.0.0.1:0", Admin: "127.0.0.1:0"}},
-		Buckets: []kv.BucketConfig{{Name: kvBucket, UUID: "0123456789abcdef0123456789abcdef", VBuckets: kvVBuckets}}})
+		Buckets: []kv.BucketConfig{{Name: kvBucket, UUID: "0123456789abcdef0123456789abcdef", VBuckets: vbuckets}}})
 	if err != nil {
 		return err
 	}
@@ -82,10 +84,10 @@ func preload(size int, dir string) error {
 }
 
 // startPreloaded starts the node's process and gives its address.
-func startPreloaded(b *testing.B, size int) string {
+func startPreloaded(b *testing.B, size, vbuckets int) string {
 	b.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %s", preloadEnv, size, b.TempDir()))
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %s", preloadEnv, size, vbuckets, b.TempDir()))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -106,10 +108,16 @@ func startPreloaded(b *testing.B, size int) string {
 	return strings.TrimSpace(addr)
 }
 
-// consumer takes all vbuckets from 0 to their ends and looks at every key and value.
+// span is a vbucket's stream from 0 to its end.
+type span struct {
+	vb  uint16
+	end uint64
+}
+
+// consumer takes spans over one connection and looks at every key and value.
 type consumer struct {
 	name    string
-	connect func(b *testing.B, addr string, ends []uint64) (take func() (seen, bytes int), done func())
+	connect func(b *testing.B, addr string, spans []span) (take func() (seen, bytes int), done func())
 }
 
 // BenchmarkAgainstRivals is the CPU that consuming costs for each of three consumers in turn: the same documents, the same
@@ -117,35 +125,43 @@ type consumer struct {
 // socket, is the same for all who read much at a time; so the user part is told beside the whole.
 func BenchmarkAgainstRivals(b *testing.B) {
 	for _, size := range []int{128, 1024} {
-		b.Run(fmt.Sprint(size, "B"), func(b *testing.B) { againstRivals(b, size) })
+		for _, vbuckets := range []int{64, 1024} {
+			for _, connections := range []int{1, 8} {
+				b.Run(fmt.Sprintf("%dB/%dvb/%dconn", size, vbuckets, connections), func(b *testing.B) { againstRivals(b, size, vbuckets, connections) })
+			}
+		}
 	}
 }
 
-func againstRivals(b *testing.B, size int) {
-	addr := startPreloaded(b, size)
+func againstRivals(b *testing.B, size, vbuckets, connections int) {
+	addr := startPreloaded(b, size, vbuckets)
 	c := dial(b, feed.Config{Addr: addr, Bucket: kvBucket, User: kvUser, Password: kvPassword, Name: "ends"})
 	all, err := c.HighSeqnos(within(b, 10*time.Second))
 	if err != nil {
 		b.Fatal(err)
 	}
-	ends := make([]uint64, kvVBuckets)
-	for _, h := range all {
-		ends[h.VBucket] = h.Seqno
+	shares := make([][]span, connections)
+	for i, h := range all {
+		shares[i%connections] = append(shares[i%connections], span{h.VBucket, h.Seqno})
 	}
 	consumers := []consumer{{"native", native}, {"gocbcore", bareGocbcore}, {"gomemcached", gomem}}
-	type cost struct{ user, all time.Duration }
+	type cost struct {
+		user, all time.Duration
+		allocs    uint64
+	}
 	used := make([]cost, len(consumers))
 	passes := 0
 	for b.Loop() {
 		passes++
 		for i, who := range consumers {
-			take, done := who.connect(b, addr, ends)
+			take, done := whole(b, who, addr, shares)
 			take()       // to the steady state
 			runtime.GC() // nobody pays for the garbage of another
-			user, all := userCPU(), cpu()
+			user, all, made := userCPU(), cpu(), mallocs()
 			seen, bytes := take()
 			used[i].user += userCPU() - user
 			used[i].all += cpu() - all
+			used[i].allocs += mallocs() - made
 			done()
 			if seen != preloaded || bytes < preloaded*size {
 				b.Fatalf("%s: %d of %d documents, %d bytes", who.name, seen, preloaded, bytes)
@@ -156,12 +172,95 @@ func againstRivals(b *testing.B, size int) {
 	for i, who := range consumers {
 		b.ReportMetric(per(used[i].all), who.name+"-cpu-ns")
 		b.ReportMetric(per(used[i].user), who.name+"-user-ns")
+		b.ReportMetric(float64(used[i].allocs)/float64(passes*preloaded), who.name+"-allocs")
 		if i > 0 {
 			b.ReportMetric(per(used[i].all)/per(used[0].all), who.name+"/native")
 			b.ReportMetric(per(used[i].user)/per(used[0].user), who.name+"/native-user")
 		}
 	}
 	b.ReportMetric(0, "ns/op")
+}
+
+// whole is a consumer with a connection for each share, all at once.
+func whole(b *testing.B, who consumer, addr string, shares [][]span) (take func() (seen, bytes int), done func()) {
+	var takes []func() (int, int)
+	var ends []func()
+	for _, spans := range shares {
+		take, end := who.connect(b, addr, spans)
+		takes, ends = append(takes, take), append(ends, end)
+	}
+	return func() (int, int) {
+			var seen, bytes atomic.Int64
+			var all sync.WaitGroup
+			for _, take := range takes {
+				all.Go(func() {
+					s, n := take()
+					seen.Add(int64(s))
+					bytes.Add(int64(n))
+				})
+			}
+			all.Wait()
+			return int(seen.Load()), int(bytes.Load())
+		}, func() {
+			for _, end := range ends {
+				end()
+			}
+		}
+}
+
+func mallocs() uint64 {
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	return m.Mallocs
+}
+
+// BenchmarkQueued is what 100,000 mutations of 1 KiB cost in memory while nobody takes them: what the process has more, of
+// each feed.
+func BenchmarkQueued(b *testing.B) {
+	addr := startPreloaded(b, 1024, 64)
+	for _, i := range implementations {
+		b.Run(i.name, func(b *testing.B) {
+			for b.Loop() {
+				debug.FreeOSMemory()
+				before := resident(b)
+				c := dialWith(b, i.dial, feed.Config{Addr: addr, Bucket: kvBucket, User: kvUser, Password: kvPassword, Name: fmt.Sprint("queued", time.Now().UnixNano()), BufferBytes: 256 << 20})
+				all, err := c.HighSeqnos(within(b, 60*time.Second))
+				if err != nil {
+					b.Fatal(err)
+				}
+				for _, h := range all {
+					if _, err := c.OpenStream(within(b, 60*time.Second), feed.StreamRequest{VBucket: h.VBucket, End: h.Seqno}); err != nil {
+						b.Fatal(err)
+					}
+				}
+				waiting := c.Held()
+				for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(300 * time.Millisecond) {
+					if now := c.Held(); now > 0 && now == waiting {
+						break
+					}
+					waiting = c.Held()
+				}
+				b.ReportMetric(float64(resident(b)-before)/(1<<20), "MiB")
+				b.ReportMetric(float64(waiting)/(1<<20), "MiB-held")
+				_ = c.Close()
+			}
+			b.ReportMetric(0, "ns/op")
+		})
+	}
+}
+
+// resident is the process's memory as the kernel counts it.
+func resident(b *testing.B) int64 {
+	b.Helper()
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		b.Skip("no /proc here")
+	}
+	var size, pages int64
+	if _, err := fmt.Sscan(string(text), &size, &pages); err != nil {
+		b.Fatal(err)
+	}
+	return pages * int64(os.Getpagesize())
 }
 
 // userCPU is the process's time outside the kernel.
@@ -171,14 +270,15 @@ func userCPU() time.Duration {
 	return time.Duration(u.Utime.Nano())
 }
 
-func native(b *testing.B, addr string, ends []uint64) (take func() (seen, bytes int), done func()) {
+func native(b *testing.B, addr string, spans []span) (take func() (seen, bytes int), done func()) {
 	c, err := feed.Dial(within(b, 10*time.Second), feed.Config{Addr: addr, Bucket: kvBucket, User: kvUser, Password: kvPassword, Name: fmt.Sprint("native", time.Now().UnixNano()), BufferBytes: rivalWindow})
 	if err != nil {
 		b.Fatal(err)
 	}
 	return func() (seen, bytes int) {
 		track := map[feed.StreamID]*feed.Tracker{}
-		for vb, end := range ends {
+		for _, sp := range spans {
+			vb, end := sp.vb, sp.end
 			t := feed.NewTracker(feed.Position{})
 			id := c.NewStreamID()
 			track[id] = &t
@@ -186,7 +286,7 @@ func native(b *testing.B, addr string, ends []uint64) (take func() (seen, bytes 
 				b.Fatal(err)
 			}
 		}
-		for open := len(ends); open > 0; {
+		for open := len(spans); open > 0; {
 			block, err := c.Next(context.Background())
 			if err != nil {
 				b.Fatal(err)
@@ -233,7 +333,7 @@ func (o *gocbObserver) ModifyCollection(gocbcore.DcpCollectionModification) {}
 func (o *gocbObserver) OSOSnapshot(gocbcore.DcpOSOSnapshot)                 {}
 func (o *gocbObserver) SeqNoAdvanced(gocbcore.DcpSeqNoAdvanced)             {}
 
-func bareGocbcore(b *testing.B, addr string, ends []uint64) (take func() (seen, bytes int), done func()) {
+func bareGocbcore(b *testing.B, addr string, spans []span) (take func() (seen, bytes int), done func()) {
 	agent, err := gocbcore.CreateDcpAgent(&gocbcore.DCPAgentConfig{
 		BucketName: kvBucket,
 		SeedConfig: gocbcore.SeedConfig{MemdAddrs: []string{addr}},
@@ -257,16 +357,17 @@ func bareGocbcore(b *testing.B, addr string, ends []uint64) (take func() (seen, 
 		b.Fatal(err)
 	}
 	return func() (seen, bytes int) {
-		o := &gocbObserver{ended: make(chan error, len(ends))}
-		opened := make(chan error, len(ends))
-		for vb, end := range ends {
+		o := &gocbObserver{ended: make(chan error, len(spans))}
+		opened := make(chan error, len(spans))
+		for _, sp := range spans {
+			vb, end := sp.vb, sp.end
 			_, err := agent.OpenStream(uint16(vb), memd.DcpStreamAddFlagActiveOnly, 0, 0, gocbcore.SeqNo(end), 0, 0, o, gocbcore.OpenStreamOptions{},
 				func(_ []gocbcore.FailoverEntry, err error) { opened <- err })
 			if err != nil {
 				b.Fatal(err)
 			}
 		}
-		for range ends {
+		for range spans {
 			if err := errors.Join(<-opened, <-o.ended); err != nil {
 				b.Fatal(err)
 			}
@@ -275,7 +376,7 @@ func bareGocbcore(b *testing.B, addr string, ends []uint64) (take func() (seen, 
 	}, func() { _ = agent.Close() }
 }
 
-func gomem(b *testing.B, addr string, ends []uint64) (take func() (seen, bytes int), done func()) {
+func gomem(b *testing.B, addr string, spans []span) (take func() (seen, bytes int), done func()) {
 	logging.SetLogger(nil) // it tells of every stream
 	c, err := memcached.Connect("tcp", addr)
 	if err == nil {
@@ -301,12 +402,13 @@ func gomem(b *testing.B, addr string, ends []uint64) (take func() (seen, bytes i
 		b.Fatal(err)
 	}
 	return func() (seen, bytes int) {
-		for vb, end := range ends {
+		for _, sp := range spans {
+			vb, end := sp.vb, sp.end
 			if err := upr.UprRequestStream(uint16(vb), uint16(vb), 0, 0, 0, end, 0, 0); err != nil {
 				b.Fatal(err)
 			}
 		}
-		for open := len(ends); open > 0; {
+		for open := len(spans); open > 0; {
 			e, ok := <-upr.C
 			if !ok {
 				b.Fatal(upr.GetError())
