@@ -29,7 +29,7 @@ func TestSameSeed(t *testing.T) {
 // TestLeaderChangesRestartNothing: streams that run are taken over by every new leader.
 func TestLeaderChangesRestartNothing(t *testing.T) {
 	leaders := 0
-	for n := int64(1); n <= 60; n++ {
+	for n := int64(1); n <= min(60, usual()/5); n++ {
 		s, why := run(t, Options{Seed: n, Trace: true, Faults: []string{"leaderChanges"}, Rate: 20, Patient: true})
 		if why != "" {
 			t.Errorf("seed %d: %s", n, why)
