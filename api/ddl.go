@@ -126,6 +126,8 @@ func (a *API) run(r *http.Request, s expression.Statement, req *statecontext.Req
 		return []client.StatementResult{result(&o)}, nil
 	case *expression.BuildIndex:
 		return a.buildNamed(r, s.Bucket, s.Names, req)
+	case *expression.AlterIndex:
+		return a.alterNamed(r, s)
 	}
 	return nil, rpc.Refuse(CodeUnsupported, "this statement is not supported: %s", s)
 }
@@ -152,6 +154,29 @@ func (a *API) dropNamed(r *http.Request, bucket, name string, ifMatch uint64, re
 	}
 	o.Definition.Bucket, o.Definition.Name = bucket, name
 	return o, nil
+}
+
+// alterNamed says of an alteration what stands in its way. Setting the number of replicas that there are does nothing.
+func (a *API) alterNamed(r *http.Request, s *expression.AlterIndex) ([]client.StatementResult, error) {
+	if err := a.cfg.Raft.ReadBarrier(r.Context()); err != nil {
+		return nil, err
+	}
+	state := a.cfg.Raft.State()
+	x := state.IndexByName(s.Bucket, s.Name)
+	if x == nil {
+		return nil, a.unknownName(s.Bucket, s.Name)
+	}
+	d := &x.Definition
+	const until = "copies cannot be moved, added or taken away one by one before there is rebalance, which this version does not have"
+	switch {
+	case s.Action == expression.ActionReplicaCount && *s.NumReplica == int(d.Replicas):
+		return []client.StatementResult{{ID: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State, CAS: state.CAS(), Deferred: d.Deferred, Existed: true}}, nil
+	case s.Action == expression.ActionReplicaCount:
+		return nil, rpc.Refuse(CodeUnsupported, "index %s has num_replica %d: %s; create another index with num_replica %d, wait until it is ready, then drop this one", d.Name, d.Replicas, until, *s.NumReplica)
+	case s.Action == expression.ActionDropReplica:
+		return nil, rpc.Refuse(CodeUnsupported, "replica %d of index %s stays: %s; create another index with a smaller num_replica, then drop this one", *s.ReplicaID, d.Name, until)
+	}
+	return nil, rpc.Refuse(CodeUnsupported, "index %s stays where it is: %s; create another index with these nodes, then drop this one; removing an indexer (tidemark cluster remove) places what it has on others", d.Name, until)
 }
 
 // buildNamed starts builds by name: all or none. Names that are not there are proposed all the same, as dropNamed does.

@@ -26,7 +26,7 @@ const (
 	PrimaryName = "#primary"
 )
 
-// Statement is one of *CreateIndex, *DropIndex, *BuildIndex. Its String is the canonical text, which Parse reads as the
+// Statement is one of *CreateIndex, *DropIndex, *BuildIndex, *AlterIndex. Its String is the canonical text, which Parse reads as the
 // same again.
 type Statement interface {
 	String() string
@@ -238,12 +238,12 @@ func (p *parser) statement() (Statement, error) {
 		case "BUILD":
 			return p.build()
 		case "ALTER":
-			return nil, p.unsupported(tok, "ALTER INDEX is not supported yet")
+			return p.alter()
 		case "SELECT", "INSERT", "UPSERT", "UPDATE", "DELETE", "MERGE", "EXPLAIN", "PREPARE", "EXECUTE", "GRANT", "REVOKE", "INFER":
-			return nil, p.unsupported(tok, "%s is not supported: the statements are CREATE INDEX, DROP INDEX and BUILD INDEX", word)
+			return nil, p.unsupported(tok, "%s is not supported: the statements are CREATE INDEX, BUILD INDEX, ALTER INDEX and DROP INDEX", word)
 		}
 	}
-	return nil, p.unexpected("CREATE, DROP or BUILD")
+	return nil, p.unexpected("CREATE, BUILD, ALTER or DROP")
 }
 
 // create reads CREATE [PRIMARY] INDEX and all that follows.

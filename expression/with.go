@@ -25,6 +25,17 @@ func options() []option {
 // with reads {"key": value, …}.
 func (p *parser) with(w *With) error {
 	at := p.tok
+	if err := p.optionList(func(key token) error { return p.withOption(w, key) }); err != nil {
+		return err
+	}
+	if w.NumPartition != nil && w.NumSlice != nil && *w.NumPartition != *w.NumSlice {
+		return p.fail(at, "num_partition is %d and num_slice is %d; they are two words for one thing: give one", *w.NumPartition, *w.NumSlice)
+	}
+	return nil
+}
+
+// optionList reads {"key": value, …}; read is called before each value.
+func (p *parser) optionList(read func(key token) error) error {
 	if err := p.wantOp("{"); err != nil {
 		return err
 	}
@@ -32,7 +43,15 @@ func (p *parser) with(w *With) error {
 		return err
 	}
 	for seen := map[string]bool{}; ; {
-		if err := p.withOption(w, seen); err != nil {
+		key := p.tok
+		if key.kind != tokString {
+			return p.unexpected("the name of an option in quotes")
+		}
+		if seen[key.value] {
+			return p.fail(key, "the option %q stands here twice", key.value)
+		}
+		seen[key.value] = true
+		if err := read(key); err != nil {
 			return err
 		}
 		if more, err := p.acceptOp(","); err != nil {
@@ -40,40 +59,31 @@ func (p *parser) with(w *With) error {
 		} else if more {
 			continue
 		}
-		if err := p.wantOp("}"); err != nil {
-			return err
-		}
-		if w.NumPartition != nil && w.NumSlice != nil && *w.NumPartition != *w.NumSlice {
-			return p.fail(at, "num_partition is %d and num_slice is %d; they are two words for one thing: give one", *w.NumPartition, *w.NumSlice)
-		}
-		return nil
+		return p.wantOp("}")
 	}
 }
 
-func (p *parser) withOption(w *With, seen map[string]bool) error {
-	tok := p.tok
-	if tok.kind != tokString {
-		return p.unexpected("the name of an option in quotes")
+// colon passes an option's name and the colon.
+func (p *parser) colon() error {
+	if err := p.advance(); err != nil {
+		return err
 	}
-	if seen[tok.value] {
-		return p.fail(tok, "the option %q stands here twice", tok.value)
-	}
-	seen[tok.value] = true
+	return p.wantOp(":")
+}
+
+func (p *parser) withOption(w *With, key token) error {
 	var known []string
 	for _, o := range options() {
 		known = append(known, o.key)
-		if o.key != tok.value {
+		if o.key != key.value {
 			continue
 		}
-		if err := p.advance(); err != nil {
-			return err
-		}
-		if err := p.wantOp(":"); err != nil {
+		if err := p.colon(); err != nil {
 			return err
 		}
 		return o.read(p, w)
 	}
-	return p.fail(tok, "unknown option %q; known: %s", tok.value, strings.Join(known, ", "))
+	return p.fail(key, "unknown option %q; known: %s", key.value, strings.Join(known, ", "))
 }
 
 // optionBool reads true or false, bare or as a string.

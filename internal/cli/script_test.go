@@ -43,7 +43,7 @@ func TestScripts(t *testing.T) {
 	cluster := testcluster.Start(t, dir, "--managers", "3", "--kv", "1", "--indexers", "2", "--sample", "--log-level", "info")
 	waitSample(t, cluster)
 	servers := cluster.Manifest().Servers()
-	for name, page := range map[string]string{"README": "../../README.md", "scans": "../../docs/scans.md"} {
+	for name, page := range map[string]string{"README": "../../README.md", "scans": "../../docs/scans.md", "ddl": "../../docs/ddl.md"} {
 		t.Run(name, func(t *testing.T) { runPage(t, page, bin, dir, servers) })
 	}
 	testscript.Run(t, testscript.Params{
