@@ -248,6 +248,17 @@ func (s *schemeRun) round(ctx context.Context, up *testcluster.Cluster, round ui
 			s.some(ctx, r, x, rows)
 		}
 	}
+	show := func(l client.VerifyLine) error {
+		if l.Difference != nil {
+			s.t.Logf("%+v", *l.Difference)
+		}
+		return nil
+	}
+	for _, x := range late {
+		if end, err := s.c.Verify(ctx, client.Ref(s.bucket, x.name), client.VerifyRequest{}, show); err != nil || end.Differences != 0 {
+			s.t.Errorf("%s: verified: %+v, %v", x.statement, end, err)
+		}
+	}
 	for _, x := range all {
 		if _, err := s.c.Statement(ctx, "DROP INDEX "+x.name+" ON "+s.bucket); err != nil {
 			s.t.Error(err)
