@@ -37,7 +37,7 @@ import (
 )
 
 // observeFor is how long TestObserver lets things go wrong.
-var observeFor = flag.Duration("observe", 5*time.Second, "how long each part of TestObserver lets things go wrong")
+var observeFor = flag.Duration("observe", 4*time.Second, "how long each part of TestObserver lets things go wrong")
 
 // kvChild is the environment variable by which the test's binary becomes a KV node.
 const kvChild = "TIDEMARK_TEST_KV"
