@@ -104,45 +104,45 @@ func (o Opcode) String() string {
 // baseName is the name of an opcode for documents and connections, or nothing.
 func (o Opcode) baseName() string {
 	names := [...]string{
-		OpGet - OpGet:            "GET",
-		OpSet - OpGet:            "SET",
-		OpAdd - OpGet:            "ADD",
-		OpReplace - OpGet:        "REPLACE",
-		OpDelete - OpGet:         "DELETE",
-		OpIncrement - OpGet:      "INCREMENT",
-		OpDecrement - OpGet:      "DECREMENT",
-		OpQuit - OpGet:           "QUIT",
-		OpFlush - OpGet:          "FLUSH",
-		OpGetQ - OpGet:           "GETQ",
-		OpNoop - OpGet:           "NOOP",
-		OpVersion - OpGet:        "VERSION",
-		OpGetK - OpGet:           "GETK",
-		OpGetKQ - OpGet:          "GETKQ",
-		OpAppend - OpGet:         "APPEND",
-		OpPrepend - OpGet:        "PREPEND",
-		OpStat - OpGet:           "STAT",
-		OpSetQ - OpGet:           "SETQ",
-		OpAddQ - OpGet:           "ADDQ",
-		OpReplaceQ - OpGet:       "REPLACEQ",
-		OpDeleteQ - OpGet:        "DELETEQ",
-		OpIncrementQ - OpGet:     "INCREMENTQ",
-		OpDecrementQ - OpGet:     "DECREMENTQ",
-		OpQuitQ - OpGet:          "QUITQ",
-		OpFlushQ - OpGet:         "FLUSHQ",
-		OpAppendQ - OpGet:        "APPENDQ",
-		OpPrependQ - OpGet:       "PREPENDQ",
-		OpVerbosity - OpGet:      "VERBOSITY",
-		OpTouch - OpGet:          "TOUCH",
-		OpGAT - OpGet:            "GAT",
-		OpGATQ - OpGet:           "GATQ",
-		OpHello - OpGet:          "HELLO",
-		OpSASLList - OpGet:       "SASL_LIST",
-		OpSASLAuth - OpGet:       "SASL_AUTH",
-		OpSASLStep - OpGet:       "SASL_STEP",
-		OpGetAllVBSeqnos - OpGet: "GET_ALL_VB_SEQNOS",
+		OpGet:            "GET",
+		OpSet:            "SET",
+		OpAdd:            "ADD",
+		OpReplace:        "REPLACE",
+		OpDelete:         "DELETE",
+		OpIncrement:      "INCREMENT",
+		OpDecrement:      "DECREMENT",
+		OpQuit:           "QUIT",
+		OpFlush:          "FLUSH",
+		OpGetQ:           "GETQ",
+		OpNoop:           "NOOP",
+		OpVersion:        "VERSION",
+		OpGetK:           "GETK",
+		OpGetKQ:          "GETKQ",
+		OpAppend:         "APPEND",
+		OpPrepend:        "PREPEND",
+		OpStat:           "STAT",
+		OpSetQ:           "SETQ",
+		OpAddQ:           "ADDQ",
+		OpReplaceQ:       "REPLACEQ",
+		OpDeleteQ:        "DELETEQ",
+		OpIncrementQ:     "INCREMENTQ",
+		OpDecrementQ:     "DECREMENTQ",
+		OpQuitQ:          "QUITQ",
+		OpFlushQ:         "FLUSHQ",
+		OpAppendQ:        "APPENDQ",
+		OpPrependQ:       "PREPENDQ",
+		OpVerbosity:      "VERBOSITY",
+		OpTouch:          "TOUCH",
+		OpGAT:            "GAT",
+		OpGATQ:           "GATQ",
+		OpHello:          "HELLO",
+		OpSASLList:       "SASL_LIST",
+		OpSASLAuth:       "SASL_AUTH",
+		OpSASLStep:       "SASL_STEP",
+		OpGetAllVBSeqnos: "GET_ALL_VB_SEQNOS",
 	}
-	if i := int(o) - int(OpGet); i >= 0 && i < len(names) {
-		return names[i]
+	if int(o) < len(names) {
+		return names[o]
 	}
 	return ""
 }
@@ -150,25 +150,25 @@ func (o Opcode) baseName() string {
 // dcpName is the name of an opcode of DCP, or nothing.
 func (o Opcode) dcpName() string {
 	names := [...]string{
-		OpDCPOpen - OpDCPOpen:           "DCP_OPEN",
-		OpDCPAddStream - OpDCPOpen:      "DCP_ADD_STREAM",
-		OpDCPCloseStream - OpDCPOpen:    "DCP_CLOSE_STREAM",
-		OpDCPStreamReq - OpDCPOpen:      "DCP_STREAM_REQ",
-		OpDCPFailoverLog - OpDCPOpen:    "DCP_FAILOVER_LOG",
-		OpDCPStreamEnd - OpDCPOpen:      "DCP_STREAM_END",
-		OpDCPSnapshotMarker - OpDCPOpen: "DCP_SNAPSHOT_MARKER",
-		OpDCPMutation - OpDCPOpen:       "DCP_MUTATION",
-		OpDCPDeletion - OpDCPOpen:       "DCP_DELETION",
-		OpDCPExpiration - OpDCPOpen:     "DCP_EXPIRATION",
-		OpDCPNoop - OpDCPOpen:           "DCP_NOOP",
-		OpDCPBufferAck - OpDCPOpen:      "DCP_BUFFER_ACK",
-		OpDCPControl - OpDCPOpen:        "DCP_CONTROL",
-		OpDCPSystemEvent - OpDCPOpen:    "DCP_SYSTEM_EVENT",
-		OpDCPSeqnoAdvanced - OpDCPOpen:  "DCP_SEQNO_ADVANCED",
-		OpDCPOSOSnapshot - OpDCPOpen:    "DCP_OSO_SNAPSHOT",
+		OpDCPOpen:           "DCP_OPEN",
+		OpDCPAddStream:      "DCP_ADD_STREAM",
+		OpDCPCloseStream:    "DCP_CLOSE_STREAM",
+		OpDCPStreamReq:      "DCP_STREAM_REQ",
+		OpDCPFailoverLog:    "DCP_FAILOVER_LOG",
+		OpDCPStreamEnd:      "DCP_STREAM_END",
+		OpDCPSnapshotMarker: "DCP_SNAPSHOT_MARKER",
+		OpDCPMutation:       "DCP_MUTATION",
+		OpDCPDeletion:       "DCP_DELETION",
+		OpDCPExpiration:     "DCP_EXPIRATION",
+		OpDCPNoop:           "DCP_NOOP",
+		OpDCPBufferAck:      "DCP_BUFFER_ACK",
+		OpDCPControl:        "DCP_CONTROL",
+		OpDCPSystemEvent:    "DCP_SYSTEM_EVENT",
+		OpDCPSeqnoAdvanced:  "DCP_SEQNO_ADVANCED",
+		OpDCPOSOSnapshot:    "DCP_OSO_SNAPSHOT",
 	}
-	if i := int(o) - int(OpDCPOpen); i >= 0 && i < len(names) {
-		return names[i]
+	if int(o) < len(names) {
+		return names[o]
 	}
 	return ""
 }
@@ -176,27 +176,27 @@ func (o Opcode) dcpName() string {
 // addedName is the name of an opcode that KV engines have added, or nothing.
 func (o Opcode) addedName() string {
 	names := [...]string{
-		OpGetReplica - OpGetReplica:             "GET_REPLICA",
-		OpSelectBucket - OpGetReplica:           "SELECT_BUCKET",
-		OpObserveSeqno - OpGetReplica:           "OBSERVE_SEQNO",
-		OpObserve - OpGetReplica:                "OBSERVE",
-		OpGetLocked - OpGetReplica:              "GET_LOCKED",
-		OpUnlockKey - OpGetReplica:              "UNLOCK_KEY",
-		OpGetMeta - OpGetReplica:                "GET_META",
-		OpSetWithMeta - OpGetReplica:            "SET_WITH_META",
-		OpAddWithMeta - OpGetReplica:            "ADD_WITH_META",
-		OpDeleteWithMeta - OpGetReplica:         "DELETE_WITH_META",
-		OpGetClusterConfig - OpGetReplica:       "GET_CLUSTER_CONFIG",
-		OpGetRandomKey - OpGetReplica:           "GET_RANDOM_KEY",
-		OpGetCollectionsManifest - OpGetReplica: "GET_COLLECTIONS_MANIFEST",
-		OpGetCollectionID - OpGetReplica:        "GET_COLLECTION_ID",
-		OpSubdocGet - OpGetReplica:              "SUBDOC_GET",
-		OpSubdocMultiLookup - OpGetReplica:      "SUBDOC_MULTI_LOOKUP",
-		OpSubdocMultiMutation - OpGetReplica:    "SUBDOC_MULTI_MUTATION",
-		OpGetErrorMap - OpGetReplica:            "GET_ERROR_MAP",
+		OpGetReplica:             "GET_REPLICA",
+		OpSelectBucket:           "SELECT_BUCKET",
+		OpObserveSeqno:           "OBSERVE_SEQNO",
+		OpObserve:                "OBSERVE",
+		OpGetLocked:              "GET_LOCKED",
+		OpUnlockKey:              "UNLOCK_KEY",
+		OpGetMeta:                "GET_META",
+		OpSetWithMeta:            "SET_WITH_META",
+		OpAddWithMeta:            "ADD_WITH_META",
+		OpDeleteWithMeta:         "DELETE_WITH_META",
+		OpGetClusterConfig:       "GET_CLUSTER_CONFIG",
+		OpGetRandomKey:           "GET_RANDOM_KEY",
+		OpGetCollectionsManifest: "GET_COLLECTIONS_MANIFEST",
+		OpGetCollectionID:        "GET_COLLECTION_ID",
+		OpSubdocGet:              "SUBDOC_GET",
+		OpSubdocMultiLookup:      "SUBDOC_MULTI_LOOKUP",
+		OpSubdocMultiMutation:    "SUBDOC_MULTI_MUTATION",
+		OpGetErrorMap:            "GET_ERROR_MAP",
 	}
-	if i := int(o) - int(OpGetReplica); i >= 0 && i < len(names) {
-		return names[i]
+	if int(o) < len(names) {
+		return names[o]
 	}
 	return ""
 }
