@@ -37,7 +37,11 @@ func either(t *testing.T, run func(t *testing.T, dial feed.Dialer)) {
 
 func dialWith(t testing.TB, dial feed.Dialer, conf feed.Config) feed.Feed {
 	t.Helper()
-	c, err := dial(within(t, 20*time.Second), conf)
+	var c feed.Feed
+	err := patiently(t, func() (err error) {
+		c, err = dial(within(t, 20*time.Second), conf)
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

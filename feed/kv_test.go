@@ -141,16 +141,29 @@ func (m *mirror) tryFollow(t testing.TB, c feed.Feed, vb uint16) error {
 	id := c.NewStreamID()
 	tr := feed.NewTracker(p)
 	m.track[id] = &tr
-	_, err := c.OpenStream(within(t, 30*time.Second), feed.StreamRequest{
-		VBucket: vb, ID: id, Start: p.Seqno, End: mcbp.EndOfTime, VBUUID: m.uuid[vb], SnapStart: p.SnapStart, SnapEnd: p.SnapEnd,
+	return patiently(t, func() error {
+		_, err := c.OpenStream(within(t, 30*time.Second), feed.StreamRequest{
+			VBucket: vb, ID: id, Start: p.Seqno, End: mcbp.EndOfTime, VBUUID: m.uuid[vb], SnapStart: p.SnapStart, SnapEnd: p.SnapEnd,
+		})
+		return err
 	})
-	return err
+}
+
+// patiently tries again what a node that warms up, or whose map lags, refuses for a while.
+func patiently(t testing.TB, try func() error) error {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+		err := try()
+		if !errors.Is(err, feed.ErrTemporary) && !errors.Is(err, feed.ErrNotMyVBucket) || time.Now().After(deadline) {
+			return err
+		}
+	}
 }
 
 // read takes blocks until every vbucket is complete at its target.
 func (m *mirror) read(t testing.TB, c feed.Feed, targets map[uint16]uint64) {
 	t.Helper()
-	ctx := within(t, 30*time.Second)
+	ctx := within(t, 60*time.Second)
 	reached := func() bool {
 		for vb, s := range targets {
 			if m.at[vb].Complete < s {

@@ -65,7 +65,8 @@ func (c *Conn) OpenStream(ctx context.Context, req feed.StreamRequest) ([]mcbp.F
 	if err == nil {
 		return log, nil
 	}
-	s.giveUp()
+	_, refused := statusOf(err)
+	s.giveUp(!refused && !errors.As(err, new(gocbcore.DCPRollbackError)))
 	return nil, c.convertError(mcbp.OpDCPStreamReq, req.VBucket, err)
 }
 
@@ -87,9 +88,10 @@ func (s *stream) begin(log []mcbp.FailoverEntry) error {
 	return nil
 }
 
-// giveUp forgets a stream that was not opened, and closes it should the node consent yet, or have consented: the request
-// to close goes over the same connection after the one to open.
-func (s *stream) giveUp() {
+// giveUp forgets a stream that was not opened. If the node has not refused it, it is closed, should the node consent yet: the
+// request to close goes over the same connection after the one to open. Not otherwise: where a node sends no end after a
+// close, gocbcore takes the answer to any for the end of the vbucket's next stream.
+func (s *stream) giveUp(unanswered bool) {
 	c := s.c
 	c.mu.Lock()
 	s.abandoned = true
@@ -99,7 +101,7 @@ func (s *stream) giveUp() {
 	ended := c.err != nil
 	c.room.Broadcast()
 	c.mu.Unlock()
-	if !ended {
+	if unanswered && !ended {
 		_, _ = c.agent.CloseStream(s.vbucket, gocbcore.CloseStreamOptions{}, func(error) {}) // most often there is none
 	}
 }
