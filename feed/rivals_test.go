@@ -282,7 +282,7 @@ func native(b *testing.B, addr string, spans []span) (take func() (seen, bytes i
 			t := feed.NewTracker(feed.Position{})
 			id := c.NewStreamID()
 			track[id] = &t
-			if _, err := c.OpenStream(within(b, 10*time.Second), feed.StreamRequest{VBucket: uint16(vb), ID: id, End: end}); err != nil {
+			if _, err := c.OpenStream(within(b, 10*time.Second), feed.StreamRequest{VBucket: vb, ID: id, End: end}); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -361,7 +361,7 @@ func bareGocbcore(b *testing.B, addr string, spans []span) (take func() (seen, b
 		opened := make(chan error, len(spans))
 		for _, sp := range spans {
 			vb, end := sp.vb, sp.end
-			_, err := agent.OpenStream(uint16(vb), memd.DcpStreamAddFlagActiveOnly, 0, 0, gocbcore.SeqNo(end), 0, 0, o, gocbcore.OpenStreamOptions{},
+			_, err := agent.OpenStream(vb, memd.DcpStreamAddFlagActiveOnly, 0, 0, gocbcore.SeqNo(end), 0, 0, o, gocbcore.OpenStreamOptions{},
 				func(_ []gocbcore.FailoverEntry, err error) { opened <- err })
 			if err != nil {
 				b.Fatal(err)
@@ -404,7 +404,7 @@ func gomem(b *testing.B, addr string, spans []span) (take func() (seen, bytes in
 	return func() (seen, bytes int) {
 		for _, sp := range spans {
 			vb, end := sp.vb, sp.end
-			if err := upr.UprRequestStream(uint16(vb), uint16(vb), 0, 0, 0, end, 0, 0); err != nil {
+			if err := upr.UprRequestStream(vb, vb, 0, 0, 0, end, 0, 0); err != nil {
 				b.Fatal(err)
 			}
 		}
