@@ -37,7 +37,7 @@ func TestTheCheckerSees(t *testing.T) {
 		{"problem with a field", "GET", "/v1/indexes/b/n", "", 404, problem, strings.Replace(noSuch, "{", `{"hint":"x",`, 1), "hint"},
 		{"bad request accepted", "POST", "/v1/indexes:build", `{"bucket":"b"}`, 202, list, `{"results":[]}`, "names"},
 		{"bad request refused", "POST", "/v1/indexes:build", `{"bucket":"b"}`, 400, problem, `{"type":"x","title":"x","status":400,"code":"BAD_REQUEST","detail":"x"}`, ""},
-		{"rows", "POST", "/v1/indexes/b/n:scan", `{}`, 200, lines, "{\"key\":[1],\"id\":\"a\"}\n{\"end\":true,\"rows\":1,\"timestamp\":{\"hash\":\"1\"}}\n", ""},
+		{"rows", "POST", "/v1/indexes/b/n:scan", `{}`, 200, lines, "{\"key\":[1],\"id\":\"a\"}\n{\"end\":true,\"rows\":1,\"timestamp\":{\"id\":\"1.1\",\"hash\":\"1\"}}\n", ""},
 		{"bad row", "POST", "/v1/indexes/b/n:scan", `{}`, 200, lines, "{\"key\":[1],\"id\":\"a\",\"x\":1}\n", "line 1"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
