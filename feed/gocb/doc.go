@@ -11,6 +11,8 @@
 //     Config.NoopInterval.
 //   - A node without flow control is refused; metadata behind a value (nmeta) is not cut off; reasons of a stream's end
 //     that gocbcore does not know come as their number.
+//   - Where an engine cannot say that a stream was closed (it refuses send_stream_end_on_client_close_stream, as old ones
+//     do), gocbcore v10.8.1 looks a closed stream up without its lock: the process may end.
 //   - A message that is too short for its kind ends the process: gocbcore does not check. Against a node that is not
 //     trusted, use the native feed.
 //
