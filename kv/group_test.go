@@ -30,6 +30,12 @@ type group struct {
 // newGroup starts nodes kv1 to kvN with the bucket "world" of 16 vbuckets.
 func newGroup(t *testing.T, n, replicas int) *group {
 	t.Helper()
+	return newGroupWith(t, n, replicas, func(*Config) {})
+}
+
+// newGroupWith is newGroup with other configurations of the nodes.
+func newGroupWith(t *testing.T, n, replicas int, edit func(*Config)) *group {
+	t.Helper()
 	g := &group{t: t, nodes: map[string]*Node{}, stops: map[string]func(){}, confs: map[string]Config{}}
 	var peers []Peer
 	for i := range n {
@@ -38,6 +44,7 @@ func newGroup(t *testing.T, n, replicas int) *group {
 	for _, p := range peers {
 		config := testConfig(t.TempDir())
 		config.NodeID, config.Nodes, config.Buckets[0].Replicas = p.ID, peers, replicas
+		edit(&config)
 		g.open(config)
 	}
 	for i := range peers {

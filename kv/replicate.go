@@ -249,7 +249,8 @@ type replica struct {
 	vb      uint16
 	v       *store.VBucket
 	tracker feed.Tracker
-	over    bool // its events are not taken any more
+	branch  uint64 // the source's newest one when the stream began; 0: it has not begun
+	over    bool   // its events are not taken any more
 }
 
 // whole says whether the stream stands at the end of a snapshot.
@@ -377,6 +378,9 @@ func (s *session) poll(ctx context.Context, goal map[uint16]bool) (map[uint16]bo
 		s.mu.Lock()
 		p := s.open[vb]
 		whole := p != nil && p.whole()
+		if p != nil && p.branch != 0 && d.VBUUID != p.branch { // the source was not active meanwhile: the stream may have ended without a word
+			p.over, whole = true, false
+		}
 		s.mu.Unlock()
 		s.l.r.note(s.l.id.bucket, vb, s.l.id.source, func(x *seen) {
 			if p == nil { // before a stream is asked for: the source may have begun anew
@@ -449,6 +453,9 @@ func (s *session) event(p *replica, e *feed.Event, paused bool) (*store.Ticket, 
 		branches := make([]store.FailoverEntry, len(log))
 		for i, b := range log {
 			branches[i] = store.FailoverEntry{UUID: b.VBUUID, Seqno: b.Seqno}
+		}
+		if len(log) > 0 {
+			p.branch = log[0].VBUUID
 		}
 		if err := p.v.Join(branches); err != nil {
 			p.over = true

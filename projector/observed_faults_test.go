@@ -163,13 +163,9 @@ func TestObserver(t *testing.T) {
 		moods server.Moods
 	}{
 		{"mild", server.NoMoods},
-		{"nasty", server.AllMoods &^ server.OldControls}, // with old controls the KV nodes' own rebalance stands still
 		{"every mood", server.AllMoods},
 	} {
 		t.Run(part.name, func(t *testing.T) {
-			if part.name == "nasty" && *observeFor < time.Minute {
-				t.Skip("moves of nasty nodes: run with -observe 1m or more; it was seen once not to settle")
-			}
 			observe(t, part.moods)
 		})
 	}

@@ -19,6 +19,7 @@ type stream struct {
 	opaque uint32
 	start  uint64
 	end    uint64
+	purged uint64 // the vbucket's purge seqno that the request was granted with
 
 	backfill, noValue, activeOnly bool
 
@@ -97,13 +98,22 @@ func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bo
 			return st.finish(buf, mcbp.EndOK, messages)
 		}
 		var began bool
-		if buf, began = st.beginSnapshot(buf); began {
+		before := len(buf)
+		if buf, began = st.beginSnapshot(buf); st.lacks() { // its next request is answered ROLLBACK
+			return st.finish(buf[:before], mcbp.EndTooSlow, messages)
+		} else if began {
 			messages++
 		} else if st.last < st.end {
 			return buf, messages, false
 		}
 	}
 	return buf, messages, true
+}
+
+// lacks says whether a tombstone was forgotten that the stream has not sent. It is asked when the snapshot is fixed: while one
+// is open nothing is forgotten. A stream that has sent nothing of a vbucket from its beginning lacks nothing.
+func (st *stream) lacks() bool {
+	return st.last > 0 && st.vb.Purged() > max(st.last, st.purged)
 }
 
 // beginSnapshot fixes the next snapshot and appends its marker; false when there is nothing now.

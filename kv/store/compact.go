@@ -26,11 +26,57 @@ func (b *Bucket) Compact(ctx context.Context) error {
 	return ctx.Err()
 }
 
+// purgeDue rewrites the log once, so that tombstones that may be forgotten are, when there are some: they count as live data,
+// and Compact alone would keep them in a log with little garbage, or in its newest segment, for ever. It looks at most once
+// in the time that makes a tombstone old, so a tombstone goes at an age between once and twice PurgeAfter.
+func (b *Bucket) purgeDue(ctx context.Context) error {
+	now := b.now()
+	if now.Before(b.nextPurge) || !b.due(now) {
+		return nil
+	}
+	b.nextPurge = now.Add(b.opts.PurgeAfter)
+	return b.PurgeTombstones(ctx, b.opts.PurgeAfter)
+}
+
+// due says whether a tombstone may be forgotten. It reads no more than it must: a vbucket without tombstones not at all.
+func (b *Bucket) due(now time.Time) bool {
+	cutoff := cutoffAt(now, b.opts.PurgeAfter)
+	for _, v := range b.vbs {
+		if v.due(cutoff) {
+			return true
+		}
+	}
+	return false
+}
+
+func (v *VBucket) due(cutoff uint32) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.tombstones == 0 {
+		return false
+	}
+	for _, d := range v.docs {
+		if v.forgettableLocked(d, cutoff) {
+			return true
+		}
+	}
+	return false
+}
+
+// cutoffAt is the unix second before which a tombstone must have been made to be forgotten.
+func cutoffAt(now time.Time, age time.Duration) uint32 { return uint32(now.Add(-age).Unix()) }
+
+// forgettableLocked says whether d is a tombstone that nothing needs any more. The newest version of a vbucket stays: its
+// seqno is the high seqno.
+func (v *VBucket) forgettableLocked(d *Doc, cutoff uint32) bool {
+	return d.Deleted && d.DeleteTime < cutoff && d.Seqno < v.written && v.openSnapshots == 0
+}
+
 // compactSegment rewrites what is needed of the oldest sealed segment and drops it. A write that fails meanwhile stops it:
 // a version that was superseded only by a write that was then taken back would not have been rewritten.
 func (b *Bucket) compactSegment(ctx context.Context, number uint64, purgeAfter time.Duration) error {
 	states := map[uint16]bool{}
-	cutoff := uint32(b.now().Add(-purgeAfter).Unix())
+	cutoff := cutoffAt(b.now(), purgeAfter)
 	failures := b.commit.failures.Load()
 	var last *Ticket
 	err := b.log.ReadSegment(number, func(r seglog.Record) error {
@@ -104,7 +150,7 @@ func (v *VBucket) relocate(key []byte, seqno uint64, cutoff uint32) (t *Ticket, 
 	if d == nil || d.Seqno != seqno {
 		return nil, false, nil
 	}
-	if d.Deleted && d.DeleteTime < cutoff && d.Seqno < v.written && v.openSnapshots == 0 {
+	if v.forgettableLocked(d, cutoff) {
 		v.forgetLocked(d)
 		return nil, true, nil
 	}
@@ -115,7 +161,7 @@ func (v *VBucket) relocate(key []byte, seqno uint64, cutoff uint32) (t *Ticket, 
 	return t, false, err
 }
 
-// forgetLocked removes a tombstone. The newest version of a vbucket stays: its seqno is the high seqno.
+// forgetLocked removes a tombstone.
 func (v *VBucket) forgetLocked(d *Doc) {
 	delete(v.docs, d.Key)
 	d.next = d.Seqno // superseded by nothing: left out of every later snapshot
@@ -128,8 +174,8 @@ func (v *VBucket) forgetLocked(d *Doc) {
 	}
 }
 
-// PurgeTombstones forgets all tombstones older than age at once, for tests and drills of what follows for consumers. It
-// rewrites the whole log. It must not run beside Run.
+// PurgeTombstones forgets all tombstones older than age at once, and rewrites the whole log for it. It must not run beside
+// Run, which does it when tombstones are due.
 func (b *Bucket) PurgeTombstones(ctx context.Context, age time.Duration) error {
 	b.commit.writeMu.Lock()
 	err := b.log.Rotate()

@@ -93,7 +93,7 @@ type Options struct {
 	// State says what this node is to each vbucket; nil means that all are active.
 	State func(vb uint16) State
 	Quota *Quota
-	// PurgeAfter is the age at which tombstones may be forgotten; 0 means DefaultPurgeAfter.
+	// PurgeAfter is the age from which tombstones may be forgotten; at twice of it they are. 0 means DefaultPurgeAfter.
 	PurgeAfter time.Duration
 	// SegmentBytes and Housekeep (sync, expiry and compaction interval) have defaults.
 	SegmentBytes int64
@@ -118,6 +118,7 @@ type Bucket struct {
 	liveBytes atomic.Int64
 	pinLimit  int64
 	failing   atomic.Bool // the last write failed
+	nextPurge time.Time   // not before it are tombstones looked for; Run's
 	stats     Counters
 }
 
@@ -234,7 +235,7 @@ func (b *Bucket) wrote(bytes int, _ time.Duration, err error) {
 	}
 }
 
-// Run keeps the bucket's house until ctx ends: syncs the log, expires documents, compacts.
+// Run keeps the bucket's house until ctx ends: syncs the log, expires documents, compacts, forgets old tombstones.
 func (b *Bucket) Run(ctx context.Context) error {
 	tick := time.NewTicker(b.opts.Housekeep)
 	defer tick.Stop()
@@ -250,6 +251,9 @@ func (b *Bucket) Run(ctx context.Context) error {
 		b.Expire()
 		if err := b.Compact(ctx); err != nil && ctx.Err() == nil {
 			b.opts.Logger.Warn("compaction postponed", "bucket", b.opts.Name, "error", err)
+		}
+		if err := b.purgeDue(ctx); err != nil && ctx.Err() == nil {
+			b.opts.Logger.Warn("purge of tombstones postponed", "bucket", b.opts.Name, "error", err)
 		}
 	}
 }

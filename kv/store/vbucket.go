@@ -381,6 +381,13 @@ func (v *VBucket) History() (State, History) {
 	return v.state, History{High: v.written, Purge: v.purge, Failover: append([]FailoverEntry(nil), v.failover...)}
 }
 
+// Purged is the highest seqno of a forgotten tombstone.
+func (v *VBucket) Purged() uint64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.purge
+}
+
 // SetState changes the vbucket's state. Becoming active begins a new branch where the last complete snapshot ended; what a
 // vbucket without a state still has of former times is dropped before it becomes active.
 func (v *VBucket) SetState(s State) error {
