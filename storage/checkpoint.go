@@ -251,8 +251,7 @@ func (s *Slice) switchTo(next *generation) error {
 	if err != nil {
 		return errors.Join(classify(s.meta.Copy, s.dir, err), next.eng.close(), s.store.fs.RemoveAll(next.dir))
 	}
-	old := s.retire()
-	s.install(next)
+	old := s.install(next)
 	if old == nil {
 		return nil
 	}

@@ -93,14 +93,16 @@ func createSlice(store *Store, dir string, m Meta, memTable int64) (*Slice, erro
 	return s, nil
 }
 
-// install makes a generation the present one.
-func (s *Slice) install(g *generation) {
+// install makes a generation the present one, in one step, and gives the one before: whoever reads finds one or the other.
+func (s *Slice) install(g *generation) (old *generation) {
 	st := g.eng.state()
 	g.refs, g.done = 1, make(chan struct{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	old = s.gen
 	s.gen, s.number, s.cur = g, g.number, &st
 	s.alive++
+	return old
 }
 
 // Meta gives what the copy is.
