@@ -15,7 +15,7 @@ import (
 //
 //	go test ./api -run TestDocumentOf -update
 //
-// Tests hold it to the handlers: every request and answer of the tests of package manager, and of internal/e2e with
+// Tests hold it to the handlers: every request and answer of the tests of package manager, and of internal/e2e/... with
 // TIDEMARK_CONTRACT=1, must be as it says (internal/contract).
 //
 //go:embed openapi.json

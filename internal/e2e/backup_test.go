@@ -3,10 +3,8 @@ package e2e
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,26 +14,10 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
+	"tidemark/internal/e2e/harness"
 	"tidemark/internal/testcluster"
 	"tidemark/statecontext"
 )
-
-// tidemark runs the binary against a cluster and gives what it prints.
-func tidemark(ctx context.Context, t *testing.T, up *testcluster.Cluster, args ...string) (out string, err error) {
-	t.Helper()
-	cmd := exec.CommandContext(ctx, testcluster.Binary(t), append(args, "--data", up.Dir)...)
-	b, err := cmd.CombinedOutput()
-	return string(b), err
-}
-
-func mustRun(ctx context.Context, t *testing.T, up *testcluster.Cluster, args ...string) string {
-	t.Helper()
-	out, err := tidemark(ctx, t, up, args...)
-	if err != nil {
-		t.Fatalf("tidemark %s: %v\n%s", strings.Join(args, " "), err, out)
-	}
-	return out
-}
 
 // names are the indexes of a bucket that are not being dropped, in order.
 func names(ctx context.Context, c *client.Client, bucket string) ([]string, error) {
@@ -50,22 +32,6 @@ func names(ctx context.Context, c *client.Client, bucket string) ([]string, erro
 	return all, err
 }
 
-// waitReady waits until all indexes of a bucket are ready.
-func waitReady(ctx context.Context, t *testing.T, c *client.Client, bucket string) {
-	t.Helper()
-	list, err := c.Indexes(ctx, bucket)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var ids []index.ID
-	for _, i := range list.Indexes {
-		ids = append(ids, i.ID)
-	}
-	if err := c.WaitReady(ctx, ids, nil); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // TestBackupAndRestore: a backup that was taken under load brings dropped indexes back in place, and all of them into
 // another cluster; both times they equal the oracle. A damaged file, one that was cut and one of a newer version are
 // refused, and nothing changes.
@@ -74,14 +40,14 @@ func TestBackupAndRestore(t *testing.T) {
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "3", "--kv", "1", "--indexers", "2")
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := newWorkload(ctx, t, up.KV(ctx))
-	createSampleIndexes(ctx, t, c, bucket)
+	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	load, stop := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	wg.Go(func() { w.run(load, 1, 300) })
+	wg.Go(func() { w.Run(load, 1, 300) })
 	file := filepath.Join(t.TempDir(), "state.backup")
-	mustRun(ctx, t, up, "cluster", "backup", file)
-	if out := mustRun(ctx, t, up, "cluster", "backup", "verify", file); !strings.Contains(out, "holds") || !strings.Contains(out, sampleIndexes[0]) {
+	harness.MustRun(ctx, t, up, "cluster", "backup", file)
+	if out := harness.MustRun(ctx, t, up, "cluster", "backup", "verify", file); !strings.Contains(out, "holds") || !strings.Contains(out, harness.SampleIndexes()[0]) {
 		t.Errorf("verify prints\n%s", out)
 	}
 	data, err := os.ReadFile(file)
@@ -92,47 +58,42 @@ func TestBackupAndRestore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range sampleIndexes[:2] {
+	for _, name := range harness.SampleIndexes()[:2] {
 		if err := c.Drop(ctx, client.Ref(bucket, name), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
-	create(ctx, t, c, fmt.Sprintf("CREATE INDEX later ON %s(name)", bucket))
+	harness.Create(ctx, t, c, fmt.Sprintf("CREATE INDEX later ON %s(name)", bucket))
 	refusedFiles(ctx, t, c, data)
-	if out, err := tidemark(ctx, t, up, "cluster", "restore", file); err == nil || !strings.Contains(out, "--yes") {
+	if out, err := harness.Tidemark(ctx, t, up, "cluster", "restore", file); err == nil || !strings.Contains(out, "--yes") {
 		t.Errorf("without --yes: %v\n%s", err, out)
 	}
 	began := time.Now()
-	t.Log(strings.TrimSpace(mustRun(ctx, t, up, "cluster", "restore", file, "--yes")))
-	waitReady(ctx, t, c, bucket)
+	t.Log(strings.TrimSpace(harness.MustRun(ctx, t, up, "cluster", "restore", file, "--yes")))
+	harness.WaitReady(ctx, t, c, bucket)
 	t.Logf("all indexes are ready %s after the restore in place began", time.Since(began).Round(time.Millisecond))
 	if after, err := names(ctx, c, bucket); err != nil || !slices.Equal(after, before) {
 		t.Errorf("indexes %v, %v, want %v", after, err, before)
 	}
 	stop()
 	wg.Wait()
-	checkFinal(ctx, t, c, w, bucket)
-	create(ctx, t, c, fmt.Sprintf("CREATE INDEX after_restore ON %s(name)", bucket)) // DDL goes on
+	harness.CheckFinal(ctx, t, c, w, bucket)
+	harness.Create(ctx, t, c, fmt.Sprintf("CREATE INDEX after_restore ON %s(name)", bucket)) // DDL goes on
 
 	t.Run("new cluster", func(t *testing.T) {
 		other := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2")
 		oc := other.Client()
-		ow := newWorkload(ctx, t, other.KV(ctx))
-		if _, err := oc.Restore(ctx, data, "in-place", false); !refusedAs(err, statecontext.BackupOfOther) {
+		ow := harness.NewWorkload(ctx, t, other.KV(ctx))
+		if _, err := oc.Restore(ctx, data, "in-place", false); !harness.RefusedAs(err, statecontext.BackupOfOther) {
 			t.Errorf("in place into another cluster: %v", err)
 		}
-		t.Log(strings.TrimSpace(mustRun(ctx, t, other, "cluster", "restore", file, "--new-cluster", "--yes")))
-		waitReady(ctx, t, oc, bucket)
+		t.Log(strings.TrimSpace(harness.MustRun(ctx, t, other, "cluster", "restore", file, "--new-cluster", "--yes")))
+		harness.WaitReady(ctx, t, oc, bucket)
 		if after, err := names(ctx, oc, bucket); err != nil || !slices.Equal(after, before) {
 			t.Errorf("indexes %v, %v, want %v", after, err, before)
 		}
-		checkFinal(ctx, t, oc, ow, bucket)
+		harness.CheckFinal(ctx, t, oc, ow, bucket)
 	})
-}
-
-func refusedAs(err error, code statecontext.Code) bool {
-	var p *client.Error
-	return errors.As(err, &p) && p.Code == string(code)
 }
 
 // refusedFiles sends files that are no backups.
@@ -146,7 +107,7 @@ func refusedFiles(ctx context.Context, t *testing.T, c *client.Client, good []by
 		t.Fatal(err)
 	}
 	for name, data := range map[string][]byte{"flipped bit": flipped, "cut": good[:len(good)-1], "newer": newer, "no backup": []byte("hello"), "empty": nil} {
-		if _, err := c.Restore(ctx, data, "in-place", false); !refusedAs(err, statecontext.BackupUnusable) {
+		if _, err := c.Restore(ctx, data, "in-place", false); !harness.RefusedAs(err, statecontext.BackupUnusable) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/internal/e2e/harness"
 	"tidemark/internal/testcluster"
 	"tidemark/localcluster"
 )
@@ -43,11 +44,6 @@ func problem(ctx context.Context, t *testing.T, method, url, body string) (int, 
 	return resp.StatusCode, p
 }
 
-func quote(s string) string {
-	b, _ := json.Marshal(s)
-	return string(b)
-}
-
 // TestBadInput: a clear error that says what and where; no panic, no hang, nothing lost.
 func TestBadInput(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
@@ -56,13 +52,13 @@ func TestBadInput(t *testing.T) {
 	up := testcluster.Start(t, dir)
 	c, m := up.Client(), up.Manifest()
 	rest := m.Managers[1].REST
-	w := newWorkload(ctx, t, up.KV(ctx))
-	createSampleIndexes(ctx, t, c, m.Bucket)
+	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	harness.CreateSampleIndexes(ctx, t, c, m.Bucket)
 	if _, err := c.Statement(ctx, `CREATE INDEX waits ON world(name) WITH {"defer_build": true}`); err != nil {
 		t.Fatal(err)
 	}
 
-	statement := func(text string) string { return `{"statement":` + quote(text) + `}` }
+	statement := func(text string) string { return `{"statement":` + harness.Quote(text) + `}` }
 	for _, tc := range []struct {
 		name, method, path, body string
 		status                   int
@@ -109,7 +105,7 @@ func TestBadInput(t *testing.T) {
 	if fmt.Sprint(allPIDs(now)) != fmt.Sprint(allPIDs(m)) {
 		t.Errorf("a process died of bad input: %v, then %v", allPIDs(m), allPIDs(now))
 	}
-	checkFinal(ctx, t, c, w, m.Bucket)
+	harness.CheckFinal(ctx, t, c, w, m.Bucket)
 
 	t.Run("a port that is taken at the resume", func(t *testing.T) {
 		up.Stop()

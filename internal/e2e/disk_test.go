@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"math/rand/v2"
 	"net/http"
@@ -17,6 +16,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/internal/e2e/harness"
 	"tidemark/internal/oracle"
 	"tidemark/internal/testcluster"
 	"tidemark/kvclient"
@@ -76,20 +76,6 @@ func fill(t *testing.T, dir string) (free func()) {
 	}
 }
 
-// eventually waits for a condition; what says what is missing while it does not hold.
-func eventually(t *testing.T, limit time.Duration, what string, f func() (bool, string)) string {
-	t.Helper()
-	for deadline := time.Now().Add(limit); ; time.Sleep(100 * time.Millisecond) {
-		ok, last := f()
-		if ok {
-			return last
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within %s; last: %s", what, limit, last)
-		}
-	}
-}
-
 // TestFullDisk: the disk of an indexer, of a KV node, of the leading manager is full for a while. What cannot be done is
 // told in words, nothing that was acknowledged is lost, the others go on, and all recovers when there is room.
 func TestFullDisk(t *testing.T) {
@@ -104,8 +90,8 @@ func TestFullDisk(t *testing.T) {
 	}
 	up := testcluster.Start(t, dir)
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := newWorkload(ctx, t, up.KV(ctx))
-	createSampleIndexes(ctx, t, c, bucket)
+	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	defer up.Stop() // before the disks go
 
 	full := false // one after the other, and none where one has failed
@@ -114,19 +100,19 @@ func TestFullDisk(t *testing.T) {
 		t.Run("KV node", func(t *testing.T) { full = fullKV(ctx, t, up, w, filepath.Join(dir, "kv1")) })
 	}
 	if full {
-		checkFinal(ctx, t, c, w, bucket)
+		harness.CheckFinal(ctx, t, c, w, bucket)
 		t.Run("leading manager", func(t *testing.T) { fullManager(ctx, t, up, c, bucket, dir) })
 	}
-	checkFinal(ctx, t, c, w, bucket)
+	harness.CheckFinal(ctx, t, c, w, bucket)
 }
 
-func fullIndexer(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *client.Client, w *workload, bucket, disk string) bool {
+func fullIndexer(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *client.Client, w *harness.Workload, bucket, disk string) bool {
 	before := up.Manifest().Indexers[0].PID
 	free := fill(t, disk)
 	r, gone := rand.New(rand.NewPCG(9, 9)), map[string]bool{}
-	said := eventually(t, 40*time.Second, "the status says that the indexer's disk is full", func() (bool, string) {
+	said := harness.Eventually(t, 40*time.Second, "the status says that the indexer's disk is full", func() (bool, string) {
 		for range 500 {
-			if err := w.one(ctx, r, w.keys[r.IntN(len(w.keys))], gone); err != nil && !errors.Is(err, kvclient.ErrKeyNotFound) {
+			if err := w.One(ctx, r, w.Keys[r.IntN(len(w.Keys))], gone); err != nil && !errors.Is(err, kvclient.ErrKeyNotFound) {
 				t.Fatalf("a write to KV while an indexer's disk is full: %v", err)
 			}
 		}
@@ -142,16 +128,16 @@ func fullIndexer(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *
 		return false, "no indexer says anything"
 	})
 	t.Logf("the status says: %s", said)
-	status, _ := get(ctx, t, up.Manifest().Indexers[0].Admin+"/readyz")
+	status, _ := harness.Get(ctx, t, up.Manifest().Indexers[0].Admin+"/readyz")
 	if status != http.StatusServiceUnavailable {
 		t.Errorf("readyz of the indexer whose disk is full is %d, want 503", status)
 	}
 	limited, done := context.WithTimeout(ctx, 5*time.Second)
-	_, err := scan(limited, c, bucket, "world_ids", "session") // may work, or fail by name
+	_, err := harness.Scan(limited, c, bucket, "world_ids", "session") // may work, or fail by name
 	done()
 	t.Logf("a session scan meanwhile: %v", err)
-	if s, err := scan(ctx, c, bucket, "airports_by_country", "any"); err == nil {
-		if d := s.check(w.history); d != "" {
+	if s, err := harness.Scan(ctx, c, bucket, "airports_by_country", "any"); err == nil {
+		if d := s.Check(w.History); d != "" {
 			t.Errorf("a scan while the disk is full: %s", d)
 		}
 	} else {
@@ -159,16 +145,16 @@ func fullIndexer(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *
 	}
 	free()
 	began := time.Now()
-	s, err := scanSoon(ctx, c, bucket, "airports_by_country", 40*time.Second)
+	s, err := harness.ScanSoon(ctx, c, bucket, "airports_by_country", 40*time.Second)
 	if err != nil {
 		t.Fatalf("there is room again, and no session scan within 40 s: %v", err)
 	}
-	if d := s.check(w.history); d != "" {
+	if d := s.Check(w.History); d != "" {
 		t.Errorf("after the full disk: %s", d)
 	}
 	t.Logf("a session scan %s after there was room again", time.Since(began).Round(time.Millisecond))
-	eventually(t, 10*time.Second, "the indexer is well again", func() (bool, string) {
-		status, body := get(ctx, t, up.Manifest().Indexers[0].Admin+"/readyz")
+	harness.Eventually(t, 10*time.Second, "the indexer is well again", func() (bool, string) {
+		status, body := harness.Get(ctx, t, up.Manifest().Indexers[0].Admin+"/readyz")
 		return status == http.StatusOK, body
 	})
 	if up.Manifest().Indexers[0].PID != before {
@@ -177,25 +163,7 @@ func fullIndexer(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *
 	return !t.Failed()
 }
 
-func get(ctx context.Context, t *testing.T, url string) (status int, body string) {
-	t.Helper()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		return 0, err.Error()
-	}
-	defer resp.Body.Close()
-	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
-	if err != nil {
-		return 0, err.Error()
-	}
-	return resp.StatusCode, string(b)
-}
-
-func fullKV(ctx context.Context, t *testing.T, up *testcluster.Cluster, w *workload, disk string) bool {
+func fullKV(ctx context.Context, t *testing.T, up *testcluster.Cluster, w *harness.Workload, disk string) bool {
 	m := up.Manifest()
 	before := m.KV[0].PID
 	free := fill(t, disk)
@@ -204,15 +172,15 @@ func fullKV(ctx context.Context, t *testing.T, up *testcluster.Cluster, w *workl
 	for n := 0; refused == nil && n < 5000; n++ {
 		key, value := fmt.Sprintf("full::%d", n), fmt.Sprintf(`{"n":%d,"pad":%q}`, n, strings.Repeat("x", 8<<10))
 		limited, done := context.WithTimeout(ctx, 3*time.Second)
-		mut, err := w.kv.Set(limited, key, []byte(value), kvclient.StoreOptions{})
+		mut, err := w.KV.Set(limited, key, []byte(value), kvclient.StoreOptions{})
 		done()
 		if err != nil {
 			refused = err
 			break
 		}
 		acknowledged[key] = value
-		w.history.Record(mut.VBucket, oracle.Op{Seqno: mut.Seqno, Key: key, Value: []byte(value)})
-		w.keys = append(w.keys, key)
+		w.History.Record(mut.VBucket, oracle.Op{Seqno: mut.Seqno, Key: key, Value: []byte(value)})
+		w.Keys = append(w.Keys, key)
 	}
 	if refused == nil {
 		t.Fatal("5,000 writes of 8 KB went to a full disk")
@@ -221,36 +189,36 @@ func fullKV(ctx context.Context, t *testing.T, up *testcluster.Cluster, w *workl
 	if !errors.Is(refused, kvclient.ErrTemporary) {
 		t.Errorf("the refusal is no temporary failure: %v", refused)
 	}
-	status, body := get(ctx, t, m.KV[0].Admin+"/healthz")
+	status, body := harness.Get(ctx, t, m.KV[0].Admin+"/healthz")
 	if status != http.StatusServiceUnavailable || !strings.Contains(body, "room") {
 		t.Errorf("healthz of the KV node whose disk is full: %d %q", status, body)
 	}
 	there := func(when string) {
 		t.Helper()
 		for key, value := range maps.All(acknowledged) {
-			if d, err := w.kv.Get(ctx, key); err != nil || string(d.Value) != value {
+			if d, err := w.KV.Get(ctx, key); err != nil || string(d.Value) != value {
 				t.Fatalf("%s: %s was acknowledged and is %.40q, %v", when, key, d.Value, err)
 			}
 		}
 	}
 	there("while the disk is full")
 	free()
-	eventually(t, 10*time.Second, "KV takes writes again", func() (bool, string) {
+	harness.Eventually(t, 10*time.Second, "KV takes writes again", func() (bool, string) {
 		limited, done := context.WithTimeout(ctx, 2*time.Second)
 		defer done()
 		for n := range 8 {
 			key := fmt.Sprintf("room::%d", n)
-			mut, err := w.kv.Set(limited, key, []byte(`{"name":"room"}`), kvclient.StoreOptions{})
+			mut, err := w.KV.Set(limited, key, []byte(`{"name":"room"}`), kvclient.StoreOptions{})
 			if err != nil {
 				return false, err.Error()
 			}
 			acknowledged[key] = `{"name":"room"}`
-			w.history.Record(mut.VBucket, oracle.Op{Seqno: mut.Seqno, Key: key, Value: []byte(`{"name":"room"}`)})
+			w.History.Record(mut.VBucket, oracle.Op{Seqno: mut.Seqno, Key: key, Value: []byte(`{"name":"room"}`)})
 		}
 		return true, ""
 	})
 	for n := range 8 {
-		w.keys = append(w.keys, fmt.Sprintf("room::%d", n))
+		w.Keys = append(w.Keys, fmt.Sprintf("room::%d", n))
 	}
 	if up.Manifest().KV[0].PID != before {
 		t.Error("the KV node died of a full disk")
@@ -288,7 +256,7 @@ func fullManager(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *
 		t.Errorf("two of three managers have room, and only %d of 40 DDL statements were accepted", len(acknowledged))
 	}
 	free()
-	eventually(t, 30*time.Second, "all managers list what was acknowledged", func() (bool, string) {
+	harness.Eventually(t, 30*time.Second, "all managers list what was acknowledged", func() (bool, string) {
 		for _, e := range up.Manifest().Managers {
 			one := client.New(e.REST)
 			limited, done := context.WithTimeout(ctx, 5*time.Second)

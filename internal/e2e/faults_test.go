@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/internal/e2e/harness"
 	"tidemark/internal/failpoint"
 	"tidemark/internal/testcluster"
 	"tidemark/localcluster"
@@ -359,13 +360,13 @@ func TestHundredFaults(t *testing.T) {
 	}
 	r.up, r.links = up, links
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := newWorkload(ctx, t, up.KV(ctx))
-	createSampleIndexes(ctx, t, c, bucket)
+	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	harness.CreateSampleIndexes(ctx, t, c, bucket)
 
 	load, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup
-	wg.Go(func() { w.run(load, *faultSeed, 100) })
+	wg.Go(func() { w.Run(load, *faultSeed, 100) })
 	clients := []*ddlClient{}
 	for n := range 2 {
 		d := &ddlClient{name: fmt.Sprintf("ddl%d", n), present: map[string]bool{}, unknown: map[string]bool{}}
@@ -387,16 +388,17 @@ func TestHundredFaults(t *testing.T) {
 		}
 		writes += d.writes.Load()
 	}
-	t.Logf("%v; %d acknowledged DDL writes, %d acknowledged KV writes, %d KV writes without an answer", done, writes, w.writes.Load(), w.failed.Load())
-	if _, err := scanSoon(ctx, c, bucket, "world_ids", readyAfterFault); err != nil {
+	t.Logf("%v; %d acknowledged DDL writes, %d acknowledged KV writes, %d KV writes without an answer", done, writes, w.Writes.Load(), w.Failed.Load())
+	if _, err := harness.ScanSoon(ctx, c, bucket, "world_ids", readyAfterFault); err != nil {
 		t.Fatal(err)
 	}
-	checkFinal(ctx, t, c, w, bucket)
+	harness.CheckFinal(ctx, t, c, w, bucket)
 }
 
 // all makes the faults and tells how long the cluster took after each.
-func (r *faultRun) all(c *client.Client, w *workload, bucket string) string {
+func (r *faultRun) all(c *client.Client, w *harness.Workload, bucket string) string {
 	var deck []int
+	indexes := harness.SampleIndexes()
 	var slowest, slowestDDL time.Duration
 	counts := map[string]int{}
 	for n := range *faultCount {
@@ -418,14 +420,14 @@ func (r *faultRun) all(c *client.Client, w *workload, bucket string) string {
 		if err != nil {
 			r.t.Fatalf("fault %d, %s, %s: the next DDL: %v", n+1, k.name, who, err)
 		}
-		s, err := scanSoon(limited, c, bucket, sampleIndexes[n%len(sampleIndexes)], readyAfterFault-ddl)
+		s, err := harness.ScanSoon(limited, c, bucket, indexes[n%len(indexes)], readyAfterFault-ddl)
 		done()
 		if err != nil {
 			r.t.Fatalf("fault %d, %s, %s: no session scan within %s: %v", n+1, k.name, who, readyAfterFault, err)
 		}
 		ready := time.Since(over)
 		slowest, slowestDDL = max(slowest, ready), max(slowestDDL, ddl)
-		r.t.Logf("fault %d: %s: %s; DDL after %s, session scan (%d rows) after %s", n+1, k.name, who, ddl.Round(time.Millisecond), len(s.ids), ready.Round(time.Millisecond))
+		r.t.Logf("fault %d: %s: %s; DDL after %s, session scan (%d rows) after %s", n+1, k.name, who, ddl.Round(time.Millisecond), len(s.IDs), ready.Round(time.Millisecond))
 		r.wait(200 * time.Millisecond)
 		if r.ctx.Err() != nil || r.t.Failed() {
 			r.t.Fatalf("stopped after %d faults", n+1)

@@ -1,3 +1,6 @@
+// Package e2e tests the product as users run it: real processes on loopback, killed with SIGKILL, paused, cut off, out of
+// disk, compared with an oracle that shares no code with them. Package e2e/data has the tests of the data plane, package
+// e2e/members those of membership.
 package e2e
 
 import (
@@ -11,6 +14,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
+	"tidemark/internal/e2e/harness"
 	"tidemark/internal/testcluster"
 	"tidemark/localcluster"
 )
@@ -19,6 +23,8 @@ const (
 	leaderKills = 10
 	ddlLimit    = 5 * time.Second // the bench asserts 1 s
 )
+
+func TestMain(m *testing.M) { harness.Main(m) }
 
 // streamCounters reads, from every KV node, how many DCP connections and stream requests it has seen.
 func streamCounters(ctx context.Context, t *testing.T, up *testcluster.Cluster) (opens, requests, items int64) {
@@ -75,19 +81,19 @@ func TestLeaderKilled(t *testing.T) {
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir())
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := newWorkload(ctx, t, up.KV(ctx))
-	createSampleIndexes(ctx, t, c, bucket)
+	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	opens, requests, _ := streamCounters(ctx, t, up)
 
 	load, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup
-	wg.Go(func() { w.run(load, 2, 500) })
+	wg.Go(func() { w.Run(load, 2, 500) })
 	var scans, cut atomic.Int64
-	var kept []scanned // checked when all writes are known; the scanner's until it ends
+	var kept []harness.Scanned // checked when all writes are known; the scanner's until it ends
 	wg.Go(func() {
 		for load.Err() == nil {
-			s, err := scan(load, c, bucket, "airports_by_country", "any")
+			s, err := harness.Scan(load, c, bucket, "airports_by_country", "any")
 			switch {
 			case load.Err() != nil:
 			case err != nil:
@@ -141,12 +147,12 @@ func TestLeaderKilled(t *testing.T) {
 		t.Errorf("DCP connections went from %d to %d, stream requests from %d to %d: leader kills restarted streams", opens, o, requests, r)
 	}
 	for _, s := range kept {
-		if d := s.check(w.history); d != "" {
+		if d := s.Check(w.History); d != "" {
 			t.Fatalf("a scan among the kills: %s", d)
 		}
 	}
-	t.Logf("%d kills: the next DDL took at most %s; %d scans, %d cut; %d writes", leaderKills, slowest, scans.Load(), cut.Load(), w.writes.Load())
-	checkFinal(ctx, t, c, w, bucket)
+	t.Logf("%d kills: the next DDL took at most %s; %d scans, %d cut; %d writes", leaderKills, slowest, scans.Load(), cut.Load(), w.Writes.Load())
+	harness.CheckFinal(ctx, t, c, w, bucket)
 }
 
 // TestOthersKilled: an indexer, a projector and a KV node are killed, one after the other, under load. All indexes end
@@ -156,12 +162,12 @@ func TestOthersKilled(t *testing.T) {
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir())
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := newWorkload(ctx, t, up.KV(ctx))
-	createSampleIndexes(ctx, t, c, bucket)
+	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	load, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup
-	wg.Go(func() { w.run(load, 3, 1000) })
+	wg.Go(func() { w.Run(load, 3, 1000) })
 
 	first := *up.Manifest()
 	_, requests, _ := streamCounters(ctx, t, up)
@@ -176,12 +182,12 @@ func TestOthersKilled(t *testing.T) {
 	for _, step := range steps {
 		up.Kill(step.pid)
 		back := time.Now()
-		for _, name := range sampleIndexes {
-			s, err := scanSoon(ctx, c, bucket, name, 60*time.Second)
+		for _, name := range harness.SampleIndexes() {
+			s, err := harness.ScanSoon(ctx, c, bucket, name, 60*time.Second)
 			if err != nil {
 				t.Fatalf("after the kill of a %s: %s: %v", step.name, name, err)
 			}
-			t.Logf("%s killed: session scan of %s (%d rows) %s after its return", step.name, name, len(s.ids), time.Since(back).Round(time.Millisecond))
+			t.Logf("%s killed: session scan of %s (%d rows) %s after its return", step.name, name, len(s.IDs), time.Since(back).Round(time.Millisecond))
 		}
 		_, r, items := streamCounters(ctx, t, up)
 		t.Logf("after the kill of a %s: %d stream requests more, %d items sent in all", step.name, r-requests, items)
@@ -200,21 +206,8 @@ func TestOthersKilled(t *testing.T) {
 			t.Errorf("indexer %s: pid %d, then %d", first.Indexers[i].ID, first.Indexers[i].PID, now.Indexers[i].PID)
 		}
 	}
-	t.Logf("%d writes, %d without an answer", w.writes.Load(), w.failed.Load())
-	checkFinal(ctx, t, c, w, bucket)
-}
-
-// scanSoon tries a session scan until it works.
-func scanSoon(ctx context.Context, c *client.Client, bucket, name string, limit time.Duration) (scanned, error) {
-	ctx, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	for {
-		s, err := scan(ctx, c, bucket, name, "session")
-		if err == nil || ctx.Err() != nil {
-			return s, err
-		}
-		time.Sleep(100 * time.Millisecond)
-	}
+	t.Logf("%d writes, %d without an answer", w.Writes.Load(), w.Failed.Load())
+	harness.CheckFinal(ctx, t, c, w, bucket)
 }
 
 // TestStopAndResume: after an orderly stop and another `up` on the same folder everything is there within 10 s, without
@@ -225,11 +218,11 @@ func TestStopAndResume(t *testing.T) {
 	dir := t.TempDir()
 	up := testcluster.Start(t, dir)
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := newWorkload(ctx, t, up.KV(ctx))
-	createSampleIndexes(ctx, t, c, bucket)
-	before := map[string]scanned{}
-	for _, name := range sampleIndexes {
-		s, err := scan(ctx, c, bucket, name, "session")
+	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	harness.CreateSampleIndexes(ctx, t, c, bucket)
+	before := map[string]harness.Scanned{}
+	for _, name := range harness.SampleIndexes() {
+		s, err := harness.Scan(ctx, c, bucket, name, "session")
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -244,13 +237,13 @@ func TestStopAndResume(t *testing.T) {
 	started := time.Now()
 	up = testcluster.Start(t, dir)
 	c = up.Client()
-	for _, name := range sampleIndexes {
-		s, err := scanSoon(ctx, c, bucket, name, 20*time.Second)
+	for _, name := range harness.SampleIndexes() {
+		s, err := harness.ScanSoon(ctx, c, bucket, name, 20*time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d := s.check(w.history); d != "" || len(s.ids) != len(before[name].ids) {
-			t.Errorf("%s has %d rows, had %d: %s", name, len(s.ids), len(before[name].ids), d)
+		if d := s.Check(w.History); d != "" || len(s.IDs) != len(before[name].IDs) {
+			t.Errorf("%s has %d rows, had %d: %s", name, len(s.IDs), len(before[name].IDs), d)
 		}
 	}
 	if took := time.Since(started); took > 10*time.Second {
@@ -258,7 +251,7 @@ func TestStopAndResume(t *testing.T) {
 	} else {
 		t.Logf("ready again after %s", took)
 	}
-	if _, _, items := streamCounters(ctx, t, up); items > int64(len(w.keys)/5) {
+	if _, _, items := streamCounters(ctx, t, up); items > int64(len(w.Keys)/5) {
 		t.Errorf("KV sent %d items after the restart: something was built again", items)
 	}
 
@@ -312,20 +305,20 @@ func TestDeferredIndexHoldsNothingUp(t *testing.T) {
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir())
 	c, bucket, kv := up.Client(), up.Manifest().Bucket, up.KV(ctx)
-	w := newWorkload(ctx, t, kv)
-	createSampleIndexes(ctx, t, c, bucket)
+	w := harness.NewWorkload(ctx, t, kv)
+	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	if _, err := c.Create(ctx, client.CreateRequest{Bucket: bucket, Name: "later", IsPrimary: true, DeferBuild: true}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 3 {
-		if err := w.set(ctx, w.keys[i], []byte(`{"name":"again"}`)); err != nil {
+		if err := w.Set(ctx, w.Keys[i], []byte(`{"name":"again"}`)); err != nil {
 			t.Fatal(err)
 		}
-		s, err := scan(ctx, c, bucket, "places_by_name", "session")
+		s, err := harness.Scan(ctx, c, bucket, "places_by_name", "session")
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d := s.check(w.history); d != "" {
+		if d := s.Check(w.History); d != "" {
 			t.Fatal(d)
 		}
 	}
@@ -339,7 +332,7 @@ func TestDeferredIndexHoldsNothingUp(t *testing.T) {
 	if err := c.WaitReady(ctx, []index.ID{r[0].ID}, nil); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := c.Count(ctx, client.Ref(bucket, "later"), client.ScanRequest{Consistency: "session"}); err != nil || n.Count != uint64(len(w.keys)) {
-		t.Errorf("%+v, %v; want %d", n, err, len(w.keys))
+	if n, err := c.Count(ctx, client.Ref(bucket, "later"), client.ScanRequest{Consistency: "session"}); err != nil || n.Count != uint64(len(w.Keys)) {
+		t.Errorf("%+v, %v; want %d", n, err, len(w.Keys))
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/internal/e2e/harness"
 	"tidemark/internal/testcluster"
 )
 
@@ -54,8 +55,8 @@ func TestIsolatedLeader(t *testing.T) {
 	up, links := testcluster.StartLinked(t, t.TempDir())
 	c, m := up.Client(), up.Manifest()
 	bucket := m.Bucket
-	w := newWorkload(ctx, t, up.KV(ctx))
-	createSampleIndexes(ctx, t, c, bucket)
+	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	l := up.Leader(ctx, 0)
 	if l < 0 {
 		t.Fatal("no leader")
@@ -93,7 +94,7 @@ func TestIsolatedLeader(t *testing.T) {
 	}
 	done()
 	t.Logf("the leader is cut off: the next DDL at the others after %s", time.Since(began).Round(time.Millisecond))
-	if _, err := scanSoon(ctx, elsewhere, bucket, "world_ids", readyAfterFault); err != nil {
+	if _, err := harness.ScanSoon(ctx, elsewhere, bucket, "world_ids", readyAfterFault); err != nil {
 		t.Fatalf("a session scan at the majority: %v", err)
 	}
 	t.Logf("a session scan there after %s", time.Since(began).Round(time.Millisecond))
@@ -128,7 +129,7 @@ func TestIsolatedLeader(t *testing.T) {
 	}
 
 	links.HealAll()
-	eventually(t, readyAfterFault, "the one cut off knows what happened meanwhile", func() (bool, string) {
+	harness.Eventually(t, readyAfterFault, "the one cut off knows what happened meanwhile", func() (bool, string) {
 		one := client.New(leader.REST)
 		defer one.Close()
 		limited, done := context.WithTimeout(ctx, 3*time.Second)
@@ -147,10 +148,10 @@ func TestIsolatedLeader(t *testing.T) {
 	if now := up.Manifest(); fmt.Sprint(allPIDs(now)) != fmt.Sprint(allPIDs(m)) {
 		t.Errorf("a process was replaced: pids %v, then %v", allPIDs(m), allPIDs(now))
 	}
-	eventually(t, readyAfterFault, "everybody is active", func() (bool, string) { return everybodyActive(ctx, c, up.Manifest()) })
-	if _, err := scanSoon(ctx, c, bucket, "world_ids", readyAfterFault); err != nil {
+	harness.Eventually(t, readyAfterFault, "everybody is active", func() (bool, string) { return everybodyActive(ctx, c, up.Manifest()) })
+	if _, err := harness.ScanSoon(ctx, c, bucket, "world_ids", readyAfterFault); err != nil {
 		t.Fatal(err)
 	}
 	refuseOld(ctx, t, obey, old, refused)
-	checkFinal(ctx, t, c, w, bucket)
+	harness.CheckFinal(ctx, t, c, w, bucket)
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/internal/e2e/harness"
 	"tidemark/internal/testcluster"
 	"tidemark/localcluster"
 )
@@ -40,8 +41,8 @@ func TestPausesAndOutages(t *testing.T) {
 	dir := t.TempDir()
 	up := testcluster.Start(t, dir)
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := newWorkload(ctx, t, up.KV(ctx))
-	createSampleIndexes(ctx, t, c, bucket)
+	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	acknowledged := map[string]bool{}
 	ddl := func(c *client.Client, name string, limit time.Duration) time.Duration {
 		t.Helper()
@@ -81,12 +82,12 @@ func TestPausesAndOutages(t *testing.T) {
 		defer stop()
 		var wg sync.WaitGroup
 		var scans, cut atomic.Int64
-		var all []scanned
-		wg.Go(func() { w.run(load, 5, 500) })
+		var all []harness.Scanned
+		wg.Go(func() { w.Run(load, 5, 500) })
 		wg.Go(func() {
 			for load.Err() == nil {
 				limited, done := context.WithTimeout(load, 5*time.Second)
-				s, err := scan(limited, c, bucket, "airports_by_country", "any")
+				s, err := harness.Scan(limited, c, bucket, "airports_by_country", "any")
 				done()
 				if err == nil {
 					scans.Add(1)
@@ -100,14 +101,14 @@ func TestPausesAndOutages(t *testing.T) {
 		time.Sleep(500 * time.Millisecond)
 		f()
 		began := time.Now()
-		if _, err := scanSoon(ctx, c, bucket, "airports_by_country", 30*time.Second); err != nil {
+		if _, err := harness.ScanSoon(ctx, c, bucket, "airports_by_country", 30*time.Second); err != nil {
 			t.Fatalf("%s: no session scan within 30 s of its end: %v", name, err)
 		}
 		back := time.Since(began)
 		stop()
 		wg.Wait()
 		for _, s := range all {
-			if d := s.check(w.history); d != "" {
+			if d := s.Check(w.History); d != "" {
 				t.Fatalf("%s: a scan meanwhile: %s", name, d)
 			}
 		}
@@ -115,7 +116,7 @@ func TestPausesAndOutages(t *testing.T) {
 		if t.Failed() {
 			t.FailNow()
 		}
-		checkFinal(ctx, t, c, w, bucket)
+		harness.CheckFinal(ctx, t, c, w, bucket)
 		t.Logf("%s: %d scans equal the oracle's, %d failed; a session scan %s after it", name, scans.Load(), cut.Load(), back.Round(time.Millisecond))
 	}
 	unchanged := func(what string, f func()) {
@@ -186,18 +187,18 @@ func TestPausesAndOutages(t *testing.T) {
 	began := time.Now()
 	up = testcluster.Start(t, dir)
 	ready := time.Since(began)
-	c, w.kv = up.Client(), up.KV(ctx)
-	s, err := scanSoon(ctx, c, bucket, "world_ids", 60*time.Second)
+	c, w.KV = up.Client(), up.KV(ctx)
+	s, err := harness.ScanSoon(ctx, c, bucket, "world_ids", 60*time.Second)
 	if err != nil {
 		t.Fatalf("everything was killed: no session scan: %v", err)
 	}
-	t.Logf("everything killed: all answer after %s, the first session scan (%d rows) after %s", ready.Round(time.Millisecond), len(s.ids), time.Since(began).Round(time.Millisecond))
+	t.Logf("everything killed: all answer after %s, the first session scan (%d rows) after %s", ready.Round(time.Millisecond), len(s.IDs), time.Since(began).Round(time.Millisecond))
 	if took := time.Since(began); took > 30*time.Second {
 		t.Errorf("ready only %s after everything was killed", took)
 	}
 	present("everything was killed")
-	checkFinal(ctx, t, c, w, bucket)
-	if _, _, items := streamCounters(ctx, t, up); items > int64(len(w.keys)) {
-		t.Errorf("KV sent %d items after the restart, more than there are documents (%d): indexes were built again", items, len(w.keys))
+	harness.CheckFinal(ctx, t, c, w, bucket)
+	if _, _, items := streamCounters(ctx, t, up); items > int64(len(w.Keys)) {
+		t.Errorf("KV sent %d items after the restart, more than there are documents (%d): indexes were built again", items, len(w.Keys))
 	}
 }

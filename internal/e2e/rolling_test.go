@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/internal/e2e/harness"
 	"tidemark/internal/testcluster"
 	"tidemark/localcluster"
 )
@@ -52,15 +53,15 @@ func TestRollingRestart(t *testing.T) {
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir())
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := newWorkload(ctx, t, up.KV(ctx))
-	createSampleIndexes(ctx, t, c, bucket)
+	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	harness.CreateSampleIndexes(ctx, t, c, bucket)
 
 	load, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup
 	var ddl, reads, scans gaps
 	var cut atomic.Int64
-	wg.Go(func() { w.run(load, 12, 200) })
+	wg.Go(func() { w.Run(load, 12, 200) })
 	d := &ddlClient{name: "rolling", present: map[string]bool{}, unknown: map[string]bool{}}
 	wg.Go(func() { d.run(load, t, c, bucket) })
 	wg.Go(func() { // its writes are counted there; this one times them
@@ -92,7 +93,7 @@ func TestRollingRestart(t *testing.T) {
 	wg.Go(func() {
 		for load.Err() == nil {
 			limited, done := context.WithTimeout(ctx, 10*time.Second)
-			_, err := scan(limited, c, bucket, "airports_by_elevation", "session")
+			_, err := harness.Scan(limited, c, bucket, "airports_by_elevation", "session")
 			done()
 			if err == nil {
 				scans.answered()
@@ -127,13 +128,13 @@ func TestRollingRestart(t *testing.T) {
 		}
 		began := time.Now()
 		up.WaitRestart(old, processPID(id))
-		eventually(t, readyAgain, id+" is ready again", func() (bool, string) {
-			status, body := get(ctx, t, urls[i])
+		harness.Eventually(t, readyAgain, id+" is ready again", func() (bool, string) {
+			status, body := harness.Get(ctx, t, urls[i])
 			return status == 200, body
 		})
-		eventually(t, readyAgain, "everybody is active", func() (bool, string) { return everybodyActive(ctx, c, up.Manifest()) })
+		harness.Eventually(t, readyAgain, "everybody is active", func() (bool, string) { return everybodyActive(ctx, c, up.Manifest()) })
 		took := time.Since(began)
-		if _, err := scanSoon(ctx, c, bucket, "airports_by_elevation", readyAgain); err != nil {
+		if _, err := harness.ScanSoon(ctx, c, bucket, "airports_by_elevation", readyAgain); err != nil {
 			t.Fatalf("%s was restarted, and no session scan: %v", id, err)
 		}
 		time.Sleep(300 * time.Millisecond) // load in between
@@ -149,12 +150,12 @@ func TestRollingRestart(t *testing.T) {
 	if diff := d.missing(list); diff != "" {
 		t.Error(diff)
 	}
-	if n := w.failed.Load(); n > 0 {
+	if n := w.Failed.Load(); n > 0 {
 		t.Errorf("%d KV writes failed, and no KV node was restarted", n)
 	}
 	t.Logf("%d processes restarted; %d DDL writes and %d listings, none failed; %d session scans, %d failed; %d documents written", len(ids),
-		int64(ddl.answers)+d.writes.Load(), reads.answers, scans.answers, cut.Load(), w.writes.Load())
-	checkFinal(ctx, t, c, w, bucket)
+		int64(ddl.answers)+d.writes.Load(), reads.answers, scans.answers, cut.Load(), w.Writes.Load())
+	harness.CheckFinal(ctx, t, c, w, bucket)
 }
 
 // everybodyActive tells whether the leader counts all projectors and indexers as active.

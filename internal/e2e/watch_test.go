@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/internal/e2e/harness"
 	"tidemark/internal/testcluster"
 	"tidemark/localcluster"
 )
@@ -161,7 +162,7 @@ func TestWatchersOverKills(t *testing.T) {
 	caughtUp := func(cas uint64) {
 		t.Helper()
 		for _, s := range all {
-			eventually(t, 20*time.Second, s.name+" has caught up", func() (bool, string) { return s.at() >= cas, fmt.Sprintf("it is at %d of %d", s.at(), cas) })
+			harness.Eventually(t, 20*time.Second, s.name+" has caught up", func() (bool, string) { return s.at() >= cas, fmt.Sprintf("it is at %d of %d", s.at(), cas) })
 		}
 	}
 	caughtUp(1)
@@ -202,13 +203,13 @@ func TestWatchersOverKills(t *testing.T) {
 			t.Fatal(err)
 		}
 		up.WaitRestart(old, managerPID(id))
-		eventually(t, readyAgain, id+" is ready again", func() (bool, string) {
+		harness.Eventually(t, readyAgain, id+" is ready again", func() (bool, string) {
 			status, _, answer, _ := request(ctx, t, http.MethodGet, restOf(m, id)+"/readyz", "")
 			return status == http.StatusOK, answer
 		})
 	}
 	leads := func() (id string) {
-		eventually(t, readyAgain, "a leader is known", func() (bool, string) {
+		harness.Eventually(t, readyAgain, "a leader is known", func() (bool, string) {
 			for asked := range m.Managers {
 				if l := up.Leader(ctx, asked); l >= 0 {
 					id = m.Managers[l].ID

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/internal/e2e/harness"
 	"tidemark/internal/testcluster"
 )
 
@@ -90,14 +91,14 @@ func TestManyWatchers(t *testing.T) {
 	for range *watcherCount {
 		wg.Go(func() { listen(watching, t, follower.REST, &ready, &told) })
 	}
-	eventually(t, time.Minute, "all have their snapshot", func() (bool, string) {
+	harness.Eventually(t, time.Minute, "all have their snapshot", func() (bool, string) {
 		return ready.Load() == int64(*watcherCount), fmt.Sprint(ready.Load())
 	})
 	rest()
 	measure(fmt.Sprintf("%d watchers, at rest", *watcherCount), rest)
 	measure(fmt.Sprintf("%d watchers, an index every 50 ms", *watcherCount), ddl)
 	want := int64(created) * int64(*watcherCount)
-	eventually(t, time.Minute, "all are told of all", func() (bool, string) { return told.Load() >= want, fmt.Sprintf("%d of %d", told.Load(), want) })
+	harness.Eventually(t, time.Minute, "all are told of all", func() (bool, string) { return told.Load() >= want, fmt.Sprintf("%d of %d", told.Load(), want) })
 	t.Logf("%d indexes, each told to each watcher", created)
 }
 

@@ -25,7 +25,7 @@ var floor = map[string]int{
 	"projector": 6, "kv": 6, "indexer": 6, "coordinator": 6, "watch": 6,
 	"api": 7, "console": 7,
 	"sample": 7, "manager": 8, "localcluster": 8, "internal/oracle": 8, "internal/simulation": 8, "internal/contract": 8, "internal/cli": 9, "internal/testcluster": 9,
-	"cmd/tidemark": 10, "internal/e2e": 10, "internal/ddlhistory": 10, "bench": 10, "internal/layers": 10,
+	"cmd/tidemark": 10, "internal/e2e/harness": 10, "internal/e2e": 11, "internal/ddlhistory": 10, "bench": 10, "internal/layers": 10,
 }
 
 // pure is the highest floor that holds no I/O, no clock, no lock and no chance.

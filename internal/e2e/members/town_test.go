@@ -6,7 +6,6 @@ package members
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -24,6 +23,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
+	"tidemark/internal/e2e/harness"
 	"tidemark/internal/oracle"
 	"tidemark/internal/testcluster"
 	"tidemark/kvclient"
@@ -44,11 +44,7 @@ var statements = []string{
 	`CREATE INDEX places_by_name ON world(name) WITH {"num_partition":4}`,
 }
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	testcluster.Cleanup()
-	os.Exit(code)
-}
+func TestMain(m *testing.M) { harness.Main(m) }
 
 // town is a folder, a range of ports, and the processes in it.
 type town struct {
@@ -338,28 +334,12 @@ func (w *town) writes(ctx context.Context, seed uint64) {
 	}
 }
 
-// ready waits until indexes are ready.
-func (w *town) ready(ctx context.Context, c *client.Client, ids ...index.ID) {
-	w.t.Helper()
-	limited, cancel := context.WithTimeout(ctx, patience)
-	defer cancel()
-	if err := c.WaitReady(limited, ids, nil); err != nil {
-		w.t.Fatal(err)
-	}
-}
-
 // create runs CREATE statements and waits until the indexes are ready.
 func (w *town) create(ctx context.Context, c *client.Client, statements ...string) {
 	w.t.Helper()
-	var ids []index.ID
-	for _, s := range statements {
-		r, err := c.Statement(ctx, s)
-		if err != nil {
-			w.t.Fatalf("%s: %v", s, err)
-		}
-		ids = append(ids, r[0].ID)
-	}
-	w.ready(ctx, c, ids...)
+	limited, cancel := context.WithTimeout(ctx, patience)
+	defer cancel()
+	harness.Create(limited, w.t, c, statements...)
 }
 
 // equal compares session scans of indexes, by the names that the oracle knows, with what KV has. Nobody writes meanwhile.
@@ -374,40 +354,25 @@ func (w *town) equal(ctx context.Context, c *client.Client, when string, named m
 		if err != nil {
 			w.t.Fatal(err)
 		}
-		var keys [][]json.RawMessage
-		var ids []string
+		var s harness.Scanned
 		w.until(ctx, fmt.Sprintf("%s: %s is scanned", when, name), func() (bool, string) {
 			limited, cancel := context.WithTimeout(ctx, patience)
 			defer cancel()
-			keys, ids, err = rowsOf(limited, c, name)
+			s, err = harness.Scan(limited, c, bucket, name, "session")
 			return err == nil, fmt.Sprint(err)
 		})
-		if d := oracle.Diff(want, keys, ids); d != "" {
+		if d := oracle.Diff(want, s.Keys, s.IDs); d != "" {
 			w.t.Fatalf("%s: %s differs from the oracle: %s", when, name, d)
 		}
-		if len(ids) == 0 {
+		if len(s.IDs) == 0 {
 			w.t.Fatalf("%s: %s has no rows: that proves nothing", when, name)
 		}
-		w.t.Logf("%s: %s: %d rows equal the oracle's", when, name, len(ids))
+		w.t.Logf("%s: %s: %d rows equal the oracle's", when, name, len(s.IDs))
 	}
 }
 
 // both are the indexes of statements.
 var both = map[string]string{"airports_by_country": "airports_by_country", "places_by_name": "places_by_name"}
-
-// rowsOf reads a whole index with a session scan.
-func rowsOf(ctx context.Context, c *client.Client, name string) (keys [][]json.RawMessage, ids []string, err error) {
-	rows, err := c.Scan(ctx, client.Ref(bucket, name), client.ScanRequest{Consistency: "session"})
-	if err != nil {
-		return nil, nil, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		keys, ids = append(keys, slices.Clone(rows.Row().Key)), append(ids, rows.Row().ID)
-	}
-	_, err = rows.End()
-	return keys, ids, err
-}
 
 // ddl creates and drops indexes, one after the other, and remembers what was acknowledged.
 type ddl struct {

@@ -1,4 +1,4 @@
-package e2e
+package data
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
+	"tidemark/internal/e2e/harness"
 	"tidemark/internal/testcluster"
 	"tidemark/localcluster"
 	"tidemark/partition"
@@ -34,8 +35,8 @@ func TestHandshake(t *testing.T) {
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2")
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := newWorkload(ctx, t, up.KV(ctx))
-	createSampleIndexes(ctx, t, c, bucket)
+	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	h := handshake{t: t, up: up, c: c, bucket: bucket, w: w}
 	t.Run("missing slice", func(t *testing.T) { h.t = t; h.missing(ctx) })
 	t.Run("copied slice", func(t *testing.T) { h.t = t; h.copied(ctx) })
@@ -47,7 +48,7 @@ type handshake struct {
 	up     *testcluster.Cluster
 	c      *client.Client
 	bucket string
-	w      *workload
+	w      *harness.Workload
 }
 
 func (h *handshake) must(err error) {
@@ -75,7 +76,7 @@ func (h *handshake) status(ctx context.Context, indexer int) client.IndexerStatu
 	h.t.Helper()
 	id, at := h.up.Manifest().Indexers[indexer].ID, -1
 	var st client.Status
-	eventually(h.t, 10*time.Second, "the leader knows "+id, func() (bool, string) { // after a restore its duties begin anew
+	harness.Eventually(h.t, 10*time.Second, "the leader knows "+id, func() (bool, string) { // after a restore its duties begin anew
 		var err error
 		st, err = h.c.Status(ctx)
 		at = slices.IndexFunc(st.Indexers, func(i client.IndexerStatus) bool { return i.ID == id })
@@ -95,11 +96,11 @@ func (h *handshake) kill(indexer int) {
 
 // missing takes a slice's folder away under an indexer that is killed in the same moment.
 func (h *handshake) missing(ctx context.Context) {
-	name := sampleIndexes[2]
+	name := harness.SampleIndexes()[2]
 	one := h.copies(ctx, name, 0)[0]
 	load, stop := context.WithCancel(ctx)
 	var writers sync.WaitGroup
-	writers.Go(func() { h.w.run(load, 1, 200) })
+	writers.Go(func() { h.w.Run(load, 1, 200) })
 	defer writers.Wait()
 	defer stop()
 	h.must(os.Rename(h.folder(0, one.ID), filepath.Join(h.up.Dir, "taken")))
@@ -108,10 +109,10 @@ func (h *handshake) missing(ctx context.Context) {
 	refused, right := 0, 0
 	for deadline := time.Now().Add(30 * time.Second); right < 3; {
 		one, done := context.WithTimeout(ctx, 15*time.Second)
-		s, err := scan(one, h.c, h.bucket, name, "session")
+		s, err := harness.Scan(one, h.c, h.bucket, name, "session")
 		done()
 		if err == nil {
-			if d := s.check(h.w.history); d != "" {
+			if d := s.Check(h.w.History); d != "" {
 				h.t.Fatalf("a scan was given by halves: %s", d)
 			}
 			if right++; right == 1 {
@@ -123,12 +124,12 @@ func (h *handshake) missing(ctx context.Context) {
 		h.t.Logf("refused: %v", err)
 		if time.Now().After(deadline) {
 			for _, view := range []string{"/v1/buckets/" + h.bucket + "/timestamps", "/v1/status", "/v1/streams?limit=4"} {
-				_, body := get(ctx, h.t, h.up.Manifest().Managers[0].REST+view)
+				_, body := harness.Get(ctx, h.t, h.up.Manifest().Managers[0].REST+view)
 				h.t.Logf("%s: %.6000s", view, body)
 			}
-			_, body := get(ctx, h.t, h.up.Manifest().Indexers[0].Admin+"/v1/positions")
+			_, body := harness.Get(ctx, h.t, h.up.Manifest().Indexers[0].Admin+"/v1/positions")
 			h.t.Logf("positions: %s", body)
-			_, body = get(ctx, h.t, h.up.Manifest().Indexers[0].Admin+"/v1/status")
+			_, body = harness.Get(ctx, h.t, h.up.Manifest().Indexers[0].Admin+"/v1/status")
 			_, sides, _ := strings.Cut(body, "side_streams")
 			h.t.Logf("side streams: %s", sides)
 			h.t.Fatalf("not whole again: %v", err)
@@ -144,7 +145,7 @@ func (h *handshake) missing(ctx context.Context) {
 
 // copied puts a slice of one indexer into the folder of another.
 func (h *handshake) copied(ctx context.Context) {
-	foreign := h.copies(ctx, sampleIndexes[0], 1)[0]
+	foreign := h.copies(ctx, harness.SampleIndexes()[0], 1)[0]
 	pid := h.up.Manifest().Indexers[1].PID
 	h.must(syscall.Kill(pid, syscall.SIGSTOP)) // its files stand still, as after a crash
 	to := h.folder(0, foreign.ID)
@@ -155,20 +156,20 @@ func (h *handshake) copied(ctx context.Context) {
 	}
 	h.kill(0)
 	var found time.Time
-	eventually(h.t, 20*time.Second, "the orphan is told of", func() (bool, string) {
+	harness.Eventually(h.t, 20*time.Second, "the orphan is told of", func() (bool, string) {
 		i := h.status(ctx, 0)
 		if i.OrphanCount == 1 && i.Orphans[0].Copy == foreign.ID && found.IsZero() {
 			found = time.UnixMilli(i.Orphans[0].SinceMS)
 		}
 		return !found.IsZero(), fmt.Sprintf("%+v", i)
 	})
-	if out := mustRun(ctx, h.t, h.up, "cluster", "status"); !strings.Contains(out, "orphan") || !strings.Contains(out, "copy "+foreign.ID.String()) {
+	if out := harness.MustRun(ctx, h.t, h.up, "cluster", "status"); !strings.Contains(out, "orphan") || !strings.Contains(out, "copy "+foreign.ID.String()) {
 		h.t.Errorf("cluster status:\n%s", out)
 	}
 	if m := h.metric(ctx, 0); !strings.Contains(m, "\ntidemark_indexer_orphans 1\n") {
 		h.t.Errorf("no metric of it in\n%s", m)
 	}
-	eventually(h.t, testGrace+20*time.Second, "the orphan is dropped", func() (bool, string) {
+	harness.Eventually(h.t, testGrace+20*time.Second, "the orphan is dropped", func() (bool, string) {
 		_, err := os.Stat(to)
 		return os.IsNotExist(err), fmt.Sprint(err)
 	})
@@ -180,7 +181,7 @@ func (h *handshake) copied(ctx context.Context) {
 	if _, err := os.Stat(h.folder(1, foreign.ID)); err != nil {
 		h.t.Errorf("the slice itself: %v", err)
 	}
-	checkFinal(ctx, h.t, h.c, h.w, h.bucket)
+	harness.CheckFinal(ctx, h.t, h.c, h.w, h.bucket)
 }
 
 func (h *handshake) metric(ctx context.Context, indexer int) string {
@@ -199,10 +200,10 @@ func (h *handshake) metric(ctx context.Context, indexer int) string {
 func (h *handshake) restored(ctx context.Context) {
 	without, err := h.c.Backup(ctx)
 	h.must(err)
-	create(ctx, h.t, h.c, fmt.Sprintf("CREATE INDEX later ON %s(name)", h.bucket))
+	harness.Create(ctx, h.t, h.c, fmt.Sprintf("CREATE INDEX later ON %s(name)", h.bucket))
 	with, err := h.c.Backup(ctx)
 	h.must(err)
-	before, err := collect(ctx, h.c, h.bucket, "later", client.ScanRequest{Consistency: "session"})
+	before, err := harness.Collect(ctx, h.c, h.bucket, "later", client.ScanRequest{Consistency: "session"})
 	h.must(err)
 	made := map[string]uint64{} // folders by inode
 	for i := range 2 {
@@ -212,27 +213,27 @@ func (h *handshake) restored(ctx context.Context) {
 	}
 	_, err = h.c.Restore(ctx, without, "in-place", false)
 	h.must(err)
-	eventually(h.t, testGrace, "the index's slices are orphans", func() (bool, string) {
+	harness.Eventually(h.t, testGrace, "the index's slices are orphans", func() (bool, string) {
 		n := h.status(ctx, 0).OrphanCount + h.status(ctx, 1).OrphanCount
 		return n == len(made), fmt.Sprintf("%d orphans of %d", n, len(made))
 	})
 	_, err = h.c.Restore(ctx, with, "in-place", false)
 	h.must(err)
-	waitReady(ctx, h.t, h.c, h.bucket)
-	after, err := collect(ctx, h.c, h.bucket, "later", client.ScanRequest{Consistency: "session"})
-	if err != nil || !slices.Equal(after.ids, before.ids) || len(after.ids) == 0 {
-		h.t.Errorf("%d rows, %v; before: %d", len(after.ids), err, len(before.ids))
+	harness.WaitReady(ctx, h.t, h.c, h.bucket)
+	after, err := harness.Collect(ctx, h.c, h.bucket, "later", client.ScanRequest{Consistency: "session"})
+	if err != nil || !slices.Equal(after.IDs, before.IDs) || len(after.IDs) == 0 {
+		h.t.Errorf("%d rows, %v; before: %d", len(after.IDs), err, len(before.IDs))
 	}
 	for folder, was := range made {
 		if now := inode(h.t, folder); now != was {
 			h.t.Errorf("%s was made anew", folder)
 		}
 	}
-	eventually(h.t, 10*time.Second, "no orphans any more", func() (bool, string) {
+	harness.Eventually(h.t, 10*time.Second, "no orphans any more", func() (bool, string) {
 		n := h.status(ctx, 0).OrphanCount + h.status(ctx, 1).OrphanCount
 		return n == 0, fmt.Sprintf("%d orphans", n)
 	})
-	checkFinal(ctx, h.t, h.c, h.w, h.bucket)
+	harness.CheckFinal(ctx, h.t, h.c, h.w, h.bucket)
 }
 
 func inode(t *testing.T, path string) uint64 {

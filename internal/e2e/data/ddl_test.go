@@ -1,4 +1,4 @@
-package e2e
+package data
 
 import (
 	"context"
@@ -14,6 +14,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
+	"tidemark/internal/e2e/harness"
 	"tidemark/internal/oracle"
 	"tidemark/internal/testcluster"
 )
@@ -25,15 +26,15 @@ const createLimit = 5 * time.Second
 type kept struct {
 	what   string
 	oracle oracle.Index
-	s      scanned
+	s      harness.Scanned
 }
 
 func (k kept) check(h *oracle.History) string {
-	want, err := k.oracle.Rows(h.At(k.s.seqnos))
+	want, err := k.oracle.Rows(h.At(k.s.Seqnos))
 	if err != nil {
 		return err.Error()
 	}
-	return oracle.Diff(want, k.s.keys, k.s.ids)
+	return oracle.Diff(want, k.s.Keys, k.s.IDs)
 }
 
 // TestCreateUnderLoad: an index that is created while 2,000 writes/s run is exact from the moment it says READY, for a
@@ -46,18 +47,18 @@ func TestCreateUnderLoad(t *testing.T) {
 	dir := t.TempDir()
 	up := testcluster.Start(t, dir)
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := newWorkload(ctx, t, up.KV(ctx))
+	w := harness.NewWorkload(ctx, t, up.KV(ctx))
 	load, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup
-	wg.Go(func() { w.run(load, 4, 2000) })
+	wg.Go(func() { w.Run(load, 4, 2000) })
 	time.Sleep(time.Second) // the load runs when the first index is created
 
 	var scans []kept
 	scanAs := func(what, name string, o oracle.Index, consistencies ...string) {
 		t.Helper()
 		for _, consistency := range consistencies {
-			s, err := collect(ctx, c, bucket, name, client.ScanRequest{Consistency: consistency})
+			s, err := harness.Collect(ctx, c, bucket, name, client.ScanRequest{Consistency: consistency})
 			if err != nil {
 				t.Fatalf("%s, %s scan: %v", what, consistency, err)
 			}
@@ -66,7 +67,7 @@ func TestCreateUnderLoad(t *testing.T) {
 	}
 	for _, h := range handMade {
 		began := time.Now()
-		create(ctx, t, c, h.statement)
+		harness.Create(ctx, t, c, h.statement)
 		t.Logf("%s is ready %s after its CREATE under 2,000 writes/s", h.name, time.Since(began).Round(time.Millisecond))
 		scanAs("at once after READY: "+h.name, h.name, h.oracle, "any", "session")
 	}
@@ -74,7 +75,7 @@ func TestCreateUnderLoad(t *testing.T) {
 	wg.Wait()
 	load, stop = context.WithCancel(ctx) // less from here on: what counts is the order of DDL
 	defer stop()
-	wg.Go(func() { w.run(load, 6, 300) })
+	wg.Go(func() { w.Run(load, 6, 300) })
 	const rounds = 10
 	began := time.Now()
 	for n := range rounds {
@@ -87,7 +88,7 @@ func TestCreateUnderLoad(t *testing.T) {
 			time.Sleep(time.Duration(n) * 20 * time.Millisecond)
 		} else {
 			created := time.Now()
-			create(ctx, t, c, statement)
+			harness.Create(ctx, t, c, statement)
 			if took := time.Since(created); took > createLimit {
 				t.Errorf("round %d: ready only %s after the CREATE: older builds must cost a new one nothing", n, took)
 			}
@@ -102,16 +103,16 @@ func TestCreateUnderLoad(t *testing.T) {
 	t.Logf("%d rounds of CREATE and DROP took %s", rounds, time.Since(began).Round(time.Millisecond))
 	stop()
 	wg.Wait()
-	if n := w.failed.Load(); n > 0 {
+	if n := w.Failed.Load(); n > 0 {
 		t.Fatalf("%d writes failed although nothing was disturbed", n)
 	}
 	scanAs("at the end", "again", handMade[(rounds-1)%len(handMade)].oracle, "session")
 	for _, k := range scans {
-		if d := k.check(w.history); d != "" {
+		if d := k.check(w.History); d != "" {
 			t.Errorf("%s: %s", k.what, d)
 		}
 	}
-	t.Logf("%d writes; %d scans equal the oracle's", w.writes.Load(), len(scans))
+	t.Logf("%d writes; %d scans equal the oracle's", w.Writes.Load(), len(scans))
 	if err := c.Drop(ctx, client.Ref(bucket, "mixed"), 0); err != nil {
 		t.Fatal(err)
 	}

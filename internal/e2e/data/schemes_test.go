@@ -1,4 +1,4 @@
-package e2e
+package data
 
 import (
 	"context"
@@ -16,6 +16,7 @@ import (
 	"tidemark/client"
 	"tidemark/expression"
 	"tidemark/index"
+	"tidemark/internal/e2e/harness"
 	"tidemark/internal/oracle"
 	"tidemark/internal/testcluster"
 	"tidemark/kvclient"
@@ -110,7 +111,7 @@ type schemeRun struct {
 	t      *testing.T
 	c      *client.Client
 	bucket string
-	w      *workload
+	w      *harness.Workload
 	rows   atomic.Int64
 	scans  atomic.Int64
 }
@@ -124,18 +125,18 @@ func (s *schemeRun) write(ctx context.Context, seed uint64, each int, half chan 
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(seed, uint64(n)))
 			for range each {
-				key := s.w.keys[n+writers*r.IntN(len(s.w.keys)/writers)]
+				key := s.w.Keys[n+writers*r.IntN(len(s.w.Keys)/writers)]
 				if done.Add(1) == int64(writers*each/2) {
 					close(half)
 				}
 				if r.IntN(6) > 0 {
-					if err := s.w.set(ctx, key, randomDocument(r)); err != nil {
+					if err := s.w.Set(ctx, key, randomDocument(r)); err != nil {
 						s.t.Errorf("%v", err)
 						return
 					}
 					continue
 				}
-				m, err := s.w.kv.Delete(ctx, key, 0)
+				m, err := s.w.KV.Delete(ctx, key, 0)
 				if errors.Is(err, kvclient.ErrKeyNotFound) {
 					continue
 				}
@@ -143,7 +144,7 @@ func (s *schemeRun) write(ctx context.Context, seed uint64, each int, half chan 
 					s.t.Errorf("delete %s: %v", key, err)
 					return
 				}
-				s.w.history.Record(m.VBucket, oracle.Op{Seqno: m.Seqno, Key: key})
+				s.w.History.Record(m.VBucket, oracle.Op{Seqno: m.Seqno, Key: key})
 			}
 		})
 	}
@@ -152,17 +153,17 @@ func (s *schemeRun) write(ctx context.Context, seed uint64, each int, half chan 
 
 // whole compares all of an index with the oracle, at the scan's own timestamp.
 func (s *schemeRun) whole(ctx context.Context, x schemeIndex, consistency string) ([]oracle.Row, bool) {
-	got, err := scan(ctx, s.c, s.bucket, x.name, consistency)
+	got, err := harness.Scan(ctx, s.c, s.bucket, x.name, consistency)
 	if err != nil {
 		s.t.Errorf("%s: %v", x.statement, err)
 		return nil, false
 	}
-	want, err := x.oracle.Rows(s.w.history.At(got.seqnos))
+	want, err := x.oracle.Rows(s.w.History.At(got.Seqnos))
 	if err != nil {
 		s.t.Error(err)
 		return nil, false
 	}
-	if d := oracle.Diff(want, got.keys, got.ids); d != "" {
+	if d := oracle.Diff(want, got.Keys, got.IDs); d != "" {
 		s.t.Errorf("%s: %s", x.statement, d)
 		return nil, false
 	}
@@ -179,12 +180,12 @@ func (s *schemeRun) some(ctx context.Context, r *rand.Rand, x schemeIndex, all [
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		got, err := collect(ctx, s.c, s.bucket, x.name, req)
+		got, err := harness.Collect(ctx, s.c, s.bucket, x.name, req)
 		if err != nil {
 			s.t.Errorf("%s, %+v: %v", x.statement, ranges, err)
 			return
 		}
-		if d := oracle.Diff(want, got.keys, got.ids); d != "" {
+		if d := oracle.Diff(want, got.Keys, got.IDs); d != "" {
 			s.t.Errorf("%s, ranges %+v, reverse %v, limit %d: %s", x.statement, ranges, req.Reverse, req.Limit, d)
 		}
 		s.rows.Add(int64(len(want)))
@@ -207,18 +208,18 @@ func TestPartitionSchemes(t *testing.T) {
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "3")
 	kv := up.KV(ctx)
 	s := &schemeRun{t: t, c: up.Client(), bucket: up.Manifest().Bucket,
-		w: &workload{kv: kv, history: oracle.NewHistory(kv.Config().NumVBuckets())}}
+		w: &harness.Workload{KV: kv, History: oracle.NewHistory(kv.Config().NumVBuckets())}}
 	docs := 600
 	if *schemeRows > 100_000 {
 		docs = 4000
 	}
 	for i := range docs {
-		s.w.keys = append(s.w.keys, fmt.Sprintf("doc::%d", i))
+		s.w.Keys = append(s.w.Keys, fmt.Sprintf("doc::%d", i))
 	}
 	for round := uint64(0); (round == 0 || s.rows.Load() < int64(*schemeRows)) && !t.Failed(); round++ {
 		s.round(ctx, up, round, 3*docs)
 	}
-	t.Logf("%d writes; %d scans with %d rows equal the oracle's", s.w.writes.Load(), s.scans.Load(), s.rows.Load())
+	t.Logf("%d writes; %d scans with %d rows equal the oracle's", s.w.Writes.Load(), s.scans.Load(), s.rows.Load())
 }
 
 func (s *schemeRun) round(ctx context.Context, up *testcluster.Cluster, round uint64, writes int) {
@@ -280,8 +281,8 @@ func (s *schemeRun) described(ctx context.Context, up *testcluster.Cluster, all 
 			s.t.Errorf("%s, made again of its parts: %+v, %v", x.statement, again, err)
 		}
 	}
-	mustRun(ctx, s.t, up, "index", "create", s.bucket, "by_command", "--key", "a", "--key", "b DESC", "--partition-by", "hash(b)", "--defer-build", "--no-wait")
-	if ddl := mustRun(ctx, s.t, up, "index", "list", "--ddl"); !strings.Contains(ddl, "ON world(a, b DESC) PARTITION BY HASH(b)") {
+	harness.MustRun(ctx, s.t, up, "index", "create", s.bucket, "by_command", "--key", "a", "--key", "b DESC", "--partition-by", "hash(b)", "--defer-build", "--no-wait")
+	if ddl := harness.MustRun(ctx, s.t, up, "index", "list", "--ddl"); !strings.Contains(ddl, "ON world(a, b DESC) PARTITION BY HASH(b)") {
 		s.t.Errorf("index list --ddl prints\n%s", ddl)
 	}
 }

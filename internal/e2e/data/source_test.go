@@ -1,4 +1,4 @@
-package e2e
+package data
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/internal/e2e/harness"
 	"tidemark/internal/testcluster"
 )
 
@@ -17,7 +18,7 @@ func TestStabilitySource(t *testing.T) {
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2")
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := newWorkload(ctx, t, up.KV(ctx))
+	w := harness.NewWorkload(ctx, t, up.KV(ctx))
 	set := func(source string) {
 		t.Helper()
 		r, err := c.SetBucketSettings(ctx, bucket, client.BucketSettings{StabilitySource: source})
@@ -27,41 +28,42 @@ func TestStabilitySource(t *testing.T) {
 		if want := map[string]string{"": "sync"}[source] + source; r.StabilitySource != source || r.InForce.StabilitySource != want {
 			t.Fatalf("settings %+v, want %q", r, source)
 		}
-		eventually(t, 10*time.Second, "in force", func() (bool, string) {
+		harness.Eventually(t, 10*time.Second, "in force", func() (bool, string) {
 			v, err := c.Timestamps(ctx, bucket, 0, 1)
 			return err == nil && v.Source == r.InForce.StabilitySource, v.Source
 		})
 	}
-	create(ctx, t, c, "CREATE PRIMARY INDEX first ON "+bucket) // makes the bucket known
+	harness.Create(ctx, t, c, "CREATE PRIMARY INDEX first ON "+bucket) // makes the bucket known
 	if err := c.Drop(ctx, client.Ref(bucket, "first"), 0); err != nil {
 		t.Fatal(err)
 	}
 	set("heartbeat")
-	createSampleIndexes(ctx, t, c, bucket)
+	harness.CreateSampleIndexes(ctx, t, c, bucket)
 	load, stop := context.WithCancel(ctx)
 	defer stop()
 	var writers sync.WaitGroup
-	writers.Go(func() { w.run(load, 21, 500) })
+	writers.Go(func() { w.Run(load, 21, 500) })
+	indexes := harness.SampleIndexes()
 	for n, source := range []string{"heartbeat", "sync", "heartbeat", "", "heartbeat"} {
 		set(source)
 		for range 3 {
-			s, err := scan(ctx, c, bucket, sampleIndexes[n%len(sampleIndexes)], "session")
+			s, err := harness.Scan(ctx, c, bucket, indexes[n%len(indexes)], "session")
 			if err != nil {
 				t.Fatalf("by %q: %v", source, err)
 			}
-			if d := s.check(w.history); d != "" {
+			if d := s.Check(w.History); d != "" {
 				t.Fatalf("by %q: %s", source, d)
 			}
-			t.Logf("by %q: %s after %s, %d rows", source, s.index, s.took.Round(time.Millisecond), len(s.ids))
+			t.Logf("by %q: %s after %s, %d rows", source, s.Index, s.Took.Round(time.Millisecond), len(s.IDs))
 		}
 	}
 	stop()
 	writers.Wait()
-	checkFinal(ctx, t, c, w, bucket)
-	if _, err := c.SetBucketSettings(ctx, bucket, client.BucketSettings{StabilitySource: "mean"}); !refusedAs(err, "INVALID_ARGUMENT") {
+	harness.CheckFinal(ctx, t, c, w, bucket)
+	if _, err := c.SetBucketSettings(ctx, bucket, client.BucketSettings{StabilitySource: "mean"}); !harness.RefusedAs(err, "INVALID_ARGUMENT") {
 		t.Errorf("a source that is none: %v", err)
 	}
-	if _, err := c.SetBucketSettings(ctx, "nobody", client.BucketSettings{}); !refusedAs(err, "UNKNOWN_BUCKET") {
+	if _, err := c.SetBucketSettings(ctx, "nobody", client.BucketSettings{}); !harness.RefusedAs(err, "UNKNOWN_BUCKET") {
 		t.Errorf("a bucket that is none: %v", err)
 	}
 }

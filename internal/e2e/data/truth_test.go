@@ -1,6 +1,7 @@
-// Package e2e tests the product as users run it: real processes on loopback, killed with SIGKILL, compared with an
-// oracle that shares no code with them.
-package e2e
+// Package data tests the data plane as users run it: real processes on loopback, scans under load, builds, partition
+// schemes, verification, moves of KV's data, damaged and foreign files; all compared with an oracle that shares no code
+// with them.
+package data
 
 import (
 	"context"
@@ -8,8 +9,11 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/internal/e2e/harness"
 	"tidemark/internal/testcluster"
 )
+
+func TestMain(m *testing.M) { harness.Main(m) }
 
 // TestTruth: while 2,000 random updates, deletions and re-creations per second run for 30 s, each session-consistent
 // scan equals the oracle's answer at the scan's own timestamp, and at the end every index equals the oracle.
@@ -18,27 +22,27 @@ func TestTruth(t *testing.T) {
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir())
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := newWorkload(ctx, t, up.KV(ctx))
-	createSampleIndexes(ctx, t, c, bucket)
+	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	harness.CreateSampleIndexes(ctx, t, c, bucket)
 
 	load, stop := context.WithTimeout(ctx, 30*time.Second)
 	defer stop()
 	var mu sync.Mutex
-	var scans []scanned
+	var scans []harness.Scanned
 	var wg sync.WaitGroup
-	wg.Go(func() { w.run(load, 1, 2000) })
-	for _, name := range sampleIndexes {
+	wg.Go(func() { w.Run(load, 1, 2000) })
+	for _, name := range harness.SampleIndexes() {
 		wg.Go(func() {
 			for load.Err() == nil {
-				floor := w.history.High()
-				s, err := scan(ctx, c, bucket, name, "session")
+				floor := w.History.High()
+				s, err := harness.Scan(ctx, c, bucket, name, "session")
 				if err != nil {
 					t.Errorf("%s: %v", name, err)
 					return
 				}
 				for v := range floor {
-					if s.seqnos[v] < floor[v] {
-						t.Errorf("%s: a session scan shows vbucket %d at %d, acknowledged before it began: %d", name, v, s.seqnos[v], floor[v])
+					if s.Seqnos[v] < floor[v] {
+						t.Errorf("%s: a session scan shows vbucket %d at %d, acknowledged before it began: %d", name, v, s.Seqnos[v], floor[v])
 						return
 					}
 				}
@@ -50,19 +54,19 @@ func TestTruth(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := w.failed.Load(); n > 0 {
+	if n := w.Failed.Load(); n > 0 {
 		t.Fatalf("%d writes failed although nothing was killed", n)
 	}
 	var slowest time.Duration
 	for i, s := range scans {
-		if d := s.check(w.history); d != "" {
-			t.Fatalf("scan %d of %s: %s", i, s.index, d)
+		if d := s.Check(w.History); d != "" {
+			t.Fatalf("scan %d of %s: %s", i, s.Index, d)
 		}
-		slowest = max(slowest, s.took)
+		slowest = max(slowest, s.Took)
 	}
 	if len(scans) < 4*10 {
 		t.Errorf("only %d scans in 30 s", len(scans))
 	}
-	t.Logf("%d writes, %d scans equal the oracle's, the slowest took %s", w.writes.Load(), len(scans), slowest)
-	checkFinal(ctx, t, c, w, bucket)
+	t.Logf("%d writes, %d scans equal the oracle's, the slowest took %s", w.Writes.Load(), len(scans), slowest)
+	harness.CheckFinal(ctx, t, c, w, bucket)
 }

@@ -1,4 +1,4 @@
-package e2e
+package data
 
 import (
 	"bytes"
@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/internal/e2e/harness"
 	"tidemark/internal/oracle"
 	"tidemark/internal/testcluster"
 )
@@ -46,9 +47,9 @@ func TestFlippedBits(t *testing.T) {
 	good := filepath.Join(t.TempDir(), "good")
 	up := testcluster.Start(t, good)
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := newWorkload(ctx, t, up.KV(ctx))
-	createSampleIndexes(ctx, t, c, bucket)
-	checkFinal(ctx, t, c, w, bucket)
+	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	harness.CreateSampleIndexes(ctx, t, c, bucket)
+	harness.CheckFinal(ctx, t, c, w, bucket)
 	up.Stop()
 
 	at := func(share float64) func([]byte) {
@@ -106,7 +107,7 @@ func TestFlippedBits(t *testing.T) {
 	}
 }
 
-func afterFlip(ctx context.Context, t *testing.T, w *workload, bucket, dir, path string, mustName bool) {
+func afterFlip(ctx context.Context, t *testing.T, w *harness.Workload, bucket, dir, path string, mustName bool) {
 	t.Helper()
 	who := component(dir, path)
 	logged := func() string {
@@ -133,13 +134,13 @@ func afterFlip(ctx context.Context, t *testing.T, w *workload, bucket, dir, path
 	answers := 0
 	if ready {
 		c := up.Client()
-		docs := w.history.At(w.history.High())
+		docs := w.History.At(w.History.High())
 		limit := 20 * time.Second
 		if strings.Contains(up.Output(), "the others serve without "+who) {
 			limit = time.Second // it refuses: what only it has cannot be scanned
 		}
-		for _, name := range sampleIndexes {
-			s, err := scanSoon(ctx, c, bucket, name, limit)
+		for _, name := range harness.SampleIndexes() {
+			s, err := harness.ScanSoon(ctx, c, bucket, name, limit)
 			if err != nil {
 				t.Logf("%s: no scan in %s, the last error is %v", name, limit, err)
 				continue
@@ -149,17 +150,17 @@ func afterFlip(ctx context.Context, t *testing.T, w *workload, bucket, dir, path
 			if err != nil {
 				t.Fatal(err)
 			}
-			if d := oracle.Diff(want, s.keys, s.ids); d != "" {
+			if d := oracle.Diff(want, s.Keys, s.IDs); d != "" {
 				t.Errorf("%s gives a wrong answer: %s", name, d)
 			}
 		}
 	}
 	l := line()
-	if (mustName || !ready || answers < len(sampleIndexes)) && l == "" {
-		t.Errorf("ready: %v, %d of %d indexes answer; no warning or error in the log of %s names %s", ready, answers, len(sampleIndexes), who, path)
+	if (mustName || !ready || answers < len(harness.SampleIndexes())) && l == "" {
+		t.Errorf("ready: %v, %d of %d indexes answer; no warning or error in the log of %s names %s", ready, answers, len(harness.SampleIndexes()), who, path)
 	}
 	if text := logged(); strings.Contains(text, "panic:") || strings.Contains(text, "goroutine 1 [") {
 		t.Errorf("%s panicked: see its log", who)
 	}
-	t.Logf("ready: %v, %d of %d indexes answer right; %s says: %.400s", ready, answers, len(sampleIndexes), who, l)
+	t.Logf("ready: %v, %d of %d indexes answer right; %s says: %.400s", ready, answers, len(harness.SampleIndexes()), who, l)
 }

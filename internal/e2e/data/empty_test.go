@@ -1,4 +1,4 @@
-package e2e
+package data
 
 import (
 	"context"
@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/internal/e2e/harness"
 	"tidemark/internal/oracle"
 	"tidemark/internal/testcluster"
 )
@@ -17,15 +18,15 @@ func TestEmptyBucket(t *testing.T) {
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--indexers", "2")
 	c, bucket, kv := up.Client(), up.Manifest().Bucket, up.KV(ctx)
-	createSampleIndexes(ctx, t, c, bucket)
-	for _, name := range sampleIndexes {
-		s, err := scan(ctx, c, bucket, name, "session")
-		if err != nil || len(s.ids) != 0 {
-			t.Errorf("%s: %d rows, %v", name, len(s.ids), err)
+	harness.CreateSampleIndexes(ctx, t, c, bucket)
+	for _, name := range harness.SampleIndexes() {
+		s, err := harness.Scan(ctx, c, bucket, name, "session")
+		if err != nil || len(s.IDs) != 0 {
+			t.Errorf("%s: %d rows, %v", name, len(s.IDs), err)
 		}
 	}
-	w := &workload{kv: kv, history: oracle.NewHistory(kv.Config().NumVBuckets())}
-	if err := w.set(ctx, "first", []byte(`{"name":"one"}`)); err != nil {
+	w := &harness.Workload{KV: kv, History: oracle.NewHistory(kv.Config().NumVBuckets())}
+	if err := w.Set(ctx, "first", []byte(`{"name":"one"}`)); err != nil {
 		t.Fatal(err)
 	}
 	n, err := c.Count(ctx, client.Ref(bucket, "places_by_name"), client.ScanRequest{Consistency: "session"})

@@ -1,4 +1,4 @@
-package e2e
+package data
 
 import (
 	"bytes"
@@ -8,13 +8,12 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/http"
-	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"tidemark/client"
-	"tidemark/index"
+	"tidemark/internal/e2e/harness"
 	"tidemark/internal/oracle"
 	"tidemark/internal/testcluster"
 	"tidemark/kvclient"
@@ -46,40 +45,6 @@ var handMade = []struct {
 			}
 			return []any{oracle.Field(d, "elevation_ft")}
 		}}},
-}
-
-func create(ctx context.Context, t *testing.T, c *client.Client, statement string) index.ID {
-	t.Helper()
-	r, err := c.Statement(ctx, statement)
-	if err != nil {
-		t.Fatalf("%s: %v", statement, err)
-	}
-	if err := c.WaitReady(ctx, []index.ID{r[0].ID}, nil); err != nil {
-		t.Fatalf("%s: %v", statement, err)
-	}
-	return r[0].ID
-}
-
-func collect(ctx context.Context, c *client.Client, bucket, name string, req client.ScanRequest) (scanned, error) {
-	s := scanned{index: name}
-	req.WantTimestamp = true
-	rows, err := c.Scan(ctx, client.Ref(bucket, name), req)
-	if err != nil {
-		return s, err
-	}
-	defer rows.Close()
-	for rows.Next() {
-		row := rows.Row()
-		s.keys, s.ids = append(s.keys, slices.Clone(row.Key)), append(s.ids, row.ID)
-	}
-	end, err := rows.End()
-	for _, p := range end.Timestamp.Vector {
-		s.seqnos = append(s.seqnos, p.Seqno)
-	}
-	if err == nil && end.Rows != uint64(len(s.ids)) {
-		err = fmt.Errorf("the end says %d rows, %d came", end.Rows, len(s.ids))
-	}
-	return s, err
 }
 
 func raw(texts []string) (all []json.RawMessage) {
@@ -156,24 +121,24 @@ func TestScansAgainstOracle(t *testing.T) {
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir())
 	c, bucket := up.Client(), up.Manifest().Bucket
-	w := newWorkload(ctx, t, up.KV(ctx))
+	w := harness.NewWorkload(ctx, t, up.KV(ctx))
 	r := rand.New(rand.NewPCG(7, 11))
 	gone := map[string]bool{}
 	for range 3000 {
-		if err := w.one(ctx, r, w.keys[r.IntN(len(w.keys))], gone); err != nil {
+		if err := w.One(ctx, r, w.Keys[r.IntN(len(w.Keys))], gone); err != nil {
 			t.Fatal(err)
 		}
 	}
-	docs := w.history.At(w.history.High())
+	docs := w.History.At(w.History.High())
 	selected := 0
 	for _, h := range handMade {
-		create(ctx, t, c, h.statement)
+		harness.Create(ctx, t, c, h.statement)
 		all, err := h.oracle.Rows(docs)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if s, err := collect(ctx, c, bucket, h.name, client.ScanRequest{Consistency: "session"}); err != nil || oracle.Diff(all, s.keys, s.ids) != "" {
-			t.Fatalf("%s: %v %s", h.name, err, oracle.Diff(all, s.keys, s.ids))
+		if s, err := harness.Collect(ctx, c, bucket, h.name, client.ScanRequest{Consistency: "session"}); err != nil || oracle.Diff(all, s.Keys, s.IDs) != "" {
+			t.Fatalf("%s: %v %s", h.name, err, oracle.Diff(all, s.Keys, s.IDs))
 		}
 		for n := range perIndex {
 			req, ranges := randomScan(r, all)
@@ -182,11 +147,11 @@ func TestScansAgainstOracle(t *testing.T) {
 				t.Fatal(err)
 			}
 			selected += len(want)
-			s, err := collect(ctx, c, bucket, h.name, req)
+			s, err := harness.Collect(ctx, c, bucket, h.name, req)
 			if err != nil {
 				t.Fatalf("%s, scan %d, %+v: %v", h.name, n, ranges, err)
 			}
-			if d := oracle.Diff(want, s.keys, s.ids); d != "" {
+			if d := oracle.Diff(want, s.Keys, s.IDs); d != "" {
 				t.Errorf("%s, scan %d, ranges %+v, reverse %v, limit %d: %s", h.name, n, ranges, req.Reverse, req.Limit, d)
 			}
 			if req.Limit == 0 {
@@ -206,48 +171,48 @@ func TestScansAgainstOracle(t *testing.T) {
 
 // tokens: an at_plus scan with the token of a write shows it, waits for one that does not exist yet, gives up on one that
 // never comes with TIMEOUT, and says TOKEN_LOST to one of an unknown branch.
-func tokens(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *client.Client, w *workload) {
+func tokens(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *client.Client, w *harness.Workload) {
 	bucket := up.Manifest().Bucket
-	equal := func(v string) []json.RawMessage { return []json.RawMessage{json.RawMessage(quote(v))} }
+	equal := func(v string) []json.RawMessage { return []json.RawMessage{json.RawMessage(harness.Quote(v))} }
 	last := kvclient.Mutation{}
 	for n := range 30 {
 		name := fmt.Sprintf("token %d", n)
-		m, err := w.kv.Set(ctx, fmt.Sprintf("token::%d", n%7), []byte(`{"kind":`+quote(name)+`}`), kvclient.StoreOptions{})
+		m, err := w.KV.Set(ctx, fmt.Sprintf("token::%d", n%7), []byte(`{"kind":`+harness.Quote(name)+`}`), kvclient.StoreOptions{})
 		if err != nil {
 			t.Fatal(err)
 		}
 		last = m
-		s, err := collect(ctx, c, bucket, "down_up", client.ScanRequest{Consistency: "at_plus", Equal: equal(name),
+		s, err := harness.Collect(ctx, c, bucket, "down_up", client.ScanRequest{Consistency: "at_plus", Equal: equal(name),
 			Tokens: []client.Token{{VBucket: m.VBucket, VBUUID: m.VBUUID, Seqno: m.Seqno}}})
-		if err != nil || len(s.ids) != 1 || s.seqnos[m.VBucket] < m.Seqno {
-			t.Fatalf("write %d: %v, %v: an at_plus scan does not show it", n, s.ids, err)
+		if err != nil || len(s.IDs) != 1 || s.Seqnos[m.VBucket] < m.Seqno {
+			t.Fatalf("write %d: %v, %v: an at_plus scan does not show it", n, s.IDs, err)
 		}
 	}
 	key := "token::1" // a key of a vbucket whose next seqno is awaited
-	m, err := w.kv.Set(ctx, key, []byte(`{"kind":"before"}`), kvclient.StoreOptions{})
+	m, err := w.KV.Set(ctx, key, []byte(`{"kind":"before"}`), kvclient.StoreOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	type answer struct {
-		s   scanned
+		s   harness.Scanned
 		err error
 	}
 	waiting := make(chan answer, 1)
 	go func() {
-		s, err := collect(ctx, c, bucket, "down_up", client.ScanRequest{Consistency: "at_plus", Equal: equal("after"),
+		s, err := harness.Collect(ctx, c, bucket, "down_up", client.ScanRequest{Consistency: "at_plus", Equal: equal("after"),
 			Tokens: []client.Token{{VBucket: m.VBucket, VBUUID: m.VBUUID, Seqno: m.Seqno + 1}}})
 		waiting <- answer{s, err}
 	}()
 	select {
 	case a := <-waiting:
-		t.Errorf("a scan with a token of the future came back before the write: %v, %v", a.s.ids, a.err)
+		t.Errorf("a scan with a token of the future came back before the write: %v, %v", a.s.IDs, a.err)
 	case <-time.After(700 * time.Millisecond):
 	}
-	if _, err := w.kv.Set(ctx, key, []byte(`{"kind":"after"}`), kvclient.StoreOptions{}); err != nil {
+	if _, err := w.KV.Set(ctx, key, []byte(`{"kind":"after"}`), kvclient.StoreOptions{}); err != nil {
 		t.Fatal(err)
 	}
-	if a := <-waiting; a.err != nil || len(a.s.ids) != 1 {
-		t.Errorf("the scan that waited gives %v, %v; want the write it waited for", a.s.ids, a.err)
+	if a := <-waiting; a.err != nil || len(a.s.IDs) != 1 {
+		t.Errorf("the scan that waited gives %v, %v; want the write it waited for", a.s.IDs, a.err)
 	}
 	for _, tc := range []struct {
 		name         string

@@ -1,4 +1,4 @@
-package e2e
+package data
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/internal/e2e/harness"
 	"tidemark/internal/testcluster"
 	"tidemark/kvclient"
 	"tidemark/mcbp"
@@ -50,7 +51,7 @@ func TestVerify(t *testing.T) {
 	defer cancel()
 	c := up.Client()
 	for _, s := range []string{`CREATE INDEX hot ON world(hot.n, name) PARTITION BY HASH(hot.n) WITH {"num_replica":1, "num_partition":2}`, `CREATE INDEX tags ON world(DISTINCT hot.tags)`} {
-		create(ctx, t, c, s)
+		harness.Create(ctx, t, c, s)
 	}
 	underLoad(ctx, t, up, c)
 

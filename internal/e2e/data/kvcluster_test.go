@@ -1,16 +1,16 @@
-package e2e
+package data
 
 import (
 	"bytes"
 	"context"
 	"fmt"
 	"maps"
-	"os/exec"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"tidemark/internal/e2e/harness"
 	"tidemark/internal/testcluster"
 	"tidemark/kv"
 	"tidemark/localcluster"
@@ -24,19 +24,6 @@ func kvAdmin(up *testcluster.Cluster) *kv.Admin {
 		addresses = append(addresses, strings.TrimPrefix(e.Admin, "http://"))
 	}
 	return kv.NewAdmin(addresses, m.KVUser, m.KVPassword)
-}
-
-// command runs a client command of the product.
-func command(ctx context.Context, t *testing.T, args ...string) string {
-	t.Helper()
-	var errs bytes.Buffer
-	cmd := exec.CommandContext(ctx, testcluster.Binary(t), args...)
-	cmd.Stderr = &errs
-	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("tidemark %s: %v\n%s%s", strings.Join(args, " "), err, out, errs.String())
-	}
-	return string(out)
 }
 
 // waitFor waits until check has nothing to say.
@@ -85,50 +72,50 @@ func TestFailoverThatLoses(t *testing.T) {
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "3", "--kv-replicas", "1", "--indexers", "2")
 	c, m, admin := up.Client(), up.Manifest(), kvAdmin(up)
-	w := newWorkload(ctx, t, up.KV(ctx))
-	createSampleIndexes(ctx, t, c, m.Bucket)
+	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	harness.CreateSampleIndexes(ctx, t, c, m.Bucket)
 	settled(ctx, t, admin, m.VBuckets)
 
 	load, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup
-	wg.Go(func() { w.run(load, 7, 300) })
+	wg.Go(func() { w.Run(load, 7, 300) })
 	if err := admin.Pause(ctx, kv.PauseRequest{Paused: true}); err != nil {
 		t.Fatal(err)
 	}
-	from := w.writes.Load()
+	from := w.Writes.Load()
 	waitFor(ctx, t, func() error {
-		if n := w.writes.Load() - from; n < 300 {
+		if n := w.Writes.Load() - from; n < 300 {
 			return fmt.Errorf("%d writes beyond the replicas", n)
 		}
 		return nil
 	})
-	before, err := scan(ctx, c, m.Bucket, "world_ids", "session") // the indexes have them, too
+	before, err := harness.Scan(ctx, c, m.Bucket, "world_ids", "session") // the indexes have them, too
 	if err != nil {
 		t.Fatal(err)
 	}
-	out := command(ctx, t, "kv", "failover", "kv2", "--lose", "--data", up.Dir)
+	out := harness.MustRun(ctx, t, up, "kv", "failover", "kv2", "--lose")
 	t.Log(strings.TrimSpace(out))
 	if err := admin.Pause(ctx, kv.PauseRequest{}); err != nil {
 		t.Fatal(err)
 	}
-	from = w.writes.Load()
+	from = w.Writes.Load()
 	waitFor(ctx, t, func() error {
-		if n := w.writes.Load() - from; n < 300 {
+		if n := w.Writes.Load() - from; n < 300 {
 			return fmt.Errorf("%d writes after the failover", n)
 		}
 		return nil
 	})
-	after, err := scan(ctx, c, m.Bucket, "world_ids", "session") // under load
+	after, err := harness.Scan(ctx, c, m.Bucket, "world_ids", "session") // under load
 	if err != nil {
 		t.Fatal(err)
 	}
 	stop()
 	wg.Wait()
-	checkFinal(ctx, t, c, w, m.Bucket)
+	harness.CheckFinal(ctx, t, c, w, m.Bucket)
 	back := 0
-	for vb, seqno := range before.seqnos {
-		if after.seqnos[vb] < seqno {
+	for vb, seqno := range before.Seqnos {
+		if after.Seqnos[vb] < seqno {
 			back++
 		}
 	}
@@ -142,9 +129,9 @@ func TestFailoverThatLoses(t *testing.T) {
 	}
 	// The node that was failed over is added again, by the way of a rebalance.
 	e := m.KV[1]
-	command(ctx, t, "kv", "rebalance", "--add", e.ID+"="+e.Memcached+"="+strings.TrimPrefix(e.Admin, "http://"), "--data", up.Dir)
+	harness.MustRun(ctx, t, up, "kv", "rebalance", "--add", e.ID+"="+e.Memcached+"="+strings.TrimPrefix(e.Admin, "http://"))
 	settled(ctx, t, admin, m.VBuckets)
-	checkFinal(ctx, t, c, w, m.Bucket)
+	harness.CheckFinal(ctx, t, c, w, m.Bucket)
 }
 
 // TestRebalanceUnderLoad: a KV node leaves and comes back while writes and scans run and one of the others is killed in the
@@ -154,17 +141,17 @@ func TestRebalanceUnderLoad(t *testing.T) {
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "3", "--kv-replicas", "1", "--indexers", "2")
 	c, m, admin := up.Client(), up.Manifest(), kvAdmin(up)
-	w := newWorkload(ctx, t, up.KV(ctx))
-	createSampleIndexes(ctx, t, c, m.Bucket)
+	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	harness.CreateSampleIndexes(ctx, t, c, m.Bucket)
 
 	load, stop := context.WithCancel(ctx)
 	defer stop()
 	var wg sync.WaitGroup
-	wg.Go(func() { w.run(load, 8, 300) })
-	var scans []scanned
+	wg.Go(func() { w.Run(load, 8, 300) })
+	var scans []harness.Scanned
 	wg.Go(func() {
 		for load.Err() == nil {
-			if s, err := scan(load, c, m.Bucket, "places_by_name", "any"); err == nil {
+			if s, err := harness.Scan(load, c, m.Bucket, "places_by_name", "any"); err == nil {
 				scans = append(scans, s)
 			} else if load.Err() == nil {
 				t.Errorf("scan: %v", err)
@@ -175,21 +162,21 @@ func TestRebalanceUnderLoad(t *testing.T) {
 			}
 		}
 	})
-	command(ctx, t, "kv", "rebalance", "--remove", "kv1", "--no-wait", "--data", up.Dir)
+	harness.MustRun(ctx, t, up, "kv", "rebalance", "--remove", "kv1", "--no-wait")
 	up.Kill(func(m *localcluster.Manifest) int { return m.KV[1].PID })
-	command(ctx, t, "kv", "rebalance", "--remove", "kv1", "--data", up.Dir)
+	harness.MustRun(ctx, t, up, "kv", "rebalance", "--remove", "kv1")
 	e := m.KV[0]
-	command(ctx, t, "kv", "rebalance", "--add", e.ID+"="+e.Memcached+"="+strings.TrimPrefix(e.Admin, "http://"), "--data", up.Dir)
+	harness.MustRun(ctx, t, up, "kv", "rebalance", "--add", e.ID+"="+e.Memcached+"="+strings.TrimPrefix(e.Admin, "http://"))
 	stop()
 	wg.Wait()
 	settled(ctx, t, admin, m.VBuckets)
-	checkFinal(ctx, t, c, w, m.Bucket)
-	if n := w.failed.Load(); n == 0 {
-		have, err := testcluster.Documents(ctx, w.kv, w.keys)
+	harness.CheckFinal(ctx, t, c, w, m.Bucket)
+	if n := w.Failed.Load(); n == 0 {
+		have, err := testcluster.Documents(ctx, w.KV, w.Keys)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if want := w.history.At(w.history.High()); !maps.EqualFunc(want, have, bytes.Equal) {
+		if want := w.History.At(w.History.High()); !maps.EqualFunc(want, have, bytes.Equal) {
 			t.Errorf("%d documents, acknowledged were %d, or they differ", len(have), len(want))
 		}
 	} else {
@@ -198,5 +185,5 @@ func TestRebalanceUnderLoad(t *testing.T) {
 	if len(scans) == 0 {
 		t.Error("no scan worked")
 	}
-	t.Logf("%d writes, %d scans", w.writes.Load(), len(scans))
+	t.Logf("%d writes, %d scans", w.Writes.Load(), len(scans))
 }

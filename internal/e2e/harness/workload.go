@@ -1,0 +1,166 @@
+package harness
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/internal/oracle"
+	"tidemark/kvclient"
+	"tidemark/sample"
+)
+
+// Workload writes documents of the sample and remembers every acknowledged write by its token.
+type Workload struct {
+	KV       *kvclient.Client
+	History  *oracle.History
+	Keys     []string
+	original map[string][]byte
+	Writes   atomic.Int64 // acknowledged
+	Failed   atomic.Int64 // writes without an answer: their outcome is unknown
+}
+
+// NewWorkload stores the sample documents one by one, so that each one's token is known.
+func NewWorkload(ctx context.Context, t *testing.T, kv *kvclient.Client) *Workload {
+	t.Helper()
+	w := &Workload{KV: kv, History: oracle.NewHistory(kv.Config().NumVBuckets()), original: map[string][]byte{}}
+	r, err := sample.Open()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for {
+		d, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.Keys = append(w.Keys, d.Key)
+		w.original[d.Key] = bytes.Clone(d.Value)
+	}
+	var g errgroup.Group
+	const writers = 32
+	for n := range writers {
+		g.Go(func() error {
+			for i := n; i < len(w.Keys); i += writers {
+				if err := w.Set(ctx, w.Keys[i], w.original[w.Keys[i]]); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// Set writes one document and remembers it.
+func (w *Workload) Set(ctx context.Context, key string, value []byte) error {
+	m, err := w.KV.Set(ctx, key, value, kvclient.StoreOptions{})
+	if err != nil {
+		return fmt.Errorf("set %s: %w", key, err)
+	}
+	w.History.Record(m.VBucket, oracle.Op{Seqno: m.Seqno, Key: key, Value: value})
+	w.Writes.Add(1)
+	return nil
+}
+
+// Run makes random updates, deletions and re-creations at a rate per second until ctx ends. Each writer owns its keys,
+// so that a key's writes are acknowledged in their order.
+func (w *Workload) Run(ctx context.Context, seed uint64, perSecond int) {
+	const writers = 8
+	var wg sync.WaitGroup
+	for n := range writers {
+		wg.Go(func() {
+			r := rand.New(rand.NewPCG(seed, uint64(n)))
+			gone := map[string]bool{}
+			tick := time.NewTicker(time.Second * writers / time.Duration(perSecond))
+			defer tick.Stop()
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-tick.C:
+				}
+				key := w.Keys[n+writers*r.IntN(len(w.Keys)/writers)]
+				if err := w.One(context.WithoutCancel(ctx), r, key, gone); err != nil {
+					w.Failed.Add(1)
+				}
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// One is a single random write, tried for at most 30 s (a KV node may be on its way back). gone are the keys that the
+// caller's writes have deleted.
+func (w *Workload) One(ctx context.Context, r *rand.Rand, key string, gone map[string]bool) error {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	if !gone[key] && r.IntN(5) == 0 {
+		m, err := w.KV.Delete(ctx, key, 0)
+		if errors.Is(err, kvclient.ErrKeyNotFound) { // an earlier load has deleted it
+			gone[key] = true
+			return nil
+		}
+		if errors.Is(err, kvclient.ErrAmbiguous) {
+			gone[key] = true
+			return err
+		}
+		if err != nil {
+			return err
+		}
+		gone[key] = true
+		w.History.Record(m.VBucket, oracle.Op{Seqno: m.Seqno, Key: key})
+		w.Writes.Add(1)
+		return nil
+	}
+	delete(gone, key)
+	return w.Set(ctx, key, mutate(r, w.original[key]))
+}
+
+// mutate changes a document at random: fields that the indexes look at come, go and change their types.
+func mutate(r *rand.Rand, original []byte) []byte {
+	dec := json.NewDecoder(bytes.NewReader(original))
+	dec.UseNumber()
+	doc := map[string]any{}
+	if dec.Decode(&doc) != nil {
+		return original
+	}
+	switch r.IntN(8) {
+	case 0:
+		delete(doc, "name")
+	case 1:
+		doc["name"] = fmt.Sprintf("renamed %d", r.IntN(1000))
+	case 2:
+		doc["iso_country"] = []string{"FR", "DE", "CH"}[r.IntN(3)]
+	case 3:
+		doc["elevation_ft"] = json.Number(fmt.Sprint(r.IntN(20000) - 1000))
+	case 4:
+		doc["elevation_ft"] = json.Number(fmt.Sprintf("%d.%d", r.IntN(9000), r.IntN(10)))
+	case 5:
+		doc["scheduled_service"] = r.IntN(2) == 0
+	case 6:
+		doc["kind"] = []string{"airport", "ruin"}[r.IntN(2)]
+	case 7:
+		doc["name"] = []any{nil, true, json.Number("7"), "é", []any{"a"}}[r.IntN(5)]
+	}
+	b, err := json.Marshal(doc)
+	if err != nil {
+		return original
+	}
+	return b
+}
