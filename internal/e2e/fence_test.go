@@ -16,15 +16,15 @@ import (
 )
 
 // fenced is a component that obeys leaders: a projector or an indexer.
-type fenced struct{ id, admin, metric string }
+type fenced struct{ id, admin, view, metric string }
 
 // obedient gives every projector and indexer of a cluster.
 func obedient(up *testcluster.Cluster) (all []fenced) {
 	for _, e := range up.Manifest().Projectors {
-		all = append(all, fenced{e.ID, e.Admin, "tidemark_projector_commands_fenced_total"})
+		all = append(all, fenced{e.ID, e.Admin, "/v1/state", "tidemark_projector_commands_fenced_total"})
 	}
 	for _, e := range up.Manifest().Indexers {
-		all = append(all, fenced{e.ID, e.Admin, "tidemark_indexer_commands_fenced_total"})
+		all = append(all, fenced{e.ID, e.Admin, "/v1/status", "tidemark_indexer_commands_fenced_total"})
 	}
 	return all
 }
@@ -35,7 +35,7 @@ func (f fenced) fence(ctx context.Context, t *testing.T) wire.Fence {
 	var s struct {
 		Fence wire.Fence `json:"fence"`
 	}
-	if err := testcluster.GetJSON(ctx, f.admin+"/v1/status", &s); err != nil {
+	if err := testcluster.GetJSON(ctx, f.admin+f.view, &s); err != nil {
 		t.Fatal(err)
 	}
 	return s.Fence
