@@ -219,7 +219,11 @@ func (m *mirror) apply(t testing.TB, e *feed.Event) {
 // targets are the high seqnos of the vbuckets that a node owns.
 func targets(t testing.TB, c feed.Feed) map[uint16]uint64 {
 	t.Helper()
-	list, err := c.HighSeqnos(within(t, 5*time.Second))
+	var list []mcbp.VBucketSeqno
+	err := patiently(t, func() (err error) {
+		list, err = c.HighSeqnos(within(t, 20*time.Second))
+		return err
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -131,6 +131,7 @@ type observedWorld struct {
 	ledger  *streams.Ledger
 	begun   time.Time
 	counter uint64
+	moving  bool // vbuckets change their nodes
 
 	mu      sync.Mutex
 	reports []wire.ProjectorReport
