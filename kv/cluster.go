@@ -135,8 +135,16 @@ func (c *cluster) publish(m clustermap.Map) error {
 	return err
 }
 
-// configsOf makes what clients are told, by bucket.
+// configsOf makes what clients are told, by bucket. This node's own addresses are the present ones, also while the leader has
+// not made a revision of them.
 func (c *cluster) configsOf(m clustermap.Map) (map[string]server.ClusterConfig, error) {
+	c.mu.Lock()
+	self, ok := find(c.addresses, c.n.config.NodeID)
+	c.mu.Unlock()
+	if ok {
+		present, _ := m.WithAddresses([]clustermap.Node{self})
+		m.Nodes = present.Nodes
+	}
 	configs := map[string]server.ClusterConfig{}
 	for _, b := range m.Buckets {
 		config, err := m.Config(b.Name, c.n.config.NodeID)

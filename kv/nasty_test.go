@@ -3,6 +3,8 @@ package kv
 import (
 	"errors"
 	"fmt"
+	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -98,5 +100,30 @@ func TestStreamThatLacksADeletionEnds(t *testing.T) {
 	c.send(request(mcbp.OpDCPBufferAck, 0, mcbp.AppendBufferAck(nil, uint32(marker+mutation)), nil, nil))
 	if m := c.read(); m.Op != mcbp.OpDCPStreamEnd {
 		t.Fatalf("%s", line(m))
+	}
+}
+
+// A node that comes back at another port says so from the first map on.
+func TestRestartAtAnotherPort(t *testing.T) {
+	config := testConfig(t.TempDir())
+	n, err := Open(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.Abandon()
+	taken, err := net.Listen("tcp", n.MemcachedAddr())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	again, err := Open(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Abandon()
+	_, port, _ := net.SplitHostPort(again.MemcachedAddr())
+	_, old, _ := net.SplitHostPort(n.MemcachedAddr())
+	if told := string(again.cluster.config("world").JSON); !strings.Contains(told, ":"+port) || strings.Contains(told, ":"+old) {
+		t.Fatalf("at %s: %s", port, told)
 	}
 }
