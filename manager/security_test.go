@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -162,6 +163,9 @@ func TestEveryRouteByEveryRole(t *testing.T) {
 	s := newSecured(t)
 	root := &who{name: "root", basic: [2]string{FirstAdmin, rootPassword}, may: api.RoleAdmin}
 	leader, follower := s.nodes[s.leader()], s.follower()
+	s.until("all know the first administrator", func() bool {
+		return !slices.ContainsFunc(s.nodes, func(n *node) bool { return n.m.raft.State().UserCount() == 0 })
+	})
 	for name, role := range map[string][2]string{"reader": {"read", readPassword}, "changer": {"ddl", ddlPassword}} {
 		body := fmt.Sprintf(`{"new":true,"role":%q,"password":%q}`, role[0], role[1])
 		if status, code := s.as(root, follower, "PUT", "/v1/users/"+name, body); status != 200 {
