@@ -168,8 +168,8 @@ func TestLeaderLosses(t *testing.T) {
 		if limit := heartbeat * 5 / 2; median > limit {
 			t.Errorf("the median failover took %v, want at most %v", median, limit)
 		}
-		if limit := maxFailover; slowest > limit {
-			t.Errorf("the slowest failover took %v, want at most %v", slowest, limit)
+		if slowest > unlucky {
+			t.Errorf("the slowest failover took %v, want at most %v", slowest, unlucky)
 		}
 		all.agree()
 		if len(allTerms(all)) != countTerms(all) {
@@ -178,8 +178,9 @@ func TestLeaderLosses(t *testing.T) {
 	})
 }
 
-// maxFailover is the bar for the slowest of any number of leader losses.
-const maxFailover = heartbeat * 7 / 2
+// unlucky is how long a change of leaders may take in virtual time: nothing bounds how many votes in a row are split, but
+// one in seven is, so that eight of them in a row mean that something else is wrong. The figures that users see are medians.
+const unlucky = 8 * heartbeat
 
 // history is what clients and readers of a test with faults know.
 type history struct {

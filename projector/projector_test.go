@@ -388,6 +388,7 @@ func TestAnIndexJoinsBetweenTwoMutations(t *testing.T) {
 	for i := range n / 2 {
 		w.set(fmt.Sprint("k", i), map[string]any{"f1": i, "f2": -i})
 	}
+	w.eventually("a mutation below A", func() bool { return len(w.data.rows(1)) > 0 })
 	w.define(2, 1, 2)
 	for i := range n / 2 {
 		w.set(fmt.Sprint("k", n/2+i), map[string]any{"f1": i, "f2": -i})

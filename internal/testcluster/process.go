@@ -89,7 +89,10 @@ func (p *Process) Wait() int {
 	case <-p.ended:
 	case <-time.After(endTimeout):
 		p.Signal(syscall.SIGQUIT) // its log shows what it does
-		time.Sleep(stackTime)
+		select {
+		case <-p.ended:
+		case <-time.After(stackTime):
+		}
 		p.t.Fatalf("%s (%s) has not ended within %s", p.Name, strings.Join(p.Args, " "), endTimeout)
 	}
 	return p.cmd.ProcessState.ExitCode()
