@@ -11,7 +11,8 @@ import (
 // plan is which timestamp a scan runs at, and which copies may serve each slice.
 type plan struct {
 	ref    wire.StabilityRef
-	slices []sliceplan
+	scheme partition.Scheme
+	slices []sliceplan // ascending by slice
 }
 
 // sliceplan lists a slice's copies in the order in which they are tried.
@@ -48,7 +49,7 @@ func needed(l *partition.Layout, ranges []Range) []bool {
 // good.
 func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64) (plan, error) {
 	marked := needed(&v.Topology.Layout, ranges)
-	p := plan{}
+	p := plan{scheme: v.Topology.Layout.Scheme}
 	place := make([]int, len(marked)) // in p.slices
 	for i, m := range marked {
 		if place[i] = len(p.slices); m {

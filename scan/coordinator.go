@@ -121,7 +121,7 @@ func (c *Coordinator) run(ctx context.Context, spec Spec, count bool, sink Sink)
 		if ctx.Err() != nil {
 			return r.result, contextError(ctx, err)
 		}
-		if r.result.Rows > 0 && spec.Stability != NoStability || !r.again(err) {
+		if r.given && spec.Stability != NoStability || !r.again(err) {
 			return r.result, err
 		}
 		if time.Now().After(r.deadline) {
@@ -172,6 +172,8 @@ type run struct {
 	skip    int64 // rows that are still to be passed over
 	after   *Row  // the last row seen, without stability: the next page begins behind it
 	more    bool  // the page is full
+	held    holdback
+	given   bool // the sink has been given a row
 }
 
 // reset begins with the first row.
@@ -224,6 +226,7 @@ func (r *run) attempt(ctx context.Context) error {
 	}
 	if r.after == nil { // else it goes on behind what was seen
 		r.reset()
+		r.held.begin(false)
 	}
 	r.result.Ref = r.plan.ref
 	if r.more, err = r.gather(ctx); err != nil && r.spec.At != nil {

@@ -37,15 +37,12 @@ func (n *remote) after() *Row {
 	return &n.last
 }
 
-// gather opens all slices, merges them and gives the rows to the sink. more: it has stopped at the end of a page.
+// gather opens the slices, merges them and gives the rows to the sink. more: it has stopped at the end of a page.
 func (r *run) gather(ctx context.Context) (more bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	all := make([]*sliceplan, len(r.plan.slices))
-	for i := range r.plan.slices {
-		all[i] = &r.plan.slices[i]
-	}
-	open, err := r.open(ctx, all, r.after)
+	todo := r.waiting()
+	open, err := r.open(ctx, todo.take(), r.after)
 	defer func() { closeAll(open) }()
 	if err != nil {
 		return false, err
@@ -68,18 +65,33 @@ func (r *run) gather(ctx context.Context) (more bool, err error) {
 			return false, err
 		}
 	}
+	r.held.begin(len(todo.slices) > 0 && r.spec.Stability != NoStability)
 	for seen := 0; r.spec.Limit == 0 || r.result.Rows < r.spec.Limit; seen++ {
 		if r.spec.Stability == NoStability && seen == PageRows {
 			return true, nil
 		}
 		row, src, ok := m.top()
+		for !ok && len(todo.slices) > 0 {
+			if err := r.openMore(ctx, m, todo.take(), &open); err != nil {
+				return false, err
+			}
+			row, src, ok = m.top()
+		}
 		if !ok {
-			return false, nil
+			break
 		}
 		n := src.(*remote)
 		n.given(row)
 		if err := r.give(row); err != nil {
 			return false, err
+		}
+		if r.held.full() { // the client may be slow from here on, and the timestamp is not held for ever
+			if err := r.openMore(ctx, m, todo.rest(), &open); err != nil {
+				return false, err
+			}
+			if err := r.release(); err != nil {
+				return false, err
+			}
 		}
 		if err := m.advance(); err != nil {
 			if err := r.replace(ctx, m, n, err, &open); err != nil {
@@ -87,7 +99,19 @@ func (r *run) gather(ctx context.Context) (more bool, err error) {
 			}
 		}
 	}
-	return false, nil
+	return false, r.release()
+}
+
+// openMore opens further slices and puts their rows into the merge.
+func (r *run) openMore(ctx context.Context, m *merger, todo []*sliceplan, open *[]*remote) error {
+	more, err := r.open(ctx, todo, r.after)
+	*open = append(*open, more...)
+	for _, n := range more {
+		if err == nil {
+			err = r.join(ctx, m, n, open)
+		}
+	}
+	return err
 }
 
 // give gives a row to the sink, unless it repeats the one before or is passed over.
@@ -101,8 +125,8 @@ func (r *run) give(row Row) error {
 	case r.skip > 0:
 		r.skip--
 	default:
-		if err := r.sink.Row(row); err != nil {
-			return &sinkError{err}
+		if err := r.row(row); err != nil {
+			return err
 		}
 		r.result.Rows++
 	}
