@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -72,19 +74,27 @@ func (p localProbe) Join(context.Context, string, consensus.PeerAnswer) error {
 	return errors.New("nobody is added here")
 }
 
-// TestForm: three empty nodes with the same command become one cluster, within a second; one that comes up late does not
+// TestForm: three empty nodes with the same command become one cluster; one that comes up late does not
 // make a second one.
 func TestForm(t *testing.T) {
-	all := servers{newServer(t, "a"), newServer(t, "b"), newServer(t, "c")}
-	ctx := deadline(t, 20*time.Second)
+	dir := memory(t)
+	synctest.Test(t, func(t *testing.T) { form(t, dir) })
+}
+
+func form(t *testing.T, dir string) {
+	h, all := newHub(), servers{}
+	for _, name := range []string{"a", "b", "c"} {
+		all = append(all, &server{t: t, name: name, dir: filepath.Join(dir, name), addr: name, hub: h})
+	}
+	ctx := deadline(t, hang)
 	var g errgroup.Group
-	form := func(s *server) {
+	begin := func(s *server) {
 		s.start()
 		node := s.node
 		g.Go(func() error { return node.Form(ctx, localProbe{all}, []string{"a", "b", "c"}, 3, 20*time.Millisecond) })
 	}
-	form(all[0])
-	form(all[1])
+	begin(all[0])
+	begin(all[1])
 	time.Sleep(10 * heartbeat)
 	for _, s := range all[:2] {
 		if has, err := s.node.HasState(); err != nil || has {
@@ -92,7 +102,7 @@ func TestForm(t *testing.T) {
 		}
 	}
 	start := time.Now()
-	form(all[2])
+	begin(all[2])
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
@@ -111,5 +121,8 @@ func TestForm(t *testing.T) {
 	}
 	if members, err := all[1].node.Servers(); err != nil || len(members) != 3 {
 		t.Errorf("members %v, %v", members, err)
+	}
+	for _, s := range all {
+		s.stop()
 	}
 }

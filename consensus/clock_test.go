@@ -19,6 +19,7 @@ func TestClocksThatAreWrong(t *testing.T) {
 		c.Request = &statecontext.Request{Key: key}
 		return all.propose(c)
 	}
+	wall := time.Now()
 	if r := request("first"); r.Replayed {
 		t.Fatalf("%+v", r)
 	}
@@ -34,7 +35,6 @@ func TestClocksThatAreWrong(t *testing.T) {
 		}
 		s.start()
 	}
-	wall := time.Now()
 	for _, ahead := range []time.Duration{48 * time.Hour, -48 * time.Hour, 0} {
 		restart(ahead)
 		if r := request("first"); !r.Replayed {

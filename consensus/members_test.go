@@ -213,7 +213,7 @@ func TestGreeting(t *testing.T) {
 			if name == "lying length" {
 				conn.(*net.TCPConn).CloseWrite()
 			}
-			if err := conn.SetReadDeadline(time.Now().Add(2 * time.Second)); err != nil {
+			if err := conn.SetReadDeadline(time.Now().Add(hang)); err != nil {
 				t.Fatal(err)
 			}
 			buf := make([]byte, 300)

@@ -82,7 +82,7 @@ func oneNode(t *testing.T, dir string, snapshots int) {
 	if err := n.Bootstrap([]Server{{ID: n.ID(), Raft: n.Addr(), Voter: true}}); err != nil && !errors.Is(err, ErrHasState) {
 		t.Fatal(err)
 	}
-	for end := time.Now().Add(10 * time.Second); n.raft.State() != raft.Leader; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(time.Minute); n.raft.State() != raft.Leader; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("no leader")
 		}

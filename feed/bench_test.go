@@ -151,7 +151,7 @@ func BenchmarkConsume(b *testing.B) {
 			b.ReportAllocs()
 			b.ResetTimer()
 			start := cpu()
-			if _, err := c.OpenStream(within(b, 5*time.Second), feed.StreamRequest{End: uint64(b.N)}); err != nil {
+			if _, err := c.OpenStream(within(b, time.Minute), feed.StreamRequest{End: uint64(b.N)}); err != nil {
 				b.Fatal(err)
 			}
 			tr := feed.NewTracker(feed.Position{})

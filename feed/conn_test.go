@@ -63,7 +63,7 @@ func TestDialRefuses(t *testing.T) {
 			if tt.edit != nil {
 				tt.edit(&conf)
 			}
-			c, err := feed.Dial(within(t, 5*time.Second), conf)
+			c, err := feed.Dial(within(t, time.Minute), conf)
 			if c != nil {
 				_ = c.Close()
 			}
@@ -115,7 +115,7 @@ func TestEvents(t *testing.T) {
 	})
 	c := dial(t, config(n))
 	id := c.NewStreamID()
-	got, err := c.OpenStream(within(t, 5*time.Second), feed.StreamRequest{VBucket: 9, ID: id, Start: 3, End: mcbp.EndOfTime, VBUUID: 77, SnapStart: 2, SnapEnd: 4})
+	got, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 9, ID: id, Start: 3, End: mcbp.EndOfTime, VBUUID: 77, SnapStart: 2, SnapEnd: 4})
 	if err != nil || !reflect.DeepEqual(got, log) {
 		t.Fatalf("%v, %v", got, err)
 	}
@@ -146,7 +146,7 @@ func TestEvents(t *testing.T) {
 		}
 	}
 	releaseAll(blocks)
-	if err := c.CloseStream(within(t, time.Second), 9); err != nil {
+	if err := c.CloseStream(within(t, time.Minute), 9); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -184,7 +184,7 @@ func TestRefusals(t *testing.T) {
 				return f.Op == mcbp.OpDCPStreamReq
 			}
 			c := dial(t, config(n))
-			_, err := c.OpenStream(within(t, 5*time.Second), feed.StreamRequest{VBucket: 3, End: mcbp.EndOfTime})
+			_, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 3, End: mcbp.EndOfTime})
 			if err == nil || tt.want != nil && !errors.Is(err, tt.want) {
 				t.Fatalf("got %v, want %v", err, tt.want)
 			}
@@ -211,7 +211,7 @@ func TestFlowControl(t *testing.T) {
 	conf := config(n)
 	conf.BufferBytes = buffer
 	c := dial(t, conf)
-	if _, err := c.OpenStream(within(t, 5*time.Second), feed.StreamRequest{End: mcbp.EndOfTime}); err != nil {
+	if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{End: mcbp.EndOfTime}); err != nil {
 		t.Fatal(err)
 	}
 	sent := 0
@@ -257,7 +257,7 @@ func TestConsumerThatDoesNothing(t *testing.T) {
 	conf := config(n)
 	conf.BufferBytes = feed.MinBufferBytes
 	c := dial(t, conf)
-	if _, err := c.OpenStream(within(t, 5*time.Second), feed.StreamRequest{End: mcbp.EndOfTime}); err != nil {
+	if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{End: mcbp.EndOfTime}); err != nil {
 		t.Fatal(err)
 	}
 	for i := range 100 {
@@ -273,7 +273,7 @@ func TestConsumerThatDoesNothing(t *testing.T) {
 	}
 	select {
 	case <-c.Done():
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("a node that ignores flow control is tolerated")
 	}
 	if err := c.Err(); !errors.Is(err, feed.ErrProtocol) || !strings.Contains(err.Error(), "flow control") {
@@ -283,7 +283,7 @@ func TestConsumerThatDoesNothing(t *testing.T) {
 	_, blocks := take(t, c, 101)
 	releaseAll(blocks)
 	for {
-		b, err := c.Next(within(t, 5*time.Second))
+		b, err := c.Next(within(t, time.Minute))
 		if err != nil {
 			if !errors.Is(err, feed.ErrProtocol) {
 				t.Fatal(err)
@@ -300,7 +300,7 @@ func TestLargeDocuments(t *testing.T) {
 	conf := config(n)
 	conf.BufferBytes = feed.MinBufferBytes
 	c := dial(t, conf)
-	if _, err := c.OpenStream(within(t, 5*time.Second), feed.StreamRequest{End: mcbp.EndOfTime}); err != nil {
+	if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{End: mcbp.EndOfTime}); err != nil {
 		t.Fatal(err)
 	}
 	value := strings.Repeat("0123456789abcdef", mcbp.MaxValue/16)
@@ -344,7 +344,7 @@ func TestDecoding(t *testing.T) {
 	conf := config(n)
 	conf.Xattrs = true
 	c := dial(t, conf)
-	if _, err := c.OpenStream(within(t, 5*time.Second), feed.StreamRequest{End: mcbp.EndOfTime}); err != nil {
+	if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{End: mcbp.EndOfTime}); err != nil {
 		t.Fatal(err)
 	}
 	for i, f := range frames {
@@ -375,7 +375,7 @@ func TestBlocksKeepTheirMemory(t *testing.T) {
 	conf := config(n)
 	conf.BufferBytes = 64 << 20
 	c := dial(t, conf)
-	if _, err := c.OpenStream(within(t, 5*time.Second), feed.StreamRequest{End: mcbp.EndOfTime}); err != nil {
+	if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{End: mcbp.EndOfTime}); err != nil {
 		t.Fatal(err)
 	}
 	value := func(i uint64) string { return strings.Repeat(fmt.Sprint(i, ","), 100) }
@@ -413,7 +413,7 @@ func TestBlocksKeepTheirMemory(t *testing.T) {
 		return from
 	}
 	for next <= count {
-		b, err := c.Next(within(t, 5*time.Second))
+		b, err := c.Next(within(t, time.Minute))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -464,7 +464,7 @@ func TestProtocolViolations(t *testing.T) {
 			n := startNode(t, nil)
 			c := dial(t, config(n))
 			n.to().Raw(raw)
-			_, err := c.Next(within(t, 5*time.Second))
+			_, err := c.Next(within(t, time.Minute))
 			if !errors.Is(err, feed.ErrProtocol) && !errors.Is(err, feed.ErrClosed) || errors.Is(err, context.DeadlineExceeded) {
 				t.Fatalf("got %v", err)
 			}

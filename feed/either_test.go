@@ -39,7 +39,7 @@ func dialWith(t testing.TB, dial feed.Dialer, conf feed.Config) feed.Feed {
 	t.Helper()
 	var c feed.Feed
 	err := patiently(t, func() (err error) {
-		c, err = dial(within(t, 20*time.Second), conf)
+		c, err = dial(within(t, time.Minute), conf)
 		return err
 	})
 	if err != nil {
@@ -134,7 +134,7 @@ func TestSameEvents(t *testing.T) {
 		conf := config(n)
 		conf.Xattrs = true
 		c := dialWith(t, dial, conf)
-		if _, err := c.OpenStream(within(t, 20*time.Second), feed.StreamRequest{VBucket: 2, End: mcbp.EndOfTime}); err != nil {
+		if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 2, End: mcbp.EndOfTime}); err != nil {
 			t.Fatal(err)
 		}
 		told[t.Name()] = until(t, c, "the end", isEnd)
@@ -196,7 +196,7 @@ func TestEveryEnd(t *testing.T) {
 			n.refuse[mcbp.ControlEndOnClose] = silent // as an engine does that does not know it
 			c := dialWith(t, dial, config(n))
 			for reason := mcbp.EndOK; reason <= mcbp.EndPrivilegeLost; reason++ {
-				if _, err := c.OpenStream(within(t, 20*time.Second), feed.StreamRequest{VBucket: 1, End: mcbp.EndOfTime}); err != nil {
+				if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 1, End: mcbp.EndOfTime}); err != nil {
 					t.Fatal(reason, err)
 				}
 				mu.Lock()
@@ -207,16 +207,16 @@ func TestEveryEnd(t *testing.T) {
 					t.Errorf("reason %d gives %v", reason, seen)
 				}
 			}
-			if _, err := c.OpenStream(within(t, 20*time.Second), feed.StreamRequest{VBucket: 1, End: mcbp.EndOfTime}); err != nil {
+			if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 1, End: mcbp.EndOfTime}); err != nil {
 				t.Fatal(err)
 			}
-			if err := c.CloseStream(within(t, 20*time.Second), 1); err != nil {
+			if err := c.CloseStream(within(t, time.Minute), 1); err != nil {
 				t.Fatal(err)
 			}
 			if seen := until(t, c, "our end", isEnd); len(seen) != 2 || !strings.Contains(seen[1], "end=1") {
 				t.Errorf("closed by us, silent %t: %v", silent, seen)
 			}
-			if err := c.CloseStream(within(t, 20*time.Second), 1); !errors.Is(err, feed.ErrNoStream) {
+			if err := c.CloseStream(within(t, time.Minute), 1); !errors.Is(err, feed.ErrNoStream) {
 				t.Errorf("closing it twice: %v", err)
 			}
 		}
@@ -247,7 +247,7 @@ func TestRefusedStreams(t *testing.T) {
 		conf.RequestTimeout = 2 * time.Second
 		c := dialWith(t, dial, conf)
 		open := func(vb uint16) error {
-			_, err := c.OpenStream(within(t, 20*time.Second), feed.StreamRequest{VBucket: vb, Start: 9, SnapStart: 9, SnapEnd: 9, VBUUID: 5, End: mcbp.EndOfTime})
+			_, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: vb, Start: 9, SnapStart: 9, SnapEnd: 9, VBUUID: 5, End: mcbp.EndOfTime})
 			return err
 		}
 		refuse(0, 3, mcbp.StatusTemporary, nil)
@@ -294,7 +294,7 @@ func TestUnknownControls(t *testing.T) {
 			n.refuse[key] = true
 			conf := config(n)
 			conf.RequestTimeout = 3 * time.Second
-			c, err := dial(within(t, 20*time.Second), conf)
+			c, err := dial(within(t, time.Minute), conf)
 			if err == nil {
 				_ = c.Close()
 			}
@@ -332,7 +332,7 @@ func TestMapChanges(t *testing.T) {
 		conf.RequestTimeout = 3 * time.Second
 		c := dialWith(t, dial, conf)
 		open := func(vb uint16) error {
-			_, err := c.OpenStream(within(t, 20*time.Second), feed.StreamRequest{VBucket: vb, End: mcbp.EndOfTime})
+			_, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: vb, End: mcbp.EndOfTime})
 			return err
 		}
 		if err := open(2); !errors.Is(err, feed.ErrNotMyVBucket) {
@@ -342,7 +342,7 @@ func TestMapChanges(t *testing.T) {
 			t.Fatal(err)
 		}
 		until(t, c, "the begin", func(e *feed.Event) bool { return e.Kind == feed.StreamBegin })
-		if err := c.CloseStream(within(t, 20*time.Second), 1); err != nil {
+		if err := c.CloseStream(within(t, time.Minute), 1); err != nil {
 			t.Fatal(err)
 		}
 		mu.Lock()
@@ -371,7 +371,7 @@ func TestNodeGone(t *testing.T) {
 	either(t, func(t *testing.T, dial feed.Dialer) {
 		n := startNode(t, func(p *kvclienttest.Peer, f mcbp.Frame) bool { return f.Op == mcbp.OpDCPFailoverLog })
 		c := dialWith(t, dial, config(n))
-		if _, err := c.OpenStream(within(t, 20*time.Second), feed.StreamRequest{VBucket: 1, End: mcbp.EndOfTime}); err != nil {
+		if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 1, End: mcbp.EndOfTime}); err != nil {
 			t.Fatal(err)
 		}
 		failed := make(chan error, 1)
@@ -382,12 +382,12 @@ func TestNodeGone(t *testing.T) {
 			t.Errorf("what waited got %v", err)
 		}
 		<-c.Done()
-		b, err := c.Next(within(t, 20*time.Second))
+		b, err := c.Next(within(t, time.Minute))
 		if err != nil || b.Events[0].Kind != feed.StreamBegin {
 			t.Fatalf("queued events are lost: %v", err)
 		}
 		b.Release()
-		if _, err := c.Next(within(t, 20*time.Second)); !errors.Is(err, feed.ErrClosed) {
+		if _, err := c.Next(within(t, time.Minute)); !errors.Is(err, feed.ErrClosed) {
 			t.Errorf("then %v", err)
 		}
 	})

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/feed"
+	"tidemark/internal/steady"
 	"tidemark/kv"
 	"tidemark/kvclient"
 	"tidemark/mcbp"
@@ -142,7 +143,7 @@ func (m *mirror) tryFollow(t testing.TB, c feed.Feed, vb uint16) error {
 	tr := feed.NewTracker(p)
 	m.track[id] = &tr
 	return patiently(t, func() error {
-		_, err := c.OpenStream(within(t, 30*time.Second), feed.StreamRequest{
+		_, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{
 			VBucket: vb, ID: id, Start: p.Seqno, End: mcbp.EndOfTime, VBUUID: m.uuid[vb], SnapStart: p.SnapStart, SnapEnd: p.SnapEnd,
 		})
 		return err
@@ -152,7 +153,7 @@ func (m *mirror) tryFollow(t testing.TB, c feed.Feed, vb uint16) error {
 // patiently tries again what a node that warms up, or whose map lags, refuses for a while.
 func patiently(t testing.TB, try func() error) error {
 	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(5 * time.Millisecond) {
 		err := try()
 		if !errors.Is(err, feed.ErrTemporary) && !errors.Is(err, feed.ErrNotMyVBucket) || time.Now().After(deadline) {
 			return err
@@ -221,7 +222,7 @@ func targets(t testing.TB, c feed.Feed) map[uint16]uint64 {
 	t.Helper()
 	var list []mcbp.VBucketSeqno
 	err := patiently(t, func() (err error) {
-		list, err = c.HighSeqnos(within(t, 20*time.Second))
+		list, err = c.HighSeqnos(within(t, time.Minute))
 		return err
 	})
 	if err != nil {
@@ -251,7 +252,7 @@ func TestMirrorEqualsKV(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	write := func(n int) {
 		t.Helper()
-		ctx := within(t, 30*time.Second)
+		ctx := within(t, time.Minute)
 		i := 0
 		_, err := client.Load(ctx, func() (string, []byte, bool, error) {
 			if i++; i > n {
@@ -341,7 +342,7 @@ func TestMirrorUnderLoad(t *testing.T) {
 	m.follow(t, c, keysOf(targets(t, c)))
 	const docs = 20_000
 	i := 0
-	ctx, loaded := context.WithCancelCause(within(t, 30*time.Second))
+	ctx, loaded := context.WithCancelCause(within(t, time.Minute))
 	var group errgroup.Group
 	group.Go(func() error {
 		_, err := client.Load(ctx, func() (string, []byte, bool, error) {
@@ -383,7 +384,7 @@ func TestMirrorUnderLoad(t *testing.T) {
 func TestStreamRequestsToKV(t *testing.T) {
 	w := startCluster(t)
 	client := w.client()
-	ctx := within(t, 20*time.Second)
+	ctx := within(t, time.Minute)
 	c := w.feed(0, "requests")
 	mine := targets(t, c)
 	var vb, foreign uint16
@@ -467,10 +468,12 @@ func TestStreamRequestsToKV(t *testing.T) {
 	}
 	// The node sends noops and is answered: nobody hangs up.
 	short := feed.Config{Addr: w.nodes[0].MemcachedAddr(), Bucket: kvBucket, User: kvUser, Password: kvPassword, Name: "idle", NoopInterval: time.Second}
-	idle := dial(t, short)
-	select {
-	case <-idle.Done():
-		t.Fatal(idle.Err())
-	case <-time.After(2500 * time.Millisecond):
-	}
+	steady.Run(t, 200*time.Millisecond, func(t *steady.T) {
+		idle := dial(t, short)
+		select {
+		case <-idle.Done():
+			t.Fatal(idle.Err())
+		case <-time.After(2500 * time.Millisecond):
+		}
+	})
 }

@@ -10,11 +10,14 @@ import (
 	"time"
 
 	"tidemark/feed"
+	"tidemark/internal/steady"
 	"tidemark/kvclient/kvclienttest"
 	"tidemark/mcbp"
 )
 
-func TestSilentNodeIsDead(t *testing.T) {
+func TestSilentNodeIsDead(t *testing.T) { steady.Run(t, 50*time.Millisecond, silentNodeIsDead) }
+
+func silentNodeIsDead(t *steady.T) {
 	n := startNode(t, func(p *kvclienttest.Peer, f mcbp.Frame) bool { return f.Op == mcbp.OpDCPFailoverLog })
 	conf := config(n)
 	conf.DeadAfter = 200 * time.Millisecond
@@ -32,7 +35,7 @@ func TestSilentNodeIsDead(t *testing.T) {
 	if err := <-failed; !errors.Is(err, feed.ErrDead) {
 		t.Fatalf("the waiting request got %v", err)
 	}
-	if _, err := c.Next(within(t, time.Second)); !errors.Is(err, feed.ErrDead) || !strings.Contains(err.Error(), n.Addr()) {
+	if _, err := c.Next(within(t, time.Minute)); !errors.Is(err, feed.ErrDead) || !strings.Contains(err.Error(), n.Addr()) {
 		t.Fatal(err)
 	}
 }
@@ -74,7 +77,9 @@ func TestCloseFailsEverything(t *testing.T) {
 
 // A stream that is consented to after the caller gave up is closed again, and
 // never announced.
-func TestLateConsent(t *testing.T) {
+func TestLateConsent(t *testing.T) { steady.Run(t, 10*time.Millisecond, lateConsent) }
+
+func lateConsent(t *steady.T) {
 	held := make(chan mcbp.Frame, 1)
 	n := startNode(t, func(p *kvclienttest.Peer, f mcbp.Frame) bool {
 		if f.Op == mcbp.OpDCPStreamReq && f.VBucket() == 4 {
@@ -86,13 +91,13 @@ func TestLateConsent(t *testing.T) {
 	conf := config(n)
 	conf.RequestTimeout = 50 * time.Millisecond
 	c := dial(t, conf)
-	_, err := c.OpenStream(within(t, 5*time.Second), feed.StreamRequest{VBucket: 4, End: mcbp.EndOfTime})
+	_, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 4, End: mcbp.EndOfTime})
 	if !errors.Is(err, feed.ErrTimeout) {
 		t.Fatal(err)
 	}
 	n.to().Reply(<-held, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, []mcbp.FailoverEntry{{VBUUID: 1}})})
 	eventually(t, "the stream is closed", func() bool { return n.seen(mcbp.OpDCPCloseStream) == 1 })
-	if _, err := c.OpenStream(within(t, 5*time.Second), feed.StreamRequest{VBucket: 5, End: mcbp.EndOfTime}); err != nil {
+	if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 5, End: mcbp.EndOfTime}); err != nil {
 		t.Fatal(err)
 	}
 	events, blocks := take(t, c, 1)
@@ -130,7 +135,7 @@ func TestCloseAndReopen(t *testing.T) {
 				return false
 			}
 			c := dial(t, config(n))
-			ctx := within(t, 5*time.Second)
+			ctx := within(t, time.Minute)
 			one, two := c.NewStreamID(), c.NewStreamID()
 			for _, id := range []feed.StreamID{one, two} {
 				if _, err := c.OpenStream(ctx, feed.StreamRequest{VBucket: 2, ID: id, End: mcbp.EndOfTime}); err != nil {
@@ -176,7 +181,7 @@ func TestNoStream(t *testing.T) {
 		return f.Op == mcbp.OpDCPCloseStream
 	})
 	c := dial(t, config(n))
-	if err := c.CloseStream(within(t, 5*time.Second), 7); !errors.Is(err, feed.ErrNoStream) || !strings.Contains(err.Error(), "vbucket 7") {
+	if err := c.CloseStream(within(t, time.Minute), 7); !errors.Is(err, feed.ErrNoStream) || !strings.Contains(err.Error(), "vbucket 7") {
 		t.Fatal(err)
 	}
 }
@@ -202,7 +207,7 @@ func TestQuestions(t *testing.T) {
 		return true
 	})
 	c := dial(t, config(n))
-	ctx := within(t, 5*time.Second)
+	ctx := within(t, time.Minute)
 	if got, err := c.HighSeqnos(ctx); err != nil || !reflect.DeepEqual(got, []mcbp.VBucketSeqno{{VBucket: 3, Seqno: 12}}) {
 		t.Fatal(got, err)
 	}

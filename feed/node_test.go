@@ -129,12 +129,12 @@ func (n *node) seen(op mcbp.Opcode) int {
 }
 
 func config(n *node) feed.Config {
-	return feed.Config{Addr: n.Addr(), Bucket: "b", User: "u", Password: "p", Name: "test", RequestTimeout: 5 * time.Second}
+	return feed.Config{Addr: n.Addr(), Bucket: "b", User: "u", Password: "p", Name: "test", RequestTimeout: time.Minute}
 }
 
 func dial(t testing.TB, conf feed.Config) *feed.Conn {
 	t.Helper()
-	c, err := feed.Dial(within(t, 10*time.Second), conf)
+	c, err := feed.Dial(within(t, time.Minute), conf)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,7 +152,7 @@ func within(t testing.TB, d time.Duration) context.Context {
 // eventually waits for a condition that another goroutine brings about.
 func eventually(t testing.TB, what string, ok func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(5 * time.Second); !ok(); time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("never happened: %s", what)
 		}
@@ -165,7 +165,7 @@ func take(t testing.TB, c *feed.Conn, n int) ([]feed.Event, []*feed.Block) {
 	var events []feed.Event
 	var blocks []*feed.Block
 	for len(events) < n {
-		b, err := c.Next(within(t, 5*time.Second))
+		b, err := c.Next(within(t, time.Minute))
 		if err != nil {
 			t.Fatalf("after %d of %d events: %v", len(events), n, err)
 		}

@@ -118,7 +118,7 @@ func TestWithoutFlowControl(t *testing.T) {
 			for vb := range uint16(3) {
 				tr := feed.NewTracker(feed.Position{})
 				track[vb], ids[vb] = &tr, c.NewStreamID()
-				if _, err := c.OpenStream(within(t, 30*time.Second), feed.StreamRequest{VBucket: vb, ID: ids[vb], End: mcbp.EndOfTime}); err != nil {
+				if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: vb, ID: ids[vb], End: mcbp.EndOfTime}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -181,7 +181,7 @@ func TestWithoutFlowControlRefused(t *testing.T) {
 			n := startFlood(t, 300, 1<<10)
 			n.answer = func(uint16, int) (mcbp.Status, []byte) { n.uuid = tt.uuid; return tt.status, tt.value }
 			c := pacedFeed(t, n)
-			if _, err := c.OpenStream(within(t, 30*time.Second), feed.StreamRequest{VBucket: 1, End: mcbp.EndOfTime}); err != nil {
+			if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 1, End: mcbp.EndOfTime}); err != nil {
 				t.Fatal(err)
 			}
 			eventually(t, "it is closed", func() bool { return n.seen(mcbp.OpDCPCloseStream) > 0 })
@@ -201,15 +201,15 @@ func TestWithoutFlowControlRefused(t *testing.T) {
 func TestWithoutFlowControlClosed(t *testing.T) {
 	n := startFlood(t, 300, 1<<10)
 	c := pacedFeed(t, n)
-	if _, err := c.OpenStream(within(t, 30*time.Second), feed.StreamRequest{VBucket: 1, End: mcbp.EndOfTime}); err != nil {
+	if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 1, End: mcbp.EndOfTime}); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "it is closed", func() bool { return n.seen(mcbp.OpDCPCloseStream) > 0 })
-	if err := c.CloseStream(within(t, 30*time.Second), 1); err != nil {
+	if err := c.CloseStream(within(t, time.Minute), 1); err != nil {
 		t.Fatal(err)
 	}
 	until(t, c, "the end", isEnd)
-	if _, err := c.OpenStream(within(t, 30*time.Second), feed.StreamRequest{VBucket: 1, Start: 300, SnapStart: 300, SnapEnd: 300, VBUUID: 77, End: mcbp.EndOfTime}); err != nil {
+	if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 1, Start: 300, SnapStart: 300, SnapEnd: 300, VBUUID: 77, End: mcbp.EndOfTime}); err != nil {
 		t.Fatal(err)
 	}
 	if seen := until(t, c, "the begin", func(e *feed.Event) bool { return e.Kind == feed.StreamBegin }); len(seen) != 1 {

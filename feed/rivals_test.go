@@ -136,7 +136,7 @@ func BenchmarkAgainstRivals(b *testing.B) {
 func againstRivals(b *testing.B, size, vbuckets, connections int) {
 	addr := startPreloaded(b, size, vbuckets)
 	c := dial(b, feed.Config{Addr: addr, Bucket: kvBucket, User: kvUser, Password: kvPassword, Name: "ends"})
-	all, err := c.HighSeqnos(within(b, 10*time.Second))
+	all, err := c.HighSeqnos(within(b, time.Minute))
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -271,7 +271,7 @@ func userCPU() time.Duration {
 }
 
 func native(b *testing.B, addr string, spans []span) (take func() (seen, bytes int), done func()) {
-	c, err := feed.Dial(within(b, 10*time.Second), feed.Config{Addr: addr, Bucket: kvBucket, User: kvUser, Password: kvPassword, Name: fmt.Sprint("native", time.Now().UnixNano()), BufferBytes: rivalWindow})
+	c, err := feed.Dial(within(b, time.Minute), feed.Config{Addr: addr, Bucket: kvBucket, User: kvUser, Password: kvPassword, Name: fmt.Sprint("native", time.Now().UnixNano()), BufferBytes: rivalWindow})
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -282,7 +282,7 @@ func native(b *testing.B, addr string, spans []span) (take func() (seen, bytes i
 			t := feed.NewTracker(feed.Position{})
 			id := c.NewStreamID()
 			track[id] = &t
-			if _, err := c.OpenStream(within(b, 10*time.Second), feed.StreamRequest{VBucket: vb, ID: id, End: end}); err != nil {
+			if _, err := c.OpenStream(within(b, time.Minute), feed.StreamRequest{VBucket: vb, ID: id, End: end}); err != nil {
 				b.Fatal(err)
 			}
 		}

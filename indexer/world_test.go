@@ -34,7 +34,7 @@ const (
 	testBucket  = "world"
 	testUUID    = "b-uuid"
 	testCluster = "c1"
-	testTimeout = 20 * time.Second
+	testTimeout = time.Minute // hang guard
 )
 
 // world stands in for everything around one indexer: the leader, KV, and a projector. What KV holds is a list of
@@ -468,7 +468,7 @@ func (w *world) stopIndexer() {
 		if err != nil {
 			w.t.Errorf("Run: %v", err)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(testTimeout):
 		w.t.Error("Run did not end within 5 s")
 	}
 	w.stop = nil

@@ -74,7 +74,7 @@ func TestTLSToANode(t *testing.T) {
 			opt.TLS = conf
 			if tt.says != "" {
 				opt.DialTimeout = 5 * time.Second
-				s, err := kvclient.Handshake(within(t, 30*time.Second), n.MemcachedTLSAddr(), opt)
+				s, err := kvclient.Handshake(within(t, time.Minute), n.MemcachedTLSAddr(), opt)
 				if err == nil {
 					_ = s.Close()
 				}
@@ -85,7 +85,7 @@ func TestTLSToANode(t *testing.T) {
 			}
 			c := connect(t, opt, n.MemcachedTLSAddr())
 			for i := range 20 {
-				if _, err := c.Set(within(t, 30*time.Second), fmt.Sprint("k", i), []byte("1"), kvclient.StoreOptions{}); err != nil {
+				if _, err := c.Set(within(t, time.Minute), fmt.Sprint("k", i), []byte("1"), kvclient.StoreOptions{}); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -185,7 +185,7 @@ func TestBucketDeletedInUse(t *testing.T) {
 		return false
 	}})
 	c := connect(t, options(), srv.Addr())
-	if _, err := c.Set(within(t, 30*time.Second), "k", nil, kvclient.StoreOptions{}); err != nil {
+	if _, err := c.Set(within(t, time.Minute), "k", nil, kvclient.StoreOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	gone.Store(true)
@@ -216,7 +216,7 @@ func TestMapsOnlyRise(t *testing.T) {
 	} {
 		epoch.Store(step.epoch)
 		rev.Store(step.rev)
-		if err := c.Refresh(within(t, 30*time.Second)); err != nil {
+		if err := c.Refresh(within(t, time.Minute)); err != nil {
 			t.Fatal(err)
 		}
 		if m := c.Config(); m.RevEpoch != step.wantEpoch || m.Rev != step.wantRev {
@@ -249,7 +249,7 @@ func TestExternalNetwork(t *testing.T) {
 		opt.Network = network
 		c := connect(t, opt, first.Addr())
 		for i := range 20 {
-			if _, err := c.Set(within(t, 30*time.Second), fmt.Sprint("k", i), nil, kvclient.StoreOptions{}); err != nil {
+			if _, err := c.Set(within(t, time.Minute), fmt.Sprint("k", i), nil, kvclient.StoreOptions{}); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
 		}

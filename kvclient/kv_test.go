@@ -37,7 +37,7 @@ func embedded(t testing.TB) *kvclient.Client {
 // The embedded node answers as the protocol says: every operation, with its token.
 func TestEmbeddedNode(t *testing.T) {
 	c := embedded(t)
-	ctx := within(t, 10*time.Second)
+	ctx := within(t, time.Minute)
 	m, err := c.Set(ctx, "k", []byte(`{"a":1}`), kvclient.StoreOptions{Flags: 3})
 	if err != nil || m.VBUUID == 0 || m.Seqno != 1 || m.CAS == 0 {
 		t.Fatalf("%+v, %v", m, err)

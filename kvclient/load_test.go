@@ -37,7 +37,7 @@ func TestLoadUnderFaults(t *testing.T) {
 	const docs, keys = 6000, 150
 	i := 0
 	calls := 0
-	stats, err := c.Load(within(t, 20*time.Second), func() (string, []byte, bool, error) {
+	stats, err := c.Load(within(t, time.Minute), func() (string, []byte, bool, error) {
 		if i == docs/2 {
 			w.owner.Store(0)
 			w.rev.Add(1)
@@ -73,7 +73,7 @@ func TestLoadUnderFaults(t *testing.T) {
 func TestLoadEnds(t *testing.T) {
 	st := newStore()
 	c := connect(t, options(), serve(t, &kvclienttest.Server{Handle: st.handle}).Addr())
-	ctx := within(t, 10*time.Second)
+	ctx := within(t, time.Minute)
 	n := 0
 	stats, err := c.Load(ctx, func() (string, []byte, bool, error) {
 		if n++; n == 50 {

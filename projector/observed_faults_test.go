@@ -27,7 +27,7 @@ const (
 
 // kvRemote speaks to the admin interface of KV nodes.
 func kvRemote() kv.Remote {
-	return kv.Remote{User: "u", Password: "secret", HTTP: &http.Client{Timeout: 5 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}}
+	return kv.Remote{User: "u", Password: "secret", HTTP: &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}}
 }
 
 // tell sends something to the KV node that takes it: the leader of the cluster.

@@ -443,7 +443,7 @@ func (w *observedWorld) read(ctx context.Context) (all []map[string]row, err err
 }
 
 func readNode(ctx context.Context, addr string, all []map[string]row) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	c, err := feed.Dial(ctx, feed.Config{Addr: addr, Bucket: testBucket, User: "u", Password: "secret", Name: fmt.Sprint("reader-", time.Now().UnixNano())})
 	if err != nil {

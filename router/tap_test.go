@@ -178,7 +178,7 @@ func (w *wireTap) expect(t *testing.T, addr string, lines ...string) {
 
 func (w *wireTap) await(t *testing.T, ok func() bool, what func() string) {
 	t.Helper()
-	deadline := time.After(patience / 4)
+	deadline := time.After(patience)
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for !ok() {

@@ -50,7 +50,7 @@ func within(t *testing.T, d time.Duration) context.Context {
 // until calls fn until it gives nil, and fails the test when that takes too long.
 func until(t *testing.T, fn func() error) {
 	t.Helper()
-	ctx := within(t, 10*time.Second)
+	ctx := within(t, time.Minute)
 	for {
 		err := fn()
 		if err == nil {
@@ -117,7 +117,7 @@ func TestWritesFail(t *testing.T) {
 			must(t, slice.Persist(context.Background()))
 			must(t, slice.Flush(historyBatch(11)))
 			fs.fail(c.err)
-			if err := slice.Persist(within(t, 10*time.Second)); !errors.Is(err, c.want) {
+			if err := slice.Persist(within(t, time.Minute)); !errors.Is(err, c.want) {
 				t.Fatalf("persist: %v, want %v", err, c.want)
 			}
 			if err := slice.Flush(historyBatch(12)); !errors.Is(err, c.want) {
@@ -128,12 +128,12 @@ func TestWritesFail(t *testing.T) {
 				t.Fatalf("durable is batch %d (%v), want 10", d.Batch, err)
 			}
 			if c.dead { // again and again, as long as the disk fails
-				if _, err := slice.Recover(within(t, 10*time.Second)); err != nil {
+				if _, err := slice.Recover(within(t, time.Minute)); err != nil {
 					t.Fatal(err)
 				}
 				err := slice.Flush(historyBatch(slice.Stats().Batch + 1))
 				if err == nil {
-					err = slice.Persist(within(t, 10*time.Second))
+					err = slice.Persist(within(t, time.Minute))
 				}
 				if !errors.Is(err, c.want) {
 					t.Fatalf("flush and persist: %v, want %v", err, c.want)
@@ -142,7 +142,7 @@ func TestWritesFail(t *testing.T) {
 			}
 			fs.heal()
 			if c.dead {
-				if r, err := slice.Recover(within(t, 10*time.Second)); err != nil || r.Outcome != Intact {
+				if r, err := slice.Recover(within(t, time.Minute)); err != nil || r.Outcome != Intact {
 					t.Fatalf("recovered %v: %v", r, err)
 				}
 				if n := checkHistory(t, slice); n != 10 && n != 11 { // the write that failed may have come through
@@ -150,7 +150,7 @@ func TestWritesFail(t *testing.T) {
 				}
 			}
 			until(t, func() error { return slice.Flush(historyBatch(slice.Stats().Batch + 1)) })
-			must(t, slice.Persist(within(t, 10*time.Second)))
+			must(t, slice.Persist(within(t, time.Minute)))
 			checkHistory(t, slice)
 			must(t, store.Close())
 		})
@@ -173,7 +173,7 @@ func TestBallast(t *testing.T) {
 	must(t, err)
 	must(t, slice.Flush(historyBatch(1)))
 	full = true
-	must(t, slice.Persist(within(t, 10*time.Second)))
+	must(t, slice.Persist(within(t, time.Minute)))
 	if there() {
 		t.Fatal("the ballast was not given up")
 	}
@@ -195,7 +195,7 @@ func TestCloseWhileFailing(t *testing.T) {
 		must(t, err)
 		must(t, slice.Flush(historyBatch(1)))
 		fs.fail(syscall.ENOSPC)
-		if err := slice.Persist(within(t, 10*time.Second)); !errors.Is(err, want) {
+		if err := slice.Persist(within(t, time.Minute)); !errors.Is(err, want) {
 			t.Fatal(err)
 		}
 		done := make(chan error, 1)
@@ -205,7 +205,7 @@ func TestCloseWhileFailing(t *testing.T) {
 			if !errors.Is(err, want) {
 				t.Fatalf("%s: closed with %v, want to be told", word, err)
 			}
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Fatalf("%s: close hangs", word)
 		}
 	}
@@ -248,7 +248,7 @@ func TestRealDisk(t *testing.T) {
 		t.Fatalf("%d rows, want %d", got, applied)
 	}
 	// There is room for what was taken, at the latest when compactions have given back what they took.
-	until(t, func() error { return slice.Persist(within(t, 20*time.Second)) })
+	until(t, func() error { return slice.Persist(within(t, time.Minute)) })
 	must(t, syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT, "size=64m"))
 	until(t, func() error { return grow(applied + 1) })
 	must(t, store.Close())

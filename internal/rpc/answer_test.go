@@ -11,13 +11,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"tidemark/internal/steady"
 )
 
 // short is the server's time for a request, and for an answer, in these tests.
 const short = 100 * time.Millisecond
 
 // shortServer serves h with limits that tests can wait for.
-func shortServer(t *testing.T, h http.HandlerFunc) string {
+func shortServer(t testing.TB, h http.HandlerFunc) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -49,7 +51,9 @@ func long(r *http.Request) error {
 
 // TestLongCallsAreNotCut: a call that takes longer than the server's limits is not cancelled, with a body and without,
 // whether it answers at its end or streams, and its connection is good for the next one.
-func TestLongCallsAreNotCut(t *testing.T) {
+func TestLongCallsAreNotCut(t *testing.T) { steady.Run(t, short/4, longCallsAreNotCut) }
+
+func longCallsAreNotCut(t *steady.T) {
 	addr := shortServer(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 100))
 		if err == nil {
@@ -104,7 +108,9 @@ func TestLongCallsAreNotCut(t *testing.T) {
 
 // TestSlowRequestsAreCut: a body that does not come is given up after the server's time, and a client that goes ends its
 // call at once.
-func TestSlowRequestsAreCut(t *testing.T) {
+func TestSlowRequestsAreCut(t *testing.T) { steady.Run(t, short/4, slowRequestsAreCut) }
+
+func slowRequestsAreCut(t *steady.T) {
 	ended := make(chan error, 1)
 	addr := shortServer(t, func(w http.ResponseWriter, r *http.Request) {
 		_, err := io.ReadAll(r.Body)
@@ -112,7 +118,7 @@ func TestSlowRequestsAreCut(t *testing.T) {
 			select {
 			case <-r.Context().Done():
 				err = r.Context().Err()
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 			}
 		}
 		ended <- err

@@ -93,7 +93,7 @@ func answered(t *testing.T, what string, answer <-chan error) {
 		if err != nil {
 			t.Fatalf("%s: %v", what, err)
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatalf("%s: no answer", what)
 	}
 }
@@ -127,7 +127,7 @@ func TestCutLinks(t *testing.T) {
 	l.Delay("a", "b", d)
 	began := time.Now()
 	answered(t, "delayed", ask(old, "3"))
-	if took := time.Since(began); took < 2*d || took > 20*d {
+	if took := time.Since(began); took < 2*d || took > time.Minute {
 		t.Errorf("a delay of %s each way: answered after %s", d, took)
 	}
 	l.Refuse("a", "b")
@@ -166,7 +166,7 @@ func TestEndsArePassedOn(t *testing.T) {
 		return // reset that early
 	}
 	defer gone.Close()
-	if err := gone.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := gone.SetDeadline(time.Now().Add(time.Minute)); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := gone.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
