@@ -16,65 +16,16 @@ import (
 	"tidemark/localcluster"
 )
 
-// kvAdmin is a client of the KV nodes' admin interface.
-func kvAdmin(up *testcluster.Cluster) *kv.Admin {
-	m := up.Manifest()
-	var addresses []string
-	for _, e := range m.KV {
-		addresses = append(addresses, strings.TrimPrefix(e.Admin, "http://"))
-	}
-	return kv.NewAdmin(addresses, m.KVUser, m.KVPassword)
-}
-
-// waitFor waits until check has nothing to say.
-func waitFor(ctx context.Context, t *testing.T, check func() error) {
-	t.Helper()
-	for {
-		err := check()
-		if err == nil {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			t.Fatal(err)
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
-}
-
-// settled waits until all replicas have what their active copies have.
-func settled(ctx context.Context, t *testing.T, a *kv.Admin, active int) {
-	t.Helper()
-	waitFor(ctx, t, func() error {
-		s, err := a.Status(ctx)
-		if err != nil {
-			return err
-		}
-		n := 0
-		for _, node := range s.Nodes {
-			for _, b := range node.Buckets {
-				if n += b.Active; b.Lag > 0 || b.Unjoined > 0 {
-					return fmt.Errorf("%s: %+v", node.ID, b)
-				}
-			}
-		}
-		if s.Progress != nil || n != active {
-			return fmt.Errorf("%d of %d vbuckets are active; %+v", n, active, s.Progress)
-		}
-		return nil
-	})
-}
-
 // TestFailoverThatLoses: the indexes have followed writes that no replica has when their KV node is failed over. The bucket
 // is rolled back to the branch that is left, and every index equals what KV has then, while writes go on.
 func TestFailoverThatLoses(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "3", "--kv-replicas", "1", "--indexers", "2")
-	c, m, admin := up.Client(), up.Manifest(), kvAdmin(up)
+	c, m, admin := up.Client(), up.Manifest(), harness.KVAdmin(up)
 	w := harness.NewWorkload(ctx, t, up.KV(ctx))
 	harness.CreateSampleIndexes(ctx, t, c, m.Bucket)
-	settled(ctx, t, admin, m.VBuckets)
+	harness.Settled(ctx, t, admin, m.VBuckets)
 
 	load, stop := context.WithCancel(ctx)
 	defer stop()
@@ -84,7 +35,7 @@ func TestFailoverThatLoses(t *testing.T) {
 		t.Fatal(err)
 	}
 	from := w.Writes.Load()
-	waitFor(ctx, t, func() error {
+	harness.WaitFor(ctx, t, func() error {
 		if n := w.Writes.Load() - from; n < 300 {
 			return fmt.Errorf("%d writes beyond the replicas", n)
 		}
@@ -100,7 +51,7 @@ func TestFailoverThatLoses(t *testing.T) {
 		t.Fatal(err)
 	}
 	from = w.Writes.Load()
-	waitFor(ctx, t, func() error {
+	harness.WaitFor(ctx, t, func() error {
 		if n := w.Writes.Load() - from; n < 300 {
 			return fmt.Errorf("%d writes after the failover", n)
 		}
@@ -129,8 +80,8 @@ func TestFailoverThatLoses(t *testing.T) {
 	}
 	// The node that was failed over is added again, by the way of a rebalance.
 	e := m.KV[1]
-	harness.MustRun(ctx, t, up, "kv", "rebalance", "--add", e.ID+"="+e.Memcached+"="+strings.TrimPrefix(e.Admin, "http://"))
-	settled(ctx, t, admin, m.VBuckets)
+	harness.MustRun(ctx, t, up, "kv", "rebalance", "--add", harness.Addition(e))
+	harness.Settled(ctx, t, admin, m.VBuckets)
 	harness.CheckFinal(ctx, t, c, w, m.Bucket)
 }
 
@@ -140,7 +91,7 @@ func TestRebalanceUnderLoad(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "3", "--kv-replicas", "1", "--indexers", "2")
-	c, m, admin := up.Client(), up.Manifest(), kvAdmin(up)
+	c, m, admin := up.Client(), up.Manifest(), harness.KVAdmin(up)
 	w := harness.NewWorkload(ctx, t, up.KV(ctx))
 	harness.CreateSampleIndexes(ctx, t, c, m.Bucket)
 
@@ -166,10 +117,10 @@ func TestRebalanceUnderLoad(t *testing.T) {
 	up.Kill(func(m *localcluster.Manifest) int { return m.KV[1].PID })
 	harness.MustRun(ctx, t, up, "kv", "rebalance", "--remove", "kv1")
 	e := m.KV[0]
-	harness.MustRun(ctx, t, up, "kv", "rebalance", "--add", e.ID+"="+e.Memcached+"="+strings.TrimPrefix(e.Admin, "http://"))
+	harness.MustRun(ctx, t, up, "kv", "rebalance", "--add", harness.Addition(e))
 	stop()
 	wg.Wait()
-	settled(ctx, t, admin, m.VBuckets)
+	harness.Settled(ctx, t, admin, m.VBuckets)
 	harness.CheckFinal(ctx, t, c, w, m.Bucket)
 	if n := w.Failed.Load(); n == 0 {
 		have, err := testcluster.Documents(ctx, w.KV, w.Keys)
