@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/consensus"
+	"tidemark/internal/steady"
 )
 
 func TestJudge(t *testing.T) {
@@ -77,7 +78,7 @@ func (p localProbe) Join(context.Context, string, consensus.PeerAnswer) error {
 // TestForm: three empty nodes with the same command become one cluster; one that comes up late does not
 // make a second one.
 func TestForm(t *testing.T) {
-	dir := memory(t)
+	dir := steady.Memory(t)
 	synctest.Test(t, func(t *testing.T) { form(t, dir) })
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"tidemark/consensus"
 	"tidemark/fsm"
+	"tidemark/internal/steady"
 	"tidemark/statecontext"
 )
 
@@ -81,7 +82,7 @@ func (c *stewarded) voters(t *testing.T) (voters, others int) {
 }
 
 func virtualCluster(t *testing.T, test func(t *testing.T, h *hub, c *stewarded, fresh func(name string) *server)) {
-	dir := t.TempDir()
+	dir := steady.Memory(t)
 	synctest.Test(t, func(t *testing.T) {
 		h, c := newHub(), &stewarded{}
 		fresh := func(name string) *server {

@@ -6,7 +6,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -16,6 +15,7 @@ import (
 
 	"tidemark/consensus"
 	"tidemark/index"
+	"tidemark/internal/steady"
 	"tidemark/statecontext"
 )
 
@@ -39,35 +39,13 @@ func chance(t *testing.T) *rand.Rand {
 	return rand.New(rand.NewPCG(seed, seed))
 }
 
-// memoryBytes is how much a file system in memory must have free, so that no test takes it for a full disk.
-const memoryBytes = 1 << 30
-
-// memory gives a folder in memory where the system has one. A virtual cluster syncs tens of thousands of times, which
-// proves nothing while the machine stays up, and takes minutes while others use its disk.
-func memory(t *testing.T) string {
-	const shm = "/dev/shm"
-	if free, _, err := consensus.Space(shm); err != nil || free < memoryBytes {
-		return t.TempDir()
-	}
-	dir, err := os.MkdirTemp(shm, "tidemark-test-") //nolint:usetesting // t.TempDir is not in memory
-	if err != nil {
-		return t.TempDir()
-	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	return dir
-}
-
 // monitorEvery is how often the servers are looked at, in virtual time.
 const monitorEvery = 10 * time.Millisecond
 
 // virtual runs a cluster of real nodes, on bbolt and joined by pipes, in virtual time. All the while no two servers serve
 // in one term, and whatever is applied anywhere is held against the ledger.
 func virtual(t *testing.T, n int, tune func(*consensus.Config), test func(t *testing.T, h *hub, all servers)) {
-	dir := memory(t)
+	dir := steady.Memory(t)
 	r := chance(t)
 	synctest.Test(t, func(t *testing.T) {
 		h, log := newHub(), newLedger(t)

@@ -16,6 +16,7 @@ import (
 	"tidemark/client"
 	"tidemark/internal/contract"
 	"tidemark/internal/rpc"
+	"tidemark/internal/steady"
 )
 
 // lockedBuffer is a log that several goroutines write.
@@ -37,7 +38,9 @@ func (l *lockedBuffer) lines() []string {
 }
 
 // TestOneIDFromClientToLog: a follower is asked, and the leader's log line of the write has the client's id.
-func TestOneIDFromClientToLog(t *testing.T) {
+func TestOneIDFromClientToLog(t *testing.T) { steady.Run(t, still, oneIDFromClientToLog) }
+
+func oneIDFromClientToLog(t *steady.T) {
 	logs := map[string]*lockedBuffer{}
 	c := newTrio(t, func(cfg *Config) {
 		logs[cfg.Name] = &lockedBuffer{}

@@ -9,10 +9,13 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/internal/steady"
 )
 
 // TestMetricsAreDocumented: docs/metrics.md names every metric of ours that a manager shows.
-func TestMetricsAreDocumented(t *testing.T) {
+func TestMetricsAreDocumented(t *testing.T) { steady.Run(t, still, metricsAreDocumented) }
+
+func metricsAreDocumented(t *steady.T) {
 	docs, err := os.ReadFile("../docs/metrics.md")
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +41,9 @@ func TestMetricsAreDocumented(t *testing.T) {
 
 // TestFollowerDiskIsVisible: a follower whose log cannot be written is not ready and says why, the leader's status shows
 // it, writes go on, and all is well when its disk is.
-func TestFollowerDiskIsVisible(t *testing.T) {
+func TestFollowerDiskIsVisible(t *testing.T) { steady.Run(t, still, followerDiskIsVisible) }
+
+func followerDiskIsVisible(t *steady.T) {
 	c := newTrio(t)
 	f := c.follower()
 	f.full.Store(true)

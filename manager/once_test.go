@@ -16,6 +16,7 @@ import (
 	"tidemark/api"
 	"tidemark/client"
 	"tidemark/index"
+	"tidemark/internal/steady"
 	"tidemark/statecontext"
 )
 
@@ -96,7 +97,7 @@ type written struct {
 }
 
 // timeless leaves out of an answer what goes on after the write: a replay shows the index as it is by then.
-func timeless(t *testing.T, body []byte) map[string]any {
+func timeless(t testing.TB, body []byte) map[string]any {
 	t.Helper()
 	m := map[string]any{}
 	if err := json.Unmarshal(body, &m); err != nil {
@@ -121,7 +122,9 @@ func timeless(t *testing.T, body []byte) map[string]any {
 // TestOneOutcomeOfEveryWrite: each kind of write, sent again under its key to every manager: after a change of leaders,
 // state snapshots, a restart of everybody, and when its index is there no more, gives its first outcome, refusals too.
 // Another body under the key is 422. Nothing is done twice.
-func TestOneOutcomeOfEveryWrite(t *testing.T) {
+func TestOneOutcomeOfEveryWrite(t *testing.T) { steady.Run(t, still, oneOutcomeOfEveryWrite) }
+
+func oneOutcomeOfEveryWrite(t *steady.T) {
 	c := newTrio(t)
 	c.furnish()
 	at := 0
@@ -213,7 +216,9 @@ func TestOneOutcomeOfEveryWrite(t *testing.T) {
 
 // TestIfMatchOverLeaders: a new leader knows each index's modified_cas: the right one is taken, another one is 412 with
 // the right one; 304 for who has it already.
-func TestIfMatchOverLeaders(t *testing.T) {
+func TestIfMatchOverLeaders(t *testing.T) { steady.Run(t, still, ifMatchOverLeaders) }
+
+func ifMatchOverLeaders(t *steady.T) {
 	c := newTrio(t)
 	c.furnish()
 	code, h, body := c.settled(c.follower(), "POST", "/v1/indexes", `{"name":"x","bucket":"b","keys":[{"expr":"a"}],"defer_build":true}`, nil)
@@ -285,7 +290,9 @@ func (c *trio) stall() (l int, release func()) {
 // TestUnknownOutcome: a write that is not committed in the caller's time is 504 OUTCOME_UNKNOWN, at the leader and through
 // a follower, no later than the caller wants; sent again it gives its one outcome, here and there, and after a change of
 // leaders.
-func TestUnknownOutcome(t *testing.T) {
+func TestUnknownOutcome(t *testing.T) { steady.Run(t, still, unknownOutcome) }
+
+func unknownOutcome(t *steady.T) {
 	c := newTrio(t)
 	c.furnish()
 	l, release := c.stall()
@@ -340,7 +347,9 @@ func TestUnknownOutcome(t *testing.T) {
 
 // TestFullQueue: when too much waits for a log that takes nothing, a write is 503 BUSY with Retry-After, on the leader
 // and through a follower, while everything that was taken is done as soon as the log goes on.
-func TestFullQueue(t *testing.T) {
+func TestFullQueue(t *testing.T) { steady.Run(t, still, fullQueue) }
+
+func fullQueue(t *steady.T) {
 	c := newTrio(t)
 	l, release := c.stall()
 	raft := c.nodes[l].m.raft
@@ -398,7 +407,9 @@ func TestFullQueue(t *testing.T) {
 }
 
 // TestSlowBody: a body that does not come is waited for no longer than the call may take, and is answered.
-func TestSlowBody(t *testing.T) {
+func TestSlowBody(t *testing.T) { steady.Run(t, still, slowBody) }
+
+func slowBody(t *steady.T) {
 	c := newTrio(t)
 	for path, n := range map[string]*node{"/v1/statements": c.nodes[c.leader()], "/v1/indexes": c.follower(), "/v1/indexes/b/n:scan": c.follower()} {
 		conn, err := net.Dial("tcp", strings.TrimPrefix(n.url, "http://"))

@@ -20,6 +20,7 @@ import (
 	"tidemark/api"
 	"tidemark/auth"
 	"tidemark/internal/rpc"
+	"tidemark/internal/steady"
 	"tidemark/statecontext"
 	"tidemark/tlsconf"
 )
@@ -39,7 +40,7 @@ const (
 )
 
 // certificate makes one and gives the source of a process that holds it.
-func certificate(t *testing.T, ca *tlsconf.CA, dir string, p tlsconf.Peer) *tlsconf.Source {
+func certificate(t testing.TB, ca *tlsconf.CA, dir string, p tlsconf.Peer) *tlsconf.Source {
 	t.Helper()
 	files, err := ca.Issue(dir, string(p.Role)+"-"+p.ID, tlsconf.Request{Peer: p, Hosts: []string{"127.0.0.1"}})
 	if err != nil {
@@ -53,7 +54,7 @@ func certificate(t *testing.T, ca *tlsconf.CA, dir string, p tlsconf.Peer) *tlsc
 }
 
 // newSecured starts the managers with the first administrator's password.
-func newSecured(t *testing.T) *secured {
+func newSecured(t testing.TB) *secured {
 	t.Helper()
 	s := &secured{certs: t.TempDir(), clients: map[string]*http.Client{}}
 	var err error
@@ -159,7 +160,9 @@ func allowed(w *who, route *api.RouteInfo) bool {
 
 // TestEveryRouteByEveryRole: each route of the mux, asked by everybody there may be, on the leader and on a follower:
 // refused with 401 or 403 exactly when the route's role says so.
-func TestEveryRouteByEveryRole(t *testing.T) {
+func TestEveryRouteByEveryRole(t *testing.T) { steady.Run(t, still, everyRouteByEveryRole) }
+
+func everyRouteByEveryRole(t *steady.T) {
 	s := newSecured(t)
 	root := &who{name: "root", basic: [2]string{FirstAdmin, rootPassword}, may: api.RoleAdmin}
 	leader, follower := s.nodes[s.leader()], s.follower()
@@ -215,14 +218,14 @@ func TestEveryRouteByEveryRole(t *testing.T) {
 			t.Errorf("%s: a certificate of another CA: %d %s", where, status, said)
 		}
 	}
-	t.Run("wrong passwords", func(t *testing.T) { // each is a hash: not with every route
+	t.Part("wrong passwords", func(t *steady.T) { // each is a hash: not with every route
 		for _, basic := range [][2]string{{FirstAdmin, readPassword}, {"reader", rootPassword}, {"nobody", readPassword}, {"reader", ""}} {
 			if status, code := s.as(&who{basic: basic}, follower, "GET", "/v1/indexes", ""); status != 401 || code != rpc.CodeUnauthorized {
 				t.Errorf("%v: %d %s", basic, status, code)
 			}
 		}
 	})
-	t.Run("streams end with the right to them", s.streams)
+	t.Part("streams end with the right to them", s.streams)
 }
 
 // checkRoute asks one route. What is allowed is asked with a body that no handler takes, so that nothing happens: any
@@ -243,7 +246,7 @@ func (s *secured) checkRoute(where string, n *node, route *api.RouteInfo, w *who
 	}
 }
 
-func tokenID(t *testing.T, secret string) string {
+func tokenID(t testing.TB, secret string) string {
 	t.Helper()
 	hash, err := auth.TokenHash(secret)
 	if err != nil {
@@ -253,7 +256,7 @@ func tokenID(t *testing.T, secret string) string {
 }
 
 // streams: a stream of events is cut when its user is removed.
-func (s *secured) streams(t *testing.T) {
+func (s *secured) streams(t *steady.T) {
 	n := s.follower()
 	req, err := http.NewRequestWithContext(t.Context(), "GET", n.url+"/v1/events?kinds=cluster", nil)
 	if err != nil {
@@ -279,7 +282,9 @@ func (s *secured) streams(t *testing.T) {
 }
 
 // TestPortsOfASecuredManager: the Raft port takes managers only; neither port speaks without TLS.
-func TestPortsOfASecuredManager(t *testing.T) {
+func TestPortsOfASecuredManager(t *testing.T) { steady.Run(t, still, portsOfASecuredManager) }
+
+func portsOfASecuredManager(t *steady.T) {
 	s := newSecured(t)
 	n := s.nodes[s.leader()]
 	for _, tc := range []struct {

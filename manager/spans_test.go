@@ -12,6 +12,7 @@ import (
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/protobuf/proto"
 
+	"tidemark/internal/steady"
 	"tidemark/internal/tracing"
 )
 
@@ -60,7 +61,9 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 
 // TestSpansFromClientToRaft: a write that a follower passes on is one trace: the client's span, the follower, the way
 // to the leader, the leader, Raft.
-func TestSpansFromClientToRaft(t *testing.T) {
+func TestSpansFromClientToRaft(t *testing.T) { steady.Run(t, still, spansFromClientToRaft) }
+
+func spansFromClientToRaft(t *steady.T) {
 	r := &receiver{spans: map[string]received{}}
 	s := httptest.NewServer(r)
 	defer s.Close()

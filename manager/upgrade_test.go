@@ -11,13 +11,16 @@ import (
 
 	"tidemark/client"
 	"tidemark/consensus"
+	"tidemark/internal/steady"
 	"tidemark/statecontext"
 )
 
 // TestRollingUpgrade: three managers of an older version are replaced one by one. What needs the newer format is refused
 // until the upgrade is finalized, which is refused until all are replaced; then it works, and the older version refuses
 // to start over that data and to join, by name.
-func TestRollingUpgrade(t *testing.T) {
+func TestRollingUpgrade(t *testing.T) { steady.Run(t, still, rollingUpgrade) }
+
+func rollingUpgrade(t *steady.T) {
 	const old = 1
 	c := newTrio(t, func(cfg *Config) { cfg.MaxFormatLevel = old })
 	backup := func() (int, []byte) {
@@ -94,7 +97,9 @@ func TestRollingUpgrade(t *testing.T) {
 }
 
 // TestLimitsAreConfiguration: shown, changed by name, refused by name, and in force at once.
-func TestLimitsAreConfiguration(t *testing.T) {
+func TestLimitsAreConfiguration(t *testing.T) { steady.Run(t, still, limitsAreConfiguration) }
+
+func limitsAreConfiguration(t *steady.T) {
 	c := newTrio(t)
 	n := c.nodes[c.leader()]
 	for body, want := range map[string]string{
@@ -120,7 +125,9 @@ func TestLimitsAreConfiguration(t *testing.T) {
 
 // TestLimitsAreEnforced: each limit of an index is the one that was set, lower or higher than the default, whichever way
 // the index is asked for; the refusal names the limit and how to change it.
-func TestLimitsAreEnforced(t *testing.T) {
+func TestLimitsAreEnforced(t *testing.T) { steady.Run(t, still, limitsAreEnforced) }
+
+func limitsAreEnforced(t *steady.T) {
 	c := newTrio(t)
 	c.furnish()
 	set := func(body string) {

@@ -13,6 +13,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
+	"tidemark/internal/steady"
 	"tidemark/partition"
 	"tidemark/statecontext"
 )
@@ -70,7 +71,9 @@ func (h *history) at() uint64 {
 
 // TestWatchOverLeaderChanges: while managers stop and start, watchers of one, of another and of all see the same
 // changes, each once, without a gap and with one snapshot: also those whose manager was away.
-func TestWatchOverLeaderChanges(t *testing.T) {
+func TestWatchOverLeaderChanges(t *testing.T) { steady.Run(t, still, watchOverLeaderChanges) }
+
+func watchOverLeaderChanges(t *steady.T) {
 	c := newTrio(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -121,7 +124,9 @@ func TestWatchOverLeaderChanges(t *testing.T) {
 }
 
 // TestPagesOfIndexes: pages have every index once, and parameters are checked.
-func TestPagesOfIndexes(t *testing.T) {
+func TestPagesOfIndexes(t *testing.T) { steady.Run(t, still, pagesOfIndexes) }
+
+func pagesOfIndexes(t *steady.T) {
 	c := newTrio(t)
 	propose := func(bodies ...statecontext.Body) {
 		n := c.nodes[c.leader()]
@@ -192,7 +197,9 @@ func TestPagesOfIndexes(t *testing.T) {
 }
 
 // TestEventsOverHTTP: what a plain HTTP client meets.
-func TestEventsOverHTTP(t *testing.T) {
+func TestEventsOverHTTP(t *testing.T) { steady.Run(t, still, eventsOverHTTP) }
+
+func eventsOverHTTP(t *steady.T) {
 	c := newTrio(t)
 	for path, want := range map[string]int{"/v1/events?kinds=wat": 400, "/v1/events?since=x": 400, "/v1/events?wat=1": 400} {
 		code, h, b := c.call(c.nodes[0], "GET", path, "", nil)

@@ -8,8 +8,12 @@ package steady
 import (
 	"context"
 	"fmt"
+	"os"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -21,12 +25,36 @@ const (
 	look = 5 * time.Millisecond
 )
 
+// memoryBytes is how much a file system in memory must have free, so that no test takes it for a full disk.
+const memoryBytes = 2 << 30
+
+// Memory gives a folder in memory where the system has one, else one as t.TempDir does. It is for tests that sync often,
+// which proves nothing while the machine stays up, and that take a disk that others keep busy for a bad one.
+func Memory(t testing.TB) string {
+	const shm = "/dev/shm"
+	var free syscall.Statfs_t
+	if err := syscall.Statfs(shm, &free); err != nil || free.Bavail*uint64(free.Bsize) < memoryBytes {
+		return t.TempDir()
+	}
+	dir, err := os.MkdirTemp(shm, "tidemark-test-") //nolint:usetesting // t.TempDir is not in memory
+	if err != nil {
+		return t.TempDir()
+	}
+	t.Cleanup(func() {
+		if err := os.RemoveAll(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	return dir
+}
+
 // T is the testing.TB of one try: what fails it fails the test only if the machine ran all the while.
 type T struct {
 	testing.TB
 	ctx context.Context
 
 	mu       sync.Mutex
+	path     []string // of parts
 	failed   bool
 	said     []string
 	cleanups []func()
@@ -115,6 +143,17 @@ func (t *T) Cleanup(f func()) {
 // Context ends with the try.
 func (t *T) Context() context.Context { return t.ctx }
 
+// Part is a part of the test: what it says begins with the part's name. A fatal part ends the try.
+func (t *T) Part(name string, f func(t *T)) {
+	t.mu.Lock()
+	t.path = append(t.path, name)
+	t.mu.Unlock()
+	f(t)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.path = t.path[:len(t.path)-1]
+}
+
 // Failed tells whether the try has failed.
 func (t *T) Failed() bool {
 	t.mu.Lock()
@@ -152,5 +191,5 @@ func (t *T) Fatalf(format string, args ...any) {
 func (t *T) say(text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.failed, t.said = true, append(t.said, text)
+	t.failed, t.said = true, append(t.said, strings.Join(append(slices.Clone(t.path), text), ": "))
 }
