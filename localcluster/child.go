@@ -100,7 +100,7 @@ func (c *Cluster) makeChildren() {
 		}
 		add(&child{id: e.ID, role: roleProjector, health: e.Admin + "/healthz", pid: func(m *Manifest, pid int) { m.Projectors[i].PID = pid }, args: append([]string{
 			"projector", "--id", e.ID, "--managers", servers, "--admin", hostport(e.Admin), "--advertise", c.cfg.Advertise,
-			"--kv-user", m.KVUser, "--kv-password-file", password, "--feed", cmp.Or(c.cfg.Feed, "native"),
+			"--kv-user", m.KVUser, "--kv-password-file", password, "--feed", cmp.Or(c.cfg.Feed, "native"), "--throttle", cmp.Or(c.cfg.Throttle, "all"),
 		}, kv...)})
 	}
 	for i, e := range m.Indexers {

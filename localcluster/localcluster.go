@@ -83,6 +83,7 @@ type Config struct {
 	Advertise string
 	TLS       bool   // on every port; KV nodes have one without beside it
 	Feed      string // --feed of the projectors; native when empty
+	Throttle  string // --throttle of the projectors; all when empty
 	// Failpoints is a folder in which a test puts faults of the machine (package internal/failpoint).
 	Failpoints string
 	// Changed is called with the manifest whenever it was written.
@@ -109,6 +110,9 @@ func (c *Config) check() error {
 	}
 	if c.Feed != "" && c.Feed != "native" && c.Feed != "gocbcore" {
 		return wrongConfig("--feed %q: want native or gocbcore", c.Feed)
+	}
+	if c.Throttle != "" && c.Throttle != "all" && c.Throttle != "smart" {
+		return wrongConfig("--throttle %q: want all or smart", c.Throttle)
 	}
 	if c.KVReplicas < 0 || c.KVReplicas > maxReplicas || c.KVReplicas >= c.KV {
 		return wrongConfig("--kv-replicas %d: want 0 to %d, and fewer than the %d KV nodes", c.KVReplicas, maxReplicas, c.KV)

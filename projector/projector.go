@@ -75,6 +75,8 @@ type Config struct {
 	// Feed is the implementation of the DCP consumer; empty is FeedNative.
 	Feed     FeedKind
 	Password string
+	// Throttle says whom a slow indexer holds back; empty is ThrottleAll.
+	Throttle Throttle
 	// Workers evaluate documents, each its own vbuckets; 0 chooses half of the processors, at most 4.
 	Workers int
 	Logger  hclog.Logger
@@ -83,6 +85,24 @@ type Config struct {
 	TLS *tlsconf.Source
 	// Insecure allows to listen beyond loopback without TLS.
 	Insecure bool
+}
+
+// Throttle says what happens when an indexer is slow on maintenance streams (RT-6, RT-8).
+type Throttle string
+
+// The ways to throttle.
+const (
+	ThrottleAll   Throttle = "all"   // it holds back its vbuckets for everybody, and KV: nothing is dropped
+	ThrottleSmart Throttle = "smart" // the slow few are dropped and catch up; everybody is throttled when more than half are slow
+)
+
+// Check tells whether it is one; an empty one is ThrottleAll.
+func (t Throttle) Check() error {
+	switch t {
+	case "", ThrottleAll, ThrottleSmart:
+		return nil
+	}
+	return fmt.Errorf("throttle %q: want %s or %s", string(t), ThrottleAll, ThrottleSmart)
 }
 
 // Projector is a running projector.
@@ -125,7 +145,7 @@ func Open(cfg Config) (*Projector, error) {
 	case cfg.Logger == nil:
 		cfg.Logger = hclog.NewNullLogger()
 	}
-	if err := cfg.Feed.Check(); err != nil {
+	if err := errors.Join(cfg.Feed.Check(), cfg.Throttle.Check()); err != nil {
 		return nil, err
 	}
 	if cfg.Workers == 0 {
@@ -146,7 +166,7 @@ func Open(cfg Config) (*Projector, error) {
 	p.counters = newCounters(p.registry)
 	p.registerGauges(p.registry)
 	p.router, err = router.New(router.Config{ClusterID: p.clusterID, Projector: cfg.ID, BootID: p.bootID, Logger: cfg.Logger.Named("router"), Registerer: p.registry,
-		TLS: cfg.TLS.Client(tlsconf.GRPC, tlsconf.Indexer)})
+		Smart: cfg.Throttle == ThrottleSmart, TLS: cfg.TLS.Client(tlsconf.GRPC, tlsconf.Indexer)})
 	if err != nil {
 		_ = l.Close()
 		return nil, err

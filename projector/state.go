@@ -108,7 +108,7 @@ func topicState(t *router.Topic, class keyversion.Class, node index.NodeID, path
 	s := wire.TopicState{Topic: path, TopicID: topicID(class, node), Bucket: bucket, Indexes: ids, VBuckets: running, Endpoints: []wire.EndpointState{}}
 	for _, l := range t.Lanes() {
 		s.Endpoints = append(s.Endpoints, wire.EndpointState{Node: l.Node, Address: l.Address, Connection: l.Connection, State: l.State,
-			Queue: wire.QueueFill{Filled: l.QueueBytes, Limit: l.LimitBytes}, Dropping: l.Dropping})
+			Queue: wire.QueueFill{Filled: l.QueueBytes, Limit: l.LimitBytes}, Dropping: l.Dropping, Slow: l.Slow})
 	}
 	return s
 }

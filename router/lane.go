@@ -22,6 +22,7 @@ type lane struct {
 	limit int // bytes of data not acknowledged
 	spare int // bytes on top for control messages
 	lossy bool
+	judge *judge        // nil where everybody is throttled
 	wake  chan struct{} // capacity 1: the loop has something to look at
 	refs  int           // vbuckets that use it; guarded by topic.mu
 
@@ -34,6 +35,10 @@ type lane struct {
 	unwanted bool // the newest view has no copies at the endpoint
 	expired  bool // idle and unwanted for leaveTimeout
 	leave    *time.Timer
+
+	// slow: the judge has said so, and a full queue drops until the endpoint was in time again. behind: that counts
+	// against the endpoint, for its queue is more than half full still.
+	slow, behind bool
 
 	vbuckets map[uint16]*laneVB
 	out      outbox
@@ -98,13 +103,18 @@ func (s *stream) endEvent(vb uint16, last uint64) keyversion.Event {
 
 func newLane(t *Topic, key laneKey, addr string, revision uint64) *lane {
 	cfg := &t.router.cfg
-	return &lane{
+	l := &lane{
 		topic: t, key: key, addr: addr, revision: revision,
 		limit: max(cfg.QueueBytes/cfg.Connections, 1), spare: cfg.ReservedBytes / cfg.Connections,
 		lossy: t.cfg.Class == keyversion.ClassMaintenance,
 		wake:  make(chan struct{}, 1), changed: make(chan struct{}),
 		vbuckets: make(map[uint16]*laneVB), out: outbox{open: new(frame)},
 	}
+	if j := t.router.judge; l.lossy && j.smart {
+		l.judge = j
+		j.join(key.node)
+	}
+	return l
 }
 
 // vbucket gives the state of a vbucket, made if need be.
@@ -140,8 +150,44 @@ func (l *lane) errClosed() error {
 // room tells whether something may be queued; an empty queue takes anything.
 func (l *lane) room(extra int) bool { return l.out.memory() < l.limit+extra || l.out.empty() }
 
-// loses tells whether a full queue drops instead of waiting.
-func (l *lane) loses() bool { return l.state == down && l.lossy || l.unwanted }
+// loses tells whether a full queue drops instead of waiting. If not, again is when to ask anew; 0: when something has
+// changed.
+func (l *lane) loses() (yes bool, again time.Duration) {
+	switch {
+	case l.state == down && l.lossy || l.unwanted:
+		return true, 0
+	case l.judge == nil:
+		return false, 0
+	}
+	if !l.slow {
+		if yes, again = l.judge.drops(l.key.node); !yes {
+			return false, again
+		}
+		l.slow = true
+		l.stats.Slow++
+	}
+	if !l.behind {
+		l.behind = true
+		l.judge.hold(l.key.node)
+	}
+	return true, 0
+}
+
+// inTime tells whether what was dropped may go on: of a slow endpoint when it has been in time for a while. If not, again
+// is when to ask anew. The queue is at most half full.
+func (l *lane) inTime() (yes bool, again time.Duration) {
+	if !l.slow {
+		return true, 0
+	}
+	if l.behind {
+		l.behind = false
+		l.judge.free(l.key.node)
+	}
+	if yes, again = l.judge.resumes(l.key.node); yes {
+		l.slow = false
+	}
+	return yes, again
+}
 
 // data queues one data event, waits for room, or drops it. The caller may reuse ev and all it refers to.
 func (l *lane) data(ctx context.Context, s *laneVB, ev *keyversion.Event) error {
@@ -160,12 +206,13 @@ func (l *lane) data(ctx context.Context, s *laneVB, ev *keyversion.Event) error 
 				l.stats.UpsertDeletions++
 			}
 			return l.putData(s, ev)
-		case l.loses():
+		}
+		lost, again := l.loses()
+		if lost {
 			l.drop(s, ev.Seqno)
 			return nil
 		}
-		l.stats.Stalls++
-		if err := l.wait(ctx); err != nil {
+		if err := l.stall(ctx, again); err != nil {
 			l.drop(s, ev.Seqno)
 			l.signal()
 			return err
@@ -173,13 +220,34 @@ func (l *lane) data(ctx context.Context, s *laneVB, ev *keyversion.Event) error 
 	}
 }
 
-// wait lets go of the lock until something has changed.
-func (l *lane) wait(ctx context.Context) error {
+// stall waits for room, which counts against the endpoint, but no longer than limit unless that is 0.
+func (l *lane) stall(ctx context.Context, limit time.Duration) error {
+	l.stats.Stalls++
+	began := time.Now()
+	if l.judge != nil {
+		l.judge.hold(l.key.node)
+		defer l.judge.free(l.key.node)
+	}
+	err := l.wait(ctx, limit)
+	l.stats.Held += time.Since(began).Seconds()
+	return err
+}
+
+// wait lets go of the lock until something has changed, but no longer than limit unless that is 0.
+func (l *lane) wait(ctx context.Context, limit time.Duration) error {
 	changed := l.changed
 	l.mu.Unlock()
 	defer l.mu.Lock()
+	var late <-chan time.Time
+	if limit > 0 {
+		timer := time.NewTimer(limit)
+		defer timer.Stop()
+		late = timer.C
+	}
 	select {
 	case <-changed:
+		return nil
+	case <-late:
 		return nil
 	case <-ctx.Done():
 		return fmt.Errorf("queue to node %d is full: %w", l.key.node, context.Cause(ctx))
@@ -224,12 +292,13 @@ func (l *lane) control(ctx context.Context, s *laneVB, next *stream, seqno uint6
 				l.out.markUnfed(s)
 			}
 			return err
-		case l.loses():
+		}
+		lost, again := l.loses()
+		if lost {
 			l.tellLater(s, next, seqno)
 			return nil
 		}
-		l.stats.Stalls++
-		if err := l.wait(ctx); err != nil {
+		if err := l.stall(ctx, again); err != nil {
 			l.tellLater(s, next, seqno)
 			l.signal()
 			return err
@@ -430,7 +499,7 @@ func (l *lane) acknowledged(epoch, number uint64) {
 	}
 	l.progress = epoch
 	l.broadcast()
-	if len(l.dropped) > 0 || l.idle {
+	if len(l.dropped) > 0 || l.idle || l.slow {
 		l.signal()
 	}
 }
@@ -528,7 +597,7 @@ func (l *lane) drained(ctx context.Context) error {
 		case l.state == gone: // it was given up with its endpoint
 			return nil
 		}
-		if err := l.wait(ctx); err != nil {
+		if err := l.wait(ctx, 0); err != nil {
 			return err
 		}
 	}

@@ -12,18 +12,20 @@ import (
 
 // Stats counts what went to one endpoint on the topics of one class and bucket. All but the last two only rise.
 type Stats struct {
-	Events          uint64 `json:"events"`           // data events queued
-	UpsertDeletions uint64 `json:"upsert_deletions"` // of them those that say only that a document's keys are elsewhere
-	Syncs           uint64 `json:"syncs"`
-	Batches         uint64 `json:"batches"`
-	Bytes           uint64 `json:"bytes"`
-	Resent          uint64 `json:"resent"`   // batches to be sent again after a connection ended
-	Connects        uint64 `json:"connects"` // connections made
-	Failures        uint64 `json:"failures"` // attempts that failed
-	Stalls          uint64 `json:"stalls"`   // waits for room
-	Drops           uint64 `json:"drops"`    // times that a vbucket's data began to be dropped
-	DroppedEvents   uint64 `json:"dropped_events"`
-	Oversized       uint64 `json:"oversized"` // key sets left out because no frame could hold them
+	Events          uint64  `json:"events"`           // data events queued
+	UpsertDeletions uint64  `json:"upsert_deletions"` // of them those that say only that a document's keys are elsewhere
+	Syncs           uint64  `json:"syncs"`
+	Batches         uint64  `json:"batches"`
+	Bytes           uint64  `json:"bytes"`
+	Resent          uint64  `json:"resent"`   // batches to be sent again after a connection ended
+	Connects        uint64  `json:"connects"` // connections made
+	Failures        uint64  `json:"failures"` // attempts that failed
+	Stalls          uint64  `json:"stalls"`   // waits for room
+	Held            float64 `json:"held"`     // seconds that these lasted, of all workers together
+	Slow            uint64  `json:"slow"`     // times that smart throttling has given the endpoint up for a while
+	Drops           uint64  `json:"drops"`    // times that a vbucket's data began to be dropped
+	DroppedEvents   uint64  `json:"dropped_events"`
+	Oversized       uint64  `json:"oversized"` // key sets left out because no frame could hold them
 
 	QueueBytes int `json:"queue_bytes"` // memory of batches not acknowledged
 	Connected  int `json:"connected"`   // connections open now
@@ -39,6 +41,8 @@ func (s *Stats) add(o Stats) {
 	s.Connects += o.Connects
 	s.Failures += o.Failures
 	s.Stalls += o.Stalls
+	s.Held += o.Held
+	s.Slow += o.Slow
 	s.Drops += o.Drops
 	s.DroppedEvents += o.DroppedEvents
 	s.Oversized += o.Oversized
@@ -121,6 +125,7 @@ type LaneState struct {
 	QueueBytes int    // of batches that are not acknowledged, and of the one that is being filled
 	LimitBytes int    // beyond it the stream waits, or drops
 	Dropping   int    // vbuckets whose data is dropped
+	Slow       bool   // smart throttling has given it up for a while
 }
 
 // Lanes shows the topic's connections, ascending by node and connection. It waits for nobody.
@@ -141,7 +146,7 @@ func (l *lane) show() LaneState {
 	defer l.mu.Unlock()
 	names := [...]string{dialing: "dialing", connected: "connected", down: "down", gone: "gone"}
 	return LaneState{Node: l.key.node, Address: l.addr, Connection: l.key.connection, State: names[l.state], QueueBytes: l.out.bytes + l.out.open.enc.Len(), LimitBytes: l.limit,
-		Dropping: len(l.dropped)}
+		Dropping: len(l.dropped), Slow: l.slow}
 }
 
 // collector gives Stats to Prometheus.
@@ -168,6 +173,8 @@ func metrics() []metric {
 		m("connects_total", "Connections made.", count, func(s *Stats) float64 { return float64(s.Connects) }),
 		m("connect_failures_total", "Attempts to connect that failed.", count, func(s *Stats) float64 { return float64(s.Failures) }),
 		m("stalls_total", "Waits for room in a full queue.", count, func(s *Stats) float64 { return float64(s.Stalls) }),
+		m("held_seconds_total", "Time that workers have waited for room in a full queue.", count, func(s *Stats) float64 { return s.Held }),
+		m("slow_total", "Times that smart throttling has begun to drop a slow endpoint's data.", count, func(s *Stats) float64 { return float64(s.Slow) }),
 		m("drops_total", "Times that a vbucket's data began to be dropped.", count, func(s *Stats) float64 { return float64(s.Drops) }),
 		m("dropped_events_total", "Data events dropped.", count, func(s *Stats) float64 { return float64(s.DroppedEvents) }),
 		m("oversized_total", "Key sets left out because no frame could hold them.", count, func(s *Stats) float64 { return float64(s.Oversized) }),

@@ -4,9 +4,10 @@
 //
 // It promises, per vbucket and endpoint, that events travel in order on one connection; that a StreamBegin states after
 // which seqno what follows continues, after every reconnection and every loss, so that a gap is never silent; that an
-// endpoint that is connected and slow holds the stream back (nothing is lost), while one that cannot be reached holds
-// up nobody on a maintenance stream: beyond its bound its data is dropped and said to be dropped; and that each
-// endpoint's queue stays within its bound whatever the load.
+// endpoint that is connected and slow holds the stream back (nothing is lost), or with smart throttling does so only as
+// long as more than half of the endpoints are slow (RT-8); that one that cannot be reached holds up nobody on a
+// maintenance stream; that what an endpoint does not get is said to be dropped, once for each vbucket and all indexes
+// there (RT-7), and where its stream goes on; and that each endpoint's queue stays within its bound whatever the load.
 //
 // It never looks into keys, never decides which index lives where, and never judges what an indexer holds.
 package router
@@ -76,12 +77,15 @@ type Dial func(ctx context.Context, addr string, hello keyversion.Hello, onAck f
 type Config struct {
 	ClusterID     func() string // asked at each connection
 	Projector     index.ProjectorID
-	BootID        string      // of this process
-	Connections   int         // 0: DefaultConnections
-	QueueBytes    int         // 0: DefaultQueueBytes
-	ReservedBytes int         // 0: DefaultReservedBytes
-	Dial          Dial        // nil: transport.Dial with TLS
-	TLS           *tls.Config // of the connections; nil without TLS
+	BootID        string        // of this process
+	Connections   int           // 0: DefaultConnections
+	QueueBytes    int           // 0: DefaultQueueBytes
+	ReservedBytes int           // 0: DefaultReservedBytes
+	Smart         bool          // smart throttling of maintenance streams (RT-8); false: any slow endpoint throttles
+	SlowWindow    time.Duration // 0: DefaultSlowWindow
+	SlowPatience  time.Duration // 0: DefaultSlowPatience
+	Dial          Dial          // nil: transport.Dial with TLS
+	TLS           *tls.Config   // of the connections; nil without TLS
 	Logger        hclog.Logger
 	Registerer    prometheus.Registerer // nil: no metrics registered
 }
@@ -89,6 +93,7 @@ type Config struct {
 // Router holds the topics of one projector. All methods are safe for concurrent use.
 type Router struct {
 	cfg   Config
+	judge *judge
 	mu    sync.Mutex
 	open  map[topicKey]*Topic
 	done  bool
@@ -105,6 +110,11 @@ func New(cfg Config) (*Router, error) {
 	setDefault(&cfg.Connections, DefaultConnections)
 	setDefault(&cfg.QueueBytes, DefaultQueueBytes)
 	setDefault(&cfg.ReservedBytes, DefaultReservedBytes)
+	setDefault(&cfg.SlowWindow, DefaultSlowWindow)
+	setDefault(&cfg.SlowPatience, DefaultSlowPatience)
+	if cfg.SlowWindow < slowSlots || cfg.SlowPatience <= 0 || cfg.SlowPatience > cfg.SlowWindow/2 {
+		return nil, fmt.Errorf("%w: slow after %s of %s; want more than 0 and at most half", ErrTopic, cfg.SlowPatience, cfg.SlowWindow)
+	}
 	if cfg.Connections < 1 || cfg.Connections > MaxConnections {
 		return nil, fmt.Errorf("%w: %d connections per endpoint, want 1 to %d", ErrTopic, cfg.Connections, MaxConnections)
 	}
@@ -113,7 +123,7 @@ func New(cfg Config) (*Router, error) {
 			return transport.Dial(ctx, addr, hello, transport.Options{TLS: cfg.TLS, OnAck: onAck})
 		}
 	}
-	r := &Router{cfg: cfg, open: make(map[topicKey]*Topic), total: make(map[endpointKey]Stats)}
+	r := &Router{cfg: cfg, judge: newJudge(cfg.Smart, cfg.SlowWindow, cfg.SlowPatience), open: make(map[topicKey]*Topic), total: make(map[endpointKey]Stats)}
 	if cfg.Registerer != nil {
 		if err := cfg.Registerer.Register(collector{r}); err != nil {
 			return nil, fmt.Errorf("router metrics: %w", err)
@@ -122,8 +132,9 @@ func New(cfg Config) (*Router, error) {
 	return r, nil
 }
 
-func setDefault(field *int, value int) {
-	if *field == 0 {
+func setDefault[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
 		*field = value
 	}
 }

@@ -174,17 +174,24 @@ func (l *lane) next(now time.Time) (frame []byte, pause time.Duration) {
 func (l *lane) prepare(now time.Time) time.Duration {
 	const long = time.Hour
 	pause := long
-	if len(l.dropped) > 0 && l.out.bytes <= l.limit/2 {
-		l.resume()
+	if (len(l.dropped) > 0 || l.slow) && l.out.bytes <= l.limit/2 {
+		ready, again := l.inTime()
+		if ready {
+			l.resume()
+		} else {
+			pause = again
+		}
 	}
 	if len(l.dirty) > 0 {
 		if l.syncAt.IsZero() {
 			l.syncAt = now.Add(syncTick)
 		}
-		if pause = l.syncAt.Sub(now); pause <= 0 {
+		due := l.syncAt.Sub(now)
+		if due <= 0 {
 			l.flushSyncs()
-			l.syncAt, pause = time.Time{}, syncTick
+			l.syncAt, due = time.Time{}, syncTick
 		}
+		pause = min(pause, due)
 	} else {
 		l.syncAt = time.Time{}
 	}
@@ -235,6 +242,12 @@ func (l *lane) finish() {
 		l.leave = nil
 	}
 	l.broadcast()
+	if l.judge != nil {
+		if l.behind {
+			l.judge.free(l.key.node)
+		}
+		l.judge.leave(l.key.node)
+	}
 	stats := l.stats
 	l.mu.Unlock()
 	l.topic.router.addTotal(l.topic.cfg, l.key.node, stats)

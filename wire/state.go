@@ -76,6 +76,7 @@ type EndpointState struct {
 	State      string       `json:"state"`    // connected, dialing, down
 	Queue      QueueFill    `json:"queue"`    // bytes
 	Dropping   int          `json:"dropping"` // vbuckets whose data is dropped (RT-7)
+	Slow       bool         `json:"slow"`     // smart throttling has given it up for a while (RT-8)
 }
 
 // TopicList answers GET /v1/topics.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"strings"
 	"time"
 
@@ -139,7 +140,7 @@ func newProjector(s Streams) *cobra.Command {
 		Example: "  tidemark projector --id p1 --admin 10.0.0.4:9530 --kv 10.0.0.4:11210 --kv-user index --kv-password-file /etc/tidemark/kv-password \\\n    --managers 10.0.0.1:9520,10.0.0.2:9520,10.0.0.3:9520",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			cfg.ID = index.ProjectorID(id)
-			if err := cfg.Feed.Check(); err != nil {
+			if err := errors.Join(cfg.Feed.Check(), cfg.Throttle.Check()); err != nil {
 				return usageError{err}
 			}
 			if cfg.KVTLS, err = kvTLS.files.Config(); err != nil {
@@ -183,6 +184,8 @@ func newProjector(s Streams) *cobra.Command {
 	fl.StringVar(&cfg.User, "kv-user", "", "user of the KV store")
 	fl.StringVar(&passwordFile, "kv-password-file", "", "file with the password")
 	fl.StringVar((*string)(&cfg.Feed), "feed", string(projector.FeedNative), "how DCP is consumed: native, or gocbcore (Couchbase's client)")
+	fl.StringVar((*string)(&cfg.Throttle), "throttle", string(projector.ThrottleAll), "an indexer that is slow holds back: all, or, with smart, nobody while at most half are slow (it is dropped and catches up)")
+	complete(cmd, "throttle", fixed("all", "smart"))
 	kvTLS.add(cmd)
 	fl.StringVar(&cfg.KVNetwork, "kv-network", "", "whose addresses of KV's cluster map count: default, external, or empty to find out")
 	tlsF.add(cmd)

@@ -42,6 +42,8 @@ The same command on the same --data folder resumes with everything that was ther
 	fl.IntVar(&f.cfg.Managers, "managers", 3, "number of managers")
 	fl.IntVar(&f.cfg.KV, "kv", 2, "number of embedded KV nodes, each with a projector")
 	fl.StringVar(&f.cfg.Feed, "feed", string(projector.FeedNative), "how projectors consume DCP: native, or gocbcore (Couchbase's client)")
+	fl.StringVar(&f.cfg.Throttle, "throttle", string(projector.ThrottleAll), "an indexer that is slow holds back: all, or, with smart, nobody while at most half are slow (it is dropped and catches up)")
+	complete(cmd, "throttle", fixed("all", "smart"))
 	fl.IntVar(&f.cfg.KVReplicas, "kv-replicas", 0, "replicas of each vbucket on the KV nodes, 0 to 3")
 	fl.IntVar(&f.cfg.Indexers, "indexers", 3, "number of indexers")
 	fl.StringVar(&f.cfg.Dir, "data", "", "data folder (default: a new temporary one)")
