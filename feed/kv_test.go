@@ -119,10 +119,12 @@ type mirror struct {
 
 	vbuckets int // of the bucket
 	events   int // documents seen
+	ends     map[uint16]mcbp.EndReason
 }
 
 func newMirror() *mirror {
-	return &mirror{docs: map[string]string{}, seqnos: map[string]uint64{}, track: map[feed.StreamID]*feed.Tracker{}, at: map[uint16]feed.Progress{}, uuid: map[uint16]uint64{}, vbuckets: kvVBuckets}
+	return &mirror{docs: map[string]string{}, seqnos: map[string]uint64{}, track: map[feed.StreamID]*feed.Tracker{}, at: map[uint16]feed.Progress{}, uuid: map[uint16]uint64{},
+		vbuckets: kvVBuckets, ends: map[uint16]mcbp.EndReason{}}
 }
 
 // follow opens the streams of a node's vbuckets from where the mirror stands.
@@ -140,6 +142,9 @@ func (m *mirror) tryFollow(t testing.TB, c feed.Feed, vb uint16) error {
 	t.Helper()
 	p := m.at[vb].Position
 	id := c.NewStreamID()
+	for m.track[id] != nil { // of another connection
+		id = c.NewStreamID()
+	}
 	tr := feed.NewTracker(p)
 	m.track[id] = &tr
 	return patiently(t, func() error {
@@ -203,6 +208,8 @@ func (m *mirror) apply(t testing.TB, e *feed.Event) {
 			t.Fatal(err)
 		}
 		m.uuid[e.VBucket] = log[0].VBUUID
+	case feed.StreamEnd:
+		m.ends[e.VBucket] = e.EndReason
 	case feed.Mutation, feed.Deletion, feed.Expiration:
 		if mcbp.VBucket(e.Key, m.vbuckets) != e.VBucket || m.seqnos[string(e.Key)] >= e.Seqno {
 			t.Fatalf("unexpected %s, have seqno %d", describe(*e), m.seqnos[string(e.Key)])

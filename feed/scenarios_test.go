@@ -8,7 +8,6 @@ import (
 	"io/fs"
 	"maps"
 	"math/rand/v2"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -18,7 +17,6 @@ import (
 
 	"tidemark/feed"
 	"tidemark/kv"
-	"tidemark/kv/clustermap"
 	"tidemark/kv/server"
 	"tidemark/kv/store"
 	"tidemark/kvclient"
@@ -78,7 +76,9 @@ var scenarios = []struct {
 	{"de-duplication", nil, deduplication},
 	{"rollback by unknown branch", nil, unknownBranch},
 	{"rollback by purge", nil, purged},
-	{"takeover", nil, takeover},
+	{"rollback by window", nil, byWindow},
+	{"takeover", func(c *kv.Config) { c.Nasty &^= server.SilentTakeover }, takeover},
+	{"takeover without END", func(c *kv.Config) { c.Nasty |= server.SilentTakeover }, silentTakeover},
 	{"failover of a replica that lags", nil, failover},
 	{"failover with loss", nil, failoverWithLoss},
 	{"producer killed", nil, producerKilled},
@@ -382,30 +382,14 @@ func failoverWithLoss(s *stage) {
 	}
 	m := s.mirror()
 	s.catchUp(m)
-	kept := maps.Clone(s.truth)
-	s.stop()
-	old := s.T.TempDir() + "/copy"
-	copyFolder(s, s.dir, old)
-	s.open()
+	promote := s.lagging()
 	for i := range 50 {
 		s.set(fmt.Sprint("k", i), "lost")
 		s.set(fmt.Sprint("new", i), "lost")
 	}
 	s.catchUp(m)
 	before := maps.Clone(m.uuid)
-	s.stop()
-	s.dir, s.truth = old, kept
-	n, err := kv.Open(kv.Config{NodeID: "kv1", Dir: s.dir, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", User: kvUser, Password: kvPassword,
-		Nodes:   []kv.Peer{{ID: "kv1", Memcached: "127.0.0.1:0", Admin: "127.0.0.1:0"}},
-		Buckets: []kv.BucketConfig{{Name: kvBucket, UUID: stageUUID, VBuckets: stageVBuckets}}})
-	if err != nil {
-		s.Fatal(err)
-	}
-	if err := n.Load(); err != nil {
-		s.Fatal(err)
-	}
-	n.Abandon() // killed
-	s.open()
+	promote()
 	for i := range 100 {
 		s.set(fmt.Sprint("other", i), "branch")
 	}
@@ -418,6 +402,93 @@ func failoverWithLoss(s *stage) {
 		}
 	}
 }
+
+// lagging makes a replica that takes no more from now on; the function puts it in the node's place.
+func (s *stage) lagging() (promote func()) {
+	s.Helper()
+	kept := maps.Clone(s.truth)
+	s.stop()
+	old := s.T.TempDir() + "/copy"
+	copyFolder(s, s.dir, old)
+	s.open()
+	return func() {
+		s.Helper()
+		s.stop()
+		s.dir, s.truth = old, kept
+		s.killed()
+		s.open()
+	}
+}
+
+// killed leaves the folder of a node that is stopped as a kill would have.
+func (s *stage) killed() {
+	s.Helper()
+	n, err := kv.Open(kv.Config{NodeID: "kv1", Dir: s.dir, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", User: kvUser, Password: kvPassword,
+		Nodes:   []kv.Peer{{ID: "kv1", Memcached: "127.0.0.1:0", Admin: "127.0.0.1:0"}},
+		Buckets: []kv.BucketConfig{{Name: kvBucket, UUID: stageUUID, VBuckets: stageVBuckets}}})
+	if err != nil {
+		s.Fatal(err)
+	}
+	if err := n.Load(); err != nil {
+		s.Fatal(err)
+	}
+	n.Abandon()
+}
+
+// After a failover that lost something the answer depends on the window that the consumer was in, not on its seqno alone: one
+// that ended where the branches part goes on, one that was complete beyond goes back to where they part, and one that
+// was on common ground within a window that reaches beyond goes back to the beginning of that window.
+func byWindow(s *stage) {
+	for i := range 100 {
+		s.set(fmt.Sprint("k", i), "1")
+	}
+	below := s.mirror()
+	s.catchUp(below)
+	promote := s.lagging()
+	for i := range 50 {
+		s.set(fmt.Sprint("k", i), "lost")
+	}
+	beyond, within := s.mirror(), s.mirror()
+	s.catchUp(beyond)
+	for _, vb := range all() {
+		c := s.feed()
+		within.follow(s, c, []uint16{vb})
+		within.readSome(s, c, 3, true)
+		_ = c.Close()
+	}
+	promote()
+	s.set("k0", "other branch")
+	c := s.feed()
+	for _, vb := range all() {
+		var log []mcbp.FailoverEntry
+		err := patiently(s, func() (err error) {
+			log, err = c.FailoverLog(within60(s), vb)
+			return err
+		})
+		if err != nil {
+			s.Fatal(err)
+		}
+		part := log[0].Seqno
+		if at := within.at[vb]; at.Seqno > part || at.SnapEnd <= part || below.at[vb].Seqno > part || beyond.at[vb].Seqno <= part {
+			s.Fatalf("vbucket %d: the branches part at %d: %+v, %+v, %+v", vb, part, at, below.at[vb], beyond.at[vb])
+		}
+		for m, want := range map[*mirror]uint64{beyond: part, within: 0} {
+			var rollback *feed.RollbackError
+			if err := m.tryFollow(s, c, vb); !errors.As(err, &rollback) || rollback.Seqno != want {
+				s.Errorf("vbucket %d from %+v: %v, want a rollback to %d", vb, m.at[vb].Position, err, want)
+			}
+		}
+	}
+	_ = c.Close()
+	for m, want := range map[*mirror]int{below: 0, beyond: stageVBuckets, within: stageVBuckets} {
+		if n := s.catchUp(m); n != want {
+			s.Errorf("%d vbuckets were rolled back, want %d", n, want)
+		}
+	}
+}
+
+// within60 is within for what should not last.
+func within60(t testing.TB) context.Context { return within(t, 60*time.Second) }
 
 // A node that dies under the stream and comes back is taken up where it was.
 func producerKilled(s *stage) {
@@ -597,169 +668,4 @@ func sameName(s *stage) {
 	}
 	s.set("a", "2")
 	s.catchUp(m)
-}
-
-// join starts a second node beside the first, and adds it to the cluster: half of the vbuckets move to it.
-func (s *stage) join() {
-	s.Helper()
-	conf := kv.Config{NodeID: "kv2", Dir: s.TempDir(), Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", User: kvUser, Password: kvPassword, Join: true,
-		Nodes: []kv.Peer{{ID: "kv2"}}, Buckets: []kv.BucketConfig{{Name: kvBucket, UUID: stageUUID, VBuckets: stageVBuckets, Replicas: 1}}, Heartbeat: 20 * time.Millisecond}
-	s.mood(&conf)
-	n, err := kv.Open(conf)
-	if err != nil {
-		s.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- n.Run(ctx) }()
-	s.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			s.Error(err)
-		}
-	})
-	s.second = n
-	<-n.Ready()
-	s.warmUp(n)
-	s.post(s.node, "rebalance", kv.RebalanceRequest{Add: []clustermap.Node{{ID: "kv2", Memcached: n.MemcachedAddr(), Admin: n.AdminAddr()}}})
-}
-
-// post sends a request to a node's cluster interface.
-func (s *stage) post(n *kv.Node, what string, body any) {
-	s.Helper()
-	r := kv.Remote{User: kvUser, Password: kvPassword, HTTP: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
-	if err := r.Call(within(s, 60*time.Second), n.AdminAddr(), http.MethodPost, "/v1/cluster/"+what, body, nil); err != nil {
-		s.Fatal(err)
-	}
-}
-
-// copies gives the states of the vbuckets that a node has, and their high seqnos.
-func copies(n *kv.Node) (states map[uint16]string, highs map[uint16]uint64) {
-	states, highs = map[uint16]string{}, map[uint16]uint64{}
-	for _, c := range n.View().Copies[kvBucket] {
-		states[c.VBucket], highs[c.VBucket] = c.State, c.High
-	}
-	return states, highs
-}
-
-// settle waits until half of the vbuckets are active on each node, and each has the replicas of the other.
-func (s *stage) settle() (moved []uint16) {
-	s.Helper()
-	within60 := time.Now().Add(60 * time.Second)
-	for ; ; time.Sleep(10 * time.Millisecond) {
-		a, ah := copies(s.node)
-		b, bh := copies(s.second)
-		moved = nil
-		same := s.node.View().Map.Operation == nil && len(a) == stageVBuckets && len(b) == stageVBuckets
-		for vb := range uint16(stageVBuckets) {
-			if b[vb] == "active" {
-				moved = append(moved, vb)
-			}
-			same = same && ah[vb] == bh[vb] && (a[vb] == "active" && b[vb] == "replica" || a[vb] == "replica" && b[vb] == "active")
-		}
-		if same && len(moved) == stageVBuckets/2 {
-			return moved
-		}
-		if time.Now().After(within60) {
-			s.Fatalf("the nodes do not settle: %v %v, %v %v", a, ah, b, bh)
-		}
-	}
-}
-
-// feedAt is a feed of another node.
-func (s *stage) feedAt(n *kv.Node) feed.Feed {
-	s.Helper()
-	conf := s.conf()
-	conf.Addr = n.MemcachedAddr()
-	return dialWith(s, s.dial, conf)
-}
-
-// Vbuckets move to another node under the stream: it ends, or falls silent while the map says so; opened at the new owner
-// with the old branch it goes on, nothing rolls back.
-func takeover(s *stage) {
-	for i := range 100 {
-		s.set(fmt.Sprint("k", i), "1")
-	}
-	m := s.mirror()
-	c := s.feed()
-	m.follow(s, c, all())
-	m.read(s, c, targets(s, c))
-	s.join()
-	for i := range 50 {
-		s.set(fmt.Sprint("k", i), "moved")
-	}
-	moved := s.settle()
-	stays := targets(s, c)
-	for _, vb := range moved {
-		if _, ok := stays[vb]; ok {
-			s.Fatalf("vbucket %d is still active on the first node", vb)
-		}
-		_, err := c.OpenStream(within(s, 60*time.Second), feed.StreamRequest{VBucket: vb, End: mcbp.EndOfTime})
-		if err == nil {
-			s.Fatalf("vbucket %d is opened at a node that does not own it", vb)
-		}
-	}
-	m.read(s, c, stays)
-	d := s.feedAt(s.second)
-	if n := m.followBack(s, d, moved); n > 0 {
-		s.Errorf("%d vbuckets rolled back by a takeover", n)
-	}
-	m.read(s, d, targets(s, d))
-	s.compare(m)
-}
-
-// A node is failed over to a replica that lagged behind it: two branches diverge, and what only the old owner had is gone
-// from the mirror too.
-func failover(s *stage) {
-	for i := range 100 {
-		s.set(fmt.Sprint("k", i), "1")
-	}
-	s.join()
-	s.settle()
-	m := s.mirror()
-	for _, n := range []*kv.Node{s.node, s.second} {
-		c := s.feedAt(n)
-		goal := targets(s, c)
-		m.follow(s, c, keysOf(goal))
-		m.read(s, c, goal)
-		_ = c.Close()
-	}
-	s.compare(m)
-	kept := maps.Clone(s.truth)
-	s.post(s.node, "replication", kv.PauseRequest{Paused: true})
-	s.post(s.second, "replication", kv.PauseRequest{Paused: true})
-	c := s.feedAt(s.node)
-	mine := targets(s, c)
-	_, before := copies(s.second)
-	for i := range 100 { // only to those of the first node
-		key := fmt.Sprint("k", i)
-		if _, ok := mine[mcbp.VBucket([]byte(key), stageVBuckets)]; ok {
-			s.set(key, "lost")
-		}
-	}
-	m.follow(s, c, keysOf(mine))
-	m.read(s, c, targets(s, c))
-	_ = c.Close()
-	s.compare(m)
-	if _, now := copies(s.second); !maps.Equal(before, now) {
-		s.Skip("a replica took a write although it was paused")
-	}
-	s.stop()
-	s.truth = kept
-	s.post(s.second, "failover", kv.FailoverRequest{Nodes: []string{"kv1"}, Lose: true})
-	w, err := kvclient.Connect(within(s, 60*time.Second), []string{s.second.MemcachedAddr()}, kvclient.Options{User: kvUser, Password: kvPassword, Bucket: kvBucket, Name: "writer"})
-	if err != nil {
-		s.Fatal(err)
-	}
-	defer func() { _ = w.Close() }()
-	s.writer = w
-	for i := range 30 {
-		s.set(fmt.Sprint("other", i), "branch")
-	}
-	d := s.feedAt(s.second)
-	if n := m.followBack(s, d, all()); n != len(mine) {
-		s.Errorf("%d vbuckets were rolled back, want the %d of the lost node", n, len(mine))
-	}
-	m.read(s, d, targets(s, d))
-	s.compare(m)
 }

@@ -2,7 +2,9 @@ package feed
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"math"
 	"strconv"
 	"strings"
 	"time"
@@ -24,6 +26,8 @@ type Feed interface {
 	OpenStream(ctx context.Context, req StreamRequest) ([]mcbp.FailoverEntry, error)
 	// CloseStream ends the vbucket's stream.
 	CloseStream(ctx context.Context, vbucket uint16) error
+	// HasStream asks the node whether it still has the vbucket's stream.
+	HasStream(ctx context.Context, vbucket uint16) (bool, error)
 	// FailoverLog is the vbucket's history, newest entry first.
 	FailoverLog(ctx context.Context, vbucket uint16) ([]mcbp.FailoverEntry, error)
 	// HighSeqnos are those of the node's active vbuckets.
@@ -124,6 +128,33 @@ func (c *Conn) CloseStream(ctx context.Context, vbucket uint16) error {
 		return fmt.Errorf("vbucket %d: %w", vbucket, err)
 	}
 	return AnswerError(f, vbucket)
+}
+
+// HasStream asks the node whether it still has the vbucket's stream: some say nothing when one is over. The question is
+// IdleRequest, so that nothing changes at the node. Errors: those of OpenStream that answer neither yes nor no.
+func (c *Conn) HasStream(ctx context.Context, vbucket uint16) (bool, error) {
+	_, err := c.OpenStream(ctx, IdleRequest(vbucket))
+	if err == nil {
+		_ = c.CloseStream(ctx, vbucket) // it was given one on a branch that cannot be
+	}
+	return StreamThere(err)
+}
+
+// IdleRequest is a request for a stream that no node can grant: it has the vbucket's stream already, or it has no history
+// of the branch that is asked for, which no engine's 48 bits can name.
+func IdleRequest(vbucket uint16) StreamRequest {
+	return StreamRequest{VBucket: vbucket, Start: 1, SnapStart: 1, SnapEnd: 1, End: mcbp.EndOfTime, VBUUID: math.MaxUint64}
+}
+
+// StreamThere reads the answer to IdleRequest.
+func StreamThere(err error) (bool, error) {
+	switch {
+	case errors.Is(err, ErrStreamExists):
+		return true, nil
+	case err == nil, errors.Is(err, ErrRollback), errors.Is(err, ErrNotMyVBucket), errors.Is(err, ErrRange):
+		return false, nil
+	}
+	return false, err
 }
 
 // FailoverLog asks for the vbucket's history, newest entry first.

@@ -144,6 +144,13 @@ func (e *engine) stream(vb uint16) opened {
 	return e.streams[vb]
 }
 
+// requests counts the requests for streams that were not open.
+func (e *engine) requests() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return len(e.asked)
+}
+
 func (e *engine) set(f func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -224,6 +231,33 @@ func TestAVBucketThatLeftIsEnded(t *testing.T) {
 	report, err := w.client.Sync(context.Background(), w.url, &wire.SyncRequest{Fence: w.fence(), Bucket: testBucket})
 	if err != nil || fmt.Sprint(report.Buckets[0].Ended) != "[true false]" {
 		t.Errorf("%+v, %v", report, err)
+	}
+}
+
+// A vbucket that leaves and comes back between two looks is hosted, but KV has forgotten its stream without a word.
+func TestAVBucketThatCameBackIsEnded(t *testing.T) {
+	e := newEngine(t)
+	w := newWorldAt(t, e.Addr())
+	w.define(1, 1)
+	for _, vb := range []uint16{3, 4, 5} {
+		w.startAt(vb, 1, 0)
+		w.expect(vb, "1:STREAM_BEGIN@0")
+	}
+	e.stream(5).write(0, 100) // all that KV has, it says
+	w.eventually("all of vbucket 5", func() bool { return len(w.data.story(5)) == 101 })
+	b := w.p.bucket(testBucket)
+	b.checkOwnership()
+	e.set(func() { delete(e.streams, 3) })
+	asked := e.requests()
+	b.checkOwnership() // 3 and 4 are silent, and only of 3 KV has no stream
+	w.expect(3, "1:STREAM_BEGIN@0", "1:STREAM_END@0")
+	if n := e.requests() - asked; n != 1 {
+		t.Errorf("%d requests were not for a stream that is there, want that for vbucket 3 alone", n)
+	}
+	e.stream(4).write(0, 1)
+	w.expect(4, "1:STREAM_BEGIN@0", "1:INSERT@1")
+	if r := w.startAt(3, 2, 0); r.Outcome != wire.StartBegun {
+		t.Errorf("%+v", r)
 	}
 }
 

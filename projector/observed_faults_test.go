@@ -126,11 +126,7 @@ func (w *observedWorld) failover(ctx context.Context, k *kvProcess, lose bool) b
 // hurt does one thing to the cluster.
 func (w *observedWorld) hurt(ctx context.Context, r *rand.Rand, f *havoc) {
 	k := w.nodes[r.IntN(len(w.nodes))]
-	kinds := 8
-	if !w.moving {
-		kinds = 4
-	}
-	switch r.IntN(kinds) {
+	switch r.IntN(8) {
 	case 0:
 		f.kills++
 		w.outage(ctx, k, os.Kill, r.IntN(10))
@@ -180,7 +176,6 @@ func observe(t *testing.T, moods server.Moods) {
 	t.Logf("seed %d", seed)
 	r := rand.New(rand.NewPCG(seed, 1))
 	w := newObservedWorld(t, 3, moods)
-	w.moving = moods == server.NoMoods || *observeFor >= time.Minute // nasty nodes that move were seen not to settle
 	ctx, cancel := context.WithTimeout(context.Background(), *observeFor+2*time.Minute)
 	defer cancel()
 	w.define(ctx)
@@ -203,7 +198,7 @@ func observe(t *testing.T, moods server.Moods) {
 	t.Logf("%v; %d requests for streams, %d rollbacks, %d writes", f, w.requests, w.rollbacks, len(w.history))
 	if err != nil {
 		s := w.ledger.Summary(w.nowMS())
-		t.Errorf("the replica is not the bucket: %v; streams: %+v", err, s)
+		t.Errorf("the replica is not the bucket: %v; streams: %+v\n%s", err, s, w.dump())
 	}
 	w.o.check(t, w.history)
 }

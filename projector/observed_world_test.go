@@ -131,7 +131,6 @@ type observedWorld struct {
 	ledger  *streams.Ledger
 	begun   time.Time
 	counter uint64
-	moving  bool // vbuckets change their nodes
 
 	mu      sync.Mutex
 	reports []wire.ProjectorReport
@@ -508,4 +507,35 @@ func (w *observedWorld) settled(ctx context.Context) error {
 		pause(ctx, 20*time.Millisecond)
 	}
 	return what
+}
+
+// dump says who has which vbucket at the moment: the nodes, by what they tell of themselves, the projectors, the observer.
+func (w *observedWorld) dump() string {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	var out strings.Builder
+	m, rest := w.view(ctx)
+	fmt.Fprintf(&out, "map %d.%d, at rest %v, leader %s\n", m.RevEpoch, m.Rev, rest, m.Leader)
+	for i := range m.Buckets {
+		fmt.Fprintf(&out, "  chains %v\n", m.Buckets[i].Chains)
+	}
+	for _, k := range w.nodes {
+		var v kv.ClusterView
+		err := kvRemote().Call(ctx, k.conf.Admin, http.MethodGet, kvCluster, nil, &v)
+		fmt.Fprintf(&out, "%s: %v, ready %v, member %v, map %d.%d, progress %+v, copies %+v\n", k.conf.NodeID, err, v.Ready, v.Member, v.Map.RevEpoch, v.Map.Rev, v.Progress, v.Copies)
+	}
+	for _, r := range w.roles {
+		for _, b := range r.state().Buckets {
+			fmt.Fprintf(&out, "%s: connected %v, held %d, vbuckets %v ended %v seqnos %v complete %v incarnations %v vbuuids %v\n", r.cfg.ID, b.Connected, b.HeldBytes, b.VBuckets, b.Ended,
+				b.Seqnos, b.Complete, b.Incarnations, b.VBUUIDs)
+		}
+	}
+	w.o.mu.Lock()
+	defer w.o.mu.Unlock()
+	for v, s := range w.o.accepted {
+		if s != nil {
+			fmt.Fprintf(&out, "observer, vbucket %d: %s, %v, from %d, complete %d, last %d, ended %v; holds %+v\n", v, s.projector, s.inc, s.begin.Start, s.complete, s.last, s.ended, w.o.at[v])
+		}
+	}
+	return out.String()
 }

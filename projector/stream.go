@@ -34,6 +34,8 @@ type stream struct {
 	ended    atomic.Bool   // nothing more goes downstream
 	revoked  atomic.Bool   // the vbucket has left the KV node: to be ended
 
+	looked uint64 // of the watch alone: 1 and the seqno at its last look, 0 before the first
+
 	// Of the pump alone.
 	begun   bool
 	tracker feed.Tracker

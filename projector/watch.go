@@ -20,6 +20,13 @@ func (b *bucket) watch() {
 	}
 }
 
+// looksAtOnce is how many silent streams KV is asked about at a time.
+const looksAtOnce = 64
+
+// checkOwnership ends the streams of vbuckets that KV does not host any more, and those that KV does not have any more. A
+// vbucket may have left and come back since the last look: then KV hosts it, and has nothing for the stream of before. So a
+// stream that has brought nothing since the last look, though KV is at another seqno, is asked for. It may as well wait for
+// an indexer, or for its turn to be read from disk.
 func (b *bucket) checkOwnership() {
 	b.mu.Lock()
 	c := b.conn
@@ -31,6 +38,10 @@ func (b *bucket) checkOwnership() {
 	if len(streams) == 0 {
 		return
 	}
+	stood := make([]uint64, len(streams)) // before KV is asked, too: it is never behind that on the stream's branch
+	for i, s := range streams {
+		stood[i] = s.seqno.Load()
+	}
 	ctx, cancel := context.WithTimeout(b.ctx, kvTimeout)
 	defer cancel()
 	conn, err := b.control.get(ctx)
@@ -41,18 +52,44 @@ func (b *bucket) checkOwnership() {
 	if err != nil {
 		return
 	}
-	active := make(map[uint16]bool, len(highs))
+	active := make(map[uint16]uint64, len(highs))
 	for _, h := range highs {
-		active[h.VBucket] = true
+		active[h.VBucket] = h.Seqno
 	}
-	revoked := 0
-	for _, s := range streams {
-		if !active[s.vb] && !s.revoked.Swap(true) {
-			revoked++
+	left, looks := 0, 0
+	for i, s := range streams {
+		high, hosted := active[s.vb]
+		silent := s.looked == stood[i]+1 && high != stood[i]
+		s.looked = stood[i] + 1
+		if hosted && silent && looks < looksAtOnce {
+			looks++
+			hosted = c.has(ctx, s)
+		}
+		if !hosted && !s.revoked.Swap(true) {
+			left++
 		}
 	}
-	if revoked > 0 {
-		b.p.log.Warn("vbuckets have left the KV node; their streams are ended", "bucket", b.name, "vbuckets", revoked)
+	if left > 0 {
+		b.p.log.Warn("vbuckets have left the KV node, or were away for a time; their streams are ended", "bucket", b.name, "vbuckets", left)
 		c.kick()
 	}
+}
+
+// has tells whether KV still has a stream. It does as long as it cannot be asked.
+func (c *connection) has(ctx context.Context, s *stream) bool {
+	gate := c.b.gates[s.vb]
+	select {
+	case gate <- struct{}{}:
+		defer gate.unlock()
+	default:
+		return true // it is being opened or closed
+	}
+	c.mu.Lock()
+	newest := c.newest[s.vb]
+	c.mu.Unlock()
+	if newest != s || !s.atKV.Load() {
+		return true // on its way out
+	}
+	there, err := c.feed.HasStream(ctx, s.vb)
+	return there || err != nil
 }

@@ -150,13 +150,14 @@ func agentConfig(conf feed.Config) *gocbcore.DCPAgentConfig {
 	}
 	return &gocbcore.DCPAgentConfig{
 		UserAgent: conf.Name, BucketName: conf.Bucket,
-		SeedConfig:        gocbcore.SeedConfig{MemdAddrs: []string{conf.Addr}},
-		SecurityConfig:    security,
-		CompressionConfig: gocbcore.CompressionConfig{Enabled: true, DisableDecompression: true},
-		IoConfig:          gocbcore.IoConfig{UseCollections: true, NetworkType: conf.Network},
-		KVConfig:          gocbcore.KVConfig{ConnectTimeout: conf.RequestTimeout, ConnectionBufferSize: readBufferBytes},
-		DCPConfig:         gocbcore.DCPConfig{BufferSize: agentBuffer(conf)},
-		EnableCCCPPoller:  true, // there is no other way to a map here
+		SeedConfig:         gocbcore.SeedConfig{MemdAddrs: []string{conf.Addr}},
+		SecurityConfig:     security,
+		CompressionConfig:  gocbcore.CompressionConfig{Enabled: true, DisableDecompression: true},
+		IoConfig:           gocbcore.IoConfig{UseCollections: true, NetworkType: conf.Network},
+		KVConfig:           gocbcore.KVConfig{ConnectTimeout: conf.RequestTimeout, ConnectionBufferSize: readBufferBytes},
+		DCPConfig:          gocbcore.DCPConfig{BufferSize: agentBuffer(conf)},
+		EnableCCCPPoller:   true, // there is no other way to a map here
+		ConfigPollerConfig: gocbcore.ConfigPollerConfig{CccpPollPeriod: mapAge},
 	}
 }
 
@@ -321,12 +322,29 @@ func (c *Conn) Close() error {
 	c.mu.Unlock()
 	if first {
 		if c.agent != nil {
-			_ = c.agent.Close()
+			c.closeAgent()
 		}
 		_ = c.control.Close()
 	}
 	_ = c.loops.Wait() // its errors are what fail recorded
 	return nil
+}
+
+// closeAgent closes the agent, and leaves it behind when it does not come to an end: it is known to wait for itself after a
+// node that it was connected to has left the cluster.
+func (c *Conn) closeAgent() {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_ = c.agent.Close()
+	}()
+	timer := time.NewTimer(c.conf.DeadAfter)
+	defer timer.Stop()
+	select {
+	case <-closed:
+	case <-timer.C:
+		c.conf.Logger.Error("gocbcore does not close its connections; they are left behind", "kv", c.conf.Addr, "name", c.conf.Name)
+	}
 }
 
 // Next takes what has come: see feed.Feed.

@@ -114,13 +114,26 @@ func (c *Conn) CloseStream(ctx context.Context, vbucket uint16) error {
 	if have == nil {
 		return fmt.Errorf("vbucket %d: %w", vbucket, feed.ErrNoStream)
 	}
-	err := c.await(ctx, "closing a stream", func(done func(error)) (gocbcore.PendingOp, error) {
+	err := c.convertError(mcbp.OpDCPCloseStream, vbucket, c.await(ctx, "closing a stream", func(done func(error)) (gocbcore.PendingOp, error) {
 		return c.agent.CloseStream(vbucket, gocbcore.CloseStreamOptions{}, func(err error) { done(err) })
-	})
-	if err == nil {
+	}))
+	if err == nil || errors.Is(err, feed.ErrNoStream) { // the node may have said nothing of its end
 		have.forget() // its last events may still be on their way
 	}
-	return c.convertError(mcbp.OpDCPCloseStream, vbucket, err)
+	return err
+}
+
+// HasStream asks the node whether it still has the vbucket's stream: see feed.Feed.
+func (c *Conn) HasStream(ctx context.Context, vbucket uint16) (bool, error) {
+	if _, err := c.owned(ctx, vbucket); err != nil {
+		return feed.StreamThere(err)
+	}
+	req, nobody := feed.IdleRequest(vbucket), &stream{c: c, vbucket: vbucket, id: c.NewStreamID(), abandoned: true}
+	err := c.await(ctx, "asking for a stream", func(done func(error)) (gocbcore.PendingOp, error) {
+		return c.agent.OpenStream(vbucket, memd.DcpStreamAddFlag(mcbp.StreamActiveOnly), gocbcore.VbUUID(req.VBUUID), gocbcore.SeqNo(req.Start), gocbcore.SeqNo(req.End),
+			gocbcore.SeqNo(req.SnapStart), gocbcore.SeqNo(req.SnapEnd), nobody, gocbcore.OpenStreamOptions{}, func(_ []gocbcore.FailoverEntry, err error) { done(err) })
+	})
+	return feed.StreamThere(c.convertError(mcbp.OpDCPStreamReq, vbucket, err))
 }
 
 // forget makes room for another stream of the vbucket.
@@ -205,7 +218,8 @@ func (c *Conn) convertError(op mcbp.Opcode, vbucket uint16, err error) error {
 }
 
 // owned checks that the vbucket belongs to our node, by the node's own map, and gives the node's place in it: gocbcore
-// would ask whoever owns it.
+// would ask whoever owns it by its own. The two must be the same: a node that has left the cluster would answer gocbcore with
+// a map that it is not in, and gocbcore, which closes its connection then, waits for itself for ever.
 func (c *Conn) owned(ctx context.Context, vbucket uint16) (node int, err error) {
 	select {
 	case c.mapping <- struct{}{}:
@@ -213,7 +227,7 @@ func (c *Conn) owned(ctx context.Context, vbucket uint16) (node int, err error) 
 	case <-ctx.Done():
 		return 0, context.Cause(ctx)
 	}
-	if c.config == nil || time.Since(c.asked) > mapAge {
+	if c.config == nil || time.Since(c.asked) > mapAge || c.others() != c.config.Rev {
 		config, err := c.ClusterConfig(ctx)
 		if err != nil {
 			return 0, err
@@ -224,7 +238,19 @@ func (c *Conn) owned(ctx context.Context, vbucket uint16) (node int, err error) 
 	if owner < 0 || owner != self {
 		return 0, &kvclient.StatusError{Op: mcbp.OpDCPStreamReq, Status: mcbp.StatusNotMyVBucket, Config: c.config}
 	}
+	if rev := c.others(); rev != c.config.Rev {
+		return 0, fmt.Errorf("%w: gocbcore's map is %d, the node's is %d: ask again", feed.ErrTemporary, rev, c.config.Rev)
+	}
 	return owner, nil
+}
+
+// others is the revision of gocbcore's map; -1 if it has none.
+func (c *Conn) others() int64 {
+	snapshot, err := c.agent.ConfigSnapshot()
+	if err != nil {
+		return -1
+	}
+	return snapshot.RevID()
 }
 
 // self is our node's place in the map: where it says so, or else where its address is; -1 if nowhere.
