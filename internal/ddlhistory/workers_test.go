@@ -24,7 +24,7 @@ const (
 	morePatience   = 1500 * time.Millisecond
 	replayPatience = 5 * time.Second
 	pause          = 10 * time.Millisecond // after a refusal
-	patienceOfAll  = 30 * time.Second      // for one operation to be answered
+	patienceOfAll  = 90 * time.Second      // for one operation to be answered
 	keptForLater   = 200                   // writes that wait to be sent once more
 )
 

@@ -30,7 +30,7 @@ var (
 
 const (
 	// readyAfterFault bounds how long after a fault's end the next DDL and the next session scan may take.
-	readyAfterFault = 30 * time.Second
+	readyAfterFault = harness.Hang
 	faultLasts      = 900 * time.Millisecond
 	clockOff        = 26 * time.Hour // beyond the age at which requests are forgotten
 	slowWrite       = 700 * time.Millisecond
@@ -191,7 +191,7 @@ func (r *faultRun) anyone() string {
 
 // leader waits until one manager knows who leads.
 func (r *faultRun) leader() string {
-	for range 600 {
+	for range 1800 {
 		for n := range r.up.Manifest().Managers {
 			ask, done := context.WithTimeout(r.ctx, time.Second)
 			l := r.up.Leader(ask, n)
@@ -206,7 +206,7 @@ func (r *faultRun) leader() string {
 			return "m1"
 		}
 	}
-	r.t.Error("no manager knows a leader for 30 s")
+	r.t.Error("no manager knows a leader for 90 s")
 	return "m1"
 }
 

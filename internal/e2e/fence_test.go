@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/internal/e2e/harness"
 	"tidemark/internal/rpc"
 	"tidemark/internal/testcluster"
 	"tidemark/wire"
@@ -86,7 +87,7 @@ func refuseOld(ctx context.Context, t *testing.T, all []fenced, old []wire.Fence
 	t.Helper()
 	for i, f := range all {
 		now := f.fence(ctx, t)
-		for end := time.Now().Add(10 * time.Second); now.Term <= old[i].Term; now = f.fence(ctx, t) {
+		for end := time.Now().Add(harness.Hang); now.Term <= old[i].Term; now = f.fence(ctx, t) {
 			if time.Now().After(end) {
 				t.Fatalf("%s still obeys term %d", f.id, now.Term)
 			}

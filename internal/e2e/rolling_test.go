@@ -17,7 +17,7 @@ import (
 )
 
 // readyAgain bounds how long a restarted process may take until it is ready.
-const readyAgain = 30 * time.Second
+const readyAgain = harness.Hang
 
 // gaps remembers the longest time between two answers.
 type gaps struct {
@@ -49,7 +49,7 @@ func (g *gaps) take() (longest time.Duration) {
 // before is ready again, while clients write documents, create and drop indexes, and list and scan. No write fails and no
 // linearizable listing; the longest time without an answer is told for each step.
 func TestRollingRestart(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir())
 	c, bucket := up.Client(), up.Manifest().Bucket

@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/internal/e2e/harness"
+	"tidemark/internal/steady"
 	"tidemark/internal/testcluster"
 	"tidemark/tlsconf"
 )
@@ -127,7 +129,7 @@ func (g *guarded) client(files tlsconf.Files, o client.Options) *client.Client {
 
 func (g *guarded) until(what string, ok func() bool) {
 	g.t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !ok(); time.Sleep(20 * time.Millisecond) {
+	for deadline := time.Now().Add(harness.Hang); !ok(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
 			g.t.Fatalf("not in time: %s", what)
 		}
@@ -135,8 +137,8 @@ func (g *guarded) until(what string, ok func() bool) {
 }
 
 // may tells whether a client's listing of users is answered.
-func may(c *client.Client) error {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+func may(c *client.Client, patience time.Duration) error {
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	_, err := c.Users(ctx)
 	return err
@@ -163,7 +165,7 @@ func TestGuardedManager(t *testing.T) {
 	writeFile(t, only.CA, oldCA, newPEM)
 
 	first := g.client(only, client.Options{User: "admin", Password: firstPassword})
-	g.until("the first administrator", func() bool { return may(first) == nil })
+	g.until("the first administrator", func() bool { return may(first, harness.Hang) == nil })
 	t.Run("ports", g.ports)
 	said := g.useSecrets(only, first)
 	g.rotate(before, after, only, oldCA, newPEM)
@@ -181,23 +183,25 @@ func (g *guarded) ports(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		conn, err := source.Dial(tlsconf.Raft, tlsconf.Manager)(g.raft, 10*time.Second)
-		if err == nil { // with TLS 1.3 the refusal comes with the first read
-			_ = conn.SetDeadline(time.Now().Add(time.Second))
-			_, err = conn.Read(make([]byte, 1))
-			_ = conn.Close()
-		}
-		var slow net.Error
-		if heard := errors.As(err, &slow) && slow.Timeout(); heard != want {
-			t.Errorf("%s on the Raft port: %v", role, err)
-		}
+		steady.Run(t, 200*time.Millisecond, func(t *steady.T) {
+			conn, err := source.Dial(tlsconf.Raft, tlsconf.Manager)(g.raft, harness.Hang)
+			if err == nil { // with TLS 1.3 the refusal comes with the first read
+				_ = conn.SetDeadline(time.Now().Add(time.Second))
+				_, err = conn.Read(make([]byte, 1))
+				_ = conn.Close()
+			}
+			var slow net.Error
+			if heard := errors.As(err, &slow) && slow.Timeout(); heard != want {
+				t.Errorf("%s on the Raft port: %v", role, err)
+			}
+		})
 	}
 	for _, addr := range []string{g.rest, g.raft} {
 		conn, err := net.Dial("tcp", addr)
 		if err != nil {
 			t.Fatal(err)
 		}
-		_ = conn.SetDeadline(time.Now().Add(10 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(harness.Hang))
 		_, _ = io.WriteString(conn, "GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n")
 		answer, _ := io.ReadAll(conn)
 		_ = conn.Close()
@@ -210,7 +214,7 @@ func (g *guarded) ports(t *testing.T) {
 // useSecrets sends secrets in every way, right and wrong, and gives all that was answered.
 func (g *guarded) useSecrets(trust tlsconf.Files, first *client.Client) (said []byte) {
 	g.t.Helper()
-	ctx, cancel := context.WithTimeout(g.t.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(g.t.Context(), 5*time.Minute)
 	defer cancel()
 	source, err := tlsconf.Open(trust, nil)
 	if err != nil {
@@ -255,7 +259,7 @@ func (g *guarded) useSecrets(trust tlsconf.Files, first *client.Client) (said []
 	ask("GET", "/v1/indexes", "", "", secret, "")
 	ask("GET", "/v1/indexes", "", "", secret+"x", "")
 	ask("GET", "/v1/backup", "admin", firstPassword, "", "")
-	if may(first) != nil || !bytes.Contains(said, []byte("UNAUTHENTICATED")) || !bytes.Contains(said, []byte("FORBIDDEN")) || !bytes.Contains(said, []byte("TOKEN_EXISTS")) {
+	if may(first, harness.Hang) != nil || !bytes.Contains(said, []byte("UNAUTHENTICATED")) || !bytes.Contains(said, []byte("FORBIDDEN")) || !bytes.Contains(said, []byte("TOKEN_EXISTS")) {
 		g.t.Errorf("not all of it happened: %.2000s", said)
 	}
 	if bytes.Contains(said, []byte(secret)) {
@@ -275,7 +279,11 @@ func (g *guarded) rotate(before, after *tlsconf.CA, trust tlsconf.Files, oldCA, 
 	oldAdmin.CA, newAdmin.CA = trust.CA, trust.CA
 	say := func(when string, files tlsconf.Files, ok bool) {
 		t.Helper()
-		if err := may(g.client(files, client.Options{})); (err == nil) != ok {
+		patience := harness.Hang
+		if !ok { // who is refused tries again until then
+			patience = 2 * time.Second
+		}
+		if err := may(g.client(files, client.Options{}), patience); (err == nil) != ok {
 			t.Errorf("%s: %v", when, err)
 		}
 	}
@@ -364,7 +372,7 @@ func TestNoPortBeyondLoopback(t *testing.T) {
 		} else {
 			args = append(args, "--data", filepath.Join(t.TempDir(), "data"))
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 		out, err := exec.CommandContext(ctx, binary, args...).CombinedOutput()
 		cancel()
 		if err == nil || !bytes.Contains(out, []byte("--insecure")) || !bytes.Contains(out, []byte("refusing to listen")) {

@@ -16,6 +16,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -28,20 +29,27 @@ import (
 
 // Limits of waiting.
 const (
-	upTimeout   = 90 * time.Second
-	stopTimeout = 10 * time.Second
+	upTimeout   = 3 * time.Minute
+	stopTimeout = time.Minute // hang guard
 	poll        = 20 * time.Millisecond
 	logTail     = 4 << 10
 	longTail    = 96 << 10
 	stackTime   = time.Second
 
-	restartTimeout = 40 * time.Second // for a process that was told to end to be there again
+	restartTimeout = 2 * time.Minute // for a process that was told to end to be there again
 )
 
 var build struct {
 	once sync.Once
 	path string
 	err  error
+}
+
+// ranges of ports of this process's clusters: taken counts them from a random one on.
+var ranges struct {
+	once  sync.Once
+	first int
+	taken atomic.Int64
 }
 
 // Binary builds the product once for each test process and gives its path. TIDEMARK_TEST_BINARY names another one.
@@ -139,7 +147,12 @@ func Launch(t testing.TB, dir string, args ...string) *Cluster {
 
 // FreeRange gives the first port of a range that another cluster of this machine will hardly use: a killed child's port
 // is free until it is back, and nobody else must take it meanwhile. It lies below the ephemeral ports.
-func FreeRange() int { return 10_000 + 100*rand.IntN(200) }
+// Two clusters of one process never share one.
+func FreeRange() int {
+	const all = 200
+	ranges.once.Do(func() { ranges.first = rand.IntN(all) })
+	return 10_000 + 100*((ranges.first+int(ranges.taken.Add(1)))%all)
+}
 
 // Manifest reads cluster.json.
 func (c *Cluster) Manifest() *localcluster.Manifest {
@@ -197,7 +210,7 @@ func (c *Cluster) Ended() <-chan struct{} { return c.ended }
 // PID is that of `up` itself.
 func (c *Cluster) PID() int { return c.cmd.Process.Pid }
 
-// Stop ends `up` with SIGTERM and gives how long that took. It fails the test when it takes longer than 10 s.
+// Stop ends `up` with SIGTERM and gives how long that took. It fails the test when it takes longer than stopTimeout.
 func (c *Cluster) Stop() time.Duration {
 	started := time.Now()
 	_ = c.cmd.Process.Signal(syscall.SIGTERM)

@@ -42,7 +42,7 @@ func component(dir, path string) string {
 // TestFlippedBits: after an orderly stop one bit of a data file is wrong. The next `up` names the file in the log of the
 // role that has it, or serves right answers; it never panics and never gives a wrong row.
 func TestFlippedBits(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	good := filepath.Join(t.TempDir(), "good")
 	up := testcluster.Start(t, good)
@@ -125,7 +125,7 @@ func afterFlip(ctx context.Context, t *testing.T, w *harness.Workload, bucket, d
 	up := testcluster.Launch(t, dir)
 	defer up.Stop()
 	ready := false
-	for deadline := time.Now().Add(30 * time.Second); !ready && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+	for deadline := time.Now().Add(harness.Hang); !ready && time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
 		ready = strings.Contains(up.Output(), "\nready;")
 		if !ready && strings.HasPrefix(who, "kv") && line() != "" && strings.Contains(up.Output(), who+": ") {
 			break // it refuses, and says why; the others do not serve without it
@@ -138,6 +138,8 @@ func afterFlip(ctx context.Context, t *testing.T, w *harness.Workload, bucket, d
 		limit := 20 * time.Second
 		if strings.Contains(up.Output(), "the others serve without "+who) {
 			limit = time.Second // it refuses: what only it has cannot be scanned
+		} else if line() == "" {
+			limit = harness.Hang // nothing says why a scan should not work
 		}
 		for _, name := range harness.SampleIndexes() {
 			s, err := harness.ScanSoon(ctx, c, bucket, name, limit)

@@ -24,14 +24,14 @@ import (
 )
 
 // testGrace is how long the indexers of TestHandshake keep orphans.
-const testGrace = 8 * time.Second
+const testGrace = 20 * time.Second
 
 // TestHandshake: what lies in an indexer's folder is compared with the StateContext when it comes back (IM-8). A slice
 // that is missing is filled anew and never served by halves; one that nobody knows is told of, kept for its grace and then
 // dropped; one whose index a restore took away is taken over as it is by the restore of a later backup.
 func TestHandshake(t *testing.T) {
 	t.Setenv("TIDEMARK_ORPHAN_GRACE", testGrace.String())
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2")
 	c, bucket := up.Client(), up.Manifest().Bucket
@@ -107,7 +107,7 @@ func (h *handshake) missing(ctx context.Context) {
 	began := time.Now()
 	h.kill(0)
 	refused, right := 0, 0
-	for deadline := time.Now().Add(30 * time.Second); right < 3; {
+	for deadline := time.Now().Add(harness.Hang); right < 3; {
 		one, done := context.WithTimeout(ctx, 15*time.Second)
 		s, err := harness.Scan(one, h.c, h.bucket, name, "session")
 		done()
@@ -203,7 +203,7 @@ func (h *handshake) restored(ctx context.Context) {
 	harness.Create(ctx, h.t, h.c, fmt.Sprintf("CREATE INDEX later ON %s(name)", h.bucket))
 	with, err := h.c.Backup(ctx)
 	h.must(err)
-	before, err := harness.Collect(ctx, h.c, h.bucket, "later", client.ScanRequest{Consistency: "session"})
+	before, err := harness.CollectSoon(ctx, h.c, h.bucket, "later", client.ScanRequest{Consistency: "session"}, harness.Hang)
 	h.must(err)
 	made := map[string]uint64{} // folders by inode
 	for i := range 2 {
@@ -220,7 +220,7 @@ func (h *handshake) restored(ctx context.Context) {
 	_, err = h.c.Restore(ctx, with, "in-place", false)
 	h.must(err)
 	harness.WaitReady(ctx, h.t, h.c, h.bucket)
-	after, err := harness.Collect(ctx, h.c, h.bucket, "later", client.ScanRequest{Consistency: "session"})
+	after, err := harness.CollectSoon(ctx, h.c, h.bucket, "later", client.ScanRequest{Consistency: "session"}, harness.Hang)
 	if err != nil || !slices.Equal(after.IDs, before.IDs) || len(after.IDs) == 0 {
 		h.t.Errorf("%d rows, %v; before: %d", len(after.IDs), err, len(before.IDs))
 	}

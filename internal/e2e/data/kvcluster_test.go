@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/client"
 	"tidemark/internal/e2e/harness"
 	"tidemark/internal/testcluster"
 	"tidemark/kv"
@@ -19,7 +20,7 @@ import (
 // TestFailoverThatLoses: the indexes have followed writes that no replica has when their KV node is failed over. The bucket
 // is rolled back to the branch that is left, and every index equals what KV has then, while writes go on.
 func TestFailoverThatLoses(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "3", "--kv-replicas", "1", "--indexers", "2")
 	c, m, admin := up.Client(), up.Manifest(), harness.KVAdmin(up)
@@ -41,7 +42,7 @@ func TestFailoverThatLoses(t *testing.T) {
 		}
 		return nil
 	})
-	before, err := harness.Scan(ctx, c, m.Bucket, "world_ids", "session") // the indexes have them, too
+	before, err := harness.ScanSoon(ctx, c, m.Bucket, "world_ids", harness.Hang) // the indexes have them, too
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +58,7 @@ func TestFailoverThatLoses(t *testing.T) {
 		}
 		return nil
 	})
-	after, err := harness.Scan(ctx, c, m.Bucket, "world_ids", "session") // under load
+	after, err := harness.ScanSoon(ctx, c, m.Bucket, "world_ids", harness.Hang) // under load
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -88,7 +89,7 @@ func TestFailoverThatLoses(t *testing.T) {
 // TestRebalanceUnderLoad: a KV node leaves and comes back while writes and scans run and one of the others is killed in the
 // middle. Nothing that was acknowledged is lost, and every scan is one state of KV.
 func TestRebalanceUnderLoad(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "3", "--kv-replicas", "1", "--indexers", "2")
 	c, m, admin := up.Client(), up.Manifest(), harness.KVAdmin(up)
@@ -102,7 +103,7 @@ func TestRebalanceUnderLoad(t *testing.T) {
 	var scans []harness.Scanned
 	wg.Go(func() {
 		for load.Err() == nil {
-			if s, err := harness.Scan(load, c, m.Bucket, "places_by_name", "any"); err == nil {
+			if s, err := harness.CollectSoon(load, c, m.Bucket, "places_by_name", client.ScanRequest{Consistency: "any"}, harness.Hang); err == nil {
 				scans = append(scans, s)
 			} else if load.Err() == nil {
 				t.Errorf("scan: %v", err)

@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	verifyTime = 4 * time.Minute // hang guard
+	verifyTime = 10 * time.Minute // hang guard
 	hotKeys    = 1000
 )
 

@@ -57,13 +57,25 @@ func Collect(ctx context.Context, c *client.Client, bucket, name string, req cli
 	return s, nil
 }
 
-// ScanSoon tries a session scan until it works.
+// ScanSoon tries a session scan until it works, for limit.
 func ScanSoon(ctx context.Context, c *client.Client, bucket, name string, limit time.Duration) (Scanned, error) {
+	return CollectSoon(ctx, c, bucket, name, client.ScanRequest{Consistency: "session"}, limit)
+}
+
+// CollectSoon is Collect, again until it works, for limit: where nothing is wrong but the machine may have stood still, so
+// that connections broke and processes were taken for gone. A failure that came before the end of limit is what it gives.
+func CollectSoon(ctx context.Context, c *client.Client, bucket, name string, req client.ScanRequest, limit time.Duration) (s Scanned, err error) {
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	for {
-		s, err := Scan(ctx, c, bucket, name, "session")
-		if err == nil || ctx.Err() != nil {
+		again, failure := Collect(ctx, c, bucket, name, req)
+		if failure == nil {
+			return again, nil
+		}
+		if err == nil || ctx.Err() == nil {
+			err = failure
+		}
+		if ctx.Err() != nil {
 			return s, err
 		}
 		time.Sleep(100 * time.Millisecond)
@@ -89,7 +101,7 @@ func CheckFinal(ctx context.Context, t *testing.T, c *client.Client, w *Workload
 		t.Fatal(err)
 	}
 	for _, name := range SampleIndexes() {
-		s, err := Scan(ctx, c, bucket, name, "session")
+		s, err := ScanSoon(ctx, c, bucket, name, Hang)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue

@@ -105,10 +105,10 @@ func (w *Workload) Run(ctx context.Context, seed uint64, perSecond int) {
 	wg.Wait()
 }
 
-// One is a single random write, tried for at most 30 s (a KV node may be on its way back). gone are the keys that the
+// One is a single random write, tried for at most a minute (a KV node may be on its way back). gone are the keys that the
 // caller's writes have deleted.
 func (w *Workload) One(ctx context.Context, r *rand.Rand, key string, gone map[string]bool) error {
-	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	if !gone[key] && r.IntN(5) == 0 {
 		m, err := w.KV.Delete(ctx, key, 0)

@@ -54,7 +54,7 @@ func (w *town) ended(n int) {
 // a removed machine comes back with an empty folder. What would end the living majority is refused, and done with
 // --yes-lose-data. No DDL fails, nothing acknowledged is lost, indexes equal the oracle.
 func TestMembers(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	w := newTown(t)
 	w.everything(1)
@@ -134,7 +134,7 @@ func TestMembers(t *testing.T) {
 // TestLostMajority: two folders of three are gone. The survivor recovers alone, with everything acknowledged; indexes go on
 // serving, new ones are built, and two new managers join.
 func TestLostMajority(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	w := newTown(t)
 	w.everything(2)
@@ -203,7 +203,7 @@ func (w *town) afterRecovery(ctx context.Context, survivor int, d *ddl) {
 // of a living one's folder is refused while that one lives, a node of another cluster is refused by name, and one that
 // moved is taken over, a projector too.
 func TestIndexers(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	w := newTown(t)
 	w.everything(3)
@@ -296,7 +296,7 @@ func (w *town) foreign(ctx context.Context, t *testing.T) {
 
 // TestNames: managers know each other by names, one comes back at other ports, then all of them at once.
 func TestNames(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
 	w := newTown(t)
 	w.host = "localhost"

@@ -33,8 +33,8 @@ import (
 const (
 	bucket    = "world"
 	vbuckets  = 64
-	documents = 1500 // of the sample: enough for rows in every slice, and quick
-	patience  = 60 * time.Second
+	documents = 1500            // of the sample: enough for rows in every slice, and quick
+	patience  = 3 * time.Minute // hang guard
 	poll      = 50 * time.Millisecond
 )
 
