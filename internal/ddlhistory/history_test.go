@@ -126,7 +126,7 @@ func TestStaleReadsAreCaught(t *testing.T) {
 		w.write(ctx, input{kind: ensure, name: w.names()[0]})
 		var looked sync.WaitGroup
 		w.servers = []string{follower.REST}
-		looked.Go(func() { w.list(ctx, w.names()) }) // it waits at the follower's door
+		looked.Go(func() { w.list(ctx, w.names()) })        // it waits at the follower's door
 		wait(ctx, time.Duration(try+1)*10*time.Millisecond) // longer each time: the machine may be slow
 		f.signal(follower.PID, syscall.SIGCONT)
 		looked.Wait()

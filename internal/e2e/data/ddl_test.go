@@ -20,7 +20,7 @@ import (
 )
 
 // createLimit is for the build of an index of the sample's size under a light load on a busy machine.
-const createLimit = 45 * time.Second
+const createLimit = harness.Hang
 
 // kept is a scan to be compared with the oracle once all writes are known.
 type kept struct {
