@@ -24,7 +24,7 @@ import (
 
 const (
 	scripts      = "testdata/script"
-	sampleWait   = 60 * time.Second
+	sampleWait   = 3 * time.Minute
 	scriptsPause = 50 * time.Millisecond
 )
 
@@ -57,7 +57,7 @@ func TestScripts(t *testing.T) {
 			e.Setenv("GOCOVERDIR", os.Getenv("GOCOVERDIR"))
 			return nil
 		},
-		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"exits": exits, "waitfor": waitFor, "damage": damage},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"exits": exits, "waitfor": waitFor, "soon": soon, "damage": damage},
 	})
 }
 
@@ -183,6 +183,23 @@ func waitFor(ts *testscript.TestScript, neg bool, args []string) {
 		case <-deadline:
 			ts.Fatalf("%s did not come to hold %q", args[0], text)
 		case <-tick.C:
+		}
+	}
+}
+
+// soon runs a command again and again until it prints what matches, which it may not do at once.
+func soon(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) < 2 {
+		ts.Fatalf("usage: soon REGEXP command...")
+	}
+	want, err := regexp.Compile("(?m)" + args[0])
+	ts.Check(err)
+	for deadline := time.Now().Add(sampleWait); ; time.Sleep(scriptsPause) {
+		err := ts.Exec(args[1], args[2:]...)
+		if out := ts.ReadFile("stdout"); want.MatchString(out) {
+			return
+		} else if time.Now().After(deadline) {
+			ts.Fatalf("%v: nothing that matches %s in:\n%s", err, args[0], out)
 		}
 	}
 }
