@@ -7,6 +7,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/statecontext"
+	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
@@ -111,6 +112,7 @@ type nodeBucket struct {
 	toldMS    int64 // when a stability timestamp was last sent
 	toldRef   wire.StabilityRef
 	heartbeat wire.HWHeartbeat
+	backfill  timestamp.Vector // smallest side position of the copies being built there; no vbuckets without any
 }
 
 // outbox holds the newest stability timestamp of each bucket that waits to be sent to one indexer.

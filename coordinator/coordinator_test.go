@@ -50,6 +50,62 @@ func TestBuild(t *testing.T) {
 	})
 }
 
+// TestBackfillTimestamp: how far the builds of a bucket have come is replicated, the least over all hosts, at most once a
+// second; it goes with the last build, and stays as it was while a host does not say how far it is.
+func TestBackfillTimestamp(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		var hosts []*fakeIndexer
+		for _, n := range w.indexers {
+			n.mu.Lock()
+			n.never, n.side = true, uint64(3+len(hosts)) // the build does not end by itself
+			n.mu.Unlock()
+			hosts = append(hosts, n)
+		}
+		o := w.create("by_name", "", 4, 0)
+		backfill := func() timestamp.Vector { return w.log.State().Bucket("world").BackfillTimestamp }
+		at := func(seqno uint64) func() bool {
+			return func() bool {
+				v := backfill()
+				return v.Len() == vbuckets && v.Total() == vbuckets*seqno && v.VBUUIDs[5] == 1005
+			}
+		}
+		w.until("the least of both", 10*time.Second, at(3))
+		before := w.log.counted("*statecontext.SetBackfillTimestamp")
+		for i := range 40 { // 4 s
+			for _, n := range hosts {
+				n.mu.Lock()
+				n.side = uint64(5 + i)
+				n.mu.Unlock()
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		w.until("the last", 5*time.Second, at(44))
+		if n := w.log.counted("*statecontext.SetBackfillTimestamp") - before; n < 3 || n > 6 {
+			t.Errorf("%d backfill timestamps in 4 s, want one a second", n)
+		}
+		w.depose()
+		hosts[0].mu.Lock()
+		hosts[0].down = true
+		hosts[0].mu.Unlock()
+		hosts[1].mu.Lock()
+		hosts[1].side = 60
+		hosts[1].mu.Unlock()
+		w.lead()
+		time.Sleep(4 * time.Second)
+		if !at(44)() {
+			t.Errorf("%v, but one host has not told the new leader how far it is", backfill())
+		}
+		for _, n := range hosts {
+			n.mu.Lock()
+			n.down, n.never = false, false
+			n.mu.Unlock()
+		}
+		w.until("READY", 20*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		w.until("no backfill", 5*time.Second, func() bool { return backfill().Len() == 0 })
+	})
+}
+
 // TestDeferred: nothing is allocated and nothing is streamed until BUILD.
 func TestDeferred(t *testing.T) {
 	inWorld(t, func(w *world) {

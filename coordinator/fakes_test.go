@@ -302,6 +302,7 @@ type fakeIndexer struct {
 	polls     int
 	told      int // stability messages
 	never     bool
+	side      uint64   // how far its builds have come
 	rollbacks []string // steps it was told
 	orphans   []wire.Orphan
 	asked     [][]wire.OrphanRef // orphans that it was told to drop
@@ -397,6 +398,12 @@ func (n *fakeIndexer) report() *wire.IndexerReport {
 	for _, b := range n.defs.Buckets {
 		br := wire.BucketReport{Heartbeat: wire.HWHeartbeat{Bucket: b.Name, LastStability: n.stable[b.Name].Hash}, Generation: b.Generation,
 			RollbackID: b.RollbackID, Accepted: accepted[b.Name]}
+		if slices.ContainsFunc(n.defs.Indexes, func(d index.Definition) bool { return d.Bucket == b.Name && d.State == index.Backfill }) {
+			br.Backfill = timestamp.New(vbuckets)
+			for v := range br.Backfill.Seqnos {
+				br.Backfill.Set(v, timestamp.Position{VBUUID: uint64(1000 + v), Seqno: n.side})
+			}
+		}
 		if s := n.stable[b.Name]; s.Number > 0 {
 			br.Acks = []wire.Ack{{StabilityRef: s.StabilityRef, Made: true}}
 		}

@@ -343,7 +343,7 @@ func (l *leader) takeBucketReport(n *indexer, r *wire.BucketReport) {
 		return
 	}
 	nb := n.bucket(b.name)
-	nb.rollback, nb.heartbeat = r.RollbackID, r.Heartbeat
+	nb.rollback, nb.heartbeat, nb.backfill = r.RollbackID, r.Heartbeat, r.Backfill
 	for _, a := range r.Acks {
 		if a.Generation == b.generation && a.Compare(nb.acked) > 0 {
 			nb.acked = a.StabilityRef

@@ -56,6 +56,7 @@ type leader struct {
 	nextBucket int // where the next promotion begins, so that large ones take turns
 	checkMS    int64
 	auditMS    int64
+	backfillMS int64
 	missing    map[string]int // checks in a row that did not find a bucket
 	held       []wire.Held
 	heldDirty  bool
@@ -181,6 +182,7 @@ func (l *leader) step(ticked bool) {
 		}
 		if ticked {
 			l.stepAudit()
+			l.stepBackfill()
 		}
 		l.promote()
 	}

@@ -47,6 +47,13 @@ func (g *log) ReadBarrier(context.Context) error {
 	return nil
 }
 
+// counted is how many commands of a type were committed.
+func (g *log) counted(kind string) int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.count[kind]
+}
+
 func (g *log) Propose(ctx context.Context, c statecontext.Command) (statecontext.Result, error) {
 	select {
 	case <-time.After(time.Millisecond):

@@ -31,12 +31,22 @@ func TestBuildThenMaintain(t *testing.T) {
 	w := newWorld(t)
 	w.write(docs(0, 200, 1)...)
 	w.start()
+	w.state = index.Backfill
 	if err := w.define(10); err != nil {
 		t.Fatal(err)
 	}
 	w.begin(nil)
 	w.promote(t.Context())
 	w.held(10)
+	w.until("the report of how far the build is", func() bool {
+		b := w.buckets[testBucket].Backfill
+		return b.Len() == testVBs && b.Total() == w.report[10].Total && b.Total() > 0
+	})
+	w.state = index.Maintenance
+	if err := w.define(10); err != nil {
+		t.Fatal(err)
+	}
+	w.until("a report without a build", func() bool { return w.buckets[testBucket].Backfill.Len() == 0 })
 	w.check(1)
 	w.write(docs(100, 300, 1000)...)
 	w.write(testDoc{id: "doc-0000"}, testDoc{id: "doc-0150"})

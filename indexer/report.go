@@ -209,13 +209,21 @@ func (x *Indexer) fullReport(ctx context.Context) *wire.IndexerReport {
 	id := x.identity.get()
 	rep := &wire.IndexerReport{Node: id.Node, UUID: id.UUID, BootID: x.boot, ClusterID: id.ClusterID, Full: true,
 		Health: x.health.get()}
-	if defs := x.present(); defs.Fence.Epoch == id.Fence.Epoch { // revisions of another epoch mean nothing to the leader
+	defs := x.present()
+	if defs.Fence.Epoch == id.Fence.Epoch { // revisions of another epoch mean nothing to the leader
 		rep.Revision = defs.Revision
 	}
 	rep.Orphans, rep.OrphanCount, _ = x.toldOrphans()
+	builds := map[index.ID]bool{}
+	for i := range defs.Indexes {
+		if d := &defs.Indexes[i]; d.State == index.Backfill {
+			builds[d.ID] = true
+		}
+	}
+	building := func(id index.ID) bool { return builds[id] }
 	for _, k := range x.allBuckets() {
 		_ = k.do(ctx, func() { // a bucket that goes is not told of
-			b, copies := k.report()
+			b, copies := k.report(building)
 			rep.Buckets = append(rep.Buckets, b)
 			rep.Copies = append(rep.Copies, copies...)
 		})
@@ -223,10 +231,11 @@ func (x *Indexer) fullReport(ctx context.Context) *wire.IndexerReport {
 	return rep
 }
 
-// report runs in the bucket's loop.
-func (k *bucket) report() (wire.BucketReport, []wire.CopyReport) {
+// report runs in the bucket's loop; building tells which indexes are being built.
+func (k *bucket) report(building func(index.ID) bool) (wire.BucketReport, []wire.CopyReport) {
 	hw := k.st.HW()
-	b := wire.BucketReport{Generation: k.st.Generation(), RollbackID: k.st.RollbackID(), Acks: append([]wire.Ack(nil), k.acks...)}
+	b := wire.BucketReport{Generation: k.st.Generation(), RollbackID: k.st.RollbackID(), Acks: append([]wire.Ack(nil), k.acks...),
+		Backfill: k.st.Backfill(building)}
 	b.Heartbeat = wire.HWHeartbeat{Bucket: k.name, HW: hw, MutationQueue: uint64(k.st.QueueBytes()), QueueLimit: uint64(k.x.queueShare())}
 	if last, ok := k.st.Last(); ok {
 		b.Heartbeat.LastStability = last.Hash

@@ -3,6 +3,7 @@ package indexer
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -40,6 +41,7 @@ const (
 // world stands in for everything around one indexer: the leader, KV, and a projector. What KV holds is a list of
 // mutations per vbucket; every mutation is a window of its own.
 type world struct {
+	state   index.State // of all indexes; maintenance without it
 	t       *testing.T
 	dir     string
 	manager *httptest.Server
@@ -395,7 +397,7 @@ func (w *world) definitionsLocked() *wire.Definitions {
 		Managers: []wire.ManagerEndpoint{{ID: "m1", REST: w.manager.URL}}}
 	d.Indexers[0].Node = 3
 	for _, id := range w.indexes() {
-		d.Indexes = append(d.Indexes, index.Definition{ID: id, Name: "i" + id.String(), Bucket: testBucket, BucketUUID: testUUID, State: index.Maintenance,
+		d.Indexes = append(d.Indexes, index.Definition{ID: id, Name: "i" + id.String(), Bucket: testBucket, BucketUUID: testUUID, State: cmp.Or(w.state, index.Maintenance),
 			Keys: []index.KeyExpr{{Expr: "v"}}, Partitions: 1})
 		top := partition.Topology{Index: id, Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: 1}}
 		for _, c := range w.copies {

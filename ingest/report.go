@@ -77,6 +77,33 @@ func (b *Bucket) HW() timestamp.Vector {
 	return hw
 }
 
+// Backfill gives, per vbucket, how far side streams have brought the copies of the indexes that are being built, the least of
+// them; without any such copy it has no vbuckets.
+func (b *Bucket) Backfill(building func(index.ID) bool) timestamp.Vector {
+	var least timestamp.Vector
+	for _, c := range b.copies {
+		if !building(c.index) {
+			continue
+		}
+		first := least.Len() == 0
+		if first {
+			least = timestamp.New(len(b.vbs))
+		}
+		for vb := range c.parts {
+			p := &c.parts[vb]
+			if !first && p.pos.Side >= least.Seqnos[vb] {
+				continue
+			}
+			at := timestamp.Position{Seqno: p.pos.Side}
+			if at.Seqno > 0 {
+				at.VBUUID = p.log.Covering(at.Seqno)
+			}
+			least.Set(vb, at)
+		}
+	}
+	return least
+}
+
 // Accepted is the stream that is accepted for a vbucket.
 type Accepted struct {
 	VBucket     int

@@ -149,6 +149,9 @@ func (s *script) run() string {
 	case "flush":
 		t, acks := s.b.Flush()
 		return s.batch(t, acks)
+	case "backfill":
+		v := s.b.Backfill(func(id index.ID) bool { return uint64(id) == s.num("index") })
+		return fmt.Sprintf("%v of branches %v\n", v.Seqnos, v.VBUUIDs)
 	case "take-side":
 		return s.batch(s.b.TakeSide(int(s.num("min"))), nil)
 	case "ahead":

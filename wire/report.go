@@ -97,6 +97,8 @@ type BucketReport struct {
 	Accepted   Accepted         `json:"accepted"`
 	Persistent timestamp.Vector `json:"persistent"` // would survive a crash now
 	Acks       []Ack            `json:"acks"`       // since the last report that was answered, newest last
+	// Backfill is the smallest side position of its copies of indexes that are being built; no vbuckets without any.
+	Backfill timestamp.Vector `json:"backfill,omitzero"`
 }
 
 // IndexerReport is an indexer's level state. POST /v1/components/{id}/reports every 100 ms, and at once on begin, end,

@@ -114,7 +114,8 @@ func (s *Sim) nodeReport(n *node) *wire.IndexerReport {
 	}
 	for _, name := range sortedKeys(n.buckets) {
 		h := n.buckets[name]
-		b := wire.BucketReport{Generation: h.st.Generation(), RollbackID: h.st.RollbackID(), Acks: slices.Clone(h.acks)}
+		b := wire.BucketReport{Generation: h.st.Generation(), RollbackID: h.st.RollbackID(), Acks: slices.Clone(h.acks),
+			Backfill: h.st.Backfill(n.building)}
 		b.Heartbeat = wire.HWHeartbeat{Bucket: name, HW: h.st.HW(), MutationQueue: uint64(h.st.QueueBytes()), QueueLimit: uint64(s.bound)}
 		if last, ok := h.st.Last(); ok {
 			b.Heartbeat.LastStability = last.Hash
@@ -135,6 +136,11 @@ func (s *Sim) nodeReport(n *node) *wire.IndexerReport {
 		r.Buckets = append(r.Buckets, b)
 	}
 	return r
+}
+
+// building tells whether an index is being built, as far as the node knows.
+func (n *node) building(id index.ID) bool {
+	return n.defs != nil && slices.ContainsFunc(n.defs.Indexes, func(d index.Definition) bool { return d.ID == id && d.State == index.Backfill })
 }
 
 func wireRef(bucket string, r ingest.Ref) wire.StabilityRef {
