@@ -14,6 +14,7 @@ import (
 
 	"tidemark/feed"
 	"tidemark/feed/gocb"
+	"tidemark/internal/steady"
 	"tidemark/kvclient"
 	"tidemark/kvclient/kvclienttest"
 	"tidemark/mcbp"
@@ -33,6 +34,14 @@ func either(t *testing.T, run func(t *testing.T, dial feed.Dialer)) {
 	for _, i := range implementations {
 		t.Run(i.name, func(t *testing.T) { run(t, i.dial) })
 	}
+}
+
+// eitherSteady is either for tests with timeouts of seconds.
+func eitherSteady(t *testing.T, run func(t *steady.T, dial feed.Dialer)) {
+	t.Helper()
+	either(t, func(t *testing.T, dial feed.Dialer) {
+		steady.Run(t, 200*time.Millisecond, func(t *steady.T) { run(t, dial) })
+	})
 }
 
 func dialWith(t testing.TB, dial feed.Dialer, conf feed.Config) feed.Feed {
@@ -225,7 +234,7 @@ func TestEveryEnd(t *testing.T) {
 
 // A node that warms up says so, and is asked again until it is ready; refusals keep their meaning.
 func TestRefusedStreams(t *testing.T) {
-	either(t, func(t *testing.T, dial feed.Dialer) {
+	eitherSteady(t, func(t *steady.T, dial feed.Dialer) {
 		var mu sync.Mutex
 		answers := map[uint16][]mcbp.Frame{}
 		n := startNode(t, func(p *kvclienttest.Peer, f mcbp.Frame) bool {
@@ -288,7 +297,7 @@ func TestRefusedStreams(t *testing.T) {
 
 // Controls that a node does not know end nothing but what cannot do without them; each essential one is named.
 func TestUnknownControls(t *testing.T) {
-	either(t, func(t *testing.T, dial feed.Dialer) {
+	eitherSteady(t, func(t *steady.T, dial feed.Dialer) {
 		for key, essential := range map[string]bool{mcbp.ControlEndOnClose: false, mcbp.ControlEnableNoop: true} {
 			n := startNode(t, nil)
 			n.refuse[key] = true
@@ -307,7 +316,7 @@ func TestUnknownControls(t *testing.T) {
 
 // A cluster map of a node says whose a vbucket is, also while it changes.
 func TestMapChanges(t *testing.T) {
-	either(t, func(t *testing.T, dial feed.Dialer) {
+	eitherSteady(t, func(t *steady.T, dial feed.Dialer) {
 		var mu sync.Mutex
 		rev, owner := int64(1), 0
 		n := startNode(t, nil)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"tidemark/feed"
+	"tidemark/internal/steady"
 	"tidemark/kv"
 	"tidemark/kv/server"
 	"tidemark/kv/store"
@@ -47,7 +48,7 @@ var moods = []struct {
 
 // stage is what a scenario plays on: one node with one bucket, a writer, and what must be there in the end.
 type stage struct {
-	*testing.T
+	testing.TB
 	dial   feed.Dialer
 	mood   func(*kv.Config)
 	edit   func(*kv.Config)
@@ -95,7 +96,7 @@ func TestScenarios(t *testing.T) {
 			for _, i := range implementations {
 				for _, m := range moods {
 					t.Run(i.name+"/"+m.name, func(t *testing.T) {
-						s := &stage{T: t, dial: i.dial, mood: func(c *kv.Config) { m.set(c, i.name) }, edit: sc.edit, dir: t.TempDir(), truth: map[string]string{}}
+						s := &stage{TB: t, dial: i.dial, mood: func(c *kv.Config) { m.set(c, i.name) }, edit: sc.edit, dir: t.TempDir(), truth: map[string]string{}}
 						s.open()
 						t.Cleanup(func() { s.stop() })
 						sc.play(s)
@@ -126,7 +127,7 @@ func (s *stage) open() {
 	s.node = n
 	<-n.Ready()
 	s.warmUp(n)
-	w, err := kvclient.Connect(within(s, 20*time.Second), []string{n.MemcachedAddr()}, kvclient.Options{User: kvUser, Password: kvPassword, Bucket: kvBucket, Name: "writer"})
+	w, err := kvclient.Connect(within(s, time.Minute), []string{n.MemcachedAddr()}, kvclient.Options{User: kvUser, Password: kvPassword, Bucket: kvBucket, Name: "writer"})
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -147,7 +148,7 @@ func (s *stage) warmUp(n *kv.Node) {
 	s.Helper()
 	conf := feed.Config{Addr: n.MemcachedAddr(), Bucket: kvBucket, User: kvUser, Password: kvPassword, Name: "early"}
 	for range warmupSpent {
-		c, err := feed.Dial(within(s, 20*time.Second), conf)
+		c, err := feed.Dial(within(s, time.Minute), conf)
 		if err == nil { // it is mild
 			_ = c.Close()
 			return
@@ -408,7 +409,7 @@ func (s *stage) lagging() (promote func()) {
 	s.Helper()
 	kept := maps.Clone(s.truth)
 	s.stop()
-	old := s.T.TempDir() + "/copy"
+	old := s.TB.TempDir() + "/copy"
 	copyFolder(s, s.dir, old)
 	s.open()
 	return func() {
@@ -585,6 +586,15 @@ func manyOpenedAndClosed(s *stage) {
 
 // A consumer that takes nothing holds no more than its window, keeps its connection, and gets everything in the end.
 func slowConsumer(s *stage) {
+	of := s.TB
+	defer func() { s.TB = of }()
+	steady.Run(of, 200*time.Millisecond, func(t *steady.T) {
+		s.TB = t
+		takeSlowly(s)
+	})
+}
+
+func takeSlowly(s *stage) {
 	big := strings.Repeat("x", 64<<10)
 	for i := range 128 {
 		s.set(fmt.Sprint("k", i), fmt.Sprint(i, big))
@@ -603,7 +613,7 @@ func slowConsumer(s *stage) {
 			s.Fatal(err)
 		}
 	}
-	b, err := c.Next(within(s, 20*time.Second)) // taken and not released: still no more than the window
+	b, err := c.Next(within(s, time.Minute)) // taken and not released: still no more than the window
 	if err != nil {
 		s.Fatal(err)
 	}
@@ -632,7 +642,7 @@ func oddDocuments(s *stage) {
 // A document whose time is over goes, as a deletion or an expiration.
 func expiry(s *stage) {
 	s.set("stays", "1")
-	if _, err := s.writer.Set(within(s, 20*time.Second), "goes", []byte("1"), kvclient.StoreOptions{Expiry: 1}); err != nil {
+	if _, err := s.writer.Set(within(s, time.Minute), "goes", []byte("1"), kvclient.StoreOptions{Expiry: 1}); err != nil {
 		s.Fatal(err)
 	}
 	m := s.mirror()
@@ -661,7 +671,7 @@ func sameName(s *stage) {
 	m := s.mirror()
 	m.follow(s, first, all())
 	m.read(s, first, targets(s, first))
-	second, err := s.dial(within(s, 20*time.Second), conf)
+	second, err := s.dial(within(s, time.Minute), conf)
 	if err == nil {
 		defer func() { _ = second.Close() }()
 		<-first.Done()

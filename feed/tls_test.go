@@ -27,7 +27,7 @@ func TestInsideTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	either(t, func(t *testing.T, dial feed.Dialer) {
-		s := &stage{T: t, dial: dial, mood: func(*kv.Config) {}, dir: t.TempDir(), truth: map[string]string{},
+		s := &stage{TB: t, dial: dial, mood: func(*kv.Config) {}, dir: t.TempDir(), truth: map[string]string{},
 			edit: func(c *kv.Config) { c.TLS, c.ListenTLS = source, "127.0.0.1:0" }}
 		s.open()
 		t.Cleanup(func() { s.stop() })
