@@ -12,6 +12,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/internal/steady"
 	"tidemark/keyversion"
 	"tidemark/transport"
 	"tidemark/wire"
@@ -27,7 +28,9 @@ func docs(from, to, value int) []testDoc {
 
 // TestBuildThenMaintain: an index of a bucket that holds documents is built by a side stream, becomes ready at a
 // stability timestamp, and follows.
-func TestBuildThenMaintain(t *testing.T) {
+func TestBuildThenMaintain(t *testing.T) { steady.Run(t, still, testBuildThenMaintain) }
+
+func testBuildThenMaintain(t *steady.T) {
 	w := newWorld(t)
 	w.write(docs(0, 200, 1)...)
 	w.start()
@@ -65,7 +68,9 @@ func TestBuildThenMaintain(t *testing.T) {
 }
 
 // TestResume: after an orderly stop the same rows are there without any side stream.
-func TestResume(t *testing.T) {
+func TestResume(t *testing.T) { steady.Run(t, still, testResume) }
+
+func testResume(t *steady.T) {
 	w := newWorld(t)
 	w.write(docs(0, 100, 1)...)
 	w.start()
@@ -101,7 +106,9 @@ func TestResume(t *testing.T) {
 }
 
 // TestGap: a stream that begins above what is held leaves a gap, which a catchup fills; a deletion in the gap counts.
-func TestGap(t *testing.T) {
+func TestGap(t *testing.T) { steady.Run(t, still, testGap) }
+
+func testGap(t *steady.T) {
 	w := newWorld(t)
 	w.write(docs(0, 100, 1)...)
 	w.start()
@@ -128,7 +135,9 @@ func TestGap(t *testing.T) {
 
 // TestSideRefused: a projector that does not own the vbucket is followed by the next one; KV's ROLLBACK makes the
 // vbucket start again from nothing.
-func TestSideRefused(t *testing.T) {
+func TestSideRefused(t *testing.T) { steady.Run(t, still, testSideRefused) }
+
+func testSideRefused(t *steady.T) {
 	w := newWorld(t)
 	w.write(docs(0, 50, 1)...)
 	n := 0
@@ -168,7 +177,9 @@ func TestSideRefused(t *testing.T) {
 
 // TestFull: far more events than the queue may hold, and no stability timestamp meanwhile: everything is applied ahead,
 // memory stays within its bound, and the next timestamp is exact.
-func TestFull(t *testing.T) {
+func TestFull(t *testing.T) { steady.Run(t, still, testFull) }
+
+func testFull(t *steady.T) {
 	w := newWorld(t)
 	const limit = 64 << 10
 	w.tweak = func(c *Config) { c.QueueBytes = limit }
@@ -191,7 +202,9 @@ func TestFull(t *testing.T) {
 }
 
 // TestFence: what comes from another cluster, a deposed leader or an older list changes nothing.
-func TestFence(t *testing.T) {
+func TestFence(t *testing.T) { steady.Run(t, still, testFence) }
+
+func testFence(t *steady.T) {
 	w := newWorld(t)
 	w.start()
 	w.term = 5
@@ -237,7 +250,9 @@ func TestFence(t *testing.T) {
 
 // TestSameList: a list that says the same under a newer revision is taken over without being written; one that says
 // something else is written.
-func TestSameList(t *testing.T) {
+func TestSameList(t *testing.T) { steady.Run(t, still, testSameList) }
+
+func testSameList(t *steady.T) {
 	w := newWorld(t)
 	w.start()
 	if err := w.define(10); err != nil {
@@ -262,7 +277,9 @@ func TestSameList(t *testing.T) {
 }
 
 // TestDrop: a copy that the list does not have is gone, folder and all; the others stay.
-func TestDrop(t *testing.T) {
+func TestDrop(t *testing.T) { steady.Run(t, still, testDrop) }
+
+func testDrop(t *steady.T) {
 	w := newWorld(t)
 	w.write(docs(0, 20, 1)...)
 	w.start()
@@ -287,7 +304,9 @@ func TestDrop(t *testing.T) {
 }
 
 // TestHello: connections that do not belong here are refused with a reason.
-func TestHello(t *testing.T) {
+func TestHello(t *testing.T) { steady.Run(t, still, testHello) }
+
+func testHello(t *steady.T) {
 	w := newWorld(t)
 	w.start()
 	if err := w.define(10); err != nil {
@@ -336,7 +355,9 @@ func TestHello(t *testing.T) {
 }
 
 // TestRegisterAgain: a leader that does not know the indexer is registered with again.
-func TestRegisterAgain(t *testing.T) {
+func TestRegisterAgain(t *testing.T) { steady.Run(t, still, testRegisterAgain) }
+
+func testRegisterAgain(t *steady.T) {
 	w := newWorld(t)
 	w.start()
 	w.mu.Lock()
@@ -346,7 +367,9 @@ func TestRegisterAgain(t *testing.T) {
 }
 
 // TestPoll: positions include the queue, and fence older incarnations.
-func TestPoll(t *testing.T) {
+func TestPoll(t *testing.T) { steady.Run(t, still, testPoll) }
+
+func testPoll(t *steady.T) {
 	w := newWorld(t)
 	w.write(docs(0, 40, 1)...)
 	w.start()
@@ -395,7 +418,9 @@ func TestPoll(t *testing.T) {
 }
 
 // TestPages: health, status, metrics, and problem JSON for what does not exist.
-func TestPages(t *testing.T) {
+func TestPages(t *testing.T) { steady.Run(t, still, testPages) }
+
+func testPages(t *steady.T) {
 	w := newWorld(t)
 	w.start()
 	if err := w.define(10); err != nil {
@@ -421,7 +446,9 @@ func TestPages(t *testing.T) {
 // TestResumeIsFirst: the definitions of the last run never take the place of those that the leader has sent. Its list was
 // acknowledged, so it would not send it again: nothing would be asked of projectors, and copies that lack something would
 // lack it for ever.
-func TestResumeIsFirst(t *testing.T) {
+func TestResumeIsFirst(t *testing.T) { steady.Run(t, still, testResumeIsFirst) }
+
+func testResumeIsFirst(t *steady.T) {
 	w := newWorld(t)
 	build(t, w)
 	have := w.x.present().Revision

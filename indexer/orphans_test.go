@@ -8,11 +8,12 @@ import (
 
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/internal/steady"
 	"tidemark/wire"
 )
 
 // build makes copies of the indexes 1 and 2 and waits until they hold KV's present.
-func build(t *testing.T, w *world) {
+func build(t testing.TB, w *world) {
 	t.Helper()
 	w.write(docs(0, 100, 1)...)
 	w.start()
@@ -62,7 +63,9 @@ func (w *world) reported(ids ...index.CopyID) []wire.Orphan {
 
 // TestOrphanAdopted: a copy that the list of a new epoch does not have stays, is reported and not served; the list of a
 // later one that has it takes it over, and only what is new comes from KV.
-func TestOrphanAdopted(t *testing.T) {
+func TestOrphanAdopted(t *testing.T) { steady.Run(t, still, testOrphanAdopted) }
+
+func testOrphanAdopted(t *steady.T) {
 	w := newWorld(t)
 	build(t, w)
 	w.epoch++
@@ -107,7 +110,9 @@ func TestOrphanAdopted(t *testing.T) {
 }
 
 // TestOrphanDropped: after its grace an orphan is dropped when the present leader says so, and not otherwise.
-func TestOrphanDropped(t *testing.T) {
+func TestOrphanDropped(t *testing.T) { steady.Run(t, still, testOrphanDropped) }
+
+func testOrphanDropped(t *steady.T) {
 	w := newWorld(t)
 	w.tweak = func(c *Config) { c.OrphanGrace = time.Millisecond }
 	build(t, w)
@@ -143,7 +148,9 @@ func TestOrphanDropped(t *testing.T) {
 
 // TestDroppedWhileAway: what was taken away while the indexer was stopped goes at once, because it knows the list before;
 // without that list the copy is an orphan, also after another restart.
-func TestDroppedWhileAway(t *testing.T) {
+func TestDroppedWhileAway(t *testing.T) { steady.Run(t, still, testDroppedWhileAway) }
+
+func testDroppedWhileAway(t *steady.T) {
 	for _, knows := range []bool{true, false} {
 		w := newWorld(t)
 		build(t, w)
@@ -177,7 +184,9 @@ func TestDroppedWhileAway(t *testing.T) {
 
 // TestMissingFolder: a copy whose folder was removed while the indexer was stopped is filled anew. Until it is whole it is
 // not served; the other copies are.
-func TestMissingFolder(t *testing.T) {
+func TestMissingFolder(t *testing.T) { steady.Run(t, still, testMissingFolder) }
+
+func testMissingFolder(t *steady.T) {
 	w := newWorld(t)
 	build(t, w)
 	w.stopIndexer()
@@ -237,7 +246,9 @@ func (w *world) push(d *wire.Definitions) {
 }
 
 // TestOtherIndexUnderTheId: a copy whose id the list gives to another index is never served as that one's.
-func TestOtherIndexUnderTheId(t *testing.T) {
+func TestOtherIndexUnderTheId(t *testing.T) { steady.Run(t, still, testOtherIndexUnderTheId) }
+
+func testOtherIndexUnderTheId(t *steady.T) {
 	w := newWorld(t)
 	build(t, w)
 	w.mu.Lock()

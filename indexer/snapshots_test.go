@@ -3,11 +3,15 @@ package indexer
 import (
 	"testing"
 	"time"
+
+	"tidemark/internal/steady"
 )
 
 // TestQueryKeepsItsTimestamp: a timestamp that a query has named stays over many newer ones, for as long as it is used now
 // and then, and goes after that.
-func TestQueryKeepsItsTimestamp(t *testing.T) {
+func TestQueryKeepsItsTimestamp(t *testing.T) { steady.Run(t, still, testQueryKeepsItsTimestamp) }
+
+func testQueryKeepsItsTimestamp(t *steady.T) {
 	w := built(t)
 	clock := time.Now()
 	w.x.snapshots.mu.Lock()

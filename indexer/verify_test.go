@@ -15,6 +15,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/internal/steady"
 	"tidemark/storage/storagetest"
 	"tidemark/wire"
 )
@@ -53,7 +54,7 @@ func (w *world) verify(ctx context.Context, id index.ID, body string) (found []w
 }
 
 // built gives a world with two indexes of 200 documents, ready.
-func built(t *testing.T) *world {
+func built(t testing.TB) *world {
 	w := newWorld(t)
 	w.write(docs(0, 200, 1)...)
 	w.write(testDoc{id: "doc-0007"})
@@ -68,7 +69,7 @@ func built(t *testing.T) *world {
 }
 
 // again runs an indexer on the same folder and waits until it has what KV has.
-func (w *world) again(t *testing.T) {
+func (w *world) again(t testing.TB) {
 	t.Helper()
 	w.mu.Lock()
 	clear(w.report)
@@ -103,7 +104,9 @@ func (w *world) seqnoOf(id string) (seqno uint64) {
 }
 
 // TestVerifyFindsWhatIsWrong: every kind of damage to a copy's files is named, with the document, and nothing else is.
-func TestVerifyFindsWhatIsWrong(t *testing.T) {
+func TestVerifyFindsWhatIsWrong(t *testing.T) { steady.Run(t, still, testVerifyFindsWhatIsWrong) }
+
+func testVerifyFindsWhatIsWrong(t *steady.T) {
 	w := built(t)
 	if found, end, err := w.verify(t.Context(), 1, ``); err != nil || len(found) > 0 || end.Differences != 0 || end.Documents < 199 || end.Rows != 199 || end.Unsettled != 0 {
 		t.Fatalf("an index that is right: %+v, %+v, %v", found, end, err)
@@ -187,6 +190,10 @@ func join(keys []json.RawMessage) string {
 // TestVerifyWhileDocumentsChange: documents that change all the time, some deleted and made again, are no differences;
 // a row that nobody calls for is found among them.
 func TestVerifyWhileDocumentsChange(t *testing.T) {
+	steady.Run(t, still, testVerifyWhileDocumentsChange)
+}
+
+func testVerifyWhileDocumentsChange(t *steady.T) {
 	w := built(t)
 	w.stopIndexer()
 	if err := storagetest.Edit(filepath.Join(w.dir, copiesDir), 10, func(r *storagetest.Rows) error {
@@ -224,7 +231,9 @@ func TestVerifyWhileDocumentsChange(t *testing.T) {
 }
 
 // TestVerifyRefuses: what cannot be done is said by name.
-func TestVerifyRefuses(t *testing.T) {
+func TestVerifyRefuses(t *testing.T) { steady.Run(t, still, testVerifyRefuses) }
+
+func testVerifyRefuses(t *steady.T) {
 	w := built(t)
 	for body, want := range map[string]string{`{"rate":5}`: "rate 5", `{"limit":-1}`: "limit -1", `{"rates":1}`: "rates", `[`: "BAD_REQUEST"} {
 		if _, _, err := w.verify(t.Context(), 1, body); err == nil || !strings.Contains(err.Error(), want) {

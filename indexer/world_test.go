@@ -42,7 +42,7 @@ const (
 // mutations per vbucket; every mutation is a window of its own.
 type world struct {
 	state   index.State // of all indexes; maintenance without it
-	t       *testing.T
+	t       testing.TB
 	dir     string
 	manager *httptest.Server
 	proj    *httptest.Server
@@ -82,7 +82,10 @@ type testDoc struct {
 	value int // 0: deleted
 }
 
-func newWorld(t *testing.T) *world {
+// still is how long the process may stand still in the middle of these tests: connections and requests have seconds.
+const still = 500 * time.Millisecond
+
+func newWorld(t testing.TB) *world {
 	w := &world{t: t, dir: t.TempDir(), admin: indexerclient.New(4, nil), log: timestamp.FailoverLog{{VBUUID: 77}}, revision: 1, term: 1,
 		report: map[index.CopyID]wire.CopyReport{}, buckets: map[string]wire.BucketReport{}, known: true}
 	w.manager = httptest.NewServer(http.HandlerFunc(w.serveManager))
@@ -575,7 +578,7 @@ func (w *world) oracle() []testRow {
 	return rows
 }
 
-type testWriter struct{ t *testing.T }
+type testWriter struct{ t testing.TB }
 
 func (w testWriter) Write(p []byte) (int, error) {
 	w.t.Logf("%s", bytes.TrimSpace(p))
