@@ -61,7 +61,7 @@ func (pl *plan) activate(vb uint16, seqno uint64) {
 func (b *bucket) activations() []wire.Activation {
 	var all []wire.Activation
 	for _, j := range b.plan.Load().joins {
-		a := wire.Activation{Revision: j.revision, Indexes: j.indexes}
+		a := wire.Activation{Revision: j.revision, Indexes: j.indexes, VBuckets: make([]uint16, 0, len(j.seqnos)), Seqnos: make([]uint64, 0, len(j.seqnos))}
 		for v := range j.seqnos {
 			if s := j.seqnos[v].Load(); s != timestamp.Infinity {
 				a.VBuckets, a.Seqnos = append(a.VBuckets, uint16(v)), append(a.Seqnos, s)

@@ -10,6 +10,7 @@ import (
 	"tidemark/internal/version"
 	"tidemark/keyversion"
 	"tidemark/router"
+	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
@@ -44,20 +45,23 @@ func (p *Projector) state() *wire.ProjectorState {
 	return s
 }
 
-// state is one bucket's part.
+// state is one bucket's part. The lock is held for a copy of the list alone: what is read of a stream is atomic, or set before
+// it came on the list.
 func (b *bucket) state() wire.BucketState {
 	s := wire.BucketState{Bucket: b.name, BucketUUID: b.uuid, Revision: b.applied(), Activations: b.activations(), BufferBytes: feed.DefaultBufferBytes}
 	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, st := range b.streams {
-		if st == nil {
-			continue
-		}
-		s.VBuckets, s.VBUUIDs = append(s.VBuckets, st.vb), append(s.VBUUIDs, st.log.Newest())
-		s.Seqnos, s.Complete = append(s.Seqnos, max(st.seqno.Load(), st.start.Seqno)), append(s.Complete, st.complete.Load())
-		s.Incarnations, s.Ended, s.Revisions = append(s.Incarnations, st.inc), append(s.Ended, st.ended.Load()), append(s.Revisions, st.revision)
+	streams, c := slices.Clone(b.streams), b.conn
+	b.mu.Unlock()
+	streams = slices.DeleteFunc(streams, func(st *stream) bool { return st == nil })
+	n := len(streams)
+	s.VBuckets, s.VBUUIDs, s.Seqnos, s.Complete = make([]uint16, n), make([]uint64, n), make([]uint64, n), make([]uint64, n)
+	s.Incarnations, s.Ended, s.Revisions = make([]index.Incarnation, n), make([]bool, n), make([]timestamp.MapRevision, n)
+	for i, st := range streams {
+		s.VBuckets[i], s.VBUUIDs[i] = st.vb, st.log.Newest()
+		s.Seqnos[i], s.Complete[i] = max(st.seqno.Load(), st.start.Seqno), st.complete.Load()
+		s.Incarnations[i], s.Ended[i], s.Revisions[i] = st.inc, st.ended.Load(), st.revision
 	}
-	if c := b.conn; c != nil {
+	if c != nil {
 		s.Connected, s.HeldBytes = c.alive(), c.feed.Held()
 		for _, w := range c.workers {
 			s.Workers = append(s.Workers, wire.QueueFill{Filled: len(w.blocks), Limit: cap(w.blocks)})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"slices"
 	"strings"
@@ -12,7 +13,10 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/internal/rpc"
 	"tidemark/keyversion"
+	"tidemark/router"
+	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
@@ -227,6 +231,70 @@ func BenchmarkStateUnderLoad(b *testing.B) {
 		b.ReportMetric(float64(times[(len(times)-1)*q/100].Microseconds())/1000, fmt.Sprintf("p%d-ms", q))
 	}
 	b.ReportMetric(float64(w.p.counters.mutations.n.Load())/time.Since(begun).Seconds(), "documents/s")
+}
+
+// stateVBuckets is the most that a bucket has.
+const stateVBuckets = 1024
+
+// wide gives the projector a bucket with as many vbuckets as there can be, all of them streaming, and 20 indexes that have
+// joined one after the other.
+func wide(t testing.TB, w *world) *bucket {
+	t.Helper()
+	topic, err := w.p.router.Open(router.TopicConfig{Path: "/maintenance", Class: keyversion.ClassMaintenance, Bucket: "wide", BucketUUID: testUUID, VBuckets: stateVBuckets})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pl := &plan{revision: 20}
+	for i := range index.ID(20) {
+		was := *pl
+		pl.ids = append(pl.ids, 1<<33+i)
+		pl.joins = joinsOf(was.joins, was.ids, pl, stateVBuckets)
+		for v := range uint16(stateVBuckets) {
+			pl.activate(v, 1<<40+uint64(v))
+		}
+	}
+	b := &bucket{p: w.p, name: "wide", uuid: testUUID, topic: topic, streams: make([]*stream, stateVBuckets), changed: make(chan struct{}), cancel: func() {}}
+	b.control = w.p.newControl(t.Context(), "wide")
+	b.plan.Store(pl)
+	for v := range b.streams {
+		s := &stream{vb: uint16(v), inc: index.Incarnation{Epoch: 1, Term: 7, Counter: uint64(v)}, log: timestamp.FailoverLog{{VBUUID: 1<<47 + uint64(v)}}}
+		s.seqno.Store(1<<40 + uint64(v))
+		s.complete.Store(1<<40 + uint64(v))
+		b.streams[v] = s
+	}
+	w.p.mu.Lock()
+	w.p.buckets["wide"] = b
+	w.p.mu.Unlock()
+	return b
+}
+
+// BenchmarkStateWork is what one answer costs with 1,024 vbuckets, by form: the work alone, without a socket.
+func BenchmarkStateWork(b *testing.B) {
+	w := newWorldAt(b, newEngine(b).Addr())
+	wide(b, w)
+	for _, accept := range []string{rpc.MediaJSON, rpc.MediaCBOR} {
+		b.Run(accept, func(b *testing.B) {
+			r := httptest.NewRequest(http.MethodGet, "/v1/state", nil)
+			r.Header.Set("Accept", accept)
+			b.ReportAllocs()
+			size, n, cpu := 0, 0, benchCPU()
+			for b.Loop() {
+				rec := httptest.NewRecorder()
+				rpc.Write(rec, r, http.StatusOK, w.p.state())
+				size, n = rec.Body.Len(), n+1
+			}
+			b.ReportMetric(float64((benchCPU()-cpu).Microseconds())/float64(n), "cpu-µs/op")
+			b.ReportMetric(float64(size), "answer-bytes")
+		})
+	}
+	b.Run("picture", func(b *testing.B) {
+		b.ReportAllocs()
+		n, cpu := 0, benchCPU()
+		for b.Loop() {
+			_, n = w.p.state(), n+1
+		}
+		b.ReportMetric(float64((benchCPU()-cpu).Microseconds())/float64(n), "cpu-µs/op")
+	})
 }
 
 // flood writes windows into all streams, a few ahead of what the projector has taken.

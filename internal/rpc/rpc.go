@@ -194,7 +194,12 @@ func place(body []byte, offset int64) (line, column int) {
 	return line, len(before) - bytes.LastIndexByte(before, '\n')
 }
 
-// Write answers with v, in CBOR when the request accepts it, else in JSON with indentation.
+// Appender is an answer that writes its own JSON, because there is much of it.
+type Appender interface {
+	AppendJSON(dst []byte) ([]byte, error)
+}
+
+// Write answers with v, in CBOR when the request accepts it, else in JSON with indentation (an Appender in its own).
 func Write(w http.ResponseWriter, r *http.Request, status int, v any) {
 	var body []byte
 	var err error
@@ -203,7 +208,9 @@ func Write(w http.ResponseWriter, r *http.Request, status int, v any) {
 		body, err = cbor.Marshal(v)
 	} else {
 		w.Header().Set("Content-Type", MediaJSON)
-		if body, err = json.MarshalIndent(v, "", "  "); err == nil {
+		if a, ok := v.(Appender); ok {
+			body, err = a.AppendJSON(nil)
+		} else if body, err = json.MarshalIndent(v, "", "  "); err == nil {
 			body = append(body, '\n')
 		}
 	}
