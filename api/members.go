@@ -31,7 +31,7 @@ const (
 
 // memberRoutes change who is in the cluster.
 func (a *API) memberRoutes() []route {
-	yes := param{name: "yes", enum: []string{loseData}, means: "lose-data: do it although a majority of managers will be missing"}
+	yes := param{name: "yes", enum: []string{loseData}, means: "lose-data: where a majority of those that are left would be missing, remove managers that do not answer before it"}
 	force := param{name: "force", enum: []string{"true", "false"}, means: "true: also a node that lives, or that has the only copies"}
 	return []route{
 		{method: "POST", path: "/v1/cluster/managers:join", handle: a.joinManager, role: RoleAdmin, leader: true, limit: memberTimeout, doc: operation{
@@ -207,7 +207,10 @@ func (a *API) removeManager(w http.ResponseWriter, r *http.Request) error {
 	if known := a.cfg.Raft.State().Manager(m.ID); known != nil {
 		reply.ID = known.Name
 	}
-	err = a.cfg.Steward.Remove(r.Context(), m.ID, words == loseData)
+	also, err := a.cfg.Steward.Remove(r.Context(), m.ID, words == loseData)
+	if len(also) > 0 {
+		reply.Detail += "; removed before it, because they do not answer: " + strings.Join(also, ", ") + " (each ends by itself when it hears of it; to come back, it needs an empty folder)"
+	}
 	if m.ID == a.cfg.Raft.ID() && isNotLeader(err) { // leadership was handed on: the next leader does it
 		if _, err := a.nextLeader(r.Context()); err != nil {
 			return err

@@ -108,13 +108,13 @@ func (c *confirmer) ask(p *peer, term uint64) {
 	}
 	p.asked = true
 	a := heartbeatAnswer{peer: p, round: c.round}
-	go func() {
+	c.node.asking.Go(func() {
 		a.term, a.yes = c.node.heartbeat(p.id, p.addr, term)
 		select {
 		case c.answers <- a:
 		case <-c.node.done:
 		}
-	}()
+	})
 }
 
 // heartbeat sends the heartbeat of a term that this node led, as the library does, and gives the answer. After a failure

@@ -85,3 +85,18 @@ func TestOldAnswersProveNothing(t *testing.T) {
 		all.propose(projector("p", "y"))
 	})
 }
+
+// TestCloseWaitsForCalls: a node that has been closed has no call to another one on its way, also when packets to it vanish.
+// What goes on after the end of a virtual cluster makes it panic.
+func TestCloseWaitsForCalls(t *testing.T) {
+	virtual(t, 3, nil, func(t *testing.T, h *hub, all servers) {
+		l := all.leader()
+		for _, to := range all.names(l) {
+			h.oneWay(l.name, to, true)
+		}
+		time.Sleep(heartbeat / 3) // Raft's own calls, for which it waits, began earlier
+		if _, err := l.node.ReadIndex(deadline(t, time.Minute)); !errors.Is(err, consensus.ErrNotLeader) {
+			t.Errorf("nobody hears it, and a read was answered: %v", err)
+		}
+	})
+}

@@ -67,7 +67,10 @@ func (n *Node) member(seen []Server, change func() raft.IndexFuture) error {
 		}
 	}
 	if err := change().Error(); err != nil {
-		return fmt.Errorf("change of members: %w", n.outcome(err))
+		if err = n.outcome(err); errors.Is(err, ErrUnknownOutcome) {
+			err = fmt.Errorf("%w: when a majority answers, tidemark cluster status shows whether it counts; if one is lost for ever, tidemark cluster recover", err)
+		}
+		return fmt.Errorf("change of members: %w", err)
 	}
 	return nil
 }

@@ -35,6 +35,7 @@ type Node struct {
 	notify    chan bool     // from Raft, drained by one goroutine
 	notifyEnd chan struct{} // closed when Raft has shut down
 	drainer   sync.WaitGroup
+	asking    sync.WaitGroup // the confirmer's calls
 
 	queue   chan *proposal
 	entries chan *entry
@@ -274,6 +275,7 @@ func (n *Node) Close() error {
 		n.closeErr = errors.Join(n.raft.Shutdown().Error(), n.trans.Close(), n.store.Close())
 		close(n.notifyEnd)
 		n.drainer.Wait()
+		n.asking.Wait() // as Raft waits for its own calls
 	})
 	return n.closeErr
 }

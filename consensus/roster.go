@@ -170,3 +170,18 @@ func quorumAfter(all []Sighting, removed string) (voters, alive, need int) {
 	}
 	return voters, alive, voters/2 + 1
 }
+
+// silent gives the voter, other than one, that has not answered for longest and can be removed: those that answer are a
+// majority without it. "" when there is none.
+func silent(all []Sighting, but string) (id string) {
+	since := int64(0)
+	for _, m := range all {
+		if !m.Voter || m.Alive || m.ID == but || id != "" && m.SinceMS >= since {
+			continue
+		}
+		if _, alive, need := quorumAfter(all, m.ID); alive >= need {
+			id, since = m.ID, m.SinceMS
+		}
+	}
+	return id
+}

@@ -99,3 +99,27 @@ func TestQuorumAfter(t *testing.T) {
 		}
 	}
 }
+
+// TestSilent: who is removed before somebody else: the voter that has been silent for longest, and only if those that
+// answer are a majority without it.
+func TestSilent(t *testing.T) {
+	up := func(id string) Sighting { return Sighting{Server: Server{ID: id, Voter: true}, Alive: true} }
+	down := func(id string, since int64) Sighting {
+		return Sighting{Server: Server{ID: id, Voter: true}, SinceMS: since}
+	}
+	idle := Sighting{Server: Server{ID: "n"}, SinceMS: 1}
+	for _, c := range []struct {
+		all  []Sighting
+		want string
+	}{
+		{[]Sighting{up("a"), up("b"), down("c", 5)}, "c"},
+		{[]Sighting{up("a"), idle, up("b"), down("c", 5), down("d", 3), up("e")}, "d"},
+		{[]Sighting{up("a"), up("b"), up("e")}, ""},
+		{[]Sighting{up("a"), down("b", 2), down("c", 5)}, ""}, // a majority is lost already
+		{[]Sighting{down("b", 2), up("a")}, ""},               // b is the one to be removed
+	} {
+		if got := silent(c.all, "b"); got != c.want {
+			t.Errorf("%v: %q, want %q", c.all, got, c.want)
+		}
+	}
+}

@@ -107,7 +107,11 @@ func (s *Steward) look(ctx context.Context) (step, error) {
 		return step{}, err
 	}
 	n := s.node
-	v := view{nowMS: n.cfg.Now().UnixMilli(), self: Server{ID: n.ID(), Raft: n.Addr()}, servers: servers, answers: n.survey(ctx, servers)}
+	answers, err := n.survey(ctx, servers)
+	if err != nil {
+		return step{}, err
+	}
+	v := view{nowMS: n.cfg.Now().UnixMilli(), self: Server{ID: n.ID(), Raft: n.Addr()}, servers: servers, answers: answers}
 	v.last = n.raft.LastIndex()
 	for m := range n.State().Managers() {
 		v.known = append(v.known, m.ID)
@@ -209,7 +213,11 @@ func (s *Steward) readdress(ctx context.Context, m Server, addr string) error {
 		s.node.Moved(m.ID, addr) // an older one may have been noted
 		return nil
 	}
-	if m.ID != s.node.ID() && s.node.survey(ctx, []Server{m})[m.ID].problem == "" {
+	answers, err := s.node.survey(ctx, []Server{m})
+	if err != nil {
+		return err
+	}
+	if m.ID != s.node.ID() && answers[m.ID].problem == "" {
 		s.node.layer.mu.Lock()
 		dialled := s.node.layer.moved[m.ID]
 		s.node.layer.mu.Unlock()
@@ -238,7 +246,10 @@ func (s *Steward) add(ctx context.Context, servers []Server, fresh Server, name 
 		if !sameName && old.Raft != fresh.Raft {
 			continue
 		}
-		answers := s.node.survey(ctx, []Server{old})
+		answers, err := s.node.survey(ctx, []Server{old})
+		if err != nil {
+			return err
+		}
 		if old.ID == s.node.ID() || answers[old.ID].problem == "" {
 			return fmt.Errorf("%w: %s has its name or its address %s, and lives; give the new one others (--id, --raft)", ErrMemberConflict, old.ID, old.Raft)
 		}
@@ -250,7 +261,7 @@ func (s *Steward) add(ctx context.Context, servers []Server, fresh Server, name 
 				ErrMemberConflict, old.ID, old.Raft, old.ID)
 		}
 		s.node.cfg.Logger.Warn("a manager has lost its folder and joins anew; its former self is removed", "was", old.ID, "is", fresh.ID)
-		if err := s.remove(ctx, old.ID, false); err != nil {
+		if _, err := s.remove(ctx, old.ID, false); err != nil {
 			return fmt.Errorf("%w: %s lost its data and has to be removed first: %w", ErrMemberConflict, old.ID, err)
 		}
 	}
@@ -284,35 +295,66 @@ func (s *Steward) Find(idOrName string) (Server, error) {
 }
 
 // Remove removes a member for ever, by its server id; the leader itself hands leadership on first and answers with a
-// NotLeaderError. force carries out a removal after which a majority is missing: nothing can be written then until
-// enough of the others come back, or `cluster recover`.
-func (s *Steward) Remove(ctx context.Context, id string, force bool) error {
+// NotLeaderError. It is refused (ErrQuorumAtRisk) where fewer voters than a majority would be left alive: the removal would
+// wait for them, and with it everything else. With force, voters that do not answer are removed before it, one by one and
+// as few as will do; also gives their ids. As long as there is a leader that is always possible.
+func (s *Steward) Remove(ctx context.Context, id string, force bool) (also []string, err error) {
 	if err := s.take(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	defer s.give()
 	return s.remove(ctx, id, force)
 }
 
-func (s *Steward) remove(ctx context.Context, id string, force bool) error {
-	if _, err := s.look(ctx); err != nil {
-		return err
-	}
-	voters, alive, need := quorumAfter(s.Sightings(), id)
-	if voters == 0 {
-		return fmt.Errorf("%w: %s is the only voter; add others first, or end the cluster by stopping it", ErrQuorumAtRisk, id)
-	}
-	if alive < need && !force {
-		return fmt.Errorf("%w: without %s there are %d voters, of which %d answer and %d are needed: nothing could be written until others come back; bring them back or add new ones first",
-			ErrQuorumAtRisk, id, voters, alive, need)
-	}
-	if id == s.node.ID() {
-		s.node.cfg.Logger.Info("this manager is to be removed and hands leadership on first")
-		if err := s.node.TransferLeadership(); err != nil {
-			return err
+func (s *Steward) remove(ctx context.Context, id string, force bool) (also []string, err error) {
+	for {
+		if _, err := s.look(ctx); err != nil {
+			return also, err
 		}
-		return s.node.notLeader()
+		all := s.Sightings()
+		voters, alive, need := quorumAfter(all, id)
+		switch {
+		case voters == 0:
+			return also, fmt.Errorf("%w: %s is the only voter; add others first, or end the cluster by stopping it", ErrQuorumAtRisk, id)
+		case alive < need && !force:
+			return also, fmt.Errorf("%w: without %s there are %d voters, of which %d answer and %d are needed: nothing could be written; %s",
+				ErrQuorumAtRisk, id, voters, alive, need, deadInTheWay(all, id))
+		case id == s.node.ID(): // the next leader goes on with it
+			s.node.cfg.Logger.Info("this manager is to be removed and hands leadership on first")
+			if err := s.node.TransferLeadership(); err != nil {
+				return also, err
+			}
+			return also, s.node.notLeader()
+		case alive >= need:
+			return also, s.end(id, voters, alive, need)
+		}
+		dead := silent(all, id)
+		if dead == "" {
+			return also, fmt.Errorf("%w: of the %d voters besides %s only %d answer: nothing can be changed any more; bring others back or, if their folders are lost for ever, run tidemark cluster recover",
+				ErrQuorumAtRisk, voters, id, alive)
+		}
+		voters, alive, need = quorumAfter(all, dead)
+		if err := s.end(dead, voters, alive, need); err != nil {
+			return also, err
+		}
+		also = append(also, dead)
 	}
+}
+
+// deadInTheWay says what to do about voters that do not answer.
+func deadInTheWay(all []Sighting, but string) string {
+	var dead []string
+	for _, m := range all {
+		if m.Voter && !m.Alive && m.ID != but {
+			dead = append(dead, m.ID)
+		}
+	}
+	return fmt.Sprintf("%s does not answer: bring it back, or remove it first (tidemark cluster remove %s); --yes-lose-data removes such voters too",
+		strings.Join(dead, ", "), dead[0])
+}
+
+// end removes a member.
+func (s *Steward) end(id string, voters, alive, need int) error {
 	s.node.cfg.Logger.Warn("a manager is removed", "server", id, "voters_left", voters, "alive", alive, "needed", need)
 	if err := s.node.RemoveServer(id, nil); err != nil {
 		return err
@@ -324,12 +366,17 @@ func (s *Steward) remove(ctx context.Context, id string, force bool) error {
 	return nil
 }
 
-// survey asks servers for a sign of life, all at once, and waits for all, each for as long as a call may take.
-func (n *Node) survey(ctx context.Context, servers []Server) map[string]answerOf {
+// survey asks servers for a sign of life, all at once, and waits for all, each for as long as a call may take. It asks in
+// the term that this node serves in: a question in a later one would be taken for that of its leader, and the true one
+// would step down.
+func (n *Node) survey(ctx context.Context, servers []Server) (map[string]answerOf, error) {
+	term, serves := n.Serving()
+	if !serves {
+		return nil, n.notLeader()
+	}
 	answers := make(map[string]answerOf, len(servers))
 	var mu sync.Mutex
 	var asked sync.WaitGroup
-	term := n.raft.CurrentTerm()
 	for _, m := range servers {
 		if m.ID == n.ID() {
 			continue
@@ -342,13 +389,10 @@ func (n *Node) survey(ctx context.Context, servers []Server) map[string]answerOf
 		})
 	}
 	asked.Wait()
-	if ctx.Err() != nil {
-		return map[string]answerOf{}
-	}
-	return answers
+	return answers, ctx.Err()
 }
 
-// signOfLife sends a heartbeat of this term.
+// signOfLife sends a heartbeat of a term that this node led.
 func (n *Node) signOfLife(m Server, term uint64) answerOf {
 	req := &raft.AppendEntriesRequest{Term: term, RPCHeader: raft.RPCHeader{
 		ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(n.id), Addr: n.trans.EncodePeer(n.id, n.trans.LocalAddr()),

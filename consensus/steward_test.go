@@ -7,6 +7,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -151,12 +152,20 @@ func TestGrowAndShrink(t *testing.T) {
 		})
 		for _, s := range c.all {
 			if s != dead && s != l {
-				if err := st.Remove(deadline(t, hang), s.node.ID(), false); !errors.Is(err, consensus.ErrQuorumAtRisk) || !strings.Contains(err.Error(), "1 answer and 2 are needed") {
+				if _, err := st.Remove(deadline(t, hang), s.node.ID(), false); !errors.Is(err, consensus.ErrQuorumAtRisk) || !strings.Contains(err.Error(), "1 answer and 2 are needed") ||
+					!strings.Contains(err.Error(), "tidemark cluster remove "+deadID) {
 					t.Errorf("removal below a majority: %v", err)
 				}
 			}
 		}
-		c.settle(t, "removal of the dead one", func(st *consensus.Steward) error { return st.Remove(deadline(t, hang), deadID, false) })
+		remove := func(st *consensus.Steward, id string) error {
+			also, err := st.Remove(deadline(t, hang), id, false)
+			if len(also) > 0 {
+				t.Errorf("removed with %s: %v", id, also)
+			}
+			return err
+		}
+		c.settle(t, "removal of the dead one", func(st *consensus.Steward) error { return remove(st, deadID) })
 		if v, _ := c.voters(t); v != 2 {
 			t.Fatalf("%d voters", v)
 		}
@@ -185,19 +194,98 @@ func TestGrowAndShrink(t *testing.T) {
 		// the leader leaves: it hands on, the next one removes it
 		l, _ = c.leader()
 		gone := l.node.ID()
-		c.settle(t, "removal of the leader", func(st *consensus.Steward) error { return st.Remove(deadline(t, hang), gone, false) })
+		c.settle(t, "removal of the leader", func(st *consensus.Steward) error { return remove(st, gone) })
 		eventually(t, "one voter", func() bool { v, _ := c.voters(t); return v == 1 })
 		last, st := c.leader()
 		if last.node.ID() == gone {
 			t.Fatal("the removed leader leads")
 		}
-		if err := st.Remove(deadline(t, hang), last.node.ID(), true); !errors.Is(err, consensus.ErrQuorumAtRisk) {
+		if _, err := st.Remove(deadline(t, hang), last.node.ID(), true); !errors.Is(err, consensus.ErrQuorumAtRisk) {
 			t.Errorf("removal of the last voter: %v", err)
 		}
 		if last.fsm.State().Projector("three") == nil {
 			t.Error("a write is lost")
 		}
 		eventually(t, "registrations of those who left are forgotten", func() bool { return last.fsm.State().Manager(gone) == nil })
+	})
+}
+
+// TestForcedRemoval: of five voters two do not answer. The removal of a third one is refused; with force one of the dead goes
+// first, as many as needed, and then it; what is written is kept, and writes go on. The next needs the other dead one gone.
+// The leader hands on, and the next one does the same.
+func TestForcedRemoval(t *testing.T) {
+	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
+		for i := range 4 {
+			s := fresh(fmt.Sprintf("m%d", i+2))
+			c.settle(t, "join", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), joins(s)) })
+			eventually(t, "its vote", func() bool { v, _ := c.voters(t); return v == i+2 })
+		}
+		all := slices.Clone(c.all)
+		all.propose(projector("before", "1"))
+		alive := slices.Clone(all)
+		dead := map[string]bool{}
+		for range 2 {
+			f := alive.follower()
+			h.isolate(f.name, true, all.names(f)...)
+			dead[f.node.ID()] = true
+			alive = slices.DeleteFunc(alive, func(s *server) bool { return s == f })
+		}
+		c.all = alive // whom leaders are looked for among
+		for want := range 2 {
+			goes := alive.follower()
+			if want == 1 {
+				goes = alive.leader()
+			}
+			id := goes.node.ID()
+			_, st := c.leader()
+			if _, err := st.Remove(deadline(t, hang), id, false); !errors.Is(err, consensus.ErrQuorumAtRisk) {
+				t.Fatalf("without force: %v", err)
+			}
+			var gone []string
+			c.settle(t, "the forced removal", func(st *consensus.Steward) error {
+				also, err := st.Remove(deadline(t, time.Minute), id, true)
+				gone = append(gone, also...)
+				return err
+			})
+			if len(gone) != 1 || !dead[gone[0]] {
+				t.Fatalf("removed before %s: %v, want one of %v", id, gone, dead)
+			}
+			delete(dead, gone[0])
+			alive = slices.DeleteFunc(alive, func(s *server) bool { return s == goes })
+			c.all = alive
+			if v, _ := c.voters(t); v != 3-2*want {
+				t.Fatalf("%d voters after %s", v, id)
+			}
+			alive.propose(projector("after", fmt.Sprint(want)))
+		}
+		if s := alive[0].fsm.State(); s.Projector("before") == nil || s.Projector("after").Admin != "1" {
+			t.Error("a write is lost")
+		}
+		c.all = all
+	})
+}
+
+// TestOnlyTheLeaderAsks: the steward of a server that does not serve asks nobody for a sign of life. A question in the present
+// term would be taken for one of its leader's heartbeats, and the true leader would step down.
+func TestOnlyTheLeaderAsks(t *testing.T) {
+	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
+		for i := range 2 {
+			s := fresh(fmt.Sprintf("m%d", i+2))
+			c.settle(t, "join", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), joins(s)) })
+			eventually(t, "its vote", func() bool { v, _ := c.voters(t); return v == i+2 })
+		}
+		l, _ := c.leader()
+		term, _ := l.node.Serving()
+		f := c.all.follower()
+		for range 20 {
+			if _, err := c.stewards[f].Remove(deadline(t, hang), l.node.ID(), false); !errors.Is(err, consensus.ErrNotLeader) {
+				t.Errorf("at a follower: %v", err)
+			}
+			time.Sleep(heartbeat / 10)
+		}
+		if now, serves := l.node.Serving(); !serves || now != term {
+			t.Errorf("the leader served in term %d, now %v in %d", term, serves, now)
+		}
 	})
 }
 

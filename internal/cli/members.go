@@ -13,6 +13,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/consensus"
+	"tidemark/internal/rpc"
 	"tidemark/manager"
 )
 
@@ -61,7 +62,7 @@ func clusterLeave(s Streams, f *serverFlags) *cobra.Command {
 		Long: `The manager of --server (one address) leaves its cluster for good: it hands leadership on when it has it, is removed
 from the voters, and ends. Its folder holds nothing that the cluster needs.`,
 		Example: "  tidemark cluster leave --server 10.0.0.4:9520"}
-	yes := words(cmd, "leave although a majority of the others is missing: nothing can be written until they come back")
+	yes := words(cmd, "where a majority of the managers that are left would be missing, remove those that do not answer before it, as few as will do")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if len(f.server) != 1 {
 			return usage("cluster leave needs --server with the one manager that is to leave")
@@ -75,10 +76,20 @@ from the voters, and ends. Its folder holds nothing that the cluster needs.`,
 			if i < 0 {
 				return fmt.Errorf("manager %s is of no cluster", st.Node.ID)
 			}
-			return memberDone(s, f.output, "left")(c.RemoveManager(ctx, st.Managers[i].ServerID, yes()))
+			return memberDone(s, f.output, "left")(removeManager(ctx, c, st.Managers[i].ServerID, yes()))
 		})
 	}
 	return cmd
+}
+
+// removeManager says what to do when there is nobody who could remove a manager.
+func removeManager(ctx context.Context, c *client.Client, id, yes string) (client.MemberReply, error) {
+	r, err := c.RemoveManager(ctx, id, yes)
+	var p *client.Error
+	if errors.As(err, &p) && p.Code == rpc.CodeNoLeader {
+		err = fmt.Errorf("%w; while a majority of managers is missing none can be removed: bring them back or, if their folders are lost for ever, run tidemark cluster recover on a survivor", err)
+	}
+	return r, err
 }
 
 func clusterTransfer(s Streams, f *serverFlags) *cobra.Command {
@@ -112,7 +123,8 @@ func clusterRemove(s Streams, f *serverFlags) *cobra.Command {
 		Long: `Removes a node for good, by its name (or a manager's server id, an indexer's uuid).
 
 A manager is taken off the voters; a leader hands leadership on first. It is refused where fewer voters than a majority
-would be left alive. A projector is forgotten; its KV node's vbuckets are streamed by another one of that node, or by
+would be left alive: bring those back that do not answer, or remove them first (--yes-lose-data does). Where a majority is
+lost already nothing can be removed; cluster recover goes on with one survivor. A projector is forgotten; its KV node's vbuckets are streamed by another one of that node, or by
 nobody. An indexer's copies are placed on other living indexers, in one step with its removal, and filled from KV; it is
 refused while it lives, and when it has the only copies of something (--force: those indexes cannot be scanned until
 they are filled). Its folder is never accepted again; delete it.`,
@@ -121,7 +133,7 @@ they are filled). Its folder is never accepted again; delete it.`,
 	fl.StringVar(&role, "role", "", "manager, projector or indexer, when NODE is the name of several")
 	fl.BoolVar(&force, "force", false, "also a projector or indexer that lives, or an indexer that has the only copies of something")
 	fl.BoolVar(&dry, "dry-run", false, "only tell what the removal of an indexer would mean")
-	yes := words(cmd, "remove a manager although a majority of the others is missing: nothing can be written until they come back, or until cluster recover")
+	yes := words(cmd, "where a majority of the managers that are left would be missing, remove those that do not answer before it, as few as will do")
 	complete(cmd, "role", fixed(kindManager, kindProjector, kindIndexer))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -134,7 +146,7 @@ they are filled). Its folder is never accepted again; delete it.`,
 			}
 			switch kind {
 			case kindManager:
-				return memberDone(s, f.output, "removed")(c.RemoveManager(ctx, args[0], yes()))
+				return memberDone(s, f.output, "removed")(removeManager(ctx, c, args[0], yes()))
 			case kindProjector:
 				return memberDone(s, f.output, "removed")(c.RemoveProjector(ctx, args[0], force))
 			}

@@ -80,7 +80,7 @@ func Codes() []CodeInfo {
 		{Code: CodeForeign, Status: 409, Exit: ExitConflict, Title: "Of another cluster", WayOut: "Point it at its own cluster, or wipe its folder.", Between: true},
 		{Code: "ALREADY_BOOTSTRAPPED", Status: 409, Exit: ExitConflict, Title: "The cluster has an id", WayOut: "Nothing is to be done.", Between: true},
 		{Code: "MEMBER_CONFLICT", Status: 409, Exit: ExitConflict, Title: "The manager cannot be a member beside those that are there", WayOut: "The detail names the other one: give the new one another name and address, or remove the old one first."},
-		{Code: "QUORUM_AT_RISK", Status: 409, Exit: ExitConflict, Title: "A majority of managers would be missing", WayOut: "Bring managers back, or add new ones, first; ?yes=lose-data does it all the same."},
+		{Code: "QUORUM_AT_RISK", Status: 409, Exit: ExitConflict, Title: "A majority of managers would be missing", WayOut: "Bring the managers back that do not answer, or remove them first; ?yes=lose-data removes as many of them as are in the way."},
 		{Code: "TRANSFER_FAILED", Status: 409, Exit: ExitConflict, Title: "Leadership could not be handed on", WayOut: "Choose another voter, one that lives."},
 		{Code: "NODE_ALIVE", Status: 409, Exit: ExitConflict, Title: "The node lives", WayOut: "Stop it first, or force it."},
 		{Code: "LAST_COPIES", Status: 409, Exit: ExitConflict, Title: "The indexer has the only copies of slices", WayOut: "Bring it back; or force it, and the indexes that the detail names are built anew."},
