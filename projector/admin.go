@@ -31,6 +31,7 @@ func (p *Projector) handler() http.Handler {
 	add(http.MethodPost, "/v1/failoverlogs", manager, rpc.Handle(limit, p.failoverLogs))
 	add(http.MethodPost, "/v1/streams", side, whoAsks(rpc.Handle(limit, p.streams)))
 	add(http.MethodPost, "/v1/streams:stop", side, whoAsks(rpc.Handle(limit, p.stopStreams)))
+	add(http.MethodPost, "/v1/topics", side, rpc.Handle(limit, p.subscribe))
 	add(http.MethodPost, "/v1/seqnos", side, rpc.Handle(limit, p.seqnos))
 	add(http.MethodPost, "/v1/sync", manager, rpc.Handle(limit, p.sync))
 	anyone := tlsconf.Only(tlsconf.Roles()...)

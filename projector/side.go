@@ -267,12 +267,31 @@ func (s *side) watchdog() {
 		case <-tick.C:
 		}
 		now := s.beats.Load()
-		if now == seen {
+		if now == seen && !s.waits() {
 			s.cancel(errSideIdle)
 			return
 		}
 		seen = now
 	}
+}
+
+// waits tells whether it is no failure that nothing moves: it is to be retried for ever, or it has no end and its endpoint
+// has taken all that there is.
+func (s *side) waits() bool {
+	if s.target.RetryForever {
+		return true
+	}
+	for i := range s.want.Restart.Len() {
+		if s.want.Restart.At(i).End != wire.NoEnd {
+			return false
+		}
+	}
+	for _, l := range s.topic.Lanes() {
+		if l.State != "connected" || l.QueueBytes > 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // pumpAll takes blocks until every vbucket has ended.

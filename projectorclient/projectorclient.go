@@ -74,6 +74,11 @@ func (c *Client) Topics(ctx context.Context, addr string) (*wire.TopicList, erro
 	return rpc.Call[wire.TopicList](ctx, c.rpc, ReadTimeout, http.MethodGet, addr+"/v1/topics", nil)
 }
 
+// Subscribe opens an external subscriber's topic (RT-9).
+func (c *Client) Subscribe(ctx context.Context, addr string, req *wire.Subscribe) (*wire.Subscription, error) {
+	return rpc.Call[wire.Subscription](ctx, c.rpc, StreamTimeout, http.MethodPost, addr+"/v1/topics", req)
+}
+
 // Seqnos asks for KV's present high seqnos.
 func (c *Client) Seqnos(ctx context.Context, addr string, req *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
 	return rpc.Call[wire.SeqnosReply](ctx, c.rpc, ReadTimeout, http.MethodPost, addr+"/v1/seqnos", req)

@@ -113,6 +113,9 @@ func (t *RestartTimestamp) Check() error {
 	return nil
 }
 
+// NoEnd as the end of a side stream lets it go on for ever.
+const NoEnd = ^uint64(0)
+
 // MaxTopic bounds a topic's path, in bytes.
 const MaxTopic = 200
 
@@ -154,6 +157,9 @@ type SideTarget struct {
 	Node     index.NodeID   `json:"node"`               // 0 for a subscriber that is no indexer
 	BootID   string         `json:"boot_id,omitempty"`  // of the asking process: streams of an earlier one of the same node end
 	Endpoint string         `json:"endpoint"`           // host:port of the data port
+	// RetryForever keeps the stream, and the attempts to reach Endpoint, until it is stopped or replaced (RT-5). Else it is
+	// given up when nothing has moved for a minute, unless all that there is was taken and it has no end.
+	RetryForever bool `json:"retry_forever,omitempty"`
 }
 
 // StartOutcome tells what became of one StreamStart.
@@ -217,4 +223,31 @@ type StreamStop struct {
 	Bucket      string            `json:"bucket,omitempty"`
 	VBuckets    []uint16          `json:"vbuckets,omitempty"`
 	Incarnation index.Incarnation `json:"incarnation"`
+}
+
+// Subscribe asks a projector for a bucket's KeyVersions, for an external subscriber (RT-9). POST /v1/topics. It is form 2
+// of StreamRequest with what the projector knows filled in: all keys of the indexes go to Endpoint as slice 0.
+type Subscribe struct {
+	// ID makes the topic: /backfill/<ID>. A request for an open one replaces it.
+	ID         string `json:"id"`
+	Bucket     string `json:"bucket"`
+	BucketUUID string `json:"bucket_uuid,omitempty"` // refused when the bucket has another; "": any
+	// Indexes are ids, or names in the bucket; none: all that are active.
+	Indexes  []string `json:"indexes,omitempty"`
+	Endpoint string   `json:"endpoint"` // host:port of the subscriber
+	Counter  uint64   `json:"counter"`  // comes back with every event, as Incarnation.Counter
+	// Restart says which vbuckets, and where each starts; nil: all, from the beginning. Without Ends there is none.
+	Restart *RestartTimestamp `json:"restart,omitempty"`
+	// RetryForever as in SideTarget.
+	RetryForever bool `json:"retry_forever,omitempty"`
+}
+
+// Subscription answers Subscribe.
+type Subscription struct {
+	ClusterID  string        `json:"cluster_id"`
+	Topic      string        `json:"topic"`
+	BucketUUID string        `json:"bucket_uuid"`
+	VBuckets   int           `json:"vbuckets"` // of the bucket
+	Indexes    []index.ID    `json:"indexes"`
+	Results    []StartResult `json:"results"` // one for each vbucket asked for
 }

@@ -1,0 +1,172 @@
+package cli
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"strings"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/spf13/cobra"
+
+	"tidemark/client"
+	"tidemark/collate"
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/tlsconf"
+	"tidemark/topicclient"
+)
+
+func newTopic(s Streams) *cobra.Command {
+	f := &serverFlags{}
+	cmd := &cobra.Command{Use: "topic", Short: "Subscribe to KeyVersions: what indexers are told of each document", Args: noArgs}
+	f.add(cmd, s)
+	if t := cmd.PersistentFlags().Lookup("timeout"); t != nil {
+		f.timeout, t.DefValue, t.Usage = 0, "0s", "how long to show; 0 is for ever"
+	}
+	cmd.AddCommand(topicTail(s, f))
+	return cmd
+}
+
+func topicTail(s Streams, f *serverFlags) *cobra.Command {
+	var count uint64
+	var listen, advertise string
+	var syncs bool
+	cmd := &cobra.Command{Use: "tail BUCKET [INDEX...]", Short: "Print the KeyVersions of indexes, from the first document on",
+		Long: `Subscribes to the KeyVersions of the named indexes (ids or names; none: all) at every projector, and prints a JSON line for
+each: first those of all documents that there are, then what changes, in order within each vbucket, until Ctrl-C,
+--timeout or --count. Projectors connect to --listen: with others than those of tidemark up, give an address that they
+reach. With TLS the certificate must be one of role indexer. Programs subscribe with the Go package topicclient, or
+by docs/protocol.md.`,
+		Example: "  tidemark topic tail world --data ./cluster\n  tidemark topic tail world airports_by_country --count 10",
+		Args:    atLeast("BUCKET [INDEX...]: a bucket, and ids or names of its indexes"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.timeout == 0 {
+				f.timeout = watchForever
+			}
+			c, ctx, cancel, err := f.client(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer cancel()
+			defer c.Close()
+			p, err := newTopicPrinter(ctx, s, c, args[0])
+			if err != nil {
+				return err
+			}
+			p.left, p.syncs = count, syncs
+			cfg := topicclient.Config{ID: "tail-" + rand.Text(), Bucket: args[0], Indexes: args[1:], Listen: listen, Advertise: advertise, Handle: p.handle,
+				Projectors: func(ctx context.Context) ([]string, error) { return projectorURLs(ctx, c) },
+				Logger:     hclog.New(&hclog.LoggerOptions{Name: "tidemark", Output: s.Err, Level: hclog.Info, DisableTime: true})}
+			if cfg.TLS, err = tlsconf.Open(f.who.files, cfg.Logger); err != nil {
+				return usageError{err}
+			}
+			sub, err := topicclient.Open(cfg)
+			if err != nil {
+				return err
+			}
+			if err = sub.Run(ctx); errors.Is(err, errEnough) {
+				return nil
+			}
+			return err
+		}}
+	cmd.Flags().Uint64Var(&count, "count", 0, "end after so many lines")
+	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "listen here for the data streams")
+	cmd.Flags().StringVar(&advertise, "advertise", "", "host at which projectors reach --listen, if it is another; the port is the same")
+	cmd.Flags().BoolVar(&syncs, "sync", false, "print SYNC too: everything of the vbucket up to its seqno has been printed")
+	return cmd
+}
+
+// atLeast wants one argument or more.
+func atLeast(words string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return usage("%s needs %s", cmd.CommandPath(), words)
+		}
+		return nil
+	}
+}
+
+// projectorURLs asks a manager where the projectors are.
+func projectorURLs(ctx context.Context, c *client.Client) (urls []string, err error) {
+	status, err := c.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, p := range status.Projectors {
+		if p.State != "offline" {
+			urls = append(urls, strings.TrimRight(p.Admin, "/"))
+		}
+	}
+	return urls, nil
+}
+
+// errEnough ends a tail that has printed --count lines.
+var errEnough = errors.New("enough")
+
+// topicPrinter prints KeyVersions. It is called with one at a time.
+type topicPrinter struct {
+	out   Streams
+	names map[index.ID]string
+	desc  map[index.ID][]bool
+	left  uint64 // 0: no bound
+	syncs bool
+}
+
+func newTopicPrinter(ctx context.Context, s Streams, c *client.Client, bucket string) (*topicPrinter, error) {
+	p := &topicPrinter{out: s, names: map[index.ID]string{}, desc: map[index.ID][]bool{}}
+	list, err := c.Indexes(ctx, bucket)
+	if err != nil {
+		return nil, err
+	}
+	for _, i := range list.Indexes {
+		d := index.Definition{IsPrimary: i.IsPrimary, Keys: i.Keys}
+		p.names[i.ID], p.desc[i.ID] = i.Name, d.Desc()
+	}
+	return p, nil
+}
+
+// topicLine is what is printed of an event: keys by index, each a JSON array, or null where the index has no entry.
+type topicLine struct {
+	Kind    string                       `json:"kind"`
+	VBucket uint16                       `json:"vbucket"`
+	VBUUID  uint64                       `json:"vbuuid,string"`
+	Seqno   uint64                       `json:"seqno"`
+	ID      string                       `json:"id,omitempty"`
+	Keys    map[string][]json.RawMessage `json:"keys,omitempty"`
+}
+
+func (p *topicPrinter) handle(_ context.Context, ev *topicclient.Event) error {
+	if ev.Kind == keyversion.Sync && !p.syncs {
+		return nil
+	}
+	l := topicLine{Kind: ev.Kind.String(), VBucket: ev.VBucket, VBUUID: ev.VBUUID, Seqno: ev.Seqno, ID: string(ev.DocID)}
+	for _, st := range ev.Statements {
+		name := p.names[st.Index]
+		if name == "" {
+			name = st.Index.String() // made after the tail began
+		}
+		if l.Keys == nil {
+			l.Keys = map[string][]json.RawMessage{}
+		}
+		keys := l.Keys[name]
+		for _, k := range st.Keys {
+			text, err := collate.DecodeComposite(nil, k, p.desc[st.Index])
+			if err != nil {
+				return err
+			}
+			keys = append(keys, text)
+		}
+		l.Keys[name] = keys
+	}
+	if err := printJSON(p.out.Out, l, true); err != nil {
+		return err
+	}
+	if p.left > 0 {
+		if p.left--; p.left == 0 {
+			return errEnough
+		}
+	}
+	return nil
+}

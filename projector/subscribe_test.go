@@ -1,0 +1,73 @@
+package projector
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"tidemark/keyversion"
+	"tidemark/wire"
+)
+
+// POST /v1/topics: an external subscriber gets what there is and what comes, without an end, and nobody gives it up while it
+// has taken everything.
+func TestSubscribe(t *testing.T) {
+	w := newWorld(t)
+	w.define(1, 1, 2)
+	w.set("k1", map[string]any{"f1": "a", "f2": "b"})
+	external := newEndpoint(t)
+	status, answer := w.post("/v1/topics", fmt.Sprintf(`{"id":"audit","bucket":"world","indexes":["2"],"endpoint":%q,"counter":9}`, external.addr))
+	var reply wire.Subscription
+	if err := json.Unmarshal([]byte(answer), &reply); err != nil || status != http.StatusOK {
+		t.Fatalf("%d %s %v", status, answer, err)
+	}
+	if reply.ClusterID != "c1" || reply.Topic != "/backfill/audit" || reply.BucketUUID != testUUID || reply.VBuckets != vbuckets || fmt.Sprint(reply.Indexes) != "[2]" ||
+		len(reply.Results) != vbuckets {
+		t.Errorf("%+v", reply)
+	}
+	for _, r := range reply.Results {
+		if r.Outcome != wire.StartBegun {
+			t.Errorf("%+v", r)
+		}
+	}
+	w.eventually("the first document", func() bool { return fmt.Sprint(external.rows(2)) == `map[k1:["b"]]` })
+	w.set("k2", map[string]any{"f2": "c"})
+	w.eventually("the second one", func() bool { return fmt.Sprint(external.rows(2)) == `map[k1:["b"] k2:["c"]]` })
+	w.p.mu.Lock()
+	s := w.p.sides[sideKey{"/backfill/audit", testBucket}]
+	w.p.mu.Unlock()
+	w.eventually("that it waits for more", s.waits)
+	if len(external.kinds(keyversion.StreamEnd)) != 0 {
+		t.Error("it has ended")
+	}
+
+	for body, want := range map[string]string{
+		`{"id":"x","bucket":"world","indexes":["nobody"],"endpoint":"127.0.0.1:1"}`:                                            "no active index",
+		`{"id":"x","bucket":"world","indexes":["1","1"],"endpoint":"127.0.0.1:1"}`:                                             "each once",
+		`{"id":"","bucket":"world","endpoint":"127.0.0.1:1"}`:                                                                  "a part of it is empty",
+		`{"id":"x","bucket":"world","endpoint":""}`:                                                                            "endpoint",
+		`{"id":"x","bucket":"world","bucket_uuid":"other","endpoint":"127.0.0.1:1"}`:                                           "world",
+		`{"id":"x","bucket":"world","endpoint":"127.0.0.1:1","restart":{"vbuckets":[1,1],"vbuuids":[0,0],"seqnos":[0,0]}}`:     "twice",
+		`{"id":"x","bucket":"world","endpoint":"127.0.0.1:1","restart":{"vbuckets":[1],"vbuuids":[0],"seqnos":[5],"ends":[]}}`: "",
+	} {
+		if status, answer := w.post("/v1/topics", body); want != "" && (status < 400 || !strings.Contains(answer, want)) {
+			t.Errorf("%s: %d %s", body, status, answer)
+		}
+	}
+	if err := w.client.Stop(t.Context(), w.url, &wire.StreamStop{Fence: wire.Fence{ClusterID: "c1"}, Topic: "/backfill/audit"}); err != nil {
+		t.Error(err)
+	}
+}
+
+// Of finite streams a standstill is a failure, unless the request wants them kept for ever (RT-5).
+func TestWhoIsGivenUp(t *testing.T) {
+	finite := &wire.StreamBucket{Restart: wire.RestartTimestamp{VBuckets: []uint16{1}, VBUUIDs: []uint64{0}, Seqnos: []uint64{0}, Ends: []uint64{9}}}
+	if (&side{want: finite, target: &wire.SideTarget{}}).waits() {
+		t.Error("a finite stream may stand still")
+	}
+	if !(&side{want: finite, target: &wire.SideTarget{RetryForever: true}}).waits() {
+		t.Error("it is given up although it is to be retried for ever")
+	}
+}
