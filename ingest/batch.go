@@ -87,6 +87,9 @@ func (t *Batch) Bytes() int { return t.bytes }
 func (b *Bucket) Done(t *Batch, failed ...index.CopyID) (Ack, bool) {
 	b.inFlight -= t.bytes
 	t.bytes = 0
+	if t.Kind == FromSide {
+		b.written(t)
+	}
 	if t.Kind != AtStability {
 		return Ack{}, false
 	}
@@ -112,4 +115,15 @@ func (b *Bucket) Done(t *Batch, failed ...index.CopyID) (Ack, bool) {
 		b.ack, b.haveAck = ack, true
 	}
 	return ack, true
+}
+
+// written: progress counts what a side stream brought from here on.
+func (b *Bucket) written(t *Batch) {
+	for i := range t.Copies {
+		if c := b.find(t.Copies[i].ID); c != nil {
+			for n := range t.Copies[i].Parts {
+				c.parts[t.Copies[i].Parts[n].VBucket].taken = 0
+			}
+		}
+	}
 }

@@ -133,6 +133,7 @@ type part struct {
 	// base and comp: received, and complete, on earlier streams; while sub is set the present stream's are added.
 	base, comp uint64
 	solid      uint64 // of side: up to here it is known how far de-duplication may have hidden something
+	taken      uint64 // how much of side is in a batch that is not written yet
 	from       uint32 // epoch at which the queue starts for this copy, noQueue while no stream feeds it
 	sub        bool   // the present stream feeds it
 	tombs      bool   // tombstones may be stored

@@ -206,3 +206,48 @@ func BenchmarkAccept(b *testing.B) {
 		s.Done(t)
 	}
 }
+
+// TestProgressIsWritten: what a side stream brought counts as done when it is written, not before.
+func TestProgressIsWritten(t *testing.T) {
+	b, err := New(Options{VBuckets: 1, Pack: func(*keyversion.Event) []byte { return []byte("x") }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Add(Copy{ID: 1}); err != nil {
+		t.Fatal(err)
+	}
+	log, src := timestamp.FailoverLog{{VBUUID: 7}}, Source{Connection: 1}
+	begin := func(start uint64) *keyversion.Begin {
+		return &keyversion.Begin{Start: start, Log: log, Copies: []index.CopyID{1}}
+	}
+	told := func(want uint64) {
+		t.Helper()
+		if s := b.States()[0]; s.Done != want || s.Total != 10 {
+			t.Errorf("%d of %d are done, want %d of 10", s.Done, s.Total, want)
+		}
+	}
+	b.Accept(src, &keyversion.Event{Kind: keyversion.StreamBegin, Incarnation: incOf(1), Begin: begin(10)})
+	told(0)
+	side := index.Incarnation{Counter: 5}
+	b.OpenSide(b.Wants()[0], side.Counter)
+	b.AcceptSide(src, &keyversion.Event{Kind: keyversion.StreamBegin, Incarnation: side, Begin: begin(0)})
+	upTo := uint64(0)
+	bring := func(to uint64) *Batch {
+		for upTo < to {
+			upTo++
+			e := &keyversion.Event{Kind: keyversion.Insert, Incarnation: side, Seqno: upTo, DocID: []byte{byte(upTo)}, Window: timestamp.Window{Start: upTo - 1, End: upTo}}
+			if v := b.AcceptSide(src, e); v != Taken {
+				t.Fatalf("seqno %d: %v", upTo, v)
+			}
+		}
+		return b.TakeSide(0)
+	}
+	first := bring(4)
+	told(0)
+	b.Done(first)
+	told(4)
+	second := bring(9)
+	told(4)
+	b.Done(second)
+	told(9)
+}

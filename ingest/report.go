@@ -140,7 +140,7 @@ type CopyState struct {
 	Slice     index.SliceID
 	Ready     bool // was exact once, and the snapshot was taken
 	Held      Ref
-	Done      uint64 // seqnos covered by side streams, sum over vbuckets
+	Done      uint64 // seqnos covered by side streams and written, sum over vbuckets
 	Total     uint64 // sum of the activation timestamps
 	Joined    int    // vbuckets that a stream feeds
 	Catching  int    // vbuckets with side < A
@@ -157,7 +157,8 @@ func (b *Bucket) States() []CopyState {
 		}
 		for vb := range c.parts {
 			p := &c.parts[vb]
-			s.Done += min(p.pos.Side, p.pos.A)
+			done := min(p.pos.Side, p.pos.A)
+			s.Done += done - min(done, p.taken)
 			s.Total += p.pos.A
 			if p.sub {
 				s.Joined++

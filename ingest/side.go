@@ -273,6 +273,7 @@ func (b *Bucket) takeSide(t *Batch, vb int, s *sideStream) {
 		// is in order and starts again at side, and the maintenance stream's part of the past is newer as a whole.
 		pt := Part{VBucket: vb, Segment: taken, after: p.pos.Side, upTo: p.pos.A}
 		// How far de-duplication may have hidden something is known at the end only: before it, A is not reached.
+		was := p.pos.Side
 		p.pos.Side = min(s.at, p.pos.A)
 		if !s.ended && p.pos.Side == p.pos.A && b.on(sideFloor) {
 			p.pos.Side--
@@ -286,6 +287,7 @@ func (b *Bucket) takeSide(t *Batch, vb int, s *sideStream) {
 		if p.pos.WindowEnd = unsure; s.ended {
 			p.solid, p.pos.WindowEnd = p.pos.Side, p.reach()
 		}
+		p.taken += p.pos.Side - was
 		p.pos.VBUUID = p.log.Newest()
 		c.exact = false
 		pt.Position, pt.Log = p.pos, p.newLog()
