@@ -49,6 +49,7 @@ func newGroupWith(t *testing.T, n, replicas int, edit func(*Config)) *group {
 	}
 	for i := range peers {
 		peers[i].Memcached, peers[i].Admin = g.nodes[peers[i].ID].MemcachedAddr(), g.nodes[peers[i].ID].AdminAddr()
+		peers[i].MemcachedTLS = g.nodes[peers[i].ID].MemcachedTLSAddr()
 	}
 	for id, node := range g.nodes {
 		config := g.confs[id]

@@ -2,6 +2,7 @@ package kv
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -14,6 +15,7 @@ import (
 	"tidemark/kv/clustermap"
 	"tidemark/kv/store"
 	"tidemark/mcbp"
+	"tidemark/tlsconf"
 )
 
 const (
@@ -208,13 +210,23 @@ func (l *link) Run(ctx context.Context) error {
 	return nil
 }
 
+// memcachedOf is where another node is spoken to: inside TLS where both have it; then it must show a certificate of a KV node.
+func (n *Node) memcachedOf(id string) (addr string, encrypted *tls.Config) {
+	at := n.cluster.contact(id)
+	if n.config.TLS == nil || at.MemcachedTLS == "" {
+		return at.Memcached, nil
+	}
+	return at.MemcachedTLS, n.config.TLS.Client(tlsconf.Memcached, tlsconf.KV)
+}
+
 // session is one connection.
 func (l *link) session(ctx context.Context) error {
 	n := l.r.n
 	var tag [8]byte
 	randomBytes(tag[:])
+	addr, encrypted := n.memcachedOf(l.id.source)
 	conn, err := feed.Dial(ctx, feed.Config{
-		Addr: n.cluster.contact(l.id.source).Memcached, Bucket: l.id.bucket, User: n.config.User, Password: n.config.Password,
+		Addr: addr, TLS: encrypted, Bucket: l.id.bucket, User: n.config.User, Password: n.config.Password,
 		Name:        fmt.Sprintf("replication:%.60s->%.60s:%s", l.id.source, n.config.NodeID, hex.EncodeToString(tag[:])),
 		BufferBytes: replicaBufferBytes, RequestTimeout: replicaRequest, Xattrs: true, Tombstones: true, Logger: n.config.Logger.Named("feed"),
 	})

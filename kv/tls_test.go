@@ -13,6 +13,7 @@ import (
 	"github.com/couchbase/gocbcore/v10"
 	"github.com/couchbase/gocbcore/v10/memd"
 
+	"tidemark/kv/store"
 	"tidemark/mcbp"
 	"tidemark/tlsconf"
 )
@@ -135,4 +136,35 @@ func TestGocbcoreAgentsInsideTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	o.expect(t, "snapshot 0-1 2", "mutation 1 "+key+`={"n":1}`)
+}
+
+// Nodes that speak TLS replicate inside it, and only from nodes that show a certificate of a KV node.
+func TestReplicationInsideTLS(t *testing.T) {
+	dir := t.TempDir()
+	ca, err := tlsconf.CreateCA(dir, "test", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := newGroupWith(t, 2, 1, func(c *Config) {
+		files, err := ca.Issue(dir, c.NodeID, tlsconf.Request{Peer: tlsconf.Peer{Role: tlsconf.KV, ID: c.NodeID}, Hosts: []string{"127.0.0.1"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.TLS, err = tlsconf.OpenNode(files, tlsconf.KV, c.NodeID, nil); err != nil {
+			t.Fatal(err)
+		}
+		c.ListenTLS = "127.0.0.1:0"
+	})
+	for id, other := range map[string]string{"kv1": "kv2", "kv2": "kv1"} {
+		if addr, encrypted := g.nodes[id].memcachedOf(other); addr != g.nodes[other].MemcachedTLSAddr() || encrypted == nil {
+			t.Errorf("%s speaks to %s at %s, inside TLS %t", id, other, addr, encrypted != nil)
+		}
+	}
+	kv := login(t, g.nodes["kv1"].MemcachedAddr())
+	for vb := range uint16(16) {
+		if v := g.nodes["kv1"].buckets[0].store.VBucket(vb); v.Info().State == store.Active {
+			kv.want(setFrame(vb, "a", "1"), mcbp.StatusOK)
+		}
+	}
+	g.settled() // each replica has what its active copy has
 }
