@@ -55,7 +55,7 @@ func buildIndexes(t *testing.T, bucket string) (all []schemeIndex) {
 }
 
 func buildDocument(i int, version uint64) []byte {
-	return fmt.Appendf(nil, `{"name":"document %d of %d","grp":%d,"cold":%v,"fill":"the rest of a document that no index looks at, so that it is as long as a small one"}`,
+	return fmt.Appendf(nil, `{"name":"document %d of %d","grp":"group %d","cold":%v,"fill":"the rest of a document that no index looks at, so that it is as long as a small one"}`,
 		version, i, (uint64(i)+version)%97, i%hotShare != 0)
 }
 
