@@ -85,6 +85,9 @@ type API struct {
 	now    func() time.Time
 	scans  *rpc.Client
 	places chan struct{} // one for each scan that is passed on
+	// asking is held by who asks the leader about unknown credentials; asked is when the last question began.
+	asking chan struct{}
+	asked  time.Time
 	// foreign is the cluster of the node that was refused last.
 	foreign atomic.Pointer[string]
 }
@@ -92,7 +95,7 @@ type API struct {
 // New makes it.
 func New(cfg Config) *API {
 	return &API{cfg: cfg, rpc: rpc.NewClient(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)), scans: rpc.NewClient(scansAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)),
-		now: time.Now, places: make(chan struct{}, scansAtOnce)}
+		now: time.Now, places: make(chan struct{}, scansAtOnce), asking: make(chan struct{}, 1)}
 }
 
 // Close drops idle connections.

@@ -7,6 +7,7 @@ import (
 	"net/url"
 	"slices"
 	"strings"
+	"time"
 
 	"tidemark/auth"
 	"tidemark/internal/rpc"
@@ -102,9 +103,13 @@ func unauthenticated(err error) error {
 
 // identify gives who sends a user's request. While authentication is off, who shows nothing is an administrator.
 func (a *API) identify(r *http.Request) (*auth.Identity, error) {
+	came, before := a.now(), a.cfg.Raft.State()
 	id, err := a.cfg.Auth.Identify(r)
-	if errors.Is(err, auth.ErrUnauthenticated) && a.caughtUp(r.Context()) { // the user may be newer than what is known here
-		id, err = a.cfg.Auth.Identify(r)
+	if errors.Is(err, auth.ErrUnauthenticated) { // the user may be newer than what was known here
+		a.catchUpOnce(r.Context(), came)
+		if a.cfg.Auth.Differs(r, before) {
+			id, err = a.cfg.Auth.Identify(r)
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -144,13 +149,36 @@ func errNoCredentials() error {
 // authRequired tells whether requests without credentials are refused.
 func (a *API) authRequired() bool { return !a.cfg.Open || a.cfg.Raft.HasUsers() }
 
-// caughtUp brings a follower's state up to now; false when there is nothing newer.
-func (a *API) caughtUp(ctx context.Context) bool {
+// askPause is between two questions to the leader about credentials that are not known here: who tries many passwords does
+// not load it.
+const askPause = 20 * time.Millisecond
+
+// catchUpOnce brings a follower's state up to what it was at the leader when a request came. Those that come while one asks
+// share the next question. Without an answer the state stays as it is.
+func (a *API) catchUpOnce(ctx context.Context, came time.Time) {
 	if _, serving := a.cfg.Raft.Serving(); serving {
-		return false
+		return
 	}
-	before := a.cfg.Raft.State().CAS()
-	return a.catchUp(ctx) == nil && a.cfg.Raft.State().CAS() != before
+	select {
+	case a.asking <- struct{}{}:
+		defer func() { <-a.asking }()
+	case <-ctx.Done():
+		return
+	}
+	if a.asked.After(came) {
+		return
+	}
+	pause := time.NewTimer(askPause - a.now().Sub(a.asked))
+	defer pause.Stop()
+	select {
+	case <-pause.C:
+	case <-ctx.Done():
+		return
+	}
+	now := a.now()
+	if a.catchUp(ctx) == nil {
+		a.asked = now
+	}
 }
 
 // forwarded gives whom a manager passes a request on for; nil when it says nothing, or somebody else says it.

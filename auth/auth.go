@@ -139,6 +139,23 @@ func (a *Authenticator) Identify(r *http.Request) (*Identity, error) {
 	return nil, fmt.Errorf("%w: the certificate is for user %q, whom this cluster does not have", ErrUnauthenticated, peer.ID)
 }
 
+// Differs tells whether whom a request's credentials name, user or token, is not what it was in an older state: who was
+// refused by that one is worth another look.
+func (a *Authenticator) Differs(r *http.Request, before *statecontext.State) bool {
+	now := a.state()
+	scheme, rest, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if strings.EqualFold(scheme, "Bearer") {
+		hash, err := TokenHash(strings.TrimSpace(rest))
+		return err == nil && (before.TokenByHash(hash) == nil) != (now.TokenByHash(hash) == nil)
+	}
+	name, _, ok := r.BasicAuth()
+	if peer, shown := tlsconf.PeerOfRequest(r); !ok && shown {
+		name = peer.ID
+	}
+	was, is := before.User(name), now.User(name)
+	return (was == nil) != (is == nil) || was != nil && was.ModifiedCAS != is.ModifiedCAS
+}
+
 // known is a user who has shown that he is.
 func known(u *statecontext.User) *Identity {
 	return &Identity{Name: u.Name, Role: u.Role, user: u.Name, modified: u.ModifiedCAS}

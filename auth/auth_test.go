@@ -348,3 +348,39 @@ func BenchmarkRemembered(b *testing.B) {
 		}
 	}
 }
+
+// TestDiffers: another look is worth it when the user or the token that is named is new or changed, and for nobody else.
+func TestDiffers(t *testing.T) {
+	w := newWorld(t)
+	w.user("ann", statecontext.UserAdmin, "battery staple")
+	before := w.state
+	basic := func(name string) *http.Request {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.SetBasicAuth(name, "x")
+		return r
+	}
+	w.user("bob", statecontext.UserReads, "correct horse")
+	for name, want := range map[string]bool{"ann": false, "bob": true, "nobody": false} {
+		if got := w.a.Differs(basic(name), before); got != want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if w.a.Differs(basic("bob"), w.state) {
+		t.Error("bob differs from himself")
+	}
+	secret := newToken()
+	hash, err := TokenHash(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bearer := httptest.NewRequest(http.MethodGet, "/", nil)
+	bearer.Header.Set("Authorization", "Bearer "+secret)
+	if w.a.Differs(bearer, before) {
+		t.Error("a token that nobody has")
+	}
+	before = w.state
+	w.do(&statecontext.PutToken{Token: statecontext.Token{User: "ann", Role: statecontext.UserReads, Hash: hash}})
+	if !w.a.Differs(bearer, before) {
+		t.Error("a new token")
+	}
+}

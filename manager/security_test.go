@@ -228,6 +228,31 @@ func everyRouteByEveryRole(t *steady.T) {
 	t.Part("streams end with the right to them", s.streams)
 }
 
+// TestNewUsersAreKnownEverywhere: who was made a moment ago at the leader is let in by the followers, whether they have heard
+// of him or not, and so is a token.
+func TestNewUsersAreKnownEverywhere(t *testing.T) {
+	s := newSecured(t)
+	root := &who{name: "root", basic: [2]string{FirstAdmin, rootPassword}}
+	for i := range 10 {
+		leader, follower := s.nodes[s.leader()], s.follower()
+		name := fmt.Sprint("user", i)
+		if status, code := s.as(root, leader, "PUT", "/v1/users/"+name, fmt.Sprintf(`{"new":true,"role":"read","password":%q}`, readPassword)); status != 200 {
+			t.Fatalf("%s: %d %s", name, status, code)
+		}
+		if status, code := s.as(&who{basic: [2]string{name, readPassword}}, follower, "GET", "/v1/indexes", ""); status != 200 {
+			t.Errorf("%s at a follower: %d %s", name, status, code)
+		}
+		secret := statecontext.TokenPrefix + strings.Repeat(string(rune('A'+i)), 42) + "A"
+		if status, code := s.as(root, leader, "POST", "/v1/tokens", fmt.Sprintf(`{"user":%q,"role":"read","secret":%q}`, name, secret)); status != 201 {
+			t.Fatalf("token of %s: %d %s", name, status, code)
+		}
+		bearer := map[string]string{"Authorization": "Bearer " + secret}
+		if status, code := s.as(&who{header: bearer}, follower, "GET", "/v1/indexes", ""); status != 200 {
+			t.Errorf("token of %s at a follower: %d %s", name, status, code)
+		}
+	}
+}
+
 // checkRoute asks one route. What is allowed is asked with a body that no handler takes, so that nothing happens: any
 // answer but 401 and 403 will do.
 func (s *secured) checkRoute(where string, n *node, route *api.RouteInfo, w *who) {
