@@ -97,8 +97,10 @@ func applyDelta(src []byte, base Vector, share bool) (t Vector, rest []byte, err
 	return t, r.b, nil
 }
 
-// AppendLog appends a failover log: its length and (vbuuid, seqno) pairs.
+// AppendLog appends a failover log: its length and (vbuuid, seqno) pairs; of one with more than 64 entries the newest 64, which
+// is what DecodeLog takes. A position on a branch that is left out counts as diverged.
 func AppendLog(dst []byte, l FailoverLog) []byte {
+	l = l[:min(len(l), maxLog)]
 	dst = binary.AppendUvarint(dst, uint64(len(l)))
 	for _, e := range l {
 		dst = binary.LittleEndian.AppendUint64(dst, e.VBUUID)

@@ -217,3 +217,16 @@ func BenchmarkVector1024(b *testing.B) {
 		}
 	})
 }
+
+// A failover log that is too long loses its oldest entries when it is written, instead of being something that nobody can
+// read: an entry of the Raft log that cannot be decoded stops every manager.
+func TestLongLogsAreCut(t *testing.T) {
+	var long FailoverLog
+	for i := range 71 {
+		long = append(long, LogEntry{VBUUID: uint64(100 - i), Seqno: uint64(200 - 2*i)})
+	}
+	back, rest, err := DecodeLog(AppendLog(nil, long))
+	if err != nil || len(rest) > 0 || !back.Equal(long[:64]) {
+		t.Errorf("%d entries, %d bytes left, %v", len(back), len(rest), err)
+	}
+}
