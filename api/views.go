@@ -176,15 +176,16 @@ func (a *API) rollbacks(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	details := map[string]string{}
+	details := map[string]coordinator.BucketStatus{}
 	if c, leads := a.cfg.Coordinator.Status(); leads {
 		for _, b := range c.Buckets {
-			details[b.Name] = b.Rollback
+			details[b.Name] = b
 		}
 	}
 	list := client.RollbackList{CAS: s.CAS(), Rollbacks: []client.RollbackInfo{}}
 	for b := range s.Buckets() {
-		i := client.RollbackInfo{Bucket: b.Name, Detail: details[b.Name]}
+		x := details[b.Name]
+		i := client.RollbackInfo{Bucket: b.Name, Detail: x.Rollback, SinceMS: x.RollbackSinceMS, Waits: x.RollbackWaits}
 		if c := b.Rollback; c != nil {
 			i.ID, i.Step, i.Failover, i.Restart = c.ID, c.Step, vectorInfo(c.Failover, 0, 0), vectorInfo(c.Restart, 0, 0)
 		} else if i.Detail == "" {
@@ -206,6 +207,13 @@ func (a *API) view(r *http.Request, bucket string) (v coordinator.BucketView, kn
 		return v, false, nil
 	}
 	return v, false, err
+}
+
+func stuck(all []streams.Stuck) (out []client.StuckVBucket) {
+	for _, s := range all {
+		out = append(out, client.StuckVBucket{VBucket: s.VBucket, State: s.State.String(), Reason: s.Reason, ForMS: s.ForMS})
+	}
+	return out
 }
 
 func streamInfo(bucket string, v int, e *streams.Entry) client.StreamInfo {
@@ -250,6 +258,7 @@ func (a *API) streams(w http.ResponseWriter, r *http.Request) error {
 		if known {
 			c := &v.Summary
 			i.Wanted, i.Idle, i.Requested, i.Begun, i.Ended, i.Lost, i.Repairs = v.Wanted, c.Idle, c.Requested, c.Begun, c.Ended, c.Lost, c.Repairs
+			i.Stuck = stuck(c.Stuck)
 		}
 		list.Buckets = append(list.Buckets, i)
 		for at := range v.Entries {

@@ -350,6 +350,8 @@ type BucketStatus struct {
 	StabilityHash   string `json:"stability_hash"`
 	StreamsBegun    int    `json:"streams_begun"`
 	StreamsMissing  int    `json:"streams_missing"` // vbuckets that nobody streams now
+	// Stuck are those of them that have had no stream for longer than 10 s although one is wanted, at most 16.
+	Stuck []StuckVBucket `json:"stuck,omitempty"`
 	// StabilityAgeMS is how old the newest stability timestamp is; -1 when it is of before the leader's term.
 	StabilityAgeMS int64  `json:"stability_age_ms"`
 	Lag            uint64 `json:"lag"`           // complete seqnos above it, over all vbuckets

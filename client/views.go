@@ -41,6 +41,8 @@ type RollbackInfo struct {
 	ID       uint64                    `json:"id"`
 	Step     statecontext.RollbackStep `json:"step"`
 	Detail   string                    `json:"detail,omitempty"`   // what the leader knows
+	SinceMS  int64                     `json:"since_ms,omitempty"` // when the leader saw the step begin, unix milliseconds
+	Waits    []string                  `json:"waits,omitempty"`    // projectors and indexers whose answers the step waits for
 	Failover *VectorInfo               `json:"failover,omitempty"` // from step prepare on
 	Restart  *VectorInfo               `json:"restart,omitempty"`  // from step restart on
 }
@@ -71,6 +73,16 @@ type BucketStreams struct {
 	Ended     int    `json:"ended"`
 	Lost      int    `json:"lost"`
 	Repairs   uint64 `json:"repairs"` // batches of requests in this leader's term
+	// Stuck are vbuckets that have had no stream for longer than 10 s although one is wanted, at most 16.
+	Stuck []StuckVBucket `json:"stuck,omitempty"`
+}
+
+// StuckVBucket is a vbucket that has had no stream for long.
+type StuckVBucket struct {
+	VBucket uint16 `json:"vbucket"`
+	State   string `json:"state"` // requested, ended, lost
+	Reason  string `json:"reason"`
+	ForMS   int64  `json:"for_ms"`
 }
 
 // StreamInfo is the maintenance stream of one vbucket.

@@ -34,6 +34,7 @@ type bucket struct {
 	rolling    *rolling // while it is being rolled back
 	auditMS    int64    // when the newest audit began
 	audit      *audit   // that is under way
+	stuck      bool     // some vbucket has had no stream for long, and the log says so
 }
 
 // reconcileBuckets makes the buckets known here those of the state.

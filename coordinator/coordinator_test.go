@@ -515,6 +515,10 @@ func TestRollback(t *testing.T) {
 			w.until("15 is stable", 2*time.Second, func() bool { return w.log.State().Bucket("world").Stability.Vector.Seqnos[3] == 15 })
 			time.Sleep(time.Second)
 
+			late := w.indexers["http://i2"]
+			late.mu.Lock()
+			late.down = true
+			late.mu.Unlock()
 			w.mu.Lock() // vbucket 3 fails over and loses 13 to 15
 			kv := w.kv["world"]
 			kv.rev++
@@ -529,6 +533,14 @@ func TestRollback(t *testing.T) {
 			if _, err := w.leader().Stabilize(w.ctx, "world", timestamp.New(vbuckets)); err != nil && !errors.Is(err, ErrInRollback) {
 				t.Errorf("a scan meanwhile: %v", err)
 			}
+			w.until("it is told who is waited for", 4*time.Second, func() bool {
+				s, _ := w.leader().Status()
+				b := &s.Buckets[0]
+				return slices.Equal(b.RollbackWaits, []string{"i2"}) && b.RollbackSinceMS > 0 && strings.HasSuffix(b.Rollback, "waiting for indexers: i2")
+			})
+			late.mu.Lock()
+			late.down = false
+			late.mu.Unlock()
 			if change {
 				w.depose()
 				w.lead()

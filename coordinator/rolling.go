@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"tidemark/index"
 	"tidemark/rollback"
@@ -30,6 +31,7 @@ type rolling struct {
 	answers rollback.Answers
 	askedMS map[string]int64
 	reason  string
+	waits   []string // names of the projectors and indexers whose answers are awaited
 }
 
 // beginRollback proposes the rollback of a bucket whose history KV has lost in part.
@@ -77,7 +79,15 @@ func (l *leader) stepRollback(b *bucket) {
 		r.reason = err.Error()
 		return
 	}
-	r.reason = d.Reason
+	r.reason, r.waits = d.Reason, nil
+	for _, id := range d.AskLogs {
+		r.waits = append(r.waits, string(id))
+	}
+	for _, node := range slices.Concat(d.AskPrepare, d.AskDo) {
+		if n := l.indexers[node]; n != nil {
+			r.waits = append(r.waits, n.name)
+		}
+	}
 	if d.Advance {
 		l.advanceRollback(b, s, d)
 		return

@@ -3,6 +3,7 @@ package coordinator
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"tidemark/index"
 	"tidemark/statecontext"
@@ -70,6 +71,10 @@ type BucketStatus struct {
 	AgeMS      int64          // of the newest stability timestamp; -1: it is of before this term
 	Lag        uint64         // complete seqnos above it, over all vbuckets
 	Rollback   string         // step, or why the bucket has to be rolled back; empty: all is well
+	// RollbackSinceMS is when this leader saw the rollback's step begin, unix milliseconds, 0 without one; RollbackWaits names
+	// the projectors and indexers whose answers the step waits for.
+	RollbackSinceMS int64
+	RollbackWaits   []string
 }
 
 // Progress of an index: of its build, and what its copies hold.
@@ -151,6 +156,15 @@ func (l *leader) show() {
 				owned[e.Owner]++
 			}
 		}
+		if stuck := len(sum.Stuck) > 0; stuck != b.stuck {
+			if b.stuck = stuck; stuck {
+				x := &sum.Stuck[0]
+				l.log.Warn("vbuckets have no stream for long", "bucket", name, "how_many", len(sum.Stuck), "vbucket", x.VBucket, "state", x.State,
+					"reason", x.Reason, "for_ms", x.ForMS)
+			} else {
+				l.log.Info("no vbucket is without a stream for long any more", "bucket", name)
+			}
+		}
 		w := BucketStatus{Name: name, UUID: b.uuid, VBuckets: b.ledger.Len(), Generation: b.generation, Wanted: b.wanted, Number: b.stable.Number,
 			Hash: b.stable.Hash, Streams: sum, Lagging: b.stab.Lagging(l.nowMS), Waiting: len(b.waiters)}
 		w.AgeMS = -1
@@ -161,8 +175,14 @@ func (l *leader) show() {
 			w.Lag += max(b.stab.CompleteAt(v), b.stable.Vector.Seqnos[v]) - b.stable.Vector.Seqnos[v]
 		}
 		if x := l.state.Bucket(name); x != nil && x.Rollback != nil {
-			if w.Rollback = x.Rollback.Step.String(); b.rolling != nil && b.rolling.reason != "" {
-				w.Rollback += ": " + b.rolling.reason
+			w.Rollback = x.Rollback.Step.String()
+			if r := b.rolling; r != nil {
+				if w.RollbackSinceMS, w.RollbackWaits = r.sinceMS, slices.Clone(r.waits); r.reason != "" {
+					w.Rollback += ": " + r.reason
+				}
+				if len(r.waits) > 0 {
+					w.Rollback += ": " + strings.Join(r.waits, ", ")
+				}
 			}
 		} else if d, bad := b.ledger.Diverged(); bad {
 			w.Rollback = fmt.Sprintf("needed: vbucket %d: %s", d.VBucket, d.Reason)

@@ -121,7 +121,12 @@ func judge(st client.Status) judged {
 	}
 	for _, b := range st.Buckets {
 		if b.Wanted && b.StreamsMissing > 0 {
-			bad(verdictNotReady, "bucket %s: %d of %d vbuckets are not streamed", b.Name, b.StreamsMissing, b.VBuckets)
+			why := ""
+			if len(b.Stuck) > 0 {
+				x := &b.Stuck[0]
+				why = fmt.Sprintf("; vbucket %d for %v: %s", x.VBucket, (time.Duration(x.ForMS) * time.Millisecond).Round(time.Second), x.Reason)
+			}
+			bad(verdictNotReady, "bucket %s: %d of %d vbuckets are not streamed%s", b.Name, b.StreamsMissing, b.VBuckets, why)
 		}
 		if b.Rollback != "" {
 			bad(verdictNotReady, "bucket %s is being rolled back: %s", b.Name, b.Rollback)
