@@ -26,6 +26,7 @@ const (
 	CodeNotReady    = "INDEX_NOT_READY"
 	CodeBadKey      = "BAD_IDEMPOTENCY_KEY"
 	CodeNoProjector = "NO_PROJECTOR"
+	CodeNoIndexer   = "NO_INDEXER"
 	CodeTokenLost   = "TOKEN_LOST"
 	CodePlacement   = "PLACEMENT_IMPOSSIBLE"
 	// CodeFormatTooOld: the feature needs a newer format level; run tidemark cluster finalize-upgrade.
@@ -86,6 +87,7 @@ func sentinels() []sentinel {
 		{coordinator.ErrBusy, client.CodeBusy, "too much waits already, nothing was done: %v"},
 		{coordinator.ErrUnknownBucket, rpc.CodeBucket, "%v"},
 		{coordinator.ErrNoProjector, CodeNoProjector, "%v"},
+		{coordinator.ErrNoIndexer, CodeNoIndexer, "%v"},
 		{coordinator.ErrBucketGone, string(statecontext.BucketIsGone), "%v"},
 		{coordinator.ErrNoStreams, CodeNotReady, "%v"},
 		{coordinator.ErrInRollback, string(scan.IndexInRollback), "%v"},

@@ -18,8 +18,12 @@ import (
 	"tidemark/wire"
 )
 
-// ErrNoProjector is wrapped when no projector could say whether a bucket exists.
-var ErrNoProjector = errors.New("no projector could be asked about the bucket")
+var (
+	// ErrNoProjector is wrapped when no projector could say whether a bucket exists.
+	ErrNoProjector = errors.New("no projector could be asked about the bucket")
+	// ErrNoIndexer is wrapped when indexers are registered, and none of them answers now.
+	ErrNoIndexer = errors.New("no indexer answers")
+)
 
 // Outcome of a DDL request.
 type Outcome struct {
@@ -229,10 +233,15 @@ var errFound = errors.New("found")
 func (c *Coordinator) place(l *leader, d *index.Definition) ([]statecontext.Placement, error) {
 	s := c.cfg.Consensus.State()
 	var nodes []rebalance.Node
+	registered := 0
 	for i := range s.Indexers() {
+		registered++
 		if !l.offline(i.Node) {
 			nodes = append(nodes, rebalance.Node{ID: i.Node, UUID: i.UUID, Name: i.Name, Zone: i.Zone, Capacity: i.Capacity, Load: s.Load(i.Node)})
 		}
+	}
+	if registered > 0 && len(nodes) == 0 {
+		return nil, fmt.Errorf("%w: %d registered", ErrNoIndexer, registered)
 	}
 	nodes, err := rebalance.Allowed(nodes, d.Nodes)
 	if err != nil {

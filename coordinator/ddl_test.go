@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"tidemark/index"
-	"tidemark/rebalance"
 	"tidemark/statecontext"
 )
 
@@ -48,8 +47,8 @@ func TestRetriesKeepTheirOutcome(t *testing.T) {
 
 		w.indexers["http://i1"].kill()
 		time.Sleep(time.Minute) // it is offline
-		if _, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: index.Definition{Name: "b", Bucket: "world", IsPrimary: true}}); !errors.Is(err, rebalance.ErrTooFewNodes) {
-			t.Errorf("no indexer: %v", err)
+		if _, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: index.Definition{Name: "b", Bucket: "world", IsPrimary: true}}); !errors.Is(err, ErrNoIndexer) {
+			t.Errorf("no indexer that answers: %v", err)
 		}
 		if o, err := w.leader().CreateIndex(w.ctx, create); err != nil || o.ID != first.ID || !o.Replayed || o.Existed || o.CAS != first.CAS {
 			t.Errorf("the creation again, without nodes: %+v, %v", o, err)

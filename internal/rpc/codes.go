@@ -108,6 +108,7 @@ func Codes() []CodeInfo {
 		{Code: "RESTORING", Status: 503, Exit: ExitUnavailable, Retry: true, Title: "A backup is being restored", WayOut: "Nothing was done: try again when that is over."},
 		{Code: "LEDGER_FULL", Status: 503, Exit: ExitUnavailable, Title: "Too many recent requests are remembered", WayOut: "Nothing was done: send fewer writes with an Idempotency-Key, or raise ledger_entries."},
 		{Code: "NO_PROJECTOR", Status: 503, Exit: ExitUnavailable, Title: "No projector could say whether the bucket exists", WayOut: "Start a projector."},
+		{Code: "NO_INDEXER", Status: 503, Exit: ExitUnavailable, Retry: true, Title: "None of the registered indexers answers", WayOut: "Nothing was done: try again. If it lasts, start an indexer."},
 		{Code: CodeUnavailable, Status: 503, Exit: ExitUnavailable, Retry: true, Title: "Nobody who could serve this answers", WayOut: "Nothing was done: try again."},
 		{Code: CodeKV, Status: 503, Exit: ExitUnavailable, Title: "KV cannot be asked", WayOut: "Check that KV runs, and the projectors' KV user and password."},
 		{Code: "VBUCKETS_UNAVAILABLE", Status: 503, Exit: ExitUnavailable, Title: "KV's present positions cannot be had", WayOut: "A KV node is missing: try again, or scan with consistency any."},
