@@ -127,7 +127,7 @@ func (s *stage) open() {
 	s.node = n
 	<-n.Ready()
 	s.warmUp(n)
-	w, err := kvclient.Connect(within(s, time.Minute), []string{n.MemcachedAddr()}, kvclient.Options{User: kvUser, Password: kvPassword, Bucket: kvBucket, Name: "writer"})
+	w, err := kvclient.Connect(within(s, time.Minute), []string{n.MemcachedAddr()}, kvclient.Options{User: kvUser, Password: kvPassword, Bucket: kvBucket, Name: "writer", DialTimeout: time.Minute})
 	if err != nil {
 		s.Fatal(err)
 	}

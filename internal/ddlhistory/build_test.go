@@ -23,7 +23,7 @@ func TestRetriesByName(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		status, answer, err := call(ctx, w.http, http.MethodPost, server+"/v1/statements", key, body, 10*time.Second)
+		status, answer, err := call(ctx, w.http, http.MethodPost, server+"/v1/statements", key, body, time.Minute)
 		if err != nil || status != want {
 			t.Errorf("%s (%s) at %s: %d %s, %v; want %d", text, key, server, status, answer, err, want)
 		}
@@ -50,7 +50,7 @@ func TestRetriesByName(t *testing.T) {
 	everywhere(http.StatusAccepted, build, "build")
 	everywhere(http.StatusAccepted, drop, "drop")
 	everywhere(http.StatusAccepted, createText, "create")
-	status, answer, err := call(ctx, w.http, http.MethodGet, first+"/v1/indexes?bucket="+bucket, "", nil, 10*time.Second)
+	status, answer, err := call(ctx, w.http, http.MethodGet, first+"/v1/indexes?bucket="+bucket, "", nil, time.Minute)
 	var l struct {
 		Indexes []struct {
 			Name, State string
