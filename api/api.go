@@ -25,6 +25,7 @@ import (
 	"tidemark/auth"
 	"tidemark/consensus"
 	"tidemark/coordinator"
+	"tidemark/indexerclient"
 	"tidemark/internal/rpc"
 	"tidemark/statecontext"
 	"tidemark/tlsconf"
@@ -80,11 +81,13 @@ type Config struct {
 
 // API serves one manager.
 type API struct {
-	cfg    Config
-	rpc    *rpc.Client
-	now    func() time.Time
-	scans  *rpc.Client
-	places chan struct{} // one for each scan that is passed on
+	cfg   Config
+	rpc   *rpc.Client
+	now   func() time.Time
+	scans *rpc.Client
+	// indexers asks them for their figures.
+	indexers *indexerclient.Client
+	places   chan struct{} // one for each scan that is passed on
 	// asking is held by who asks the leader about unknown credentials; asked is when the last question began.
 	asking chan struct{}
 	asked  time.Time
@@ -95,13 +98,15 @@ type API struct {
 // New makes it.
 func New(cfg Config) *API {
 	return &API{cfg: cfg, rpc: rpc.NewClient(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)), scans: rpc.NewClient(scansAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)),
-		now: time.Now, places: make(chan struct{}, scansAtOnce), asking: make(chan struct{}, 1)}
+		indexers: indexerclient.New(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)),
+		now:      time.Now, places: make(chan struct{}, scansAtOnce), asking: make(chan struct{}, 1)}
 }
 
 // Close drops idle connections.
 func (a *API) Close() {
 	a.rpc.Close()
 	a.scans.Close()
+	a.indexers.Close()
 }
 
 // Role is what a caller must be allowed to do.
@@ -159,7 +164,7 @@ func (rt *route) bodyTime(limit time.Duration) time.Duration {
 // routes lists every call. Of two paths that match, the first one counts.
 func (a *API) routes() []route {
 	return slices.Concat(a.userRoutes(), a.scanRoutes(), a.ddlRoutes(), a.patchRoutes(), a.readRoutes(), a.clusterRoutes(), a.memberRoutes(), a.componentRoutes(),
-		a.nodeRoutes(), a.errorRoutes(), a.watchRoutes(), a.viewRoutes())
+		a.nodeRoutes(), a.errorRoutes(), a.watchRoutes(), a.viewRoutes(), a.statsRoutes())
 }
 
 // RouteInfo is what a call needs, for tests of who may call it.

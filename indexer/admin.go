@@ -33,6 +33,7 @@ func (x *Indexer) adminHandler() http.Handler {
 	add(http.MethodPut, "/v1/rollback", manager, rpc.Handle(limit, x.rollback))
 	add(http.MethodPost, "/v1/orphans:drop", manager, rpc.Handle(limit, x.dropOrphans))
 	add(http.MethodGet, "/v1/status", anyone, http.HandlerFunc(x.status))
+	add(http.MethodGet, "/v1/stats", anyone, http.HandlerFunc(x.serveStats))
 	add(http.MethodGet, "/v1/positions", anyone, http.HandlerFunc(x.positions))
 	x.metrics.registry.MustRegister(collector{x})
 	add(http.MethodGet, "/metrics", anyone, promhttp.HandlerFor(x.metrics.registry, promhttp.HandlerOpts{}))

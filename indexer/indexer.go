@@ -131,6 +131,8 @@ type Indexer struct {
 	report      chan struct{} // capacity 1: something is worth a report at once
 	sides       chan struct{} // capacity 1: side streams may be wanted
 	health      health
+	began       time.Time
+	scanned     scanBook
 
 	applying sync.Mutex // one list of definitions at a time
 	mu       sync.Mutex
@@ -179,7 +181,7 @@ func Open(cfg Config) (*Indexer, error) {
 		return nil, err
 	}
 	x := &Indexer{
-		cfg: cfg, log: cfg.Logger, boot: boot, now: time.Now, buckets: map[string]*bucket{}, orphans: map[index.CopyID]*orphan{},
+		cfg: cfg, log: cfg.Logger, boot: boot, now: time.Now, began: time.Now(), buckets: map[string]*bucket{}, orphans: map[index.CopyID]*orphan{},
 		report: make(chan struct{}, 1), sides: make(chan struct{}, 1), metrics: newMetrics(),
 		snapshots: newSnapshots(cfg.KeepSnapshots, cfg.Logger), newest: map[string]wire.Stability{}, changed: make(chan struct{}),
 		verifies: map[string]*sideRead{}, checking: make(chan struct{}, 1),

@@ -96,6 +96,7 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	ch <- prometheus.MustNewConstMetric(gauge("orphans", "Copies in the folder that no definitions name."), prometheus.GaugeValue, float64(count))
 	ch <- prometheus.MustNewConstMetric(gauge("orphan_disk_bytes", "Size of the orphans' files."), prometheus.GaugeValue, float64(size))
 	ch <- prometheus.MustNewConstMetric(gauge("verifying", "1 while copies here are being compared with the KV data."), prometheus.GaugeValue, float64(len(c.x.checking)))
+	c.x.collectStats(ch)
 	items := gauge("copy_items", "Entries of a copy.", "bucket", "index", "copy")
 	bytes := gauge("copy_disk_bytes", "Size of a copy's files.", "bucket", "index", "copy")
 	held := gauge("copy_snapshots", "Snapshots of a copy held for scans.", "bucket", "index", "copy")

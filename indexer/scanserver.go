@@ -103,16 +103,17 @@ func (s *scanServer) scan(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() { <-s.clients }()
+	began := s.x.now()
 	spec, err := s.prepare(w, r)
 	if err != nil {
-		s.done(err)
+		s.done(r, began, 0, err)
 		s.problem(w, err)
 		return
 	}
 	out := &answer{w: w, c: http.NewResponseController(w)}
 	enc := scan.NewEncoder(out, out.flush, spec)
 	result, err := s.c.Scan(r.Context(), spec, enc)
-	s.done(err)
+	s.done(r, began, result.Rows, err)
 	switch {
 	case err == nil:
 		err = enc.End(result)
@@ -132,12 +133,13 @@ func (s *scanServer) count(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer func() { <-s.clients }()
+	began := s.x.now()
 	spec, err := s.prepare(w, r)
 	var result scan.Result
 	if err == nil {
 		result, err = s.c.Count(r.Context(), spec)
 	}
-	s.done(err)
+	s.done(r, began, 0, err) // a number is no row
 	if err != nil {
 		s.problem(w, err)
 		return
@@ -147,12 +149,16 @@ func (s *scanServer) count(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(scan.AppendCount(nil, result)) // the client has gone: nobody is left to tell
 }
 
-func (s *scanServer) done(err error) {
+// done counts a scan or a count that has ended.
+func (s *scanServer) done(r *http.Request, began time.Time, rows int64, err error) {
 	code := "OK"
 	if err != nil {
 		code = string(scan.CodeOf(err))
 	}
 	s.x.metrics.scans.WithLabelValues(code).Inc()
+	if id, bad := index.ParseID(mux.Vars(r)["id"]); bad == nil {
+		s.x.countScan(id, began, rows, err)
+	}
 }
 
 // serveSlices answers another node.

@@ -25,6 +25,9 @@ const (
 	recoverTimeout = 30 * time.Second
 )
 
+// copySource begins the name under which the node's health has a copy that cannot be written.
+const copySource = "copy "
+
 // job is one thing to write, with the slices that there are: work of the state, or a purge.
 type job struct {
 	work   ingest.Work
@@ -122,7 +125,7 @@ func (k *bucket) writeBatch(ctx context.Context, j *job) (missing []index.CopyID
 // persistently does f until it succeeds, the copy has had to be reopened, or the context ends. A full disk is told and
 // waited for: the loop goes on meanwhile and stops taking data when its queue is full.
 func (k *bucket) persistently(ctx context.Context, s *storage.Slice, f func() error) outcome {
-	source := fmt.Sprintf("copy %s", s.Meta().Copy)
+	source := copySource + s.Meta().Copy.String()
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
 		err := f()
 		switch {

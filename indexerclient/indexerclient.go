@@ -19,6 +19,7 @@ import (
 const (
 	ControlTimeout   = 5 * time.Second
 	StabilityTimeout = 2 * time.Second
+	StatsTimeout     = 3 * time.Second
 	RollbackTimeout  = 60 * time.Second // restoring from a checkpoint
 )
 
@@ -57,6 +58,11 @@ func (c *Client) Stability(ctx context.Context, addr string, req *wire.Stability
 // DropOrphans tells which orphans the StateContext does not know.
 func (c *Client) DropOrphans(ctx context.Context, addr string, req *wire.DropOrphans) (*wire.DropOrphansReply, error) {
 	return rpc.Call[wire.DropOrphansReply](ctx, c.rpc, ControlTimeout, http.MethodPost, addr+"/v1/orphans:drop", req)
+}
+
+// Stats gives an indexer's figures.
+func (c *Client) Stats(ctx context.Context, addr string) (*wire.IndexerStats, error) {
+	return rpc.Call[wire.IndexerStats](ctx, c.rpc, StatsTimeout, http.MethodGet, addr+"/v1/stats", nil)
 }
 
 // Rollback tells of a rollback step.

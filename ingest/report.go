@@ -175,6 +175,39 @@ func (b *Bucket) States() []CopyState {
 	return out
 }
 
+// Backlog is what a copy lacks of what KV has, in seqnos summed over vbuckets: about as many documents, less those that
+// were overwritten meanwhile.
+type Backlog struct {
+	Copy    index.CopyID
+	Pending uint64 // have not come: above what was received, and below A what side streams have still to bring
+	Queued  uint64 // have come and are not applied
+}
+
+// Backlogs lists the copies' backlogs against KV's high seqnos (0 where unknown), ascending by id. stored gives what a copy has
+// stored, one position per vbucket: batches that are handed out and not done are queued; nil: it is not known, and they are done.
+func (b *Bucket) Backlogs(high []uint64, stored func(index.CopyID) []Position) []Backlog {
+	out := make([]Backlog, len(b.copies))
+	for i, c := range b.copies {
+		g := Backlog{Copy: c.id}
+		done := stored(c.id)
+		for vb := range c.parts {
+			p := &c.parts[vb]
+			held, recv := p.pos, b.received(p, vb)
+			if vb < len(done) {
+				held = done[vb]
+			}
+			if vb < len(high) && high[vb] > recv {
+				g.Pending += high[vb] - recv
+			}
+			side := min(p.pos.Side, p.pos.A)
+			g.Pending += p.pos.A - side
+			g.Queued += recv - min(held.Main, recv) + side - min(held.Side, side)
+		}
+		out[i] = g
+	}
+	return out
+}
+
 // Tombstones tells whether a vbucket of the copy may hold tombstones that are still of use, or waits to be restored.
 func (b *Bucket) Tombstones(id index.CopyID) bool {
 	c := b.find(id)

@@ -59,5 +59,6 @@ type backIter interface {
 
 type engineStats struct {
 	diskBytes   int64
+	liveBytes   int64 // part of diskBytes that is no garbage, estimated
 	memoryBytes int64
 }

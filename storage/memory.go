@@ -62,3 +62,17 @@ func (m *memory) shrink() error {
 	_, err := largest.rotate()
 	return err
 }
+
+// MemoryUse is what a store holds in memory.
+type MemoryUse struct {
+	Used  int64 // blocks in the cache, and what is applied and not yet written
+	Limit int64
+}
+
+// Memory tells how much it is. Memtables are part of the cache's bound.
+func (s *Store) Memory() MemoryUse {
+	limit := s.opts.CacheBytes + s.opts.MemTableBytes
+	s.res.memory.mu.Lock()
+	defer s.res.memory.mu.Unlock()
+	return MemoryUse{Used: s.res.cache.Size() + s.res.memory.total, Limit: limit}
+}

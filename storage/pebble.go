@@ -1,10 +1,12 @@
 package storage
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -85,6 +87,7 @@ type pebbleEngine struct {
 		changes uint64
 		sized   bool
 		bytes   int64 // of the tables as of changes
+		live    int64 // part of bytes, see liveBytes
 	}
 }
 
@@ -252,27 +255,51 @@ func (e *pebbleEngine) onCorruption(info pebble.DataCorruptionInfo) {
 
 func (e *pebbleEngine) stats() engineStats {
 	active, pending := e.weights()
-	return engineStats{diskBytes: e.diskBytes(), memoryBytes: active + pending}
+	disk, live := e.sizes()
+	return engineStats{diskBytes: disk, liveBytes: live, memoryBytes: active + pending}
 }
 
-// diskBytes is the size of the live tables, looked up again only when they have changed. The store's own metrics wait for
-// a manifest that is being written, which may be long on a full disk.
-func (e *pebbleEngine) diskBytes() int64 {
+// sizes gives the size of the live tables, and an estimate of what in them is no garbage, looked up again only when they have
+// changed. The store's own metrics wait for a manifest that is being written, which may be long on a full disk.
+func (e *pebbleEngine) sizes() (disk, live int64) {
 	changes := e.changes.Load()
 	e.cached.Lock()
 	defer e.cached.Unlock()
 	if e.cached.sized && e.cached.changes == changes {
-		return e.cached.bytes
+		return e.cached.bytes, e.cached.live
 	}
-	tables, err := e.tables()
+	levels, err := e.db.SSTables()
 	if err != nil {
-		return e.cached.bytes
+		return e.cached.bytes, e.cached.live
 	}
 	e.cached.sized, e.cached.changes, e.cached.bytes = true, changes, 0
-	for _, size := range tables {
+	for _, size := range tableSizes(levels) {
 		e.cached.bytes += size
 	}
-	return e.cached.bytes
+	e.cached.live = min(liveBytes(levels), e.cached.bytes)
+	return e.cached.bytes, e.cached.live
+}
+
+// liveBytes estimates what a full compaction would leave: the tables of the lowest level, and those above it that overlap
+// none of them. What the others hold is most often a newer version of what lies below.
+func liveBytes(levels [][]pebble.SSTableInfo) (live int64) {
+	var lowest []pebble.SSTableInfo // ordered, and apart from each other
+	for i := len(levels) - 1; i >= 0; i-- {
+		if len(levels[i]) > 0 && (len(lowest) == 0 && i > 0) {
+			lowest = levels[i]
+			for _, t := range lowest {
+				live += int64(t.Size)
+			}
+			continue
+		}
+		for _, t := range levels[i] {
+			at, _ := slices.BinarySearchFunc(lowest, t.Smallest.UserKey, func(l pebble.SSTableInfo, key []byte) int { return bytes.Compare(l.Largest.UserKey, key) })
+			if at == len(lowest) || bytes.Compare(t.Largest.UserKey, lowest[at].Smallest.UserKey) < 0 {
+				live += int64(t.Size)
+			}
+		}
+	}
+	return live
 }
 
 // weights gives what is in memory: of the memtable that takes batches, and of those being written.
@@ -490,13 +517,17 @@ func (e *pebbleEngine) tables() (map[uint64]int64, error) {
 	if err != nil {
 		return nil, err
 	}
+	return tableSizes(levels), nil
+}
+
+func tableSizes(levels [][]pebble.SSTableInfo) map[uint64]int64 {
 	all := map[uint64]int64{}
 	for _, level := range levels {
 		for _, t := range level {
 			all[uint64(t.BackingSSTNum)] = int64(t.Size)
 		}
 	}
-	return all, nil
+	return all
 }
 
 func (e *pebbleEngine) readerOptions() sstable.ReaderOptions {

@@ -340,6 +340,7 @@ type Stats struct {
 	Items       int64  // rows of the forward index
 	Batch       uint64 // number of the newest batch
 	DiskBytes   int64
+	LiveBytes   int64 // part of DiskBytes that is not overwritten or deleted, estimated
 	MemoryBytes int64 // applied and not yet written
 	Snapshots   int   // open ones
 	Checkpoints int
@@ -354,7 +355,7 @@ func (s *Slice) Stats() Stats {
 	}
 	es := g.eng.stats()
 	st := Stats{
-		Items: cur.items, Batch: cur.number, DiskBytes: es.diskBytes, MemoryBytes: es.memoryBytes, Failing: g.eng.failing(),
+		Items: cur.items, Batch: cur.number, DiskBytes: es.diskBytes, LiveBytes: es.liveBytes, MemoryBytes: es.memoryBytes, Failing: g.eng.failing(),
 	}
 	s.mu.Lock()
 	st.Snapshots, st.Checkpoints = s.snapshots, len(s.cps)

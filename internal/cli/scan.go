@@ -3,7 +3,9 @@ package cli
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"text/tabwriter"
 
@@ -15,7 +17,8 @@ import (
 // scanFlags make a scan request.
 type scanFlags struct {
 	equal, low, high, inclusion, consistency string
-	tokens                                   []string
+	tokens, ranges                           []string
+	vectors                                  string
 	limit, offset                            int
 	reverse, timestamp, distinct             bool
 	project                                  string
@@ -27,8 +30,10 @@ func (sf *scanFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&sf.low, "low", "", "JSON array: lower bound")
 	cmd.Flags().StringVar(&sf.high, "high", "", "JSON array: upper bound")
 	cmd.Flags().StringVar(&sf.inclusion, "inclusion", "both", "which bounds belong to the range: both, low, high or neither")
+	cmd.Flags().StringArrayVar(&sf.ranges, "range", nil, `a range as a JSON object, '{"low":["FR"],"high":["FR"],"inclusion":"both"}', each of them optional; repeat for more: a row in several comes once`)
 	cmd.Flags().StringVar(&sf.consistency, "consistency", "any", "any (newest stability timestamp), session (all that KV has now) or at_plus (all up to the tokens)")
 	cmd.Flags().StringArrayVar(&sf.tokens, "token", nil, "a `TOKEN` as kv set and kv delete print it: the scan shows that write (at_plus); repeat for more")
+	cmd.Flags().StringVar(&sf.vectors, "scan-vector", "", `tokens as SDKs of Couchbase write them, '{"BUCKET":{"68":[73,"93034431042923"]}}': vbucket, seqno, vbuuid (at_plus)`)
 	cmd.Flags().IntVar(&sf.limit, "limit", 0, "most rows, 0 for all")
 	cmd.Flags().IntVar(&sf.offset, "offset", 0, "rows passed over before the first one")
 	cmd.Flags().BoolVar(&sf.distinct, "distinct", false, "one row of those with the same key, or with the same --project")
@@ -79,10 +84,56 @@ func (sf *scanFlags) request() (client.ScanRequest, error) {
 		}
 		req.Tokens, req.Consistency = append(req.Tokens, t), "at_plus"
 	}
+	if sf.vectors != "" {
+		if len(sf.tokens) > 0 {
+			return req, usage("--token and --scan-vector say the same: give one of them")
+		}
+		if err := strictJSON(sf.vectors, &req.ScanVectors); err != nil {
+			return req, usage(`--scan-vector %s: want {"BUCKET":{"VBUCKET":[SEQNO,"VBUUID"]}}: %v`, sf.vectors, err)
+		}
+		req.Consistency = "at_plus"
+	}
+	for _, text := range sf.ranges {
+		var r client.Range
+		if err := strictJSON(text, &r); err != nil {
+			return req, usage(`--range %s: want an object such as '{"low":["FR"],"high":["GB"],"inclusion":"low"}': %v`, text, err)
+		}
+		req.Ranges = append(req.Ranges, r)
+	}
+	if given := sf.given(); len(given) > 1 {
+		return req, usage("%s exclude each other", strings.Join(given, " and "))
+	}
 	if low != nil || high != nil {
 		req.Range = &client.Range{Low: low, High: high, Inclusion: sf.inclusion}
 	}
 	return req, nil
+}
+
+// given lists the flags of those that say which rows, of which one may be used.
+func (sf *scanFlags) given() (names []string) {
+	if sf.equal != "" {
+		names = append(names, "--equal")
+	}
+	if sf.low != "" || sf.high != "" {
+		names = append(names, "--low, --high")
+	}
+	if len(sf.ranges) > 0 {
+		names = append(names, "--range")
+	}
+	return names
+}
+
+// strictJSON reads one JSON value whose fields are all known.
+func strictJSON(text string, to any) error {
+	dec := json.NewDecoder(strings.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(to); err != nil {
+		return err
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return errors.New("something follows it")
+	}
+	return nil
 }
 
 func jsonArray(flag, text string) ([]json.RawMessage, error) {
@@ -100,6 +151,7 @@ func indexScan(s Streams, f *serverFlags) *cobra.Command {
 	sf := &scanFlags{}
 	cmd := &cobra.Command{Use: "scan BUCKET/NAME|ID", Short: "Scan an index",
 		Example: `  tidemark index scan world/airports_by_country --equal '["FR"]' --limit 5
+  tidemark index scan world/airports_by_country --range '{"low":["FR"],"high":["FR"]}' --range '{"low":["FM"],"high":["FO"]}'
   tidemark index scan world/airports_by_elevation --low '[3000]' --consistency session`,
 		Args: exactArgs(refWords), ValidArgsFunction: f.indexes(false),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -46,6 +47,7 @@ func TestScripts(t *testing.T) {
 	for name, page := range map[string]string{"README": "../../README.md", "scans": "../../docs/scans.md", "ddl": "../../docs/ddl.md"} {
 		t.Run(name, func(t *testing.T) { runPage(t, page, bin, dir, servers) })
 	}
+	t.Run("stats", func(t *testing.T) { checkStats(t, cluster.Client()) })
 	testscript.Run(t, testscript.Params{
 		Dir: scripts, RequireExplicitExec: true, RequireUniqueNames: true,
 		Setup: func(e *testscript.Env) error {
@@ -108,6 +110,86 @@ func runPage(t *testing.T, page, bin, dir string, servers []string) {
 	}
 	if commands == 0 {
 		t.Errorf("%s has no commands", page)
+	}
+}
+
+// checkStats: while nothing is written, the figures of each sample index are exact: its entries are those that a scan
+// counts, nothing is pending or queued, and each scan is counted.
+func checkStats(t *testing.T, c *client.Client) {
+	ctx, cancel := context.WithTimeout(t.Context(), sampleWait)
+	defer cancel()
+	tick := time.NewTicker(scriptsPause)
+	defer tick.Stop()
+	var before client.Stats
+	for idle := false; !idle; { // the pages before have written
+		var err error
+		if before, err = c.Stats(ctx, "world"); err != nil {
+			t.Fatal(err)
+		}
+		idle = len(before.Indexes) > 0 && len(before.Indexers) == 2
+		for _, i := range before.Indexes {
+			idle = idle && i.NumDocsPending+i.NumDocsQueued == 0 && i.PendingUnknown == "" && i.CopiesHeard == i.Copies
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("it does not come to rest: %+v", before)
+		case <-tick.C:
+		}
+	}
+	for _, i := range before.Indexes {
+		if i.State != index.Maintenance {
+			continue
+		}
+		n, err := c.Count(ctx, i.ID.String(), client.ScanRequest{Consistency: "session"})
+		if err != nil || n.Count != i.ItemsCount || i.BuildProgress != 100 || i.DataSize == 0 {
+			t.Errorf("%+v, and count gives %d, %v", i, n.Count, err)
+		}
+	}
+	after, err := c.Stats(ctx, "world")
+	if err != nil || len(after.Indexes) != len(before.Indexes) {
+		t.Fatalf("%+v, %v", after, err)
+	}
+	for k, i := range after.Indexes {
+		if i.State == index.Maintenance && (i.NumRequests != before.Indexes[k].NumRequests+1 || i.AvgScanLatency == 0 || i.NumScanErrors != before.Indexes[k].NumScanErrors) {
+			t.Errorf("after one count %+v, before it %+v", i, before.Indexes[k])
+		}
+	}
+	checkFaults(ctx, t, c)
+	for _, n := range after.Indexers {
+		if n.State != "active" || n.MemoryQuota == 0 || n.MemoryUsed == 0 || n.MemoryRSS == 0 || n.UptimeMS == 0 {
+			t.Errorf("%+v", n)
+		}
+	}
+}
+
+// checkFaults: documents on which an expression fails have no entry, are counted, and one of them is named.
+func checkFaults(ctx context.Context, t *testing.T, c *client.Client) {
+	made, err := c.Create(ctx, client.CreateRequest{Name: "beyond", Bucket: "world", Keys: []index.KeyExpr{{Expr: "elevation_ft * 1e308"}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tick := time.NewTicker(scriptsPause)
+	defer tick.Stop()
+	for {
+		st, err := c.Stats(ctx, "world")
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(st.Indexes, func(i client.IndexStats) bool { return i.ID == made.ID })
+		if i < 0 {
+			t.Fatalf("there are no figures of index %s: %+v", made.ID, st)
+		}
+		if f := st.Indexes[i].Faults; f != nil && f.Expression > 0 && f.Sample.DocID != "" && f.Sample.Error != "" {
+			break
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatalf("no fault is told: %+v", st.Indexes[i])
+		case <-tick.C:
+		}
+	}
+	if err := c.Drop(ctx, made.ID.String(), 0); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -22,6 +23,7 @@ type look struct {
 	at      time.Time
 	status  client.Status
 	indexes client.IndexList
+	stats   client.Stats
 }
 
 // topView is what top shows, with rates over the time since the sample before.
@@ -34,6 +36,11 @@ type topView struct {
 	Documents map[index.ProjectorID]float64 `json:"documents_per_second"`
 	Indexes   []client.IndexInfo            `json:"indexes"` // at most 20, those that are not ready first
 	Hidden    int                           `json:"indexes_hidden"`
+	// Stats are the figures of those indexes and of all indexers.
+	Stats client.Stats `json:"stats"`
+	// Scans are those of each index that have ended, and Latency how long they took, over the interval.
+	Scans   map[index.ID]float64 `json:"scans_per_second"`
+	Latency map[index.ID]uint64  `json:"scan_latency"` // nanoseconds
 }
 
 func newTop(s Streams) *cobra.Command {
@@ -62,7 +69,10 @@ func runTop(ctx context.Context, s Streams, f *serverFlags, every time.Duration,
 			if n.status, err = c.Status(ctx); err != nil {
 				return err
 			}
-			n.indexes, err = c.Indexes(ctx, "")
+			if n.indexes, err = c.Indexes(ctx, ""); err != nil {
+				return err
+			}
+			n.stats, err = c.Stats(ctx, "")
 			return err
 		})
 		n.at = time.Now()
@@ -126,7 +136,29 @@ func compare(last, next *look) *topView {
 	}
 	v.Hidden = max(0, len(v.Indexes)-topIndexes)
 	v.Indexes = v.Indexes[:len(v.Indexes)-v.Hidden]
+	v.compareScans(last, next, seconds)
 	return v
+}
+
+// compareScans takes the figures of the indexes that are shown.
+func (v *topView) compareScans(last, next *look, seconds float64) {
+	v.Scans, v.Latency, v.Stats = map[index.ID]float64{}, map[index.ID]uint64{}, next.stats
+	v.Stats.Indexes = []client.IndexStats{}
+	for _, x := range next.stats.Indexes {
+		if !slices.ContainsFunc(v.Indexes, func(i client.IndexInfo) bool { return i.ID == x.ID }) {
+			continue
+		}
+		v.Stats.Indexes = append(v.Stats.Indexes, x)
+		i := slices.IndexFunc(last.stats.Indexes, func(old client.IndexStats) bool { return old.ID == x.ID })
+		if i < 0 {
+			continue
+		}
+		old := &last.stats.Indexes[i]
+		if x.NumRequests > old.NumRequests && x.TotalScanDuration >= old.TotalScanDuration {
+			n := x.NumRequests - old.NumRequests
+			v.Scans[x.ID], v.Latency[x.ID] = float64(n)/seconds, (x.TotalScanDuration-old.TotalScanDuration)/n
+		}
+	}
 }
 
 func printTop(w io.Writer, output format, v *topView) error {
@@ -161,13 +193,19 @@ func renderTop(t io.Writer, v *topView) {
 	for _, p := range st.Projectors {
 		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%.0f\t%d\n", p.ID, p.State, p.Streams, p.Revision, v.Documents[p.ID], p.Errors)
 	}
-	fmt.Fprintln(t, "\nINDEXER\tSTATE\tCOPIES\tREVISION\tQUEUE\tHEALTH")
+	fmt.Fprintln(t, "\nINDEXER\tSTATE\tCOPIES\tREVISION\tQUEUE\tMEMORY\tRSS MB\tHEALTH")
 	for _, i := range st.Indexers {
 		queue := "-"
 		if i.QueueLimit > 0 {
 			queue = fmt.Sprintf("%.1f MB (%.0f%%)", float64(i.QueueBytes)/1e6, 100*float64(i.QueueBytes)/float64(i.QueueLimit))
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\n", i.ID, i.State, i.Copies, i.Revision, queue, orWord(i.Health, "well"))
+		memory, rss := "-", "-"
+		if at := slices.IndexFunc(v.Stats.Indexers, func(n client.IndexerStats) bool { return n.Node == i.Node }); at >= 0 && v.Stats.Indexers[at].MemoryQuota > 0 {
+			n := &v.Stats.Indexers[at]
+			memory = fmt.Sprintf("%.1f MB (%.0f%%)", megabytes(n.MemoryUsed), 100*float64(n.MemoryUsed)/float64(n.MemoryQuota))
+			rss = fmt.Sprintf("%.1f", megabytes(n.MemoryRSS))
+		}
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", i.ID, i.State, i.Copies, i.Revision, queue, memory, rss, orWord(i.Health, "well"))
 	}
 	fmt.Fprintln(t, "\nBUCKET\tSTREAMS\tSTABILITY\tPROMOTIONS/s\tAGE\tLAG\tSCANS WAITING\tROLLBACK")
 	for _, b := range st.Buckets {
@@ -177,13 +215,15 @@ func renderTop(t io.Writer, v *topView) {
 		}
 		fmt.Fprintf(t, "%s\t%d of %d\t#%d\t%.1f\t%s\t%d\t%d\t%s\n", b.Name, b.StreamsBegun, b.VBuckets, b.StabilityNumber, v.Promoted[b.Name], age, b.Lag, b.ScansWaiting, orWord(b.Rollback, "-"))
 	}
-	fmt.Fprintln(t, "\nINDEX\tSTATE\tPROGRESS\tENTRIES\tMB ON DISK\tERRORS")
+	fmt.Fprintln(t, "\nINDEX\tSTATE\tPROGRESS\tENTRIES\tPENDING\tQUEUED\tMB ON DISK\tSCANS/s\tLATENCY\tERRORS")
 	for _, i := range v.Indexes {
-		errors := uint64(0)
-		if i.Faults != nil {
-			errors = i.Faults.Expression + i.Faults.TooLong
+		entries, pending, queued := i.Items, "-", "-"
+		if at := slices.IndexFunc(v.Stats.Indexes, func(x client.IndexStats) bool { return x.ID == i.ID }); at >= 0 {
+			x := &v.Stats.Indexes[at]
+			entries, pending, queued = x.ItemsCount, pendingOf(x), fmt.Sprint(x.NumDocsQueued)
 		}
-		fmt.Fprintf(t, "%s/%s\t%s\t%.0f%%\t%d\t%.1f\t%d\n", i.Bucket, i.Name, stateWord(i), i.Progress, i.Items, float64(i.DiskBytes)/1e6, errors)
+		fmt.Fprintf(t, "%s/%s\t%s\t%.0f%%\t%d\t%s\t%s\t%.1f\t%.1f\t%s\t%d\n", i.Bucket, i.Name, stateWord(i), i.Progress, entries, pending, queued,
+			megabytes(i.DiskBytes), v.Scans[i.ID], latency(v.Latency[i.ID]), faultCount(i.Faults))
 	}
 	if v.Hidden > 0 {
 		fmt.Fprintf(t, "and %d more\n", v.Hidden)

@@ -31,6 +31,10 @@ func TestTop(t *testing.T) {
 		}
 		next.indexes.Indexes = append(next.indexes.Indexes, n)
 	}
+	last.stats = client.Stats{Indexes: []client.IndexStats{{ID: 25, NumRequests: 10, TotalScanDuration: 1e9}, {ID: 1, NumRequests: 7}}}
+	next.stats = client.Stats{Indexers: []client.IndexerStats{{ID: "i1", MemoryUsed: 30e6, MemoryQuota: 120e6, MemoryRSS: 55e6}}, Indexes: []client.IndexStats{
+		{ID: 25, NumRequests: 14, TotalScanDuration: 1e9 + 8e6, ItemsCount: 11, NumDocsPending: 3, NumDocsQueued: 4, PendingUnknown: "KV is away"},
+		{ID: 1, NumRequests: 2, ItemsCount: 1}, {ID: 24, NumRequests: 2}}} // the indexer of 1 has started anew
 	var out bytes.Buffer
 	if err := printTop(&out, formatTable, compare(last, next)); err != nil {
 		t.Fatal(err)
@@ -41,10 +45,13 @@ func TestTop(t *testing.T) {
 		"MANAGER  ROLE    ALIVE  ADDRESS", "m1       leader  yes    http://x", "m2       voter   no", "",
 		"PROJECTOR  STATE   STREAMS  REVISION  DOCUMENTS/s  ERRORS", "p1         active  64       90        2000         12",
 		"p2         active  0        0         0            0", "",
-		"INDEXER  STATE    COPIES  REVISION  QUEUE         HEALTH", "i1       suspect  3       90        5.0 MB (25%)  disk full", "",
+		"INDEXER  STATE    COPIES  REVISION  QUEUE         MEMORY         RSS MB  HEALTH",
+		"i1       suspect  3       90        5.0 MB (25%)  30.0 MB (25%)  55.0    disk full", "",
 		"BUCKET  STREAMS   STABILITY  PROMOTIONS/s  AGE   LAG  SCANS WAITING  ROLLBACK", "b       63 of 64  #14        5.0           1.5s  7    0              -", "",
-		"INDEX       STATE     PROGRESS  ENTRIES  MB ON DISK  ERRORS", "b/building  backfill  50%       10       2.0         5",
-		"b/ready     ready     100%      0        0.0         0", ""}, "\n")
+		"INDEX       STATE     PROGRESS  ENTRIES  PENDING  QUEUED  MB ON DISK  SCANS/s  LATENCY  ERRORS",
+		"b/building  backfill  50%       11       >=3      4       2.0         2.0      2ms      5",
+		"b/ready     ready     100%      1        0        0       0.0         0.0      -        0",
+		"b/ready     ready     100%      0        -        -       0.0         0.0      -        0", ""}, "\n")
 	if !strings.HasPrefix(got, want) || !strings.HasSuffix(got, "and 5 more\n\n") {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}

@@ -1,0 +1,97 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+
+	"tidemark/index"
+)
+
+// Stats is the answer of GET /v1/stats: figures of indexes and indexers, with the names that users of such indexes know.
+// Sizes are bytes; durations are nanoseconds, points in time nanoseconds of Unix time. What counts does so since the
+// indexers' processes began.
+type Stats struct {
+	AtMS     int64          `json:"at_ms"`    // when they were asked for, Unix time
+	Indexes  []IndexStats   `json:"indexes"`  // by id
+	Indexers []IndexerStats `json:"indexers"` // by node
+}
+
+// IndexStats are the figures of an index, of all its copies together.
+type IndexStats struct {
+	ID     index.ID    `json:"id"`
+	Name   string      `json:"name"`
+	Bucket string      `json:"bucket"`
+	State  index.State `json:"index_state"`
+	// Reason says what is wrong with it: of state error, or why a copy cannot be written at the moment.
+	Reason        string  `json:"reason,omitempty"`
+	BuildProgress float64 `json:"build_progress"` // percent: 0 to 100
+	// ItemsCount is its entries, of one copy of each slice. When nothing changes it is what :count gives.
+	ItemsCount uint64 `json:"items_count"`
+	// NumDocsPending are changes that KV has and that have not come to the copy that lacks most; NumDocsQueued those that have come
+	// and that no scan sees yet. Both count seqnos: a document that changes twice counts twice.
+	NumDocsPending uint64 `json:"num_docs_pending"`
+	NumDocsQueued  uint64 `json:"num_docs_queued"`
+	// PendingUnknown says why NumDocsPending may be too low: KV, or an indexer, could not be asked.
+	PendingUnknown string `json:"pending_unknown,omitempty"`
+	// DataSize is what is no garbage, in memory and on disk; DiskSize the files; FragPercent the share of garbage in them. They are
+	// of all copies; what is garbage is estimated.
+	DataSize    uint64  `json:"data_size"`
+	DiskSize    uint64  `json:"disk_size"`
+	FragPercent float64 `json:"frag_percent"`
+	MemoryUsed  uint64  `json:"memory_used"`   // what is applied and not yet written
+	AvgItemSize uint64  `json:"avg_item_size"` // data_size of an entry in each of its copies
+	// Scans and counts that have ended, wherever they were coordinated.
+	NumRequests       uint64 `json:"num_requests"`
+	NumRowsReturned   uint64 `json:"num_rows_returned"`
+	NumScanErrors     uint64 `json:"num_scan_errors"` // timeouts included
+	NumScanTimeouts   uint64 `json:"num_scan_timeouts"`
+	TotalScanDuration uint64 `json:"total_scan_duration"`
+	AvgScanLatency    uint64 `json:"avg_scan_latency"`
+	LastKnownScanTime int64  `json:"last_known_scan_time"`      // 0: there was none
+	LastScanError     string `json:"last_scan_error,omitempty"` // of a scan that failed
+	// Faults tells of documents that have no entry because of an error; absent when there are none, or when no leader was asked.
+	Faults *IndexFaults `json:"faults,omitempty"`
+	// Copies is how many there are, CopiesHeard of how many an indexer has told.
+	Copies      int `json:"copies"`
+	CopiesHeard int `json:"copies_heard"`
+}
+
+// IndexerStats are the figures of an indexer.
+type IndexerStats struct {
+	ID     string       `json:"id"` // its name
+	Node   index.NodeID `json:"node"`
+	BootID string       `json:"boot_id,omitempty"` // of its process: what counts begins anew with another one
+	// State is active, paused (it cannot write: Health says why), or unreachable.
+	State    string `json:"indexer_state"`
+	Health   string `json:"health,omitempty"`
+	UptimeMS int64  `json:"uptime_ms"`
+	// MemoryQuota is the bound of MemoryUsed: queues, cache, and what is not yet written. MemoryRSS is the process's resident memory.
+	MemoryQuota uint64 `json:"memory_quota"`
+	MemoryUsed  uint64 `json:"memory_used"`
+	MemoryRSS   uint64 `json:"memory_rss"`
+	// Of its copies together.
+	ItemsCount     uint64  `json:"items_count"`
+	NumDocsPending uint64  `json:"num_docs_pending"`
+	NumDocsQueued  uint64  `json:"num_docs_queued"`
+	DataSize       uint64  `json:"data_size"`
+	DiskSize       uint64  `json:"disk_size"`
+	FragPercent    float64 `json:"frag_percent"`
+	// Of the scans that it has coordinated.
+	NumRequests     uint64 `json:"num_requests"`
+	NumRowsReturned uint64 `json:"num_rows_returned"`
+	NumScanErrors   uint64 `json:"num_scan_errors"`
+	AvgScanLatency  uint64 `json:"avg_scan_latency"`
+	Copies          int    `json:"copies"`
+}
+
+// Stats gives figures of all indexes of a bucket, "" for all, and of all indexers. What an indexer that does not answer would
+// tell is missing: see IndexStats.CopiesHeard.
+func (c *Client) Stats(ctx context.Context, bucket string) (Stats, error) {
+	path := "/v1/stats"
+	if bucket != "" {
+		path += "?bucket=" + url.QueryEscape(bucket)
+	}
+	var s Stats
+	return s, c.call(ctx, http.MethodGet, path, nil, nil, &s)
+}

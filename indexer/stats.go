@@ -1,0 +1,275 @@
+package indexer
+
+import (
+	"cmp"
+	"context"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tidemark/index"
+	"tidemark/ingest"
+	"tidemark/internal/rpc"
+	"tidemark/scan"
+	"tidemark/wire"
+)
+
+// seqnosPatience bounds how long statistics wait for KV's seqnos.
+const seqnosPatience = 2 * time.Second
+
+// scanBook counts scans by index.
+type scanBook struct {
+	mu      sync.Mutex
+	byIndex map[index.ID]*wire.ScanStats
+}
+
+// countScan notes a scan or count of an index that there is.
+func (x *Indexer) countScan(id index.ID, began time.Time, rows int64, err error) {
+	ended := x.now()
+	defs := x.present()
+	b := &x.scanned
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := b.byIndex[id]
+	if s == nil {
+		if !known(&defs, id) {
+			return
+		}
+		b.forget(&defs)
+		if b.byIndex == nil {
+			b.byIndex = map[index.ID]*wire.ScanStats{}
+		}
+		s = &wire.ScanStats{Index: id}
+		b.byIndex[id] = s
+	}
+	s.NumRequests++
+	s.NumRowsReturned += uint64(max(rows, 0))
+	s.TotalScanDuration += uint64(max(ended.Sub(began), 0))
+	s.LastKnownScanTime = ended.UnixNano()
+	if err == nil {
+		return
+	}
+	s.NumScanErrors++
+	e := scan.AsError(err)
+	s.LastScanError = e.Error()
+	if e.Code == scan.Timeout {
+		s.NumScanTimeouts++
+	}
+}
+
+// known tells whether an index is defined. The definitions are ascending by id.
+func known(d *wire.Definitions, id index.ID) bool {
+	_, ok := slices.BinarySearchFunc(d.Indexes, id, func(d index.Definition, id index.ID) int { return cmp.Compare(d.ID, id) })
+	return ok
+}
+
+// forget drops what is not defined any more.
+func (b *scanBook) forget(d *wire.Definitions) {
+	for id := range b.byIndex {
+		if !known(d, id) {
+			delete(b.byIndex, id)
+		}
+	}
+}
+
+func (b *scanBook) list(d *wire.Definitions) []wire.ScanStats {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.forget(d)
+	all := make([]wire.ScanStats, 0, len(b.byIndex))
+	for _, s := range b.byIndex {
+		all = append(all, *s)
+	}
+	slices.SortFunc(all, func(a, b wire.ScanStats) int { return cmp.Compare(a.Index, b.Index) })
+	return all
+}
+
+func (x *Indexer) serveStats(w http.ResponseWriter, r *http.Request) {
+	rpc.Write(w, r, http.StatusOK, x.stats(r.Context()))
+}
+
+// stats are the figures as they are now.
+func (x *Indexer) stats(ctx context.Context) *wire.IndexerStats {
+	defs := x.present()
+	id := x.identity.get()
+	s := &wire.IndexerStats{Node: id.Node, Name: x.cfg.Name, BootID: x.boot, State: "active", Health: x.health.get(),
+		UptimeMS: x.now().Sub(x.began).Milliseconds(), NumConnections: x.conns.Load(), Copies: []wire.CopyStats{}, Scans: x.scanned.list(&defs)}
+	if strings.HasPrefix(s.Health, copySource) {
+		s.State = "paused"
+	}
+	for _, k := range x.allBuckets() {
+		copies, why := k.stats(ctx, &defs)
+		s.Copies = append(s.Copies, copies...)
+		if why != "" {
+			if s.Unknown == nil {
+				s.Unknown = map[string]string{}
+			}
+			s.Unknown[k.name] = why
+		}
+		s.MemoryUsedQueue += uint64(max(k.queueBytes.Load(), 0))
+	}
+	slices.SortFunc(s.Copies, func(a, b wire.CopyStats) int { return cmp.Compare(a.Copy, b.Copy) })
+	m := x.store.Memory()
+	s.MemoryUsedStorage, s.MemoryStorageLimit = uint64(max(m.Used, 0)), uint64(m.Limit)
+	s.MemoryQueueLimit = uint64(x.cfg.QueueBytes)
+	s.MemoryUsed, s.MemoryQuota, s.MemoryRSS = s.MemoryUsedQueue+s.MemoryUsedStorage, s.MemoryQueueLimit+s.MemoryStorageLimit, residentBytes()
+	return s
+}
+
+// stats are the figures of a bucket's copies. KV is asked first: what comes meanwhile is not taken for pending.
+func (k *bucket) stats(ctx context.Context, defs *wire.Definitions) (copies []wire.CopyStats, unknown string) {
+	asking, cancel := context.WithTimeout(ctx, seqnosPatience)
+	high, missing, err := truth{k.x}.ask(asking, defs.Projectors, k.name, k.vbuckets)
+	cancel()
+	if len(missing) > 0 {
+		unknown = strconv.Itoa(len(missing)) + " vbuckets have no owner that could be asked"
+		if err != nil {
+			unknown += ": " + err.Error()
+		}
+	}
+	_ = k.do(ctx, func() { // a bucket that goes has nothing to show
+		stored := func(id index.CopyID) []ingest.Position {
+			if s := k.slices[id]; s != nil {
+				return s.Positions()
+			}
+			return nil
+		}
+		for _, g := range k.st.Backlogs(high.Seqnos, stored) {
+			copies = append(copies, wire.CopyStats{Copy: g.Copy, NumDocsPending: g.Pending, NumDocsQueued: g.Queued})
+		}
+		for i, c := range k.st.States() { // of the same order
+			copies[i].Index, copies[i].Slice, copies[i].Ready, copies[i].Done, copies[i].Total = c.Index, c.Slice, c.Ready, c.Done, c.Total
+		}
+	})
+	for i := range copies {
+		c := &copies[i]
+		s, ok := k.x.store.Slice(c.Copy)
+		if !ok {
+			continue
+		}
+		st := s.Stats()
+		c.ItemsCount, c.MemoryUsed = uint64(max(st.Items, 0)), uint64(max(st.MemoryBytes, 0))
+		c.DiskSize, c.DiskLive = uint64(max(st.DiskBytes, 0)), uint64(max(st.LiveBytes, 0))
+		c.DataSize, c.Snapshots = c.DiskLive+c.MemoryUsed, len(k.x.snapshots.refs(c.Copy))
+		if st.Failing != nil {
+			c.LastError = st.Failing.Error()
+		}
+	}
+	return copies, unknown
+}
+
+// residentBytes is the process's resident memory, 0 where the system does not tell.
+func residentBytes() uint64 {
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(b))
+	if len(fields) < 2 {
+		return 0
+	}
+	pages, err := strconv.ParseUint(fields[1], 10, 63)
+	if err != nil {
+		return 0
+	}
+	return pages * uint64(os.Getpagesize())
+}
+
+// indexSum is an index's share on this node.
+type indexSum struct {
+	items, pending, queued, data, disk, live, memory, done, total float64
+	copies, ready                                                 int
+}
+
+// collectStats gives the figures under the names that dashboards for such indexes read, with labels bucket and index. They are
+// of this node: sums of the copies here, scans that were coordinated here.
+func (x *Indexer) collectStats(ch chan<- prometheus.Metric) {
+	s := x.stats(context.Background())
+	defs := x.present()
+	sums := map[index.ID]*indexSum{}
+	for i := range s.Copies {
+		c := &s.Copies[i]
+		t := sums[c.Index]
+		if t == nil {
+			t = &indexSum{}
+			sums[c.Index] = t
+		}
+		t.items, t.data, t.disk = t.items+float64(c.ItemsCount), t.data+float64(c.DataSize), t.disk+float64(c.DiskSize)
+		t.live, t.memory = t.live+float64(c.DiskLive), t.memory+float64(c.MemoryUsed)
+		t.pending, t.queued = max(t.pending, float64(c.NumDocsPending)), max(t.queued, float64(c.NumDocsQueued))
+		t.done, t.total = t.done+float64(c.Done), t.total+float64(c.Total)
+		if t.copies++; c.Ready {
+			t.ready++
+		}
+	}
+	send := func(name, help string, v float64, labels ...string) {
+		kind := prometheus.GaugeValue
+		if strings.HasPrefix(name, "num_r") || strings.HasPrefix(name, "num_scan") || strings.HasPrefix(name, "total_") {
+			kind = prometheus.CounterValue
+		}
+		var names []string
+		if len(labels) > 0 {
+			names = []string{"bucket", "index"}
+		}
+		ch <- prometheus.MustNewConstMetric(prometheus.NewDesc("index_"+name, help, names, nil), kind, v, labels...)
+	}
+	for i := range defs.Indexes {
+		d := &defs.Indexes[i]
+		if t := sums[d.ID]; t != nil {
+			collectCopies(send, d, t)
+		}
+		if at, ok := slices.BinarySearchFunc(s.Scans, d.ID, func(s wire.ScanStats, id index.ID) int { return cmp.Compare(s.Index, id) }); ok {
+			collectScans(send, d, &s.Scans[at])
+		}
+	}
+	send("memory_quota", "Bound of index_memory_used_total.", float64(s.MemoryQuota))
+	send("memory_used_total", "Memory of queues, cache and what is not yet written.", float64(s.MemoryUsed))
+	send("memory_rss", "Resident memory of the process.", float64(s.MemoryRSS))
+}
+
+func collectCopies(send func(name, help string, v float64, labels ...string), d *index.Definition, t *indexSum) {
+	labels := []string{d.Bucket, d.Name}
+	send("items_count", "Entries of the copies here.", t.items, labels...)
+	send("num_docs_pending", "Seqnos that KV has and that have not come, of the copy that lacks most.", t.pending, labels...)
+	send("num_docs_queued", "Seqnos that have come and are not applied, of the copy that lacks most.", t.queued, labels...)
+	send("data_size", "Bytes of the copies here that are no garbage, estimated.", t.data, labels...)
+	send("disk_size", "Bytes of the files of the copies here.", t.disk, labels...)
+	send("frag_percent", "Share of the files that is garbage, estimated.", fragPercent(t.live, t.disk), labels...)
+	send("memory_used", "Bytes that are applied and not yet written.", t.memory, labels...)
+	progress := 100.0
+	if d.State != index.Maintenance {
+		if progress = 0; t.total > 0 {
+			progress = 99 * t.done / t.total
+		}
+	}
+	send("initial_build_progress", "Of the build, in percent.", progress, labels...)
+	ready := 0.0
+	if d.State == index.Maintenance && t.ready == t.copies {
+		ready = 1
+	}
+	send("ready", "1 when the index is ready and every copy here is exact.", ready, labels...)
+}
+
+func collectScans(send func(name, help string, v float64, labels ...string), d *index.Definition, s *wire.ScanStats) {
+	labels := []string{d.Bucket, d.Name}
+	send("num_requests", "Scans and counts coordinated here that have ended.", float64(s.NumRequests), labels...)
+	send("num_rows_returned", "Rows that they gave.", float64(s.NumRowsReturned), labels...)
+	send("num_scan_errors", "Those that failed.", float64(s.NumScanErrors), labels...)
+	send("num_scan_timeouts", "Those that failed because something did not come in time.", float64(s.NumScanTimeouts), labels...)
+	send("total_scan_duration", "Nanoseconds that they took, the clients' slowness included.", float64(s.TotalScanDuration), labels...)
+	send("avg_scan_latency", "Nanoseconds that one took.", float64(s.TotalScanDuration)/float64(max(s.NumRequests, 1)), labels...)
+	send("last_known_scan_time", "When the last one ended, nanoseconds of Unix time.", float64(s.LastKnownScanTime), labels...)
+}
+
+func fragPercent(live, disk float64) float64 {
+	if disk <= 0 {
+		return 0
+	}
+	return 100 * (disk - live) / disk
+}

@@ -1,0 +1,158 @@
+package indexer
+
+import (
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"tidemark/index"
+	"tidemark/wire"
+)
+
+// stats asks the indexer for its figures.
+func (w *world) stats() *wire.IndexerStats {
+	w.t.Helper()
+	s, err := w.admin.Stats(w.t.Context(), w.endpoint.Admin)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return s
+}
+
+// statsOf waits until the figures of a copy are as wanted, and gives them.
+func (w *world) statsOf(id index.CopyID, what string, ok func(c *wire.CopyStats) bool) (found wire.CopyStats) {
+	w.t.Helper()
+	w.until(what, func() bool {
+		w.mu.Unlock() // the indexer asks this world for KV's seqnos
+		defer w.mu.Lock()
+		for _, c := range w.stats().Copies {
+			if c.Copy == id {
+				found = c
+			}
+		}
+		return ok(&found)
+	})
+	return found
+}
+
+// silently stores documents in KV without letting the stream carry them.
+func (w *world) silently(docs ...testDoc) {
+	m := w.stream
+	w.mu.Lock()
+	w.stream = nil
+	w.mu.Unlock()
+	w.write(docs...)
+	w.mu.Lock()
+	w.stream = m
+	w.mu.Unlock()
+}
+
+// TestStats: with nothing under way items_count is what a scan counts and no backlog is told; what KV has and has not sent
+// is pending, what has come and is not applied is queued, each to the document; scans are counted, with their rows, errors
+// and time.
+func TestStats(t *testing.T) {
+	w := newWorld(t)
+	w.write(docs(0, 200, 1)...)
+	w.start()
+	if err := w.define(10); err != nil {
+		t.Fatal(err)
+	}
+	w.statsOf(10, "all is pending before there is a stream", func(c *wire.CopyStats) bool {
+		return c.NumDocsPending == 200 && c.NumDocsQueued == 0 && c.ItemsCount == 0
+	})
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(10)
+	idle := func(c *wire.CopyStats) bool { return c.NumDocsPending == 0 && c.NumDocsQueued == 0 }
+	c := w.statsOf(10, "it comes to rest", idle)
+	rows, err := w.scan(1, `{"consistency":"session"}`)
+	if err != nil || c.ItemsCount != uint64(len(rows)) || len(rows) != 200 || !c.Ready || c.Done != c.Total || c.DataSize == 0 {
+		t.Errorf("%d rows, %v, figures %+v", len(rows), err, c)
+	}
+
+	w.silently(docs(100, 150, 1000)...) // updates
+	w.statsOf(10, "KV has 50 more", func(c *wire.CopyStats) bool { return c.NumDocsPending == 50 && c.NumDocsQueued == 0 })
+	w.write(testDoc{id: "doc-0000"}) // a deletion, and with it the stream sends all that it has not sent
+	w.statsOf(10, "51 have come", func(c *wire.CopyStats) bool {
+		return c.NumDocsPending == 0 && c.NumDocsQueued == 51 && c.ItemsCount == 200
+	})
+	w.promote(t.Context())
+	c = w.statsOf(10, "they are applied", idle)
+	if c.ItemsCount != 199 {
+		t.Errorf("nothing is queued, yet %+v", c)
+	}
+	w.held(10)
+	if rows, err = w.scan(1, `{}`); err != nil || len(rows) != 199 || c.ItemsCount != 199 {
+		t.Errorf("%d rows, %v, figures %+v", len(rows), err, c)
+	}
+
+	if _, err := w.scan(1, `{"range":{"low":[1100]},"limit":7}`); err != nil {
+		t.Error(err)
+	}
+	if _, err := w.scan(1, `{"limit":-1}`); err == nil {
+		t.Error("limit -1")
+	}
+	if _, err := w.scan(9, `{}`); err == nil {
+		t.Error("index 9 was scanned")
+	}
+	s := w.stats()
+	if len(s.Scans) != 1 {
+		t.Fatalf("%+v", s.Scans)
+	}
+	if g := s.Scans[0]; g.Index != 1 || g.NumRequests != 4 || g.NumRowsReturned != 200+199+7 || g.NumScanErrors != 1 || g.NumScanTimeouts != 0 ||
+		g.TotalScanDuration == 0 || g.LastKnownScanTime == 0 || !strings.Contains(g.LastScanError, "limit -1") {
+		t.Errorf("%+v", g)
+	}
+	if s.State != "active" || s.MemoryQuota == 0 || s.MemoryRSS == 0 || s.MemoryUsed > s.MemoryQuota || len(s.Unknown) > 0 {
+		t.Errorf("%+v", s)
+	}
+	w.metrics()
+	if err := w.define(20); err != nil { // index 1 is gone, and what was counted with it
+		t.Fatal(err)
+	}
+	if s = w.stats(); len(s.Scans) != 0 {
+		t.Errorf("%+v", s.Scans)
+	}
+}
+
+// metrics looks for the same figures among the metrics.
+func (w *world) metrics() {
+	w.t.Helper()
+	resp, err := http.Get(w.endpoint.Admin + "/metrics")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	text, err := io.ReadAll(resp.Body)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	for _, line := range []string{
+		`index_items_count{bucket="world",index="i1"} 199`, `index_num_docs_pending{bucket="world",index="i1"} 0`,
+		`index_num_docs_queued{bucket="world",index="i1"} 0`, `index_num_requests{bucket="world",index="i1"} 4`,
+		`index_num_rows_returned{bucket="world",index="i1"} 406`, `index_num_scan_errors{bucket="world",index="i1"} 1`,
+		`index_initial_build_progress{bucket="world",index="i1"} 100`, `# TYPE index_total_scan_duration counter`, `# TYPE index_disk_size gauge`,
+	} {
+		if !strings.Contains(string(text), line+"\n") {
+			w.t.Errorf("no line %s in\n%s", line, text)
+		}
+	}
+}
+
+// TestStatsWithoutKV: when no projector can be asked, it is said that the backlog may be larger.
+func TestStatsWithoutKV(t *testing.T) {
+	w := newWorld(t)
+	w.write(docs(0, 20, 1)...)
+	w.start()
+	if err := w.define(10); err != nil {
+		t.Fatal(err)
+	}
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(10)
+	w.proj.Close()
+	if s := w.stats(); !strings.Contains(s.Unknown[testBucket], "4 vbuckets") || len(s.Copies) != 1 || s.Copies[0].ItemsCount != 20 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/client"
+	"tidemark/index"
+)
+
+func indexStats(s Streams, f *serverFlags) *cobra.Command {
+	return &cobra.Command{Use: "stats [BUCKET/NAME|ID ...]", Short: "Figures of indexes and indexers: entries, backlog, sizes, scans, memory, errors",
+		Long: `Shows the figures of indexes, of all or of those that are named, and of indexers. PENDING are changes that KV has and that
+have not come to the copy that lacks most, QUEUED those that have come and that no scan sees yet. DATA is what is no garbage,
+DISK the files of all copies, FRAG the share of garbage in them (estimated). REQUESTS, ROWS and LATENCY are of scans since the
+indexers' processes began. With --output json all of it, under the names of GET /v1/stats.`,
+		Example:           "  tidemark index stats\n  tidemark index stats world/places_by_name --output json",
+		ValidArgsFunction: f.indexes(true),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				var wanted []index.ID
+				for _, a := range args {
+					r, err := ref(a)
+					if err != nil {
+						return err
+					}
+					i, err := c.Index(ctx, r)
+					if err != nil {
+						return err
+					}
+					wanted = append(wanted, i.ID)
+				}
+				st, err := c.Stats(ctx, "")
+				if err != nil {
+					return err
+				}
+				if wanted != nil {
+					st.Indexes = slices.DeleteFunc(st.Indexes, func(i client.IndexStats) bool { return !slices.Contains(wanted, i.ID) })
+				}
+				return show(s.Out, f.output, st, st.Indexes, func(t *tabwriter.Writer) { tableStats(t, &st) })
+			})
+		}}
+}
+
+func tableStats(t io.Writer, st *client.Stats) {
+	fmt.Fprintln(t, "INDEX\tSTATE\tBUILD\tITEMS\tPENDING\tQUEUED\tDATA MB\tDISK MB\tFRAG\tREQUESTS\tROWS\tLATENCY\tERRORS")
+	for i := range st.Indexes {
+		x := &st.Indexes[i]
+		fmt.Fprintf(t, "%s/%s\t%s\t%.0f%%\t%d\t%s\t%d\t%.1f\t%.1f\t%.0f%%\t%d\t%d\t%s\t%d\n", x.Bucket, x.Name, statsState(x), x.BuildProgress, x.ItemsCount,
+			pendingOf(x), x.NumDocsQueued, megabytes(x.DataSize), megabytes(x.DiskSize), x.FragPercent, x.NumRequests, x.NumRowsReturned, latency(x.AvgScanLatency),
+			faultCount(x.Faults))
+	}
+	fmt.Fprintln(t, "\nINDEXER\tSTATE\tCOPIES\tITEMS\tPENDING\tQUEUED\tDISK MB\tMEMORY MB\tQUOTA MB\tRSS MB\tREQUESTS\tLATENCY")
+	for i := range st.Indexers {
+		n := &st.Indexers[i]
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%.1f\t%.1f\t%.0f\t%.1f\t%d\t%s\n", n.ID, n.State, n.Copies, n.ItemsCount, n.NumDocsPending, n.NumDocsQueued,
+			megabytes(n.DiskSize), megabytes(n.MemoryUsed), megabytes(n.MemoryQuota), megabytes(n.MemoryRSS), n.NumRequests, latency(n.AvgScanLatency))
+	}
+	for i := range st.Indexes {
+		x := &st.Indexes[i]
+		name := x.Bucket + "/" + x.Name
+		if x.Reason != "" {
+			fmt.Fprintf(t, "\n%s: %s\n", name, x.Reason)
+		}
+		if f := x.Faults; f != nil {
+			fmt.Fprintf(t, "\n%s: %d documents have no entry: an expression failed (%d), a key was too long (%d); one is %s (vbucket %d, seqno %d): %s\n",
+				name, faultCount(f), f.Expression, f.TooLong, f.Sample.DocID, f.Sample.VBucket, f.Sample.Seqno, f.Sample.Error)
+		}
+		if x.LastScanError != "" {
+			fmt.Fprintf(t, "\n%s: %d scans failed; one: %s\n", name, x.NumScanErrors, x.LastScanError)
+		}
+		if x.PendingUnknown != "" {
+			fmt.Fprintf(t, "\n%s: PENDING may be too low: %s\n", name, x.PendingUnknown)
+		}
+	}
+	for i := range st.Indexers {
+		if n := &st.Indexers[i]; n.Health != "" {
+			fmt.Fprintf(t, "\nindexer %s: %s\n", n.ID, n.Health)
+		}
+	}
+}
+
+func statsState(x *client.IndexStats) string {
+	if x.State == index.Error {
+		return "error" // the reason stands below
+	}
+	return stateWord(client.IndexInfo{State: x.State})
+}
+
+// pendingOf marks a figure that may be too low.
+func pendingOf(x *client.IndexStats) string {
+	if x.PendingUnknown != "" {
+		return fmt.Sprintf(">=%d", x.NumDocsPending)
+	}
+	return fmt.Sprint(x.NumDocsPending)
+}
+
+func faultCount(f *client.IndexFaults) uint64 {
+	if f == nil {
+		return 0
+	}
+	return f.Expression + f.TooLong
+}
+
+func megabytes(n uint64) float64 { return float64(n) / 1e6 }
+
+// latency is a mean duration for people.
+func latency(nanoseconds uint64) string {
+	if nanoseconds == 0 {
+		return "-"
+	}
+	return time.Duration(nanoseconds).Round(10 * time.Microsecond).String()
+}

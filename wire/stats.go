@@ -1,0 +1,61 @@
+package wire
+
+import "tidemark/index"
+
+// IndexerStats are the figures of an indexer (GET /v1/stats of its admin port), with the names that users of such indexes
+// know. Sizes are bytes; durations are nanoseconds, points in time nanoseconds of Unix time.
+type IndexerStats struct {
+	Node     index.NodeID `json:"node"`
+	Name     string       `json:"name"`
+	BootID   string       `json:"boot_id"`
+	State    string       `json:"indexer_state"`    // active, or paused: health says why
+	Health   string       `json:"health,omitempty"` // what is wrong with it
+	UptimeMS int64        `json:"uptime_ms"`
+
+	MemoryQuota        uint64 `json:"memory_quota"`         // queues, cache and what is not yet written together
+	MemoryUsed         uint64 `json:"memory_used"`          // part of the quota that is in use
+	MemoryRSS          uint64 `json:"memory_rss"`           // resident memory of the process; 0 where the system does not tell
+	MemoryUsedQueue    uint64 `json:"memory_used_queue"`    // events that are not applied
+	MemoryUsedStorage  uint64 `json:"memory_used_storage"`  // cache, and what is applied and not yet written
+	MemoryQueueLimit   uint64 `json:"memory_queue_limit"`   // the part of the quota for queues
+	MemoryStorageLimit uint64 `json:"memory_storage_limit"` // the part of the quota for storage
+
+	NumConnections uint64 `json:"num_connections"` // on the data ports, since the process began
+
+	Copies []CopyStats `json:"copies"` // ascending by id
+	Scans  []ScanStats `json:"scans"`  // ascending by index
+	// Unknown says of a bucket why KV's seqnos are not known here: num_docs_pending of its copies is too low then.
+	Unknown map[string]string `json:"pending_unknown,omitempty"`
+}
+
+// CopyStats are the figures of one copy of a slice.
+type CopyStats struct {
+	Copy       index.CopyID  `json:"copy"`
+	Index      index.ID      `json:"index"`
+	Slice      index.SliceID `json:"slice"`
+	Ready      bool          `json:"ready"`
+	ItemsCount uint64        `json:"items_count"`
+	// NumDocsPending and NumDocsQueued are seqnos: about as many documents, less those that were overwritten meanwhile.
+	NumDocsPending uint64 `json:"num_docs_pending"` // KV has them, and they have not come
+	NumDocsQueued  uint64 `json:"num_docs_queued"`  // they have come, and are not applied
+	DataSize       uint64 `json:"data_size"`        // what is no garbage, in memory and on disk; estimated
+	DiskSize       uint64 `json:"disk_size"`
+	DiskLive       uint64 `json:"disk_live"` // part of disk_size that is no garbage; estimated
+	MemoryUsed     uint64 `json:"memory_used"`
+	Snapshots      int    `json:"snapshots"` // timestamps held for scans
+	Done           uint64 `json:"done"`      // as in CopyReport
+	Total          uint64 `json:"total"`
+	LastError      string `json:"last_error,omitempty"` // why it cannot be written at the moment
+}
+
+// ScanStats count the scans of an index that an indexer has coordinated since its process began.
+type ScanStats struct {
+	Index             index.ID `json:"index"`
+	NumRequests       uint64   `json:"num_requests"` // scans and counts that have ended, failed ones included
+	NumRowsReturned   uint64   `json:"num_rows_returned"`
+	NumScanErrors     uint64   `json:"num_scan_errors"` // timeouts included
+	NumScanTimeouts   uint64   `json:"num_scan_timeouts"`
+	TotalScanDuration uint64   `json:"total_scan_duration"`
+	LastKnownScanTime int64    `json:"last_known_scan_time"`      // when the last one ended; 0: there was none
+	LastScanError     string   `json:"last_scan_error,omitempty"` // of the last one that failed
+}
