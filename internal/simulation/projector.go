@@ -544,19 +544,16 @@ func (s *Sim) deliver(p, to int, b *kvBucket, v int) {
 	if len(c.unacked) > 0 && s.r.Intn(4) == 0 {
 		c.unacked = c.unacked[1+s.r.Intn(len(c.unacked)):]
 	}
-	if len(c.queue) == 0 || !n.up {
+	h := n.buckets[b.name]
+	if len(c.queue) == 0 || !n.up || h == nil { // a node that does not know the bucket yet takes no connection for it
 		return
 	}
 	m := c.queue[0]
-	h := n.buckets[b.name]
-	if h != nil && s.bound > 0 && m.e.Kind.Data() && h.st.QueueBytes() > s.bound {
+	if s.bound > 0 && m.e.Kind.Data() && h.st.QueueBytes() > s.bound {
 		return
 	}
 	c.queue = c.queue[1:]
 	c.unacked = append(c.unacked, m)
-	if h == nil {
-		return
-	}
 	src := ingest.Source{Projector: pr.name, Connection: c.id}
 	verdict := h.st.Accept(src, &m.e)
 	if s.trace {
