@@ -380,20 +380,20 @@ func (w *world) giveUp(ctx context.Context, t *testing.T, r *router.Router, seed
 		if len(view.Nodes()) < 2 || len(view.Copies(n.id)) == 0 {
 			continue // nothing goes there, or it is the only one: all of them are slow then
 		}
-		slow := func() (sum uint64) {
+		given := func() (sum uint64) { // up, as slow, or as gone when the machine stood still for so long that connections broke
 			for _, s := range r.Stats() {
 				if s.Node == n.id {
-					sum += s.Slow
+					sum += s.Slow + s.DroppedEvents
 				}
 			}
 			return sum
 		}
-		before := slow()
+		before := given()
 		gate := make(chan struct{})
 		n.mu.Lock()
 		n.gate = gate
 		n.mu.Unlock()
-		for slow() == before {
+		for given() == before {
 			vb := uint16(chance.IntN(len(ids)))
 			if err := w.mutate(ctx, chance, vb, w.truth.last(vb)+1, ids[vb]); err != nil {
 				t.Fatalf("node %d is never given up: %v", n.id, err)
