@@ -54,7 +54,7 @@ func testBuildThenMaintain(t *steady.T) {
 	w.write(docs(100, 300, 1000)...)
 	w.write(testDoc{id: "doc-0000"}, testDoc{id: "doc-0150"})
 	w.check(1)
-	if got := w.report[10]; !got.Ready || got.Total == 0 || got.Done != got.Total {
+	if got := w.copyReport(10); !got.Ready || got.Total == 0 || got.Done != got.Total {
 		t.Errorf("report %+v", got)
 	}
 	// a second index joins the running bucket
@@ -81,8 +81,8 @@ func testResume(t *steady.T) {
 	w.promote(t.Context())
 	w.held(10, 20)
 	w.stopIndexer()
-	calls := len(w.sideCalls)
-	w.report = map[index.CopyID]wire.CopyReport{}
+	calls := len(w.calls())
+	w.locked(func() { clear(w.report) })
 	w.start()
 	w.promote(t.Context())
 	w.held(10, 20)
@@ -100,8 +100,8 @@ func testResume(t *steady.T) {
 	w.begin(nil)
 	w.write(docs(50, 150, 500)...)
 	w.check(2)
-	if len(w.sideCalls) != calls {
-		t.Errorf("%d side streams after an orderly restart", len(w.sideCalls)-calls)
+	if now := len(w.calls()); now != calls {
+		t.Errorf("%d side streams after an orderly restart", now-calls)
 	}
 }
 
@@ -127,7 +127,8 @@ func testGap(t *steady.T) {
 	w.begin(nil)
 	w.write(docs(110, 130, 900)...)
 	w.check(1)
-	last := w.sideCalls[len(w.sideCalls)-1]
+	all := w.calls()
+	last := all[len(all)-1]
 	if last.Topic[:8] != "/catchup" || last.Side.Endpoint != w.endpoint.Catchup || last.Buckets[0].Restart.Seqnos[0] == 0 {
 		t.Errorf("the gap was filled by %+v", last)
 	}
@@ -207,7 +208,7 @@ func TestFence(t *testing.T) { steady.Run(t, still, testFence) }
 func testFence(t *steady.T) {
 	w := newWorld(t)
 	w.start()
-	w.term = 5
+	w.locked(func() { w.term = 5 })
 	if err := w.define(10); err != nil {
 		t.Fatal(err)
 	}

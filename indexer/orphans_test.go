@@ -85,7 +85,7 @@ func testOrphanAdopted(t *steady.T) {
 	w.begin(nil)
 	w.write(docs(50, 120, 500)...)
 	w.check(2)
-	calls := len(w.sideCalls)
+	calls := len(w.calls())
 	w.epoch++
 	if err := w.define(10, 20); err != nil {
 		t.Fatal(err)
@@ -94,7 +94,7 @@ func testOrphanAdopted(t *steady.T) {
 	w.begin(nil)
 	w.write(docs(110, 130, 900)...)
 	w.check(1)
-	for _, q := range w.sideCalls[calls:] {
+	for _, q := range w.calls()[calls:] {
 		for i, vb := range q.Buckets[0].Restart.VBuckets {
 			if q.Buckets[0].Restart.Seqnos[i] == 0 {
 				t.Errorf("vbucket %d was streamed from 0: the copy was built anew", vb)
@@ -193,10 +193,10 @@ func testMissingFolder(t *steady.T) {
 	if err := os.RemoveAll(filepath.Join(w.dir, copiesDir, "10")); err != nil {
 		t.Fatal(err)
 	}
-	w.refuse = func(*wire.StreamRequest) wire.StartOutcome { return wire.StartFailed }
-	w.mu.Lock()
-	w.report = map[index.CopyID]wire.CopyReport{}
-	w.mu.Unlock()
+	w.locked(func() {
+		w.refuse = func(*wire.StreamRequest) wire.StartOutcome { return wire.StartFailed }
+		clear(w.report)
+	})
 	w.start()
 	if err := w.define(10, 20); err != nil {
 		t.Fatal(err)

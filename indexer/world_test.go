@@ -99,6 +99,25 @@ func newWorld(t testing.TB) *world {
 	return w
 }
 
+// locked does something with what the servers of the test change or read.
+func (w *world) locked(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+}
+
+// calls are the requests for side streams so far.
+func (w *world) calls() (all []wire.StreamRequest) {
+	w.locked(func() { all = slices.Clone(w.sideCalls) })
+	return all
+}
+
+// copyReport is what the indexer has last reported of a copy.
+func (w *world) copyReport(id index.CopyID) (r wire.CopyReport) {
+	w.locked(func() { r = w.report[id] })
+	return r
+}
+
 func (w *world) fence() wire.Fence {
 	w.counter++
 	return wire.Fence{ClusterID: testCluster, Epoch: 1 + w.epoch, Term: w.term, Counter: w.counter}
