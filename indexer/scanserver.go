@@ -223,6 +223,7 @@ func (n nodes) post(ctx context.Context, node index.NodeID, path string, req any
 		return nil, err
 	}
 	r.Header.Set("Content-Type", rpc.MediaCBOR)
+	rpc.Outgoing(r)
 	resp, err := n.http.Do(r)
 	if err != nil {
 		return nil, err

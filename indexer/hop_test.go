@@ -1,0 +1,51 @@
+package indexer
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"testing"
+
+	"go.opentelemetry.io/otel/trace"
+
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/internal/steady"
+	"tidemark/scan"
+	"tidemark/wire"
+)
+
+// TestHopCarriesTheTrace: what a coordinating indexer asks another one is of the same request and trace.
+func TestHopCarriesTheTrace(t *testing.T) { steady.Run(t, still, testHopCarriesTheTrace) }
+
+func testHopCarriesTheTrace(t *steady.T) {
+	w := newWorld(t)
+	w.start()
+	if err := w.define(10); err != nil {
+		t.Fatal(err)
+	}
+	const other index.NodeID = 9
+	seen := make(chan http.Header, 1)
+	node := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen <- r.Header }))
+	t.Cleanup(node.Close)
+	w.x.mu.Lock()
+	w.x.defs.Indexers = append(slices.Clone(w.x.defs.Indexers), wire.Endpoint{Node: other, Scan: node.Listener.Addr().String()})
+	w.x.mu.Unlock()
+
+	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled})
+	ctx := trace.ContextWithSpanContext(rpc.WithRequestID(t.Context(), "r-17"), span)
+	body, err := nodes{w.x, node.Client()}.post(ctx, other, slicesPath, scan.NodeRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := body.Close(); err != nil {
+		t.Error(err)
+	}
+	h := <-seen
+	if got := h.Get(rpc.HeaderRequestID); got != "r-17" {
+		t.Errorf("request id %q", got)
+	}
+	if got, want := h.Get("traceparent"), "00-"+span.TraceID().String()+"-"+span.SpanID().String()+"-01"; got != want {
+		t.Errorf("traceparent %q, want %q", got, want)
+	}
+}
