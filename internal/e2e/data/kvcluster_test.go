@@ -116,7 +116,10 @@ func TestRebalanceUnderLoad(t *testing.T) {
 	})
 	harness.MustRun(ctx, t, up, "kv", "rebalance", "--remove", "kv1", "--no-wait")
 	up.Kill(func(m *localcluster.Manifest) int { return m.KV[1].PID })
-	harness.MustRun(ctx, t, up, "kv", "rebalance", "--remove", "kv1")
+	harness.Eventually(t, harness.Hang, "the rebalance goes on, and ends, when kv2 is back", func() (bool, string) {
+		out, err := harness.Tidemark(ctx, t, up, "kv", "rebalance", "--remove", "kv1")
+		return err == nil, out
+	})
 	e := m.KV[0]
 	harness.MustRun(ctx, t, up, "kv", "rebalance", "--add", harness.Addition(e))
 	stop()
