@@ -61,7 +61,7 @@ func (b *Bucket) Accept(src Source, e *keyversion.Event) Verdict {
 		v.recv = max(v.recv, e.Seqno)
 		v.comp = max(v.comp, e.Seqno)
 	case keyversion.Activate:
-		v.recv = max(v.recv, e.Seqno)
+		v.activated = max(v.activated, e.Seqno)
 		for _, id := range e.Copies {
 			if sl := b.find(id); sl != nil {
 				b.activate(sl, vb, e.Seqno)
@@ -167,7 +167,7 @@ func (b *Bucket) begin(src Source, e *keyversion.Event) Verdict {
 		}
 	}
 	v.log, v.begun, v.purge = log, true, g.Purge
-	v.recv, v.comp = g.Start, 0
+	v.recv, v.activated, v.comp = g.Start, 0, 0
 	v.awaited = nil
 	for _, id := range g.Copies {
 		if b.find(id) == nil {
@@ -255,6 +255,9 @@ func (b *Bucket) ConnectionLost(conn uint64) {
 		}
 	}
 }
+
+// present is where a copy joins that the stream feeds already: what is above it comes by the stream.
+func (v *vbucket) present() uint64 { return max(v.recv, v.activated) }
 
 // top is the highest seqno or window end in the queue.
 func (v *vbucket) top() uint64 {

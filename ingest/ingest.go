@@ -116,11 +116,15 @@ type vbucket struct {
 	begun bool                  // log is of a BEGIN in this run
 	purge uint64                // as the newest BEGIN said
 	recv  uint64                // the present stream has delivered everything up to here
-	comp  uint64                // newest complete seqno of the present stream
-	epoch uint32                // rises whenever some copy's queue starts anew
-	queue []Entry
-	bytes int
-	side  *sideStream
+	// activated is the highest A of the present stream. It does not count as received: it may stand in the middle of a
+	// window of which nothing has come here, so that who has everything up to there, from a stream with other windows, is
+	// not known.
+	activated uint64
+	comp      uint64 // newest complete seqno of the present stream
+	epoch     uint32 // rises whenever some copy's queue starts anew
+	queue     []Entry
+	bytes     int
+	side      *sideStream
 	// awaited are the copies that the present stream feeds and that are not here: they were away when it said so.
 	awaited []index.CopyID
 }

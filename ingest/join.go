@@ -105,7 +105,7 @@ func (b *Bucket) goOn(sl *slice, vb int) {
 		p.rejoin, p.rejoinLow = true, v.purge
 		return
 	}
-	b.join(sl, vb, v.recv, v.purge)
+	b.join(sl, vb, v.present(), v.purge)
 }
 
 // await notes which streams feed a copy that is removed, for the case that it is made anew.
@@ -192,7 +192,7 @@ func (b *Bucket) Restored(r Restore, pos Position, held timestamp.FailoverLog) {
 	b.reset(sl, r.VBucket)
 	if rejoin {
 		// the stream has gone on meanwhile: join where it is
-		b.join(sl, r.VBucket, v.recv, p.rejoinLow)
+		b.join(sl, r.VBucket, v.present(), p.rejoinLow)
 	}
 }
 
