@@ -395,6 +395,8 @@ func TestALostConnectionIsDrainedBeforeTheNextBegins(t *testing.T) {
 	w.startAt(3, 1, 0)
 	w.expect(3, "1:STREAM_BEGIN@0")
 	w.data.mu.Lock() // the indexer takes nothing more: the router's queue fills
+	goesOn := sync.OnceFunc(w.data.mu.Unlock)
+	t.Cleanup(goesOn) // a test that fails ends
 	e.set(func() { e.value = fmt.Appendf(nil, `{"f1":%q}`, strings.Repeat("x", 3000)) })
 	const n = 3000
 	e.stream(3).write(0, n)
@@ -408,7 +410,7 @@ func TestALostConnectionIsDrainedBeforeTheNextBegins(t *testing.T) {
 		t.Fatalf("%+v", r)
 	}
 	e.stream(3).write(5, 6)
-	w.data.mu.Unlock()
+	goesOn()
 	w.eventually("the new stream's document", func() bool {
 		story := w.data.story(3)
 		return story[len(story)-1] == "2:INSERT@6"

@@ -105,7 +105,7 @@ func (s *Sim) checkReady(x *statecontext.Index) {
 	for _, c := range x.Topology.Copies {
 		n := s.nodes[s.nodeAt(c.Node)]
 		st := n.stores[c.ID]
-		if c.State == partition.Leaving || s.mix[lostSlices] && st == nil {
+		if c.State == partition.Leaving || s.lost[c.ID] { // what was lost since it was exact is made anew
 			continue
 		}
 		if st == nil || !st.ready {

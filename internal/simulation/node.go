@@ -432,6 +432,7 @@ func (s *Sim) crashNode(n *node) {
 	if s.chance(lostSlices, 2) {
 		for _, id := range sortedKeys(n.stores) {
 			s.ev("n%d loses the folder of copy %d", n.num, id)
+			s.lost[id] = true
 			delete(n.stores, id)
 			break
 		}

@@ -85,6 +85,7 @@ type Sim struct {
 	ends   map[endKey]bool
 	owners map[ownerKey]index.ProjectorID
 	told   map[refKey]timestamp.Vector
+	lost   map[index.CopyID]bool // copies whose folder a crash has taken
 	stable map[refKey]timestamp.Vector
 }
 
@@ -138,7 +139,7 @@ func New(o Options) (*Sim, error) {
 	}
 	s := &Sim{opt: o, r: rand.New(rand.NewSource(o.Seed)), off: rules, trace: o.Trace, nowMS: 1_000_000, state: statecontext.New(),
 		branches: map[uint64]*branch{}, ends: map[endKey]bool{}, owners: map[ownerKey]index.ProjectorID{},
-		told: map[refKey]timestamp.Vector{}, stable: map[refKey]timestamp.Vector{}}
+		told: map[refKey]timestamp.Vector{}, lost: map[index.CopyID]bool{}, stable: map[refKey]timestamp.Vector{}}
 	s.swarm()
 	if err := s.choose(o.Faults); err != nil {
 		return nil, err
