@@ -406,7 +406,13 @@ func TestALostConnectionIsDrainedBeforeTheNextBegins(t *testing.T) {
 	w.eventually("the loss is seen", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.conn == nil || !b.conn.alive() })
 	w.eventually("the engine has forgotten", func() bool { return e.Peers() == 0 })
 	e.set(func() { clear(e.streams) })
-	if r := w.startAt(3, 2, 5); r.Outcome != wire.StartBegun {
+	var reply *wire.StreamReply
+	w.eventually("an answer: the loss of the control connection may be seen only by a request that fails", func() bool {
+		var err error
+		reply, err = w.client.Streams(t.Context(), w.url, w.request(2, wire.StreamStart{VBucket: 3, VBUUID: 77, Seqno: 5}))
+		return err == nil
+	})
+	if r := reply.Buckets[0].Results[0]; r.Outcome != wire.StartBegun {
 		t.Fatalf("%+v", r)
 	}
 	e.stream(3).write(5, 6)
