@@ -112,6 +112,7 @@ type topicPrinter struct {
 	desc  map[index.ID][]bool
 	left  uint64 // 0: no bound
 	syncs bool
+	ended bool // nothing more is printed, whatever other connections bring until they are closed
 }
 
 func newTopicPrinter(ctx context.Context, s Streams, c *client.Client, bucket string) (*topicPrinter, error) {
@@ -138,7 +139,10 @@ type topicLine struct {
 }
 
 func (p *topicPrinter) handle(_ context.Context, ev *topicclient.Event) error {
-	if ev.Kind == keyversion.Sync && !p.syncs {
+	switch {
+	case p.ended:
+		return errEnough
+	case ev.Kind == keyversion.Sync && !p.syncs:
 		return nil
 	}
 	l := topicLine{Kind: ev.Kind.String(), VBucket: ev.VBucket, VBUUID: ev.VBUUID, Seqno: ev.Seqno, ID: string(ev.DocID)}
@@ -165,6 +169,7 @@ func (p *topicPrinter) handle(_ context.Context, ev *topicclient.Event) error {
 	}
 	if p.left > 0 {
 		if p.left--; p.left == 0 {
+			p.ended = true
 			return errEnough
 		}
 	}
