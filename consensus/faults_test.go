@@ -206,7 +206,7 @@ func TestFaultsKeepHistory(t *testing.T) {
 				}
 				began := time.Now()
 				eventually(t, "writes are accepted after "+names, func() bool { return w.total() > before+len(w.acked) })
-				if took := time.Since(began); took > unlucky {
+				if took := time.Since(began); took > 5*time.Second {
 					t.Errorf("after %s it took %v until writes were accepted", names, took)
 				}
 				time.Sleep(time.Duration(r.IntN(500)) * time.Millisecond)
@@ -259,35 +259,44 @@ func TestBadDiskOfTheLeader(t *testing.T) {
 		name  string
 		fail  func() error
 		words string
+		limit time.Duration // until another one serves, most times: a slow disk takes the lead back now and then
 	}{
-		{"slow", func() error { time.Sleep(800 * time.Millisecond); return nil }, "disk slow"},
-		{"hangs for 20 s", func() error { time.Sleep(20 * time.Second); return nil }, "disk hangs"},
-		{"fails", func() error { return errNoSpace }, "no space left"},
+		{"slow", func() error { time.Sleep(800 * time.Millisecond); return nil }, "disk slow", 6 * time.Second},
+		{"hangs for 20 s", func() error { time.Sleep(20 * time.Second); return nil }, "disk hangs", 4 * time.Second},
+		{"fails", func() error { return errNoSpace }, "no space left", 3 * time.Second},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			virtual(t, 3, nil, func(t *testing.T, _ *hub, all servers) {
-				w := all.work(t)
-				eventually(t, "writes", func() bool { return w.total() > 10 })
-				l := all.leader()
-				l.disk(tc.fail)
-				began := time.Now()
-				rest := slices.DeleteFunc(slices.Clone(all), func(s *server) bool { return s == l })
-				next := rest.leader()
-				took := time.Since(began)
-				faulty(t, l, tc.words)
-				before := w.total()
-				eventually(t, "writes go on", func() bool { return w.total() > before+20 })
-				t.Logf("%s serves %v after the disk of %s went bad", next.name, took, l.name)
-				if took > unlucky {
-					t.Errorf("another one serves after %v, want at most %v", took, unlucky)
-				}
-				l.disk(nil)
-				for end := time.Now().Add(time.Minute); len(l.node.Reasons()) > 0 && time.Now().Before(end); {
-					time.Sleep(heartbeat)
-				}
-				well(t, l)
-				w.settled(10, 10)
-			})
+			var times []time.Duration
+			for range 5 {
+				virtual(t, 3, nil, func(t *testing.T, _ *hub, all servers) {
+					w := all.work(t)
+					eventually(t, "writes", func() bool { return w.total() > 10 })
+					l := all.leader()
+					l.disk(tc.fail)
+					began := time.Now()
+					rest := slices.DeleteFunc(slices.Clone(all), func(s *server) bool { return s == l })
+					next := rest.leader()
+					took := time.Since(began)
+					faulty(t, l, tc.words)
+					before := w.total()
+					eventually(t, "writes go on", func() bool { return w.total() > before+20 })
+					t.Logf("%s serves %v after the disk of %s went bad", next.name, took, l.name)
+					if took > unlucky {
+						t.Errorf("another one serves after %v, want at most %v", took, unlucky)
+					}
+					times = append(times, took)
+					l.disk(nil)
+					for end := time.Now().Add(time.Minute); len(l.node.Reasons()) > 0 && time.Now().Before(end); {
+						time.Sleep(heartbeat)
+					}
+					well(t, l)
+					w.settled(10, 10)
+				})
+			}
+			slices.Sort(times)
+			if median := times[len(times)/2]; median > tc.limit {
+				t.Errorf("another one serves after %v in the median, want at most %v", median, tc.limit)
+			}
 		})
 	}
 }
@@ -303,7 +312,7 @@ func TestBadDiskOfAFollower(t *testing.T) {
 		faulty(t, f, "no space left")
 		before, began := w.total(), time.Now()
 		eventually(t, "writes go on without it", func() bool { return w.total() > before+100 })
-		if took := time.Since(began); took > unlucky {
+		if took := time.Since(began); took > 3*time.Second {
 			t.Errorf("100 writes took %v while a follower's disk is full", took)
 		}
 		eventually(t, "a new term, which it cannot store", func() bool { return all.leader().node.TransferLeadership() == nil })
