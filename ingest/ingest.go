@@ -138,6 +138,7 @@ type part struct {
 	base, comp uint64
 	solid      uint64 // of side: up to here it is known how far de-duplication may have hidden something
 	taken      uint64 // how much of side is in a batch that is not written yet
+	lent       uint64 // what the present side stream brought up to here is in batches of this copy, and none of them was lost
 	from       uint32 // epoch at which the queue starts for this copy, noQueue while no stream feeds it
 	sub        bool   // the present stream feeds it
 	tombs      bool   // tombstones may be stored
@@ -244,7 +245,7 @@ func (b *Bucket) Reopened(id index.CopyID, positions []Position, logs []timestam
 	for v := range b.vbs {
 		p := &sl.parts[v]
 		sub := p.sub || p.restoring && p.rejoin
-		p.pos, p.log, p.kept, p.solid = Position{}, nil, nil, 0
+		p.pos, p.log, p.kept, p.solid, p.lent = Position{}, nil, nil, 0, 0
 		if positions != nil {
 			p.load(positions[v], logs[v])
 		}
@@ -265,7 +266,7 @@ func (b *Bucket) Reopened(id index.CopyID, positions []Position, logs []timestam
 
 // load takes over what the store holds.
 func (p *part) load(pos Position, log timestamp.FailoverLog) {
-	p.pos, p.log = pos, History(pos.VBUUID, log)
+	p.pos, p.log, p.lent = pos, History(pos.VBUUID, log), 0
 	if p.solid = pos.Side; pos.WindowEnd == unsure {
 		p.solid = 0
 	}

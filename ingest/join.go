@@ -44,7 +44,7 @@ const unsure = timestamp.Infinity
 func (b *Bucket) unread(p *part) {
 	if p.pos.WindowEnd == unsure && b.on(sideFloor) {
 		p.pos.Floor = max(p.pos.Floor, p.pos.Side)
-		p.pos.Side, p.pos.WindowEnd = p.solid, p.reach()
+		p.pos.Side, p.pos.WindowEnd, p.lent = p.solid, p.reach(), 0
 	}
 }
 
@@ -81,7 +81,7 @@ func (b *Bucket) join(sl *slice, vb int, start, purge uint64) {
 	}
 	if start < purge && p.base > start && p.base < purge && b.on(purgeBegin) {
 		// a stream from below the purge seqno leaves out deletions that we have not seen
-		p.pos, p.solid = Position{Floor: p.pos.Floor}, 0
+		p.pos, p.solid, p.lent = Position{Floor: p.pos.Floor}, 0, 0
 		b.deleteRange(sl, vb)
 		b.clearQueue(sl, vb)
 		p.base, p.comp = 0, 0
@@ -133,7 +133,7 @@ func (b *Bucket) fed(vb int, id index.CopyID) bool {
 // too, and A moves up to it.
 func (b *Bucket) dropRange(sl *slice, vb int) {
 	p := &sl.parts[vb]
-	if p.pos.Side, p.solid = 0, 0; p.pos.WindowEnd == unsure {
+	if p.pos.Side, p.solid, p.lent = 0, 0, 0; p.pos.WindowEnd == unsure {
 		p.pos.WindowEnd = p.reach()
 	}
 	if b.on(rangeA) {

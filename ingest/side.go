@@ -76,6 +76,9 @@ func (b *Bucket) want(vb int) (Want, bool) {
 func (b *Bucket) OpenSide(w Want, id uint64) {
 	if v := &b.vbs[w.VBucket]; v.side == nil {
 		v.side = &sideStream{id: id, from: w.From, to: w.To, copies: w.Copies, taken: w.From, at: w.From}
+		for _, c := range b.copies {
+			c.parts[w.VBucket].lent = 0
+		}
 	}
 }
 
@@ -265,8 +268,9 @@ func (b *Bucket) takeSide(t *Batch, vb int, s *sideStream) {
 	}
 	for i, c := range b.copies {
 		p := &c.parts[vb]
-		// A copy whose position was put back meanwhile has missed something: it takes nothing.
-		if !listed(s.copies, c.id) || p.restoring || !p.sub || p.pos.Side >= p.pos.A || p.pos.Side < min(s.taken, p.pos.A-1) || s.at <= p.pos.Side {
+		// A copy that was put back meanwhile has missed something: it takes nothing. Its position alone does not tell, since
+		// side stays below A until the stream has ended, whatever was taken.
+		if !listed(s.copies, c.id) || p.restoring || !p.sub || p.pos.Side >= p.pos.A || max(p.pos.Side, p.lent) < min(s.taken, p.pos.A) || s.at <= p.pos.Side {
 			continue
 		}
 		// A deletion of a side stream leaves no tombstone: what comes for the document after it is newer, since the stream
@@ -275,6 +279,7 @@ func (b *Bucket) takeSide(t *Batch, vb int, s *sideStream) {
 		// How far de-duplication may have hidden something is known at the end only: before it, A is not reached.
 		was := p.pos.Side
 		p.pos.Side = min(s.at, p.pos.A)
+		p.lent = p.pos.Side
 		if !s.ended && p.pos.Side == p.pos.A && b.on(sideFloor) {
 			p.pos.Side--
 		}
