@@ -1,0 +1,557 @@
+package scale
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/managerclient"
+	"tidemark/partition"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+const (
+	reportEvery   = 100 * time.Millisecond // as the product's
+	reportSpacing = 5 * time.Millisecond
+	fullEvery     = 50 // reports of an indexer; a projector tells all every 5 s
+	projectorFull = 5 * time.Second
+)
+
+// component is what both kinds have: a listener, a client of the managers, a fence.
+type component struct {
+	w        *world
+	url      string
+	listener net.Listener
+	managers *managerclient.Client
+	wake     chan struct{}
+
+	mu       sync.Mutex
+	fence    wire.Fence
+	revision uint64
+	defs     *wire.Definitions
+	sequence uint64
+}
+
+// open makes it listen.
+func (c *component) open(w *world) error {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return fmt.Errorf("listener of a component: %w", err)
+	}
+	c.w, c.url, c.listener, c.managers, c.wake = w, "http://"+l.Addr().String(), l, managerclient.New(w.managers, nil), make(chan struct{}, 1)
+	return nil
+}
+
+// serve answers the leader until ctx ends.
+func (c *component) serve(ctx context.Context, m *http.ServeMux) error {
+	return rpc.Serve(ctx, rpc.NewServer(m), c.listener, time.Second)
+}
+
+func (c *component) admit(f wire.Fence) error {
+	c.w.requests.Add(1)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	next, err := c.fence.Admit(f)
+	if err != nil {
+		return err
+	}
+	c.fence = next
+	return nil
+}
+
+func (c *component) hello(req *wire.HelloRequest) error {
+	if err := c.admit(req.Fence); err != nil {
+		return err
+	}
+	c.managers.SetManagers(req.Managers)
+	c.managers.SetLeader(req.Leader)
+	return nil
+}
+
+func (c *component) definitions(_ context.Context, req *wire.Definitions) (*wire.DefinitionsReply, error) {
+	if err := c.admit(req.Fence); err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if req.Revision < c.revision {
+		return nil, rpc.Refuse(rpc.CodeFenced, "revision %d is below %d", req.Revision, c.revision)
+	}
+	c.revision, c.defs = req.Revision, req
+	return &wire.DefinitionsReply{Revision: req.Revision}, nil
+}
+
+func (c *component) registered(r *wire.RegisterReply) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.fence.Less(r.Fence) {
+		c.fence = r.Fence
+	}
+}
+
+func (c *component) nudge() {
+	select {
+	case c.wake <- struct{}{}:
+	default:
+	}
+}
+
+// report calls send now and then until ctx ends; send is false when the leader does not know us.
+func (c *component) report(ctx context.Context, register func(context.Context) error, send func(context.Context) (bool, error)) error {
+	tick := time.NewTicker(reportEvery)
+	defer tick.Stop()
+	for known := false; ctx.Err() == nil; {
+		if !known {
+			known = register(ctx) == nil
+		}
+		if known {
+			was := known
+			var err error
+			if known, err = send(ctx); err != nil {
+				known = was
+				c.w.refused.Add(1)
+			} else {
+				c.w.reports.Add(1)
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(reportSpacing):
+		}
+		select {
+		case <-ctx.Done():
+		case <-tick.C:
+		case <-c.wake:
+		}
+	}
+	return nil
+}
+
+// projector streams the vbuckets whose number leaves `number` when divided by the number of projectors.
+type projector struct {
+	component
+	id         index.ProjectorID
+	number, of int
+	streams    []map[uint16]index.Incarnation // by bucket
+	told       []map[uint16]told
+	full       time.Time
+}
+
+type told struct {
+	inc      index.Incarnation
+	complete uint64
+}
+
+func (w *world) projector(number, of int) (*projector, error) {
+	p := &projector{id: index.ProjectorID(fmt.Sprintf("p%02d", number)), number: number, of: of}
+	if err := p.open(w); err != nil {
+		return nil, err
+	}
+	for range w.buckets {
+		p.streams = append(p.streams, map[uint16]index.Incarnation{})
+	}
+	return p, nil
+}
+
+// Run serves and reports until ctx ends.
+func (p *projector) Run(ctx context.Context) error {
+	m := http.NewServeMux()
+	m.HandleFunc("PUT /v1/hello", rpc.Handle(rpc.MaxControlBody, func(_ context.Context, req *wire.HelloRequest) (*wire.ProjectorHello, error) {
+		if err := p.hello(req); err != nil {
+			return nil, err
+		}
+		r, _ := p.state("", nil)
+		return &wire.ProjectorHello{Report: *r}, nil
+	}))
+	m.HandleFunc("PUT /v1/definitions", rpc.Handle(rpc.MaxControlBody, p.definitions))
+	m.HandleFunc("POST /v1/bucket", rpc.Handle(rpc.MaxControlBody, p.bucket))
+	m.HandleFunc("POST /v1/failoverlogs", rpc.Handle(rpc.MaxControlBody, p.logs))
+	m.HandleFunc("POST /v1/streams", rpc.Handle(rpc.MaxControlBody, p.start))
+	m.HandleFunc("POST /v1/streams:stop", rpc.Handle(rpc.MaxControlBody, func(_ context.Context, req *wire.StreamStop) (*wire.OK, error) {
+		return &wire.OK{}, p.admit(req.Fence)
+	}))
+	m.HandleFunc("POST /v1/sync", rpc.Handle(rpc.MaxControlBody, func(_ context.Context, req *wire.SyncRequest) (*wire.ProjectorReport, error) {
+		p.w.requests.Add(1)
+		r, _ := p.state(req.Bucket, nil)
+		return r, nil
+	}))
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- p.serve(ctx, m) }()
+	err := p.report(ctx, p.register, p.send)
+	cancel()
+	p.managers.Close()
+	if e := <-done; err == nil {
+		err = e
+	}
+	return err
+}
+
+func (p *projector) register(ctx context.Context) error {
+	r, err := p.managers.RegisterProjector(ctx, &wire.RegisterProjector{Endpoint: wire.ProjectorEndpoint{ID: p.id, BootID: "boot-" + string(p.id), Admin: p.url}})
+	if err == nil {
+		p.registered(r)
+		p.told = nil
+	}
+	return err
+}
+
+func (p *projector) send(ctx context.Context) (bool, error) {
+	if time.Since(p.full) > projectorFull {
+		p.told = nil
+	}
+	all := p.told == nil
+	r, now := p.state("", p.told)
+	reply, err := p.managers.ReportProjector(ctx, r)
+	switch {
+	case err != nil:
+		p.told = nil
+		return false, err
+	case !reply.Known || reply.Full:
+		p.told = nil
+	default:
+		if all {
+			p.full = time.Now()
+		}
+		p.told = now
+	}
+	return reply.Known, nil
+}
+
+// state is what it streams, or what of it is news.
+func (p *projector) state(only string, before []map[uint16]told) (*wire.ProjectorReport, []map[uint16]told) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sequence++
+	r := &wire.ProjectorReport{ID: p.id, BootID: "boot-" + string(p.id), ClusterID: p.fence.ClusterID, Sequence: p.sequence, Revision: p.revision}
+	now := make([]map[uint16]told, len(p.streams))
+	for i, streams := range p.streams {
+		b := p.w.buckets[i]
+		if only != "" && b.name != only {
+			continue
+		}
+		s := wire.StreamStates{Bucket: b.name, BucketUUID: b.uuid, Full: before == nil}
+		now[i] = make(map[uint16]told, len(streams))
+		total := b.total()
+		for v := p.number; v < len(b.branches); v += p.of {
+			inc, runs := streams[uint16(v)]
+			if !runs {
+				continue
+			}
+			t := told{inc, b.high(v, total)}
+			now[i][uint16(v)] = t
+			var was told
+			if before != nil {
+				was = before[i][uint16(v)]
+			}
+			if was == t {
+				continue
+			}
+			log := b.branches[v]
+			if was.inc == inc {
+				log = nil
+			}
+			s.VBuckets, s.Incarnations, s.VBUUIDs = append(s.VBuckets, uint16(v)), append(s.Incarnations, inc), append(s.VBUUIDs, b.branches[v].Newest())
+			s.Complete, s.Ended, s.Logs = append(s.Complete, t.complete), append(s.Ended, false), append(s.Logs, log)
+			s.Purges, s.Revisions = append(s.Purges, 0), append(s.Revisions, timestamp.MapRevision{Rev: 1})
+		}
+		r.Buckets = append(r.Buckets, s)
+	}
+	return r, now
+}
+
+func (p *projector) bucket(_ context.Context, req *wire.BucketRequest) (*wire.BucketReply, error) {
+	p.w.requests.Add(1)
+	b := p.w.byName[req.Bucket]
+	if b == nil {
+		return nil, rpc.Refuse(rpc.CodeBucket, "no bucket %q", req.Bucket)
+	}
+	return &wire.BucketReply{Name: b.name, UUID: b.uuid, VBuckets: len(b.branches), Revision: timestamp.MapRevision{Rev: 1}}, nil
+}
+
+func (p *projector) logs(_ context.Context, req *wire.FailoverLogsRequest) (*wire.FailoverLogsReply, error) {
+	if err := p.admit(req.Fence); err != nil {
+		return nil, err
+	}
+	r := &wire.FailoverLogsReply{}
+	b := p.w.byName[req.Bucket]
+	if b == nil {
+		return r, nil
+	}
+	total := b.total()
+	wanted := map[uint16]bool{}
+	for _, v := range req.VBuckets {
+		wanted[v] = true
+	}
+	for v := p.number; v < len(b.branches); v += p.of {
+		if len(wanted) == 0 || wanted[uint16(v)] {
+			r.Logs = append(r.Logs, wire.VBucketLog{VBucket: uint16(v), Log: b.branches[v], High: b.high(v, total), Revision: timestamp.MapRevision{Rev: 1}})
+		}
+	}
+	return r, nil
+}
+
+func (p *projector) start(_ context.Context, req *wire.StreamRequest) (*wire.StreamReply, error) {
+	if err := p.admit(req.Fence); err != nil {
+		return nil, err
+	}
+	reply := &wire.StreamReply{TopicID: 255}
+	for i := range req.Buckets {
+		want := &req.Buckets[i]
+		out := wire.StreamOutcome{Bucket: want.Bucket}
+		b := p.w.byName[want.Bucket]
+		for j := range want.Restart.Len() {
+			s := want.Restart.At(j)
+			res := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: s.VBucket}, Outcome: wire.StartNotMine}
+			if b != nil && int(s.VBucket)%p.of == p.number && int(s.VBucket) < len(b.branches) {
+				res.Outcome, res.Log, res.Revision = wire.StartBegun, b.branches[s.VBucket], timestamp.MapRevision{Rev: 1}
+				p.w.reopened.Add(1)
+				p.mu.Lock()
+				for k := range p.w.buckets {
+					if p.w.buckets[k] == b {
+						p.streams[k][s.VBucket] = req.Incarnation
+					}
+				}
+				p.mu.Unlock()
+				b.begin(p.id, int(s.VBucket), req.Incarnation)
+			}
+			out.Results = append(out.Results, res)
+		}
+		reply.Buckets = append(reply.Buckets, out)
+	}
+	p.nudge()
+	return reply, nil
+}
+
+// indexer hosts the copies that the definitions place on it, and holds each stability timestamp as soon as it hears it.
+type indexer struct {
+	component
+	name string
+	node index.NodeID
+	full int
+
+	placed, told uint64 // revisions of the definitions whose copies are here, and whose the leader was told of; placed under mu
+
+	hosted map[string]*hosted // under mu
+}
+
+// hosted is a bucket of which an indexer has copies.
+type hosted struct {
+	b       *kvBucket
+	stable  wire.Stability
+	acks    []wire.Ack
+	version uint64
+	streams []stream
+	copies  []wire.CopyReport
+}
+
+func (w *world) indexer(number int) (*indexer, error) {
+	n := &indexer{name: fmt.Sprintf("i%03d", number), hosted: map[string]*hosted{}}
+	return n, n.open(w)
+}
+
+// Run serves and reports until ctx ends.
+func (n *indexer) Run(ctx context.Context) error {
+	m := http.NewServeMux()
+	m.HandleFunc("PUT /v1/hello", rpc.Handle(rpc.MaxControlBody, func(_ context.Context, req *wire.HelloRequest) (*wire.IndexerHello, error) {
+		if err := n.hello(req); err != nil {
+			return nil, err
+		}
+		r := n.state(true)
+		r.Full = true
+		return &wire.IndexerHello{Report: *r}, nil
+	}))
+	m.HandleFunc("PUT /v1/definitions", rpc.Handle(rpc.MaxControlBody, func(ctx context.Context, req *wire.Definitions) (*wire.DefinitionsReply, error) {
+		reply, err := n.definitions(ctx, req)
+		if err == nil {
+			n.place(req)
+			n.nudge()
+		}
+		return reply, err
+	}))
+	m.HandleFunc("POST /v1/poll", rpc.Handle(rpc.MaxControlBody, n.poll))
+	m.HandleFunc("PUT /v1/stability", rpc.Handle(rpc.MaxControlBody, n.stability))
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan error, 1)
+	go func() { done <- n.serve(ctx, m) }()
+	err := n.report(ctx, n.register, n.send)
+	cancel()
+	n.managers.Close()
+	if e := <-done; err == nil {
+		err = e
+	}
+	return err
+}
+
+func (n *indexer) register(ctx context.Context) error {
+	host := n.listener.Addr().String()
+	r, err := n.managers.RegisterIndexer(ctx, &wire.RegisterIndexer{Endpoint: wire.Endpoint{UUID: "uuid-" + n.name, BootID: "boot-" + n.name, Name: n.name,
+		Admin: n.url, Scan: host, Maintenance: host, Backfill: host, Catchup: host}})
+	if err == nil {
+		n.registered(r)
+		n.mu.Lock()
+		n.node, n.full = r.Node, 0
+		n.mu.Unlock()
+	}
+	return err
+}
+
+// place takes over which copies are here.
+func (n *indexer) place(d *wire.Definitions) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.placed = d.Revision
+	for _, h := range n.hosted {
+		h.copies = h.copies[:0]
+	}
+	for i, t := range d.Topologies {
+		b := n.w.byName[d.Indexes[i].Bucket]
+		for _, c := range t.Copies {
+			if c.Node != n.node || c.State == partition.Leaving || b == nil {
+				continue
+			}
+			h := n.hosted[b.name]
+			if h == nil {
+				h = &hosted{b: b}
+				n.hosted[b.name] = h
+			}
+			r := wire.CopyReport{Copy: c.ID, Index: t.Index, Items: 1 << 20, Bytes: 1 << 30}
+			if d.Indexes[i].State.Active() && c.State == partition.Allocated {
+				r.Ready = true
+			}
+			h.copies = append(h.copies, r)
+		}
+	}
+}
+
+func (n *indexer) poll(_ context.Context, req *wire.PollRequest) (*wire.PollReply, error) {
+	if err := n.admit(req.Fence); err != nil {
+		return nil, err
+	}
+	r := &wire.PollReply{}
+	b := n.w.byName[req.Bucket]
+	var total uint64
+	if b != nil {
+		total = b.total()
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	h := n.hosted[req.Bucket]
+	for _, v := range req.VBuckets {
+		p := wire.PollPosition{VBucket: v}
+		if h != nil && h.stable.Number > 0 {
+			p.Participant, p.HW, p.Log = true, b.high(int(v), total), b.branches[v]
+			p.Reach = p.HW
+		}
+		r.Positions = append(r.Positions, p)
+	}
+	return r, nil
+}
+
+func (n *indexer) stability(_ context.Context, req *wire.StabilityRequest) (*wire.OK, error) {
+	if err := n.admit(req.Fence); err != nil {
+		return nil, err
+	}
+	n.w.stabilities.Add(int64(len(req.Stabilities)))
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for _, s := range req.Stabilities {
+		h := n.hosted[s.Bucket]
+		if h == nil || s.Compare(h.stable.StabilityRef) <= 0 {
+			continue
+		}
+		h.stable = s
+		h.acks = append(h.acks, wire.Ack{StabilityRef: s.StabilityRef, Made: true})
+		total := uint64(0)
+		for _, seqno := range s.Vector.Seqnos {
+			total += seqno
+		}
+		if age := h.b.age(total); age >= 0 {
+			n.w.latency.add(age)
+		}
+	}
+	n.nudge()
+	return &wire.OK{}, nil
+}
+
+// state is everything, or what is news, as package indexer tells it.
+func (n *indexer) state(full bool) *wire.IndexerReport {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	r := &wire.IndexerReport{Node: n.node, UUID: "uuid-" + n.name, BootID: "boot-" + n.name, ClusterID: n.fence.ClusterID, Revision: n.revision}
+	for name, h := range n.hosted {
+		if s, version := h.b.present(h.version); s != nil {
+			h.streams, h.version = s, version
+		}
+		total := h.b.total()
+		vbuckets := len(h.b.branches)
+		hw := timestamp.New(vbuckets)
+		for v := range vbuckets {
+			if seqno := h.b.high(v, total); seqno > 0 {
+				hw.Set(v, timestamp.Position{VBUUID: h.b.branches[v].Newest(), Seqno: seqno})
+			}
+		}
+		b := wire.BucketReport{Generation: h.stable.Generation, RollbackID: h.stable.RollbackID, Acks: append([]wire.Ack(nil), h.acks...),
+			Persistent: h.stable.Vector, Heartbeat: wire.HWHeartbeat{Bucket: name, HW: hw, LastStability: h.stable.Hash, LastPersistence: h.stable.Hash,
+				MutationQueue: total % (1 << 20), QueueLimit: 64 << 20}}
+		if b.Generation == 0 {
+			b.Generation = 1
+		}
+		for v, s := range h.streams {
+			if s.projector != "" {
+				b.Accepted.VBuckets, b.Accepted.Incarnations = append(b.Accepted.VBuckets, uint16(v)), append(b.Accepted.Incarnations, s.inc)
+				b.Accepted.Projectors, b.Accepted.Open = append(b.Accepted.Projectors, s.projector), append(b.Accepted.Open, true)
+			}
+		}
+		for _, c := range h.copies {
+			if c.Ready = c.Ready && h.stable.Number > 0; c.Ready {
+				c.Held = h.stable.StabilityRef
+			}
+			if full || c.Held.Number > 0 || n.placed != n.told {
+				r.Copies = append(r.Copies, c)
+			}
+			b.Heartbeat.IndexIDs = append(b.Heartbeat.IndexIDs, c.Index)
+		}
+		r.Buckets = append(r.Buckets, b)
+	}
+	return r
+}
+
+func (n *indexer) send(ctx context.Context) (bool, error) {
+	full := n.full <= 0
+	n.mu.Lock()
+	placed := n.placed
+	n.mu.Unlock()
+	r := n.state(full)
+	n.sequence++
+	r.Sequence, r.Full = n.sequence, full
+	reply, err := n.managers.ReportIndexer(ctx, r)
+	if err != nil {
+		n.full = 0
+		return false, err
+	}
+	if n.full--; r.Full {
+		n.full = fullEvery
+	}
+	if reply.Full {
+		n.full = 0
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.told = placed
+	for i := range r.Buckets {
+		b := &r.Buckets[i]
+		h := n.hosted[b.Heartbeat.Bucket]
+		h.acks = append(h.acks[:0], h.acks[min(len(b.Acks), len(h.acks)):]...)
+	}
+	return reply.Known, nil
+}
