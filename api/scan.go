@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/http"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -247,20 +248,32 @@ func (a *API) ask(ctx context.Context, url string, body []byte) (*http.Response,
 	return a.scans.HTTP().Do(req)
 }
 
-// stream passes an answer on as it comes. When it is cut, so is ours: a client must not take it for an end.
+// stream passes an answer on as it comes; a short one, whose length was told, in one piece. When it is cut, so is ours: a
+// client must not take it for an end.
 func stream(w http.ResponseWriter, resp *http.Response) {
 	for _, h := range []string{"Content-Type", "Retry-After"} {
 		if v := resp.Header.Get(h); v != "" {
 			w.Header().Set(h, v)
 		}
 	}
-	w.WriteHeader(resp.StatusCode)
 	control := http.NewResponseController(w)
-	buf := make([]byte, 64<<10)
+	if n := resp.ContentLength; n > 0 && n <= pieceOfAnswer {
+		body := make([]byte, n)
+		if _, err := io.ReadFull(resp.Body, body); err != nil {
+			panic(http.ErrAbortHandler) // net/http's way to cut the connection
+		}
+		w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
+		_ = control.SetWriteDeadline(time.Now().Add(rowsPatience)) // a client that takes nothing is let go
+		w.WriteHeader(resp.StatusCode)
+		_, _ = w.Write(body) // the client has gone: nobody is left to tell
+		return
+	}
+	w.WriteHeader(resp.StatusCode)
+	buf := make([]byte, pieceOfAnswer)
 	for {
 		n, err := resp.Body.Read(buf)
 		if n > 0 {
-			_ = control.SetWriteDeadline(time.Now().Add(rowsPatience)) // a client that takes nothing is let go
+			_ = control.SetWriteDeadline(time.Now().Add(rowsPatience))
 			if _, werr := w.Write(buf[:n]); werr != nil {
 				return
 			}
@@ -273,10 +286,13 @@ func stream(w http.ResponseWriter, resp *http.Response) {
 			return
 		}
 		if err != nil {
-			panic(http.ErrAbortHandler) // net/http's way to cut the connection
+			panic(http.ErrAbortHandler)
 		}
 	}
 }
+
+// pieceOfAnswer is how many bytes of an answer are passed on at once.
+const pieceOfAnswer = 64 << 10
 
 // rowsPatience is how long a client may take no rows.
 const rowsPatience = 30 * time.Second

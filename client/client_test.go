@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -233,6 +235,48 @@ func TestScansEndOnlyAtTheirEnd(t *testing.T) {
 	_, url := serve(t, refuse(409, "INDEX_NOT_READY"))
 	if _, err := newClient(t, url).Scan(t.Context(), "1", ScanRequest{}); err == nil || !strings.Contains(err.Error(), "INDEX_NOT_READY") {
 		t.Error(err)
+	}
+}
+
+// TestScansKeepTheirConnection: one scan after another goes over one connection, however its answer comes.
+func TestScansKeepTheirConnection(t *testing.T) {
+	const body = `{"key":["x"],"id":"d"}` + "\n" + `{"end":true,"rows":1,"timestamp":{"hash":"h"}}` + "\n"
+	var chunked, opened atomic.Int64
+	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		if chunked.Load() == 0 {
+			w.Header().Set("Content-Length", strconv.Itoa(len(body)))
+		}
+		_, _ = io.WriteString(w, body)
+		if chunked.Load() != 0 {
+			_ = http.NewResponseController(w).Flush()
+		}
+	}))
+	s.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		if state == http.StateNew {
+			opened.Add(1)
+		}
+	}
+	s.Start()
+	t.Cleanup(s.Close)
+	c := newClient(t, s.URL)
+	for i := range 6 {
+		chunked.Store(int64(i % 2))
+		rows, err := c.Scan(t.Context(), "1", ScanRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for rows.Next() {
+		}
+		if _, err := rows.End(); err != nil {
+			t.Fatal(err)
+		}
+		if err := rows.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := opened.Load(); n != 1 {
+		t.Errorf("%d connections for scans one after another", n)
 	}
 }
 

@@ -13,8 +13,12 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// maxRow is the longest line of a scan's answer, in bytes.
-const maxRow = 64 << 20
+const (
+	// maxRow is the longest line of a scan's answer, in bytes.
+	maxRow = 64 << 20
+	// lineBuffer is how much of an answer is read at once.
+	lineBuffer = 64 << 10
+)
 
 // ErrCut is wrapped when a scan's stream stopped before its last line.
 var ErrCut = errors.New("the scan was cut off before its end")
@@ -63,7 +67,11 @@ func (c *Client) lines(ctx context.Context, path string, req any) (*Rows, error)
 		cancel()
 		return nil, err
 	}
-	return &Rows{lines: bufio.NewReaderSize(answer.Body, 64<<10), body: answer.Body, cancel: end}, nil
+	size := lineBuffer
+	if n := answer.ContentLength; n >= 0 && n < lineBuffer {
+		size = int(n) + 1
+	}
+	return &Rows{lines: bufio.NewReaderSize(answer.Body, size), body: answer.Body, cancel: end}, nil
 }
 
 // Count counts the entries that a scan would give.
@@ -82,6 +90,9 @@ func (r *Rows) Next() bool {
 		r.err = err
 		return false
 	}
+	if parseRow(line, &r.row) {
+		return true
+	}
 	var l struct {
 		Key       []json.RawMessage `json:"key"`
 		ID        *string           `json:"id"`
@@ -97,6 +108,7 @@ func (r *Rows) Next() bool {
 		r.err = l.Error
 	case l.End:
 		r.end = &ScanEnd{End: true, Rows: l.Rows, Timestamp: l.Timestamp}
+		r.drain()
 	case l.ID == nil:
 		r.err = fmt.Errorf("%w: a line is neither row nor end: %.100s", ErrCut, line)
 	default:
@@ -124,6 +136,9 @@ func (r *Rows) readLine() ([]byte, error) {
 		}
 	}
 }
+
+// drain reads the end of an answer whose last line has come: only then does its connection serve another request.
+func (r *Rows) drain() { _, _ = r.lines.Peek(1) }
 
 // Row is the row that Next took; valid until the next call.
 func (r *Rows) Row() Row { return r.row }

@@ -37,6 +37,7 @@ func (c *Client) Verify(ctx context.Context, ref string, req VerifyRequest, each
 		case err != nil:
 			return VerifyEnd{}, fmt.Errorf("%w: a line is no JSON: %w", ErrCut, err)
 		case l.End != nil:
+			rows.drain()
 			return *l.End, nil
 		case l.Error != nil:
 			return VerifyEnd{}, rpc.Refuse(l.Error.Code, "%s", l.Error.Detail)

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 	"time"
 
 	"github.com/fxamacker/cbor/v2"
@@ -111,7 +112,7 @@ func (s *scanServer) scan(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	out := &answer{w: w, c: http.NewResponseController(w)}
-	enc := scan.NewEncoder(out, out.flush, spec)
+	enc := scan.NewEncoder(out, out.flush, out.whole, spec)
 	result, err := s.c.Scan(r.Context(), spec, enc)
 	s.done(r, began, result.Rows, err)
 	switch {
@@ -196,6 +197,9 @@ func (a *answer) Write(p []byte) (int, error) {
 	}
 	return a.w.Write(p)
 }
+
+// whole says how long the answer is: who passes it on need not look for its end.
+func (a *answer) whole(size int) { a.w.Header().Set("Content-Length", strconv.Itoa(size)) }
 
 func (a *answer) flush() { _ = a.c.Flush() } // the next write meets the error again
 

@@ -55,9 +55,9 @@ func TestShapeModel(t *testing.T) {
 		want := plainly(all, request, desc)
 		var out bytes.Buffer
 		c := f.coordinator()
-		enc := NewEncoder(&out, nil, spec)
+		enc := NewEncoder(&out, nil, nil, spec)
 		res, err := c.Scan(context.Background(), spec, enc)
-		_ = enc.w.Flush() // into memory
+		_ = enc.write() // into memory
 		if err != nil || res.Rows != int64(len(want)) {
 			t.Fatalf("%d rows, want %d: %v", res.Rows, len(want), err)
 		}

@@ -32,6 +32,7 @@ const (
 	chunk      = 64 << 10
 
 	readBuffer = 32 << 10
+	maxDrain   = 64 << 10
 )
 
 // ErrCut is wrapped when a stream of frames ends before its end.
@@ -52,7 +53,8 @@ type FrameWriter struct {
 	err   error
 }
 
-// NewFrameWriter writes to w; flush, if not nil, is called after each frame.
+// NewFrameWriter writes to w; flush, if not nil, is called after each full frame of rows. The others are soon followed by
+// another frame, or by the end of the answer.
 func NewFrameWriter(w io.Writer, flush func()) *FrameWriter {
 	return &FrameWriter{w: w, flush: flush, buf: make([]byte, 5, firstChunk+4096)}
 }
@@ -95,7 +97,11 @@ func (f *FrameWriter) Row(r Row) error {
 	f.rows++
 	if n := len(f.buf); n >= chunk || !f.sent && n >= firstChunk {
 		f.sent = true
-		return f.send(frameRows)
+		err := f.send(frameRows)
+		if err == nil && f.flush != nil {
+			f.flush()
+		}
+		return err
 	}
 	return f.err
 }
@@ -138,9 +144,6 @@ func (f *FrameWriter) send(kind byte) error {
 	f.buf = binary.BigEndian.AppendUint32(f.buf, crc32.Checksum(f.buf[4:], castagnoli))
 	_, f.err = f.w.Write(f.buf)
 	f.buf = f.buf[:5]
-	if f.err == nil && f.flush != nil {
-		f.flush()
-	}
 	return f.err
 }
 
@@ -328,6 +331,9 @@ func (f *FrameReader) Count() int64 {
 
 // Vector implements RowStream.
 func (f *FrameReader) Vector() timestamp.Vector { return f.vector }
+
+// drain reads what is left of an answer, at most maxDrain bytes: a connection that is read to its end serves another request.
+func (f *FrameReader) drain() { _, _ = io.CopyN(io.Discard, f.r, maxDrain) }
 
 // Close implements RowStream.
 func (f *FrameReader) Close() error { return f.body.Close() }

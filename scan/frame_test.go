@@ -159,7 +159,7 @@ func FuzzRows(f *testing.F) {
 func TestNDJSON(t *testing.T) {
 	var b bytes.Buffer
 	desc := []bool{false, true}
-	e := NewEncoder(&b, nil, Spec{Desc: desc})
+	e := NewEncoder(&b, nil, nil, Spec{Desc: desc})
 	for _, r := range []Row{
 		{key(t, `["FR",12.5]`, desc), []byte("doc\"1")},
 		{key(t, `[null,{"a":[true]}]`, desc), []byte("é")},
@@ -213,7 +213,7 @@ func BenchmarkScan(b *testing.B) {
 	spec := Spec{Index: 5, Ranges: []Range{{}}, Desc: []bool{false, false}}
 	b.ReportAllocs()
 	for b.Loop() {
-		res, err := c.Scan(context.Background(), spec, NewEncoder(io.Discard, nil, spec))
+		res, err := c.Scan(context.Background(), spec, NewEncoder(io.Discard, nil, nil, spec))
 		if err != nil || res.Rows != rows {
 			b.Fatal(res.Rows, err)
 		}
@@ -231,4 +231,44 @@ func TestFrameForm(t *testing.T) {
 	if got != want {
 		t.Fatalf("got  %s\nwant %s", got, want)
 	}
+}
+
+// TestDrain: the answer of a node, of which enough rows have come, is read to its end.
+func TestDrain(t *testing.T) {
+	var b bytes.Buffer
+	f := NewFrameWriter(&b, nil)
+	for _, err := range []error{f.Header(timestamp.Vector{}, -1), f.Row(Row{DocID: []byte("a")}), f.Row(Row{DocID: []byte("b")}), f.End()} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	body := &endSeen{Reader: &b}
+	r, err := ReadFrames(body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.Next(); err != nil || body.seen {
+		t.Fatal(err, body.seen)
+	}
+	closeAll([]*remote{{stream: r}}, func() {})
+	if !body.seen || !body.closed {
+		t.Errorf("end seen: %v, closed: %v", body.seen, body.closed)
+	}
+}
+
+// endSeen knows whether its end has been read.
+type endSeen struct {
+	io.Reader
+	seen, closed bool
+}
+
+func (e *endSeen) Read(p []byte) (int, error) {
+	n, err := e.Reader.Read(p)
+	e.seen = e.seen || err == io.EOF
+	return n, err
+}
+
+func (e *endSeen) Close() error {
+	e.closed = true
+	return nil
 }

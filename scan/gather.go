@@ -4,9 +4,8 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"sync"
 	"time"
-
-	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
 )
@@ -43,7 +42,7 @@ func (r *run) gather(ctx context.Context) (more bool, err error) {
 	defer cancel()
 	todo := r.waiting()
 	open, err := r.open(ctx, todo.take(), r.after)
-	defer func() { closeAll(open) }()
+	defer func() { closeAll(open, cancel) }()
 	if err != nil {
 		return false, err
 	}
@@ -193,14 +192,12 @@ func (r *run) open(ctx context.Context, todo []*sliceplan, after *Row) (opened [
 		if err != nil {
 			return opened, err
 		}
-		var g errgroup.Group
-		for _, n := range nodes {
-			g.Go(func() error {
-				n.stream, n.err = r.c.nodes.OpenSlices(ctx, n.node, r.request(n))
-				return nil
-			})
+		var others sync.WaitGroup
+		for _, n := range nodes[1:] {
+			others.Go(func() { n.stream, n.err = r.c.nodes.OpenSlices(ctx, n.node, r.request(n)) })
 		}
-		_ = g.Wait() // the errors are the nodes' own
+		nodes[0].stream, nodes[0].err = r.c.nodes.OpenSlices(ctx, nodes[0].node, r.request(nodes[0]))
+		others.Wait()
 		todo = nil
 		for _, n := range nodes {
 			if n.err == nil {
@@ -280,8 +277,17 @@ func (r *run) takeVector(open []*remote) error {
 	return Errorf(Internal, "no indexer sent the vector of timestamp %d", r.plan.ref.Number)
 }
 
-func closeAll(open []*remote) {
+// drainTime bounds how long a scan that has all its rows waits for the ends of other nodes' answers.
+const drainTime = 2 * time.Millisecond
+
+// closeAll ends the nodes' parts. cancel ends the requests that they come from.
+func closeAll(open []*remote, cancel context.CancelFunc) {
 	for _, n := range open {
+		if f, ok := n.stream.(*FrameReader); ok {
+			late := time.AfterFunc(drainTime, cancel)
+			f.drain()
+			late.Stop()
+		}
 		_ = n.stream.Close() // every row that was wanted has come, or the scan has failed for another reason
 	}
 }

@@ -1,7 +1,6 @@
 package scan
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -14,26 +13,34 @@ import (
 // MediaType of an answer to a client.
 const MediaType = "application/x-ndjson"
 
-const ndjsonBuffer = 32 << 10
+const (
+	ndjsonBuffer = 32 << 10 // what is written at once
+	rowGuess     = 80       // bytes of a line, for the first size of the buffer
+)
 
 // Encoder writes an answer for clients: a line {"key":[…],"id":"…"} per row and a last line with "end" or "error". It
 // implements Sink. A component that is MISSING is shown as null.
 type Encoder struct {
-	w     *bufio.Writer
+	w     io.Writer
 	flush func()
+	whole func(size int)
 	desc  []bool // of the components of the index
 	pick  []int  // components that rows have; nil: all
 	shown []bool // desc of those
 	key   []byte
 	parts [][]byte
-	line  []byte
-	since int
+	out   []byte // whole lines that have not been written yet
+	begun bool   // something has been written
 }
 
-// NewEncoder writes the rows of a scan to w; flush, if not nil, is called when a buffer has been written, and after the
-// last line.
-func NewEncoder(w io.Writer, flush func(), spec Spec) *Encoder {
-	e := &Encoder{w: bufio.NewWriterSize(w, ndjsonBuffer), flush: flush, desc: spec.Desc, pick: spec.Project, shown: spec.Desc}
+// NewEncoder writes the rows of a scan to w; flush, if not nil, is called when a buffer has been written that others follow;
+// whole, if not nil, is called with its size before an answer is written that is in one buffer with its end.
+func NewEncoder(w io.Writer, flush func(), whole func(size int), spec Spec) *Encoder {
+	size := ndjsonBuffer
+	if spec.Limit > 0 && spec.Limit < ndjsonBuffer/rowGuess {
+		size = int(spec.Limit+4) * rowGuess
+	}
+	e := &Encoder{w: w, flush: flush, whole: whole, desc: spec.Desc, pick: spec.Project, shown: spec.Desc, out: make([]byte, 0, size)}
 	if e.pick != nil {
 		e.shown = make([]bool, 0, len(e.pick))
 		for _, p := range e.pick {
@@ -67,32 +74,21 @@ func (e *Encoder) project(key []byte) ([]byte, error) {
 
 // Row implements Sink.
 func (e *Encoder) Row(r Row) error {
-	line := append(e.line[:0], `{"key":`...)
 	key, err := e.project(r.Key)
+	var line []byte
 	if err == nil {
-		line, err = collate.DecodeComposite(line, key, e.shown)
+		line, err = collate.DecodeComposite(append(e.out, `{"key":`...), key, e.shown)
 	}
-	if err != nil {
+	if err != nil { // what was there before the line stays
 		return Errorf(Damaged, "a stored key of document %q: %w", r.DocID, err)
 	}
 	line = append(line, `,"id":`...)
 	line = collate.AppendQuoted(line, r.DocID)
-	e.line = append(line, '}', '\n')
-	if e.since += len(e.line); e.since >= ndjsonBuffer {
-		return e.write(true)
-	}
-	return e.write(false)
-}
-
-func (e *Encoder) write(flush bool) error {
-	if _, err := e.w.Write(e.line); err != nil {
-		return err
-	}
-	if !flush {
+	e.out = append(line, '}', '\n')
+	if len(e.out) < ndjsonBuffer {
 		return nil
 	}
-	e.since = 0
-	if err := e.w.Flush(); err != nil {
+	if err := e.write(); err != nil {
 		return err
 	}
 	if e.flush != nil {
@@ -101,14 +97,30 @@ func (e *Encoder) write(flush bool) error {
 	return nil
 }
 
+// write gives the lines to the client.
+func (e *Encoder) write() error {
+	e.begun = true
+	_, err := e.w.Write(e.out)
+	e.out = e.out[:0]
+	return err
+}
+
+// last writes what is left, with the last line in it.
+func (e *Encoder) last() error {
+	if !e.begun && e.whole != nil {
+		e.whole(len(e.out))
+	}
+	return e.write()
+}
+
 // End writes the last line of a whole answer.
 func (e *Encoder) End(r Result) error {
-	line := append(e.line[:0], `{"end":true,"rows":`...)
+	line := append(e.out, `{"end":true,"rows":`...)
 	line = strconv.AppendInt(line, r.Rows, 10)
 	line = append(line, `,"timestamp":`...)
 	line = appendTimestamp(line, r)
-	e.line = append(line, '}', '\n')
-	return e.write(true)
+	e.out = append(line, '}', '\n')
+	return e.last()
 }
 
 // Fail writes the last line of an answer that ends with an error.
@@ -119,8 +131,8 @@ func (e *Encoder) Fail(err error) error {
 	if jerr != nil {
 		return fmt.Errorf("encode an error: %w", jerr)
 	}
-	e.line = append(append(e.line[:0], body...), '\n')
-	return e.write(true)
+	e.out = append(append(e.out, body...), '\n')
+	return e.last()
 }
 
 // AppendCount appends the answer to a count: {"count":n,"timestamp":{…}}.

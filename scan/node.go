@@ -63,8 +63,9 @@ func (r *NodeRequest) check() error {
 }
 
 // Serve answers a coordinator's request on this node: it pins the snapshots, merges the slices and writes frames to w;
-// flush, if not nil, is called after each frame. A reason for having no rows, or no more, is written as a frame and
-// returned; the caller only closes the connection. Serve ends when ctx does, and when w fails.
+// flush, if not nil, is called after each frame that is not soon followed by another one. A reason for having no rows, or no
+// more, is written as a frame and returned; the caller only closes the connection. Serve ends when ctx does, and when w
+// fails.
 func Serve(ctx context.Context, w io.Writer, flush func(), req NodeRequest, pins Pins) error {
 	f := NewFrameWriter(w, flush)
 	err := serve(ctx, f, req, pins)
@@ -78,39 +79,153 @@ func Serve(ctx context.Context, w io.Writer, flush func(), req NodeRequest, pins
 }
 
 func serve(ctx context.Context, f *FrameWriter, req NodeRequest, pins Pins) (err error) {
-	if err := req.check(); err != nil {
-		return err
-	}
-	pinned, err := pin(ctx, req, pins)
+	p, err := open(ctx, req, pins)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, pinned.Release()) }()
+	defer func() { err = errors.Join(err, p.Close()) }()
+	if err := f.Header(p.vector, p.count); err != nil || req.CountOnly {
+		return err
+	}
+	for {
+		row, err := p.next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := f.Row(row); err != nil {
+			return err
+		}
+	}
+}
+
+// Open is what Serve writes, for a coordinator on this very node. Its errors are *Error. The snapshots are held until the
+// stream is closed.
+func Open(ctx context.Context, req NodeRequest, pins Pins) (RowStream, error) {
+	p, err := open(ctx, req, pins)
+	if err != nil {
+		return nil, AsError(err)
+	}
+	return p, nil
+}
+
+// part is a node's part of a scan: the rows of some of its copies, merged. It implements RowStream.
+type part struct {
+	pinned  *Pinned
+	vector  timestamp.Vector // empty: not asked for
+	count   int64            // of a request that only counts, else -1
+	limit   int64            // 0: none
+	cursors []sliceSource
+	merge   merger
+	again   repeats
+	rows    int64 // that were given
+	begun   bool
+	shown   bool // the merge's first row has been given
+}
+
+// open pins the snapshots of a request and, when it only counts, counts.
+func open(ctx context.Context, req NodeRequest, pins Pins) (p *part, err error) {
+	if err := req.check(); err != nil {
+		return nil, err
+	}
+	pinned, err := pin(ctx, req, pins)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, pinned.Release())
+		}
+	}()
 	if req.KeepMS > 0 {
 		if pinned.Vector.Hash() != req.Ref.Hash {
-			return Errorf(SnapshotTooOld, "timestamp %d is another one here", req.Ref.Number)
+			return nil, Errorf(SnapshotTooOld, "timestamp %d is another one here", req.Ref.Number)
 		}
 		pins.Keep(req.Ref, time.Duration(req.KeepMS)*time.Millisecond)
 	}
-	vector := timestamp.Vector{}
+	p = &part{pinned: pinned, count: -1, limit: req.Limit, merge: merger{reverse: req.Reverse}, again: repeats{parts: req.Distinct, desc: req.Desc}}
 	if req.WantVector {
-		vector = pinned.Vector
+		p.vector = pinned.Vector
 	}
 	ranges := req.Ranges
 	if req.After != nil {
 		ranges = behind(ranges, *req.After, req.Reverse)
 	}
 	if req.CountOnly {
-		n, err := count(ctx, pinned.Slices, ranges)
-		if err != nil {
-			return err
+		p.count, err = count(ctx, pinned.Slices, ranges)
+		return p, err
+	}
+	p.cursors = make([]sliceSource, len(pinned.Slices))
+	for i, s := range pinned.Slices {
+		p.cursors[i] = sliceSource{ctx: ctx, slice: s, ranges: ranges, reverse: req.Reverse}
+	}
+	return p, nil
+}
+
+// next gives a row, which is valid until the next call.
+func (p *part) next() (Row, error) {
+	if !p.begun {
+		p.begun = true
+		p.merge.heap = make([]merged, 0, len(p.cursors))
+		for i := range p.cursors {
+			if err := p.merge.add(&p.cursors[i]); err != nil {
+				return Row{}, err
+			}
 		}
-		return f.Header(vector, n)
 	}
-	if err := f.Header(vector, -1); err != nil {
-		return err
+	for p.count < 0 && (p.limit == 0 || p.rows < p.limit) {
+		if p.shown {
+			p.shown = false
+			if err := p.merge.advance(); err != nil {
+				return Row{}, err
+			}
+		}
+		row, _, ok := p.merge.top()
+		if !ok {
+			break
+		}
+		p.shown = true
+		repeated, err := p.again.seen(row.Key)
+		if err != nil {
+			return Row{}, err
+		}
+		if !repeated {
+			p.rows++
+			return row, nil
+		}
 	}
-	return writeRows(ctx, f, pinned.Slices, ranges, req)
+	return Row{}, io.EOF
+}
+
+// Next implements RowStream.
+func (p *part) Next() (Row, error) {
+	row, err := p.next()
+	if err != nil && !errors.Is(err, io.EOF) {
+		return row, AsError(err)
+	}
+	return row, err
+}
+
+// Count implements RowStream.
+func (p *part) Count() int64 {
+	if p.count >= 0 {
+		return p.count
+	}
+	return p.rows
+}
+
+// Vector implements RowStream.
+func (p *part) Vector() timestamp.Vector { return p.vector }
+
+// Close implements RowStream: it gives the snapshots back.
+func (p *part) Close() error {
+	var errs []error
+	for i := range p.cursors {
+		errs = append(errs, p.cursors[i].close())
+	}
+	return errors.Join(append(errs, p.pinned.Release())...)
 }
 
 // pin waits no longer than the request allows.
@@ -125,44 +240,6 @@ func pin(ctx context.Context, req NodeRequest, pins Pins) (*Pinned, error) {
 		return nil, Errorf(Timeout, "timestamp %d was not reached within %d ms", req.Ref.Number, req.WaitMS)
 	}
 	return pinned, err
-}
-
-func writeRows(ctx context.Context, f *FrameWriter, all []Slice, ranges []Range, req NodeRequest) (err error) {
-	m := merger{reverse: req.Reverse}
-	cursors := make([]*sliceSource, 0, len(all))
-	defer func() {
-		for _, c := range cursors {
-			err = errors.Join(err, c.close())
-		}
-	}()
-	for _, s := range all {
-		c := &sliceSource{ctx: ctx, slice: s, ranges: ranges, reverse: req.Reverse}
-		cursors = append(cursors, c)
-		if err := m.add(c); err != nil {
-			return err
-		}
-	}
-	again := repeats{parts: req.Distinct, desc: req.Desc}
-	for n := int64(0); req.Limit == 0 || n < req.Limit; {
-		row, _, ok := m.top()
-		if !ok {
-			return nil
-		}
-		repeated, err := again.seen(row.Key)
-		if err != nil {
-			return err
-		}
-		if !repeated {
-			n++
-			if err := f.Row(row); err != nil {
-				return err
-			}
-		}
-		if err := m.advance(); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 func count(ctx context.Context, all []Slice, ranges []Range) (int64, error) {

@@ -1,0 +1,111 @@
+package client
+
+import (
+	"bytes"
+	"encoding/json"
+	"unicode/utf8"
+)
+
+// A line of a row, as an indexer writes it: {"key":[component,…],"id":"…"}.
+const (
+	rowBegin = `{"key":[`
+	rowID    = `],"id":"`
+	rowEnd   = `"}`
+)
+
+// parseRow reads a line of the very form in which indexers write rows whose components are strings, numbers, true, false or
+// null, and whose strings have no escapes in the document's id; false for any other line, which json.Unmarshal has to look
+// at. What it gives is a copy.
+func parseRow(line []byte, row *Row) bool {
+	if !bytes.HasPrefix(line, []byte(rowBegin)) || !bytes.HasSuffix(line, []byte(rowEnd)) || !utf8.Valid(line) {
+		return false
+	}
+	line = bytes.Clone(line)
+	rest := line[len(rowBegin):]
+	key := make([]json.RawMessage, 0, 2)
+	for len(rest) > 0 && rest[0] != ']' {
+		n := scalar(rest)
+		if n == 0 || n == len(rest) {
+			return false
+		}
+		key = append(key, rest[:n:n])
+		switch rest = rest[n:]; {
+		case rest[0] == ']':
+		case rest[0] == ',' && len(rest) > 1 && rest[1] != ']':
+			rest = rest[1:]
+		default:
+			return false
+		}
+	}
+	id, ok := bytes.CutPrefix(rest, []byte(rowID))
+	if !ok || len(id) < len(rowEnd) || stringRest(id) != len(id)-1 || bytes.IndexByte(id, '\\') >= 0 {
+		return false
+	}
+	row.Key, row.ID = key, string(id[:len(id)-len(rowEnd)])
+	return true
+}
+
+// scalar gives the length of the string, number or literal that b begins with, 0 for none.
+func scalar(b []byte) int {
+	switch b[0] {
+	case '"':
+		if n := stringRest(b[1:]); n > 0 {
+			return 1 + n
+		}
+		return 0
+	case 't', 'f', 'n':
+		for _, l := range []string{"true", "false", "null"} {
+			if bytes.HasPrefix(b, []byte(l)) {
+				return len(l)
+			}
+		}
+		return 0
+	}
+	n := 0
+	for n < len(b) && (b[n] == '-' || b[n] == '+' || b[n] == '.' || b[n]|0x20 == 'e' || '0' <= b[n] && b[n] <= '9') {
+		n++
+	}
+	if n == 0 || !json.Valid(b[:n]) {
+		return 0
+	}
+	return n
+}
+
+// stringRest gives the length of what is left of a string, its quotation mark included; 0 when it does not end, or has an escape
+// that is none.
+func stringRest(b []byte) int {
+	for i := 0; i < len(b); i++ {
+		switch c := b[i]; {
+		case c == '"':
+			return i + 1
+		case c < 0x20:
+			return 0
+		case c == '\\':
+			n := escape(b[i:])
+			if n == 0 {
+				return 0
+			}
+			i += n - 1
+		}
+	}
+	return 0
+}
+
+// escape gives the length of the escape that b begins with, 0 for none.
+func escape(b []byte) int {
+	if len(b) < 2 {
+		return 0
+	}
+	if bytes.IndexByte([]byte(`"\/bfnrt`), b[1]) >= 0 {
+		return 2
+	}
+	if b[1] != 'u' || len(b) < 6 {
+		return 0
+	}
+	for _, c := range b[2:6] {
+		if !('0' <= c && c <= '9' || 'a' <= c|0x20 && c|0x20 <= 'f') {
+			return 0
+		}
+	}
+	return 6
+}

@@ -1,0 +1,72 @@
+package client
+
+import (
+	"encoding/json"
+	"reflect"
+	"testing"
+)
+
+// slowRow is what parseRow has to agree with.
+func slowRow(line []byte) (row Row, ok bool) {
+	var l struct {
+		Key []json.RawMessage `json:"key"`
+		ID  *string           `json:"id"`
+	}
+	if json.Unmarshal(line, &l) != nil || l.ID == nil {
+		return Row{}, false
+	}
+	return Row{Key: l.Key, ID: *l.ID}, true
+}
+
+func rowLines() []string {
+	return []string{
+		`{"key":[],"id":"a"}`, `{"key":["x"],"id":"a"}`, `{"key":["x",1,-2.5e+7,null,true,false],"id":"a b"}`, `{"key":["é\u00e9\"\\\n"],"id":"日本"}`,
+		`{"key":[[1,2],{"a":"]"}],"id":"a"}`, `{"key":["x"],"id":"a\"b"}`, `{"key":["x"],"id":""}`, `{"key":["x","y"],"id":"]}"}`,
+		// none of these is a row
+		``, `{}`, `{"key":[`, `{"key":["x"],"id":"a"`, `{"key":["x",],"id":"a"}`, `{"key":[,"x"],"id":"a"}`, `{"key":["x" "y"],"id":"a"}`, `{"key":[01],"id":"a"}`,
+		`{"key":[-],"id":"a"}`, `{"key":[tru],"id":"a"}`, `{"key":["\x"],"id":"a"}`, `{"key":["\u12g4"],"id":"a"}`, "{\"key\":[\"\n\"],\"id\":\"a\"}",
+		`{"key":["x"],"id":"a"}}`, `{"key":["x"],"id":"a","id":"b"}`, "{\"key\":[\"\xff\"],\"id\":\"a\"}", "{\"key\":[\"x\"],\"id\":\"\xff\"}", `{"end":true,"rows":1}`,
+		`{"key":["x"],"id":"}`, `{"key":["],"id":"}`, `{"key":[truefalse],"id":"a"}`,
+	}
+}
+
+// TestParseRow: a line that is read the quick way is read as encoding/json reads it.
+func TestParseRow(t *testing.T) {
+	for i, line := range rowLines() {
+		var got Row
+		quick := parseRow([]byte(line), &got)
+		want, ok := slowRow([]byte(line))
+		if quick && (!ok || !reflect.DeepEqual(got, want)) {
+			t.Errorf("%s: %+v, want %+v (%v)", line, got, want, ok)
+		}
+		if !quick && i < 4 {
+			t.Errorf("%s: read the slow way", line)
+		}
+	}
+}
+
+func FuzzParseRow(f *testing.F) {
+	for _, line := range rowLines() {
+		f.Add([]byte(line))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		var got Row
+		if !parseRow(line, &got) {
+			return
+		}
+		if want, ok := slowRow(line); !ok || !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: %+v, want %+v (%v)", line, got, want, ok)
+		}
+	})
+}
+
+func BenchmarkParseRow(b *testing.B) {
+	line := []byte(`{"key":["name 0000000000001234"],"id":"bench::000000123"}`)
+	b.ReportAllocs()
+	for b.Loop() {
+		var row Row
+		if !parseRow(line, &row) {
+			b.Fatal("not a row")
+		}
+	}
+}
