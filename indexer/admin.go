@@ -145,10 +145,13 @@ func (x *Indexer) rollback(ctx context.Context, req *wire.RollbackRequest) (*wir
 		var outcome ingest.RollbackOutcome
 		err := k.do(ctx, func() {
 			all, outcome = k.st.RollbackAsk(req.RollbackID, req.Logs, req.Incarnation, func(id index.CopyID, vb int) []ingest.Held {
-				if s := k.slices[id]; s != nil {
-					return heldStates(s.Checkpoints(), vb)
+				s := k.slices[id]
+				if s == nil {
+					return nil
 				}
-				return nil
+				states, release := x.pasts(s)
+				defer release()
+				return heldStates(states, vb)
 			})
 		})
 		reply.Stale, reply.Restart = outcome == ingest.RollbackStale, positions(all)
@@ -160,6 +163,7 @@ func (x *Indexer) rollback(ctx context.Context, req *wire.RollbackRequest) (*wir
 }
 
 func (x *Indexer) carryOut(ctx context.Context, k *bucket, req *wire.RollbackRequest, reply *wire.RollbackReply) error {
+	began, waited := x.now(), false
 	for {
 		var outcome ingest.RollbackOutcome
 		busy := 0
@@ -177,9 +181,13 @@ func (x *Indexer) carryOut(ctx context.Context, k *bucket, req *wire.RollbackReq
 		case outcome == ingest.RollbackIgnored:
 			return rpc.Refuse(rpc.CodeFenced, "rollback %d is older than one carried out", req.RollbackID)
 		case outcome == ingest.RollbackDone || busy == 0:
+			if waited || outcome == ingest.RollbackStarted { // not one that was carried out before
+				x.metrics.rolls.Observe(x.now().Sub(began).Seconds())
+			}
 			x.viewChanged()
 			return nil
 		}
+		waited = true
 		select {
 		case <-changed:
 		case <-k.done:

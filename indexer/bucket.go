@@ -280,6 +280,11 @@ func (k *bucket) finish(r result) {
 	}
 	if r.restored != nil {
 		k.st.Restored(r.restored.what, r.restored.position, r.restored.log)
+		if k.st.Restoring() == 0 {
+			for id := range k.slices {
+				k.x.snapshots.dropParted(id)
+			}
+		}
 		wake(k.x.sides)
 		if k.restoring != nil {
 			close(k.restoring)

@@ -27,6 +27,8 @@ type metrics struct {
 	sides    *prometheus.CounterVec
 	scans    *prometheus.CounterVec
 	reports  *prometheus.CounterVec
+	rolls    prometheus.Histogram
+	restores *prometheus.CounterVec
 
 	verifies  *prometheus.CounterVec
 	verified  prometheus.Counter
@@ -51,6 +53,10 @@ func newMetrics() *metrics {
 			Help: "Scans and counts coordinated here, by outcome."}, []string{"code"}),
 		reports: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "reports_total",
 			Help: "Reports to the leader, by outcome."}, []string{"outcome"}),
+		rolls: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "rollback_seconds",
+			Help: "Time to take a bucket's copies back to the branch that KV has left.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 18)}),
+		restores: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "restored_vbuckets_total",
+			Help: "Vbuckets of copies that left KV's branch, by what they were put back to."}, []string{"to"}),
 		verifies: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "verifications_total",
 			Help: "Verifications coordinated here, by outcome."}, []string{"code"}),
 		verified: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "verified_rows_total",
@@ -58,7 +64,7 @@ func newMetrics() *metrics {
 		different: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "verify_differences_total",
 			Help: "Documents of which a copy here did not hold what it should, by kind."}, []string{"kind"}),
 	}
-	r.MustRegister(m.ahead, m.refused, m.fenced, m.batches, m.sides, m.scans, m.reports, m.verifies, m.verified, m.different)
+	r.MustRegister(m.ahead, m.refused, m.fenced, m.batches, m.sides, m.scans, m.reports, m.rolls, m.restores, m.verifies, m.verified, m.different)
 	return m
 }
 

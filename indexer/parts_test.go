@@ -131,9 +131,27 @@ func TestSnapshots(t *testing.T) {
 		t.Fatalf("the newest is %v", h.ref)
 	}
 	// branch 8 begins at 45: what holds 50 is not on it
-	snaps.dropInvalid(1, 0, timestamp.FailoverLog{{VBUUID: 8, Seqno: 45}, {VBUUID: 7}}, s.Logs())
+	snaps.part(1, 0, timestamp.FailoverLog{{VBUUID: 8, Seqno: 45}, {VBUUID: 7}}, s.Logs())
 	if refs := snaps.refs(1); len(refs) != 2 || refs[1].Number != 4 {
 		t.Errorf("on the branch: %v", refs)
+	}
+	if newest, ok := snaps.acquire(1, nil); !ok || newest.ref.Number != 4 || newest.snap.Close() != nil {
+		t.Errorf("a scan gets %v", newest.ref)
+	}
+	past := snaps.retain(1) // other vbuckets can still be restored from what has parted
+	if len(past) != 3 || past[2].Batch() != 5 {
+		t.Errorf("%d snapshots to restore from", len(past))
+	}
+	for _, p := range past {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	snaps.dropParted(1)
+	if past := snaps.retain(1); len(past) != 2 {
+		t.Errorf("%d snapshots to restore from when all is restored", len(past))
+	} else if err := errors.Join(past[0].Close(), past[1].Close()); err != nil {
+		t.Error(err)
 	}
 	snaps.closeAll()
 	if got := s.Stats().Snapshots; got != 1 {

@@ -19,6 +19,7 @@ type held struct {
 	ref    wire.StabilityRef
 	vector timestamp.Vector
 	snap   *storage.Snapshot
+	parted bool // some vbucket of it is on no branch of KV's any more: no scan may read it, others of its vbuckets may be restored from it
 }
 
 // maxKept bounds the timestamps that are kept for queries, all buckets together; beyond it the least lately used one goes.
@@ -133,11 +134,23 @@ func (s *snapshots) acquire(id index.CopyID, ref *wire.StabilityRef) (held, bool
 	list := s.copies[id]
 	for i := len(list) - 1; i >= 0; i-- {
 		h := list[i]
-		if (ref == nil || h.ref.Compare(*ref) == 0) && h.snap.Retain() {
+		if !h.parted && (ref == nil || h.ref.Compare(*ref) == 0) && h.snap.Retain() {
 			return h, true
 		}
 	}
 	return held{}, false
+}
+
+// retain gives all snapshots of a copy, those that parted too; the caller closes each.
+func (s *snapshots) retain(id index.CopyID) (all []*storage.Snapshot) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, h := range s.copies[id] {
+		if h.snap.Retain() {
+			all = append(all, h.snap)
+		}
+	}
+	return all
 }
 
 // refs lists what is held of a copy, oldest first.
@@ -146,7 +159,9 @@ func (s *snapshots) refs(id index.CopyID) []wire.StabilityRef {
 	defer s.mu.Unlock()
 	out := make([]wire.StabilityRef, 0, len(s.copies[id]))
 	for _, h := range s.copies[id] {
-		out = append(out, h.ref)
+		if !h.parted {
+			out = append(out, h.ref)
+		}
 	}
 	return out
 }
@@ -160,16 +175,28 @@ func (s *snapshots) drop(id index.CopyID) {
 	s.close(gone)
 }
 
-// dropInvalid lets those go that hold something of a vbucket that is not on the branch of log.
-func (s *snapshots) dropInvalid(id index.CopyID, vb int, log timestamp.FailoverLog, logs []timestamp.FailoverLog) {
+// part takes those away from scans that hold something of a vbucket that is not on the branch of log. They stay for
+// restores until dropParted.
+func (s *snapshots) part(id index.CopyID, vb int, log timestamp.FailoverLog, logs []timestamp.FailoverLog) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for i := range s.copies[id] {
+		h := &s.copies[id][i]
+		if p, _ := h.snap.At(uint16(vb)); p.Content() > ingest.History(p.VBUUID, logs[vb]).Common(log) {
+			h.parted = true
+		}
+	}
+}
+
+// dropParted lets those of a copy go that part has taken away.
+func (s *snapshots) dropParted(id index.CopyID) {
 	s.mu.Lock()
 	var kept, gone []held
 	for _, h := range s.copies[id] {
-		p := h.snap.Positions()[vb]
-		if p.Content() <= ingest.History(p.VBUUID, logs[vb]).Common(log) {
-			kept = append(kept, h)
-		} else {
+		if h.parted {
 			gone = append(gone, h)
+		} else {
+			kept = append(kept, h)
 		}
 	}
 	s.copies[id] = kept

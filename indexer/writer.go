@@ -1,10 +1,12 @@
 package indexer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -272,28 +274,36 @@ func (k *bucket) early(b *storage.Batch, c *ingest.CopyBatch, s *storage.Slice) 
 	return s.Flush(piece)
 }
 
-// restore puts a vbucket of a copy back to its newest valid checkpoint, or to nothing.
+// restore puts a vbucket of a copy back to its newest valid state, or to nothing.
 func (k *bucket) restore(ctx context.Context, j *job) (*restored, []reopened) {
 	what := *j.work.Restore
 	s := j.slices[what.Copy]
 	if s == nil {
 		return nil, nil
 	}
-	out := &restored{what: what}
-	o := k.persistently(ctx, s, func() error {
-		infos := s.Checkpoints()
-		states := heldStates(infos, what.VBucket)
-		k.x.snapshots.dropInvalid(what.Copy, what.VBucket, what.Log, s.Logs())
-		i := ingest.Choose(states, what.Log)
-		if i < 0 {
-			out.position, out.log = ingest.Position{}, nil
+	out, to := &restored{what: what}, ""
+	o := k.persistently(ctx, s, func() (err error) {
+		k.x.snapshots.part(what.Copy, what.VBucket, what.Log, s.Logs())
+		states, release := k.x.pasts(s)
+		defer release()
+		out.position, out.log = ingest.Position{}, nil
+		i := ingest.Choose(heldStates(states, what.VBucket), what.Log)
+		switch {
+		case i < 0:
+			to = "nothing"
 			return s.DeleteVBucket(storage.VBPosition{VBucket: uint16(what.VBucket)})
+		case states[i].snap != nil:
+			to = "snapshot"
+			_, err = s.RestoreVBucketFrom(uint16(what.VBucket), states[i].snap)
+		default:
+			to = "checkpoint"
+			_, err = s.RestoreVBucket(uint16(what.VBucket), states[i].checkpoint.Seq)
 		}
-		if _, err := s.RestoreVBucket(uint16(what.VBucket), infos[i].Seq); err != nil {
-			return err
+		if err == nil {
+			h := states[i].at(what.VBucket)
+			out.position, out.log = h.Position, h.Log
 		}
-		out.position, out.log = states[i].Position, states[i].Log
-		return nil
+		return err
 	})
 	switch {
 	case o.again != nil:
@@ -301,20 +311,57 @@ func (k *bucket) restore(ctx context.Context, j *job) (*restored, []reopened) {
 	case o.missing || ctx.Err() != nil:
 		return nil, nil
 	}
-	k.log.Warn("a vbucket left its branch and was put back", "copy", what.Copy, "vbucket", what.VBucket, "to", out.position.Main)
+	k.x.metrics.restores.WithLabelValues(to).Inc()
+	k.log.Warn("a vbucket left its branch and was put back", "copy", what.Copy, "vbucket", what.VBucket, "to", out.position.Main, "of", to)
 	return out, nil
 }
 
-// heldStates lists what checkpoints hold of a vbucket, newest first.
-func heldStates(infos []storage.CheckpointInfo, vb int) []ingest.Held {
-	states := make([]ingest.Held, len(infos))
-	for i, c := range infos {
-		p := c.Positions[vb]
-		var log timestamp.FailoverLog
-		if vb < len(c.Logs) {
-			log = c.Logs[vb]
-		}
-		states[i] = ingest.Held{Position: p, Log: ingest.History(p.VBUUID, log)}
+// past is a state that a copy can go back to: a snapshot in memory, or else a checkpoint.
+type past struct {
+	batch      uint64
+	snap       *storage.Snapshot
+	checkpoint storage.CheckpointInfo
+}
+
+// pasts lists them, newest first. The snapshots among them stay until release is called.
+func (x *Indexer) pasts(s *storage.Slice) (all []past, release func()) {
+	snaps := x.snapshots.retain(s.Meta().Copy)
+	for _, snap := range snaps {
+		all = append(all, past{batch: snap.Batch(), snap: snap})
 	}
-	return states
+	for _, c := range s.Checkpoints() {
+		all = append(all, past{batch: c.Batch, checkpoint: c})
+	}
+	slices.SortStableFunc(all, func(a, b past) int { return cmp.Compare(b.batch, a.batch) })
+	return all, func() {
+		for _, snap := range snaps {
+			if err := snap.Close(); err != nil {
+				x.log.Warn("closing a snapshot", "error", err)
+			}
+		}
+	}
+}
+
+// at is what the state holds of a vbucket.
+func (p *past) at(vb int) ingest.Held {
+	var h ingest.Held
+	if p.snap != nil {
+		h.Position, h.Log = p.snap.At(uint16(vb))
+	} else {
+		h.Position = p.checkpoint.Positions[vb]
+		if vb < len(p.checkpoint.Logs) {
+			h.Log = p.checkpoint.Logs[vb]
+		}
+	}
+	h.Log = ingest.History(h.Position.VBUUID, h.Log)
+	return h
+}
+
+// heldStates lists what states hold of a vbucket.
+func heldStates(all []past, vb int) []ingest.Held {
+	held := make([]ingest.Held, len(all))
+	for i := range all {
+		held[i] = all[i].at(vb)
+	}
+	return held
 }

@@ -8,6 +8,7 @@
 package localcluster
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -29,6 +30,7 @@ import (
 const (
 	FirstREST      = 9520 // port of the first manager, or the next free one
 	VBuckets       = 128
+	maxVBuckets    = 1024
 	MaxNodes       = 16 // of one role
 	maxReplicas    = 3
 	ReadyTimeout   = 60 * time.Second // for all children to answer
@@ -73,6 +75,7 @@ type Config struct {
 	KV       int
 	// KVReplicas is how many copies of a vbucket the KV nodes keep beside the active one.
 	KVReplicas int
+	VBuckets   int // of the bucket; 0: the constant VBuckets, or what the folder has
 	Indexers   int
 	Bucket     string
 	FirstREST  int // port to try first
@@ -116,6 +119,9 @@ func (c *Config) check() error {
 	}
 	if c.KVReplicas < 0 || c.KVReplicas > maxReplicas || c.KVReplicas >= c.KV {
 		return wrongConfig("--kv-replicas %d: want 0 to %d, and fewer than the %d KV nodes", c.KVReplicas, maxReplicas, c.KV)
+	}
+	if c.VBuckets < 0 || c.VBuckets > maxVBuckets || c.VBuckets&(c.VBuckets-1) != 0 || c.VBuckets > 0 && c.VBuckets < c.KV {
+		return wrongConfig("--vbuckets %d: want a power of two up to %d, at least one for each KV node", c.VBuckets, maxVBuckets)
 	}
 	if c.Bucket == "" || len(c.Bucket) > 100 || strings.ContainsAny(c.Bucket, "`/:,= \t\n") {
 		return wrongConfig("--bucket %q: want a name of 1 to 100 characters without spaces, quotes or any of / : , =", c.Bucket)
@@ -227,6 +233,9 @@ func (c *Cluster) resume(m *Manifest) error {
 	if m.KVReplicas != c.cfg.KVReplicas {
 		return wrongConfig("%s was made with --kv-replicas %d: use the same, or another folder with --data", c.cfg.Dir, m.KVReplicas)
 	}
+	if c.cfg.VBuckets != 0 && m.VBuckets != c.cfg.VBuckets {
+		return wrongConfig("%s was made with --vbuckets %d: use the same, or another folder with --data", c.cfg.Dir, m.VBuckets)
+	}
 	if (m.TLS != nil) != c.cfg.TLS {
 		return wrongConfig("%s was made %s --tls: use the same, or another folder with --data", c.cfg.Dir, map[bool]string{true: "with", false: "without"}[m.TLS != nil])
 	}
@@ -250,7 +259,7 @@ func (c *Cluster) resume(m *Manifest) error {
 func (c *Cluster) fresh() (*Manifest, error) {
 	ports := &portChooser{next: c.cfg.FirstREST}
 	defer ports.release()
-	m := &Manifest{KVUser: kvUser, KVPassword: rand.Text(), KVReplicas: c.cfg.KVReplicas, Bucket: c.cfg.Bucket, BucketUUID: strings.ToLower(rand.Text()), VBuckets: VBuckets}
+	m := &Manifest{KVUser: kvUser, KVPassword: rand.Text(), KVReplicas: c.cfg.KVReplicas, Bucket: c.cfg.Bucket, BucketUUID: strings.ToLower(rand.Text()), VBuckets: cmp.Or(c.cfg.VBuckets, VBuckets)}
 	scheme := "http://"
 	if c.cfg.TLS {
 		scheme = "https://"

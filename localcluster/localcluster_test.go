@@ -76,6 +76,11 @@ func TestAPlanIsMadeOnceAndKept(t *testing.T) {
 	if _, err := Open(other); err == nil || !strings.Contains(err.Error(), "--indexers 3") {
 		t.Errorf("another size: %v", err)
 	}
+	other = config(dir)
+	other.VBuckets = 64
+	if _, err := Open(other); err == nil || !strings.Contains(err.Error(), "--vbuckets 128") {
+		t.Errorf("other vbuckets: %v", err)
+	}
 	c = open(t, config(dir)) // and the failed one let the folder go
 	_ = c.lock.Close()
 	if err := os.Remove(filepath.Join(dir, planFile)); err != nil {
@@ -101,12 +106,15 @@ func TestAManifestThatIsBroken(t *testing.T) {
 
 func TestConfigIsChecked(t *testing.T) {
 	for want, change := range map[string]func(*Config){
-		"--managers 0":  func(c *Config) { c.Managers = 0 },
-		"--kv 17":       func(c *Config) { c.KV = MaxNodes + 1 },
-		"--indexers -1": func(c *Config) { c.Indexers = -1 },
-		`--bucket "a b`: func(c *Config) { c.Bucket = "a b" },
-		`--bucket ""`:   func(c *Config) { c.Bucket = "" },
-		"--bucket \"a:": func(c *Config) { c.Bucket = "a:1" },
+		"--managers 0":    func(c *Config) { c.Managers = 0 },
+		"--vbuckets 2048": func(c *Config) { c.VBuckets = 2 * maxVBuckets },
+		"--vbuckets 100":  func(c *Config) { c.VBuckets = 100 },
+		"--vbuckets 1":    func(c *Config) { c.VBuckets = 1 },
+		"--kv 17":         func(c *Config) { c.KV = MaxNodes + 1 },
+		"--indexers -1":   func(c *Config) { c.Indexers = -1 },
+		`--bucket "a b`:   func(c *Config) { c.Bucket = "a b" },
+		`--bucket ""`:     func(c *Config) { c.Bucket = "" },
+		"--bucket \"a:":   func(c *Config) { c.Bucket = "a:1" },
 	} {
 		cfg := config(t.TempDir())
 		change(&cfg)

@@ -184,6 +184,19 @@ func (s *Slice) RestoreVBucket(vb uint16, seq uint64) (ingest.Position, error) {
 	return info.Positions[vb], errors.Join(err, from.close(), old.close())
 }
 
+// RestoreVBucketFrom makes one vbucket what it was when the snapshot was taken, as RestoreVBucket does. The snapshot must be
+// of this slice, and stays the caller's.
+func (s *Slice) RestoreVBucketFrom(vb uint16, snap *Snapshot) (ingest.Position, error) {
+	if snap.slice != s || int(vb) >= s.meta.VBuckets {
+		return ingest.Position{}, fmt.Errorf("%w: vbucket %d of %d, from a snapshot of copy %s", ErrInvalid, vb, s.meta.VBuckets, snap.slice.meta.Copy)
+	}
+	if !snap.Retain() {
+		return ingest.Position{}, fmt.Errorf("snapshot of copy %s: %w", s.meta.Copy, ErrNotFound)
+	}
+	p, _ := snap.At(vb)
+	return p, errors.Join(s.replace(VBPosition{VBucket: vb, Position: p}, snap.view), snap.Close())
+}
+
 // Restore makes the whole slice what it was at a checkpoint. Snapshots taken before stay as they are.
 func (s *Slice) Restore(seq uint64) error {
 	if _, err := s.findCheckpoint(seq); err != nil {

@@ -229,17 +229,18 @@ func TestModel(t *testing.T) {
 			must(t, d.store.Close())
 		}()
 		t.Repeat(map[string]func(*rapid.T){
-			"flush":       d.flush,
-			"flush again": d.flush,
-			"snapshot":    d.snapshot,
-			"checkpoint":  d.checkpoint,
-			"restore":     d.restore,
-			"restore one": d.restoreOne,
-			"delete":      d.deleteVBucket,
-			"purge":       d.purge,
-			"persist":     d.persist,
-			"reopen":      d.reopen,
-			"":            func(t *rapid.T) { d.m.sameSlice(t, d.slice) },
+			"flush":                       d.flush,
+			"flush again":                 d.flush,
+			"snapshot":                    d.snapshot,
+			"checkpoint":                  d.checkpoint,
+			"restore":                     d.restore,
+			"restore one":                 d.restoreOne,
+			"restore one from a snapshot": d.restoreFrom,
+			"delete":                      d.deleteVBucket,
+			"purge":                       d.purge,
+			"persist":                     d.persist,
+			"reopen":                      d.reopen,
+			"":                            func(t *rapid.T) { d.m.sameSlice(t, d.slice) },
 		})
 	})
 }
@@ -313,6 +314,23 @@ func (d *modelRun) restoreOne(t *rapid.T) {
 	vb := uint16(rapid.IntRange(0, testVBuckets-1).Draw(t, "vb"))
 	p, err := d.slice.RestoreVBucket(vb, seq)
 	must(t, err)
+	d.restored(t, vb, p, m)
+}
+
+// restoreFrom puts one vbucket back to a snapshot in memory.
+func (d *modelRun) restoreFrom(t *rapid.T) {
+	if len(d.held) == 0 {
+		t.Skip("no snapshot yet")
+	}
+	h := rapid.SampledFrom(d.held).Draw(t, "snapshot")
+	vb := uint16(rapid.IntRange(0, testVBuckets-1).Draw(t, "vb"))
+	p, err := d.slice.RestoreVBucketFrom(vb, h.s)
+	must(t, err)
+	d.restored(t, vb, p, h.m)
+}
+
+// restored: the vbucket is now what m has of it.
+func (d *modelRun) restored(t *rapid.T, vb uint16, p ingest.Position, m *model) {
 	if p != m.positions[vb] {
 		t.Fatalf("position %+v, want %+v", p, m.positions[vb])
 	}

@@ -84,6 +84,11 @@ func (s *Snapshot) Batch() uint64 { return s.at.number }
 // Positions gives what the slice held, one per vbucket.
 func (s *Snapshot) Positions() []ingest.Position { return slices.Clone(s.at.positions) }
 
+// At gives what the slice held of one vbucket, and the failover log under which.
+func (s *Snapshot) At(vb uint16) (ingest.Position, timestamp.FailoverLog) {
+	return s.at.positions[vb], s.at.logs[vb]
+}
+
 // Timestamp gives the newest stability timestamp that was flushed; exact: the rows are exactly those at it.
 func (s *Snapshot) Timestamp() (stable timestamp.Vector, exact bool) {
 	return s.at.stable.Clone(), s.at.exact

@@ -45,6 +45,7 @@ The same command on the same --data folder resumes with everything that was ther
 	fl.StringVar(&f.cfg.Throttle, "throttle", string(projector.ThrottleAll), "an indexer that is slow holds back: all, or, with smart, nobody while at most half are slow (it is dropped and catches up)")
 	complete(cmd, "throttle", fixed("all", "smart"))
 	fl.IntVar(&f.cfg.KVReplicas, "kv-replicas", 0, "replicas of each vbucket on the KV nodes, 0 to 3")
+	fl.IntVar(&f.cfg.VBuckets, "vbuckets", 0, fmt.Sprintf("vbuckets of the bucket, a power of two up to 1024; 0: %d, or what the folder has", localcluster.VBuckets))
 	fl.IntVar(&f.cfg.Indexers, "indexers", 3, "number of indexers")
 	fl.StringVar(&f.cfg.Dir, "data", "", "data folder (default: a new temporary one)")
 	fl.StringVar(&f.cfg.Bucket, "bucket", "world", "the bucket that the KV nodes hold")

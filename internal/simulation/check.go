@@ -210,7 +210,7 @@ func (s *Sim) heldBy(x *statecontext.Index) map[ingest.Ref]map[index.SliceID]hol
 			continue
 		}
 		for _, snap := range st.snaps {
-			if !snap.exact {
+			if !snap.exact || snap.parted {
 				continue
 			}
 			if all[snap.ref] == nil {

@@ -19,7 +19,7 @@ var planted = []struct {
 	{"a stability timestamp published before its commit", "commitFirst", "leaderChanges", 0, 1},
 	{"restart at the coordinator's own timestamp", "lowestHW,gapRule", "streamEnds", 0, 1},
 	{"an old incarnation accepted", "incarnation", "", 0, 842},
-	{"a second owner accepted", "ownerFence,sameBranch", "failovers,streamEnds,lostRequests", 0, 97},
+	{"a second owner accepted", "ownerFence,sameBranch", "failovers,streamEnds,lostRequests", 0, 487},
 	{"events skipped by the node's HW instead of the slice's position", "slicePos", "tornFiles,streamEnds,ddl,brokenConnections", 0, 40},
 	{"events not skipped by the slice's position", "posSkip", "", 0, 506},
 	{"no floor after a side stream", "sideFloor", "ddl,nodeCrashes", 0, 39},

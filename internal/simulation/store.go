@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"cmp"
 	"slices"
 
 	"tidemark/index"
@@ -17,11 +18,13 @@ type row struct {
 }
 
 type content struct {
-	rows  [docs]row
-	pos   [vbuckets]ingest.Position
-	logs  [vbuckets]timestamp.FailoverLog
-	ref   ingest.Ref // of a snapshot
-	exact bool       // at ref
+	rows   [docs]row
+	pos    [vbuckets]ingest.Position
+	logs   [vbuckets]timestamp.FailoverLog
+	ref    ingest.Ref // of a snapshot
+	exact  bool       // at ref
+	number uint64     // counts the states of a copy that were kept
+	parted bool       // some vbucket left its branch: for restores only
 }
 
 func (c *content) dropVB(v int) {
@@ -39,6 +42,7 @@ type store struct {
 	live, dur    *content
 	snaps, ckpts []*content // newest last
 	ready, open  bool
+	states       uint64 // kept so far
 }
 
 const (
@@ -56,11 +60,19 @@ func (st *store) crash(s *Sim) {
 	st.live, st.snaps, st.open = st.dur.clone(), nil, false
 }
 
-// older lists what a vbucket could go back to, newest first.
+// older lists what a vbucket could go back to, newest first: snapshots in memory and checkpoints.
 func (st *store) older() []*content {
-	all := slices.Clone(st.ckpts)
-	slices.Reverse(all)
+	all := append(slices.Clone(st.ckpts), st.snaps...)
+	slices.SortFunc(all, func(a, b *content) int { return cmp.Compare(b.number, a.number) })
 	return all
+}
+
+// keep gives the present state its place among those that were kept.
+func (st *store) keep() *content {
+	st.states++
+	c := st.live.clone()
+	c.number = st.states
+	return c
 }
 
 func (n *node) heldStates(id index.CopyID, v int) (held []ingest.Held) {
@@ -96,7 +108,7 @@ func (s *Sim) writeBatch(n *node, t *ingest.Batch, c *ingest.CopyBatch, st *stor
 	}
 	if t.Kind == ingest.AtStability {
 		s.ev("n%d copy %d flushes S%d %v exact %v: %v", n.num, c.ID, t.Ref.Number, t.Vector.Seqnos, c.Exact, st.live.pos)
-		snap := st.live.clone()
+		snap := st.keep()
 		if snap.ref, snap.exact = t.Ref, c.Exact; c.Exact {
 			st.ready = true
 			s.Report.Exact++
@@ -118,7 +130,7 @@ func (s *Sim) writeBatch(n *node, t *ingest.Batch, c *ingest.CopyBatch, st *stor
 
 // checkpoint: memtables are flushed first, because a checkpoint without the log does not hold them.
 func (s *Sim) checkpoint(st *store) {
-	c := st.live.clone()
+	c := st.keep()
 	if s.on(memtables) {
 		st.dur = st.live.clone()
 	} else {
@@ -196,8 +208,18 @@ func (s *Sim) restore(n *node, h *hosted, r ingest.Restore) {
 	invalid := func(c *content) bool {
 		return c.pos[r.VBucket].Content() > ingest.History(c.pos[r.VBucket].VBUUID, c.logs[r.VBucket]).Common(r.Log)
 	}
-	st.snaps, st.ckpts = slices.DeleteFunc(st.snaps, invalid), slices.DeleteFunc(st.ckpts, invalid)
+	for _, c := range st.snaps {
+		c.parted = c.parted || invalid(c)
+	}
+	st.ckpts = slices.DeleteFunc(st.ckpts, invalid)
 	st.dur = st.live.clone()
 	h.st.Restored(r, back.Position, back.Log)
+	if h.st.Restoring() == 0 {
+		for _, st := range n.stores {
+			if st.bucket == h.name {
+				st.snaps = slices.DeleteFunc(st.snaps, func(c *content) bool { return c.parted })
+			}
+		}
+	}
 	h.ops = append(h.ops, h.st.Work()...)
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -25,19 +26,20 @@ type Workload struct {
 	KV       *kvclient.Client
 	History  *oracle.History
 	Keys     []string
-	original map[string][]byte
-	Writes   atomic.Int64 // acknowledged
-	Failed   atomic.Int64 // writes without an answer: their outcome is unknown
+	original map[string]map[string]any // as decoded, numbers as json.Number
+	Writes   atomic.Int64              // acknowledged
+	Failed   atomic.Int64              // writes without an answer: their outcome is unknown
 }
 
 // NewWorkload stores the sample documents one by one, so that each one's token is known.
 func NewWorkload(ctx context.Context, t *testing.T, kv *kvclient.Client) *Workload {
 	t.Helper()
-	w := &Workload{KV: kv, History: oracle.NewHistory(kv.Config().NumVBuckets()), original: map[string][]byte{}}
+	w := &Workload{KV: kv, History: oracle.NewHistory(kv.Config().NumVBuckets()), original: map[string]map[string]any{}}
 	r, err := sample.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
+	values := map[string][]byte{}
 	for {
 		d, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -47,14 +49,21 @@ func NewWorkload(ctx context.Context, t *testing.T, kv *kvclient.Client) *Worklo
 			t.Fatal(err)
 		}
 		w.Keys = append(w.Keys, d.Key)
-		w.original[d.Key] = bytes.Clone(d.Value)
+		values[d.Key] = bytes.Clone(d.Value)
+		dec := json.NewDecoder(bytes.NewReader(d.Value))
+		dec.UseNumber()
+		doc := map[string]any{}
+		if err := dec.Decode(&doc); err != nil {
+			t.Fatalf("%s: %v", d.Key, err)
+		}
+		w.original[d.Key] = doc
 	}
 	var g errgroup.Group
 	const writers = 32
 	for n := range writers {
 		g.Go(func() error {
 			for i := n; i < len(w.Keys); i += writers {
-				if err := w.Set(ctx, w.Keys[i], w.original[w.Keys[i]]); err != nil {
+				if err := w.Set(ctx, w.Keys[i], values[w.Keys[i]]); err != nil {
 					return err
 				}
 			}
@@ -78,16 +87,24 @@ func (w *Workload) Set(ctx context.Context, key string, value []byte) error {
 	return nil
 }
 
+// A writer waits for each answer: this many writes a second are one's, so that some milliseconds of waiting do not slow the
+// load down.
+const (
+	writesEach   = 100
+	leastWriters = 8
+	mostWriters  = 128
+)
+
 // Run makes random updates, deletions and re-creations at a rate per second until ctx ends. Each writer owns its keys,
 // so that a key's writes are acknowledged in their order.
 func (w *Workload) Run(ctx context.Context, seed uint64, perSecond int) {
-	const writers = 8
+	writers := min(max(perSecond/writesEach, leastWriters), mostWriters)
 	var wg sync.WaitGroup
 	for n := range writers {
 		wg.Go(func() {
 			r := rand.New(rand.NewPCG(seed, uint64(n)))
 			gone := map[string]bool{}
-			tick := time.NewTicker(time.Second * writers / time.Duration(perSecond))
+			tick := time.NewTicker(time.Second * time.Duration(writers) / time.Duration(perSecond))
 			defer tick.Stop()
 			for {
 				select {
@@ -132,14 +149,9 @@ func (w *Workload) One(ctx context.Context, r *rand.Rand, key string, gone map[s
 	return w.Set(ctx, key, mutate(r, w.original[key]))
 }
 
-// mutate changes a document at random: fields that the indexes look at come, go and change their types.
-func mutate(r *rand.Rand, original []byte) []byte {
-	dec := json.NewDecoder(bytes.NewReader(original))
-	dec.UseNumber()
-	doc := map[string]any{}
-	if dec.Decode(&doc) != nil {
-		return original
-	}
+// mutate gives a document changed at random: fields that the indexes look at come, go and change their types.
+func mutate(r *rand.Rand, original map[string]any) []byte {
+	doc := maps.Clone(original)
 	switch r.IntN(8) {
 	case 0:
 		delete(doc, "name")
@@ -160,7 +172,7 @@ func mutate(r *rand.Rand, original []byte) []byte {
 	}
 	b, err := json.Marshal(doc)
 	if err != nil {
-		return original
+		return []byte("{}") // of what was decoded nothing fails
 	}
 	return b
 }
