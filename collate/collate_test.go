@@ -90,7 +90,7 @@ func TestEqual(t *testing.T) {
 // TestOrderModel compares random values as bytes, ascending and descending, and as the model does.
 func TestOrderModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		a, b := valueText(3).Draw(t, "a"), valueText(3).Draw(t, "b")
+		a, b := collatetest.ValueText(3).Draw(t, "a"), collatetest.ValueText(3).Draw(t, "b")
 		checkPair(t, a, b)
 	})
 }
@@ -98,7 +98,7 @@ func TestOrderModel(t *testing.T) {
 // TestNumberModel does the same for numbers alone.
 func TestNumberModel(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		checkPair(t, numberText().Draw(t, "a"), numberText().Draw(t, "b"))
+		checkPair(t, collatetest.NumberText().Draw(t, "a"), collatetest.NumberText().Draw(t, "b"))
 	})
 }
 
@@ -249,12 +249,12 @@ func checkRoundTrip(t failer, text []byte) {
 }
 
 func TestRoundTrip(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) { checkRoundTrip(t, []byte(valueText(4).Draw(t, "value"))) })
+	rapid.Check(t, func(t *rapid.T) { checkRoundTrip(t, []byte(collatetest.ValueText(4).Draw(t, "value"))) })
 }
 
 // TestComposite compares whole keys of mixed directions with the model, and decodes them.
 func TestComposite(t *testing.T) {
-	component := rapid.OneOf(rapid.Just(""), valueText(1)) // "" stands for MISSING
+	component := rapid.OneOf(rapid.Just(""), collatetest.ValueText(1)) // "" stands for MISSING
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 4).Draw(t, "components")
 		desc := rapid.SliceOfN(rapid.Bool(), n, n).Draw(t, "desc")
@@ -416,7 +416,7 @@ func TestStrings(t *testing.T) {
 // TestQuoteUnquote runs the string functions against encoding/json.
 func TestQuoteUnquote(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		text := stringText().Draw(t, "text")
+		text := collatetest.StringText().Draw(t, "text")
 		var want string
 		if err := json.Unmarshal([]byte(text), &want); err != nil {
 			t.Fatal(err)

@@ -20,7 +20,7 @@ const poolSize = 449
 //
 //	go test ./collate -run TestPairs -pairs 10000000
 func TestPairs(t *testing.T) {
-	gen, done, values := valueText(3), 0, 0
+	gen, done, values := collatetest.ValueText(3), 0, 0
 	kinds := map[collate.Kind]int{}
 	for seed := 1; done < *pairs; seed++ {
 		var keys, desc [poolSize][]byte

@@ -1,20 +1,18 @@
 // Package oracle computes what indexes must hold, straight from the documents: the sample's by their idea written out by
-// hand, any other by its definition and the slow interpreter of expressions. Beside the syntax tree of a definition it shares
-// no code with the product beyond the standard library's JSON parser: it has its own comparison. Tests compare scans with
-// it, row by row, in order.
+// hand, any other by its definition and the slow interpreter of expressions; and what scans of them must give. It makes
+// random definitions, documents and scans, too. Beside the syntax tree of a definition, and the length of an encoded key, it
+// shares no code with the product beyond the standard library's JSON parser: values are compared by the model of package
+// collatetest. Tests compare scans with it, row by row, in order.
 package oracle
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
-	"maps"
-	"math/big"
-	"slices"
 	"sort"
-	"strings"
 	"sync"
 
+	"tidemark/collate/collatetest"
+	"tidemark/expression"
 	"tidemark/expression/expressiontest"
 	"tidemark/index"
 )
@@ -76,14 +74,11 @@ func (h *History) High() []uint64 {
 	return high
 }
 
-// Row is an index entry: the key's components (nil is MISSING) and the document's id.
+// Row is an index entry: the key's components, nil for NULL, see IsMissing, and the document's id.
 type Row struct {
 	Key []any
 	ID  string
 }
-
-// missing marks a field that is not there.
-type missing struct{}
 
 // Index is an index by hand: the direction of each component, and the key of a document (nil: not indexed). Keys, where it is
 // set, is used instead of Key, for indexes in which a document has several keys or need not be an object.
@@ -91,13 +86,15 @@ type Index struct {
 	Desc []bool
 	Key  func(id string, doc map[string]any) []any
 	Keys func(id string, doc any) [][]any
+	// Primary tells that documents that are no JSON have an entry as well; Keys is given nil for them.
+	Primary bool
 }
 
 // OfDefinition gives the index of any definition, array keys and functions included. A document on which an expression
-// fails has no entry.
+// fails, or of which a key is too long or too deep, has no entry.
 func OfDefinition(d *index.Definition) Index {
 	if d.IsPrimary {
-		return Index{Desc: []bool{false}, Keys: func(id string, _ any) [][]any { return [][]any{{id}} }}
+		return Index{Primary: true, Desc: []bool{false}, Keys: func(id string, _ any) [][]any { return [][]any{{id}} }}
 	}
 	def := Index{Keys: func(id string, doc any) [][]any {
 		entries, err := expressiontest.Entries(expressiontest.Doc{ID: id, Value: doc}, d.Keys, d.Where)
@@ -105,10 +102,8 @@ func OfDefinition(d *index.Definition) Index {
 			return nil
 		}
 		for _, e := range entries {
-			for i, v := range e {
-				if v == expressiontest.Missing {
-					e[i] = missing{}
-				}
+			if k, err := expressiontest.Encode(e, d.Keys); err != nil || len(k) > expression.DefaultKeyBytes {
+				return nil
 			}
 		}
 		return entries
@@ -138,13 +133,13 @@ func (def Index) keysOf(id string, value any) ([][]any, error) {
 func Field(doc map[string]any, name string) any {
 	v, ok := doc[name]
 	if !ok {
-		return missing{}
+		return expressiontest.Missing
 	}
 	return v
 }
 
 // IsMissing tells whether Field has found nothing.
-func IsMissing(v any) bool { _, ok := v.(missing); return ok }
+func IsMissing(v any) bool { return v == expressiontest.Missing }
 
 // defs are the sample indexes.
 func defs(name string) (Index, bool) {
@@ -189,11 +184,9 @@ func Rows(name string, docs map[string][]byte) ([]Row, error) {
 func (def Index) Rows(docs map[string][]byte) ([]Row, error) {
 	var rows []Row
 	for id, text := range docs {
-		dec := json.NewDecoder(bytes.NewReader(text))
-		dec.UseNumber()
-		var doc any
-		if err := dec.Decode(&doc); err != nil {
-			return nil, fmt.Errorf("document %s: %w", id, err)
+		doc, ok := collatetest.Decode(text)
+		if !ok && !def.Primary {
+			continue
 		}
 		keys, err := def.keysOf(id, doc)
 		if err != nil {
@@ -205,90 +198,13 @@ func (def Index) Rows(docs map[string][]byte) ([]Row, error) {
 	}
 	sort.Slice(rows, func(a, b int) bool {
 		for i, desc := range def.Desc {
-			if c := compare(rows[a].Key[i], rows[b].Key[i]); c != 0 {
+			if c := collatetest.Compare(rows[a].Key[i], rows[b].Key[i]); c != 0 {
 				return (c < 0) != desc
 			}
 		}
 		return rows[a].ID < rows[b].ID
 	})
 	return rows, nil
-}
-
-// rank orders types: missing < null < false < true < numbers < strings < arrays < objects.
-func rank(v any) int {
-	switch v := v.(type) {
-	case missing:
-		return 0
-	case nil:
-		return 1
-	case bool:
-		if v {
-			return 3
-		}
-		return 2
-	case json.Number:
-		return 4
-	case string:
-		return 5
-	case []any:
-		return 6
-	}
-	return 7
-}
-
-func compare(a, b any) int {
-	if ra, rb := rank(a), rank(b); ra != rb {
-		return ra - rb
-	}
-	switch a := a.(type) {
-	case json.Number:
-		x, y := number(a), number(b.(json.Number))
-		return x.Cmp(y)
-	case string:
-		return strings.Compare(a, b.(string))
-	case []any:
-		b := b.([]any)
-		for i := range min(len(a), len(b)) {
-			if c := compare(a[i], b[i]); c != 0 {
-				return c
-			}
-		}
-		return len(a) - len(b)
-	case map[string]any:
-		return compareObjects(a, b.(map[string]any))
-	}
-	return 0
-}
-
-// compareObjects looks at the number of members, then at each in the order of their names: first the name, then the value.
-func compareObjects(a, b map[string]any) int {
-	if len(a) != len(b) {
-		return len(a) - len(b)
-	}
-	x, y := slices.Sorted(maps.Keys(a)), slices.Sorted(maps.Keys(b))
-	for i := range x {
-		if c := strings.Compare(x[i], y[i]); c != 0 {
-			return c
-		}
-		if c := compare(a[x[i]], b[y[i]]); c != 0 {
-			return c
-		}
-	}
-	return 0
-}
-
-// number is the exact integer, or the nearest float64 where there is one.
-func number(n json.Number) *big.Rat {
-	if strings.ContainsAny(n.String(), ".eE") {
-		if f, err := n.Float64(); err == nil {
-			return new(big.Rat).SetFloat64(f)
-		}
-	}
-	r, ok := new(big.Rat).SetString(n.String())
-	if !ok {
-		return new(big.Rat)
-	}
-	return r
 }
 
 // Diff compares what a scan gave with what the oracle says and describes the first difference, "" when equal. got is
@@ -306,17 +222,15 @@ func Diff(want []Row, keys [][]json.RawMessage, ids []string) string {
 			return fmt.Sprintf("row %d: got %s, want %v", i, keys[i], want[i].Key)
 		}
 		for k, raw := range keys[i] {
-			dec := json.NewDecoder(bytes.NewReader(raw))
-			dec.UseNumber()
-			var v any
-			if err := dec.Decode(&v); err != nil {
-				return fmt.Sprintf("row %d: key %s is no JSON: %v", i, raw, err)
+			v, ok := collatetest.Decode(raw)
+			if !ok {
+				return fmt.Sprintf("row %d: key %s is no JSON", i, raw)
 			}
 			w := want[i].Key[k]
 			if IsMissing(w) { // JSON has no MISSING: a row shows null
 				w = nil
 			}
-			if compare(v, w) != 0 {
+			if collatetest.Compare(v, w) != 0 {
 				return fmt.Sprintf("row %d (%s): component %d is %s, want %v", i, ids[i], k, raw, w)
 			}
 		}

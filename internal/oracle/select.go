@@ -1,9 +1,10 @@
 package oracle
 
 import (
-	"encoding/json"
 	"fmt"
-	"strings"
+	"slices"
+
+	"tidemark/collate/collatetest"
 )
 
 // Range is one range of a scan: bounds as JSON texts, nil when open. A bound with fewer components than the key stands
@@ -13,32 +14,63 @@ type Range struct {
 	Inclusion string // both, low, high or neither
 }
 
-// Select gives the rows that a scan with these ranges must give: all rows in one of them, in index order or in reverse,
-// at most limit when that is not 0. No range means all rows.
-func (def Index) Select(rows []Row, ranges []Range, reverse bool, limit int) ([]Row, error) {
+// Query is what a scan asks for (docs/scans.md).
+type Query struct {
+	Ranges   []Range // none: everything
+	Reverse  bool
+	Distinct bool  // one row, the first, of those with the same key, or the same components of Project
+	Project  []int // components of the key that rows have; nil: all; empty: none
+	Offset   int   // rows that are passed over
+	Limit    int   // 0: none
+}
+
+// Select gives the rows that a scan must give of all rows of the index, which are in index order.
+func (def Index) Select(rows []Row, q Query) ([]Row, error) {
 	var out []Row
-	for _, row := range rows {
-		in := len(ranges) == 0
-		for _, r := range ranges {
+	for i := range rows {
+		row := rows[i]
+		if q.Reverse {
+			row = rows[len(rows)-1-i]
+		}
+		in := len(q.Ranges) == 0
+		for _, r := range q.Ranges {
 			hit, err := def.contains(row, r)
 			if err != nil {
 				return nil, err
 			}
 			in = in || hit
 		}
-		if in {
-			out = append(out, row)
+		if !in {
+			continue
 		}
-	}
-	if reverse {
-		for i, j := 0, len(out)-1; i < j; i, j = i+1, j-1 {
-			out[i], out[j] = out[j], out[i]
+		if q.Project != nil {
+			key := row.Key
+			row.Key = []any{}
+			for _, p := range q.Project {
+				row.Key = append(row.Key, key[p])
+			}
 		}
+		if n := len(out); q.Distinct && n > 0 && sameKey(out[n-1].Key, row.Key) { // those with the same leading components stand together
+			continue
+		}
+		out = append(out, row)
 	}
-	if limit > 0 && len(out) > limit {
-		out = out[:limit]
+	out = out[min(q.Offset, len(out)):]
+	if q.Limit > 0 && len(out) > q.Limit {
+		out = out[:q.Limit]
 	}
 	return out, nil
+}
+
+// Count gives what a count must give: the rows without limit and offset.
+func (def Index) Count(rows []Row, q Query) (int, error) {
+	q.Limit, q.Offset = 0, 0
+	all, err := def.Select(rows, q)
+	return len(all), err
+}
+
+func sameKey(a, b []any) bool {
+	return slices.EqualFunc(a, b, func(x, y any) bool { return collatetest.Compare(x, y) == 0 })
 }
 
 // contains looks at one row. Bounds are given in the order of values; an index that runs downwards in the component in
@@ -54,7 +86,7 @@ func (def Index) contains(row Row, r Range) (bool, error) {
 	}
 	withLow, withHigh := r.Inclusion == "both" || r.Inclusion == "low", r.Inclusion == "both" || r.Inclusion == "high"
 	at := 0
-	for at < len(low) && at < len(high) && compare(low[at], high[at]) == 0 {
+	for at < len(low) && at < len(high) && collatetest.Compare(low[at], high[at]) == 0 {
 		at++
 	}
 	if (at < len(low) || at < len(high)) && def.Desc[at] {
@@ -72,7 +104,7 @@ func (def Index) contains(row Row, r Range) (bool, error) {
 // against tells where a row stands to a bound in index order: 0 for every key that begins with it.
 func (def Index) against(row Row, bound []any) int {
 	for i, b := range bound {
-		c := compare(row.Key[i], b)
+		c := collatetest.Compare(row.Key[i], b)
 		if c != 0 && def.Desc[i] {
 			c = -c
 		}
@@ -83,14 +115,11 @@ func (def Index) against(row Row, bound []any) int {
 	return 0
 }
 
-func values(texts []string) ([]any, error) {
-	var all []any
+func values(texts []string) (all []any, err error) {
 	for _, text := range texts {
-		dec := json.NewDecoder(strings.NewReader(text))
-		dec.UseNumber()
-		var v any
-		if err := dec.Decode(&v); err != nil {
-			return nil, fmt.Errorf("bound %s: %w", text, err)
+		v, ok := collatetest.Decode([]byte(text))
+		if !ok {
+			return nil, fmt.Errorf("bound %s is no JSON", text)
 		}
 		all = append(all, v)
 	}

@@ -142,7 +142,7 @@ func TestScansAgainstOracle(t *testing.T) {
 		}
 		for n := range perIndex {
 			req, ranges := randomScan(r, all)
-			want, err := h.oracle.Select(all, ranges, req.Reverse, req.Limit)
+			want, err := h.oracle.Select(all, oracle.Query{Ranges: ranges, Reverse: req.Reverse, Limit: req.Limit})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -13,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"pgregory.net/rapid"
+
 	"tidemark/client"
 	"tidemark/expression"
 	"tidemark/index"
@@ -35,75 +37,26 @@ type schemeIndex struct {
 	by              index.PartitionBy
 }
 
-// constants ascend in collation order: between them lie the slices of ranges, and among them the values of documents.
-var constants = []string{"null", "false", "true", "-7", "0", "1", "2.5", "3", "9007199254740993", `""`, `"A"`, `"b"`, `"ü"`, `[]`, `[1]`, `{}`, `{"x":1}`}
+// worldExpressions, worldPredicates and worldValues are what the indexes over the sample are made of.
+var (
+	worldExpressions = []string{"kind", "name", "iso_country", "elevation_ft", "scheduled_service", "lat", "LOWER(name)", "META().id", "SUBSTR(name, 0, 1)", "ROUND(lat, 0)",
+		"elevation_ft * 0.3048", "CONCAT(iso_country, \"/\", kind)", "[iso_country, type]", "DISTINCT SPLIT(name, \" \")"}
+	worldPredicates = []string{"", "", `kind = "airport"`, "elevation_ft > 1000 OR elevation_ft IS MISSING", `name NOT LIKE "%Airport"`}
+	worldValues     = []string{"false", "true", "-100", "0", "50.5", "1200", `"AU"`, `"FR"`, `"M"`, `"US"`, `"airport"`, `"country"`, `"ä"`, `["DE"]`, `["FR","small_airport"]`}
+)
 
-// randomStatements gives one random index under each scheme.
-func randomStatements(t *testing.T, r *rand.Rand, bucket, name string) (all []schemeIndex) {
+// schemeIndexes makes the definitions of one random index under each scheme.
+func schemeIndexes(t *testing.T, statements [oracle.Schemes]string) (all []schemeIndex) {
 	t.Helper()
-	exprs := []string{"a", "b", "c", "a.x", "LOWER(b)", "META().id", "ALL ARRAY t FOR t IN tags END", "DISTINCT ARRAY t FOR t IN tags WHEN t != 1 END"}
-	var keys, parts []string
-	arrays := 0
-	for _, i := range r.Perm(len(exprs))[:1+r.IntN(3)] {
-		if strings.Contains(exprs[i], "ARRAY") {
-			if arrays++; arrays > 1 {
-				continue
-			}
-		}
-		keys = append(keys, exprs[i])
-		parts = append(parts, exprs[i]+[]string{"", " DESC"}[r.IntN(2)])
-	}
-	var hashed []string
-	for _, i := range r.Perm(len(keys))[:1+r.IntN(len(keys))] {
-		hashed = append(hashed, keys[i])
-	}
-	var values []string
-	for sure, i := r.IntN(len(constants)), 0; i < len(constants); i++ {
-		if i == sure || r.IntN(4) == 0 {
-			values = append(values, constants[i])
-		}
-	}
-	where := []string{"", "", " WHERE c IS NOT MISSING", " WHERE a != 2", " WHERE b > 0 OR a IS NULL"}[r.IntN(5)]
-	for i, by := range []string{"", " PARTITION BY HASH(" + strings.Join(hashed, ", ") + ")",
-		" PARTITION BY RANGE(" + keys[0] + ") VALUES (" + strings.Join(values, ", ") + ")"} {
-		x := schemeIndex{name: fmt.Sprintf("%s_%d", name, i)}
-		with := fmt.Sprintf(` WITH {"num_replica": %d`, r.IntN(2))
-		if i < 2 {
-			with += fmt.Sprintf(`, "num_partition": %d`, 1+r.IntN(7))
-		}
-		x.statement = fmt.Sprintf("CREATE INDEX %s ON %s(%s)%s%s%s}", x.name, bucket, strings.Join(parts, ", "), by, where, with)
-		parsed, err := expression.Parse(x.statement)
+	for _, text := range statements {
+		parsed, err := expression.Parse(text)
 		if err != nil {
 			t.Fatal(err)
 		}
 		d := parsed[0].(*expression.CreateIndex).Definition()
-		x.oracle, x.by = oracle.OfDefinition(&d), d.PartitionBy
-		all = append(all, x)
+		all = append(all, schemeIndex{name: d.Name, statement: text, oracle: oracle.OfDefinition(&d), by: d.PartitionBy})
 	}
 	return all
-}
-
-// randomDocument has members of every type, or not.
-func randomDocument(r *rand.Rand) []byte {
-	value := func() json.RawMessage { return json.RawMessage(constants[r.IntN(len(constants))]) }
-	doc := map[string]any{}
-	for _, name := range []string{"a", "b", "c"} {
-		if r.IntN(6) > 0 {
-			doc[name] = value()
-		}
-	}
-	if r.IntN(5) > 0 {
-		tags := []json.RawMessage{}
-		for range r.IntN(6) {
-			tags = append(tags, value())
-		}
-		doc["tags"] = tags
-	}
-	b, err := json.Marshal(doc)
-	if err != nil {
-		return []byte("{}")
-	}
-	return b
 }
 
 // schemeRun is one run of TestPartitionSchemes.
@@ -112,8 +65,12 @@ type schemeRun struct {
 	c      *client.Client
 	bucket string
 	w      *harness.Workload
-	rows   atomic.Int64
-	scans  atomic.Int64
+	// statements makes random indexes of these names, document a random value of a key.
+	statements func(name string) *rapid.Generator[[oracle.Schemes]string]
+	document   func(r *rand.Rand, key string) []byte
+	describe   bool // what is said of the indexes is looked at, too
+	rows       atomic.Int64
+	scans      atomic.Int64
 }
 
 // write makes random updates, deletions and re-creations; each writer owns its keys. half is closed in the middle.
@@ -130,7 +87,7 @@ func (s *schemeRun) write(ctx context.Context, seed uint64, each int, half chan 
 					close(half)
 				}
 				if r.IntN(6) > 0 {
-					if err := s.w.Set(ctx, key, randomDocument(r)); err != nil {
+					if err := s.w.Set(ctx, key, s.document(r, key)); err != nil {
 						s.t.Errorf("%v", err)
 						return
 					}
@@ -152,8 +109,8 @@ func (s *schemeRun) write(ctx context.Context, seed uint64, each int, half chan 
 }
 
 // whole compares all of an index with the oracle, at the scan's own timestamp.
-func (s *schemeRun) whole(ctx context.Context, x schemeIndex, consistency string) ([]oracle.Row, bool) {
-	got, err := harness.Scan(ctx, s.c, s.bucket, x.name, consistency)
+func (s *schemeRun) whole(ctx context.Context, x schemeIndex) ([]oracle.Row, bool) {
+	got, err := harness.ScanSoon(ctx, s.c, s.bucket, x.name, harness.Hang)
 	if err != nil {
 		s.t.Errorf("%s: %v", x.statement, err)
 		return nil, false
@@ -173,80 +130,129 @@ func (s *schemeRun) whole(ctx context.Context, x schemeIndex, consistency string
 }
 
 // some compares random scans and counts with what the oracle selects, when nothing is written.
-func (s *schemeRun) some(ctx context.Context, r *rand.Rand, x schemeIndex, all []oracle.Row) {
-	for range 12 {
-		req, ranges := randomScan(r, all)
-		want, err := x.oracle.Select(all, ranges, req.Reverse, req.Limit)
+func (s *schemeRun) some(ctx context.Context, seed uint64, x schemeIndex, all []oracle.Row) {
+	scans := x.oracle.Scans(all)
+	for n := range 12 {
+		q := scans.Example(int(seed) + n)
+		want, err := x.oracle.Select(all, q)
 		if err != nil {
 			s.t.Fatal(err)
 		}
-		got, err := harness.Collect(ctx, s.c, s.bucket, x.name, req)
+		wanted, err := x.oracle.Count(all, q)
 		if err != nil {
-			s.t.Errorf("%s, %+v: %v", x.statement, ranges, err)
+			s.t.Fatal(err)
+		}
+		body, err := q.Body()
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		var req client.ScanRequest
+		if err := json.Unmarshal(body, &req); err != nil {
+			s.t.Fatal(err)
+		}
+		got, err := harness.CollectSoon(ctx, s.c, s.bucket, x.name, req, harness.Hang)
+		if err != nil {
+			s.t.Errorf("%s, %s: %v", x.statement, body, err)
 			return
 		}
 		if d := oracle.Diff(want, got.Keys, got.IDs); d != "" {
-			s.t.Errorf("%s, ranges %+v, reverse %v, limit %d: %s", x.statement, ranges, req.Reverse, req.Limit, d)
+			s.t.Errorf("%s, %s: %s", x.statement, body, d)
 		}
 		s.rows.Add(int64(len(want)))
 		s.scans.Add(1)
-		if req.Limit > 0 {
-			continue
-		}
-		if count, err := s.c.Count(ctx, client.Ref(s.bucket, x.name), req); err != nil || count.Count != uint64(len(want)) {
-			s.t.Errorf("%s, count of %+v: %+v, %v; want %d", x.statement, ranges, count.Count, err, len(want))
+		if count, err := s.c.Count(ctx, client.Ref(s.bucket, x.name), req); err != nil || count.Count != uint64(wanted) {
+			s.t.Errorf("%s, count of %s: %+v, %v; want %d", x.statement, body, count.Count, err, wanted)
 		}
 	}
 }
 
-// TestPartitionSchemes: random indexes, each partitioned by the document's id, by a hash of components and by ranges, over
-// random documents that move between slices with every update, built before and during the writes, while an indexer is
-// killed: every scan equals the oracle's answer at its own timestamp.
+// pool is how many different random documents there are.
+const pool = 3000
+
+// TestPartitionSchemes: random indexes, each partitioned by the document's id, by a hash of components and by ranges,
+// built before and during random updates that move entries between slices, while an indexer and a projector are killed:
+// every scan, and every count, equals the oracle's answer at its own timestamp. The documents are of all shapes, and then the
+// sample's.
 func TestPartitionSchemes(t *testing.T) {
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Duration(*schemeRows)*2*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute+time.Duration(*schemeRows)*4*time.Millisecond)
 	defer cancel()
 	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "3")
 	kv := up.KV(ctx)
-	s := &schemeRun{t: t, c: up.Client(), bucket: up.Manifest().Bucket,
-		w: &harness.Workload{KV: kv, History: oracle.NewHistory(kv.Config().NumVBuckets())}}
-	docs := 600
-	if *schemeRows > 100_000 {
-		docs = 4000
+	bucket, all := up.Manifest().Bucket, *schemeRows > 100_000
+	t.Run("random", func(t *testing.T) {
+		s := &schemeRun{t: t, c: up.Client(), bucket: bucket, describe: true, w: &harness.Workload{KV: kv, History: oracle.NewHistory(kv.Config().NumVBuckets())}}
+		docs, random, values := 600, oracle.Documents(), make([][]byte, pool)
+		if all {
+			docs = 4000
+		}
+		for i := range docs {
+			s.w.Keys = append(s.w.Keys, fmt.Sprintf("doc::%d", i))
+		}
+		for i := range values {
+			values[i] = random.Example(int(*schemeSeed)*pool + i)
+		}
+		s.document = func(r *rand.Rand, _ string) []byte { return values[r.IntN(pool)] }
+		s.statements = func(name string) *rapid.Generator[[oracle.Schemes]string] {
+			return oracle.Statements(bucket, name, nil, nil, nil)
+		}
+		s.run(ctx, up)
+		for _, key := range s.w.Keys { // the next run's oracle does not know them
+			if _, err := kv.Delete(ctx, key, 0); err != nil && !errors.Is(err, kvclient.ErrKeyNotFound) {
+				t.Fatal(err)
+			}
+		}
+	})
+	t.Run("world", func(t *testing.T) {
+		every := 8
+		if all {
+			every = 1
+		}
+		s := &schemeRun{t: t, c: up.Client(), bucket: bucket, w: harness.NewWorkloadOf(ctx, t, kv, every)}
+		s.document = s.w.Mutated
+		s.statements = func(name string) *rapid.Generator[[oracle.Schemes]string] {
+			return oracle.Statements(bucket, name, worldExpressions, worldPredicates, worldValues)
+		}
+		s.run(ctx, up)
+	})
+}
+
+// run does one round, and more until there were rows enough.
+func (s *schemeRun) run(ctx context.Context, up *testcluster.Cluster) {
+	for round := uint64(0); (round == 0 || s.rows.Load() < int64(*schemeRows)) && !s.t.Failed(); round++ {
+		s.round(ctx, up, round, 3*len(s.w.Keys))
 	}
-	for i := range docs {
-		s.w.Keys = append(s.w.Keys, fmt.Sprintf("doc::%d", i))
-	}
-	for round := uint64(0); (round == 0 || s.rows.Load() < int64(*schemeRows)) && !t.Failed(); round++ {
-		s.round(ctx, up, round, 3*docs)
-	}
-	t.Logf("%d writes; %d scans with %d rows equal the oracle's", s.w.Writes.Load(), s.scans.Load(), s.rows.Load())
+	s.t.Logf("%d writes; %d scans with %d rows equal the oracle's", s.w.Writes.Load(), s.scans.Load(), s.rows.Load())
 }
 
 func (s *schemeRun) round(ctx context.Context, up *testcluster.Cluster, round uint64, writes int) {
+	seed := *schemeSeed*1_000_000 + round*100
 	r := rand.New(rand.NewPCG(*schemeSeed, round))
 	half := make(chan struct{})
-	s.write(ctx, 100**schemeSeed+2*round, writes/4, make(chan struct{}))
-	early, late := randomStatements(s.t, r, s.bucket, fmt.Sprintf("early_%d", round)), randomStatements(s.t, r, s.bucket, fmt.Sprintf("late_%d", round))
+	s.write(ctx, seed, writes/4, make(chan struct{}))
+	early := schemeIndexes(s.t, s.statements(fmt.Sprintf("early_%d", round)).Example(int(seed)))
+	late := schemeIndexes(s.t, s.statements(fmt.Sprintf("late_%d", round)).Example(int(seed)+1))
 	s.build(ctx, early)
 	var wg sync.WaitGroup
-	wg.Go(func() { s.write(ctx, 100**schemeSeed+2*round+1, writes, half) })
+	wg.Go(func() { s.write(ctx, seed+1, writes, half) })
 	wg.Go(func() {
 		for _, x := range early {
-			s.whole(ctx, x, "session")
+			s.whole(ctx, x)
 		}
 		<-half
-		victim := r.IntN(len(up.Manifest().Indexers))
-		up.Kill(func(m *localcluster.Manifest) int { return m.Indexers[victim].PID })
+		m := up.Manifest()
+		indexer, projector := r.IntN(len(m.Indexers)), r.IntN(len(m.Projectors))
+		up.Kill(func(m *localcluster.Manifest) int { return m.Indexers[indexer].PID })
+		up.Kill(func(m *localcluster.Manifest) int { return m.Projectors[projector].PID })
 		s.build(ctx, late)
 	})
 	wg.Wait()
 	all := append(early, late...)
-	if round == 0 {
+	if round == 0 && s.describe {
 		s.described(ctx, up, all)
 	}
-	for _, x := range all {
-		if rows, ok := s.whole(ctx, x, "session"); ok && len(rows) > 0 {
-			s.some(ctx, r, x, rows)
+	for i, x := range all {
+		if rows, ok := s.whole(ctx, x); ok && len(rows) > 0 {
+			s.some(ctx, seed+12*uint64(i), x, rows)
 		}
 	}
 	show := func(l client.VerifyLine) error {

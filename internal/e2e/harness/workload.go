@@ -34,19 +34,28 @@ type Workload struct {
 // NewWorkload stores the sample documents one by one, so that each one's token is known.
 func NewWorkload(ctx context.Context, t *testing.T, kv *kvclient.Client) *Workload {
 	t.Helper()
+	return NewWorkloadOf(ctx, t, kv, 1)
+}
+
+// NewWorkloadOf stores one of every so many sample documents.
+func NewWorkloadOf(ctx context.Context, t *testing.T, kv *kvclient.Client, every int) *Workload {
+	t.Helper()
 	w := &Workload{KV: kv, History: oracle.NewHistory(kv.Config().NumVBuckets()), original: map[string]map[string]any{}}
 	r, err := sample.Open()
 	if err != nil {
 		t.Fatal(err)
 	}
 	values := map[string][]byte{}
-	for {
+	for i := 0; ; i++ {
 		d, err := r.Next()
 		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
 			t.Fatal(err)
+		}
+		if i%every != 0 {
+			continue
 		}
 		w.Keys = append(w.Keys, d.Key)
 		values[d.Key] = bytes.Clone(d.Value)
@@ -146,8 +155,11 @@ func (w *Workload) One(ctx context.Context, r *rand.Rand, key string, gone map[s
 		return nil
 	}
 	delete(gone, key)
-	return w.Set(ctx, key, mutate(r, w.original[key]))
+	return w.Set(ctx, key, w.Mutated(r, key))
 }
+
+// Mutated is the sample document of a key, changed at random.
+func (w *Workload) Mutated(r *rand.Rand, key string) []byte { return mutate(r, w.original[key]) }
 
 // mutate gives a document changed at random: fields that the indexes look at come, go and change their types.
 func mutate(r *rand.Rand, original map[string]any) []byte {

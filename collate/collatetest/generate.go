@@ -1,4 +1,4 @@
-package collate_test
+package collatetest
 
 import (
 	"encoding/json"
@@ -29,7 +29,8 @@ var edgeNumbers = []string{
 	"179769313486231580793728971405303415079934132710037826936173778980444968292764750946649017977587207096330286416692887910946555547851940402630657488671505820681908902000708383676273854845817711531764475730270069855571366959622842914819860834936475292719074168444365510704342711559699508093042880177904174497792",
 }
 
-func numberText() *rapid.Generator[string] {
+// NumberText generates JSON texts of numbers.
+func NumberText() *rapid.Generator[string] {
 	return rapid.OneOf(
 		rapid.SampledFrom(edgeNumbers),
 		rapid.Map(rapid.Int64(), func(v int64) string { return strconv.FormatInt(v, 10) }),
@@ -42,7 +43,8 @@ func numberText() *rapid.Generator[string] {
 	)
 }
 
-func stringText() *rapid.Generator[string] {
+// StringText generates JSON texts of strings, also with what is no UTF-8.
+func StringText() *rapid.Generator[string] {
 	return rapid.OneOf(
 		rapid.SampledFrom([]string{
 			`""`, `"a"`, `"a\u0000"`, `"a\u0000b"`, `"aa"`, `"\u0000"`, `"\u0000\u0000"`, `"\u0001"`, `"é"`, `"\u00e9"`,
@@ -53,12 +55,13 @@ func stringText() *rapid.Generator[string] {
 	)
 }
 
-func valueText(depth int) *rapid.Generator[string] {
-	scalars := []*rapid.Generator[string]{rapid.SampledFrom([]string{"null", "false", "true"}), numberText(), stringText()}
+// ValueText generates JSON texts of all types, nested at most so deep.
+func ValueText(depth int) *rapid.Generator[string] {
+	scalars := []*rapid.Generator[string]{rapid.SampledFrom([]string{"null", "false", "true"}), NumberText(), StringText()}
 	if depth == 0 {
 		return rapid.OneOf(scalars...)
 	}
-	inner := valueText(depth - 1)
+	inner := ValueText(depth - 1)
 	array := rapid.Custom(func(t *rapid.T) string {
 		return "[" + strings.Join(rapid.SliceOfN(inner, 0, 4).Draw(t, "elements"), ", ") + "]"
 	})

@@ -1,0 +1,279 @@
+package indexer
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"tidemark/expression"
+	"tidemark/index"
+	"tidemark/internal/oracle"
+	"tidemark/partition"
+	"tidemark/scan"
+	"tidemark/storage"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// shelf is an index whose copies are real slices, of which each node holds some. It implements scan.Catalog, scan.Truth,
+// scan.Nodes and scan.Pins, and projects and routes documents as projectors do.
+type shelf struct {
+	view    scan.View
+	program *expression.Program
+	scratch expression.Scratch
+	store   *storage.Store
+	copies  map[index.CopyID]*storage.Slice
+	snaps   map[index.CopyID]*storage.Snapshot
+	vector  timestamp.Vector
+	seqno   uint64
+	docs    map[string][]byte
+}
+
+// shelfNodes is over how many nodes the copies are spread.
+const shelfNodes = 3
+
+func newShelf(t *rapid.T, store *storage.Store, statement string) *shelf {
+	parsed, err := expression.Parse(statement)
+	if err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+	def := parsed[0].(*expression.CreateIndex).Definition()
+	def.ID, def.BucketUUID, def.State = 7, testUUID, index.Maintenance
+	f := &shelf{store: store, copies: map[index.CopyID]*storage.Slice{}, snaps: map[index.CopyID]*storage.Snapshot{}, vector: timestamp.New(testVBs), docs: map[string][]byte{}}
+	f.view = scan.View{Definition: def, Bucket: wire.Bucket{Name: testBucket, UUID: testUUID, VBuckets: testVBs, Generation: 1}}
+	top := partition.Topology{Index: def.ID}
+	if top.Layout, err = partition.LayoutOf(&def); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+	if f.program, err = expression.Compile([]expression.Source{expression.SourceOf(&def)}); err != nil {
+		t.Fatalf("%s: %v", statement, err)
+	}
+	for slice := range top.Layout.Partitions {
+		id := index.CopyID(slice + 1)
+		top.Copies = append(top.Copies, partition.Copy{ID: id, Node: index.NodeID(slice % shelfNodes), Slice: index.SliceID(slice), State: partition.Allocated})
+		if f.copies[id], err = store.Create(storage.Meta{Copy: id, Index: def.ID, Slice: index.SliceID(slice), Bucket: testBucket, BucketUUID: testUUID, VBuckets: testVBs, Desc: def.Desc()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	f.view.Topology = top
+	return f
+}
+
+// write sets documents, or deletes those without a value, and flushes: each slice is told its keys of every one, or that it
+// has none.
+func (f *shelf) write(t *rapid.T, ids []string, values map[string][]byte) {
+	batches := map[index.CopyID]*storage.Batch{}
+	for id := range f.copies {
+		batches[id] = &storage.Batch{}
+	}
+	for _, id := range ids {
+		f.seqno++
+		doc := values[id]
+		var keys [][]byte
+		if delete(f.docs, id); doc != nil {
+			f.docs[id] = doc
+			keys = f.program.Evaluate(&f.scratch, []byte(id), doc).Keys(0)
+		}
+		vb := uint16(f.seqno) % testVBs
+		if len(id) > 0 {
+			vb = uint16(id[0]) % testVBs
+		}
+		for _, c := range f.view.Topology.Copies {
+			u := storage.Update{VBucket: vb, DocID: []byte(id), Seqno: f.seqno}
+			for _, k := range keys {
+				if f.view.Topology.Layout.Slice(partition.KeyVersion{Key: k, DocID: u.DocID}) == c.Slice {
+					u.Keys = append(u.Keys, bytes.Clone(k))
+				}
+			}
+			batches[c.ID].Updates = append(batches[c.ID].Updates, u)
+		}
+	}
+	for id, s := range f.copies {
+		if err := s.Flush(*batches[id]); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// pin takes the snapshots that scans read.
+func (f *shelf) pin(t *rapid.T, number uint64) {
+	f.unpin(t)
+	ref := wire.StabilityRef{Bucket: testBucket, Generation: 1, Number: number, Hash: f.vector.Hash()}
+	f.view.Held = nil
+	for _, c := range f.view.Topology.Copies {
+		s, err := f.copies[c.ID].Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.snaps[c.ID] = s
+		f.view.Held = append(f.view.Held, wire.Held{Copy: c.ID, OK: true, Ref: ref})
+	}
+}
+
+func (f *shelf) unpin(t *rapid.T) {
+	for id, s := range f.snaps {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		delete(f.snaps, id)
+	}
+}
+
+func (f *shelf) close(t *rapid.T) {
+	f.unpin(t)
+	for id := range f.copies {
+		if err := f.store.Drop(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func (f *shelf) View(index.ID) (scan.View, error)      { return f.view, nil }
+func (f *shelf) Newest(string) (wire.Stability, bool)  { return wire.Stability{}, false }
+func (f *shelf) Changed() <-chan struct{}              { return nil }
+func (f *shelf) Keep(wire.StabilityRef, time.Duration) {}
+func (f *shelf) CurrentSeqnos(context.Context, string) (timestamp.Vector, error) {
+	return f.vector, nil
+}
+func (f *shelf) Stabilize(context.Context, string, timestamp.Vector, time.Duration) (wire.Stability, error) {
+	return wire.Stability{}, errors.New("nothing has to be waited for")
+}
+
+func (f *shelf) Pin(_ context.Context, _ index.ID, copies []index.CopyID, _ wire.StabilityRef) (*scan.Pinned, error) {
+	p := &scan.Pinned{Vector: f.vector, Release: func() error { return nil }}
+	for _, c := range copies {
+		p.Slices = append(p.Slices, slice{f.snaps[c]})
+	}
+	return p, nil
+}
+
+// OpenSlices reads the slices of node 0 as a coordinator's own, those of the others as they come over a network.
+func (f *shelf) OpenSlices(ctx context.Context, node index.NodeID, req scan.NodeRequest) (scan.RowStream, error) {
+	if node == 0 {
+		return scan.Open(ctx, req, f)
+	}
+	var b bytes.Buffer
+	_ = scan.Serve(ctx, &b, nil, req, f) // the error is in the stream
+	return scan.ReadFrames(io.NopCloser(&b))
+}
+
+// ask sends a request through everything between its body and the lines of its answer, and gives the rows and the count.
+func (f *shelf) ask(body []byte) (keys [][]json.RawMessage, ids []string, count int64, err error) {
+	ctx, c := context.Background(), scan.NewCoordinator(f, f, f, scan.Options{})
+	req, err := scan.ParseRequest(body)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	spec, err := c.Prepare(f.view.Definition.ID, req)
+	if err != nil {
+		return nil, nil, 0, err
+	}
+	var out bytes.Buffer
+	enc := scan.NewEncoder(&out, nil, nil, spec)
+	res, err := c.Scan(ctx, spec, enc)
+	if err = errors.Join(err, enc.End(res)); err != nil {
+		return nil, nil, 0, err
+	}
+	for dec := json.NewDecoder(&out); ; {
+		var line struct {
+			Key  []json.RawMessage
+			ID   string
+			End  bool
+			Rows int
+		}
+		if err := dec.Decode(&line); err != nil {
+			return nil, nil, 0, fmt.Errorf("behind %d rows: %w", len(ids), err)
+		}
+		if line.End {
+			if line.Rows != len(ids) {
+				return nil, nil, 0, fmt.Errorf("%d rows, the end says %d", len(ids), line.Rows)
+			}
+			break
+		}
+		keys, ids = append(keys, line.Key), append(ids, line.ID)
+	}
+	res, err = c.Count(ctx, spec)
+	return keys, ids, res.Rows, err
+}
+
+// TestScansEqualOracle: random indexes under each scheme, with several components in both directions, array keys, functions
+// and predicates, over random documents of all shapes that are changed and deleted, in real slices: random scans and counts
+// with every option in any combination give what the oracle says.
+//
+//	go test ./indexer -run TestScansEqualOracle -rapid.checks 10000
+func TestScansEqualOracle(t *testing.T) {
+	store, err := storage.Open(storage.Options{Dir: t.TempDir(), CacheBytes: 8 << 20, MemTableBytes: 8 << 20, ReserveBytes: 1 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := store.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	statements, documents := oracle.Statements(testBucket, "i", nil, nil, nil), oracle.Documents()
+	docID := rapid.OneOf(rapid.StringMatching(`[a-e][0-9]`), rapid.StringN(1, 8, 40))
+	scans, rows, some := 0, 0, 0
+	rapid.Check(t, func(t *rapid.T) {
+		statement := statements.Draw(t, "statements")[rapid.IntRange(0, int(oracle.Schemes)-1).Draw(t, "scheme")]
+		f := newShelf(t, store, statement)
+		defer f.close(t)
+		def := oracle.OfDefinition(&f.view.Definition)
+		all := rapid.SliceOfNDistinct(docID, rapid.SampledFrom([]int{1, 10, 40}).Draw(t, "least"), 60, rapid.ID).Draw(t, "ids")
+		for round := range rapid.IntRange(1, 3).Draw(t, "rounds") {
+			var ids []string
+			values := map[string][]byte{}
+			for _, id := range all {
+				if round > 0 && rapid.Bool().Draw(t, "stays") {
+					continue
+				}
+				ids = append(ids, id)
+				if round == 0 || rapid.IntRange(0, 3).Draw(t, "deleted") > 0 {
+					values[id] = documents.Draw(t, "document")
+				}
+			}
+			f.write(t, ids, values)
+			f.pin(t, uint64(round+1))
+			held, err := def.Rows(f.docs)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range 8 {
+				q := def.Scans(held).Draw(t, "scan")
+				body, err := q.Body()
+				if err != nil {
+					t.Fatal(err)
+				}
+				want, err := def.Select(held, q)
+				if err != nil {
+					t.Fatal(err)
+				}
+				n, err := def.Count(held, q)
+				if err != nil {
+					t.Fatal(err)
+				}
+				keys, got, count, err := f.ask(body)
+				if err != nil {
+					t.Fatalf("%s\n%s: %v", statement, body, err)
+				}
+				if d := oracle.Diff(want, keys, got); d != "" || count != int64(n) {
+					t.Fatalf("%s\n%s: %s; count %d, want %d", statement, body, d, count, n)
+				}
+				if scans, rows = scans+1, rows+len(want); len(want) > 0 {
+					some++
+				}
+			}
+		}
+	})
+	if some < scans/10 {
+		t.Errorf("only %d of %d scans gave rows: they prove little", some, scans)
+	}
+	t.Logf("%d scans, %d of them with %d rows", scans, some, rows)
+}
