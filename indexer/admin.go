@@ -106,12 +106,15 @@ func positions(all []ingest.Progress) []wire.PollPosition {
 	return out
 }
 
-func (x *Indexer) stability(ctx context.Context, req *wire.StabilityRequest) (*wire.OK, error) {
+func (x *Indexer) stability(ctx context.Context, req *wire.StabilityRequest) (*wire.StabilityReply, error) {
 	if err := x.admit(req.Fence); err != nil {
 		return nil, err
 	}
-	for i := range req.Stabilities {
-		s := &req.Stabilities[i]
+	x.mu.Lock()
+	all, missing := x.told.Take(req)
+	x.mu.Unlock()
+	for i := range all {
+		s := &all[i]
 		x.published(s)
 		k := x.bucketNamed(s.Bucket)
 		if k == nil {
@@ -122,7 +125,7 @@ func (x *Indexer) stability(ctx context.Context, req *wire.StabilityRequest) (*w
 			return nil, err
 		}
 	}
-	return &wire.OK{}, nil
+	return &wire.StabilityReply{Deltas: true, Missing: missing}, nil
 }
 
 func localRef(r wire.StabilityRef) ingest.Ref {

@@ -142,6 +142,7 @@ type Indexer struct {
 	obeyed   uint64 // revision of defs, also of those of the last run
 	orphans  map[index.CopyID]*orphan
 	newest   map[string]wire.Stability // highest published, by bucket
+	told     wire.Told                 // by the leader, last, whether or not it is the highest
 	verifies map[string]*sideRead      // by topic
 	held     []wire.Held
 	changed  chan struct{} // closed and replaced when scans may see something else
@@ -183,7 +184,7 @@ func Open(cfg Config) (*Indexer, error) {
 	x := &Indexer{
 		cfg: cfg, log: cfg.Logger, boot: boot, now: time.Now, began: time.Now(), buckets: map[string]*bucket{}, orphans: map[index.CopyID]*orphan{},
 		report: make(chan struct{}, 1), sides: make(chan struct{}, 1), metrics: newMetrics(),
-		snapshots: newSnapshots(cfg.KeepSnapshots, cfg.Logger), newest: map[string]wire.Stability{}, changed: make(chan struct{}),
+		snapshots: newSnapshots(cfg.KeepSnapshots, cfg.Logger), newest: map[string]wire.Stability{}, told: wire.Told{}, changed: make(chan struct{}),
 		verifies: map[string]*sideRead{}, checking: make(chan struct{}, 1),
 	}
 	x.verifyID.Store(uint64(x.now().UnixNano())) // of another process they are lower

@@ -2,13 +2,16 @@
 // wire, with a deadline.
 //
 // It promises that a call ends at its deadline and that an answer's error is a *rpc.Problem with its code. It never
-// retries: callers are level-triggered.
+// retries: callers are level-triggered. The one thing that it remembers is which stability timestamps an indexer was told,
+// so that the next ones travel as changes.
 package indexerclient
 
 import (
 	"context"
 	"crypto/tls"
 	"net/http"
+	"slices"
+	"sync"
 	"time"
 
 	"tidemark/internal/rpc"
@@ -26,10 +29,19 @@ const (
 // Client speaks to any number of indexers; the address is the base URL of an admin server.
 type Client struct {
 	rpc *rpc.Client
+
+	mu   sync.Mutex
+	told map[string]wire.Told // by address: what was answered
 }
 
+// maxTold bounds the addresses for which it is remembered what they were told: more than there can be indexers. Beyond it
+// everybody is told whole timestamps once.
+const maxTold = 512
+
 // New makes a client with at most perHost connections to one indexer; conf is for https addresses, nil without TLS.
-func New(perHost int, conf *tls.Config) *Client { return &Client{rpc: rpc.NewClient(perHost, conf)} }
+func New(perHost int, conf *tls.Config) *Client {
+	return &Client{rpc: rpc.NewClient(perHost, conf), told: map[string]wire.Told{}}
+}
 
 // Close drops idle connections.
 func (c *Client) Close() { c.rpc.Close() }
@@ -49,10 +61,61 @@ func (c *Client) Poll(ctx context.Context, addr string, req *wire.PollRequest) (
 	return rpc.Call[wire.PollReply](ctx, c.rpc, ControlTimeout, http.MethodPost, addr+"/v1/poll", req)
 }
 
-// Stability publishes stability timestamps.
+// Stability publishes the stability timestamps of req, each as a change of what this client last told that indexer; what
+// the indexer does not have the base of is told whole at once. Calls for one address should not overlap.
 func (c *Client) Stability(ctx context.Context, addr string, req *wire.StabilityRequest) error {
-	_, err := rpc.Call[wire.OK](ctx, c.rpc, StabilityTimeout, http.MethodPut, addr+"/v1/stability", req)
-	return err
+	told := c.take(addr) // after a failure nobody knows what it was told
+	brief := told.Brief(req)
+	reply, err := c.stability(ctx, addr, brief)
+	if err != nil {
+		return err
+	}
+	whole := wire.StabilityRequest{Fence: req.Fence}
+	for i := range req.Stabilities {
+		s := &req.Stabilities[i]
+		delta := slices.ContainsFunc(brief.Deltas, func(d wire.StabilityDelta) bool { return d.Bucket == s.Bucket })
+		if delta && (!reply.Deltas || slices.Contains(reply.Missing, s.Bucket)) {
+			whole.Stabilities = append(whole.Stabilities, *s)
+		}
+	}
+	if len(whole.Stabilities) > 0 {
+		if reply, err = c.stability(ctx, addr, &whole); err != nil {
+			return err
+		}
+	}
+	if !reply.Deltas { // an earlier version
+		return nil
+	}
+	for i := range req.Stabilities {
+		told.Remember(&req.Stabilities[i])
+	}
+	c.put(addr, told)
+	return nil
+}
+
+// take gives what an indexer was told; until it is put back, that counts as nothing.
+func (c *Client) take(addr string) wire.Told {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	told := c.told[addr]
+	delete(c.told, addr)
+	if told == nil {
+		told = wire.Told{}
+	}
+	return told
+}
+
+func (c *Client) put(addr string, told wire.Told) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.told) >= maxTold {
+		clear(c.told)
+	}
+	c.told[addr] = told
+}
+
+func (c *Client) stability(ctx context.Context, addr string, req *wire.StabilityRequest) (*wire.StabilityReply, error) {
+	return rpc.Call[wire.StabilityReply](ctx, c.rpc, StabilityTimeout, http.MethodPut, addr+"/v1/stability", req)
 }
 
 // DropOrphans tells which orphans the StateContext does not know.

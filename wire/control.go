@@ -151,10 +151,18 @@ type PollReply struct {
 }
 
 // StabilityRequest publishes the newest stability timestamps of all buckets that concern the indexer in one message
-// (IM-15). PUT /v1/stability.
+// (IM-15), whole or as changes of the ones told before. PUT /v1/stability.
 type StabilityRequest struct {
-	Fence       Fence       `json:"fence"`
-	Stabilities []Stability `json:"stabilities"`
+	Fence       Fence            `json:"fence"`
+	Stabilities []Stability      `json:"stabilities"`
+	Deltas      []StabilityDelta `json:"deltas,omitempty"`
+}
+
+// StabilityReply names the buckets of which an indexer does not have what a delta changes: they are to be told whole.
+type StabilityReply struct {
+	// Deltas is true of an indexer that takes deltas; one of an earlier version does not know them, and does not say so.
+	Deltas  bool     `json:"deltas"`
+	Missing []string `json:"missing,omitempty"`
 }
 
 // RollbackRequest tells an indexer of a rollback step (IM-23). PUT /v1/rollback. Step is "prepare" (answer with what

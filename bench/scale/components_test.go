@@ -341,6 +341,7 @@ type indexer struct {
 	placed, told uint64 // revisions of the definitions whose copies are here, and whose the leader was told of; placed under mu
 
 	hosted map[string]*hosted // under mu
+	heard  wire.Told
 }
 
 // hosted is a bucket of which an indexer has copies.
@@ -354,7 +355,7 @@ type hosted struct {
 }
 
 func (w *world) indexer(number int) (*indexer, error) {
-	n := &indexer{name: fmt.Sprintf("i%03d", number), hosted: map[string]*hosted{}}
+	n := &indexer{name: fmt.Sprintf("i%03d", number), hosted: map[string]*hosted{}, heard: wire.Told{}}
 	return n, n.open(w)
 }
 
@@ -457,14 +458,15 @@ func (n *indexer) poll(_ context.Context, req *wire.PollRequest) (*wire.PollRepl
 	return r, nil
 }
 
-func (n *indexer) stability(_ context.Context, req *wire.StabilityRequest) (*wire.OK, error) {
+func (n *indexer) stability(_ context.Context, req *wire.StabilityRequest) (*wire.StabilityReply, error) {
 	if err := n.admit(req.Fence); err != nil {
 		return nil, err
 	}
-	n.w.stabilities.Add(int64(len(req.Stabilities)))
+	n.w.stabilities.Add(int64(len(req.Stabilities) + len(req.Deltas)))
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for _, s := range req.Stabilities {
+	all, missing := n.heard.Take(req)
+	for _, s := range all {
 		h := n.hosted[s.Bucket]
 		if h == nil || s.Compare(h.stable.StabilityRef) <= 0 {
 			continue
@@ -480,7 +482,7 @@ func (n *indexer) stability(_ context.Context, req *wire.StabilityRequest) (*wir
 		}
 	}
 	n.nudge()
-	return &wire.OK{}, nil
+	return &wire.StabilityReply{Deltas: true, Missing: missing}, nil
 }
 
 // state is everything, or what is news, as package indexer tells it.

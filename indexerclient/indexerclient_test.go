@@ -1,0 +1,138 @@
+package indexerclient
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"tidemark/internal/rpc"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// receiver is an indexer that takes stability timestamps; an earlier version knows whole ones only.
+type receiver struct {
+	mu       sync.Mutex
+	earlier  bool
+	fails    bool // answers with an error what it has taken
+	told     wire.Told
+	newest   map[string]uint64 // by bucket: the seqno of vbucket 0
+	deltas   int
+	requests int
+}
+
+// earlierRequest is the message as versions without deltas have it.
+type earlierRequest struct {
+	Fence       wire.Fence       `json:"fence"`
+	Stabilities []wire.Stability `json:"stabilities"`
+}
+
+func (r *receiver) take(all []wire.Stability) {
+	for _, s := range all {
+		r.newest[s.Bucket] = s.Vector.Seqnos[0]
+	}
+}
+
+func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.requests++
+	if r.earlier {
+		rpc.Handle(rpc.MaxControlBody, func(_ context.Context, m *earlierRequest) (*wire.OK, error) {
+			r.take(m.Stabilities)
+			return &wire.OK{}, nil
+		})(w, req)
+		return
+	}
+	rpc.Handle(rpc.MaxControlBody, func(_ context.Context, m *wire.StabilityRequest) (*wire.StabilityReply, error) {
+		r.deltas += len(m.Deltas)
+		all, missing := r.told.Take(m)
+		r.take(all)
+		if r.fails {
+			return nil, rpc.Refuse(rpc.CodeBadRequest, "as the test wants")
+		}
+		return &wire.StabilityReply{Deltas: true, Missing: missing}, nil
+	})(w, req)
+}
+
+// TestStabilityReachesEveryVersion: whatever an indexer knew before, and whichever version it is, it has what it was told
+// when the call has ended well; one that knows deltas gets them.
+func TestStabilityReachesEveryVersion(t *testing.T) {
+	r := &receiver{told: wire.Told{}, newest: map[string]uint64{}}
+	server := httptest.NewServer(r)
+	defer server.Close()
+	c := New(1, nil)
+	defer c.Close()
+	number := uint64(0)
+	tell := func(what string, deltas int, buckets ...string) {
+		t.Helper()
+		number++
+		req := &wire.StabilityRequest{Fence: wire.Fence{ClusterID: "c"}}
+		want := maps.Clone(r.newest)
+		for _, b := range buckets {
+			s := wire.Stability{Vector: timestamp.New(4)}
+			s.Vector.Set(0, timestamp.Position{VBUUID: 7, Seqno: 10 * number})
+			s.StabilityRef = wire.StabilityRef{Bucket: b, Generation: 1, Number: number, Hash: s.Vector.Hash()}
+			req.Stabilities = append(req.Stabilities, s)
+			want[b] = 10 * number
+		}
+		before := r.deltas
+		err := c.Stability(t.Context(), server.URL, req)
+		var p *rpc.Problem
+		if r.fails != errors.As(err, &p) || !r.fails && err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+		if !maps.Equal(r.newest, want) || r.deltas-before != deltas {
+			t.Errorf("%s: indexer has %v after %d deltas, want %v after %d", what, r.newest, r.deltas-before, want, deltas)
+		}
+	}
+	tell("first", 0, "a", "b")
+	tell("changes", 2, "a", "b")
+	tell("one more bucket", 1, "a", "c")
+	r.told = wire.Told{}
+	tell("started again", 2, "a", "b") // told whole in a second request
+	tell("changes after that", 2, "a", "b")
+	r.fails = true
+	tell("answer lost", 2, "a", "b")
+	r.fails = false
+	tell("after a failure", 0, "a", "b")
+	tell("changes after that", 2, "a", "b")
+	r.earlier = true
+	tell("an earlier version at the same address", 0, "a", "b")
+	tell("it again", 0, "a", "b")
+	requests := r.requests
+	tell("it once more", 0, "a")
+	if r.requests != requests+1 {
+		t.Errorf("%d requests to an indexer that takes whole ones only, want 1", r.requests-requests)
+	}
+	r.earlier, r.told = false, wire.Told{}
+	tell("upgraded", 0, "a", "b")
+	tell("changes at last", 2, "a", "b")
+	if !slices.Equal(slices.Sorted(maps.Keys(r.newest)), []string{"a", "b", "c"}) {
+		t.Error(r.newest)
+	}
+}
+
+// TestWhatWasToldIsBounded: an indexer that is forgotten is told whole ones.
+func TestWhatWasToldIsBounded(t *testing.T) {
+	c := New(1, nil)
+	defer c.Close()
+	for i := range maxTold + 10 {
+		c.put(string(rune('a'+i)), wire.Told{"b": {}})
+	}
+	if len(c.told) > maxTold {
+		t.Errorf("%d addresses are remembered, want %d at most", len(c.told), maxTold)
+	}
+	if told := c.take("nobody"); len(told) != 0 {
+		t.Error(told)
+	}
+}

@@ -1,0 +1,115 @@
+package wire
+
+import (
+	"tidemark/timestamp"
+)
+
+// StabilityDelta tells a stability timestamp by what has changed since one that the receiver was told before: with 1,024
+// vbuckets the whole of it takes tens of kilobytes, most of them failover logs, which hardly ever change.
+type StabilityDelta struct {
+	StabilityRef
+	BaseNumber uint64      `json:"base_number"` // of the same generation and rollback id
+	BaseHash   uint64      `json:"base_hash,string"`
+	Delta      []byte      `json:"delta"` // of the vector: timestamp.Vector.AppendDelta
+	Logs       []LogUpdate `json:"logs,omitempty"`
+}
+
+// LogUpdate is the failover log of one vbucket where it differs from the base's.
+type LogUpdate struct {
+	VBucket uint16                `json:"vbucket"`
+	Log     timestamp.FailoverLog `json:"log"`
+}
+
+// Since gives s as a change of base; false when it has to be told whole.
+func (s *Stability) Since(base *Stability) (d StabilityDelta, ok bool) {
+	if s.Bucket != base.Bucket || s.Generation != base.Generation || s.RollbackID != base.RollbackID || len(s.Logs) != len(base.Logs) {
+		return d, false
+	}
+	delta, err := s.Vector.AppendDelta(nil, base.Vector)
+	if err != nil {
+		return d, false
+	}
+	d = StabilityDelta{StabilityRef: s.StabilityRef, BaseNumber: base.Number, BaseHash: base.Hash, Delta: delta}
+	if len(s.Logs) > 0 && &s.Logs[0] != &base.Logs[0] {
+		for v, log := range s.Logs {
+			if !log.Equal(base.Logs[v]) {
+				d.Logs = append(d.Logs, LogUpdate{VBucket: uint16(v), Log: log})
+			}
+		}
+	}
+	return d, true
+}
+
+// apply gives the whole; false when base is not what d changes.
+func (d *StabilityDelta) apply(base *Stability) (s Stability, ok bool) {
+	if d.Bucket != base.Bucket || d.Generation != base.Generation || d.RollbackID != base.RollbackID || d.BaseNumber != base.Number || d.BaseHash != base.Hash {
+		return s, false
+	}
+	v, rest, err := timestamp.ApplyDeltaShared(d.Delta, base.Vector)
+	if err != nil || len(rest) > 0 || v.Hash() != d.Hash {
+		return s, false
+	}
+	s = Stability{StabilityRef: d.StabilityRef, Vector: v, Logs: base.Logs}
+	if len(d.Logs) > 0 {
+		s.Logs = append([]timestamp.FailoverLog(nil), base.Logs...)
+		for _, u := range d.Logs {
+			if int(u.VBucket) >= len(s.Logs) {
+				return s, false
+			}
+			s.Logs[u.VBucket] = u.Log
+		}
+	}
+	return s, true
+}
+
+// Told is what a receiver of stability timestamps remembers, and a sender of one receiver: of each bucket the one that was
+// told last. What it gives out must not be changed.
+type Told map[string]Stability
+
+// maxTold bounds the buckets of which it is remembered what was told, those that are gone included; beyond it all are told
+// whole once.
+const maxTold = 1024
+
+// Remember notes what is known now.
+func (t Told) Remember(s *Stability) {
+	if _, known := t[s.Bucket]; !known && len(t) >= maxTold {
+		clear(t)
+	}
+	t[s.Bucket] = *s
+}
+
+// Brief gives a request that tells what req tells, as changes of t where it can be.
+func (t Told) Brief(req *StabilityRequest) *StabilityRequest {
+	brief := &StabilityRequest{Fence: req.Fence}
+	for i := range req.Stabilities {
+		s := &req.Stabilities[i]
+		if was, known := t[s.Bucket]; known {
+			if d, ok := s.Since(&was); ok {
+				brief.Deltas = append(brief.Deltas, d)
+				continue
+			}
+		}
+		brief.Stabilities = append(brief.Stabilities, *s)
+	}
+	return brief
+}
+
+// Take gives what a request tells, and the buckets of which a base was missing: the sender tells them whole.
+func (t Told) Take(req *StabilityRequest) (all []Stability, missing []string) {
+	for i := range req.Stabilities {
+		t.Remember(&req.Stabilities[i])
+		all = append(all, req.Stabilities[i])
+	}
+	for i := range req.Deltas {
+		d := &req.Deltas[i]
+		was := t[d.Bucket]
+		s, ok := d.apply(&was)
+		if !ok {
+			missing = append(missing, d.Bucket)
+			continue
+		}
+		t.Remember(&s)
+		all = append(all, s)
+	}
+	return all, missing
+}

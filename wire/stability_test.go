@@ -1,0 +1,114 @@
+package wire
+
+import (
+	"slices"
+	"testing"
+
+	"tidemark/timestamp"
+)
+
+func stabilityOf(number uint64, seqnos ...uint64) Stability {
+	s := Stability{Vector: timestamp.New(len(seqnos))}
+	for v, seqno := range seqnos {
+		s.Vector.Set(v, timestamp.Position{VBUUID: 7, Seqno: seqno})
+		s.Logs = append(s.Logs, timestamp.FailoverLog{{VBUUID: 7}})
+	}
+	s.StabilityRef = StabilityRef{Bucket: "b", Generation: 1, Number: number, Hash: s.Vector.Hash()}
+	return s
+}
+
+// What is told as a change arrives as the whole; a receiver that was told something else in between, or nothing, says so.
+func TestStabilityDeltas(t *testing.T) {
+	first, second, third := stabilityOf(1, 10, 20, 0), stabilityOf(2, 10, 25, 3), stabilityOf(3, 11, 25, 3)
+	third.Logs = slices.Clone(second.Logs)
+	third.Logs[2] = timestamp.FailoverLog{{VBUUID: 9, Seqno: 3}, {VBUUID: 7}}
+	told := Told{}
+	if all, missing := told.Take(&StabilityRequest{Stabilities: []Stability{first}}); len(all) != 1 || len(missing) != 0 {
+		t.Fatal(all, missing)
+	}
+	d, ok := second.Since(&first)
+	if !ok {
+		t.Fatal("no delta")
+	}
+	if len(d.Logs) != 0 {
+		t.Errorf("equal logs are told again: %v", d.Logs)
+	}
+	e, ok := third.Since(&second)
+	if !ok || len(e.Logs) != 1 {
+		t.Fatalf("want the one log that changed, got %v %v", e.Logs, ok)
+	}
+	if _, missing := told.Take(&StabilityRequest{Deltas: []StabilityDelta{e}}); !slices.Equal(missing, []string{"b"}) {
+		t.Errorf("a change of the second was taken for one of the first: missing %v", missing)
+	}
+	for i, want := range []struct {
+		d StabilityDelta
+		s Stability
+	}{{d, second}, {e, third}} {
+		all, missing := told.Take(&StabilityRequest{Deltas: []StabilityDelta{want.d}})
+		if len(missing) != 0 || len(all) != 1 || !all[0].Vector.Equal(want.s.Vector) || all[0].StabilityRef != want.s.StabilityRef ||
+			!slices.EqualFunc(all[0].Logs, want.s.Logs, timestamp.FailoverLog.Equal) {
+			t.Fatalf("step %d: got %+v, missing %v, want %+v", i, all, missing, want.s)
+		}
+	}
+	if !first.Logs[2].Equal(timestamp.FailoverLog{{VBUUID: 7}}) || first.Vector.Seqnos[1] != 20 {
+		t.Error("a base was changed")
+	}
+	again, ok := third.Since(&third) // what was not acknowledged is told again
+	if !ok {
+		t.Fatal("no delta to itself")
+	}
+	if all, missing := told.Take(&StabilityRequest{Deltas: []StabilityDelta{again}}); len(missing) != 0 || len(all) != 1 || all[0].Number != 3 {
+		t.Error(all, missing)
+	}
+}
+
+// A rollback, another generation, another number of vbuckets are told whole; a change that does not give what it names is
+// not believed.
+func TestStabilityDeltasThatCannotBe(t *testing.T) {
+	base := stabilityOf(5, 10, 20)
+	for name, change := range map[string]func(*Stability){
+		"rolled back": func(s *Stability) { s.RollbackID = 1 }, "generation": func(s *Stability) { s.Generation = 2 },
+		"bucket": func(s *Stability) { s.Bucket = "c" }, "vbuckets": func(s *Stability) { *s = stabilityOf(6, 1, 2, 3) },
+	} {
+		s := stabilityOf(6, 12, 20)
+		change(&s)
+		if _, ok := s.Since(&base); ok {
+			t.Errorf("%s: told as a change", name)
+		}
+	}
+	s := stabilityOf(6, 12, 20)
+	good, _ := s.Since(&base)
+	for name, change := range map[string]func(*StabilityDelta){
+		"hash": func(d *StabilityDelta) { d.Hash++ }, "base hash": func(d *StabilityDelta) { d.BaseHash++ }, "base number": func(d *StabilityDelta) { d.BaseNumber++ },
+		"cut short": func(d *StabilityDelta) { d.Delta = d.Delta[:len(d.Delta)-1] }, "too long": func(d *StabilityDelta) { d.Delta = append(slices.Clone(d.Delta), 0) },
+		"empty": func(d *StabilityDelta) { d.Delta = nil }, "log of no vbucket": func(d *StabilityDelta) { d.Logs = []LogUpdate{{VBucket: 2}} },
+	} {
+		d := good
+		change(&d)
+		told := Told{"b": base}
+		if all, missing := told.Take(&StabilityRequest{Deltas: []StabilityDelta{d}}); len(all) != 0 || len(missing) != 1 {
+			t.Errorf("%s: believed: %v", name, all)
+		}
+		if told["b"].Number != 5 {
+			t.Errorf("%s: the base is lost", name)
+		}
+	}
+}
+
+// What a promotion costs on the way to an indexer, with the product's number of vbuckets.
+func TestStabilityDeltaIsSmall(t *testing.T) {
+	seqnos := make([]uint64, 1024)
+	for v := range seqnos {
+		seqnos[v] = 1_000_000 + uint64(v)
+	}
+	first := stabilityOf(1, seqnos...)
+	for v := range seqnos {
+		seqnos[v] += 20 // 100,000 mutations a second
+	}
+	second := stabilityOf(2, seqnos...)
+	second.Logs = first.Logs
+	d, ok := second.Since(&first)
+	if !ok || len(d.Logs) != 0 || len(d.Delta) > 3*1024+16 {
+		t.Errorf("the change takes %d bytes and %d logs, want 3 bytes for each vbucket at most and none", len(d.Delta), len(d.Logs))
+	}
+}
