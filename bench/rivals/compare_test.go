@@ -1,0 +1,394 @@
+package rivals
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/internal/testcluster"
+	"tidemark/kvclient"
+)
+
+var (
+	pgDocuments = flag.Int("postgres.documents", 200_000, "documents of BenchmarkPostgres, 256 bytes each")
+	pgUpdates   = flag.Int("postgres.updates", 200_000, "random updates of them, as fast as KV takes them")
+	pgBurst     = flag.Duration("postgres.burst", 2*time.Second, "length of one round of scans of 100 rows on each side")
+	pgRounds    = flag.Int("postgres.rounds", 3, "rounds of scans with 1, 8 and 64 connections: one side, the other, …")
+)
+
+// scanRows is how many rows a scan asks for.
+const scanRows = 100
+
+// rival runs the comparison.
+type rival struct {
+	b    *testing.B
+	up   *testcluster.Cluster
+	c    *client.Client
+	kv   *kvclient.Client
+	pg   *postgres // nil: there is none on this machine
+	docs int
+}
+
+// document has a name that says nothing about its key, of its version.
+func document(i int, version uint64) []byte {
+	head := fmt.Sprintf(`{"kind":"bench","name":"name %016x","iso_country":"CH","elevation_ft":1416,"tags":["a","b"],"fill":"`, (uint64(i)+1)*0x9e3779b97f4a7c15^version*0xbf58476d1ce4e5b9)
+	return []byte(head + strings.Repeat("x", max(0, 256-len(head)-2)) + `"}`)
+}
+
+func (r *rival) key(i int) string { return fmt.Sprintf("bench::%09d", i) }
+
+// load stores n documents by pick, pipelined.
+func (r *rival) load(ctx context.Context, n int, pick func(i int) (doc int, version uint64)) {
+	i := 0
+	_, err := r.kv.Load(ctx, func() (string, []byte, bool, error) {
+		if i == n {
+			return "", nil, false, nil
+		}
+		doc, version := pick(i)
+		i++
+		return r.key(doc), document(doc, version), true, nil
+	}, nil)
+	if err != nil {
+		r.b.Fatal(err)
+	}
+}
+
+func (r *rival) updates(ctx context.Context, seed uint64) {
+	random := rand.New(rand.NewPCG(seed, 1))
+	r.load(ctx, *pgUpdates, func(i int) (int, uint64) { return random.IntN(r.docs), seed<<32 + uint64(i) })
+}
+
+// own is the processor time of the product's processes that an index needs: all but the KV nodes.
+func (r *rival) own() (sum time.Duration) {
+	m := r.up.Manifest()
+	for _, e := range m.Managers {
+		sum += familyCPU(e.PID)
+	}
+	for _, e := range m.Projectors {
+		sum += familyCPU(e.PID)
+	}
+	for _, e := range m.Indexers {
+		sum += familyCPU(e.PID)
+	}
+	return sum
+}
+
+// measured reports a phase of n documents.
+func (r *rival) measured(name string, n int, cpu func() time.Duration, f func()) {
+	before, began := cpu(), time.Now()
+	f()
+	took := time.Since(began)
+	r.b.ReportMetric(float64((cpu()-before).Microseconds())/float64(n), name+"-cpu-µs/doc")
+	r.b.ReportMetric(float64(n)/took.Seconds(), name+"-docs/s")
+}
+
+// scanner scans by range on a connection of its own and gives the number of rows.
+type scanner func(ctx context.Context, from string) (int, error)
+
+// side is who scans: a metric's name, the processor time of its server, and how a connection is opened.
+type side struct {
+	name string
+	cpu  func() time.Duration
+	open func(ctx context.Context) (scan scanner, end func(), err error)
+}
+
+// scans measures scans of 100 rows from a random name on, with one and with more connections, both sides by turns.
+func (r *rival) scans(ctx context.Context, sides []side) {
+	for _, connections := range []int{1, 8, 64} {
+		all := make([]burst, len(sides))
+		for range *pgRounds {
+			for i := range sides {
+				r.burst(ctx, &sides[i], connections, &all[i])
+			}
+		}
+		for i := range sides {
+			all[i].report(r.b, fmt.Sprintf("%s-scan100-%d", sides[i].name, connections))
+		}
+	}
+}
+
+// burst is what scans took.
+type burst struct {
+	mu   sync.Mutex
+	each []time.Duration
+	cpu  time.Duration // of the servers and of the clients
+	took time.Duration
+}
+
+func (t *burst) report(b *testing.B, name string) {
+	slices.Sort(t.each)
+	b.ReportMetric(float64(t.each[len(t.each)/2].Microseconds()), name+"-p50-µs")
+	b.ReportMetric(float64(t.each[len(t.each)*99/100].Microseconds()), name+"-p99-µs")
+	b.ReportMetric(float64(len(t.each))/t.took.Seconds(), name+"-scans/s")
+	b.ReportMetric(float64(t.cpu.Microseconds())/float64(len(t.each)), name+"-cpu-µs")
+}
+
+// burst lets so many connections scan, one scan after the other on each.
+func (r *rival) burst(ctx context.Context, s *side, connections int, into *burst) {
+	scanners := make([]scanner, connections)
+	for i := range scanners {
+		scan, end, err := s.open(ctx)
+		if err != nil {
+			r.b.Fatalf("%s: %v", s.name, err)
+		}
+		defer end()
+		scanners[i] = scan
+	}
+	before, began := s.cpu()+selfCPU(), time.Now()
+	var running sync.WaitGroup
+	for i, scan := range scanners {
+		running.Go(func() {
+			random := rand.New(rand.NewPCG(3, uint64(i)))
+			var took []time.Duration
+			for time.Since(began) < *pgBurst && !r.b.Failed() {
+				from := fmt.Sprintf("name %016x", random.Uint64()/100*99)
+				at := time.Now()
+				if n, err := scan(ctx, from); err != nil || n != scanRows {
+					r.b.Errorf("%s: %d rows from %s on, want %d (%v)", s.name, n, from, scanRows, err)
+				}
+				took = append(took, time.Since(at))
+			}
+			into.mu.Lock()
+			defer into.mu.Unlock()
+			into.each = append(into.each, took...)
+		})
+	}
+	running.Wait()
+	into.took += time.Since(began)
+	into.cpu += s.cpu() + selfCPU() - before
+	if r.b.Failed() {
+		r.b.FailNow()
+	}
+}
+
+// BenchmarkPostgres: one index of a bucket that is loaded, first by PostgreSQL fed from the nodes' DCP streams, then by the
+// product: catch-up over the stored documents, random updates as fast as KV takes them, scans of 100 rows by turns, and a
+// second index. The KV nodes and the generator of updates are left out of the CPU figures on both sides; the sink is a
+// process of its own and counts on PostgreSQL's side. Of the scans, the clients count too. On a machine without PostgreSQL
+// the product is measured alone.
+func BenchmarkPostgres(b *testing.B) {
+	ctx, cancel := context.WithTimeout(b.Context(), 50*time.Minute)
+	defer cancel()
+	product(b)
+	programs, found := postgresPrograms(b)
+	for b.Loop() {
+		up := testcluster.Start(b, b.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "1")
+		r := &rival{b: b, up: up, c: up.Client(), kv: up.KV(ctx), docs: *pgDocuments}
+		r.load(ctx, r.docs, func(i int) (int, uint64) { return i, 0 })
+		var sides []side
+		if found {
+			r.pg = startPostgres(ctx, b, programs)
+			sides = append(sides, r.feedPostgres(ctx))
+		}
+		sides = append(sides, r.feedTidemark(ctx))
+		r.scans(ctx, sides)
+		if found {
+			r.createInPostgres(ctx)
+		}
+		began := time.Now()
+		r.create(ctx, "CREATE INDEX by_country ON "+up.Manifest().Bucket+"(iso_country, elevation_ft)")
+		b.ReportMetric(float64(time.Since(began).Milliseconds()), "tm-create-index-ms")
+		up.Stop()
+	}
+	b.ReportMetric(0, "ns/op")
+}
+
+// product builds the program of the module that this one lies in.
+func product(b *testing.B) {
+	b.Helper()
+	if os.Getenv(productEnv) != "" {
+		return
+	}
+	path := filepath.Join(b.TempDir(), "tidemark")
+	if out, err := exec.Command("go", "build", "-C", "../..", "-o", path, "./cmd/tidemark").CombinedOutput(); err != nil {
+		b.Fatalf("go build: %v\n%s", err, out)
+	}
+	b.Setenv(productEnv, path)
+}
+
+// productEnv names a program that testcluster runs instead of building one.
+const productEnv = "TIDEMARK_TEST_BINARY"
+
+// startSink runs the sink until stop is called, and gives its pid and what it has applied.
+func (r *rival) startSink(ctx context.Context) (pid int, applied *atomic.Uint64, stop func()) {
+	m := r.up.Manifest()
+	cmd := exec.CommandContext(ctx, os.Args[0])
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s %s %s", sinkEnv, r.pg.socket, m.KV[0].Memcached, m.KVUser, m.KVPassword, m.Bucket))
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		r.b.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		r.b.Fatal(err)
+	}
+	cmd.Stderr = os.Stderr
+	if err := cmd.Start(); err != nil {
+		r.b.Fatal(err)
+	}
+	applied = &atomic.Uint64{}
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		for lines := bufio.NewScanner(out); lines.Scan(); {
+			if n, err := strconv.ParseUint(lines.Text(), 10, 64); err == nil {
+				applied.Store(n)
+			}
+		}
+	})
+	stop = sync.OnceFunc(func() {
+		_ = in.Close() // which ends it
+		reading.Wait()
+		_ = cmd.Wait()
+	})
+	r.b.Cleanup(stop)
+	return cmd.Process.Pid, applied, stop
+}
+
+// feedPostgres measures how it takes what is stored and what changes.
+func (r *rival) feedPostgres(ctx context.Context) side {
+	var pid int
+	var applied *atomic.Uint64
+	var stop func()
+	caught := func() {
+		all, err := r.kv.VBucketSeqnos(ctx)
+		if err != nil {
+			r.b.Fatal(err)
+		}
+		want := uint64(0)
+		for _, q := range all {
+			want += q
+		}
+		for applied.Load() < want {
+			select {
+			case <-ctx.Done():
+				r.b.Fatalf("seqnos up to %d of %d are applied", applied.Load(), want)
+			case <-time.After(2 * time.Millisecond):
+			}
+		}
+	}
+	server := func() time.Duration { return familyCPU(r.pg.pid) }
+	both := func() time.Duration { return familyCPU(pid) + server() }
+	r.measured("pg-catchup", r.docs, both, func() {
+		pid, applied, stop = r.startSink(ctx)
+		caught()
+	})
+	r.measured("pg-live", *pgUpdates, both, func() {
+		r.updates(ctx, 1<<20)
+		caught()
+	})
+	stop() // what the product is fed with must not be its work
+	c, err := r.pg.connect(ctx)
+	if err != nil {
+		r.b.Fatal(err)
+	}
+	defer c.Close(ctx)
+	var rows int
+	if err := c.QueryRow(ctx, `SELECT count(*) FROM docs`).Scan(&rows); err != nil || rows != r.docs {
+		r.b.Fatalf("%d rows of %d (%v)", rows, r.docs, err)
+	}
+	if _, err := c.Exec(ctx, `VACUUM ANALYZE docs`); err != nil { // at its best for what is asked now
+		r.b.Fatal(err)
+	}
+	return side{"pg", server, r.scanPostgres}
+}
+
+func (r *rival) scanPostgres(ctx context.Context) (scanner, func(), error) {
+	c, err := r.pg.connect(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	scan := func(ctx context.Context, from string) (n int, err error) {
+		rows, err := c.Query(ctx, `SELECT name, id FROM docs WHERE name >= $1 ORDER BY name, id LIMIT 100`, from)
+		if err != nil {
+			return 0, err
+		}
+		var name, id string
+		for ; err == nil && rows.Next(); n++ {
+			err = rows.Scan(&name, &id)
+		}
+		rows.Close()
+		return n, errors.Join(err, rows.Err())
+	}
+	return scan, func() { _ = c.Close(ctx) }, nil
+}
+
+func (r *rival) createInPostgres(ctx context.Context) {
+	c, err := r.pg.connect(ctx)
+	if err != nil {
+		r.b.Fatal(err)
+	}
+	defer c.Close(ctx)
+	began := time.Now()
+	if _, err := c.Exec(ctx, `CREATE INDEX by_seqno ON docs (seqno, id)`); err != nil {
+		r.b.Fatal(err)
+	}
+	r.b.ReportMetric(float64(time.Since(began).Milliseconds()), "pg-create-index-ms")
+}
+
+func (r *rival) create(ctx context.Context, statement string) {
+	made, err := r.c.Statement(ctx, statement)
+	if err == nil {
+		err = r.c.WaitReady(ctx, []index.ID{made[0].ID}, nil)
+	}
+	if err != nil {
+		r.b.Fatalf("%s: %v", statement, err)
+	}
+}
+
+func (r *rival) count(ctx context.Context, name string) {
+	n, err := r.c.Count(ctx, client.Ref(r.up.Manifest().Bucket, name), client.ScanRequest{Consistency: "session"})
+	if err != nil || n.Count != uint64(r.docs) {
+		r.b.Fatalf("%s counts %d of %d (%v)", name, n.Count, r.docs, err)
+	}
+}
+
+// feedTidemark measures how an index is built of what is stored, and takes what changes.
+func (r *rival) feedTidemark(ctx context.Context) side {
+	r.measured("tm-catchup", r.docs, r.own, func() {
+		r.create(ctx, "CREATE INDEX by_name ON "+r.up.Manifest().Bucket+"(name)")
+		r.count(ctx, "by_name")
+	})
+	r.measured("tm-live", *pgUpdates, r.own, func() {
+		r.updates(ctx, 1<<21)
+		r.count(ctx, "by_name")
+	})
+	return side{"tm", r.own, r.scanTidemark}
+}
+
+func (r *rival) scanTidemark(context.Context) (scanner, func(), error) {
+	m := r.up.Manifest()
+	c := client.New(m.Servers()...)
+	ref := client.Ref(m.Bucket, "by_name")
+	scan := func(ctx context.Context, from string) (n int, err error) {
+		low, err := json.Marshal(from)
+		if err != nil {
+			return 0, err
+		}
+		rows, err := c.Scan(ctx, ref, client.ScanRequest{Consistency: "any", Limit: scanRows,
+			Range: &client.Range{Low: []json.RawMessage{low}, Inclusion: "both"}})
+		if err != nil {
+			return 0, err
+		}
+		for rows.Next() {
+			n++
+		}
+		return n, errors.Join(rows.Err(), rows.Close())
+	}
+	return scan, c.Close, nil
+}
