@@ -3,6 +3,7 @@ package simulation
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"tidemark/index"
 	"tidemark/ingest"
@@ -76,9 +77,72 @@ func (s *Sim) checkCommit(old, next *statecontext.State, r statecontext.Result, 
 			}
 		}
 	}
+	if next.Epoch() == old.Epoch() && next.Term() < old.Term() {
+		s.fail("%T: the state goes back from term %d to %d", body, old.Term(), next.Term())
+	}
+	_, begins := body.(*statecontext.LeaderStarted)
+	if begins || next.DefinitionsRevision() != old.DefinitionsRevision() {
+		s.checkDDL(next)
+		s.checkApart(next)
+	}
 	if c, ok := body.(*statecontext.SetIndexState); ok && r.Changed && c.To == index.Maintenance {
 		s.checkReady(next.Index(c.ID))
 	}
+}
+
+// ddlState is what the user of an index knows of it.
+type ddlState uint8
+
+const (
+	created ddlState = iota // CREATE was acknowledged
+	open                    // DROP was asked for
+	dropped                 // and acknowledged
+)
+
+// checkDDL: what was acknowledged survives.
+func (s *Sim) checkDDL(now *statecontext.State) {
+	for _, name := range sortedKeys(s.acked) {
+		bucket, short, _ := strings.Cut(name, "/")
+		there := now.IndexByName(bucket, short) != nil // of one that is being dropped the name is free
+		switch is := s.acked[name]; {
+		case is == created && !there:
+			s.fail("index %s was created, as acknowledged, and is not there", name)
+		case is == dropped && there:
+			s.fail("index %s was dropped, as acknowledged, and is there", name)
+		}
+	}
+}
+
+func ddlName(bucket, name string) string { return bucket + "/" + name }
+
+// checkApart: no node has two copies of one slice, so that the loss of a node takes one replica at most.
+func (s *Sim) checkApart(now *statecontext.State) {
+	type place struct {
+		slice index.SliceID
+		node  index.NodeID
+	}
+	for x := range now.Indexes() {
+		on := map[place]index.CopyID{}
+		for _, c := range x.Topology.Copies {
+			if c.State == partition.Leaving {
+				continue
+			}
+			at := place{c.Slice, c.Node}
+			if other, twice := on[at]; twice {
+				s.fail("copies %d and %d of index %v slice %d are both on node %d", other, c.ID, x.Definition.ID, c.Slice, c.Node)
+			}
+			on[at] = c.ID
+		}
+	}
+}
+
+// checkObeyed: a component that has obeyed a term obeys no lower one any more, whatever was restarted meanwhile.
+func (s *Sim) checkObeyed(who string, f wire.Fence) {
+	f.Counter = 0
+	if was := s.obeyed[who]; f.Less(was) {
+		s.fail("%s obeys epoch %d term %d after epoch %d term %d", who, f.Epoch, f.Term, was.Epoch, was.Term)
+	}
+	s.obeyed[who] = f
 }
 
 func (s *Sim) ended(b *statecontext.Bucket, v int, seqno uint64) bool {
@@ -161,10 +225,13 @@ func (s *Sim) checkDrop(n *node, id index.CopyID) {
 	}
 }
 
-// checkQueues: memory is bounded by configuration.
+// eventMost is the memory of one event here, at the most.
+const eventMost = 256
+
+// checkQueues: memory is bounded by configuration; a queue that is not full yet takes one event more.
 func (s *Sim) checkQueues(n *node) {
 	for _, h := range n.buckets {
-		if s.bound > 0 && h.st.Queued() > 2*s.bound+2048 {
+		if s.bound > 0 && h.st.Queued() > s.bound+eventMost {
 			s.fail("n%d queues %d bytes of %s, bound %d", n.num, h.st.Queued(), h.name, s.bound)
 		}
 	}

@@ -30,14 +30,15 @@ func (s *Sim) placeOne(b *kvBucket) bool {
 		}
 		c := x.Topology.Copies[s.r.Intn(len(x.Topology.Copies))]
 		n := s.nodes[s.r.Intn(len(s.nodes))]
-		taken := func(o partition.Copy) bool {
-			return o.Slice == c.Slice && (int(o.Node) == n.id || o.Replica == c.Replica && o.ID != c.ID)
-		}
+		taken := func(o partition.Copy) bool { return o.Slice == c.Slice && o.Replica == c.Replica && o.ID != c.ID }
 		if n.id < 0 || c.State != partition.Allocated || slices.ContainsFunc(x.Topology.Copies, taken) {
 			continue
 		}
-		s.commit(&statecontext.PlaceCopies{ID: x.Definition.ID, IfTopology: x.TopologyCAS,
+		r := s.commit(&statecontext.PlaceCopies{ID: x.Definition.ID, IfTopology: x.TopologyCAS,
 			Add: []statecontext.Placement{{Slice: c.Slice, Replica: c.Replica, Node: index.NodeID(n.id)}}})
+		if !r.Changed { // the node has a copy of that slice: it is the state that refuses that
+			continue
+		}
 		s.ev("a copy of index %v slice %d is placed on n%d beside copy %d", x.Definition.ID, c.Slice, n.num, c.ID)
 		return true
 	}

@@ -67,11 +67,13 @@ func pack(e *keyversion.Event) []byte {
 
 func (s *Sim) admit(n *node, f wire.Fence) error {
 	if !s.on(fence) {
+		s.checkObeyed(fmt.Sprintf("n%d", n.num), f)
 		return nil
 	}
 	next, err := n.fence.Admit(f)
 	if err == nil {
 		n.fence = next
+		s.checkObeyed(fmt.Sprintf("n%d", n.num), f)
 	}
 	return err
 }

@@ -14,35 +14,45 @@ var planted = []struct {
 	bug, rules, faults string
 	rate               int
 	seed               int64
+	says               string // in what is seen, where one check is meant and no other
 }{
-	{"a stability timestamp in the middle of a snapshot", "snapshotEnds", "streamEnds", 0, 1},
-	{"a stability timestamp published before its commit", "commitFirst", "leaderChanges", 0, 1},
-	{"restart at the coordinator's own timestamp", "lowestHW,gapRule", "streamEnds", 0, 1},
-	{"an old incarnation accepted", "incarnation", "", 0, 842},
-	{"a second owner accepted", "ownerFence,sameBranch", "failovers,streamEnds,lostRequests", 0, 487},
-	{"events skipped by the node's HW instead of the slice's position", "slicePos", "tornFiles,streamEnds,ddl,brokenConnections", 0, 40},
-	{"events not skipped by the slice's position", "posSkip", "", 0, 506},
-	{"no floor after a side stream", "sideFloor", "ddl,nodeCrashes", 0, 39},
-	{"a straddling window not skipped", "straddle", "streamEnds,brokenConnections,ddl", 0, 30},
-	{"the branch rule by seqno only", "windowRule", "failovers,nodeCrashes", 8, 8422},
-	{"BEGIN not checked against the log", "beginCheck", "failovers,lostRequests,nodeCrashes", 0, 307},
-	{"a stale log believed", "staleLog,newestMap,sameBranch", "failovers,leaderChanges,streamEnds", 0, 841},
-	{"the committed stability timestamp no participant of the branch rule", "committedToo", "failovers,nodeCrashes,streamEnds", 0, 2},
-	{"tombstones dropped early", "tombstones", "ddl,nodeCrashes", 0, 1},
-	{"DropData without its closing BEGIN", "dropBegin", "drops", 0, 3},
-	{"DropData not heeded", "dropData", "drops", 0, 1},
-	{"an idle bucket not republished", "republish", "lostRequests", 0, 1},
-	{"UpsertDeletion left out", "upsertDeletion", "ddl", 0, 1},
-	{"a rollback not scoped", "scoped", "failovers", 0, 2},
-	{"a checkpoint without memtables", "memtables", "failovers", 8, 15},
-	{"SYNC overtaking events", "inOrder", "brokenConnections", 0, 1},
-	{"a deposed leader's late commands obeyed", "fence,revisions,freshLead,projInc", "ddl,leaderChanges,lateRequests", 0, 1},
-	{"a gap not filled", "gapRule", "nodeCrashes,tornFiles", 0, 1},
-	{"A of a range that is deleted stays behind", "rangeA", "purges,tornFiles,nodeCrashes,ddl", 0, 5},
-	{"a side stream of another branch", "sideBranch", "failovers,nodeCrashes,ddl", 0, 33},
-	{"an older version written over a newer one", "seqCheck,posSkip", "nodeCrashes,streamEnds,brokenConnections", 0, 1},
-	{"a copy that is made anew after its stream's BEGIN", "awaited", "nodeCrashes,lostSlices", 0, 1},
-	{"a copy that becomes whole on an idle bucket", "resettle", "ddl", 0, 1},
+	{"a stability timestamp in the middle of a snapshot", "snapshotEnds", "streamEnds", 0, 1, ""},
+	{"a stability timestamp published before its commit", "commitFirst", "leaderChanges", 0, 1, ""},
+	{"restart at the coordinator's own timestamp", "lowestHW,gapRule", "streamEnds", 0, 1, ""},
+	{"an old incarnation accepted", "incarnation", "", 0, 842, ""},
+	{"a second owner accepted", "ownerFence,sameBranch", "failovers,streamEnds,lostRequests", 0, 487, ""},
+	{"events skipped by the node's HW instead of the slice's position", "slicePos", "tornFiles,streamEnds,ddl,brokenConnections", 0, 40, ""},
+	{"events not skipped by the slice's position", "posSkip", "", 0, 506, ""},
+	{"no floor after a side stream", "sideFloor", "ddl,nodeCrashes", 0, 39, ""},
+	{"a straddling window not skipped", "straddle", "streamEnds,brokenConnections,ddl", 0, 30, ""},
+	{"the branch rule by seqno only", "windowRule", "failovers,nodeCrashes", 8, 8422, ""},
+	{"BEGIN not checked against the log", "beginCheck", "failovers,lostRequests,nodeCrashes", 0, 307, ""},
+	{"a stale log believed", "staleLog,newestMap,sameBranch", "failovers,leaderChanges,streamEnds", 0, 841, ""},
+	{"the committed stability timestamp no participant of the branch rule", "committedToo", "failovers,nodeCrashes,streamEnds", 0, 2, ""},
+	{"tombstones dropped early", "tombstones", "ddl,nodeCrashes", 0, 1, ""},
+	{"DropData without its closing BEGIN", "dropBegin", "drops", 0, 3, ""},
+	{"DropData not heeded", "dropData", "drops", 0, 1, ""},
+	{"an idle bucket not republished", "republish", "lostRequests", 0, 1, ""},
+	{"UpsertDeletion left out", "upsertDeletion", "ddl", 0, 1, ""},
+	{"a rollback not scoped", "scoped", "failovers", 0, 2, ""},
+	{"a checkpoint without memtables", "memtables", "failovers", 8, 15, ""},
+	{"SYNC overtaking events", "inOrder", "brokenConnections", 0, 1, ""},
+	{"a deposed leader's late commands obeyed", "fence,revisions,freshLead,projInc", "ddl,leaderChanges,lateRequests", 0, 1, ""},
+	{"a gap not filled", "gapRule", "nodeCrashes,tornFiles", 0, 1, ""},
+	{"A of a range that is deleted stays behind", "rangeA", "purges,tornFiles,nodeCrashes,ddl", 0, 5, ""},
+	{"a side stream of another branch", "sideBranch", "failovers,nodeCrashes,ddl", 0, 33, ""},
+	{"an older version written over a newer one", "seqCheck,posSkip", "nodeCrashes,streamEnds,brokenConnections", 0, 1, ""},
+	{"a copy that is made anew after its stream's BEGIN", "awaited", "nodeCrashes,lostSlices", 0, 1, ""},
+	{"a copy that becomes whole on an idle bucket", "resettle", "ddl", 0, 1, ""},
+	{"two replicas on one node", "apart", "moves", 0, 1, "are both on node"},
+	{"DDL acknowledged before its commit", "committed", "ddl,lostProposals", 0, 1, "as acknowledged"},
+	{"a leader that lacks what was committed", "newestLog", "ddl,leaderChanges", 0, 1, "as acknowledged"},
+	{"a lower term obeyed", "fence", "leaderChanges,lateRequests", 0, 1, "obeys epoch"},
+	{"a projector that started obeys before it has asked", "askFirst", "leaderChanges,projectorCrashes,lateRequests", 0, 1, "obeys epoch"},
+	{"a queue that grows over its bound", "bounded", "fullDisks", 0, 1, "queues"},
+	{"what cannot be undone is told without a check of leadership", "freshLead,fence", "ddl,leaderChanges", 0, 1, ""},
+	{"a deletion that was purged missed by a side stream", "purgeSide,purgeRows", "purges,tornFiles,nodeCrashes,ddl", 0, 1, ""},
+	{"a stability timestamp of the lost branch obeyed", "sBranch,sRollback", "failovers,lateRequests", 0, 1, ""},
 }
 
 // near is how many seeds beside the one in the table are tried, so that a change that shifts them need not find new ones.
@@ -58,7 +68,7 @@ func TestPlantedBugs(t *testing.T) {
 			}
 			for n := first; n <= last; n++ {
 				s, why := run(t, Options{Seed: n, Without: names(p.rules), Faults: names(p.faults), Rate: p.rate})
-				if why != "" {
+				if strings.Contains(why, p.says) && why != "" {
 					if _, also := run(t, Options{Seed: n, Faults: names(p.faults), Rate: p.rate}); also != "" {
 						t.Errorf("seed %d goes wrong with all rules as well: %s", n, also)
 					}

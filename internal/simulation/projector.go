@@ -104,6 +104,7 @@ func (s *Sim) projAdmit(p int, f wire.Fence, read bool) error {
 		return errNet
 	}
 	if !s.on(fence) {
+		s.checkObeyed(string(pr.name), f)
 		return nil
 	}
 	if read && f.Epoch == pr.fence.Epoch && f.Term == pr.fence.Term {
@@ -112,6 +113,7 @@ func (s *Sim) projAdmit(p int, f wire.Fence, read bool) error {
 	next, err := pr.fence.Admit(f)
 	if err == nil && !read {
 		pr.fence = next
+		s.checkObeyed(string(pr.name), f)
 	}
 	return err
 }
@@ -549,7 +551,7 @@ func (s *Sim) deliver(p, to int, b *kvBucket, v int) {
 		return
 	}
 	m := c.queue[0]
-	if s.bound > 0 && m.e.Kind.Data() && h.st.QueueBytes() > s.bound {
+	if s.bound > 0 && m.e.Kind.Data() && h.st.QueueBytes() > s.bound && s.on(bounded) {
 		return
 	}
 	c.queue = c.queue[1:]

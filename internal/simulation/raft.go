@@ -72,6 +72,9 @@ func (l *leader) Propose(_ context.Context, c statecontext.Command) (statecontex
 // Subscribe implements coordinator.Machine; a Stepper is told by its caller.
 func (l *leader) Subscribe() *fsm.Subscription { return nil }
 
+// lostEntries is how many commands a leader may lack for which newestLog is switched off.
+const lostEntries = 3
+
 // commit appends a command to the log and applies it.
 func (s *Sim) commit(body statecontext.Body) statecontext.Result {
 	data, err := statecontext.Encode(statecontext.Command{TimeMS: s.nowMS, Body: body})
@@ -81,6 +84,9 @@ func (s *Sim) commit(body statecontext.Body) statecontext.Result {
 	}
 	s.raftIndex++
 	old := s.state
+	if !s.on(newestLog) {
+		s.before = append(s.before, old)[max(0, len(s.before)+1-lostEntries):]
+	}
 	next, results, _, err := statecontext.Apply(s.state, s.raftIndex, data)
 	if err != nil {
 		s.fail("command %T cannot be applied: %v", body, err)
@@ -159,6 +165,9 @@ func (s *Sim) depose() {
 // elect begins a new term.
 func (s *Sim) elect() {
 	s.depose()
+	if len(s.before) > 0 {
+		s.state = s.before[0]
+	}
 	s.term++
 	l := &leader{sim: s, term: s.term, id: fmt.Sprintf("m%d", s.term%3)}
 	s.commit(&statecontext.LeaderStarted{Term: s.term, Manager: statecontext.Manager{ID: l.id, Name: l.id, REST: "http://" + l.id, Raft: l.id, FormatLevel: 1}})
@@ -391,13 +400,28 @@ func (s *Sim) createIndex(b *kvBucket) {
 	}
 	d := index.Definition{Bucket: b.name, BucketUUID: b.uuid, Name: fmt.Sprintf("i%d", s.names), Partitions: partitions, Replicas: uint8(replicas),
 		Keys: []index.KeyExpr{{Expr: "k"}}, Using: index.UsingOrdered, ExprType: index.ExprN1QL}
-	s.commit(&statecontext.CreateIndex{Definition: d, Layout: layout(), Placement: placement})
+	if s.ddl(&statecontext.CreateIndex{Definition: d, Layout: layout(), Placement: placement}) {
+		s.acked[ddlName(b.name, d.Name)] = created
+	}
+}
+
+// ddl is a user's command: it may be lost, or be done without an answer. One that is acknowledged was done.
+func (s *Sim) ddl(body statecontext.Body) (acknowledged bool) {
+	if s.chance(lostProposals, 4) {
+		return !s.on(committed)
+	}
+	r := s.commit(body)
+	return r.Err() == nil && !s.chance(lostProposals, 8)
 }
 
 func (s *Sim) dropIndex(b *kvBucket) {
 	for x := range s.state.IndexesOf(b.name) {
 		if x.Definition.State != index.Dropping && s.r.Intn(2) == 0 {
-			s.commit(&statecontext.DropIndex{ID: x.Definition.ID})
+			name := ddlName(b.name, x.Definition.Name)
+			s.acked[name] = open // until it is acknowledged it may be there or not
+			if s.ddl(&statecontext.DropIndex{ID: x.Definition.ID}) {
+				s.acked[name] = dropped
+			}
 			return
 		}
 	}

@@ -29,11 +29,16 @@ const (
 	askFirst                        // a projector that starts asks a manager before it obeys
 	projInc                         // a projector refuses older incarnations, and those that were stopped
 	sameBranch                      // a stream of another branch than the one asked for is closed again
+	committed                       // DDL is acknowledged when it is committed, not before
+	newestLog                       // who is elected has all that is committed
+	bounded                         // a node takes nothing while its queue is full
 )
 
 var ruleNames = map[string]rule{"snapshotEnds": snapshotEnds, "inOrder": inOrder, "upsertDeletion": upsertDeletion, "dropBegin": dropBegin,
 	"memtables": memtables, "seqCheck": seqCheck, "fence": fence, "revisions": revisions, "freshLead": freshLead, "askFirst": askFirst, "projInc": projInc,
-	"sameBranch": sameBranch}
+	"sameBranch": sameBranch, "committed": committed, "newestLog": newestLog, "bounded": bounded}
+
+var stateRules = map[string]statecontext.Rules{"apart": statecontext.Apart}
 
 var streamRules = map[string]streams.Rules{"lowestHW": streams.LowestHW, "newestMap": streams.NewestMap, "committedToo": streams.CommittedToo,
 	"oneOwner": streams.OneOwner, "fencedAdopted": streams.FencedAdopted}
@@ -50,6 +55,7 @@ type off struct {
 	streams     streams.Rules
 	stability   stability.Rules
 	coordinator coordinator.Rules
+	state       statecontext.Rules
 }
 
 // parseRules reads names of rules; one that several packages have is switched off in all of them.
@@ -61,6 +67,7 @@ func parseRules(names []string) (o off, err error) {
 		o.streams |= streamRules[n]
 		o.stability |= stabilityRules[n]
 		o.coordinator |= coordinatorRules[n]
+		o.state |= stateRules[n]
 		if o == was {
 			return o, fmt.Errorf("no rule %q, or named twice", n)
 		}

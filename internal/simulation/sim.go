@@ -16,6 +16,7 @@ import (
 	"tidemark/index"
 	"tidemark/statecontext"
 	"tidemark/timestamp"
+	"tidemark/wire"
 )
 
 // Options of a run.
@@ -87,6 +88,9 @@ type Sim struct {
 	told   map[refKey]timestamp.Vector
 	lost   map[index.CopyID]bool // copies whose folder a crash has taken
 	stable map[refKey]timestamp.Vector
+	obeyed map[string]wire.Fence // by component: of the highest term that it has obeyed, without the counter
+	acked  map[string]ddlState   // by name, which is used once: indexes whose CREATE was acknowledged
+	before []*statecontext.State // the last few that were committed, oldest first; only for a leader that lacks some
 }
 
 // fault is a kind of thing that goes wrong.
@@ -137,9 +141,10 @@ func New(o Options) (*Sim, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Sim{opt: o, r: rand.New(rand.NewSource(o.Seed)), off: rules, trace: o.Trace, nowMS: 1_000_000, state: statecontext.New(),
+	s := &Sim{opt: o, r: rand.New(rand.NewSource(o.Seed)), off: rules, trace: o.Trace, nowMS: 1_000_000, state: statecontext.NewWithout(rules.state),
 		branches: map[uint64]*branch{}, ends: map[endKey]bool{}, owners: map[ownerKey]index.ProjectorID{},
-		told: map[refKey]timestamp.Vector{}, lost: map[index.CopyID]bool{}, stable: map[refKey]timestamp.Vector{}}
+		told: map[refKey]timestamp.Vector{}, lost: map[index.CopyID]bool{}, stable: map[refKey]timestamp.Vector{},
+		obeyed: map[string]wire.Fence{}, acked: map[string]ddlState{}}
 	s.swarm()
 	if err := s.choose(o.Faults); err != nil {
 		return nil, err
