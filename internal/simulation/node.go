@@ -562,9 +562,11 @@ func (s *Sim) feedSide(n *node, h *hosted, id uint64, x *side) {
 			send(keyversion.Event{Kind: keyversion.Sync, Seqno: k.cur})
 		}
 	case k.cur >= x.to:
-		send(keyversion.Event{Kind: keyversion.StreamEnd, Seqno: x.to, Window: timestamp.Window{End: x.read}})
+		// The projector asks KV how far it is, now: that holds for what an earlier stream left out, too, which broke off.
+		reach := max(x.read, k.branch.high())
+		send(keyversion.Event{Kind: keyversion.StreamEnd, Seqno: x.to, Window: timestamp.Window{End: reach}})
 		delete(h.sides, id)
-		s.ev("n%d side %d %s/%d ends, read %d", n.num, id, h.name, x.v, x.read)
+		s.ev("n%d side %d %s/%d ends, reach %d", n.num, id, h.name, x.v, reach)
 	default: // the branch is shorter than A: it can bring no more
 		h.st.SideFailed(x.v, id)
 		delete(h.sides, id)
