@@ -2,6 +2,7 @@ package kv
 
 import (
 	"context"
+	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -9,11 +10,14 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"tidemark/internal/rpc"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/store"
+	"tidemark/tlsconf"
 )
 
 const (
@@ -178,10 +182,10 @@ func (n *Node) details(b *bucket) BucketStatus {
 
 // serveAdmin runs the HTTP interface until ctx ends.
 func (n *Node) serveAdmin(ctx context.Context) error {
-	srv := &http.Server{
-		Handler: n.adminHandler(), ReadTimeout: adminTimeout, WriteTimeout: adminTimeout, IdleTimeout: time.Minute,
-		MaxHeaderBytes: adminMaxBytes, BaseContext: func(net.Listener) context.Context { return ctx },
-	}
+	srv := rpc.NewServer(n.adminHandler())
+	srv.ReadTimeout, srv.WriteTimeout, srv.MaxHeaderBytes = adminTimeout, adminTimeout, adminMaxBytes
+	srv.BaseContext = func(net.Listener) context.Context { return ctx }
+	srv.ErrorLog = n.config.Logger.StandardLogger(&hclog.StandardLoggerOptions{ForceLevel: hclog.Info})
 	stop := context.AfterFunc(ctx, func() { _ = srv.Close() })
 	defer stop()
 	if err := srv.Serve(n.admin); !errors.Is(err, http.ErrServerClosed) {
@@ -190,6 +194,7 @@ func (n *Node) serveAdmin(ctx context.Context) error {
 	return nil
 }
 
+// adminHandler is the HTTP interface: health for all; with TLS the rest for whoever has a certificate or the password.
 func (n *Node) adminHandler() http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(&collector{n: n})
@@ -207,8 +212,8 @@ func (n *Node) adminHandler() http.Handler {
 		}
 		_, _ = w.Write([]byte("ok\n"))
 	})
-	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) { n.writeJSON(w, n.Status()) })
-	mux.HandleFunc("GET /v1/buckets", func(w http.ResponseWriter, _ *http.Request) {
+	mux.HandleFunc("GET /v1/status", n.known(func(w http.ResponseWriter, _ *http.Request) { n.writeJSON(w, n.Status()) }))
+	mux.HandleFunc("GET /v1/buckets", n.known(func(w http.ResponseWriter, _ *http.Request) {
 		out := struct {
 			Buckets []BucketStatus `json:"buckets"`
 		}{}
@@ -216,10 +221,32 @@ func (n *Node) adminHandler() http.Handler {
 			out.Buckets = append(out.Buckets, n.details(b))
 		}
 		n.writeJSON(w, out)
-	})
+	}))
 	n.clusterHandlers(mux)
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
+	mux.HandleFunc("GET /metrics", n.known(promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP))
 	return mux
+}
+
+// known lets in, over TLS, whoever shows a certificate or knows the KV user's password; without TLS everybody.
+func (n *Node) known(handle http.HandlerFunc) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		if err := tlsconf.Only(tlsconf.Roles()...)(r); err != nil && !n.hasPassword(r) {
+			n.unauthorized(w, "a certificate or the KV user and password are needed: "+err.Error())
+			return
+		}
+		handle(w, r)
+	}
+}
+
+// hasPassword says whether a request knows the KV user and password.
+func (n *Node) hasPassword(r *http.Request) bool {
+	user, password, _ := r.BasicAuth()
+	return subtle.ConstantTimeCompare([]byte(user), []byte(n.config.User))&subtle.ConstantTimeCompare([]byte(password), []byte(n.config.Password)) == 1
+}
+
+func (n *Node) unauthorized(w http.ResponseWriter, detail string) {
+	w.Header().Set("WWW-Authenticate", `Basic realm="kv"`)
+	n.refuse(w, http.StatusUnauthorized, problem{Code: codeRefused, Detail: detail})
 }
 
 func (n *Node) writeJSON(w http.ResponseWriter, v any) {

@@ -2,6 +2,7 @@ package kv
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net/http"
@@ -27,14 +28,10 @@ type Admin struct {
 	addresses []string
 }
 
-// NewAdmin makes a client that knows these admin addresses (host:port); it finds the other nodes by the map.
-func NewAdmin(addresses []string, user, password string) *Admin {
-	return &Admin{
-		remote: Remote{User: user, Password: password, HTTP: &http.Client{
-			Timeout: adminCallTimeout, Transport: &http.Transport{DisableKeepAlives: true},
-		}},
-		addresses: addresses,
-	}
+// NewAdmin makes a client that knows these admin addresses (host:port); it finds the other nodes by the map. With a TLS
+// configuration all nodes are asked by HTTPS.
+func NewAdmin(addresses []string, user, password string, conf *tls.Config) *Admin {
+	return &Admin{remote: NewRemote(user, password, adminCallTimeout, conf), addresses: addresses}
 }
 
 // NodeStatus is a node in ClusterStatus.

@@ -2,7 +2,6 @@ package kv
 
 import (
 	"context"
-	"crypto/subtle"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 
 	"tidemark/kv/clustermap"
 	"tidemark/kv/store"
+	"tidemark/tlsconf"
 )
 
 const (
@@ -89,14 +89,20 @@ func (n *Node) View() ClusterView {
 	return out
 }
 
-// clusterHandlers adds the cluster's part of the admin interface. What changes something needs the KV user's password.
+// clusterHandlers adds the cluster's part of the admin interface. What changes something needs the KV user's password; what
+// nodes tell each other comes, over TLS, only from nodes.
 func (n *Node) clusterHandlers(mux *http.ServeMux) {
-	mux.HandleFunc("GET "+pathCluster, func(w http.ResponseWriter, _ *http.Request) { n.writeJSON(w, n.View()) })
-	mux.HandleFunc("GET "+pathMap, n.getMap)
-	for path, handle := range map[string]func(context.Context, []byte) (any, error){
-		pathMap: n.postMap, pathSeal: n.postSeal, pathPause: n.postPause, pathFailover: n.postFailover, pathRebalance: n.postRebalance,
+	mux.HandleFunc("GET "+pathCluster, n.known(func(w http.ResponseWriter, _ *http.Request) { n.writeJSON(w, n.View()) }))
+	mux.HandleFunc("GET "+pathMap, n.known(n.getMap))
+	anybody := func(*http.Request) error { return nil }
+	for path, add := range map[string]struct {
+		check  func(*http.Request) error
+		handle func(context.Context, []byte) (any, error)
+	}{
+		pathMap: {tlsconf.Only(tlsconf.KV), n.postMap}, pathSeal: {tlsconf.Only(tlsconf.KV), n.postSeal},
+		pathPause: {anybody, n.postPause}, pathFailover: {anybody, n.postFailover}, pathRebalance: {anybody, n.postRebalance},
 	} {
-		mux.HandleFunc("POST "+path, n.authorized(handle))
+		mux.HandleFunc("POST "+path, n.authorized(add.check, add.handle))
 	}
 }
 
@@ -112,13 +118,15 @@ func (n *Node) getMap(w http.ResponseWriter, r *http.Request) {
 	n.writeJSON(w, m)
 }
 
-// authorized checks the password, reads the body, and words refusals.
-func (n *Node) authorized(handle func(context.Context, []byte) (any, error)) http.HandlerFunc {
+// authorized checks the sender and the password, reads the body, and words refusals.
+func (n *Node) authorized(check func(*http.Request) error, handle func(context.Context, []byte) (any, error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		user, password, _ := r.BasicAuth()
-		if subtle.ConstantTimeCompare([]byte(user), []byte(n.config.User))&subtle.ConstantTimeCompare([]byte(password), []byte(n.config.Password)) != 1 {
-			w.Header().Set("WWW-Authenticate", `Basic realm="kv"`)
-			n.refuse(w, http.StatusUnauthorized, problem{Code: codeRefused, Detail: "the KV user and password are needed"})
+		if !n.hasPassword(r) {
+			n.unauthorized(w, "the KV user and password are needed")
+			return
+		}
+		if err := check(r); err != nil {
+			n.refuse(w, http.StatusForbidden, problem{Code: codeRefused, Detail: err.Error()})
 			return
 		}
 		var body json.RawMessage

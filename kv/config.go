@@ -39,7 +39,8 @@ type Config struct {
 	Listen, Admin string
 	// ListenTLS is the memcached address on which TLS is spoken; it is meant with TLS only.
 	ListenTLS string
-	TLS       *tlsconf.Source
+	// TLS is this node's certificate, of role kv; with it Admin is HTTPS, on all nodes of the cluster or on none. nil: no TLS.
+	TLS *tlsconf.Source
 	// Nodes is the whole cluster including this node, in the same order on every node. Empty means this node alone. The
 	// first map is derived from it; later the map says who is a member, and this only where members have moved to.
 	Nodes []Peer

@@ -103,9 +103,11 @@ func (n *Node) open() error {
 		}
 		n.listenerTLS = n.config.TLS.Listen(l, tlsconf.Memcached)
 	}
-	if n.admin, err = net.Listen("tcp", n.config.Admin); err != nil {
+	admin, err := net.Listen("tcp", n.config.Admin)
+	if err != nil {
 		return fmt.Errorf("admin address %s: %w", n.config.Admin, err)
 	}
+	n.admin = n.config.TLS.Listen(admin, tlsconf.HTTP)
 	if n.cluster, err = openCluster(n); err != nil {
 		return err
 	}
@@ -203,7 +205,7 @@ func (n *Node) MemcachedTLSAddr() string {
 	return n.listenerTLS.Addr().String()
 }
 
-// AdminAddr is the host:port of the HTTP interface.
+// AdminAddr is the host:port of the HTTP interface; with a certificate it is HTTPS.
 func (n *Node) AdminAddr() string { return n.admin.Addr().String() }
 
 // advertised is the address clients are told: the configured one, unless it is empty or leaves the port open. A listener

@@ -3,6 +3,7 @@ package kv
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -17,6 +18,7 @@ import (
 	"tidemark/kv/clustermap"
 	"tidemark/kv/store"
 	"tidemark/mcbp"
+	"tidemark/tlsconf"
 )
 
 const (
@@ -82,19 +84,34 @@ func (e *NotLeaderError) Error() string { return "another node leads the cluster
 // Is makes it an ErrRefused.
 func (e *NotLeaderError) Is(target error) bool { return target == ErrRefused }
 
+// Errors of the admin interface's two ways of speaking; the message says what to do.
+var (
+	// ErrNeedsTLS means that a node's admin port speaks TLS and was asked without.
+	ErrNeedsTLS = errors.New("the KV node's admin port speaks TLS")
+	// ErrNoTLS means that it speaks none and was asked with.
+	ErrNoTLS = errors.New("the KV node's admin port speaks no TLS")
+)
+
 // Remote speaks to the admin interface of KV nodes, as their user.
 type Remote struct {
 	User, Password string
 	HTTP           *http.Client
+	// TLS says that the nodes' admin ports are HTTPS; HTTP has to know their CA.
+	TLS bool
+}
+
+// NewRemote makes one that keeps no connections and waits for each answer this long. With a TLS configuration it speaks HTTPS.
+func NewRemote(user, password string, timeout time.Duration, conf *tls.Config) Remote {
+	return Remote{User: user, Password: password, TLS: conf != nil, HTTP: &http.Client{
+		Timeout: timeout, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: conf},
+	}}
 }
 
 // peers is how a node speaks to the others.
 type peers struct{ Remote }
 
 func newPeers(config Config) *peers {
-	return &peers{Remote{User: config.User, Password: config.Password, HTTP: &http.Client{
-		Timeout: peerTimeout, Transport: &http.Transport{DisableKeepAlives: true},
-	}}}
+	return &peers{NewRemote(config.User, config.Password, peerTimeout, config.TLS.Client(tlsconf.HTTP, tlsconf.KV))}
 }
 
 type peerAnswer struct {
@@ -140,7 +157,8 @@ func (p *peers) seal(ctx context.Context, node clustermap.Node, r sealRequest) (
 	return a.Highs, nil
 }
 
-// Call sends a request to a node's admin address (host:port) and reads its answer.
+// Call sends a request to a node's admin address (host:port) and reads its answer. Errors: ErrNeedsTLS, ErrNoTLS, ErrRefused,
+// *NotLeaderError, store.ErrSealBroken, and those of the network.
 func (r Remote) Call(ctx context.Context, admin, method, path string, body, answer any) error {
 	if strings.HasPrefix(admin, mcbp.HostPlaceholder) { // a node on all interfaces that knows no name of its own: this machine
 		admin = "127.0.0.1" + strings.TrimPrefix(admin, mcbp.HostPlaceholder)
@@ -153,12 +171,20 @@ func (r Remote) Call(ctx context.Context, admin, method, path string, body, answ
 		}
 		in = bytes.NewReader(raw)
 	}
-	req, err := http.NewRequestWithContext(ctx, method, "http://"+admin+path, in)
+	scheme := "http://"
+	if r.TLS {
+		scheme = "https://"
+	}
+	req, err := http.NewRequestWithContext(ctx, method, scheme+admin+path, in)
 	if err != nil {
 		return err
 	}
 	req.SetBasicAuth(r.User, r.Password)
 	resp, err := r.HTTP.Do(req)
+	if errors.Is(err, http.ErrSchemeMismatch) {
+		return fmt.Errorf("%w, and it was asked with TLS: %s: either all nodes have --tls-ca, --tls-cert and --tls-key, or none; "+
+			"commands leave --tls-ca out, or say http:// before the address", ErrNoTLS, admin)
+	}
 	if err != nil {
 		return err
 	}
@@ -181,6 +207,10 @@ func (r Remote) Call(ctx context.Context, admin, method, path string, body, answ
 
 func refusal(admin, status string, raw []byte) error {
 	var p problem
+	if bytes.Contains(raw, []byte("HTTP request to an HTTPS server")) { // net/http's own answer
+		return fmt.Errorf("%w, and it was asked without: %s: either all nodes have --tls-ca, --tls-cert and --tls-key, or none; "+
+			"commands name its CA (--tls-ca)", ErrNeedsTLS, admin)
+	}
 	if json.Unmarshal(raw, &p) != nil || p.Detail == "" {
 		return fmt.Errorf("%s: %s: %.200s", admin, status, bytes.TrimSpace(raw))
 	}

@@ -4,6 +4,8 @@ import (
 	"bufio"
 	"crypto/tls"
 	"crypto/x509"
+	"errors"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -138,14 +140,15 @@ func TestGocbcoreAgentsInsideTLS(t *testing.T) {
 	o.expect(t, "snapshot 0-1 2", "mutation 1 "+key+`={"n":1}`)
 }
 
-// Nodes that speak TLS replicate inside it, and only from nodes that show a certificate of a KV node.
-func TestReplicationInsideTLS(t *testing.T) {
+// tlsGroup is a cluster of two nodes with certificates; issue makes further ones of its CA.
+func tlsGroup(t *testing.T) (g *group, issue func(role tlsconf.Role, id string) *tlsconf.Source, caOnly *tlsconf.Source) {
+	t.Helper()
 	dir := t.TempDir()
 	ca, err := tlsconf.CreateCA(dir, "test", time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := newGroupWith(t, 2, 1, func(c *Config) {
+	g = newGroupWith(t, 2, 1, func(c *Config) {
 		files, err := ca.Issue(dir, c.NodeID, tlsconf.Request{Peer: tlsconf.Peer{Role: tlsconf.KV, ID: c.NodeID}, Hosts: []string{"127.0.0.1"}})
 		if err != nil {
 			t.Fatal(err)
@@ -155,6 +158,102 @@ func TestReplicationInsideTLS(t *testing.T) {
 		}
 		c.ListenTLS = "127.0.0.1:0"
 	})
+	issue = func(role tlsconf.Role, id string) *tlsconf.Source {
+		t.Helper()
+		files, err := ca.Issue(dir, string(role)+"-"+id, tlsconf.Request{Peer: tlsconf.Peer{Role: role, ID: id}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		source, err := tlsconf.Open(files, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return source
+	}
+	if caOnly, err = tlsconf.Open(tlsconf.Files{CA: filepath.Join(dir, tlsconf.CAFile)}, nil); err != nil {
+		t.Fatal(err)
+	}
+	return g, issue, caOnly
+}
+
+// With a certificate the admin port is HTTPS: what is asked needs a certificate or the password, what changes something the
+// password, what nodes tell each other a node's certificate too. Nodes lead each other over it.
+func TestAdminInsideTLS(t *testing.T) {
+	g, issue, caOnly := tlsGroup(t)
+	kv1 := g.nodes["kv1"]
+	remote := func(password string, source *tlsconf.Source) Remote {
+		return NewRemote(testUser, password, clusterWait, source.UserClient())
+	}
+	admin, node := issue(tlsconf.Admin, "operator"), issue(tlsconf.KV, "kv9")
+	for _, x := range []struct {
+		what         string
+		remote       Remote
+		method, path string
+		body         any
+		refused      string // a word of the refusal; empty when it is answered
+	}{
+		{"status with the password", remote(testPassword, caOnly), http.MethodGet, pathCluster, nil, ""},
+		{"status with a certificate", remote("", admin), http.MethodGet, pathCluster, nil, ""},
+		{"status with nothing", remote("", caOnly), http.MethodGet, pathCluster, nil, "certificate"},
+		{"status with a wrong password", remote("x", caOnly), http.MethodGet, "/v1/status", nil, "certificate"},
+		{"figures with nothing", remote("", caOnly), http.MethodGet, "/metrics", nil, "certificate"},
+		{"a failover with a certificate only", remote("", admin), http.MethodPost, pathFailover, FailoverRequest{}, "password"},
+		{"a pause with the password", remote(testPassword, caOnly), http.MethodPost, pathPause, PauseRequest{Bucket: "none"}, ""},
+		{"a map from nobody", remote(testPassword, caOnly), http.MethodPost, pathMap, pushRequest{}, "client certificate"},
+		{"a map from an administrator", remote(testPassword, admin), http.MethodPost, pathMap, pushRequest{}, "another role"},
+		{"a seal from an administrator", remote(testPassword, admin), http.MethodPost, pathSeal, sealRequest{}, "another role"},
+		{"a seal from a node that does not know the password", remote("", node), http.MethodPost, pathSeal, sealRequest{}, "password"},
+		{"a seal from a node", remote(testPassword, node), http.MethodPost, pathSeal, sealRequest{}, ""},
+	} {
+		err := x.remote.Call(within(t), kv1.AdminAddr(), x.method, x.path, x.body, nil)
+		if x.refused == "" && err != nil || x.refused != "" && (!errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), x.refused)) {
+			t.Errorf("%s: %v, want a refusal that says %q", x.what, err, x.refused)
+		}
+	}
+	if err := (Remote{HTTP: remote("", caOnly).HTTP, TLS: true}).Call(within(t), kv1.AdminAddr(), http.MethodGet, "/healthz", nil, nil); err != nil {
+		t.Errorf("health without anything: %v", err)
+	}
+
+	plain, _ := runNode(t, testConfig(t.TempDir()))
+	if err := NewRemote(testUser, testPassword, clusterWait, nil).Call(within(t), kv1.AdminAddr(), http.MethodGet, pathCluster, nil, nil); !errors.Is(err, ErrNeedsTLS) {
+		t.Errorf("without TLS at a node with it: %v", err)
+	}
+	if err := remote(testPassword, caOnly).Call(within(t), plain.AdminAddr(), http.MethodGet, pathCluster, nil, nil); !errors.Is(err, ErrNoTLS) {
+		t.Errorf("with TLS at a node without it: %v", err)
+	}
+	stranger, err := tlsconf.Open(tlsconf.Files{CA: otherCA(t)}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var unknown *tls.CertificateVerificationError
+	if err := remote(testPassword, stranger).Call(within(t), kv1.AdminAddr(), http.MethodGet, pathCluster, nil, nil); !errors.As(err, &unknown) {
+		t.Errorf("another CA: %v", err)
+	}
+
+	a := NewAdmin([]string{kv1.AdminAddr()}, testUser, testPassword, caOnly.UserClient())
+	answer, err := a.Failover(within(t), FailoverRequest{Nodes: []string{"kv2"}})
+	if err != nil || len(answer.Promotions) != 8 {
+		t.Fatalf("failover: %+v %v", answer, err)
+	}
+	status, err := a.Status(within(t))
+	if err != nil || len(status.Nodes) != 1 || status.Nodes[0].Buckets[0].Active != 16 {
+		t.Fatalf("%+v %v", status, err)
+	}
+}
+
+// otherCA is the file of a CA that nobody here has a certificate of.
+func otherCA(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	if _, err := tlsconf.CreateCA(dir, "another", time.Hour); err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, tlsconf.CAFile)
+}
+
+// Nodes that speak TLS replicate inside it, and only from nodes that show a certificate of a KV node.
+func TestReplicationInsideTLS(t *testing.T) {
+	g, _, _ := tlsGroup(t)
 	for id, other := range map[string]string{"kv1": "kv2", "kv2": "kv1"} {
 		if addr, encrypted := g.nodes[id].memcachedOf(other); addr != g.nodes[other].MemcachedTLSAddr() || encrypted == nil {
 			t.Errorf("%s speaks to %s at %s, inside TLS %t", id, other, addr, encrypted != nil)

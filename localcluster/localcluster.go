@@ -84,7 +84,7 @@ type Config struct {
 	// Advertise is the host under which children know each other instead of the one they listen on, for tests that put
 	// themselves between them; the ports are the same.
 	Advertise string
-	TLS       bool   // on every port; KV nodes have one without beside it
+	TLS       bool   // on every port; KV nodes have a memcached port without beside that with it
 	Feed      string // --feed of the projectors; native when empty
 	Throttle  string // --throttle of the projectors; all when empty
 	// Failpoints is a folder in which a test puts faults of the machine (package internal/failpoint).
@@ -241,6 +241,9 @@ func (c *Cluster) resume(m *Manifest) error {
 	}
 	if m.TLS != nil {
 		m.TLS = c.adminFiles() // the folder may have been moved
+		for i := range m.KV {  // plans of versions whose KV nodes had no TLS there
+			m.KV[i].Admin = "https://" + hostport(m.KV[i].Admin)
+		}
 	}
 	deadline := time.Now().Add(portGrace)
 	for _, a := range m.addresses() {
@@ -272,7 +275,7 @@ func (c *Cluster) fresh() (*Manifest, error) {
 		m.Managers[i].Raft = ports.take()
 	}
 	for i := range c.cfg.KV {
-		m.KV = append(m.KV, KVEntry{ID: fmt.Sprintf("kv%d", i+1), Memcached: ports.take(), Admin: "http://" + ports.take()})
+		m.KV = append(m.KV, KVEntry{ID: fmt.Sprintf("kv%d", i+1), Memcached: ports.take(), Admin: scheme + ports.take()})
 		if c.cfg.TLS {
 			m.KV[i].MemcachedTLS = ports.take()
 		}

@@ -138,6 +138,7 @@ func parseBuckets(texts []string) (buckets []kv.BucketConfig, err error) {
 type kvFlags struct {
 	kv, data, bucket, user, passwordFile, password string
 	timeout                                        time.Duration
+	tls                                            kvTLSFlags
 	output                                         format
 }
 
@@ -151,6 +152,7 @@ func (f *kvFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.passwordFile, "kv-password-file", "", "file with the password")
 	cmd.Flags().StringVar(&f.password, "kv-password", "", "password (better: TIDEMARK_KV_PASSWORD or a file)")
 	cmd.Flags().DurationVar(&f.timeout, "timeout", 10*time.Minute, "how long to try (as 30s)")
+	f.tls.add(cmd)
 }
 
 func (f *kvFlags) connect(ctx context.Context) (*kvclient.Client, context.Context, context.CancelFunc, error) {
@@ -163,7 +165,10 @@ func (f *kvFlags) connect(ctx context.Context) (*kvclient.Client, context.Contex
 		if f.kv == "" {
 			seeds = seeds[:0]
 			for _, e := range m.KV {
-				seeds = append(seeds, e.Memcached)
+				seeds = append(seeds, orElse(e.MemcachedTLS, e.Memcached))
+			}
+			if m.TLS != nil && f.tls.files == (kvclient.TLSFiles{}) {
+				f.tls.files.CA = m.TLS.CA
 			}
 		}
 		f.bucket, f.user = orElse(f.bucket, m.Bucket), orElse(f.user, m.KVUser)
@@ -181,8 +186,12 @@ func (f *kvFlags) connect(ctx context.Context) (*kvclient.Client, context.Contex
 	if seeds[0] == "" || f.bucket == "" || f.user == "" {
 		return nil, nil, nil, usage("name the KV node (--kv HOST:PORT), --bucket, --kv-user and the password, or --data DIR of a `tidemark up`")
 	}
+	conf, err := f.tls.files.Config()
+	if err != nil {
+		return nil, nil, nil, usageError{err}
+	}
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
-	c, err := kvclient.Connect(ctx, seeds, kvclient.Options{User: f.user, Password: f.password, Bucket: f.bucket, Name: "tidemark-cli"})
+	c, err := kvclient.Connect(ctx, seeds, kvclient.Options{User: f.user, Password: f.password, Bucket: f.bucket, Name: "tidemark-cli", TLS: conf})
 	if err != nil {
 		cancel()
 		return nil, nil, nil, fmt.Errorf("connecting to KV at %s: %w", strings.Join(seeds, ", "), err)

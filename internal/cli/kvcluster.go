@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -12,6 +13,7 @@ import (
 	"tidemark/kv"
 	"tidemark/kv/clustermap"
 	"tidemark/localcluster"
+	"tidemark/tlsconf"
 )
 
 // rebalancePoll is between two looks at a rebalance.
@@ -20,33 +22,40 @@ const rebalancePoll = 200 * time.Millisecond
 // kvAdminFlags say which KV cluster's admin interface a command speaks to.
 type kvAdminFlags struct {
 	admin, data, user, passwordFile, password string
+	files                                     tlsconf.Files
 	output                                    format
 }
 
 func (f *kvAdminFlags) add(cmd *cobra.Command) {
 	addOutput(cmd.Flags(), &f.output)
 	complete(cmd, "output", fixed("table", "json", "jsonl"))
-	cmd.Flags().StringVar(&f.admin, "admin", "", "admin addresses of KV nodes, host:port,…")
+	cmd.Flags().StringVar(&f.admin, "admin", "", "admin addresses of KV nodes, host:port,…; with --tls-ca, or https:// before them, inside TLS")
 	cmd.Flags().StringVar(&f.data, "data", "", "data `FOLDER` of a running up, for addresses and credentials")
 	cmd.Flags().StringVar(&f.user, "kv-user", "", "user")
 	cmd.Flags().StringVar(&f.passwordFile, "kv-password-file", "", "file with the password")
 	cmd.Flags().StringVar(&f.password, "kv-password", "", "password (better: TIDEMARK_KV_PASSWORD or a file)")
+	cmd.Flags().StringVar(&f.files.CA, "tls-ca", "", "PEM `FILE` with the CAs of the nodes' certificates: addresses without a scheme are then https")
+	cmd.Flags().StringVar(&f.files.Cert, "tls-cert", "", "PEM `FILE` with a certificate to show, instead of --kv-user where a node is only asked")
+	cmd.Flags().StringVar(&f.files.Key, "tls-key", "", "PEM `FILE` with its key")
 }
 
 func (f *kvAdminFlags) open() (*kv.Admin, error) {
-	var addresses []string
+	var urls []string
 	if f.admin != "" {
-		addresses = strings.Split(f.admin, ",")
+		urls = strings.Split(f.admin, ",")
 	}
 	if f.data != "" {
 		m, err := localcluster.ReadManifest(f.data)
 		if err != nil {
 			return nil, usage("--data %s: no running `tidemark up` there: %v", f.data, err)
 		}
-		if len(addresses) == 0 {
+		if len(urls) == 0 {
 			for _, e := range m.KV {
-				addresses = append(addresses, strings.TrimPrefix(e.Admin, "http://"))
+				urls = append(urls, e.Admin)
 			}
+		}
+		if f.files.Empty() && m.TLS != nil {
+			f.files = tlsconf.Files(*m.TLS)
 		}
 		f.user = orElse(f.user, m.KVUser)
 		if f.passwordFile == "" {
@@ -60,16 +69,49 @@ func (f *kvAdminFlags) open() (*kv.Admin, error) {
 		}
 		f.password = p
 	}
-	if len(addresses) == 0 {
+	if len(urls) == 0 {
 		return nil, usage("name KV nodes (--admin HOST:PORT), or --data DIR of a `tidemark up`")
 	}
-	return kv.NewAdmin(addresses, f.user, f.password), nil
+	source, err := tlsconf.Open(f.files, nil)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return openKVAdmin(urls, f.user, f.password, source)
+}
+
+// openKVAdmin makes a client of addresses with or without a scheme: inside TLS when there is a source, or they say so.
+func openKVAdmin(urls []string, user, password string, source *tlsconf.Source) (*kv.Admin, error) {
+	conf := source.UserClient()
+	var addresses []string
+	secure := 0
+	for _, url := range urls {
+		scheme, address, found := strings.Cut(strings.TrimRight(strings.TrimSpace(url), "/"), "://")
+		switch {
+		case !found:
+			scheme, address = source.Scheme(), scheme
+		case scheme == "http" && source != nil:
+			return nil, usage("%s is without TLS, and --tls-ca is given: write https://, or the address only", url)
+		case scheme != "http" && scheme != "https":
+			return nil, usage("--admin %s: want host:port, or a URL that begins with http:// or https://", url)
+		}
+		if scheme == "https" {
+			secure++
+		}
+		addresses = append(addresses, address)
+	}
+	if secure > 0 && secure < len(urls) {
+		return nil, usage("--admin %s: all nodes of a cluster speak TLS, or none", strings.Join(urls, ","))
+	}
+	if secure > 0 && conf == nil {
+		conf = &tls.Config{MinVersion: tls.VersionTLS12} // the system's CAs
+	}
+	return kv.NewAdmin(addresses, user, password, conf), nil
 }
 
 func kvStatus(s Streams) *cobra.Command {
 	f := &kvAdminFlags{}
 	cmd := &cobra.Command{Use: "status", Short: "Show the embedded KV cluster: nodes, vbuckets, replica lag, what is under way", Args: noArgs,
-		Example: "  tidemark kv status --data ./cluster\n  tidemark kv status --admin 127.0.0.1:11211 --output json",
+		Example: "  tidemark kv status --data ./cluster\n  tidemark kv status --admin 127.0.0.1:11211 --output json\n  tidemark kv status --admin kv1.example.org:11211 --tls-ca ca.pem --kv-user index --kv-password-file pw",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			a, err := f.open()
 			if err != nil {

@@ -136,7 +136,7 @@ func newProjector(s Streams) *cobra.Command {
 	var logs logFlags
 	var managers []string
 	var tlsF tlsFlags
-	cmd := &cobra.Command{Use: "projector", Short: "Run a projector next to a KV node", Args: noArgs,
+	cmd := &cobra.Command{Use: "projector", Short: "Run a projector next to a KV node; show what projectors do", Args: noArgs,
 		Example: "  tidemark projector --id p1 --admin 10.0.0.4:9530 --kv 10.0.0.4:11210 --kv-user index --kv-password-file /etc/tidemark/kv-password \\\n    --managers 10.0.0.1:9520,10.0.0.2:9520,10.0.0.3:9520",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			cfg.ID = index.ProjectorID(id)
@@ -190,6 +190,7 @@ func newProjector(s Streams) *cobra.Command {
 	fl.StringVar(&cfg.KVNetwork, "kv-network", "", "whose addresses of KV's cluster map count: default, external, or empty to find out")
 	tlsF.add(cmd)
 	addCommon(cmd, &logs)
+	cmd.AddCommand(projectorState(s))
 	return cmd
 }
 

@@ -127,7 +127,7 @@ func exitCode(err error) int {
 		return ExitTimeout
 	case errors.As(err, &p):
 		return p.Exit()
-	case errors.Is(err, client.ErrUnavailable):
+	case errors.Is(err, client.ErrUnavailable), errors.Is(err, errNoProjector):
 		return ExitUnavailable
 	case errors.Is(err, context.DeadlineExceeded):
 		return ExitTimeout

@@ -19,7 +19,7 @@ func KVAdmin(up *testcluster.Cluster) *kv.Admin {
 	for _, e := range m.KV {
 		addresses = append(addresses, AdminAddress(e))
 	}
-	return kv.NewAdmin(addresses, m.KVUser, m.KVPassword)
+	return kv.NewAdmin(addresses, m.KVUser, m.KVPassword, nil)
 }
 
 // AdminAddress is the host and port of a KV node's admin interface.

@@ -1,0 +1,302 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/localcluster"
+	"tidemark/tlsconf"
+	"tidemark/wire"
+)
+
+// stateTimeout bounds one projector's answer: it gives its state at once, whatever its data does.
+const stateTimeout = 5 * time.Second
+
+// errNoProjector means that none of those that were asked has answered.
+var errNoProjector = errors.New("no projector answers")
+
+// projectorView is what is told of one projector: its state, or why there is none.
+type projectorView struct {
+	ID    string `json:"id,omitempty"` // empty when it was named by its address and does not answer
+	Admin string `json:"admin"`
+	Error string `json:"error,omitempty"`
+	// State is the answer of its GET /v1/state.
+	State *wire.ProjectorState `json:"state,omitempty"`
+}
+
+func projectorState(s Streams) *cobra.Command {
+	f := &serverFlags{}
+	var admin []string
+	var vbuckets bool
+	cmd := &cobra.Command{Use: "state [ID ...]", Short: "Show what projectors stream: buckets and vbuckets, topics and their queues, faults",
+		Long: `Asks a manager where the projectors are, and each of them (or those that are named) for its state. With --admin projectors are asked
+directly, without any manager. STREAMS are vbuckets that run and those that it has, BEHIND the seqnos that have come since the last whole
+snapshot, HELD the bytes that KV has sent and that are not worked off, of how many KV may send; QUEUE is the fill of the fullest queue.
+With --output json everything, under the names of GET /v1/state. One that does not answer is listed with the reason; it is an error when
+none does. With TLS the certificate must be one of a node or of an administrator.`,
+		Example: "  tidemark projector state --data ./cluster\n  tidemark projector state p1 --vbuckets\n  tidemark projector state --admin 10.0.0.4:9530 --output json",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(admin) > 0 && len(args) > 0 {
+				return usage("--admin names projectors by their addresses: leave the IDs out, or --admin")
+			}
+			conf, err := f.projectorTLS()
+			if err != nil {
+				return err
+			}
+			var views []projectorView
+			for _, a := range admin {
+				url, err := adminURL(a, conf)
+				if err != nil {
+					return err
+				}
+				views = append(views, projectorView{Admin: url})
+			}
+			if len(views) == 0 {
+				if err := f.do(cmd.Context(), func(ctx context.Context, c *client.Client) (err error) {
+					views, err = registeredProjectors(ctx, c, args)
+					return err
+				}); err != nil {
+					return err
+				}
+			}
+			askProjectors(cmd.Context(), views, conf)
+			if err := show(s.Out, f.output, map[string]any{"projectors": views}, views, func(t *tabwriter.Writer) { tableProjectors(t, views, vbuckets) }); err != nil {
+				return err
+			}
+			return noneAnswers(views)
+		}}
+	f.add(cmd, s)
+	cmd.Flags().StringSliceVar(&admin, "admin", nil, "admin addresses of projectors, host:port or URL, to ask them without a manager")
+	cmd.Flags().BoolVar(&vbuckets, "vbuckets", false, "every vbucket's stream, too")
+	return cmd
+}
+
+// projectorTLS gives what speaks to projectors: they are known by CA and role, as among components; nil without TLS.
+func (f *serverFlags) projectorTLS() (*tls.Config, error) {
+	files := f.who.files
+	if files.Empty() && f.data != "" {
+		m, err := localcluster.ReadManifest(f.data)
+		if err != nil {
+			return nil, usage("--data %s: no running `tidemark up` there: %v", f.data, err)
+		}
+		if m.TLS != nil {
+			files = tlsconf.Files(*m.TLS)
+		}
+	}
+	source, err := tlsconf.Open(files, nil)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return source.Client(tlsconf.HTTP, tlsconf.Projector), nil
+}
+
+// adminURL makes a base URL of host:port, or takes one.
+func adminURL(address string, conf *tls.Config) (string, error) {
+	address = strings.TrimRight(strings.TrimSpace(address), "/")
+	switch scheme, rest, found := strings.Cut(address, "://"); {
+	case !found && conf != nil:
+		return "https://" + address, nil
+	case !found:
+		return "http://" + address, nil
+	case rest == "" || scheme != "http" && scheme != "https":
+		return "", usage("--admin %s: want host:port, or a URL that begins with http:// or https://", address)
+	case scheme == "http" && conf != nil:
+		return "", usage("%s is without TLS, and --tls-ca is given: write https://, or the address only", address)
+	}
+	return address, nil
+}
+
+// registeredProjectors are those that the managers know, or those of them that are wanted.
+func registeredProjectors(ctx context.Context, c *client.Client, wanted []string) (views []projectorView, err error) {
+	status, err := c.Status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	missing := slices.Clone(wanted)
+	var known []string
+	for _, p := range status.Projectors {
+		id := string(p.ID)
+		known = append(known, id)
+		missing = slices.DeleteFunc(missing, func(w string) bool { return w == id })
+		if len(wanted) == 0 || slices.Contains(wanted, id) {
+			views = append(views, projectorView{ID: id, Admin: strings.TrimRight(p.Admin, "/")})
+		}
+	}
+	switch {
+	case len(missing) > 0:
+		return nil, usage("there is no projector %s; there are: %s", strings.Join(missing, ", "), cmp.Or(strings.Join(known, ", "), "none"))
+	case len(views) == 0:
+		return nil, errors.New("no projector has registered with the managers yet")
+	}
+	return views, nil
+}
+
+// askProjectors fills in what each says, all at the same time.
+func askProjectors(ctx context.Context, views []projectorView, conf *tls.Config) {
+	c := rpc.NewClient(1, conf)
+	defer c.Close()
+	var all sync.WaitGroup
+	for i := range views {
+		v := &views[i]
+		all.Go(func() {
+			state, err := rpc.Call[wire.ProjectorState](ctx, c, stateTimeout, http.MethodGet, v.Admin+"/v1/state", nil)
+			switch {
+			case errors.Is(err, http.ErrSchemeMismatch):
+				v.Error = "it speaks no TLS, and was asked with: write http:// before its address and leave --tls-ca out"
+			case err != nil:
+				v.Error = err.Error()
+			default:
+				v.ID, v.State = cmp.Or(v.ID, string(state.ID)), state
+			}
+		})
+	}
+	all.Wait()
+}
+
+func noneAnswers(views []projectorView) error {
+	if slices.ContainsFunc(views, func(v projectorView) bool { return v.State != nil }) {
+		return nil
+	}
+	return fmt.Errorf("%w; %s: %s", errNoProjector, views[0].Admin, views[0].Error)
+}
+
+func tableProjectors(t io.Writer, views []projectorView, vbuckets bool) {
+	fmt.Fprintln(t, "PROJECTOR\tADMIN\tKV\tBUCKET\tKV CONNECTION\tSTREAMS\tBEHIND\tHELD\tQUEUE\tDEFINITIONS\tDOCUMENTS\tERRORS")
+	for _, v := range views {
+		st := v.State
+		if st == nil {
+			fmt.Fprintf(t, "%s\t%s\tdoes not answer\t\t\t\t\t\t\t\t\t\n", cmp.Or(v.ID, "-"), v.Admin)
+			continue
+		}
+		head := fmt.Sprintf("%s\t%s\t%s", st.ID, v.Admin, strings.Join(st.KV, ","))
+		tail := fmt.Sprintf("%d\t%d", st.Counters.Mutations+st.Counters.Deletions, st.Counters.Errors)
+		if len(st.Buckets) == 0 {
+			fmt.Fprintf(t, "%s\t-\t-\t0\t0\t0\t-\t%d\t%s\n", head, len(st.Definitions), tail)
+		}
+		for i := range st.Buckets {
+			b := &st.Buckets[i]
+			connection := "lost"
+			if b.Connected {
+				connection = "up"
+			}
+			running, behind := bucketStreams(b)
+			fmt.Fprintf(t, "%s\t%s\t%s\t%d of %d\t%d\t%d/%d\t%s\t%d\t%s\n", head, b.Bucket, connection, running, len(b.VBuckets), behind, b.HeldBytes, b.BufferBytes,
+				fullest(b.Workers), definitionsOf(st, b.Bucket), tail)
+			head, tail = "\t\t", "\t"
+		}
+	}
+	tableTopics(t, views)
+	if vbuckets {
+		tableVBuckets(t, views)
+	}
+	for _, v := range views {
+		if v.State == nil {
+			fmt.Fprintf(t, "\n%s: %s\n", cmp.Or(v.ID, v.Admin), v.Error)
+			continue
+		}
+		for _, f := range v.State.Faults {
+			fmt.Fprintf(t, "\n%s: index %d: %d documents have no entry: an expression failed (%d), a key was too long (%d); one is %s (vbucket %d, seqno %d): %s\n",
+				v.State.ID, f.Index, f.Expression+f.TooLong, f.Expression, f.TooLong, f.Sample.DocID, f.Sample.VBucket, f.Sample.Seqno, f.Sample.Error)
+		}
+	}
+}
+
+func tableTopics(t io.Writer, views []projectorView) {
+	fmt.Fprintln(t, "\nPROJECTOR\tTOPIC\tBUCKET\tINDEXES\tVBUCKETS\tSUBSCRIBER\tADDRESS\tCONNECTION\tQUEUE")
+	for _, v := range views {
+		if v.State == nil {
+			continue
+		}
+		for i := range v.State.Topics {
+			topic := &v.State.Topics[i]
+			head := fmt.Sprintf("%s\t%s\t%s\t%s\t%d", v.State.ID, topic.Topic, topic.Bucket, joinIDs(topic.Indexes), topic.VBuckets)
+			if len(topic.Endpoints) == 0 {
+				fmt.Fprintf(t, "%s\t-\t\t\t\n", head)
+			}
+			for _, e := range topic.Endpoints {
+				state := e.State
+				if e.Slow {
+					state += " (slow)"
+				}
+				if e.Dropping > 0 {
+					state += fmt.Sprintf(" (%d vbuckets dropped)", e.Dropping)
+				}
+				fmt.Fprintf(t, "%s\t%d\t%s\t%s\t%d/%d\n", head, e.Node, e.Address, state, e.Queue.Filled, e.Queue.Limit)
+				head = "\t\t\t\t"
+			}
+		}
+	}
+}
+
+func tableVBuckets(t io.Writer, views []projectorView) {
+	fmt.Fprintln(t, "\nPROJECTOR\tBUCKET\tVBUCKET\tVBUUID\tSEQNO\tCOMPLETE\tINCARNATION\tSTREAM")
+	for _, v := range views {
+		if v.State == nil {
+			continue
+		}
+		for i := range v.State.Buckets {
+			b := &v.State.Buckets[i]
+			for j, vb := range b.VBuckets {
+				state := "runs"
+				if b.Ended[j] {
+					state = "ended"
+				}
+				fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%v\t%s\n", v.State.ID, b.Bucket, vb, b.VBUUIDs[j], b.Seqnos[j], b.Complete[j], b.Incarnations[j], state)
+			}
+		}
+	}
+}
+
+// bucketStreams counts a bucket's streams that run, and the seqnos that have come since their last whole snapshots.
+func bucketStreams(b *wire.BucketState) (running int, behind uint64) {
+	for i := range b.VBuckets {
+		if !b.Ended[i] {
+			running++
+		}
+		if b.Seqnos[i] > b.Complete[i] {
+			behind += b.Seqnos[i] - b.Complete[i]
+		}
+	}
+	return running, behind
+}
+
+// fullest is the queue nearest to its limit.
+func fullest(queues []wire.QueueFill) string {
+	if len(queues) == 0 {
+		return "-"
+	}
+	q := slices.MaxFunc(queues, func(a, b wire.QueueFill) int { return cmp.Compare(a.Filled*b.Limit, b.Filled*a.Limit) })
+	return fmt.Sprintf("%d/%d", q.Filled, q.Limit)
+}
+
+func definitionsOf(st *wire.ProjectorState, bucket string) (n int) {
+	for _, d := range st.Definitions {
+		if d.Bucket == bucket {
+			n++
+		}
+	}
+	return n
+}
+
+func joinIDs(ids []index.ID) string {
+	words := make([]string, len(ids))
+	for i, id := range ids {
+		words[i] = fmt.Sprint(id)
+	}
+	return cmp.Or(strings.Join(words, ","), "-")
+}
