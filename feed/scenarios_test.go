@@ -86,6 +86,8 @@ var scenarios = []struct {
 	{"many streams", nil, manyOpenedAndClosed},
 	{"slow consumer", nil, slowConsumer},
 	{"large and odd documents", nil, oddDocuments},
+	{"compressed", func(c *kv.Config) { c.Nasty |= server.Compressed }, compressed},
+	{"deletions with bodies", nil, deletionsWithBodies},
 	{"expiry", func(c *kv.Config) { c.Housekeep = 10 * time.Millisecond }, expiry},
 	{"one name twice", nil, sameName},
 }

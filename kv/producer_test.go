@@ -1,11 +1,14 @@
 package kv
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 	"runtime"
 	"testing"
 	"time"
+
+	"github.com/golang/snappy"
 
 	"tidemark/mcbp"
 )
@@ -28,6 +31,63 @@ func TestMarkerForms(t *testing.T) {
 		c.lines("mutation 1 a=1 <nil>")
 		c.want(request(mcbp.OpDCPControl, 0, nil, []byte(mcbp.ControlMaxMarker), []byte("3.0")), mcbp.StatusInvalid)
 	}
+}
+
+// Deletions have the attributes that were asked for: none, the system's, or all; bodies come always. Values are compressed for those
+// that negotiated it, when they or the node want that.
+func TestBodiesOfDeletionsAndCompression(t *testing.T) {
+	n, _ := runNode(t, testConfig(t.TempDir()))
+	kv := login(t, n.MemcachedAddr(), mcbp.FeatureXattr, mcbp.FeatureSnappy)
+	pair := func(name string) []byte { // with the value 1
+		return append(append(binary.BigEndian.AppendUint32(nil, uint32(len(name)+3)), name...), 0, '1', 0)
+	}
+	system, all := pair("_s"), append(pair("_s"), pair("u")...)
+	withBody := func(section []byte) []byte { return append(mcbp.AppendXattrs(nil, section), "body"...) }
+	bury := request(mcbp.OpDeleteWithMeta, 0, mcbp.WithMeta{Rev: 5, CAS: 77}.AppendExtras(nil), []byte("a"), snappy.Encode(nil, withBody(all)))
+	bury.Datatype = mcbp.DatatypeXattr | mcbp.DatatypeSnappy
+	kv.want(bury, mcbp.StatusOK)
+	kv.want(bury, mcbp.StatusKeyExists) // the same revision and CAS is there
+	bury.Extras = mcbp.WithMeta{Rev: 4, CAS: 78}.AppendExtras(nil)
+	kv.want(bury, mcbp.StatusKeyExists)
+	bury.Extras = mcbp.WithMeta{Rev: 4, CAS: 77, Options: mcbp.MetaSkipConflict}.AppendExtras(nil)
+	kv.want(bury, mcbp.StatusOK)
+	bury.Extras = mcbp.WithMeta{Rev: 4}.AppendExtras(nil)
+	kv.want(bury, mcbp.StatusInvalid)
+	kv.want(request(mcbp.OpGet, 0, nil, []byte("a"), nil), mcbp.StatusKeyNotFound)
+
+	for i, x := range []struct {
+		flags    mcbp.OpenFlags
+		controls []string
+		want     []byte
+		datatype mcbp.Datatype
+	}{
+		{0, nil, []byte("body"), 0},
+		{mcbp.OpenXattrs, nil, withBody(system), mcbp.DatatypeXattr},
+		{mcbp.OpenXattrs | mcbp.OpenDeletedUserXattrs, nil, withBody(all), mcbp.DatatypeXattr},
+		{mcbp.OpenXattrs, []string{mcbp.ControlForceCompress, "true"}, snappy.Encode(nil, withBody(system)), mcbp.DatatypeXattr | mcbp.DatatypeSnappy},
+		{mcbp.OpenNoValue, []string{mcbp.ControlForceCompress, "true"}, nil, 0},
+	} {
+		c := login(t, n.MemcachedAddr(), mcbp.FeatureXattr, mcbp.FeatureSnappy)
+		c.want(request(mcbp.OpDCPOpen, 0, mcbp.Open{Flags: mcbp.OpenProducer | x.flags}.AppendExtras(nil), fmt.Append(nil, "c", i), nil), mcbp.StatusOK)
+		for k := 0; k < len(x.controls); k += 2 {
+			c.want(request(mcbp.OpDCPControl, 0, nil, []byte(x.controls[k]), []byte(x.controls[k+1])), mcbp.StatusOK)
+		}
+		c.want(request(mcbp.OpDCPControl, 0, nil, []byte(mcbp.ControlEnableNoop), []byte("true")), mcbp.StatusOK)
+		c.want(fromZero(0), mcbp.StatusOK)
+		if f := c.read(); f.Op != mcbp.OpDCPSnapshotMarker {
+			t.Fatalf("%d: %v", i, f.Op)
+		}
+		f := c.read()
+		if d, err := mcbp.DecodeDeletion(f.Extras); err != nil || f.Op != mcbp.OpDCPDeletion || d.RevSeqno != 4 || f.CAS != 77 || !bytes.Equal(f.Value, x.want) || f.Datatype != x.datatype {
+			t.Errorf("%d: %v %+v %v cas %d: %q of datatype %d, want %q of %d", i, f.Op, d, err, f.CAS, f.Value, f.Datatype, x.want, x.datatype)
+		}
+	}
+	c := openDCP(t, n.MemcachedAddr(), "without snappy", 0)
+	c.want(request(mcbp.OpDCPControl, 0, nil, []byte(mcbp.ControlForceCompress), []byte("true")), mcbp.StatusInvalid)
+	set := setFrame(0, "b", "nonsense")
+	set.Datatype = mcbp.DatatypeSnappy
+	kv.want(set, mcbp.StatusInvalid)
+	login(t, n.MemcachedAddr()).want(set, mcbp.StatusInvalid)
 }
 
 // A window that ends where no item is (it was de-duplicated away) is closed by SEQNO_ADVANCED for those who know it.

@@ -165,13 +165,13 @@ func TestFeaturesChangeAnswers(t *testing.T) {
 	}
 	f.Value = []byte{0, 0, 0, 99, 1}
 	rich.want(f, mcbp.StatusInvalid)
-	f.Datatype = mcbp.DatatypeSnappy // not granted
+	f.Datatype = mcbp.DatatypeSnappy // not asked for by this client
 	rich.want(f, mcbp.StatusInvalid)
 	f.Datatype = mcbp.DatatypeXattr // not asked for by this client
 	plain.want(f, mcbp.StatusInvalid)
 
 	h := rich.want(request(mcbp.OpHello, 0, nil, nil, mcbp.AppendFeatures(nil, []mcbp.Feature{mcbp.FeatureSnappy, mcbp.FeatureJSON, mcbp.FeatureTracing, mcbp.FeatureSyncReplicate, mcbp.FeatureJSON, 0x7777})), mcbp.StatusOK)
-	if got, _ := mcbp.DecodeFeatures(h.Value); fmt.Sprint(got) != "[11]" {
+	if got, _ := mcbp.DecodeFeatures(h.Value); fmt.Sprint(got) != "[10 11]" {
 		t.Fatalf("granted %v", got)
 	}
 	rich.want(request(mcbp.OpHello, 0, nil, nil, []byte{1}), mcbp.StatusInvalid)

@@ -180,6 +180,8 @@ const (
 	OpenXattrs      OpenFlags = 0x04 // send extended attributes (needs noop)
 	OpenNoValue     OpenFlags = 0x08
 	OpenDeleteTimes OpenFlags = 0x20 // 21 byte deletion extras
+	// OpenDeletedUserXattrs asks for all extended attributes of deletions, not only the system's.
+	OpenDeletedUserXattrs OpenFlags = 0x100
 )
 
 // StreamFlags is the flags field of DCP_STREAM_REQ.

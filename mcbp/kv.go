@@ -315,3 +315,65 @@ func SplitXattrs(value []byte) (xattrs, document []byte, err error) {
 func AppendXattrs(dst, xattrs []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(dst, uint32(len(xattrs))), xattrs...)
 }
+
+// SystemXattrs copies those of the attributes of a section (as SplitXattrs gives it) that belong to the system: names that
+// begin with an underscore. They outlive their document. A section that cannot be read has none.
+func SystemXattrs(section []byte) (system []byte) {
+	for len(section) > 0 {
+		if len(section) < 4 {
+			return nil
+		}
+		n := binary.BigEndian.Uint32(section)
+		if n == 0 || uint64(n) > uint64(len(section)-4) {
+			return nil
+		}
+		if section[4] == '_' {
+			system = append(system, section[:4+n]...)
+		}
+		section = section[4+n:]
+	}
+	return system
+}
+
+// Sizes and options of the extras of DELETE_WITH_META.
+const (
+	withMetaSize     = 24
+	withMetaNMeta    = 2
+	withMetaOptions  = 4
+	MetaSkipConflict = 0x01 // whatever version there is
+	MetaForceAccept  = 0x02
+)
+
+// WithMeta is the fixed part of DELETE_WITH_META: a version with the numbers that another cluster gave it.
+type WithMeta struct {
+	Flags, Time uint32 // Time of a deletion: when it was made, unix seconds
+	Rev, CAS    uint64
+	Options     uint32
+	MetaLen     uint16 // bytes of extended metadata at the end of the value
+}
+
+// DecodeWithMeta decodes 24 bytes of extras, and what may follow: 4 of options, 2 of the metadata's length.
+func DecodeWithMeta(extras []byte) (m WithMeta, err error) {
+	n := len(extras) - withMetaSize
+	if n != 0 && n != withMetaNMeta && n != withMetaOptions && n != withMetaOptions+withMetaNMeta {
+		return m, malformed("extras with metadata", len(extras), "24, 26, 28 or 30")
+	}
+	m = WithMeta{Flags: binary.BigEndian.Uint32(extras), Time: binary.BigEndian.Uint32(extras[4:]), Rev: binary.BigEndian.Uint64(extras[8:]), CAS: binary.BigEndian.Uint64(extras[16:])}
+	rest := extras[withMetaSize:]
+	if n >= withMetaOptions {
+		m.Options, rest = binary.BigEndian.Uint32(rest), rest[withMetaOptions:]
+	}
+	if len(rest) > 0 {
+		m.MetaLen = binary.BigEndian.Uint16(rest)
+	}
+	return m, nil
+}
+
+// AppendExtras appends 28 bytes of extras, those with options.
+func (m WithMeta) AppendExtras(dst []byte) []byte {
+	dst = binary.BigEndian.AppendUint32(dst, m.Flags)
+	dst = binary.BigEndian.AppendUint32(dst, m.Time)
+	dst = binary.BigEndian.AppendUint64(dst, m.Rev)
+	dst = binary.BigEndian.AppendUint64(dst, m.CAS)
+	return binary.BigEndian.AppendUint32(dst, m.Options)
+}

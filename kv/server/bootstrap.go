@@ -35,6 +35,8 @@ func (c *conn) hello(f mcbp.Frame) {
 			set.json = true
 		case mcbp.FeatureXattr:
 			set.xattr = true
+		case mcbp.FeatureSnappy:
+			set.snappy = true
 		case mcbp.FeatureFlexibleFrames, mcbp.FeatureTracing:
 			set.frames = c.srv.opts.Moods.Has(Frames)
 		case mcbp.FeatureXerror:

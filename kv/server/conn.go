@@ -78,7 +78,7 @@ type answer struct {
 	request    mcbp.Header
 }
 
-type featureSet struct{ tokens, json, xattr, xerror, collections, dedupNMVB, frames bool }
+type featureSet struct{ tokens, json, xattr, snappy, xerror, collections, dedupNMVB, frames bool }
 
 // configSeen is the newest cluster config the client is known to have.
 type configSeen struct{ epoch, rev int64 }

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"errors"
 
+	"github.com/golang/snappy"
+
 	"tidemark/kv/store"
 	"tidemark/mcbp"
 )
@@ -138,17 +140,17 @@ func (c *conn) store(f mcbp.Frame, kind store.Kind) {
 		return
 	}
 	extras, err := mcbp.DecodeStore(f.Extras)
-	datatype, ok := c.datatype(f)
+	value, datatype, ok := c.datatype(f)
 	switch {
 	case err != nil || !ok || kind == store.Add && f.CAS != 0:
 		c.status(f.Header, mcbp.StatusInvalid, nil)
 		return
-	case len(f.Value) > maxValue(datatype):
+	case len(value) > maxValue(datatype):
 		c.status(f.Header, mcbp.StatusTooBig, nil)
 		return
 	}
 	c.change(f, v, store.Change{
-		Kind: kind, Key: key, Value: f.Value, Flags: extras.Flags, Expiry: c.expiry(extras.Expiry), Datatype: byte(datatype), Cas: f.CAS,
+		Kind: kind, Key: key, Value: value, Flags: extras.Flags, Expiry: c.expiry(extras.Expiry), Datatype: byte(datatype), Cas: f.CAS,
 	})
 }
 
@@ -159,25 +161,56 @@ func maxValue(d mcbp.Datatype) int {
 	return store.MaxValueBytes
 }
 
-// datatype finds a value's datatype; ok is false when the client uses one that was not negotiated, or wrongly.
-func (c *conn) datatype(f mcbp.Frame) (mcbp.Datatype, bool) {
-	d := f.Datatype
-	if d.Has(mcbp.DatatypeSnappy) || d.Has(mcbp.DatatypeXattr) && !c.features.xattr {
-		return 0, false
+// datatype gives a value as it is stored, never compressed, and finds its datatype; ok is false when the client uses one that
+// was not negotiated, or wrongly.
+func (c *conn) datatype(f mcbp.Frame) (value []byte, d mcbp.Datatype, ok bool) {
+	value, d = f.Value, f.Datatype
+	if d.Has(mcbp.DatatypeSnappy) && !c.features.snappy || d.Has(mcbp.DatatypeXattr) && !c.features.xattr {
+		return nil, 0, false
 	}
-	document := f.Value
+	if d.Has(mcbp.DatatypeSnappy) {
+		n, err := snappy.DecodedLen(value)
+		if err != nil || n > mcbp.MaxBody {
+			return nil, 0, false
+		}
+		if value, err = snappy.Decode(nil, value); err != nil {
+			return nil, 0, false
+		}
+	}
+	document := value
 	d &= mcbp.DatatypeXattr
 	if d != 0 {
-		_, rest, err := mcbp.SplitXattrs(f.Value)
+		_, rest, err := mcbp.SplitXattrs(value)
 		if err != nil {
-			return 0, false
+			return nil, 0, false
 		}
 		document = rest
 	}
 	if c.features.json && json.Valid(document) {
 		d |= mcbp.DatatypeJSON
 	}
-	return d, true
+	return value, d, true
+}
+
+// bury answers DELETE_WITH_META: a tombstone with the numbers of another cluster, which may have extended attributes and a
+// body. The higher revision wins, then the higher CAS, unless the client says that its version counts.
+func (c *conn) bury(f mcbp.Frame) {
+	v, key := c.document(f)
+	if v == nil {
+		return
+	}
+	m, err := mcbp.DecodeWithMeta(f.Extras)
+	value, datatype, ok := c.datatype(f)
+	switch {
+	case err != nil || !ok || m.CAS == 0 || m.Rev == 0 || m.Options&^(mcbp.MetaSkipConflict|mcbp.MetaForceAccept) != 0 || m.MetaLen != 0:
+		c.refuse(f.Header, mcbp.StatusInvalid, "DELETE_WITH_META needs revision and CAS, and takes no metadata behind the value")
+		return
+	case len(value) > maxValue(datatype):
+		c.status(f.Header, mcbp.StatusTooBig, nil)
+		return
+	}
+	c.change(f, v, store.Change{Kind: store.Bury, Key: key, Value: value, Flags: m.Flags, Expiry: m.Time, Datatype: byte(datatype), Cas: f.CAS,
+		Rev: m.Rev, NewCas: m.CAS, Always: m.Options&mcbp.MetaSkipConflict != 0})
 }
 
 func (c *conn) expiry(e uint32) uint32 {

@@ -25,7 +25,7 @@ func (c *conn) dcpOpen(ctx context.Context, f mcbp.Frame) error {
 		return fmt.Errorf("%w: a second DCP_OPEN on one connection", mcbp.ErrMalformed)
 	}
 	open, err := mcbp.DecodeOpen(f.Extras)
-	const known = mcbp.OpenProducer | mcbp.OpenXattrs | mcbp.OpenNoValue | mcbp.OpenDeleteTimes
+	const known = mcbp.OpenProducer | mcbp.OpenXattrs | mcbp.OpenNoValue | mcbp.OpenDeleteTimes | mcbp.OpenDeletedUserXattrs
 	switch {
 	case err != nil, len(f.Key) == 0, len(f.Key) > mcbp.MaxConnectionName, open.Flags&^(known|mcbp.OpenNotifier) != 0:
 		c.status(f.Header, mcbp.StatusInvalid, nil)
@@ -129,9 +129,14 @@ func (p *producer) control(key, value string) mcbp.Status {
 			return mcbp.StatusInvalid
 		}
 		p.marker.Store(int32(form))
-	case mcbp.ControlPriority, mcbp.ControlCursorDrop, mcbp.ControlForceCompress, "supports_cursor_dropping_vulcan",
+	case mcbp.ControlForceCompress:
+		if flagErr != nil || flag && !p.c.features.snappy {
+			return mcbp.StatusInvalid
+		}
+		p.compress.Store(flag)
+	case mcbp.ControlPriority, mcbp.ControlCursorDrop, "supports_cursor_dropping_vulcan",
 		"backfill_order", "connection_manager_interval", "v7_dcp_status_codes", "supports_hifi_MFU":
-		// They change nothing here: one priority, nothing compressed, no cursor to drop.
+		// They change nothing here: one priority, no cursor to drop.
 	default:
 		return mcbp.StatusInvalid
 	}

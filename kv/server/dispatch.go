@@ -119,6 +119,8 @@ func (c *conn) dispatchDocument(f mcbp.Frame) bool {
 		c.store(f, store.Replace)
 	case mcbp.OpDelete, mcbp.OpDeleteQ:
 		c.remove(f)
+	case mcbp.OpDeleteWithMeta:
+		c.bury(f)
 	case mcbp.OpTouch, mcbp.OpGAT, mcbp.OpGATQ:
 		c.touch(f)
 	case mcbp.OpAppend, mcbp.OpAppendQ:
@@ -146,7 +148,7 @@ func refusal(op mcbp.Opcode) string {
 		return "replicas are not read by clients here"
 	case mcbp.OpObserve:
 		return "use OBSERVE_SEQNO with a mutation token"
-	case mcbp.OpGetMeta, mcbp.OpSetWithMeta, mcbp.OpAddWithMeta, mcbp.OpDeleteWithMeta:
+	case mcbp.OpGetMeta, mcbp.OpSetWithMeta, mcbp.OpAddWithMeta:
 		return "there is no replication between clusters here"
 	case mcbp.OpGetRandomKey:
 		return "documents are found by key or by an index here"

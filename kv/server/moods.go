@@ -39,10 +39,12 @@ const (
 	NoCloseEnd
 	// Overshoot: one message is sent when the flow control window is just used up.
 	Overshoot
+	// Compressed: values are sent compressed to DCP consumers that negotiated snappy, as from a bucket whose compression is active.
+	Compressed
 
 	// NoMoods is a mild node, AllMoods the nastiest one.
 	NoMoods  Moods = 0
-	AllMoods       = Overshoot<<1 - 1
+	AllMoods       = Compressed<<1 - 1
 )
 
 // ErrMood means that a mood is not known; the message lists those that are.
@@ -72,6 +74,7 @@ func MoodList() []Mood {
 		{Frames, "frames", "responses carry frame extras once they were negotiated"},
 		{NoCloseEnd, "no-close-end", "CLOSE_STREAM is not followed by STREAM_END"},
 		{Overshoot, "overshoot", "flow control is overshot by one message"},
+		{Compressed, "compressed", "values are compressed once snappy was negotiated"},
 	}
 }
 

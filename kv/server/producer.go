@@ -36,6 +36,7 @@ type producer struct {
 	wake  chan struct{} // capacity 1: something changed
 
 	expiryOpcode atomic.Bool
+	compress     atomic.Bool  // every value, by CONTROL
 	marker       atomic.Int32 // a markerForm
 	items        atomic.Int64 // versions sent
 
@@ -52,7 +53,7 @@ type producer struct {
 	bytes        int64
 
 	// Of the goroutine that holds wmu.
-	extras, key []byte
+	extras, key, packed []byte
 }
 
 func newProducer(c *conn, name string, flags mcbp.OpenFlags) *producer {

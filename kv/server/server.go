@@ -271,7 +271,7 @@ func (s *Server) granted(f mcbp.Feature) bool {
 	switch f {
 	case mcbp.FeatureTracing: // there is nothing to say, but real engines say it
 		return s.opts.Moods.Has(Frames)
-	case mcbp.FeatureMutationToken, mcbp.FeatureXattr, mcbp.FeatureXerror, mcbp.FeatureSelectBucket, mcbp.FeatureJSON,
+	case mcbp.FeatureMutationToken, mcbp.FeatureXattr, mcbp.FeatureSnappy, mcbp.FeatureXerror, mcbp.FeatureSelectBucket, mcbp.FeatureJSON,
 		mcbp.FeatureFlexibleFrames, mcbp.FeatureCollections, mcbp.FeatureKnownConfig, mcbp.FeatureDedupNMVB:
 		return true
 	}

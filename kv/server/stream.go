@@ -2,7 +2,10 @@ package server
 
 import (
 	"errors"
+	"strings"
 	"sync/atomic"
+
+	"github.com/golang/snappy"
 
 	"tidemark/kv/store"
 	"tidemark/mcbp"
@@ -212,16 +215,51 @@ func (st *stream) appendDoc(buf []byte, d *store.Doc) []byte {
 			deletion.WithTime = p.flags&mcbp.OpenDeleteTimes != 0 || expiryOpcode
 			p.extras = deletion.AppendExtras(p.extras[:0])
 		}
+		f.Value, f.Datatype = p.buried(d)
 	} else {
 		mutation := mcbp.Mutation{Seqno: d.Seqno, RevSeqno: d.Rev, Flags: d.Flags, Expiry: d.Expiry}
 		p.extras = mutation.AppendExtras(p.extras[:0])
 		f.Value, f.Datatype = p.c.shown(d, p.flags&mcbp.OpenXattrs != 0)
-		if st.noValue || p.flags&mcbp.OpenNoValue != 0 {
-			f.Value, f.Datatype = nil, 0
-		}
 	}
+	if st.noValue || p.flags&mcbp.OpenNoValue != 0 {
+		f.Value, f.Datatype = nil, 0
+	}
+	f.Value, f.Datatype = p.pack(f.Value, f.Datatype)
 	f.Extras = p.extras
 	return st.appendMessage(buf, f)
+}
+
+// buried is what a tombstone has left: its body, and for consumers of extended attributes those of the system; the users' only
+// if they were asked for at OPEN. The other nodes get everything.
+func (p *producer) buried(d *store.Doc) ([]byte, mcbp.Datatype) {
+	if len(d.Value) == 0 {
+		return nil, 0
+	}
+	all := strings.HasPrefix(p.name, replication)
+	value, datatype := p.c.shown(d, all || p.flags&mcbp.OpenXattrs != 0)
+	if all || p.flags&mcbp.OpenDeletedUserXattrs != 0 || !datatype.Has(mcbp.DatatypeXattr) {
+		return value, datatype
+	}
+	section, body, err := mcbp.SplitXattrs(value)
+	if err != nil {
+		return nil, 0
+	}
+	if section = mcbp.SystemXattrs(section); len(section) == 0 {
+		return body, datatype &^ mcbp.DatatypeXattr
+	}
+	return append(mcbp.AppendXattrs(nil, section), body...), datatype
+}
+
+// pack compresses a value when that was negotiated and asked for. The result is good until the next call.
+func (p *producer) pack(value []byte, datatype mcbp.Datatype) ([]byte, mcbp.Datatype) {
+	if len(value) == 0 || !p.c.features.snappy || !p.compress.Load() && !p.c.moods().Has(Compressed) {
+		return value, datatype
+	}
+	if cap(p.packed) > keepBytes {
+		p.packed = nil
+	}
+	p.packed = snappy.Encode(p.packed[:cap(p.packed)], value)
+	return p.packed, datatype | mcbp.DatatypeSnappy
 }
 
 // appendMessage appends a message of the stream. Its lengths are within the codec's limits, which the store's keep; should

@@ -6,6 +6,8 @@ import (
 	"sort"
 	"sync"
 	"time"
+
+	"tidemark/mcbp"
 )
 
 // State of a vbucket on this node, with the numbers of the protocol.
@@ -91,6 +93,8 @@ const (
 	Touch
 	// Edit gives a key the value that Change.Edit makes of its present one. An existing document keeps its flags and expiry.
 	Edit
+	// Bury puts a tombstone with a value of its own and the numbers Rev and NewCas, also where there is no document.
+	Bury
 )
 
 // Change asks for one change of a document. Cas 0 means any. Expiry is absolute unix seconds, 0 for never. Key and Value
@@ -105,6 +109,10 @@ type Change struct {
 	// becomes that of Apply. It runs with the vbucket locked: it must return at once and must not call back. The value
 	// becomes the store's.
 	Edit func(prev *Doc) (value []byte, datatype byte, err error)
+	// Rev and NewCas are those of a version that is buried, Expiry its time; it gives way to one with a higher Rev, or as high a
+	// one and no lower CAS, unless Always.
+	Rev, NewCas uint64
+	Always      bool
 }
 
 // Result of a change or a read. The answer, also when it is an error, may be given to a client only after Ticket.Wait.
@@ -126,13 +134,15 @@ func (v *VBucket) Apply(c Change) (Result, error) {
 		return Result{}, ErrSealed
 	}
 	prev, ticket := v.liveLocked(c.Key, uint32(now.Unix()))
-	if err := check(c, prev); err != nil {
+	if err := check(c, prev, v.docs[string(c.Key)]); err != nil {
 		return Result{Ticket: ticket}, err
 	}
 	doc := &Doc{Key: string(c.Key), Flags: c.Flags, Expiry: c.Expiry, Datatype: c.Datatype}
 	switch c.Kind {
 	case Delete:
-		*doc = Doc{Key: prev.Key, Deleted: true, DeleteTime: uint32(now.Unix())}
+		*doc = tombstone(prev, uint32(now.Unix()))
+	case Bury:
+		*doc = Doc{Key: doc.Key, Value: append([]byte(nil), c.Value...), Flags: c.Flags, Datatype: c.Datatype, Deleted: true, DeleteTime: c.Expiry, Rev: c.Rev, Cas: c.NewCas}
 	case Touch:
 		*doc = Doc{Key: prev.Key, Value: prev.Value, Flags: prev.Flags, Datatype: prev.Datatype, Expiry: c.Expiry}
 	case Edit:
@@ -160,8 +170,25 @@ func (v *VBucket) Apply(c Change) (Result, error) {
 	return Result{Doc: doc, VBUUID: v.failover[0].UUID, Ticket: t}, nil
 }
 
-func check(c Change, prev *Doc) error {
+// tombstone is what remains of a version: the extended attributes of the system outlive the document.
+func tombstone(prev *Doc, now uint32) Doc {
+	d := Doc{Key: prev.Key, Deleted: true, DeleteTime: now}
+	if prev.Datatype&DatatypeXattr == 0 {
+		return d
+	}
+	if section, _, err := mcbp.SplitXattrs(prev.Value); err == nil {
+		if section = mcbp.SystemXattrs(section); len(section) > 0 {
+			d.Value, d.Datatype = mcbp.AppendXattrs(nil, section), DatatypeXattr
+		}
+	}
+	return d
+}
+
+// check says whether a change may be made; prev is the live version, newest may be a tombstone.
+func check(c Change, prev, newest *Doc) error {
 	switch {
+	case c.Kind == Bury && newest != nil && !c.Always && (newest.Rev > c.Rev || newest.Rev == c.Rev && newest.Cas >= c.NewCas):
+		return ErrExists
 	case prev == nil && (c.Kind == Replace || c.Kind == Delete || c.Kind == Touch || c.Cas != 0):
 		return ErrNotFound
 	case prev != nil && c.Kind == Add:
@@ -208,7 +235,9 @@ func (v *VBucket) liveLocked(key []byte, now uint32) (*Doc, *Ticket) {
 }
 
 func (v *VBucket) expireLocked(d *Doc, now uint32) (*Ticket, error) {
-	return v.putLocked(&Doc{Key: d.Key, Deleted: true, Expired: true, DeleteTime: now})
+	gone := tombstone(d, now)
+	gone.Expired = true
+	return v.putLocked(&gone)
 }
 
 // putLocked gives the version its numbers, appends it to the log's current ticket and installs it.
@@ -221,16 +250,18 @@ func (v *VBucket) putLocked(doc *Doc) (*Ticket, error) {
 	if v.bucket.opts.Gaps && doc.Seqno%gapEvery == 0 {
 		doc.Seqno++
 	}
-	doc.Rev = 1
-	if prev != nil {
-		doc.Rev = prev.Rev + 1
+	if doc.Rev == 0 { // it brings no numbers of its own
+		doc.Rev = 1
+		if prev != nil {
+			doc.Rev = prev.Rev + 1
+		}
+		doc.Cas = max(v.maxCas+1, uint64(v.bucket.now().UnixNano())&^0xffff)
 	}
-	doc.Cas = max(v.maxCas+1, uint64(v.bucket.now().UnixNano())&^0xffff)
 	t, err := v.bucket.commit.appendDoc(v, doc, prev)
 	if err != nil {
 		return nil, err
 	}
-	v.high, v.maxCas = doc.Seqno, doc.Cas
+	v.high, v.maxCas = doc.Seqno, max(v.maxCas, doc.Cas)
 	v.installLocked(doc, prev)
 	return t, nil
 }
