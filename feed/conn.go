@@ -2,6 +2,7 @@ package feed
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -164,6 +165,8 @@ func (c *Conn) negotiate(ctx context.Context) error {
 		}
 		err = kvclient.NewStatusError(f)
 		switch {
+		case errors.Is(err, ErrTemporary): // it says nothing about what the engine knows
+			return err
 		case err == nil && k.key == mcbp.ControlEndOnClose:
 			c.mu.Lock()
 			c.endOnClose = true

@@ -130,6 +130,16 @@ func TestBootstrapErrors(t *testing.T) {
 			return true
 		}}
 	}
+	late := func(config string, times int32) *kvclienttest.Server { // another config so many times first
+		left := atomic.Int32{}
+		left.Store(times)
+		return &kvclienttest.Server{Config: func(s *kvclienttest.Server) []byte {
+			if left.Add(-1) >= 0 {
+				return []byte(config)
+			}
+			return kvclienttest.ClusterMap(2, []*kvclienttest.Server{s}, [][]int{{0}})
+		}}
+	}
 	for _, tt := range []struct {
 		name string
 		srv  *kvclienttest.Server // nil: the embedded node
@@ -145,6 +155,18 @@ func TestBootstrapErrors(t *testing.T) {
 		{name: "engine without maps", srv: answer(mcbp.OpGetClusterConfig, mcbp.StatusUnknownCommand, 1000), want: kvclient.ErrNotSupported, says: "older"},
 		{name: "warmup that ends", srv: answer(mcbp.OpSelectBucket, mcbp.StatusTemporary, 3)},
 		{name: "map that comes late", srv: answer(mcbp.OpGetClusterConfig, mcbp.StatusTemporary, 3)},
+		{name: "map that the engine was not told yet", srv: answer(mcbp.OpGetClusterConfig, mcbp.StatusKeyNotFound, 3)},
+		{name: "map that is not made yet", srv: late(`{"rev":1,"nodeLocator":"vbucket","nodes":[],"vBucketServerMap":{"vBucketMap":[]}}`, 3)},
+		{name: "memcached bucket", srv: late(`{"rev":1,"nodeLocator":"ketama","nodes":[{"hostname":"$HOST:8091","ports":{"direct":11210}}]}`, 1000),
+			want: mcbp.ErrNoVBuckets, says: "Couchbase or ephemeral"},
+		{name: "engine without HELLO", srv: answer(mcbp.OpHello, mcbp.StatusUnknownCommand, 1000), want: kvclient.ErrNotSupported, says: "older"},
+		{name: "no mechanism but CRAM-MD5", srv: &kvclienttest.Server{Mechanisms: "CRAM-MD5"}, want: kvclient.ErrAuth, says: "offers none of SCRAM-SHA512"},
+		{name: "PLAIN beside CRAM-MD5, without TLS", srv: &kvclienttest.Server{Mechanisms: "CRAM-MD5 PLAIN"}, want: kvclient.ErrAuth, says: "not allowed without TLS"},
+		{name: "PLAIN beside CRAM-MD5, allowed", srv: &kvclienttest.Server{Mechanisms: "CRAM-MD5 PLAIN"}, edit: func(o *kvclient.Options) { o.AllowPlain = true }},
+		{name: "SCRAM-SHA1 only", srv: &kvclienttest.Server{Mechanisms: "CRAM-MD5 SCRAM-SHA1 PLAIN"}},
+		{name: "few features", srv: &kvclienttest.Server{Features: []mcbp.Feature{mcbp.FeatureSelectBucket}}},
+		{name: "HELLO during warmup", srv: answer(mcbp.OpHello, mcbp.StatusTemporary, 2)},
+		{name: "SASL during warmup", srv: answer(mcbp.OpSASLAuth, mcbp.StatusTemporary, 2)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			addr := embedded.MemcachedAddr()

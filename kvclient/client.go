@@ -305,7 +305,7 @@ func final(err error) bool {
 	if errors.As(err, &se) {
 		return !errors.Is(err, ErrNotMyVBucket) && !errors.Is(err, ErrTemporary)
 	}
-	return errors.Is(err, ErrAuth) || errors.Is(err, ErrNoBucket) || errors.Is(err, ErrNotSupported) || errors.Is(err, mcbp.ErrTooLarge)
+	return errors.Is(err, ErrAuth) || errors.Is(err, ErrNoBucket) || errors.Is(err, ErrNotSupported) || errors.Is(err, mcbp.ErrTooLarge) || errors.Is(err, mcbp.ErrNoVBuckets)
 }
 
 // backoff is the pause between attempts.

@@ -82,6 +82,8 @@ func (e *StatusError) Error() string {
 // advice is what to do about it; empty when there is nothing to do but to know.
 func (e *StatusError) advice() string {
 	switch {
+	case e.Is(ErrAuth) && e.Status == mcbp.StatusNoAccess:
+		return "the user lacks the right to it: for DCP and statistics see docs/couchbase.md"
 	case e.Is(ErrAuth):
 		return "check the user and the password"
 	case e.Is(ErrNoBucket):
@@ -98,8 +100,11 @@ func (e *StatusError) advice() string {
 func (e *StatusError) Is(target error) bool {
 	switch e.Status {
 	case mcbp.StatusKeyNotFound:
-		if e.Op == mcbp.OpSelectBucket {
+		switch e.Op {
+		case mcbp.OpSelectBucket:
 			return target == ErrNoBucket
+		case mcbp.OpGetClusterConfig: // the engine has not been told a map yet
+			return target == ErrTemporary
 		}
 		return target == ErrKeyNotFound
 	case mcbp.StatusKeyExists, mcbp.StatusNotStored:

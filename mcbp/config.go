@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/bits"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -12,6 +13,9 @@ import (
 // ErrConfig says that a cluster config is not usable; the message names the
 // field.
 var ErrConfig = errors.New("mcbp: unusable cluster config")
+
+// ErrNoVBuckets says, beside ErrConfig, that a bucket is of a kind that has no vbuckets: it has no map, now and ever.
+var ErrNoVBuckets = errors.New("a memcached bucket has no vbuckets")
 
 // Limits of a cluster config.
 const (
@@ -103,7 +107,49 @@ func ParseClusterConfig(data []byte) (*ClusterConfig, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
+	c.pair()
 	return &c, nil
+}
+
+// pair brings the nodes into the order of the server list, which is what the map's numbers mean: an engine may list them in
+// another. Where not every server is found among the nodes they stay as they are.
+func (c *ClusterConfig) pair() {
+	list := c.VBucketServerMap.ServerList
+	if len(list) == 0 || len(list) > len(c.NodesExt) || len(c.Nodes) > 0 && len(c.Nodes) < len(list) {
+		return
+	}
+	known := len(c.NodesExt)
+	if len(c.Nodes) > 0 {
+		known = min(known, len(c.Nodes)) // later ones do not serve the bucket
+	}
+	at := map[string]int{}
+	for i, e := range c.NodesExt[:known] {
+		at[joinHostPort(c.hostOf(i, HostPlaceholder), e.Services["kv"])] = i
+	}
+	order, taken, same := make([]int, 0, known), make([]bool, known), true
+	for i, server := range list {
+		n, ok := at[server]
+		if !ok || taken[n] {
+			return
+		}
+		order, taken[n], same = append(order, n), true, same && n == i
+	}
+	if same {
+		return
+	}
+	for n := range known {
+		if !taken[n] {
+			order = append(order, n)
+		}
+	}
+	nodes, ext := slices.Clone(c.Nodes), slices.Clone(c.NodesExt)
+	for i, n := range order {
+		ext[i] = c.NodesExt[n]
+		if len(nodes) > 0 {
+			nodes[i] = c.Nodes[n]
+		}
+	}
+	c.Nodes, c.NodesExt = nodes, ext
 }
 
 // Validate checks that the map can be used for routing: vbucket locator, a power
@@ -113,7 +159,7 @@ func (c *ClusterConfig) Validate() error {
 	nodes := c.NumNodes()
 	switch {
 	case c.NodeLocator != "" && c.NodeLocator != "vbucket":
-		return fmt.Errorf("%w: nodeLocator is %q, want \"vbucket\"", ErrConfig, c.NodeLocator)
+		return fmt.Errorf("%w: nodeLocator is %q, want \"vbucket\": %w; take a Couchbase or ephemeral bucket", ErrConfig, c.NodeLocator, ErrNoVBuckets)
 	case n < 1 || n > MaxVBuckets || bits.OnesCount(uint(n)) != 1:
 		return fmt.Errorf("%w: vBucketMap has %d vbuckets, want a power of two from 1 to %d", ErrConfig, n, MaxVBuckets)
 	case nodes < 1 || nodes > MaxConfigNodes || len(c.NodesExt) > MaxConfigNodes:
@@ -146,12 +192,10 @@ func (c *ClusterConfig) Validate() error {
 	return nil
 }
 
-// NumNodes is the number of nodes that vBucketMap can name.
+// NumNodes is the number of nodes that vBucketMap can name. While nodes come and go the server list may be longer than the
+// list of nodes.
 func (c *ClusterConfig) NumNodes() int {
-	if n := len(c.Nodes); n > 0 {
-		return n
-	}
-	if n := len(c.VBucketServerMap.ServerList); n > 0 {
+	if n := max(len(c.Nodes), len(c.VBucketServerMap.ServerList)); n > 0 {
 		return n
 	}
 	return len(c.NodesExt)

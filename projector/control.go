@@ -60,7 +60,7 @@ func kvProblem(bucket string, err error) error {
 		return rpc.Refuse(rpc.CodeBucket, "bucket %q does not exist in the KV store, or its user may not read it: %v", bucket, err)
 	case errors.Is(err, feed.ErrAuth):
 		return rpc.Refuse(rpc.CodeKV, "the KV store refuses the projector's user; check --kv-user and --kv-password-file: %v", err)
-	case errors.Is(err, feed.ErrNotSupported):
+	case errors.Is(err, feed.ErrNotSupported), errors.Is(err, mcbp.ErrNoVBuckets):
 		return rpc.Refuse(rpc.CodeKV, "the KV node of bucket %q is no engine that can be streamed from, or is too old: %v", bucket, err)
 	}
 	return rpc.Refuse(rpc.CodeKV, "KV of bucket %q cannot be asked now: %v", bucket, err)
@@ -168,7 +168,11 @@ func (p *Projector) stateOf(ctx context.Context, conn feed.Feed) (*kvState, erro
 		}
 	}
 	details, err := conn.Details(ctx)
-	if err != nil {
+	switch {
+	case errors.Is(err, feed.ErrAuth), errors.Is(err, feed.ErrNotSupported):
+		// The user may stream and not read statistics. Purge seqnos only save a try: KV knows them, and demands a rollback.
+		p.log.Debug("KV gives no statistics: purge seqnos are not known beforehand", "error", err)
+	case err != nil:
 		return nil, err
 	}
 	for vb, d := range details {

@@ -27,6 +27,7 @@ type engine struct {
 	answer  map[uint16]chan any // STREAM_REQ of these vbuckets waits
 	closes  int
 	value   []byte // of documents
+	noStats bool   // the user may not read statistics
 	// log is every vbucket's failover log; a start above 0 on a branch that it lacks is answered with ROLLBACK to 0.
 	log   []mcbp.FailoverEntry
 	asked []uint64 // branches of stream requests, in order
@@ -97,6 +98,12 @@ func (e *engine) handle(p *kvclienttest.Peer, f mcbp.Frame) bool {
 			return true
 		}
 		reply()
+	case mcbp.OpStat:
+		if e.noStats {
+			p.Reply(f, mcbp.StatusNoAccess, mcbp.Frame{})
+			return true
+		}
+		p.Reply(f, mcbp.StatusOK, mcbp.Frame{})
 	case mcbp.OpDCPFailoverLog:
 		p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, e.log)})
 	case mcbp.OpDCPCloseStream:
@@ -310,6 +317,21 @@ func TestABrokenStreamIsAskedForAgain(t *testing.T) {
 	if e.stream(3) != s {
 		t.Error("the new stream was closed at KV")
 	}
+}
+
+// A user who may stream and not read statistics is enough: purge seqnos are what is not known then.
+func TestAUserWithoutStatistics(t *testing.T) {
+	e := newEngine(t)
+	e.set(func() { e.noStats = true })
+	w := newWorldAt(t, e.Addr())
+	w.define(1, 1)
+	if r := w.startAt(3, 1, 0); r.Outcome != wire.StartBegun || r.High != 100 || r.Purge != 0 {
+		t.Fatalf("%+v", r)
+	}
+	s := e.stream(3)
+	s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, 3, s.opaque), Extras: mcbp.SnapshotMarker{End: 1}.AppendExtras(nil)})
+	s.document(1, 0)
+	w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1")
 }
 
 // Only the default collection has documents; what else there is moves the seqno, and a window completes by it.
