@@ -87,28 +87,51 @@ func (s *scratch) removeBack(vb uint16, docID []byte) {
 // flush implements engine.
 func (e *pebbleEngine) flush(updates []*Update, keep func(uint16) bool, next *state, changed []VBPosition) error {
 	e.scratch.reset()
-	for _, u := range updates {
-		n, err := e.change(u, keep != nil && keep(u.VBucket))
-		if err != nil {
-			return classify(e.id, e.dir, err)
-		}
-		next.items += int64(n)
+	items, err := e.collect(updates, keep)
+	if err != nil {
+		return classify(e.id, e.dir, err)
 	}
+	next.items += items
 	return e.commit(next, changed)
 }
 
-// change adds what one update changes, and gives by how much the number of rows changes.
-func (e *pebbleEngine) change(u *Update, keep bool) (int, error) {
-	s := &e.scratch
-	s.key = appendBackKey(s.key[:0], u.VBucket, u.DocID)
-	v, closer, err := e.db.Get(s.key)
-	found := err == nil
-	if err != nil && !errors.Is(err, pebble.ErrNotFound) {
+// collect adds what the updates change, and gives by how much the number of rows changes. The updates are in the order of
+// their back entries, over which one iterator goes: the tables and blocks that it has open for one document often have the next one, too.
+func (e *pebbleEngine) collect(updates []*Update, keep func(uint16) bool) (items int64, err error) {
+	if len(updates) == 0 {
+		return 0, nil
+	}
+	it, err := e.db.NewIter(&pebble.IterOptions{LowerBound: []byte{tagBack}, UpperBound: []byte{tagBack + 1}})
+	if err != nil {
 		return 0, err
 	}
+	defer func() { err = errors.Join(err, it.Close()) }()
+	for _, u := range updates {
+		n, err := e.change(it, u, keep != nil && keep(u.VBucket))
+		if err != nil {
+			return 0, err
+		}
+		items += int64(n)
+	}
+	return items, nil
+}
+
+// change adds what one update changes, and gives by how much the number of rows changes. The iterator goes to the document's
+// back entry.
+func (e *pebbleEngine) change(it *pebble.Iterator, u *Update, keep bool) (int, error) {
+	s := &e.scratch
+	s.key = appendBackKey(s.key[:0], u.VBucket, u.DocID)
+	found := it.SeekPrefixGE(s.key) // by the tables' filters: a prefix is a whole key here
+	if err := it.Error(); err != nil {
+		return 0, err
+	}
+	found = found && bytes.Equal(it.Key(), s.key)
 	s.old = s.old[:0]
 	if found {
-		defer func() { _ = closer.Close() }()
+		v, err := it.ValueAndErr()
+		if err != nil {
+			return 0, err
+		}
 		var seqno uint64
 		if seqno, s.old, err = decodeBackValue(s.old, v); err != nil {
 			return 0, &CorruptError{Copy: e.id, File: e.dir, Err: err}
