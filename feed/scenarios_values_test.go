@@ -142,7 +142,7 @@ func deletionsWithBodies(s *stage) {
 	for _, key := range []string{"attributes", "mine only", "plain"} {
 		s.remove(key)
 	}
-	meta := mcbp.WithMeta{Time: 1_700_000_000, Rev: 7, CAS: 1 << 40}.AppendExtras(nil)
+	meta := mcbp.WithMeta{Time: uint32(time.Now().Unix()), Rev: 7, CAS: 1 << 40}.AppendExtras(nil)
 	put(mcbp.Frame{Header: mcbp.Header{Op: mcbp.OpDeleteWithMeta, Datatype: mcbp.DatatypeXattr | mcbp.DatatypeSnappy}, Extras: meta, Key: []byte("buried"),
 		Value: snappy.Encode(nil, withAttributes(section, `{"left":true}`))})
 	s.set("stays", "1")

@@ -109,7 +109,7 @@ type Change struct {
 	// becomes that of Apply. It runs with the vbucket locked: it must return at once and must not call back. The value
 	// becomes the store's.
 	Edit func(prev *Doc) (value []byte, datatype byte, err error)
-	// Rev and NewCas are those of a version that is buried, Expiry its time; it gives way to one with a higher Rev, or as high a
+	// Rev and NewCas are those of a version that is buried, Expiry its time (0: now; an old one is forgotten soon); it gives way to one with a higher Rev, or as high a
 	// one and no lower CAS, unless Always.
 	Rev, NewCas uint64
 	Always      bool
@@ -143,6 +143,9 @@ func (v *VBucket) Apply(c Change) (Result, error) {
 		*doc = tombstone(prev, uint32(now.Unix()))
 	case Bury:
 		*doc = Doc{Key: doc.Key, Value: append([]byte(nil), c.Value...), Flags: c.Flags, Datatype: c.Datatype, Deleted: true, DeleteTime: c.Expiry, Rev: c.Rev, Cas: c.NewCas}
+		if doc.DeleteTime == 0 {
+			doc.DeleteTime = uint32(now.Unix())
+		}
 	case Touch:
 		*doc = Doc{Key: prev.Key, Value: prev.Value, Flags: prev.Flags, Datatype: prev.Datatype, Expiry: c.Expiry}
 	case Edit:
