@@ -97,6 +97,7 @@ type world struct {
 	projectors map[string]*fakeProjector // by address
 	indexers   map[string]*fakeIndexer
 	running    sync.WaitGroup
+	says       hclog.Logger // of the leaders from now on; nil: nothing
 }
 
 type kvBucket struct {
@@ -140,7 +141,7 @@ func (w *world) bucket(name, uuid string) *kvBucket {
 // lead starts the next term.
 func (w *world) lead() {
 	w.term++
-	c, err := New(Config{Consensus: w.log, Machine: w.log, Projectors: projectorsOf{w}, Indexers: indexersOf{w}, REST: "http://m1"})
+	c, err := New(Config{Consensus: w.log, Machine: w.log, Projectors: projectorsOf{w}, Indexers: indexersOf{w}, REST: "http://m1", Logger: w.says})
 	if err != nil {
 		w.t.Fatal(err)
 	}

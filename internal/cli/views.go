@@ -112,6 +112,12 @@ func tableTimestamps(w *tabwriter.Writer, t *client.Timestamps, vectors bool) {
 			fmt.Fprintf(w, "%s\t%d\t%s\n", names[i], v.Total, v.Hash)
 		}
 	}
+	if t.Waiting > 0 {
+		fmt.Fprintf(w, "\n%d scans wait for the next one\n", t.Waiting)
+	}
+	if t.Diverged != "" {
+		fmt.Fprintf(w, "\nthe bucket has to be rolled back: %s\n", t.Diverged)
+	}
 	fmt.Fprintln(w, "\nINDEXER\tACKED\tBEHIND\tSINCE\tSTATE")
 	for _, p := range t.Indexers {
 		state := "counts"
@@ -124,7 +130,7 @@ func tableTimestamps(w *tabwriter.Writer, t *client.Timestamps, vectors bool) {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%s\t%s\n", p.Name, p.Acked, p.Behind, clockOf(p.SinceMS), state)
 	}
 	if t.HoldingCount > 0 {
-		fmt.Fprintf(w, "\n%d vbuckets have no stream:\n", t.HoldingCount)
+		fmt.Fprintf(w, "\n%d vbuckets have no stream, %d of them:\n", t.HoldingCount, len(t.Holding))
 		for _, h := range t.Holding {
 			fmt.Fprintf(w, "%d\t%s\tsince %s\t%s\n", h.VBucket, h.State, clockOf(h.SinceMS), h.Reason)
 		}

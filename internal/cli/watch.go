@@ -112,7 +112,12 @@ func printWatch(s Streams, output format, e *client.WatchEvent) error {
 	return nil
 }
 
-func clockOf(ms int64) string { return time.UnixMilli(ms).Format("15:04:05") }
+func clockOf(ms int64) string {
+	if ms <= 0 {
+		return "-"
+	}
+	return time.UnixMilli(ms).Format("15:04:05")
+}
 
 // countsOf says what a snapshot holds.
 func countsOf(s *client.WatchState) string {
