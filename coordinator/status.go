@@ -159,7 +159,7 @@ func (l *leader) show() {
 		if stuck := len(sum.Stuck) > 0; stuck != b.stuck {
 			if b.stuck = stuck; stuck {
 				x := &sum.Stuck[0]
-				l.log.Warn("vbuckets have no stream for long", "bucket", name, "how_many", len(sum.Stuck), "vbucket", x.VBucket, "state", x.State,
+				l.log.Warn("vbuckets have no stream for long", "bucket", name, "how_many", sum.StuckCount, "vbucket", x.VBucket, "state", x.State,
 					"reason", x.Reason, "for_ms", x.ForMS)
 			} else {
 				l.log.Info("no vbucket is without a stream for long any more", "bucket", name)

@@ -61,7 +61,7 @@ func TestSilentProjectorIsNamed(t *testing.T) {
 			}
 			return s.Buckets[0]
 		}
-		w.until("stuck", time.Minute, func() bool { return len(status().Streams.Stuck) == vbuckets/2 })
+		w.until("stuck", time.Minute, func() bool { return status().Streams.StuckCount == vbuckets/2 })
 		if waited := time.Since(began); waited < 10*time.Second {
 			t.Errorf("told after %s: a vbucket that changes hands is not stuck", waited)
 		}

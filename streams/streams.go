@@ -402,6 +402,7 @@ type Summary struct {
 	Idle, Requested, Begun, Ended, Lost int
 	Repairs                             uint64  // batches since this leader began
 	Stuck                               []Stuck // ascending by vbucket, at most maxStuck
+	StuckCount                          int     // how many there are
 }
 
 // Stuck is a vbucket that has had no stream for longer than Config.StuckAfter.
@@ -431,8 +432,10 @@ func (l *Ledger) Summary(nowMS int64) Summary {
 		case Lost:
 			s.Lost++
 		}
-		if e.State != Begun && e.State != Idle && nowMS-e.downMS > l.cfg.StuckAfter.Milliseconds() && len(s.Stuck) < maxStuck {
-			s.Stuck = append(s.Stuck, Stuck{VBucket: uint16(v), State: e.State, Reason: e.Reason, ForMS: nowMS - e.downMS})
+		if e.State != Begun && e.State != Idle && nowMS-e.downMS > l.cfg.StuckAfter.Milliseconds() {
+			if s.StuckCount++; len(s.Stuck) < maxStuck {
+				s.Stuck = append(s.Stuck, Stuck{VBucket: uint16(v), State: e.State, Reason: e.Reason, ForMS: nowMS - e.downMS})
+			}
 		}
 	}
 	return s
