@@ -15,11 +15,11 @@ import (
 )
 
 // CodeUnready is the code of /readyz while there is a leader and this manager cannot serve all the same.
-const CodeUnready = "NOT_READY"
+const CodeUnready = rpc.CodeUnready
 
 // Codes of reasons that this package finds; the others are of package consensus.
 const (
-	reasonNoCluster = "no_cluster"
+	reasonNoCluster = rpc.ReasonNoCluster
 	reasonBehind    = "not_caught_up"
 )
 

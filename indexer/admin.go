@@ -245,14 +245,3 @@ func (x *Indexer) positions(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 }
-
-func (x *Indexer) ready(w http.ResponseWriter, r *http.Request) {
-	switch {
-	case x.identity.get().ClusterID == "":
-		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeUnavailable, "not registered with a manager yet"))
-	case x.health.get() != "":
-		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeUnavailable, "%s", x.health.get()))
-	default:
-		rpc.Write(w, r, http.StatusOK, wire.OK{})
-	}
-}

@@ -17,6 +17,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -322,6 +323,19 @@ func (h *health) set(source, why string) bool {
 		h.why[source] = why
 	}
 	return (was == "") != (why == "")
+}
+
+// Sources of what is wrong; of copies see copySource.
+const (
+	healthRegistration = "registration"
+	healthManagers     = "managers"
+)
+
+// all gives everything that is wrong, by source.
+func (h *health) all() map[string]string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return maps.Clone(h.why)
 }
 
 func (h *health) get() string {

@@ -427,6 +427,9 @@ func testPages(t *steady.T) {
 	if err := w.define(10); err != nil {
 		t.Fatal(err)
 	}
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(10)
 	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/v1/status": 200, "/metrics": 200, "/nothing": 404} {
 		resp, err := http.Get(w.endpoint.Admin + path)
 		if err != nil {

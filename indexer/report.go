@@ -68,7 +68,7 @@ func (r *reporter) register(ctx context.Context) error {
 			err = x.identity.registered(reply)
 		}
 		if err == nil {
-			x.health.set("registration", "")
+			x.health.set(healthRegistration, "")
 			x.log.Info("registered", "cluster", reply.ClusterID, "node", reply.Node, "leader", reply.Leader.REST)
 			return nil
 		}
@@ -79,7 +79,7 @@ func (r *reporter) register(ctx context.Context) error {
 		if errors.As(err, &p) && p.Code == string(statecontext.NodeRemoved) {
 			return fmt.Errorf("%w: %s", ErrRemoved, p.Detail)
 		}
-		if x.health.set("registration", err.Error()) {
+		if x.health.set(healthRegistration, err.Error()) {
 			x.log.Warn("cannot register; trying again", "error", err)
 		}
 		t := time.NewTimer(pause)
@@ -103,14 +103,14 @@ func (r *reporter) reports(ctx context.Context) error {
 			return nil
 		case err != nil:
 			r.full = 0
-			if r.x.health.set("managers", err.Error()) {
+			if r.x.health.set(healthManagers, err.Error()) {
 				r.x.log.Warn("the leader cannot be told; trying again", "error", err)
 			}
 			r.x.metrics.reports.WithLabelValues("error").Inc()
 		case !known:
 			return nil
 		default:
-			r.x.health.set("managers", "")
+			r.x.health.set(healthManagers, "")
 			r.x.metrics.reports.WithLabelValues("ok").Inc()
 		}
 		t := time.NewTimer(reportSpacing)

@@ -41,6 +41,7 @@ func (p *Projector) handler() http.Handler {
 	}))
 	add(http.MethodGet, "/metrics", anyone, promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{}))
 	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) { rpc.Write(w, r, http.StatusOK, wire.OK{}) }).Methods(http.MethodGet)
+	r.HandleFunc("/readyz", p.ready).Methods(http.MethodGet)
 	r.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeNotFound, "a projector has no %s", r.URL.Path))
 	})

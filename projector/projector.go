@@ -130,6 +130,7 @@ type Projector struct {
 	mu         sync.Mutex
 	fence      wire.Fence
 	registered bool
+	unheard    string // why the leader has not heard of it lately; empty: it has
 	defs       *wire.Definitions
 	buckets    map[string]*bucket
 	sides      map[sideKey]*side
@@ -236,7 +237,7 @@ func (p *Projector) register(ctx context.Context) error {
 			if p.fence.ClusterID == "" || p.fence.Less(reply.Fence) {
 				p.fence = reply.Fence
 			}
-			p.fence.ClusterID, p.registered = reply.ClusterID, true
+			p.fence.ClusterID, p.registered, p.unheard = reply.ClusterID, true, ""
 			p.mu.Unlock()
 			p.log.Info("registered", "cluster", reply.ClusterID, "leader", reply.Leader.ID, "term", reply.Leader.Term)
 			return nil
@@ -244,6 +245,7 @@ func (p *Projector) register(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
+		p.heard(err)
 		if failures%25 == 0 {
 			p.log.Warn("registration failed, trying again", "error", err)
 		}

@@ -49,6 +49,7 @@ func (p *Projector) report(ctx context.Context) error {
 			return nil
 		case err != nil:
 			told = nil
+			p.heard(err)
 			if silent++; silent%50 == 1 {
 				p.log.Warn("report failed, trying again", "error", err)
 			}
@@ -58,11 +59,13 @@ func (p *Projector) report(ctx context.Context) error {
 				return nil //nolint:nilerr // only the end of ctx
 			}
 		case reply.Full:
+			p.heard(nil)
 			told, silent = nil, 0
 		default:
 			if told == nil {
 				full = time.Now()
 			}
+			p.heard(nil)
 			told, silent, faultsTold = telling, 0, faults
 		}
 		select { // events that come in a burst share a report

@@ -8,6 +8,7 @@ package rpc
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"encoding/json"
@@ -17,6 +18,7 @@ import (
 	"mime"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -70,6 +72,35 @@ type Problem struct {
 type Reason struct {
 	Code   string `json:"code"`
 	Detail string `json:"detail"`
+}
+
+// CodeUnready is the code of /readyz of a process that cannot serve, while there is a leader.
+const CodeUnready = "NOT_READY"
+
+// Reasons that several roles have.
+const (
+	ReasonNoCluster = "no_cluster" // it belongs to no cluster yet
+	ReasonNoLeader  = "no_leader"  // the leader is not known, or cannot be reached
+)
+
+// unreadyRetryMS is after how long it is worth while to ask /readyz again.
+const unreadyRetryMS = 200
+
+// Unready is the answer of /readyz with all that is in the way, ordered by code; nil when there is nothing.
+func Unready(reasons []Reason) *Problem {
+	if len(reasons) == 0 {
+		return nil
+	}
+	slices.SortFunc(reasons, func(a, b Reason) int {
+		return cmp.Or(strings.Compare(a.Code, b.Code), strings.Compare(a.Detail, b.Detail))
+	})
+	details := make([]string, len(reasons))
+	for i, r := range reasons {
+		details[i] = r.Detail
+	}
+	p := NewProblem(http.StatusServiceUnavailable, CodeUnready, "%s", strings.Join(details, "; "))
+	p.RetryAfterMS, p.Reasons = unreadyRetryMS, reasons
+	return p
 }
 
 // Error gives code and detail.

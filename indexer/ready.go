@@ -1,0 +1,80 @@
+package indexer
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/partition"
+	"tidemark/wire"
+)
+
+// Codes of reasons of /readyz, beside those of package rpc.
+const (
+	reasonCopy    = "copy"     // a copy cannot be written or read
+	reasonNotHeld = "not_held" // copies of ready indexes hold no stability timestamp: scans do without them
+)
+
+// maxNamed is how many copies a reason names.
+const maxNamed = 5
+
+// ready is 200 when this indexer can serve: it is registered, tells the leader how it is, its disk and its copies are well,
+// and each of its copies of a ready index holds a stability timestamp, so that scans may use it. Else the problem lists what
+// is in the way.
+func (x *Indexer) ready(w http.ResponseWriter, r *http.Request) {
+	if p := rpc.Unready(x.reasons()); p != nil {
+		rpc.WriteProblem(w, p)
+		return
+	}
+	rpc.Write(w, r, http.StatusOK, wire.OK{})
+}
+
+func (x *Indexer) reasons() (all []rpc.Reason) {
+	id := x.identity.get()
+	for source, why := range x.health.all() {
+		switch {
+		case source == healthRegistration && id.ClusterID == "":
+			all = append(all, rpc.Reason{Code: rpc.ReasonNoCluster, Detail: "no manager has registered this indexer yet: " + why})
+		case source == healthRegistration || source == healthManagers:
+			all = append(all, rpc.Reason{Code: rpc.ReasonNoLeader, Detail: "the leader cannot be reached: " + why})
+		default:
+			all = append(all, rpc.Reason{Code: reasonCopy, Detail: source + ": " + why})
+		}
+	}
+	if id.ClusterID == "" && len(all) == 0 {
+		all = append(all, rpc.Reason{Code: rpc.ReasonNoCluster, Detail: "no manager has registered this indexer yet"})
+	}
+	if waiting, of := x.waiting(id.Node); len(waiting) > 0 {
+		more := ""
+		if n := len(waiting); n > maxNamed {
+			waiting, more = waiting[:maxNamed], fmt.Sprintf(" and %d more", n-maxNamed)
+		}
+		all = append(all, rpc.Reason{Code: reasonNotHeld, Detail: fmt.Sprintf("copies of ready indexes hold no stability timestamp yet (of %d here): %s%s", of, strings.Join(waiting, ", "), more)})
+	}
+	return all
+}
+
+// waiting names the copies of ready indexes on this node that scans cannot use yet; of is how many there are in all.
+func (x *Indexer) waiting(node index.NodeID) (names []string, of int) {
+	defs := x.present()
+	maintained := map[index.ID]*index.Definition{}
+	for i := range defs.Indexes {
+		if d := &defs.Indexes[i]; d.State == index.Maintenance {
+			maintained[d.ID] = d
+		}
+	}
+	for _, top := range defs.Topologies {
+		d := maintained[top.Index]
+		for _, c := range top.Copies {
+			if d == nil || c.Node != node || c.State != partition.Allocated {
+				continue
+			}
+			if of++; len(x.snapshots.refs(c.ID)) == 0 {
+				names = append(names, fmt.Sprintf("copy %s (slice %d of %s/%s)", c.ID, c.Slice, d.Bucket, d.Name))
+			}
+		}
+	}
+	return names, of
+}

@@ -1,0 +1,69 @@
+package indexer
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"tidemark/internal/rpc"
+	"tidemark/internal/steady"
+)
+
+// readyz gives the codes of what is in the way, and all that is said of it; nothing: it is ready.
+func (w *world) readyz() (codes, detail string) {
+	w.t.Helper()
+	var endpoint string
+	w.locked(func() { endpoint = w.endpoint.Admin })
+	resp, err := http.Get(endpoint + "/readyz")
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusOK {
+		return "", ""
+	}
+	p := rpc.AsProblem(rpc.ReadProblem(resp))
+	if p.Status != http.StatusServiceUnavailable || p.Code != rpc.CodeUnready || p.RetryAfterMS == 0 {
+		w.t.Errorf("not ready: %+v", p)
+	}
+	var all []string
+	for _, r := range p.Reasons {
+		all = append(all, r.Code)
+	}
+	return strings.Join(all, " "), p.Detail
+}
+
+// untilReadyz waits for codes of reasons.
+func (w *world) untilReadyz(want string) (detail string) {
+	w.t.Helper()
+	w.until("readyz says "+want, func() bool {
+		w.mu.Unlock() // the servers of the test may be asked meanwhile
+		defer w.mu.Lock()
+		codes, text := w.readyz()
+		detail = text
+		return codes == want
+	})
+	return detail
+}
+
+// TestReadyz: not ready while a copy of a ready index holds no timestamp, which is named; ready then; not ready while no
+// manager hears of it.
+func TestReadyz(t *testing.T) { steady.Run(t, still, testReadyz) }
+
+func testReadyz(t *steady.T) {
+	w := newWorld(t)
+	w.start()
+	w.untilReadyz("")
+	if err := w.define(10, 21); err != nil {
+		t.Fatal(err)
+	}
+	if detail := w.untilReadyz("not_held"); !strings.Contains(detail, "of 2 here") || !strings.Contains(detail, "copy 21 (slice 0 of world/i2)") {
+		t.Errorf("%s", detail)
+	}
+	w.begin(nil)
+	w.write(testDoc{id: "a", value: 1})
+	w.promote(t.Context())
+	w.untilReadyz("")
+	w.manager.Close()
+	w.untilReadyz("no_leader")
+}

@@ -1,0 +1,50 @@
+package projector
+
+import (
+	"net/http"
+
+	"tidemark/internal/rpc"
+	"tidemark/wire"
+)
+
+// reasonNoDefinitions is the reason of /readyz that only projectors have.
+const reasonNoDefinitions = "no_definitions"
+
+// heard notes whether the leader has heard of this projector.
+func (p *Projector) heard(err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.unheard = ""; err != nil {
+		p.unheard = err.Error()
+	}
+}
+
+// ready is 200 when this projector can do what it is for: it is registered, the leader hears of it and has told it the
+// indexes. Else the problem lists what is in the way.
+func (p *Projector) ready(w http.ResponseWriter, r *http.Request) {
+	if problem := rpc.Unready(p.reasons()); problem != nil {
+		rpc.WriteProblem(w, problem)
+		return
+	}
+	rpc.Write(w, r, http.StatusOK, wire.OK{})
+}
+
+func (p *Projector) reasons() (all []rpc.Reason) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	add := func(code, detail string) { all = append(all, rpc.Reason{Code: code, Detail: detail}) }
+	because := ""
+	if p.unheard != "" {
+		because = ": " + p.unheard
+	}
+	switch {
+	case !p.registered:
+		add(rpc.ReasonNoCluster, "no manager has registered this projector yet"+because)
+	case p.unheard != "":
+		add(rpc.ReasonNoLeader, "the leader cannot be told how this projector is"+because)
+	}
+	if p.registered && p.defs == nil {
+		add(reasonNoDefinitions, "the leader has not told this projector the indexes yet")
+	}
+	return all
+}
