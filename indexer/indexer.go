@@ -67,9 +67,12 @@ type Config struct {
 	KeepSnapshots int           // stability timestamps per copy at which scans can run
 	PersistEvery  time.Duration // what a crash may take away, to be streamed again
 	Checkpoint    time.Duration // between checkpoints, for rollback
-	OrphanGrace   time.Duration // how long a copy that no definitions name is kept; below 0 for ever
-	Logger        hclog.Logger
-	Tracer        trace.Tracer // nil: no spans
+	// KeepCheckpoints is how many each copy keeps; with Checkpoint it should span the time by which KV replicas may lag. 0: the
+	// storage's default.
+	KeepCheckpoints int
+	OrphanGrace     time.Duration // how long a copy that no definitions name is kept; below 0 for ever
+	Logger          hclog.Logger
+	Tracer          trace.Tracer // nil: no spans
 
 	// TLS, unless nil, is on every connection.
 	TLS *tlsconf.Source
@@ -79,6 +82,8 @@ type Config struct {
 
 func (c Config) withDefaults() (Config, error) {
 	switch {
+	case c.KeepCheckpoints < 0:
+		return c, fmt.Errorf("indexer: %d checkpoints to keep: want at least 1, or 0 for %d", c.KeepCheckpoints, storage.DefaultKeepCheckpoints)
 	case c.Dir == "":
 		return c, errors.New("indexer: no data folder")
 	case len(c.Managers) == 0:
@@ -190,7 +195,7 @@ func Open(cfg Config) (*Indexer, error) {
 	}
 	x.verifyID.Store(uint64(x.now().UnixNano())) // of another process they are lower
 	x.store, err = storage.Open(storage.Options{
-		Dir: filepath.Join(cfg.Dir, copiesDir), CacheBytes: cfg.CacheBytes, MemTableBytes: cfg.MemTableBytes, Logger: cfg.Logger.Named("storage"),
+		Dir: filepath.Join(cfg.Dir, copiesDir), CacheBytes: cfg.CacheBytes, MemTableBytes: cfg.MemTableBytes, KeepCheckpoints: cfg.KeepCheckpoints, Logger: cfg.Logger.Named("storage"),
 	})
 	if err != nil {
 		return nil, err

@@ -14,6 +14,7 @@ import (
 	"tidemark/manager"
 	"tidemark/projector"
 	"tidemark/stability"
+	"tidemark/storage"
 	"tidemark/tlsconf"
 )
 
@@ -237,6 +238,9 @@ func newIndexer(s Streams) *cobra.Command {
 	fl.StringVar(&cfg.Maintenance, "maintenance", "127.0.0.1:9542", "listen here for maintenance streams")
 	fl.StringVar(&cfg.Backfill, "backfill", "127.0.0.1:9543", "listen here for backfill streams")
 	fl.DurationVar(&cfg.OrphanGrace, "orphan-grace", indexer.DefaultOrphanGrace, "keep a slice that the cluster does not know for this long before it is dropped; below 0: for ever")
+	fl.IntVar(&cfg.KeepSnapshots, "snapshots", indexer.DefaultKeepSnapshots, "snapshots in memory that each slice keeps for scans")
+	fl.DurationVar(&cfg.Checkpoint, "checkpoint-every", indexer.DefaultCheckpoint, "time between the stored states of a slice that a rollback can go back to")
+	fl.IntVar(&cfg.KeepCheckpoints, "checkpoints", storage.DefaultKeepCheckpoints, "how many of them each slice keeps; together they should span the time that KV replicas may lag")
 	fl.StringVar(&cfg.Catchup, "catchup", "127.0.0.1:9544", "listen here for catchup streams")
 	tlsF.add(cmd)
 	addCommon(cmd, &logs)
