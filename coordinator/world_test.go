@@ -32,6 +32,7 @@ type log struct {
 	id      string
 	lost    bool // leadership: nothing can be proposed
 	count   map[string]int
+	bytes   int // of what was committed
 }
 
 func (g *log) ID() string                   { return g.id }
@@ -71,6 +72,7 @@ func (g *log) Propose(ctx context.Context, c statecontext.Command) (statecontext
 		return statecontext.Result{}, err
 	}
 	g.index++
+	g.bytes += len(data)
 	g.count[fmt.Sprintf("%T", c.Body)]++
 	switch r := g.machine.Apply(&raft.Log{Index: g.index, Term: 1, Data: data}).(type) {
 	case []statecontext.Result:
