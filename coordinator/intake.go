@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -292,7 +293,16 @@ func (in *indexerReport) apply(l *leader) {
 	if n != nil && n.uuid == in.r.UUID && n.boot == in.r.BootID {
 		a.Known, a.Fence = true, n.fences.present()
 		a.Full = !l.takeIndexerReport(n, in.r)
-		a.Held = l.heldCopies()
+		l.packHeld()
+		switch {
+		case !in.r.Packed:
+			a.Held = l.held
+		case in.r.HeldHash != l.heldHash:
+			a.HeldPacked = l.heldPacked
+			fallthrough
+		default:
+			a.HeldHash = l.heldHash
+		}
 	}
 	in.reply <- a
 }
@@ -373,13 +383,18 @@ func (n *indexer) bucket(name string) *nodeBucket {
 	return nb
 }
 
-// heldCopies tells indexers which copies hold which stability timestamp, for scans.
-func (l *leader) heldCopies() []wire.Held {
-	if !l.heldDirty {
-		return l.held
+// packHeld lists which copies hold which stability timestamp, for scans. With many copies there are always some that have
+// moved on: the list is then made anew now and then only.
+func (l *leader) packHeld() {
+	copies := 0
+	for _, n := range l.indexers {
+		copies += len(n.copies)
 	}
-	l.heldDirty = false
-	l.held = nil // the old one may still be on its way to somebody
+	if l.heldPacked != nil && (!l.heldDirty || l.nowMS-l.heldMS < int64(copies/copiesPerMS) && l.nowMS >= l.heldMS) {
+		return
+	}
+	l.heldDirty, l.heldMS = false, l.nowMS
+	l.held = make([]wire.Held, 0, copies) // the old one may still be on its way to somebody
 	for _, n := range l.indexers {
 		ok := !n.offline && n.heard
 		for _, c := range n.copies {
@@ -388,11 +403,10 @@ func (l *leader) heldCopies() []wire.Held {
 			}
 		}
 	}
-	slices.SortFunc(l.held, func(a, b wire.Held) int {
-		if a.Copy < b.Copy {
-			return -1
-		}
-		return 1
-	})
-	return l.held
+	slices.SortFunc(l.held, func(a, b wire.Held) int { return cmp.Or(cmp.Compare(a.Copy, b.Copy), cmp.Compare(a.Node, b.Node)) })
+	l.heldPacked = wire.PackHeld(l.held)
+	l.heldHash = wire.HeldHash(l.heldPacked)
 }
+
+// copiesPerMS: a list of so many copies is made anew once in a millisecond at most.
+const copiesPerMS = 64

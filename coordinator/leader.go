@@ -59,7 +59,10 @@ type leader struct {
 	backfillMS int64
 	missing    map[string]int // checks in a row that did not find a bucket
 	held       []wire.Held
+	heldPacked []byte
+	heldHash   uint64
 	heldDirty  bool
+	heldMS     int64 // when it was made
 	shownMS    int64
 }
 

@@ -42,6 +42,7 @@ type reporter struct {
 	full     int // reports until the next full one
 	buckets  map[string][]byte
 	copies   map[index.CopyID][]byte
+	held     uint64 // hash of the list of held timestamps that was taken over, 0 none
 }
 
 // Run registers, reports, and registers again when the leader does not know us. It ends with ErrRemoved when that is for
@@ -135,6 +136,7 @@ func (r *reporter) send(ctx context.Context) (known bool, err error) {
 	rep := x.fullReport(ctx)
 	r.sequence++
 	rep.Sequence = r.sequence
+	rep.Packed, rep.HeldHash = true, r.held
 	counts := map[string]int{}
 	for _, b := range rep.Buckets {
 		counts[b.Heartbeat.Bucket] = len(b.Acks)
@@ -162,8 +164,25 @@ func (r *reporter) send(ctx context.Context) (known bool, err error) {
 	if !reply.Known {
 		return false, nil
 	}
-	x.setHeld(reply.Held)
-	return true, nil
+	return true, r.takeHeld(reply)
+}
+
+// takeHeld takes over what the leader says of who holds what, unless it is the list that we have.
+func (r *reporter) takeHeld(reply *wire.ReportReply) error {
+	all := reply.Held // of a leader that does not pack
+	switch {
+	case reply.HeldHash == 0:
+	case len(reply.HeldPacked) > 0:
+		var err error
+		if all, err = wire.UnpackHeld(reply.HeldPacked); err != nil {
+			return err
+		}
+	default:
+		return nil
+	}
+	r.held = reply.HeldHash
+	r.x.setHeld(all)
+	return nil
 }
 
 // encodeEach gives the bytes of each bucket's and copy's part, to see what changes.

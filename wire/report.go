@@ -118,6 +118,10 @@ type IndexerReport struct {
 	// report.
 	Orphans     []Orphan `json:"orphans,omitempty"`
 	OrphanCount int      `json:"orphan_count,omitempty"`
+	// Packed is true of an indexer that reads HeldPacked; one of an earlier version does not say so. HeldHash is that of the
+	// newest list it has, 0 none.
+	Packed   bool   `json:"packed,omitempty"`
+	HeldHash uint64 `json:"held_hash,string,omitempty"`
 }
 
 // MaxOrphans bounds the orphans that one report lists.
@@ -151,8 +155,13 @@ type ReportReply struct {
 	// Known is false when the leader does not know this component (boot id): register again.
 	Known bool `json:"known"`
 	// Full asks for a full report next.
-	Full bool   `json:"full"`
-	Held []Held `json:"held,omitempty"` // indexers only
+	Full bool `json:"full"`
+	// Held, for indexers only, is what all copies hold, for a report that is not Packed.
+	Held []Held `json:"held,omitempty"`
+	// HeldPacked is PackHeld of the same for one that is; nothing when the report names its HeldHash. Leaders of earlier
+	// versions give neither, but Held.
+	HeldPacked []byte `json:"held_packed,omitempty"`
+	HeldHash   uint64 `json:"held_hash,string,omitempty"`
 }
 
 // IndexerHello answers a HelloRequest: all that an indexer hosts (IM-8). It is a full report.

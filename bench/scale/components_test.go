@@ -342,6 +342,7 @@ type indexer struct {
 
 	hosted map[string]*hosted // under mu
 	heard  wire.Told
+	held   uint64
 }
 
 // hosted is a bucket of which an indexer has copies.
@@ -535,7 +536,7 @@ func (n *indexer) send(ctx context.Context) (bool, error) {
 	n.mu.Unlock()
 	r := n.state(full)
 	n.sequence++
-	r.Sequence, r.Full = n.sequence, full
+	r.Sequence, r.Full, r.Packed, r.HeldHash = n.sequence, full, true, n.held
 	reply, err := n.managers.ReportIndexer(ctx, r)
 	if err != nil {
 		n.full = 0
@@ -550,6 +551,12 @@ func (n *indexer) send(ctx context.Context) (bool, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.told = placed
+	if len(reply.HeldPacked) > 0 {
+		if _, err := wire.UnpackHeld(reply.HeldPacked); err != nil {
+			return false, err
+		}
+		n.held = reply.HeldHash
+	}
 	for i := range r.Buckets {
 		b := &r.Buckets[i]
 		h := n.hosted[b.Heartbeat.Bucket]

@@ -1,0 +1,39 @@
+package indexer
+
+import (
+	"slices"
+	"testing"
+
+	"tidemark/wire"
+)
+
+// TestHeldOfEveryLeader: what leaders of this version and of earlier ones say of who holds what is taken over, and what is
+// left out because it is known stays.
+func TestHeldOfEveryLeader(t *testing.T) {
+	x := &Indexer{changed: make(chan struct{})}
+	r := &reporter{x: x}
+	one := []wire.Held{{Copy: 3, Node: 1, OK: true, Ref: wire.StabilityRef{Bucket: "b", Number: 4, Hash: 5}}}
+	two := append(slices.Clone(one), wire.Held{Copy: 9, Node: 2, Ref: one[0].Ref})
+	packed := wire.PackHeld(two)
+	hash := wire.HeldHash(packed)
+	for _, step := range []struct {
+		name  string
+		reply wire.ReportReply
+		want  []wire.Held
+		knows uint64
+		bad   bool
+	}{
+		{"earlier leader", wire.ReportReply{Held: one}, one, 0, false},
+		{"packed", wire.ReportReply{HeldPacked: packed, HeldHash: hash}, two, hash, false},
+		{"known", wire.ReportReply{HeldHash: hash}, two, hash, false},
+		{"damaged", wire.ReportReply{HeldPacked: packed[:len(packed)-1], HeldHash: hash + 1}, two, hash, true},
+		{"earlier leader again", wire.ReportReply{Held: one}, one, 0, false},
+		{"it knows of none", wire.ReportReply{}, nil, 0, false},
+		{"packed again", wire.ReportReply{HeldPacked: packed, HeldHash: hash}, two, hash, false},
+	} {
+		err := r.takeHeld(&step.reply)
+		if (err != nil) != step.bad || !slices.Equal(x.held, step.want) || r.held != step.knows {
+			t.Errorf("%s: %v, knows %v by %x, want %v by %x", step.name, err, x.held, r.held, step.want, step.knows)
+		}
+	}
+}
