@@ -22,6 +22,7 @@ import (
 	"github.com/couchbase/gomemcached"
 	memcached "github.com/couchbase/gomemcached/client"
 	"github.com/couchbase/goutils/logging"
+	"golang.org/x/sync/errgroup"
 
 	"tidemark/feed"
 	"tidemark/kv"
@@ -276,15 +277,21 @@ func native(b *testing.B, addr string, spans []span) (take func() (seen, bytes i
 		b.Fatal(err)
 	}
 	return func() (seen, bytes int) {
-		track := map[feed.StreamID]*feed.Tracker{}
-		for _, sp := range spans {
-			vb, end := sp.vb, sp.end
-			t := feed.NewTracker(feed.Position{})
+		track := make([]feed.Tracker, len(spans)+1)
+		first := c.NewStreamID() // ids rise by one
+		ctx := within(b, time.Minute)
+		var asked errgroup.Group
+		asked.SetLimit(64) // in flight, as the projector does
+		for i, sp := range spans {
+			track[i+1] = feed.NewTracker(feed.Position{})
 			id := c.NewStreamID()
-			track[id] = &t
-			if _, err := c.OpenStream(within(b, time.Minute), feed.StreamRequest{VBucket: vb, ID: id, End: end}); err != nil {
-				b.Fatal(err)
-			}
+			asked.Go(func() error {
+				_, err := c.OpenStream(ctx, feed.StreamRequest{VBucket: sp.vb, ID: id, End: sp.end})
+				return err
+			})
+		}
+		if err := asked.Wait(); err != nil {
+			b.Fatal(err)
 		}
 		for open := len(spans); open > 0; {
 			block, err := c.Next(context.Background())
@@ -293,7 +300,7 @@ func native(b *testing.B, addr string, spans []span) (take func() (seen, bytes i
 			}
 			for i := range block.Events {
 				e := &block.Events[i]
-				if _, err := track[e.Stream].Observe(e); err != nil {
+				if _, err := track[e.Stream-first].Observe(e); err != nil {
 					b.Fatal(err)
 				}
 				switch e.Kind {

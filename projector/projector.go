@@ -52,7 +52,7 @@ const (
 	sideBufferBytes   = 4 << 20          // DCP buffer of a side stream; maintenance streams have feed.DefaultBufferBytes
 	maxSyncWait       = 5 * time.Second
 	maxBuckets        = 1000
-	streamsAtOnce     = 16              // stream requests in flight on one connection
+	streamsAtOnce     = 64              // stream requests in flight on one connection
 	kvTimeout         = 5 * time.Second // for a question to KV
 	workerQueue       = 4               // blocks between a connection and a worker; DCP's buffer holds the rest
 	sideDrainTimeout  = 30 * time.Second

@@ -205,18 +205,25 @@ func TestFaultSamplesAreRenewed(t *testing.T) {
 	}
 }
 
-// BenchmarkStateUnderLoad asks for the state over HTTP while documents stream as fast as they can: its p99 is what PR-2
-// limits to 10 ms, at whatever share of the processors "cpu-%" says, KV and the endpoint included.
+// BenchmarkStateUnderLoad asks for the state over HTTP while documents stream, with so much of the processors in use, KV and
+// the endpoint included, as the name says: p99 is what PR-2 limits to 10 ms. "cpu-%" is what was really used: on a machine
+// that does other things it stays below.
 func BenchmarkStateUnderLoad(b *testing.B) {
+	for _, percent := range []int{70, 100} {
+		b.Run(fmt.Sprint("cpu=", percent), func(b *testing.B) { stateUnderLoad(b, float64(percent)/100) })
+	}
+}
+
+func stateUnderLoad(b *testing.B, share float64) {
 	e := newEngine(b)
 	w := newWorldAt(b, e.Addr())
 	w.data.discard = true
 	w.define(1, 1)
 	w.start(1)
 	w.eventually("all have begun", func() bool { return w.p.bucket(testBucket).running() == vbuckets })
-	running(b, func(ctx context.Context) { flood(ctx, e, w.p.bucket(testBucket)) })
+	running(b, func(ctx context.Context) { flood(ctx, e, w.p.bucket(testBucket), share) })
 	times := make([]time.Duration, 0, 1<<16)
-	cpu, begun := benchCPU(), time.Now()
+	cpu, begun, taken := benchCPU(), time.Now(), w.p.counters.mutations.n.Load()
 	for b.Loop() {
 		asked := time.Now()
 		if _, err := w.client.State(b.Context(), w.url); err != nil {
@@ -225,12 +232,17 @@ func BenchmarkStateUnderLoad(b *testing.B) {
 		times = append(times, time.Since(asked))
 		time.Sleep(2 * time.Millisecond) // somebody who looks, not a second load
 	}
-	b.ReportMetric(100*float64(benchCPU()-cpu)/float64(time.Since(begun))/float64(runtime.GOMAXPROCS(0)), "cpu-%")
+	b.ReportMetric(100*processors(benchCPU()-cpu, time.Since(begun)), "cpu-%")
 	slices.Sort(times)
 	for _, q := range []int{50, 99, 100} {
 		b.ReportMetric(float64(times[(len(times)-1)*q/100].Microseconds())/1000, fmt.Sprintf("p%d-ms", q))
 	}
-	b.ReportMetric(float64(w.p.counters.mutations.n.Load())/time.Since(begun).Seconds(), "documents/s")
+	b.ReportMetric(float64(w.p.counters.mutations.n.Load()-taken)/time.Since(begun).Seconds(), "documents/s")
+}
+
+// processors is which part of the processors a time of them is.
+func processors(used, elapsed time.Duration) float64 {
+	return float64(used) / float64(elapsed) / float64(runtime.GOMAXPROCS(0))
 }
 
 // stateVBuckets is the most that a bucket has.
@@ -297,13 +309,18 @@ func BenchmarkStateWork(b *testing.B) {
 	})
 }
 
-// flood writes windows into all streams, a few ahead of what the projector has taken.
-func flood(ctx context.Context, e *engine, b *bucket) {
+// flood writes windows into all streams, a few ahead of what the projector has taken, as long as less than a share of the
+// processors has been used.
+func flood(ctx context.Context, e *engine, b *bucket, share float64) {
 	const window, ahead = 200, 600
 	var at [vbuckets]uint64
+	cpu, begun := benchCPU(), time.Now()
 	for ctx.Err() == nil {
 		idle := true
 		for v := range uint16(vbuckets) {
+			if processors(benchCPU()-cpu, time.Since(begun)) > share {
+				break
+			}
 			b.mu.Lock()
 			done := b.streams[v].complete.Load()
 			b.mu.Unlock()
