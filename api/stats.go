@@ -116,6 +116,7 @@ func indexerStats(i *statecontext.Indexer, told *wire.IndexerStats) client.Index
 	}
 	one.State, one.Health, one.BootID, one.UptimeMS = told.State, told.Health, told.BootID, told.UptimeMS
 	one.MemoryQuota, one.MemoryUsed, one.MemoryRSS, one.Copies = told.MemoryQuota, told.MemoryUsed, told.MemoryRSS, len(told.Copies)
+	one.MemoryNearQuota = told.MemoryNearQuota
 	live := uint64(0)
 	for k := range told.Copies {
 		c := &told.Copies[k]

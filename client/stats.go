@@ -66,10 +66,13 @@ type IndexerStats struct {
 	State    string `json:"indexer_state"`
 	Health   string `json:"health,omitempty"`
 	UptimeMS int64  `json:"uptime_ms"`
-	// MemoryQuota is the bound of MemoryUsed: queues, cache, and what is not yet written. MemoryRSS is the process's resident memory.
+	// MemoryQuota is what the node was given; MemoryUsed is the part of it in queues, cache, and what is not yet written.
+	// MemoryRSS is the process's resident memory. MemoryNearQuota warns: the queue, or the process, is at 90 % of its bound.
 	MemoryQuota uint64 `json:"memory_quota"`
 	MemoryUsed  uint64 `json:"memory_used"`
 	MemoryRSS   uint64 `json:"memory_rss"`
+
+	MemoryNearQuota bool `json:"memory_near_quota"`
 	// Of its copies together.
 	ItemsCount     uint64  `json:"items_count"`
 	NumDocsPending uint64  `json:"num_docs_pending"`

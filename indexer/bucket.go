@@ -24,8 +24,12 @@ const (
 	controlInbox = 64
 	// maxAcks is how many acknowledgements are kept until a report was answered. Older ones are implied by newer.
 	maxAcks = 64
-	// sideChunk is how many bytes of one vbucket's side stream are written at once.
-	sideChunk = 1 << 20
+	// sideBatch is how many bytes of side streams are written at once: what is written, and with it what a build has
+	// reached and what a crash takes away, moves in steps of that size.
+	sideBatch = 512 << 10
+	// sideRoom is how many bytes of side streams one bucket holds, a quarter of its queue at most. It is enough to keep the
+	// writer busy; more would wait here instead of at KV, and be sent again after a crash.
+	sideRoom = 16 << 20
 	// bucketTick is how often a bucket looks by itself at what could be written: small side streams, and copies that
 	// have become whole.
 	bucketTick = 20 * time.Millisecond
@@ -54,7 +58,8 @@ type bucket struct {
 	vbuckets int
 	piece    int // bytes of one write of one copy, writeBytes
 
-	data    chan inbound
+	data    chan inbound // of maintenance streams
+	side    chan inbound // of side streams
 	control chan func()
 	stop    chan struct{} // closed: the bucket goes
 	done    chan struct{} // closed: its loop has ended
@@ -84,7 +89,7 @@ type bucket struct {
 func (x *Indexer) newBucket(b wire.Bucket) (*bucket, error) {
 	k := &bucket{
 		x: x, log: x.log.With("bucket", b.Name), name: b.Name, uuid: b.UUID, vbuckets: b.VBuckets, piece: writeBytes,
-		data: make(chan inbound, dataInbox), control: make(chan func(), controlInbox),
+		data: make(chan inbound, dataInbox), side: make(chan inbound, dataInbox), control: make(chan func(), controlInbox),
 		stop: make(chan struct{}), done: make(chan struct{}), jobs: make(chan job, 1), results: make(chan result, 1),
 		slices: map[index.CopyID]*storage.Slice{},
 	}
@@ -113,9 +118,11 @@ func (k *bucket) loop(ctx context.Context) {
 	tick := time.NewTicker(bucketTick)
 	defer tick.Stop()
 	for {
-		data := k.data
+		data, side := k.data, k.side
 		if k.full() {
-			data = nil // the connections wait, and the routers behind them
+			data, side = nil, nil // the connections wait, and the routers behind them
+		} else if k.sideFull() {
+			side = nil
 		}
 		select {
 		case <-ctx.Done():
@@ -129,24 +136,14 @@ func (k *bucket) loop(ctx context.Context) {
 			k.finish(r)
 			k.look = true
 		case in := <-data:
-			k.take(in)
-			for range takeAtOnce {
-				if k.full() {
-					break
-				}
-				select {
-				case more := <-k.data:
-					k.take(more)
-					continue
-				default:
-				}
-				break
-			}
+			k.takeSome(in, k.data, k.full)
+		case in := <-side:
+			k.takeSome(in, k.side, k.sideFull)
 		case <-tick.C:
 			k.look = true
-			k.pump(1)
+			k.pump(true)
 		}
-		k.pump(sideChunk)
+		k.pump(false)
 		k.queueBytes.Store(int64(k.st.QueueBytes()))
 		k.rollback.Store(k.st.RollbackID())
 	}
@@ -154,6 +151,27 @@ func (k *bucket) loop(ctx context.Context) {
 
 // full: the bucket holds as much as it may.
 func (k *bucket) full() bool { return int64(k.st.QueueBytes()) >= k.x.queueShare() }
+
+// sideFull: the bucket holds as much of side streams as it may.
+func (k *bucket) sideFull() bool {
+	return int64(k.st.SideBytes()) >= min(sideRoom, k.x.queueShare()/4) || k.full()
+}
+
+// takeSome takes a batch and some more from the same inbox, while they are there and there is room.
+func (k *bucket) takeSome(in inbound, inbox <-chan inbound, full func() bool) {
+	k.take(in)
+	for range takeAtOnce {
+		if full() {
+			return
+		}
+		select {
+		case more := <-inbox:
+			k.take(more)
+		default:
+			return
+		}
+	}
+}
 
 // take gives a batch to the state. The events are packed there, so that the frame is free afterwards.
 func (k *bucket) take(in inbound) {
@@ -186,8 +204,8 @@ func (k *bucket) take(in inbound) {
 }
 
 // pump gives the writer its next job: what must be done first, then what side streams brought, then a stability
-// timestamp, and when nothing else makes room, what is queued ahead of one.
-func (k *bucket) pump(side int) {
+// timestamp, and when nothing else makes room, what is queued ahead of one. all: also what is no whole batch of side streams.
+func (k *bucket) pump(all bool) {
 	k.pending = append(k.pending, k.st.Work()...)
 	if k.busy {
 		return
@@ -198,7 +216,11 @@ func (k *bucket) pump(side int) {
 		k.start(w)
 		return
 	}
-	if t := k.st.TakeSide(side); t != nil {
+	least := sideBatch
+	if all || k.st.SideBytes() >= sideBatch {
+		least = 1
+	}
+	if t := k.st.TakeSide(least, sideBatch); t != nil {
 		k.start(ingest.Work{Batch: t})
 		return
 	}

@@ -80,6 +80,13 @@ type sink struct {
 	src   ingest.Source
 }
 
+func (s *sink) inbox() chan<- inbound {
+	if s.side {
+		return s.k.side
+	}
+	return s.k.data
+}
+
 // Receive implements transport.Sink. It waits while the bucket holds as much as it may.
 func (s *sink) Receive(ctx context.Context, b *keyversion.Batch, release func()) error {
 	for i := range b.Events {
@@ -88,7 +95,7 @@ func (s *sink) Receive(ctx context.Context, b *keyversion.Batch, release func())
 		}
 	}
 	select {
-	case s.k.data <- inbound{src: s.src, side: s.side, batch: b, release: release}:
+	case s.inbox() <- inbound{src: s.src, side: s.side, batch: b, release: release}:
 		return nil
 	case <-s.k.done:
 		return errBucketGone
@@ -100,7 +107,7 @@ func (s *sink) Receive(ctx context.Context, b *keyversion.Batch, release func())
 // Closed implements transport.Sink: the end of the connection stands behind its last batch.
 func (s *sink) Closed(error) {
 	select {
-	case s.k.data <- inbound{src: s.src, side: s.side, lost: true}:
+	case s.inbox() <- inbound{src: s.src, side: s.side, lost: true}:
 	case <-s.k.done:
 	}
 }

@@ -42,7 +42,6 @@ import (
 
 // Defaults of Config.
 const (
-	DefaultQueueBytes    = 256 << 20
 	DefaultKeepSnapshots = 4
 	DefaultPersistEvery  = 5 * time.Second
 	DefaultCheckpoint    = 30 * time.Second
@@ -61,6 +60,7 @@ type Config struct {
 	Catchup     string
 	Advertise   string // host that others are told instead of the one listened on; the ports are the same
 
+	MemoryQuota   int64         // of which the next three are parts, as far as they are 0; at least MinMemoryQuota
 	QueueBytes    int64         // events held in memory, all buckets together
 	CacheBytes    int64         // of storage, see storage.Options
 	MemTableBytes int64         // of storage
@@ -92,8 +92,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
 	}
-	if c.QueueBytes <= 0 {
-		c.QueueBytes = DefaultQueueBytes
+	if err := c.splitQuota(); err != nil {
+		return c, err
 	}
 	if c.KeepSnapshots <= 0 {
 		c.KeepSnapshots = DefaultKeepSnapshots
@@ -139,6 +139,7 @@ type Indexer struct {
 	health      health
 	began       time.Time
 	scanned     scanBook
+	nearQuota   atomic.Bool // the memory quota is nearly used up
 
 	applying sync.Mutex // one list of definitions at a time
 	mu       sync.Mutex
@@ -275,6 +276,7 @@ func (x *Indexer) Run(ctx context.Context) error {
 	g.Go(func() error { return (&reporter{x: x}).Run(inner) })
 	g.Go(func() error { return newSideLoop(x).Run(inner) })
 	g.Go(func() error { return (&keeper{x: x}).Run(inner) })
+	g.Go(func() error { return x.watchMemory(inner) })
 	e := x.Endpoint()
 	x.log.Info("indexer runs", "name", e.Name, "uuid", e.UUID, "admin", e.Admin, "scan", e.Scan, "maintenance", e.Maintenance)
 	err := g.Wait()

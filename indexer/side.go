@@ -22,6 +22,9 @@ const (
 	sideMost  = 5 * time.Second
 	// sideSilence is how long a side stream may bring nothing before it is given up.
 	sideSilence = 30 * time.Second
+	// sideResume is how long a side stream may be without a connection before it is given up: its router opens another one
+	// at once, unless it has ended.
+	sideResume = 5 * time.Second
 	// sideRequests bounds the requests that are under way.
 	sideRequests = 16
 	// sideGather is how long wants are gathered, so that one request serves many vbuckets.
@@ -50,7 +53,8 @@ type sideAttempt struct {
 	after time.Time // not before
 	id    uint64    // of the open stream that is watched
 	at    uint64
-	moved time.Time
+	moved time.Time // when it brought something, or could not be heard
+	lost  time.Time // when it was found without a connection; zero while it has one
 }
 
 // sideTopic is a request that may still run at a projector.
@@ -95,9 +99,17 @@ func (l *sideLoop) look(ctx context.Context, k *bucket) {
 	groups := map[groupKey]*sideGroup{}
 	open, abandoned, busy := map[uint64]bool{}, map[uint64]bool{}, map[int]bool{}
 	err := k.do(ctx, func() {
-		for _, p := range k.st.SideStreams() {
+		streams, deaf := k.st.SideStreams(), k.sideFull()
+		moving := map[uint64]bool{}
+		for i := range streams {
+			p := &streams[i]
 			open[p.ID], busy[p.VBucket] = true, true
-			l.watch(k, &p, now)
+			if a := l.attempt(k.name, p.VBucket); a.id != p.ID || a.at != p.At {
+				moving[p.ID] = true
+			}
+		}
+		for i := range streams {
+			l.watch(k, &streams[i], now, deaf || moving[streams[i].ID])
 		}
 		for _, id := range k.st.Abandoned() {
 			abandoned[id] = true
@@ -129,15 +141,31 @@ func (l *sideLoop) look(ctx context.Context, k *bucket) {
 	}
 }
 
-// watch gives up a stream that has brought nothing for too long.
-func (l *sideLoop) watch(k *bucket, p *ingest.SideProgress, now time.Time) {
+// watch gives up a stream that has brought nothing for too long, or has lost its connection. waits: it is the turn of other
+// vbuckets of the same connection, or nothing is taken from any.
+func (l *sideLoop) watch(k *bucket, p *ingest.SideProgress, now time.Time, waits bool) {
 	a := l.attempt(k.name, p.VBucket)
+	if !p.Lost || a.id != p.ID {
+		a.lost = time.Time{}
+	}
+	switch {
+	case p.Finished:
+	case p.Lost && a.lost.IsZero():
+		a.lost = now
+	case p.Lost && now.Sub(a.lost) > sideResume:
+		k.log.Info("the connection of a side stream was lost and does not come back; asking again", "vbucket", p.VBucket, "at", p.At, "to", p.To)
+		k.st.SideFailed(p.VBucket, p.ID)
+		a.lost = time.Time{}
+	}
 	if a.id != p.ID || a.at != p.At {
 		if a.id == p.ID && p.Begun {
 			a.waits = 0
 		}
 		a.id, a.at, a.moved = p.ID, p.At, now
 		return
+	}
+	if waits {
+		a.moved = now
 	}
 	if now.Sub(a.moved) > sideSilence && !p.Finished {
 		k.log.Warn("a side stream brings nothing; asking again", "vbucket", p.VBucket, "at", p.At, "to", p.To)

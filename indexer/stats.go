@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"net/http"
-	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -112,13 +111,12 @@ func (x *Indexer) stats(ctx context.Context) *wire.IndexerStats {
 			}
 			s.Unknown[k.name] = why
 		}
-		s.MemoryUsedQueue += uint64(max(k.queueBytes.Load(), 0))
 	}
 	slices.SortFunc(s.Copies, func(a, b wire.CopyStats) int { return cmp.Compare(a.Copy, b.Copy) })
-	m := x.store.Memory()
-	s.MemoryUsedStorage, s.MemoryStorageLimit = uint64(max(m.Used, 0)), uint64(m.Limit)
-	s.MemoryQueueLimit = uint64(x.cfg.QueueBytes)
-	s.MemoryUsed, s.MemoryQuota, s.MemoryRSS = s.MemoryUsedQueue+s.MemoryUsedStorage, s.MemoryQueueLimit+s.MemoryStorageLimit, residentBytes()
+	u := x.memoryUse()
+	s.MemoryUsedQueue, s.MemoryUsedStorage, s.MemoryUsed = u.queue, u.storage, u.queue+u.storage
+	s.MemoryQueueLimit, s.MemoryStorageLimit = uint64(x.cfg.QueueBytes), uint64(x.store.Memory().Limit)
+	s.MemoryQuota, s.MemoryRSS, s.MemoryNearQuota = u.quota, u.rss, x.nearQuota.Load()
 	return s
 }
 
@@ -162,23 +160,6 @@ func (k *bucket) stats(ctx context.Context, defs *wire.Definitions) (copies []wi
 		}
 	}
 	return copies, unknown
-}
-
-// residentBytes is the process's resident memory, 0 where the system does not tell.
-func residentBytes() uint64 {
-	b, err := os.ReadFile("/proc/self/statm")
-	if err != nil {
-		return 0
-	}
-	fields := strings.Fields(string(b))
-	if len(fields) < 2 {
-		return 0
-	}
-	pages, err := strconv.ParseUint(fields[1], 10, 63)
-	if err != nil {
-		return 0
-	}
-	return pages * uint64(os.Getpagesize())
 }
 
 // indexSum is an index's share on this node.
@@ -228,8 +209,13 @@ func (x *Indexer) collectStats(ch chan<- prometheus.Metric) {
 			collectScans(send, d, &s.Scans[at])
 		}
 	}
-	send("memory_quota", "Bound of index_memory_used_total.", float64(s.MemoryQuota))
-	send("memory_used_total", "Memory of queues, cache and what is not yet written.", float64(s.MemoryUsed))
+	near := 0.0
+	if s.MemoryNearQuota {
+		near = 1
+	}
+	send("memory_quota", "What the node was given.", float64(s.MemoryQuota))
+	send("memory_used_total", "Part of the quota in queues, cache and what is not yet written.", float64(s.MemoryUsed))
+	send("memory_near_quota", "1 while the queue or the process is at 90 % of its bound.", near)
 	send("memory_rss", "Resident memory of the process.", float64(s.MemoryRSS))
 }
 

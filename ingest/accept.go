@@ -159,7 +159,9 @@ func (b *Bucket) begin(src Source, e *keyversion.Event) Verdict {
 	b.foldStream(vb)
 	v.min = e.Incarnation
 	v.cur = owner{inc: e.Incarnation, projector: src.Projector, conn: src.Connection, open: true}
-	b.dropSide(vb)
+	if v.log.Newest() != log.Newest() {
+		b.dropSide(vb) // it was on another branch; where the branch is the same, it goes on
+	}
 	top := v.top()
 	for _, c := range b.copies {
 		if b.on(beginCheck) {
@@ -243,7 +245,8 @@ func (b *Bucket) activate(sl *slice, vb int, a uint64) {
 }
 
 // ConnectionLost tells that a connection is closed: until a BEGIN comes over another one, nothing is accepted for the
-// vbuckets that it spoke for.
+// vbuckets that it spoke for. A side stream waits for that too: its router has what was not acknowledged, and goes on
+// there. SideFailed gives it up.
 func (b *Bucket) ConnectionLost(conn uint64) {
 	for vb := range b.vbs {
 		v := &b.vbs[vb]
@@ -251,7 +254,7 @@ func (b *Bucket) ConnectionLost(conn uint64) {
 			v.cur.open = false
 		}
 		if v.side != nil && v.side.conn == conn && v.side.begun {
-			v.side.over = true
+			v.side.lost = true
 		}
 	}
 }

@@ -65,6 +65,7 @@ type Bucket struct {
 
 	queued    int // bytes in the queues of all vbuckets
 	sideHeld  int // bytes buffered by side streams
+	nextSide  int // vbucket at which the next batch of side streams begins
 	inFlight  int // bytes in batches that are not done
 	abandoned []uint64
 	blocked   blockedAt
@@ -313,6 +314,9 @@ func (b *Bucket) Work() []Work {
 
 // QueueBytes is the memory held by events: queued, buffered by side streams, and in batches that are not done.
 func (b *Bucket) QueueBytes() int { return b.queued + b.sideHeld + b.inFlight }
+
+// SideBytes is the part of QueueBytes that side streams have brought and no batch has taken.
+func (b *Bucket) SideBytes() int { return b.sideHeld }
 
 // Queued is the part of QueueBytes that waits in the queues of the maintenance streams.
 func (b *Bucket) Queued() int { return b.queued }

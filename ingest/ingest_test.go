@@ -240,7 +240,7 @@ func TestProgressIsWritten(t *testing.T) {
 				t.Fatalf("seqno %d: %v", upTo, v)
 			}
 		}
-		return b.TakeSide(0)
+		return b.TakeSide(0, 0)
 	}
 	first := bring(4)
 	told(0)

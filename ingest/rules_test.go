@@ -15,9 +15,9 @@ func TestRulesNeeded(t *testing.T) {
 		from int64
 	}{
 		{"posSkip", posSkip, 3760}, {"gapRule", gapRule, 1}, {"straddle", straddle, 1}, {"sideFloor", sideFloor, 1},
-		{"tombstones", tombstones, 1}, {"windowRule", windowRule, 1}, {"beginCheck", beginCheck, 415}, {"ownerFence", ownerFence, 60},
+		{"tombstones", tombstones, 1}, {"windowRule", windowRule, 90}, {"beginCheck", beginCheck, 415}, {"ownerFence", ownerFence, 60},
 		{"incarnation", incarnation, 90}, {"dropData", dropData, 1}, {"completeS", completeS, 1},
-		{"resettle", resettle, 1}, {"rangeA", rangeA, 1}, {"purgeRows", purgeRows, 100}, {"sideBranch", sideBranch, 160}, {"upsertDeletion", upsertDeletion, 1}, {"awaited", awaited, 1},
+		{"resettle", resettle, 1}, {"rangeA", rangeA, 1}, {"purgeRows", purgeRows, 660}, {"sideBranch", sideBranch, 160}, {"upsertDeletion", upsertDeletion, 1}, {"awaited", awaited, 1},
 	}
 	for _, c := range cases {
 		found := ""

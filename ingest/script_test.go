@@ -153,7 +153,7 @@ func (s *script) run() string {
 		v := s.b.Backfill(func(id index.ID) bool { return uint64(id) == s.num("index") })
 		return fmt.Sprintf("%v of branches %v\n", v.Seqnos, v.VBUUIDs)
 	case "take-side":
-		return s.batch(s.b.TakeSide(int(s.num("min"))), nil)
+		return s.batch(s.b.TakeSide(1, int(s.num("most"))), nil)
 	case "ahead":
 		return s.batch(s.b.ApplyAhead(int(s.num("bytes")), int(s.num("keep"))), nil)
 	case "done":

@@ -15,6 +15,7 @@ type sideStream struct {
 	copies []index.CopyID
 	conn   uint64
 	begun  bool
+	lost   bool   // its connection is: it goes on with a BEGIN over another one
 	over   bool   // nothing more comes
 	ended  bool   // it came to its end, and said how far it read
 	taken  uint64 // what TakeSide has given out reaches up to here
@@ -143,6 +144,7 @@ type SideProgress struct {
 	VBucket  int
 	ID       uint64
 	Begun    bool
+	Lost     bool // its connection is; it goes on when the router opens another one
 	At, To   uint64
 	Finished bool // everything has arrived, or nothing more comes
 }
@@ -152,7 +154,7 @@ func (b *Bucket) SideStreams() []SideProgress {
 	var all []SideProgress
 	for vb := range b.vbs {
 		if s := b.vbs[vb].side; s != nil {
-			all = append(all, SideProgress{VBucket: vb, ID: s.id, Begun: s.begun, At: s.at, To: s.to, Finished: s.over})
+			all = append(all, SideProgress{VBucket: vb, ID: s.id, Begun: s.begun, Lost: s.lost, At: s.at, To: s.to, Finished: s.over})
 		}
 	}
 	return all
@@ -172,7 +174,7 @@ func (b *Bucket) AcceptSide(src Source, e *keyversion.Event) Verdict {
 	if e.Kind == keyversion.StreamBegin {
 		return b.beginSide(src, e, s)
 	}
-	if !s.begun || s.conn != src.Connection {
+	if !s.begun || s.lost || s.conn != src.Connection {
 		return NotOwner
 	}
 	switch e.Kind {
@@ -217,7 +219,7 @@ func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdi
 		return StaleLog
 	}
 	first := !s.begun
-	s.begun, s.conn = true, src.Connection
+	s.begun, s.lost, s.conn = true, false, src.Connection
 	if !first {
 		return Taken
 	}
@@ -234,9 +236,10 @@ func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdi
 	return Taken
 }
 
-// TakeSide gives a batch with what side streams have brought: of those that hold at least min bytes or are over. nil
-// when there is nothing, or Work must be taken first.
-func (b *Bucket) TakeSide(min int) *Batch {
+// TakeSide gives a batch with what side streams have brought: of those that hold at least min bytes or are over, in turn,
+// until it has most bytes (0: no bound). So what is written moves forward in small steps while much is arriving. nil when
+// there is nothing, or Work must be taken first.
+func (b *Bucket) TakeSide(min, most int) *Batch {
 	if len(b.work) > 0 {
 		return nil
 	}
@@ -244,9 +247,17 @@ func (b *Bucket) TakeSide(min int) *Batch {
 	for i, c := range b.copies {
 		t.Copies[i] = CopyBatch{ID: c.id, Index: c.index, Slice: c.no}
 	}
-	for vb := range b.vbs {
+	first := b.nextSide
+	if most == 0 {
+		first = 0
+	}
+	for i := range b.vbs {
+		vb := (first + i) % len(b.vbs)
 		if s := b.vbs[vb].side; s != nil && (s.over || s.bytes > 0 && s.bytes >= min) {
 			b.takeSide(t, vb, s)
+		}
+		if b.nextSide = vb + 1; most > 0 && t.bytes >= most {
+			break
 		}
 	}
 	t.Copies = slices.DeleteFunc(t.Copies, func(c CopyBatch) bool { return len(c.Parts) == 0 })

@@ -154,8 +154,13 @@ func (s *sim) breakConn(p, to int) {
 		s.proj[p].conn[to] = s.connID
 		if n := s.nodes[to]; n.up {
 			n.b.ConnectionLost(old)
-			for id, x := range n.side {
-				if x.p == p {
+			for _, id := range sortedKeys(n.side) {
+				x := n.side[id]
+				switch {
+				case x.p != p:
+				case s.off == 0 && s.r.Intn(2) == 0:
+					x.told = false // the router goes on over the next connection
+				default:
 					delete(n.side, id)
 					n.b.SideFailed(x.v, id)
 				}

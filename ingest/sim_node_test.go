@@ -94,13 +94,21 @@ func (s *sim) collect(n *simNode) {
 	n.ops = append(n.ops, n.b.Work()...)
 }
 
+// sideMost bounds batches of side streams, but for runs that show what a rule is for: their seeds stay what they are.
+func (s *sim) sideMost() int {
+	if s.off != 0 {
+		return 0
+	}
+	return 300
+}
+
 // ask asks for the next batch, when the store has nothing to do.
 func (s *sim) ask(n *simNode) {
 	s.collect(n)
 	if n.full || len(n.ops) > 0 {
 		return
 	}
-	if t := n.b.TakeSide(s.r.Intn(3) * 200); t != nil {
+	if t := n.b.TakeSide(s.r.Intn(3)*200, s.sideMost()); t != nil {
 		n.ops = append(n.ops, Work{Batch: t})
 		return
 	}

@@ -85,7 +85,7 @@ func benchPump(t testing.TB, indexes int, keyed bool) (*pump, *stream) {
 		t.Fatal(err, bad)
 	}
 	c := newCounters(prometheus.NewRegistry())
-	p := &pump{topic: topic, counters: &c}
+	p := &pump{topic: topic, counters: &c, received: c.received[keyversion.ClassMaintenance]}
 	s := &stream{inc: index.Incarnation{Epoch: 1, Term: 1, Counter: 1}, end: mcbp.EndOfTime}
 	begin := &feed.Event{Kind: feed.StreamBegin, Value: mcbp.AppendFailoverLog(nil, []mcbp.FailoverEntry{{VBUUID: 77}})}
 	if err := p.begin(context.Background(), s, begin, pl); err != nil {

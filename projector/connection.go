@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"tidemark/feed"
+	"tidemark/keyversion"
 	"tidemark/mcbp"
 	"tidemark/timestamp"
 )
@@ -43,7 +44,7 @@ func (b *bucket) connect(ctx context.Context) (*connection, error) {
 	c := &connection{b: b, feed: f, before: before, drained: make(chan struct{}), streams: map[feed.StreamID]*stream{}, newest: make([]*stream, len(b.streams))}
 	for n := range b.p.cfg.Workers {
 		w := &worker{conn: c, number: n, of: b.p.cfg.Workers, blocks: make(chan *feed.Block, workerQueue), kicked: make(chan struct{}, 1),
-			current: map[uint16]*stream{}, pump: pump{topic: b.topic, counters: &b.p.counters, faults: &b.p.faults}}
+			current: map[uint16]*stream{}, pump: pump{topic: b.topic, counters: &b.p.counters, received: b.p.counters.received[keyversion.ClassMaintenance], faults: &b.p.faults}}
 		w.plan.Store(b.plan.Load())
 		c.workers = append(c.workers, w)
 	}

@@ -8,12 +8,23 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"tidemark/feed"
+	"tidemark/keyversion"
 	"tidemark/wire"
 )
 
 // counters are the projector's own metrics; the router has its own.
 type counters struct {
 	mutations, deletions, errors, begun, ended, connections, fenced *counter
+	received                                                        map[keyversion.Class]*traffic
+}
+
+// traffic is what KV has sent on the streams of one class.
+type traffic struct{ versions, bytes counter }
+
+func (t *traffic) note(e *feed.Event) {
+	t.versions.Inc()
+	t.bytes.Add(uint64(len(e.Key) + len(e.Value)))
 }
 
 // counter is a metric that can be read here too.
@@ -37,7 +48,19 @@ func newCounters(r prometheus.Registerer) counters {
 			func() float64 { return float64(m.n.Load()) }))
 		return m
 	}
+	received := map[keyversion.Class]*traffic{}
+	for _, class := range []keyversion.Class{keyversion.ClassMaintenance, keyversion.ClassBackfill, keyversion.ClassCatchup} {
+		t := &traffic{}
+		received[class] = t
+		labeled := func(name, help string, m *counter) {
+			r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "projector", Name: name, Help: help,
+				ConstLabels: prometheus.Labels{"class": class.String()}}, func() float64 { return float64(m.n.Load()) }))
+		}
+		labeled("received_versions_total", "Versions of documents that KV has sent, by class of stream.", &t.versions)
+		labeled("received_bytes_total", "Bytes of keys and values of documents that KV has sent, by class of stream.", &t.bytes)
+	}
 	return counters{
+		received:    received,
 		mutations:   c("mutations_total", "Documents evaluated, all streams."),
 		deletions:   c("deletions_total", "Deletions and expirations routed, all streams."),
 		errors:      c("expression_errors_total", "Index entries left out because an expression failed or a key was too long."),

@@ -296,7 +296,7 @@ func (s *side) waits() bool {
 
 // pumpAll takes blocks until every vbucket has ended.
 func (s *side) pumpAll(ctx context.Context) error {
-	p := &pump{topic: s.topic, counters: &s.p.counters, faults: &s.p.faults}
+	p := &pump{topic: s.topic, counters: &s.p.counters, received: s.p.counters.received[s.class], faults: &s.p.faults}
 	for s.open > 0 {
 		block, err := s.conn.Next(ctx)
 		if err != nil {

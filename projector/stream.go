@@ -51,6 +51,7 @@ type stream struct {
 type pump struct {
 	topic    *router.Topic
 	counters *counters
+	received *traffic // of its class
 	faults   *faults
 	scratch  expression.Scratch
 	keys     [][][]byte
@@ -96,12 +97,14 @@ func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bo
 	s.place(progress)
 	switch e.Kind {
 	case feed.Mutation:
+		p.received.note(e)
 		if e.Collection != 0 {
 			break // of another collection: only its seqno counts
 		}
 		p.counters.mutations.Inc()
 		err = p.mutation(ctx, s, e)
 	case feed.Deletion, feed.Expiration:
+		p.received.note(e)
 		if e.Collection != 0 {
 			break
 		}

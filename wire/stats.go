@@ -15,6 +15,7 @@ type IndexerStats struct {
 	MemoryQuota        uint64 `json:"memory_quota"`         // queues, cache and what is not yet written together
 	MemoryUsed         uint64 `json:"memory_used"`          // part of the quota that is in use
 	MemoryRSS          uint64 `json:"memory_rss"`           // resident memory of the process; 0 where the system does not tell
+	MemoryNearQuota    bool   `json:"memory_near_quota"`    // the quota is nearly used up
 	MemoryUsedQueue    uint64 `json:"memory_used_queue"`    // events that are not applied
 	MemoryUsedStorage  uint64 `json:"memory_used_storage"`  // cache, and what is applied and not yet written
 	MemoryQueueLimit   uint64 `json:"memory_queue_limit"`   // the part of the quota for queues

@@ -197,6 +197,7 @@ func newProjector(s Streams) *cobra.Command {
 
 func newIndexer(s Streams) *cobra.Command {
 	var cfg indexer.Config
+	quota := byteSize(indexer.DefaultMemoryQuota)
 	var logs logFlags
 	var managers []string
 	var tlsF tlsFlags
@@ -205,6 +206,10 @@ func newIndexer(s Streams) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if cfg.Dir == "" {
 				return usage("tidemark indexer needs --data")
+			}
+			cfg.MemoryQuota = int64(quota)
+			if err := indexer.CheckMemoryQuota(cfg.MemoryQuota); err != nil {
+				return usageError{err}
 			}
 			if cfg.Managers, err = managerURLs(managers, tlsF.files); err != nil {
 				return err
@@ -222,6 +227,7 @@ func newIndexer(s Streams) *cobra.Command {
 				return err
 			}
 			cfg.Insecure = tlsF.insecure
+			indexer.LimitProcess(cfg.MemoryQuota)
 			i, err := indexer.Open(cfg)
 			if err != nil {
 				return err
@@ -242,6 +248,7 @@ func newIndexer(s Streams) *cobra.Command {
 	fl.DurationVar(&cfg.Checkpoint, "checkpoint-every", indexer.DefaultCheckpoint, "time between the stored states of a slice that a rollback can go back to")
 	fl.IntVar(&cfg.KeepCheckpoints, "checkpoints", storage.DefaultKeepCheckpoints, "how many of them each slice keeps; together they should span the time that KV replicas may lag")
 	fl.StringVar(&cfg.Catchup, "catchup", "127.0.0.1:9544", "listen here for catchup streams")
+	fl.Var(&quota, "memory-quota", "memory for queues, cache, what is not yet written, and scans: a `SIZE` as 512MiB (the least), 4GiB, or bytes")
 	tlsF.add(cmd)
 	addCommon(cmd, &logs)
 	return cmd

@@ -496,6 +496,11 @@ func (s *Sim) breakConn(p int, key connKey, b *kvBucket) {
 	if h := n.buckets[key.bucket]; n.up && h != nil {
 		h.st.ConnectionLost(old)
 		s.collect(n)
+		for _, id := range sortedKeys(h.sides) {
+			if x := h.sides[id]; x.p == p && x.v == key.v {
+				s.resumeSide(h, id, x)
+			}
+		}
 	}
 	st := pr.stream(b, key.v)
 	if !pr.up || !n.up || st == nil {
@@ -514,6 +519,15 @@ func (s *Sim) breakConn(p int, key connKey, b *kvBucket) {
 	s.ev("p%d sends %d messages of %s/%d again to n%d", p, len(again), key.bucket, key.v, key.node)
 	s.emit(p, key.node, b, key.v, s.beginEvent(st, key.node, again[0].before, again[0].topo), again[0].before)
 	c.queue = append(c.queue, again...)
+}
+
+// resumeSide: of a side stream whose connection was lost the router goes on over the next one, or it is given up.
+func (s *Sim) resumeSide(h *hosted, id uint64, x *side) {
+	if s.off == (off{}) && s.r.Intn(2) == 0 {
+		x.told = false
+		return
+	}
+	h.st.SideFailed(x.v, id) // the projector learns of it when it sends more
 }
 
 // breakAll breaks every connection between a projector and a node.

@@ -1,0 +1,148 @@
+package indexer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"runtime/debug"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Memory quotas in bytes.
+const (
+	// MinMemoryQuota is the least quota: below it the queue cannot hold a small snapshot of each of 1024 vbuckets while
+	// copies are written.
+	MinMemoryQuota = 512 << 20
+	// DefaultMemoryQuota is that of a Config that names none.
+	DefaultMemoryQuota = 1 << 30
+	// MemoryBase is what a process needs beside its quota: its code, stacks, connections and the runtime's own. The resident
+	// memory is meant to stay below 1.1 times the quota and this.
+	MemoryBase = 128 << 20
+)
+
+const (
+	// quotaParts is into how many parts a quota is split: one is the queue's, one the cache's, one the memtables', and one is
+	// for scans, batches that are being made, and garbage.
+	quotaParts = 4
+	// nearQuota and farQuota are the shares of the quota, in percent, at which the warning comes and goes.
+	nearQuota = 90
+	farQuota  = 80
+)
+
+// ErrMemoryQuota is wrapped when a memory quota is too small.
+var ErrMemoryQuota = errors.New("memory quota too small")
+
+// CheckMemoryQuota tells whether an indexer can work with a quota. Errors wrap ErrMemoryQuota.
+func CheckMemoryQuota(quota int64) error {
+	if quota < MinMemoryQuota {
+		return fmt.Errorf("%w: %s (%d bytes); an indexer needs at least %s: give it more, as --memory-quota 512MiB, or run fewer indexers on this machine",
+			ErrMemoryQuota, mebibytes(quota), quota, mebibytes(MinMemoryQuota))
+	}
+	return nil
+}
+
+func mebibytes(n int64) string { return strconv.FormatFloat(float64(n)/(1<<20), 'f', -1, 64) + " MiB" }
+
+// splitQuota sets what the configuration leaves open.
+func (c *Config) splitQuota() error {
+	if c.MemoryQuota == 0 {
+		c.MemoryQuota = DefaultMemoryQuota
+	}
+	if err := CheckMemoryQuota(c.MemoryQuota); err != nil {
+		return err
+	}
+	for _, part := range []*int64{&c.QueueBytes, &c.CacheBytes, &c.MemTableBytes} {
+		if *part <= 0 {
+			*part = c.MemoryQuota / quotaParts
+		}
+	}
+	return nil
+}
+
+// LimitProcess sets the Go runtime's memory limit to the part of the quota that lies in its heap, unless GOMEMLIMIT does. It
+// is for the process that runs one indexer and nothing else.
+func LimitProcess(quota int64) {
+	if os.Getenv("GOMEMLIMIT") != "" || quota <= 0 {
+		return
+	}
+	limit := quota
+	if storageOutside {
+		limit -= 2 * quota / quotaParts // cache and memtables
+	}
+	debug.SetMemoryLimit(limit)
+}
+
+// memoryUse is what is in use of the quota.
+type memoryUse struct {
+	queue, storage, quota, rss uint64
+}
+
+func (x *Indexer) memoryUse() memoryUse {
+	u := memoryUse{storage: uint64(max(x.store.Memory().Used, 0)), quota: uint64(x.cfg.MemoryQuota), rss: residentBytes()}
+	for _, k := range x.allBuckets() {
+		u.queue += uint64(max(k.queueBytes.Load(), 0))
+	}
+	return u
+}
+
+// near tells whether the quota is nearly used up at that share of it, in percent, and of what. The cache is full whenever there
+// is much to read: that is no shortage.
+func (u memoryUse) near(queueLimit int64, percent uint64) (why string) {
+	switch {
+	case u.queue >= uint64(queueLimit)/100*percent:
+		return fmt.Sprintf("the queue holds %s of the %s it may: beyond them the indexer takes no more and its projectors wait",
+			mebibytes(int64(min(u.queue, math.MaxInt64))), mebibytes(queueLimit))
+	case u.rss >= MemoryBase+u.quota/100*percent:
+		return fmt.Sprintf("the process holds %s, its quota is %s", mebibytes(int64(min(u.rss, math.MaxInt64))), mebibytes(int64(min(u.quota, math.MaxInt64))))
+	}
+	return ""
+}
+
+// watchMemory warns, once each time, when the quota is nearly used up.
+func (x *Indexer) watchMemory(ctx context.Context) error {
+	tick := time.NewTicker(measureEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			x.lookAtMemory(x.memoryUse())
+		}
+	}
+}
+
+func (x *Indexer) lookAtMemory(u memoryUse) {
+	share := uint64(nearQuota)
+	if x.nearQuota.Load() {
+		share = farQuota
+	}
+	why := u.near(x.cfg.QueueBytes, share)
+	switch was := x.nearQuota.Swap(why != ""); {
+	case why != "" && !was:
+		x.log.Warn("the memory quota is nearly used up; a larger --memory-quota, more indexers or fewer indexes help", "why", why, "quota", u.quota, "rss", u.rss, "queue", u.queue, "storage", u.storage)
+	case why == "" && was:
+		x.log.Info("the memory quota has room again", "quota", u.quota, "rss", u.rss)
+	}
+}
+
+// residentBytes is the process's resident memory, 0 where the system does not tell.
+func residentBytes() uint64 {
+	b, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0
+	}
+	fields := strings.Fields(string(b))
+	if len(fields) < 2 {
+		return 0
+	}
+	pages, err := strconv.ParseUint(fields[1], 10, 63)
+	if err != nil {
+		return 0
+	}
+	return pages * uint64(os.Getpagesize())
+}

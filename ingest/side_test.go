@@ -1,0 +1,149 @@
+package ingest
+
+import (
+	"testing"
+
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/timestamp"
+)
+
+// sideWorld is a bucket with one copy that lacks everything up to 10 in each vbucket, and asked for it under one id.
+type sideWorld struct {
+	t    *testing.T
+	b    *Bucket
+	log  timestamp.FailoverLog
+	side index.Incarnation
+}
+
+func newSideWorld(t *testing.T, vbuckets int) *sideWorld {
+	t.Helper()
+	b, err := New(Options{VBuckets: vbuckets, Pack: func(*keyversion.Event) []byte { return make([]byte, 36) }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Add(Copy{ID: 1}); err != nil {
+		t.Fatal(err)
+	}
+	w := &sideWorld{t: t, b: b, log: timestamp.FailoverLog{{VBUUID: 7}}, side: index.Incarnation{Counter: 5}}
+	for vb := range vbuckets {
+		w.maintain(1, 1, vb)
+	}
+	for _, want := range b.Wants() {
+		b.OpenSide(want, w.side.Counter)
+	}
+	return w
+}
+
+// maintain begins a maintenance stream at 10.
+func (w *sideWorld) maintain(conn, counter uint64, vb int) {
+	w.t.Helper()
+	e := &keyversion.Event{Kind: keyversion.StreamBegin, VBucket: uint16(vb), Incarnation: incOf(counter),
+		Begin: &keyversion.Begin{Start: 10, Log: w.log, Copies: []index.CopyID{1}}}
+	if v := w.b.Accept(Source{Connection: conn}, e); v != Taken {
+		w.t.Fatalf("BEGIN of a maintenance stream: %v", v)
+	}
+}
+
+func (w *sideWorld) begin(conn, start uint64, vb int) Verdict {
+	return w.b.AcceptSide(Source{Connection: conn}, &keyversion.Event{Kind: keyversion.StreamBegin, VBucket: uint16(vb), Incarnation: w.side,
+		Begin: &keyversion.Begin{Start: start, Log: w.log}})
+}
+
+func (w *sideWorld) data(conn, seqno uint64, vb int) Verdict {
+	return w.b.AcceptSide(Source{Connection: conn}, &keyversion.Event{Kind: keyversion.Insert, VBucket: uint16(vb), Incarnation: w.side, Seqno: seqno,
+		DocID: []byte{byte(seqno)}, Window: timestamp.Window{Start: seqno - 1, End: seqno}})
+}
+
+func (w *sideWorld) is(what string, got, want Verdict) {
+	w.t.Helper()
+	if got != want {
+		w.t.Errorf("%s: %v, want %v", what, got, want)
+	}
+}
+
+// TestSideStreamGoesOn: neither a broken connection nor a maintenance stream that begins again on the same branch costs what a
+// side stream has brought; on another branch it is given up.
+func TestSideStreamGoesOn(t *testing.T) {
+	w := newSideWorld(t, 1)
+	w.is("BEGIN", w.begin(2, 0, 0), Taken)
+	w.is("seqno 1", w.data(2, 1, 0), Taken)
+	w.is("seqno 2", w.data(2, 2, 0), Taken)
+	w.b.ConnectionLost(2)
+	if s := w.b.SideStreams(); len(s) != 1 || !s[0].Lost || s[0].Finished || s[0].At != 2 {
+		t.Fatalf("after its connection was lost: %+v", s)
+	}
+	w.is("before BEGIN over the next connection", w.data(3, 3, 0), NotOwner)
+	w.is("BEGIN over the next connection", w.begin(3, 1, 0), Taken)
+	w.is("seqno 2 again", w.data(3, 2, 0), Covered)
+	w.is("seqno 3", w.data(3, 3, 0), Taken)
+	w.is("a late event of the connection before", w.data(2, 4, 0), NotOwner)
+
+	w.maintain(4, 2, 0)
+	w.is("after BEGIN on the same branch", w.data(3, 4, 0), Taken)
+	if ids := w.b.Abandoned(); len(ids) != 0 {
+		t.Errorf("%v were given up", ids)
+	}
+	if got := w.b.Wants(); len(got) != 0 {
+		t.Errorf("what is under way is wanted once more: %+v", got)
+	}
+
+	w.log = timestamp.FailoverLog{{VBUUID: 8, Seqno: 10}, {VBUUID: 7}}
+	w.maintain(5, 3, 0)
+	w.is("after BEGIN on another branch", w.data(3, 5, 0), NotOwner)
+	if ids := w.b.Abandoned(); len(ids) != 1 {
+		t.Errorf("%v were given up, want one", ids)
+	}
+}
+
+// TestSideStreamGivenUp: one that does not come back is wanted again from where it was written.
+func TestSideStreamGivenUp(t *testing.T) {
+	w := newSideWorld(t, 1)
+	w.is("BEGIN", w.begin(2, 0, 0), Taken)
+	w.is("seqno 1", w.data(2, 1, 0), Taken)
+	w.b.ConnectionLost(2)
+	w.b.SideFailed(0, w.side.Counter)
+	w.is("BEGIN too late", w.begin(3, 1, 0), NotOwner)
+	w.b.Done(w.b.TakeSide(1, 0))
+	if got := w.b.Wants(); len(got) != 1 || got[0].From != 1 || got[0].To != 10 {
+		t.Errorf("wanted: %+v, want 1 to 10", got)
+	}
+}
+
+// TestSideBatches: a batch of side streams has a bound, and every vbucket has its turn.
+func TestSideBatches(t *testing.T) {
+	const vbuckets, each = 4, 100 // bytes of an entry
+	w := newSideWorld(t, vbuckets)
+	for vb := range vbuckets {
+		w.is("BEGIN", w.begin(2, 0, vb), Taken)
+		for seqno := range uint64(2) {
+			w.is("data", w.data(2, seqno+1, vb), Taken)
+		}
+	}
+	var order []int
+	for w.b.SideBytes() > 0 {
+		batch := w.b.TakeSide(1, 3*each)
+		if batch == nil || batch.Bytes() > 4*each {
+			t.Fatalf("a batch of at most %d bytes: %+v", 3*each, batch)
+		}
+		for _, s := range batch.Segments {
+			order = append(order, s.VBucket)
+		}
+		w.b.Done(batch)
+		w.data(2, uint64(3+len(order)/2), 0) // the first one goes on bringing
+		if len(order) > 8 {
+			t.Fatalf("the turns were %v", order)
+		}
+		if len(order) == vbuckets {
+			break
+		}
+	}
+	for vb, got := range order {
+		if got != vb {
+			t.Fatalf("the turns were %v, want each vbucket once", order)
+		}
+	}
+	if w.b.TakeSide(1<<20, 3*each) != nil {
+		t.Error("what is less than was asked for was given out")
+	}
+}
