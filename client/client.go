@@ -36,7 +36,6 @@ const (
 	firstBackoff = 20 * time.Millisecond
 	mostBackoff  = 500 * time.Millisecond
 	maxAnswer    = 64 << 20
-	perHost      = 64 // connections to one server
 )
 
 var (
@@ -55,7 +54,6 @@ type Client struct {
 
 	servers []string
 	rpc     *rpc.Client
-	scans   *rpc.Client // what may be sent twice
 
 	user, password, token string // never in an error's text
 
@@ -79,7 +77,7 @@ func New(servers ...string) *Client { return Open(Options{Servers: servers}) }
 
 // Open makes a client.
 func Open(o Options) *Client {
-	c := &Client{rpc: rpc.NewClient(perHost, o.TLS), scans: rpc.NewDirectClient(perHost, o.TLS), user: o.User, password: o.Password, token: o.Token}
+	c := &Client{rpc: rpc.NewClient(64, o.TLS), user: o.User, password: o.Password, token: o.Token}
 	scheme := "http://"
 	if o.TLS != nil {
 		scheme = "https://"
@@ -105,16 +103,10 @@ func Open(o Options) *Client {
 }
 
 // Wrap puts a transport around the client's own, before its first call: to watch or count what is sent.
-func (c *Client) Wrap(around func(http.RoundTripper) http.RoundTripper) {
-	c.rpc.Wrap(around)
-	c.scans.Wrap(around)
-}
+func (c *Client) Wrap(around func(http.RoundTripper) http.RoundTripper) { c.rpc.Wrap(around) }
 
 // Close drops idle connections.
-func (c *Client) Close() {
-	c.rpc.Close()
-	c.scans.Close()
-}
+func (c *Client) Close() { c.rpc.Close() }
 
 // Statement runs DDL text: one or more statements separated by semicolons.
 func (c *Client) Statement(ctx context.Context, text string) ([]StatementResult, error) {
@@ -274,7 +266,7 @@ func (c *Client) call(ctx context.Context, method, path string, header http.Head
 		limit = memberLimit
 	}
 	return c.retry(ctx, limit, func(ctx context.Context, server string) error {
-		answer, err := c.send(ctx, c.rpc, method, server+path, header, body)
+		answer, err := c.send(ctx, method, server+path, header, body)
 		if err != nil {
 			return err
 		}
@@ -337,7 +329,7 @@ const (
 	CodeBusy           = "BUSY"
 )
 
-func (c *Client) send(ctx context.Context, by *rpc.Client, method, url string, header http.Header, body []byte) (*http.Response, error) {
+func (c *Client) send(ctx context.Context, method, url string, header http.Header, body []byte) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", method, url, err)
@@ -358,7 +350,7 @@ func (c *Client) send(ctx context.Context, by *rpc.Client, method, url string, h
 		r.Header.Set("Tidemark-Timeout-Ms", strconv.FormatInt(time.Until(deadline).Milliseconds(), 10))
 	}
 	rpc.Outgoing(r)
-	answer, err := by.HTTP().Do(r)
+	answer, err := c.rpc.HTTP().Do(r)
 	if err != nil {
 		return nil, err
 	}

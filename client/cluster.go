@@ -65,7 +65,7 @@ func set[T any](field, value *T) {
 // Backup gets a backup of the StateContext and checks it; one that was cut is asked for again.
 func (c *Client) Backup(ctx context.Context) (data []byte, err error) {
 	err = c.retry(ctx, 0, func(ctx context.Context, server string) error {
-		answer, err := c.send(ctx, c.rpc, http.MethodGet, server+"/v1/backup", http.Header{}, nil)
+		answer, err := c.send(ctx, http.MethodGet, server+"/v1/backup", http.Header{}, nil)
 		if err != nil {
 			return err
 		}

@@ -51,7 +51,7 @@ func (c *Client) lines(ctx context.Context, path string, req any) (*Rows, error)
 	err = c.retry(ctx, 0, func(ctx context.Context, server string) error {
 		one, give := context.WithCancel(ctx)
 		silent := time.AfterFunc(scanPatience, give)
-		got, err := c.send(one, c.scans, http.MethodPost, server+path, http.Header{}, body)
+		got, err := c.send(one, http.MethodPost, server+path, http.Header{}, body)
 		if !silent.Stop() && err == nil { // it answered at the very end of its time
 			_ = got.Body.Close()
 			err = context.DeadlineExceeded

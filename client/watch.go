@@ -110,7 +110,7 @@ func (w *watching) stream(ctx context.Context, server string) (came bool, err er
 	if w.kinds != "" {
 		q.Set("kinds", w.kinds)
 	}
-	answer, err := w.client.send(ctx, w.client.rpc, http.MethodGet, server+"/v1/events?"+q.Encode(), http.Header{"Accept": {"text/event-stream"}}, nil)
+	answer, err := w.client.send(ctx, http.MethodGet, server+"/v1/events?"+q.Encode(), http.Header{"Accept": {"text/event-stream"}}, nil)
 	if err != nil {
 		return false, err
 	}
