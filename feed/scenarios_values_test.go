@@ -81,7 +81,7 @@ func compressed(s *stage) {
 	}
 	conf := s.conf()
 	conf.Xattrs = true
-	if e := s.only(conf, "both"); string(e.xattrs) != string(section) || e.value != big || e.bad {
+	if e := s.only(conf, "both"); e.xattrs != string(section) || e.value != big || e.bad {
 		s.Errorf("attributes %q, a value of %d bytes, undecodable %t", e.xattrs, len(e.value), e.bad)
 	}
 	// The store has them as they were.

@@ -166,10 +166,8 @@ func (def Index) Scans(rows []Row) *rapid.Generator[Query] {
 			q.Ranges = append(q.Ranges, r)
 		}
 		if rapid.Bool().Draw(t, "projected") {
-			q.Project = []int{}
-			for _, p := range rapid.Permutation(numbers(len(def.Desc))).Draw(t, "project")[:rapid.IntRange(0, len(def.Desc)).Draw(t, "components")] {
-				q.Project = append(q.Project, p)
-			}
+			all := rapid.Permutation(numbers(len(def.Desc))).Draw(t, "project")
+			q.Project = all[:rapid.IntRange(0, len(all)).Draw(t, "components")]
 		}
 		leading := q.Project == nil || len(q.Project) > 0
 		for i, p := range q.Project {
