@@ -1,9 +1,15 @@
 package wire
 
 import (
+	"errors"
+	"fmt"
+
 	"tidemark/index"
 	"tidemark/timestamp"
 )
+
+// ErrColumns is wrapped when the columns of a table have not the same number of rows.
+var ErrColumns = errors.New("columns of different length")
 
 // ProjectorState is all there is to see of a projector (PR-2). GET /v1/state. It is a picture of the moment; nothing in it
 // waits for data, for KV or for an indexer.
@@ -50,6 +56,23 @@ type BucketState struct {
 	HeldBytes    int64                   `json:"held_bytes"`  // received from KV and not acknowledged
 	BufferBytes  int64                   `json:"buffer_bytes"`
 	Workers      []QueueFill             `json:"workers"` // blocks of events that wait for each
+}
+
+// Columns checks that each column has a row for every vbucket, as a receiver must before it reads them side by side. Errors
+// wrap ErrColumns and name the column.
+func (b *BucketState) Columns() error {
+	for _, c := range []struct {
+		name string
+		rows int
+	}{
+		{"vbuuids", len(b.VBUUIDs)}, {"seqnos", len(b.Seqnos)}, {"complete", len(b.Complete)},
+		{"incarnations", len(b.Incarnations)}, {"ended", len(b.Ended)},
+	} {
+		if c.rows != len(b.VBuckets) {
+			return fmt.Errorf("%w: bucket %q has %d vbuckets and %d %s", ErrColumns, b.Bucket, len(b.VBuckets), c.rows, c.name)
+		}
+	}
+	return nil
 }
 
 // QueueFill is how full a queue is.

@@ -155,6 +155,9 @@ func askProjectors(ctx context.Context, views []projectorView, conf *tls.Config)
 		v := &views[i]
 		all.Go(func() {
 			state, err := rpc.Call[wire.ProjectorState](ctx, c, stateTimeout, http.MethodGet, v.Admin+"/v1/state", nil)
+			for i := 0; err == nil && i < len(state.Buckets); i++ {
+				err = state.Buckets[i].Columns()
+			}
 			switch {
 			case errors.Is(err, http.ErrSchemeMismatch):
 				v.Error = "it speaks no TLS, and was asked with: write http:// before its address and leave --tls-ca out"
