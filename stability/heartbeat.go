@@ -1,6 +1,7 @@
 package stability
 
 import (
+	"math/bits"
 	"slices"
 
 	"tidemark/index"
@@ -159,44 +160,55 @@ func (b *Bucket) proposeHeartbeat(nowMS int64) timestamp.Vector {
 		lean = uint64(min(over*fillFull/(b.cfg.QueueHigh-b.cfg.QueueLow), fillFull))
 	}
 	b.meanHW(members)
-	var next timestamp.Vector
 	last := b.last.Vector
-	for v, target := range b.mean {
+	n := len(last.Seqnos)
+	mean, top, newest := b.mean[:n], b.top[:n], b.newest.Seqnos[:n]
+	branches, lastBranches := b.newest.VBUUIDs[:n], last.VBUUIDs[:n]
+	next := draft{base: last}
+	for v, was := range last.Seqnos {
+		target := mean[v]
 		if lean > 0 && (fast.report.Absent == nil || !fast.report.Absent[v]) {
 			target = towards(target, fast.report.HW.Seqnos[v], lean)
 		}
-		if target < last.Seqnos[v] {
+		if target < was {
 			continue
 		}
-		to := timestamp.Position{VBUUID: b.newest.VBUUIDs[v], Seqno: b.completeAtOrBelow(v, target)}
-		if to.Seqno < last.Seqnos[v] || to.Seqno == 0 {
+		seqno := top[v]
+		if seqno > target {
+			seqno = b.completeAtOrBelow(v, target)
+		}
+		if seqno < was || seqno == 0 {
 			continue
 		}
-		if to.Seqno < b.newest.Seqnos[v] { // on an older branch, or nothing may be promoted here
+		branch := branches[v]
+		if seqno < newest[v] { // on an older branch, or nothing may be promoted here
 			if !b.vbs[v].live || !b.vbs[v].onward {
 				continue
 			}
-			to = b.vbs[v].position(to.Seqno)
+			branch = b.vbs[v].position(seqno).VBUUID
 		}
-		if to.Seqno == last.Seqnos[v] && to.VBUUID == last.VBUUIDs[v] {
+		if seqno == was && branch == lastBranches[v] {
 			continue
 		}
-		if next.Len() == 0 {
-			next = last.Clone()
-		}
-		next.Set(v, to)
+		next.set(v, branch, seqno)
 	}
-	return next
+	return next.vector
 }
 
 // towards moves from a to b by lean thousandths, without overflow.
 func towards(a, b, lean uint64) uint64 {
 	if b >= a {
-		d := b - a
-		return a + d/fillFull*lean + d%fillFull*lean/fillFull
+		return a + part(b-a, lean)
 	}
-	d := a - b
-	return a - d/fillFull*lean - d%fillFull*lean/fillFull
+	return a - part(a-b, lean)
+}
+
+// part is lean thousandths of d, rounded down; the long way gives the same where the product is too large.
+func part(d, lean uint64) uint64 {
+	if d < 1<<54 {
+		return d * lean / fillFull
+	}
+	return d/fillFull*lean + d%fillFull*lean/fillFull
 }
 
 // members gives the participants, and the one whose queue is fullest.
@@ -221,21 +233,12 @@ func (b *Bucket) members(nowMS int64) (all []*participant, fast *participant) {
 // meanHW puts the mean HW of the members into the scratch vector; 0 where no member counts.
 func (b *Bucket) meanHW(members []*participant) {
 	clear(b.mean)
-	count := uint64(len(members))
 	plain := true
 	for _, p := range members {
 		plain = plain && p.report.Absent == nil && p.bits < 1<<54 // so that no sum of 256 overflows
 	}
 	if plain {
-		for _, p := range members {
-			mean := b.mean[:len(p.report.HW.Seqnos)]
-			for v, s := range p.report.HW.Seqnos {
-				mean[v] += s
-			}
-		}
-		for v := range b.mean {
-			b.mean[v] /= count
-		}
+		b.plainMean(members)
 		return
 	}
 	for v := range b.mean {
@@ -255,5 +258,42 @@ func (b *Bucket) meanHW(members []*participant) {
 		if n > 0 {
 			b.mean[v] = quotient + remainder/n
 		}
+	}
+}
+
+// plainMean is meanHW where every member counts everywhere and no sum overflows. Four members at a time, so that the sums
+// are read and written less often.
+func (b *Bucket) plainMean(members []*participant) {
+	mean := b.mean
+	n := len(mean)
+	rest := members
+	for ; len(rest) >= 4; rest = rest[4:] {
+		w, x, y, z := rest[0].report.HW.Seqnos[:n], rest[1].report.HW.Seqnos[:n], rest[2].report.HW.Seqnos[:n], rest[3].report.HW.Seqnos[:n]
+		for v := range mean {
+			mean[v] += w[v] + x[v] + y[v] + z[v]
+		}
+	}
+	for _, p := range rest {
+		for v, s := range p.report.HW.Seqnos[:n] {
+			mean[v] += s
+		}
+	}
+	divide(mean, uint64(len(members)))
+}
+
+// divide divides numbers below 1<<62 by one divisor of at most 1<<8, rounding down. A multiplication with the reciprocal does it:
+// with r = ceil(2^(64+s)/d) and 2^s <= d < 2^(s+1), the error of x*r/2^(64+s) is below x*d/2^(64+s)/d, less than 1/d.
+func divide(numbers []uint64, d uint64) {
+	s := bits.Len64(d) - 1
+	if d&(d-1) == 0 {
+		for i := range numbers {
+			numbers[i] >>= s
+		}
+		return
+	}
+	r, _ := bits.Div64(1<<s, d-1, d) // (2^(64+s) + d-1) / d
+	for i, x := range numbers {
+		high, _ := bits.Mul64(x, r)
+		numbers[i] = high >> s
 	}
 }

@@ -15,6 +15,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"tidemark/index"
@@ -138,7 +139,7 @@ func (r Ref) Compare(o Ref) int {
 // that is not known).
 type Stamp struct {
 	Ref
-	Vector timestamp.Vector
+	Vector timestamp.Vector // never changed: it may share its branches with the one before it
 	Logs   []timestamp.FailoverLog
 }
 
@@ -402,13 +403,44 @@ func (b *Bucket) mutation(next timestamp.Vector) timestamp.Vector {
 	if b.cfg.Source == Sync {
 		return next
 	}
-	m := next.Clone()
+	m := draft{base: next}
 	for v, seqno := range b.top {
-		if seqno > m.Seqnos[v] && b.vbs[v].live && b.vbs[v].onward {
-			m.Set(v, b.vbs[v].position(seqno))
+		if seqno > next.Seqnos[v] && b.vbs[v].live && b.vbs[v].onward {
+			at := b.vbs[v].position(seqno)
+			m.set(v, at.VBUUID, at.Seqno)
 		}
 	}
-	return m
+	if m.vector.Len() == 0 {
+		return next
+	}
+	return m.vector
+}
+
+// draft is a vector that begins as base and is copied only as far as it differs: branches hardly ever do.
+type draft struct {
+	base, vector timestamp.Vector // vector has no vbuckets while nothing differs
+	branches     bool             // vector has branches of its own
+}
+
+func (d *draft) set(v int, branch, seqno uint64) {
+	if d.vector.Seqnos == nil || branch != d.vector.VBUUIDs[v] {
+		d.own(v, branch)
+	}
+	d.vector.Seqnos[v] = seqno
+}
+
+// own copies what is to be changed.
+func (d *draft) own(v int, branch uint64) {
+	if d.vector.Seqnos == nil {
+		d.vector = timestamp.Vector{VBUUIDs: d.base.VBUUIDs, Seqnos: slices.Clone(d.base.Seqnos)}
+	}
+	if branch == d.vector.VBUUIDs[v] {
+		return
+	}
+	if !d.branches {
+		d.branches, d.vector.VBUUIDs = true, slices.Clone(d.base.VBUUIDs)
+	}
+	d.vector.VBUUIDs[v] = branch
 }
 
 // propose gives the next vector, or none when nothing changes.
@@ -416,21 +448,21 @@ func (b *Bucket) propose(nowMS int64) timestamp.Vector {
 	if b.cfg.Source == Heartbeat {
 		return b.proposeHeartbeat(nowMS)
 	}
-	var next timestamp.Vector
 	last := b.last.Vector
-	for v, seqno := range b.cand.Seqnos {
-		if seqno < last.Seqnos[v] || seqno == last.Seqnos[v] && b.cand.VBUUIDs[v] == last.VBUUIDs[v] {
+	next := draft{base: last}
+	n := len(last.Seqnos)
+	cand, branches, lastBranches := b.cand.Seqnos[:n], b.cand.VBUUIDs[:n], last.VBUUIDs[:n]
+	for v, was := range last.Seqnos {
+		seqno := cand[v]
+		if seqno < was || seqno == was && branches[v] == lastBranches[v] {
 			continue
 		}
 		if seqno == 0 {
 			continue // nothing known; a committed 0 carries no branch either
 		}
-		if next.Len() == 0 {
-			next = last.Clone()
-		}
-		next.Seqnos[v], next.VBUUIDs[v] = seqno, b.cand.VBUUIDs[v]
+		next.set(v, branches[v], seqno)
 	}
-	return next
+	return next.vector
 }
 
 // Committed tells that the Raft log holds s. It fails, wrapping ErrStamp, when s belongs to another generation or is

@@ -1,0 +1,67 @@
+package stability
+
+import (
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+)
+
+// The reciprocal gives what division gives, for every divisor that there can be.
+func TestDivide(t *testing.T) {
+	for d := uint64(1); d <= 256; d++ {
+		numbers := []uint64{0, 1, d - 1, d, d + 1, 1<<62 - 1, (1<<62 - 1) / d * d, (1<<62-1)/d*d - 1}
+		want := make([]uint64, len(numbers))
+		for i, x := range numbers {
+			want[i] = x / d
+		}
+		divide(numbers, d)
+		for i := range numbers {
+			if numbers[i] != want[i] {
+				t.Errorf("divided by %d: %d, want %d", d, numbers[i], want[i])
+			}
+		}
+	}
+	rapid.Check(t, func(t *rapid.T) {
+		x, d := rapid.Uint64Max(1<<62-1).Draw(t, "x"), rapid.Uint64Range(1, 256).Draw(t, "d")
+		got := []uint64{x}
+		if divide(got, d); got[0] != x/d {
+			t.Fatalf("%d/%d: %d, want %d", x, d, got[0], x/d)
+		}
+	})
+}
+
+// The quick mean is the mean of timestamp.Mean, which knows no shortcuts, for any number of members.
+func TestPlainMean(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const n = 5
+		b, err := New(Config{Source: Heartbeat, MaxOutstanding: 4, RingSize: 4, SilentAfter: 1, StalledAfter: 1, QueueLow: 1, QueueHigh: 2},
+			Stamp{Vector: timestamp.New(n)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		most := rapid.SampledFrom([]uint64{100, 1<<54 - 1, timestamp.Infinity}).Draw(t, "most")
+		var all []timestamp.Vector
+		for node := range rapid.IntRange(1, 19).Draw(t, "members") {
+			hw := timestamp.New(n)
+			for v := range n {
+				hw.Seqnos[v] = rapid.Uint64Max(most).Draw(t, "hw")
+			}
+			b.Report(index.NodeID(node), 0, Report{Active: true, HW: hw})
+			all = append(all, hw)
+		}
+		members, _ := b.members(0)
+		b.meanHW(members)
+		want, err := timestamp.Mean(all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for v, s := range b.mean {
+			if s != want.Seqnos[v] {
+				t.Fatalf("mean %v, want %v", b.mean, want.Seqnos)
+			}
+		}
+	})
+}
