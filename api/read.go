@@ -377,7 +377,7 @@ func (a *API) addComponents(s *statecontext.State, st *client.Status) {
 		for _, b := range c.Buckets {
 			st.Buckets = append(st.Buckets, client.BucketStatus{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets, Generation: b.Generation, Wanted: b.Wanted,
 				StabilityNumber: b.Number, StabilityHash: strconv.FormatUint(b.Hash, 10), StreamsBegun: b.Streams.Begun,
-				StreamsMissing: b.VBuckets - b.Streams.Begun, Stuck: stuck(b.Streams.Stuck), Rollback: b.Rollback, StabilityAgeMS: b.AgeMS, Lag: b.Lag, ScansWaiting: b.Waiting})
+				StreamsMissing: b.VBuckets - b.Streams.Begun, Stuck: stuck(b.Streams.Stuck), Rollback: b.Rollback, RollbackForMS: b.RollbackForMS, StabilityAgeMS: b.AgeMS, Lag: b.Lag, ScansWaiting: b.Waiting})
 		}
 		return
 	}

@@ -357,4 +357,6 @@ type BucketStatus struct {
 	Lag            uint64 `json:"lag"`           // complete seqnos above it, over all vbuckets
 	ScansWaiting   int    `json:"scans_waiting"` // for a newer one
 	Rollback       string `json:"rollback,omitempty"`
+	// RollbackForMS is for how long the leader has seen the rollback's present step under way; 0 without one.
+	RollbackForMS int64 `json:"rollback_for_ms,omitempty"`
 }

@@ -74,6 +74,7 @@ type BucketStatus struct {
 	// RollbackSinceMS is when this leader saw the rollback's step begin, unix milliseconds, 0 without one; RollbackWaits names
 	// the projectors and indexers whose answers the step waits for.
 	RollbackSinceMS int64
+	RollbackForMS   int64 // how long that is ago
 	RollbackWaits   []string
 }
 
@@ -177,6 +178,7 @@ func (l *leader) show() {
 		if x := l.state.Bucket(name); x != nil && x.Rollback != nil {
 			w.Rollback = x.Rollback.Step.String()
 			if r := b.rolling; r != nil {
+				w.RollbackForMS = l.nowMS - r.sinceMS
 				if w.RollbackSinceMS, w.RollbackWaits = r.sinceMS, slices.Clone(r.waits); r.reason != "" {
 					w.Rollback += ": " + r.reason
 				}

@@ -129,7 +129,7 @@ func judge(st client.Status) judged {
 			bad(verdictNotReady, "bucket %s: %d of %d vbuckets are not streamed%s", b.Name, b.StreamsMissing, b.VBuckets, why)
 		}
 		if b.Rollback != "" {
-			bad(verdictNotReady, "bucket %s is being rolled back: %s", b.Name, b.Rollback)
+			bad(verdictNotReady, "bucket %s is being rolled back: %s", b.Name, rollbackState(&b))
 		}
 	}
 	return j
@@ -203,13 +203,21 @@ func printStatus(w io.Writer, as format, st client.Status) error {
 			state := fmt.Sprintf("%d of %d vbuckets streamed", b.StreamsBegun, b.VBuckets)
 			switch {
 			case b.Rollback != "":
-				state += ", rolling back: " + b.Rollback
+				state += ", rolling back: " + rollbackState(&b)
 			case !b.Wanted && b.StreamsBegun == 0:
 				state = "not streamed: no index needs it"
 			}
 			fmt.Fprintf(t, "bucket\t%s\t%s\t-\tstability timestamp %d\n", b.Name, state, b.StabilityNumber)
 		}
 	})
+}
+
+// rollbackState tells the step of a rollback, what it waits for, and since when.
+func rollbackState(b *client.BucketStatus) string {
+	if b.RollbackForMS <= 0 {
+		return b.Rollback
+	}
+	return fmt.Sprintf("%s, for %v", b.Rollback, (time.Duration(b.RollbackForMS) * time.Millisecond).Round(100*time.Millisecond))
 }
 
 // orphanState tells what becomes of an orphan.

@@ -17,7 +17,7 @@ func TestStatusSaysWhyItWaits(t *testing.T) {
 		Indexers:   []client.IndexerStatus{{ID: "i1", State: "active", Health: "copy 7: no space left on device"}, {ID: "i2", Admin: "http://i2", State: "suspect"}},
 		Buckets: []client.BucketStatus{
 			{Name: "world", Wanted: true, VBuckets: 128, StreamsMissing: 64, Stuck: []client.StuckVBucket{{VBucket: 65, State: "lost", Reason: "no projector hosts it", ForMS: 12_400}}},
-			{Name: "orders", Wanted: true, VBuckets: 128, Rollback: "prepare: waiting for indexers: i2"},
+			{Name: "orders", Wanted: true, VBuckets: 128, Rollback: "prepare: waiting for indexers: i2", RollbackForMS: 2_340},
 			{Name: "unused", VBuckets: 128, StreamsMissing: 128},
 		},
 	}
@@ -29,7 +29,7 @@ func TestStatusSaysWhyItWaits(t *testing.T) {
 		"indexer i1: copy 7: no space left on device",
 		"indexer i2 at http://i2 is suspect",
 		"bucket world: 64 of 128 vbuckets are not streamed; vbucket 65 for 12s: no projector hosts it",
-		"bucket orders is being rolled back: prepare: waiting for indexers: i2",
+		"bucket orders is being rolled back: prepare: waiting for indexers: i2, for 2.3s",
 	} {
 		if !strings.Contains(all, want) {
 			t.Errorf("%q is not among\n%s", want, all)

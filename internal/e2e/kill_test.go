@@ -93,6 +93,13 @@ func managerPID(id string) func(m *localcluster.Manifest) int {
 	}
 }
 
+// How often TestLeaderKilled scans meanwhile: a whole index twice a second, all rows compared with the oracle later, and ten
+// session scans a second, each of which hurries a stability timestamp.
+const (
+	fullEvery    = 500 * time.Millisecond
+	sessionEvery = 100 * time.Millisecond
+)
+
 // TestLeaderKilled: with a DDL client, a writer and scanners running, the leader is killed again and again. The next DDL
 // is accepted, every acknowledged DDL is there, no vbucket's stream was restarted, scans go on. It says how long session
 // scans took, those included that a killed manager cut and that were asked again.
@@ -107,6 +114,9 @@ func TestLeaderKilled(t *testing.T) {
 
 	load, stop := context.WithCancel(ctx)
 	defer stop()
+	full, session := time.NewTicker(fullEvery), time.NewTicker(sessionEvery)
+	defer full.Stop()
+	defer session.Stop()
 	var wg sync.WaitGroup
 	wg.Go(func() { w.Run(load, 2, *killWrites) })
 	var scans, cut atomic.Int64
@@ -122,7 +132,7 @@ func TestLeaderKilled(t *testing.T) {
 				scans.Add(1)
 				kept = append(kept, s)
 			}
-			time.Sleep(200 * time.Millisecond)
+			<-full.C
 		}
 	})
 	var fresh []time.Duration // the prober's until it ends
@@ -132,7 +142,7 @@ func TestLeaderKilled(t *testing.T) {
 			if took, err := freshness(load, c, bucket); err == nil {
 				fresh = append(fresh, took)
 			}
-			time.Sleep(20 * time.Millisecond)
+			<-session.C
 		}
 	})
 	acknowledged := map[string]bool{}
