@@ -66,7 +66,7 @@ func (x *Indexer) acceptConnection(p port, h keyversion.Hello) (transport.Sink, 
 		return x.verifyFor(h.Topic)
 	}
 	return &sink{
-		k: k, hello: h, side: p != portMaintenance,
+		k: k, hello: h, side: p != portMaintenance, catchup: p == portCatchup,
 		src: ingest.Source{Projector: h.Projector, Connection: x.conns.Add(1)},
 	}, nil
 }
@@ -78,6 +78,8 @@ type sink struct {
 	hello keyversion.Hello
 	side  bool
 	src   ingest.Source
+
+	catchup bool // its events have a rate
 }
 
 func (s *sink) inbox() chan<- inbound {
@@ -92,6 +94,14 @@ func (s *sink) Receive(ctx context.Context, b *keyversion.Batch, release func())
 	for i := range b.Events {
 		if vb := b.Events[i].VBucket; int(vb) >= s.k.vbuckets || vb%s.hello.Connections != s.hello.Connection {
 			return fmt.Errorf("vbucket %d on connection %d of %d: bucket %q has %d vbuckets", vb, s.hello.Connection, s.hello.Connections, s.k.name, s.k.vbuckets)
+		}
+	}
+	if pace := s.k.x.catchup; s.catchup && pace != nil {
+		began := pace.now()
+		err := pace.wait(ctx, len(b.Events))
+		s.k.x.metrics.catchup.Add(pace.now().Sub(began).Seconds())
+		if err != nil {
+			return err
 		}
 	}
 	select {

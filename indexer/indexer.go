@@ -46,6 +46,15 @@ const (
 	DefaultPersistEvery  = 5 * time.Second
 	DefaultCheckpoint    = 30 * time.Second
 	DefaultOrphanGrace   = 10 * time.Minute
+	DefaultReplicaLag    = time.Minute
+	DefaultCatchupRate   = 50_000
+)
+
+const (
+	// MinCatchupRate is the least limit of catchup: below it a vbucket could bring nothing for so long that it is given up.
+	MinCatchupRate = 1000
+	// MaxCheckpoints bounds the checkpoints of a copy: each may hold back files that compactions have replaced.
+	MaxCheckpoints = 100
 )
 
 // Config of an indexer. Name, Dir, Managers and Logger are required; addresses are host:port, port 0 takes a free one.
@@ -67,12 +76,17 @@ type Config struct {
 	KeepSnapshots int           // stability timestamps per copy at which scans can run
 	PersistEvery  time.Duration // what a crash may take away, to be streamed again
 	Checkpoint    time.Duration // between checkpoints, for rollback
-	// KeepCheckpoints is how many each copy keeps; with Checkpoint it should span the time by which KV replicas may lag. 0: the
-	// storage's default.
+	// KeepCheckpoints is how many each copy keeps at least. 0: the storage's default.
 	KeepCheckpoints int
-	OrphanGrace     time.Duration // how long a copy that no definitions name is kept; below 0 for ever
-	Logger          hclog.Logger
-	Tracer          trace.Tracer // nil: no spans
+	// ReplicaLag is by how long KV's replicas may lag: a failover may go back so far, and so many checkpoints are kept that the
+	// oldest is of before.
+	ReplicaLag time.Duration
+	// CatchupRate bounds the events a second that this indexer takes of catchup streams, all projectors together, so that its
+	// recovery leaves the others' streams their share of projectors and KV. Below 0: no bound.
+	CatchupRate int64
+	OrphanGrace time.Duration // how long a copy that no definitions name is kept; below 0 for ever
+	Logger      hclog.Logger
+	Tracer      trace.Tracer // nil: no spans
 
 	// TLS, unless nil, is on every connection.
 	TLS *tlsconf.Source
@@ -84,6 +98,10 @@ func (c Config) withDefaults() (Config, error) {
 	switch {
 	case c.KeepCheckpoints < 0:
 		return c, fmt.Errorf("indexer: %d checkpoints to keep: want at least 1, or 0 for %d", c.KeepCheckpoints, storage.DefaultKeepCheckpoints)
+	case c.KeepCheckpoints > MaxCheckpoints:
+		return c, fmt.Errorf("indexer: %d checkpoints to keep: want at most %d", c.KeepCheckpoints, MaxCheckpoints)
+	case c.CatchupRate > 0 && c.CatchupRate < MinCatchupRate:
+		return c, fmt.Errorf("indexer: a catchup of %d events a second: want at least %d, or less than 0 for no bound", c.CatchupRate, MinCatchupRate)
 	case c.Dir == "":
 		return c, errors.New("indexer: no data folder")
 	case len(c.Managers) == 0:
@@ -104,6 +122,12 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Checkpoint <= 0 {
 		c.Checkpoint = DefaultCheckpoint
 	}
+	if c.CatchupRate == 0 {
+		c.CatchupRate = DefaultCatchupRate
+	}
+	if err := c.spanLag(); err != nil {
+		return c, err
+	}
 	if c.OrphanGrace == 0 {
 		c.OrphanGrace = DefaultOrphanGrace
 	}
@@ -123,6 +147,7 @@ type Indexer struct {
 	identity   *identity
 	store      *storage.Store
 	snapshots  *snapshots
+	catchup    *pace // of catchup streams; nil: no bound
 	marks      *marks
 	managers   *managerclient.Client
 	projectors *projectorclient.Client
@@ -193,6 +218,9 @@ func Open(cfg Config) (*Indexer, error) {
 		report: make(chan struct{}, 1), sides: make(chan struct{}, 1), metrics: newMetrics(),
 		snapshots: newSnapshots(cfg.KeepSnapshots, cfg.Logger), newest: map[string]wire.Stability{}, told: wire.Told{}, changed: make(chan struct{}),
 		verifies: map[string]*sideRead{}, checking: make(chan struct{}, 1),
+	}
+	if cfg.CatchupRate > 0 {
+		x.catchup = &pace{rate: cfg.CatchupRate, now: x.now}
 	}
 	x.verifyID.Store(uint64(x.now().UnixNano())) // of another process they are lower
 	x.store, err = storage.Open(storage.Options{

@@ -25,6 +25,7 @@ type metrics struct {
 	fenced   prometheus.Counter
 	batches  *prometheus.HistogramVec
 	sides    *prometheus.CounterVec
+	catchup  prometheus.Counter
 	scans    *prometheus.CounterVec
 	reports  *prometheus.CounterVec
 	rolls    prometheus.Histogram
@@ -49,6 +50,8 @@ func newMetrics() *metrics {
 			Help: "Time to write a batch of all copies of a bucket.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16)}, []string{"kind"}),
 		sides: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "side_streams_total",
 			Help: "Side streams asked for, by vbucket, by what the projector answered."}, []string{"outcome"}),
+		catchup: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "catchup_held_seconds_total",
+			Help: "Time that connections of catchup streams have waited for --catchup-rate."}),
 		scans: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "scans_total",
 			Help: "Scans and counts coordinated here, by outcome."}, []string{"code"}),
 		reports: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "reports_total",
@@ -64,7 +67,7 @@ func newMetrics() *metrics {
 		different: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "verify_differences_total",
 			Help: "Documents of which a copy here did not hold what it should, by kind."}, []string{"kind"}),
 	}
-	r.MustRegister(m.ahead, m.refused, m.fenced, m.batches, m.sides, m.scans, m.reports, m.rolls, m.restores, m.verifies, m.verified, m.different)
+	r.MustRegister(m.ahead, m.refused, m.fenced, m.batches, m.sides, m.catchup, m.scans, m.reports, m.rolls, m.restores, m.verifies, m.verified, m.different)
 	return m
 }
 

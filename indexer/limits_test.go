@@ -1,0 +1,85 @@
+package indexer
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"tidemark/keyversion"
+	"tidemark/storage"
+)
+
+// TestCatchupRate: what a catchup stream brings is taken at the rate, over all connections; a backfill is taken at once; a
+// wait ends with its connection, and what waited is not taken.
+func TestCatchupRate(t *testing.T) {
+	const rate, events, batches = 10_000, 1000, 6
+	still := time.Unix(1000, 0) // the clock of the pace stands: each batch waits for all before it
+	x := &Indexer{metrics: newMetrics(), catchup: &pace{rate: rate, now: func() time.Time { return still }}}
+	k := &bucket{x: x, name: "b", vbuckets: 4, side: make(chan inbound, 2*batches), done: make(chan struct{})}
+	batch := &keyversion.Batch{Events: make([]keyversion.Event, events)}
+	sinks := []*sink{{k: k, hello: keyversion.Hello{Connections: 1}, side: true, catchup: true}, {k: k, hello: keyversion.Hello{Connections: 1}, side: true, catchup: true}}
+	began := time.Now()
+	for i := range batches {
+		if err := sinks[i%2].Receive(t.Context(), batch, func() {}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if took, least := time.Since(began), time.Second*events*batches/rate; took < least || len(k.side) != batches {
+		t.Errorf("%d batches of %d events after %s, %s at least at %d a second", len(k.side), events, took, least, rate)
+	}
+	owes := x.catchup.next
+	if err := (&sink{k: k, hello: keyversion.Hello{Connections: 1}, side: true}).Receive(t.Context(), batch, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	if len(k.side) != batches+1 || x.catchup.next != owes {
+		t.Errorf("a backfill counts towards the rate of catchups: %d batches, %v after %v", len(k.side), x.catchup.next, owes)
+	}
+	gone, cancel := context.WithCancelCause(t.Context())
+	cut := errors.New("the connection is cut")
+	cancel(cut)
+	if err := sinks[0].Receive(gone, batch, func() {}); !errors.Is(err, cut) || len(k.side) != batches+1 {
+		t.Errorf("%v, %d batches", err, len(k.side))
+	}
+}
+
+// TestReplicaLag: as many checkpoints are kept as it takes for the oldest to be of before the replicas' lag, at least as many
+// as the configuration says, and no more than the bound.
+func TestReplicaLag(t *testing.T) {
+	for _, c := range []struct {
+		every, lag time.Duration
+		least      int
+		keep       int
+		says       string
+	}{
+		{keep: storage.DefaultKeepCheckpoints}, // a minute at 30 s: of 0, 30 and 60 s ago
+		{every: 10 * time.Second, keep: 7},
+		{lag: 10 * time.Minute, keep: 21},
+		{lag: 61 * time.Second, keep: 4},
+		{lag: -1, least: 1, keep: 1},
+		{lag: -1, keep: storage.DefaultKeepCheckpoints},
+		{lag: time.Minute, least: 12, keep: 12},
+		{lag: 99 * time.Second, every: time.Second, keep: 100},
+		{lag: 100 * time.Second, every: time.Second, says: "raise --checkpoint-every to 2s"},
+		{least: 101, says: "at most 100"},
+	} {
+		conf, err := Config{Dir: "d", Managers: []string{"m"}, Checkpoint: c.every, ReplicaLag: c.lag, KeepCheckpoints: c.least}.withDefaults()
+		if c.says != "" {
+			if err == nil || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%+v: %v", c, err)
+			}
+			continue
+		}
+		if err != nil || conf.KeepCheckpoints != c.keep {
+			t.Errorf("%+v: %d, %v", c, conf.KeepCheckpoints, err)
+			continue
+		}
+		if span := conf.Checkpoint * time.Duration(conf.KeepCheckpoints-1); span < conf.ReplicaLag {
+			t.Errorf("%+v: %d checkpoints span %v", c, conf.KeepCheckpoints, span)
+		}
+	}
+	if _, err := (Config{Dir: "d", Managers: []string{"m"}, CatchupRate: 10}).withDefaults(); err == nil || !strings.Contains(err.Error(), "at least 1000") {
+		t.Errorf("a rate below the least: %v", err)
+	}
+}
