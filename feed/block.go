@@ -12,32 +12,75 @@ const chunkBytes = 512 << 10
 // keptEvents is the longest event list that goes back into the pool.
 const keptEvents = 16 << 10
 
-// chunk is memory that blocks point into; it goes back to the pool when the last
+// keptChunks is how many free chunks a connection keeps for itself. The one that was freed last is filled next: what the
+// socket is copied into is then still in the processor's cache, and no garbage collection takes it away in between.
+const keptChunks = 2
+
+// chunk is memory that blocks point into; it goes back to where it came from when the last
 // of them is released.
 type chunk struct {
 	buf  []byte
+	home *chunks
 	refs atomic.Int32
+}
+
+// chunks are the free ones of one connection, the last one freed on top.
+type chunks struct {
+	mu   sync.Mutex // leaf
+	free [keptChunks]*chunk
+	n    int
+}
+
+// take gives a chunk of at least n bytes with one reference.
+func (l *chunks) take(n int) *chunk {
+	var c *chunk
+	if n > chunkBytes {
+		c = &chunk{buf: make([]byte, n)}
+	} else if c = l.pop(); c == nil {
+		c = chunkPool.Get().(*chunk)
+	}
+	c.home = l
+	c.refs.Store(1)
+	return c
+}
+
+// pop takes the last one freed; nil if there is none.
+func (l *chunks) pop() *chunk {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.n == 0 {
+		return nil
+	}
+	l.n--
+	c := l.free[l.n]
+	l.free[l.n] = nil
+	return c
+}
+
+// push keeps a free chunk; false when enough are kept.
+func (l *chunks) push(c *chunk) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.n == keptChunks {
+		return false
+	}
+	l.free[l.n] = c
+	l.n++
+	return true
 }
 
 var chunkPool = sync.Pool{New: func() any { return &chunk{buf: make([]byte, chunkBytes)} }}
 
 var eventPool = sync.Pool{New: func() any { s := make([]Event, 0, 512); return &s }}
 
-// newChunk gives a chunk of at least n bytes with one reference.
-func newChunk(n int) *chunk {
-	if n > chunkBytes {
-		c := &chunk{buf: make([]byte, n)}
-		c.refs.Store(1)
-		return c
-	}
-	c := chunkPool.Get().(*chunk)
-	c.refs.Store(1)
-	return c
-}
-
 // release gives up one reference.
 func (c *chunk) release() {
-	if c.refs.Add(-1) == 0 && len(c.buf) == chunkBytes {
+	if c.refs.Add(-1) != 0 || len(c.buf) != chunkBytes {
+		return
+	}
+	home := c.home
+	c.home = nil // what waits in the pool keeps no connection
+	if !home.push(c) {
 		chunkPool.Put(c)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -38,6 +39,7 @@ type Conn struct {
 	arrived  atomic.Uint64 // bytes read, for the watchdog
 	held     atomic.Int64  // bytes received and not released
 	released func(int)     // acknowledge, made once
+	chunks   chunks        // free memory to read into
 
 	collections bool                  // keys carry a collection prefix
 	endOnClose  bool                  // the node sends STREAM_END after CLOSE_STREAM; set before use
@@ -47,6 +49,7 @@ type Conn struct {
 	out     []byte
 	unacked int // released bytes not yet acknowledged
 	pending map[uint32]*request
+	spare   []*request          // whose answer has been taken
 	streams map[uint16]StreamID // open on the node, as far as we know
 	opaque  uint32
 	lastID  StreamID
@@ -59,7 +62,8 @@ type Conn struct {
 type request struct {
 	vbucket   uint16
 	answer    chan answer // room for 1
-	abandoned bool        // nobody waits any more
+	timeout   *time.Timer
+	abandoned bool // nobody waits any more
 	more      func(mcbp.Frame)
 	open      *mcbp.StreamRequest           // of a stream request
 	then      func(b *Block, f *mcbp.Frame) // of our own requests: takes the answer, under the lock
@@ -309,17 +313,16 @@ func (c *Conn) fail(err error) {
 		return
 	}
 	c.err = err
-	pending := c.pending
+	for _, r := range c.pending {
+		if !r.abandoned {
+			r.answer <- answer{err: err} // has room
+		}
+	}
 	c.pending = nil
 	close(c.done)
 	c.mu.Unlock()
 	_ = c.session.Close()
 	poke(c.wake)
-	for _, r := range pending {
-		if !r.abandoned {
-			r.answer <- answer{err: err}
-		}
-	}
 }
 
 // writeLoop sends what has been put together.
@@ -331,6 +334,7 @@ func (c *Conn) writeLoop() error {
 		case <-c.done:
 			return nil
 		}
+		runtime.Gosched() // whoever else is about to send something joins in: many requests, one system call
 		c.mu.Lock()
 		buf, c.out = c.out, buf[:0]
 		c.mu.Unlock()

@@ -27,7 +27,7 @@ type reader struct {
 // readLoop reads, parses in place, answers noops, wakes requests and queues the
 // events.
 func (c *Conn) readLoop() error {
-	r := &reader{conn: c, cur: newChunk(chunkBytes)}
+	r := &reader{conn: c, cur: c.chunks.take(chunkBytes)}
 	defer r.free()
 	for {
 		if err := r.fill(); err != nil {
@@ -81,7 +81,7 @@ func (r *reader) room() error {
 	if len(r.cur.buf)-r.to >= need {
 		return nil
 	}
-	next := newChunk(max(need+r.to-r.from, chunkBytes))
+	next := r.conn.chunks.take(max(need+r.to-r.from, chunkBytes))
 	n := copy(next.buf, r.cur.buf[r.from:r.to])
 	r.cur.release()
 	r.cur, r.from, r.to = next, 0, n
@@ -322,7 +322,7 @@ func (r *reader) space(b *Block, n int) []byte {
 		if r.arena != nil {
 			r.arena.release()
 		}
-		r.arena, r.arenaUsed = newChunk(n), 0
+		r.arena, r.arenaUsed = r.conn.chunks.take(n), 0
 	}
 	b.hold(r.arena)
 	dst := r.arena.buf[r.arenaUsed : r.arenaUsed+n : r.arenaUsed+n]

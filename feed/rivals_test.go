@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -33,25 +34,24 @@ import (
 // count as the consumer's.
 const preloadEnv = "TIDEMARK_FEED_PRELOAD"
 
-const (
-	preloaded   = 100_000
-	rivalWindow = feed.DefaultBufferBytes // the same flow-control window for all
-)
+const rivalWindow = feed.DefaultBufferBytes // the same flow-control window for all
+
+var documents = flag.Int("documents", 100_000, "how many documents the rivals consume")
 
 // preloadIfAsked runs the node until its standard input ends.
 func preloadIfAsked() bool {
-	var size, vbuckets int
+	var size, vbuckets, count int
 	var dir string
-	if _, err := fmt.Sscan(os.Getenv(preloadEnv), &size, &vbuckets, &dir); err != nil {
+	if _, err := fmt.Sscan(os.Getenv(preloadEnv), &size, &vbuckets, &count, &dir); err != nil {
 		return false
 	}
-	if err := preload(size, vbuckets, dir); err != nil {
+	if err := preload(size, vbuckets, count, dir); err != nil {
 		fmt.Println("error", err)
 	}
 	return true
 }
 
-func preload(size, vbuckets int, dir string) error {
+func preload(size, vbuckets, count int, dir string) error {
 	n, err := kv.Open(kv.Config{NodeID: "kv1", Dir: dir, Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", User: kvUser, Password: kvPassword,
 		Nodes:   []kv.Peer{{ID: "kv1", Memcached: "127.0.0.1:0", Admin: "127.0.0.1:0"}},
 		Buckets: []kv.BucketConfig{{Name: kvBucket, UUID: "0123456789abcdef0123456789abcdef", VBuckets: vbuckets}}})
@@ -70,7 +70,7 @@ func preload(size, vbuckets int, dir string) error {
 	i := 0
 	_, err = c.Load(ctx, func() (string, []byte, bool, error) {
 		i++
-		return fmt.Sprintf("document-%06d", i), value, i <= preloaded, nil
+		return fmt.Sprintf("document-%06d", i), value, i <= count, nil
 	}, nil)
 	if err == nil {
 		err = c.Close()
@@ -85,10 +85,10 @@ func preload(size, vbuckets int, dir string) error {
 }
 
 // startPreloaded starts the node's process and gives its address.
-func startPreloaded(b *testing.B, size, vbuckets int) string {
+func startPreloaded(b *testing.B, size, vbuckets, count int) string {
 	b.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %s", preloadEnv, size, vbuckets, b.TempDir()))
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%d %d %d %s", preloadEnv, size, vbuckets, count, b.TempDir()))
 	cmd.Stderr = os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
@@ -135,12 +135,35 @@ func BenchmarkAgainstRivals(b *testing.B) {
 }
 
 func againstRivals(b *testing.B, size, vbuckets, connections int) {
-	addr := startPreloaded(b, size, vbuckets)
+	compare(b, startPreloaded(b, size, vbuckets, *documents), connections, *documents, func(who string, seen, bytes int) {
+		if seen != *documents || bytes < *documents*size {
+			b.Fatalf("%s: %d of %d documents, %d bytes", who, seen, *documents, bytes)
+		}
+	})
+}
+
+// BenchmarkStreams is the CPU that a stream costs which brings nothing: the request, the failover log, BEGIN and END.
+func BenchmarkStreams(b *testing.B) {
+	for _, connections := range []int{1, 8} {
+		b.Run(fmt.Sprintf("%dconn", connections), func(b *testing.B) {
+			compare(b, startPreloaded(b, 128, 1024, 0), connections, 1024, func(who string, seen, _ int) {
+				if seen != 0 {
+					b.Fatalf("%s: %d documents of an empty bucket", who, seen)
+				}
+			})
+		})
+	}
+}
+
+// compare lets each consumer take all of the node twice, the second time counts; figures are per unit, of which a pass has
+// so many.
+func compare(b *testing.B, addr string, connections, units int, check func(who string, seen, bytes int)) {
 	c := dial(b, feed.Config{Addr: addr, Bucket: kvBucket, User: kvUser, Password: kvPassword, Name: "ends"})
 	all, err := c.HighSeqnos(within(b, time.Minute))
 	if err != nil {
 		b.Fatal(err)
 	}
+	_ = c.Close()
 	shares := make([][]span, connections)
 	for i, h := range all {
 		shares[i%connections] = append(shares[i%connections], span{h.VBucket, h.Seqno})
@@ -164,16 +187,14 @@ func againstRivals(b *testing.B, size, vbuckets, connections int) {
 			used[i].all += cpu() - all
 			used[i].allocs += mallocs() - made
 			done()
-			if seen != preloaded || bytes < preloaded*size {
-				b.Fatalf("%s: %d of %d documents, %d bytes", who.name, seen, preloaded, bytes)
-			}
+			check(who.name, seen, bytes)
 		}
 	}
-	per := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / float64(passes*preloaded) }
+	per := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / float64(passes*units) }
 	for i, who := range consumers {
 		b.ReportMetric(per(used[i].all), who.name+"-cpu-ns")
 		b.ReportMetric(per(used[i].user), who.name+"-user-ns")
-		b.ReportMetric(float64(used[i].allocs)/float64(passes*preloaded), who.name+"-allocs")
+		b.ReportMetric(float64(used[i].allocs)/float64(passes*units), who.name+"-allocs")
 		if i > 0 {
 			b.ReportMetric(per(used[i].all)/per(used[0].all), who.name+"/native")
 			b.ReportMetric(per(used[i].user)/per(used[0].user), who.name+"/native-user")
@@ -218,7 +239,7 @@ func mallocs() uint64 {
 // BenchmarkQueued is what 100,000 mutations of 1 KiB cost in memory while nobody takes them: what the process has more, of
 // each feed.
 func BenchmarkQueued(b *testing.B) {
-	addr := startPreloaded(b, 1024, 64)
+	addr := startPreloaded(b, 1024, 64, 100_000)
 	for _, i := range implementations {
 		b.Run(i.name, func(b *testing.B) {
 			for b.Loop() {
@@ -279,22 +300,25 @@ func native(b *testing.B, addr string, spans []span) (take func() (seen, bytes i
 	return func() (seen, bytes int) {
 		track := make([]feed.Tracker, len(spans)+1)
 		first := c.NewStreamID() // ids rise by one
-		ctx := within(b, time.Minute)
-		var asked errgroup.Group
-		asked.SetLimit(64) // in flight, as the projector does
-		for i, sp := range spans {
+		ctx := within(b, 10*time.Minute)
+		for i := range spans {
 			track[i+1] = feed.NewTracker(feed.Position{})
-			id := c.NewStreamID()
-			asked.Go(func() error {
-				_, err := c.OpenStream(ctx, feed.StreamRequest{VBucket: sp.vb, ID: id, End: sp.end})
-				return err
-			})
 		}
-		if err := asked.Wait(); err != nil {
-			b.Fatal(err)
-		}
+		opened := make(chan error, 1)
+		go func() { // blocks are taken meanwhile, as the others do
+			var asked errgroup.Group
+			asked.SetLimit(64) // in flight, as the projector does
+			for _, sp := range spans {
+				id := c.NewStreamID()
+				asked.Go(func() error {
+					_, err := c.OpenStream(ctx, feed.StreamRequest{VBucket: sp.vb, ID: id, End: sp.end})
+					return err
+				})
+			}
+			opened <- asked.Wait()
+		}()
 		for open := len(spans); open > 0; {
-			block, err := c.Next(context.Background())
+			block, err := c.Next(ctx)
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -312,6 +336,9 @@ func native(b *testing.B, addr string, spans []span) (take func() (seen, bytes i
 				}
 			}
 			block.Release()
+		}
+		if err := <-opened; err != nil {
+			b.Fatal(err)
 		}
 		return seen, bytes
 	}, func() { _ = c.Close() }

@@ -107,7 +107,7 @@ func (c *Conn) OpenStream(ctx context.Context, req StreamRequest) ([]mcbp.Failov
 		return nil, fmt.Errorf("vbucket %d: %w", req.VBucket, ErrStreamExists)
 	}
 	frame := mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPStreamReq, req.VBucket, uint32(req.ID)), Extras: m.AppendExtras(nil)}
-	f, err := c.callFor(ctx, frame, &request{open: &m})
+	f, err := c.callFor(ctx, frame, &m, nil)
 	if err != nil {
 		return nil, fmt.Errorf("vbucket %d: %w", req.VBucket, err)
 	}
@@ -252,12 +252,37 @@ func (c *Conn) call(ctx context.Context, req mcbp.Frame) (mcbp.Frame, error) {
 // callMore is call for requests with several answers: all but the last go to
 // more, which is called from the reader and not after callMore has returned.
 func (c *Conn) callMore(ctx context.Context, req mcbp.Frame, more func(mcbp.Frame)) (mcbp.Frame, error) {
-	return c.callFor(ctx, req, &request{more: more})
+	return c.callFor(ctx, req, nil, more)
 }
 
-// callFor sends a request and waits for the answer to r.
-func (c *Conn) callFor(ctx context.Context, req mcbp.Frame, r *request) (mcbp.Frame, error) {
-	r.vbucket, r.answer = req.VBucket(), make(chan answer, 1)
+// keptRequests is how many requests whose answer has been taken a connection keeps for the next.
+const keptRequests = 64
+
+// takeRequest gives a request that nobody else knows, under the lock.
+func (c *Conn) takeRequest() *request {
+	if n := len(c.spare); n > 0 {
+		r := c.spare[n-1]
+		c.spare = c.spare[:n-1]
+		return r
+	}
+	r := &request{answer: make(chan answer, 1), timeout: time.NewTimer(c.conf.RequestTimeout)}
+	r.timeout.Stop()
+	return r
+}
+
+// recycle takes a request back whose answer has been taken.
+func (c *Conn) recycle(r *request) {
+	r.timeout.Stop()
+	r.open, r.more = nil, nil
+	c.mu.Lock()
+	if len(c.spare) < keptRequests {
+		c.spare = append(c.spare, r)
+	}
+	c.mu.Unlock()
+}
+
+// callFor sends a request, which open describes if it is for a stream, and waits for the answer.
+func (c *Conn) callFor(ctx context.Context, req mcbp.Frame, open *mcbp.StreamRequest, more func(mcbp.Frame)) (mcbp.Frame, error) {
 	c.mu.Lock()
 	if err := c.err; err != nil {
 		c.mu.Unlock()
@@ -271,21 +296,24 @@ func (c *Conn) callFor(ctx context.Context, req mcbp.Frame, r *request) (mcbp.Fr
 		c.mu.Unlock()
 		return mcbp.Frame{}, fmt.Errorf("feed: %v: the id %#x is in use", req.Op, req.Opaque)
 	}
+	r := c.takeRequest()
+	r.vbucket, r.open, r.more = req.VBucket(), open, more
 	c.pending[req.Opaque] = r
 	c.sendLocked(req)
 	c.mu.Unlock()
 	poke(c.wake)
-	timeout := time.NewTimer(c.conf.RequestTimeout)
-	defer timeout.Stop()
+	r.timeout.Reset(c.conf.RequestTimeout)
 	var err error
 	select {
 	case a := <-r.answer:
+		c.recycle(r)
 		return a.frame, a.err
 	case <-ctx.Done():
 		err = fmt.Errorf("feed: %v to %s: %w", req.Op, c.conf.Addr, context.Cause(ctx))
-	case <-timeout.C:
+	case <-r.timeout.C:
 		err = fmt.Errorf("%w: %v to %s, %v", ErrTimeout, req.Op, c.conf.Addr, c.conf.RequestTimeout)
 	}
+	r.timeout.Stop()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	select {
