@@ -46,7 +46,7 @@ const (
 	DefaultPersistEvery  = 5 * time.Second
 	DefaultCheckpoint    = 30 * time.Second
 	DefaultOrphanGrace   = 10 * time.Minute
-	DefaultReplicaLag    = time.Minute
+	DefaultReplicaLag    = time.Minute // of the command
 	DefaultCatchupRate   = 50_000
 )
 
@@ -79,7 +79,7 @@ type Config struct {
 	// KeepCheckpoints is how many each copy keeps at least. 0: the storage's default.
 	KeepCheckpoints int
 	// ReplicaLag is by how long KV's replicas may lag: a failover may go back so far, and so many checkpoints are kept that the
-	// oldest is of before.
+	// oldest is of before. 0: KeepCheckpoints alone.
 	ReplicaLag time.Duration
 	// CatchupRate bounds the events a second that this indexer takes of catchup streams, all projectors together, so that its
 	// recovery leaves the others' streams their share of projectors and KV. Below 0: no bound.

@@ -22,15 +22,12 @@ type keeper struct {
 // spanLag keeps so many checkpoints that the oldest of them is older than KV's replicas may lag: two follow each other after
 // Checkpoint at the least.
 func (c *Config) spanLag() error {
-	if c.ReplicaLag == 0 {
-		c.ReplicaLag = DefaultReplicaLag
-	}
 	if c.KeepCheckpoints == 0 {
 		c.KeepCheckpoints = storage.DefaultKeepCheckpoints
 	}
 	span := (max(c.ReplicaLag, 0) + c.Checkpoint - 1) / c.Checkpoint
 	if span >= MaxCheckpoints {
-		return fmt.Errorf("indexer: KV replicas that lag by %v take %d checkpoints %v apart, at most %d are kept: raise --checkpoint-every to %v or more",
+		return fmt.Errorf("indexer: KV replicas that lag by %v take %d checkpoints %v apart, at most %d are kept: raise --checkpoint-every to %v or more, or lower --replica-lag",
 			c.ReplicaLag, span+1, c.Checkpoint, MaxCheckpoints, (c.ReplicaLag/(MaxCheckpoints-1) + time.Second).Truncate(time.Second))
 	}
 	c.KeepCheckpoints = max(c.KeepCheckpoints, int(span)+1)

@@ -53,12 +53,12 @@ func TestReplicaLag(t *testing.T) {
 		keep       int
 		says       string
 	}{
-		{keep: storage.DefaultKeepCheckpoints}, // a minute at 30 s: of 0, 30 and 60 s ago
-		{every: 10 * time.Second, keep: 7},
+		{lag: DefaultReplicaLag, keep: storage.DefaultKeepCheckpoints}, // a minute at 30 s: of 0, 30 and 60 s ago
+		{lag: DefaultReplicaLag, every: 10 * time.Second, keep: 7},
 		{lag: 10 * time.Minute, keep: 21},
 		{lag: 61 * time.Second, keep: 4},
-		{lag: -1, least: 1, keep: 1},
-		{lag: -1, keep: storage.DefaultKeepCheckpoints},
+		{least: 1, keep: 1},
+		{keep: storage.DefaultKeepCheckpoints},
 		{lag: time.Minute, least: 12, keep: 12},
 		{lag: 99 * time.Second, every: time.Second, keep: 100},
 		{lag: 100 * time.Second, every: time.Second, says: "raise --checkpoint-every to 2s"},
