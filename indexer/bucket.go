@@ -66,6 +66,8 @@ type bucket struct {
 	jobs    chan job
 	results chan result
 
+	spreader spreader // of the writer
+
 	// of the loop
 	st      *ingest.Bucket
 	mem     arena

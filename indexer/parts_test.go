@@ -28,6 +28,7 @@ func TestMain(m *testing.M) {
 // TestPack: every copy gets out of a packed event exactly what the event states for it.
 func TestPack(t *testing.T) {
 	kinds := []keyversion.Kind{keyversion.Insert, keyversion.Delete, keyversion.UpsertDeletion}
+	var mine spreader
 	rapid.Check(t, func(t *rapid.T) {
 		var a arena
 		var packed [][]byte
@@ -43,11 +44,25 @@ func TestPack(t *testing.T) {
 			}
 			events, packed = append(events, e), append(packed, a.pack(&e))
 		}
+		batch := &ingest.Batch{Segments: make([]ingest.Segment, 2)}
+		for i := range packed {
+			of := &batch.Segments[i%2].Events
+			*of = append(*of, ingest.Entry{Data: packed[i]})
+		}
+		for ix := range index.ID(4) {
+			for no := range index.SliceID(2) {
+				batch.Copies = append(batch.Copies, ingest.CopyBatch{Index: ix, Slice: no})
+			}
+		}
+		shares := mine.spread(batch)
 		for i := range events {
 			for ix := range index.ID(4) {
 				for no := range index.SliceID(2) {
 					u := unpacker{index: ix, slice: no}
 					got, ok := u.update(packed[i], 9, 77)
+					if s := &shares[2*int(ix)+int(no)]; s.has(i%2, i/2, len(batch.Segments[i%2].Events)) != ok {
+						t.Fatalf("%v for %d/%d: in the share %v, want %v", events[i].Kind, ix, no, !ok, ok)
+					}
 					want, wantOK := stated(&events[i], ix, no)
 					if ok != wantOK || ok && (string(got.DocID) != string(events[i].DocID) || got.VBucket != 9 || got.Seqno != 77 ||
 						!slices.EqualFunc(got.Keys, want, slices.Equal)) {
@@ -57,6 +72,17 @@ func TestPack(t *testing.T) {
 			}
 		}
 	})
+}
+
+// has tells whether the share of a segment of n events has one of them, once.
+func (s *share) has(segment, number, n int) bool {
+	times := 0
+	for i := range s.count(segment, n) {
+		if s.event(segment, i) == number {
+			times++
+		}
+	}
+	return times == 1
 }
 
 // stated is the obvious reading of an event.
@@ -270,7 +296,7 @@ func TestLargeBatch(t *testing.T) {
 	v.Set(0, timestamp.Position{VBUUID: 7, Seqno: n})
 	b.Publish(ingest.Stability{Ref: ingest.Ref{Number: 1}, Vector: v})
 	batch, _ := b.Flush()
-	if err := k.writeCopy(batch, &batch.Copies[0], s); err != nil {
+	if err := k.writeCopy(batch, &batch.Copies[0], nil, s); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.Stats(); got.Items != n || got.Batch < 3 {

@@ -97,6 +97,7 @@ func (k *bucket) writeBatch(ctx context.Context, j *job) (missing []index.CopyID
 	t := j.work.Batch
 	began := k.x.now()
 	outcomes := make([]outcome, len(t.Copies))
+	shares := k.spreader.spread(t)
 	g := errgroup.Group{}
 	g.SetLimit(max(2, runtime.GOMAXPROCS(0)))
 	for i := range t.Copies {
@@ -106,8 +107,12 @@ func (k *bucket) writeBatch(ctx context.Context, j *job) (missing []index.CopyID
 			outcomes[i].missing = true
 			continue
 		}
+		var mine *share
+		if shares != nil {
+			mine = &shares[i]
+		}
 		g.Go(func() error {
-			outcomes[i] = k.persistently(ctx, s, func() error { return k.writeCopy(t, c, s) })
+			outcomes[i] = k.persistently(ctx, s, func() error { return k.writeCopy(t, c, mine, s) })
 			return nil
 		})
 	}
@@ -177,7 +182,7 @@ func (k *bucket) reopen(ctx context.Context, s *storage.Slice) bool {
 }
 
 // writeCopy is one copy's share of a batch.
-func (k *bucket) writeCopy(t *ingest.Batch, c *ingest.CopyBatch, s *storage.Slice) error {
+func (k *bucket) writeCopy(t *ingest.Batch, c *ingest.CopyBatch, mine *share, s *storage.Slice) error {
 	if t.Kind == ingest.DeleteRange {
 		for i := range c.Parts {
 			p := &c.Parts[i]
@@ -187,7 +192,7 @@ func (k *bucket) writeCopy(t *ingest.Batch, c *ingest.CopyBatch, s *storage.Slic
 		}
 		return nil
 	}
-	if err := k.flushCopy(t, c, s); err != nil {
+	if err := k.flushCopy(t, c, mine, s); err != nil {
 		return err
 	}
 	if !c.Exact {
@@ -204,7 +209,7 @@ func (k *bucket) writeCopy(t *ingest.Batch, c *ingest.CopyBatch, s *storage.Slic
 // flushCopy applies the parts in one atomic write. Where that would be too large it is cut: the rows of the first pieces
 // go in under the old positions, widened by what they may reflect, so that a crash in between is met by the branch rule
 // and by streaming the same again.
-func (k *bucket) flushCopy(t *ingest.Batch, c *ingest.CopyBatch, s *storage.Slice) error {
+func (k *bucket) flushCopy(t *ingest.Batch, c *ingest.CopyBatch, mine *share, s *storage.Slice) error {
 	u := unpacker{index: c.Index, slice: c.Slice}
 	keep := make([]bool, k.vbuckets)
 	b := storage.Batch{KeepTombstones: func(vb uint16) bool { return keep[vb] }}
@@ -213,7 +218,7 @@ func (k *bucket) flushCopy(t *ingest.Batch, c *ingest.CopyBatch, s *storage.Slic
 		p := &c.Parts[i]
 		keep[p.VBucket] = p.KeepTombstones
 		if p.Segment >= 0 {
-			events += len(t.Segments[p.Segment].Events)
+			events += mine.count(p.Segment, len(t.Segments[p.Segment].Events))
 			kept = kept || p.KeepTombstones
 		}
 	}
@@ -222,7 +227,7 @@ func (k *bucket) flushCopy(t *ingest.Batch, c *ingest.CopyBatch, s *storage.Slic
 			return fmt.Errorf("%w: %w", storage.ErrIO, err)
 		}
 	}
-	b.Updates = make([]storage.Update, 0, events/2+1)
+	b.Updates = make([]storage.Update, 0, events)
 	if c.Exact {
 		b.Timestamp = t.Vector
 	}
@@ -234,8 +239,8 @@ func (k *bucket) flushCopy(t *ingest.Batch, c *ingest.CopyBatch, s *storage.Slic
 			continue
 		}
 		events := t.Segments[p.Segment].Events
-		for n := range events {
-			e := &events[n]
+		for n := range mine.count(p.Segment, len(events)) {
+			e := &events[mine.event(p.Segment, n)]
 			if !p.Selects(e) {
 				continue
 			}

@@ -71,13 +71,16 @@ type pebbleEngine struct {
 	// The writer's own, guarded by the slice's write lock.
 	fresh   bool // no batch has been written since opening
 	scratch scratch
+	recent  recent
 
 	rotation sync.Mutex // one rotation at a time; taken before mem
 
 	mem struct {
 		sync.Mutex
-		active  int64     // bytes since the last rotation
-		pending []rotated // memtables that are being written, oldest first
+		active    int64     // bytes since the last rotation
+		pending   []rotated // memtables that are being written, oldest first
+		rotations uint64    // number of the next rotation, from 1
+		written   uint64    // rotations up to this one are in tables
 	}
 	cached struct {
 		sync.Mutex
@@ -92,8 +95,9 @@ type pebbleEngine struct {
 }
 
 type rotated struct {
-	bytes int64
-	done  <-chan struct{}
+	number uint64
+	bytes  int64
+	done   <-chan struct{}
 }
 
 func (r *resources) options(e *pebbleEngine) *pebble.Options {
@@ -121,8 +125,9 @@ func (r *resources) options(e *pebbleEngine) *pebble.Options {
 	for i := range o.Levels {
 		o.Levels[i].BlockSize = blockBytes
 		o.Levels[i].IndexBlockSize = indexBlockBytes
-		o.Levels[i].FilterPolicy = bloom.FilterPolicy(bloomBits)
+		o.Levels[i].FilterPolicy = backFilter{bloom.FilterPolicy(bloomBits)}
 	}
+	o.Filters = map[string]pebble.FilterPolicy{filterOld.Name(): filterOld}
 	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
 	o.EventListener = &pebble.EventListener{
 		BackgroundError: func(error) {},
@@ -138,7 +143,9 @@ func openPebble(res *resources, dir string, meta Meta, memTable int64, readOnly 
 	e = &pebbleEngine{
 		id: meta.Copy, dir: dir, res: res, health: newHealth(), compact: res.compactions.member(),
 		memTable: min(max(memTable, minMemTable), maxMemTable), vbuckets: meta.VBuckets, readOnly: readOnly, fresh: true,
+		recent: newRecent(),
 	}
+	e.mem.rotations = 1
 	defer func() {
 		// The engine's own decoders may panic on bytes that are not theirs; a damaged file must not end the process.
 		if p := recover(); p != nil {
@@ -385,11 +392,13 @@ func (e *pebbleEngine) rotate() (<-chan struct{}, error) {
 	return e.rotateLocked()
 }
 
-// rotateLocked counts as written no more than what the rotated memtable surely holds.
+// rotateLocked counts as written no more than what the rotated memtable surely holds. Its number rises first: what is noted
+// under a number is in no later memtable than the one that goes with it.
 func (e *pebbleEngine) rotateLocked() (<-chan struct{}, error) {
 	e.mem.Lock()
-	n := e.mem.active
+	n, number := e.mem.active, e.mem.rotations
 	e.mem.active = 0
+	e.mem.rotations++
 	e.mem.Unlock()
 	done, err := e.db.AsyncFlush()
 	e.mem.Lock()
@@ -398,7 +407,7 @@ func (e *pebbleEngine) rotateLocked() (<-chan struct{}, error) {
 		e.mem.active += n
 		return nil, classify(e.id, e.dir, err)
 	}
-	e.mem.pending = append(e.mem.pending, rotated{n, done})
+	e.mem.pending = append(e.mem.pending, rotated{number, n, done})
 	return done, nil
 }
 
@@ -410,6 +419,7 @@ func (e *pebbleEngine) reap() (oldest <-chan struct{}, pending int) {
 		select {
 		case <-e.mem.pending[0].done:
 			freed += e.mem.pending[0].bytes
+			e.mem.written = e.mem.pending[0].number
 			e.mem.pending = e.mem.pending[1:]
 			continue
 		default:

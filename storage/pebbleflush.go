@@ -18,11 +18,13 @@ const maxScratch = 8 << 20
 // scratch is the memory of one flush, kept for the next.
 type scratch struct {
 	arena []byte
-	ops   []op
+	ops   []op // of forward rows
+	backs []op // of back entries
 	old   [][]byte
 	now   [][]byte
 	key   []byte
 	index int64 // what long keys cost once more: they stand in the index of a table, too
+	kept  int64 // bytes of backs: they are kept once more, see recent
 }
 
 // longKey is from when on a key weighs in a table's index: a few of them fill a block.
@@ -30,7 +32,7 @@ const longKey = 1 << 10
 
 // cost is what the collected changes take in memory and on disk.
 func (s *scratch) cost() int64 {
-	return int64(len(s.arena)) + entryOverhead*int64(len(s.ops)) + s.index
+	return int64(len(s.arena)) + entryOverhead*int64(len(s.ops)+len(s.backs)) + s.index + s.kept
 }
 
 func (s *scratch) weigh(key []byte) {
@@ -46,10 +48,10 @@ type op struct {
 }
 
 func (s *scratch) reset() {
-	if cap(s.arena)+cap(s.ops)*16 > maxScratch {
+	if cap(s.arena)+(cap(s.ops)+cap(s.backs))*16 > maxScratch {
 		*s = scratch{}
 	}
-	s.arena, s.ops, s.index = s.arena[:0], s.ops[:0], 0
+	s.arena, s.ops, s.backs, s.index, s.kept = s.arena[:0], s.ops[:0], s.backs[:0], 0, 0
 }
 
 func (s *scratch) putFwd(key, docID []byte) {
@@ -74,14 +76,28 @@ func (s *scratch) putBack(vb uint16, docID []byte, seqno uint64, keys [][]byte) 
 	s.arena = appendBackKey(s.arena, vb, docID)
 	mid := uint32(len(s.arena))
 	s.arena = appendBackValue(s.arena, seqno, keys)
-	s.ops = append(s.ops, op{true, from, mid, uint32(len(s.arena))})
+	s.addBack(op{true, from, mid, uint32(len(s.arena))})
 }
 
 func (s *scratch) removeBack(vb uint16, docID []byte) {
 	from := uint32(len(s.arena))
 	s.arena = appendBackKey(s.arena, vb, docID)
 	end := uint32(len(s.arena))
-	s.ops = append(s.ops, op{false, from, end, end})
+	s.addBack(op{false, from, end, end})
+}
+
+func (s *scratch) addBack(o op) {
+	s.backs = append(s.backs, o)
+	s.kept += int64(o.end-o.from) + recentWeight
+}
+
+// order sorts the changes by key; those of back entries are made in order.
+func (s *scratch) order() {
+	byKey := func(x, y op) int { return bytes.Compare(s.arena[x.from:x.value], s.arena[y.from:y.value]) }
+	slices.SortFunc(s.ops, byKey)
+	if !slices.IsSortedFunc(s.backs, byKey) {
+		slices.SortFunc(s.backs, byKey)
+	}
 }
 
 // flush implements engine.
@@ -96,18 +112,15 @@ func (e *pebbleEngine) flush(updates []*Update, keep func(uint16) bool, next *st
 }
 
 // collect adds what the updates change, and gives by how much the number of rows changes. The updates are in the order of
-// their back entries, over which one iterator goes: the tables and blocks that it has open for one document often have the next one, too.
+// their back entries.
 func (e *pebbleEngine) collect(updates []*Update, keep func(uint16) bool) (items int64, err error) {
 	if len(updates) == 0 {
 		return 0, nil
 	}
-	it, err := e.db.NewIter(&pebble.IterOptions{LowerBound: []byte{tagBack}, UpperBound: []byte{tagBack + 1}})
-	if err != nil {
-		return 0, err
-	}
-	defer func() { err = errors.Join(err, it.Close()) }()
+	l := e.lookup()
+	defer func() { err = errors.Join(err, l.close()) }()
 	for _, u := range updates {
-		n, err := e.change(it, u, keep != nil && keep(u.VBucket))
+		n, err := e.change(&l, u, keep != nil && keep(u.VBucket))
 		if err != nil {
 			return 0, err
 		}
@@ -116,22 +129,16 @@ func (e *pebbleEngine) collect(updates []*Update, keep func(uint16) bool) (items
 	return items, nil
 }
 
-// change adds what one update changes, and gives by how much the number of rows changes. The iterator goes to the document's
-// back entry.
-func (e *pebbleEngine) change(it *pebble.Iterator, u *Update, keep bool) (int, error) {
+// change adds what one update changes, and gives by how much the number of rows changes.
+func (e *pebbleEngine) change(l *lookup, u *Update, keep bool) (int, error) {
 	s := &e.scratch
 	s.key = appendBackKey(s.key[:0], u.VBucket, u.DocID)
-	found := it.SeekPrefixGE(s.key) // by the tables' filters: a prefix is a whole key here
-	if err := it.Error(); err != nil {
+	v, found, err := l.find(s.key)
+	if err != nil {
 		return 0, err
 	}
-	found = found && bytes.Equal(it.Key(), s.key)
 	s.old = s.old[:0]
 	if found {
-		v, err := it.ValueAndErr()
-		if err != nil {
-			return 0, err
-		}
 		var seqno uint64
 		if seqno, s.old, err = decodeBackValue(s.old, v); err != nil {
 			return 0, &CorruptError{Copy: e.id, File: e.dir, Err: err}
@@ -180,12 +187,12 @@ func diff(s *scratch, docID []byte) {
 // commit writes the collected changes and the state after them as one batch.
 func (e *pebbleEngine) commit(next *state, changed []VBPosition) error {
 	s := &e.scratch
-	slices.SortFunc(s.ops, func(x, y op) int { return bytes.Compare(s.arena[x.from:x.value], s.arena[y.from:y.value]) })
+	s.order()
 	size := s.cost()
 	if err := e.admit(size); err != nil {
 		return err
 	}
-	b := e.db.NewBatchWithSize(len(s.arena) + 8*len(s.ops) + 4096)
+	b := e.db.NewBatchWithSize(len(s.arena) + 8*(len(s.ops)+len(s.backs)) + 4096)
 	defer func() { _ = b.Close() }()
 	if err := s.fill(b); err != nil {
 		return classify(e.id, e.dir, err)
@@ -196,16 +203,33 @@ func (e *pebbleEngine) commit(next *state, changed []VBPosition) error {
 		return classify(e.id, e.dir, err)
 	}
 	if err := b.Commit(pebble.NoSync); err != nil {
+		e.recent.forget(e.rotations())
 		return classify(e.id, e.dir, err)
 	}
 	e.fresh = false
 	e.opened = *next
+	e.remember()
 	return e.applied(size + int64(n))
 }
 
-// fill adds the ops to the batch.
+// remember keeps the back entries of a batch that is committed.
+func (e *pebbleEngine) remember() {
+	rotation := e.rotations()
+	for _, o := range e.scratch.backs {
+		e.recent.note(rotation, e.scratch.arena[o.from:o.value], e.scratch.arena[o.value:o.end], !o.set)
+	}
+}
+
+// fill adds the changes to the batch, in the order of their keys.
 func (s *scratch) fill(b *pebble.Batch) error {
-	for _, o := range s.ops {
+	if err := s.fillOps(b, s.backs); err != nil {
+		return err
+	}
+	return s.fillOps(b, s.ops)
+}
+
+func (s *scratch) fillOps(b *pebble.Batch, ops []op) error {
+	for _, o := range ops {
 		if !o.set {
 			d := b.DeleteDeferred(int(o.value - o.from))
 			copy(d.Key, s.arena[o.from:o.value])

@@ -277,7 +277,7 @@ func (e *pebbleEngine) purge(vb uint16) error {
 				e.scratch.removeBack(vb, docID)
 			}
 		}
-		if n := len(e.scratch.ops); n >= purgeStep || !more && n > 0 {
+		if n := len(e.scratch.backs); n >= purgeStep || !more && n > 0 {
 			err = e.commitOps()
 			e.scratch.reset()
 		}
@@ -292,15 +292,17 @@ func (e *pebbleEngine) commitOps() error {
 	if err := e.admit(size); err != nil {
 		return err
 	}
-	b := e.db.NewBatchWithSize(len(s.arena) + 8*len(s.ops) + 16)
+	b := e.db.NewBatchWithSize(len(s.arena) + 8*len(s.backs) + 16)
 	defer func() { _ = b.Close() }()
 	err := s.fill(b)
 	if err == nil {
 		err = b.Commit(pebble.NoSync)
 	}
 	if err != nil {
+		e.recent.forget(e.rotations())
 		return classify(e.id, e.dir, err)
 	}
+	e.remember()
 	return e.applied(size)
 }
 
