@@ -57,10 +57,15 @@ func (p *parser) alter() (Statement, error) {
 	var err error
 	if primary && p.isWord("ON") {
 		s.Name = PrimaryName
-	} else if s.Name, err = p.name("index"); err != nil {
+	} else if s.Bucket, s.Name, err = p.indexPath(); err != nil {
 		return nil, err
 	}
-	if s.Bucket, err = p.onBucket(); err != nil {
+	if s.Bucket == "" {
+		if s.Bucket, err = p.onBucket(); err != nil {
+			return nil, err
+		}
+	}
+	if err := p.usingGSI(); err != nil {
 		return nil, err
 	}
 	if err := p.wantWord("WITH"); err != nil {
@@ -89,7 +94,7 @@ func (p *parser) alterOption(s *AlterIndex, key token) (err error) {
 		switch tok.value {
 		case ActionMove, ActionReplicaCount, ActionDropReplica:
 		default:
-			return p.fail(tok, "unknown action %q; known: %s, %s, %s", tok.value, ActionMove, ActionReplicaCount, ActionDropReplica)
+			return p.unknown(tok, "action", ActionMove, ActionReplicaCount, ActionDropReplica)
 		}
 		s.Action = tok.value
 		return p.advance()
@@ -100,7 +105,7 @@ func (p *parser) alterOption(s *AlterIndex, key token) (err error) {
 	case "replicaId":
 		s.ReplicaID, err = p.optionInt(0, MaxReplicas)
 	default:
-		return p.fail(key, "unknown option %q; known: action, nodes, num_replica, replicaId", key.value)
+		return p.unknown(key, "option", "action", "nodes", "num_replica", "replicaId")
 	}
 	return err
 }

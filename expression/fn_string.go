@@ -72,6 +72,10 @@ var stringFunctions = []*Function{
 		Example: Example{`SUBSTR1("banana", 2, 3)`, `"ana"`}, eval: substr(1)},
 	{Name: "SUFFIXES", Family: FamilyString, Params: "text", Min: 1, Max: 1, About: "The text from each of its characters on.",
 		Example: Example{`SUFFIXES("abc")`, `["abc","bc","c"]`}, eval: text1(suffixes)},
+	{Name: "TOKENS", Family: FamilyString, Params: "value [, options]", Min: 1, Max: 2, verify: checkTokens,
+		About: `The different words (letters and digits), numbers and truth values in a value of any depth, in collation order. {"case": "lower"} or "upper" changes the words, ` +
+			`{"names": true} takes the names of members too, {"specials": true} divides at white space alone, without what is no letter or digit at both ends of a word.`,
+		Example: Example{`TOKENS(["Nice, côte d'Azur", 7], {"case": "lower"})`, `[7,"azur","côte","d","nice"]`}, eval: tokens},
 	{Name: "TRIM", Family: FamilyString, Params: "text [, characters]", Min: 1, Max: 2, About: "Without white space, or these characters, on both sides.",
 		Example: Example{`TRIM("  a ")`, `"a"`}, eval: trim(true, true)},
 	{Name: "UPPER", Family: FamilyString, Params: "text", Min: 1, Max: 1, About: "All letters in upper case.",

@@ -31,6 +31,8 @@ type Function struct {
 	Example  Example
 	// constant lists the arguments that have to be written down as strings, so that a wrong one is refused at CREATE INDEX.
 	constant []int
+	// verify says what is wrong with arguments that are written down, or nothing.
+	verify func(args []Expr) string
 	// prepare, for a function with constant arguments, makes the evaluation from them or says what is wrong.
 	prepare func(constants []string) (evaluation, error)
 	eval    evaluation
@@ -80,6 +82,9 @@ func (f *Function) check(args []Expr) string {
 	if n := len(args); n < f.Min || n > f.Max {
 		return fmt.Sprintf("%s takes %s, found %d: %s(%s)", f.Name, f.count(), n, f.Name, f.Params)
 	}
+	if f.verify != nil {
+		return f.verify(args)
+	}
 	if f.prepare == nil {
 		return ""
 	}
@@ -122,12 +127,20 @@ func (f *Function) count() string {
 
 // closest gives the function whose name is most like a wrong one, or nothing.
 func closest(name string) string {
-	best, at := "", 3 // more than two letters of difference is another word
+	var names []string
 	for _, f := range Functions() {
-		for _, n := range append([]string{f.Name}, f.Aliases...) {
-			if d := distance(name, n, at); d < at {
-				best, at = n, d
-			}
+		names = append(append(names, f.Name), f.Aliases...)
+	}
+	return nearest(name, names)
+}
+
+// nearest gives the one of the names that is most like a word, or nothing. With a third of its letters different, or more
+// than two, it is another word.
+func nearest(word string, names []string) string {
+	best, at := "", min(3, 1+len(word)/3)
+	for _, n := range names {
+		if d := distance(strings.ToUpper(word), strings.ToUpper(n), at); d < at {
+			best, at = n, d
 		}
 	}
 	return best

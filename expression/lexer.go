@@ -104,6 +104,10 @@ func (l *lexer) next() (token, *SyntaxError) {
 		return token{}, l.fail(start, "byte %#x is not UTF-8", c)
 	case unicode.IsLetter(r):
 		return token{}, l.foreign(start)
+	case r == '$' || r == '?':
+		return token{}, l.fail(start, "unexpected character %q: a parameter is not supported, an index must depend on the document alone", r)
+	case r == '&':
+		return token{}, l.fail(start, "unexpected character '&'; write AND")
 	}
 	return token{}, l.fail(start, "unexpected character %q", r)
 }

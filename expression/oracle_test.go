@@ -143,6 +143,7 @@ var sampled = map[string][]string{
 	"characters": {`"ab"`, `"éß "`, `""`, `" x"`},
 	"with":       {`"ab"`, `"é"`, `""`},
 	"old":        {`"an"`, `""`, `"ß"`},
+	"options":    {`{"case": "lower"}`, `{"case": "upper", "names": true}`, `{"specials": true}`, `{"specials": true, "names": true, "case": "lower"}`, `{"names": false}`, `{}`},
 	"pattern":    {`"n.n"`, `"^a|b$"`, `"(a|(b))+"`, `"[^x]*"`, `"é"`, `""`, `"(?i)A"`, `"\\d+"`},
 }
 
@@ -156,7 +157,7 @@ func callText(inner *rapid.Generator[string]) *rapid.Generator[string] {
 		for i := range rapid.IntRange(f.Min, min(f.Max, f.Min+2)).Draw(t, "arguments") {
 			name := params[min(i, len(params)-1)]
 			fit := sampled[name]
-			if name != "pattern" && (len(fit) == 0 || rapid.IntRange(0, 4).Draw(t, "any") == 0) {
+			if name != "pattern" && name != "options" && (len(fit) == 0 || rapid.IntRange(0, 4).Draw(t, "any") == 0) {
 				args = append(args, inner.Draw(t, "argument"))
 			} else {
 				args = append(args, rapid.SampledFrom(fit).Draw(t, "argument"))

@@ -432,8 +432,16 @@ func (p *parser) word(tok token) (Expr, error) {
 		if strings.EqualFold(tok.value, "ARRAY") || p.followedByExpression() {
 			return p.comprehension(tok)
 		}
+	case "SOME":
+		if p.followedByName() {
+			return p.satisfies(tok)
+		}
 	case "DISTINCT", "ALL":
-		return nil, p.fail(tok, "%s stands before a whole key expression only", strings.ToUpper(tok.value))
+		within := ""
+		if p.lookahead > 0 {
+			within = "; arrays within arrays: DISTINCT ARRAY_FLATTEN(ARRAY (ARRAY x FOR x IN v.list END) FOR v IN path END, 1)"
+		}
+		return nil, p.fail(tok, "%s stands before a whole key expression only%s", strings.ToUpper(tok.value), within)
 	case "SELECT":
 		return nil, p.unsupported(tok, "SELECT is not supported: a key must depend on the document alone")
 	}
@@ -574,6 +582,9 @@ func (p *parser) element() (step Step, err error) {
 	}
 	if err := p.advance(); err != nil {
 		return step, err
+	}
+	if p.isOp(":") {
+		return step, p.unsupported(p.tok, "a part of an array, [a:b], is not supported: name one element")
 	}
 	return Step{Index: n, Element: true}, p.wantOp("]")
 }

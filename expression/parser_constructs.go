@@ -21,21 +21,31 @@ func (p *parser) key() (Expr, error) {
 		if err := p.advance(); err != nil {
 			return nil, err
 		}
-		p.starAllowed = false
 		x, err := p.expression(0)
 		if err != nil {
 			return nil, err
 		}
-		return &ArrayKey{Distinct: distinct, X: x}, nil
+		if p.starred != nil && x == Expr(p.starred) { // [*] says ALL by itself
+			p.starred.Distinct = distinct
+			return x, nil
+		}
+		if p.starred == nil {
+			return &ArrayKey{Distinct: distinct, X: x}, nil
+		}
+		return nil, p.partlyStarred()
 	}
 	x, err := p.expression(0)
 	if err != nil {
 		return nil, err
 	}
 	if p.starred != nil && x != Expr(p.starred) {
-		return nil, p.fail(p.star, "path[*] has to be the whole key expression; write ALL ARRAY … FOR v IN path END instead")
+		return nil, p.partlyStarred()
 	}
 	return x, nil
+}
+
+func (p *parser) partlyStarred() error {
+	return p.fail(p.star, "path[*] has to be the whole key expression; write ALL ARRAY … FOR v IN path END instead")
 }
 
 // every reads the rest of path[*].rest, which is ALL ARRAY v.rest FOR v IN path END, or ALL path.
@@ -261,6 +271,9 @@ func (p *parser) caseOf() (Expr, error) {
 func (p *parser) satisfies(tok token) (Expr, error) {
 	return p.deeper(func() (Expr, error) {
 		x := &Each{Kind: EachKind(strings.ToUpper(tok.value))}
+		if strings.EqualFold(tok.value, "SOME") {
+			x.Kind = EachAny
+		}
 		if err := p.advance(); err != nil {
 			return nil, err
 		}
@@ -387,6 +400,13 @@ func (p *parser) followedByExpression() bool {
 	return true
 }
 
+// followedByName tells whether the word SOME begins SOME v IN x SATISFIES y END, as ANY does: it is a name otherwise.
+func (p *parser) followedByName() bool {
+	ahead := p.lex
+	next, err := ahead.next()
+	return err == nil && (next.kind == tokQuoted || next.kind == tokWord && isName(next.value) && p.followedByExpression())
+}
+
 // call reads a function's arguments.
 func (p *parser) call(tok token) (Expr, error) {
 	name := strings.ToUpper(tok.value)
@@ -414,6 +434,10 @@ func (p *parser) call(tok token) (Expr, error) {
 // unknownFunction says why a name cannot be called, and what it may have been meant to be.
 func (p *parser) unknownFunction(tok token, name string) error {
 	switch {
+	case name == "FLATTEN_KEYS":
+		return p.unsupported(tok, "FLATTEN_KEYS() is not supported: an array key is one component; write the parts as one array, ARRAY [v.a, v.b] FOR v IN … END, which sorts part after part")
+	case slices.Contains([]string{"COUNT", "SUM", "AVG", "MIN", "MAX"}, name):
+		return p.fail(tok, "%s() is an aggregate over documents: a key must depend on one document alone; over the elements of an array it is ARRAY_%s()", name, name)
 	case strings.HasPrefix(name, "NOW_"), strings.HasPrefix(name, "CLOCK_"), slices.Contains([]string{"NOW", "CLOCK", "RANDOM", "UUID",
 		"CURRENT_USERS", "CURRENT_USER"}, name):
 		return p.fail(tok, "%s() cannot be indexed: a key must depend on the document alone", name)

@@ -3,6 +3,7 @@ package expression
 import (
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"tidemark/collate"
 	"tidemark/index"
@@ -214,7 +215,7 @@ func Parse(text string) ([]Statement, error) {
 			return nil, err
 		}
 		if p.tok.kind != tokEnd && !p.isOp(";") {
-			return nil, p.unexpected("; or the end of the statement")
+			return nil, p.behind(s)
 		}
 		if p.tok.pos-start > MaxStatementBytes {
 			return nil, errorAt(text, start, false, "the statement is longer than %d bytes", MaxStatementBytes)
@@ -243,7 +244,7 @@ func (p *parser) statement() (Statement, error) {
 			return nil, p.unsupported(tok, "%s is not supported: the statements are CREATE INDEX, BUILD INDEX, ALTER INDEX and DROP INDEX", word)
 		}
 	}
-	return nil, p.unexpected("CREATE, BUILD, ALTER or DROP")
+	return nil, p.mistyped("CREATE, BUILD, ALTER or DROP", "CREATE", "BUILD", "ALTER", "DROP")
 }
 
 // create reads CREATE [PRIMARY] INDEX and all that follows.
@@ -377,22 +378,18 @@ func (p *parser) name(what string) (string, error) {
 	if wrong := wrongName(what, tok.value); wrong != "" {
 		return "", p.fail(tok, "%s", wrong)
 	}
-	return tok.value, p.advance()
-}
-
-// onBucket reads ON bucket.
-func (p *parser) onBucket() (string, error) {
-	if err := p.wantWord("ON"); err != nil {
+	if err := p.advance(); err != nil {
 		return "", err
 	}
-	bucket, err := p.name("bucket")
-	if err != nil {
-		return "", err
+	if tok.kind == tokWord && p.isOp("-") && p.tok.pos == tok.end {
+		whole := p.lex.text[tok.pos:]
+		end := strings.IndexFunc(whole, func(r rune) bool { return r >= utf8.RuneSelf || r != '-' && !isWordPart(byte(r)) })
+		if end < 0 {
+			end = len(whole)
+		}
+		return "", p.fail(tok, "a name with other characters than letters, digits and _ is written in backticks: `%s`", whole[:min(end, maxShown)])
 	}
-	if p.isOp(".") || p.isOp(":") {
-		return "", p.unsupported(p.tok, "namespaces, scopes and collections are not supported: write ON and the bucket's name alone (in backticks if it has a point)")
-	}
-	return bucket, nil
+	return tok.value, nil
 }
 
 // keys reads the key expressions; a primary index has none.
@@ -437,20 +434,21 @@ func (p *parser) keys(s *CreateIndex) error {
 			continue
 		}
 		if !p.isOp(")") {
-			return p.unexpected("an operator, ASC, DESC, a comma or )")
+			return p.mistyped("an operator, ASC, DESC, a comma or )", "ASC", "DESC")
 		}
 		return p.advance()
 	}
 }
 
 func (p *parser) direction() (desc bool, err error) {
-	if p.isWord("INCLUDE") || p.isWord("MISSING") {
-		return false, p.unsupported(p.tok, "INCLUDE MISSING is not supported: a document whose leading key is MISSING is not indexed")
+	asc, err := p.acceptWord("ASC")
+	if err == nil && !asc {
+		desc, err = p.acceptWord("DESC")
 	}
-	if ok, err := p.acceptWord("ASC"); ok || err != nil {
-		return false, err
+	if err == nil && (p.isWord("INCLUDE") || p.isWord("MISSING")) {
+		err = p.unsupported(p.tok, "INCLUDE MISSING is not supported: a document whose leading key is MISSING is not indexed; IFMISSING(x, null) as the key indexes it")
 	}
-	return p.acceptWord("DESC")
+	return desc, err
 }
 
 // drop reads DROP INDEX.
@@ -466,23 +464,25 @@ func (p *parser) drop() (Statement, error) {
 	if primary && p.isWord("ON") {
 		s.Name = PrimaryName
 	} else {
-		name, err := p.name("index")
+		bucket, name, err := p.indexPath()
 		if err != nil {
 			return nil, err
 		}
-		s.Name = name
-		if p.isOp(".") {
-			return nil, p.unsupported(p.tok, "DROP INDEX bucket.name is an old form: write DROP INDEX name ON bucket")
-		}
+		s.Bucket, s.Name = bucket, name
 	}
 	if err := p.exists(false, &s.IfExists); err != nil {
 		return nil, err
 	}
-	bucket, err := p.onBucket()
-	if err != nil {
-		return nil, err
+	if s.Bucket == "" {
+		bucket, err := p.onBucket()
+		if err != nil {
+			return nil, err
+		}
+		s.Bucket = bucket
+		if err := p.exists(false, &s.IfExists); err != nil {
+			return nil, err
+		}
 	}
-	s.Bucket = bucket
 	return s, p.usingGSI()
 }
 
@@ -515,6 +515,9 @@ func (p *parser) build() (Statement, error) {
 	for {
 		if len(s.Names) == MaxNodes {
 			return nil, p.fail(p.tok, "more than %d indexes at once", MaxNodes)
+		}
+		if p.isOp("(") {
+			return nil, p.unsupported(p.tok, "a subquery is not supported here: name the indexes; tidemark index build BUCKET --all builds all that are deferred")
 		}
 		name, err := p.name("index")
 		if err != nil {

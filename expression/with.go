@@ -83,7 +83,7 @@ func (p *parser) withOption(w *With, key token) error {
 		}
 		return o.read(p, w)
 	}
-	return p.fail(key, "unknown option %q; known: %s", key.value, strings.Join(known, ", "))
+	return p.unknown(key, "option", known...)
 }
 
 // optionBool reads true or false, bare or as a string.

@@ -154,7 +154,8 @@ func textFunctions() map[string]function {
 			}
 			return list
 		},
-		"UPPER": ofTexts(func(s []string) any { return strings.ToUpper(s[0]) }),
+		"TOKENS": tokens,
+		"UPPER":  ofTexts(func(s []string) any { return strings.ToUpper(s[0]) }),
 	}
 }
 

@@ -45,7 +45,7 @@ func TestScripts(t *testing.T) {
 	waitSample(t, cluster)
 	servers := cluster.Manifest().Servers()
 	for name, page := range map[string]string{"README": "../../README.md", "scans": "../../docs/scans.md", "ddl": "../../docs/ddl.md"} {
-		t.Run(name, func(t *testing.T) { runPage(t, page, bin, dir, servers) })
+		t.Run("page_"+name, func(t *testing.T) { runPage(t, page, bin, dir, servers) })
 	}
 	t.Run("stats", func(t *testing.T) { checkStats(t, cluster.Client()) })
 	testscript.Run(t, testscript.Params{
