@@ -104,11 +104,15 @@ func (c *Cluster) makeChildren() {
 		}, kv...)})
 	}
 	for i, e := range m.Indexers {
-		add(&child{id: e.ID, role: roleIndexer, health: e.Admin + "/healthz", pid: func(m *Manifest, pid int) { m.Indexers[i].PID = pid }, args: []string{
+		var quota []string
+		if c.cfg.MemoryQuota > 0 {
+			quota = []string{"--memory-quota", fmt.Sprint(c.cfg.MemoryQuota)}
+		}
+		add(&child{id: e.ID, role: roleIndexer, health: e.Admin + "/healthz", pid: func(m *Manifest, pid int) { m.Indexers[i].PID = pid }, args: append([]string{
 			"indexer", "--id", e.ID, "--data", filepath.Join(dir, e.ID), "--managers", servers, "--admin", hostport(e.Admin), "--scan", e.Scan,
 			"--maintenance", e.Data.Maintenance, "--backfill", e.Data.Backfill, "--catchup", e.Data.Catchup,
 			"--advertise", c.cfg.Advertise,
-		}})
+		}, quota...)})
 	}
 }
 

@@ -87,6 +87,8 @@ type Config struct {
 	TLS       bool   // on every port; KV nodes have a memcached port without beside that with it
 	Feed      string // --feed of the projectors; native when empty
 	Throttle  string // --throttle of the projectors; all when empty
+	// MemoryQuota is --memory-quota of the indexers in bytes; their default when 0.
+	MemoryQuota int64
 	// Failpoints is a folder in which a test puts faults of the machine (package internal/failpoint).
 	Failpoints string
 	// Changed is called with the manifest whenever it was written.

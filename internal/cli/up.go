@@ -13,6 +13,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
+	"tidemark/indexer"
 	"tidemark/kvclient"
 	"tidemark/localcluster"
 	"tidemark/projector"
@@ -27,12 +28,13 @@ const (
 type upFlags struct {
 	cfg    localcluster.Config
 	logs   logFlags
+	quota  byteSize
 	sample bool
 	output format
 }
 
 func newUp(s Streams) *cobra.Command {
-	f := &upFlags{}
+	f := &upFlags{quota: byteSize(indexer.DefaultMemoryQuota)}
 	cmd := &cobra.Command{Use: "up", Short: "Run a local cluster: managers, KV nodes with projectors, indexers", Args: noArgs,
 		Long: `Runs a whole cluster as child processes on loopback and stays in the foreground; Ctrl-C ends it cleanly.
 The same command on the same --data folder resumes with everything that was there.`,
@@ -47,6 +49,7 @@ The same command on the same --data folder resumes with everything that was ther
 	fl.IntVar(&f.cfg.KVReplicas, "kv-replicas", 0, "replicas of each vbucket on the KV nodes, 0 to 3")
 	fl.IntVar(&f.cfg.VBuckets, "vbuckets", 0, fmt.Sprintf("vbuckets of the bucket, a power of two up to 1024; 0: %d, or what the folder has", localcluster.VBuckets))
 	fl.IntVar(&f.cfg.Indexers, "indexers", 3, "number of indexers")
+	fl.Var(&f.quota, "memory-quota", "memory of each indexer: a `SIZE` as 512MiB (the least), 4GiB, or bytes")
 	fl.StringVar(&f.cfg.Dir, "data", "", "data folder (default: a new temporary one)")
 	fl.StringVar(&f.cfg.Bucket, "bucket", "world", "the bucket that the KV nodes hold")
 	fl.IntVar(&f.cfg.FirstREST, "rest-port", localcluster.FirstREST, "REST port of the first manager, or the next free one; more ports follow it")
@@ -64,6 +67,10 @@ The same command on the same --data folder resumes with everything that was ther
 func (f *upFlags) run(ctx context.Context, s Streams) (err error) {
 	if _, err := f.logs.logger(s, "up"); err != nil { // that of its children
 		return err
+	}
+	f.cfg.MemoryQuota = int64(f.quota)
+	if err := indexer.CheckMemoryQuota(f.cfg.MemoryQuota); err != nil {
+		return usageError{err}
 	}
 	if f.cfg.Exe, err = os.Executable(); err != nil {
 		return fmt.Errorf("finding the path of this program: %w", err)
