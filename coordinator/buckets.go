@@ -35,6 +35,7 @@ type bucket struct {
 	auditMS    int64    // when the newest audit began
 	audit      *audit   // that is under way
 	stuck      bool     // some vbucket has had no stream for long, and the log says so
+	doubted    bool     // a projector has said that it is gone, or another one, and was not believed
 }
 
 // reconcileBuckets makes the buckets known here those of the state.
@@ -412,23 +413,37 @@ func (l *leader) checkBuckets() {
 		name, uuid := b.name, b.uuid
 		p.control.put(task{key: "bucket/" + name, do: func(ctx context.Context) {
 			reply, err := l.cfg.Projectors.Bucket(ctx, p.addr, &wire.BucketRequest{Bucket: name})
-			_ = l.post(ctx, answer(func(l *leader) { l.bucketChecked(name, uuid, reply, err) }))
+			_ = l.post(ctx, answer(func(l *leader) { l.bucketChecked(p.id, name, uuid, reply, err) }))
 		}})
 	}
 }
 
-func (l *leader) bucketChecked(name, uuid string, reply *wire.BucketReply, err error) {
-	if b := l.buckets[name]; b == nil || b.uuid != uuid {
+// bucketChecked takes a projector's answer. What one says against a bucket is not believed while others stream it: its KV node
+// may have left the KV cluster, its user may have lost the right, it may have been pointed at another cluster. A bucket that is
+// deleted loses all its streams, and the projectors do not begin them again on another one of its name.
+func (l *leader) bucketChecked(id index.ProjectorID, name, uuid string, reply *wire.BucketReply, err error) {
+	b := l.buckets[name]
+	if b == nil || b.uuid != uuid {
 		return
 	}
 	var p *rpc.Problem
+	unknown := errors.As(err, &p) && p.Status == http.StatusNotFound && p.Code == rpc.CodeBucket
+	if begun := b.ledger.Summary(l.nowMS).Begun; begun > 0 && (unknown || err == nil && reply.UUID != uuid) {
+		delete(l.missing, name)
+		if !b.doubted {
+			b.doubted = true
+			l.log.Warn("a projector says that the bucket is gone or another one, while it is being streamed: not believed; check its KV node, user and address",
+				"bucket", name, "projector", id, "streams", begun, "error", err)
+		}
+		return
+	}
 	switch {
 	case err == nil && reply.UUID == uuid:
 		delete(l.missing, name)
 	case err == nil:
 		l.log.Warn("bucket was re-created", "bucket", name, "uuid", reply.UUID, "was", uuid)
 		l.propose("bucket/"+name, &statecontext.SetBucket{Name: name, UUID: reply.UUID, VBuckets: reply.VBuckets}, nil)
-	case errors.As(err, &p) && p.Status == http.StatusNotFound && p.Code == rpc.CodeBucket:
+	case unknown:
 		if l.missing[name]++; l.missing[name] >= goneAfter {
 			l.log.Warn("bucket is gone", "bucket", name, "uuid", uuid)
 			l.propose("bucket/"+name, &statecontext.BucketGone{Name: name, UUID: uuid}, nil)

@@ -449,6 +449,59 @@ func TestPace(t *testing.T) {
 	})
 }
 
+// TestStabilizeAcrossFailover: after a failover that has lost nothing a scan that needs KV's present gets it, although the
+// committed timestamp is of the branch before; one that waits for a write that the failover has lost is told so, and does
+// not wait until that seqno comes by.
+func TestStabilizeAcrossFailover(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		o := w.create("a", "", 2, 0)
+		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		w.write("world", 5)
+		stable := func() timestamp.Position { return w.log.State().Bucket("world").Stability.Vector.At(3) }
+		w.until("15 is stable", 2*time.Second, func() bool { return stable().Seqno == 15 })
+		ctx, cancel := context.WithTimeout(w.ctx, time.Minute)
+		defer cancel()
+		at := func(vbuuid, seqno uint64) timestamp.Vector {
+			v := timestamp.New(vbuckets)
+			v.Set(3, timestamp.Position{VBUUID: vbuuid, Seqno: seqno})
+			return v
+		}
+		lost := make(chan error, 1)
+		leader := w.leader()
+		go func() { _, err := leader.Stabilize(ctx, "world", at(1003, 16)); lost <- err }()
+
+		p := w.projectors["http://p2"]
+		w.mu.Lock()
+		kv := w.kv["world"]
+		kv.logs[3] = timestamp.FailoverLog{{VBUUID: 2003, Seqno: 15}, {VBUUID: 1003}}
+		kv.rev++
+		w.mu.Unlock()
+		p.mu.Lock()
+		delete(p.streams["world"], 3)
+		p.mu.Unlock()
+		w.until("streamed on the new branch", 5*time.Second, func() bool {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			s := p.streams["world"][3]
+			return s != nil && s.log.Newest() == 2003
+		})
+		before := stable()
+		if s, err := leader.Stabilize(ctx, "world", at(2003, 15)); err != nil || s.Vector.Seqnos[3] != 15 {
+			t.Errorf("KV's present after a failover: %+v, %v", s.Vector, err)
+		}
+		if before.VBUUID != 1003 {
+			t.Errorf("the question came too late to show anything: %v was stable", before)
+		}
+		if err := <-lost; !errors.Is(err, ErrTokenLost) {
+			t.Errorf("a write that was lost: %v", err)
+		}
+		if high := stable().Seqno; high != 15 {
+			t.Errorf("the answer came with seqno %d", high)
+		}
+	})
+}
+
 // TestBucketGone: a deleted bucket puts its indexes into error; a re-created one is built only on BUILD.
 func TestBucketGone(t *testing.T) {
 	inWorld(t, func(w *world) {
@@ -474,6 +527,29 @@ func TestBucketGone(t *testing.T) {
 		}
 		w.until("built anew", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
 	})
+}
+
+// TestBucketDoubted: a projector whose KV node does not have the bucket, or another one of its name, does not take it away
+// while it is streamed.
+func TestBucketDoubted(t *testing.T) {
+	for _, foreign := range []string{"none", "uuid-of-another-cluster"} {
+		inWorld(t, func(w *world) {
+			w.components(2)
+			o := w.create("a", "", 2, 0)
+			w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+			for _, p := range w.projectors {
+				p.mu.Lock()
+				p.foreign = foreign
+				p.mu.Unlock()
+			}
+			time.Sleep(time.Minute)
+			if s := w.state(o.ID); s != index.Maintenance {
+				t.Errorf("%s: the index is %s", foreign, s)
+			}
+			w.write("world", 1)
+			w.until("11 is stable", 5*time.Second, func() bool { return w.log.State().Bucket("world").Stability.Vector.Seqnos[3] == 11 })
+		})
+	}
 }
 
 // TestHostAway: a build whose host stays away goes to error with the way out.

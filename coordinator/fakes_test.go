@@ -83,6 +83,7 @@ type fakeProjector struct {
 	starts  int // streams
 	stops   int
 	tell    func(*wire.ProjectorReport) // adds to each report; nil: nothing
+	foreign string                      // uuid of the buckets that it is asked for, "none": it has none; "": KV's
 }
 
 type fakeStream struct {
@@ -148,8 +149,13 @@ func (p *fakeProjector) report(only string) *wire.ProjectorReport {
 		p.tell(r)
 	}
 	for name, streams := range p.streams {
+		if only != "" && name != only {
+			continue
+		}
 		kv := p.w.kv[name]
-		if kv == nil || only != "" && name != only {
+		if kv == nil { // KV has closed the connections
+			clear(streams)
+			r.Buckets = append(r.Buckets, wire.StreamStates{Bucket: name, Full: true})
 			continue
 		}
 		s := wire.StreamStates{Bucket: name, BucketUUID: kv.uuid, Full: true}
@@ -218,8 +224,13 @@ func (c projectorsOf) Bucket(ctx context.Context, addr string, req *wire.BucketR
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
 	kv := c.w.kv[req.Bucket]
-	if kv == nil {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case kv == nil || p.foreign == "none":
 		return nil, rpc.Refuse(rpc.CodeBucket, "no bucket %q", req.Bucket)
+	case p.foreign != "":
+		return &wire.BucketReply{Name: req.Bucket, UUID: p.foreign, VBuckets: vbuckets}, nil
 	}
 	return &wire.BucketReply{Name: req.Bucket, UUID: kv.uuid, VBuckets: vbuckets}, nil
 }

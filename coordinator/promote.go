@@ -9,6 +9,7 @@ import (
 	"tidemark/index"
 	"tidemark/stability"
 	"tidemark/statecontext"
+	"tidemark/streams"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -184,6 +185,7 @@ type waiter struct {
 	bucket string
 	need   timestamp.Vector
 	reply  chan stabilized
+	judged wire.StabilityRef // for which it was looked whether something is lost
 }
 
 type stabilized struct {
@@ -245,22 +247,49 @@ func (w *waiter) answered(b *bucket) bool {
 	if w.ctx.Err() != nil {
 		return true
 	}
-	if !b.stable.Vector.Covers(w.need) {
+	if w.judged == b.stable.StabilityRef && !b.stable.Vector.Covers(w.need) {
 		return false
 	}
-	for v, u := range w.need.VBUUIDs {
-		at := w.need.At(v)
-		if u == 0 || at.Seqno == 0 || b.stable.Vector.VBUUIDs[v] == u {
-			continue
-		}
-		if v < len(b.stable.Logs) && len(b.stable.Logs[v]) > 0 && !b.stable.Logs[v].Valid(u, at.Seqno) {
-			w.reply <- stabilized{err: fmt.Errorf("%w: bucket %q vbucket %d seqno %d of branch %d is not on the present branch %d", ErrTokenLost,
-				b.name, v, at.Seqno, u, b.stable.Logs[v].Newest())}
+	w.judged = b.stable.StabilityRef
+	ready := true
+	for v := range w.need.Seqnos {
+		has, err := w.has(b, v)
+		if err != nil {
+			w.reply <- stabilized{err: err}
 			return true
 		}
+		ready = ready && has
 	}
-	w.reply <- stabilized{s: b.stable}
-	return true
+	if ready {
+		w.reply <- stabilized{s: b.stable}
+	}
+	return ready
+}
+
+// has tells whether the newest stability timestamp has what is needed of a vbucket. The error is ErrTokenLost: what is needed
+// lies on a branch that KV has left below it, and can never come. A branch that the timestamp's own log does not know may be
+// newer than it: then the log of the stream that runs decides.
+func (w *waiter) has(b *bucket, v int) (bool, error) {
+	at, s := w.need.At(v), b.stable.Vector.At(v)
+	if at.Seqno == 0 || at.VBUUID == 0 || at.VBUUID == s.VBUUID {
+		return s.Seqno >= at.Seqno, nil
+	}
+	var log timestamp.FailoverLog
+	if v < len(b.stable.Logs) {
+		log = b.stable.Logs[v]
+	}
+	if !slices.ContainsFunc(log, func(e timestamp.LogEntry) bool { return e.VBUUID == at.VBUUID }) {
+		e := b.ledger.At(v)
+		if e.State != streams.Begun {
+			return false, nil
+		}
+		log = e.Log
+	}
+	if !log.Valid(at.VBUUID, at.Seqno) {
+		return false, fmt.Errorf("%w: bucket %q vbucket %d seqno %d of branch %d is not on the present branch %d; read the document again",
+			ErrTokenLost, b.name, v, at.Seqno, at.VBUUID, log.Newest())
+	}
+	return s.Seqno >= at.Seqno && log.Valid(s.VBUUID, s.Seqno), nil
 }
 
 // serve answers the waiters whom the newest stability timestamp satisfies.

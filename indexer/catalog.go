@@ -183,8 +183,13 @@ func (t truth) Stabilize(ctx context.Context, bucket string, need timestamp.Vect
 	s, err := t.x.managers.Stabilize(ctx, bucket, &wire.StabilizeRequest{Need: need, WaitMS: max(wait.Milliseconds(), 1)})
 	if err != nil {
 		var p *rpc.Problem
-		if errors.As(err, &p) && p.Code == rpc.CodeTimeout {
-			return wire.Stability{}, scan.Errorf(scan.Timeout, "no stability timestamp covers KV's present: %w", err)
+		if errors.As(err, &p) {
+			switch code := scan.Code(p.Code); code {
+			case scan.Timeout:
+				return wire.Stability{}, scan.Errorf(code, "no stability timestamp covers KV's present: %w", err)
+			case scan.TokenLost, scan.IndexInRollback: // the reason is the scan's own
+				return wire.Stability{}, scan.Errorf(code, "%s", p.Detail)
+			}
 		}
 		return wire.Stability{}, scan.Errorf(scan.Unavailable, "the leader could not be asked for a stability timestamp: %w", err)
 	}

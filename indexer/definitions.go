@@ -178,28 +178,32 @@ func (x *Indexer) nothingNew(d *wire.Definitions) bool {
 // syncBuckets makes the loops of the buckets in the list run, and ends the others. A bucket stays for as long as the
 // list has it, also without copies: it remembers which incarnations are refused.
 func (x *Indexer) syncBuckets(d *wire.Definitions) error {
-	gone, err := x.replaceBuckets(d)
+	gone, stay, err := x.replaceBuckets(d)
+	for k, b := range stay { // without the lock: the bucket's loop takes it, and must come to the command
+		k.setGeneration(b.Generation, b.RollbackID)
+	}
 	for _, k := range gone { // what they have under way is done
 		<-k.done
 	}
 	return err
 }
 
-func (x *Indexer) replaceBuckets(d *wire.Definitions) (gone []*bucket, err error) {
+func (x *Indexer) replaceBuckets(d *wire.Definitions) (gone []*bucket, stay map[*bucket]*wire.Bucket, err error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	keep := map[string]bool{}
+	stay = map[*bucket]*wire.Bucket{}
 	for i := range d.Buckets {
 		b := &d.Buckets[i]
 		k := x.buckets[b.Name]
 		if k != nil && k.uuid == b.UUID && k.vbuckets == b.VBuckets {
 			keep[b.Name] = true
-			k.setGeneration(b.Generation, b.RollbackID)
+			stay[k] = b
 			continue
 		}
 		n, err := x.newBucket(*b)
 		if err != nil {
-			return gone, fmt.Errorf("bucket %s: %w", b.Name, err)
+			return gone, stay, fmt.Errorf("bucket %s: %w", b.Name, err)
 		}
 		if k != nil {
 			close(k.stop)
@@ -216,7 +220,7 @@ func (x *Indexer) replaceBuckets(d *wire.Definitions) (gone []*bucket, err error
 		}
 	}
 	x.bucketCount.Store(int64(len(x.buckets)))
-	return gone, nil
+	return gone, stay, nil
 }
 
 // is tells whether a stored copy is this one: ids of copies are not used again within an epoch, but a lost majority may

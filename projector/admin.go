@@ -221,11 +221,11 @@ func (p *Projector) seqnos(ctx context.Context, req *wire.SeqnosRequest) (*wire.
 	return reply, nil
 }
 
-// branch is the vbuuid of a vbucket's stream, 0 when there is none.
+// branch is the vbuuid of a vbucket's stream, 0 when there is none: KV may have left the branch of one that has ended.
 func (b *bucket) branch(vb uint16) uint64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if int(vb) < len(b.streams) && b.streams[vb] != nil {
+	if int(vb) < len(b.streams) && b.streams[vb] != nil && !b.streams[vb].ended.Load() {
 		return b.streams[vb].log.Newest()
 	}
 	return 0

@@ -276,7 +276,11 @@ func (c *Coordinator) session(ctx context.Context, bucket string, wait time.Dura
 	if s, ok := c.catalog.Newest(bucket); ok && covers(s.Vector, need) {
 		return s, nil
 	}
-	return c.truth.Stabilize(ctx, bucket, need, wait)
+	s, err := c.truth.Stabilize(ctx, bucket, need, wait)
+	if err != nil && CodeOf(err) == TokenLost { // no write of the caller's: the answer was of before a failover
+		return s, Errorf(Unavailable, "KV of bucket %q failed over while it was asked how far it is: %w", bucket, err)
+	}
+	return s, err
 }
 
 // covers tells whether s is at or above need on the same branches.

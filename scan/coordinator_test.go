@@ -97,6 +97,7 @@ type fakeCluster struct {
 	closed  atomic.Int64
 	asked   atomic.Int64 // Stabilize
 	kept    atomic.Uint64
+	refuse  func(asked int64) error // of Stabilize; nil: never
 }
 
 func (f *fakeCluster) View(id index.ID) (View, error) {
@@ -123,7 +124,12 @@ func (f *fakeCluster) CurrentSeqnos(context.Context, string) (timestamp.Vector, 
 }
 
 func (f *fakeCluster) Stabilize(ctx context.Context, _ string, need timestamp.Vector, _ time.Duration) (wire.Stability, error) {
-	f.asked.Add(1)
+	asked := f.asked.Add(1)
+	if f.refuse != nil {
+		if err := f.refuse(asked); err != nil {
+			return wire.Stability{}, err
+		}
+	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for !vectorOf(f.newest).Covers(need) {
@@ -462,6 +468,23 @@ func TestConsistency(t *testing.T) {
 			setup: func(f *fakeCluster) { f.newest, f.current = 4, 5; f.view.Held[0].Ref = refOf(4) }, number: 5, asked: 1},
 		{name: "session, a node skipped it", spec: func(s *Spec) { s.Consistency = Session },
 			setup: func(f *fakeCluster) { f.has[1][5] = SnapshotSkipped }, code: Timeout},
+		{name: "session, KV failed over meanwhile", spec: func(s *Spec) { s.Consistency = Session },
+			setup: func(f *fakeCluster) {
+				f.newest, f.refuse = 4, func(asked int64) error {
+					if asked == 1 {
+						return Errorf(TokenLost, "seqno 51 of branch 66")
+					}
+					return nil
+				}
+			}, number: 5, asked: 2},
+		{name: "session, rolled back meanwhile", spec: func(s *Spec) { s.Consistency = Session },
+			setup: func(f *fakeCluster) {
+				f.newest, f.refuse = 4, func(int64) error { return Errorf(IndexInRollback, "b") }
+			}, code: IndexInRollback},
+		{name: "token lost while it is waited for", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(1, 77, 51) },
+			setup: func(f *fakeCluster) {
+				f.newest, f.refuse = 4, func(int64) error { return Errorf(TokenLost, "seqno 51") }
+			}, code: TokenLost},
 		{name: "token covered", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(1, 77, 51) }, number: 5},
 		{name: "token of the older branch, kept", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(1, 66, 5) }, number: 5},
 		{name: "token to come", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(1, 77, 51) },

@@ -1,0 +1,33 @@
+package indexer
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	"tidemark/internal/rpc"
+	"tidemark/managerclient"
+	"tidemark/scan"
+	"tidemark/timestamp"
+)
+
+// TestStabilizeRefusals: why a scan that waits for a stability timestamp gets none is told by name where the reason is the
+// scan's own; any other one is worth another try.
+func TestStabilizeRefusals(t *testing.T) {
+	for code, want := range map[string]scan.Code{
+		rpc.CodeTimeout: scan.Timeout, string(scan.TokenLost): scan.TokenLost, string(scan.IndexInRollback): scan.IndexInRollback,
+		rpc.CodeNoLeader: scan.Unavailable, "BUSY": scan.Unavailable, "INDEX_NOT_READY": scan.Unavailable,
+	} {
+		manager := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			rpc.WriteProblem(w, rpc.Refuse(code, "because of %s", code))
+		}))
+		x := &Indexer{managers: managerclient.New([]string{manager.URL}, nil)}
+		_, err := truth{x}.Stabilize(t.Context(), "b", timestamp.New(1), time.Second)
+		if got := scan.CodeOf(err); got != want {
+			t.Errorf("%s: %v, want %s", code, err, want)
+		}
+		x.managers.Close()
+		manager.Close()
+	}
+}
