@@ -52,13 +52,13 @@ func (l *leader) backfillOf(b *bucket, s *statecontext.Bucket, builds []*stateco
 				return v, false
 			}
 			asked = append(asked, c.Node)
-			nb := n.buckets[b.name]
-			if nb == nil || nb.rollback != s.Stability.RollbackID || nb.backfill.Len() != s.VBuckets {
+			r := n.reports.Buckets[b.name]
+			if r == nil || r.Told.Generation != b.generation || r.Told.RollbackID != s.Stability.RollbackID || r.Told.Backfill.Len() != s.VBuckets {
 				return v, false
 			}
 			if v.Len() == 0 {
-				v = nb.backfill.Clone()
-			} else if err := v.Min(nb.backfill); err != nil {
+				v = r.Told.Backfill.Clone()
+			} else if err := v.Min(r.Told.Backfill); err != nil {
 				return v, false
 			}
 		}

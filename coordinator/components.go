@@ -7,7 +7,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/statecontext"
-	"tidemark/timestamp"
+	"tidemark/streams"
 	"tidemark/wire"
 )
 
@@ -95,7 +95,8 @@ type indexer struct {
 	publish *lane
 	outbox  *outbox
 	health  string
-	offline bool // as the newest list of held timestamps says
+	offline bool          // as the newest list of held timestamps says
+	reports wire.Reported // what it said of buckets
 	copies  map[index.CopyID]wire.CopyReport
 	buckets map[string]*nodeBucket
 	minimum map[string][]index.Incarnation // of its hello
@@ -105,14 +106,16 @@ type indexer struct {
 	drops       retry // of orphans
 }
 
-// nodeBucket is what an indexer said of a bucket.
+// nodeBucket is how an indexer stands to a bucket; what it said of it is in indexer.reports.
 type nodeBucket struct {
-	acked     wire.StabilityRef
-	rollback  uint64
-	toldMS    int64 // when a stability timestamp was last sent
-	toldRef   wire.StabilityRef
-	heartbeat wire.HWHeartbeat
-	backfill  timestamp.Vector // smallest side position of the copies being built there; no vbuckets without any
+	acked   wire.StabilityRef
+	toldMS  int64 // when a stability timestamp was last sent
+	toldRef wire.StabilityRef
+
+	judgedBy *streams.Ledger // that was told all streams which it accepts
+	judgedAt uint64          // Ledger.Changes at that time
+	judgedMS int64
+	settled  bool // nothing that the ledger waits for
 }
 
 // outbox holds the newest stability timestamp of each bucket that waits to be sent to one indexer.
@@ -302,7 +305,7 @@ func (l *leader) projectorGone(id index.ProjectorID) {
 }
 
 func (l *leader) hello(f wire.Fence) *wire.HelloRequest {
-	req := &wire.HelloRequest{Fence: f, Leader: l.self}
+	req := &wire.HelloRequest{Fence: f, Leader: l.self, Brief: true}
 	for m := range l.cfg.Consensus.State().Managers() {
 		req.Managers = append(req.Managers, wire.ManagerEndpoint{ID: m.ID, REST: m.REST})
 	}
@@ -391,6 +394,7 @@ func (h *indexerHello) apply(l *leader) {
 	}
 	r.Full = true
 	l.takeIndexerReport(n, r)
+	n.reports.Forget()            // it stands outside the order of reports
 	for _, b := range l.ordered { // the present S is told at every handshake
 		if l.on(Republish) {
 			l.publish(b, n)

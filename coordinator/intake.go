@@ -144,7 +144,7 @@ type registration struct {
 
 func (r *registration) apply(l *leader) {
 	l.sync()
-	a := &wire.RegisterReply{ClusterID: l.state.ClusterID(), Node: r.node, Leader: l.self, Fence: l.fence()}
+	a := &wire.RegisterReply{ClusterID: l.state.ClusterID(), Node: r.node, Leader: l.self, Fence: l.fence(), Brief: true}
 	if r.isNode {
 		if n := l.indexers[r.node]; n != nil && n.boot == r.boot {
 			n.seenMS, n.heard = l.nowMS, true
@@ -205,7 +205,7 @@ type projectorReport struct {
 
 func (in *projectorReport) apply(l *leader) {
 	p := l.projectors[in.r.ID]
-	a := &wire.ReportReply{Leader: l.self, Revision: l.revision, Fence: l.fence()}
+	a := &wire.ReportReply{Leader: l.self, Revision: l.revision, Fence: l.fence(), Brief: true}
 	if p != nil && p.boot == in.r.BootID {
 		a.Known, a.Fence = true, p.fences.present()
 		a.Full = !l.takeProjectorReport(p, in.r, false)
@@ -219,7 +219,7 @@ func (l *leader) takeProjectorReport(p *projector, r *wire.ProjectorReport, hell
 	if r.Sequence <= p.sequence && p.sequence > 0 && !hello {
 		return p.full // overtaken: a later one was taken already
 	}
-	lost := p.sequence > 0 && r.Sequence != p.sequence+1 && !hello
+	lost := p.sequence > 0 && !r.Follows(p.sequence) && !hello
 	p.sequence = max(p.sequence, r.Sequence)
 	p.counters = r.Counters
 	if r.FaultsToo {
@@ -240,6 +240,10 @@ func (l *leader) takeProjectorReport(p *projector, r *wire.ProjectorReport, hell
 			continue
 		}
 		s.Full = s.Full || hello
+		if err := s.Expand(); err != nil {
+			l.log.Warn("report", "projector", p.id, "bucket", s.Bucket, "error", err)
+			p.full = false
+		}
 		if !b.ledger.Projector(l.nowMS, p.id, streamReport(s)) {
 			p.full = false
 		}
@@ -289,10 +293,10 @@ type indexerReport struct {
 
 func (in *indexerReport) apply(l *leader) {
 	n := l.indexers[in.r.Node]
-	a := &wire.ReportReply{Leader: l.self, Revision: l.revision, Fence: l.fence()}
+	a := &wire.ReportReply{Leader: l.self, Revision: l.revision, Fence: l.fence(), Brief: true}
 	if n != nil && n.uuid == in.r.UUID && n.boot == in.r.BootID {
 		a.Known, a.Fence = true, n.fences.present()
-		a.Full = !l.takeIndexerReport(n, in.r)
+		a.Full, a.HW = !l.takeIndexerReport(n, in.r), l.hwWanted
 		l.packHeld()
 		switch {
 		case !in.r.Packed:
@@ -313,9 +317,8 @@ func (l *leader) takeIndexerReport(n *indexer, r *wire.IndexerReport) bool {
 	if r.Sequence <= n.sequence && n.sequence > 0 && !r.Full {
 		return n.full
 	}
-	lost := n.sequence > 0 && r.Sequence != n.sequence+1
-	n.sequence = max(n.sequence, r.Sequence)
-	n.full = r.Full || n.full && !lost
+	taken, ok := n.reports.Take(r)
+	n.sequence, n.full = max(n.sequence, r.Sequence), ok
 	n.health = r.Health
 	n.orphans, n.orphanCount = r.Orphans[:min(len(r.Orphans), wire.MaxOrphans)], r.OrphanCount
 	if a := min(r.Revision, l.revision); n.hello && a > n.acked { // before its hello it may speak of another epoch's
@@ -336,42 +339,68 @@ func (l *leader) takeIndexerReport(n *indexer, r *wire.IndexerReport) bool {
 		}
 		n.copies[c.Copy] = c
 	}
-	for i := range r.Buckets {
-		l.takeBucketReport(n, &r.Buckets[i])
+	for i := range taken {
+		l.takeBucketReport(n, &taken[i])
 	}
-	for name, nb := range n.buckets { // what is left out is as it was, and it lives
-		if b := l.buckets[name]; b != nil {
-			l.reportStability(b, n, nb)
+	for name, told := range n.reports.Buckets { // what is left out is as it was, and it lives
+		b := l.buckets[name]
+		if b == nil || told.Told.Generation != b.generation {
+			continue
 		}
+		nb := n.bucket(name)
+		l.reportStability(b, n, nb, &told.Told)
+		l.judgeLate(b, n, nb, told)
 	}
 	return n.full
 }
 
-func (l *leader) takeBucketReport(n *indexer, r *wire.BucketReport) {
+func (l *leader) takeBucketReport(n *indexer, t *wire.Taken) {
+	r := &t.Bucket.Told
 	b := l.buckets[r.Heartbeat.Bucket]
 	if b == nil || r.Generation != b.generation {
 		return
 	}
 	nb := n.bucket(b.name)
-	nb.rollback, nb.heartbeat, nb.backfill = r.RollbackID, r.Heartbeat, r.Backfill
 	for _, a := range r.Acks {
 		if a.Generation == b.generation && a.Compare(nb.acked) > 0 {
 			nb.acked = a.StabilityRef
 		}
 	}
-	if r.Heartbeat.LastStability == b.stable.Hash && b.stable.Number > 0 && r.RollbackID == b.stable.RollbackID {
-		nb.acked = b.stable.StabilityRef // also told to the leader before
+	b.due = b.due || t.Whole
+	if len(t.Accepted.VBuckets) > 0 {
+		nb.settled = l.judge(b, n, &t.Accepted) && nb.settled
 	}
-	accepts := make([]streams.Acceptance, 0, len(r.Accepted.VBuckets))
-	for i, v := range r.Accepted.VBuckets {
-		if i >= len(r.Accepted.Incarnations) || i >= len(r.Accepted.Projectors) || i >= len(r.Accepted.Open) {
+}
+
+// judge tells the ledger which streams an indexer accepts. It is false when the ledger is to be told again as time passes.
+func (l *leader) judge(b *bucket, n *indexer, a *wire.Accepted) bool {
+	accepts := make([]streams.Acceptance, 0, len(a.VBuckets))
+	for i, v := range a.VBuckets {
+		if i >= len(a.Incarnations) || i >= len(a.Projectors) || i >= len(a.Open) {
 			break
 		}
-		accepts = append(accepts, streams.Acceptance{VBucket: v, Incarnation: r.Accepted.Incarnations[i], Projector: r.Accepted.Projectors[i],
-			Open: r.Accepted.Open[i]})
+		accepts = append(accepts, streams.Acceptance{VBucket: v, Incarnation: a.Incarnations[i], Projector: a.Projectors[i], Open: a.Open[i]})
 	}
-	b.ledger.Indexer(l.nowMS, n.node, accepts)
 	b.due = true
+	return b.ledger.Indexer(l.nowMS, n.node, accepts)
+}
+
+// judgePart is which part of the ledger's patience with an indexer passes until it is told again what has not changed.
+const judgePart = 10
+
+// judgeLate tells the ledger all streams that an indexer accepts, where it has changed since, or waits for the indexer.
+func (l *leader) judgeLate(b *bucket, n *indexer, nb *nodeBucket, told *wire.ReportedBucket) {
+	if nb.judgedBy == b.ledger {
+		if nb.settled && nb.judgedAt == b.ledger.Changes() {
+			return
+		}
+		if rest := l.cfg.Settings.Streams.MismatchWait.Milliseconds() / judgePart; l.nowMS-nb.judgedMS < rest && l.nowMS >= nb.judgedMS {
+			return
+		}
+	}
+	nb.judgedBy, nb.judgedAt, nb.judgedMS = b.ledger, b.ledger.Changes(), l.nowMS
+	a := told.Accepted()
+	nb.settled = l.judge(b, n, &a)
 }
 
 func (n *indexer) bucket(name string) *nodeBucket {

@@ -62,7 +62,8 @@ type leader struct {
 	heldPacked []byte
 	heldHash   uint64
 	heldDirty  bool
-	heldMS     int64 // when it was made
+	heldMS     int64    // when it was made
+	hwWanted   []string // buckets of which indexers are to tell HW
 	shownMS    int64
 }
 
@@ -166,6 +167,7 @@ func (l *leader) step(ticked bool) {
 		l.sync()
 	}
 	if ticked {
+		l.wantHW()
 		l.watch()
 		l.checkBuckets()
 	}

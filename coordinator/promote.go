@@ -15,13 +15,27 @@ import (
 )
 
 // reportStability tells the decider what an indexer has acknowledged and holds.
-func (l *leader) reportStability(b *bucket, n *indexer, nb *nodeBucket) {
-	fill := 0
-	if nb.heartbeat.QueueLimit > 0 {
-		fill = int(min(nb.heartbeat.MutationQueue*1000/nb.heartbeat.QueueLimit, 1000))
+func (l *leader) reportStability(b *bucket, n *indexer, nb *nodeBucket, told *wire.BucketReport) {
+	h := &told.Heartbeat
+	if h.LastStability == b.stable.Hash && b.stable.Number > 0 && told.RollbackID == b.stable.RollbackID {
+		nb.acked = b.stable.StabilityRef // also told to the leader before
 	}
-	b.stab.Report(n.node, l.nowMS, stability.Report{BootID: n.boot, Active: slices.Contains(b.fed, n.node), RollbackID: nb.rollback,
-		Acked: refOf(nb.acked), HW: nb.heartbeat.HW, Fill: fill})
+	fill := 0
+	if h.QueueLimit > 0 {
+		fill = int(min(h.MutationQueue*1000/h.QueueLimit, 1000))
+	}
+	b.stab.Report(n.node, l.nowMS, stability.Report{BootID: n.boot, Active: slices.Contains(b.fed, n.node), RollbackID: told.RollbackID,
+		Acked: refOf(nb.acked), HW: h.HW, Fill: fill})
+}
+
+// wantHW lists the buckets whose stability timestamps follow their indexers' HW.
+func (l *leader) wantHW() {
+	l.hwWanted = nil // the old one may still be on its way to somebody
+	for _, b := range l.ordered {
+		if b.stab.Source() == stability.Heartbeat {
+			l.hwWanted = append(l.hwWanted, b.name)
+		}
+	}
 }
 
 // promote commits the next stability timestamps of all buckets in one command, at the pacer's rate. What is committed

@@ -205,8 +205,8 @@ func (l *leader) show() {
 			continue
 		}
 		var queued, most uint64
-		for _, nb := range n.buckets {
-			queued, most = queued+nb.heartbeat.MutationQueue, most+nb.heartbeat.QueueLimit
+		for _, b := range n.reports.Buckets {
+			queued, most = queued+b.Told.Heartbeat.MutationQueue, most+b.Told.Heartbeat.QueueLimit
 		}
 		s.Indexers = append(s.Indexers, IndexerStatus{QueueBytes: queued, QueueLimit: most, Node: i.Node, UUID: i.UUID, Name: i.Name, Admin: i.Admin, Scan: i.Scan, BootID: i.BootID,
 			Life: l.life(&n.component), AgeMS: l.nowMS - n.seenMS, Copies: len(n.copies), Health: n.health, Revision: n.acked, Hello: n.hello,

@@ -68,7 +68,10 @@ func (x *Indexer) hello(ctx context.Context, req *wire.HelloRequest) (*wire.Inde
 	}
 	x.managers.SetManagers(req.Managers)
 	x.managers.SetLeader(req.Leader)
-	h := &wire.IndexerHello{Report: *x.fullReport(ctx)}
+	h := &wire.IndexerHello{Report: *x.fullReport(ctx, func(string) bool { return !req.Brief })}
+	if req.Brief {
+		h.Report.Shorten()
+	}
 	for _, k := range x.allBuckets() {
 		m := wire.MinimumIncarnations{Bucket: k.name}
 		if err := k.do(ctx, func() { m.Incarnations = k.st.Minimum() }); err == nil {
@@ -223,7 +226,7 @@ type SideStatus struct {
 
 func (x *Indexer) status(w http.ResponseWriter, r *http.Request) {
 	id := x.identity.get()
-	s := Status{Endpoint: x.Endpoint(), ClusterID: id.ClusterID, Version: version.Full(), Fence: id.Fence, Health: x.health.get(), Report: x.fullReport(r.Context())}
+	s := Status{Endpoint: x.Endpoint(), ClusterID: id.ClusterID, Version: version.Full(), Fence: id.Fence, Health: x.health.get(), Report: x.fullReport(r.Context(), func(string) bool { return true })}
 	for _, k := range x.allBuckets() {
 		_ = k.do(r.Context(), func() { // a bucket that goes has nothing to show
 			for _, p := range k.st.SideStreams() {

@@ -1,13 +1,10 @@
 package indexer
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"time"
-
-	"github.com/fxamacker/cbor/v2"
 
 	"tidemark/index"
 	"tidemark/internal/rpc"
@@ -22,8 +19,8 @@ const (
 	reportEvery = 100 * time.Millisecond
 	// reportSpacing is the least time between two reports, however much happens.
 	reportSpacing = 5 * time.Millisecond
-	// fullEvery is after how many reports everything is told again.
-	fullEvery = 50
+	// fullEvery is after how many reports everything is told again, whatever the leader is thought to know.
+	fullEvery = 300
 	// measureEvery is how often sizes and what is durable are looked at.
 	measureEvery = time.Second
 	// registerPause is the pause after a registration that failed; it doubles up to registerMost.
@@ -40,8 +37,7 @@ type reporter struct {
 	x        *Indexer
 	sequence uint64
 	full     int // reports until the next full one
-	buckets  map[string][]byte
-	copies   map[index.CopyID][]byte
+	told     wire.Reporting
 	held     uint64 // hash of the list of held timestamps that was taken over, 0 none
 }
 
@@ -69,6 +65,7 @@ func (r *reporter) register(ctx context.Context) error {
 			err = x.identity.registered(reply)
 		}
 		if err == nil {
+			r.told.Brief(reply.Brief)
 			x.health.set(healthRegistration, "")
 			x.log.Info("registered", "cluster", reply.ClusterID, "node", reply.Node, "leader", reply.Leader.REST)
 			return nil
@@ -103,7 +100,6 @@ func (r *reporter) reports(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil:
-			r.full = 0
 			if r.x.health.set(healthManagers, err.Error()) {
 				r.x.log.Warn("the leader cannot be told; trying again", "error", err)
 			}
@@ -133,7 +129,7 @@ func (r *reporter) reports(ctx context.Context) error {
 // send makes one report, of everything or of what has changed, and uses the answer.
 func (r *reporter) send(ctx context.Context) (known bool, err error) {
 	x := r.x
-	rep := x.fullReport(ctx)
+	rep := x.fullReport(ctx, r.told.WantsHW)
 	r.sequence++
 	rep.Sequence = r.sequence
 	rep.Packed, rep.HeldHash = true, r.held
@@ -141,20 +137,16 @@ func (r *reporter) send(ctx context.Context) (known bool, err error) {
 	for _, b := range rep.Buckets {
 		counts[b.Heartbeat.Bucket] = len(b.Acks)
 	}
-	buckets, copies := encodeEach(rep)
-	if rep.Full = r.full <= 0; !rep.Full {
-		r.leaveOut(rep, buckets, copies)
-	}
+	full := r.full <= 0
+	r.told.Make(rep, full)
 	reply, err := x.managers.ReportIndexer(ctx, rep)
 	if err != nil {
+		r.told.Lost()
 		return false, err
 	}
-	r.buckets, r.copies = buckets, copies
-	if r.full--; rep.Full {
+	r.told.Answered(reply)
+	if r.full--; full {
 		r.full = fullEvery
-	}
-	if reply.Full {
-		r.full = 0
 	}
 	for _, k := range x.allBuckets() {
 		if n := counts[k.name]; n > 0 {
@@ -185,46 +177,8 @@ func (r *reporter) takeHeld(reply *wire.ReportReply) error {
 	return nil
 }
 
-// encodeEach gives the bytes of each bucket's and copy's part, to see what changes.
-func encodeEach(rep *wire.IndexerReport) (map[string][]byte, map[index.CopyID][]byte) {
-	buckets, copies := map[string][]byte{}, map[index.CopyID][]byte{}
-	for i := range rep.Buckets {
-		b, err := cbor.Marshal(&rep.Buckets[i])
-		if err == nil {
-			buckets[rep.Buckets[i].Heartbeat.Bucket] = b
-		}
-	}
-	for i := range rep.Copies {
-		b, err := cbor.Marshal(&rep.Copies[i])
-		if err == nil {
-			copies[rep.Copies[i].Copy] = b
-		}
-	}
-	return buckets, copies
-}
-
-// leaveOut drops what is as it was in the last report that was answered.
-func (r *reporter) leaveOut(rep *wire.IndexerReport, buckets map[string][]byte, copies map[index.CopyID][]byte) {
-	b := rep.Buckets[:0]
-	for i := range rep.Buckets {
-		name := rep.Buckets[i].Heartbeat.Bucket
-		if was, ok := r.buckets[name]; !ok || !bytes.Equal(was, buckets[name]) {
-			b = append(b, rep.Buckets[i])
-		}
-	}
-	rep.Buckets = b
-	c := rep.Copies[:0]
-	for i := range rep.Copies {
-		id := rep.Copies[i].Copy
-		if was, ok := r.copies[id]; !ok || !bytes.Equal(was, copies[id]) {
-			c = append(c, rep.Copies[i])
-		}
-	}
-	rep.Copies = c
-}
-
-// fullReport is the level state of everything.
-func (x *Indexer) fullReport(ctx context.Context) *wire.IndexerReport {
+// fullReport is the level state of everything; HW is left out of the buckets of which it is not wanted.
+func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bool) *wire.IndexerReport {
 	id := x.identity.get()
 	rep := &wire.IndexerReport{Node: id.Node, UUID: id.UUID, BootID: x.boot, ClusterID: id.ClusterID, Full: true,
 		Health: x.health.get()}
@@ -242,7 +196,7 @@ func (x *Indexer) fullReport(ctx context.Context) *wire.IndexerReport {
 	building := func(id index.ID) bool { return builds[id] }
 	for _, k := range x.allBuckets() {
 		_ = k.do(ctx, func() { // a bucket that goes is not told of
-			b, copies := k.report(building)
+			b, copies := k.report(building, wantsHW(k.name))
 			rep.Buckets = append(rep.Buckets, b)
 			rep.Copies = append(rep.Copies, copies...)
 		})
@@ -251,11 +205,13 @@ func (x *Indexer) fullReport(ctx context.Context) *wire.IndexerReport {
 }
 
 // report runs in the bucket's loop; building tells which indexes are being built.
-func (k *bucket) report(building func(index.ID) bool) (wire.BucketReport, []wire.CopyReport) {
-	hw := k.st.HW()
+func (k *bucket) report(building func(index.ID) bool, wantsHW bool) (wire.BucketReport, []wire.CopyReport) {
 	b := wire.BucketReport{Generation: k.st.Generation(), RollbackID: k.st.RollbackID(), Acks: append([]wire.Ack(nil), k.acks...),
 		Backfill: k.st.Backfill(building)}
-	b.Heartbeat = wire.HWHeartbeat{Bucket: k.name, HW: hw, MutationQueue: uint64(k.st.QueueBytes()), QueueLimit: uint64(k.x.queueShare())}
+	b.Heartbeat = wire.HWHeartbeat{Bucket: k.name, MutationQueue: uint64(k.st.QueueBytes()), QueueLimit: uint64(k.x.queueShare())}
+	if wantsHW {
+		b.Heartbeat.HW = k.st.HW()
+	}
 	if last, ok := k.st.Last(); ok {
 		b.Heartbeat.LastStability = last.Hash
 	}

@@ -26,6 +26,8 @@ func (p *Projector) report(ctx context.Context) error {
 	defer tick.Stop()
 	silent := 0
 	var told map[*bucket]knowledge // nil: all is to be told
+	var base uint64                // sequence of the report by which it is known
+	brief := false                 // the leader takes what has moved in the short form
 	var faultsTold uint64          // changes of the faults that the coordinator knows of
 	var full time.Time
 	for {
@@ -38,12 +40,21 @@ func (p *Projector) report(ctx context.Context) error {
 		if time.Since(full) > fullInterval {
 			told = nil
 		}
-		r, telling := p.reportSince(told)
+		r, telling := p.reportSince(told, brief)
+		if told != nil {
+			r.Base = base
+		}
 		faults := p.faults.changes.Load()
 		if told == nil || faults != faultsTold {
 			r.FaultsToo, r.Faults = true, p.faults.list()
 		}
 		reply, err := p.managers.ReportProjector(ctx, r)
+		if err == nil {
+			if brief && !reply.Brief {
+				reply.Full = true // another leader, which has not understood
+			}
+			base, brief = r.Sequence, reply.Brief
+		}
 		switch {
 		case ctx.Err() != nil:
 			return nil
@@ -78,16 +89,16 @@ func (p *Projector) report(ctx context.Context) error {
 
 // currentReport is the level state of one bucket, or of all.
 func (p *Projector) currentReport(only string) *wire.ProjectorReport {
-	r, _ := p.reportOf(func(name string) bool { return only == "" || only == name }, nil)
+	r, _ := p.reportOf(func(name string) bool { return only == "" || only == name }, nil, false)
 	return r
 }
 
 // reportSince is what has changed in all buckets since the coordinator was told; nil: everything.
-func (p *Projector) reportSince(told map[*bucket]knowledge) (*wire.ProjectorReport, map[*bucket]knowledge) {
-	return p.reportOf(func(string) bool { return true }, told)
+func (p *Projector) reportSince(told map[*bucket]knowledge, brief bool) (*wire.ProjectorReport, map[*bucket]knowledge) {
+	return p.reportOf(func(string) bool { return true }, told, brief)
 }
 
-func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]knowledge) (*wire.ProjectorReport, map[*bucket]knowledge) {
+func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]knowledge, brief bool) (*wire.ProjectorReport, map[*bucket]knowledge) {
 	p.reporting.Lock() // state and number belong together: a later number never shows an earlier state
 	defer p.reporting.Unlock()
 	p.sequence++
@@ -106,15 +117,16 @@ func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]knowledg
 	telling := make(map[*bucket]knowledge, len(all))
 	for _, b := range all {
 		r.Revision = min(r.Revision, b.applied())
-		states, now := b.states(told[b])
+		states, now := b.states(told[b], brief)
 		r.Buckets = append(r.Buckets, states)
 		telling[b] = now
 	}
 	return r, telling
 }
 
-// states is the level state of the streams that KV has consented to, or what of it is news, and what is known by it.
-func (b *bucket) states(before knowledge) (wire.StreamStates, knowledge) {
+// states is the level state of the streams that KV has consented to, or what of it is news, and what is known by it. In the
+// brief form a stream that has only moved takes a few bytes.
+func (b *bucket) states(before knowledge, brief bool) (wire.StreamStates, knowledge) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r := wire.StreamStates{Bucket: b.name, BucketUUID: b.uuid, Full: before == nil}
@@ -129,6 +141,10 @@ func (b *bucket) states(before knowledge) (wire.StreamStates, knowledge) {
 		}
 		now[v] = known{stream: s, complete: s.complete.Load(), ended: s.ended.Load()}
 		if now[v] == was {
+			continue
+		}
+		if brief && was.stream == s && was.ended == now[v].ended {
+			r.Move(s.vb, s.inc, now[v].complete)
 			continue
 		}
 		log := s.log

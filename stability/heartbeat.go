@@ -18,7 +18,8 @@ type Report struct {
 	RollbackID uint64
 	// Acked is the newest stability timestamp of this bucket that it has made or skipped; the zero value when none.
 	Acked Ref
-	// HW is the tip of its queue per vbucket; an empty vector when it has none. Only Heartbeat reads it.
+	// HW is the tip of its queue per vbucket; an empty vector when it has none. Only Heartbeat reads it. It must not be changed
+	// afterwards.
 	HW timestamp.Vector
 	// Absent marks the vbuckets for which it is in recovery; nil when none.
 	Absent []bool
@@ -41,10 +42,13 @@ func (b *Bucket) Report(node index.NodeID, nowMS int64, r Report) {
 		p = &participant{acked: b.last.Number, movedMS: nowMS} // it starts owing nothing
 		b.nodes[node] = p
 	}
-	p.report, p.seenMS, p.bits = r, nowMS, 0
-	for _, s := range r.HW.Seqnos {
-		p.bits |= s
+	if old := p.report.HW.Seqnos; len(old) != len(r.HW.Seqnos) || len(old) > 0 && &old[0] != &r.HW.Seqnos[0] {
+		p.bits = 0
+		for _, s := range r.HW.Seqnos {
+			p.bits |= s
+		}
 	}
+	p.report, p.seenMS = r, nowMS
 	if acked := r.Acked; acked.Generation == b.last.Generation && acked.RollbackID == b.last.RollbackID &&
 		acked.Number <= b.last.Number && acked.Number > p.acked {
 		p.acked, p.movedMS = acked.Number, nowMS

@@ -228,11 +228,12 @@ func (l *Ledger) cannot(nowMS int64, v int, p index.ProjectorID, r Started) {
 }
 
 // Indexer takes which streams an indexer accepts. What it refuses for longer than patience is asked for again under a
-// new incarnation.
-func (l *Ledger) Indexer(nowMS int64, node index.NodeID, accepts []Acceptance) {
+// new incarnation. It is true when all that is listed is as wanted: it need not be told again before Changes has risen.
+func (l *Ledger) Indexer(nowMS int64, node index.NodeID, accepts []Acceptance) (settled bool) {
 	if !slices.Contains(l.nodes, node) {
-		return
+		return false
 	}
+	settled = true
 	since := l.mismatch[node]
 	if since == nil {
 		since = make([]int64, len(l.vbs))
@@ -263,7 +264,9 @@ func (l *Ledger) Indexer(nowMS int64, node index.NodeID, accepts []Acceptance) {
 			since[v] = 0
 			l.set(v, nowMS, Lost, "an indexer does not receive it")
 		}
+		settled = settled && since[v] == 0
 	}
+	return settled
 }
 
 // auditDoubts is how many audits in a row must find a stream wanting: one may cross an event that is on its way.

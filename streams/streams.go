@@ -164,6 +164,7 @@ type Ledger struct {
 	queued   []Action
 	strays   map[stray]index.Incarnation
 	dirty    []int
+	changes  uint64
 	diverged Divergence
 	// rollbackInc is the incarnation under which the streams were stopped for a rollback.
 	rollbackInc index.Incarnation
@@ -218,6 +219,9 @@ func (l *Ledger) Owns(v int, p index.ProjectorID, incarnation index.Incarnation)
 	e := &l.vbs[v]
 	return e.State == Begun && e.Owner == p && e.Incarnation == incarnation
 }
+
+// Changes counts the changes of entries.
+func (l *Ledger) Changes() uint64 { return l.changes }
 
 // Changed gives the vbuckets whose entry changed since the last call, ascending; the caller takes them over into what
 // depends on ownership.
@@ -361,6 +365,7 @@ func (l *Ledger) set(v int, nowMS int64, s State, reason string) {
 	if s != Requested {
 		e.early = ""
 	}
+	l.changes++
 	l.touch(v)
 }
 

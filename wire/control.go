@@ -47,6 +47,8 @@ type HelloRequest struct {
 	Fence    Fence             `json:"fence"`
 	Leader   Leader            `json:"leader"`
 	Managers []ManagerEndpoint `json:"managers"`
+	// Brief is as in RegisterReply; the report of the answer may be one with Changes.
+	Brief bool `json:"brief,omitempty"`
 }
 
 // Definitions is everything that projectors and indexers must know of the StateContext, as of a definitions revision

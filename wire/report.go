@@ -24,6 +24,9 @@ type RegisterReply struct {
 	Node      index.NodeID `json:"node"` // indexers only
 	Fence     Fence        `json:"fence"`
 	Leader    Leader       `json:"leader"`
+	// Brief is true of a leader that takes changes (IndexerReport.Changes, StreamStates.Moved); one of an earlier version does
+	// not know them, and does not say so.
+	Brief bool `json:"brief,omitempty"`
 }
 
 // StreamStates is what a projector streams of one bucket, or what of it changed: parallel slices by entry.
@@ -39,6 +42,8 @@ type StreamStates struct {
 	Logs         []timestamp.FailoverLog `json:"logs"`     // nil where unchanged since the last full report
 	Purges       []uint64                `json:"purges"`
 	Revisions    []timestamp.MapRevision `json:"revisions"`
+	// Moved are streams of which nothing but Complete is news, for a leader that is Brief. They are entries like the others.
+	Moved []MovedStreams `json:"moved,omitempty"`
 }
 
 // ProjectorReport is a projector's level state (SYNC included, PR-18). POST /v1/components/{id}/reports every 100 ms,
@@ -52,8 +57,19 @@ type ProjectorReport struct {
 	Buckets   []StreamStates    `json:"buckets"`
 	Counters  ProjectorCounters `json:"counters"`
 	// Faults are all there are, when FaultsToo; else they are as told before.
+	// Base is the sequence of the newest report that was answered, of which this one tells what has changed since; 0 when it
+	// tells everything, or is of an earlier version, which has no gaps in the sequences of its reports.
+	Base      uint64        `json:"base,omitempty"`
 	FaultsToo bool          `json:"faults_too,omitempty"`
 	Faults    []IndexFaults `json:"faults,omitempty"`
+}
+
+// Follows tells whether nothing was lost between the report with this sequence, the newest that was taken, and r.
+func (r *ProjectorReport) Follows(sequence uint64) bool {
+	if r.Base > 0 {
+		return r.Base == sequence
+	}
+	return r.Sequence == sequence+1
 }
 
 // HWHeartbeat is the seed's message (IM-16) with all its fields, per bucket.
@@ -102,7 +118,8 @@ type BucketReport struct {
 }
 
 // IndexerReport is an indexer's level state. POST /v1/components/{id}/reports every 100 ms, and at once on begin, end,
-// and made or skipped stability timestamps. Without Full, only buckets and copies that changed are listed.
+// and made or skipped stability timestamps. Without Full, only buckets and copies that changed are listed. A leader that is
+// Brief is told Changes, the others Buckets; either way what is left out is as it was in the newest report that was answered.
 type IndexerReport struct {
 	Node      index.NodeID   `json:"node"`
 	UUID      string         `json:"uuid"`
@@ -122,6 +139,10 @@ type IndexerReport struct {
 	// newest list it has, 0 none.
 	Packed   bool   `json:"packed,omitempty"`
 	HeldHash uint64 `json:"held_hash,string,omitempty"`
+	// Base is the sequence of the newest report that was answered, of which Changes tell the differences; 0 with Full. A leader
+	// whose newest report is another one takes nothing of them and asks for a full report.
+	Base    uint64         `json:"base,omitempty"`
+	Changes []BucketChange `json:"changes,omitempty"`
 }
 
 // MaxOrphans bounds the orphans that one report lists.
@@ -156,6 +177,10 @@ type ReportReply struct {
 	Known bool `json:"known"`
 	// Full asks for a full report next.
 	Full bool `json:"full"`
+	// Brief is as in RegisterReply.
+	Brief bool `json:"brief,omitempty"`
+	// HW lists the buckets of which a leader that is Brief wants HW (stability.source heartbeat).
+	HW []string `json:"hw,omitempty"`
 	// Held, for indexers only, is what all copies hold, for a report that is not Packed.
 	Held []Held `json:"held,omitempty"`
 	// HeldPacked is PackHeld of the same for one that is; nothing when the report names its HeldHash. Leaders of earlier

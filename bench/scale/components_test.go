@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -19,7 +20,7 @@ import (
 const (
 	reportEvery   = 100 * time.Millisecond // as the product's
 	reportSpacing = 5 * time.Millisecond
-	fullEvery     = 50 // reports of an indexer; a projector tells all every 5 s
+	fullEvery     = 300 // reports of an indexer; a projector tells all every 5 s
 	projectorFull = 5 * time.Second
 )
 
@@ -142,6 +143,8 @@ type projector struct {
 	streams    []map[uint16]index.Incarnation // by bucket
 	told       []map[uint16]told
 	full       time.Time
+	base       uint64
+	brief      bool
 }
 
 type told struct {
@@ -210,7 +213,13 @@ func (p *projector) send(ctx context.Context) (bool, error) {
 	}
 	all := p.told == nil
 	r, now := p.state("", p.told)
+	if !all {
+		r.Base = p.base
+	}
 	reply, err := p.managers.ReportProjector(ctx, r)
+	if err == nil {
+		p.base, p.brief = r.Sequence, reply.Brief
+	}
 	switch {
 	case err != nil:
 		p.told = nil
@@ -255,10 +264,11 @@ func (p *projector) state(only string, before []map[uint16]told) (*wire.Projecto
 			if was == t {
 				continue
 			}
-			log := b.branches[v]
-			if was.inc == inc {
-				log = nil
+			if was.inc == inc && p.brief {
+				s.Move(uint16(v), inc, t.complete)
+				continue
 			}
+			log := b.branches[v]
 			s.VBuckets, s.Incarnations, s.VBUUIDs = append(s.VBuckets, uint16(v)), append(s.Incarnations, inc), append(s.VBUUIDs, b.branches[v].Newest())
 			s.Complete, s.Ended, s.Logs = append(s.Complete, t.complete), append(s.Ended, false), append(s.Logs, log)
 			s.Purges, s.Revisions = append(s.Purges, 0), append(s.Revisions, timestamp.MapRevision{Rev: 1})
@@ -338,7 +348,7 @@ type indexer struct {
 	node index.NodeID
 	full int
 
-	placed, told uint64 // revisions of the definitions whose copies are here, and whose the leader was told of; placed under mu
+	told wire.Reporting
 
 	hosted map[string]*hosted // under mu
 	heard  wire.Told
@@ -347,12 +357,13 @@ type indexer struct {
 
 // hosted is a bucket of which an indexer has copies.
 type hosted struct {
-	b       *kvBucket
-	stable  wire.Stability
-	acks    []wire.Ack
-	version uint64
-	streams []stream
-	copies  []wire.CopyReport
+	b        *kvBucket
+	stable   wire.Stability
+	acks     []wire.Ack
+	version  uint64
+	accepted wire.Accepted // of that version
+	ids      []index.ID
+	copies   []wire.CopyReport
 }
 
 func (w *world) indexer(number int) (*indexer, error) {
@@ -367,8 +378,10 @@ func (n *indexer) Run(ctx context.Context) error {
 		if err := n.hello(req); err != nil {
 			return nil, err
 		}
-		r := n.state(true)
-		r.Full = true
+		r := n.state(func(string) bool { return !req.Brief })
+		if r.Full = true; req.Brief {
+			r.Shorten()
+		}
 		return &wire.IndexerHello{Report: *r}, nil
 	}))
 	m.HandleFunc("PUT /v1/definitions", rpc.Handle(rpc.MaxControlBody, func(ctx context.Context, req *wire.Definitions) (*wire.DefinitionsReply, error) {
@@ -400,6 +413,7 @@ func (n *indexer) register(ctx context.Context) error {
 		Admin: n.url, Scan: host, Maintenance: host, Backfill: host, Catchup: host}})
 	if err == nil {
 		n.registered(r)
+		n.told.Brief(r.Brief)
 		n.mu.Lock()
 		n.node, n.full = r.Node, 0
 		n.mu.Unlock()
@@ -411,9 +425,8 @@ func (n *indexer) register(ctx context.Context) error {
 func (n *indexer) place(d *wire.Definitions) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.placed = d.Revision
 	for _, h := range n.hosted {
-		h.copies = h.copies[:0]
+		h.copies, h.ids = nil, nil
 	}
 	for i, t := range d.Topologies {
 		b := n.w.byName[d.Indexes[i].Bucket]
@@ -431,6 +444,9 @@ func (n *indexer) place(d *wire.Definitions) {
 				r.Ready = true
 			}
 			h.copies = append(h.copies, r)
+			if !slices.Contains(h.ids, t.Index) {
+				h.ids = append(h.ids, t.Index)
+			}
 		}
 	}
 }
@@ -486,81 +502,74 @@ func (n *indexer) stability(_ context.Context, req *wire.StabilityRequest) (*wir
 	return &wire.StabilityReply{Deltas: true, Missing: missing}, nil
 }
 
-// state is everything, or what is news, as package indexer tells it.
-func (n *indexer) state(full bool) *wire.IndexerReport {
+// state is everything; HW only of the buckets of which it is wanted.
+func (n *indexer) state(wantsHW func(bucket string) bool) *wire.IndexerReport {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	r := &wire.IndexerReport{Node: n.node, UUID: "uuid-" + n.name, BootID: "boot-" + n.name, ClusterID: n.fence.ClusterID, Revision: n.revision}
 	for name, h := range n.hosted {
 		if s, version := h.b.present(h.version); s != nil {
-			h.streams, h.version = s, version
+			h.accept(s, version)
 		}
 		total := h.b.total()
-		vbuckets := len(h.b.branches)
-		hw := timestamp.New(vbuckets)
-		for v := range vbuckets {
-			if seqno := h.b.high(v, total); seqno > 0 {
-				hw.Set(v, timestamp.Position{VBUUID: h.b.branches[v].Newest(), Seqno: seqno})
-			}
-		}
-		b := wire.BucketReport{Generation: h.stable.Generation, RollbackID: h.stable.RollbackID, Acks: append([]wire.Ack(nil), h.acks...),
-			Persistent: h.stable.Vector, Heartbeat: wire.HWHeartbeat{Bucket: name, HW: hw, LastStability: h.stable.Hash, LastPersistence: h.stable.Hash,
-				MutationQueue: total % (1 << 20), QueueLimit: 64 << 20}}
-		if b.Generation == 0 {
-			b.Generation = 1
-		}
-		for v, s := range h.streams {
-			if s.projector != "" {
-				b.Accepted.VBuckets, b.Accepted.Incarnations = append(b.Accepted.VBuckets, uint16(v)), append(b.Accepted.Incarnations, s.inc)
-				b.Accepted.Projectors, b.Accepted.Open = append(b.Accepted.Projectors, s.projector), append(b.Accepted.Open, true)
-			}
+		b := wire.BucketReport{Generation: max(h.stable.Generation, 1), RollbackID: h.stable.RollbackID, Acks: append([]wire.Ack(nil), h.acks...),
+			Accepted: h.accepted, Persistent: h.stable.Vector, Heartbeat: wire.HWHeartbeat{Bucket: name, IndexIDs: h.ids, LastStability: h.stable.Hash,
+				LastPersistence: h.stable.Hash, MutationQueue: total % (1 << 20), QueueLimit: 64 << 20}}
+		if wantsHW(name) {
+			b.Heartbeat.HW = h.b.hw(total)
 		}
 		for _, c := range h.copies {
 			if c.Ready = c.Ready && h.stable.Number > 0; c.Ready {
 				c.Held = h.stable.StabilityRef
 			}
-			if full || c.Held.Number > 0 || n.placed != n.told {
-				r.Copies = append(r.Copies, c)
-			}
-			b.Heartbeat.IndexIDs = append(b.Heartbeat.IndexIDs, c.Index)
+			r.Copies = append(r.Copies, c)
 		}
 		r.Buckets = append(r.Buckets, b)
 	}
 	return r
 }
 
+// accept takes over who streams what.
+func (h *hosted) accept(streams []stream, version uint64) {
+	h.version, h.accepted = version, wire.Accepted{}
+	for v, s := range streams {
+		if s.projector != "" {
+			h.accepted.VBuckets, h.accepted.Incarnations = append(h.accepted.VBuckets, uint16(v)), append(h.accepted.Incarnations, s.inc)
+			h.accepted.Projectors, h.accepted.Open = append(h.accepted.Projectors, s.projector), append(h.accepted.Open, true)
+		}
+	}
+}
+
 func (n *indexer) send(ctx context.Context) (bool, error) {
 	full := n.full <= 0
-	n.mu.Lock()
-	placed := n.placed
-	n.mu.Unlock()
-	r := n.state(full)
+	r := n.state(n.told.WantsHW)
+	acks := make(map[string]int, len(r.Buckets))
+	for i := range r.Buckets {
+		acks[r.Buckets[i].Heartbeat.Bucket] = len(r.Buckets[i].Acks)
+	}
 	n.sequence++
-	r.Sequence, r.Full, r.Packed, r.HeldHash = n.sequence, full, true, n.held
+	r.Sequence, r.Packed, r.HeldHash = n.sequence, true, n.held
+	n.told.Make(r, full)
 	reply, err := n.managers.ReportIndexer(ctx, r)
 	if err != nil {
-		n.full = 0
+		n.told.Lost()
 		return false, err
 	}
-	if n.full--; r.Full {
+	n.told.Answered(reply)
+	if n.full--; full {
 		n.full = fullEvery
 	}
-	if reply.Full {
-		n.full = 0
-	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.told = placed
 	if len(reply.HeldPacked) > 0 {
 		if _, err := wire.UnpackHeld(reply.HeldPacked); err != nil {
 			return false, err
 		}
 		n.held = reply.HeldHash
 	}
-	for i := range r.Buckets {
-		b := &r.Buckets[i]
-		h := n.hosted[b.Heartbeat.Bucket]
-		h.acks = append(h.acks[:0], h.acks[min(len(b.Acks), len(h.acks)):]...)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for name, told := range acks {
+		h := n.hosted[name]
+		h.acks = append(h.acks[:0], h.acks[min(told, len(h.acks)):]...)
 	}
 	return reply.Known, nil
 }

@@ -77,6 +77,17 @@ func (b *kvBucket) high(v int, total uint64) uint64 {
 	return (total + n - 1 - uint64(v)) / n
 }
 
+// hw gives the positions of all vbuckets after so many mutations of the bucket.
+func (b *kvBucket) hw(total uint64) timestamp.Vector {
+	hw := timestamp.New(len(b.branches))
+	for v := range b.branches {
+		if seqno := b.high(v, total); seqno > 0 {
+			hw.Set(v, timestamp.Position{VBUUID: b.branches[v].Newest(), Seqno: seqno})
+		}
+	}
+	return hw
+}
+
 // age tells how long ago the bucket had had so many mutations; negative when that cannot be told.
 func (b *kvBucket) age(total uint64) time.Duration {
 	b.mu.Lock()

@@ -28,7 +28,9 @@ type node struct {
 	buckets              map[string]*hosted
 	stores               map[index.CopyID]*store // in its folder
 	sequence             uint64
-	wantFull             bool
+	told                 wire.Reporting
+	telling              uint64 // the report whose answer is awaited; 0 none
+	wantFull             bool   // of reportOld
 	reportTo             *leader
 	held                 []wire.Held
 }
@@ -82,7 +84,7 @@ func (s *Sim) registerNode(n *node) {
 	boot := fmt.Sprintf("n%d-%d", n.num, n.boot)
 	r := s.commit(statecontextIndexer(n.num, boot))
 	n.id = int(r.Node)
-	s.lead.step.IndexerRegistered(r.Node, boot)
+	n.told.Brief(s.lead.step.IndexerRegistered(r.Node, boot).Brief)
 	n.registered = true
 	s.ev("n%d registered as %d with term %d", n.num, n.id, s.lead.term)
 }
@@ -101,6 +103,14 @@ func (s *Sim) nodeHello(n *node, r *wire.HelloRequest) (*wire.IndexerHello, erro
 		return nil, err
 	}
 	h := &wire.IndexerHello{Report: *s.nodeReport(n)}
+	h.Report.Full = true
+	switch {
+	case s.off != (off{}): // as earlier versions
+		n.sequence++
+		h.Report.Sequence = n.sequence
+	case r.Brief:
+		h.Report.Shorten()
+	}
 	for _, name := range sortedKeys(n.buckets) {
 		h.Minimum = append(h.Minimum, wire.MinimumIncarnations{Bucket: name, Incarnations: n.buckets[name].st.Minimum()})
 	}
@@ -108,9 +118,8 @@ func (s *Sim) nodeHello(n *node, r *wire.HelloRequest) (*wire.IndexerHello, erro
 }
 
 func (s *Sim) nodeReport(n *node) *wire.IndexerReport {
-	n.sequence++
 	r := &wire.IndexerReport{Node: index.NodeID(max(n.id, 0)), UUID: fmt.Sprintf("u%d", n.num), BootID: fmt.Sprintf("n%d-%d", n.num, n.boot),
-		ClusterID: n.fence.ClusterID, Sequence: n.sequence, Full: true}
+		ClusterID: n.fence.ClusterID}
 	if n.defs != nil && n.defs.Fence.Epoch == n.fence.Epoch { // revisions of another epoch mean nothing to the leader
 		r.Revision = n.have
 	}
@@ -153,13 +162,57 @@ func localRef(r wire.StabilityRef) ingest.Ref {
 	return ingest.Ref{Generation: r.Generation, RollbackID: r.RollbackID, Number: r.Number, Hash: r.Hash}
 }
 
-// reportNode sends a report on its way to the leader, and its answer back.
+// reportNode sends a report on its way to the leader, and its answer back. As package indexer it sends no other before the
+// answer, unless it gives that up: then the report may still come.
 func (s *Sim) reportNode(n *node) {
 	if !n.registered || s.lead == nil {
 		return
 	}
+	if s.off != (off{}) {
+		s.reportOld(n)
+		return
+	}
+	lead, boot := s.lead, n.boot
+	if n.telling > 0 {
+		if n.reportTo == lead && s.r.Intn(3) > 0 {
+			return
+		}
+		n.told.Lost()
+	}
+	r := s.nodeReport(n)
+	acks := map[string]int{}
+	for _, b := range r.Buckets {
+		acks[b.Heartbeat.Bucket] = len(b.Acks)
+	}
+	n.sequence++
+	r.Sequence = n.sequence
+	n.told.Make(r, s.r.Intn(20) == 0)
+	n.reportTo, n.telling = lead, r.Sequence
+	s.later(func() {
+		if s.lead != lead {
+			return
+		}
+		a := s.lead.step.IndexerReport(r)
+		if n.boot != boot || n.telling != r.Sequence {
+			return
+		}
+		n.telling, n.held = 0, a.Held
+		n.told.Answered(a)
+		n.registered = n.registered && a.Known
+		for _, name := range sortedKeys(acks) {
+			if h := n.buckets[name]; h != nil {
+				h.acks = h.acks[min(acks[name], len(h.acks)):]
+			}
+		}
+	})
+}
+
+// reportOld reports as indexers of earlier versions do, which is what the seeds that show the planted bugs were found with.
+func (s *Sim) reportOld(n *node) {
 	lead, boot := s.lead, n.boot
 	r := s.nodeReport(n)
+	n.sequence++
+	r.Sequence, r.Full = n.sequence, true
 	if n.reportTo == lead && !n.wantFull && s.r.Intn(4) > 0 {
 		r.Full = false
 		r.Copies = slices.DeleteFunc(r.Copies, func(wire.CopyReport) bool { return s.r.Intn(4) == 0 })
@@ -452,7 +505,7 @@ func (s *Sim) crashNode(n *node) {
 func (s *Sim) startNode(n *node) {
 	n.up, n.full = true, false
 	n.boot++
-	n.wantFull, n.sequence = true, 0
+	n.told, n.telling, n.sequence, n.wantFull = wire.Reporting{}, 0, 0, true
 	s.ev("RESTART n%d", n.num)
 	if n.defs != nil {
 		s.hostBuckets(n, n.defs)

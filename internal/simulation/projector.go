@@ -159,6 +159,10 @@ func (s *Sim) projReport(p int, full bool) *wire.ProjectorReport {
 			if st.known {
 				comp = st.comp
 			}
+			if log == nil && !st.ended && s.off == (off{}) { // planted bugs were found with the long form
+				w.Move(uint16(v), st.inc, comp)
+				continue
+			}
 			w.VBuckets, w.Incarnations = append(w.VBuckets, uint16(v)), append(w.Incarnations, st.inc)
 			w.VBUUIDs, w.Complete = append(w.VBUUIDs, st.ks.branch.fl.Newest()), append(w.Complete, comp)
 			w.Ended, w.Logs = append(w.Ended, st.ended), append(w.Logs, log)

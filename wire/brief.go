@@ -1,0 +1,317 @@
+package wire
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+)
+
+// ErrChange is wrapped when a bucket's change in a report cannot be one.
+var ErrChange = errors.New("change of a bucket in a report")
+
+// BucketChange tells an indexer's level state of one bucket by what differs from the report that IndexerReport.Base names,
+// or, when it is Whole, from nothing. HW is told only of buckets of which the leader wants it (ReportReply.HW).
+type BucketChange struct {
+	Bucket          string `cbor:"1,keyasint" json:"bucket"`
+	Whole           bool   `cbor:"2,keyasint,omitempty" json:"whole,omitempty"`
+	Generation      uint64 `cbor:"3,keyasint" json:"generation"`
+	RollbackID      uint64 `cbor:"4,keyasint" json:"rollback_id"`
+	LastPersistence uint64 `cbor:"5,keyasint" json:"last_persistence,string"`
+	LastStability   uint64 `cbor:"6,keyasint" json:"last_stability,string"`
+	MutationQueue   uint64 `cbor:"7,keyasint" json:"mutation_queue"`
+	QueueLimit      uint64 `cbor:"8,keyasint" json:"queue_limit"`
+	VBuckets        int    `cbor:"9,keyasint" json:"vbuckets"`
+	// Acks since the last report that was answered, newest last.
+	Acks []Ack `cbor:"10,keyasint,omitempty" json:"acks,omitempty"`
+	// IndexIDs are all, when IndexesToo.
+	IndexesToo bool       `cbor:"11,keyasint,omitempty" json:"indexes_too,omitempty"`
+	IndexIDs   []index.ID `cbor:"12,keyasint,omitempty" json:"index_ids,omitempty"`
+	// Accepted are the differences of the accepted streams (packAccepted), HW and Backfill those of the vectors
+	// (timestamp.Vector.AppendDelta); nothing where there is no difference.
+	Accepted []byte `cbor:"13,keyasint,omitempty" json:"accepted,omitempty"`
+	HW       []byte `cbor:"14,keyasint,omitempty" json:"hw,omitempty"`
+	Backfill []byte `cbor:"15,keyasint,omitempty" json:"backfill,omitempty"`
+	// NoBackfill: nothing is built any more.
+	NoBackfill bool `cbor:"16,keyasint,omitempty" json:"no_backfill,omitempty"`
+}
+
+// Reporting is what an indexer remembers of its reports, so that it tells only what has changed. The zero value is ready;
+// what is handed to Make must not be changed afterwards. It is owned by one goroutine.
+type Reporting struct {
+	base    uint64 // sequence of the newest report that was answered; 0 none
+	buckets map[string]*BucketReport
+	copies  map[index.CopyID]CopyReport
+	brief   bool
+	hw      []string
+
+	making        uint64 // the report on its way
+	makingBuckets map[string]*BucketReport
+	makingCopies  map[index.CopyID]CopyReport
+}
+
+// Brief tells that the leader takes changes: it said so, or has not been asked yet and others did.
+func (t *Reporting) Brief(yes bool) { t.brief = yes }
+
+// WantsHW tells whether the leader wants a bucket's HW: always when it takes no changes.
+func (t *Reporting) WantsHW(bucket string) bool { return !t.brief || slices.Contains(t.hw, bucket) }
+
+// Make turns a report of everything, with its sequence set, into the one to be sent: of everything when full is true, else of what
+// has changed. The caller tells Answered, or Lost, before it makes the next.
+func (t *Reporting) Make(r *IndexerReport, full bool) {
+	r.Full = full || t.base == 0
+	if !r.Full {
+		r.Base = t.base
+	}
+	t.making = r.Sequence
+	t.makingBuckets, t.makingCopies = make(map[string]*BucketReport, len(r.Buckets)), make(map[index.CopyID]CopyReport, len(r.Copies))
+	whole := r.Buckets
+	r.Buckets = nil
+	for i := range whole {
+		b := &whole[i]
+		name := b.Heartbeat.Bucket
+		was := t.buckets[name]
+		if r.Full {
+			was = nil
+		}
+		told := *b
+		if !t.WantsHW(name) {
+			told.Heartbeat.HW = timestamp.Vector{}
+			if was != nil { // the leader keeps what it was told while it wanted it
+				told.Heartbeat.HW = was.Heartbeat.HW
+			}
+		}
+		t.makingBuckets[name] = &told
+		switch {
+		case t.brief:
+			if c, news := told.since(was); news {
+				r.Changes = append(r.Changes, c)
+			}
+		case was == nil || !same(was, b):
+			r.Buckets = append(r.Buckets, *b)
+		}
+	}
+	moved := r.Copies[:0:0]
+	for _, c := range r.Copies {
+		t.makingCopies[c.Copy] = c
+		if was, had := t.copies[c.Copy]; r.Full || !had || was != c {
+			moved = append(moved, c)
+		}
+	}
+	r.Copies = moved
+}
+
+// Answered tells that the newest report was answered so. The next one is of everything when the answer asks for that, or
+// comes from a leader that does not know us or reads another form.
+func (t *Reporting) Answered(a *ReportReply) {
+	t.base, t.buckets, t.copies = t.making, t.makingBuckets, t.makingCopies
+	if a.Full || !a.Known || a.Brief != t.brief {
+		t.Lost()
+	}
+	t.brief, t.hw = a.Brief, a.HW
+}
+
+// Lost tells that nobody knows whether the newest report came: the next one is of everything.
+func (t *Reporting) Lost() { t.base = 0 }
+
+// same tells whether two reports of a bucket say the same.
+func same(a, b *BucketReport) bool {
+	_, news := b.since(a)
+	return !news && a.Heartbeat.HW.Equal(b.Heartbeat.HW) && a.Persistent.Equal(b.Persistent)
+}
+
+// Shorten tells the buckets of a full report as changes from nothing.
+func (r *IndexerReport) Shorten() {
+	for i := range r.Buckets {
+		c, _ := r.Buckets[i].since(nil)
+		r.Changes = append(r.Changes, c)
+	}
+	r.Buckets = nil
+}
+
+// since tells how b differs from base, nil for nothing; false when it does not. Acknowledgements are always news.
+func (b *BucketReport) since(base *BucketReport) (c BucketChange, news bool) {
+	h := &b.Heartbeat
+	c = BucketChange{Bucket: h.Bucket, Whole: base == nil, Generation: b.Generation, RollbackID: b.RollbackID, LastPersistence: h.LastPersistence,
+		LastStability: h.LastStability, MutationQueue: h.MutationQueue, QueueLimit: h.QueueLimit, Acks: b.Acks}
+	if base == nil {
+		base = &BucketReport{}
+	}
+	o := &base.Heartbeat
+	news = c.Whole || b.Generation != base.Generation || b.RollbackID != base.RollbackID || h.LastPersistence != o.LastPersistence ||
+		h.LastStability != o.LastStability || h.MutationQueue != o.MutationQueue || h.QueueLimit != o.QueueLimit || len(b.Acks) > 0
+	if !slices.Equal(h.IndexIDs, o.IndexIDs) {
+		c.IndexesToo, c.IndexIDs = true, h.IndexIDs
+	}
+	c.Accepted = packAccepted(&base.Accepted, &b.Accepted)
+	c.HW = vectorChange(&o.HW, &h.HW)
+	c.Backfill = vectorChange(&base.Backfill, &b.Backfill)
+	c.NoBackfill = b.Backfill.Len() == 0 && base.Backfill.Len() > 0
+	c.VBuckets = max(h.HW.Len(), b.Backfill.Len())
+	return c, news || c.IndexesToo || c.Accepted != nil || c.HW != nil || c.Backfill != nil || c.NoBackfill
+}
+
+// vectorChange is the difference of two vectors, nothing when there is none. One of another length differs from zero.
+func vectorChange(base, now *timestamp.Vector) []byte {
+	if now.Len() == 0 || now.Len() == base.Len() && (&now.Seqnos[0] == &base.Seqnos[0] || now.Equal(*base)) {
+		return nil
+	}
+	from := *base
+	if from.Len() != now.Len() {
+		from = timestamp.New(now.Len())
+	}
+	delta, err := now.AppendDelta(nil, from)
+	if err != nil { // lengths are equal
+		return nil
+	}
+	return delta
+}
+
+// Reported is what the receiver of an indexer's reports remembers. The zero value is ready; it is owned by one goroutine.
+type Reported struct {
+	Buckets map[string]*ReportedBucket
+	// sequence is that of the newest report, and full whether nothing was lost since one of everything. base is the same
+	// sequence where it may be the base of changes, else 0.
+	sequence, base uint64
+	full           bool
+}
+
+// ReportedBucket is what an indexer said of a bucket. What Told has is not to be changed; its acknowledgements are those of
+// the newest report, and its accepted streams are with Accepted.
+type ReportedBucket struct {
+	Told     BucketReport
+	accepted acceptedTable
+}
+
+// Accepted gives all accepted streams.
+func (b *ReportedBucket) Accepted() Accepted { return b.accepted.all() }
+
+// Taken is a bucket of which a report told something.
+type Taken struct {
+	Bucket *ReportedBucket
+	// Accepted are the accepted streams that have changed; of one that is accepted no more nothing is said.
+	Accepted Accepted
+	Whole    bool // everything was told
+}
+
+// Take takes a report. It is false, and nothing of what had to be compared was taken, when the report that it is based on is
+// not the newest one that was taken: a report of everything should follow.
+func (t *Reported) Take(r *IndexerReport) (all []Taken, ok bool) {
+	switch {
+	case r.Full:
+		ok = true
+	case r.Base > 0:
+		ok = r.Base == t.base
+	default: // of an earlier version, whose sequences have no gaps
+		ok = t.full && (t.sequence == 0 || r.Sequence == t.sequence+1)
+	}
+	if t.Buckets == nil {
+		t.Buckets = map[string]*ReportedBucket{}
+	}
+	if r.Full {
+		clear(t.Buckets)
+	}
+	for i := range r.Buckets {
+		all = append(all, t.whole(&r.Buckets[i]))
+	}
+	for i := range r.Changes {
+		c := &r.Changes[i]
+		if !c.Whole && !ok {
+			continue
+		}
+		b := t.Buckets[c.Bucket]
+		if b == nil || c.Whole {
+			if !c.Whole {
+				ok = false
+				continue
+			}
+			b = &ReportedBucket{}
+		}
+		taken := Taken{Bucket: b, Whole: c.Whole}
+		if err := taken.take(c); err != nil {
+			ok = false // nobody who keeps to the protocol sends this: what is known of the bucket stays as far as it goes
+			continue
+		}
+		t.Buckets[c.Bucket] = b
+		all = append(all, taken)
+	}
+	t.sequence, t.base, t.full = max(t.sequence, r.Sequence), 0, ok
+	if ok {
+		t.base = r.Sequence
+	}
+	return all, ok
+}
+
+// Forget makes the next report of changes count as lost: the newest one stood outside their order.
+func (t *Reported) Forget() { t.base = 0 }
+
+// whole takes a bucket that is told in the form of earlier versions.
+func (t *Reported) whole(r *BucketReport) Taken {
+	b := &ReportedBucket{Told: *r}
+	t.Buckets[r.Heartbeat.Bucket] = b
+	for row, v := range r.Accepted.VBuckets {
+		if s, ok := r.Accepted.at(row); ok && v < timestamp.MaxVBuckets {
+			b.accepted.set(v, s)
+		}
+	}
+	b.Told.Accepted, b.Told.Persistent = Accepted{}, timestamp.Vector{}
+	return Taken{Bucket: b, Accepted: b.accepted.all(), Whole: true}
+}
+
+// take makes a change.
+func (t *Taken) take(c *BucketChange) error {
+	if c.VBuckets < 0 || c.VBuckets > timestamp.MaxVBuckets {
+		return fmt.Errorf("%w: %d vbuckets, want at most %d", ErrChange, c.VBuckets, timestamp.MaxVBuckets)
+	}
+	told := &t.Bucket.Told
+	hw, err := changed(c.HW, told.Heartbeat.HW, c.VBuckets)
+	if err != nil {
+		return err
+	}
+	backfill, err := changed(c.Backfill, told.Backfill, c.VBuckets)
+	if err != nil {
+		return err
+	}
+	if c.NoBackfill {
+		backfill = timestamp.Vector{}
+	}
+	if len(c.Accepted) > 0 {
+		if err := unpackAccepted(c.Accepted, func(uint16, acceptedStream) {}); err != nil {
+			return err
+		}
+		_ = unpackAccepted(c.Accepted, func(v uint16, s acceptedStream) { // looked through before
+			t.Bucket.accepted.set(v, s)
+			if s != (acceptedStream{}) {
+				t.Accepted.add(v, s)
+			}
+		})
+	}
+	if c.IndexesToo {
+		told.Heartbeat.IndexIDs = c.IndexIDs
+	}
+	told.Generation, told.RollbackID, told.Acks, told.Backfill = c.Generation, c.RollbackID, c.Acks, backfill
+	h := &told.Heartbeat
+	h.Bucket, h.HW, h.LastPersistence, h.LastStability = c.Bucket, hw, c.LastPersistence, c.LastStability
+	h.MutationQueue, h.QueueLimit = c.MutationQueue, c.QueueLimit
+	return nil
+}
+
+// changed applies a difference of vectors.
+func changed(delta []byte, base timestamp.Vector, vbuckets int) (timestamp.Vector, error) {
+	if len(delta) == 0 {
+		return base, nil
+	}
+	if base.Len() != vbuckets {
+		base = timestamp.New(vbuckets)
+	}
+	v, rest, err := timestamp.ApplyDeltaShared(delta, base)
+	if err == nil && len(rest) > 0 {
+		err = fmt.Errorf("%d bytes too many", len(rest))
+	}
+	if err != nil {
+		return base, fmt.Errorf("%w: %w", ErrChange, err)
+	}
+	return v, nil
+}

@@ -1,0 +1,321 @@
+package wire
+
+import (
+	"errors"
+	"reflect"
+	"slices"
+	"testing"
+
+	"github.com/fxamacker/cbor/v2"
+	"pgregory.net/rapid"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+)
+
+// level is the state of an indexer that reports.
+type level struct {
+	buckets map[string]*BucketReport
+	copies  map[index.CopyID]CopyReport
+}
+
+func (l *level) report(sequence uint64) *IndexerReport {
+	r := &IndexerReport{Sequence: sequence}
+	for _, name := range []string{"a", "b", "c"} {
+		if b := l.buckets[name]; b != nil {
+			c := *b
+			c.Accepted = Accepted{VBuckets: slices.Clone(b.Accepted.VBuckets), Incarnations: slices.Clone(b.Accepted.Incarnations),
+				Projectors: slices.Clone(b.Accepted.Projectors), Open: slices.Clone(b.Accepted.Open)}
+			c.Heartbeat.HW, c.Backfill = b.Heartbeat.HW.Clone(), b.Backfill.Clone()
+			r.Buckets = append(r.Buckets, c)
+		}
+	}
+	for id := range index.CopyID(4) {
+		if c, ok := l.copies[id]; ok {
+			r.Copies = append(r.Copies, c)
+		}
+	}
+	return r
+}
+
+// change changes something of one bucket.
+func (l *level) change(t *rapid.T) {
+	const n = 6
+	name := rapid.SampledFrom([]string{"a", "b", "c"}).Draw(t, "bucket")
+	b := l.buckets[name]
+	if b == nil {
+		b = &BucketReport{Generation: 1}
+		b.Heartbeat.Bucket, b.Heartbeat.HW = name, timestamp.New(n)
+		l.buckets[name] = b
+	}
+	position := func() timestamp.Position {
+		return timestamp.Position{VBUUID: rapid.Uint64Range(0, 3).Draw(t, "vbuuid"), Seqno: rapid.Uint64Max(300).Draw(t, "seqno")}
+	}
+	switch v := rapid.IntRange(0, n-1).Draw(t, "vb"); rapid.IntRange(0, 7).Draw(t, "what") {
+	case 0:
+		b.Generation, b.RollbackID = rapid.Uint64Range(1, 3).Draw(t, "generation"), rapid.Uint64Range(0, 2).Draw(t, "rollback")
+	case 1:
+		b.Heartbeat.LastStability, b.Heartbeat.MutationQueue = rapid.Uint64Max(3).Draw(t, "stability"), rapid.Uint64Max(3).Draw(t, "queue")
+	case 2:
+		b.Heartbeat.IndexIDs = append(slices.Clone(b.Heartbeat.IndexIDs), index.ID(1+len(b.Heartbeat.IndexIDs)))
+	case 3:
+		b.Heartbeat.HW.Set(v, position())
+	case 4:
+		if b.Backfill.Len() == 0 {
+			b.Backfill = timestamp.New(n)
+		}
+		b.Backfill.Set(v, position())
+	case 5:
+		b.Backfill = timestamp.Vector{}
+	case 6:
+		l.copies[index.CopyID(v%4)] = CopyReport{Copy: index.CopyID(v % 4), Done: rapid.Uint64Max(3).Draw(t, "done")}
+	default:
+		s := acceptedStream{projector: rapid.SampledFrom([]index.ProjectorID{"p", "q"}).Draw(t, "projector"),
+			incarnation: index.Incarnation{Term: 1, Counter: rapid.Uint64Range(1, 3).Draw(t, "counter")}, open: rapid.Bool().Draw(t, "open")}
+		table := acceptedTable{}
+		for row, w := range b.Accepted.VBuckets {
+			was, _ := b.Accepted.at(row)
+			table.set(w, was)
+		}
+		if rapid.Bool().Draw(t, "gone") {
+			s = acceptedStream{}
+		}
+		table.set(uint16(v), s)
+		b.Accepted = table.all()
+	}
+}
+
+func through(t *rapid.T, r *IndexerReport) *IndexerReport {
+	b, err := cbor.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	back := &IndexerReport{}
+	if err := cbor.Unmarshal(b, back); err != nil {
+		t.Fatal(err)
+	}
+	return back
+}
+
+// Whatever changes, whatever is lost, whatever leader comes and goes: a receiver that does not ask for a full report knows
+// what the sender has said, and after one answered exchange more it does not ask.
+func TestBriefReports(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l := &level{buckets: map[string]*BucketReport{}, copies: map[index.CopyID]CopyReport{}}
+		var sender Reporting
+		var leader Reported
+		copies := map[index.CopyID]CopyReport{}
+		hw := map[string]timestamp.Vector{} // as told, where it is wanted
+		old := false                        // a leader of an earlier version
+		var wanted []string
+		asked := 0
+		for sequence := range uint64(rapid.IntRange(1, 30).Draw(t, "reports")) {
+			for range rapid.IntRange(0, 3).Draw(t, "changes") {
+				l.change(t)
+			}
+			event := rapid.IntRange(0, 9).Draw(t, "event")
+			switch event {
+			case 0: // another leader
+				leader, old = Reported{}, rapid.Bool().Draw(t, "old")
+				clear(copies)
+			case 1:
+				wanted = rapid.SliceOfDistinct(rapid.SampledFrom([]string{"a", "b", "c"}), rapid.ID).Draw(t, "wanted")
+			case 2:
+				leader.Forget()
+			}
+			all := l.report(sequence + 1)
+			sent := l.report(sequence + 1)
+			sender.Make(sent, false)
+			for i := range all.Buckets {
+				if b := &all.Buckets[i]; sender.WantsHW(b.Heartbeat.Bucket) {
+					hw[b.Heartbeat.Bucket] = b.Heartbeat.HW
+				}
+			}
+			if event == 3 { // lost on its way
+				sender.Lost()
+				continue
+			}
+			r := through(t, sent)
+			if old { // it does not know what is new
+				r.Base, r.Changes = 0, nil
+			}
+			taken, ok := leader.Take(r)
+			if r.Full {
+				clear(copies)
+			}
+			for _, c := range r.Copies {
+				copies[c.Copy] = c
+			}
+			if old && len(sent.Changes) > 0 {
+				ok = false // it lacks what it cannot read, and will be told that the answer is of another kind
+			}
+			for _, x := range taken {
+				if x.Bucket != leader.Buckets[x.Bucket.Told.Heartbeat.Bucket] {
+					t.Fatal("a bucket that is not remembered")
+				}
+			}
+			if event == 4 { // the answer is lost
+				sender.Lost()
+				continue
+			}
+			sender.Answered(&ReportReply{Known: true, Full: !ok, Brief: !old, HW: wanted})
+			if !ok {
+				if asked++; asked > 2 {
+					t.Fatal("a full report is asked for again and again")
+				}
+				continue
+			}
+			asked = 0
+			if !reflect.DeepEqual(copies, l.copies) {
+				t.Fatalf("copies %v, want %v", copies, l.copies)
+			}
+			if len(leader.Buckets) != len(l.buckets) {
+				t.Fatalf("%d buckets, want %d", len(leader.Buckets), len(l.buckets))
+			}
+			for _, b := range all.Buckets {
+				agree(t, leader.Buckets[b.Heartbeat.Bucket], &b, hw, slices.Contains(wanted, b.Heartbeat.Bucket))
+			}
+		}
+	})
+}
+
+func agree(t *rapid.T, got *ReportedBucket, want *BucketReport, hw map[string]timestamp.Vector, wanted bool) {
+	name := want.Heartbeat.Bucket
+	if a := got.Accepted(); !slices.Equal(a.VBuckets, want.Accepted.VBuckets) || !slices.Equal(a.Incarnations, want.Accepted.Incarnations) ||
+		!slices.Equal(a.Projectors, want.Accepted.Projectors) || !slices.Equal(a.Open, want.Accepted.Open) {
+		t.Fatalf("%s: accepted %+v, want %+v", name, a, want.Accepted)
+	}
+	o, h := &got.Told, &want.Heartbeat
+	if o.Generation != want.Generation || o.RollbackID != want.RollbackID || !o.Backfill.Equal(want.Backfill) || o.Heartbeat.LastStability != h.LastStability ||
+		o.Heartbeat.MutationQueue != h.MutationQueue || !slices.Equal(o.Heartbeat.IndexIDs, h.IndexIDs) {
+		t.Fatalf("%s: %+v, want %+v", name, o, want)
+	}
+	if told := o.Heartbeat.HW; told.Len() > 0 && !told.Equal(hw[name]) {
+		t.Fatalf("%s: HW %v, want %v (wanted: %v)", name, told, hw[name], wanted)
+	}
+}
+
+// What does not change costs next to nothing, and a vbucket that does costs a few bytes.
+func TestBriefReportsAreBrief(t *testing.T) {
+	const n = 1024
+	b := BucketReport{Generation: 1}
+	b.Heartbeat.Bucket, b.Heartbeat.HW = "travel-sample", timestamp.New(n)
+	for v := range uint16(n) {
+		b.Heartbeat.HW.Set(int(v), timestamp.Position{VBUUID: 1<<63 + uint64(v)*1e15, Seqno: 1 << 30})
+		b.Accepted.add(v, acceptedStream{projector: []index.ProjectorID{"p01", "p02", "p03"}[v%3], incarnation: index.Incarnation{Epoch: 1, Term: 3, Counter: 7}, open: true})
+	}
+	size := func(r *IndexerReport) int {
+		t.Helper()
+		text, err := cbor.Marshal(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(text)
+	}
+	var sender Reporting
+	old := &IndexerReport{Sequence: 1, Buckets: []BucketReport{b}}
+	before := size(old)
+	sender.Brief(true)
+	first := &IndexerReport{Sequence: 1, Buckets: []BucketReport{b}}
+	sender.Make(first, true)
+	sender.Answered(&ReportReply{Known: true, Brief: true, HW: []string{"travel-sample"}})
+	second := &IndexerReport{Sequence: 2, Buckets: []BucketReport{b}}
+	sender.Make(second, false)
+	sender.Answered(&ReportReply{Known: true, Brief: true, HW: []string{"travel-sample"}})
+	moved := b
+	moved.Heartbeat.HW = b.Heartbeat.HW.Clone()
+	for v := range n {
+		moved.Heartbeat.HW.Seqnos[v] += 50
+	}
+	third := &IndexerReport{Sequence: 3, Buckets: []BucketReport{moved}}
+	sender.Make(third, false)
+	sender.Answered(&ReportReply{Known: true, Brief: true})
+	moved.Heartbeat.HW.Seqnos[0]++ // nobody wants to know
+	moved.Heartbeat.MutationQueue = 1 << 20
+	fourth := &IndexerReport{Sequence: 4, Buckets: []BucketReport{moved}}
+	sender.Make(fourth, false)
+	for _, c := range []struct {
+		what      string
+		got, most int
+	}{{"everything without HW", size(first), 3500}, {"HW for the first time", size(second), 15*n + 300}, {"every HW moved", size(third), 2*n + 350}, {"a queue", size(fourth), 300}} {
+		t.Logf("%s: %d bytes (everything as earlier versions: %d)", c.what, c.got, before)
+		if c.got > c.most {
+			t.Errorf("%s: %d bytes, want at most %d", c.what, c.got, c.most)
+		}
+	}
+}
+
+// Streams are looked up in a table that forgets those that are gone.
+func TestAcceptedTableStaysSmall(t *testing.T) {
+	var table acceptedTable
+	for counter := range uint64(3 * maxTableStreams) {
+		table.set(uint16(counter%8), acceptedStream{projector: "p", incarnation: index.Incarnation{Counter: counter}, open: counter%2 == 0})
+	}
+	if len(table.streams) > maxTableStreams {
+		t.Errorf("%d streams for 8 vbuckets", len(table.streams))
+	}
+	for v := range 8 {
+		s, ok := table.get(v)
+		if want := uint64(3*maxTableStreams - 8 + v); !ok || s.incarnation.Counter != want || s.open != (want%2 == 0) {
+			t.Errorf("vbucket %d: %+v, want counter %d", v, s, want)
+		}
+	}
+}
+
+func TestMovedStreams(t *testing.T) {
+	one, two := index.Incarnation{Term: 1, Counter: 1}, index.Incarnation{Term: 2, Counter: 1}
+	s := StreamStates{Bucket: "b", VBuckets: []uint16{2}, Incarnations: []index.Incarnation{one}, VBUUIDs: []uint64{5}, Complete: []uint64{9}, Ended: []bool{true},
+		Logs: []timestamp.FailoverLog{{{VBUUID: 5}}}, Purges: []uint64{1}, Revisions: []timestamp.MapRevision{{Rev: 1}}}
+	s.Move(0, one, 7)
+	s.Move(3, two, 1<<40)
+	s.Move(1023, one, 8)
+	if err := s.Expand(); err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(s.VBuckets, []uint16{2, 0, 1023, 3}) || !slices.Equal(s.Complete, []uint64{9, 7, 8, 1 << 40}) ||
+		!slices.Equal(s.Incarnations, []index.Incarnation{one, one, one, two}) || !slices.Equal(s.Ended, []bool{true, false, false, false}) || len(s.Logs) != 4 ||
+		s.Logs[1] != nil || len(s.Purges) != 4 || len(s.Revisions) != 4 || len(s.VBUUIDs) != 4 || s.Moved != nil {
+		t.Errorf("%+v", s)
+	}
+	for name, bad := range map[string]StreamStates{
+		"cut short":             {Moved: []MovedStreams{{Packed: []byte{1}}}},
+		"not ascending":         {Moved: []MovedStreams{{Packed: []byte{1, 1, 0, 1}}}},
+		"too high":              {Moved: []MovedStreams{{Packed: []byte{0xff, 0x7f, 1}}}},
+		"columns do not fit it": {VBuckets: []uint16{1}, Moved: []MovedStreams{{Packed: []byte{1, 1}}}},
+	} {
+		if err := bad.Expand(); !errors.Is(err, ErrMoved) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// FuzzChange: no report makes a receiver fall over or remember more than a bucket has.
+func FuzzChange(f *testing.F) {
+	b := BucketReport{}
+	b.Heartbeat.Bucket, b.Heartbeat.HW, b.Backfill = "b", timestamp.New(3), timestamp.New(3)
+	b.Accepted.add(1, acceptedStream{projector: "p", incarnation: index.Incarnation{Term: 1}, open: true})
+	report := IndexerReport{Sequence: 1, Full: true, Buckets: []BucketReport{b}}
+	report.Shorten()
+	c := report.Changes[0]
+	seed, err := cbor.Marshal(&report)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(seed, c.Accepted, c.HW)
+	f.Add([]byte{0xa0}, []byte{1, 1, 1, 'p', 1, 1, 1, 1, 1, 0, 2}, []byte{1, 3, 1, 2, 4})
+	f.Fuzz(func(t *testing.T, text, accepted, vector []byte) {
+		var leader Reported
+		var r IndexerReport
+		if cbor.Unmarshal(text, &r) == nil {
+			leader.Take(&r)
+			r.Sequence, r.Base, r.Full = r.Sequence+1, r.Sequence, false
+			leader.Take(&r)
+		}
+		leader.Take(&IndexerReport{Full: true, Sequence: 1, Changes: []BucketChange{{Bucket: "b", Whole: true, VBuckets: 3, Accepted: accepted, HW: vector}}})
+		for _, b := range leader.Buckets {
+			if a := b.Accepted(); len(a.VBuckets) > timestamp.MaxVBuckets || b.Told.Heartbeat.HW.Len() > timestamp.MaxVBuckets && len(r.Buckets) == 0 {
+				t.Fatalf("%d vbuckets", len(a.VBuckets))
+			}
+		}
+	})
+}
