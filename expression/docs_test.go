@@ -43,7 +43,7 @@ func TestExpressionsPage(t *testing.T) {
 What stands in the keys and in WHERE of an index: a part of N1QL. This page is made from the function table by
 ` + "`go test ./expression -run TestExpressionsPage -update`" + `; every value on it is computed by the test, for the document
 
-` + "```\n" + exampleDoc + "\n```" + `
+` + "```document\n" + exampleDoc + "\n```" + `
 
 with the id doc. A value is MISSING, NULL, FALSE, TRUE, a number, a string, an array or an object. Integers of 64 bits are
 exact, other numbers are the nearest float64. An expression is a function of the document alone: NOW_MILLIS(), RANDOM()

@@ -44,8 +44,8 @@ func TestScripts(t *testing.T) {
 	cluster := testcluster.Start(t, dir, "--managers", "3", "--kv", "1", "--indexers", "2", "--sample", "--log-level", "info")
 	waitSample(t, cluster)
 	servers := cluster.Manifest().Servers()
-	for name, page := range map[string]string{"README": "../../README.md", "scans": "../../docs/scans.md", "ddl": "../../docs/ddl.md"} {
-		t.Run("page_"+name, func(t *testing.T) { runPage(t, page, bin, dir, servers) })
+	for name, path := range pages() {
+		t.Run("page_"+name, func(t *testing.T) { (&page{t: t, cluster: cluster, bin: bin, servers: servers}).run(path) })
 	}
 	t.Run("stats", func(t *testing.T) { checkStats(t, cluster.Client()) })
 	testscript.Run(t, testscript.Params{
@@ -61,56 +61,6 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"exits": exits, "waitfor": waitFor, "soon": soon, "damage": damage},
 	})
-}
-
-var (
-	pageNumber = regexp.MustCompile(`[0-9]+`)
-	pageFolder = regexp.MustCompile(`/tmp/tidemark-[0-9]+`)
-	pageServer = regexp.MustCompile(`(127\.0\.0\.1|localhost):952([0-9])`)
-)
-
-// runPage runs the commands behind "$ " in a page's code blocks, in their order, and wants each line that the page shows
-// below them, but for numbers and the width of columns. A command whose output begins with "tidemark: " must fail.
-func runPage(t *testing.T, page, bin, dir string, servers []string) {
-	b, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	same := func(line string) string {
-		return pageNumber.ReplaceAllString(strings.Join(strings.Fields(line), " "), "N")
-	}
-	commands := 0
-	for n, block := range strings.Split(string(b), "```") {
-		if n%2 == 0 { // not code
-			continue
-		}
-		for _, part := range strings.Split("\n"+block, "\n$ ")[1:] {
-			command, shown, _ := strings.Cut(part, "\n")
-			commands++
-			command = strings.ReplaceAll(pageFolder.ReplaceAllString(command, dir), "./tidemark", bin)
-			if strings.HasPrefix(command, "tidemark ") {
-				command = bin + strings.TrimPrefix(command, "tidemark")
-			}
-			command = pageServer.ReplaceAllStringFunc(command, func(s string) string {
-				return servers[int(s[len(s)-1]-'0')%len(servers)]
-			})
-			cmd := exec.CommandContext(t.Context(), "sh", "-c", command)
-			cmd.Env = append(os.Environ(), "TIDEMARK_SERVER="+servers[0])
-			out, err := cmd.CombinedOutput()
-			if fails := strings.HasPrefix(shown, "tidemark: "); (err != nil) != fails {
-				t.Errorf("%s\n%v\n%s", command, err, out)
-			}
-			got := same(strings.ReplaceAll(string(out), "\n", " \u2028 ")) + " "
-			for _, line := range strings.Split(shown, "\n") {
-				if line = same(line); line != "" && line != "…" && !strings.Contains(got, line+" ") {
-					t.Errorf("%s\nprints no line like %q but:\n%s", command, line, out)
-				}
-			}
-		}
-	}
-	if commands == 0 {
-		t.Errorf("%s has no commands", page)
-	}
 }
 
 // checkStats: while nothing is written, the figures of each sample index are exact: its entries are those that a scan
