@@ -124,10 +124,15 @@ func (t truth) CurrentSeqnos(ctx context.Context, bucket string) (timestamp.Vect
 		return timestamp.Vector{}, scan.Errorf(scan.IndexNotFound, "bucket %q is not known here", bucket)
 	}
 	n := d.Buckets[i].VBuckets
+	var unowned []uint16
+	var why error
 	for {
 		v, missing, err := t.ask(ctx, d.Projectors, bucket, n)
 		if len(missing) == 0 {
 			return v, nil
+		}
+		if ctx.Err() == nil || unowned == nil { // the last round, cut short, knows less than the one before
+			unowned, why = missing, err
 		}
 		pause := time.NewTimer(askAgain)
 		select {
@@ -135,8 +140,8 @@ func (t truth) CurrentSeqnos(ctx context.Context, bucket string) (timestamp.Vect
 			d = t.x.present()
 		case <-ctx.Done():
 			pause.Stop()
-			e := scan.Errorf(scan.VBucketsUnowned, "%d of %d vbuckets of bucket %q have no owner that could be asked (%v)", len(missing), n, bucket, err)
-			e.VBuckets = missing
+			e := scan.Errorf(scan.VBucketsUnowned, "%d of %d vbuckets of bucket %q have no owner that could be asked (%v)", len(unowned), n, bucket, why)
+			e.VBuckets = unowned
 			return v, e
 		}
 	}
