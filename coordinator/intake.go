@@ -438,4 +438,4 @@ func (l *leader) packHeld() {
 }
 
 // copiesPerMS: a list of so many copies is made anew once in a millisecond at most.
-const copiesPerMS = 64
+const copiesPerMS = 8

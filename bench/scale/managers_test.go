@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
+	"runtime/pprof"
 	"strconv"
 	"strings"
 	"syscall"
@@ -29,6 +30,7 @@ type managerConfig struct {
 	Name, Dir, REST, Raft string
 	Join                  []string
 	Log                   string
+	Profile               string // file for a CPU profile of its whole life; "" none
 }
 
 func TestMain(m *testing.M) {
@@ -49,6 +51,17 @@ func runManager(text string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	if c.Profile != "" {
+		f, err := os.Create(c.Profile)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return err
+		}
+		defer pprof.StopCPUProfile()
+	}
 	m, err := manager.Open(manager.Config{Name: c.Name, Dir: c.Dir, REST: c.REST, Raft: c.Raft, BootstrapExpect: len(c.Join), Join: c.Join,
 		Logger: hclog.New(&hclog.LoggerOptions{Name: c.Name, Level: hclog.LevelFromString(c.Log), Output: os.Stderr})})
 	if err != nil {
@@ -64,11 +77,14 @@ type process struct {
 }
 
 // startManagers starts n managers of one cluster; they end with the test.
-func startManagers(t *testing.T, n int, level string) (all []*process) {
+func startManagers(t *testing.T, n int, level, profiles string) (all []*process) {
 	t.Helper()
 	addrs := freeAddrs(t, 2*n)
 	for i := range n {
 		c := managerConfig{Name: "m" + strconv.Itoa(i+1), Dir: filepath.Join(t.TempDir(), "m"), REST: addrs[i], Raft: addrs[n+i], Join: addrs[:n], Log: level}
+		if profiles != "" {
+			c.Profile = filepath.Join(profiles, c.Name+".prof")
+		}
 		text, err := json.Marshal(c)
 		if err != nil {
 			t.Fatal(err)

@@ -29,6 +29,7 @@ var (
 	rates      = flag.String("scale.rates", "100,100000", "mutations per second of all buckets, one measurement for each")
 	window     = flag.Duration("scale.window", 1500*time.Millisecond, "how long each measurement takes")
 	changes    = flag.Int("scale.changes", 0, "leaders that are killed at the end, one after the other; wants three managers")
+	profiles   = flag.String("scale.profiles", "", "folder for a CPU profile of each manager that is not killed")
 	logLevel   = flag.String("scale.log", "error", "log level of the managers")
 )
 
@@ -50,7 +51,7 @@ type run struct {
 func TestLeader(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience+time.Duration(4+*changes)**window)
 	defer cancel()
-	r := &run{t: t, ctx: ctx, w: newWorld(*buckets, *vbuckets), managers: startManagers(t, *managers, *logLevel)}
+	r := &run{t: t, ctx: ctx, w: newWorld(*buckets, *vbuckets), managers: startManagers(t, *managers, *logLevel, *profiles)}
 	for _, m := range r.managers {
 		r.w.managers = append(r.w.managers, m.url)
 	}
