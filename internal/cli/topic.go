@@ -56,9 +56,16 @@ by docs/protocol.md.`,
 				return err
 			}
 			p.left, p.syncs = count, syncs
-			cfg := topicclient.Config{ID: "tail-" + rand.Text(), Bucket: args[0], Indexes: args[1:], Listen: listen, Advertise: advertise, Handle: p.handle,
+			log := hclog.New(&hclog.LoggerOptions{Name: "tidemark", Output: s.Err, Level: hclog.Info, DisableTime: true})
+			cfg := topicclient.Config{ID: "tail-" + rand.Text(), Bucket: args[0], Indexes: args[1:], Listen: listen, Advertise: advertise, Logger: log,
 				Projectors: func(ctx context.Context) ([]string, error) { return projectorURLs(ctx, c) },
-				Logger:     hclog.New(&hclog.LoggerOptions{Name: "tidemark", Output: s.Err, Level: hclog.Info, DisableTime: true})}
+				Handle: func(ctx context.Context, ev *topicclient.Event) error {
+					err := p.handle(ctx, ev)
+					if errors.Is(err, errEnough) { // what is behind the last line is refused on purpose
+						log.SetLevel(hclog.Error)
+					}
+					return err
+				}}
 			if cfg.TLS, err = tlsconf.Open(f.who.files, cfg.Logger); err != nil {
 				return usageError{err}
 			}
