@@ -1,7 +1,6 @@
 package consensus
 
 import (
-	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -105,7 +104,7 @@ func examineEntry(key, value []byte) (index uint64, err error) {
 	}
 	index = binary.BigEndian.Uint64(key)
 	var l raft.Log
-	if err := codec.NewDecoder(bytes.NewReader(value), &codec.MsgpackHandle{}).Decode(&l); err != nil {
+	if err := codec.NewDecoderBytes(value, &codec.MsgpackHandle{}).Decode(&l); err != nil {
 		return index, fmt.Errorf("log entry %d: %w", index, err)
 	}
 	return index, unseal(&l, index)

@@ -13,6 +13,9 @@ import (
 // sliver.
 const minRead = 32 << 10
 
+// growth is how much larger a chunk the next one for a message is that does not fit.
+const growth = 4
+
 // reader is the state of the read loop: the chunk being filled, and the one that
 // decompressed values are put into.
 type reader struct {
@@ -65,23 +68,21 @@ func (r *reader) fill() error {
 	return err
 }
 
-// room makes sure that the message under way fits and that a read is worth it.
+// room makes sure that a read is worth it. Memory for a large message grows with what has come of it, not with what its
+// header announces.
 func (r *reader) room() error {
-	need := minRead
-	if left := r.cur.buf[r.from:r.to]; len(left) >= mcbp.HeaderSize {
-		h, err := mcbp.ParseHeader(left)
+	have, free, need := r.to-r.from, len(r.cur.buf)-r.to, minRead
+	if have >= mcbp.HeaderSize {
+		h, err := mcbp.ParseHeader(r.cur.buf[r.from:r.to])
 		if err != nil {
 			return err
 		}
-		need = h.Size() - len(left)
-		if need <= len(r.cur.buf)-r.to {
-			return nil
-		}
+		need = h.Size() - have
 	}
-	if len(r.cur.buf)-r.to >= need {
+	if free >= need || r.from == 0 && free >= minRead {
 		return nil
 	}
-	next := r.conn.chunks.take(max(need+r.to-r.from, chunkBytes))
+	next := r.conn.chunks.take(max(min(have+need, growth*have), chunkBytes))
 	n := copy(next.buf, r.cur.buf[r.from:r.to])
 	r.cur.release()
 	r.cur, r.from, r.to = next, 0, n
@@ -305,7 +306,7 @@ func (e *Event) decode(alloc func(n int) []byte) {
 // decompress undoes snappy; false if the value does not decode or would be larger than a body may be.
 func (e *Event) decompress(alloc func(n int) []byte) bool {
 	n, err := snappy.DecodedLen(e.Value)
-	if err != nil || n < 0 || n > mcbp.MaxBody {
+	if err != nil || n < 0 || n > mcbp.MaxBody || n > mcbp.MaxSnappyRatio*len(e.Value) {
 		return false
 	}
 	out, err := snappy.Decode(alloc(n), e.Value)

@@ -18,6 +18,9 @@ const (
 	BodySlack = 1<<20 + 128<<10
 	// MaxBody is the largest body in bytes that a frame may announce.
 	MaxBody = MaxValue + BodySlack
+	// MaxSnappyRatio is more bytes than snappy can make of one: its best is 64 of 3. A value that claims more does not
+	// decode, and no memory is taken for it.
+	MaxSnappyRatio = 22
 	// MaxKey is the longest key a frame can carry in bytes (the field is 16 bit).
 	// Documents have the shorter limit MaxDocumentKey.
 	MaxKey = 1<<16 - 1

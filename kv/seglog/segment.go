@@ -37,7 +37,11 @@ func scanSegment(path string, number uint64, identity string, last bool, each fu
 		return 0, fmt.Errorf("open segment: %w", err)
 	}
 	defer f.Close()
-	s := scanner{path: path, r: bufio.NewReaderSize(f, readBufferBytes), last: last}
+	info, err := f.Stat()
+	if err != nil {
+		return 0, fmt.Errorf("open segment: %w", err)
+	}
+	s := scanner{path: path, r: bufio.NewReaderSize(f, readBufferBytes), size: info.Size(), last: last}
 	if done, err := s.header(number, identity); err != nil || done {
 		return 0, err
 	}
@@ -59,6 +63,7 @@ func scanSegment(path string, number uint64, identity string, last bool, each fu
 type scanner struct {
 	path   string
 	r      *bufio.Reader
+	size   int64 // of the file
 	offset int64
 	last   bool
 	buf    []byte
@@ -107,6 +112,9 @@ func (s *scanner) next() ([]byte, error) {
 	}
 	if length == 0 || length > MaxPayload {
 		return nil, s.damage(fmt.Sprintf("a record of %d bytes (at most %d are written)", length, MaxPayload))
+	}
+	if int64(length) > s.size-s.offset-FrameOverhead { // no memory for what is not there
+		return nil, s.torn(io.ErrUnexpectedEOF)
 	}
 	if uint32(cap(s.buf)) < length {
 		s.buf = make([]byte, length)

@@ -170,7 +170,7 @@ func (c *conn) datatype(f mcbp.Frame) (value []byte, d mcbp.Datatype, ok bool) {
 	}
 	if d.Has(mcbp.DatatypeSnappy) {
 		n, err := snappy.DecodedLen(value)
-		if err != nil || n > mcbp.MaxBody {
+		if err != nil || n > mcbp.MaxBody || n > mcbp.MaxSnappyRatio*len(value) {
 			return nil, 0, false
 		}
 		if value, err = snappy.Decode(nil, value); err != nil {

@@ -1,0 +1,48 @@
+package statecontext
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"testing"
+
+	"tidemark/internal/allocbound"
+)
+
+// Counts and lengths of commands, of a snapshot's records and of a backup, with right checksums: memory is taken for what
+// is there.
+func TestNoMemoryForClaims(t *testing.T) {
+	seen := map[byte]bool{} // a command of each size is enough
+	for _, data := range append(goldenUsers(t).log, goldenPartitions(t).log...) {
+		if size := byte(len(data) / 32); seen[size] {
+			continue
+		} else {
+			seen[size] = true
+		}
+		format, body := data[0], data[1:len(data)-4]
+		allocbound.Check(t, 0, func(b []byte) { _, _ = Decode(sealAs(format, b)) }, body)
+	}
+	rr := recordReader{r: newReader(snapshot(t, goldenUsers(t).state)[9:])}
+	rr.sum = newDigest()
+	for {
+		kind, payload, err := rr.next()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if kind == recordEnd {
+			break
+		}
+		allocbound.Check(t, 0, func(b []byte) {
+			d := decoder{b: b}
+			New().load(kind, &d)
+		}, bytes.Clone(payload))
+	}
+	allocbound.Check(t, 0, func(b []byte) { _, _ = ReadSnapshot(bytes.NewReader(b)) }, snapshot(t, goldenUsers(t).state))
+	var w bytes.Buffer
+	if err := WriteBackup(&w, goldenUsers(t).state, 1, "1.0"); err != nil {
+		t.Fatal(err)
+	}
+	allocbound.Check(t, 0, func(b []byte) {
+		sum := sha256.Sum256(b)
+		_, _ = ReadBackup(append(b, sum[:]...))
+	}, w.Bytes()[:w.Len()-sha256.Size])
+}

@@ -1,0 +1,25 @@
+package timestamp
+
+import (
+	"testing"
+
+	"tidemark/internal/allocbound"
+)
+
+// Counts in a log or a delta: memory is taken for what is there, and for the vbuckets of the base.
+func TestNoMemoryForClaims(t *testing.T) {
+	allocbound.Check(t, 0, func(b []byte) { _, _, _ = DecodeLog(b) },
+		AppendLog(nil, FailoverLog{{VBUUID: 9, Seqno: 50}, {VBUUID: 8, Seqno: 20}, {VBUUID: 7}}))
+	base, next := New(64), New(64)
+	for v := range 64 {
+		next.Set(v, Position{VBUUID: uint64(v) << 32, Seqno: uint64(v * 1000)})
+	}
+	delta, err := next.AppendDelta(nil, base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	allocbound.Check(t, 0, func(b []byte) {
+		_, _, _ = ApplyDelta(b, base)
+		_, _, _ = ApplyDeltaShared(b, base)
+	}, delta)
+}
