@@ -74,6 +74,8 @@ type Config struct {
 	Logger      hclog.Logger
 	// Auth says who sends a request; nil lets everybody do everything.
 	Auth *auth.Authenticator
+	// Tickets are for clients that scan on the indexers' own ports; nil: they come by way of this manager.
+	Tickets *auth.Tickets
 	// Open: while there are no users, who shows no credentials is an administrator.
 	Open   bool
 	Tracer trace.Tracer // nil: no spans

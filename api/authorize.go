@@ -11,6 +11,7 @@ import (
 
 	"tidemark/auth"
 	"tidemark/internal/rpc"
+	"tidemark/scanport"
 	"tidemark/statecontext"
 	"tidemark/tlsconf"
 )
@@ -73,9 +74,17 @@ func hostOf(base string) string {
 // stillMay tells whether who was let in would be let in now: for answers that last.
 func (a *API) stillMay(ctx context.Context) bool {
 	id, ok := ctx.Value(identityKey{}).(*auth.Identity)
-	switch {
-	case !ok:
+	if !ok {
 		return a.cfg.Auth == nil
+	}
+	return a.still(id)
+}
+
+// still tells whether somebody who was let in would be let in now.
+func (a *API) still(id *auth.Identity) bool {
+	switch {
+	case a.cfg.Auth == nil:
+		return true
 	case id.Name == rpc.Anonymous:
 		return !a.authRequired()
 	}
@@ -238,7 +247,7 @@ func (a *API) nodeMay(r *http.Request, rt *route) error {
 	}
 	roles := []tlsconf.Role{tlsconf.Manager}
 	switch rt.path {
-	case "/v1/cluster/indexers", "/v1/buckets/{bucket}:stabilize":
+	case "/v1/cluster/indexers", "/v1/buckets/{bucket}:stabilize", scanport.CheckPath:
 		roles = append(roles, tlsconf.Indexer)
 	case "/v1/cluster/projectors":
 		roles = append(roles, tlsconf.Projector)

@@ -9,6 +9,7 @@ import (
 	"github.com/gorilla/mux"
 
 	"tidemark/internal/rpc"
+	"tidemark/scanport"
 	"tidemark/tlsconf"
 	"tidemark/wire"
 )
@@ -21,6 +22,7 @@ func (a *API) componentRoutes() []route {
 		{method: "POST", path: "/v1/cluster/projectors", handle: a.registerProjector, role: RoleComponent, leader: true, limit: WriteTimeout},
 		{method: "POST", path: "/v1/components/{id}/reports", handle: a.report, role: RoleComponent, leader: true, limit: ReadTimeout},
 		{method: "POST", path: "/v1/buckets/{bucket}:stabilize", handle: a.stabilize, role: RoleComponent, leader: true, limit: maxStabilize + ReadTimeout},
+		{method: "POST", path: scanport.CheckPath, handle: a.checkTicket, role: RoleComponent, limit: ReadTimeout},
 		{method: "GET", path: "/v1/readindex", handle: a.readIndex, role: RoleComponent, leader: true, limit: ReadTimeout},
 		{method: "GET", path: "/v1/bootstrap", handle: a.bootstrap, role: RoleComponent, limit: ReadTimeout},
 	}

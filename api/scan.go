@@ -46,6 +46,7 @@ func (a *API) scanRoutes() []route {
 			body: client.ScanRequest{}, optional: true,
 			answers: []answer{{status: 200, means: "the count", body: client.CountReply{}}},
 			codes:   codes}},
+		a.locateRoute(),
 	}
 }
 

@@ -54,6 +54,7 @@ type Client struct {
 
 	servers []string
 	rpc     *rpc.Client
+	direct  *direct // nil: scans go by way of the managers
 
 	user, password, token string // never in an error's text
 
@@ -70,6 +71,9 @@ type Options struct {
 	TLS *tls.Config
 	// User and Password, or Token: with neither the client is nobody, or who its certificate says.
 	User, Password, Token string
+	// ViaManagers sends scans and counts by way of the managers, as curl does. Otherwise they go straight to the indexers as
+	// long as that works: their scan ports have to be reachable from here.
+	ViaManagers bool
 }
 
 // New makes a client that presents no credentials. Servers are base URLs or host:port; none means DefaultServer.
@@ -99,6 +103,9 @@ func Open(o Options) *Client {
 	if len(c.servers) == 0 {
 		c.servers = []string{scheme + strings.TrimPrefix(DefaultServer, "http://")}
 	}
+	if !o.ViaManagers {
+		c.direct = newDirect(c, o.TLS)
+	}
 	return c
 }
 
@@ -106,7 +113,12 @@ func Open(o Options) *Client {
 func (c *Client) Wrap(around func(http.RoundTripper) http.RoundTripper) { c.rpc.Wrap(around) }
 
 // Close drops idle connections.
-func (c *Client) Close() { c.rpc.Close() }
+func (c *Client) Close() {
+	if c.direct != nil {
+		c.direct.close()
+	}
+	c.rpc.Close()
+}
 
 // Statement runs DDL text: one or more statements separated by semicolons.
 func (c *Client) Statement(ctx context.Context, text string) ([]StatementResult, error) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"tidemark/internal/rpc"
+	"tidemark/scanport"
 )
 
 const (
@@ -25,30 +26,54 @@ var ErrCut = errors.New("the scan was cut off before its end")
 
 // Rows is a running scan. Use: for rows.Next() { rows.Row() }; then rows.Err(); always Close.
 type Rows struct {
-	lines  *bufio.Reader
-	body   io.Closer
-	cancel context.CancelFunc
+	source rowSource
 	row    Row
 	end    *ScanEnd
 	err    error
 }
 
-// Scan scans an index; ref is an id or a Ref. The scan ends with ctx.
-func (c *Client) Scan(ctx context.Context, ref string, req ScanRequest) (*Rows, error) {
-	return c.lines(ctx, "/v1/indexes/"+ref+":scan", req)
+// rowSource gives the rows of a scan, and its end: exactly one of row, end and err.
+type rowSource interface {
+	next(row *Row) (end *ScanEnd, err error)
+	close() error
 }
 
-// lines asks for an answer that comes line by line. Its beginning has to come within scanPatience; then it lasts as long
-// as ctx.
-func (c *Client) lines(ctx context.Context, path string, req any) (*Rows, error) {
+// Scan scans an index; ref is an id or a Ref. The scan ends with ctx.
+func (c *Client) Scan(ctx context.Context, ref string, req ScanRequest) (*Rows, error) {
 	body, err := json.Marshal(req)
 	if err != nil {
 		return nil, fmt.Errorf("encoding the request: %w", err)
 	}
+	if c.direct != nil {
+		s, err := c.direct.begin(ctx, scanport.Scan, ref, body)
+		if err == nil {
+			return &Rows{source: s}, nil
+		}
+		if !errors.Is(err, errDetour) {
+			return nil, err
+		}
+	}
+	l, err := c.lines(ctx, "/v1/indexes/"+ref+":scan", body)
+	if err != nil {
+		return nil, err
+	}
+	return &Rows{source: l}, nil
+}
+
+// answerLines is an answer that comes line by line.
+type answerLines struct {
+	lines  *bufio.Reader
+	body   io.Closer
+	cancel context.CancelFunc
+}
+
+// lines asks for an answer that comes line by line. Its beginning has to come within scanPatience; then it lasts as long
+// as ctx.
+func (c *Client) lines(ctx context.Context, path string, body []byte) (*answerLines, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var answer *http.Response
 	end := cancel
-	err = c.retry(ctx, 0, func(ctx context.Context, server string) error {
+	err := c.retry(ctx, 0, func(ctx context.Context, server string) error {
 		one, give := context.WithCancel(ctx)
 		silent := time.AfterFunc(scanPatience, give)
 		got, err := c.send(one, http.MethodPost, server+path, http.Header{}, body)
@@ -71,12 +96,28 @@ func (c *Client) lines(ctx context.Context, path string, req any) (*Rows, error)
 	if n := answer.ContentLength; n >= 0 && n < lineBuffer {
 		size = int(n) + 1
 	}
-	return &Rows{lines: bufio.NewReaderSize(answer.Body, size), body: answer.Body, cancel: end}, nil
+	return &answerLines{lines: bufio.NewReaderSize(answer.Body, size), body: answer.Body, cancel: end}, nil
 }
 
 // Count counts the entries that a scan would give.
 func (c *Client) Count(ctx context.Context, ref string, req ScanRequest) (CountReply, error) {
 	var reply CountReply
+	if c.direct != nil {
+		body, err := json.Marshal(req)
+		if err != nil {
+			return reply, fmt.Errorf("encoding the request: %w", err)
+		}
+		s, err := c.direct.begin(ctx, scanport.Count, ref, body)
+		if err == nil {
+			if err = s.finish(); err == nil {
+				err = json.Unmarshal(s.answer.Text, &reply)
+			}
+			return reply, err
+		}
+		if !errors.Is(err, errDetour) {
+			return reply, err
+		}
+	}
 	return reply, c.call(ctx, http.MethodPost, "/v1/indexes/"+ref+":count", nil, req, &reply)
 }
 
@@ -85,13 +126,18 @@ func (r *Rows) Next() bool {
 	if r.err != nil || r.end != nil {
 		return false
 	}
+	r.end, r.err = r.source.next(&r.row)
+	return r.end == nil && r.err == nil
+}
+
+// next implements rowSource.
+func (r *answerLines) next(row *Row) (*ScanEnd, error) {
 	line, err := r.readLine()
 	if err != nil {
-		r.err = err
-		return false
+		return nil, err
 	}
-	if parseRow(line, &r.row) {
-		return true
+	if parseRow(line, row) {
+		return nil, nil //nolint:nilnil // a row, and not the end
 	}
 	var l struct {
 		Key       []json.RawMessage `json:"key"`
@@ -103,22 +149,20 @@ func (r *Rows) Next() bool {
 	}
 	switch err := json.Unmarshal(line, &l); {
 	case err != nil:
-		r.err = fmt.Errorf("%w: a line is no JSON: %w", ErrCut, err)
+		return nil, fmt.Errorf("%w: a line is no JSON: %w", ErrCut, err)
 	case l.Error != nil:
-		r.err = l.Error
+		return nil, l.Error
 	case l.End:
-		r.end = &ScanEnd{End: true, Rows: l.Rows, Timestamp: l.Timestamp}
 		r.drain()
+		return &ScanEnd{End: true, Rows: l.Rows, Timestamp: l.Timestamp}, nil
 	case l.ID == nil:
-		r.err = fmt.Errorf("%w: a line is neither row nor end: %.100s", ErrCut, line)
-	default:
-		r.row = Row{Key: l.Key, ID: *l.ID}
-		return true
+		return nil, fmt.Errorf("%w: a line is neither row nor end: %.100s", ErrCut, line)
 	}
-	return false
+	*row = Row{Key: l.Key, ID: *l.ID}
+	return nil, nil //nolint:nilnil // a row, and not the end
 }
 
-func (r *Rows) readLine() ([]byte, error) {
+func (r *answerLines) readLine() ([]byte, error) {
 	var line []byte
 	for {
 		part, more, err := r.lines.ReadLine()
@@ -138,7 +182,7 @@ func (r *Rows) readLine() ([]byte, error) {
 }
 
 // drain reads the end of an answer whose last line has come: only then does its connection serve another request.
-func (r *Rows) drain() { _, _ = r.lines.Peek(1) }
+func (r *answerLines) drain() { _, _ = r.lines.Peek(1) }
 
 // Row is the row that Next took; valid until the next call.
 func (r *Rows) Row() Row { return r.row }
@@ -158,7 +202,9 @@ func (r *Rows) End() (ScanEnd, error) {
 func (r *Rows) Err() error { return r.err }
 
 // Close ends the scan.
-func (r *Rows) Close() error {
+func (r *Rows) Close() error { return r.source.close() }
+
+func (r *answerLines) close() error {
 	r.cancel()
 	return r.body.Close()
 }

@@ -154,6 +154,14 @@ type ScanRequest struct {
 	Project     []int                                   `json:"project,omitzero"` // components of the key that rows have, from 0; nil: all; empty: none
 }
 
+// ScanRoute is the answer of :locate: how to scan an index without a manager between.
+type ScanRoute struct {
+	Index     index.ID `json:"index"`
+	ScanPorts []string `json:"scan_ports"` // host:port, of the indexers that hold the index, in no order
+	Ticket    string   `json:"ticket"`     // stands for the caller there
+	TicketMS  int64    `json:"ticket_ms"`  // how long it is good
+}
+
 // Row is one entry of an index.
 type Row struct {
 	Key []json.RawMessage `json:"key"`

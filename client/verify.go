@@ -22,11 +22,15 @@ type (
 // difference and with the progress as they come (docs/scans.md); its error ends the verification. End.Differences is 0
 // when they agree. An error says that the comparison did not come to its end, whatever was found before.
 func (c *Client) Verify(ctx context.Context, ref string, req VerifyRequest, each func(VerifyLine) error) (VerifyEnd, error) {
-	rows, err := c.lines(ctx, "/v1/indexes/"+ref+":verify", req)
+	body, err := json.Marshal(req)
+	if err != nil {
+		return VerifyEnd{}, fmt.Errorf("encoding the request: %w", err)
+	}
+	rows, err := c.lines(ctx, "/v1/indexes/"+ref+":verify", body)
 	if err != nil {
 		return VerifyEnd{}, err
 	}
-	defer rows.Close()
+	defer rows.close()
 	for {
 		text, err := rows.readLine()
 		if err != nil {

@@ -300,7 +300,9 @@ func (x *Indexer) Run(ctx context.Context) error {
 		return nil
 	})
 	g.Go(func() error { return x.serve(inner, rpc.Traced(x.cfg.Tracer, x.adminHandler()), x.ports.admin) })
-	g.Go(func() error { return x.serve(inner, rpc.Traced(x.cfg.Tracer, x.scanHandler()), x.ports.scan) })
+	scans, direct := x.scanHandler()
+	g.Go(func() error { return x.serve(inner, rpc.Traced(x.cfg.Tracer, scans), x.ports.scan) })
+	g.Go(func() error { return direct.run(inner) })
 	g.Go(func() error { return (&reporter{x: x}).Run(inner) })
 	g.Go(func() error { return newSideLoop(x).Run(inner) })
 	g.Go(func() error { return (&keeper{x: x}).Run(inner) })

@@ -16,6 +16,7 @@ import (
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/scan"
+	"tidemark/scanport"
 	"tidemark/tlsconf"
 )
 
@@ -27,12 +28,13 @@ const (
 )
 
 // scanHandler serves clients' scans and other nodes' requests for rows, on a port of its own.
-func (x *Indexer) scanHandler() http.Handler {
+func (x *Indexer) scanHandler() (h http.Handler, direct *clients) {
 	client := rpc.NewClient(maxScans, x.cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
 	n := nodes{x, client.HTTP()}
 	c := scan.NewCoordinator(catalog{x}, truth{x}, n, scan.Options{Logger: x.log.Named("scan")})
 	s := &scanServer{x: x, c: c, nodes: n, clients: make(chan struct{}, maxScans), parts: make(chan struct{}, maxScans),
 		verifies: make(chan struct{}, maxVerifies)}
+	direct = newClients(s)
 	r := mux.NewRouter()
 	// Users come by way of a manager, which knows what they may do.
 	asked, node := tlsconf.Only(tlsconf.Manager, tlsconf.Admin), tlsconf.Only(tlsconf.Indexer)
@@ -41,9 +43,10 @@ func (x *Indexer) scanHandler() http.Handler {
 	r.Handle("/v1/indexes/{id:[0-9]+}:verify", rpc.Guard(asked, http.HandlerFunc(s.verify))).Methods(http.MethodPost)
 	r.Handle(verifyPath, rpc.Guard(node, http.HandlerFunc(s.verifyCopies))).Methods(http.MethodPost)
 	r.Handle(slicesPath, rpc.Guard(node, http.HandlerFunc(s.serveSlices))).Methods(http.MethodPost)
+	r.Handle(scanport.Path, direct).Methods(http.MethodGet)
 	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) { rpc.Write(w, r, http.StatusOK, struct{}{}) }).Methods(http.MethodGet)
 	otherwise(r, "an indexer's scan port")
-	return r
+	return r, direct
 }
 
 type scanServer struct {
@@ -60,11 +63,15 @@ func enter(w http.ResponseWriter, places chan struct{}, what string) bool {
 	case places <- struct{}{}:
 		return true
 	default:
-		p := rpc.Refuse(rpc.CodeUnavailable, "%d %s are under way on this node, the most it takes: try again", cap(places), what)
-		p.RetryAfterMS = 1000
-		rpc.WriteProblem(w, p)
+		rpc.WriteProblem(w, tooMany(places, what))
 		return false
 	}
+}
+
+func tooMany(places chan struct{}, what string) *rpc.Problem {
+	p := rpc.Refuse(rpc.CodeUnavailable, "%d %s are under way on this node, the most it takes: try again", cap(places), what)
+	p.RetryAfterMS = 1000
+	return p
 }
 
 // prepare reads the request and checks it against the index.
@@ -81,6 +88,11 @@ func (s *scanServer) prepare(w http.ResponseWriter, r *http.Request) (scan.Spec,
 		}
 		return scan.Spec{}, scan.Errorf(scan.BadRequest, "reading the body: %w", err)
 	}
+	return s.parse(id, body)
+}
+
+// parse reads a request's body and checks it against the index.
+func (s *scanServer) parse(id index.ID, body []byte) (scan.Spec, error) {
 	req, err := scan.ParseRequest(body)
 	if err != nil {
 		return scan.Spec{}, err
@@ -90,13 +102,17 @@ func (s *scanServer) prepare(w http.ResponseWriter, r *http.Request) (scan.Spec,
 
 // problem answers with a scan's error.
 func (s *scanServer) problem(w http.ResponseWriter, err error) {
+	rpc.WriteProblem(w, problemOf(err))
+}
+
+// problemOf makes of any error what REST tells.
+func problemOf(err error) *rpc.Problem {
 	var p *rpc.Problem
 	if errors.As(err, &p) {
-		rpc.WriteProblem(w, p)
-		return
+		return p
 	}
 	e := scan.AsError(err)
-	rpc.WriteProblem(w, rpc.Refuse(string(e.Code), "%s", e.Detail))
+	return rpc.Refuse(string(e.Code), "%s", e.Detail)
 }
 
 func (s *scanServer) scan(w http.ResponseWriter, r *http.Request) {
@@ -107,14 +123,14 @@ func (s *scanServer) scan(w http.ResponseWriter, r *http.Request) {
 	began := s.x.now()
 	spec, err := s.prepare(w, r)
 	if err != nil {
-		s.done(r, began, 0, err)
+		s.doneHTTP(r, began, 0, err)
 		s.problem(w, err)
 		return
 	}
 	out := &answer{w: w, c: http.NewResponseController(w)}
 	enc := scan.NewEncoder(out, out.flush, out.whole, spec)
 	result, err := s.c.Scan(r.Context(), spec, enc)
-	s.done(r, began, result.Rows, err)
+	s.doneHTTP(r, began, result.Rows, err)
 	switch {
 	case err == nil:
 		err = enc.End(result)
@@ -140,7 +156,7 @@ func (s *scanServer) count(w http.ResponseWriter, r *http.Request) {
 	if err == nil {
 		result, err = s.c.Count(r.Context(), spec)
 	}
-	s.done(r, began, 0, err) // a number is no row
+	s.doneHTTP(r, began, 0, err) // a number is no row
 	if err != nil {
 		s.problem(w, err)
 		return
@@ -150,14 +166,23 @@ func (s *scanServer) count(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(scan.AppendCount(nil, result)) // the client has gone: nobody is left to tell
 }
 
-// done counts a scan or a count that has ended.
-func (s *scanServer) done(r *http.Request, began time.Time, rows int64, err error) {
+// doneHTTP is done for a request whose path may name no index.
+func (s *scanServer) doneHTTP(r *http.Request, began time.Time, rows int64, err error) {
+	id, bad := index.ParseID(mux.Vars(r)["id"])
+	if bad != nil {
+		id = 0
+	}
+	s.done(id, began, rows, err)
+}
+
+// done counts a scan or a count that has ended, of index 0 as one of none.
+func (s *scanServer) done(id index.ID, began time.Time, rows int64, err error) {
 	code := "OK"
 	if err != nil {
 		code = string(scan.CodeOf(err))
 	}
 	s.x.metrics.scans.WithLabelValues(code).Inc()
-	if id, bad := index.ParseID(mux.Vars(r)["id"]); bad == nil {
+	if id != 0 {
 		s.x.countScan(id, began, rows, err)
 	}
 }

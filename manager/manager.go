@@ -163,9 +163,13 @@ func (m *Manager) open() error {
 	if err != nil {
 		return errors.Join(err, m.raft.Close())
 	}
+	tickets, err := auth.NewTickets(m.url(), time.Now)
+	if err != nil {
+		return errors.Join(err, m.raft.Close())
+	}
 	open := m.cfg.InitialAdmin == "" && (m.cfg.Insecure || tlsconf.Loopback(m.listener.Addr().String()) && tlsconf.Loopback(m.raft.Addr()))
 	m.api = api.New(api.Config{Name: m.cfg.Name, REST: m.url(), Expect: m.cfg.BootstrapExpect, Raft: m.raft, Steward: m.steward, Coordinator: m.coord, Watch: m.watch,
-		Registry: registry, TLS: m.cfg.TLS, Auth: authenticator, Open: open, Logger: m.log.Named("api"), Tracer: m.cfg.Tracer})
+		Registry: registry, TLS: m.cfg.TLS, Auth: authenticator, Tickets: tickets, Open: open, Logger: m.log.Named("api"), Tracer: m.cfg.Tracer})
 	return nil
 }
 

@@ -12,10 +12,12 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"sync"
 	"time"
 
 	"tidemark/internal/rpc"
+	"tidemark/scanport"
 	"tidemark/wire"
 )
 
@@ -167,6 +169,21 @@ func (c *Client) report(ctx context.Context, id string, req any) (*wire.ReportRe
 	}
 	if resp.Leader.REST != "" {
 		c.SetLeader(resp.Leader)
+	}
+	return resp, nil
+}
+
+// CheckTicket asks the manager at a base URL, which must be one of those that are known here, whether a ticket of a client
+// is good. The error is a *rpc.Problem when it is not.
+func (c *Client) CheckTicket(ctx context.Context, manager, ticket string) (*scanport.Checked, error) {
+	if !slices.Contains(c.order(), manager) {
+		return nil, fmt.Errorf("%w: %q, which a ticket names, is none of them", ErrNoManager, manager)
+	}
+	resp := new(scanport.Checked)
+	ctx, cancel := context.WithTimeout(ctx, perManager)
+	defer cancel()
+	if err := c.rpc.Do(ctx, http.MethodPost, manager+scanport.CheckPath, scanport.Check{Ticket: ticket}, resp); err != nil {
+		return nil, err
 	}
 	return resp, nil
 }

@@ -21,16 +21,32 @@ const (
 // Encoder writes an answer for clients: a line {"key":[…],"id":"…"} per row and a last line with "end" or "error". It
 // implements Sink. A component that is MISSING is shown as null.
 type Encoder struct {
+	projection
 	w     io.Writer
 	flush func()
 	whole func(size int)
+	out   []byte // whole lines that have not been written yet
+	begun bool   // something has been written
+}
+
+// projection makes of stored keys those that rows have.
+type projection struct {
 	desc  []bool // of the components of the index
 	pick  []int  // components that rows have; nil: all
 	shown []bool // desc of those
 	key   []byte
 	parts [][]byte
-	out   []byte // whole lines that have not been written yet
-	begun bool   // something has been written
+}
+
+func newProjection(spec *Spec) projection {
+	p := projection{desc: spec.Desc, pick: spec.Project, shown: spec.Desc}
+	if p.pick != nil {
+		p.shown = make([]bool, 0, len(p.pick))
+		for _, i := range p.pick {
+			p.shown = append(p.shown, p.desc[i])
+		}
+	}
+	return p
 }
 
 // NewEncoder writes the rows of a scan to w; flush, if not nil, is called when a buffer has been written that others follow;
@@ -40,36 +56,29 @@ func NewEncoder(w io.Writer, flush func(), whole func(size int), spec Spec) *Enc
 	if spec.Limit > 0 && spec.Limit < ndjsonBuffer/rowGuess {
 		size = int(spec.Limit+4) * rowGuess
 	}
-	e := &Encoder{w: w, flush: flush, whole: whole, desc: spec.Desc, pick: spec.Project, shown: spec.Desc, out: make([]byte, 0, size)}
-	if e.pick != nil {
-		e.shown = make([]bool, 0, len(e.pick))
-		for _, p := range e.pick {
-			e.shown = append(e.shown, e.desc[p])
-		}
-	}
-	return e
+	return &Encoder{projection: newProjection(&spec), w: w, flush: flush, whole: whole, out: make([]byte, 0, size)}
 }
 
 // project puts the components that rows have together.
-func (e *Encoder) project(key []byte) ([]byte, error) {
-	if e.pick == nil {
+func (p *projection) project(key []byte) ([]byte, error) {
+	if p.pick == nil {
 		return key, nil
 	}
-	e.parts = e.parts[:0]
+	p.parts = p.parts[:0]
 	for i := 0; len(key) > 0; i++ {
-		part, rest, err := collate.Next(key, i < len(e.desc) && e.desc[i])
+		part, rest, err := collate.Next(key, i < len(p.desc) && p.desc[i])
 		if err != nil {
 			return nil, err
 		}
-		e.parts, key = append(e.parts, part), rest
+		p.parts, key = append(p.parts, part), rest
 	}
-	e.key = e.key[:0]
-	for _, p := range e.pick {
-		if p < len(e.parts) {
-			e.key = append(e.key, e.parts[p]...)
+	p.key = p.key[:0]
+	for _, i := range p.pick {
+		if i < len(p.parts) {
+			p.key = append(p.key, p.parts[i]...)
 		}
 	}
-	return e.key, nil
+	return p.key, nil
 }
 
 // Row implements Sink.
@@ -115,12 +124,16 @@ func (e *Encoder) last() error {
 
 // End writes the last line of a whole answer.
 func (e *Encoder) End(r Result) error {
-	line := append(e.out, `{"end":true,"rows":`...)
-	line = strconv.AppendInt(line, r.Rows, 10)
-	line = append(line, `,"timestamp":`...)
-	line = appendTimestamp(line, r)
-	e.out = append(line, '}', '\n')
+	e.out = append(appendEnd(e.out, r), '\n')
 	return e.last()
+}
+
+// appendEnd appends {"end":true,"rows":n,"timestamp":{…}}.
+func appendEnd(dst []byte, r Result) []byte {
+	dst = append(dst, `{"end":true,"rows":`...)
+	dst = strconv.AppendInt(dst, r.Rows, 10)
+	dst = append(dst, `,"timestamp":`...)
+	return append(appendTimestamp(dst, r), '}')
 }
 
 // Fail writes the last line of an answer that ends with an error.

@@ -307,6 +307,32 @@ func (s *Source) UserClient() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{HTTP}, RootCAs: s.current.Load().roots, GetClientCertificate: s.present}
 }
 
+// ByRole makes of a person's configuration one of calls to components of the given roles, which are known by their role and
+// not by their address; nil when conf names no CAs of its own: whom anybody may have certified has no role.
+func ByRole(conf *tls.Config, roles ...Role) *tls.Config {
+	if conf == nil || conf.RootCAs == nil {
+		return nil
+	}
+	c := conf.Clone()
+	c.InsecureSkipVerify = true //nolint:gosec // VerifyConnection does it
+	c.VerifyConnection = func(state tls.ConnectionState) error {
+		now := time.Now
+		if conf.Time != nil {
+			now = conf.Time
+		}
+		if err := verify(&state, &material{roots: conf.RootCAs}, now()); err != nil {
+			return err
+		}
+		if conf.VerifyConnection != nil {
+			if err := conf.VerifyConnection(state); err != nil {
+				return err
+			}
+		}
+		return allow(state.PeerCertificates, roles)
+	}
+	return c
+}
+
 // present gives the own certificate, or an empty one.
 func (s *Source) present(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
 	if m := s.fresh(); m.cert != nil {

@@ -196,7 +196,8 @@ func BenchmarkPostgres(b *testing.B) {
 			r.pg = startPostgres(ctx, b, programs)
 			sides = append(sides, r.feedPostgres(ctx))
 		}
-		sides = append(sides, r.feedTidemark(ctx))
+		tm := r.feedTidemark(ctx)
+		sides = append(sides, tm, side{"tm-managers", tm.cpu, r.scanByManagers})
 		r.scans(ctx, sides)
 		if found {
 			r.createInPostgres(ctx)
@@ -371,9 +372,14 @@ func (r *rival) feedTidemark(ctx context.Context) side {
 	return side{"tm", r.own, r.scanTidemark}
 }
 
-func (r *rival) scanTidemark(context.Context) (scanner, func(), error) {
+func (r *rival) scanTidemark(context.Context) (scanner, func(), error) { return r.scanner(false) }
+
+// scanByManagers scans as curl does, by way of a manager.
+func (r *rival) scanByManagers(context.Context) (scanner, func(), error) { return r.scanner(true) }
+
+func (r *rival) scanner(managers bool) (scanner, func(), error) {
 	m := r.up.Manifest()
-	c := client.New(m.Servers()...)
+	c := client.Open(client.Options{Servers: m.Servers(), ViaManagers: managers})
 	ref := client.Ref(m.Bucket, "by_name")
 	scan := func(ctx context.Context, from string) (n int, err error) {
 		low, err := json.Marshal(from)
@@ -386,7 +392,9 @@ func (r *rival) scanTidemark(context.Context) (scanner, func(), error) {
 			return 0, err
 		}
 		for rows.Next() {
-			n++
+			if row := rows.Row(); len(row.Key) == 1 && row.ID != "" {
+				n++
+			}
 		}
 		return n, errors.Join(rows.Err(), rows.Close())
 	}

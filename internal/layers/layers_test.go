@@ -16,7 +16,7 @@ const module = "tidemark/"
 // floor is the one table of the architecture.
 var floor = map[string]int{
 	"index": 0, "timestamp": 0, "collate": 0, "mcbp": 0,
-	"partition": 1, "keyversion": 1,
+	"partition": 1, "keyversion": 1, "scanport": 1,
 	"stability": 2, "rollback": 2, "rebalance": 2, "streams": 2, "ingest": 2, "expression": 2, "wire": 2,
 	"statecontext": 3,
 	"internal/rpc": 4, "internal/tracing": 5, "internal/config": 4, "internal/clock": 4, "internal/failpoint": 4, "internal/metrics": 4, "internal/steady": 4, "internal/allocbound": 4, "internal/version": 4, "tlsconf": 4, "transport": 4, "kvclient": 4,

@@ -1,0 +1,457 @@
+package client
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/gorilla/websocket"
+	"go.opentelemetry.io/otel/propagation"
+
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/scanport"
+	"tidemark/tlsconf"
+)
+
+// Scans go straight to an indexer that holds the index. A manager says which there are, and issues a ticket; both are asked
+// for again, behind the scans' backs, before they are old. Whatever is not as usual — an indexer that cannot be reached or
+// refuses, an index that is not there or not ready any more, an older manager — is left to the managers: the same request
+// goes by way of one of them, and its answer counts.
+
+const (
+	routeFresh   = 5 * time.Second        // then it is looked up again while scans go on
+	routeGood    = 15 * time.Second       // then scans wait for that
+	locateLimit  = time.Second            // for a manager to tell the way
+	dialLimit    = 500 * time.Millisecond // for an indexer to take a connection
+	firstDetour  = 250 * time.Millisecond // by way of the managers after a failure, twice as long after each
+	mostDetour   = 30 * time.Second
+	connIdle     = 60 * time.Second // indexers wait twice as long
+	maxIdleConns = 64               // to one indexer
+	maxRoutes    = 1024             // indexes
+	directBuffer = 16 << 10
+	maxMessage   = 8 << 20 // of an answer
+)
+
+// direct knows the ways to the indexers.
+type direct struct {
+	c      *Client
+	dialer *websocket.Dialer
+	scheme string
+	ctx    context.Context // of what is looked up behind the scans' backs; ends with Close
+	end    context.CancelFunc
+	asking sync.WaitGroup
+
+	mu     sync.Mutex
+	routes map[string]*way // by ref
+	idle   map[string][]*directConn
+	closed bool
+}
+
+// way is how an index is reached.
+type way struct {
+	route   ScanRoute
+	at      time.Time     // of route; zero: there is none
+	asking  chan struct{} // closed when who asks a manager has its answer; nil: nobody does
+	refused error         // the managers' answer to the last question, when it is the scan's answer too
+
+	detour time.Duration // how long scans go by way of the managers after the next failure
+	until  time.Time     // and after the last one
+}
+
+// directConn is a connection to an indexer.
+type directConn struct {
+	ws    *websocket.Conn
+	addr  string
+	used  time.Time
+	until time.Time // when another one is made, with a newer ticket
+	fresh bool      // no answer has come on it yet
+}
+
+// newDirect gives nil where there is no direct way: indexers are known by their role, which only a CA of the cluster's own
+// says.
+func newDirect(c *Client, conf *tls.Config) *direct {
+	d := &direct{c: c, scheme: "ws://", routes: map[string]*way{}, idle: map[string][]*directConn{}}
+	if conf != nil {
+		d.scheme = "wss://"
+		if conf = tlsconf.ByRole(conf, tlsconf.Indexer); conf == nil {
+			return nil
+		}
+	}
+	d.dialer = &websocket.Dialer{NetDialContext: (&net.Dialer{Timeout: dialLimit, KeepAlive: 15 * time.Second}).DialContext, TLSClientConfig: conf,
+		HandshakeTimeout: 4 * dialLimit, ReadBufferSize: directBuffer, WriteBufferSize: 4 << 10, Subprotocols: []string{scanport.Protocol}}
+	d.ctx, d.end = context.WithCancel(context.Background())
+	return d
+}
+
+func (d *direct) close() {
+	d.end()
+	d.mu.Lock()
+	d.closed = true
+	for _, list := range d.idle {
+		for _, dc := range list {
+			_ = dc.ws.Close()
+		}
+	}
+	clear(d.idle)
+	d.mu.Unlock()
+	d.asking.Wait()
+}
+
+// way gives how an index is reached, nil when scans of it go by way of the managers for now. The error is a manager's, that
+// the scan would be given as well.
+func (d *direct) way(ctx context.Context, ref string) (*ScanRoute, error) {
+	d.mu.Lock()
+	w := d.routes[ref]
+	if w == nil {
+		if len(d.routes) >= maxRoutes {
+			clear(d.routes) // they come back one by one
+		}
+		w = &way{detour: firstDetour}
+		d.routes[ref] = w
+	}
+	now := time.Now()
+	age := now.Sub(w.at)
+	switch {
+	case d.closed || now.Before(w.until):
+		d.mu.Unlock()
+		return nil, nil //nolint:nilnil // no way
+	case age < routeFresh:
+		defer d.mu.Unlock()
+		return &w.route, nil
+	}
+	if w.asking == nil {
+		w.asking = make(chan struct{})
+		d.asking.Go(func() { d.locate(ref, w) })
+	}
+	asking := w.asking
+	if age < routeGood {
+		defer d.mu.Unlock()
+		return &w.route, nil
+	}
+	d.mu.Unlock()
+	select {
+	case <-asking:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if time.Since(w.at) < routeGood {
+		return &w.route, nil
+	}
+	return nil, w.refused
+}
+
+// locate asks a manager for the way.
+func (d *direct) locate(ref string, w *way) {
+	ctx, cancel := context.WithTimeout(d.ctx, locateLimit)
+	defer cancel()
+	var route ScanRoute
+	at := time.Now()
+	err := d.ask(ctx, ref, &route)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	var p *Error
+	switch refused := errors.As(err, &p); {
+	case err == nil:
+		w.route, w.at, w.refused = route, at, nil
+	case refused && (p.Status == http.StatusUnauthorized || p.Status == http.StatusForbidden || p.Status == http.StatusTooManyRequests):
+		w.at, w.refused = time.Time{}, p // a second try would only count as one
+	default:
+		w.at, w.refused = time.Time{}, nil
+		d.detour(w)
+	}
+	close(w.asking)
+	w.asking = nil
+}
+
+// ask asks the manager that has answered last, and no other: the scan finds one that answers.
+func (d *direct) ask(ctx context.Context, ref string, route *ScanRoute) error {
+	c := d.c
+	if c.bad != nil {
+		return c.bad
+	}
+	server := c.servers[int(c.next.Load())%len(c.servers)]
+	answer, err := c.send(ctx, http.MethodPost, server+"/v1/indexes/"+ref+":locate", http.Header{}, nil)
+	if err != nil {
+		return err
+	}
+	defer answer.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer))
+	if err == nil {
+		err = json.Unmarshal(b, route)
+	}
+	if err == nil && (route.Index == 0 || route.Ticket == "" || len(route.ScanPorts) == 0) {
+		err = fmt.Errorf("%w: no way to index %s", ErrAnswer, ref)
+	}
+	return err
+}
+
+// detour makes scans go by way of the managers for a while. The lock is held.
+func (d *direct) detour(w *way) {
+	w.until, w.detour = time.Now().Add(w.detour), min(2*w.detour, mostDetour)
+}
+
+// lost notes that a way led nowhere: after a while another one is asked for.
+func (d *direct) lost(ref string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if w := d.routes[ref]; w != nil {
+		w.at = time.Time{}
+		d.detour(w)
+	}
+}
+
+// found notes that a way was good.
+func (d *direct) found(ref string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if w := d.routes[ref]; w != nil {
+		w.detour = firstDetour
+	}
+}
+
+// conn gives a connection to one of a way's indexers: one that is there, or a new one to the first that takes it.
+func (d *direct) conn(ctx context.Context, route *ScanRoute, anew bool) (*directConn, error) {
+	first := rand.IntN(len(route.ScanPorts))
+	var last error
+	for i := range route.ScanPorts {
+		addr := route.ScanPorts[(first+i)%len(route.ScanPorts)]
+		if !anew {
+			if dc := d.take(addr); dc != nil {
+				return dc, nil
+			}
+		}
+		header := http.Header{}
+		header.Set(scanport.HeaderTicket, route.Ticket)
+		ws, answer, err := d.dialer.DialContext(ctx, d.scheme+addr+scanport.Path, header)
+		if err == nil {
+			ws.SetReadLimit(maxMessage)
+			return &directConn{ws: ws, addr: addr, until: time.Now().Add(time.Duration(route.TicketMS) * time.Millisecond / 2), fresh: true}, nil
+		}
+		if answer != nil {
+			err = errors.Join(err, rpc.ReadProblem(answer))
+			_ = answer.Body.Close()
+		}
+		if last = err; ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, last
+}
+
+// take gives an idle connection, the one that was used last.
+func (d *direct) take(addr string) *directConn {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	list := d.idle[addr]
+	if len(list) == 0 {
+		return nil
+	}
+	dc := list[len(list)-1]
+	if time.Since(dc.used) > connIdle { // and all the others
+		for _, old := range list {
+			_ = old.ws.Close()
+		}
+		delete(d.idle, addr)
+		return nil
+	}
+	list[len(list)-1] = nil
+	d.idle[addr] = list[:len(list)-1]
+	return dc
+}
+
+// give takes a connection back whose answer has come to its end.
+func (d *direct) give(dc *directConn) {
+	dc.used, dc.fresh = time.Now(), false
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.closed || len(d.idle[dc.addr]) >= maxIdleConns || dc.used.After(dc.until) {
+		_ = dc.ws.Close()
+		return
+	}
+	d.idle[dc.addr] = append(d.idle[dc.addr], dc)
+}
+
+// directScan is an answer that comes from an indexer.
+type directScan struct {
+	d      *direct
+	dc     *directConn // nil: given back, or closed
+	stop   func() bool // of what closes the connection when the context ends
+	ctx    context.Context
+	in     []byte
+	answer scanport.Answer
+}
+
+// errDetour says that a scan goes by way of the managers.
+var errDetour = errors.New("by way of the managers")
+
+// begin sends a request and waits for the first message of its answer. errDetour: the managers are to be asked.
+func (d *direct) begin(ctx context.Context, op, ref string, body []byte) (*directScan, error) {
+	route, err := d.way(ctx, ref)
+	if err != nil {
+		return nil, err
+	}
+	if route == nil {
+		return nil, errDetour
+	}
+	for _, anew := range []bool{false, true} { // the indexer may have closed a connection that nobody used
+		var dc *directConn
+		if dc, err = d.conn(ctx, route, anew); err != nil {
+			break
+		}
+		s := &directScan{d: d, dc: dc, ctx: ctx}
+		if err = s.ask(op, route.Index, body); err == nil {
+			d.found(ref)
+			return s, nil
+		}
+		fresh := dc.fresh
+		s.abort()
+		if fresh || ctx.Err() != nil {
+			break
+		}
+	}
+	var p *Error
+	switch {
+	case ctx.Err() != nil:
+		return nil, fmt.Errorf("%w: %w (last: %w)", ErrUnavailable, ctx.Err(), err)
+	case errors.As(err, &p) && !elsewhere(p):
+		return nil, p
+	}
+	d.lost(ref)
+	return nil, errDetour
+}
+
+// elsewhere tells whether the managers may have another answer than an indexer.
+func elsewhere(p *Error) bool {
+	switch p.Code {
+	case "INDEX_NOT_FOUND", "INDEX_NOT_READY", rpc.CodeUnauthorized, rpc.CodeForbidden:
+		return true
+	}
+	return p.Temporary()
+}
+
+// ask sends the request and reads the first message. A refusal is a *Error; the connection is given back then.
+func (s *directScan) ask(op string, id index.ID, body []byte) error {
+	ws := s.dc.ws
+	s.stop = context.AfterFunc(s.ctx, func() { _ = ws.Close() })
+	req := scanport.Request{Op: op, Index: id.String(), RequestID: rpc.RequestID(s.ctx), Body: body}
+	carrier := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(s.ctx, carrier)
+	req.Parent = carrier["traceparent"]
+	deadline := time.Now().Add(scanPatience)
+	if op == scanport.Count {
+		deadline = time.Now().Add(countLimit)
+	}
+	_ = ws.SetWriteDeadline(deadline)
+	_ = ws.SetReadDeadline(deadline)
+	if err := ws.WriteMessage(websocket.BinaryMessage, scanport.AppendRequest(make([]byte, 0, len(body)+96), req)); err != nil {
+		return err
+	}
+	if err := s.read(); err != nil {
+		return err
+	}
+	if s.answer.Tail == scanport.Failure && s.answer.Empty() {
+		return s.finish()
+	}
+	if s.answer.Tail == scanport.More {
+		_ = ws.SetReadDeadline(time.Time{}) // the rows come for as long as the context lasts
+	}
+	return nil
+}
+
+// read takes the next message.
+func (s *directScan) read() error {
+	_, r, err := s.dc.ws.NextReader()
+	if err != nil {
+		return err
+	}
+	s.in = s.in[:0]
+	for {
+		if len(s.in) == cap(s.in) {
+			s.in = append(s.in, make([]byte, max(directBuffer, len(s.in)))...)[:len(s.in)]
+		}
+		n, err := r.Read(s.in[len(s.in):cap(s.in)])
+		s.in = s.in[:len(s.in)+n]
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return s.answer.Read(s.in)
+}
+
+// finish gives the connection back, and the failure that the answer ended with, if any.
+func (s *directScan) finish() error {
+	if s.stop() {
+		s.d.give(s.dc)
+	}
+	s.dc = nil
+	if s.answer.Tail != scanport.Failure {
+		return nil
+	}
+	p := &Error{}
+	if err := json.Unmarshal(s.answer.Text, p); err != nil || p.Code == "" {
+		return fmt.Errorf("%w: a failure that cannot be read", ErrCut)
+	}
+	return p
+}
+
+// abort closes the connection, unless it was given back.
+func (s *directScan) abort() {
+	if s.dc == nil {
+		return
+	}
+	s.stop()
+	_ = s.dc.ws.Close()
+	s.dc = nil
+}
+
+// next implements rowSource.
+func (s *directScan) next(row *Row) (end *ScanEnd, err error) {
+	for {
+		key, id, ok, err := s.answer.Next()
+		if err != nil {
+			s.abort()
+			return nil, fmt.Errorf("%w: %w", ErrCut, err)
+		}
+		if ok {
+			row.Key, row.ID = key, id
+			return nil, nil //nolint:nilnil // a row, and not the end
+		}
+		if s.answer.Tail != scanport.More {
+			break
+		}
+		if err := s.read(); err != nil {
+			s.abort()
+			if cause := context.Cause(s.ctx); cause != nil {
+				err = fmt.Errorf("%w (%w)", cause, err)
+			}
+			return nil, fmt.Errorf("%w: %w", ErrCut, err)
+		}
+	}
+	if err := s.finish(); err != nil {
+		return nil, err
+	}
+	end = &ScanEnd{}
+	if err := json.Unmarshal(s.answer.Text, end); err != nil {
+		return nil, fmt.Errorf("%w: an end that cannot be read: %w", ErrCut, err)
+	}
+	return end, nil
+}
+
+func (s *directScan) close() error {
+	s.abort()
+	return nil
+}

@@ -1,0 +1,309 @@
+package indexer
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/gorilla/websocket"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/scan"
+	"tidemark/scanport"
+	"tidemark/tlsconf"
+)
+
+const (
+	// maxClients bounds the connections of clients that scan here without a manager between.
+	maxClients = 1024
+	// clientIdle is how long one may ask for nothing.
+	clientIdle = 120 * time.Second
+	// watchAfter is how long a scan may take before somebody looks whether its client is still there.
+	watchAfter = 10 * time.Millisecond
+	// clientFrame is the size of a connection's buffer for requests.
+	clientFrame = 4 << 10
+)
+
+// clients serves connections of package scanport. A connection is served by one goroutine, which reads a request, scans,
+// and writes the answer; while that takes long a second one waits for the next message, so that a client that goes away
+// ends its scan.
+type clients struct {
+	s       *scanServer
+	tickets *tickets
+
+	mu     sync.Mutex
+	open   map[*websocket.Conn]struct{}
+	closed bool
+	serve  sync.WaitGroup
+}
+
+func newClients(s *scanServer) *clients {
+	return &clients{s: s, tickets: newTickets(s.x.managers, s.x.now), open: map[*websocket.Conn]struct{}{}}
+}
+
+// ServeHTTP begins a connection.
+func (c *clients) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if err := rpc.CheckOrigin(r); err != nil {
+		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeForbidden, "%s: %v", r.URL.Path, err))
+		return
+	}
+	if !c.enter(nil) {
+		p := rpc.Refuse(rpc.CodeUnavailable, "%d clients are connected to this node, the most it takes, or it is stopping: go by way of a manager", maxClients)
+		p.RetryAfterMS = 1000
+		rpc.WriteProblem(w, p)
+		return
+	}
+	defer c.leave(nil)
+	ticket := r.Header.Get(scanport.HeaderTicket)
+	if _, err := c.tickets.check(r.Context(), ticket); err != nil {
+		rpc.WriteProblem(w, err)
+		return
+	}
+	up := websocket.Upgrader{HandshakeTimeout: 5 * time.Second, ReadBufferSize: clientFrame, WriteBufferSize: clientFrame, Subprotocols: []string{scanport.Protocol},
+		CheckOrigin: func(*http.Request) bool { return true }} // it was checked above
+	conn, err := up.Upgrade(hijacker{w}, r, nil)
+	if err != nil {
+		return // it has been answered
+	}
+	defer conn.Close()
+	if conn.Subprotocol() != scanport.Protocol || !c.enter(conn) {
+		return
+	}
+	defer c.leave(conn)
+	conn.SetReadLimit(rpc.MaxUserBody + clientFrame)
+	one := &clientConn{c: c, conn: conn, ticket: ticket, began: c.s.x.now(), tls: r.TLS != nil}
+	// What ends the connection's life ends what is under way: its certificate has to be shown again.
+	stop := context.AfterFunc(r.Context(), func() { _ = conn.Close() })
+	defer stop()
+	one.run(r.Context())
+}
+
+// hijacker lets the WebSocket take the connection from whatever is around the writer.
+type hijacker struct{ http.ResponseWriter }
+
+// Hijack implements http.Hijacker.
+func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
+	return http.NewResponseController(h.ResponseWriter).Hijack()
+}
+
+// enter counts a connection, nil for one that is about to begin; false when there are too many, or the node stops.
+func (c *clients) enter(conn *websocket.Conn) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.closed || conn == nil && len(c.open) >= maxClients {
+		return false
+	}
+	if conn == nil {
+		c.serve.Add(1)
+	} else {
+		c.open[conn] = struct{}{}
+	}
+	return true
+}
+
+func (c *clients) leave(conn *websocket.Conn) {
+	if conn == nil {
+		c.serve.Done()
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.open, conn)
+}
+
+// run ends every connection when ctx ends, and returns when nothing is served any more.
+func (c *clients) run(ctx context.Context) error {
+	<-ctx.Done()
+	c.mu.Lock()
+	c.closed = true
+	for conn := range c.open {
+		_ = conn.Close()
+	}
+	c.mu.Unlock()
+	c.serve.Wait()
+	c.tickets.renewals.Wait()
+	return nil
+}
+
+// clientConn is one client's connection.
+type clientConn struct {
+	c      *clients
+	conn   *websocket.Conn
+	ticket string
+	began  time.Time
+	tls    bool
+	in     []byte // the request under way
+	room   []byte // for answers
+}
+
+// incoming is a message, or why there is none.
+type incoming struct {
+	message []byte
+	err     error
+}
+
+// run serves one request after the other until the client goes.
+func (o *clientConn) run(ctx context.Context) {
+	var ahead <-chan incoming // somebody waits for the next message already
+	for {
+		_ = o.conn.SetReadDeadline(time.Now().Add(clientIdle))
+		if ahead == nil {
+			if err := o.read(); err != nil {
+				return
+			}
+		} else {
+			next := <-ahead
+			if next.err != nil {
+				return
+			}
+			o.in = next.message
+		}
+		var err error
+		if ahead, err = o.answer(ctx); err != nil {
+			o.c.s.x.log.Debug("a scan's client is gone", "error", err)
+			break
+		}
+		if o.tls && o.c.s.x.now().Sub(o.began) >= tlsconf.RenewAfter {
+			break // the client begins another connection, and shows who it is again
+		}
+	}
+	if ahead != nil {
+		_ = o.conn.Close()
+		<-ahead
+	}
+}
+
+// read takes the next message into the connection's own room.
+func (o *clientConn) read() error {
+	_, r, err := o.conn.NextReader()
+	if err != nil {
+		return err
+	}
+	o.in = o.in[:0]
+	for {
+		if len(o.in) == cap(o.in) {
+			o.in = append(o.in, 0)[:len(o.in)]
+		}
+		n, err := r.Read(o.in[len(o.in):cap(o.in)])
+		o.in = o.in[:len(o.in)+n]
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// write sends a message, for as long as the client takes something now and then.
+func (o *clientConn) write(message []byte) error {
+	if err := o.conn.SetWriteDeadline(time.Now().Add(writeStall)); err != nil {
+		return err
+	}
+	return o.conn.WriteMessage(websocket.BinaryMessage, message)
+}
+
+// answer serves the request in o.in. While that takes long, the next message is waited for: one that comes early ends the
+// scan, and so does the end of the connection.
+func (o *clientConn) answer(ctx context.Context) (ahead <-chan incoming, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	request := o.in
+	next := make(chan incoming, 1)
+	watch := time.AfterFunc(watchAfter, func() {
+		_ = o.conn.SetReadDeadline(time.Now().Add(scan.DefaultMaxDuration + clientIdle)) // the loop sets another one when the scan has ended
+		_, message, err := o.conn.ReadMessage()
+		next <- incoming{message, err}
+		cancel()
+	})
+	err = o.serve(ctx, request)
+	if watch.Stop() {
+		return nil, err
+	}
+	return next, err
+}
+
+// serve does what a request asks for. The error is that of the connection.
+func (o *clientConn) serve(ctx context.Context, message []byte) error {
+	req, err := scanport.ParseRequest(message)
+	if err != nil {
+		return o.refuse(rpc.Refuse(rpc.CodeBadRequest, "%v", err))
+	}
+	if rpc.ValidRequestID(req.RequestID) {
+		ctx = rpc.WithRequestID(ctx, req.RequestID)
+	}
+	if tracer := o.c.s.x.cfg.Tracer; tracer != nil {
+		ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": req.Parent})
+		var span trace.Span
+		ctx, span = tracer.Start(ctx, "scan port "+req.Op, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(attribute.String("tidemark.request_id", req.RequestID)))
+		defer span.End()
+	}
+	who, err := o.c.tickets.check(ctx, o.ticket)
+	if err != nil {
+		return o.refuse(err)
+	}
+	ctx = rpc.WithPrincipal(ctx, who)
+	select {
+	case o.c.s.clients <- struct{}{}:
+		defer func() { <-o.c.s.clients }()
+	default:
+		return o.refuse(tooMany(o.c.s.clients, "scans"))
+	}
+	return o.scan(ctx, &req)
+}
+
+// scan scans or counts.
+func (o *clientConn) scan(ctx context.Context, req *scanport.Request) error {
+	s := o.c.s
+	began := s.x.now()
+	id, err := index.ParseID(req.Index)
+	if err != nil {
+		return o.refuse(scan.Errorf(scan.BadRequest, "%w", err))
+	}
+	spec, err := s.parse(id, req.Body)
+	if err != nil {
+		s.done(id, began, 0, err)
+		return o.refuse(err)
+	}
+	if req.Op == scanport.Count {
+		result, err := s.c.Count(ctx, spec)
+		s.done(id, began, 0, err)
+		if err != nil {
+			return o.refuse(err)
+		}
+		return o.tail(scanport.End, scan.AppendCount(nil, result))
+	}
+	p := scan.NewPacker(o.write, o.room, &spec)
+	defer func() { o.room = p.Room() }()
+	result, err := s.c.Scan(ctx, spec, p)
+	s.done(id, began, result.Rows, err)
+	if err != nil {
+		return p.Fail(problemText(err))
+	}
+	return p.End(result)
+}
+
+// refuse answers with an error and no rows.
+func (o *clientConn) refuse(err error) error { return o.tail(scanport.Failure, problemText(err)) }
+
+func (o *clientConn) tail(kind byte, text []byte) error {
+	head := scanport.AppendHead(o.room[:0], nil)
+	o.room = scanport.Finish(head, len(head), kind, text)
+	return o.write(o.room)
+}
+
+// problemText is an error as REST would tell it.
+func problemText(err error) []byte {
+	b, _ := json.Marshal(problemOf(err)) // a Problem always marshals
+	return b
+}
