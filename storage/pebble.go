@@ -47,6 +47,7 @@ type resources struct {
 	compactions *compactions
 	space       *space
 	memory      *memory
+	idle        atomic.Int64 // iterators that wait for their next reader
 	logger      hclog.Logger
 }
 

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/sstable"
@@ -19,32 +20,43 @@ const purgeStep = 4096
 type pebbleView struct {
 	e    *pebbleEngine
 	snap *pebble.Snapshot
+	idle idleIters
 }
 
-func (e *pebbleEngine) view() view { return &pebbleView{e, e.db.NewSnapshot()} }
+func (e *pebbleEngine) view() view { return &pebbleView{e: e, snap: e.db.NewSnapshot()} }
 
-func (v *pebbleView) close() error { return v.snap.Close() }
+// close is called when nobody reads the view any more.
+func (v *pebbleView) close() error { return errors.Join(v.idle.close(v.e), v.snap.Close()) }
 
 func (v *pebbleView) rows(low, high []byte, reverse bool) (rowIter, error) {
-	lower := append([]byte{tagFwd}, low...)
-	upper := []byte{tagFwd + 1}
-	if high != nil {
-		upper = append([]byte{tagFwd}, high...)
+	bounds := make([]byte, 0, len(low)+len(high)+2)
+	bounds = append(append(bounds, tagFwd), low...)
+	lower := bounds[:len(bounds):len(bounds)]
+	if bounds = append(bounds, tagFwd); high == nil {
+		bounds[len(lower)]++
 	}
+	bounds = append(bounds, high...)
+	upper := bounds[len(lower):]
 	if bytes.Compare(lower, upper) >= 0 {
 		return &pebbleRows{}, nil
+	}
+	if it, ok := v.idle.take(v.e); ok {
+		it.SetBounds(lower, upper)
+		return &pebbleRows{e: v.e, v: v, it: it.Iterator, born: it.born, reverse: reverse}, nil
 	}
 	it, err := v.snap.NewIter(&pebble.IterOptions{LowerBound: lower, UpperBound: upper})
 	if err != nil {
 		return nil, classify(v.e.id, v.e.dir, err)
 	}
-	return &pebbleRows{e: v.e, it: it, reverse: reverse}, nil
+	return &pebbleRows{e: v.e, v: v, it: it, born: time.Now(), reverse: reverse}, nil
 }
 
 // pebbleRows implements rowIter. Without an iterator it is empty.
 type pebbleRows struct {
 	e          *pebbleEngine
+	v          *pebbleView
 	it         *pebble.Iterator
+	born       time.Time // of it
 	reverse    bool
 	started    bool
 	key, docID []byte
@@ -82,6 +94,9 @@ func (r *pebbleRows) row() (key, docID []byte) { return r.key, r.docID }
 
 func (r *pebbleRows) close() error {
 	if r.it == nil {
+		return nil
+	}
+	if r.err == nil && r.it.Error() == nil && r.v.idle.give(r.e, r.it, r.born) {
 		return nil
 	}
 	return r.e.closeIter(r.it, r.err)
