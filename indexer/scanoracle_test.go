@@ -17,6 +17,7 @@ import (
 	"tidemark/internal/oracle"
 	"tidemark/partition"
 	"tidemark/scan"
+	"tidemark/scanport"
 	"tidemark/storage"
 	"tidemark/timestamp"
 	"tidemark/wire"
@@ -199,8 +200,41 @@ func (f *shelf) ask(body []byte) (keys [][]json.RawMessage, ids []string, count 
 		}
 		keys, ids = append(keys, line.Key), append(ids, line.ID)
 	}
+	if err := samePacked(ctx, c, spec, keys, ids); err != nil {
+		return nil, nil, 0, err
+	}
 	res, err = c.Count(ctx, spec)
 	return keys, ids, res.Rows, err
+}
+
+// samePacked compares the rows with those that the same scan gives in the messages of scan connections.
+func samePacked(ctx context.Context, c *scan.Coordinator, spec scan.Spec, keys [][]json.RawMessage, ids []string) error {
+	n := 0
+	var answer scanport.Answer
+	p := scan.NewPacker(func(message []byte) error {
+		err := answer.Read(message)
+		for err == nil {
+			key, id, ok, nerr := answer.Next()
+			if nerr != nil || !ok {
+				err = nerr
+				break
+			}
+			got, _ := json.Marshal(key)
+			if n >= len(ids) {
+				return fmt.Errorf("packed row %d is one too many", n)
+			}
+			if want, _ := json.Marshal(keys[n]); id != ids[n] || !bytes.Equal(got, want) && len(key)+len(keys[n]) > 0 {
+				return fmt.Errorf("packed row %d is %s %q, want %s %q", n, got, id, want, ids[n])
+			}
+			n++
+		}
+		return err
+	}, nil, &spec)
+	res, err := c.Scan(ctx, spec, p)
+	if err = errors.Join(err, p.End(res)); err == nil && (n != len(ids) || answer.Tail != scanport.End) {
+		err = fmt.Errorf("%d packed rows, want %d; tail %d", n, len(ids), answer.Tail)
+	}
+	return err
 }
 
 // TestScansEqualOracle: random indexes under each scheme, with several components in both directions, array keys, functions

@@ -48,6 +48,7 @@ type world struct {
 	proj    *httptest.Server
 	admin   *indexerclient.Client
 	tweak   func(*Config)
+	users   http.Handler // what users ask the manager, set before start
 
 	mu        sync.Mutex
 	kv        [testVBs][]testDoc
@@ -152,6 +153,8 @@ func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 			s := w.promote(ctx)
 			return &s, nil
 		})(rw, r)
+	case w.users != nil:
+		w.users.ServeHTTP(rw, r)
 	default:
 		http.NotFound(rw, r)
 	}

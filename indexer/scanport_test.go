@@ -1,0 +1,186 @@
+package indexer
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"tidemark/auth"
+	"tidemark/client"
+	"tidemark/internal/rpc"
+	"tidemark/managerclient"
+	"tidemark/scanport"
+	"tidemark/statecontext"
+)
+
+// desk is the part of a manager that clients of the scan port meet: it issues tickets, checks them, and answers scans with one
+// row "by-manager" when a client takes the detour.
+type desk struct {
+	mu      sync.Mutex
+	tickets *auth.Tickets
+	port    func() string
+	revoked bool
+	located int
+	scans   int
+}
+
+func (d *desk) set(f func()) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f()
+}
+
+func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case strings.HasSuffix(r.URL.Path, ":locate"):
+		d.located++
+		ticket, err := d.tickets.Issue(&auth.Identity{Name: "alice", Role: statecontext.UserReads}, time.Hour)
+		if err != nil {
+			rpc.WriteProblem(w, err)
+			return
+		}
+		rpc.Write(w, r, http.StatusOK, client.ScanRoute{Index: 1, ScanPorts: []string{d.port()}, Ticket: ticket, TicketMS: time.Hour.Milliseconds()})
+	case r.URL.Path == scanport.CheckPath:
+		rpc.Handle(rpc.MaxUserBody, func(_ context.Context, q *scanport.Check) (*scanport.Checked, error) {
+			who, err := d.tickets.Open(q.Ticket)
+			if err == nil && d.revoked {
+				err = errors.New("revoked")
+			}
+			if err != nil {
+				return nil, rpc.Refuse(rpc.CodeUnauthorized, "%v", err)
+			}
+			return &scanport.Checked{Principal: who.Name}, nil
+		})(w, r)
+	case strings.HasSuffix(r.URL.Path, ":scan"):
+		d.scans++
+		_, _ = w.Write([]byte(`{"key":[1],"id":"by-manager"}` + "\n" + `{"end":true,"rows":1}` + "\n"))
+	default:
+		http.NotFound(w, r)
+	}
+}
+
+func rowsOf(t *testing.T, c *client.Client, req client.ScanRequest) (ids []string, err error) {
+	t.Helper()
+	rows, err := c.Scan(t.Context(), "1", req)
+	if err != nil {
+		return nil, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		ids = append(ids, rows.Row().ID)
+	}
+	return ids, rows.Err()
+}
+
+// TestScansGoStraightToTheIndexer: with a ticket of a manager, over one connection, with the errors of REST; a ticket of
+// nobody is refused; and when the indexer has gone, or comes back, scans go on, by way of the managers meanwhile.
+func TestScansGoStraightToTheIndexer(t *testing.T) {
+	w := newWorld(t)
+	tickets, err := auth.NewTickets(w.manager.URL, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &desk{tickets: tickets, port: func() string { return w.endpoint.Scan }}
+	w.users = d
+	w.write(testDoc{id: "a", value: 1}, testDoc{id: "b", value: 2})
+	w.start()
+	if err := w.define(10); err != nil {
+		t.Fatal(err)
+	}
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(10)
+	c := client.New(w.manager.URL)
+	defer c.Close()
+	ids, err := rowsOf(t, c, client.ScanRequest{Consistency: "session"})
+	if err != nil || strings.Join(ids, " ") != "a b" {
+		t.Fatalf("%v %v", ids, err)
+	}
+	n, err := c.Count(t.Context(), "1", client.ScanRequest{Consistency: "session"})
+	if err != nil || n.Count != 2 {
+		t.Fatalf("%+v %v", n, err)
+	}
+	var p *client.Error
+	if _, err := rowsOf(t, c, client.ScanRequest{Consistency: "at_plus"}); !errors.As(err, &p) || p.Code != "BAD_REQUEST" || p.Status != 400 {
+		t.Errorf("at_plus without tokens: %v", err)
+	}
+	if ids, err := rowsOf(t, c, client.ScanRequest{Limit: 1, Reverse: true}); err != nil || strings.Join(ids, " ") != "b" {
+		t.Errorf("after a refusal: %v %v", ids, err)
+	}
+	d.set(func() {
+		if d.scans != 0 {
+			t.Errorf("%d scans went by way of the manager", d.scans)
+		}
+	})
+	for name, ticket := range map[string]string{"none": "", "nonsense": "x.y", "of another": foreign(t, w.manager.URL)} {
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+w.endpoint.Scan+scanport.Path, nil)
+		req.Header.Set(scanport.HeaderTicket, ticket)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if resp.Body.Close(); resp.StatusCode != http.StatusUnauthorized {
+			t.Errorf("ticket %s: status %d", name, resp.StatusCode)
+		}
+	}
+	w.stopIndexer()
+	if ids, err := rowsOf(t, c, client.ScanRequest{}); err != nil || strings.Join(ids, " ") != "by-manager" {
+		t.Errorf("without the indexer: %v %v", ids, err)
+	}
+}
+
+func foreign(t *testing.T, issuer string) string {
+	other, err := auth.NewTickets(issuer, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ticket, err := other.Issue(&auth.Identity{Name: "eve", Role: statecontext.UserAdmin}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ticket
+}
+
+// TestATicketIsTrustedForAShortTime: the manager is asked once for many scans, and again when its word is old.
+func TestATicketIsTrustedForAShortTime(t *testing.T) {
+	w := newWorld(t)
+	tickets, err := auth.NewTickets(w.manager.URL, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := &desk{tickets: tickets}
+	w.users = d
+	m := managerclient.New([]string{w.manager.URL}, nil)
+	defer m.Close()
+	var clock sync.Mutex
+	now := time.Now()
+	known := newTickets(m, func() time.Time { clock.Lock(); defer clock.Unlock(); return now })
+	ticket, err := tickets.Issue(&auth.Identity{Name: "alice", Role: statecontext.UserReads}, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if who, err := known.check(t.Context(), ticket); err != nil || who != "alice" {
+		t.Fatalf("%q %v", who, err)
+	}
+	d.set(func() { d.revoked = true })
+	if _, err := known.check(t.Context(), ticket); err != nil {
+		t.Errorf("a moment later: %v", err)
+	}
+	clock.Lock()
+	now = now.Add(ticketTrust)
+	clock.Unlock()
+	var p *rpc.Problem
+	if _, err := known.check(t.Context(), ticket); !errors.As(err, &p) || p.Code != rpc.CodeUnauthorized {
+		t.Errorf("when the word is old: %v", err)
+	}
+	if _, err := known.check(t.Context(), foreign(t, "http://127.0.0.1:1")); !errors.As(err, &p) || p.Code != rpc.CodeUnauthorized {
+		t.Errorf("of a manager that nobody knows: %v", err)
+	}
+	known.renewals.Wait()
+}
