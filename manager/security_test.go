@@ -146,7 +146,7 @@ func allowed(w *who, route *api.RouteInfo) bool {
 		return true
 	case api.RoleComponent:
 		switch route.Path {
-		case "/v1/cluster/indexers", "/v1/buckets/{bucket}:stabilize":
+		case "/v1/cluster/indexers", "/v1/buckets/{bucket}:stabilize", "/v1/tickets:check":
 			return w.node == tlsconf.Manager || w.node == tlsconf.Indexer
 		case "/v1/cluster/projectors":
 			return w.node == tlsconf.Manager || w.node == tlsconf.Projector
