@@ -116,6 +116,8 @@ type nodeBucket struct {
 	judgedAt uint64          // Ledger.Changes at that time
 	judgedMS int64
 	settled  bool // nothing that the ledger waits for
+
+	absent absences
 }
 
 // outbox holds the newest stability timestamp of each bucket that waits to be sent to one indexer.

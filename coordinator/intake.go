@@ -367,6 +367,7 @@ func (l *leader) takeBucketReport(n *indexer, t *wire.Taken) {
 		}
 	}
 	b.due = b.due || t.Whole
+	nb.absent.take(&t.Accepted, r.Generation, b.stab.Len())
 	if len(t.Accepted.VBuckets) > 0 {
 		nb.settled = l.judge(b, n, &t.Accepted) && nb.settled
 	}
@@ -401,6 +402,42 @@ func (l *leader) judgeLate(b *bucket, n *indexer, nb *nodeBucket, told *wire.Rep
 	nb.judgedBy, nb.judgedAt, nb.judgedMS = b.ledger, b.ledger.Changes(), l.nowMS
 	a := told.Accepted()
 	nb.settled = l.judge(b, n, &a)
+}
+
+// absences are the vbuckets of a bucket for which an indexer is in recovery: no stream is accepted there, so that what it
+// has received stands still until the next BEGIN, whatever KV does.
+type absences struct {
+	generation uint64
+	marks      []bool
+	count      int
+}
+
+// take takes over what is accepted; what is left out is as it was, and nothing was at first.
+func (s *absences) take(a *wire.Accepted, generation uint64, vbuckets int) {
+	if s.generation != generation || len(s.marks) != vbuckets {
+		*s = absences{generation: generation, marks: make([]bool, vbuckets), count: vbuckets}
+		for v := range s.marks {
+			s.marks[v] = true
+		}
+	}
+	for i, v := range a.VBuckets {
+		if int(v) >= vbuckets || i >= len(a.Open) || s.marks[v] != a.Open[i] {
+			continue
+		}
+		if s.marks[v] = !a.Open[i]; s.marks[v] {
+			s.count++
+		} else {
+			s.count--
+		}
+	}
+}
+
+// vbuckets marks them; nil without any.
+func (s *absences) vbuckets() []bool {
+	if s.count == 0 {
+		return nil
+	}
+	return s.marks
 }
 
 func (n *indexer) bucket(name string) *nodeBucket {

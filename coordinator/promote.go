@@ -25,7 +25,7 @@ func (l *leader) reportStability(b *bucket, n *indexer, nb *nodeBucket, told *wi
 		fill = int(min(h.MutationQueue*1000/h.QueueLimit, 1000))
 	}
 	b.stab.Report(n.node, l.nowMS, stability.Report{BootID: n.boot, Active: slices.Contains(b.fed, n.node), RollbackID: told.RollbackID,
-		Acked: refOf(nb.acked), HW: h.HW, Fill: fill})
+		Acked: refOf(nb.acked), HW: h.HW, Absent: nb.absent.vbuckets(), Fill: fill})
 }
 
 // wantHW lists the buckets whose stability timestamps follow their indexers' HW.

@@ -21,7 +21,7 @@ type Report struct {
 	// HW is the tip of its queue per vbucket; an empty vector when it has none. Only Heartbeat reads it. It must not be changed
 	// afterwards.
 	HW timestamp.Vector
-	// Absent marks the vbuckets for which it is in recovery; nil when none.
+	// Absent marks the vbuckets for which it is in recovery: it accepts no stream there. nil when none.
 	Absent []bool
 	// Fill of its mutation queue, in thousandths.
 	Fill int
@@ -76,10 +76,23 @@ func (b *Bucket) heldBy(nowMS int64) []index.NodeID {
 		if nowMS-p.movedMS > b.cfg.StalledAfter.Milliseconds() {
 			continue // it talks but does not move: it must catch up by itself
 		}
+		if b.recovers(p) {
+			continue // it cannot make what it does not get
+		}
 		held = append(held, id)
 	}
 	slices.Sort(held)
 	return held
+}
+
+// recovers tells whether an indexer does not take a stream that runs, as between DropData and the next BEGIN.
+func (b *Bucket) recovers(p *participant) bool {
+	for v, absent := range p.report.Absent {
+		if absent && v < len(b.vbs) && b.vbs[v].live {
+			return true
+		}
+	}
+	return false
 }
 
 // Lagging lists the indexers that are not waited for although they host the bucket: silent or stalled ones, ascending.

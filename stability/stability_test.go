@@ -129,6 +129,13 @@ func (s *script) run(d *datadriven.TestData) string {
 		if hw := arg(d, "hw", ""); hw != "" {
 			r.HW = vector(hw)
 		}
+		if absent := arg(d, "absent", ""); absent != "" {
+			r.Absent = make([]bool, s.b.Len())
+			for _, v := range strings.Split(absent, ",") {
+				n, _ := strconv.Atoi(v)
+				r.Absent[n] = true
+			}
+		}
 		if n := num(d, "acked", -1); n >= 0 {
 			r.Acked = Ref{Generation: 1, RollbackID: r.RollbackID, Number: uint64(n)}
 		}
@@ -157,6 +164,12 @@ func (s *script) run(d *datadriven.TestData) string {
 		return ""
 	case "diverged":
 		return fmt.Sprintf("%v\n", s.b.Diverged())
+	case "participants":
+		var out strings.Builder
+		for _, p := range s.b.Participants(int64(num(d, "now", 0))) {
+			fmt.Fprintf(&out, "%d: behind %d, holds %v, ignored %q\n", p.Node, p.Behind, p.Holds, p.Ignored)
+		}
+		return out.String()
 	case "lagging":
 		return fmt.Sprintf("%v\n", s.b.Lagging(int64(num(d, "now", 0))))
 	}

@@ -16,7 +16,8 @@ type Participant struct {
 	SinceMS int64
 	// Holds: the next promotion waits for it.
 	Holds bool
-	// Ignored is why it is not waited for: silent, stalled, or in another rollback; "" when it counts.
+	// Ignored is why it is not waited for: rollback (it is in another one), silent, recovering (it does not take a stream that
+	// runs) or stalled; "" when it counts.
 	Ignored string
 }
 
@@ -34,6 +35,8 @@ func (b *Bucket) Participants(nowMS int64) []Participant {
 			x.Ignored = "rollback"
 		case nowMS-p.seenMS > b.cfg.SilentAfter.Milliseconds():
 			x.Ignored = "silent"
+		case b.recovers(p):
+			x.Ignored = "recovering"
 		case slices.Contains(lagging, id):
 			x.Ignored = "stalled"
 		}
