@@ -25,7 +25,7 @@ var planted = []struct {
 	{"events not skipped by the slice's position", "posSkip", "", 0, 1718, ""},
 	{"no floor after a side stream", "sideFloor", "ddl,nodeCrashes", 0, 39, ""},
 	{"a straddling window not skipped", "straddle", "streamEnds,brokenConnections,ddl", 0, 30, ""},
-	{"the branch rule by seqno only", "windowRule", "failovers,nodeCrashes", 8, 8422, ""},
+	{"the branch rule by seqno only", "windowRule", "failovers,nodeCrashes", 8, 5625, ""},
 	{"BEGIN not checked against the log", "beginCheck", "failovers,lostRequests,nodeCrashes", 0, 307, ""},
 	{"a stale log believed", "staleLog,newestMap,sameBranch", "failovers,leaderChanges,streamEnds", 0, 651, ""},
 	{"the committed stability timestamp no participant of the branch rule", "committedToo", "failovers,nodeCrashes,streamEnds", 0, 2, ""},
