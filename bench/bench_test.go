@@ -32,6 +32,7 @@ var (
 	burst     = flag.Duration("burst", 4*time.Second, "length of one round on each side")
 	freshFor  = flag.Duration("fresh", 20*time.Second, "length of the freshness measurement at each rate")
 	documents = flag.Int("documents", 300_000, "documents of the end-to-end measurement")
+	creates   = flag.Int("creates", 10, "indexes that BenchmarkCreateIndex creates, each on an empty bucket and over ten documents")
 	kills     = flag.Int("kills", 10, "leaders killed")
 )
 

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/index"
 	"tidemark/internal/testcluster"
 	"tidemark/kvclient"
 )
@@ -218,4 +219,48 @@ func BenchmarkFreshness(b *testing.B) {
 			}
 		})
 	}
+}
+
+// BenchmarkCreateIndex is the fixed part of CREATE INDEX: from the statement until the index is ready, on a bucket without
+// documents, and over ten. Each index is dropped before the next one.
+func BenchmarkCreateIndex(b *testing.B) {
+	ctx := within(b, 10*time.Minute)
+	for b.Loop() {
+		up := testcluster.Start(b, b.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "1")
+		c, kv, bucket := up.Client(), up.KV(ctx), up.Manifest().Bucket
+		create := func(name string) time.Duration {
+			began := time.Now()
+			made, err := c.Statement(ctx, "CREATE INDEX "+name+" ON "+bucket+"(name)")
+			if err == nil {
+				err = c.WaitReady(ctx, []index.ID{made[0].ID}, nil)
+			}
+			took := time.Since(began)
+			if err != nil {
+				b.Fatal(err)
+			}
+			return took
+		}
+		measure := func(what string) {
+			var took []time.Duration
+			for i := range *creates {
+				name := fmt.Sprintf("%s%d", what, i)
+				took = append(took, create(name))
+				if _, err := c.Statement(ctx, "DROP INDEX "+name+" ON "+bucket); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(ms(quantile(took, 0.5)), what+"-p50-ms")
+			b.ReportMetric(ms(quantile(took, 1)), what+"-most-ms")
+		}
+		create("first") // the streams of the bucket begin with it
+		measure("empty")
+		for i := range 10 {
+			if _, err := kv.Set(ctx, fmt.Sprintf("document %d", i), []byte(`{"name":"ten"}`), kvclient.StoreOptions{}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		measure("ten")
+		up.Stop()
+	}
+	b.ReportMetric(0, "ns/op")
 }

@@ -18,11 +18,13 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/statecontext"
 )
 
 // DefaultServer is where the first manager of `tidemark up` listens.
@@ -218,6 +220,8 @@ func (c *Client) Status(ctx context.Context) (Status, error) {
 func (c *Client) WaitReady(ctx context.Context, ids []index.ID, progress func(percent float64)) error {
 	tick := time.NewTicker(100 * time.Millisecond)
 	defer tick.Stop()
+	changed, end := c.changes(ctx)
+	defer end()
 	for {
 		list, err := c.Indexes(ctx, "")
 		if err != nil {
@@ -250,8 +254,31 @@ func (c *Client) WaitReady(ctx context.Context, ids []index.ID, progress func(pe
 		select {
 		case <-ctx.Done():
 			return fmt.Errorf("%d of %d indexes are ready: %w", ready, len(ids), ctx.Err())
-		case <-tick.C:
+		case <-tick.C: // progress is not told
+		case <-changed:
 		}
+	}
+}
+
+// changes gives a channel that has something when an index has changed, as long as the present server tells it: who waits
+// need not look again and again, and must look now and then.
+func (c *Client) changes(ctx context.Context) (changed <-chan struct{}, end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	signal := make(chan struct{}, 1)
+	w := &watching{client: c, kinds: string(statecontext.EventIndex), silence: watchSilence, yield: func(WatchEvent, error) bool {
+		select {
+		case signal <- struct{}{}:
+		default:
+		}
+		return true
+	}}
+	var running sync.WaitGroup
+	if len(c.servers) > 0 && c.bad == nil {
+		running.Go(func() { _, _ = w.stream(ctx, c.servers[int(c.next.Load())%len(c.servers)]) })
+	}
+	return signal, func() {
+		cancel()
+		running.Wait()
 	}
 }
 

@@ -37,6 +37,7 @@ func unsettled(x *statecontext.Index) bool {
 // stepIndexes is the index state machine: it moves each index one step on when what the step waits for has been
 // reported.
 func (l *leader) stepIndexes() {
+	l.nearlyReady = false
 	for _, id := range l.unsettled {
 		x := l.state.Index(id)
 		if x == nil || l.proposals[indexKey(id)] {
@@ -124,15 +125,23 @@ func (l *leader) finish(x *statecontext.Index) {
 	if !ok || !l.allAllocated(x) {
 		return
 	}
+	waits := false
 	for _, c := range x.Topology.Copies {
 		n := l.indexers[c.Node]
 		if n == nil {
 			return
 		}
 		r, has := n.copies[c.ID]
-		if !has || !r.Ready || r.Held.Generation != g.Generation || r.Held.RollbackID != g.RollbackID {
+		switch {
+		case !has || r.Done < r.Total:
 			return
+		case !r.Ready || r.Held.Generation != g.Generation || r.Held.RollbackID != g.RollbackID:
+			waits = true
 		}
+	}
+	if waits {
+		l.nearlyReady = true
+		return
 	}
 	l.propose(indexKey(d.ID), &statecontext.SetIndexState{ID: d.ID, From: d.State, To: index.Maintenance, Guard: g}, told("index is ready", d))
 }

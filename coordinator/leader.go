@@ -33,38 +33,39 @@ type leader struct {
 	cache definitions
 	shown atomic.Pointer[Status]
 
-	nowMS      int64
-	startedMS  int64
-	active     bool // the start sequence is over
-	state      *statecontext.State
-	syncedMS   int64
-	stale      bool // the state has changed since sync
-	revision   uint64
-	projectors map[index.ProjectorID]*projector
-	indexers   map[index.NodeID]*indexer
-	buckets    map[string]*bucket
-	ordered    []*bucket           // the same, by name: what happens does not hang on the order of a map
-	alive      []index.ProjectorID // as the ledgers know it
-	proposals  map[string]bool     // keys of the coordinator's own proposals in flight, or landed and not yet seen in state
-	landed     []string
-	retryMS    map[string]int64 // keys of proposals that failed: not before
-	unsettled  []index.ID       // indexes that a duty has something to do for
-	dutyDue    bool
-	lackMS     map[index.ID]int64 // since when a build lacks a host
-	pacer      stability.Pacer
-	promoting  bool
-	nextBucket int // where the next promotion begins, so that large ones take turns
-	checkMS    int64
-	auditMS    int64
-	backfillMS int64
-	missing    map[string]int // checks in a row that did not find a bucket
-	held       []wire.Held
-	heldPacked []byte
-	heldHash   uint64
-	heldDirty  bool
-	heldMS     int64    // when it was made
-	hwWanted   []string // buckets of which indexers are to tell HW
-	shownMS    int64
+	nowMS       int64
+	startedMS   int64
+	active      bool // the start sequence is over
+	state       *statecontext.State
+	syncedMS    int64
+	stale       bool // the state has changed since sync
+	revision    uint64
+	projectors  map[index.ProjectorID]*projector
+	indexers    map[index.NodeID]*indexer
+	buckets     map[string]*bucket
+	ordered     []*bucket           // the same, by name: what happens does not hang on the order of a map
+	alive       []index.ProjectorID // as the ledgers know it
+	proposals   map[string]bool     // keys of the coordinator's own proposals in flight, or landed and not yet seen in state
+	landed      []string
+	retryMS     map[string]int64 // keys of proposals that failed: not before
+	unsettled   []index.ID       // indexes that a duty has something to do for
+	dutyDue     bool
+	nearlyReady bool               // some build lacks nothing but a stability timestamp
+	lackMS      map[index.ID]int64 // since when a build lacks a host
+	pacer       stability.Pacer
+	promoting   bool
+	nextBucket  int // where the next promotion begins, so that large ones take turns
+	checkMS     int64
+	auditMS     int64
+	backfillMS  int64
+	missing     map[string]int // checks in a row that did not find a bucket
+	held        []wire.Held
+	heldPacked  []byte
+	heldHash    uint64
+	heldDirty   bool
+	heldMS      int64    // when it was made
+	hwWanted    []string // buckets of which indexers are to tell HW
+	shownMS     int64
 }
 
 func newLeader(cfg Config, term uint64) *leader {

@@ -320,8 +320,11 @@ func (b *bucket) fail(err error) {
 	b.waiters = nil
 }
 
-// hurried tells whether a scan waits for a promotion.
+// hurried tells whether a scan waits for a promotion, or a build that has everything else.
 func (l *leader) hurried() bool {
+	if l.nearlyReady {
+		return true
+	}
 	for _, b := range l.ordered {
 		if len(b.waiters) > 0 {
 			return true

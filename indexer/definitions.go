@@ -9,12 +9,17 @@ import (
 	"reflect"
 	"slices"
 
+	"golang.org/x/sync/errgroup"
+
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/partition"
 	"tidemark/storage"
 	"tidemark/wire"
 )
+
+// allocateAtOnce bounds the copies that are made at the same time; each waits for the disk several times.
+const allocateAtOnce = 16
 
 // wanted is a copy that definitions place on this node.
 type wanted struct {
@@ -136,10 +141,18 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	if err := x.dropForeign(ctx, want); err != nil {
 		return nil, err
 	}
+	g := errgroup.Group{}
+	g.SetLimit(allocateAtOnce)
 	for id, w := range want {
-		if err := x.ensureCopy(ctx, id, w); err != nil {
-			return nil, rpc.Refuse(rpc.CodeUnavailable, "copy %s of index %s: %v", id, w.def.ID, err)
-		}
+		g.Go(func() error {
+			if err := x.ensureCopy(ctx, id, w); err != nil {
+				return rpc.Refuse(rpc.CodeUnavailable, "copy %s of index %s: %v", id, w.def.ID, err)
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
 	}
 	if err := writeJSON(x.cfg.Dir, definitionsFile, d); err != nil {
 		return nil, rpc.Refuse(rpc.CodeUnavailable, "storing definitions: %v", err)

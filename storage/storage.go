@@ -98,10 +98,13 @@ type Store struct {
 	res  *resources
 	lock io.Closer
 
-	mu      sync.Mutex
-	copies  map[index.CopyID]*Slice
-	damaged []Damage
-	closed  bool
+	making sync.WaitGroup // creations under way
+
+	mu       sync.Mutex
+	copies   map[index.CopyID]*Slice
+	creating map[index.CopyID]struct{}
+	damaged  []Damage
+	closed   bool
 }
 
 // Damage is a copy's folder that says nothing about itself any more. Create of that copy replaces it.
@@ -221,35 +224,61 @@ func (s *Store) Slice(id index.CopyID) (*Slice, bool) {
 
 // Create makes an empty copy. It is durable when Create returns. Errors wrap ErrExists, ErrInvalid, ErrDiskFull, ErrIO.
 func (s *Store) Create(m Meta) (*Slice, error) {
-	if err := m.check(); err != nil {
+	dir, share, err := s.reserve(m)
+	if err != nil {
 		return nil, err
+	}
+	defer s.making.Done()
+	slice, err := createSlice(s, dir, m, share)
+	s.mu.Lock()
+	delete(s.creating, m.Copy)
+	closed := s.closed
+	if err == nil && !closed {
+		s.copies[m.Copy] = slice
+	}
+	s.mu.Unlock()
+	switch {
+	case err != nil:
+		return nil, err
+	case closed:
+		return nil, errors.Join(fmt.Errorf("create copy %s: store %s: %w", m.Copy, s.opts.Dir, ErrClosed), slice.end(context.Background(), false))
+	}
+	return slice, nil
+}
+
+// reserve checks that a copy can be created and keeps its place; several are created at once, as most of it is waiting for the
+// disk. Close waits for making.Done.
+func (s *Store) reserve(m Meta) (dir string, share int64, err error) {
+	if err := m.check(); err != nil {
+		return "", 0, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return nil, fmt.Errorf("create copy %s: store %s: %w", m.Copy, s.opts.Dir, ErrClosed)
+		return "", 0, fmt.Errorf("create copy %s: store %s: %w", m.Copy, s.opts.Dir, ErrClosed)
 	}
-	if _, ok := s.copies[m.Copy]; ok {
-		return nil, fmt.Errorf("%w: copy %s in %s", ErrExists, m.Copy, s.opts.Dir)
+	_, there := s.copies[m.Copy]
+	if _, soon := s.creating[m.Copy]; there || soon {
+		return "", 0, fmt.Errorf("%w: copy %s in %s", ErrExists, m.Copy, s.opts.Dir)
 	}
-	dir := s.fs.PathJoin(s.opts.Dir, m.Copy.String())
+	dir = s.fs.PathJoin(s.opts.Dir, m.Copy.String())
 	if i := slices.IndexFunc(s.damaged, func(d Damage) bool { return d.Folder == dir }); i >= 0 {
 		if err := s.fs.RemoveAll(dir); err != nil {
-			return nil, fmt.Errorf("%w: remove damaged %s: %w", ErrIO, dir, err)
+			return "", 0, fmt.Errorf("%w: remove damaged %s: %w", ErrIO, dir, err)
 		}
 		s.damaged = slices.Delete(s.damaged, i, i+1)
 	} else if exists(s.fs, dir) {
-		return nil, fmt.Errorf("%w: copy %s is being removed from %s", ErrExists, m.Copy, s.opts.Dir)
+		return "", 0, fmt.Errorf("%w: copy %s is being removed from %s", ErrExists, m.Copy, s.opts.Dir)
 	}
 	if err := s.res.space.room(minMemTable); err != nil {
-		return nil, err
+		return "", 0, err
 	}
-	slice, err := createSlice(s, dir, m, s.res.memory.share(len(s.copies)+1))
-	if err != nil {
-		return nil, err
+	if s.creating == nil {
+		s.creating = map[index.CopyID]struct{}{}
 	}
-	s.copies[m.Copy] = slice
-	return slice, nil
+	s.creating[m.Copy] = struct{}{}
+	s.making.Add(1)
+	return dir, s.res.memory.share(len(s.copies) + len(s.creating)), nil
 }
 
 // Drop removes a copy. When it returns the copy is gone for good, also after a crash; its room is free as soon as the
@@ -286,6 +315,7 @@ func (s *Store) Close() error {
 	all := s.copies
 	s.copies = map[index.CopyID]*Slice{}
 	s.mu.Unlock()
+	s.making.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), closePersist)
 	defer cancel()
 	errs := make([]error, 0, len(all)+1)

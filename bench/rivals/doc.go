@@ -6,4 +6,5 @@
 //	go test                                                              all stores hold the same rows
 //	go test -run '^$' -bench Stores -benchtime 1x -timeout 1h
 //	go test -run '^$' -bench Postgres -benchtime 1x -timeout 1h          with Debian's package postgresql
+//	go test -run '^$' -bench Live -benchtime 1x                           live updates alone, by role; two binaries by turns
 package rivals

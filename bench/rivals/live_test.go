@@ -15,9 +15,9 @@ import (
 )
 
 var (
-	liveBinaries  = flag.String("live.binaries", "", "binaries of the product, separated by commas, that BenchmarkLive compares by turns; empty: the present source")
-	liveRounds    = flag.Int("live.rounds", 5, "rounds of -postgres.updates updates for each binary")
-	liveRate      = flag.Int("live.rate", 0, "updates a second, 0: as fast as KV takes them")
+	liveBinaries = flag.String("live.binaries", "", "binaries of the product, separated by commas, that BenchmarkLive compares by turns; empty: the present source")
+	liveRounds   = flag.Int("live.rounds", 5, "rounds of -postgres.updates updates for each binary")
+	liveRate     = flag.Int("live.rate", 0, "updates a second, 0: as fast as KV takes them")
 )
 
 // profileEnv names the folder that profiles are written to, by bench/profiled in the product's place.
