@@ -308,15 +308,20 @@ func (r bucketRef) find(l *leader) *bucket {
 
 func (l *leader) poll(ref bucketRef, n *indexer, a streams.Action) {
 	n.commands.put(task{key: "poll/" + ref.name, do: func(ctx context.Context) {
-		reply, err := fenced(ctx, n.fences, func(f wire.Fence) (*wire.PollReply, error) {
-			return l.cfg.Indexers.Poll(ctx, n.addr, &wire.PollRequest{Fence: f, Bucket: ref.name, VBuckets: a.VBuckets, Incarnation: a.Incarnation})
+		all, err := fenced(ctx, n.fences, func(f wire.Fence) ([]wire.PollPosition, error) {
+			req := &wire.PollRequest{Fence: f, Bucket: ref.name, VBuckets: a.VBuckets, Incarnation: a.Incarnation, Brief: true}
+			reply, err := l.cfg.Indexers.Poll(ctx, n.addr, req)
+			if err != nil {
+				return nil, err
+			}
+			return req.Take(reply)
 		})
 		if err != nil {
 			l.log.Debug("poll", "indexer", n.name, "error", err)
 			return
 		}
-		positions := make([]streams.Position, len(reply.Positions))
-		for i, p := range reply.Positions {
+		positions := make([]streams.Position, len(all))
+		for i, p := range all {
 			positions[i] = streams.Position(p)
 		}
 		_ = l.post(ctx, answer(func(l *leader) {

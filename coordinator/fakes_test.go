@@ -486,15 +486,17 @@ func (c indexersOf) Poll(ctx context.Context, addr string, req *wire.PollRequest
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.polls++
-	r := &wire.PollReply{}
+	all := make([]wire.PollPosition, 0, len(req.VBuckets))
 	for _, v := range req.VBuckets {
 		p := wire.PollPosition{VBucket: v}
 		if s := n.stable[req.Bucket]; s.Number > 0 {
 			p.Participant, p.HW, p.Reach, p.Log = true, s.Vector.Seqnos[v], s.Vector.Seqnos[v], s.Logs[v]
 		}
-		r.Positions = append(r.Positions, p)
+		all = append(all, p)
 	}
-	return r, nil
+	q := *req
+	q.Brief = q.Brief && n.polls%2 == 1 // each second answer is one of an earlier version
+	return q.Answer(all), nil
 }
 
 func (c indexersOf) Stability(ctx context.Context, addr string, req *wire.StabilityRequest) error {

@@ -85,20 +85,19 @@ func (x *Indexer) poll(ctx context.Context, req *wire.PollRequest) (*wire.PollRe
 	if err := x.admit(req.Fence); err != nil {
 		return nil, err
 	}
-	reply := &wire.PollReply{}
 	k := x.bucketNamed(req.Bucket)
 	if k == nil { // nothing of it is here: no participant
-		for _, vb := range req.VBuckets {
-			reply.Positions = append(reply.Positions, wire.PollPosition{VBucket: vb})
+		none := make([]wire.PollPosition, len(req.VBuckets))
+		for i, vb := range req.VBuckets {
+			none[i].VBucket = vb
 		}
-		return reply, nil
+		return req.Answer(none), nil
 	}
 	var all []ingest.Progress
 	if err := k.do(ctx, func() { all = k.st.Poll(req.VBuckets, req.Incarnation) }); err != nil {
 		return nil, err
 	}
-	reply.Positions = positions(all)
-	return reply, nil
+	return req.Answer(positions(all)), nil
 }
 
 func positions(all []ingest.Progress) []wire.PollPosition {

@@ -135,6 +135,8 @@ type PollRequest struct {
 	Bucket      string            `json:"bucket"`
 	VBuckets    []uint16          `json:"vbuckets"`
 	Incarnation index.Incarnation `json:"incarnation"`
+	// Brief: the answer may be packed. Who asks takes it with Take.
+	Brief bool `json:"brief,omitempty"`
 }
 
 // PollPosition is an indexer's position in one vbucket. Participant is false where it recovers by itself.
@@ -147,9 +149,11 @@ type PollPosition struct {
 	Revision    timestamp.MapRevision `json:"revision"`
 }
 
-// PollReply lists the positions asked for.
+// PollReply lists the positions asked for, or has them packed (PollRequest.Answer): to a request that says Brief, from an
+// indexer that knows it.
 type PollReply struct {
 	Positions []PollPosition `json:"positions"`
+	Packed    []byte         `json:"packed,omitempty"`
 }
 
 // StabilityRequest publishes the newest stability timestamps of all buckets that concern the indexer in one message

@@ -131,3 +131,13 @@ func (r *heldReader) uvarint() uint64 {
 	r.b = r.b[n:]
 	return v
 }
+
+func (r *heldReader) varint() int64 {
+	v, n := binary.Varint(r.b)
+	if r.bad || n <= 0 {
+		r.bad = true
+		return 0
+	}
+	r.b = r.b[n:]
+	return v
+}

@@ -455,7 +455,7 @@ func (n *indexer) poll(_ context.Context, req *wire.PollRequest) (*wire.PollRepl
 	if err := n.admit(req.Fence); err != nil {
 		return nil, err
 	}
-	r := &wire.PollReply{}
+	all := make([]wire.PollPosition, 0, len(req.VBuckets))
 	b := n.w.byName[req.Bucket]
 	var total uint64
 	if b != nil {
@@ -470,9 +470,9 @@ func (n *indexer) poll(_ context.Context, req *wire.PollRequest) (*wire.PollRepl
 			p.Participant, p.HW, p.Log = true, b.high(int(v), total), b.branches[v]
 			p.Reach = p.HW
 		}
-		r.Positions = append(r.Positions, p)
+		all = append(all, p)
 	}
-	return r, nil
+	return req.Answer(all), nil
 }
 
 func (n *indexer) stability(_ context.Context, req *wire.StabilityRequest) (*wire.StabilityReply, error) {

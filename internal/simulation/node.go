@@ -240,17 +240,19 @@ func (s *Sim) nodePoll(n *node, r *wire.PollRequest) (*wire.PollReply, error) {
 	if err := s.admit(n, r.Fence); err != nil {
 		return nil, err
 	}
-	a := &wire.PollReply{}
+	asked := *r
+	asked.Brief = r.Brief && n.num%3 > 0 // each third node is of an earlier version
 	h := n.buckets[r.Bucket]
 	if h == nil {
-		for _, v := range r.VBuckets {
-			a.Positions = append(a.Positions, wire.PollPosition{VBucket: v})
+		none := make([]wire.PollPosition, len(r.VBuckets))
+		for i, v := range r.VBuckets {
+			none[i].VBucket = v
 		}
-		return a, nil
+		return asked.Answer(none), nil
 	}
-	a.Positions = positions(h.st.Poll(r.VBuckets, r.Incarnation))
-	s.ev("n%d polled for %s %v %v: %+v", n.num, r.Bucket, r.VBuckets, r.Incarnation, a.Positions)
-	return a, nil
+	all := positions(h.st.Poll(r.VBuckets, r.Incarnation))
+	s.ev("n%d polled for %s %v %v: %+v", n.num, r.Bucket, r.VBuckets, r.Incarnation, all)
+	return asked.Answer(all), nil
 }
 
 func positions(all []ingest.Progress) []wire.PollPosition {
