@@ -56,7 +56,7 @@ type bucket struct {
 	name     string
 	uuid     string
 	vbuckets int
-	piece    int // bytes of one write of one copy, writeBytes
+	piece    int // bytes of one write of one copy, see pieceBytes
 
 	data    chan inbound // of maintenance streams
 	side    chan inbound // of side streams
@@ -90,7 +90,7 @@ type bucket struct {
 
 func (x *Indexer) newBucket(b wire.Bucket) (*bucket, error) {
 	k := &bucket{
-		x: x, log: x.log.With("bucket", b.Name), name: b.Name, uuid: b.UUID, vbuckets: b.VBuckets, piece: writeBytes,
+		x: x, log: x.log.With("bucket", b.Name), name: b.Name, uuid: b.UUID, vbuckets: b.VBuckets, piece: x.cfg.pieceBytes(),
 		data: make(chan inbound, dataInbox), side: make(chan inbound, dataInbox), control: make(chan func(), controlInbox),
 		stop: make(chan struct{}), done: make(chan struct{}), jobs: make(chan job, 1), results: make(chan result, 1),
 		slices: map[index.CopyID]*storage.Slice{},

@@ -69,6 +69,9 @@ type Config struct {
 	Catchup     string
 	Advertise   string // host that others are told instead of the one listened on; the ports are the same
 
+	// OwnProcess tells that the process runs this indexer and nothing else: the Go runtime's memory limit and what the C library
+	// keeps then follow the quota.
+	OwnProcess    bool
 	MemoryQuota   int64         // of which the next three are parts, as far as they are 0; at least MinMemoryQuota
 	QueueBytes    int64         // events held in memory, all buckets together
 	CacheBytes    int64         // of storage, see storage.Options

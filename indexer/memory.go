@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"runtime/debug"
+	runtimemetrics "runtime/metrics"
 	"strconv"
 	"strings"
 	"time"
@@ -28,6 +29,10 @@ const (
 	// quotaParts is into how many parts a quota is split: one is the queue's, one the cache's, one the memtables', and one is
 	// for scans, batches that are being made, and garbage.
 	quotaParts = 4
+	// pieceParts is which part of the memtables' share one write of one copy may take: it is there three times for a moment.
+	pieceParts = 16
+	// trimShare is the share of the quota, in percent, from which on what the C library keeps of freed memory is given back.
+	trimShare = 60
 	// nearQuota and farQuota are the shares of the quota, in percent, at which the warning comes and goes.
 	nearQuota = 90
 	farQuota  = 80
@@ -63,17 +68,38 @@ func (c *Config) splitQuota() error {
 	return nil
 }
 
-// LimitProcess sets the Go runtime's memory limit to the part of the quota that lies in its heap, unless GOMEMLIMIT does. It
-// is for the process that runs one indexer and nothing else.
-func LimitProcess(quota int64) {
-	if os.Getenv("GOMEMLIMIT") != "" || quota <= 0 {
+// pieceBytes is how large one write of one copy may be.
+func (c *Config) pieceBytes() int { return int(min(writeBytes, c.MemTableBytes/pieceParts)) }
+
+// heapLimit is the Go runtime's memory limit while the process has so much memory resident beside the Go runtime's: what is
+// left of the quota and half of the base, at most the part of the quota that is meant for the heap, and at least so much that
+// a full queue and its writes do not keep the collector busy all the time.
+func heapLimit(quota, outside int64) int64 {
+	most := quota
+	if storageOutside {
+		most -= 2 * quota / quotaParts // cache and memtables
+	}
+	return max(min(most, quota+MemoryBase/2-outside), 3*most/4)
+}
+
+// limitProcess sets the Go runtime's memory limit, unless GOMEMLIMIT does, and has the C library give back what is free.
+func (x *Indexer) limitProcess(rss uint64) {
+	if !x.cfg.OwnProcess {
 		return
 	}
-	limit := quota
-	if storageOutside {
-		limit -= 2 * quota / quotaParts // cache and memtables
+	if rss > uint64(x.cfg.MemoryQuota)/100*trimShare {
+		trimHeap()
 	}
-	debug.SetMemoryLimit(limit)
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(heapLimit(x.cfg.MemoryQuota, max(int64(min(rss, math.MaxInt64))-goResident(), 0)))
+	}
+}
+
+// goResident is the memory that the Go runtime has and has not given back, in bytes.
+func goResident() int64 {
+	all := []runtimemetrics.Sample{{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"}}
+	runtimemetrics.Read(all)
+	return int64(all[0].Value.Uint64() - all[1].Value.Uint64())
 }
 
 // memoryUse is what is in use of the quota.
@@ -106,12 +132,15 @@ func (u memoryUse) near(queueLimit int64, percent uint64) (why string) {
 func (x *Indexer) watchMemory(ctx context.Context) error {
 	tick := time.NewTicker(measureEvery)
 	defer tick.Stop()
+	x.limitProcess(residentBytes())
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
-			x.lookAtMemory(x.memoryUse())
+			u := x.memoryUse()
+			x.lookAtMemory(u)
+			x.limitProcess(u.rss)
 		}
 	}
 }

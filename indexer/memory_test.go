@@ -63,3 +63,27 @@ func TestNearQuota(t *testing.T) {
 		t.Errorf("told %d times that there is room again, want 2\n%s", got, &log)
 	}
 }
+
+// TestHeapLimit: what lies outside of the Go heap beyond its part is taken from the heap's, to a least size.
+func TestHeapLimit(t *testing.T) {
+	const quota = 512 << 20
+	most := int64(quota)
+	if storageOutside {
+		most = quota / 2
+	}
+	for _, c := range []struct{ outside, want int64 }{
+		{0, most}, {quota/2 + MemoryBase/2 - 1, max(most-most%2, quota/2)}, {quota * 2, 3 * most / 4}, {1 << 62, 3 * most / 4},
+	} {
+		if storageOutside || c.outside == 0 || c.outside > quota {
+			if got := heapLimit(quota, c.outside); got != c.want {
+				t.Errorf("with %d outside the limit is %d, want %d", c.outside, got, c.want)
+			}
+		}
+	}
+	if got, want := heapLimit(quota, quota-quota/2+MemoryBase/2+(16<<20)), most-16<<20; storageOutside && got != want {
+		t.Errorf("16 MiB too much outside: the limit is %d, want %d", got, want)
+	}
+	if a, b := goResident(), int64(residentBytes()); a <= 0 || b <= 0 {
+		t.Errorf("the Go runtime has %d, the process %d", a, b)
+	}
+}

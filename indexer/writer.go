@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// writeBytes bounds one write of one copy; more is cut into several.
+	// writeBytes bounds one write of one copy; more is cut into several. See pieceBytes.
 	writeBytes = 64 << 20
 	// retryFirst and retryMost bound the pause before a write is tried again that found no room.
 	retryFirst = 20 * time.Millisecond

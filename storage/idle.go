@@ -12,8 +12,10 @@ import (
 const (
 	// maxIdleIters bounds the iterators that one view keeps for its next readers.
 	maxIdleIters = 8
-	// maxAllIdle bounds those of all views of a store: each pins a block of a table or two for every level.
+	// maxAllIdle bounds those of all views of a store: each pins a block of a table or two for every level, for which idleCache of
+	// the cache are reckoned.
 	maxAllIdle = 512
+	idleCache  = 512 << 10
 	// idleFor is how long one waits for a reader, and iterAge how long it is read with: it pins memtables and tables that
 	// have been written, or compacted, since it was opened.
 	idleFor = time.Second
@@ -56,7 +58,7 @@ func (i *idleIters) give(e *pebbleEngine, it *pebble.Iterator, born time.Time) b
 	if len(i.its) >= maxIdleIters || now.Sub(born) >= iterAge {
 		return false
 	}
-	if e.res.idle.Add(1) > maxAllIdle {
+	if e.res.idle.Add(1) > e.res.mostIdle {
 		e.res.idle.Add(-1)
 		return false
 	}

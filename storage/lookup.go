@@ -18,11 +18,16 @@ type lookup struct {
 // lookup begins one; close it.
 func (e *pebbleEngine) lookup() lookup {
 	e.reap()
+	e.forgetWritten() // before the iterator is opened, which then sees the tables that these went to
+	return lookup{e: e}
+}
+
+// forgetWritten lets go what is in tables.
+func (e *pebbleEngine) forgetWritten() {
 	e.mem.Lock()
 	written := e.mem.written
 	e.mem.Unlock()
-	e.recent.written(written) // before the iterator is opened, which then sees the tables that these went to
-	return lookup{e: e}
+	e.recent.written(written)
 }
 
 // rotations is the number under which a batch that is committed now is noted.

@@ -1,9 +1,16 @@
 package storage
 
-import "sync"
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
 
-// memory is the process-wide bound on batches that are in memory and not yet written. When it is passed, the slice that
-// holds most begins to write.
+	"tidemark/index"
+)
+
+// memory is the process-wide bound on batches that are in memory and not yet written. When half of it is taken, the slice that
+// holds most begins to write; when all of it is, batches wait until something has been written.
 type memory struct {
 	limit int64
 
@@ -16,8 +23,36 @@ func newMemory(limit int64) *memory {
 	return &memory{limit: limit, engines: map[*pebbleEngine]struct{}{}}
 }
 
-// share gives how large the memtable of one of n slices may be: two of each fit.
-func (m *memory) share(n int) int64 { return m.limit / int64(2*max(n, 4)) }
+const (
+	// firstShares is how many slices of the same size there is room for at first. A slice keeps its size while it is open, so
+	// each that comes later takes as large a part of what is left: all of them together stay near to the limit.
+	firstShares = 8
+	// leastShare is the size that a slice has also when nothing is left, until all together are half as much again: then it is
+	// minMemTable. What they take beyond the limit the cache has less (Cache.Reserve), so that both together stay.
+	leastShare = 512 << 10
+)
+
+// share gives how large the memtable of one of n slices may be: two of each fit, as the store keeps one that is written for the
+// next.
+func (m *memory) share(n int) int64 { return m.limit / int64(2*max(n, firstShares)) }
+
+// next gives how large the memtable of one more slice may be, beside those that are being made.
+func (m *memory) next(making map[index.CopyID]int64) int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	left := m.limit
+	for _, size := range making {
+		left -= 2 * size
+	}
+	for e := range m.engines {
+		left -= 2 * e.memTable
+	}
+	least := int64(leastShare)
+	if left < -m.limit/2 {
+		least = minMemTable
+	}
+	return max(left/(2*firstShares), least)
+}
 
 func (m *memory) join(e *pebbleEngine) {
 	m.mu.Lock()
@@ -39,13 +74,62 @@ func (m *memory) add(n int64) {
 	m.total += n
 }
 
-// shrink lets the largest slice write its memtable when the limit is passed.
+// all lists the engines.
+func (m *memory) all() []*pebbleEngine {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return slices.Collect(maps.Keys(m.engines))
+}
+
+// admit waits until n bytes more fit, for as long as slices write that can: one that fails delays no other.
+func (m *memory) admit(n int64) {
+	for {
+		m.mu.Lock()
+		if m.total+n <= m.limit || m.total == 0 {
+			m.mu.Unlock()
+			return
+		}
+		m.mu.Unlock()
+		writing := false
+		for _, e := range m.all() {
+			oldest, pending := e.reap()
+			if pending == 0 || e.failing() != nil {
+				continue
+			}
+			select {
+			case <-e.health.closing:
+				continue
+			default:
+			}
+			writing = true
+			_ = e.await(context.Background(), oldest) // its error is its own writer's
+			break
+		}
+		if writing {
+			continue
+		}
+		m.mu.Lock()
+		began, err := m.writeLargest()
+		m.mu.Unlock()
+		if !began || err != nil { // all that is left belongs to slices that cannot write
+			return
+		}
+	}
+}
+
+// shrink lets the largest slice write its memtable when half of the limit is passed.
 func (m *memory) shrink() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.total <= m.limit {
+	if m.total <= m.limit/2 {
 		return nil
 	}
+	_, err := m.writeLargest()
+	return err
+}
+
+// writeLargest lets the slice write that holds most and is not writing it yet, unless enough is being written. The lock is held.
+func (m *memory) writeLargest() (began bool, err error) {
 	var most int64
 	var largest *pebbleEngine
 	waiting := int64(0)
@@ -57,10 +141,10 @@ func (m *memory) shrink() error {
 		}
 	}
 	if largest == nil || m.total-waiting <= m.limit/2 {
-		return nil // enough is being written already
+		return false, nil // enough is being written already
 	}
-	_, err := largest.rotate()
-	return err
+	_, err = largest.rotate()
+	return true, err
 }
 
 // MemoryUse is what a store holds in memory.
@@ -71,6 +155,9 @@ type MemoryUse struct {
 
 // Memory tells how much it is. Memtables are part of the cache's bound.
 func (s *Store) Memory() MemoryUse {
+	for _, e := range s.res.memory.all() {
+		e.settle()
+	}
 	limit := s.opts.CacheBytes + s.opts.MemTableBytes
 	s.res.memory.mu.Lock()
 	defer s.res.memory.mu.Unlock()

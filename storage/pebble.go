@@ -31,7 +31,7 @@ const (
 	memTableStop    = 1000 // the same
 	baseLevelBytes  = 64 << 20
 	tableBytes      = 16 << 20
-	minMemTable     = 1 << 20
+	minMemTable     = 256 << 10
 	maxMemTable     = 64 << 20
 	// maxPending is how many full memtables may wait for being written before a flush waits for the oldest.
 	maxPending = 2
@@ -48,6 +48,8 @@ type resources struct {
 	space       *space
 	memory      *memory
 	idle        atomic.Int64 // iterators that wait for their next reader
+	mostIdle    int64
+	scratches   scratches
 	logger      hclog.Logger
 }
 
@@ -70,9 +72,11 @@ type pebbleEngine struct {
 	corrupt atomic.Pointer[CorruptError]
 
 	// The writer's own, guarded by the slice's write lock.
-	fresh   bool // no batch has been written since opening
-	scratch scratch
-	recent  recent
+	fresh   bool     // no batch has been written since opening
+	scratch *scratch // while it writes
+	recent  recent   // guarded by writing, too
+
+	writing sync.Mutex // held from begin to end of a write; taken before rotation
 
 	rotation sync.Mutex // one rotation at a time; taken before mem
 
@@ -216,9 +220,9 @@ func (e *pebbleEngine) close() (err error) {
 			err = fmt.Errorf("close %s: %v", e.dir, p)
 		}
 	}()
-	active, pending := e.weights()
-	e.res.memory.leave(e, active+pending)
-	e.res.space.promise(-active - pending)
+	held := e.disown()
+	e.res.memory.leave(e, held)
+	e.res.space.promise(-held)
 	return e.db.Close()
 }
 
@@ -318,6 +322,18 @@ func (e *pebbleEngine) weights() (active, pending int64) {
 		pending += r.bytes
 	}
 	return e.mem.active, pending
+}
+
+// disown gives what weights do together, and lets the engine have nothing in memory from here on: nobody counts it twice.
+func (e *pebbleEngine) disown() (held int64) {
+	e.mem.Lock()
+	defer e.mem.Unlock()
+	held = e.mem.active
+	for _, r := range e.mem.pending {
+		held += r.bytes
+	}
+	e.mem.active, e.mem.pending = 0, nil
+	return held
 }
 
 func (e *pebbleEngine) durable() (state, error) {
@@ -453,6 +469,7 @@ func (e *pebbleEngine) admit(n int64) error {
 		}
 		oldest, pending = e.reap()
 	}
+	e.res.memory.admit(n)
 	return nil
 }
 

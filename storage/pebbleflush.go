@@ -6,16 +6,21 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/cockroachdb/pebble/v2"
 
 	"tidemark/timestamp"
 )
 
-// maxScratch is the most memory that a slice keeps between two batches.
-const maxScratch = 8 << 20
+const (
+	// maxScratch is the most memory of one flush that is kept for another.
+	maxScratch = 8 << 20
+	// keptScratches is how many of them are kept, all copies together: about as many as write at once.
+	keptScratches = 4
+)
 
-// scratch is the memory of one flush, kept for the next.
+// scratch is the memory of one flush, kept for the next of any copy: a node has many more copies than writers.
 type scratch struct {
 	arena []byte
 	ops   []op // of forward rows
@@ -29,6 +34,59 @@ type scratch struct {
 
 // longKey is from when on a key weighs in a table's index: a few of them fill a block.
 const longKey = 1 << 10
+
+// scratches are those that no flush uses.
+type scratches struct {
+	mu   sync.Mutex
+	free []*scratch
+}
+
+// take gives an empty one. It is given back with put.
+func (p *scratches) take() *scratch {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.free)
+	if n == 0 {
+		return &scratch{}
+	}
+	s := p.free[n-1]
+	p.free = p.free[:n-1]
+	return s
+}
+
+// put keeps it for the next, but nothing that it refers to.
+func (p *scratches) put(s *scratch) {
+	s.reset()
+	clear(s.old[:cap(s.old)])
+	clear(s.now[:cap(s.now)])
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.free) < keptScratches {
+		p.free = append(p.free, s)
+	}
+}
+
+// begin takes the memory for one write; the engine's writer gives it back with end.
+func (e *pebbleEngine) begin() {
+	e.writing.Lock()
+	e.scratch = e.res.scratches.take()
+}
+
+func (e *pebbleEngine) end() {
+	e.res.scratches.put(e.scratch)
+	e.scratch = nil
+	e.writing.Unlock()
+}
+
+// settle gives back what is kept of batches that are in tables by now, which else the next write does.
+func (e *pebbleEngine) settle() {
+	e.reap()
+	if !e.writing.TryLock() {
+		return // the writer does it
+	}
+	defer e.writing.Unlock()
+	e.forgetWritten()
+}
 
 // cost is what the collected changes take in memory and on disk.
 func (s *scratch) cost() int64 {
@@ -102,7 +160,8 @@ func (s *scratch) order() {
 
 // flush implements engine.
 func (e *pebbleEngine) flush(updates []*Update, keep func(uint16) bool, next *state, changed []VBPosition) error {
-	e.scratch.reset()
+	e.begin()
+	defer e.end()
 	items, err := e.collect(updates, keep)
 	if err != nil {
 		return classify(e.id, e.dir, err)
@@ -131,7 +190,7 @@ func (e *pebbleEngine) collect(updates []*Update, keep func(uint16) bool) (items
 
 // change adds what one update changes, and gives by how much the number of rows changes.
 func (e *pebbleEngine) change(l *lookup, u *Update, keep bool) (int, error) {
-	s := &e.scratch
+	s := e.scratch
 	s.key = appendBackKey(s.key[:0], u.VBucket, u.DocID)
 	v, found, err := l.find(s.key)
 	if err != nil {
@@ -186,7 +245,7 @@ func diff(s *scratch, docID []byte) {
 
 // commit writes the collected changes and the state after them as one batch.
 func (e *pebbleEngine) commit(next *state, changed []VBPosition) error {
-	s := &e.scratch
+	s := e.scratch
 	s.order()
 	size := s.cost()
 	if err := e.admit(size); err != nil {

@@ -194,7 +194,8 @@ func (b *pebbleBack) close() error { return b.e.closeIter(b.it, b.err) }
 
 // replace implements engine.
 func (e *pebbleEngine) replace(vb uint16, from view, next *state, changed []VBPosition) error {
-	e.scratch.reset()
+	e.begin()
+	defer e.end()
 	here := e.view()
 	err := e.differences(vb, here, from, next)
 	if err = errors.Join(err, here.close()); err != nil {
@@ -217,7 +218,7 @@ func (e *pebbleEngine) differences(vb uint16, here, from view, next *state) (err
 		}
 	}
 	defer func() { err = errors.Join(err, theirs.close()) }()
-	s := &e.scratch
+	s := e.scratch
 	haveMine, haveTheirs := mine.next(), theirs.next()
 	for haveMine || haveTheirs {
 		c := 0
@@ -284,7 +285,8 @@ func (e *pebbleEngine) purge(vb uint16) error {
 	if err != nil {
 		return errors.Join(err, here.close())
 	}
-	e.scratch.reset()
+	e.begin()
+	defer e.end()
 	more := true
 	for more && err == nil {
 		if more = it.next(); more {
@@ -302,7 +304,7 @@ func (e *pebbleEngine) purge(vb uint16) error {
 
 // commitOps writes collected changes that leave the state as it is.
 func (e *pebbleEngine) commitOps() error {
-	s := &e.scratch
+	s := e.scratch
 	size := s.cost()
 	if err := e.admit(size); err != nil {
 		return err

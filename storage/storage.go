@@ -102,7 +102,7 @@ type Store struct {
 
 	mu       sync.Mutex
 	copies   map[index.CopyID]*Slice
-	creating map[index.CopyID]struct{}
+	creating map[index.CopyID]int64
 	damaged  []Damage
 	closed   bool
 }
@@ -148,7 +148,8 @@ func Open(o Options) (*Store, error) {
 		res: &resources{
 			fs: o.fs, cache: cache, files: pebble.NewFileCache(max(1, o.Compactions), o.OpenFiles),
 			compactions: newCompactions(o.Compactions), memory: newMemory(o.MemTableBytes), logger: o.Logger,
-			space: &space{fs: o.fs, dir: o.Dir, reserve: o.ReserveBytes},
+			mostIdle: min(maxAllIdle, o.CacheBytes/idleCache),
+			space:    &space{fs: o.fs, dir: o.Dir, reserve: o.ReserveBytes},
 		},
 	}
 	s.res.space.fill()
@@ -274,11 +275,12 @@ func (s *Store) reserve(m Meta) (dir string, share int64, err error) {
 		return "", 0, err
 	}
 	if s.creating == nil {
-		s.creating = map[index.CopyID]struct{}{}
+		s.creating = map[index.CopyID]int64{}
 	}
-	s.creating[m.Copy] = struct{}{}
+	share = s.res.memory.next(s.creating)
+	s.creating[m.Copy] = share
 	s.making.Add(1)
-	return dir, s.res.memory.share(len(s.copies) + len(s.creating)), nil
+	return dir, share, nil
 }
 
 // Drop removes a copy. When it returns the copy is gone for good, also after a crash; its room is free as soon as the

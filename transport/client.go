@@ -57,7 +57,7 @@ func Dial(ctx context.Context, addr string, hello keyversion.Hello, opts Options
 	c.cc, err = grpc.NewClient("passthrough:///"+addr,
 		grpc.WithTransportCredentials(creds),
 		grpc.WithContextDialer(c.dialRaw),
-		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(codec{}), grpc.MaxCallRecvMsgSize(keyversion.MaxAckFrame)),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(newCodec()), grpc.MaxCallRecvMsgSize(keyversion.MaxAckFrame)),
 		grpc.WithNoProxy(), grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(), grpc.WithIdleTimeout(0),
 		grpc.WithWriteBufferSize(ioBufferBytes),
 	)

@@ -32,7 +32,7 @@ func (s *framesStream) RecvMsg(m any) error {
 	frame := s.frames[0]
 	s.frames = s.frames[1:]
 	half := len(frame) / 2 // it comes in pieces
-	return codec{}.Unmarshal(mem.BufferSlice{mem.SliceBuffer(frame[:half]), mem.SliceBuffer(frame[half:])}, m)
+	return newCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(frame[:half]), mem.SliceBuffer(frame[half:])}, m)
 }
 
 // countingSink checks what it is given and lets it go at once.
@@ -154,4 +154,18 @@ func TestNoMemoryForClaims(t *testing.T) {
 	}
 	allocbound.Check(t, 0, func(b []byte) { serveFrames(s, cutFrames(joinFrames(b), true)) }, hello)
 	allocbound.Check(t, 0, func(b []byte) { serveFrames(s, cutFrames(joinFrames(hello, b), true)) }, batches[0])
+}
+
+// TestFrameBuffers: a frame that came in pieces is kept in less than twice its size.
+func TestFrameBuffers(t *testing.T) {
+	for _, size := range []int{33 << 10, 70 << 10, 130 << 10, 600 << 10, 3 << 20} {
+		frame, m := make([]byte, size), inbound{}
+		if err := newCodec().Unmarshal(mem.BufferSlice{mem.SliceBuffer(frame[:100]), mem.SliceBuffer(frame[100:])}, &m); err != nil {
+			t.Fatal(err)
+		}
+		if got := m.buf.ReadOnlyData(); len(got) != size || cap(got) >= 2*size {
+			t.Errorf("a frame of %d bytes is kept in %d of %d", size, len(got), cap(got))
+		}
+		m.buf.Free()
+	}
 }

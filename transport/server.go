@@ -84,7 +84,7 @@ func NewServer(cfg ServerConfig, accept Accept) *Server {
 		Timeout:           SilenceLimit - HeartbeatInterval,
 	}
 	options := []grpc.ServerOption{
-		grpc.ForceServerCodecV2(codec{}),
+		grpc.ForceServerCodecV2(newCodec()),
 		grpc.MaxRecvMsgSize(maxMessage),
 		grpc.MaxConcurrentStreams(1),
 		grpc.MaxHeaderListSize(16 << 10),

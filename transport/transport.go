@@ -70,8 +70,14 @@ type outbound struct{ frame []byte }
 // inbound is a frame received; the holder frees buf.
 type inbound struct{ buf mem.Buffer }
 
-// codec passes frames through.
-type codec struct{}
+// codec passes frames through. Those that arrive in pieces are joined in buffers of the pool.
+type codec struct{ pool mem.BufferPool }
+
+// newCodec gives one whose buffers are less than twice as large as their frame. The sizes of gRPC's own pool go from 32 KiB to
+// 1 MiB at once: a receiver that has no room holds more than a hundred frames, and each would take 1 MiB.
+func newCodec() codec {
+	return codec{pool: mem.NewTieredBufferPool(256, 4<<10, 16<<10, 32<<10, 64<<10, 128<<10, 256<<10, 512<<10, 1<<20)}
+}
 
 // Name is part of the content type.
 func (codec) Name() string { return codecName }
@@ -86,12 +92,12 @@ func (codec) Marshal(v any) (mem.BufferSlice, error) {
 }
 
 // Unmarshal keeps the bytes without copying them when they arrived in one piece, else joins them in a pooled buffer.
-func (codec) Unmarshal(data mem.BufferSlice, v any) error {
+func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	m, ok := v.(*inbound)
 	if !ok {
 		return fmt.Errorf("cannot receive a %T", v)
 	}
-	m.buf = data.MaterializeToBuffer(mem.DefaultBufferPool())
+	m.buf = data.MaterializeToBuffer(c.pool)
 	return nil
 }
 

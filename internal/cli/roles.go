@@ -227,7 +227,7 @@ func newIndexer(s Streams) *cobra.Command {
 				return err
 			}
 			cfg.Insecure = tlsF.insecure
-			indexer.LimitProcess(cfg.MemoryQuota)
+			cfg.OwnProcess = true
 			i, err := indexer.Open(cfg)
 			if err != nil {
 				return err

@@ -1,0 +1,128 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"tidemark/index"
+)
+
+// TestMemTableSizes: however many slices come one after another, their memtables, two of each, stay near to the limit.
+func TestMemTableSizes(t *testing.T) {
+	for _, limit := range []int64{128 << 20, 256 << 20, 4 << 30} {
+		m, sum := newMemory(limit), int64(0)
+		for n := range 200 {
+			size := max(m.next(nil), minMemTable)
+			m.join(&pebbleEngine{memTable: size})
+			sum += 2 * size
+			most := limit
+			if n >= firstShares {
+				most = limit + int64(n)*2*leastShare
+			}
+			if sum > min(most, 2*limit) {
+				t.Fatalf("limit %d: %d slices have memtables of %d together, want at most %d", limit, n+1, sum, min(most, 2*limit))
+			}
+		}
+		making := map[index.CopyID]int64{}
+		for id := range index.CopyID(40) { // all at once
+			making[id] = newMemory(limit).next(making)
+		}
+		sum = 0
+		for _, size := range making {
+			sum += 2 * size
+		}
+		if sum > limit+40*2*leastShare {
+			t.Errorf("limit %d: 40 slices that are made at once have %d together", limit, sum)
+		}
+		if n := m.share(1000) * 2000; n > limit {
+			t.Errorf("limit %d: 1000 slices that are opened have %d together", limit, n)
+		}
+	}
+}
+
+// TestMemoryLimit: many slices that are written at once wait for one another before they hold more than the limit, whatever each
+// of them holds, and what is kept for writes does not grow with the slices.
+func TestMemoryLimit(t *testing.T) {
+	const limit, writers, copies, batchBytes = 4 << 20, 4, 16, 200 << 10
+	store := openTest(t, t.TempDir(), func(o *Options) { o.MemTableBytes = limit })
+	defer func() { must(t, store.Close()) }()
+	var all []*Slice
+	for id := range copies {
+		s, err := store.Create(testMeta(index.CopyID(id + 1)))
+		must(t, err)
+		all = append(all, s)
+	}
+	key := []byte(strings.Repeat("k", 2<<10))
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	most, held := int64(0), int64(0)
+	for w := range writers {
+		wg.Go(func() {
+			for n := range 120 {
+				s := all[(w+n*writers)%copies]
+				b := Batch{}
+				for i := range 25 {
+					k := fmt.Appendf(slices.Clone(key), "%d-%d-%d", w, n, i)
+					b.Updates = append(b.Updates, Update{VBucket: uint16(i % testVBuckets), DocID: fmt.Appendf(nil, "d%d-%d-%d", w, n, i), Seqno: uint64(n + 1), Keys: [][]byte{k}})
+				}
+				if err := s.Flush(b); err != nil {
+					t.Error(err)
+					return
+				}
+				store.res.memory.mu.Lock()
+				total := store.res.memory.total
+				store.res.memory.mu.Unlock()
+				mu.Lock()
+				most, held = max(most, total), held+batchBytes
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	if allowed := int64(limit + writers*2*batchBytes); most > allowed || held < 4*limit {
+		t.Errorf("%d bytes were written and at most %d held, want at most %d", held, most, allowed)
+	}
+	if n := len(store.res.scratches.free); n == 0 || n > keptScratches {
+		t.Errorf("%d scratches are kept, want 1 to %d", n, keptScratches)
+	}
+	for _, s := range all {
+		must(t, s.Persist(context.Background()))
+	}
+	// Nothing is kept of batches that are in tables, though no slice is written any more.
+	store.Memory()
+	for e := range store.res.memory.engines {
+		if active, pending := e.weights(); active+pending != 0 || len(e.recent.parts) != 0 {
+			t.Errorf("copy %s counts %d and %d bytes and remembers %d parts", e.id, active, pending, len(e.recent.parts))
+		}
+	}
+	if total := store.res.memory.total; total != 0 {
+		t.Errorf("%d bytes are counted, none are there", total)
+	}
+}
+
+// TestMemoryOfFailingSlice: a slice that cannot write does not keep others from writing, though it holds all there may be.
+func TestMemoryOfFailingSlice(t *testing.T) {
+	store := openTest(t, t.TempDir(), func(o *Options) { o.MemTableBytes = 1 << 20 })
+	defer func() { must(t, store.Close()) }()
+	s, err := store.Create(testMeta(1))
+	must(t, err)
+	bad := &pebbleEngine{id: 2, health: newHealth(), res: store.res, memTable: minMemTable}
+	bad.health.fail(ErrIO)
+	bad.mem.pending = []rotated{{1, 8 << 20, make(chan struct{})}}
+	store.res.memory.join(bad)
+	store.res.memory.add(8 << 20)
+	done := make(chan error, 1)
+	go func() { done <- s.Flush(historyBatch(1)) }()
+	select {
+	case err := <-done:
+		must(t, err)
+	case <-time.After(time.Minute):
+		t.Fatal("the write waits for a slice that cannot write")
+	}
+	store.res.memory.leave(bad, bad.disown())
+}
