@@ -30,7 +30,7 @@ func (c *Client) Verify(ctx context.Context, ref string, req VerifyRequest, each
 	if err != nil {
 		return VerifyEnd{}, err
 	}
-	defer rows.close()
+	defer func() { _ = rows.close() }() // of what was only read
 	for {
 		text, err := rows.readLine()
 		if err != nil {
