@@ -420,6 +420,9 @@ func (s *directScan) abort() {
 
 // next implements rowSource.
 func (s *directScan) next(row *Row) (end *ScanEnd, err error) {
+	if s.dc == nil {
+		return nil, fmt.Errorf("%w: it was closed", ErrCut)
+	}
 	for {
 		key, id, ok, err := s.answer.Next()
 		if err != nil {
