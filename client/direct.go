@@ -166,6 +166,9 @@ func (d *direct) locate(ref string, w *way) {
 		w.route, w.at, w.refused = route, at, nil
 	case refused && (p.Status == http.StatusUnauthorized || p.Status == http.StatusForbidden || p.Status == http.StatusTooManyRequests):
 		w.at, w.refused = time.Time{}, p // a second try would only count as one
+	case refused && (p.Code == "INDEX_NOT_FOUND" || p.Code == "INDEX_NOT_READY"):
+		w.at, w.refused = time.Time{}, nil
+		w.until = time.Now().Add(firstDetour) // it may be there at any moment
 	default:
 		w.at, w.refused = time.Time{}, nil
 		d.detour(w)
@@ -242,7 +245,7 @@ func (d *direct) conn(ctx context.Context, route *ScanRoute, anew bool) (*direct
 			err = errors.Join(err, rpc.ReadProblem(answer))
 			_ = answer.Body.Close()
 		}
-		if last = err; ctx.Err() != nil {
+		if last = err; ctx.Err() != nil || unknown(err) { // the others would ask the same manager about the same ticket
 			break
 		}
 	}
@@ -309,14 +312,14 @@ func (d *direct) begin(ctx context.Context, op, ref string, body []byte) (*direc
 		if dc, err = d.conn(ctx, route, anew); err != nil {
 			break
 		}
+		fresh := dc.fresh
 		s := &directScan{d: d, dc: dc, ctx: ctx}
 		if err = s.ask(op, route.Index, body); err == nil {
 			d.found(ref)
 			return s, nil
 		}
-		fresh := dc.fresh
 		s.abort()
-		if fresh || ctx.Err() != nil {
+		if fresh || ctx.Err() != nil || errors.As(err, new(*Error)) && !unknown(err) {
 			break
 		}
 	}
@@ -331,6 +334,12 @@ func (d *direct) begin(ctx context.Context, op, ref string, body []byte) (*direc
 	return nil, errDetour
 }
 
+// unknown tells that an indexer does not take the ticket that a connection has begun with. A newer one may do.
+func unknown(err error) bool {
+	var p *Error
+	return errors.As(err, &p) && (p.Code == rpc.CodeUnauthorized || p.Code == rpc.CodeForbidden)
+}
+
 // elsewhere tells whether the managers may have another answer than an indexer.
 func elsewhere(p *Error) bool {
 	switch p.Code {
@@ -340,7 +349,7 @@ func elsewhere(p *Error) bool {
 	return p.Temporary()
 }
 
-// ask sends the request and reads the first message. A refusal is a *Error; the connection is given back then.
+// ask sends the request and reads the first message. A refusal is a *Error; the connection is given back then, or closed.
 func (s *directScan) ask(op string, id index.ID, body []byte) error {
 	ws := s.dc.ws
 	s.stop = context.AfterFunc(s.ctx, func() { _ = ws.Close() })
@@ -392,12 +401,22 @@ func (s *directScan) read() error {
 	return s.answer.Read(s.in)
 }
 
-// finish gives the connection back, and the failure that the answer ended with, if any.
+// finish gives the connection back, unless its ticket counts no more, and the failure that the answer ended with, if any.
 func (s *directScan) finish() error {
+	err := s.failure()
+	if unknown(err) {
+		s.abort()
+		return err
+	}
 	if s.stop() {
 		s.d.give(s.dc)
 	}
 	s.dc = nil
+	return err
+}
+
+// failure is what the answer ended with; nil for an end.
+func (s *directScan) failure() error {
 	if s.answer.Tail != scanport.Failure {
 		return nil
 	}
@@ -454,7 +473,11 @@ func (s *directScan) next(row *Row) (end *ScanEnd, err error) {
 	return end, nil
 }
 
+// close gives the connection back when the whole answer has come, whoever has read it.
 func (s *directScan) close() error {
+	if s.dc != nil && s.answer.Tail != scanport.More {
+		_ = s.finish() // nobody asks for its end any more
+	}
 	s.abort()
 	return nil
 }

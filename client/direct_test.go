@@ -2,8 +2,16 @@ package client
 
 import (
 	"errors"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
 	"testing"
+	"time"
 
+	"github.com/gorilla/websocket"
+
+	"tidemark/collate"
+	"tidemark/internal/rpc"
 	"tidemark/scanport"
 )
 
@@ -22,5 +30,106 @@ func TestAClosedDirectScanIsCut(t *testing.T) {
 		if rows.Next() || !errors.Is(rows.Err(), ErrCut) {
 			t.Errorf("tail %d: %v", tail, rows.Err())
 		}
+	}
+}
+
+// fakePort is an indexer's scan port that answers from a list, one message for each request.
+type fakePort struct {
+	addr    string
+	dials   atomic.Int64
+	asked   atomic.Int64
+	answers []func() (tail byte, text string)
+}
+
+func newFakePort(t *testing.T, answers ...func() (byte, string)) *fakePort {
+	f := &fakePort{answers: answers}
+	up := websocket.Upgrader{Subprotocols: []string{scanport.Protocol}}
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		conn, err := up.Upgrade(w, r, nil)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		f.dials.Add(1)
+		for {
+			if _, _, err := conn.ReadMessage(); err != nil {
+				return
+			}
+			tail, text := f.answers[min(int(f.asked.Add(1)), len(f.answers))-1]()
+			head := scanport.AppendHead(nil, []bool{false})
+			body := scanport.AppendRow(append([]byte{}, head...), collate.AppendInt64(nil, 7), []byte("doc"))
+			if tail == scanport.Failure {
+				body = head
+			}
+			if err := conn.WriteMessage(websocket.BinaryMessage, scanport.Finish(body, len(head), tail, []byte(text))); err != nil {
+				return
+			}
+		}
+	}))
+	t.Cleanup(srv.Close)
+	f.addr = srv.Listener.Addr().String()
+	return f
+}
+
+func problem(code string) func() (byte, string) {
+	return func() (byte, string) { return scanport.Failure, `{"code":"` + code + `","detail":"no"}` }
+}
+
+func whole() (byte, string) { return scanport.End, `{"end":true,"rows":1}` }
+
+// TestDirectConnections: which answers leave a connection for the next request, and how often a request is asked.
+func TestDirectConnections(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		answers      []func() (byte, string)
+		read         bool // the scans are read to their end
+		wants        []string
+		asked, dials int64
+	}{
+		{"whole", []func() (byte, string){whole}, true, []string{"", "", ""}, 3, 1},
+		{"closed after the whole answer has come", []func() (byte, string){whole}, false, []string{"", "", ""}, 3, 1},
+		{"a refusal is asked once", []func() (byte, string){problem(rpc.CodeBadRequest)}, true, []string{rpc.CodeBadRequest, rpc.CodeBadRequest}, 2, 1},
+		{"an old ticket on a kept connection", []func() (byte, string){whole, problem(rpc.CodeUnauthorized), whole}, true, []string{"", "", ""}, 4, 2},
+		{"a ticket that counts no more", []func() (byte, string){whole, problem(rpc.CodeUnauthorized)}, true, []string{"", "detour", "detour"}, 3, 2},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := newFakePort(t, c.answers...)
+			cl := New("127.0.0.1:1") // nobody is there: ways that are lost stay lost
+			defer cl.Close()
+			d := cl.direct
+			d.routes["b/i"] = &way{route: ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000}, at: time.Now(), detour: time.Minute}
+			for n, want := range c.wants {
+				s, err := d.begin(t.Context(), scanport.Scan, "b/i", []byte("{}"))
+				var p *Error
+				switch {
+				case errors.Is(err, errDetour):
+					if want != "detour" {
+						t.Fatalf("request %d: a detour, want %q", n, want)
+					}
+					continue
+				case errors.As(err, &p):
+					if p.Code != want {
+						t.Fatalf("request %d: %v, want %q", n, err, want)
+					}
+					continue
+				case err != nil || want != "":
+					t.Fatalf("request %d: %v, want %q", n, err, want)
+				}
+				rows := &Rows{source: s}
+				if !rows.Next() {
+					t.Fatalf("request %d: no row: %v", n, rows.Err())
+				}
+				if c.read && (rows.Next() || rows.Err() != nil) {
+					t.Fatalf("request %d: %v", n, rows.Err())
+				}
+				if err := rows.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if f.asked.Load() != c.asked || f.dials.Load() != c.dials {
+				t.Errorf("%d requests on %d connections, want %d on %d", f.asked.Load(), f.dials.Load(), c.asked, c.dials)
+			}
+		})
 	}
 }
