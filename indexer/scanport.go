@@ -28,6 +28,8 @@ const (
 	maxClients = 1024
 	// clientIdle is how long one may ask for nothing.
 	clientIdle = 120 * time.Second
+	// clientStall is how long one may take nothing before its scan is ended. Managers give theirs as long.
+	clientStall = 30 * time.Second
 	// watchAfter is how long a scan may take before somebody looks whether its client is still there.
 	watchAfter = 10 * time.Millisecond
 	// clientFrame is the size of a connection's buffer for requests.
@@ -40,15 +42,18 @@ const (
 type clients struct {
 	s       *scanServer
 	tickets *tickets
+	most    int           // maxClients
+	stall   time.Duration // clientStall
 
 	mu     sync.Mutex
+	there  int // clients, those whose ticket is being checked too
 	open   map[*websocket.Conn]struct{}
 	closed bool
 	serve  sync.WaitGroup
 }
 
 func newClients(s *scanServer) *clients {
-	return &clients{s: s, tickets: newTickets(s.x.managers, s.x.now), open: map[*websocket.Conn]struct{}{}}
+	return &clients{s: s, tickets: newTickets(s.x.managers, s.x.now), most: maxClients, stall: clientStall, open: map[*websocket.Conn]struct{}{}}
 }
 
 // ServeHTTP begins a connection.
@@ -58,7 +63,7 @@ func (c *clients) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !c.enter(nil) {
-		p := rpc.Refuse(rpc.CodeUnavailable, "%d clients are connected to this node, the most it takes, or it is stopping: go by way of a manager", maxClients)
+		p := rpc.Refuse(rpc.CodeUnavailable, "%d clients are connected to this node, the most it takes, or it is stopping: go by way of a manager", c.most)
 		p.RetryAfterMS = 1000
 		rpc.WriteProblem(w, p)
 		return
@@ -96,14 +101,15 @@ func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return http.NewResponseController(h.ResponseWriter).Hijack()
 }
 
-// enter counts a connection, nil for one that is about to begin; false when there are too many, or the node stops.
+// enter counts a client, for whom conn is nil, or notes its connection; false when there are too many, or the node stops.
 func (c *clients) enter(conn *websocket.Conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || conn == nil && len(c.open) >= maxClients {
+	if c.closed || conn == nil && c.there >= c.most {
 		return false
 	}
 	if conn == nil {
+		c.there++
 		c.serve.Add(1)
 	} else {
 		c.open[conn] = struct{}{}
@@ -112,12 +118,13 @@ func (c *clients) enter(conn *websocket.Conn) bool {
 }
 
 func (c *clients) leave(conn *websocket.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if conn == nil {
+		c.there--
 		c.serve.Done()
 		return
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	delete(c.open, conn)
 }
 
@@ -207,10 +214,13 @@ func (o *clientConn) read() error {
 
 // write sends a message, for as long as the client takes something now and then.
 func (o *clientConn) write(message []byte) error {
-	if err := o.conn.SetWriteDeadline(time.Now().Add(writeStall)); err != nil {
+	if err := o.conn.SetWriteDeadline(time.Now().Add(o.c.stall)); err != nil {
 		return err
 	}
-	return o.conn.WriteMessage(websocket.BinaryMessage, message)
+	if err := o.conn.WriteMessage(websocket.BinaryMessage, message); err != nil {
+		return scan.Errorf(scan.Cancelled, "writing to the client: %w", err)
+	}
+	return nil
 }
 
 // answer serves the request in o.in. While that takes long, the next message is waited for: one that comes early ends the

@@ -24,6 +24,7 @@ type desk struct {
 	tickets *auth.Tickets
 	port    func() string
 	revoked bool
+	lower   bool // whoever it is may not scan
 	located int
 	scans   int
 }
@@ -54,6 +55,9 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			}
 			if err != nil {
 				return nil, rpc.Refuse(rpc.CodeUnauthorized, "%v", err)
+			}
+			if d.lower {
+				return nil, rpc.Refuse(rpc.CodeForbidden, "a scan needs role read")
 			}
 			return &scanport.Checked{Principal: who.Name}, nil
 		})(w, r)

@@ -23,7 +23,8 @@ import (
 const (
 	// maxScans bounds the scans that this node coordinates at a time, and, apart from that, the parts of scans it serves.
 	maxScans = 256
-	// writeStall is how long a client, or the network to it, may take nothing before its scan is ended.
+	// writeStall is how long a manager or another node, or the network to it, may take nothing before its scan is ended. Longer
+	// than a manager waits for its own client: that one ends the scan, and says why.
 	writeStall = 60 * time.Second
 )
 
@@ -220,7 +221,11 @@ func (a *answer) Write(p []byte) (int, error) {
 	if err := a.c.SetWriteDeadline(time.Now().Add(writeStall)); err != nil {
 		return 0, err
 	}
-	return a.w.Write(p)
+	n, err := a.w.Write(p)
+	if err != nil {
+		err = scan.Errorf(scan.Cancelled, "writing to who asked: %w", err)
+	}
+	return n, err
 }
 
 // whole says how long the answer is: who passes it on need not look for its end.

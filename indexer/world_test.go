@@ -70,6 +70,7 @@ type world struct {
 	sideCalls []wire.StreamRequest
 	refuse    func(*wire.StreamRequest) wire.StartOutcome // nil: begin
 	known     bool
+	slow      func(context.Context) // nil, or what KV takes its time with when it is asked for a stability timestamp, set before start
 
 	x      *Indexer
 	stop   context.CancelFunc
@@ -150,6 +151,12 @@ func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 		})(rw, r)
 	case strings.HasSuffix(r.URL.Path, ":stabilize"):
 		rpc.Handle(rpc.MaxControlBody, func(ctx context.Context, _ *wire.StabilizeRequest) (*wire.Stability, error) {
+			if w.slow != nil {
+				w.slow(ctx)
+			}
+			if ctx.Err() != nil {
+				return nil, ctx.Err()
+			}
 			s := w.promote(ctx)
 			return &s, nil
 		})(rw, r)

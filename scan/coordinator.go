@@ -140,7 +140,8 @@ func contextError(ctx context.Context, err error) error {
 	if errors.As(cause, &e) {
 		return e
 	}
-	return AsError(fmt.Errorf("the scan was given up: %w (%w)", cause, err))
+	err = fmt.Errorf("the scan was given up: %w (%w)", cause, err)
+	return &Error{Code: CodeOf(cause), Detail: err.Error(), Err: err}
 }
 
 // await waits until something may have changed.

@@ -1,0 +1,493 @@
+package indexer
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gorilla/websocket"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/propagation"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+
+	"tidemark/auth"
+	"tidemark/client"
+	"tidemark/internal/rpc"
+	"tidemark/scan"
+	"tidemark/scanport"
+	"tidemark/statecontext"
+)
+
+const (
+	// endGuard is a hang guard.
+	endGuard = 30 * time.Second
+	// smallBuffer is the system's for what an indexer writes: a client that takes nothing is noticed soon.
+	smallBuffer = 4 << 10
+	// manyRows of longID bytes and more are far beyond what the systems' buffers hold together.
+	manyRows, longID = 8000, 240
+)
+
+// straight is an indexer of a world with another scan port, whose insides a test sees.
+type straight struct {
+	*world
+	desk   *desk
+	direct *clients
+	addr   string
+	stop   context.CancelFunc // ends the port as the indexer's end does
+	issued int
+}
+
+// goStraight starts one with index 1 over some documents. tune changes the port before it serves.
+func goStraight(t *testing.T, docs []testDoc, tune func(*straight)) *straight {
+	t.Helper()
+	w := newWorld(t)
+	tickets, err := auth.NewTickets(w.manager.URL, time.Now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &straight{world: w}
+	s.desk = &desk{tickets: tickets, port: func() string { return s.addr }}
+	w.users = s.desk
+	w.write(docs...)
+	if tune != nil {
+		tune(s)
+	}
+	w.start()
+	if err := w.define(10); err != nil {
+		t.Fatal(err)
+	}
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(10)
+	h, direct := w.x.scanHandler()
+	s.direct = direct
+	if tune != nil {
+		tune(s)
+	}
+	server := httptest.NewUnstartedServer(rpc.Traced(w.x.cfg.Tracer, h))
+	server.Listener = tight{server.Listener}
+	server.Start()
+	s.addr = server.Listener.Addr().String()
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- direct.run(ctx) }()
+	s.stop = stop
+	t.Cleanup(func() {
+		stop()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(endGuard):
+			t.Error("the port's connections did not end")
+		}
+		server.Close()
+	})
+	return s
+}
+
+// tight gives connections small buffers.
+type tight struct{ net.Listener }
+
+func (l tight) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		err = c.(*net.TCPConn).SetWriteBuffer(smallBuffer)
+	}
+	return c, err
+}
+
+func long(n int) []testDoc {
+	all := make([]testDoc, n)
+	for i := range all {
+		all[i] = testDoc{id: fmt.Sprintf("%0*d", longID, i), value: 1 + i}
+	}
+	return all
+}
+
+// ticket gives one that no other call gave.
+func (s *straight) ticket() string {
+	s.t.Helper()
+	s.issued++
+	ticket, err := s.desk.tickets.Issue(&auth.Identity{Name: fmt.Sprintf("user-%d", s.issued), Role: statecontext.UserReads}, time.Hour)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return ticket
+}
+
+// connect begins a connection as package client does. The error has the port's answer, if it gave one.
+func (s *straight) connect(ticket string) (*websocket.Conn, error) {
+	dialer := websocket.Dialer{Subprotocols: []string{scanport.Protocol}, HandshakeTimeout: endGuard, NetDialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := new(net.Dialer).DialContext(ctx, network, addr)
+		if err == nil {
+			err = c.(*net.TCPConn).SetReadBuffer(smallBuffer)
+		}
+		return c, err
+	}}
+	ws, answer, err := dialer.DialContext(s.t.Context(), "ws://"+s.addr+scanport.Path, http.Header{scanport.HeaderTicket: {ticket}})
+	if err != nil {
+		if answer != nil {
+			err = rpc.ReadProblem(answer)
+			_ = answer.Body.Close()
+		}
+		return nil, err
+	}
+	s.t.Cleanup(func() { _ = ws.Close() })
+	_ = ws.SetReadDeadline(time.Now().Add(endGuard))
+	return ws, nil
+}
+
+func (s *straight) connected() *websocket.Conn {
+	s.t.Helper()
+	ws, err := s.connect(s.ticket())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return ws
+}
+
+func ask(t *testing.T, ws *websocket.Conn, req scanport.Request) {
+	t.Helper()
+	if err := ws.WriteMessage(websocket.BinaryMessage, scanport.AppendRequest(nil, req)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// answered reads an answer to its end: the documents' ids and what ended it, a *rpc.Problem for a failure.
+func answered(ws *websocket.Conn) (ids []string, err error) {
+	for {
+		_, message, err := ws.ReadMessage()
+		if err != nil {
+			return ids, err
+		}
+		var a scanport.Answer
+		if err := a.Read(message); err != nil {
+			return ids, err
+		}
+		for {
+			_, id, ok, err := a.Next()
+			if err != nil {
+				return ids, err
+			}
+			if !ok {
+				break
+			}
+			ids = append(ids, id)
+		}
+		switch a.Tail {
+		case scanport.End:
+			return ids, nil
+		case scanport.Failure:
+			p := &rpc.Problem{}
+			return ids, errors.Join(json.Unmarshal(a.Text, p), p)
+		}
+	}
+}
+
+// places waits until so many scans are under way.
+func (s *straight) places(want int) {
+	s.t.Helper()
+	s.until(fmt.Sprintf("%d scans under way", want), func() bool { return len(s.direct.s.clients) == want })
+}
+
+// ended checks that so many scans were given up, as they are counted, and that no other one has ended.
+func (s *straight) ended(what string, want float64) {
+	s.t.Helper()
+	r := prometheus.NewRegistry()
+	r.MustRegister(s.x.metrics.scans)
+	families, err := r.Gather()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	by := map[string]float64{}
+	for _, f := range families {
+		for _, m := range f.GetMetric() {
+			by[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
+		}
+	}
+	if len(by) != 1 || by[string(scan.Cancelled)] != want {
+		s.t.Errorf("%s: scans that have ended, by code: %v, want %v %s", what, by, want, scan.Cancelled)
+	}
+}
+
+func code(err error) string {
+	var p *rpc.Problem
+	if !errors.As(err, &p) {
+		return fmt.Sprint(err)
+	}
+	return p.Code
+}
+
+// TestAClientThatGoesEndsItsScan: while it waits for a timestamp that does not come, and in the middle of its rows; its place is
+// free again, and the scan is counted as one that was given up, not as one that took too long.
+func TestAClientThatGoesEndsItsScan(t *testing.T) {
+	asked := make(chan struct{}, 1)
+	s := goStraight(t, long(manyRows), func(s *straight) {
+		s.slow = func(ctx context.Context) { // as long as it is waited for
+			asked <- struct{}{}
+			<-ctx.Done()
+		}
+	})
+	ws := s.connected()
+	ask(t, ws, scanport.Request{Op: scanport.Scan, Index: "1", Body: []byte(`{"consistency":"at_plus","tokens":[{"vbucket":1,"vbuuid":"77","seqno":1000000}]}`)})
+	select {
+	case <-asked:
+	case <-time.After(endGuard):
+		t.Fatal("nobody asks for a timestamp")
+	}
+	s.places(1)
+	_ = ws.Close()
+	s.places(0)
+	s.ended("while it waited", 1)
+
+	c := client.New(s.manager.URL)
+	defer c.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	rows, err := c.Scan(ctx, "1", client.ScanRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	if !rows.Next() {
+		t.Fatal(rows.Err())
+	}
+	s.places(1)
+	cancel()
+	s.places(0)
+	s.ended("in the middle of its rows", 2)
+	for rows.Next() {
+	}
+	if err := rows.Err(); !errors.Is(err, client.ErrCut) || !errors.Is(err, context.Canceled) {
+		t.Errorf("what the client is told: %v", err)
+	}
+	s.desk.set(func() {
+		if s.desk.scans != 0 {
+			t.Errorf("%d scans went by way of the manager", s.desk.scans)
+		}
+	})
+}
+
+// TestAClientThatTakesNothing: its scan is ended, its place is free, and what it reads later is cut.
+func TestAClientThatTakesNothing(t *testing.T) {
+	s := goStraight(t, long(manyRows), func(s *straight) {
+		if s.direct != nil {
+			if s.direct.stall != clientStall || clientStall != 30*time.Second {
+				t.Errorf("a client may take nothing for %s: docs/scans.md says 30 s", s.direct.stall)
+			}
+			s.direct.stall = 300 * time.Millisecond
+		}
+	})
+	ws := s.connected()
+	ask(t, ws, scanport.Request{Op: scanport.Scan, Index: "1", Body: []byte(`{}`)})
+	s.places(1)
+	s.places(0)
+	s.ended("whose client takes nothing", 1)
+	if ids, err := answered(ws); err == nil || len(ids) >= manyRows {
+		t.Errorf("%d rows of %d, %v: want a cut answer", len(ids), manyRows, err)
+	}
+}
+
+// TestAnIndexerThatStopsCutsAnswers: what was begun is never taken for a whole answer.
+func TestAnIndexerThatStopsCutsAnswers(t *testing.T) {
+	s := goStraight(t, long(manyRows), nil)
+	c := client.New(s.manager.URL)
+	defer c.Close()
+	rows, err := c.Scan(t.Context(), "1", client.ScanRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer rows.Close()
+	if !rows.Next() {
+		t.Fatal(rows.Err())
+	}
+	s.places(1)
+	s.stop()
+	s.places(0)
+	n := 1
+	for rows.Next() {
+		n++
+	}
+	if err := rows.Err(); !errors.Is(err, client.ErrCut) || n >= manyRows {
+		t.Errorf("%d rows of %d, %v: want %v", n, manyRows, err, client.ErrCut)
+	}
+	if end, err := rows.End(); err == nil {
+		t.Errorf("an end: %+v", end)
+	}
+}
+
+// TestAnotherIndexOnAKeptConnection: a request for an index that was dropped, and made anew with another id, is refused on a
+// connection that has served it, and never answered with the other one's rows.
+func TestAnotherIndexOnAKeptConnection(t *testing.T) {
+	s := goStraight(t, []testDoc{{id: "a", value: 1}, {id: "b", value: 2}}, nil)
+	ws := s.connected()
+	one := scanport.Request{Op: scanport.Scan, Index: "1", Body: []byte(`{}`)}
+	two, number := one, one
+	two.Index, number.Op = "2", scanport.Count
+	ask(t, ws, two)
+	if ids, err := answered(ws); len(ids) != 0 || code(err) != "INDEX_NOT_FOUND" {
+		t.Errorf("before it is there: %v %v", ids, err)
+	}
+	ask(t, ws, one)
+	if ids, err := answered(ws); err != nil || strings.Join(ids, " ") != "a b" {
+		t.Fatalf("%v %v", ids, err)
+	}
+	if err := s.define(20); err != nil {
+		t.Fatal(err)
+	}
+	s.begin(nil)
+	s.promote(t.Context())
+	s.held(20)
+	for _, req := range []scanport.Request{one, number} {
+		ask(t, ws, req)
+		if ids, err := answered(ws); len(ids) != 0 || code(err) != "INDEX_NOT_FOUND" {
+			t.Errorf("%s of the old one: %v %v", req.Op, ids, err)
+		}
+	}
+	ask(t, ws, two)
+	if ids, err := answered(ws); err != nil || strings.Join(ids, " ") != "a b" {
+		t.Errorf("the new one on the same connection: %v %v", ids, err)
+	}
+}
+
+// TestATicketThatIsNoMoreGood: on a connection that is kept, the request after a manager's word is old is refused, by the name
+// the manager gives, and so is a new connection.
+func TestATicketThatIsNoMoreGood(t *testing.T) {
+	for _, want := range []string{rpc.CodeForbidden, rpc.CodeUnauthorized} {
+		t.Run(want, func(t *testing.T) {
+			var clock sync.Mutex
+			now := time.Now()
+			s := goStraight(t, []testDoc{{id: "a", value: 1}}, func(s *straight) {
+				if s.direct != nil {
+					s.direct.tickets.now = func() time.Time { clock.Lock(); defer clock.Unlock(); return now }
+				}
+			})
+			ticket := s.ticket()
+			ws, err := s.connect(ticket)
+			if err != nil {
+				t.Fatal(err)
+			}
+			req := scanport.Request{Op: scanport.Scan, Index: "1", Body: []byte(`{}`)}
+			s.desk.set(func() { s.desk.revoked, s.desk.lower = want == rpc.CodeUnauthorized, want == rpc.CodeForbidden })
+			ask(t, ws, req)
+			if ids, err := answered(ws); err != nil || len(ids) != 1 {
+				t.Errorf("while its word counts: %v %v", ids, err)
+			}
+			clock.Lock()
+			now = now.Add(ticketTrust)
+			clock.Unlock()
+			ask(t, ws, req)
+			if ids, err := answered(ws); len(ids) != 0 || code(err) != want {
+				t.Errorf("when its word is old: %v %v", ids, err)
+			}
+			if _, err := s.connect(ticket); code(err) != want {
+				t.Errorf("another connection: %v", err)
+			}
+			s.desk.set(func() { s.desk.revoked, s.desk.lower = false, false })
+			ask(t, ws, req)
+			if ids, err := answered(ws); err != nil || len(ids) != 1 {
+				t.Errorf("once it is good again: %v %v", ids, err)
+			}
+		})
+	}
+}
+
+// TestClientsThatWaitCount: among the clients of a node are those whose ticket is being checked.
+func TestClientsThatWaitCount(t *testing.T) {
+	s := goStraight(t, []testDoc{{id: "a", value: 1}}, func(s *straight) {
+		if s.direct != nil {
+			s.direct.most = 2
+		}
+	})
+	there := func(want int) {
+		t.Helper()
+		s.until(fmt.Sprintf("%d clients", want), func() bool {
+			s.direct.mu.Lock()
+			defer s.direct.mu.Unlock()
+			return s.direct.there == want
+		})
+	}
+	first := s.connected()
+	there(1)
+	ticket := s.ticket()
+	waiting := make(chan error, 1)
+	s.desk.set(func() { // the manager answers nothing until this ends
+		go func() {
+			ws, err := s.connect(ticket)
+			if err == nil {
+				err = ws.Close()
+			}
+			waiting <- err
+		}()
+		there(2)
+		_, err := s.connect(ticket)
+		if code(err) != rpc.CodeUnavailable {
+			t.Errorf("a third client: %v", err)
+		}
+	})
+	select {
+	case err := <-waiting:
+		if err != nil {
+			t.Errorf("the one that waited: %v", err)
+		}
+	case <-time.After(endGuard):
+		t.Fatal("the one that waited hangs")
+	}
+	there(1)
+	_ = first.Close()
+	there(0)
+	ask(t, s.connected(), scanport.Request{Op: scanport.Scan, Index: "1", Body: []byte(`{}`)})
+	there(1)
+}
+
+// TestSpansOfTheScanPort: a request's span is below the client's, whatever connection it came on, and has its request id.
+func TestSpansOfTheScanPort(t *testing.T) {
+	seen := tracetest.NewSpanRecorder()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(seen))
+	tracer := provider.Tracer("test")
+	s := goStraight(t, []testDoc{{id: "a", value: 1}}, func(s *straight) { s.tweak = func(c *Config) { c.Tracer = tracer } })
+	ws := s.connected()
+	for i, op := range []string{scanport.Scan, scanport.Count} {
+		ctx, span := tracer.Start(t.Context(), "client "+op)
+		carrier := propagation.MapCarrier{}
+		propagation.TraceContext{}.Inject(ctx, carrier)
+		id := fmt.Sprintf("request-%d", i)
+		ask(t, ws, scanport.Request{Op: op, Index: "1", RequestID: id, Parent: carrier["traceparent"], Body: []byte(`{}`)})
+		if _, err := answered(ws); err != nil {
+			t.Fatal(err)
+		}
+		span.End()
+		var got sdktrace.ReadOnlySpan
+		s.until("the span of "+op, func() bool {
+			for _, one := range seen.Ended() {
+				if one.Name() == "scan port "+op {
+					got = one
+				}
+			}
+			return got != nil
+		})
+		if got.SpanContext().TraceID() != span.SpanContext().TraceID() || got.Parent().SpanID() != span.SpanContext().SpanID() || !got.Parent().IsRemote() {
+			t.Errorf("%s: parent %+v in trace %s, want %s in %s", op, got.Parent(), got.SpanContext().TraceID(), span.SpanContext().SpanID(), span.SpanContext().TraceID())
+		}
+		told := ""
+		for _, a := range got.Attributes() {
+			if a.Key == "tidemark.request_id" {
+				told = a.Value.AsString()
+			}
+		}
+		if told != id {
+			t.Errorf("%s: request id %q, want %q", op, told, id)
+		}
+	}
+}
