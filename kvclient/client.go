@@ -279,6 +279,12 @@ func (c *Client) do(ctx context.Context, req mcbp.Frame) (f mcbp.Frame, lost boo
 // recover prepares the next attempt: a newer map if the error asks for one, and
 // a pause.
 func (c *Client) recover(ctx context.Context, conn *Conn, err error, retry *backoff) error {
+	c.mu.Lock()
+	closed := c.closed
+	c.mu.Unlock()
+	if closed {
+		return ErrClosed // by us: no node is to be asked again
+	}
 	c.opt.Logger.Debug("trying again", "error", err)
 	var se *StatusError
 	if errors.As(err, &se) && se.Config != nil && conn != nil {

@@ -364,15 +364,15 @@ func TestConnectRefuses(t *testing.T) {
 	}
 }
 
+// TestClosedClient: Close ends what is under way, however much time it has left.
 func TestClosedClient(t *testing.T) {
 	st := newStore()
 	st.fault = func(mcbp.Frame, int) (mcbp.Status, action) { return 0, actMute }
 	opt := options()
-	opt.OpTimeout = time.Minute
+	opt.OpTimeout = time.Hour
 	c := connect(t, opt, serve(t, &kvclienttest.Server{Handle: st.handle}).Addr())
-	ctx := within(t, time.Minute)
-	done := make(chan error)
-	go func() { _, err := c.Get(ctx, "k"); done <- err }()
+	done := make(chan error, 1)
+	go func() { _, err := c.Get(t.Context(), "k"); done <- err }()
 	for {
 		st.mu.Lock()
 		n := st.ops
@@ -383,8 +383,13 @@ func TestClosedClient(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	_ = c.Close()
-	if err := <-done; !errors.Is(err, kvclient.ErrClosed) {
-		t.Fatal(err)
+	select {
+	case err := <-done:
+		if !errors.Is(err, kvclient.ErrClosed) {
+			t.Fatal(err)
+		}
+	case <-time.After(30 * time.Second):
+		t.Fatal("an operation goes on after Close")
 	}
 }
 
