@@ -295,11 +295,13 @@ func (g *group) same() {
 		}
 	}
 	for vb, chain := range m.Buckets[0].Chains {
-		want := contents(g.nodes[chain[0]], uint16(vb))
 		for _, id := range chain[1:] {
-			if got := contents(g.nodes[id], uint16(vb)); got != want {
-				g.t.Fatalf("vbucket %d on %s:\n%s\non %s:\n%s", vb, id, got, chain[0], want)
-			}
+			eventually(g.t, func() error { // documents expire at any time, also between the two looks
+				if want, got := contents(g.nodes[chain[0]], uint16(vb)), contents(g.nodes[id], uint16(vb)); got != want {
+					return fmt.Errorf("vbucket %d on %s:\n%s\non %s:\n%s", vb, id, got, chain[0], want)
+				}
+				return nil
+			})
 		}
 	}
 }
