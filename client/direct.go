@@ -166,7 +166,7 @@ func (d *direct) locate(ref string, w *way) {
 		w.route, w.at, w.refused = route, at, nil
 	case refused && (p.Status == http.StatusUnauthorized || p.Status == http.StatusForbidden || p.Status == http.StatusTooManyRequests):
 		w.at, w.refused = time.Time{}, p // a second try would only count as one
-	case refused && (p.Code == "INDEX_NOT_FOUND" || p.Code == "INDEX_NOT_READY"):
+	case refused && (p.Code == "UNKNOWN_INDEX" || p.Code == "INDEX_NOT_READY"):
 		w.at, w.refused = time.Time{}, nil
 		w.until = time.Now().Add(firstDetour) // it may be there at any moment
 	default:

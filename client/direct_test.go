@@ -133,3 +133,14 @@ func TestDirectConnections(t *testing.T) {
 		})
 	}
 }
+
+// TestCountIsOneMessage: an answer to a count that goes on is none.
+func TestCountIsOneMessage(t *testing.T) {
+	f := newFakePort(t, func() (byte, string) { return scanport.More, "" })
+	cl := New("127.0.0.1:1")
+	defer cl.Close()
+	cl.direct.routes["b/i"] = &way{route: ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000}, at: time.Now(), detour: time.Minute}
+	if n, err := cl.Count(t.Context(), "b/i", ScanRequest{}); !errors.Is(err, ErrCut) {
+		t.Errorf("%+v %v", n, err)
+	}
+}

@@ -108,6 +108,10 @@ func (c *Client) Count(ctx context.Context, ref string, req ScanRequest) (CountR
 			return reply, fmt.Errorf("encoding the request: %w", err)
 		}
 		s, err := c.direct.begin(ctx, scanport.Count, ref, body)
+		if err == nil && s.answer.Tail == scanport.More {
+			s.abort()
+			return reply, fmt.Errorf("%w: rows where a number was asked for", ErrCut)
+		}
 		if err == nil {
 			if err = s.finish(); err == nil {
 				err = json.Unmarshal(s.answer.Text, &reply)
