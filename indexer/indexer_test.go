@@ -111,13 +111,7 @@ func TestGap(t *testing.T) { steady.Run(t, still, testGap) }
 func testGap(t *steady.T) {
 	w := newWorld(t)
 	w.write(docs(0, 100, 1)...)
-	w.start()
-	if err := w.define(10); err != nil {
-		t.Fatal(err)
-	}
-	w.begin(nil)
-	w.promote(t.Context())
-	w.held(10)
+	w.serve(10)
 	w.mu.Lock()
 	w.stream.conn.Close()
 	w.stream = nil
@@ -154,13 +148,7 @@ func testSideRefused(t *steady.T) {
 		}
 		return wire.StartBegun
 	}
-	w.start()
-	if err := w.define(10); err != nil {
-		t.Fatal(err)
-	}
-	w.begin(nil)
-	w.promote(t.Context())
-	w.held(10)
+	w.serve(10)
 	// now a gap below the purge seqno
 	w.mu.Lock()
 	w.stream.conn.Close()
@@ -373,13 +361,7 @@ func TestPoll(t *testing.T) { steady.Run(t, still, testPoll) }
 func testPoll(t *steady.T) {
 	w := newWorld(t)
 	w.write(docs(0, 40, 1)...)
-	w.start()
-	if err := w.define(10); err != nil {
-		t.Fatal(err)
-	}
-	w.begin(nil)
-	w.promote(t.Context())
-	w.held(10)
+	w.serve(10)
 	w.write(docs(0, 40, 60)...) // stays in the queue: nothing is promoted
 	inc := w.stream.inc
 	poll := func() []wire.PollPosition {
@@ -423,13 +405,7 @@ func TestPages(t *testing.T) { steady.Run(t, still, testPages) }
 
 func testPages(t *steady.T) {
 	w := newWorld(t)
-	w.start()
-	if err := w.define(10); err != nil {
-		t.Fatal(err)
-	}
-	w.begin(nil)
-	w.promote(t.Context())
-	w.held(10)
+	w.serve(10)
 	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/v1/status": 200, "/metrics": 200, "/nothing": 404} {
 		resp, err := http.Get(w.endpoint.Admin + path)
 		if err != nil {

@@ -93,13 +93,7 @@ func TestScansGoStraightToTheIndexer(t *testing.T) {
 	d := &desk{tickets: tickets, port: func() string { return w.endpoint.Scan }}
 	w.users = d
 	w.write(testDoc{id: "a", value: 1}, testDoc{id: "b", value: 2})
-	w.start()
-	if err := w.define(10); err != nil {
-		t.Fatal(err)
-	}
-	w.begin(nil)
-	w.promote(t.Context())
-	w.held(10)
+	w.serve(10)
 	c := client.New(w.manager.URL)
 	defer c.Close()
 	ids, err := rowsOf(t, c, client.ScanRequest{Consistency: "session"})

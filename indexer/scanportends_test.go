@@ -61,13 +61,7 @@ func goStraight(t *testing.T, docs []testDoc, tune func(*straight)) *straight {
 	if tune != nil {
 		tune(s)
 	}
-	w.start()
-	if err := w.define(10); err != nil {
-		t.Fatal(err)
-	}
-	w.begin(nil)
-	w.promote(t.Context())
-	w.held(10)
+	w.serve(10)
 	h, direct := w.x.scanHandler()
 	s.direct = direct
 	if tune != nil {

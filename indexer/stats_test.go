@@ -144,13 +144,7 @@ func (w *world) metrics() {
 func TestStatsWithoutKV(t *testing.T) {
 	w := newWorld(t)
 	w.write(docs(0, 20, 1)...)
-	w.start()
-	if err := w.define(10); err != nil {
-		t.Fatal(err)
-	}
-	w.begin(nil)
-	w.promote(t.Context())
-	w.held(10)
+	w.serve(10)
 	w.proj.Close()
 	if s := w.stats(); !strings.Contains(s.Unknown[testBucket], "4 vbuckets") || len(s.Copies) != 1 || s.Copies[0].ItemsCount != 20 {
 		t.Errorf("%+v", s)

@@ -527,6 +527,18 @@ func (w *world) until(what string, ok func() bool) {
 	}
 }
 
+// serve starts the indexer with one copy, streams what was written, and waits until the copy holds it at a timestamp.
+func (w *world) serve(copy index.CopyID) {
+	w.t.Helper()
+	w.start()
+	if err := w.define(copy); err != nil {
+		w.t.Fatal(err)
+	}
+	w.begin(nil)
+	w.promote(w.t.Context())
+	w.held(copy)
+}
+
 // held waits until a copy holds the newest promoted timestamp.
 func (w *world) held(ids ...index.CopyID) {
 	w.t.Helper()
