@@ -132,7 +132,7 @@ func sameColumns(a, b *Accepted) bool {
 // unpackAccepted gives each difference that packAccepted wrote, ascending; a vbucket of which nothing is accepted any more
 // has s.projector "" and the zero incarnation. Errors wrap ErrAccepted.
 func unpackAccepted(src []byte, each func(v uint16, s acceptedStream)) error {
-	r := heldReader{b: src}
+	r := unpacker{b: src}
 	if f := r.byte(); f != acceptedFormat {
 		return fmt.Errorf("%w: format %d, want %d", ErrAccepted, f, acceptedFormat)
 	}

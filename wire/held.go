@@ -63,7 +63,7 @@ func HeldHash(packed []byte) uint64 {
 
 // UnpackHeld reads what PackHeld wrote. Errors wrap ErrHeld.
 func UnpackHeld(src []byte) ([]Held, error) {
-	r := heldReader{b: src}
+	r := unpacker{b: src}
 	if f := r.byte(); f != heldFormat {
 		return nil, fmt.Errorf("%w: format %d, want %d", ErrHeld, f, heldFormat)
 	}
@@ -97,47 +97,4 @@ func UnpackHeld(src []byte) ([]Held, error) {
 		return nil, fmt.Errorf("%w: cut short or too long", ErrHeld)
 	}
 	return all, nil
-}
-
-// heldReader takes apart; after a failure it gives zero values.
-type heldReader struct {
-	b   []byte
-	bad bool
-}
-
-func (r *heldReader) take(n uint64) []byte {
-	if r.bad || n > uint64(len(r.b)) {
-		r.bad = true
-		return nil
-	}
-	b := r.b[:n]
-	r.b = r.b[n:]
-	return b
-}
-
-func (r *heldReader) byte() byte {
-	if b := r.take(1); b != nil {
-		return b[0]
-	}
-	return 0
-}
-
-func (r *heldReader) uvarint() uint64 {
-	v, n := binary.Uvarint(r.b)
-	if r.bad || n <= 0 {
-		r.bad = true
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
-}
-
-func (r *heldReader) varint() int64 {
-	v, n := binary.Varint(r.b)
-	if r.bad || n <= 0 {
-		r.bad = true
-		return 0
-	}
-	r.b = r.b[n:]
-	return v
 }

@@ -49,7 +49,7 @@ func (s *StreamStates) Expand() error {
 	moved := s.Moved
 	s.Moved = nil
 	for i := range moved {
-		r := heldReader{b: moved[i].Packed}
+		r := unpacker{b: moved[i].Packed}
 		v := uint64(0)
 		for first := true; len(r.b) > 0; first = false {
 			gap, complete := r.uvarint(), r.uvarint()

@@ -120,7 +120,7 @@ func (w *pollLogs) append(dst []byte, l timestamp.FailoverLog) []byte {
 // unpackPoll reads what packPoll wrote. It takes no more memory than the positions that were asked for, and the logs that
 // are there, need.
 func unpackPoll(asked []uint16, src []byte) ([]PollPosition, error) {
-	r := heldReader{b: src}
+	r := unpacker{b: src}
 	if f := r.byte(); f != pollFormat {
 		return nil, fmt.Errorf("%w: format %d, want %d", ErrPoll, f, pollFormat)
 	}
@@ -165,7 +165,7 @@ func unpackPoll(asked []uint16, src []byte) ([]PollPosition, error) {
 }
 
 // pollLog takes a log or the number of one that came before.
-func (r *heldReader) pollLog(logs *[]timestamp.FailoverLog) (timestamp.FailoverLog, error) {
+func (r *unpacker) pollLog(logs *[]timestamp.FailoverLog) (timestamp.FailoverLog, error) {
 	n := r.uvarint()
 	if r.bad || n > uint64(len(*logs)) {
 		return nil, fmt.Errorf("failover log %d of %d", n, len(*logs))
