@@ -22,6 +22,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -47,7 +48,9 @@ const (
 	DefaultCheckpoint    = 30 * time.Second
 	DefaultOrphanGrace   = 10 * time.Minute
 	DefaultReplicaLag    = time.Minute // of the command
-	DefaultCatchupRate   = 50_000
+	// DefaultCatchupRate is for each processor of the machine: what one catches up with beside a third of its time idle without
+	// delaying others' session scans by more than a tenth (docs/performance.md).
+	DefaultCatchupRate = 10_000
 )
 
 const (
@@ -85,7 +88,7 @@ type Config struct {
 	// oldest is of before. 0: KeepCheckpoints alone.
 	ReplicaLag time.Duration
 	// CatchupRate bounds the events a second that this indexer takes of catchup streams, all projectors together, so that its
-	// recovery leaves the others' streams their share of projectors and KV. Below 0: no bound.
+	// recovery leaves the others' streams their share of projectors and KV. 0: DefaultCatchupRate for each processor. Below 0: no bound.
 	CatchupRate int64
 	OrphanGrace time.Duration // how long a copy that no definitions name is kept; below 0 for ever
 	Logger      hclog.Logger
@@ -126,7 +129,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Checkpoint = DefaultCheckpoint
 	}
 	if c.CatchupRate == 0 {
-		c.CatchupRate = DefaultCatchupRate
+		c.CatchupRate = DefaultCatchupRate * int64(runtime.GOMAXPROCS(0))
 	}
 	if err := c.spanLag(); err != nil {
 		return c, err

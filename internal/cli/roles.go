@@ -248,7 +248,7 @@ func newIndexer(s Streams) *cobra.Command {
 	fl.DurationVar(&cfg.Checkpoint, "checkpoint-every", indexer.DefaultCheckpoint, "time between the stored states of a slice that a rollback can go back to")
 	fl.IntVar(&cfg.KeepCheckpoints, "checkpoints", storage.DefaultKeepCheckpoints, "how many of them each slice keeps at least; see --replica-lag")
 	fl.DurationVar(&cfg.ReplicaLag, "replica-lag", indexer.DefaultReplicaLag, "by how long KV's replicas may lag: so many stored states are kept that the oldest is of before; 0: --checkpoints alone")
-	fl.Int64Var(&cfg.CatchupRate, "catchup-rate", indexer.DefaultCatchupRate, "events a second that are taken of catchup streams, so that recovery leaves others their share of the machines (at least 1000); below 0: no bound")
+	fl.Int64Var(&cfg.CatchupRate, "catchup-rate", 0, "events a second that are taken of catchup streams, so that recovery leaves others their share of the machines (at least 1000); 0: 10,000 for each processor; below 0: no bound")
 	fl.StringVar(&cfg.Catchup, "catchup", "127.0.0.1:9544", "listen here for catchup streams")
 	fl.Var(&quota, "memory-quota", "memory for queues, cache, what is not yet written, and scans: a `SIZE` as 512MiB (the least), 4GiB, or bytes")
 	tlsF.add(cmd)
