@@ -194,24 +194,13 @@ func (n *Node) serveAdmin(ctx context.Context) error {
 	return nil
 }
 
-// adminHandler is the HTTP interface: health for all; with TLS the rest for whoever has a certificate or the password.
+// adminHandler is the HTTP interface: health and readiness for all; with TLS the rest for whoever has a certificate or the password.
 func (n *Node) adminHandler() http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(&collector{n: n})
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		if !n.serving.Load() {
-			http.Error(w, "warming up: reading documents, or waiting for other members of the cluster", http.StatusServiceUnavailable)
-			return
-		}
-		for _, b := range n.buckets {
-			if b.store.Failing() {
-				http.Error(w, "bucket "+b.store.Name()+" cannot be written: make room on the disk", http.StatusServiceUnavailable)
-				return
-			}
-		}
-		_, _ = w.Write([]byte("ok\n"))
-	})
+	mux.HandleFunc("GET /healthz", n.healthz)
+	mux.HandleFunc("GET /readyz", n.readyz)
 	mux.HandleFunc("GET /v1/status", n.known(func(w http.ResponseWriter, _ *http.Request) { n.writeJSON(w, n.Status()) }))
 	mux.HandleFunc("GET /v1/buckets", n.known(func(w http.ResponseWriter, _ *http.Request) {
 		out := struct {

@@ -43,6 +43,8 @@ type cluster struct {
 	configs   map[string]server.ClusterConfig
 	addresses []clustermap.Node // as this node was told, which may be newer than the map's
 	progress  Progress
+	missing   []string // members that have not answered, before learnt
+	learnt    bool     // the map has been compared with a majority
 }
 
 // reserved is the highest revision that this node has tried to make, whether or not anybody took it: no two maps have the
@@ -357,8 +359,10 @@ func (c *cluster) learn(ctx context.Context) bool {
 		missing := c.poll(ctx) // the first may have brought a map with other members
 		m := c.current()
 		if _, member := m.Node(c.n.config.NodeID); !member || 2*(len(m.Nodes)-len(missing)) > len(m.Nodes) {
+			c.waits(nil, true)
 			return ctx.Err() == nil
 		}
+		c.waits(missing, false)
 		if !told {
 			told = true
 			c.n.config.Logger.Warn("waiting for other members before documents are served: one of them may have a newer map; if they are lost for good, fail them over",

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"tidemark/feed"
+	"tidemark/internal/rpc"
 	"tidemark/kv/clustermap"
 	"tidemark/kvclient"
 	"tidemark/mcbp"
@@ -321,12 +322,17 @@ func TestANodeDoesNotServeBeforeItHasCompared(t *testing.T) {
 	client := login(t, n.MemcachedAddr())
 	client.want(setFrame(15, "x", "1"), mcbp.StatusTemporary) // alone it may have been failed over
 	client.want(request(mcbp.OpGetClusterConfig, 0, nil, nil, nil), mcbp.StatusOK)
-	if code, body := httpGet(t, n, "/healthz"); code != http.StatusServiceUnavailable || !strings.Contains(body, "warming up") {
-		t.Fatalf("%d %s", code, body)
-	}
+	eventually(t, func() error {
+		if missing, _ := n.cluster.awaited(); len(missing) != 2 {
+			return fmt.Errorf("it waits for %v", missing)
+		}
+		return nil
+	})
+	wantUnready(t, n, rpc.Reason{Code: reasonMembers, Detail: "warming up: waiting for a majority of the members, one of which may have a newer map; kv1, kv2 did not answer. If they are lost for good, fail them over"})
 	g.again("kv1") // with one other it is a majority
 	ready(t, n)
 	ready(t, g.nodes["kv1"])
+	wantUnready(t, n)
 	client.want(setFrame(15, "x", "1"), mcbp.StatusOK)
 }
 

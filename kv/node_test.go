@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -21,6 +22,7 @@ import (
 	"github.com/couchbase/gomemcached"
 	memcached "github.com/couchbase/gomemcached/client"
 
+	"tidemark/internal/rpc"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/seglog"
 	"tidemark/mcbp"
@@ -366,9 +368,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	c.want(request(mcbp.OpGet, 0, nil, []byte("k0"), nil), mcbp.StatusOK)
 	c.want(request(mcbp.OpGet, 0, nil, fmt.Append(nil, "k", acked), nil), mcbp.StatusKeyNotFound)
-	if code, _ := httpGet(t, n, "/healthz"); code != http.StatusServiceUnavailable {
-		t.Fatalf("healthz answers %d", code)
-	}
+	wantUnready(t, n, rpc.Reason{Code: reasonDisk, Detail: "bucket world cannot be written: make room on the disk"})
 	freeUp()
 	deadline := time.Now().Add(testTimeout)
 	for {
@@ -380,9 +380,7 @@ func TestFullDisk(t *testing.T) {
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	if code, _ := httpGet(t, n, "/healthz"); code != http.StatusOK {
-		t.Fatalf("healthz answers %d", code)
-	}
+	wantUnready(t, n)
 	stop()
 	n, stop = runNode(t, config)
 	if got := n.Status().Buckets[0]; got.Items != acked+1 || got.HighSeqnoMax != uint64(acked+1) || !got.OrderlyStart {
@@ -406,15 +404,35 @@ func httpGet(t *testing.T, n *Node, path string) (int, string) {
 	return r.StatusCode, string(body)
 }
 
+// wantUnready asks /readyz, which gives all these reasons; without any it is ready. /healthz is 200 all the while.
+func wantUnready(t *testing.T, n *Node, want ...rpc.Reason) {
+	t.Helper()
+	if code, body := httpGet(t, n, "/healthz"); code != http.StatusOK {
+		t.Errorf("healthz: %d %q", code, body)
+	}
+	code, body := httpGet(t, n, "/readyz")
+	if len(want) == 0 {
+		if code != http.StatusOK {
+			t.Errorf("readyz: %d %s", code, body)
+		}
+		return
+	}
+	var p rpc.Problem
+	if err := json.Unmarshal([]byte(body), &p); err != nil {
+		t.Fatalf("readyz: %d %s: %v", code, body, err)
+	}
+	if code != http.StatusServiceUnavailable || p.Code != rpc.CodeUnready || p.RetryAfterMS == 0 || !slices.Equal(p.Reasons, want) {
+		t.Errorf("readyz: %d %s, want the reasons %+v", code, body, want)
+	}
+}
+
 func TestAdmin(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	c := openDCP(t, n.MemcachedAddr(), "c", 0)
 	c.want(setFrame(3, "a", "1"), mcbp.StatusOK)
 	c.want(fromZero(3), mcbp.StatusOK)
 	c.lines("snapshot 0-1 2 <nil>", "mutation 1 a=1 <nil>")
-	if code, body := httpGet(t, n, "/healthz"); code != 200 || body != "ok\n" {
-		t.Errorf("healthz: %d %q", code, body)
-	}
+	wantUnready(t, n)
 	_, body := httpGet(t, n, "/v1/status")
 	var s Status
 	if err := json.Unmarshal([]byte(body), &s); err != nil {

@@ -210,8 +210,10 @@ func TestAdminInsideTLS(t *testing.T) {
 			t.Errorf("%s: %v, want a refusal that says %q", x.what, err, x.refused)
 		}
 	}
-	if err := (Remote{HTTP: remote("", caOnly).HTTP, TLS: true}).Call(within(t), kv1.AdminAddr(), http.MethodGet, "/healthz", nil, nil); err != nil {
-		t.Errorf("health without anything: %v", err)
+	for _, path := range []string{"/healthz", "/readyz"} {
+		if err := (Remote{HTTP: remote("", caOnly).HTTP, TLS: true}).Call(within(t), kv1.AdminAddr(), http.MethodGet, path, nil, nil); err != nil {
+			t.Errorf("%s without anything: %v", path, err)
+		}
 	}
 
 	plain, _ := runNode(t, testConfig(t.TempDir()))

@@ -196,9 +196,9 @@ func fullKV(ctx context.Context, t *testing.T, up *testcluster.Cluster, w *harne
 	if !errors.Is(refused, kvclient.ErrTemporary) {
 		t.Errorf("the refusal is no temporary failure: %v", refused)
 	}
-	status, body := harness.Get(ctx, t, m.KV[0].Admin+"/healthz")
+	status, body := harness.Get(ctx, t, m.KV[0].Admin+"/readyz")
 	if status != http.StatusServiceUnavailable || !strings.Contains(body, "room") {
-		t.Errorf("healthz of the KV node whose disk is full: %d %q", status, body)
+		t.Errorf("readyz of the KV node whose disk is full: %d %q", status, body)
 	}
 	there := func(when string) {
 		t.Helper()

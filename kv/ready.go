@@ -1,0 +1,69 @@
+package kv
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+
+	"tidemark/internal/rpc"
+	"tidemark/wire"
+)
+
+// Codes of reasons of /readyz.
+const (
+	reasonWarmup  = "warming_up"  // documents are being read
+	reasonMembers = "no_majority" // the map has not been compared with a majority of the members
+	reasonDisk    = "disk"        // a bucket cannot be written
+)
+
+// healthz is 200 while the process lives.
+func (n *Node) healthz(w http.ResponseWriter, r *http.Request) {
+	rpc.Write(w, r, http.StatusOK, wire.OK{})
+}
+
+// readyz is 200 when this node serves documents and can write them. Else the problem lists what is in the way. One that is
+// no member of the cluster, or not any more, is ready too: it can be added.
+func (n *Node) readyz(w http.ResponseWriter, r *http.Request) {
+	if p := rpc.Unready(n.reasons()); p != nil {
+		rpc.WriteProblem(w, p)
+		return
+	}
+	rpc.Write(w, r, http.StatusOK, wire.OK{})
+}
+
+func (n *Node) reasons() (all []rpc.Reason) {
+	add := func(code, format string, args ...any) {
+		all = append(all, rpc.Reason{Code: code, Detail: fmt.Sprintf(format, args...)})
+	}
+	if !n.serving.Load() {
+		switch missing, learnt := n.cluster.awaited(); {
+		case !learnt && len(missing) == 0:
+			add(reasonMembers, "warming up: the map is being compared with the other members'")
+		case !learnt:
+			add(reasonMembers, "warming up: waiting for a majority of the members, one of which may have a newer map; %s did not answer. If they are lost for good, fail them over", strings.Join(missing, ", "))
+		default:
+			add(reasonWarmup, "warming up: the documents are being read")
+		}
+	}
+	for _, b := range n.loadedBuckets() {
+		if b.store.Failing() {
+			add(reasonDisk, "bucket %s cannot be written: make room on the disk", b.name)
+		}
+	}
+	return all
+}
+
+// awaited names the members that did not answer while the node compares maps; learnt says that it has.
+func (c *cluster) awaited() (missing []string, learnt bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Sorted(slices.Values(c.missing)), c.learnt
+}
+
+// waits notes whom the node waits for.
+func (c *cluster) waits(missing []string, learnt bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.missing, c.learnt = missing, learnt
+}
