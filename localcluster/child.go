@@ -19,6 +19,7 @@ import (
 	"syscall"
 	"time"
 
+	"tidemark/internal/leash"
 	"tidemark/internal/rpc"
 )
 
@@ -79,7 +80,7 @@ func (c *Cluster) makeChildren() {
 		if e.MemcachedTLS != "" {
 			secure = append(c.tlsArgs(e.ID), "--memcached-tls", e.MemcachedTLS)
 		}
-		add(&child{id: e.ID, role: roleKV, late: true, health: e.Admin + "/healthz", pid: func(m *Manifest, pid int) { m.KV[i].PID = pid }, args: append([]string{
+		add(&child{id: e.ID, role: roleKV, late: true, health: e.Admin + "/readyz", pid: func(m *Manifest, pid int) { m.KV[i].PID = pid }, args: append([]string{
 			"kv", "--id", e.ID, "--data", filepath.Join(dir, e.ID), "--memcached", e.Memcached, "--admin", hostport(e.Admin),
 			"--nodes", strings.Join(nodes, ","), "--buckets", fmt.Sprintf("%s:%s:%d:%d", m.Bucket, m.BucketUUID, m.VBuckets, m.KVReplicas),
 			"--kv-user", m.KVUser, "--kv-password-file", password,
@@ -158,18 +159,17 @@ func (ch *child) once(ctx context.Context) error {
 		return err
 	}
 	defer logFile.Close()
-	watched, held, err := os.Pipe() // the child reads until this process is gone
-	if err != nil {
-		return fmt.Errorf("pipe to %s: %w", ch.id, err)
-	}
-	defer held.Close()
 	cmd := exec.Command(ch.c.cfg.Exe, ch.args...) //nolint:noctx // ended by SIGTERM below, not killed with a context
 	cmd.Stdout, cmd.Stderr = logFile, logFile
-	cmd.ExtraFiles = []*os.File{watched}
-	cmd.Env = append(append(environment(), ch.c.cfg.Env...), ParentEnv+"=3")
+	cmd.Env = append(environment(), ch.c.cfg.Env...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is this process's to handle
+	held, err := leash.New(cmd)                           // it ends when this process is gone
+	if err != nil {
+		return err
+	}
+	defer held.Close()
 	err = cmd.Start()
-	_ = watched.Close()
+	held.Started()
 	if err != nil {
 		return fmt.Errorf("starting %s: %w", ch.id, err)
 	}

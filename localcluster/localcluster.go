@@ -46,7 +46,6 @@ const (
 	maxLogBytes    = 32 << 20 // a child's log is turned over when it starts beyond this
 	portsToTry     = 200
 	loopback       = "127.0.0.1"
-	ParentEnv      = "TIDEMARK_PARENT_FD" // number of the pipe that a child watches
 	readyPoll      = 30 * time.Millisecond
 	portGrace      = 5 * time.Second // for the children of a run that was killed
 	readyCallLimit = time.Second

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"os/signal"
-	"strconv"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -24,6 +23,7 @@ import (
 	"tidemark/consensus"
 	"tidemark/indexer"
 	"tidemark/internal/config"
+	"tidemark/internal/leash"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tracing"
 	"tidemark/internal/version"
@@ -63,7 +63,10 @@ func usage(format string, args ...any) error { return usageError{fmt.Errorf(form
 func Main(args []string, s Streams) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
-	ctx, err := watchParent(ctx)
+	ctx, err := leash.Watch(ctx, func() {
+		fmt.Fprintf(s.Err, "tidemark: the process that started this one is gone, and this one has not stopped within %s\n", leash.Grace)
+		os.Exit(ExitFailed)
+	})
 	if err != nil {
 		fmt.Fprintln(s.Err, "tidemark:", err)
 		return ExitFailed
@@ -82,28 +85,6 @@ func Main(args []string, s Streams) int {
 
 // invocationKey is where a context has the request id of an invocation: one for all that a client command sends.
 type invocationKey struct{}
-
-// watchParent ends the context when the pipe to `tidemark up` is closed.
-func watchParent(ctx context.Context) (context.Context, error) {
-	text, ok := os.LookupEnv(localcluster.ParentEnv)
-	if !ok {
-		return ctx, nil
-	}
-	fd, err := strconv.ParseUint(text, 10, 16)
-	if err != nil {
-		return nil, fmt.Errorf("environment %s=%q: want a file descriptor", localcluster.ParentEnv, text)
-	}
-	if err := os.Unsetenv(localcluster.ParentEnv); err != nil {
-		return nil, err
-	}
-	pipe := os.NewFile(uintptr(fd), "pipe to up")
-	ctx, cancel := context.WithCancel(ctx)
-	go func() {
-		_, _ = io.Copy(io.Discard, pipe) // ends when the parent does
-		cancel()
-	}()
-	return ctx, nil
-}
 
 func exitCode(err error) int {
 	var u usageError

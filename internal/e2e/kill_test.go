@@ -256,7 +256,8 @@ func TestOthersKilled(t *testing.T) {
 	harness.CheckFinal(ctx, t, c, w, bucket)
 }
 
-// TestStopAndResume: after an orderly stop and another `up` on the same folder everything is there without a rebuild; and a SIGKILL of `up` itself leaves no child behind.
+// TestStopAndResume: after an orderly stop and another `up` on the same folder everything is there without a rebuild; and a
+// SIGKILL of `up` itself leaves no child behind, so that another one at once has their ports, and everything is there again.
 func TestStopAndResume(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
 	defer cancel()
@@ -277,19 +278,23 @@ func TestStopAndResume(t *testing.T) {
 	t.Logf("the stop took %s", up.Stop())
 	noneAlive(t, pids)
 
-	started := time.Now()
-	up = testcluster.Start(t, dir)
-	c = up.Client()
-	for _, name := range harness.SampleIndexes() {
-		s, err := harness.ScanSoon(ctx, c, bucket, name, harness.Hang)
-		if err != nil {
-			t.Fatal(err)
+	resume := func() {
+		t.Helper()
+		started := time.Now()
+		up = testcluster.Start(t, dir)
+		c = up.Client()
+		for _, name := range harness.SampleIndexes() {
+			s, err := harness.ScanSoon(ctx, c, bucket, name, harness.Hang)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := s.Check(w.History); d != "" || len(s.IDs) != len(before[name].IDs) {
+				t.Errorf("%s has %d rows, had %d: %s", name, len(s.IDs), len(before[name].IDs), d)
+			}
 		}
-		if d := s.Check(w.History); d != "" || len(s.IDs) != len(before[name].IDs) {
-			t.Errorf("%s has %d rows, had %d: %s", name, len(s.IDs), len(before[name].IDs), d)
-		}
+		t.Logf("ready again after %s", time.Since(started))
 	}
-	t.Logf("ready again after %s", time.Since(started))
+	resume()
 	if _, _, items := streamCounters(ctx, t, up); items > int64(len(w.Keys)/5) {
 		t.Errorf("KV sent %d items after the restart: something was built again", items)
 	}
@@ -299,6 +304,7 @@ func TestStopAndResume(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-up.Ended()
+	resume() // while the children of before are still stopping
 	noneAlive(t, pids)
 }
 

@@ -9,6 +9,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"tidemark/internal/leash"
 )
 
 // endTimeout is how long a process that was told to end, or that is to end by itself, may take.
@@ -36,12 +38,17 @@ func Spawn(t testing.TB, dir, name string, args ...string) *Process {
 	p.cmd = exec.Command(Binary(t), args...)
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, f, f
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	err = errors.Join(p.cmd.Start(), f.Close())
-	if err != nil {
+	held, err := leash.New(p.cmd) // as with Launch
+	if err == nil {
+		err = p.cmd.Start()
+		held.Started()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
 		t.Fatal(err)
 	}
 	go func() {
 		_ = p.cmd.Wait() // its exit code is asked for by Wait
+		held.Close()
 		close(p.ended)
 	}()
 	t.Cleanup(func() {

@@ -23,6 +23,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/internal/contract"
+	"tidemark/internal/leash"
 	"tidemark/kvclient"
 	"tidemark/localcluster"
 )
@@ -129,11 +130,17 @@ func Launch(t testing.TB, dir string, args ...string) *Cluster {
 	c.cmd = exec.Command(Binary(t), append([]string{"up", "--data", dir, "--rest-port", fmt.Sprint(FreeRange())}, args...)...)
 	c.cmd.Stdout, c.cmd.Stderr = c.out, c.out
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	if err := c.cmd.Start(); err != nil {
+	held, err := leash.New(c.cmd) // a test that is killed, or runs into its time limit, leaves nothing behind
+	if err == nil {
+		err = c.cmd.Start()
+		held.Started()
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	go func() {
 		c.waitErr = c.cmd.Wait()
+		held.Close()
 		close(c.ended)
 	}()
 	t.Cleanup(func() {
