@@ -67,6 +67,8 @@ type request struct {
 	more      func(mcbp.Frame)
 	open      *mcbp.StreamRequest           // of a stream request
 	then      func(b *Block, f *mcbp.Frame) // of our own requests: takes the answer, under the lock
+	batch     *batch                        // of OpenStreams, until it is answered: takes the answer at index at
+	at        int
 }
 
 // answer is what a request gets; the frame is its own.
@@ -314,7 +316,10 @@ func (c *Conn) fail(err error) {
 	}
 	c.err = err
 	for _, r := range c.pending {
-		if !r.abandoned {
+		switch {
+		case r.batch != nil:
+			r.answered(nil, fmt.Errorf("vbucket %d: %w", r.vbucket, err))
+		case !r.abandoned:
 			r.answer <- answer{err: err} // has room
 		}
 	}

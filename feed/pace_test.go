@@ -115,11 +115,15 @@ func TestWithoutFlowControl(t *testing.T) {
 			c := pacedFeed(t, n)
 			track, begins := map[uint16]*feed.Tracker{}, 0
 			ids := map[uint16]feed.StreamID{}
+			var reqs []feed.StreamRequest
 			for vb := range uint16(3) {
 				tr := feed.NewTracker(feed.Position{})
 				track[vb], ids[vb] = &tr, c.NewStreamID()
-				if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: vb, ID: ids[vb], End: mcbp.EndOfTime}); err != nil {
-					t.Fatal(err)
+				reqs = append(reqs, feed.StreamRequest{VBucket: vb, ID: ids[vb], End: mcbp.EndOfTime})
+			}
+			for _, a := range c.OpenStreams(within(t, time.Minute), reqs) {
+				if a.Err != nil {
+					t.Fatal(a.Err)
 				}
 			}
 			eventually(t, "streams are closed for want of room", func() bool { return n.seen(mcbp.OpDCPCloseStream) > 0 })

@@ -23,8 +23,6 @@ import (
 	"github.com/couchbase/gomemcached"
 	memcached "github.com/couchbase/gomemcached/client"
 	"github.com/couchbase/goutils/logging"
-	"golang.org/x/sync/errgroup"
-
 	"tidemark/feed"
 	"tidemark/kv"
 	"tidemark/kvclient"
@@ -305,17 +303,16 @@ func native(b *testing.B, addr string, spans []span) (take func() (seen, bytes i
 			track[i+1] = feed.NewTracker(feed.Position{})
 		}
 		opened := make(chan error, 1)
-		go func() { // blocks are taken meanwhile, as the others do
-			var asked errgroup.Group
-			asked.SetLimit(64) // in flight, as the projector does
-			for _, sp := range spans {
-				id := c.NewStreamID()
-				asked.Go(func() error {
-					_, err := c.OpenStream(ctx, feed.StreamRequest{VBucket: sp.vb, ID: id, End: sp.end})
-					return err
-				})
+		go func() { // all at once, as the projector does; blocks are taken meanwhile, as the others do
+			reqs := make([]feed.StreamRequest, len(spans))
+			for i, sp := range spans {
+				reqs[i] = feed.StreamRequest{VBucket: sp.vb, ID: c.NewStreamID(), End: sp.end}
 			}
-			opened <- asked.Wait()
+			var all error
+			for _, a := range c.OpenStreams(ctx, reqs) {
+				all = errors.Join(all, a.Err)
+			}
+			opened <- all
 		}()
 		for open := len(spans); open > 0; {
 			block, err := c.Next(ctx)

@@ -24,6 +24,8 @@ type Feed interface {
 	NewStreamID() StreamID
 	// OpenStream asks for a stream and returns its failover log, newest entry first.
 	OpenStream(ctx context.Context, req StreamRequest) ([]mcbp.FailoverEntry, error)
+	// OpenStreams is OpenStream for many, cheaper than one by one: it gives an answer for each, in the order of the requests.
+	OpenStreams(ctx context.Context, reqs []StreamRequest) []StreamAnswer
 	// CloseStream ends the vbucket's stream.
 	CloseStream(ctx context.Context, vbucket uint16) error
 	// HasStream asks the node whether it still has the vbucket's stream.
@@ -64,6 +66,14 @@ type StreamRequest struct {
 	SnapStart, SnapEnd uint64
 }
 
+// wire is the request as the node gets it.
+func (r *StreamRequest) wire() mcbp.StreamRequest {
+	return mcbp.StreamRequest{
+		Flags: r.Flags | mcbp.StreamActiveOnly, Start: r.Start, End: r.End,
+		VBUUID: r.VBUUID, SnapStart: r.SnapStart, SnapEnd: r.SnapEnd,
+	}
+}
+
 // VBucketDetails are a vbucket's figures on one node.
 type VBucketDetails struct {
 	State      string // active, replica, pending, dead
@@ -99,11 +109,11 @@ func (c *Conn) OpenStream(ctx context.Context, req StreamRequest) ([]mcbp.Failov
 	if req.ID&requestOpaque != 0 {
 		return nil, fmt.Errorf("feed: stream id %#x is not one of NewStreamID", req.ID)
 	}
-	m := mcbp.StreamRequest{
-		Flags: req.Flags | mcbp.StreamActiveOnly, Start: req.Start, End: req.End,
-		VBUUID: req.VBUUID, SnapStart: req.SnapStart, SnapEnd: req.SnapEnd,
-	}
-	if c.pausedStream(req.VBucket) {
+	m := req.wire()
+	c.mu.Lock()
+	paused := c.pausedStream(req.VBucket)
+	c.mu.Unlock()
+	if paused {
 		return nil, fmt.Errorf("vbucket %d: %w", req.VBucket, ErrStreamExists)
 	}
 	frame := mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPStreamReq, req.VBucket, uint32(req.ID)), Extras: m.AppendExtras(nil)}
@@ -348,38 +358,48 @@ func (c *Conn) response(b *Block, f *mcbp.Frame) error {
 		r.then(b, f)
 		return nil
 	}
+	var log []mcbp.FailoverEntry
 	if f.Status() == mcbp.StatusOK {
-		if err := c.streamAnswer(b, f, r); err != nil {
+		var err error
+		if log, err = c.streamAnswer(b, f, r); err != nil {
 			return err
 		}
 	}
-	if !r.abandoned {
+	switch {
+	case r.batch != nil:
+		var err error
+		if f.Status() != mcbp.StatusOK {
+			err = AnswerError(f.Clone(), r.vbucket)
+		}
+		r.answered(log, err)
+	case !r.abandoned:
 		r.answer <- answer{frame: f.Clone()}
 	}
 	return nil
 }
 
-// streamAnswer books what a consent of the node means for the vbucket's stream.
-func (c *Conn) streamAnswer(b *Block, f *mcbp.Frame, r *request) error {
+// streamAnswer books what a consent of the node means for the vbucket's stream, and gives the failover log of a new one.
+func (c *Conn) streamAnswer(b *Block, f *mcbp.Frame, r *request) ([]mcbp.FailoverEntry, error) {
 	switch f.Op {
 	case mcbp.OpDCPStreamReq:
 		log, err := mcbp.DecodeFailoverLog(f.Value)
 		if err != nil {
-			return fmt.Errorf("%w: vbucket %d: %w", ErrProtocol, r.vbucket, err)
+			return nil, fmt.Errorf("%w: vbucket %d: %w", ErrProtocol, r.vbucket, err)
 		}
 		c.streams[r.vbucket] = StreamID(f.Opaque)
 		if r.abandoned {
 			c.closeAbandoned(r.vbucket)
-			return nil
+			return nil, nil
 		}
 		if p := c.pacer.Load(); p != nil && r.open != nil {
 			p.begin(r.vbucket, StreamID(f.Opaque), *r.open, log)
 		}
 		e := b.next(StreamBegin, f)
 		e.VBucket, e.Value = r.vbucket, f.Value
+		return log, nil
 	case mcbp.OpDCPCloseStream:
 		if c.endOnClose {
-			return nil
+			return nil, nil
 		}
 		if id, ok := c.streams[r.vbucket]; ok {
 			delete(c.streams, r.vbucket)
@@ -390,7 +410,7 @@ func (c *Conn) streamAnswer(b *Block, f *mcbp.Frame, r *request) error {
 			}
 		}
 	}
-	return nil
+	return nil, nil
 }
 
 // closeAbandoned takes back a stream that nobody waits for any more.
@@ -412,14 +432,12 @@ func (c *Conn) request(req mcbp.Frame, then func(b *Block, f *mcbp.Frame)) {
 	poke(c.wake)
 }
 
-// pausedStream tells whether a vbucket has a stream that the node does not have at the moment.
+// pausedStream tells whether a vbucket has a stream that the node does not have at the moment, under the lock.
 func (c *Conn) pausedStream(vbucket uint16) bool {
 	p := c.pacer.Load()
 	if p == nil {
 		return false
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	s := p.byVB[vbucket]
 	return s != nil && s.state != flowing && s.state != leaving
 }

@@ -124,19 +124,45 @@ func (b *bucket) lost(c *connection) {
 // open asks KV for a stream; the caller holds the vbucket's gate. What the connection has of the vbucket is closed
 // before.
 func (c *connection) open(ctx context.Context, s *stream, vbuuid uint64) error {
-	c.mu.Lock()
-	old := c.newest[s.vb]
-	c.mu.Unlock()
-	if err := c.closeAtKV(ctx, old); err != nil {
+	if err := c.closeAtKV(ctx, c.newestOf(s.vb)); err != nil {
 		return err
 	}
+	entries, err := c.feed.OpenStream(ctx, c.request(s, vbuuid))
+	return c.opened(s, entries, err)
+}
+
+// openAll is open for many, none of which has anything open at KV.
+func (c *connection) openAll(ctx context.Context, all []*stream, vbuuids []uint64) []error {
+	reqs := make([]feed.StreamRequest, len(all))
+	for i, s := range all {
+		reqs[i] = c.request(s, vbuuids[i])
+	}
+	errs := make([]error, len(all))
+	for i, a := range c.feed.OpenStreams(ctx, reqs) {
+		errs[i] = c.opened(all[i], a.Log, a.Err)
+	}
+	return errs
+}
+
+// newestOf is the last stream of a vbucket that KV was asked for; nil: none.
+func (c *connection) newestOf(vb uint16) *stream {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.newest[vb]
+}
+
+// request makes a stream known, before KV can answer, and gives what KV is asked.
+func (c *connection) request(s *stream, vbuuid uint64) feed.StreamRequest {
 	s.id, s.asked = c.feed.NewStreamID(), vbuuid
 	s.atKV.Store(true)
 	c.mu.Lock()
-	c.streams[s.id], c.newest[s.vb] = s, s // before KV can answer
+	c.streams[s.id], c.newest[s.vb] = s, s
 	c.mu.Unlock()
-	entries, err := c.feed.OpenStream(ctx, feed.StreamRequest{VBucket: s.vb, ID: s.id, Start: s.start.Seqno, End: s.end, VBUUID: vbuuid,
-		SnapStart: s.start.SnapStart, SnapEnd: s.start.SnapEnd})
+	return s.request(vbuuid)
+}
+
+// opened takes KV's answer.
+func (c *connection) opened(s *stream, entries []mcbp.FailoverEntry, err error) error {
 	if err != nil {
 		s.atKV.Store(false) // should KV consent later, the connection takes it back
 		c.remove(s)

@@ -173,13 +173,32 @@ func (s *side) begin(old []*side) ([]wire.StartResult, error) {
 func (s *side) openStreams(at *kvState) []wire.StartResult {
 	results := make([]wire.StartResult, s.want.Restart.Len())
 	all := make([]*stream, len(results))
+	var asked []int
+	var reqs []feed.StreamRequest
+	for i := range results {
+		req := s.want.Restart.At(i)
+		results[i] = wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: req.VBucket, Revision: at.revision}}
+		if _, hosted := at.highs[req.VBucket]; !hosted {
+			results[i].Outcome = wire.StartNotMine
+			continue
+		}
+		all[i] = &stream{vb: req.VBucket, inc: s.inc, purge: at.purges[req.VBucket], revision: at.revision, end: req.End, branch: req.Branch,
+			start: feed.Position{Seqno: req.Seqno, SnapStart: req.Window.Start, SnapEnd: req.Window.End}}
+		asked, reqs = append(asked, i), append(reqs, s.request(all[i], req.VBUUID))
+	}
+	answers := s.conn.OpenStreams(s.ctx, reqs)
 	var g errgroup.Group
 	g.SetLimit(streamsAtOnce)
-	for i := range results {
-		g.Go(func() error {
-			all[i], results[i] = s.openStream(s.want.Restart.At(i), at)
+	for n, i := range asked {
+		settle := func() error {
+			all[i], results[i] = s.settled(all[i], s.want.Restart.At(i), results[i], at, answers[n])
 			return nil
-		})
+		}
+		if answers[n].Err == nil {
+			_ = settle()
+		} else { // KV is asked more
+			g.Go(settle)
+		}
 	}
 	_ = g.Wait() // outcomes carry the errors
 	for _, st := range all {
@@ -192,35 +211,25 @@ func (s *side) openStreams(at *kvState) []wire.StartResult {
 	return results
 }
 
-func (s *side) openStream(req wire.StreamStart, at *kvState) (*stream, wire.StartResult) {
-	r := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: req.VBucket, Revision: at.revision}}
-	st := &stream{vb: req.VBucket, inc: s.inc, purge: at.purges[req.VBucket], revision: at.revision, end: req.End, branch: req.Branch,
-		start: feed.Position{Seqno: req.Seqno, SnapStart: req.Window.Start, SnapEnd: req.Window.End}}
-	if _, hosted := at.highs[req.VBucket]; !hosted {
-		r.Outcome = wire.StartNotMine
-		return nil, r
+// settled is the outcome of a stream that KV was asked for; nil: there is none.
+func (s *side) settled(st *stream, req wire.StreamStart, r wire.StartResult, at *kvState, a feed.StreamAnswer) (*stream, wire.StartResult) {
+	if again(a.Err, &req) {
+		a.Log, a.Err = s.conn.OpenStream(s.ctx, s.request(st, req.Previous))
 	}
-	err := s.ask(st, req.VBUUID)
-	if again(err, &req) {
-		err = s.ask(st, req.Previous)
+	if a.Err != nil {
+		return nil, refusal(s.ctx, s.conn, r, at, a.Err)
 	}
-	if err != nil {
-		return nil, refusal(s.ctx, s.conn, r, at, err)
-	}
-	if st.failedOver(st.log) {
+	if st.log = convertLog(a.Log); st.failedOver(st.log) {
 		_ = s.conn.CloseStream(s.ctx, st.vb) // its events find nobody, and the whole connection goes when the others have ended
 		return nil, st.failover(r, at)
 	}
 	return st, st.begunAs(r, at)
 }
 
-// ask requests one stream of KV.
-func (s *side) ask(st *stream, vbuuid uint64) error {
+// request is what KV is asked for a stream.
+func (s *side) request(st *stream, vbuuid uint64) feed.StreamRequest {
 	st.id, st.asked = s.conn.NewStreamID(), vbuuid
-	entries, err := s.conn.OpenStream(s.ctx, feed.StreamRequest{VBucket: st.vb, ID: st.id, Start: st.start.Seqno, End: st.end, VBUUID: vbuuid,
-		SnapStart: st.start.SnapStart, SnapEnd: st.start.SnapEnd})
-	st.log = convertLog(entries)
-	return err
+	return st.request(vbuuid)
 }
 
 // run pumps until every vbucket has ended, then waits until the indexer has taken everything.

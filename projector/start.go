@@ -27,8 +27,7 @@ func (b *bucket) startAll(ctx context.Context, inc index.Incarnation, restart *w
 	}
 	results := make([]wire.StartResult, restart.Len())
 	var c *connection
-	var g errgroup.Group
-	g.SetLimit(streamsAtOnce)
+	many := starts{b: b, inc: inc, at: at, results: results}
 	for i := range results {
 		want := restart.At(i)
 		if _, hosted := at.highs[want.VBucket]; !hosted {
@@ -37,18 +36,91 @@ func (b *bucket) startAll(ctx context.Context, inc index.Incarnation, restart *w
 		}
 		if c == nil {
 			if c, err = b.connect(ctx); err != nil {
-				_ = g.Wait()
 				return nil, kvProblem(b.name, err)
 			}
 		}
+		many.wants = append(many.wants, start{at: i, req: want})
+	}
+	many.run(ctx, c)
+	b.p.notify()
+	return results, nil
+}
+
+// starts are the streams of one request.
+type starts struct {
+	b       *bucket
+	inc     index.Incarnation
+	at      *kvState
+	wants   []start
+	results []wire.StartResult
+}
+
+// start is one of them: its place among the results and, once it is claimed, its stream.
+type start struct {
+	at  int
+	req wire.StreamStart
+	s   *stream
+}
+
+// run starts them. Those whose vbuckets nobody else is busy with and that have nothing open at KV, most often all, ask
+// together; the others one by one beside them, each waiting for its own vbucket only.
+func (m *starts) run(ctx context.Context, c *connection) {
+	var together, single []start
+	for _, w := range m.wants {
+		if int(w.req.VBucket) >= len(m.b.gates) || !m.b.gates[w.req.VBucket].tryLock() {
+			single = append(single, w)
+			continue
+		}
+		if old := c.newestOf(w.req.VBucket); old != nil && old.atKV.Load() {
+			m.b.gates[w.req.VBucket].unlock()
+			single = append(single, w)
+			continue
+		}
+		if m.results[w.at], w.s = m.b.claimed(m.inc, &w.req, m.at); w.s == nil {
+			m.b.gates[w.req.VBucket].unlock()
+			continue
+		}
+		together = append(together, w)
+	}
+	var g errgroup.Group
+	g.SetLimit(streamsAtOnce)
+	if len(together) > 0 {
 		g.Go(func() error {
-			results[i] = b.start(ctx, c, inc, &want, at)
+			m.startTogether(ctx, c, together)
+			return nil
+		})
+	}
+	for _, w := range single {
+		g.Go(func() error {
+			m.results[w.at] = m.b.start(ctx, c, m.inc, &w.req, m.at)
 			return nil
 		})
 	}
 	_ = g.Wait() // outcomes carry the errors
-	b.p.notify()
-	return results, nil
+}
+
+// startTogether opens streams whose gates are held, and lets go of them.
+func (m *starts) startTogether(ctx context.Context, c *connection, all []start) {
+	streams, vbuuids := make([]*stream, len(all)), make([]uint64, len(all))
+	for i := range all {
+		streams[i], vbuuids[i] = all[i].s, all[i].req.VBUUID
+	}
+	var g errgroup.Group
+	g.SetLimit(streamsAtOnce)
+	for i, err := range c.openAll(ctx, streams, vbuuids) {
+		settle := func() error {
+			w := &all[i]
+			defer m.b.gates[w.req.VBucket].unlock()
+			m.results[w.at] = m.b.settled(ctx, c, w.s, &w.req, m.at, err)
+			return nil
+		}
+		if err == nil {
+			_ = settle()
+		} else { // KV is asked more
+			g.Go(settle)
+		}
+	}
+	_ = g.Wait() // outcomes carry the errors
 }
 
 // recreated words the refusal of a bucket that is not the one that is meant.
@@ -58,26 +130,36 @@ func recreated(name, have, want string) error {
 
 // start starts one vbucket's stream, or says why not.
 func (b *bucket) start(ctx context.Context, c *connection, inc index.Incarnation, req *wire.StreamStart, at *kvState) wire.StartResult {
-	r := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: req.VBucket}}
-	fail := func(why string) wire.StartResult {
-		r.Outcome, r.Detail = wire.StartFailed, why
-		return r
-	}
-	if int(req.VBucket) >= len(b.streams) {
-		return fail(fmt.Sprintf("the bucket has %d vbuckets", len(b.streams)))
+	if int(req.VBucket) >= len(b.gates) {
+		return failedStart(req, fmt.Sprintf("the bucket has %d vbuckets", len(b.gates)))
 	}
 	if err := b.gates[req.VBucket].lock(ctx); err != nil {
-		return fail(err.Error())
+		return failedStart(req, err.Error())
 	}
 	defer b.gates[req.VBucket].unlock()
+	r, s := b.claimed(inc, req, at)
+	if s == nil {
+		return r
+	}
+	return b.settled(ctx, c, s, req, at, c.open(ctx, s, req.VBUUID))
+}
+
+func failedStart(req *wire.StreamStart, why string) wire.StartResult {
+	return wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: req.VBucket}, Outcome: wire.StartFailed, Detail: why}
+}
+
+// claimed gives the stream that KV is to be asked for, or the outcome of a request that ends here; the caller holds the
+// vbucket's gate.
+func (b *bucket) claimed(inc index.Incarnation, req *wire.StreamStart, at *kvState) (wire.StartResult, *stream) {
+	r := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: req.VBucket}}
 	switch now, outcome := b.claim(req.VBucket, inc); {
 	case outcome == wire.StartBegun:
-		return now.begunAs(r, at)
+		return now.begunAs(r, at), nil
 	case outcome == wire.StartFailed:
-		return fail("the stream of this incarnation has ended; ask under a new one")
+		return failedStart(req, "the stream of this incarnation has ended; ask under a new one"), nil
 	case outcome != "":
 		r.Outcome = outcome
-		return r
+		return r, nil
 	}
 	end := req.End
 	if end == 0 {
@@ -87,7 +169,12 @@ func (b *bucket) start(ctx context.Context, c *connection, inc index.Incarnation
 		start: feed.Position{Seqno: req.Seqno, SnapStart: req.Window.Start, SnapEnd: req.Window.End}}
 	tracker := feed.NewTracker(s.start)
 	s.complete.Store(tracker.Progress().Complete)
-	err := c.open(ctx, s, req.VBUUID)
+	return r, s
+}
+
+// settled is the outcome of a stream that KV was asked for, with its answer; the caller holds the vbucket's gate.
+func (b *bucket) settled(ctx context.Context, c *connection, s *stream, req *wire.StreamStart, at *kvState, err error) wire.StartResult {
+	r := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: req.VBucket}}
 	if again(err, req) { // the producer may have lost its newest branch, which shares this seqno with the one before
 		err = c.open(ctx, s, req.Previous)
 	}

@@ -46,6 +46,11 @@ type stream struct {
 	reach   uint64           // highest window end seen
 }
 
+// request is what KV is asked for the stream.
+func (s *stream) request(vbuuid uint64) feed.StreamRequest {
+	return feed.StreamRequest{VBucket: s.vb, ID: s.id, Start: s.start.Seqno, End: s.end, VBUUID: vbuuid, SnapStart: s.start.SnapStart, SnapEnd: s.start.SnapEnd}
+}
+
 // pump takes the events of streams and gives them to a topic: the evaluation of documents and the way into the router.
 // One goroutine uses it.
 type pump struct {

@@ -73,6 +73,16 @@ func (g gate) lock(ctx context.Context) error {
 	}
 }
 
+// tryLock is lock for one who does not wait.
+func (g gate) tryLock() bool {
+	select {
+	case g <- struct{}{}:
+		return true
+	default:
+		return false
+	}
+}
+
 func (g gate) unlock() { <-g }
 
 // joined gives a context that ends with either; the function must be called.

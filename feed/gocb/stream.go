@@ -70,6 +70,11 @@ func (c *Conn) OpenStream(ctx context.Context, req feed.StreamRequest) ([]mcbp.F
 	return nil, c.convertError(mcbp.OpDCPStreamReq, req.VBucket, err)
 }
 
+// OpenStreams asks for many: see feed.Feed.
+func (c *Conn) OpenStreams(ctx context.Context, reqs []feed.StreamRequest) []feed.StreamAnswer {
+	return feed.OpenEach(ctx, c, reqs)
+}
+
 // errMoved says that gocbcore asked another node than the one that we were told to ask.
 var errMoved = fmt.Errorf("%w: it has moved to another node meanwhile", feed.ErrNotMyVBucket)
 
