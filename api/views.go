@@ -257,7 +257,7 @@ func (a *API) streams(w http.ResponseWriter, r *http.Request) error {
 		i := client.BucketStreams{Bucket: b.Name, VBuckets: b.VBuckets}
 		if known {
 			c := &v.Summary
-			i.Wanted, i.Idle, i.Requested, i.Begun, i.Ended, i.Lost, i.Repairs = v.Wanted, c.Idle, c.Requested, c.Begun, c.Ended, c.Lost, c.Repairs
+			i.Wanted, i.Idle, i.Requested, i.Begun, i.Ended, i.Lost, i.Unknown, i.Repairs = v.Wanted, c.Idle, c.Requested, c.Begun, c.Ended, c.Lost, c.Unknown, c.Repairs
 			i.Stuck = stuck(c.Stuck)
 		}
 		list.Buckets = append(list.Buckets, i)

@@ -72,6 +72,7 @@ type BucketStreams struct {
 	Begun     int    `json:"begun"`
 	Ended     int    `json:"ended"`
 	Lost      int    `json:"lost"`
+	Unknown   int    `json:"unknown"` // a projector that has not answered this leader yet may stream them
 	Repairs   uint64 `json:"repairs"` // batches of requests in this leader's term
 	// Stuck are vbuckets that have had no stream for longer than 10 s although one is wanted, at most 16.
 	Stuck []StuckVBucket `json:"stuck,omitempty"`
@@ -80,7 +81,7 @@ type BucketStreams struct {
 // StuckVBucket is a vbucket that has had no stream for long.
 type StuckVBucket struct {
 	VBucket uint16 `json:"vbucket"`
-	State   string `json:"state"` // requested, ended, lost
+	State   string `json:"state"` // requested, ended, lost, unknown
 	Reason  string `json:"reason"`
 	ForMS   int64  `json:"for_ms"`
 }
@@ -89,7 +90,7 @@ type StuckVBucket struct {
 type StreamInfo struct {
 	Bucket      string            `json:"bucket"`
 	VBucket     int               `json:"vbucket"`
-	State       string            `json:"state"` // idle, requested, begun, ended, lost
+	State       string            `json:"state"` // idle, requested, begun, ended, lost, unknown
 	Owner       index.ProjectorID `json:"owner,omitempty"`
 	Incarnation string            `json:"incarnation"` // epoch.term.counter
 	SinceMS     int64             `json:"since_ms"`    // when the state was entered, unix milliseconds

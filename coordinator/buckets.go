@@ -198,7 +198,7 @@ func (l *leader) adopt(b *bucket) {
 	if s := l.state.Bucket(b.name); s != nil {
 		b.ledger.SetRollback(l.nowMS, s.Rollback != nil)
 	}
-	b.ledger.Adopt(l.nowMS, running, minimum)
+	b.ledger.Adopt(l.nowMS, running, minimum, l.unheard())
 	b.due = true
 	for id, p := range l.projectors {
 		if s, ok := p.running[b.name]; ok {
@@ -206,9 +206,26 @@ func (l *leader) adopt(b *bucket) {
 		}
 	}
 	if sum := b.ledger.Summary(l.nowMS); b.wanted {
-		l.log.Info("streams adopted", "bucket", b.name, "begun", sum.Begun, "lost", sum.Lost)
+		l.log.Info("streams adopted", "bucket", b.name, "begun", sum.Begun, "lost", sum.Lost, "unknown", sum.Unknown)
 	}
 }
+
+// unheard lists the live projectors that have not told this leader what they stream, ascending: they are unknown, not absent.
+// One that is silent for Settings.OfflineAfter of this term is not alive, and none counts for longer than unheardMost.
+func (l *leader) unheard() (ids []index.ProjectorID) {
+	if l.nowMS-l.startedMS >= unheardMost {
+		return nil
+	}
+	for _, id := range l.alive {
+		if p := l.projectors[id]; p != nil && !p.hello {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// unheardMost is how long a leader waits for what a projector streams that reports, but does not answer its hello.
+const unheardMost = 30_000 // ms
 
 // refreshBucket takes over what the state says of a bucket.
 func (l *leader) refreshBucket(b *bucket, s *statecontext.Bucket) {
@@ -433,7 +450,8 @@ func (l *leader) bucketChecked(id index.ProjectorID, name, uuid string, reply *w
 	}
 	var p *rpc.Problem
 	unknown := errors.As(err, &p) && p.Status == http.StatusNotFound && p.Code == rpc.CodeBucket
-	if begun := b.ledger.Summary(l.nowMS).Begun; begun > 0 && (unknown || err == nil && reply.UUID != uuid) {
+	sum := b.ledger.Summary(l.nowMS)
+	if begun := sum.Begun + sum.Unknown; begun > 0 && (unknown || err == nil && reply.UUID != uuid) {
 		delete(l.missing, name)
 		if !b.doubted {
 			b.doubted = true

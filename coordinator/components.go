@@ -149,10 +149,12 @@ func (o *outbox) take() []wire.Stability {
 	return all
 }
 
-// life judges by the age of the last sign of life.
+// life judges by the age of the last sign of life; of one that has not been heard in this term, by the age of the term. Such
+// a one is offline only when a hello of this leader has failed too: an answer that is still on its way, or waits here for a
+// leader that has much to do, is no silence.
 func (l *leader) life(c *component) Life {
 	switch age := l.nowMS - c.seenMS; {
-	case age >= l.cfg.Settings.OfflineAfter.Milliseconds():
+	case age >= l.cfg.Settings.OfflineAfter.Milliseconds() && (c.heard || c.hello || c.retry.tries > 0):
 		return Offline
 	case age >= l.cfg.Settings.SuspectAfter.Milliseconds():
 		return Suspect
@@ -266,6 +268,12 @@ func (l *leader) watch() {
 	l.pushDefinitions()
 	if l.active {
 		l.watchProjectors()
+		if !l.waited && l.nowMS-l.startedMS >= unheardMost {
+			l.waited = true
+			for id := range l.projectors {
+				l.spoke(id)
+			}
+		}
 		for _, b := range l.ordered {
 			l.setParticipants(b)
 		}
@@ -352,6 +360,7 @@ func (h *projectorHello) apply(l *leader) {
 	}
 	p.retry.succeeded(0)
 	p.hello = true
+	defer l.spoke(p.id)
 	r := &h.answer.Report
 	if r.BootID != p.boot {
 		l.log.Warn("another process answers for a projector; waiting for it to register", "projector", p.id, "boot", r.BootID)
@@ -362,6 +371,14 @@ func (h *projectorHello) apply(l *leader) {
 		p.running[s.Bucket] = s
 	}
 	l.takeProjectorReport(p, r, true)
+}
+
+// spoke tells the ledgers that a projector has said all that it streams.
+func (l *leader) spoke(id index.ProjectorID) {
+	for _, b := range l.ordered {
+		b.ledger.Heard(l.nowMS, id)
+		b.due = true
+	}
 }
 
 type indexerHello struct {

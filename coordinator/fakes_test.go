@@ -31,7 +31,8 @@ type fake struct {
 	defs     *wire.Definitions
 	sequence uint64
 	hellos   int
-	unknown  int // reports that were not known
+	slow     time.Duration // that a hello takes
+	unknown  int           // reports that were not known
 }
 
 // enter is the way into every call: a component that is down does not answer, a fence that is too low is refused.
@@ -202,7 +203,13 @@ func (c projectorsOf) Hello(ctx context.Context, addr string, req *wire.HelloReq
 	}
 	p.mu.Lock()
 	p.hellos++
+	slow := p.slow
 	p.mu.Unlock()
+	select {
+	case <-time.After(slow):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	return &wire.ProjectorHello{Report: *p.report("")}, nil
 }
 

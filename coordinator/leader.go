@@ -36,6 +36,7 @@ type leader struct {
 	nowMS       int64
 	startedMS   int64
 	active      bool // the start sequence is over
+	waited      bool // unheardMost is over
 	state       *statecontext.State
 	syncedMS    int64
 	stale       bool // the state has changed since sync
@@ -226,7 +227,7 @@ func (l *leader) sync() {
 }
 
 // tryActivate ends the start sequence: all known components have answered, or patience is over. Then running streams
-// are adopted.
+// are adopted; those of projectors that have not answered are unknown for as long as these may live.
 func (l *leader) tryActivate() {
 	late := l.nowMS-l.startedMS >= l.cfg.Settings.HelloWait.Milliseconds()
 	for _, p := range l.projectors {

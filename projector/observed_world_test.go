@@ -244,7 +244,7 @@ func (w *observedWorld) define(ctx context.Context) {
 	}
 	w.ledger.SetProjectors(w.nowMS(), ids)
 	w.ledger.SetIndexers([]index.NodeID{1})
-	w.ledger.Adopt(w.nowMS(), nil, nil)
+	w.ledger.Adopt(w.nowMS(), nil, nil, nil)
 	w.ledger.SetWanted(w.nowMS(), true)
 }
 

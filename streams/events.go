@@ -9,9 +9,12 @@ import (
 
 // Adopt ends the start of a new leader: streams gives what each projector that answered runs, minimum the incarnations
 // below which each indexer that answered refuses streams, by vbucket. A stream that exactly one projector runs, and that
-// no indexer has fenced off, is taken over as it is; everything else is asked for again.
-func (l *Ledger) Adopt(nowMS int64, streams map[index.ProjectorID]Report, minimum map[index.NodeID][]index.Incarnation) {
+// no indexer has fenced off, is taken over as it is; everything else is asked for again. unheard are live projectors that
+// have not answered yet: what nobody else runs may run there, and is not asked for before Heard, a full report or
+// SetProjectors has said otherwise.
+func (l *Ledger) Adopt(nowMS int64, streams map[index.ProjectorID]Report, minimum map[index.NodeID][]index.Incarnation, unheard []index.ProjectorID) {
 	l.adopted = true
+	l.unheard = slices.Clone(unheard)
 	for _, incs := range minimum {
 		l.Minimum(nowMS, incs)
 	}
@@ -36,6 +39,10 @@ func (l *Ledger) Adopt(nowMS int64, streams map[index.ProjectorID]Report, minimu
 		if e.State != Idle {
 			continue // requested or begun already under this leader
 		}
+		if len(owners[v]) == 0 && !l.rollback && len(l.unheard) > 0 {
+			l.set(v, nowMS, Unknown, "waiting for the answer of projectors that may stream it")
+			continue
+		}
 		if len(owners[v]) != 1 || l.rollback || owners[v][0].Log == nil {
 			l.set(v, nowMS, Lost, "not adopted: "+adoptReason(len(owners[v])))
 			continue
@@ -52,6 +59,28 @@ func adoptReason(owners int) string {
 		return "its failover log is not known"
 	}
 	return "more than one projector streams it"
+}
+
+// Heard tells that a projector has said all that it streams.
+func (l *Ledger) Heard(nowMS int64, p index.ProjectorID) {
+	i := slices.Index(l.unheard, p)
+	if i < 0 {
+		return
+	}
+	l.unheard = slices.Delete(l.unheard, i, i+1)
+	l.settle(nowMS)
+}
+
+// settle asks for what is unknown when nobody is left who may stream it.
+func (l *Ledger) settle(nowMS int64) {
+	if len(l.unheard) > 0 || l.counts[Unknown] == 0 {
+		return
+	}
+	for v := range l.vbs {
+		if l.vbs[v].State == Unknown {
+			l.set(v, nowMS, Lost, "not adopted: "+adoptReason(0))
+		}
+	}
 }
 
 // claim is what a projector says of a vbucket.
@@ -90,6 +119,9 @@ func (l *Ledger) Projector(nowMS int64, p index.ProjectorID, s Report) bool {
 		if e := &l.vbs[v]; !listed[v] && e.State == Begun && e.Owner == p && nowMS-e.SinceMS > l.cfg.ReportGrace.Milliseconds() {
 			l.set(v, nowMS, Lost, "its projector no longer streams it")
 		}
+	}
+	if s.Full && complete {
+		l.Heard(nowMS, p)
 	}
 	return complete
 }

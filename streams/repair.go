@@ -1,6 +1,7 @@
 package streams
 
 import (
+	"math"
 	"slices"
 
 	"tidemark/index"
@@ -158,11 +159,23 @@ func (l *Ledger) stopStrays() {
 	}
 }
 
+// never is later than any time.
+const never = math.MaxInt64
+
 // expire gives up on BEGINs that did not come.
 func (l *Ledger) expire(nowMS int64) {
+	if l.counts[Requested] == 0 || nowMS < l.expireMS {
+		return
+	}
+	l.expireMS = never
 	for v := range l.vbs {
 		e := &l.vbs[v]
-		if e.State == Requested && nowMS-e.SinceMS > l.patience(l.cfg.BeginWait, e.tries-1) {
+		if e.State != Requested {
+			continue
+		}
+		due := e.SinceMS + l.patience(l.cfg.BeginWait, e.tries-1)
+		l.expireMS = min(l.expireMS, due+1)
+		if nowMS > due {
 			reason := "no BEGIN came"
 			if e.Reason != "waiting for BEGIN" {
 				reason = e.Reason
@@ -174,14 +187,20 @@ func (l *Ledger) expire(nowMS int64) {
 
 // openRepair begins the next batch: everything that is ended or lost and has rested.
 func (l *Ledger) openRepair(nowMS int64) {
-	if len(l.projectors) == 0 {
+	if len(l.projectors) == 0 || l.counts[Lost]+l.counts[Ended] == 0 || nowMS < l.repairMS {
 		return
 	}
 	var vbs []uint16
+	l.repairMS = never
 	for v := range l.vbs {
 		e := &l.vbs[v]
-		if (e.State == Lost || e.State == Ended) && e.restMS <= nowMS {
+		if e.State != Lost && e.State != Ended {
+			continue
+		}
+		if e.restMS <= nowMS {
 			vbs = append(vbs, uint16(v))
+		} else {
+			l.repairMS = min(l.repairMS, e.restMS)
 		}
 	}
 	if len(vbs) == 0 {

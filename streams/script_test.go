@@ -130,6 +130,11 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		s.l.SetCommitted(c)
 	case "adopt":
 		streams := map[index.ProjectorID][]line{"p1": nil, "p2": nil}
+		var unheard []index.ProjectorID
+		if p, ok := args["unheard"]; ok {
+			unheard = []index.ProjectorID{index.ProjectorID(p)}
+			delete(streams, unheard[0])
+		}
 		minimum := map[index.NodeID][]index.Incarnation{}
 		for _, l := range ls {
 			if p, ok := l["p"]; ok {
@@ -146,7 +151,9 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		for p, l := range streams {
 			states[p] = report(l, true)
 		}
-		s.l.Adopt(s.now, states, minimum)
+		s.l.Adopt(s.now, states, minimum, unheard)
+	case "heard":
+		s.l.Heard(s.now, index.ProjectorID(args["p"]))
 	case "report":
 		_, full := args["full"]
 		if !s.l.Projector(s.now, index.ProjectorID(args["p"]), report(ls, full)) {

@@ -136,10 +136,16 @@ func (s *sim) leader() {
 	s.l.SetWanted(s.now, true)
 	streams := map[index.ProjectorID]Report{}
 	minimum := map[index.NodeID][]index.Incarnation{}
+	var unheard []index.ProjectorID
 	for p, pr := range s.pr {
 		pr.reports, pr.full = nil, true
-		if pr.up && s.r.IntN(6) > 0 {
+		if !pr.up {
+			continue
+		}
+		if s.r.IntN(6) > 0 {
 			streams[simNames[p]] = s.report(p)
+		} else {
+			unheard = append(unheard, simNames[p])
 		}
 	}
 	for n, nd := range s.nd {
@@ -147,7 +153,7 @@ func (s *sim) leader() {
 			minimum[index.NodeID(n)] = slices.Clone(nd.min[:])
 		}
 	}
-	s.l.Adopt(s.now, streams, minimum)
+	s.l.Adopt(s.now, streams, minimum, unheard)
 	s.ev("LEADER term %d", s.term)
 }
 

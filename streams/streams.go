@@ -31,6 +31,7 @@ const (
 	Begun                  // a projector streams it
 	Ended                  // the owner said END: to be asked for again
 	Lost                   // nobody is known to stream it: to be asked for again
+	Unknown                // wanted; a projector that has not answered this leader yet may stream it
 )
 
 // String gives the word used in status.
@@ -46,6 +47,8 @@ func (s State) String() string {
 		return "ended"
 	case Lost:
 		return "lost"
+	case Unknown:
+		return "unknown"
 	}
 	return fmt.Sprintf("state(%d)", s)
 }
@@ -155,6 +158,7 @@ type Ledger struct {
 	committed Committed
 
 	projectors []index.ProjectorID // that are alive, ascending
+	unheard    []index.ProjectorID // of those, that have not said what they stream: no vbucket is lost because of them
 	nodes      []index.NodeID      // indexers that take part, ascending
 	// mismatch is per indexer and vbucket since when it has not accepted the owner's stream; 0: it does.
 	mismatch map[index.NodeID][]int64
@@ -166,6 +170,9 @@ type Ledger struct {
 	dirty    []int
 	changes  uint64
 	diverged Divergence
+	counts   [Unknown + 1]int // of entries, by state
+	repairMS int64            // no vbucket that waits to be asked for has rested before this time
+	expireMS int64            // no BEGIN is given up before this time
 	// rollbackInc is the incarnation under which the streams were stopped for a rollback.
 	rollbackInc index.Incarnation
 }
@@ -197,7 +204,7 @@ func New(cfg Config, n int, epoch, term uint64) (*Ledger, error) {
 	if n <= 0 || n > timestamp.MaxVBuckets {
 		return nil, fmt.Errorf("%w: %d vbuckets, want 1 to %d", ErrConfig, n, timestamp.MaxVBuckets)
 	}
-	return &Ledger{cfg: cfg, epoch: epoch, term: term, vbs: make([]Entry, n),
+	return &Ledger{cfg: cfg, epoch: epoch, term: term, vbs: make([]Entry, n), counts: [Unknown + 1]int{Idle: n},
 		committed: Committed{Vector: timestamp.New(n)}, mismatch: map[index.NodeID][]int64{}, strays: map[stray]index.Incarnation{}}, nil
 }
 
@@ -266,6 +273,10 @@ func (l *Ledger) SetProjectors(nowMS int64, ids []index.ProjectorID) {
 	if fresh {
 		l.Nudge()
 	}
+	if l.adopted {
+		l.unheard = slices.DeleteFunc(l.unheard, func(p index.ProjectorID) bool { return !slices.Contains(l.projectors, p) })
+		l.settle(nowMS)
+	}
 }
 
 // SetIndexers tells which indexers take part: those that host a copy of the bucket and are neither in bootstrap nor
@@ -288,6 +299,7 @@ func (l *Ledger) Nudge() {
 			e.restMS, e.tries = 0, 0
 		}
 	}
+	l.repairMS = 0
 }
 
 // SetWanted tells whether the bucket needs streams at all: it has an index that projectors evaluate. When it stops
@@ -355,6 +367,11 @@ func (l *Ledger) next() index.Incarnation {
 
 func (l *Ledger) set(v int, nowMS int64, s State, reason string) {
 	e := &l.vbs[v]
+	l.counts[e.State]--
+	l.counts[s]++
+	if s == Lost || s == Ended {
+		l.repairMS = min(l.repairMS, e.restMS)
+	}
 	if e.State != s {
 		e.SinceMS = nowMS
 		if e.State == Begun || e.State == Idle {
@@ -381,6 +398,7 @@ func (l *Ledger) request(v int, nowMS int64, inc index.Incarnation, start uint64
 	e.Incarnation, e.tries, e.start, e.refusers, e.asked = inc, e.tries+1, start, nil, ""
 	l.set(v, nowMS, Requested, "waiting for BEGIN")
 	e.SinceMS = nowMS
+	l.expireMS = min(l.expireMS, nowMS)
 }
 
 // valid is the branch rule for the committed stability timestamp: it counts as a participant, because no indexer may
@@ -404,10 +422,10 @@ func (l *Ledger) patience(d time.Duration, tries int) int64 {
 
 // Summary counts the states, for status.
 type Summary struct {
-	Idle, Requested, Begun, Ended, Lost int
-	Repairs                             uint64  // batches since this leader began
-	Stuck                               []Stuck // ascending by vbucket, at most maxStuck
-	StuckCount                          int     // how many there are
+	Idle, Requested, Begun, Ended, Lost, Unknown int
+	Repairs                                      uint64  // batches since this leader began
+	Stuck                                        []Stuck // ascending by vbucket, at most maxStuck
+	StuckCount                                   int     // how many there are
 }
 
 // Stuck is a vbucket that has had no stream for longer than Config.StuckAfter.
@@ -422,21 +440,13 @@ const maxStuck = 16
 
 // Summary counts what there is at nowMS.
 func (l *Ledger) Summary(nowMS int64) Summary {
-	s := Summary{Repairs: l.repairs}
+	s := Summary{Repairs: l.repairs, Idle: l.counts[Idle], Requested: l.counts[Requested], Begun: l.counts[Begun], Ended: l.counts[Ended],
+		Lost: l.counts[Lost], Unknown: l.counts[Unknown]}
+	if s.Idle+s.Begun == len(l.vbs) {
+		return s
+	}
 	for v := range l.vbs {
 		e := &l.vbs[v]
-		switch e.State {
-		case Idle:
-			s.Idle++
-		case Requested:
-			s.Requested++
-		case Begun:
-			s.Begun++
-		case Ended:
-			s.Ended++
-		case Lost:
-			s.Lost++
-		}
 		if e.State != Begun && e.State != Idle && nowMS-e.downMS > l.cfg.StuckAfter.Milliseconds() {
 			if s.StuckCount++; len(s.Stuck) < maxStuck {
 				s.Stuck = append(s.Stuck, Stuck{VBucket: uint16(v), State: e.State, Reason: e.Reason, ForMS: nowMS - e.downMS})

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"os"
@@ -51,6 +52,10 @@ func runManager(text string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer stop()
+	go func() { // the pipe ends with the test, however that ends
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		stop()
+	}()
 	if c.Profile != "" {
 		f, err := os.Create(c.Profile)
 		if err != nil {
@@ -74,6 +79,7 @@ func runManager(text string) error {
 type process struct {
 	name, url, config string
 	cmd               *exec.Cmd
+	input             io.Closer // held open for as long as it is to live
 }
 
 // startManagers starts n managers of one cluster; they end with the test.
@@ -99,11 +105,15 @@ func startManagers(t *testing.T, n int, level, profiles string) (all []*process)
 	return all
 }
 
-// start starts it, or starts it again.
+// start starts it, or starts it again. It ends when its standard input does.
 func (p *process) start() error {
 	p.cmd = exec.Command(os.Args[0])
 	p.cmd.Env = append(os.Environ(), asManager+"="+p.config)
 	p.cmd.Stderr = os.Stderr
+	var err error
+	if p.input, err = p.cmd.StdinPipe(); err != nil {
+		return err
+	}
 	return p.cmd.Start()
 }
 

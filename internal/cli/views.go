@@ -167,9 +167,9 @@ func clusterStreams(s Streams, f *serverFlags) *cobra.Command {
 					return err
 				}
 				return show(s.Out, f.output, list, list.Streams, func(w *tabwriter.Writer) {
-					fmt.Fprintln(w, "BUCKET\tVBUCKETS\tBEGUN\tREQUESTED\tENDED\tLOST\tIDLE\tREPAIRS")
+					fmt.Fprintln(w, "BUCKET\tVBUCKETS\tBEGUN\tREQUESTED\tENDED\tLOST\tUNKNOWN\tIDLE\tREPAIRS")
 					for _, b := range list.Buckets {
-						fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", b.Bucket, b.VBuckets, b.Begun, b.Requested, b.Ended, b.Lost, b.Idle, b.Repairs)
+						fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", b.Bucket, b.VBuckets, b.Begun, b.Requested, b.Ended, b.Lost, b.Unknown, b.Idle, b.Repairs)
 					}
 					tableStreams(w, list.Streams, all)
 				})
