@@ -138,6 +138,11 @@ func (e *RollbackError) Error() string {
 // Is makes it an ErrRollback.
 func (e *RollbackError) Is(target error) bool { return target == ErrRollback }
 
+// broken is the error of an answer whose content the protocol does not allow.
+func broken(vbucket uint16, err error) error {
+	return fmt.Errorf("%w: vbucket %d: %w", ErrProtocol, vbucket, err)
+}
+
 // AnswerError makes the error of a node's answer to a request about a vbucket: nil for success, else one that wraps a
 // *kvclient.StatusError and the sentinel of what was asked for, or a *RollbackError.
 func AnswerError(f mcbp.Frame, vbucket uint16) error {
@@ -150,7 +155,7 @@ func AnswerError(f mcbp.Frame, vbucket uint16) error {
 	case mcbp.StatusRollback:
 		seqno, derr := mcbp.DecodeRollback(f.Value)
 		if derr != nil {
-			return derr
+			return broken(vbucket, derr)
 		}
 		return &RollbackError{VBucket: vbucket, Seqno: seqno}
 	case mcbp.StatusKeyExists:

@@ -176,7 +176,11 @@ func (c *Conn) FailoverLog(ctx context.Context, vbucket uint16) ([]mcbp.Failover
 	if err := AnswerError(f, vbucket); err != nil {
 		return nil, err
 	}
-	return mcbp.DecodeFailoverLog(f.Value)
+	log, err := mcbp.DecodeFailoverLog(f.Value)
+	if err != nil {
+		return nil, broken(vbucket, err)
+	}
+	return log, nil
 }
 
 // HighSeqnos asks for the high seqnos of the node's active vbuckets.
@@ -188,7 +192,11 @@ func (c *Conn) HighSeqnos(ctx context.Context) ([]mcbp.VBucketSeqno, error) {
 	if err := AnswerError(f, 0); err != nil {
 		return nil, err
 	}
-	return mcbp.DecodeVBSeqnos(f.Value)
+	highs, err := mcbp.DecodeVBSeqnos(f.Value)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	return highs, nil
 }
 
 // ClusterConfig asks for the node's present map.

@@ -162,8 +162,11 @@ func TestConnectionsOfOneNameAndOrderOfRequests(t *testing.T) {
 	for _, k := range []string{"enable_stream_id", "max_marker_version", "nonsense"} {
 		c.want(request(mcbp.OpDCPControl, 0, nil, []byte(k), []byte("true")), mcbp.StatusInvalid)
 	}
-	for k, v := range map[string]string{"connection_buffer_size": "x", "set_noop_interval": "-1", "enable_noop": "maybe"} {
+	for k, v := range map[string]string{"connection_buffer_size": "x", "set_noop_interval": "-1", "enable_noop": "maybe", "max_marker_version": "NaN"} {
 		c.want(request(mcbp.OpDCPControl, 0, nil, []byte(k), []byte(v)), mcbp.StatusInvalid)
+	}
+	for _, v := range []string{"", "0", "NaN", "-Inf", "Inf", "1e300", "5s"} {
+		c.want(request(mcbp.OpDCPControl, 0, nil, []byte("set_noop_interval"), []byte(v)), mcbp.StatusInvalid)
 	}
 	for k, v := range map[string]string{"connection_buffer_size": "1000", "set_noop_interval": "20", "enable_noop": "true", "set_priority": "high", "supports_cursor_dropping_vulcan": "true"} {
 		c.want(request(mcbp.OpDCPControl, 0, nil, []byte(k), []byte(v)), mcbp.StatusOK)

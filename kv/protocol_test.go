@@ -280,7 +280,7 @@ func TestStatisticsAndSeqnos(t *testing.T) {
 // Lying lengths and garbage end the connection without taking memory; the node serves on.
 func TestViolationsEndTheConnection(t *testing.T) {
 	config := testConfig(t.TempDir())
-	config.FrameTimeout, config.AuthTimeout, config.IdleTimeout = 300*time.Millisecond, 500*time.Millisecond, 700*time.Millisecond
+	config.FrameTimeout, config.AuthTimeout, config.IdleTimeout = 300*time.Millisecond, strangerTime, 700*time.Millisecond
 	n, _ := runNode(t, config)
 	header := func(change func(h []byte)) []byte {
 		h, _ := mcbp.AppendHeader(nil, request(mcbp.OpSet, 0, nil, nil, nil))
@@ -314,6 +314,31 @@ func TestViolationsEndTheConnection(t *testing.T) {
 	if got := n.server.Counters().ProtocolErrors.Load(); got != 9 { // four in both states, the large body before authentication
 		t.Errorf("%d protocol errors counted, want 9", got)
 	}
+}
+
+// strangerTime is long enough to authenticate on a busy machine.
+const strangerTime = 3 * time.Second
+
+// Who does not say who he is loses his place, however much he asks meanwhile; who authenticates again gets the time anew.
+func TestStrangersAreSentAway(t *testing.T) {
+	config := testConfig(t.TempDir())
+	config.AuthTimeout = strangerTime
+	n, _ := runNode(t, config)
+	known := login(t, n.MemcachedAddr())
+	c := dialRaw(t, n.MemcachedAddr())
+	for {
+		c.send(request(mcbp.OpNoop, 0, nil, nil, nil))
+		if _, err := c.tryRead(); err != nil {
+			var timeout net.Error
+			if errors.As(err, &timeout) && timeout.Timeout() {
+				t.Fatal("a connection without authentication stays open")
+			}
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	known.want(setFrame(0, "a", "1"), mcbp.StatusOK)
+	known.want(request(mcbp.OpSASLAuth, 0, nil, []byte("SCRAM-SHA256"), []byte("n,,n=u,r=b")), mcbp.StatusAuthContinue)
 }
 
 func TestTooManyConnections(t *testing.T) {

@@ -512,8 +512,9 @@ func document(e *feed.Event) *store.Doc {
 		Key: string(e.Key), Seqno: e.Seqno, Rev: e.RevSeqno, Cas: e.CAS, Flags: e.Flags, Expiry: e.Expiry, Datatype: byte(e.Datatype),
 		DeleteTime: e.DeleteTime, Deleted: e.Kind != feed.Mutation, Expired: e.Kind == feed.Expiration,
 	}
-	if n := len(e.Value) + len(e.Xattrs); n > 0 {
-		if e.Datatype.Has(mcbp.DatatypeXattr) {
+	attributes := e.Datatype.Has(mcbp.DatatypeXattr) && !e.Undecodable
+	if n := len(e.Value) + len(e.Xattrs); n > 0 || attributes { // an empty section is one, too
+		if attributes {
 			d.Value = mcbp.AppendXattrs(make([]byte, 0, n+4), e.Xattrs)
 		}
 		d.Value = append(d.Value, e.Value...)

@@ -2,6 +2,7 @@ package kvclient_test
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"os"
@@ -49,6 +50,70 @@ func tlsNode(t *testing.T) (n *kv.Node, ca string) {
 	})
 	<-n.Ready()
 	return n, filepath.Join(dir, tlsconf.CAFile)
+}
+
+// Users whose password another directory keeps can only say it as it is: inside TLS, to a node whose certificate was checked, and
+// only when the node has refused SCRAM.
+func TestUsersOfADirectory(t *testing.T) {
+	dir := t.TempDir()
+	authority, err := tlsconf.CreateCA(dir, "test", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := authority.Issue(dir, "kv1", tlsconf.Request{Peer: tlsconf.Peer{Role: tlsconf.KV, ID: "kv1"}, Hosts: []string{"127.0.0.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	encrypted := &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
+	checked := kvclient.TLSFiles{CA: filepath.Join(dir, tlsconf.CAFile)}
+	const all = "SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1 PLAIN"
+	for _, tt := range []struct {
+		name      string
+		offered   string
+		files     kvclient.TLSFiles
+		directory bool
+		password  string
+		plain     int // how often it was said as it is
+		want      error
+	}{
+		{"a user of the node", all, checked, false, "p", 0, nil},
+		{"a user of a directory", all, checked, true, "p", 1, nil},
+		{"a wrong password", all, checked, true, "q", 1, kvclient.ErrAuth},
+		{"without PLAIN", "SCRAM-SHA512", checked, true, "p", 0, kvclient.ErrAuth},
+		{"PLAIN alone", "PLAIN", checked, true, "p", 1, nil},
+		{"a node that anybody could be", all, kvclient.TLSFiles{SkipVerify: true}, true, "p", 0, kvclient.ErrAuth},
+		{"no TLS", all, kvclient.TLSFiles{}, true, "p", 0, kvclient.ErrAuth},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			var said atomic.Int64
+			srv := &kvclienttest.Server{Mechanisms: tt.offered, Directory: tt.directory, Before: func(_ *kvclienttest.Peer, f mcbp.Frame) bool {
+				if f.Op == mcbp.OpSASLAuth && string(f.Key) == "PLAIN" {
+					said.Add(1)
+				}
+				return false
+			}}
+			opt := options()
+			opt.Password = tt.password
+			conf, err := tt.files.Config()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if opt.TLS = conf; conf != nil {
+				srv.TLS = encrypted
+			}
+			s, err := kvclient.Handshake(within(t, time.Minute), serve(t, srv).Addr(), opt)
+			if err == nil {
+				_ = s.Close()
+			}
+			if tt.want == nil && err != nil || !errors.Is(err, tt.want) || said.Load() != int64(tt.plain) {
+				t.Fatalf("%v, want %v; the password was said %d times, want %d", err, tt.want, said.Load(), tt.plain)
+			}
+		})
+	}
 }
 
 // Everything goes inside TLS, to the port that the map names for it; who is not trusted is not talked to.
@@ -274,6 +339,9 @@ func TestExternalNetwork(t *testing.T) {
 			if _, err := c.Set(within(t, time.Minute), fmt.Sprint("k", i), nil, kvclient.StoreOptions{}); err != nil {
 				t.Fatalf("%s: %v", name, err)
 			}
+		}
+		if _, err := c.VBucketSeqnos(within(t, time.Minute)); err != nil {
+			t.Fatalf("%s: %v", name, err)
 		}
 	}
 	opt := options()

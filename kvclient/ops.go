@@ -145,12 +145,12 @@ func (c *Client) VBucketSeqnos(ctx context.Context) ([]uint64, error) {
 // vbucketSeqnos is one attempt.
 func (c *Client) vbucketSeqnos(ctx context.Context) ([]uint64, error) {
 	c.mu.Lock()
-	config, via := c.config, c.via
+	config, via, network := c.config, c.via, c.network
 	c.mu.Unlock()
 	out := make([]uint64, config.NumVBuckets())
 	seen := make([]bool, len(out))
 	for i := range config.NumNodes() {
-		addr, err := config.KVAddr(i, via, c.opt.TLS != nil)
+		addr, err := config.KVAddrIn(network, i, via, c.opt.TLS != nil)
 		if err != nil {
 			return nil, err
 		}

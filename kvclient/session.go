@@ -176,18 +176,35 @@ func (s *Session) authenticate(ctx context.Context, opt Options) error {
 		return err
 	}
 	offered := strings.Fields(string(f.Value))
+	plain := slices.Contains(offered, mechPlain)
 	for _, m := range []string{mechSHA512, mechSHA256, mechSHA1} {
-		if slices.Contains(offered, m) {
-			return s.scram(ctx, m, opt)
+		if !slices.Contains(offered, m) {
+			continue
 		}
+		err := s.scram(ctx, m, opt)
+		if plain && refused(err) && opt.TLS != nil && !opt.TLS.InsecureSkipVerify {
+			return s.plain(ctx, opt) // a node does not have the passwords of LDAP's users, which SCRAM needs
+		}
+		return err
 	}
-	if !slices.Contains(offered, mechPlain) {
+	if !plain {
 		return fmt.Errorf("%w: the node offers none of SCRAM-SHA512, SCRAM-SHA256, SCRAM-SHA1, PLAIN", ErrAuth)
 	}
 	if opt.TLS == nil && !opt.AllowPlain {
 		return fmt.Errorf("%w: the node offers only PLAIN, which is not allowed without TLS", ErrAuth)
 	}
-	f, err = s.RoundTrip(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpSASLAuth, 0, 0), Key: []byte(mechPlain),
+	return s.plain(ctx, opt)
+}
+
+// refused tells whether the node does not accept user and password, as against one that could not prove itself.
+func refused(err error) bool {
+	var se *StatusError
+	return errors.As(err, &se) && se.Status == mcbp.StatusAuthError
+}
+
+// plain sends the password as it is.
+func (s *Session) plain(ctx context.Context, opt Options) error {
+	f, err := s.RoundTrip(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpSASLAuth, 0, 0), Key: []byte(mechPlain),
 		Value: []byte("\x00" + opt.User + "\x00" + opt.Password)})
 	if err != nil {
 		return err

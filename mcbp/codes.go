@@ -23,6 +23,7 @@ const (
 	StatusRange             Status = 0x22
 	StatusRollback          Status = 0x23 // STREAM_REQ: value is the seqno to go back to
 	StatusNoAccess          Status = 0x24
+	StatusNotInitialized    Status = 0x25 // the node has not been told yet who may do what
 	StatusUnknownFrameInfo  Status = 0x80 // a frame extra that is not known
 	StatusUnknownCommand    Status = 0x81
 	StatusNoMemory          Status = 0x82
@@ -71,6 +72,8 @@ func (s Status) String() string {
 		return "ROLLBACK"
 	case StatusNoAccess:
 		return "NO_ACCESS"
+	case StatusNotInitialized:
+		return "NOT_INITIALIZED"
 	case StatusUnknownFrameInfo:
 		return "UNKNOWN_FRAME_INFO"
 	case StatusUnknownCommand:

@@ -102,6 +102,9 @@ func (c *conn) saslAuth(f mcbp.Frame) error {
 		c.status(f.Header, mcbp.StatusInvalid, nil)
 		return nil
 	}
+	if c.authed {
+		c.stranger = c.srv.opts.Now()
+	}
 	c.authed, c.sasl = false, nil
 	mech := string(f.Key)
 	if mech == mechPlain {

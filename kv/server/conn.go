@@ -60,6 +60,7 @@ type conn struct {
 	config       configSeen
 	sasl         *exchange
 	authFailures int
+	stranger     time.Time // since when nobody has authenticated on it
 
 	// Set by the reading goroutine before a producer exists, read-only afterwards.
 	authed   bool
@@ -84,7 +85,7 @@ type featureSet struct{ tokens, json, xattr, snappy, xerror, collections, dedupN
 type configSeen struct{ epoch, rev int64 }
 
 func newConn(s *Server, nc net.Conn, id uint64) *conn {
-	c := &conn{srv: s, nc: nc, id: id, r: bufio.NewReaderSize(nc, readBufferBytes)}
+	c := &conn{srv: s, nc: nc, id: id, r: bufio.NewReaderSize(nc, readBufferBytes), stranger: s.opts.Now()}
 	raw := nc
 	if t, ok := nc.(*tls.Conn); ok {
 		c.encrypted, raw = true, t.NetConn()
@@ -191,9 +192,10 @@ func (c *conn) waiting() int {
 // read waits for the next frame. used is how much of the read buffer it occupies (Discard it after use); 0 for a large
 // frame, which has memory of its own that grew as the bytes came (release it from the server's share of large frames).
 func (c *conn) read(ctx context.Context) (f mcbp.Frame, used int, err error) {
-	idle := c.srv.opts.IdleTimeout
-	if !c.authed {
-		idle = c.srv.opts.AuthTimeout
+	idle, frame := c.srv.opts.IdleTimeout, c.srv.opts.FrameTimeout
+	if !c.authed { // for all its requests together: nobody keeps a place without saying who he is
+		idle = max(c.srv.opts.AuthTimeout-c.srv.opts.Now().Sub(c.stranger), 1)
+		frame = min(frame, idle)
 	}
 	if c.dcp != nil {
 		idle = 0 // NOOPs and keep-alives watch over it
@@ -207,22 +209,22 @@ func (c *conn) read(ctx context.Context) (f mcbp.Frame, used int, err error) {
 		return f, 0, fmt.Errorf("%w: %#02x", mcbp.ErrMagic, head[0])
 	}
 	if c.r.Buffered() < mcbp.HeaderSize {
-		c.setReadDeadline(c.srv.opts.FrameTimeout)
+		c.setReadDeadline(frame)
 	}
 	if head, err = c.r.Peek(mcbp.HeaderSize); err != nil {
-		return f, 0, c.silent(err, "an unfinished header", c.srv.opts.FrameTimeout)
+		return f, 0, c.silent(err, "an unfinished header", frame)
 	}
 	h, err := mcbp.ParseHeader(head)
 	if err != nil {
 		return f, 0, c.tooLarge(h, err)
 	}
 	if c.r.Buffered() < h.Size() {
-		c.setReadDeadline(c.srv.opts.FrameTimeout)
+		c.setReadDeadline(frame)
 	}
 	if h.Size() <= readBufferBytes {
 		whole, err := c.r.Peek(h.Size())
 		if err != nil {
-			return f, 0, c.silent(err, "an unfinished frame", c.srv.opts.FrameTimeout)
+			return f, 0, c.silent(err, "an unfinished frame", frame)
 		}
 		return h.Frame(whole[mcbp.HeaderSize:]), h.Size(), nil
 	}

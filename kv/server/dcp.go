@@ -107,7 +107,7 @@ func (p *producer) control(key, value string) mcbp.Status {
 		}
 		p.buffer = int64(n)
 	case mcbp.ControlNoopInterval:
-		if numberErr != nil || number < minNoopInterval.Seconds() || number > maxNoopInterval.Seconds() {
+		if inRange := number >= minNoopInterval.Seconds() && number <= maxNoopInterval.Seconds(); numberErr != nil || !inRange { // NaN is in none
 			return mcbp.StatusInvalid
 		}
 		p.noopInterval = time.Duration(number * float64(time.Second))

@@ -15,6 +15,7 @@ import (
 	"crypto/sha1"
 	"crypto/sha256"
 	"crypto/sha512"
+	"crypto/tls"
 	"encoding/base64"
 	"fmt"
 	"hash"
@@ -33,6 +34,10 @@ type Server struct {
 	User, Password, Bucket string
 	// Mechanisms is the answer to SASL_LIST; empty means the three of SCRAM.
 	Mechanisms string
+	// Directory says that the password is kept elsewhere: every SCRAM exchange fails.
+	Directory bool
+	// TLS encrypts when not nil.
+	TLS *tls.Config
 	// Features are granted when asked for; nil means the ones of dcp.md.
 	Features []mcbp.Feature
 	// Config is the answer to GET_CLUSTER_CONFIG; nil answers with one node that
@@ -72,6 +77,9 @@ func (s *Server) StartAt(addr string) error {
 	ln, err := net.Listen("tcp", addr)
 	if err != nil {
 		return err
+	}
+	if s.TLS != nil {
+		ln = tls.NewListener(ln, s.TLS)
 	}
 	s.ln, s.peers, s.down = ln, map[*Peer]bool{}, false
 	s.wg.Go(func() {
@@ -294,7 +302,11 @@ func (s *Server) auth(p *Peer, f mcbp.Frame) {
 		p.Reply(f, status, mcbp.Frame{})
 		return
 	}
-	p.scram = newScramServer(p.mech, s.User, s.Password)
+	password := s.Password
+	if s.Directory {
+		password = rand.Text()
+	}
+	p.scram = newScramServer(p.mech, s.User, password)
 	if p.scram == nil {
 		p.Reply(f, mcbp.StatusAuthError, mcbp.Frame{})
 		return
