@@ -134,7 +134,7 @@ type Participant struct {
 	Behind  uint64       `json:"behind"`            // how many it owes
 	SinceMS int64        `json:"since_ms"`          // since when it has not moved, unix milliseconds
 	Holds   bool         `json:"holds"`             // the next promotion waits for it
-	Ignored string       `json:"ignored,omitempty"` // why it is not waited for: silent, stalled, recovering, rollback
+	Ignored string       `json:"ignored,omitempty"` // why it is not waited for: silent, stalled, recovering, dropped, late, rollback
 }
 
 // Streams gives the vbucket ledger of a bucket, of all when it is "", to its end.

@@ -36,6 +36,9 @@ type bucket struct {
 	audit      *audit   // that is under way
 	stuck      bool     // some vbucket has had no stream for long, and the log says so
 	doubted    bool     // a projector has said that it is gone, or another one, and was not believed
+	// dropping is, by projector, whom it does not send some of its data, as it told last; only those that drop anything.
+	dropping map[index.ProjectorID][]index.NodeID
+	leftOut  []index.NodeID // whom the decider knows to be left out somewhere
 }
 
 // reconcileBuckets makes the buckets known here those of the state.
@@ -72,7 +75,8 @@ func (l *leader) reconcileBuckets() {
 }
 
 func (l *leader) newBucket(s *statecontext.Bucket) (*bucket, error) {
-	b := &bucket{name: s.Name, uuid: s.UUID, generation: s.Generation, syncing: map[index.ProjectorID]bool{}, stable: published(s)}
+	b := &bucket{name: s.Name, uuid: s.UUID, generation: s.Generation, syncing: map[index.ProjectorID]bool{}, stable: published(s),
+		dropping: map[index.ProjectorID][]index.NodeID{}}
 	var err error
 	if b.stab, err = stability.New(l.cfg.Settings.Stability, stampOf(b.stable)); err != nil {
 		return nil, err

@@ -84,6 +84,7 @@ type fakeProjector struct {
 	starts  int // streams
 	stops   int
 	tell    func(*wire.ProjectorReport) // adds to each report; nil: nothing
+	drops   []index.NodeID              // whom it drops some data of every bucket
 	foreign string                      // uuid of the buckets that it is asked for, "none": it has none; "": KV's
 }
 
@@ -159,7 +160,7 @@ func (p *fakeProjector) report(only string) *wire.ProjectorReport {
 			r.Buckets = append(r.Buckets, wire.StreamStates{Bucket: name, Full: true})
 			continue
 		}
-		s := wire.StreamStates{Bucket: name, BucketUUID: kv.uuid, Full: true}
+		s := wire.StreamStates{Bucket: name, BucketUUID: kv.uuid, Full: true, Dropping: p.drops}
 		for v := range uint16(vbuckets) {
 			st := streams[v]
 			if st == nil {
@@ -320,6 +321,7 @@ type fakeIndexer struct {
 	polls     int
 	told      int // stability messages
 	never     bool
+	owes      bool     // it acknowledges nothing
 	side      uint64   // how far its builds have come
 	rollbacks []string // steps it was told
 	orphans   []wire.Orphan
@@ -416,13 +418,16 @@ func (n *fakeIndexer) report() *wire.IndexerReport {
 	for _, b := range n.defs.Buckets {
 		br := wire.BucketReport{Heartbeat: wire.HWHeartbeat{Bucket: b.Name, LastStability: n.stable[b.Name].Hash}, Generation: b.Generation,
 			RollbackID: b.RollbackID, Accepted: accepted[b.Name]}
+		if n.owes {
+			br.Heartbeat.LastStability = 0
+		}
 		if slices.ContainsFunc(n.defs.Indexes, func(d index.Definition) bool { return d.Bucket == b.Name && d.State == index.Backfill }) {
 			br.Backfill = timestamp.New(vbuckets)
 			for v := range br.Backfill.Seqnos {
 				br.Backfill.Set(v, timestamp.Position{VBUUID: uint64(1000 + v), Seqno: n.side})
 			}
 		}
-		if s := n.stable[b.Name]; s.Number > 0 {
+		if s := n.stable[b.Name]; s.Number > 0 && !n.owes {
 			br.Acks = []wire.Ack{{StabilityRef: s.StabilityRef, Made: true}}
 		}
 		r.Buckets = append(r.Buckets, br)

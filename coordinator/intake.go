@@ -248,6 +248,11 @@ func (l *leader) takeProjectorReport(p *projector, r *wire.ProjectorReport, hell
 			p.full = false
 		}
 		l.takeCompletes(b, p.id, s)
+		if len(s.Dropping) > 0 {
+			b.dropping[p.id] = s.Dropping
+		} else {
+			delete(b.dropping, p.id)
+		}
 	}
 	return p.full
 }

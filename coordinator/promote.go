@@ -28,6 +28,41 @@ func (l *leader) reportStability(b *bucket, n *indexer, nb *nodeBucket, told *wi
 		Acked: refOf(nb.acked), HW: h.HW, Absent: nb.absent.vbuckets(), Fill: fill})
 }
 
+// leaveOut tells the decider which indexers are not sent some of the streams that run: those of the projectors that drop
+// what is meant for them. Only projectors that are alive count: with another one its streams, and what it dropped, are over.
+func (l *leader) leaveOut(b *bucket) {
+	if len(b.dropping) == 0 && len(b.leftOut) == 0 {
+		return
+	}
+	marks := map[index.NodeID][]bool{}
+	for id, nodes := range b.dropping {
+		if !slices.Contains(l.alive, id) {
+			continue
+		}
+		for v := range b.ledger.Len() {
+			if e := b.ledger.At(v); e.State != streams.Begun || e.Owner != id {
+				continue
+			}
+			for _, node := range nodes {
+				if marks[node] == nil {
+					marks[node] = make([]bool, b.ledger.Len())
+				}
+				marks[node][v] = true
+			}
+		}
+	}
+	for _, node := range b.leftOut {
+		if marks[node] == nil {
+			b.stab.LeftOut(node, l.nowMS, nil)
+		}
+	}
+	b.leftOut = b.leftOut[:0]
+	for node, m := range marks {
+		b.leftOut = append(b.leftOut, node)
+		b.stab.LeftOut(node, l.nowMS, m)
+	}
+}
+
 // wantHW lists the buckets whose stability timestamps follow their indexers' HW.
 func (l *leader) wantHW() {
 	l.hwWanted = nil // the old one may still be on its way to somebody
@@ -121,6 +156,7 @@ func (l *leader) nextOf(b *bucket) (statecontext.BucketAdvance, bool) {
 	if s == nil || s.Generation != b.generation || s.Rollback != nil || s.Stability.Number != b.stable.Number {
 		return statecontext.BucketAdvance{}, false
 	}
+	l.leaveOut(b)
 	d := b.stab.Next(l.nowMS)
 	if !d.Promote {
 		return statecontext.BucketAdvance{}, false

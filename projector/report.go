@@ -129,7 +129,7 @@ func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]knowledg
 func (b *bucket) states(before knowledge, brief bool) (wire.StreamStates, knowledge) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	r := wire.StreamStates{Bucket: b.name, BucketUUID: b.uuid, Full: before == nil}
+	r := wire.StreamStates{Bucket: b.name, BucketUUID: b.uuid, Full: before == nil, Dropping: b.topic.Dropping()}
 	now := make(knowledge, len(b.streams))
 	for v, s := range b.streams {
 		if s == nil {

@@ -141,6 +141,23 @@ func (t *Topic) Lanes() []LaneState {
 	return all
 }
 
+// Dropping lists the endpoints to which data of some vbucket is dropped, ascending.
+func (t *Topic) Dropping() (nodes []index.NodeID) {
+	for _, l := range t.allLanes() {
+		if l.drops() && !slices.Contains(nodes, l.key.node) {
+			nodes = append(nodes, l.key.node)
+		}
+	}
+	slices.Sort(nodes)
+	return nodes
+}
+
+func (l *lane) drops() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.dropped) > 0
+}
+
 func (l *lane) show() LaneState {
 	l.mu.Lock()
 	defer l.mu.Unlock()

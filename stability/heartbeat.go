@@ -29,10 +29,14 @@ type Report struct {
 
 type participant struct {
 	report  Report
+	absent  []bool // of report, and where it is left out
 	seenMS  int64
 	acked   uint64 // number of the newest promotion it acknowledged
 	movedMS int64  // when acked last moved, or when it caught up
 	bits    uint64 // of all its HW seqnos
+	// late: it did not get a stream that runs, and has not caught up since; lateMS is when it did not last.
+	late   bool
+	lateMS int64
 }
 
 // Report takes an indexer's newest report, received at nowMS.
@@ -49,6 +53,7 @@ func (b *Bucket) Report(node index.NodeID, nowMS int64, r Report) {
 		}
 	}
 	p.report, p.seenMS = r, nowMS
+	p.absent = union(r.Absent, b.leftOut[node], len(b.vbs))
 	if acked := r.Acked; acked.Generation == b.last.Generation && acked.RollbackID == b.last.RollbackID &&
 		acked.Number <= b.last.Number && acked.Number > p.acked {
 		p.acked, p.movedMS = acked.Number, nowMS
@@ -56,21 +61,80 @@ func (b *Bucket) Report(node index.NodeID, nowMS int64, r Report) {
 	if p.acked == b.last.Number {
 		p.movedMS = nowMS
 	}
+	b.noteLate(p, nowMS)
 }
 
+// LeftOut tells for which vbuckets projectors drop what is meant for an indexer (RT-8), nil for none: it gets nothing of
+// those streams and does not know so, since DropData comes with the BEGIN that ends it. To promotion they are as absent as
+// those of Report.Absent, until it is told otherwise. The slice must not be changed afterwards.
+func (b *Bucket) LeftOut(node index.NodeID, nowMS int64, vbuckets []bool) {
+	was := b.leftOut[node]
+	if was == nil && vbuckets == nil {
+		return
+	}
+	if vbuckets == nil {
+		delete(b.leftOut, node)
+	} else {
+		b.leftOut[node] = vbuckets
+	}
+	if p := b.nodes[node]; p != nil {
+		b.noteLate(p, nowMS)
+		p.absent = union(p.report.Absent, vbuckets, len(b.vbs))
+		b.noteLate(p, nowMS)
+	}
+}
+
+// union marks what a or c mark of n vbuckets; nil for nothing.
+func union(a, c []bool, n int) []bool {
+	switch {
+	case len(c) == 0:
+		return a
+	case len(a) == 0:
+		return c
+	}
+	all := make([]bool, n)
+	for v := range all {
+		all[v] = v < len(a) && a[v] || v < len(c) && c[v]
+	}
+	return all
+}
+
+// noteLate: who did not get a stream for a while has work to make up for when it does again. Until it has, or for
+// Config.LateFor, it is not waited for.
+func (b *Bucket) noteLate(p *participant, nowMS int64) {
+	switch {
+	case b.recovers(p):
+		p.late, p.lateMS = true, nowMS
+	case p.late && (b.behind(p) < uint64(b.cfg.MaxOutstanding) || nowMS-p.lateMS > b.cfg.LateFor.Milliseconds()):
+		p.late = false
+	}
+}
+
+// behind is how many promotions an indexer has not acknowledged.
+func (b *Bucket) behind(p *participant) uint64 { return b.last.Number - min(p.acked, b.last.Number) }
+
 // Forget drops an indexer that left.
-func (b *Bucket) Forget(node index.NodeID) { delete(b.nodes, node) }
+func (b *Bucket) Forget(node index.NodeID) {
+	delete(b.nodes, node)
+	delete(b.leftOut, node)
+}
 
 // counts tells whether an indexer takes part at all.
 func (b *Bucket) counts(p *participant, nowMS int64) bool {
 	return p.report.Active && nowMS-p.seenMS <= b.cfg.SilentAfter.Milliseconds() && p.report.RollbackID == b.last.RollbackID
 }
 
-// heldBy lists the live indexers with too many unacknowledged promotions, ascending.
+// heldBy lists the live indexers with too many unacknowledged promotions, ascending. Those that are late are waited for only
+// when nobody keeps up, who could go on without them.
 func (b *Bucket) heldBy(nowMS int64) []index.NodeID {
-	var held []index.NodeID
+	var held, late []index.NodeID
+	others := false
 	for id, p := range b.nodes {
-		if !b.counts(p, nowMS) || b.last.Number-min(p.acked, b.last.Number) < uint64(b.cfg.MaxOutstanding) {
+		if !b.counts(p, nowMS) {
+			continue
+		}
+		if b.behind(p) < uint64(b.cfg.MaxOutstanding) {
+			others = true
 			continue
 		}
 		if nowMS-p.movedMS > b.cfg.StalledAfter.Milliseconds() {
@@ -79,7 +143,14 @@ func (b *Bucket) heldBy(nowMS int64) []index.NodeID {
 		if b.recovers(p) {
 			continue // it cannot make what it does not get
 		}
+		if p.late {
+			late = append(late, id)
+			continue
+		}
 		held = append(held, id)
+	}
+	if !others {
+		held = append(held, late...)
 	}
 	slices.Sort(held)
 	return held
@@ -87,7 +158,7 @@ func (b *Bucket) heldBy(nowMS int64) []index.NodeID {
 
 // recovers tells whether an indexer does not take a stream that runs, as between DropData and the next BEGIN.
 func (b *Bucket) recovers(p *participant) bool {
-	for v, absent := range p.report.Absent {
+	for v, absent := range p.absent {
 		if absent && v < len(b.vbs) && b.vbs[v].live {
 			return true
 		}
@@ -184,7 +255,7 @@ func (b *Bucket) proposeHeartbeat(nowMS int64) timestamp.Vector {
 	next := draft{base: last}
 	for v, was := range last.Seqnos {
 		target := mean[v]
-		if lean > 0 && (fast.report.Absent == nil || !fast.report.Absent[v]) {
+		if lean > 0 && (fast.absent == nil || !fast.absent[v]) {
 			target = towards(target, fast.report.HW.Seqnos[v], lean)
 		}
 		if target < was {
@@ -252,7 +323,7 @@ func (b *Bucket) meanHW(members []*participant) {
 	clear(b.mean)
 	plain := true
 	for _, p := range members {
-		plain = plain && p.report.Absent == nil && p.bits < 1<<54 // so that no sum of 256 overflows
+		plain = plain && p.absent == nil && p.bits < 1<<54 // so that no sum of 256 overflows
 	}
 	if plain {
 		b.plainMean(members)
@@ -261,13 +332,13 @@ func (b *Bucket) meanHW(members []*participant) {
 	for v := range b.mean {
 		var n uint64
 		for _, p := range members {
-			if p.report.Absent == nil || !p.report.Absent[v] {
+			if p.absent == nil || !p.absent[v] {
 				n++
 			}
 		}
 		var quotient, remainder uint64
 		for _, p := range members {
-			if p.report.Absent == nil || !p.report.Absent[v] {
+			if p.absent == nil || !p.absent[v] {
 				s := p.report.HW.Seqnos[v]
 				quotient, remainder = quotient+s/n, remainder+s%n
 			}

@@ -73,6 +73,9 @@ type Config struct {
 	SilentAfter time.Duration
 	// StalledAfter is how long an indexer that reports, yet acknowledges nothing, may hold promotion back.
 	StalledAfter time.Duration
+	// LateFor is how long an indexer that did not get a stream for a while may take to catch up before it holds promotion
+	// back like any other.
+	LateFor time.Duration
 	// QueueLow and QueueHigh are fills of an indexer's mutation queue in thousandths: below the first the target is the
 	// mean, at the second it is the fast indexer's HW, between them it moves in proportion.
 	QueueLow, QueueHigh int
@@ -96,6 +99,7 @@ func (b *Bucket) on(r Rules) bool { return b.cfg.Without&r == 0 }
 // DefaultConfig is what the design asks for.
 func DefaultConfig() Config {
 	return Config{Source: Sync, MaxOutstanding: 4, RingSize: 16, SilentAfter: 3 * time.Second, StalledAfter: 10 * time.Second,
+		LateFor:  time.Minute,
 		QueueLow: 500, QueueHigh: 900}
 }
 
@@ -115,8 +119,8 @@ func (c Config) Check() error {
 		return fmt.Errorf("%w: %d outstanding, want 1 to %d", ErrConfig, c.MaxOutstanding, maxOutstanding)
 	case c.RingSize < 4 || c.RingSize > maxRing:
 		return fmt.Errorf("%w: ring of %d, want 4 to %d", ErrConfig, c.RingSize, maxRing)
-	case c.SilentAfter <= 0 || c.StalledAfter <= 0:
-		return fmt.Errorf("%w: silent after %v and stalled after %v, want more than 0", ErrConfig, c.SilentAfter, c.StalledAfter)
+	case c.SilentAfter <= 0 || c.StalledAfter <= 0 || c.LateFor <= 0:
+		return fmt.Errorf("%w: silent after %v, stalled after %v, late for %v: want more than 0", ErrConfig, c.SilentAfter, c.StalledAfter, c.LateFor)
 	case c.QueueLow < 0 || c.QueueHigh <= c.QueueLow || c.QueueHigh > fillFull:
 		return fmt.Errorf("%w: queue marks %d and %d, want 0 <= low < high <= %d", ErrConfig, c.QueueLow, c.QueueHigh, fillFull)
 	}
@@ -174,7 +178,8 @@ type Bucket struct {
 	used     []uint8
 	top      []uint64 // the newest of each ring
 	nodes    map[index.NodeID]*participant
-	mean     []uint64 // scratch of the heartbeat target
+	leftOut  map[index.NodeID][]bool // see LeftOut
+	mean     []uint64                // scratch of the heartbeat target
 }
 
 // New gives a Bucket whose last committed stability timestamp is last; its vector's length is the number of vbuckets.
@@ -190,7 +195,7 @@ func New(cfg Config, last Stamp) (*Bucket, error) {
 		return nil, err
 	}
 	b := &Bucket{cfg: cfg, vbs: make([]vbucket, n), cand: timestamp.New(n), newest: timestamp.New(n), freshLog: make([]bool, n),
-		nodes: map[index.NodeID]*participant{}}
+		nodes: map[index.NodeID]*participant{}, leftOut: map[index.NodeID][]bool{}}
 	for v := range n {
 		b.newest.Seqnos[v] = timestamp.Infinity
 	}

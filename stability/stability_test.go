@@ -141,6 +141,14 @@ func (s *script) run(d *datadriven.TestData) string {
 		}
 		s.b.Report(index.NodeID(num(d, "node", 1)), int64(num(d, "now", 0)), r)
 		return ""
+	case "leftout":
+		var marks []bool
+		if v := num(d, "v", -1); v >= 0 {
+			marks = make([]bool, s.b.Len())
+			marks[v] = true
+		}
+		s.b.LeftOut(index.NodeID(num(d, "node", 1)), int64(num(d, "now", 0)), marks)
+		return ""
 	case "next", "promote":
 		dec := s.b.Next(int64(num(d, "now", 0)))
 		switch {

@@ -17,7 +17,8 @@ type Participant struct {
 	// Holds: the next promotion waits for it.
 	Holds bool
 	// Ignored is why it is not waited for: rollback (it is in another one), silent, recovering (it does not take a stream that
-	// runs) or stalled; "" when it counts.
+	// runs), dropped (a projector drops a stream's data instead of waiting for it), late (it was one of these, and has not caught
+	// up yet) or stalled; "" when it counts.
 	Ignored string
 }
 
@@ -29,14 +30,18 @@ func (b *Bucket) Participants(nowMS int64) []Participant {
 		if !p.report.Active {
 			continue
 		}
-		x := Participant{Node: id, Acked: p.acked, Behind: b.last.Number - min(p.acked, b.last.Number), SinceMS: p.movedMS, Holds: slices.Contains(held, id)}
+		x := Participant{Node: id, Acked: p.acked, Behind: b.behind(p), SinceMS: p.movedMS, Holds: slices.Contains(held, id)}
 		switch {
 		case p.report.RollbackID != b.last.RollbackID:
 			x.Ignored = "rollback"
 		case nowMS-p.seenMS > b.cfg.SilentAfter.Milliseconds():
 			x.Ignored = "silent"
+		case b.recovers(p) && b.leftOut[id] != nil:
+			x.Ignored = "dropped"
 		case b.recovers(p):
 			x.Ignored = "recovering"
+		case p.late && !x.Holds && x.Behind >= uint64(b.cfg.MaxOutstanding):
+			x.Ignored = "late"
 		case slices.Contains(lagging, id):
 			x.Ignored = "stalled"
 		}

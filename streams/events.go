@@ -289,16 +289,28 @@ func (l *Ledger) Indexer(nowMS int64, node index.NodeID, accepts []Acceptance) (
 			l.set(v, nowMS, Lost, "an indexer accepts another projector under the same incarnation")
 		case order == 0 && a.Open:
 			since[v] = 0
+			if shut := l.shut[node]; shut != nil {
+				shut[v] = false
+			}
 		case since[v] == 0:
 			since[v] = max(nowMS, 1)
 		case nowMS-since[v] > l.patience(l.cfg.MismatchWait, e.misTries):
 			e.misTries++
 			since[v] = 0
+			l.shutOut(node, v)
 			l.set(v, nowMS, Lost, "an indexer does not receive it")
 		}
 		settled = settled && since[v] == 0
 	}
 	return settled
+}
+
+// shutOut notes that an indexer has not received a vbucket's stream for long.
+func (l *Ledger) shutOut(node index.NodeID, v int) {
+	if l.shut[node] == nil {
+		l.shut[node] = make([]bool, len(l.vbs))
+	}
+	l.shut[node][v] = true
 }
 
 // auditDoubts is how many audits in a row must find a stream wanting: one may cross an event that is on its way.

@@ -256,7 +256,7 @@ func (l *Ledger) decide(nowMS int64, r *repair) {
 			l.mustRollBack(nowMS, r, v, "the committed stability timestamp is not on KV's branch")
 			return
 		}
-		s := Restart(holders, log, l.vbs[v].refused)
+		s := Restart(l.receivers(r, vb, holders), log, l.vbs[v].refused)
 		if at := l.committed.Vector.At(v); !l.on(LowestHW) && at.Seqno > 0 {
 			s.VBUUID, s.Seqno, s.Window = at.VBUUID, at.Seqno, timestamp.Window{Start: at.Seqno, End: at.Seqno}
 		}
@@ -326,6 +326,25 @@ func (r *repair) holders(vb uint16) (hs []Position, seen timestamp.MapRevision) 
 		}
 	}
 	return hs, seen
+}
+
+// receivers leaves out the holders that did not receive the stream before: what they lack comes by their own catchup streams,
+// as KV would else send all of it again to everybody. If nobody did, all of them count.
+func (l *Ledger) receivers(r *repair, vb uint16, holders []Position) []Position {
+	if len(l.shut) == 0 || !l.on(OpenOnly) {
+		return holders
+	}
+	var open []Position
+	for _, n := range r.nodes {
+		shut := l.shut[n]
+		if p, ok := r.positions[n][vb]; ok && p.Participant && (shut == nil || !shut[vb]) {
+			open = append(open, p)
+		}
+	}
+	if len(open) == 0 {
+		return holders
+	}
+	return open
 }
 
 // bestLog picks, of the answers, the log under the newest vbucket map. It is not used when anybody knows a newer map: a

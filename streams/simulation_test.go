@@ -63,6 +63,8 @@ type simNode struct {
 	// answered is the newest poll whose answer reached the ledger in time, and where it stood.
 	answered [simVBs]index.Incarnation
 	stood    [simVBs]uint64
+	// missing is since when it has said that it does not receive the stream which runs, 0: it has said that it does.
+	missing [simVBs]int64
 }
 
 type simMsg struct { // projector to indexer, in order
@@ -290,10 +292,14 @@ func (s *sim) act(a Action) {
 	}
 }
 
-// checkStart: no indexer whose answer came in time may be left with a gap, but for purged deletions or KV's refusal.
+// checkStart: no indexer whose answer came in time may be left with a gap, but for purged deletions or KV's refusal, or when it
+// has not received the stream for long.
 func (s *sim) checkStart(st Start) {
 	v := int(st.VBucket)
 	for n, nd := range s.nd {
+		if since := nd.missing[v]; since > 0 && s.now-since > DefaultConfig().MismatchWait.Milliseconds() {
+			continue
+		}
 		if nd.answered[v] == st.Incarnation && nd.stood[v] < st.Seqno && nd.stood[v] >= s.kv[v].purge && !s.refusedAbove(v, nd.stood[v]) {
 			s.fail("n%d stood at %d of vb%d when it was asked under %v, yet the stream starts at %d", n, nd.stood[v], v, st.Incarnation, st.Seqno)
 		}
@@ -551,6 +557,13 @@ func (s *sim) step(heal bool) {
 				inc = nd.min[w]
 			}
 			a = append(a, Acceptance{VBucket: uint16(w), Incarnation: inc, Projector: simNames[nd.from[w]], Open: nd.open[w]})
+			switch e := s.l.At(w); {
+			case e.State != Begun:
+			case nd.open[w] && inc == e.Incarnation && simNames[nd.from[w]] == e.Owner:
+				nd.missing[w] = 0
+			case nd.missing[w] == 0:
+				nd.missing[w] = s.now
+			}
 		}
 		s.l.Indexer(s.now, index.NodeID(n), a)
 	case x < 82:

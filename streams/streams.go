@@ -89,6 +89,7 @@ const (
 	CommittedToo                    // the committed stability timestamp takes part in the branch rule
 	OneOwner                        // two projectors under one incarnation: neither counts
 	FencedAdopted                   // a stream that an indexer has fenced off is not taken over
+	OpenOnly                        // a restart does not go back for who did not receive the stream, while others did
 )
 
 func (l *Ledger) on(r Rules) bool { return l.cfg.Without&r == 0 }
@@ -162,8 +163,11 @@ type Ledger struct {
 	nodes      []index.NodeID      // indexers that take part, ascending
 	// mismatch is per indexer and vbucket since when it has not accepted the owner's stream; 0: it does.
 	mismatch map[index.NodeID][]int64
-	repair   *repair
-	repairs  uint64
+	// shut marks, per indexer and vbucket, who did not accept the owner's stream for so long that it was asked for again, and
+	// has accepted none since: a restart does not go back for it.
+	shut    map[index.NodeID][]bool
+	repair  *repair
+	repairs uint64
 	// queued are actions for the next Step.
 	queued   []Action
 	strays   map[stray]index.Incarnation
@@ -205,7 +209,8 @@ func New(cfg Config, n int, epoch, term uint64) (*Ledger, error) {
 		return nil, fmt.Errorf("%w: %d vbuckets, want 1 to %d", ErrConfig, n, timestamp.MaxVBuckets)
 	}
 	return &Ledger{cfg: cfg, epoch: epoch, term: term, vbs: make([]Entry, n), counts: [Unknown + 1]int{Idle: n},
-		committed: Committed{Vector: timestamp.New(n)}, mismatch: map[index.NodeID][]int64{}, strays: map[stray]index.Incarnation{}}, nil
+		committed: Committed{Vector: timestamp.New(n)}, mismatch: map[index.NodeID][]int64{}, shut: map[index.NodeID][]bool{},
+		strays: map[stray]index.Incarnation{}}, nil
 }
 
 // Len is the number of vbuckets.
@@ -288,6 +293,7 @@ func (l *Ledger) SetIndexers(ids []index.NodeID) {
 	for n := range l.mismatch {
 		if !slices.Contains(l.nodes, n) {
 			delete(l.mismatch, n)
+			delete(l.shut, n)
 		}
 	}
 }

@@ -44,6 +44,10 @@ type StreamStates struct {
 	Revisions    []timestamp.MapRevision `json:"revisions"`
 	// Moved are streams of which nothing but Complete is news, for a leader that is Brief. They are entries like the others.
 	Moved []MovedStreams `json:"moved,omitempty"`
+	// Dropping are the indexers that are not sent some of these streams' data, as their queues here are full and smart
+	// throttling has given them up, or they cannot be reached (RT-8): all of them, in every report. They do not know so before
+	// DropData and BEGIN come, with which it ends.
+	Dropping []index.NodeID `json:"dropping,omitempty"`
 }
 
 // ProjectorReport is a projector's level state (SYNC included, PR-18). POST /v1/components/{id}/reports every 100 ms,

@@ -49,6 +49,7 @@ type mainStream struct {
 	known bool // comp counts
 	topo  []fedCopy
 	drop  map[int]bool
+	mute  map[int]bool // of drop: the node does not know, DropData comes with the BEGIN that ends it
 	ended bool
 	purge uint64
 }
@@ -147,6 +148,9 @@ func (s *Sim) projReport(p int, full bool) *wire.ProjectorReport {
 	}
 	for _, b := range s.kv {
 		w := wire.StreamStates{Bucket: b.name, BucketUUID: b.uuid, Full: full}
+		if s.off == (off{}) { // planted bugs were found without
+			w.Dropping = s.dropping(pr, b)
+		}
 		for v, st := range pr.st[b.name] {
 			if st == nil || !full && s.r.Intn(3) == 0 {
 				continue
@@ -171,6 +175,17 @@ func (s *Sim) projReport(p int, full bool) *wire.ProjectorReport {
 		r.Buckets = append(r.Buckets, w)
 	}
 	return r
+}
+
+// dropping lists the nodes to which a projector drops some data of a bucket.
+func (s *Sim) dropping(pr *projector, b *kvBucket) (nodes []index.NodeID) {
+	for _, n := range s.nodes {
+		drops := slices.ContainsFunc(pr.st[b.name][:], func(st *mainStream) bool { return st != nil && !st.ended && st.drop[n.num] })
+		if drops && n.id >= 0 {
+			nodes = append(nodes, index.NodeID(n.id))
+		}
+	}
+	return nodes
 }
 
 // report travels to the leader, and its answer back.
@@ -265,7 +280,7 @@ func (s *Sim) startStream(p int, b *kvBucket, inc index.Incarnation, q *wire.Str
 		a.Outcome, a.Log = wire.StartFailover, k.fl
 		return a
 	}
-	st := &mainStream{inc: inc, ks: dcp{branch: k, cur: q.Seqno}, topo: pr.topo[b.name], drop: map[int]bool{}, purge: k.purge}
+	st := &mainStream{inc: inc, ks: dcp{branch: k, cur: q.Seqno}, topo: pr.topo[b.name], drop: map[int]bool{}, mute: map[int]bool{}, purge: k.purge}
 	if reach <= q.Seqno {
 		st.comp, st.known = q.Seqno, true
 		s.noteEnd(b, v, k, st.comp)
@@ -403,7 +418,9 @@ func (s *Sim) emit(p, to int, b *kvBucket, v int, e keyversion.Event, before uin
 	c := s.proj[p].conn[connKey{to, b.name, v}]
 	m := message{e: e, before: before}
 	if st := s.proj[p].st[b.name][v]; st != nil {
-		m.topo = st.topo
+		if m.topo = st.topo; st.mute[to] && e.Kind != keyversion.StreamBegin {
+			return // it is told with that BEGIN
+		}
 	}
 	if e.Kind == keyversion.Sync && !s.on(inOrder) {
 		c.queue = slices.Insert(c.queue, s.r.Intn(len(c.queue)+1), m)
@@ -516,7 +533,7 @@ func (s *Sim) breakConn(p int, key connKey, b *kvBucket) {
 	}
 	again = again[keep:]
 	if len(again) == 0 || st.drop[key.node] || s.r.Intn(2) == 0 {
-		st.drop[key.node] = false
+		st.drop[key.node], st.mute[key.node] = false, false
 		s.emit(p, key.node, b, key.v, s.beginEvent(st, key.node, st.ks.cur, st.topo), st.ks.cur)
 		return
 	}

@@ -129,6 +129,7 @@ func (s *Sim) evCommit(body statecontext.Body, r statecontext.Result) {
 func (s *Sim) settings() coordinator.Settings {
 	st := stability.DefaultConfig()
 	st.SilentAfter, st.StalledAfter, st.MaxOutstanding = 800*time.Millisecond, 1500*time.Millisecond, s.outstanding
+	st.LateFor = 3 * time.Second
 	if s.heartbeat {
 		st.Source = stability.Heartbeat
 	}
@@ -145,6 +146,9 @@ func (s *Sim) settings() coordinator.Settings {
 		Pacer:     stability.Pacer{Normal: 40 * time.Millisecond, Hurried: 20 * time.Millisecond, MaxBytes: 256 << 10},
 		HelloWait: 400 * time.Millisecond, SuspectAfter: 500 * time.Millisecond, OfflineAfter: 1200 * time.Millisecond,
 		Republish: 400 * time.Millisecond, Audit: time.Second, Without: s.off.coordinator,
+	}
+	if s.off != (off{}) { // planted bugs were found without what saves bytes and waiting
+		c.Stability.LateFor, c.Streams.Without = time.Millisecond, c.Streams.Without|streams.OpenOnly
 	}
 	if s.opt.Patient {
 		c.HelloWait, c.OfflineAfter, c.Audit = time.Hour, time.Hour, time.Hour

@@ -14,6 +14,7 @@ import (
 	"slices"
 
 	"tidemark/index"
+	"tidemark/keyversion"
 	"tidemark/statecontext"
 	"tidemark/timestamp"
 	"tidemark/wire"
@@ -418,6 +419,10 @@ func (s *Sim) heal(b *kvBucket, v int, n *node) {
 func (s *Sim) resume(p int, b *kvBucket, v int, n *node) {
 	st := s.proj[p].stream(b, v)
 	st.drop[n.num] = false
+	if st.mute[n.num] {
+		st.mute[n.num] = false
+		s.emit(p, n.num, b, v, keyversion.Event{Kind: keyversion.DropData, Incarnation: st.inc, Seqno: st.ks.cur + 1}, st.ks.cur)
+	}
 	if s.on(dropBegin) {
 		s.emit(p, n.num, b, v, s.beginEvent(st, n.num, st.ks.cur, st.topo), st.ks.cur)
 	}
