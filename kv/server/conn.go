@@ -30,6 +30,10 @@ const (
 	writeTLSBytes = 64 << 10
 	// serverDuration is what the mood Frames says of every request: about 57 µs.
 	serverDuration = 15
+	// progressPart of the time for a frame is what the next readBufferBytes of a large one may take.
+	progressPart = 6
+	// directBytes of a value and more are written from where they are kept, not gathered with other answers.
+	directBytes = 64 << 10
 	// keepBytes is the largest buffer a connection keeps.
 	keepBytes = 1 << 20
 	// maxSkipBytes of a body that is too large are passed over; a connection that announces more is closed.
@@ -231,15 +235,27 @@ func (c *conn) read(ctx context.Context) (f mcbp.Frame, used int, err error) {
 	if !c.authed {
 		return f, 0, fmt.Errorf("%w: %v with a body of %d bytes before authentication", mcbp.ErrTooLarge, h.Op, h.BodyLen)
 	}
+	return c.readLarge(ctx, h)
+}
+
+// readLarge reads a frame that does not fit into the read buffer. It counts in the server's share of large frames only when
+// the read buffer is full of it, and as long as its bytes come: who announces much and sends little keeps nobody waiting.
+func (c *conn) readLarge(ctx context.Context, h mcbp.Header) (f mcbp.Frame, used int, err error) {
+	frame := c.srv.opts.FrameTimeout
+	if _, err := c.r.Peek(readBufferBytes); err != nil {
+		return f, 0, c.silent(err, "an unfinished frame", frame)
+	}
 	_, _ = c.r.Discard(mcbp.HeaderSize)
 	if err := c.srv.large.Acquire(ctx, int64(h.BodyLen)); err != nil {
 		return f, 0, err
 	}
-	c.setReadDeadline(c.srv.opts.FrameTimeout)
 	var body bytes.Buffer
-	if _, err := io.CopyN(&body, c.r, int64(h.BodyLen)); err != nil {
-		c.srv.large.Release(int64(h.BodyLen))
-		return f, 0, c.silent(err, "an unfinished frame", c.srv.opts.FrameTimeout)
+	for end := c.srv.opts.Now().Add(frame); body.Len() < h.BodyLen; {
+		c.setReadDeadline(max(min(frame/progressPart, end.Sub(c.srv.opts.Now())), 1))
+		if _, err := io.CopyN(&body, c.r, int64(min(readBufferBytes, h.BodyLen-body.Len()))); err != nil {
+			c.srv.large.Release(int64(h.BodyLen))
+			return f, 0, c.silent(err, "an unfinished frame", frame)
+		}
 	}
 	return h.Frame(body.Bytes()), 0, nil
 }
@@ -293,6 +309,26 @@ func (c *conn) reply(h mcbp.Header, f mcbp.Frame, ticket *store.Ticket) {
 	}
 	c.out = out
 	c.after(h, ticket, start)
+}
+
+// replyDirect sends an answer with a large value from where that is kept: a client may take its time with it, and many may do
+// so, without a copy for each. A failure ends the connection.
+func (c *conn) replyDirect(h mcbp.Header, f mcbp.Frame, ticket *store.Ticket) {
+	f.Header.Magic, f.Header.Op, f.Header.Opaque = mcbp.MagicResponse, h.Op, h.Opaque
+	if c.features.frames {
+		f.FrameExtras = mcbp.AppendServerDuration(nil, serverDuration)
+	}
+	head, err := mcbp.AppendHeader(nil, f)
+	if err != nil || ticket.Wait() != nil || c.flush() != nil {
+		c.reply(h, f, ticket) // which says what is wrong, if the connection still lives
+		return
+	}
+	head = append(append(append(head, f.FrameExtras...), f.Extras...), f.Key...)
+	c.wmu.Lock()
+	defer c.wmu.Unlock()
+	if c.write(head, c.srv.opts.WriteTimeout) == nil {
+		_ = c.write(f.Value, c.srv.opts.WriteTimeout)
+	}
 }
 
 // after makes what was added since start wait for a ticket; nothing may have been added (a quiet request).

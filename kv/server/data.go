@@ -115,6 +115,10 @@ func (c *conn) answerDocument(f mcbp.Frame, r store.Result) {
 	if f.Op == mcbp.OpGetK || f.Op == mcbp.OpGetKQ {
 		answer.Key = f.Key
 	}
+	if len(value) >= directBytes {
+		c.replyDirect(f.Header, answer, r.Ticket)
+		return
+	}
 	c.reply(f.Header, answer, r.Ticket)
 }
 
