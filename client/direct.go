@@ -38,7 +38,9 @@ const (
 	maxIdleConns = 64               // to one indexer
 	maxRoutes    = 1024             // indexes
 	directBuffer = 16 << 10
-	maxMessage   = 8 << 20 // of an answer
+	maxMessage   = 8 << 20     // of an answer
+	maxRoom      = 64 << 10    // for messages, that an idle connection keeps
+	deadlineStep = time.Second // by which a deadline may be too early: it is set again only when it would be more
 )
 
 // direct knows the ways to the indexers.
@@ -74,6 +76,9 @@ type directConn struct {
 	used  time.Time
 	until time.Time // when another one is made, with a newer ticket
 	fresh bool      // no answer has come on it yet
+
+	out, in  []byte    // rooms for a request and for a message of an answer
+	deadline time.Time // of reading; zero: none
 }
 
 // newDirect gives nil where there is no direct way: indexers are known by their role, which only a CA of the cluster's own
@@ -276,6 +281,12 @@ func (d *direct) take(addr string) *directConn {
 // give takes a connection back whose answer has come to its end.
 func (d *direct) give(dc *directConn) {
 	dc.used, dc.fresh = time.Now(), false
+	if cap(dc.in) > maxRoom {
+		dc.in = nil
+	}
+	if cap(dc.out) > maxRoom {
+		dc.out = nil
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.closed || len(d.idle[dc.addr]) >= maxIdleConns || dc.used.After(dc.until) {
@@ -291,7 +302,6 @@ type directScan struct {
 	dc     *directConn // nil: given back, or closed
 	stop   func() bool // of what closes the connection when the context ends
 	ctx    context.Context
-	in     []byte
 	answer scanport.Answer
 }
 
@@ -362,8 +372,9 @@ func (s *directScan) ask(op string, id index.ID, body []byte) error {
 		deadline = time.Now().Add(countLimit)
 	}
 	_ = ws.SetWriteDeadline(deadline)
-	_ = ws.SetReadDeadline(deadline)
-	if err := ws.WriteMessage(websocket.BinaryMessage, scanport.AppendRequest(make([]byte, 0, len(body)+96), req)); err != nil {
+	s.dc.patience(deadline)
+	s.dc.out = scanport.AppendRequest(s.dc.out[:0], req)
+	if err := ws.WriteMessage(websocket.BinaryMessage, s.dc.out); err != nil {
 		return err
 	}
 	if err := s.read(); err != nil {
@@ -373,9 +384,17 @@ func (s *directScan) ask(op string, id index.ID, body []byte) error {
 		return s.finish()
 	}
 	if s.answer.Tail == scanport.More {
-		_ = ws.SetReadDeadline(time.Time{}) // the rows come for as long as the context lasts
+		s.dc.patience(time.Time{}) // the rows come for as long as the context lasts
 	}
 	return nil
+}
+
+// patience says until when an answer is waited for; zero: for ever.
+func (dc *directConn) patience(until time.Time) {
+	if ahead := until.Sub(dc.deadline); until.IsZero() != dc.deadline.IsZero() || ahead < 0 || ahead >= deadlineStep {
+		_ = dc.ws.SetReadDeadline(until)
+		dc.deadline = until
+	}
 }
 
 // read takes the next message.
@@ -384,13 +403,13 @@ func (s *directScan) read() error {
 	if err != nil {
 		return err
 	}
-	s.in = s.in[:0]
+	in := s.dc.in[:0]
 	for {
-		if len(s.in) == cap(s.in) {
-			s.in = append(s.in, make([]byte, max(directBuffer, len(s.in)))...)[:len(s.in)]
+		if len(in) == cap(in) {
+			in = append(in, make([]byte, max(directBuffer, len(in)))...)[:len(in)]
 		}
-		n, err := r.Read(s.in[len(s.in):cap(s.in)])
-		s.in = s.in[:len(s.in)+n]
+		n, err := r.Read(in[len(in):cap(in)])
+		in = in[:len(in)+n]
 		if errors.Is(err, io.EOF) {
 			break
 		}
@@ -398,10 +417,12 @@ func (s *directScan) read() error {
 			return err
 		}
 	}
-	return s.answer.Read(s.in)
+	s.dc.in = in
+	return s.answer.Read(in)
 }
 
-// finish gives the connection back, unless its ticket counts no more, and the failure that the answer ended with, if any.
+// finish gives the connection back, unless its ticket counts no more, and the failure that the answer ended with, if any. Messages are
+// the connection's own: the answer is not read any more afterwards.
 func (s *directScan) finish() error {
 	err := s.failure()
 	if unknown(err) {
@@ -463,11 +484,23 @@ func (s *directScan) next(row *Row) (end *ScanEnd, err error) {
 			return nil, fmt.Errorf("%w: %w", ErrCut, err)
 		}
 	}
+	end, unread := readEnd(&s.answer)
 	if err := s.finish(); err != nil {
 		return nil, err
 	}
-	end = &ScanEnd{}
-	if err := json.Unmarshal(s.answer.Text, end); err != nil {
+	return end, unread
+}
+
+// readEnd reads the last line of a scan; nil for another one.
+func readEnd(a *scanport.Answer) (*ScanEnd, error) {
+	if a.Tail != scanport.End {
+		return nil, nil //nolint:nilnil // a failure, which is read by others
+	}
+	end := &ScanEnd{}
+	if parseEnd(a.Text, end) {
+		return end, nil
+	}
+	if err := json.Unmarshal(a.Text, end); err != nil {
 		return nil, fmt.Errorf("%w: an end that cannot be read: %w", ErrCut, err)
 	}
 	return end, nil

@@ -3,6 +3,8 @@ package client
 import (
 	"bytes"
 	"encoding/json"
+	"strconv"
+	"strings"
 	"unicode/utf8"
 )
 
@@ -43,6 +45,50 @@ func parseRow(line []byte, row *Row) bool {
 	}
 	row.Key, row.ID = key, string(id[:len(id)-len(rowEnd)])
 	return true
+}
+
+// The last line of a scan, as an indexer writes it when no vector was asked for.
+const (
+	endBegin     = `{"end":true,"rows":`
+	endTimestamp = `,"timestamp":{"id":"`
+	endHash      = `","hash":"`
+	endEnd       = `"}}`
+)
+
+// parseEnd reads a last line of the very form in which indexers write those without a vector; false for any other line.
+func parseEnd(text []byte, end *ScanEnd) bool {
+	rest, ok := bytes.CutPrefix(text, []byte(endBegin))
+	n := among(rest, "0123456789")
+	if !ok || n == 0 {
+		return false
+	}
+	rows, err := strconv.ParseUint(string(rest[:n]), 10, 64)
+	if err != nil || n > 1 && rest[0] == '0' {
+		return false
+	}
+	if rest, ok = bytes.CutPrefix(rest[n:], []byte(endTimestamp)); !ok {
+		return false
+	}
+	id := rest[:among(rest, "0123456789.")]
+	if rest, ok = bytes.CutPrefix(rest[len(id):], []byte(endHash)); !ok {
+		return false
+	}
+	hash := rest[:among(rest, "0123456789")]
+	if string(rest[len(hash):]) != endEnd {
+		return false
+	}
+	*end = ScanEnd{End: true, Rows: rows, Timestamp: ScanTimestamp{ID: string(id), Hash: string(hash)}}
+	return true
+}
+
+// among gives how many bytes at the begin of b are some of these.
+func among(b []byte, these string) int {
+	for i, c := range b {
+		if strings.IndexByte(these, c) < 0 {
+			return i
+		}
+	}
+	return len(b)
 }
 
 // scalar gives the length of the string, number or literal that b begins with, 0 for none.

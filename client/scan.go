@@ -40,7 +40,7 @@ type rowSource interface {
 
 // Scan scans an index; ref is an id or a Ref. The scan ends with ctx.
 func (c *Client) Scan(ctx context.Context, ref string, req ScanRequest) (*Rows, error) {
-	body, err := json.Marshal(req)
+	body, err := req.encode()
 	if err != nil {
 		return nil, fmt.Errorf("encoding the request: %w", err)
 	}
@@ -113,8 +113,12 @@ func (c *Client) Count(ctx context.Context, ref string, req ScanRequest) (CountR
 			return reply, fmt.Errorf("%w: rows where a number was asked for", ErrCut)
 		}
 		if err == nil {
+			var unread error
+			if s.answer.Tail == scanport.End {
+				unread = json.Unmarshal(s.answer.Text, &reply)
+			}
 			if err = s.finish(); err == nil {
-				err = json.Unmarshal(s.answer.Text, &reply)
+				err = unread
 			}
 			return reply, err
 		}

@@ -116,6 +116,19 @@ func MissingComponents(key []byte, desc []bool) (places []int, err error) {
 	return places, nil
 }
 
+// DecodeNext appends the first component of a key, an ascending one, as Decode does, and gives the rest of the key. On an error, which
+// wraps ErrKey, dst is unchanged.
+func DecodeNext(dst, key []byte) (text, rest []byte, err error) {
+	if len(key) == 0 {
+		return dst, nil, fmt.Errorf("%w: no component left", ErrKey)
+	}
+	if _, err := valueLen(key, 0); err != nil {
+		return dst, nil, err
+	}
+	text, rest = appendText(dst, key)
+	return text, rest, nil
+}
+
 // Decode appends the JSON text of one ascending component; MISSING is null. On an error, which wraps ErrKey, dst is
 // unchanged.
 func Decode(dst, component []byte) (text []byte, err error) {

@@ -188,7 +188,7 @@ func skipSpace(text []byte, i int) int {
 func AppendQuoted(dst, s []byte) []byte {
 	dst = append(dst, '"')
 	done := 0 // s[:done] is written
-	for i := 0; i < len(s); {
+	for i := plain(s); i < len(s); {
 		c := s[i]
 		if c >= utf8.RuneSelf {
 			r, n := utf8.DecodeRune(s[i:])
@@ -206,6 +206,18 @@ func AppendQuoted(dst, s []byte) []byte {
 		i++
 	}
 	return append(append(dst, s[done:]...), '"')
+}
+
+// plain gives how many bytes at the begin of s stand for themselves, eight at a time.
+func plain(s []byte) (n int) {
+	for ; n+8 <= len(s); n += 8 {
+		w := binary.LittleEndian.Uint64(s[n:])
+		quote, slash := w^(lowBits*'"'), w^(lowBits*'\\')
+		if (w|(w-lowBits*0x20)|(quote-lowBits)|(slash-lowBits))&highBits != 0 { // of a byte that does not, or of its neighbour
+			break
+		}
+	}
+	return n
 }
 
 func appendEscape(dst []byte, c byte) []byte {

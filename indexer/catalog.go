@@ -49,6 +49,7 @@ func (x *Indexer) viewChanged() {
 }
 
 func (x *Indexer) signalLocked() {
+	x.changes.Add(1)
 	close(x.changed)
 	x.changed = make(chan struct{})
 }
@@ -56,10 +57,57 @@ func (x *Indexer) signalLocked() {
 // catalog is the scan coordinator's view of what this node knows.
 type catalog struct{ x *Indexer }
 
+// views are the catalog's answers, kept for as long as nothing has changed of what they were made of.
+type views struct {
+	mu    sync.Mutex
+	made  viewed
+	index map[index.ID]scan.View
+}
+
+// viewed is what views are made of: definitions, what others hold, what is held here, and which node that is.
+type viewed struct {
+	changes, snapshots uint64
+	node               index.NodeID
+}
+
+func (v *views) get(of viewed, id index.ID) (view scan.View, ok bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.made != of {
+		return view, false
+	}
+	view, ok = v.index[id]
+	return view, ok
+}
+
+func (v *views) put(of viewed, id index.ID, view scan.View) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.made != of || v.index == nil {
+		v.made, v.index = of, map[index.ID]scan.View{}
+	}
+	v.index[id] = view
+}
+
 // View implements scan.Catalog. Of its own copies the node knows best itself what they hold.
 func (c catalog) View(id index.ID) (scan.View, error) {
 	x := c.x
-	node := x.identity.get().Node
+	// What changes later is in a later view.
+	of := viewed{changes: x.changes.Load(), snapshots: x.snapshots.moved.Load(), node: x.identity.get().Node}
+	if v, ok := x.views.get(of, id); ok {
+		return v, nil
+	}
+	v, err := c.view(of.node, id)
+	if err == nil {
+		v.Prepare()
+		x.views.put(of, id, v)
+	}
+	return v, err
+}
+
+// view puts together what is known now.
+func (c catalog) view(node index.NodeID, id index.ID) (scan.View, error) {
+	x := c.x
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	var v scan.View
@@ -82,17 +130,17 @@ func (c catalog) View(id index.ID) (scan.View, error) {
 	if n, ok := x.newest[v.Bucket.Name]; ok && n.Generation == v.Bucket.Generation && n.RollbackID > v.Bucket.RollbackID {
 		v.Bucket.RollbackID = n.RollbackID // the list of definitions is older than the newest rollback
 	}
-	for _, h := range x.held {
-		if h.Node != node {
-			v.Held = append(v.Held, h)
-		}
-	}
+	its := make(map[index.CopyID]struct{}, len(v.Topology.Copies))
 	for _, t := range v.Topology.Copies {
 		if t.Node != node {
-			continue
-		}
-		if refs := x.snapshots.refs(t.ID); len(refs) > 0 {
+			its[t.ID] = struct{}{}
+		} else if refs := x.snapshots.refs(t.ID); len(refs) > 0 {
 			v.Held = append(v.Held, wire.Held{Copy: t.ID, Node: node, Ref: refs[len(refs)-1], OK: true})
+		}
+	}
+	for _, h := range x.held {
+		if _, ok := its[h.Copy]; ok && h.Node != node {
+			v.Held = append(v.Held, h)
 		}
 	}
 	return v, nil
@@ -255,28 +303,38 @@ func (t *tracedRows) Close() error {
 type pins struct{ x *Indexer }
 
 // Pin implements scan.Pins.
-func (p pins) Pin(ctx context.Context, id index.ID, copies []index.CopyID, ref wire.StabilityRef) (*scan.Pinned, error) {
+func (p pins) Pin(ctx context.Context, id index.ID, copies []index.CopyID, ref wire.StabilityRef, wait time.Duration) (*scan.Pinned, error) {
 	k := p.x.bucketNamed(ref.Bucket)
 	if k == nil {
 		return nil, scan.Errorf(scan.IndexNotFound, "bucket %q is not held on this node", ref.Bucket)
 	}
-	got := make([]held, 0, len(copies))
+	got := make([]*storage.Snapshot, 0, len(copies))
 	release := func() error {
-		var errs []error
-		for _, h := range got {
-			errs = append(errs, h.snap.Close())
+		var first error
+		for _, snap := range got {
+			if err := snap.Close(); first == nil {
+				first = err
+			}
 		}
-		return errors.Join(errs...)
+		return first
 	}
+	pinned := &scan.Pinned{Slices: make([]scan.Slice, 0, len(copies)), Release: release}
+	waits := false
 	for _, c := range copies {
-		h, err := p.one(ctx, k, id, c, ref)
-		if err != nil {
-			return nil, errors.Join(err, release())
+		h, ok := p.x.snapshots.acquire(c, &ref)
+		if !ok {
+			if !waits { // most scans read what is there, and need no timer
+				var end context.CancelFunc
+				ctx, end = context.WithTimeout(ctx, wait)
+				defer end()
+				waits = true
+			}
+			var err error
+			if h, err = p.one(ctx, k, id, c, ref); err != nil {
+				return nil, errors.Join(err, release())
+			}
 		}
-		got = append(got, h)
-	}
-	pinned := &scan.Pinned{Release: release}
-	for _, h := range got {
+		got = append(got, h.snap)
 		pinned.Vector = h.vector
 		pinned.Slices = append(pinned.Slices, slice{h.snap})
 	}

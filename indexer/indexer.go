@@ -184,6 +184,8 @@ type Indexer struct {
 	verifies map[string]*sideRead      // by topic
 	held     []wire.Held
 	changed  chan struct{} // closed and replaced when scans may see something else
+	changes  atomic.Uint64 // how often it was
+	views    views         // of the indexes that are scanned
 }
 
 // ports are the listeners, opened before anything runs.

@@ -147,7 +147,7 @@ func (f *shelf) Stabilize(context.Context, string, timestamp.Vector, time.Durati
 	return wire.Stability{}, errors.New("nothing has to be waited for")
 }
 
-func (f *shelf) Pin(_ context.Context, _ index.ID, copies []index.CopyID, _ wire.StabilityRef) (*scan.Pinned, error) {
+func (f *shelf) Pin(_ context.Context, _ index.ID, copies []index.CopyID, _ wire.StabilityRef, _ time.Duration) (*scan.Pinned, error) {
 	p := &scan.Pinned{Vector: f.vector, Release: func() error { return nil }}
 	for _, c := range copies {
 		p.Slices = append(p.Slices, slice{f.snaps[c]})

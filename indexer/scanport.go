@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gorilla/websocket"
@@ -30,15 +31,16 @@ const (
 	clientIdle = 120 * time.Second
 	// clientStall is how long one may take nothing before its scan is ended. Managers give theirs as long.
 	clientStall = 30 * time.Second
-	// watchAfter is how long a scan may take before somebody looks whether its client is still there.
-	watchAfter = 10 * time.Millisecond
+	// watchEvery is how often somebody looks for scans that take long. From the second look on at the same scan its client is watched:
+	// when it goes, the scan ends.
+	watchEvery = 10 * time.Millisecond
 	// clientFrame is the size of a connection's buffer for requests.
 	clientFrame = 4 << 10
 )
 
 // clients serves connections of package scanport. A connection is served by one goroutine, which reads a request, scans,
 // and writes the answer; while that takes long a second one waits for the next message, so that a client that goes away
-// ends its scan.
+// ends its scan. A timer of its own for each scan would wake a thread each time.
 type clients struct {
 	s       *scanServer
 	tickets *tickets
@@ -47,13 +49,16 @@ type clients struct {
 
 	mu     sync.Mutex
 	there  int // clients, those whose ticket is being checked too
-	open   map[*websocket.Conn]struct{}
+	open   map[*clientConn]struct{}
 	closed bool
 	serve  sync.WaitGroup
+
+	looking atomic.Bool // the watcher looks every watchEvery
+	look    chan struct{}
 }
 
 func newClients(s *scanServer) *clients {
-	return &clients{s: s, tickets: newTickets(s.x.managers, s.x.now), most: maxClients, stall: clientStall, open: map[*websocket.Conn]struct{}{}}
+	return &clients{s: s, tickets: newTickets(s.x.managers, s.x.now), most: maxClients, stall: clientStall, open: map[*clientConn]struct{}{}, look: make(chan struct{}, 1)}
 }
 
 // ServeHTTP begins a connection.
@@ -81,12 +86,12 @@ func (c *clients) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return // it has been answered
 	}
 	defer conn.Close()
-	if conn.Subprotocol() != scanport.Protocol || !c.enter(conn) {
+	one := &clientConn{c: c, conn: conn, ticket: ticket, began: c.s.x.now(), tls: r.TLS != nil}
+	if conn.Subprotocol() != scanport.Protocol || !c.enter(one) {
 		return
 	}
-	defer c.leave(conn)
+	defer c.leave(one)
 	conn.SetReadLimit(rpc.MaxUserBody + clientFrame)
-	one := &clientConn{c: c, conn: conn, ticket: ticket, began: c.s.x.now(), tls: r.TLS != nil}
 	// What ends the connection's life ends what is under way: its certificate has to be shown again.
 	stop := context.AfterFunc(r.Context(), func() { _ = conn.Close() })
 	defer stop()
@@ -101,40 +106,40 @@ func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return http.NewResponseController(h.ResponseWriter).Hijack()
 }
 
-// enter counts a client, for whom conn is nil, or notes its connection; false when there are too many, or the node stops.
-func (c *clients) enter(conn *websocket.Conn) bool {
+// enter counts a client, for whom one is nil, or notes its connection; false when there are too many, or the node stops.
+func (c *clients) enter(one *clientConn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.closed || conn == nil && c.there >= c.most {
+	if c.closed || one == nil && c.there >= c.most {
 		return false
 	}
-	if conn == nil {
+	if one == nil {
 		c.there++
 		c.serve.Add(1)
 	} else {
-		c.open[conn] = struct{}{}
+		c.open[one] = struct{}{}
 	}
 	return true
 }
 
-func (c *clients) leave(conn *websocket.Conn) {
+func (c *clients) leave(one *clientConn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if conn == nil {
+	if one == nil {
 		c.there--
 		c.serve.Done()
 		return
 	}
-	delete(c.open, conn)
+	delete(c.open, one)
 }
 
-// run ends every connection when ctx ends, and returns when nothing is served any more.
+// run watches the clients of long scans. It ends every connection when ctx ends, and returns when nothing is served any more.
 func (c *clients) run(ctx context.Context) error {
-	<-ctx.Done()
+	c.watch(ctx)
 	c.mu.Lock()
 	c.closed = true
-	for conn := range c.open {
-		_ = conn.Close()
+	for one := range c.open {
+		_ = one.conn.Close()
 	}
 	c.mu.Unlock()
 	c.serve.Wait()
@@ -142,15 +147,85 @@ func (c *clients) run(ctx context.Context) error {
 	return nil
 }
 
+// watch looks for long scans until ctx ends, for as long as there are any scans at all.
+func (c *clients) watch(ctx context.Context) {
+	tick := time.NewTimer(watchEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.look:
+			tick.Reset(watchEvery)
+		case <-tick.C:
+			if c.watchLong() {
+				tick.Reset(watchEvery)
+			} else if c.looking.Store(false); c.watchLong() { // one may have begun before it could see that nobody looks
+				c.busy()
+			}
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// busy lets the watcher look, if it does not.
+func (c *clients) busy() {
+	if !c.looking.Load() && c.looking.CompareAndSwap(false, true) {
+		select {
+		case c.look <- struct{}{}:
+		default: // it has not looked yet since it was told last
+		}
+	}
+}
+
+// watchLong begins to watch the clients of scans that it has seen before; false when no scan is under way, nor was since the last
+// time.
+func (c *clients) watchLong() (some bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for one := range c.open {
+		if one.look() {
+			some = true
+		}
+	}
+	return some
+}
+
 // clientConn is one client's connection.
 type clientConn struct {
-	c      *clients
-	conn   *websocket.Conn
-	ticket string
-	began  time.Time
-	tls    bool
-	in     []byte // the request under way
-	room   []byte // for answers
+	c       *clients
+	conn    *websocket.Conn
+	ticket  string
+	began   time.Time
+	tls     bool
+	in      []byte    // the request under way
+	room    []byte    // for answers
+	patient time.Time // when the deadline of reading was set
+
+	mu     sync.Mutex
+	number uint64             // of the request under way, or that comes next
+	seen   uint64             // by the watcher when it looked last
+	end    context.CancelFunc // of the request under way; nil: there is none
+	ahead  chan incoming      // what the watcher has begun to wait for
+}
+
+// look begins to wait for the next message when it has seen the same request before; false when there was none since the last time.
+func (o *clientConn) look() bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.end == nil || o.ahead != nil || o.seen != o.number {
+		some := o.seen != o.number || o.end != nil
+		o.seen = o.number
+		return some
+	}
+	ahead, end := make(chan incoming, 1), o.end
+	o.ahead = ahead
+	_ = o.conn.SetReadDeadline(time.Now().Add(scan.DefaultMaxDuration + clientIdle)) // the loop sets another one when the scan has ended
+	go func() {
+		_, message, err := o.conn.ReadMessage()
+		ahead <- incoming{message, err}
+		end()
+	}()
+	return true
 }
 
 // incoming is a message, or why there is none.
@@ -163,7 +238,10 @@ type incoming struct {
 func (o *clientConn) run(ctx context.Context) {
 	var ahead <-chan incoming // somebody waits for the next message already
 	for {
-		_ = o.conn.SetReadDeadline(time.Now().Add(clientIdle))
+		if now := time.Now(); ahead != nil || now.Sub(o.patient) >= clientIdle/8 {
+			_ = o.conn.SetReadDeadline(now.Add(clientIdle))
+			o.patient = now
+		}
 		if ahead == nil {
 			if err := o.read(); err != nil {
 				return
@@ -228,19 +306,18 @@ func (o *clientConn) write(message []byte) error {
 func (o *clientConn) answer(ctx context.Context) (ahead <-chan incoming, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	request := o.in
-	next := make(chan incoming, 1)
-	watch := time.AfterFunc(watchAfter, func() {
-		_ = o.conn.SetReadDeadline(time.Now().Add(scan.DefaultMaxDuration + clientIdle)) // the loop sets another one when the scan has ended
-		_, message, err := o.conn.ReadMessage()
-		next <- incoming{message, err}
-		cancel()
-	})
-	err = o.serve(ctx, request)
-	if watch.Stop() {
-		return nil, err
+	o.mu.Lock()
+	o.number++
+	o.end = cancel
+	o.mu.Unlock()
+	o.c.busy()
+	err = o.serve(ctx, o.in)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.end = nil; o.ahead != nil { // ahead is the nil of no channel otherwise
+		ahead, o.ahead = o.ahead, nil
 	}
-	return next, err
+	return ahead, err
 }
 
 // serve does what a request asks for. The error is that of the connection.

@@ -3,6 +3,7 @@ package indexer
 import (
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
@@ -38,6 +39,8 @@ type snapshots struct {
 	log  hclog.Logger
 	now  func() time.Time
 
+	moved atomic.Uint64 // how often what is held has changed
+
 	mu      sync.Mutex
 	copies  map[index.CopyID][]held // oldest first
 	kept    []keptRef               // for queries, least lately used first
@@ -66,6 +69,7 @@ func (s *snapshots) add(id index.CopyID, h held) {
 			}
 		}
 		s.copies[id] = append(list, h)
+		s.moved.Add(1)
 	}
 	s.mu.Unlock()
 	s.close(gone)
@@ -171,6 +175,7 @@ func (s *snapshots) drop(id index.CopyID) {
 	s.mu.Lock()
 	gone := s.copies[id]
 	delete(s.copies, id)
+	s.moved.Add(1)
 	s.mu.Unlock()
 	s.close(gone)
 }
@@ -184,6 +189,7 @@ func (s *snapshots) part(id index.CopyID, vb int, log timestamp.FailoverLog, log
 		h := &s.copies[id][i]
 		if p, _ := h.snap.At(uint16(vb)); p.Content() > ingest.History(p.VBUUID, logs[vb]).Common(log) {
 			h.parted = true
+			s.moved.Add(1)
 		}
 	}
 }
@@ -200,6 +206,7 @@ func (s *snapshots) dropParted(id index.CopyID) {
 		}
 	}
 	s.copies[id] = kept
+	s.moved.Add(1)
 	s.mu.Unlock()
 	s.close(gone)
 }
@@ -209,6 +216,7 @@ func (s *snapshots) closeAll() {
 	s.mu.Lock()
 	all := s.copies
 	s.copies, s.closed = map[index.CopyID][]held{}, true
+	s.moved.Add(1)
 	s.mu.Unlock()
 	for _, list := range all {
 		s.close(list)

@@ -49,23 +49,14 @@ func needed(l *partition.Layout, ranges []Range) []bool {
 // good.
 func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64) (plan, error) {
 	marked := needed(&v.Topology.Layout, ranges)
-	p := plan{scheme: v.Topology.Layout.Scheme}
-	place := make([]int, len(marked)) // in p.slices
+	p := plan{scheme: v.Topology.Layout.Scheme, slices: make([]sliceplan, 0, len(marked))}
+	healthy := v.healthy
+	if healthy == nil {
+		healthy = v.candidates()
+	}
 	for i, m := range marked {
-		if place[i] = len(p.slices); m {
-			p.slices = append(p.slices, sliceplan{slice: index.SliceID(i)})
-		}
-	}
-	healthy := map[index.CopyID]wire.Held{}
-	for _, h := range v.Held {
-		if h.OK && h.Ref.Generation == v.Bucket.Generation && h.Ref.RollbackID == v.Bucket.RollbackID {
-			healthy[h.Copy] = h
-		}
-	}
-	for _, c := range v.Topology.Copies {
-		if h, ok := healthy[c.ID]; ok && int(c.Slice) < len(marked) && marked[c.Slice] {
-			s := &p.slices[place[c.Slice]]
-			s.candidates = append(s.candidates, candidate{c.ID, c.Node, h.Ref})
+		if m {
+			p.slices = append(p.slices, sliceplan{slice: index.SliceID(i), candidates: healthy[i]})
 		}
 	}
 	for i := range p.slices {
@@ -93,9 +84,32 @@ func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64) 
 	return p, nil
 }
 
-// order puts copies that hold ref first, each group rotated by turn.
+// Prepare finds out what is the same for all scans of a view. The view is not changed any more afterwards: scans share it.
+func (v *View) Prepare() { v.healthy = v.candidates() }
+
+// candidates gives the healthy copies of each slice.
+func (v *View) candidates() [][]candidate {
+	all := make([][]candidate, v.Topology.Layout.Partitions)
+	held := make(map[index.CopyID]wire.StabilityRef, len(v.Topology.Copies))
+	for _, h := range v.Held {
+		if h.OK && h.Ref.Generation == v.Bucket.Generation && h.Ref.RollbackID == v.Bucket.RollbackID {
+			held[h.Copy] = h.Ref
+		}
+	}
+	for _, c := range v.Topology.Copies {
+		if ref, ok := held[c.ID]; ok && int(c.Slice) < len(all) {
+			all[c.Slice] = append(all[c.Slice], candidate{c.ID, c.Node, ref})
+		}
+	}
+	return all
+}
+
+// order puts copies that hold ref first, each group rotated by turn. The candidates of the view stay as they are.
 func (s *sliceplan) order(ref wire.StabilityRef, turn uint64) {
 	n := uint64(len(s.candidates))
+	if n == 1 {
+		return
+	}
 	rotated := make([]candidate, 0, n)
 	for i := range n {
 		rotated = append(rotated, s.candidates[(i+turn)%n])

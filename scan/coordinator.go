@@ -37,6 +37,7 @@ type Coordinator struct {
 	truth   Truth
 	nodes   Nodes
 	opts    Options
+	tooLong error         // what ends a scan at MaxDuration
 	turn    atomic.Uint64 // spreads scans over replicas
 }
 
@@ -51,7 +52,7 @@ func NewCoordinator(catalog Catalog, truth Truth, nodes Nodes, o Options) *Coord
 	if o.Logger == nil {
 		o.Logger = hclog.NewNullLogger()
 	}
-	return &Coordinator{catalog: catalog, truth: truth, nodes: nodes, opts: o}
+	return &Coordinator{catalog: catalog, truth: truth, nodes: nodes, opts: o, tooLong: Errorf(Timeout, "the scan took longer than %s", o.MaxDuration)}
 }
 
 // Result says what a scan or a count was.
@@ -104,8 +105,7 @@ func (c *Coordinator) View(id index.ID) (View, error) {
 
 // run tries until a first row could be given; from then on the timestamp is fixed.
 func (c *Coordinator) run(ctx context.Context, spec Spec, count bool, sink Sink) (Result, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.opts.MaxDuration,
-		Errorf(Timeout, "the scan took longer than %s", c.opts.MaxDuration))
+	ctx, cancel := context.WithTimeoutCause(ctx, c.opts.MaxDuration, c.tooLong)
 	defer cancel()
 	r := &run{c: c, spec: spec, count: count, sink: sink, deadline: time.Now().Add(c.opts.Wait)}
 	r.reset()
@@ -241,7 +241,9 @@ func (r *run) consistency(ctx context.Context, view *View) error {
 	if r.least != nil && r.least.Generation == view.Bucket.Generation && r.least.RollbackID == view.Bucket.RollbackID {
 		return nil
 	}
-	r.least = nil
+	if r.least = nil; r.spec.Consistency != AtPlus && r.spec.Consistency != Session {
+		return nil
+	}
 	wait, cancel := context.WithDeadline(ctx, r.deadline)
 	defer cancel()
 	var s wire.Stability
@@ -249,10 +251,8 @@ func (r *run) consistency(ctx context.Context, view *View) error {
 	switch r.spec.Consistency {
 	case AtPlus:
 		s, err = r.c.atPlus(wait, view.Bucket, r.spec.Tokens, time.Until(r.deadline))
-	case Session:
-		s, err = r.c.session(wait, view.Bucket.Name, time.Until(r.deadline))
 	default:
-		return nil
+		s, err = r.c.session(wait, view.Bucket.Name, time.Until(r.deadline))
 	}
 	if err != nil {
 		if wait.Err() != nil && ctx.Err() == nil {

@@ -140,7 +140,7 @@ func (f *fakeCluster) Stabilize(ctx context.Context, _ string, need timestamp.Ve
 	return stabilityOf(f.newest), nil
 }
 
-func (f *fakeCluster) Pin(_ context.Context, _ index.ID, copies []index.CopyID, ref wire.StabilityRef) (*Pinned, error) {
+func (f *fakeCluster) Pin(_ context.Context, _ index.ID, copies []index.CopyID, ref wire.StabilityRef, _ time.Duration) (*Pinned, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p := &Pinned{Vector: vectorOf(ref.Number), Release: func() error { f.closed.Add(1); return nil }}

@@ -39,9 +39,10 @@ type Pinned struct {
 
 // Pins gives a node's snapshots.
 type Pins interface {
-	// Pin gives the snapshots of copies at exactly ref, waiting until they are there or ctx ends. Errors are *Error: with
-	// code SNAPSHOT_SKIPPED, SNAPSHOT_TOO_OLD, INDEX_NOT_FOUND (no such copy), INDEX_NOT_READY, INDEX_IN_ROLLBACK, TIMEOUT.
-	Pin(ctx context.Context, id index.ID, copies []index.CopyID, ref wire.StabilityRef) (*Pinned, error)
+	// Pin gives the snapshots of copies at exactly ref, waiting until they are there, for at most wait, or ctx ends. Errors are
+	// *Error: with code SNAPSHOT_SKIPPED, SNAPSHOT_TOO_OLD, INDEX_NOT_FOUND (no such copy), INDEX_NOT_READY, INDEX_IN_ROLLBACK,
+	// TIMEOUT; or context.DeadlineExceeded when the wait was too short.
+	Pin(ctx context.Context, id index.ID, copies []index.CopyID, ref wire.StabilityRef, wait time.Duration) (*Pinned, error)
 	// Keep lets the node's snapshots at a timestamp stay for so long, all copies of its bucket: a later scan names it.
 	Keep(ref wire.StabilityRef, d time.Duration)
 }
@@ -168,7 +169,7 @@ func open(ctx context.Context, req NodeRequest, pins Pins) (p *part, err error) 
 func (p *part) next() (Row, error) {
 	if !p.begun {
 		p.begun = true
-		p.merge.heap = make([]merged, 0, len(p.cursors))
+		p.merge.inputs = make([]merged, 0, len(p.cursors))
 		for i := range p.cursors {
 			if err := p.merge.add(&p.cursors[i]); err != nil {
 				return Row{}, err
@@ -230,9 +231,7 @@ func (p *part) Close() error {
 
 // pin waits no longer than the request allows.
 func pin(ctx context.Context, req NodeRequest, pins Pins) (*Pinned, error) {
-	wait, cancel := context.WithTimeout(ctx, time.Duration(req.WaitMS)*time.Millisecond)
-	defer cancel()
-	pinned, err := pins.Pin(wait, req.Index, req.Copies, req.Ref)
+	pinned, err := pins.Pin(ctx, req.Index, req.Copies, req.Ref, time.Duration(req.WaitMS)*time.Millisecond)
 	switch {
 	case err == nil && len(pinned.Slices) != len(req.Copies):
 		return nil, errors.Join(Errorf(Internal, "%d snapshots for %d copies", len(pinned.Slices), len(req.Copies)), pinned.Release())

@@ -76,11 +76,13 @@ type View struct {
 	Topology   partition.Topology
 	Bucket     wire.Bucket
 	Held       []wire.Held // newest timestamp held by each ready copy
+
+	healthy [][]candidate // by slice, see Prepare; nil: not found out yet
 }
 
 // Catalog is the coordinating node's knowledge, kept current by others.
 type Catalog interface {
-	// View gives an index; an error with code INDEX_NOT_FOUND when there is none.
+	// View gives an index; an error with code INDEX_NOT_FOUND when there is none. It may be shared: nobody changes it.
 	View(id index.ID) (View, error)
 	// Newest gives the newest stability timestamp of a bucket that is known here.
 	Newest(bucket string) (wire.Stability, bool)

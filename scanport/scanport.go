@@ -142,7 +142,8 @@ type Answer struct {
 	desc []bool
 	rows []byte // that are left
 
-	text  []byte            // room for keys that are given away
+	ids   strings.Builder   // room for ids that are given away
+	text  []byte            // and for keys
 	parts []json.RawMessage // and for their components
 	plain []byte            // a component that stands upright
 }
@@ -188,7 +189,18 @@ func (a *Answer) Next() (key []json.RawMessage, id string, ok bool, err error) {
 		return nil, "", false, fmt.Errorf("%w: a row does not parse", ErrMessage)
 	}
 	key, err = a.decode(k)
-	return key, string(d), err == nil, err
+	return key, a.id(d), err == nil, err
+}
+
+// id gives a copy of an id.
+func (a *Answer) id(d []byte) string {
+	if a.ids.Cap()-a.ids.Len() < len(d) {
+		a.ids = strings.Builder{} // the old one belongs to those who have its texts
+		a.ids.Grow(max(textRoom, len(d)))
+	}
+	at := a.ids.Len()
+	a.ids.Write(d)
+	return a.ids.String()[at:]
 }
 
 func (a *Answer) field() ([]byte, bool) {
@@ -214,26 +226,34 @@ func (a *Answer) decode(key []byte) ([]json.RawMessage, error) {
 	}
 	from := len(a.parts)
 	for i := 0; len(key) > 0; i++ {
-		down := i < len(a.desc) && a.desc[i]
-		component, rest, err := collate.Next(key, down)
-		if err != nil {
-			return nil, fmt.Errorf("%w: component %d of a key: %w", ErrMessage, i, err)
-		}
-		if key = rest; down {
-			a.plain = append(a.plain[:0], component...)
-			collate.Complement(a.plain)
-			component = a.plain
-		}
-		if cap(a.text)-len(a.text) < len(component)+32 {
-			a.text = make([]byte, 0, max(textRoom, 2*len(component)+32))
+		if cap(a.text)-len(a.text) < len(key)+32 {
+			a.text = make([]byte, 0, max(textRoom, 2*len(key)+32))
 		}
 		at := len(a.text)
-		if a.text, err = collate.Decode(a.text, component); err != nil {
+		var err error
+		if i < len(a.desc) && a.desc[i] {
+			key, err = a.descending(key)
+		} else {
+			a.text, key, err = collate.DecodeNext(a.text, key)
+		}
+		if err != nil {
 			return nil, fmt.Errorf("%w: component %d of a key: %w", ErrMessage, i, err)
 		}
 		a.parts = append(a.parts, json.RawMessage(a.text[at:len(a.text):len(a.text)]))
 	}
 	return a.parts[from:len(a.parts):len(a.parts)], nil
+}
+
+// descending writes the first component of a key, which is upside down, and gives the rest of the key.
+func (a *Answer) descending(key []byte) (rest []byte, err error) {
+	component, rest, err := collate.Next(key, true)
+	if err != nil {
+		return nil, err
+	}
+	a.plain = append(a.plain[:0], component...)
+	collate.Complement(a.plain)
+	a.text, err = collate.Decode(a.text, a.plain)
+	return rest, err
 }
 
 // Empty tells that no rows are left in the message.

@@ -19,6 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"tidemark/client"
 	"tidemark/index"
 	"tidemark/internal/testcluster"
@@ -29,7 +31,8 @@ var (
 	pgDocuments = flag.Int("postgres.documents", 200_000, "documents of BenchmarkPostgres, 256 bytes each")
 	pgUpdates   = flag.Int("postgres.updates", 200_000, "random updates of them, as fast as KV takes them")
 	pgBurst     = flag.Duration("postgres.burst", 2*time.Second, "length of one round of scans of 100 rows on each side")
-	pgRounds    = flag.Int("postgres.rounds", 3, "rounds of scans with 1, 8 and 64 connections: one side, the other, …")
+	pgRounds    = flag.Int("postgres.rounds", 3, "rounds of scans with each number of connections: one side, the other, …")
+	pgClients   = flag.String("postgres.connections", "1,8,64", "numbers of connections that scan, separated by commas")
 )
 
 // scanRows is how many rows a scan asks for.
@@ -110,7 +113,7 @@ type side struct {
 
 // scans measures scans of 100 rows from a random name on, with one and with more connections, both sides by turns.
 func (r *rival) scans(ctx context.Context, sides []side) {
-	for _, connections := range []int{1, 8, 64} {
+	for _, connections := range connectionCounts(r.b) {
 		all := make([]burst, len(sides))
 		for range *pgRounds {
 			for i := range sides {
@@ -121,6 +124,19 @@ func (r *rival) scans(ctx context.Context, sides []side) {
 			all[i].report(r.b, fmt.Sprintf("%s-scan100-%d", sides[i].name, connections))
 		}
 	}
+}
+
+// connectionCounts reads -postgres.connections.
+func connectionCounts(b *testing.B) (all []int) {
+	b.Helper()
+	for _, text := range strings.Split(*pgClients, ",") {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 {
+			b.Fatalf("-postgres.connections %q: want numbers from 1 on, as 1,8,64", *pgClients)
+		}
+		all = append(all, n)
+	}
+	return all
 }
 
 // burst is what scans took.
@@ -194,7 +210,7 @@ func BenchmarkPostgres(b *testing.B) {
 		var sides []side
 		if found {
 			r.pg = startPostgres(ctx, b, programs)
-			sides = append(sides, r.feedPostgres(ctx))
+			sides = r.feedPostgres(ctx)
 		}
 		tm := r.feedTidemark(ctx)
 		sides = append(sides, tm, side{"tm-managers", tm.cpu, r.scanByManagers})
@@ -230,7 +246,7 @@ const productEnv = "TIDEMARK_TEST_BINARY"
 func (r *rival) startSink(ctx context.Context) (pid int, applied *atomic.Uint64, stop func()) {
 	m := r.up.Manifest()
 	cmd := exec.CommandContext(ctx, os.Args[0])
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s %s %s", sinkEnv, r.pg.socket, m.KV[0].Memcached, m.KVUser, m.KVPassword, m.Bucket))
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s %s %s %d", sinkEnv, r.pg.socket, m.KV[0].Memcached, m.KVUser, m.KVPassword, m.Bucket, r.pg.port))
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		r.b.Fatal(err)
@@ -262,7 +278,7 @@ func (r *rival) startSink(ctx context.Context) (pid int, applied *atomic.Uint64,
 }
 
 // feedPostgres measures how it takes what is stored and what changes.
-func (r *rival) feedPostgres(ctx context.Context) side {
+func (r *rival) feedPostgres(ctx context.Context) []side {
 	var pid int
 	var applied *atomic.Uint64
 	var stop func()
@@ -306,11 +322,20 @@ func (r *rival) feedPostgres(ctx context.Context) side {
 	if _, err := c.Exec(ctx, `VACUUM ANALYZE docs`); err != nil { // at its best for what is asked now
 		r.b.Fatal(err)
 	}
-	return side{"pg", server, r.scanPostgres}
+	return []side{{"pg", server, r.scanPostgres}, {"pg-tcp", server, r.scanPostgresTCP}}
 }
 
+// scanPostgres scans by the server's socket, scanPostgresTCP by its port.
 func (r *rival) scanPostgres(ctx context.Context) (scanner, func(), error) {
-	c, err := r.pg.connect(ctx)
+	return postgresScanner(ctx, r.pg.connect)
+}
+
+func (r *rival) scanPostgresTCP(ctx context.Context) (scanner, func(), error) {
+	return postgresScanner(ctx, r.pg.connectTCP)
+}
+
+func postgresScanner(ctx context.Context, connect func(context.Context) (*pgx.Conn, error)) (scanner, func(), error) {
+	c, err := connect(ctx)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -29,11 +30,11 @@ import (
 var pgPrograms = flag.String("postgres", "", "folder with PostgreSQL's initdb and postgres; none: that of Debian's newest package")
 
 // sinkEnv makes the test binary the sink, in a process of its own, so that the generator's CPU does not count as the sink's:
-// the server's socket, and the KV node's address, user, password and bucket.
+// the server's socket, the KV node's address, user, password and bucket, and the server's port.
 const sinkEnv = "TIDEMARK_BENCH_SINK"
 
 func TestMain(m *testing.M) {
-	if args := strings.Fields(os.Getenv(sinkEnv)); len(args) == 5 {
+	if args := strings.Fields(os.Getenv(sinkEnv)); len(args) == 6 {
 		if err := runSink(args); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
@@ -48,17 +49,18 @@ func TestMain(m *testing.M) {
 // pgSettings are those of the tuned server. Nothing is synced, and the table is unlogged: KV has the truth, as it has for an
 // indexer.
 var pgSettings = []string{
-	"listen_addresses=''", "shared_buffers=1GB", "work_mem=128MB", "maintenance_work_mem=512MB", "synchronous_commit=off", "fsync=off", "full_page_writes=off",
+	"listen_addresses='127.0.0.1'", "shared_buffers=1GB", "work_mem=128MB", "maintenance_work_mem=512MB", "synchronous_commit=off", "fsync=off", "full_page_writes=off",
 	"wal_level=minimal", "max_wal_senders=0", "max_wal_size=8GB", "checkpoint_timeout=1h", "autovacuum_naptime=10s", "jit=off", "huge_pages=off",
 }
 
 const pgSchema = `CREATE UNLOGGED TABLE docs (id text COLLATE "C" PRIMARY KEY, seqno bigint NOT NULL, name text COLLATE "C") WITH (fillfactor = 70);
 CREATE INDEX by_name ON docs (name, id);`
 
-// postgres is a server of our own on a socket in a temporary folder.
+// postgres is a server of our own on a socket in a temporary folder, and on a TCP port of this machine.
 type postgres struct {
 	pid    int
 	socket string
+	port   int
 }
 
 // postgresPrograms finds the folder of the server's programs; false, and how to get them, when there are none.
@@ -115,7 +117,8 @@ func startPostgres(ctx context.Context, b *testing.B, programs string) *postgres
 	if out, err := initdb.CombinedOutput(); err != nil {
 		b.Fatalf("initdb: %v\n%s", err, out)
 	}
-	args := []string{"-D", data, "-k", dir}
+	port := freePort(b)
+	args := []string{"-D", data, "-k", dir, "-p", strconv.Itoa(port)}
 	for _, s := range pgSettings {
 		args = append(args, "-c", strings.ReplaceAll(s, "'", ""))
 	}
@@ -133,7 +136,7 @@ func startPostgres(ctx context.Context, b *testing.B, programs string) *postgres
 			b.Logf("postgres:\n%s", log.Bytes())
 		}
 	})
-	p := &postgres{pid: server.Process.Pid, socket: dir}
+	p := &postgres{pid: server.Process.Pid, socket: dir, port: port}
 	for {
 		c, err := p.connect(ctx)
 		if err == nil {
@@ -151,8 +154,26 @@ func startPostgres(ctx context.Context, b *testing.B, programs string) *postgres
 	}
 }
 
-func (p *postgres) connect(ctx context.Context) (*pgx.Conn, error) {
-	return pgx.Connect(ctx, fmt.Sprintf("host=%s user=bench dbname=postgres", p.socket))
+// connect uses the socket, connectTCP the port, as a client on another machine would.
+func (p *postgres) connect(ctx context.Context) (*pgx.Conn, error) { return p.dial(ctx, p.socket) }
+
+func (p *postgres) connectTCP(ctx context.Context) (*pgx.Conn, error) {
+	return p.dial(ctx, "127.0.0.1")
+}
+
+func (p *postgres) dial(ctx context.Context, host string) (*pgx.Conn, error) {
+	return pgx.Connect(ctx, fmt.Sprintf("host=%s port=%d user=bench dbname=postgres sslmode=disable", host, p.port))
+}
+
+// freePort gives one that nobody listens on now.
+func freePort(b *testing.B) int {
+	b.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port
 }
 
 // sinkRows is how many changes go into one statement; sinkWait bounds how long the first of them waits.
@@ -186,9 +207,12 @@ func runSink(args []string) error {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		cancel()
 	}()
-	p := postgres{socket: args[0]}
+	port, err := strconv.Atoi(args[5])
+	if err != nil {
+		return err
+	}
+	p := postgres{socket: args[0], port: port}
 	s := &sink{at: map[string]int{}, vbuckets: map[feed.StreamID]*uint64{}}
-	var err error
 	if s.pg, err = p.connect(ctx); err != nil {
 		return err
 	}
