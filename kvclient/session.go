@@ -116,7 +116,7 @@ func handshakeTLS(ctx context.Context, nc net.Conn, addr string, conf *tls.Confi
 		conf = conf.Clone()
 		conf.ServerName = host
 	}
-	tc := tls.Client(nc, conf)
+	tc := tls.Client(nc, byCommonName(conf))
 	return tc, tc.HandshakeContext(ctx)
 }
 
