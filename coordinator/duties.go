@@ -38,6 +38,7 @@ func unsettled(x *statecontext.Index) bool {
 // reported.
 func (l *leader) stepIndexes() {
 	l.nearlyReady = false
+	var ready []readied
 	for _, id := range l.unsettled {
 		x := l.state.Index(id)
 		if x == nil || l.proposals[indexKey(id)] {
@@ -53,11 +54,35 @@ func (l *leader) stepIndexes() {
 				l.load(x)
 			}
 		case index.Backfill, index.Maintenance:
-			if !l.allocate(x) && x.Definition.State == index.Backfill {
-				l.finish(x)
+			if l.allocate(x) || x.Definition.State != index.Backfill {
+				break
+			}
+			if g, done := l.finished(x); done {
+				if l.mayPropose(indexKey(id)) {
+					ready = append(ready, readied{&x.Definition, g})
+				}
+				continue
 			}
 		}
 		l.checkHosts(x)
+	}
+	l.finish(ready)
+}
+
+// readied is an index whose build is done.
+type readied struct {
+	def   *index.Definition
+	guard statecontext.Guard
+}
+
+// finish makes them ready. The picture is made anew before: whoever sees an index ready sees the entries that it has then.
+func (l *leader) finish(all []readied) {
+	if len(all) == 0 {
+		return
+	}
+	l.picture()
+	for _, r := range all {
+		l.propose(indexKey(r.def.ID), &statecontext.SetIndexState{ID: r.def.ID, From: r.def.State, To: index.Maintenance, Guard: r.guard}, told("index is ready", r.def))
 	}
 }
 
@@ -117,33 +142,31 @@ func (l *leader) guard(x *statecontext.Index) (statecontext.Guard, bool) {
 	return statecontext.Guard{Generation: b.Generation, RollbackID: b.Stability.RollbackID}, true
 }
 
-// finish makes a build ready, everywhere or nowhere (IX-5): all copies of all slices have been exact at a stability
-// timestamp of the bucket's present generation and rollback id.
-func (l *leader) finish(x *statecontext.Index) {
-	d := &x.Definition
+// finished tells whether a build is ready, everywhere or nowhere (IX-5): all copies of all slices have been exact at a
+// stability timestamp of the bucket's present generation and rollback id.
+func (l *leader) finished(x *statecontext.Index) (g statecontext.Guard, done bool) {
 	g, ok := l.guard(x)
 	if !ok || !l.allAllocated(x) {
-		return
+		return g, false
 	}
 	waits := false
 	for _, c := range x.Topology.Copies {
 		n := l.indexers[c.Node]
 		if n == nil {
-			return
+			return g, false
 		}
 		r, has := n.copies[c.ID]
 		switch {
 		case !has || r.Done < r.Total:
-			return
+			return g, false
 		case !r.Ready || r.Held.Generation != g.Generation || r.Held.RollbackID != g.RollbackID:
 			waits = true
 		}
 	}
 	if waits {
 		l.nearlyReady = true
-		return
 	}
-	l.propose(indexKey(d.ID), &statecontext.SetIndexState{ID: d.ID, From: d.State, To: index.Maintenance, Guard: g}, told("index is ready", d))
+	return g, !waits
 }
 
 // stepDropping forgets an index when every host works under a definitions revision in which its copies are leaving. A

@@ -263,7 +263,7 @@ func (l *leader) post(ctx context.Context, in input) error {
 // propose puts a command of the coordinator's own on its way, unless one with the same key is. Its outcome comes back as
 // an input; a failure is tried again by the duty that wanted it, after a rest.
 func (l *leader) propose(key string, body statecontext.Body, done func(l *leader, res statecontext.Result, err error)) bool {
-	if l.proposals[key] || len(l.proposals) >= maxProposals || l.nowMS < l.retryMS[key] {
+	if !l.mayPropose(key) {
 		return false
 	}
 	l.proposals[key] = true
@@ -275,6 +275,11 @@ func (l *leader) propose(key string, body statecontext.Body, done func(l *leader
 		_ = l.post(l.ctx, &proposed{key: key, res: res, err: err, done: done}) // the term is over: nobody to tell
 	})
 	return true
+}
+
+// mayPropose tells whether a command with this key would go on its way now.
+func (l *leader) mayPropose(key string) bool {
+	return !l.proposals[key] && len(l.proposals) < maxProposals && l.nowMS >= l.retryMS[key]
 }
 
 // proposalRest is how long a duty waits after a proposal of its own failed.

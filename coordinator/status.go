@@ -139,11 +139,15 @@ func (l *leader) offline(node index.NodeID) bool {
 	return i >= 0 && s.Indexers[i].Life == Offline
 }
 
-// show makes the picture anew.
+// show makes the picture anew, now and then.
 func (l *leader) show() {
-	if l.nowMS-l.shownMS < showEvery && l.nowMS >= l.shownMS {
-		return
+	if l.nowMS-l.shownMS >= showEvery || l.nowMS < l.shownMS {
+		l.picture()
 	}
+}
+
+// picture makes it.
+func (l *leader) picture() {
 	l.shownMS = l.nowMS
 	s := &Status{Step: "hello", Term: l.term, Proposals: len(l.proposals), Progress: l.progress()}
 	if l.active {

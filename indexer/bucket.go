@@ -72,6 +72,7 @@ type bucket struct {
 	st      *ingest.Bucket
 	mem     arena
 	slices  map[index.CopyID]*storage.Slice
+	sizes   map[index.CopyID]copySize // of copies that are, or have just been, built: see sizeOf
 	pending []ingest.Work
 	purges  []purge // tombstones that have no use any more, to be removed when nothing else is to be written
 	busy    bool
@@ -93,7 +94,7 @@ func (x *Indexer) newBucket(b wire.Bucket) (*bucket, error) {
 		x: x, log: x.log.With("bucket", b.Name), name: b.Name, uuid: b.UUID, vbuckets: b.VBuckets, piece: x.cfg.pieceBytes(),
 		data: make(chan inbound, dataInbox), side: make(chan inbound, dataInbox), control: make(chan func(), controlInbox),
 		stop: make(chan struct{}), done: make(chan struct{}), jobs: make(chan job, 1), results: make(chan result, 1),
-		slices: map[index.CopyID]*storage.Slice{},
+		slices: map[index.CopyID]*storage.Slice{}, sizes: map[index.CopyID]copySize{},
 	}
 	st, err := ingest.New(ingest.Options{VBuckets: b.VBuckets, Generation: b.Generation, RollbackID: b.RollbackID, Pack: k.mem.pack})
 	if err != nil {
@@ -317,6 +318,7 @@ func (k *bucket) finish(r result) {
 	}
 	for _, o := range r.reopened {
 		k.forget(o.id)
+		delete(k.sizes, o.id)
 		if err := k.st.Reopened(o.id, o.slice.Positions(), o.slice.Logs()); err != nil {
 			k.log.Error("a recovered copy cannot be used", "copy", o.id, "error", err)
 		}
@@ -456,6 +458,7 @@ func (k *bucket) removeCopy(ctx context.Context, id index.CopyID) error {
 		k.st.Remove(id)
 		k.forget(id)
 		delete(k.slices, id)
+		delete(k.sizes, id)
 		if k.busy {
 			if k.idle == nil {
 				k.idle = make(chan struct{})

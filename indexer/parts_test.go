@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"testing"
 	"time"
 
@@ -341,9 +342,30 @@ func TestChooseProjector(t *testing.T) {
 		owner index.ProjectorID
 		tries int
 		want  index.ProjectorID
-	}{{"b", 0, "b"}, {"b", 1, "c"}, {"b", 2, "a"}, {"b", 3, "b"}, {"", 0, "a"}, {"gone", 1, "b"}} {
+	}{{"b", 0, "b"}, {"b", 1, "c"}, {"b", 2, "b"}, {"b", 3, "a"}, {"b", 4, "b"}, {"b", 5, "c"}, {"", 0, "a"}, {"gone", 1, "b"}, {"", 5, "c"}} {
 		if got := choose(all, c.owner, c.tries).ID; got != c.want {
 			t.Errorf("owner %q, try %d: %s, want %s", c.owner, c.tries, got, c.want)
+		}
+	}
+	if got := choose(all[:1], "a", 7).ID; got != "a" {
+		t.Errorf("of one: %s", got)
+	}
+}
+
+// TestSidePauses: when the owner of a vbucket's stream could not open a side stream for a while, however long and whoever else
+// was asked meanwhile, it is asked again soon after it can.
+func TestSidePauses(t *testing.T) {
+	all := make([]wire.ProjectorEndpoint, 64)
+	for i := range all {
+		all[i].ID = index.ProjectorID(strconv.Itoa(i))
+	}
+	for unable := time.Duration(0); unable < time.Minute; unable += 77 * time.Millisecond {
+		at, tries := time.Duration(0), 0
+		for ; at < unable || choose(all, "40", tries).ID != "40"; tries++ {
+			at += sidePause(tries)
+		}
+		if late := at - unable; late > 2*sideMost {
+			t.Fatalf("unable for %s: asked again %s later, at most %s are due", unable, late, 2*sideMost)
 		}
 	}
 }

@@ -187,16 +187,15 @@ func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bo
 		rep.Revision = defs.Revision
 	}
 	rep.Orphans, rep.OrphanCount, _ = x.toldOrphans()
-	builds := map[index.ID]bool{}
+	unready := map[index.ID]index.State{}
 	for i := range defs.Indexes {
-		if d := &defs.Indexes[i]; d.State == index.Backfill {
-			builds[d.ID] = true
+		if d := &defs.Indexes[i]; d.State != index.Maintenance {
+			unready[d.ID] = d.State
 		}
 	}
-	building := func(id index.ID) bool { return builds[id] }
 	for _, k := range x.allBuckets() {
 		_ = k.do(ctx, func() { // a bucket that goes is not told of
-			b, copies := k.report(building, wantsHW(k.name))
+			b, copies := k.report(unready, wantsHW(k.name))
 			rep.Buckets = append(rep.Buckets, b)
 			rep.Copies = append(rep.Copies, copies...)
 		})
@@ -204,10 +203,10 @@ func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bo
 	return rep
 }
 
-// report runs in the bucket's loop; building tells which indexes are being built.
-func (k *bucket) report(building func(index.ID) bool, wantsHW bool) (wire.BucketReport, []wire.CopyReport) {
+// report runs in the bucket's loop; unready are the states of the indexes that are not ready.
+func (k *bucket) report(unready map[index.ID]index.State, wantsHW bool) (wire.BucketReport, []wire.CopyReport) {
 	b := wire.BucketReport{Generation: k.st.Generation(), RollbackID: k.st.RollbackID(), Acks: append([]wire.Ack(nil), k.acks...),
-		Backfill: k.st.Backfill(building)}
+		Backfill: k.st.Backfill(func(id index.ID) bool { return unready[id] == index.Backfill })}
 	b.Heartbeat = wire.HWHeartbeat{Bucket: k.name, MutationQueue: uint64(k.st.QueueBytes()), QueueLimit: uint64(k.x.queueShare())}
 	if wantsHW {
 		b.Heartbeat.HW = k.st.HW()
@@ -239,12 +238,34 @@ func (k *bucket) report(building func(index.ID) bool, wantsHW bool) (wire.Bucket
 		if s.Held.Number > 0 {
 			c.Held = k.ref(s.Held)
 		}
-		if m != nil {
-			c.Items, c.Bytes, c.Error = m.copies[s.ID].items, m.copies[s.ID].bytes, m.copies[s.ID].err
-		}
+		_, changes := unready[s.Index]
+		z := k.sizeOf(s.ID, m, changes)
+		c.Items, c.Bytes, c.Error = z.items, z.bytes, z.err
 		copies = append(copies, c)
 	}
 	return b, copies
+}
+
+// sizeOf gives a copy's size as it was measured last. Until its index is ready it is looked at for every report, so that what
+// the leader knows is true at the moment in which the index becomes ready; a measurement that is older than such a look does
+// not take its place.
+func (k *bucket) sizeOf(id index.CopyID, m *measurement, unready bool) (z copySize) {
+	if m != nil {
+		z = m.copies[id]
+	}
+	s, seen := k.slices[id], k.sizes[id]
+	switch {
+	case s == nil:
+		return z
+	case unready:
+		z = sizeOf(s)
+		k.sizes[id] = z
+	case z.batch < seen.batch:
+		return seen
+	default:
+		delete(k.sizes, id)
+	}
+	return z
 }
 
 // told drops acknowledgements that the leader has.
@@ -257,8 +278,18 @@ type measurement struct {
 }
 
 type copySize struct {
+	batch        uint64 // the newest one in it
 	items, bytes uint64
 	err          string
+}
+
+func sizeOf(s *storage.Slice) copySize {
+	st := s.Stats()
+	z := copySize{batch: st.Batch, items: uint64(max(st.Items, 0)), bytes: uint64(max(st.DiskBytes+st.MemoryBytes, 0))}
+	if st.Failing != nil {
+		z.err = fmt.Sprint(st.Failing)
+	}
+	return z
 }
 
 // measure looks at the store's sizes and at what would survive a crash.
@@ -280,12 +311,7 @@ func (x *Indexer) measure() {
 		} else if v := durableVector(d, m.VBuckets); v.Len() == b.persistent.Len() {
 			_ = b.persistent.Min(v) // of equal length
 		}
-		st := s.Stats()
-		size := copySize{items: uint64(max(st.Items, 0)), bytes: uint64(max(st.DiskBytes+st.MemoryBytes, 0))}
-		if st.Failing != nil {
-			size.err = fmt.Sprint(st.Failing)
-		}
-		b.copies[m.Copy] = size
+		b.copies[m.Copy] = sizeOf(s)
 	}
 	for _, k := range x.allBuckets() {
 		if m := byBucket[k.name]; m != nil && m.persistent.Len() == k.vbuckets {

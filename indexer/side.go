@@ -17,9 +17,10 @@ import (
 const (
 	// sideTick is how often the loop looks when nobody wakes it.
 	sideTick = 100 * time.Millisecond
-	// sideFirst and sideMost bound the growing pause before a vbucket is asked for again.
+	// sideFirst and sideMost bound the growing pause before a vbucket is asked for again. One request asks for all vbuckets of a
+	// projector, so that a short one costs little; a long one would go on after what was in the way has passed.
 	sideFirst = 100 * time.Millisecond
-	sideMost  = 5 * time.Second
+	sideMost  = time.Second
 	// sideSilence is how long a side stream may bring nothing before it is given up.
 	sideSilence = 30 * time.Second
 	// sideResume is how long a side stream may be without a connection before it is given up: its router opens another one
@@ -32,7 +33,7 @@ const (
 )
 
 // sideLoop asks projectors for the side streams that buckets want: for each projector one request with all vbuckets that
-// it is believed to own (PR-11 forms 2 and 3). What fails is asked again, with a growing pause and of the next projector.
+// it is believed to own (PR-11 forms 2 and 3). What fails is asked again, with a growing pause, see choose.
 type sideLoop struct {
 	x     *Indexer
 	next  uint64 // id of the next request
@@ -223,7 +224,7 @@ func (l *sideLoop) group(k *bucket, w ingest.Want, d *wire.Definitions, groups m
 		g = &sideGroup{addr: p.Admin, id: l.next}
 		groups[key] = g
 	}
-	a.after = now.Add(min(sideFirst<<min(a.waits, 10), sideMost))
+	a.after = now.Add(sidePause(a.waits))
 	a.tries++
 	a.waits++
 	k.st.OpenSide(w, g.id)
@@ -237,10 +238,21 @@ func (l *sideLoop) group(k *bucket, w ingest.Want, d *wire.Definitions, groups m
 		Window: timestamp.Window{Start: w.From, End: w.From}, Branch: w.Branch, Previous: w.Previous})
 }
 
-// choose gives the owner of the maintenance stream first, then the others in turn.
+// sidePause is the pause after so many others.
+func sidePause(waits int) time.Duration { return min(sideFirst<<min(waits, 10), sideMost) }
+
+// choose gives the owner of the maintenance stream, where it is known, each second time, and the others in turn between: what
+// the owner cannot do yet nobody else can, however many there are.
 func choose(all []wire.ProjectorEndpoint, owner index.ProjectorID, tries int) wire.ProjectorEndpoint {
 	at := slices.IndexFunc(all, func(p wire.ProjectorEndpoint) bool { return p.ID == owner })
-	return all[(max(at, 0)+tries)%len(all)]
+	switch {
+	case at < 0 || len(all) == 1:
+		return all[tries%len(all)]
+	case tries%2 == 0:
+		return all[at]
+	default:
+		return all[(at+1+tries/2%(len(all)-1))%len(all)]
+	}
 }
 
 // ask sends one request and takes over what the projector says of each vbucket.

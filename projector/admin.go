@@ -74,6 +74,8 @@ func (p *Projector) definitions(_ context.Context, req *wire.Definitions) (*wire
 		return nil, rpc.Refuse(rpc.CodeFenced, "definitions revision %d is older than %d, which is here", req.Revision, have)
 	}
 	p.defs = req
+	close(p.defsChanged)
+	p.defsChanged = make(chan struct{})
 	var stay, gone []*bucket
 	known := map[string]string{}
 	for _, b := range req.Buckets {

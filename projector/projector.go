@@ -56,6 +56,9 @@ const (
 	kvTimeout         = 5 * time.Second // for a question to KV
 	workerQueue       = 4               // blocks between a connection and a worker; DCP's buffer holds the rest
 	sideDrainTimeout  = 30 * time.Second
+
+	// definitionsPatience is how long a request for side streams waits for the definitions that it was made under.
+	definitionsPatience = 2 * time.Second
 )
 
 // Config configures a projector.
@@ -132,8 +135,11 @@ type Projector struct {
 	registered bool
 	unheard    string // why the leader has not heard of it lately; empty: it has
 	defs       *wire.Definitions
-	buckets    map[string]*bucket
-	sides      map[sideKey]*side
+	patience   time.Duration // definitionsPatience, but for tests
+	// defsChanged is closed and replaced with defs.
+	defsChanged chan struct{}
+	buckets     map[string]*bucket
+	sides       map[sideKey]*side
 }
 
 // Open listens on the admin address and connects to nobody yet.
@@ -162,7 +168,7 @@ func Open(cfg Config) (*Projector, error) {
 	p := &Projector{
 		cfg: cfg, bootID: rand.Text(), listener: l, managers: managerclient.New(cfg.Managers, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)), registry: prometheus.NewRegistry(),
 		log: cfg.Logger, wake: make(chan struct{}, 1), buckets: map[string]*bucket{}, sides: map[sideKey]*side{},
-		faults: faults{all: map[index.ID]*fault{}},
+		faults: faults{all: map[index.ID]*fault{}}, defsChanged: make(chan struct{}), patience: definitionsPatience,
 	}
 	p.counters = newCounters(p.registry)
 	p.registerGauges(p.registry)

@@ -52,7 +52,7 @@ var (
 
 // openSide is forms 2 and 3 for one bucket.
 func (p *Projector) openSide(ctx context.Context, req *wire.StreamRequest, want *wire.StreamBucket, out *wire.StreamOutcome) error {
-	s, err := p.newSide(req, want)
+	s, err := p.newSide(ctx, req, want)
 	if err != nil {
 		return err
 	}
@@ -87,18 +87,39 @@ func (s *side) activations() []wire.Activation {
 	return []wire.Activation{a}
 }
 
+// definitionsOf gives the definitions once they are of that revision or a newer one. The leader tells its indexers and its
+// projectors at the same time, and an indexer may be the first to hear: it waits a little here instead of asking again.
+func (p *Projector) definitionsOf(ctx context.Context, revision uint64) (*wire.Definitions, error) {
+	patience := time.NewTimer(p.patience)
+	defer patience.Stop()
+	for {
+		p.mu.Lock()
+		defs, changed := p.defs, p.defsChanged
+		p.mu.Unlock()
+		if defs != nil && defs.Revision >= revision {
+			return defs, nil
+		}
+		select {
+		case <-changed:
+			continue
+		case <-patience.C:
+		case <-ctx.Done():
+		case <-p.runCtx.Done():
+		}
+		return nil, rpc.Refuse(rpc.CodeUnavailable, "projector %s does not have definitions revision %d yet; try again", p.cfg.ID, revision)
+	}
+}
+
 // newSide checks a request and plans what it asks for.
-func (p *Projector) newSide(req *wire.StreamRequest, want *wire.StreamBucket) (*side, error) {
+func (p *Projector) newSide(ctx context.Context, req *wire.StreamRequest, want *wire.StreamBucket) (*side, error) {
 	class, _, err := parseTopic(req.Topic)
 	if err != nil {
 		return nil, err
 	}
 	t := req.Side
-	p.mu.Lock()
-	defs := p.defs
-	p.mu.Unlock()
-	if defs == nil || defs.Revision < t.Revision {
-		return nil, rpc.Refuse(rpc.CodeUnavailable, "projector %s does not have definitions revision %d yet; try again", p.cfg.ID, t.Revision)
+	defs, err := p.definitionsOf(ctx, t.Revision)
+	if err != nil {
+		return nil, err
 	}
 	copies := t.Copies
 	if len(t.Indexes) > 0 {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"tidemark/index"
 	"tidemark/internal/rpc"
@@ -77,6 +78,20 @@ func TestSideStreamsAreReplaced(t *testing.T) {
 	}
 	if got := fmt.Sprint(w.sides()); got != "[/backfill/1/8 3]" {
 		t.Errorf("open: %s", got)
+	}
+}
+
+// An indexer that has heard of definitions before the projector has is not refused: its request waits for them.
+func TestSideRequestWaitsForDefinitions(t *testing.T) {
+	w := newWorldAt(t, newEngine(t).Addr())
+	w.p.patience = time.Minute
+	w.define(1, 1)
+	req := w.backfill(1, "boot")
+	req.Side.Revision = 2
+	asked := w.beside(req)
+	w.define(2, 1)
+	if err := <-asked; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"tidemark/client"
 	"tidemark/expression"
@@ -111,36 +114,52 @@ func (r *buildRun) load(ctx context.Context) {
 	r.t.Logf("%d documents stored in %s", r.docs, time.Since(began).Round(time.Millisecond))
 }
 
-// update changes, deletes and makes again hot documents at a rate until ctx ends. Each writer owns its keys.
+// updateWriters is how many writers update at once; each owns its keys.
+const updateWriters = 8
+
+// update changes, deletes and makes again hot documents at a rate until ctx ends. What is due together goes out together: a
+// writer that waited for each answer would write as many a second as answers come, which are late while a build takes all
+// processors.
 func (r *buildRun) update(ctx context.Context, perSecond int) {
-	const writers = 8
 	var wg sync.WaitGroup
-	for n := range writers {
+	for n := range updateWriters {
 		wg.Go(func() {
 			random := rand.New(rand.NewPCG(9, uint64(n)))
-			began := time.Now()
-			for sent := 0; ctx.Err() == nil; sent++ {
-				due := began.Add(time.Duration(sent) * time.Second * writers / time.Duration(perSecond))
-				if wait := time.Until(due); wait > time.Millisecond {
-					select {
-					case <-ctx.Done():
-						return
-					case <-time.After(wait):
-					}
+			harness.Paced(ctx, time.Second*updateWriters/time.Duration(perSecond), func(ctx context.Context, due int) {
+				if err := r.together(ctx, random, n, due); err != nil {
+					r.t.Errorf("writer %d: %v", n, err)
 				}
-				i := hotShare * (n + writers*random.IntN(r.docs/hotShare/writers))
-				if err := r.one(context.WithoutCancel(ctx), random, i); err != nil {
-					r.t.Errorf("%s: %v", buildKey(i), err)
-					return
-				}
-			}
+			})
 		})
 	}
 	wg.Wait()
 }
 
-func (r *buildRun) one(ctx context.Context, random *rand.Rand, i int) error {
-	if random.IntN(10) == 0 {
+// together writes different documents of one writer at once, so that each document's writes are acknowledged in their order.
+func (r *buildRun) together(ctx context.Context, random *rand.Rand, writer, due int) error {
+	mine := r.docs / hotShare / updateWriters
+	var chosen []int
+	for range min(due, mine) {
+		if i := hotShare * (writer + updateWriters*random.IntN(mine)); !slices.Contains(chosen, i) {
+			chosen = append(chosen, i)
+		}
+	}
+	var g errgroup.Group
+	for _, i := range chosen {
+		remove, version := random.IntN(10) == 0, random.Uint64N(1<<40)
+		g.Go(func() error {
+			if err := r.one(ctx, i, version, remove); err != nil {
+				return fmt.Errorf("%s: %w", buildKey(i), err)
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// one writes a document, or deletes it; one that is not there is made again.
+func (r *buildRun) one(ctx context.Context, i int, version uint64, remove bool) error {
+	if remove {
 		m, err := r.w.KV.Delete(ctx, buildKey(i), 0)
 		if err == nil {
 			r.w.History.Record(m.VBucket, oracle.Op{Seqno: m.Seqno, Key: buildKey(i)})
@@ -151,7 +170,7 @@ func (r *buildRun) one(ctx context.Context, random *rand.Rand, i int) error {
 			return err
 		}
 	}
-	return r.w.Set(ctx, buildKey(i), buildDocument(i, random.Uint64N(1<<40)))
+	return r.w.Set(ctx, buildKey(i), buildDocument(i, version))
 }
 
 // metricSum adds up a metric of pages, over all lines that hold what is wanted. False: some page cannot be had.

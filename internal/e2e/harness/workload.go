@@ -115,7 +115,7 @@ func (w *Workload) Run(ctx context.Context, seed uint64, perSecond int) {
 	for n := range loadWriters {
 		wg.Go(func() {
 			l := writer{w: w, n: n, r: rand.New(rand.NewPCG(seed, uint64(n))), gone: map[string]bool{}}
-			l.run(ctx, time.Second*loadWriters/time.Duration(perSecond))
+			Paced(ctx, time.Second*loadWriters/time.Duration(perSecond), l.together)
 		})
 	}
 	wg.Wait()
@@ -129,8 +129,10 @@ type writer struct {
 	gone map[string]bool
 }
 
-// run writes once in every so long.
-func (l *writer) run(ctx context.Context, each time.Duration) {
+// Paced has one of a load's writers write once in every so long until ctx ends: what is due together is written together, at
+// most mostTogether at once, and what was not written while answers were late is made up for, but for waits of more than
+// mostBehind. The context that write is given does not end with ctx.
+func Paced(ctx context.Context, each time.Duration, write func(ctx context.Context, due int)) {
 	tick := time.NewTicker(min(loadTick, each))
 	defer tick.Stop()
 	for next := time.Now().Add(each); ; {
@@ -145,7 +147,7 @@ func (l *writer) run(ctx context.Context, each time.Duration) {
 			}
 			due := min(int(now.Sub(next)/each)+1, mostTogether)
 			next = next.Add(time.Duration(due) * each)
-			l.together(context.WithoutCancel(ctx), due)
+			write(context.WithoutCancel(ctx), due)
 		}
 	}
 }
