@@ -272,7 +272,9 @@ func (c *compiler) in(x *In) evaluator {
 		switch {
 		case v.kind == kindMissing || l.kind == kindMissing:
 			return missing
-		case v.kind == kindNull || l.kind != kindArray:
+		case l.kind != kindArray:
+			return null
+		case v.kind == kindNull && !s.hollow(l):
 			return null
 		}
 		unknown := false

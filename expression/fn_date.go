@@ -1,6 +1,8 @@
 package expression
 
 import (
+	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -10,13 +12,13 @@ import (
 // What a function gives has the form of what it was given. Zones by name do not exist here: their rules change.
 
 var dateFunctions = []*Function{
-	{Name: "DATE_ADD_MILLIS", Family: FamilyDate, Params: `millis, n, "part"`, Min: 3, Max: 3, About: "The date n parts later. Parts: year, quarter, month, week, day, hour, minute, second, millisecond.",
+	{Name: "DATE_ADD_MILLIS", Family: FamilyDate, Params: `millis, n, "part"`, Min: 3, Max: 3, verify: checkPart(2, lengths), About: "The date n parts later. Parts: millennium, century, decade, year, quarter, month, week, day, hour, minute, second, millisecond.",
 		Example: Example{`DATE_ADD_MILLIS(0, 1, "day")`, `86400000`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value { return s.millis(s.later(t, a[1], a[2])) })},
-	{Name: "DATE_ADD_STR", Family: FamilyDate, Params: `date, n, "part"`, Min: 3, Max: 3, About: "As DATE_ADD_MILLIS, of a text. A day that the month does not have is its last.",
+	{Name: "DATE_ADD_STR", Family: FamilyDate, Params: `date, n, "part"`, Min: 3, Max: 3, verify: checkPart(2, lengths), About: "As DATE_ADD_MILLIS, of a text. A day that the month does not have is its last.",
 		Example: Example{`DATE_ADD_STR("2024-01-31", 1, "month")`, `"2024-02-29"`}, eval: onDate(func(s *Scratch, t time.Time, layout string, a []value) value {
 			return s.date(s.later(t, a[1], a[2]))(layout)
 		})},
-	{Name: "DATE_DIFF_MILLIS", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, About: "How many whole parts lie between b and a; months, quarters and years by the calendar.",
+	{Name: "DATE_DIFF_MILLIS", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, verify: checkPart(2, lengths), About: "How many whole parts lie between b and a; months, quarters and years by the calendar.",
 		Example: Example{`DATE_DIFF_MILLIS(172800000, 0, "day")`, `2`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
 			u, ok := s.fromMillis(a[1])
 			if !ok {
@@ -24,7 +26,7 @@ var dateFunctions = []*Function{
 			}
 			return s.difference(t, u, a[2])
 		})},
-	{Name: "DATE_DIFF_STR", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, About: "As DATE_DIFF_MILLIS, of texts.",
+	{Name: "DATE_DIFF_STR", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, verify: checkPart(2, lengths), About: "As DATE_DIFF_MILLIS, of texts.",
 		Example: Example{`DATE_DIFF_STR("2024-03-01", "2024-02-01", "day")`, `29`}, eval: onDate(func(s *Scratch, t time.Time, _ string, a []value) value {
 			u, _, ok := parseDate(a[1])
 			if !ok {
@@ -32,7 +34,7 @@ var dateFunctions = []*Function{
 			}
 			return s.difference(t, u, a[2])
 		})},
-	{Name: "DATE_FORMAT_STR", Family: FamilyDate, Params: "date, example", Min: 2, Max: 2, About: "The date in the form of the example.",
+	{Name: "DATE_FORMAT_STR", Family: FamilyDate, Params: "date, example", Min: 2, Max: 2, verify: checkForm, About: "The date in the form of the example.",
 		Example: Example{`DATE_FORMAT_STR("2024-02-29T08:07:06Z", "1111-11-11")`, `"2024-02-29"`}, eval: onDate(func(s *Scratch, t time.Time, _ string, a []value) value {
 			_, layout, ok := parseDate(a[1])
 			if !ok {
@@ -40,17 +42,17 @@ var dateFunctions = []*Function{
 			}
 			return s.date(t, true)(layout)
 		})},
-	{Name: "DATE_PART_MILLIS", Family: FamilyDate, Params: `millis, "part"`, Min: 2, Max: 2, About: "A part of the date as a number: those of DATE_ADD_MILLIS, and iso_year, iso_week, day_of_year, day_of_week (0 is Sunday), iso_dow (7 is Sunday).",
+	{Name: "DATE_PART_MILLIS", Family: FamilyDate, Params: `millis, "part"`, Min: 2, Max: 2, verify: checkPart(1, partsOfDates), About: "A part of the date as a number: those of DATE_ADD_MILLIS, and iso_year, iso_week, day_of_year (doy), day_of_week (dow; 0 is Sunday), iso_dow (7 is Sunday), timezone (seconds east of UTC), timezone_hour, timezone_minute.",
 		Example: Example{`DATE_PART_MILLIS(0, "year")`, `1970`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value { return s.part(t, a[1]) })},
-	{Name: "DATE_PART_STR", Family: FamilyDate, Params: `date, "part"`, Min: 2, Max: 2, About: "As DATE_PART_MILLIS, of a text, in its own zone.",
+	{Name: "DATE_PART_STR", Family: FamilyDate, Params: `date, "part"`, Min: 2, Max: 2, verify: checkPart(1, partsOfDates), About: "As DATE_PART_MILLIS, of a text, in its own zone.",
 		Example: Example{`DATE_PART_STR("2024-02-29T23:00:00-05:00", "day")`, `29`}, eval: onDate(func(s *Scratch, t time.Time, _ string, a []value) value { return s.part(t, a[1]) })},
-	{Name: "DATE_TRUNC_MILLIS", Family: FamilyDate, Params: `millis, "part"`, Min: 2, Max: 2, About: "The begin of the part that the date lies in; a week begins on Monday.",
+	{Name: "DATE_TRUNC_MILLIS", Family: FamilyDate, Params: `millis, "part"`, Min: 2, Max: 2, verify: checkPart(1, lengths), About: "The begin of the part that the date lies in; a week begins on Monday.",
 		Example: Example{`DATE_TRUNC_MILLIS(90000000, "day")`, `86400000`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value { return s.millis(truncate(t, a[1])) })},
-	{Name: "DATE_TRUNC_STR", Family: FamilyDate, Params: `date, "part"`, Min: 2, Max: 2, About: "As DATE_TRUNC_MILLIS, of a text, in its own zone.",
+	{Name: "DATE_TRUNC_STR", Family: FamilyDate, Params: `date, "part"`, Min: 2, Max: 2, verify: checkPart(1, lengths), About: "As DATE_TRUNC_MILLIS, of a text, in its own zone.",
 		Example: Example{`DATE_TRUNC_STR("2024-02-29T08:07:06Z", "month")`, `"2024-02-01T00:00:00Z"`}, eval: onDate(func(s *Scratch, t time.Time, layout string, a []value) value {
 			return s.date(truncate(t, a[1]))(layout)
 		})},
-	{Name: "MILLIS_TO_STR", Aliases: []string{"MILLIS_TO_UTC"}, Family: FamilyDate, Params: "millis [, example]", Min: 1, Max: 2, About: "The date as text in UTC, in the form of the example.",
+	{Name: "MILLIS_TO_STR", Aliases: []string{"MILLIS_TO_UTC"}, Family: FamilyDate, Params: "millis [, example]", Min: 1, Max: 2, verify: checkForm, About: "The date as text in UTC, in the form of the example.",
 		Example: Example{`MILLIS_TO_STR(0)`, `"1970-01-01T00:00:00Z"`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
 			layout := time.RFC3339
 			if t.Nanosecond() != 0 {
@@ -262,6 +264,12 @@ func fixed(part string) time.Duration {
 // months gives the months of the parts that have no fixed length.
 func months(part string) int {
 	switch part {
+	case "millennium":
+		return 12_000
+	case "century":
+		return 1200
+	case "decade":
+		return 120
 	case "year":
 		return 12
 	case "quarter":
@@ -278,6 +286,38 @@ func partName(v value) string {
 		return ""
 	}
 	return strings.ToLower(string(v.data))
+}
+
+// lengths are the parts that a date can be moved by, and partsOfDates those that it has.
+const (
+	lengths      = "millennium, century, decade, year, quarter, month, week, day, hour, minute, second, millisecond"
+	partsOfDates = lengths + ", iso_year, iso_week, day_of_year, doy, day_of_week, dow, iso_dow, timezone, timezone_hour, timezone_minute"
+)
+
+// checkPart makes what says that a part that is written down as an argument is none of those that are known.
+func checkPart(argument int, known string) func(args []Expr) string {
+	return func(args []Expr) string {
+		l, ok := args[argument].(*Literal)
+		if !ok || l.Kind == kindString && slices.Contains(strings.Split(known, ", "), strings.ToLower(l.Text)) {
+			return ""
+		}
+		return fmt.Sprintf("%s is no part of a date here; known: %s", l, known)
+	}
+}
+
+// checkForm says that an example that is written down is no date, or nothing.
+func checkForm(args []Expr) string {
+	if len(args) < 2 {
+		return ""
+	}
+	l, ok := args[1].(*Literal)
+	if !ok {
+		return ""
+	}
+	if _, _, fine := parseDate(value{l.Kind, []byte(l.Text)}); fine {
+		return ""
+	}
+	return fmt.Sprintf(`%s is no date; the form is said by an example, such as "1111-11-11", "1111-11-11 11:11:11" or "1111-11-11T11:11:11.111Z"`, l)
 }
 
 // later is DATE_ADD.
@@ -331,8 +371,21 @@ func (s *Scratch) difference(t, u time.Time, part value) value {
 // part is DATE_PART.
 func (s *Scratch) part(t time.Time, part value) value {
 	year, week := t.ISOWeek()
+	_, offset := t.Zone()
 	n := 0
 	switch partName(part) {
+	case "millennium":
+		n = t.Year()/1000 + 1
+	case "century":
+		n = t.Year()/100 + 1
+	case "decade":
+		n = t.Year() / 10
+	case "timezone":
+		n = offset
+	case "timezone_hour":
+		n = offset / 3600
+	case "timezone_minute":
+		n = offset % 3600 / 60
 	case "year":
 		n = t.Year()
 	case "quarter":
@@ -372,6 +425,12 @@ func truncate(t time.Time, part value) (time.Time, bool) {
 	year, month, day := t.Date()
 	hour, minute, second, ns := t.Hour(), t.Minute(), t.Second(), t.Nanosecond()
 	switch partName(part) {
+	case "millennium":
+		year, month, day, hour, minute, second, ns = year-year%1000, 1, 1, 0, 0, 0, 0
+	case "century":
+		year, month, day, hour, minute, second, ns = year-year%100, 1, 1, 0, 0, 0, 0
+	case "decade":
+		year, month, day, hour, minute, second, ns = year-year%10, 1, 1, 0, 0, 0, 0
 	case "year":
 		month, day, hour, minute, second, ns = 1, 1, 0, 0, 0, 0
 	case "quarter":

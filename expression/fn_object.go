@@ -45,6 +45,9 @@ func (s *Scratch) collect(list []field, f func(field) value) value {
 }
 
 var objectFunctions = []*Function{
+	{Name: "OBJECT_ADD", Family: FamilyObject, Params: "object, name, value", Min: 3, Max: 3,
+		About:   "With this member; NULL if there is one of that name. With a name that is MISSING or NULL, or a MISSING value, as it is.",
+		Example: Example{`OBJECT_ADD({"a": 1}, "b", 2)`, `{"a":1,"b":2}`}, lenient: true, eval: objectAdd},
 	{Name: "OBJECT_CONCAT", Family: FamilyObject, Params: "object, object, …", Min: 2, Max: MaxArgs, About: "The members of all; of several with one name the last counts.",
 		Example: Example{`OBJECT_CONCAT({"a": 1, "b": 1}, {"b": 2})`, `{"a":1,"b":2}`}, eval: objectConcat},
 	{Name: "OBJECT_LENGTH", Family: FamilyObject, Params: "object", Min: 1, Max: 1, About: "How many members it has.",
@@ -65,7 +68,7 @@ var objectFunctions = []*Function{
 				return s.fresh(kindObject, start)
 			})
 		})},
-	{Name: "OBJECT_PUT", Aliases: []string{"OBJECT_ADD"}, Family: FamilyObject, Params: "object, name, value", Min: 3, Max: 3, About: "With this member; with a MISSING value without it.",
+	{Name: "OBJECT_PUT", Family: FamilyObject, Params: "object, name, value", Min: 3, Max: 3, About: "With this member; with a MISSING value without it.",
 		Example: Example{`OBJECT_PUT({"a": 1}, "b", 2)`, `{"a":1,"b":2}`}, lenient: true, eval: objectPut},
 	{Name: "OBJECT_REMOVE", Family: FamilyObject, Params: "object, name, …", Min: 2, Max: MaxArgs, About: "Without the members of these names.",
 		Example: Example{`OBJECT_REMOVE({"a": 1, "b": 2}, "b")`, `{"a":1}`}, eval: membersOf(func(s *Scratch, l []field, rest []value) value {
@@ -92,6 +95,25 @@ func objectConcat(s *Scratch, a []value) value {
 		all = append(all, list...)
 	}
 	return s.build(sortFields(all))
+}
+
+func objectAdd(s *Scratch, a []value) value {
+	switch {
+	case a[0].kind == kindMissing:
+		return missing
+	case a[0].kind != kindObject || a[1].kind > kindNull && a[1].kind != kindString:
+		return null
+	case a[1].kind <= kindNull || a[2].kind == kindMissing:
+		return a[0]
+	}
+	list, ok := s.fields(a[0])
+	if !ok {
+		return missing
+	}
+	if slices.ContainsFunc(list, func(f field) bool { return bytes.Equal(f.name, a[1].data) }) {
+		return null
+	}
+	return objectPut(s, a)
 }
 
 func objectPut(s *Scratch, a []value) value {

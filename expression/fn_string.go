@@ -35,7 +35,7 @@ var stringFunctions = []*Function{
 	{Name: "CONTAINS", Family: FamilyString, Params: "text, part", Min: 2, Max: 2, About: "Whether part stands in text.",
 		Example: Example{`CONTAINS(s, "ß")`, `true`}, eval: text2(func(_ *Scratch, t, u []byte) value { return boolean(bytes.Contains(t, u)) })},
 	{Name: "INITCAP", Aliases: []string{"TITLE"}, Family: FamilyString, Params: "text", Min: 1, Max: 1,
-		About:   "Each word with its first letter in upper case and the others in lower case.",
+		About:   "Each word with its first letter in upper case and the others in lower case. What divides words is white space, and all of ASCII but letters, digits and _.",
 		Example: Example{`INITCAP("hello WORLD")`, `"Hello World"`}, eval: text1(initcap)},
 	{Name: "LENGTH", Family: FamilyString, Params: "text", Min: 1, Max: 1, About: "The length in bytes of UTF-8.",
 		Example: Example{`LENGTH(s)`, `5`}, eval: text1(func(s *Scratch, t []byte) value { return s.integer(int64(len(t))) })},
@@ -100,7 +100,7 @@ var patternFunctions = []*Function{
 				return s.integer(int64(at[0]))
 			})
 		})},
-	{Name: "REGEXP_REPLACE", Family: FamilyString, Params: `text, "pattern", new`, Min: 3, Max: 3, About: "With what fits the pattern replaced; ${1} is the first group.",
+	{Name: "REGEXP_REPLACE", Family: FamilyString, Params: `text, "pattern", new [, times]`, Min: 3, Max: 4, About: "With what fits the pattern, or the first so many of it, replaced; ${1} is the first group.",
 		Example: Example{`REGEXP_REPLACE("banana", "(n)a", "${1}o")`, `"banono"`}, constant: []int{1}, prepare: pattern(func(r *regexp.Regexp) evaluation {
 			return func(s *Scratch, a []value) value {
 				if a[0].kind != kindString || a[2].kind != kindString {
@@ -110,9 +110,27 @@ var patternFunctions = []*Function{
 					s.fail(tooLarge("REGEXP_REPLACE"))
 					return missing
 				}
+				if len(a) == 4 {
+					times, ok := s.whole(a[3])
+					if !ok {
+						return null
+					}
+					return s.replaceFirst(r, a[0].data, a[2].data, times)
+				}
 				return s.owned(r.ReplaceAll(a[0].data, a[2].data))
 			}
 		})},
+}
+
+// replaceFirst replaces the first so many fits of a pattern; all if the number is negative.
+func (s *Scratch) replaceFirst(r *regexp.Regexp, text, with []byte, times int64) value {
+	start, at := len(s.temp), 0
+	for _, fit := range r.FindAllSubmatchIndex(text, int(max(-1, min(times, int64(len(text)+1))))) {
+		s.temp = r.Expand(append(s.temp, text[at:fit[0]]...), with, text, fit)
+		at = fit[1]
+	}
+	s.temp = append(s.temp, text[at:]...)
+	return s.fresh(kindString, start)
 }
 
 func tooLarge(name string) error {
@@ -215,9 +233,17 @@ func initcap(s *Scratch, t []byte) value {
 		} else {
 			s.temp = utf8.AppendRune(s.temp, unicode.ToLower(r))
 		}
-		first = !unicode.IsLetter(r) && !unicode.IsDigit(r)
+		first = betweenWords(r)
 	}
 	return s.fresh(kindString, start)
+}
+
+// betweenWords tells whether a character divides words, as for N1QL: of ASCII all but letters, digits and _, of others white space.
+func betweenWords(r rune) bool {
+	if r < utf8.RuneSelf {
+		return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r)
+	}
+	return unicode.IsSpace(r)
 }
 
 func reverse(s *Scratch, t []byte) value {
@@ -398,7 +424,7 @@ func substr(first int64) evaluation {
 				return null
 			}
 		}
-		if from < 0 || from > int64(len(t)) || from == int64(len(t)) && len(t) > 0 || length < 0 {
+		if from < 0 || from >= int64(len(t)) || length < 0 {
 			return null
 		}
 		part := t[from:min(int64(len(t)), from+min(length, int64(len(t))))]

@@ -1,6 +1,7 @@
 package expression
 
 import (
+	"bytes"
 	"math"
 	"strconv"
 
@@ -44,7 +45,7 @@ var typeFunctions = []*Function{
 	{Name: "TOBOOLEAN", Aliases: []string{"TO_BOOLEAN", "TOBOOL", "TO_BOOL"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: `FALSE for 0, "", [] and {}, TRUE for anything else.`,
 		Example: Example{`TOBOOLEAN("a")`, `true`}, eval: func(s *Scratch, a []value) value { return value{kind: s.truth(a[0])} }},
 	{Name: "TONUMBER", Aliases: []string{"TO_NUMBER", "TONUM", "TO_NUM"}, Family: FamilyType, Params: "value", Min: 1, Max: 1,
-		About: "FALSE is 0, TRUE is 1, a string that is a number of JSON is that number; anything else is NULL.", Example: Example{`TONUMBER("1.5")`, `1.5`}, eval: toNumber},
+		About: "FALSE is 0, TRUE is 1, a string that is a decimal number is that number (a plus sign, zeros in front, .5 and 5. are taken); anything else is NULL.", Example: Example{`TONUMBER("1.5")`, `1.5`}, eval: toNumber},
 	{Name: "TOOBJECT", Aliases: []string{"TO_OBJECT", "TOOBJ", "TO_OBJ"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "An object as it is, anything else as {}.",
 		Example: Example{`TOOBJECT(1)`, `{}`}, eval: func(s *Scratch, a []value) value {
 			if a[0].kind == kindObject {
@@ -98,11 +99,46 @@ func toNumber(s *Scratch, a []value) value {
 	case kindTrue:
 		return s.integer(1)
 	case kindString:
-		if end, _ := collate.ScanNumber(a[0].data, 0); end == len(a[0].data) && end > 0 {
-			return value{kindNumber, a[0].data}
-		}
+		return s.readNumber(a[0].data)
 	}
 	return null
+}
+
+// readNumber takes the number that a text is: one of JSON, or one with a plus sign, with zeros in front, or with nothing on one
+// side of the point. What is none is NULL.
+func (s *Scratch) readNumber(text []byte) value {
+	if end, _ := collate.ScanNumber(text, 0); end == len(text) && end > 0 {
+		return value{kindNumber, text}
+	}
+	rest, negative := bytes.CutPrefix(text, []byte{'-'})
+	if !negative {
+		rest = bytes.TrimPrefix(rest, []byte{'+'})
+	}
+	exponent := bytes.IndexAny(rest, "eE")
+	if exponent < 0 {
+		exponent = len(rest)
+	}
+	whole, fraction, _ := bytes.Cut(rest[:exponent], []byte{'.'})
+	if len(whole)+len(fraction) == 0 || len(bytes.Trim(whole, "0123456789")) > 0 || !s.room(len(text)) {
+		return null
+	}
+	start := len(s.temp)
+	if negative {
+		s.temp = append(s.temp, '-')
+	}
+	if whole = bytes.TrimLeft(whole, "0"); len(whole) == 0 {
+		whole = []byte{'0'}
+	}
+	s.temp = append(s.temp, whole...)
+	if len(fraction) > 0 {
+		s.temp = append(append(s.temp, '.'), fraction...)
+	}
+	s.temp = append(s.temp, rest[exponent:]...)
+	v := s.fresh(kindNumber, start)
+	if end, _ := collate.ScanNumber(v.data, 0); end != len(v.data) {
+		return null
+	}
+	return v
 }
 
 func toText(s *Scratch, a []value) value {

@@ -149,7 +149,8 @@ func dateFunctions() map[string]function {
 // parts are those of a fixed length in milliseconds, and those of a number of months.
 var parts = map[string]struct{ ms, months int64 }{
 	"millisecond": {ms: 1}, "second": {ms: 1000}, "minute": {ms: 60_000}, "hour": {ms: 3_600_000}, "day": {ms: 86_400_000}, "week": {ms: 604_800_000},
-	"month": {months: 1}, "quarter": {months: 3}, "year": {months: 12},
+	"month": {months: 1}, "quarter": {months: 3}, "year": {months: 12}, "decade": {months: 120},
+	"century": {months: 1200}, "millennium": {months: 12_000},
 }
 
 func partNamed(v any) string {
@@ -222,8 +223,11 @@ func datePart(t time.Time, part any) any {
 	if day == 0 {
 		iso = 7
 	}
+	_, offset := t.Zone()
 	n, ok := map[string]int{
-		"year": t.Year(), "quarter": (int(t.Month())-1)/3 + 1, "month": int(t.Month()), "week": (t.YearDay()-1)/7 + 1, "day": t.Day(), "hour": t.Hour(),
+		"millennium": 1 + t.Year()/1000, "century": 1 + t.Year()/100, "decade": t.Year() / 10, "timezone": offset, "timezone_hour": offset / 3600,
+		"timezone_minute": offset / 60 % 60,
+		"year":            t.Year(), "quarter": (int(t.Month())-1)/3 + 1, "month": int(t.Month()), "week": (t.YearDay()-1)/7 + 1, "day": t.Day(), "hour": t.Hour(),
 		"minute": t.Minute(), "second": t.Second(), "millisecond": t.Nanosecond() / 1_000_000, "iso_year": isoYear, "iso_week": isoWeek,
 		"day_of_year": t.YearDay(), "doy": t.YearDay(), "day_of_week": day, "dow": day, "iso_dow": iso,
 	}[partNamed(part)]
@@ -237,7 +241,7 @@ func truncated(t time.Time, part any) (time.Time, bool) {
 	_, offset := t.Zone()
 	fields := []int{t.Year(), int(t.Month()), t.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond()}
 	name := partNamed(part)
-	keep, ok := map[string]int{"year": 1, "quarter": 2, "month": 2, "week": 3, "day": 3, "hour": 4, "minute": 5, "second": 6, "millisecond": 7}[name]
+	keep, ok := map[string]int{"millennium": 1, "century": 1, "decade": 1, "year": 1, "quarter": 2, "month": 2, "week": 3, "day": 3, "hour": 4, "minute": 5, "second": 6, "millisecond": 7}[name]
 	if !ok {
 		return t, false
 	}
@@ -249,6 +253,9 @@ func truncated(t time.Time, part any) (time.Time, bool) {
 	}
 	if name == "quarter" {
 		fields[1] -= (fields[1] - 1) % 3
+	}
+	if years := map[string]int{"millennium": 1000, "century": 100, "decade": 10}[name]; years > 0 {
+		fields[0] = fields[0] / years * years
 	}
 	u := time.Date(fields[0], time.Month(fields[1]), fields[2], fields[3], fields[4], fields[5], fields[6], time.FixedZone("", offset))
 	for name == "week" && u.Weekday() != time.Monday {

@@ -1,6 +1,7 @@
 package expressiontest
 
 import (
+	"cmp"
 	"encoding/json"
 	"maps"
 	"math"
@@ -10,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
-	"unicode/utf8"
 
 	"tidemark/collate/collatetest"
 	"tidemark/expression"
@@ -21,7 +21,7 @@ type function func(m *interpreter, a []any) any
 
 // lenient are the functions that are about MISSING and NULL; of all others the first of these among the arguments is the
 // value, MISSING before NULL.
-var lenient = []string{"GREATEST", "LEAST", "OBJECT_PUT", "TYPE", "DECODE", "IFMISSING", "IFMISSINGORNULL", "IFNULL", "NVL2"}
+var lenient = []string{"GREATEST", "LEAST", "OBJECT_ADD", "OBJECT_PUT", "TYPE", "DECODE", "IFMISSING", "IFMISSINGORNULL", "IFNULL", "NVL2"}
 
 // Knows tells whether the interpreter has a function.
 func Knows(name string) bool { return functionNamed(name) != nil }
@@ -176,7 +176,10 @@ func initcap(s []string) any {
 		} else {
 			b.WriteRune(unicode.ToUpper(r))
 		}
-		inWord = unicode.IsLetter(r) || unicode.IsDigit(r)
+		inWord = !unicode.IsSpace(r)
+		if r <= unicode.MaxASCII {
+			inWord = strings.ContainsRune("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_", r)
+		}
 	}
 	return b.String()
 }
@@ -236,7 +239,7 @@ func substr(first int64) function {
 		case from > 0:
 			from -= first
 		}
-		if from < 0 || from >= int64(len(text)) && !(from == 0 && text == "") {
+		if from < 0 || from >= int64(len(text)) {
 			return nil
 		}
 		text = text[from:]
@@ -257,7 +260,27 @@ func patternFunctions() map[string]function {
 			}
 			return integer(-1)
 		}),
-		"REGEXP_REPLACE": ofTexts(func(s []string) any { return regexp.MustCompile(s[1]).ReplaceAllString(s[0], s[2]) }),
+		"REGEXP_REPLACE": func(_ *interpreter, a []any) any {
+			s, ok := texts(a[:3]...)
+			times, fine := int64(-1), true
+			if len(a) == 4 {
+				times, fine = whole(a[3])
+			}
+			if !ok || !fine {
+				return nil
+			}
+			r := regexp.MustCompile(s[1])
+			fits := r.FindAllStringSubmatchIndex(s[0], -1)
+			if times < 0 || times >= int64(len(fits)) {
+				return r.ReplaceAllString(s[0], s[2])
+			}
+			out, at := "", 0
+			for _, fit := range fits[:times] {
+				out += s[0][at:fit[0]] + string(r.ExpandString(nil, s[2], s[0], fit))
+				at = fit[1]
+			}
+			return out + s[0][at:]
+		},
 	}
 }
 
@@ -405,6 +428,25 @@ func objectFunctions() map[string]function {
 			}
 			return list
 		}),
+		"OBJECT_ADD": func(_ *interpreter, a []any) any {
+			if a[0] == Missing {
+				return Missing
+			}
+			o, ok := a[0].(map[string]any)
+			name, fine := a[1].(string)
+			if !ok || !fine && a[1] != nil && a[1] != Missing {
+				return nil
+			}
+			if !fine || a[2] == Missing {
+				return o
+			}
+			if _, there := o[name]; there {
+				return nil
+			}
+			o = maps.Clone(o)
+			o[name] = a[2]
+			return o
+		},
 		"OBJECT_PUT": func(_ *interpreter, a []any) any {
 			if a[0] == Missing || a[1] == Missing {
 				return Missing
@@ -440,7 +482,15 @@ func objectFunctions() map[string]function {
 	}
 }
 
-// validNumber tells whether a text is a number of JSON.
-func validNumber(text string) bool {
-	return utf8.ValidString(text) && regexp.MustCompile(`\A-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?\z`).MatchString(text)
+// readNumber is the number that a text is in decimal notation, as JSON has it; nil if it is none.
+func readNumber(text string) any {
+	part := regexp.MustCompile(`\A([+-]?)0*([0-9]*)(\.([0-9]*))?([eE][+-]?[0-9]+)?\z`).FindStringSubmatch(text)
+	if part == nil || !regexp.MustCompile(`\A[+-]?\.?[0-9]`).MatchString(text) {
+		return nil
+	}
+	made := strings.TrimPrefix(part[1], "+") + cmp.Or(part[2], "0")
+	if part[4] != "" {
+		made += "." + part[4]
+	}
+	return json.Number(made + part[5])
 }

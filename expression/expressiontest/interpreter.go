@@ -387,7 +387,7 @@ func in(v, list any) any {
 	switch {
 	case v == Missing || list == Missing:
 		return Missing
-	case v == nil || !ok:
+	case !ok:
 		return nil
 	}
 	result := any(false)

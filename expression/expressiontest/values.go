@@ -249,9 +249,7 @@ func typeFunctions() map[string]function {
 				}
 				return integer(0)
 			case string:
-				if validNumber(v) {
-					return json.Number(v)
-				}
+				return readNumber(v)
 			}
 			return nil
 		},
