@@ -86,6 +86,7 @@ func sentinels() []sentinel {
 		{consensus.ErrBusy, client.CodeBusy, "too much waits already, nothing was done: %v"},
 		{coordinator.ErrBusy, client.CodeBusy, "too much waits already, nothing was done: %v"},
 		{coordinator.ErrUnknownBucket, rpc.CodeBucket, "%v"},
+		{coordinator.ErrVBuckets, rpc.CodeVBuckets, "%v"},
 		{coordinator.ErrNoProjector, CodeNoProjector, "%v"},
 		{coordinator.ErrNoIndexer, CodeNoIndexer, "%v"},
 		{coordinator.ErrBucketGone, string(statecontext.BucketIsGone), "%v"},

@@ -154,7 +154,7 @@ func (rt *route) commonCodes() []string {
 
 // ddlCodes are what a change of indexes may be refused with.
 func ddlCodes(more ...string) []string {
-	return append(more, CodeDefinition, CodePlacement, CodeNoProjector, CodeNoIndexer, CodeNotReady, rpc.CodeBucket, string(statecontext.UnknownIndex),
+	return append(more, CodeDefinition, CodePlacement, CodeNoProjector, CodeNoIndexer, CodeNotReady, rpc.CodeBucket, rpc.CodeVBuckets, string(statecontext.UnknownIndex),
 		string(statecontext.NameExists), string(statecontext.StateMismatch), string(statecontext.IllegalTransition), string(statecontext.BucketIsGone),
 		string(statecontext.GenerationMismatch), string(statecontext.LimitExceeded), string(scan.IndexInRollback))
 }

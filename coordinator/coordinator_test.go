@@ -293,6 +293,9 @@ func TestDDLErrors(t *testing.T) {
 		if err := ask(def("a", "nowhere", "name")); !errors.Is(err, ErrUnknownBucket) || !strings.Contains(err.Error(), `"nowhere"`) {
 			t.Errorf("unknown bucket: %v", err)
 		}
+		if err := ask(def("a", "wide", "name")); !errors.Is(err, ErrVBuckets) || !strings.Contains(err.Error(), "8192") {
+			t.Errorf("a bucket of more vbuckets than there can be: %v", err)
+		}
 		if err := ask(def("a", "world", "name")); !errors.Is(err, rebalance.ErrTooFewNodes) {
 			t.Errorf("no indexer: %v", err)
 		}

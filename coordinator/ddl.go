@@ -42,7 +42,7 @@ type CreateRequest struct {
 }
 
 // CreateIndex validates a definition, finds the bucket and places for its copies, and replicates it in state pending.
-// Errors wrap expression.ErrSyntax or ErrDefinition, ErrUnknownBucket, ErrNoProjector, rebalance.ErrTooFewNodes or
+// Errors wrap expression.ErrSyntax or ErrDefinition, ErrUnknownBucket, ErrVBuckets, ErrNoProjector, rebalance.ErrTooFewNodes or
 // ErrUnknownNode, statecontext codes, ErrNotLeading, or come from the proposal (package consensus).
 func (c *Coordinator) CreateIndex(ctx context.Context, req CreateRequest) (Outcome, error) {
 	l, err := c.leading()
@@ -193,6 +193,7 @@ func (c *Coordinator) askBucket(ctx context.Context, name string) (*wire.BucketR
 	var mu sync.Mutex
 	var found *wire.BucketReply
 	var last error
+	var vbuckets *rpc.Problem
 	asked, unknown := 0, 0
 	g, ctx := errgroup.WithContext(ctx)
 	for p := range c.cfg.Consensus.State().Projectors() {
@@ -209,6 +210,8 @@ func (c *Coordinator) askBucket(ctx context.Context, name string) (*wire.BucketR
 			case err == nil:
 			case errors.As(err, &problem) && problem.Status == http.StatusNotFound && problem.Code == rpc.CodeBucket:
 				unknown++
+			case problem != nil && problem.Code == rpc.CodeVBuckets:
+				vbuckets = problem
 			default:
 				last = err
 			}
@@ -221,6 +224,8 @@ func (c *Coordinator) askBucket(ctx context.Context, name string) (*wire.BucketR
 		return found, nil
 	case asked == 0:
 		return nil, fmt.Errorf("%w %q: none is registered; start a projector", ErrNoProjector, name)
+	case vbuckets != nil:
+		return nil, fmt.Errorf("%w: %s", ErrVBuckets, vbuckets.Detail)
 	case unknown > 0:
 		return nil, fmt.Errorf("%w: no KV node has a bucket %q", ErrUnknownBucket, name)
 	}

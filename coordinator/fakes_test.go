@@ -235,6 +235,8 @@ func (c projectorsOf) Bucket(ctx context.Context, addr string, req *wire.BucketR
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	switch {
+	case req.Bucket == "wide":
+		return nil, rpc.Refuse(rpc.CodeVBuckets, "bucket %q has 8192 vbuckets", req.Bucket)
 	case kv == nil || p.foreign == "none":
 		return nil, rpc.Refuse(rpc.CodeBucket, "no bucket %q", req.Bucket)
 	case p.foreign != "":

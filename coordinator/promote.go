@@ -221,6 +221,8 @@ func (l *leader) publishLate() {
 var (
 	// ErrUnknownBucket is wrapped when no such bucket is known.
 	ErrUnknownBucket = errors.New("unknown bucket")
+	// ErrVBuckets is wrapped when a bucket has more vbuckets than timestamp.MaxVBuckets.
+	ErrVBuckets = errors.New("too many vbuckets")
 	// ErrBucketGone is wrapped when the bucket was deleted or re-created meanwhile.
 	ErrBucketGone = errors.New("the bucket is gone")
 	// ErrNoStreams is wrapped when the bucket has no index that is kept current.

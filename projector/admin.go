@@ -137,7 +137,7 @@ func (p *Projector) bucketInfo(ctx context.Context, req *wire.BucketRequest) (*w
 		return nil, kvProblem(req.Bucket, err)
 	}
 	if n := config.NumVBuckets(); n > timestamp.MaxVBuckets {
-		return nil, fmt.Errorf("bucket %s has %d vbuckets, the most is %d", req.Bucket, n, timestamp.MaxVBuckets)
+		return nil, rpc.Refuse(rpc.CodeVBuckets, "bucket %q has %d vbuckets, an index can be on one of at most %d", req.Bucket, n, timestamp.MaxVBuckets)
 	}
 	return &wire.BucketReply{Name: req.Bucket, UUID: config.UUID, VBuckets: config.NumVBuckets(),
 		Revision: timestamp.MapRevision{Epoch: uint64(max(config.RevEpoch, 0)), Rev: uint64(max(config.Rev, 0))}}, nil

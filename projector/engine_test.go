@@ -3,12 +3,15 @@ package projector
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	"tidemark/internal/rpc"
 	"tidemark/keyversion"
 	"tidemark/kvclient/kvclienttest"
 	"tidemark/mcbp"
@@ -26,8 +29,9 @@ type engine struct {
 	holdEnd bool                // END after CLOSE comes when the test says so
 	answer  map[uint16]chan any // STREAM_REQ of these vbuckets waits
 	closes  int
-	value   []byte // of documents
-	noStats bool   // the user may not read statistics
+	value   []byte      // of documents
+	wide    atomic.Bool // its map has more vbuckets than can be indexed
+	noStats bool        // the user may not read statistics
 	// log is every vbucket's failover log; a start above 0 on a branch that it lacks is answered with ROLLBACK to 0.
 	log   []mcbp.FailoverEntry
 	asked []uint64 // branches of stream requests, in order
@@ -50,8 +54,12 @@ func newEngine(t testing.TB) *engine {
 	}
 	e.User, e.Password, e.Bucket = "u", "secret", testBucket
 	e.Config = func(*kvclienttest.Server) []byte {
+		vbuckets := "[0],[0],[0],[0],[0],[0],[0],[0]"
+		if e.wide.Load() {
+			vbuckets = strings.TrimSuffix(strings.Repeat("[0],", 2*timestamp.MaxVBuckets), ",")
+		}
 		return fmt.Appendf(nil, `{"rev":1,"revEpoch":1,"uuid":%q,"nodeLocator":"vbucket","nodes":[{"hostname":"127.0.0.1:8091"}],
-			"nodesExt":[{"services":{"kv":%d}}],"vBucketServerMap":{"hashAlgorithm":"CRC","vBucketMap":[[0],[0],[0],[0],[0],[0],[0],[0]]}}`, testUUID, e.Port())
+			"nodesExt":[{"services":{"kv":%d}}],"vBucketServerMap":{"hashAlgorithm":"CRC","vBucketMap":[%s]}}`, testUUID, e.Port(), vbuckets)
 	}
 	e.Handle = e.handle
 	if err := e.Start(); err != nil {
@@ -455,4 +463,34 @@ func TestALostConnectionIsDrainedBeforeTheNextBegins(t *testing.T) {
 		}
 		inc, last = ev.Incarnation.Counter, ev.Seqno
 	}
+}
+
+// TestABucketOfTooManyVBuckets is refused by a name that says so.
+func TestABucketOfTooManyVBuckets(t *testing.T) {
+	e := newEngine(t)
+	e.wide.Store(true)
+	w := newWorldAt(t, e.Addr())
+	_, err := w.client.Bucket(t.Context(), w.url, &wire.BucketRequest{Bucket: testBucket})
+	if p := rpc.AsProblem(err); p.Code != rpc.CodeVBuckets || p.Status != http.StatusBadRequest || !strings.Contains(p.Detail, "8192") {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestDataConnections: an endpoint has as many connections as are configured, each with its own vbuckets.
+func TestDataConnections(t *testing.T) {
+	w := newWorldAt(t, newEngine(t).Addr())
+	w.define(1, 1)
+	for vb := range uint16(vbuckets) {
+		w.startAt(vb, 1, 0)
+	}
+	w.eventually("all connections", func() bool {
+		w.data.mu.Lock()
+		defer w.data.mu.Unlock()
+		for n := range uint16(testConnections) {
+			if w.data.hellos[n] != testConnections {
+				return false
+			}
+		}
+		return len(w.data.hellos) == testConnections
+	})
 }

@@ -80,6 +80,9 @@ type Config struct {
 	Password string
 	// Throttle says whom a slow indexer holds back; empty is ThrottleAll.
 	Throttle Throttle
+	// Connections is how many data connections each topic and bucket has to an endpoint, each for its own vbuckets (RT-4); 0:
+	// router.DefaultConnections, at most router.MaxConnections.
+	Connections int
 	// Workers evaluate documents, each its own vbuckets; 0 chooses half of the processors, at most 4.
 	Workers int
 	Logger  hclog.Logger
@@ -173,7 +176,7 @@ func Open(cfg Config) (*Projector, error) {
 	p.counters = newCounters(p.registry)
 	p.registerGauges(p.registry)
 	p.router, err = router.New(router.Config{ClusterID: p.clusterID, Projector: cfg.ID, BootID: p.bootID, Logger: cfg.Logger.Named("router"), Registerer: p.registry,
-		Smart: cfg.Throttle == ThrottleSmart, TLS: cfg.TLS.Client(tlsconf.GRPC, tlsconf.Indexer)})
+		Connections: cfg.Connections, Smart: cfg.Throttle == ThrottleSmart, TLS: cfg.TLS.Client(tlsconf.GRPC, tlsconf.Indexer)})
 	if err != nil {
 		_ = l.Close()
 		return nil, err

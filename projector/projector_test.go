@@ -79,19 +79,25 @@ type endpoint struct {
 	mu      sync.Mutex
 	events  []keyversion.Event
 	addr    string
-	closed  atomic.Int64 // connections that have ended
-	discard bool         // keep nothing
+	closed  atomic.Int64      // connections that have ended
+	discard bool              // keep nothing
+	hellos  map[uint16]uint16 // of the connections that were there: which of how many
 }
 
 func newEndpoint(t testing.TB) *endpoint {
 	t.Helper()
-	e := &endpoint{}
+	e := &endpoint{hellos: map[uint16]uint16{}}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	e.addr = l.Addr().String()
-	s := transport.NewServer(transport.ServerConfig{Logger: hclog.NewNullLogger()}, func(context.Context, keyversion.Hello) (transport.Sink, error) { return e, nil })
+	s := transport.NewServer(transport.ServerConfig{Logger: hclog.NewNullLogger()}, func(_ context.Context, h keyversion.Hello) (transport.Sink, error) {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		e.hellos[h.Connection] = h.Connections
+		return e, nil
+	})
 	done := make(chan struct{})
 	go func() { defer close(done); _ = s.Serve(l) }()
 	t.Cleanup(func() { s.Stop(); <-done })
@@ -215,6 +221,9 @@ func (w *world) connect(addr string) {
 	w.t.Cleanup(func() { _ = c.Close() })
 }
 
+// testConnections is how many data connections projectors have to an endpoint in these tests: not the default.
+const testConnections = 3
+
 // newWorldAt has a KV node of the caller's.
 func newWorldAt(t testing.TB, kvAddr string) *world {
 	t.Helper()
@@ -227,7 +236,8 @@ func newWorldWith(t testing.TB, kvAddr string, kind FeedKind) *world {
 	w := &world{t: t, manager: newManager(t), data: newEndpoint(t), side: newEndpoint(t), client: projectorclient.New(4, nil)}
 	t.Cleanup(w.client.Close)
 	var err error
-	w.p, err = Open(Config{ID: "p1", Managers: []string{w.manager.URL}, Admin: "127.0.0.1:0", KV: kvAddr, User: "u", Password: "secret", Workers: 2, Feed: kind})
+	w.p, err = Open(Config{ID: "p1", Managers: []string{w.manager.URL}, Admin: "127.0.0.1:0", KV: kvAddr, User: "u", Password: "secret", Workers: 2, Feed: kind,
+		Connections: testConnections})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -418,6 +418,7 @@ func runChaos(t *testing.T, seed uint64, cfg router.Config) {
 		defer n.stop(t)
 		w.nodes = append(w.nodes, n)
 	}
+	cfg.Connections = 1 + int(seed%4)
 	cfg.Dial, cfg.QueueBytes, cfg.ReservedBytes = w.cut.dial, 24<<10, 8<<10
 	r := newRouter(t, cfg)
 	topic, err := r.Open(maintenance(vbuckets))

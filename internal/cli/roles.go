@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"time"
 
@@ -13,6 +14,7 @@ import (
 	"tidemark/kvclient"
 	"tidemark/manager"
 	"tidemark/projector"
+	"tidemark/router"
 	"tidemark/stability"
 	"tidemark/storage"
 	"tidemark/tlsconf"
@@ -150,6 +152,9 @@ func newProjector(s Streams) *cobra.Command {
 			if cfg.Managers, err = managerURLs(managers, tlsF.files); err != nil {
 				return err
 			}
+			if cfg.Connections < 1 || cfg.Connections > router.MaxConnections {
+				return usage("--indexer-connections takes 1 to %d", router.MaxConnections)
+			}
 			if cfg.Share, err = projector.ParseShare(share); err != nil {
 				return usageError{err}
 			}
@@ -182,6 +187,7 @@ func newProjector(s Streams) *cobra.Command {
 	fl.StringVar(&cfg.Advertise, "advertise", "", "host at which others reach --admin, if it is another; the port is the same")
 	fl.StringVar(&cfg.KV, "kv", "127.0.0.1:11210", "the KV node whose vbuckets it streams")
 	fl.StringVar(&share, "vbuckets", "", "of that node's vbuckets stream these only, as 0-511,700; for several projectors at one node")
+	fl.IntVar(&cfg.Connections, "indexer-connections", router.DefaultConnections, fmt.Sprintf("data connections to each indexer for each bucket and kind of stream, 1 to %d; a vbucket's data travel on one of them", router.MaxConnections))
 	fl.StringVar(&cfg.User, "kv-user", "", "user of the KV store")
 	fl.StringVar(&passwordFile, "kv-password-file", "", "file with the password")
 	fl.StringVar((*string)(&cfg.Feed), "feed", string(projector.FeedNative), "how DCP is consumed: native, or gocbcore (Couchbase's client)")

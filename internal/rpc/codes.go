@@ -42,6 +42,7 @@ func Codes() []CodeInfo {
 		{Code: "UNSUPPORTED", Status: 400, Exit: ExitFailed, Title: "Understood, and not supported", WayOut: "The detail says what is supported."},
 		{Code: "INVALID_ARGUMENT", Status: 400, Exit: ExitFailed, Title: "A value is not one that the cluster takes", WayOut: "Change the value that the detail names."},
 		{Code: "LIMIT_EXCEEDED", Status: 400, Exit: ExitFailed, Title: "Beyond a limit of the cluster", WayOut: "The detail names the limit: use less, drop something, or raise the limit."},
+		{Code: CodeVBuckets, Status: 400, Exit: ExitFailed, Title: "The bucket has more vbuckets than can be indexed", WayOut: "Make a bucket of at most as many as the detail says (Couchbase's have 1,024, or 128), and copy the documents there."},
 		{Code: "PLACEMENT_IMPOSSIBLE", Status: 400, Exit: ExitFailed, Title: "The index cannot be placed", WayOut: "Fewer replicas, other nodes, or more indexers."},
 		{Code: "BAD_IDEMPOTENCY_KEY", Status: 400, Exit: ExitFailed, Title: "The Idempotency-Key cannot be one", WayOut: "At most 200 bytes."},
 		{Code: CodeFormat, Status: 400, Exit: ExitFailed, Title: "A wire format of another version", WayOut: "Upgrade the older side."},

@@ -131,6 +131,7 @@ const (
 	CodeTimeout      = "TIMEOUT"
 	CodeNoLeader     = "NO_LEADER"
 	CodeBucket       = "BUCKET_UNKNOWN"
+	CodeVBuckets     = "TOO_MANY_VBUCKETS"
 	CodeKV           = "KV_UNAVAILABLE"
 	CodeBootConflict = "BOOT_CONFLICT"
 	CodeCancelled    = "CANCELLED"
