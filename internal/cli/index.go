@@ -25,8 +25,8 @@ const refWords = "BUCKET/NAME or ID"
 
 func newIndex(s Streams) *cobra.Command {
 	f := &serverFlags{}
-	cmd := group("index", "Create, list, describe, build, drop, scan and verify indexes, and look at their figures", "  tidemark index list\n  tidemark index describe world/places_by_name",
-		indexCreate(s, f), indexList(s, f), indexDescribe(s, f), indexBuild(s, f), indexDrop(s, f), indexScan(s, f), indexCount(s, f), indexStats(s, f), indexVerify(s, f))
+	cmd := group("index", "Create, list, describe, build, alter, drop, scan and verify indexes, and look at their figures", "  tidemark index list\n  tidemark index describe world/places_by_name",
+		indexCreate(s, f), indexList(s, f), indexDescribe(s, f), indexBuild(s, f), indexAlter(s, f), indexDrop(s, f), indexScan(s, f), indexCount(s, f), indexStats(s, f), indexVerify(s, f))
 	f.add(cmd, s)
 	return cmd
 }
