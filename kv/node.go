@@ -172,7 +172,10 @@ func (n *Node) load(b *bucket) error {
 		Now: n.config.Now, Random: randomUint64, Logger: n.config.Logger.Named("store"), WrapFile: n.config.WrapFile,
 		Gaps: n.config.Nasty.Has(server.Gaps),
 	})
-	if err != nil {
+	switch {
+	case errors.Is(err, syscall.ENOSPC): // after a crash each vbucket begins a new branch, which must be written first
+		return fmt.Errorf("%w; make room on the disk of %s and start the node again: nothing is lost", err, b.dir)
+	case err != nil:
 		return err
 	}
 	b.store, b.report, b.served.Store = s, report, s

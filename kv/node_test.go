@@ -389,6 +389,24 @@ func TestFullDisk(t *testing.T) {
 	stop()
 }
 
+// A node that cannot write what it must before it serves says what to do, and starts when that was done.
+func TestStartOnAFullDisk(t *testing.T) {
+	config := testConfig(t.TempDir())
+	room := &atomic.Int64{}
+	config.WrapFile = func(f seglog.File) seglog.File { return &smallFile{f, room} }
+	n, err := Open(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := n.Run(context.Background()); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "make room on the disk") {
+		t.Fatal(err)
+	}
+	room.Store(1 << 20)
+	again, stop := runNode(t, config)
+	login(t, again.MemcachedAddr()).want(setFrame(0, "a", "1"), mcbp.StatusOK)
+	stop()
+}
+
 func httpGet(t *testing.T, n *Node, path string) (int, string) {
 	t.Helper()
 	client := http.Client{Timeout: testTimeout, Transport: &http.Transport{DisableKeepAlives: true}}

@@ -206,7 +206,7 @@ func kvRebalance(s Streams) *cobra.Command {
 	cmd := &cobra.Command{Use: "rebalance", Short: "Add or remove KV nodes and spread the vbuckets evenly, while traffic runs", Args: noArgs,
 		Long: `Changes who is a member and moves vbuckets so that they are spread evenly; without --add and --remove it only spreads them (also the
 replicas that a failover left missing). A new node is started with tidemark kv --join. The move goes on by itself when this command
-is interrupted, or a node is killed and comes back; the same command again shows how far it is.`,
+is interrupted, or a node is killed and comes back; until it is done the same command again shows how far it is.`,
 		Example: "  tidemark kv rebalance --data ./cluster --add kv4=127.0.0.1:11310=127.0.0.1:11311\n  tidemark kv rebalance --data ./cluster --remove kv1",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			a, err := f.open()
