@@ -23,6 +23,7 @@ type bucket struct {
 	ledger     *streams.Ledger
 	stab       *stability.Bucket
 	stable     wire.Stability // newest committed
+	first      wire.Stability // newest committed when this leader began
 	stableMS   int64          // when it was seen to be; 0: before this term
 	wanted     bool           // it has an index that projectors evaluate
 	due        bool           // something came in
@@ -38,7 +39,9 @@ type bucket struct {
 	doubted    bool     // a projector has said that it is gone, or another one, and was not believed
 	// dropping is, by projector, whom it does not send some of its data, as it told last; only those that drop anything.
 	dropping map[index.ProjectorID][]index.NodeID
-	leftOut  []index.NodeID // whom the decider knows to be left out somewhere
+	leftOut  []index.NodeID            // whom the decider knows to be left out somewhere
+	owned    map[index.ProjectorID]int // streams by owner, as of ownedAt
+	ownedAt  uint64                    // Ledger.Changes
 }
 
 // reconcileBuckets makes the buckets known here those of the state.
@@ -77,6 +80,7 @@ func (l *leader) reconcileBuckets() {
 func (l *leader) newBucket(s *statecontext.Bucket) (*bucket, error) {
 	b := &bucket{name: s.Name, uuid: s.UUID, generation: s.Generation, syncing: map[index.ProjectorID]bool{}, stable: published(s),
 		dropping: map[index.ProjectorID][]index.NodeID{}}
+	b.first = b.stable
 	var err error
 	if b.stab, err = stability.New(l.cfg.Settings.Stability, stampOf(b.stable)); err != nil {
 		return nil, err
@@ -267,6 +271,19 @@ func (l *leader) owners(b *bucket) {
 			b.stab.End(v, e.Incarnation)
 		}
 	}
+}
+
+// ownership counts the streams of each projector.
+func (b *bucket) ownership() map[index.ProjectorID]int {
+	if b.owned == nil || b.ownedAt != b.ledger.Changes() {
+		b.owned, b.ownedAt = map[index.ProjectorID]int{}, b.ledger.Changes()
+		for v := range b.ledger.Len() {
+			if e := b.ledger.At(v); e.State == streams.Begun {
+				b.owned[e.Owner]++
+			}
+		}
+	}
+	return b.owned
 }
 
 // stepBucket lets the ledger decide, and carries it out.

@@ -111,6 +111,7 @@ type nodeBucket struct {
 	acked   wire.StabilityRef
 	toldMS  int64 // when a stability timestamp was last sent
 	toldRef wire.StabilityRef
+	based   bool // the first one that is told is told as a change
 
 	judgedBy *streams.Ledger // that was told all streams which it accepts
 	judgedAt uint64          // Ledger.Changes at that time
@@ -120,10 +121,12 @@ type nodeBucket struct {
 	absent absences
 }
 
-// outbox holds the newest stability timestamp of each bucket that waits to be sent to one indexer.
+// outbox holds the newest stability timestamp of each bucket that waits to be sent to one indexer, and of buckets of which this
+// leader has told it none what the leader before has probably told it.
 type outbox struct {
 	mu      sync.Mutex
 	pending map[string]wire.Stability
+	base    []wire.Stability
 }
 
 func (o *outbox) put(s wire.Stability) {
@@ -132,10 +135,17 @@ func (o *outbox) put(s wire.Stability) {
 	o.pending[s.Bucket] = s
 }
 
-func (o *outbox) take() []wire.Stability {
+func (o *outbox) believe(s wire.Stability) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	all := make([]wire.Stability, 0, len(o.pending))
+	o.base = append(o.base, s)
+}
+
+func (o *outbox) take() (all, base []wire.Stability) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	base, o.base = o.base, nil
+	all = make([]wire.Stability, 0, len(o.pending))
 	for name, s := range o.pending {
 		all = append(all, s)
 		delete(o.pending, name)
@@ -146,7 +156,7 @@ func (o *outbox) take() []wire.Stability {
 		}
 		return 1
 	})
-	return all
+	return all, base
 }
 
 // life judges by the age of the last sign of life; of one that has not been heard in this term, by the age of the term. Such
@@ -414,8 +424,13 @@ func (h *indexerHello) apply(l *leader) {
 	r.Full = true
 	l.takeIndexerReport(n, r)
 	n.reports.Forget()            // it stands outside the order of reports
-	for _, b := range l.ordered { // the present S is told at every handshake
-		if l.on(Republish) {
+	for _, b := range l.ordered { // the present S is told at every handshake, unless it is held
+		if !l.on(Republish) {
+			break
+		}
+		if nb := n.bucket(b.name); nb.acked == b.stable.StabilityRef {
+			nb.toldRef, nb.toldMS = nb.acked, l.nowMS
+		} else {
 			l.publish(b, n)
 		}
 	}

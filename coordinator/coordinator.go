@@ -48,6 +48,7 @@ type Machine interface {
 type Projectors interface {
 	Hello(ctx context.Context, addr string, req *wire.HelloRequest) (*wire.ProjectorHello, error)
 	Definitions(ctx context.Context, addr string, req *wire.Definitions) (*wire.DefinitionsReply, error)
+	Change(ctx context.Context, addr string, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error)
 	Bucket(ctx context.Context, addr string, req *wire.BucketRequest) (*wire.BucketReply, error)
 	FailoverLogs(ctx context.Context, addr string, req *wire.FailoverLogsRequest) (*wire.FailoverLogsReply, error)
 	Streams(ctx context.Context, addr string, req *wire.StreamRequest) (*wire.StreamReply, error)
@@ -59,6 +60,7 @@ type Projectors interface {
 type Indexers interface {
 	Hello(ctx context.Context, addr string, req *wire.HelloRequest) (*wire.IndexerHello, error)
 	Definitions(ctx context.Context, addr string, req *wire.Definitions) (*wire.DefinitionsReply, error)
+	Change(ctx context.Context, addr string, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error)
 	Poll(ctx context.Context, addr string, req *wire.PollRequest) (*wire.PollReply, error)
 	Stability(ctx context.Context, addr string, req *wire.StabilityRequest) error
 	Rollback(ctx context.Context, addr string, req *wire.RollbackRequest) (*wire.RollbackReply, error)

@@ -2,61 +2,148 @@ package coordinator
 
 import (
 	"context"
+	"errors"
+	"net/http"
+	"reflect"
+	"slices"
 	"sync"
 
 	"tidemark/index"
+	"tidemark/internal/rpc"
 	"tidemark/partition"
 	"tidemark/statecontext"
 	"tidemark/wire"
 )
 
-// definitions makes the message that projectors and indexers work from, once per revision.
+// definitions makes the messages that projectors and indexers work from, once per revision: the whole list, and what has
+// changed since revisions of this term.
 type definitions struct {
 	consensus Consensus
 
-	mu   sync.Mutex
-	last *wire.Definitions
+	mu      sync.Mutex
+	former  []*statecontext.State // one of each revision, ascending
+	whole   *wire.Definitions     // of the newest; nil until somebody needs it
+	changes map[uint64]*wire.DefinitionsChange
 }
 
-// newest gives the message of the newest state, without a fence. It must not be changed.
-func (d *definitions) newest() *wire.Definitions {
-	s := d.consensus.State()
+// formerRevisions bounds the revisions since which changes can be told; who works with an older one is told the whole.
+const formerRevisions = 64
+
+// note remembers a state, so that what changes after it can be told to who works with its revision already.
+func (d *definitions) note(s *statecontext.State) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.last == nil || d.last.Revision != s.DefinitionsRevision() {
-		d.last = define(s)
+	d.take(s)
+}
+
+// take gives the newest of the states that lists are made of, s if it is a newer one.
+func (d *definitions) take(s *statecontext.State) *statecontext.State {
+	if n := len(d.former); n > 0 && d.former[n-1].DefinitionsRevision() >= s.DefinitionsRevision() {
+		return d.former[n-1]
 	}
-	return d.last
+	d.former = append(d.former, s)
+	d.former = d.former[max(0, len(d.former)-formerRevisions):]
+	d.whole, d.changes = nil, map[uint64]*wire.DefinitionsChange{}
+	return s
+}
+
+// newest gives the list of the newest state, without a fence. It must not be changed.
+func (d *definitions) newest() *wire.Definitions {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.take(d.consensus.State())
+	if d.whole == nil {
+		d.whole = define(s)
+	}
+	return d.whole
+}
+
+// since gives what has changed in it since a revision, without a fence; nil when the whole has to be told. It must not be changed.
+func (d *definitions) since(revision uint64) *wire.DefinitionsChange {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := d.take(d.consensus.State())
+	c := d.changes[revision]
+	if c == nil {
+		i := slices.IndexFunc(d.former, func(f *statecontext.State) bool { return f.DefinitionsRevision() == revision })
+		if i < 0 || d.former[i] == s {
+			return nil
+		}
+		c = changed(d.former[i], s)
+		d.changes[revision] = c
+	}
+	return c
+}
+
+// changed tells the difference of what define gives of two states. Objects of the state are never changed in place, so that
+// those of the same address are the same.
+func changed(was, is *statecontext.State) *wire.DefinitionsChange {
+	c := &wire.DefinitionsChange{Base: was.DefinitionsRevision(), Revision: is.DefinitionsRevision()}
+	for x := range is.Indexes() {
+		if id := x.Definition.ID; told(x) && was.Index(id) != x {
+			c.Indexes, c.Topologies = append(c.Indexes, x.Definition), append(c.Topologies, x.Topology)
+		}
+	}
+	for x := range was.Indexes() {
+		if y := is.Index(x.Definition.ID); told(x) && (y == nil || !told(y)) {
+			c.GoneIndexes = append(c.GoneIndexes, x.Definition.ID)
+		}
+	}
+	for i := range is.Indexers() {
+		if was.Indexer(i.Node) != i {
+			c.Indexers = append(c.Indexers, describeIndexer(i))
+		}
+	}
+	for i := range was.Indexers() {
+		if is.Indexer(i.Node) == nil {
+			c.GoneIndexers = append(c.GoneIndexers, i.Node)
+		}
+	}
+	if rest := describeRest(is); !reflect.DeepEqual(rest, describeRest(was)) {
+		c.Rest = &rest
+	}
+	return c
 }
 
 // define describes a state to components.
 func define(s *statecontext.State) *wire.Definitions {
-	d := &wire.Definitions{Revision: s.DefinitionsRevision()}
-	for b := range s.Buckets() {
-		if !b.Gone {
-			d.Buckets = append(d.Buckets, describeBucket(b))
-		}
-	}
+	rest := describeRest(s)
+	d := &wire.Definitions{Revision: s.DefinitionsRevision(), Buckets: rest.Buckets, Projectors: rest.Projectors, Managers: rest.Managers}
 	d.Indexes = make([]index.Definition, 0, s.IndexCount())
 	d.Topologies = make([]partition.Topology, 0, s.IndexCount())
 	for x := range s.Indexes() {
-		if x.Waits() || x.Definition.State == index.Dropping { // hosts have nothing of it, or are to have nothing of it
-			continue
+		if told(x) {
+			d.Indexes = append(d.Indexes, x.Definition)
+			d.Topologies = append(d.Topologies, x.Topology)
 		}
-		d.Indexes = append(d.Indexes, x.Definition)
-		d.Topologies = append(d.Topologies, x.Topology)
 	}
 	for i := range s.Indexers() {
-		d.Indexers = append(d.Indexers, wire.Endpoint{Node: i.Node, UUID: i.UUID, BootID: i.BootID, Name: i.Name, Admin: i.Admin, Scan: i.Scan,
-			Maintenance: i.Data.Maintenance, Backfill: i.Data.Backfill, Catchup: i.Data.Catchup})
-	}
-	for p := range s.Projectors() {
-		d.Projectors = append(d.Projectors, wire.ProjectorEndpoint{ID: p.ID, BootID: p.BootID, Admin: p.Admin})
-	}
-	for m := range s.Managers() {
-		d.Managers = append(d.Managers, wire.ManagerEndpoint{ID: m.ID, REST: m.REST})
+		d.Indexers = append(d.Indexers, describeIndexer(i))
 	}
 	return d
+}
+
+// told tells whether components are told of an index: of others hosts have nothing, or are to have nothing.
+func told(x *statecontext.Index) bool { return !x.Waits() && x.Definition.State != index.Dropping }
+
+func describeIndexer(i *statecontext.Indexer) wire.Endpoint {
+	return wire.Endpoint{Node: i.Node, UUID: i.UUID, BootID: i.BootID, Name: i.Name, Admin: i.Admin, Scan: i.Scan,
+		Maintenance: i.Data.Maintenance, Backfill: i.Data.Backfill, Catchup: i.Data.Catchup}
+}
+
+func describeRest(s *statecontext.State) (r wire.DefinitionsRest) {
+	for b := range s.Buckets() {
+		if !b.Gone {
+			r.Buckets = append(r.Buckets, describeBucket(b))
+		}
+	}
+	for p := range s.Projectors() {
+		r.Projectors = append(r.Projectors, wire.ProjectorEndpoint{ID: p.ID, BootID: p.BootID, Admin: p.Admin})
+	}
+	for m := range s.Managers() {
+		r.Managers = append(r.Managers, wire.ManagerEndpoint{ID: m.ID, REST: m.REST})
+	}
+	return r
 }
 
 func describeBucket(b *statecontext.Bucket) wire.Bucket {
@@ -78,49 +165,72 @@ const repush = 1000 // ms
 func (l *leader) pushDefinitions() {
 	for _, p := range l.projectors {
 		if l.pushDue(&p.component) {
-			l.pushTo(&p.component, func(ctx context.Context, d *wire.Definitions) (*wire.DefinitionsReply, error) {
-				return l.cfg.Projectors.Definitions(ctx, p.addr, d)
-			})
+			l.pushTo(&p.component, l.cfg.Projectors)
 		}
 	}
 	for _, n := range l.indexers {
 		if l.pushDue(&n.component) {
-			l.pushTo(&n.component, func(ctx context.Context, d *wire.Definitions) (*wire.DefinitionsReply, error) {
-				return l.cfg.Indexers.Definitions(ctx, n.addr, d)
-			})
+			l.pushTo(&n.component, l.cfg.Indexers)
 		}
 	}
 }
 
+// pushDue tells whether a component is to be told now. Its hello comes first: it may have the newest list already, from the
+// leader before.
 func (l *leader) pushDue(c *component) bool {
-	if c.acked >= l.revision || c.push.flying || l.nowMS-c.pushMS < pushSpacing && l.nowMS >= c.pushMS {
+	if !c.hello || c.acked >= l.revision || c.push.flying || l.nowMS-c.pushMS < pushSpacing && l.nowMS >= c.pushMS {
 		return false
 	}
 	return c.pushed < l.revision && c.push.tries == 0 || c.push.ready(l.nowMS)
 }
 
+// pushes is what definitions travel by.
+type pushes interface {
+	Definitions(ctx context.Context, addr string, req *wire.Definitions) (*wire.DefinitionsReply, error)
+	Change(ctx context.Context, addr string, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error)
+}
+
 // pushTo sends the newest definitions. A list may make its receiver drop copies, which cannot be undone: leadership is
 // checked first.
-func (l *leader) pushTo(c *component, send func(context.Context, *wire.Definitions) (*wire.DefinitionsReply, error)) {
+func (l *leader) pushTo(c *component, by pushes) {
 	c.push.begin()
 	c.pushMS = l.nowMS
+	base := max(c.pushed, c.acked)
 	c.control.put(task{key: "definitions", do: func(ctx context.Context) {
 		a := &definitionsAnswer{c: c}
 		if a.err = l.cfg.Consensus.ReadBarrier(ctx); a.err == nil {
-			newest := l.cache.newest()
-			a.handed = newest.Revision
-			var reply *wire.DefinitionsReply
-			reply, a.err = fenced(ctx, c.fences, func(f wire.Fence) (*wire.DefinitionsReply, error) {
-				d := *newest
-				d.Fence = f
-				return send(ctx, &d)
-			})
-			if a.err == nil {
-				a.acked = reply.Revision
-			}
+			a.handed, a.acked, a.err = l.hand(ctx, c, by, base)
 		}
 		_ = l.post(ctx, a)
 	}})
+}
+
+// hand tells what has changed since base, the newest revision that the component is known to have, or everything.
+func (l *leader) hand(ctx context.Context, c *component, by pushes, base uint64) (handed, acked uint64, err error) {
+	if change := l.cache.since(base); change != nil {
+		reply, err := fenced(ctx, c.fences, func(f wire.Fence) (*wire.DefinitionsReply, error) {
+			d := *change
+			d.Fence = f
+			return by.Change(ctx, c.addr, &d)
+		})
+		var p *rpc.Problem
+		switch {
+		case err == nil && !reply.Missing:
+			return change.Revision, reply.Revision, nil
+		case err != nil && !(errors.As(err, &p) && (p.Status == http.StatusNotFound || p.Status == http.StatusMethodNotAllowed)): // an earlier version
+			return 0, 0, err
+		}
+	}
+	newest := l.cache.newest()
+	reply, err := fenced(ctx, c.fences, func(f wire.Fence) (*wire.DefinitionsReply, error) {
+		d := *newest
+		d.Fence = f
+		return by.Definitions(ctx, c.addr, &d)
+	})
+	if err != nil {
+		return 0, 0, err
+	}
+	return newest.Revision, reply.Revision, nil
 }
 
 // definitionsAnswer is a component's answer to a push.

@@ -82,7 +82,7 @@ func (l *leader) finish(all []readied) {
 	}
 	l.picture()
 	for _, r := range all {
-		l.propose(indexKey(r.def.ID), &statecontext.SetIndexState{ID: r.def.ID, From: r.def.State, To: index.Maintenance, Guard: r.guard}, told("index is ready", r.def))
+		l.propose(indexKey(r.def.ID), &statecontext.SetIndexState{ID: r.def.ID, From: r.def.State, To: index.Maintenance, Guard: r.guard}, logged("index is ready", r.def))
 	}
 }
 
@@ -120,12 +120,12 @@ func (l *leader) allAllocated(x *statecontext.Index) bool {
 func (l *leader) load(x *statecontext.Index) {
 	if g, ok := l.guard(x); ok {
 		d := &x.Definition
-		l.propose(indexKey(d.ID), &statecontext.SetIndexState{ID: d.ID, From: d.State, To: index.Backfill, Guard: g}, told("index is being built", d))
+		l.propose(indexKey(d.ID), &statecontext.SetIndexState{ID: d.ID, From: d.State, To: index.Backfill, Guard: g}, logged("index is being built", d))
 	}
 }
 
-// told logs a step of an index when it is committed.
-func told(what string, d *index.Definition) func(*leader, statecontext.Result, error) {
+// logged logs a step of an index when it is committed.
+func logged(what string, d *index.Definition) func(*leader, statecontext.Result, error) {
 	return func(l *leader, _ statecontext.Result, err error) {
 		if err == nil {
 			l.log.Info(what, "index", d.Name, "bucket", d.Bucket, "id", d.ID)

@@ -32,6 +32,9 @@ type fake struct {
 	sequence uint64
 	hellos   int
 	slow     time.Duration // that a hello takes
+	earlier  bool          // it does not know changes of definitions
+	lists    int           // whole definitions that were taken over
+	changes  int           // changes of them
 	unknown  int           // reports that were not known
 }
 
@@ -74,7 +77,25 @@ func (f *fake) takeDefinitions(d *wire.Definitions) (*wire.DefinitionsReply, err
 		return nil, rpc.Refuse(rpc.CodeFenced, "revision %d is below %d", d.Revision, f.revision)
 	}
 	f.revision, f.defs = d.Revision, d
+	f.lists++
 	return &wire.DefinitionsReply{Revision: d.Revision}, nil
+}
+
+// takeChange takes over what has changed; a fake of an earlier version does not know it.
+func (f *fake) takeChange(c *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
+	if f.earlier {
+		return nil, rpc.Refuse(rpc.CodeNotFound, "no such path")
+	}
+	d, err := c.Apply(f.defs)
+	if err != nil {
+		return &wire.DefinitionsReply{Missing: true}, nil
+	}
+	reply, err := f.takeDefinitions(d)
+	if err == nil {
+		f.lists--
+		f.changes++
+	}
+	return reply, err
 }
 
 type fakeProjector struct {
@@ -222,6 +243,16 @@ func (c projectorsOf) Definitions(ctx context.Context, addr string, req *wire.De
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.takeDefinitions(req)
+}
+
+func (c projectorsOf) Change(ctx context.Context, addr string, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
+	p := c.at(addr)
+	if err := p.enter(ctx, &req.Fence, true); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.takeChange(req)
 }
 
 func (c projectorsOf) Bucket(ctx context.Context, addr string, req *wire.BucketRequest) (*wire.BucketReply, error) {
@@ -490,6 +521,16 @@ func (c indexersOf) Definitions(ctx context.Context, addr string, req *wire.Defi
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return n.takeDefinitions(req)
+}
+
+func (c indexersOf) Change(ctx context.Context, addr string, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
+	n := c.at(addr)
+	if err := n.enter(ctx, &req.Fence, true); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.takeChange(req)
 }
 
 func (c indexersOf) Poll(ctx context.Context, addr string, req *wire.PollRequest) (*wire.PollReply, error) {

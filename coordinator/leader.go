@@ -67,6 +67,7 @@ type leader struct {
 	heldMS      int64    // when it was made
 	hwWanted    []string // buckets of which indexers are to tell HW
 	shownMS     int64
+	lateMS      int64 // when publishLate looked last
 }
 
 func newLeader(cfg Config, term uint64) *leader {
@@ -215,6 +216,7 @@ func (l *leader) sync() {
 	l.state = l.cfg.Consensus.State()
 	if r := l.state.DefinitionsRevision(); r != l.revision {
 		l.revision = r
+		l.cache.note(l.state)
 		l.reconcileComponents()
 		l.reconcileBuckets()
 		l.survey()

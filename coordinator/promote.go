@@ -179,15 +179,19 @@ func (l *leader) publish(b *bucket, n *indexer) {
 		return
 	}
 	nb := n.bucket(b.name)
+	if !nb.based && b.first.Number > 0 {
+		n.outbox.believe(b.first)
+	}
+	nb.based = true
 	nb.toldMS, nb.toldRef = l.nowMS, b.stable.StabilityRef
 	n.outbox.put(b.stable)
 	n.publish.put(task{key: "stability", do: func(ctx context.Context) {
-		all := n.outbox.take()
+		all, base := n.outbox.take()
 		if len(all) == 0 {
 			return
 		}
 		_, err := fenced(ctx, n.fences, func(f wire.Fence) (struct{}, error) {
-			return struct{}{}, l.cfg.Indexers.Stability(ctx, n.addr, &wire.StabilityRequest{Fence: f, Stabilities: all})
+			return struct{}{}, l.cfg.Indexers.Stability(ctx, n.addr, &wire.StabilityRequest{Fence: f, Stabilities: all, Base: base})
 		})
 		if err != nil {
 			l.log.Debug("stability timestamp", "indexer", n.name, "error", err) // told again when it is late
@@ -195,18 +199,22 @@ func (l *leader) publish(b *bucket, n *indexer) {
 	}})
 }
 
+// lateEvery is how often it is looked for indexers that have not acknowledged.
+const lateEvery = 100 // ms
+
 // publishLate tells stability timestamps again that were not acknowledged for long.
 func (l *leader) publishLate() {
-	if !l.on(Republish) {
+	if !l.on(Republish) || l.nowMS-l.lateMS < lateEvery && l.nowMS >= l.lateMS {
 		return
 	}
+	l.lateMS = l.nowMS
 	for _, b := range l.ordered {
 		if b.stable.Number == 0 {
 			continue
 		}
 		for _, node := range b.hosts {
 			n := l.indexers[node]
-			if n == nil || l.life(&n.component) == Offline {
+			if n == nil || !n.hello || l.life(&n.component) == Offline { // its hello says what it holds
 				continue
 			}
 			nb := n.bucket(b.name)

@@ -156,10 +156,8 @@ func (l *leader) picture() {
 	owned := map[index.ProjectorID]int{}
 	for name, b := range l.buckets {
 		sum := b.ledger.Summary(l.nowMS)
-		for v := range b.ledger.Len() {
-			if e := b.ledger.At(v); e.State == streams.Begun {
-				owned[e.Owner]++
-			}
+		for id, n := range b.ownership() {
+			owned[id] += n
 		}
 		if stuck := len(sum.Stuck) > 0; stuck != b.stuck {
 			if b.stuck = stuck; stuck {

@@ -28,6 +28,7 @@ func (x *Indexer) adminHandler() http.Handler {
 	}
 	add(http.MethodPut, "/v1/hello", manager, rpc.Handle(limit, x.hello))
 	add(http.MethodPut, "/v1/definitions", manager, rpc.Handle(limit, x.definitions))
+	add(http.MethodPost, "/v1/definitions:change", manager, rpc.Handle(limit, x.change))
 	add(http.MethodPost, "/v1/poll", manager, rpc.Handle(limit, x.poll))
 	add(http.MethodPut, "/v1/stability", manager, rpc.Handle(limit, x.stability))
 	add(http.MethodPut, "/v1/rollback", manager, rpc.Handle(limit, x.rollback))

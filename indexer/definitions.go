@@ -170,6 +170,20 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	return &wire.DefinitionsReply{Revision: d.Revision}, nil
 }
 
+// change is definitions told by what has changed since the list that is in force. When another one is, it answers Missing
+// and changes nothing.
+func (x *Indexer) change(ctx context.Context, c *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
+	if err := x.admit(c.Fence); err != nil {
+		return nil, err
+	}
+	base := x.present()
+	d, err := c.Apply(&base)
+	if err != nil {
+		return &wire.DefinitionsReply{Revision: base.Revision, Missing: true}, nil //nolint:nilerr // the answer says it
+	}
+	return x.definitions(ctx, d)
+}
+
 // nothingNew tells whether a list says what the one before it said, under a newer revision: DDL on indexes that this
 // list leaves out raises it. Then the revision is all there is to take over, and nothing is written: a stored revision
 // counts for nothing at the next start.

@@ -1,13 +1,52 @@
 package indexer
 
 import (
+	"errors"
+	"slices"
 	"testing"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
 
+	"tidemark/index"
+	"tidemark/internal/rpc"
 	"tidemark/wire"
 )
+
+// TestDefinitionsAsChanges: a list that is told by what has changed is obeyed as a whole one is; a change of another list
+// changes nothing.
+func TestDefinitionsAsChanges(t *testing.T) {
+	w := newWorld(t)
+	w.start()
+	for _, ids := range [][]index.CopyID{{10}, {10, 20}, {20, 30}, {30}, {10, 30}} {
+		if err := w.define(ids...); err != nil {
+			t.Fatal(err)
+		}
+		for _, id := range []index.CopyID{10, 20, 30} {
+			if _, has := w.x.store.Slice(id); has != slices.Contains(ids, id) {
+				t.Errorf("after %v copy %d is there: %v", ids, id, has)
+			}
+		}
+	}
+	if w.changes < 2 {
+		t.Errorf("%d lists came as changes", w.changes)
+	}
+	w.mu.Lock()
+	d := w.definitionsLocked()
+	w.mu.Unlock()
+	c := &wire.DefinitionsChange{Fence: d.Fence, Base: d.Revision - 1, Revision: d.Revision + 1, GoneIndexes: []index.ID{1, 3}}
+	if reply, err := w.admin.Change(t.Context(), w.endpoint.Admin, c); err != nil || !reply.Missing {
+		t.Errorf("a change of another list: %+v, %v", reply, err)
+	}
+	if _, has := w.x.store.Slice(30); !has {
+		t.Error("a change of another list was obeyed")
+	}
+	c.Base, c.Fence = d.Revision, wire.Fence{ClusterID: testCluster, Epoch: 1, Counter: 1 << 30}
+	var p *rpc.Problem
+	if _, err := w.admin.Change(t.Context(), w.endpoint.Admin, c); !errors.As(err, &p) || p.Code != rpc.CodeFenced {
+		t.Errorf("a deposed leader's change: %v", err)
+	}
+}
 
 // TestListBesideBusyBucket: a bucket's loop takes the node's lock at times, so a new list of definitions must not wait for a
 // loop while it holds that lock, however many commands stand before it.

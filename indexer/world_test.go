@@ -56,6 +56,8 @@ type world struct {
 	log       timestamp.FailoverLog
 	copies    []partition.Copy
 	revision  uint64
+	sent      *wire.Definitions // last
+	changes   int               // lists that were told as changes
 	counter   uint64
 	term      uint64
 	epoch     uint64 // above 1
@@ -419,8 +421,32 @@ func (w *world) define(ids ...index.CopyID) error {
 	w.revision++
 	d := w.definitionsLocked()
 	w.mu.Unlock()
+	was := w.sent
+	w.sent = d
+	if was != nil && d.Revision%2 == 0 { // every other list travels as a change
+		reply, err := w.admin.Change(context.Background(), w.endpoint.Admin, changeOf(was, d))
+		if err != nil || !reply.Missing {
+			w.changes++
+			return err
+		}
+		w.mu.Lock()
+		d.Fence = w.fence()
+		w.mu.Unlock()
+	}
 	_, err := w.admin.Definitions(context.Background(), w.endpoint.Admin, d)
 	return err
+}
+
+// changeOf tells a list as a change of another one.
+func changeOf(was, is *wire.Definitions) *wire.DefinitionsChange {
+	c := &wire.DefinitionsChange{Fence: is.Fence, Base: was.Revision, Revision: is.Revision, Indexes: is.Indexes, Topologies: is.Topologies, Indexers: is.Indexers,
+		Rest: &wire.DefinitionsRest{Buckets: is.Buckets, Projectors: is.Projectors, Managers: is.Managers}}
+	for _, x := range was.Indexes {
+		if !slices.ContainsFunc(is.Indexes, func(y index.Definition) bool { return y.ID == x.ID }) {
+			c.GoneIndexes = append(c.GoneIndexes, x.ID)
+		}
+	}
+	return c
 }
 
 func (w *world) definitionsLocked() *wire.Definitions {

@@ -56,6 +56,11 @@ func (c *Client) Definitions(ctx context.Context, addr string, req *wire.Definit
 	return rpc.Call[wire.DefinitionsReply](ctx, c.rpc, ControlTimeout, http.MethodPut, addr+"/v1/definitions", req)
 }
 
+// Change hands over what has changed in them since a revision that was handed over before.
+func (c *Client) Change(ctx context.Context, addr string, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
+	return rpc.Call[wire.DefinitionsReply](ctx, c.rpc, ControlTimeout, http.MethodPost, addr+"/v1/definitions:change", req)
+}
+
 // Poll asks for positions and fences older incarnations.
 func (c *Client) Poll(ctx context.Context, addr string, req *wire.PollRequest) (*wire.PollReply, error) {
 	return rpc.Call[wire.PollReply](ctx, c.rpc, ControlTimeout, http.MethodPost, addr+"/v1/poll", req)
@@ -65,6 +70,7 @@ func (c *Client) Poll(ctx context.Context, addr string, req *wire.PollRequest) (
 // the indexer does not have the base of is told whole at once. Calls for one address should not overlap.
 func (c *Client) Stability(ctx context.Context, addr string, req *wire.StabilityRequest) error {
 	told := c.take(addr) // after a failure nobody knows what it was told
+	told.Believe(req.Base)
 	brief := told.Brief(req)
 	reply, err := c.stability(ctx, addr, brief)
 	if err != nil {

@@ -122,6 +122,40 @@ func TestStabilityReachesEveryVersion(t *testing.T) {
 	}
 }
 
+// TestANewLeaderTellsChanges: of what the leader before has probably told. Who was not told so is told the whole.
+func TestANewLeaderTellsChanges(t *testing.T) {
+	r := &receiver{told: wire.Told{}, newest: map[string]uint64{}}
+	server := httptest.NewServer(r)
+	defer server.Close()
+	stable := func(number uint64) wire.Stability {
+		s := wire.Stability{Vector: timestamp.New(4)}
+		s.Vector.Set(0, timestamp.Position{VBUUID: 7, Seqno: 10 * number})
+		s.StabilityRef = wire.StabilityRef{Bucket: "a", Generation: 1, Number: number, Hash: s.Vector.Hash()}
+		return s
+	}
+	tell := func(c *Client, number uint64, requests, deltas int, base ...wire.Stability) {
+		t.Helper()
+		r.requests, r.deltas = 0, 0
+		if err := c.Stability(t.Context(), server.URL, &wire.StabilityRequest{Stabilities: []wire.Stability{stable(number)}, Base: base}); err != nil {
+			t.Fatal(err)
+		}
+		if r.newest["a"] != 10*number || r.requests != requests || r.deltas != deltas {
+			t.Errorf("number %d: it has %d after %d requests with %d changes, want %d and %d", number, r.newest["a"], r.requests, r.deltas, requests, deltas)
+		}
+	}
+	former := New(1, nil)
+	defer former.Close()
+	tell(former, 1, 1, 0)
+	tell(former, 2, 1, 1)
+	next := New(1, nil)
+	defer next.Close()
+	tell(next, 3, 1, 1, stable(2))
+	tell(next, 4, 1, 1)
+	tell(former, 5, 2, 1, stable(3)) // it was told 4
+	tell(next, 6, 1, 1, stable(5))   // what it told itself is older
+	tell(next, 7, 1, 1, stable(3))   // what it told itself is newer
+}
+
 // TestWhatWasToldIsBounded: an indexer that is forgotten is told whole ones.
 func TestWhatWasToldIsBounded(t *testing.T) {
 	c := New(1, nil)

@@ -27,6 +27,7 @@ func (p *Projector) handler() http.Handler {
 	}
 	add(http.MethodPut, "/v1/hello", manager, rpc.Handle(limit, p.hello))
 	add(http.MethodPut, "/v1/definitions", manager, rpc.Handle(limit, p.definitions))
+	add(http.MethodPost, "/v1/definitions:change", manager, rpc.Handle(limit, p.change))
 	add(http.MethodPost, "/v1/bucket", manager, rpc.Handle(limit, p.bucketInfo))
 	add(http.MethodPost, "/v1/failoverlogs", manager, rpc.Handle(limit, p.failoverLogs))
 	add(http.MethodPost, "/v1/streams", side, whoAsks(rpc.Handle(limit, p.streams)))
@@ -103,6 +104,22 @@ func (p *Projector) definitions(_ context.Context, req *wire.Definitions) (*wire
 		return nil, err
 	}
 	return &wire.DefinitionsReply{Revision: req.Revision}, nil
+}
+
+// change is definitions told by what has changed since the list that is here. When another one is, it answers Missing and
+// changes nothing.
+func (p *Projector) change(ctx context.Context, c *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
+	if err := p.admit(c.Fence, false); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	base := p.defs
+	p.mu.Unlock()
+	d, err := c.Apply(base)
+	if err != nil {
+		return &wire.DefinitionsReply{Missing: true}, nil //nolint:nilerr // the answer says it
+	}
+	return p.definitions(ctx, d)
 }
 
 // older orders definitions by epoch and revision: after a lost majority revisions may begin again lower.

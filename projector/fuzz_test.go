@@ -29,6 +29,7 @@ func adminCalls() []struct {
 		{http.MethodPut, "/v1/hello", wire.HelloRequest{Fence: fence}},
 		{http.MethodPut, "/v1/definitions", wire.Definitions{Fence: fence, Revision: 1, Buckets: []wire.Bucket{{Name: testBucket, UUID: testUUID, VBuckets: vbuckets}},
 			Indexes: []index.Definition{{ID: 1 << 33, Bucket: testBucket, State: index.Backfill, Keys: []index.KeyExpr{{Expr: "`a`"}}}}}},
+		{http.MethodPost, "/v1/definitions:change", wire.DefinitionsChange{Fence: fence, Base: 1, Revision: 2, GoneIndexes: []index.ID{1 << 33}}},
 		{http.MethodPost, "/v1/bucket", wire.BucketRequest{Bucket: testBucket}},
 		{http.MethodPost, "/v1/failoverlogs", wire.FailoverLogsRequest{Fence: fence, Bucket: testBucket, VBuckets: []uint16{0, 1}}},
 		{http.MethodPost, "/v1/streams", wire.StreamRequest{Fence: fence, Topic: wire.MaintenanceTopic, Incarnation: incarnation(1), Buckets: []wire.StreamBucket{start}}},

@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -176,6 +177,9 @@ func (e *endpoint) kinds(k keyversion.Kind) (all []keyversion.Event) {
 
 // world is a KV node, a projector, its manager and an indexer's ports.
 type world struct {
+	sent    *wire.Definitions // last
+	changes int               // lists that were told as changes
+
 	t       testing.TB
 	p       *Projector
 	kv      *kvclient.Client
@@ -282,9 +286,32 @@ func (w *world) fence() wire.Fence {
 // define sends definitions: index n has field "f<n>" as its key and one slice on node 1, its copy is 10*n.
 func (w *world) define(revision uint64, ids ...index.ID) {
 	w.t.Helper()
-	if _, err := w.client.Definitions(context.Background(), w.url, w.definitions(revision, ids...)); err != nil {
+	d, was := w.definitions(revision, ids...), w.sent
+	w.sent = d
+	if was != nil && d.Revision%2 == 0 { // every other list travels as a change
+		if reply, err := w.client.Change(context.Background(), w.url, changeOf(was, d)); err != nil {
+			w.t.Fatal(err)
+		} else if !reply.Missing {
+			w.changes++
+			return
+		}
+		d.Fence = w.fence()
+	}
+	if _, err := w.client.Definitions(context.Background(), w.url, d); err != nil {
 		w.t.Fatal(err)
 	}
+}
+
+// changeOf tells a list as a change of another one.
+func changeOf(was, is *wire.Definitions) *wire.DefinitionsChange {
+	c := &wire.DefinitionsChange{Fence: is.Fence, Base: was.Revision, Revision: is.Revision, Indexes: is.Indexes, Topologies: is.Topologies, Indexers: is.Indexers,
+		Rest: &wire.DefinitionsRest{Buckets: is.Buckets, Projectors: is.Projectors, Managers: is.Managers}}
+	for _, x := range was.Indexes {
+		if !slices.ContainsFunc(is.Indexes, func(y index.Definition) bool { return y.ID == x.ID }) {
+			c.GoneIndexes = append(c.GoneIndexes, x.ID)
+		}
+	}
+	return c
 }
 
 // defineBeside is define without waiting for it; a later command may overtake it.

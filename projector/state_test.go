@@ -334,3 +334,40 @@ func flood(ctx context.Context, e *engine, b *bucket, share float64) {
 		}
 	}
 }
+
+// TestDefinitionsAsChanges: a list that is told by what has changed is taken over as a whole one is; a change of another list
+// changes nothing.
+func TestDefinitionsAsChanges(t *testing.T) {
+	w := newWorld(t)
+	have := func() (ids []index.ID) {
+		t.Helper()
+		s, err := w.client.State(t.Context(), w.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range s.Definitions {
+			ids = append(ids, d.Index)
+		}
+		slices.Sort(ids)
+		return ids
+	}
+	w.define(1, 1)
+	w.start(1)
+	for i, ids := range [][]index.ID{{1, 2}, {2, 3}, {3}, {1, 3}} {
+		w.define(uint64(i)+2, ids...)
+		if now := have(); !slices.Equal(now, ids) {
+			t.Errorf("after %v it has %v", ids, now)
+		}
+	}
+	if w.changes < 2 {
+		t.Errorf("%d lists came as changes", w.changes)
+	}
+	c := &wire.DefinitionsChange{Fence: w.fence(), Base: 4, Revision: 6, GoneIndexes: []index.ID{1, 3}}
+	if reply, err := w.client.Change(t.Context(), w.url, c); err != nil || !reply.Missing || !slices.Equal(have(), []index.ID{1, 3}) {
+		t.Errorf("a change of another list: %+v, %v, it has %v", reply, err, have())
+	}
+	c.Base, c.Fence = 5, wire.Fence{ClusterID: "c1", Epoch: 1, Counter: 1 << 30}
+	if _, err := w.client.Change(t.Context(), w.url, c); rpc.AsProblem(err).Code != rpc.CodeFenced {
+		t.Errorf("a deposed leader's change: %v", err)
+	}
+}

@@ -43,6 +43,11 @@ func (c *Client) Definitions(ctx context.Context, addr string, req *wire.Definit
 	return rpc.Call[wire.DefinitionsReply](ctx, c.rpc, ControlTimeout, http.MethodPut, addr+"/v1/definitions", req)
 }
 
+// Change hands over what has changed in them since a revision that was handed over before.
+func (c *Client) Change(ctx context.Context, addr string, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
+	return rpc.Call[wire.DefinitionsReply](ctx, c.rpc, ControlTimeout, http.MethodPost, addr+"/v1/definitions:change", req)
+}
+
 // Bucket asks what KV knows of a bucket.
 func (c *Client) Bucket(ctx context.Context, addr string, req *wire.BucketRequest) (*wire.BucketReply, error) {
 	return rpc.Call[wire.BucketReply](ctx, c.rpc, ControlTimeout, http.MethodPost, addr+"/v1/bucket", req)

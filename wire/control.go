@@ -67,6 +67,8 @@ type Definitions struct {
 // DefinitionsReply says what the component has taken over.
 type DefinitionsReply struct {
 	Revision uint64 `json:"revision"`
+	// Missing: nothing was taken over, because the list that was to be changed is not here; it is to be told whole.
+	Missing bool `json:"missing,omitempty"`
 }
 
 // BucketRequest asks a projector about a bucket of its KV nodes. POST /v1/bucket. An unknown bucket is code
@@ -162,6 +164,9 @@ type StabilityRequest struct {
 	Fence       Fence            `json:"fence"`
 	Stabilities []Stability      `json:"stabilities"`
 	Deltas      []StabilityDelta `json:"deltas,omitempty"`
+	// Base does not travel: what the receiver is believed to have been told by another leader. A sender that knows nothing newer
+	// tells changes of it.
+	Base []Stability `json:"-"`
 }
 
 // StabilityReply names the buckets of which an indexer does not have what a delta changes: they are to be told whole.

@@ -78,6 +78,15 @@ func (t Told) Remember(s *Stability) {
 	t[s.Bucket] = *s
 }
 
+// Believe notes what a receiver is believed to have been told, where nothing newer is known.
+func (t Told) Believe(base []Stability) {
+	for i := range base {
+		if was, known := t[base[i].Bucket]; !known || was.Compare(base[i].StabilityRef) < 0 {
+			t.Remember(&base[i])
+		}
+	}
+}
+
 // Brief gives a request that tells what req tells, as changes of t where it can be.
 func (t Told) Brief(req *StabilityRequest) *StabilityRequest {
 	brief := &StabilityRequest{Fence: req.Fence}

@@ -88,6 +88,19 @@ func (c *component) definitions(_ context.Context, req *wire.Definitions) (*wire
 	return &wire.DefinitionsReply{Revision: req.Revision}, nil
 }
 
+// change is definitions told by what has changed; the list is nil when another one is here.
+func (c *component) change(ctx context.Context, req *wire.DefinitionsChange) (*wire.Definitions, *wire.DefinitionsReply, error) {
+	c.mu.Lock()
+	base := c.defs
+	c.mu.Unlock()
+	d, err := req.Apply(base)
+	if err != nil {
+		return nil, &wire.DefinitionsReply{Missing: true}, nil //nolint:nilerr // the answer says it
+	}
+	reply, err := c.definitions(ctx, d)
+	return d, reply, err
+}
+
 func (c *component) registered(r *wire.RegisterReply) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -174,6 +187,10 @@ func (p *projector) Run(ctx context.Context) error {
 		return &wire.ProjectorHello{Report: *r}, nil
 	}))
 	m.HandleFunc("PUT /v1/definitions", rpc.Handle(rpc.MaxControlBody, p.definitions))
+	m.HandleFunc("POST /v1/definitions:change", rpc.Handle(rpc.MaxControlBody, func(ctx context.Context, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
+		_, reply, err := p.change(ctx, req)
+		return reply, err
+	}))
 	m.HandleFunc("POST /v1/bucket", rpc.Handle(rpc.MaxControlBody, p.bucket))
 	m.HandleFunc("POST /v1/failoverlogs", rpc.Handle(rpc.MaxControlBody, p.logs))
 	m.HandleFunc("POST /v1/streams", rpc.Handle(rpc.MaxControlBody, p.start))
@@ -388,6 +405,14 @@ func (n *indexer) Run(ctx context.Context) error {
 		reply, err := n.definitions(ctx, req)
 		if err == nil {
 			n.place(req)
+			n.nudge()
+		}
+		return reply, err
+	}))
+	m.HandleFunc("POST /v1/definitions:change", rpc.Handle(rpc.MaxControlBody, func(ctx context.Context, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
+		d, reply, err := n.change(ctx, req)
+		if err == nil && d != nil {
+			n.place(d)
 			n.nudge()
 		}
 		return reply, err

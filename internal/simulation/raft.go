@@ -313,6 +313,21 @@ func (t toProjectors) Definitions(_ context.Context, addr string, d *wire.Defini
 	return toProjector(t, addr, "definitions", func(p int) (*wire.DefinitionsReply, error) { return t.l.sim.projDefinitions(p, d) })
 }
 
+func (t toProjectors) Change(_ context.Context, addr string, c *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
+	return toProjector(t, addr, "change", func(p int) (*wire.DefinitionsReply, error) {
+		return changed(c, t.l.sim.proj[p].defs, func(d *wire.Definitions) (*wire.DefinitionsReply, error) { return t.l.sim.projDefinitions(p, d) })
+	})
+}
+
+// changed takes a change of a list over as the list.
+func changed(c *wire.DefinitionsChange, base *wire.Definitions, take func(*wire.Definitions) (*wire.DefinitionsReply, error)) (*wire.DefinitionsReply, error) {
+	d, err := c.Apply(base)
+	if err != nil {
+		return &wire.DefinitionsReply{Missing: true}, nil //nolint:nilerr // the answer says it
+	}
+	return take(d)
+}
+
 func (t toProjectors) Bucket(_ context.Context, addr string, r *wire.BucketRequest) (*wire.BucketReply, error) {
 	return toProjector(t, addr, "bucket", func(int) (*wire.BucketReply, error) {
 		if b := t.l.sim.bucket(r.Bucket); b != nil {
@@ -360,6 +375,12 @@ func (t toIndexers) Hello(_ context.Context, addr string, r *wire.HelloRequest) 
 
 func (t toIndexers) Definitions(_ context.Context, addr string, d *wire.Definitions) (*wire.DefinitionsReply, error) {
 	return toIndexer(t, addr, "definitions", func(n *node) (*wire.DefinitionsReply, error) { return t.l.sim.nodeDefinitions(n, d) })
+}
+
+func (t toIndexers) Change(_ context.Context, addr string, c *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
+	return toIndexer(t, addr, "change", func(n *node) (*wire.DefinitionsReply, error) {
+		return changed(c, n.defs, func(d *wire.Definitions) (*wire.DefinitionsReply, error) { return t.l.sim.nodeDefinitions(n, d) })
+	})
 }
 
 func (t toIndexers) Poll(_ context.Context, addr string, r *wire.PollRequest) (*wire.PollReply, error) {

@@ -1,0 +1,83 @@
+package wire
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"tidemark/index"
+	"tidemark/partition"
+)
+
+// ErrBase is wrapped when a change of definitions is not one of the list that is here.
+var ErrBase = errors.New("definitions that are to be changed")
+
+// DefinitionsChange is Definitions told by what has changed since a revision that the same leader has handed to the receiver.
+// POST /v1/definitions:change; the answer is DefinitionsReply. It has a path of its own, so that who does not know it cannot
+// take it for a list.
+type DefinitionsChange struct {
+	Fence    Fence  `json:"fence"`
+	Base     uint64 `json:"base"` // revision of the list that it changes
+	Revision uint64 `json:"revision"`
+
+	Indexes      []index.Definition   `json:"indexes,omitempty"`    // new or changed, ascending by id
+	Topologies   []partition.Topology `json:"topologies,omitempty"` // of those indexes, ascending by index
+	GoneIndexes  []index.ID           `json:"gone_indexes,omitempty"`
+	Indexers     []Endpoint           `json:"indexers,omitempty"` // new or changed, ascending by node
+	GoneIndexers []index.NodeID       `json:"gone_indexers,omitempty"`
+	// Rest is what is told whole when anything of it has changed.
+	Rest *DefinitionsRest `json:"rest,omitempty"`
+}
+
+// DefinitionsRest is what of Definitions is short.
+type DefinitionsRest struct {
+	Buckets    []Bucket            `json:"buckets"`
+	Projectors []ProjectorEndpoint `json:"projectors"`
+	Managers   []ManagerEndpoint   `json:"managers"`
+}
+
+// Apply gives the whole list. base is not changed, but shares what stays the same. Errors wrap ErrBase: base, which may be nil, is not
+// the list that c changes; the whole list has to be told.
+func (c *DefinitionsChange) Apply(base *Definitions) (*Definitions, error) {
+	switch {
+	case base == nil || base.Revision == 0:
+		return nil, fmt.Errorf("%w: revision %d is wanted, none is here", ErrBase, c.Base)
+	case base.Revision != c.Base || base.Fence.Epoch != c.Fence.Epoch || base.Fence.ClusterID != c.Fence.ClusterID:
+		return nil, fmt.Errorf("%w: revision %d of epoch %d is wanted, revision %d of epoch %d is here", ErrBase, c.Base, c.Fence.Epoch,
+			base.Revision, base.Fence.Epoch)
+	}
+	d := *base
+	d.Fence, d.Revision = c.Fence, c.Revision
+	idOf, indexOf := func(x *index.Definition) index.ID { return x.ID }, func(t *partition.Topology) index.ID { return t.Index }
+	d.Indexes = merge(base.Indexes, c.Indexes, c.GoneIndexes, idOf)
+	d.Topologies = merge(base.Topologies, c.Topologies, c.GoneIndexes, indexOf)
+	d.Indexers = merge(base.Indexers, c.Indexers, c.GoneIndexers, func(e *Endpoint) index.NodeID { return e.Node })
+	if c.Rest != nil {
+		d.Buckets, d.Projectors, d.Managers = c.Rest.Buckets, c.Rest.Projectors, c.Rest.Managers
+	}
+	return &d, nil
+}
+
+// merge gives was without what is gone, with what is new or changed, ascending by key.
+func merge[T any, K cmp.Ordered](was, changed []T, gone []K, key func(*T) K) []T {
+	if len(changed) == 0 && len(gone) == 0 {
+		return was
+	}
+	left := make(map[K]bool, len(changed)+len(gone))
+	for i := range changed {
+		left[key(&changed[i])] = true
+	}
+	for _, k := range gone {
+		left[k] = true
+	}
+	all := make([]T, 0, len(was)+len(changed))
+	for i := range was {
+		if !left[key(&was[i])] {
+			all = append(all, was[i])
+		}
+	}
+	all = append(all, changed...)
+	slices.SortFunc(all, func(a, b T) int { return cmp.Compare(key(&a), key(&b)) })
+	return all
+}
