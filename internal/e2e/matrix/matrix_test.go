@@ -5,6 +5,7 @@ package matrix
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"slices"
@@ -27,12 +28,14 @@ var cellFlag = flag.String("matrix", "leader/load,indexer/build,lose/idle,projec
 	"cells of TestKillMatrix, FAULT/STATE, or all: "+strings.Join(faultNames(), ", ")+" with "+strings.Join(stateNames(), ", "))
 
 const (
-	loadRate    = 300 // writes a second
-	lostWrites  = 300 // that no replica has when a node is failed over
-	probeKeys   = 64  // documents written after the fault, that scans must show
-	recoverIn   = 2 * time.Minute
-	cellIn      = 4 * time.Minute
-	offlineSoon = 4 * time.Second // a process that is held for longer counts as silent
+	loadRate   = 300 // writes a second
+	lostWrites = 300 // that no replica has when a node is failed over
+	probeKeys  = 64  // documents written after the fault, that scans must show
+	recoverIn  = 2 * time.Minute
+	cellIn     = 4 * time.Minute // for each try to bring the cluster into the state
+	stateTries = 5
+	reportTime = 150 * time.Millisecond // an indexer that goes on reports within this
+	holdFor    = 2 * time.Second        // an indexer is stopped at a time, of the 5 s of silence after which nobody waits for it
 )
 
 func TestMain(m *testing.M) { harness.Main(m) }
@@ -78,7 +81,6 @@ func faults() []fault {
 			node := "kv2"
 			if w.out[node] { // a rollback is under way already
 				node = "kv3"
-				w.write(lostWrites)
 			}
 			w.lose(node)
 			w.pause(false)
@@ -105,6 +107,8 @@ type state struct {
 	name string
 	load bool
 	get  func(w *world, f *fault)
+	// still, if it is set, tells whether the cluster is in the state at this moment; when it is not, it is brought there again.
+	still func(w *world) bool
 }
 
 func states() []state {
@@ -112,7 +116,7 @@ func states() []state {
 		{name: "idle", get: func(*world, *fault) {}},
 		{name: "load", load: true, get: func(w *world, _ *fault) { w.written(loadRate) }},
 		{name: "build", get: (*world).building},
-		{name: "rollback", get: (*world).rollingBack},
+		{name: "rollback", get: (*world).rollingBack, still: (*world).inRollback},
 	}
 }
 
@@ -172,7 +176,11 @@ func TestKillMatrix(t *testing.T) {
 		f := faults()[slices.Index(faultNames(), c[0])]
 		s := states()[slices.Index(stateNames(), c[1])]
 		var done context.CancelFunc
-		w.ctx, done = context.WithTimeout(ctx, cellIn)
+		limit := cellIn
+		if s.still != nil {
+			limit *= stateTries
+		}
+		w.ctx, done = context.WithTimeout(ctx, limit)
 		table[c] = w.cell(&f, &s)
 		done()
 		w.turn++
@@ -210,8 +218,7 @@ func (w *world) cell(f *fault, s *state) (x figures) {
 	if f.loses && s.name != "rollback" {
 		w.beyondReplicas()
 	}
-	s.get(w, f)
-	usable, rollbacks := w.readyIndexes(), w.rollbackID()
+	usable, rollbacks := w.bring(f, s)
 	struck := time.Now()
 	back := f.strike(w)
 	w.release()
@@ -254,6 +261,25 @@ func (w *world) cell(f *fault, s *state) (x figures) {
 	t.Logf("%s: scans after %s, all ready after %s", name, x.scans.Round(time.Millisecond), x.ready.Round(time.Millisecond))
 	w.whole()
 	return x
+}
+
+// bring has the cluster in the state that the fault is to strike it in, and gives the indexes that can be scanned now, and the newest
+// rollback. Nothing slow lies between the last look at the state and the end.
+func (w *world) bring(f *fault, s *state) (usable []string, rollbacks uint64) {
+	for try := 1; ; try++ {
+		s.get(w, f)
+		usable, rollbacks = w.readyIndexes(), w.rollbackID()
+		if s.still == nil || s.still(w) {
+			return usable, rollbacks
+		}
+		if try == stateTries {
+			w.t.Fatalf("%s/%s: the state was over before the fault could strike, %d times\n%s", f.name, s.name, try, w.picture())
+		}
+		w.t.Logf("%s/%s: the state was over before the fault could strike; again", f.name, s.name)
+		w.pause(false)
+		w.release()
+		w.whole()
+	}
 }
 
 // leader waits until a manager knows who leads, and gives that one's place.
@@ -371,28 +397,45 @@ func (w *world) building(*fault) {
 	})
 }
 
-// rollingBack has the bucket rolled back, held up by an indexer that stands still until the fault has struck.
+// rollingBack has the bucket rolled back, held up by an indexer that stands still until the fault has struck. Before the rollback
+// begins, which takes as long as the machine is slow, the indexer goes on for a moment now and then, so that it does not count as
+// silent, and is not left out of the rollback.
 func (w *world) rollingBack(f *fault) {
 	w.beyondReplicas()
-	began := time.Now()
-	w.hold(w.up.Manifest().Indexers[2].PID)
-	w.lose("kv2")
+	pid, before := w.up.Manifest().Indexers[2].PID, w.rollbackID()
+	w.hold(pid)
+	held := time.Now()
+	w.out["kv2"] = true
+	if _, err := w.admin.Failover(w.ctx, kv.FailoverRequest{Nodes: []string{"kv2"}, Lose: true}); err != nil {
+		w.t.Fatalf("failover: %v\n%s", err, w.picture())
+	}
+	if f.loses { // what kv3 is to lose
+		w.write(lostWrites)
+	}
 	harness.WaitFor(w.ctx, w.t, func() error {
-		list, err := w.c.Rollbacks(w.ctx)
-		if err != nil {
-			return err
+		if w.inRollback() || w.rollbackID() > before {
+			return nil
 		}
-		if len(list.Rollbacks) == 0 || list.Rollbacks[0].ID == 0 {
-			if time.Since(began) > offlineSoon { // a slow machine: it may be over
-				return nil
-			}
-			return fmt.Errorf("no rollback is under way: %+v", list)
+		if time.Since(held) > holdFor {
+			w.release()
+			time.Sleep(reportTime)
+			w.hold(pid)
+			held = time.Now()
 		}
-		return nil
+		return errors.New("no rollback has begun")
 	})
 	if !f.loses {
 		w.pause(false)
 	}
+}
+
+// inRollback tells whether a rollback is under way at this moment.
+func (w *world) inRollback() bool {
+	list, err := w.c.Rollbacks(w.ctx)
+	if err != nil {
+		w.t.Fatalf("%v\n%s", err, w.picture())
+	}
+	return len(list.Rollbacks) > 0 && list.Rollbacks[0].ID != 0
 }
 
 // readyIndexes gives the indexes that can be scanned now.
