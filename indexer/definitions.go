@@ -285,6 +285,9 @@ func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, w wanted) err
 			return err
 		}
 		if w.copy.State == partition.Allocated {
+			x.mu.Lock()
+			x.old[id] = true
+			x.mu.Unlock()
 			x.log.Warn("a copy that was here is missing; it is filled from KV anew", "copy", id, "index", w.def.ID, "slice", w.copy.Slice)
 		}
 		x.log.Info("copy allocated", "copy", id, "index", w.def.ID, "slice", w.copy.Slice, "bucket", w.bucket.Name)
@@ -321,6 +324,9 @@ func (x *Indexer) dropCopy(ctx context.Context, s *storage.Slice) error {
 		return fmt.Errorf("dropping copy %s: %w", m.Copy, err)
 	}
 	x.claim(m.Copy)
+	x.mu.Lock()
+	delete(x.old, m.Copy)
+	x.mu.Unlock()
 	x.log.Info("copy dropped", "copy", m.Copy, "index", m.Index, "bucket", m.Bucket)
 	return nil
 }

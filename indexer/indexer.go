@@ -179,6 +179,7 @@ type Indexer struct {
 	defs     wire.Definitions
 	obeyed   uint64 // revision of defs, also of those of the last run
 	orphans  map[index.CopyID]*orphan
+	old      map[index.CopyID]bool     // copies that are not new to this process, see comesBack
 	newest   map[string]wire.Stability // highest published, by bucket
 	told     wire.Told                 // by the leader, last, whether or not it is the highest
 	verifies map[string]*sideRead      // by topic
@@ -225,7 +226,7 @@ func Open(cfg Config) (*Indexer, error) {
 		cfg: cfg, log: cfg.Logger, boot: boot, now: time.Now, began: time.Now(), buckets: map[string]*bucket{}, orphans: map[index.CopyID]*orphan{},
 		report: make(chan struct{}, 1), sides: make(chan struct{}, 1), metrics: newMetrics(),
 		snapshots: newSnapshots(cfg.KeepSnapshots, cfg.Logger), newest: map[string]wire.Stability{}, told: wire.Told{}, changed: make(chan struct{}),
-		verifies: map[string]*sideRead{}, checking: make(chan struct{}, 1),
+		verifies: map[string]*sideRead{}, checking: make(chan struct{}, 1), old: map[index.CopyID]bool{},
 	}
 	if cfg.CatchupRate > 0 {
 		x.catchup = &pace{rate: cfg.CatchupRate, now: x.now}
@@ -236,6 +237,9 @@ func Open(cfg Config) (*Indexer, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	for _, s := range x.store.Slices() {
+		x.old[s.Meta().Copy] = true
 	}
 	if x.identity, err = loadIdentity(cfg.Dir); err == nil {
 		x.marks, err = loadMarks(cfg.Dir, cfg.Logger)
@@ -317,12 +321,40 @@ func (x *Indexer) Run(ctx context.Context) error {
 	g.Go(func() error { return x.watchMemory(inner) })
 	e := x.Endpoint()
 	x.log.Info("indexer runs", "name", e.Name, "uuid", e.UUID, "admin", e.Admin, "scan", e.Scan, "maintenance", e.Maintenance)
-	err := g.Wait()
-	x.snapshots.closeAll()
-	err = errors.Join(err, x.store.Close())
-	x.managers.Close()
-	x.projectors.Close()
-	return err
+	return stopWithin(ctx, stopMost, func() error {
+		err := g.Wait()
+		x.snapshots.closeAll()
+		err = errors.Join(err, x.store.Close())
+		x.managers.Close()
+		x.projectors.Close()
+		return err
+	})
+}
+
+// stopMost bounds an orderly stop: files of a disk that hangs cannot be closed, and nothing is lost with them that KV does not
+// have.
+const stopMost = 15 * time.Second
+
+// ErrHangs is wrapped when the process could not stop in order.
+var ErrHangs = errors.New("the indexer does not come to an end; its disk hangs")
+
+// stopWithin waits for f, when ctx has ended no longer than most.
+func stopWithin(ctx context.Context, most time.Duration, f func() error) error {
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+	}
+	t := time.NewTimer(most)
+	defer t.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-t.C:
+		return fmt.Errorf("%w: given up %s after the signal; what was in memory comes from KV again", ErrHangs, most)
+	}
 }
 
 // serve answers HTTP requests on a port until ctx ends.

@@ -128,7 +128,7 @@ func flushAt(t *testing.T, s *storage.Slice, uuid, seqno uint64) {
 	t.Helper()
 	v := timestamp.New(2)
 	v.Set(0, timestamp.Position{VBUUID: uuid, Seqno: seqno})
-	err := s.Flush(storage.Batch{Timestamp: v, Positions: []storage.VBPosition{{VBucket: 0,
+	err := s.Flush(context.Background(), storage.Batch{Timestamp: v, Positions: []storage.VBPosition{{VBucket: 0,
 		Position: ingest.Position{VBUUID: uuid, Main: seqno, Side: seqno, A: seqno}, Log: timestamp.FailoverLog{{VBUUID: uuid}}}}})
 	if err != nil {
 		t.Fatal(err)
@@ -297,7 +297,7 @@ func TestLargeBatch(t *testing.T) {
 	v.Set(0, timestamp.Position{VBUUID: 7, Seqno: n})
 	b.Publish(ingest.Stability{Ref: ingest.Ref{Number: 1}, Vector: v})
 	batch, _ := b.Flush()
-	if err := k.writeCopy(batch, &batch.Copies[0], nil, s); err != nil {
+	if err := k.writeCopy(context.Background(), batch, &batch.Copies[0], nil, s); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.Stats(); got.Items != n || got.Batch < 3 {

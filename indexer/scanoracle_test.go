@@ -97,7 +97,7 @@ func (f *shelf) write(t *rapid.T, ids []string, values map[string][]byte) {
 		}
 	}
 	for id, s := range f.copies {
-		if err := s.Flush(*batches[id]); err != nil {
+		if err := s.Flush(context.Background(), *batches[id]); err != nil {
 			t.Fatal(err)
 		}
 	}

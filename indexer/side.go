@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -217,7 +218,7 @@ func (l *sideLoop) group(k *bucket, w ingest.Want, d *wire.Definitions, groups m
 		return
 	}
 	p := choose(d.Projectors, k.st.Owner(w.VBucket), a.tries)
-	key := groupKey{p.ID, w.Build}
+	key := groupKey{p.ID, w.Build && !l.x.comesBack(k, w.Copies, d)}
 	g := groups[key]
 	if g == nil {
 		l.next++
@@ -240,6 +241,30 @@ func (l *sideLoop) group(k *bucket, w ingest.Want, d *wire.Definitions, groups m
 
 // sidePause is the pause after so many others.
 func sidePause(waits int) time.Duration { return min(sideFirst<<min(waits, 10), sideMost) }
+
+// comesBack tells whether copies that were never whole are no new ones: they were here when the process began, or are gone
+// though they were, of indexes that are ready elsewhere. Nobody waits for those, so that they catch up at the rate of others
+// that come back. It runs in the bucket's loop.
+func (x *Indexer) comesBack(k *bucket, copies []index.CopyID, d *wire.Definitions) bool {
+	for _, id := range copies {
+		s := k.slices[id]
+		if s == nil || !x.isOld(id) {
+			return false
+		}
+		i, ok := slices.BinarySearchFunc(d.Indexes, s.Meta().Index, func(a index.Definition, id index.ID) int { return cmp.Compare(a.ID, id) })
+		if !ok || d.Indexes[i].State == index.Backfill {
+			return false
+		}
+	}
+	return len(copies) > 0
+}
+
+// isOld tells whether a copy is none that was made by this process for the first time.
+func (x *Indexer) isOld(id index.CopyID) bool {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.old[id]
+}
 
 // choose gives the owner of the maintenance stream, where it is known, each second time, and the others in turn between: what
 // the owner cannot do yet nobody else can, however many there are.

@@ -23,6 +23,8 @@ const (
 	// retryFirst and retryMost bound the pause before a write is tried again that found no room.
 	retryFirst = 20 * time.Millisecond
 	retryMost  = time.Second
+	// hangs is how long one write may take until the node's health says so.
+	hangs = 30 * time.Second
 	// recoverTimeout bounds the wait for scans that still read a copy that must be opened again.
 	recoverTimeout = 30 * time.Second
 )
@@ -70,7 +72,7 @@ func (k *bucket) write(ctx context.Context) error {
 		switch {
 		case j.purge != nil:
 			s := j.slices[j.purge.copy]
-			o := k.persistently(ctx, s, func() error { return s.PurgeTombstones(uint16(j.purge.vb)) })
+			o := k.persistently(ctx, s, func() error { return s.PurgeTombstones(ctx, uint16(j.purge.vb)) })
 			if o.again != nil {
 				r.reopened = []reopened{{j.purge.copy, s}}
 			}
@@ -112,7 +114,7 @@ func (k *bucket) writeBatch(ctx context.Context, j *job) (missing []index.CopyID
 			mine = &shares[i]
 		}
 		g.Go(func() error {
-			outcomes[i] = k.persistently(ctx, s, func() error { return k.writeCopy(t, c, mine, s) })
+			outcomes[i] = k.persistently(ctx, s, func() error { return k.writeCopy(ctx, t, c, mine, s) })
 			return nil
 		})
 	}
@@ -132,9 +134,14 @@ func (k *bucket) writeBatch(ctx context.Context, j *job) (missing []index.CopyID
 // persistently does f until it succeeds, the copy has had to be reopened, or the context ends. A full disk is told and
 // waited for: the loop goes on meanwhile and stops taking data when its queue is full.
 func (k *bucket) persistently(ctx context.Context, s *storage.Slice, f func() error) outcome {
+	return k.persistentlyWithin(ctx, s, hangs, f)
+}
+
+// persistentlyWithin is persistently; the node's health says so when one try takes longer than patience.
+func (k *bucket) persistentlyWithin(ctx context.Context, s *storage.Slice, patience time.Duration, f func() error) outcome {
 	source := copySource + s.Meta().Copy.String()
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
-		err := f()
+		err := k.watched(source, patience, f)
 		switch {
 		case err == nil:
 			if k.x.health.set(source, "") {
@@ -167,6 +174,22 @@ func (k *bucket) persistently(ctx context.Context, s *storage.Slice, f func() er
 	}
 }
 
+// watched does f; the node's health says so when that takes longer than patience.
+func (k *bucket) watched(source string, patience time.Duration, f func() error) error {
+	said := make(chan struct{})
+	late := time.AfterFunc(patience, func() {
+		defer close(said)
+		k.log.Error("a write does not end: the disk hangs, or is far too slow", "copy", source, "for", patience)
+		k.x.health.set(source, fmt.Sprintf("a write has been under way for more than %s: the disk hangs, or is far too slow", patience))
+		wake(k.x.report)
+	})
+	err := f()
+	if !late.Stop() {
+		<-said
+	}
+	return err
+}
+
 // reopen brings a copy back to its last durable batch.
 func (k *bucket) reopen(ctx context.Context, s *storage.Slice) bool {
 	k.x.snapshots.drop(s.Meta().Copy)
@@ -182,17 +205,17 @@ func (k *bucket) reopen(ctx context.Context, s *storage.Slice) bool {
 }
 
 // writeCopy is one copy's share of a batch.
-func (k *bucket) writeCopy(t *ingest.Batch, c *ingest.CopyBatch, mine *share, s *storage.Slice) error {
+func (k *bucket) writeCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyBatch, mine *share, s *storage.Slice) error {
 	if t.Kind == ingest.DeleteRange {
 		for i := range c.Parts {
 			p := &c.Parts[i]
-			if err := s.DeleteVBucket(storage.VBPosition{VBucket: uint16(p.VBucket), Position: p.Position, Log: p.Log}); err != nil {
+			if err := s.DeleteVBucket(ctx, storage.VBPosition{VBucket: uint16(p.VBucket), Position: p.Position, Log: p.Log}); err != nil {
 				return err
 			}
 		}
 		return nil
 	}
-	if err := k.flushCopy(t, c, mine, s); err != nil {
+	if err := k.flushCopy(ctx, t, c, mine, s); err != nil {
 		return err
 	}
 	if !c.Exact {
@@ -209,7 +232,7 @@ func (k *bucket) writeCopy(t *ingest.Batch, c *ingest.CopyBatch, mine *share, s 
 // flushCopy applies the parts in one atomic write. Where that would be too large it is cut: the rows of the first pieces
 // go in under the old positions, widened by what they may reflect, so that a crash in between is met by the branch rule
 // and by streaming the same again.
-func (k *bucket) flushCopy(t *ingest.Batch, c *ingest.CopyBatch, mine *share, s *storage.Slice) error {
+func (k *bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyBatch, mine *share, s *storage.Slice) error {
 	u := unpacker{index: c.Index, slice: c.Slice}
 	keep := make([]bool, k.vbuckets)
 	b := storage.Batch{KeepTombstones: func(vb uint16) bool { return keep[vb] }}
@@ -250,7 +273,7 @@ func (k *bucket) flushCopy(t *ingest.Batch, c *ingest.CopyBatch, mine *share, s 
 			}
 			b.Updates = append(b.Updates, up)
 			if bytes += 3 * len(e.Data); bytes >= k.piece {
-				if err := k.early(&b, c, s); err != nil {
+				if err := k.early(ctx, &b, c, s); err != nil {
 					return err
 				}
 				b.Updates, u.keys, bytes = b.Updates[:0], u.keys[:0], 0
@@ -260,11 +283,11 @@ func (k *bucket) flushCopy(t *ingest.Batch, c *ingest.CopyBatch, mine *share, s 
 	if len(b.Updates) == 0 && len(b.Positions) == 0 && !c.Exact {
 		return nil
 	}
-	return s.Flush(b)
+	return s.Flush(ctx, b)
 }
 
 // early writes a piece of a batch that is too large for one write.
-func (k *bucket) early(b *storage.Batch, c *ingest.CopyBatch, s *storage.Slice) error {
+func (k *bucket) early(ctx context.Context, b *storage.Batch, c *ingest.CopyBatch, s *storage.Slice) error {
 	piece := storage.Batch{Updates: b.Updates, KeepTombstones: b.KeepTombstones}
 	held := s.Positions()
 	for i := range c.Parts {
@@ -276,7 +299,7 @@ func (k *bucket) early(b *storage.Batch, c *ingest.CopyBatch, s *storage.Slice) 
 		}
 		piece.Positions = append(piece.Positions, storage.VBPosition{VBucket: uint16(p.VBucket), Position: was, Log: p.Log})
 	}
-	return s.Flush(piece)
+	return s.Flush(ctx, piece)
 }
 
 // restore puts a vbucket of a copy back to its newest valid state, or to nothing.
@@ -296,13 +319,13 @@ func (k *bucket) restore(ctx context.Context, j *job) (*restored, []reopened) {
 		switch {
 		case i < 0:
 			to = "nothing"
-			return s.DeleteVBucket(storage.VBPosition{VBucket: uint16(what.VBucket)})
+			return s.DeleteVBucket(ctx, storage.VBPosition{VBucket: uint16(what.VBucket)})
 		case states[i].snap != nil:
 			to = "snapshot"
-			_, err = s.RestoreVBucketFrom(uint16(what.VBucket), states[i].snap)
+			_, err = s.RestoreVBucketFrom(ctx, uint16(what.VBucket), states[i].snap)
 		default:
 			to = "checkpoint"
-			_, err = s.RestoreVBucket(uint16(what.VBucket), states[i].checkpoint.Seq)
+			_, err = s.RestoreVBucket(ctx, uint16(what.VBucket), states[i].checkpoint.Seq)
 		}
 		if err == nil {
 			h := states[i].at(what.VBucket)

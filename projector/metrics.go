@@ -87,19 +87,36 @@ func (p *Projector) registerGauges(r prometheus.Registerer) {
 		defer p.mu.Unlock()
 		return float64(len(p.sides))
 	})
-	g("kv_held_bytes", "Bytes of maintenance streams received from KV and not acknowledged.", func() float64 {
-		p.mu.Lock()
-		all := slices.Collect(maps.Values(p.buckets))
-		p.mu.Unlock()
-		held := int64(0)
-		for _, b := range all {
-			b.mu.Lock()
-			if b.conn != nil {
-				held += b.conn.feed.Held()
+	// sum adds up what the connections of maintenance streams say of themselves.
+	sum := func(name, help string, of func(c *connection) int64) {
+		g(name, help, func() float64 {
+			p.mu.Lock()
+			all := slices.Collect(maps.Values(p.buckets))
+			p.mu.Unlock()
+			n := int64(0)
+			for _, b := range all {
+				b.mu.Lock()
+				if b.conn != nil {
+					n += of(b.conn)
+				}
+				b.mu.Unlock()
 			}
-			b.mu.Unlock()
+			return float64(n)
+		})
+	}
+	sum("kv_held_bytes", "Bytes of maintenance streams received from KV and not acknowledged.", func(c *connection) int64 { return c.feed.Held() })
+	sum("kv_window_bytes", "The DCP windows that kv_held_bytes fills: beyond them KV sends nothing.", func(*connection) int64 { return feed.DefaultBufferBytes })
+	sum("worker_queue_blocks", "Blocks of events of maintenance streams that wait for a worker.", func(c *connection) (n int64) {
+		for _, w := range c.workers {
+			n += int64(len(w.blocks))
 		}
-		return float64(held)
+		return n
+	})
+	sum("worker_queue_limit_blocks", "Blocks that may wait for workers: beyond it a connection is not read.", func(c *connection) (n int64) {
+		for _, w := range c.workers {
+			n += int64(cap(w.blocks))
+		}
+		return n
 	})
 }
 

@@ -10,7 +10,7 @@ import (
 	"tidemark/index"
 )
 
-// Stats counts what went to one endpoint on the topics of one class and bucket. All but the last two only rise.
+// Stats counts what went to one endpoint on the topics of one class and bucket. All but the last three only rise.
 type Stats struct {
 	Events          uint64  `json:"events"`           // data events queued
 	UpsertDeletions uint64  `json:"upsert_deletions"` // of them those that say only that a document's keys are elsewhere
@@ -28,6 +28,7 @@ type Stats struct {
 	Oversized       uint64  `json:"oversized"` // key sets left out because no frame could hold them
 
 	QueueBytes int `json:"queue_bytes"` // memory of batches not acknowledged
+	QueueLimit int `json:"queue_limit"` // at which data waits, or is dropped, of all connections that there are
 	Connected  int `json:"connected"`   // connections open now
 }
 
@@ -47,6 +48,7 @@ func (s *Stats) add(o Stats) {
 	s.DroppedEvents += o.DroppedEvents
 	s.Oversized += o.Oversized
 	s.QueueBytes += o.QueueBytes
+	s.QueueLimit += o.QueueLimit
 	s.Connected += o.Connected
 }
 
@@ -109,7 +111,7 @@ func (l *lane) snapshot() Stats {
 		return Stats{}
 	}
 	s := l.stats
-	s.QueueBytes = l.out.memory()
+	s.QueueBytes, s.QueueLimit = l.out.memory(), l.limit
 	if l.state == connected {
 		s.Connected = 1
 	}
@@ -196,6 +198,7 @@ func metrics() []metric {
 		m("dropped_events_total", "Data events dropped.", count, func(s *Stats) float64 { return float64(s.DroppedEvents) }),
 		m("oversized_total", "Key sets left out because no frame could hold them.", count, func(s *Stats) float64 { return float64(s.Oversized) }),
 		m("queue_bytes", "Memory of batches that are not acknowledged.", gauge, func(s *Stats) float64 { return float64(s.QueueBytes) }),
+		m("queue_limit_bytes", "Memory of batches at which data waits or is dropped: the bound of queue_bytes.", gauge, func(s *Stats) float64 { return float64(s.QueueLimit) }),
 		m("connections", "Connections open.", gauge, func(s *Stats) float64 { return float64(s.Connected) }),
 	}
 }

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"runtime"
@@ -93,7 +94,7 @@ func BenchmarkFlush(b *testing.B) {
 		for v := range positions {
 			positions[v] = VBPosition{VBucket: uint16(v), Position: ingest.Position{VBUUID: 77, Main: u[0].Seqno}}
 		}
-		return slice.Flush(Batch{Updates: u, Positions: positions})
+		return slice.Flush(context.Background(), Batch{Updates: u, Positions: positions})
 	})
 	if err := s.Close(); err != nil {
 		b.Fatal(err)
@@ -225,7 +226,7 @@ func benchSmall(b *testing.B, n int) {
 				positions = append(positions, VBPosition{VBucket: u[i].VBucket, Position: ingest.Position{VBUUID: 77, Main: u[i].Seqno}})
 			}
 			making += threadCPU() - at
-			if err := slice.Flush(Batch{Updates: u, Positions: positions}); err != nil {
+			if err := slice.Flush(context.Background(), Batch{Updates: u, Positions: positions}); err != nil {
 				b.Fatal(err)
 			}
 			if held[i] != nil {

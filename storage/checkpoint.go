@@ -167,7 +167,7 @@ func (s *Slice) findCheckpoint(seq uint64) (CheckpointInfo, error) {
 
 // RestoreVBucket makes one vbucket what it was at a checkpoint, by difference over the back index, and gives its
 // position there. Logs and the other vbuckets stay as they are.
-func (s *Slice) RestoreVBucket(vb uint16, seq uint64) (ingest.Position, error) {
+func (s *Slice) RestoreVBucket(ctx context.Context, vb uint16, seq uint64) (ingest.Position, error) {
 	info, err := s.findCheckpoint(seq)
 	if err != nil {
 		return ingest.Position{}, err
@@ -180,13 +180,13 @@ func (s *Slice) RestoreVBucket(vb uint16, seq uint64) (ingest.Position, error) {
 		return ingest.Position{}, err
 	}
 	from := old.view()
-	err = s.replace(VBPosition{VBucket: vb, Position: info.Positions[vb]}, from)
+	err = s.replace(ctx, VBPosition{VBucket: vb, Position: info.Positions[vb]}, from)
 	return info.Positions[vb], errors.Join(err, from.close(), old.close())
 }
 
 // RestoreVBucketFrom makes one vbucket what it was when the snapshot was taken, as RestoreVBucket does. The snapshot must be
 // of this slice, and stays the caller's.
-func (s *Slice) RestoreVBucketFrom(vb uint16, snap *Snapshot) (ingest.Position, error) {
+func (s *Slice) RestoreVBucketFrom(ctx context.Context, vb uint16, snap *Snapshot) (ingest.Position, error) {
 	if snap.slice != s || int(vb) >= s.meta.VBuckets {
 		return ingest.Position{}, fmt.Errorf("%w: vbucket %d of %d, from a snapshot of copy %s", ErrInvalid, vb, s.meta.VBuckets, snap.slice.meta.Copy)
 	}
@@ -194,7 +194,7 @@ func (s *Slice) RestoreVBucketFrom(vb uint16, snap *Snapshot) (ingest.Position, 
 		return ingest.Position{}, fmt.Errorf("snapshot of copy %s: %w", s.meta.Copy, ErrNotFound)
 	}
 	p, _ := snap.At(vb)
-	return p, errors.Join(s.replace(VBPosition{VBucket: vb, Position: p}, snap.view), snap.Close())
+	return p, errors.Join(s.replace(ctx, VBPosition{VBucket: vb, Position: p}, snap.view), snap.Close())
 }
 
 // Restore makes the whole slice what it was at a checkpoint. Snapshots taken before stay as they are.

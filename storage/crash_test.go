@@ -121,7 +121,7 @@ func writeUntilKilled(dir string) error {
 		}
 	}
 	for n := slice.Stats().Batch + 1; ; n++ {
-		if err := slice.Flush(historyBatch(n)); err != nil {
+		if err := slice.Flush(context.Background(), historyBatch(n)); err != nil {
 			return err
 		}
 		if n%17 == 0 {
@@ -206,7 +206,7 @@ func TestPowerLoss(t *testing.T) {
 		var durable uint64
 		steps := rapid.IntRange(1, 40).Draw(t, "steps")
 		for n := uint64(1); n <= uint64(steps); n++ {
-			must(t, slice.Flush(historyBatch(n)))
+			must(t, slice.Flush(context.Background(), historyBatch(n)))
 			switch rapid.IntRange(0, 6).Draw(t, "then") {
 			case 0:
 				must(t, slice.Persist(context.Background()))
@@ -261,7 +261,7 @@ func build(t fataler, fs vfs.FS) {
 	slice, err := store.Create(testMeta(1))
 	must(t, err)
 	for n := uint64(1); n <= 60; n++ {
-		must(t, slice.Flush(historyBatch(n)))
+		must(t, slice.Flush(context.Background(), historyBatch(n)))
 		if n == 30 {
 			_, err := slice.Checkpoint(context.Background(), CheckpointMeta{Number: n})
 			must(t, err)
@@ -357,7 +357,7 @@ func readOrRecover(t *rapid.T, slice *Slice, outcomes map[string]int) {
 		}
 	}
 	checkHistory(t, slice)
-	must(t, slice.Flush(historyBatch(slice.Stats().Batch+1)))
+	must(t, slice.Flush(context.Background(), historyBatch(slice.Stats().Batch+1)))
 	checkHistory(t, slice)
 }
 
@@ -406,7 +406,7 @@ func damagedRead(t *testing.T, fs vfs.FS) (found int) {
 		if !errors.Is(err, ErrDamaged) || strings.Contains(err.Error(), "\n") || !strings.Contains(err.Error(), ".sst") {
 			t.Fatalf("%q does not name the damaged file on one line", err)
 		}
-		if err := slice.Flush(historyBatch(61)); !errors.Is(err, ErrDamaged) {
+		if err := slice.Flush(context.Background(), historyBatch(61)); !errors.Is(err, ErrDamaged) {
 			t.Fatalf("a batch on damaged data: %v", err)
 		}
 		r, err := slice.Recover(context.Background())

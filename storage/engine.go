@@ -8,12 +8,13 @@ type engine interface {
 	// state gives the state of the newest batch that the folder held when the engine was opened.
 	state() state
 	// flush applies a batch whole or not at all; next is the state after it, with items still to be set.
-	// updates are coalesced: ordered by (vbucket, document id), each document once.
-	flush(updates []*Update, keep func(uint16) bool, next *state, changed []VBPosition) error
+	// updates are coalesced: ordered by (vbucket, document id), each document once. A write waits for room in memory at most as
+	// long as ctx.
+	flush(ctx context.Context, updates []*Update, keep func(uint16) bool, next *state, changed []VBPosition) error
 	// replace makes the rows of a vbucket those of from (none when it is nil), by difference, in one batch.
-	replace(vb uint16, from view, next *state, changed []VBPosition) error
+	replace(ctx context.Context, vb uint16, from view, next *state, changed []VBPosition) error
 	// purge removes a vbucket's tombstones.
-	purge(vb uint16) error
+	purge(ctx context.Context, vb uint16) error
 	// view pins the present rows.
 	view() view
 	// durable gives the newest state that survives SIGKILL and power loss now.

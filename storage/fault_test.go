@@ -18,6 +18,7 @@ import (
 type faultFS struct {
 	vfs.FS
 	err  atomic.Pointer[error]
+	gate atomic.Pointer[chan struct{}] // writes wait until it is closed
 	free atomic.Int64
 }
 
@@ -30,6 +31,9 @@ func newFaultFS(word string) *faultFS {
 	f.free.Store(1 << 40)
 	f.FS = errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
 		writes := op.Kind == errorfs.OpFileWrite || op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpCreate
+		if g := f.gate.Load(); g != nil && writes && strings.Contains(op.Path, word) {
+			<-*g
+		}
 		if e := f.err.Load(); e != nil && writes && strings.Contains(op.Path, word) {
 			return *e
 		}
@@ -40,6 +44,16 @@ func newFaultFS(word string) *faultFS {
 
 func (f *faultFS) fail(err error) { f.err.Store(&err) }
 func (f *faultFS) heal()          { f.err.Store(nil) }
+
+// hang lets writes wait until the function is called.
+func (f *faultFS) hang() (goOn func()) {
+	gate := make(chan struct{})
+	f.gate.Store(&gate)
+	return func() {
+		f.gate.Store(nil)
+		close(gate)
+	}
+}
 
 func within(t *testing.T, d time.Duration) context.Context {
 	ctx, cancel := context.WithTimeout(context.Background(), d)
@@ -71,11 +85,11 @@ func TestDiskFull(t *testing.T) {
 	must(t, err)
 	n := uint64(1)
 	for ; n <= 10; n++ {
-		must(t, slice.Flush(historyBatch(n)))
+		must(t, slice.Flush(context.Background(), historyBatch(n)))
 	}
 	fs.free.Store(1000)
 	for range 3 {
-		if err := slice.Flush(historyBatch(n)); !errors.Is(err, ErrDiskFull) {
+		if err := slice.Flush(context.Background(), historyBatch(n)); !errors.Is(err, ErrDiskFull) {
 			t.Fatalf("a batch without room: %v, want ErrDiskFull", err)
 		}
 	}
@@ -85,10 +99,52 @@ func TestDiskFull(t *testing.T) {
 	checkHistory(t, slice)
 	fs.free.Store(1 << 40)
 	for ; n <= 20; n++ {
-		must(t, slice.Flush(historyBatch(n)))
+		must(t, slice.Flush(context.Background(), historyBatch(n)))
 	}
 	if got := checkHistory(t, slice); got != 20 {
 		t.Fatalf("at batch %d, want 20", got)
+	}
+	must(t, store.Close())
+}
+
+// TestDiskHangs: on a disk that neither writes nor fails a batch waits as long as its context and no longer, of this slice and
+// of others, and nothing of it is there; when the disk goes on, so do batches, and nothing is lost.
+func TestDiskHangs(t *testing.T) {
+	fs := newFaultFS(".sst")
+	store := openTest(t, "data", func(o *Options) { o.fs, o.MemTableBytes = fs, 4<<20 })
+	slice, err := store.Create(testMeta(1))
+	must(t, err)
+	other, err := store.Create(testMeta(2))
+	must(t, err)
+	goOn := fs.hang()
+	stuck := func(s *Slice, n uint64) uint64 {
+		guard := within(t, 2*time.Minute)
+		for ; guard.Err() == nil; n++ {
+			ctx, cancel := context.WithTimeout(guard, 20*time.Millisecond)
+			b := historyBatch(n)
+			for i := range b.Updates {
+				b.Updates[i].Keys = append(b.Updates[i].Keys, []byte(strings.Repeat("k", 3000)))
+			}
+			err := s.Flush(ctx, b)
+			cancel()
+			if errors.Is(err, context.DeadlineExceeded) {
+				return n
+			}
+			must(t, err)
+		}
+		t.Fatal("every batch found room")
+		return 0
+	}
+	n := stuck(slice, 1)
+	stuck(other, 1)
+	if got := slice.Stats().Batch; got != n-1 {
+		t.Errorf("at batch %d after one was given up, want %d", got, n-1)
+	}
+	goOn()
+	must(t, slice.Flush(within(t, time.Minute), historyBatch(n)))
+	must(t, slice.Persist(within(t, time.Minute)))
+	if d, err := slice.Durable(); err != nil || d.Batch != n {
+		t.Errorf("durable is batch %d (%v), want %d", d.Batch, err, n)
 	}
 	must(t, store.Close())
 }
@@ -112,15 +168,15 @@ func TestWritesFail(t *testing.T) {
 			slice, err := store.Create(testMeta(1))
 			must(t, err)
 			for n := uint64(1); n <= 10; n++ {
-				must(t, slice.Flush(historyBatch(n)))
+				must(t, slice.Flush(context.Background(), historyBatch(n)))
 			}
 			must(t, slice.Persist(context.Background()))
-			must(t, slice.Flush(historyBatch(11)))
+			must(t, slice.Flush(context.Background(), historyBatch(11)))
 			fs.fail(c.err)
 			if err := slice.Persist(within(t, time.Minute)); !errors.Is(err, c.want) {
 				t.Fatalf("persist: %v, want %v", err, c.want)
 			}
-			if err := slice.Flush(historyBatch(12)); !errors.Is(err, c.want) {
+			if err := slice.Flush(context.Background(), historyBatch(12)); !errors.Is(err, c.want) {
 				t.Fatalf("flush: %v, want %v", err, c.want)
 			}
 			checkHistory(t, slice)
@@ -131,7 +187,7 @@ func TestWritesFail(t *testing.T) {
 				if _, err := slice.Recover(within(t, time.Minute)); err != nil {
 					t.Fatal(err)
 				}
-				err := slice.Flush(historyBatch(slice.Stats().Batch + 1))
+				err := slice.Flush(context.Background(), historyBatch(slice.Stats().Batch+1))
 				if err == nil {
 					err = slice.Persist(within(t, time.Minute))
 				}
@@ -149,7 +205,7 @@ func TestWritesFail(t *testing.T) {
 					t.Fatalf("recovered to batch %d", n)
 				}
 			}
-			until(t, func() error { return slice.Flush(historyBatch(slice.Stats().Batch + 1)) })
+			until(t, func() error { return slice.Flush(context.Background(), historyBatch(slice.Stats().Batch+1)) })
 			must(t, slice.Persist(within(t, time.Minute)))
 			checkHistory(t, slice)
 			must(t, store.Close())
@@ -171,14 +227,14 @@ func TestBallast(t *testing.T) {
 	store := openTest(t, "data", func(o *Options) { o.fs = fs })
 	slice, err := store.Create(testMeta(1))
 	must(t, err)
-	must(t, slice.Flush(historyBatch(1)))
+	must(t, slice.Flush(context.Background(), historyBatch(1)))
 	full = true
 	must(t, slice.Persist(within(t, time.Minute)))
 	if there() {
 		t.Fatal("the ballast was not given up")
 	}
 	full = false
-	must(t, slice.Flush(historyBatch(2)))
+	must(t, slice.Flush(context.Background(), historyBatch(2)))
 	if !there() {
 		t.Fatal("the ballast was not made again")
 	}
@@ -193,7 +249,7 @@ func TestCloseWhileFailing(t *testing.T) {
 		store := openTest(t, "data", func(o *Options) { o.fs = fs })
 		slice, err := store.Create(testMeta(1))
 		must(t, err)
-		must(t, slice.Flush(historyBatch(1)))
+		must(t, slice.Flush(context.Background(), historyBatch(1)))
 		fs.fail(syscall.ENOSPC)
 		if err := slice.Persist(within(t, time.Minute)); !errors.Is(err, want) {
 			t.Fatal(err)
@@ -224,7 +280,7 @@ func TestRealDisk(t *testing.T) {
 	must(t, err)
 	const large = 64 << 10
 	grow := func(n uint64) error {
-		return slice.Flush(Batch{Updates: []Update{{DocID: fmt.Appendf(nil, "doc%05d", n), Seqno: n, Keys: [][]byte{fmt.Appendf(nil, "%0*d", large, n)}}}})
+		return slice.Flush(context.Background(), Batch{Updates: []Update{{DocID: fmt.Appendf(nil, "doc%05d", n), Seqno: n, Keys: [][]byte{fmt.Appendf(nil, "%0*d", large, n)}}}})
 	}
 	n := uint64(1)
 	for ; err == nil && n < 10_000; n++ {

@@ -40,7 +40,7 @@ func BenchmarkLive(b *testing.B) {
 		}
 		snap, err := all[i].Snapshot()
 		if err == nil {
-			err = all[i].Flush(Batch{Updates: u, Positions: positions})
+			err = all[i].Flush(context.Background(), Batch{Updates: u, Positions: positions})
 		}
 		if held[i] = append(held[i], snap); err == nil && len(held[i]) > keep {
 			err = held[i][0].Close()

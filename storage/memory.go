@@ -81,13 +81,17 @@ func (m *memory) all() []*pebbleEngine {
 	return slices.Collect(maps.Keys(m.engines))
 }
 
-// admit waits until n bytes more fit, for as long as slices write that can: one that fails delays no other.
-func (m *memory) admit(n int64) {
+// admit waits until n bytes more fit, for as long as slices write that can and ctx lasts: one that fails delays no other. The
+// error is ctx's.
+func (m *memory) admit(ctx context.Context, n int64) error {
 	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
 		m.mu.Lock()
 		if m.total+n <= m.limit || m.total == 0 {
 			m.mu.Unlock()
-			return
+			return nil
 		}
 		m.mu.Unlock()
 		writing := false
@@ -102,7 +106,7 @@ func (m *memory) admit(n int64) {
 			default:
 			}
 			writing = true
-			_ = e.await(context.Background(), oldest) // its error is its own writer's
+			_ = e.await(ctx, oldest) // its error is its own writer's
 			break
 		}
 		if writing {
@@ -112,7 +116,7 @@ func (m *memory) admit(n int64) {
 		began, err := m.writeLargest()
 		m.mu.Unlock()
 		if !began || err != nil { // all that is left belongs to slices that cannot write
-			return
+			return nil
 		}
 	}
 }

@@ -70,7 +70,7 @@ func TestMemoryLimit(t *testing.T) {
 					k := fmt.Appendf(slices.Clone(key), "%d-%d-%d", w, n, i)
 					b.Updates = append(b.Updates, Update{VBucket: uint16(i % testVBuckets), DocID: fmt.Appendf(nil, "d%d-%d-%d", w, n, i), Seqno: uint64(n + 1), Keys: [][]byte{k}})
 				}
-				if err := s.Flush(b); err != nil {
+				if err := s.Flush(context.Background(), b); err != nil {
 					t.Error(err)
 					return
 				}
@@ -117,7 +117,7 @@ func TestMemoryOfFailingSlice(t *testing.T) {
 	store.res.memory.join(bad)
 	store.res.memory.add(8 << 20)
 	done := make(chan error, 1)
-	go func() { done <- s.Flush(historyBatch(1)) }()
+	go func() { done <- s.Flush(context.Background(), historyBatch(1)) }()
 	select {
 	case err := <-done:
 		must(t, err)

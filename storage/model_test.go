@@ -273,7 +273,7 @@ func (d *modelRun) release(t *rapid.T) {
 
 func (d *modelRun) flush(t *rapid.T) {
 	b := drawBatch(t)
-	must(t, d.slice.Flush(b))
+	must(t, d.slice.Flush(context.Background(), b))
 	d.m.apply(b)
 }
 
@@ -312,7 +312,7 @@ func (d *modelRun) restore(t *rapid.T) {
 func (d *modelRun) restoreOne(t *rapid.T) {
 	seq, m := d.pick(t)
 	vb := uint16(rapid.IntRange(0, testVBuckets-1).Draw(t, "vb"))
-	p, err := d.slice.RestoreVBucket(vb, seq)
+	p, err := d.slice.RestoreVBucket(context.Background(), vb, seq)
 	must(t, err)
 	d.restored(t, vb, p, m)
 }
@@ -324,7 +324,7 @@ func (d *modelRun) restoreFrom(t *rapid.T) {
 	}
 	h := rapid.SampledFrom(d.held).Draw(t, "snapshot")
 	vb := uint16(rapid.IntRange(0, testVBuckets-1).Draw(t, "vb"))
-	p, err := d.slice.RestoreVBucketFrom(vb, h.s)
+	p, err := d.slice.RestoreVBucketFrom(context.Background(), vb, h.s)
 	must(t, err)
 	d.restored(t, vb, p, h.m)
 }
@@ -351,7 +351,7 @@ func (d *modelRun) drop(vb uint16) {
 func (d *modelRun) deleteVBucket(t *rapid.T) {
 	vb := uint16(rapid.IntRange(0, testVBuckets-1).Draw(t, "vb"))
 	p := ingest.Position{VBUUID: 9, A: 3}
-	must(t, d.slice.DeleteVBucket(VBPosition{VBucket: vb, Position: p}))
+	must(t, d.slice.DeleteVBucket(context.Background(), VBPosition{VBucket: vb, Position: p}))
 	d.drop(vb)
 	d.m.positions[vb] = p
 	d.m.batches++
@@ -359,7 +359,7 @@ func (d *modelRun) deleteVBucket(t *rapid.T) {
 
 func (d *modelRun) purge(t *rapid.T) {
 	vb := uint16(rapid.IntRange(0, testVBuckets-1).Draw(t, "vb"))
-	must(t, d.slice.PurgeTombstones(vb))
+	must(t, d.slice.PurgeTombstones(context.Background(), vb))
 	maps.DeleteFunc(d.m.docs, func(_ string, doc modelDoc) bool { return doc.vb == vb && len(doc.keys) == 0 })
 }
 

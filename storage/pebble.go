@@ -454,8 +454,8 @@ func (e *pebbleEngine) reap() (oldest <-chan struct{}, pending int) {
 }
 
 // admit refuses or delays a batch of n bytes: while the engine fails, while there is no room, and while too much waits
-// to be written.
-func (e *pebbleEngine) admit(n int64) error {
+// to be written; no longer than ctx lasts.
+func (e *pebbleEngine) admit(ctx context.Context, n int64) error {
 	if err := e.failing(); err != nil {
 		return classify(e.id, e.dir, err)
 	}
@@ -464,12 +464,14 @@ func (e *pebbleEngine) admit(n int64) error {
 		return classify(e.id, e.dir, err)
 	}
 	for pending > maxPending {
-		if err := e.await(context.Background(), oldest); err != nil {
+		if err := e.await(ctx, oldest); err != nil {
 			return err
 		}
 		oldest, pending = e.reap()
 	}
-	e.res.memory.admit(n)
+	if err := e.res.memory.admit(ctx, n); err != nil {
+		return fmt.Errorf("copy %s: %w", e.id, err)
+	}
 	return nil
 }
 

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -159,7 +160,7 @@ func (s *scratch) order() {
 }
 
 // flush implements engine.
-func (e *pebbleEngine) flush(updates []*Update, keep func(uint16) bool, next *state, changed []VBPosition) error {
+func (e *pebbleEngine) flush(ctx context.Context, updates []*Update, keep func(uint16) bool, next *state, changed []VBPosition) error {
 	e.begin()
 	defer e.end()
 	items, err := e.collect(updates, keep)
@@ -167,7 +168,7 @@ func (e *pebbleEngine) flush(updates []*Update, keep func(uint16) bool, next *st
 		return classify(e.id, e.dir, err)
 	}
 	next.items += items
-	return e.commit(next, changed)
+	return e.commit(ctx, next, changed)
 }
 
 // collect adds what the updates change, and gives by how much the number of rows changes. The updates are in the order of
@@ -244,11 +245,11 @@ func diff(s *scratch, docID []byte) {
 }
 
 // commit writes the collected changes and the state after them as one batch.
-func (e *pebbleEngine) commit(next *state, changed []VBPosition) error {
+func (e *pebbleEngine) commit(ctx context.Context, next *state, changed []VBPosition) error {
 	s := e.scratch
 	s.order()
 	size := s.cost()
-	if err := e.admit(size); err != nil {
+	if err := e.admit(ctx, size); err != nil {
 		return err
 	}
 	b := e.db.NewBatchWithSize(len(s.arena) + 8*(len(s.ops)+len(s.backs)) + 4096)

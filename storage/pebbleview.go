@@ -193,7 +193,7 @@ func (b *pebbleBack) entry() (docID []byte, seqno uint64, keys [][]byte) {
 func (b *pebbleBack) close() error { return b.e.closeIter(b.it, b.err) }
 
 // replace implements engine.
-func (e *pebbleEngine) replace(vb uint16, from view, next *state, changed []VBPosition) error {
+func (e *pebbleEngine) replace(ctx context.Context, vb uint16, from view, next *state, changed []VBPosition) error {
 	e.begin()
 	defer e.end()
 	here := e.view()
@@ -201,7 +201,7 @@ func (e *pebbleEngine) replace(vb uint16, from view, next *state, changed []VBPo
 	if err = errors.Join(err, here.close()); err != nil {
 		return classify(e.id, e.dir, err)
 	}
-	return e.commit(next, changed)
+	return e.commit(ctx, next, changed)
 }
 
 // differences collects what turns the vbucket's rows here into those of from.
@@ -279,7 +279,7 @@ func (noBack) entry() ([]byte, uint64, [][]byte) { return nil, 0, nil }
 func (noBack) close() error                      { return nil }
 
 // purge implements engine.
-func (e *pebbleEngine) purge(vb uint16) error {
+func (e *pebbleEngine) purge(ctx context.Context, vb uint16) error {
 	here := e.view()
 	it, err := here.back(vb)
 	if err != nil {
@@ -295,7 +295,7 @@ func (e *pebbleEngine) purge(vb uint16) error {
 			}
 		}
 		if n := len(e.scratch.backs); n >= purgeStep || !more && n > 0 {
-			err = e.commitOps()
+			err = e.commitOps(ctx)
 			e.scratch.reset()
 		}
 	}
@@ -303,10 +303,10 @@ func (e *pebbleEngine) purge(vb uint16) error {
 }
 
 // commitOps writes collected changes that leave the state as it is.
-func (e *pebbleEngine) commitOps() error {
+func (e *pebbleEngine) commitOps(ctx context.Context) error {
 	s := e.scratch
 	size := s.cost()
-	if err := e.admit(size); err != nil {
+	if err := e.admit(ctx, size); err != nil {
 		return err
 	}
 	b := e.db.NewBatchWithSize(len(s.arena) + 8*len(s.backs) + 16)

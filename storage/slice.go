@@ -200,9 +200,10 @@ func (s *Slice) end(ctx context.Context, drop bool) error {
 	return errors.Join(err, s.release(g))
 }
 
-// Flush applies a batch. On an error nothing of it is applied; it wraps ErrInvalid, ErrDiskFull, ErrIO, ErrDamaged,
-// ErrReopen or ErrClosed.
-func (s *Slice) Flush(b Batch) error {
+// Flush applies a batch. It waits while too much is not written yet, at most as long as ctx: on a disk that hangs, for ever
+// otherwise. On an error nothing of it is applied; it wraps ErrInvalid, ErrDiskFull, ErrIO, ErrDamaged, ErrReopen, ErrClosed,
+// or ctx's error.
+func (s *Slice) Flush(ctx context.Context, b Batch) error {
 	if err := b.check(s.meta.VBuckets); err != nil {
 		return err
 	}
@@ -217,7 +218,7 @@ func (s *Slice) Flush(b Batch) error {
 	if next.exact {
 		next.stable = b.Timestamp.Clone()
 	}
-	err = g.eng.flush(coalesce(nil, b.Updates), b.KeepTombstones, next, b.Positions)
+	err = g.eng.flush(ctx, coalesce(nil, b.Updates), b.KeepTombstones, next, b.Positions)
 	return s.finish(g, next, err)
 }
 
@@ -255,13 +256,13 @@ func (s *state) next(changed []VBPosition) *state {
 	return &n
 }
 
-// DeleteVBucket removes everything of a vbucket and sets its position, in one batch.
-func (s *Slice) DeleteVBucket(p VBPosition) error {
-	return s.replace(p, nil)
+// DeleteVBucket removes everything of a vbucket and sets its position, in one batch. It waits and fails as Flush does.
+func (s *Slice) DeleteVBucket(ctx context.Context, p VBPosition) error {
+	return s.replace(ctx, p, nil)
 }
 
 // replace makes a vbucket's rows those of from.
-func (s *Slice) replace(p VBPosition, from view) error {
+func (s *Slice) replace(ctx context.Context, p VBPosition, from view) error {
 	changed := []VBPosition{p}
 	if err := (&Batch{Positions: changed}).check(s.meta.VBuckets); err != nil {
 		return err
@@ -273,18 +274,19 @@ func (s *Slice) replace(p VBPosition, from view) error {
 		return err
 	}
 	next := cur.next(changed)
-	return s.finish(g, next, g.eng.replace(p.VBucket, from, next, changed))
+	return s.finish(g, next, g.eng.replace(ctx, p.VBucket, from, next, changed))
 }
 
-// PurgeTombstones forgets the vbucket's deleted documents: its side stream is through.
-func (s *Slice) PurgeTombstones(vb uint16) error {
+// PurgeTombstones forgets the vbucket's deleted documents: its side stream is through. It waits and fails as Flush does, and
+// may have done a part then.
+func (s *Slice) PurgeTombstones(ctx context.Context, vb uint16) error {
 	s.write.Lock()
 	defer s.write.Unlock()
 	g, _, err := s.hold()
 	if err != nil {
 		return err
 	}
-	return errors.Join(g.eng.purge(vb), s.release(g))
+	return errors.Join(g.eng.purge(ctx, vb), s.release(g))
 }
 
 // Persist makes everything applied so far durable.

@@ -45,7 +45,7 @@ func TestCreateAndDrop(t *testing.T) {
 		t.Fatalf("%v, want ErrExists", err)
 	}
 	second, _ := store.Slice(2)
-	must(t, second.Flush(historyBatch(1)))
+	must(t, second.Flush(context.Background(), historyBatch(1)))
 	snap, err := second.Snapshot()
 	must(t, err)
 	m := newModel()
@@ -55,7 +55,7 @@ func TestCreateAndDrop(t *testing.T) {
 	if err := store.Drop(2); !errors.Is(err, ErrNotFound) {
 		t.Fatalf("%v, want ErrNotFound", err)
 	}
-	if err := second.Flush(historyBatch(2)); !errors.Is(err, ErrClosed) {
+	if err := second.Flush(context.Background(), historyBatch(2)); !errors.Is(err, ErrClosed) {
 		t.Fatalf("a batch into a dropped copy: %v, want ErrClosed", err)
 	}
 	if _, err := second.Snapshot(); !errors.Is(err, ErrClosed) {
@@ -90,10 +90,10 @@ func TestSnapshotsOutliveTheSlice(t *testing.T) {
 	must(t, err)
 	m := newModel()
 	m.apply(historyBatch(1))
-	must(t, slice.Flush(historyBatch(1)))
+	must(t, slice.Flush(context.Background(), historyBatch(1)))
 	_, err = slice.Checkpoint(context.Background(), CheckpointMeta{})
 	must(t, err)
-	must(t, slice.Flush(historyBatch(2)))
+	must(t, slice.Flush(context.Background(), historyBatch(2)))
 	m2 := m.clone()
 	m2.apply(historyBatch(2))
 	snap, err := slice.Snapshot()
@@ -132,21 +132,21 @@ func TestInvalidBatches(t *testing.T) {
 		"vbucket of a position": {Positions: []VBPosition{{VBucket: testVBuckets}}},
 		"timestamp of too many": {Timestamp: timestamp.New(testVBuckets + 1)},
 	} {
-		if err := slice.Flush(b); !errors.Is(err, ErrInvalid) {
+		if err := slice.Flush(context.Background(), b); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", name, err)
 		}
 	}
-	if err := slice.DeleteVBucket(VBPosition{VBucket: 99}); !errors.Is(err, ErrInvalid) {
+	if err := slice.DeleteVBucket(context.Background(), VBPosition{VBucket: 99}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("%v", err)
 	}
-	if _, err := slice.RestoreVBucket(0, 7); !errors.Is(err, ErrNotFound) {
+	if _, err := slice.RestoreVBucket(context.Background(), 0, 7); !errors.Is(err, ErrNotFound) {
 		t.Errorf("%v", err)
 	}
 	if n := slice.Stats().Batch; n != 0 {
 		t.Fatalf("%d batches were applied", n)
 	}
 	large := Update{DocID: []byte(strings.Repeat("d", MaxDocID)), Seqno: 1, Keys: [][]byte{make([]byte, MaxKey)}}
-	must(t, slice.Flush(Batch{Updates: []Update{large}}))
+	must(t, slice.Flush(context.Background(), Batch{Updates: []Update{large}}))
 	if slice.Stats().Items != 1 {
 		t.Fatal("the largest row was not stored")
 	}
@@ -175,7 +175,7 @@ func writeMuch(t *testing.T, s *Slice) {
 		for i := range b.Updates {
 			b.Updates[i].DocID = fmt.Appendf(nil, "%s-%d", b.Updates[i].DocID, n%7)
 		}
-		if err := s.Flush(b); err != nil {
+		if err := s.Flush(context.Background(), b); err != nil {
 			t.Error(err)
 			return
 		}
@@ -184,9 +184,9 @@ func writeMuch(t *testing.T, s *Slice) {
 		case 10:
 			_, err = s.Checkpoint(context.Background(), CheckpointMeta{Number: n})
 		case 20:
-			_, err = s.RestoreVBucket(1, s.Checkpoints()[0].Seq)
+			_, err = s.RestoreVBucket(context.Background(), 1, s.Checkpoints()[0].Seq)
 		case 30:
-			err = errors.Join(s.DeleteVBucket(VBPosition{VBucket: 2, Position: ingest.Position{A: n}}), s.PurgeTombstones(3))
+			err = errors.Join(s.DeleteVBucket(context.Background(), VBPosition{VBucket: 2, Position: ingest.Position{A: n}}), s.PurgeTombstones(context.Background(), 3))
 		case 39:
 			err = s.Restore(s.Checkpoints()[0].Seq)
 		}
@@ -246,7 +246,7 @@ func TestContextEndsAWalk(t *testing.T) {
 	store := openTest(t, t.TempDir())
 	slice, err := store.Create(testMeta(1))
 	must(t, err)
-	must(t, slice.Flush(historyBatch(1)))
+	must(t, slice.Flush(context.Background(), historyBatch(1)))
 	snap, err := slice.Snapshot()
 	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())

@@ -81,7 +81,7 @@ type HWHeartbeat struct {
 	Bucket          string           `json:"bucket"`
 	IndexIDs        []index.ID       `json:"index_ids"`
 	HW              timestamp.Vector `json:"hw"`
-	LastPersistence uint64           `json:"last_persistence,string"` // hash of the newest checkpoint's timestamp
+	LastPersistence uint64           `json:"last_persistence,string"` // hash of what a crash would leave: what is written of every copy, the least of them
 	LastStability   uint64           `json:"last_stability,string"`   // hash of the newest flushed stability timestamp
 	MutationQueue   uint64           `json:"mutation_queue"`          // bytes in the queue
 	QueueLimit      uint64           `json:"queue_limit"`             // bytes

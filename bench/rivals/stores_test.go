@@ -84,7 +84,7 @@ func (s *tidemark) Flush(updates []storage.Update) error {
 	for v, q := range s.at {
 		b.Positions = append(b.Positions, storage.VBPosition{VBucket: uint16(v), Position: ingest.Position{VBUUID: 77, Main: q}})
 	}
-	return s.slice.Flush(b)
+	return s.slice.Flush(context.Background(), b)
 }
 
 func (s *tidemark) Persist() error { return s.slice.Persist(context.Background()) }
