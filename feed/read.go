@@ -20,6 +20,7 @@ const growth = 4
 // decompressed values are put into.
 type reader struct {
 	conn      *Conn
+	in        *gatherer
 	cur       *chunk
 	from, to  int // the unparsed bytes in cur
 	arena     *chunk
@@ -30,7 +31,7 @@ type reader struct {
 // readLoop reads, parses in place, answers noops, wakes requests and queues the
 // events.
 func (c *Conn) readLoop() error {
-	r := &reader{conn: c, cur: c.chunks.take(chunkBytes)}
+	r := &reader{conn: c, in: newGatherer(c.session.Conn, c.conf.BufferBytes), cur: c.chunks.take(chunkBytes)}
 	defer r.free()
 	for {
 		if err := r.fill(); err != nil {
@@ -59,7 +60,7 @@ func (r *reader) fill() error {
 	if err := r.room(); err != nil {
 		return err
 	}
-	n, err := r.conn.session.Read(r.cur.buf[r.to:])
+	n, err := r.in.Read(r.cur.buf[r.to:])
 	r.to += n
 	r.conn.arrived.Add(uint64(n))
 	if n > 0 {

@@ -22,11 +22,6 @@ type counters struct {
 // traffic is what KV has sent on the streams of one class.
 type traffic struct{ versions, bytes counter }
 
-func (t *traffic) note(e *feed.Event) {
-	t.versions.Inc()
-	t.bytes.Add(uint64(len(e.Key) + len(e.Value)))
-}
-
 // counter is a metric that can be read here too.
 type counter struct{ n atomic.Uint64 }
 

@@ -52,6 +52,8 @@ type manager struct {
 	mu      sync.Mutex
 	reports []wire.ProjectorReport
 	full    bool // asked for with the next answer
+	lose    int  // so many reports are refused
+	lost    []wire.ProjectorReport
 }
 
 func newManager(t testing.TB) *manager {
@@ -65,6 +67,11 @@ func newManager(t testing.TB) *manager {
 	mux.Handle("/v1/components/p1/reports", rpc.Handle(1<<20, func(_ context.Context, r *wire.ProjectorReport) (*wire.ReportReply, error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
+		if m.lose > 0 {
+			m.lose--
+			m.lost = append(m.lost, *r)
+			return nil, rpc.Refuse(rpc.CodeInternal, "lost")
+		}
 		m.reports = append(m.reports, *r)
 		full := m.full
 		m.full = false

@@ -346,6 +346,7 @@ func (s *side) pumpAll(ctx context.Context) error {
 
 // block gives a block's events to the router, and the streams that have ended back.
 func (s *side) block(ctx context.Context, p *pump, block *feed.Block) (over []*stream, err error) {
+	defer p.tell()
 	for i := range block.Events {
 		e := &block.Events[i]
 		st := s.streams[e.Stream]

@@ -58,9 +58,39 @@ type pump struct {
 	counters *counters
 	received *traffic // of its class
 	faults   *faults
+	sums     sums
 	scratch  expression.Scratch
 	keys     [][][]byte
 	doc      router.Doc
+}
+
+// sums are what a pump has not added to the shared counters yet.
+type sums struct{ mutations, deletions, versions, bytes uint64 }
+
+// note counts a document.
+func (c *sums) note(e *feed.Event) {
+	c.versions++
+	c.bytes += uint64(len(e.Key) + len(e.Value))
+	switch {
+	case e.Collection != 0: // of another collection: only its seqno counts
+	case e.Kind == feed.Mutation:
+		c.mutations++
+	default:
+		c.deletions++
+	}
+}
+
+// tell adds the sums to the counters that others read: at the end of a block, and before a stream's complete seqno is known, so
+// that whoever has seen that also sees the documents counted.
+func (p *pump) tell() {
+	if p.sums == (sums{}) {
+		return
+	}
+	p.counters.mutations.Add(p.sums.mutations)
+	p.counters.deletions.Add(p.sums.deletions)
+	p.received.versions.Add(p.sums.versions)
+	p.received.bytes.Add(p.sums.bytes)
+	p.sums = sums{}
 }
 
 // errStreamBroken is wrapped when a stream's events contradict each other.
@@ -100,20 +130,17 @@ func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bo
 		return false, nil
 	}
 	s.place(progress)
-	switch e.Kind {
-	case feed.Mutation:
-		p.received.note(e)
-		if e.Collection != 0 {
-			break // of another collection: only its seqno counts
-		}
-		p.counters.mutations.Inc()
+	if e.Kind.IsDocument() {
+		p.sums.note(e)
+	}
+	if progress.Completed {
+		p.tell()
+	}
+	switch {
+	case e.Collection != 0 || !e.Kind.IsDocument():
+	case e.Kind == feed.Mutation:
 		err = p.mutation(ctx, s, e)
-	case feed.Deletion, feed.Expiration:
-		p.received.note(e)
-		if e.Collection != 0 {
-			break
-		}
-		p.counters.deletions.Inc()
+	default:
 		p.fill(s, e)
 		err = p.topic.Delete(ctx, s.vb, &p.doc)
 	}

@@ -138,6 +138,7 @@ func (w *worker) block(ctx context.Context, block *feed.Block) {
 			moved = moved || completed
 		}
 	}
+	w.pump.tell()
 	if moved {
 		w.conn.b.moved()
 	}

@@ -1,0 +1,242 @@
+package projector
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"tidemark/internal/rpc"
+	"tidemark/wire"
+)
+
+// completes gives the complete seqno of each vbucket that a report tells of; what moved in the brief form included.
+func completes(t testing.TB, r *wire.ProjectorReport) map[uint16]uint64 {
+	t.Helper()
+	all := map[uint16]uint64{}
+	for i := range r.Buckets {
+		s := r.Buckets[i]
+		if err := s.Expand(); err != nil {
+			t.Fatal(err)
+		}
+		for j, v := range s.VBuckets {
+			all[v] = s.Complete[j]
+		}
+	}
+	return all
+}
+
+// TestSyncWaitsForWhatIsWanted: the answer comes when all streams that run are complete up to what is wanted, or when its time
+// is over with what there is; it tells of one bucket, and everything of it.
+func TestSyncWaitsForWhatIsWanted(t *testing.T) {
+	e := newEngine(t)
+	w := newWorldAt(t, e.Addr())
+	w.define(1, 1)
+	w.startAt(3, 1, 0)
+	w.startAt(4, 1, 0)
+	w.startAt(5, 1, 0)
+	for _, vb := range []uint16{3, 4, 5} {
+		w.expect(vb, "1:STREAM_BEGIN@0")
+	}
+	fence := w.fence()
+	ask := func(waitMS int64, want ...uint64) (*wire.ProjectorReport, time.Duration) {
+		t.Helper()
+		began := time.Now()
+		r, err := w.client.Sync(context.Background(), w.url, &wire.SyncRequest{Fence: fence, Bucket: testBucket, Want: want, WaitMS: waitMS})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.ID != "p1" || r.BootID == "" || r.ClusterID != "c1" || r.Base != 0 || len(r.Buckets) != 1 || !r.Buckets[0].Full ||
+			r.Buckets[0].Bucket != testBucket || r.Buckets[0].BucketUUID != testUUID || fmt.Sprint(r.Buckets[0].VBuckets) != "[3 4 5]" || len(r.Buckets[0].Logs[0]) != 1 {
+			t.Fatalf("%+v", r)
+		}
+		return r, time.Since(began)
+	}
+	r, _ := ask(0, 0, 0, 0, 7, 7)
+	if got := fmt.Sprint(completes(t, r)); got != "map[3:0 4:0 5:0]" {
+		t.Errorf("at first %s", got)
+	}
+	// Of vbucket 3 what is wanted, of 4 less than that, of 5 nothing is asked.
+	e.stream(3).write(0, 7)
+	e.stream(4).write(0, 6)
+	for reached := false; !reached; {
+		r, _ := ask(maxSyncWait.Milliseconds(), 0, 0, 0, 7)
+		reached = completes(t, r)[3] == 7 // an overloaded machine may need several
+	}
+	r, took := ask(20, 0, 0, 0, 7, 7)
+	if c := completes(t, r); c[3] != 7 || c[4] > 6 || c[5] != 0 || took < 20*time.Millisecond {
+		t.Errorf("%v after %v, although vbucket 4 cannot be complete up to 7", c, took)
+	}
+	// What is awaited comes while the question waits. What has ended, or is not streamed here, nobody waits for.
+	got := make(chan map[uint16]uint64)
+	go func() {
+		for {
+			r, took := ask(maxSyncWait.Milliseconds(), 9, 9, 9, 7, 7, 0, 9, 9, 9, 9)
+			c := completes(t, r)
+			if c[4] < 7 && took < maxSyncWait {
+				t.Errorf("%v was the answer after %v", c, took)
+			}
+			if c[4] >= 7 {
+				got <- c
+				return
+			}
+		}
+	}()
+	e.stream(4).write(6, 7)
+	if c := <-got; c[4] != 7 {
+		t.Errorf("%v", c)
+	}
+	e.stream(5).end(0)
+	w.expect(5, "1:STREAM_BEGIN@0", "1:STREAM_END@0")
+	w.eventually("the end is told", func() bool { r, _ := ask(0); return r.Buckets[0].Ended[2] })
+	if r, _ := ask(time.Hour.Milliseconds(), 0, 0, 0, 0, 0, 100); fmt.Sprint(r.Buckets[0].Ended) != "[false false true]" {
+		t.Errorf("%+v", r)
+	}
+
+	old := fence
+	old.Term, fence = 0, w.fence()
+	if _, err := w.client.Sync(context.Background(), w.url, &wire.SyncRequest{Fence: old, Bucket: testBucket}); rpc.AsProblem(err).Code != rpc.CodeFenced {
+		t.Errorf("of an older leader: %v", err)
+	}
+	if r, err := w.client.Sync(context.Background(), w.url, &wire.SyncRequest{Fence: fence, Bucket: "nowhere", Want: []uint64{1}, WaitMS: time.Hour.Milliseconds()}); err != nil || len(r.Buckets) != 0 || r.Sequence == 0 {
+		t.Errorf("of a bucket that is not here: %+v, %v", r, err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	gone := make(chan error, 1)
+	go func() {
+		_, err := w.client.Sync(ctx, w.url, &wire.SyncRequest{Fence: fence, Bucket: testBucket, Want: []uint64{0, 0, 0, 100}, WaitMS: time.Hour.Milliseconds()})
+		gone <- err
+	}()
+	cancel()
+	if err := <-gone; err == nil {
+		t.Error("an answer to nobody")
+	}
+}
+
+// TestReportNumbers: reports, SYNC answers and answers to a hello share one numbering. No number is given twice, and a later one
+// never shows an earlier state. Between reports each names the one that it goes on from, whatever else was numbered in between.
+func TestReportNumbers(t *testing.T) {
+	e := newEngine(t)
+	w := newWorldAt(t, e.Addr())
+	w.define(1, 1)
+	w.startAt(3, 1, 0)
+	w.startAt(4, 1, 0)
+	w.expect(3, "1:STREAM_BEGIN@0")
+	w.expect(4, "1:STREAM_BEGIN@0")
+	fence := w.fence()
+	const windows, asks = 150, 40
+	var mu sync.Mutex
+	var all []*wire.ProjectorReport
+	keep := func(r *wire.ProjectorReport, err error) {
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		all = append(all, r)
+	}
+	var group sync.WaitGroup
+	for _, vb := range []uint16{3, 4} {
+		group.Go(func() {
+			for i := range uint64(windows) {
+				e.stream(vb).write(2*i, 2*i+2)
+			}
+		})
+	}
+	for range 3 {
+		group.Go(func() {
+			for range asks {
+				keep(w.client.Sync(context.Background(), w.url, &wire.SyncRequest{Fence: fence, Bucket: testBucket}))
+			}
+		})
+	}
+	group.Go(func() {
+		for range asks {
+			hello, err := w.client.Hello(context.Background(), w.url, &wire.HelloRequest{Fence: fence})
+			keep(&hello.Report, err)
+		}
+	})
+	group.Wait()
+	reported := func() []wire.ProjectorReport {
+		w.manager.mu.Lock()
+		defer w.manager.mu.Unlock()
+		return slices.Clone(w.manager.reports)
+	}
+	w.eventually("a report of the last window", func() bool {
+		return slices.ContainsFunc(reported(), func(r wire.ProjectorReport) bool { return completes(t, &r)[3] == 2*windows }) &&
+			slices.ContainsFunc(reported(), func(r wire.ProjectorReport) bool { return completes(t, &r)[4] == 2*windows })
+	})
+	reports, gaps := reported(), 0
+	for i := range reports {
+		r := &reports[i]
+		full, told := r.Base == 0, i > 0 && len(reports[i-1].Buckets) > 0
+		for _, s := range r.Buckets {
+			if full && !s.Full || !full && s.Full && told { // a bucket is new once
+				t.Errorf("report %d: based on %d, full %v", r.Sequence, r.Base, s.Full)
+			}
+		}
+		if i > 0 && (!full && !r.Follows(reports[i-1].Sequence) || r.Sequence <= reports[i-1].Sequence) {
+			t.Errorf("report %d, based on %d, comes after %d", r.Sequence, r.Base, reports[i-1].Sequence)
+		}
+		if i > 0 && r.Sequence > reports[i-1].Sequence+1 {
+			gaps++
+		}
+		all = append(all, r)
+	}
+	if gaps == 0 {
+		t.Error("no other answer was numbered between two reports: nothing was shown")
+	}
+	slices.SortFunc(all, func(a, b *wire.ProjectorReport) int { return int(a.Sequence) - int(b.Sequence) })
+	known := map[uint16]uint64{}
+	for i, r := range all {
+		if r.BootID != all[0].BootID || i > 0 && r.Sequence == all[i-1].Sequence {
+			t.Errorf("number %d twice", r.Sequence)
+		}
+		for v, c := range completes(t, r) {
+			if c < known[v] {
+				t.Errorf("number %d: vbucket %d is complete up to %d, it was up to %d before", r.Sequence, v, c, known[v])
+			}
+			known[v] = c
+		}
+	}
+}
+
+// TestALostReport: after one that was not answered the next tells everything, so that nothing needs to be asked for.
+func TestALostReport(t *testing.T) {
+	e := newEngine(t)
+	w := newWorldAt(t, e.Addr())
+	w.define(1, 1)
+	w.startAt(3, 1, 0)
+	w.expect(3, "1:STREAM_BEGIN@0")
+	based := func() bool {
+		n := len(w.manager.reports)
+		return n > 0 && w.manager.reports[n-1].Base > 0
+	}
+	w.eventually("reports tell what is new", func() bool { w.manager.mu.Lock(); defer w.manager.mu.Unlock(); return based() })
+	w.manager.mu.Lock()
+	w.manager.lose, w.manager.lost = 1, nil
+	before := len(w.manager.reports)
+	w.manager.mu.Unlock()
+	var next wire.ProjectorReport
+	w.eventually("the report after the lost one", func() bool {
+		w.manager.mu.Lock()
+		defer w.manager.mu.Unlock()
+		if len(w.manager.lost) == 0 {
+			return false
+		}
+		for _, r := range w.manager.reports[before:] {
+			if r.Sequence > w.manager.lost[0].Sequence {
+				next = r
+				return true
+			}
+		}
+		return false
+	})
+	if next.Base != 0 || len(next.Buckets) != 1 || !next.Buckets[0].Full || fmt.Sprint(next.Buckets[0].VBuckets) != "[3]" || !next.FaultsToo {
+		t.Errorf("%+v", next)
+	}
+	w.eventually("and then what is new again", func() bool { w.manager.mu.Lock(); defer w.manager.mu.Unlock(); return based() })
+}
