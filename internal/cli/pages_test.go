@@ -21,12 +21,13 @@ var (
 	pageNumber = regexp.MustCompile(`[0-9]+`)
 	pageTime   = regexp.MustCompile(`[0-9]+(\.[0-9]+)?(m|µ)?s\b`)
 	pageFolder = regexp.MustCompile(`/tmp/tidemark-[0-9]+`)
+	pageField  = regexp.MustCompile(`"[a-z_]+": ?`)
 	pageServer = regexp.MustCompile(`(127\.0\.0\.1|localhost):952([0-9])`)
 )
 
 // pages are those of which each code block is tried: a block that nothing here tries fails the test.
 func pages() map[string]string {
-	return map[string]string{"README": "../../README.md", "scans": "../../docs/scans.md", "ddl": "../../docs/ddl.md", "expressions": "../../docs/expressions.md"}
+	return map[string]string{"README": "../../README.md", "scans": "../../docs/scans.md", "ddl": "../../docs/ddl.md", "api": "../../docs/api.md", "expressions": "../../docs/expressions.md"}
 }
 
 // page is what the code blocks of a page are tried with.
@@ -59,6 +60,8 @@ func (p *page) run(path string) {
 			p.lines(block)
 		case "printed": // by up --sample
 			p.printed(block)
+		case "problem", "events": // what cannot be had at will: it is JSON
+			p.parts(block)
 		case "build":
 			p.builds(block)
 		case "drawing":
@@ -111,7 +114,37 @@ func (p *page) commands(path, block string) {
 		if fails := strings.HasPrefix(shown, "tidemark: "); (err != nil) != fails {
 			p.t.Errorf("%s\n%v\n%s", command, err, out)
 		}
+		if strings.HasSuffix(path, "api.md") {
+			p.fields(command, shown, string(out))
+			continue
+		}
 		p.compare(command, shown, string(out))
+	}
+}
+
+// fields wants each member that a shown answer has among those of the answer. What is shown is shortened, and in another layout.
+func (p *page) fields(command, shown, printed string) {
+	for _, name := range pageField.FindAllString(shown, -1) {
+		if !strings.Contains(strings.ReplaceAll(printed, `": `, `":`), strings.ReplaceAll(name, `": `, `":`)) {
+			p.t.Errorf("%s\nhas no %s in its answer:\n%s", command, name, printed)
+		}
+	}
+}
+
+// parts wants JSON in each part of an answer: behind "data:" of an event, or all that follows the command.
+func (p *page) parts(block string) {
+	_, text, _ := strings.Cut(block, "\n")
+	parts := strings.Split(text, "\ndata: ")
+	if len(parts) > 1 {
+		parts = parts[1:]
+	}
+	for _, part := range parts {
+		if event, _, found := strings.Cut(part, "\n\n"); found {
+			part = event
+		}
+		if !json.Valid([]byte(strings.ReplaceAll(part, ",…", ""))) {
+			p.t.Errorf("this is no JSON:\n%s", part)
+		}
 	}
 }
 
