@@ -72,6 +72,9 @@ func (s *Sim) checkCommit(old, next *statecontext.State, r statecontext.Result, 
 			if seqno < before {
 				s.fail("stability of %s/%d goes back from %d to %d", b.Name, v, before, seqno)
 			}
+			if of, to := was.Stability.Vector.VBUUIDs[v], b.Stability.Vector.VBUUIDs[v]; before > 0 && of != to && !s.share(of, to, before) {
+				s.fail("stability of %s/%d goes over from branch %d at %d to branch %d, which has left it below, without a rollback", b.Name, v, of, before, to)
+			}
 			if seqno > before && !s.ended(b, v, seqno) {
 				s.fail("stability of %s/%d: %d ends no snapshot of %v", b.Name, v, seqno, b.Stability.Logs[v])
 			}
@@ -88,6 +91,12 @@ func (s *Sim) checkCommit(old, next *statecontext.State, r statecontext.Result, 
 	if c, ok := body.(*statecontext.SetIndexState); ok && r.Changed && c.To == index.Maintenance {
 		s.checkReady(next.Index(c.ID))
 	}
+}
+
+// share tells whether two branches have the same history up to a seqno.
+func (s *Sim) share(a, c uint64, seqno uint64) bool {
+	x, y := s.branches[a], s.branches[c]
+	return x != nil && y != nil && x.fl.Common(y.fl) >= seqno
 }
 
 // ddlState is what the user of an index knows of it.

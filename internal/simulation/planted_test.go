@@ -52,6 +52,8 @@ var planted = []struct {
 	{"a queue that grows over its bound", "bounded", "fullDisks", 0, 1, "queues"},
 	{"what cannot be undone is told without a check of leadership", "freshLead,fence", "ddl,leaderChanges", 0, 1, ""},
 	{"a deletion that was purged missed by a side stream", "purgeSide,purgeRows", "purges,tornFiles,nodeCrashes,ddl", 0, 1, ""},
+	{"DEACTIVATE not heeded", "deactivate", "ddl,moves", 0, 54, ""},
+	{"a stream that an indexer has fenced off is taken over", "fencedAdopted", "leaderChanges,lostRequests", 0, 154, "stuck"},
 	{"a stability timestamp of the lost branch obeyed", "sBranch,sRollback", "failovers,lateRequests", 0, 1, ""},
 }
 
