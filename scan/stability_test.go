@@ -93,7 +93,8 @@ func TestNoStability(t *testing.T) {
 	spec := openSpec()
 	spec.Stability, spec.Offset, spec.WantTimestamp = NoStability, 3, false
 	var sink collect
-	got, err := f.coordinator().Scan(t.Context(), spec, &sink)
+	patient := NewCoordinator(f, f, f, Options{Wait: time.Minute}) // how long an attempt takes says nothing
+	got, err := patient.Scan(t.Context(), spec, &sink)
 	want := append(slices.Clone(five[3:PageRows]), six[PageRows:]...)
 	if err != nil || got.Ref != refOf(6) || got.Rows != int64(len(want)) || !slices.Equal(sink.rows, want) {
 		t.Errorf("%+v, %v: %d rows, want %d", got, err, len(sink.rows), len(want))

@@ -113,6 +113,9 @@ type side struct {
 
 // scans measures scans of 100 rows from a random name on, with one and with more connections, both sides by turns.
 func (r *rival) scans(ctx context.Context, sides []side) {
+	for i := range sides {
+		r.settle(ctx, &sides[i])
+	}
 	for _, connections := range connectionCounts(r.b) {
 		all := make([]burst, len(sides))
 		for range *pgRounds {
@@ -124,6 +127,27 @@ func (r *rival) scans(ctx context.Context, sides []side) {
 			all[i].report(r.b, fmt.Sprintf("%s-scan100-%d", sides[i].name, connections))
 		}
 	}
+}
+
+// settle waits until a side's servers have done what updates have left to do, as compactions: until they take less than a tenth of a
+// processor for a second, or for 30 s. PostgreSQL has been vacuumed.
+func (r *rival) settle(ctx context.Context, s *side) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	before := s.cpu()
+	for range 30 {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			r.b.Fatal(ctx.Err())
+		}
+		now := s.cpu()
+		if now-before < 100*time.Millisecond {
+			return
+		}
+		before = now
+	}
+	r.b.Logf("%s has not come to rest within 30 s", s.name)
 }
 
 // connectionCounts reads -postgres.connections.

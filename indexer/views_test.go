@@ -1,0 +1,88 @@
+package indexer
+
+import (
+	"reflect"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/scan"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// TestViewsAreAsNewAsWhatTheyAreMadeOf: what is kept of a view is never older than the definitions, what others hold, what is held here,
+// and the newest rollback; and it is kept for as long as none of them changes.
+func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
+	_, s := openStore(t)
+	x := &Indexer{identity: &identity{st: identityState{Node: 1}}, snapshots: newSnapshots(2, hclog.NewNullLogger()), now: time.Now,
+		newest: map[string]wire.Stability{}, changed: make(chan struct{})}
+	defer x.snapshots.closeAll()
+	x.defs = wire.Definitions{
+		Indexes: []index.Definition{{ID: 1, Name: "i", Bucket: "b", State: index.Maintenance}},
+		Topologies: []partition.Topology{{Index: 1, Layout: partition.Layout{Partitions: 2},
+			Copies: []partition.Copy{{ID: 1, Slice: 0, Node: 1}, {ID: 2, Slice: 1, Node: 2}}}},
+		Buckets: []wire.Bucket{{Name: "b", Generation: 1}},
+	}
+	ref := func(number uint64) wire.StabilityRef { return wire.StabilityRef{Bucket: "b", Generation: 1, Number: number} }
+	hold := func(number uint64) {
+		flushAt(t, s, 7, number)
+		snap, err := s.Snapshot()
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.snapshots.add(1, held{ref: ref(number), snap: snap})
+	}
+	view := func() scan.View {
+		v, err := catalog{x}.View(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	last := view()
+	for _, step := range []struct {
+		what   string
+		change func()
+	}{
+		{"a snapshot", func() { hold(10) }},
+		{"a newer one", func() { hold(20) }},
+		{"what another node holds", func() {
+			x.setHeld([]wire.Held{{Copy: 2, Node: 2, Ref: ref(10), OK: true}, {Copy: 9, Node: 2, Ref: ref(10), OK: true}})
+		}},
+		{"a snapshot that is off the branch", func() {
+			x.snapshots.part(1, 0, timestamp.FailoverLog{{VBUUID: 8, Seqno: 15}, {VBUUID: 7}}, s.Logs())
+		}},
+		{"definitions", func() {
+			x.mu.Lock()
+			x.defs.Indexes = []index.Definition{{ID: 1, Name: "other", Bucket: "b", State: index.Maintenance}}
+			x.mu.Unlock()
+			x.viewChanged()
+		}},
+		{"a rollback", func() {
+			x.published(&wire.Stability{StabilityRef: wire.StabilityRef{Bucket: "b", Generation: 1, RollbackID: 1, Number: 30}})
+		}},
+		{"no snapshot", func() { x.snapshots.drop(1) }},
+	} {
+		step.change()
+		got := view()
+		want, err := catalog{x}.view(1, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want.Prepare()
+		if !reflect.DeepEqual(got, want) || reflect.DeepEqual(got, last) {
+			t.Errorf("%s: %+v, want %+v, before %+v", step.what, got, want, last)
+		}
+		if again := view(); len(got.Held) > 0 && &again.Held[0] != &got.Held[0] {
+			t.Errorf("%s: it was made twice", step.what)
+		}
+		last = got
+	}
+	if _, err := (catalog{x}).View(2); scan.CodeOf(err) != scan.IndexNotFound {
+		t.Errorf("an index that is not there: %v", err)
+	}
+}
