@@ -2,6 +2,7 @@ package client
 
 import (
 	"errors"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"sync/atomic"
@@ -98,6 +99,7 @@ func TestDirectConnections(t *testing.T) {
 			cl := New("127.0.0.1:1") // nobody is there: ways that are lost stay lost
 			defer cl.Close()
 			d := cl.direct
+			d.dialer.NetDialContext, d.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute // how long a connection takes says nothing
 			d.routes["b/i"] = &way{route: ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000}, at: time.Now(), detour: time.Minute}
 			for n, want := range c.wants {
 				s, err := d.begin(t.Context(), scanport.Scan, "b/i", []byte("{}"))
