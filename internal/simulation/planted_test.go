@@ -27,7 +27,7 @@ var planted = []struct {
 	{"a straddling window not skipped", "straddle", "streamEnds,brokenConnections,ddl", 0, 30, ""},
 	{"the branch rule by seqno only", "windowRule", "failovers,nodeCrashes", 8, 5625, ""},
 	{"BEGIN not checked against the log", "beginCheck", "failovers,lostRequests,nodeCrashes", 0, 307, ""},
-	{"a stale log believed", "staleLog,newestMap,sameBranch", "failovers,leaderChanges,streamEnds", 0, 651, ""},
+	{"a stale log believed", "staleLog,newestMap,sameBranch", "failovers,leaderChanges,streamEnds", 0, 370, ""},
 	{"the committed stability timestamp no participant of the branch rule", "committedToo", "failovers,nodeCrashes,streamEnds", 0, 2, ""},
 	{"tombstones dropped early", "tombstones", "ddl,nodeCrashes", 0, 1, ""},
 	{"DropData without its closing BEGIN", "dropBegin", "drops", 0, 3, ""},
