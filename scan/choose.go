@@ -104,23 +104,38 @@ func (v *View) candidates() [][]candidate {
 	return all
 }
 
-// order puts copies that hold ref first, each group rotated by turn. The candidates of the view stay as they are.
+// order puts copies that hold ref first, then those that soon will: who is far behind another copy, as an indexer that is
+// slow or stands still, is asked last. Each group is rotated by turn. The candidates of the view stay as they are.
 func (s *sliceplan) order(ref wire.StabilityRef, turn uint64) {
 	n := uint64(len(s.candidates))
 	if n == 1 {
 		return
 	}
 	rotated := make([]candidate, 0, n)
+	var newest wire.StabilityRef
 	for i := range n {
-		rotated = append(rotated, s.candidates[(i+turn)%n])
+		c := s.candidates[(i+turn)%n]
+		rotated = append(rotated, c)
+		if c.held.Compare(newest) > 0 {
+			newest = c.held
+		}
 	}
-	slices.SortStableFunc(rotated, func(a, b candidate) int { return behindRef(a, ref) - behindRef(b, ref) })
+	slices.SortStableFunc(rotated, func(a, b candidate) int { return a.rank(ref, newest) - b.rank(ref, newest) })
 	s.candidates = rotated
 }
 
-func behindRef(c candidate, ref wire.StabilityRef) int {
-	if c.held.Compare(ref) < 0 {
-		return 1
+// farBehind is how many promotions a copy lacks of those that another one has made when it is asked last. What others hold
+// is known a moment later than what one holds oneself: a promotion or two, at twenty a second.
+const farBehind = 3
+
+// rank is 0 for a copy that holds ref, 2 for one that is far behind the newest, 1 between. All copies that scans may read
+// are of one generation and rollback, so that numbers tell the distance.
+func (c candidate) rank(ref, newest wire.StabilityRef) int {
+	switch {
+	case c.held.Compare(ref) >= 0:
+		return 0
+	case newest.Number-min(c.held.Number, newest.Number) >= farBehind:
+		return 2
 	}
-	return 0
+	return 1
 }

@@ -66,9 +66,9 @@ func TestSlowIndexer(t *testing.T) {
 	o.pids = append(o.pids, m.Projectors[0].PID)
 	crew.Go(func() { o.scan(load) })
 	began := time.Now()
-	for o.number == 0 || time.Since(began) < *slowFor || o.without < 5 {
+	for o.number == 0 || time.Since(began) < *slowFor || o.without < 5 || o.scans.Load() < 3 {
 		if ctx.Err() != nil {
-			t.Fatalf("promotions while the slow one was left out: %d, want some; %s", o.without, o.String())
+			t.Fatalf("promotions while the slow one was left out: %d, session scans: %d, want some; %s", o.without, o.scans.Load(), o.String())
 		}
 		o.look(ctx)
 		time.Sleep(100 * time.Millisecond)
