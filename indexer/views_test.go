@@ -27,7 +27,9 @@ func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 			Copies: []partition.Copy{{ID: 1, Slice: 0, Node: 1}, {ID: 2, Slice: 1, Node: 2}}}},
 		Buckets: []wire.Bucket{{Name: "b", Generation: 1}},
 	}
-	ref := func(number uint64) wire.StabilityRef { return wire.StabilityRef{Bucket: "b", Generation: 1, Number: number} }
+	ref := func(number uint64) wire.StabilityRef {
+		return wire.StabilityRef{Bucket: "b", Generation: 1, Number: number}
+	}
 	hold := func(number uint64) {
 		flushAt(t, s, 7, number)
 		snap, err := s.Snapshot()

@@ -175,7 +175,7 @@ func (o *overload) look(ctx context.Context) {
 		}
 	}
 	for _, b := range s.Buckets {
-		o.fill("window of bucket "+b.Bucket, b.HeldBytes, int64(b.BufferBytes)+more)
+		o.fill("window of bucket "+b.Bucket, b.HeldBytes, b.BufferBytes+more)
 	}
 	for i, admin := range o.indexers[:2] {
 		_, text := harness.Get(ctx, o.t, admin+"/metrics")
