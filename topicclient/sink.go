@@ -31,6 +31,9 @@ func (s *Subscription) accept(_ context.Context, h keyversion.Hello) (transport.
 
 // Receive implements transport.Sink: the batch is acknowledged when all of it has been handled.
 func (k *sink) Receive(ctx context.Context, b *keyversion.Batch, release func()) error {
+	if err := k.s.awaitAnswer(ctx); err != nil {
+		return err
+	}
 	if err := k.s.lock(ctx); err != nil {
 		return err
 	}
@@ -42,6 +45,29 @@ func (k *sink) Receive(ctx context.Context, b *keyversion.Batch, release func())
 	}
 	release()
 	return nil
+}
+
+// answerWait is how long data that comes before the answer to the request for it waits for that.
+const answerWait = 10 * time.Second
+
+// awaitAnswer waits until it is known how many vbuckets there are: a projector sends its answer when it has begun the
+// streams, and their data may be faster.
+func (s *Subscription) awaitAnswer(ctx context.Context) error {
+	select {
+	case <-s.known:
+		return nil
+	default:
+	}
+	late := time.NewTimer(answerWait)
+	defer late.Stop()
+	select {
+	case <-s.known:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-late.C:
+		return errors.New("the subscription was not answered yet: try again")
+	}
 }
 
 // Closed implements transport.Sink: the router connects again if it is still there.
@@ -79,9 +105,6 @@ func (k *sink) admit(ev *Event) (wanted bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if int(ev.VBucket) >= len(s.vbuckets) {
-		if s.vbuckets == nil {
-			return false, fmt.Errorf("vbucket %d: the subscription was not answered yet: try again", ev.VBucket)
-		}
 		return false, fmt.Errorf("vbucket %d: bucket %s has %d", ev.VBucket, s.cfg.Bucket, len(s.vbuckets))
 	}
 	v := &s.vbuckets[ev.VBucket]

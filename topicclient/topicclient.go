@@ -101,7 +101,8 @@ type Subscription struct {
 	cluster  string
 	uuid     string
 	indexes  []index.ID
-	vbuckets []vbucket // nil before the first answer
+	vbuckets []vbucket     // nil before the first answer
+	known    chan struct{} // closed with that
 	failed   chan error
 	requests map[uint64]*request
 	missing  time.Time // since when projectors say that there is no such bucket or index; zero: they do not
@@ -142,7 +143,7 @@ func Open(cfg Config) (*Subscription, error) {
 		return nil, fmt.Errorf("subscription %s: %w", cfg.ID, err)
 	}
 	return &Subscription{cfg: cfg, listener: l, client: projectorclient.New(4, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)), log: cfg.Logger,
-		next: uint64(time.Now().UnixNano()), handling: make(chan struct{}, 1), failed: make(chan error, 1), requests: map[uint64]*request{}}, nil
+		next: uint64(time.Now().UnixNano()), handling: make(chan struct{}, 1), known: make(chan struct{}), failed: make(chan error, 1), requests: map[uint64]*request{}}, nil
 }
 
 // Addr is where it listens, host:port.
@@ -348,6 +349,7 @@ func (s *Subscription) answered(ctx context.Context, addr string, req *wire.Subs
 // begin makes the vbuckets; the lock is held.
 func (s *Subscription) begin(reply *wire.Subscription) {
 	s.vbuckets, s.uuid, s.indexes = make([]vbucket, reply.VBuckets), reply.BucketUUID, reply.Indexes
+	close(s.known)
 	for vb, at := range s.cfg.From {
 		if int(vb) < len(s.vbuckets) {
 			s.vbuckets[vb].at = at
