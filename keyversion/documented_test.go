@@ -23,7 +23,7 @@ func documented(t *testing.T) map[string][]byte {
 		Begin: &keyversion.Begin{Log: timestamp.FailoverLog{{VBUUID: 0x77}}, Revision: timestamp.MapRevision{Epoch: 1, Rev: 4}, Copies: []index.CopyID{300}}}
 	insert := begin
 	insert.Kind, insert.Begin, insert.Seqno, insert.Window, insert.DocID = keyversion.Insert, nil, 9, timestamp.Window{Start: 4, End: 12}, []byte("doc1")
-	insert.Statements = []keyversion.Statement{{Index: 300, Slice: 0, Keys: [][]byte{{0x0a, 0x46, 0x52, 0x00}}}}
+	insert.Statements = []keyversion.Statement{{Index: 300, Slice: 0, Keys: [][]byte{{0x30, 'F', 'R', 0x00, 0x01}}}}
 	sync := begin
 	sync.Kind, sync.Begin, sync.Seqno = keyversion.Sync, nil, 12
 	batch, err := keyversion.AppendBatch(nil, &keyversion.Batch{Number: 7, Events: []keyversion.Event{begin, insert, sync}})

@@ -117,6 +117,11 @@ func (k *sink) admit(ev *Event) (wanted bool, err error) {
 			v.request, v.owner = 0, nil
 			return false, fmt.Errorf("%w: vbucket %d goes on after %d, %d was handled", errGap, ev.VBucket, ev.Begin.Start, v.at.Seqno)
 		}
+		if ev.Begin.Start < v.at.Seqno && ev.VBUUID != v.at.VBUUID && !ev.Begin.Log.Valid(v.at.VBUUID, v.at.Seqno) {
+			// While it was asked for, something of the stream before was still being handled, of a branch that KV has left.
+			v.request, v.owner = 0, nil // asked for anew: KV says to where it goes back
+			return false, nil
+		}
 		v.owner = k
 		if ev.Begin.Start == v.at.Seqno {
 			v.at.VBUUID = ev.VBUUID // KV has accepted it as a position on this branch

@@ -95,7 +95,7 @@ func newWorld(t *testing.T) *world {
 	return w
 }
 
-// restart runs another projector, at another port, and tells it of indexes 1 and 2 of fields f1 and f2.
+// restart runs another projector, at another port, and tells it of indexes 1 and 2 of fields f1 and f2, and 3 of both.
 func (w *world) restart() {
 	w.t.Helper()
 	if w.stop != nil {
@@ -112,6 +112,8 @@ func (w *world) restart() {
 		defs.Indexes = append(defs.Indexes, index.Definition{ID: id + 1, Name: fmt.Sprintf("by_f%d", id+1), Bucket: bucket, State: index.Maintenance,
 			Keys: []index.KeyExpr{{Expr: fmt.Sprintf("`f%d`", id+1)}}})
 	}
+	defs.Indexes = append(defs.Indexes, index.Definition{ID: 3, Name: "both", Bucket: bucket, State: index.Maintenance,
+		Keys: []index.KeyExpr{{Expr: "`f2`"}, {Expr: "`f1`", Desc: true}}})
 	c := projectorclient.New(1, nil)
 	defer c.Close()
 	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) { // it obeys when it has registered
