@@ -70,6 +70,10 @@ func (d *definitions) since(revision uint64) *wire.DefinitionsChange {
 			return nil
 		}
 		c = changed(d.former[i], s)
+		if i == 0 { // perhaps told by the leader before, since when managers may have come or moved: they raise no revision
+			rest := describeRest(s)
+			c.Rest = &rest
+		}
 		d.changes[revision] = c
 	}
 	return c

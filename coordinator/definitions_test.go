@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/statecontext"
 	"tidemark/wire"
 )
 
@@ -158,5 +159,46 @@ func TestDefinitionsTravelAsChanges(t *testing.T) {
 		lost.mu.Unlock()
 		w.create("later", "", 1, 0)
 		w.agree()
+	})
+}
+
+// TestManagersTravelAsChanges: a manager that comes raises no revision; whoever was told a list before it came hears of it with the
+// next change, also from another leader, for whom it was always there.
+func TestManagersTravelAsChanges(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		w.agree()
+		come := func(id string) {
+			t.Helper()
+			before := w.log.State().DefinitionsRevision()
+			res, err := w.log.Propose(w.ctx, statecontext.Command{TimeMS: time.Now().UnixMilli(), Body: &statecontext.RegisterManager{
+				Manager: statecontext.Manager{ID: id, Name: id, REST: "http://" + id, FormatLevel: w.log.State().FormatLevel()}}})
+			if err != nil || res.Err() != nil {
+				t.Fatal(err, res.Err())
+			}
+			if s := w.log.State(); s.Manager(id) == nil || s.DefinitionsRevision() != before {
+				t.Fatalf("manager %v at revision %d, before %d", s.Manager(id), s.DefinitionsRevision(), before)
+			}
+		}
+		ready := func(name string) {
+			t.Helper()
+			o := w.create(name, "", 2, 1)
+			w.until(name+" is READY", 20*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+			w.agree()
+		}
+		come("m2")
+		ready("a")
+		come("m3")
+		w.depose()
+		w.lead()
+		w.until("active", 5*time.Second, func() bool { s, _ := w.leader().Status(); return s.Step == "active" })
+		ready("b")
+		for addr, f := range w.each() {
+			f.mu.Lock()
+			if f.changes == 0 {
+				t.Errorf("%s was told no change", addr)
+			}
+			f.mu.Unlock()
+		}
 	})
 }
