@@ -73,7 +73,8 @@ type value struct {
 type evaluator func(s *Scratch) value
 
 // Compile makes the Program for the indexes of a bucket, with the default limits. Source i of the Program's results is
-// sources[i]. The error wraps ErrDefinition and names the source; if an expression is at fault it also is a *SyntaxError.
+// sources[i]. Definitions that earlier versions have accepted compile, also where a new one would be refused. The error
+// wraps ErrDefinition and names the source; if an expression is at fault it also is a *SyntaxError.
 func Compile(sources []Source) (*Program, error) {
 	return CompileLimits(sources, Limits{})
 }
@@ -151,7 +152,7 @@ func (c *compiler) parse(s Source) (out parsedSource, err error) {
 		return out, fmt.Errorf("%d key expressions, expected 1 to %d", len(s.Keys), MaxKeys)
 	}
 	for i, k := range s.Keys {
-		x, err := ParseKey(k.Expr)
+		x, err := parseWhole(k.Expr, stored((*parser).key))
 		if err != nil {
 			return out, fmt.Errorf("key expression %d: %w", i+1, err)
 		}
@@ -167,7 +168,7 @@ func (c *compiler) parse(s Source) (out parsedSource, err error) {
 	if s.Where == "" {
 		return out, nil
 	}
-	x, err := ParseExpression(s.Where)
+	x, err := parseWhole(s.Where, stored((*parser).whole))
 	if err != nil {
 		return out, fmt.Errorf("WHERE: %w", err)
 	}

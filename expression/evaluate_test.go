@@ -13,6 +13,7 @@ import (
 	"tidemark/collate"
 	"tidemark/expression"
 	"tidemark/expression/expressiontest"
+	"tidemark/index"
 )
 
 func equalKeys(a, b [][]byte) bool {
@@ -260,4 +261,28 @@ func TestSpoiledDocuments(t *testing.T) {
 			t.Fatalf("%q: NotJSON %v", doc, r.NotJSON)
 		}
 	})
+}
+
+// TestStoredDefinitionsStay: what a new definition may not say any more, one that an earlier version took goes on saying, with the
+// values of then.
+func TestStoredDefinitionsStay(t *testing.T) {
+	for _, text := range []string{
+		`DATE_PART_STR("2024-02-29", "yaer")`, `DATE_TRUNC_STR("2024-02-29", NULL)`, `DATE_ADD_STR("2024-02-29", 1, "dow")`,
+		`DATE_FORMAT_STR("2024-02-29", "YYYY")`, `MILLIS_TO_STR(0, 7)`, `IFNULL(DATE_DIFF_MILLIS(0, 0, "x"), NULL)`,
+	} {
+		if got := valueOf(t, text, exampleDoc); got != "null" {
+			t.Errorf("%s = %s, it was null", text, got)
+		}
+		var syntax *expression.SyntaxError
+		if _, err := expression.ParseKey(text); !errors.As(err, &syntax) {
+			t.Errorf("a new index on %s: %v", text, err)
+		}
+		d := index.Definition{Name: "i", Bucket: "b", Keys: keysOf("a"), Where: text + " IS NULL"}
+		if err := expression.Normalize(&d); !errors.As(err, &syntax) {
+			t.Errorf("a new index where %s: %v", text, err)
+		}
+		if _, err := expression.Compile([]expression.Source{expression.SourceOf(&d)}); err != nil {
+			t.Errorf("a stored one: %v", err)
+		}
+	}
 }

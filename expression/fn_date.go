@@ -12,13 +12,13 @@ import (
 // What a function gives has the form of what it was given. Zones by name do not exist here: their rules change.
 
 var dateFunctions = []*Function{
-	{Name: "DATE_ADD_MILLIS", Family: FamilyDate, Params: `millis, n, "part"`, Min: 3, Max: 3, verify: checkPart(2, lengths), About: "The date n parts later. Parts: millennium, century, decade, year, quarter, month, week, day, hour, minute, second, millisecond.",
+	{Name: "DATE_ADD_MILLIS", Family: FamilyDate, Params: `millis, n, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths), About: "The date n parts later. Parts: millennium, century, decade, year, quarter, month, week, day, hour, minute, second, millisecond.",
 		Example: Example{`DATE_ADD_MILLIS(0, 1, "day")`, `86400000`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value { return s.millis(s.later(t, a[1], a[2])) })},
-	{Name: "DATE_ADD_STR", Family: FamilyDate, Params: `date, n, "part"`, Min: 3, Max: 3, verify: checkPart(2, lengths), About: "As DATE_ADD_MILLIS, of a text. A day that the month does not have is its last.",
+	{Name: "DATE_ADD_STR", Family: FamilyDate, Params: `date, n, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths), About: "As DATE_ADD_MILLIS, of a text. A day that the month does not have is its last.",
 		Example: Example{`DATE_ADD_STR("2024-01-31", 1, "month")`, `"2024-02-29"`}, eval: onDate(func(s *Scratch, t time.Time, layout string, a []value) value {
 			return s.date(s.later(t, a[1], a[2]))(layout)
 		})},
-	{Name: "DATE_DIFF_MILLIS", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, verify: checkPart(2, lengths), About: "How many whole parts lie between b and a; months, quarters and years by the calendar.",
+	{Name: "DATE_DIFF_MILLIS", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths), About: "How many whole parts lie between b and a; months, quarters and years by the calendar.",
 		Example: Example{`DATE_DIFF_MILLIS(172800000, 0, "day")`, `2`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
 			u, ok := s.fromMillis(a[1])
 			if !ok {
@@ -26,7 +26,7 @@ var dateFunctions = []*Function{
 			}
 			return s.difference(t, u, a[2])
 		})},
-	{Name: "DATE_DIFF_STR", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, verify: checkPart(2, lengths), About: "As DATE_DIFF_MILLIS, of texts.",
+	{Name: "DATE_DIFF_STR", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths), About: "As DATE_DIFF_MILLIS, of texts.",
 		Example: Example{`DATE_DIFF_STR("2024-03-01", "2024-02-01", "day")`, `29`}, eval: onDate(func(s *Scratch, t time.Time, _ string, a []value) value {
 			u, _, ok := parseDate(a[1])
 			if !ok {
@@ -34,7 +34,7 @@ var dateFunctions = []*Function{
 			}
 			return s.difference(t, u, a[2])
 		})},
-	{Name: "DATE_FORMAT_STR", Family: FamilyDate, Params: "date, example", Min: 2, Max: 2, verify: checkForm, About: "The date in the form of the example.",
+	{Name: "DATE_FORMAT_STR", Family: FamilyDate, Params: "date, example", Min: 2, Max: 2, newly: checkForm, About: "The date in the form of the example.",
 		Example: Example{`DATE_FORMAT_STR("2024-02-29T08:07:06Z", "1111-11-11")`, `"2024-02-29"`}, eval: onDate(func(s *Scratch, t time.Time, _ string, a []value) value {
 			_, layout, ok := parseDate(a[1])
 			if !ok {
@@ -42,17 +42,17 @@ var dateFunctions = []*Function{
 			}
 			return s.date(t, true)(layout)
 		})},
-	{Name: "DATE_PART_MILLIS", Family: FamilyDate, Params: `millis, "part"`, Min: 2, Max: 2, verify: checkPart(1, partsOfDates), About: "A part of the date as a number: those of DATE_ADD_MILLIS, and iso_year, iso_week, day_of_year (doy), day_of_week (dow; 0 is Sunday), iso_dow (7 is Sunday), timezone (seconds east of UTC), timezone_hour, timezone_minute.",
+	{Name: "DATE_PART_MILLIS", Family: FamilyDate, Params: `millis, "part"`, Min: 2, Max: 2, newly: checkPart(1, partsOfDates), About: "A part of the date as a number: those of DATE_ADD_MILLIS, and iso_year, iso_week, day_of_year (doy), day_of_week (dow; 0 is Sunday), iso_dow (7 is Sunday), timezone (seconds east of UTC), timezone_hour, timezone_minute.",
 		Example: Example{`DATE_PART_MILLIS(0, "year")`, `1970`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value { return s.part(t, a[1]) })},
-	{Name: "DATE_PART_STR", Family: FamilyDate, Params: `date, "part"`, Min: 2, Max: 2, verify: checkPart(1, partsOfDates), About: "As DATE_PART_MILLIS, of a text, in its own zone.",
+	{Name: "DATE_PART_STR", Family: FamilyDate, Params: `date, "part"`, Min: 2, Max: 2, newly: checkPart(1, partsOfDates), About: "As DATE_PART_MILLIS, of a text, in its own zone.",
 		Example: Example{`DATE_PART_STR("2024-02-29T23:00:00-05:00", "day")`, `29`}, eval: onDate(func(s *Scratch, t time.Time, _ string, a []value) value { return s.part(t, a[1]) })},
-	{Name: "DATE_TRUNC_MILLIS", Family: FamilyDate, Params: `millis, "part"`, Min: 2, Max: 2, verify: checkPart(1, lengths), About: "The begin of the part that the date lies in; a week begins on Monday.",
+	{Name: "DATE_TRUNC_MILLIS", Family: FamilyDate, Params: `millis, "part"`, Min: 2, Max: 2, newly: checkPart(1, lengths), About: "The begin of the part that the date lies in; a week begins on Monday.",
 		Example: Example{`DATE_TRUNC_MILLIS(90000000, "day")`, `86400000`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value { return s.millis(truncate(t, a[1])) })},
-	{Name: "DATE_TRUNC_STR", Family: FamilyDate, Params: `date, "part"`, Min: 2, Max: 2, verify: checkPart(1, lengths), About: "As DATE_TRUNC_MILLIS, of a text, in its own zone.",
+	{Name: "DATE_TRUNC_STR", Family: FamilyDate, Params: `date, "part"`, Min: 2, Max: 2, newly: checkPart(1, lengths), About: "As DATE_TRUNC_MILLIS, of a text, in its own zone.",
 		Example: Example{`DATE_TRUNC_STR("2024-02-29T08:07:06Z", "month")`, `"2024-02-01T00:00:00Z"`}, eval: onDate(func(s *Scratch, t time.Time, layout string, a []value) value {
 			return s.date(truncate(t, a[1]))(layout)
 		})},
-	{Name: "MILLIS_TO_STR", Aliases: []string{"MILLIS_TO_UTC"}, Family: FamilyDate, Params: "millis [, example]", Min: 1, Max: 2, verify: checkForm, About: "The date as text in UTC, in the form of the example.",
+	{Name: "MILLIS_TO_STR", Aliases: []string{"MILLIS_TO_UTC"}, Family: FamilyDate, Params: "millis [, example]", Min: 1, Max: 2, newly: checkForm, About: "The date as text in UTC, in the form of the example.",
 		Example: Example{`MILLIS_TO_STR(0)`, `"1970-01-01T00:00:00Z"`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
 			layout := time.RFC3339
 			if t.Nanosecond() != 0 {

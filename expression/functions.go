@@ -33,6 +33,8 @@ type Function struct {
 	constant []int
 	// verify says what is wrong with arguments that are written down, or nothing.
 	verify func(args []Expr) string
+	// newly is verify for new definitions alone: one that is stored, of a version that took it, goes on giving what it gave.
+	newly func(args []Expr) string
 	// prepare, for a function with constant arguments, makes the evaluation from them or says what is wrong.
 	prepare func(constants []string) (evaluation, error)
 	eval    evaluation

@@ -24,7 +24,7 @@ const (
 
 // ParseExpression reads one expression. The error is a *SyntaxError.
 func ParseExpression(text string) (Expr, error) {
-	return parseWhole(text, func(p *parser) (Expr, error) { return p.expression(0) })
+	return parseWhole(text, (*parser).whole)
 }
 
 // ParseKey reads one key expression, without ASC or DESC: an expression or an *ArrayKey. The error is a *SyntaxError.
@@ -54,6 +54,17 @@ func oneLine(err error) string {
 	return err.Error()
 }
 
+// stored lets an expression of a stored definition be read: of an earlier version, which may have taken what is refused now.
+func stored(read func(*parser) (Expr, error)) func(*parser) (Expr, error) {
+	return func(p *parser) (Expr, error) {
+		p.stored = true
+		return read(p)
+	}
+}
+
+// whole reads an expression.
+func (p *parser) whole() (Expr, error) { return p.expression(0) }
+
 func parseOnce(text string, read func(*parser) (Expr, error)) (Expr, error) {
 	p, err := newParser(text)
 	if err != nil {
@@ -82,7 +93,8 @@ type parser struct {
 	starAllowed bool     // path[*] may stand here
 	star        token    // of the first path[*], kind tokEnd if there is none
 	starred     *ArrayKey
-	lookahead   int // how many bodies of ARRAY … FOR are being read ahead
+	lookahead   int  // how many bodies of ARRAY … FOR are being read ahead
+	stored      bool // it is read from a definition that was accepted once
 }
 
 // newParser looks at the first token. It returns plain error so that no typed nil can be mistaken for one.

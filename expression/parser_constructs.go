@@ -425,8 +425,12 @@ func (p *parser) call(tok token) (Expr, error) {
 		return nil, err
 	}
 	c := x.(*Call)
-	if err := fn.check(c.Args); err != "" {
-		return nil, p.fail(tok, "%s", err)
+	wrong := fn.check(c.Args)
+	if wrong == "" && fn.newly != nil && !p.stored {
+		wrong = fn.newly(c.Args)
+	}
+	if wrong != "" {
+		return nil, p.fail(tok, "%s", wrong)
 	}
 	return p.into(c)
 }

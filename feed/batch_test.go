@@ -169,3 +169,30 @@ func openStreamsGivenUp(t *steady.T, why error) {
 		t.Error(err)
 	}
 }
+
+// A consent that cannot be read ends the connection, and with it everybody who waits, at once: also whoever it was for.
+func TestConsentThatCannotBeRead(t *testing.T) {
+	for _, many := range []bool{false, true} {
+		n := startNode(t, func(p *kvclienttest.Peer, f mcbp.Frame) bool {
+			if f.Op == mcbp.OpDCPStreamReq {
+				p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: []byte("short")})
+				return true
+			}
+			return false
+		})
+		conf := config(n)
+		conf.RequestTimeout = time.Hour
+		c := dial(t, conf)
+		ctx := within(t, time.Minute) // hang guard
+		req := feed.StreamRequest{VBucket: 4, End: mcbp.EndOfTime}
+		var err error
+		if many {
+			err = c.OpenStreams(ctx, []feed.StreamRequest{req})[0].Err
+		} else {
+			_, err = c.OpenStream(ctx, req)
+		}
+		if !errors.Is(err, feed.ErrProtocol) || !errors.Is(c.Err(), feed.ErrProtocol) {
+			t.Errorf("many %v: %v, the connection: %v", many, err, c.Err())
+		}
+	}
+}

@@ -89,7 +89,7 @@ func (g *gatherer) gathered(buf []byte) (int, error) {
 	return n, nil
 }
 
-// tell says to the kernel for how much to wake the reader.
+// tell says to the kernel for how much to wake the reader. A system that does not take it is read plainly.
 func (g *gatherer) tell(waiting bool) error {
 	least := 1
 	if waiting {
@@ -97,6 +97,11 @@ func (g *gatherer) tell(waiting bool) error {
 	} else if err := g.conn.SetReadDeadline(time.Time{}); err != nil {
 		return err
 	}
+	err := g.wakeup.set(least)
+	if err != nil && waiting {
+		g.wakeup = nil
+		return nil
+	}
 	g.waiting = waiting
-	return g.wakeup.set(least)
+	return err
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -105,6 +106,27 @@ func TestGatherEndsWithClose(t *testing.T) {
 	_ = g.conn.Close()
 	if err := <-ended; !errors.Is(err, net.ErrClosed) {
 		t.Errorf("the read ended with %v", err)
+	}
+}
+
+// refusing is a system that does not say when there is enough.
+type refusing struct{ syscall.RawConn }
+
+func (refusing) Control(func(uintptr)) error { return errors.ErrUnsupported }
+
+// TestGatherWhereTheSystemRefuses: the connection is read plainly, and lives.
+func TestGatherWhereTheSystemRefuses(t *testing.T) {
+	g, to := pair(t)
+	g.wakeup.raw = refusing{g.wakeup.raw}
+	if err := g.tell(true); err != nil || g.waiting || g.wakeup != nil {
+		t.Fatalf("waiting %v, %+v: %v", g.waiting, g.wakeup, err)
+	}
+	if _, err := to.Write([]byte("abc")); err != nil {
+		t.Fatal(err)
+	}
+	var got [3]byte
+	if n, err := g.Read(got[:]); err != nil || string(got[:n]) != "abc" {
+		t.Errorf("%q %v", got[:n], err)
 	}
 }
 

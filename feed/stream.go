@@ -361,8 +361,8 @@ func (c *Conn) response(b *Block, f *mcbp.Frame) error {
 		}
 		return nil
 	}
-	delete(c.pending, f.Opaque)
 	if r.then != nil {
+		delete(c.pending, f.Opaque)
 		r.then(b, f)
 		return nil
 	}
@@ -370,9 +370,10 @@ func (c *Conn) response(b *Block, f *mcbp.Frame) error {
 	if f.Status() == mcbp.StatusOK {
 		var err error
 		if log, err = c.streamAnswer(b, f, r); err != nil {
-			return err
+			return err // which ends the connection, and all that is pending, this too
 		}
 	}
+	delete(c.pending, f.Opaque)
 	switch {
 	case r.batch != nil:
 		var err error

@@ -36,6 +36,8 @@ const (
 	watchEvery = 10 * time.Millisecond
 	// clientFrame is the size of a connection's buffer for requests.
 	clientFrame = 4 << 10
+	// clientRoom is the longest request, and the largest message of an answer, whose room a connection keeps for the next.
+	clientRoom = 64 << 10
 )
 
 // clients serves connections of package scanport. A connection is served by one goroutine, which reads a request, scans,
@@ -257,6 +259,12 @@ func (o *clientConn) run(ctx context.Context) {
 		if ahead, err = o.answer(ctx); err != nil {
 			o.c.s.x.log.Debug("a scan's client is gone", "error", err)
 			break
+		}
+		if cap(o.in) > clientRoom {
+			o.in = nil
+		}
+		if cap(o.room) > clientRoom {
+			o.room = nil
 		}
 		if o.tls && o.c.s.x.now().Sub(o.began) >= tlsconf.RenewAfter {
 			break // the client begins another connection, and shows who it is again

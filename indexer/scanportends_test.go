@@ -1,6 +1,7 @@
 package indexer
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -483,5 +484,26 @@ func TestSpansOfTheScanPort(t *testing.T) {
 		if told != id {
 			t.Errorf("%s: request id %q, want %q", op, told, id)
 		}
+	}
+}
+
+// TestConnectionsKeepNoLargeRooms: a long request leaves nothing behind on its connection.
+func TestConnectionsKeepNoLargeRooms(t *testing.T) {
+	s := goStraight(t, long(2), nil)
+	ws := s.connected()
+	ask(t, ws, scanport.Request{Op: scanport.Scan, Index: "1", Body: append(bytes.Repeat([]byte{' '}, 8*clientRoom), "{}"...)})
+	if ids, err := answered(ws); err != nil || len(ids) != 2 {
+		t.Fatalf("%v %v", ids, err)
+	}
+	var one *clientConn
+	s.direct.mu.Lock()
+	for o := range s.direct.open {
+		one = o
+	}
+	s.direct.mu.Unlock()
+	s.stop()
+	s.direct.serve.Wait()
+	if cap(one.in) > clientRoom || cap(one.room) > clientRoom {
+		t.Errorf("an idle connection keeps %d and %d bytes", cap(one.in), cap(one.room))
 	}
 }

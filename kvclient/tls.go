@@ -3,9 +3,12 @@ package kvclient
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 )
 
@@ -87,13 +90,28 @@ func byCommonName(conf *tls.Config) *tls.Config {
 		if named == 0 && strings.EqualFold(leaf.Subject.CommonName, conf.ServerName) {
 			opts.DNSName = ""
 		}
-		if _, err := leaf.Verify(opts); err != nil {
+		chains, err := leaf.Verify(opts)
+		if err == nil && opts.DNSName == "" && !slices.ContainsFunc(chains, anyName) {
+			err = fmt.Errorf("%w: it is known by its common name alone, and a certificate above it limits names", ErrTLS)
+		}
+		if err != nil {
 			return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
 		}
 		return nil
 	}
 	return conf
 }
+
+// anyName tells whether nothing in a chain limits the names of the first certificate: such limits are not for common names, so
+// that whoever is held to some could take any other.
+func anyName(chain []*x509.Certificate) bool {
+	return !slices.ContainsFunc(chain[1:], func(c *x509.Certificate) bool {
+		return slices.ContainsFunc(c.Extensions, func(e pkix.Extension) bool { return e.Id.Equal(nameConstraints()) })
+	})
+}
+
+// nameConstraints is the extension of RFC 5280, 4.2.1.10.
+func nameConstraints() asn1.ObjectIdentifier { return asn1.ObjectIdentifier{2, 5, 29, 30} }
 
 func readPEM(path string) ([]byte, error) {
 	info, err := os.Stat(path)

@@ -56,6 +56,8 @@ func TestCertificatesOfOldClusters(t *testing.T) {
 	ca := newCertificate(t, &x509.Certificate{Subject: pkix.Name{CommonName: "Couchbase Server"}}, nil)
 	other := newCertificate(t, &x509.Certificate{Subject: pkix.Name{CommonName: "Couchbase Server"}}, nil)
 	between := newCertificate(t, &x509.Certificate{Subject: pkix.Name{CommonName: "between"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign}, ca)
+	limited := newCertificate(t, &x509.Certificate{Subject: pkix.Name{CommonName: "limited"}, IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+		PermittedDNSDomainsCritical: true, PermittedDNSDomains: []string{"elsewhere"}}, ca)
 	here := []net.IP{net.IPv4(127, 0, 0, 1)}
 	server := []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth}
 	for _, tt := range []struct {
@@ -68,6 +70,7 @@ func TestCertificatesOfOldClusters(t *testing.T) {
 		{"its common name", x509.Certificate{Subject: pkix.Name{CommonName: "127.0.0.1"}, ExtKeyUsage: server}, ca, ca, ""},
 		{"its address", x509.Certificate{Subject: pkix.Name{CommonName: "node"}, IPAddresses: here}, ca, ca, ""},
 		{"signed by one that the CA has signed", x509.Certificate{Subject: pkix.Name{CommonName: "127.0.0.1"}}, between, ca, ""},
+		{"signed by one that may not name it", x509.Certificate{Subject: pkix.Name{CommonName: "127.0.0.1"}, ExtKeyUsage: server}, limited, ca, "limits names"},
 		{"another's common name", x509.Certificate{Subject: pkix.Name{CommonName: "127.0.0.2"}}, ca, ca, "127.0.0.1"},
 		{"its common name and another's address", x509.Certificate{Subject: pkix.Name{CommonName: "127.0.0.1"}, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 2)}}, ca, ca, "127.0.0.2"},
 		{"its common name and another's host", x509.Certificate{Subject: pkix.Name{CommonName: "127.0.0.1"}, DNSNames: []string{"elsewhere"}}, ca, ca, "127.0.0.1"},
@@ -79,8 +82,8 @@ func TestCertificatesOfOldClusters(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			leaf := newCertificate(t, &tt.leaf, tt.by)
 			chain := [][]byte{leaf.cert.Raw}
-			if tt.by == between {
-				chain = append(chain, between.cert.Raw)
+			if tt.by == between || tt.by == limited {
+				chain = append(chain, tt.by.cert.Raw)
 			}
 			srv := serve(t, &kvclienttest.Server{TLS: &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{{Certificate: chain, PrivateKey: leaf.key}}}})
 			opt := options()

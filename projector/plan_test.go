@@ -29,11 +29,12 @@ func TestPlanLeavesOutWhatCannotBe(t *testing.T) {
 	add(6, "b", index.Dropping, "a", one, at(60, 0, partition.Allocated))                              // not active
 	add(7, "b", index.Backfill, "a", one, at(70, 0, partition.Allocated), at(71, 0, partition.Placed)) // one is not there yet
 	add(8, "b", index.Backfill, "c", one, partition.Copy{ID: 80, Node: 2, State: partition.Allocated}) // its node has no address yet
+	add(9, "b", index.Maintenance, `DATE_PART_STR(a, "yaer")`, one, at(90, 0, partition.Allocated))    // an earlier version took it
 	pl, bad, err := newPlan(d, "b", keyversion.ClassMaintenance, map[index.NodeID]string{1: "h:1"}, nil)
 	if err != nil || len(bad) != 3 {
 		t.Fatalf("%v, left out %v", err, bad)
 	}
-	if got := fmt.Sprint(pl.view.Copies(1)); got != "[10 70]" || pl.program.Sources() != 3 || pl.view.Sources() != 3 || pl.revision != 9 {
+	if got := fmt.Sprint(pl.view.Copies(1)); got != "[10 70 90]" || pl.program.Sources() != 4 || pl.view.Sources() != 4 || pl.revision != 9 {
 		t.Errorf("copies %s, %d sources, revision %d", got, pl.program.Sources(), pl.revision)
 	}
 	pl, _, err = newPlan(d, "b", keyversion.ClassCatchup, map[index.NodeID]string{1: "h:1"}, []index.CopyID{71})
