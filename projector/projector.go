@@ -52,10 +52,10 @@ const (
 	sideBufferBytes   = 4 << 20          // DCP buffer of a side stream; maintenance streams have feed.DefaultBufferBytes
 	maxSyncWait       = 5 * time.Second
 	maxBuckets        = 1000
-	streamsAtOnce     = 64              // stream requests in flight on one connection
-	kvTimeout         = 5 * time.Second // for a question to KV
-	workerQueue       = 4               // blocks between a connection and a worker; DCP's buffer holds the rest
-	sideDrainTimeout  = 30 * time.Second
+	streamsAtOnce     = 64               // stream requests in flight on one connection
+	kvTimeout         = 5 * time.Second  // for a question to KV
+	workerQueue       = 4                // blocks between a connection and a worker; DCP's buffer holds the rest
+	sideDrainTimeout  = 30 * time.Second // how long its endpoint may take nothing when KV has sent all
 
 	// definitionsPatience is how long a request for side streams waits for the definitions that it was made under.
 	definitionsPatience = 2 * time.Second
@@ -139,6 +139,7 @@ type Projector struct {
 	unheard    string // why the leader has not heard of it lately; empty: it has
 	defs       *wire.Definitions
 	patience   time.Duration // definitionsPatience, but for tests
+	drainFor   time.Duration // sideDrainTimeout, but for tests
 	// defsChanged is closed and replaced with defs.
 	defsChanged chan struct{}
 	buckets     map[string]*bucket
@@ -171,7 +172,7 @@ func Open(cfg Config) (*Projector, error) {
 	p := &Projector{
 		cfg: cfg, bootID: rand.Text(), listener: l, managers: managerclient.New(cfg.Managers, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)), registry: prometheus.NewRegistry(),
 		log: cfg.Logger, wake: make(chan struct{}, 1), buckets: map[string]*bucket{}, sides: map[sideKey]*side{},
-		faults: faults{all: map[index.ID]*fault{}}, defsChanged: make(chan struct{}), patience: definitionsPatience,
+		faults: faults{all: map[index.ID]*fault{}}, defsChanged: make(chan struct{}), patience: definitionsPatience, drainFor: sideDrainTimeout,
 	}
 	p.counters = newCounters(p.registry)
 	p.registerGauges(p.registry)

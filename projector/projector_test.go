@@ -92,10 +92,12 @@ type endpoint struct {
 	hellos  map[uint16]uint16 // of the connections that were there: which of how many
 }
 
-func newEndpoint(t testing.TB) *endpoint {
+func newEndpoint(t testing.TB) *endpoint { return newEndpointAt(t, "127.0.0.1:0") }
+
+func newEndpointAt(t testing.TB, addr string) *endpoint {
 	t.Helper()
 	e := &endpoint{hellos: map[uint16]uint16{}}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+	l, err := net.Listen("tcp", addr)
 	if err != nil {
 		t.Fatal(err)
 	}

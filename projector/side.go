@@ -259,13 +259,35 @@ func (s *side) run() {
 	s.p.tasks.Go(s.watchdog)
 	err := s.pumpAll(s.ctx)
 	if err == nil {
-		drain, cancel := context.WithTimeout(s.ctx, sideDrainTimeout)
-		err = s.topic.Drain(drain)
-		cancel()
+		err = s.drain()
 	}
 	if err != nil && s.p.runCtx.Err() == nil {
 		s.p.log.Info("a side stream ended early; its indexer will ask again if it still wants it", "topic", s.key.topic, "bucket", s.key.bucket, "error", err)
 	}
+}
+
+// drain waits until the endpoint has taken everything. One that takes nothing for a while is given up, unless it is to be
+// retried for ever.
+func (s *side) drain() error {
+	for left := s.queued(); ; {
+		ctx, cancel := context.WithTimeout(s.ctx, s.p.drainFor)
+		err := s.topic.Drain(ctx)
+		cancel()
+		now := s.queued()
+		if err == nil || s.ctx.Err() != nil || now >= left && !s.target.RetryForever {
+			return err
+		}
+		left = now
+		s.beats.Add(1)
+	}
+}
+
+// queued is how many bytes the endpoint has not taken.
+func (s *side) queued() (n int) {
+	for _, l := range s.topic.Lanes() {
+		n += l.QueueBytes
+	}
+	return n
 }
 
 // close gives back everything and takes it off the list.

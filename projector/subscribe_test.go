@@ -3,9 +3,11 @@ package projector
 import (
 	"encoding/json"
 	"fmt"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
 	"tidemark/keyversion"
 	"tidemark/wire"
@@ -70,4 +72,59 @@ func TestWhoIsGivenUp(t *testing.T) {
 	if !(&side{want: finite, target: &wire.SideTarget{RetryForever: true}}).waits() {
 		t.Error("it is given up although it is to be retried for ever")
 	}
+}
+
+// When KV has sent all of a finite stream, an endpoint that takes nothing is given up; that of a request which is to be retried for ever is not, and
+// has everything as soon as it can be reached.
+func TestWhatIsLeftAtTheEnd(t *testing.T) {
+	w := newWorld(t)
+	w.define(1, 1)
+	w.p.drainFor = 20 * time.Millisecond
+	const n = 40
+	ends := map[uint16]uint64{}
+	for i := range n {
+		m := w.set(fmt.Sprint("k", i), map[string]any{"f1": i})
+		ends[m.VBucket] = m.Seqno
+	}
+	ask := func(id, addr string, forever bool) *side {
+		t.Helper()
+		var restart wire.RestartTimestamp
+		for vb, end := range ends {
+			restart.Add(wire.StreamStart{VBucket: vb, End: end})
+		}
+		b, err := json.Marshal(wire.Subscribe{ID: id, Bucket: testBucket, Endpoint: addr, Counter: 1, Restart: &restart, RetryForever: forever})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status, answer := w.post("/v1/topics", string(b)); status != http.StatusOK {
+			t.Fatalf("%d %s", status, answer)
+		}
+		w.p.mu.Lock()
+		defer w.p.mu.Unlock()
+		return w.p.sides[sideKey{"/backfill/" + id, testBucket}]
+	}
+	nobody := func() string {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer l.Close()
+		return l.Addr().String()
+	}
+	there := func(id string) bool {
+		w.p.mu.Lock()
+		defer w.p.mu.Unlock()
+		return w.p.sides[sideKey{"/backfill/" + id, testBucket}] != nil
+	}
+	ask("once", nobody(), false)
+	w.eventually("it is given up", func() bool { return !there("once") })
+
+	addr := nobody()
+	s := ask("ever", addr, true)
+	w.eventually("KV has sent all", func() bool { return s.left.Load() == 0 })
+	beats := s.beats.Load()
+	w.eventually("it has waited again and again", func() bool { return s.beats.Load() >= beats+5 })
+	late := newEndpointAt(t, addr)
+	w.eventually("everything", func() bool { return len(late.rows(1)) == n && len(late.kinds(keyversion.StreamEnd)) == len(ends) })
+	w.eventually("its end", func() bool { return !there("ever") })
 }

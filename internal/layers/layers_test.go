@@ -21,7 +21,7 @@ var floor = map[string]int{
 	"statecontext": 3,
 	"internal/rpc": 4, "internal/tracing": 5, "internal/config": 4, "internal/clock": 4, "internal/failpoint": 4, "internal/metrics": 4, "internal/steady": 4, "internal/allocbound": 4, "internal/version": 4, "internal/leash": 4, "tlsconf": 4, "transport": 4, "kvclient": 4,
 	"auth": 5, "fsm": 5, "consensus": 5, "projectorclient": 5, "indexerclient": 5, "managerclient": 5, "client": 5, "feed": 5, "router": 5,
-	"storage": 5, "scan": 5,
+	"storage": 5, "scan": 5, "internal/rpctest": 5,
 	"projector": 6, "kv": 6, "indexer": 6, "coordinator": 6, "watch": 6, "topicclient": 6,
 	"api": 7, "console": 7,
 	"sample": 7, "manager": 8, "localcluster": 8, "internal/oracle": 8, "internal/simulation": 8, "internal/contract": 8, "internal/cli": 9, "internal/testcluster": 9,
