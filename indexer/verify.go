@@ -208,7 +208,8 @@ func (v *verification) someRows(ctx context.Context, c *verifiedCopy, snap *stor
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
-	for n := 1; rows.Next(); n++ {
+	n := 1
+	for ; rows.Next(); n++ {
 		key, docID := rows.Row()
 		c.sum.Rows++
 		listed, err := v.listed(snap, key, docID)
@@ -231,7 +232,7 @@ func (v *verification) someRows(ctx context.Context, c *verifiedCopy, snap *stor
 			return append(next, 0), nil
 		}
 	}
-	return nil, nil
+	return nil, v.looked(ctx, (n-1)%paceStep)
 }
 
 // listed tells whether the back index lists a row. A document is in the vbucket that its id hashes to; where it is not,
@@ -409,6 +410,9 @@ func (v *verification) compare(ctx context.Context, f *frozen, vb uint16, s *vbS
 				}
 				return j.document(string(docID), entry{seqno, keys, true})
 			})
+			if err == nil {
+				err = v.looked(ctx, n%paceStep)
+			}
 			if err != nil {
 				return err
 			}

@@ -4,8 +4,10 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -16,6 +18,7 @@ import (
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/internal/steady"
+	"tidemark/partition"
 	"tidemark/storage/storagetest"
 	"tidemark/wire"
 )
@@ -185,6 +188,143 @@ func join(keys []json.RawMessage) string {
 		s = append(s, string(k))
 	}
 	return strings.Join(s, " ")
+}
+
+// TestVerifyWhereThingsStand: a row that lies in another slice than it should, with its entry and without, is missing here and too
+// much there; so is a row that lies in both; an entry without its row is named, whether the document is there or not.
+func TestVerifyWhereThingsStand(t *testing.T) { steady.Run(t, still, testVerifyWhereThingsStand) }
+
+func testVerifyWhereThingsStand(t *steady.T) {
+	w := newWorld(t)
+	w.place = func(c *partition.Copy) { c.Slice = index.SliceID(c.ID % 10) } // all that is written lies in slice 0
+	w.write(docs(0, 100, 1)...)
+	w.start()
+	if err := w.define(10, 11, 20); err != nil {
+		t.Fatal(err)
+	}
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(10, 11, 20)
+	if found, end, err := w.verify(t.Context(), 1, ``); err != nil || len(found) > 0 || end.Rows != 100 || len(end.Copies) != 2 || end.Copies[1].Slice != 1 {
+		t.Fatalf("an index that is right: %+v, %+v, %v", found, end, err)
+	}
+	w.stopIndexer()
+	at := func(i int) ([]byte, string) { return testKey(1 + i), fmt.Sprintf("doc-%04d", i) }
+	edit := func(id index.CopyID, f func(do func(error), r *storagetest.Rows)) {
+		t.Helper()
+		err := storagetest.Edit(filepath.Join(w.dir, copiesDir), id, func(r *storagetest.Rows) error {
+			var errs []error
+			f(func(err error) { errs = append(errs, err) }, r)
+			return errors.Join(errs...)
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	edit(10, func(do func(error), r *storagetest.Rows) {
+		for _, i := range []int{20, 30} {
+			k, id := at(i)
+			do(r.Remove(k, id))
+			do(r.RemoveEntry(vbOf(id), id))
+		}
+		do(r.SetEntry(vbOf("phantom"), "phantom", 1, testKey(1))) // an entry alone, of no document
+		_, id := at(50)
+		do(r.SetEntry(vbOf(id), id, w.seqnoOf(id), testKey(51), testKey(5100))) // one that lists a row that is not there
+	})
+	edit(11, func(do func(error), r *storagetest.Rows) {
+		k, id := at(20) // whole, in the wrong slice
+		do(r.Add(k, id))
+		do(r.SetEntry(vbOf(id), id, w.seqnoOf(id), k))
+		k, id = at(30) // the row alone
+		do(r.Add(k, id))
+		k, id = at(40) // in both
+		do(r.Add(k, id))
+		do(r.SetEntry(vbOf(id), id, w.seqnoOf(id), k))
+	})
+	w.again(t)
+	w.held(11)
+	found, end, err := w.verify(t.Context(), 1, ``)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, d := range found {
+		got = append(got, fmt.Sprintf("%s slice %d copy %s %s %s->%s", d.ID, d.Slice, d.Copy, d.Kind, join(d.Expected), join(d.Found)))
+	}
+	slices.Sort(got)
+	want := []string{
+		"doc-0020 slice 0 copy 10 missing_row [21]->", "doc-0020 slice 1 copy 11 extra_row ->[21]",
+		"doc-0030 slice 0 copy 10 missing_row [31]->", "doc-0030 slice 1 copy 11 extra_row ->[31]",
+		"doc-0040 slice 1 copy 11 extra_row ->[41]", "doc-0050 slice 0 copy 10 back_entry [51]->[51]", "phantom slice 0 copy 10 back_entry ->",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("found\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	if end.Differences != uint64(len(want)) || end.Copies[0].Differences != 4 || end.Copies[1].Differences != 3 {
+		t.Errorf("the end says %+v", end)
+	}
+}
+
+// TestVerifyKeepsToItsRate: every row, every entry of the back index and every document of KV has its time, however few of them a vbucket
+// has, and the rows and entries are counted.
+func TestVerifyKeepsToItsRate(t *testing.T) { steady.Run(t, still, testVerifyKeepsToItsRate) }
+
+func testVerifyKeepsToItsRate(t *steady.T) {
+	const rate = 1000
+	w := built(t)
+	began := time.Now()
+	_, end, err := w.verify(t.Context(), 1, fmt.Sprintf(`{"rate":%d}`, rate))
+	if err != nil {
+		t.Fatal(err)
+	}
+	things := 2*end.Rows + end.Documents
+	if took, least := time.Since(began), time.Duration(things)*time.Second/rate-leastPause; took < least || things < 3*199 {
+		t.Errorf("%d rows and as many entries, %d documents after %s, %s at least at %d a second", end.Rows, end.Documents, took, least, rate)
+	}
+	families, err := w.x.metrics.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if n := f.GetMetric()[0].GetCounter().GetValue(); f.GetName() == "tidemark_indexer_verified_rows_total" && n != float64(2*end.Rows) {
+			t.Errorf("%v are counted as looked at, want %d", n, 2*end.Rows)
+		}
+	}
+}
+
+// TestVerifyListsNoMore: the limit is of all indexers together, and the end says how many were listed; all are counted.
+func TestVerifyListsNoMore(t *testing.T) { steady.Run(t, still, testVerifyListsNoMore) }
+
+func testVerifyListsNoMore(t *steady.T) {
+	w := newWorld(t)
+	other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { // an indexer that finds 3
+		out := json.NewEncoder(rw)
+		for i := range 3 {
+			_ = out.Encode(wire.VerifyLine{Difference: &wire.Difference{Kind: wire.ExtraRow, ID: fmt.Sprint("x", i), Copy: 11}})
+		}
+		_ = out.Encode(wire.VerifyLine{End: &wire.VerifyEnd{Differences: 3, Listed: 3, FirstStability: 1, LastStability: 1, Copies: []wire.VerifiedCopy{{Copy: 11, Replica: 1, Differences: 3}}}})
+	}))
+	t.Cleanup(other.Close)
+	w.others = []wire.Endpoint{{Node: 4, UUID: "u4", Name: "i2", Scan: other.Listener.Addr().String()}}
+	w.place = func(c *partition.Copy) {
+		if c.ID == 11 {
+			c.Node, c.Replica = 4, 1
+		}
+	}
+	w.write(docs(0, 20, 1)...)
+	w.start()
+	if err := w.define(10, 11); err != nil {
+		t.Fatal(err)
+	}
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(10)
+	for limit, want := range map[int]int{1: 1, 2: 2, 3: 3, 100: 3} {
+		found, end, err := w.verify(t.Context(), 1, fmt.Sprintf(`{"limit":%d}`, limit))
+		if err != nil || len(found) != want || end.Listed != uint64(want) || end.Differences != 3 || len(end.Copies) != 2 {
+			t.Errorf("at most %d: %d, %+v, %v", limit, len(found), end, err)
+		}
+	}
 }
 
 // TestVerifyWhileDocumentsChange: documents that change all the time, some deleted and made again, are no differences;

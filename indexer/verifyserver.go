@@ -125,6 +125,7 @@ func (s *scanServer) verifyAll(r *http.Request, w http.ResponseWriter, out *line
 	if err := g.Wait(); err != nil {
 		return nil, err
 	}
+	sum.Listed = out.listed
 	slices.SortFunc(sum.Copies, func(a, b wire.VerifiedCopy) int {
 		if a.Slice != b.Slice {
 			return int(a.Slice) - int(b.Slice)
@@ -155,6 +156,7 @@ func (s *scanServer) verifyAt(ctx context.Context, node index.NodeID, q wire.Ver
 			return l.End, nil
 		case l.Error != nil:
 			return nil, scan.Errorf(scan.Code(l.Error.Code), "indexer %d: %s", node, l.Error.Detail)
+		case l.Difference != nil && !out.lists(q.Limit):
 		default:
 			if err := out.line(&l); err != nil {
 				return nil, err
@@ -222,8 +224,20 @@ func (x *Indexer) newVerification(q *wire.VerifyCopies, emit func(*wire.VerifyLi
 
 // lines writes an answer of lines; it may be used by several goroutines.
 type lines struct {
-	mu sync.Mutex
-	a  *answer
+	mu     sync.Mutex
+	a      *answer
+	listed uint64 // differences
+}
+
+// lists counts a difference, and tells whether it is one of the first ones, of all indexers together.
+func (l *lines) lists(limit int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.listed >= uint64(limit) {
+		return false
+	}
+	l.listed++
+	return true
 }
 
 func (l *lines) line(v *wire.VerifyLine) error {

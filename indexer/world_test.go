@@ -48,7 +48,9 @@ type world struct {
 	proj    *httptest.Server
 	admin   *indexerclient.Client
 	tweak   func(*Config)
-	users   http.Handler // what users ask the manager, set before start
+	users   http.Handler          // what users ask the manager, set before start
+	place   func(*partition.Copy) // nil, or what changes where a copy is and of what, set before define
+	others  []wire.Endpoint       // indexers beside this one, set before define
 
 	mu        sync.Mutex
 	kv        [testVBs][]testDoc
@@ -416,7 +418,11 @@ func (w *world) define(ids ...index.CopyID) error {
 	w.mu.Lock()
 	w.copies = nil
 	for _, id := range ids {
-		w.copies = append(w.copies, partition.Copy{ID: id, Node: 3, State: partition.Allocated})
+		c := partition.Copy{ID: id, Node: 3, State: partition.Allocated}
+		if w.place != nil {
+			w.place(&c)
+		}
+		w.copies = append(w.copies, c)
 	}
 	w.revision++
 	d := w.definitionsLocked()
@@ -454,15 +460,17 @@ func (w *world) definitionsLocked() *wire.Definitions {
 		Indexers: []wire.Endpoint{w.endpoint}, Projectors: []wire.ProjectorEndpoint{{ID: "p1", Admin: w.proj.URL}, {ID: "p2", Admin: w.proj.URL}},
 		Managers: []wire.ManagerEndpoint{{ID: "m1", REST: w.manager.URL}}}
 	d.Indexers[0].Node = 3
+	d.Indexers = append(d.Indexers, w.others...)
 	for _, id := range w.indexes() {
-		d.Indexes = append(d.Indexes, index.Definition{ID: id, Name: "i" + id.String(), Bucket: testBucket, BucketUUID: testUUID, State: cmp.Or(w.state, index.Maintenance),
-			Keys: []index.KeyExpr{{Expr: "v"}}, Partitions: 1})
 		top := partition.Topology{Index: id, Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: 1}}
 		for _, c := range w.copies {
 			if index.ID(c.ID)/10 == id {
 				top.Copies = append(top.Copies, c)
+				top.Layout.Partitions = max(top.Layout.Partitions, uint16(c.Slice)+1)
 			}
 		}
+		d.Indexes = append(d.Indexes, index.Definition{ID: id, Name: "i" + id.String(), Bucket: testBucket, BucketUUID: testUUID, State: cmp.Or(w.state, index.Maintenance),
+			Keys: []index.KeyExpr{{Expr: "v"}}, Partitions: top.Layout.Partitions})
 		d.Topologies = append(d.Topologies, top)
 	}
 	return d

@@ -215,6 +215,7 @@ func (r *run) late(err error) error {
 }
 
 func (r *run) attempt(ctx context.Context) error {
+	r.plan = plan{} // what the catalog says counts, whatever nodes have said before
 	view, err := r.c.View(r.spec.Index)
 	if err != nil {
 		return err

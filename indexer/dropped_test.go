@@ -1,0 +1,90 @@
+package indexer
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/scan"
+)
+
+// TestCopiesThatGoInTheMiddleOfAScan: a scan whose index is dropped, or whose copy moves away, after its first row goes on to its end on what it
+// holds, all of it in order; one without stability goes on with another copy, or says at its next page that there is no such
+// index; a timestamp that was kept is not one of another index. The files of what was dropped go when nobody reads them any more.
+func TestCopiesThatGoInTheMiddleOfAScan(t *testing.T) {
+	const rows = scan.PageRows + 2000
+	for _, tc := range []struct {
+		name string
+		stay []index.CopyID // the others are dropped
+		body client.ScanRequest
+		want string // code of the failure
+	}{
+		{"dropped, scan", []index.CopyID{20}, client.ScanRequest{}, ""},
+		{"dropped, query", []index.CopyID{20}, client.ScanRequest{Stability: "query"}, ""},
+		{"dropped, none", []index.CopyID{20}, client.ScanRequest{Stability: "none"}, "INDEX_NOT_FOUND"},
+		{"moved, scan", []index.CopyID{11, 20}, client.ScanRequest{}, ""},
+		{"moved, none", []index.CopyID{11, 20}, client.ScanRequest{Stability: "none"}, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			s := goStraight(t, long(rows), func(s *straight) {
+				s.place = func(c *partition.Copy) { c.Replica = partition.Replica(c.ID % 10) }
+			})
+			if err := s.define(10, 20); err != nil {
+				t.Fatal(err)
+			}
+			s.begin(nil)
+			s.promote(t.Context())
+			s.held(10, 20)
+			c := client.New(s.manager.URL)
+			defer c.Close()
+			all, err := c.Scan(t.Context(), "1", tc.body)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer all.Close()
+			if !all.Next() {
+				t.Fatal(all.Err())
+			}
+			s.places(1)
+			if len(tc.stay) > 1 { // the copy that takes over
+				if err := s.define(10, 11, 20); err != nil {
+					t.Fatal(err)
+				}
+				s.begin(nil)
+				s.promote(t.Context())
+				s.held(11)
+			}
+			if err := s.define(tc.stay...); err != nil {
+				t.Fatal(err)
+			}
+			s.until("copy 10 is dropped", func() bool { _, there := s.x.store.Slice(10); return !there })
+			n, last := 1, all.Row().ID
+			for ; all.Next(); n++ {
+				if id := all.Row().ID; id <= last {
+					t.Fatalf("row %d: %s after %s", n, id, last)
+				} else {
+					last = id
+				}
+			}
+			if tc.want == "" {
+				if end, err := all.End(); err != nil || n != rows || end.Timestamp.ID == "" {
+					t.Errorf("%d rows of %d, %+v, %v", n, rows, end, err)
+				}
+			} else if err := all.Err(); n != scan.PageRows || code(err) != tc.want {
+				t.Errorf("%d rows, %v; want %d and %s", n, err, scan.PageRows, tc.want)
+			}
+			if err := all.Close(); err != nil && tc.want == "" {
+				t.Error(err)
+			}
+			s.places(0)
+			s.until("its files are gone", func() bool {
+				_, err := os.Stat(filepath.Join(s.dir, copiesDir, "10"))
+				return errors.Is(err, os.ErrNotExist)
+			})
+		})
+	}
+}
