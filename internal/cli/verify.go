@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"tidemark/client"
+	"tidemark/internal/rpc"
 )
 
 // verifyTimeout is how long a verification may take that has no --timeout: as long as a manager lets it.
@@ -27,7 +28,7 @@ func indexVerify(s Streams, f *serverFlags) *cobra.Command {
 	cmd := &cobra.Command{Use: "verify BUCKET/NAME|ID", Short: "Compare an index with the KV data",
 		Long: `Evaluates the index anew for every document that KV has, compares that with every copy of every slice at one stability
 timestamp, and prints each difference: missing_row, extra_row, wrong_key, or back_entry (the rows are right, but the document's
-own list of them is not). The exit code is 1 when there is one.
+own list of them is not). The exit code is 1 when there is one, and 2 when what was asked for cannot be.
 
 It runs while the index is used and documents change: those that change meanwhile are compared at a later timestamp. It
 reads all documents of the bucket from KV, once for each indexer that holds the index: --rate bounds that. Without
@@ -77,7 +78,11 @@ func runVerify(ctx context.Context, s Streams, c *client.Client, r string, req c
 	if ferr := t.Flush(); err == nil {
 		err = ferr
 	}
-	if err != nil {
+	var p *rpc.Problem
+	switch {
+	case errors.As(err, &p) && p.Code == rpc.CodeBadRequest:
+		return usageError{err} // 1 is for differences
+	case err != nil:
 		return err
 	}
 	fmt.Fprintf(s.Err, "%d documents and %d rows of %d copies compared at stability timestamps %d to %d: %d differences\n", end.Documents, end.Rows, len(end.Copies),
