@@ -70,8 +70,9 @@ func TestSyncWaitsForWhatIsWanted(t *testing.T) {
 		t.Errorf("%v after %v, although vbucket 4 cannot be complete up to 7", c, took)
 	}
 	// What is awaited comes while the question waits. What has ended, or is not streamed here, nobody waits for.
-	got := make(chan map[uint16]uint64)
+	got := make(chan map[uint16]uint64, 1)
 	go func() {
+		defer close(got) // when a question fails, too
 		for {
 			r, took := ask(maxSyncWait.Milliseconds(), 9, 9, 9, 7, 7, 0, 9, 9, 9, 9)
 			c := completes(t, r)
