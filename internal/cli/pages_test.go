@@ -236,8 +236,12 @@ func (p *page) builds(block string) {
 		switch {
 		case len(fields) > 3 && strings.Join(fields[:3], " ") == "go run ./cmd/tidemark":
 			cmd = exec.CommandContext(p.t.Context(), p.bin, append(fields[3:], "--help")...)
-		case len(fields) == 3 && strings.Join(fields[:2], " ") == "go test":
-			cmd = exec.CommandContext(p.t.Context(), "go", "list", fields[2])
+		case len(fields) > 2 && strings.Join(fields[:2], " ") == "go test":
+			last := len(fields) - 1
+			if out, err := exec.CommandContext(p.t.Context(), "go", append(fields[1:last:last], "-list", "^$", "tidemark/index")...).CombinedOutput(); err != nil {
+				p.t.Errorf("flags of %q: %v\n%s", line, err, out)
+			}
+			cmd = exec.CommandContext(p.t.Context(), "go", "list", fields[last])
 			cmd.Dir = "../.."
 		default:
 			p.t.Errorf("nothing tries %q", line)
