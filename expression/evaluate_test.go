@@ -267,7 +267,7 @@ func TestSpoiledDocuments(t *testing.T) {
 // values of then.
 func TestStoredDefinitionsStay(t *testing.T) {
 	for _, text := range []string{
-		`DATE_PART_STR("2024-02-29", "yaer")`, `DATE_TRUNC_STR("2024-02-29", NULL)`, `DATE_ADD_STR("2024-02-29", 1, "dow")`,
+		`DATE_PART_STR("2024-02-29", "decennium")`, `DATE_TRUNC_STR("2024-02-29", NULL)`, `DATE_ADD_STR("2024-02-29", 1, "dow")`,
 		`DATE_FORMAT_STR("2024-02-29", "YYYY")`, `MILLIS_TO_STR(0, 7)`, `IFNULL(DATE_DIFF_MILLIS(0, 0, "x"), NULL)`,
 	} {
 		if got := valueOf(t, text, exampleDoc); got != "null" {

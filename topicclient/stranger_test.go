@@ -362,7 +362,7 @@ func (c *strangeStream) hello(frame []byte) error {
 	c.connection, connections = b.n(), b.n()
 	if b.err != nil || len(b.b) > 0 || kind != 2 || number != 0 || cluster != "c1" || projector != "p1" || boot == "" || topic != c.s.topic || of != bucket || id != uuid || node != 0 ||
 		c.connection >= connections {
-		return fmt.Errorf("%w: %x: %v", errFormat, frame, b.err)
+		return fmt.Errorf("%w: %x: %w", errFormat, frame, b.err)
 	}
 	c.s.mu.Lock()
 	defer c.s.mu.Unlock()
