@@ -40,7 +40,7 @@ type rowSource interface {
 
 // Scan scans an index; ref is an id or a Ref. The scan ends with ctx.
 func (c *Client) Scan(ctx context.Context, ref string, req ScanRequest) (*Rows, error) {
-	body, err := req.encode()
+	body, err := json.Marshal(req)
 	if err != nil {
 		return nil, fmt.Errorf("encoding the request: %w", err)
 	}

@@ -101,14 +101,11 @@ type Spec struct {
 }
 
 // ParseRequest reads a request strictly: one JSON object, no unknown field, nothing behind it. An empty body asks for
-// everything. Errors are *Error with code BAD_REQUEST and name the field or the place. Parts of the body are parts of the request.
+// everything. Errors are *Error with code BAD_REQUEST and name the field or the place.
 func ParseRequest(body []byte) (Request, error) {
 	r := Request{Consistency: Any}
 	if len(bytes.TrimSpace(body)) == 0 {
 		return r, nil
-	}
-	if quick, ok := quickRequest(body); ok {
-		return quick, quick.check()
 	}
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
