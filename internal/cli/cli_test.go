@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/spf13/cobra"
@@ -18,8 +19,20 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// fake answers as a manager does; it remembers the last request's body and method.
-type fake struct{ method, path, body string }
+// fake answers as a manager does; it remembers the body of the last request that writes. A command that waits asks on
+// several connections at once, and the last of its requests may still be on the way when it returns.
+type fake struct {
+	mu    sync.Mutex
+	wrote string
+}
+
+// sent waits for every request that s still answers and gives the last body that was written.
+func (f *fake) sent(s *httptest.Server) string {
+	s.Close()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.wrote
+}
 
 const (
 	oneIndex = `{"id":"7","name":"n","bucket":"b","state":"maintenance","progress":100,"definition":"CREATE INDEX n ON b(a)","items":3,"modified_cas":9}`
@@ -29,40 +42,45 @@ const (
 
 func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	b, _ := io.ReadAll(r.Body)
-	f.method, f.path, f.body = r.Method, r.URL.Path, string(b)
+	method, path, body := r.Method, r.URL.Path, string(b)
+	if method != http.MethodGet {
+		f.mu.Lock()
+		f.wrote = body
+		f.mu.Unlock()
+	}
 	refuse := func(status int, code string) {
 		rpc.WriteProblem(w, rpc.NewProblem(status, code, "because of %s", code))
 	}
 	switch {
-	case strings.Contains(f.path+f.body, "notfound"):
+	case strings.Contains(path+body, "notfound"):
 		refuse(404, "UNKNOWN_INDEX")
-	case strings.Contains(f.path+f.body, "conflict"):
+	case strings.Contains(path+body, "conflict"):
 		refuse(409, "NAME_EXISTS")
-	case strings.Contains(f.path+f.body, "mismatch"):
+	case strings.Contains(path+body, "mismatch"):
 		refuse(412, "CAS_MISMATCH")
-	case strings.Contains(f.path+f.body, "noprojector"):
+	case strings.Contains(path+body, "noprojector"):
 		refuse(503, "NO_PROJECTOR")
-	case strings.Contains(f.path+f.body, "noleader"):
+	case strings.Contains(path+body, "noleader"):
 		refuse(503, rpc.CodeNoLeader)
-	case strings.Contains(f.path+f.body, "unknownoutcome"):
+	case strings.Contains(path+body, "unknownoutcome"):
 		refuse(504, "OUTCOME_UNKNOWN")
-	case strings.Contains(f.path+f.body, "bad"):
+	case strings.Contains(path+body, "bad"):
 		refuse(400, "SYNTAX_ERROR")
-	case strings.Contains(f.path, "cut:scan"):
+	case strings.Contains(path, "cut:scan"):
 		fmt.Fprintln(w, `{"key":["x",1],"id":"d1"}`)
-	case strings.HasSuffix(f.path, ":scan"):
+	case strings.HasSuffix(path, ":scan"):
 		fmt.Fprintf(w, "%s\n%s\n%s\n", `{"key":["x",1],"id":"d1"}`, `{"key":["y",null],"id":"d2"}`, end)
-	case strings.HasSuffix(f.path, ":count"):
+	case strings.HasSuffix(path, ":count"):
 		fmt.Fprint(w, `{"count":2,"timestamp":{"hash":"11"}}`)
-	case f.path == "/v1/indexes" && f.method == "GET":
+	case path == "/v1/indexes" && method == "GET":
 		fmt.Fprintf(w, `{"cas":9,"indexes":[%s]}`, oneIndex)
-	case f.path == "/v1/events":
+	case path == "/v1/events":
 		w.Header().Set("Content-Type", "text/event-stream")
 		fmt.Fprint(w, "id: 5@c.1\nevent: snapshot\ndata: {\"reason\":\"start\",\"detail\":\"nothing was seen\",\"cas\":5,\"indexes\":[{\"id\":\"1\",\"state\":\"pending\"}],\"managers\":[]}\n\n"+
 			"id: 6@c.1\nevent: change\ndata: {\"cas\":6,\"events\":[{\"cas\":6,\"kind\":\"index\",\"name\":\"n\",\"bucket\":\"b\",\"was\":\"pending\",\"definition\":{\"id\":\"1\",\"state\":\"backfill\"}}]}\n\n")
-	case f.path == "/v1/statements", f.path == "/v1/indexes:build":
+	case path == "/v1/statements", path == "/v1/indexes:build":
 		fmt.Fprint(w, result)
-	case f.path == "/v1/status":
+	case path == "/v1/status":
 		fmt.Fprint(w, `{"cluster_id":"c1","leader":{"id":"m1"},"term":2,"cas":9,"managers":[{"id":"m1","rest":"http://x","role":"leader","alive":true},{"id":"m2","role":"voter"}],"projectors":[],"indexers":[],"buckets":[]}`)
 	default:
 		fmt.Fprint(w, oneIndex)
@@ -78,9 +96,6 @@ func run(t *testing.T, in string, args ...string) (code int, out, talk string) {
 
 // TestCommands: exit code, data on standard output, talk on standard error.
 func TestCommands(t *testing.T) {
-	f := &fake{}
-	s := httptest.NewServer(f)
-	defer s.Close()
 	gone, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -200,15 +215,16 @@ func TestCommands(t *testing.T) {
 		{args: "help|environment", out: "NO_COLOR"},
 	} {
 		t.Run(tc.args, func(t *testing.T) {
+			f := &fake{}
+			s := httptest.NewServer(f)
+			defer s.Close()
 			t.Setenv("TIDEMARK_SERVER", s.URL)
-			*f = fake{}
-			sent := &f.body
 			code, out, talk := run(t, tc.in, strings.Split(tc.args, "|")...)
 			if code != tc.code || !strings.Contains(out, tc.out) || !strings.Contains(talk, tc.talk) || tc.out == "" && out != "" {
 				t.Errorf("exit %d, want %d\nout: %s\nwant: %s\nerr: %s\nwant: %s", code, tc.code, out, tc.out, talk, tc.talk)
 			}
-			if tc.body != "" && f.method != "GET" && !strings.Contains(*sent, tc.body) {
-				t.Errorf("sent %s, want %s", *sent, tc.body)
+			if sent := f.sent(s); !strings.Contains(sent, tc.body) {
+				t.Errorf("sent %s, want %s", sent, tc.body)
 			}
 		})
 	}
