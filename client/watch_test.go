@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"tidemark/internal/rpc"
+	"tidemark/internal/steady"
 )
 
 const (
@@ -35,6 +36,11 @@ func stream(hang bool, events ...string) http.HandlerFunc {
 
 // TestWatchGoesOn: over ends, errors, refusals, silence and repetitions there is one gapless sequence.
 func TestWatchGoesOn(t *testing.T) {
+	const silence = 200 * time.Millisecond
+	steady.Run(t, silence/10, func(t *steady.T) { watchGoesOn(t, silence) })
+}
+
+func watchGoesOn(t *steady.T, silence time.Duration) {
 	s, url := serve(t,
 		refuse(503, rpc.CodeUnavailable),
 		stream(false, snap5, change(6), "event: wat\ndata: {}\n\n"),
@@ -45,7 +51,7 @@ func TestWatchGoesOn(t *testing.T) {
 		stream(true, strings.Replace(snap5, "5@c.1\nevent", "3@d.1\nevent", 1), strings.Replace(change(11), "11@c.1", "11@d.1", 1)))
 	c := newClient(t, url)
 	var seen []string
-	w := &watching{client: c, kinds: "index", silence: 100 * time.Millisecond}
+	w := &watching{client: c, kinds: "index", silence: silence}
 	w.yield = func(e WatchEvent, err error) bool {
 		if err != nil {
 			t.Fatal(err)
@@ -61,7 +67,7 @@ func TestWatchGoesOn(t *testing.T) {
 		t.Fatalf("%q", seen)
 	}
 	var asked []string
-	for _, r := range s.calls {
+	for _, r := range s.asked() {
 		asked = append(asked, r.URL.Query().Get("since"))
 	}
 	if got := strings.Join(asked, " "); got != "  6@c.1 6@c.1 9@c.1 9@c.1 9@c.1" {
@@ -124,7 +130,7 @@ func TestPages(t *testing.T) {
 	if err != nil || list.CAS != 7 || len(list.Indexes) != 3 || list.Next != "" {
 		t.Fatalf("%+v, %v", list, err)
 	}
-	if got := s.calls[0].URL.RawQuery + " " + s.calls[1].URL.RawQuery; got != "bucket=a+b after=2&bucket=a+b" {
+	if got := s.asked()[0].URL.RawQuery + " " + s.asked()[1].URL.RawQuery; got != "bucket=a+b after=2&bucket=a+b" {
 		t.Fatal(got)
 	}
 	_, url = serve(t, text(`{"cas":7,"indexes":[{"id":"1","state":"pending"}],"next":"1"}`))

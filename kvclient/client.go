@@ -55,15 +55,24 @@ func Connect(ctx context.Context, seeds []string, opt Options) (*Client, error) 
 	opt.Features = append([]mcbp.Feature{mcbp.FeatureMutationToken}, opt.Features...)
 	c := &Client{opt: opt, seeds: seeds, nodes: map[string]*node{}}
 	retry := backoff{}
+	var reason error // of the last attempt that ended before ctx did
 	for {
 		err := c.Refresh(ctx)
 		if err == nil {
 			return c, nil
 		}
-		if final(err) || ctx.Err() != nil {
+		if final(err) {
 			_ = c.Close()
 			return nil, err
 		}
+		if ctx.Err() != nil {
+			_ = c.Close()
+			if reason == nil {
+				reason = err
+			}
+			return nil, fmt.Errorf("%w (%w)", context.Cause(ctx), reason)
+		}
+		reason = err
 		opt.Logger.Debug("no cluster map yet", "error", err)
 		if werr := retry.wait(ctx); werr != nil {
 			_ = c.Close()

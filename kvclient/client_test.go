@@ -246,11 +246,16 @@ func TestAmbiguous(t *testing.T) {
 }
 
 func TestDeadline(t *testing.T) {
+	ctx, end := context.WithCancelCause(t.Context())
+	defer end(nil)
 	st := newStore()
-	st.fault = func(mcbp.Frame, int) (mcbp.Status, action) { return mcbp.StatusTemporary, actStatus }
+	st.fault = func(_ mcbp.Frame, n int) (mcbp.Status, action) {
+		if n == 3 {
+			end(context.DeadlineExceeded)
+		}
+		return mcbp.StatusTemporary, actStatus
+	}
 	c := connect(t, options(), serve(t, &kvclienttest.Server{Handle: st.handle}).Addr())
-	ctx, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
-	defer cancel()
 	_, err := c.Get(ctx, "k")
 	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, kvclient.ErrTemporary) {
 		t.Fatalf("got %v, want the deadline and the reason", err)
@@ -344,11 +349,17 @@ func keyOf(vb uint16) string {
 }
 
 func TestConnectRefuses(t *testing.T) {
-	srv := serve(t, &kvclienttest.Server{Config: func(*kvclienttest.Server) []byte { return []byte(`{}`) }})
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	if _, err := kvclient.Connect(ctx, []string{srv.Addr()}, options()); !errors.Is(err, mcbp.ErrConfig) {
-		t.Fatal(err)
+	ctx, end := context.WithCancelCause(t.Context())
+	defer end(nil)
+	var asked atomic.Int64
+	srv := serve(t, &kvclienttest.Server{Config: func(*kvclienttest.Server) []byte {
+		if asked.Add(1) == 3 { // the answers before it have been read
+			end(context.DeadlineExceeded)
+		}
+		return []byte(`{}`)
+	}})
+	if _, err := kvclient.Connect(ctx, []string{srv.Addr()}, options()); !errors.Is(err, mcbp.ErrConfig) || !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("got %v, want the deadline and the reason", err)
 	}
 	if _, err := kvclient.Connect(t.Context(), nil, options()); !errors.Is(err, kvclient.ErrNoMap) {
 		t.Fatal(err)

@@ -84,12 +84,12 @@ func TestLoadEnds(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "line 50") || stats.Documents != 49 {
 		t.Fatalf("%+v, %v", stats, err)
 	}
-	st.fault = func(f mcbp.Frame, _ int) (mcbp.Status, action) {
+	st.failing(func(f mcbp.Frame, _ int) (mcbp.Status, action) {
 		if string(f.Key) == "bad" {
 			return mcbp.StatusTooBig, actStatus
 		}
 		return 0, actNone
-	}
+	})
 	n = 0
 	_, err = c.Load(ctx, func() (string, []byte, bool, error) { n++; return []string{"", "a", "bad", "c"}[n%4], nil, n < 4, nil }, nil)
 	if !errors.Is(err, kvclient.ErrTooBig) || !strings.Contains(err.Error(), "bad") {
@@ -99,7 +99,7 @@ func TestLoadEnds(t *testing.T) {
 	if !errors.Is(err, kvclient.ErrTooBig) {
 		t.Fatal(err)
 	}
-	st.fault = func(mcbp.Frame, int) (mcbp.Status, action) { return 0, actMute }
+	st.failing(func(mcbp.Frame, int) (mcbp.Status, action) { return 0, actMute })
 	short, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()
 	_, err = c.Load(short, func() (string, []byte, bool, error) { n++; return fmt.Sprint(n), nil, n < 20, nil }, nil)

@@ -44,6 +44,13 @@ func newStore() *kvStore {
 	return &kvStore{docs: map[string]*doc{}, seqno: map[uint16]uint64{}}
 }
 
+// failing changes fault while requests may be on their way.
+func (s *kvStore) failing(fault func(f mcbp.Frame, n int) (mcbp.Status, action)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fault = fault
+}
+
 func (s *kvStore) handle(p *kvclienttest.Peer, f mcbp.Frame) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
