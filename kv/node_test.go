@@ -133,6 +133,7 @@ func failoverLogs(t *testing.T, addr string) (logs [16]string, highs [16]uint64)
 // everything that was streamed, and a new branch at the high seqno of each vbucket; an orderly stop adds none.
 func TestKilledNodeKeepsWhatWasAcknowledgedOrStreamed(t *testing.T) {
 	dir := t.TempDir()
+	const leastKeys = 10
 	acked := map[string]uint64{} // key → seqno of its newest acknowledged version
 	var streamed atomic.Uint64
 	for round := range 3 {
@@ -156,8 +157,12 @@ func TestKilledNodeKeepsWhatWasAcknowledgedOrStreamed(t *testing.T) {
 				}
 			}
 		}()
-		timer := time.AfterFunc(time.Duration(150+round*50)*time.Millisecond, c.signal)
+		timer := time.NewTimer(0) // of the kill, from when enough is acknowledged
+		timer.Stop()
 		for i := 0; ; i++ {
+			if i == 2*leastKeys {
+				timer = time.AfterFunc(time.Duration(150+round*50)*time.Millisecond, c.signal)
+			}
 			key := fmt.Sprintf("k%d", i%500)
 			f := setFrame(uint16(i%2), key, fmt.Sprint(i))
 			f.Opaque = uint32(i)
@@ -198,7 +203,7 @@ func TestKilledNodeKeepsWhatWasAcknowledgedOrStreamed(t *testing.T) {
 				}
 			}
 		}
-		if len(acked) < 10 {
+		if len(acked) < leastKeys {
 			t.Fatalf("only %d keys written before the kill", len(acked))
 		}
 		for key, seqno := range acked {

@@ -294,7 +294,9 @@ func TestStatGroups(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	c := login(t, n.MemcachedAddr())
 	set := c.want(request(mcbp.OpSet, 3, mcbp.Store{Flags: 9}.AppendExtras(nil), []byte("a b"), []byte("1")), mcbp.StatusOK)
-	openDCP(t, n.MemcachedAddr(), "one", 0).want(fromZero(3), mcbp.StatusOK)
+	one := openDCP(t, n.MemcachedAddr(), "one", 0)
+	one.want(fromZero(3), mcbp.StatusOK)
+	one.lines("snapshot 0-1 2 <nil>", "mutation 1 a b=1 <nil>") // it counts when it sends, which is after the answer
 	uuid := fmt.Sprint(n.buckets[0].store.VBucket(3).Info().Failover[0].UUID)
 	for group, want := range map[string]map[string]string{
 		"":                  {"curr_items": "1", "vb_active_num": "16", "version": Version},

@@ -281,7 +281,7 @@ func TestStatisticsAndSeqnos(t *testing.T) {
 // Lying lengths and garbage end the connection without taking memory; the node serves on.
 func TestViolationsEndTheConnection(t *testing.T) {
 	config := testConfig(t.TempDir())
-	config.FrameTimeout, config.AuthTimeout, config.IdleTimeout = 300*time.Millisecond, strangerTime, 700*time.Millisecond
+	config.FrameTimeout, config.AuthTimeout, config.IdleTimeout = 300*time.Millisecond, strangerTime, strangerTime
 	n, _ := runNode(t, config)
 	header := func(change func(h []byte)) []byte {
 		h, _ := mcbp.AppendHeader(nil, request(mcbp.OpSet, 0, nil, nil, nil))
