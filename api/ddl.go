@@ -173,8 +173,12 @@ func (a *API) alterNamed(r *http.Request, s *expression.AlterIndex) ([]client.St
 		return []client.StatementResult{{ID: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State, CAS: state.CAS(), Deferred: d.Deferred, Existed: true}}, nil
 	case s.Action == expression.ActionReplicaCount:
 		return nil, rpc.Refuse(CodeUnsupported, "index %s has num_replica %d: %s; create another index with num_replica %d, wait until it is ready, then drop this one", d.Name, d.Replicas, until, *s.NumReplica)
+	case s.Action == expression.ActionDropReplica && *s.ReplicaID > int(d.Replicas):
+		return nil, rpc.Refuse(string(statecontext.InvalidArgument), "index %s has no replica %d: its num_replica is %d, so its copies are the replicas 0 to %d", d.Name, *s.ReplicaID, d.Replicas, d.Replicas)
+	case s.Action == expression.ActionDropReplica && d.Replicas == 0:
+		return nil, rpc.Refuse(string(statecontext.InvalidArgument), "replica 0 of index %s is its only copy; DROP INDEX drops it", d.Name)
 	case s.Action == expression.ActionDropReplica:
-		return nil, rpc.Refuse(CodeUnsupported, "replica %d of index %s stays: %s; create another index with a smaller num_replica, then drop this one", *s.ReplicaID, d.Name, until)
+		return nil, rpc.Refuse(CodeUnsupported, "replica %d of index %s stays: %s; create another index with num_replica %d, wait until it is ready, then drop this one", *s.ReplicaID, d.Name, until, d.Replicas-1)
 	}
 	return nil, rpc.Refuse(CodeUnsupported, "index %s stays where it is: %s; create another index with these nodes, then drop this one; removing an indexer (tidemark cluster remove) places what it has on others", d.Name, until)
 }
@@ -249,7 +253,7 @@ func (a *API) create(w http.ResponseWriter, r *http.Request) error {
 	if x == nil { // dropped since
 		x = &statecontext.Index{Definition: o.Definition}
 	}
-	i := info(x, nil)
+	i := info(x, &coordinator.Status{})
 	if i.ModifiedCAS != 0 {
 		w.Header().Set("ETag", etag(i.ModifiedCAS))
 	}

@@ -67,7 +67,7 @@ func (a *API) patch(w http.ResponseWriter, r *http.Request) error {
 		}
 		x = &statecontext.Index{Definition: o.Definition}
 	}
-	i := info(x, a.progress())
+	i := info(x, a.coordination())
 	if i.ModifiedCAS != 0 {
 		w.Header().Set(headerETag, etag(i.ModifiedCAS))
 	}

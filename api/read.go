@@ -152,7 +152,7 @@ func (a *API) list(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	bucket := r.URL.Query().Get("bucket")
-	progress := a.progress()
+	now := a.coordination()
 	list := client.IndexList{CAS: s.CAS(), Indexes: []client.IndexInfo{}}
 	for x := range s.IndexesAfter(after) {
 		if bucket != "" && x.Definition.Bucket != bucket {
@@ -162,7 +162,7 @@ func (a *API) list(w http.ResponseWriter, r *http.Request) error {
 			list.Next = list.Indexes[limit-1].ID.String()
 			break
 		}
-		list.Indexes = append(list.Indexes, info(x, progress))
+		list.Indexes = append(list.Indexes, info(x, now))
 	}
 	rpc.Write(w, r, http.StatusOK, list)
 	return nil
@@ -180,7 +180,7 @@ func (a *API) describe(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	i := info(x, a.progress())
+	i := info(x, a.coordination())
 	w.Header().Set(headerETag, etag(i.ModifiedCAS))
 	if hasETag(r.Header.Get(headerIfNoneMatch), etag(i.ModifiedCAS)) {
 		w.WriteHeader(http.StatusNotModified)
@@ -193,18 +193,22 @@ func (a *API) describe(w http.ResponseWriter, r *http.Request) error {
 func etag(cas uint64) string { return `"` + strconv.FormatUint(cas, 10) + `"` }
 
 // progress is what the coordinator knows of builds; empty on a follower (a stale read).
-func (a *API) progress() map[index.ID]coordinator.Progress {
+func (a *API) progress() map[index.ID]coordinator.Progress { return a.coordination().Progress }
+
+// coordination is the coordinator's picture; empty on a follower.
+func (a *API) coordination() *coordinator.Status {
 	s, _ := a.cfg.Coordinator.Status()
-	return s.Progress
+	return &s
 }
 
 // info is an index as the API shows it.
-func info(x *statecontext.Index, progress map[index.ID]coordinator.Progress) client.IndexInfo {
+func info(x *statecontext.Index, now *coordinator.Status) client.IndexInfo {
 	d := &x.Definition
 	i := client.IndexInfo{ID: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State, Deferred: d.Deferred, Reason: d.Reason, Definition: d.Statement,
 		IsPrimary: d.IsPrimary, Keys: d.Keys, Where: d.Where, PartitionBy: d.PartitionBy, Partitions: d.Partitions, Replicas: d.Replicas,
-		Copies: append([]partition.Copy(nil), x.Topology.Copies...), CreatedMS: d.CreatedMS, ModifiedCAS: d.ModifiedCAS}
-	p := progress[d.ID]
+		Copies: append([]partition.Copy(nil), x.Topology.Copies...), CreatedMS: d.CreatedMS, ModifiedCAS: d.ModifiedCAS,
+		ExpressionRules: d.Rules, Outdated: now.ExprRules.Outdated(d)}
+	p := now.Progress[d.ID]
 	i.Items, i.DiskBytes, i.Progress = p.Items, p.Bytes, p.Percent(d.State)
 	if f := p.Faults; f.Expression+f.TooLong > 0 {
 		i.Faults = &client.IndexFaults{Expression: f.Expression, TooLong: f.TooLong, Sample: client.FaultSample(f.Sample)}

@@ -40,6 +40,11 @@ type IndexInfo struct {
 	ModifiedCAS uint64            `json:"modified_cas"` // its ETag
 	// Faults tells of documents that have no entry because of an error; absent when there are none.
 	Faults *IndexFaults `json:"faults,omitempty"`
+	// ExpressionRules is the lowest version of the expressions' rules by which its entries were made; absent when it was not recorded.
+	ExpressionRules uint32 `json:"expression_rules,omitempty"`
+	// Outdated says what that means when projectors evaluate by other rules and its expressions give other values by them; absent
+	// when they do not, or when no leader was asked.
+	Outdated string `json:"outdated,omitempty"`
 }
 
 // IndexFaults counts documents that have no entry in an index because of an error, since the projectors' processes began

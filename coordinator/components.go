@@ -85,6 +85,8 @@ type projector struct {
 	running  map[string]wire.StreamStates
 	counters wire.ProjectorCounters
 	faults   map[index.ID]wire.IndexFaults // as it told last
+	// evaluation is what it can evaluate, as it told last; nil: it has not, or does not know how to.
+	evaluation *wire.Evaluation
 }
 
 type indexer struct {

@@ -73,7 +73,7 @@ func (c *Coordinator) CreateIndex(ctx context.Context, req CreateRequest) (Outco
 	if err != nil {
 		return Outcome{}, err
 	}
-	d.BucketUUID = b.UUID
+	d.BucketUUID, d.Rules = b.UUID, c.newRules()
 	placement, err := c.place(l, &d)
 	if err != nil {
 		return Outcome{}, err
@@ -152,7 +152,7 @@ func (c *Coordinator) BuildIndexes(ctx context.Context, req BuildRequest) ([]Out
 	if _, err := c.leading(); err != nil {
 		return nil, err
 	}
-	res, err := c.proposeRequest(ctx, req.Request, &statecontext.BuildIndexes{IDs: req.IDs, IfMatch: req.IfMatch})
+	res, err := c.proposeRequest(ctx, req.Request, &statecontext.BuildIndexes{IDs: req.IDs, IfMatch: req.IfMatch, Rules: c.newRules()})
 	if err != nil {
 		return nil, err
 	}

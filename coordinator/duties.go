@@ -30,6 +30,10 @@ func unsettled(x *statecontext.Index) bool {
 		return true
 	case index.Pending:
 		return !x.Waits()
+	case index.Error:
+		if x.Definition.CannotEvaluate() {
+			return true
+		}
 	}
 	return slices.ContainsFunc(x.Topology.Copies, func(c partition.Copy) bool { return c.State == partition.Placed })
 }
@@ -48,7 +52,9 @@ func (l *leader) stepIndexes() {
 		case index.Dropping:
 			l.stepDropping(x)
 		case index.Error:
-			l.allocate(x)
+			if !l.allocate(x) {
+				l.revive(x)
+			}
 		case index.Pending:
 			if !l.allocate(x) && l.allAllocated(x) {
 				l.load(x)

@@ -228,6 +228,9 @@ func (l *leader) takeProjectorReport(p *projector, r *wire.ProjectorReport, hell
 			p.faults[f.Index] = f
 		}
 	}
+	if r.Evaluation != nil {
+		p.evaluation, l.dutyDue = r.Evaluation, true
+	}
 	full := hello || slices.ContainsFunc(r.Buckets, func(s wire.StreamStates) bool { return s.Full })
 	p.full = full || p.full && !lost
 	if p.hello { // before its hello it may speak of another epoch's

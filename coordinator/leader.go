@@ -186,6 +186,7 @@ func (l *leader) step(ticked bool) {
 		}
 		if l.dutyDue || ticked {
 			l.dutyDue = false
+			l.stepEvaluation()
 			l.stepIndexes()
 		}
 		if ticked {

@@ -61,7 +61,7 @@ func (c *Coordinator) Restore(ctx context.Context, req RestoreRequest) (RestoreO
 	if err != nil || req.DryRun {
 		return RestoreOutcome{Plan: plan, CAS: s.CAS(), Epoch: s.Epoch()}, err
 	}
-	res, err := c.carryRestore(ctx, req, &statecontext.FinishRestore{ID: req.ID, Epoch: epoch, Buckets: found})
+	res, err := c.carryRestore(ctx, req, &statecontext.FinishRestore{ID: req.ID, Epoch: epoch, Buckets: found, Rules: c.newRules()})
 	if err != nil {
 		return RestoreOutcome{}, err
 	}

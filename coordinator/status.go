@@ -20,6 +20,7 @@ type Status struct {
 	Buckets    []BucketStatus    // ascending by name
 	Progress   map[index.ID]Progress
 	Proposals  int // of the coordinator's own, in flight
+	ExprRules  ExprRules
 }
 
 // ProjectorStatus is a projector as the coordinator sees it.
@@ -149,7 +150,7 @@ func (l *leader) show() {
 // picture makes it.
 func (l *leader) picture() {
 	l.shownMS = l.nowMS
-	s := &Status{Step: "hello", Term: l.term, Proposals: len(l.proposals), Progress: l.progress()}
+	s := &Status{Step: "hello", Term: l.term, Proposals: len(l.proposals), Progress: l.progress(), ExprRules: l.exprRules()}
 	if l.active {
 		s.Step = "active"
 	}

@@ -67,6 +67,7 @@ A date as text is 2006-01-02, with a time of day behind a T or a space, seconds 
 zone (Z or ±hh:mm), which is UTC if it is not given; as a number it is milliseconds since 1970. Years have four digits.
 
 `)
+	rulesSection(&b)
 	for _, c := range examples {
 		fmt.Fprintf(&b, "## %s\n\n%s\n\n| expression | value |\n|---|---|\n", c.title, c.about)
 		for _, x := range strings.Split(c.examples, "\n") {
@@ -106,6 +107,25 @@ zone (Z or ±hh:mm), which is UTC if it is not given; as a number it is millisec
 	if string(have) != b.String() {
 		t.Errorf("%s is not what the tables say; run this test with -update", page)
 	}
+}
+
+// rulesSection says what versions of the rules there are.
+func rulesSection(b *strings.Builder) {
+	fmt.Fprintf(b, `## Rules
+
+What expressions give may change with a version of tidemark, where it was not what N1QL gives. Each such change has a number: these are
+the rules %d. An index carries the lowest rules by which its entries were made (`+"`expression_rules`"+`); documents that were written since an
+upgrade have entries by the rules of the projectors, others those of before. Where an expression of the index gives other values by
+both, the index is outdated: `+"`tidemark index list` and `index describe`"+` say so, `+"`outdated`"+` does in REST, and `+"`tidemark_manager_indexes_outdated`"+`
+counts them. Create it anew under another name, let scans use that one, and drop the old one; or drop it and create it again.
+
+| rules | what | since then |
+|---|---|---|
+`, expression.Rules)
+	for _, c := range expression.RuleChanges() {
+		fmt.Fprintf(b, "| %d | %s | %s |\n", c.Rules, c.Name, cell(c.What))
+	}
+	b.WriteString("\n")
 }
 
 func row(b *strings.Builder, x, v string) { fmt.Fprintf(b, "| `%s` | `%s` |\n", cell(x), cell(v)) }

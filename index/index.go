@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // ID identifies an index for ever; it is never reused, also not by an index of the same name. Source: S3 `indexid`.
@@ -182,11 +183,21 @@ type Definition struct {
 	Where       string      `json:"where,omitempty"`
 	PartitionBy PartitionBy `json:"partition_by,omitzero"`
 	Partitions  uint16      `json:"num_partition"`
-	Replicas    uint8       `json:"num_replica"`     // copies of each slice beside the first
-	Nodes       []string    `json:"nodes,omitempty"` // uuids or names of indexers that may hold it; empty = any
-	Statement   string      `json:"definition"`      // canonical DDL text
-	CreatedMS   int64       `json:"created_ms"`      // state time, unix milliseconds
-	ModifiedCAS uint64      `json:"modified_cas"`    // cas of the newest change of this object: its ETag
+	Replicas    uint8       `json:"num_replica"`                // copies of each slice beside the first
+	Nodes       []string    `json:"nodes,omitempty"`            // uuids or names of indexers that may hold it; empty = any
+	Statement   string      `json:"definition"`                 // canonical DDL text
+	Rules       uint32      `json:"expression_rules,omitempty"` // lowest version of expression.Rules by which entries were made; 0: not recorded
+	CreatedMS   int64       `json:"created_ms"`                 // state time, unix milliseconds
+	ModifiedCAS uint64      `json:"modified_cas"`               // cas of the newest change of this object: its ETag
+}
+
+// ReasonCannotEvaluate begins the reason of an index that a projector cannot evaluate. Such an index is built again by itself when all
+// projectors can.
+const ReasonCannotEvaluate = "CANNOT_EVALUATE: "
+
+// CannotEvaluate tells an index in state error because a projector cannot evaluate it.
+func (d *Definition) CannotEvaluate() bool {
+	return d.State == Error && strings.HasPrefix(d.Reason, ReasonCannotEvaluate)
 }
 
 // Desc gives the direction of each key component, as package collate wants it. A primary index has one ascending one.

@@ -151,7 +151,7 @@ func (m *Manager) open() error {
 		return errors.Join(err, m.raft.Close())
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newGauges(m.raft),
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newGauges(m.raft, m.coord),
 		m.raft.Collector())
 	if m.cfg.RaftMetrics {
 		if err := showLibrary(registry); err != nil {

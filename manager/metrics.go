@@ -8,26 +8,31 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tidemark/consensus"
+	"tidemark/coordinator"
+	"tidemark/index"
 )
 
 // gauges show the state at each scrape.
 type gauges struct {
-	raft                               *consensus.Node
-	cas, term, leader, indexes, ledger *prometheus.Desc
+	raft                                                 *consensus.Node
+	coord                                                *coordinator.Coordinator
+	cas, term, leader, indexes, failed, outdated, ledger *prometheus.Desc
 }
 
-func newGauges(n *consensus.Node) *gauges {
+func newGauges(n *consensus.Node, c *coordinator.Coordinator) *gauges {
 	d := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc("tidemark_manager_"+name, help, nil, nil)
 	}
-	return &gauges{raft: n, cas: d("cas", "Number of updates of the StateContext."), term: d("raft_term", "Raft's term."),
+	return &gauges{raft: n, coord: c, cas: d("cas", "Number of updates of the StateContext."), term: d("raft_term", "Raft's term."),
 		leader: d("is_leader", "1 while this manager coordinates."), indexes: d("indexes", "Indexes in the StateContext."),
-		ledger: d("request_ledger_entries", "Outcomes kept for retries.")}
+		failed:   d("indexes_failed", "Indexes in state error."),
+		outdated: d("indexes_outdated", "Indexes whose entries were made by other rules of expressions than projectors evaluate by now. 0 where this manager does not lead."),
+		ledger:   d("request_ledger_entries", "Outcomes kept for retries.")}
 }
 
 // Describe implements prometheus.Collector.
 func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.cas, g.term, g.leader, g.indexes, g.ledger} {
+	for _, d := range []*prometheus.Desc{g.cas, g.term, g.leader, g.indexes, g.failed, g.outdated, g.ledger} {
 		ch <- d
 	}
 }
@@ -39,8 +44,18 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	if _, ok := g.raft.Serving(); ok {
 		lead = 1
 	}
+	status, _ := g.coord.Status()
+	failed, outdated := 0, 0
+	for x := range s.Indexes() {
+		if x.Definition.State == index.Error {
+			failed++
+		}
+		if status.ExprRules.Outdated(&x.Definition) != "" {
+			outdated++
+		}
+	}
 	for d, v := range map[*prometheus.Desc]float64{g.cas: float64(s.CAS()), g.term: float64(g.raft.Term()), g.leader: lead,
-		g.indexes: float64(s.IndexCount()), g.ledger: float64(s.LedgerLen())} {
+		g.indexes: float64(s.IndexCount()), g.failed: float64(failed), g.outdated: float64(outdated), g.ledger: float64(s.LedgerLen())} {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v)
 	}
 }

@@ -68,13 +68,14 @@ func (p *Projector) definitions(_ context.Context, req *wire.Definitions) (*wire
 		return nil, err
 	}
 	p.managers.SetManagers(req.Managers)
+	evaluation := p.assessor.assess(req)
 	p.mu.Lock()
 	if p.defs != nil && older(req, p.defs) {
 		have := p.defs.Revision
 		p.mu.Unlock()
 		return nil, rpc.Refuse(rpc.CodeFenced, "definitions revision %d is older than %d, which is here", req.Revision, have)
 	}
-	p.defs = req
+	p.defs, p.evaluation = req, evaluation
 	close(p.defsChanged)
 	p.defsChanged = make(chan struct{})
 	var stay, gone []*bucket

@@ -100,7 +100,7 @@ func (b *bucket) replan(d *wire.Definitions) error {
 	}
 	pl, bad, err := newPlan(d, b.name, keyversion.ClassMaintenance, maintenanceEndpoints(d), nil)
 	for _, e := range bad {
-		b.p.log.Error("an index cannot be evaluated and is left out; drop it and create it again", "bucket", b.name, "error", e)
+		b.p.log.Error("an index cannot be evaluated and is left out; the coordinator is told", "bucket", b.name, "error", e)
 	}
 	if err != nil {
 		return err

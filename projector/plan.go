@@ -24,8 +24,7 @@ type plan struct {
 }
 
 // newPlan makes the plan of a bucket's stream. only limits a side stream to these copies; nil takes every active index.
-// Indexes that cannot be evaluated or placed are left out and given back: they are the coordinator's mistake, and no
-// reason to stop the others.
+// Indexes that cannot be evaluated or placed are left out and given back; the coordinator hears of them by the assessor.
 func newPlan(d *wire.Definitions, bucket string, class keyversion.Class, endpoints map[index.NodeID]string, only []index.CopyID) (*plan, []error, error) {
 	places := make(map[index.ID]*partition.Topology, len(d.Topologies))
 	for i := range d.Topologies {
@@ -46,8 +45,12 @@ func newPlan(d *wire.Definitions, bucket string, class keyversion.Class, endpoin
 		}
 		source := expression.SourceOf(def)
 		_, err := expression.Compile([]expression.Source{source})
-		if err == nil {
-			_, err = router.NewView(router.ViewConfig{Endpoints: endpoints, Topologies: []partition.Topology{*place}, Only: only})
+		switch {
+		case err != nil:
+		case len(sources) == expression.MaxSources:
+			err = tooMany(bucket)
+		default:
+			err = placeable(place, endpoints, only)
 		}
 		if err != nil {
 			bad = append(bad, fmt.Errorf("index %s (%s): %w", def.Name, def.ID, err))

@@ -122,6 +122,7 @@ type Projector struct {
 	cluster  atomic.Value // string: the cluster's id; without p.mu, for connections ask for it
 	counters counters
 	faults   faults
+	assessor assessor
 	log      hclog.Logger
 
 	wake   chan struct{} // report at once
@@ -138,8 +139,9 @@ type Projector struct {
 	registered bool
 	unheard    string // why the leader has not heard of it lately; empty: it has
 	defs       *wire.Definitions
-	patience   time.Duration // definitionsPatience, but for tests
-	drainFor   time.Duration // sideDrainTimeout, but for tests
+	evaluation *wire.Evaluation // of defs
+	patience   time.Duration    // definitionsPatience, but for tests
+	drainFor   time.Duration    // sideDrainTimeout, but for tests
 	// defsChanged is closed and replaced with defs.
 	defsChanged chan struct{}
 	buckets     map[string]*bucket

@@ -25,10 +25,11 @@ func (p *Projector) report(ctx context.Context) error {
 	tick := time.NewTicker(ReportInterval)
 	defer tick.Stop()
 	silent := 0
-	var told map[*bucket]knowledge // nil: all is to be told
-	var base uint64                // sequence of the report by which it is known
-	brief := false                 // the leader takes what has moved in the short form
-	var faultsTold uint64          // changes of the faults that the coordinator knows of
+	var told map[*bucket]knowledge  // nil: all is to be told
+	var base uint64                 // sequence of the report by which it is known
+	brief := false                  // the leader takes what has moved in the short form
+	var faultsTold uint64           // changes of the faults that the coordinator knows of
+	var evaluation *wire.Evaluation // that the coordinator knows of
 	var full time.Time
 	for {
 		select {
@@ -47,6 +48,10 @@ func (p *Projector) report(ctx context.Context) error {
 		faults := p.faults.changes.Load()
 		if told == nil || faults != faultsTold {
 			r.FaultsToo, r.Faults = true, p.faults.list()
+		}
+		now := r.Evaluation
+		if told != nil && now == evaluation {
+			r.Evaluation = nil
 		}
 		reply, err := p.managers.ReportProjector(ctx, r)
 		if err == nil {
@@ -77,7 +82,7 @@ func (p *Projector) report(ctx context.Context) error {
 				full = time.Now()
 			}
 			p.heard(nil)
-			told, silent, faultsTold = telling, 0, faults
+			told, silent, faultsTold, evaluation = telling, 0, faults, now
 		}
 		select { // events that come in a burst share a report
 		case <-ctx.Done():
@@ -103,9 +108,11 @@ func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]knowledg
 	defer p.reporting.Unlock()
 	p.sequence++
 	p.mu.Lock()
-	r := &wire.ProjectorReport{ID: p.cfg.ID, BootID: p.bootID, ClusterID: p.fence.ClusterID, Sequence: p.sequence, Counters: p.counters.all()}
+	r := &wire.ProjectorReport{ID: p.cfg.ID, BootID: p.bootID, ClusterID: p.fence.ClusterID, Sequence: p.sequence, Counters: p.counters.all(), Evaluation: p.evaluation}
 	if p.defs != nil && p.defs.Fence.Epoch == p.fence.Epoch { // revisions of another epoch mean nothing to the leader
 		r.Revision = p.defs.Revision
+	} else {
+		r.Evaluation = nil
 	}
 	all := make([]*bucket, 0, len(p.buckets))
 	for name, b := range p.buckets {

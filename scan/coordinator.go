@@ -97,6 +97,8 @@ func (c *Coordinator) View(id index.ID) (View, error) {
 	switch {
 	case v.Bucket.InRollback:
 		return v, Errorf(IndexInRollback, "bucket %q is being rolled back: try again later", v.Bucket.Name)
+	case v.Definition.State == index.Error:
+		return v, Errorf(IndexNotReady, "index %s (%s) is in state error: %s", v.Definition.ID, v.Definition.Name, v.Definition.Reason)
 	case v.Definition.State != index.Maintenance:
 		return v, Errorf(IndexNotReady, "index %s (%s) is in state %s: wait until it is ready", v.Definition.ID, v.Definition.Name, v.Definition.State)
 	}

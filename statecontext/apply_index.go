@@ -107,15 +107,17 @@ func (c *BuildIndexes) apply(t *tx) *Rejection {
 		if f := &x.Definition; c.IfMatch != 0 && c.IfMatch != f.ModifiedCAS {
 			return reject(CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID, f.Name, f.ModifiedCAS, c.IfMatch)
 		}
-		if rejection := t.build(*x); rejection != nil {
+		if rejection := t.build(*x, c.Rules); rejection != nil {
 			return rejection
 		}
 	}
 	return nil
 }
 
-func (t *tx) build(x Index) *Rejection {
+// build brings an index to pending. What its copies have already was made by the rules that it carries.
+func (t *tx) build(x Index, rules uint32) *Rejection {
 	f := &x.Definition
+	fresh := f.Deferred
 	switch f.State {
 	case index.Dropping:
 		return reject(StateMismatch, "index %d (%s) is being dropped", f.ID, f.Name)
@@ -141,6 +143,9 @@ func (t *tx) build(x Index) *Rejection {
 		f.BucketUUID, x.Topology.Copies, x.PlacedCAS = b.UUID, t.placeCopies(nil, placement), t.cas
 	}
 	f.State, f.Reason, f.Deferred = index.Pending, "", false
+	if fresh || moved || rules < f.Rules {
+		f.Rules = rules
+	}
 	t.setIndex(x, true, moved)
 	return nil
 }

@@ -72,7 +72,7 @@ func (c *BuildIndexes) append(dst []byte) []byte {
 	for _, id := range c.IDs {
 		dst = appendUint(dst, uint64(id))
 	}
-	return appendUint(dst, c.IfMatch)
+	return appendRules(appendUint(dst, c.IfMatch), c.Rules)
 }
 
 func (c *DropIndex) append(dst []byte) []byte {
@@ -215,7 +215,7 @@ func decodeIndexBody(k kind, d *decoder) Body {
 	case kindCreateIndex:
 		return &CreateIndex{Definition: d.definition(), Layout: d.layout(), Placement: d.placements(), IfNotExists: d.bool()}
 	case kindBuildIndexes:
-		return &BuildIndexes{IDs: ids[index.ID](d), IfMatch: d.uint()}
+		return &BuildIndexes{IDs: ids[index.ID](d), IfMatch: d.uint(), Rules: d.lastRules()}
 	case kindDropIndex:
 		return &DropIndex{ID: index.ID(d.uint()), IfMatch: d.uint()}
 	case kindSetIndexState:

@@ -142,6 +142,8 @@ type BuildIndexes struct {
 	IDs []index.ID
 	// IfMatch, unless 0, must be the ModifiedCAS of each of them (there is one).
 	IfMatch uint64
+	// Rules is the version of the expressions' rules by which entries are made now; 0: not known.
+	Rules uint32
 }
 
 // DropIndex starts dropping an index: its name is free at once, its copies are leaving. One that waits for BUILD INDEX is

@@ -103,6 +103,9 @@ func describeIndex(w *strings.Builder, x *Index) {
 	if f.Reason != "" {
 		fmt.Fprintf(w, " (%s)", f.Reason)
 	}
+	if f.Rules != 0 {
+		fmt.Fprintf(w, " rules %d", f.Rules)
+	}
 	fmt.Fprintf(w, " @%d topology @%d\n", f.ModifiedCAS, x.TopologyCAS)
 	if f.Statement != "" {
 		fmt.Fprintf(w, "  %s\n", f.Statement)

@@ -11,12 +11,15 @@ import (
 
 // FormatLevel is the newest command format that this program understands and proposes when the state's level allows.
 // Level 1 is the first; level 2 has restore (kinds 30 to 33) and whatever came after it; level 3 has indexes that are
-// partitioned by key and settings of buckets. A level is raised for the whole cluster by SetFormatLevel, once every voter understands it; it
+// partitioned by key and settings of buckets; level 4 keeps with an index under which version of the expressions' rules its entries were made. A level is raised for the whole cluster by SetFormatLevel, once every voter understands it; it
 // never falls.
-const FormatLevel = 3
+const FormatLevel = 4
 
 // formatPartitions is the first format with indexes that are partitioned by key.
 const formatPartitions = 3
+
+// formatRules is the first format with definitions that have Rules.
+const formatRules = 4
 
 // formatNamed is the first format whose entries name the version of the program that proposed them.
 const formatNamed = 2
@@ -62,11 +65,28 @@ func RequiredFormat(c *Command) uint64 { return bodyFormat(c.Body) }
 
 // bodyFormat is the format that a command needs: that of its kind, or of what it carries.
 func bodyFormat(b Body) uint64 {
-	if c, ok := b.(*CreateIndex); ok && (c.Layout.Scheme == partition.HashKey || c.Layout.Scheme == partition.RangeKey || !c.Definition.PartitionBy.IsZero()) {
-		return formatPartitions
+	switch c := b.(type) {
+	case *CreateIndex:
+		switch {
+		case c.Definition.Rules != 0:
+			return formatRules
+		case c.Layout.Scheme == partition.HashKey || c.Layout.Scheme == partition.RangeKey || !c.Definition.PartitionBy.IsZero():
+			return formatPartitions
+		}
+	case *BuildIndexes:
+		if c.Rules != 0 {
+			return formatRules
+		}
+	case *FinishRestore:
+		if c.Rules != 0 {
+			return formatRules
+		}
 	}
 	return b.kind().format()
 }
+
+// RulesFormat is the format level from which on Rules may be given.
+func RulesFormat() uint64 { return formatRules }
 
 // RestoreFormat is the format level that a restore needs.
 func RestoreFormat() uint64 { return kindBeginRestore.format() }

@@ -11,7 +11,8 @@ import (
 )
 
 // The forms of the objects that commands and snapshots share. They are format 1 and never change; a new field is a new
-// format. Format 3 has definitions and layouts of indexes that are partitioned by key: what is not looks as ever.
+// format. Format 3 has definitions and layouts of indexes that are partitioned by key, format 4 those
+// with the rules of their expressions: what is and has none looks as ever.
 
 func appendLimits(dst []byte, l Limits) []byte {
 	for _, u := range [...]uint32{l.Buckets, l.Indexes, l.IndexesPerBucket, l.KeyExpressions, l.NameLength, l.StatementLength, l.LedgerEntries} {
@@ -81,6 +82,9 @@ func appendDefinition(dst []byte, f *index.Definition) []byte {
 	if !f.PartitionBy.IsZero() {
 		flags |= definitionPartitioned
 	}
+	if f.Rules != 0 {
+		flags |= definitionRules
+	}
 	dst = append(appendBool(dst, f.Deferred), flags)
 	dst = appendUint(dst, uint64(len(f.Keys)))
 	for _, k := range f.Keys {
@@ -95,13 +99,31 @@ func appendDefinition(dst []byte, f *index.Definition) []byte {
 	if flags&definitionPartitioned != 0 {
 		dst = appendPartitionBy(dst, &f.PartitionBy)
 	}
-	return dst
+	return appendRules(dst, f.Rules)
+}
+
+// appendRules adds the version of the expressions' rules at the end of what has one.
+func appendRules(dst []byte, rules uint32) []byte {
+	if rules == 0 {
+		return dst
+	}
+	return appendUint(dst, uint64(rules))
+}
+
+// rules reads what appendRules has added.
+func (d *decoder) rules() uint32 {
+	r := d.uint32()
+	if r == 0 {
+		d.fail("rules 0 of expressions")
+	}
+	return r
 }
 
 // Flags of a definition.
 const (
 	definitionPrimary     = 1
 	definitionPartitioned = 2 // PartitionBy follows at the end
+	definitionRules       = 4 // then Rules
 )
 
 func appendPartitionBy(dst []byte, p *index.PartitionBy) []byte {
@@ -115,6 +137,14 @@ func appendPartitionBy(dst []byte, p *index.PartitionBy) []byte {
 		dst = appendBytes(dst, v)
 	}
 	return dst
+}
+
+// lastRules reads what appendRules has added at the end of a command, if it has.
+func (d *decoder) lastRules() uint32 {
+	if d.err != nil || len(d.b) == 0 {
+		return 0
+	}
+	return d.rules()
 }
 
 func (d *decoder) partitionBy() (p index.PartitionBy) {
@@ -142,7 +172,7 @@ func (d *decoder) definition() index.Definition {
 		State: index.State(d.byte()), Deferred: d.bool(),
 	}
 	flags := d.byte()
-	if flags > definitionPrimary|definitionPartitioned {
+	if flags > definitionPrimary|definitionPartitioned|definitionRules {
 		d.fail("flags %x of a definition", flags)
 	}
 	f.IsPrimary = flags&definitionPrimary != 0
@@ -156,6 +186,9 @@ func (d *decoder) definition() index.Definition {
 	f.CreatedMS, f.ModifiedCAS = d.int(), d.uint()
 	if flags&definitionPartitioned != 0 && d.err == nil {
 		f.PartitionBy = d.partitionBy()
+	}
+	if flags&definitionRules != 0 && d.err == nil {
+		f.Rules = d.rules()
 	}
 	return f
 }

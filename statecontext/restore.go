@@ -99,6 +99,7 @@ type FinishRestore struct {
 	ID      string
 	Epoch   uint64
 	Buckets []FoundBucket
+	Rules   uint32 // as in BuildIndexes, for indexes that come back with new copies only
 }
 
 // FoundBucket is a bucket as a projector found it.
@@ -131,7 +132,7 @@ func (c *FinishRestore) append(dst []byte) []byte {
 	for _, b := range c.Buckets {
 		dst = appendInt(appendString(appendString(dst, b.Name), b.UUID), int64(b.VBuckets))
 	}
-	return dst
+	return appendRules(dst, c.Rules)
 }
 
 func (c *AbortRestore) append(dst []byte) []byte { return appendString(dst, c.ID) }
@@ -150,6 +151,7 @@ func decodeRestoreBody(k kind, d *decoder) Body {
 		for n := d.count(); n > 0 && d.err == nil; n-- {
 			c.Buckets = append(c.Buckets, FoundBucket{Name: d.string(), UUID: d.string(), VBuckets: int(d.int())})
 		}
+		c.Rules = d.lastRules()
 		return c
 	case kindAbortRestore:
 		return &AbortRestore{ID: d.string()}
@@ -231,7 +233,7 @@ func (c *FinishRestore) apply(t *tx) *Rejection {
 	if err != nil {
 		return reject(BackupUnusable, "%v", err)
 	}
-	m := merger{t: t, backup: backup, mode: g.Mode, found: c.Buckets, epoch: c.Epoch}
+	m := merger{t: t, backup: backup, mode: g.Mode, found: c.Buckets, epoch: c.Epoch, rules: c.Rules}
 	if rejection := m.merge(); rejection != nil {
 		return rejection
 	}
@@ -279,6 +281,7 @@ type merger struct {
 	mode   RestoreMode
 	found  []FoundBucket
 	epoch  uint64
+	rules  uint32
 	plan   RestorePlan
 
 	running *btree.Map[index.ID, *Index]
@@ -456,6 +459,7 @@ func (m *merger) bring(x Index) *Rejection {
 	case len(held) > 0:
 		m.plan.Adopted++
 	default:
+		f.Rules = m.rules
 		m.plan.Rebuilt++
 	}
 	f.ModifiedCAS, x.TopologyCAS, x.PlacedCAS = m.t.cas, m.t.cas, m.t.cas

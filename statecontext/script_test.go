@@ -324,6 +324,7 @@ var goldens = []struct {
 	{"v1", 1, populated},
 	{"v2", 2, goldenRestore},
 	{"v3", 3, goldenPartitions},
+	{"v4", 4, goldenRules},
 	{"v3-settings", 3, goldenSettings},
 	{"v2-evict", 2, goldenEvict},
 	{"v2-users", 2, goldenUsers},
@@ -364,6 +365,50 @@ func goldenPartitions(t testing.TB) *node {
 	n.must(&DropIndex{ID: 3})
 	n.stage(b, RestoreInPlace)
 	n.must(&FinishRestore{ID: "r1", Epoch: 9, Buckets: []FoundBucket{{Name: "b", UUID: "bu1", VBuckets: 4}}})
+	return n
+}
+
+// goldenRules has indexes that carry the rules of their expressions. What is built for the first time, or anew with new copies, carries
+// those that hold then; what goes on from what it has keeps the lowest.
+func goldenRules(t testing.TB) *node {
+	n := raised(t, 4)
+	rules := func(name string, want uint32) {
+		t.Helper()
+		if d := n.state.IndexByName("b", name).Definition; d.Rules != want {
+			t.Fatalf("%s carries rules %d, want %d\n%s", name, d.Rules, want, Describe(n.state))
+		}
+	}
+	for _, deferred := range []bool{false, true} {
+		c := create("now", 0, 0, 1)
+		if deferred {
+			c.Definition.Name = "later"
+		}
+		c.Definition.Deferred, c.Definition.Rules = deferred, 2
+		n.must(c)
+	}
+	byKey := createByKey("by_key", index.PartitionBy{Scheme: index.PartitionHash, Exprs: []string{"a"}}, 0, 0, 1, 0)
+	byKey.Definition.Rules = 300
+	n.must(byKey)
+	n.must(create("unknown", 0, 0, 1))
+	n.must(&BuildIndexes{IDs: []index.ID{2}, Rules: 3}) // for the first time
+	rules("later", 3)
+	n.ready(1)
+	n.must(&SetIndexState{ID: 1, From: index.Maintenance, To: index.Error, Reason: index.ReasonCannotEvaluate + "no"})
+	n.must(&BuildIndexes{IDs: []index.ID{1}, Rules: 3}) // it has entries of before
+	rules("now", 2)
+	n.ready(4)
+	n.must(&SetIndexState{ID: 4, From: index.Maintenance, To: index.Error, Reason: "no"})
+	n.must(&BuildIndexes{IDs: []index.ID{4}, Rules: 3})
+	rules("unknown", 0)
+	n.must(&SetBucket{Name: "b", UUID: "bu2", VBuckets: 4})
+	n.must(&BuildIndexes{IDs: []index.ID{1}, Rules: 3}) // with new copies
+	rules("now", 3)
+	b := n.backup()
+	n.must(&DropIndex{ID: 3})
+	n.stage(b, RestoreInPlace)
+	n.must(&FinishRestore{ID: "r1", Epoch: 9, Rules: 5, Buckets: []FoundBucket{{Name: "b", UUID: "bu2", VBuckets: 4}}})
+	rules("now", 3)
+	rules("by_key", 300) // its bucket is gone: nothing is built
 	return n
 }
 

@@ -7,6 +7,10 @@
 // are the protocol's credit), and through them KV; nothing piles up here. When KV has forgotten events by a failover, the
 // function is told to which seqno the vbucket went back.
 //
+// It is of the indexes that the first answer names, by their ids. One that is dropped goes on in the streams that are open; when a vbucket
+// has to be asked for again and projectors have not known it for 10 s, Run ends with what they say. An index that is created again, under
+// the same name too, is another one: that takes a new subscription, which may begin at the old one's Positions.
+//
 // It keeps nothing on disk: who wants to go on after a restart keeps Positions, and may see again what came after them.
 // It never evaluates, filters or reorders.
 package topicclient
@@ -168,7 +172,8 @@ func (s *Subscription) Positions() map[uint16]Position {
 	return all
 }
 
-// Run subscribes until ctx ends, then returns nil, or until Handle or Rollback fail or the bucket is re-created. Nothing of it
+// Run subscribes until ctx ends, then returns nil, or until Handle or Rollback fail, the bucket is re-created, or one of the indexes is gone
+// when a stream has to be asked for again. Nothing of it
 // runs when it has returned; it may be called once.
 func (s *Subscription) Run(ctx context.Context) error {
 	defer s.client.Close()

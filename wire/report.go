@@ -66,7 +66,28 @@ type ProjectorReport struct {
 	Base      uint64        `json:"base,omitempty"`
 	FaultsToo bool          `json:"faults_too,omitempty"`
 	Faults    []IndexFaults `json:"faults,omitempty"`
+	// Evaluation tells of the indexes that it cannot evaluate; nil: as told before, or it has no definitions yet. One of an earlier
+	// version says nothing.
+	Evaluation *Evaluation `json:"evaluation,omitempty"`
 }
+
+// Evaluation is what a projector makes of definitions.
+type Evaluation struct {
+	Revision uint64 `json:"revision"` // of the definitions
+	Rules    uint32 `json:"rules"`    // expression.Rules of its version
+	// Indexes are those that it cannot evaluate, in whatever state: first those that are not in state error. More: there are more.
+	Indexes []Unevaluated `json:"indexes,omitempty"`
+	More    bool          `json:"more,omitempty"`
+}
+
+// Unevaluated is an index of which a projector makes no entries, and why.
+type Unevaluated struct {
+	Index index.ID `json:"index"`
+	Error string   `json:"error"`
+}
+
+// MaxUnevaluated bounds the indexes of one Evaluation.
+const MaxUnevaluated = 256
 
 // Follows tells whether nothing was lost between the report with this sequence, the newest that was taken, and r.
 func (r *ProjectorReport) Follows(sequence uint64) bool {

@@ -296,12 +296,19 @@ func printIndexes(w io.Writer, output format, list client.IndexList) error {
 		for _, i := range list.Indexes {
 			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%.0f%%\t%d\t%s\n", i.ID, i.Bucket, i.Name, stateWord(i), i.Progress, i.Items, i.Definition)
 		}
+		for _, i := range list.Indexes {
+			if i.Outdated != "" {
+				fmt.Fprintf(t, "\n%s/%s is outdated: %s\n", i.Bucket, i.Name, i.Outdated)
+			}
+		}
 	})
 }
 
 // stateWord is what people see of a state.
 func stateWord(i client.IndexInfo) string {
 	switch {
+	case i.State == index.Maintenance && i.Outdated != "":
+		return "ready, outdated"
 	case i.State == index.Maintenance:
 		return "ready"
 	case i.Deferred && i.State == index.Pending:
@@ -357,6 +364,12 @@ func printIndex(w io.Writer, as format, info client.IndexInfo, names map[index.N
 		fmt.Fprintf(t, "id\t%s\nname\t%s\nbucket\t%s\nstate\t%s\nprogress\t%.0f%%\nentries\t%d\nbytes on disk\t%d\npartitions\t%d\nreplicas\t%d\n",
 			info.ID, info.Name, info.Bucket, stateWord(info), info.Progress, info.Items, info.DiskBytes, info.Partitions, info.Replicas)
 		fmt.Fprintf(t, "created\t%s\nmodified_cas\t%d\ndefinition\t%s\n", time.UnixMilli(info.CreatedMS).UTC().Format(time.RFC3339), info.ModifiedCAS, info.Definition)
+		if info.ExpressionRules != 0 {
+			fmt.Fprintf(t, "expression rules\t%d\n", info.ExpressionRules)
+		}
+		if info.Outdated != "" {
+			fmt.Fprintf(t, "outdated\t%s\n", info.Outdated)
+		}
 		if f := info.Faults; f != nil {
 			fmt.Fprintf(t, "without entry\t%d by a failing expression, %d by a key that is too long\nof these\t%q: %s\n", f.Expression, f.TooLong, f.Sample.DocID, f.Sample.Error)
 		}

@@ -124,11 +124,18 @@ func recreate(list []client.IndexInfo) (all []expression.Statement, err error) {
 			continue
 		}
 		some, err := expression.Parse(i.Definition)
-		if err != nil || len(some) != 1 {
+		if err != nil {
 			return nil, fmt.Errorf("the definition of %s/%s is none that this version can read (use a newer one): %s: %w", i.Bucket, i.Name, i.Definition, err)
 		}
-		all = append(all, some[0])
-		if create, ok := some[0].(*expression.CreateIndex); ok && create.Definition().Deferred && i.State != index.Pending {
+		var create *expression.CreateIndex
+		if len(some) == 1 {
+			create, _ = some[0].(*expression.CreateIndex)
+		}
+		if create == nil {
+			return nil, fmt.Errorf("the definition of %s/%s is not one CREATE INDEX: %s", i.Bucket, i.Name, i.Definition)
+		}
+		all = append(all, create)
+		if create.Definition().Deferred && (i.State != index.Pending || !i.Deferred) {
 			if !slices.Contains(buckets, i.Bucket) {
 				buckets = append(buckets, i.Bucket)
 			}

@@ -62,7 +62,7 @@ func Codes() []CodeInfo {
 		{Code: "TOKEN_EXISTS", Status: 409, Exit: ExitConflict, Title: "There is such a token", WayOut: "Its secret is not shown again: revoke it, and make another one."},
 		{Code: "LAST_ADMIN", Status: 409, Exit: ExitConflict, Title: "Nobody would be an administrator", WayOut: "Add another administrator first."},
 		{Code: "NAME_EXISTS", Status: 409, Exit: ExitConflict, Title: "The bucket has an index of that name", WayOut: "Take another name, or IF NOT EXISTS."},
-		{Code: "INDEX_NOT_READY", Status: 409, Exit: ExitConflict, Title: "The index is not ready", WayOut: "Wait; BUILD INDEX when it is deferred; drop it when it is in state error."},
+		{Code: "INDEX_NOT_READY", Status: 409, Exit: ExitConflict, Title: "The index is not ready", WayOut: "Wait; BUILD INDEX when it is deferred; in state error its reason says what to do."},
 		{Code: "INDEX_IN_ROLLBACK", Status: 409, Exit: ExitConflict, Title: "The bucket is being rolled back", WayOut: "KV has failed over; try again."},
 		{Code: "TOKEN_LOST", Status: 409, Exit: ExitConflict, Title: "The write of a token was lost", WayOut: "KV has failed over without it: read the document again."},
 		{Code: "BUCKET_GONE", Status: 409, Exit: ExitConflict, Title: "The bucket was deleted", WayOut: "Drop the index."},

@@ -1,0 +1,46 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+
+	"tidemark/client"
+	"tidemark/index"
+)
+
+// What `index list --ddl` prints makes the same indexes again; what is no CREATE INDEX is named as it stands.
+func TestRecreate(t *testing.T) {
+	info := func(name, definition string, state index.State, deferred bool) client.IndexInfo {
+		return client.IndexInfo{Bucket: "b", Name: name, Definition: definition, State: state, Deferred: deferred}
+	}
+	all, err := recreate([]client.IndexInfo{
+		info("a", "CREATE INDEX a ON b(x)", index.Maintenance, false),
+		info("c", `CREATE INDEX c ON b(x) WITH {"defer_build":true}`, index.Pending, true),
+		info("d", `CREATE INDEX d ON b(x) WITH {"defer_build":true}`, index.Maintenance, false),
+		info("e", `CREATE INDEX e ON b(x) WITH {"defer_build":true}`, index.Pending, false), // its build is about to begin
+		info("f", "CREATE INDEX f ON b(x)", index.Dropping, false),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, s := range all {
+		got = append(got, s.String())
+	}
+	want := `CREATE INDEX a ON b(x); CREATE INDEX c ON b(x) WITH {"defer_build":true}; CREATE INDEX d ON b(x) WITH {"defer_build":true}; ` +
+		`CREATE INDEX e ON b(x) WITH {"defer_build":true}; BUILD INDEX ON b(d, e)`
+	if text := strings.Join(got, "; "); text != want {
+		t.Errorf("%s\nwant\n%s", text, want)
+	}
+	for definition, want := range map[string]string{
+		"":                  "is none that this version can read",
+		"DROP INDEX a ON b": "is not one CREATE INDEX",
+		"CREATE INDEX a ON b(x); CREATE INDEX a ON b(x)": "is not one CREATE INDEX",
+		"CREATE INDEX a ON b(SOON(x))":                   "is none that this version can read",
+	} {
+		_, err := recreate([]client.IndexInfo{info("a", definition, index.Maintenance, false)})
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "b/a") || strings.Contains(err.Error(), "%!") {
+			t.Errorf("%q: %v", definition, err)
+		}
+	}
+}

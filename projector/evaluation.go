@@ -1,0 +1,109 @@
+package projector
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"tidemark/expression"
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/router"
+	"tidemark/wire"
+)
+
+// assessor looks through definitions for indexes that cannot be evaluated here: of a newer version, or damaged. The coordinator is told,
+// since documents of this projector are missing in them.
+type assessor struct {
+	mu   sync.Mutex
+	seen map[index.ID]assessed
+}
+
+// assessed is what was found of an index's expressions, which never change.
+type assessed struct {
+	source expression.Source
+	err    error
+}
+
+// errTooMany is wrapped when a bucket has more indexes than are evaluated.
+var errTooMany = errors.New("too many indexes")
+
+func tooMany(bucket string) error {
+	return fmt.Errorf("%w: bucket %s has more than %d, the most that are evaluated", errTooMany, bucket, expression.MaxSources)
+}
+
+// assess lists the indexes that cannot be evaluated, whatever their state: first those of which it is news.
+func (a *assessor) assess(d *wire.Definitions) *wire.Evaluation {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	places := make(map[index.ID]*partition.Topology, len(d.Topologies))
+	for i := range d.Topologies {
+		places[d.Topologies[i].Index] = &d.Topologies[i]
+	}
+	endpoints := maintenanceEndpoints(d)
+	e := &wire.Evaluation{Revision: d.Revision, Rules: expression.Rules}
+	seen, active := make(map[index.ID]assessed, len(d.Indexes)), map[string]int{}
+	var known []wire.Unevaluated
+	for _, isActive := range []bool{true, false} { // room is for those that are evaluated already
+		for i := range d.Indexes {
+			def := &d.Indexes[i]
+			place := places[def.ID]
+			if place == nil || def.State.Active() != isActive {
+				continue
+			}
+			found := a.expressions(def)
+			seen[def.ID] = found
+			err := found.err
+			if err == nil {
+				err = placeable(place, endpoints, nil)
+			}
+			if err == nil && active[def.Bucket] >= expression.MaxSources {
+				err = tooMany(def.Bucket)
+			}
+			switch u := (wire.Unevaluated{Index: def.ID}); {
+			case err == nil && isActive:
+				active[def.Bucket]++
+			case err == nil:
+			case def.State == index.Error:
+				u.Error = reason(err)
+				known = append(known, u)
+			default:
+				u.Error = reason(err)
+				e.Indexes = append(e.Indexes, u)
+			}
+		}
+	}
+	a.seen = seen
+	e.Indexes = append(e.Indexes, known...)
+	if len(e.Indexes) > wire.MaxUnevaluated {
+		e.Indexes, e.More = e.Indexes[:wire.MaxUnevaluated], true
+	}
+	return e
+}
+
+// expressions compiles those of an index, unless that was done before.
+func (a *assessor) expressions(def *index.Definition) assessed {
+	source := expression.SourceOf(def)
+	if was, has := a.seen[def.ID]; has && slices.Equal(was.source.Keys, source.Keys) && was.source.Where == source.Where && was.source.IsPrimary == source.IsPrimary {
+		return was
+	}
+	_, err := expression.Compile([]expression.Source{source})
+	return assessed{source, err}
+}
+
+// placeable tells why nothing can be routed to an index's copies.
+func placeable(place *partition.Topology, endpoints map[index.NodeID]string, only []index.CopyID) error {
+	_, err := router.NewView(router.ViewConfig{Endpoints: endpoints, Topologies: []partition.Topology{*place}, Only: only})
+	return err
+}
+
+// reason is an error on one line.
+func reason(err error) string {
+	var syntax *expression.SyntaxError
+	if errors.As(err, &syntax) {
+		return short(fmt.Sprintf("%s, in %s", syntax.Message, syntax.Text))
+	}
+	return short(strings.Join(strings.Fields(err.Error()), " "))
+}
