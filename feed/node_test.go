@@ -41,14 +41,25 @@ type node struct {
 // returns true if it did.
 func startNode(t testing.TB, request func(p *kvclienttest.Peer, f mcbp.Frame) bool) *node {
 	t.Helper()
+	n := newNode(request)
+	n.start(t)
+	return n
+}
+
+// newNode is a node that does not listen yet.
+func newNode(request func(p *kvclienttest.Peer, f mcbp.Frame) bool) *node {
 	n := &node{request: request, controls: map[string]string{}, refuse: map[string]bool{}, noops: make(chan uint32, 1000)}
 	n.User, n.Password, n.Bucket = "u", "p", "b"
 	n.Handle = n.handle
+	return n
+}
+
+func (n *node) start(t testing.TB) {
+	t.Helper()
 	if err := n.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(n.Stop)
-	return n
 }
 
 func (n *node) handle(p *kvclienttest.Peer, f mcbp.Frame) bool {

@@ -23,9 +23,11 @@ import (
 	"github.com/couchbase/gomemcached"
 	memcached "github.com/couchbase/gomemcached/client"
 	"github.com/couchbase/goutils/logging"
+
 	"tidemark/feed"
 	"tidemark/kv"
 	"tidemark/kvclient"
+	"tidemark/mcbp"
 )
 
 // preloadEnv makes the test binary an embedded KV node with documents in a process of its own, so that its CPU does not
@@ -234,39 +236,100 @@ func mallocs() uint64 {
 	return m.Mallocs
 }
 
+// What BenchmarkQueued lets wait.
+const (
+	queuedDocuments = 100_000
+	queuedSize      = 1024
+	queuedVBuckets  = 64
+	// queuedWindow is larger than all documents together: flow control lets all of them come.
+	queuedWindow = 256 << 20
+	// gocbQueue is how many events the feed on gocbcore lets wait; then it keeps gocbcore waiting, whatever the window.
+	gocbQueue = 16 << 10
+)
+
 // BenchmarkQueued is what 100,000 mutations of 1 KiB cost in memory while nobody takes them: what the process has more, of
-// each feed.
+// each feed. The native feed has all of them then; the other has the 16,384 events that it lets wait, and gocbcore what fits into its part
+// of the window (2 MiB). How many documents waited is counted afterwards.
 func BenchmarkQueued(b *testing.B) {
-	addr := startPreloaded(b, 1024, 64, 100_000)
+	addr := startPreloaded(b, queuedSize, queuedVBuckets, queuedDocuments)
 	for _, i := range implementations {
 		b.Run(i.name, func(b *testing.B) {
 			for b.Loop() {
 				debug.FreeOSMemory()
 				before := resident(b)
-				c := dialWith(b, i.dial, feed.Config{Addr: addr, Bucket: kvBucket, User: kvUser, Password: kvPassword, Name: fmt.Sprint("queued", time.Now().UnixNano()), BufferBytes: 256 << 20})
-				all, err := c.HighSeqnos(within(b, 60*time.Second))
-				if err != nil {
-					b.Fatal(err)
-				}
-				for _, h := range all {
-					if _, err := c.OpenStream(within(b, 60*time.Second), feed.StreamRequest{VBucket: h.VBucket, End: h.Seqno}); err != nil {
-						b.Fatal(err)
-					}
-				}
-				waiting := c.Held()
-				for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(300 * time.Millisecond) {
-					if now := c.Held(); now > 0 && now == waiting {
-						break
-					}
-					waiting = c.Held()
-				}
+				c := dialWith(b, i.dial, feed.Config{Addr: addr, Bucket: kvBucket, User: kvUser, Password: kvPassword, Name: fmt.Sprint("queued", time.Now().UnixNano()), BufferBytes: queuedWindow})
+				streams := openAll(b, c)
+				queued(b, c, i.name == "native", streams)
 				b.ReportMetric(float64(resident(b)-before)/(1<<20), "MiB")
-				b.ReportMetric(float64(waiting)/(1<<20), "MiB-held")
+				b.ReportMetric(float64(c.Held())/(1<<20), "MiB-held")
+				b.ReportMetric(float64(waiting(b, c, i.name == "native", streams)), "documents")
 				_ = c.Close()
 			}
 			b.ReportMetric(0, "ns/op")
 		})
 	}
+}
+
+// openAll asks for all that there is of each vbucket, and gives the number of streams.
+func openAll(b *testing.B, c feed.Feed) int {
+	b.Helper()
+	all, err := c.HighSeqnos(within(b, time.Minute))
+	if err != nil {
+		b.Fatal(err)
+	}
+	reqs := make([]feed.StreamRequest, len(all))
+	for i, h := range all {
+		reqs[i] = feed.StreamRequest{VBucket: h.VBucket, End: h.Seqno}
+	}
+	for _, a := range c.OpenStreams(within(b, time.Minute), reqs) {
+		if a.Err != nil {
+			b.Fatal(a.Err)
+		}
+	}
+	return len(all)
+}
+
+// queued waits until all that may wait does: with the native feed every byte that the node sends, with the other as many events
+// as may wait, of which at most four for each stream are no documents.
+func queued(b *testing.B, c feed.Feed, native bool, streams int) {
+	b.Helper()
+	const document = mcbp.HeaderSize + 31 + len("?document-000001") + queuedSize // as the node counts it
+	const marker, end = mcbp.HeaderSize + 20, mcbp.HeaderSize + 4
+	least, most := (gocbQueue-4*streams)*document, gocbQueue*document
+	if native {
+		least = queuedDocuments*document + streams*(marker+end)
+		most = least
+	}
+	eventually(b, "all that may wait waits", func() bool { return c.Held() >= int64(least) })
+	if held := c.Held(); held > int64(most) {
+		b.Fatalf("%d bytes wait, %d at most may", held, most)
+	}
+}
+
+// waiting counts the documents that wait.
+func waiting(b *testing.B, c feed.Feed, native bool, streams int) (documents int) {
+	b.Helper()
+	for ends := 0; ends < streams; {
+		block, err := c.Next(within(b, time.Minute))
+		if err != nil {
+			b.Fatal(err)
+		}
+		for i := range block.Events {
+			switch block.Events[i].Kind {
+			case feed.Mutation:
+				documents++
+			case feed.StreamEnd:
+				ends++
+			}
+		}
+		if !native { // the next block is of what comes only now
+			return documents
+		}
+	}
+	if documents != queuedDocuments {
+		b.Fatalf("%d documents waited, want %d", documents, queuedDocuments)
+	}
+	return documents
 }
 
 // resident is the process's memory as the kernel counts it.

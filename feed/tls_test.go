@@ -1,13 +1,24 @@
 package feed_test
 
 import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"errors"
+	"math/big"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"tidemark/feed"
+	"tidemark/feed/gocb"
 	"tidemark/kv"
 	"tidemark/kvclient"
+	"tidemark/mcbp"
 	"tidemark/tlsconf"
 )
 
@@ -52,5 +63,98 @@ func TestInsideTLS(t *testing.T) {
 			_ = c.Close()
 			t.Error("a node that nobody vouches for is trusted")
 		}
+	})
+}
+
+// onlyCommonName is the configuration of a node whose certificate names it by its common name alone, as older clusters make
+// them, and one that trusts it.
+func onlyCommonName(t *testing.T, name string) (node, trusting *tls.Config) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cert, err := x509.ParseCertificate(der)
+	if err != nil {
+		t.Fatal(err)
+	}
+	roots := x509.NewCertPool()
+	roots.AddCert(cert)
+	return &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}},
+		&tls.Config{MinVersion: tls.VersionTLS12, RootCAs: roots}
+}
+
+// The native feed takes such a node for what it is; gocbcore cannot, and the error says what can.
+func TestOnlyACommonName(t *testing.T) {
+	n := newNode(nil)
+	var conf feed.Config
+	n.TLS, conf.TLS = onlyCommonName(t, "127.0.0.1")
+	n.start(t)
+	trusting := conf.TLS
+	conf = config(n)
+	conf.TLS = trusting
+	dialWith(t, feed.DialFeed, conf)
+	c, err := gocb.Dial(within(t, time.Minute), conf)
+	if err == nil {
+		_ = c.Close()
+	}
+	if !errors.Is(err, feed.ErrNotSupported) || !strings.Contains(err.Error(), "use the native feed") {
+		t.Errorf("gocbcore: %v", err)
+	}
+	conf.TLS = &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}
+	dialWith(t, gocb.Dial, conf) // who does not ask is told nothing
+}
+
+// A user whose password a directory keeps, so that SCRAM is refused, streams by either feed: inside TLS with a node that has
+// shown who it is, and nowhere else.
+func TestUserOfADirectory(t *testing.T) {
+	dir := t.TempDir()
+	ca, err := tlsconf.CreateCA(dir, "test", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := ca.Issue(dir, "kv1", tlsconf.Request{Peer: tlsconf.Peer{Role: tlsconf.KV, ID: "kv1"}, Hosts: []string{"127.0.0.1"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	checked, err := (kvclient.TLSFiles{CA: filepath.Join(dir, tlsconf.CAFile)}).Config()
+	if err != nil {
+		t.Fatal(err)
+	}
+	either(t, func(t *testing.T, dial feed.Dialer) {
+		n := newNode(nil)
+		n.TLS = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}}
+		n.Directory, n.Mechanisms = true, "SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1 PLAIN"
+		n.start(t)
+		conf := config(n)
+		conf.TLS = checked
+		c := dialWith(t, dial, conf)
+		if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 1, End: mcbp.EndOfTime}); err != nil {
+			t.Fatal(err)
+		}
+		until(t, c, "the begin", func(e *feed.Event) bool { return e.Kind == feed.StreamBegin })
+		refused := func(what string, conf feed.Config) {
+			c, err := dial(within(t, time.Minute), conf)
+			if err == nil {
+				_ = c.Close()
+			}
+			if !errors.Is(err, feed.ErrAuth) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		wrong, anybody := conf, conf
+		wrong.Password = "q"
+		refused("another password", wrong)
+		anybody.TLS = &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}
+		refused("a node that anybody could be", anybody)
 	})
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -332,46 +333,57 @@ func (s *session) reconcile(ctx context.Context, goal map[uint16]bool) error {
 	if err != nil {
 		return err
 	}
-	for _, vb := range opening {
-		if !there[vb] { // the source does not know yet that it is the source
-			continue
-		}
-		if err := s.begin(ctx, vb); err != nil {
-			return err
-		}
-	}
-	return nil
+	opening = slices.DeleteFunc(opening, func(vb uint16) bool { return !there[vb] }) // whose source does not know yet that it is the source
+	return s.begin(ctx, opening)
 }
 
-// begin asks for a stream from where the replica stands. A history that the source does not accept is given up: the
-// replica is filled from the beginning. Errors end the connection.
-func (s *session) begin(ctx context.Context, vb uint16) error {
-	v := s.l.r.n.vbucket(s.l.id.bucket, vb)
-	if state, _ := v.Status(); state != store.Replica {
-		return nil // the map is about to be applied
+// begin asks for streams from where the replicas stand. Errors end the connection.
+func (s *session) begin(ctx context.Context, vbuckets []uint16) error {
+	var asked []*replica
+	var reqs []feed.StreamRequest
+	for _, vb := range vbuckets {
+		v := s.l.r.n.vbucket(s.l.id.bucket, vb)
+		if state, _ := v.Status(); state != store.Replica {
+			continue // the map is about to be applied
+		}
+		uuid, seqno, w := v.Position()
+		p := &replica{id: s.conn.NewStreamID(), vb: vb, v: v, tracker: feed.NewTracker(feed.Position{Seqno: seqno, SnapStart: w.Start, SnapEnd: w.End})}
+		asked = append(asked, p)
+		reqs = append(reqs, feed.StreamRequest{VBucket: vb, ID: p.id, Start: seqno, End: mcbp.EndOfTime, VBUUID: uuid, SnapStart: w.Start, SnapEnd: w.End})
 	}
-	uuid, seqno, w := v.Position()
-	p := &replica{id: s.conn.NewStreamID(), vb: vb, v: v, tracker: feed.NewTracker(feed.Position{Seqno: seqno, SnapStart: w.Start, SnapEnd: w.End})}
 	s.mu.Lock()
-	s.streams[p.id], s.open[vb] = p, p
-	s.mu.Unlock()
-	_, err := s.conn.OpenStream(ctx, feed.StreamRequest{VBucket: vb, ID: p.id, Start: seqno, End: mcbp.EndOfTime, VBUUID: uuid, SnapStart: w.Start, SnapEnd: w.End})
-	if err == nil {
-		return nil
+	for _, p := range asked {
+		s.streams[p.id], s.open[p.vb] = p, p
 	}
+	s.mu.Unlock()
+	var first error // of hundreds they are mostly the same
+	for i, a := range s.conn.OpenStreams(ctx, reqs) {
+		if a.Err == nil {
+			continue
+		}
+		if err := s.refused(asked[i], reqs[i].Start, a.Err); first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+// refused takes a refusal to stream. A history that the source does not accept is given up: the replica is filled from the
+// beginning. Errors end the connection.
+func (s *session) refused(p *replica, seqno uint64, reason error) error {
 	s.mu.Lock()
 	delete(s.streams, p.id)
-	delete(s.open, vb)
+	delete(s.open, p.vb)
 	s.mu.Unlock()
 	switch {
-	case errors.Is(err, feed.ErrRollback), errors.Is(err, feed.ErrRange):
-		s.l.r.n.config.Logger.Warn("a replica's history is not that of the active copy; it is filled again", "bucket", s.l.id.bucket, "vbucket", vb, "seqno", seqno, "source", s.l.id.source, "reason", err)
-		s.l.r.note(s.l.id.bucket, vb, s.l.id.source, func(x *seen) { *x = seen{source: x.source} })
-		return v.Reset()
-	case errors.Is(err, feed.ErrNotMyVBucket), errors.Is(err, feed.ErrTemporary), errors.Is(err, feed.ErrStreamExists):
+	case errors.Is(reason, feed.ErrRollback), errors.Is(reason, feed.ErrRange):
+		s.l.r.n.config.Logger.Warn("a replica's history is not that of the active copy; it is filled again", "bucket", s.l.id.bucket, "vbucket", p.vb, "seqno", seqno, "source", s.l.id.source, "reason", reason)
+		s.l.r.note(s.l.id.bucket, p.vb, s.l.id.source, func(x *seen) { *x = seen{source: x.source} })
+		return p.v.Reset()
+	case errors.Is(reason, feed.ErrNotMyVBucket), errors.Is(reason, feed.ErrTemporary), errors.Is(reason, feed.ErrStreamExists):
 		return nil // one of us does not know the newest map yet
 	}
-	return err
+	return reason
 }
 
 // poll asks for the active copies' seqnos, and says which are active there.

@@ -3,6 +3,7 @@ package kvclient
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -94,6 +95,20 @@ func (c *Conn) Addr() string { return c.addr }
 
 // Granted reports whether the node granted a feature.
 func (c *Conn) Granted(f mcbp.Feature) bool { return c.session.Granted(f) }
+
+// Mechanism is the SASL mechanism by which the node knows the user; empty without a user.
+func (c *Conn) Mechanism() string { return c.session.Mechanism() }
+
+// CommonNameOnly tells whether the node has shown a certificate that names it by its common name alone: this package lets that
+// count under a CA that was chosen, others do not.
+func (c *Conn) CommonNameOnly() bool {
+	tc, ok := c.session.Conn.(*tls.Conn)
+	if !ok {
+		return false
+	}
+	chain := tc.ConnectionState().PeerCertificates
+	return len(chain) > 0 && nameless(chain[0])
+}
 
 // Done is closed when the connection has ended.
 func (c *Conn) Done() <-chan struct{} { return c.done }

@@ -77,8 +77,9 @@ func (o Options) withDefaults() Options {
 // ahead.
 type Session struct {
 	net.Conn
-	granted []mcbp.Feature
-	opaque  uint32
+	granted   []mcbp.Feature
+	mechanism string // by which it authenticated; empty if it did not
+	opaque    uint32
 }
 
 // Handshake connects to addr and brings the connection to where requests can be
@@ -181,6 +182,7 @@ func (s *Session) authenticate(ctx context.Context, opt Options) error {
 		if !slices.Contains(offered, m) {
 			continue
 		}
+		s.mechanism = m
 		err := s.scram(ctx, m, opt)
 		if plain && refused(err) && opt.TLS != nil && !opt.TLS.InsecureSkipVerify {
 			return s.plain(ctx, opt) // a node does not have the passwords of LDAP's users, which SCRAM needs
@@ -204,6 +206,7 @@ func refused(err error) bool {
 
 // plain sends the password as it is.
 func (s *Session) plain(ctx context.Context, opt Options) error {
+	s.mechanism = mechPlain
 	f, err := s.RoundTrip(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpSASLAuth, 0, 0), Key: []byte(mechPlain),
 		Value: []byte("\x00" + opt.User + "\x00" + opt.Password)})
 	if err != nil {
@@ -241,6 +244,9 @@ func (s *Session) scram(ctx context.Context, mechanism string, opt Options) erro
 
 // Granted reports whether the node granted a feature.
 func (s *Session) Granted(f mcbp.Feature) bool { return slices.Contains(s.granted, f) }
+
+// Mechanism is the SASL mechanism by which the node knows the user; empty without a user.
+func (s *Session) Mechanism() string { return s.mechanism }
 
 // RoundTrip sends one request and reads its answer, whatever its status. The
 // opaque is chosen here. It reads exactly one frame. After an error the

@@ -86,8 +86,7 @@ func byCommonName(conf *tls.Config) *tls.Config {
 		for _, c := range state.PeerCertificates[1:] {
 			opts.Intermediates.AddCert(c)
 		}
-		named := len(leaf.DNSNames) + len(leaf.IPAddresses) + len(leaf.EmailAddresses) + len(leaf.URIs)
-		if named == 0 && strings.EqualFold(leaf.Subject.CommonName, conf.ServerName) {
+		if nameless(leaf) && strings.EqualFold(leaf.Subject.CommonName, conf.ServerName) {
 			opts.DNSName = ""
 		}
 		chains, err := leaf.Verify(opts)
@@ -100,6 +99,11 @@ func byCommonName(conf *tls.Config) *tls.Config {
 		return nil
 	}
 	return conf
+}
+
+// nameless tells whether a certificate names nobody beside its common name.
+func nameless(c *x509.Certificate) bool {
+	return len(c.DNSNames)+len(c.IPAddresses)+len(c.EmailAddresses)+len(c.URIs) == 0
 }
 
 // anyName tells whether nothing in a chain limits the names of the first certificate: such limits are not for common names, so

@@ -63,8 +63,8 @@ type Conn struct {
 
 var _ feed.Feed = (*Conn)(nil)
 
-// Dial is a feed.Dialer. Errors as feed.Dial's. Besides, a node that knows no flow control is refused
-// (feed.ErrNotSupported): gocbcore has nothing to put in its place.
+// Dial is a feed.Dialer. Errors as feed.Dial's. Besides, a node that knows no flow control, or whose certificate
+// names it by its common name alone, is refused (feed.ErrNotSupported): gocbcore has nothing to put in its place.
 func Dial(ctx context.Context, conf feed.Config) (feed.Feed, error) {
 	conf, err := conf.Checked()
 	if err != nil {
@@ -77,6 +77,11 @@ func Dial(ctx context.Context, conf feed.Config) (feed.Feed, error) {
 	})
 	if err != nil {
 		return nil, err
+	}
+	if checked(conf.TLS) && control.CommonNameOnly() {
+		_ = control.Close()
+		return nil, fmt.Errorf("%w: the certificate of %s names it by its common name alone, which gocbcore never accepts: use the native feed, or give the node a certificate with subject alternative names",
+			feed.ErrNotSupported, conf.Addr)
 	}
 	c := &Conn{
 		conf: conf, control: control, window: int64(conf.BufferBytes - agentBuffer(conf)),
@@ -114,7 +119,7 @@ func (c *Conn) connect(ctx context.Context) error {
 	if c.conf.Xattrs {
 		flags |= memd.DcpOpenFlagIncludeXattrs
 	}
-	agent, err := gocbcore.CreateDcpAgent(agentConfig(c.conf), c.conf.Name, flags)
+	agent, err := gocbcore.CreateDcpAgent(agentConfig(c.conf, c.control.Mechanism()), c.conf.Name, flags)
 	if err != nil {
 		return fmt.Errorf("%w: gocbcore refuses its configuration: %w", feed.ErrNotSupported, err)
 	}
@@ -135,13 +140,17 @@ func (c *Conn) connect(ctx context.Context) error {
 }
 
 // agentConfig sets what gocbcore does otherwise than we need it: PLAIN first, undecodable values dropped, large buffers.
-func agentConfig(conf feed.Config) *gocbcore.DCPAgentConfig {
+// mechanism is what the connection beside the agent has found to work.
+func agentConfig(conf feed.Config, mechanism string) *gocbcore.DCPAgentConfig {
 	security := gocbcore.SecurityConfig{
 		Auth: credentials{user: conf.User, password: conf.Password, tls: conf.TLS},
 		AuthMechanisms: []gocbcore.AuthMechanism{gocbcore.ScramSha512AuthMechanism, gocbcore.ScramSha256AuthMechanism,
 			gocbcore.ScramSha1AuthMechanism},
 	}
-	if conf.TLS != nil || conf.AllowPlain {
+	switch {
+	case checked(conf.TLS) && mechanism == string(gocbcore.PlainAuthMechanism):
+		security.AuthMechanisms = []gocbcore.AuthMechanism{gocbcore.PlainAuthMechanism} // it tries no other after a refusal
+	case conf.TLS != nil || conf.AllowPlain:
 		security.AuthMechanisms = append(security.AuthMechanisms, gocbcore.PlainAuthMechanism)
 	}
 	if conf.TLS != nil {
@@ -160,6 +169,9 @@ func agentConfig(conf feed.Config) *gocbcore.DCPAgentConfig {
 		ConfigPollerConfig: gocbcore.ConfigPollerConfig{CccpPollPeriod: mapAge},
 	}
 }
+
+// checked says whether connections are inside TLS with nodes that had to prove who they are.
+func checked(conf *tls.Config) bool { return conf != nil && !conf.InsecureSkipVerify }
 
 // roots is what gocbcore checks certificates against; nil tells it not to.
 func roots(conf *tls.Config) *x509.CertPool {

@@ -9,6 +9,8 @@
 //     that the named node does not own are refused here.
 //   - The noop interval is three minutes; a dead node is noticed by a second connection that is asked every
 //     Config.NoopInterval.
+//   - A node whose certificate names it by its common name alone is refused: gocbcore's TLS cannot be told to accept it. Users
+//     of LDAP authenticate as there, PLAIN inside checked TLS, which is found out by the second connection.
 //   - A node without flow control is refused; metadata behind a value (nmeta) is not cut off; reasons of a stream's end
 //     that gocbcore does not know come as their number.
 //   - Where an engine cannot say that a stream was closed (it refuses send_stream_end_on_client_close_stream, as old ones

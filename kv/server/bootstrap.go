@@ -105,31 +105,22 @@ func (c *conn) saslAuth(f mcbp.Frame) error {
 	if c.authed {
 		c.stranger = c.srv.opts.Now()
 	}
-	c.authed, c.sasl = false, nil
-	mech := string(f.Key)
-	if mech == mechPlain {
-		if !c.plainAllowed() || !c.srv.auth.plain(f.Value) {
-			return c.authFailed(f, errScram)
-		}
+	c.authed = false
+	answer, in, err := c.sasl.start(string(f.Key), f.Value, c.plainAllowed())
+	switch {
+	case err != nil:
+		return c.authFailed(f, err)
+	case in:
 		c.admitted()
 		c.status(f.Header, mcbp.StatusOK, nil)
-		return nil
+	default:
+		c.reply(f.Header, mcbp.Frame{Header: mcbp.Header{VBucketOrStatus: uint16(mcbp.StatusAuthContinue)}, Value: answer}, nil)
 	}
-	x, first, err := c.srv.auth.begin(mech, f.Value)
-	if err != nil {
-		return c.authFailed(f, err)
-	}
-	c.sasl = x
-	c.reply(f.Header, mcbp.Frame{Header: mcbp.Header{VBucketOrStatus: uint16(mcbp.StatusAuthContinue)}, Value: first}, nil)
 	return nil
 }
 
 func (c *conn) saslStep(f mcbp.Frame) error {
-	if c.sasl == nil {
-		return c.authFailed(f, fmt.Errorf("%w: SASL_STEP without SASL_AUTH", errScram))
-	}
-	last, err := c.sasl.finish(f.Value)
-	c.sasl = nil
+	last, err := c.sasl.step(f.Value)
 	if err != nil {
 		return c.authFailed(f, err)
 	}

@@ -30,7 +30,8 @@ const (
 	writeTLSBytes = 64 << 10
 	// serverDuration is what the mood Frames says of every request: about 57 µs.
 	serverDuration = 15
-	// progressPart of the time for a frame is what the next readBufferBytes of a large one may take.
+	// progressPart of the time for a frame is the window in which that part of readBufferBytes must come of a large one: no
+	// frame has to come faster than the largest that is no large one.
 	progressPart = 6
 	// directBytes of a value and more are written from where they are kept, not gathered with other answers.
 	directBytes = 64 << 10
@@ -62,7 +63,7 @@ type conn struct {
 	out          []byte   // answers to be sent
 	waits        []answer // which of them depend on the log
 	config       configSeen
-	sasl         *exchange
+	sasl         login
 	authFailures int
 	stranger     time.Time // since when nobody has authenticated on it
 
@@ -89,7 +90,7 @@ type featureSet struct{ tokens, json, xattr, snappy, xerror, collections, dedupN
 type configSeen struct{ epoch, rev int64 }
 
 func newConn(s *Server, nc net.Conn, id uint64) *conn {
-	c := &conn{srv: s, nc: nc, id: id, r: bufio.NewReaderSize(nc, readBufferBytes), stranger: s.opts.Now()}
+	c := &conn{srv: s, nc: nc, id: id, r: bufio.NewReaderSize(nc, readBufferBytes), stranger: s.opts.Now(), sasl: login{auth: s.auth}}
 	raw := nc
 	if t, ok := nc.(*tls.Conn); ok {
 		c.encrypted, raw = true, t.NetConn()
@@ -246,15 +247,26 @@ func (c *conn) readLarge(ctx context.Context, h mcbp.Header) (f mcbp.Frame, used
 		return f, 0, c.silent(err, "an unfinished frame", frame)
 	}
 	_, _ = c.r.Discard(mcbp.HeaderSize)
-	if err := c.srv.large.Acquire(ctx, int64(h.BodyLen)); err != nil {
-		return f, 0, err
+	size := int64(h.BodyLen)
+	if !c.srv.large.TryAcquire(size) {
+		c.srv.queued.Add(1)
+		err := c.srv.large.Acquire(ctx, size)
+		c.srv.queued.Add(-1)
+		if err != nil {
+			return f, 0, err
+		}
 	}
 	var body bytes.Buffer
-	for end := c.srv.opts.Now().Add(frame); body.Len() < h.BodyLen; {
-		c.setReadDeadline(max(min(frame/progressPart, end.Sub(c.srv.opts.Now())), 1))
-		if _, err := io.CopyN(&body, c.r, int64(min(readBufferBytes, h.BodyLen-body.Len()))); err != nil {
-			c.srv.large.Release(int64(h.BodyLen))
-			return f, 0, c.silent(err, "an unfinished frame", frame)
+	pace := newPace(frame, h.BodyLen, c.r.Buffered(), c.srv.opts.Now())
+	for body.Len() < h.BodyLen {
+		c.setReadDeadline(max(pace.end.Sub(c.srv.opts.Now()), 1))
+		_, err := io.CopyN(&body, c.r, int64(min(readBufferBytes, h.BodyLen-body.Len())))
+		if err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+			err = pace.look(c.srv.opts.Now(), body.Len(), c.srv.queued.Load() > 0)
+		}
+		if err != nil {
+			c.srv.large.Release(size)
+			return f, 0, err
 		}
 	}
 	return h.Frame(body.Bytes()), 0, nil

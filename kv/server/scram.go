@@ -110,6 +110,37 @@ type exchange struct {
 	gs2         string
 }
 
+// login is the SASL conversation of one connection. Whoever it lets in has shown that he knows user and password, by one
+// mechanism from its first message to its last.
+type login struct {
+	auth *authenticator
+	open *exchange // that SASL_STEP goes on with
+}
+
+// start takes SASL_AUTH, which gives up what went before. The client is in, or his mechanism goes on with answer; plain says
+// whether he may send his password as it is.
+func (l *login) start(mech string, message []byte, plain bool) (answer []byte, in bool, err error) {
+	l.open = nil
+	if mech == mechPlain {
+		if !plain || !l.auth.plain(message) {
+			return nil, false, errScram
+		}
+		return nil, true, nil
+	}
+	l.open, answer, err = l.auth.begin(mech, message)
+	return answer, false, err
+}
+
+// step takes SASL_STEP: without an error the client is in, and answer is the server's proof. There is no second try.
+func (l *login) step(message []byte) (answer []byte, err error) {
+	x := l.open
+	if x == nil {
+		return nil, fmt.Errorf("%w: SASL_STEP without SASL_AUTH", errScram)
+	}
+	l.open = nil
+	return x.finish(message)
+}
+
 // begin answers the client's first message.
 func (a *authenticator) begin(mech string, message []byte) (*exchange, []byte, error) {
 	c, err := a.credentials(mech)

@@ -123,6 +123,7 @@ type Server struct {
 	counters Counters
 	started  time.Time
 	large    *semaphore.Weighted // bytes of large frames
+	queued   atomic.Int64        // connections that wait for a part of large
 	warmup   atomic.Int64        // requests refused, in the mood Warmup
 
 	mu     sync.Mutex

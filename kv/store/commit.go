@@ -215,8 +215,8 @@ func (c *committer) publish(t *Ticket) {
 // takeBack undoes everything that is not in the log, newest first, and refuses new records for a while. Nobody has seen
 // any of it: replies and streams wait for the log.
 func (c *committer) takeBack(cause error) {
-	c.failures.Add(1)
 	c.mu.Lock()
+	c.failures.Add(1) // under the lock: whatever is appended after it was read is told of a failure that hits it
 	failed := []*Ticket{c.flying, c.cur}
 	c.refuse = fmt.Errorf("%w: %w", ErrTemporary, cause)
 	c.retryAt = time.Time{}

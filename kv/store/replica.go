@@ -57,11 +57,12 @@ func (v *VBucket) Replicate(doc *Doc, w Window) (*Ticket, error) {
 	case v.bucket.quota.Full(doc.memory()):
 		return nil, ErrNoMemory
 	}
-	if w != v.window {
+	// A window that was taken back with a failed write is written again.
+	if failures := v.bucket.commit.failures.Load(); w != v.window || failures != v.windowAt {
 		if _, err := v.bucket.commit.appendCopy(func(dst []byte) []byte { return appendWindow(dst, v.id, w) }); err != nil {
 			return nil, err
 		}
-		v.window = w
+		v.window, v.windowAt = w, failures
 	}
 	prev := v.docs[doc.Key]
 	t, err := v.bucket.commit.appendDoc(v, doc, prev)

@@ -77,6 +77,27 @@ func TestReplicaKeepsItsPlace(t *testing.T) {
 	}
 }
 
+// A snapshot's window whose first write failed is written with the next one: after a crash the replica is still in the middle
+// of the snapshot, not at the end of one.
+func TestWindowOfAFailedWrite(t *testing.T) {
+	w := replicaWorld(t)
+	if err := w.take(1, "k1", 0, 1); err != nil {
+		t.Fatal(err)
+	}
+	w.full = true
+	if err := w.take(2, "k2", 2, 9); !errors.Is(err, ErrTemporary) {
+		t.Fatal(err)
+	}
+	w.position("1 1 1")
+	w.full = false
+	w.now = w.now.Add(retryAfterFailure)
+	if err := w.take(2, "k2", 2, 9); err != nil {
+		t.Fatal(err)
+	}
+	w.restart(false)
+	w.position("2 2 9")
+}
+
 // A replica that becomes active in the middle of a snapshot branches off where the last complete one ended.
 func TestPromotionBranchesAtASnapshot(t *testing.T) {
 	for _, c := range []struct {

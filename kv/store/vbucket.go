@@ -64,6 +64,7 @@ type VBucket struct {
 	maxCas    uint64
 	failover  []FailoverEntry
 	window    Window    // of a replica: the snapshot that high is in
+	windowAt  uint64    // failed writes of the log when window was written to it
 	sealed    time.Time // until then an active vbucket takes no writes
 	resetting bool      // its records in the log are about to be void
 	listeners map[Listener]struct{}

@@ -259,7 +259,11 @@ func ClusterMap(rev int64, nodes []*Server, vbmap [][]int) []byte {
 	c := mcbp.ClusterConfig{Rev: rev, RevEpoch: 1, Name: nodes[0].Bucket, NodeLocator: "vbucket", BucketCapabilities: []string{"dcp"}}
 	for _, n := range nodes {
 		c.Nodes = append(c.Nodes, mcbp.ConfigNode{Hostname: "127.0.0.1:8091"})
-		c.NodesExt = append(c.NodesExt, mcbp.ConfigNodeExt{Hostname: mcbp.HostPlaceholder, Services: map[string]int{"kv": n.Port(), "mgmt": 8091}})
+		services := map[string]int{"kv": n.Port(), "mgmt": 8091}
+		if n.TLS != nil {
+			services["kvSSL"], services["mgmtSSL"] = n.Port(), 18091
+		}
+		c.NodesExt = append(c.NodesExt, mcbp.ConfigNodeExt{Hostname: mcbp.HostPlaceholder, Services: services})
 	}
 	c.VBucketServerMap = mcbp.VBucketServerMap{HashAlgorithm: "CRC", VBucketMap: vbmap}
 	b, err := c.Marshal()

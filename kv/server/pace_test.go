@@ -1,0 +1,156 @@
+package server
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/binary"
+	"errors"
+	"math/big"
+	"net"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"tidemark/mcbp"
+)
+
+// upload sends a request with a body of size bytes, the first 64 KiB at once and the rest in pieces, and gives the server's
+// end of the connection; over is closed when the client has ended. All time is virtual.
+func upload(srv *Server, encrypted *tls.Config, size, piece int, every time.Duration) (c *conn, over chan struct{}) {
+	over = make(chan struct{})
+	near, far := net.Pipe()
+	var client net.Conn = near
+	if encrypted != nil {
+		client, far = tls.Client(near, &tls.Config{InsecureSkipVerify: true}), tls.Server(far, encrypted)
+	}
+	go func() {
+		defer close(over)
+		defer client.Close()
+		head, _ := mcbp.Append(nil, mcbp.Frame{Header: mcbp.Request(mcbp.OpSet, 0, 0)})
+		binary.BigEndian.PutUint32(head[8:], uint32(size))
+		left := size - readBufferBytes
+		if _, err := client.Write(append(head, make([]byte, readBufferBytes)...)); err != nil {
+			return
+		}
+		for ; left > 0; left -= piece {
+			time.Sleep(every)
+			if _, err := client.Write(make([]byte, min(piece, left))); err != nil {
+				return
+			}
+		}
+	}()
+	c = newConn(srv, far, 1)
+	c.authed = true
+	return c, over
+}
+
+func newTestServer() *Server {
+	return New(Options{User: "u", Password: "p", Now: time.Now, Random: func(b []byte) { _, _ = rand.Read(b) }})
+}
+
+// selfSigned is a certificate that nobody vouches for.
+func selfSigned(t *testing.T) *tls.Config {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{SerialNumber: big.NewInt(1)}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, &key.PublicKey, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+}
+
+// A large frame may come as slowly as it likes while it goes on: it is its standing still that ends a connection, with the
+// window.
+func TestSlowFrames(t *testing.T) {
+	const kib = 1 << 10
+	for _, tt := range []struct {
+		name        string
+		size, piece int
+		every       time.Duration
+		want        error
+		atMost      time.Duration // after the first 64 KiB
+	}{
+		{"200 KiB at 2 KiB/s", 200 * kib, 2 * kib, time.Second, nil, 70 * time.Second},
+		{"200 KiB, 12 KiB in each window", 200 * kib, 4 * kib, 3 * time.Second, nil, 2 * time.Minute},
+		{"the largest at 4 KiB/s", mcbp.MaxBody, 4 * kib, time.Second, nil, 90 * time.Minute},
+		{"one byte a second", 200 * kib, 1, time.Second, errStalled, 11 * time.Second},
+		{"10 KiB in each window", 200 * kib, 1 * kib, time.Second, errStalled, 11 * time.Second},
+		{"nothing for a while", 200 * kib, 100 * kib, 15 * time.Second, errStalled, 11 * time.Second},
+	} {
+		for _, encrypted := range []*tls.Config{nil, selfSigned(t)} {
+			name := tt.name
+			if encrypted != nil {
+				name += ", TLS"
+			}
+			t.Run(name, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					c, over := upload(newTestServer(), encrypted, tt.size, tt.piece, tt.every)
+					defer func() { c.close(); <-over }()
+					began := time.Now()
+					f, _, err := c.read(context.Background())
+					if !errors.Is(err, tt.want) || err == nil && f.BodyLen != tt.size {
+						t.Fatalf("%d bytes, %v; want %d, %v", f.BodyLen, err, tt.size, tt.want)
+					}
+					if took := time.Since(began); took > tt.atMost {
+						t.Errorf("after %v, want %v at most", took, tt.atMost)
+					}
+					if free := c.srv.large.TryAcquire(maxLargeBytes); free != (err != nil) {
+						t.Errorf("the share of large frames is free: %t, with error %v", free, err)
+					}
+				})
+			})
+		}
+	}
+}
+
+// Slow large frames take all the room that there is, for as long as nobody else wants some: then those make room that would not
+// come within the time for a frame.
+func TestSlowFramesMakeRoom(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		srv := newTestServer()
+		const slow = maxLargeBytes / mcbp.MaxBody
+		var cut atomic.Int64
+		var ends []func()
+		for range slow {
+			c, over := upload(srv, nil, mcbp.MaxBody, 2<<10, time.Second)
+			ends = append(ends, func() { c.close(); <-over })
+			go func() {
+				if _, _, err := c.read(context.Background()); errors.Is(err, errMakeRoom) {
+					cut.Add(1)
+				}
+				c.close()
+			}()
+		}
+		time.Sleep(20 * time.Minute)
+		if n := cut.Load(); n > 0 {
+			t.Fatalf("%d slow frames were cut off though nobody waits", n)
+		}
+		for range 3 {
+			c, over := upload(srv, nil, mcbp.MaxBody, 64<<10, time.Millisecond)
+			ends = append(ends, func() { c.close(); <-over })
+			began := time.Now()
+			if _, _, err := c.read(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			srv.large.Release(mcbp.MaxBody)
+			if took := time.Since(began); took > 2*srv.opts.FrameTimeout/progressPart {
+				t.Errorf("a quick frame took %v", took)
+			}
+		}
+		if n := cut.Load(); n == 0 {
+			t.Error("nobody was cut off: there was room for all")
+		}
+		for _, end := range ends {
+			end()
+		}
+	})
+}
