@@ -40,7 +40,13 @@ type shelf struct {
 // shelfNodes is over how many nodes the copies are spread.
 const shelfNodes = 3
 
-func newShelf(t *rapid.T, store *storage.Store, statement string) *shelf {
+// fataler is a test, a check of rapid, or a benchmark.
+type fataler interface {
+	Fatal(args ...any)
+	Fatalf(format string, args ...any)
+}
+
+func newShelf(t fataler, store *storage.Store, statement string) *shelf {
 	parsed, err := expression.Parse(statement)
 	if err != nil {
 		t.Fatalf("%s: %v", statement, err)
@@ -69,7 +75,7 @@ func newShelf(t *rapid.T, store *storage.Store, statement string) *shelf {
 
 // write sets documents, or deletes those without a value, and flushes: each slice is told its keys of every one, or that it
 // has none.
-func (f *shelf) write(t *rapid.T, ids []string, values map[string][]byte) {
+func (f *shelf) write(t fataler, ids []string, values map[string][]byte) {
 	batches := map[index.CopyID]*storage.Batch{}
 	for id := range f.copies {
 		batches[id] = &storage.Batch{}
@@ -104,7 +110,7 @@ func (f *shelf) write(t *rapid.T, ids []string, values map[string][]byte) {
 }
 
 // pin takes the snapshots that scans read.
-func (f *shelf) pin(t *rapid.T, number uint64) {
+func (f *shelf) pin(t fataler, number uint64) {
 	f.unpin(t)
 	ref := wire.StabilityRef{Bucket: testBucket, Generation: 1, Number: number, Hash: f.vector.Hash()}
 	f.view.Held = nil
@@ -118,7 +124,7 @@ func (f *shelf) pin(t *rapid.T, number uint64) {
 	}
 }
 
-func (f *shelf) unpin(t *rapid.T) {
+func (f *shelf) unpin(t fataler) {
 	for id, s := range f.snaps {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
@@ -127,7 +133,7 @@ func (f *shelf) unpin(t *rapid.T) {
 	}
 }
 
-func (f *shelf) close(t *rapid.T) {
+func (f *shelf) close(t fataler) {
 	f.unpin(t)
 	for id := range f.copies {
 		if err := f.store.Drop(id); err != nil {

@@ -395,6 +395,11 @@ func damagedRead(t *testing.T, fs vfs.FS) (found int) {
 	if !ok {
 		t.Fatal(store.Damaged())
 	}
+	return readDamaged(t, slice)
+}
+
+// readDamaged reads everything: it is right, or damage is named, found, and repaired.
+func readDamaged(t *testing.T, slice *Slice) (found int) {
 	snap, err := slice.Snapshot()
 	must(t, err)
 	_, err = snap.Count(context.Background(), []Range{{Low: []byte{0}}})

@@ -12,16 +12,37 @@ import (
 	"tidemark/ingest"
 )
 
-// BenchmarkLive is what an indexer writes under live updates: eight slices of 25,000 documents, 1,500 random updates of each
-// at every stability timestamp, the last four snapshots held, everything made durable at each 25th. The CPU figure holds
-// all that the process does but the making of the batches.
-func BenchmarkLive(b *testing.B) {
-	const copies, batch, keep, persist = 8, 1500, 4, 25
-	s, err := Open(Options{Dir: b.TempDir(), Logger: hclog.NewNullLogger()})
+// What an indexer writes under live updates: eight slices of 25,000 documents, 1,500 random updates of each at every stability
+// timestamp, the last four snapshots held, everything made durable at each 25th.
+const (
+	liveCopies  = 8
+	liveBatch   = 12_000 // of all slices
+	liveKeep    = 4
+	livePersist = 25
+)
+
+// liveStore is a store that gets them.
+type liveStore struct {
+	b         *testing.B
+	store     *Store
+	all       []*Slice
+	held      [][]*Snapshot
+	positions []VBPosition
+	next      func() (doc, version uint64)
+	rounds    uint64
+	making    time.Duration // of batches, which is not the store's
+	docs      int
+}
+
+// openLive opens one with all documents in it.
+func openLive(b *testing.B, copies int, o Options) *liveStore {
+	b.Helper()
+	o.Dir, o.Logger = b.TempDir(), hclog.NewNullLogger()
+	s, err := Open(o)
 	if err != nil {
 		b.Fatal(err)
 	}
-	var all []*Slice
+	l := &liveStore{b: b, store: s, held: make([][]*Snapshot, copies), positions: make([]VBPosition, 128)}
 	for id := range copies {
 		m := testMeta(index.CopyID(id + 1))
 		m.VBuckets = 128
@@ -29,73 +50,90 @@ func BenchmarkLive(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		all = append(all, slice)
+		l.all = append(l.all, slice)
 	}
-	positions := make([]VBPosition, 128)
-	var held [copies][]*Snapshot
-	round := uint64(0)
-	flush := func(i int, u []Update) {
-		for v := range positions {
-			positions[v] = VBPosition{VBucket: uint16(v), Position: ingest.Position{VBUUID: 77, Main: u[0].Seqno}}
-		}
-		snap, err := all[i].Snapshot()
-		if err == nil {
-			err = all[i].Flush(context.Background(), Batch{Updates: u, Positions: positions})
-		}
-		if held[i] = append(held[i], snap); err == nil && len(held[i]) > keep {
-			err = held[i][0].Close()
-			held[i] = held[i][1:]
-		}
-		if err != nil {
-			b.Fatal(err)
+	for i := range l.all {
+		l.next = sequentialDocs()
+		l.flush(i, l.updates(i, benchDocs))
+		l.persist(i)
+	}
+	l.next = randomUpdates()
+	l.docs = 0
+	return l
+}
+
+func (l *liveStore) updates(i, n int) []Update {
+	at := threadCPU()
+	copies := uint64(len(l.all))
+	u := benchBatch(n, func() (uint64, uint64) {
+		doc, version := l.next()
+		return doc/copies*copies + uint64(i), version
+	})
+	for n := range u {
+		u[n].VBucket = uint16(benchDocOf(u[n].DocID) / copies % 128)
+	}
+	l.making += threadCPU() - at
+	return u
+}
+
+func (l *liveStore) flush(i int, u []Update) {
+	for v := range l.positions {
+		l.positions[v] = VBPosition{VBucket: uint16(v), Position: ingest.Position{VBUUID: 77, Main: u[0].Seqno}}
+	}
+	snap, err := l.all[i].Snapshot()
+	if err == nil {
+		err = l.all[i].Flush(context.Background(), Batch{Updates: u, Positions: l.positions})
+	}
+	if l.held[i] = append(l.held[i], snap); err == nil && len(l.held[i]) > liveKeep {
+		err = l.held[i][0].Close()
+		l.held[i] = l.held[i][1:]
+	}
+	if err != nil {
+		l.b.Fatal(err)
+	}
+	l.docs += len(u)
+}
+
+func (l *liveStore) persist(i int) {
+	if err := l.all[i].Persist(context.Background()); err != nil {
+		l.b.Fatal(err)
+	}
+}
+
+// round is one stability timestamp.
+func (l *liveStore) round() {
+	l.rounds++
+	for i := range l.all {
+		l.flush(i, l.updates(i, liveBatch/len(l.all)))
+		if l.rounds%livePersist == uint64(i) {
+			l.persist(i)
 		}
 	}
-	updates := func(i, n int, next func() (uint64, uint64)) []Update {
-		u := benchBatch(n, func() (uint64, uint64) {
-			doc, version := next()
-			return doc/copies*copies + uint64(i), version
-		})
-		for n := range u {
-			u[n].VBucket = uint16(benchDocOf(u[n].DocID) / copies % 128)
-		}
-		return u
-	}
-	for i := range all {
-		next := sequentialDocs()
-		flush(i, updates(i, benchDocs, next))
-		if err := all[i].Persist(context.Background()); err != nil {
-			b.Fatal(err)
+}
+
+func (l *liveStore) close() {
+	for i := range l.held {
+		for _, snap := range l.held[i] {
+			if err := snap.Close(); err != nil {
+				l.b.Fatal(err)
+			}
 		}
 	}
-	next := randomUpdates()
+	if err := l.store.Close(); err != nil {
+		l.b.Fatal(err)
+	}
+}
+
+// BenchmarkLive: the CPU figure holds all that the process does but the making of the batches.
+func BenchmarkLive(b *testing.B) {
+	l := openLive(b, liveCopies, Options{})
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	var making time.Duration
-	n, before := 0, cpu()
+	l.making = 0
+	before := cpu()
 	for b.Loop() {
-		round++
-		for i := range all {
-			at := threadCPU()
-			u := updates(i, batch, next)
-			making += threadCPU() - at
-			flush(i, u)
-			n += len(u)
-			if round%persist == uint64(i) {
-				if err := all[i].Persist(context.Background()); err != nil {
-					b.Fatal(err)
-				}
-			}
-		}
+		l.round()
 	}
-	b.ReportMetric(float64((cpu()-before-making).Nanoseconds())/float64(n), "cpu-ns/doc")
-	for i := range held {
-		for _, snap := range held[i] {
-			if err := snap.Close(); err != nil {
-				b.Fatal(err)
-			}
-		}
-	}
-	if err := s.Close(); err != nil {
-		b.Fatal(err)
-	}
+	b.ReportMetric(float64((cpu()-before-l.making).Nanoseconds())/float64(l.docs), "cpu-ns/doc")
+	l.close()
 }

@@ -42,6 +42,7 @@ const (
 // resources are what all engines of a process share.
 type resources struct {
 	fs          vfs.FS
+	tune        func(o *pebble.Options) // nil: nothing to change
 	cache       *pebble.Cache
 	files       *pebble.FileCache
 	compactions *compactions
@@ -124,6 +125,7 @@ func (r *resources) options(e *pebbleEngine) *pebble.Options {
 		Logger:                      engineLog{e},
 	}
 	o.Experimental.CompactionScheduler = e.compact
+	o.Experimental.EnableColumnarBlocks = func() bool { return false } // see footer.go for what they lack
 	for i := range o.TargetFileSizes {
 		o.TargetFileSizes[i] = tableBytes
 	}
@@ -139,6 +141,9 @@ func (r *resources) options(e *pebbleEngine) *pebble.Options {
 		DataCorruption:  e.onCorruption,
 		FlushEnd:        e.onFlush,
 		CompactionEnd:   e.onCompaction,
+	}
+	if r.tune != nil {
+		r.tune(o)
 	}
 	return o
 }

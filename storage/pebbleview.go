@@ -329,6 +329,9 @@ func verifyTable(fs vfs.FS, path string, o sstable.ReaderOptions) error {
 	if err != nil {
 		return err
 	}
+	if err := checkFooter(f); err != nil {
+		return errors.Join(err, f.Close())
+	}
 	readable, err := sstable.NewSimpleReadable(f)
 	if err != nil {
 		return errors.Join(err, f.Close())

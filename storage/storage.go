@@ -59,7 +59,8 @@ type Options struct {
 	Compactions int
 	Logger      hclog.Logger
 
-	fs vfs.FS // tests put faults in between
+	fs   vfs.FS                  // tests put faults in between
+	tune func(o *pebble.Options) // benchmarks try other settings
 }
 
 func (o Options) withDefaults() Options {
@@ -146,7 +147,7 @@ func Open(o Options) (*Store, error) {
 	s := &Store{
 		opts: o, fs: o.fs, log: o.Logger, lock: lock, copies: map[index.CopyID]*Slice{},
 		res: &resources{
-			fs: o.fs, cache: cache, files: pebble.NewFileCache(max(1, o.Compactions), o.OpenFiles),
+			fs: o.fs, tune: o.tune, cache: cache, files: pebble.NewFileCache(max(1, o.Compactions), o.OpenFiles),
 			compactions: newCompactions(o.Compactions), memory: newMemory(o.MemTableBytes), logger: o.Logger,
 			mostIdle: min(maxAllIdle, o.CacheBytes/idleCache),
 			space:    &space{fs: o.fs, dir: o.Dir, reserve: o.ReserveBytes},

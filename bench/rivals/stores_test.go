@@ -164,6 +164,7 @@ func openPebble(dir string) (store, error) {
 	o := &pebble.Options{DisableWAL: true, Cache: pebble.NewCache(512 << 20), MemTableSize: 64 << 20, MemTableStopWritesThreshold: 4, L0CompactionThreshold: 8,
 		L0StopWritesThreshold: 1000, LBaseMaxBytes: 64 << 20, FlushSplitBytes: 16 << 20, FormatMajorVersion: pebble.FormatValueSeparation, Logger: quiet{}}
 	defer o.Cache.Unref()
+	o.Experimental.EnableColumnarBlocks = func() bool { return false }
 	for i := range o.TargetFileSizes {
 		o.TargetFileSizes[i] = 16 << 20
 	}
