@@ -35,8 +35,11 @@ type cluster struct {
 	peers *peers
 	wake  chan struct{} // 1: look at the map now
 
+	making chan struct{} // 1 token: the right to make a revision of the map, from reading the one that it replaces
+
 	changing sync.Mutex
-	loaded   bool // guarded by changing: the stores are there
+	loaded   bool    // guarded by changing: the stores are there
+	promised promise // guarded by changing
 
 	mu        sync.Mutex
 	m         clustermap.Map
@@ -45,6 +48,14 @@ type cluster struct {
 	progress  Progress
 	missing   []string // members that have not answered, before learnt
 	learnt    bool     // the map has been compared with a majority
+}
+
+// promise keeps maps of other makers out while a failover begins an epoch: what one of the old epoch changed meanwhile would be lost
+// with the data of vbuckets that had been handed over by it.
+type promise struct {
+	epoch int64 // maps up to this epoch are refused, but for those of it that maker brings
+	maker string
+	until time.Time
 }
 
 // reserved is the highest revision that this node has tried to make, whether or not anybody took it: no two maps have the
@@ -56,7 +67,7 @@ type reserved struct {
 
 // openCluster reads the node's map, or makes the first one.
 func openCluster(n *Node) (*cluster, error) {
-	c := &cluster{n: n, peers: newPeers(n.config), wake: make(chan struct{}, 1), addresses: n.mapNodes(n.config.Nodes)}
+	c := &cluster{n: n, peers: newPeers(n.config), wake: make(chan struct{}, 1), making: make(chan struct{}, 1), addresses: n.mapNodes(n.config.Nodes)}
 	specs := n.config.specs()
 	m, stored, err := loadMap(n.config.Dir, specs)
 	switch {
@@ -207,8 +218,8 @@ func (c *cluster) kick() {
 type sealed map[string]map[uint16]uint64
 
 // adopt takes a newer map: to disk, then to clients, then to the vbuckets. expect makes that depend on seals that have held:
-// store.ErrSealBroken. errOlder when the map is not newer (the same one is fine).
-func (c *cluster) adopt(m clustermap.Map, expect sealed) error {
+// store.ErrSealBroken. errOlder when the map is not newer (the same one is fine). maker is who brings it; empty if that is not known.
+func (c *cluster) adopt(m clustermap.Map, expect sealed, maker string) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	have := c.current()
@@ -217,6 +228,9 @@ func (c *cluster) adopt(m clustermap.Map, expect sealed) error {
 	}
 	if !m.Newer(have) {
 		return fmt.Errorf("%w: %d.%d, have %d.%d", errOlder, m.RevEpoch, m.Rev, have.RevEpoch, have.Rev)
+	}
+	if p := c.promised; m.RevEpoch <= p.epoch && (m.RevEpoch < p.epoch || maker != p.maker) && c.n.config.Now().Before(p.until) {
+		return fmt.Errorf("%w: %d.%d, while %s begins epoch %d with a failover", errOlder, m.RevEpoch, m.Rev, p.maker, p.epoch)
 	}
 	if err := m.Check(c.n.config.specs()); err != nil {
 		return err
@@ -239,6 +253,37 @@ func (c *cluster) adopt(m clustermap.Map, expect sealed) error {
 	c.n.config.Logger.Info("map adopted", "rev_epoch", m.RevEpoch, "rev", m.Rev, "leader", m.Leader, "nodes", len(m.Nodes), "operation", m.Operation != nil)
 	c.applyLocked()
 	return nil
+}
+
+// promise refuses maps of an epoch and before for a while, but for those of its maker, and gives the newest map that was taken.
+// With d 0 maps are taken again.
+func (c *cluster) promise(r promiseRequest, d time.Duration) (clustermap.Map, error) {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	have, now := c.current(), c.n.config.Now()
+	switch p := c.promised; {
+	case d == 0:
+		if p.epoch == r.Epoch && p.maker == r.Maker {
+			c.promised = promise{}
+		}
+	case have.RevEpoch >= r.Epoch:
+		return have, fmt.Errorf("%w: epoch %d, have %d.%d", errOlder, r.Epoch, have.RevEpoch, have.Rev)
+	case now.Before(p.until) && p.maker != r.Maker:
+		return have, fmt.Errorf("%w: %s begins epoch %d with a failover at the moment", ErrRefused, p.maker, p.epoch)
+	default:
+		c.promised = promise{epoch: r.Epoch, maker: r.Maker, until: now.Add(d)}
+	}
+	return have, nil
+}
+
+// alone waits for the right to make a revision; the result gives it back.
+func (c *cluster) alone(ctx context.Context) (func(), error) {
+	select {
+	case c.making <- struct{}{}:
+		return func() { <-c.making }, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("%w: another change of the map is under way: %w", ErrRefused, context.Cause(ctx))
+	}
 }
 
 // hold makes seals last.
@@ -343,7 +388,7 @@ func (c *cluster) poll(ctx context.Context) (missing []string) {
 		}
 	}
 	if newest.Newer(have) {
-		if err := c.adopt(newest, nil); err != nil && !errors.Is(err, errOlder) {
+		if err := c.adopt(newest, nil, ""); err != nil && !errors.Is(err, errOlder) {
 			c.n.config.Logger.Error("a newer map cannot be used", "rev_epoch", newest.RevEpoch, "rev", newest.Rev, "error", err)
 		}
 	}
@@ -430,7 +475,7 @@ func (c *cluster) commit(ctx context.Context, m clustermap.Map, first string, ex
 		}
 		expect = nil
 	}
-	if err := c.adopt(m, expect); err != nil {
+	if err := c.adopt(m, expect, c.n.config.NodeID); err != nil {
 		return m, err
 	}
 	told := c.others(m)

@@ -99,7 +99,7 @@ func (n *Node) clusterHandlers(mux *http.ServeMux) {
 		check  func(*http.Request) error
 		handle func(context.Context, []byte) (any, error)
 	}{
-		pathMap: {tlsconf.Only(tlsconf.KV), n.postMap}, pathSeal: {tlsconf.Only(tlsconf.KV), n.postSeal},
+		pathMap: {tlsconf.Only(tlsconf.KV), n.postMap}, pathSeal: {tlsconf.Only(tlsconf.KV), n.postSeal}, pathPromise: {tlsconf.Only(tlsconf.KV), n.postPromise},
 		pathPause: {anybody, n.postPause}, pathFailover: {anybody, n.postFailover}, pathRebalance: {anybody, n.postRebalance},
 	} {
 		mux.HandleFunc("POST "+path, n.authorized(add.check, add.handle))
@@ -182,10 +182,23 @@ func (n *Node) postMap(_ context.Context, body []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := n.cluster.adopt(r.Map, r.Sealed); err != nil {
+	if err := n.cluster.adopt(r.Map, r.Sealed, r.Maker); err != nil {
 		return nil, err
 	}
 	return doneWith(n.cluster.current()), nil
+}
+
+// postPromise keeps maps of other makers out while a failover begins an epoch.
+func (n *Node) postPromise(_ context.Context, body []byte) (any, error) {
+	r, err := decode[promiseRequest](body)
+	if err != nil {
+		return nil, err
+	}
+	d := time.Duration(r.Milliseconds) * time.Millisecond
+	if d < 0 || d > maxSeal {
+		return nil, fmt.Errorf("%w: a promise for %v: want at most %v", ErrRefused, d, maxSeal)
+	}
+	return n.cluster.promise(r, d)
 }
 
 // postSeal makes vbuckets refuse writes for a while, or take them again.

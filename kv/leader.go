@@ -33,6 +33,12 @@ const (
 // lead does the leader's work: addresses that changed, and the next step of an operation. It says whether there is more to
 // do at once.
 func (c *cluster) lead(ctx context.Context, missing []string) bool {
+	select {
+	case c.making <- struct{}{}:
+		defer func() { <-c.making }()
+	default: // a request is about to change the map
+		return false
+	}
 	m := c.current()
 	if m.Leader != c.n.config.NodeID || m.RevEpoch == 0 {
 		return false
@@ -257,6 +263,13 @@ func (c *cluster) ask(ctx context.Context, without []string) (clustermap.Map, er
 
 // rebalance begins or stops an operation; Run carries it out.
 func (c *cluster) rebalance(ctx context.Context, r RebalanceRequest) (any, error) {
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
+	defer cancel()
+	end, err := c.alone(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	m, err := c.ask(ctx, nil)
 	if err != nil {
 		return nil, err
@@ -312,9 +325,21 @@ func (c *cluster) failover(ctx context.Context, r FailoverRequest) (any, error) 
 	if len(r.Nodes) == 0 {
 		return nil, fmt.Errorf("%w: no node named", ErrRefused)
 	}
+	end, err := c.alone(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
 	m, err := c.ask(ctx, r.Nodes)
 	if err != nil {
 		return nil, err
+	}
+	if slices.Contains(r.Nodes, m.Leader) { // who may be making maps, too
+		var release func()
+		if m, release, err = c.begin(ctx, m, r.Nodes); err != nil {
+			return nil, err
+		}
+		defer release()
 	}
 	var first string
 	var expect sealed
@@ -343,6 +368,49 @@ func (c *cluster) failover(ctx context.Context, r FailoverRequest) (any, error) 
 	}
 	c.kick()
 	return FailoverAnswer{RevEpoch: next.RevEpoch, Rev: next.Rev, Promotions: promotions}, nil
+}
+
+// begin makes all that are to remain take no map of the present leader's any more, so that the failover is planned from the newest
+// map that any of them will ever have had; release lets them take maps again.
+func (c *cluster) begin(ctx context.Context, m clustermap.Map, without []string) (newest clustermap.Map, release func(), err error) {
+	r := promiseRequest{Epoch: m.RevEpoch + 1, Maker: c.n.config.NodeID, Milliseconds: maxSeal.Milliseconds()}
+	others := slices.DeleteFunc(c.others(m), func(x clustermap.Node) bool { return slices.Contains(without, x.ID) })
+	release = func() {
+		r := r
+		r.Milliseconds = 0
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), peerTimeout)
+		defer cancel()
+		c.peers.each(ctx, others, func(ctx context.Context, p clustermap.Node) (clustermap.Map, error) {
+			return c.peers.promise(ctx, p, r)
+		})
+		_, _ = c.promise(r, 0)
+	}
+	answers := c.peers.each(ctx, others, func(ctx context.Context, p clustermap.Node) (clustermap.Map, error) {
+		return c.peers.promise(ctx, p, r)
+	})
+	for id, a := range answers {
+		if err = a.err; err != nil {
+			err = fmt.Errorf("%w: a failover waits for %s: %w", ErrRefused, id, err)
+			break
+		}
+	}
+	if err == nil {
+		c.poll(ctx) // theirs, and those of the nodes that are to go
+		newest, err = c.promise(r, maxSeal)
+	}
+	for _, a := range answers {
+		if err == nil && a.value.Newer(newest) {
+			err = fmt.Errorf("%w: the map has changed meanwhile: ask again", ErrRefused)
+		}
+	}
+	if err == nil && (newest.Leader != m.Leader || slices.ContainsFunc(newest.Nodes, func(x clustermap.Node) bool { _, ok := m.Node(x.ID); return !ok })) {
+		err = fmt.Errorf("%w: the cluster has another leader or other members by now: ask again", ErrRefused)
+	}
+	if err != nil {
+		release()
+		return m, nil, err
+	}
+	return newest, release, nil
 }
 
 // promote plans a failover from what the other nodes have.
@@ -380,6 +448,13 @@ func (c *cluster) quiesce(ctx context.Context, m clustermap.Map, id string) (str
 				out[at.bucket] = map[uint16]uint64{}
 			}
 			out[at.bucket][at.vb] = 0
+		}
+	}
+	for _, b := range m.Buckets {
+		for vb, chain := range b.Chains {
+			if _, ok := out[b.Name][uint16(vb)]; chain[0] == id && !ok {
+				return "", nil, fmt.Errorf("%w: %s does not have vbucket %d of bucket %q, which is its own by the map: ask again", ErrRefused, id, vb, b.Name)
+			}
 		}
 	}
 	for bucket, vbuckets := range out {

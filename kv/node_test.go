@@ -31,8 +31,10 @@ import (
 const envServe = "TIDEMARK_KV_TEST_SERVE"
 
 func TestMain(m *testing.M) {
-	if dir := os.Getenv(envServe); dir != "" {
-		os.Exit(serveForTest(dir))
+	if what := os.Getenv(envServe); strings.HasPrefix(what, "{") {
+		os.Exit(burn(what))
+	} else if what != "" {
+		os.Exit(serveForTest(what))
 	}
 	goleakMain(m)
 }

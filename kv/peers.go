@@ -36,13 +36,15 @@ const (
 	pathFailover  = "/v1/cluster/failover"
 	pathRebalance = "/v1/cluster/rebalance"
 	pathPause     = "/v1/cluster/replication"
+	pathPromise   = "/v1/cluster/promise"
 )
 
 // ErrRefused means that a node refuses what it was asked; the message says why.
 var ErrRefused = errors.New("refused")
 
-// pushRequest is a map for another node. Sealed: bucket → vbucket → seqno.
+// pushRequest is a map for another node, from the one that has made it. Sealed: bucket → vbucket → seqno.
 type pushRequest struct {
+	Maker  string         `json:"maker,omitempty"`
 	Map    clustermap.Map `json:"map"`
 	Sealed sealed         `json:"sealed,omitempty"`
 }
@@ -52,6 +54,14 @@ type sealRequest struct {
 	Bucket       string   `json:"bucket"`
 	VBuckets     []uint16 `json:"vbuckets"`
 	Milliseconds int64    `json:"milliseconds"`
+}
+
+// promiseRequest asks a node to take no maps of an epoch, or before it, but Maker's, who begins it with a failover; with Milliseconds
+// 0 it takes them again. The answer is the node's map.
+type promiseRequest struct {
+	Epoch        int64  `json:"epoch"`
+	Maker        string `json:"maker"`
+	Milliseconds int64  `json:"milliseconds"`
 }
 
 // sealAnswer has the high seqnos in the order of the request.
@@ -108,10 +118,13 @@ func NewRemote(user, password string, timeout time.Duration, conf *tls.Config) R
 }
 
 // peers is how a node speaks to the others.
-type peers struct{ Remote }
+type peers struct {
+	Remote
+	self string
+}
 
 func newPeers(config Config) *peers {
-	return &peers{NewRemote(config.User, config.Password, peerTimeout, config.TLS.Client(tlsconf.HTTP, tlsconf.KV))}
+	return &peers{NewRemote(config.User, config.Password, peerTimeout, config.TLS.Client(tlsconf.HTTP, tlsconf.KV)), config.NodeID}
 }
 
 type peerAnswer struct {
@@ -143,7 +156,11 @@ func (p *peers) newerMap(ctx context.Context, node clustermap.Node, have cluster
 }
 
 func (p *peers) push(ctx context.Context, node clustermap.Node, m clustermap.Map, expect sealed) error {
-	return p.Call(ctx, node.Admin, http.MethodPost, pathMap, pushRequest{Map: m, Sealed: expect}, nil)
+	return p.Call(ctx, node.Admin, http.MethodPost, pathMap, pushRequest{Maker: p.self, Map: m, Sealed: expect}, nil)
+}
+
+func (p *peers) promise(ctx context.Context, node clustermap.Node, r promiseRequest) (m clustermap.Map, err error) {
+	return m, p.Call(ctx, node.Admin, http.MethodPost, pathPromise, r, &m)
 }
 
 func (p *peers) seal(ctx context.Context, node clustermap.Node, r sealRequest) (highs []uint64, err error) {

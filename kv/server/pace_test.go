@@ -81,7 +81,7 @@ func TestSlowFrames(t *testing.T) {
 	}{
 		{"200 KiB at 2 KiB/s", 200 * kib, 2 * kib, time.Second, nil, 70 * time.Second},
 		{"200 KiB, 12 KiB in each window", 200 * kib, 4 * kib, 3 * time.Second, nil, 2 * time.Minute},
-		{"the largest at 4 KiB/s", mcbp.MaxBody, 4 * kib, time.Second, nil, 90 * time.Minute},
+		{"3 MiB at 4 KiB/s", 3072 * kib, 12 * kib, 3 * time.Second, nil, 13 * time.Minute},
 		{"one byte a second", 200 * kib, 1, time.Second, errStalled, 11 * time.Second},
 		{"10 KiB in each window", 200 * kib, 1 * kib, time.Second, errStalled, 11 * time.Second},
 		{"nothing for a while", 200 * kib, 100 * kib, 15 * time.Second, errStalled, 11 * time.Second},
@@ -121,7 +121,7 @@ func TestSlowFramesMakeRoom(t *testing.T) {
 		var cut atomic.Int64
 		var ends []func()
 		for range slow {
-			c, over := upload(srv, nil, mcbp.MaxBody, 2<<10, time.Second)
+			c, over := upload(srv, nil, mcbp.MaxBody, 12<<10, 6*time.Second)
 			ends = append(ends, func() { c.close(); <-over })
 			go func() {
 				if _, _, err := c.read(context.Background()); errors.Is(err, errMakeRoom) {

@@ -1,0 +1,419 @@
+package kv
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/kv/clustermap"
+	"tidemark/kv/server"
+	"tidemark/kvclient"
+)
+
+var (
+	fireHurts = flag.Int("fire", 6, "things that happen to the cluster of TestClusterUnderFire")
+	fireSeed  = flag.Uint64("fire.seed", 0, "seed of TestClusterUnderFire; 0 takes one by chance")
+)
+
+// logTail is how much of a node's log is shown after a failure.
+const logTail = 20_000
+
+// fire is a cluster of processes, and clients that write to it.
+type fire struct {
+	t     *testing.T
+	nodes []*burning
+	r     *rand.Rand
+	acks  atomic.Int64
+	told  atomic.Int64 // errors of clients
+
+	mu    sync.Mutex
+	keys  map[string]*pledge
+	tally map[string]int
+}
+
+// burning is one node.
+type burning struct {
+	t    *testing.T
+	conf Config
+	cmd  *exec.Cmd
+}
+
+// pledge is what a key must hold: at least acked, at most tried. One client writes it.
+type pledge struct{ acked, tried int }
+
+// burn is the process of a node.
+func burn(text string) int {
+	var conf Config
+	err := json.Unmarshal([]byte(text), &conf)
+	conf.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Info, Output: os.Stderr})
+	if err == nil {
+		var n *Node
+		if n, err = Open(conf); err == nil {
+			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+			defer stop()
+			err = n.Run(ctx)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+func (b *burning) start() {
+	b.t.Helper()
+	c := b.conf
+	text, err := json.Marshal(map[string]any{"NodeID": c.NodeID, "Dir": c.Dir, "Listen": c.Listen, "Admin": c.Admin, "Nodes": c.Nodes, "Buckets": c.Buckets,
+		"User": c.User, "Password": c.Password, "Heartbeat": 20 * time.Millisecond, "Nasty": c.Nasty, "SegmentBytes": 64 << 10, "Housekeep": 50 * time.Millisecond})
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	b.cmd = exec.Command(os.Args[0])
+	b.cmd.Env = append(os.Environ(), envServe+"="+string(text))
+	log, err := os.OpenFile(filepath.Join(c.Dir, "log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		b.t.Fatal(err)
+	}
+	defer log.Close()
+	b.cmd.Stderr = log
+	if err := b.cmd.Start(); err != nil {
+		b.t.Fatal(err)
+	}
+}
+
+// end sends a signal and waits for the process. An orderly end is one without an error.
+func (b *burning) end(s syscall.Signal) {
+	b.t.Helper()
+	_ = b.cmd.Process.Signal(s)
+	b.t.Logf("%s: %s gets %v", time.Now().UTC().Format("15:04:05.000"), b.conf.NodeID, s)
+	guard := time.AfterFunc(testTimeout, func() { _ = b.cmd.Process.Kill() })
+	err := b.cmd.Wait()
+	if !guard.Stop() || s == syscall.SIGTERM && err != nil && b.cmd.ProcessState.ExitCode() >= 0 { // below: it had not begun to listen to signals
+		b.t.Errorf("%s ended by %v with %v", b.conf.NodeID, s, err)
+	}
+	b.cmd = nil
+}
+
+// lowPorts gives addresses that nobody listens on, below those that the system gives to connections: they stay free while
+// their node is down.
+func lowPorts(t *testing.T, n int) (out []string) {
+	t.Helper()
+	for tries := 0; len(out) < n; tries++ {
+		l, err := net.Listen("tcp", fmt.Sprint("127.0.0.1:", 12000+rand.IntN(18000)))
+		if err == nil {
+			defer l.Close()
+			out = append(out, l.Addr().String())
+		} else if tries > 1000 {
+			t.Fatal(err)
+		}
+	}
+	return out
+}
+
+func newFire(t *testing.T, n, replicas int, moods server.Moods) *fire {
+	seed := *fireSeed
+	if seed == 0 {
+		seed = rand.Uint64()
+	}
+	t.Logf("-fire.seed %d", seed)
+	f := &fire{t: t, r: rand.New(rand.NewPCG(seed, 1)), keys: map[string]*pledge{}, tally: map[string]int{}}
+	ports := lowPorts(t, 2*n)
+	var peers []Peer
+	for i := range n {
+		peers = append(peers, Peer{ID: fmt.Sprint("kv", i+1), Memcached: ports[2*i], Admin: ports[2*i+1]})
+	}
+	for _, p := range peers {
+		c := testConfig(t.TempDir())
+		c.NodeID, c.Listen, c.Admin, c.Nodes, c.Buckets[0].Replicas, c.Nasty = p.ID, p.Memcached, p.Admin, peers, replicas, moods
+		b := &burning{t: t, conf: c}
+		b.start()
+		f.nodes = append(f.nodes, b)
+	}
+	t.Cleanup(func() {
+		for _, b := range f.nodes {
+			if b.cmd != nil {
+				b.end(syscall.SIGKILL)
+			}
+			if text, err := os.ReadFile(filepath.Join(b.conf.Dir, "log")); err == nil && t.Failed() {
+				t.Logf("%s:\n%s", b.conf.NodeID, text[max(0, len(text)-logTail):])
+			}
+		}
+	})
+	return f
+}
+
+func (f *fire) remote() Remote {
+	return Remote{User: testUser, Password: testPassword, HTTP: &http.Client{Timeout: testTimeout, Transport: &http.Transport{DisableKeepAlives: true}}}
+}
+
+// view is the newest map that anybody tells, with what each node says.
+func (f *fire) view() (m clustermap.Map, views map[string]ClusterView) {
+	views = map[string]ClusterView{}
+	for _, b := range f.nodes {
+		var v ClusterView
+		if b.cmd == nil || f.remote().Call(within(f.t), b.conf.Admin, http.MethodGet, pathCluster, nil, &v) != nil {
+			continue
+		}
+		views[b.conf.NodeID] = v
+		if v.Member && (m.Rev == 0 || v.Map.Newer(m)) {
+			m = v.Map
+		}
+	}
+	return m, views
+}
+
+// tell asks the leader, whoever it is.
+func (f *fire) tell(path string, body any) (err error) {
+	for _, b := range f.nodes {
+		if err = f.remote().Call(within(f.t), b.conf.Admin, http.MethodPost, path, body, nil); err == nil {
+			return nil
+		}
+		if other := (*NotLeaderError)(nil); !errors.As(err, &other) {
+			f.t.Logf("%s at %s: %v", path, b.conf.NodeID, err)
+		}
+	}
+	return err
+}
+
+// whole waits until nothing is under way and every replica has all of its active copy.
+func (f *fire) whole() clustermap.Map {
+	f.t.Helper()
+	var m clustermap.Map
+	eventually(f.t, func() error {
+		var views map[string]ClusterView
+		if m, views = f.view(); m.Rev == 0 || m.Operation != nil {
+			return fmt.Errorf("map %d.%d, operation %+v: %+v", m.RevEpoch, m.Rev, m.Operation, views[m.Leader].Progress)
+		}
+		high := map[uint16]uint64{}
+		for _, n := range m.Nodes {
+			if v := views[n.ID]; !v.Ready || v.Map.Rev != m.Rev || v.Map.RevEpoch != m.RevEpoch {
+				return fmt.Errorf("%s is not ready (%t), or not at map %d.%d", n.ID, v.Ready, m.RevEpoch, m.Rev)
+			}
+			for _, c := range views[n.ID].Copies["world"] {
+				if c.State == "active" {
+					high[c.VBucket] = c.High
+				}
+			}
+		}
+		if len(high) != len(m.Buckets[0].Chains) {
+			return fmt.Errorf("%d active vbuckets", len(high))
+		}
+		return nil
+	})
+	return m
+}
+
+// client writes numbers to its own keys, reads them, and holds what it is told against what it was told before.
+func (f *fire) client(ctx context.Context, id int) {
+	var seeds []string
+	for _, b := range f.nodes {
+		seeds = append(seeds, b.conf.Listen)
+	}
+	c, err := kvclient.Connect(within(f.t), seeds, kvclient.Options{User: testUser, Password: testPassword, Bucket: "world"})
+	if err != nil {
+		f.t.Error(err)
+		return
+	}
+	defer c.Close()
+	for i := 1; ctx.Err() == nil; i++ {
+		key := fmt.Sprintf("c%d-%d", id, i%40)
+		f.mu.Lock()
+		p := f.keys[key]
+		if p == nil {
+			p = &pledge{}
+			f.keys[key] = p
+		}
+		p.tried = i
+		f.mu.Unlock()
+		if _, err := c.Set(within(f.t), key, []byte(strconv.Itoa(i)+strings.Repeat(" ", 200)), kvclient.StoreOptions{}); err != nil {
+			f.told.Add(1)
+			continue
+		}
+		f.mu.Lock()
+		p.acked = i
+		f.mu.Unlock()
+		f.acks.Add(1)
+		if i%3 == 0 {
+			f.holds(c, fmt.Sprintf("c%d-%d", id, (i/3)%40))
+		}
+	}
+}
+
+// holds reads a key and compares it with the pledge.
+func (f *fire) holds(c *kvclient.Client, key string) {
+	f.mu.Lock()
+	p, ok := f.keys[key]
+	if !ok || p.acked == 0 {
+		f.mu.Unlock()
+		return
+	}
+	want := *p
+	f.mu.Unlock()
+	d, err := c.Get(within(f.t), key)
+	got, _ := strconv.Atoi(strings.TrimSpace(string(d.Value)))
+	if err != nil || got < want.acked || got > want.tried {
+		f.t.Errorf("%s: %s is %d (%v), acknowledged was %d, tried %d", time.Now().UTC().Format("15:04:05.000"), key, got, err, want.acked, want.tried)
+	}
+}
+
+// goesOn waits until clients were told so many more successes.
+func (f *fire) goesOn(more int64) {
+	f.t.Helper()
+	from := f.acks.Load()
+	eventually(f.t, func() error {
+		if now := f.acks.Load(); now < from+more {
+			m, views := f.view()
+			return fmt.Errorf("only %d writes were acknowledged of %d; map %d.%d led by %s, operation %+v: %+v", now-from, more, m.RevEpoch, m.Rev, m.Leader, m.Operation, views[m.Leader].Progress)
+		}
+		return nil
+	})
+}
+
+// hurt does something that must lose nothing.
+func (f *fire) hurt() string {
+	b := f.nodes[f.r.IntN(len(f.nodes))]
+	switch f.r.IntN(7) {
+	case 0:
+		b.end(syscall.SIGKILL)
+		b.start()
+		return b.conf.NodeID + " killed"
+	case 1:
+		b.end(syscall.SIGTERM)
+		b.start()
+		return b.conf.NodeID + " stopped"
+	case 2:
+		for _, b := range f.nodes {
+			b.end(syscall.SIGKILL)
+		}
+		for _, i := range f.r.Perm(len(f.nodes)) {
+			f.nodes[i].start()
+		}
+		return "all killed"
+	case 3:
+		_ = b.cmd.Process.Signal(syscall.SIGSTOP)
+		pause := time.NewTimer(time.Duration(f.r.IntN(800)) * time.Millisecond)
+		<-pause.C
+		_ = b.cmd.Process.Signal(syscall.SIGCONT)
+		return b.conf.NodeID + " stopped for a moment"
+	case 4, 5:
+		return f.move(b)
+	}
+	m, _ := f.view()
+	if _, member := m.Node(b.conf.NodeID); !member || len(m.Nodes) < 3 {
+		return f.move(b)
+	}
+	if f.tell(pathFailover, FailoverRequest{Nodes: []string{b.conf.NodeID}}) != nil {
+		return "failover refused"
+	}
+	return b.conf.NodeID + " failed over"
+}
+
+// move adds a node that is none, or else removes one.
+func (f *fire) move(b *burning) string {
+	m, _ := f.view()
+	for _, x := range f.nodes {
+		if _, member := m.Node(x.conf.NodeID); !member && m.Rev > 0 {
+			if f.tell(pathRebalance, RebalanceRequest{Add: []clustermap.Node{{ID: x.conf.NodeID, Memcached: x.conf.Listen, Admin: x.conf.Admin}}}) != nil {
+				return "addition refused"
+			}
+			return x.conf.NodeID + " added"
+		}
+	}
+	if f.tell(pathRebalance, RebalanceRequest{Remove: []string{b.conf.NodeID}}) != nil {
+		return "removal refused"
+	}
+	return b.conf.NodeID + " removed"
+}
+
+// TestClusterUnderFire kills, stops, halts, moves and fails over nodes in any order, also while a move is under way, with clients that
+// write and read all the while. Nothing that was acknowledged is lost or comes back older, the cluster always goes on, and in
+// the end every copy that can be made the only one has it all. -fire 500 lets it go on for longer.
+func TestClusterUnderFire(t *testing.T) {
+	for _, part := range []struct {
+		name     string
+		replicas int
+		moods    server.Moods
+	}{{"mild", 1, server.NoMoods}, {"every mood", 2, server.AllMoods}} {
+		t.Run(part.name, func(t *testing.T) {
+			f := newFire(t, 3, part.replicas, part.moods)
+			ctx, stop := context.WithCancel(context.Background())
+			defer stop()
+			var clients sync.WaitGroup
+			for id := range 4 {
+				clients.Go(func() { f.client(ctx, id) })
+			}
+			f.goesOn(100)
+			for range *fireHurts {
+				began := time.Now()
+				what := f.hurt()
+				f.tally[what]++
+				t.Logf("%s: %s, until %s", began.UTC().Format("15:04:05.000"), what, time.Now().UTC().Format("15:04:05.000"))
+				f.goesOn(f.r.Int64N(100))
+				if t.Failed() {
+					break
+				}
+			}
+			f.whole()
+			f.goesOn(100)
+			stop()
+			clients.Wait()
+			t.Logf("%v; %d acknowledged, %d errors", f.tally, f.acks.Load(), f.told.Load())
+			f.last()
+		})
+	}
+}
+
+// last takes nodes away until one is left, which then has everything.
+func (f *fire) last() {
+	f.t.Helper()
+	var seeds []string
+	for _, b := range f.nodes {
+		seeds = append(seeds, b.conf.Listen)
+	}
+	c, err := kvclient.Connect(within(f.t), seeds, kvclient.Options{User: testUser, Password: testPassword, Bucket: "world"})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	defer c.Close()
+	for {
+		for key := range f.keys {
+			f.holds(c, key)
+		}
+		m := f.whole()
+		if len(m.Nodes) == 1 {
+			return
+		}
+		// With a replica of each vbucket on the others, the failover of a node that answers loses nothing.
+		if err := f.tell(pathRebalance, RebalanceRequest{}); err != nil {
+			f.t.Fatal(err)
+		}
+		m = f.whole()
+		ids := []string{}
+		for _, n := range m.Nodes {
+			ids = append(ids, n.ID)
+		}
+		slices.Sort(ids)
+		gone := ids[f.r.IntN(len(ids))]
+		eventually(f.t, func() error { return f.tell(pathFailover, FailoverRequest{Nodes: []string{gone}}) })
+	}
+}
