@@ -25,8 +25,7 @@ const (
 	DefaultNoopInterval = 5 * time.Second
 	// DefaultRequestTimeout bounds each request, stream requests included.
 	DefaultRequestTimeout = 10 * time.Second
-	// ackFraction of the buffer is released before an acknowledgement is sent: 1/5,
-	// as dcp.md says.
+	// ackFraction: an acknowledgement is sent when 1/ackFraction of the buffer has been released.
 	ackFraction = 5
 )
 

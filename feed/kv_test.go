@@ -387,7 +387,7 @@ func TestMirrorUnderLoad(t *testing.T) {
 	}
 }
 
-// The node's side of the stream request, as dcp.md lists it.
+// The node's side of the stream request: the table in kv/store/stream.go.
 func TestStreamRequestsToKV(t *testing.T) {
 	w := startCluster(t)
 	client := w.client()

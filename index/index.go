@@ -80,7 +80,8 @@ func (id *CopyID) UnmarshalText(b []byte) error {
 }
 
 // Incarnation orders the attempts at one vbucket's stream: epoch, then Raft term, then counter. Everything that a
-// stream carries belongs to one; an older one is dropped by indexers and by the coordinator (timestamps.md).
+// stream carries belongs to one; an older one is dropped by indexers and by the coordinator
+// (docs/timestamps.md, "The vbucket ledger").
 type Incarnation struct {
 	Epoch   uint64 `json:"epoch"`
 	Term    uint64 `json:"term"`
@@ -215,7 +216,7 @@ func (d *Definition) Desc() []bool {
 // State of an index. READY is what people see for Maintenance.
 type State uint8
 
-// The states of the index state machine (controlplane.md).
+// The states of the index state machine (docs/architecture.md, "States of an index").
 const (
 	Pending     State = iota + 1 // replicated, being prepared; with Deferred: waits for BUILD
 	Backfill                     // being built

@@ -31,7 +31,7 @@ const (
 // ErrRemoved is wrapped when this indexer was removed from its cluster: its folder is never accepted again.
 var ErrRemoved = errors.New("this indexer was removed from its cluster")
 
-// reporter registers with the leader and tells it the level state (controlplane.md, "Identity and reports"). It follows
+// reporter registers with the leader and tells it the level state (docs/protocol.md, "To the leader, from components"). It follows
 // the leader through package managerclient.
 type reporter struct {
 	x        *Indexer

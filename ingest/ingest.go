@@ -1,6 +1,6 @@
 // Package ingest is an indexer's side of the data way for one bucket: which events to accept, what each copy of a slice
 // holds of each vbucket, what it lacks and from where it can get it, which stability timestamp can be made, and what the
-// store has to do for it (docs/architecture.md, "The data way" and "Timestamps").
+// store has to do for it (docs/architecture.md, "The data way"; docs/timestamps.md).
 //
 // It is a state machine without clock, I/O or goroutine. Inputs are the events of streams, polls, definitions,
 // stability timestamps and the answers of the store; outputs are verdicts, Work for the store, and reports. The

@@ -7,7 +7,7 @@ import (
 )
 
 // Position is what one slice holds of one vbucket; every batch that a slice writes carries the positions it changes
-// (dataplane.md, the joining rule). All fields but VBUUID are sequence numbers.
+// (docs/timestamps.md, "Positions of a slice"). All fields but VBUUID are sequence numbers.
 type Position struct {
 	VBUUID uint64 `json:"vbuuid,string"` // branch of Main and Side
 	Side   uint64 `json:"side"`          // the side stream is covered up to here

@@ -125,8 +125,8 @@ const (
 // Datatype is the set of flags that describe a value.
 type Datatype uint8
 
-// The datatype flags. JSON is a hint only: real engines leave it out (dcp.md),
-// decide by looking.
+// The datatype flags. JSON is a hint only: real engines leave it out
+// (docs/couchbase.md, "Engines"): decide by looking.
 const (
 	DatatypeJSON   Datatype = 1
 	DatatypeSnappy Datatype = 2

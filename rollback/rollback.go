@@ -20,7 +20,7 @@ import (
 // Step of a bucket's rollback context.
 type Step uint8
 
-// The steps (timestamps.md): each is committed, guarded by the one before.
+// The steps (docs/timestamps.md, "Rollback"): each is committed, guarded by the one before.
 const (
 	None     Step = iota // no rollback
 	Started              // streams are stopped, scans that wait fail

@@ -16,7 +16,7 @@ import (
 func newReader(b []byte) *bufio.Reader { return bufio.NewReader(bytes.NewReader(b)) }
 func newDigest() *xxhash.Digest        { return xxhash.New() }
 
-// large is the state of quality.md: 10,000 indexes over 100 buckets of 1024 vbuckets, 8 indexers, ledger half full.
+// large is the state that docs/performance.md has bars for: 10,000 indexes over 100 buckets of 1024 vbuckets, 8 indexers, ledger half full.
 func large(tb testing.TB) *State {
 	s := New()
 	at := uint64(0)

@@ -148,7 +148,7 @@ const (
 	MaxEntryBytes = 1 << 20
 	// MaxCommands bounds the commands of one Raft entry.
 	MaxCommands = 1024
-	// MaxStabilityBytes bounds one AdvanceStability (timestamps.md: one consolidated command per tick).
+	// MaxStabilityBytes bounds one AdvanceStability (one consolidated command per tick).
 	MaxStabilityBytes = 256 << 10
 	// MaxKeyBytes bounds principal and idempotency key of a request, each.
 	MaxKeyBytes = 256

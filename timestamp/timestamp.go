@@ -1,5 +1,5 @@
 // Package timestamp is the arithmetic of vbucket vectors: order, minimum, mean, hashes and deltas, and the branch rule
-// that says how far a position is valid on a failover log (docs/architecture.md, "Timestamps").
+// that says how far a position is valid on a failover log (docs/timestamps.md).
 //
 // It promises that every operation is pure, works for any number of vbuckets, and never assumes that two vectors of
 // different branches can be compared by their sequence numbers alone.
@@ -131,7 +131,7 @@ const (
 	Incomparable Order = 2
 )
 
-// Compare places t against o in the partial order of timestamps.md.
+// Compare places t against o in the partial order of vectors (docs/timestamps.md, "Vectors").
 func (t Vector) Compare(o Vector) Order {
 	if t.Len() != o.Len() {
 		return Incomparable

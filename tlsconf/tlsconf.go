@@ -1,5 +1,5 @@
 // Package tlsconf is what a process needs for TLS on all its ports: its certificate and key, the CAs that it trusts, and
-// what the certificate of the other side must say (api.md, Security).
+// what the certificate of the other side must say (docs/security.md).
 //
 // It promises that TLS is 1.2 or newer, that a certificate counts only when one of the CAs signed it, it is valid now,
 // and its role (a URI tidemark://role/id among its alternative names) is one that the port is for; that files that

@@ -17,8 +17,8 @@ import (
 // FormatVersion is sent with every request (header Tidemark-Format); a receiver refuses one it does not know.
 const FormatVersion = 1
 
-// Fence orders the commands of successive leaders: cluster id, epoch, Raft term and a counter per receiver (house.md,
-// rule 6). A receiver refuses a lower one; an equal one is a retry and is accepted.
+// Fence orders the commands of successive leaders: cluster id, epoch, Raft term and a counter per receiver
+// (docs/architecture.md, "The control way"). A receiver refuses a lower one; an equal one is a retry and is accepted.
 type Fence struct {
 	ClusterID string `json:"cluster_id"`
 	Epoch     uint64 `json:"epoch"`

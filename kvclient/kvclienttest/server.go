@@ -38,7 +38,7 @@ type Server struct {
 	Directory bool
 	// TLS encrypts when not nil.
 	TLS *tls.Config
-	// Features are granted when asked for; nil means the ones of dcp.md.
+	// Features are granted when asked for; nil means those that the embedded node grants.
 	Features []mcbp.Feature
 	// Config is the answer to GET_CLUSTER_CONFIG; nil answers with one node that
 	// owns 4 vbuckets.
@@ -202,7 +202,7 @@ func (p *Peer) Reply(f mcbp.Frame, status mcbp.Status, with mcbp.Frame) {
 // Selected reports whether the client is authenticated and has chosen the bucket.
 func (p *Peer) Selected() bool { return p.selected }
 
-// defaultFeatures are the ones that dcp.md lets the embedded node grant.
+// defaultFeatures are the ones that the embedded node grants.
 var defaultFeatures = []mcbp.Feature{
 	mcbp.FeatureMutationToken, mcbp.FeatureXattr, mcbp.FeatureXerror, mcbp.FeatureSelectBucket, mcbp.FeatureJSON,
 	mcbp.FeatureSnappy, mcbp.FeatureFlexibleFrames, mcbp.FeatureCollections, mcbp.FeatureKnownConfig, mcbp.FeatureDedupNMVB,

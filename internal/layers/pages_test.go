@@ -1,0 +1,167 @@
+package layers
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+const root = "../.."
+
+// tree is what lies below the root, by path from there.
+type tree map[string]string
+
+// read takes in all pages and all code.
+func read(t *testing.T) tree {
+	t.Helper()
+	all := tree{}
+	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if name := d.Name(); strings.HasPrefix(name, ".") && name != root && name != ".." {
+				return filepath.SkipDir
+			}
+			return nil
+		}
+		if !strings.HasSuffix(path, ".md") && !strings.HasSuffix(path, ".go") {
+			return nil
+		}
+		b, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		name, err := filepath.Rel(root, path)
+		all[filepath.ToSlash(name)] = string(b)
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return all
+}
+
+var (
+	pageLink    = regexp.MustCompile(`\]\(([^)\s]+)\)`)
+	pageName    = regexp.MustCompile(`docs/[\w-]+\.md\b`)
+	pageHeading = regexp.MustCompile(`(?m)^#+ +(.+)$`)
+	notInAnchor = regexp.MustCompile(`[^\w\- ]`)
+	requirement = regexp.MustCompile(`\b(IM|PR|RT|IX|KV|OP)-[0-9]+\b`)
+	inPackage   = regexp.MustCompile("`'?([\\w./$'|\\\\]+) (\\./[\\w/]+)[ `]")
+	declared    = regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz)\w*)\(`)
+)
+
+// anchors gives the places of a page that a link can name.
+func anchors(page string) map[string]bool {
+	all := map[string]bool{}
+	code := false
+	for line := range strings.Lines(page) {
+		if strings.HasPrefix(line, "```") {
+			code = !code
+		}
+		if m := pageHeading.FindStringSubmatch(strings.TrimRight(line, "\n")); m != nil && !code {
+			all[strings.ReplaceAll(notInAnchor.ReplaceAllString(strings.ToLower(m[1]), ""), " ", "-")] = true
+		}
+	}
+	return all
+}
+
+// TestPages holds the pages to the code and to each other.
+func TestPages(t *testing.T) {
+	all := read(t)
+	if len(all) < 300 {
+		t.Fatalf("only %d files: looked at the wrong place", len(all))
+	}
+	t.Run("links", all.links)
+	t.Run("requirements", all.requirements)
+	t.Run("figures", all.figures)
+}
+
+// links: every link between the pages, and every page that code names, is there.
+func (all tree) links(t *testing.T) {
+	for name, text := range all {
+		for _, at := range pageName.FindAllString(text, -1) {
+			if _, ok := all[at]; !ok {
+				t.Errorf("%s names %s, which is not there", name, at)
+			}
+		}
+		if !strings.HasSuffix(name, ".md") {
+			continue
+		}
+		for _, m := range pageLink.FindAllStringSubmatch(text, -1) {
+			if strings.Contains(m[1], "://") {
+				continue
+			}
+			path, anchor, _ := strings.Cut(m[1], "#")
+			at := name
+			if path != "" {
+				at = filepath.ToSlash(filepath.Join(filepath.Dir(name), path))
+			}
+			if _, err := os.Stat(filepath.Join(root, at)); err != nil {
+				t.Errorf("%s: a link leads to %s, which is not there", name, m[1])
+			} else if anchor != "" && !anchors(all[at])[anchor] {
+				t.Errorf("%s: a link leads to %s, which has no such heading", name, m[1])
+			}
+		}
+	}
+}
+
+// requirements: whoever meets an id in the code finds in docs/requirements.md what it is.
+func (all tree) requirements(t *testing.T) {
+	known := map[string]bool{}
+	for _, id := range requirement.FindAllString(all["docs/requirements.md"], -1) {
+		known[id] = true
+	}
+	if len(known) < 50 {
+		t.Fatalf("docs/requirements.md has %d ids", len(known))
+	}
+	for name, text := range all {
+		for _, id := range requirement.FindAllString(text, -1) {
+			if !known[id] {
+				t.Errorf("%s cites %s, which docs/requirements.md does not have", name, id)
+			}
+		}
+	}
+}
+
+// figures: the tests and benchmarks that docs/performance.md names are there.
+func (all tree) figures(t *testing.T) {
+	tests := map[string][]string{} // by folder
+	for name, text := range all {
+		if !strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		dir := "./" + filepath.ToSlash(filepath.Dir(name))
+		for _, m := range declared.FindAllStringSubmatch(text, -1) {
+			tests[dir] = append(tests[dir], m[1])
+		}
+	}
+	seen := 0
+	for _, m := range inPackage.FindAllStringSubmatch(all["docs/performance.md"], -1) {
+		if m[2] == "./pkg" { // where the form itself is explained
+			continue
+		}
+		seen++
+		pattern, _, _ := strings.Cut(strings.Trim(strings.ReplaceAll(m[1], `\`, ""), "'$"), "/")
+		for want := range strings.SplitSeq(pattern, "|") {
+			found := false
+			for _, have := range tests[m[2]] {
+				kind := "Benchmark"
+				if strings.HasPrefix(want, "Test") {
+					kind = "Test"
+				}
+				found = found || strings.HasPrefix(have, kind) && (want == "." || strings.Contains(have, want))
+			}
+			if !found {
+				t.Errorf("docs/performance.md names %s in %s, which is not there", want, m[2])
+			}
+		}
+	}
+	if seen < 30 {
+		t.Fatalf("docs/performance.md names %d tests and benchmarks: read in the wrong way", seen)
+	}
+}
