@@ -103,11 +103,14 @@ func (l *leader) allocate(x *statecontext.Index) bool {
 		if c.State != partition.Placed || n == nil {
 			continue
 		}
-		if _, has := n.copies[c.ID]; (!has || n.acked < x.PlacedCAS) && l.on(AllocateFirst) {
+		acked := n.acked
+		if _, has := n.copies[c.ID]; !l.on(AllocateFirst) {
+			acked = x.PlacedCAS
+		} else if !has || acked < x.PlacedCAS {
 			continue
 		}
-		if len(changes) == 0 || n.acked < revision {
-			revision = n.acked
+		if len(changes) == 0 || acked < revision {
+			revision = acked
 		}
 		changes = append(changes, statecontext.CopyChange{Index: x.Definition.ID, Copy: c.ID, State: partition.Allocated})
 	}

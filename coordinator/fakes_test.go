@@ -581,10 +581,9 @@ func (c indexersOf) Rollback(ctx context.Context, addr string, req *wire.Rollbac
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.rollbacks = append(n.rollbacks, req.Step)
-	reply := &wire.RollbackReply{RollbackID: req.RollbackID}
 	s := n.stable[req.Bucket]
 	if s.Number == 0 {
-		return reply, nil
+		return &wire.RollbackReply{RollbackID: req.RollbackID}, nil
 	}
 	back := s
 	back.Vector = s.Vector.Clone()
@@ -592,12 +591,11 @@ func (c indexersOf) Rollback(ctx context.Context, addr string, req *wire.Rollbac
 		if up := s.Logs[v].Common(req.Logs[v]); at > up {
 			back.Vector.Seqnos[v] = up
 		}
-		reply.Restart = append(reply.Restart, wire.PollPosition{VBucket: uint16(v), Participant: true, HW: back.Vector.Seqnos[v]})
 	}
 	if req.Step == "rollback" {
 		n.stable[req.Bucket] = back
 	}
-	return reply, nil
+	return req.Answer(back.Vector.Seqnos), nil
 }
 
 func (c indexersOf) DropOrphans(ctx context.Context, addr string, req *wire.DropOrphans) (*wire.DropOrphansReply, error) {

@@ -357,6 +357,9 @@ func (l *leader) takeIndexerReport(n *indexer, r *wire.IndexerReport) bool {
 		}
 		nb := n.bucket(name)
 		l.reportStability(b, n, nb, &told.Told)
+		if h := &told.Told.Heartbeat; h.QueueLimit > 0 && h.MutationQueue*4 > h.QueueLimit*3 { // so full it applies ahead to have room
+			b.ledger.Full(l.nowMS, n.node)
+		}
 		l.judgeLate(b, n, nb, told)
 	}
 	return n.full

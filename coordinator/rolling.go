@@ -162,16 +162,13 @@ func (l *leader) tellRollback(b *bucket, c *statecontext.RollbackContext, r *rol
 		}
 		reply, err := fenced(ctx, n.fences, func(f wire.Fence) (*wire.RollbackReply, error) {
 			return l.cfg.Indexers.Rollback(ctx, n.addr, &wire.RollbackRequest{Fence: f, Bucket: ref.name, Generation: ref.generation, RollbackID: id,
-				Step: step, Logs: c.Logs, Incarnation: inc})
+				Step: step, Logs: c.Logs, Incarnation: inc, Brief: true})
 		})
 		if err != nil {
 			l.log.Debug("rollback step", "indexer", n.name, "step", step, "error", err)
 			return
 		}
-		a := rollback.Reply{Stale: reply.Stale}
-		for _, p := range reply.Restart {
-			a.Restart = append(a.Restart, rollback.Position{VBucket: p.VBucket, Participant: p.Participant, HW: p.HW})
-		}
+		a := rollback.Reply{Stale: reply.Stale, Restart: reply.Timestamp(len(c.Logs))}
 		_ = l.post(ctx, answer(func(l *leader) {
 			b := ref.find(l)
 			if b == nil || b.rolling == nil || b.rolling.id != id {

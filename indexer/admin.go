@@ -147,10 +147,10 @@ func (x *Indexer) rollback(ctx context.Context, req *wire.RollbackRequest) (*wir
 	}
 	switch req.Step {
 	case "prepare":
-		var all []ingest.Progress
+		var restart []uint64
 		var outcome ingest.RollbackOutcome
 		err := k.do(ctx, func() {
-			all, outcome = k.st.RollbackAsk(req.RollbackID, req.Logs, req.Incarnation, func(id index.CopyID, vb int) []ingest.Held {
+			restart, outcome = k.st.RollbackAsk(req.RollbackID, req.Logs, req.Incarnation, func(id index.CopyID, vb int) []ingest.Held {
 				s := k.slices[id]
 				if s == nil {
 					return nil
@@ -160,7 +160,8 @@ func (x *Indexer) rollback(ctx context.Context, req *wire.RollbackRequest) (*wir
 				return heldStates(states, vb)
 			})
 		})
-		reply.Stale, reply.Restart = outcome == ingest.RollbackStale, positions(all)
+		reply = req.Answer(restart)
+		reply.Stale = outcome == ingest.RollbackStale
 		return reply, err
 	case "rollback":
 		return reply, x.carryOut(ctx, k, req, reply)

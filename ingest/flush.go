@@ -62,10 +62,22 @@ func (b *Bucket) Publish(s Stability) bool {
 	}
 	b.stability = slices.Insert(b.stability, at, s)
 	if len(b.stability) > MaxStability {
-		b.stability = b.stability[1:]
+		b.stability = thinned(b.stability)
 	}
 	b.blocked.ok = false
 	return true
+}
+
+// thinned leaves out the one whose neighbours are closest, neither the oldest nor the newest: who lags has always one that is
+// near, and acknowledges as it catches up. If the oldest gave way, it might never reach any.
+func thinned(all []Stability) []Stability {
+	least, gap := 1, ^uint64(0)
+	for i := 1; i < len(all)-1; i++ {
+		if g := all[i+1].Number - all[i-1].Number; g < gap {
+			least, gap = i, g
+		}
+	}
+	return slices.Delete(all, least, least+1)
 }
 
 // judgeAgain: a BEGIN may have brought the branch of an S that was discarded; nothing newer may ever be published on an

@@ -23,8 +23,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// MaxStability is the most stability timestamps that wait to be reached; the oldest gives way (the coordinator has at
-// most 4 unacknowledged).
+// MaxStability is the most stability timestamps that wait to be reached (the coordinator waits for who has not acknowledged 4
+// and keeps up). When there are more they are thinned; the oldest stays, which is reached first.
 const MaxStability = 16
 
 var (

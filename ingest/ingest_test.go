@@ -3,6 +3,7 @@ package ingest
 import (
 	"bytes"
 	"errors"
+	"slices"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -110,6 +111,45 @@ func TestRefuses(t *testing.T) {
 	if b.Pending() > MaxStability {
 		t.Errorf("%d timestamps wait", b.Pending())
 	}
+}
+
+// TestLaggard: who lags by many more promotions than it keeps acknowledges again and again while it catches up.
+func TestLaggard(t *testing.T) {
+	b, err := New(Options{VBuckets: 1, Pack: func(*keyversion.Event) []byte { return nil }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Add(Copy{ID: 1}); err != nil {
+		t.Fatal(err)
+	}
+	log := timestamp.FailoverLog{{VBUUID: 7}}
+	b.Accept(Source{}, &keyversion.Event{Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Log: log, Copies: []index.CopyID{1}}})
+	const behind = 1000
+	for n := range uint64(behind) {
+		b.Publish(Stability{Ref: Ref{Number: n + 1}, Vector: timestamp.Vector{VBUUIDs: []uint64{7}, Seqnos: []uint64{n + 1}}})
+	}
+	var acked []uint64
+	for n := range uint64(behind) {
+		b.Accept(Source{}, &keyversion.Event{Kind: keyversion.Insert, Seqno: n + 1, Window: timestamp.Window{Start: n, End: n + 1}})
+		b.Accept(Source{}, &keyversion.Event{Kind: keyversion.Sync, Seqno: n + 1})
+		for batch, _ := b.Flush(); batch != nil; batch, _ = b.Flush() {
+			a, _ := b.Done(batch)
+			acked = append(acked, a.Number)
+		}
+	}
+	if len(acked) < MaxStability/2 || acked[0] != 1 || acked[len(acked)-1] != behind {
+		t.Errorf("it acknowledged %v; want the first, the last, and some between", acked)
+	}
+	if widest := slices.Max(gaps(acked)); widest > 4*behind/MaxStability {
+		t.Errorf("it acknowledged %v: %d promotions apart", acked, widest)
+	}
+}
+
+func gaps(numbers []uint64) (all []uint64) {
+	for i := 1; i < len(numbers); i++ {
+		all = append(all, numbers[i]-numbers[i-1])
+	}
+	return all
 }
 
 // TestMemory: what is queued is counted, and given back.

@@ -54,9 +54,9 @@ func (b *Bucket) Rollback(id uint64, logs []timestamp.FailoverLog, inc index.Inc
 	return RollbackStarted
 }
 
-// RollbackAsk answers the step "prepare": what each vbucket would be at after the rollback. states lists, newest first,
-// what a copy could go back to in a vbucket.
-func (b *Bucket) RollbackAsk(id uint64, logs []timestamp.FailoverLog, inc index.Incarnation, states func(index.CopyID, int) []Held) ([]Progress, RollbackOutcome) {
+// RollbackAsk answers the step "prepare": the timestamp that would be restored, per vbucket the seqno, timestamp.Infinity where
+// nothing here takes part. states lists, newest first, what a copy could go back to in a vbucket.
+func (b *Bucket) RollbackAsk(id uint64, logs []timestamp.FailoverLog, inc index.Incarnation, states func(index.CopyID, int) []Held) ([]uint64, RollbackOutcome) {
 	switch {
 	case id < b.rollbackID || len(logs) != len(b.vbs) || b.overtaken(inc):
 		return nil, RollbackIgnored
@@ -64,9 +64,9 @@ func (b *Bucket) RollbackAsk(id uint64, logs []timestamp.FailoverLog, inc index.
 		return nil, RollbackStale
 	}
 	b.fence(id, inc)
-	out := make([]Progress, len(b.vbs))
+	restart := make([]uint64, len(b.vbs))
 	for vb := range b.vbs {
-		pp := Progress{VBucket: vb, Revision: b.vbs[vb].rev}
+		restart[vb] = timestamp.Infinity
 		for _, c := range b.copies {
 			p := &c.parts[vb]
 			if !p.sub && !c.ready {
@@ -74,24 +74,25 @@ func (b *Bucket) RollbackAsk(id uint64, logs []timestamp.FailoverLog, inc index.
 			}
 			h := Held{Position: p.pos, Log: p.log}
 			h.Position.WindowEnd = p.reach() // what of a side stream is unsure is read again
-			if len(logs[vb]) > 0 && h.Position.Content() > h.Log.Common(logs[vb]) {
-				older := states(c.id, vb)
-				if i := Choose(older, logs[vb]); i >= 0 {
-					h = older[i]
-				} else {
-					h = Held{}
-				}
+			if len(logs[vb]) > 0 {
+				h = newest(h, logs[vb], func() []Held { return states(c.id, vb) })
 			}
-			at := max(h.Position.Main, h.Position.A)
-			if !pp.Participant || at < pp.HW {
-				pp.HW, pp.Log = at, h.Log
-			}
-			pp.Participant = true
-			pp.Reach = max(pp.Reach, at, h.Position.Side, h.Position.Floor)
+			restart[vb] = min(restart[vb], max(h.Position.Main, h.Position.A))
 		}
-		out[vb] = pp
 	}
-	return out, RollbackDone
+	return restart, RollbackDone
+}
+
+// newest gives the newest state that lies wholly on the branch of log: the present one, an older one, or nothing held.
+func newest(present Held, log timestamp.FailoverLog, older func() []Held) Held {
+	if present.Position.Content() <= present.Log.Common(log) {
+		return present
+	}
+	states := older()
+	if i := Choose(states, log); i >= 0 {
+		return states[i]
+	}
+	return Held{}
 }
 
 // fence: nothing of an older incarnation is accepted any more, and no older stability timestamp counts.

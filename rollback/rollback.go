@@ -109,17 +109,12 @@ type Log struct {
 	Revision timestamp.MapRevision
 }
 
-// Position is what an indexer would restore of one vbucket.
-type Position struct {
-	VBucket     uint16
-	Participant bool // false: it starts from zero and recovers by itself
-	HW          uint64
-}
-
 // Reply is an indexer's answer to a step.
 type Reply struct {
-	Stale   bool // it knows a newer failover log: start again
-	Restart []Position
+	Stale bool // it knows a newer failover log: start again
+	// Restart is the timestamp that it would restore: per vbucket the seqno, timestamp.Infinity where it takes no part. It may
+	// be shorter.
+	Restart []uint64
 }
 
 // Rewind gives the stability timestamp from which the bucket goes on: nowhere above s, and on KV's branch everywhere.
@@ -262,23 +257,24 @@ func (c Context) prepare(a Answers) (Decision, error) {
 		return d, nil
 	}
 	restart := timestamp.New(len(c.Logs))
-	for v := range c.Logs {
-		restart.Seqnos[v] = timestamp.Infinity
-	}
-	for _, r := range a.Prepared {
-		for _, p := range r.Restart {
-			if v := int(p.VBucket); v < len(c.Logs) && p.Participant {
-				restart.Seqnos[v] = min(restart.Seqnos[v], p.HW)
-			}
-		}
-	}
 	for v, log := range c.Logs {
-		if restart.Seqnos[v] == timestamp.Infinity {
-			restart.Seqnos[v] = 0
-		}
-		restart.Set(v, on(log, restart.Seqnos[v]))
+		restart.Set(v, on(log, lowest(a.Prepared, v)))
 	}
 	return Decision{Advance: true, To: Restart, Restart: restart}, nil
+}
+
+// lowest is where the indexers would go back to in a vbucket: the smallest of their answers, 0 where nobody takes part.
+func lowest(answers map[index.NodeID]Reply, v int) uint64 {
+	least := uint64(timestamp.Infinity)
+	for _, r := range answers {
+		if v < len(r.Restart) {
+			least = min(least, r.Restart[v])
+		}
+	}
+	if least == timestamp.Infinity {
+		return 0
+	}
+	return least
 }
 
 // restart waits until all indexers have gone back.

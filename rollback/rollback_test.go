@@ -109,7 +109,7 @@ func TestMachine(t *testing.T) {
 		t.Fatalf("with all logs: %+v", d)
 	}
 	ctx.Step, ctx.Logs, ctx.Revisions = d.To, d.Logs, d.Revisions
-	ans.Prepared[1] = Reply{Restart: []Position{{VBucket: 0, Participant: true, HW: 55}, {VBucket: 1, Participant: true, HW: 12}}}
+	ans.Prepared[1] = Reply{Restart: []uint64{55, 12}}
 	if d := next(); d.Advance || len(d.AskPrepare) != 1 || d.AskPrepare[0] != 2 {
 		t.Fatalf("one prepared: %+v", d)
 	}
@@ -117,7 +117,7 @@ func TestMachine(t *testing.T) {
 	if d := next(); !d.Advance || d.To != Started {
 		t.Fatalf("one knows a newer log: %+v", d)
 	}
-	ans.Prepared[2] = Reply{Restart: []Position{{VBucket: 0, Participant: true, HW: 50}, {VBucket: 1}}}
+	ans.Prepared[2] = Reply{Restart: []uint64{50, timestamp.Infinity}}
 	d = next()
 	if !d.Advance || d.To != Restart || d.Restart.At(0) != (timestamp.Position{VBUUID: a, Seqno: 50}) || d.Restart.Seqnos[1] != 12 {
 		t.Fatalf("both prepared: %+v", d)

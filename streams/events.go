@@ -294,7 +294,7 @@ func (l *Ledger) Indexer(nowMS int64, node index.NodeID, accepts []Acceptance) (
 			}
 		case since[v] == 0:
 			since[v] = max(nowMS, 1)
-		case nowMS-since[v] > l.patience(l.cfg.MismatchWait, e.misTries):
+		case l.overdue(nowMS, node, since[v], e.misTries):
 			e.misTries++
 			since[v] = 0
 			l.shutOut(node, v)
@@ -303,6 +303,20 @@ func (l *Ledger) Indexer(nowMS int64, node index.NodeID, accepts []Acceptance) (
 		settled = settled && since[v] == 0
 	}
 	return settled
+}
+
+// Full tells that an indexer's queue has no room: what is on its way to it waits there, BEGIN too, and is not missing.
+func (l *Ledger) Full(nowMS int64, node index.NodeID) {
+	if slices.Contains(l.nodes, node) {
+		l.fullMS[node] = nowMS
+	}
+}
+
+// overdue tells whether an indexer should have accepted the owner's stream by now, which it has not since sinceMS. While it is
+// full that may take as long as patience ever lasts.
+func (l *Ledger) overdue(nowMS int64, node index.NodeID, sinceMS int64, tries int) bool {
+	return nowMS-max(sinceMS, l.fullMS[node]) > l.patience(l.cfg.MismatchWait, tries) ||
+		nowMS-sinceMS > l.patience(l.cfg.MismatchWait, l.cfg.MaxDoublings)
 }
 
 // shutOut notes that an indexer has not received a vbucket's stream for long.

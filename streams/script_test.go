@@ -173,6 +173,8 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			a = append(a, Acceptance{VBucket: uint16(l.num("v")), Incarnation: l.inc(), Projector: index.ProjectorID(l["p"]), Open: !closed})
 		}
 		s.l.Indexer(s.now, index.NodeID(args.num("node")), a)
+	case "full":
+		s.l.Full(s.now, index.NodeID(args.num("node")))
 	case "minimum":
 		incs := make([]index.Incarnation, s.l.Len())
 		for _, l := range ls {

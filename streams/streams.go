@@ -65,7 +65,7 @@ type Config struct {
 	BeginWait time.Duration
 	// RetryWait is how long a vbucket that no projector hosts rests after the first try; it doubles.
 	RetryWait time.Duration
-	// MismatchWait is how long an indexer may go without accepting the owner's stream; it doubles with each repair.
+	// MismatchWait is how long an indexer that has room may go without accepting the owner's stream; it doubles with each repair.
 	MismatchWait time.Duration
 	// ReportGrace is how old a BEGIN must be before a full report that does not list it counts: the report may have been
 	// made before.
@@ -165,7 +165,9 @@ type Ledger struct {
 	mismatch map[index.NodeID][]int64
 	// shut marks, per indexer and vbucket, who did not accept the owner's stream for so long that it was asked for again, and
 	// has accepted none since: a restart does not go back for it.
-	shut    map[index.NodeID][]bool
+	shut map[index.NodeID][]bool
+	// fullMS is when an indexer last said that its queue has no room.
+	fullMS  map[index.NodeID]int64
 	repair  *repair
 	repairs uint64
 	// queued are actions for the next Step.
@@ -209,7 +211,7 @@ func New(cfg Config, n int, epoch, term uint64) (*Ledger, error) {
 		return nil, fmt.Errorf("%w: %d vbuckets, want 1 to %d", ErrConfig, n, timestamp.MaxVBuckets)
 	}
 	return &Ledger{cfg: cfg, epoch: epoch, term: term, vbs: make([]Entry, n), counts: [Unknown + 1]int{Idle: n},
-		committed: Committed{Vector: timestamp.New(n)}, mismatch: map[index.NodeID][]int64{}, shut: map[index.NodeID][]bool{},
+		committed: Committed{Vector: timestamp.New(n)}, mismatch: map[index.NodeID][]int64{}, shut: map[index.NodeID][]bool{}, fullMS: map[index.NodeID]int64{},
 		strays: map[stray]index.Incarnation{}}, nil
 }
 
@@ -294,6 +296,11 @@ func (l *Ledger) SetIndexers(ids []index.NodeID) {
 		if !slices.Contains(l.nodes, n) {
 			delete(l.mismatch, n)
 			delete(l.shut, n)
+		}
+	}
+	for n := range l.fullMS {
+		if !slices.Contains(l.nodes, n) {
+			delete(l.fullMS, n)
 		}
 	}
 }

@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"slices"
+
 	"tidemark/index"
 	"tidemark/partition"
 	"tidemark/timestamp"
@@ -186,13 +188,46 @@ type RollbackRequest struct {
 	Step        string                  `json:"step"`
 	Logs        []timestamp.FailoverLog `json:"logs"`
 	Incarnation index.Incarnation       `json:"incarnation"` // that follows; a newer one already accepted wins
+	// Brief: the answer may have seqnos only.
+	Brief bool `json:"brief,omitempty"`
 }
 
-// RollbackReply is the indexer's answer.
+// RollbackReply is the indexer's answer. That to "prepare" (RollbackRequest.Answer) has the timestamp that the indexer would
+// restore: per vbucket the seqno, timestamp.Infinity where it takes no part.
 type RollbackReply struct {
 	RollbackID uint64         `json:"rollback_id"`
 	Stale      bool           `json:"stale"` // it knows a newer failover log: start again
-	Restart    []PollPosition `json:"restart,omitempty"`
+	Seqnos     []uint64       `json:"seqnos,omitempty"`
+	Restart    []PollPosition `json:"restart,omitempty"` // in place of Seqnos, for a leader of an earlier version
+}
+
+// Answer makes the answer to the step "prepare" with the timestamp that would be restored.
+func (q *RollbackRequest) Answer(restart []uint64) *RollbackReply {
+	a := &RollbackReply{RollbackID: q.RollbackID}
+	if q.Brief {
+		a.Seqnos = restart
+		return a
+	}
+	for v, seqno := range restart {
+		if seqno != timestamp.Infinity {
+			a.Restart = append(a.Restart, PollPosition{VBucket: uint16(v), Participant: true, HW: seqno})
+		}
+	}
+	return a
+}
+
+// Timestamp gives the timestamp that the indexer of a bucket with n vbuckets would restore, in whichever form it came.
+func (a *RollbackReply) Timestamp(n int) []uint64 {
+	if len(a.Restart) == 0 {
+		return a.Seqnos
+	}
+	restart := slices.Repeat([]uint64{timestamp.Infinity}, n)
+	for _, p := range a.Restart {
+		if int(p.VBucket) < n && p.Participant {
+			restart[p.VBucket] = p.HW
+		}
+	}
+	return restart
 }
 
 // DropOrphans tells an indexer that the StateContext does not place these copies on it: those that are orphans there and

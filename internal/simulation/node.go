@@ -288,8 +288,11 @@ func (s *Sim) nodeRollback(n *node, r *wire.RollbackRequest) (*wire.RollbackRepl
 		return a, nil
 	}
 	if r.Step == "prepare" {
-		all, outcome := h.st.RollbackAsk(r.RollbackID, r.Logs, r.Incarnation, func(id index.CopyID, v int) []ingest.Held { return n.heldStates(id, v) })
-		a.Stale, a.Restart = outcome == ingest.RollbackStale, positions(all)
+		restart, outcome := h.st.RollbackAsk(r.RollbackID, r.Logs, r.Incarnation, func(id index.CopyID, v int) []ingest.Held { return n.heldStates(id, v) })
+		asked := *r
+		asked.Brief = r.Brief && n.num%3 > 0 // each third node is of an earlier version
+		a = asked.Answer(restart)
+		a.Stale = outcome == ingest.RollbackStale
 		return a, nil
 	}
 	switch outcome := h.st.Rollback(r.RollbackID, r.Logs, r.Incarnation); {

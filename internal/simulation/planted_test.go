@@ -21,7 +21,7 @@ var planted = []struct {
 	{"restart at the coordinator's own timestamp", "lowestHW,gapRule", "streamEnds", 0, 1, ""},
 	{"an old incarnation accepted", "incarnation", "", 0, 842, ""},
 	{"a second owner accepted", "ownerFence,sameBranch", "failovers,streamEnds,lostRequests", 0, 126, ""},
-	{"events skipped by the node's HW instead of the slice's position", "slicePos", "tornFiles,streamEnds,ddl,brokenConnections", 0, 109, ""},
+	{"events skipped by the node's HW instead of the slice's position", "slicePos", "tornFiles,streamEnds,ddl,brokenConnections", 0, 1197, ""},
 	{"events not skipped by the slice's position", "posSkip", "", 0, 53, ""},
 	{"no floor after a side stream", "sideFloor", "ddl,nodeCrashes", 0, 39, ""},
 	{"a straddling window not skipped", "straddle", "streamEnds,brokenConnections,ddl", 0, 30, ""},
