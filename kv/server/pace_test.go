@@ -24,7 +24,7 @@ import (
 func upload(srv *Server, encrypted *tls.Config, size, piece int, every time.Duration) (c *conn, over chan struct{}) {
 	over = make(chan struct{})
 	near, far := net.Pipe()
-	var client net.Conn = near
+	client := near
 	if encrypted != nil {
 		client, far = tls.Client(near, &tls.Config{InsecureSkipVerify: true}), tls.Server(far, encrypted)
 	}
