@@ -121,7 +121,7 @@ func otherSettings() []setting {
 
 // BenchmarkSettings compares settings of the store: each takes one stability timestamp of BenchmarkLive after the other by turns, with
 // everything that it sets off, and some scans, by which each eighth of 100 rows is read from each slice. Then come scans at rest, and
-// those of stores that have been compacted.
+// those of stores that have been compacted. More than ten lines of results take -v.
 func BenchmarkSettings(b *testing.B) {
 	var all []setting
 	for _, s := range otherSettings() {
@@ -137,9 +137,9 @@ func BenchmarkSettings(b *testing.B) {
 			compared[i] = &comparedStore{setting: s, live: openLive(b, cmp.Or(s.copies, liveCopies), s.o), random: randomUpdates()}
 			compared[i].rest()
 		}
-		for range *settingTurns {
-			for _, c := range compared {
-				c.round()
+		for turn := range *settingTurns {
+			for i := range compared {
+				compared[(i+turn)%len(compared)].round() // who comes after the scans has a colder cache
 			}
 			for _, c := range compared {
 				c.live.scan(&c.busy, c.random, 30)
