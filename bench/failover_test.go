@@ -26,14 +26,15 @@ func streamCounters(ctx context.Context, b *testing.B, up *testcluster.Cluster) 
 	for _, e := range up.Manifest().KV {
 		var s struct {
 			Counters struct {
-				DCPOpens       int64 `json:"dcp_opens"`
-				StreamRequests int64 `json:"stream_requests"`
+				DCPOpens        int64 `json:"dcp_opens"`
+				StreamsAccepted int64 `json:"streams_accepted"`
+				Rollbacks       int64 `json:"rollbacks"`
 			} `json:"counters"`
 		}
 		if err := testcluster.GetJSON(ctx, e.Admin+"/v1/status", &s); err != nil {
 			b.Fatal(err)
 		}
-		connections, streams = connections+s.Counters.DCPOpens, streams+s.Counters.StreamRequests
+		connections, streams = connections+s.Counters.DCPOpens, streams+s.Counters.StreamsAccepted+s.Counters.Rollbacks
 	}
 	return connections, streams
 }

@@ -199,6 +199,14 @@ func (s *straight) places(want int) {
 // ended checks that so many scans were given up, as they are counted, and that no other one has ended.
 func (s *straight) ended(what string, want float64) {
 	s.t.Helper()
+	if by := s.scans(); len(by) != 1 || by[string(scan.Cancelled)] != want {
+		s.t.Errorf("%s: scans that have ended, by code: %v, want %v %s", what, by, want, scan.Cancelled)
+	}
+}
+
+// scans counts those that have ended, by code.
+func (s *straight) scans() map[string]float64 {
+	s.t.Helper()
 	r := prometheus.NewRegistry()
 	r.MustRegister(s.x.metrics.scans)
 	families, err := r.Gather()
@@ -211,9 +219,7 @@ func (s *straight) ended(what string, want float64) {
 			by[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
 		}
 	}
-	if len(by) != 1 || by[string(scan.Cancelled)] != want {
-		s.t.Errorf("%s: scans that have ended, by code: %v, want %v %s", what, by, want, scan.Cancelled)
-	}
+	return by
 }
 
 func code(err error) string {
@@ -286,7 +292,7 @@ func TestAClientThatTakesNothing(t *testing.T) {
 	})
 	ws := s.connected()
 	ask(t, ws, scanport.Request{Op: scanport.Scan, Index: "1", Body: []byte(`{}`)})
-	s.places(1)
+	s.until("its scan is given up", func() bool { return s.scans()[string(scan.Cancelled)] == 1 })
 	s.places(0)
 	s.ended("whose client takes nothing", 1)
 	if ids, err := answered(ws); err == nil || len(ids) >= manyRows {

@@ -17,6 +17,11 @@ func testQueryKeepsItsTimestamp(t *steady.T) {
 	w.x.snapshots.mu.Lock()
 	w.x.snapshots.now = func() time.Time { return clock }
 	w.x.snapshots.mu.Unlock()
+	pass := func(d time.Duration) {
+		w.x.snapshots.mu.Lock()
+		defer w.x.snapshots.mu.Unlock()
+		clock = clock.Add(d)
+	}
 	ref := w.last.StabilityRef
 	p := pins{w.x}
 	move := func() {
@@ -38,14 +43,14 @@ func testQueryKeepsItsTimestamp(t *steady.T) {
 	if !holds() || len(w.x.snapshots.refs(10)) != DefaultKeepSnapshots+1 {
 		t.Errorf("%s is gone, held are %v", "the timestamp", w.x.snapshots.refs(10))
 	}
-	clock = clock.Add(50 * time.Second)
+	pass(50 * time.Second)
 	w.x.snapshots.keepFor(ref, clock.Add(time.Minute)) // used again
-	clock = clock.Add(50 * time.Second)
+	pass(50 * time.Second)
 	move()
 	if !holds() {
 		t.Error("it went although it was used")
 	}
-	clock = clock.Add(11 * time.Second)
+	pass(11 * time.Second)
 	move()
 	if holds() {
 		t.Error("it is still held when its time is over")

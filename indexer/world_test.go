@@ -213,9 +213,11 @@ func (w *world) side(ctx context.Context, q *wire.StreamRequest) (*wire.StreamRe
 		outcome = refuse(q)
 	}
 	restart := &q.Buckets[0].Restart
-	for _, vb := range restart.VBuckets {
-		out.Results = append(out.Results, wire.StartResult{Outcome: outcome, VBucketLog: wire.VBucketLog{VBucket: vb, Purge: w.purge[vb]}})
-	}
+	w.locked(func() {
+		for _, vb := range restart.VBuckets {
+			out.Results = append(out.Results, wire.StartResult{Outcome: outcome, VBucketLog: wire.VBucketLog{VBucket: vb, Purge: w.purge[vb]}})
+		}
+	})
 	reply := &wire.StreamReply{Buckets: []wire.StreamOutcome{out}}
 	if outcome != wire.StartBegun {
 		return reply, nil
@@ -576,8 +578,8 @@ func (w *world) serve(copy index.CopyID) {
 // held waits until a copy holds the newest promoted timestamp.
 func (w *world) held(ids ...index.CopyID) {
 	w.t.Helper()
-	for _, id := range ids {
-		w.until(fmt.Sprintf("copy %d holds %d", id, w.last.Number), func() bool { return w.report[id].Held.Compare(w.last.StabilityRef) == 0 })
+	for _, id := range ids { // what is newest may change meanwhile: the indexer asks for timestamps
+		w.until(fmt.Sprintf("copy %d holds the newest", id), func() bool { return w.report[id].Held.Compare(w.last.StabilityRef) == 0 })
 	}
 }
 

@@ -230,7 +230,9 @@ func everyRouteByEveryRole(t *steady.T) {
 
 // TestNewUsersAreKnownEverywhere: who was made a moment ago at the leader is let in by the followers, whether they have heard
 // of him or not, and so is a token.
-func TestNewUsersAreKnownEverywhere(t *testing.T) {
+func TestNewUsersAreKnownEverywhere(t *testing.T) { steady.Run(t, still, newUsersAreKnownEverywhere) }
+
+func newUsersAreKnownEverywhere(t *steady.T) {
 	s := newSecured(t)
 	root := &who{name: "root", basic: [2]string{FirstAdmin, rootPassword}}
 	for i := range 10 {

@@ -1,6 +1,7 @@
 package projector
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -166,8 +167,10 @@ func TestReportNumbers(t *testing.T) {
 		defer w.manager.mu.Unlock()
 		return slices.Clone(w.manager.reports)
 	}
-	w.eventually("a report of the last window", func() bool {
-		return slices.ContainsFunc(reported(), func(r wire.ProjectorReport) bool { return completes(t, &r)[3] == 2*windows }) &&
+	answered := slices.MaxFunc(all, func(a, b *wire.ProjectorReport) int { return cmp.Compare(a.Sequence, b.Sequence) }).Sequence
+	w.eventually("a report of the last window, and one after the last answer", func() bool {
+		return slices.ContainsFunc(reported(), func(r wire.ProjectorReport) bool { return r.Sequence > answered }) &&
+			slices.ContainsFunc(reported(), func(r wire.ProjectorReport) bool { return completes(t, &r)[3] == 2*windows }) &&
 			slices.ContainsFunc(reported(), func(r wire.ProjectorReport) bool { return completes(t, &r)[4] == 2*windows })
 	})
 	reports, gaps := reported(), 0

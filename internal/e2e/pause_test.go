@@ -121,14 +121,14 @@ func TestPausesAndOutages(t *testing.T) {
 	}
 	unchanged := func(what string, f func()) {
 		t.Helper()
-		opens, requests, _ := streamCounters(ctx, t, up)
+		opens, streams, _ := streamCounters(ctx, t, up)
 		before := fmt.Sprint(allPIDs(up.Manifest()))
 		f()
 		o, r, _ := streamCounters(ctx, t, up)
-		if r != requests {
-			t.Errorf("%s: stream requests went from %d to %d", what, requests, r)
+		if r != streams {
+			t.Errorf("%s: streams went from %d to %d", what, streams, r)
 		}
-		t.Logf("%s: %d more DCP connections, %d more stream requests", what, o-opens, r-requests)
+		t.Logf("%s: %d more DCP connections, %d more streams", what, o-opens, r-streams)
 		if now := fmt.Sprint(allPIDs(up.Manifest())); now != before {
 			t.Errorf("%s: a process was replaced: pids %s, then %s", what, before, now)
 		}
@@ -160,7 +160,7 @@ func TestPausesAndOutages(t *testing.T) {
 	step("a projector stood still for 5 s", func() { pause(t, up.Manifest().Projectors[1].PID, 5*time.Second, nil) })
 
 	ddl(c, "before_the_outage", ddlLimit)
-	_, requests, _ := streamCounters(ctx, t, up)
+	_, streams, _ := streamCounters(ctx, t, up)
 	step("all managers killed at once", func() {
 		m := up.Manifest()
 		for _, e := range m.Managers {
@@ -173,8 +173,8 @@ func TestPausesAndOutages(t *testing.T) {
 		}
 		t.Logf("the first DDL after the outage of all managers: %s", ddl(c, "after_the_outage", ddlLimit).Round(time.Millisecond))
 	})
-	if _, r, _ := streamCounters(ctx, t, up); r != requests {
-		t.Errorf("the managers' outage: stream requests went from %d to %d: running streams were not adopted", requests, r)
+	if _, r, _ := streamCounters(ctx, t, up); r != streams {
+		t.Errorf("the managers' outage: streams went from %d to %d: running streams were not adopted", streams, r)
 	}
 
 	// Everything at once, `up` included. Writes in flight at that moment have no known outcome, so the load stops first.

@@ -66,17 +66,18 @@ func Run(t testing.TB, still time.Duration, body func(t *T)) {
 	for n := 1; ; n++ {
 		one := &T{TB: t}
 		longest := one.run(t.Context(), body)
-		if !one.failed {
+		failed, said := one.result()
+		if !failed {
 			return
 		}
 		if longest <= still || n == tries {
-			for _, s := range one.said {
+			for _, s := range said {
 				t.Error(s)
 			}
 			t.Fatalf("try %d; the process stood still for %v at the longest", n, longest.Round(time.Millisecond))
 			return
 		}
-		t.Logf("try %d failed (%q), but the process stood still for %v: again", n, one.said, longest.Round(time.Millisecond))
+		t.Logf("try %d failed (%q), but the process stood still for %v: again", n, said, longest.Round(time.Millisecond))
 	}
 }
 
@@ -186,6 +187,13 @@ func (t *T) Fatal(args ...any) {
 func (t *T) Fatalf(format string, args ...any) {
 	t.say(fmt.Sprintf(format, args...))
 	runtime.Goexit()
+}
+
+// result is what the try has come to. What a goroutine that outlives it says later is of no try.
+func (t *T) result() (failed bool, said []string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.failed, slices.Clone(t.said)
 }
 
 func (t *T) say(text string) {
