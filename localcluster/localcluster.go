@@ -241,8 +241,8 @@ func (c *Cluster) resume(m *Manifest) error {
 		return wrongConfig("%s was made %s --tls: use the same, or another folder with --data", c.cfg.Dir, map[bool]string{true: "with", false: "without"}[m.TLS != nil])
 	}
 	if m.TLS != nil {
-		m.TLS = c.adminFiles() // the folder may have been moved
-		for i := range m.KV {  // plans of versions whose KV nodes had no TLS there
+		m.TLS, m.Subscriber = c.adminFiles(), c.subscriberFiles() // the folder may have been moved
+		for i := range m.KV {                                     // plans of versions whose KV nodes had no TLS there
 			m.KV[i].Admin = "https://" + hostport(m.KV[i].Admin)
 		}
 	}
@@ -267,7 +267,7 @@ func (c *Cluster) fresh() (*Manifest, error) {
 	scheme := "http://"
 	if c.cfg.TLS {
 		scheme = "https://"
-		m.TLS = c.adminFiles()
+		m.TLS, m.Subscriber = c.adminFiles(), c.subscriberFiles()
 	}
 	for i := range c.cfg.Managers {
 		m.Managers = append(m.Managers, ManagerEntry{ID: fmt.Sprintf("m%d", i+1), REST: scheme + ports.take(), Raft: ""})

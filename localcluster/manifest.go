@@ -31,6 +31,8 @@ type Manifest struct {
 	PID        int              `json:"pid"` // of `up` itself
 	// TLS names the files with which a client is an administrator of a cluster with TLS; nil without.
 	TLS *TLSFiles `json:"tls,omitempty"`
+	// Subscriber names those with which a program subscribes at the projectors; nil without TLS.
+	Subscriber *TLSFiles `json:"subscriber_tls,omitempty"`
 	// SampleLoaded tells that the sample documents have been stored once.
 	SampleLoaded bool `json:"sample_loaded,omitempty"`
 }

@@ -12,8 +12,9 @@ import (
 
 // Names below the data folder.
 const (
-	certsDir  = "certs"
-	adminName = "admin"
+	certsDir       = "certs"
+	adminName      = "admin"
+	subscriberName = "subscriber"
 )
 
 func (c *Cluster) certsDir() string { return filepath.Join(c.cfg.Dir, certsDir) }
@@ -29,7 +30,13 @@ func (c *Cluster) adminFiles() *TLSFiles {
 	return &f
 }
 
-// certificates makes the CA once, and at each start a certificate for every process and one for the administrator.
+func (c *Cluster) subscriberFiles() *TLSFiles {
+	f := TLSFiles(c.files(subscriberName))
+	return &f
+}
+
+// certificates makes the CA once, and at each start a certificate for every process, one for the administrator, and one for external
+// subscribers, who stand where an indexer does.
 func (c *Cluster) certificates() error {
 	ca, err := tlsconf.LoadCA(c.certsDir())
 	if errors.Is(err, fs.ErrNotExist) {
@@ -58,6 +65,7 @@ func (c *Cluster) certificates() error {
 	for _, e := range c.manifest.Indexers {
 		issue(tlsconf.Indexer, e.ID)
 	}
+	issue(tlsconf.Indexer, subscriberName)
 	issue(tlsconf.Admin, adminName)
 	return err
 }

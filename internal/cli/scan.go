@@ -142,6 +142,9 @@ func jsonArray(flag, text string) ([]json.RawMessage, error) {
 	}
 	var a []json.RawMessage
 	if err := json.Unmarshal([]byte(text), &a); err != nil {
+		if json.Valid([]byte(text)) {
+			return nil, usage(`--%s %s: want a JSON array such as '["FR", 10]', for one value too: put it in brackets`, flag, text)
+		}
 		return nil, usage(`--%s %s: want a JSON array such as '["FR", 10]': %v`, flag, text, err)
 	}
 	return a, nil

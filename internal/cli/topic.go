@@ -14,6 +14,7 @@ import (
 	"tidemark/collate"
 	"tidemark/index"
 	"tidemark/keyversion"
+	"tidemark/localcluster"
 	"tidemark/tlsconf"
 	"tidemark/topicclient"
 )
@@ -32,14 +33,16 @@ func newTopic(s Streams) *cobra.Command {
 func topicTail(s Streams, f *serverFlags) *cobra.Command {
 	var count uint64
 	var listen, advertise string
+	var subscriber tlsconf.Files
 	var syncs bool
 	cmd := &cobra.Command{Use: "tail BUCKET [INDEX...]", Short: "Print the KeyVersions of indexes, from the first document on",
 		Long: `Subscribes to the KeyVersions of the named indexes (ids or names; none: all) at every projector, and prints a JSON line for
 each: first those of all documents that there are, then what changes, in order within each vbucket, until Ctrl-C,
 --timeout or --count. Projectors connect to --listen: with others than those of tidemark up, give an address that they
-reach. With TLS the certificate must be one of role indexer. Programs subscribe with the Go package topicclient, or
-by docs/protocol.md.`,
-		Example: "  tidemark topic tail world --data ./cluster\n  tidemark topic tail world airports_by_country --count 10",
+reach. With TLS managers are asked as the user of --user, --token-file or --tls-cert, and projectors want a certificate of role indexer
+(--subscriber-cert; tidemark cert node); --data of a tidemark up --tls has both. Programs subscribe with the Go package
+topicclient, or by docs/protocol.md.`,
+		Example: "  tidemark topic tail world --data ./cluster\n  tidemark topic tail world airports_by_country --count 10\n  tidemark topic tail world --server m1:9520 --tls-ca ca.pem --token-file token --subscriber-cert audit.pem --subscriber-key audit-key.pem",
 		Args:    atLeast("BUCKET [INDEX...]: a bucket, and ids or names of its indexes"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.timeout == 0 {
@@ -66,8 +69,8 @@ by docs/protocol.md.`,
 					}
 					return err
 				}}
-			if cfg.TLS, err = tlsconf.Open(f.who.files, cfg.Logger); err != nil {
-				return usageError{err}
+			if cfg.TLS, err = f.subscriberTLS(subscriber, cfg.Logger); err != nil {
+				return err
 			}
 			sub, err := topicclient.Open(cfg)
 			if err != nil {
@@ -80,9 +83,34 @@ by docs/protocol.md.`,
 		}}
 	cmd.Flags().Uint64Var(&count, "count", 0, "end after so many lines")
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "listen here for the data streams")
+	cmd.Flags().StringVar(&subscriber.Cert, "subscriber-cert", "", "PEM `FILE` with a certificate of role indexer, for projectors (default --tls-cert)")
+	cmd.Flags().StringVar(&subscriber.Key, "subscriber-key", "", "PEM `FILE` with its key")
 	cmd.Flags().StringVar(&advertise, "advertise", "", "host at which projectors reach --listen, if it is another; the port is the same")
 	cmd.Flags().BoolVar(&syncs, "sync", false, "print SYNC too: everything of the vbucket up to its seqno has been printed")
 	return cmd
+}
+
+// subscriberTLS gives what speaks to projectors in both directions: the certificate of these files, or that of the user, or of a running up;
+// nil without TLS.
+func (f *serverFlags) subscriberTLS(own tlsconf.Files, log hclog.Logger) (*tlsconf.Source, error) {
+	files := f.who.files
+	if files.Empty() && len(f.server) == 0 && f.data != "" {
+		m, err := localcluster.ReadManifest(f.data)
+		if err != nil {
+			return nil, usage("--data %s: no running `tidemark up` there: %v", f.data, err)
+		}
+		if m.Subscriber != nil {
+			files = tlsconf.Files(*m.Subscriber)
+		}
+	}
+	if own.Cert != "" || own.Key != "" {
+		files.Cert, files.Key = own.Cert, own.Key
+	}
+	source, err := tlsconf.Open(files, log)
+	if err != nil {
+		return nil, usageError{err}
+	}
+	return source, nil
 }
 
 // atLeast wants one argument or more.
