@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"tidemark/client"
 	"tidemark/index"
@@ -32,6 +33,9 @@ func TestCopiesThatGoInTheMiddleOfAScan(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			s := goStraight(t, long(rows), func(s *straight) {
 				s.place = func(c *partition.Copy) { c.Replica = partition.Replica(c.ID % 10) }
+				if s.direct != nil {
+					s.direct.stall = time.Hour // the client takes nothing while copies come and go
+				}
 			})
 			if err := s.define(10, 20); err != nil {
 				t.Fatal(err)
