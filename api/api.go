@@ -26,6 +26,7 @@ import (
 	"tidemark/consensus"
 	"tidemark/coordinator"
 	"tidemark/indexerclient"
+	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
 	"tidemark/statecontext"
 	"tidemark/tlsconf"
@@ -87,6 +88,9 @@ type API struct {
 	rpc   *rpc.Client
 	now   func() time.Time
 	scans *rpc.Client
+	// alive tells which indexers are silent, by probes on connections of their own.
+	alive  *detector.Detector
+	probes *rpc.Client
 	// indexers asks them for their figures.
 	indexers *indexerclient.Client
 	places   chan struct{} // one for each scan that is passed on
@@ -99,14 +103,18 @@ type API struct {
 
 // New makes it.
 func New(cfg Config) *API {
+	probes := rpc.NewClient(probesAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
+	alive := detector.New(detector.HTTP(probes.HTTP(), func(addr string) string { return cfg.TLS.BaseURL(addr) + "/healthz" }))
 	return &API{cfg: cfg, rpc: rpc.NewClient(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)), scans: rpc.NewClient(scansAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)),
-		indexers: indexerclient.New(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)),
-		now:      time.Now, places: make(chan struct{}, scansAtOnce), asking: make(chan struct{}, 1)}
+		indexers: indexerclient.New(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)), alive: alive, probes: probes,
+		now: time.Now, places: make(chan struct{}, scansAtOnce), asking: make(chan struct{}, 1)}
 }
 
 // Close drops idle connections.
 func (a *API) Close() {
 	a.rpc.Close()
+	a.alive.Close()
+	a.probes.Close()
 	a.scans.Close()
 	a.indexers.Close()
 }

@@ -17,6 +17,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
+	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
 	"tidemark/scan"
 	"tidemark/statecontext"
@@ -133,7 +134,8 @@ func (a *API) verify(w http.ResponseWriter, r *http.Request) error {
 }
 
 // passOn gives a request, whose body must be as v, to an indexer, which coordinates what it asks for, and streams its
-// answer. An indexer that cannot be reached, or says that it cannot serve now, is followed by the next one.
+// answer. An indexer that cannot be reached, says that it cannot serve now, or is silent while another one is not (package
+// detector), is followed by the next one.
 func (a *API) passOn(w http.ResponseWriter, r *http.Request, v any) error {
 	select {
 	case a.places <- struct{}{}:
@@ -192,11 +194,11 @@ func (a *API) askOne(ctx context.Context, x *statecontext.Index, addrs []string,
 	path := "/v1/indexes/" + x.Definition.ID.String() + action
 	var last error = rpc.Refuse(rpc.CodeUnavailable, "no indexer holds index %s", name)
 	began := a.now()
-	for _, addr := range addrs {
+	for _, addr := range a.alive.Order(addrs) {
 		if a.now().Sub(began) >= scan.DefaultWait {
 			break
 		}
-		resp, err := a.ask(ctx, a.cfg.TLS.BaseURL(addr)+path, body)
+		resp, err := a.ask(ctx, addr, addrs, path, body)
 		switch {
 		case ctx.Err() != nil:
 			if err == nil {
@@ -239,14 +241,50 @@ func (a *API) scanners(x *statecontext.Index) (addrs []string) {
 	return slices.Compact(addrs)
 }
 
-func (a *API) ask(ctx context.Context, url string, body []byte) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
+// probesAtOnce bounds the connections to one indexer that are only used to see whether it lives.
+const probesAtOnce = 2
+
+// ask asks one of several indexers. The answer's body ends when its indexer is silent.
+func (a *API) ask(ctx context.Context, addr string, all []string, path string, body []byte) (*http.Response, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.cfg.TLS.BaseURL(addr)+path, bytes.NewReader(body))
 	if err != nil {
+		cancel()
 		return nil, err
 	}
 	req.Header.Set("Content-Type", rpc.MediaJSON)
 	rpc.Outgoing(req)
-	return a.scans.HTTP().Do(req)
+	var wait detector.Wait
+	a.alive.Begin(&wait, addr, func() []string { return all }, cancel)
+	resp, err := a.scans.HTTP().Do(req)
+	switch silent := wait.End(); {
+	case silent:
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		cancel()
+		return nil, fmt.Errorf("%s: %w", addr, detector.ErrSilent)
+	case err != nil:
+		if ctx.Err() == nil {
+			a.alive.Failed(addr)
+		}
+		cancel()
+		return nil, err
+	}
+	resp.Body = &watched{detector.Body{ReadCloser: resp.Body, Detector: a.alive, Peer: addr, Silent: cancel}, cancel}
+	return resp, nil
+}
+
+// watched ends its request when it is closed.
+type watched struct {
+	detector.Body
+	end func()
+}
+
+// Close implements io.Closer.
+func (w *watched) Close() error {
+	w.end()
+	return w.Body.Close()
 }
 
 // stream passes an answer on as it comes; a short one, whose length was told, in one piece. When it is cut, so is ours: a

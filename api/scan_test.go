@@ -26,7 +26,10 @@ func TestOneWaitForAScan(t *testing.T) {
 		a.now = func() time.Time { return time.Unix(0, clock.Load()) }
 		var addrs []string
 		for range 3 {
-			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if r.Method == http.MethodGet { // whether it lives
+					return
+				}
 				asked.Add(1)
 				clock.Add(int64(c.waits))
 				rpc.WriteProblem(w, rpc.Refuse(rpc.CodeUnavailable, "no copy of slice 3 can be scanned"))

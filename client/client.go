@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
 	"tidemark/statecontext"
 )
@@ -56,7 +57,9 @@ type Client struct {
 
 	servers []string
 	rpc     *rpc.Client
-	direct  *direct // nil: scans go by way of the managers
+	direct  *direct            // nil: scans go by way of the managers
+	alive   *detector.Detector // of the servers
+	probes  *rpc.Client
 
 	user, password, token string // never in an error's text
 
@@ -83,7 +86,8 @@ func New(servers ...string) *Client { return Open(Options{Servers: servers}) }
 
 // Open makes a client.
 func Open(o Options) *Client {
-	c := &Client{rpc: rpc.NewClient(64, o.TLS), user: o.User, password: o.Password, token: o.Token}
+	c := &Client{rpc: rpc.NewClient(64, o.TLS), probes: rpc.NewClient(probesAtOnce, o.TLS), user: o.User, password: o.Password, token: o.Token}
+	c.alive = detector.New(detector.HTTP(c.probes.HTTP(), func(server string) string { return server + "/healthz" }))
 	scheme := "http://"
 	if o.TLS != nil {
 		scheme = "https://"
@@ -119,6 +123,8 @@ func (c *Client) Close() {
 	if c.direct != nil {
 		c.direct.close()
 	}
+	c.alive.Close()
+	c.probes.Close()
 	c.rpc.Close()
 }
 
@@ -324,7 +330,8 @@ func (c *Client) call(ctx context.Context, method, path string, header http.Head
 	})
 }
 
-// retry calls try with one server after another until it succeeds or fails for good. Each has limit, 0 for no limit.
+// retry calls try with one server after another until it succeeds or fails for good. Each has limit, 0 for no limit, and the
+// next one is asked at once when it is silent while others answer.
 func (c *Client) retry(ctx context.Context, limit time.Duration, try func(ctx context.Context, server string) error) error {
 	if c.bad != nil {
 		return c.bad
@@ -332,12 +339,20 @@ func (c *Client) retry(ctx context.Context, limit time.Duration, try func(ctx co
 	backoff := firstBackoff
 	for attempt := 0; ; attempt++ {
 		at := c.next.Load()
-		one, cancel := ctx, context.CancelFunc(func() {})
+		server := c.servers[int(at)%len(c.servers)]
+		one, cancel := context.WithCancel(ctx) // without a limit an answer may be read later
 		if limit > 0 {
 			one, cancel = context.WithTimeout(ctx, limit)
 		}
-		err := try(one, c.servers[int(at)%len(c.servers)])
-		cancel()
+		var wait detector.Wait
+		c.alive.Begin(&wait, server, func() []string { return c.servers }, cancel)
+		err := try(one, server)
+		if wait.End() && (err != nil || limit == 0) { // what is left of an answer will not come
+			err = errors.Join(fmt.Errorf("%s: %w", server, detector.ErrSilent), err)
+		}
+		if limit > 0 || err != nil {
+			cancel()
+		}
 		var p *Error
 		switch {
 		case err == nil:

@@ -20,6 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"tidemark/index"
+	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
 	"tidemark/internal/steady"
 )
@@ -84,7 +85,71 @@ func newClient(t testing.TB, servers ...string) *Client {
 	t.Helper()
 	c := New(servers...)
 	t.Cleanup(c.Close)
+	silent(c)
 	return c
+}
+
+// silent lets these peers of a client be silent, and all others answer probes: what else a test's servers are asked depends on
+// how fast the machine is.
+func silent(c *Client, peers ...string) {
+	probe := func(ctx context.Context, peer string) error {
+		if slices.Contains(peers, peer) {
+			<-ctx.Done()
+		}
+		return ctx.Err()
+	}
+	c.alive.Close()
+	c.alive = detector.New(probe)
+	c.direct.alive.Close()
+	c.direct.alive = detector.New(probe)
+}
+
+// TestASilentServerIsPassedBy: a server that takes requests and says nothing is followed by the next one, for whatever is
+// asked, scans included, and is not asked again.
+func TestASilentServerIsPassedBy(t *testing.T) {
+	stands := func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // the end of the connection is seen only then
+		<-r.Context().Done()
+	}
+	scanned := text(`{"key":["x"],"id":"d"}` + "\n" + `{"end":true,"rows":1,"timestamp":{"hash":"h"}}` + "\n")
+	for name, ask := range map[string]func(c *Client) error{
+		"statement": func(c *Client) error { _, err := c.Statement(t.Context(), "BUILD INDEX ON b(n)"); return err },
+		"scan": func(c *Client) error {
+			rows, err := c.Scan(t.Context(), "1", ScanRequest{})
+			if err != nil {
+				return err
+			}
+			defer rows.Close()
+			for rows.Next() {
+			}
+			_, err = rows.End()
+			return err
+		},
+	} {
+		well := scanned
+		if name == "statement" {
+			well = text(accepted)
+		}
+		a, urlA := serve(t, stands)
+		b, urlB := serve(t, well)
+		c := Open(Options{Servers: []string{urlA, urlB}, ViaManagers: true})
+		defer c.Close()
+		c.alive.Close()
+		c.alive = detector.New(func(ctx context.Context, peer string) error {
+			if peer == urlA {
+				<-ctx.Done()
+			}
+			return ctx.Err()
+		})
+		for range 2 {
+			if err := ask(c); err != nil {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if n, m := len(a.keys()), len(b.keys()); n != 1 || m != 2 {
+			t.Errorf("%s: the silent one was asked %d times, the other one %d times, want 1 and 2", name, n, m)
+		}
+	}
 }
 
 // TestAWriteIsTriedWithOneKey: whatever may be tried again is, on the other server too, under one key.
@@ -92,7 +157,7 @@ func TestAWriteIsTriedWithOneKey(t *testing.T) {
 	a, urlA := serve(t, refuse(503, rpc.CodeNoLeader), refuse(504, CodeUnknownOutcome), refuse(504, rpc.CodeTimeout), text(accepted))
 	b, urlB := serve(t, cut, refuse(503, CodeBusy), refuse(503, rpc.CodeUnavailable))
 	var waited atomic.Int32
-	c := New(urlA, urlB)
+	c := newClient(t, urlA, urlB)
 	defer c.Close()
 	c.Waiting = func(error) { waited.Add(1) }
 	got, err := c.Statement(t.Context(), "CREATE INDEX n ON b(a)")

@@ -17,15 +17,17 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 
 	"tidemark/index"
+	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
 	"tidemark/scanport"
 	"tidemark/tlsconf"
 )
 
 // Scans go straight to an indexer that holds the index. A manager says which there are, and issues a ticket; both are asked
-// for again, behind the scans' backs, before they are old. Whatever is not as usual — an indexer that cannot be reached or
-// refuses, an index that is not there or not ready any more, an older manager — is left to the managers: the same request
-// goes by way of one of them, and its answer counts.
+// for again, behind the scans' backs, before they are old. An indexer that cannot be reached, breaks off, or is silent while
+// another one is not (package detector) is followed by the next one, and asked last for a while. Whatever else is not as
+// usual — one that refuses, an index that is not there or not ready any more, an older manager — is left to the managers: the
+// same request goes by way of one of them, and its answer counts.
 
 const (
 	routeFresh   = 5 * time.Second        // then it is looked up again while scans go on
@@ -37,6 +39,7 @@ const (
 	connIdle     = 60 * time.Second // indexers wait twice as long
 	maxIdleConns = 64               // to one indexer
 	maxRoutes    = 1024             // indexes
+	mostAsked    = 3                // indexers for one scan
 	directBuffer = 16 << 10
 	maxMessage   = 8 << 20     // of an answer
 	maxRoom      = 64 << 10    // for messages, that an idle connection keeps
@@ -48,6 +51,8 @@ type direct struct {
 	c      *Client
 	dialer *websocket.Dialer
 	scheme string
+	alive  *detector.Detector // of the indexers' scan ports
+	probes *rpc.Client
 	ctx    context.Context // of what is looked up behind the scans' backs; ends with Close
 	end    context.CancelFunc
 	asking sync.WaitGroup
@@ -85,8 +90,9 @@ type directConn struct {
 // says.
 func newDirect(c *Client, conf *tls.Config) *direct {
 	d := &direct{c: c, scheme: "ws://", routes: map[string]*way{}, idle: map[string][]*directConn{}}
+	base := "http://"
 	if conf != nil {
-		d.scheme = "wss://"
+		d.scheme, base = "wss://", "https://"
 		if conf = tlsconf.ByRole(conf, tlsconf.Indexer); conf == nil {
 			return nil
 		}
@@ -94,6 +100,8 @@ func newDirect(c *Client, conf *tls.Config) *direct {
 	d.dialer = &websocket.Dialer{NetDialContext: (&net.Dialer{Timeout: dialLimit, KeepAlive: 15 * time.Second}).DialContext, TLSClientConfig: conf,
 		HandshakeTimeout: 4 * dialLimit, ReadBufferSize: directBuffer, WriteBufferSize: 4 << 10, Subprotocols: []string{scanport.Protocol}}
 	d.ctx, d.end = context.WithCancel(context.Background())
+	d.probes = rpc.NewClient(probesAtOnce, conf)
+	d.alive = detector.New(detector.HTTP(d.probes.HTTP(), func(addr string) string { return base + addr + "/healthz" }))
 	return d
 }
 
@@ -109,6 +117,8 @@ func (d *direct) close() {
 	clear(d.idle)
 	d.mu.Unlock()
 	d.asking.Wait()
+	d.alive.Close()
+	d.probes.Close()
 }
 
 // way gives how an index is reached, nil when scans of it go by way of the managers for now. The error is a manager's, that
@@ -228,34 +238,57 @@ func (d *direct) found(ref string) {
 	}
 }
 
-// conn gives a connection to one of a way's indexers: one that is there, or a new one to the first that takes it.
-func (d *direct) conn(ctx context.Context, route *ScanRoute, anew bool) (*directConn, error) {
-	first := rand.IntN(len(route.ScanPorts))
-	var last error
-	for i := range route.ScanPorts {
-		addr := route.ScanPorts[(first+i)%len(route.ScanPorts)]
-		if !anew {
-			if dc := d.take(addr); dc != nil {
-				return dc, nil
-			}
-		}
-		header := http.Header{}
-		header.Set(scanport.HeaderTicket, route.Ticket)
-		ws, answer, err := d.dialer.DialContext(ctx, d.scheme+addr+scanport.Path, header)
-		if err == nil {
-			ws.SetReadLimit(maxMessage)
-			return &directConn{ws: ws, addr: addr, until: time.Now().Add(time.Duration(route.TicketMS) * time.Millisecond / 2), fresh: true}, nil
-		}
-		if answer != nil {
-			err = errors.Join(err, rpc.ReadProblem(answer))
-			_ = answer.Body.Close()
-		}
-		if last = err; ctx.Err() != nil || unknown(err) { // the others would ask the same manager about the same ticket
-			break
+// order gives the indexers of a way in the order in which they are asked: any of them first, those that are suspect last.
+func (d *direct) order(route *ScanRoute) []string {
+	all := route.ScanPorts
+	n := len(all)
+	if n <= 1 {
+		return all
+	}
+	turned := make([]string, n)
+	first := rand.IntN(n)
+	for i := range turned {
+		turned[i] = all[(first+i)%n]
+	}
+	return d.alive.Order(turned)
+}
+
+// conn gives a connection to an indexer: one that is there, or a new one.
+func (d *direct) conn(ctx context.Context, route *ScanRoute, addr string, anew bool) (*directConn, error) {
+	if !anew {
+		if dc := d.take(addr); dc != nil {
+			return dc, nil
 		}
 	}
-	return nil, last
+	one, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wait detector.Wait
+	d.alive.Begin(&wait, addr, route.ports, cancel)
+	header := http.Header{}
+	header.Set(scanport.HeaderTicket, route.Ticket)
+	ws, answer, err := d.dialer.DialContext(one, d.scheme+addr+scanport.Path, header)
+	silent := wait.End()
+	if err == nil {
+		ws.SetReadLimit(maxMessage)
+		return &directConn{ws: ws, addr: addr, until: time.Now().Add(time.Duration(route.TicketMS) * time.Millisecond / 2), fresh: true}, nil
+	}
+	switch {
+	case answer != nil:
+		err = fmt.Errorf("%w: %w: %w", errDoor, err, rpc.ReadProblem(answer))
+		_ = answer.Body.Close()
+	case silent:
+		err = fmt.Errorf("%s: %w", addr, detector.ErrSilent)
+	case ctx.Err() == nil:
+		d.alive.Failed(addr)
+	}
+	return nil, err
 }
+
+// errDoor is wrapped when an indexer does not take a connection, whatever it says.
+var errDoor = errors.New("no connection")
+
+// ports gives the indexers that hold the index.
+func (r *ScanRoute) ports() []string { return r.ScanPorts }
 
 // take gives an idle connection, the one that was used last.
 func (d *direct) take(addr string) *directConn {
@@ -301,9 +334,14 @@ type directScan struct {
 	d      *direct
 	dc     *directConn // nil: given back, or closed
 	stop   func() bool // of what closes the connection when the context ends
+	route  *ScanRoute
+	wait   detector.Wait
 	ctx    context.Context
 	answer scanport.Answer
 }
+
+// probesAtOnce bounds the connections to one indexer, or manager, that are only used to see whether it lives.
+const probesAtOnce = 2
 
 // errDetour says that a scan goes by way of the managers.
 var errDetour = errors.New("by way of the managers")
@@ -317,19 +355,14 @@ func (d *direct) begin(ctx context.Context, op, ref string, body []byte) (*direc
 	if route == nil {
 		return nil, errDetour
 	}
-	for _, anew := range []bool{false, true} { // the indexer may have closed a connection that nobody used
-		var dc *directConn
-		if dc, err = d.conn(ctx, route, anew); err != nil {
-			break
-		}
-		fresh := dc.fresh
-		s := &directScan{d: d, dc: dc, ctx: ctx}
-		if err = s.ask(op, route.Index, body); err == nil {
+	for i, addr := range d.order(route) {
+		var s *directScan
+		if s, err = d.try(ctx, route, addr, op, body); err == nil {
 			d.found(ref)
 			return s, nil
 		}
-		s.abort()
-		if fresh || ctx.Err() != nil || errors.As(err, new(*Error)) && !unknown(err) {
+		said := errors.As(err, new(*Error)) && !errors.Is(err, errDoor)
+		if ctx.Err() != nil || said || unknown(err) || i+1 == mostAsked { // the others would say the same
 			break
 		}
 	}
@@ -342,6 +375,32 @@ func (d *direct) begin(ctx context.Context, op, ref string, body []byte) (*direc
 	}
 	d.lost(ref)
 	return nil, errDetour
+}
+
+// try asks one indexer.
+func (d *direct) try(ctx context.Context, route *ScanRoute, addr, op string, body []byte) (s *directScan, err error) {
+	for _, anew := range []bool{false, true} { // the indexer may have closed a connection that nobody used
+		dc, err := d.conn(ctx, route, addr, anew)
+		if err != nil {
+			return nil, err
+		}
+		fresh := dc.fresh
+		s := &directScan{d: d, dc: dc, ctx: ctx, route: route}
+		if err = s.ask(op, route.Index, body); err == nil {
+			return s, nil
+		}
+		s.abort()
+		switch refused := errors.As(err, new(*Error)); {
+		case ctx.Err() != nil, refused && !unknown(err), errors.Is(err, detector.ErrSilent):
+			return nil, err
+		case fresh:
+			if !refused {
+				d.alive.Failed(addr)
+			}
+			return nil, err
+		}
+	}
+	return nil, errDetour // a new connection is fresh
 }
 
 // unknown tells that an indexer does not take the ticket that a connection has begun with. A newer one may do.
@@ -374,10 +433,15 @@ func (s *directScan) ask(op string, id index.ID, body []byte) error {
 	_ = ws.SetWriteDeadline(deadline)
 	s.dc.patience(deadline)
 	s.dc.out = scanport.AppendRequest(s.dc.out[:0], req)
-	if err := ws.WriteMessage(websocket.BinaryMessage, s.dc.out); err != nil {
-		return err
+	s.d.alive.Begin(&s.wait, s.dc.addr, s.route.ports, s.hangUp)
+	err := ws.WriteMessage(websocket.BinaryMessage, s.dc.out)
+	if err == nil {
+		err = s.read()
 	}
-	if err := s.read(); err != nil {
+	if s.wait.End() {
+		return fmt.Errorf("%s: %w", s.dc.addr, detector.ErrSilent)
+	}
+	if err != nil {
 		return err
 	}
 	if s.answer.Tail == scanport.Failure && s.answer.Empty() {
@@ -388,6 +452,9 @@ func (s *directScan) ask(op string, id index.ID, body []byte) error {
 	}
 	return nil
 }
+
+// hangUp ends what is waited for. It does not block, as Close may.
+func (s *directScan) hangUp() { _ = s.dc.ws.NetConn().SetDeadline(time.Unix(1, 0)) }
 
 // patience says until when an answer is waited for; zero: for ever.
 func (dc *directConn) patience(until time.Time) {
@@ -419,6 +486,16 @@ func (s *directScan) read() error {
 	}
 	s.dc.in = in
 	return s.answer.Read(in)
+}
+
+// more takes a further message: nobody else has it, and an indexer that stands still is waited for a while.
+func (s *directScan) more() error {
+	s.d.alive.Begin(&s.wait, s.dc.addr, nil, s.hangUp)
+	err := s.read()
+	if s.wait.End() {
+		return fmt.Errorf("%s: %w", s.dc.addr, detector.ErrSilent)
+	}
+	return err
 }
 
 // finish gives the connection back, unless its ticket counts no more, and the failure that the answer ended with, if any. Messages are
@@ -476,7 +553,7 @@ func (s *directScan) next(row *Row) (end *ScanEnd, err error) {
 		if s.answer.Tail != scanport.More {
 			break
 		}
-		if err := s.read(); err != nil {
+		if err := s.more(); err != nil {
 			s.abort()
 			if cause := context.Cause(s.ctx); cause != nil {
 				err = fmt.Errorf("%w (%w)", cause, err)

@@ -98,6 +98,7 @@ func TestDirectConnections(t *testing.T) {
 			f := newFakePort(t, c.answers...)
 			cl := New("127.0.0.1:1") // nobody is there: ways that are lost stay lost
 			defer cl.Close()
+			silent(cl)
 			d := cl.direct
 			d.dialer.NetDialContext, d.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute // how long a connection takes says nothing
 			d.routes["b/i"] = &way{route: ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000}, at: time.Now(), detour: time.Minute}
@@ -136,11 +137,74 @@ func TestDirectConnections(t *testing.T) {
 	}
 }
 
+// TestASilentIndexerIsPassedBy: scans that an indexer takes and never answers are answered by another one, which is then asked
+// first; one that cannot be connected to is passed by, too; and when there is no other one the managers are asked.
+func TestASilentIndexerIsPassedBy(t *testing.T) {
+	over := make(chan struct{})
+	stands := newFakePort(t, func() (byte, string) { <-over; return whole() })
+	defer close(over) // before its server is closed
+	well := newFakePort(t, whole)
+	closed, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := closed.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name  string
+		ports []string
+		want  error
+	}{
+		{"one stands", []string{stands.addr, well.addr}, nil},
+		{"one is gone", []string{closed.Addr().String(), well.addr}, nil},
+		{"one stands, one is gone", []string{closed.Addr().String(), stands.addr, well.addr}, nil},
+		{"all are gone", []string{closed.Addr().String()}, errDetour},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			cl := New("127.0.0.1:1")
+			defer cl.Close()
+			silent(cl, stands.addr)
+			d := cl.direct
+			d.dialer.NetDialContext, d.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute
+			route := &way{route: ScanRoute{Index: 1, ScanPorts: c.ports, Ticket: "t", TicketMS: 60_000}, detour: time.Minute}
+			d.routes["b/i"] = route
+			before := well.asked.Load()
+			for range 10 { // each begins with any of them
+				route.at, route.until = time.Now(), time.Time{}
+				s, err := d.begin(t.Context(), scanport.Scan, "b/i", []byte("{}"))
+				if !errors.Is(err, c.want) {
+					t.Fatalf("%v, want %v", err, c.want)
+				}
+				if err != nil {
+					continue
+				}
+				rows := &Rows{source: s}
+				if !rows.Next() || rows.Next() || rows.Err() != nil {
+					t.Fatal(rows.Err())
+				}
+				if err := rows.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if n := well.asked.Load() - before; c.want == nil && n != 10 {
+				t.Errorf("the one that is well was asked %d times, want 10", n)
+			}
+			for _, addr := range c.ports[:len(c.ports)-1] {
+				if order := d.order(&route.route); order[0] == addr && d.alive.Suspect(addr) {
+					t.Errorf("%s is asked first", addr)
+				}
+			}
+		})
+	}
+}
+
 // TestCountIsOneMessage: an answer to a count that goes on is none.
 func TestCountIsOneMessage(t *testing.T) {
 	f := newFakePort(t, func() (byte, string) { return scanport.More, "" })
 	cl := New("127.0.0.1:1")
 	defer cl.Close()
+	silent(cl)
 	cl.direct.routes["b/i"] = &way{route: ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000}, at: time.Now(), detour: time.Minute}
 	if n, err := cl.Count(t.Context(), "b/i", ScanRequest{}); !errors.Is(err, ErrCut) {
 		t.Errorf("%+v %v", n, err)

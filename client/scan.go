@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"time"
 
+	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
 	"tidemark/scanport"
 )
@@ -72,6 +73,7 @@ type answerLines struct {
 func (c *Client) lines(ctx context.Context, path string, body []byte) (*answerLines, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var answer *http.Response
+	var from string
 	end := cancel
 	err := c.retry(ctx, 0, func(ctx context.Context, server string) error {
 		one, give := context.WithCancel(ctx)
@@ -85,7 +87,7 @@ func (c *Client) lines(ctx context.Context, path string, body []byte) (*answerLi
 			give()
 			return err
 		}
-		answer, end = got, func() { give(); cancel() }
+		answer, from, end = got, server, func() { give(); cancel() }
 		return nil
 	})
 	if err != nil {
@@ -96,7 +98,8 @@ func (c *Client) lines(ctx context.Context, path string, body []byte) (*answerLi
 	if n := answer.ContentLength; n >= 0 && n < lineBuffer {
 		size = int(n) + 1
 	}
-	return &answerLines{lines: bufio.NewReaderSize(answer.Body, size), body: answer.Body, cancel: end}, nil
+	watched := &detector.Body{ReadCloser: answer.Body, Detector: c.alive, Peer: from, Silent: end} // nobody else has these rows
+	return &answerLines{lines: bufio.NewReaderSize(watched, size), body: watched, cancel: end}, nil
 }
 
 // Count counts the entries that a scan would give.

@@ -582,6 +582,39 @@ func TestHostAway(t *testing.T) {
 	})
 }
 
+// TestHostOfARefusedBuildAway: the same for a build that is done everywhere, whose last step is refused again and again.
+func TestHostOfARefusedBuildAway(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		refused := 0
+		w.log.mu.Lock()
+		w.log.refuse = func(c statecontext.Command) error {
+			if s, ok := c.Body.(*statecontext.SetIndexState); ok && s.To == index.Maintenance {
+				refused++
+				return errors.New("not now")
+			}
+			return nil
+		}
+		w.log.mu.Unlock()
+		o := w.create("a", "", 2, 0)
+		w.until("refused", 30*time.Second, func() bool {
+			w.log.mu.Lock()
+			defer w.log.mu.Unlock()
+			return refused > 3
+		})
+		n := w.indexers["http://i1"]
+		n.mu.Lock()
+		n.down = true
+		n.mu.Unlock()
+		n.kill()
+		time.Sleep(9 * time.Minute)
+		if w.state(o.ID) != index.Backfill {
+			t.Fatalf("the index is %s", w.state(o.ID))
+		}
+		w.until("error", 2*time.Minute, func() bool { return w.state(o.ID) == index.Error })
+	})
+}
+
 // TestRollback: KV loses what an indexer holds and what is committed. The bucket goes back, through each step, also when
 // the leader changes in the middle, and goes on.
 func TestRollback(t *testing.T) {

@@ -21,10 +21,19 @@ type definitions struct {
 	consensus Consensus
 
 	mu      sync.Mutex
-	former  []*statecontext.State // one of each revision, ascending
-	whole   *wire.Definitions     // of the newest; nil until somebody needs it
+	former  []*described      // one of each revision, ascending
+	whole   *wire.Definitions // of the newest; nil until somebody needs it
 	changes map[uint64]*wire.DefinitionsChange
 }
+
+// described is what components are told of one state. It keeps nothing else of the state alive: a leader has many of them for
+// its whole term.
+type described struct {
+	statecontext.Placements
+	rest wire.DefinitionsRest
+}
+
+func describe(s *statecontext.State) *described { return &described{s.Placements(), describeRest(s)} }
 
 // formerRevisions bounds the revisions since which changes can be told; who works with an older one is told the whole.
 const formerRevisions = 64
@@ -37,14 +46,17 @@ func (d *definitions) note(s *statecontext.State) {
 }
 
 // take gives the newest of the states that lists are made of, s if it is a newer one.
-func (d *definitions) take(s *statecontext.State) *statecontext.State {
-	if n := len(d.former); n > 0 && d.former[n-1].DefinitionsRevision() >= s.DefinitionsRevision() {
+func (d *definitions) take(s *statecontext.State) *described {
+	if n := len(d.former); n > 0 && d.former[n-1].Revision() >= s.DefinitionsRevision() {
 		return d.former[n-1]
 	}
-	d.former = append(d.former, s)
-	d.former = d.former[max(0, len(d.former)-formerRevisions):]
+	newest := describe(s)
+	d.former = append(d.former, newest)
+	if more := len(d.former) - formerRevisions; more > 0 {
+		d.former = slices.Delete(d.former, 0, more)
+	}
 	d.whole, d.changes = nil, map[uint64]*wire.DefinitionsChange{}
-	return s
+	return newest
 }
 
 // newest gives the list of the newest state, without a fence. It must not be changed.
@@ -65,14 +77,13 @@ func (d *definitions) since(revision uint64) *wire.DefinitionsChange {
 	s := d.take(d.consensus.State())
 	c := d.changes[revision]
 	if c == nil {
-		i := slices.IndexFunc(d.former, func(f *statecontext.State) bool { return f.DefinitionsRevision() == revision })
+		i := slices.IndexFunc(d.former, func(f *described) bool { return f.Revision() == revision })
 		if i < 0 || d.former[i] == s {
 			return nil
 		}
 		c = changed(d.former[i], s)
 		if i == 0 { // perhaps told by the leader before, since when managers may have come or moved: they raise no revision
-			rest := describeRest(s)
-			c.Rest = &rest
+			c.Rest = &s.rest
 		}
 		d.changes[revision] = c
 	}
@@ -81,8 +92,8 @@ func (d *definitions) since(revision uint64) *wire.DefinitionsChange {
 
 // changed tells the difference of what define gives of two states. Objects of the state are never changed in place, so that
 // those of the same address are the same.
-func changed(was, is *statecontext.State) *wire.DefinitionsChange {
-	c := &wire.DefinitionsChange{Base: was.DefinitionsRevision(), Revision: is.DefinitionsRevision()}
+func changed(was, is *described) *wire.DefinitionsChange {
+	c := &wire.DefinitionsChange{Base: was.Revision(), Revision: is.Revision()}
 	for x := range is.Indexes() {
 		if id := x.Definition.ID; told(x) && was.Index(id) != x {
 			c.Indexes, c.Topologies = append(c.Indexes, x.Definition), append(c.Topologies, x.Topology)
@@ -103,16 +114,15 @@ func changed(was, is *statecontext.State) *wire.DefinitionsChange {
 			c.GoneIndexers = append(c.GoneIndexers, i.Node)
 		}
 	}
-	if rest := describeRest(is); !reflect.DeepEqual(rest, describeRest(was)) {
-		c.Rest = &rest
+	if !reflect.DeepEqual(is.rest, was.rest) {
+		c.Rest = &is.rest
 	}
 	return c
 }
 
-// define describes a state to components.
-func define(s *statecontext.State) *wire.Definitions {
-	rest := describeRest(s)
-	d := &wire.Definitions{Revision: s.DefinitionsRevision(), Buckets: rest.Buckets, Projectors: rest.Projectors, Managers: rest.Managers}
+// define is the whole list that components are told.
+func define(s *described) *wire.Definitions {
+	d := &wire.Definitions{Revision: s.Revision(), Buckets: s.rest.Buckets, Projectors: s.rest.Projectors, Managers: s.rest.Managers}
 	d.Indexes = make([]index.Definition, 0, s.IndexCount())
 	d.Topologies = make([]partition.Topology, 0, s.IndexCount())
 	for x := range s.Indexes() {

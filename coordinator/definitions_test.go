@@ -3,8 +3,10 @@ package coordinator
 import (
 	"fmt"
 	"reflect"
+	"runtime"
 	"testing"
 	"time"
+	"weak"
 
 	"tidemark/index"
 	"tidemark/statecontext"
@@ -29,7 +31,7 @@ func (w *world) each() map[string]*fake {
 func (w *world) agree() {
 	w.t.Helper()
 	w.until("the same definitions everywhere", 20*time.Second, func() bool {
-		want := define(w.log.State())
+		want := define(describe(w.log.State()))
 		for _, f := range w.each() {
 			f.mu.Lock()
 			same := f.defs != nil && f.defs.Revision == want.Revision
@@ -40,7 +42,7 @@ func (w *world) agree() {
 		}
 		return true
 	})
-	want := define(w.log.State())
+	want := define(describe(w.log.State()))
 	for addr, f := range w.each() {
 		f.mu.Lock()
 		have := *f.defs
@@ -160,6 +162,24 @@ func TestDefinitionsTravelAsChanges(t *testing.T) {
 		w.create("later", "", 1, 0)
 		w.agree()
 	})
+}
+
+// TestFormerStatesAreLetGo: what a leader remembers of former definitions keeps nothing else of those states alive.
+func TestFormerStatesAreLetGo(t *testing.T) {
+	d := &definitions{}
+	former := func() weak.Pointer[statecontext.State] {
+		s := statecontext.New()
+		d.note(s)
+		return weak.Make(s)
+	}()
+	for began := time.Now(); former.Value() != nil; runtime.GC() {
+		if time.Since(began) > time.Minute {
+			t.Fatal("the state is still there")
+		}
+	}
+	if len(d.former) != 1 {
+		t.Errorf("%d are remembered", len(d.former))
+	}
 }
 
 // TestManagersTravelAsChanges: a manager that comes raises no revision; whoever was told a list before it came hears of it with the

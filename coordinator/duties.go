@@ -48,6 +48,7 @@ func (l *leader) stepIndexes() {
 		if x == nil || l.proposals[indexKey(id)] {
 			continue
 		}
+		gone := l.checkHosts(x)
 		switch x.Definition.State {
 		case index.Dropping:
 			l.stepDropping(x)
@@ -63,14 +64,10 @@ func (l *leader) stepIndexes() {
 			if l.allocate(x) || x.Definition.State != index.Backfill {
 				break
 			}
-			if g, done := l.finished(x); done {
-				if l.mayPropose(indexKey(id)) {
-					ready = append(ready, readied{&x.Definition, g})
-				}
-				continue
+			if g, done := l.finished(x); done && !gone && l.mayPropose(indexKey(id)) {
+				ready = append(ready, readied{&x.Definition, g})
 			}
 		}
-		l.checkHosts(x)
 	}
 	l.finish(ready)
 }
@@ -199,11 +196,12 @@ func (l *leader) stepDropping(x *statecontext.Index) {
 	}
 }
 
-// checkHosts puts a build into error whose host has been away for too long.
-func (l *leader) checkHosts(x *statecontext.Index) {
+// checkHosts puts a build into error whose host has been away for too long; it tells whether one has. That goes before
+// whatever else could be done for it.
+func (l *leader) checkHosts(x *statecontext.Index) bool {
 	d := &x.Definition
 	if d.State != index.Backfill && d.State != index.Pending {
-		return
+		return false
 	}
 	away := ""
 	for _, c := range x.Topology.Copies {
@@ -216,14 +214,15 @@ func (l *leader) checkHosts(x *statecontext.Index) {
 	}
 	if away == "" {
 		delete(l.lackMS, d.ID)
-		return
+		return false
 	}
 	if l.lackMS[d.ID] == 0 {
 		l.lackMS[d.ID] = max(l.nowMS, 1)
 	}
 	if l.nowMS-l.lackMS[d.ID] < l.cfg.Settings.BuildPatience.Milliseconds() {
-		return
+		return false
 	}
 	l.propose(indexKey(d.ID), &statecontext.SetIndexState{ID: d.ID, From: d.State, To: index.Error, Reason: fmt.Sprintf(
 		"HOST_AWAY: indexer %s has been away for %v; bring it back and BUILD INDEX, or drop the index", away, l.cfg.Settings.BuildPatience)}, nil)
+	return true
 }

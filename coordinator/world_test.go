@@ -32,7 +32,8 @@ type log struct {
 	id      string
 	lost    bool // leadership: nothing can be proposed
 	count   map[string]int
-	bytes   int // of what was committed
+	bytes   int                              // of what was committed
+	refuse  func(statecontext.Command) error // nil: nothing
 }
 
 func (g *log) ID() string                   { return g.id }
@@ -65,6 +66,11 @@ func (g *log) Propose(ctx context.Context, c statecontext.Command) (statecontext
 	defer g.mu.Unlock()
 	if g.lost {
 		return statecontext.Result{}, ErrNotLeading
+	}
+	if g.refuse != nil {
+		if err := g.refuse(c); err != nil {
+			return statecontext.Result{}, err
+		}
 	}
 	data, err := statecontext.Encode(c)
 	if err != nil {

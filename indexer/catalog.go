@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"sync"
 	"time"
 
 	"tidemark/index"
+	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
 	"tidemark/partition"
 	"tidemark/scan"
@@ -261,15 +263,69 @@ type nodes struct {
 const slicesPath = "/v1/slices:scan"
 
 // OpenSlices implements scan.Nodes. This node's own slices are read here and now, without a network between.
-func (n nodes) OpenSlices(ctx context.Context, node index.NodeID, req scan.NodeRequest) (scan.RowStream, error) {
+func (n nodes) OpenSlices(ctx context.Context, node index.NodeID, others []index.NodeID, req scan.NodeRequest) (scan.RowStream, error) {
 	if node == n.x.identity.get().Node {
 		return openHere(ctx, req, pins{n.x})
 	}
+	instead := func() (addrs []string) {
+		for _, o := range others {
+			addrs = append(addrs, n.addr(o))
+		}
+		return addrs
+	}
+	// The scan's context ends this one: the stream is closed by its caller, or the caller gives the whole scan up.
+	ctx, cancel := context.WithCancel(ctx)
+	addr := n.addr(node)
+	var wait detector.Wait
+	n.x.alive.Begin(&wait, addr, instead, cancel)
 	body, err := n.post(ctx, node, slicesPath, req)
+	switch silent := wait.End(); {
+	case silent:
+		cancel()
+		if err == nil {
+			_ = body.Close()
+		}
+		return nil, fmt.Errorf("%s: %w", addr, detector.ErrSilent)
+	case err != nil:
+		if !errors.As(err, new(*rpc.Problem)) && ctx.Err() == nil {
+			n.x.alive.Failed(addr)
+		}
+		cancel()
+		return nil, err
+	}
+	rows, err := scan.ReadFrames(&nodeBody{detector.Body{ReadCloser: body, Detector: n.x.alive, Peer: addr, Others: instead, Silent: cancel}, cancel})
 	if err != nil {
 		return nil, err
 	}
-	return scan.ReadFrames(body)
+	return rows, nil
+}
+
+// nodeBody ends its request when it is closed.
+type nodeBody struct {
+	detector.Body
+	end func()
+}
+
+// Close implements io.Closer.
+func (b *nodeBody) Close() error {
+	err := b.Body.Close()
+	b.end()
+	return err
+}
+
+// Suspect implements scan.Nodes.
+func (n nodes) Suspect(node index.NodeID) bool {
+	return n.x.alive.Any() && node != n.x.identity.get().Node && n.x.alive.Suspect(n.addr(node))
+}
+
+// addr gives a node's scan port, "" when it is not known.
+func (n nodes) addr(node index.NodeID) string {
+	for _, e := range n.x.present().Indexers {
+		if e.Node == node {
+			return e.Scan
+		}
+	}
+	return ""
 }
 
 // openHere opens slices of this node, with the span that they would have on another one.

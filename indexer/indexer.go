@@ -32,6 +32,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
+	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
 	"tidemark/managerclient"
 	"tidemark/projectorclient"
@@ -157,6 +158,8 @@ type Indexer struct {
 	marks      *marks
 	managers   *managerclient.Client
 	projectors *projectorclient.Client
+	alive      *detector.Detector // of the indexers' scan ports
+	probes     *rpc.Client
 	metrics    *metrics
 	ports      ports
 	now        func() time.Time
@@ -253,6 +256,8 @@ func Open(cfg Config) (*Indexer, error) {
 	}
 	x.managers = managerclient.New(cfg.Managers, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager))
 	x.projectors = projectorclient.New(8, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector))
+	x.probes = rpc.NewClient(probesAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
+	x.alive = detector.New(detector.HTTP(x.probes.HTTP(), func(addr string) string { return cfg.TLS.BaseURL(addr) + "/healthz" }))
 	return x, nil
 }
 
@@ -321,12 +326,14 @@ func (x *Indexer) Run(ctx context.Context) error {
 	g.Go(func() error { return x.watchMemory(inner) })
 	e := x.Endpoint()
 	x.log.Info("indexer runs", "name", e.Name, "uuid", e.UUID, "admin", e.Admin, "scan", e.Scan, "maintenance", e.Maintenance)
-	return stopWithin(ctx, stopMost, func() error {
+	return stopWithin(inner, stopMost, func() error { // inner ends also when a part fails
 		err := g.Wait()
 		x.snapshots.closeAll()
 		err = errors.Join(err, x.store.Close())
 		x.managers.Close()
 		x.projectors.Close()
+		x.alive.Close()
+		x.probes.Close()
 		return err
 	})
 }
@@ -338,7 +345,7 @@ const stopMost = 15 * time.Second
 // ErrHangs is wrapped when the process could not stop in order.
 var ErrHangs = errors.New("the indexer does not come to an end; its disk hangs")
 
-// stopWithin waits for f, when ctx has ended no longer than most.
+// stopWithin waits for f, when ctx has ended no longer than most. The error then says why ctx has ended, unless it was told to.
 func stopWithin(ctx context.Context, most time.Duration, f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
@@ -353,7 +360,11 @@ func stopWithin(ctx context.Context, most time.Duration, f func() error) error {
 	case err := <-done:
 		return err
 	case <-t.C:
-		return fmt.Errorf("%w: given up %s after the signal; what was in memory comes from KV again", ErrHangs, most)
+		err := fmt.Errorf("%w: given up after %s; what was in memory comes from KV again", ErrHangs, most)
+		if cause := context.Cause(ctx); !errors.Is(cause, context.Canceled) {
+			err = errors.Join(cause, err)
+		}
+		return err
 	}
 }
 

@@ -246,9 +246,9 @@ func (k *bucket) report(unready map[index.ID]index.State, wantsHW bool) (wire.Bu
 	return b, copies
 }
 
-// sizeOf gives a copy's size as it was measured last. Until its index is ready it is looked at for every report, so that what
-// the leader knows is true at the moment in which the index becomes ready; a measurement that is older than such a look does
-// not take its place.
+// sizeOf gives a copy's size as it was measured last. Until its index is ready its entries are counted anew for every report,
+// so that what the leader knows is true at the moment in which the index becomes ready; a measurement that is older than such
+// a look does not take its place.
 func (k *bucket) sizeOf(id index.CopyID, m *measurement, unready bool) (z copySize) {
 	if m != nil {
 		z = m.copies[id]
@@ -258,7 +258,11 @@ func (k *bucket) sizeOf(id index.CopyID, m *measurement, unready bool) (z copySi
 	case s == nil:
 		return z
 	case unready:
-		z = sizeOf(s)
+		items, batch, err := s.Counted()
+		if err != nil {
+			z.err = err.Error()
+		}
+		z.items, z.batch = uint64(max(items, 0)), batch
 		k.sizes[id] = z
 	case z.batch < seen.batch:
 		return seen

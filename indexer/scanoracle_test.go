@@ -161,8 +161,10 @@ func (f *shelf) Pin(_ context.Context, _ index.ID, copies []index.CopyID, _ wire
 	return p, nil
 }
 
+func (f *shelf) Suspect(index.NodeID) bool { return false }
+
 // OpenSlices reads the slices of node 0 as a coordinator's own, those of the others as they come over a network.
-func (f *shelf) OpenSlices(ctx context.Context, node index.NodeID, req scan.NodeRequest) (scan.RowStream, error) {
+func (f *shelf) OpenSlices(ctx context.Context, node index.NodeID, _ []index.NodeID, req scan.NodeRequest) (scan.RowStream, error) {
 	if node == 0 {
 		return scan.Open(ctx, req, f)
 	}

@@ -23,6 +23,8 @@ import (
 const (
 	// maxScans bounds the scans that this node coordinates at a time, and, apart from that, the parts of scans it serves.
 	maxScans = 256
+	// probesAtOnce bounds the connections to another node that are only used to see whether it lives.
+	probesAtOnce = 2
 	// writeStall is how long a manager or another node, or the network to it, may take nothing before its scan is ended. Longer
 	// than a manager waits for its own client: that one ends the scan, and says why.
 	writeStall = 60 * time.Second
@@ -235,12 +237,7 @@ func (a *answer) flush() { _ = a.c.Flush() } // the next write meets the error a
 
 // post sends a request to another node's scan port and gives the body of its answer.
 func (n nodes) post(ctx context.Context, node index.NodeID, path string, req any) (io.ReadCloser, error) {
-	addr := ""
-	for _, e := range n.x.present().Indexers {
-		if e.Node == node {
-			addr = e.Scan
-		}
-	}
+	addr := n.addr(node)
 	if node == n.x.identity.get().Node {
 		addr = n.x.ports.scan.Addr().String()
 	}

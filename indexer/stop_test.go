@@ -51,6 +51,12 @@ func TestStopWithin(t *testing.T) {
 		if err := stopWithin(ctx, time.Second, func() error { time.Sleep(time.Hour); return nil }); !errors.Is(err, ErrHangs) || time.Since(began) != time.Second {
 			t.Errorf("%v after %s, want ErrHangs after 1s", err, time.Since(began))
 		}
+		part, fail := context.WithCancelCause(t.Context()) // a part of the whole has failed, without a signal
+		fail(failed)
+		began = time.Now()
+		if err := stopWithin(part, time.Second, func() error { time.Sleep(time.Hour); return nil }); !errors.Is(err, ErrHangs) || !errors.Is(err, failed) || time.Since(began) != time.Second {
+			t.Errorf("%v after %s, want ErrHangs and why after 1s", err, time.Since(began))
+		}
 		time.Sleep(time.Hour) // what was given up ends here, the bubble with it
 	})
 }

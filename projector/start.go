@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"golang.org/x/sync/errgroup"
 
@@ -84,9 +85,9 @@ func (m *starts) run(ctx context.Context, c *connection) {
 	}
 	var g errgroup.Group
 	g.SetLimit(streamsAtOnce)
-	if len(together) > 0 {
+	for some := range slices.Chunk(together, mostTogether) {
 		g.Go(func() error {
-			m.startTogether(ctx, c, together)
+			m.startTogether(ctx, c, some)
 			return nil
 		})
 	}
@@ -99,7 +100,10 @@ func (m *starts) run(ctx context.Context, c *connection) {
 	_ = g.Wait() // outcomes carry the errors
 }
 
-// startTogether opens streams whose gates are held, and lets go of them.
+// mostTogether is how many streams wait for each other's answers: a vbucket that KV is silent about holds no more of them up.
+const mostTogether = 64
+
+// startTogether opens streams whose gates are held, and lets go of them when KV has answered for all, or answers no more.
 func (m *starts) startTogether(ctx context.Context, c *connection, all []start) {
 	streams, vbuuids := make([]*stream, len(all)), make([]uint64, len(all))
 	for i := range all {

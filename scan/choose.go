@@ -27,6 +27,7 @@ type candidate struct {
 	copy index.CopyID
 	node index.NodeID
 	held wire.StabilityRef
+	last bool // the node is suspect
 }
 
 // needed marks the slices that may hold a row of the ranges. When no row can match, every slice is asked all the same: the
@@ -46,8 +47,8 @@ func needed(l *partition.Layout, ranges []Range) []bool {
 
 // choose takes the newest timestamp that one healthy copy of every slice that is needed holds, or least when that is
 // newer: the nodes then wait for it; or at, when the caller has named one. turn spreads scans over copies that are equally
-// good.
-func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64) (plan, error) {
+// good; those of suspect nodes are asked last.
+func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64, suspect func(index.NodeID) bool) (plan, error) {
 	marked := needed(&v.Topology.Layout, ranges)
 	p := plan{scheme: v.Topology.Layout.Scheme, slices: make([]sliceplan, 0, len(marked))}
 	healthy := v.healthy
@@ -79,7 +80,7 @@ func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64) 
 		p.ref = *at
 	}
 	for i := range p.slices {
-		p.slices[i].order(p.ref, turn)
+		p.slices[i].order(p.ref, turn, suspect)
 	}
 	return p, nil
 }
@@ -98,15 +99,16 @@ func (v *View) candidates() [][]candidate {
 	}
 	for _, c := range v.Topology.Copies {
 		if ref, ok := held[c.ID]; ok && int(c.Slice) < len(all) {
-			all[c.Slice] = append(all[c.Slice], candidate{c.ID, c.Node, ref})
+			all[c.Slice] = append(all[c.Slice], candidate{copy: c.ID, node: c.Node, held: ref})
 		}
 	}
 	return all
 }
 
 // order puts copies that hold ref first, then those that soon will: who is far behind another copy, as an indexer that is
-// slow or stands still, is asked last. Each group is rotated by turn. The candidates of the view stay as they are.
-func (s *sliceplan) order(ref wire.StabilityRef, turn uint64) {
+// slow or stands still, is asked last, and behind them who is suspect. Each group is rotated by turn. The candidates of the
+// view stay as they are.
+func (s *sliceplan) order(ref wire.StabilityRef, turn uint64, suspect func(index.NodeID) bool) {
 	n := uint64(len(s.candidates))
 	if n == 1 {
 		return
@@ -120,6 +122,9 @@ func (s *sliceplan) order(ref wire.StabilityRef, turn uint64) {
 			newest = c.held
 		}
 	}
+	for i := range rotated {
+		rotated[i].last = suspect(rotated[i].node)
+	}
 	slices.SortStableFunc(rotated, func(a, b candidate) int { return a.rank(ref, newest) - b.rank(ref, newest) })
 	s.candidates = rotated
 }
@@ -128,10 +133,12 @@ func (s *sliceplan) order(ref wire.StabilityRef, turn uint64) {
 // is known a moment later than what one holds oneself: a promotion or two, at twenty a second.
 const farBehind = 3
 
-// rank is 0 for a copy that holds ref, 2 for one that is far behind the newest, 1 between. All copies that scans may read
+// rank is 0 for a copy that holds ref, 2 for one that is far behind the newest, 1 between, 3 for one of a suspect node. All copies that scans may read
 // are of one generation and rollback, so that numbers tell the distance.
 func (c candidate) rank(ref, newest wire.StabilityRef) int {
 	switch {
+	case c.last:
+		return 3
 	case c.held.Compare(ref) >= 0:
 		return 0
 	case newest.Number-min(c.held.Number, newest.Number) >= farBehind:

@@ -84,20 +84,21 @@ func (c *memCursor) Close() error { return nil }
 
 // fakeCluster is catalog, truth, nodes and pins in one.
 type fakeCluster struct {
-	mu      sync.Mutex
-	view    View
-	rows    map[uint64][][]Row                  // by number, by slice
-	has     map[index.CopyID]map[uint64]Code    // by copy, by number: "" held, else the refusal
-	broken  func(node index.NodeID) (cutAt int) // bytes until the stream is cut; -1 never; -2 refuses to connect
-	request func(NodeRequest)
-	newest  uint64
-	current uint64 // KV is at the vector of this number
-	changed chan struct{}
-	opened  atomic.Int64
-	closed  atomic.Int64
-	asked   atomic.Int64 // Stabilize
-	kept    atomic.Uint64
-	refuse  func(asked int64) error // of Stabilize; nil: never
+	mu       sync.Mutex
+	view     View
+	rows     map[uint64][][]Row                  // by number, by slice
+	has      map[index.CopyID]map[uint64]Code    // by copy, by number: "" held, else the refusal
+	broken   func(node index.NodeID) (cutAt int) // bytes until the stream is cut; -1 never; -2 refuses to connect
+	request  func(NodeRequest)
+	suspects []index.NodeID
+	newest   uint64
+	current  uint64 // KV is at the vector of this number
+	changed  chan struct{}
+	opened   atomic.Int64
+	closed   atomic.Int64
+	asked    atomic.Int64 // Stabilize
+	kept     atomic.Uint64
+	refuse   func(asked int64) error // of Stabilize; nil: never
 }
 
 func (f *fakeCluster) View(id index.ID) (View, error) {
@@ -177,8 +178,11 @@ func (c *cutReader) Read(p []byte) (int, error) {
 // here is the node that the coordinator itself is on: its slices are read without frames.
 const here index.NodeID = 1
 
+// Suspect implements Nodes.
+func (f *fakeCluster) Suspect(node index.NodeID) bool { return slices.Contains(f.suspects, node) }
+
 // OpenSlices implements Nodes.
-func (f *fakeCluster) OpenSlices(ctx context.Context, node index.NodeID, req NodeRequest) (RowStream, error) {
+func (f *fakeCluster) OpenSlices(ctx context.Context, node index.NodeID, _ []index.NodeID, req NodeRequest) (RowStream, error) {
 	cutAt := -1
 	if f.broken != nil {
 		f.mu.Lock()

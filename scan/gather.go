@@ -166,6 +166,19 @@ func (r *run) replace(ctx context.Context, m *merger, n *remote, why error, open
 	return nil
 }
 
+// others gives the nodes that would be asked in this one's place; none when there is a slice that nobody else has.
+func (n *remote) others() (nodes []index.NodeID) {
+	for _, s := range n.slices {
+		if len(s.candidates) < 2 {
+			return nil
+		}
+		if next := s.candidates[1].node; !slices.Contains(nodes, next) {
+			nodes = append(nodes, next)
+		}
+	}
+	return nodes
+}
+
 // failed takes the node's copies out of the choice. When the node itself gave the reason, it may hold for one of several
 // copies only: each is asked alone before it is given up.
 func (n *remote) failed(why error) {
@@ -194,9 +207,9 @@ func (r *run) open(ctx context.Context, todo []*sliceplan, after *Row) (opened [
 		}
 		var others sync.WaitGroup
 		for _, n := range nodes[1:] {
-			others.Go(func() { n.stream, n.err = r.c.nodes.OpenSlices(ctx, n.node, r.request(n)) })
+			others.Go(func() { n.stream, n.err = r.c.nodes.OpenSlices(ctx, n.node, n.others(), r.request(n)) })
 		}
-		nodes[0].stream, nodes[0].err = r.c.nodes.OpenSlices(ctx, nodes[0].node, r.request(nodes[0]))
+		nodes[0].stream, nodes[0].err = r.c.nodes.OpenSlices(ctx, nodes[0].node, nodes[0].others(), r.request(nodes[0]))
 		others.Wait()
 		todo = nil
 		for _, n := range nodes {

@@ -101,8 +101,11 @@ type Truth interface {
 // Nodes reaches the nodes, this one included.
 type Nodes interface {
 	// OpenSlices starts a node's part of a scan. The node waits until its copies hold req.Ref. Errors are *Error where
-	// the node gave a reason; any other error means that it could not be asked.
-	OpenSlices(ctx context.Context, node index.NodeID, req NodeRequest) (RowStream, error)
+	// the node gave a reason; any other error means that it could not be asked, or that it is silent while others, which
+	// could be asked in its place, are not.
+	OpenSlices(ctx context.Context, node index.NodeID, others []index.NodeID, req NodeRequest) (RowStream, error)
+	// Suspect tells whether a node could not be asked, or was silent, a short time ago: another one is asked if there is one.
+	Suspect(node index.NodeID) bool
 }
 
 // Sink takes rows. What it is given is valid until it returns; it may block, and the scan waits for it.

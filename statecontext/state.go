@@ -206,6 +206,35 @@ func (s *State) TimeMS() int64 { return s.timeMS }
 // endpoints, buckets and their rollbacks. Promotions, and indexes that wait for BUILD INDEX, do not move it.
 func (s *State) DefinitionsRevision() uint64 { return s.revision }
 
+// Placements are the indexes and indexers of a state at one revision of the definitions: shared with the state, and keeping
+// nothing else of it alive, such as stability timestamps.
+type Placements struct {
+	revision uint64
+	indexes  *btree.Map[index.ID, *Index]
+	indexers *btree.Map[index.NodeID, *Indexer]
+}
+
+// Placements gives those of the state.
+func (s *State) Placements() Placements { return Placements{s.revision, s.indexes, s.indexers} }
+
+// Revision is that of the definitions.
+func (p Placements) Revision() uint64 { return p.revision }
+
+// Index gives an index with its topology, nil when there is none.
+func (p Placements) Index(id index.ID) *Index { x, _ := p.indexes.Get(id); return x }
+
+// Indexes gives all indexes by id.
+func (p Placements) Indexes() iter.Seq[*Index] { return values(p.indexes) }
+
+// IndexCount is the number of indexes, those that are being dropped too.
+func (p Placements) IndexCount() int { return p.indexes.Len() }
+
+// Indexer gives an indexer, nil when there is none.
+func (p Placements) Indexer(n index.NodeID) *Indexer { i, _ := p.indexers.Get(n); return i }
+
+// Indexers gives all indexers by node id.
+func (p Placements) Indexers() iter.Seq[*Indexer] { return values(p.indexers) }
+
 // Load is how many copies a node has that are not leaving.
 func (s *State) Load(n index.NodeID) int {
 	if int(n) >= len(s.placed) {

@@ -21,6 +21,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"tidemark/internal/testcluster"
 	"tidemark/manager"
 )
 
@@ -128,15 +129,20 @@ func (p *process) stop() {
 
 func (p *process) kill() { _ = p.cmd.Process.Kill() }
 
+// freeAddrs gives addresses that nobody uses, and nobody is given by chance: below the ephemeral ports. That of a manager that
+// was killed is free until it is started again.
 func freeAddrs(t *testing.T, n int) (addrs []string) {
 	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
+	for base := testcluster.FreeRange(); len(addrs) < n; base++ {
+		addr := net.JoinHostPort("127.0.0.1", strconv.Itoa(base))
+		l, err := net.Listen("tcp", addr)
 		if err != nil {
+			continue
+		}
+		if err := l.Close(); err != nil {
 			t.Fatal(err)
 		}
-		defer l.Close()
-		addrs = append(addrs, l.Addr().String())
+		addrs = append(addrs, addr)
 	}
 	return addrs
 }
