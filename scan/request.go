@@ -228,6 +228,8 @@ func (r *Request) Compile(def *index.Definition) (Spec, error) {
 	}
 	var bounds []Bounds
 	switch {
+	case len(r.Equal) > len(s.Desc):
+		return s, Errorf(BadRequest, "equal has %d values, a key of this index has %d components", len(r.Equal), len(s.Desc))
 	case r.Equal != nil:
 		bounds = []Bounds{{Low: r.Equal, High: r.Equal}}
 	case r.Range != nil:

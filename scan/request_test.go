@@ -56,7 +56,7 @@ func TestParseRequest(t *testing.T) {
 
 func TestCompileErrors(t *testing.T) {
 	for _, c := range []struct{ body, want string }{
-		{`{"equal":["a","b","c"]}`, "component"},
+		{`{"equal":["a","b","c"]}`, "equal has 3 values, a key of this index has 2 components"},
 		{`{"range":{"low":[1,2,3]}}`, "low has 3 values"},
 		{`{"range":{"inclusion":"all"}}`, "want both, low, high or neither"},
 		{`{"offset":-1}`, "offset -1"},

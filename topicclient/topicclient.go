@@ -20,6 +20,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -45,7 +46,8 @@ const (
 	// beginPatience is how long a vbucket may be without a stream before it is asked for again: routers connect again by
 	// themselves.
 	beginPatience = 3 * time.Second
-	// missingPatience is how long projectors may not know the bucket or an index: they learn of a new one in moments.
+	// missingPatience is how long projectors may not know the bucket or an index, or not let the subscriber in: they learn of a
+	// new one, or of a right that was granted, in moments.
 	missingPatience = 10 * time.Second
 	stopTimeout     = 2 * time.Second
 )
@@ -109,7 +111,7 @@ type Subscription struct {
 	known    chan struct{} // closed with that
 	failed   chan error
 	requests map[uint64]*request
-	missing  time.Time // since when projectors say that there is no such bucket or index; zero: they do not
+	missing  time.Time // since when projectors say that there is no such bucket or index, or no right to it; zero: they do not
 }
 
 // vbucket is one vbucket's stream.
@@ -362,11 +364,11 @@ func (s *Subscription) begin(reply *wire.Subscription) {
 	}
 }
 
-// refused judges why a projector did not answer: what it does not have for long is not there.
+// refused judges why a projector did not answer: what it does not have, or refuses, for long is final.
 func (s *Subscription) refused(addr string, err error) error {
 	s.log.Info("a projector does not take the subscription; trying again", "projector", addr, "error", err)
 	var problem *rpc.Problem
-	if !errors.As(err, &problem) || problem.Code != rpc.CodeNotFound {
+	if !errors.As(err, &problem) || !slices.Contains([]string{rpc.CodeNotFound, rpc.CodeForbidden, rpc.CodeUnauthorized}, problem.Code) {
 		return nil
 	}
 	s.mu.Lock()
