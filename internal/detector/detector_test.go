@@ -180,14 +180,13 @@ func TestRest(t *testing.T) {
 	in(t, map[string]time.Duration{"a": never, "b": time.Millisecond}, func(t *testing.T, n *town, d *Detector) {
 		var rests []time.Duration
 		for range 7 {
-			began := time.Now()
 			if wait(d, "a", []string{"b"}, time.Second) == 0 {
 				t.Fatal("it was not found silent")
 			}
 			if got := d.Order([]string{"a", "b", "c"}); !slices.Equal(got, []string{"b", "c", "a"}) {
 				t.Fatalf("asked in the order %v", got)
 			}
-			began = time.Now()
+			began := time.Now()
 			for d.Suspect("a") {
 				time.Sleep(10 * time.Millisecond)
 			}
