@@ -59,7 +59,6 @@ func (b *Bucket) Accept(src Source, e *keyversion.Event) Verdict {
 		return b.data(vb, e)
 	case keyversion.Sync, keyversion.DSync:
 		v.recv = max(v.recv, e.Seqno)
-		v.comp = max(v.comp, e.Seqno)
 	case keyversion.Activate:
 		v.activated = max(v.activated, e.Seqno)
 		for _, id := range e.Copies {
@@ -169,7 +168,7 @@ func (b *Bucket) begin(src Source, e *keyversion.Event) Verdict {
 		}
 	}
 	v.log, v.begun, v.purge = log, true, g.Purge
-	v.recv, v.activated, v.comp = g.Start, 0, 0
+	v.recv, v.activated = g.Start, 0
 	v.awaited = nil
 	for _, id := range g.Copies {
 		if b.find(id) == nil {
@@ -222,7 +221,7 @@ func (b *Bucket) foldStream(vb int) {
 	v := &b.vbs[vb]
 	for _, c := range b.copies {
 		if p := &c.parts[vb]; p.sub {
-			p.base, p.comp = max(p.base, v.recv), max(p.comp, v.comp)
+			p.base = max(p.base, v.recv)
 		}
 	}
 }

@@ -37,7 +37,7 @@ func (b *Bucket) describe(w *strings.Builder, vb int) {
 	if v.min != v.cur.inc {
 		fmt.Fprintf(w, ", refuses below %s", v.min)
 	}
-	fmt.Fprintf(w, "; received %d, complete %d", v.recv, v.comp)
+	fmt.Fprintf(w, "; received %d", v.recv)
 	if len(v.queue) > 0 {
 		w.WriteString("; queue")
 		for i := range v.queue {

@@ -172,7 +172,7 @@ func (b *Bucket) waits(c *slice, vb int, seqno uint64) bool {
 		return false
 	}
 	if p.sub {
-		return b.complete(p, vb) < seqno
+		return b.received(p, vb) < seqno
 	}
 	return c.ready && !c.out
 }
@@ -202,7 +202,7 @@ func (b *Bucket) couldBeExact(c *slice, s *Stability) bool {
 		if p.restoring || p.pos.Side < p.pos.A || max(p.pos.Main, p.pos.A) > seqno || seqno < p.pos.Floor {
 			return false
 		}
-		if p.pos.Main < seqno && (!p.sub || b.complete(p, vb) < seqno) {
+		if p.pos.Main < seqno && (!p.sub || b.received(p, vb) < seqno) {
 			return false
 		}
 		if b.on(straddle) && b.vbs[vb].straddles(p, seqno) > seqno {
@@ -317,7 +317,7 @@ func (b *Bucket) advance(cb *CopyBatch, c *slice, vb int, seqno uint64, taken in
 		return
 	}
 	was, keep := p.pos, p.pos.Side < p.pos.A
-	reached := p.pos.Main >= seqno || p.sub && b.complete(p, vb) >= seqno
+	reached := p.pos.Main >= seqno || p.sub && b.received(p, vb) >= seqno
 	if b.on(straddle) {
 		p.pos.Floor = max(p.pos.Floor, v.straddles(p, seqno))
 	}
@@ -332,9 +332,6 @@ func (b *Bucket) advance(cb *CopyBatch, c *slice, vb int, seqno uint64, taken in
 		}
 		pt.Segment = taken
 		p.tombs = p.tombs || pt.KeepTombstones && e.empty
-		if e.Seqno > p.pos.A && b.on(mainMoves) {
-			p.pos.Main = max(p.pos.Main, e.Seqno)
-		}
 		p.pos.WindowEnd = max(p.pos.WindowEnd, e.Window.End)
 	}
 	if p.sub && v.begun {

@@ -121,7 +121,6 @@ type vbucket struct {
 	// window of which nothing has come here, so that who has everything up to there, from a stream with other windows, is
 	// not known.
 	activated uint64
-	comp      uint64 // newest complete seqno of the present stream
 	epoch     uint32 // rises whenever some copy's queue starts anew
 	queue     []Entry
 	bytes     int
@@ -132,20 +131,19 @@ type vbucket struct {
 
 // part is one copy's state of one vbucket.
 type part struct {
-	pos  Position
-	log  timestamp.FailoverLog // of what is held
-	kept timestamp.FailoverLog // as the store has it
-	// base and comp: received, and complete, on earlier streams; while sub is set the present stream's are added.
-	base, comp uint64
-	solid      uint64 // of side: up to here it is known how far de-duplication may have hidden something
-	taken      uint64 // how much of side is in a batch that is not written yet
-	lent       uint64 // what the present side stream brought up to here is in batches of this copy, and none of them was lost
-	from       uint32 // epoch at which the queue starts for this copy, noQueue while no stream feeds it
-	sub        bool   // the present stream feeds it
-	tombs      bool   // tombstones may be stored
-	restoring  bool   // waits for Restored
-	rejoin     bool   // to be joined then
-	rejoinLow  uint64 // purge seqno to judge by then
+	pos       Position
+	log       timestamp.FailoverLog // of what is held
+	kept      timestamp.FailoverLog // as the store has it
+	base      uint64                // received on earlier streams; while sub is set what the present one brings is added
+	solid     uint64                // of side: up to here it is known how far de-duplication may have hidden something
+	taken     uint64                // how much of side is in a batch that is not written yet
+	lent      uint64                // what the present side stream brought up to here is in batches of this copy, and none of them was lost
+	from      uint32                // epoch at which the queue starts for this copy, noQueue while no stream feeds it
+	sub       bool                  // the present stream feeds it
+	tombs     bool                  // tombstones may be stored
+	restoring bool                  // waits for Restored
+	rejoin    bool                  // to be joined then
+	rejoinLow uint64                // purge seqno to judge by then
 }
 
 const noQueue = ^uint32(0)
@@ -338,17 +336,6 @@ func (b *Bucket) received(p *part, vb int) uint64 {
 	return p.base
 }
 
-// complete is the newest seqno that ends a window and up to which the copy has everything.
-func (b *Bucket) complete(p *part, vb int) uint64 {
-	if !b.on(completeS) {
-		return b.received(p, vb)
-	}
-	if p.sub {
-		return max(p.comp, b.vbs[vb].comp)
-	}
-	return p.comp
-}
-
 // receivedLog is the log of the branch on which a copy receives.
 func (b *Bucket) receivedLog(p *part, vb int) timestamp.FailoverLog {
 	if v := &b.vbs[vb]; v.begun {
@@ -360,7 +347,7 @@ func (b *Bucket) receivedLog(p *part, vb int) timestamp.FailoverLog {
 // reset puts the copy's reception of a vbucket back to what it holds.
 func (b *Bucket) reset(sl *slice, vb int) {
 	p, v := &sl.parts[vb], &b.vbs[vb]
-	p.sub, p.comp, p.from = false, 0, noQueue
+	p.sub, p.from = false, noQueue
 	p.base = max(p.pos.Main, p.pos.A)
 	sl.exact, sl.at = false, Ref{}
 	if len(v.queue) > 0 {

@@ -131,7 +131,6 @@ func TestLaggard(t *testing.T) {
 	var acked []uint64
 	for n := range uint64(behind) {
 		b.Accept(Source{}, &keyversion.Event{Kind: keyversion.Insert, Seqno: n + 1, Window: timestamp.Window{Start: n, End: n + 1}})
-		b.Accept(Source{}, &keyversion.Event{Kind: keyversion.Sync, Seqno: n + 1})
 		for batch, _ := b.Flush(); batch != nil; batch, _ = b.Flush() {
 			a, _ := b.Done(batch)
 			acked = append(acked, a.Number)

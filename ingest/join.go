@@ -22,7 +22,6 @@ func (b *Bucket) checkBranch(sl *slice, vb int, log timestamp.FailoverLog, queue
 	}
 	if b.content(p) > p.log.Common(log) || !b.on(scoped) && b.content(p) > 0 {
 		p.sub, p.restoring, p.rejoin, p.from = false, true, false, noQueue
-		p.comp = 0
 		sl.exact = false
 		b.work = append(b.work, Work{Restore: &Restore{Copy: sl.id, VBucket: vb, Log: log}})
 		b.trim(vb)
@@ -84,12 +83,11 @@ func (b *Bucket) join(sl *slice, vb int, start, purge uint64) {
 		p.pos, p.solid, p.lent = Position{Floor: p.pos.Floor}, 0, 0
 		b.deleteRange(sl, vb)
 		b.clearQueue(sl, vb)
-		p.base, p.comp = 0, 0
+		p.base = 0
 	}
 	if p.base < start {
 		if b.on(gapRule) {
 			b.clearQueue(sl, vb)
-			p.comp = 0
 			p.pos.A = start
 		}
 		p.base = start

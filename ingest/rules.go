@@ -1,5 +1,7 @@
 package ingest
 
+import "slices"
+
 // Rules is a set of protocol rules. They exist as values so that a simulation can switch one off and show what breaks;
 // the product always runs with all of them.
 type Rules uint32
@@ -17,7 +19,6 @@ const (
 	incarnation                   // anything of another incarnation is dropped
 	fencePoll                     // a poll refuses incarnations below its own
 	dropData                      // between DropData and BEGIN nothing is accepted
-	completeS                     // a stability timestamp is reached by complete seqnos only
 	resettle                      // a copy that becomes whole judges the last flushed S anew
 	sBranch                       // an S that is not on the branch of what is received is discarded
 	sRollback                     // an S of an older rollback id is ignored
@@ -27,7 +28,6 @@ const (
 	purgeSide                     // KV refuses a side stream's start: delete the range, take it from 0
 	purgeRows                     // a side stream from 0 over rows that a purged deletion may have removed: the same
 	aheadFloor                    // applying ahead moves the floor to the windows' ends
-	mainMoves                     // main moves with every applied maintenance event, also while side < A
 	sideBranch                    // a side stream is taken only on the branch of the maintenance stream
 	awaited                       // a copy that comes after the BEGIN or ACTIVATE that named it joins where the stream is
 	slicePos                      // a copy skips by its own position, not by the node's HW
@@ -40,9 +40,12 @@ func (b *Bucket) on(r Rules) bool { return b.off&r == 0 }
 // ruleNames are in the order of the bits.
 var ruleNames = [...]string{
 	"posSkip", "gapRule", "straddle", "sideFloor", "tombstones", "windowRule", "beginCheck", "staleLog", "ownerFence",
-	"incarnation", "fencePoll", "dropData", "completeS", "resettle", "sBranch", "sRollback", "rangeA", "purgeFloor",
-	"purgeBegin", "purgeSide", "purgeRows", "aheadFloor", "mainMoves", "sideBranch", "awaited", "slicePos", "scoped", "deactivate",
+	"incarnation", "fencePoll", "dropData", "resettle", "sBranch", "sRollback", "rangeA", "purgeFloor",
+	"purgeBegin", "purgeSide", "purgeRows", "aheadFloor", "sideBranch", "awaited", "slicePos", "scoped", "deactivate",
 }
+
+// RuleNames lists the rules.
+func RuleNames() []string { return slices.Clone(ruleNames[:]) }
 
 // Rule gives the rule of that name, 0 when there is none.
 func Rule(name string) Rules {

@@ -8,16 +8,16 @@ func TestRulesNeeded(t *testing.T) {
 		t.Skip("one run was asked for")
 	}
 	// Not found by themselves in 3,000 seeds, because another rule does the same work there: staleLog, fencePoll,
-	// deactivate, sBranch, sRollback, purgeFloor, purgeBegin, purgeSide, aheadFloor, mainMoves. Tables and scripts show those.
+	// deactivate, sBranch, sRollback, purgeFloor, purgeBegin, purgeSide, aheadFloor. Tables and scripts show those.
 	cases := []struct {
 		name string
 		off  Rules
 		from int64
 	}{
-		{"posSkip", posSkip, 3760}, {"gapRule", gapRule, 1}, {"straddle", straddle, 1}, {"sideFloor", sideFloor, 1},
-		{"tombstones", tombstones, 1}, {"windowRule", windowRule, 90}, {"beginCheck", beginCheck, 415}, {"ownerFence", ownerFence, 60},
-		{"incarnation", incarnation, 90}, {"dropData", dropData, 1}, {"completeS", completeS, 1},
-		{"resettle", resettle, 1}, {"rangeA", rangeA, 1}, {"purgeRows", purgeRows, 660}, {"sideBranch", sideBranch, 160}, {"upsertDeletion", upsertDeletion, 1}, {"awaited", awaited, 1},
+		{"posSkip", posSkip, 3000}, {"gapRule", gapRule, 1}, {"straddle", straddle, 1}, {"sideFloor", sideFloor, 1},
+		{"tombstones", tombstones, 1}, {"windowRule", windowRule, 200}, {"beginCheck", beginCheck, 415}, {"ownerFence", ownerFence, 60},
+		{"incarnation", incarnation, 90}, {"dropData", dropData, 1}, {"snapshotEnds", snapshotEnds, 1},
+		{"resettle", resettle, 1}, {"rangeA", rangeA, 1}, {"purgeRows", purgeRows, 660}, {"sideBranch", sideBranch, 100}, {"upsertDeletion", upsertDeletion, 1}, {"awaited", awaited, 1},
 	}
 	for _, c := range cases {
 		found := ""

@@ -11,6 +11,9 @@ import (
 // upsertDeletion is a rule of the router: hosts of slices that a document's key is not in are told so.
 const upsertDeletion Rules = 1 << 30
 
+// snapshotEnds is a rule of the projector: SYNC names only sequence numbers that end a DCP snapshot.
+const snapshotEnds Rules = 1 << 29
+
 const useOlder Rules = 1 << 31 // rollbacks use snapshots and checkpoints (a rule of the store, off: always to nothing)
 
 type simProj struct {
@@ -222,7 +225,7 @@ func (s *sim) pump(p, v int) {
 		k.mid, k.cur = false, k.window.End
 		st.comp, st.known = k.window.End, true
 		s.sync(p, v)
-	} else if s.off&completeS != 0 {
+	} else if s.off&snapshotEnds != 0 {
 		st.comp, st.known = k.cur, true
 		s.sync(p, v)
 	}

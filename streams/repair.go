@@ -331,7 +331,7 @@ func (r *repair) holders(vb uint16) (hs []Position, seen timestamp.MapRevision) 
 // receivers leaves out the holders that did not receive the stream before: what they lack comes by their own catchup streams,
 // as KV would else send all of it again to everybody. If nobody did, all of them count.
 func (l *Ledger) receivers(r *repair, vb uint16, holders []Position) []Position {
-	if len(l.shut) == 0 || !l.on(OpenOnly) {
+	if len(l.shut) == 0 {
 		return holders
 	}
 	var open []Position

@@ -89,7 +89,6 @@ const (
 	CommittedToo                    // the committed stability timestamp takes part in the branch rule
 	OneOwner                        // two projectors under one incarnation: neither counts
 	FencedAdopted                   // a stream that an indexer has fenced off is not taken over
-	OpenOnly                        // a restart does not go back for who did not receive the stream, while others did
 )
 
 func (l *Ledger) on(r Rules) bool { return l.cfg.Without&r == 0 }

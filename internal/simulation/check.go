@@ -5,11 +5,13 @@ import (
 	"slices"
 	"strings"
 
+	"tidemark/coordinator"
 	"tidemark/index"
 	"tidemark/ingest"
 	"tidemark/keyversion"
 	"tidemark/partition"
 	"tidemark/statecontext"
+	"tidemark/streams"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -167,6 +169,54 @@ func (s *Sim) oneVector(key refKey, t timestamp.Vector) {
 		s.fail("two stability timestamps under one name %+v: %v and %v", key, was.Seqnos, t.Seqnos)
 	}
 	s.told[key] = t
+}
+
+// observe looks at what a leader believes, after each thing that may change it.
+func (s *Sim) observe(l *leader) {
+	for _, b := range s.kv {
+		v, err := l.step.View(b.name)
+		if err != nil {
+			continue
+		}
+		s.checkOneOwner(l, &v)
+		s.checkPaced(l, &v)
+	}
+}
+
+// checkOneOwner: a leader takes one projector for the owner of a vbucket under one incarnation, and never another.
+func (s *Sim) checkOneOwner(l *leader, b *coordinator.BucketView) {
+	for v := range b.Entries {
+		e := &b.Entries[v]
+		if e.State != streams.Begun {
+			continue
+		}
+		k := ownerKey{int(l.term), b.Name, v, e.Incarnation}
+		if was, ok := s.ledger[k]; ok && was != e.Owner {
+			s.fail("the ledger of term %d has two owners of %s/%d under %v: %s and %s", l.term, b.Name, v, e.Incarnation, was, e.Owner)
+		}
+		s.ledger[k] = e.Owner
+	}
+}
+
+// owedKey is an indexer as a leader sees it.
+type owedKey struct {
+	leader *leader
+	bucket string
+	node   index.NodeID
+}
+
+// checkPaced: who takes part owes no more than the bound, or what it owed already when it came back, and the promotion that was
+// under way then.
+func (s *Sim) checkPaced(l *leader, b *coordinator.BucketView) {
+	for _, p := range b.Participants {
+		k := owedKey{l, b.Name, p.Node}
+		most, known := s.owed[k]
+		if now := max(p.Behind, uint64(s.outstanding)) + 1; !known || p.Ignored != "" || now < most {
+			s.owed[k] = now
+		} else if p.Behind > most {
+			s.fail("promotion of %s in term %d does not wait for indexer %d, which owes %d of at most %d", b.Name, l.term, p.Node, p.Behind, s.outstanding)
+		}
+	}
 }
 
 func (s *Sim) checkPublished(t *wire.Stability) {

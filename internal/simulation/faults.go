@@ -39,7 +39,7 @@ func (s *Sim) fault(b *kvBucket, v, p int, n *node) {
 			s.resume(p, b, v, n)
 		} else if st != nil {
 			st.drop[n.num] = true
-			if s.off == (off{}) && s.r.Intn(2) == 0 { // planted bugs were found without
+			if s.r.Intn(2) == 0 {
 				st.mute[n.num] = true
 			} else {
 				s.emit(p, n.num, b, v, keyversion.Event{Kind: keyversion.DropData, Incarnation: st.inc, Seqno: st.ks.cur + 1}, st.ks.cur)
@@ -55,7 +55,9 @@ func (s *Sim) fault(b *kvBucket, v, p int, n *node) {
 			s.createIndex(b)
 		}
 	case purges:
-		s.purge(b, v)
+		if !b.early || b.vb[v].cur.high() > young {
+			s.purge(b, v)
+		}
 	case fullDisks:
 		n.full = !n.full
 		s.ev("disk of n%d full: %v", n.num, n.full)

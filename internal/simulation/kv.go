@@ -1,6 +1,8 @@
 package simulation
 
 import (
+	"slices"
+
 	"tidemark/index"
 	"tidemark/partition"
 	"tidemark/timestamp"
@@ -9,6 +11,7 @@ import (
 // The KV side: branches, failover logs, DCP windows with de-duplication, purge, and the oracle.
 
 const (
+	young      = 16
 	vbuckets   = 2
 	docs       = 6 // document d of a bucket lives in vbucket d % vbuckets
 	partitions = 2
@@ -43,6 +46,8 @@ type vbucket struct {
 type kvBucket struct {
 	name, uuid string
 	vb         [vbuckets]vbucket
+	early      bool // it is indexed while it is empty: streams begin at 0, and KV purges nothing that is young but when one starts
+	waits      bool // of early: nothing is written before its streams run
 }
 
 // dcp is one DCP stream.
@@ -147,13 +152,24 @@ func (s *Sim) write(b *kvBucket, v int, zombie bool) {
 	if zombie {
 		k = b.vb[v].zombie
 	}
-	if k == nil || len(k.log) > s.most {
+	if k == nil || len(k.log) > s.most || b.waits && !s.streamed(b) {
 		return
 	}
+	b.waits = false
 	d := v + vbuckets*s.r.Intn(docs/vbuckets)
 	value := s.r.Intn(values+1) % values
 	k.log = append(k.log, item{k.high() + 1, d, value})
 	s.ev("write %s/%d zombie=%v d%d=%d @%d", b.name, v, zombie, d, value, k.high())
+}
+
+// streamed tells whether all vbuckets of a bucket are streamed.
+func (s *Sim) streamed(b *kvBucket) bool {
+	for v := range vbuckets {
+		if !slices.ContainsFunc(s.proj[:], func(pr *projector) bool { return pr.stream(b, v) != nil }) {
+			return false
+		}
+	}
+	return true
 }
 
 // failover: the tail is lost, a new branch begins; the old active may live on.

@@ -30,7 +30,6 @@ type node struct {
 	sequence             uint64
 	told                 wire.Reporting
 	telling              uint64 // the report whose answer is awaited; 0 none
-	wantFull             bool   // of reportOld
 	reportTo             *leader
 	held                 []wire.Held
 }
@@ -51,6 +50,7 @@ type side struct {
 	to     uint64
 	read   uint64
 	told   bool // BEGIN was sent
+	purge  uint64
 	copies []fedCopy
 }
 
@@ -104,11 +104,7 @@ func (s *Sim) nodeHello(n *node, r *wire.HelloRequest) (*wire.IndexerHello, erro
 	}
 	h := &wire.IndexerHello{Report: *s.nodeReport(n)}
 	h.Report.Full = true
-	switch {
-	case s.off != (off{}): // as earlier versions
-		n.sequence++
-		h.Report.Sequence = n.sequence
-	case r.Brief:
+	if r.Brief {
 		h.Report.Shorten()
 	}
 	for _, name := range sortedKeys(n.buckets) {
@@ -168,10 +164,6 @@ func (s *Sim) reportNode(n *node) {
 	if !n.registered || s.lead == nil {
 		return
 	}
-	if s.off != (off{}) {
-		s.reportOld(n)
-		return
-	}
 	lead, boot := s.lead, n.boot
 	if n.telling > 0 {
 		if n.reportTo == lead && s.r.Intn(3) > 0 {
@@ -193,6 +185,7 @@ func (s *Sim) reportNode(n *node) {
 			return
 		}
 		a := s.lead.step.IndexerReport(r)
+		s.observe(s.lead)
 		if n.boot != boot || n.telling != r.Sequence {
 			return
 		}
@@ -202,35 +195,6 @@ func (s *Sim) reportNode(n *node) {
 		for _, name := range sortedKeys(acks) {
 			if h := n.buckets[name]; h != nil {
 				h.acks = h.acks[min(acks[name], len(h.acks)):]
-			}
-		}
-	})
-}
-
-// reportOld reports as indexers of earlier versions do, which is what the seeds that show the planted bugs were found with.
-func (s *Sim) reportOld(n *node) {
-	lead, boot := s.lead, n.boot
-	r := s.nodeReport(n)
-	n.sequence++
-	r.Sequence, r.Full = n.sequence, true
-	if n.reportTo == lead && !n.wantFull && s.r.Intn(4) > 0 {
-		r.Full = false
-		r.Copies = slices.DeleteFunc(r.Copies, func(wire.CopyReport) bool { return s.r.Intn(4) == 0 })
-	}
-	n.reportTo = lead
-	s.later(func() {
-		if s.lead != lead {
-			return
-		}
-		a := s.lead.step.IndexerReport(r)
-		if n.boot != boot {
-			return
-		}
-		n.wantFull, n.held = a.Full, a.Held
-		n.registered = n.registered && a.Known
-		for _, b := range r.Buckets {
-			if h := n.buckets[b.Heartbeat.Bucket]; h != nil {
-				h.acks = h.acks[min(len(b.Acks), len(h.acks)):]
 			}
 		}
 	})
@@ -454,17 +418,12 @@ func (h *hosted) acknowledge(a ingest.Ack) {
 	}
 }
 
-// sideMost bounds batches of side streams, but where a bug is planted: the seeds that show one stay what they are.
-func (s *Sim) sideMost() int {
-	if s.off != (off{}) {
-		return 0
-	}
-	return 300
-}
+// sideMost bounds batches of side streams.
+const sideMost = 300
 
 // ask asks for the next batch.
 func (s *Sim) ask(n *node, h *hosted) {
-	if t := h.st.TakeSide(s.r.Intn(3)*200, s.sideMost()); t != nil {
+	if t := h.st.TakeSide(s.r.Intn(3)*200, sideMost); t != nil {
 		h.ops = append(h.ops, ingest.Work{Batch: t})
 		return
 	}
@@ -510,7 +469,7 @@ func (s *Sim) crashNode(n *node) {
 func (s *Sim) startNode(n *node) {
 	n.up, n.full = true, false
 	n.boot++
-	n.told, n.telling, n.sequence, n.wantFull = wire.Reporting{}, 0, 0, true
+	n.told, n.telling, n.sequence = wire.Reporting{}, 0, 0
 	s.ev("RESTART n%d", n.num)
 	if n.defs != nil {
 		s.hostBuckets(n, n.defs)
@@ -590,7 +549,7 @@ func (s *Sim) openSide(n *node, h *hosted, w ingest.Want) {
 		return
 	}
 	s.ev("n%d side %d %s/%d %d->%d from p%d for %v", n.num, id, b.name, w.VBucket, w.From, w.To, p, w.Copies)
-	h.sides[id] = &side{p: p, v: w.VBucket, ks: dcp{branch: k, cur: start}, to: w.To, copies: copies}
+	h.sides[id] = &side{p: p, v: w.VBucket, ks: dcp{branch: k, cur: start}, to: w.To, purge: k.purge, copies: copies}
 }
 
 func (s *Sim) feedSide(n *node, h *hosted, id uint64, x *side) {
@@ -609,7 +568,7 @@ func (s *Sim) feedSide(n *node, h *hosted, id uint64, x *side) {
 	switch {
 	case !x.told:
 		x.told = true
-		if send(keyversion.Event{Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Start: k.cur, Log: k.branch.fl, Purge: k.branch.purge}}) != ingest.Taken {
+		if send(keyversion.Event{Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Start: k.cur, Log: k.branch.fl, Purge: x.purge}}) != ingest.Taken {
 			delete(h.sides, id)
 		}
 	case !k.mid && k.cur < x.to && k.cur < k.branch.high():

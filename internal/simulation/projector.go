@@ -147,10 +147,7 @@ func (s *Sim) projReport(p int, full bool) *wire.ProjectorReport {
 		r.Revision = pr.defs.Revision
 	}
 	for _, b := range s.kv {
-		w := wire.StreamStates{Bucket: b.name, BucketUUID: b.uuid, Full: full}
-		if s.off == (off{}) { // planted bugs were found without
-			w.Dropping = s.dropping(pr, b)
-		}
+		w := wire.StreamStates{Bucket: b.name, BucketUUID: b.uuid, Full: full, Dropping: s.dropping(pr, b)}
 		for v, st := range pr.st[b.name] {
 			if st == nil || !full && s.r.Intn(3) == 0 {
 				continue
@@ -163,7 +160,7 @@ func (s *Sim) projReport(p int, full bool) *wire.ProjectorReport {
 			if st.known {
 				comp = st.comp
 			}
-			if log == nil && !st.ended && s.off == (off{}) { // planted bugs were found with the long form
+			if log == nil && !st.ended {
 				w.Move(uint16(v), st.inc, comp)
 				continue
 			}
@@ -203,6 +200,7 @@ func (s *Sim) reportProjector(p int) {
 			return
 		}
 		a := s.lead.step.ProjectorReport(r)
+		s.observe(s.lead)
 		if pr := s.proj[p]; pr.boot == boot {
 			pr.full = a.Full
 			pr.registered = pr.registered && a.Known
@@ -256,7 +254,6 @@ func (s *Sim) startStream(p int, b *kvBucket, inc index.Incarnation, q *wire.Str
 	if k == nil {
 		return a
 	}
-	a.High, a.Purge, a.Revision = k.high(), k.purge, k.rev
 	was, sn := pr.st[b.name][v], &pr.seen[b.name][v]
 	switch {
 	case (inc.Compare(sn.highest) < 0 || !sn.stopped.IsZero() && inc.Compare(sn.stopped) <= 0) && s.on(projInc):
@@ -270,6 +267,10 @@ func (s *Sim) startStream(p int, b *kvBucket, inc index.Incarnation, q *wire.Str
 		return a
 	}
 	sn.highest = inc
+	if q.Seqno == 0 && s.chance(purges, 2) {
+		s.purge(b, v) // between the failover logs that the start was chosen by, and the start
+	}
+	a.High, a.Purge, a.Revision = k.high(), k.purge, k.rev
 	reach := max(q.Seqno, q.Window.End)
 	if !k.admit(q.Seqno, reach, q.VBUUID) && (q.Previous == 0 || !k.admit(q.Seqno, reach, q.Previous)) {
 		s.ev("p%d %s/%d %v ROLLBACK (start %d reach %d branch %d, has %v purge %d)", p, b.name, v, inc, q.Seqno, reach, q.VBUUID, k.fl, k.purge)
@@ -400,7 +401,7 @@ func idsAt(l []fedCopy, node int) (ids []index.CopyID) {
 
 func (s *Sim) beginEvent(st *mainStream, to int, start uint64, topo []fedCopy) keyversion.Event {
 	k := st.ks.branch
-	g := &keyversion.Begin{Start: start, Log: k.fl, Purge: k.purge, Revision: k.rev}
+	g := &keyversion.Begin{Start: start, Log: k.fl, Purge: st.purge, Revision: k.rev}
 	for _, c := range topo {
 		if c.node == to {
 			g.Copies = append(g.Copies, c.id)
@@ -544,7 +545,7 @@ func (s *Sim) breakConn(p int, key connKey, b *kvBucket) {
 
 // resumeSide: of a side stream whose connection was lost the router goes on over the next one, or it is given up.
 func (s *Sim) resumeSide(h *hosted, id uint64, x *side) {
-	if s.off == (off{}) && s.r.Intn(2) == 0 {
+	if s.r.Intn(2) == 0 {
 		x.told = false
 		return
 	}

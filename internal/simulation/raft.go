@@ -147,9 +147,6 @@ func (s *Sim) settings() coordinator.Settings {
 		HelloWait: 400 * time.Millisecond, SuspectAfter: 500 * time.Millisecond, OfflineAfter: 1200 * time.Millisecond,
 		Republish: 400 * time.Millisecond, Audit: time.Second, Without: s.off.coordinator,
 	}
-	if s.off != (off{}) { // planted bugs were found without what saves bytes and waiting
-		c.Stability.LateFor, c.Streams.Without = time.Millisecond, c.Streams.Without|streams.OpenOnly
-	}
 	if s.opt.Patient {
 		c.HelloWait, c.OfflineAfter, c.Audit = time.Hour, time.Hour, time.Hour
 		c.Streams.AnswerWait, c.Streams.BeginWait, c.Streams.MismatchWait = time.Hour, time.Hour, time.Hour
@@ -221,6 +218,7 @@ func (s *Sim) leaderStep(l *leader) {
 		case 1:
 			if n := l.step.Arrived(); n > 0 {
 				l.step.Take(s.r.Intn(n))
+				s.observe(l)
 			}
 		default:
 			s.laneStep(l)
@@ -250,6 +248,7 @@ func (s *Sim) laneStep(l *leader) {
 func (s *Sim) tick() {
 	if s.lead != nil {
 		s.lead.step.Tick()
+		s.observe(s.lead)
 	}
 	for _, l := range s.old {
 		l.step.Tick()

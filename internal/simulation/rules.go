@@ -2,6 +2,8 @@ package simulation
 
 import (
 	"fmt"
+	"iter"
+	"maps"
 	"slices"
 
 	"tidemark/coordinator"
@@ -47,6 +49,16 @@ var stabilityRules = map[string]stability.Rules{"onBranch": stability.OnBranch, 
 
 var coordinatorRules = map[string]coordinator.Rules{"commitFirst": coordinator.CommitFirst, "republish": coordinator.Republish,
 	"allocateFirst": coordinator.AllocateFirst, "newestMap": coordinator.NewestMap}
+
+// allRules lists the names of all rules, ascending.
+func allRules() []string {
+	all := ingest.RuleNames()
+	for _, names := range []iter.Seq[string]{maps.Keys(ruleNames), maps.Keys(stateRules), maps.Keys(streamRules), maps.Keys(stabilityRules), maps.Keys(coordinatorRules)} {
+		all = slices.AppendSeq(all, names)
+	}
+	slices.Sort(all)
+	return slices.Compact(all)
+}
 
 // off is what is switched off in each package.
 type off struct {

@@ -89,9 +89,11 @@ type Sim struct {
 	told   map[refKey]timestamp.Vector
 	lost   map[index.CopyID]bool // copies whose folder a crash has taken
 	stable map[refKey]timestamp.Vector
-	obeyed map[string]wire.Fence // by component: of the highest term that it has obeyed, without the counter
-	acked  map[string]ddlState   // by name, which is used once: indexes whose CREATE was acknowledged
-	before []*statecontext.State // the last few that were committed, oldest first; only for a leader that lacks some
+	ledger map[ownerKey]index.ProjectorID // who owned a vbucket under an incarnation, as leaders believed; node is the term
+	owed   map[owedKey]uint64             // see checkPaced
+	obeyed map[string]wire.Fence          // by component: of the highest term that it has obeyed, without the counter
+	acked  map[string]ddlState            // by name, which is used once: indexes whose CREATE was acknowledged
+	before []*statecontext.State          // the last few that were committed, oldest first; only for a leader that lacks some
 }
 
 // fault is a kind of thing that goes wrong.
@@ -145,20 +147,21 @@ func New(o Options) (*Sim, error) {
 	s := &Sim{opt: o, r: rand.New(rand.NewSource(o.Seed)), off: rules, trace: o.Trace, nowMS: 1_000_000, state: statecontext.NewWithout(rules.state),
 		branches: map[uint64]*branch{}, ends: map[endKey]bool{}, owners: map[ownerKey]index.ProjectorID{},
 		told: map[refKey]timestamp.Vector{}, lost: map[index.CopyID]bool{}, stable: map[refKey]timestamp.Vector{},
-		obeyed: map[string]wire.Fence{}, acked: map[string]ddlState{}}
+		ledger: map[ownerKey]index.ProjectorID{}, owed: map[owedKey]uint64{}, obeyed: map[string]wire.Fence{}, acked: map[string]ddlState{}}
 	s.swarm()
 	if err := s.choose(o.Faults); err != nil {
 		return nil, err
 	}
 	for i := range 1 + s.r.Intn(4)/3 {
-		b := &kvBucket{name: fmt.Sprintf("b%d", i), uuid: fmt.Sprintf("uuid-b%d", i)}
+		b := &kvBucket{name: fmt.Sprintf("b%d", i), uuid: fmt.Sprintf("uuid-b%d", i), early: s.mix[purges] && o.Seed%2 == 0}
+		b.waits = b.early
 		for v := range b.vb {
 			b.vb[v] = vbucket{cur: s.newBranch(nil, 0, true), owner: v % projectors}
 		}
 		s.kv = append(s.kv, b)
 	}
 	for i := range 2 + s.r.Intn(3) {
-		s.nodes = append(s.nodes, &node{num: i, id: -1, up: true, boot: 1, buckets: map[string]*hosted{}, stores: map[index.CopyID]*store{}, wantFull: true})
+		s.nodes = append(s.nodes, &node{num: i, id: -1, up: true, boot: 1, buckets: map[string]*hosted{}, stores: map[index.CopyID]*store{}})
 	}
 	for p := range s.proj {
 		s.proj[p] = s.newProjector(p, 1)
