@@ -566,20 +566,26 @@ func TestHostAway(t *testing.T) {
 		}
 		o := w.create("a", "", 2, 0)
 		w.until("building", 5*time.Second, func() bool { return w.state(o.ID) == index.Backfill })
-		n := w.indexers["http://i1"]
-		n.mu.Lock()
-		n.down = true
-		n.mu.Unlock()
-		n.kill()
-		time.Sleep(9 * time.Minute)
-		if w.state(o.ID) != index.Backfill {
-			t.Fatalf("the index is %s", w.state(o.ID))
-		}
-		w.until("error", 2*time.Minute, func() bool { return w.state(o.ID) == index.Error })
+		w.hostAway(t, o.ID)
 		if r := w.log.State().Definition(o.ID).Reason; !strings.HasPrefix(r, "HOST_AWAY: indexer i1") || !strings.Contains(r, "BUILD INDEX") {
 			t.Errorf("reason %q", r)
 		}
 	})
+}
+
+// hostAway kills indexer i1 in the middle of a build, which is in error after ten minutes and not before.
+func (w *world) hostAway(t *testing.T, id index.ID) {
+	t.Helper()
+	n := w.indexers["http://i1"]
+	n.mu.Lock()
+	n.down = true
+	n.mu.Unlock()
+	n.kill()
+	time.Sleep(9 * time.Minute)
+	if w.state(id) != index.Backfill {
+		t.Fatalf("the index is %s", w.state(id))
+	}
+	w.until("error", 2*time.Minute, func() bool { return w.state(id) == index.Error })
 }
 
 // TestHostOfARefusedBuildAway: the same for a build that is done everywhere, whose last step is refused again and again.
@@ -602,16 +608,7 @@ func TestHostOfARefusedBuildAway(t *testing.T) {
 			defer w.log.mu.Unlock()
 			return refused > 3
 		})
-		n := w.indexers["http://i1"]
-		n.mu.Lock()
-		n.down = true
-		n.mu.Unlock()
-		n.kill()
-		time.Sleep(9 * time.Minute)
-		if w.state(o.ID) != index.Backfill {
-			t.Fatalf("the index is %s", w.state(o.ID))
-		}
-		w.until("error", 2*time.Minute, func() bool { return w.state(o.ID) == index.Error })
+		w.hostAway(t, o.ID)
 	})
 }
 

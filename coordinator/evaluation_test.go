@@ -1,6 +1,8 @@
 package coordinator
 
 import (
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -20,20 +22,23 @@ func (p *fakeProjector) evaluates(rules uint32, bad ...wire.Unevaluated) {
 	}
 }
 
+// evaluating makes all projectors report rules, and gives them.
+func (w *world) evaluating(rules uint32) []*fakeProjector {
+	w.mu.Lock()
+	all := slices.Collect(maps.Values(w.projectors))
+	w.mu.Unlock()
+	for _, p := range all {
+		p.evaluates(rules)
+	}
+	return all
+}
+
 // TestCannotEvaluate: an index that some projector cannot evaluate is in state error, whatever it was before, and is built again when all
 // projectors can. One that has failed for another reason is not.
 func TestCannotEvaluate(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
-		w.mu.Lock()
-		all := make([]*fakeProjector, 0, len(w.projectors))
-		for _, p := range w.projectors {
-			all = append(all, p)
-		}
-		w.mu.Unlock()
-		for _, p := range all {
-			p.evaluates(1)
-		}
+		all := w.evaluating(1)
 		a, b := w.create("a", "", 1, 0), w.create("b", "", 1, 0)
 		ready := func() bool { return w.state(a.ID) == index.Maintenance && w.state(b.ID) == index.Maintenance }
 		w.until("READY", 10*time.Second, ready)
@@ -68,7 +73,7 @@ func TestCannotEvaluate(t *testing.T) {
 		last.evaluates(1)
 		w.until("READY again", 20*time.Second, ready)
 
-		if r := w.leader().propose1(w, &statecontext.SetIndexState{ID: b.ID, From: index.Maintenance, To: index.Error, Reason: "HOST_AWAY: x"}); r != nil {
+		if r := w.leader().proposeAsDuty(w, &statecontext.SetIndexState{ID: b.ID, From: index.Maintenance, To: index.Error, Reason: "HOST_AWAY: x"}); r != nil {
 			t.Fatal(r)
 		}
 		time.Sleep(time.Minute)
@@ -78,8 +83,8 @@ func TestCannotEvaluate(t *testing.T) {
 	})
 }
 
-// propose1 proposes as a duty does.
-func (c *Coordinator) propose1(w *world, body statecontext.Body) error {
+// proposeAsDuty proposes as a duty does.
+func (c *Coordinator) proposeAsDuty(w *world, body statecontext.Body) error {
 	_, err := c.proposeFor(w.ctx, body)
 	return err
 }
@@ -89,15 +94,7 @@ func (c *Coordinator) propose1(w *world, body statecontext.Body) error {
 func TestRulesAreKept(t *testing.T) {
 	inWorld(t, func(w *world) {
 		w.components(1)
-		w.mu.Lock()
-		all := make([]*fakeProjector, 0, len(w.projectors))
-		for _, p := range w.projectors {
-			all = append(all, p)
-		}
-		w.mu.Unlock()
-		for _, p := range all {
-			p.evaluates(expression.Rules)
-		}
+		all := w.evaluating(expression.Rules)
 		rules := func(want ExprRules) func() bool {
 			return func() bool { s, ok := w.leader().Status(); return ok && s.ExprRules == want }
 		}
@@ -106,7 +103,7 @@ func TestRulesAreKept(t *testing.T) {
 		if got := w.log.State().Definition(old.ID).Rules; got != 0 {
 			t.Errorf("an index of a cluster of format level 1 carries rules %d", got)
 		}
-		if err := w.leader().propose1(w, &statecontext.SetFormatLevel{Level: statecontext.FormatLevel}); err != nil {
+		if err := w.leader().proposeAsDuty(w, &statecontext.SetFormatLevel{Level: statecontext.FormatLevel}); err != nil {
 			t.Fatal(err)
 		}
 		all[0].evaluates(1)

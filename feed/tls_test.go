@@ -22,17 +22,23 @@ import (
 	"tidemark/tlsconf"
 )
 
-// Both feeds consume inside TLS, and trust only whom the CA vouches for.
-func TestInsideTLS(t *testing.T) {
-	dir := t.TempDir()
+// certified makes a CA in dir, and certificate and key of the KV node kv1 at 127.0.0.1.
+func certified(t *testing.T) (dir string, files tlsconf.Files) {
+	t.Helper()
+	dir = t.TempDir()
 	ca, err := tlsconf.CreateCA(dir, "test", time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := ca.Issue(dir, "kv1", tlsconf.Request{Peer: tlsconf.Peer{Role: tlsconf.KV, ID: "kv1"}, Hosts: []string{"127.0.0.1"}})
-	if err != nil {
+	if files, err = ca.Issue(dir, "kv1", tlsconf.Request{Peer: tlsconf.Peer{Role: tlsconf.KV, ID: "kv1"}, Hosts: []string{"127.0.0.1"}}); err != nil {
 		t.Fatal(err)
 	}
+	return dir, files
+}
+
+// Both feeds consume inside TLS, and trust only whom the CA vouches for.
+func TestInsideTLS(t *testing.T) {
+	dir, files := certified(t)
 	source, err := tlsconf.OpenNode(files, tlsconf.KV, "kv1", nil)
 	if err != nil {
 		t.Fatal(err)
@@ -113,15 +119,7 @@ func TestOnlyACommonName(t *testing.T) {
 // A user whose password a directory keeps, so that SCRAM is refused, streams by either feed: inside TLS with a node that has
 // shown who it is, and nowhere else.
 func TestUserOfADirectory(t *testing.T) {
-	dir := t.TempDir()
-	ca, err := tlsconf.CreateCA(dir, "test", time.Hour)
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := ca.Issue(dir, "kv1", tlsconf.Request{Peer: tlsconf.Peer{Role: tlsconf.KV, ID: "kv1"}, Hosts: []string{"127.0.0.1"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir, files := certified(t)
 	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
 	if err != nil {
 		t.Fatal(err)
