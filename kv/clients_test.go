@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"tidemark/internal/need"
 	"tidemark/mcbp"
 )
 
@@ -24,18 +25,8 @@ func plainConfig(t *testing.T) Config {
 
 // The tools of libmemcached work, as the script shows that is meant for people.
 func TestLibmemcachedTools(t *testing.T) {
-	if _, err := exec.LookPath("bash"); err != nil {
-		t.Skip("no bash here")
-	}
-	found := false
-	for _, name := range []string{"memcp", "memccp"} {
-		if _, err := exec.LookPath(name); err == nil {
-			found = true
-		}
-	}
-	if !found {
-		t.Skip("libmemcached-tools is not installed")
-	}
+	need.Tool(t, "bash", "bash")
+	need.Tool(t, "libmemcached-tools", "memcp", "memccp")
 	n, _ := runNode(t, plainConfig(t))
 	out, err := exec.Command("clients/libmemcached.sh", n.MemcachedAddr(), testUser, testPassword).CombinedOutput()
 	if err != nil || !strings.HasSuffix(string(out), "\nok\n") {
@@ -47,15 +38,7 @@ func TestLibmemcachedTools(t *testing.T) {
 // memcapable checks a server's answers to the binary protocol one by one. It does not authenticate, so that something in
 // between does it.
 func TestMemcapable(t *testing.T) {
-	tool := ""
-	for _, name := range []string{"memcapable", "memccapable"} {
-		if path, err := exec.LookPath(name); err == nil {
-			tool = path
-		}
-	}
-	if tool == "" {
-		t.Skip("libmemcached-tools is not installed")
-	}
+	tool := need.Tool(t, "libmemcached-tools", "memcapable", "memccapable")
 	n, _ := runNode(t, plainConfig(t))
 	host, port, err := net.SplitHostPort(authenticating(t, n.MemcachedAddr()))
 	if err != nil {

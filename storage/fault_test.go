@@ -12,6 +12,8 @@ import (
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"tidemark/internal/need"
 )
 
 // faultFS gives an error to the writes of files whose name contains a word, and says how much room there is.
@@ -271,7 +273,7 @@ func TestCloseWhileFailing(t *testing.T) {
 func TestRealDisk(t *testing.T) {
 	dir := t.TempDir()
 	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=32m"); err != nil {
-		t.Skipf("cannot mount a small file system: %v", err)
+		need.Missing(t, "mounting a small file system: %v; run as root", err)
 	}
 	t.Cleanup(func() { must(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
 	store := openTest(t, dir+"/data")

@@ -19,7 +19,7 @@ var floor = map[string]int{
 	"partition": 1, "keyversion": 1, "scanport": 1,
 	"stability": 2, "rollback": 2, "rebalance": 2, "streams": 2, "ingest": 2, "expression": 2, "wire": 2,
 	"statecontext": 3,
-	"internal/rpc": 4, "internal/tracing": 5, "internal/config": 4, "internal/failpoint": 4, "internal/steady": 4, "internal/allocbound": 4, "internal/version": 4, "internal/leash": 4, "internal/detector": 4, "tlsconf": 4, "transport": 4, "kvclient": 4,
+	"internal/rpc": 4, "internal/tracing": 5, "internal/config": 4, "internal/failpoint": 4, "internal/steady": 4, "internal/allocbound": 4, "internal/version": 4, "internal/leash": 4, "internal/need": 4, "internal/detector": 4, "tlsconf": 4, "transport": 4, "kvclient": 4,
 	"auth": 5, "fsm": 5, "consensus": 5, "projectorclient": 5, "indexerclient": 5, "managerclient": 5, "client": 5, "feed": 5, "router": 5,
 	"storage": 5, "scan": 5, "internal/rpctest": 5,
 	"projector": 6, "kv": 6, "indexer": 6, "coordinator": 6, "watch": 6, "topicclient": 6,

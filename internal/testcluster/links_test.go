@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"tidemark/internal/need"
 )
 
 // echoed is a link from "a" to "b", who answers each line, and a connection over it.
@@ -178,7 +180,7 @@ func TestEndsArePassedOn(t *testing.T) {
 func TestCallers(t *testing.T) {
 	k := &callers{}
 	if err := k.usable(); err != nil {
-		t.Skip(err)
+		need.Missing(t, "%v", err)
 	}
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
