@@ -18,7 +18,7 @@ const (
 )
 
 // BenchmarkLinearizableRead: GET of one index from one client, at the leader and at a follower. Bar: p50 ≤ 0.25 ms. A
-// stale read is beside it: what HTTP and JSON cost.
+// stale read is beside it: what HTTP and JSON cost; and the bare program, which asks its followers too and answers nothing.
 func BenchmarkLinearizableRead(b *testing.B) {
 	ctx := within(b, 3*time.Minute)
 	up, c := start(ctx, b, b.TempDir())
@@ -28,6 +28,9 @@ func BenchmarkLinearizableRead(b *testing.B) {
 	}
 	at, others := leaderEntry(ctx, b, up, c)
 	path := "/v1/indexes/" + info.ID.String()
+	program, stop := startBare(ctx, b)
+	defer stop()
+	bare := program.nodes[int(program.at.Load())%len(program.nodes)] + "/leader"
 	read := func(name, url string, clients int) {
 		took := run(ctx, b, clients, readsFor, func(int) func(context.Context, *caller) error {
 			return func(ctx context.Context, c *caller) error {
@@ -47,6 +50,8 @@ func BenchmarkLinearizableRead(b *testing.B) {
 	read("follower", others[0]+path, 1)
 	read("stale", at.REST+path+"?consistency=stale", 1)
 	read("leader64", at.REST+path, 64)
+	read("bare", bare, 1)
+	read("bare64", bare, 64)
 	usageOf(up.Manifest()).report(b, before, int(4*readsFor.Seconds()*10_000), "%cpu")
 }
 
