@@ -123,7 +123,7 @@ var (
 )
 
 // RollbackError is the refusal of a stream request: the consumer must go back to
-// its own snapshot at or below Seqno and ask again from there.
+// its own snapshot at or below Seqno and ask again from there. It is an ErrRollback.
 type RollbackError struct {
 	VBucket uint16
 	Seqno   uint64

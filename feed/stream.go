@@ -156,7 +156,8 @@ func IdleRequest(vbucket uint16) StreamRequest {
 	return StreamRequest{VBucket: vbucket, Start: 1, SnapStart: 1, SnapEnd: 1, End: mcbp.EndOfTime, VBUUID: math.MaxUint64}
 }
 
-// StreamThere reads the answer to IdleRequest.
+// StreamThere reads the answer to IdleRequest: whether the node still has the stream. The error is err where it says
+// neither yes nor no.
 func StreamThere(err error) (bool, error) {
 	switch {
 	case errors.Is(err, ErrStreamExists):

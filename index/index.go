@@ -15,7 +15,7 @@ import (
 	"strings"
 )
 
-// ID identifies an index for ever; it is never reused, also not by an index of the same name. Source: S3 `indexid`.
+// ID identifies an index for ever; it is never reused, also not by an index of the same name. Source: IM-3.
 type ID uint64
 
 // CopyID identifies one placement of one slice (index, slice, replica, node). It is never reused, and it is the name of
@@ -120,13 +120,13 @@ type KeyExpr struct {
 	Desc bool   `json:"desc,omitempty"` // descending order
 }
 
-// Using names the storage of an index (S3 IndexType). There is one: "ordered".
+// Using names the storage of an index (IM-3). There is one: "ordered".
 type Using string
 
 // UsingOrdered is the ordered store of package storage.
 const UsingOrdered Using = "ordered"
 
-// ExprType names the language of the expressions (S3 ExprType). There is one: "n1ql".
+// ExprType names the language of the expressions (IM-3). There is one: "n1ql".
 type ExprType string
 
 // ExprN1QL is the language of package expression.

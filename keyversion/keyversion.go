@@ -31,7 +31,7 @@ const (
 	Deactivate     Kind = 10 // Copies leave: nothing more comes for them on this stream
 )
 
-// String gives the seed's name of the kind.
+// String gives the name of the kind in PR-3, ACTIVATE and DEACTIVATE beside them.
 func (k Kind) String() string {
 	names := [...]string{"", "INSERT", "DELETE", "DSYNC", "SYNC", "STREAM_BEGIN", "STREAM_END", "UpsertDeletion", "DropData",
 		"ACTIVATE", "DEACTIVATE"}
@@ -49,17 +49,17 @@ func (k Kind) Data() bool { return k == Insert || k == Delete || k == UpsertDele
 // that covers a slice is the one about it: AllSlices stands behind those that name slices, and is about the others.
 type Statement struct {
 	Index index.ID
-	Slice index.SliceID
-	Keys  [][]byte // collated composite keys; alias the frame
+	Slice index.SliceID // or index.AllSlices
+	Keys  [][]byte      // collated composite keys (package collate); alias the frame
 }
 
 // Begin is what StreamBegin says.
 type Begin struct {
-	Start    uint64 // the stream starts after this seqno
-	Log      timestamp.FailoverLog
-	Purge    uint64 // KV has forgotten deletions at or below it
-	Revision timestamp.MapRevision
-	Copies   []index.CopyID // copies at the receiving endpoint that this stream feeds
+	Start    uint64                // the stream starts after this seqno
+	Log      timestamp.FailoverLog // newest branch first
+	Purge    uint64                // KV has forgotten deletions at or below it
+	Revision timestamp.MapRevision // of the vbucket map that the projector goes by
+	Copies   []index.CopyID        // copies at the receiving endpoint that this stream feeds
 }
 
 // Event is one message of one vbucket's stream. Which fields count depends on Kind. DocID, Statements and Begin alias
@@ -100,13 +100,13 @@ func (c Class) String() string {
 
 // Hello opens a connection from a router to an endpoint: who speaks and about what. Source: RT-3, RT-4.
 type Hello struct {
-	ClusterID  string
-	Projector  index.ProjectorID
-	BootID     string // of the projector's process
-	Topic      string // "/maintenance", "/backfill/<id>", "/catchup/<node>"
+	ClusterID  string            // another cluster's is refused
+	Projector  index.ProjectorID // who sends
+	BootID     string            // of the projector's process
+	Topic      string            // "/maintenance", "/backfill/<id>", "/catchup/<node>/<id>" (PR-11)
 	Bucket     string
-	BucketUUID string
-	Node       index.NodeID // the endpoint that is meant; another one refuses
+	BucketUUID string       // KV's; another one is refused
+	Node       index.NodeID // the endpoint that is meant; another one refuses. 0: a subscriber that is no indexer
 	Connection uint16       // 0 to Connections-1
 	// Connections is the number of connections of this topic, bucket and endpoint: vbucket v travels on v % Connections.
 	Connections uint16

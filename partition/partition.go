@@ -61,7 +61,7 @@ type KeyVersion struct {
 	Key   []byte
 }
 
-// TopologyProvider is the seed's interface (S3): the partition algorithm together with its placement.
+// TopologyProvider is IM-5: the partition algorithm together with its placement.
 type TopologyProvider interface {
 	// Partition gives the logical partition in which the key is located.
 	Partition(kv KeyVersion) Partition
@@ -117,7 +117,7 @@ type Copy struct {
 	State   CopyState     `json:"state"`
 }
 
-// Topology is where an index lives (S3 IndexTopology).
+// Topology is where an index lives (IM-4).
 type Topology struct {
 	Index  index.ID `json:"index"`
 	Layout Layout   `json:"layout"`
@@ -151,7 +151,7 @@ func (t *Topology) Locate(r Replica, kv KeyVersion) (Shard, index.SliceID, bool)
 	return Shard{}, slice, false
 }
 
-// Servers lists the nodes that hold a copy, ascending, each once (S3 `servers`).
+// Servers lists the nodes that hold a copy, ascending, each once (IM-4).
 func (t *Topology) Servers() []index.NodeID {
 	var seen [256]bool
 	for _, c := range t.Copies {

@@ -5,7 +5,8 @@
 // What it promises: the same input gives the same placement; no other placement of the new copies gives a smaller sum
 // of the squares of load over capacity.
 //
-// What it never does: move anything. A Plan is data; its steps are idempotent, and others carry them out.
+// What it never does: move anything. It says where new copies go: those of a new index (Place), and those of an indexer
+// that was removed (Substitute). Moving copies that are well to other nodes (IM-18) is not there yet.
 package rebalance
 
 import (
@@ -33,8 +34,8 @@ var (
 // Node is an active indexer that may take copies.
 type Node struct {
 	ID       index.NodeID
-	UUID     string
-	Name     string
+	UUID     string // of its data folder
+	Name     string // as its --id says; UUID or Name may stand in the WITH clause's "nodes"
 	Zone     string // "" is a zone like any other
 	Capacity uint32 // relative weight; 0 counts as 1
 	Load     int    // copies that it has already
@@ -85,8 +86,8 @@ func names(nodes []Node) string {
 	return s
 }
 
-// Place chooses nodes for a new index: `slices` slices, each with 1 + replicas copies on different nodes. Placements
-// come by slice, then replica. Errors wrap ErrTooFewNodes or ErrInput.
+// Place chooses nodes for a new index: sliceCount slices, each with 1 + replicas copies on different nodes. Placements
+// come by slice, then replica. nodes is not changed. Errors wrap ErrTooFewNodes, ErrInput or ErrCertificate.
 func Place(nodes []Node, sliceCount, replicas int) ([]Placement, error) {
 	copies := replicas + 1
 	switch {

@@ -201,17 +201,6 @@ func exhaustive(ns []Node, sliceCount, copies int, load map[index.NodeID]int) in
 	return best
 }
 
-func TestMoveStates(t *testing.T) {
-	legal := map[[2]MoveState]bool{{Start, Pending}: true, {Pending, Catchup}: true, {Catchup, Done}: true, {Pending, Start}: true}
-	for from := MoveState(0); from <= Done+1; from++ {
-		for to := MoveState(0); to <= Done+1; to++ {
-			if err := from.CheckNext(to); (err == nil) != legal[[2]MoveState{from, to}] || err != nil && !errors.Is(err, ErrMove) {
-				t.Errorf("%s to %s: %v", from, to, err)
-			}
-		}
-	}
-}
-
 // BenchmarkPlace is the bar of docs/performance.md: 1000 slices x 3 on 64 nodes under 100 ms.
 func BenchmarkPlace(b *testing.B) {
 	ns := nodes(make([]int, 64)...)

@@ -72,7 +72,7 @@ func (h Hold) Valid(producer timestamp.FailoverLog) bool {
 // Zero says that no state is valid: the vbucket's range is deleted and streamed again.
 const Zero = -1
 
-// Choose gives the first state, of those ordered newest first, that is valid on the producer's log, or Zero.
+// Choose gives the place in newestFirst of the first state that is valid on the producer's log, or Zero.
 func Choose(newestFirst []Hold, producer timestamp.FailoverLog) int {
 	for i, h := range newestFirst {
 		if h.Valid(producer) {
@@ -83,7 +83,7 @@ func Choose(newestFirst []Hold, producer timestamp.FailoverLog) int {
 }
 
 // Failover gives the failover timestamp: per vbucket min(current, the highest seqno that its branch shares with KV's).
-// logs has one failover log per vbucket.
+// logs has one failover log per vbucket; the error wraps timestamp.ErrLength when there are not as many.
 func Failover(current timestamp.Vector, logs []timestamp.FailoverLog) (timestamp.Vector, error) {
 	if err := current.Check(len(logs)); err != nil {
 		return timestamp.Vector{}, err
@@ -99,14 +99,14 @@ func Failover(current timestamp.Vector, logs []timestamp.FailoverLog) (timestamp
 // Stability is the stability timestamp that a rollback began with, and the failover logs it was promoted under.
 type Stability struct {
 	Vector timestamp.Vector
-	Logs   []timestamp.FailoverLog
+	Logs   []timestamp.FailoverLog // by vbucket; may be shorter where nothing is known
 }
 
 // Log is a projector's answer for one vbucket that its KV nodes host.
 type Log struct {
 	VBucket  uint16
-	Log      timestamp.FailoverLog
-	Revision timestamp.MapRevision
+	Log      timestamp.FailoverLog // newest branch first
+	Revision timestamp.MapRevision // of the vbucket map that the KV node has
 }
 
 // Reply is an indexer's answer to a step.
@@ -117,7 +117,8 @@ type Reply struct {
 	Restart []uint64
 }
 
-// Rewind gives the stability timestamp from which the bucket goes on: nowhere above s, and on KV's branch everywhere.
+// Rewind gives the stability timestamp from which the bucket goes on: nowhere above s, and on KV's branch everywhere. logs
+// are KV's, by vbucket; the error wraps timestamp.ErrLength when there are not as many.
 func Rewind(s Stability, logs []timestamp.FailoverLog) (timestamp.Vector, error) {
 	if err := s.Vector.Check(len(logs)); err != nil {
 		return timestamp.Vector{}, err
@@ -148,8 +149,8 @@ func on(log timestamp.FailoverLog, seqno uint64) timestamp.Position {
 
 // Context is what is committed of a bucket's rollback, and what it started from.
 type Context struct {
-	ID        uint64
-	Step      Step
+	ID        uint64                  // of this rollback; a new one for each time that it starts again
+	Step      Step                    // the newest that is committed
 	Stability Stability               // the last one before
 	Current   timestamp.Vector        // the newest mutation timestamp known
 	Logs      []timestamp.FailoverLog // per vbucket; KV's from Prepare on, before it what was known
@@ -162,11 +163,11 @@ type Context struct {
 
 // Answers is what came in since the step was entered.
 type Answers struct {
-	Projectors []index.ProjectorID // that are alive
-	Nodes      []index.NodeID      // indexers of the bucket that are alive
-	Logs       map[index.ProjectorID][]Log
-	Prepared   map[index.NodeID]Reply // to step prepare
-	Done       map[index.NodeID]Reply // to step rollback
+	Projectors []index.ProjectorID         // that are alive
+	Nodes      []index.NodeID              // indexers of the bucket that are alive
+	Logs       map[index.ProjectorID][]Log // of step started, by who answered
+	Prepared   map[index.NodeID]Reply      // of step prepare: what they would restore
+	Done       map[index.NodeID]Reply      // of step restart: that they have
 	// Late: patience is over, those who have not answered do not count. They compare logs when they come back.
 	Late bool
 }
@@ -174,22 +175,23 @@ type Answers struct {
 // Decision is what to do now.
 type Decision struct {
 	// AskLogs, AskPrepare and AskDo list who has to be asked (again); asking is idempotent.
-	AskLogs    []index.ProjectorID
-	AskPrepare []index.NodeID
-	AskDo      []index.NodeID
+	AskLogs    []index.ProjectorID // for failover logs
+	AskPrepare []index.NodeID      // what they would restore
+	AskDo      []index.NodeID      // to restore it
 	// Advance says that To is to be committed, with the fields that belong to it.
 	Advance   bool
 	To        Step
-	Logs      []timestamp.FailoverLog // To Prepare
-	Revisions []timestamp.MapRevision // To Prepare
-	Failover  timestamp.Vector        // To Prepare
-	Restart   timestamp.Vector        // To Restart
-	Stability timestamp.Vector        // To None
-	// Reason says what a step still waits for.
+	Logs      []timestamp.FailoverLog // with Prepare, by vbucket
+	Revisions []timestamp.MapRevision // with Prepare, of Logs
+	Failover  timestamp.Vector        // with Prepare
+	Restart   timestamp.Vector        // with Restart
+	Stability timestamp.Vector        // with None: from where the bucket goes on
+	// Reason says what a step still waits for, for people; "" when it waits for nothing.
 	Reason string
 }
 
 // Next gives the next thing to do for a context. It is the whole machine: started → prepare → restart → rollback → none.
+// Errors wrap ErrStep or timestamp.ErrLength: the context is no legal one.
 func Next(c Context, a Answers) (Decision, error) {
 	n := c.Stability.Vector.Len()
 	if len(c.Logs) != n || len(c.Revisions) != n {

@@ -96,7 +96,8 @@ const (
 
 func (b *Bucket) on(r Rules) bool { return b.cfg.Without&r == 0 }
 
-// DefaultConfig is what the design asks for.
+// DefaultConfig gives the product's values: 4 outstanding promotions, rings of 16, silent after 3 s, stalled after 10 s, late
+// for a minute, queue from 500 to 900 thousandths.
 func DefaultConfig() Config {
 	return Config{Source: Sync, MaxOutstanding: 4, RingSize: 16, SilentAfter: 3 * time.Second, StalledAfter: 10 * time.Second,
 		LateFor:  time.Minute,
@@ -143,16 +144,16 @@ func (r Ref) Compare(o Ref) int {
 // that is not known).
 type Stamp struct {
 	Ref
-	Vector timestamp.Vector // never changed: it may share its branches with the one before it
-	Logs   []timestamp.FailoverLog
+	Vector timestamp.Vector        // never changed: it may share its branches with the one before it
+	Logs   []timestamp.FailoverLog // by vbucket; may be shorter where nothing is known
 }
 
-// Stream is the owner of a vbucket as the ledger has it.
+// Stream is the owner of a vbucket as the ledger (package streams) has it.
 type Stream struct {
 	Projector   index.ProjectorID
 	Incarnation index.Incarnation
-	Log         timestamp.FailoverLog
-	Revision    timestamp.MapRevision
+	Log         timestamp.FailoverLog // newest branch first
+	Revision    timestamp.MapRevision // of the vbucket map under which the stream began
 }
 
 // vbucket is what is kept beside the candidate vectors.
@@ -342,8 +343,8 @@ func (b *Bucket) Diverged() []int {
 
 // Decision is the answer of Next.
 type Decision struct {
-	Promote bool
-	Next    Stamp
+	Promote bool  // there is a newer stability timestamp; without it only HeldBy is set
+	Next    Stamp // to be committed, then told back with Committed
 	// Logs are the failover logs that differ from those of the last one, with the map revision they came with.
 	Logs []LogChange
 	// Mutation is what is current: the newest complete seqno of every vbucket, never below Next (mutationTimestamp).
@@ -355,8 +356,8 @@ type Decision struct {
 // LogChange is the failover log of one vbucket.
 type LogChange struct {
 	VBucket  uint16
-	Log      timestamp.FailoverLog
-	Revision timestamp.MapRevision
+	Log      timestamp.FailoverLog // of the stream that owns the vbucket
+	Revision timestamp.MapRevision // of the vbucket map under which that stream began
 }
 
 // Next decides at time nowMS (unix milliseconds) whether there is a newer stability timestamp and which. It changes

@@ -110,7 +110,7 @@ const (
 	RollingBack RollbackStep = 4 // indexers commanded
 )
 
-// String gives the seed's word.
+// String gives the word of IM-23.
 func (s RollbackStep) String() string {
 	switch s {
 	case NoRollback:

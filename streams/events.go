@@ -61,7 +61,8 @@ func adoptReason(owners int) string {
 	return "more than one projector streams it"
 }
 
-// Heard tells that a projector has said all that it streams.
+// Heard tells that a projector that Adopt was told of as unheard has said all that it streams. When none of those is left,
+// what nobody streams is Lost, and no longer Unknown.
 func (l *Ledger) Heard(nowMS int64, p index.ProjectorID) {
 	i := slices.Index(l.unheard, p)
 	if i < 0 {

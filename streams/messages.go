@@ -9,8 +9,8 @@ import (
 // revisions of the vbucket maps that those came with; both may be shorter where nothing is known.
 type Committed struct {
 	Vector    timestamp.Vector
-	Logs      []timestamp.FailoverLog
-	Revisions []timestamp.MapRevision
+	Logs      []timestamp.FailoverLog // by vbucket
+	Revisions []timestamp.MapRevision // by vbucket
 }
 
 // Running is one vbucket's maintenance stream as a projector reports it.
@@ -25,8 +25,8 @@ type Running struct {
 
 // Report is what a projector streams of the bucket, or what of it changed.
 type Report struct {
-	Full    bool // vbuckets that are not listed are not streamed
-	Streams []Running
+	Full    bool      // vbuckets that are not listed are not streamed
+	Streams []Running // in any order
 }
 
 // Acceptance is which stream an indexer accepts for a vbucket.
@@ -50,21 +50,21 @@ type Position struct {
 // Log is what KV says of a vbucket that a projector's KV nodes host as active.
 type Log struct {
 	VBucket  uint16
-	Log      timestamp.FailoverLog
-	High     uint64
-	Purge    uint64
-	Revision timestamp.MapRevision
+	Log      timestamp.FailoverLog // newest branch first
+	High     uint64                // seqno of the newest version
+	Purge    uint64                // KV has forgotten deletions at or below
+	Revision timestamp.MapRevision // of the vbucket map that the node has
 }
 
-// Start asks for one vbucket's stream after a restart timestamp.
+// Start asks for one vbucket's stream after a restart timestamp (PR-11, IM-21).
 type Start struct {
 	VBucket     uint16
-	Incarnation index.Incarnation
-	VBUUID      uint64
-	Seqno       uint64
-	Window      timestamp.Window
-	Branch      uint64 // newest of the log that the start was chosen by: a producer on another has failed over since
-	Previous    uint64 // branch before VBUUID, when that one began at Seqno; 0: none
+	Incarnation index.Incarnation // of the stream that is asked for
+	VBUUID      uint64            // branch that Seqno is on
+	Seqno       uint64            // the stream begins after it
+	Window      timestamp.Window  // DCP snapshot that Seqno lies in; {Seqno, Seqno} where it ends one
+	Branch      uint64            // newest of the log that the start was chosen by: a producer on another has failed over since
+	Previous    uint64            // branch before VBUUID, when that one began at Seqno; 0: none
 }
 
 // Outcome tells what became of one Start at one projector.
@@ -84,7 +84,7 @@ type Started struct {
 	VBucket  uint16
 	Outcome  Outcome
 	Log      timestamp.FailoverLog // with Streams
-	Purge    uint64
-	Revision timestamp.MapRevision
-	Detail   string
+	Purge    uint64                // KV has forgotten deletions at or below; with Streams
+	Revision timestamp.MapRevision // of the vbucket map that the node has; with Streams
+	Detail   string                // of Failed: what is wrong, for people
 }

@@ -34,14 +34,14 @@ func (k Kind) String() string {
 	return names[k]
 }
 
-// Action is what the ledger wants done. All of it is idempotent.
+// Action is what the ledger wants done. All of it is idempotent. Kind says what the other fields mean.
 type Action struct {
 	Kind        Kind
 	Incarnation index.Incarnation
-	VBuckets    []uint16
-	Nodes       []index.NodeID
-	Projectors  []index.ProjectorID
-	Starts      []Start
+	VBuckets    []uint16            // of all kinds but StartStreams
+	Nodes       []index.NodeID      // of PollPositions: whom to ask
+	Projectors  []index.ProjectorID // of the other kinds: whom to ask
+	Starts      []Start             // of StartStreams
 }
 
 func (l *Ledger) queue(a Action) { l.queued = append(l.queued, a) }

@@ -116,13 +116,13 @@ func (c Config) Check() error {
 // Entry is what the ledger knows of one vbucket.
 type Entry struct {
 	State       State
-	Owner       index.ProjectorID // of the stream that is or was Begun
-	Incarnation index.Incarnation // newest that was requested or begun
-	Log         timestamp.FailoverLog
-	Purge       uint64
+	Owner       index.ProjectorID     // of the stream that is or was Begun
+	Incarnation index.Incarnation     // newest that was requested or begun
+	Log         timestamp.FailoverLog // newest that the owner told
+	Purge       uint64                // KV has forgotten deletions at or below; the highest that the owner told
 	Revision    timestamp.MapRevision // newest vbucket map under which a log of this vbucket was seen
-	SinceMS     int64                 // when the state was entered
-	Reason      string                // why it is not Begun
+	SinceMS     int64                 // when the state was entered, in the milliseconds that callers give
+	Reason      string                // why it is not Begun, for people
 
 	downMS   int64 // since when it is wanted and not Begun
 	tries    int   // requests since the last BEGIN
@@ -217,7 +217,7 @@ func New(cfg Config, n int, epoch, term uint64) (*Ledger, error) {
 // Len is the number of vbuckets.
 func (l *Ledger) Len() int { return len(l.vbs) }
 
-// At gives vbucket v's entry.
+// At gives vbucket v's entry, as a copy.
 func (l *Ledger) At(v int) Entry { return l.vbs[v] }
 
 // Adopted tells whether Adopt was called.
@@ -233,7 +233,7 @@ func (l *Ledger) Owns(v int, p index.ProjectorID, incarnation index.Incarnation)
 	return e.State == Begun && e.Owner == p && e.Incarnation == incarnation
 }
 
-// Changes counts the changes of entries.
+// Changes counts the changes of entries since New; it never falls.
 func (l *Ledger) Changes() uint64 { return l.changes }
 
 // Changed gives the vbuckets whose entry changed since the last call, ascending; the caller takes them over into what
@@ -436,7 +436,7 @@ func (l *Ledger) patience(d time.Duration, tries int) int64 {
 type Summary struct {
 	Idle, Requested, Begun, Ended, Lost, Unknown int
 	Repairs                                      uint64  // batches since this leader began
-	Stuck                                        []Stuck // ascending by vbucket, at most maxStuck
+	Stuck                                        []Stuck // ascending by vbucket, the first 16
 	StuckCount                                   int     // how many there are
 }
 
@@ -444,8 +444,8 @@ type Summary struct {
 type Stuck struct {
 	VBucket uint16
 	State   State
-	Reason  string
-	ForMS   int64
+	Reason  string // as in Entry
+	ForMS   int64  // how long, milliseconds
 }
 
 const maxStuck = 16

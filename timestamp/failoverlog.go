@@ -1,6 +1,6 @@
 package timestamp
 
-// LogEntry begins a branch: from Seqno on, history is VBUUID's.
+// LogEntry begins a branch: what follows Seqno is VBUUID's history.
 type LogEntry struct {
 	VBUUID uint64 `json:"vbuuid,string"`
 	Seqno  uint64 `json:"seqno"`
@@ -61,8 +61,8 @@ func (l FailoverLog) Common(p FailoverLog) uint64 {
 	return 0
 }
 
-// Covering gives the vbuuid of the branch that sequence number seqno lies on. A seqno at which a branch begins belongs
-// to the older one as well; the newer one is given.
+// Covering gives the vbuuid of the branch that sequence number seqno lies on, 0 when it lies before the oldest entry. A
+// seqno at which a branch begins belongs to the older one as well; the newer one is given.
 func (l FailoverLog) Covering(seqno uint64) uint64 {
 	for _, e := range l {
 		if e.Seqno <= seqno {

@@ -14,7 +14,7 @@ import (
 // MaxVBuckets is the most vbuckets a bucket may have; longer vectors are refused by every decoder.
 const MaxVBuckets = 4096
 
-// Infinity stands for "no limit" among sequence numbers.
+// Infinity stands for "no limit" among sequence numbers: no KV store counts that far.
 const Infinity = math.MaxUint64
 
 var (
@@ -24,7 +24,8 @@ var (
 	ErrCorrupt = errors.New("corrupt timestamp encoding")
 )
 
-// Position is a place in one vbucket's history.
+// Position is a place in one vbucket's history: everything up to Seqno (included) on the branch VBUUID. {0, 0} is the
+// beginning.
 type Position struct {
 	VBUUID uint64 `json:"vbuuid,string"`
 	Seqno  uint64 `json:"seqno"`
@@ -61,7 +62,7 @@ type Vector struct {
 	Seqnos  []uint64 `json:"seqnos"`
 }
 
-// New gives the zero vector of n vbuckets.
+// New gives the vector of n vbuckets in which each is {0, 0}.
 func New(n int) Vector {
 	flat := make([]uint64, 2*n)
 	return Vector{VBUUIDs: flat[:n:n], Seqnos: flat[n:]}
@@ -70,13 +71,13 @@ func New(n int) Vector {
 // Len is the number of vbuckets.
 func (t Vector) Len() int { return len(t.Seqnos) }
 
-// At gives vbucket v's position.
+// At gives vbucket v's position. It panics when there is no such vbucket, as an index of a slice does.
 func (t Vector) At(v int) Position { return Position{VBUUID: t.VBUUIDs[v], Seqno: t.Seqnos[v]} }
 
-// Set changes vbucket v's position in place.
+// Set changes vbucket v's position in place, also in every copy of t that is not a Clone. It panics as At does.
 func (t Vector) Set(v int, p Position) { t.VBUUIDs[v], t.Seqnos[v] = p.VBUUID, p.Seqno }
 
-// Clone gives an independent copy.
+// Clone gives a copy that shares no memory with t.
 func (t Vector) Clone() Vector {
 	c := New(t.Len())
 	copy(c.VBUUIDs, t.VBUUIDs)
@@ -92,7 +93,7 @@ func (t Vector) Check(n int) error {
 	return nil
 }
 
-// Equal tells whether all positions, vbuuids included, are the same.
+// Equal tells whether all positions, vbuuids included, are the same. Vectors of different lengths never are.
 func (t Vector) Equal(o Vector) bool {
 	if t.Len() != o.Len() {
 		return false
@@ -122,8 +123,8 @@ func (t Vector) Covers(o Vector) bool {
 // Order is the result of comparing two vectors.
 type Order int8
 
-// The possible orders. Vectors are Incomparable when each is ahead somewhere, or when vbuuids differ at a vbucket that
-// both have reached.
+// The possible orders. Vectors are Incomparable when each is ahead somewhere, when vbuuids differ at a vbucket of which
+// neither seqno is 0, or when their lengths differ.
 const (
 	Less         Order = -1
 	Same         Order = 0
@@ -155,7 +156,8 @@ func (t Vector) Compare(o Vector) Order {
 	return Same
 }
 
-// Min lowers t to the smaller sequence number per vbucket, taking the vbuuid of the smaller one.
+// Min lowers t, in place, to the smaller sequence number per vbucket, with the vbuuid that belongs to it. The error wraps
+// ErrLength; t is then unchanged.
 func (t Vector) Min(o Vector) error {
 	if t.Len() != o.Len() {
 		return fmt.Errorf("%w: %d and %d", ErrLength, t.Len(), o.Len())
@@ -168,7 +170,8 @@ func (t Vector) Min(o Vector) error {
 	return nil
 }
 
-// Max raises t to the larger sequence number per vbucket, taking the vbuuid of the larger one.
+// Max raises t, in place, to the larger sequence number per vbucket, with the vbuuid that belongs to it. The error wraps
+// ErrLength; t is then unchanged.
 func (t Vector) Max(o Vector) error {
 	if t.Len() != o.Len() {
 		return fmt.Errorf("%w: %d and %d", ErrLength, t.Len(), o.Len())
@@ -181,8 +184,8 @@ func (t Vector) Max(o Vector) error {
 	return nil
 }
 
-// Mean gives the mean sequence number per vbucket, rounded down, with the vbuuid of the highest position. It fails
-// when the vectors differ in length or there are none.
+// Mean gives the mean sequence number per vbucket, rounded down, with the vbuuid of the highest position. The error wraps
+// ErrLength: the vectors differ in length, or there are none.
 func Mean(vectors []Vector) (Vector, error) {
 	if len(vectors) == 0 {
 		return Vector{}, fmt.Errorf("%w: mean of no vectors", ErrLength)
@@ -218,8 +221,8 @@ func (t Vector) Total() uint64 {
 	return sum
 }
 
-// Hash identifies a vector in heartbeats, acknowledgements and scans (S3: lastPersistence, lastStability). It is
-// stable across versions: FNV-1a over the little-endian words, seqnos and vbuuids interleaved, with a final mix.
+// Hash identifies a vector in heartbeats, acknowledgements and scans (IM-16, IM-17). It is the same in every version: a
+// multiplying hash over seqno and vbuuid of each vbucket in order, a word at a time. It is no checksum against malice.
 func (t Vector) Hash() uint64 {
 	const prime, offset = 0x100000001b3, 0xcbf29ce484222325
 	h := uint64(offset)

@@ -97,7 +97,7 @@ func (r *ProjectorReport) Follows(sequence uint64) bool {
 	return r.Sequence == sequence+1
 }
 
-// HWHeartbeat is the seed's message (IM-16) with all its fields, per bucket.
+// HWHeartbeat is what an indexer has of one bucket (IM-16): in its report, or by what has changed (BucketChange).
 type HWHeartbeat struct {
 	Bucket          string           `json:"bucket"`
 	IndexIDs        []index.ID       `json:"index_ids"`
