@@ -678,6 +678,40 @@ func TestRollback(t *testing.T) {
 	}
 }
 
+// TestRollbackWithoutANode: a KV node hangs and is failed over. Its projector lives and cannot ask it, and the rollback does
+// not wait for it.
+func TestRollbackWithoutANode(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		o := w.create("a", "", 2, 0)
+		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		w.write("world", 5)
+		w.until("15 is stable", 2*time.Second, func() bool { return w.log.State().Bucket("world").Stability.Vector.Seqnos[0] == 15 })
+
+		p1 := w.projectors["http://p1"]
+		p1.mu.Lock()
+		p1.away = true
+		clear(p1.streams["world"])
+		p1.mu.Unlock()
+		w.mu.Lock() // vbucket 0 loses 13 to 15
+		kv := w.kv["world"]
+		kv.rev++
+		for v := range kv.owner {
+			if kv.owner[v] == "p1" {
+				kv.owner[v] = "p2"
+				kv.logs[v] = append(timestamp.FailoverLog{{VBUUID: 4711, Seqno: kv.high[v]}}, kv.logs[v]...)
+			}
+		}
+		kv.high[0], kv.logs[0][0].Seqno = 12, 12
+		w.mu.Unlock()
+		w.until("rollback", 10*time.Second, func() bool { return w.log.State().Bucket("world").Rollback != nil })
+		took := w.until("cleared", 20*time.Second, func() bool { return w.log.State().Bucket("world").Rollback == nil })
+		t.Logf("rolled back after %v", took)
+		w.write("world", 5)
+		w.until("stability goes on", 10*time.Second, func() bool { return w.log.State().Bucket("world").Stability.Vector.Seqnos[0] == 17 })
+	})
+}
+
 // TestSilentTakeover: a vbucket moves to the other node, and the old producer never says that its stream is over.
 func TestSilentTakeover(t *testing.T) {
 	inWorld(t, func(w *world) {

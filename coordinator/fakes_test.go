@@ -107,6 +107,7 @@ type fakeProjector struct {
 	tell    func(*wire.ProjectorReport) // adds to each report; nil: nothing
 	drops   []index.NodeID              // whom it drops some data of every bucket
 	foreign string                      // uuid of the buckets that it is asked for, "none": it has none; "": KV's
+	away    bool                        // its KV node hangs
 }
 
 type fakeStream struct {
@@ -283,6 +284,11 @@ func (c projectorsOf) FailoverLogs(ctx context.Context, addr string, req *wire.F
 	}
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.away {
+		return nil, rpc.Refuse(rpc.CodeKV, "KV of bucket %q cannot be asked now", req.Bucket)
+	}
 	r := &wire.FailoverLogsReply{}
 	kv := c.w.kv[req.Bucket]
 	for v := range uint16(vbuckets) {

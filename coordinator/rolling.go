@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"tidemark/index"
+	"tidemark/internal/rpc"
 	"tidemark/rollback"
 	"tidemark/statecontext"
 	"tidemark/streams"
@@ -57,7 +58,7 @@ func (l *leader) stepRollback(b *bucket) {
 	r := b.rolling
 	if r == nil || r.id != s.Rollback.ID || r.step != s.Rollback.Step {
 		r = &rolling{id: s.Rollback.ID, step: s.Rollback.Step, sinceMS: l.nowMS, askedMS: map[string]int64{}, answers: rollback.Answers{
-			Logs: map[index.ProjectorID][]rollback.Log{}, Prepared: map[index.NodeID]rollback.Reply{}, Done: map[index.NodeID]rollback.Reply{}}}
+			Logs: map[index.ProjectorID][]rollback.Log{}, Away: map[index.ProjectorID]bool{}, Prepared: map[index.NodeID]rollback.Reply{}, Done: map[index.NodeID]rollback.Reply{}}}
 		b.rolling = r
 		b.fail(ErrInRollback)
 		l.log.Info("rollback", "bucket", b.name, "id", r.id, "step", r.step)
@@ -138,19 +139,31 @@ func (l *leader) rollbackLogs(b *bucket, r *rolling, p *projector) {
 		})
 		if err != nil {
 			l.log.Debug("failover logs for a rollback", "projector", p.id, "error", err)
-			return
+			if !kvAway(err) {
+				return
+			}
+			reply = &wire.FailoverLogsReply{}
 		}
-		logs := make([]rollback.Log, len(reply.Logs))
+		away, logs := err != nil, make([]rollback.Log, len(reply.Logs))
 		for i, g := range reply.Logs {
 			logs[i] = rollback.Log{VBucket: g.VBucket, Log: g.Log, Revision: g.Revision}
 		}
 		_ = l.post(ctx, answer(func(l *leader) {
 			if b := ref.find(l); b != nil && b.rolling != nil && b.rolling.id == id && b.rolling.step == statecontext.Started {
-				b.rolling.answers.Logs[p.id] = logs
-				b.due = true
+				if b.due = true; away {
+					b.rolling.answers.Away[p.id] = true
+				} else {
+					b.rolling.answers.Logs[p.id] = logs
+				}
 			}
 		}))
 	}})
+}
+
+// kvAway: a projector refused because its KV node does not answer, or has no such bucket.
+func kvAway(err error) bool {
+	var p *rpc.Problem
+	return errors.As(err, &p) && (p.Code == rpc.CodeKV || p.Code == rpc.CodeBucket)
 }
 
 // tellRollback takes an indexer through a step. What it restores cannot be undone: leadership is checked first.

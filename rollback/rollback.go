@@ -166,8 +166,11 @@ type Answers struct {
 	Projectors []index.ProjectorID         // that are alive
 	Nodes      []index.NodeID              // indexers of the bucket that are alive
 	Logs       map[index.ProjectorID][]Log // of step started, by who answered
-	Prepared   map[index.NodeID]Reply      // of step prepare: what they would restore
-	Done       map[index.NodeID]Reply      // of step restart: that they have
+	// Away: projectors whose KV node does not answer them. They are asked again, and waited for only where the others do not
+	// have every vbucket under one map.
+	Away     map[index.ProjectorID]bool
+	Prepared map[index.NodeID]Reply // of step prepare: what they would restore
+	Done     map[index.NodeID]Reply // of step restart: that they have
 	// Late: patience is over, those who have not answered do not count. They compare logs when they come back.
 	Late bool
 }
@@ -216,12 +219,14 @@ func Next(c Context, a Answers) (Decision, error) {
 // started waits for the failover logs of every vbucket, under maps no older than those known.
 func (c Context) started(a Answers) (Decision, error) {
 	var d Decision
+	waiting := false
 	for _, p := range a.Projectors {
 		if _, ok := a.Logs[p]; !ok {
 			d.AskLogs = append(d.AskLogs, p)
+			waiting = waiting || !a.Away[p]
 		}
 	}
-	if len(d.AskLogs) > 0 && !a.Late {
+	if waiting && !a.Late {
 		d.Reason = "waiting for failover logs"
 		return d, nil
 	}
@@ -241,11 +246,30 @@ func (c Context) started(a Answers) (Decision, error) {
 		d.AskLogs = a.Projectors
 		return d, nil
 	}
+	if v := older(revisions); len(d.AskLogs) > 0 && !a.Late && v >= 0 {
+		// Under one map each vbucket has one owner; across two maps the one that is away may own it by now.
+		d.Reason = fmt.Sprintf("vbucket %d is known under an older vbucket map than others, and a projector's KV node does not answer", v)
+		d.AskLogs = a.Projectors
+		return d, nil
+	}
 	failover, err := Failover(c.Current, logs)
 	if err != nil {
 		return Decision{}, err
 	}
 	return Decision{Advance: true, To: Prepare, Logs: logs, Revisions: revisions, Failover: failover}, nil
+}
+
+// older gives the first of the revisions that is not the newest, or -1.
+func older(revisions []timestamp.MapRevision) int {
+	for v := range revisions {
+		if revisions[v].Compare(revisions[0]) != 0 {
+			if revisions[v].Compare(revisions[0]) < 0 {
+				return v
+			}
+			return 0
+		}
+	}
+	return -1
 }
 
 // prepare waits for what each indexer would restore; the smallest is the restart timestamp.

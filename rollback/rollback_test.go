@@ -142,6 +142,40 @@ func TestMachine(t *testing.T) {
 	}
 }
 
+// TestAProjectorWithoutKV: p2's KV node hangs or is gone. It is not waited for when the others have every vbucket under one
+// map; under two maps it may be the one that owns what the older one shows.
+func TestAProjectorWithoutKV(t *testing.T) {
+	rev := func(n uint64) timestamp.MapRevision { return timestamp.MapRevision{Rev: n} }
+	both := func(r0, r1 uint64) []Log {
+		return []Log{{VBucket: 0, Log: log(c, 60, a, 0), Revision: rev(r0)}, {VBucket: 1, Log: log(b, 0), Revision: rev(r1)}}
+	}
+	away := map[index.ProjectorID]bool{"p2": true}
+	for _, tc := range []struct {
+		name    string
+		logs    map[index.ProjectorID][]Log
+		away    map[index.ProjectorID]bool
+		late    bool
+		asked   int
+		advance bool
+	}{
+		{"it has said nothing", map[index.ProjectorID][]Log{"p1": both(4, 4)}, nil, false, 1, false},
+		{"all under one map", map[index.ProjectorID][]Log{"p1": both(4, 4)}, away, false, 0, true},
+		{"all under the map that is known", map[index.ProjectorID][]Log{"p1": both(3, 3)}, away, false, 0, true},
+		{"under two maps", map[index.ProjectorID][]Log{"p1": both(4, 5)}, away, false, 2, false},
+		{"under two maps, the other way", map[index.ProjectorID][]Log{"p1": both(5, 4)}, away, false, 2, false},
+		{"under two maps, for too long", map[index.ProjectorID][]Log{"p1": both(4, 5)}, away, true, 0, true},
+		{"under an older map than one seen", map[index.ProjectorID][]Log{"p1": both(2, 3)}, away, false, 2, false},
+		{"under two maps, and it answers after all", map[index.ProjectorID][]Log{"p1": both(4, 5), "p2": nil}, away, false, 0, true},
+		{"it owns one", map[index.ProjectorID][]Log{"p1": both(4, 4)[:1]}, away, false, 2, false},
+		{"nobody answers", nil, map[index.ProjectorID]bool{"p1": true, "p2": true}, false, 2, false},
+	} {
+		d, err := Next(context(Started), Answers{Projectors: []index.ProjectorID{"p1", "p2"}, Logs: tc.logs, Away: tc.away, Late: tc.late})
+		if err != nil || d.Advance != tc.advance || len(d.AskLogs) != tc.asked || d.Advance == (d.Reason != "") {
+			t.Errorf("%s: %+v, %v", tc.name, d, err)
+		}
+	}
+}
+
 // TestRewindNeverRises: whatever the logs say, nothing rises, and what remains is on KV's branch.
 func TestRewindNeverRises(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
