@@ -164,7 +164,7 @@ func writePair(certPath, keyPath string, der []byte, key *ecdsa.PrivateKey, repl
 	if !replace {
 		for _, p := range []string{certPath, keyPath} {
 			if exists(p) {
-				return fmt.Errorf("%w: %s; name another folder, or say that it is to be replaced", ErrExists, p)
+				return fmt.Errorf("%w: %s", ErrExists, p)
 			}
 		}
 	}

@@ -2,6 +2,7 @@ package topicclient
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,7 +26,8 @@ func TestRefused(t *testing.T) {
 		{errors.New("connection refused"), false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			s := &Subscription{log: hclog.NewNullLogger()}
+			var log strings.Builder
+			s := &Subscription{log: hclog.New(&hclog.LoggerOptions{Output: &log}), told: map[string]string{}}
 			for range 2 {
 				if err := s.refused("p1", tc.err); err != nil {
 					t.Errorf("%v is final at once: %v", tc.err, err)
@@ -35,6 +37,14 @@ func TestRefused(t *testing.T) {
 			time.Sleep(time.Nanosecond)
 			if err := s.refused("p1", tc.err); (err != nil) != tc.final || tc.final && !errors.Is(err, tc.err) {
 				t.Errorf("%v for more than %v: %v, want final %v", tc.err, missingPatience, err, tc.final)
+			}
+			if told := strings.Count(log.String(), "trying again"); told != 1 {
+				t.Errorf("the log tells of %v %d times, want once until something else is wrong:\n%s", tc.err, told, &log)
+			}
+			_ = s.refused("p1", errors.New("something else"))
+			_ = s.refused("p2", errors.New("something else"))
+			if told := strings.Count(log.String(), "something else"); told != 2 {
+				t.Errorf("of two projectors the log tells %d times, want once of each:\n%s", told, &log)
 			}
 		})
 	}

@@ -100,7 +100,8 @@ type Subscription struct {
 	listener net.Listener
 	client   *projectorclient.Client
 	log      hclog.Logger
-	next     uint64 // counter of the next request; of the asking loop
+	next     uint64            // counter of the next request; of the asking loop
+	told     map[string]string // what the log was told last of each projector; of the asking loop
 
 	mu       sync.Mutex
 	handling chan struct{} // one token: Handle is called by who has it
@@ -149,7 +150,8 @@ func Open(cfg Config) (*Subscription, error) {
 		return nil, fmt.Errorf("subscription %s: %w", cfg.ID, err)
 	}
 	return &Subscription{cfg: cfg, listener: l, client: projectorclient.New(4, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)), log: cfg.Logger,
-		next: uint64(time.Now().UnixNano()), handling: make(chan struct{}, 1), known: make(chan struct{}), failed: make(chan error, 1), requests: map[uint64]*request{}}, nil
+		next: uint64(time.Now().UnixNano()), handling: make(chan struct{}, 1), known: make(chan struct{}), failed: make(chan error, 1), requests: map[uint64]*request{},
+		told: map[string]string{}}, nil
 }
 
 // Addr is where it listens, host:port.
@@ -235,13 +237,22 @@ func (v *vbucket) unfed(now time.Time) bool {
 	return v.request == 0 || v.owner == nil && now.Sub(v.idle) > beginPatience
 }
 
+// tell notes in the log what is wrong with a projector ("": with asking for them), once until something else is.
+func (s *Subscription) tell(addr, what string, args ...any) {
+	if now := what + fmt.Sprint(args...); s.told[addr] != now {
+		s.told[addr] = now
+		s.log.Info(what, args...)
+	}
+}
+
 // askAll asks the projectors one after the other, each for what the ones before do not host.
 func (s *Subscription) askAll(ctx context.Context) error {
 	addrs, err := s.cfg.Projectors(ctx)
 	if err != nil || len(addrs) > maxProjectors {
-		s.log.Info("cannot learn where projectors are; trying again", "projectors", len(addrs), "error", err)
+		s.tell("", "cannot learn where projectors are; trying again", "projectors", len(addrs), "error", err)
 		return nil
 	}
+	delete(s.told, "")
 	for _, addr := range addrs {
 		req, any := s.wanted(addr)
 		if !any {
@@ -308,6 +319,7 @@ func (s *Subscription) answered(ctx context.Context, addr string, req *wire.Subs
 	var back []*wire.StartResult
 	if err == nil {
 		s.missing = time.Time{}
+		delete(s.told, addr)
 		if s.vbuckets == nil {
 			s.begin(reply)
 			for i := range reply.Results { // what comes from now on counts
@@ -366,7 +378,7 @@ func (s *Subscription) begin(reply *wire.Subscription) {
 
 // refused judges why a projector did not answer: what it does not have, or refuses, for long is final.
 func (s *Subscription) refused(addr string, err error) error {
-	s.log.Info("a projector does not take the subscription; trying again", "projector", addr, "error", err)
+	s.tell(addr, "a projector does not take the subscription; trying again", "projector", addr, "error", err)
 	var problem *rpc.Problem
 	if !errors.As(err, &problem) || !slices.Contains([]string{rpc.CodeNotFound, rpc.CodeForbidden, rpc.CodeUnauthorized}, problem.Code) {
 		return nil

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"time"
 
@@ -27,7 +28,9 @@ func certCA(s Streams) *cobra.Command {
 			if out == "" || validity <= 0 {
 				return usage("tidemark cert ca needs --out, and a --validity above 0")
 			}
-			if _, err := tlsconf.CreateCA(out, name, validity); err != nil {
+			if _, err := tlsconf.CreateCA(out, name, validity); errors.Is(err, tlsconf.ErrExists) {
+				return fmt.Errorf("%w; name another folder: a CA is never written over", err)
+			} else if err != nil {
 				return err
 			}
 			_, err := fmt.Fprintf(s.Out, "%s/%s\n%s/%s\n", out, tlsconf.CAFile, out, tlsconf.CAKeyFile)
@@ -72,7 +75,9 @@ func (f *issueFlags) run(s Streams) error {
 		return err
 	}
 	files, err := ca.Issue(f.out, f.file, f.req)
-	if err != nil {
+	if errors.Is(err, tlsconf.ErrExists) {
+		return fmt.Errorf("%w; name another folder, or replace it with --replace", err)
+	} else if err != nil {
 		return err
 	}
 	_, err = fmt.Fprintf(s.Out, "%s\n%s\n", files.Cert, files.Key)

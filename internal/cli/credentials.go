@@ -54,12 +54,12 @@ func (c *credentialFlags) options(s Streams, m *localcluster.Manifest) (client.O
 	case c.tokenFile != "" && c.user != "":
 		return o, usage("--token-file and --user: a token says who it is for; give one of them")
 	case c.tokenFile != "":
-		o.Token, err = readSecret(s, c.tokenFile, "")
+		o.Token, err = readSecret(s, c.tokenFile)
 	case c.user != "" && c.passwordFile != "":
-		o.Password, err = readSecret(s, c.passwordFile, "")
+		o.Password, err = readSecret(s, c.passwordFile)
 	case c.user != "":
 		if o.Password = os.Getenv(passwordEnv); o.Password == "" {
-			o.Password, err = readSecret(s, "", "password of "+c.user)
+			o.Password, err = askSecret(s, "password of "+c.user, "--password-file FILE (- for standard input), or "+passwordEnv)
 		}
 	case c.passwordFile != "":
 		return o, usage("--password-file needs --user")
@@ -69,32 +69,35 @@ func (c *credentialFlags) options(s Streams, m *localcluster.Manifest) (client.O
 	return o, err
 }
 
-// readSecret reads a secret from a file, from standard input (-), or, without a path, from the terminal after a prompt.
-func readSecret(s Streams, path, prompt string) (string, error) {
-	var in io.Reader
-	switch path {
-	case "":
-		f, ok := s.In.(*os.File)
-		if !ok || !term.IsTerminal(int(f.Fd())) {
-			return "", usage("%s: standard input is no terminal; give it in a file (- for standard input)", prompt)
-		}
-		fmt.Fprintf(s.Err, "%s: ", prompt)
-		b, err := term.ReadPassword(int(f.Fd()))
-		fmt.Fprintln(s.Err)
-		if err != nil {
-			return "", fmt.Errorf("reading from the terminal: %w", err)
-		}
-		in = strings.NewReader(string(b))
-	case "-":
-		in = s.In
-	default:
-		f, err := os.Open(path)
-		if err != nil {
-			return "", usage("secret: %v", err)
-		}
-		defer f.Close()
-		in = f
+// askSecret reads a secret from the terminal after a prompt. Where there is none it is a usage error that names the other ways.
+func askSecret(s Streams, prompt, otherwise string) (string, error) {
+	f, ok := s.In.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return "", usage("%s: standard input is no terminal; give %s", prompt, otherwise)
 	}
+	fmt.Fprintf(s.Err, "%s: ", prompt)
+	b, err := term.ReadPassword(int(f.Fd()))
+	fmt.Fprintln(s.Err)
+	if err != nil {
+		return "", fmt.Errorf("reading from the terminal: %w", err)
+	}
+	return secretLine(strings.NewReader(string(b)))
+}
+
+// readSecret reads a secret from a file, or from standard input (-).
+func readSecret(s Streams, path string) (string, error) {
+	if path == "-" {
+		return secretLine(s.In)
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return "", usage("secret: %v", err)
+	}
+	defer f.Close()
+	return secretLine(f)
+}
+
+func secretLine(in io.Reader) (string, error) {
 	b, err := io.ReadAll(io.LimitReader(in, maxSecret+1))
 	if err != nil {
 		return "", usage("secret: %v", err)

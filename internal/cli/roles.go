@@ -66,7 +66,7 @@ exists: an empty --data and --join only.`,
 			}
 			cfg.Insecure = tlsF.insecure
 			if adminFile != "" {
-				if cfg.InitialAdmin, err = readSecret(s, adminFile, ""); err != nil {
+				if cfg.InitialAdmin, err = readSecret(s, adminFile); err != nil {
 					return err
 				}
 			}

@@ -41,10 +41,14 @@ func userPut(s Streams, f *serverFlags, verb string) *cobra.Command {
 	var req client.UserRequest
 	var file string
 	cmd := &cobra.Command{Use: verb + " NAME", Args: exactArgs("NAME"), RunE: func(cmd *cobra.Command, args []string) (err error) {
-		if req.New || file != "" || req.Role == "" {
-			if req.Password, err = readSecret(s, file, "new password of "+args[0]); err != nil {
-				return err
-			}
+		switch {
+		case file != "":
+			req.Password, err = readSecret(s, file)
+		case req.New || req.Role == "":
+			req.Password, err = askSecret(s, "new password of "+args[0], "--new-password-file FILE (- for standard input)")
+		}
+		if err != nil {
+			return err
 		}
 		return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {
 			u, err := c.PutUser(ctx, args[0], req)

@@ -419,7 +419,11 @@ func ReadProblem(answer *http.Response) *Problem {
 	if bytes.Contains(b, []byte("HTTP request to an HTTPS server")) { // net/http's own answer
 		p = NewProblem(answer.StatusCode, CodeBadRequest, "the server speaks TLS: begin its address with https:// and name its CA (--tls-ca)")
 	} else if json.Unmarshal(b, p) != nil || p.Code == "" {
-		p = NewProblem(answer.StatusCode, CodeInternal, "%s", strings.TrimSpace(string(b)))
+		text := strings.TrimSpace(string(b))
+		if text == "" {
+			text = fmt.Sprintf("an answer with HTTP status %d and nothing in it: is this an address of tidemark?", answer.StatusCode)
+		}
+		p = NewProblem(answer.StatusCode, CodeInternal, "%s", text)
 	}
 	p.Status = answer.StatusCode
 	return p

@@ -3,6 +3,7 @@ package rpc
 import (
 	"context"
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"reflect"
@@ -111,5 +112,17 @@ func TestBadBodiesSayWhere(t *testing.T) {
 	defer a.Body.Close()
 	if p := ReadProblem(a); p.Code != CodeFormat {
 		t.Errorf("a foreign format gave %v", p)
+	}
+}
+
+// TestStrangersAnswer: who is no process of tidemark may answer with nothing at all.
+func TestStrangersAnswer(t *testing.T) {
+	for _, c := range []struct {
+		body, want string
+	}{{"", "HTTP status 404 and nothing in it"}, {"no such page\n", "INTERNAL: no such page"}} {
+		p := ReadProblem(&http.Response{StatusCode: 404, Body: io.NopCloser(strings.NewReader(c.body))})
+		if !strings.Contains(p.Error(), c.want) || p.Status != 404 {
+			t.Errorf("%q: %d %v, want %q", c.body, p.Status, p, c.want)
+		}
 	}
 }
