@@ -19,6 +19,7 @@ import (
 const (
 	mapName      = "cluster.json"
 	reservedName = "reserved.json"
+	promisesName = "promises.json"
 
 	defaultHeartbeat = 500 * time.Millisecond
 	// learnPause is between two rounds of asking members who do not answer yet.
@@ -28,8 +29,8 @@ const (
 // errOlder means that a map is not newer than the one at hand.
 var errOlder = errors.New("the map is not newer")
 
-// cluster is a node's part in the cluster: the map it believes in, and how it becomes a newer one. A map is on disk before
-// anything follows from it. mu is a leaf lock; changing makes changes one after the other.
+// cluster is a node's part in the cluster: the map it believes in, and how it becomes a newer one. A map, or a promise, is on disk
+// before anything follows from it. mu is a leaf lock; changing makes changes one after the other.
 type cluster struct {
 	n     *Node
 	peers *peers
@@ -38,24 +39,17 @@ type cluster struct {
 	making chan struct{} // 1 token: the right to make a revision of the map, from reading the one that it replaces
 
 	changing sync.Mutex
-	loaded   bool    // guarded by changing: the stores are there
-	promised promise // guarded by changing
+	loaded   bool      // guarded by changing: the stores are there
+	turn     time.Time // guarded by changing: until then epochs are promised to nobody but the maker of the last promise
 
 	mu        sync.Mutex
 	m         clustermap.Map
+	promises  clustermap.Promises // not met; changed under changing
 	configs   map[string]server.ClusterConfig
 	addresses []clustermap.Node // as this node was told, which may be newer than the map's
 	progress  Progress
 	missing   []string // members that have not answered, before learnt
 	learnt    bool     // the map has been compared with a majority
-}
-
-// promise keeps maps of other makers out while a failover begins an epoch: what one of the old epoch changed meanwhile would be lost
-// with the data of vbuckets that had been handed over by it.
-type promise struct {
-	epoch int64 // maps up to this epoch are refused, but for those of it that maker brings
-	maker string
-	until time.Time
 }
 
 // reserved is the highest revision that this node has tried to make, whether or not anybody took it: no two maps have the
@@ -70,6 +64,9 @@ func openCluster(n *Node) (*cluster, error) {
 	c := &cluster{n: n, peers: newPeers(n.config), wake: make(chan struct{}, 1), making: make(chan struct{}, 1), addresses: n.mapNodes(n.config.Nodes)}
 	specs := n.config.specs()
 	m, stored, err := loadMap(n.config.Dir, specs)
+	if err == nil {
+		err = c.loadPromises(m.RevEpoch)
+	}
 	switch {
 	case err != nil:
 		return nil, err
@@ -135,6 +132,43 @@ func readMap(path string, to any) (bool, error) {
 	return true, nil
 }
 
+// loadPromises reads what the node has promised; a map of epoch have is stored.
+func (c *cluster) loadPromises(have int64) error {
+	path := filepath.Join(c.n.config.Dir, promisesName)
+	raw, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read promises: %w", err)
+	}
+	var all clustermap.Promises
+	if err := json.Unmarshal(raw, &all); err != nil {
+		return fmt.Errorf("%w: %s: %w; it says which failovers this node waits for: restore it from a copy, or, when no failover has been begun and not finished, remove it",
+			clustermap.ErrMap, path, err)
+	}
+	c.promises = all.Beyond(have)
+	return nil
+}
+
+// promise notes promises on disk, then here. The caller holds changing.
+func (c *cluster) promise(all clustermap.Promises) error {
+	if err := seglog.WriteJSON(filepath.Join(c.n.config.Dir, promisesName), all); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	c.promises = all
+	c.mu.Unlock()
+	return nil
+}
+
+// promised are the promises of this node that are not met.
+func (c *cluster) promised() clustermap.Promises {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.promises
+}
+
 func (c *cluster) store(m clustermap.Map) error {
 	return seglog.WriteJSON(filepath.Join(c.n.config.Dir, mapName), m)
 }
@@ -176,7 +210,7 @@ func (c *cluster) configsOf(m clustermap.Map) (map[string]server.ClusterConfig, 
 func (c *cluster) show(m clustermap.Map, configs map[string]server.ClusterConfig) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.m, c.configs = m, configs
+	c.m, c.configs, c.promises = m, configs, c.promises.Beyond(m.RevEpoch)
 }
 
 func (c *cluster) config(bucket string) server.ClusterConfig {
@@ -218,8 +252,8 @@ func (c *cluster) kick() {
 type sealed map[string]map[uint16]uint64
 
 // adopt takes a newer map: to disk, then to clients, then to the vbuckets. expect makes that depend on seals that have held:
-// store.ErrSealBroken. errOlder when the map is not newer (the same one is fine). maker is who brings it; empty if that is not known.
-func (c *cluster) adopt(m clustermap.Map, expect sealed, maker string) error {
+// store.ErrSealBroken. errOlder when the map is not newer (the same one is fine), or would break a promise.
+func (c *cluster) adopt(m clustermap.Map, expect sealed) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
 	have := c.current()
@@ -229,8 +263,8 @@ func (c *cluster) adopt(m clustermap.Map, expect sealed, maker string) error {
 	if !m.Newer(have) {
 		return fmt.Errorf("%w: %d.%d, have %d.%d", errOlder, m.RevEpoch, m.Rev, have.RevEpoch, have.Rev)
 	}
-	if p := c.promised; m.RevEpoch <= p.epoch && (m.RevEpoch < p.epoch || maker != p.maker) && c.n.config.Now().Before(p.until) {
-		return fmt.Errorf("%w: %d.%d, while %s begins epoch %d with a failover", errOlder, m.RevEpoch, m.Rev, p.maker, p.epoch)
+	if p, ok := c.promised().Against(m.RevEpoch); ok {
+		return fmt.Errorf("%w: %d.%d, and %s has the promise that its epoch %d comes next", errOlder, m.RevEpoch, m.Rev, p.Maker, p.RevEpoch)
 	}
 	if err := m.Check(c.n.config.specs()); err != nil {
 		return err
@@ -255,24 +289,29 @@ func (c *cluster) adopt(m clustermap.Map, expect sealed, maker string) error {
 	return nil
 }
 
-// promise refuses maps of an epoch and before for a while, but for those of its maker, and gives the newest map that was taken.
-// With d 0 maps are taken again.
-func (c *cluster) promise(r promiseRequest, d time.Duration) (clustermap.Map, error) {
+// give promises the maker of an epoch that it comes next, and gives the newest map that was taken: clustermap.Promise. For turn
+// nobody else is promised one; 0 takes the promise back.
+func (c *cluster) give(p clustermap.Promise, turn time.Duration) (clustermap.Map, error) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
-	have, now := c.current(), c.n.config.Now()
-	switch p := c.promised; {
-	case d == 0:
-		if p.epoch == r.Epoch && p.maker == r.Maker {
-			c.promised = promise{}
+	have, all, now := c.current(), c.promised(), c.n.config.Now()
+	if turn == 0 {
+		if left := all.Without(p); len(left) < len(all) {
+			return have, c.promise(left)
 		}
-	case have.RevEpoch >= r.Epoch:
-		return have, fmt.Errorf("%w: epoch %d, have %d.%d", errOlder, r.Epoch, have.RevEpoch, have.Rev)
-	case now.Before(p.until) && p.maker != r.Maker:
-		return have, fmt.Errorf("%w: %s begins epoch %d with a failover at the moment", ErrRefused, p.maker, p.epoch)
-	default:
-		c.promised = promise{epoch: r.Epoch, maker: r.Maker, until: now.Add(d)}
+		return have, nil
 	}
+	if last, ok := all.Against(have.RevEpoch); ok && last.Maker != p.Maker && now.Before(c.turn) {
+		return have, fmt.Errorf("%w: %s begins epoch %d at the moment", ErrRefused, last.Maker, last.RevEpoch)
+	}
+	all, err := all.With(p, have.RevEpoch)
+	if err != nil {
+		return have, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	if err := c.promise(all); err != nil {
+		return have, err
+	}
+	c.turn = now.Add(turn)
 	return have, nil
 }
 
@@ -388,7 +427,7 @@ func (c *cluster) poll(ctx context.Context) (missing []string) {
 		}
 	}
 	if newest.Newer(have) {
-		if err := c.adopt(newest, nil, ""); err != nil && !errors.Is(err, errOlder) {
+		if err := c.adopt(newest, nil); err != nil && !errors.Is(err, errOlder) {
 			c.n.config.Logger.Error("a newer map cannot be used", "rev_epoch", newest.RevEpoch, "rev", newest.Rev, "error", err)
 		}
 	}
@@ -465,6 +504,9 @@ func (c *cluster) clean() {
 // first, when set, must take the map before anybody else has it, under the seals of expect.
 func (c *cluster) commit(ctx context.Context, m clustermap.Map, first string, expect sealed) (clustermap.Map, error) {
 	before := c.current()
+	if p, ok := c.promised().Against(m.RevEpoch); ok { // before anybody has taken what this node could not
+		return m, fmt.Errorf("%w: this node has promised that epoch %d of %s comes next: ask again for the failover that was begun", ErrRefused, p.RevEpoch, p.Maker)
+	}
 	m, err := c.reserve(m)
 	if err != nil {
 		return m, err
@@ -475,7 +517,7 @@ func (c *cluster) commit(ctx context.Context, m clustermap.Map, first string, ex
 		}
 		expect = nil
 	}
-	if err := c.adopt(m, expect, c.n.config.NodeID); err != nil {
+	if err := c.adopt(m, expect); err != nil {
 		return m, err
 	}
 	told := c.others(m)

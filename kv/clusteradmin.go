@@ -31,6 +31,8 @@ type ClusterView struct {
 	// Paused are the buckets whose replication is held back on this node.
 	Paused   []string `json:"paused,omitempty"`
 	Progress Progress `json:"progress"`
+	// Promises are epochs that others have begun, and of which no map has come yet.
+	Promises clustermap.Promises `json:"promises,omitempty"`
 }
 
 // CopyView is one copy of a vbucket.
@@ -62,7 +64,7 @@ func (n *Node) View() ClusterView {
 	_, member := m.Node(n.config.NodeID)
 	out := ClusterView{Node: n.config.NodeID, Ready: n.serving.Load(), Member: member && m.RevEpoch > 0, Map: m, Copies: map[string][]CopyView{}}
 	n.cluster.mu.Lock()
-	out.Progress = n.cluster.progress
+	out.Progress, out.Promises = n.cluster.progress, n.cluster.promises
 	n.cluster.mu.Unlock()
 	for _, b := range n.loadedBuckets() {
 		if n.replicator.isPaused(b.name) {
@@ -182,13 +184,13 @@ func (n *Node) postMap(_ context.Context, body []byte) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := n.cluster.adopt(r.Map, r.Sealed, r.Maker); err != nil {
+	if err := n.cluster.adopt(r.Map, r.Sealed); err != nil {
 		return nil, err
 	}
 	return doneWith(n.cluster.current()), nil
 }
 
-// postPromise keeps maps of other makers out while a failover begins an epoch.
+// postPromise promises an epoch to its maker.
 func (n *Node) postPromise(_ context.Context, body []byte) (any, error) {
 	r, err := decode[promiseRequest](body)
 	if err != nil {
@@ -198,7 +200,7 @@ func (n *Node) postPromise(_ context.Context, body []byte) (any, error) {
 	if d < 0 || d > maxSeal {
 		return nil, fmt.Errorf("%w: a promise for %v: want at most %v", ErrRefused, d, maxSeal)
 	}
-	return n.cluster.promise(r, d)
+	return n.cluster.give(clustermap.Promise{RevEpoch: r.Epoch, Maker: r.Maker}, d)
 }
 
 // postSeal makes vbuckets refuse writes for a while, or take them again.

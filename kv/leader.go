@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -39,6 +40,7 @@ func (c *cluster) lead(ctx context.Context, missing []string) bool {
 	default: // a request is about to change the map
 		return false
 	}
+	c.settle(ctx)
 	m := c.current()
 	if m.Leader != c.n.config.NodeID || m.RevEpoch == 0 {
 		return false
@@ -82,8 +84,7 @@ func (c *cluster) report(p Progress) {
 func (c *cluster) step(ctx context.Context, m clustermap.Map) (more bool, err error) {
 	moves := m.Moves(movesAtOnce)
 	if len(moves) == 0 {
-		_, err := c.commit(ctx, m.Finish(), "", nil)
-		return true, err
+		return true, c.finish(ctx, m)
 	}
 	var fill []clustermap.Move
 	for _, v := range moves {
@@ -95,10 +96,16 @@ func (c *cluster) step(ctx context.Context, m clustermap.Map) (more bool, err er
 		_, err := c.commit(ctx, m.Fill(fill), "", nil)
 		return true, err
 	}
-	have, err := c.survey(ctx, m.Nodes)
+	views, err := c.views(ctx, m.Nodes)
 	if err != nil {
 		return false, err
 	}
+	for _, v := range views {
+		if p, ok := v.Promises.Against(m.RevEpoch); ok {
+			return false, fmt.Errorf("%s, to which %s has promised that its epoch %d comes next: have that failover made again, or fail %s over", p.Maker, v.Node, p.RevEpoch, p.Maker)
+		}
+	}
+	have := surveyOf(views)
 	var over, rest []clustermap.Move
 	for _, v := range moves {
 		switch {
@@ -121,6 +128,23 @@ func (c *cluster) step(ctx context.Context, m clustermap.Map) (more bool, err er
 	case <-time.After(movesPause):
 	}
 	return true, nil
+}
+
+// finish ends an operation. Where its end is another leader, that begins an epoch, as a failover of the leader does.
+func (c *cluster) finish(ctx context.Context, m clustermap.Map) error {
+	next := m.Finish()
+	if next.RevEpoch != m.RevEpoch {
+		defer c.settle(ctx)
+		views, err := c.views(ctx, next.Nodes)
+		if err != nil {
+			return err
+		}
+		if next.RevEpoch, err = c.begin(ctx, m, views); err != nil {
+			return err
+		}
+	}
+	_, err := c.commit(ctx, next, "", nil)
+	return err
 }
 
 // takeover hands vbuckets of one node over: the node stops taking writes, the new owners reach its last seqno, the node
@@ -192,9 +216,8 @@ type copyOf struct {
 // survey is what nodes have.
 type survey map[copyOf]CopyView
 
-// survey asks nodes what they have. All must answer.
-func (c *cluster) survey(ctx context.Context, nodes []clustermap.Node) (survey, error) {
-	out := survey{}
+// views asks nodes what they know. All must answer, and serve.
+func (c *cluster) views(ctx context.Context, nodes []clustermap.Node) (out []ClusterView, err error) {
 	for _, x := range nodes {
 		var view ClusterView
 		if x.ID == c.n.config.NodeID {
@@ -205,13 +228,28 @@ func (c *cluster) survey(ctx context.Context, nodes []clustermap.Node) (survey, 
 		if !view.Ready {
 			return nil, fmt.Errorf("%s to serve", x.ID)
 		}
+		view.Node = x.ID
+		out = append(out, view)
+	}
+	return out, nil
+}
+
+// survey asks nodes what they have.
+func (c *cluster) survey(ctx context.Context, nodes []clustermap.Node) (survey, error) {
+	views, err := c.views(ctx, nodes)
+	return surveyOf(views), err
+}
+
+func surveyOf(views []ClusterView) survey {
+	out := survey{}
+	for _, view := range views {
 		for bucket, copies := range view.Copies {
 			for _, v := range copies {
-				out[copyOf{x.ID, bucket, v.VBucket}] = v
+				out[copyOf{view.Node, bucket, v.VBucket}] = v
 			}
 		}
 	}
-	return out, nil
+	return out
 }
 
 // filled says whether the nodes of a move have what the active copy had a moment ago.
@@ -334,12 +372,18 @@ func (c *cluster) failover(ctx context.Context, r FailoverRequest) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	if slices.Contains(r.Nodes, m.Leader) { // who may be making maps, too
-		var release func()
-		if m, release, err = c.begin(ctx, m, r.Nodes); err != nil {
+	rest := slices.DeleteFunc(slices.Clone(m.Nodes), func(x clustermap.Node) bool { return slices.Contains(r.Nodes, x.ID) })
+	views, err := c.views(ctx, rest)
+	if err != nil {
+		return nil, fmt.Errorf("%w: a failover waits for %w", ErrRefused, err)
+	}
+	epoch := m.RevEpoch
+	// Who leads may be making maps, too; and who was promised an epoch may have made one that nobody else has.
+	if slices.Contains(r.Nodes, m.Leader) || slices.ContainsFunc(views, func(v ClusterView) bool { return len(v.Promises) > 0 }) {
+		defer c.settle(ctx)
+		if epoch, err = c.begin(ctx, m, views); err != nil {
 			return nil, err
 		}
-		defer release()
 	}
 	var first string
 	var expect sealed
@@ -350,6 +394,9 @@ func (c *cluster) failover(ctx context.Context, r FailoverRequest) (any, error) 
 	}
 	next, promotions, err := c.promote(ctx, m, r)
 	if err == nil {
+		if epoch != m.RevEpoch {
+			next.RevEpoch, next.Rev = epoch, 1
+		}
 		next, err = c.commit(ctx, next, first, expect)
 	}
 	if err != nil {
@@ -370,47 +417,74 @@ func (c *cluster) failover(ctx context.Context, r FailoverRequest) (any, error) 
 	return FailoverAnswer{RevEpoch: next.RevEpoch, Rev: next.Rev, Promotions: promotions}, nil
 }
 
-// begin makes all that are to remain take no map of the present leader's any more, so that the failover is planned from the newest
-// map that any of them will ever have had; release lets them take maps again.
-func (c *cluster) begin(ctx context.Context, m clustermap.Map, without []string) (newest clustermap.Map, release func(), err error) {
-	r := promiseRequest{Epoch: m.RevEpoch + 1, Maker: c.n.config.NodeID, Milliseconds: maxSeal.Milliseconds()}
-	others := slices.DeleteFunc(c.others(m), func(x clustermap.Node) bool { return slices.Contains(without, x.ID) })
-	release = func() {
-		r := r
-		r.Milliseconds = 0
+// begin has an epoch promised by all that are to remain, whose views these are: none of them takes a map of an earlier epoch any more,
+// so that what is planned from m now is planned from the newest map that any of them will ever have had. Only this node makes maps
+// of that epoch, since no other one is promised it.
+func (c *cluster) begin(ctx context.Context, m clustermap.Map, views []ClusterView) (epoch int64, err error) {
+	var unused clustermap.Promise
+	for _, p := range c.unused() {
+		unused = p
+	}
+	epoch = c.promised().Next(m.RevEpoch, unused)
+	var others []clustermap.Node
+	for _, v := range views {
+		epoch = max(epoch, v.Promises.Next(v.Map.RevEpoch, unused))
+		if v.Node != c.n.config.NodeID {
+			others = append(others, c.contact(v.Node))
+		}
+	}
+	p := clustermap.Promise{RevEpoch: epoch, Maker: c.n.config.NodeID}
+	have, err := c.give(p, maxSeal) // this node first, so that it knows after a crash what it has asked for
+	if err != nil {
+		return 0, err
+	}
+	changed := have.Newer(m)
+	for id, a := range c.peers.each(ctx, others, func(ctx context.Context, x clustermap.Node) (clustermap.Map, error) {
+		return c.peers.promise(ctx, x, promiseRequest{Epoch: epoch, Maker: p.Maker, Milliseconds: maxSeal.Milliseconds()})
+	}) {
+		if a.err != nil {
+			return 0, fmt.Errorf("%w: a new epoch waits for %s: %w", ErrRefused, id, a.err)
+		}
+		changed = changed || a.value.Newer(m)
+	}
+	if changed {
+		return 0, fmt.Errorf("%w: the map has changed meanwhile: ask again", ErrRefused)
+	}
+	return epoch, nil
+}
+
+// unused are promises that this node was given, and has made no map for.
+func (c *cluster) unused() clustermap.Promises {
+	return slices.DeleteFunc(slices.Clone(c.promised()), func(p clustermap.Promise) bool {
+		if p.Maker != c.n.config.NodeID {
+			return true
+		}
+		var r reserved
+		_, err := readMap(filepath.Join(c.n.config.Dir, reservedName), &r)
+		return err != nil || r.RevEpoch >= p.RevEpoch
+	})
+}
+
+// settle gives back what this node was promised and has made no map for: the plan was refused, or the node died over it. Where it may have
+// made one, the promise stays until there is a map of that epoch or a later one. The caller has the right to make a revision.
+func (c *cluster) settle(ctx context.Context) {
+	for _, p := range c.unused() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), peerTimeout)
 		defer cancel()
-		c.peers.each(ctx, others, func(ctx context.Context, p clustermap.Node) (clustermap.Map, error) {
-			return c.peers.promise(ctx, p, r)
-		})
-		_, _ = c.promise(r, 0)
-	}
-	answers := c.peers.each(ctx, others, func(ctx context.Context, p clustermap.Node) (clustermap.Map, error) {
-		return c.peers.promise(ctx, p, r)
-	})
-	for id, a := range answers {
-		if err = a.err; err != nil {
-			err = fmt.Errorf("%w: a failover waits for %s: %w", ErrRefused, id, err)
-			break
+		var missing []string
+		for id, a := range c.peers.each(ctx, c.others(c.current()), func(ctx context.Context, x clustermap.Node) (clustermap.Map, error) {
+			return c.peers.promise(ctx, x, promiseRequest{Epoch: p.RevEpoch, Maker: p.Maker})
+		}) {
+			if a.err != nil {
+				missing = append(missing, id)
+			}
+		}
+		if len(missing) > 0 {
+			c.n.config.Logger.Info("an epoch that is not begun after all is not given up everywhere yet", "epoch", p.RevEpoch, "missing", missing)
+		} else if _, err := c.give(p, 0); err != nil {
+			c.n.config.Logger.Warn("an epoch that is not begun after all is not given up yet", "epoch", p.RevEpoch, "error", err)
 		}
 	}
-	if err == nil {
-		c.poll(ctx) // theirs, and those of the nodes that are to go
-		newest, err = c.promise(r, maxSeal)
-	}
-	for _, a := range answers {
-		if err == nil && a.value.Newer(newest) {
-			err = fmt.Errorf("%w: the map has changed meanwhile: ask again", ErrRefused)
-		}
-	}
-	if err == nil && (newest.Leader != m.Leader || slices.ContainsFunc(newest.Nodes, func(x clustermap.Node) bool { _, ok := m.Node(x.ID); return !ok })) {
-		err = fmt.Errorf("%w: the cluster has another leader or other members by now: ask again", ErrRefused)
-	}
-	if err != nil {
-		release()
-		return m, nil, err
-	}
-	return newest, release, nil
 }
 
 // promote plans a failover from what the other nodes have.

@@ -42,9 +42,8 @@ const (
 // ErrRefused means that a node refuses what it was asked; the message says why.
 var ErrRefused = errors.New("refused")
 
-// pushRequest is a map for another node, from the one that has made it. Sealed: bucket → vbucket → seqno.
+// pushRequest is a map for another node. Sealed: bucket → vbucket → seqno.
 type pushRequest struct {
-	Maker  string         `json:"maker,omitempty"`
 	Map    clustermap.Map `json:"map"`
 	Sealed sealed         `json:"sealed,omitempty"`
 }
@@ -56,8 +55,8 @@ type sealRequest struct {
 	Milliseconds int64    `json:"milliseconds"`
 }
 
-// promiseRequest asks a node to take no maps of an epoch, or before it, but Maker's, who begins it with a failover; with Milliseconds
-// 0 it takes them again. The answer is the node's map.
+// promiseRequest asks a node to promise an epoch to Maker (clustermap.Promise), and none to anybody else for so long; with Milliseconds 0
+// Maker takes the promise back. The answer is the node's map.
 type promiseRequest struct {
 	Epoch        int64  `json:"epoch"`
 	Maker        string `json:"maker"`
@@ -118,13 +117,10 @@ func NewRemote(user, password string, timeout time.Duration, conf *tls.Config) R
 }
 
 // peers is how a node speaks to the others.
-type peers struct {
-	Remote
-	self string
-}
+type peers struct{ Remote }
 
 func newPeers(config Config) *peers {
-	return &peers{NewRemote(config.User, config.Password, peerTimeout, config.TLS.Client(tlsconf.HTTP, tlsconf.KV)), config.NodeID}
+	return &peers{NewRemote(config.User, config.Password, peerTimeout, config.TLS.Client(tlsconf.HTTP, tlsconf.KV))}
 }
 
 type peerAnswer struct {
@@ -156,7 +152,7 @@ func (p *peers) newerMap(ctx context.Context, node clustermap.Node, have cluster
 }
 
 func (p *peers) push(ctx context.Context, node clustermap.Node, m clustermap.Map, expect sealed) error {
-	return p.Call(ctx, node.Admin, http.MethodPost, pathMap, pushRequest{Maker: p.self, Map: m, Sealed: expect}, nil)
+	return p.Call(ctx, node.Admin, http.MethodPost, pathMap, pushRequest{Map: m, Sealed: expect}, nil)
 }
 
 func (p *peers) promise(ctx context.Context, node clustermap.Node, r promiseRequest) (m clustermap.Map, err error) {

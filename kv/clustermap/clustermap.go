@@ -3,7 +3,8 @@
 // It promises that every node derives the same first map from the same list of nodes; that a map is replaced only by one
 // with a higher (RevEpoch, Rev), of which every change makes one; that a plan leaves each vbucket with one owner and
 // distinct copies, moves as few vbuckets as an even spread needs, and is a pure function of the map. Within an epoch one
-// node, the leader, makes the revisions; an epoch begins when the leader changes.
+// node, the leader, makes the revisions; an epoch begins when the leader changes, or when a map may be somewhere that must be passed over
+// (Promises).
 //
 // It never speaks to a node, knows no clock and stores nothing.
 package clustermap
