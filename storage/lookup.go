@@ -22,12 +22,29 @@ func (e *pebbleEngine) lookup() lookup {
 	return lookup{e: e}
 }
 
-// forgetWritten lets go what is in tables.
+// forgetWritten notes what is in tables by now, and lets go of it what there is no room for.
 func (e *pebbleEngine) forgetWritten() {
 	e.mem.Lock()
 	written := e.mem.written
 	e.mem.Unlock()
 	e.recent.written(written)
+	e.charge()
+	for e.res.memory.tooMuch(e.charged) && e.recent.evict() {
+		e.charge()
+	}
+}
+
+// charge counts what the engine keeps of written batches: the cache of blocks has so much less.
+func (e *pebbleEngine) charge() {
+	size := e.recent.size()
+	if size == e.charged {
+		return
+	}
+	e.res.memory.keep(size - e.charged)
+	if e.charged = size; e.uncharge != nil {
+		e.uncharge()
+	}
+	e.uncharge = e.res.cache.Reserve(int(size))
 }
 
 // rotations is the number under which a batch that is committed now is noted.

@@ -17,10 +17,28 @@ type memory struct {
 	mu      sync.Mutex
 	total   int64
 	engines map[*pebbleEngine]struct{}
+
+	mostKept int64 // of what has been written, see recent
+	kept     int64
 }
 
-func newMemory(limit int64) *memory {
-	return &memory{limit: limit, engines: map[*pebbleEngine]struct{}{}}
+func newMemory(limit, kept int64) *memory {
+	return &memory{limit: limit, mostKept: kept, engines: map[*pebbleEngine]struct{}{}}
+}
+
+// keep counts what engines keep of what has been written.
+func (m *memory) keep(n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.kept += n
+}
+
+// tooMuch tells an engine that keeps n bytes of what has been written to give up some: all together keep more than they may, and
+// this one more than its part.
+func (m *memory) tooMuch(n int64) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.kept > m.mostKept && n*int64(len(m.engines)) > m.mostKept
 }
 
 const (
@@ -165,5 +183,5 @@ func (s *Store) Memory() MemoryUse {
 	limit := s.opts.CacheBytes + s.opts.MemTableBytes
 	s.res.memory.mu.Lock()
 	defer s.res.memory.mu.Unlock()
-	return MemoryUse{Used: s.res.cache.Size() + s.res.memory.total, Limit: limit}
+	return MemoryUse{Used: s.res.cache.Size() + s.res.memory.total + s.res.memory.kept, Limit: limit}
 }

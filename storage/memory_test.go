@@ -15,7 +15,7 @@ import (
 // TestMemTableSizes: however many slices come one after another, their memtables, two of each, stay near to the limit.
 func TestMemTableSizes(t *testing.T) {
 	for _, limit := range []int64{128 << 20, 256 << 20, 4 << 30} {
-		m, sum := newMemory(limit), int64(0)
+		m, sum := newMemory(limit, 0), int64(0)
 		for n := range 200 {
 			size := max(m.next(nil), minMemTable)
 			m.join(&pebbleEngine{memTable: size})
@@ -30,7 +30,7 @@ func TestMemTableSizes(t *testing.T) {
 		}
 		making := map[index.CopyID]int64{}
 		for id := range index.CopyID(40) { // all at once
-			making[id] = newMemory(limit).next(making)
+			making[id] = newMemory(limit, 0).next(making)
 		}
 		sum = 0
 		for _, size := range making {
@@ -48,8 +48,8 @@ func TestMemTableSizes(t *testing.T) {
 // TestMemoryLimit: many slices that are written at once wait for one another before they hold more than the limit, whatever each
 // of them holds, and what is kept for writes does not grow with the slices.
 func TestMemoryLimit(t *testing.T) {
-	const limit, writers, copies, batchBytes = 4 << 20, 4, 16, 200 << 10
-	store := openTest(t, t.TempDir(), func(o *Options) { o.MemTableBytes = limit })
+	const limit, limitKept, writers, copies, batchBytes = 4 << 20, 2 << 20, 4, 16, 200 << 10
+	store := openTest(t, t.TempDir(), func(o *Options) { o.MemTableBytes, o.kept = limit, limitKept })
 	defer func() { must(t, store.Close()) }()
 	var all []*Slice
 	for id := range copies {
@@ -93,15 +93,20 @@ func TestMemoryLimit(t *testing.T) {
 	for _, s := range all {
 		must(t, s.Persist(context.Background()))
 	}
-	// Nothing is kept of batches that are in tables, though no slice is written any more.
-	store.Memory()
+	// No more is kept of batches that are in tables than there is room for, though no slice is written any more.
+	used, sizes := store.Memory().Used-store.res.cache.Size(), int64(0)
 	for e := range store.res.memory.engines {
-		if active, pending := e.weights(); active+pending != 0 || len(e.recent.parts) != 0 {
-			t.Errorf("copy %s counts %d and %d bytes and remembers %d parts", e.id, active, pending, len(e.recent.parts))
+		if active, pending := e.weights(); active+pending != 0 {
+			t.Errorf("copy %s counts %d and %d bytes", e.id, active, pending)
 		}
+		sizes += e.recent.size()
 	}
-	if total := store.res.memory.total; total != 0 {
-		t.Errorf("%d bytes are counted, none are there", total)
+	if total, kept := store.res.memory.total, store.res.memory.kept; total != 0 || kept != sizes || used != sizes || sizes == 0 || sizes > limitKept {
+		t.Errorf("%d bytes are counted, none are there; %d and %d are kept, and there are %d, of at most %d", total, kept, used, sizes, limitKept)
+	}
+	must(t, store.Close())
+	if kept := store.res.memory.kept; kept != 0 {
+		t.Errorf("%d bytes are still counted of a store that is closed", kept)
 	}
 }
 

@@ -75,7 +75,11 @@ type pebbleEngine struct {
 	// The writer's own, guarded by the slice's write lock.
 	fresh   bool     // no batch has been written since opening
 	scratch *scratch // while it writes
-	recent  recent   // guarded by writing, too
+
+	// The same, guarded by writing.
+	recent   recent
+	charged  int64  // what of it is counted
+	uncharge func() // gives it back to the cache
 
 	writing sync.Mutex // held from begin to end of a write; taken before rotation
 
@@ -226,6 +230,10 @@ func (e *pebbleEngine) close() (err error) {
 		}
 	}()
 	held := e.disown()
+	e.writing.Lock()
+	e.recent = newRecent()
+	e.charge()
+	e.writing.Unlock()
 	e.res.memory.leave(e, held)
 	e.res.space.promise(-held)
 	return e.db.Close()

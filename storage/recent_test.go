@@ -8,7 +8,7 @@ import (
 )
 
 // TestRecent: what is found is the newest that was noted, and what is not found was never noted, or is of rotations that are
-// written, or nothing is sure.
+// written and has been evicted, or nothing is sure.
 func TestRecent(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		type noted struct {
@@ -25,7 +25,12 @@ func TestRecent(t *testing.T) {
 			case 1:
 				written = rapid.Uint64Range(written, rotation-1).Draw(t, "written")
 				r.written(written)
-			case 2:
+			case 2, 3:
+				before, some := r.size(), r.stored > 0
+				if evicted := r.evict(); evicted != some || evicted && r.size() >= before {
+					t.Fatalf("evicted %v: %d bytes, then %d", evicted, before, r.size())
+				}
+			case 4:
 				if rapid.IntRange(0, 9).Draw(t, "forget") == 0 {
 					r.forget(rotation)
 					want, lost = map[string]noted{}, rotation
@@ -41,16 +46,30 @@ func TestRecent(t *testing.T) {
 		if r.sure() != (lost <= written) {
 			t.Fatalf("sure: %v; forgotten under %d, written up to %d", r.sure(), lost, written)
 		}
+		if rapid.Bool().Draw(t, "all") {
+			for r.evict() {
+			}
+			if r.bytes != 0 || r.stored != 0 {
+				t.Fatalf("%d bytes of %d chunks are in tables, all are evicted", r.bytes, r.stored)
+			}
+		}
+		used := 0
 		for i := range 420 {
 			key := fmt.Sprintf("document %d", i)
 			w, ok := want[key]
 			got, found := r.find([]byte(key))
-			switch {
-			case ok && w.rotation > written && (!found || (got == nil) != w.deleted || string(got) != w.value && !w.deleted):
-				t.Fatalf("%s: %q, %v, want %+v", key, got, found, w)
-			case found && (!ok || w.rotation <= written):
-				t.Fatalf("%s: %q is found, want nothing: %+v", key, got, w)
+			if found {
+				used++
 			}
+			switch {
+			case found != ok && (found || w.rotation > written):
+				t.Fatalf("%s: found %v, want %+v", key, found, w)
+			case found && ((got == nil) != w.deleted || string(got) != w.value && !w.deleted):
+				t.Fatalf("%s: %q, want %+v", key, got, w)
+			}
+		}
+		if used != r.used {
+			t.Fatalf("%d keys are found, %d counted", used, r.used)
 		}
 	})
 }

@@ -73,6 +73,7 @@ func otherSettings() []setting {
 		tuned("block-4K", blocks(4<<10)), tuned("block-32K", blocks(32<<10)), tuned("block-64K", blocks(64<<10)),
 		tuned("l0-2", l0(2)), tuned("l0-4", l0(4)), tuned("l0-16", l0(16)),
 		{name: "memory-64M", o: Options{MemTableBytes: 64 << 20}}, {name: "memory-1G", o: Options{MemTableBytes: 1 << 30}},
+		{name: "kept-nothing", o: Options{kept: 1}}, {name: "kept-4M", o: Options{kept: 4 << 20}},
 		{name: "compactions-2", o: Options{Compactions: 2}},
 		{name: "cache-32M", o: Options{CacheBytes: 32 << 20}}, {name: "cache-1G", o: Options{CacheBytes: 1 << 30}},
 		tuned("no-filter", func(o *pebble.Options) { levels(o, func(_ int, l *pebble.LevelOptions) { l.FilterPolicy = nil }) }),

@@ -40,6 +40,9 @@ const (
 	DefaultOpenFiles       = 512
 )
 
+// keptParts is which part of the cache may be taken by what is kept of written batches, see recent.
+const keptParts = 4
+
 // Options of a Store. Dir is required; zero values are the defaults.
 type Options struct {
 	Dir string
@@ -59,6 +62,7 @@ type Options struct {
 	Compactions int
 	Logger      hclog.Logger
 
+	kept int64                   // benchmarks try others than CacheBytes/keptParts
 	fs   vfs.FS                  // tests put faults in between
 	tune func(o *pebble.Options) // benchmarks try other settings
 }
@@ -73,6 +77,7 @@ func (o Options) withDefaults() Options {
 	set(&o.MemTableBytes, DefaultMemTableBytes)
 	set(&o.ReserveBytes, DefaultReserveBytes)
 	set(&o.VerifyBytes, DefaultVerifyBytes)
+	set(&o.kept, o.CacheBytes/keptParts)
 	if o.KeepCheckpoints == 0 {
 		o.KeepCheckpoints = DefaultKeepCheckpoints
 	}
@@ -148,7 +153,7 @@ func Open(o Options) (*Store, error) {
 		opts: o, fs: o.fs, log: o.Logger, lock: lock, copies: map[index.CopyID]*Slice{},
 		res: &resources{
 			fs: o.fs, tune: o.tune, cache: cache, files: pebble.NewFileCache(max(1, o.Compactions), o.OpenFiles),
-			compactions: newCompactions(o.Compactions), memory: newMemory(o.MemTableBytes), logger: o.Logger,
+			compactions: newCompactions(o.Compactions), memory: newMemory(o.MemTableBytes, o.kept), logger: o.Logger,
 			mostIdle: min(maxAllIdle, o.CacheBytes/idleCache),
 			space:    &space{fs: o.fs, dir: o.Dir, reserve: o.ReserveBytes},
 		},
