@@ -23,9 +23,6 @@ const requestOpaque = 1 << 31
 // and acknowledgements, all small. More means a node that does not read.
 const maxUnsent = 1 << 20
 
-// watchSteps is how many times within DeadAfter the watchdog looks.
-const watchSteps = 4
-
 // Conn is a DCP connection: see the package comment. All methods may be called
 // from any goroutine.
 type Conn struct {
@@ -37,6 +34,7 @@ type Conn struct {
 	done     chan struct{} // closed when err is set
 	limit    int64         // most bytes that may be unacknowledged
 	arrived  atomic.Uint64 // bytes read, for the watchdog
+	patience atomic.Int64  // of the watchdog, in its steps
 	held     atomic.Int64  // bytes received and not released
 	released func(int)     // acknowledge, made once
 	chunks   chunks        // free memory to read into
@@ -141,6 +139,7 @@ func newConn(s *kvclient.Session, conf Config) *Conn {
 		pending:     map[uint32]*request{}, streams: map[uint16]StreamID{},
 	}
 	c.released = c.acknowledge
+	c.patience.Store(watchSteps)
 	c.loops.Go(c.readLoop)
 	c.loops.Go(c.writeLoop)
 	c.loops.Go(c.watchLoop)
@@ -150,13 +149,13 @@ func newConn(s *kvclient.Session, conf Config) *Conn {
 // negotiate sends the controls. An unknown one ends the connection only if it is
 // essential: control keys differ by the node's version.
 func (c *Conn) negotiate(ctx context.Context) error {
-	seconds := int((c.conf.NoopInterval + time.Second - 1) / time.Second)
+	if err := c.negotiateNoops(ctx); err != nil {
+		return err
+	}
 	controls := []struct {
 		key, value string
 		essential  bool
 	}{
-		{mcbp.ControlEnableNoop, "true", true},
-		{mcbp.ControlNoopInterval, fmt.Sprint(seconds), true},
 		{mcbp.ControlBufferSize, fmt.Sprint(c.conf.BufferBytes), true},
 		{mcbp.ControlEndOnClose, "true", false},
 		{mcbp.ControlExpiryOpcode, "true", true},
@@ -165,14 +164,11 @@ func (c *Conn) negotiate(ctx context.Context) error {
 		controls = controls[:len(controls)-1]
 	}
 	for _, k := range controls {
-		f, err := c.call(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPControl, 0, 0), Key: []byte(k.key), Value: []byte(k.value)})
-		if err != nil {
+		err := c.control(ctx, k.key, k.value)
+		if err != nil && !Refused(err) {
 			return err
 		}
-		err = kvclient.NewStatusError(f)
 		switch {
-		case errors.Is(err, ErrTemporary): // it says nothing about what the engine knows
-			return err
 		case err == nil && k.key == mcbp.ControlEndOnClose:
 			c.mu.Lock()
 			c.endOnClose = true
@@ -181,12 +177,33 @@ func (c *Conn) negotiate(ctx context.Context) error {
 			c.conf.Logger.Warn("the node knows no flow control: streams are closed when too much is held, and opened again", "kv", c.conf.Addr, "error", err)
 			c.pacer.Store(newPacer(c))
 		case err != nil && k.essential:
-			return fmt.Errorf("%w: control %s=%s: %w", ErrNotSupported, k.key, k.value, err)
+			return unsupported(k.key, k.value, err)
 		case err != nil:
 			c.conf.Logger.Debug("control not known to the node", "control", k.key, "error", err)
 		}
 	}
 	return nil
+}
+
+// control sends one.
+func (c *Conn) control(ctx context.Context, key, value string) error {
+	f, err := c.call(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPControl, 0, 0), Key: []byte(key), Value: []byte(value)})
+	if err != nil {
+		return err
+	}
+	return kvclient.NewStatusError(f)
+}
+
+// Refused tells whether an error is a node's answer of no, as against one that is not known: a failure that is temporary, or
+// of the connection.
+func Refused(err error) bool {
+	var se *kvclient.StatusError
+	return errors.As(err, &se) && !errors.Is(err, ErrTemporary)
+}
+
+// unsupported is the error of a control that cannot be done without.
+func unsupported(key, value string, err error) error {
+	return fmt.Errorf("%w: control %s=%s: %w", ErrNotSupported, key, value, err)
 }
 
 // Close ends the connection and waits for its goroutines. Blocks not yet taken
@@ -349,34 +366,6 @@ func (c *Conn) writeLoop() error {
 		if _, err := c.session.Write(buf); err != nil {
 			c.fail(c.lost(err))
 			return err
-		}
-	}
-}
-
-// watchLoop ends the connection when the node is silent for DeadAfter. Noops
-// make a living node speak.
-func (c *Conn) watchLoop() error {
-	tick := time.NewTicker(max(c.conf.DeadAfter/watchSteps, time.Millisecond))
-	defer tick.Stop()
-	var seen uint64
-	silent := 0
-	for {
-		select {
-		case <-c.done:
-			return nil
-		case <-tick.C:
-		}
-		if p := c.pacer.Load(); p != nil {
-			c.mu.Lock()
-			p.resume()
-			c.mu.Unlock()
-		}
-		if now := c.arrived.Load(); now != seen {
-			seen, silent = now, 0
-			continue
-		}
-		if silent++; silent >= watchSteps {
-			c.fail(fmt.Errorf("%w: %s sent nothing, not even a noop, for %v", ErrDead, c.conf.Addr, c.conf.DeadAfter))
 		}
 	}
 }

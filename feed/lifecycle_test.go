@@ -18,7 +18,9 @@ import (
 func TestSilentNodeIsDead(t *testing.T) { steady.Run(t, 50*time.Millisecond, silentNodeIsDead) }
 
 func silentNodeIsDead(t *steady.T) {
-	n := startNode(t, func(p *kvclienttest.Peer, f mcbp.Frame) bool { return f.Op == mcbp.OpDCPFailoverLog })
+	n := startNode(t, func(p *kvclienttest.Peer, f mcbp.Frame) bool {
+		return f.Op == mcbp.OpDCPFailoverLog || f.Op == mcbp.OpNoop
+	})
 	conf := config(n)
 	conf.DeadAfter = 200 * time.Millisecond
 	c := dial(t, conf)
