@@ -245,3 +245,114 @@ func TestNameOpenedTwice(t *testing.T) {
 		t.Fatalf("the first connection: %v; the second: %v", err, b.Err())
 	}
 }
+
+// Some answers say that the connection has lost its user or its bucket for good: the one who asked has the answer, and the connection
+// ends, so that the next one says again who it is.
+func TestLapsedConnections(t *testing.T) {
+	for status, want := range map[mcbp.Status]error{mcbp.StatusAuthStale: feed.ErrAuth, mcbp.StatusNoBucket: feed.ErrNoBucket} {
+		t.Run(status.String(), func(t *testing.T) {
+			either(t, func(t *testing.T, dial feed.Dialer) {
+				n := startNode(t, nil)
+				var lapsed atomic.Bool
+				lapsed.Store(true)
+				n.request = func(p *kvclienttest.Peer, f mcbp.Frame) bool {
+					if f.Op != mcbp.OpGetAllVBSeqnos {
+						return f.Op == mcbp.OpNoop
+					}
+					if lapsed.Load() {
+						p.Reply(f, status, mcbp.Frame{})
+					} else {
+						p.Reply(f, mcbp.StatusOK, mcbp.Frame{})
+					}
+					return true
+				}
+				c := dialWith(t, dial, config(n))
+				if _, err := c.HighSeqnos(within(t, time.Minute)); !errors.Is(err, want) {
+					t.Fatalf("%v, want %v", err, want)
+				}
+				<-c.Done()
+				if err := c.Err(); !errors.Is(err, feed.ErrClosed) || !errors.Is(err, want) {
+					t.Fatalf("the connection has ended with %v", err)
+				}
+				lapsed.Store(false)
+				if _, err := dialWith(t, dial, config(n)).HighSeqnos(within(t, time.Minute)); err != nil {
+					t.Fatal(err)
+				}
+			})
+		})
+	}
+}
+
+// An engine with collections says on a connection without them how far the default collection is, which is less than what the
+// streams bring: both feeds ask on one with them.
+func TestSeqnosOfAllCollections(t *testing.T) {
+	either(t, func(t *testing.T, dial feed.Dialer) {
+		n := startNode(t, nil)
+		n.request = func(p *kvclienttest.Peer, f mcbp.Frame) bool {
+			if f.Op != mcbp.OpGetAllVBSeqnos {
+				return false
+			}
+			high := uint64(3)
+			if slices.Contains(p.Features, mcbp.FeatureCollections) {
+				high = 8
+			}
+			p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendVBSeqno(nil, mcbp.VBucketSeqno{VBucket: 1, Seqno: high})})
+			return true
+		}
+		highs, err := dialWith(t, dial, config(n)).HighSeqnos(within(t, time.Minute))
+		if err != nil || !slices.Equal(highs, []mcbp.VBucketSeqno{{VBucket: 1, Seqno: 8}}) {
+			t.Fatalf("%v %v", highs, err)
+		}
+	})
+}
+
+// That all documents of the default collection are gone is said by one event, in a form that says so of other collections and of
+// scopes as well.
+func TestDefaultCollectionEmptied(t *testing.T) {
+	value := func(scope, collection byte) []byte {
+		return []byte{0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, scope, 0, 0, 0, collection}
+	}
+	want := map[string]bool{}
+	var script []mcbp.Frame
+	for i, x := range []struct {
+		what    string
+		event   uint32
+		version uint8
+		value   []byte
+		empties bool
+	}{
+		{"default dropped", 1, 0, value(0, 0), true},
+		{"default emptied", 0, 1, append(value(0, 0), 0, 0, 0, 60), true},
+		{"another dropped", 1, 0, value(0, 8), false},
+		{"another made", 0, 0, value(0, 8), false},
+		{"scope dropped", 4, 0, value(0, 0)[:12], false},
+		{"short", 1, 0, value(0, 0)[:15], false},
+	} {
+		want[x.what] = x.empties
+		script = append(script, mcbp.Frame{Header: request(mcbp.OpDCPSystemEvent, 1, 0), Key: []byte(x.what), Value: x.value,
+			Extras: mcbp.SystemEvent{Seqno: uint64(i + 1), Event: x.event, Version: x.version}.AppendExtras(nil)})
+	}
+	n := startNode(t, nil)
+	n.request = func(p *kvclienttest.Peer, f mcbp.Frame) bool {
+		if f.Op != mcbp.OpDCPStreamReq {
+			return false
+		}
+		p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, []mcbp.FailoverEntry{{VBUUID: 77}})})
+		for _, m := range append([]mcbp.Frame{marker(1, 0, 0, uint64(len(script)))}, script...) {
+			m.Opaque = f.Opaque
+			p.Send(m)
+		}
+		return true
+	}
+	c := dial(t, config(n))
+	if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 1, End: mcbp.EndOfTime}); err != nil {
+		t.Fatal(err)
+	}
+	events, blocks := take(t, c, 2+len(script))
+	for _, e := range events[2:] {
+		if got := string(e.Key); e.EmptiesDefault != want[got] {
+			t.Errorf("%s: %t", got, e.EmptiesDefault)
+		}
+	}
+	releaseAll(blocks)
+}

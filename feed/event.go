@@ -53,8 +53,10 @@ type Event struct {
 	// Undecodable says that the value claims to be compressed or to have extended
 	// attributes and does not decode: Value is empty, the document has no keys.
 	Undecodable bool
-	VBucket     uint16
-	Stream      StreamID
+	// EmptiesDefault says of a SystemEvent that all documents of the default collection are gone. No Deletion says it of each.
+	EmptiesDefault bool
+	VBucket        uint16
+	Stream         StreamID
 	// Collection is 0 for the default collection.
 	Collection uint32
 	// Flags are the document's flags; of an OSO, its own; of a SystemEvent, which.

@@ -6,6 +6,7 @@ import (
 
 	"github.com/golang/snappy"
 
+	"tidemark/kvclient"
 	"tidemark/mcbp"
 )
 
@@ -120,8 +121,8 @@ func (r *reader) parse() error {
 					c.pace(p, b, n)
 				}
 			}
-		} else {
-			err = c.response(b, f)
+		} else if err = c.response(b, f); err == nil && c.session.Lapsed(f.Status()) {
+			err = c.lost(kvclient.NewStatusError(*f))
 		}
 		if err != nil {
 			b.free()
@@ -227,6 +228,7 @@ func (r *reader) rareEvent(b *Block, f *mcbp.Frame) error {
 		}
 		e := b.next(SystemEvent, f)
 		e.Seqno, e.Flags, e.Key, e.Value = m.Seqno, m.Event, f.Key, f.Value
+		e.EmptiesDefault = m.EmptiesDefault(f.Value)
 	case mcbp.OpDCPStreamEnd:
 		reason, err := mcbp.DecodeStreamEnd(f.Extras)
 		if err != nil {

@@ -18,6 +18,7 @@ import (
 	"tidemark/feed/gocb"
 	"tidemark/kv"
 	"tidemark/kvclient"
+	"tidemark/kvclient/kvclienttest"
 	"tidemark/mcbp"
 	"tidemark/tlsconf"
 )
@@ -155,4 +156,52 @@ func TestUserOfADirectory(t *testing.T) {
 		anybody.TLS = &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: true}
 		refused("a node that anybody could be", anybody)
 	})
+}
+
+// A node that knows a user by his certificate lets him say nothing else about himself: both feeds take that for the login.
+func TestUserByCertificate(t *testing.T) {
+	dir, files := certified(t)
+	pair, err := tls.LoadX509KeyPair(files.Cert, files.Key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, user := range []string{"u", ""} {
+		either(t, func(t *testing.T, dial feed.Dialer) {
+			n := newNode(nil)
+			n.User, n.Password = "", ""
+			n.TLS = &tls.Config{MinVersion: tls.VersionTLS12, Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequestClientCert}
+			n.Before = func(p *kvclienttest.Peer, f mcbp.Frame) bool {
+				switch f.Op {
+				case mcbp.OpSASLList, mcbp.OpSASLAuth, mcbp.OpSASLStep:
+					p.Reply(f, mcbp.StatusNotSupported, mcbp.Frame{})
+					return true
+				case mcbp.OpSelectBucket:
+					if shown := p.Conn.(*tls.Conn).ConnectionState().PeerCertificates; len(shown) == 0 {
+						p.Reply(f, mcbp.StatusNoAccess, mcbp.Frame{})
+						return true
+					}
+				}
+				return false
+			}
+			n.start(t)
+			conf := config(n)
+			conf.User = user
+			if conf.TLS, err = (kvclient.TLSFiles{CA: filepath.Join(dir, tlsconf.CAFile), Cert: files.Cert, Key: files.Key}).Config(); err != nil {
+				t.Fatal(err)
+			}
+			c := dialWith(t, dial, conf)
+			if _, err := c.OpenStream(within(t, time.Minute), feed.StreamRequest{VBucket: 1, End: mcbp.EndOfTime}); err != nil {
+				t.Fatal(err)
+			}
+			without := conf
+			if without.TLS, err = (kvclient.TLSFiles{CA: filepath.Join(dir, tlsconf.CAFile)}).Config(); err != nil {
+				t.Fatal(err)
+			}
+			stranger, err := dial(within(t, time.Minute), without)
+			if err == nil {
+				_ = stranger.Close()
+				t.Error("who shows no certificate is let in")
+			}
+		})
+	}
 }

@@ -281,6 +281,34 @@ func TestBucketDeletedInUse(t *testing.T) {
 	}
 }
 
+// A node that wants to be told again who its user is has its answer in the next connection.
+func TestAuthenticationLapses(t *testing.T) {
+	st := newStore()
+	var stale atomic.Int64
+	var logins atomic.Int64
+	srv := serve(t, &kvclienttest.Server{Handle: st.handle, Before: func(p *kvclienttest.Peer, f mcbp.Frame) bool {
+		switch {
+		case f.Op == mcbp.OpSASLAuth:
+			logins.Add(1)
+		case f.Op == mcbp.OpSet && stale.Add(-1) >= 0:
+			p.Reply(f, mcbp.StatusAuthStale, mcbp.Frame{})
+			return true
+		}
+		return false
+	}})
+	c := connect(t, options(), srv.Addr())
+	if _, err := c.Set(within(t, time.Minute), "k", nil, kvclient.StoreOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	stale.Store(1)
+	if _, err := c.Set(within(t, time.Minute), "k", nil, kvclient.StoreOptions{}); !errors.Is(err, kvclient.ErrAuth) {
+		t.Fatal(err)
+	}
+	if _, err := c.Set(within(t, time.Minute), "k", nil, kvclient.StoreOptions{}); err != nil || logins.Load() != 2 {
+		t.Fatalf("%v after %d logins, want 2", err, logins.Load())
+	}
+}
+
 // A map counts only when it is newer, whichever way it comes; the epoch comes before the revision.
 func TestMapsOnlyRise(t *testing.T) {
 	st := newStore()

@@ -96,7 +96,7 @@ func (c *Conn) Addr() string { return c.addr }
 // Granted reports whether the node granted a feature.
 func (c *Conn) Granted(f mcbp.Feature) bool { return c.session.Granted(f) }
 
-// Mechanism is the SASL mechanism by which the node knows the user; empty without a user.
+// Mechanism is the SASL mechanism by which the node knows the user; empty without one, and where a certificate was enough.
 func (c *Conn) Mechanism() string { return c.session.Mechanism() }
 
 // CommonNameOnly tells whether the node has shown a certificate that names it by its common name alone: this package lets that
@@ -327,6 +327,9 @@ func (c *Conn) answer(f mcbp.Frame) error {
 		c.slots.Release(k.cost)
 	}
 	k.handle(f, nil)
+	if c.session.Lapsed(f.Status()) {
+		return NewStatusError(f)
+	}
 	return nil
 }
 

@@ -113,7 +113,7 @@ func (e *StatusError) Is(target error) bool {
 		return target == ErrTooBig
 	case mcbp.StatusNotMyVBucket:
 		return target == ErrNotMyVBucket
-	case mcbp.StatusTemporary, mcbp.StatusNoMemory, mcbp.StatusBusy, mcbp.StatusLocked, mcbp.StatusNotInitialized:
+	case mcbp.StatusTemporary, mcbp.StatusNoMemory, mcbp.StatusBusy, mcbp.StatusLocked, mcbp.StatusNotInitialized, mcbp.StatusNoManifest, mcbp.StatusManifestAhead:
 		return target == ErrTemporary
 	case mcbp.StatusNoBucket:
 		return target == ErrNoBucket

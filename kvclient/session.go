@@ -79,6 +79,7 @@ type Session struct {
 	net.Conn
 	granted   []mcbp.Feature
 	mechanism string // by which it authenticated; empty if it did not
+	selected  bool   // a bucket
 	opaque    uint32
 }
 
@@ -141,7 +142,15 @@ func (s *Session) login(ctx context.Context, opt Options) error {
 	if err != nil {
 		return err
 	}
-	return NewStatusError(f)
+	err = NewStatusError(f)
+	s.selected = err == nil
+	return err
+}
+
+// Lapsed tells whether an answer means that the node knows this connection's user or bucket no more: it asks for the login
+// again, or the bucket was deleted under the connection. Nothing else will come of it, and a new one may do better.
+func (s *Session) Lapsed(status mcbp.Status) bool {
+	return status == mcbp.StatusAuthStale || status == mcbp.StatusNoBucket && s.selected
 }
 
 // hello negotiates the features.
@@ -174,6 +183,9 @@ func (s *Session) authenticate(ctx context.Context, opt Options) error {
 		return err
 	}
 	if err := NewStatusError(f); err != nil {
+		if f.Status() == mcbp.StatusNotSupported && certified(opt.TLS) {
+			return nil // the node knows the user by his certificate, and lets nobody be another one then
+		}
 		return err
 	}
 	offered := strings.Fields(string(f.Value))
@@ -196,6 +208,11 @@ func (s *Session) authenticate(ctx context.Context, opt Options) error {
 		return fmt.Errorf("%w: the node offers only PLAIN, which is not allowed without TLS", ErrAuth)
 	}
 	return s.plain(ctx, opt)
+}
+
+// certified tells whether we have a certificate to show.
+func certified(conf *tls.Config) bool {
+	return conf != nil && (conf.GetClientCertificate != nil || len(conf.Certificates) > 0)
 }
 
 // refused tells whether the node does not accept user and password, as against one that could not prove itself.
@@ -245,7 +262,7 @@ func (s *Session) scram(ctx context.Context, mechanism string, opt Options) erro
 // Granted reports whether the node granted a feature.
 func (s *Session) Granted(f mcbp.Feature) bool { return slices.Contains(s.granted, f) }
 
-// Mechanism is the SASL mechanism by which the node knows the user; empty without a user.
+// Mechanism is the SASL mechanism by which the node knows the user; empty without one, and where a certificate was enough.
 func (s *Session) Mechanism() string { return s.mechanism }
 
 // RoundTrip sends one request and reads its answer, whatever its status. The

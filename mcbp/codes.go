@@ -32,6 +32,8 @@ const (
 	StatusBusy              Status = 0x85
 	StatusTemporary         Status = 0x86
 	StatusUnknownCollection Status = 0x88
+	StatusNoManifest        Status = 0x89 // of collections: not told yet
+	StatusManifestAhead     Status = 0x8b // the vbucket has not come to it yet
 	// A write asks for more copies than its success alone: no such level, or not to be had here.
 	StatusDurabilityInvalid    Status = 0xa0
 	StatusDurabilityImpossible Status = 0xa1
@@ -90,6 +92,10 @@ func (s Status) String() string {
 		return "TEMPORARY_FAILURE"
 	case StatusUnknownCollection:
 		return "UNKNOWN_COLLECTION"
+	case StatusNoManifest:
+		return "NO_COLLECTIONS_MANIFEST"
+	case StatusManifestAhead:
+		return "COLLECTIONS_MANIFEST_AHEAD"
 	case StatusDurabilityInvalid:
 		return "DURABILITY_INVALID_LEVEL"
 	case StatusDurabilityImpossible:

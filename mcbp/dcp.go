@@ -335,6 +335,22 @@ func DecodeSystemEvent(extras []byte) (SystemEvent, error) {
 	return SystemEvent{Seqno: binary.BigEndian.Uint64(extras), Event: binary.BigEndian.Uint32(extras[8:]), Version: extras[12]}, nil
 }
 
+// The events of DCP_SYSTEM_EVENT that are about one collection, and the least that their value has: the manifest's uid, scope,
+// collection.
+const (
+	eventCollectionBegins = 0
+	eventCollectionEnds   = 1
+	collectionEventSize   = 16
+)
+
+// EmptiesDefault tells whether the event says that all documents of the default collection are gone: it was dropped, or it
+// begins, which it does only when it was emptied. No deletion says it of each. value is the message's; its form is known for
+// the versions 0 and 1, which are what is sent to who has not asked for another.
+func (m SystemEvent) EmptiesDefault(value []byte) bool {
+	return (m.Event == eventCollectionBegins || m.Event == eventCollectionEnds) && m.Version <= 1 &&
+		len(value) >= collectionEventSize && binary.BigEndian.Uint32(value[12:]) == 0
+}
+
 // AppendSeqnoAdvanced appends the extras of DCP_SEQNO_ADVANCED.
 func AppendSeqnoAdvanced(dst []byte, seqno uint64) []byte {
 	return binary.BigEndian.AppendUint64(dst, seqno)

@@ -244,7 +244,11 @@ func decodeAll(f Frame) {
 	_, _ = DecodeMutation(f.Extras)
 	_, _ = DecodeDeletion(f.Extras)
 	_, _ = DecodeBufferAck(f.Extras)
-	_, _ = DecodeSystemEvent(f.Extras)
+	if e, err := DecodeSystemEvent(f.Extras); err == nil {
+		_ = e.EmptiesDefault(f.Value)
+	}
+	_, _ = DecodeWithMeta(f.Extras)
+	_ = SystemXattrs(f.Value)
 	_, _ = DecodeSeqnoAdvanced(f.Extras)
 	_, _ = DecodeOSOSnapshot(f.Extras)
 	_, _ = DecodeFeatures(f.Value)

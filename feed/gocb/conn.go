@@ -73,7 +73,8 @@ func Dial(ctx context.Context, conf feed.Config) (feed.Feed, error) {
 	// First, because its errors say what is wrong.
 	control, err := kvclient.Dial(ctx, conf.Addr, kvclient.Options{
 		User: conf.User, Password: conf.Password, Bucket: conf.Bucket, Name: conf.Name,
-		TLS: conf.TLS, AllowPlain: conf.AllowPlain, DialTimeout: conf.RequestTimeout, OpTimeout: conf.DeadAfter, Logger: conf.Logger,
+		Features: []mcbp.Feature{mcbp.FeatureCollections}, // or the seqnos are those of the default collection
+		TLS:      conf.TLS, AllowPlain: conf.AllowPlain, DialTimeout: conf.RequestTimeout, OpTimeout: conf.DeadAfter, Logger: conf.Logger,
 	})
 	if err != nil {
 		return nil, err
@@ -142,8 +143,12 @@ func (c *Conn) connect(ctx context.Context) error {
 // agentConfig sets what gocbcore does otherwise than we need it: PLAIN first, undecodable values dropped, large buffers.
 // mechanism is what the connection beside the agent has found to work.
 func agentConfig(conf feed.Config, mechanism string) *gocbcore.DCPAgentConfig {
+	who := credentials{user: conf.User, password: conf.Password, tls: conf.TLS}
+	if mechanism == "" {
+		who.user, who.password = "", "" // the certificate was enough
+	}
 	security := gocbcore.SecurityConfig{
-		Auth: credentials{user: conf.User, password: conf.Password, tls: conf.TLS},
+		Auth: who,
 		AuthMechanisms: []gocbcore.AuthMechanism{gocbcore.ScramSha512AuthMechanism, gocbcore.ScramSha256AuthMechanism,
 			gocbcore.ScramSha1AuthMechanism},
 	}

@@ -98,19 +98,30 @@ func (s *stream) OSOSnapshot(m gocbcore.DcpOSOSnapshot) {
 
 // system queues a system event; of those only the seqno counts for us.
 func (s *stream) system(event uint32, seqno uint64, key []byte) {
-	s.c.add(s, feed.Event{Kind: feed.SystemEvent, Flags: event, Seqno: seqno, Key: key}, otherBytes+len(key), false)
+	s.collection(event, seqno, key, false)
+}
+
+// collection queues a system event about a collection.
+func (s *stream) collection(event uint32, seqno uint64, key []byte, emptiesDefault bool) {
+	s.c.add(s, feed.Event{Kind: feed.SystemEvent, Flags: event, Seqno: seqno, Key: key, EmptiesDefault: emptiesDefault}, otherBytes+len(key), false)
 }
 
 // The system events, by their numbers in the protocol.
 
 // CreateCollection is one of the system events, as are the following.
-func (s *stream) CreateCollection(m gocbcore.DcpCollectionCreation) { s.system(0, m.SeqNo, m.Key) }
+func (s *stream) CreateCollection(m gocbcore.DcpCollectionCreation) {
+	s.collection(0, m.SeqNo, m.Key, m.CollectionID == 0)
+}
 
 // DeleteCollection says that a collection has gone.
-func (s *stream) DeleteCollection(m gocbcore.DcpCollectionDeletion) { s.system(1, m.SeqNo, nil) }
+func (s *stream) DeleteCollection(m gocbcore.DcpCollectionDeletion) {
+	s.collection(1, m.SeqNo, nil, m.CollectionID == 0)
+}
 
 // FlushCollection says that a collection was emptied.
-func (s *stream) FlushCollection(m gocbcore.DcpCollectionFlush) { s.system(2, m.SeqNo, nil) }
+func (s *stream) FlushCollection(m gocbcore.DcpCollectionFlush) {
+	s.collection(2, m.SeqNo, nil, m.CollectionID == 0)
+}
 
 // CreateScope says that a scope has come.
 func (s *stream) CreateScope(m gocbcore.DcpScopeCreation) { s.system(3, m.SeqNo, m.Key) }
