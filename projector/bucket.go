@@ -24,6 +24,8 @@ type bucket struct {
 	gates   []gate // by vbucket: held while KV is asked to open or close its stream
 	dialing gate
 
+	emptied sync.Once // the default collection
+
 	planning sync.Mutex
 	defs     *wire.Definitions // of the plan; guarded by planning
 
@@ -133,6 +135,14 @@ func (b *bucket) applied() uint64 {
 		}
 	}
 	return revision
+}
+
+// collectionEmptied says, once, that documents are gone of which KV says no deletions.
+func (b *bucket) collectionEmptied(vb uint16) {
+	b.emptied.Do(func() {
+		b.p.log.Error("the default collection was dropped or emptied, which is not followed: its documents stay in the bucket's indexes until these are dropped and made anew",
+			"bucket", b.name, "vbucket", vb)
+	})
 }
 
 // moved wakes those who wait for a complete seqno.

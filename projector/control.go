@@ -17,7 +17,14 @@ import (
 // the first.
 func (p *Projector) dial(ctx context.Context, bucket, topic string, buffer int) (feed.Feed, error) {
 	name := fmt.Sprintf("tidemark:%.40s:%.40s:%.60s:%s", p.clusterID(), p.cfg.ID, topic, rand.Text())
-	c, err := p.cfg.Feed.dialer()(ctx, feed.Config{Addr: p.cfg.KV, Bucket: bucket, User: p.cfg.User, Password: p.cfg.Password, Name: name, BufferBytes: buffer,
+	password := p.cfg.Password
+	if p.cfg.ReadPassword != nil {
+		var err error
+		if password, err = p.cfg.ReadPassword(); err != nil {
+			return nil, fmt.Errorf("%w: %w", feed.ErrAuth, err)
+		}
+	}
+	c, err := p.cfg.Feed.dialer()(ctx, feed.Config{Addr: p.cfg.KV, Bucket: bucket, User: p.cfg.User, Password: password, Name: name, BufferBytes: buffer,
 		TLS: p.cfg.KVTLS, Network: p.cfg.KVNetwork, Logger: p.log.Named("feed")})
 	if err == nil {
 		p.counters.connections.Inc()
@@ -145,6 +152,9 @@ func (c *control) state(ctx context.Context) (*kvState, error) {
 	}
 	s, err := c.p.stateOf(ctx, conn)
 	if err != nil {
+		if errors.Is(err, feed.ErrAuth) || errors.Is(err, feed.ErrNoBucket) {
+			_ = conn.Close() // what the user may do is asked anew, also of engines that keep what they once knew of a connection
+		}
 		return nil, kvProblem(c.bucket, err)
 	}
 	return s, nil
@@ -169,8 +179,8 @@ func (p *Projector) stateOf(ctx context.Context, conn feed.Feed) (*kvState, erro
 	}
 	details, err := conn.Details(ctx)
 	switch {
-	case errors.Is(err, feed.ErrAuth), errors.Is(err, feed.ErrNotSupported):
-		// The user may stream and not read statistics. Purge seqnos only save a try: KV knows them, and demands a rollback.
+	case feed.Refused(err):
+		// The user may stream and not read statistics, or the engine has none of this name. Purge seqnos only save a try: KV knows them, and demands a rollback.
 		p.log.Debug("KV gives no statistics: purge seqnos are not known beforehand", "error", err)
 	case err != nil:
 		return nil, err

@@ -31,7 +31,7 @@ type engine struct {
 	closes  int
 	value   []byte      // of documents
 	wide    atomic.Bool // its map has more vbuckets than can be indexed
-	noStats bool        // the user may not read statistics
+	stats   mcbp.Status // of the answer to STAT
 	// log is every vbucket's failover log; a start above 0 on a branch that it lacks is answered with ROLLBACK to 0.
 	log   []mcbp.FailoverEntry
 	asked []uint64 // branches of stream requests, in order
@@ -107,11 +107,7 @@ func (e *engine) handle(p *kvclienttest.Peer, f mcbp.Frame) bool {
 		}
 		reply()
 	case mcbp.OpStat:
-		if e.noStats {
-			p.Reply(f, mcbp.StatusNoAccess, mcbp.Frame{})
-			return true
-		}
-		p.Reply(f, mcbp.StatusOK, mcbp.Frame{})
+		p.Reply(f, e.stats, mcbp.Frame{})
 	case mcbp.OpDCPFailoverLog:
 		p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, e.log)})
 	case mcbp.OpDCPCloseStream:
@@ -327,19 +323,22 @@ func TestABrokenStreamIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// A user who may stream and not read statistics is enough: purge seqnos are what is not known then.
+// A user who may stream and not read statistics is enough, and an engine that has none of that name: purge seqnos are what is not
+// known then.
 func TestAUserWithoutStatistics(t *testing.T) {
-	e := newEngine(t)
-	e.set(func() { e.noStats = true })
-	w := newWorldAt(t, e.Addr())
-	w.define(1, 1)
-	if r := w.startAt(3, 1, 0); r.Outcome != wire.StartBegun || r.High != 100 || r.Purge != 0 {
-		t.Fatalf("%+v", r)
+	for _, status := range []mcbp.Status{mcbp.StatusNoAccess, mcbp.StatusKeyNotFound, mcbp.StatusInvalid} {
+		e := newEngine(t)
+		e.set(func() { e.stats = status })
+		w := newWorldAt(t, e.Addr())
+		w.define(1, 1)
+		if r := w.startAt(3, 1, 0); r.Outcome != wire.StartBegun || r.High != 100 || r.Purge != 0 {
+			t.Fatalf("%v: %+v", status, r)
+		}
+		s := e.stream(3)
+		s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, 3, s.opaque), Extras: mcbp.SnapshotMarker{End: 1}.AppendExtras(nil)})
+		s.document(1, 0)
+		w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1")
 	}
-	s := e.stream(3)
-	s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, 3, s.opaque), Extras: mcbp.SnapshotMarker{End: 1}.AppendExtras(nil)})
-	s.document(1, 0)
-	w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1")
 }
 
 // Only the default collection has documents; what else there is moves the seqno, and a window completes by it.

@@ -78,6 +78,8 @@ type Config struct {
 	// Feed is the implementation of the DCP consumer; empty is FeedNative.
 	Feed     FeedKind
 	Password string
+	// ReadPassword, unless nil, gives it instead: for each connection, so that a new one counts without a restart.
+	ReadPassword func() (string, error)
 	// Throttle says whom a slow indexer holds back; empty is ThrottleAll.
 	Throttle Throttle
 	// Connections is how many data connections each topic and bucket has to an endpoint, each for its own vbuckets (RT-4); 0:

@@ -244,13 +244,17 @@ func newWorldAt(t testing.TB, kvAddr string) *world {
 }
 
 // newWorldWith has a projector that consumes as it is told to.
-func newWorldWith(t testing.TB, kvAddr string, kind FeedKind) *world {
+func newWorldWith(t testing.TB, kvAddr string, kind FeedKind, edits ...func(*Config)) *world {
 	t.Helper()
 	w := &world{t: t, manager: newManager(t), data: newEndpoint(t), side: newEndpoint(t), client: projectorclient.New(4, nil)}
 	t.Cleanup(w.client.Close)
+	cfg := Config{ID: "p1", Managers: []string{w.manager.URL}, Admin: "127.0.0.1:0", KV: kvAddr, User: "u", Password: "secret", Workers: 2, Feed: kind,
+		Connections: testConnections}
+	for _, edit := range edits {
+		edit(&cfg)
+	}
 	var err error
-	w.p, err = Open(Config{ID: "p1", Managers: []string{w.manager.URL}, Admin: "127.0.0.1:0", KV: kvAddr, User: "u", Password: "secret", Workers: 2, Feed: kind,
-		Connections: testConnections})
+	w.p, err = Open(cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -130,6 +130,9 @@ func (w *worker) block(ctx context.Context, block *feed.Block) {
 			w.end(ctx, s)
 			tell = true
 		default:
+			if e.EmptiesDefault && s.complete.Load() > 0 { // else nothing of before it has been seen
+				w.conn.b.collectionEmptied(s.vb)
+			}
 			completed, err := w.pump.take(ctx, s, e)
 			if err != nil {
 				w.broken(ctx, s, err)

@@ -158,8 +158,14 @@ func newProjector(s Streams) *cobra.Command {
 			if cfg.Share, err = projector.ParseShare(share); err != nil {
 				return usageError{err}
 			}
-			if cfg.Password, err = secretFile(passwordFile); err != nil {
-				return err
+			switch {
+			case cfg.User == "" && kvTLS.files.Cert == "":
+				return usage("tidemark projector needs --kv-user and --kv-password-file, or --kv-tls-cert and --kv-tls-key where KV knows users by their certificates")
+			case cfg.User != "":
+				cfg.ReadPassword = func() (string, error) { return secretFile(passwordFile) }
+				if _, err = cfg.ReadPassword(); err != nil {
+					return err
+				}
 			}
 			if cfg.Logger, err = logs.logger(s, "projector"); err != nil {
 				return err
@@ -188,8 +194,8 @@ func newProjector(s Streams) *cobra.Command {
 	fl.StringVar(&cfg.KV, "kv", "127.0.0.1:11210", "the KV node whose vbuckets it streams")
 	fl.StringVar(&share, "vbuckets", "", "of that node's vbuckets stream these only, as 0-511,700; for several projectors at one node")
 	fl.IntVar(&cfg.Connections, "indexer-connections", router.DefaultConnections, fmt.Sprintf("data connections to each indexer for each bucket and kind of stream, 1 to %d; a vbucket's data travel on one of them", router.MaxConnections))
-	fl.StringVar(&cfg.User, "kv-user", "", "user of the KV store")
-	fl.StringVar(&passwordFile, "kv-password-file", "", "file with the password")
+	fl.StringVar(&cfg.User, "kv-user", "", "user of the KV store; none where --kv-tls-cert says who it is")
+	fl.StringVar(&passwordFile, "kv-password-file", "", "file with the password; read at each connection")
 	fl.StringVar((*string)(&cfg.Feed), "feed", string(projector.FeedNative), "how DCP is consumed: native, or gocbcore (Couchbase's client)")
 	fl.StringVar((*string)(&cfg.Throttle), "throttle", string(projector.ThrottleAll), "an indexer that is slow holds back: all, or, with smart, nobody while at most half are slow (it is dropped and catches up)")
 	complete(cmd, "throttle", fixed("all", "smart"))
