@@ -47,7 +47,10 @@ func (n *Node) reasons() (all []rpc.Reason) {
 		}
 	}
 	for _, b := range n.loadedBuckets() {
-		if b.store.Failing() {
+		switch {
+		case b.store.Unsynced():
+			add(reasonDisk, "a sync of bucket %s has failed, and writes are refused until all its documents are in new files: look after the disk; the node's log names the file", b.name)
+		case b.store.Failing():
 			add(reasonDisk, "bucket %s cannot be written: make room on the disk", b.name)
 		}
 	}

@@ -3,7 +3,8 @@
 // It promises that what Write accepted is read back by the next Open in the same order, also when the process is killed
 // at any moment; that an unfinished record at the very end (a torn tail) is cut off; that any other damage refuses the
 // start with the file, the offset and what can be done; and that a failed write leaves the log as it was before. It tells
-// an orderly stop from a crash by a marker that names the exact end of the log.
+// an orderly stop from a crash by a marker that names the exact end of the log. A file whose sync has failed is not synced again, since
+// that may succeed without what the kernel has dropped: the log says so until the owner has written all that is needed anew.
 //
 // It never interprets a payload, never rewrites a record in place, and never syncs on its own: the owner decides when.
 package seglog
@@ -29,6 +30,7 @@ const (
 
 	manifestName = "manifest.json"
 	cleanName    = "clean.json"
+	unsyncedName = "unsynced.json"
 	formatName   = 1
 )
 
@@ -38,6 +40,8 @@ var (
 	ErrCorrupt = errors.New("log is damaged")
 	// ErrBroken means that a failed write could not be undone: the log accepts nothing more until it is opened again.
 	ErrBroken = errors.New("log is broken until the next start")
+	// ErrUnsynced means that a sync has failed: what was written may not be on disk, until it is written anew.
+	ErrUnsynced = errors.New("log may not be on disk")
 )
 
 // File is what a segment needs of an open file; tests wrap it to inject faults.
@@ -88,9 +92,16 @@ type Log struct {
 	mu       sync.Mutex // guards the fields below
 	segments []segment  // ascending by number; the last one is open for writing
 	file     File
-	unsynced []File // sealed files that still need a sync
+	unsynced []sealedFile // still need a sync
 	dirty    bool
 	broken   error
+	lost     uint64 // segments up to this one are not all synced, and never will be
+	lostBy   error
+}
+
+type sealedFile struct {
+	File
+	number uint64
 }
 
 type segment struct {
@@ -134,6 +145,7 @@ func Open(opts Options, replay func(Record) error) (*Log, Report, error) {
 		return nil, Report{}, err
 	}
 	report.Clean = log.takeCleanMarker() && report.TornBytes == 0
+	log.recallUnsynced()
 	return log, report, log.openLast()
 }
 
@@ -254,6 +266,16 @@ func (l *Log) takeCleanMarker() bool {
 		return false
 	}
 	return ok && syncDir(l.opts.Dir) == nil
+}
+
+// recallUnsynced reads what a run before has left unsynced. It is noted where syncs fail, so it may be missing, or nonsense.
+func (l *Log) recallUnsynced() {
+	raw, err := os.ReadFile(filepath.Join(l.opts.Dir, unsyncedName))
+	var m cleanMarker
+	if err == nil && json.Unmarshal(raw, &m) == nil && m.Segment >= l.segments[0].number {
+		l.lost = min(m.Segment, l.segments[len(l.segments)-1].number)
+		l.lostBy = errors.New("a sync failed before the last start")
+	}
 }
 
 func (l *Log) openLast() error {

@@ -369,3 +369,74 @@ func FuzzOpenSegment(f *testing.F) {
 		}
 	})
 }
+
+// deaf counts syncs and fails them while it is told to.
+type deaf struct {
+	File
+	syncs *int
+	fails *bool
+}
+
+func (d deaf) Sync() error {
+	*d.syncs++
+	if *d.fails {
+		return syscall.EIO
+	}
+	return d.File.Sync()
+}
+
+// After a failed sync the file is not synced again, nor written to, and the log says by name what may not be on disk until that is dropped;
+// the next Open says it, too.
+func TestAFailedSyncIsNotTriedAgain(t *testing.T) {
+	dir := t.TempDir()
+	syncs, fails := 0, false
+	opts := Options{Dir: dir, Identity: "b/1", SegmentBytes: 4096, Wrap: func(f File) File { return deaf{f, &syncs, &fails} }}
+	l, _, err := Open(opts, func(Record) error { return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustWrite(t, l, "one")
+	fails = true
+	if err := l.Sync(); !errors.Is(err, ErrUnsynced) || !strings.Contains(err.Error(), l.path(1)) {
+		t.Fatal(err)
+	}
+	fails, syncs = false, 0
+	for range 2 {
+		if err := l.Sync(); !errors.Is(err, ErrUnsynced) || !strings.Contains(err.Error(), l.path(1)) || !errors.Is(err, syscall.EIO) {
+			t.Fatalf("the next sync: %v", err)
+		}
+	}
+	if syncs != 0 {
+		t.Errorf("%d syncs of a file whose sync has failed", syncs)
+	}
+	if number, err := l.Write(frames("two")); err != nil || number != 2 {
+		t.Fatalf("a write after it went to segment %d: %v", number, err)
+	}
+	if err := l.DropFirst(1); !errors.Is(err, ErrUnsynced) {
+		t.Errorf("a drop by the way: %v", err)
+	}
+	if err := l.Close(true); !errors.Is(err, ErrUnsynced) {
+		t.Errorf("an orderly end: %v", err)
+	}
+	l, r, err := Open(opts, func(Record) error { return nil })
+	if err != nil || r.Clean {
+		t.Fatal(r, err)
+	}
+	if err := l.Sync(); !errors.Is(err, ErrUnsynced) {
+		t.Fatalf("after the next start: %v", err)
+	}
+	if err := l.Renew(); err != nil {
+		t.Fatal(err)
+	}
+	mustWrite(t, l, "one", "two")
+	sealed := l.Sealed()
+	if err := l.DropThrough(sealed[len(sealed)-1]); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(l.Sync(), l.Close(true)); err != nil {
+		t.Fatal(err)
+	}
+	if _, r, got := mustOpen(t, dir); !r.Clean || fmt.Sprint(got) != "[one two]" {
+		t.Fatalf("%+v %v", r, got)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 )
 
 // Write appends whole frames (BeginFrame, FinishFrame) with one write to the current segment, after beginning a new one if
@@ -16,7 +17,7 @@ func (l *Log) Write(frames []byte) (uint64, error) {
 		return 0, l.broken
 	}
 	last := &l.segments[len(l.segments)-1]
-	if last.size > segmentHeaderBytes && last.size+int64(len(frames)) > l.opts.SegmentBytes {
+	if last.number <= l.lost || last.size > segmentHeaderBytes && last.size+int64(len(frames)) > l.opts.SegmentBytes {
 		if err := l.rotateLocked(); err != nil {
 			return 0, err
 		}
@@ -43,7 +44,7 @@ func (l *Log) rotateLocked() error {
 		return err
 	}
 	l.segments = append(l.segments, segment{number: number, size: segmentHeaderBytes})
-	l.unsynced = append(l.unsynced, old)
+	l.unsynced = append(l.unsynced, sealedFile{old, number - 1})
 	return nil
 }
 
@@ -66,36 +67,54 @@ func (l *Log) createSegment(number uint64) error {
 	return nil
 }
 
-// Sync makes everything written so far durable against a crash of the machine. It may run beside Write.
+// Sync makes everything written so far durable against a crash of the machine. It may run beside Write. ErrUnsynced when it could not:
+// it stays until DropThrough has dropped what may not be on disk.
 func (l *Log) Sync() error {
+	err := l.sync()
 	l.mu.Lock()
-	files := l.unsynced
+	defer l.mu.Unlock()
+	if err == nil && l.lost > 0 {
+		err = fmt.Errorf("%w: %s and what is before it: %w", ErrUnsynced, l.path(l.lost), l.lostBy)
+	}
+	return err
+}
+
+// sync syncs what can be synced: not what has failed to be.
+func (l *Log) sync() error {
+	l.mu.Lock()
+	files, lost, number := l.unsynced, l.lost, l.segments[len(l.segments)-1].number
 	l.unsynced = nil
 	current, dirty := l.file, l.dirty
 	l.dirty = false
 	l.mu.Unlock()
 	var first error
+	failed := uint64(0)
 	for _, f := range files {
-		if err := f.Sync(); err != nil && first == nil {
-			first = err
+		if f.number > lost {
+			if err := f.Sync(); err != nil {
+				first, failed = err, f.number
+			}
 		}
 		_ = f.Close()
 	}
-	if dirty {
-		if err := current.Sync(); err != nil && first == nil {
-			first = err
+	if dirty && number > lost {
+		if err := current.Sync(); err != nil {
+			first, failed = err, number
 		}
 	}
 	if len(files) > 0 && first == nil { // segments were begun: their names must last, too
-		first = syncDir(l.opts.Dir)
+		if first = syncDir(l.opts.Dir); first != nil {
+			failed = number
+		}
 	}
-	if first != nil {
-		l.mu.Lock()
-		l.dirty = true // try again
-		l.mu.Unlock()
-		return fmt.Errorf("sync log in %s: %w", l.opts.Dir, first)
+	if first == nil {
+		return nil
 	}
-	return nil
+	l.mu.Lock()
+	l.lost, l.lostBy = failed, first
+	l.mu.Unlock()
+	_ = WriteJSON(filepath.Join(l.opts.Dir, unsyncedName), cleanMarker{Segment: failed}) // as well as it can on such a disk
+	return fmt.Errorf("%w: %s and what is before it: %w", ErrUnsynced, l.path(failed), first)
 }
 
 // Size is the number of bytes on disk; Sealed lists the numbers of the segments that take no more records, oldest first.
@@ -129,7 +148,7 @@ func (l *Log) ReadSegment(number uint64, each func(Record) error) error {
 // DropFirst forgets the oldest segment, which must be the sealed segment with this number. The caller has written whatever
 // of it is still needed to later segments; DropFirst syncs those first.
 func (l *Log) DropFirst(number uint64) error {
-	if err := l.Sync(); err != nil {
+	if err := l.Sync(); err != nil { // nothing is dropped while what has replaced it may not be on disk
 		return err
 	}
 	l.mu.Lock()
@@ -137,14 +156,59 @@ func (l *Log) DropFirst(number uint64) error {
 	if len(l.segments) < 2 || l.segments[0].number != number {
 		return fmt.Errorf("segment %d is not the oldest sealed one of %s", number, l.opts.Dir)
 	}
-	dropped := l.segments[0]
-	l.segments = l.segments[1:]
-	if err := l.writeManifest(); err != nil {
-		l.segments = append([]segment{dropped}, l.segments...)
+	return l.dropLocked(1)
+}
+
+// Renew begins a segment that is synced, so that what is written from now on is not with what could not be. ErrUnsynced when it cannot be
+// either.
+func (l *Log) Renew() error {
+	l.mu.Lock()
+	err := l.broken
+	if err == nil {
+		err = l.rotateLocked()
+		l.dirty = true
+	}
+	l.mu.Unlock()
+	if err != nil {
 		return err
 	}
-	if err := os.Remove(l.path(number)); err != nil {
-		return fmt.Errorf("remove segment: %w", err)
+	return l.sync()
+}
+
+// DropThrough forgets all segments up to the sealed one with this number. The caller has written what of them is still needed to later
+// ones; DropThrough syncs those first. Syncs that have failed do not count any more then.
+func (l *Log) DropThrough(number uint64) error {
+	if err := l.sync(); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := slices.IndexFunc(l.segments, func(s segment) bool { return s.number > number })
+	if n < 1 {
+		return fmt.Errorf("segment %d is no sealed one of %s", number, l.opts.Dir)
+	}
+	if err := l.dropLocked(n); err != nil {
+		return err
+	}
+	if l.lost > 0 && l.lost < l.segments[0].number {
+		l.lost, l.lostBy = 0, nil
+		_ = os.Remove(filepath.Join(l.opts.Dir, unsyncedName)) // it means nothing any more
+	}
+	return nil
+}
+
+// dropLocked forgets the first n segments.
+func (l *Log) dropLocked(n int) error {
+	all := l.segments
+	l.segments = all[n:]
+	if err := l.writeManifest(); err != nil {
+		l.segments = all
+		return err
+	}
+	for _, s := range all[:n] {
+		if err := os.Remove(l.path(s.number)); err != nil {
+			return fmt.Errorf("remove segment: %w", err)
+		}
 	}
 	return nil
 }

@@ -74,13 +74,14 @@ type committer struct {
 
 	writeMu sync.Mutex // held by the one that writes
 
-	mu      sync.Mutex
-	cur     *Ticket
-	flying  *Ticket // being written
-	lsn     uint64  // of the last record appended
-	refuse  error   // set while appends are refused
-	retryAt time.Time
-	spare   []byte
+	mu       sync.Mutex
+	cur      *Ticket
+	flying   *Ticket // being written
+	lsn      uint64  // of the last record appended
+	refuse   error   // set while appends are refused
+	retryAt  time.Time
+	unsynced error // set while documents are refused because what is in the log may not be on disk
+	spare    []byte
 
 	written  atomic.Uint64 // the lsn up to which everything not taken back is in the log
 	failures atomic.Uint64 // writes that were taken back
@@ -109,6 +110,9 @@ func (c *committer) appendDoc(vb *VBucket, doc, prev *Doc) (*Ticket, error) {
 	if err := c.refusedLocked(); err != nil {
 		return nil, err
 	}
+	if c.unsynced != nil {
+		return nil, c.unsynced
+	}
 	t := c.cur
 	t.buf = appendDoc(t.buf, vb.id, doc)
 	c.lsn++
@@ -132,6 +136,16 @@ func (c *committer) appendCopy(encode func(dst []byte) []byte) (*Ticket, error) 
 	}
 	c.cur.buf = encode(c.cur.buf)
 	return c.cur, nil
+}
+
+// setUnsynced refuses new documents because of an error of the log's sync; nil takes them again.
+func (c *committer) setUnsynced(err error) {
+	if err != nil {
+		err = fmt.Errorf("%w: %w", ErrTemporary, err)
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.unsynced = err
 }
 
 func (c *committer) refusedLocked() error {

@@ -190,3 +190,68 @@ func (b *Bucket) PurgeTombstones(ctx context.Context, age time.Duration) error {
 	}
 	return nil
 }
+
+// rewrite writes what memory has to new segments and drops all that were before. It does not read them: they may not be readable.
+func (b *Bucket) rewrite(ctx context.Context) error {
+	b.commit.writeMu.Lock()
+	err := b.log.Renew() // where this cannot be synced, the rest is not written either
+	b.commit.writeMu.Unlock()
+	if err != nil {
+		return err
+	}
+	sealed := b.log.Sealed()
+	failures := b.commit.failures.Load()
+	for _, v := range b.vbs {
+		if err := v.rewrite(ctx); err != nil {
+			return err
+		}
+	}
+	if err := b.commit.current().Wait(); err != nil {
+		return err
+	}
+	if b.commit.failures.Load() != failures { // as in compactSegment
+		return fmt.Errorf("%w: a write failed meanwhile", ErrTemporary)
+	}
+	return b.log.DropThrough(sealed[len(sealed)-1])
+}
+
+// rewrite appends the vbucket's state and the newest version of each key again.
+func (v *VBucket) rewrite(ctx context.Context) error {
+	v.mu.Lock()
+	docs := make([]*Doc, 0, len(v.docs))
+	for _, d := range v.docs {
+		docs = append(docs, d)
+	}
+	_, err := v.saveLocked()
+	v.mu.Unlock()
+	for len(docs) > 0 && err == nil {
+		if err = ctx.Err(); err != nil {
+			break
+		}
+		var t *Ticket
+		if docs, t, err = v.rewriteSome(docs); err == nil {
+			err = t.Wait()
+		}
+	}
+	return err
+}
+
+func (v *VBucket) rewriteSome(docs []*Doc) (left []*Doc, t *Ticket, err error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if v.resetting {
+		return nil, nil, fmt.Errorf("vbucket %d is being emptied: %w", v.id, ErrTemporary)
+	}
+	for i, d := range docs {
+		if v.docs[d.Key] != d {
+			continue // a newer version is in the new segments
+		}
+		if t, err = v.bucket.commit.appendCopy(func(dst []byte) []byte { return appendDoc(dst, v.id, d) }); err != nil {
+			return nil, nil, err
+		}
+		if t.Size() > relocateBatchBytes {
+			return docs[i+1:], t, nil
+		}
+	}
+	return nil, t, nil
+}

@@ -9,7 +9,7 @@
 // quota shared by all buckets of the node.
 //
 // It never syncs per write (the log is synced every second and at an orderly close: a crash of the whole machine may lose
-// the last second, and the new branch says so), and a writer never waits for a reader of snapshots.
+// the last second, and the new branch says so; while a sync that failed is made good, writes are refused), and a writer never waits for a reader of snapshots.
 package store
 
 import (
@@ -57,6 +57,7 @@ const (
 	MaxVBuckets        = 1024
 	compactionSlack    = 2 // segments of garbage beyond the live data that are tolerated
 	relocateBatchBytes = 1 << 20
+	maxBackoff         = 63 // rounds between two tries to write all anew
 )
 
 // Quota is the memory that all buckets of a node may use together.
@@ -118,7 +119,10 @@ type Bucket struct {
 	liveBytes atomic.Int64
 	pinLimit  int64
 	failing   atomic.Bool // the last write failed
-	nextPurge time.Time   // not before it are tombstones looked for; Run's
+	unsynced  atomic.Bool // the last sync failed, and not all is written anew yet
+	skip      int         // rounds of Run before that is tried again; backoff is how many they were last
+	backoff   int
+	nextPurge time.Time // not before it are tombstones looked for; Run's
 	stats     Counters
 }
 
@@ -202,8 +206,11 @@ func (b *Bucket) DiskBytes() int64 { return b.log.Size() }
 // LiveBytes is the part of the log that is still needed.
 func (b *Bucket) LiveBytes() int64 { return b.liveBytes.Load() }
 
-// Failing says whether the last write to the log failed.
-func (b *Bucket) Failing() bool { return b.failing.Load() }
+// Failing says whether the last write to the log, or its sync, failed.
+func (b *Bucket) Failing() bool { return b.failing.Load() || b.unsynced.Load() }
+
+// Unsynced says whether a sync has failed, and not everything is written anew yet.
+func (b *Bucket) Unsynced() bool { return b.unsynced.Load() }
 
 // Quota is the memory that the bucket shares with the others of its node.
 func (b *Bucket) Quota() *Quota { return b.quota }
@@ -245,8 +252,8 @@ func (b *Bucket) Run(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		if err := b.log.Sync(); err != nil {
-			b.opts.Logger.Error("log cannot be synced", "bucket", b.opts.Name, "error", err)
+		if err := b.sync(ctx); err != nil {
+			continue // tried again
 		}
 		b.Expire()
 		if err := b.Compact(ctx); err != nil && ctx.Err() == nil {
@@ -256,6 +263,37 @@ func (b *Bucket) Run(ctx context.Context) error {
 			b.opts.Logger.Warn("purge of tombstones postponed", "bucket", b.opts.Name, "error", err)
 		}
 	}
+}
+
+// sync syncs the log. When that fails, writes are refused until everything that is needed has been written to new files and synced
+// there: a second sync that succeeds would prove nothing.
+func (b *Bucket) sync(ctx context.Context) error {
+	err := b.log.Sync()
+	if err == nil {
+		return nil
+	}
+	b.commit.setUnsynced(err)
+	if !b.unsynced.Swap(true) {
+		b.opts.Logger.Error("log cannot be synced: writes are refused until all documents are written to new files; look after the disk",
+			"bucket", b.opts.Name, "folder", filepath.Clean(b.opts.Dir), "error", err)
+	}
+	if b.skip > 0 {
+		b.skip--
+		return err
+	}
+	if rerr := b.rewrite(ctx); rerr != nil {
+		if ctx.Err() == nil {
+			b.opts.Logger.Warn("documents are not written to new files yet", "bucket", b.opts.Name, "error", rerr)
+		}
+		b.backoff = min(2*b.backoff+1, maxBackoff)
+		b.skip = b.backoff
+		return err
+	}
+	b.commit.setUnsynced(nil)
+	b.unsynced.Store(false)
+	b.backoff = 0
+	b.opts.Logger.Info("all documents are in new files, which are synced", "bucket", b.opts.Name)
+	return nil
 }
 
 // Expire turns documents whose time is up into tombstones, a bounded number per call.
