@@ -4,6 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"math"
+	"slices"
 	"time"
 
 	"tidemark/index"
@@ -13,10 +16,51 @@ import (
 
 // keeper makes durable what is in memory, now and then, and stores checkpoints: what a crash takes away is bounded by
 // time, and what a rollback goes back to is not far (IX-3).
+//
+// Each copy has its turn once in a period, and the turns are spread over it: written together, the memtables of all copies would
+// hold up scans and writes for as long as that takes.
 type keeper struct {
 	x     *Indexer
 	kept  map[index.CopyID]uint64 // batch number that is durable
 	saved map[index.CopyID]uint64 // batch number of the newest checkpoint
+
+	durable, stored turns // of making durable, and of checkpoints
+}
+
+// turns says whose turn it is.
+type turns struct {
+	period time.Duration
+	due    map[index.CopyID]time.Time
+	seen   int // copies so far
+}
+
+// turnsPer is how often in a period it is looked whose turn it is.
+const turnsPer = 64
+
+// its tells whether it is a copy's turn. The first one comes within a period of its first sight; the golden ratio lays the copies'
+// first turns evenly, however many there are.
+func (t *turns) its(id index.CopyID, now time.Time) bool {
+	at, ok := t.due[id]
+	if !ok {
+		t.seen++
+		_, part := math.Modf(float64(t.seen) * math.Phi)
+		t.due[id] = now.Add(time.Duration(part * float64(t.period)))
+		return false
+	}
+	if now.Before(at) {
+		return false
+	}
+	t.due[id] = at.Add((now.Sub(at)/t.period + 1) * t.period) // turns that were missed do not lie together afterwards
+	return true
+}
+
+// forget drops copies that are gone.
+func (t *turns) forget(all []*storage.Slice) {
+	if len(t.due) > len(all) {
+		maps.DeleteFunc(t.due, func(id index.CopyID, _ time.Time) bool {
+			return !slices.ContainsFunc(all, func(s *storage.Slice) bool { return s.Meta().Copy == id })
+		})
+	}
 }
 
 // spanLag keeps so many checkpoints that the oldest of them is older than KV's replicas may lag: two follow each other after
@@ -37,35 +81,46 @@ func (c *Config) spanLag() error {
 // Run works until ctx ends.
 func (p *keeper) Run(ctx context.Context) error {
 	p.kept, p.saved = map[index.CopyID]uint64{}, map[index.CopyID]uint64{}
-	persist := time.NewTicker(p.x.cfg.PersistEvery)
-	defer persist.Stop()
-	checkpoint := time.NewTicker(p.x.cfg.Checkpoint)
-	defer checkpoint.Stop()
+	p.durable = turns{period: p.x.cfg.PersistEvery, due: map[index.CopyID]time.Time{}}
+	p.stored = turns{period: p.x.cfg.Checkpoint, due: map[index.CopyID]time.Time{}}
+	tick := time.NewTicker(max(min(p.durable.period, p.stored.period)/turnsPer, time.Millisecond))
+	defer tick.Stop()
 	measure := time.NewTicker(measureEvery)
 	defer measure.Stop()
 	for {
-		var todo func(context.Context, *storage.Slice) error
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-measure.C:
 			p.x.measure()
-			continue
-		case <-persist.C:
-			todo = p.persist
-		case <-checkpoint.C:
-			todo = p.checkpoint
+		case <-tick.C:
+			p.step(ctx)
 		}
-		for _, s := range p.x.store.Slices() {
-			if err := todo(ctx, s); err != nil && ctx.Err() == nil && !errors.Is(err, storage.ErrClosed) {
-				p.x.log.Warn("keeping a copy safe; trying again later", "copy", s.Meta().Copy, "error", err)
-			}
-			if ctx.Err() != nil {
-				return nil
-			}
-		}
-		p.forget()
 	}
+}
+
+// step keeps the copies safe whose turn it is.
+func (p *keeper) step(ctx context.Context) {
+	all := p.x.store.Slices()
+	for _, s := range all {
+		var err error
+		now, id := p.x.now(), s.Meta().Copy
+		if p.durable.its(id, now) {
+			err = p.persist(ctx, s)
+		}
+		if p.stored.its(id, now) {
+			err = errors.Join(err, p.checkpoint(ctx, s))
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil && !errors.Is(err, storage.ErrClosed) {
+			p.x.log.Warn("keeping a copy safe; trying again later", "copy", id, "error", err)
+		}
+	}
+	p.durable.forget(all)
+	p.stored.forget(all)
+	p.forget()
 }
 
 func (p *keeper) persist(ctx context.Context, s *storage.Slice) error {
