@@ -356,3 +356,34 @@ func TestDefaultCollectionEmptied(t *testing.T) {
 	}
 	releaseAll(blocks)
 }
+
+// Engines of the 7.x line give some sixty statistics of each vbucket: the last one counts as the first.
+func TestManyStatistics(t *testing.T) {
+	const each, vbuckets = 60, 1024
+	either(t, func(t *testing.T, dial feed.Dialer) {
+		n := startNode(t, nil)
+		n.request = func(p *kvclienttest.Peer, f mcbp.Frame) bool {
+			if f.Op != mcbp.OpStat {
+				return false
+			}
+			var all []byte
+			add := func(key, value string) {
+				all, _ = mcbp.Append(all, mcbp.Frame{Header: mcbp.Response(f.Header, mcbp.StatusOK), Key: []byte(key), Value: []byte(value)})
+			}
+			for vb := range vbuckets {
+				add(fmt.Sprintf("vb_%d", vb), "active")
+				for i := range each - 2 {
+					add(fmt.Sprintf("vb_%d:statistic_%d", vb, i), "4711")
+				}
+				add(fmt.Sprintf("vb_%d:purge_seqno", vb), fmt.Sprint(vb+1))
+			}
+			add("", "")
+			p.Raw(all)
+			return true
+		}
+		details, err := dialWith(t, dial, config(n)).Details(within(t, time.Minute))
+		if err != nil || len(details) != vbuckets || details[vbuckets-1] != (feed.VBucketDetails{State: "active", PurgeSeqno: vbuckets}) {
+			t.Fatalf("%d vbuckets, the last one %+v, %v", len(details), details[vbuckets-1], err)
+		}
+	})
+}

@@ -81,6 +81,10 @@ func TestHandshake(t *testing.T) {
 			p.Raw([]byte{0x81, 0x1f, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0xff, 0xff, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0})
 			return true
 		}}, want: mcbp.ErrTooLarge},
+		{name: "answer that is too long for a login", srv: &kvclienttest.Server{Before: func(p *kvclienttest.Peer, f mcbp.Frame) bool {
+			p.Raw([]byte{0x81, 0x1f, 0, 0, 0, 0, 0, 0, 0, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0})
+			return true
+		}}, want: mcbp.ErrTooLarge},
 		{name: "wrong opaque", srv: &kvclienttest.Server{Before: func(p *kvclienttest.Peer, f mcbp.Frame) bool {
 			f.Opaque += 5
 			p.Reply(f, mcbp.StatusOK, mcbp.Frame{})
@@ -421,11 +425,12 @@ func TestStat(t *testing.T) {
 	}
 	defer conn.Close()
 	ctx := within(t, time.Minute)
-	stats, err := conn.Stat(ctx, "vbucket-details")
+	stats := map[string]string{}
+	err = conn.Stat(ctx, "vbucket-details", func(key, value []byte) { stats[string(key)] = string(value) })
 	if err != nil || len(stats) != 2 || stats["vb_0:high_seqno"] != "7" {
 		t.Fatalf("%v, %v", stats, err)
 	}
-	if _, err := conn.Stat(ctx, "nonsense"); !errors.Is(err, kvclient.ErrKeyNotFound) {
+	if err := conn.Stat(ctx, "nonsense", func(_, _ []byte) {}); !errors.Is(err, kvclient.ErrKeyNotFound) {
 		t.Fatal(err)
 	}
 }

@@ -33,9 +33,6 @@ const (
 	keptWriteBytes = 1 << 20
 	// watchSteps is how many times per OpTimeout the watchdog looks.
 	watchSteps = 4
-	// MaxStats bounds the entries of one STAT answer (1,024 vbuckets with 20 values
-	// each, twice).
-	MaxStats = 40_000
 )
 
 // Conn is one connection to one node, shared by any number of callers: requests
@@ -153,9 +150,10 @@ func (c *Conn) Do(ctx context.Context, req mcbp.Frame) (mcbp.Frame, error) {
 	}
 }
 
-// Stat reads a group of the node's statistics; an empty group is the general one.
-func (c *Conn) Stat(ctx context.Context, group string) (map[string]string, error) {
-	stats := map[string]string{}
+// Stat reads a group of the node's statistics, which for the vbuckets are tens of thousands; an empty group is the general
+// one. each gets one after the other, from the connection's reader, and what it gets is valid only during the call; when Stat
+// returns an error it may still be called.
+func (c *Conn) Stat(ctx context.Context, group string, each func(key, value []byte)) error {
 	ch := make(chan error, 1)
 	err := c.Start(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpStat, 0, 0), Key: []byte(group)}, func(f mcbp.Frame, err error) {
 		switch {
@@ -163,21 +161,18 @@ func (c *Conn) Stat(ctx context.Context, group string) (map[string]string, error
 			ch <- err
 		case !moreFollows(f):
 			ch <- NewStatusError(f)
-		case len(stats) < MaxStats:
-			stats[string(f.Key)] = string(f.Value)
+		default:
+			each(f.Key, f.Value)
 		}
 	})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	select {
 	case err := <-ch:
-		if err != nil {
-			return nil, err
-		}
-		return stats, nil
+		return err
 	case <-ctx.Done():
-		return nil, fmt.Errorf("kvclient: STAT to %s: %w", c.addr, context.Cause(ctx))
+		return fmt.Errorf("kvclient: STAT to %s: %w", c.addr, context.Cause(ctx))
 	}
 }
 

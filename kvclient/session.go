@@ -265,9 +265,9 @@ func (s *Session) Granted(f mcbp.Feature) bool { return slices.Contains(s.grante
 // Mechanism is the SASL mechanism by which the node knows the user; empty without one, and where a certificate was enough.
 func (s *Session) Mechanism() string { return s.mechanism }
 
-// RoundTrip sends one request and reads its answer, whatever its status. The
-// opaque is chosen here. It reads exactly one frame. After an error the
-// connection is unusable.
+// RoundTrip sends one request and reads its answer, whatever its status, of at most
+// maxHandshakeBody bytes. The opaque is chosen here. It reads exactly one frame. After
+// an error the connection is unusable.
 func (s *Session) RoundTrip(ctx context.Context, req mcbp.Frame) (mcbp.Frame, error) {
 	s.opaque++
 	req.Opaque = s.opaque
@@ -294,12 +294,16 @@ func (s *Session) RoundTrip(ctx context.Context, req mcbp.Frame) (mcbp.Frame, er
 	return f, nil
 }
 
+// maxHandshakeBody bounds the answers to what is asked before anybody knows who the node is: features, mechanisms, SASL, and
+// what an engine says of an error.
+const maxHandshakeBody = 64 << 10
+
 // exchange writes buf and reads the next response frame.
 func (s *Session) exchange(buf []byte) (mcbp.Frame, error) {
 	if _, err := s.Write(buf); err != nil {
 		return mcbp.Frame{}, err
 	}
-	f, err := ReadFrame(s)
+	f, err := readFrame(s, maxHandshakeBody)
 	if err == nil && !f.Magic.IsResponse() {
 		err = fmt.Errorf("%w: the node sent the request %v during the handshake", ErrProtocol, f.Op)
 	}
@@ -308,7 +312,10 @@ func (s *Session) exchange(buf []byte) (mcbp.Frame, error) {
 
 // ReadFrame reads one frame of at most mcbp.MaxBody bytes into new memory. The
 // memory grows with what really arrives, not with what the header announces.
-func ReadFrame(r io.Reader) (mcbp.Frame, error) {
+func ReadFrame(r io.Reader) (mcbp.Frame, error) { return readFrame(r, mcbp.MaxBody) }
+
+// readFrame is ReadFrame with another limit.
+func readFrame(r io.Reader, limit int) (mcbp.Frame, error) {
 	var head [mcbp.HeaderSize]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
 		return mcbp.Frame{}, err
@@ -316,6 +323,9 @@ func ReadFrame(r io.Reader) (mcbp.Frame, error) {
 	h, err := mcbp.ParseHeader(head[:])
 	if err != nil {
 		return mcbp.Frame{}, err
+	}
+	if h.BodyLen > limit {
+		return mcbp.Frame{}, fmt.Errorf("%w: %v has a body of %d bytes, at most %d are allowed here", mcbp.ErrTooLarge, h.Op, h.BodyLen, limit)
 	}
 	body, err := readBody(r, h.BodyLen)
 	if err != nil {

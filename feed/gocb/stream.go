@@ -314,15 +314,15 @@ func (c *Conn) Details(ctx context.Context) (map[uint16]feed.VBucketDetails, err
 	if err := c.Err(); err != nil {
 		return nil, err
 	}
-	stats, err := c.control.Stat(ctx, "vbucket-details")
+	out := map[uint16]feed.VBucketDetails{}
+	var bad error
+	err := c.control.Stat(ctx, "vbucket-details", func(key, value []byte) {
+		if err := feed.AddDetail(out, string(key), string(value)); err != nil && bad == nil {
+			bad = err
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
-	out := map[uint16]feed.VBucketDetails{}
-	for key, value := range stats {
-		if err := feed.AddDetail(out, key, value); err != nil {
-			return nil, err
-		}
-	}
-	return out, nil
+	return out, bad
 }
