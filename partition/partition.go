@@ -117,7 +117,7 @@ type Copy struct {
 	State   CopyState     `json:"state"`
 }
 
-// Topology is where an index lives (IM-4).
+// Topology is where an index lives: the copies of its slices, each on an indexer (IM-4).
 type Topology struct {
 	Index  index.ID `json:"index"`
 	Layout Layout   `json:"layout"`
