@@ -160,6 +160,15 @@ func (c *control) state(ctx context.Context) (*kvState, error) {
 	return s, nil
 }
 
+// purgeAt is up to where a stream that KV grants from a seqno may lack deletions. Where statistics do not tell, a seqno that KV grants is not
+// below it; but 0 is granted always, and then it may be anything up to the present.
+func (s *kvState) purgeAt(vb uint16, start uint64) uint64 {
+	if purge, ok := s.purges[vb]; ok || start > 0 {
+		return purge
+	}
+	return s.highs[vb]
+}
+
 // stateOf is what KV says of the vbuckets that are in the projector's share.
 func (p *Projector) stateOf(ctx context.Context, conn feed.Feed) (*kvState, error) {
 	s := &kvState{highs: map[uint16]uint64{}, purges: map[uint16]uint64{}}
@@ -180,7 +189,8 @@ func (p *Projector) stateOf(ctx context.Context, conn feed.Feed) (*kvState, erro
 	details, err := conn.Details(ctx)
 	switch {
 	case feed.Refused(err):
-		// The user may stream and not read statistics, or the engine has none of this name. Purge seqnos only save a try: KV knows them, and demands a rollback.
+		// The user may stream and not read statistics, or the engine has none of this name. KV knows its purge seqnos, and demands a rollback
+		// of all starts below them but 0: purgeAt.
 		p.log.Debug("KV gives no statistics: purge seqnos are not known beforehand", "error", err)
 	case err != nil:
 		return nil, err

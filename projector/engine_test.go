@@ -324,20 +324,26 @@ func TestABrokenStreamIsAskedForAgain(t *testing.T) {
 }
 
 // A user who may stream and not read statistics is enough, and an engine that has none of that name: purge seqnos are what is not
-// known then.
+// known then. A stream from 0, which KV always grants, may lack any deletion of the past, and says so: slices that hold something begin anew.
 func TestAUserWithoutStatistics(t *testing.T) {
 	for _, status := range []mcbp.Status{mcbp.StatusNoAccess, mcbp.StatusKeyNotFound, mcbp.StatusInvalid} {
 		e := newEngine(t)
 		e.set(func() { e.stats = status })
 		w := newWorldAt(t, e.Addr())
 		w.define(1, 1)
-		if r := w.startAt(3, 1, 0); r.Outcome != wire.StartBegun || r.High != 100 || r.Purge != 0 {
+		if r := w.startAt(3, 1, 0); r.Outcome != wire.StartBegun || r.High != 100 || r.Purge != 100 {
 			t.Fatalf("%v: %+v", status, r)
 		}
 		s := e.stream(3)
 		s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, 3, s.opaque), Extras: mcbp.SnapshotMarker{End: 1}.AppendExtras(nil)})
 		s.document(1, 0)
 		w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1")
+		if begun := w.data.kinds(keyversion.StreamBegin); len(begun) != 1 || begun[0].Begin.Purge != 100 {
+			t.Errorf("%v: BEGIN says %+v", status, begun)
+		}
+		if r := w.startAt(4, 1, 7); r.Outcome != wire.StartBegun || r.Purge != 0 {
+			t.Errorf("%v: KV has granted it from 7, so that nothing was purged above: %+v", status, r)
+		}
 	}
 }
 

@@ -203,7 +203,7 @@ func (s *side) openStreams(at *kvState) []wire.StartResult {
 			results[i].Outcome = wire.StartNotMine
 			continue
 		}
-		all[i] = &stream{vb: req.VBucket, inc: s.inc, purge: at.purges[req.VBucket], revision: at.revision, end: req.End, branch: req.Branch,
+		all[i] = &stream{vb: req.VBucket, inc: s.inc, purge: at.purgeAt(req.VBucket, req.Seqno), revision: at.revision, end: req.End, branch: req.Branch,
 			start: feed.Position{Seqno: req.Seqno, SnapStart: req.Window.Start, SnapEnd: req.Window.End}}
 		asked, reqs = append(asked, i), append(reqs, s.request(all[i], req.VBUUID))
 	}

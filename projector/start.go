@@ -169,7 +169,7 @@ func (b *bucket) claimed(inc index.Incarnation, req *wire.StreamStart, at *kvSta
 	if end == 0 {
 		end = mcbp.EndOfTime
 	}
-	s := &stream{vb: req.VBucket, inc: inc, purge: at.purges[req.VBucket], revision: at.revision, end: end, branch: req.Branch,
+	s := &stream{vb: req.VBucket, inc: inc, purge: at.purgeAt(req.VBucket, req.Seqno), revision: at.revision, end: end, branch: req.Branch,
 		start: feed.Position{Seqno: req.Seqno, SnapStart: req.Window.Start, SnapEnd: req.Window.End}}
 	tracker := feed.NewTracker(s.start)
 	s.complete.Store(tracker.Progress().Complete)
