@@ -40,7 +40,7 @@ const (
 	// rest goes at once.
 	batchEvents = 64
 	batchBytes  = 64 << 10
-	lingerTime  = time.Millisecond
+	lingerTime  = 3 * time.Millisecond
 	// syncTick is how long Syncs are gathered: one per vbucket goes out.
 	syncTick = 5 * time.Millisecond
 

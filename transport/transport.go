@@ -36,9 +36,9 @@ const (
 	// DefaultMaxConnections is the most connections that a server accepts at a time unless configured otherwise.
 	DefaultMaxConnections = 1024
 
-	// ackSpacing is the least time between two acknowledgements of a connection: a thousand a second are enough for
+	// ackSpacing is the least time between two acknowledgements of a connection: two hundred a second are enough for
 	// credits, and each costs a system call on both sides.
-	ackSpacing = time.Millisecond
+	ackSpacing = 5 * time.Millisecond
 	// windowBytes is the flow-control window of a connection: what may be under way and not yet read by the sink. A
 	// larger frame passes all the same.
 	windowBytes = 1 << 20
