@@ -110,6 +110,28 @@ func TestSideStreamGivenUp(t *testing.T) {
 	}
 }
 
+// TestSideStreamBeyondItsEnd: engines end a finite stream with the snapshot that its end lies in. What lies above is the maintenance
+// stream's; how far it went is how far a version may have been hidden.
+func TestSideStreamBeyondItsEnd(t *testing.T) {
+	w := newSideWorld(t, 1)
+	w.is("BEGIN", w.begin(2, 0, 0), Taken)
+	w.is("seqno 4", w.data(2, 4, 0), Taken)
+	w.is("seqno 12", w.data(2, 12, 0), Covered)
+	w.is("seqno 15", w.data(2, 15, 0), Covered)
+	w.is("END", w.b.AcceptSide(Source{Connection: 2}, &keyversion.Event{Kind: keyversion.StreamEnd, Incarnation: w.side, Seqno: 15, Window: timestamp.Window{End: 17}}), Taken)
+	batch := w.b.TakeSide(1, 0)
+	if len(batch.Segments) != 1 || len(batch.Segments[0].Events) != 1 || batch.Segments[0].Events[0].Seqno != 4 {
+		t.Fatalf("%+v, want seqno 4 alone", batch.Segments)
+	}
+	if p := batch.Copies[0].Parts[0].Position; p.Side != 10 || p.Floor != 17 {
+		t.Errorf("%+v, want all up to 10, exact from 17 on", p)
+	}
+	w.b.Done(batch)
+	if got := w.b.Wants(); len(got) != 0 {
+		t.Errorf("wanted: %+v", got)
+	}
+}
+
 // TestSideBatches: a batch of side streams has a bound, and every vbucket has its turn.
 func TestSideBatches(t *testing.T) {
 	const vbuckets, each = 4, 100 // bytes of an entry

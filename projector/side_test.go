@@ -137,6 +137,22 @@ func TestSideStreamsEnd(t *testing.T) {
 	}
 }
 
+// An engine ends a finite stream with the snapshot that its end lies in: END says how far it went.
+func TestSideStreamGoesBeyondItsEnd(t *testing.T) {
+	e := newEngine(t)
+	w := newWorldAt(t, e.Addr())
+	w.define(1, 1)
+	if err := <-w.beside(w.backfill(1, "boot")); err != nil { // up to 10
+		t.Fatal(err)
+	}
+	e.stream(3).write(0, 15)
+	e.stream(3).end(mcbp.EndOK)
+	w.eventually("END", func() bool { return len(w.side.kinds(keyversion.StreamEnd)) == 1 })
+	if end := w.side.kinds(keyversion.StreamEnd)[0]; end.VBucket != 3 || end.Seqno != 15 || end.Window.End != 100 {
+		t.Errorf("%+v", end)
+	}
+}
+
 func TestSideRequestsThatCannotBe(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
