@@ -68,7 +68,7 @@ const (
 	kindSetBucketSettings    kind = 41
 )
 
-// BootstrapCluster gives the cluster its id, once.
+// BootstrapCluster gives the cluster its id, once. Rejections: AlreadyBootstrapped, InvalidArgument, FormatNotAllowed.
 type BootstrapCluster struct {
 	ClusterID   string
 	Epoch       uint64 // at least 1
@@ -77,30 +77,32 @@ type BootstrapCluster struct {
 }
 
 // LeaderStarted begins a term: the first command of every leader, before BootstrapCluster also. It registers the
-// manager as RegisterManager does.
+// manager as RegisterManager does, with its rejections, and StaleTerm.
 type LeaderStarted struct {
 	Term    uint64
 	Manager Manager // ModifiedCAS is ignored
 }
 
-// RegisterManager adds or updates an index manager. Nothing changed is no update.
+// RegisterManager adds or updates an index manager. Nothing changed is no update. Rejections: InvalidArgument, LimitExceeded,
+// FormatNotAllowed when its version is older than the cluster's level.
 type RegisterManager struct{ Manager Manager }
 
-// RegisterProjector adds or updates a projector. Nothing changed is no update.
+// RegisterProjector adds or updates a projector. Nothing changed is no update. Rejections: InvalidArgument, LimitExceeded.
 type RegisterProjector struct{ Projector Projector }
 
 // RegisterIndexer adds or updates an indexer by its uuid; Node and ModifiedCAS are ignored. A new uuid gets a number
 // (Result.Node); a known one with new addresses or a new boot id is taken over. Whether a second live process of one
-// uuid is refused is the coordinator's to decide before it proposes.
+// uuid is refused is the coordinator's to decide before it proposes. Rejections: InvalidArgument, NodeRemoved, LimitExceeded.
 type RegisterIndexer struct{ Indexer Indexer }
 
-// RemoveManager forgets a manager.
+// RemoveManager forgets a manager. Rejection: UnknownNode.
 type RemoveManager struct{ ID string }
 
-// RemoveProjector forgets a projector.
+// RemoveProjector forgets a projector. Rejection: UnknownNode.
 type RemoveProjector struct{ ID index.ProjectorID }
 
-// RemoveIndexer forgets an indexer that holds no copies, for ever: its uuid may not register again.
+// RemoveIndexer forgets an indexer that holds no copies, for ever: its uuid may not register again. Rejections: UnknownNode,
+// NodeInUse.
 type RemoveIndexer struct {
 	Node index.NodeID
 	UUID string // guards against a number that was given away meanwhile
@@ -128,7 +130,8 @@ type Placement struct {
 }
 
 // CreateIndex adds an index in state pending. ID, State, CreatedMS and ModifiedCAS of the definition are assigned by
-// Apply (Result.Index); BucketUUID must be the bucket's. Placement names every (slice, replica) exactly once.
+// Apply (Result.Index); BucketUUID must be the bucket's. Placement names every (slice, replica) exactly once. Rejections:
+// UnknownBucket, BucketIsGone, NameExists, InvalidArgument, LimitExceeded, UnknownNode, PlacementInconsistent.
 type CreateIndex struct {
 	Definition  index.Definition
 	Layout      partition.Layout
@@ -137,7 +140,8 @@ type CreateIndex struct {
 }
 
 // BuildIndexes asks for indexes to be built: deferred ones are no longer deferred, ones in error go back to pending. Of
-// an index whose bucket was re-created it makes new copies for the present bucket. All ids or none.
+// an index whose bucket was re-created it makes new copies for the present bucket. All ids or none. Rejections: UnknownIndex,
+// CASMismatch, StateMismatch, UnknownBucket, BucketIsGone.
 type BuildIndexes struct {
 	IDs []index.ID
 	// IfMatch, unless 0, must be the ModifiedCAS of each of them (there is one).
@@ -147,8 +151,8 @@ type BuildIndexes struct {
 }
 
 // DropIndex starts dropping an index: its name is free at once, its copies are leaving. One that waits for BUILD INDEX is
-// gone at once, since no host has anything of it. An index that is being dropped
-// already is a success that changes nothing.
+// gone at once, since no host has anything of it. An index that is being dropped already is a success that changes nothing.
+// Rejections: UnknownIndex, CASMismatch.
 type DropIndex struct {
 	ID index.ID
 	// IfMatch, unless 0, must be the definition's ModifiedCAS.
@@ -161,7 +165,9 @@ type Guard struct {
 	RollbackID uint64 // of the newest finished rollback; a rollback under way is a mismatch
 }
 
-// SetIndexState moves an index through the state machine.
+// SetIndexState moves an index through the state machine (package index). Rejections: UnknownIndex, StateMismatch when it is not
+// in From, IllegalTransition, LimitExceeded, and where a Guard is given UnknownBucket, BucketIsGone, GenerationMismatch and
+// RollbackMismatch.
 type SetIndexState struct {
 	ID     index.ID
 	From   index.State // expected state
@@ -196,7 +202,7 @@ type PlaceCopies struct {
 	Remove     []index.CopyID
 }
 
-// RemoveIndex forgets an index that is being dropped, when its hosts have let go of it.
+// RemoveIndex forgets an index that is being dropped, when its hosts have let go of it. Rejections: UnknownIndex, StateMismatch.
 type RemoveIndex struct{ ID index.ID }
 
 // LogChange is a vbucket's failover log with the map revision that it came with.
@@ -261,9 +267,11 @@ type SetRollbackStep struct {
 }
 
 // SetFormatLevel raises the newest command format that may be proposed. It is proposed once every voter reported it.
+// Rejection: FormatNotAllowed.
 type SetFormatLevel struct{ Level uint64 }
 
-// SetLimits replaces the limits; zero fields become the defaults.
+// SetLimits replaces the limits; zero fields become the defaults. Rejection: InvalidArgument. How far a limit may be raised is
+// Limits.Check's to say, before it is proposed.
 type SetLimits struct{ Limits Limits }
 
 // RaiseEpoch begins a new epoch after a recovery or a restore in place: terms may restart, and everything that carries

@@ -9,7 +9,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// ErrAccepted is wrapped when packed changes of accepted streams cannot be ones.
+// ErrAccepted is wrapped when bytes are no packed changes of accepted streams.
 var ErrAccepted = errors.New("packed changes of accepted streams")
 
 const (

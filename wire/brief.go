@@ -9,7 +9,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// ErrChange is wrapped when a bucket's change in a report cannot be one.
+// ErrChange is wrapped when the change of a bucket in a report has lengths or vectors that cannot be.
 var ErrChange = errors.New("change of a bucket in a report")
 
 // BucketChange tells an indexer's level state of one bucket by what differs from the report that IndexerReport.Base names,

@@ -9,7 +9,7 @@ import (
 	"tidemark/index"
 )
 
-// ErrHeld is wrapped when a packed list of Held cannot be one.
+// ErrHeld is wrapped when bytes are no packed list of Held.
 var ErrHeld = errors.New("packed list of held timestamps")
 
 const (

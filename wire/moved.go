@@ -9,7 +9,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// ErrMoved is wrapped when packed streams that moved cannot be ones.
+// ErrMoved is wrapped when bytes are no packed streams that moved.
 var ErrMoved = errors.New("packed streams that moved")
 
 // MovedStreams are streams of one incarnation that have gone on since they were told. The incarnation stands here, so that

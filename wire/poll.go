@@ -8,7 +8,7 @@ import (
 	"tidemark/timestamp"
 )
 
-// ErrPoll is wrapped when a packed answer to a poll cannot be one.
+// ErrPoll is wrapped when bytes are no packed answer to a poll.
 var ErrPoll = errors.New("packed answer to a poll")
 
 const pollFormat = 1

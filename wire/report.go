@@ -6,7 +6,7 @@ import (
 )
 
 // RegisterIndexer makes an indexer known (IM-10). POST /v1/cluster/indexers on any manager. Code BOOT_CONFLICT (409)
-// when another process with the same uuid is alive, REMOVED (410) when it was removed by force and must be wiped.
+// when another process with the same uuid is alive, NODE_REMOVED (410) when it was removed and its folder has to be deleted.
 type RegisterIndexer struct {
 	ClusterID string   `json:"cluster_id"` // "" the first time
 	Endpoint  Endpoint `json:"endpoint"`   // Node is ignored
