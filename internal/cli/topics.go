@@ -130,7 +130,8 @@ func configurationDoc(roles []*cobra.Command) string {
 	var b strings.Builder
 	b.WriteString(`# Configuration
 
-Made by ` + "`tidemark docs configuration`" + ` from the flags themselves; a test keeps it current.
+For whoever writes unit files, containers or a configuration file: every setting of every role, with its default. Made by
+` + "`tidemark docs configuration`" + ` from the flags themselves; a test keeps it current.
 
 Each setting of a role has one name in three places: the flag ` + "`--log-level`" + `, the environment variable
 ` + "`TIDEMARK_LOG_LEVEL`" + `, the key ` + "`log-level`" + ` of a YAML file that ` + "`--config`" + ` names. The first of these that has a value wins:
@@ -182,7 +183,8 @@ func cliDoc(root *cobra.Command) string {
 	var b strings.Builder
 	b.WriteString(`# Command line
 
-Made by ` + "`tidemark docs cli`" + ` from the commands themselves; a test keeps it current. ` + "`tidemark COMMAND --help`" + ` says the same.
+Every command with its flags and examples. Made by ` + "`tidemark docs cli`" + ` from the commands themselves; a test keeps it current.
+` + "`tidemark COMMAND --help`" + ` says the same.
 `)
 	var commands, notes []*cobra.Command
 	var walk func(c *cobra.Command)
