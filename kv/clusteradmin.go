@@ -22,8 +22,9 @@ const (
 // ClusterView is the answer of GET /v1/cluster: what one node knows.
 type ClusterView struct {
 	Node string `json:"node"`
-	// Ready says whether it serves documents; Member whether the map has it.
+	// Ready says whether it serves documents, Stored whether it has a log of each bucket; Member whether the map has it.
 	Ready  bool           `json:"ready"`
+	Stored bool           `json:"stored"`
 	Member bool           `json:"member"`
 	Map    clustermap.Map `json:"map"`
 	// Copies are the vbuckets it has, by bucket.
@@ -62,7 +63,7 @@ type Progress struct {
 func (n *Node) View() ClusterView {
 	m := n.cluster.current()
 	_, member := m.Node(n.config.NodeID)
-	out := ClusterView{Node: n.config.NodeID, Ready: n.serving.Load(), Member: member && m.RevEpoch > 0, Map: m, Copies: map[string][]CopyView{}}
+	out := ClusterView{Node: n.config.NodeID, Ready: n.serving.Load(), Stored: n.stored(), Member: member && m.RevEpoch > 0, Map: m, Copies: map[string][]CopyView{}}
 	n.cluster.mu.Lock()
 	out.Progress, out.Promises = n.cluster.progress, n.cluster.promises
 	n.cluster.mu.Unlock()

@@ -159,6 +159,13 @@ func (n *Node) Load() error {
 	return nil
 }
 
+func (b *bucket) logDir() string { return filepath.Join(b.dir, "log") }
+
+// stored says whether every bucket has a log on disk.
+func (n *Node) stored() bool {
+	return !slices.ContainsFunc(n.buckets, func(b *bucket) bool { return !seglog.Exists(b.logDir()) })
+}
+
 func (n *Node) load(b *bucket) error {
 	if err := os.MkdirAll(b.dir, 0o700); err != nil {
 		return fmt.Errorf("make bucket folder: %w", err)
@@ -166,7 +173,7 @@ func (n *Node) load(b *bucket) error {
 	m := n.cluster.current()
 	part := m.Bucket(b.name)
 	s, report, err := store.Open(store.Options{
-		Dir: filepath.Join(b.dir, "log"), Name: b.name, UUID: part.UUID, VBuckets: len(part.Chains),
+		Dir: b.logDir(), Name: b.name, UUID: part.UUID, VBuckets: len(part.Chains),
 		State: func(vb uint16) store.State { return stateOf(part.Role(vb, n.config.NodeID)) },
 		Quota: n.quota, PurgeAfter: n.config.PurgeAfter, SegmentBytes: n.config.SegmentBytes, Housekeep: n.config.Housekeep,
 		Now: n.config.Now, Random: randomUint64, Logger: n.config.Logger.Named("store"), WrapFile: n.config.WrapFile,
@@ -175,6 +182,8 @@ func (n *Node) load(b *bucket) error {
 	switch {
 	case errors.Is(err, syscall.ENOSPC): // after a crash each vbucket begins a new branch, which must be written first
 		return fmt.Errorf("%w; make room on the disk of %s and start the node again: nothing is lost", err, b.dir)
+	case errors.Is(err, seglog.ErrCorrupt) && len(m.Nodes) > 1:
+		return fmt.Errorf("%w. Where other nodes have replicas, the way without loss is: tidemark kv failover %s, move %s away, start the node, tidemark kv rebalance --add", err, n.config.NodeID, b.dir)
 	case err != nil:
 		return err
 	}
@@ -249,6 +258,9 @@ func (n *Node) Run(ctx context.Context) error {
 func (n *Node) work(ctx context.Context, group *errgroup.Group) error {
 	if !n.cluster.learn(ctx) {
 		return nil
+	}
+	if err := n.cluster.emptied(ctx); err != nil {
+		return err
 	}
 	if err := n.Load(); err != nil {
 		return err

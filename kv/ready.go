@@ -1,12 +1,17 @@
 package kv
 
 import (
+	"context"
 	"fmt"
 	"net/http"
 	"slices"
 	"strings"
+	"time"
 
 	"tidemark/internal/rpc"
+	"tidemark/kv/clustermap"
+	"tidemark/kv/seglog"
+	"tidemark/kv/store"
 	"tidemark/wire"
 )
 
@@ -69,4 +74,51 @@ func (c *cluster) waits(missing []string, learnt bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.missing, c.learnt = missing, learnt
+}
+
+// emptied refuses to begin without documents where others have replicas of them: a folder that was lost or moved away would else become the
+// active copy of its vbuckets, and empty those. Only members that answer are asked.
+func (c *cluster) emptied(ctx context.Context) error {
+	for _, b := range c.n.buckets {
+		if seglog.Exists(b.logDir()) {
+			continue
+		}
+		for _, x := range c.others(c.current()) {
+			vb, err := c.hasMine(ctx, x, b.name)
+			if err != nil {
+				return nil //nolint:nilerr // the node is to stop
+			}
+			if vb != nil {
+				return fmt.Errorf("%w: bucket %q has no documents here, while %s has %d of vbucket %d, whose active copy is this node's by the map: %s was lost or moved away, "+
+					"and to serve it empty would empty the replicas. tidemark kv failover %s, start the node, tidemark kv rebalance --add",
+					clustermap.ErrMap, b.name, x.ID, vb.Items, vb.VBucket, b.dir, c.n.config.NodeID)
+			}
+		}
+	}
+	return nil
+}
+
+// hasMine is a replica with documents, on another node, of a vbucket that is this node's. One that still reads its documents is waited for;
+// an error when ctx has ended.
+func (c *cluster) hasMine(ctx context.Context, x clustermap.Node, bucket string) (*CopyView, error) {
+	for {
+		var view ClusterView
+		if err := c.peers.Call(ctx, x.Admin, http.MethodGet, pathCluster, nil, &view); err != nil {
+			return nil, ctx.Err() // it does not answer
+		}
+		if view.Ready || !view.Stored {
+			for _, v := range view.Copies[bucket] {
+				role, _ := c.current().Bucket(bucket).Role(v.VBucket, c.n.config.NodeID)
+				if role == clustermap.Active && v.State == store.Replica.String() && v.High > 0 {
+					return &v, nil
+				}
+			}
+			return nil, nil
+		}
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-time.After(learnPause):
+		}
+	}
 }

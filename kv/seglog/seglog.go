@@ -149,6 +149,12 @@ func Open(opts Options, replay func(Record) error) (*Log, Report, error) {
 	return log, report, log.openLast()
 }
 
+// Exists says whether there is a log in a folder.
+func Exists(dir string) bool {
+	_, err := os.Stat(filepath.Join(dir, manifestName))
+	return err == nil
+}
+
 func (l *Log) readManifest() (manifest, bool, error) {
 	path := filepath.Join(l.opts.Dir, manifestName)
 	raw, err := os.ReadFile(path)
