@@ -23,7 +23,22 @@ type audit struct {
 	answers int
 }
 
-// stepAudit begins an audit where one is due, one bucket at a time, and ends one whose answers are there (IM-14).
+// lacks tells whether the vbucket was shown and no log of it has the branch.
+func (a *audit) lacks(v uint16, branch uint64) (shown bool) {
+	for _, logs := range a.logs {
+		for i := range logs {
+			if logs[i].VBucket == v {
+				if knows(logs[i].Log, branch) {
+					return false
+				}
+				shown = true
+			}
+		}
+	}
+	return shown
+}
+
+// stepAudit begins an audit where one is due, or where a scan needs a branch that is not known here, one bucket at a time, and ends one whose answers are there (IM-14).
 func (l *leader) stepAudit() {
 	for _, b := range l.ordered {
 		a := b.audit
@@ -33,6 +48,7 @@ func (l *leader) stepAudit() {
 		b.audit = nil
 		if b.wanted && b.rolling == nil {
 			b.ledger.Audit(l.nowMS, a.logs, b.stab.CompleteAt)
+			l.endLost(b, a)
 			b.due = true
 		}
 	}
@@ -41,8 +57,8 @@ func (l *leader) stepAudit() {
 	}
 	var oldest *bucket
 	for _, b := range l.ordered {
-		due := b.wanted && b.rolling == nil && b.audit == nil && l.nowMS-b.auditMS >= l.cfg.Settings.Audit.Milliseconds()
-		if due && (oldest == nil || b.auditMS < oldest.auditMS) {
+		due := b.wanted && b.rolling == nil && b.audit == nil && (b.suspect || l.nowMS-b.auditMS >= l.cfg.Settings.Audit.Milliseconds())
+		if due && (oldest == nil || b.suspect && !oldest.suspect || b.suspect == oldest.suspect && b.auditMS < oldest.auditMS) {
 			oldest = b
 		}
 	}

@@ -34,6 +34,7 @@ type bucket struct {
 	syncing    map[index.ProjectorID]bool
 	rolling    *rolling // while it is being rolled back
 	auditMS    int64    // when the newest audit began
+	suspect    bool     // a scan needs a branch that is not known here: an audit is due
 	audit      *audit   // that is under way
 	stuck      bool     // some vbucket has had no stream for long, and the log says so
 	doubted    bool     // a projector has said that it is gone, or another one, and was not believed

@@ -505,6 +505,40 @@ func TestStabilizeAcrossFailover(t *testing.T) {
 	})
 }
 
+// TestStabilizeBeforeAFailoverIsNoticed: KV has failed over and lost something, and the stream of before still seems to run. A
+// scan that needs KV's present does not get the lost branch; because it asks, the failover is noticed at once.
+func TestStabilizeBeforeAFailoverIsNoticed(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		o := w.create("a", "", 2, 0)
+		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		w.write("world", 5)
+		w.until("15 is stable", 2*time.Second, func() bool { return w.log.State().Bucket("world").Stability.Vector.Seqnos[3] == 15 })
+		time.Sleep(time.Second)
+		w.mu.Lock() // 13 to 15 are lost, and two others are written
+		kv := w.kv["world"]
+		kv.rev++
+		kv.high[3], kv.logs[3] = 14, timestamp.FailoverLog{{VBUUID: 2003, Seqno: 12}, {VBUUID: 1003}}
+		w.mu.Unlock()
+		need := timestamp.New(vbuckets)
+		need.Set(3, timestamp.Position{VBUUID: 2003, Seqno: 14})
+		began := time.Now()
+		s, err := w.leader().Stabilize(w.ctx, "world", need)
+		if !errors.Is(err, ErrInRollback) {
+			t.Errorf("%v, %v: that is of the branch which was lost", s.Vector, err)
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("noticed after %v", took)
+		}
+		w.until("rolled back", 20*time.Second, func() bool { return w.log.State().Bucket("world").Rollback == nil })
+		time.Sleep(time.Second) // the leader has seen it, too
+		s, err = w.leader().Stabilize(w.ctx, "world", need)
+		if err != nil || s.Vector.At(3) != need.At(3) {
+			t.Errorf("%v, %v", s.Vector, err)
+		}
+	})
+}
+
 // TestBucketGone: a deleted bucket puts its indexes into error; a re-created one is built only on BUILD.
 func TestBucketGone(t *testing.T) {
 	inWorld(t, func(w *world) {

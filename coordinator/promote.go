@@ -246,6 +246,9 @@ type waiter struct {
 	need   timestamp.Vector
 	reply  chan stabilized
 	judged wire.StabilityRef // for which it was looked whether something is lost
+	cameMS int64
+	// unknown: it needs branches that neither the newest stability timestamp nor the streams that run know.
+	unknown bool
 }
 
 type stabilized struct {
@@ -296,7 +299,9 @@ func (w *waiter) apply(l *leader) {
 		w.reply <- stabilized{err: fmt.Errorf("%w: %d scans wait for bucket %q", ErrBusy, len(b.waiters), w.bucket)}
 		return
 	}
+	w.cameMS = l.nowMS
 	if !w.answered(b) {
+		b.suspect = b.suspect || w.unknown
 		b.waiters = append(b.waiters, w)
 		l.hurry(b)
 	}
@@ -312,6 +317,7 @@ func (w *waiter) answered(b *bucket) bool {
 	}
 	w.judged = b.stable.StabilityRef
 	ready := true
+	w.unknown = false
 	for v := range w.need.Seqnos {
 		has, err := w.has(b, v)
 		if err != nil {
@@ -328,7 +334,8 @@ func (w *waiter) answered(b *bucket) bool {
 
 // has tells whether the newest stability timestamp has what is needed of a vbucket. The error is ErrTokenLost: what is needed
 // lies on a branch that KV has left below it, and can never come. A branch that the timestamp's own log does not know may be
-// newer than it: then the log of the stream that runs decides.
+// newer than it: then the log of the stream that runs decides. Where that does not know it either, KV may have failed over and
+// nobody here has noticed: an audit tells (endLost).
 func (w *waiter) has(b *bucket, v int) (bool, error) {
 	at, s := w.need.At(v), b.stable.Vector.At(v)
 	if at.Seqno == 0 || at.VBUUID == 0 || at.VBUUID == s.VBUUID {
@@ -338,9 +345,13 @@ func (w *waiter) has(b *bucket, v int) (bool, error) {
 	if v < len(b.stable.Logs) {
 		log = b.stable.Logs[v]
 	}
-	if !slices.ContainsFunc(log, func(e timestamp.LogEntry) bool { return e.VBUUID == at.VBUUID }) {
+	if !knows(log, at.VBUUID) {
 		e := b.ledger.At(v)
 		if e.State != streams.Begun {
+			return false, nil
+		}
+		if !knows(e.Log, at.VBUUID) {
+			w.unknown = true
 			return false, nil
 		}
 		log = e.Log
@@ -350,6 +361,29 @@ func (w *waiter) has(b *bucket, v int) (bool, error) {
 			ErrTokenLost, b.name, v, at.Seqno, at.VBUUID, log.Newest())
 	}
 	return s.Seqno >= at.Seqno && log.Valid(s.VBUUID, s.Seqno), nil
+}
+
+func knows(log timestamp.FailoverLog, branch uint64) bool {
+	return slices.ContainsFunc(log, func(e timestamp.LogEntry) bool { return e.VBUUID == branch })
+}
+
+// endLost answers the waiters who need a branch that KV does not have, as an audit shows that began after they came.
+func (l *leader) endLost(b *bucket, a *audit) {
+	b.suspect = false
+	b.waiters = slices.DeleteFunc(b.waiters, func(w *waiter) bool {
+		if !w.unknown {
+			return false
+		}
+		for v := range w.need.Seqnos {
+			if at := w.need.At(v); w.cameMS <= a.sinceMS && at.VBUUID != 0 && at.Seqno > 0 && a.lacks(uint16(v), at.VBUUID) {
+				w.reply <- stabilized{err: fmt.Errorf("%w: bucket %q vbucket %d seqno %d: KV has no branch %d; read the document again",
+					ErrTokenLost, b.name, v, at.Seqno, at.VBUUID)}
+				return true
+			}
+		}
+		b.suspect = true
+		return false
+	})
 }
 
 // serve answers the waiters whom the newest stability timestamp satisfies.

@@ -20,8 +20,12 @@ import (
 	"tidemark/wire"
 )
 
-// askAgain is the pause before projectors are asked again for vbuckets that nobody owned.
-const askAgain = 50 * time.Millisecond
+const (
+	// askAgain is the pause before projectors are asked again for vbuckets that nobody owned.
+	askAgain = 50 * time.Millisecond
+	// askRest is how long the others may take when every vbucket has an owner: the KV node of one that was failed over may hang.
+	askRest = 250 * time.Millisecond
+)
 
 // published notes a stability timestamp for scans. An older one than known is ignored.
 func (x *Indexer) published(s *wire.Stability) {
@@ -176,11 +180,13 @@ func (t truth) CurrentSeqnos(ctx context.Context, bucket string) (timestamp.Vect
 	n := d.Buckets[i].VBuckets
 	var unowned []uint16
 	var why error
-	for {
-		v, missing, err := t.ask(ctx, d.Projectors, bucket, n)
+	for disputed := false; ; {
+		said, err := t.ask(ctx, d.Projectors, wire.SeqnosRequest{Bucket: bucket, Map: disputed}, n)
+		missing := said.missing()
 		if len(missing) == 0 {
-			return v, nil
+			return said.at, nil
 		}
+		disputed = said.disputes > 0
 		if ctx.Err() == nil || unowned == nil { // the last round, cut short, knows less than the one before
 			unowned, why = missing, err
 		}
@@ -192,45 +198,44 @@ func (t truth) CurrentSeqnos(ctx context.Context, bucket string) (timestamp.Vect
 			pause.Stop()
 			e := scan.Errorf(scan.VBucketsUnowned, "%d of %d vbuckets of bucket %q have no owner that could be asked (%v)", len(unowned), n, bucket, why)
 			e.VBuckets = unowned
-			return v, e
+			return said.at, e
 		}
 	}
 }
 
-// ask gives what the projectors say now, and the vbuckets that nobody claims.
-func (t truth) ask(ctx context.Context, projectors []wire.ProjectorEndpoint, bucket string, n int) (timestamp.Vector, []uint16, error) {
-	replies := make([]*wire.SeqnosReply, len(projectors))
-	errs := make([]error, len(projectors))
-	var wg sync.WaitGroup
-	for i, p := range projectors {
-		wg.Go(func() {
-			replies[i], errs[i] = t.x.projectors.Seqnos(ctx, p.Admin, &wire.SeqnosRequest{Bucket: bucket})
-		})
+// ask gives what the projectors say now. When every vbucket has an owner, who has not answered is waited for no longer than
+// askRest.
+func (t truth) ask(ctx context.Context, projectors []wire.ProjectorEndpoint, req wire.SeqnosRequest, n int) (*claims, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		reply *wire.SeqnosReply
+		err   error
 	}
-	wg.Wait()
-	v := timestamp.New(n)
-	claimed := make([]bool, n)
-	for _, r := range replies {
-		if r == nil || len(r.VBUUIDs) != len(r.VBuckets) || len(r.Seqnos) != len(r.VBuckets) {
-			continue
-		}
-		for i, vb := range r.VBuckets {
-			if int(vb) >= n {
-				continue
+	answers := make(chan answer, len(projectors))
+	for _, p := range projectors {
+		go func() {
+			reply, err := t.x.projectors.Seqnos(ctx, p.Admin, &req)
+			answers <- answer{reply, err}
+		}()
+	}
+	said := newClaims(n)
+	var errs []error
+	var rest <-chan time.Time
+	for range projectors {
+		select {
+		case a := <-answers:
+			if errs = append(errs, a.err); a.err == nil {
+				said.add(a.reply)
 			}
-			if !claimed[vb] || r.Seqnos[i] > v.Seqnos[vb] {
-				v.Set(int(vb), timestamp.Position{VBUUID: r.VBUUIDs[i], Seqno: r.Seqnos[i]})
-			}
-			claimed[vb] = true
+		case <-rest:
+			return said, errors.Join(errs...)
+		}
+		if rest == nil && said.owned == n {
+			rest = time.After(askRest)
 		}
 	}
-	var missing []uint16
-	for vb, ok := range claimed {
-		if !ok {
-			missing = append(missing, uint16(vb))
-		}
-	}
-	return v, missing, errors.Join(errs...)
+	return said, errors.Join(errs...)
 }
 
 // Stabilize implements scan.Truth.

@@ -123,9 +123,9 @@ func (x *Indexer) stats(ctx context.Context) *wire.IndexerStats {
 // stats are the figures of a bucket's copies. KV is asked first: what comes meanwhile is not taken for pending.
 func (k *bucket) stats(ctx context.Context, defs *wire.Definitions) (copies []wire.CopyStats, unknown string) {
 	asking, cancel := context.WithTimeout(ctx, seqnosPatience)
-	high, missing, err := truth{k.x}.ask(asking, defs.Projectors, k.name, k.vbuckets)
+	said, err := truth{k.x}.ask(asking, defs.Projectors, wire.SeqnosRequest{Bucket: k.name}, k.vbuckets)
 	cancel()
-	if len(missing) > 0 {
+	if missing := said.missing(); len(missing) > 0 {
 		unknown = strconv.Itoa(len(missing)) + " vbuckets have no owner that could be asked"
 		if err != nil {
 			unknown += ": " + err.Error()
@@ -138,7 +138,7 @@ func (k *bucket) stats(ctx context.Context, defs *wire.Definitions) (copies []wi
 			}
 			return nil
 		}
-		for _, g := range k.st.Backlogs(high.Seqnos, stored) {
+		for _, g := range k.st.Backlogs(said.at.Seqnos, stored) {
 			copies = append(copies, wire.CopyStats{Copy: g.Copy, NumDocsPending: g.Pending, NumDocsQueued: g.Queued})
 		}
 		for i, c := range k.st.States() { // of the same order

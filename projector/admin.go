@@ -10,6 +10,7 @@ import (
 	"github.com/gorilla/mux"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"tidemark/feed"
 	"tidemark/internal/rpc"
 	"tidemark/timestamp"
 	"tidemark/tlsconf"
@@ -158,7 +159,7 @@ func (p *Projector) bucketInfo(ctx context.Context, req *wire.BucketRequest) (*w
 		return nil, rpc.Refuse(rpc.CodeVBuckets, "bucket %q has %d vbuckets, an index can be on one of at most %d", req.Bucket, n, timestamp.MaxVBuckets)
 	}
 	return &wire.BucketReply{Name: req.Bucket, UUID: config.UUID, VBuckets: config.NumVBuckets(),
-		Revision: timestamp.MapRevision{Epoch: uint64(max(config.RevEpoch, 0)), Rev: uint64(max(config.Rev, 0))}}, nil
+		Revision: revisionOf(config)}, nil
 }
 
 // kvOf gives the control connection of a bucket that may or may not be streamed here.
@@ -222,12 +223,19 @@ func (p *Projector) seqnos(ctx context.Context, req *wire.SeqnosRequest) (*wire.
 	if err != nil {
 		return nil, err
 	}
+	reply := &wire.SeqnosReply{}
+	if req.Map {
+		config, err := conn.ClusterConfig(ctx)
+		if err != nil {
+			return nil, kvProblem(req.Bucket, err)
+		}
+		reply.Revision = revisionOf(config)
+	}
 	highs, err := conn.HighSeqnos(ctx)
 	if err != nil {
 		return nil, kvProblem(req.Bucket, err)
 	}
 	b := p.bucket(req.Bucket)
-	reply := &wire.SeqnosReply{}
 	for _, h := range highs {
 		if !p.cfg.Share.Has(h.VBucket) {
 			continue
@@ -235,6 +243,16 @@ func (p *Projector) seqnos(ctx context.Context, req *wire.SeqnosRequest) (*wire.
 		uuid := uint64(0)
 		if b != nil {
 			uuid = b.branch(h.VBucket)
+		}
+		if uuid == 0 { // nobody here would have noticed that KV left the branch which the indexes are on
+			switch log, err := conn.FailoverLog(ctx, h.VBucket); {
+			case errors.Is(err, feed.ErrNotMyVBucket): // it has left
+				continue
+			case err != nil:
+				return nil, kvProblem(req.Bucket, err)
+			default:
+				uuid = convertLog(log).Newest()
+			}
 		}
 		reply.VBuckets, reply.VBUUIDs, reply.Seqnos = append(reply.VBuckets, h.VBucket), append(reply.VBUUIDs, uuid), append(reply.Seqnos, h.Seqno)
 	}

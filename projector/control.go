@@ -169,6 +169,10 @@ func (s *kvState) purgeAt(vb uint16, start uint64) uint64 {
 	return s.highs[vb]
 }
 
+func revisionOf(c *mcbp.ClusterConfig) timestamp.MapRevision {
+	return timestamp.MapRevision{Epoch: uint64(max(c.RevEpoch, 0)), Rev: uint64(max(c.Rev, 0))}
+}
+
 // stateOf is what KV says of the vbuckets that are in the projector's share.
 func (p *Projector) stateOf(ctx context.Context, conn feed.Feed) (*kvState, error) {
 	s := &kvState{highs: map[uint16]uint64{}, purges: map[uint16]uint64{}}
@@ -176,7 +180,7 @@ func (p *Projector) stateOf(ctx context.Context, conn feed.Feed) (*kvState, erro
 	if s.config, err = conn.ClusterConfig(ctx); err != nil {
 		return nil, err
 	}
-	s.revision = timestamp.MapRevision{Epoch: uint64(max(s.config.RevEpoch, 0)), Rev: uint64(max(s.config.Rev, 0))}
+	s.revision = revisionOf(s.config)
 	highs, err := conn.HighSeqnos(ctx)
 	if err != nil {
 		return nil, err

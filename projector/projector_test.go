@@ -664,8 +664,13 @@ func TestQuestionsAboutKV(t *testing.T) {
 	}
 	m := w.set("k", map[string]any{"f1": 1})
 	w.define(1, 1)
+	// Without a stream, too, the branch is told: who holds another one has not noticed a failover.
+	seqnos, err := w.client.Seqnos(ctx, w.url, &wire.SeqnosRequest{Bucket: testBucket, Map: true})
+	if i := slices.Index(seqnos.VBuckets, m.VBucket); err != nil || i < 0 || seqnos.VBUUIDs[i] != m.VBUUID || seqnos.Seqnos[i] != m.Seqno || seqnos.Revision.Rev == 0 {
+		t.Errorf("%+v, %v; written on branch %d", seqnos, err, m.VBUUID)
+	}
 	w.start(1)
-	seqnos, err := w.client.Seqnos(ctx, w.url, &wire.SeqnosRequest{Bucket: testBucket})
+	seqnos, err = w.client.Seqnos(ctx, w.url, &wire.SeqnosRequest{Bucket: testBucket})
 	if err != nil || len(seqnos.VBuckets) != vbuckets {
 		t.Fatalf("%+v, %v", seqnos, err)
 	}
@@ -675,6 +680,9 @@ func TestQuestionsAboutKV(t *testing.T) {
 	}
 	if want[m.VBucket] != m.Seqno {
 		t.Errorf("seqno %d of vbucket %d, want %d", want[m.VBucket], m.VBucket, m.Seqno)
+	}
+	if i := slices.Index(seqnos.VBuckets, m.VBucket); seqnos.VBUUIDs[i] != m.VBUUID || seqnos.Revision.Rev != 0 {
+		t.Errorf("%+v, written on branch %d", seqnos, m.VBUUID)
 	}
 	report, err := w.client.Sync(ctx, w.url, &wire.SyncRequest{Fence: w.fence(), Bucket: testBucket, Want: want, WaitMS: 5000})
 	if err != nil || len(report.Buckets) != 1 || len(report.Buckets[0].VBuckets) != vbuckets {

@@ -113,13 +113,16 @@ type FailoverLogsReply struct {
 // POST /v1/seqnos.
 type SeqnosRequest struct {
 	Bucket string `json:"bucket"`
+	// Map: also the revision of the vbucket map that the KV node has now. It tells which of two that claim a vbucket is right.
+	Map bool `json:"map,omitempty"`
 }
 
-// SeqnosReply lists hosted vbuckets only; the slices run in parallel.
+// SeqnosReply lists hosted vbuckets only; the slices run in parallel. A vbuuid is that of the branch on which KV is now.
 type SeqnosReply struct {
-	VBuckets []uint16 `json:"vbuckets"`
-	VBUUIDs  []uint64 `json:"vbuuids"`
-	Seqnos   []uint64 `json:"seqnos"`
+	VBuckets []uint16              `json:"vbuckets"`
+	VBUUIDs  []uint64              `json:"vbuuids"`
+	Seqnos   []uint64              `json:"seqnos"`
+	Revision timestamp.MapRevision `json:"revision,omitzero"` // when it was asked for
 }
 
 // SyncRequest asks a projector for a fresh report on one bucket, at once, so that the next stability timestamp can be

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -84,6 +85,47 @@ func TestFailoverThatLoses(t *testing.T) {
 	harness.MustRun(ctx, t, up, "kv", "rebalance", "--add", harness.Addition(e))
 	harness.Settled(ctx, t, admin, m.VBuckets)
 	harness.CheckFinal(ctx, t, c, w, m.Bucket)
+
+	// It hangs, and is failed over without what its replicas lack. Its projector can ask it nothing; the others go on, and the
+	// first session scan that is answered shows what is left.
+	if err := admin.Pause(ctx, kv.PauseRequest{Paused: true}); err != nil {
+		t.Fatal(err)
+	}
+	from = w.Writes.Load()
+	load, stop = context.WithCancel(ctx)
+	defer stop()
+	wg.Go(func() { w.Run(load, 9, 300) })
+	harness.WaitFor(ctx, t, func() error {
+		if n := w.Writes.Load() - from; n < 300 {
+			return fmt.Errorf("%d writes beyond the replicas", n)
+		}
+		return nil
+	})
+	stop()
+	wg.Wait()
+	if _, err := harness.ScanSoon(ctx, c, m.Bucket, "world_ids", harness.Hang); err != nil {
+		t.Fatal(err)
+	}
+	hung := up.Manifest().KV[1].PID
+	if err := syscall.Kill(hung, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	goOn := sync.OnceFunc(func() { _ = syscall.Kill(hung, syscall.SIGCONT) })
+	defer goOn()
+	harness.MustRun(ctx, t, up, "kv", "failover", "kv2", "--lose")
+	began := time.Now()
+	if _, err := harness.ScanSoon(ctx, c, m.Bucket, "world_ids", 45*time.Second); err != nil {
+		t.Errorf("the rollback waits for the node that hangs: %v", err)
+	}
+	t.Logf("a session scan after the failover of a node that hangs: %v", time.Since(began))
+	harness.CheckFinal(ctx, t, c, w, m.Bucket)
+	if again, err := c.Timestamps(ctx, m.Bucket, 0, 1); err != nil || again.RollbackID == ts.RollbackID {
+		t.Errorf("no second rollback: %v", err)
+	}
+	goOn()
+	if err := admin.Pause(ctx, kv.PauseRequest{}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // TestRebalanceUnderLoad: a KV node leaves and comes back while writes and scans run and one of the others is killed in the

@@ -1,0 +1,67 @@
+package indexer
+
+import (
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// claims is what projectors say of where KV is now, vbucket by vbucket.
+type claims struct {
+	at       timestamp.Vector
+	by       []claim
+	owned    int // vbuckets that somebody claims
+	disputes int
+}
+
+type claim struct {
+	made, disputed bool
+	revision       timestamp.MapRevision
+}
+
+func newClaims(n int) *claims { return &claims{at: timestamp.New(n), by: make([]claim, n)} }
+
+// add takes a projector's answer. Two may ask the same KV node, and say the same branch. Where they are on two branches, one
+// of them asks a node that does not know yet that it was failed over: the newer vbucket map tells which.
+func (c *claims) add(r *wire.SeqnosReply) {
+	if len(r.VBUUIDs) != len(r.VBuckets) || len(r.Seqnos) != len(r.VBuckets) {
+		return
+	}
+	for i, vb := range r.VBuckets {
+		if int(vb) >= len(c.by) {
+			continue
+		}
+		said, had, by := timestamp.Position{VBUUID: r.VBUUIDs[i], Seqno: r.Seqnos[i]}, c.at.At(int(vb)), &c.by[vb]
+		newer := r.Revision.Compare(by.revision)
+		switch same := said.VBUUID == had.VBUUID || said.VBUUID == 0 || had.VBUUID == 0; { // 0: a projector of an older version
+		case !by.made:
+			c.owned++
+		case same:
+			if said.Seqno < had.Seqno {
+				continue
+			}
+		case newer < 0:
+			continue
+		case newer == 0:
+			if !by.disputed {
+				by.disputed = true
+				c.disputes++
+			}
+			continue
+		case by.disputed:
+			by.disputed = false
+			c.disputes--
+		}
+		by.made, by.revision = true, r.Revision
+		c.at.Set(int(vb), said)
+	}
+}
+
+// missing lists the vbuckets of which nothing is known.
+func (c *claims) missing() (vbs []uint16) {
+	for vb, by := range c.by {
+		if !by.made || by.disputed {
+			vbs = append(vbs, uint16(vb))
+		}
+	}
+	return vbs
+}

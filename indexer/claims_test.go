@@ -1,0 +1,105 @@
+package indexer
+
+import (
+	"context"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"testing"
+	"time"
+
+	"tidemark/internal/rpc"
+	"tidemark/projectorclient"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// TestClaims: vbucket 0 is claimed by two.
+func TestClaims(t *testing.T) {
+	say := func(uuid, seqno, rev uint64) *wire.SeqnosReply {
+		return &wire.SeqnosReply{VBuckets: []uint16{0}, VBUUIDs: []uint64{uuid}, Seqnos: []uint64{seqno}, Revision: timestamp.MapRevision{Rev: rev}}
+	}
+	for _, tc := range []struct {
+		name     string
+		said     []*wire.SeqnosReply
+		at       timestamp.Position
+		disputes int
+	}{
+		{"one", []*wire.SeqnosReply{say(7, 70, 0)}, timestamp.Position{VBUUID: 7, Seqno: 70}, 0},
+		{"two of one KV node", []*wire.SeqnosReply{say(7, 70, 0), say(7, 71, 0)}, timestamp.Position{VBUUID: 7, Seqno: 71}, 0},
+		{"of one KV node, the later answer is older", []*wire.SeqnosReply{say(7, 71, 0), say(7, 70, 0)}, timestamp.Position{VBUUID: 7, Seqno: 71}, 0},
+		{"one of an older version names no branch", []*wire.SeqnosReply{say(0, 70, 0), say(7, 71, 0)}, timestamp.Position{VBUUID: 7, Seqno: 71}, 0},
+		{"two branches, which map is not known", []*wire.SeqnosReply{say(7, 70, 0), say(8, 68, 0)}, timestamp.Position{}, 1},
+		{"two branches, the first under the newer map", []*wire.SeqnosReply{say(8, 68, 4), say(7, 70, 3)}, timestamp.Position{VBUUID: 8, Seqno: 68}, 0},
+		{"two branches, the second under the newer map", []*wire.SeqnosReply{say(7, 70, 3), say(8, 68, 4)}, timestamp.Position{VBUUID: 8, Seqno: 68}, 0},
+		{"two branches under one map, then a newer one", []*wire.SeqnosReply{say(7, 70, 3), say(9, 69, 3), say(8, 68, 4)}, timestamp.Position{VBUUID: 8, Seqno: 68}, 0},
+		{"two branches under one map, then an older one", []*wire.SeqnosReply{say(7, 70, 3), say(9, 69, 3), say(8, 68, 2)}, timestamp.Position{}, 1},
+		{"lengths that differ", []*wire.SeqnosReply{{VBuckets: []uint16{0}, Seqnos: []uint64{1}}, say(7, 70, 0)}, timestamp.Position{VBUUID: 7, Seqno: 70}, 0},
+		{"a vbucket that the bucket does not have", []*wire.SeqnosReply{{VBuckets: []uint16{1}, VBUUIDs: []uint64{1}, Seqnos: []uint64{1}}, say(7, 70, 0)}, timestamp.Position{VBUUID: 7, Seqno: 70}, 0},
+	} {
+		c := newClaims(1)
+		for _, r := range tc.said {
+			c.add(r)
+		}
+		if missing := c.missing(); c.disputes != tc.disputes || len(missing) != tc.disputes || c.owned != 1 || tc.disputes == 0 && c.at.At(0) != tc.at {
+			t.Errorf("%s: %+v, missing %v", tc.name, c, missing)
+		}
+	}
+}
+
+// TestNobodyWaitsForANodeThatHangs: every vbucket has an owner, and one projector's KV node does not answer.
+func TestNobodyWaitsForANodeThatHangs(t *testing.T) {
+	asked := make(chan bool, 10) // whether the map was asked for
+	good := httptest.NewServer(rpc.Handle(rpc.MaxControlBody, func(_ context.Context, req *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
+		asked <- req.Map
+		r := &wire.SeqnosReply{VBuckets: []uint16{0, 1}, VBUUIDs: []uint64{7, 8}, Seqnos: []uint64{70, 80}}
+		if req.Map {
+			r.Revision.Rev = 5
+		}
+		return r, nil
+	}))
+	defer good.Close()
+	stale := httptest.NewServer(rpc.Handle(rpc.MaxControlBody, func(_ context.Context, req *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
+		r := &wire.SeqnosReply{VBuckets: []uint16{1}, VBUUIDs: []uint64{6}, Seqnos: []uint64{90}}
+		if req.Map {
+			r.Revision.Rev = 4
+		}
+		return r, nil
+	}))
+	defer stale.Close()
+	hangs := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		_, _ = http.MaxBytesReader(nil, r.Body, 1<<20).Read(make([]byte, 1<<10))
+		<-r.Context().Done()
+	}))
+	defer hangs.Close()
+	x := &Indexer{projectors: projectorclient.New(4, nil), defs: wire.Definitions{Buckets: []wire.Bucket{{Name: "b", VBuckets: 2}}}}
+	defer x.projectors.Close()
+	for _, tc := range []struct {
+		name string
+		urls []string
+		maps []bool // what the good one was asked
+	}{
+		{"one hangs", []string{hangs.URL, good.URL}, []bool{false}},
+		{"one does not know that it was failed over", []string{stale.URL, good.URL}, []bool{false, true}},
+	} {
+		x.defs.Projectors = nil
+		for _, url := range tc.urls {
+			x.defs.Projectors = append(x.defs.Projectors, wire.ProjectorEndpoint{Admin: url})
+		}
+		began := time.Now()
+		v, err := truth{x}.CurrentSeqnos(t.Context(), "b")
+		if err != nil || !slices.Equal(v.Seqnos, []uint64{70, 80}) || !slices.Equal(v.VBUUIDs, []uint64{7, 8}) {
+			t.Errorf("%s: %v, %v", tc.name, v, err)
+		}
+		if took := time.Since(began); took > projectorclient.ReadTimeout {
+			t.Errorf("%s: %v", tc.name, took)
+		}
+		var maps []bool
+		for len(asked) > 0 {
+			maps = append(maps, <-asked)
+		}
+		if !slices.Equal(maps, tc.maps) {
+			t.Errorf("%s: asked for maps %v", tc.name, maps)
+		}
+	}
+}
