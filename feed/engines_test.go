@@ -91,7 +91,7 @@ func TestEngineOfThe51Line(t *testing.T) {
 				t.Fatalf("seqnos %v %v", highs, err)
 			}
 			details, err := c.Details(ctx)
-			if err != nil || details[0] != (feed.VBucketDetails{State: "active", VBUUID: 77, HighSeqno: 8, PurgeSeqno: 2}) || details[1].State != "replica" {
+			if err != nil || details[0] != (feed.VBucketDetails{State: "active", VBUUID: 77, HighSeqno: 8, PurgeSeqno: 2, HasPurge: true}) || details[1].State != "replica" {
 				t.Fatalf("details %v %v", details, err)
 			}
 			if log, err := c.FailoverLog(ctx, 0); err != nil || len(log) != 2 || log[0].VBUUID != 77 {
@@ -382,7 +382,7 @@ func TestManyStatistics(t *testing.T) {
 			return true
 		}
 		details, err := dialWith(t, dial, config(n)).Details(within(t, time.Minute))
-		if err != nil || len(details) != vbuckets || details[vbuckets-1] != (feed.VBucketDetails{State: "active", PurgeSeqno: vbuckets}) {
+		if err != nil || len(details) != vbuckets || details[vbuckets-1] != (feed.VBucketDetails{State: "active", PurgeSeqno: vbuckets, HasPurge: true}) {
 			t.Fatalf("%d vbuckets, the last one %+v, %v", len(details), details[vbuckets-1], err)
 		}
 	})

@@ -213,7 +213,7 @@ func TestQuestions(t *testing.T) {
 	if got, err := c.HighSeqnos(ctx); err != nil || !reflect.DeepEqual(got, []mcbp.VBucketSeqno{{VBucket: 3, Seqno: 12}}) {
 		t.Fatal(got, err)
 	}
-	want := map[uint16]feed.VBucketDetails{3: {State: "active", VBUUID: 1<<64 - 1, HighSeqno: 12, PurgeSeqno: 4}, 5: {State: "replica"}}
+	want := map[uint16]feed.VBucketDetails{3: {State: "active", VBUUID: 1<<64 - 1, HighSeqno: 12, PurgeSeqno: 4, HasPurge: true}, 5: {State: "replica"}}
 	if got, err := c.Details(ctx); err != nil || !reflect.DeepEqual(got, want) {
 		t.Fatal(got, err)
 	}

@@ -246,7 +246,7 @@ func TestBytesOf51(t *testing.T) {
 		t.Fatalf("%v %v", highs, err)
 	}
 	details, err := c.Details(ctx)
-	if err != nil || len(details) != 1 || details[513] != (feed.VBucketDetails{State: "active", HighSeqno: 12, PurgeSeqno: 3}) {
+	if err != nil || len(details) != 1 || details[513] != (feed.VBucketDetails{State: "active", HighSeqno: 12, PurgeSeqno: 3, HasPurge: true}) {
 		t.Fatalf("%v %v", details, err)
 	}
 	if _, err := c.OpenStream(ctx, feed.StreamRequest{VBucket: 513, Start: 8, End: mcbp.EndOfTime, VBUUID: 0xd00d0000beef, SnapStart: 6, SnapEnd: 10}); err != nil {

@@ -80,6 +80,7 @@ type VBucketDetails struct {
 	VBUUID     uint64
 	HighSeqno  uint64
 	PurgeSeqno uint64
+	HasPurge   bool // the node has told PurgeSeqno
 }
 
 // NewStreamID gives an id that no stream of this connection has had.
@@ -253,6 +254,7 @@ func AddDetail(out map[uint16]VBucketDetails, key, value string) error {
 		d.HighSeqno, err = strconv.ParseUint(value, 10, 64)
 	case "purge_seqno":
 		d.PurgeSeqno, err = strconv.ParseUint(value, 10, 64)
+		d.HasPurge = true
 	default:
 		return nil
 	}

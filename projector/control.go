@@ -200,7 +200,9 @@ func (p *Projector) stateOf(ctx context.Context, conn feed.Feed) (*kvState, erro
 		return nil, err
 	}
 	for vb, d := range details {
-		s.purges[vb] = d.PurgeSeqno
+		if d.HasPurge {
+			s.purges[vb] = d.PurgeSeqno
+		}
 	}
 	return s, nil
 }

@@ -32,6 +32,7 @@ type engine struct {
 	value   []byte      // of documents
 	wide    atomic.Bool // its map has more vbuckets than can be indexed
 	stats   mcbp.Status // of the answer to STAT
+	lines   []string    // of it, before the last, as key=value
 	// log is every vbucket's failover log; a start above 0 on a branch that it lacks is answered with ROLLBACK to 0.
 	log   []mcbp.FailoverEntry
 	asked []uint64 // branches of stream requests, in order
@@ -107,6 +108,10 @@ func (e *engine) handle(p *kvclienttest.Peer, f mcbp.Frame) bool {
 		}
 		reply()
 	case mcbp.OpStat:
+		for _, line := range e.lines {
+			key, value, _ := strings.Cut(line, "=")
+			p.Reply(f, mcbp.StatusOK, mcbp.Frame{Key: []byte(key), Value: []byte(value)})
+		}
 		p.Reply(f, e.stats, mcbp.Frame{})
 	case mcbp.OpDCPFailoverLog:
 		p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: mcbp.AppendFailoverLog(nil, e.log)})
@@ -323,12 +328,13 @@ func TestABrokenStreamIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// A user who may stream and not read statistics is enough, and an engine that has none of that name: purge seqnos are what is not
+// A user who may stream and not read statistics is enough, and an engine that has none of that name or leaves lines out: purge seqnos are what is not
 // known then. A stream from 0, which KV always grants, may lack any deletion of the past, and says so: slices that hold something begin anew.
 func TestAUserWithoutStatistics(t *testing.T) {
-	for _, status := range []mcbp.Status{mcbp.StatusNoAccess, mcbp.StatusKeyNotFound, mcbp.StatusInvalid} {
+	for status, lines := range map[mcbp.Status][]string{mcbp.StatusNoAccess: nil, mcbp.StatusKeyNotFound: nil, mcbp.StatusInvalid: nil,
+		mcbp.StatusOK: {"vb_3=active", "vb_3:high_seqno=100"}} {
 		e := newEngine(t)
-		e.set(func() { e.stats = status })
+		e.set(func() { e.stats, e.lines = status, lines })
 		w := newWorldAt(t, e.Addr())
 		w.define(1, 1)
 		if r := w.startAt(3, 1, 0); r.Outcome != wire.StartBegun || r.High != 100 || r.Purge != 100 {
