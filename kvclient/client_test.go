@@ -408,6 +408,29 @@ func TestClosedClient(t *testing.T) {
 	}
 }
 
+// Answers to another question than the one that was asked end the connection; they were taken for several to one, which
+// nobody was there to take.
+func TestAnswersToAnotherQuestion(t *testing.T) {
+	srv := serve(t, &kvclienttest.Server{Handle: func(p *kvclienttest.Peer, f mcbp.Frame) bool {
+		f.Op = mcbp.OpStat
+		for range 3 {
+			p.Reply(f, mcbp.StatusOK, mcbp.Frame{Key: []byte("vb_0"), Value: []byte("active")})
+		}
+		return true
+	}})
+	opt := options()
+	opt.OpTimeout = time.Minute
+	conn, err := kvclient.Dial(within(t, time.Minute), srv.Addr(), opt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := conn.Do(within(t, time.Minute), mcbp.Frame{Header: mcbp.Request(mcbp.OpGet, 0, 0), Key: []byte("k")}); !errors.Is(err, kvclient.ErrProtocol) {
+		t.Error(err)
+	}
+	<-conn.Done()
+	_ = conn.Close()
+}
+
 func TestStat(t *testing.T) {
 	srv := serve(t, &kvclienttest.Server{Handle: func(p *kvclienttest.Peer, f mcbp.Frame) bool {
 		if string(f.Key) != "vbucket-details" {

@@ -58,6 +58,7 @@ type Conn struct {
 
 // call is one request waiting for its answer.
 type call struct {
+	op     mcbp.Opcode
 	cost   int64
 	handle func(mcbp.Frame, error)
 }
@@ -189,7 +190,7 @@ func moreFollows(f mcbp.Frame) bool {
 // much is in flight.
 func (c *Conn) Start(ctx context.Context, req mcbp.Frame, handle func(mcbp.Frame, error)) error {
 	size := int64(mcbp.HeaderSize + len(req.Extras) + len(req.Key) + len(req.Value))
-	k := &call{cost: min(max(size, minRequestCost), maxInFlightBytes), handle: handle}
+	k := &call{op: req.Op, cost: min(max(size, minRequestCost), maxInFlightBytes), handle: handle}
 	// The end of the connection gives everything back, so this wait ends with it too.
 	if err := c.slots.Acquire(ctx, k.cost); err != nil {
 		return fmt.Errorf("kvclient: %v to %s: %w", req.Op, c.addr, context.Cause(ctx))
@@ -311,13 +312,14 @@ func (c *Conn) answer(f mcbp.Frame) error {
 	c.mu.Lock()
 	k := c.pending[f.Opaque]
 	last := !moreFollows(f)
+	if k == nil || f.Op != k.op { // whoever waits gets the error
+		c.mu.Unlock()
+		return fmt.Errorf("%w: %v answers the opaque %d, for which nobody waits", ErrProtocol, f.Op, f.Opaque)
+	}
 	if last {
 		delete(c.pending, f.Opaque)
 	}
 	c.mu.Unlock()
-	if k == nil {
-		return fmt.Errorf("%w: %v answers the opaque %d, which nobody waits for", ErrProtocol, f.Op, f.Opaque)
-	}
 	if last {
 		c.slots.Release(k.cost)
 	}

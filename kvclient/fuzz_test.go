@@ -84,6 +84,9 @@ func FuzzConn(f *testing.F) {
 	f.Add(answers(f, get, stat, last, seqnos))
 	f.Add(answers(f, get, stat, stat, stat))
 	f.Add(answers(f, reply(mcbp.OpGet, mcbp.StatusAuthStale, "")))
+	other := stat // several answers to a question that has one
+	other.Opaque = 1
+	f.Add(answers(f, other, other, other))
 	f.Add(answers(f, reply(mcbp.OpGet, mcbp.StatusNotMyVBucket, `{"rev":1,"nodes":[{}],"vBucketServerMap":{"vBucketMap":[[0]]}}`)))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		n := &said{Reader: bytes.NewReader(data), gate: make(chan struct{})}
