@@ -214,6 +214,7 @@ func TestCommands(t *testing.T) {
 		{args: "config|show|manager|--log-level|debug", out: "log-level                    debug           flag"},
 		{args: "config|show|projector|--output|jsonl", out: `{"key":"id","value":"p1","origin":"default","env":"TIDEMARK_ID"`},
 		{args: "config|show|nothing", code: ExitUsage, talk: "no command"},
+		{args: "cluster|leave", code: ExitUsage, talk: "needs --server"}, // the server of the environment is not told to go
 		{args: "help|exit-codes", out: "6  not in time"},
 		{args: "help|ports", out: "127.0.0.1:9541"},
 		{args: "help|topics", out: "exit-codes"},

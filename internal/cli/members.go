@@ -60,12 +60,12 @@ func words(cmd *cobra.Command, means string) func() string {
 func clusterLeave(s Streams, f *serverFlags) *cobra.Command {
 	cmd := &cobra.Command{Use: "leave", Short: "Take a manager out of its cluster, in order", Args: noArgs, ValidArgsFunction: noFiles,
 		Long: `The manager of --server (one address) leaves its cluster for good: it hands leadership on when it has it, is removed
-from the voters, and ends. Its folder holds nothing that the cluster needs.`,
-		Example: "  tidemark cluster leave --server 10.0.0.4:9520"}
+from the voters, and ends. Its folder holds nothing that the cluster needs. TIDEMARK_SERVER does not stand for --server here.`,
+		Annotations: map[string]string{typedServer: "yes"}, Example: "  tidemark cluster leave --server 10.0.0.4:9520"}
 	yes := words(cmd, "where a majority of the managers that are left would be missing, remove those that do not answer before it, as few as will do")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if len(f.server) != 1 {
-			return usage("cluster leave needs --server with the one manager that is to leave")
+			return usage("cluster leave needs --server with the one manager that is to leave; TIDEMARK_SERVER does not count here")
 		}
 		return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 			st, err := c.Status(ctx)

@@ -184,9 +184,12 @@ func group(use, short, example string, subs ...*cobra.Command) *cobra.Command {
 // roleKey is the annotation of commands that are a role: its name, which is also its section in a configuration file.
 const roleKey = "role"
 
+// typedServer is the annotation of commands for whom --server is what they act on: TIDEMARK_SERVER does not stand for it.
+const typedServer = "typed-server"
+
 // resolve gives a command's flags their values from environment and file.
 func resolve(cmd *cobra.Command) (config.Origins, error) {
-	dataOnly := cmd.Flags().Changed("data") && !cmd.Flags().Changed("server")
+	dataOnly := (cmd.Flags().Changed("data") || cmd.Annotations[typedServer] != "") && !cmd.Flags().Changed("server")
 	from := config.Source{Lookup: os.LookupEnv, Role: cmd.Annotations[roleKey]}
 	if from.Role != "" {
 		from.Sections = map[string][]string{}
