@@ -202,6 +202,9 @@ func (b *Bucket) couldBeExact(c *slice, s *Stability) bool {
 		if p.restoring || p.pos.Side < p.pos.A || max(p.pos.Main, p.pos.A) > seqno || seqno < p.pos.Floor {
 			return false
 		}
+		if c.unheard(p) {
+			return false
+		}
 		if p.pos.Main < seqno && (!p.sub || b.received(p, vb) < seqno) {
 			return false
 		}
@@ -211,6 +214,10 @@ func (b *Bucket) couldBeExact(c *slice, s *Stability) bool {
 	}
 	return true
 }
+
+// unheard: a copy that was never exact has to be fed in every vbucket before it can be. An S that has nothing of a vbucket may be of
+// before anybody streamed it; what KV had when the index was created would be missing.
+func (c *slice) unheard(p *part) bool { return !c.ready && !p.sub }
 
 // straddles gives the highest end of a window in the copy's queue that has seqno in its middle, 0 for none.
 func (v *vbucket) straddles(p *part, seqno uint64) uint64 {
@@ -345,7 +352,7 @@ func (b *Bucket) advance(cb *CopyBatch, c *slice, vb int, seqno uint64, taken in
 			p.pos.Main = max(p.pos.Main, seqno)
 		}
 	}
-	if p.pos.Main != seqno || seqno < p.pos.Floor {
+	if p.pos.Main != seqno || seqno < p.pos.Floor || c.unheard(p) {
 		cb.Exact = false
 	}
 	p.pos.VBUUID = p.log.Newest()

@@ -58,7 +58,7 @@ var planted = []plant{
 	{"a deletion that was purged missed by a side stream", "purgeSide,purgeRows", "purges,tornFiles,nodeCrashes,ddl", 0, 2, "", ""},
 	{"DEACTIVATE not heeded", "deactivate", "ddl,moves", 0, 73, "", ""},
 	{"a stream that an indexer has fenced off is taken over", "fencedAdopted", "leaderChanges,lostRequests", 0, 259, "stuck", ""},
-	{"a stability timestamp of the lost branch obeyed", "sBranch,sRollback", "failovers,lateRequests", 0, 113, "", ""},
+	{"a stability timestamp of the lost branch obeyed", "sBranch,sRollback", "failovers,lateRequests", 0, 667, "", ""},
 	{"copies fed before their hosts have them", "allocateFirst,awaited", "ddl,lostRequests", 0, 1, "", "awaited"},
 	{"a stream from below the purge seqno passes a copy by", "purgeBegin", "purges,streamEnds", 0, 3160, "", ""},
 	{"no floor at the purge seqno", "purgeFloor", "purges,streamEnds", 0, 2524, "", ""},
@@ -66,7 +66,7 @@ var planted = []plant{
 	{"an older list obeyed", "revisions", "ddl,nodeCrashes,lateRequests", 0, 49, "", ""},
 	{"two owners under one incarnation", "oneOwner,sameBranch", "failovers,streamEnds", 0, 3, "has two owners", "sameBranch"},
 	{"promotion goes over to another branch", "onBranch,committedToo", "failovers,streamEnds", 0, 1, "goes over from", "committedToo"},
-	{"a poll that fences nothing off", "fencePoll,beginCheck", "failovers", 0, 171, "", "beginCheck"},
+	{"a poll that fences nothing off", "fencePoll,beginCheck", "failovers", 0, 1054, "", "beginCheck"},
 	{"promotion that waits for nobody", "paced", "pauses", 0, 1, "does not wait", ""},
 }
 
