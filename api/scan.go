@@ -206,7 +206,7 @@ func (a *API) askOne(ctx context.Context, x *statecontext.Index, addrs []string,
 			}
 			return nil, ctx.Err()
 		case err != nil:
-			last = rpc.Refuse(rpc.CodeUnavailable, "no indexer that holds index %s can be reached: %v", name, err)
+			last = rpc.Refuse(rpc.CodeUnavailable, "no indexer that holds index %s can be reached, asked last was %s: %v: see cluster status", name, addr, err)
 		case resp.StatusCode == http.StatusServiceUnavailable:
 			last = rpc.ReadProblem(resp)
 			_ = resp.Body.Close()

@@ -323,6 +323,16 @@ func (n nodes) Suspect(node index.NodeID) bool {
 	return n.x.alive.Any() && node != n.x.identity.get().Node && n.x.alive.Suspect(n.addr(node))
 }
 
+// Name implements scan.Nodes.
+func (n nodes) Name(node index.NodeID) string {
+	for _, e := range n.x.present().Indexers {
+		if e.Node == node {
+			return fmt.Sprintf("%s (%s)", e.Name, e.Scan)
+		}
+	}
+	return fmt.Sprintf("number %d", node)
+}
+
 // addr gives a node's scan port, "" when it is not known.
 func (n nodes) addr(node index.NodeID) string {
 	for _, e := range n.x.present().Indexers {

@@ -161,6 +161,8 @@ func (f *shelf) Pin(_ context.Context, _ index.ID, copies []index.CopyID, _ wire
 	return p, nil
 }
 
+func (f *shelf) Name(node index.NodeID) string { return fmt.Sprint(node) }
+
 func (f *shelf) Suspect(index.NodeID) bool { return false }
 
 // OpenSlices reads the slices of node 0 as a coordinator's own, those of the others as they come over a network.

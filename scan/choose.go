@@ -2,6 +2,7 @@ package scan
 
 import (
 	"slices"
+	"strings"
 
 	"tidemark/index"
 	"tidemark/partition"
@@ -47,8 +48,9 @@ func needed(l *partition.Layout, ranges []Range) []bool {
 
 // choose takes the newest timestamp that one healthy copy of every slice that is needed holds, or least when that is
 // newer: the nodes then wait for it; or at, when the caller has named one. turn spreads scans over copies that are equally
-// good; those of suspect nodes are asked last.
-func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64, suspect func(index.NodeID) bool) (plan, error) {
+// good; those of
+// suspect nodes are asked last.
+func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64, nodes Nodes) (plan, error) {
 	marked := needed(&v.Topology.Layout, ranges)
 	p := plan{scheme: v.Topology.Layout.Scheme, slices: make([]sliceplan, 0, len(marked))}
 	healthy := v.healthy
@@ -63,7 +65,7 @@ func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64, 
 	for i := range p.slices {
 		s := &p.slices[i]
 		if len(s.candidates) == 0 {
-			return p, Errorf(Unavailable, "no healthy indexer holds slice %d of index %s (%s)", s.slice, v.Definition.ID, v.Definition.Name)
+			return p, v.unheld(s.slice, nodes)
 		}
 		best := slices.MaxFunc(s.candidates, func(a, b candidate) int { return a.held.Compare(b.held) }).held
 		if i == 0 || best.Compare(p.ref) < 0 {
@@ -80,9 +82,21 @@ func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64, 
 		p.ref = *at
 	}
 	for i := range p.slices {
-		p.slices[i].order(p.ref, turn, suspect)
+		p.slices[i].order(p.ref, turn, nodes.Suspect)
 	}
 	return p, nil
+}
+
+// unheld says who has the copies of a slice that nobody can be asked for.
+func (v *View) unheld(s index.SliceID, nodes Nodes) error {
+	var on []string
+	for _, c := range v.Topology.Copies {
+		if c.Slice == s {
+			on = append(on, nodes.Name(c.Node))
+		}
+	}
+	return Errorf(Unavailable, "slice %d of index %s (%s) is on %s, and no copy of it can be read now: that indexer is away, not well, or not caught up: see cluster status, start it again; an index with num_replica goes on without it",
+		s, v.Definition.ID, v.Definition.Name, strings.Join(on, ", "))
 }
 
 // Prepare finds out what is the same for all scans of a view. The view is not changed any more afterwards: scans share it.

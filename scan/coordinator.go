@@ -225,7 +225,7 @@ func (r *run) attempt(ctx context.Context) error {
 	if err := r.consistency(ctx, &view); err != nil {
 		return err
 	}
-	if r.plan, err = choose(&view, r.spec.Ranges, r.least, r.spec.At, r.c.turn.Add(1), r.c.nodes.Suspect); err != nil {
+	if r.plan, err = choose(&view, r.spec.Ranges, r.least, r.spec.At, r.c.turn.Add(1), r.c.nodes); err != nil {
 		return err
 	}
 	if r.after == nil { // else it goes on behind what was seen

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -177,6 +178,9 @@ func (c *cutReader) Read(p []byte) (int, error) {
 
 // here is the node that the coordinator itself is on: its slices are read without frames.
 const here index.NodeID = 1
+
+// Name implements Nodes.
+func (f *fakeCluster) Name(node index.NodeID) string { return fmt.Sprintf("i%d (host:%d)", node, node) }
 
 // Suspect implements Nodes.
 func (f *fakeCluster) Suspect(node index.NodeID) bool { return slices.Contains(f.suspects, node) }
@@ -520,6 +524,9 @@ func TestConsistency(t *testing.T) {
 				if err == nil || CodeOf(err) != c.code {
 					t.Fatalf("%v, want %s", err, c.code)
 				}
+				if c.code == Unavailable && !whoIsAway.MatchString(err.Error()) {
+					t.Errorf("%v: want slice, index, and the indexer's name and address", err)
+				}
 				return
 			}
 			if err != nil || res.Ref != refOf(c.number) || f.asked.Load() != c.asked {
@@ -531,6 +538,8 @@ func TestConsistency(t *testing.T) {
 		})
 	}
 }
+
+var whoIsAway = regexp.MustCompile(`slice \d+ of index \d+.* i\d \(host:\d\)`)
 
 // TestWaitsForHealth: a scan that finds no healthy copy goes on as soon as there is one.
 func TestWaitsForHealth(t *testing.T) {

@@ -152,7 +152,7 @@ func (r *run) replace(ctx context.Context, m *merger, n *remote, why error, open
 		return why
 	}
 	r.c.opts.Logger.Info("a node failed in the middle of a scan", "node", n.node, "index", r.spec.Index, "error", why)
-	n.failed(why)
+	n.failed(why, r.away)
 	more, err := r.open(ctx, n.slices, n.after())
 	*open = append(*open, more...)
 	if err != nil {
@@ -181,20 +181,25 @@ func (n *remote) others() (nodes []index.NodeID) {
 
 // failed takes the node's copies out of the choice. When the node itself gave the reason, it may hold for one of several
 // copies only: each is asked alone before it is given up.
-func (n *remote) failed(why error) {
+func (n *remote) failed(why error, away func(index.SliceID, index.NodeID, error) error) {
 	var e *Error
 	said := errors.As(why, &e)
-	if !said {
-		why = Errorf(Unavailable, "indexer %d: %w", n.node, why)
-	}
 	for _, s := range n.slices {
 		if said && len(n.slices) > 1 {
 			s.alone = true
 			continue
 		}
 		s.candidates = s.candidates[1:]
-		s.last = why
+		if s.last = why; !said {
+			s.last = away(s.slice, n.node, why)
+		}
 	}
+}
+
+// away words why a node could not be asked for a slice.
+func (r *run) away(s index.SliceID, node index.NodeID, why error) error {
+	return Errorf(Unavailable, "slice %d of index %s: indexer %s does not answer: %w: see cluster status, start it again; an index with num_replica goes on without it",
+		s, r.spec.Index, r.c.nodes.Name(node), why)
 }
 
 // open asks the first candidate of every slice, slices of one node together, and those of nodes that fail again at
@@ -220,7 +225,7 @@ func (r *run) open(ctx context.Context, todo []*sliceplan, after *Row) (opened [
 			if ctx.Err() != nil {
 				return opened, n.err
 			}
-			n.failed(n.err)
+			n.failed(n.err, r.away)
 			todo = append(todo, n.slices...)
 		}
 	}

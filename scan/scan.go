@@ -106,6 +106,8 @@ type Nodes interface {
 	OpenSlices(ctx context.Context, node index.NodeID, others []index.NodeID, req NodeRequest) (RowStream, error)
 	// Suspect tells whether a node could not be asked, or was silent, a short time ago: another one is asked if there is one.
 	Suspect(node index.NodeID) bool
+	// Name says which indexer a node is, for people: its name and where it is reached.
+	Name(node index.NodeID) string
 }
 
 // Sink takes rows. What it is given is valid until it returns; it may block, and the scan waits for it.
