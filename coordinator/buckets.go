@@ -347,6 +347,7 @@ func (r bucketRef) find(l *leader) *bucket {
 
 func (l *leader) poll(ref bucketRef, n *indexer, a streams.Action) {
 	n.commands.put(task{key: "poll/" + ref.name, do: func(ctx context.Context) {
+		ctx = l.traced(ctx, ref.name)
 		all, err := fenced(ctx, n.fences, func(f wire.Fence) ([]wire.PollPosition, error) {
 			req := &wire.PollRequest{Fence: f, Bucket: ref.name, VBuckets: a.VBuckets, Incarnation: a.Incarnation, Brief: true}
 			reply, err := l.cfg.Indexers.Poll(ctx, n.addr, req)
@@ -374,6 +375,7 @@ func (l *leader) poll(ref bucketRef, n *indexer, a streams.Action) {
 
 func (l *leader) fetchLogs(ref bucketRef, p *projector, a streams.Action) {
 	p.commands.put(task{key: "logs/" + ref.name, do: func(ctx context.Context) {
+		ctx = l.traced(ctx, ref.name)
 		reply, err := fenced(ctx, p.fences, func(f wire.Fence) (*wire.FailoverLogsReply, error) {
 			return l.cfg.Projectors.FailoverLogs(ctx, p.addr, &wire.FailoverLogsRequest{Fence: f, Bucket: ref.name, VBuckets: a.VBuckets})
 		})
@@ -398,6 +400,7 @@ func (l *leader) startStreams(ref bucketRef, uuid string, p *projector, a stream
 	}
 	req := wire.StreamRequest{Topic: wire.MaintenanceTopic, Incarnation: a.Incarnation, Buckets: []wire.StreamBucket{want}}
 	p.commands.put(task{do: func(ctx context.Context) {
+		ctx = l.traced(ctx, ref.name)
 		reply, err := fenced(ctx, p.fences, func(f wire.Fence) (*wire.StreamReply, error) {
 			r := req
 			r.Fence = f

@@ -69,17 +69,19 @@ func (c *Coordinator) CreateIndex(ctx context.Context, req CreateRequest) (Outco
 	if refusal := c.cfg.Consensus.State().WithinLimits(&d); refusal != nil {
 		return Outcome{}, refusal
 	}
-	b, err := c.findBucket(ctx, l, d.Bucket)
+	bucket, err := c.findBucket(ctx, l, d.Bucket)
 	if err != nil {
 		return Outcome{}, err
 	}
-	d.BucketUUID, d.Rules = b.UUID, c.newRules()
+	d.BucketUUID, d.Rules = bucket.UUID, c.newRules()
 	placement, err := c.place(l, &d)
 	if err != nil {
 		return Outcome{}, err
 	}
+	b := l.beginBuild(ctx, d.Bucket)
 	res, err := c.proposeRequest(ctx, req.Request, &statecontext.CreateIndex{Definition: d, IfNotExists: req.IfNotExists,
 		Layout: layout, Placement: placement})
+	b.proposed(ctx, l, c.cfg.Consensus.State(), err, res.Index)
 	if err != nil {
 		return Outcome{}, err
 	}
@@ -149,10 +151,13 @@ type BuildRequest struct {
 
 // BuildIndexes starts builds together: all or none. Errors as DropIndex's.
 func (c *Coordinator) BuildIndexes(ctx context.Context, req BuildRequest) ([]Outcome, error) {
-	if _, err := c.leading(); err != nil {
+	l, err := c.leading()
+	if err != nil {
 		return nil, err
 	}
+	b := l.beginBuild(ctx, "")
 	res, err := c.proposeRequest(ctx, req.Request, &statecontext.BuildIndexes{IDs: req.IDs, IfMatch: req.IfMatch, Rules: c.newRules()})
+	b.proposed(ctx, l, c.cfg.Consensus.State(), err, req.IDs...)
 	if err != nil {
 		return nil, err
 	}

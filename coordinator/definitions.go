@@ -211,6 +211,7 @@ func (l *leader) pushTo(c *component, by pushes) {
 	c.pushMS = l.nowMS
 	base := max(c.pushed, c.acked)
 	c.control.put(task{key: "definitions", do: func(ctx context.Context) {
+		ctx = l.traced(ctx, "")
 		a := &definitionsAnswer{c: c}
 		if a.err = l.cfg.Consensus.ReadBarrier(ctx); a.err == nil {
 			a.handed, a.acked, a.err = l.hand(ctx, c, by, base)

@@ -89,7 +89,9 @@ func (l *leader) finish(all []readied) {
 	}
 }
 
-func indexKey(id index.ID) string { return "index/" + id.String() }
+const indexPrefix = "index/"
+
+func indexKey(id index.ID) string { return indexPrefix + id.String() }
 
 // allocate tells the state which placed copies their hosts have; true when it has something to tell.
 func (l *leader) allocate(x *statecontext.Index) bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -32,6 +33,8 @@ type leader struct {
 	ctx   context.Context // of the term
 	cache definitions
 	shown atomic.Pointer[Status]
+	// newest is the traced build that was asked for last, nil when it is over.
+	newest atomic.Pointer[build]
 
 	nowMS       int64
 	startedMS   int64
@@ -67,7 +70,8 @@ type leader struct {
 	heldMS      int64    // when it was made
 	hwWanted    []string // buckets of which indexers are to tell HW
 	shownMS     int64
-	lateMS      int64 // when publishLate looked last
+	lateMS      int64    // when publishLate looked last
+	builds      []*build // traced
 }
 
 func newLeader(cfg Config, term uint64) *leader {
@@ -90,6 +94,7 @@ func (l *leader) run(ctx context.Context) error {
 	l.crew, l.ctx = &goroutines{group: group}, ctx
 	group.Go(func() error {
 		defer close(l.ended)
+		defer l.endBuilds()
 		return l.loop(ctx)
 	})
 	return group.Wait()
@@ -188,6 +193,7 @@ func (l *leader) step(ticked bool) {
 			l.dutyDue = false
 			l.stepEvaluation()
 			l.stepIndexes()
+			l.followBuilds()
 		}
 		if ticked {
 			l.stepAudit()
@@ -271,7 +277,11 @@ func (l *leader) propose(key string, body statecontext.Body, done func(l *leader
 	}
 	l.proposals[key] = true
 	l.crew.propose(func() {
-		res, err := l.cfg.Consensus.Propose(l.ctx, statecontext.Command{Body: body})
+		ctx := l.ctx
+		if strings.HasPrefix(key, indexPrefix) {
+			ctx = l.traced(ctx, "")
+		}
+		res, err := l.cfg.Consensus.Propose(ctx, statecontext.Command{Body: body})
 		if err == nil {
 			err = res.Err()
 		}

@@ -186,6 +186,7 @@ func (l *leader) publish(b *bucket, n *indexer) {
 	nb.toldMS, nb.toldRef = l.nowMS, b.stable.StabilityRef
 	n.outbox.put(b.stable)
 	n.publish.put(task{key: "stability", do: func(ctx context.Context) {
+		ctx = l.traced(ctx, b.name)
 		all, base := n.outbox.take()
 		if len(all) == 0 {
 			return

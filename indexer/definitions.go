@@ -9,6 +9,7 @@ import (
 	"reflect"
 	"slices"
 
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
@@ -141,6 +142,34 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	if err := x.dropForeign(ctx, want); err != nil {
 		return nil, err
 	}
+	if err := x.ensureCopies(ctx, want); err != nil {
+		return nil, err
+	}
+	_, span := rpc.StartSpan(ctx, "store definitions")
+	err := writeJSON(x.cfg.Dir, definitionsFile, d)
+	rpc.EndSpan(ctx, span, err)
+	if err != nil {
+		return nil, rpc.Refuse(rpc.CodeUnavailable, "storing definitions: %v", err)
+	}
+	x.managers.SetManagers(d.Managers)
+	_, span = rpc.StartSpan(ctx, "drop copies")
+	err = x.letGo(ctx, d.Fence, want, named)
+	rpc.EndSpan(ctx, span, err)
+	if err != nil {
+		return nil, err
+	}
+	x.mu.Lock()
+	x.defs, x.obeyed = *d, d.Revision
+	x.mu.Unlock()
+	x.viewChanged()
+	wake(x.report)
+	wake(x.sides)
+	return &wire.DefinitionsReply{Revision: d.Revision}, nil
+}
+
+// ensureCopies makes what is missing, side by side.
+func (x *Indexer) ensureCopies(ctx context.Context, want map[index.CopyID]wanted) error {
+	_, span := rpc.StartSpan(ctx, "make copies")
 	g := errgroup.Group{}
 	g.SetLimit(allocateAtOnce)
 	for id, w := range want {
@@ -151,23 +180,9 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 			return nil
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	if err := writeJSON(x.cfg.Dir, definitionsFile, d); err != nil {
-		return nil, rpc.Refuse(rpc.CodeUnavailable, "storing definitions: %v", err)
-	}
-	x.managers.SetManagers(d.Managers)
-	if err := x.letGo(ctx, d.Fence, want, named); err != nil {
-		return nil, err
-	}
-	x.mu.Lock()
-	x.defs, x.obeyed = *d, d.Revision
-	x.mu.Unlock()
-	x.viewChanged()
-	wake(x.report)
-	wake(x.sides)
-	return &wire.DefinitionsReply{Revision: d.Revision}, nil
+	err := g.Wait()
+	rpc.EndSpan(ctx, span, err)
+	return err
 }
 
 // change is definitions told by what has changed since the list that is in force. When another one is, it answers Missing
@@ -284,6 +299,11 @@ func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, w wanted) err
 		if err != nil {
 			return err
 		}
+		if x.cfg.Tracer != nil {
+			x.mu.Lock()
+			x.parents[id] = trace.SpanContextFromContext(ctx)
+			x.mu.Unlock()
+		}
 		if w.copy.State == partition.Allocated {
 			x.mu.Lock()
 			x.old[id] = true
@@ -314,21 +334,51 @@ func (x *Indexer) closeCopy(ctx context.Context, s *storage.Slice) error {
 	return nil
 }
 
+// dropCopy drops a copy with all that it has on disk.
 func (x *Indexer) dropCopy(ctx context.Context, s *storage.Slice) error {
-	m := s.Meta()
-	if err := x.closeCopy(ctx, s); err != nil {
+	remove, err := x.retireCopy(ctx, s)
+	if err != nil {
 		return err
 	}
+	return remove()
+}
+
+// dropCopySoon drops a copy, and makes its room free beside whatever comes next: the next index need not wait for it.
+func (x *Indexer) dropCopySoon(ctx context.Context, s *storage.Slice) error {
+	remove, err := x.retireCopy(ctx, s)
+	if err != nil {
+		return err
+	}
+	x.spawn(func(context.Context) error {
+		if err := remove(); err != nil {
+			x.log.Warn("a copy that was dropped leaves something on disk until the next start", "copy", s.Meta().Copy, "error", err)
+		}
+		return nil
+	})
+	return nil
+}
+
+// retireCopy takes a copy away for good. remove is never nil.
+func (x *Indexer) retireCopy(ctx context.Context, s *storage.Slice) (remove func() error, err error) {
+	m := s.Meta()
+	if err := x.closeCopy(ctx, s); err != nil {
+		return nil, err
+	}
 	x.marks.clear(m.Copy)
-	if err := x.store.Drop(m.Copy); err != nil && !errors.Is(err, storage.ErrNotFound) {
-		return fmt.Errorf("dropping copy %s: %w", m.Copy, err)
+	remove, err = x.store.Retire(m.Copy)
+	switch {
+	case errors.Is(err, storage.ErrNotFound):
+		remove = func() error { return nil }
+	case err != nil:
+		return nil, fmt.Errorf("dropping copy %s: %w", m.Copy, err)
 	}
 	x.claim(m.Copy)
 	x.mu.Lock()
 	delete(x.old, m.Copy)
+	delete(x.parents, m.Copy)
 	x.mu.Unlock()
 	x.log.Info("copy dropped", "copy", m.Copy, "index", m.Index, "bucket", m.Bucket)
-	return nil
+	return remove, nil
 }
 
 func (x *Indexer) bucketNamed(name string) *bucket {

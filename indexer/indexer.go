@@ -182,10 +182,11 @@ type Indexer struct {
 	defs     wire.Definitions
 	obeyed   uint64 // revision of defs, also of those of the last run
 	orphans  map[index.CopyID]*orphan
-	old      map[index.CopyID]bool     // copies that are not new to this process, see comesBack
-	newest   map[string]wire.Stability // highest published, by bucket
-	told     wire.Told                 // by the leader, last, whether or not it is the highest
-	verifies map[string]*sideRead      // by topic
+	old      map[index.CopyID]bool              // copies that are not new to this process, see comesBack
+	parents  map[index.CopyID]trace.SpanContext // of copies that were made here, while there is a tracer: the request that asked for them
+	newest   map[string]wire.Stability          // highest published, by bucket
+	told     wire.Told                          // by the leader, last, whether or not it is the highest
+	verifies map[string]*sideRead               // by topic
 	held     []wire.Held
 	changed  chan struct{} // closed and replaced when scans may see something else
 	changes  atomic.Uint64 // how often it was
@@ -229,7 +230,7 @@ func Open(cfg Config) (*Indexer, error) {
 		cfg: cfg, log: cfg.Logger, boot: boot, now: time.Now, began: time.Now(), buckets: map[string]*bucket{}, orphans: map[index.CopyID]*orphan{},
 		report: make(chan struct{}, 1), sides: make(chan struct{}, 1), metrics: newMetrics(),
 		snapshots: newSnapshots(cfg.KeepSnapshots, cfg.Logger), newest: map[string]wire.Stability{}, told: wire.Told{}, changed: make(chan struct{}),
-		verifies: map[string]*sideRead{}, checking: make(chan struct{}, 1), old: map[index.CopyID]bool{},
+		verifies: map[string]*sideRead{}, checking: make(chan struct{}, 1), old: map[index.CopyID]bool{}, parents: map[index.CopyID]trace.SpanContext{},
 	}
 	if cfg.CatchupRate > 0 {
 		x.catchup = &pace{rate: cfg.CatchupRate, now: x.now}

@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"tidemark/index"
 	"tidemark/storage"
 	"tidemark/wire"
@@ -40,15 +42,16 @@ func (x *Indexer) named(d *wire.Definitions) map[index.CopyID]wanted {
 // letGo drops the copies that were named before and are not wanted now, and makes orphans of the others that are not
 // wanted.
 func (x *Indexer) letGo(ctx context.Context, f wire.Fence, want, named map[index.CopyID]wanted) error {
+	g := errgroup.Group{}
+	g.SetLimit(allocateAtOnce)
+	defer func() { _ = g.Wait() }() // when it is given up in the middle
 	for _, s := range x.store.Slices() {
 		m := s.Meta()
 		if _, ok := want[m.Copy]; ok {
 			continue
 		}
 		if w, ok := named[m.Copy]; ok && w.is(m) {
-			if err := x.dropCopy(ctx, s); err != nil {
-				return err
-			}
+			g.Go(func() error { return x.dropCopySoon(ctx, s) })
 			continue
 		}
 		if !x.isOrphan(m.Copy) {
@@ -58,7 +61,7 @@ func (x *Indexer) letGo(ctx context.Context, f wire.Fence, want, named map[index
 		}
 		x.setOrphan(m, f.Epoch, diskBytes(s))
 	}
-	return nil
+	return g.Wait()
 }
 
 func (x *Indexer) setOrphan(m storage.Meta, epoch, bytes uint64) {
@@ -149,7 +152,7 @@ func (x *Indexer) dropOrphans(ctx context.Context, req *wire.DropOrphans) (*wire
 			continue
 		}
 		x.log.Warn("an orphan's grace is over and the leader does not know it: it is dropped", "copy", r.Copy, "index", r.Index)
-		if err := x.dropCopy(ctx, s); err != nil {
+		if err := x.dropCopySoon(ctx, s); err != nil {
 			return nil, err
 		}
 		reply.Dropped = append(reply.Dropped, r)

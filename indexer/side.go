@@ -7,10 +7,13 @@ import (
 	"slices"
 	"time"
 
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
 	"tidemark/ingest"
+	"tidemark/internal/rpc"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -63,6 +66,8 @@ type sideAttempt struct {
 type sideTopic struct {
 	bucket, addr, topic string
 	abandoned           bool
+	span                trace.Span
+	began, came         bool // the span says that all have begun, and that everything has arrived
 }
 
 func newSideLoop(x *Indexer) *sideLoop {
@@ -99,13 +104,13 @@ func (l *sideLoop) look(ctx context.Context, k *bucket) {
 	now := l.x.now()
 	d := l.x.present()
 	groups := map[groupKey]*sideGroup{}
-	open, abandoned, busy := map[uint64]bool{}, map[uint64]bool{}, map[int]bool{}
+	open, abandoned, busy := map[uint64]*topicProgress{}, map[uint64]bool{}, map[int]bool{}
 	err := k.do(ctx, func() {
 		streams, deaf := k.st.SideStreams(), k.sideFull()
 		moving := map[uint64]bool{}
 		for i := range streams {
 			p := &streams[i]
-			open[p.ID], busy[p.VBucket] = true, true
+			open[p.ID], busy[p.VBucket] = open[p.ID].add(p), true
 			if a := l.attempt(k.name, p.VBucket); a.id != p.ID || a.at != p.At {
 				moving[p.ID] = true
 			}
@@ -127,10 +132,15 @@ func (l *sideLoop) look(ctx context.Context, k *bucket) {
 	}
 	for id, t := range l.open {
 		t.abandoned = t.abandoned || abandoned[id]
-		if t.bucket != k.name || open[id] {
+		if t.bucket != k.name {
+			continue
+		}
+		if o := open[id]; o != nil {
+			t.note(o)
 			continue
 		}
 		delete(l.open, id)
+		t.span.End()
 		if t.abandoned { // it may go on for nobody
 			l.call(ctx, func(ctx context.Context) {
 				err := l.x.projectors.Stop(ctx, t.addr, &wire.StreamStop{Fence: wire.Fence{ClusterID: l.x.identity.get().ClusterID}, Topic: t.topic})
@@ -266,6 +276,45 @@ func (x *Indexer) isOld(id index.CopyID) bool {
 	return x.old[id]
 }
 
+// parentOf gives the span by which the first of copies that are being built was made.
+func (x *Indexer) parentOf(copies []index.CopyID, build bool) trace.SpanContext {
+	if x.cfg.Tracer == nil || !build {
+		return trace.SpanContext{}
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.parents[copies[0]]
+}
+
+// topicProgress counts the vbuckets of a request that have a stream still.
+type topicProgress struct{ open, begun, finished int }
+
+func (o *topicProgress) add(p *ingest.SideProgress) *topicProgress {
+	if o == nil {
+		o = &topicProgress{}
+	}
+	o.open++
+	if p.Begun {
+		o.begun++
+	}
+	if p.Finished {
+		o.finished++
+	}
+	return o
+}
+
+// note says in the span what has come since. What it ends with is that everything is written.
+func (t *sideTopic) note(o *topicProgress) {
+	if !t.began && o.begun == o.open {
+		t.began = true
+		t.span.AddEvent("BEGIN of all vbuckets")
+	}
+	if !t.came && o.finished == o.open {
+		t.came = true
+		t.span.AddEvent("END of all vbuckets")
+	}
+}
+
 // choose gives the owner of the maintenance stream, where it is known, each second time, and the others in turn between: what
 // the owner cannot do yet nobody else can, however many there are.
 func choose(all []wire.ProjectorEndpoint, owner index.ProjectorID, tries int) wire.ProjectorEndpoint {
@@ -293,7 +342,9 @@ func (l *sideLoop) ask(ctx context.Context, k *bucket, key groupKey, g *sideGrou
 		Buckets: []wire.StreamBucket{{Bucket: k.name, BucketUUID: k.uuid, Restart: g.restart}},
 		Side:    &wire.SideTarget{Copies: g.copies, Revision: d.Revision, Node: e.Node, BootID: e.BootID, Endpoint: port},
 	}
-	l.open[g.id] = &sideTopic{bucket: k.name, addr: g.addr, topic: topic}
+	ctx, span := rpc.ResumeSpan(ctx, l.x.cfg.Tracer, l.x.parentOf(g.copies, key.build), "side stream "+topic)
+	span.SetAttributes(attribute.String("tidemark.projector", string(key.projector)), attribute.Int("tidemark.vbuckets", len(g.wants)))
+	l.open[g.id] = &sideTopic{bucket: k.name, addr: g.addr, topic: topic, span: span}
 	k.log.Debug("asking for a side stream", "topic", topic, "projector", key.projector, "vbuckets", g.restart.Len(), "copies", g.copies)
 	l.call(ctx, func(ctx context.Context) {
 		reply, err := l.x.projectors.Streams(ctx, g.addr, req)
@@ -301,6 +352,7 @@ func (l *sideLoop) ask(ctx context.Context, k *bucket, key groupKey, g *sideGrou
 			k.log.Debug("no side stream", "topic", topic, "projector", key.projector, "error", err)
 			l.x.metrics.sides.WithLabelValues("error").Add(float64(len(g.wants)))
 		}
+		span.AddEvent("the projector has answered")
 		_ = k.do(ctx, func() { l.answered(k, g, reply, err) }) // a bucket that goes wants nothing
 	})
 }

@@ -1,75 +1,23 @@
 package manager
 
 import (
-	"compress/gzip"
-	"encoding/hex"
-	"io"
-	"net/http"
-	"net/http/httptest"
-	"sync"
+	"slices"
 	"testing"
-
-	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
-	"google.golang.org/protobuf/proto"
 
 	"tidemark/internal/steady"
 	"tidemark/internal/tracing"
+	"tidemark/internal/tracing/tracingtest"
 )
-
-// receiver is a collector of spans.
-type receiver struct {
-	mu    sync.Mutex
-	spans map[string]received // by span id
-}
-
-type received struct{ service, name, trace, parent string }
-
-func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	var body io.Reader = req.Body
-	if req.Header.Get("Content-Encoding") == "gzip" {
-		z, err := gzip.NewReader(req.Body)
-		if err != nil {
-			http.Error(w, err.Error(), http.StatusBadRequest)
-			return
-		}
-		body = z
-	}
-	b, err := io.ReadAll(body)
-	var m collector.ExportTraceServiceRequest
-	if err != nil || proto.Unmarshal(b, &m) != nil || req.URL.Path != "/v1/traces" {
-		http.Error(w, "no spans", http.StatusBadRequest)
-		return
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, rs := range m.GetResourceSpans() {
-		service := ""
-		for _, a := range rs.GetResource().GetAttributes() {
-			if a.GetKey() == "service.instance.id" {
-				service = a.GetValue().GetStringValue()
-			}
-		}
-		for _, ss := range rs.GetScopeSpans() {
-			for _, s := range ss.GetSpans() {
-				r.spans[hex.EncodeToString(s.GetSpanId())] = received{service: service, name: s.GetName(), trace: hex.EncodeToString(s.GetTraceId()),
-					parent: hex.EncodeToString(s.GetParentSpanId())}
-			}
-		}
-	}
-	w.Header().Set("Content-Type", "application/x-protobuf")
-}
 
 // TestSpansFromClientToRaft: a write that a follower passes on is one trace: the client's span, the follower, the way
 // to the leader, the leader, Raft.
 func TestSpansFromClientToRaft(t *testing.T) { steady.Run(t, still, spansFromClientToRaft) }
 
 func spansFromClientToRaft(t *steady.T) {
-	r := &receiver{spans: map[string]received{}}
-	s := httptest.NewServer(r)
-	defer s.Close()
+	r := tracingtest.New(t)
 	var providers []*tracing.Provider
 	c := newTrio(t, func(cfg *Config) {
-		p, err := tracing.Open(t.Context(), "manager", cfg.Name, s.URL)
+		p, err := tracing.Open(t.Context(), "manager", cfg.Name, r.URL)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -84,32 +32,29 @@ func spansFromClientToRaft(t *steady.T) {
 	for _, p := range providers {
 		p.Close()
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, s := range r.spans {
-		if s.trace != trace || s.name != "raft propose" {
+	spans := map[string]tracingtest.Span{}
+	for _, s := range r.Trace(trace) {
+		spans[s.ID] = s
+	}
+	type step struct{ service, name string }
+	for _, s := range spans {
+		if s.Name != "raft propose" {
 			continue
 		}
-		var way []received
-		for at := s; ; at = r.spans[at.parent] {
-			if way = append(way, received{service: at.service, name: at.name}); at.parent == span || at.parent == "" {
-				if at.parent != span {
+		var way []step
+		for at := s; ; at = spans[at.Parent] {
+			if way = append(way, step{at.Service, at.Name}); at.Parent == span || at.Parent == "" {
+				if at.Parent != span {
 					t.Errorf("the trace does not begin at the client's span: %v", way)
 				}
 				break
 			}
 		}
-		want := []received{{service: c.cfgs[l].Name, name: "raft propose"}, {service: c.cfgs[l].Name, name: "POST /v1/statements"},
-			{service: f.m.cfg.Name, name: "forward"}, {service: f.m.cfg.Name, name: "POST /v1/statements"}}
-		if len(way) != len(want) {
-			t.Fatalf("the way is %v, want %v", way, want)
-		}
-		for i := range want {
-			if way[i] != want[i] {
-				t.Errorf("step %d of the way is %v, want %v", i, way[i], want[i])
-			}
+		want := []step{{c.cfgs[l].Name, "raft propose"}, {c.cfgs[l].Name, "POST /v1/statements"}, {f.m.cfg.Name, "forward"}, {f.m.cfg.Name, "POST /v1/statements"}}
+		if !slices.Equal(way, want) {
+			t.Errorf("the way is %v, want %v", way, want)
 		}
 		return
 	}
-	t.Errorf("no span of the proposal came: %v", r.spans)
+	t.Errorf("no span of the proposal came: %v", spans)
 }

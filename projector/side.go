@@ -52,7 +52,9 @@ var (
 
 // openSide is forms 2 and 3 for one bucket.
 func (p *Projector) openSide(ctx context.Context, req *wire.StreamRequest, want *wire.StreamBucket, out *wire.StreamOutcome) error {
-	s, err := p.newSide(ctx, req, want)
+	below, span := rpc.StartSpan(ctx, "wait for definitions")
+	s, err := p.newSide(below, req, want)
+	rpc.EndSpan(ctx, span, err)
 	if err != nil {
 		return err
 	}
@@ -62,7 +64,7 @@ func (p *Projector) openSide(ctx context.Context, req *wire.StreamRequest, want 
 	}
 	// Until it runs it ends with its request, and whatever it waits for ends with it.
 	running := context.AfterFunc(ctx, func() { s.cancel(context.Cause(ctx)) })
-	out.Results, err = s.begin(old)
+	out.Results, err = s.begin(ctx, old)
 	if !running() && err == nil {
 		err = context.Cause(s.ctx)
 	}
@@ -161,8 +163,8 @@ func (p *Projector) reserve(s *side) (old []*side, err error) {
 	return old, nil
 }
 
-// begin connects and asks KV for the streams, when what it replaces has ended.
-func (s *side) begin(old []*side) ([]wire.StartResult, error) {
+// begin connects and asks KV for the streams, when what it replaces has ended. asked has the span of the request.
+func (s *side) begin(asked context.Context, old []*side) ([]wire.StartResult, error) {
 	for _, o := range old {
 		select {
 		case <-o.ended:
@@ -172,6 +174,8 @@ func (s *side) begin(old []*side) ([]wire.StartResult, error) {
 	}
 	bucket, uuid := s.want.Bucket, s.want.BucketUUID
 	var err error
+	_, span := rpc.StartSpan(asked, "connect to KV")
+	defer func() { rpc.EndSpan(asked, span, err) }()
 	if s.conn, err = s.p.dial(s.ctx, bucket, s.key.topic, sideBufferBytes); err != nil {
 		return nil, kvProblem(bucket, err)
 	}
@@ -187,6 +191,8 @@ func (s *side) begin(old []*side) ([]wire.StartResult, error) {
 		return nil, rpc.Refuse(rpc.CodeUnavailable, "%v", err)
 	}
 	s.opened.Store(s.topic)
+	rpc.EndSpan(asked, span, nil)
+	_, span = rpc.StartSpan(asked, "ask KV for the streams")
 	return s.openStreams(at), nil
 }
 

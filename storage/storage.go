@@ -289,26 +289,37 @@ func (s *Store) reserve(m Meta) (dir string, share int64, err error) {
 	return dir, share, nil
 }
 
-// Drop removes a copy. When it returns the copy is gone for good, also after a crash; its room is free as soon as the
-// last snapshot of it is closed. Dropping a copy that is not there is an error wrapping ErrNotFound.
+// Drop removes a copy: Retire, and then at once what that leaves to be done.
 func (s *Store) Drop(id index.CopyID) error {
+	remove, err := s.Retire(id)
+	if err != nil {
+		return err
+	}
+	return remove()
+}
+
+// Retire takes a copy away. When it returns the copy is gone for good, also after a crash. What it gives closes it and makes its room
+// free, which takes longer; while a snapshot of it is open, that is done when the last one is closed. Until then no copy of that id can be
+// created. Retiring a copy that is not there is an error wrapping ErrNotFound. Several are retired side by side.
+func (s *Store) Retire(id index.CopyID) (remove func() error, err error) {
 	s.mu.Lock()
 	slice, ok := s.copies[id]
+	delete(s.copies, id)
+	s.mu.Unlock()
 	if !ok {
-		s.mu.Unlock()
-		return fmt.Errorf("copy %s in %s: %w", id, s.opts.Dir, ErrNotFound)
+		return nil, fmt.Errorf("copy %s in %s: %w", id, s.opts.Dir, ErrNotFound)
 	}
-	err := writeSynced(s.fs, s.fs.PathJoin(slice.dir, droppedName), nil)
+	err = writeSynced(s.fs, s.fs.PathJoin(slice.dir, droppedName), nil)
 	if err == nil {
 		err = syncDir(s.fs, slice.dir)
 	}
 	if err != nil {
+		s.mu.Lock()
+		s.copies[id] = slice
 		s.mu.Unlock()
-		return classify(id, slice.dir, err)
+		return nil, classify(id, slice.dir, err)
 	}
-	delete(s.copies, id)
-	s.mu.Unlock()
-	return slice.end(context.Background(), true)
+	return func() error { return slice.end(context.Background(), true) }, nil
 }
 
 // Close closes every copy, writing what is in memory, and gives the folder free. Snapshots that are still open are

@@ -29,6 +29,43 @@ func TestLock(t *testing.T) {
 	must(t, store.Close())
 }
 
+// TestRetire: a copy that is retired is gone at once and for good, whether or not its room is made free; until that is done its id is taken.
+func TestRetire(t *testing.T) {
+	dir := t.TempDir()
+	store := openTest(t, dir)
+	for id := index.CopyID(1); id <= 2; id++ {
+		s, err := store.Create(testMeta(id))
+		must(t, err)
+		must(t, s.Flush(context.Background(), historyBatch(1)))
+	}
+	remove, err := store.Retire(1)
+	must(t, err)
+	if _, ok := store.Slice(1); ok || len(store.Slices()) != 1 {
+		t.Fatal("it is there still")
+	}
+	if _, err := store.Retire(1); !errors.Is(err, ErrNotFound) {
+		t.Fatalf("%v, want ErrNotFound", err)
+	}
+	if _, err := store.Create(testMeta(1)); !errors.Is(err, ErrExists) {
+		t.Fatalf("%v, want ErrExists", err)
+	}
+	must(t, remove())
+	_, err = store.Create(testMeta(1))
+	must(t, err)
+
+	remove, err = store.Retire(2) // and the process is killed
+	must(t, err)
+	crashed := t.TempDir()
+	must(t, os.CopyFS(crashed, os.DirFS(dir)))
+	must(t, remove())
+	must(t, store.Close())
+	again := openTest(t, crashed)
+	if _, ok := again.Slice(2); ok || len(again.Slices()) != 1 {
+		t.Fatal("it is back")
+	}
+	must(t, again.Close())
+}
+
 func TestCreateAndDrop(t *testing.T) {
 	dir := t.TempDir()
 	store := openTest(t, dir)

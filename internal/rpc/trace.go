@@ -31,6 +31,15 @@ func EndSpan(parent context.Context, span trace.Span, err error) {
 	span.End()
 }
 
+// ResumeSpan begins a span below one of another process that is remembered from a request, after that request has been answered.
+// When it is none that is recorded, or there is no tracer, nothing is done.
+func ResumeSpan(ctx context.Context, tracer trace.Tracer, parent trace.SpanContext, name string) (context.Context, trace.Span) {
+	if tracer == nil || !parent.IsSampled() {
+		return ctx, trace.SpanFromContext(context.Background())
+	}
+	return tracer.Start(trace.ContextWithSpanContext(ctx, parent), name)
+}
+
 // ServerSpan begins the span of a request that came in, below the caller's (W3C traceparent).
 func ServerSpan(tracer trace.Tracer, r *http.Request, name string) (*http.Request, trace.Span) {
 	ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
