@@ -284,7 +284,9 @@ func TestLargeBatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	src := ingest.Source{Connection: 1}
-	b.Accept(src, &keyversion.Event{Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Log: timestamp.FailoverLog{{VBUUID: 7}}, Copies: []index.CopyID{1}}})
+	for vb := range uint16(2) {
+		b.Accept(src, &keyversion.Event{Kind: keyversion.StreamBegin, VBucket: vb, Begin: &keyversion.Begin{Log: timestamp.FailoverLog{{VBUUID: 7}}, Copies: []index.CopyID{1}}})
+	}
 	key := make([]byte, 50<<10)
 	const n = 60 // of 50 KiB each: several pieces
 	for q := range uint64(n) {

@@ -158,14 +158,14 @@ func newProjector(s Streams) *cobra.Command {
 			if cfg.Share, err = projector.ParseShare(share); err != nil {
 				return usageError{err}
 			}
-			switch {
-			case cfg.User == "" && kvTLS.files.Cert == "":
-				return usage("tidemark projector needs --kv-user and --kv-password-file, or --kv-tls-cert and --kv-tls-key where KV knows users by their certificates")
-			case cfg.User != "":
+			if cfg.User != "" || passwordFile != "" {
 				cfg.ReadPassword = func() (string, error) { return secretFile(passwordFile) }
 				if _, err = cfg.ReadPassword(); err != nil {
 					return err
 				}
+			}
+			if cfg.User == "" && (kvTLS.files.Cert == "" || passwordFile != "") {
+				return usage("tidemark projector needs --kv-user and --kv-password-file, or --kv-tls-cert and --kv-tls-key alone where KV knows users by their certificates")
 			}
 			if cfg.Logger, err = logs.logger(s, "projector"); err != nil {
 				return err
