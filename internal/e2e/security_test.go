@@ -368,7 +368,7 @@ func TestNoPortBeyondLoopback(t *testing.T) {
 		if args[0] == "projector" {
 			password := filepath.Join(t.TempDir(), "password")
 			writeFile(t, password, []byte("x\n"))
-			args = append(args, "--kv-password-file", password)
+			args = append(args, "--kv-user", "index", "--kv-password-file", password)
 		} else {
 			args = append(args, "--data", filepath.Join(t.TempDir(), "data"))
 		}
