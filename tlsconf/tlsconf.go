@@ -234,6 +234,18 @@ func (s *Source) fresh() *material {
 	return s.current.Load()
 }
 
+// Has says what is wrong with the own certificate unless it is of one of the roles; nil without TLS.
+func (s *Source) Has(roles ...Role) error {
+	if s == nil {
+		return nil
+	}
+	var own []*x509.Certificate
+	if cert := s.current.Load().cert; cert != nil {
+		own = append(own, cert.Leaf)
+	}
+	return allow(own, roles)
+}
+
 // Scheme is "https", or "http" without TLS.
 func (s *Source) Scheme() string {
 	if s == nil {

@@ -83,11 +83,12 @@ type Config struct {
 	// From has the vbuckets that do not start at the beginning.
 	From map[uint16]Position
 	// Handle is called with one event at a time; its error ends Run and is wrapped by what Run returns. The event counts as
-	// handled, and is not repeated, when it returns nil.
+	// handled, and is not repeated, when it returns nil. ctx ends with the event's connection: who then returns its error is
+	// given the event again, on another connection.
 	Handle func(ctx context.Context, ev *Event) error
 	// Rollback, unless nil, is called between two events when KV has gone back: what came of vbucket above seqno is void.
 	Rollback func(ctx context.Context, vbucket uint16, seqno uint64) error
-	// TLS, unless nil, is on all connections; projectors want a certificate with the role indexer.
+	// TLS, unless nil, is on all connections. It needs a certificate with the role indexer: another one, or none, is an ErrConfig.
 	TLS *tlsconf.Source
 	// RetryForever lets projectors keep the streams, and try to reach this port, when it cannot be reached for a minute (RT-5).
 	RetryForever bool
@@ -138,6 +139,9 @@ func Open(cfg Config) (*Subscription, error) {
 		if vb >= timestamp.MaxVBuckets {
 			return nil, fmt.Errorf("%w: position of vbucket %d, the highest there can be is %d", ErrConfig, vb, timestamp.MaxVBuckets-1)
 		}
+	}
+	if err := cfg.TLS.Has(tlsconf.Indexer); err != nil { // projectors would be asked in vain, and speak to no other on the data port
+		return nil, fmt.Errorf("%w: %w; make one with: tidemark cert node --role indexer --id NAME", ErrConfig, err)
 	}
 	if cfg.Listen == "" {
 		cfg.Listen = "127.0.0.1:0"

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"net/http"
 	"net/http/httptest"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -24,6 +25,7 @@ import (
 	"tidemark/kvclient"
 	"tidemark/projector"
 	"tidemark/projectorclient"
+	"tidemark/tlsconf"
 	"tidemark/topicclient"
 	"tidemark/wire"
 )
@@ -317,5 +319,43 @@ func TestBadConfigurations(t *testing.T) {
 		if _, err := topicclient.Open(cfg); !errors.Is(err, topicclient.ErrConfig) {
 			t.Errorf("%s: %v", name, err)
 		}
+	}
+}
+
+// With TLS a subscriber needs a certificate of role indexer: another one, or none, is refused by name before anything is asked for.
+func TestTheCertificateOfASubscriber(t *testing.T) {
+	dir := t.TempDir()
+	ca, err := tlsconf.CreateCA(dir, "test", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := func(files tlsconf.Files) error {
+		source, err := tlsconf.Open(files, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = topicclient.Open(topicclient.Config{ID: "a", Bucket: "b", Projectors: func(context.Context) ([]string, error) { return nil, nil },
+			Handle: func(context.Context, *topicclient.Event) error { return nil }, TLS: source})
+		return err
+	}
+	for _, role := range tlsconf.Roles() {
+		files, err := ca.Issue(dir, string(role), tlsconf.Request{Peer: tlsconf.Peer{Role: role, ID: "x"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = open(files)
+		if role == tlsconf.Indexer {
+			if err != nil {
+				t.Error(err)
+			}
+			continue
+		}
+		if !errors.Is(err, topicclient.ErrConfig) || !errors.Is(err, tlsconf.ErrRole) || !strings.Contains(err.Error(), "tidemark://"+string(role)+"/x") || !strings.Contains(err.Error(), "--role indexer") {
+			t.Errorf("%s: %v", role, err)
+		}
+	}
+	err = open(tlsconf.Files{CA: filepath.Join(dir, tlsconf.CAFile)})
+	if !errors.Is(err, topicclient.ErrConfig) || !errors.Is(err, tlsconf.ErrNoCertificate) || !strings.Contains(err.Error(), "--role indexer") {
+		t.Errorf("no certificate: %v", err)
 	}
 }

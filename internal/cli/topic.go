@@ -110,6 +110,9 @@ func (f *serverFlags) subscriberTLS(own tlsconf.Files, log hclog.Logger) (*tlsco
 	if err != nil {
 		return nil, usageError{err}
 	}
+	if err := source.Has(tlsconf.Indexer); err != nil {
+		return nil, usage("--subscriber-cert, --subscriber-key: %v; make them with: tidemark cert node --role indexer --id NAME", err)
+	}
 	return source, nil
 }
 
