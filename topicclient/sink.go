@@ -88,6 +88,9 @@ func (k *sink) event(ctx context.Context, ev *Event) error {
 		return err
 	}
 	if err := k.s.cfg.Handle(ctx, ev); err != nil {
+		if errors.Is(err, ctx.Err()) { // the connection has ended meanwhile: the event comes again on another one
+			return err
+		}
 		err = fmt.Errorf("subscription %s: %s %d of vbucket %d: %w", k.s.cfg.ID, ev.Kind, ev.Seqno, ev.VBucket, err)
 		select {
 		case k.s.failed <- err:

@@ -1,6 +1,8 @@
 package topicclient
 
 import (
+	"context"
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -38,4 +40,38 @@ func TestDataBeforeTheAnswer(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// TestAConnectionEndsWhileAnEventIsHandled: a function that gives up with its context has not failed; the event is to come again. Any
+// other error ends the subscription.
+func TestAConnectionEndsWhileAnEventIsHandled(t *testing.T) {
+	bad := errors.New("bad")
+	for _, tc := range []struct {
+		end   bool
+		err   error // nil: the context's
+		final bool
+	}{{true, nil, false}, {true, bad, true}, {false, bad, true}, {false, context.Canceled, true}} {
+		ctx, cancel := context.WithCancel(t.Context())
+		s := &Subscription{failed: make(chan error, 1), vbuckets: []vbucket{{request: 1}}}
+		s.cfg.Handle = func(ctx context.Context, _ *Event) error {
+			if tc.end {
+				cancel()
+			}
+			if tc.err == nil {
+				return ctx.Err()
+			}
+			return tc.err
+		}
+		k := &sink{s: s}
+		s.vbuckets[0].owner = k
+		ev := &Event{Kind: keyversion.Insert, Seqno: 5}
+		ev.Incarnation.Counter = 1
+		if err := k.event(ctx, ev); err == nil {
+			t.Errorf("%+v: no error: the connection would go on after what was not handled", tc)
+		}
+		if final := len(s.failed) == 1; final != tc.final || s.vbuckets[0].at.Seqno != 0 {
+			t.Errorf("%+v: final %v, position %+v", tc, final, s.vbuckets[0].at)
+		}
+		cancel()
+	}
 }
