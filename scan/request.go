@@ -6,12 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
 
 	"tidemark/collate"
 	"tidemark/index"
+	"tidemark/internal/rpc"
 	"tidemark/wire"
 )
 
@@ -125,13 +127,13 @@ func badJSON(err error) *Error {
 	case errors.As(err, &syntax):
 		return Errorf(BadRequest, "the body is not JSON: %w at byte %d", err, syntax.Offset)
 	case errors.As(err, &typ):
-		return Errorf(BadRequest, "field %q is a %s, want %s", typ.Field, typ.Value, typ.Type)
+		return Errorf(BadRequest, "JSON body: %s", rpc.WrongType(typ))
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return Errorf(BadRequest, "the body ends in the middle of the JSON object")
 	}
 	text := strings.TrimPrefix(err.Error(), "json: ")
 	if strings.Contains(text, ",string struct tag") {
-		text = "a vbuuid is not a string of decimal digits: ids are strings, because they may pass 2^53"
+		text = "a vbuuid is not a string of decimal digits, up to 18446744073709551615: ids are strings, because they may pass 2^53"
 	}
 	if strings.HasPrefix(text, "unknown field") {
 		text += ": known are limit, consistency, tokens, equal, range {low, high, inclusion}, ranges, reverse, want_timestamp, offset, distinct, project, stability, timestamp, scan_vectors"
@@ -185,15 +187,13 @@ func (r *Request) tokensOf(bucket string) ([]Token, error) {
 		v, err := strconv.ParseUint(vb, 10, 16)
 		var seqno uint64
 		var id string
-		if err == nil && len(pair) != 2 {
-			err = fmt.Errorf("%d values", len(pair))
-		}
-		if err == nil {
+		if err == nil && len(pair) == 2 {
 			err = errors.Join(json.Unmarshal(pair[0], &seqno), json.Unmarshal(pair[1], &id))
 		}
 		uuid, perr := strconv.ParseUint(id, 10, 64)
-		if err = errors.Join(err, perr); err != nil {
-			return nil, Errorf(BadRequest, `scan_vectors of %q, vbucket %q: want {"vbucket":[seqno,"vbuuid"]}: %w`, bucket, vb, err)
+		if err != nil || perr != nil || len(pair) != 2 {
+			return nil, Errorf(BadRequest, `scan_vectors of %q, vbucket %q: want {"vbucket":[seqno,"vbuuid"]}: a vbucket's number up to %d, a seqno, and the vbuuid's decimal digits as a string`,
+				bucket, vb, math.MaxUint16)
 		}
 		all = append(all, Token{VBucket: uint16(v), VBUUID: uuid, Seqno: seqno})
 	}

@@ -113,8 +113,11 @@ func TestStabilityRequests(t *testing.T) {
 		`{"timestamp":"1.2.3.4","stability":"query","consistency":"session"}`:                                              "leave out consistency session",
 		`{"scan_vectors":{"world":{"1":[5,"7"]}}}`:                                                                         "at_plus",
 		`{"scan_vectors":{"world":{"1":[5,"7"]}},"consistency":"at_plus"}`:                                                 "",
-		`{"scan_vectors":{"world":{"1":[5]}},"consistency":"at_plus"}`:                                                     "1 values",
+		`{"scan_vectors":{"world":{"1":[5]}},"consistency":"at_plus"}`:                                                     `vbucket "1": want {"vbucket":[seqno,"vbuuid"]}`,
 		`{"scan_vectors":{"world":{"x":[5,"7"]}},"consistency":"at_plus"}`:                                                 `vbucket "x"`,
+		`{"scan_vectors":{"world":{"99999":[5,"7"]}},"consistency":"at_plus"}`:                                             `"99999": want {"vbucket":[seqno,"vbuuid"]}: a vbucket's number up to 65535, a seqno, and the vbuuid's`,
+		`{"scan_vectors":{"world":{"1":[-5,"7"]}},"consistency":"at_plus"}`:                                                `"1": want {"vbucket":[seqno,"vbuuid"]}`,
+		`{"scan_vectors":{"world":{"1":[5,"y"]}},"consistency":"at_plus"}`:                                                 `"1": want {"vbucket":[seqno,"vbuuid"]}`,
 		`{"scan_vectors":{"world":{"1":[5,7]}},"consistency":"at_plus"}`:                                                   "scan_vectors",
 		`{"scan_vectors":{"world":{"1":[5,"7"]}},"tokens":[{"vbucket":1,"vbuuid":"7","seqno":5}],"consistency":"at_plus"}`: "say the same",
 	} {

@@ -1,7 +1,7 @@
 package cli
 
 import (
-	"fmt"
+	"errors"
 	"math"
 	"strconv"
 	"strings"
@@ -29,7 +29,7 @@ func (b *byteSize) Set(text string) error {
 		*b = byteSize(n * u.bytes)
 		return nil
 	}
-	return fmt.Errorf("%q is no size: want a whole number of bytes, or one with a unit (kB, MB, GB, KiB, MiB, GiB), as 512MiB", text)
+	return errors.New("want a whole number of bytes, or one with a unit (kB, MB, GB, KiB, MiB, GiB), as 512MiB")
 }
 
 // String implements pflag.Value.

@@ -132,8 +132,9 @@ func printBackup(s Streams, output format, b *statecontext.Backup) error {
 		return printJSON(s.Out, c, output == formatJSONL)
 	}
 	t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "cluster\t%s\nepoch\t%d\ncas\t%d\nformat level\t%d\ntaken\t%s by tidemark %s\nholds\t%d indexes, %d buckets, %d managers, %d indexers\n\n",
-		c.ClusterID, c.Epoch, c.CAS, c.FormatLevel, time.UnixMilli(c.TimeMS).UTC().Format(time.RFC3339), c.Version, len(c.Indexes), c.Buckets, c.Managers, c.Indexers)
+	fmt.Fprintf(t, "cluster\t%s\nepoch\t%d\ncas\t%d\nformat level\t%d\ntaken\t%s by tidemark %s\nholds\t%s, %s, %s, %s\n\n",
+		c.ClusterID, c.Epoch, c.CAS, c.FormatLevel, time.UnixMilli(c.TimeMS).UTC().Format(time.RFC3339), c.Version, counted(len(c.Indexes), "index", "indexes"),
+		counted(c.Buckets, "bucket", "buckets"), counted(c.Managers, "manager", "managers"), counted(c.Indexers, "indexer", "indexers"))
 	for _, i := range c.Indexes {
 		fmt.Fprintf(t, "%s/%s\t%s\t%s\n", i.Bucket, i.Name, i.State, i.Statement)
 	}
@@ -191,8 +192,9 @@ forgotten. Into a new cluster (--new-cluster): into another cluster, which has n
 }
 
 func planText(p statecontext.RestorePlan) string {
-	return fmt.Sprintf("%d indexes stay, %d come back with what their hosts hold, %d are built, %d come back in state error, %d are dropped",
-		p.Kept, p.Adopted, p.Rebuilt, p.Failed, p.Dropped)
+	return fmt.Sprintf("%s, %s with what their hosts hold, %s, %s in state error, %s", counted(p.Kept, "index stays", "indexes stay"),
+		counted(p.Adopted, "comes back", "come back"), counted(p.Rebuilt, "is built", "are built"), counted(p.Failed, "comes back", "come back"),
+		counted(p.Dropped, "is dropped", "are dropped"))
 }
 
 func newFinalizeUpgrade(s Streams, f *serverFlags) *cobra.Command {

@@ -259,7 +259,8 @@ func printRecovery(s Streams, as format, r consensus.RecoveryReport, act bool) e
 			will = "is"
 		}
 		fmt.Fprintf(t, "cluster %s, manager %s\n", r.ClusterID, r.ServerID)
-		fmt.Fprintf(t, "it has: log up to %d (snapshot at %d, %d entries after it), state at cas %d with %d indexes\n", r.LastIndex, r.Snapshot, r.Tail, r.CAS, r.Indexes)
+		fmt.Fprintf(t, "it has: log up to %d (snapshot at %d, %s after it), state at cas %d with %s\n", r.LastIndex, r.Snapshot, counted(int(r.Tail), "entry", "entries"),
+			r.CAS, counted(r.Indexes, "index", "indexes"))
 		fmt.Fprintf(t, "members as it knew them: %d\n", len(r.Members))
 		fmt.Fprintf(t, "becomes the truth: all %d entries after the snapshot, also those that no majority had\n", r.Tail)
 		fmt.Fprintf(t, "given up: what only these had, who %s removed for ever: %s\n", will, strings.Join(r.Forgotten, ", "))

@@ -47,6 +47,14 @@ func addOutput(fl *pflag.FlagSet, f *format) {
 	fl.Var(f, "output", "table, json or jsonl (one line for each thing)")
 }
 
+// counted is a number with its noun.
+func counted(n int, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
+}
+
 // show writes data: v as one JSON value, its items as one line each, or as a table.
 func show[T any](w io.Writer, as format, v any, items []T, table func(t *tabwriter.Writer)) error {
 	switch as {

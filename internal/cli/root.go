@@ -141,7 +141,7 @@ func newRoot(s Streams) *cobra.Command {
 	root.SetOut(s.Out)
 	root.SetErr(s.Err)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return usage("%v; see %s --help", err, cmd.CommandPath())
+		return usage("%v; see %s --help", config.Explain(err), cmd.CommandPath())
 	})
 	root.AddCommand(roles(s)...)
 	root.AddCommand(newIndex(s), newSQL(s), newCluster(s), newBucket(s), newCert(s), newUser(s), newToken(s), newConfig(s), newVersion(s), newDocs(s))

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"tidemark/client"
+	"tidemark/internal/rpc"
 )
 
 // scanFlags make a scan request.
@@ -61,7 +62,7 @@ func (sf *scanFlags) request() (client.ScanRequest, error) {
 	}
 	if sf.project != "" {
 		if err := json.Unmarshal([]byte(sf.project), &req.Project); err != nil {
-			return req, usage(`--project %s: want a JSON array of numbers such as '[0, 2]': %v`, sf.project, err)
+			return req, usage(`--project %s: want a JSON array of numbers such as '[0, 2]': %s`, sf.project, rpc.ExplainJSON([]byte(sf.project), 0, err))
 		}
 	}
 	equal, err := jsonArray("equal", sf.equal)
@@ -80,7 +81,7 @@ func (sf *scanFlags) request() (client.ScanRequest, error) {
 	for _, text := range sf.tokens {
 		var t client.Token
 		if err := json.Unmarshal([]byte(text), &t); err != nil {
-			return req, usage(`--token %s: want what kv set printed, such as '{"vbucket":68,"vbuuid":"93034431042923","seqno":73}': %v`, text, err)
+			return req, usage(`--token %s: want what kv set printed, such as '{"vbucket":68,"vbuuid":"93034431042923","seqno":73}': %s`, text, rpc.ExplainJSON([]byte(text), 0, err))
 		}
 		req.Tokens, req.Consistency = append(req.Tokens, t), "at_plus"
 	}
@@ -128,7 +129,7 @@ func strictJSON(text string, to any) error {
 	dec := json.NewDecoder(strings.NewReader(text))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(to); err != nil {
-		return err
+		return errors.New(rpc.ExplainJSON([]byte(text), dec.InputOffset(), err))
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		return errors.New("something follows it")
@@ -171,7 +172,7 @@ func indexScan(s Streams, f *serverFlags) *cobra.Command {
 				if err != nil {
 					return err
 				}
-				fmt.Fprintf(s.Err, "%d rows at timestamp %s\n", end.Rows, end.Timestamp.Hash)
+				fmt.Fprintf(s.Err, "%s at timestamp %s\n", counted(int(end.Rows), "row", "rows"), end.Timestamp.Hash)
 				if req.Stability == "query" {
 					fmt.Fprintf(s.Err, "the same state again: --at %s\n", end.Timestamp.ID)
 				}

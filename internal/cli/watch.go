@@ -123,11 +123,8 @@ func clockOf(ms int64) string {
 func countsOf(s *client.WatchState) string {
 	var parts []string
 	count := func(n int, have bool, one, many string) {
-		switch {
-		case have && n == 1:
-			parts = append(parts, "1 "+one)
-		case have:
-			parts = append(parts, fmt.Sprintf("%d %s", n, many))
+		if have {
+			parts = append(parts, counted(n, one, many))
 		}
 	}
 	if s.Leader != nil {

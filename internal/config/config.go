@@ -71,7 +71,7 @@ func fromEnv(flags *pflag.FlagSet, lookup func(string) (string, bool), origins O
 			return
 		}
 		if e := flags.Set(f.Name, v); e != nil {
-			err = fmt.Errorf("environment %s: %w", EnvName(f.Name), hide(f.Name, e))
+			err = fmt.Errorf("environment %s: %w", EnvName(f.Name), hide(f.Name, inWords(e)))
 			return
 		}
 		origins[f.Name] = "env " + EnvName(f.Name)
@@ -164,7 +164,7 @@ func apply(flags *pflag.FlagSet, path string, values map[string]any, origins Ori
 			continue
 		}
 		if err := flags.Set(key, text(values[key])); err != nil {
-			return fmt.Errorf("configuration file %s: key %q: %w", path, key, hide(key, err))
+			return fmt.Errorf("configuration file %s: key %q: %w", path, key, hide(key, inWords(err)))
 		}
 		origins[key] = "file " + path
 	}

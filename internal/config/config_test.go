@@ -71,8 +71,8 @@ func TestMistakesAreNamed(t *testing.T) {
 		{"config: x", "", `unknown key "config"`},
 		{"expect: 1\n---\nexpect: 2", "", "several documents"},
 		{"expect: {a: b}", "", `unknown section "expect"`},
-		{"expect: many", "", `key "expect"`},
-		{"", "x", "environment TIDEMARK_EXPECT"},
+		{"expect: many", "", `key "expect": "many": want a whole number up to 9223372036854775807`},
+		{"", "x", `environment TIDEMARK_EXPECT: "x": want a whole number up to 9223372036854775807`},
 		{"{", "", "c.yaml"},
 	} {
 		lookup := env()

@@ -192,7 +192,7 @@ func ReadJSON(body []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
-		return Refuse(CodeBadRequest, "JSON body: %s", explain(body, dec.InputOffset(), err))
+		return Refuse(CodeBadRequest, "JSON body: %s", ExplainJSON(body, dec.InputOffset(), err))
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		line, column := place(body, dec.InputOffset())
@@ -201,7 +201,8 @@ func ReadJSON(body []byte, v any) error {
 	return nil
 }
 
-func explain(body []byte, at int64, err error) string {
+// ExplainJSON says what is wrong with a body that encoding/json has refused, and where; at is where it was when its error does not say.
+func ExplainJSON(body []byte, at int64, err error) string {
 	var syntax *json.SyntaxError
 	var wrong *json.UnmarshalTypeError
 	switch {
@@ -210,14 +211,18 @@ func explain(body []byte, at int64, err error) string {
 		return fmt.Sprintf("%v at line %d column %d", err, line, column)
 	case errors.As(err, &wrong):
 		line, column := place(body, wrong.Offset)
-		return fmt.Sprintf("field %q takes %s, not %s, at line %d column %d", wrong.Field, wrong.Type, wrong.Value, line, column)
+		return fmt.Sprintf("%s, at line %d column %d", WrongType(wrong), line, column)
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return "it ends in the middle of a value"
 	case errors.Is(err, io.EOF):
 		return "it is empty"
 	}
 	line, column := place(body, at)
-	return fmt.Sprintf("%s, near line %d column %d", strings.TrimPrefix(err.Error(), "json: "), line, column)
+	text := strings.TrimPrefix(err.Error(), "json: ")
+	if strings.Contains(text, ",string struct tag") {
+		text = "an id or hash is not a string of decimal digits, up to 18446744073709551615: they are strings, because they may pass 2^53"
+	}
+	return fmt.Sprintf("%s, near line %d column %d", text, line, column)
 }
 
 func place(body []byte, offset int64) (line, column int) {

@@ -80,7 +80,11 @@ func TestBadBodiesSayWhere(t *testing.T) {
 	}{
 		{"syntax", MediaJSON, "{\n  \"id\": ]", 400, "line 2 column 9"},
 		{"cut", MediaJSON, `{"id": "x`, 400, "ends in the middle"},
-		{"type", MediaJSON, `{"sequence": "x"}`, 400, `field "sequence" takes uint64, not string`},
+		{"type", MediaJSON, `{"sequence": "x"}`, 400, `field "sequence" is a string, want a whole number from 0 to 18446744073709551615, at line 1 column`},
+		{"number that is too large", MediaJSON, `{"sequence": 99999999999999999999}`, 400, `field "sequence" is 99999999999999999999, want a whole number from 0 to 18446744073709551615`},
+		{"no whole number", MediaJSON, `{"sequence": 1.5}`, 400, `field "sequence" is 1.5, want a whole number`},
+		{"text that is a number", MediaJSON, `{"id": 7}`, 400, `field "id" is a number, want a string`},
+		{"no object", MediaJSON, `[]`, 400, `it is an array, want an object`},
 		{"unknown field", MediaJSON, `{"idd": "x"}`, 400, `unknown field "idd"`},
 		{"two values", MediaJSON, `{"id":"x"} {}`, 400, "something follows the value"},
 		{"too large", MediaJSON, `{"id":"` + strings.Repeat("x", 1<<17) + `"}`, 413, "more than 65536 bytes"},
