@@ -746,6 +746,36 @@ func TestRollbackWithoutANode(t *testing.T) {
 	})
 }
 
+// TestIdleBucketAfterARecovery: a recovery passes over numbers of stability timestamps. Indexers hold the vector of an idle bucket
+// under its old number, and are told the new one, although nothing moves: scans ask for that.
+func TestIdleBucketAfterARecovery(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		o := w.create("a", "", 2, 0)
+		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		w.write("world", 5)
+		w.until("15 is stable", 2*time.Second, func() bool { return w.log.State().Bucket("world").Stability.Vector.Seqnos[3] == 15 })
+		time.Sleep(time.Second)
+		w.depose()
+		s := w.log.State()
+		if _, err := w.log.Propose(w.ctx, statecontext.Command{TimeMS: time.Now().UnixMilli(), Body: &statecontext.RaiseEpoch{Epoch: s.Epoch() + 1, SkipNumbers: true}}); err != nil {
+			t.Fatal(err)
+		}
+		w.lead()
+		w.until("the new number is told", 20*time.Second, func() bool {
+			for _, n := range w.indexers {
+				n.mu.Lock()
+				told := n.stable["world"].Number
+				n.mu.Unlock()
+				if told <= s.Bucket("world").Stability.Number || told != w.log.State().Bucket("world").Stability.Number {
+					return false
+				}
+			}
+			return true
+		})
+	})
+}
+
 // TestSilentTakeover: a vbucket moves to the other node, and the old producer never says that its stream is over.
 func TestSilentTakeover(t *testing.T) {
 	inWorld(t, func(w *world) {

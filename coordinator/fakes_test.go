@@ -455,7 +455,7 @@ func (n *fakeIndexer) report() *wire.IndexerReport {
 		}
 	}
 	for _, b := range n.defs.Buckets {
-		br := wire.BucketReport{Heartbeat: wire.HWHeartbeat{Bucket: b.Name, LastStability: n.stable[b.Name].Hash}, Generation: b.Generation,
+		br := wire.BucketReport{Heartbeat: wire.HWHeartbeat{Bucket: b.Name, LastStability: n.stable[b.Name].Hash, LastNumber: n.stable[b.Name].Number}, Generation: b.Generation,
 			RollbackID: b.RollbackID, Accepted: accepted[b.Name]}
 		if n.owes {
 			br.Heartbeat.LastStability = 0

@@ -17,8 +17,9 @@ import (
 // reportStability tells the decider what an indexer has acknowledged and holds.
 func (l *leader) reportStability(b *bucket, n *indexer, nb *nodeBucket, told *wire.BucketReport) {
 	h := &told.Heartbeat
-	if h.LastStability == b.stable.Hash && b.stable.Number > 0 && told.RollbackID == b.stable.RollbackID {
-		nb.acked = b.stable.StabilityRef // also told to the leader before
+	// Also what was told to the leader before. The same vector under another number is another: a recovery has passed over numbers.
+	if h.LastStability == b.stable.Hash && (h.LastNumber == b.stable.Number || h.LastNumber == 0) && b.stable.Number > 0 && told.RollbackID == b.stable.RollbackID {
+		nb.acked = b.stable.StabilityRef
 	}
 	fill := 0
 	if h.QueueLimit > 0 {

@@ -212,7 +212,7 @@ func (k *bucket) report(unready map[index.ID]index.State, wantsHW bool) (wire.Bu
 		b.Heartbeat.HW = k.st.HW()
 	}
 	if last, ok := k.st.Last(); ok {
-		b.Heartbeat.LastStability = last.Hash
+		b.Heartbeat.LastStability, b.Heartbeat.LastNumber = last.Hash, last.Number
 	}
 	m := k.measured.Load()
 	if m != nil {

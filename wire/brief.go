@@ -36,6 +36,8 @@ type BucketChange struct {
 	Backfill []byte `cbor:"15,keyasint,omitempty" json:"backfill,omitempty"`
 	// NoBackfill: nothing is built any more.
 	NoBackfill bool `cbor:"16,keyasint,omitempty" json:"no_backfill,omitempty"`
+	// LastNumber goes with LastStability.
+	LastNumber uint64 `cbor:"17,keyasint,omitempty" json:"last_stability_number,omitempty"`
 }
 
 // Reporting is what an indexer remembers of its reports, so that it tells only what has changed. The zero value is ready;
@@ -135,13 +137,13 @@ func (r *IndexerReport) Shorten() {
 func (b *BucketReport) since(base *BucketReport) (c BucketChange, news bool) {
 	h := &b.Heartbeat
 	c = BucketChange{Bucket: h.Bucket, Whole: base == nil, Generation: b.Generation, RollbackID: b.RollbackID, LastPersistence: h.LastPersistence,
-		LastStability: h.LastStability, MutationQueue: h.MutationQueue, QueueLimit: h.QueueLimit, Acks: b.Acks}
+		LastStability: h.LastStability, LastNumber: h.LastNumber, MutationQueue: h.MutationQueue, QueueLimit: h.QueueLimit, Acks: b.Acks}
 	if base == nil {
 		base = &BucketReport{}
 	}
 	o := &base.Heartbeat
 	news = c.Whole || b.Generation != base.Generation || b.RollbackID != base.RollbackID || h.LastPersistence != o.LastPersistence ||
-		h.LastStability != o.LastStability || h.MutationQueue != o.MutationQueue || h.QueueLimit != o.QueueLimit || len(b.Acks) > 0
+		h.LastStability != o.LastStability || h.LastNumber != o.LastNumber || h.MutationQueue != o.MutationQueue || h.QueueLimit != o.QueueLimit || len(b.Acks) > 0
 	if !slices.Equal(h.IndexIDs, o.IndexIDs) {
 		c.IndexesToo, c.IndexIDs = true, h.IndexIDs
 	}
@@ -294,7 +296,7 @@ func (t *Taken) take(c *BucketChange) error {
 	told.Generation, told.RollbackID, told.Acks, told.Backfill = c.Generation, c.RollbackID, c.Acks, backfill
 	h := &told.Heartbeat
 	h.Bucket, h.HW, h.LastPersistence, h.LastStability = c.Bucket, hw, c.LastPersistence, c.LastStability
-	h.MutationQueue, h.QueueLimit = c.MutationQueue, c.QueueLimit
+	h.LastNumber, h.MutationQueue, h.QueueLimit = c.LastNumber, c.MutationQueue, c.QueueLimit
 	return nil
 }
 

@@ -56,6 +56,7 @@ func (l *level) change(t *rapid.T) {
 		b.Generation, b.RollbackID = rapid.Uint64Range(1, 3).Draw(t, "generation"), rapid.Uint64Range(0, 2).Draw(t, "rollback")
 	case 1:
 		b.Heartbeat.LastStability, b.Heartbeat.MutationQueue = rapid.Uint64Max(3).Draw(t, "stability"), rapid.Uint64Max(3).Draw(t, "queue")
+		b.Heartbeat.LastNumber = rapid.Uint64Max(3).Draw(t, "number")
 	case 2:
 		b.Heartbeat.IndexIDs = append(slices.Clone(b.Heartbeat.IndexIDs), index.ID(1+len(b.Heartbeat.IndexIDs)))
 	case 3:
@@ -186,7 +187,7 @@ func agree(t *rapid.T, got *ReportedBucket, want *BucketReport, hw map[string]ti
 		t.Fatalf("%s: accepted %+v, want %+v", name, a, want.Accepted)
 	}
 	o, h := &got.Told, &want.Heartbeat
-	if o.Generation != want.Generation || o.RollbackID != want.RollbackID || !o.Backfill.Equal(want.Backfill) || o.Heartbeat.LastStability != h.LastStability ||
+	if o.Generation != want.Generation || o.RollbackID != want.RollbackID || !o.Backfill.Equal(want.Backfill) || o.Heartbeat.LastStability != h.LastStability || o.Heartbeat.LastNumber != h.LastNumber ||
 		o.Heartbeat.MutationQueue != h.MutationQueue || !slices.Equal(o.Heartbeat.IndexIDs, h.IndexIDs) {
 		t.Fatalf("%s: %+v, want %+v", name, o, want)
 	}

@@ -104,6 +104,7 @@ type HWHeartbeat struct {
 	HW              timestamp.Vector `json:"hw"`
 	LastPersistence uint64           `json:"last_persistence,string"` // hash of what a crash would leave: what is written of every copy, the least of them
 	LastStability   uint64           `json:"last_stability,string"`   // hash of the newest flushed stability timestamp
+	LastNumber      uint64           `json:"last_stability_number"`   // its number, which a recovery changes; 0 from older versions
 	MutationQueue   uint64           `json:"mutation_queue"`          // bytes in the queue
 	QueueLimit      uint64           `json:"queue_limit"`             // bytes
 }

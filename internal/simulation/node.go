@@ -125,7 +125,7 @@ func (s *Sim) nodeReport(n *node) *wire.IndexerReport {
 			Backfill: h.st.Backfill(n.building)}
 		b.Heartbeat = wire.HWHeartbeat{Bucket: name, HW: h.st.HW(), MutationQueue: uint64(h.st.QueueBytes()), QueueLimit: uint64(s.bound)}
 		if last, ok := h.st.Last(); ok {
-			b.Heartbeat.LastStability = last.Hash
+			b.Heartbeat.LastStability, b.Heartbeat.LastNumber = last.Hash, last.Number
 		}
 		b.Persistent = timestamp.New(vbuckets)
 		for _, a := range h.st.Accepted() {
