@@ -71,14 +71,14 @@ func checkStats(t *testing.T, c *client.Client) {
 	tick := time.NewTicker(scriptsPause)
 	defer tick.Stop()
 	var before client.Stats
-	for idle := false; !idle; { // the pages before have written
+	for idle := false; !idle; { // the pages before have written, and dropped indexes
 		var err error
 		if before, err = c.Stats(ctx, "world"); err != nil {
 			t.Fatal(err)
 		}
 		idle = len(before.Indexes) > 0 && len(before.Indexers) == 2
 		for _, i := range before.Indexes {
-			idle = idle && i.NumDocsPending+i.NumDocsQueued == 0 && i.PendingUnknown == "" && i.CopiesHeard == i.Copies
+			idle = idle && i.State != index.Dropping && i.NumDocsPending+i.NumDocsQueued == 0 && i.PendingUnknown == "" && i.CopiesHeard == i.Copies
 		}
 		select {
 		case <-ctx.Done():
