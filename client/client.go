@@ -383,6 +383,7 @@ const (
 	CodeBusy           = "BUSY"
 )
 
+// send is the one place that makes a request: each has the credentials, and JSON for a body unless its header says otherwise.
 func (c *Client) send(ctx context.Context, method, url string, header http.Header, body []byte) (*http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
@@ -391,7 +392,7 @@ func (c *Client) send(ctx context.Context, method, url string, header http.Heade
 	for k, v := range header {
 		r.Header[k] = v
 	}
-	if len(body) > 0 {
+	if len(body) > 0 && r.Header.Get("Content-Type") == "" {
 		r.Header.Set("Content-Type", rpc.MediaJSON)
 	}
 	switch {

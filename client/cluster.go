@@ -1,7 +1,6 @@
 package client
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -10,7 +9,6 @@ import (
 	"net/url"
 	"strconv"
 
-	"tidemark/internal/rpc"
 	"tidemark/statecontext"
 )
 
@@ -89,19 +87,11 @@ func (c *Client) Restore(ctx context.Context, data []byte, mode string, dryRun b
 	header.Set("Content-Type", "application/octet-stream")
 	path := "/v1/restore?mode=" + url.QueryEscape(mode) + "&dry_run=" + strconv.FormatBool(dryRun)
 	return reply, c.retry(ctx, 0, func(ctx context.Context, server string) error {
-		r, err := http.NewRequestWithContext(ctx, http.MethodPost, server+path, bytes.NewReader(data))
-		if err != nil {
-			return err
-		}
-		r.Header = header.Clone()
-		answer, err := c.rpc.HTTP().Do(r)
+		answer, err := c.send(ctx, http.MethodPost, server+path, header, data)
 		if err != nil {
 			return err
 		}
 		defer answer.Body.Close()
-		if answer.StatusCode >= 300 {
-			return rpc.ReadProblem(answer)
-		}
 		return json.NewDecoder(io.LimitReader(answer.Body, maxAnswer)).Decode(&reply)
 	})
 }

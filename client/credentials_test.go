@@ -1,0 +1,65 @@
+package client
+
+import (
+	"context"
+	"iter"
+	"net/http"
+	"reflect"
+	"testing"
+
+	"tidemark/internal/rpc"
+)
+
+// TestCredentialsGoWithEveryCall: each exported method that asks a server shows the user, or the token. A call that is added is called
+// here by itself.
+func TestCredentialsGoWithEveryCall(t *testing.T) {
+	for name, credentials := range map[string]Options{"password": {User: "root", Password: "hunter2hunter2"}, "token": {Token: "tmt_x"}} {
+		t.Run(name, func(t *testing.T) {
+			s, url := serve(t, refuse(http.StatusForbidden, rpc.CodeForbidden))
+			credentials.Servers = []string{url}
+			c := Open(credentials)
+			t.Cleanup(c.Close)
+			v, context := reflect.ValueOf(c), reflect.TypeFor[context.Context]()
+			called := 0
+			for i := range v.NumMethod() {
+				m := v.Type().Method(i)
+				if m.Type.NumIn() < 2 || m.Type.In(1) != context || m.Name == "WaitReady" { // of no index it asks nobody
+					continue
+				}
+				before := len(s.asked())
+				callWithZeros(t, v.Method(i))
+				all := s.asked()
+				if called++; len(all) == before {
+					t.Errorf("%s asks nobody", m.Name)
+				}
+				for _, r := range all[before:] {
+					if r.Header.Get("Authorization") == "" {
+						t.Errorf("%s: %s %s without credentials", m.Name, r.Method, r.URL.Path)
+					}
+				}
+			}
+			if called < 30 {
+				t.Errorf("only %d methods were called", called)
+			}
+		})
+	}
+}
+
+// callWithZeros calls a method with a context and zeros, and takes what it yields.
+func callWithZeros(t *testing.T, f reflect.Value) {
+	in := []reflect.Value{reflect.ValueOf(t.Context())}
+	for i := 1; i < f.Type().NumIn(); i++ {
+		in = append(in, reflect.Zero(f.Type().In(i)))
+	}
+	call := f.Call
+	if f.Type().IsVariadic() {
+		call = f.CallSlice
+	}
+	for _, out := range call(in) {
+		if events, ok := out.Interface().(iter.Seq2[WatchEvent, error]); ok {
+			for range events {
+				break
+			}
+		}
+	}
+}
