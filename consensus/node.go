@@ -114,6 +114,10 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 	if err := n.openTransport(); err != nil {
 		return nil, errors.Join(err, n.store.Close())
 	}
+	self := n.self()
+	if err := statecontext.CheckManager(&self); err != nil { // it could not begin a term
+		return nil, errors.Join(fmt.Errorf("%w: %w", ErrConfig, err), n.trans.Close(), n.store.Close())
+	}
 	var err error
 	n.raft, err = raft.NewRaft(cfg.raft(n.id, n.notify), machine, n.logs, n.store, n.snaps, n.trans)
 	if err != nil {
@@ -162,6 +166,11 @@ func (n *Node) ID() string { return string(n.id) }
 
 // Addr is the address that the other nodes dial.
 func (n *Node) Addr() string { return n.cfg.Advertise }
+
+// self is what this node registers as.
+func (n *Node) self() statecontext.Manager {
+	return statecontext.Manager{ID: string(n.id), Name: n.cfg.Name, REST: n.cfg.REST, Raft: n.cfg.Advertise, FormatLevel: n.cfg.FormatLevel}
+}
 
 // HasState tells whether the node was ever part of a cluster: it has a term, a log or a snapshot.
 func (n *Node) HasState() (bool, error) {

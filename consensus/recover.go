@@ -24,6 +24,14 @@ type RecoveryReport struct {
 	Indexes   int      `json:"indexes"`
 	OldEpoch  uint64   `json:"old_epoch"`
 	Epoch     uint64   `json:"epoch"` // from now on; 0 when nothing was done
+	// LimitsReset tells that the limits became the default ones.
+	LimitsReset bool `json:"limits_reset,omitempty"`
+}
+
+// RecoverOptions say what a recovery does.
+type RecoverOptions struct {
+	Act         bool // do it; else only tell
+	ResetLimits bool // also set the default limits
 }
 
 // ErrNothingToRecover is wrapped when a folder holds no state of a cluster.
@@ -32,10 +40,10 @@ var ErrNothingToRecover = errors.New("nothing to recover")
 // Recover makes the server whose folder cfg.Dir is the only voter of its cluster, offline, when a majority of the others
 // is lost for ever. Everything in its log becomes committed, also what no majority had; what only the lost servers had is
 // gone. The epoch rises, so that projectors and indexers refuse whoever comes back from before, and numbers that may have
-// been given away behind this server's back are passed over. Without act it only
+// been given away behind this server's back are passed over. Without Act it only
 // tells what it would do. The machine must be a new one. Errors wrap ErrInUse, ErrStore, ErrRemoved or
 // ErrNothingToRecover.
-func Recover(cfg Config, machine StateMachine, act bool) (RecoveryReport, error) {
+func Recover(cfg Config, machine StateMachine, do RecoverOptions) (RecoveryReport, error) {
 	var r RecoveryReport
 	if _, err := os.Stat(cfg.database()); err != nil { // opening would make one
 		return r, fmt.Errorf("%w in %s: %w", ErrNothingToRecover, cfg.Dir, err)
@@ -49,11 +57,11 @@ func Recover(cfg Config, machine StateMachine, act bool) (RecoveryReport, error)
 	if err := n.openStore(); err != nil {
 		return r, err
 	}
-	r, err := n.recover(act)
+	r, err := n.recover(do)
 	return r, errors.Join(err, n.store.Close())
 }
 
-func (n *Node) recover(act bool) (RecoveryReport, error) {
+func (n *Node) recover(do RecoverOptions) (RecoveryReport, error) {
 	r := RecoveryReport{ServerID: n.ID()}
 	if has, err := n.HasState(); err != nil || !has {
 		return r, errors.Join(fmt.Errorf("%w: %s was never part of a cluster", ErrNothingToRecover, n.cfg.Dir), err)
@@ -79,11 +87,12 @@ func (n *Node) recover(act bool) (RecoveryReport, error) {
 	if own.Address == "" {
 		return r, fmt.Errorf("%w: %s is not among the members that its log names: %v", ErrNothingToRecover, n.id, r.Members)
 	}
-	if !act {
+	if !do.Act {
 		return r, nil
 	}
 	epoch := max(r.OldEpoch+1, uint64(max(0, n.cfg.Now().Unix())))
-	raise, err := statecontext.EncodeAs(n.cfg.Version, statecontext.Command{TimeMS: n.cfg.Now().UnixMilli(), Body: &statecontext.RaiseEpoch{Epoch: epoch, SkipNumbers: true}})
+	raise, err := statecontext.EncodeAs(n.cfg.Version, statecontext.Command{TimeMS: n.cfg.Now().UnixMilli(),
+		Body: &statecontext.RaiseEpoch{Epoch: epoch, SkipNumbers: true, ResetLimits: do.ResetLimits}})
 	if err != nil {
 		return r, err
 	}
@@ -93,7 +102,7 @@ func (n *Node) recover(act bool) (RecoveryReport, error) {
 	if err != nil {
 		return r, fmt.Errorf("%w: %w", ErrStore, err)
 	}
-	r.Epoch = epoch
+	r.Epoch, r.LimitsReset = epoch, do.ResetLimits
 	return r, nil
 }
 

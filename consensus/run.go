@@ -200,9 +200,7 @@ var errTermLost = errors.New("leadership was lost while the term began")
 // beginTerm writes LeaderStarted, the first command of the term, and gives the cluster its id if it has none.
 func (n *Node) beginTerm() (reign, error) {
 	term := n.raft.CurrentTerm()
-	index, err := n.command(&statecontext.LeaderStarted{Term: term, Manager: statecontext.Manager{
-		ID: string(n.id), Name: n.cfg.Name, REST: n.cfg.REST, Raft: n.cfg.Advertise, FormatLevel: n.cfg.FormatLevel,
-	}})
+	index, err := n.command(&statecontext.LeaderStarted{Term: term, Manager: n.self()})
 	if err != nil {
 		return reign{}, fmt.Errorf("begin of term %d: %w", term, err)
 	}

@@ -379,11 +379,12 @@ func TestRecoverAlone(t *testing.T) {
 	}
 	c.all.bootstrap()
 	c.all.propose(projector("before", "x"))
+	c.all.propose(statecontext.Command{Body: &statecontext.SetLimits{Limits: statecontext.Limits{Buckets: 7}}})
 	c.all.agree()
 	a, zombies := c.all[0], c.all[1:]
 	cluster, epoch := a.fsm.State().ClusterID(), a.fsm.State().Epoch()
 	recoverIt := func(act bool) (consensus.RecoveryReport, error) {
-		return consensus.Recover(consensus.Config{Name: "recover", Dir: a.dir}, fsm.New(hclog.NewNullLogger(), func(err error) { t.Error(err) }), act)
+		return consensus.Recover(consensus.Config{Name: "recover", Dir: a.dir}, fsm.New(hclog.NewNullLogger(), func(err error) { t.Error(err) }), consensus.RecoverOptions{Act: act, ResetLimits: act})
 	}
 	if _, err := recoverIt(true); !errors.Is(err, consensus.ErrInUse) {
 		t.Fatalf("recovery beside the running process: %v", err)
@@ -403,6 +404,9 @@ func TestRecoverAlone(t *testing.T) {
 	c.all = servers{a}
 	c.all.propose(projector("after", "x"))
 	state := a.fsm.State()
+	if !done.LimitsReset || state.Limits() != statecontext.DefaultLimits() {
+		t.Fatalf("%+v, limits %+v", done, state.Limits())
+	}
 	if state.Epoch() != done.Epoch || state.ClusterID() != cluster || state.Projector("before") == nil {
 		t.Fatalf("epoch %d, cluster %s, before %v", state.Epoch(), state.ClusterID(), state.Projector("before"))
 	}
@@ -422,7 +426,7 @@ func TestRecoverAlone(t *testing.T) {
 	c.settle(t, "join", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), joins(d)) })
 	eventually(t, "two voters", func() bool { v, _ := c.voters(t); return v == 2 })
 	c.all.agree()
-	if _, err := consensus.Recover(consensus.Config{Name: "recover", Dir: t.TempDir()}, fsm.New(hclog.NewNullLogger(), func(error) {}), true); !errors.Is(err, consensus.ErrNothingToRecover) {
+	if _, err := consensus.Recover(consensus.Config{Name: "recover", Dir: t.TempDir()}, fsm.New(hclog.NewNullLogger(), func(error) {}), consensus.RecoverOptions{Act: true}); !errors.Is(err, consensus.ErrNothingToRecover) {
 		t.Errorf("an empty folder: %v", err)
 	}
 }

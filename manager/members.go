@@ -217,7 +217,7 @@ func (m *Manager) announce(ctx context.Context, self *wire.RegisterManager, urls
 }
 
 // Recover makes the manager whose data folder dir is the only voter of its cluster, offline; see consensus.Recover.
-func Recover(dir string, act bool, log hclog.Logger) (consensus.RecoveryReport, error) {
+func Recover(dir string, do consensus.RecoverOptions, log hclog.Logger) (consensus.RecoveryReport, error) {
 	return consensus.Recover(consensus.Config{Name: "recover", Dir: filepath.Join(dir, "raft"), Version: version.Number, Logger: log},
-		fsm.New(log, func(error) {}), act)
+		fsm.New(log, func(error) {}), do)
 }

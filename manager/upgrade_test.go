@@ -105,7 +105,10 @@ func limitsAreConfiguration(t *steady.T) {
 	for body, want := range map[string]string{
 		`{"indexes_per_bucket": 7}`:      `"indexes_per_bucket":7`,
 		`{"key_expressions": 5000}`:      "key_expressions 5000; want 1 to 1000",
-		`{"ledger_max_age_ms": 1000}`:    "ledger_max_age_ms 1000 must not be below ledger_min_age_ms",
+		`{"ledger_max_age_ms": 60000}`:   "ledger_max_age_ms 60000 must not be below ledger_min_age_ms",
+		`{"name_length": 8}`:             "name_length 8; want 16 to 1000",
+		`{"statement_length": 20}`:       "statement_length 20; want 64 to 262144",
+		`{"ledger_entries": 1}`:          "ledger_entries 1; want 1000 to 1000000",
 		`{"indexes_per_buckets": 1}`:     "indexes_per_buckets",
 		`{"indexes_per_bucket": "many"}`: "BAD_REQUEST",
 	} {
@@ -175,7 +178,7 @@ func limitsAreEnforced(t *steady.T) {
 		{`{"statement_length":200000}`, "", "l", "b", []string{long(100 << 10)}},
 		{`{"statement_length":200000}`, "statement_length", "", "b", []string{long(210_000)}},
 		{`{"statement_length":100}`, "statement_length", "", "b", []string{long(200)}},
-		{`{"name_length":5}`, "name_length", "toolong", "b", many(1)},
+		{`{"name_length":16}`, "name_length", "seventeen_letters", "b", many(1)},
 		{`{"indexes_per_bucket":2}`, "indexes_per_bucket", "", "b", many(1)},
 		{`{"indexes_per_bucket":3}`, "", "third", "b", many(1)},
 		{`{"indexes":3}`, "indexes", "", "b", many(1)},

@@ -8,10 +8,18 @@ import (
 )
 
 func (c *SetBucket) apply(t *tx) *Rejection {
-	if rejection := t.checkName("bucket name", c.Name); rejection != nil {
+	if t.s.Bucket(c.Name) == nil && t.s.buckets.Len() >= int(t.s.limits.Buckets) {
+		return reject(LimitExceeded, "%d buckets are known; at most %d", t.s.buckets.Len(), t.s.limits.Buckets)
+	}
+	return t.putBucket(c)
+}
+
+// putBucket is SetBucket whatever the limits say of new ones.
+func (t *tx) putBucket(c *SetBucket) *Rejection {
+	if rejection := checkIdentity("bucket name", c.Name); rejection != nil {
 		return rejection
 	}
-	if rejection := t.checkName("bucket uuid", c.UUID); rejection != nil {
+	if rejection := checkIdentity("bucket uuid", c.UUID); rejection != nil {
 		return rejection
 	}
 	if c.VBuckets < 1 || c.VBuckets > timestamp.MaxVBuckets {
@@ -29,8 +37,6 @@ func (c *SetBucket) apply(t *tx) *Rejection {
 		}
 		generation = old.Generation + 1
 		t.fail(c.Name, "BUCKET_GONE: the bucket was re-created; BUILD INDEX makes the index anew, or drop it")
-	} else if t.s.buckets.Len() >= int(t.s.limits.Buckets) {
-		return reject(LimitExceeded, "%d buckets are known; at most %d", t.s.buckets.Len(), t.s.limits.Buckets)
 	}
 	b := &Bucket{
 		Name: c.Name, UUID: c.UUID, VBuckets: c.VBuckets, Generation: generation,

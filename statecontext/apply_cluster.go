@@ -13,7 +13,7 @@ func (c *BootstrapCluster) apply(t *tx) *Rejection {
 	if t.s.clusterID != "" {
 		return reject(AlreadyBootstrapped, "the cluster is %s already", t.s.clusterID)
 	}
-	if rejection := t.checkName("cluster id", c.ClusterID); rejection != nil {
+	if rejection := checkIdentity("cluster id", c.ClusterID); rejection != nil {
 		return rejection
 	}
 	if c.Epoch == 0 {
@@ -33,7 +33,7 @@ func (c *LeaderStarted) apply(t *tx) *Rejection {
 	if c.Term < t.s.term || c.Term == 0 || c.Term == t.s.term && c.Manager.ID != t.s.leader {
 		return reject(StaleTerm, "%s begins term %d; the state is in term %d of %s", c.Manager.ID, c.Term, t.s.term, t.s.leader)
 	}
-	if rejection := t.checkManager(&c.Manager); rejection != nil {
+	if rejection := checkManager(&c.Manager); rejection != nil {
 		return rejection
 	}
 	t.s.term, t.s.leader, t.changed = c.Term, c.Manager.ID, true
@@ -44,7 +44,7 @@ func (c *LeaderStarted) apply(t *tx) *Rejection {
 }
 
 func (c *RegisterManager) apply(t *tx) *Rejection {
-	if rejection := t.checkManager(&c.Manager); rejection != nil {
+	if rejection := checkManager(&c.Manager); rejection != nil {
 		return rejection
 	}
 	if level := t.s.formatLevel; level > 1 && c.Manager.FormatLevel < level {
@@ -55,11 +55,19 @@ func (c *RegisterManager) apply(t *tx) *Rejection {
 	return nil
 }
 
-func (t *tx) checkManager(m *Manager) *Rejection {
-	if rejection := t.checkName("manager id", m.ID); rejection != nil {
+// CheckManager tells whether a manager may register, and begin a term, as far as its own words go; the error is a *Rejection.
+func CheckManager(m *Manager) error {
+	if rejection := checkManager(m); rejection != nil {
 		return rejection
 	}
-	return t.checkTexts(m.Name, m.REST, m.Raft)
+	return nil
+}
+
+func checkManager(m *Manager) *Rejection {
+	if rejection := checkIdentity("manager id", m.ID); rejection != nil {
+		return rejection
+	}
+	return checkAddresses(m.Name, m.REST, m.Raft)
 }
 
 func (t *tx) registerManager(m Manager) {
@@ -74,10 +82,10 @@ func (t *tx) registerManager(m Manager) {
 
 func (c *RegisterProjector) apply(t *tx) *Rejection {
 	p := c.Projector
-	if rejection := t.checkName("projector id", string(p.ID)); rejection != nil {
+	if rejection := checkIdentity("projector id", string(p.ID)); rejection != nil {
 		return rejection
 	}
-	if rejection := t.checkTexts(p.Admin, p.BootID); rejection != nil {
+	if rejection := checkAddresses(p.Admin, p.BootID); rejection != nil {
 		return rejection
 	}
 	if old := t.s.Projector(p.ID); old != nil {
@@ -95,10 +103,10 @@ func (c *RegisterProjector) apply(t *tx) *Rejection {
 
 func (c *RegisterIndexer) apply(t *tx) *Rejection {
 	i := c.Indexer
-	if rejection := t.checkName("indexer uuid", i.UUID); rejection != nil {
+	if rejection := checkIdentity("indexer uuid", i.UUID); rejection != nil {
 		return rejection
 	}
-	if rejection := t.checkTexts(i.BootID, i.Name, i.Zone, i.Admin, i.Scan, i.Data.Maintenance, i.Data.Backfill, i.Data.Catchup); rejection != nil {
+	if rejection := checkAddresses(i.BootID, i.Name, i.Zone, i.Admin, i.Scan, i.Data.Maintenance, i.Data.Backfill, i.Data.Catchup); rejection != nil {
 		return rejection
 	}
 	if t.s.Removed(i.UUID) {
@@ -218,6 +226,9 @@ func (c *RaiseEpoch) apply(t *tx) *Rejection {
 	if c.SkipNumbers {
 		t.skipNumbers()
 	}
+	if c.ResetLimits {
+		t.s.limits = DefaultLimits()
+	}
 	t.changedDefinitions()
 	t.emitCluster()
 	return nil
@@ -240,10 +251,17 @@ func (t *tx) skipNumbers() {
 	}
 }
 
-// checkName refuses names that are empty, too long, or hold control characters.
+// checkName refuses names given by users that are empty, too long, or hold control characters.
 func (t *tx) checkName(what, name string) *Rejection {
-	if name == "" || len(name) > int(t.s.limits.NameLength) {
-		return reject(InvalidArgument, "%s of %d bytes; want 1 to %d", what, len(name), t.s.limits.NameLength)
+	return checkText(what, name, int(t.s.limits.NameLength))
+}
+
+// checkIdentity is checkName for what nobody chooses while the cluster runs; limits do not matter.
+func checkIdentity(what, id string) *Rejection { return checkText(what, id, maxIdentityBytes) }
+
+func checkText(what, name string, most int) *Rejection {
+	if name == "" || len(name) > most {
+		return reject(InvalidArgument, "%s of %d bytes; want 1 to %d", what, len(name), most)
 	}
 	if strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\uFFFD' }) {
 		return reject(InvalidArgument, "%s %q holds control characters or is not UTF-8", what, name)
@@ -251,11 +269,18 @@ func (t *tx) checkName(what, name string) *Rejection {
 	return nil
 }
 
-// checkTexts bounds addresses and labels.
+// checkTexts bounds the texts of statements.
 func (t *tx) checkTexts(texts ...string) *Rejection {
+	return checkLengths(int(t.s.limits.StatementLength), texts)
+}
+
+// checkAddresses bounds addresses and labels of members; limits do not matter.
+func checkAddresses(texts ...string) *Rejection { return checkLengths(maxAddressBytes, texts) }
+
+func checkLengths(most int, texts []string) *Rejection {
 	for _, s := range texts {
-		if len(s) > int(t.s.limits.StatementLength) {
-			return reject(LimitExceeded, "a text of %d bytes; at most %d", len(s), t.s.limits.StatementLength)
+		if len(s) > most {
+			return reject(LimitExceeded, "a text of %d bytes; at most %d", len(s), most)
 		}
 	}
 	return nil

@@ -2,6 +2,7 @@ package statecontext
 
 import (
 	"slices"
+	"unicode/utf8"
 
 	"tidemark/index"
 	"tidemark/partition"
@@ -92,10 +93,10 @@ func (t *tx) checkDefinition(f *index.Definition) *Rejection {
 			return reject(InvalidArgument, "a key expression of %d bytes; want 1 to %d", len(k.Expr), l.StatementLength)
 		}
 	}
-	if rejection := t.checkTexts(f.Nodes...); rejection != nil {
+	if rejection := checkAddresses(f.Nodes...); rejection != nil {
 		return rejection
 	}
-	return t.checkTexts(f.Statement, f.Where, string(f.Using), string(f.ExprType))
+	return t.checkTexts(f.Statement, f.Where)
 }
 
 func (c *BuildIndexes) apply(t *tx) *Rejection {
@@ -207,15 +208,25 @@ func (c *SetIndexState) apply(t *tx) *Rejection {
 			return reject(RollbackMismatch, "bucket %q was or is being rolled back (id %d); the command was made at rollback %d", f.Bucket, b.lastRollback(), c.Guard.RollbackID)
 		}
 	}
-	if rejection := t.checkTexts(c.Reason); rejection != nil {
-		return rejection
-	}
 	f.State, f.Reason = c.To, ""
 	if c.To == index.Error {
-		f.Reason = c.Reason
+		f.Reason = cutReason(c.Reason)
 	}
 	t.setIndex(x, true, false)
 	return nil
+}
+
+// cutReason bounds a reason: an index that has failed has to be put into error, whatever there is to say about it.
+func cutReason(text string) string {
+	const more = " …"
+	if len(text) <= maxReasonBytes {
+		return text
+	}
+	at := maxReasonBytes - len(more)
+	for at > 0 && !utf8.RuneStart(text[at]) {
+		at--
+	}
+	return text[:at] + more
 }
 
 func (c *SetCopyStates) apply(t *tx) *Rejection {

@@ -148,16 +148,17 @@ func (c *SetLimits) append(dst []byte) []byte      { return appendLimits(dst, c.
 // Flags of RaiseEpoch.
 const (
 	raiseClearLedger = 1 << iota
-	raiseSkipNumbers // never in a log: a recovery leaves its command in a snapshot only
+	raiseSkipNumbers // this and what follows are never in a log: a recovery leaves its command in a snapshot only
+	raiseResetLimits
 )
 
 func decodeRaiseEpoch(d *decoder) *RaiseEpoch {
 	c := &RaiseEpoch{Epoch: d.uint()}
 	flags := d.byte()
-	if flags > raiseClearLedger|raiseSkipNumbers {
+	if flags > raiseClearLedger|raiseSkipNumbers|raiseResetLimits {
 		d.fail("flags %x of a raised epoch", flags)
 	}
-	c.ClearLedger, c.SkipNumbers = flags&raiseClearLedger != 0, flags&raiseSkipNumbers != 0
+	c.ClearLedger, c.SkipNumbers, c.ResetLimits = flags&raiseClearLedger != 0, flags&raiseSkipNumbers != 0, flags&raiseResetLimits != 0
 	return c
 }
 
@@ -168,6 +169,9 @@ func (c *RaiseEpoch) append(dst []byte) []byte {
 	}
 	if c.SkipNumbers {
 		flags |= raiseSkipNumbers
+	}
+	if c.ResetLimits {
+		flags |= raiseResetLimits
 	}
 	return append(appendUint(dst, c.Epoch), flags)
 }

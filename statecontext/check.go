@@ -67,12 +67,12 @@ func checkRestore(s *State) error {
 
 func checkRegistrations(s *State) error {
 	for m := range s.Managers() {
-		if m.ModifiedCAS > s.cas || m.ID == "" {
+		if m.ModifiedCAS > s.cas || m.ID == "" || len(m.ID) > maxIdentityBytes {
 			return broken("manager %q modified at %d above cas %d", m.ID, m.ModifiedCAS, s.cas)
 		}
 	}
 	for p := range s.Projectors() {
-		if p.ModifiedCAS > s.revision || p.ID == "" {
+		if p.ModifiedCAS > s.revision || p.ID == "" || len(p.ID) > maxIdentityBytes {
 			return broken("projector %q modified at %d above revision %d", p.ID, p.ModifiedCAS, s.revision)
 		}
 	}
@@ -82,6 +82,8 @@ func checkRegistrations(s *State) error {
 		switch {
 		case i.Node > index.MaxNodeID:
 			return broken("indexer %d above %d", i.Node, index.MaxNodeID)
+		case len(i.UUID) > maxIdentityBytes:
+			return broken("indexer %d has a uuid of %d bytes", i.Node, len(i.UUID))
 		case i.ModifiedCAS > s.revision:
 			return broken("indexer %d modified at %d above revision %d", i.Node, i.ModifiedCAS, s.revision)
 		case s.IndexerByUUID(i.UUID) != i:

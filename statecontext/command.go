@@ -277,11 +277,12 @@ type SetLimits struct{ Limits Limits }
 // RaiseEpoch begins a new epoch after a recovery or a restore in place: terms may restart, and everything that carries
 // an older epoch is refused. ClearLedger forgets the outcomes of requests made before. SkipNumbers passes over so many
 // numbers of indexes, copies and stability timestamps as a history that is lost may have given away: what indexers hold
-// under those never counts as what gets a number from now on.
+// under those never counts as what gets a number from now on. ResetLimits sets the default limits.
 type RaiseEpoch struct {
 	Epoch       uint64 // above the present one
 	ClearLedger bool
 	SkipNumbers bool
+	ResetLimits bool
 }
 
 // Numbers that RaiseEpoch passes over: of indexes and of copies, far more than a cluster makes, and of stability

@@ -7,14 +7,18 @@ import (
 	"tidemark/index"
 )
 
-// Limits bound what Apply accepts. They are replicated, because every node must decide alike; SetLimits changes them. A
+// Limits bound what users may ask for. They are replicated, because every node must decide alike; SetLimits changes them. A
 // zero field of a command means the default.
+//
+// No command that the cluster lives by looks at them: beginnings of terms, registrations, buckets of KV, states of indexes and
+// copies, rollbacks. Those have bounds of their own, which nobody can set (maxIdentityBytes, maxAddressBytes): a limit that
+// could refuse one of them would stop the cluster, and with it the way to take the limit back.
 type Limits struct {
 	Buckets          uint32 `json:"buckets"`
 	Indexes          uint32 `json:"indexes"`            // over all buckets
 	IndexesPerBucket uint32 `json:"indexes_per_bucket"` // not counting those that are being dropped
 	KeyExpressions   uint32 `json:"key_expressions"`
-	NameLength       uint32 `json:"name_length"`       // bytes
+	NameLength       uint32 `json:"name_length"`       // bytes, of an index's name
 	StatementLength  uint32 `json:"statement_length"`  // bytes, of the canonical text and of each expression
 	LedgerEntries    uint32 `json:"ledger_entries"`    // outcomes remembered
 	LedgerMaxAgeMS   int64  `json:"ledger_max_age_ms"` // forgotten after this
@@ -36,7 +40,7 @@ func DefaultLimits() Limits {
 	}
 }
 
-// Bounds of limits: what the encodings and the design can bear.
+// Bounds of limits: what the encodings and the design can bear, and below what nobody could work.
 const (
 	mostBuckets    = 10_000
 	mostIndexes    = 100_000
@@ -45,6 +49,20 @@ const (
 	mostStatement  = 256 << 10
 	mostEntries    = 1_000_000
 	mostAgeMS      = 7 * 24 * 3600 * 1000
+	mostMinAgeMS   = 3600 * 1000 // a full ledger refuses for as long
+
+	leastNameLength = 16
+	leastStatement  = 64
+	leastEntries    = 1000
+	leastMaxAgeMS   = 60 * 1000
+	leastMinAgeMS   = 1000
+)
+
+// Bounds of what the cluster's own commands carry.
+const (
+	maxIdentityBytes = 1000    // ids and uuids of members, names and uuids of buckets
+	maxAddressBytes  = 4 << 10 // addresses, labels, boot ids, names of members
+	maxReasonBytes   = 4 << 10 // why an index is in error; a longer one is cut
 )
 
 // ErrLimits is wrapped when limits cannot be set.
@@ -53,8 +71,8 @@ var ErrLimits = errors.New("limits")
 // Check tells whether the limits are ones that may be set, by name. SetLimits itself does not: what was set stays legal.
 func (l Limits) Check() error {
 	for _, r := range l.Table() {
-		if r.Value < 1 || r.Value > r.Most {
-			return fmt.Errorf("%w: %s %d; want 1 to %d", ErrLimits, r.Name, r.Value, r.Most)
+		if r.Value < r.Least || r.Value > r.Most {
+			return fmt.Errorf("%w: %s %d; want %d to %d", ErrLimits, r.Name, r.Value, r.Least, r.Most)
 		}
 	}
 	if l.LedgerMaxAgeMS < l.LedgerMinAgeMS {
@@ -65,19 +83,41 @@ func (l Limits) Check() error {
 
 // LimitRow is one limit.
 type LimitRow struct {
-	Name  string // as in JSON
-	Value int64
-	Most  int64 // that may be set
+	Name        string // as in JSON
+	Value       int64
+	Least, Most int64 // that may be set
 }
 
 // Table lists the limits by name.
 func (l Limits) Table() []LimitRow {
 	return []LimitRow{
-		{"buckets", int64(l.Buckets), mostBuckets}, {"indexes", int64(l.Indexes), mostIndexes}, {"indexes_per_bucket", int64(l.IndexesPerBucket), mostIndexes},
-		{"key_expressions", int64(l.KeyExpressions), mostKeys}, {"name_length", int64(l.NameLength), mostNameLength},
-		{"statement_length", int64(l.StatementLength), mostStatement}, {"ledger_entries", int64(l.LedgerEntries), mostEntries},
-		{"ledger_max_age_ms", l.LedgerMaxAgeMS, mostAgeMS}, {"ledger_min_age_ms", l.LedgerMinAgeMS, mostAgeMS},
+		{"buckets", int64(l.Buckets), 1, mostBuckets},
+		{"indexes", int64(l.Indexes), 1, mostIndexes},
+		{"indexes_per_bucket", int64(l.IndexesPerBucket), 1, mostIndexes},
+		{"key_expressions", int64(l.KeyExpressions), 1, mostKeys},
+		{"name_length", int64(l.NameLength), leastNameLength, mostNameLength},
+		{"statement_length", int64(l.StatementLength), leastStatement, mostStatement},
+		{"ledger_entries", int64(l.LedgerEntries), leastEntries, mostEntries},
+		{"ledger_max_age_ms", l.LedgerMaxAgeMS, leastMaxAgeMS, mostAgeMS},
+		{"ledger_min_age_ms", l.LedgerMinAgeMS, leastMinAgeMS, mostMinAgeMS},
 	}
+}
+
+// usable gives the limits with every value that may not be set (Check) moved to the nearest one that may: a backup brings
+// what was legal where it was taken.
+func (l Limits) usable() Limits {
+	for _, f := range []struct {
+		field       *uint32
+		least, most uint32
+	}{
+		{&l.Buckets, 1, mostBuckets}, {&l.Indexes, 1, mostIndexes}, {&l.IndexesPerBucket, 1, mostIndexes}, {&l.KeyExpressions, 1, mostKeys},
+		{&l.NameLength, leastNameLength, mostNameLength}, {&l.StatementLength, leastStatement, mostStatement}, {&l.LedgerEntries, leastEntries, mostEntries},
+	} {
+		*f.field = min(max(*f.field, f.least), f.most)
+	}
+	l.LedgerMinAgeMS = min(max(l.LedgerMinAgeMS, leastMinAgeMS), mostMinAgeMS)
+	l.LedgerMaxAgeMS = min(max(l.LedgerMaxAgeMS, leastMaxAgeMS, l.LedgerMinAgeMS), mostAgeMS)
+	return l
 }
 
 // WithDefaults fills the zero fields.

@@ -160,7 +160,7 @@ func decodeRestoreBody(k kind, d *decoder) Body {
 }
 
 func (c *BeginRestore) apply(t *tx) *Rejection {
-	if rejection := t.checkName("restore id", c.ID); rejection != nil {
+	if rejection := checkIdentity("restore id", c.ID); rejection != nil {
 		return rejection
 	}
 	switch old := t.s.staging; {
@@ -304,7 +304,7 @@ func (m *merger) merge() *Rejection {
 	case m.epoch <= max(s.epoch, b.epoch):
 		return reject(StaleTerm, "epoch %d; the cluster is at %d, the backup at %d", m.epoch, s.epoch, b.epoch)
 	}
-	s.epoch, s.limits = m.epoch, b.limits
+	s.epoch, s.limits = m.epoch, b.limits.usable()
 	s.timeMS = max(s.timeMS, b.timeMS)
 	s.nextIndexID, s.nextCopyID = max(s.nextIndexID, b.nextIndexID), max(s.nextCopyID, b.nextCopyID)
 	s.ledger, s.ledgerAge = btree.NewMap[string, *ledgerEntry](0), btree.NewMap[uint64, string](0)
@@ -359,7 +359,7 @@ func (m *merger) mergeBuckets() *Rejection {
 			now = m.found[at]
 		}
 		set := SetBucket(now)
-		if rejection := set.apply(m.t); rejection != nil {
+		if rejection := m.t.putBucket(&set); rejection != nil {
 			return rejection
 		}
 		back := *m.t.s.Bucket(b.Name)

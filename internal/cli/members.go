@@ -230,9 +230,12 @@ it if this one was behind. The lost managers may never come back into the cluste
 cluster rises, so that projectors and indexers refuse any of them that speaks again.
 
 Without --yes-lose-data it only shows what it would do. Of several survivors take the one with the highest last_index.
-Then start the manager as before, and others with empty folders and --join.`,
+Then start the manager as before, and others with empty folders and --join.
+
+--reset-limits also sets every limit (cluster limits) to its default.`,
 		Example: "  tidemark cluster recover --data /var/lib/tidemark/m1\n  tidemark cluster recover --data /var/lib/tidemark/m1 --yes-lose-data"}
 	cmd.Flags().StringVar(&dir, "data", "", "data `FOLDER` of the manager that survived")
+	reset := cmd.Flags().Bool("reset-limits", false, "set all limits to their defaults")
 	yes := words(cmd, "do it")
 	addOutput(cmd.Flags(), &as)
 	cmd.RunE = func(*cobra.Command, []string) error {
@@ -240,7 +243,7 @@ Then start the manager as before, and others with empty folders and --join.`,
 			return usage("cluster recover needs --data, the folder of the manager that survived")
 		}
 		act := yes() != ""
-		r, err := manager.Recover(dir, act, hclog.New(&hclog.LoggerOptions{Name: "recover", Level: hclog.Warn, Output: s.Err}))
+		r, err := manager.Recover(dir, consensus.RecoverOptions{Act: act, ResetLimits: *reset}, hclog.New(&hclog.LoggerOptions{Name: "recover", Level: hclog.Warn, Output: s.Err}))
 		if err != nil {
 			return err
 		}
@@ -266,6 +269,9 @@ func printRecovery(s Streams, as format, r consensus.RecoveryReport, act bool) e
 		fmt.Fprintf(t, "given up: what only these had, who %s removed for ever: %s\n", will, strings.Join(r.Forgotten, ", "))
 		if act {
 			fmt.Fprintf(t, "epoch %d → %d: projectors and indexers refuse whoever speaks from before\n", r.OldEpoch, r.Epoch)
+			if r.LimitsReset {
+				fmt.Fprintln(t, "all limits are the default ones")
+			}
 			fmt.Fprintln(t, "start this manager as before, then others with empty folders and --join; delete the folders of those removed")
 		}
 	})
