@@ -9,7 +9,6 @@ import (
 	"github.com/gorilla/mux"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"tidemark/index"
 	"tidemark/ingest"
 	"tidemark/internal/rpc"
 	"tidemark/internal/version"
@@ -150,15 +149,9 @@ func (x *Indexer) rollback(ctx context.Context, req *wire.RollbackRequest) (*wir
 		var restart []uint64
 		var outcome ingest.RollbackOutcome
 		err := k.do(ctx, func() {
-			restart, outcome = k.st.RollbackAsk(req.RollbackID, req.Logs, req.Incarnation, func(id index.CopyID, vb int) []ingest.Held {
-				s := k.slices[id]
-				if s == nil {
-					return nil
-				}
-				states, release := x.pasts(s)
-				defer release()
-				return heldStates(states, vb)
-			})
+			states, release := k.pastsOfCopies()
+			defer release()
+			restart, outcome = k.st.RollbackAsk(req.RollbackID, req.Logs, req.Incarnation, states)
 		})
 		reply = req.Answer(restart)
 		reply.Stale = outcome == ingest.RollbackStale

@@ -214,9 +214,7 @@ func (k *bucket) pump(all bool) {
 		return
 	}
 	if len(k.pending) > 0 {
-		w := k.pending[0]
-		k.pending = k.pending[1:]
-		k.start(w)
+		k.startPending()
 		return
 	}
 	least := sideBatch
@@ -264,6 +262,22 @@ func (k *bucket) purgeNext() {
 	}
 }
 
+// startPending hands the first work that waits to the writer, and restores with all that follow it.
+func (k *bucket) startPending() {
+	var back []ingest.Restore
+	for len(back) < len(k.pending) && k.pending[len(back)].Restore != nil {
+		back = append(back, *k.pending[len(back)].Restore)
+	}
+	if len(back) > 0 {
+		k.pending = k.pending[len(back):]
+		k.startJob(job{restores: back})
+		return
+	}
+	w := k.pending[0]
+	k.pending = k.pending[1:]
+	k.start(w)
+}
+
 // start hands work to the writer.
 func (k *bucket) start(w ingest.Work) { k.startJob(job{work: w}) }
 
@@ -303,19 +317,7 @@ func (k *bucket) finish(r result) {
 			wake(k.x.sides)
 		}
 	}
-	if r.restored != nil {
-		k.st.Restored(r.restored.what, r.restored.position, r.restored.log)
-		if k.st.Restoring() == 0 {
-			for id := range k.slices {
-				k.x.snapshots.dropParted(id)
-			}
-		}
-		wake(k.x.sides)
-		if k.restoring != nil {
-			close(k.restoring)
-			k.restoring = nil
-		}
-	}
+	k.putBack(r.restored)
 	for _, o := range r.reopened {
 		k.forget(o.id)
 		delete(k.sizes, o.id)
@@ -323,6 +325,26 @@ func (k *bucket) finish(r result) {
 			k.log.Error("a recovered copy cannot be used", "copy", o.id, "error", err)
 		}
 		wake(k.x.sides)
+	}
+}
+
+// putBack tells the state what was restored.
+func (k *bucket) putBack(all []restored) {
+	if len(all) == 0 {
+		return
+	}
+	for _, r := range all {
+		k.st.Restored(r.what, r.position, r.log)
+	}
+	if k.st.Restoring() == 0 {
+		for id := range k.slices {
+			k.x.snapshots.dropParted(id)
+		}
+	}
+	wake(k.x.sides)
+	if k.restoring != nil {
+		close(k.restoring)
+		k.restoring = nil
 	}
 }
 

@@ -158,7 +158,7 @@ func TestSnapshots(t *testing.T) {
 		t.Fatalf("the newest is %v", h.ref)
 	}
 	// branch 8 begins at 45: what holds 50 is not on it
-	snaps.part(1, 0, timestamp.FailoverLog{{VBUUID: 8, Seqno: 45}, {VBUUID: 7}}, s.Logs())
+	snaps.part(1, []ingest.Restore{{Copy: 1, Log: timestamp.FailoverLog{{VBUUID: 8, Seqno: 45}, {VBUUID: 7}}}}, s.Logs())
 	if refs := snaps.refs(1); len(refs) != 2 || refs[1].Number != 4 {
 		t.Errorf("on the branch: %v", refs)
 	}
@@ -262,8 +262,8 @@ func TestRestore(t *testing.T) {
 	}
 	for _, c := range []struct{ branch, want uint64 }{{25, 20}, {12, 10}, {4, 0}} {
 		log := timestamp.FailoverLog{{VBUUID: 8, Seqno: c.branch}, {VBUUID: 7}}
-		r, again := k.restore(t.Context(), &job{work: ingest.Work{Restore: &ingest.Restore{Copy: 1, Log: log}}, slices: map[index.CopyID]*storage.Slice{1: s}})
-		if r == nil || len(again) > 0 || r.position.Main != c.want || s.Positions()[0].Main != c.want {
+		r, again := k.restore(t.Context(), &job{restores: []ingest.Restore{{Copy: 1, Log: log}}, slices: map[index.CopyID]*storage.Slice{1: s}})
+		if len(r) != 1 || len(again) > 0 || r[0].position.Main != c.want || s.Positions()[0].Main != c.want {
 			t.Errorf("branch from %d: %+v %v, stored %+v, want %d", c.branch, r, again, s.Positions()[0], c.want)
 		}
 	}

@@ -180,18 +180,24 @@ func (s *snapshots) drop(id index.CopyID) {
 	s.close(gone)
 }
 
-// part takes those away from scans that hold something of a vbucket that is not on the branch of log. They stay for
-// restores until dropParted.
-func (s *snapshots) part(id index.CopyID, vb int, log timestamp.FailoverLog, logs []timestamp.FailoverLog) {
+// part takes those away from scans that hold something of a vbucket that is not on the branch it is restored to. They stay
+// for restores until dropParted. logs are those of the copy.
+func (s *snapshots) part(id index.CopyID, what []ingest.Restore, logs []timestamp.FailoverLog) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range s.copies[id] {
 		h := &s.copies[id][i]
-		if p, _ := h.snap.At(uint16(vb)); p.Content() > ingest.History(p.VBUUID, logs[vb]).Common(log) {
+		if !h.parted && slices.ContainsFunc(what, func(r ingest.Restore) bool { return h.leaves(r, logs[r.VBucket]) }) {
 			h.parted = true
 			s.moved.Add(1)
 		}
 	}
+}
+
+// leaves tells whether what is held of a vbucket is not on the branch that it is restored to.
+func (h *held) leaves(r ingest.Restore, log timestamp.FailoverLog) bool {
+	p, _ := h.snap.At(uint16(r.VBucket))
+	return p.Content() > ingest.History(p.VBUUID, log).Common(r.Log)
 }
 
 // dropParted lets those of a copy go that part has taken away.

@@ -8,6 +8,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/index"
+	"tidemark/ingest"
 	"tidemark/partition"
 	"tidemark/scan"
 	"tidemark/timestamp"
@@ -56,7 +57,7 @@ func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 			x.setHeld([]wire.Held{{Copy: 2, Node: 2, Ref: ref(10), OK: true}, {Copy: 9, Node: 2, Ref: ref(10), OK: true}})
 		}},
 		{"a snapshot that is off the branch", func() {
-			x.snapshots.part(1, 0, timestamp.FailoverLog{{VBUUID: 8, Seqno: 15}, {VBUUID: 7}}, s.Logs())
+			x.snapshots.part(1, []ingest.Restore{{Copy: 1, Log: timestamp.FailoverLog{{VBUUID: 8, Seqno: 15}, {VBUUID: 7}}}}, s.Logs())
 		}},
 		{"definitions", func() {
 			x.mu.Lock()

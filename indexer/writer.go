@@ -1,12 +1,10 @@
 package indexer
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"runtime"
-	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -14,7 +12,6 @@ import (
 	"tidemark/index"
 	"tidemark/ingest"
 	"tidemark/storage"
-	"tidemark/timestamp"
 )
 
 const (
@@ -32,11 +29,12 @@ const (
 // copySource begins the name under which the node's health has a copy that cannot be written.
 const copySource = "copy "
 
-// job is one thing to write, with the slices that there are: work of the state, or a purge.
+// job is one thing to write, with the slices that there are: a batch of the state, restores, or a purge.
 type job struct {
-	work   ingest.Work
-	purge  *purge
-	slices map[index.CopyID]*storage.Slice
+	work     ingest.Work
+	restores []ingest.Restore
+	purge    *purge
+	slices   map[index.CopyID]*storage.Slice
 }
 
 // purge removes the tombstones of one vbucket of one copy.
@@ -51,18 +49,12 @@ type result struct {
 	purged   *purge
 	missing  []index.CopyID // not here any more
 	reopened []reopened
-	restored *restored
+	restored []restored
 }
 
 type reopened struct {
 	id    index.CopyID
 	slice *storage.Slice
-}
-
-type restored struct {
-	what     ingest.Restore
-	position ingest.Position
-	log      timestamp.FailoverLog
 }
 
 // write does the jobs in order, off the data path. A job is tried until it is done or the context ends.
@@ -209,7 +201,7 @@ func (k *bucket) writeCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyB
 	if t.Kind == ingest.DeleteRange {
 		for i := range c.Parts {
 			p := &c.Parts[i]
-			if err := s.DeleteVBucket(ctx, storage.VBPosition{VBucket: uint16(p.VBucket), Position: p.Position, Log: p.Log}); err != nil {
+			if err := s.DeleteVBuckets(ctx, storage.VBPosition{VBucket: uint16(p.VBucket), Position: p.Position, Log: p.Log}); err != nil {
 				return err
 			}
 		}
@@ -300,96 +292,4 @@ func (k *bucket) early(ctx context.Context, b *storage.Batch, c *ingest.CopyBatc
 		piece.Positions = append(piece.Positions, storage.VBPosition{VBucket: uint16(p.VBucket), Position: was, Log: p.Log})
 	}
 	return s.Flush(ctx, piece)
-}
-
-// restore puts a vbucket of a copy back to its newest valid state, or to nothing.
-func (k *bucket) restore(ctx context.Context, j *job) (*restored, []reopened) {
-	what := *j.work.Restore
-	s := j.slices[what.Copy]
-	if s == nil {
-		return nil, nil
-	}
-	out, to := &restored{what: what}, ""
-	o := k.persistently(ctx, s, func() (err error) {
-		k.x.snapshots.part(what.Copy, what.VBucket, what.Log, s.Logs())
-		states, release := k.x.pasts(s)
-		defer release()
-		out.position, out.log = ingest.Position{}, nil
-		i := ingest.Choose(heldStates(states, what.VBucket), what.Log)
-		switch {
-		case i < 0:
-			to = "nothing"
-			return s.DeleteVBucket(ctx, storage.VBPosition{VBucket: uint16(what.VBucket)})
-		case states[i].snap != nil:
-			to = "snapshot"
-			_, err = s.RestoreVBucketFrom(ctx, uint16(what.VBucket), states[i].snap)
-		default:
-			to = "checkpoint"
-			_, err = s.RestoreVBucket(ctx, uint16(what.VBucket), states[i].checkpoint.Seq)
-		}
-		if err == nil {
-			h := states[i].at(what.VBucket)
-			out.position, out.log = h.Position, h.Log
-		}
-		return err
-	})
-	switch {
-	case o.again != nil:
-		return nil, []reopened{{what.Copy, s}}
-	case o.missing || ctx.Err() != nil:
-		return nil, nil
-	}
-	k.x.metrics.restores.WithLabelValues(to).Inc()
-	k.log.Warn("a vbucket left its branch and was put back", "copy", what.Copy, "vbucket", what.VBucket, "to", out.position.Main, "of", to)
-	return out, nil
-}
-
-// past is a state that a copy can go back to: a snapshot in memory, or else a checkpoint.
-type past struct {
-	batch      uint64
-	snap       *storage.Snapshot
-	checkpoint storage.CheckpointInfo
-}
-
-// pasts lists them, newest first. The snapshots among them stay until release is called.
-func (x *Indexer) pasts(s *storage.Slice) (all []past, release func()) {
-	snaps := x.snapshots.retain(s.Meta().Copy)
-	for _, snap := range snaps {
-		all = append(all, past{batch: snap.Batch(), snap: snap})
-	}
-	for _, c := range s.Checkpoints() {
-		all = append(all, past{batch: c.Batch, checkpoint: c})
-	}
-	slices.SortStableFunc(all, func(a, b past) int { return cmp.Compare(b.batch, a.batch) })
-	return all, func() {
-		for _, snap := range snaps {
-			if err := snap.Close(); err != nil {
-				x.log.Warn("closing a snapshot", "error", err)
-			}
-		}
-	}
-}
-
-// at is what the state holds of a vbucket.
-func (p *past) at(vb int) ingest.Held {
-	var h ingest.Held
-	if p.snap != nil {
-		h.Position, h.Log = p.snap.At(uint16(vb))
-	} else {
-		h.Position = p.checkpoint.Positions[vb]
-		if vb < len(p.checkpoint.Logs) {
-			h.Log = p.checkpoint.Logs[vb]
-		}
-	}
-	h.Log = ingest.History(h.Position.VBUUID, h.Log)
-	return h
-}
-
-// heldStates lists what states hold of a vbucket.
-func heldStates(all []past, vb int) []ingest.Held {
-	held := make([]ingest.Held, len(all))
-	for i := range all {
-		held[i] = all[i].at(vb)
-	}
-	return held
 }

@@ -36,7 +36,7 @@ type CheckpointInfo struct {
 
 // Checkpoint stores a copy of the slice as it is now: everything is written, the files are linked into a folder beside
 // the others, which gets its name last. Batches wait only while what came in meanwhile is written and linked. The oldest
-// beyond Options.KeepCheckpoints goes.
+// beyond Options.KeepCheckpoints goes, or, while it is read, with the next.
 func (s *Slice) Checkpoint(ctx context.Context, m CheckpointMeta) (CheckpointInfo, error) {
 	if err := s.Persist(ctx); err != nil { // most of the work, beside the writer
 		return CheckpointInfo{}, err
@@ -80,7 +80,7 @@ func (s *Slice) checkpoint(ctx context.Context, g *generation, cur *state, m Che
 		return CheckpointInfo{}, errors.Join(classify(s.meta.Copy, dir, err), fs.RemoveAll(tmp))
 	}
 	kept = append([]CheckpointInfo{info}, kept...)
-	for len(kept) > s.store.opts.KeepCheckpoints {
+	for len(kept) > s.store.opts.KeepCheckpoints && !s.isRead(kept[len(kept)-1].Seq) {
 		if err := s.removeCheckpoint(kept[len(kept)-1].Seq); err != nil {
 			s.log.Warn("an old checkpoint stays for now", "checkpoint", kept[len(kept)-1].Seq, "error", err)
 		}
@@ -165,36 +165,72 @@ func (s *Slice) findCheckpoint(seq uint64) (CheckpointInfo, error) {
 	return CheckpointInfo{}, fmt.Errorf("checkpoint %d of copy %s: %w", seq, s.meta.Copy, ErrNotFound)
 }
 
-// RestoreVBucket makes one vbucket what it was at a checkpoint, by difference over the back index, and gives its
-// position there. Logs and the other vbuckets stay as they are.
-func (s *Slice) RestoreVBucket(ctx context.Context, vb uint16, seq uint64) (ingest.Position, error) {
+// RestoreVBuckets makes vbuckets what they were at a checkpoint, rows and positions, by difference over the back index.
+// Logs and the other vbuckets stay as they are. The checkpoint is opened once for all of them. They are written in batches
+// of bounded size: after an error or a crash each vbucket is restored or as it was, and doing it again ends the same.
+func (s *Slice) RestoreVBuckets(ctx context.Context, vbs []uint16, seq uint64) error {
 	info, err := s.findCheckpoint(seq)
 	if err != nil {
-		return ingest.Position{}, err
+		return err
 	}
-	if int(vb) >= len(info.Positions) {
-		return ingest.Position{}, fmt.Errorf("%w: vbucket %d, the bucket has %d", ErrInvalid, vb, len(info.Positions))
+	to, err := s.positionsAt(vbs, info.Positions)
+	if err != nil {
+		return err
 	}
+	s.readCheckpoint(seq, 1)
+	defer s.readCheckpoint(seq, -1)
 	old, err := openPebble(s.store.res, s.checkpointDir(seq), s.meta, minMemTable, true)
 	if err != nil {
-		return ingest.Position{}, err
+		return err
 	}
 	from := old.view()
-	err = s.replace(ctx, VBPosition{VBucket: vb, Position: info.Positions[vb]}, from)
-	return info.Positions[vb], errors.Join(err, from.close(), old.close())
+	return errors.Join(s.replace(ctx, to, from), from.close(), old.close())
 }
 
-// RestoreVBucketFrom makes one vbucket what it was when the snapshot was taken, as RestoreVBucket does. The snapshot must be
-// of this slice, and stays the caller's.
-func (s *Slice) RestoreVBucketFrom(ctx context.Context, vb uint16, snap *Snapshot) (ingest.Position, error) {
-	if snap.slice != s || int(vb) >= s.meta.VBuckets {
-		return ingest.Position{}, fmt.Errorf("%w: vbucket %d of %d, from a snapshot of copy %s", ErrInvalid, vb, s.meta.VBuckets, snap.slice.meta.Copy)
+// RestoreVBucketsFrom makes vbuckets what they were when the snapshot was taken, as RestoreVBuckets does. The snapshot must
+// be of this slice, and stays the caller's.
+func (s *Slice) RestoreVBucketsFrom(ctx context.Context, vbs []uint16, snap *Snapshot) error {
+	if snap.slice != s {
+		return fmt.Errorf("%w: copy %s from a snapshot of copy %s", ErrInvalid, s.meta.Copy, snap.slice.meta.Copy)
+	}
+	to, err := s.positionsAt(vbs, snap.at.positions)
+	if err != nil {
+		return err
 	}
 	if !snap.Retain() {
-		return ingest.Position{}, fmt.Errorf("snapshot of copy %s: %w", s.meta.Copy, ErrNotFound)
+		return fmt.Errorf("snapshot of copy %s: %w", s.meta.Copy, ErrNotFound)
 	}
-	p, _ := snap.At(vb)
-	return p, errors.Join(s.replace(ctx, VBPosition{VBucket: vb, Position: p}, snap.view), snap.Close())
+	return errors.Join(s.replace(ctx, to, snap.view), snap.Close())
+}
+
+// positionsAt gives the positions of some vbuckets among those of all.
+func (s *Slice) positionsAt(vbs []uint16, all []ingest.Position) ([]VBPosition, error) {
+	to := make([]VBPosition, len(vbs))
+	for i, vb := range vbs {
+		if int(vb) >= len(all) {
+			return nil, fmt.Errorf("%w: vbucket %d of copy %s, the bucket has %d", ErrInvalid, vb, s.meta.Copy, len(all))
+		}
+		to[i] = VBPosition{VBucket: vb, Position: all[vb]}
+	}
+	return to, nil
+}
+
+// readCheckpoint counts who reads a checkpoint: it is not removed meanwhile.
+func (s *Slice) readCheckpoint(seq uint64, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reading == nil {
+		s.reading = map[uint64]int{}
+	}
+	if s.reading[seq] += n; s.reading[seq] == 0 {
+		delete(s.reading, seq)
+	}
+}
+
+func (s *Slice) isRead(seq uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reading[seq] > 0
 }
 
 // Restore makes the whole slice what it was at a checkpoint. Snapshots taken before stay as they are.

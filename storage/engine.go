@@ -11,8 +11,9 @@ type engine interface {
 	// updates are coalesced: ordered by (vbucket, document id), each document once. A write waits for room in memory at most as
 	// long as ctx.
 	flush(ctx context.Context, updates []*Update, keep func(uint16) bool, next *state, changed []VBPosition) error
-	// replace makes the rows of a vbucket those of from (none when it is nil), by difference, in one batch.
-	replace(ctx context.Context, vb uint16, from view, next *state, changed []VBPosition) error
+	// replace makes the rows of vbuckets those of from (none when it is nil), by difference, and sets their positions, in one
+	// batch: of as many of the first as a batch of bounded size takes. It gives the state after it, and how many they are.
+	replace(ctx context.Context, to []VBPosition, from view, cur *state) (next *state, done int, err error)
 	// purge removes a vbucket's tombstones.
 	purge(ctx context.Context, vb uint16) error
 	// view pins the present rows.
@@ -55,6 +56,8 @@ type rowIter interface {
 type backIter interface {
 	next() bool
 	entry() (docID []byte, seqno uint64, keys [][]byte)
+	// to begins anew with another vbucket.
+	to(vb uint16)
 	close() error
 }
 

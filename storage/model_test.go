@@ -311,34 +311,40 @@ func (d *modelRun) restore(t *rapid.T) {
 
 func (d *modelRun) restoreOne(t *rapid.T) {
 	seq, m := d.pick(t)
-	vb := uint16(rapid.IntRange(0, testVBuckets-1).Draw(t, "vb"))
-	p, err := d.slice.RestoreVBucket(context.Background(), vb, seq)
-	must(t, err)
-	d.restored(t, vb, p, m)
+	vbs := someVBuckets(t)
+	must(t, d.slice.RestoreVBuckets(context.Background(), vbs, seq))
+	d.restored(t, vbs, m)
 }
 
-// restoreFrom puts one vbucket back to a snapshot in memory.
+// someVBuckets draws one or several.
+func someVBuckets(t *rapid.T) []uint16 {
+	return rapid.SliceOfNDistinct(rapid.Uint16Range(0, testVBuckets-1), 1, testVBuckets, rapid.ID).Draw(t, "vbuckets")
+}
+
+// restoreFrom puts vbuckets back to a snapshot in memory.
 func (d *modelRun) restoreFrom(t *rapid.T) {
 	if len(d.held) == 0 {
 		t.Skip("no snapshot yet")
 	}
 	h := rapid.SampledFrom(d.held).Draw(t, "snapshot")
-	vb := uint16(rapid.IntRange(0, testVBuckets-1).Draw(t, "vb"))
-	p, err := d.slice.RestoreVBucketFrom(context.Background(), vb, h.s)
-	must(t, err)
-	d.restored(t, vb, p, h.m)
+	vbs := someVBuckets(t)
+	must(t, d.slice.RestoreVBucketsFrom(context.Background(), vbs, h.s))
+	d.restored(t, vbs, h.m)
 }
 
-// restored: the vbucket is now what m has of it.
-func (d *modelRun) restored(t *rapid.T, vb uint16, p ingest.Position, m *model) {
-	if p != m.positions[vb] {
-		t.Fatalf("position %+v, want %+v", p, m.positions[vb])
-	}
-	d.drop(vb)
-	d.m.positions[vb] = p
-	for name, doc := range m.docs {
-		if doc.vb == vb {
-			d.m.docs[name] = doc
+// restored: the vbuckets are now what m has of them.
+func (d *modelRun) restored(t *rapid.T, vbs []uint16, m *model) {
+	at := d.slice.Positions()
+	for _, vb := range vbs {
+		if at[vb] != m.positions[vb] {
+			t.Fatalf("vbucket %d at %+v, want %+v", vb, at[vb], m.positions[vb])
+		}
+		d.drop(vb)
+		d.m.positions[vb] = m.positions[vb]
+		for name, doc := range m.docs {
+			if doc.vb == vb {
+				d.m.docs[name] = doc
+			}
 		}
 	}
 	d.m.batches++
@@ -349,11 +355,13 @@ func (d *modelRun) drop(vb uint16) {
 }
 
 func (d *modelRun) deleteVBucket(t *rapid.T) {
-	vb := uint16(rapid.IntRange(0, testVBuckets-1).Draw(t, "vb"))
-	p := ingest.Position{VBUUID: 9, A: 3}
-	must(t, d.slice.DeleteVBucket(context.Background(), VBPosition{VBucket: vb, Position: p}))
-	d.drop(vb)
-	d.m.positions[vb] = p
+	var to []VBPosition
+	for _, vb := range someVBuckets(t) {
+		to = append(to, VBPosition{VBucket: vb, Position: ingest.Position{VBUUID: 9, A: 3}})
+		d.drop(vb)
+		d.m.positions[vb] = to[len(to)-1].Position
+	}
+	must(t, d.slice.DeleteVBuckets(context.Background(), to...))
 	d.m.batches++
 }
 

@@ -16,6 +16,9 @@ import (
 // purgeStep is how many tombstones one batch removes.
 const purgeStep = 4096
 
+// replaceStep is how many bytes of changes one batch of a restore holds, and one vbucket more.
+const replaceStep = 4 << 20
+
 // pebbleView is a view on a pebble snapshot.
 type pebbleView struct {
 	e    *pebbleEngine
@@ -190,34 +193,60 @@ func (b *pebbleBack) entry() (docID []byte, seqno uint64, keys [][]byte) {
 	return b.it.Key()[3:], b.seqno, b.keys
 }
 
+func (b *pebbleBack) to(vb uint16) {
+	if err := b.it.Error(); b.err == nil {
+		b.err = err // SetBounds forgets it
+	}
+	b.it.SetBounds(backRange(vb))
+	b.started = false
+}
+
 func (b *pebbleBack) close() error { return b.e.closeIter(b.it, b.err) }
 
 // replace implements engine.
-func (e *pebbleEngine) replace(ctx context.Context, vb uint16, from view, next *state, changed []VBPosition) error {
+func (e *pebbleEngine) replace(ctx context.Context, to []VBPosition, from view, cur *state) (next *state, done int, err error) {
 	e.begin()
 	defer e.end()
 	here := e.view()
-	err := e.differences(vb, here, from, next)
+	items, done, err := e.collectDifferences(to, here, from)
 	if err = errors.Join(err, here.close()); err != nil {
-		return classify(e.id, e.dir, err)
+		return cur, 0, classify(e.id, e.dir, err)
 	}
-	return e.commit(ctx, next, changed)
+	next = cur.next(to[:done])
+	next.items += items
+	return next, done, e.commit(ctx, next, to[:done])
 }
 
-// differences collects what turns the vbucket's rows here into those of from.
-func (e *pebbleEngine) differences(vb uint16, here, from view, next *state) (err error) {
-	mine, err := here.back(vb)
+// collectDifferences collects what turns the rows here of as many vbuckets as one batch takes into those of from.
+func (e *pebbleEngine) collectDifferences(to []VBPosition, here, from view) (items int64, done int, err error) {
+	mine, err := here.back(to[0].VBucket)
 	if err != nil {
-		return err
+		return 0, 0, err
 	}
 	defer func() { err = errors.Join(err, mine.close()) }()
 	var theirs backIter = noBack{}
 	if from != nil {
-		if theirs, err = from.back(vb); err != nil {
-			return err
+		if theirs, err = from.back(to[0].VBucket); err != nil {
+			return 0, 0, err
 		}
 	}
 	defer func() { err = errors.Join(err, theirs.close()) }()
+	for done < len(to) && len(e.scratch.arena) < replaceStep {
+		vb := to[done].VBucket
+		mine.to(vb)
+		theirs.to(vb)
+		n, err := e.differences(vb, mine, theirs)
+		if err != nil {
+			return 0, 0, err
+		}
+		items += n
+		done++
+	}
+	return items, done, nil
+}
+
+// differences collects what turns a vbucket's rows of mine into those of theirs, and gives by how much their number changes.
+func (e *pebbleEngine) differences(vb uint16, mine, theirs backIter) (items int64, _ error) {
 	s := e.scratch
 	haveMine, haveTheirs := mine.next(), theirs.next()
 	for haveMine || haveTheirs {
@@ -232,9 +261,9 @@ func (e *pebbleEngine) differences(vb uint16, here, from view, next *state) (err
 			b, _, _ := theirs.entry()
 			c = bytes.Compare(a, b)
 		}
-		next.items += int64(s.exchange(vb, c, mine, theirs))
+		items += int64(s.exchange(vb, c, mine, theirs))
 		if len(s.arena) > 4*MaxBatchBytes {
-			return fmt.Errorf("%w: vbucket %d differs by more than %d bytes", ErrInvalid, vb, 4*MaxBatchBytes)
+			return 0, fmt.Errorf("%w: vbucket %d differs by more than %d bytes", ErrInvalid, vb, 4*MaxBatchBytes)
 		}
 		if c <= 0 {
 			haveMine = mine.next()
@@ -243,7 +272,7 @@ func (e *pebbleEngine) differences(vb uint16, here, from view, next *state) (err
 			haveTheirs = theirs.next()
 		}
 	}
-	return nil
+	return items, nil
 }
 
 // exchange changes one document: c < 0 only mine exists, c > 0 only theirs, else both. It gives the change in rows.
@@ -276,6 +305,7 @@ type noBack struct{}
 
 func (noBack) next() bool                        { return false }
 func (noBack) entry() ([]byte, uint64, [][]byte) { return nil, 0, nil }
+func (noBack) to(uint16)                         {}
 func (noBack) close() error                      { return nil }
 
 // purge implements engine.

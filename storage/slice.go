@@ -36,6 +36,7 @@ type Slice struct {
 	snapshots int
 	dropped   bool
 	cps       []CheckpointInfo // newest first
+	reading   map[uint64]int   // checkpoints that somebody restores from
 }
 
 // generation is one folder with data and its engine. A restore makes a new one; the old one lives until its last
@@ -256,25 +257,37 @@ func (s *state) next(changed []VBPosition) *state {
 	return &n
 }
 
-// DeleteVBucket removes everything of a vbucket and sets its position, in one batch. It waits and fails as Flush does.
-func (s *Slice) DeleteVBucket(ctx context.Context, p VBPosition) error {
-	return s.replace(ctx, p, nil)
+// DeleteVBuckets removes everything of vbuckets and sets their positions, in batches of bounded size as RestoreVBuckets
+// does. It waits and fails as Flush does.
+func (s *Slice) DeleteVBuckets(ctx context.Context, to ...VBPosition) error {
+	return s.replace(ctx, to, nil)
 }
 
-// replace makes a vbucket's rows those of from.
-func (s *Slice) replace(ctx context.Context, p VBPosition, from view) error {
-	changed := []VBPosition{p}
-	if err := (&Batch{Positions: changed}).check(s.meta.VBuckets); err != nil {
+// replace makes the vbuckets' rows those of from, and their positions these.
+func (s *Slice) replace(ctx context.Context, to []VBPosition, from view) error {
+	if err := (&Batch{Positions: to}).check(s.meta.VBuckets); err != nil {
 		return err
 	}
+	for len(to) > 0 {
+		n, err := s.replaceSome(ctx, to, from)
+		if err != nil {
+			return err
+		}
+		to = to[n:]
+	}
+	return nil
+}
+
+// replaceSome does as many of the first as one batch takes, one at least.
+func (s *Slice) replaceSome(ctx context.Context, to []VBPosition, from view) (done int, err error) {
 	s.write.Lock()
 	defer s.write.Unlock()
 	g, cur, err := s.hold()
 	if err != nil {
-		return err
+		return 0, err
 	}
-	next := cur.next(changed)
-	return s.finish(g, next, g.eng.replace(ctx, p.VBucket, from, next, changed))
+	next, done, err := g.eng.replace(ctx, to, from, cur)
+	return done, s.finish(g, next, err)
 }
 
 // PurgeTombstones forgets the vbucket's deleted documents: its side stream is through. It waits and fails as Flush does, and

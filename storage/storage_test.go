@@ -173,10 +173,10 @@ func TestInvalidBatches(t *testing.T) {
 			t.Errorf("%s: %v, want ErrInvalid", name, err)
 		}
 	}
-	if err := slice.DeleteVBucket(context.Background(), VBPosition{VBucket: 99}); !errors.Is(err, ErrInvalid) {
+	if err := slice.DeleteVBuckets(context.Background(), VBPosition{VBucket: 1}, VBPosition{VBucket: 99}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("%v", err)
 	}
-	if _, err := slice.RestoreVBucket(context.Background(), 0, 7); !errors.Is(err, ErrNotFound) {
+	if err := slice.RestoreVBuckets(context.Background(), []uint16{0}, 7); !errors.Is(err, ErrNotFound) {
 		t.Errorf("%v", err)
 	}
 	if n := slice.Stats().Batch; n != 0 {
@@ -221,9 +221,9 @@ func writeMuch(t *testing.T, s *Slice) {
 		case 10:
 			_, err = s.Checkpoint(context.Background(), CheckpointMeta{Number: n})
 		case 20:
-			_, err = s.RestoreVBucket(context.Background(), 1, s.Checkpoints()[0].Seq)
+			err = s.RestoreVBuckets(context.Background(), []uint16{1, 3}, s.Checkpoints()[0].Seq)
 		case 30:
-			err = errors.Join(s.DeleteVBucket(context.Background(), VBPosition{VBucket: 2, Position: ingest.Position{A: n}}), s.PurgeTombstones(context.Background(), 3))
+			err = errors.Join(s.DeleteVBuckets(context.Background(), VBPosition{VBucket: 2, Position: ingest.Position{A: n}}), s.PurgeTombstones(context.Background(), 3))
 		case 39:
 			err = s.Restore(s.Checkpoints()[0].Seq)
 		}

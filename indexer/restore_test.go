@@ -1,0 +1,155 @@
+package indexer
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/index"
+	"tidemark/ingest"
+	"tidemark/storage"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// fallen is a bucket whose copies hold 20 in every vbucket, with a checkpoint at 10, all on branch 7.
+type fallen struct {
+	k        *bucket
+	log      bytes.Buffer // of the indexer, from "warn" on
+	vbuckets int
+	copies   int
+	id       uint64 // of the newest rollback
+}
+
+func newFallen(t testing.TB, vbuckets, copies int) *fallen {
+	t.Helper()
+	f := &fallen{vbuckets: vbuckets, copies: copies}
+	log := hclog.New(&hclog.LoggerOptions{Output: &f.log, Level: hclog.Warn})
+	x := &Indexer{cfg: Config{QueueBytes: 1 << 20}, log: log, report: make(chan struct{}, 1), sides: make(chan struct{}, 1),
+		metrics: newMetrics(), snapshots: newSnapshots(2, log), now: time.Now, changed: make(chan struct{})}
+	k, err := x.newBucket(wire.Bucket{Name: "b", UUID: "u", VBuckets: vbuckets})
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.k = k
+	st, err := storage.Open(storage.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		x.snapshots.closeAll()
+		if err := st.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	for id := range index.CopyID(copies) {
+		s, err := st.Create(storage.Meta{Copy: id + 1, Index: index.ID(id) + 1, Bucket: "b", BucketUUID: "u", VBuckets: vbuckets, Desc: []bool{false}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		f.fill(t, s, 10)
+		if _, err := s.Checkpoint(t.Context(), storage.CheckpointMeta{}); err != nil {
+			t.Fatal(err)
+		}
+		f.fill(t, s, 20)
+		k.slices[id+1] = s
+		if err := k.st.Add(ingest.Copy{ID: id + 1, Index: index.ID(id) + 1, Ready: true, Positions: s.Positions(), Logs: s.Logs()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return f
+}
+
+// fill writes a document of each vbucket at a seqno.
+func (f *fallen) fill(t testing.TB, s *storage.Slice, seqno uint64) {
+	t.Helper()
+	var b storage.Batch
+	for vb := range f.vbuckets {
+		b.Updates = append(b.Updates, storage.Update{VBucket: uint16(vb), DocID: fmt.Appendf(nil, "doc-%d-%d", vb, seqno), Seqno: seqno, Keys: [][]byte{{2, byte(seqno)}}})
+		b.Positions = append(b.Positions, storage.VBPosition{VBucket: uint16(vb),
+			Position: ingest.Position{VBUUID: 7, Main: seqno, Side: seqno, A: seqno}, Log: timestamp.FailoverLog{{VBUUID: 7}}})
+	}
+	if err := s.Flush(t.Context(), b); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// rollBack carries out the next rollback, to a branch that was left behind 15: all vbuckets of all copies go back to 10.
+func (f *fallen) rollBack(t testing.TB, x *Indexer) {
+	t.Helper()
+	f.id++
+	log := timestamp.FailoverLog{{VBUUID: 7 + f.id, Seqno: 15}, {VBUUID: 7}}
+	req := &wire.RollbackRequest{Bucket: "b", RollbackID: f.id, Incarnation: index.Incarnation{Counter: f.id}}
+	for range f.vbuckets {
+		req.Logs = append(req.Logs, log)
+	}
+	if err := x.carryOut(t.Context(), f.k, req, &wire.RollbackReply{}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (f *fallen) run(t testing.TB) {
+	ended := make(chan error, 1)
+	go func() { ended <- f.k.Run(t.Context()) }()
+	t.Cleanup(func() {
+		close(f.k.stop)
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRollbackTogether: all vbuckets of a copy are put back by a few writes, and told of by one line.
+func TestRollbackTogether(t *testing.T) {
+	const vbuckets, copies = 64, 3
+	f := newFallen(t, vbuckets, copies)
+	var batches [copies]uint64
+	for i := range batches {
+		batches[i] = f.k.slices[index.CopyID(i)+1].Stats().Batch
+	}
+	f.run(t)
+	f.rollBack(t, f.k.x)
+	for i := range batches {
+		s := f.k.slices[index.CopyID(i)+1]
+		for vb, p := range s.Positions() {
+			if p.Main != 10 {
+				t.Fatalf("copy %d holds %+v of vbucket %d, want what the checkpoint has", i+1, p, vb)
+			}
+		}
+		if n := s.Stats().Items; n != vbuckets {
+			t.Errorf("copy %d has %d rows, want %d", i+1, n, vbuckets)
+		}
+		if n := s.Stats().Batch - batches[i]; n != 1 {
+			t.Errorf("copy %d was put back by %d writes, want 1", i+1, n)
+		}
+	}
+	if n := strings.Count(f.log.String(), "\n"); n != copies {
+		t.Errorf("%d lines for %d copies, the first of them:\n%.500s", n, copies, &f.log)
+	}
+}
+
+// BenchmarkRollback is a rollback of all of 1,024 vbuckets of 12 copies, from the command to its answer.
+func BenchmarkRollback(b *testing.B) {
+	f := newFallen(b, 1024, 12)
+	f.run(b)
+	for b.Loop() {
+		b.StopTimer()
+		fell := make(chan struct{})
+		f.k.control <- func() {
+			for id, s := range f.k.slices {
+				f.fill(b, s, 20)
+				if err := f.k.st.Reopened(id, s.Positions(), s.Logs()); err != nil {
+					b.Error(err)
+				}
+			}
+			close(fell)
+		}
+		<-fell
+		b.StartTimer()
+		f.rollBack(b, f.k.x)
+	}
+}
