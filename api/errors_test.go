@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"tidemark/internal/rpc"
+	"tidemark/statecontext"
 )
 
 var update = flag.Bool("update", false, "write the documents that are made from the tables")
@@ -21,8 +22,13 @@ var update = flag.Bool("update", false, "write the documents that are made from 
 // scan those of type Code.
 func declared(t *testing.T) map[string]bool {
 	t.Helper()
+	return declaredIn(t, "../internal/rpc", "../client", ".", "../statecontext", "../scan")
+}
+
+func declaredIn(t *testing.T, folders ...string) map[string]bool {
+	t.Helper()
 	codes := map[string]bool{}
-	for _, folder := range []string{"../internal/rpc", "../client", ".", "../statecontext", "../scan"} {
+	for _, folder := range folders {
 		files, err := os.ReadDir(folder)
 		if err != nil {
 			t.Fatal(err)
@@ -90,6 +96,26 @@ func TestOneTableOfCodes(t *testing.T) {
 	}
 	if !slices.IsSortedFunc(rpc.Codes(), func(a, b rpc.CodeInfo) int { return a.Status - b.Status }) {
 		t.Error("the table is not in the order of statuses")
+	}
+}
+
+// TestPassingCodes: a refusal that clients send again by themselves, or whose status says that it is the cluster's trouble, is
+// none that the request ledger may remember; with every other one of the state's codes a retry gets the same answer.
+func TestPassingCodes(t *testing.T) {
+	replicated := declaredIn(t, "../statecontext")
+	passing := 0
+	for _, c := range rpc.Codes() {
+		if !replicated[c.Code] {
+			continue
+		}
+		if got := statecontext.Code(c.Code).Passing(); got != (c.Retry || c.Status >= 500) {
+			t.Errorf("%s: status %d, again %v; that it passes by itself is %v", c.Code, c.Status, c.Retry, got)
+		} else if got {
+			passing++
+		}
+	}
+	if passing == 0 {
+		t.Error("no code of the state was looked at")
 	}
 }
 

@@ -49,7 +49,8 @@ func applyOne(s *State, c *Command) (*State, Result, []Event) {
 	}
 	t := tx{s: base, cas: base.cas + 1}
 	rejection := t.admit(c)
-	if rejection == nil {
+	looked := rejection == nil // at the command; else nothing is known of it yet
+	if looked {
 		rejection = c.Body.apply(&t)
 	}
 	if rejection != nil {
@@ -59,7 +60,7 @@ func applyOne(s *State, c *Command) (*State, Result, []Event) {
 		t.s.cas = t.cas
 	}
 	t.result.CAS, t.result.Changed = t.s.cas, t.changed
-	if c.Request != nil {
+	if c.Request != nil && looked && (rejection == nil || !rejection.Code.Passing()) {
 		t.s.remember(c.Request, t.result)
 	}
 	return &t.s, t.result, t.events
@@ -80,7 +81,7 @@ type ownership struct {
 	managers, projectors, indexers, nodes, removed, buckets, indexes, names, users, tokens, settings bool
 }
 
-// admit holds for every command: before the cluster has an id only these two mean something, and users wait for the end
+// admit holds for every command, and what it refuses is not remembered: before the cluster has an id only these two mean something, and users wait for the end
 // of a restore.
 func (t *tx) admit(c *Command) *Rejection {
 	if t.s.staging != nil && c.waitsForRestore() {

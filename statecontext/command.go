@@ -10,7 +10,8 @@ import (
 type Command struct {
 	// TimeMS is the state time that the proposer reckons with; the state time never falls below it.
 	TimeMS int64
-	// Request, when set, makes the outcome exactly-once within the ledger's window.
+	// Request, when set, makes the outcome exactly-once within the ledger's window. Refusals are outcomes too, but for those that
+	// pass by themselves (Code.Passing) or came before the command was looked at: whoever asks again may then be served.
 	Request *Request
 	Body    Body
 }

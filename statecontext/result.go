@@ -51,6 +51,16 @@ const (
 // Error gives the code's text.
 func (c Code) Error() string { return string(c) }
 
+// Passing tells that a rejection with this code says something of the moment and nothing of the request: the same request, sent
+// again later, may be done. Such a rejection is never remembered (Request).
+func (c Code) Passing() bool {
+	switch c {
+	case NotBootstrapped, Restoring, LedgerFull:
+		return true
+	}
+	return false
+}
+
 // Rejection is the answer to a command that was understood and refused.
 type Rejection struct {
 	Code    Code   `json:"code"`

@@ -1,0 +1,60 @@
+package statecontext
+
+import (
+	"errors"
+	"testing"
+)
+
+// TestPassingRejectionsAreForgotten: what is refused for the moment's sake is done when the same request comes again later.
+func TestPassingRejectionsAreForgotten(t *testing.T) {
+	ask := func(n *node, b Body) Result {
+		return n.apply(Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: "k", BodyHash: [32]byte{1}}, Body: b})[0]
+	}
+	byLevel := create("rules", 0, 0)
+	byLevel.Definition.Rules = 1
+	for _, tc := range []struct {
+		name  string
+		begin func(t testing.TB) *node
+		want  Code
+		end   func(n *node)
+		body  Body
+	}{
+		{"no id yet", func(t testing.TB) *node { return newNode(t) }, NotBootstrapped, func(n *node) {
+			n.must(&BootstrapCluster{ClusterID: "c1", Epoch: 7})
+		}, &SetLimits{Limits: Limits{Buckets: 7}}},
+		{"a restore", func(t testing.TB) *node {
+			n := upgraded(t)
+			n.must(&BeginRestore{ID: "r1", Mode: RestoreInPlace, Bytes: 1})
+			return n
+		}, Restoring, func(n *node) { n.must(&AbortRestore{}) }, create("x", 0, 0)},
+		{"a restore that its leader did not end", func(t testing.TB) *node {
+			n := upgraded(t)
+			n.must(&BeginRestore{ID: "r1", Mode: RestoreInPlace, Bytes: 1})
+			return n
+		}, Restoring, func(n *node) { n.must(&LeaderStarted{Term: 2, Manager: Manager{ID: "m2-bb"}}) }, &PutUser{Mode: PutFirst, Name: "a", Role: UserAdmin, Hash: "h"}},
+		{"another restore", func(t testing.TB) *node {
+			n := upgraded(t)
+			n.must(&BeginRestore{ID: "r1", Mode: RestoreInPlace, Bytes: 1})
+			return n
+		}, Restoring, func(n *node) { n.must(&AbortRestore{}) }, &BeginRestore{ID: "r2", Mode: RestoreInPlace, Bytes: 1}},
+		{"an older format", func(t testing.TB) *node { return cluster(t) }, FormatNotAllowed, func(n *node) {
+			n.must(&SetFormatLevel{Level: FormatLevel})
+		}, byLevel},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			n := tc.begin(t)
+			for range 2 {
+				if r := ask(n, tc.body); !errors.Is(r.Err(), tc.want) || r.Replayed || n.state.LedgerLen() != 0 {
+					t.Fatalf("%+v, %d remembered; want %s and nothing remembered", r, n.state.LedgerLen(), tc.want)
+				}
+			}
+			tc.end(n)
+			if r := ask(n, tc.body); r.Rejection != nil || r.Replayed || !r.Changed || n.state.LedgerLen() != 1 {
+				t.Fatalf("the same request, later: %+v, %v", r, r.Rejection)
+			}
+			if r := ask(n, tc.body); r.Rejection != nil || !r.Replayed {
+				t.Fatalf("and once more: %+v", r)
+			}
+		})
+	}
+}
