@@ -30,12 +30,18 @@ type Process struct {
 // unless it has ended.
 func Spawn(t testing.TB, dir, name string, args ...string) *Process {
 	t.Helper()
+	return SpawnCommand(t, dir, name, Binary(t), args...)
+}
+
+// SpawnCommand is Spawn for a command that becomes the product, as one that enters a network namespace first.
+func SpawnCommand(t testing.TB, dir, name, command string, args ...string) *Process {
+	t.Helper()
 	p := &Process{t: t, Name: name, Args: args, log: filepath.Join(dir, name+".log"), ended: make(chan struct{})}
 	f, err := os.OpenFile(p.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p.cmd = exec.Command(Binary(t), args...)
+	p.cmd = exec.Command(command, args...)
 	p.cmd.Dir, p.cmd.Stdout, p.cmd.Stderr = dir, f, f
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	held, err := leash.New(p.cmd) // as with Launch
