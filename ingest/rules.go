@@ -33,6 +33,7 @@ const (
 	slicePos                      // a copy skips by its own position, not by the node's HW
 	scoped                        // only what left its branch is put back
 	deactivate                    // after DEACTIVATE a copy holds nobody back
+	sideEnd                       // a side stream counts up to the end that was asked for, however far KV reads on
 )
 
 func (b *Bucket) on(r Rules) bool { return b.off&r == 0 }
@@ -41,7 +42,7 @@ func (b *Bucket) on(r Rules) bool { return b.off&r == 0 }
 var ruleNames = [...]string{
 	"posSkip", "gapRule", "straddle", "sideFloor", "tombstones", "windowRule", "beginCheck", "staleLog", "ownerFence",
 	"incarnation", "fencePoll", "dropData", "resettle", "sBranch", "sRollback", "rangeA", "purgeFloor",
-	"purgeBegin", "purgeSide", "purgeRows", "aheadFloor", "sideBranch", "awaited", "slicePos", "scoped", "deactivate",
+	"purgeBegin", "purgeSide", "purgeRows", "aheadFloor", "sideBranch", "awaited", "slicePos", "scoped", "deactivate", "sideEnd",
 }
 
 // RuleNames lists the rules.

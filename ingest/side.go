@@ -11,7 +11,7 @@ import (
 type sideStream struct {
 	id     uint64
 	from   uint64 // seqno after which it was asked to start
-	to     uint64
+	to     uint64 // the highest A of its copies then: what lies above is passed over
 	copies []index.CopyID
 	conn   uint64
 	begun  bool
@@ -19,8 +19,8 @@ type sideStream struct {
 	over   bool   // nothing more comes
 	ended  bool   // it came to its end, and said how far it read
 	taken  uint64 // what TakeSide has given out reaches up to here
-	at     uint64 // what has arrived reaches up to here
-	read   uint64 // highest end of a window it read from
+	at     uint64 // everything up to here has arrived; never above to (sideEnd)
+	read   uint64 // highest end of a window it read from, which may lie beyond to
 	queue  []Entry
 	bytes  int
 }
@@ -182,7 +182,7 @@ func (b *Bucket) AcceptSide(src Source, e *keyversion.Event) Verdict {
 		if e.Seqno <= s.at {
 			return Covered
 		}
-		s.at, s.read = e.Seqno, max(s.read, e.Seqno, e.Window.End)
+		b.arrived(s, e.Seqno, e.Window.End)
 		if e.Seqno > s.to {
 			return Covered
 		}
@@ -191,9 +191,9 @@ func (b *Bucket) AcceptSide(src Source, e *keyversion.Event) Verdict {
 		s.bytes += en.size()
 		b.sideHeld += en.size()
 	case keyversion.Sync, keyversion.DSync:
-		s.at, s.read = max(s.at, e.Seqno), max(s.read, e.Seqno)
+		b.arrived(s, e.Seqno, 0)
 	case keyversion.StreamEnd:
-		s.at, s.read = max(s.at, e.Seqno), max(s.read, e.Seqno, e.Window.End)
+		b.arrived(s, e.Seqno, e.Window.End)
 		s.over, s.ended = true, true
 	case keyversion.DropData:
 		s.over = true
@@ -203,7 +203,28 @@ func (b *Bucket) AcceptSide(src Source, e *keyversion.Event) Verdict {
 	return Taken
 }
 
-// beginSide: the stream starts, or goes on over a new connection.
+// arrived notes how far a side stream has come, and how far it has read.
+//
+// KV ends a finite stream with the snapshot that its end lies in, so one that was asked for up to `to` may go on for
+// thousands of seqnos. What lies above `to` is passed over: the copies get it from the maintenance stream, as it was above A
+// of each of them when the side stream was asked for. But A may rise while a side stream runs: to the present, where a
+// maintenance stream has passed a copy by (join), or to what it has applied, where the range is deleted (dropRange). Then
+// (to, A] comes from neither, and what has arrived must not be told to reach beyond `to`: side stops there, stays below
+// A, and the rest is wanted from another side stream. How far was read counts in full, for the floor.
+func (b *Bucket) arrived(s *sideStream, seqno, windowEnd uint64) {
+	s.at, s.read = max(s.at, b.counted(s, seqno)), max(s.read, seqno, windowEnd)
+}
+
+// counted is how much of what a side stream has come to counts (sideEnd).
+func (b *Bucket) counted(s *sideStream, seqno uint64) uint64 {
+	if b.on(sideEnd) {
+		return min(seqno, s.to)
+	}
+	return seqno
+}
+
+// beginSide: the stream starts, or goes on over a new connection. One that has read on beyond its end goes on there: nothing
+// that counts is left out then.
 func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdict {
 	vb := int(e.VBucket)
 	v, g := &b.vbs[vb], e.Begin
@@ -213,7 +234,8 @@ func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdi
 	if s.begun && src.Connection < s.conn {
 		return NotOwner
 	}
-	if b.on(sideBranch) && g.Log.Newest() != v.log.Newest() || g.Start > s.at {
+	start := b.counted(s, g.Start)
+	if b.on(sideBranch) && g.Log.Newest() != v.log.Newest() || start > s.at {
 		s.over = true // another branch, or a gap: ask again
 		b.abandoned = append(b.abandoned, s.id)
 		return StaleLog
@@ -223,7 +245,7 @@ func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdi
 	if !first {
 		return Taken
 	}
-	s.at, s.taken = g.Start, min(s.taken, g.Start)
+	s.at, s.taken = start, min(s.taken, start)
 	if g.Start >= g.Purge || !b.on(purgeRows) {
 		return Taken
 	}
@@ -287,11 +309,11 @@ func (b *Bucket) takeSide(t *Batch, vb int, s *sideStream) {
 		// A deletion of a side stream leaves no tombstone: what comes for the document after it is newer, since the stream
 		// is in order and starts again at side, and the maintenance stream's part of the past is newer as a whole.
 		pt := Part{VBucket: vb, Segment: taken, after: p.pos.Side, upTo: p.pos.A}
-		// How far de-duplication may have hidden something is known at the end only: before it, A is not reached.
+		// How far de-duplication may have hidden something is known at the end only: before it, neither A nor the end is reached.
 		was := p.pos.Side
 		p.pos.Side = min(s.at, p.pos.A)
 		p.lent = p.pos.Side
-		if !s.ended && p.pos.Side == p.pos.A && b.on(sideFloor) {
+		if !s.ended && p.pos.Side == min(s.to, p.pos.A) && b.on(sideFloor) {
 			p.pos.Side--
 		}
 		if b.on(sideFloor) {

@@ -54,7 +54,9 @@ type simSide struct {
 	ks   simStream
 	to   uint64
 	read uint64
-	told bool // BEGIN was sent
+	last uint64 // highest one that was sent
+	told bool   // BEGIN was sent
+	on   bool   // it goes on to the end of the snapshot that its end lies in
 	// copies are those it was asked for; a later topology does not change what it evaluates.
 	copies []index.CopyID
 }
@@ -410,7 +412,7 @@ func (s *sim) openSide(ni int, w Want) {
 		n.b.OpenSide(w, id)
 	}
 	s.ev("n%d side %d vb%d %d->%d from p%d for %v", ni, id, w.VBucket, w.From, w.To, p, w.Copies)
-	n.side[id] = &simSide{p: p, v: w.VBucket, ks: simStream{branch: k, cur: start}, to: w.To, copies: w.Copies}
+	n.side[id] = &simSide{p: p, v: w.VBucket, ks: simStream{branch: k, cur: start}, to: w.To, on: id%4 > 0, copies: w.Copies}
 }
 
 func (s *sim) feedSide(ni int, id uint64, x *simSide) {
@@ -435,9 +437,9 @@ func (s *sim) feedSide(ni int, id uint64, x *simSide) {
 	switch {
 	case !k.mid && k.cur < x.to && k.cur < k.branch.high():
 		k.marker(k.cur + 1 + uint64(s.r.Intn(int(k.branch.high()-k.cur))))
-	case k.mid && len(k.items) > 0 && k.items[0].seqno <= x.to:
+	case k.mid && len(k.items) > 0 && (x.on || k.items[0].seqno <= x.to):
 		it := k.items[0]
-		k.items, k.cur, x.read = k.items[1:], it.seqno, max(x.read, k.window.End)
+		k.items, k.cur, x.read, x.last = k.items[1:], it.seqno, max(x.read, k.window.End), it.seqno
 		// as with a finite stream of KV, only the end says how far was read
 		e := s.event(ni, it, timestamp.Window{Start: k.window.Start, End: it.seqno}, x.copies)
 		if send(e) == NotOwner {
@@ -445,11 +447,11 @@ func (s *sim) feedSide(ni int, id uint64, x *simSide) {
 		}
 	case k.mid:
 		k.mid, k.items, k.cur, x.read = false, nil, k.window.End, k.window.End
-		if k.cur < x.to && s.r.Intn(2) == 0 {
+		if (x.on || k.cur < x.to) && s.r.Intn(2) == 0 {
 			send(keyversion.Event{Kind: keyversion.Sync, Seqno: k.cur})
 		}
 	case k.cur >= x.to:
-		send(keyversion.Event{Kind: keyversion.StreamEnd, Seqno: max(x.to, min(k.cur, x.to)), Window: timestamp.Window{End: x.read}})
+		send(keyversion.Event{Kind: keyversion.StreamEnd, Seqno: max(x.to, x.last), Window: timestamp.Window{End: x.read}})
 		delete(n.side, id)
 		s.ev("n%d side %d vb%d ends, read %d", ni, id, x.v, x.read)
 	default: // the branch is shorter than A: it can bring no more

@@ -49,7 +49,9 @@ type side struct {
 	ks     dcp
 	to     uint64
 	read   uint64
-	told   bool // BEGIN was sent
+	last   uint64 // highest one that was sent
+	told   bool   // BEGIN was sent
+	on     bool   // it goes on to the end of the snapshot that its end lies in
 	purge  uint64
 	copies []fedCopy
 }
@@ -549,7 +551,7 @@ func (s *Sim) openSide(n *node, h *hosted, w ingest.Want) {
 		return
 	}
 	s.ev("n%d side %d %s/%d %d->%d from p%d for %v", n.num, id, b.name, w.VBucket, w.From, w.To, p, w.Copies)
-	h.sides[id] = &side{p: p, v: w.VBucket, ks: dcp{branch: k, cur: start}, to: w.To, purge: k.purge, copies: copies}
+	h.sides[id] = &side{p: p, v: w.VBucket, ks: dcp{branch: k, cur: start}, to: w.To, on: id%4 > 0, purge: k.purge, copies: copies}
 }
 
 func (s *Sim) feedSide(n *node, h *hosted, id uint64, x *side) {
@@ -573,9 +575,9 @@ func (s *Sim) feedSide(n *node, h *hosted, id uint64, x *side) {
 		}
 	case !k.mid && k.cur < x.to && k.cur < k.branch.high():
 		k.marker(k.cur + 1 + uint64(s.r.Intn(int(k.branch.high()-k.cur))))
-	case k.mid && len(k.items) > 0 && k.items[0].seqno <= x.to:
+	case k.mid && len(k.items) > 0 && (x.on || k.items[0].seqno <= x.to):
 		it := k.items[0]
-		k.items, k.cur, x.read = k.items[1:], it.seqno, max(x.read, k.window.End)
+		k.items, k.cur, x.read, x.last = k.items[1:], it.seqno, max(x.read, k.window.End), it.seqno
 		// as with a finite stream of KV, only the end says how far was read
 		e, ok := s.statement(n.num, it, timestamp.Window{Start: k.window.Start, End: it.seqno}, x.copies)
 		if ok && send(e) == ingest.NotOwner {
@@ -583,13 +585,13 @@ func (s *Sim) feedSide(n *node, h *hosted, id uint64, x *side) {
 		}
 	case k.mid:
 		k.mid, k.items, k.cur, x.read = false, nil, k.window.End, k.window.End
-		if k.cur < x.to && s.r.Intn(2) == 0 {
+		if (x.on || k.cur < x.to) && s.r.Intn(2) == 0 {
 			send(keyversion.Event{Kind: keyversion.Sync, Seqno: k.cur})
 		}
 	case k.cur >= x.to:
 		// The projector asks KV how far it is, now: that holds for what an earlier stream left out, too, which broke off.
 		reach := max(x.read, k.branch.high())
-		send(keyversion.Event{Kind: keyversion.StreamEnd, Seqno: x.to, Window: timestamp.Window{End: reach}})
+		send(keyversion.Event{Kind: keyversion.StreamEnd, Seqno: max(x.to, x.last), Window: timestamp.Window{End: reach}})
 		delete(h.sides, id)
 		s.ev("n%d side %d %s/%d ends, reach %d", n.num, id, h.name, x.v, reach)
 	default: // the branch is shorter than A: it can bring no more
