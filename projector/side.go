@@ -372,7 +372,9 @@ func (s *side) pumpAll(ctx context.Context) error {
 	return nil
 }
 
-// block gives a block's events to the router, and the streams that have ended back.
+// block gives a block's events to the router, and the streams that have ended back. KV ends a finite stream with the snapshot
+// that its end lies in, which may be millions of documents further on. Documents come in order, so that the first one above
+// the end says that everything up to the end has come.
 func (s *side) block(ctx context.Context, p *pump, block *feed.Block) (over []*stream, err error) {
 	defer p.tell()
 	for i := range block.Events {
@@ -385,8 +387,9 @@ func (s *side) block(ctx context.Context, p *pump, block *feed.Block) (over []*s
 		switch {
 		case e.Kind == feed.StreamBegin:
 			err = p.begin(ctx, st, e, s.plan)
-		case !st.begun:
-		case e.Kind == feed.StreamEnd && e.EndReason == 0:
+		case !st.begun || st.passed: // KV reads on beyond the end
+		case e.Kind == feed.StreamEnd && e.EndReason == 0, e.Kind.IsDocument() && e.Seqno > st.end:
+			st.passed = true
 			over = append(over, st)
 		case e.Kind == feed.StreamEnd:
 			err = fmt.Errorf("%w: vbucket %d: KV ended it for reason %d", errStreamBroken, st.vb, e.EndReason)
@@ -400,7 +403,7 @@ func (s *side) block(ctx context.Context, p *pump, block *feed.Block) (over []*s
 	return over, nil
 }
 
-// endAll ends streams that KV has sent to their end. What KV left out as de-duplicated has a newer version at or below
+// endAll ends streams that KV has sent up to their end. What KV left out as de-duplicated has a newer version at or below
 // KV's present high seqno, so that is the reach that the indexer is told: no marker of a finite stream says it. The last
 // version at or below the end may be among what was left out, so the end itself is what has been covered.
 func (s *side) endAll(ctx context.Context, p *pump, over []*stream) error {

@@ -137,7 +137,8 @@ func TestSideStreamsEnd(t *testing.T) {
 	}
 }
 
-// An engine ends a finite stream with the snapshot that its end lies in: END says how far it went.
+// An engine ends a finite stream with the snapshot that its end lies in. The first document above the end ends the stream for who
+// asked: it does not wait for, and does not get, what the engine goes on to send.
 func TestSideStreamGoesBeyondItsEnd(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -145,11 +146,29 @@ func TestSideStreamGoesBeyondItsEnd(t *testing.T) {
 	if err := <-w.beside(w.backfill(1, "boot")); err != nil { // up to 10
 		t.Fatal(err)
 	}
+	ends := func() []keyversion.Event { return w.side.kinds(keyversion.StreamEnd) }
 	e.stream(3).write(0, 15)
-	e.stream(3).end(mcbp.EndOK)
-	w.eventually("END", func() bool { return len(w.side.kinds(keyversion.StreamEnd)) == 1 })
-	if end := w.side.kinds(keyversion.StreamEnd)[0]; end.VBucket != 3 || end.Seqno != 15 || end.Window.End != 100 {
+	w.eventually("END", func() bool { return len(ends()) == 1 })
+	if end := ends()[0]; end.VBucket != 3 || end.Seqno != 10 || end.Window.End != 100 {
 		t.Errorf("%+v", end)
+	}
+	e.stream(3).write(15, 20)
+	e.stream(3).end(mcbp.EndOK)
+	e.stream(4).write(0, 15)
+	e.stream(4).end(mcbp.EndOK)
+	w.eventually("END of the other", func() bool { return len(ends()) == 2 })
+	w.eventually("the side stream is over", func() bool { return len(w.sides()) == 0 })
+	if n := len(ends()); n != 2 {
+		t.Errorf("%d ENDs of two vbuckets", n)
+	}
+	data := w.side.kinds(keyversion.Insert)
+	for _, d := range data {
+		if d.Seqno > 10 {
+			t.Errorf("seqno %d of vbucket %d was sent", d.Seqno, d.VBucket)
+		}
+	}
+	if len(data) != 20 {
+		t.Errorf("%d documents of two vbuckets were sent, want 10 of each", len(data))
 	}
 }
 

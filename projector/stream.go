@@ -38,6 +38,7 @@ type stream struct {
 
 	// Of the pump alone.
 	begun   bool
+	passed  bool // of a side stream: KV has sent everything up to its end
 	tracker feed.Tracker
 	plan    *plan
 	vbuuid  uint64
