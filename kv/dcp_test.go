@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -75,29 +76,29 @@ func TestFiniteStreamsEnd(t *testing.T) {
 	ask := func(vb uint16, r mcbp.StreamRequest) { c.t.Helper(); c.want(streamFrame(vb, r), mcbp.StatusOK) }
 	ask(0, mcbp.StreamRequest{End: 0})
 	c.lines("end ok <nil>")
-	ask(0, mcbp.StreamRequest{End: 1}) // a's first version is de-duplicated away: nothing is left up to 1
-	c.lines("end ok <nil>")
-	ask(0, mcbp.StreamRequest{End: 2})
-	c.lines("snapshot 0-2 2 <nil>", "mutation 2 b=2 <nil>", "end ok <nil>")
-	ask(0, mcbp.StreamRequest{End: 3})
-	c.lines("snapshot 0-3 2 <nil>", "mutation 2 b=2 <nil>", "mutation 3 a=3 <nil>", "end ok <nil>")
+	whole := []string{"snapshot 0-3 2 <nil>", "mutation 2 b=2 <nil>", "mutation 3 a=3 <nil>"}
+	for end := range uint64(3) { // the snapshot that the end lies in is sent to its own end, as engines do
+		ask(0, mcbp.StreamRequest{End: end + 1})
+		c.lines(append(slices.Clone(whole), "end ok <nil>")...)
+	}
 	ask(0, mcbp.StreamRequest{End: mcbp.EndOfTime, Flags: mcbp.StreamToLatest})
-	c.lines("snapshot 0-3 2 <nil>", "mutation 2 b=2 <nil>", "mutation 3 a=3 <nil>", "end ok <nil>")
+	c.lines(append(slices.Clone(whole), "end ok <nil>")...)
 	ask(1, mcbp.StreamRequest{End: mcbp.EndOfTime, Flags: mcbp.StreamToLatest})
 	c.lines("end ok <nil>")
 	ask(0, mcbp.StreamRequest{End: 5})
-	c.lines("snapshot 0-3 2 <nil>", "mutation 2 b=2 <nil>", "mutation 3 a=3 <nil>")
+	c.lines(whole...)
 	kv.send(setFrame(0, "c", "4"), setFrame(0, "d", "5"), setFrame(0, "e", "6"))
 	for range 3 {
 		kv.read()
 	}
 	var tail []string
 	for len(tail) == 0 || !strings.HasPrefix(tail[len(tail)-1], "end") {
-		if l := line(c.read()); !strings.HasPrefix(l, "snapshot") { // one window or two
+		if l := line(c.read()); !strings.HasPrefix(l, "snapshot") { // one window or more
 			tail = append(tail, l)
 		}
 	}
-	if got := strings.Join(tail, "; "); got != "mutation 4 c=4 <nil>; mutation 5 d=5 <nil>; end ok <nil>" {
+	got := strings.Replace(strings.Join(tail, "; "), "mutation 6 e=6 <nil>; ", "", 1) // in a window with 5, or in none
+	if got != "mutation 4 c=4 <nil>; mutation 5 d=5 <nil>; end ok <nil>" {
 		t.Fatalf("a stream up to 5 ended with %q", got)
 	}
 }

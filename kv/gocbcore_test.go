@@ -117,7 +117,7 @@ func TestGocbcoreAgents(t *testing.T) {
 	if _, err := openStream(t, dcp, 3, 0, 0, 0, 4, 0, 0, finite); err != nil {
 		t.Fatal(err)
 	}
-	finite.expect(t, "snapshot 0-4 2", "mutation 3 "+keys[0]+`={"n":3}`, "deletion 4 "+keys[1], "end <nil>")
+	finite.expect(t, "snapshot 0-5 2", "mutation 3 "+keys[0]+`={"n":3}`, "deletion 4 "+keys[1], "mutation 5 "+keys[2]+`={"live":true}`, "end <nil>")
 
 	var rollback gocbcore.DCPRollbackError
 	if _, err := openStream(t, dcp, 3, 0, uint64(first.VbUUID), 8, endless, 0, 9, newObserver()); !errors.As(err, &rollback) || rollback.SeqNo != 0 {

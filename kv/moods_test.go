@@ -85,7 +85,7 @@ func TestMoodGaps(t *testing.T) {
 	}
 	c := openDCP(t, n.MemcachedAddr(), "c", 0)
 	c.want(streamFrame(0, mcbp.StreamRequest{End: 6}), mcbp.StatusOK) // ends in a gap
-	c.lines("snapshot 0-6 2 <nil>", "mutation 1 k0=1 <nil>", "mutation 2 k1=1 <nil>", "mutation 4 k2=1 <nil>", "mutation 5 k3=1 <nil>", "end ok <nil>")
+	c.lines("snapshot 0-7 2 <nil>", "mutation 1 k0=1 <nil>", "mutation 2 k1=1 <nil>", "mutation 4 k2=1 <nil>", "mutation 5 k3=1 <nil>", "mutation 7 k4=1 <nil>", "end ok <nil>")
 }
 
 func TestMoodDiskSnapshots(t *testing.T) {
@@ -114,7 +114,7 @@ func TestMoodOddBoundaries(t *testing.T) {
 	c.lines("snapshot 4-5 1 <nil>", "mutation 5 k1=2 <nil>")
 	d := openDCP(t, n.MemcachedAddr(), "d", 0)
 	d.want(streamFrame(0, mcbp.StreamRequest{Start: 1, End: 3, VBUUID: uuid, SnapStart: 1, SnapEnd: 1}), mcbp.StatusOK)
-	d.lines("snapshot 1-3 2 <nil>", "mutation 3 k2=1 <nil>", "end ok <nil>")
+	d.lines("snapshot 1-5 2 <nil>", "mutation 3 k2=1 <nil>", "mutation 4 k3=1 <nil>", "mutation 5 k1=2 <nil>", "end ok <nil>")
 }
 
 // During warmup documents and streams fail temporarily, the map and the statistics do not.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/golang/snappy"
 
+	"tidemark/kv/server"
 	"tidemark/mcbp"
 )
 
@@ -92,10 +93,10 @@ func TestBodiesOfDeletionsAndCompression(t *testing.T) {
 
 // A window that ends where no item is (it was de-duplicated away) is closed by SEQNO_ADVANCED for those who know it.
 func TestSeqnoAdvanced(t *testing.T) {
-	n, _ := runNode(t, testConfig(t.TempDir()))
+	n := nastyNode(t, server.ExactEnd)
 	kv := login(t, n.MemcachedAddr())
 	for _, key := range []string{"a", "b", "b"} {
-		kv.want(setFrame(0, key, "1"), mcbp.StatusOK)
+		kv.want(setFrame(1, key, "1"), mcbp.StatusOK)
 	}
 	for _, x := range []struct {
 		features []mcbp.Feature
@@ -106,7 +107,7 @@ func TestSeqnoAdvanced(t *testing.T) {
 	} {
 		c := login(t, n.MemcachedAddr(), x.features...)
 		c.want(request(mcbp.OpDCPOpen, 0, mcbp.Open{Flags: mcbp.OpenProducer}.AppendExtras(nil), fmt.Append(nil, "c", len(x.features)), nil), mcbp.StatusOK)
-		c.want(streamFrame(0, mcbp.StreamRequest{End: 2}), mcbp.StatusOK)
+		c.want(streamFrame(1, mcbp.StreamRequest{End: 2}), mcbp.StatusOK)
 		c.lines(x.lines...)
 	}
 }

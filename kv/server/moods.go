@@ -41,10 +41,12 @@ const (
 	Overshoot
 	// Compressed: values are sent compressed to DCP consumers that negotiated snappy, as from a bucket whose compression is active.
 	Compressed
+	// ExactEnd: of each second vbucket a finite stream ends at its end, not with the snapshot that its end lies in.
+	ExactEnd
 
 	// NoMoods is a mild node, AllMoods the nastiest one.
 	NoMoods  Moods = 0
-	AllMoods       = Compressed<<1 - 1
+	AllMoods       = ExactEnd<<1 - 1
 )
 
 // ErrMood means that a mood is not known; the message lists those that are.
@@ -75,6 +77,7 @@ func MoodList() []Mood {
 		{NoCloseEnd, "no-close-end", "CLOSE_STREAM is not followed by STREAM_END"},
 		{Overshoot, "overshoot", "flow control is overshot by one message"},
 		{Compressed, "compressed", "values are compressed once snappy was negotiated"},
+		{ExactEnd, "exact-end", "of each second vbucket a finite stream ends at its end, not with the snapshot that it lies in"},
 	}
 }
 

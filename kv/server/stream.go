@@ -2,6 +2,7 @@ package server
 
 import (
 	"errors"
+	"math"
 	"strings"
 	"sync/atomic"
 
@@ -121,7 +122,13 @@ func (st *stream) lacks() bool {
 
 // beginSnapshot fixes the next snapshot and appends its marker; false when there is nothing now.
 func (st *stream) beginSnapshot(buf []byte) ([]byte, bool) {
-	snap, upTo := st.vb.SnapshotAfter(st.last, st.end)
+	moods := st.p.c.srv.opts.Moods
+	// A snapshot that was begun is sent to its end: as with engines a finite stream ends with the one that its end lies in.
+	limit := uint64(math.MaxUint64)
+	if moods.Has(ExactEnd) && st.id%2 == 1 {
+		limit = st.end
+	}
+	snap, upTo := st.vb.SnapshotAfter(st.last, limit)
 	if snap == nil {
 		if upTo >= st.end {
 			st.last = st.end
@@ -137,7 +144,6 @@ func (st *stream) beginSnapshot(buf []byte) ([]byte, bool) {
 		}
 	}
 	st.marked = true
-	moods := st.p.c.srv.opts.Moods
 	if moods.Has(DiskSnapshots) {
 		marker.Flags = mcbp.SnapshotDisk
 	}
