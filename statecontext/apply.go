@@ -43,7 +43,7 @@ func applyOne(s *State, c *Command) (*State, Result, []Event) {
 		if r, known := base.recall(c.Request); known {
 			return &base, r, nil
 		}
-		if rejection := base.makeRoom(); rejection != nil {
+		if rejection := base.makeRoom(c); rejection != nil {
 			return &base, Result{CAS: base.cas, Rejection: rejection}, nil
 		}
 	}

@@ -3,8 +3,6 @@ package statecontext
 import (
 	"strings"
 
-	"github.com/tidwall/btree"
-
 	"tidemark/index"
 	"tidemark/partition"
 )
@@ -221,7 +219,7 @@ func (c *RaiseEpoch) apply(t *tx) *Rejection {
 	}
 	t.s.epoch, t.s.term, t.s.leader = c.Epoch, 0, ""
 	if c.ClearLedger {
-		t.s.ledger, t.s.ledgerAge = btree.NewMap[string, *ledgerEntry](0), btree.NewMap[uint64, string](0)
+		t.s.ledger = t.s.ledger.cleared()
 	}
 	if c.SkipNumbers {
 		t.skipNumbers()

@@ -216,15 +216,19 @@ func checkNames(s *State) error {
 }
 
 func checkLedger(s *State) error {
-	if s.ledger.Len() != s.ledgerAge.Len() {
-		return broken("%d requests by key, %d by age", s.ledger.Len(), s.ledgerAge.Len())
+	shared := 0
+	for own := range values(s.ledger.shares) {
+		shared += own.Len()
+	}
+	if s.ledger.len() != s.ledger.ages.Len() || s.ledger.len() != shared {
+		return broken("%d requests by key, %d by age, %d by principal", s.ledger.len(), s.ledger.ages.Len(), shared)
 	}
 	var err error
 	last := int64(-1 << 62)
-	s.ledgerAge.Scan(func(number uint64, key string) bool {
-		e, ok := s.ledger.Get(key)
+	s.ledger.ages.Scan(func(number uint64, key string) bool {
+		e, ok := s.ledger.entries.Get(key)
 		switch {
-		case !ok || e.number != number || number >= s.ledgerNext:
+		case !ok || e.number != number || number >= s.ledger.next:
 			err = broken("request %d by age is not the one by key", number)
 		case e.timeMS < last || e.timeMS > s.timeMS:
 			err = broken("request %d of time %d after %d, state time %d", number, e.timeMS, last, s.timeMS)

@@ -56,8 +56,8 @@ func Describe(s *State) string {
 	for x := range s.Indexes() {
 		describeIndex(&w, x)
 	}
-	s.ledgerAge.Scan(func(number uint64, key string) bool {
-		e, _ := s.ledger.Get(key)
+	s.ledger.ages.Scan(func(number uint64, key string) bool {
+		e, _ := s.ledger.entries.Get(key)
 		fmt.Fprintf(&w, "request %d %q time %d: %s\n", number, key, e.timeMS, describeResult(&e.outcome))
 		return true
 	})

@@ -1,18 +1,103 @@
 package statecontext
 
 import (
+	"strings"
+
+	"github.com/tidwall/btree"
+
 	"tidemark/index"
 )
 
+// ledger is what is remembered of requests, in persistent maps: a copy of the struct is a version of its own.
+type ledger struct {
+	entries *btree.Map[string, *ledgerEntry]               // by requestKey
+	ages    *btree.Map[uint64, string]                     // by number, oldest first
+	shares  *btree.Map[string, *btree.Map[uint64, string]] // the same for each principal; follows from the entries
+	next    uint64                                         // number of the next entry
+}
+
+func newLedger() ledger {
+	return ledger{entries: btree.NewMap[string, *ledgerEntry](0), ages: btree.NewMap[uint64, string](0),
+		shares: btree.NewMap[string, *btree.Map[uint64, string]](0)}
+}
+
+// cleared gives an empty ledger whose numbers go on.
+func (l *ledger) cleared() ledger {
+	empty := newLedger()
+	empty.next = l.next
+	return empty
+}
+
 // ledgerEntry is the remembered outcome of a request.
 type ledgerEntry struct {
-	number   uint64 // in ledgerAge
+	number   uint64 // in ages
 	bodyHash [32]byte
 	timeMS   int64 // state time of the outcome
 	outcome  Result
 }
 
 func requestKey(r *Request) string { return nameKey(r.Principal, r.Key) }
+
+// principalOf is the principal in a requestKey.
+func principalOf(key string) string {
+	principal, _, _ := strings.Cut(key, "\x00")
+	return principal
+}
+
+func (l *ledger) len() int { return l.entries.Len() }
+
+// share is how many entries a principal has.
+func (l *ledger) share(principal string) int {
+	if own, ok := l.shares.Get(principal); ok {
+		return own.Len()
+	}
+	return 0
+}
+
+// oldest gives the oldest entry of a principal; of all with all.
+func (l *ledger) oldest(principal string, all bool) (string, *ledgerEntry) {
+	ages := l.ages
+	if !all {
+		ages, _ = l.shares.Get(principal)
+	}
+	if ages == nil {
+		return "", nil
+	}
+	_, key, _ := ages.Min()
+	e, _ := l.entries.Get(key)
+	return key, e
+}
+
+// put adds an entry to this version; del takes one away.
+func (l *ledger) put(key string, e *ledgerEntry) {
+	l.entries.Set(key, e)
+	l.ages.Set(e.number, key)
+	own, ok := l.shares.Get(principalOf(key))
+	if ok {
+		own = own.Copy()
+	} else {
+		own = btree.NewMap[uint64, string](0)
+	}
+	own.Set(e.number, key)
+	l.shares.Set(principalOf(key), own)
+}
+
+func (l *ledger) del(key string, e *ledgerEntry) {
+	l.entries.Delete(key)
+	l.ages.Delete(e.number)
+	own, _ := l.shares.Get(principalOf(key))
+	if own = own.Copy(); own.Len() == 1 {
+		l.shares.Delete(principalOf(key))
+		return
+	}
+	own.Delete(e.number)
+	l.shares.Set(principalOf(key), own)
+}
+
+// version makes the maps ones that may be changed.
+func (l *ledger) version() {
+	l.entries, l.ages, l.shares = l.entries.Copy(), l.ages.Copy(), l.shares.Copy()
+}
 
 // Outcome gives what a proposal under this request would be answered without being looked at: the outcome that is
 // remembered, or a refusal. known is false for a new request, and for one that is still on its way through the log.
@@ -24,7 +109,7 @@ func (s *State) recall(r *Request) (Result, bool) {
 		return Result{CAS: s.cas, Rejection: reject(InvalidArgument, "idempotency key of %d and principal of %d bytes; want 1 to %d and at most %d",
 			len(r.Key), len(r.Principal), MaxKeyBytes, MaxKeyBytes)}, true
 	}
-	e, ok := s.ledger.Get(requestKey(r))
+	e, ok := s.ledger.entries.Get(requestKey(r))
 	if !ok || s.timeMS-e.timeMS >= s.limits.LedgerMaxAgeMS {
 		return Result{}, false
 	}
@@ -37,48 +122,86 @@ func (s *State) recall(r *Request) (Result, bool) {
 	return out, true
 }
 
-// forgetAtOnce bounds what one request makes the ledger forget, so that no command pays for a quiet day.
-const forgetAtOnce = 16
+const (
+	// forgetAtOnce bounds what one request makes the ledger forget, so that no command pays for a quiet day.
+	forgetAtOnce = 16
+	// reservedPart of the ledger (one in so many) is for administrators.
+	reservedPart = 16
+)
 
-// makeRoom forgets what is too old, and the oldest when the ledger is full, unless that is too young.
-func (s *State) makeRoom() *Rejection {
-	ledger, age := s.ledger, s.ledgerAge
+// makeRoom forgets what is too old, and what is old enough where a request has no room otherwise; it refuses rather than
+// to forget what is young.
+//
+// A principal has room for as many entries as are free for everybody: alone half of the ledger, and whatever one holds, as much is
+// left for who comes next. Beyond that its own oldest has to go, or, as long as it holds less than an equal part, the oldest
+// of all. Administrators are not counted and have a reserve besides: they can always take the right to write away.
+func (s *State) makeRoom(c *Command) *Rejection {
 	for range forgetAtOnce {
-		number, key, ok := age.Min()
-		if !ok {
+		if key, e := s.ledger.oldest("", true); e != nil && s.timeMS-e.timeMS >= s.limits.LedgerMaxAgeMS {
+			s.forget(key, e)
+		} else {
+			break
+		}
+	}
+	principal := c.Request.Principal
+	most := int(s.limits.LedgerEntries)
+	own, all := s.ledger.share(principal), true
+	if s.administers(c) {
+		if s.ledger.len() < most {
 			return nil
 		}
-		e, _ := ledger.Get(key)
-		old := s.timeMS - e.timeMS
-		full := ledger.Len() >= int(s.limits.LedgerEntries)
-		if old < s.limits.LedgerMaxAgeMS && !full {
+	} else {
+		most -= most / reservedPart
+		if own < most-s.ledger.len() {
 			return nil
 		}
-		if old < s.limits.LedgerMinAgeMS {
-			return reject(LedgerFull, "%d requests are remembered and the oldest is %d s old; none is forgotten before %d s: try again later",
-				ledger.Len(), old/1000, s.limits.LedgerMinAgeMS/1000)
+		all = own < most/(s.ledger.shares.Len()+1)
+	}
+	for range forgetAtOnce {
+		key, e := s.ledger.oldest(principal, all)
+		if e == nil {
+			return nil
 		}
-		if ledger == s.ledger { // the first to go: work on copies
-			s.ledger, s.ledgerAge = ledger.Copy(), age.Copy()
-			ledger, age = s.ledger, s.ledgerAge
+		if old := s.timeMS - e.timeMS; old < s.limits.LedgerMinAgeMS {
+			return reject(LedgerFull, "%d requests are remembered, %d of them of %q, and there is room for no more of these: the oldest that may go is %d s old; "+
+				"none is forgotten before %d s: try again later", s.ledger.len(), own, principal, old/1000, s.limits.LedgerMinAgeMS/1000)
 		}
-		ledger.Delete(key)
-		age.Delete(number)
+		if s.forget(key, e); s.ledger.len() < most {
+			return nil
+		}
 	}
 	return nil
+}
+
+// administers tells whether a command comes from an administrator: a user who is one, or anybody who was let in to do what
+// only administrators may do (package api).
+func (s *State) administers(c *Command) bool {
+	if u := s.User(c.Request.Principal); u != nil && u.Role == UserAdmin {
+		return true
+	}
+	switch c.Body.kind() {
+	case kindCreateIndex, kindBuildIndexes, kindDropIndex:
+		return false
+	}
+	return true
+}
+
+// forget takes an entry away.
+func (s *State) forget(key string, e *ledgerEntry) {
+	s.ledger.version()
+	s.ledger.del(key, e)
 }
 
 // remember stores an outcome.
 func (s *State) remember(r *Request, out Result) {
 	out.Buckets = nil
-	s.ledger, s.ledgerAge = s.ledger.Copy(), s.ledgerAge.Copy()
-	if old, ok := s.ledger.Get(requestKey(r)); ok { // too old, and not yet forgotten
-		s.ledgerAge.Delete(old.number)
+	key := requestKey(r)
+	if old, ok := s.ledger.entries.Get(key); ok { // too old, and not yet forgotten
+		s.forget(key, old)
 	}
-	e := &ledgerEntry{number: s.ledgerNext, bodyHash: r.BodyHash, timeMS: s.timeMS, outcome: out}
-	s.ledgerNext++
-	s.ledger.Set(requestKey(r), e)
-	s.ledgerAge.Set(e.number, requestKey(r))
+	s.ledger.version()
+	s.ledger.put(key, &ledgerEntry{number: s.ledger.next, bodyHash: r.BodyHash, timeMS: s.timeMS, outcome: out})
+	s.ledger.next++
 }
 
 func appendLedgerEntry(dst []byte, key string, e *ledgerEntry) []byte {

@@ -307,7 +307,7 @@ func (m *merger) merge() *Rejection {
 	s.epoch, s.limits = m.epoch, b.limits.usable()
 	s.timeMS = max(s.timeMS, b.timeMS)
 	s.nextIndexID, s.nextCopyID = max(s.nextIndexID, b.nextIndexID), max(s.nextCopyID, b.nextCopyID)
-	s.ledger, s.ledgerAge = btree.NewMap[string, *ledgerEntry](0), btree.NewMap[uint64, string](0)
+	s.ledger = s.ledger.cleared()
 	if m.mode == RestoreInPlace {
 		m.mergeNodes()
 	}

@@ -110,7 +110,7 @@ func (rw *recordWriter) state(s *State, appliedIndex uint64) {
 	p = appendUint(appendInt(p, s.timeMS), s.revision)
 	p = appendLimits(appendString(appendUint(p, s.term), s.leader), s.limits)
 	p = append(appendUint(appendUint(p, uint64(s.nextIndexID)), uint64(s.nextCopyID)), byte(s.nextNodeID))
-	p = appendUint(p, s.ledgerNext)
+	p = appendUint(p, s.ledger.next)
 	rw.write(recordHeader, p)
 	for m := range s.Managers() {
 		p = appendManager(p[:0], m)
@@ -139,8 +139,8 @@ func (rw *recordWriter) state(s *State, appliedIndex uint64) {
 		p = appendUint(appendUint(p, x.TopologyCAS), x.PlacedCAS)
 		rw.write(recordIndex, p)
 	}
-	s.ledgerAge.Scan(func(_ uint64, key string) bool {
-		e, _ := s.ledger.Get(key)
+	s.ledger.ages.Scan(func(_ uint64, key string) bool {
+		e, _ := s.ledger.entries.Get(key)
 		p = appendLedgerEntry(p[:0], key, e)
 		rw.write(recordLedger, p)
 		return rw.err == nil
@@ -291,7 +291,7 @@ func (s *State) load(kind byte, d *decoder) {
 		s.epoch, s.formatLevel, s.timeMS, s.revision = d.uint(), d.uint(), d.int(), d.uint()
 		s.term, s.leader, s.limits = d.uint(), d.string(), d.limits()
 		s.nextIndexID, s.nextCopyID, s.nextNodeID = index.ID(d.uint()), index.CopyID(d.uint()), index.NodeID(d.byte())
-		s.ledgerNext = d.uint()
+		s.ledger.next = d.uint()
 	case recordManager:
 		m := d.manager()
 		s.managers.Set(m.ID, &m)
@@ -316,8 +316,7 @@ func (s *State) load(kind byte, d *decoder) {
 		}
 	case recordLedger:
 		key, e := d.ledgerEntry()
-		s.ledger.Set(key, e)
-		s.ledgerAge.Set(e.number, key)
+		s.ledger.put(key, e)
 	case recordUser:
 		u := d.user()
 		s.users.Set(u.Name, &u)

@@ -47,9 +47,7 @@ type State struct {
 	users      *btree.Map[string, *User]
 	tokens     *btree.Map[string, *Token]
 	settings   *btree.Map[string, *BucketSettings]
-	ledger     *btree.Map[string, *ledgerEntry]
-	ledgerAge  *btree.Map[uint64, string] // entries of the ledger by their number, oldest first
-	ledgerNext uint64
+	ledger     ledger
 	placed     [index.MaxNodeID + 1]uint32 // copies of each node that are not leaving; follows from indexes
 
 	staging  *Staging  // a restore under way
@@ -90,8 +88,7 @@ func New() *State {
 		users:       btree.NewMap[string, *User](0),
 		tokens:      btree.NewMap[string, *Token](0),
 		settings:    btree.NewMap[string, *BucketSettings](0),
-		ledger:      btree.NewMap[string, *ledgerEntry](0),
-		ledgerAge:   btree.NewMap[uint64, string](0),
+		ledger:      newLedger(),
 	}
 }
 
@@ -353,7 +350,7 @@ func (s *State) IndexesOf(bucket string) iter.Seq[*Index] {
 }
 
 // LedgerLen is the number of requests whose outcome is remembered.
-func (s *State) LedgerLen() int { return s.ledger.Len() }
+func (s *State) LedgerLen() int { return s.ledger.len() }
 
 // nameKey orders names within their bucket; neither part may hold a zero byte.
 func nameKey(bucket, name string) string { return bucket + "\x00" + name }

@@ -470,7 +470,7 @@ func TestLeaderAndEpoch(t *testing.T) {
 func TestLedger(t *testing.T) {
 	n := cluster(t)
 	limits := DefaultLimits()
-	limits.LedgerEntries = 3
+	limits.LedgerEntries = 6 // of which one principal has half
 	n.must(&SetLimits{Limits: limits})
 	ask := func(key string, hash byte, b Body) Result {
 		t.Helper()

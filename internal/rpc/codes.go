@@ -107,7 +107,7 @@ func Codes() []CodeInfo {
 		{Code: "NOT_BOOTSTRAPPED", Status: 503, Exit: ExitUnavailable, Retry: true, Title: "The cluster has no id yet", WayOut: "Nothing was done: try again."},
 		{Code: "BUSY", Status: 503, Exit: ExitUnavailable, Retry: true, Title: "Too much at once", WayOut: "Nothing was done: try again after Retry-After."},
 		{Code: "RESTORING", Status: 503, Exit: ExitUnavailable, Retry: true, Title: "A backup is being restored", WayOut: "Nothing was done: try again when that is over."},
-		{Code: "LEDGER_FULL", Status: 503, Exit: ExitUnavailable, Title: "Too many recent requests are remembered", WayOut: "Nothing was done: send fewer writes with an Idempotency-Key, or raise ledger_entries."},
+		{Code: "LEDGER_FULL", Status: 503, Exit: ExitUnavailable, Title: "Too many recent requests of this user are remembered", WayOut: "Nothing was done: wait, send fewer writes with an Idempotency-Key, or have an administrator raise ledger_entries."},
 		{Code: "NO_PROJECTOR", Status: 503, Exit: ExitUnavailable, Title: "No projector could say whether the bucket exists", WayOut: "Start a projector."},
 		{Code: "NO_INDEXER", Status: 503, Exit: ExitUnavailable, Retry: true, Title: "None of the registered indexers answers", WayOut: "Nothing was done: try again. If it lasts, start an indexer."},
 		{Code: CodeUnavailable, Status: 503, Exit: ExitUnavailable, Retry: true, Title: "Nobody who could serve this answers", WayOut: "Nothing was done: try again."},
