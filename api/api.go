@@ -94,9 +94,11 @@ type API struct {
 	// indexers asks them for their figures.
 	indexers *indexerclient.Client
 	places   chan struct{} // one for each scan that is passed on
-	// asking is held by who asks the leader about unknown credentials; asked is when the last question began.
+	// asking is held by who asks the leader how far this manager should be; asked is when the last question began that was
+	// answered and caught up with, in nanoseconds after began, 0 for never.
 	asking chan struct{}
-	asked  time.Time
+	asked  atomic.Int64
+	began  time.Time
 	// foreign is the cluster of the node that was refused last.
 	foreign atomic.Pointer[string]
 }
@@ -107,7 +109,7 @@ func New(cfg Config) *API {
 	alive := detector.New(detector.HTTP(probes.HTTP(), func(addr string) string { return cfg.TLS.BaseURL(addr) + "/healthz" }))
 	return &API{cfg: cfg, rpc: rpc.NewClient(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)), scans: rpc.NewClient(scansAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)),
 		indexers: indexerclient.New(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)), alive: alive, probes: probes,
-		now: time.Now, places: make(chan struct{}, scansAtOnce), asking: make(chan struct{}, 1)}
+		now: time.Now, began: time.Now(), places: make(chan struct{}, scansAtOnce), asking: make(chan struct{}, 1)}
 }
 
 // Close drops idle connections.

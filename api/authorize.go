@@ -1,13 +1,12 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net/http"
 	"net/url"
 	"slices"
-	"strings"
-	"time"
 
 	"tidemark/auth"
 	"tidemark/internal/rpc"
@@ -16,9 +15,13 @@ import (
 	"tidemark/tlsconf"
 )
 
-// HeaderPrincipal says on whose behalf a manager passes a request on: role and name. It counts only on a connection that
-// shows a manager's certificate; without TLS the request's own credentials are passed on and looked at again.
+// HeaderPrincipal says on whose behalf a manager passes a request on: an auth claim, or principalNobody. It counts only on a
+// connection that shows a manager's certificate, and a user's claim is looked up in this manager's own state; without TLS the
+// request's own credentials are passed on and looked at again.
 const HeaderPrincipal = "Tidemark-Principal"
+
+// principalNobody stands for those who showed nothing.
+const principalNobody = "nobody"
 
 // identityKey leads to the *auth.Identity of a request.
 type identityKey struct{}
@@ -71,13 +74,13 @@ func hostOf(base string) string {
 	return u.Hostname()
 }
 
-// stillMay tells whether who was let in would be let in now: for answers that last.
+// stillMay tells whether who was let in would be let in now: for answers that last. A manager that does not know is no.
 func (a *API) stillMay(ctx context.Context) bool {
 	id, ok := ctx.Value(identityKey{}).(*auth.Identity)
 	if !ok {
 		return a.cfg.Auth == nil
 	}
-	return a.still(id)
+	return a.still(id) && (!id.OfUser() || a.current())
 }
 
 // still tells whether somebody who was let in would be let in now.
@@ -112,29 +115,23 @@ func unauthenticated(err error) error {
 
 // identify gives who sends a user's request. While authentication is off, who shows nothing is an administrator.
 func (a *API) identify(r *http.Request) (*auth.Identity, error) {
-	came, before := a.now(), a.cfg.Raft.State()
-	id, err := a.cfg.Auth.Identify(r)
-	if errors.Is(err, auth.ErrUnauthenticated) { // the user may be newer than what was known here
-		a.catchUpOnce(r.Context(), came)
-		if a.cfg.Auth.Differs(r, before) {
-			id, err = a.cfg.Auth.Identify(r)
+	id, err := a.lookUp(r)
+	if errors.Is(err, auth.ErrUnauthenticated) || err == nil && id != nil && id.OfUser() {
+		if late := a.ensureCurrent(r.Context()); late != nil {
+			return nil, late
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
 	if id != nil && id.Node != nil {
-		passed := forwarded(r, id.Node)
-		switch {
-		case passed != nil && passed.Name != rpc.Anonymous:
-			return passed, nil
-		case passed != nil: // who showed nothing there has to show something here, if anybody has
-		case id.Node.Role != tlsconf.Manager: // no user: it may do nothing here
+		if id.Node.Role != tlsconf.Manager { // no user: it may do nothing here
 			return id, nil
-		case a.authRequired(): // asks for itself
-			return &auth.Identity{Name: id.Name, Role: statecontext.UserReads}, nil
 		}
-		id = nil
+		if r.Header.Get(HeaderPrincipal) != principalNobody && a.authRequired() { // asks for itself
+			return &auth.Identity{Name: id.Name, Role: statecontext.UserReads, Node: id.Node}, nil
+		}
+		id = nil // who showed nothing there has to show something here, if anybody has
 	}
 	switch {
 	case id != nil:
@@ -145,6 +142,25 @@ func (a *API) identify(r *http.Request) (*auth.Identity, error) {
 		return nil, errNobody()
 	}
 	return nil, errNoCredentials()
+}
+
+// lookUp gives whose credentials a request shows, or for whom a manager says that it is.
+func (a *API) lookUp(r *http.Request) (*auth.Identity, error) {
+	came, before := a.now(), a.cfg.Raft.State()
+	id, err := a.cfg.Auth.Identify(r)
+	if errors.Is(err, auth.ErrUnauthenticated) { // the user may be newer than what was known here
+		a.catchUpOnce(r.Context(), came)
+		if a.cfg.Auth.Differs(r, before) {
+			id, err = a.cfg.Auth.Identify(r)
+		}
+	}
+	if err != nil || id == nil || id.Node == nil {
+		return id, err
+	}
+	if claim := passedOn(r, id.Node); claim != "" && claim != principalNobody {
+		return a.cfg.Auth.Accept(claim)
+	}
+	return id, nil
 }
 
 func errNobody() error {
@@ -158,51 +174,12 @@ func errNoCredentials() error {
 // authRequired tells whether requests without credentials are refused.
 func (a *API) authRequired() bool { return !a.cfg.Open || a.cfg.Raft.HasUsers() }
 
-// askPause is between two questions to the leader about credentials that are not known here: who tries many passwords does
-// not load it.
-const askPause = 20 * time.Millisecond
-
-// catchUpOnce brings a follower's state up to what it was at the leader when a request came. Those that come while one asks
-// share the next question. Without an answer the state stays as it is.
-func (a *API) catchUpOnce(ctx context.Context, came time.Time) {
-	if _, serving := a.cfg.Raft.Serving(); serving {
-		return
+// passedOn gives the claim with which a manager passes a request on; "" when it says nothing, or somebody else says it.
+func passedOn(r *http.Request, node *tlsconf.Peer) string {
+	if node.Role != tlsconf.Manager {
+		return ""
 	}
-	select {
-	case a.asking <- struct{}{}:
-		defer func() { <-a.asking }()
-	case <-ctx.Done():
-		return
-	}
-	if a.asked.After(came) {
-		return
-	}
-	pause := time.NewTimer(askPause - a.now().Sub(a.asked))
-	defer pause.Stop()
-	select {
-	case <-pause.C:
-	case <-ctx.Done():
-		return
-	}
-	now := a.now()
-	if a.catchUp(ctx) == nil {
-		a.asked = now
-	}
-}
-
-// forwarded gives whom a manager passes a request on for; nil when it says nothing, or somebody else says it.
-func forwarded(r *http.Request, node *tlsconf.Peer) *auth.Identity {
-	role, name, ok := strings.Cut(r.Header.Get(HeaderPrincipal), " ")
-	if !ok || name == "" || node.Role != tlsconf.Manager {
-		return nil
-	}
-	if role == string(RoleNone) {
-		return &auth.Identity{Name: rpc.Anonymous}
-	}
-	if user, err := statecontext.ParseUserRole(role); err == nil {
-		return &auth.Identity{Name: name, Role: user}
-	}
-	return &auth.Identity{Name: role + ":" + name, Node: &tlsconf.Peer{Role: tlsconf.Role(role), ID: name}}
+	return r.Header.Get(HeaderPrincipal)
 }
 
 // vouch adds to a request that goes to another manager on whose behalf it is.
@@ -214,16 +191,12 @@ func (a *API) vouch(out *http.Request, ctx context.Context, in *http.Request) {
 		return
 	}
 	if id, ok := ctx.Value(identityKey{}).(*auth.Identity); ok {
-		role := id.Role.String()
-		if id.Name == rpc.Anonymous {
-			role = string(RoleNone)
-		}
-		out.Header.Set(HeaderPrincipal, role+" "+id.Name)
+		out.Header.Set(HeaderPrincipal, cmp.Or(id.Claim(), principalNobody))
 		return
 	}
 	if in != nil {
 		if p, ok := tlsconf.PeerOfRequest(in); ok {
-			out.Header.Set(HeaderPrincipal, string(p.Role)+" "+p.ID)
+			out.Header.Set(HeaderPrincipal, auth.PeerClaim(p))
 		}
 	}
 }
@@ -231,8 +204,8 @@ func (a *API) vouch(out *http.Request, ctx context.Context, in *http.Request) {
 // node gives the component that a request is of, over TLS; false without TLS.
 func (a *API) node(r *http.Request) (tlsconf.Peer, bool) {
 	p, ok := tlsconf.PeerOfRequest(r)
-	if ok {
-		if passed := forwarded(r, &p); passed != nil && passed.Node != nil {
+	if ok && passedOn(r, &p) != "" {
+		if passed, err := a.cfg.Auth.Accept(passedOn(r, &p)); err == nil && passed.Node != nil {
 			return *passed.Node, true
 		}
 	}

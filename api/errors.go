@@ -27,8 +27,10 @@ const (
 	CodeBadKey      = "BAD_IDEMPOTENCY_KEY"
 	CodeNoProjector = "NO_PROJECTOR"
 	CodeNoIndexer   = "NO_INDEXER"
-	CodeTokenLost   = "TOKEN_LOST"
-	CodePlacement   = "PLACEMENT_IMPOSSIBLE"
+	// CodeNotCurrent: a manager that may have missed that a user was removed or demoted lets no user in.
+	CodeNotCurrent = "MANAGER_NOT_CURRENT"
+	CodeTokenLost  = "TOKEN_LOST"
+	CodePlacement  = "PLACEMENT_IMPOSSIBLE"
 	// CodeFormatTooOld: the feature needs a newer format level; run tidemark cluster finalize-upgrade.
 	CodeFormatTooOld = "FORMAT_TOO_OLD"
 	// Changes of the cluster's members.

@@ -89,7 +89,7 @@ func (a *API) events(w http.ResponseWriter, r *http.Request) error {
 			return nil
 		}
 		if !a.stillMay(r.Context()) {
-			_ = send(markerPatience, stream.Marker("refused", "the user, his password or role, or the token has changed, or users were added; connect again"))
+			_ = send(markerPatience, stream.Marker("refused", "the user, his password or role, or the token has changed, or users were added, or this manager cannot tell at present; connect again"))
 			return nil
 		}
 		if !send(watchPatience, chunks...) {

@@ -59,6 +59,11 @@ func (a *API) checkTicket(w http.ResponseWriter, r *http.Request) error {
 		return rpc.Refuse(rpc.CodeUnauthorized, "this manager issues no tickets")
 	}
 	who, err := a.cfg.Tickets.Open(req.Ticket)
+	if err == nil && who.OfUser() {
+		if err := a.ensureCurrent(r.Context()); err != nil {
+			return err
+		}
+	}
 	switch {
 	case err != nil:
 		return rpc.Refuse(rpc.CodeUnauthorized, "%v", err)

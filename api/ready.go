@@ -86,6 +86,9 @@ func (a *API) reasons(s *statecontext.State) (reasons []rpc.Reason, leader wire.
 			reasons = append(reasons, rpc.Reason(r))
 		}
 	}
+	if a.cfg.Raft.HasUsers() && !a.current() {
+		reasons = append(reasons, rpc.Reason{Code: reasonNotCurrent, Detail: a.notCurrent()})
+	}
 	leader, ok := a.leaderOf(s)
 	if !ok && !noLeader && !empty {
 		reasons = append(reasons, rpc.Reason{Code: consensus.ReasonNoLeader, Detail: "the leader has not announced itself in this manager's state yet"})

@@ -56,6 +56,8 @@ type Identity struct {
 	user     string // of the cluster; "" for a certificate that is enough by itself
 	modified uint64 // of the user then
 	token    string // its id, if it was one
+	hash     string // that the password matched, if it was one
+	admin    *tlsconf.Peer
 }
 
 // Authenticator checks credentials. It is safe for use by several goroutines.
@@ -114,7 +116,7 @@ func New(state func() *statecontext.State, now func() time.Time) (*Authenticator
 func (a *Authenticator) Identify(r *http.Request) (*Identity, error) {
 	peer, shown := tlsconf.PeerOfRequest(r)
 	if shown && (peer.Role == tlsconf.Manager || peer.Role == tlsconf.Projector || peer.Role == tlsconf.Indexer) {
-		return &Identity{Name: string(peer.Role) + ":" + peer.ID, Node: &peer}, nil
+		return component(peer), nil
 	}
 	scheme, rest, _ := strings.Cut(r.Header.Get("Authorization"), " ")
 	switch {
@@ -131,7 +133,7 @@ func (a *Authenticator) Identify(r *http.Request) (*Identity, error) {
 	case !shown:
 		return nil, nil //nolint:nilnil // nobody in particular
 	case peer.Role == tlsconf.Admin:
-		return &Identity{Name: "admin:" + peer.ID, Role: statecontext.UserAdmin}, nil
+		return administrator(peer), nil
 	}
 	if u := a.state().User(peer.ID); u != nil {
 		return known(u), nil
@@ -159,6 +161,13 @@ func (a *Authenticator) Differs(r *http.Request, before *statecontext.State) boo
 // known is a user who has shown that he is.
 func known(u *statecontext.User) *Identity {
 	return &Identity{Name: u.Name, Role: u.Role, user: u.Name, modified: u.ModifiedCAS}
+}
+
+// byPassword is a user whose password was right.
+func byPassword(u *statecontext.User) *Identity {
+	id := known(u)
+	id.hash = u.Hash
+	return id
 }
 
 // Still tells whether somebody who was let in would be let in now just as he was: for requests that last.
@@ -227,7 +236,7 @@ func (a *Authenticator) password(ctx context.Context, addr, name, password strin
 	key := a.cacheKey(name, password)
 	if u != nil {
 		if modified = u.ModifiedCAS; a.remembers(key, modified) {
-			return known(u), nil
+			return byPassword(u), nil
 		}
 	}
 	c := check{key: key, modified: modified, address: addr}
@@ -256,7 +265,7 @@ func (a *Authenticator) password(ctx context.Context, addr, name, password strin
 		}
 		switch {
 		case o.err == nil:
-			return known(u), nil
+			return byPassword(u), nil
 		case others && !errors.Is(o.err, ErrUnauthenticated) && !errors.Is(o.err, ErrTooMany):
 			continue // he who looked has gone
 		}

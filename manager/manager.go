@@ -190,6 +190,7 @@ func (m *Manager) Run(ctx context.Context) error {
 	g.Go(func() error { return m.watch.Run(serving) })
 	g.Go(func() error { return m.noteUsers(run) })
 	g.Go(func() error { return m.raft.Run(run, m.lead) })
+	g.Go(func() error { return m.api.Run(run) })
 	g.Go(func() error { return m.form(run) })
 	g.Go(func() error { return m.register(run) })
 	g.Go(func() error {

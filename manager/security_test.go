@@ -187,12 +187,12 @@ func everyRouteByEveryRole(t *steady.T) {
 		}
 		return true
 	})
-	forged := map[string]string{api.HeaderPrincipal: "admin " + FirstAdmin}
+	forged := map[string]string{api.HeaderPrincipal: "user=" + FirstAdmin + "&certificate=yes"}
 	manager := tlsconf.Peer{Role: tlsconf.Manager, ID: "m7"}.String()
 	everybody := []*who{
 		root,
 		{name: "anonymous"},
-		{name: "anonymous who says that he is passed on", header: map[string]string{api.HeaderPrincipal: "admin " + FirstAdmin, api.HeaderForwarded: "m1"}},
+		{name: "anonymous who says that he is passed on", header: map[string]string{api.HeaderPrincipal: forged[api.HeaderPrincipal], api.HeaderForwarded: "m1"}},
 		{name: "wrong token", header: map[string]string{"Authorization": "Bearer " + statecontext.TokenPrefix + strings.Repeat("B", 43)}},
 		{name: "read", basic: [2]string{"reader", readPassword}, may: api.RoleRead},
 		{name: "read, who says that he is passed on", basic: [2]string{"reader", readPassword}, header: forged, may: api.RoleRead},
@@ -202,8 +202,10 @@ func everyRouteByEveryRole(t *steady.T) {
 		{name: "certificate of a user", certificate: tlsconf.Peer{Role: tlsconf.User, ID: "reader"}.String(), may: api.RoleRead},
 		{name: "certificate of nobody's", certificate: tlsconf.Peer{Role: tlsconf.User, ID: "nobody"}.String()},
 		{name: "manager", certificate: manager, node: tlsconf.Manager, may: api.RoleRead},
-		{name: "manager, for a user", certificate: manager, node: tlsconf.Manager, header: map[string]string{api.HeaderPrincipal: "ddl changer"}, may: api.RoleDDL},
-		{name: "manager, for nobody", certificate: manager, node: tlsconf.Manager, header: map[string]string{api.HeaderPrincipal: "none anonymous"}},
+		{name: "manager, for a user", certificate: manager, node: tlsconf.Manager, header: map[string]string{api.HeaderPrincipal: "user=changer&certificate=yes"}, may: api.RoleDDL},
+		{name: "manager, for a user that says more than is", certificate: manager, node: tlsconf.Manager, header: map[string]string{api.HeaderPrincipal: "user=changer&role=admin"}},
+		{name: "manager, for a user that is not", certificate: manager, node: tlsconf.Manager, header: map[string]string{api.HeaderPrincipal: "user=gone&certificate=yes"}},
+		{name: "manager, for nobody", certificate: manager, node: tlsconf.Manager, header: map[string]string{api.HeaderPrincipal: "nobody"}},
 		{name: "projector", certificate: tlsconf.Peer{Role: tlsconf.Projector, ID: "p1"}.String(), node: tlsconf.Projector, header: forged},
 		{name: "indexer", certificate: tlsconf.Peer{Role: tlsconf.Indexer, ID: "i1"}.String(), node: tlsconf.Indexer, header: forged},
 		{name: "indexer, with a user's password", certificate: tlsconf.Peer{Role: tlsconf.Indexer, ID: "i1"}.String(), node: tlsconf.Indexer, basic: [2]string{FirstAdmin, rootPassword}},

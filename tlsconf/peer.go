@@ -1,6 +1,7 @@
 package tlsconf
 
 import (
+	"cmp"
 	"crypto/x509"
 	"errors"
 	"fmt"
@@ -53,6 +54,19 @@ type Peer struct {
 
 // String gives the URI.
 func (p Peer) String() string { return p.uri().String() }
+
+// ParsePeer reads the URI.
+func ParsePeer(text string) (Peer, error) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return Peer{}, err
+	}
+	p := Peer{Role: Role(u.Host), ID: strings.TrimPrefix(u.Path, "/")}
+	if err := p.check(); err != nil || u.Scheme != scheme {
+		return Peer{}, fmt.Errorf("%q: want %s://role/id: %w", text, scheme, cmp.Or(err, ErrNoRole))
+	}
+	return p, nil
+}
 
 func (p Peer) uri() *url.URL { return &url.URL{Scheme: scheme, Host: string(p.Role), Path: "/" + p.ID} }
 

@@ -104,6 +104,7 @@ func Codes() []CodeInfo {
 		{Code: "DAMAGED", Status: 500, Exit: ExitFailed, Title: "Stored data does not match its checksum", WayOut: "See the indexer's log; other replicas answer."},
 		{Code: CodeNoLeader, Status: 503, Exit: ExitUnavailable, Retry: true, Title: "No leader can serve this now", WayOut: "Nothing was done: try again, anywhere. If it lasts, a majority of managers is missing."},
 		{Code: CodeUnready, Status: 503, Exit: ExitUnavailable, Title: "This node is not ready", WayOut: "Its reasons say why: it has not caught up, was removed, or its disk is not well. The others can be asked."},
+		{Code: "MANAGER_NOT_CURRENT", Status: 503, Exit: ExitUnavailable, Retry: true, Title: "This manager may not know who may do what", WayOut: "Nothing was done: ask another manager. The detail and /readyz say why; an administrator's certificate is let in all the same."},
 		{Code: "NOT_BOOTSTRAPPED", Status: 503, Exit: ExitUnavailable, Retry: true, Title: "The cluster has no id yet", WayOut: "Nothing was done: try again."},
 		{Code: "BUSY", Status: 503, Exit: ExitUnavailable, Retry: true, Title: "Too much at once", WayOut: "Nothing was done: try again after Retry-After."},
 		{Code: "RESTORING", Status: 503, Exit: ExitUnavailable, Retry: true, Title: "A backup is being restored", WayOut: "Nothing was done: try again when that is over."},

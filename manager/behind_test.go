@@ -1,0 +1,99 @@
+package manager
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"tidemark/api"
+	"tidemark/internal/rpc"
+	"tidemark/internal/steady"
+	"tidemark/statecontext"
+	"tidemark/tlsconf"
+)
+
+// TestAFollowerThatIsBehindVouchesForNobody: an administrator is removed, another one demoted, while a follower cannot store that. By way
+// of it they write nothing from the first moment on, since the leader looks at who they are itself; and what the follower answers by
+// itself it answers no user before long, until it has caught up.
+func TestAFollowerThatIsBehindVouchesForNobody(t *testing.T) {
+	steady.Run(t, still, aFollowerThatIsBehind)
+}
+
+func aFollowerThatIsBehind(t *steady.T) {
+	s := newSecured(t)
+	root := &who{name: "root", basic: [2]string{FirstAdmin, rootPassword}}
+	leader, follower := s.nodes[s.leader()], s.follower()
+	const staleRead, write = "/v1/indexes?consistency=stale", "/v1/limits"
+	ask := func(w *who, n *node, method, path, body string, want int) {
+		t.Helper()
+		if status, code := s.as(w, n, method, path, body); status != want {
+			t.Fatalf("%s: %s %s: %d %s, want %d", w.name, method, path, status, code, want)
+		}
+	}
+	secret := statecontext.TokenPrefix + strings.Repeat("C", 42) + "A"
+	gone := []*who{
+		{name: "removed", basic: [2]string{"removed", ddlPassword}},
+		{name: "demoted", basic: [2]string{"demoted", ddlPassword}},
+		{name: "token of the removed", header: map[string]string{"Authorization": "Bearer " + secret}},
+		{name: "certificate", certificate: tlsconf.Peer{Role: tlsconf.User, ID: "reader"}.String()},
+	}
+	for _, name := range []string{"removed", "demoted", "reader"} {
+		ask(root, leader, "PUT", "/v1/users/"+name, fmt.Sprintf(`{"new":true,"role":"admin","password":%q}`, ddlPassword), 200)
+	}
+	ask(root, leader, "POST", "/v1/tokens", fmt.Sprintf(`{"user":"removed","role":"admin","secret":%q}`, secret), 201)
+	for _, w := range append(gone, root) { // passwords that were right are remembered
+		ask(w, follower, "PATCH", write, `{}`, 200)
+		ask(w, follower, "GET", staleRead, "", 200)
+	}
+
+	follower.full.Store(true)
+	ask(root, leader, "DELETE", "/v1/users/removed", "", 204)
+	ask(root, leader, "PUT", "/v1/users/demoted", `{"role":"read"}`, 200)
+	ask(root, leader, "DELETE", "/v1/users/reader", "", 204)
+	for _, w := range gone {
+		want := http.StatusUnauthorized
+		if w.name == "demoted" {
+			want = http.StatusForbidden
+		}
+		status, code := s.as(w, follower, "PUT", "/v1/users/mine", fmt.Sprintf(`{"new":true,"role":"admin","password":%q}`, ddlPassword))
+		if status != want && code != api.CodeNotCurrent {
+			t.Errorf("%s writes by way of a follower that does not know: %d %s", w.name, status, code)
+		}
+	}
+	for _, w := range append(gone, root) {
+		s.until(w.name+" is not let in by a follower that cannot know", func() bool {
+			status, code := s.as(w, follower, "GET", staleRead, "")
+			return status == http.StatusServiceUnavailable && code == api.CodeNotCurrent
+		})
+	}
+	var ready rpc.Problem
+	if _, err := s.get(follower, "/readyz", &ready); err != nil || !strings.Contains(fmt.Sprint(ready.Reasons), "not_current") {
+		t.Errorf("%v %+v", err, ready)
+	}
+	ask(&who{name: "operator", certificate: tlsconf.Peer{Role: tlsconf.Admin, ID: "operator"}.String()}, follower, "GET", staleRead, "", 200)
+
+	follower.full.Store(false)
+	s.until("the follower knows again", func() bool {
+		status, _ := s.as(root, follower, "GET", staleRead, "")
+		return status == http.StatusOK
+	})
+	for _, w := range gone {
+		want := http.StatusUnauthorized
+		if w.name == "demoted" {
+			want = http.StatusOK
+		}
+		ask(w, follower, "GET", staleRead, "", want)
+	}
+}
+
+// get reads an answer whatever its status.
+func (s *secured) get(n *node, path string, answer any) (int, error) {
+	resp, err := s.clients[""].Get(n.url + path)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	return resp.StatusCode, json.NewDecoder(resp.Body).Decode(answer)
+}
