@@ -108,7 +108,7 @@ func (b *Bucket) admit(v *vbucket, src Source, e *keyversion.Event) Verdict {
 func (b *Bucket) data(vb int, e *keyversion.Event) Verdict {
 	v := &b.vbs[vb]
 	wanted := false
-	for _, c := range b.copies {
+	for _, c := range b.distinct() {
 		p := &c.parts[vb]
 		if p.sub && (e.Seqno > b.received(p, vb) || !b.on(posSkip)) {
 			wanted = true
@@ -131,7 +131,7 @@ func (b *Bucket) data(vb int, e *keyversion.Event) Verdict {
 
 // nodeHW is the highest seqno up to which any copy has everything.
 func (b *Bucket) nodeHW(vb int) (hw uint64) {
-	for _, c := range b.copies {
+	for _, c := range b.distinct() {
 		if p := &c.parts[vb]; p.sub {
 			hw = max(hw, b.received(p, vb))
 		}
@@ -179,7 +179,7 @@ func (b *Bucket) begin(src Source, e *keyversion.Event) Verdict {
 		v.rev = g.Revision
 	}
 	for _, c := range b.copies {
-		p := &c.parts[vb]
+		p := b.part(c, vb)
 		if !listed(g.Copies, c.id) {
 			if p.rejoin = false; p.sub {
 				b.reset(c, vb)
@@ -202,7 +202,7 @@ func (b *Bucket) outdated(vb int, log timestamp.FailoverLog, rev timestamp.MapRe
 	if v.begun {
 		return left(v.log, log) || rev.Compare(v.rev) < 0 && len(v.log) > 0 && log.ValidUpTo(v.log.Newest()) == 0
 	}
-	for _, c := range b.copies {
+	for _, c := range b.distinct() {
 		if left(c.parts[vb].log, log) {
 			return true
 		}
@@ -219,7 +219,7 @@ func left(ours, log timestamp.FailoverLog) bool {
 // foldStream notes in each copy what the stream that ends here has brought it.
 func (b *Bucket) foldStream(vb int) {
 	v := &b.vbs[vb]
-	for _, c := range b.copies {
+	for _, c := range b.distinct() {
 		if p := &c.parts[vb]; p.sub {
 			p.base = max(p.base, v.recv)
 		}
@@ -228,10 +228,10 @@ func (b *Bucket) foldStream(vb int) {
 
 // activate: a copy joins the running stream at A, between two mutations.
 func (b *Bucket) activate(sl *slice, vb int, a uint64) {
-	v, p := &b.vbs[vb], &sl.parts[vb]
-	if p.sub {
+	if sl.parts[vb].sub {
 		return
 	}
+	v, p := &b.vbs[vb], b.part(sl, vb)
 	if p.restoring {
 		p.rejoin, p.rejoinLow = true, 0
 		return

@@ -37,7 +37,7 @@ func (b *Bucket) ApplyAhead(bytes, keep int) *Batch {
 }
 
 func (b *Bucket) restoringAt(vb int) bool {
-	for _, c := range b.copies {
+	for _, c := range b.distinct() {
 		if c.parts[vb].restoring {
 			return true
 		}
@@ -51,7 +51,7 @@ func (b *Bucket) takeAhead(t *Batch, vb int) {
 	taken := len(t.Segments)
 	t.Segments = append(t.Segments, Segment{VBucket: vb, Events: events})
 	for i, c := range b.copies {
-		p := &c.parts[vb]
+		p := b.part(c, vb)
 		pt := Part{VBucket: vb, Segment: -1, upTo: ^uint64(0), epoch: p.from, KeepTombstones: p.pos.Side < p.pos.A && b.on(tombstones)}
 		if b.on(posSkip) {
 			pt.after = max(p.pos.Main, p.pos.A)

@@ -122,7 +122,9 @@ func (b *Bucket) written(t *Batch) {
 	for i := range t.Copies {
 		if c := b.find(t.Copies[i].ID); c != nil {
 			for n := range t.Copies[i].Parts {
-				c.parts[t.Copies[i].Parts[n].VBucket].taken = 0
+				if vb := t.Copies[i].Parts[n].VBucket; c.parts[vb].taken != 0 {
+					b.part(c, vb).taken = 0
+				}
 			}
 		}
 	}

@@ -129,7 +129,7 @@ func (b *Bucket) lost(s *Stability) bool {
 			}
 			continue
 		}
-		for _, c := range b.copies {
+		for _, c := range b.distinct() {
 			if l := c.parts[vb].log; l != nil && s.Vector.Seqnos[vb] > logOf(s, vb).Common(l) {
 				return true
 			}
@@ -148,13 +148,14 @@ func logOf(s *Stability, vb int) timestamp.FailoverLog {
 // reached: every copy that is fed, or that is whole and will be fed again, has all of S. It remembers where it found
 // something missing and looks there first the next time.
 func (b *Bucket) reached(s *Stability) bool {
-	if k := &b.blocked; k.ok && k.copy < len(b.copies) && b.waits(b.copies[k.copy], k.vb, s.Vector.Seqnos[k.vb]) {
+	all := b.distinct()
+	if k := &b.blocked; k.ok && k.list < len(all) && b.waits(all[k.list], k.vb, s.Vector.Seqnos[k.vb]) {
 		return false
 	}
-	for i, c := range b.copies {
+	for i, c := range all {
 		for vb, seqno := range s.Vector.Seqnos {
 			if b.waits(c, vb, seqno) {
-				b.blocked = blockedAt{copy: i, vb: vb, ok: true}
+				b.blocked = blockedAt{list: i, vb: vb, ok: true}
 				return false
 			}
 		}
@@ -183,15 +184,25 @@ func (b *Bucket) resettle() *Batch {
 	if !b.haveLast || !b.on(resettle) {
 		return nil
 	}
+	could := map[*part]bool{} // by list
 	var become []*slice
 	for _, c := range b.copies {
-		if !(c.exact && c.at == b.last.Ref) && b.couldBeExact(c, &b.last) {
+		if c.exact && c.at == b.last.Ref {
+			continue
+		}
+		yes, known := could[&c.parts[0]]
+		if !known {
+			yes = b.couldBeExact(c, &b.last)
+			could[&c.parts[0]] = yes
+		}
+		if yes {
 			become = append(become, c)
 		}
 	}
 	if len(become) == 0 || b.lost(&b.last) {
 		return nil
 	}
+	b.apart(become)
 	return b.flushAt(&b.last, become)
 }
 
@@ -240,6 +251,7 @@ func (b *Bucket) flushAt(s *Stability, copies []*slice) *Batch {
 		t.Copies[i] = CopyBatch{ID: c.id, Index: c.index, Slice: c.no, Exact: true}
 	}
 	all := len(copies) == len(b.copies)
+	first := slices.IndexFunc(copies, func(c *slice) bool { return c.shares }) // what happens to it happens to all that share
 	for vb, seqno := range s.Vector.Seqnos {
 		v := &b.vbs[vb]
 		taken, events := -1, v.upTo(seqno)
@@ -248,7 +260,9 @@ func (b *Bucket) flushAt(s *Stability, copies []*slice) *Batch {
 			t.Segments = append(t.Segments, Segment{VBucket: vb, Events: events})
 		}
 		for i, c := range copies {
-			b.advance(&t.Copies[i], c, vb, seqno, taken, events)
+			if !c.shares || i == first {
+				b.advance(&t.Copies[i], c, vb, seqno, taken, events)
+			}
 		}
 		if all && len(events) > 0 {
 			b.take(t, v, seqno, len(events))
@@ -256,8 +270,12 @@ func (b *Bucket) flushAt(s *Stability, copies []*slice) *Batch {
 	}
 	for i, c := range copies {
 		cb := &t.Copies[i]
+		if c.shares {
+			cb.Exact, cb.Parts = t.Copies[first].Exact, t.Copies[first].Parts
+		}
 		if c.exact = cb.Exact; c.exact {
 			c.at, c.ready = s.Ref, true
+			b.share(c)
 		} else {
 			c.at = Ref{}
 		}
@@ -365,6 +383,9 @@ func (b *Bucket) advance(cb *CopyBatch, c *slice, vb int, seqno uint64, taken in
 // settle: the vbucket is whole up to main. Tombstones have no use any more.
 func (b *Bucket) settle(p *part, pt *Part, main uint64) {
 	p.pos.Main, p.pos.Side, p.pos.A = main, main, main
+	if p.lent = 0; p.pos.WindowEnd != unsure {
+		p.solid = main
+	}
 	pt.PurgeTombstones, p.tombs = p.tombs, false
 }
 

@@ -54,6 +54,10 @@ type Bucket struct {
 	copies []*slice // ascending by id
 	work   []Work
 
+	alone   bool     // no copy shares, for tests
+	sharing int      // copies that share one list of parts
+	lists   []*slice // see distinct; nil: to be made anew
+
 	rollbackID   uint64
 	rollbackDone uint64 // newest rollback id that was carried out
 	stability    []Stability
@@ -73,7 +77,7 @@ type Bucket struct {
 
 // blockedAt remembers what the oldest stability timestamp waits for, so that most attempts look at one place only.
 type blockedAt struct {
-	copy, vb int
+	list, vb int // see distinct
 	ok       bool
 }
 
@@ -150,17 +154,18 @@ const noQueue = ^uint32(0)
 
 // slice is one copy.
 type slice struct {
-	id    index.CopyID
-	index index.ID
-	no    index.SliceID
-	parts []part
-	ready bool // was exact once
-	told  bool // and the snapshot was taken
-	out   bool // a router said that it sends nothing more
-	at    Ref
-	exact bool // at is one it has an exact snapshot of
-	held  Ref
-	has   bool // held counts: its batch is done
+	id     index.CopyID
+	index  index.ID
+	no     index.SliceID
+	parts  []part // shared with other copies when shares is set: see own
+	shares bool
+	ready  bool // was exact once
+	told   bool // and the snapshot was taken
+	out    bool // a router said that it sends nothing more
+	at     Ref
+	exact  bool // at is one it has an exact snapshot of
+	held   Ref
+	has    bool // held counts: its batch is done
 }
 
 // New gives the state of a bucket without copies.
@@ -204,7 +209,7 @@ func (b *Bucket) Add(c Copy) error {
 	}
 	b.copies = append(b.copies, nil)
 	copy(b.copies[at+1:], b.copies[at:])
-	b.copies[at] = sl
+	b.copies[at], b.lists = sl, nil
 	for v := range b.vbs {
 		b.reset(sl, v)
 		if b.fed(v, c.ID) {
@@ -219,7 +224,8 @@ func (b *Bucket) Add(c Copy) error {
 func (b *Bucket) Remove(id index.CopyID) {
 	for i, c := range b.copies {
 		if c.id == id {
-			b.copies = append(b.copies[:i:i], b.copies[i+1:]...)
+			b.copies, b.lists = append(b.copies[:i:i], b.copies[i+1:]...), nil
+			b.leave(c)
 			b.await(c)
 			break
 		}
@@ -241,6 +247,7 @@ func (b *Bucket) Reopened(id index.CopyID, positions []Position, logs []timestam
 		return err
 	}
 	sl.exact, sl.has, sl.at = false, false, Ref{}
+	b.own(sl)
 	for v := range b.vbs {
 		p := &sl.parts[v]
 		sub := p.sub || p.restoring && p.rejoin
@@ -346,7 +353,7 @@ func (b *Bucket) receivedLog(p *part, vb int) timestamp.FailoverLog {
 
 // reset puts the copy's reception of a vbucket back to what it holds.
 func (b *Bucket) reset(sl *slice, vb int) {
-	p, v := &sl.parts[vb], &b.vbs[vb]
+	p, v := b.part(sl, vb), &b.vbs[vb]
 	p.sub, p.from = false, noQueue
 	p.base = max(p.pos.Main, p.pos.A)
 	sl.exact, sl.at = false, Ref{}
@@ -360,14 +367,14 @@ func (b *Bucket) reset(sl *slice, vb int) {
 func (b *Bucket) clearQueue(sl *slice, vb int) {
 	v := &b.vbs[vb]
 	v.epoch++
-	sl.parts[vb].from = v.epoch
+	b.part(sl, vb).from = v.epoch
 }
 
 // trim drops entries that are for no copy any more.
 func (b *Bucket) trim(vb int) {
 	v := &b.vbs[vb]
 	low := v.epoch + 1
-	for _, c := range b.copies {
+	for _, c := range b.distinct() {
 		low = min(low, c.parts[vb].from)
 	}
 	n := 0

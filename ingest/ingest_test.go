@@ -3,6 +3,7 @@ package ingest
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -243,6 +244,47 @@ func BenchmarkAccept(b *testing.B) {
 			b.Fatal("not flushed")
 		}
 		s.Done(t)
+	}
+}
+
+// BenchmarkFlush is the cost of a promotion to a bucket of 1,024 vbuckets that all move, by the number of copies.
+func BenchmarkFlush(b *testing.B) {
+	for _, copies := range []int{6, 246, 600} {
+		b.Run(fmt.Sprint(copies), func(b *testing.B) { benchPromotions(b, copies) })
+	}
+}
+
+func benchPromotions(b *testing.B, copies int) {
+	const vbs = 1024
+	s, err := New(Options{VBuckets: vbs, Pack: func(*keyversion.Event) []byte { return []byte("x") }})
+	if err != nil {
+		b.Fatal(err)
+	}
+	var ids []index.CopyID
+	for id := range index.CopyID(copies) {
+		if ids = append(ids, id+1); s.Add(Copy{ID: id + 1}) != nil {
+			b.Fatal("not added")
+		}
+	}
+	src, log, logs := Source{Projector: "p1", Connection: 1}, timestamp.FailoverLog{{VBUUID: 7}}, make([]timestamp.FailoverLog, vbs)
+	for v := range vbs {
+		logs[v] = log
+		s.Accept(src, &keyversion.Event{Kind: keyversion.StreamBegin, VBucket: uint16(v), Incarnation: incOf(1), Begin: &keyversion.Begin{Log: log, Copies: ids}})
+	}
+	at := timestamp.New(vbs)
+	b.ReportAllocs()
+	for number := uint64(1); b.Loop(); number++ {
+		for v := range vbs {
+			at.VBUUIDs[v], at.Seqnos[v] = 7, number
+			s.Accept(src, &keyversion.Event{Kind: keyversion.Insert, VBucket: uint16(v), Incarnation: incOf(1), Seqno: number, Window: timestamp.Window{Start: number - 1, End: number}})
+		}
+		s.Publish(Stability{Ref: Ref{Number: number}, Vector: at.Clone(), Logs: logs})
+		t, _ := s.Flush()
+		if t == nil || !t.Copies[copies-1].Exact {
+			b.Fatal("not flushed")
+		}
+		s.Done(t)
+		s.States()
 	}
 }
 

@@ -10,7 +10,7 @@ import (
 // checkBranch holds a copy's queue and state against a log (beginCheck). What lies beyond the common history goes: the
 // queue at once, applied state by a Restore, which Restored answers.
 func (b *Bucket) checkBranch(sl *slice, vb int, log timestamp.FailoverLog, queueTop uint64) {
-	p := &sl.parts[vb]
+	p := b.part(sl, vb)
 	if p.restoring {
 		return
 	}
@@ -69,7 +69,7 @@ func (b *Bucket) leaveBranch(p *part, held, log timestamp.FailoverLog) {
 
 // join: from now on everything above start comes on the maintenance stream.
 func (b *Bucket) join(sl *slice, vb int, start, purge uint64) {
-	p := &sl.parts[vb]
+	p := b.part(sl, vb)
 	p.sub, p.rejoin, sl.out = true, false, false
 	if p.from == noQueue {
 		b.clearQueue(sl, vb)
@@ -98,7 +98,7 @@ func (b *Bucket) join(sl *slice, vb int, start, purge uint64) {
 
 // goOn: a copy that the present stream feeds has gone back, or is here only now. It joins where the stream is.
 func (b *Bucket) goOn(sl *slice, vb int) {
-	v, p := &b.vbs[vb], &sl.parts[vb]
+	v, p := &b.vbs[vb], b.part(sl, vb)
 	if b.checkBranch(sl, vb, v.log, 0); p.restoring {
 		p.rejoin, p.rejoinLow = true, v.purge
 		return
@@ -130,7 +130,7 @@ func (b *Bucket) fed(vb int, id index.CopyID) bool {
 // dropRange: KV cannot give us the deletions we lack, so the vbucket is taken from 0. What maintenance has applied goes
 // too, and A moves up to it.
 func (b *Bucket) dropRange(sl *slice, vb int) {
-	p := &sl.parts[vb]
+	p := b.part(sl, vb)
 	if p.pos.Side, p.solid, p.lent = 0, 0, 0; p.pos.WindowEnd == unsure {
 		p.pos.WindowEnd = p.reach()
 	}
@@ -144,7 +144,7 @@ func (b *Bucket) dropRange(sl *slice, vb int) {
 
 // deleteRange hands out the deletion together with the position that holds after it.
 func (b *Bucket) deleteRange(sl *slice, vb int) {
-	p := &sl.parts[vb]
+	p := b.part(sl, vb)
 	p.pos.VBUUID = p.log.Newest()
 	p.tombs = false
 	b.work = append(b.work, Work{Batch: &Batch{
@@ -169,10 +169,10 @@ func (b *Bucket) Restored(r Restore, pos Position, held timestamp.FailoverLog) {
 	if sl == nil || r.VBucket >= len(b.vbs) {
 		return
 	}
-	v, p := &b.vbs[r.VBucket], &sl.parts[r.VBucket]
-	if !p.restoring {
+	if !sl.parts[r.VBucket].restoring {
 		return
 	}
+	v, p := &b.vbs[r.VBucket], b.part(sl, r.VBucket)
 	p.load(pos, held)
 	p.kept = nil
 	log := r.Log
@@ -197,7 +197,7 @@ func (b *Bucket) Restored(r Restore, pos Position, held timestamp.FailoverLog) {
 // Restoring is the number of vbuckets of copies that wait for Restored.
 func (b *Bucket) Restoring() int {
 	n := 0
-	for _, c := range b.copies {
+	for _, c := range b.distinct() { // what is shared is not being restored
 		for v := range c.parts {
 			if c.parts[v].restoring {
 				n++

@@ -39,7 +39,7 @@ func (b *Bucket) Poll(vbuckets []uint16, inc index.Incarnation) []Progress {
 func (b *Bucket) position(vb int) Progress {
 	v := &b.vbs[vb]
 	pp := Progress{VBucket: vb, Log: v.log, Revision: v.rev}
-	for _, c := range b.copies {
+	for _, c := range b.distinct() {
 		p := &c.parts[vb]
 		if !p.sub {
 			continue
@@ -64,7 +64,7 @@ func (b *Bucket) HW() timestamp.Vector {
 	for vb := range b.vbs {
 		pp := b.position(vb)
 		if !pp.Participant {
-			for i, c := range b.copies {
+			for i, c := range b.distinct() {
 				if m := c.parts[vb].pos.Main; i == 0 || m < pp.HW {
 					pp.HW, pp.Log = m, c.parts[vb].log
 				}
@@ -150,29 +150,44 @@ type CopyState struct {
 // States lists the copies, ascending by id.
 func (b *Bucket) States() []CopyState {
 	out := make([]CopyState, len(b.copies))
+	var shared *CopyState
 	for i, c := range b.copies {
-		s := CopyState{ID: c.id, Index: c.index, Slice: c.no, Ready: c.told}
+		s := CopyState{}
+		if c.shares && shared != nil {
+			s = *shared
+		} else {
+			s = c.sums()
+		}
+		if c.shares {
+			shared = &out[i]
+		}
+		s.ID, s.Index, s.Slice, s.Ready, s.Held = c.id, c.index, c.no, c.told, Ref{}
 		if c.has {
 			s.Held = c.held
-		}
-		for vb := range c.parts {
-			p := &c.parts[vb]
-			done := min(p.pos.Side, p.pos.A)
-			s.Done += done - min(done, p.taken)
-			s.Total += p.pos.A
-			if p.sub {
-				s.Joined++
-			}
-			if p.pos.Side < p.pos.A {
-				s.Catching++
-			}
-			if p.restoring {
-				s.Restoring++
-			}
 		}
 		out[i] = s
 	}
 	return out
+}
+
+// sums adds up a copy's vbuckets.
+func (c *slice) sums() (s CopyState) {
+	for vb := range c.parts {
+		p := &c.parts[vb]
+		done := min(p.pos.Side, p.pos.A)
+		s.Done += done - min(done, p.taken)
+		s.Total += p.pos.A
+		if p.sub {
+			s.Joined++
+		}
+		if p.pos.Side < p.pos.A {
+			s.Catching++
+		}
+		if p.restoring {
+			s.Restoring++
+		}
+	}
+	return s
 }
 
 // Backlog is what a copy lacks of what KV has, in seqnos summed over vbuckets: about as many documents, less those that

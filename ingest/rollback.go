@@ -36,7 +36,7 @@ func (b *Bucket) Rollback(id uint64, logs []timestamp.FailoverLog, inc index.Inc
 	for vb := range b.vbs {
 		b.dropSide(vb)
 		for _, c := range b.copies {
-			p := &c.parts[vb]
+			p := b.part(c, vb)
 			if p.restoring {
 				continue
 			}
@@ -131,7 +131,7 @@ func (b *Bucket) staleLogs(logs []timestamp.FailoverLog) bool {
 		if b.vbs[vb].begun && left(b.vbs[vb].log, logs[vb]) {
 			return true
 		}
-		for _, c := range b.copies {
+		for _, c := range b.distinct() {
 			if left(c.parts[vb].log, logs[vb]) {
 				return true
 			}

@@ -78,7 +78,9 @@ func (b *Bucket) OpenSide(w Want, id uint64) {
 	if v := &b.vbs[w.VBucket]; v.side == nil {
 		v.side = &sideStream{id: id, from: w.From, to: w.To, copies: w.Copies, taken: w.From, at: w.From}
 		for _, c := range b.copies {
-			c.parts[w.VBucket].lent = 0
+			if c.parts[w.VBucket].lent != 0 {
+				b.part(c, w.VBucket).lent = 0
+			}
 		}
 	}
 }
@@ -262,7 +264,7 @@ func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdi
 // until it has most bytes (0: no bound). So what is written moves forward in small steps while much is arriving. nil when
 // there is nothing, or Work must be taken first.
 func (b *Bucket) TakeSide(min, most int) *Batch {
-	if len(b.work) > 0 {
+	if len(b.work) > 0 || !b.sideOpen() {
 		return nil
 	}
 	t := &Batch{Kind: FromSide, Copies: make([]CopyBatch, len(b.copies))}
@@ -292,6 +294,16 @@ func (b *Bucket) TakeSide(min, most int) *Batch {
 	return t
 }
 
+// sideOpen tells whether there is any side stream.
+func (b *Bucket) sideOpen() bool {
+	for vb := range b.vbs {
+		if b.vbs[vb].side != nil {
+			return true
+		}
+	}
+	return false
+}
+
 func (b *Bucket) takeSide(t *Batch, vb int, s *sideStream) {
 	v := &b.vbs[vb]
 	taken := -1
@@ -306,6 +318,7 @@ func (b *Bucket) takeSide(t *Batch, vb int, s *sideStream) {
 		if !listed(s.copies, c.id) || p.restoring || !p.sub || p.pos.Side >= p.pos.A || max(p.pos.Side, p.lent) < min(s.taken, p.pos.A) || s.at <= p.pos.Side {
 			continue
 		}
+		p = b.part(c, vb)
 		// A deletion of a side stream leaves no tombstone: what comes for the document after it is newer, since the stream
 		// is in order and starts again at side, and the maintenance stream's part of the past is newer as a whole.
 		pt := Part{VBucket: vb, Segment: taken, after: p.pos.Side, upTo: p.pos.A}

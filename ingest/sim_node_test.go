@@ -86,7 +86,7 @@ func (s *sim) newBucket(n *simNode) {
 		s.fail("%v", err)
 		return
 	}
-	b.off = s.off
+	b.off, b.alone = s.off, s.alone
 	n.b = b
 	n.ops, n.side = nil, map[uint64]*simSide{}
 }
@@ -115,6 +115,7 @@ func (s *sim) ask(n *simNode) {
 		return
 	}
 	t, acks := n.b.Flush()
+	s.shared = max(s.shared, n.b.sharing)
 	for _, a := range acks {
 		n.ack = max(n.ack, a.Number)
 	}

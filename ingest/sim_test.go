@@ -58,6 +58,8 @@ type sim struct {
 	mix                                        []int
 	starve                                     int
 	trace                                      bool
+	alone                                      bool // copies do not share
+	shared                                     int  // most copies that shared at once
 	legend                                     []string
 	err                                        string
 	exacts, restores, rollbacks, ranges, ahead int
@@ -426,6 +428,41 @@ func (s *sim) settled() string {
 		s.compare("convergence", c.node, id, st, s.co.s.Vector)
 	}
 	return ""
+}
+
+// TestSharedAsAlone: copies that share one list of positions are told, and do, what they would with lists of their own.
+func TestSharedAsAlone(t *testing.T) {
+	shared := 0
+	for seed := int64(1); seed <= 60; seed++ {
+		one, other := newSim(seed, 0), newSim(seed, 0)
+		one.trace, other.trace, other.alone = true, true, true
+		one.run(1500)
+		other.run(1500)
+		shared = max(shared, one.shared)
+		if i := firstDifference(one.legend, other.legend); i >= 0 {
+			t.Fatalf("seed %d differs at line %d:\nshared: %s\nalone:  %s", seed, i, at(one.legend, i), at(other.legend, i))
+		}
+	}
+	if shared < 2 {
+		t.Error("no copies shared")
+	}
+}
+
+// firstDifference is where two traces differ, -1 where they are the same.
+func firstDifference(a, b []string) int {
+	for i := range max(len(a), len(b)) {
+		if at(a, i) != at(b, i) {
+			return i
+		}
+	}
+	return -1
+}
+
+func at(lines []string, i int) string {
+	if i < len(lines) {
+		return lines[i]
+	}
+	return "(ended)"
 }
 
 // TestSimulation: whatever happens, every exact snapshot is what KV held, and after healing all copies are.
