@@ -77,9 +77,9 @@ func (b *Bucket) Accept(src Source, e *keyversion.Event) Verdict {
 		}
 		v.awaited = slices.DeleteFunc(v.awaited, func(id index.CopyID) bool { return listed(e.Copies, id) })
 	case keyversion.DropData:
-		v.cur.dropping = b.on(dropData)
+		v.cur.dropping, v.parts = b.on(dropData), parts{}
 	case keyversion.StreamEnd:
-		v.cur.open = false
+		v.cur.open, v.parts = false, parts{}
 	default:
 		return Malformed
 	}
@@ -104,9 +104,22 @@ func (b *Bucket) admit(v *vbucket, src Source, e *keyversion.Event) Verdict {
 	return Taken
 }
 
-// data queues an event once for the node, unless every copy that the stream feeds has it.
+// data queues an event once for the node, unless every copy that the stream feeds has it. One that comes in parts is queued
+// with the last of them (wholeParts).
 func (b *Bucket) data(vb int, e *keyversion.Event) Verdict {
 	v := &b.vbs[vb]
+	if e.More || e.Part > 0 || len(v.parts.entries) > 0 {
+		held, broken := v.parts.judge(e)
+		switch {
+		case !b.on(wholeParts):
+		case broken:
+			v.parts, v.cur.open = parts{}, false
+			return Malformed
+		case held:
+			v.parts.hold(e, b.newEntry(e, v.epoch))
+			return Taken
+		}
+	}
 	wanted := false
 	for _, c := range b.distinct() {
 		p := &c.parts[vb]
@@ -120,13 +133,23 @@ func (b *Bucket) data(vb int, e *keyversion.Event) Verdict {
 	}
 	v.recv = max(v.recv, e.Seqno)
 	if !wanted {
+		v.parts = parts{}
 		return Covered
 	}
-	en := b.newEntry(e, v.epoch)
+	if len(v.parts.entries) == 0 {
+		b.enqueue(v, b.newEntry(e, v.epoch))
+		return Taken
+	}
+	for _, en := range v.parts.take(b.newEntry(e, v.epoch), v.epoch) {
+		b.enqueue(v, en)
+	}
+	return Taken
+}
+
+func (b *Bucket) enqueue(v *vbucket, en Entry) {
 	v.queue = append(v.queue, en)
 	v.bytes += en.size()
 	b.queued += en.size()
-	return Taken
 }
 
 // nodeHW is the highest seqno up to which any copy has everything.
@@ -168,7 +191,7 @@ func (b *Bucket) begin(src Source, e *keyversion.Event) Verdict {
 		}
 	}
 	v.log, v.begun, v.purge = log, true, g.Purge
-	v.recv, v.activated = g.Start, 0
+	v.recv, v.activated, v.parts = g.Start, 0, parts{}
 	v.awaited = nil
 	for _, id := range g.Copies {
 		if b.find(id) == nil {
@@ -250,7 +273,7 @@ func (b *Bucket) ConnectionLost(conn uint64) {
 	for vb := range b.vbs {
 		v := &b.vbs[vb]
 		if v.cur.conn == conn {
-			v.cur.open = false
+			v.cur.open, v.parts = false, parts{}
 		}
 		if v.side != nil && v.side.conn == conn && v.side.begun {
 			v.side.lost = true

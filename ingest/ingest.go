@@ -127,6 +127,7 @@ type vbucket struct {
 	activated uint64
 	epoch     uint32 // rises whenever some copy's queue starts anew
 	queue     []Entry
+	parts     parts // of the event that is arriving in parts
 	bytes     int
 	side      *sideStream
 	// awaited are the copies that the present stream feeds and that are not here: they were away when it said so.

@@ -34,6 +34,7 @@ const (
 	scoped                        // only what left its branch is put back
 	deactivate                    // after DEACTIVATE a copy holds nobody back
 	sideEnd                       // a side stream counts up to the end that was asked for, however far KV reads on
+	wholeParts                    // an event that comes in parts counts with the last of them
 )
 
 func (b *Bucket) on(r Rules) bool { return b.off&r == 0 }
@@ -42,7 +43,7 @@ func (b *Bucket) on(r Rules) bool { return b.off&r == 0 }
 var ruleNames = [...]string{
 	"posSkip", "gapRule", "straddle", "sideFloor", "tombstones", "windowRule", "beginCheck", "staleLog", "ownerFence",
 	"incarnation", "fencePoll", "dropData", "resettle", "sBranch", "sRollback", "rangeA", "purgeFloor",
-	"purgeBegin", "purgeSide", "purgeRows", "aheadFloor", "sideBranch", "awaited", "slicePos", "scoped", "deactivate", "sideEnd",
+	"purgeBegin", "purgeSide", "purgeRows", "aheadFloor", "sideBranch", "awaited", "slicePos", "scoped", "deactivate", "sideEnd", "wholeParts",
 }
 
 // RuleNames lists the rules.

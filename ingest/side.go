@@ -22,6 +22,7 @@ type sideStream struct {
 	at     uint64 // everything up to here has arrived; never above to (sideEnd)
 	read   uint64 // highest end of a window it read from, which may lie beyond to
 	queue  []Entry
+	parts  parts // of the event that is arriving in parts
 	bytes  int
 }
 
@@ -184,14 +185,23 @@ func (b *Bucket) AcceptSide(src Source, e *keyversion.Event) Verdict {
 		if e.Seqno <= s.at {
 			return Covered
 		}
-		b.arrived(s, e.Seqno, e.Window.End)
 		if e.Seqno > s.to {
+			b.arrived(s, e.Seqno, e.Window.End)
 			return Covered
 		}
-		en := b.newEntry(e, 0)
-		s.queue = append(s.queue, en)
-		s.bytes += en.size()
-		b.sideHeld += en.size()
+		if held, broken := s.parts.judge(e); broken && b.on(wholeParts) {
+			b.SideFailed(vb, s.id)
+			return Malformed
+		} else if held && b.on(wholeParts) {
+			s.parts.hold(e, b.newEntry(e, 0))
+			return Taken
+		}
+		b.arrived(s, e.Seqno, e.Window.End)
+		for _, en := range s.parts.take(b.newEntry(e, 0), 0) {
+			s.queue = append(s.queue, en)
+			s.bytes += en.size()
+			b.sideHeld += en.size()
+		}
 	case keyversion.Sync, keyversion.DSync:
 		b.arrived(s, e.Seqno, 0)
 	case keyversion.StreamEnd:
@@ -243,7 +253,7 @@ func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdi
 		return StaleLog
 	}
 	first := !s.begun
-	s.begun, s.lost, s.conn = true, false, src.Connection
+	s.begun, s.lost, s.conn, s.parts = true, false, src.Connection, parts{}
 	if !first {
 		return Taken
 	}

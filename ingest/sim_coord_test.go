@@ -124,7 +124,28 @@ func (s *sim) emit(p, to int, v int, inc uint64, e keyversion.Event) {
 		}
 		src.Connection = s.proj[p].conn[to]
 	}
-	s.conn[p][to] = append(s.conn[p][to], simMsg{e, src})
+	for _, part := range s.parts(e) {
+		s.conn[p][to] = append(s.conn[p][to], simMsg{part, src})
+	}
+}
+
+// parts cuts some of the events that are about several indexes; not in runs that show what another rule is for: their seeds
+// stay what they are.
+func (s *sim) parts(e keyversion.Event) []keyversion.Event {
+	if s.off&^wholeParts != 0 {
+		return []keyversion.Event{e}
+	}
+	at := 0
+	for at < len(e.Statements) && e.Statements[at].Index == e.Statements[0].Index {
+		at++
+	}
+	if at == len(e.Statements) || s.cut.Intn(2) == 0 {
+		return []keyversion.Event{e}
+	}
+	head, tail := e, e
+	head.Statements, head.More = e.Statements[:at], true
+	tail.Statements, tail.Part = e.Statements[at:], 1
+	return []keyversion.Event{head, tail}
 }
 
 func (s *sim) beginMsg(p, v, to int) keyversion.Event {

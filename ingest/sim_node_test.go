@@ -54,9 +54,10 @@ type simSide struct {
 	ks   simStream
 	to   uint64
 	read uint64
-	last uint64 // highest one that was sent
-	told bool   // BEGIN was sent
-	on   bool   // it goes on to the end of the snapshot that its end lies in
+	last uint64             // highest one that was sent
+	told bool               // BEGIN was sent
+	on   bool               // it goes on to the end of the snapshot that its end lies in
+	rest []keyversion.Event // parts of the present item that are still to come
 	// copies are those it was asked for; a later topology does not change what it evaluates.
 	copies []index.CopyID
 }
@@ -429,7 +430,7 @@ func (s *sim) feedSide(ni int, id uint64, x *simSide) {
 		return
 	}
 	if !x.told {
-		x.told = true
+		x.told, x.rest = true, nil
 		if send(keyversion.Event{Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Start: k.cur, Log: k.branch.fl, Purge: k.branch.purge}}) != Taken {
 			delete(n.side, id)
 		}
@@ -440,9 +441,18 @@ func (s *sim) feedSide(ni int, id uint64, x *simSide) {
 		k.marker(k.cur + 1 + uint64(s.r.Intn(int(k.branch.high()-k.cur))))
 	case k.mid && len(k.items) > 0 && (x.on || k.items[0].seqno <= x.to):
 		it := k.items[0]
+		if len(x.rest) == 0 {
+			x.rest = s.parts(s.event(ni, it, timestamp.Window{Start: k.window.Start, End: it.seqno}, x.copies))
+		}
+		e := x.rest[0]
+		if x.rest = x.rest[1:]; len(x.rest) > 0 {
+			if send(e) == NotOwner {
+				delete(n.side, id)
+			}
+			return
+		}
 		k.items, k.cur, x.read, x.last = k.items[1:], it.seqno, max(x.read, k.window.End), it.seqno
 		// as with a finite stream of KV, only the end says how far was read
-		e := s.event(ni, it, timestamp.Window{Start: k.window.Start, End: it.seqno}, x.copies)
 		if send(e) == NotOwner {
 			delete(n.side, id)
 		}

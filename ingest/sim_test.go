@@ -33,6 +33,7 @@ type sim struct {
 	r                                          *rand.Rand
 	tear                                       *rand.Rand // folders that go while their node is down: a sequence of its own
 	torn                                       bool       // this seed has them
+	cut                                        *rand.Rand // which events come in parts, the same
 	off                                        Rules
 	noSeqCheck                                 bool
 	kv                                         [simVBs]simVB
@@ -79,7 +80,7 @@ func (s *sim) ev(form string, a ...any) {
 }
 
 func newSim(seed int64, off Rules) *sim {
-	s := &sim{r: rand.New(rand.NewSource(seed)), tear: rand.New(rand.NewSource(^seed)), torn: seed%3 == 0, off: off, branches: map[uint64]*simBranch{}, copies: map[index.CopyID]simCopy{}, more: 30}
+	s := &sim{r: rand.New(rand.NewSource(seed)), tear: rand.New(rand.NewSource(^seed)), torn: seed%3 == 0, cut: rand.New(rand.NewSource(seed * 31)), off: off, branches: map[uint64]*simBranch{}, copies: map[index.CopyID]simCopy{}, more: 30}
 	s.byKey = [simIndex]bool{seed%4 == 1, seed%2 == 0}
 	for v := range simVBs {
 		s.kv[v] = simVB{cur: s.newBranch(v, 0, true), owner: v % 2}

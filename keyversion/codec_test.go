@@ -45,6 +45,7 @@ func genEvent(t *rapid.T) keyversion.Event {
 	case ev.Kind.Data():
 		ev.Window = genWindow(t)
 		ev.DocID = bytesUpTo(300).Draw(t, "docid")
+		ev.Part, ev.More = rapid.SampledFrom([]uint16{0, 0, 1, 0xffff}).Draw(t, "part"), rapid.Bool().Draw(t, "more")
 		ev.Statements = rapid.SliceOfN(rapid.Custom(func(t *rapid.T) keyversion.Statement {
 			return keyversion.Statement{
 				Index: index.ID(numbers().Draw(t, "index")),
@@ -170,6 +171,8 @@ func TestLyingLengths(t *testing.T) {
 		"unknown kind":         {"tag", 0x8f},
 		"kind 0":               {"tag", 0x80},
 		"no run header":        {"tag", 0x01},
+		"unknown flag":         {"tag", 0x91},
+		"part of a Sync":       {"tag", 0xa4},
 		"window without one":   {"tag", 0xc4},
 		"unknown run flag":     {"flags", 3},
 		"docid past the end":   {"docid", 100},
@@ -227,7 +230,7 @@ func TestRefusedEventLeavesNoTrace(t *testing.T) {
 		"keys": {Kind: keyversion.Insert, Statements: []keyversion.Statement{{Index: 1, Keys: [][]byte{{1}}},
 			{Index: 2, Keys: make([][]byte, keyversion.MaxKeys+1)}}},
 		"key":    {Kind: keyversion.Insert, Statements: []keyversion.Statement{{Keys: [][]byte{make([]byte, keyversion.MaxKey+1)}}}},
-		"frame":  {Kind: keyversion.Insert, Statements: []keyversion.Statement{{Keys: [][]byte{make([]byte, 15<<20), make([]byte, 15<<20), make([]byte, 15<<20)}}}},
+		"frame":  {Kind: keyversion.Insert, Statements: []keyversion.Statement{{Keys: [][]byte{make([]byte, 15<<20), make([]byte, 15<<20), make([]byte, 15<<20), make([]byte, 15<<20)}}}},
 		"copies": {Kind: keyversion.Activate, Copies: make([]index.CopyID, keyversion.MaxCopies+1)},
 		"log":    {Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Log: make(timestamp.FailoverLog, keyversion.MaxLog+1)}},
 	} {

@@ -73,6 +73,7 @@ func (b *Batch) next() *Event {
 	b.Events = b.Events[:n+1]
 	ev := &b.Events[n]
 	ev.Window, ev.DocID, ev.Statements, ev.Copies, ev.Begin = timestamp.Window{}, nil, nil, nil, nil
+	ev.Part, ev.More = 0, false
 	return ev
 }
 
@@ -89,8 +90,8 @@ func (d *decoder) event() error {
 	}
 	tag := d.byte()
 	kind := Kind(tag & tagKind)
-	if kind == 0 || kind > Deactivate {
-		return fmt.Errorf("%w: kind %d, known: 1 to %d", ErrCorrupt, kind, Deactivate)
+	if kind == 0 || kind > Deactivate || tag&tagNone != 0 || tag&tagPart != 0 && !kind.Data() {
+		return fmt.Errorf("%w: tag %x: kind %d, known: 1 to %d", ErrCorrupt, tag, kind, Deactivate)
 	}
 	if tag&tagRun != 0 {
 		if err := d.startRun(); err != nil {
@@ -109,6 +110,10 @@ func (d *decoder) event() error {
 	var err error
 	switch {
 	case kind.Data():
+		if tag&tagPart != 0 {
+			part := d.number(1<<17 - 1)
+			ev.Part, ev.More = uint16(part>>1), part&1 != 0
+		}
 		err = d.data(ev)
 	case kind == Activate || kind == Deactivate:
 		ev.Copies = d.copies()

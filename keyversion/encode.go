@@ -10,11 +10,12 @@ import (
 
 // The body of a batch is a sequence of events, each
 //
-//	tag: low 4 bits Kind, tagRun, tagWindow
+//	tag: low 4 bits Kind, tagRun, tagWindow, tagPart
 //	with tagRun, the run header: vbucket, flags (runIncarnation), vbuuid (8 bytes),
 //	    with runIncarnation: epoch, term, counter
 //	seqno: signed difference to the event before in the run, to 0 at its start
 //	data and StreamEnd, with tagWindow: start as signed difference seqno-start, length end-start (modulo 2^64)
+//	data, with tagPart: 2 * number of the part, and 1 with More
 //	data: docid, number of statements, each {index id, slice + 1 modulo 2^16, number of keys, keys}
 //	Activate, Deactivate: copies
 //	StreamBegin: start, failover log, purge, revision epoch, revision, copies
@@ -26,6 +27,8 @@ const (
 	tagKind   byte = 0x0f
 	tagRun    byte = 0x80
 	tagWindow byte = 0x40
+	tagPart   byte = 0x20
+	tagNone   byte = 0x10 // not used
 
 	runIncarnation byte = 1
 )
@@ -134,7 +137,7 @@ func (e *Encoder) append(ev *Event) error {
 	}
 	switch {
 	case ev.Kind.Data():
-		return e.data(ev)
+		return e.data(ev, at)
 	case ev.Kind == Activate || ev.Kind == Deactivate:
 		return e.copies(ev.Copies)
 	case ev.Kind == StreamBegin:
@@ -162,7 +165,8 @@ func (e *Encoder) startRun(ev *Event) {
 	e.run = run{vbucket: ev.VBucket, incarnation: ev.Incarnation, vbuuid: ev.VBUUID}
 }
 
-func (e *Encoder) data(ev *Event) error {
+// data adds what data events have; their tag lies at tag.
+func (e *Encoder) data(ev *Event, tag int) error {
 	e.statements += len(ev.Statements)
 	switch {
 	case len(ev.DocID) > MaxDocID:
@@ -170,6 +174,14 @@ func (e *Encoder) data(ev *Event) error {
 	case len(ev.Statements) > MaxStatements || e.statements > MaxBatchStatements:
 		return fmt.Errorf("%w: %d statements (%d in the batch), at most %d (%d)", ErrTooLarge, len(ev.Statements),
 			e.statements, MaxStatements, MaxBatchStatements)
+	}
+	if ev.Part > 0 || ev.More {
+		part := uint64(ev.Part) << 1
+		if ev.More {
+			part |= 1
+		}
+		e.buf[tag] |= tagPart
+		e.buf = binary.AppendUvarint(e.buf, part)
 	}
 	e.buf = appendBytes(e.buf, ev.DocID)
 	e.buf = binary.AppendUvarint(e.buf, uint64(len(ev.Statements)))

@@ -36,10 +36,11 @@ const (
 	AckFormat   = 1
 )
 
-// Limits. Encoders refuse what decoders would refuse. A document's keys are never split over two frames, so that a
-// frame may have to hold all keys of one large document.
+// Limits. Encoders refuse what decoders would refuse. A document's keys in one index are never split over two frames, so
+// that a frame may have to hold as many and as long ones as an index may have of one document. What all indexes together
+// have may be more: it travels in parts (Event.Part).
 const (
-	MaxFrame      = 32 << 20 // bytes, header included
+	MaxFrame      = 48 << 20 // bytes, header included
 	MaxHelloFrame = 8 << 10
 	MaxAckFrame   = 4 << 10
 
@@ -172,6 +173,16 @@ func (r *reader) bytes(limit uint64) []byte {
 	at := r.at
 	r.at += n
 	return r.b[at:r.at:r.at]
+}
+
+// number takes a number of at most limit.
+func (r *reader) number(limit uint64) uint64 {
+	n := r.uvarint()
+	if n > limit {
+		r.fail()
+		return 0
+	}
+	return n
 }
 
 // count takes a number of things that need at least one byte each.

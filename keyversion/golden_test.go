@@ -51,8 +51,11 @@ func goldenBatch() *keyversion.Batch {
 	deactivate.Incarnation, deactivate.Copies = next, []index.CopyID{1}
 	end := event(keyversion.StreamEnd, 7, 107)
 	end.Incarnation, end.Window = next, timestamp.Window{End: 110}
+	part, second := insert, insert
+	part.Seqno, part.More, part.Statements = 105, true, insert.Statements[:1]
+	second.Seqno, second.Part, second.Statements = 105, 1, insert.Statements[1:]
 	dsync := event(keyversion.DSync, 7, 105)
-	return &keyversion.Batch{Number: 0x1122334455, Events: []keyversion.Event{begin, insert, remove, sync, dsync, other, gone, drop,
+	return &keyversion.Batch{Number: 0x1122334455, Events: []keyversion.Event{begin, insert, part, second, remove, sync, dsync, other, gone, drop,
 		activate, deactivate, end}}
 }
 

@@ -71,10 +71,15 @@ type Event struct {
 	VBUUID      uint64
 	Seqno       uint64           // data: of the mutation; Sync: complete seqno; Activate: A; DropData: first dropped; StreamEnd: last sent
 	Window      timestamp.Window // data: the DCP snapshot it lies in; StreamEnd of a side stream: {0, highest window end read}
-	DocID       []byte
-	Statements  []Statement
-	Copies      []index.CopyID // Activate, Deactivate
-	Begin       *Begin         // StreamBegin
+	// Part and More are of data that does not fit into one frame: it travels in parts, events of the same document and seqno
+	// behind each other, numbered from 0, with More in all but the last. Each states whole indexes. Only all of them together
+	// are the document's version: the stream has come to Seqno with the last one.
+	Part       uint16
+	More       bool
+	DocID      []byte
+	Statements []Statement
+	Copies     []index.CopyID // Activate, Deactivate
+	Begin      *Begin         // StreamBegin
 }
 
 // Class is the type of a topic; its value is the topic id byte of PR-14 for the shared ones.

@@ -13,6 +13,7 @@ import (
 	"tidemark/expression"
 	"tidemark/feed"
 	"tidemark/index"
+	"tidemark/keyversion"
 	"tidemark/wire"
 )
 
@@ -95,6 +96,15 @@ func (f *faults) note(pl *plan, result *expression.Result, e *feed.Event) {
 			x.sample.Store(&wire.FaultSample{DocID: strings.ToValidUTF8(string(e.Key), "\ufffd"), VBucket: e.VBucket, Seqno: e.Seqno, Error: short(err.Error())})
 		}
 	}
+	f.changes.Add(1)
+}
+
+// refused counts a document whose keys in an index the router cannot carry.
+func (f *faults) refused(id index.ID, ev *keyversion.Event) {
+	x := f.of([]index.ID{id})[0]
+	x.tooLong.Add(1)
+	x.sample.Store(&wire.FaultSample{DocID: strings.ToValidUTF8(string(ev.DocID), "\ufffd"), VBucket: ev.VBucket, Seqno: ev.Seqno,
+		Error: "all its keys together are more than can be carried"})
 	f.changes.Add(1)
 }
 

@@ -180,7 +180,7 @@ func Open(cfg Config) (*Projector, error) {
 	}
 	p.counters = newCounters(p.registry)
 	p.registerGauges(p.registry)
-	p.router, err = router.New(router.Config{ClusterID: p.clusterID, Projector: cfg.ID, BootID: p.bootID, Logger: cfg.Logger.Named("router"), Registerer: p.registry,
+	p.router, err = router.New(router.Config{ClusterID: p.clusterID, Projector: cfg.ID, BootID: p.bootID, Logger: cfg.Logger.Named("router"), Refused: p.faults.refused, Registerer: p.registry,
 		Connections: cfg.Connections, Smart: cfg.Throttle == ThrottleSmart, TLS: cfg.TLS.Client(tlsconf.GRPC, tlsconf.Indexer)})
 	if err != nil {
 		_ = l.Close()

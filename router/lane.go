@@ -406,30 +406,15 @@ func (l *lane) resume() {
 	l.dropped = l.dropped[:0]
 }
 
-// putData queues a data event. One whose keys do not fit into any frame goes without the largest sets; that is counted.
+// putData queues a data event; one that no frame can hold goes in parts.
 func (l *lane) putData(s *laneVB, ev *keyversion.Event) error {
+	before := s.seqno
 	s.seqno = max(s.seqno, ev.Seqno)
-	for {
-		err := l.put(s, ev)
-		if err == nil || !errors.Is(err, keyversion.ErrTooLarge) {
-			return err
-		}
-		largest, size := -1, 0
-		for i := range ev.Statements {
-			n := len(ev.Statements[i].Keys)
-			for _, k := range ev.Statements[i].Keys {
-				n += len(k)
-			}
-			if n > size {
-				largest, size = i, n
-			}
-		}
-		if largest < 0 {
-			return err
-		}
-		l.stats.Oversized++
-		ev.Statements[largest].Keys = nil
+	err := l.put(s, ev)
+	if err == nil || !errors.Is(err, keyversion.ErrTooLarge) {
+		return err
 	}
+	return l.putParts(s, ev, before)
 }
 
 // put appends an event to the open frame, and closes the frame before or after when it is full.
@@ -442,6 +427,7 @@ func (l *lane) put(s *laneVB, ev *keyversion.Event) error {
 	if err != nil {
 		return fmt.Errorf("bucket %s, node %d: %w", l.topic.cfg.Bucket, l.key.node, err)
 	}
+	l.out.open.partial = ev.More
 	l.out.mark(s)
 	l.closeFull()
 	return nil

@@ -25,7 +25,8 @@ type Stats struct {
 	Slow            uint64  `json:"slow"`     // times that smart throttling has given the endpoint up for a while
 	Drops           uint64  `json:"drops"`    // times that a vbucket's data began to be dropped
 	DroppedEvents   uint64  `json:"dropped_events"`
-	Oversized       uint64  `json:"oversized"` // key sets left out because no frame could hold them
+	Parts           uint64  `json:"parts"`     // events queued for documents that no frame could hold
+	Oversized       uint64  `json:"oversized"` // documents left out of an index because no frame could hold their keys there
 
 	QueueBytes int `json:"queue_bytes"` // memory of batches not acknowledged
 	QueueLimit int `json:"queue_limit"` // at which data waits, or is dropped, of all connections that there are
@@ -46,6 +47,7 @@ func (s *Stats) add(o Stats) {
 	s.Slow += o.Slow
 	s.Drops += o.Drops
 	s.DroppedEvents += o.DroppedEvents
+	s.Parts += o.Parts
 	s.Oversized += o.Oversized
 	s.QueueBytes += o.QueueBytes
 	s.QueueLimit += o.QueueLimit
@@ -196,7 +198,8 @@ func metrics() []metric {
 		m("slow_total", "Times that smart throttling has begun to drop a slow endpoint's data.", count, func(s *Stats) float64 { return float64(s.Slow) }),
 		m("drops_total", "Times that a vbucket's data began to be dropped.", count, func(s *Stats) float64 { return float64(s.Drops) }),
 		m("dropped_events_total", "Data events dropped.", count, func(s *Stats) float64 { return float64(s.DroppedEvents) }),
-		m("oversized_total", "Key sets left out because no frame could hold them.", count, func(s *Stats) float64 { return float64(s.Oversized) }),
+		m("parts_total", "Parts of documents whose keys no frame could hold.", count, func(s *Stats) float64 { return float64(s.Parts) }),
+		m("oversized_total", "Documents left out of an index because no frame could hold their keys there.", count, func(s *Stats) float64 { return float64(s.Oversized) }),
 		m("queue_bytes", "Memory of batches that are not acknowledged.", gauge, func(s *Stats) float64 { return float64(s.QueueBytes) }),
 		m("queue_limit_bytes", "Memory of batches at which data waits or is dropped: the bound of queue_bytes.", gauge, func(s *Stats) float64 { return float64(s.QueueLimit) }),
 		m("connections", "Connections open.", gauge, func(s *Stats) float64 { return float64(s.Connected) }),

@@ -23,7 +23,9 @@ type frame struct {
 	bytes  []byte // when sealed
 	number uint64
 	marks  []mark
-	again  bool // it was sent on a connection that ended: its memory may be in use there for ever
+	// partial: it ends between the parts of an event.
+	partial bool
+	again   bool // it was sent on a connection that ended: its memory may be in use there for ever
 }
 
 // mark says where a vbucket stands after a frame.
@@ -112,10 +114,17 @@ func (o *outbox) next() *frame {
 	return f
 }
 
-// acknowledged takes off the frames up to a number, as far as they have been sent, and says how many.
+// acknowledged takes off the frames up to a number, as far as they have been sent, and says how many. Parts of an event stay
+// until the last one was acknowledged: after a cut the endpoint gets all of them again.
 func (o *outbox) acknowledged(number uint64) int {
+	whole := 0
+	for n := 0; n < o.sent && o.queue[n].number <= number; n++ {
+		if !o.queue[n].partial {
+			whole = n + 1
+		}
+	}
 	n := 0
-	for n < o.sent && o.queue[n].number <= number {
+	for n < whole {
 		f := o.queue[n]
 		for _, m := range f.marks {
 			m.apply()
@@ -146,6 +155,6 @@ func (o *outbox) reuse(f *frame) {
 	o.kept += cap(f.bytes)
 	clear(f.marks)
 	f.enc.Reset(f.bytes)
-	f.bytes, f.marks, f.number = nil, f.marks[:0], 0
+	f.bytes, f.marks, f.number, f.partial = nil, f.marks[:0], 0, false
 	o.spares = append(o.spares, f)
 }

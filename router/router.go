@@ -77,15 +77,16 @@ type Dial func(ctx context.Context, addr string, hello keyversion.Hello, onAck f
 type Config struct {
 	ClusterID     func() string // asked at each connection
 	Projector     index.ProjectorID
-	BootID        string        // of this process
-	Connections   int           // 0: DefaultConnections
-	QueueBytes    int           // 0: DefaultQueueBytes
-	ReservedBytes int           // 0: DefaultReservedBytes
-	Smart         bool          // smart throttling of maintenance streams (RT-8); false: any slow endpoint throttles
-	SlowWindow    time.Duration // 0: DefaultSlowWindow
-	SlowPatience  time.Duration // 0: DefaultSlowPatience
-	Dial          Dial          // nil: transport.Dial with TLS
-	TLS           *tls.Config   // of the connections; nil without TLS
+	BootID        string                                  // of this process
+	Connections   int                                     // 0: DefaultConnections
+	QueueBytes    int                                     // 0: DefaultQueueBytes
+	ReservedBytes int                                     // 0: DefaultReservedBytes
+	Smart         bool                                    // smart throttling of maintenance streams (RT-8); false: any slow endpoint throttles
+	SlowWindow    time.Duration                           // 0: DefaultSlowWindow
+	SlowPatience  time.Duration                           // 0: DefaultSlowPatience
+	Dial          Dial                                    // nil: transport.Dial with TLS
+	TLS           *tls.Config                             // of the connections; nil without TLS
+	Refused       func(id index.ID, ev *keyversion.Event) // told of a document whose keys in an index cannot be carried; may be nil
 	Logger        hclog.Logger
 	Registerer    prometheus.Registerer // nil: no metrics registered
 }

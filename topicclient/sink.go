@@ -145,6 +145,9 @@ func (k *sink) admit(ev *Event) (wanted bool, err error) {
 func (s *Subscription) handled(ev *Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	if ev.More {
+		return // the document is handled with its last part; if that never comes, all of them come again
+	}
 	v := &s.vbuckets[ev.VBucket]
 	v.at = Position{VBUUID: ev.VBUUID, Seqno: ev.Seqno, Window: ev.Window}
 	if ev.Kind == keyversion.Sync {

@@ -82,7 +82,8 @@ type Config struct {
 	Advertise  string // host that projectors are told instead of the one listened on
 	// From has the vbuckets that do not start at the beginning.
 	From map[uint16]Position
-	// Handle is called with one event at a time; its error ends Run and is wrapped by what Run returns. The event counts as
+	// Handle is called with one event at a time. A document with more keys than fit into a frame comes in parts, each about
+	// other indexes, More in all but the last: it counts as handled with the last, and after a cut all parts come again. Its error ends Run and is wrapped by what Run returns. The event counts as
 	// handled, and is not repeated, when it returns nil. ctx ends with the event's connection: who then returns its error is
 	// given the event again, on another connection.
 	Handle func(ctx context.Context, ev *Event) error

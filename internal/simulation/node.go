@@ -49,9 +49,10 @@ type side struct {
 	ks     dcp
 	to     uint64
 	read   uint64
-	last   uint64 // highest one that was sent
-	told   bool   // BEGIN was sent
-	on     bool   // it goes on to the end of the snapshot that its end lies in
+	last   uint64             // highest one that was sent
+	told   bool               // BEGIN was sent
+	on     bool               // it goes on to the end of the snapshot that its end lies in
+	rest   []keyversion.Event // parts of the present item that are still to come
 	purge  uint64
 	copies []fedCopy
 }
@@ -569,7 +570,7 @@ func (s *Sim) feedSide(n *node, h *hosted, id uint64, x *side) {
 	}
 	switch {
 	case !x.told:
-		x.told = true
+		x.told, x.rest = true, nil
 		if send(keyversion.Event{Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Start: k.cur, Log: k.branch.fl, Purge: x.purge}}) != ingest.Taken {
 			delete(h.sides, id)
 		}
@@ -577,12 +578,20 @@ func (s *Sim) feedSide(n *node, h *hosted, id uint64, x *side) {
 		k.marker(k.cur + 1 + uint64(s.r.Intn(int(k.branch.high()-k.cur))))
 	case k.mid && len(k.items) > 0 && (x.on || k.items[0].seqno <= x.to):
 		it := k.items[0]
-		k.items, k.cur, x.read, x.last = k.items[1:], it.seqno, max(x.read, k.window.End), it.seqno
-		// as with a finite stream of KV, only the end says how far was read
-		e, ok := s.statement(n.num, it, timestamp.Window{Start: k.window.Start, End: it.seqno}, x.copies)
-		if ok && send(e) == ingest.NotOwner {
+		if len(x.rest) == 0 {
+			// as with a finite stream of KV, only the end says how far was read
+			if e, ok := s.statement(n.num, it, timestamp.Window{Start: k.window.Start, End: it.seqno}, x.copies); ok {
+				x.rest = s.parts(e)
+			}
+		}
+		if len(x.rest) > 0 && send(x.rest[0]) == ingest.NotOwner {
 			delete(h.sides, id)
 		}
+		if len(x.rest) > 1 {
+			x.rest = x.rest[1:]
+			return
+		}
+		k.items, k.cur, x.read, x.last, x.rest = k.items[1:], it.seqno, max(x.read, k.window.End), it.seqno, nil
 	case k.mid:
 		k.mid, k.items, k.cur, x.read = false, nil, k.window.End, k.window.End
 		if (x.on || k.cur < x.to) && s.r.Intn(2) == 0 {

@@ -68,6 +68,7 @@ var planted = []plant{
 	{"promotion goes over to another branch", "onBranch,committedToo", "failovers,streamEnds", 0, 1, "goes over from", "committedToo"},
 	{"a poll that fences nothing off", "fencePoll,beginCheck", "failovers", 0, 1054, "", "beginCheck"},
 	{"a side stream that counts beyond its end", "sideEnd", "purges,tornFiles,nodeCrashes,ddl", 0, 1, "", ""},
+	{"a document in parts counts with the first of them", "wholeParts", "ddl", 0, 1, "", ""},
 	{"promotion that waits for nobody", "paced", "pauses", 0, 1, "does not wait", ""},
 }
 

@@ -464,7 +464,9 @@ func (s *Sim) pump(p int, b *kvBucket, v int) {
 		for to := range s.nodes {
 			if e, ok := s.statement(to, it, k.window, st.topo); ok && !st.drop[to] {
 				e.Incarnation = st.inc
-				s.emit(p, to, b, v, e, before)
+				for _, part := range s.parts(e) {
+					s.emit(p, to, b, v, part, before)
+				}
 			}
 		}
 	}
@@ -580,7 +582,7 @@ func (s *Sim) deliver(p, to int, b *kvBucket, v int) {
 	c := pr.conn[connKey{to, b.name, v}]
 	n := s.nodes[to]
 	if len(c.unacked) > 0 && s.r.Intn(4) == 0 {
-		c.unacked = c.unacked[1+s.r.Intn(len(c.unacked)):]
+		c.unacked = acknowledged(c.unacked, 1+s.r.Intn(len(c.unacked)))
 	}
 	h := n.buckets[b.name]
 	if len(c.queue) == 0 || !n.up || h == nil { // a node that does not know the bucket yet takes no connection for it

@@ -50,6 +50,7 @@ type Sim struct {
 
 	opt         Options
 	r           *rand.Rand
+	cut         *rand.Rand // which events travel in parts, see cutter
 	off         off
 	trace       bool
 	healing     bool
@@ -144,7 +145,7 @@ func New(o Options) (*Sim, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Sim{opt: o, r: rand.New(rand.NewSource(o.Seed)), off: rules, trace: o.Trace, nowMS: 1_000_000, state: statecontext.NewWithout(rules.state),
+	s := &Sim{opt: o, r: rand.New(rand.NewSource(o.Seed)), cut: o.cutter(), off: rules, trace: o.Trace, nowMS: 1_000_000, state: statecontext.NewWithout(rules.state),
 		branches: map[uint64]*branch{}, ends: map[endKey]bool{}, owners: map[ownerKey]index.ProjectorID{},
 		told: map[refKey]timestamp.Vector{}, lost: map[index.CopyID]bool{}, stable: map[refKey]timestamp.Vector{},
 		ledger: map[ownerKey]index.ProjectorID{}, owed: map[owedKey]uint64{}, obeyed: map[string]wire.Fence{}, acked: map[string]ddlState{}}
