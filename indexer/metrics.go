@@ -63,7 +63,7 @@ func newMetrics() *metrics {
 		verifies: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "verifications_total",
 			Help: "Verifications coordinated here, by outcome."}, []string{"code"}),
 		verified: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "verified_rows_total",
-			Help: "Rows and documents of copies here that verifications have looked at."}),
+			Help: "Rows, entries and documents of copies here that verifications have looked at."}),
 		different: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "verify_differences_total",
 			Help: "Documents of which a copy here did not hold what it should, by kind."}, []string{"kind"}),
 	}

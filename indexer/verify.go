@@ -1,12 +1,10 @@
 package indexer
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"tidemark/collate"
@@ -26,16 +24,10 @@ const (
 	verifyRounds = 8
 	// verifyRestarts is how often vbuckets are begun again that left the branch of their timestamp.
 	verifyRestarts = 5
-	// verifyRows is how many rows are looked at with one snapshot: it pins what compactions could free.
-	verifyRows = 1 << 16
-	// verifyExtras bounds the rows without an entry that are remembered until their documents are looked at.
-	verifyExtras = 10_000
 	// verifyKeys is how many keys a difference shows.
 	verifyKeys = 16
 	// verifyTell is how often progress is told.
 	verifyTell = time.Second
-	// paceStep is after how many rows the rate is looked at.
-	paceStep = 64
 )
 
 // verification compares the copies of one index on this node with the KV data (docs/scans.md has the argument why it is
@@ -52,6 +44,7 @@ type verification struct {
 	sum     wire.VerifyEnd
 	told    time.Time
 	percent float64
+	owed    int // of the pace
 }
 
 // verifiedCopy is one copy on its way.
@@ -108,7 +101,7 @@ func (v *verification) run(ctx context.Context) error {
 		v.sum.Copies = append(v.sum.Copies, c.sum)
 		v.sum.Rows += c.sum.Rows
 	}
-	return nil
+	return v.pace.wait(ctx, v.owed)
 }
 
 // hold pins the copies' snapshots at a timestamp.
@@ -182,89 +175,6 @@ func (v *verification) atLeast(ctx context.Context, need timestamp.Vector) (*fro
 			return nil, err
 		}
 	}
-}
-
-// rows walks over a copy's rows and notes those that their document's entry does not list. That takes no look at KV: at
-// any timestamp each row has an entry that lists it.
-func (v *verification) rows(ctx context.Context, i int) error {
-	var from []byte
-	for first := true; first || from != nil; first = false {
-		f, err := v.newest(ctx)
-		if err != nil {
-			return err
-		}
-		from, err = v.someRows(ctx, v.copies[i], f.snaps[i], from, float64(i))
-		if err := errors.Join(err, f.release()); err != nil {
-			return scanError(err)
-		}
-	}
-	return nil
-}
-
-// someRows looks at up to verifyRows rows and says where to go on; nil at the end.
-func (v *verification) someRows(ctx context.Context, c *verifiedCopy, snap *storage.Snapshot, from []byte, before float64) (next []byte, err error) {
-	rows, err := snap.Rows(ctx, storage.Range{Low: from}, false)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, rows.Close()) }()
-	n := 1
-	for ; rows.Next(); n++ {
-		key, docID := rows.Row()
-		c.sum.Rows++
-		listed, err := v.listed(snap, key, docID)
-		if err != nil {
-			return nil, err
-		}
-		if !listed {
-			if err := v.remember(c, key, docID, snap); err != nil {
-				return nil, err
-			}
-		}
-		if n%paceStep == 0 {
-			share := min(1, float64(c.sum.Rows)/float64(max(1, snap.Items())))
-			if err := errors.Join(v.looked(ctx, paceStep), v.tell(50*(before+share)/float64(len(v.copies)))); err != nil {
-				return nil, err
-			}
-		}
-		if n == verifyRows {
-			next = append(append(next, key...), docID...)
-			return append(next, 0), nil
-		}
-	}
-	return nil, v.looked(ctx, (n-1)%paceStep)
-}
-
-// listed tells whether the back index lists a row. A document is in the vbucket that its id hashes to; where it is not,
-// the others are looked at, too: an engine may hash otherwise.
-func (v *verification) listed(snap *storage.Snapshot, key, docID []byte) (bool, error) {
-	home := mcbp.VBucket(docID, v.k.vbuckets)
-	for n := range v.k.vbuckets {
-		_, keys, found, err := snap.Entry((home+uint16(n))%uint16(v.k.vbuckets), docID)
-		if err != nil {
-			return false, err
-		}
-		if found {
-			return slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, key) }), nil
-		}
-	}
-	return false, nil
-}
-
-// remember keeps a row until its document is looked at.
-func (v *verification) remember(c *verifiedCopy, key, docID []byte, snap *storage.Snapshot) error {
-	if c.extras++; c.extras > verifyExtras {
-		stable := v.sum.LastStability
-		return v.differ(c, wire.Difference{Kind: wire.ExtraRow, ID: string(docID), VBucket: mcbp.VBucket(docID, v.k.vbuckets), Stability: stable}, nil, [][]byte{key})
-	}
-	c.extra[string(docID)] = append(c.extra[string(docID)], bytes.Clone(key))
-	return nil
-}
-
-// looked keeps to the rate.
-func (v *verification) looked(ctx context.Context, n int) error {
-	v.x.metrics.verified.Add(float64(n))
-	return v.pace.wait(ctx, n)
 }
 
 // tell says how far it is, now and then.
@@ -397,22 +307,16 @@ func (v *verification) compare(ctx context.Context, f *frozen, vb uint16, s *vbS
 			unpack: unpacker{index: v.def.ID, slice: c.place.Slice}}
 		seen := map[string]bool{}
 		if all {
-			n := 0
 			err := f.snaps[i].Back(ctx, vb, func(docID []byte, seqno uint64, keys [][]byte) error {
 				if len(keys) == 0 {
 					return nil
 				}
 				seen[string(docID)] = true
-				if n++; n%paceStep == 0 {
-					if err := v.looked(ctx, paceStep); err != nil {
-						return err
-					}
+				if err := v.pay(ctx, len(docID)+size(keys)); err != nil {
+					return err
 				}
 				return j.document(string(docID), entry{seqno, keys, true})
 			})
-			if err == nil {
-				err = v.looked(ctx, n%paceStep)
-			}
 			if err != nil {
 				return err
 			}

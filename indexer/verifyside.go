@@ -135,7 +135,7 @@ func (r *sideRead) take(b *keyversion.Batch) (docs int, err error) {
 			continue
 		}
 		if e.Kind.Data() {
-			docs++
+			docs += 1 + eventBytes(e)/verifyUnit
 		}
 		if err := r.event(v, e); err != nil {
 			r.fail(fmt.Errorf("vbucket %d: %w", e.VBucket, err))
@@ -143,6 +143,14 @@ func (r *sideRead) take(b *keyversion.Batch) (docs int, err error) {
 		}
 	}
 	return docs, nil
+}
+
+// eventBytes is how many bytes of keys an event has.
+func eventBytes(e *keyversion.Event) (n int) {
+	for i := range e.Statements {
+		n += size(e.Statements[i].Keys)
+	}
+	return n
 }
 
 // event takes over one event; the lock is held.

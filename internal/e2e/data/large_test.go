@@ -48,6 +48,9 @@ func TestDocumentLargerThanAFrame(t *testing.T) {
 			if err != nil || n.Count != entries {
 				t.Errorf("%s: %s: %d entries (%v), want %d", what, ref, n.Count, err, entries)
 			}
+			if found, end := verified(ctx, t, c, fmt.Sprintf("large_%d", i)); len(found) > 0 || end.Differences > 0 || end.Rows != entries {
+				t.Errorf("%s: %s: %d differences, %d rows", what, ref, end.Differences, end.Rows)
+			}
 		}
 	}
 	check("built")

@@ -1,0 +1,243 @@
+package indexer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"hash/maphash"
+	"slices"
+
+	"tidemark/mcbp"
+	"tidemark/storage"
+	"tidemark/wire"
+)
+
+const (
+	// verifyRows and verifyRowBytes are how much is looked at with one snapshot: it pins what compactions could free.
+	verifyRows     = 1 << 16
+	verifyRowBytes = 64 << 20
+	// verifySuspects bounds the rows, and their bytes, that are held together to be looked up, each document once.
+	verifySuspects      = 1 << 12
+	verifySuspectsBytes = 8 << 20
+	// verifyExtras bounds the rows without an entry that are remembered until their documents are looked at.
+	verifyExtras = 10_000
+	// verifyCells is into how many sums the rows of a copy are divided.
+	verifyCells = 1 << 16
+	// verifyUnit is how many bytes count as one row at the rate.
+	verifyUnit = 1 << 10
+	// paceStep is after how many rows the rate is looked at.
+	paceStep = 64
+)
+
+// rowSums compares the rows of a copy with what its back index lists, without looking anything up: each row adds to the sum
+// of its document's cell, in whatever order they come, and each key of an entry takes off. What is left in a cell is of rows
+// that differ, or of documents that changed between the two walks.
+type rowSums struct {
+	seed  maphash.Seed
+	cells []uint64
+}
+
+func newRowSums() *rowSums {
+	return &rowSums{seed: maphash.MakeSeed(), cells: make([]uint64, verifyCells)}
+}
+
+// row is the cell of a row's document, and what the row adds to it.
+func (s *rowSums) row(key, docID []byte) (cell, sum uint64) {
+	doc := maphash.Bytes(s.seed, docID)
+	return doc % verifyCells, (doc | 1) * maphash.Bytes(s.seed, key)
+}
+
+func (s *rowSums) add(key, docID []byte) {
+	cell, sum := s.row(key, docID)
+	s.cells[cell] += sum
+}
+
+func (s *rowSums) remove(key, docID []byte) {
+	cell, sum := s.row(key, docID)
+	s.cells[cell] -= sum
+}
+
+// differs tells whether something is left in the document's cell.
+func (s *rowSums) differs(docID []byte) bool {
+	return s.cells[maphash.Bytes(s.seed, docID)%verifyCells] != 0
+}
+
+func (s *rowSums) equal() bool {
+	return !slices.ContainsFunc(s.cells, func(sum uint64) bool { return sum != 0 })
+}
+
+// size is how many bytes keys have.
+func size(keys [][]byte) (n int) {
+	for _, k := range keys {
+		n += len(k)
+	}
+	return n
+}
+
+// rows notes the rows of a copy that their document's entry does not list. That takes no look at KV: at any timestamp each row
+// has an entry that lists it. Two walks, over the rows and over the entries, leave sums; only where these differ are rows
+// looked up.
+func (v *verification) rows(ctx context.Context, i int) error {
+	c, sums := v.copies[i], newRowSums()
+	share := func(snap *storage.Snapshot) float64 {
+		return min(1, float64(c.sum.Rows)/float64(max(1, snap.Items())))
+	}
+	err := v.walk(ctx, i, func(snap *storage.Snapshot, key, docID []byte) error {
+		c.sum.Rows++
+		sums.add(key, docID)
+		if c.sum.Rows%paceStep != 0 {
+			return nil
+		}
+		return v.tell(50 * (float64(i) + share(snap)/2) / float64(len(v.copies)))
+	}, nil)
+	if err == nil {
+		err = v.entries(ctx, i, sums)
+	}
+	if err != nil || sums.equal() {
+		return err
+	}
+	s := suspects{v: v, c: c, rows: map[string][][]byte{}}
+	return v.walk(ctx, i, func(snap *storage.Snapshot, key, docID []byte) error {
+		if !sums.differs(docID) {
+			return nil
+		}
+		return s.add(ctx, snap, key, docID)
+	}, s.lookUp)
+}
+
+// entries takes what the back index lists off the sums.
+func (v *verification) entries(ctx context.Context, i int, sums *rowSums) error {
+	for vb := range v.k.vbuckets {
+		f, err := v.newest(ctx)
+		if err != nil {
+			return err
+		}
+		err = f.snaps[i].Back(ctx, uint16(vb), func(docID []byte, _ uint64, keys [][]byte) error {
+			for _, k := range keys {
+				sums.remove(k, docID)
+			}
+			return v.pay(ctx, len(docID)+size(keys))
+		})
+		if err := errors.Join(err, f.release()); err != nil {
+			return scanError(err)
+		}
+	}
+	return nil
+}
+
+// walk gives all rows of a copy to a function, some with each snapshot, of which done is told that it goes.
+func (v *verification) walk(ctx context.Context, i int, row func(snap *storage.Snapshot, key, docID []byte) error,
+	done func(context.Context, *storage.Snapshot) error) error {
+	var from []byte
+	for first := true; first || from != nil; first = false {
+		f, err := v.newest(ctx)
+		if err != nil {
+			return err
+		}
+		from, err = v.someRows(ctx, f.snaps[i], from, row)
+		if err == nil && done != nil {
+			err = done(ctx, f.snaps[i])
+		}
+		if err := errors.Join(err, f.release()); err != nil {
+			return scanError(err)
+		}
+	}
+	return nil
+}
+
+// someRows walks over what is looked at with one snapshot, and says where to go on; nil at the end.
+func (v *verification) someRows(ctx context.Context, snap *storage.Snapshot, from []byte, row func(snap *storage.Snapshot, key, docID []byte) error) (next []byte, err error) {
+	rows, err := snap.Rows(ctx, storage.Range{Low: from}, false)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, rows.Close()) }()
+	for n, bytes := 1, 0; rows.Next(); n++ {
+		key, docID := rows.Row()
+		if err := errors.Join(row(snap, key, docID), v.pay(ctx, len(key)+len(docID))); err != nil {
+			return nil, err
+		}
+		if bytes += len(key) + len(docID); n == verifyRows || bytes >= verifyRowBytes {
+			next = append(append(next, key...), docID...)
+			return append(next, 0), nil
+		}
+	}
+	return nil, nil
+}
+
+// pay keeps to the rate: it lets a row or document of so many bytes have its time.
+func (v *verification) pay(ctx context.Context, bytes int) error {
+	v.owed += 1 + bytes/verifyUnit
+	v.x.metrics.verified.Inc()
+	if v.owed < paceStep {
+		return nil
+	}
+	n := v.owed
+	v.owed = 0
+	return v.pace.wait(ctx, n)
+}
+
+// suspects are rows that may have no entry which lists them. They are looked up document by document, so that a document's
+// entry, which may have thousands of keys, is read once for all of them.
+type suspects struct {
+	v     *verification
+	c     *verifiedCopy
+	rows  map[string][][]byte // keys by document
+	count int
+	bytes int
+}
+
+func (s *suspects) add(ctx context.Context, snap *storage.Snapshot, key, docID []byte) error {
+	s.rows[string(docID)] = append(s.rows[string(docID)], bytes.Clone(key))
+	s.count++
+	if s.bytes += len(key) + len(docID); s.count < verifySuspects && s.bytes < verifySuspectsBytes {
+		return nil
+	}
+	return s.lookUp(ctx, snap)
+}
+
+// lookUp remembers those that no entry lists.
+func (s *suspects) lookUp(ctx context.Context, snap *storage.Snapshot) error {
+	for id, rows := range s.rows {
+		listed, err := s.v.listed(snap, []byte(id))
+		if err != nil {
+			return err
+		}
+		for _, k := range rows {
+			if _, found := slices.BinarySearchFunc(listed, k, bytes.Compare); !found {
+				if err := s.v.remember(s.c, k, []byte(id)); err != nil {
+					return err
+				}
+			}
+		}
+		if err := s.v.pay(ctx, size(listed)); err != nil {
+			return err
+		}
+	}
+	clear(s.rows)
+	s.count, s.bytes = 0, 0
+	return nil
+}
+
+// listed gives the keys that the back index lists for a document, in order. A document is in the vbucket that its id hashes to;
+// where it is not, the others are looked at, too: an engine may hash otherwise.
+func (v *verification) listed(snap *storage.Snapshot, docID []byte) ([][]byte, error) {
+	home := mcbp.VBucket(docID, v.k.vbuckets)
+	for n := range v.k.vbuckets {
+		_, keys, found, err := snap.Entry((home+uint16(n))%uint16(v.k.vbuckets), docID)
+		if err != nil || found {
+			return sortedKeys(keys), err
+		}
+	}
+	return nil, nil
+}
+
+// remember keeps a row until its document is looked at.
+func (v *verification) remember(c *verifiedCopy, key, docID []byte) error {
+	if c.extras++; c.extras > verifyExtras {
+		return v.differ(c, wire.Difference{Kind: wire.ExtraRow, ID: string(docID), VBucket: mcbp.VBucket(docID, v.k.vbuckets),
+			Stability: v.sum.LastStability}, nil, [][]byte{key})
+	}
+	c.extra[string(docID)] = append(c.extra[string(docID)], bytes.Clone(key))
+	return nil
+}
