@@ -25,6 +25,7 @@ type leader struct {
 	cfg   Config
 	term  uint64
 	epoch uint64
+	first uint64 // see firstCounter
 	self  wire.Leader
 	log   hclog.Logger
 	inbox chan input
@@ -76,17 +77,25 @@ type leader struct {
 
 func newLeader(cfg Config, term uint64) *leader {
 	s := cfg.Consensus.State()
-	return &leader{cfg: cfg, term: term, epoch: s.Epoch(), self: wire.Leader{ID: cfg.Consensus.ID(), REST: cfg.REST, Term: term},
+	return &leader{cfg: cfg, term: term, epoch: s.Epoch(), first: firstCounter(s), self: wire.Leader{ID: cfg.Consensus.ID(), REST: cfg.REST, Term: term},
 		log: cfg.Logger.With("term", term), inbox: make(chan input, inboxLength), ended: make(chan struct{}),
 		cache: definitions{consensus: cfg.Consensus}, projectors: map[index.ProjectorID]*projector{},
 		indexers: map[index.NodeID]*indexer{}, buckets: map[string]*bucket{}, proposals: map[string]bool{}, retryMS: map[string]int64{},
 		lackMS: map[index.ID]int64{}, missing: map[string]int{}, pacer: cfg.Settings.Pacer}
 }
 
-// fence is what every command of this term begins with; the counter is the receiver's.
+// fence is what every command of this term begins with; the counter is the receiver's, and starts at first.
 func (l *leader) fence() wire.Fence {
-	return wire.Fence{ClusterID: l.cfg.Consensus.State().ClusterID(), Epoch: l.epoch, Term: l.term}
+	return wire.Fence{ClusterID: l.cfg.Consensus.State().ClusterID(), Epoch: l.epoch, Term: l.term, Counter: l.first}
 }
+
+// firstCounter is where the counters of commands start. A leader may lay its duties down and take them up again in one term (its disk hung,
+// and nobody else could lead): then its commands must be newer than those it has sent. The state's CAS has risen by then, with
+// LeaderStarted at the latest.
+func firstCounter(s *statecontext.State) uint64 { return s.CAS() << counterBits }
+
+// counterBits leave room for 16 million commands to one receiver between two updates of the state.
+const counterBits = 24
 
 // run is the term: the loop and the lanes that it opens.
 func (l *leader) run(ctx context.Context) error {

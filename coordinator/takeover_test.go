@@ -1,6 +1,7 @@
 package coordinator
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -95,5 +96,29 @@ func TestGoneSinceBeforeTheTerm(t *testing.T) {
 		if n, _ := w.projectors["http://p1"].counts(); n-before != vbuckets/2 {
 			t.Errorf("%d streams were opened, want %d", n-before, vbuckets/2)
 		}
+	})
+}
+
+// TestLeaderAgainInItsOwnTerm: a leader whose disk hung lays its duties down, and takes them up again in the same term where nobody else could
+// lead meanwhile. What it commands then is newer than all that it commanded before, however much that was.
+func TestLeaderAgainInItsOwnTerm(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		o := w.create("a", "", 2, 1)
+		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		for n := range 500 { // each is a stability timestamp, told to every indexer
+			w.write("world", 1)
+			at := func() uint64 { return w.log.State().Bucket("world").Stability.Vector.Seqnos[0] }
+			w.until(fmt.Sprint("promotion ", n), 5*time.Second, func() bool { return at() == w.kv["world"].high[0] })
+		}
+		w.depose()
+		w.term--
+		w.lead()
+		w.until("all streams known", 10*time.Second, func() bool {
+			s, ok := w.leader().Status()
+			return ok && len(s.Buckets) == 1 && s.Buckets[0].Streams.Begun == vbuckets
+		})
+		again := w.create("b", "", 2, 1)
+		w.until("READY again", 10*time.Second, func() bool { return w.state(again.ID) == index.Maintenance })
 	})
 }
