@@ -26,7 +26,7 @@ func (t *tx) putBucket(c *SetBucket) *Rejection {
 		return reject(InvalidArgument, "bucket %q has %d vbuckets; want 1 to %d", c.Name, c.VBuckets, timestamp.MaxVBuckets)
 	}
 	old := t.s.Bucket(c.Name)
-	generation := uint64(1)
+	generation := t.s.passed.generation + 1
 	if old != nil {
 		t.result.Number = old.Generation
 		if old.UUID == c.UUID && !old.Gone {
@@ -48,7 +48,10 @@ func (t *tx) putBucket(c *SetBucket) *Rejection {
 		},
 		ModifiedCAS: t.cas,
 	}
-	if old != nil { // ids go on, so that what an indexer remembers of the older generation never looks like this one's
+	// Numbers go on, so that what an indexer remembers of an older generation, or of a bucket that was forgotten, never looks like this
+	// one's.
+	b.Stability.Number, b.Stability.RollbackID = t.s.passed.stability, t.s.passed.rollback
+	if old != nil {
 		b.Stability.Number, b.Stability.RollbackID = old.Stability.Number, old.lastRollback()
 	}
 	t.setBucket(b)
@@ -77,6 +80,7 @@ func (c *BucketGone) apply(t *tx) *Rejection {
 	t.fail(c.Name, "BUCKET_GONE: the bucket was deleted; drop the index, or re-create the bucket and BUILD INDEX")
 	t.changedDefinitions()
 	t.emit(t.bucketEvent(&b))
+	t.forgetBucket(c.Name)
 	return nil
 }
 

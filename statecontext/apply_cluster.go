@@ -196,6 +196,7 @@ func (c *SetFormatLevel) apply(t *tx) *Rejection {
 		return nil
 	}
 	t.s.formatLevel, t.changed = c.Level, true
+	t.forgetBuckets()
 	t.emitCluster()
 	return nil
 }
@@ -236,6 +237,9 @@ func (c *RaiseEpoch) apply(t *tx) *Rejection {
 func (t *tx) skipNumbers() {
 	t.s.nextIndexID += SkippedIDs
 	t.s.nextCopyID += SkippedIDs
+	if t.s.formatLevel >= formatForgets { // of buckets that only the lost history knew
+		t.s.passed.generation += SkippedIDs
+	}
 	var names []string
 	for b := range t.s.Buckets() {
 		if b.Stability.Number > 0 {

@@ -329,4 +329,5 @@ func (t *tx) removeIndex(x *Index) {
 	t.changedIndex(x)
 	t.emit(Event{Kind: EventIndex, Index: f.ID, Bucket: f.Bucket, Name: f.Name, Removed: true})
 	t.emit(Event{Kind: EventTopology, Index: f.ID, Bucket: f.Bucket, Name: f.Name, Removed: true})
+	t.forgetBucket(f.Bucket)
 }

@@ -37,6 +37,8 @@ func checkHeader(s *State) error {
 		return broken("cluster id %q with epoch %d", s.clusterID, s.epoch)
 	case (s.term > 0) != (s.leader != ""):
 		return broken("term %d of leader %q", s.term, s.leader)
+	case s.passed != (bucketNumbers{}) && s.formatLevel < formatForgets:
+		return broken("numbers %+v of forgotten buckets at format level %d", s.passed, s.formatLevel)
 	case s.nextIndexID < 1 || s.nextCopyID < 1:
 		return broken("next index id %d, next copy id %d", s.nextIndexID, s.nextCopyID)
 	case s.limits != s.limits.withDefaults() || s.limits.LedgerMaxAgeMS < s.limits.LedgerMinAgeMS || s.limits.LedgerMinAgeMS < 0:

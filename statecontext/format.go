@@ -11,15 +11,19 @@ import (
 
 // FormatLevel is the newest command format that this program understands and proposes when the state's level allows.
 // Level 1 is the first; level 2 has restore (kinds 30 to 33) and whatever came after it; level 3 has indexes that are
-// partitioned by key and settings of buckets; level 4 keeps with an index under which version of the expressions' rules its entries were made. A level is raised for the whole cluster by SetFormatLevel, once every voter understands it; it
+// partitioned by key and settings of buckets; level 4 keeps with an index under which version of the expressions' rules its entries were made;
+// level 5 forgets buckets. A level is raised for the whole cluster by SetFormatLevel, once every voter understands it; it
 // never falls.
-const FormatLevel = 4
+const FormatLevel = 5
 
 // formatPartitions is the first format with indexes that are partitioned by key.
 const formatPartitions = 3
 
 // formatRules is the first format with definitions that have Rules.
 const formatRules = 4
+
+// formatForgets is the first format whose states forget buckets.
+const formatForgets = 5
 
 // formatNamed is the first format whose entries name the version of the program that proposed them.
 const formatNamed = 2

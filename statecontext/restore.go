@@ -311,6 +311,7 @@ func (m *merger) merge() *Rejection {
 	if m.mode == RestoreInPlace {
 		m.mergeNodes()
 	}
+	s.passed = s.passed.above(b.passed)
 	if rejection := m.mergeBuckets(); rejection != nil {
 		return rejection
 	}
@@ -320,7 +321,11 @@ func (m *merger) merge() *Rejection {
 		back.ModifiedCAS = m.t.cas
 		s.settings.Set(back.Bucket, &back)
 	}
-	return m.mergeIndexes()
+	if rejection := m.mergeIndexes(); rejection != nil {
+		return rejection
+	}
+	m.t.forgetBuckets()
+	return nil
 }
 
 // mergeNodes adds the indexers that only the backup knows, under their numbers where those are free, and tombstones.
@@ -364,7 +369,8 @@ func (m *merger) mergeBuckets() *Rejection {
 		}
 		back := *m.t.s.Bucket(b.Name)
 		// Numbers go on, so that what an indexer remembers of the bucket never looks like what is to come.
-		back.Generation, back.Stability.Number, back.Stability.RollbackID = b.Generation+1, b.Stability.Number, b.lastRollback()
+		back.Generation = max(back.Generation, b.Generation+1)
+		back.Stability.Number, back.Stability.RollbackID = max(back.Stability.Number, b.Stability.Number), max(back.Stability.RollbackID, b.lastRollback())
 		back.Gone = at < 0
 		m.t.setBucket(&back)
 		m.plan.Buckets++

@@ -325,6 +325,7 @@ var goldens = []struct {
 	{"v2", 2, goldenRestore},
 	{"v3", 3, goldenPartitions},
 	{"v4", 4, goldenRules},
+	{"v5", 5, goldenForgets},
 	{"v3-settings", 3, goldenSettings},
 	{"v2-evict", 2, goldenEvict},
 	{"v2-users", 2, goldenUsers},
@@ -409,6 +410,30 @@ func goldenRules(t testing.TB) *node {
 	n.must(&FinishRestore{ID: "r1", Epoch: 9, Rules: 5, Buckets: []FoundBucket{{Name: "b", UUID: "bu2", VBuckets: 4}}})
 	rules("now", 3)
 	rules("by_key", 300) // its bucket is gone: nothing is built
+	return n
+}
+
+// goldenForgets deletes buckets: one that has no index, one whose index is removed later, one of which something is set.
+func goldenForgets(t testing.TB) *node {
+	n := raised(t, 4)
+	n.must(&SetBucket{Name: "old", UUID: "o", VBuckets: 1})
+	n.must(&BucketGone{Name: "old", UUID: "o"})
+	n.must(&SetFormatLevel{Level: 5})
+	n.must(&SetBucket{Name: "lone", UUID: "l", VBuckets: 1})
+	n.must(&BucketGone{Name: "lone", UUID: "l"})
+	n.must(&SetBucket{Name: "set", UUID: "s", VBuckets: 1})
+	n.must(&SetBucketSettings{Bucket: "set", StabilitySource: "sync"})
+	n.must(&BucketGone{Name: "set", UUID: "s"})
+	id := n.must(create("x", 0, 0)).Index
+	n.must(n.advance("b", vector(9, 9, 9, 9)))
+	b := n.backup()
+	n.must(&BucketGone{Name: "b", UUID: "bu1"})
+	n.must(&DropIndex{ID: id})
+	n.must(&RemoveIndex{ID: id})
+	n.must(&SetBucket{Name: "b", UUID: "bu2", VBuckets: 4})
+	n.must(&BucketGone{Name: "b", UUID: "bu2"})
+	n.stage(b, RestoreInPlace)
+	n.must(&FinishRestore{ID: "r1", Epoch: 9, Buckets: []FoundBucket{{Name: "b", UUID: "bu3", VBuckets: 4}}})
 	return n
 }
 

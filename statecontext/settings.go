@@ -50,6 +50,7 @@ func (c *SetBucketSettings) apply(t *tx) *Rejection {
 		settings.Set(c.Bucket, &BucketSettings{Bucket: strings.Clone(c.Bucket), StabilitySource: c.StabilitySource, ModifiedCAS: t.cas})
 	}
 	t.emit(t.bucketEvent(b))
+	t.forgetBucket(c.Bucket)
 	return nil
 }
 

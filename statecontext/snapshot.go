@@ -41,6 +41,7 @@ const (
 	recordUser      = 16 // form 2
 	recordToken     = 17 // form 2
 	recordSettings  = 18 // form 3
+	recordPassed    = 19 // form 5
 	recordRestored  = 20 // form 2
 	recordStaging   = 21 // form 2
 	recordChunk     = 22 // form 2
@@ -156,6 +157,10 @@ func (rw *recordWriter) state(s *State, appliedIndex uint64) {
 	for b := range s.AllBucketSettings() {
 		p = appendBucketSettings(p[:0], b)
 		rw.write(recordSettings, p)
+	}
+	if n := s.passed; n != (bucketNumbers{}) {
+		p = appendUint(appendUint(appendUint(p[:0], n.generation), n.stability), n.rollback)
+		rw.write(recordPassed, p)
 	}
 	if r := s.restored; r != nil {
 		p = appendUint(append(appendString(p[:0], r.ID), byte(r.Mode)), r.CAS)
@@ -326,6 +331,8 @@ func (s *State) load(kind byte, d *decoder) {
 	case recordSettings:
 		b := d.bucketSettings()
 		s.settings.Set(b.Bucket, b)
+	case recordPassed:
+		s.passed = bucketNumbers{generation: d.uint(), stability: d.uint(), rollback: d.uint()}
 	case recordRestored:
 		s.restored = &Restored{ID: d.string(), Mode: RestoreMode(d.byte()), CAS: d.uint(), TimeMS: d.int(), FromID: d.string(), FromCAS: d.uint()}
 	case recordStaging:

@@ -47,6 +47,7 @@ type State struct {
 	users      *btree.Map[string, *User]
 	tokens     *btree.Map[string, *Token]
 	settings   *btree.Map[string, *BucketSettings]
+	passed     bucketNumbers // the highest of buckets that were forgotten
 	ledger     ledger
 	placed     [index.MaxNodeID + 1]uint32 // copies of each node that are not leaving; follows from indexes
 
