@@ -109,6 +109,7 @@ const (
 	Republish                       // what was not acknowledged for long is told again, and at every handshake
 	NewestMap                       // a rollback goes by logs under the newest vbucket map
 	AllocateFirst                   // projectors feed a copy when its host has it, not before
+	EmptyBranch                     // what a scan needs is compared by branch also where KV has nothing
 )
 
 func (l *leader) on(r Rules) bool { return l.cfg.Settings.Without&r == 0 }

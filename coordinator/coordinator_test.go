@@ -539,6 +539,51 @@ func TestStabilizeBeforeAFailoverIsNoticed(t *testing.T) {
 	})
 }
 
+// TestStabilizeOfAnEmptiedVBucket: KV has made a vbucket anew, which is at 0 on a branch of its own, and the stream of before
+// still seems to run. What the timestamp has of the one before is not what a scan needs that asks KV now.
+func TestStabilizeOfAnEmptiedVBucket(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		o := w.create("a", "", 2, 0)
+		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		w.write("world", 5)
+		w.until("15 is stable", 2*time.Second, func() bool { return w.log.State().Bucket("world").Stability.Vector.Seqnos[3] == 15 })
+		time.Sleep(time.Second)
+		w.mu.Lock()
+		kv := w.kv["world"]
+		kv.rev++
+		kv.high[3], kv.logs[3] = 0, timestamp.FailoverLog{{VBUUID: 2003}}
+		w.mu.Unlock()
+		need := timestamp.New(vbuckets)
+		need.Set(3, timestamp.Position{VBUUID: 2003})
+		if s, err := w.leader().Stabilize(w.ctx, "world", need); !errors.Is(err, ErrInRollback) {
+			t.Errorf("%v, %v: that is what the vbucket had before", s.Vector, err)
+		}
+		w.until("rolled back", 20*time.Second, func() bool { return w.log.State().Bucket("world").Rollback == nil })
+		time.Sleep(time.Second) // the leader has seen it, too
+		if s, err := w.leader().Stabilize(w.ctx, "world", need); err != nil || s.Vector.Seqnos[3] != 0 {
+			t.Errorf("%v, %v", s.Vector, err)
+		}
+		// It was made anew once more, after the question: nobody knows that branch, and nothing can come of it.
+		need.Set(3, timestamp.Position{VBUUID: 3003})
+		w.mu.Lock()
+		kv.rev++
+		kv.high[3], kv.logs[3] = 4, timestamp.FailoverLog{{VBUUID: 4003}}
+		w.mu.Unlock()
+		p := w.projectors["http://p2"]
+		p.mu.Lock()
+		delete(p.streams["world"], 3)
+		p.mu.Unlock()
+		w.until("streamed again", 20*time.Second, func() bool {
+			b := w.log.State().Bucket("world")
+			return b.Rollback == nil && b.Stability.Vector.At(3) == timestamp.Position{VBUUID: 4003, Seqno: 4}
+		})
+		if s, err := w.leader().Stabilize(w.ctx, "world", need); !errors.Is(err, ErrTokenLost) {
+			t.Errorf("a branch that KV does not have any more: %v, %v", s.Vector, err)
+		}
+	})
+}
+
 // TestBucketGone: a deleted bucket puts its indexes into error; a re-created one is built only on BUILD.
 func TestBucketGone(t *testing.T) {
 	inWorld(t, func(w *world) {

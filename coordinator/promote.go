@@ -302,7 +302,7 @@ func (w *waiter) apply(l *leader) {
 		return
 	}
 	w.cameMS = l.nowMS
-	if !w.answered(b) {
+	if !w.answered(l, b) {
 		b.suspect = b.suspect || w.unknown
 		b.waiters = append(b.waiters, w)
 		l.hurry(b)
@@ -310,7 +310,7 @@ func (w *waiter) apply(l *leader) {
 }
 
 // answered tells whether nothing is to be waited for any more.
-func (w *waiter) answered(b *bucket) bool {
+func (w *waiter) answered(l *leader, b *bucket) bool {
 	if w.ctx.Err() != nil {
 		return true
 	}
@@ -321,7 +321,7 @@ func (w *waiter) answered(b *bucket) bool {
 	ready := true
 	w.unknown = false
 	for v := range w.need.Seqnos {
-		has, err := w.has(b, v)
+		has, err := w.has(l, b, v)
 		if err != nil {
 			w.reply <- stabilized{err: err}
 			return true
@@ -334,13 +334,15 @@ func (w *waiter) answered(b *bucket) bool {
 	return ready
 }
 
-// has tells whether the newest stability timestamp has what is needed of a vbucket. The error is ErrTokenLost: what is needed
-// lies on a branch that KV has left below it, and can never come. A branch that the timestamp's own log does not know may be
+// has tells whether the newest stability timestamp has what is needed of a vbucket. That KV has nothing is as much its branch's
+// as what it has: a vbucket that was made anew is at 0, and what a timestamp has of the one before is not what KV has. The error
+// is ErrTokenLost: what is needed lies on a branch that KV has left below it, and can never come. A branch that the timestamp's own log does not know may be
 // newer than it: then the log of the stream that runs decides. Where that does not know it either, KV may have failed over and
 // nobody here has noticed: an audit tells (endLost).
-func (w *waiter) has(b *bucket, v int) (bool, error) {
+func (w *waiter) has(l *leader, b *bucket, v int) (bool, error) {
 	at, s := w.need.At(v), b.stable.Vector.At(v)
-	if at.Seqno == 0 || at.VBUUID == 0 || at.VBUUID == s.VBUUID {
+	nothing := at.Seqno == 0 && (s.Seqno == 0 || !l.on(EmptyBranch))
+	if nothing || at.VBUUID == 0 || at.VBUUID == s.VBUUID {
 		return s.Seqno >= at.Seqno, nil
 	}
 	var log timestamp.FailoverLog
@@ -377,7 +379,11 @@ func (l *leader) endLost(b *bucket, a *audit) {
 			return false
 		}
 		for v := range w.need.Seqnos {
-			if at := w.need.At(v); w.cameMS <= a.sinceMS && at.VBUUID != 0 && at.Seqno > 0 && a.lacks(uint16(v), at.VBUUID) {
+			at := w.need.At(v)
+			if at.VBUUID == 0 || at.Seqno == 0 && b.stable.Vector.Seqnos[v] == 0 {
+				continue
+			}
+			if w.cameMS <= a.sinceMS && a.lacks(uint16(v), at.VBUUID) {
 				w.reply <- stabilized{err: fmt.Errorf("%w: bucket %q vbucket %d seqno %d: KV has no branch %d; read the document again",
 					ErrTokenLost, b.name, v, at.Seqno, at.VBUUID)}
 				return true
@@ -390,7 +396,7 @@ func (l *leader) endLost(b *bucket, a *audit) {
 
 // serve answers the waiters whom the newest stability timestamp satisfies.
 func (l *leader) serve(b *bucket) {
-	b.waiters = slices.DeleteFunc(b.waiters, func(w *waiter) bool { return w.answered(b) })
+	b.waiters = slices.DeleteFunc(b.waiters, func(w *waiter) bool { return w.answered(l, b) })
 	l.hurry(b)
 }
 

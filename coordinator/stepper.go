@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"tidemark/index"
+	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
@@ -164,6 +165,20 @@ func (s *Stepper) registered(r *registration) *wire.RegisterReply {
 	r.reply = make(chan *wire.RegisterReply, 1)
 	s.step(r, false)
 	return <-r.reply
+}
+
+// Stabilize asks what Coordinator.Stabilize does. The answer is there when ask says so.
+func (s *Stepper) Stabilize(bucket string, need timestamp.Vector) (ask func() (at wire.Stability, err error, ok bool)) {
+	w := &waiter{ctx: s.l.ctx, bucket: bucket, need: need, reply: make(chan stabilized, 1)}
+	s.step(w, false)
+	return func() (wire.Stability, error, bool) {
+		select {
+		case a := <-w.reply:
+			return a.s, a.err, true
+		default:
+			return wire.Stability{}, nil, s.l.ctx.Err() != nil
+		}
+	}
 }
 
 // View gives what the leader knows of a bucket. Errors wrap ErrUnknownBucket.

@@ -18,8 +18,8 @@ const (
 	eachAtOnce = 64
 )
 
-// StreamAnswer is what became of one request of OpenStreams: the failover log, newest entry first, or the error, as of
-// OpenStream.
+// StreamAnswer is what became of one request of OpenStreams or FailoverLogs: the failover log, newest entry first, or the error,
+// as of OpenStream and FailoverLog.
 type StreamAnswer struct {
 	Log []mcbp.FailoverEntry
 	Err error
@@ -27,12 +27,21 @@ type StreamAnswer struct {
 
 // OpenEach is OpenStreams for an implementation that has nothing better than OpenStream.
 func OpenEach(ctx context.Context, f Feed, reqs []StreamRequest) []StreamAnswer {
-	answers := make([]StreamAnswer, len(reqs))
+	return each(reqs, func(r StreamRequest) ([]mcbp.FailoverEntry, error) { return f.OpenStream(ctx, r) })
+}
+
+// LogEach is FailoverLogs for an implementation that has nothing better than FailoverLog.
+func LogEach(ctx context.Context, f Feed, vbuckets []uint16) []StreamAnswer {
+	return each(vbuckets, func(vb uint16) ([]mcbp.FailoverEntry, error) { return f.FailoverLog(ctx, vb) })
+}
+
+func each[T any](asked []T, ask func(T) ([]mcbp.FailoverEntry, error)) []StreamAnswer {
+	answers := make([]StreamAnswer, len(asked))
 	var g errgroup.Group
 	g.SetLimit(eachAtOnce)
-	for i := range reqs {
+	for i := range asked {
 		g.Go(func() error {
-			answers[i].Log, answers[i].Err = f.OpenStream(ctx, reqs[i])
+			answers[i].Log, answers[i].Err = ask(asked[i])
 			return nil
 		})
 	}
@@ -40,7 +49,7 @@ func OpenEach(ctx context.Context, f Feed, reqs []StreamRequest) []StreamAnswer 
 	return answers
 }
 
-// batch is stream requests that one caller waits for. What it waits with is one for all of them, and the reader wakes it
+// batch is requests that one caller waits for. What it waits with is one for all of them, and the reader wakes it
 // once. Guarded by Conn.mu.
 type batch struct {
 	answers []StreamAnswer
@@ -71,18 +80,66 @@ func (c *Conn) OpenStreams(ctx context.Context, reqs []StreamRequest) []StreamAn
 }
 
 func (c *Conn) openBatch(ctx context.Context, reqs []StreamRequest, answers []StreamAnswer) {
-	b := &batch{answers: answers, left: len(reqs), done: make(chan struct{})}
-	asked := make([]request, len(reqs))
+	c.askAll(ctx, mcbp.OpDCPStreamReq, answers, func(i int, r *request) error {
+		r.vbucket = reqs[i].VBucket
+		return c.askLocked(r, reqs[i])
+	})
+}
+
+// FailoverLogs asks for the histories of many vbuckets as OpenStreams does for streams.
+func (c *Conn) FailoverLogs(ctx context.Context, vbuckets []uint16) []StreamAnswer {
+	answers := make([]StreamAnswer, len(vbuckets))
+	for from := 0; from < len(vbuckets); from += mostOpening {
+		part := vbuckets[from:min(from+mostOpening, len(vbuckets))]
+		c.askAll(ctx, mcbp.OpDCPFailoverLog, answers[from:from+len(part)], func(i int, r *request) error {
+			r.vbucket = part[i]
+			if c.err != nil {
+				return c.err
+			}
+			c.opaque++
+			f := mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPFailoverLog, part[i], requestOpaque|c.opaque&(requestOpaque-1))}
+			c.pending[f.Opaque] = r
+			c.sendLocked(f)
+			return nil
+		})
+	}
+	return answers
+}
+
+// Branch is what became of one question of Branches: the vbuuid, or the error, as of FailoverLog.
+type Branch struct {
+	VBUUID uint64
+	Err    error
+}
+
+// Branches asks for the histories, which are short.
+func (c *Conn) Branches(ctx context.Context, vbuckets []uint16, _ func(uint16) uint64) []Branch {
+	answers := make([]Branch, len(vbuckets))
+	for i, a := range c.FailoverLogs(ctx, vbuckets) {
+		if answers[i].Err = a.Err; len(a.Log) > 0 {
+			answers[i].VBUUID = a.Log[0].VBUUID
+		}
+	}
+	return answers
+}
+
+// askAll sends a request for each of the answers, and waits for them. ask sends the i-th one, under the lock.
+func (c *Conn) askAll(ctx context.Context, op mcbp.Opcode, answers []StreamAnswer, ask func(i int, r *request) error) {
+	if len(answers) == 0 {
+		return
+	}
+	b := &batch{answers: answers, left: len(answers), done: make(chan struct{})}
+	asked := make([]request, len(answers))
 	c.mu.Lock()
-	for i := range reqs {
-		asked[i] = request{vbucket: reqs[i].VBucket, batch: b, at: i}
-		if err := c.askLocked(&asked[i], reqs[i]); err != nil {
-			asked[i].answered(nil, fmt.Errorf("vbucket %d: %w", reqs[i].VBucket, err))
+	for i := range asked {
+		asked[i] = request{batch: b, at: i}
+		if err := ask(i, &asked[i]); err != nil {
+			asked[i].answered(nil, fmt.Errorf("vbucket %d: %w", asked[i].vbucket, err))
 		}
 	}
 	c.mu.Unlock()
 	poke(c.wake)
-	if err := c.wait(ctx, b); err != nil {
+	if err := c.wait(ctx, op, b); err != nil {
 		c.mu.Lock()
 		for i := range asked {
 			if r := &asked[i]; r.batch != nil {
@@ -122,7 +179,7 @@ func (c *Conn) askLocked(r *request, req StreamRequest) error {
 }
 
 // wait waits for all answers of a batch; an error says why it waits no longer.
-func (c *Conn) wait(ctx context.Context, b *batch) error {
+func (c *Conn) wait(ctx context.Context, op mcbp.Opcode, b *batch) error {
 	patience := time.NewTimer(c.conf.RequestTimeout)
 	defer patience.Stop()
 	for seen := len(b.answers); ; {
@@ -130,14 +187,14 @@ func (c *Conn) wait(ctx context.Context, b *batch) error {
 		case <-b.done:
 			return nil
 		case <-ctx.Done():
-			return fmt.Errorf("feed: %v to %s: %w", mcbp.OpDCPStreamReq, c.conf.Addr, context.Cause(ctx))
+			return fmt.Errorf("feed: %v to %s: %w", op, c.conf.Addr, context.Cause(ctx))
 		case <-patience.C:
 		}
 		c.mu.Lock()
 		left := b.left
 		c.mu.Unlock()
 		if left == seen {
-			return fmt.Errorf("%w: %v to %s, %v", ErrTimeout, mcbp.OpDCPStreamReq, c.conf.Addr, c.conf.RequestTimeout)
+			return fmt.Errorf("%w: %v to %s, %v", ErrTimeout, op, c.conf.Addr, c.conf.RequestTimeout)
 		}
 		seen = left
 		patience.Reset(c.conf.RequestTimeout)

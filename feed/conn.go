@@ -65,7 +65,7 @@ type request struct {
 	more      func(mcbp.Frame)
 	open      *mcbp.StreamRequest           // of a stream request
 	then      func(b *Block, f *mcbp.Frame) // of our own requests: takes the answer, under the lock
-	batch     *batch                        // of OpenStreams, until it is answered: takes the answer at index at
+	batch     *batch                        // of OpenStreams or FailoverLogs, until it is answered: takes the answer at index at
 	at        int
 }
 

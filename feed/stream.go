@@ -32,6 +32,11 @@ type Feed interface {
 	HasStream(ctx context.Context, vbucket uint16) (bool, error)
 	// FailoverLog is the vbucket's history, newest entry first.
 	FailoverLog(ctx context.Context, vbucket uint16) ([]mcbp.FailoverEntry, error)
+	// FailoverLogs is FailoverLog for many, cheaper than one by one: it gives an answer for each, in the order of the vbuckets.
+	FailoverLogs(ctx context.Context, vbuckets []uint16) []StreamAnswer
+	// Branches tells for many vbuckets on which branch each is now. known is what the caller believes, 0 for nothing: it may make the
+	// answer cheaper.
+	Branches(ctx context.Context, vbuckets []uint16, known func(vbucket uint16) uint64) []Branch
 	// HighSeqnos are those of the node's active vbuckets.
 	HighSeqnos(ctx context.Context) ([]mcbp.VBucketSeqno, error)
 	// Details are those of the node's vbuckets, in whatever state.
@@ -408,6 +413,15 @@ func (c *Conn) streamAnswer(b *Block, f *mcbp.Frame, r *request) ([]mcbp.Failove
 		}
 		e := b.next(StreamBegin, f)
 		e.VBucket, e.Value = r.vbucket, f.Value
+		return log, nil
+	case mcbp.OpDCPFailoverLog:
+		if r.batch == nil {
+			return nil, nil // who waits decodes it
+		}
+		log, err := mcbp.DecodeFailoverLog(f.Value)
+		if err != nil {
+			return nil, broken(r.vbucket, err)
+		}
 		return log, nil
 	case mcbp.OpDCPCloseStream:
 		if c.endOnClose {

@@ -187,6 +187,16 @@ func (a *Admin) Pause(ctx context.Context, r PauseRequest) error {
 	return nil
 }
 
+// Flush empties a bucket on the nodes, one after the other: its vbuckets are made anew, as engines do it.
+func (a *Admin) Flush(ctx context.Context, bucket string) error {
+	for _, address := range a.addresses {
+		if err := a.remote.Call(ctx, address, http.MethodPost, pathFlush, FlushRequest{Bucket: bucket}, nil); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // lead sends a request to the node that leads what is asked.
 func (a *Admin) lead(ctx context.Context, path string, body, answer any) error {
 	var err error

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"tidemark/kv/clustermap"
 	"tidemark/kv/seglog"
 	"tidemark/kv/server"
@@ -498,6 +500,30 @@ func (c *cluster) clean() {
 			}
 		}
 	}
+}
+
+// flushAtOnce is how many vbuckets are made anew at a time, so that they share the log's writes.
+const flushAtOnce = 64
+
+// flush makes the active vbuckets of a bucket anew.
+func (c *cluster) flush(bucket string) error {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	for _, b := range c.n.loadedBuckets() {
+		if b.name != bucket {
+			continue
+		}
+		var g errgroup.Group
+		g.SetLimit(flushAtOnce)
+		for i := range b.store.VBuckets() {
+			v := b.store.VBucket(uint16(i))
+			if state, _ := v.Status(); state == store.Active {
+				g.Go(v.Flush)
+			}
+		}
+		return g.Wait()
+	}
+	return fmt.Errorf("%w: no bucket %q is served here", ErrRefused, bucket)
 }
 
 // commit makes a revision: its number is reserved, it is on this node's disk, and all that can be reached are told.

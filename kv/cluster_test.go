@@ -338,7 +338,7 @@ func TestANodeDoesNotServeBeforeItHasCompared(t *testing.T) {
 
 func TestClusterInterfaceNeedsThePassword(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
-	for _, path := range []string{pathMap, pathSeal, pathPause, pathFailover, pathRebalance} {
+	for _, path := range []string{pathMap, pathSeal, pathPause, pathFlush, pathFailover, pathRebalance} {
 		r := Remote{User: testUser, Password: "wrong", HTTP: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 		if err := r.Call(within(t), n.AdminAddr(), http.MethodPost, path, struct{}{}, nil); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "password") {
 			t.Errorf("%s: %v", path, err)

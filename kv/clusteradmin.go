@@ -103,7 +103,7 @@ func (n *Node) clusterHandlers(mux *http.ServeMux) {
 		handle func(context.Context, []byte) (any, error)
 	}{
 		pathMap: {tlsconf.Only(tlsconf.KV), n.postMap}, pathSeal: {tlsconf.Only(tlsconf.KV), n.postSeal}, pathPromise: {tlsconf.Only(tlsconf.KV), n.postPromise},
-		pathPause: {anybody, n.postPause}, pathFailover: {anybody, n.postFailover}, pathRebalance: {anybody, n.postRebalance},
+		pathPause: {anybody, n.postPause}, pathFlush: {anybody, n.postFlush}, pathFailover: {anybody, n.postFailover}, pathRebalance: {anybody, n.postRebalance},
 	} {
 		mux.HandleFunc("POST "+path, n.authorized(add.check, add.handle))
 	}
@@ -245,6 +245,22 @@ func (n *Node) postPause(_ context.Context, body []byte) (any, error) {
 		return nil, err
 	}
 	n.replicator.pause(r.Bucket, r.Paused)
+	return doneWith(n.cluster.current()), nil
+}
+
+// FlushRequest empties a bucket on one node: each vbucket that is active there is made anew. KV replicas follow.
+type FlushRequest struct {
+	Bucket string `json:"bucket"`
+}
+
+func (n *Node) postFlush(_ context.Context, body []byte) (any, error) {
+	r, err := decode[FlushRequest](body)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.cluster.flush(r.Bucket); err != nil {
+		return nil, err
+	}
 	return doneWith(n.cluster.current()), nil
 }
 

@@ -37,6 +37,7 @@ const (
 	pathRebalance = "/v1/cluster/rebalance"
 	pathPause     = "/v1/cluster/replication"
 	pathPromise   = "/v1/cluster/promise"
+	pathFlush     = "/v1/cluster/flush"
 )
 
 // ErrRefused means that a node refuses what it was asked; the message says why.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/gorilla/mux"
@@ -12,6 +13,7 @@ import (
 
 	"tidemark/feed"
 	"tidemark/internal/rpc"
+	"tidemark/mcbp"
 	"tidemark/timestamp"
 	"tidemark/tlsconf"
 	"tidemark/wire"
@@ -191,17 +193,14 @@ func (p *Projector) failoverLogs(ctx context.Context, req *wire.FailoverLogsRequ
 			wanted = append(wanted, uint16(v))
 		}
 	}
+	wanted = slices.DeleteFunc(slices.Clone(wanted), func(vb uint16) bool { _, hosted := at.highs[vb]; return !hosted })
 	reply := &wire.FailoverLogsReply{}
-	for _, vb := range wanted {
-		high, hosted := at.highs[vb]
-		if !hosted {
-			continue
+	for i, a := range conn.FailoverLogs(ctx, wanted) {
+		if a.Err != nil {
+			return nil, kvProblem(req.Bucket, a.Err)
 		}
-		entries, err := conn.FailoverLog(ctx, vb)
-		if err != nil {
-			return nil, kvProblem(req.Bucket, err)
-		}
-		reply.Logs = append(reply.Logs, wire.VBucketLog{VBucket: vb, Log: convertLog(entries), High: high, Purge: at.purges[vb], Revision: at.revision})
+		vb := wanted[i]
+		reply.Logs = append(reply.Logs, wire.VBucketLog{VBucket: vb, Log: convertLog(a.Log), High: at.highs[vb], Purge: at.purges[vb], Revision: at.revision})
 	}
 	return reply, nil
 }
@@ -231,42 +230,64 @@ func (p *Projector) seqnos(ctx context.Context, req *wire.SeqnosRequest) (*wire.
 		}
 		reply.Revision = revisionOf(config)
 	}
-	highs, err := conn.HighSeqnos(ctx)
-	if err != nil {
-		return nil, kvProblem(req.Bucket, err)
-	}
-	b := p.bucket(req.Bucket)
-	for _, h := range highs {
-		if !p.cfg.Share.Has(h.VBucket) {
-			continue
-		}
-		uuid := uint64(0)
-		if b != nil {
-			uuid = b.branch(h.VBucket)
-		}
-		if uuid == 0 { // nobody here would have noticed that KV left the branch which the indexes are on
-			switch log, err := conn.FailoverLog(ctx, h.VBucket); {
-			case errors.Is(err, feed.ErrNotMyVBucket): // it has left
-				continue
-			case err != nil:
-				return nil, kvProblem(req.Bucket, err)
-			default:
-				uuid = convertLog(log).Newest()
-			}
-		}
-		reply.VBuckets, reply.VBUUIDs, reply.Seqnos = append(reply.VBuckets, h.VBucket), append(reply.VBUUIDs, uuid), append(reply.Seqnos, h.Seqno)
+	if err := p.positions(ctx, req.Bucket, conn, reply); err != nil {
+		return nil, err
 	}
 	return reply, nil
 }
 
-// branch is the vbuuid of a vbucket's stream, 0 when there is none: KV may have left the branch of one that has ended.
-func (b *bucket) branch(vb uint16) uint64 {
+// positionRounds is how often KV is asked for its positions while their branches change.
+const positionRounds = 4
+
+// positions says where KV's active vbuckets are, each on the branch that it is on. A high seqno comes without its branch, and the
+// stream's may be one that KV has left: that it has ended is heard on another connection, later. So the branch is
+// asked for after the seqno; where it is the one that the vbucket was known to be on before, the seqno is that branch's, for none
+// comes back. Otherwise the seqno is asked for once more.
+func (p *Projector) positions(ctx context.Context, bucket string, conn feed.Feed, reply *wire.SeqnosReply) error {
+	known := map[uint16]uint64{}
+	if b := p.bucket(bucket); b != nil {
+		b.branches(known)
+	}
+	for range positionRounds {
+		highs, err := conn.HighSeqnos(ctx)
+		if err != nil {
+			return kvProblem(bucket, err)
+		}
+		highs = slices.DeleteFunc(highs, func(h mcbp.VBucketSeqno) bool { return !p.cfg.Share.Has(h.VBucket) })
+		vbs := make([]uint16, len(highs))
+		for i, h := range highs {
+			vbs[i] = h.VBucket
+		}
+		changed := false
+		reply.VBuckets, reply.VBUUIDs, reply.Seqnos = nil, nil, nil
+		for i, a := range conn.Branches(ctx, vbs, func(vb uint16) uint64 { return known[vb] }) {
+			switch {
+			case errors.Is(a.Err, feed.ErrNotMyVBucket): // it has left
+				continue
+			case a.Err != nil:
+				return kvProblem(bucket, a.Err)
+			}
+			changed = changed || known[vbs[i]] != a.VBUUID
+			known[vbs[i]] = a.VBUUID
+			reply.VBuckets, reply.VBUUIDs = append(reply.VBuckets, vbs[i]), append(reply.VBUUIDs, a.VBUUID)
+			reply.Seqnos = append(reply.Seqnos, highs[i].Seqno)
+		}
+		if !changed {
+			return nil
+		}
+	}
+	return rpc.Refuse(rpc.CodeKV, "KV of bucket %q changes the branches of its vbuckets too fast: ask again", bucket)
+}
+
+// branches notes the branch of each stream that is not known to have ended.
+func (b *bucket) branches(known map[uint16]uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if int(vb) < len(b.streams) && b.streams[vb] != nil && !b.streams[vb].ended.Load() {
-		return b.streams[vb].log.Newest()
+	for vb, s := range b.streams {
+		if s != nil && !s.ended.Load() {
+			known[uint16(vb)] = s.log.Newest()
+		}
 	}
-	return 0
 }
 
 // sync reports one bucket as soon as what it streams has reached what is wanted.

@@ -36,6 +36,8 @@ type engine struct {
 	// log is every vbucket's failover log; a start above 0 on a branch that it lacks is answered with ROLLBACK to 0.
 	log   []mcbp.FailoverEntry
 	asked []uint64 // branches of stream requests, in order
+	high  uint64   // of every vbucket
+	told  func()   // called under mu when high was told
 }
 
 // opened is a stream as the engine knows it.
@@ -49,7 +51,7 @@ type opened struct {
 
 func newEngine(t testing.TB) *engine {
 	t.Helper()
-	e := &engine{active: map[uint16]bool{}, streams: map[uint16]opened{}, answer: map[uint16]chan any{}, value: []byte(`{"f1":1}`), log: []mcbp.FailoverEntry{{VBUUID: 77}}}
+	e := &engine{active: map[uint16]bool{}, streams: map[uint16]opened{}, answer: map[uint16]chan any{}, value: []byte(`{"f1":1}`), log: []mcbp.FailoverEntry{{VBUUID: 77}}, high: 100}
 	for v := range uint16(vbuckets) {
 		e.active[v] = true
 	}
@@ -82,9 +84,12 @@ func (e *engine) handle(p *kvclienttest.Peer, f mcbp.Frame) bool {
 	case mcbp.OpGetAllVBSeqnos:
 		var value []byte
 		for v := range e.active {
-			value = mcbp.AppendVBSeqno(value, mcbp.VBucketSeqno{VBucket: v, Seqno: 100})
+			value = mcbp.AppendVBSeqno(value, mcbp.VBucketSeqno{VBucket: v, Seqno: e.high})
 		}
 		p.Reply(f, mcbp.StatusOK, mcbp.Frame{Value: value})
+		if e.told != nil {
+			e.told()
+		}
 	case mcbp.OpDCPStreamReq:
 		r, err := mcbp.DecodeStreamRequest(f.Extras)
 		if err != nil {
@@ -372,6 +377,39 @@ func TestOtherCollectionsCountAsSeqnos(t *testing.T) {
 	})
 	w.define(2, 1, 2)
 	w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:ACTIVATE@4")
+}
+
+// KV has made its vbuckets anew, and the END of their streams is still to come: where KV is is told on its present branch, and with a
+// seqno of that branch, also when it happens between the two questions.
+func TestPositionsOfAFlushThatNoStreamHasHeardOf(t *testing.T) {
+	e := newEngine(t)
+	w := newWorldAt(t, e.Addr())
+	w.define(1, 1)
+	w.startAt(3, 1, 0)
+	w.expect(3, "1:STREAM_BEGIN@0")
+	ask := func(branch, seqno uint64) {
+		t.Helper()
+		r, err := w.client.Seqnos(context.Background(), w.url, &wire.SeqnosRequest{Bucket: testBucket})
+		if err != nil || len(r.VBuckets) != len(e.active) {
+			t.Fatalf("%+v, %v", r, err)
+		}
+		for i := range r.VBuckets {
+			if r.VBUUIDs[i] != branch || r.Seqnos[i] != seqno {
+				t.Errorf("vbucket %d: %d of branch %d, want %d of %d", r.VBuckets[i], r.Seqnos[i], r.VBUUIDs[i], seqno, branch)
+			}
+		}
+	}
+	flush := func(branch, high uint64) { e.log, e.high = []mcbp.FailoverEntry{{VBUUID: branch}}, high }
+	ask(77, 100)
+	e.set(func() { flush(88, 100) }) // and written as often as before
+	ask(88, 100)
+	e.set(func() { e.told = func() { e.told = nil; flush(99, 0) } })
+	ask(99, 0)
+	branch := uint64(1000)
+	e.set(func() { e.told = func() { branch++; flush(branch, 0) } })
+	if r, err := w.client.Seqnos(context.Background(), w.url, &wire.SeqnosRequest{Bucket: testBucket}); rpc.AsProblem(err).Code != rpc.CodeKV {
+		t.Errorf("KV was never found at rest, and this was told: %+v, %v", r, err)
+	}
 }
 
 // An index joins where the stream stands, not where it was complete.

@@ -277,7 +277,7 @@ func (c *Coordinator) session(ctx context.Context, bucket string, wait time.Dura
 	if err != nil {
 		return wire.Stability{}, err
 	}
-	if s, ok := c.catalog.Newest(bucket); ok && covers(s.Vector, need) {
+	if s, ok := c.catalog.Newest(bucket); ok && s.Vector.Reaches(need) {
 		return s, nil
 	}
 	s, err := c.truth.Stabilize(ctx, bucket, need, wait)
@@ -285,19 +285,6 @@ func (c *Coordinator) session(ctx context.Context, bucket string, wait time.Dura
 		return s, Errorf(Unavailable, "KV of bucket %q failed over while it was asked how far it is: %w", bucket, err)
 	}
 	return s, err
-}
-
-// covers tells whether s is at or above need on the same branches.
-func covers(s, need timestamp.Vector) bool {
-	if !s.Covers(need) {
-		return false
-	}
-	for v, seqno := range need.Seqnos {
-		if seqno > 0 && s.VBUUIDs[v] != need.VBUUIDs[v] {
-			return false
-		}
-	}
-	return true
 }
 
 // atPlus gives a timestamp that covers the tokens. A token of a branch that is not known here is judged by a timestamp
@@ -325,7 +312,7 @@ func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token,
 			return s, Errorf(Unavailable, "timestamp %d of bucket %q comes without failover logs", s.Number, b.Name)
 		}
 	}
-	need := s.Vector.Clone()
+	need := timestamp.New(b.VBuckets) // of the other vbuckets nothing
 	higher := false
 	for _, t := range tokens {
 		log := s.Logs[t.VBucket]
@@ -335,7 +322,7 @@ func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token,
 			e.VBuckets = []uint16{t.VBucket}
 			return s, e
 		}
-		if t.Seqno > need.Seqnos[t.VBucket] {
+		if t.Seqno > max(s.Vector.Seqnos[t.VBucket], need.Seqnos[t.VBucket]) {
 			need.Set(int(t.VBucket), timestamp.Position{VBUUID: log.Newest(), Seqno: t.Seqno})
 			higher = true
 		}

@@ -100,6 +100,7 @@ type fakeCluster struct {
 	asked    atomic.Int64 // Stabilize
 	kept     atomic.Uint64
 	refuse   func(asked int64) error // of Stabilize; nil: never
+	emptied  bool                    // KV has made vbucket 0 anew
 }
 
 func (f *fakeCluster) View(id index.ID) (View, error) {
@@ -122,7 +123,11 @@ func (f *fakeCluster) Changed() <-chan struct{} { return f.changed }
 func (f *fakeCluster) CurrentSeqnos(context.Context, string) (timestamp.Vector, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return vectorOf(f.current), nil
+	v := vectorOf(f.current)
+	if f.emptied {
+		v.Set(0, timestamp.Position{VBUUID: 88})
+	}
+	return v, nil
 }
 
 func (f *fakeCluster) Stabilize(ctx context.Context, _ string, need timestamp.Vector, _ time.Duration) (wire.Stability, error) {
@@ -488,6 +493,10 @@ func TestConsistency(t *testing.T) {
 		{name: "session, rolled back meanwhile", spec: func(s *Spec) { s.Consistency = Session },
 			setup: func(f *fakeCluster) {
 				f.newest, f.refuse = 4, func(int64) error { return Errorf(IndexInRollback, "b") }
+			}, code: IndexInRollback},
+		{name: "session, a vbucket was made anew", spec: func(s *Spec) { s.Consistency = Session },
+			setup: func(f *fakeCluster) {
+				f.emptied, f.refuse = true, func(int64) error { return Errorf(IndexInRollback, "b") }
 			}, code: IndexInRollback},
 		{name: "token lost while it is waited for", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(1, 77, 51) },
 			setup: func(f *fakeCluster) {

@@ -120,6 +120,20 @@ func (t Vector) Covers(o Vector) bool {
 	return true
 }
 
+// Reaches tells whether t is at or above need in every vbucket, and there on need's own branch. Nothing on one branch is nothing
+// on another; but nothing on need's branch is below what t has on another one: the vbucket may have been made anew since.
+func (t Vector) Reaches(need Vector) bool {
+	if !t.Covers(need) {
+		return false
+	}
+	for v, branch := range need.VBUUIDs {
+		if t.Seqnos[v] > 0 && t.VBUUIDs[v] != branch {
+			return false
+		}
+	}
+	return true
+}
+
 // Order is the result of comparing two vectors.
 type Order int8
 

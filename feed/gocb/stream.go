@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/couchbase/gocbcore/v10"
@@ -168,6 +169,79 @@ func (c *Conn) FailoverLog(ctx context.Context, vbucket uint16) ([]mcbp.Failover
 		return nil, c.convertError(mcbp.OpDCPFailoverLog, vbucket, err)
 	}
 	return log, nil
+}
+
+// FailoverLogs asks for the histories of many vbuckets.
+func (c *Conn) FailoverLogs(ctx context.Context, vbuckets []uint16) []feed.StreamAnswer {
+	return feed.LogEach(ctx, c, vbuckets)
+}
+
+// Branches asks over the connection beside the agent's, which takes many questions at once, how far each vbucket is on the branch
+// that it is believed to be on. Where nothing is believed, or the node does not know that branch, its history says more.
+func (c *Conn) Branches(ctx context.Context, vbuckets []uint16, known func(uint16) uint64) []feed.Branch {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.conf.RequestTimeout, fmt.Errorf("%w: %v at %s", feed.ErrTimeout, mcbp.OpObserveSeqno, c.conf.Addr))
+	defer cancel()
+	type answer struct {
+		at int
+		is feed.Branch
+	}
+	answers := make([]feed.Branch, len(vbuckets))
+	got := make(chan answer, len(vbuckets))
+	asked := 0
+	for i, vb := range vbuckets {
+		believed := known(vb)
+		if believed == 0 {
+			continue
+		}
+		req := mcbp.Frame{Header: mcbp.Request(mcbp.OpObserveSeqno, vb, 0), Value: mcbp.AppendRollback(nil, believed)} // the same eight bytes
+		err := c.control.Start(ctx, req, func(f mcbp.Frame, err error) { got <- answer{i, observed(f, vb, err)} })
+		if err != nil {
+			answers[i].Err = err
+			continue
+		}
+		asked++
+	}
+	for range asked {
+		select {
+		case a := <-got:
+			answers[a.at] = a.is
+		case <-ctx.Done():
+			return slices.Repeat([]feed.Branch{{Err: fmt.Errorf("asking %s for branches: %w", c.conf.Addr, context.Cause(ctx))}}, len(vbuckets))
+		}
+	}
+	c.unknown(ctx, vbuckets, answers)
+	return answers
+}
+
+// unknown asks for the histories of the vbuckets whose answer says nothing.
+func (c *Conn) unknown(ctx context.Context, vbuckets []uint16, answers []feed.Branch) {
+	var at []int
+	var rest []uint16
+	for i, a := range answers {
+		if a == (feed.Branch{}) {
+			at, rest = append(at, i), append(rest, vbuckets[i])
+		}
+	}
+	for i, a := range c.FailoverLogs(ctx, rest) {
+		if answers[at[i]].Err = a.Err; len(a.Log) > 0 {
+			answers[at[i]].VBUUID = a.Log[0].VBUUID
+		}
+	}
+}
+
+// observed reads an answer to OBSERVE_SEQNO, nothing where the node does not know the branch.
+func observed(f mcbp.Frame, vb uint16, err error) feed.Branch {
+	if err != nil || f.Status() == mcbp.StatusKeyNotFound {
+		return feed.Branch{Err: err}
+	}
+	if f.Status() != mcbp.StatusOK {
+		return feed.Branch{Err: feed.AnswerError(f.Clone(), vb)}
+	}
+	o, err := mcbp.DecodeObserveSeqno(f.Value)
+	if err != nil {
+		return feed.Branch{Err: fmt.Errorf("%w: vbucket %d: %w", feed.ErrProtocol, vb, err)}
+	}
+	return feed.Branch{VBUUID: o.VBUUID}
 }
 
 func convert(entries []gocbcore.FailoverEntry) []mcbp.FailoverEntry {

@@ -363,7 +363,7 @@ func (s *Sim) settled() string {
 		if k.Rollback != nil {
 			return fmt.Sprintf("%s is in rollback %d, step %v", b.name, k.Rollback.ID, k.Rollback.Step)
 		}
-		if at := b.present(); !k.Stability.Vector.Equal(at) && s.indexed(b) {
+		if at := b.present(); !(k.Stability.Vector.Reaches(at) && at.Reaches(k.Stability.Vector)) && s.indexed(b) {
 			return fmt.Sprintf("S%d of %s is %v, KV is at %v; %s", k.Stability.Number, b.name, k.Stability.Vector, at, s.explain(b))
 		}
 	}

@@ -9,6 +9,8 @@ func (s *Sim) fault(b *kvBucket, v, p int, n *node) {
 	switch s.events[s.r.Intn(len(s.events))] {
 	case failovers:
 		s.failover(b, v)
+	case flushes:
+		s.flush(b)
 	case takeovers:
 		s.takeover(b, v)
 	case nodeCrashes:

@@ -187,6 +187,18 @@ func (s *Sim) failover(b *kvBucket, v int) {
 	s.ev("FAILOVER %s/%d high %d -> %v owner p%d zombie %v", b.name, v, old.high(), k.cur.fl, k.owner, k.zombie != nil)
 }
 
+// flush: every vbucket is deleted and made again, at seqno 0 on a branch of its own. Streams end, now or when their turn comes.
+func (s *Sim) flush(b *kvBucket) {
+	s.ev("FLUSH %s", b.name)
+	for v := range b.vb {
+		k := &b.vb[v]
+		k.cur, k.zombie = s.newBranch(nil, 0, true), nil
+		if s.r.Intn(2) == 0 {
+			s.endStream(k.owner, b, v, true)
+		}
+	}
+}
+
 // takeover: a clean move; the old stream drains, and then may or may not say END.
 func (s *Sim) takeover(b *kvBucket, v int) {
 	k := &b.vb[v]

@@ -69,6 +69,7 @@ var planted = []plant{
 	{"a poll that fences nothing off", "fencePoll,beginCheck", "failovers", 0, 1054, "", "beginCheck"},
 	{"a side stream that counts beyond its end", "sideEnd", "purges,tornFiles,nodeCrashes,ddl", 0, 1, "", ""},
 	{"a document in parts counts with the first of them", "wholeParts", "ddl", 0, 1, "", ""},
+	{"a session scan shows what a flush has undone", "emptyBranch", "flushes", 0, 1, "a session scan", ""},
 	{"promotion that waits for nobody", "paced", "pauses", 0, 1, "does not wait", ""},
 }
 

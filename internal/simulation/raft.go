@@ -455,9 +455,8 @@ func (s *Sim) dropIndex(b *kvBucket) {
 func (b *kvBucket) present() timestamp.Vector {
 	t := timestamp.New(vbuckets)
 	for v := range b.vb {
-		if k := b.vb[v].cur; k.high() > 0 {
-			t.Set(v, timestamp.Position{VBUUID: k.fl.Newest(), Seqno: k.high()})
-		}
+		k := b.vb[v].cur
+		t.Set(v, timestamp.Position{VBUUID: k.fl.Newest(), Seqno: k.high()})
 	}
 	return t
 }

@@ -48,7 +48,7 @@ var streamRules = map[string]streams.Rules{"lowestHW": streams.LowestHW, "newest
 var stabilityRules = map[string]stability.Rules{"onBranch": stability.OnBranch, "newestMap": stability.NewestMap, "paced": stability.Paced}
 
 var coordinatorRules = map[string]coordinator.Rules{"commitFirst": coordinator.CommitFirst, "republish": coordinator.Republish,
-	"allocateFirst": coordinator.AllocateFirst, "newestMap": coordinator.NewestMap}
+	"allocateFirst": coordinator.AllocateFirst, "newestMap": coordinator.NewestMap, "emptyBranch": coordinator.EmptyBranch}
 
 // allRules lists the names of all rules, ascending.
 func allRules() []string {

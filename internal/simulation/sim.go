@@ -34,13 +34,14 @@ type Options struct {
 
 // Report is what a run has reached.
 type Report struct {
-	Steps, Exact, Promotions, Restores, Rollbacks, Ranges, Ahead, Scans, Leaders, Moves int
+	Steps, Exact, Promotions, Restores, Rollbacks, Ranges, Ahead, Scans, Leaders, Moves, Sessions int
 }
 
 // Add sums reports up.
 func (r *Report) Add(o Report) {
 	r.Steps, r.Exact, r.Promotions, r.Restores, r.Rollbacks = r.Steps+o.Steps, r.Exact+o.Exact, r.Promotions+o.Promotions, r.Restores+o.Restores, r.Rollbacks+o.Rollbacks
 	r.Ranges, r.Ahead, r.Scans, r.Leaders, r.Moves = r.Ranges+o.Ranges, r.Ahead+o.Ahead, r.Scans+o.Scans, r.Leaders+o.Leaders, r.Moves+o.Moves
+	r.Sessions += o.Sessions
 }
 
 // Sim is one run.
@@ -93,6 +94,7 @@ type Sim struct {
 	ledger map[ownerKey]index.ProjectorID // who owned a vbucket under an incarnation, as leaders believed; node is the term
 	owed   map[owedKey]uint64             // see checkPaced
 	obeyed map[string]wire.Fence          // by component: of the highest term that it has obeyed, without the counter
+	asking map[string]*session            // by bucket
 	acked  map[string]ddlState            // by name, which is used once: indexes whose CREATE was acknowledged
 	before []*statecontext.State          // the last few that were committed, oldest first; only for a leader that lacks some
 }
@@ -122,13 +124,15 @@ const (
 	lateRequests
 	lostSlices
 	tornCheckpoints
+	flushes // one that happens by itself, too, but seeds do not draw it: see swarm
 	kinds
 )
 
 var faultNames = [kinds]string{failovers: "failovers", takeovers: "takeovers", nodeCrashes: "nodeCrashes", projectorCrashes: "projectorCrashes",
 	brokenConnections: "brokenConnections", leaderChanges: "leaderChanges", drops: "drops", streamEnds: "streamEnds", ddl: "ddl", purges: "purges",
 	fullDisks: "fullDisks", tornFiles: "tornFiles", pauses: "pauses", moves: "moves", epochs: "epochs", lostProposals: "lostProposals",
-	lostRequests: "lostRequests", lateRequests: "lateRequests", lostSlices: "lostSlices", tornCheckpoints: "tornCheckpoints"}
+	lostRequests: "lostRequests", lateRequests: "lateRequests", lostSlices: "lostSlices", tornCheckpoints: "tornCheckpoints",
+	flushes: "flushes"}
 
 const (
 	stepMS  = 10 // a step takes up to twice as long
@@ -148,7 +152,7 @@ func New(o Options) (*Sim, error) {
 	s := &Sim{opt: o, r: rand.New(rand.NewSource(o.Seed)), cut: o.cutter(), off: rules, trace: o.Trace, nowMS: 1_000_000, state: statecontext.NewWithout(rules.state),
 		branches: map[uint64]*branch{}, ends: map[endKey]bool{}, owners: map[ownerKey]index.ProjectorID{},
 		told: map[refKey]timestamp.Vector{}, lost: map[index.CopyID]bool{}, stable: map[refKey]timestamp.Vector{},
-		ledger: map[ownerKey]index.ProjectorID{}, owed: map[owedKey]uint64{}, obeyed: map[string]wire.Fence{}, acked: map[string]ddlState{}}
+		ledger: map[ownerKey]index.ProjectorID{}, owed: map[owedKey]uint64{}, obeyed: map[string]wire.Fence{}, acked: map[string]ddlState{}, asking: map[string]*session{}}
 	s.swarm()
 	if err := s.choose(o.Faults); err != nil {
 		return nil, err
@@ -184,7 +188,7 @@ func New(o Options) (*Sim, error) {
 // swarm gives each seed its own set of faults and bounds.
 func (s *Sim) swarm() {
 	for len(s.events) == 0 {
-		for k := range kinds {
+		for k := range flushes {
 			if s.mix[k] = s.r.Intn(3) == 0; s.mix[k] && k < happening {
 				s.events = append(s.events, k)
 			}
@@ -203,7 +207,16 @@ func (s *Sim) swarm() {
 		s.events = append(s.events, moves, moves, moves)
 	}
 	s.most = 200
+	if s.mix[flushes] = s.opt.Seed%flushing == 1; s.mix[flushes] { // so that the other seeds stay what they were
+		s.events = append(s.events, flushes)
+	}
 }
+
+// flushing is one seed in so many: those whose buckets are emptied, and which scans with session consistency look at.
+const flushing = 4
+
+// byItself tells whether a fault happens by itself, not beside something else.
+func (k fault) byItself() bool { return k < happening || k == flushes }
 
 // choose takes the faults that are asked for instead of the seed's.
 func (s *Sim) choose(names []string) error {
@@ -216,7 +229,7 @@ func (s *Sim) choose(names []string) error {
 		if k < 0 {
 			return fmt.Errorf("no fault %q; there are %v", name, faultNames)
 		}
-		if s.mix[k] = true; fault(k) < happening {
+		if s.mix[k] = true; fault(k).byItself() {
 			s.events = append(s.events, fault(k))
 		}
 	}
@@ -340,6 +353,9 @@ func (s *Sim) act() {
 	}
 	if s.step%40 == 0 {
 		s.scan()
+	}
+	if s.mix[flushes] && s.step%10 == 5 {
+		s.session(b)
 	}
 }
 

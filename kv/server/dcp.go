@@ -245,7 +245,7 @@ func (c *conn) streamRequest(f mcbp.Frame) error {
 			return err
 		}
 		c.dcp.begin(&stream{
-			p: c.dcp, vb: v, id: f.VBucket(), opaque: f.Opaque, start: r.Start, last: r.Start, end: r.End, purged: history.Purge,
+			p: c.dcp, vb: v, id: f.VBucket(), opaque: f.Opaque, start: r.Start, last: r.Start, end: r.End, purged: history.Purge, life: history.Life,
 			backfill: r.Start < history.High, noValue: r.Flags&mcbp.StreamNoValue != 0, activeOnly: state == store.Active,
 		})
 	}

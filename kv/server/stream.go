@@ -24,6 +24,7 @@ type stream struct {
 	start  uint64
 	end    uint64
 	purged uint64 // the vbucket's purge seqno that the request was granted with
+	life   uint64 // the vbucket's at that time
 
 	backfill, noValue, activeOnly bool
 
@@ -64,7 +65,7 @@ func (st *stream) release() {
 // vbucket notifies; Notify after queued was cleared and before the look cannot be lost, because the look comes later.
 func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bool) {
 	state, high := st.vb.Status()
-	if state != store.Active && st.activeOnly || state == store.Dead || high < st.last { // taken over, gone, or emptied
+	if state != store.Active && st.activeOnly || state == store.Dead || high < st.last || st.vb.Life() != st.life { // taken over, gone, or emptied
 		if st.p.c.srv.opts.Moods.Has(SilentTakeover) {
 			st.drop()
 			return buf, messages, false

@@ -121,6 +121,7 @@ func (v *VBucket) Reset() error {
 	v.docs, v.list, v.stale, v.expiries = map[string]*Doc{}, nil, 0, nil
 	v.high, v.written, v.purge, v.maxCas, v.window = 0, 0, 0, 0, Window{}
 	v.failover = nil
+	v.life++
 	v.branchLocked(v.bucket.newUUID(), 0)
 	v.bucket.stats.Resets.Add(1)
 	v.notifyLocked()

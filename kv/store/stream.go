@@ -34,6 +34,7 @@ const (
 type History struct {
 	High, Purge uint64
 	Failover    []FailoverEntry
+	Life        uint64 // as VBucket.Life
 }
 
 // Decide answers a stream request from the vbucket's history; seqno is meant with Rollback only. It follows the producer's

@@ -67,6 +67,7 @@ type VBucket struct {
 	windowAt  uint64    // failed writes of the log when window was written to it
 	sealed    time.Time // until then an active vbucket takes no writes
 	resetting bool      // its records in the log are about to be void
+	life      uint64    // how often it was emptied, or given up
 	listeners map[Listener]struct{}
 	expiries  expiryHeap
 
@@ -409,11 +410,33 @@ func (v *VBucket) Status() (State, uint64) {
 	return v.state, v.written
 }
 
+// Life tells one life of the vbucket from another: it changes when it is emptied or dead, whatever its state and seqno are
+// afterwards. No stream outlives it.
+func (v *VBucket) Life() uint64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.life
+}
+
+// Flush makes an active vbucket anew: what it had is gone, and it is active at seqno 0 on a branch that shares nothing with the one
+// before. Nobody else may change its state meanwhile.
+func (v *VBucket) Flush() error {
+	if state, _ := v.Status(); state != Active {
+		return fmt.Errorf("%w: vbucket %d is %s", ErrNotMyVBucket, v.id, state)
+	}
+	for _, s := range []State{Dead, Active} { // what a dead one has is dropped before it becomes active
+		if err := v.SetState(s); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // History is what decides about stream requests.
 func (v *VBucket) History() (State, History) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.state, History{High: v.written, Purge: v.purge, Failover: append([]FailoverEntry(nil), v.failover...)}
+	return v.state, History{High: v.written, Purge: v.purge, Failover: append([]FailoverEntry(nil), v.failover...), Life: v.life}
 }
 
 // Purged is the highest seqno of a forgotten tombstone.
@@ -463,6 +486,9 @@ func (v *VBucket) changeLocked(s State) {
 	}
 	if v.state != Replica {
 		v.window = Window{v.high, v.high}
+	}
+	if s == Dead {
+		v.life++
 	}
 	v.state, v.sealed = s, time.Time{}
 }

@@ -1,0 +1,64 @@
+package simulation
+
+import (
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// Scans with session consistency: what KV has is asked for, and then a stability timestamp at or above it.
+
+// session is a scan that waits.
+type session struct {
+	lead *leader
+	need timestamp.Vector
+	ask  func() (wire.Stability, error, bool)
+}
+
+// session goes on with a bucket's scan, or begins one. As package scan does, it takes the newest timestamp where that reaches what KV
+// has, and asks the leader otherwise.
+func (s *Sim) session(b *kvBucket) {
+	if a := s.asking[b.name]; a != nil {
+		at, err, ok := a.ask()
+		if !ok && a.lead == s.lead {
+			return
+		}
+		if delete(s.asking, b.name); ok && err == nil && at.Number > 0 {
+			s.checkSession(b, a.need, at.Vector)
+		}
+		return
+	}
+	if s.lead == nil || !s.indexed(b) {
+		return
+	}
+	need := b.present()
+	if newest := s.state.Bucket(b.name).Stability; newest.Number > 0 && newest.Vector.Reaches(need) {
+		s.checkSession(b, need, newest.Vector)
+		return
+	}
+	s.ev("a session scan of %s needs %v", b.name, need)
+	s.asking[b.name] = &session{s.lead, need, s.lead.step.Stabilize(b.name, need)}
+}
+
+// checkSession: a scan shows all that KV had when it was asked, and nothing that KV had undone by then.
+func (s *Sim) checkSession(b *kvBucket, need, shown timestamp.Vector) {
+	s.Report.Sessions++
+	for v := range need.Seqnos {
+		if want, at := need.At(v), shown.At(v); !s.continues(want, at) {
+			s.fail("a session scan of %s/%d that began when KV was at %v is shown %v", b.name, v, want, at)
+		}
+	}
+}
+
+// continues tells whether a position has everything of an earlier one, and nothing that had been undone there.
+func (s *Sim) continues(from, to timestamp.Position) bool {
+	a, z := s.branches[from.VBUUID], s.branches[to.VBUUID]
+	switch {
+	case to.Seqno < from.Seqno:
+		return false
+	case to.Seqno == 0, from.VBUUID == to.VBUUID:
+		return true
+	case z.rev.Compare(a.rev) > 0: // a later branch: it began with what there was
+		return from.Seqno <= z.fl.ValidUpTo(from.VBUUID)
+	}
+	return to.Seqno <= a.fl.ValidUpTo(to.VBUUID)
+}
