@@ -162,7 +162,8 @@ func (a *API) createToken(w http.ResponseWriter, r *http.Request) error {
 	if u == nil {
 		return rpc.Refuse(string(statecontext.UnknownUser), "there is no user %q", body.User)
 	}
-	c := &statecontext.PutToken{Token: statecontext.Token{User: body.User, Role: u.Role, Hash: hash, Note: body.Note, ExpiresMS: body.ExpiresMS}}
+	c := &statecontext.PutToken{Token: statecontext.Token{User: body.User, Role: u.Role, Hash: hash, Note: body.Note, CreatedMS: a.now().UnixMilli(),
+		ExpiresMS: body.ExpiresMS}}
 	if body.Role != "" {
 		if c.Token.Role, err = statecontext.ParseUserRole(body.Role); err != nil {
 			return rpc.Refuse(rpc.CodeBadRequest, "%v", err)

@@ -44,6 +44,8 @@ type Node struct {
 	// readsDone counts linearizable reads that were answered, readChecks the checks of leadership for them.
 	readsDone, readChecks atomic.Uint64
 
+	clock *seenClock
+
 	acked atomic.Uint64 // highest index whose future returned
 	noted atomic.Uint64 // format level that the store knows of
 
@@ -72,16 +74,7 @@ type Node struct {
 type reign struct {
 	term  uint64
 	began uint64 // index of its LeaderStarted
-
-	timeMS int64     // state time when it began
-	since  time.Time // and this node's clock then
-}
-
-// stateTime is the time that commands of this term are stamped with. It goes on from where the state's time stood when
-// the term began, by how long the term lasts: ages (of remembered requests) never depend on what a wall clock says, and
-// time in which nobody leads does not count.
-func (r reign) stateTime(now time.Time) int64 {
-	return r.timeMS + max(0, now.Sub(r.since).Milliseconds())
+	clock *termClock
 }
 
 // Open starts the node: it opens the store, listens, and takes part in elections if it is a member. Errors wrap
@@ -111,7 +104,7 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 	if err := n.openStore(); err != nil {
 		return nil, err
 	}
-	if err := n.openTransport(); err != nil {
+	if err := errors.Join(n.openClock(), n.openTransport()); err != nil {
 		return nil, errors.Join(err, n.store.Close())
 	}
 	self := n.self()
@@ -119,7 +112,7 @@ func Open(cfg Config, machine StateMachine) (*Node, error) {
 		return nil, errors.Join(fmt.Errorf("%w: %w", ErrConfig, err), n.trans.Close(), n.store.Close())
 	}
 	var err error
-	n.raft, err = raft.NewRaft(cfg.raft(n.id, n.notify), machine, n.logs, n.store, n.snaps, n.trans)
+	n.raft, err = raft.NewRaft(cfg.raft(n.id, n.notify), timed{machine, n.clock}, n.logs, n.store, n.snaps, n.trans)
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("%w: %w", ErrStore, err), n.trans.Close(), n.store.Close())
 	}

@@ -57,7 +57,7 @@ func (n *Node) replicate(ctx context.Context, command statecontext.Command) (sta
 	if err != nil {
 		return statecontext.Result{}, err
 	}
-	command.TimeMS = now.stateTime(n.cfg.Now())
+	command.TimeMS = now.clock.stamp(n.cfg.Now())
 	p := &proposal{command: command, size: size, term: now.term, done: make(chan answer, 1)}
 	select {
 	case n.queue <- p:

@@ -218,7 +218,7 @@ func (n *Node) beginTerm() (reign, error) {
 	if n.raft.CurrentTerm() != term || n.raft.State() != raft.Leader {
 		return reign{}, errTermLost
 	}
-	return reign{term: term, began: index, timeMS: n.fsm.State().TimeMS(), since: n.cfg.Now()}, nil
+	return reign{term: term, began: index, clock: n.clock.begin(n.fsm.State().TimeMS(), n.cfg.Now())}, nil
 }
 
 // command proposes one command outside the queue, which is closed until the term has begun.

@@ -73,7 +73,7 @@ func (c *Coordinator) CreateIndex(ctx context.Context, req CreateRequest) (Outco
 	if err != nil {
 		return Outcome{}, err
 	}
-	d.BucketUUID, d.Rules = bucket.UUID, c.newRules()
+	d.BucketUUID, d.Rules, d.CreatedMS = bucket.UUID, c.newRules(), c.cfg.Now().UnixMilli()
 	placement, err := c.place(l, &d)
 	if err != nil {
 		return Outcome{}, err

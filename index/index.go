@@ -188,7 +188,7 @@ type Definition struct {
 	Nodes       []string    `json:"nodes,omitempty"`            // uuids or names of indexers that may hold it; empty = any
 	Statement   string      `json:"definition"`                 // canonical DDL text
 	Rules       uint32      `json:"expression_rules,omitempty"` // lowest version of expression.Rules by which entries were made; 0: not recorded
-	CreatedMS   int64       `json:"created_ms"`                 // state time, unix milliseconds
+	CreatedMS   int64       `json:"created_ms"`                 // unix milliseconds, by the wall clock of the leader then
 	ModifiedCAS uint64      `json:"modified_cas"`               // cas of the newest change of this object: its ETag
 }
 

@@ -111,6 +111,15 @@ func (t *tx) changedIndex(x *Index) {
 	}
 }
 
+// calendar gives the moment at which something was made, for people and to compare with calendars: as the proposer's wall clock had it,
+// and as the state's time has it for commands from before proposers said.
+func (t *tx) calendar(wallMS int64) int64 {
+	if wallMS != 0 {
+		return wallMS
+	}
+	return t.s.timeMS
+}
+
 func (t *tx) emit(e Event) {
 	e.CAS, e.TimeMS = t.cas, t.s.timeMS
 	t.events = append(t.events, e)

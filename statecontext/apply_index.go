@@ -49,7 +49,7 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 	if want := int(f.Partitions) * (int(f.Replicas) + 1); len(c.Placement) != want {
 		return reject(PlacementInconsistent, "%d copies are placed; %d slices with %d replicas need %d", len(c.Placement), f.Partitions, f.Replicas, want)
 	}
-	f.ID, f.State, f.Reason, f.CreatedMS = id, index.Pending, "", t.s.timeMS
+	f.ID, f.State, f.Reason, f.CreatedMS = id, index.Pending, "", t.calendar(f.CreatedMS)
 	t.s.nextIndexID++
 	t.result.Index = id
 	own(&t.s.names, &t.owned.names).Set(nameKey(f.Bucket, f.Name), id)

@@ -162,8 +162,8 @@ func checkIndexes(s *State) error {
 			return broken("index %d: modified at %d, topology at %d, placed at %d, revision %d", f.ID, f.ModifiedCAS, x.TopologyCAS, x.PlacedCAS, s.revision)
 		case f.State < index.Pending || f.State > index.Error:
 			return broken("index %d: state %d", f.ID, f.State)
-		case f.Name == "" || f.CreatedMS > s.timeMS:
-			return broken("index %d: name %q, created at %d, state time %d", f.ID, f.Name, f.CreatedMS, s.timeMS)
+		case f.Name == "":
+			return broken("index %d has no name", f.ID)
 		case f.Reason != "" && f.State != index.Error:
 			return broken("index %d is %s and has the reason %q of an error", f.ID, f.State, f.Reason)
 		case f.IsPrimary != (len(f.Keys) == 0):

@@ -130,7 +130,7 @@ type Placement struct {
 	Node    index.NodeID
 }
 
-// CreateIndex adds an index in state pending. ID, State, CreatedMS and ModifiedCAS of the definition are assigned by
+// CreateIndex adds an index in state pending. ID, State and ModifiedCAS of the definition are assigned by
 // Apply (Result.Index); BucketUUID must be the bucket's. Placement names every (slice, replica) exactly once. Rejections:
 // UnknownBucket, BucketIsGone, NameExists, InvalidArgument, LimitExceeded, UnknownNode, PlacementInconsistent.
 type CreateIndex struct {

@@ -196,8 +196,8 @@ func (s *State) Epoch() uint64 { return s.epoch }
 // FormatLevel is the newest command format that may be proposed.
 func (s *State) FormatLevel() uint64 { return s.formatLevel }
 
-// TimeMS is the state time, the highest that a proposer has stamped: milliseconds that begin with the wall clock of the
-// cluster's first leader and count while somebody leads. It is for ages, not for calendars.
+// TimeMS is the state time, the highest that a proposer has stamped (Clock): unix milliseconds that never go back and follow the wall
+// clocks of the leaders without a jump. It is for ages; what is compared with a calendar is stamped by its proposer.
 func (s *State) TimeMS() int64 { return s.timeMS }
 
 // DefinitionsRevision is the cas of the newest change that projectors and indexers must learn: definitions, topology,

@@ -99,7 +99,7 @@ type PutUser struct {
 // RemoveUser forgets a user and his tokens. The last administrator stays: nobody could make another one.
 type RemoveUser struct{ Name string }
 
-// PutToken adds a token; ID, CreatedMS and ModifiedCAS are assigned by Apply.
+// PutToken adds a token; ID and ModifiedCAS are assigned by Apply, CreatedMS is the proposer's wall clock.
 type PutToken struct{ Token Token }
 
 // RemoveToken revokes a token.
@@ -265,19 +265,19 @@ func (c *RemoveUser) apply(t *tx) *Rejection {
 
 func (c *PutToken) apply(t *tx) *Rejection {
 	x := c.Token
-	x.ID, x.CreatedMS, x.ModifiedCAS = TokenID(x.Hash), t.s.timeMS, t.cas
+	x.ID, x.CreatedMS, x.ModifiedCAS = TokenID(x.Hash), t.calendar(x.CreatedMS), t.cas
 	u := t.s.User(x.User)
 	switch {
 	case u == nil:
 		return reject(UnknownUser, "there is no user %q", x.User)
 	case x.Role < UserReads || x.Role > u.Role:
 		return reject(InvalidArgument, "token of role %s for user %q, who is %s", x.Role, x.User, u.Role)
-	case len(x.Note) > maxNoteBytes || x.ExpiresMS < 0 || x.ExpiresMS != 0 && x.ExpiresMS <= t.s.timeMS:
-		return reject(InvalidArgument, "token with a note of %d bytes (at most %d) that ends at %d (now is %d)", len(x.Note), maxNoteBytes, x.ExpiresMS, t.s.timeMS)
+	case len(x.Note) > maxNoteBytes || x.ExpiresMS < 0 || x.ExpiresMS != 0 && x.ExpiresMS <= x.CreatedMS:
+		return reject(InvalidArgument, "token with a note of %d bytes (at most %d) that ends at %d (now is %d)", len(x.Note), maxNoteBytes, x.ExpiresMS, x.CreatedMS)
 	case t.s.Token(x.ID) != nil:
 		return reject(TokenExists, "this token exists already; make another one")
 	}
-	t.forgetTokens()
+	t.forgetTokens(x.CreatedMS)
 	if t.s.tokens.Len() >= MaxTokens {
 		return reject(LimitExceeded, "%d tokens, the most there may be; revoke some", MaxTokens)
 	}
@@ -298,12 +298,12 @@ func (c *RemoveToken) apply(t *tx) *Rejection {
 func (t *tx) dropToken(id string) { own(&t.s.tokens, &t.owned.tokens).Delete(id) }
 
 // forgetTokens drops what has ended, when there are as many as there may be.
-func (t *tx) forgetTokens() {
+func (t *tx) forgetTokens(nowMS int64) {
 	if t.s.tokens.Len() < MaxTokens {
 		return
 	}
 	for x := range t.s.Tokens() {
-		if x.ExpiresMS != 0 && x.ExpiresMS <= t.s.timeMS {
+		if x.ExpiresMS != 0 && x.ExpiresMS <= nowMS {
 			t.dropToken(x.ID)
 		}
 	}

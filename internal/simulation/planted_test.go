@@ -51,6 +51,7 @@ var planted = []plant{
 	{"two replicas on one node", "apart", "moves", 0, 1, "are both on node", ""},
 	{"DDL acknowledged before its commit", "committed", "ddl,lostProposals", 0, 1, "as acknowledged", ""},
 	{"a leader that lacks what was committed", "newestLog", "ddl,leaderChanges", 0, 1, "as acknowledged", ""},
+	{"the state's time set by the leader's wall clock", "pacedTime", "leaderChanges", 0, 1, "state's time", ""},
 	{"a lower term obeyed", "fence", "leaderChanges,lateRequests", 0, 1, "obeys epoch", ""},
 	{"a projector that started obeys before it has asked", "askFirst", "leaderChanges,projectorCrashes,lateRequests", 0, 8, "obeys epoch", ""},
 	{"a queue that grows over its bound", "bounded", "fullDisks", 0, 1, "queues", ""},

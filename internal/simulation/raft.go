@@ -77,7 +77,7 @@ const lostEntries = 3
 
 // commit appends a command to the log and applies it.
 func (s *Sim) commit(body statecontext.Body) statecontext.Result {
-	data, err := statecontext.Encode(statecontext.Command{TimeMS: s.nowMS, Body: body})
+	data, err := statecontext.Encode(statecontext.Command{TimeMS: s.stampMS(), Body: body})
 	if err != nil {
 		s.fail("command %T cannot be encoded: %v", body, err)
 		return statecontext.Result{}
@@ -93,7 +93,9 @@ func (s *Sim) commit(body statecontext.Body) statecontext.Result {
 		return statecontext.Result{}
 	}
 	s.state = next
+	s.time.seen.Saw(next.TimeMS(), s.nowMS, true)
 	r := results[0]
+	s.checkTime()
 	s.checkCommit(old, next, r, body)
 	if s.lead != nil {
 		s.lead.stale = true
@@ -170,6 +172,7 @@ func (s *Sim) elect() {
 		s.state = s.before[0]
 	}
 	s.term++
+	s.time.term = s.time.seen.Begin(s.state.TimeMS(), s.nowMS, s.wallMS())
 	l := &leader{sim: s, term: s.term, id: fmt.Sprintf("m%d", s.term%3)}
 	s.commit(&statecontext.LeaderStarted{Term: s.term, Manager: statecontext.Manager{ID: l.id, Name: l.id, REST: "http://" + l.id, Raft: l.id, FormatLevel: 1}})
 	if s.state.ClusterID() == "" {

@@ -34,11 +34,13 @@ const (
 	committed                       // DDL is acknowledged when it is committed, not before
 	newestLog                       // who is elected has all that is committed
 	bounded                         // a node takes nothing while its queue is full
+	pacedTime                       // the state's time does not follow a wall clock at once
 )
 
 var ruleNames = map[string]rule{"snapshotEnds": snapshotEnds, "inOrder": inOrder, "upsertDeletion": upsertDeletion, "dropBegin": dropBegin,
 	"memtables": memtables, "seqCheck": seqCheck, "fence": fence, "revisions": revisions, "freshLead": freshLead, "askFirst": askFirst, "projInc": projInc,
-	"sameBranch": sameBranch, "committed": committed, "newestLog": newestLog, "bounded": bounded}
+	"sameBranch": sameBranch, "committed": committed, "newestLog": newestLog, "bounded": bounded,
+	"pacedTime": pacedTime}
 
 var stateRules = map[string]statecontext.Rules{"apart": statecontext.Apart}
 

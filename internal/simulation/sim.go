@@ -81,6 +81,7 @@ type Sim struct {
 	delayed  []delayed
 
 	state     *statecontext.State
+	time      stateTime
 	raftIndex uint64
 	term      uint64
 	lead      *leader
