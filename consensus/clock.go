@@ -38,17 +38,20 @@ func (n *Node) openClock() error {
 	return nil
 }
 
+// steadyMS is the node's clock for ages: it begins with the node, does not step, and no wall clock moves it.
+func (c *seenClock) steadyMS() int64 { return time.Since(c.began).Milliseconds() }
+
 func (c *seenClock) saw(s *statecontext.State) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.clock.Saw(s.TimeMS(), time.Since(c.began).Milliseconds(), s.AppliedIndex() > c.own)
+	c.clock.Saw(s.TimeMS(), c.steadyMS(), s.AppliedIndex() > c.own)
 }
 
 // begin gives the clock of a term; stateMS is the state's time after its first command.
 func (c *seenClock) begin(stateMS int64, wall time.Time) *termClock {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return &termClock{began: c.began, clock: c.clock.Begin(stateMS, time.Since(c.began).Milliseconds(), wall.UnixMilli())}
+	return &termClock{began: c.began, clock: c.clock.Begin(stateMS, c.steadyMS(), wall.UnixMilli())}
 }
 
 // termClock stamps the commands of a term.

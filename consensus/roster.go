@@ -20,14 +20,14 @@ type Sighting struct {
 	Server
 	Alive     bool   // it answered the newest question, as that very server
 	LastIndex uint64 // of its log
-	SeenMS    int64  // when it last answered, unix milliseconds; 0 never in this term
-	SinceMS   int64  // since when it answers, or does not
+	SeenMS    int64  // when it last answered, by the node's steady clock; 0 never in this term
+	SinceMS   int64  // since when it answers, or does not, by that clock
 	Problem   string // why it did not answer
 }
 
 // view is what one round has found.
 type view struct {
-	nowMS   int64
+	nowMS   int64  // by a clock that does not step
 	self    Server // as it is, whatever the configuration says
 	last    uint64 // index of the leader's log
 	servers []Server

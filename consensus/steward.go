@@ -111,7 +111,7 @@ func (s *Steward) look(ctx context.Context) (step, error) {
 	if err != nil {
 		return step{}, err
 	}
-	v := view{nowMS: n.cfg.Now().UnixMilli(), self: Server{ID: n.ID(), Raft: n.Addr()}, servers: servers, answers: answers}
+	v := view{nowMS: n.clock.steadyMS(), self: Server{ID: n.ID(), Raft: n.Addr()}, servers: servers, answers: answers}
 	v.last = n.raft.LastIndex()
 	for m := range n.State().Managers() {
 		v.known = append(v.known, m.ID)

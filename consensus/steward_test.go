@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,6 +95,29 @@ func virtualCluster(t *testing.T, test func(t *testing.T, h *hub, c *stewarded, 
 		test(t, h, c, fresh)
 		for _, s := range c.all {
 			s.stop()
+		}
+	})
+}
+
+// TestPromotionUnderSteps: the leader's wall clock is set back and forth while a new server catches up. It gets its vote when it is due.
+func TestPromotionUnderSteps(t *testing.T) {
+	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
+		var ahead atomic.Int64
+		c.all[0].stop()
+		c.all[0].tune = func(cfg *consensus.Config) {
+			cfg.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+		}
+		c.start(c.all[0])
+		for i, step := range []time.Duration{-time.Hour, time.Hour} {
+			s := fresh(fmt.Sprintf("m%d", i+2))
+			c.settle(t, "join", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), joins(s)) })
+			started := time.Now()
+			time.Sleep(consensus.DefaultPromoteAfter / 2)
+			ahead.Add(int64(step))
+			eventually(t, "the vote", func() bool { v, _ := c.voters(t); return v == i+2 })
+			if took := time.Since(started); took < consensus.DefaultPromoteAfter || took > 3*consensus.DefaultPromoteAfter {
+				t.Errorf("the clock is set by %s, and a server that has caught up gets its vote after %s", step, took)
+			}
 		}
 	})
 }
