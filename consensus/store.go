@@ -23,8 +23,12 @@ const suffixBytes = 4
 // serverIDKey is where the stable store keeps the server id: what wipes the log wipes the id.
 var serverIDKey = []byte("tidemark-server-id")
 
-// currentTermKey is the library's.
-var currentTermKey = []byte("CurrentTerm")
+// Keys of the library.
+var (
+	currentTermKey = []byte("CurrentTerm")
+	voteTermKey    = []byte("LastVoteTerm")
+	voteKey        = []byte("LastVoteCand")
+)
 
 // openStore examines what is there, opens it, and gives the node its server id.
 func (n *Node) openStore() error {
@@ -93,11 +97,14 @@ func (n *Node) serverID() (raft.ServerID, error) {
 // recorder is the log and the stable store as Raft sees them. Each entry is stored with a checksum over all that gives
 // it its meaning, and refused by name when it does not come back so; each write is timed and its failure kept (type
 // disk). A failed write of the current term, over which the library panics, is tried again until it succeeds: a node
-// that cannot keep its term must not take part, and need not die.
+// that cannot keep its term must not take part, and need not die. A vote, which the library stores in two writes, the term first, is
+// stored in one: else a disk that fills between them leaves the new term with the candidate of the vote before, whom the library then takes
+// for one that it has voted for, without a look at his log.
 type recorder struct {
 	*raftboltdb.BoltStore
-	disk *disk
-	stop <-chan struct{}
+	voteTerm uint64 // of the vote that is about to be stored; it belongs to Raft's goroutine
+	disk     *disk
+	stop     <-chan struct{}
 }
 
 // StoreLog implements raft.LogStore.
@@ -133,11 +140,47 @@ func (r *recorder) DeleteRange(low, high uint64) error {
 
 // Set implements raft.StableStore.
 func (r *recorder) Set(key, value []byte) error {
+	if slices.Equal(key, voteKey) {
+		value = append(binary.BigEndian.AppendUint64(nil, r.voteTerm), value...)
+	}
 	return r.disk.write(func() error { return r.BoltStore.Set(key, value) })
 }
 
-// SetUint64 implements raft.StableStore.
+// Get implements raft.StableStore.
+func (r *recorder) Get(key []byte) ([]byte, error) {
+	value, err := r.BoltStore.Get(key)
+	if err == nil && slices.Equal(key, voteKey) {
+		_, value, err = splitVote(value)
+	}
+	return value, err
+}
+
+// GetUint64 implements raft.StableStore.
+func (r *recorder) GetUint64(key []byte) (term uint64, err error) {
+	if !slices.Equal(key, voteTermKey) {
+		return r.BoltStore.GetUint64(key)
+	}
+	value, err := r.BoltStore.Get(voteKey)
+	if err == nil {
+		term, _, err = splitVote(value)
+	}
+	return term, err
+}
+
+// splitVote takes a stored vote apart.
+func splitVote(value []byte) (term uint64, candidate []byte, err error) {
+	if len(value) < 8 {
+		return 0, nil, fmt.Errorf("%w: the stored vote has %d bytes", ErrDamaged, len(value))
+	}
+	return binary.BigEndian.Uint64(value), value[8:], nil
+}
+
+// SetUint64 implements raft.StableStore. The term of a vote is kept until its candidate is to be stored.
 func (r *recorder) SetUint64(key []byte, value uint64) error {
+	if slices.Equal(key, voteTermKey) {
+		r.voteTerm = value
+		return nil
+	}
 	if slices.Equal(key, currentTermKey) { // at each start the library stores the term that is there: also on a full disk
 		if have, err := r.GetUint64(key); err == nil && have == value {
 			return nil
