@@ -66,12 +66,13 @@ type Authenticator struct {
 	now   func() time.Time
 	dummy string // a hash that no password has
 	salt  [32]byte
-	slots chan struct{}
+	slots *turns
+	// failures of users and addresses.
+	failures *failures
 
-	mu       sync.Mutex
-	cache    map[[32]byte]remembered
-	failures map[string]*bucket
-	checks   map[check]*outcome
+	mu     sync.Mutex
+	cache  map[[32]byte]remembered
+	checks map[check]*outcome
 }
 
 // check is a password that is being looked at: who sends many requests at once pays for one hash.
@@ -93,19 +94,14 @@ type remembered struct {
 	until    time.Time
 }
 
-// bucket counts failures; it leaks.
-type bucket struct {
-	level float64
-	at    time.Time
-}
-
 // New makes an Authenticator of the users that state has; now is time.Now but for tests.
 func New(state func() *statecontext.State, now func() time.Time) (*Authenticator, error) {
-	a := &Authenticator{state: state, now: now, slots: make(chan struct{}, hashesAtOnce), cache: map[[32]byte]remembered{},
-		failures: map[string]*bucket{}, checks: map[check]*outcome{}}
+	a := &Authenticator{state: state, now: now, slots: newTurns(hashesAtOnce), cache: map[[32]byte]remembered{},
+		checks: map[check]*outcome{}}
 	if _, err := rand.Read(a.salt[:]); err != nil {
 		return nil, fmt.Errorf("salt: %w", err)
 	}
+	a.failures = newFailures(a.salt, now)
 	var err error
 	a.dummy, err = HashPassword(rand.Text())
 	return a, err
@@ -225,7 +221,7 @@ func (a *Authenticator) token(r *http.Request, secret string) (*Identity, error)
 			return id, nil
 		}
 	}
-	if err := a.take("tokens from "+address(r), addressBurst, addressPause); err != nil {
+	if err := a.failures.take("tokens from "+address(r), addressBurst, addressPause); err != nil {
 		return nil, err
 	}
 	return nil, errWrong()
@@ -276,29 +272,26 @@ func (a *Authenticator) password(ctx context.Context, addr, name, password strin
 // tryPassword pays for one look at a password.
 func (a *Authenticator) tryPassword(ctx context.Context, addr, name, password string, u *statecontext.User) error {
 	who, from := "user "+name+" from "+addr, "address "+addr
-	if err := a.take(from, addressBurst, addressPause); err != nil {
+	if err := a.failures.take(from, addressBurst, addressPause); err != nil {
 		return err
 	}
-	if err := a.take(who, userBurst, userPause); err != nil {
-		a.giveBack(from)
+	if err := a.failures.take(who, userBurst, userPause); err != nil {
+		a.failures.giveBack(from)
 		return err
 	}
 	hash := a.dummy
 	if u != nil {
 		hash = u.Hash
 	}
-	select {
-	case a.slots <- struct{}{}:
-	case <-ctx.Done():
-		a.giveBack(who, from)
-		return ctx.Err()
+	if err := a.slots.enter(ctx, addr); err != nil {
+		return err // it stays counted: else who gives up in time could try as often as he likes
 	}
 	right := len(password) <= MaxPassword && verifyPassword(hash, password)
-	<-a.slots
+	a.slots.leave()
 	if !right || u == nil {
 		return errWrong()
 	}
-	a.giveBack(who, from)
+	a.failures.giveBack(who, from)
 	return nil
 }
 
@@ -325,54 +318,4 @@ func (a *Authenticator) remember(key [32]byte, modified uint64) {
 		clear(a.cache) // they come back one by one
 	}
 	a.cache[key] = remembered{modified: modified, until: a.now().Add(cacheTTL)}
-}
-
-// take counts a try as failed before it is looked at, so that many at once are not looked at before the first one counts;
-// it refuses somebody who has failed too often.
-func (a *Authenticator) take(who string, burst float64, pause time.Duration) error {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	now := a.now()
-	b := a.failures[who]
-	if b == nil {
-		if len(a.failures) >= maxCounted {
-			a.forgetOne()
-		}
-		b = &bucket{at: now}
-		a.failures[who] = b
-	}
-	b.level = max(b.level-max(now.Sub(b.at).Seconds(), 0)/pause.Seconds(), 0)
-	b.at = now
-	if b.level > burst-1 {
-		return fmt.Errorf("%w: %.200s; wait %s", ErrTooMany, who, pause)
-	}
-	b.level++
-	return nil
-}
-
-// forgetOne lets one go, of a few the one that has failed least: somebody tries many names from many addresses.
-func (a *Authenticator) forgetOne() {
-	least, looked := "", 0
-	for who, b := range a.failures {
-		if least == "" || b.level < a.failures[least].level {
-			least = who
-		}
-		if looked++; looked == 16 {
-			break
-		}
-	}
-	delete(a.failures, least)
-}
-
-// giveBack takes back what take has counted.
-func (a *Authenticator) giveBack(all ...string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, who := range all {
-		if b := a.failures[who]; b != nil {
-			if b.level--; b.level <= 0 {
-				delete(a.failures, who)
-			}
-		}
-	}
 }

@@ -175,10 +175,10 @@ func TestFailuresAreCounted(t *testing.T) {
 		t.Errorf("after a while: %v", err)
 	}
 	for i := range 3 * maxCounted {
-		_ = w.a.take(fmt.Sprint("user ", i), userBurst, userPause)
+		_ = w.a.failures.take(fmt.Sprint("user ", i), userBurst, userPause)
 	}
-	if len(w.a.failures) > maxCounted || len(w.a.cache) > maxCached {
-		t.Errorf("%d are counted", len(w.a.failures))
+	if len(w.a.failures.of) > maxCounted || len(w.a.cache) > maxCached {
+		t.Errorf("%d are counted", len(w.a.failures.of))
 	}
 }
 
