@@ -74,7 +74,8 @@ type bucket struct {
 	slices  map[index.CopyID]*storage.Slice
 	sizes   map[index.CopyID]copySize // of copies that are, or have just been, built: see sizeOf
 	pending []ingest.Work
-	purges  []purge // tombstones that have no use any more, to be removed when nothing else is to be written
+	strays  map[vbOfCopy][]storage.Row // to be removed with the range of a vbucket that is taken anew
+	purges  []purge                    // tombstones that have no use any more, to be removed when nothing else is to be written
 	busy    bool
 	idle    chan struct{} // closed when the present job is done
 	look    bool          // something may have become possible
@@ -94,7 +95,7 @@ func (x *Indexer) newBucket(b wire.Bucket) (*bucket, error) {
 		x: x, log: x.log.With("bucket", b.Name), name: b.Name, uuid: b.UUID, vbuckets: b.VBuckets, piece: x.cfg.pieceBytes(),
 		data: make(chan inbound, dataInbox), side: make(chan inbound, dataInbox), control: make(chan func(), controlInbox),
 		stop: make(chan struct{}), done: make(chan struct{}), jobs: make(chan job, 1), results: make(chan result, 1),
-		slices: map[index.CopyID]*storage.Slice{}, sizes: map[index.CopyID]copySize{},
+		slices: map[index.CopyID]*storage.Slice{}, sizes: map[index.CopyID]copySize{}, strays: map[vbOfCopy][]storage.Row{},
 	}
 	st, err := ingest.New(ingest.Options{VBuckets: b.VBuckets, Generation: b.Generation, RollbackID: b.RollbackID, Pack: k.mem.pack})
 	if err != nil {
@@ -288,7 +289,7 @@ func (k *bucket) startJob(j job) {
 	for id, s := range k.slices {
 		slices[id] = s
 	}
-	j.slices = slices
+	j.slices, j.strays = slices, k.straysOf(j.work.Batch)
 	k.jobs <- j
 }
 

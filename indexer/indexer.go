@@ -91,6 +91,10 @@ type Config struct {
 	// CatchupRate bounds the events a second that this indexer takes of catchup streams, all projectors together, so that its
 	// recovery leaves the others' streams their share of projectors and KV. 0: DefaultCatchupRate for each processor. Below 0: no bound.
 	CatchupRate int64
+	// AuditRate is how many rows and documents a second are compared with the KV data all the time, and AuditEvery the pause
+	// between two rounds. 0: DefaultAuditRate, DefaultAuditEvery. A rate below 0: never.
+	AuditRate   int64
+	AuditEvery  time.Duration
 	OrphanGrace time.Duration // how long a copy that no definitions name is kept; below 0 for ever
 	Logger      hclog.Logger
 	Tracer      trace.Tracer // nil: no spans
@@ -109,6 +113,8 @@ func (c Config) withDefaults() (Config, error) {
 		return c, fmt.Errorf("indexer: %d checkpoints to keep: want at most %d", c.KeepCheckpoints, MaxCheckpoints)
 	case c.CatchupRate > 0 && c.CatchupRate < MinCatchupRate:
 		return c, fmt.Errorf("indexer: a catchup of %d events a second: want at least %d, or less than 0 for no bound", c.CatchupRate, MinCatchupRate)
+	case c.AuditRate > 0 && c.AuditRate < MinAuditRate:
+		return c, fmt.Errorf("indexer: an audit of %d rows and documents a second: want at least %d, or less than 0 for none", c.AuditRate, MinAuditRate)
 	case c.Dir == "":
 		return c, errors.New("indexer: no data folder")
 	case len(c.Managers) == 0:
@@ -128,6 +134,12 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.Checkpoint <= 0 {
 		c.Checkpoint = DefaultCheckpoint
+	}
+	if c.AuditRate == 0 {
+		c.AuditRate = DefaultAuditRate
+	}
+	if c.AuditEvery <= 0 {
+		c.AuditEvery = DefaultAuditEvery
 	}
 	if c.CatchupRate == 0 {
 		c.CatchupRate = DefaultCatchupRate * int64(runtime.GOMAXPROCS(0))
@@ -324,6 +336,7 @@ func (x *Indexer) Run(ctx context.Context) error {
 	g.Go(func() error { return (&reporter{x: x}).Run(inner) })
 	g.Go(func() error { return newSideLoop(x).Run(inner) })
 	g.Go(func() error { return (&keeper{x: x}).Run(inner) })
+	g.Go(func() error { return (&auditor{x: x}).Run(inner) })
 	g.Go(func() error { return x.watchMemory(inner) })
 	e := x.Endpoint()
 	x.log.Info("indexer runs", "name", e.Name, "uuid", e.UUID, "admin", e.Admin, "scan", e.Scan, "maintenance", e.Maintenance)

@@ -34,6 +34,9 @@ type metrics struct {
 	verifies  *prometheus.CounterVec
 	verified  prometheus.Counter
 	different *prometheus.CounterVec
+	audits    prometheus.Counter
+	audited   *prometheus.CounterVec
+	retaken   prometheus.Counter
 }
 
 func newMetrics() *metrics {
@@ -67,7 +70,13 @@ func newMetrics() *metrics {
 		different: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "verify_differences_total",
 			Help: "Documents of which a copy here did not hold what it should, by kind."}, []string{"kind"}),
 	}
-	r.MustRegister(m.ahead, m.refused, m.fenced, m.batches, m.sides, m.catchup, m.scans, m.reports, m.rolls, m.restores, m.verifies, m.verified, m.different)
+	m.audits = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "audit_rounds_total",
+		Help: "Times that all copies here have been compared with the KV data by themselves."})
+	m.audited = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "audit_differences_total",
+		Help: "Documents of which a copy here was found, twice, not to hold what it should, by kind."}, []string{"kind"})
+	m.retaken = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "retaken_vbuckets_total",
+		Help: "Vbuckets of copies that were taken anew from KV because of such a difference."})
+	r.MustRegister(m.audits, m.audited, m.retaken, m.ahead, m.refused, m.fenced, m.batches, m.sides, m.catchup, m.scans, m.reports, m.rolls, m.restores, m.verifies, m.verified, m.different)
 	return m
 }
 

@@ -299,7 +299,7 @@ func TestLargeBatch(t *testing.T) {
 	v.Set(0, timestamp.Position{VBUUID: 7, Seqno: n})
 	b.Publish(ingest.Stability{Ref: ingest.Ref{Number: 1}, Vector: v})
 	batch, _ := b.Flush()
-	if err := k.writeCopy(context.Background(), batch, &batch.Copies[0], nil, s); err != nil {
+	if err := k.writeCopy(context.Background(), &job{work: ingest.Work{Batch: batch}}, &batch.Copies[0], nil, s); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.Stats(); got.Items != n || got.Batch < 3 {

@@ -45,6 +45,13 @@ type verification struct {
 	told    time.Time
 	percent float64
 	owed    int // of the pace
+	atOnce  int // how much is looked at with one snapshot, see verifyRows
+
+	// Of an auditor: it waits while users verify, looks at one vbucket at a time, at some only unless only is nil, and is told
+	// what differs.
+	audit bool
+	only  map[uint16]bool
+	found func(c *verifiedCopy, d wire.Difference, rows [][]byte)
 }
 
 // verifiedCopy is one copy on its way.
@@ -79,15 +86,14 @@ func (v *verification) run(ctx context.Context) error {
 			return err
 		}
 	}
-	for vb := 0; vb < v.k.vbuckets; vb += verifyGroup {
-		var group []uint16
-		for n := vb; n < min(vb+verifyGroup, v.k.vbuckets); n++ {
-			group = append(group, uint16(n))
+	for _, group := range v.groups() {
+		if err := v.yield(ctx); err != nil {
+			return err
 		}
 		if err := v.group(ctx, group); err != nil {
 			return err
 		}
-		if err := v.tell(50 + 50*float64(vb+len(group))/float64(v.k.vbuckets)); err != nil {
+		if err := v.tell(50 + 50*float64(group[len(group)-1]+1)/float64(v.k.vbuckets)); err != nil {
 			return err
 		}
 	}
@@ -102,6 +108,34 @@ func (v *verification) run(ctx context.Context) error {
 		v.sum.Rows += c.sum.Rows
 	}
 	return v.pace.wait(ctx, v.owed)
+}
+
+// groups are the vbuckets to be compared, as many as are read from KV at a time.
+func (v *verification) groups() (all [][]uint16) {
+	most := verifyGroup
+	if v.audit {
+		most = 1
+	}
+	for vb := range v.k.vbuckets {
+		if v.only != nil && !v.only[uint16(vb)] {
+			continue
+		}
+		if n := len(all); n == 0 || len(all[n-1]) == most {
+			all = append(all, nil)
+		}
+		all[len(all)-1] = append(all[len(all)-1], uint16(vb))
+	}
+	return all
+}
+
+// yield lets what a user asked for go first.
+func (v *verification) yield(ctx context.Context) error {
+	for v.audit && v.x.verifying() {
+		if err := sleep(ctx, verifyTell); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // hold pins the copies' snapshots at a timestamp.
@@ -343,6 +377,11 @@ func (v *verification) compare(ctx context.Context, f *frozen, vb uint16, s *vbS
 
 // differ counts a difference, and lists it while there is room.
 func (v *verification) differ(c *verifiedCopy, d wire.Difference, want, rows [][]byte) error {
+	d.Slice, d.Replica, d.Copy, d.Indexer = c.place.Slice, uint8(c.place.Replica), c.place.ID, v.x.cfg.Name
+	if v.found != nil {
+		v.found(c, d, rows)
+		return nil
+	}
 	c.sum.Differences++
 	v.sum.Differences++
 	v.x.metrics.different.WithLabelValues(string(d.Kind)).Inc()
@@ -350,7 +389,6 @@ func (v *verification) differ(c *verifiedCopy, d wire.Difference, want, rows [][
 		return nil
 	}
 	v.sum.Listed++
-	d.Slice, d.Replica, d.Copy, d.Indexer = c.place.Slice, uint8(c.place.Replica), c.place.ID, v.x.cfg.Name
 	d.Expected, d.Found = v.shown(want), v.shown(rows)
 	return v.emit(&wire.VerifyLine{Difference: &d})
 }

@@ -442,7 +442,8 @@ func TestVerifyIsLinearInTheKeysOfADocument(t *testing.T) {
 	defer snap.Close()
 	x := &Indexer{metrics: newMetrics()}
 	now := time.Unix(1000, 0) // the clock of the pace stands: what is due says how much was looked at
-	v := &verification{x: x, k: &bucket{x: x, vbuckets: testVBs}, pace: &pace{rate: 1_000_000_000, now: func() time.Time { return now }}}
+	v := &verification{x: x, k: &bucket{x: x, vbuckets: testVBs}, atOnce: verifyRows,
+		pace: &pace{rate: 1_000_000_000, now: func() time.Time { return now }}}
 	c := &verifiedCopy{extra: map[string][][]byte{}}
 	lost := looksUp(t, v, c, snap)
 	if len(lost) != 0 {

@@ -13,9 +13,8 @@ import (
 )
 
 const (
-	// verifyRows and verifyRowBytes are how much is looked at with one snapshot: it pins what compactions could free.
-	verifyRows     = 1 << 16
-	verifyRowBytes = 64 << 20
+	// verifyRows is how many rows, or KiB of them, are looked at with one snapshot: it pins what compactions could free.
+	verifyRows = 1 << 16
 	// verifySuspects bounds the rows, and their bytes, that are held together to be looked up, each document once.
 	verifySuspects      = 1 << 12
 	verifySuspectsBytes = 8 << 20
@@ -152,12 +151,12 @@ func (v *verification) someRows(ctx context.Context, snap *storage.Snapshot, fro
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, rows.Close()) }()
-	for n, bytes := 1, 0; rows.Next(); n++ {
+	for n := 0; rows.Next(); {
 		key, docID := rows.Row()
 		if err := errors.Join(row(snap, key, docID), v.pay(ctx, len(key)+len(docID))); err != nil {
 			return nil, err
 		}
-		if bytes += len(key) + len(docID); n == verifyRows || bytes >= verifyRowBytes {
+		if n += 1 + (len(key)+len(docID))/verifyUnit; n >= v.atOnce {
 			next = append(append(next, key...), docID...)
 			return append(next, 0), nil
 		}

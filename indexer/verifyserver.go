@@ -209,7 +209,8 @@ func (x *Indexer) newVerification(q *wire.VerifyCopies, emit func(*wire.VerifyLi
 	if k == nil {
 		return nil, scan.Errorf(scan.IndexNotFound, "bucket %q is not held on this node", view.Bucket.Name)
 	}
-	v := &verification{x: x, k: k, def: view.Definition, pace: &pace{rate: q.Rate, now: x.now}, most: q.Limit, emit: emit, told: x.now()}
+	v := &verification{x: x, k: k, def: view.Definition, pace: &pace{rate: q.Rate, now: x.now}, most: q.Limit, emit: emit, told: x.now(),
+		atOnce: verifyRows}
 	for _, id := range q.Copies {
 		i := slices.IndexFunc(view.Topology.Copies, func(c partition.Copy) bool { return c.ID == id })
 		if _, here := x.store.Slice(id); i < 0 || !here {

@@ -24,6 +24,8 @@ const (
 	maxVerifyBytes = 64 << 20
 	// verifyPatience bounds how long a verification tries to read a vbucket that no projector streams.
 	verifyPatience = 60 * time.Second
+	// verifyHeld is for how many seconds one message may hold a stream back because of the rate.
+	verifyHeld = 10
 )
 
 var (
@@ -118,7 +120,7 @@ func (r *sideRead) Receive(ctx context.Context, b *keyversion.Batch, release fun
 		return err
 	}
 	release()
-	return r.pace.wait(ctx, n)
+	return r.pace.wait(ctx, min(n, int(min(verifyHeld*r.pace.rate, 1<<30)))) // longer, and the stream would be given up as silent
 }
 
 // Closed implements transport.Sink. The router connects again and repeats what was not acknowledged.

@@ -35,6 +35,28 @@ type job struct {
 	restores []ingest.Restore
 	purge    *purge
 	slices   map[index.CopyID]*storage.Slice
+	strays   []storage.Row // rows that go with a range, though no entry lists them
+}
+
+// vbOfCopy is a vbucket of a copy.
+type vbOfCopy struct {
+	copy index.CopyID
+	vb   int
+}
+
+// straysOf takes the rows that have to go with the range that a batch deletes.
+func (k *bucket) straysOf(t *ingest.Batch) (rows []storage.Row) {
+	if t == nil || t.Kind != ingest.DeleteRange {
+		return nil
+	}
+	for i := range t.Copies {
+		for n := range t.Copies[i].Parts {
+			at := vbOfCopy{t.Copies[i].ID, t.Copies[i].Parts[n].VBucket}
+			rows = append(rows, k.strays[at]...)
+			delete(k.strays, at)
+		}
+	}
+	return rows
 }
 
 // purge removes the tombstones of one vbucket of one copy.
@@ -106,7 +128,7 @@ func (k *bucket) writeBatch(ctx context.Context, j *job) (missing []index.CopyID
 			mine = &shares[i]
 		}
 		g.Go(func() error {
-			outcomes[i] = k.persistently(ctx, s, func() error { return k.writeCopy(ctx, t, c, mine, s) })
+			outcomes[i] = k.persistently(ctx, s, func() error { return k.writeCopy(ctx, j, c, mine, s) })
 			return nil
 		})
 	}
@@ -197,13 +219,17 @@ func (k *bucket) reopen(ctx context.Context, s *storage.Slice) bool {
 }
 
 // writeCopy is one copy's share of a batch.
-func (k *bucket) writeCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyBatch, mine *share, s *storage.Slice) error {
+func (k *bucket) writeCopy(ctx context.Context, j *job, c *ingest.CopyBatch, mine *share, s *storage.Slice) error {
+	t := j.work.Batch
 	if t.Kind == ingest.DeleteRange {
 		for i := range c.Parts {
 			p := &c.Parts[i]
 			if err := s.DeleteVBuckets(ctx, storage.VBPosition{VBucket: uint16(p.VBucket), Position: p.Position, Log: p.Log}); err != nil {
 				return err
 			}
+		}
+		if len(j.strays) > 0 {
+			return s.DiscardRows(ctx, j.strays)
 		}
 		return nil
 	}

@@ -113,6 +113,18 @@ func (b *Bucket) SideRefused(vb int, id uint64, purge uint64) {
 	}
 }
 
+// Retake lets a copy take a vbucket anew: its rows go, and it wants all of it from 0, as after a purge. The other copies are
+// not touched. False: it is being put back, or no stream feeds it, so that nothing is done.
+func (b *Bucket) Retake(id index.CopyID, vb int) bool {
+	sl := b.find(id)
+	if sl == nil || vb < 0 || vb >= len(b.vbs) || sl.parts[vb].restoring || !sl.parts[vb].sub {
+		return false
+	}
+	b.dropRange(sl, vb)
+	b.blocked.ok = false
+	return true
+}
+
 func (b *Bucket) sideOf(vb int, id uint64) *sideStream {
 	if vb < 0 || vb >= len(b.vbs) {
 		return nil

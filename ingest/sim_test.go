@@ -242,6 +242,9 @@ func (s *sim) owners() map[[3]uint64]index.ProjectorID {
 // act does one random thing; faults only while heal is false.
 func (s *sim) act(heal bool) {
 	s.step++
+	if !heal {
+		s.retake()
+	}
 	x := s.r.Intn(100)
 	p, v, ni := s.r.Intn(2), s.r.Intn(simVBs), s.r.Intn(simNodes)
 	if !heal && x/8 == s.starve && s.r.Intn(8) > 0 {
@@ -296,6 +299,19 @@ func (s *sim) act(heal bool) {
 		s.write(v, s.kv[v].zombie != nil && s.r.Intn(3) == 0)
 	default:
 		s.fault(p, v, ni)
+	}
+}
+
+// retake lets a copy take a vbucket anew, as an audit does. Not in runs that show what a rule is for.
+func (s *sim) retake() {
+	if s.off != 0 || s.cut.Intn(150) > 0 {
+		return
+	}
+	n := s.nodes[s.cut.Intn(simNodes)]
+	if ids := sortedKeys(n.stores); n.up && len(ids) > 0 {
+		id, v := ids[s.cut.Intn(len(ids))], s.cut.Intn(simVBs)
+		s.ev("copy %d takes vb%d anew: %v", id, v, n.b.Retake(id, v))
+		s.collect(n)
 	}
 }
 

@@ -14,6 +14,8 @@ type engine interface {
 	// replace makes the rows of vbuckets those of from (none when it is nil), by difference, and sets their positions, in one
 	// batch: of as many of the first as a batch of bounded size takes. It gives the state after it, and how many they are.
 	replace(ctx context.Context, to []VBPosition, from view, cur *state) (next *state, done int, err error)
+	// discard removes forward rows and gives the state after it.
+	discard(ctx context.Context, rows []Row, cur *state) (next *state, err error)
 	// purge removes a vbucket's tombstones.
 	purge(ctx context.Context, vb uint16) error
 	// view pins the present rows.

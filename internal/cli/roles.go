@@ -261,6 +261,8 @@ func newIndexer(s Streams) *cobra.Command {
 	fl.IntVar(&cfg.KeepCheckpoints, "checkpoints", storage.DefaultKeepCheckpoints, "how many of them each slice keeps at least; see --replica-lag")
 	fl.DurationVar(&cfg.ReplicaLag, "replica-lag", indexer.DefaultReplicaLag, "by how long KV's replicas may lag: so many stored states are kept that the oldest is of before; 0: --checkpoints alone")
 	fl.Int64Var(&cfg.CatchupRate, "catchup-rate", 0, "events a second that are taken of catchup streams, so that recovery leaves others their share of the machines (at least 1000); 0: 10,000 for each processor; below 0: no bound")
+	fl.Int64Var(&cfg.AuditRate, "audit-rate", indexer.DefaultAuditRate, "rows and documents a second that slices here are compared with the KV data all the time, so that one that is wrong is found and taken anew (at least 100); below 0: never")
+	fl.DurationVar(&cfg.AuditEvery, "audit-every", indexer.DefaultAuditEvery, "pause between two such rounds over all slices")
 	fl.StringVar(&cfg.Catchup, "catchup", "127.0.0.1:9544", "listen here for catchup streams")
 	fl.Var(&quota, "memory-quota", "memory for queues, cache, what is not yet written, and scans: a `SIZE` as 512MiB (the least), 4GiB, or bytes")
 	tlsF.add(cmd)

@@ -1,0 +1,209 @@
+package indexer
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/storage"
+	"tidemark/wire"
+)
+
+const (
+	// DefaultAuditRate is how many rows and documents a second an indexer compares with KV by itself; MinAuditRate is the least.
+	DefaultAuditRate = 500
+	MinAuditRate     = wire.MinVerifyRate
+	// DefaultAuditEvery is the pause between two rounds over all copies.
+	DefaultAuditEvery = 10 * time.Minute
+	// auditHold is about how long a snapshot is held for the rows that are looked at with it.
+	auditHold = 5 * time.Second
+	// auditFound bounds the documents that are remembered of one comparison, and auditRowBytes their rows: what is beyond is found
+	// in the next round.
+	auditFound    = 1000
+	auditRowBytes = 16 << 20
+	// auditNames is how many documents the log names at most of one copy and comparison.
+	auditNames = 20
+)
+
+// auditSource begins the name under which the node's health has an index that differs.
+const auditSource = "index "
+
+// auditor compares the copies here with the KV data, slowly and for ever: what made a copy wrong may have been noticed by nobody.
+// It is a verification (verify.go) of one index after the other, of few vbuckets at a time and at a low rate. What differs is
+// compared a second time, from KV and the copy as they are then; what differs still is counted, named and taken anew: the
+// vbucket of that copy is emptied and streamed again from 0, as after a purge.
+type auditor struct{ x *Indexer }
+
+// Run goes round until ctx ends.
+func (a *auditor) Run(ctx context.Context) error {
+	if a.x.cfg.AuditRate < 0 {
+		return nil
+	}
+	for sleep(ctx, a.x.cfg.AuditEvery) == nil {
+		defs := a.x.present()
+		for i := range defs.Indexes {
+			if d := &defs.Indexes[i]; d.State == index.Maintenance && ctx.Err() == nil {
+				a.audit(ctx, d)
+			}
+		}
+		a.x.metrics.audits.Inc()
+	}
+	return nil
+}
+
+// audit compares the copies of one index.
+func (a *auditor) audit(ctx context.Context, d *index.Definition) {
+	log := a.x.log.With("index", d.Bucket+"/"+d.Name)
+	found, err := a.compare(ctx, d, nil)
+	if err == nil && len(found) > 0 {
+		var again []finding
+		if again, err = a.compare(ctx, d, found); err == nil {
+			found = confirmed(found, again)
+		}
+	}
+	if err != nil {
+		log.Debug("an index could not be compared with KV; it has its turn again", "error", err)
+		return
+	}
+	source := auditSource + d.ID.String()
+	if len(found) == 0 {
+		if a.x.health.set(source, "") {
+			log.Info("the copies here are as KV has it again")
+			wake(a.x.report)
+		}
+		return
+	}
+	a.tell(d, source, found)
+	a.heal(ctx, d, found)
+}
+
+// finding is a document of which a copy does not hold what it should.
+type finding struct {
+	copy index.CopyID
+	wire.Difference
+	rows [][]byte // that the copy has of it
+}
+
+// compare verifies the copies here, in the vbuckets of some findings only unless that is nil.
+func (a *auditor) compare(ctx context.Context, d *index.Definition, where []finding) (found []finding, err error) {
+	copies := a.copies(d.ID)
+	if len(copies) == 0 {
+		return nil, nil
+	}
+	q := &wire.VerifyCopies{Index: d.ID, Copies: copies, VerifyRequest: wire.VerifyRequest{Rate: a.x.cfg.AuditRate, Limit: 1}}
+	v, err := a.x.newVerification(q, func(*wire.VerifyLine) error { return nil })
+	if err != nil {
+		return nil, err
+	}
+	v.audit, v.atOnce = true, int(min(verifyRows, max(paceStep, a.x.cfg.AuditRate*int64(auditHold/time.Second))))
+	if where != nil {
+		v.only = map[uint16]bool{}
+		for i := range where {
+			v.only[where[i].VBucket] = true
+		}
+	}
+	bytes := 0
+	v.found = func(c *verifiedCopy, d wire.Difference, rows [][]byte) {
+		if bytes += size(rows); len(found) < auditFound && bytes <= auditRowBytes {
+			found = append(found, finding{c.place.ID, d, rows})
+		}
+	}
+	return found, v.run(ctx)
+}
+
+// copies are those of an index that scans read here.
+func (a *auditor) copies(id index.ID) (ids []index.CopyID) {
+	view, err := catalog{a.x}.View(id)
+	if err != nil {
+		return nil
+	}
+	node := a.x.identity.get().Node
+	for _, c := range view.Topology.Copies {
+		if c.Node == node && c.State == partition.Allocated && len(a.x.snapshots.refs(c.ID)) > 0 {
+			ids = append(ids, c.ID)
+		}
+	}
+	return ids
+}
+
+// confirmed are the findings that both comparisons have.
+func confirmed(first, second []finding) []finding {
+	had := map[string]bool{}
+	for i := range first {
+		had[first[i].copy.String()+"/"+first[i].ID] = true
+	}
+	return slices.DeleteFunc(second, func(f finding) bool { return !had[f.copy.String()+"/"+f.ID] })
+}
+
+// tell counts and names what was found.
+func (a *auditor) tell(d *index.Definition, source string, found []finding) {
+	slices.SortFunc(found, func(x, y finding) int { return cmp.Or(cmp.Compare(x.copy, y.copy), cmp.Compare(x.VBucket, y.VBucket)) })
+	for i := range found {
+		f := &found[i]
+		a.x.metrics.audited.WithLabelValues(string(f.Kind)).Inc()
+		if i < auditNames {
+			a.x.log.Error("a copy differs from the KV data; its vbucket is taken anew", "index", d.Bucket+"/"+d.Name, "slice", f.Slice, "replica", f.Replica,
+				"copy", f.copy, "vbucket", f.VBucket, "document", f.ID, "kind", f.Kind, "of", len(found))
+		}
+	}
+	f := &found[0]
+	a.x.health.set(source, fmt.Sprintf("index %s/%s differs from the KV data in %d documents (slice %d, replica %d, vbucket %d, document %q: %s); they are taken anew",
+		d.Bucket, d.Name, len(found), f.Slice, f.Replica, f.VBucket, f.ID, f.Kind))
+	wake(a.x.report)
+}
+
+// heal lets the vbuckets of the copies be taken anew. Where another indexer has the slice, scans go there meanwhile.
+func (a *auditor) heal(ctx context.Context, d *index.Definition, found []finding) {
+	k := a.x.bucketNamed(d.Bucket)
+	if k == nil {
+		return
+	}
+	type place struct {
+		copy index.CopyID
+		vb   uint16
+	}
+	rows := map[place][]storage.Row{}
+	for i := range found {
+		f := &found[i]
+		at := place{f.copy, f.VBucket}
+		if rows[at] == nil {
+			rows[at] = []storage.Row{}
+		}
+		for _, key := range f.rows {
+			rows[at] = append(rows[at], storage.Row{Key: key, DocID: []byte(f.ID)})
+		}
+	}
+	for at, stray := range rows {
+		elsewhere := a.elsewhere(d.ID, at.copy)
+		if err := k.do(ctx, func() {
+			if !k.st.Retake(at.copy, int(at.vb)) {
+				return // it goes back or joins just now: its next turn tells
+			}
+			k.strays[vbOfCopy{at.copy, int(at.vb)}] = stray
+			a.x.metrics.retaken.Inc()
+			if elsewhere {
+				a.x.snapshots.drop(at.copy)
+			}
+		}); err != nil {
+			return
+		}
+	}
+	wake(a.x.sides)
+}
+
+// elsewhere tells whether another node has a copy of the same slice.
+func (a *auditor) elsewhere(id index.ID, copy index.CopyID) bool {
+	view, err := catalog{a.x}.View(id)
+	if err != nil {
+		return false
+	}
+	all := view.Topology.Copies
+	i := slices.IndexFunc(all, func(c partition.Copy) bool { return c.ID == copy })
+	return i >= 0 && slices.ContainsFunc(all, func(c partition.Copy) bool {
+		return c.Slice == all[i].Slice && c.Node != all[i].Node && c.State == partition.Allocated
+	})
+}

@@ -1,0 +1,100 @@
+package indexer
+
+import (
+	"errors"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"tidemark/index"
+	"tidemark/internal/steady"
+	"tidemark/storage/storagetest"
+	"tidemark/wire"
+)
+
+// counted gives the sum of a counter.
+func (m *metrics) counted(t testing.TB, name string) (n float64) {
+	t.Helper()
+	families, err := m.registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == name {
+			for _, v := range f.GetMetric() {
+				n += v.GetCounter().GetValue()
+			}
+		}
+	}
+	return n
+}
+
+// TestAuditHeals: a copy that has lost a row, and has one that it should not have, finds that by itself, is named in the node's
+// health, takes those vbuckets anew and no other, and is right again. The other copies are not touched.
+func TestAuditHeals(t *testing.T) { steady.Run(t, still, testAuditHeals) }
+
+func testAuditHeals(t *steady.T) {
+	w := built(t)
+	w.stopIndexer()
+	lost, stray := "doc-0020", "doc-0031"
+	err := storagetest.Edit(filepath.Join(w.dir, copiesDir), 10, func(r *storagetest.Rows) error {
+		return errors.Join(r.Remove(testKey(21), lost), r.Add(testKey(9000), stray))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.tweak = func(c *Config) { c.AuditRate, c.AuditEvery = wire.MaxVerifyRate, 10*time.Millisecond }
+	before := len(w.calls())
+	w.again(t)
+	said := ""
+	w.until("the audit names and mends what is wrong", func() bool {
+		if strings.Contains(w.health, "differs from the KV data") {
+			said = w.health
+		}
+		return said != "" && w.x.metrics.counted(t, "tidemark_indexer_retaken_vbuckets_total") >= 2
+	})
+	w.until("the index is right again", func() bool {
+		w.mu.Unlock()
+		defer w.mu.Lock()
+		w.promote(t.Context())
+		found, end, err := w.verify(t.Context(), 1, ``)
+		return err == nil && len(found) == 0 && end.Rows == 199
+	})
+	w.until("and said to be", func() bool { return w.health == "" })
+	if !strings.Contains(said, lost) && !strings.Contains(said, stray) {
+		t.Errorf("health says %q", said)
+	}
+	touched := map[uint16]bool{}
+	for _, q := range w.calls()[before:] {
+		if isVerify(q.Topic) || q.Buckets[0].Restart.At(0).Seqno > 0 || len(q.Side.Copies) != 1 || q.Side.Copies[0] != 10 {
+			continue
+		}
+		for i := range q.Buckets[0].Restart.Len() {
+			touched[q.Buckets[0].Restart.At(i).VBucket] = true
+		}
+	}
+	if len(touched) != 2 || !touched[vbOf(lost)] || !touched[vbOf(stray)] {
+		t.Errorf("vbuckets %v of copy 10 were taken anew, want those of %s and %s", touched, lost, stray)
+	}
+	for _, q := range w.calls()[before:] {
+		if !isVerify(q.Topic) && q.Buckets[0].Restart.Len() < testVBs && slices.Contains(q.Side.Copies, 20) {
+			t.Errorf("copy 20 was taken anew: %+v", q)
+		}
+	}
+	if r := w.copyReport(index.CopyID(10)); r.Error != "" {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestConfirmed: what is found once only, or of another copy, is no finding.
+func TestConfirmed(t *testing.T) {
+	f := func(copy index.CopyID, id string) finding {
+		return finding{copy: copy, Difference: wire.Difference{ID: id}}
+	}
+	got := confirmed([]finding{f(1, "a"), f(1, "b"), f(2, "c")}, []finding{f(1, "b"), f(2, "a"), f(2, "c"), f(3, "c")})
+	if len(got) != 2 || got[0].ID != "b" || got[1].copy != 2 || got[1].ID != "c" {
+		t.Errorf("%+v", got)
+	}
+}
