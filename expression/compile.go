@@ -3,7 +3,6 @@ package expression
 import (
 	"bytes"
 	"fmt"
-	"unicode/utf8"
 
 	"tidemark/collate"
 	"tidemark/index"
@@ -204,12 +203,7 @@ func (c *compiler) compile(x Expr) evaluator {
 		slot := c.root.add(x.Steps).slot
 		return func(s *Scratch) value { return s.at(slot) }
 	case *DocID:
-		return func(s *Scratch) value {
-			if utf8.Valid(s.docID) {
-				return value{kind: collate.String, data: s.docID}
-			}
-			return value{kind: collate.String, data: bytes.ToValidUTF8(s.docID, []byte("\ufffd"))} // strings are Unicode
-		}
+		return func(s *Scratch) value { return value{kind: collate.String, data: idText(s.docID)} }
 	case *Compare:
 		return c.compare(x)
 	case *Logic:

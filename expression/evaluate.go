@@ -3,6 +3,7 @@ package expression
 import (
 	"bytes"
 	"fmt"
+	"unicode/utf8"
 	"unsafe"
 
 	"tidemark/collate"
@@ -162,11 +163,21 @@ func (s *Scratch) finish() {
 	}
 }
 
+// idText is a document's id as a value: strings are Unicode, and KV takes any bytes as an id. Each byte that is not UTF-8 is
+// U+FFFD, as in the JSON that shows the id, so that what is shown is found. Documents whose ids differ in such bytes alone have
+// equal keys, and rows of their own.
+func idText(docID []byte) []byte {
+	if utf8.Valid(docID) {
+		return docID
+	}
+	return []byte(string([]rune(string(docID))))
+}
+
 // entry appends the key of the document in one index, and tells whether it has one. s.err tells of a failure.
 func (p *Program) entry(s *Scratch, src *source) bool {
 	limit := len(s.keys) + p.limits.KeyBytes
 	if src.primary {
-		s.keys = collate.AppendString(s.keys, s.docID)
+		s.keys = collate.AppendString(s.keys, idText(s.docID))
 		s.checkLimit(limit)
 		return true
 	}

@@ -57,7 +57,7 @@ func checkResult(t failer, r expression.Result, sources []expression.Source, d e
 		var want [][]byte
 		var err error
 		if src.IsPrimary {
-			want = [][]byte{collate.AppendString(nil, []byte(d.ID))}
+			want = [][]byte{collate.AppendString(nil, []byte(string([]rune(d.ID))))}
 		} else if ok {
 			want, err = wantedKeys(d, src)
 		}

@@ -82,7 +82,7 @@ func (m *interpreter) eval(x expression.Expr) any {
 		}
 		panic("no variable " + x.Name)
 	case *expression.DocID:
-		return strings.ToValidUTF8(m.doc.ID, "\ufffd")
+		return string([]rune(m.doc.ID))
 	case *expression.Meta:
 		return m.meta(x.Field)
 	case *expression.Compare:

@@ -94,7 +94,7 @@ type Index struct {
 // fails, or of which a key is too long or too deep, has no entry.
 func OfDefinition(d *index.Definition) Index {
 	if d.IsPrimary {
-		return Index{Primary: true, Desc: []bool{false}, Keys: func(id string, _ any) [][]any { return [][]any{{id}} }}
+		return Index{Primary: true, Desc: []bool{false}, Keys: func(id string, _ any) [][]any { return [][]any{{string([]rune(id))}} }}
 	}
 	def := Index{Keys: func(id string, doc any) [][]any {
 		entries, err := expressiontest.Entries(expressiontest.Doc{ID: id, Value: doc}, d.Keys, d.Where)
