@@ -218,6 +218,10 @@ func (b *kvBucket) hosted(p, v int) *branch {
 	return nil
 }
 
+// lacks tells whether KV ends a stream because of a purge: it had not got so far. One from 0 that has not begun to read goes on with what
+// there is then.
+func (k *dcp) lacks() bool { return k.cur < k.branch.purge && (k.cur > 0 || k.mid) }
+
 // purge: KV forgets deletions; streams that had not got so far end.
 func (s *Sim) purge(b *kvBucket, v int) {
 	k := b.vb[v].cur
@@ -227,14 +231,14 @@ func (s *Sim) purge(b *kvBucket, v int) {
 	k.purge = max(k.purge, 1+uint64(s.r.Intn(len(k.log))))
 	s.ev("PURGE %s/%d up to %d", b.name, v, k.purge)
 	for p := range s.proj {
-		if st := s.proj[p].stream(b, v); st != nil && st.ks.branch == k && st.ks.cur < k.purge {
+		if st := s.proj[p].stream(b, v); st != nil && st.ks.branch == k && st.ks.lacks() {
 			s.endStream(p, b, v, true)
 		}
 	}
 	for _, n := range s.nodes {
 		if h := n.buckets[b.name]; h != nil && n.up {
 			for _, id := range sortedKeys(h.sides) {
-				if x := h.sides[id]; x.v == v && x.ks.branch == k && x.ks.cur < k.purge {
+				if x := h.sides[id]; x.v == v && x.ks.branch == k && x.ks.lacks() {
 					delete(h.sides, id)
 					h.st.SideFailed(v, id)
 				}

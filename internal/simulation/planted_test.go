@@ -23,7 +23,7 @@ var planted = []plant{
 	{"a stability timestamp in the middle of a snapshot", "snapshotEnds", "streamEnds", 0, 1, "", ""},
 	{"a stability timestamp published before its commit", "commitFirst", "leaderChanges", 0, 1, "", ""},
 	{"restart at the coordinator's own timestamp", "lowestHW,gapRule", "streamEnds", 0, 1, "", ""},
-	{"an old incarnation accepted", "incarnation", "", 0, 348, "", ""},
+	{"an old incarnation accepted", "incarnation", "", 0, 1317, "", ""},
 	{"a second owner accepted", "ownerFence,sameBranch", "failovers,streamEnds,lostRequests", 0, 199, "", ""},
 	{"events skipped by the node's HW instead of the slice's position", "slicePos", "tornFiles,streamEnds,ddl,brokenConnections", 0, 318, "", ""},
 	{"events not skipped by the slice's position", "posSkip", "", 0, 370, "", ""},
