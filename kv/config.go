@@ -93,6 +93,9 @@ func (c *Config) check() error {
 	if c.Heartbeat <= 0 {
 		c.Heartbeat = defaultHeartbeat
 	}
+	if c.PurgeAfter <= 0 && c.Nasty.Has(server.Purges) {
+		c.PurgeAfter = time.Second
+	}
 	self := slices.ContainsFunc(c.Nodes, func(p Peer) bool { return p.ID == c.NodeID })
 	switch {
 	case !validName.MatchString(c.NodeID):

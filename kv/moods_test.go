@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"tidemark/kv/server"
 	"tidemark/kv/store"
@@ -295,4 +296,25 @@ func TestMoodsSpareReplication(t *testing.T) {
 		t.Fatalf("datatype %v", f.Datatype)
 	}
 	c.lines("DCP_EXPIRATION 3 b <nil>")
+}
+
+// A deletion that is a second old is gone from the streams, and a start below it is refused.
+func TestMoodPurges(t *testing.T) {
+	config := testConfig(t.TempDir())
+	config.Nasty, config.Housekeep = server.Purges, 10*time.Millisecond
+	n, _ := runNode(t, config)
+	kv := login(t, n.MemcachedAddr())
+	for _, f := range []mcbp.Frame{setFrame(0, "a", "1"), setFrame(0, "b", "1"), request(mcbp.OpDelete, 0, nil, []byte("b"), nil), setFrame(0, "c", "1")} {
+		kv.want(f, mcbp.StatusOK)
+	}
+	vb := n.buckets[0].store.VBucket(0)
+	for deadline := time.Now().Add(testTimeout); vb.Purged() == 0; time.Sleep(10 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("nothing was forgotten: %+v", vb.Info())
+		}
+	}
+	c := openDCP(t, n.MemcachedAddr(), "c", 0)
+	c.want(streamFrame(0, mcbp.StreamRequest{End: 1}), mcbp.StatusOK)
+	c.lines("snapshot 0-4 2 <nil>", "mutation 1 a=1 <nil>", "mutation 4 c=1 <nil>", "end ok <nil>")
+	c.want(streamFrame(0, mcbp.StreamRequest{Start: 2, End: 4, VBUUID: vb.Info().Failover[0].UUID, SnapStart: 2, SnapEnd: 2}), mcbp.StatusRollback)
 }

@@ -43,10 +43,12 @@ const (
 	Compressed
 	// ExactEnd: of each second vbucket a finite stream ends at its end, not with the snapshot that its end lies in.
 	ExactEnd
+	// Purges: tombstones are forgotten when they are a second old.
+	Purges
 
 	// NoMoods is a mild node, AllMoods the nastiest one.
 	NoMoods  Moods = 0
-	AllMoods       = ExactEnd<<1 - 1
+	AllMoods       = Purges<<1 - 1
 )
 
 // ErrMood means that a mood is not known; the message lists those that are.
@@ -78,6 +80,7 @@ func MoodList() []Mood {
 		{Overshoot, "overshoot", "flow control is overshot by one message"},
 		{Compressed, "compressed", "values are compressed once snappy was negotiated"},
 		{ExactEnd, "exact-end", "of each second vbucket a finite stream ends at its end, not with the snapshot that it lies in"},
+		{Purges, "purges", "tombstones are forgotten when they are a second old"},
 	}
 }
 
