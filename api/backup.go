@@ -104,7 +104,7 @@ func (a *API) restore(w http.ResponseWriter, r *http.Request) error {
 		return fmt.Errorf("%w: restore needs format level %d, the cluster is at %d: when all managers run the new version, run tidemark cluster finalize-upgrade",
 			consensus.ErrFormatTooOld, statecontext.RestoreFormat(), level)
 	}
-	req, err := request(r, 0, q.Get("mode"))
+	req, err := request(r, 0, []byte(q.Get("mode")))
 	if err != nil {
 		return err
 	}
@@ -152,7 +152,7 @@ func (a *API) finalizeUpgrade(w http.ResponseWriter, r *http.Request) error {
 			strings.Join(behind, ", "))
 	}
 	if level > s.FormatLevel() {
-		if err := a.write(r, &statecontext.SetFormatLevel{Level: level}, level); err != nil {
+		if err := a.write(r, &statecontext.SetFormatLevel{Level: level}); err != nil {
 			return err
 		}
 	}
@@ -160,9 +160,9 @@ func (a *API) finalizeUpgrade(w http.ResponseWriter, r *http.Request) error {
 	return nil
 }
 
-// write proposes what a user asked for; body is what the request means.
-func (a *API) write(r *http.Request, command statecontext.Body, body any) error {
-	req, err := request(r, 0, body)
+// write proposes what a user asked for.
+func (a *API) write(r *http.Request, command statecontext.Body) error {
+	req, err := bodyRequest(r, 0)
 	if err != nil {
 		return err
 	}
@@ -197,7 +197,7 @@ func (a *API) setLimits(w http.ResponseWriter, r *http.Request) error {
 	if err := l.Check(); err != nil {
 		return rpc.Refuse(string(statecontext.InvalidArgument), "nothing was done: %v", err)
 	}
-	if err := a.write(r, &statecontext.SetLimits{Limits: l}, change); err != nil {
+	if err := a.write(r, &statecontext.SetLimits{Limits: l}); err != nil {
 		return err
 	}
 	rpc.Write(w, r, http.StatusOK, a.cfg.Raft.State().Limits())

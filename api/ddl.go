@@ -2,7 +2,6 @@ package api
 
 import (
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -23,10 +22,10 @@ import (
 // MaxStatementBody is the most bytes of a body with DDL.
 const MaxStatementBody = rpc.MaxUserBody
 
-// request makes the ledger's key of an Idempotency-Key; part tells the statements of one body apart. No key: nil. The
-// hash is of what the body means: the order of its fields, white space between them and fields that are absent or at
-// their defaults make no difference.
-func request(r *http.Request, part int, body any) (*statecontext.Request, error) {
+// request makes the ledger's key of an Idempotency-Key; part tells the statements of one body apart. No key: nil. sent is
+// the body, or what stands for it. The hash is of what was sent, not of what this version makes of it: a retry may be served by
+// another version.
+func request(r *http.Request, part int, sent []byte) (*statecontext.Request, error) {
 	key := r.Header.Get(HeaderKey)
 	switch {
 	case key == "":
@@ -34,12 +33,17 @@ func request(r *http.Request, part int, body any) (*statecontext.Request, error)
 	case len(key) > maxKeyBytes:
 		return nil, rpc.Refuse(CodeBadKey, "%s has %d bytes, at most %d are taken", HeaderKey, len(key), maxKeyBytes)
 	}
-	meaning, err := json.Marshal(body)
+	return &statecontext.Request{Principal: rpc.Principal(r.Context()), Key: key + ":" + strconv.Itoa(part),
+		BodyHash: sha256.Sum256(fmt.Appendf(nil, "%s %s\n%s\n%s", r.Method, r.URL.Path, r.Header.Get(headerIfMatch), sent))}, nil
+}
+
+// bodyRequest is request for the body that rpc.Read has read.
+func bodyRequest(r *http.Request, part int) (*statecontext.Request, error) {
+	sent, err := rpc.Sent(r)
 	if err != nil {
 		return nil, fmt.Errorf("hashing the request: %w", err)
 	}
-	return &statecontext.Request{Principal: rpc.Principal(r.Context()), Key: key + ":" + strconv.Itoa(part),
-		BodyHash: sha256.Sum256(fmt.Appendf(nil, "%s %s %s", r.Method, r.URL.Path, meaning))}, nil
+	return request(r, part, sent)
 }
 
 func (a *API) ddlRoutes() []route {
@@ -83,7 +87,7 @@ func (a *API) statements(w http.ResponseWriter, r *http.Request) error {
 	}
 	reply := client.StatementReply{Results: []client.StatementResult{}}
 	for i, s := range list {
-		req, err := request(r, i, body)
+		req, err := bodyRequest(r, i)
 		if err != nil {
 			return err
 		}
@@ -222,7 +226,7 @@ func (a *API) build(w http.ResponseWriter, r *http.Request) error {
 	if body.Bucket == "" || len(body.Names) == 0 {
 		return rpc.Refuse(rpc.CodeBadRequest, `want {"bucket": "…", "names": ["…"]}`)
 	}
-	req, err := request(r, 0, body)
+	req, err := bodyRequest(r, 0)
 	if err != nil {
 		return err
 	}
@@ -239,7 +243,7 @@ func (a *API) create(w http.ResponseWriter, r *http.Request) error {
 	if err := rpc.Read(w, r, MaxStatementBody, &body); err != nil {
 		return err
 	}
-	req, err := request(r, 0, body)
+	req, err := bodyRequest(r, 0)
 	if err != nil {
 		return err
 	}
@@ -270,7 +274,7 @@ func (a *API) drop(w http.ResponseWriter, r *http.Request) error {
 	if err != nil {
 		return err
 	}
-	req, err := request(r, 0, ifMatch)
+	req, err := request(r, 0, nil)
 	if err != nil {
 		return err
 	}

@@ -189,7 +189,7 @@ func (a *API) removeManager(w http.ResponseWriter, r *http.Request) error {
 		return rpc.Refuse(rpc.CodeBadRequest, "yes=%s: the words are yes=%s", words, loseData)
 	}
 	id := mux.Vars(r)["id"]
-	req, err := request(r, 0, id)
+	req, err := request(r, 0, []byte(id))
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func (a *API) patch(w http.ResponseWriter, r *http.Request) error {
 	if err := checkPatch(fields); err != nil {
 		return err
 	}
-	req, err := request(r, 0, []any{client.PatchRequest{Deferred: new(bool)}, ifMatch})
+	req, err := bodyRequest(r, 0)
 	if err != nil {
 		return err
 	}

@@ -1,6 +1,8 @@
 package api
 
 import (
+	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strings"
@@ -80,7 +82,11 @@ func (a *API) listTokens(w http.ResponseWriter, r *http.Request) error {
 
 // propose writes one change of users; meaning is what the Idempotency-Key stands for, without secrets.
 func (a *API) propose(r *http.Request, meaning any, body statecontext.Body) error {
-	req, err := request(r, 0, meaning)
+	sent, err := json.Marshal(meaning) // not the body: a hash of a password must not be kept
+	if err != nil {
+		return fmt.Errorf("hashing the request: %w", err)
+	}
+	req, err := request(r, 0, sent)
 	if err != nil {
 		return err
 	}

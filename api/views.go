@@ -97,7 +97,7 @@ func (a *API) setBucketSettings(w http.ResponseWriter, r *http.Request) error {
 	if err := rpc.Read(w, r, rpc.MaxUserBody, &want); err != nil {
 		return err
 	}
-	if err := a.write(r, &statecontext.SetBucketSettings{Bucket: b.Name, StabilitySource: want.StabilitySource}, want); err != nil {
+	if err := a.write(r, &statecontext.SetBucketSettings{Bucket: b.Name, StabilitySource: want.StabilitySource}); err != nil {
 		return err
 	}
 	return a.writeSettings(w, r, a.cfg.Raft.State())

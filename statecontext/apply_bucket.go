@@ -7,6 +7,13 @@ import (
 	"tidemark/timestamp"
 )
 
+// Why Apply itself puts an index into error. These texts are part of the state: other words need a new format level.
+const (
+	reasonRecreated = "BUCKET_GONE: the bucket was re-created; BUILD INDEX makes the index anew, or drop it"
+	reasonDeleted   = "BUCKET_GONE: the bucket was deleted; drop the index, or re-create the bucket and BUILD INDEX"
+	reasonNotThere  = "BUCKET_GONE: the bucket was not there when the index was restored; drop the index, or re-create the bucket and BUILD INDEX"
+)
+
 func (c *SetBucket) apply(t *tx) *Rejection {
 	if t.s.Bucket(c.Name) == nil && t.s.buckets.Len() >= int(t.s.limits.Buckets) {
 		return reject(LimitExceeded, "%d buckets are known; at most %d", t.s.buckets.Len(), t.s.limits.Buckets)
@@ -36,7 +43,7 @@ func (t *tx) putBucket(c *SetBucket) *Rejection {
 			return nil
 		}
 		generation = old.Generation + 1
-		t.fail(c.Name, "BUCKET_GONE: the bucket was re-created; BUILD INDEX makes the index anew, or drop it")
+		t.fail(c.Name, reasonRecreated)
 	}
 	b := &Bucket{
 		Name: c.Name, UUID: c.UUID, VBuckets: c.VBuckets, Generation: generation,
@@ -77,7 +84,7 @@ func (c *BucketGone) apply(t *tx) *Rejection {
 	b.Gone, b.BackfillTimestamp, b.ModifiedCAS = true, timestamp.Vector{}, t.cas
 	b.Stability.RollbackID, b.Rollback = old.lastRollback(), nil
 	t.setBucket(&b)
-	t.fail(c.Name, "BUCKET_GONE: the bucket was deleted; drop the index, or re-create the bucket and BUILD INDEX")
+	t.fail(c.Name, reasonDeleted)
 	t.changedDefinitions()
 	t.emit(t.bucketEvent(&b))
 	t.forgetBucket(c.Name)

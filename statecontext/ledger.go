@@ -204,7 +204,8 @@ func (s *State) remember(r *Request, out Result) {
 	s.ledger.next++
 }
 
-func appendLedgerEntry(dst []byte, key string, e *ledgerEntry) []byte {
+// appendLedgerEntry appends an entry; without texts, what it says to people is left out.
+func appendLedgerEntry(dst []byte, key string, e *ledgerEntry, texts bool) []byte {
 	dst = appendString(dst, key)
 	dst = appendUint(dst, e.number)
 	dst = append(dst, e.bodyHash[:]...)
@@ -215,7 +216,10 @@ func appendLedgerEntry(dst []byte, key string, e *ledgerEntry) []byte {
 	dst = appendUint(dst, o.Number)
 	dst = appendBool(dst, o.Rejection != nil)
 	if o.Rejection != nil {
-		dst = appendString(appendString(dst, string(o.Rejection.Code)), o.Rejection.Message)
+		dst = appendString(dst, string(o.Rejection.Code))
+		if texts {
+			dst = appendString(dst, o.Rejection.Message)
+		}
 	}
 	return dst
 }

@@ -229,7 +229,9 @@ func (c *FinishRestore) apply(t *tx) *Rejection {
 	if uint64(len(data)) != g.Bytes || sha256.Sum256(data) != g.Sum {
 		return reject(RestoreMismatch, "%d of %d bytes have come, or others than were announced", len(data), g.Bytes)
 	}
-	backup, err := ReadSnapshot(bytes.NewReader(data))
+	// The leader has checked the backup, and what comes of it, with all that its version knows (PlanRestore). Here counts only what every
+	// version of the level does alike: a check that one has and another one lacks would part the replicas.
+	backup, err := decodeSnapshot(t.s.formatLevel, bytes.NewReader(data))
 	if err != nil {
 		return reject(BackupUnusable, "%v", err)
 	}
@@ -242,11 +244,6 @@ func (c *FinishRestore) apply(t *tx) *Rejection {
 	s.restored = &Restored{ID: c.ID, Mode: g.Mode, CAS: t.cas, TimeMS: s.timeMS, FromID: backup.clusterID, FromCAS: backup.cas}
 	t.changedDefinitions()
 	t.emit(Event{Kind: EventCluster, Name: s.clusterID, Cluster: s.Cluster(), Restored: true})
-	after := *s
-	after.cas = t.cas
-	if err := Check(&after); err != nil {
-		return reject(BackupUnusable, "%v", err)
-	}
 	return nil
 }
 
@@ -341,7 +338,7 @@ func (m *merger) mergeNodes() {
 	for i := range m.backup.Indexers() {
 		_, gone := removed.Get(i.UUID)
 		_, taken := indexers.Get(i.Node)
-		if gone || taken || s.IndexerByUUID(i.UUID) != nil {
+		if gone || taken || i.Node > index.MaxNodeID || s.IndexerByUUID(i.UUID) != nil {
 			continue
 		}
 		back := *i
@@ -447,9 +444,9 @@ func (m *merger) bring(x Index) *Rejection {
 	}
 	switch {
 	case b.Gone:
-		f.State, f.Reason = index.Error, "BUCKET_GONE: the bucket was not there when the index was restored; drop the index, or re-create the bucket and BUILD INDEX"
+		f.State, f.Reason = index.Error, reasonNotThere
 	case b.UUID != f.BucketUUID:
-		f.State, f.Reason = index.Error, "BUCKET_GONE: the bucket was re-created; BUILD INDEX makes the index anew, or drop it"
+		f.State, f.Reason = index.Error, reasonRecreated
 	case f.State == index.Error && m.mode == RestoreInPlace:
 	default:
 		f.Deferred = f.State == index.Pending && f.Deferred

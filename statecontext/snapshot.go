@@ -54,7 +54,7 @@ func WriteSnapshot(w io.Writer, s *State) error {
 	if _, err := buffered.Write(append(snapshotMagic[:], snapshotForm(s))); err != nil {
 		return fmt.Errorf("state snapshot: %w", err)
 	}
-	rw := recordWriter{w: buffered, sum: xxhash.New()}
+	rw := recordWriter{w: buffered, sum: xxhash.New(), texts: true}
 	rw.state(s, s.appliedIndex)
 	end := binary.LittleEndian.AppendUint64(appendUint(nil, rw.count), rw.sum.Sum64())
 	rw.write(recordEnd, end)
@@ -68,7 +68,7 @@ func WriteSnapshot(w io.Writer, s *State) error {
 }
 
 // Hash identifies the content of a state: two nodes that have applied the same log have the same hash. The Raft index
-// is no part of it.
+// is no part of it, nor are the words of remembered refusals: a version may say them better.
 func Hash(s *State) uint64 {
 	rw := recordWriter{w: io.Discard, sum: xxhash.New()}
 	rw.state(s, 0)
@@ -81,6 +81,7 @@ type recordWriter struct {
 	count   uint64
 	payload []byte
 	frame   []byte
+	texts   bool // also what refusals say to people
 	err     error
 }
 
@@ -142,7 +143,7 @@ func (rw *recordWriter) state(s *State, appliedIndex uint64) {
 	}
 	s.ledger.ages.Scan(func(_ uint64, key string) bool {
 		e, _ := s.ledger.entries.Get(key)
-		p = appendLedgerEntry(p[:0], key, e)
+		p = appendLedgerEntry(p[:0], key, e, rw.texts)
 		rw.write(recordLedger, p)
 		return rw.err == nil
 	})
@@ -185,6 +186,18 @@ func ReadSnapshot(r io.Reader) (*State, error) { return ReadSnapshotUpTo(FormatL
 // checks every checksum and the state's invariants, and takes nothing of what follows the end. Errors wrap
 // ErrSnapshotVersion (and ErrFormatLevel, when the form is only too new), ErrSnapshotCorrupt or the reader's.
 func ReadSnapshotUpTo(level uint64, r io.Reader) (*State, error) {
+	s, err := decodeSnapshot(level, r)
+	if err != nil {
+		return nil, err
+	}
+	if err := Check(s); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrSnapshotCorrupt, err)
+	}
+	return s, nil
+}
+
+// decodeSnapshot is ReadSnapshotUpTo without the invariants: what it gives follows from the bytes and the level alone.
+func decodeSnapshot(level uint64, r io.Reader) (*State, error) {
 	br := bufio.NewReaderSize(r, 64<<10)
 	var head [9]byte
 	if _, err := io.ReadFull(br, head[:]); err != nil || [8]byte(head[:8]) != snapshotMagic {
@@ -224,9 +237,6 @@ func ReadSnapshotUpTo(level uint64, r io.Reader) (*State, error) {
 	}
 	if s.formatLevel != uint64(head[8]) {
 		return nil, fmt.Errorf("%w: form %d with a state of format level %d", ErrSnapshotCorrupt, head[8], s.formatLevel)
-	}
-	if err := Check(s); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrSnapshotCorrupt, err)
 	}
 	return s, nil
 }

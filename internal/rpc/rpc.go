@@ -167,7 +167,9 @@ func Read(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
 		return Refuse(CodeTooLarge, "the body has more than %d bytes, the most that %s takes", tooLarge.Limit, r.URL.Path)
 	case err != nil:
 		return Refuse(CodeBadRequest, "reading the body: %v", err)
-	case len(body) == 0:
+	}
+	r.Body = io.NopCloser(bytes.NewReader(body)) // for Sent
+	if len(body) == 0 {
 		return nil
 	}
 	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
@@ -184,6 +186,13 @@ func Read(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
 		return ReadJSON(body, v)
 	}
 	return Refuse(CodeMedia, "content type %q: send application/json", media)
+}
+
+// Sent gives the bytes of a user's body, also after Read has read it; at most MaxUserBody.
+func Sent(r *http.Request) ([]byte, error) {
+	body, err := io.ReadAll(io.LimitReader(r.Body, MaxUserBody))
+	r.Body = io.NopCloser(bytes.NewReader(body))
+	return body, err
 }
 
 // ReadJSON is the strict reading of JSON: one value, no unknown field, nothing behind it. The error is a *Problem that

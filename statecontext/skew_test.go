@@ -1,0 +1,39 @@
+package statecontext
+
+import (
+	"testing"
+)
+
+// TestVersionsAgree: what differs between versions of one format level, the words of refusals, makes no difference between
+// replicas, and a restore is not judged by what one version checks and another does not.
+func TestVersionsAgree(t *testing.T) {
+	n := upgraded(t)
+	n.apply(Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: "k"}, Body: &DropIndex{ID: 999}})
+	other := *n.state
+	other.ledger = other.ledger.cleared()
+	key, e := n.state.ledger.oldest("p", false)
+	said := *e
+	said.outcome.Rejection = &Rejection{Code: e.outcome.Rejection.Code, Message: "the words of another version"}
+	other.ledger.put(key, &said)
+	if Hash(&other) != Hash(n.state) {
+		t.Error("replicas of two versions differ by the words of a refusal")
+	}
+	said.outcome.Rejection = &Rejection{Code: UnknownBucket, Message: e.outcome.Rejection.Message}
+	if Hash(&other) == Hash(n.state) {
+		t.Error("replicas of two outcomes do not differ")
+	}
+
+	n.must(create("x", 0, 0))
+	b := n.backup()
+	odd := *b.State
+	odd.limits.LedgerMinAgeMS = -1 // what this version's Check refuses and another's might not
+	if Check(&odd) == nil {
+		t.Fatal("Check lets it pass")
+	}
+	b.Snapshot = snapshot(t, &odd)
+	if _, err := PlanRestore(n.state, &odd, RestoreInPlace, 8, nil); err != nil {
+		t.Fatalf("its limits are brought within what may be: %v", err)
+	}
+	n.stage(b, RestoreInPlace)
+	n.must(&FinishRestore{ID: "r1", Epoch: 8})
+}
