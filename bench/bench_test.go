@@ -28,12 +28,13 @@ import (
 
 // How much is measured.
 var (
-	rounds    = flag.Int("rounds", 3, "rounds of a comparison: yardstick, product, yardstick, …")
-	burst     = flag.Duration("burst", 4*time.Second, "length of one round on each side")
-	freshFor  = flag.Duration("fresh", 20*time.Second, "length of the freshness measurement at each rate")
-	documents = flag.Int("documents", 300_000, "documents of the end-to-end measurement")
-	creates   = flag.Int("creates", 10, "indexes that BenchmarkCreateIndex creates, each on an empty bucket and over ten documents")
-	kills     = flag.Int("kills", 10, "leaders killed")
+	rounds        = flag.Int("rounds", 3, "rounds of a comparison: yardstick, product, yardstick, …")
+	burst         = flag.Duration("burst", 4*time.Second, "length of one round on each side")
+	freshFor      = flag.Duration("fresh", 20*time.Second, "length of the freshness measurement at each rate")
+	documents     = flag.Int("documents", 300_000, "documents of the end-to-end measurement")
+	fairDocuments = flag.Int("fair", 200_000, "documents of the bucket in which BenchmarkScansBesideABuild builds indexes")
+	creates       = flag.Int("creates", 10, "indexes that BenchmarkCreateIndex creates, each on an empty bucket and over ten documents")
+	kills         = flag.Int("kills", 10, "leaders killed")
 )
 
 // profileEnv names the folder that profiles are written to.

@@ -30,6 +30,8 @@ const (
 	// sideRoom is how many bytes of side streams one bucket holds, a quarter of its queue at most. It is enough to keep the
 	// writer busy; more would wait here instead of at KV, and be sent again after a crash.
 	sideRoom = 16 << 20
+	// aheadBatch is how many bytes are written at once to make room in the queue: a stability timestamp waits no longer.
+	aheadBatch = 8 << 20
 	// bucketTick is how often a bucket looks by itself at what could be written: small side streams, and copies that
 	// have become whole.
 	bucketTick = 20 * time.Millisecond
@@ -207,8 +209,8 @@ func (k *bucket) take(in inbound) {
 	in.release()
 }
 
-// pump gives the writer its next job: what must be done first, then what side streams brought, then a stability
-// timestamp, and when nothing else makes room, what is queued ahead of one. all: also what is no whole batch of side streams.
+// pump gives the writer its next job: what must be done first, then by turns a stability timestamp, what makes room ahead of
+// one, and what side streams brought. all: also what is no whole batch of side streams.
 func (k *bucket) pump(all bool) {
 	k.pending = append(k.pending, k.st.Work()...)
 	if k.busy {
@@ -218,37 +220,32 @@ func (k *bucket) pump(all bool) {
 		k.startPending()
 		return
 	}
-	least := sideBatch
-	if all || k.st.SideBytes() >= sideBatch {
-		least = 1
+	t, acks := k.st.Next(k.room(all))
+	for _, a := range acks {
+		k.acknowledge(a)
+		k.noteFlushed(a.Ref)
 	}
-	if t := k.st.TakeSide(least, sideBatch); t != nil {
+	k.look = t != nil
+	if t != nil {
+		if t.Kind == ingest.Ahead {
+			k.log.Debug("the queue is full: applying ahead", "bytes", t.Bytes())
+			k.x.metrics.ahead.Inc()
+		}
 		k.start(ingest.Work{Batch: t})
 		return
 	}
-	if k.look {
-		k.look = false
-		t, acks := k.st.Flush()
-		for _, a := range acks {
-			k.acknowledge(a)
-			k.noteFlushed(a.Ref)
-		}
-		if t != nil {
-			k.look = true
-			k.start(ingest.Work{Batch: t})
-			return
-		}
-	}
-	limit := k.x.queueShare()
-	if int64(k.st.Queued()) > limit/4*3 {
-		if t := k.st.ApplyAhead(int(limit/2), int(limit/4)/k.vbuckets); t != nil {
-			k.log.Debug("the queue is full: applying ahead", "bytes", t.Bytes())
-			k.x.metrics.ahead.Inc()
-			k.start(ingest.Work{Batch: t})
-			return
-		}
-	}
 	k.purgeNext()
+}
+
+// room says which batches are to be looked for; all: also what is no whole batch of side streams.
+func (k *bucket) room(all bool) ingest.Room {
+	limit := int(k.x.queueShare())
+	r := ingest.Room{Stability: k.look, SideLeast: sideBatch, SideMost: sideBatch, AheadFrom: limit / 4 * 3, AheadBytes: min(limit/2, aheadBatch),
+		AheadKeep: limit / 4 / k.vbuckets}
+	if all || k.st.SideBytes() >= sideBatch {
+		r.SideLeast = 1
+	}
+	return r
 }
 
 // purgeNext lets the writer remove the tombstones of one vbucket, unless a side stream needs them again.

@@ -67,10 +67,11 @@ type Bucket struct {
 	ack          Ack
 	haveAck      bool
 
-	queued    int // bytes in the queues of all vbuckets
-	sideHeld  int // bytes buffered by side streams
-	nextSide  int // vbucket at which the next batch of side streams begins
-	inFlight  int // bytes in batches that are not done
+	queued    int       // bytes in the queues of all vbuckets
+	sideHeld  int       // bytes buffered by side streams
+	nextSide  int       // vbucket at which the next batch of side streams begins
+	turn      BatchKind // that Next looks for first
+	inFlight  int       // bytes in batches that are not done
 	abandoned []uint64
 	blocked   blockedAt
 }

@@ -283,8 +283,9 @@ func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdi
 }
 
 // TakeSide gives a batch with what side streams have brought: of those that hold at least min bytes or are over, in turn,
-// until it has most bytes (0: no bound). So what is written moves forward in small steps while much is arriving. nil when
-// there is nothing, or Work must be taken first.
+// until it has most bytes (0: no bound), cut in the middle of a vbucket where it must. So what is written moves forward in
+// small steps while much is arriving, and no batch is longer than one event makes it. nil when there is nothing, or Work must
+// be taken first.
 func (b *Bucket) TakeSide(min, most int) *Batch {
 	if len(b.work) > 0 || !b.sideOpen() {
 		return nil
@@ -300,7 +301,7 @@ func (b *Bucket) TakeSide(min, most int) *Batch {
 	for i := range b.vbs {
 		vb := (first + i) % len(b.vbs)
 		if s := b.vbs[vb].side; s != nil && (s.over || s.bytes > 0 && s.bytes >= min) {
-			b.takeSide(t, vb, s)
+			b.takeSide(t, vb, s, most-t.bytes)
 		}
 		if b.nextSide = vb + 1; most > 0 && t.bytes >= most {
 			break
@@ -326,50 +327,80 @@ func (b *Bucket) sideOpen() bool {
 	return false
 }
 
-func (b *Bucket) takeSide(t *Batch, vb int, s *sideStream) {
+// takeSide gives out what a side stream has brought, at least one event, and no more than most bytes otherwise (0 or less: all).
+func (b *Bucket) takeSide(t *Batch, vb int, s *sideStream, most int) {
 	v := &b.vbs[vb]
+	events, bytes := s.head(most)
+	// Events come in the order of their seqnos: before one that stays lies nothing else.
+	at, all := s.at, len(events) == len(s.queue)
+	if !all {
+		at = s.queue[len(events)].Seqno - 1
+	}
 	taken := -1
-	if len(s.queue) > 0 {
+	if len(events) > 0 {
 		taken = len(t.Segments)
-		t.Segments = append(t.Segments, Segment{VBucket: vb, Events: s.queue})
+		t.Segments = append(t.Segments, Segment{VBucket: vb, Events: events})
 	}
 	for i, c := range b.copies {
-		p := &c.parts[vb]
-		// A copy that was put back meanwhile has missed something: it takes nothing. Its position alone does not tell, since
-		// side stays below A until the stream has ended, whatever was taken.
-		if !listed(s.copies, c.id) || p.restoring || !p.sub || p.pos.Side >= p.pos.A || max(p.pos.Side, p.lent) < min(s.taken, p.pos.A) || s.at <= p.pos.Side {
-			continue
+		if pt, ok := b.sidePart(c, vb, s, at, all && s.ended); ok {
+			pt.Segment = taken
+			t.Copies[i].Parts = append(t.Copies[i].Parts, pt)
 		}
-		p = b.part(c, vb)
-		// A deletion of a side stream leaves no tombstone: what comes for the document after it is newer, since the stream
-		// is in order and starts again at side, and the maintenance stream's part of the past is newer as a whole.
-		pt := Part{VBucket: vb, Segment: taken, after: p.pos.Side, upTo: p.pos.A}
-		// How far de-duplication may have hidden something is known at the end only: before it, neither A nor the end is reached.
-		was := p.pos.Side
-		p.pos.Side = min(s.at, p.pos.A)
-		p.lent = p.pos.Side
-		if !s.ended && p.pos.Side == min(s.to, p.pos.A) && b.on(sideFloor) {
-			p.pos.Side--
-		}
-		if b.on(sideFloor) {
-			p.pos.Floor = max(p.pos.Floor, s.read)
-			if p.pos.Side == p.pos.A {
-				p.pos.Floor = max(p.pos.Floor, p.pos.A)
-			}
-		}
-		if p.pos.WindowEnd = unsure; s.ended {
-			p.solid, p.pos.WindowEnd = p.pos.Side, p.reach()
-		}
-		p.taken += p.pos.Side - was
-		p.pos.VBUUID = p.log.Newest()
-		c.exact = false
-		pt.Position, pt.Log = p.pos, p.newLog()
-		t.Copies[i].Parts = append(t.Copies[i].Parts, pt)
 	}
-	t.bytes += s.bytes
-	b.sideHeld -= s.bytes
-	s.queue, s.bytes, s.taken = nil, 0, s.at
-	if s.over {
+	t.bytes += bytes
+	b.sideHeld -= bytes
+	s.queue, s.bytes, s.taken = behind(s.queue, len(events)), s.bytes-bytes, at
+	if all && s.over {
 		v.side = nil
 	}
+}
+
+// head gives the first events, up to most bytes but at least one with all its parts, and their size.
+func (s *sideStream) head(most int) (events []Entry, bytes int) {
+	if most <= 0 || s.bytes <= most {
+		return s.queue, s.bytes
+	}
+	n := 0
+	for n < len(s.queue) && (n == 0 || bytes+s.queue[n].size() <= most || s.queue[n].Seqno == s.queue[n-1].Seqno) {
+		bytes += s.queue[n].size()
+		n++
+	}
+	return s.queue[:n:n], bytes
+}
+
+// sidePart moves a copy forward to where a side stream's batch reaches, and says what the store has to do for it; false: nothing.
+// ended: the batch has the stream's end.
+func (b *Bucket) sidePart(c *slice, vb int, s *sideStream, at uint64, ended bool) (Part, bool) {
+	p := &c.parts[vb]
+	// A copy that was put back meanwhile has missed something: it takes nothing. Its position alone does not tell, since
+	// side stays below A until the stream has ended, whatever was taken.
+	if !listed(s.copies, c.id) || p.restoring || !p.sub || p.pos.Side >= p.pos.A || max(p.pos.Side, p.lent) < min(s.taken, p.pos.A) ||
+		at <= p.pos.Side {
+		return Part{}, false
+	}
+	p = b.part(c, vb)
+	// A deletion of a side stream leaves no tombstone: what comes for the document after it is newer, since the stream
+	// is in order and starts again at side, and the maintenance stream's part of the past is newer as a whole.
+	pt := Part{VBucket: vb, after: p.pos.Side, upTo: p.pos.A}
+	// How far de-duplication may have hidden something is known at the end only: before it, neither A nor the end is reached.
+	was := p.pos.Side
+	p.pos.Side = min(at, p.pos.A)
+	p.lent = p.pos.Side
+	if !ended && p.pos.Side == min(s.to, p.pos.A) && b.on(sideFloor) {
+		p.pos.Side--
+	}
+	if b.on(sideFloor) {
+		p.pos.Floor = max(p.pos.Floor, s.read)
+		if p.pos.Side == p.pos.A {
+			p.pos.Floor = max(p.pos.Floor, p.pos.A)
+		}
+	}
+	if p.pos.WindowEnd = unsure; ended {
+		p.solid, p.pos.WindowEnd = p.pos.Side, p.reach()
+	}
+	p.taken += p.pos.Side - was
+	p.pos.VBUUID = p.log.Newest()
+	c.exact = false
+	pt.Position, pt.Log = p.pos, p.newLog()
+	return pt, true
 }

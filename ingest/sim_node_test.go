@@ -3,6 +3,7 @@ package ingest
 import (
 	"cmp"
 	"maps"
+	"math"
 	"slices"
 
 	"tidemark/index"
@@ -97,39 +98,28 @@ func (s *sim) collect(n *simNode) {
 	n.ops = append(n.ops, n.b.Work()...)
 }
 
-// sideMost bounds batches of side streams, but for runs that show what a rule is for: their seeds stay what they are.
-func (s *sim) sideMost() int {
-	if s.off != 0 {
-		return 0
-	}
-	return 300
-}
-
 // ask asks for the next batch, when the store has nothing to do.
 func (s *sim) ask(n *simNode) {
 	s.collect(n)
 	if n.full || len(n.ops) > 0 {
 		return
 	}
-	if t := n.b.TakeSide(s.r.Intn(3)*200, s.sideMost()); t != nil {
-		n.ops = append(n.ops, Work{Batch: t})
-		return
+	r := Room{Stability: true, SideLeast: s.r.Intn(3) * 200, SideMost: 300, AheadFrom: math.MaxInt}
+	if s.bound > 0 && n.b.QueueBytes() > s.bound && s.r.Intn(3) == 0 {
+		r.AheadFrom, r.AheadBytes = 0, s.bound/2
 	}
-	t, acks := n.b.Flush()
+	t, acks := n.b.Next(r)
 	s.shared = max(s.shared, n.b.sharing)
 	for _, a := range acks {
 		n.ack = max(n.ack, a.Number)
 	}
-	if t != nil {
-		n.ops = append(n.ops, Work{Batch: t})
+	if t == nil {
 		return
 	}
-	if s.bound > 0 && n.b.QueueBytes() > s.bound && s.r.Intn(3) == 0 {
-		if t := n.b.ApplyAhead(s.bound/2, 0); t != nil {
-			s.ahead++
-			n.ops = append(n.ops, Work{Batch: t})
-		}
+	if t.Kind == Ahead {
+		s.ahead++
 	}
+	n.ops = append(n.ops, Work{Batch: t})
 }
 
 // storeStep does one thing of the store.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 
 	"tidemark/index"
@@ -426,25 +427,22 @@ const sideMost = 300
 
 // ask asks for the next batch.
 func (s *Sim) ask(n *node, h *hosted) {
-	if t := h.st.TakeSide(s.r.Intn(3)*200, sideMost); t != nil {
-		h.ops = append(h.ops, ingest.Work{Batch: t})
-		return
+	r := ingest.Room{Stability: true, SideLeast: s.r.Intn(3) * 200, SideMost: sideMost, AheadFrom: math.MaxInt}
+	if s.bound > 0 && h.st.QueueBytes() > s.bound && s.r.Intn(3) == 0 {
+		r.AheadFrom, r.AheadBytes = 0, s.bound/2
 	}
-	t, acks := h.st.Flush()
+	t, acks := h.st.Next(r)
 	for _, a := range acks {
 		s.ev("n%d discards S%d of %s", n.num, a.Number, h.name)
 		h.acknowledge(a)
 	}
-	if t != nil {
-		h.ops = append(h.ops, ingest.Work{Batch: t})
+	if t == nil {
 		return
 	}
-	if s.bound > 0 && h.st.QueueBytes() > s.bound && s.r.Intn(3) == 0 {
-		if t := h.st.ApplyAhead(s.bound/2, 0); t != nil {
-			s.Report.Ahead++
-			h.ops = append(h.ops, ingest.Work{Batch: t})
-		}
+	if t.Kind == ingest.Ahead {
+		s.Report.Ahead++
 	}
+	h.ops = append(h.ops, ingest.Work{Batch: t})
 }
 
 func (s *Sim) crashNode(n *node) {
