@@ -163,7 +163,7 @@ func TestObserver(t *testing.T) {
 		moods server.Moods
 	}{
 		{"mild", server.NoMoods},
-		{"every mood", server.AllMoods},
+		{"every mood", server.AllMoods &^ server.Purges}, // whoever was behind them would have to begin anew, which nobody does here
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			observe(t, part.moods)
