@@ -19,6 +19,8 @@ type PeerAnswer struct {
 	HasState  bool   `json:"has_state"`  // it has a term, a log or a snapshot
 	Expect    int    `json:"expect"`     // its --bootstrap-expect; 0: it only joins
 	Epoch     uint64 `json:"epoch"`      // as far as its state goes
+	// Sees are the ids of the managers that answered it, its own included, ascending, while it waits for a cluster.
+	Sees []string `json:"sees,omitempty"`
 	// FormatLevel is that of its cluster, 0 while it has none.
 	FormatLevel uint64 `json:"format_level,omitempty"`
 	// NewestFormat is the newest level that its program understands.
@@ -45,8 +47,8 @@ const (
 // ErrBootstrap is wrapped when the nodes cannot form a cluster as configured.
 var ErrBootstrap = errors.New("bootstrap")
 
-// Judge is the rule: bootstrap only when expect nodes answer, all of them empty, all with the same expectation; the one
-// with the lowest server id does it. A node that expects none only joins. own is this node's answer, others those of the
+// Judge is the rule: bootstrap only when expect nodes answer, all of them empty, all with the same expectation, and each of them sees just
+// these nodes: a node that two sets have in common would else vote in two clusters. The one with the lowest server id does it. A node that expects none only joins. own is this node's answer, others those of the
 // reachable peers; an own answer among them (a node is listed in its own --join) does not count twice.
 func Judge(own PeerAnswer, others []PeerAnswer, expect int) (Verdict, []Server, error) {
 	known := map[string]PeerAnswer{own.ID: own}
@@ -80,10 +82,28 @@ func Judge(own PeerAnswer, others []PeerAnswer, expect int) (Verdict, []Server, 
 	switch {
 	case len(servers) > expect:
 		return VerdictWait, nil, fmt.Errorf("%w: %d empty managers answer, --bootstrap-expect is %d", ErrBootstrap, len(servers), expect)
-	case len(servers) < expect || servers[0].ID != own.ID:
+	case len(servers) < expect:
 		return VerdictWait, nil, nil
 	}
+	if err := sameSet(servers, others); err != nil || servers[0].ID != own.ID {
+		return VerdictWait, nil, err
+	}
 	return VerdictBootstrap, servers, nil
+}
+
+// sameSet tells whether each of the others sees these servers and no other ones.
+func sameSet(servers []Server, others []PeerAnswer) error {
+	var ids []string
+	for _, s := range servers {
+		ids = append(ids, s.ID)
+	}
+	for _, a := range others {
+		if !slices.Equal(a.Sees, ids) {
+			return fmt.Errorf("%w: this node sees the managers %v, and %s sees %v; the --join of each has to name all managers of the new cluster, and no others",
+				ErrBootstrap, ids, a.ID, a.Sees)
+		}
+	}
+	return nil
 }
 
 // probeTimeout bounds one question to a peer.
@@ -97,6 +117,9 @@ func (n *Node) Describe(expect int) (PeerAnswer, error) {
 	}
 	a := PeerAnswer{ID: n.ID(), Name: n.cfg.Name, REST: n.cfg.REST, Raft: n.Addr(), ClusterID: n.ClusterID(), HasState: has, Expect: expect,
 		NewestFormat: n.cfg.FormatLevel}
+	if sees := n.sees.Load(); sees != nil && !has {
+		a.Sees = *sees
+	}
 	if s := n.fsm.State(); s.ClusterID() != "" {
 		a.FormatLevel, a.Epoch = s.FormatLevel(), s.Epoch()
 	}
@@ -119,6 +142,7 @@ func (n *Node) Form(ctx context.Context, probe PeerProbe, peers []string, expect
 			return nil
 		}
 		others, silent := n.ask(ctx, probe, peers)
+		n.noteSeen(own.ID, others)
 		for _, a := range others {
 			if a.FormatLevel > n.cfg.FormatLevel {
 				return fmt.Errorf("%w: cluster %s is at format level %d, this program knows up to %d: install the version of tidemark that %s runs",
@@ -147,6 +171,17 @@ func (n *Node) Form(ctx context.Context, probe PeerProbe, peers []string, expect
 			return fmt.Errorf("%w: %w", ErrBootstrap, ctx.Err())
 		}
 	}
+}
+
+// noteSeen keeps who answered, for those who ask this node.
+func (n *Node) noteSeen(own string, others []PeerAnswer) {
+	ids := []string{own}
+	for _, a := range others {
+		ids = append(ids, a.ID)
+	}
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	n.sees.Store(&ids)
 }
 
 // joinTimeout bounds one request to be added: a change of members takes a commit or two.

@@ -1,6 +1,7 @@
 package consensus_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -17,7 +18,7 @@ import (
 
 func TestJudge(t *testing.T) {
 	peer := func(id string) consensus.PeerAnswer {
-		return consensus.PeerAnswer{ID: id, Raft: id + ":1", Expect: 3}
+		return consensus.PeerAnswer{ID: id, Raft: id + ":1", Expect: 3, Sees: []string{"a", "b", "c"}}
 	}
 	with := func(a consensus.PeerAnswer, change func(*consensus.PeerAnswer)) consensus.PeerAnswer {
 		change(&a)
@@ -40,8 +41,12 @@ func TestJudge(t *testing.T) {
 		"one has state":         {"a", []consensus.PeerAnswer{peer("b"), with(peer("c"), func(p *consensus.PeerAnswer) { p.HasState = true })}, 3, consensus.VerdictJoin, nil},
 		"one is in a cluster":   {"a", []consensus.PeerAnswer{with(peer("c"), func(p *consensus.PeerAnswer) { p.ClusterID = "x" })}, 3, consensus.VerdictJoin, nil},
 		"another expectation":   {"a", []consensus.PeerAnswer{peer("b"), with(peer("c"), func(p *consensus.PeerAnswer) { p.Expect = 5 })}, 3, consensus.VerdictWait, consensus.ErrBootstrap},
-		"joins only":            {"a", []consensus.PeerAnswer{peer("b")}, 0, consensus.VerdictWait, nil},
-		"joins only, and may":   {"a", []consensus.PeerAnswer{with(peer("b"), func(p *consensus.PeerAnswer) { p.HasState = true })}, 0, consensus.VerdictJoin, nil},
+		"one of another set": {"a", []consensus.PeerAnswer{peer("b"), with(peer("c"), func(p *consensus.PeerAnswer) { p.Sees = []string{"c", "d", "e"} })}, 3,
+			consensus.VerdictWait, consensus.ErrBootstrap},
+		"one has not looked": {"a", []consensus.PeerAnswer{peer("b"), with(peer("c"), func(p *consensus.PeerAnswer) { p.Sees = []string{"a", "c"} })}, 3,
+			consensus.VerdictWait, consensus.ErrBootstrap},
+		"joins only":          {"a", []consensus.PeerAnswer{peer("b")}, 0, consensus.VerdictWait, nil},
+		"joins only, and may": {"a", []consensus.PeerAnswer{with(peer("b"), func(p *consensus.PeerAnswer) { p.HasState = true })}, 0, consensus.VerdictJoin, nil},
 		"two clusters": {"a", []consensus.PeerAnswer{with(peer("b"), func(p *consensus.PeerAnswer) { p.ClusterID = "x" }),
 			with(peer("c"), func(p *consensus.PeerAnswer) { p.ClusterID = "y" })}, 3, consensus.VerdictWait, consensus.ErrBootstrap},
 		"state beats expectations": {"a", []consensus.PeerAnswer{with(peer("b"), func(p *consensus.PeerAnswer) { p.HasState, p.Expect = true, 0 })}, 3, consensus.VerdictJoin, nil},
@@ -58,13 +63,62 @@ func TestJudge(t *testing.T) {
 	}
 }
 
+// TestTwoSetsOfThree: five empty nodes, of which one is named in two sets of three. Its own set becomes a cluster, the other one never does.
+func TestTwoSetsOfThree(t *testing.T) {
+	dir := steady.Memory(t)
+	synctest.Test(t, func(t *testing.T) {
+		h, all := newHub(), servers{}
+		for _, name := range []string{"a", "b", "c", "d", "e"} {
+			s := &server{t: t, name: name, dir: filepath.Join(dir, name), addr: name, hub: h}
+			all = append(all, s)
+			s.start()
+		}
+		form := func(ctx context.Context, s *server, join ...string) error {
+			return s.node.Form(ctx, localProbe{all: all, expect: 3}, join, 3, 20*time.Millisecond)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var g errgroup.Group
+		for i, s := range all {
+			g.Go(func() error {
+				if i < 2 {
+					return form(ctx, s, "a", "b", "c")
+				}
+				return form(ctx, s, "c", "d", "e") // c is in both sets
+			})
+		}
+		time.Sleep(20 * heartbeat)
+		for _, s := range all {
+			if has, err := s.node.HasState(); err != nil || has && s.name < "c" {
+				t.Fatalf("%s takes part in a cluster: %v", s.name, err)
+			}
+		}
+		cancel()
+		_ = g.Wait() // they were told to end
+		clusters := map[string]bool{}
+		for _, s := range all {
+			if has, _ := s.node.HasState(); has {
+				clusters[s.node.ClusterID()] = true
+			}
+		}
+		if len(clusters) > 1 {
+			t.Errorf("clusters %v", clusters)
+		}
+		for _, s := range all {
+			s.stop()
+		}
+	})
+}
+
 // localProbe asks servers of this process; an address that is not up is silent.
-type localProbe struct{ all servers }
+type localProbe struct {
+	all    servers
+	expect int // all of them when 0
+}
 
 func (p localProbe) Probe(_ context.Context, addr string) (consensus.PeerAnswer, error) {
 	for _, s := range p.all {
 		if node := s.running(); node != nil && s.name == addr {
-			return node.Describe(len(p.all))
+			return node.Describe(cmp.Or(p.expect, len(p.all)))
 		}
 	}
 	return consensus.PeerAnswer{}, errors.New("connection refused")
@@ -92,7 +146,9 @@ func form(t *testing.T, dir string) {
 	begin := func(s *server) {
 		s.start()
 		node := s.node
-		g.Go(func() error { return node.Form(ctx, localProbe{all}, []string{"a", "b", "c"}, 3, 20*time.Millisecond) })
+		g.Go(func() error {
+			return node.Form(ctx, localProbe{all: all}, []string{"a", "b", "c"}, 3, 20*time.Millisecond)
+		})
 	}
 	begin(all[0])
 	begin(all[1])
@@ -116,7 +172,7 @@ func form(t *testing.T, dir string) {
 	all.propose(projector("p", "x"))
 	all.agree()
 	for _, s := range all { // again, over what there is
-		if err := s.node.Form(ctx, localProbe{all}, []string{"a", "b", "c"}, 3, time.Millisecond); err != nil {
+		if err := s.node.Form(ctx, localProbe{all: all}, []string{"a", "b", "c"}, 3, time.Millisecond); err != nil {
 			t.Error(err)
 		}
 	}

@@ -36,7 +36,6 @@ const (
 	snapshotsKept    = 2
 	boltOpenTimeout  = 2 * time.Second // a second process gets an error, not a hang
 	transportPool    = 4               // idle connections to each peer
-	transportConns   = 128             // accepted connections at once
 
 	// queueLength bounds proposals that wait; a full queue is ErrBusy.
 	queueLength = 4096

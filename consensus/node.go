@@ -52,6 +52,7 @@ type Node struct {
 	membership sync.Mutex // held during a change of members
 	cluster    clusterName
 	users      atomic.Bool               // the store says that the cluster has had users
+	sees       atomic.Pointer[[]string]  // ids of the managers that Form found at its last look, itself included
 	started    atomic.Pointer[raft.Raft] // raft, for connections that come in while Open is at work
 
 	mu      sync.Mutex
@@ -142,7 +143,7 @@ func (n *Node) openTransport() error {
 	n.layer = &stream{
 		Listener: n.cfg.TLS.Listen(listener, tlsconf.Raft, tlsconf.Manager), id: string(n.id), advertise: n.cfg.Advertise, dial: dial,
 		clusterID: n.ClusterID, epoch: func() uint64 { return n.fsm.State().Epoch() }, member: n.isMember,
-		log: n.cfg.Logger.Named("transport"), accepted: make(map[*guarded]struct{}), moved: make(map[string]string),
+		log: n.cfg.Logger.Named("transport"), accepted: newPlaces(), moved: make(map[string]string),
 	}
 	n.trans = addressed{disk: n.disk, patience: transportTimeout(n.cfg.Heartbeat), NetworkTransport: raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Logger:                  n.cfg.Logger.Named("transport"),

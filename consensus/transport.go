@@ -110,9 +110,9 @@ type stream struct {
 	log       hclog.Logger
 
 	mu       sync.Mutex
-	accepted map[*guarded]struct{} // nil once closed
-	moved    map[string]string     // newest address of servers whose configured one is older; see Node.Moved
-	refusal  string                // logged last
+	accepted *places           // nil once closed
+	moved    map[string]string // newest address of servers whose configured one is older; see Node.Moved
+	refusal  string            // logged last
 }
 
 // Close stops listening and closes what was accepted: the library leaves those connections to their callers.
@@ -122,21 +122,41 @@ func (s *stream) Close() error {
 	left := s.accepted
 	s.accepted = nil
 	s.mu.Unlock()
-	for g := range left {
-		err = errors.Join(err, g.Conn.Close())
+	if left != nil {
+		for g := range left.of {
+			err = errors.Join(err, g.Conn.Close())
+		}
 	}
 	return err
 }
 
-// admit takes a connection in, unless there are too many.
+// admit takes a connection in, unless this end is closed. Another one may have to go for it.
 func (s *stream) admit(g *guarded) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.accepted == nil || len(s.accepted) >= transportConns {
+	if s.accepted == nil {
 		return false
 	}
-	s.accepted[g] = struct{}{}
+	drop(s.accepted.add(g, g.RemoteAddr()))
 	return true
+}
+
+// greeted gives a connection that has greeted the place of its server.
+func (s *stream) greeted(g *guarded, id string) {
+	member := s.member(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.accepted != nil {
+		drop(s.accepted.greeted(g, id, member))
+	}
+}
+
+// drop ends a connection for others' sake: whoever reads it finds it closed.
+func drop(g *guarded) {
+	if g != nil {
+		delete(g.stream.accepted.of, g)
+		_ = g.Conn.Close() // what it says of its end is no matter
+	}
 }
 
 // Addr gives the address that the others dial.
@@ -241,7 +261,9 @@ func (g *guarded) Read(b []byte) (int, error) {
 
 func (g *guarded) Close() error {
 	g.stream.mu.Lock()
-	delete(g.stream.accepted, g)
+	if g.stream.accepted != nil {
+		delete(g.stream.accepted.of, g)
+	}
 	g.stream.mu.Unlock()
 	return g.Conn.Close()
 }
@@ -263,6 +285,7 @@ func (g *guarded) receive() error {
 		g.stream.complain("a node was refused", "from", g.RemoteAddr(), "server", who.id, "reason", answer)
 		return errors.New(answer)
 	}
+	g.stream.greeted(g, who.id)
 	return g.SetDeadline(time.Time{})
 }
 
