@@ -368,9 +368,12 @@ func oneOutcome(t *steady.T) {
 			if n == nil {
 				continue
 			}
-			// White space and defaults do not make another request.
-			if status, _, body := c.call(n, "POST", "/v1/statements", " { \"statement\" : \"DROP INDEX IF EXISTS n ON b\" }\n", key("a")); status != 202 {
+			if status, _, body := c.call(n, "POST", "/v1/statements", drop, key("a")); status != 202 {
 				t.Errorf("%s: %s: %d %s", when, n.url, status, body)
+			}
+			// A request is its bytes: what they mean may be another thing in another version.
+			if status, _, body := c.call(n, "POST", "/v1/statements", " { \"statement\" : \"DROP INDEX IF EXISTS n ON b\" }\n", key("a")); status != 422 {
+				t.Errorf("%s: other bytes: %d %s", when, status, body)
 			}
 			status, h, body := c.call(n, "POST", "/v1/statements", statement("DROP INDEX IF EXISTS other ON b"), key("a"))
 			if p := problemOf(t, h, body); status != 422 || p.Code != "REQUEST_MISMATCH" || strings.Contains(p.Detail, "a:0") {
