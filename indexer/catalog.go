@@ -414,7 +414,7 @@ func (p pins) Pin(ctx context.Context, id index.ID, copies []index.CopyID, ref w
 
 // Keep implements scan.Pins.
 func (p pins) Keep(ref wire.StabilityRef, d time.Duration) {
-	p.x.snapshots.keepFor(ref, p.x.now().Add(d))
+	p.x.snapshots.keepFor(ref, d)
 }
 
 // one waits for a copy's snapshot at ref, or says why it will not come.

@@ -44,7 +44,9 @@ import (
 
 // Defaults of Config.
 const (
-	DefaultKeepSnapshots = 4
+	// DefaultKeepSnapshots is more than promotions are outstanding (stability.Defaults: 4), so that the one that the slowest indexer has
+	// still to make is never the one that the fastest lets go.
+	DefaultKeepSnapshots = 6
 	DefaultPersistEvery  = 5 * time.Second
 	DefaultCheckpoint    = 30 * time.Second
 	DefaultOrphanGrace   = 10 * time.Minute

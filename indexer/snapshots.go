@@ -10,6 +10,7 @@ import (
 
 	"tidemark/index"
 	"tidemark/ingest"
+	"tidemark/scan"
 	"tidemark/storage"
 	"tidemark/timestamp"
 	"tidemark/wire"
@@ -26,10 +27,11 @@ type held struct {
 // maxKept bounds the timestamps that are kept for queries, all buckets together; beyond it the least lately used one goes.
 const maxKept = 32
 
-// keptRef is a timestamp that a query may name again.
+// keptRef is a timestamp that a query may name again, until then. It is remembered until its greatest age is over, so that whoever
+// names it once more, before what was held for it is gone, does not begin to keep it anew.
 type keptRef struct {
-	ref   wire.StabilityRef
-	until time.Time
+	ref          wire.StabilityRef
+	since, until time.Time
 }
 
 // snapshots keeps, per copy, the newest few snapshots at stability timestamps for scans. A scan holds its own reference,
@@ -60,7 +62,6 @@ func (s *snapshots) add(id index.CopyID, h held) {
 		gone = []held{h}
 	} else {
 		var list []held
-		s.expire()
 		for i, old := range s.copies[id] {
 			if i <= len(s.copies[id])-s.keep && !s.isKept(old.ref) {
 				gone = append(gone, old)
@@ -75,20 +76,26 @@ func (s *snapshots) add(id index.CopyID, h held) {
 	s.close(gone)
 }
 
-// keepFor lets the snapshots at a timestamp stay until then, at least.
-func (s *snapshots) keepFor(ref wire.StabilityRef, until time.Time) {
+// keepFor lets the snapshots at a timestamp stay for so long, or until scan.MaxKeep has passed since it was first kept.
+func (s *snapshots) keepFor(ref wire.StabilityRef, d time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	now := s.now()
 	s.expire()
+	k := keptRef{ref: ref, since: now, until: now}
 	i := slices.IndexFunc(s.kept, func(k keptRef) bool { return k.ref == ref })
 	switch {
 	case i >= 0:
-		until = maxTime(until, s.kept[i].until)
+		k = s.kept[i]
 		s.kept = slices.Delete(s.kept, i, i+1)
 	case len(s.kept) >= maxKept:
-		s.kept = slices.Delete(s.kept, 0, 1)
+		over := slices.IndexFunc(s.kept, func(k keptRef) bool { return k.until.Before(now) })
+		s.kept = slices.Delete(s.kept, max(over, 0), max(over, 0)+1)
 	}
-	s.kept = append(s.kept, keptRef{ref, until})
+	if k.until = maxTime(k.until, now.Add(d)); k.until.After(k.since.Add(scan.MaxKeep)) {
+		k.until = k.since.Add(scan.MaxKeep)
+	}
+	s.kept = append(s.kept, k)
 }
 
 func maxTime(a, b time.Time) time.Time {
@@ -98,14 +105,16 @@ func maxTime(a, b time.Time) time.Time {
 	return a
 }
 
-// expire forgets the timestamps whose time is over; what they held goes with the next that comes. The lock is held.
+// expire forgets the timestamps whose time is long over. The lock is held.
 func (s *snapshots) expire() {
 	now := s.now()
-	s.kept = slices.DeleteFunc(s.kept, func(k keptRef) bool { return k.until.Before(now) })
+	s.kept = slices.DeleteFunc(s.kept, func(k keptRef) bool { return k.since.Add(scan.MaxKeep + scan.KeepFor).Before(now) })
 }
 
+// isKept tells whether snapshots at a timestamp stay; those whose time is over go with the next that comes. The lock is held.
 func (s *snapshots) isKept(ref wire.StabilityRef) bool {
-	return slices.ContainsFunc(s.kept, func(k keptRef) bool { return k.ref == ref })
+	now := s.now()
+	return slices.ContainsFunc(s.kept, func(k keptRef) bool { return k.ref == ref && !k.until.Before(now) })
 }
 
 // changes gives a channel that is closed when the next look may find something else.

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"tidemark/internal/steady"
+	"tidemark/scan"
 )
 
 // TestQueryKeepsItsTimestamp: a timestamp that a query has named stays over many newer ones, for as long as it is used now
@@ -36,7 +37,7 @@ func testQueryKeepsItsTimestamp(t *steady.T) {
 		}
 		return ok
 	}
-	w.x.snapshots.keepFor(ref, clock.Add(time.Minute))
+	w.x.snapshots.keepFor(ref, time.Minute)
 	for range 3 * DefaultKeepSnapshots {
 		move()
 	}
@@ -44,7 +45,7 @@ func testQueryKeepsItsTimestamp(t *steady.T) {
 		t.Errorf("%s is gone, held are %v", "the timestamp", w.x.snapshots.refs(10))
 	}
 	pass(50 * time.Second)
-	w.x.snapshots.keepFor(ref, clock.Add(time.Minute)) // used again
+	w.x.snapshots.keepFor(ref, time.Minute) // used again
 	pass(50 * time.Second)
 	move()
 	if !holds() {
@@ -55,10 +56,29 @@ func testQueryKeepsItsTimestamp(t *steady.T) {
 	if holds() {
 		t.Error("it is still held when its time is over")
 	}
+	// However often it is used, it goes when its greatest age is over, and using it then does not begin anew.
+	ref = w.last.StabilityRef
+	for used := time.Duration(0); used <= scan.MaxKeep; used += 50 * time.Second {
+		w.x.snapshots.keepFor(ref, time.Minute)
+		if used+50*time.Second > scan.MaxKeep {
+			for range DefaultKeepSnapshots + 1 {
+				move()
+			}
+			if !holds() {
+				t.Errorf("it went %s after its first use", used)
+			}
+		}
+		pass(50 * time.Second)
+	}
+	w.x.snapshots.keepFor(ref, time.Minute)
+	move()
+	if holds() {
+		t.Error("it is held for ever when it is used again and again")
+	}
 	for i := range uint64(3 * maxKept) { // more than can be kept: the ones used last stay
 		r := ref
 		r.Number = 1000 + i
-		p.x.snapshots.keepFor(r, clock.Add(time.Minute))
+		p.x.snapshots.keepFor(r, time.Minute)
 	}
 	if n := len(w.x.snapshots.kept); n != maxKept || w.x.snapshots.kept[n-1].ref.Number != 1000+3*maxKept-1 {
 		t.Errorf("%d are kept", n)

@@ -22,7 +22,8 @@ const (
 	PageRows = 10_000
 	// KeepFor is how long a timestamp is kept for the next scan that names it.
 	KeepFor = time.Minute
-	// MaxKeep is the most that a node is asked to keep one.
+	// MaxKeep is the most that a node keeps one, however often it is named: what is held for it grows with all that is written
+	// meanwhile.
 	MaxKeep = 10 * time.Minute
 )
 
@@ -61,7 +62,8 @@ func (r *Request) checkStability() error {
 func tooOld(at *wire.StabilityRef, err error) error {
 	switch CodeOf(err) {
 	case SnapshotSkipped, SnapshotTooOld, IndexInRollback:
-		return Errorf(SnapshotTooOld, "timestamp %s is not kept any more (it is for %s after its last use); begin the query anew: %w", TimestampID(*at), KeepFor, err)
+		return Errorf(SnapshotTooOld, "timestamp %s is not kept any more (it is for %s after its last use, for %s in all); begin the query anew: %w", TimestampID(*at), KeepFor,
+			MaxKeep, err)
 	}
 	return err
 }
