@@ -31,7 +31,6 @@ type bucket struct {
 	fed        []index.NodeID // have an allocated copy of an index that projectors evaluate, ascending
 	members    []index.NodeID // of fed, those that are not offline: as the ledger knows it
 	waiters    []*waiter
-	syncing    map[index.ProjectorID]bool
 	rolling    *rolling // while it is being rolled back
 	auditMS    int64    // when the newest audit began
 	suspect    bool     // a scan needs a branch that is not known here: an audit is due
@@ -79,7 +78,7 @@ func (l *leader) reconcileBuckets() {
 }
 
 func (l *leader) newBucket(s *statecontext.Bucket) (*bucket, error) {
-	b := &bucket{name: s.Name, uuid: s.UUID, generation: s.Generation, syncing: map[index.ProjectorID]bool{}, stable: published(s),
+	b := &bucket{name: s.Name, uuid: s.UUID, generation: s.Generation, stable: published(s),
 		dropping: map[index.ProjectorID][]index.NodeID{}}
 	b.first = b.stable
 	var err error

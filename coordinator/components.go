@@ -81,6 +81,8 @@ type projector struct {
 	component
 	id    index.ProjectorID
 	syncs *lane // fresh reports for scans that wait
+	// syncing are the buckets of which one is on its way. Its answer is lost with the process that was asked, and so is this.
+	syncing map[bucketRef]bool
 	// running is what its hello told, until the streams were adopted.
 	running  map[string]wire.StreamStates
 	counters wire.ProjectorCounters
@@ -214,7 +216,7 @@ func (l *leader) reconcileProjector(p *statecontext.Projector) {
 			l.projectorGone(p.ID)
 		}
 	}
-	n := &projector{component: l.newComponent(p.Admin, p.BootID, fencesOf(old)), id: p.ID, syncs: newLane()}
+	n := &projector{component: l.newComponent(p.Admin, p.BootID, fencesOf(old)), id: p.ID, syncs: newLane(), syncing: map[bucketRef]bool{}}
 	l.projectors[p.ID] = n
 	l.open(&n.component, n.control, n.commands, n.syncs)
 }

@@ -435,6 +435,47 @@ func TestStabilize(t *testing.T) {
 	})
 }
 
+// TestSyncOfAProjectorThatRestarts: it restarts while a SYNC to it is on its way, whose answer is lost with the process. The one that
+// takes its place is asked all the same, in the same term.
+func TestSyncOfAProjectorThatRestarts(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		o := w.create("a", "", 2, 0)
+		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		asked := func(p *fakeProjector) func() bool {
+			return func() bool {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				return p.syncs > 0
+			}
+		}
+		p := w.projectors["http://p2"]
+		stick := func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			p.stuck, p.syncs = true, 0
+		}
+		ctx, cancel := context.WithCancel(w.ctx)
+		leader := w.leader()
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			need := timestamp.New(vbuckets)
+			need.Set(3, timestamp.Position{Seqno: 1 << 40})
+			_, _ = leader.Stabilize(ctx, "world", need) // it is never reached, and SYNC asked for as long
+		}()
+		for range 10 { // an answer that comes while the process is given up may be taken, or not
+			stick()
+			w.until("a SYNC is on its way", 20*time.Second, asked(p))
+			p.kill()
+			p = w.projector("p2")
+			w.until("the new process is asked", 20*time.Second, asked(p))
+		}
+		cancel()
+		<-ended
+	})
+}
+
 // TestPace: at most five promotions a second while writes go on.
 func TestPace(t *testing.T) {
 	inWorld(t, func(w *world) {

@@ -108,6 +108,8 @@ type fakeProjector struct {
 	drops   []index.NodeID              // whom it drops some data of every bucket
 	foreign string                      // uuid of the buckets that it is asked for, "none": it has none; "": KV's
 	away    bool                        // its KV node hangs
+	stuck   bool                        // it answers no SYNC
+	syncs   int                         // that it was asked for
 }
 
 type fakeStream struct {
@@ -347,6 +349,14 @@ func (c projectorsOf) Sync(ctx context.Context, addr string, req *wire.SyncReque
 	p := c.at(addr)
 	if err := p.enter(ctx, nil, false); err != nil {
 		return nil, err
+	}
+	p.mu.Lock()
+	p.syncs++
+	stuck := p.stuck
+	p.mu.Unlock()
+	if stuck {
+		<-ctx.Done()
+		return nil, ctx.Err()
 	}
 	return p.report(req.Bucket), nil
 }

@@ -55,6 +55,13 @@ func (q *lane) take() (task, bool) {
 	return t, true
 }
 
+// full tells whether one more task would drop the oldest.
+func (q *lane) full() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return len(q.tasks) == laneLength
+}
+
 func (q *lane) waiting() bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

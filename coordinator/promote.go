@@ -439,10 +439,10 @@ func (l *leader) hurry(b *bucket) {
 	ref := bucketRef{name: b.name, generation: b.generation}
 	for _, id := range l.alive {
 		p := l.projectors[id]
-		if p == nil || b.syncing[id] || !l.streamsBehind(b, id, want) {
+		if p == nil || p.syncing[ref] || p.syncs.full() || !l.streamsBehind(b, id, want) {
 			continue
 		}
-		b.syncing[id] = true
+		p.syncing[ref] = true
 		p.syncs.put(task{do: func(ctx context.Context) {
 			f := p.fences.present() // no command: it may share the newest one's fence
 			r, err := l.cfg.Projectors.Sync(ctx, p.addr, &wire.SyncRequest{Fence: f, Bucket: ref.name, Want: want, WaitMS: syncWait})
@@ -470,12 +470,9 @@ type synced struct {
 }
 
 func (s *synced) apply(l *leader) {
+	delete(s.p.syncing, s.ref)
 	b := s.ref.find(l)
-	if b == nil {
-		return
-	}
-	delete(b.syncing, s.p.id)
-	if l.projectors[s.p.id] != s.p {
+	if b == nil || l.projectors[s.p.id] != s.p {
 		return
 	}
 	if s.err != nil {
