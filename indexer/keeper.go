@@ -24,7 +24,8 @@ type keeper struct {
 	kept  map[index.CopyID]uint64 // batch number that is durable
 	saved map[index.CopyID]uint64 // batch number of the newest checkpoint
 
-	durable, stored turns // of making durable, and of checkpoints
+	durable, stored turns     // of making durable, and of checkpoints
+	common          time.Time // when it is kept next where copies stand together
 }
 
 // turns says whose turn it is.
@@ -118,6 +119,12 @@ func (p *keeper) step(ctx context.Context) {
 			p.x.log.Warn("keeping a copy safe; trying again later", "copy", id, "error", err)
 		}
 	}
+	if now := p.x.now(); !now.Before(p.common) {
+		p.common = now.Add(p.durable.period)
+		if err := p.x.store.KeepCommon(); err != nil {
+			p.x.log.Warn("keeping where copies stand; trying again later", "error", err)
+		}
+	}
 	p.durable.forget(all)
 	p.stored.forget(all)
 	p.forget()
@@ -137,7 +144,11 @@ func (p *keeper) persist(ctx context.Context, s *storage.Slice) error {
 
 func (p *keeper) checkpoint(ctx context.Context, s *storage.Slice) error {
 	id := s.Meta().Copy
-	if s.Stats().Batch == p.saved[id] || p.x.isOrphan(id) {
+	if p.x.isOrphan(id) {
+		return nil
+	}
+	if s.Stats().Batch == p.saved[id] {
+		s.Mark()
 		return nil
 	}
 	stable, _ := s.Timestamp()

@@ -78,8 +78,9 @@ func TestPack(t *testing.T) {
 // has tells whether the share of a segment of n events has one of them, once.
 func (s *share) has(segment, number, n int) bool {
 	times := 0
-	for i := range s.count(segment, n) {
-		if s.event(segment, i) == number {
+	events := make([]ingest.Entry, n)
+	for e := range s.each(segment, events) {
+		if e == &events[number] {
 			times++
 		}
 	}

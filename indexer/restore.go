@@ -81,7 +81,7 @@ func (k *bucket) restoreCopy(ctx context.Context, s *storage.Slice, what []inges
 			case states[i].snap != nil:
 				to, err = "snapshot", s.RestoreVBucketsFrom(ctx, vbs, states[i].snap)
 			default:
-				to, err = "checkpoint", s.RestoreVBuckets(ctx, vbs, states[i].checkpoint.Seq)
+				to, err = "checkpoint", s.RestoreVBucketsTo(ctx, vbs, states[i].checkpoint)
 			}
 			if err != nil {
 				return err
@@ -139,7 +139,7 @@ func (x *Indexer) pasts(s *storage.Slice) (all []past, release func()) {
 	for _, snap := range snaps {
 		all = append(all, past{batch: snap.Batch(), snap: snap})
 	}
-	for _, c := range s.Checkpoints() {
+	for _, c := range s.Pasts() {
 		all = append(all, past{batch: c.Batch, checkpoint: c})
 	}
 	slices.SortStableFunc(all, func(a, b past) int { return cmp.Compare(b.batch, a.batch) })

@@ -252,18 +252,10 @@ func (k *bucket) writeCopy(ctx context.Context, j *job, c *ingest.CopyBatch, min
 // and by streaming the same again.
 func (k *bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyBatch, mine *share, s *storage.Slice) error {
 	u := unpacker{index: c.Index, slice: c.Slice}
-	keep := make([]bool, k.vbuckets)
-	b := storage.Batch{KeepTombstones: func(vb uint16) bool { return keep[vb] }}
-	events, kept := 0, false
-	for i := range c.Parts {
-		p := &c.Parts[i]
-		keep[p.VBucket] = p.KeepTombstones
-		if p.Segment >= 0 {
-			events += mine.count(p.Segment, len(t.Segments[p.Segment].Events))
-			kept = kept || p.KeepTombstones
-		}
-	}
-	if kept {
+	parts := mine.parts(t, c)
+	events, keep := mine.sums(t, parts)
+	b := storage.Batch{Common: c.Common, KeepTombstones: func(vb uint16) bool { return keep[vb] }}
+	if len(keep) > 0 {
 		if err := k.x.marks.set(c.ID); err != nil {
 			return fmt.Errorf("%w: %w", storage.ErrIO, err)
 		}
@@ -273,15 +265,15 @@ func (k *bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyB
 		b.Timestamp = t.Vector
 	}
 	bytes := 0
-	for i := range c.Parts {
-		p := &c.Parts[i]
-		b.Positions = append(b.Positions, storage.VBPosition{VBucket: uint16(p.VBucket), Position: p.Position, Log: p.Log})
+	for i := range parts {
+		p := &parts[i]
+		if c.Common == nil {
+			b.Positions = append(b.Positions, storage.VBPosition{VBucket: uint16(p.VBucket), Position: p.Position, Log: p.Log})
+		}
 		if p.Segment < 0 {
 			continue
 		}
-		events := t.Segments[p.Segment].Events
-		for n := range mine.count(p.Segment, len(events)) {
-			e := &events[mine.event(p.Segment, n)]
+		for e := range mine.each(p.Segment, t.Segments[p.Segment].Events) {
 			if !p.Selects(e) {
 				continue
 			}
@@ -298,7 +290,7 @@ func (k *bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyB
 			}
 		}
 	}
-	if len(b.Updates) == 0 && len(b.Positions) == 0 && !c.Exact {
+	if len(b.Updates) == 0 && len(b.Positions) == 0 && b.Common == nil && !c.Exact {
 		return nil
 	}
 	return s.Flush(ctx, b)

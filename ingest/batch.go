@@ -54,7 +54,17 @@ type CopyBatch struct {
 	Index index.ID
 	Slice index.SliceID
 	Exact bool // the snapshot after this batch is exact at Ref
+	// Parts are shared where Common is set: then they are those of every copy with the same Common.
 	Parts []Part
+	// Common says where the copy stands in every vbucket after this batch, when other copies stand there too. A copy for which
+	// the batch has no rows needs nothing written: what it has stored is good up to there.
+	Common *Common
+}
+
+// Common is where copies that stand alike stand, by vbucket. It does not change.
+type Common struct {
+	Positions []Position
+	Logs      []timestamp.FailoverLog
 }
 
 // Part is what happens to one vbucket of one copy, in this order: delete its range if asked, apply the events that

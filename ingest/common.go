@@ -1,6 +1,10 @@
 package ingest
 
-import "slices"
+import (
+	"slices"
+
+	"tidemark/timestamp"
+)
 
 // Copies that stand alike in every vbucket share one list of parts: what happens to all of them happens once. Almost all
 // copies of a node do, since one stream feeds them. A copy gets a list of its own before anything happens to it alone
@@ -104,6 +108,15 @@ func (b *Bucket) alike(vb int, p, q *part) bool {
 		}
 	}
 	return p.log.Equal(q.log) && p.kept.Equal(q.kept)
+}
+
+// stands gives where a copy stands in every vbucket.
+func stands(c *slice) *Common {
+	s := &Common{Positions: make([]Position, len(c.parts)), Logs: make([]timestamp.FailoverLog, len(c.parts))}
+	for vb := range c.parts {
+		s.Positions[vb], s.Logs[vb] = c.parts[vb].pos, c.parts[vb].log
+	}
+	return s
 }
 
 // beyond gives the floor and the end of the window where they reach above main: below it they say nothing any more.

@@ -252,6 +252,12 @@ func (b *Bucket) flushAt(s *Stability, copies []*slice) *Batch {
 	}
 	all := len(copies) == len(b.copies)
 	first := slices.IndexFunc(copies, func(c *slice) bool { return c.shares }) // what happens to it happens to all that share
+	var move []int
+	for i, c := range copies {
+		if !c.shares || i == first {
+			move = append(move, i)
+		}
+	}
 	for vb, seqno := range s.Vector.Seqnos {
 		v := &b.vbs[vb]
 		taken, events := -1, v.upTo(seqno)
@@ -259,19 +265,21 @@ func (b *Bucket) flushAt(s *Stability, copies []*slice) *Batch {
 			taken = len(t.Segments)
 			t.Segments = append(t.Segments, Segment{VBucket: vb, Events: events})
 		}
-		for i, c := range copies {
-			if !c.shares || i == first {
-				b.advance(&t.Copies[i], c, vb, seqno, taken, events)
-			}
+		for _, i := range move {
+			b.advance(&t.Copies[i], copies[i], vb, seqno, taken, events)
 		}
 		if all && len(events) > 0 {
 			b.take(t, v, seqno, len(events))
 		}
 	}
+	var common *Common
+	if first >= 0 {
+		common = stands(copies[first])
+	}
 	for i, c := range copies {
 		cb := &t.Copies[i]
 		if c.shares {
-			cb.Exact, cb.Parts = t.Copies[first].Exact, t.Copies[first].Parts
+			cb.Exact, cb.Parts, cb.Common = t.Copies[first].Exact, t.Copies[first].Parts, common
 		}
 		if c.exact = cb.Exact; c.exact {
 			c.at, c.ready = s.Ref, true

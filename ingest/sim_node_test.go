@@ -22,14 +22,61 @@ type simState struct {
 	rows map[int]simRow
 	pos  [simVBs]Position
 	logs [simVBs]timestamp.FailoverLog
+
+	batch  uint64   // which rows these are: no two batches of a run have one number
+	stored struct { // by that batch; pos and logs may have moved on without rows
+		pos  [simVBs]Position
+		logs [simVBs]timestamp.FailoverLog
+	}
+}
+
+// commonRows is a rule of the store: what it keeps of where copies stand together is of rows that are durable, and of no others.
+const commonRows Rules = 1 << 28
+
+// simCommon is what a store keeps of where a copy stands beyond what the copy has stored.
+type simCommon struct {
+	batch uint64
+	pos   [simVBs]Position
+	logs  [simVBs]timestamp.FailoverLog
+}
+
+// ofBatch notes that a batch was written: with where the copy stands.
+func (s *sim) ofBatch(st *simState) {
+	s.batches++
+	st.batch, st.stored.pos, st.stored.logs = s.batches, st.pos, st.logs
+}
+
+// keepCommon keeps where copies stand, of those whose rows are durable.
+func (s *sim) keepCommon(n *simNode) {
+	for id, st := range n.stores {
+		switch k, ok := n.common[id]; {
+		case st.dur.batch == st.live.batch || s.off&commonRows != 0:
+			n.common[id] = simCommon{st.live.batch, st.live.pos, st.live.logs}
+			s.keptCommon++
+		case ok && k.batch != st.dur.batch:
+			delete(n.common, id)
+		}
+	}
+}
+
+// lose takes a copy back to what is durable of it.
+func (s *sim) lose(n *simNode, id index.CopyID, st *simStore) {
+	st.live = st.dur.clone()
+	st.older = st.older[:st.ckpts]
+	st.live.pos, st.live.logs = st.live.stored.pos, st.live.stored.logs
+	if k, ok := n.common[id]; ok && (k.batch == st.live.batch || s.off&commonRows != 0) {
+		st.live.pos, st.live.logs = k.pos, k.logs
+	}
+	st.dur = st.live.clone()
 }
 
 func (st *simState) clone() *simState {
-	c := &simState{rows: make(map[int]simRow, len(st.rows)), pos: st.pos, logs: st.logs}
+	c := *st
+	c.rows = make(map[int]simRow, len(st.rows))
 	for d, r := range st.rows {
 		c.rows[d] = r
 	}
-	return c
+	return &c
 }
 
 func (st *simState) dropVB(v int) {
@@ -67,6 +114,7 @@ type simNode struct {
 	up, full bool
 	b        *Bucket
 	stores   map[index.CopyID]*simStore
+	common   map[index.CopyID]simCommon
 	ops      []Work
 	side     map[uint64]*simSide
 	ack      uint64
@@ -149,6 +197,7 @@ func (s *sim) storeStep(ni int) {
 }
 
 func (s *sim) write1(ni int, t *Batch, c *CopyBatch, st *simStore) {
+	before := st.live.clone()
 	for i := range c.Parts {
 		p := &c.Parts[i]
 		if p.DeleteRange {
@@ -170,6 +219,9 @@ func (s *sim) write1(ni int, t *Batch, c *CopyBatch, st *simStore) {
 			st.live.logs[p.VBucket] = p.Log
 		}
 	}
+	if s.whole || s.off&^commonRows != 0 || c.Common == nil || !maps.Equal(before.rows, st.live.rows) { // runs that show what another rule is for keep their seeds
+		s.ofBatch(st.live)
+	}
 	if t.Kind == AtStability {
 		s.ev("n%d copy %d flushed S%d %v exact %v: %+v", ni, c.ID, t.Ref.Number, t.Vector.Seqnos, c.Exact, st.live.pos)
 		if c.Exact {
@@ -183,6 +235,9 @@ func (s *sim) write1(ni int, t *Batch, c *CopyBatch, st *simStore) {
 		}
 	} else {
 		s.ev("n%d copy %d batch kind %d: %+v", ni, c.ID, t.Kind, st.live.pos)
+	}
+	if s.off&^commonRows == 0 && s.tear.Intn(4) == 0 {
+		s.keepCommon(s.nodes[ni])
 	}
 	if s.r.Intn(3) == 0 { // a memtable reaches the disk
 		st.dur = st.live.clone()
@@ -255,6 +310,7 @@ func (s *sim) restore(ni int, r Restore) {
 		}
 	}
 	st.live.pos[r.VBucket] = h.Position
+	s.ofBatch(st.live)
 	s.ev("n%d copy %d vb%d restores %+v of %d states", ni, r.Copy, r.VBucket, h.Position, len(held))
 	kept, ckpts := st.older[:0:0], 0
 	for k, o := range st.older {
@@ -295,9 +351,8 @@ func (s *sim) crash(ni int) {
 	for p := range s.proj {
 		s.breakConn(p, ni)
 	}
-	for _, st := range n.stores {
-		st.live = st.dur.clone()
-		st.older = st.older[:st.ckpts]
+	for id, st := range n.stores {
+		s.lose(n, id, st)
 	}
 	n.ack = 0
 	maps.DeleteFunc(s.owners(), func(k [3]uint64, _ index.ProjectorID) bool { return k[0] == uint64(ni) })
@@ -312,6 +367,7 @@ func (s *sim) start(ni int) {
 	for _, id := range sortedKeys(n.stores) {
 		if s.torn && s.tear.Intn(3) == 0 {
 			st := n.stores[id]
+			delete(n.common, id) // another folder has another name
 			n.stores[id] = &simStore{index: st.index, no: st.no, live: (&simState{}).clone(), dur: (&simState{}).clone()}
 			n.absent = append(n.absent, id)
 			s.ev("n%d copy %d: its folder is gone", ni, id)
@@ -358,8 +414,7 @@ func (s *sim) reopen(ni int) {
 			}
 		}
 		n.ops = slices.DeleteFunc(n.ops, func(w Work) bool { return w.Restore != nil && w.Restore.Copy == id })
-		st.live = st.dur.clone()
-		st.older = st.older[:st.ckpts]
+		s.lose(n, id, st)
 		s.ev("n%d copy %d reopened at %+v", ni, id, st.live.pos)
 		if err := n.b.Reopened(id, st.live.pos[:], st.live.logs[:]); err != nil {
 			s.fail("%v", err)

@@ -59,6 +59,9 @@ type sim struct {
 	mix                                        []int
 	starve                                     int
 	trace                                      bool
+	batches                                    uint64
+	keptCommon                                 int
+	whole                                      bool // every flush is a batch of the store
 	alone                                      bool // copies do not share
 	shared                                     int  // most copies that shared at once
 	legend                                     []string
@@ -98,7 +101,7 @@ func newSim(seed int64, off Rules) *sim {
 		}
 	}
 	for ni := range s.nodes {
-		s.nodes[ni] = &simNode{up: true, stores: map[index.CopyID]*simStore{}}
+		s.nodes[ni] = &simNode{up: true, stores: map[index.CopyID]*simStore{}, common: map[index.CopyID]simCommon{}}
 		s.newBucket(s.nodes[ni])
 	}
 	s.bound = []int{0, 300, 800}[s.r.Intn(3)]
@@ -452,7 +455,7 @@ func TestSharedAsAlone(t *testing.T) {
 	shared := 0
 	for seed := int64(1); seed <= 60; seed++ {
 		one, other := newSim(seed, 0), newSim(seed, 0)
-		one.trace, other.trace, other.alone = true, true, true
+		one.trace, other.trace, one.whole, other.whole, other.alone = true, true, true, true, true
 		one.run(1500)
 		other.run(1500)
 		shared = max(shared, one.shared)
@@ -493,7 +496,7 @@ func TestSimulation(t *testing.T) {
 		}
 		return
 	}
-	var exacts, restores, rollbacks, ranges, ahead, bad int
+	var exacts, restores, rollbacks, ranges, ahead, kept, bad int
 	for seed := *simFrom; seed < *simFrom+*simSeeds && bad < 3; seed++ {
 		s := newSim(seed, Rules(*simOff))
 		if e := s.run(1500); e != "" {
@@ -501,9 +504,10 @@ func TestSimulation(t *testing.T) {
 			t.Errorf("seed %d step %d: %s", seed, s.step, e)
 		}
 		exacts, restores, rollbacks, ranges, ahead = exacts+s.exacts, restores+s.restores, rollbacks+s.rollbacks, ranges+s.ranges, ahead+s.ahead
+		kept += s.keptCommon
 	}
 	t.Logf("%d exact snapshots, %d restores, %d rollbacks, %d ranges deleted, %d applied ahead", exacts, restores, rollbacks, ranges, ahead)
-	if exacts == 0 || restores == 0 || rollbacks == 0 || ranges == 0 || ahead == 0 {
+	if kept == 0 || exacts == 0 || restores == 0 || rollbacks == 0 || ranges == 0 || ahead == 0 {
 		t.Error("the simulation did not reach everything it is for")
 	}
 }

@@ -32,10 +32,14 @@ type VBPosition struct {
 	Log      timestamp.FailoverLog // nil: unchanged
 }
 
-// Batch is what one flush applies, whole or not at all. The slices given belong to the caller again when Flush returns.
+// Batch is what one flush applies, whole or not at all. The slices given belong to the caller again when Flush returns, but
+// for Common, and Timestamp with it, which nobody may change any more.
 type Batch struct {
 	Updates   []Update
 	Positions []VBPosition
+	// Common, when it is set, says where every vbucket stands after the batch, and Positions is not used. Slices share it. If no
+	// update changes anything, nothing is written: the slice stands there in memory, and KeepCommon makes that durable.
+	Common *ingest.Common
 	// KeepTombstones tells for which vbuckets a document without keys keeps an entry in the back index, so that a late
 	// event of a side stream cannot bring it back. Nil: none.
 	KeepTombstones func(vbucket uint16) bool
@@ -70,6 +74,9 @@ func (b *Batch) check(vbuckets int) error {
 		if v := b.Positions[i].VBucket; int(v) >= vbuckets {
 			return fmt.Errorf("%w: position of vbucket %d, the bucket has %d", ErrInvalid, v, vbuckets)
 		}
+	}
+	if c := b.Common; c != nil && (len(c.Positions) != vbuckets || len(c.Logs) != vbuckets) {
+		return fmt.Errorf("%w: %d positions and %d logs, the bucket has %d vbuckets", ErrInvalid, len(c.Positions), len(c.Logs), vbuckets)
 	}
 	if n := b.Timestamp.Len(); n != 0 {
 		if err := b.Timestamp.Check(vbuckets); err != nil {

@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,6 +95,31 @@ func (s *Slice) setCheckpoints(all []CheckpointInfo) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cps = all
+	s.marks = slices.DeleteFunc(s.marks, func(m CheckpointInfo) bool {
+		return !slices.ContainsFunc(all, func(c CheckpointInfo) bool { return c.Seq == m.Seq })
+	})
+}
+
+// Mark notes where the copy stands now with the rows of its newest checkpoint, when no batch has changed them since: the
+// checkpoint is good for that, too. Nothing is stored.
+func (s *Slice) Mark() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.cps) == 0 || s.gen == nil || s.cps[0].Batch != s.cur.number {
+		return
+	}
+	m := s.cps[0]
+	m.Positions, m.Stable, m.Logs, m.Exact = s.cur.positions, s.cur.stable, s.cur.logs, s.cur.exact
+	s.marks = append([]CheckpointInfo{m}, s.marks[:min(len(s.marks), s.store.opts.KeepCheckpoints-1)]...)
+}
+
+// Pasts lists what the slice can go back to on disk, newest first: checkpoints, and where else it stood with the rows of one.
+func (s *Slice) Pasts() []CheckpointInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := append(slices.Clone(s.marks), s.cps...)
+	slices.SortStableFunc(all, func(a, b CheckpointInfo) int { return cmp.Compare(b.Batch, a.Batch) })
+	return all
 }
 
 // removeCheckpoint renames before it removes, so that no half of one is ever taken for a whole.
@@ -173,13 +199,21 @@ func (s *Slice) RestoreVBuckets(ctx context.Context, vbs []uint16, seq uint64) e
 	if err != nil {
 		return err
 	}
-	to, err := s.positionsAt(vbs, info.Positions)
+	return s.RestoreVBucketsTo(ctx, vbs, info)
+}
+
+// RestoreVBucketsTo is RestoreVBuckets to one of Pasts.
+func (s *Slice) RestoreVBucketsTo(ctx context.Context, vbs []uint16, past CheckpointInfo) error {
+	if _, err := s.findCheckpoint(past.Seq); err != nil {
+		return err
+	}
+	to, err := s.positionsAt(vbs, past.Positions)
 	if err != nil {
 		return err
 	}
-	s.readCheckpoint(seq, 1)
-	defer s.readCheckpoint(seq, -1)
-	old, err := openPebble(s.store.res, s.checkpointDir(seq), s.meta, minMemTable, true)
+	s.readCheckpoint(past.Seq, 1)
+	defer s.readCheckpoint(past.Seq, -1)
+	old, err := openPebble(s.store.res, s.checkpointDir(past.Seq), s.meta, minMemTable, true)
 	if err != nil {
 		return err
 	}
@@ -296,7 +330,7 @@ func linkFolder(fs vfs.FS, from, to string) error {
 
 // switchTo makes next the present generation, durably; the one before is removed when nobody reads it any more.
 func (s *Slice) switchTo(next *generation) error {
-	err := writeSmall(s.store.fs, s.dir, metaName, metaFile{Meta: s.meta, Generation: next.number})
+	err := writeSmall(s.store.fs, s.dir, metaName, metaFile{Meta: s.meta, Generation: next.number, Birth: s.birth})
 	if err != nil {
 		return errors.Join(classify(s.meta.Copy, s.dir, err), next.eng.close(), s.store.fs.RemoveAll(next.dir))
 	}

@@ -46,5 +46,5 @@ func (e *pebbleEngine) discard(ctx context.Context, rows []Row, cur *state) (nex
 	if err := here.close(); err != nil {
 		return cur, classify(e.id, e.dir, err)
 	}
-	return next, e.commit(ctx, next, nil)
+	return next, e.commit(ctx, next)
 }

@@ -7,10 +7,11 @@ import "context"
 type engine interface {
 	// state gives the state of the newest batch that the folder held when the engine was opened.
 	state() state
-	// flush applies a batch whole or not at all; next is the state after it, with items still to be set.
+	// flush applies a batch whole or not at all; next is the state after it, with items still to be set. idle: when no update
+	// changes anything, nothing is written, and next keeps the number of the batch before.
 	// updates are coalesced: ordered by (vbucket, document id), each document once. A write waits for room in memory at most as
 	// long as ctx.
-	flush(ctx context.Context, updates []*Update, keep func(uint16) bool, next *state, changed []VBPosition) error
+	flush(ctx context.Context, updates []*Update, keep func(uint16) bool, next *state, idle bool) error
 	// replace makes the rows of vbuckets those of from (none when it is nil), by difference, and sets their positions, in one
 	// batch: of as many of the first as a batch of bounded size takes. It gives the state after it, and how many they are.
 	replace(ctx context.Context, to []VBPosition, from view, cur *state) (next *state, done int, err error)
@@ -20,7 +21,7 @@ type engine interface {
 	purge(ctx context.Context, vb uint16) error
 	// view pins the present rows.
 	view() view
-	// durable gives the newest state that survives SIGKILL and power loss now.
+	// durable gives the newest state that survives SIGKILL and power loss now. It is the engine's and is not changed.
 	durable() (state, error)
 	// persist makes everything applied so far durable.
 	persist(ctx context.Context) error

@@ -44,7 +44,8 @@ func (m Meta) check() error {
 // metaFile is the form of the file META: the copy and the folder that holds its present data.
 type metaFile struct {
 	Meta
-	Generation uint64 `json:"generation"` // data lies in folder db-<generation>
+	Generation uint64 `json:"generation"`      // data lies in folder db-<generation>
+	Birth      uint64 `json:"birth,omitempty"` // at random, when the folder is made: tells it from others of the same copy
 }
 
 // Small files of this package are one line with the magic, the format version and the checksum of the rest, then JSON.

@@ -354,14 +354,14 @@ func (e *pebbleEngine) durable() (state, error) {
 	e.cached.Lock()
 	defer e.cached.Unlock()
 	if e.cached.valid && e.cached.flushes == flushes {
-		return e.cached.state.clone(), nil
+		return e.cached.state, nil
 	}
 	s, err := e.readState(true)
 	if err != nil {
 		return s, classify(e.id, e.dir, err)
 	}
 	e.cached.valid, e.cached.flushes, e.cached.state = true, flushes, s
-	return s.clone(), nil
+	return s, nil
 }
 
 func (e *pebbleEngine) persist(ctx context.Context) error {

@@ -160,15 +160,31 @@ func (s *scratch) order() {
 }
 
 // flush implements engine.
-func (e *pebbleEngine) flush(ctx context.Context, updates []*Update, keep func(uint16) bool, next *state, changed []VBPosition) error {
+func (e *pebbleEngine) flush(ctx context.Context, updates []*Update, keep func(uint16) bool, next *state, idle bool) error {
+	if idle && next.items == 0 {
+		updates = stating(updates, keep)
+	}
+	if idle && len(updates) == 0 {
+		next.number--
+		return nil
+	}
 	e.begin()
 	defer e.end()
 	items, err := e.collect(updates, keep)
 	if err != nil {
 		return classify(e.id, e.dir, err)
 	}
+	if idle && len(e.scratch.ops)+len(e.scratch.backs) == 0 {
+		next.number--
+		return nil
+	}
 	next.items += items
-	return e.commit(ctx, next, changed)
+	return e.commit(ctx, next)
+}
+
+// stating leaves out what changes nothing in a slice without rows: documents that have no keys. It works in place.
+func stating(updates []*Update, keep func(uint16) bool) []*Update {
+	return slices.DeleteFunc(updates, func(u *Update) bool { return len(u.Keys) == 0 && (keep == nil || !keep(u.VBucket)) })
 }
 
 // collect adds what the updates change, and gives by how much the number of rows changes. The updates are in the order of
@@ -245,7 +261,7 @@ func diff(s *scratch, docID []byte) {
 }
 
 // commit writes the collected changes and the state after them as one batch.
-func (e *pebbleEngine) commit(ctx context.Context, next *state, changed []VBPosition) error {
+func (e *pebbleEngine) commit(ctx context.Context, next *state) error {
 	s := e.scratch
 	s.order()
 	size := s.cost()
@@ -258,7 +274,7 @@ func (e *pebbleEngine) commit(ctx context.Context, next *state, changed []VBPosi
 		return classify(e.id, e.dir, err)
 	}
 	full := e.fresh || next.number%stateSlots == 0
-	n, err := putState(b, &e.opened, next, changed, full)
+	n, err := putState(b, &e.opened, next, full)
 	if err != nil {
 		return classify(e.id, e.dir, err)
 	}
@@ -308,17 +324,19 @@ func (s *scratch) fillOps(b *pebble.Batch, ops []op) error {
 	return nil
 }
 
-// putState adds the state record and the failover logs that changed, and gives their size.
-func putState(b *pebble.Batch, prev, next *state, changed []VBPosition, full bool) (int, error) {
-	vbs := make([]uint16, 0, len(changed))
+// putState adds the state record and the failover logs that are not as they were written last, and gives their size.
+func putState(b *pebble.Batch, prev, next *state, full bool) (int, error) {
+	var vbs []uint16
 	size := 0
-	for i := range changed {
-		vbs = append(vbs, changed[i].VBucket)
-		if changed[i].Log == nil {
+	for vb := range next.positions {
+		if next.positions[vb] != prev.positions[vb] {
+			vbs = append(vbs, uint16(vb))
+		}
+		if sameLog(next.logs[vb], prev.logs[vb]) {
 			continue
 		}
-		v := timestamp.AppendLog(nil, changed[i].Log)
-		if err := b.Set(logKey(changed[i].VBucket), v, nil); err != nil {
+		v := timestamp.AppendLog(nil, next.logs[vb])
+		if err := b.Set(logKey(uint16(vb)), v, nil); err != nil {
 			return 0, err
 		}
 		size += len(v) + entryOverhead
@@ -328,6 +346,11 @@ func putState(b *pebble.Batch, prev, next *state, changed []VBPosition, full boo
 		return 0, err
 	}
 	return size + len(record), b.Set([]byte{tagState, stateSlot(next.number, full)}, record, nil)
+}
+
+// sameLog is Equal, and cheap where it is the very same.
+func sameLog(a, b timestamp.FailoverLog) bool {
+	return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0] || a.Equal(b))
 }
 
 // collectState reads logs and state records, in this order of keys.

@@ -214,7 +214,7 @@ func (e *pebbleEngine) replace(ctx context.Context, to []VBPosition, from view, 
 	}
 	next = cur.next(to[:done])
 	next.items += items
-	return next, done, e.commit(ctx, next, to[:done])
+	return next, done, e.commit(ctx, next)
 }
 
 // collectDifferences collects what turns the rows here of as many vbuckets as one batch takes into those of from.

@@ -52,6 +52,7 @@ func openSlice(store *Store, dir string, memTable, budget int64) (*Slice, int64,
 		return nil, 0, &CorruptError{Copy: m.Copy, File: store.fs.PathJoin(dir, metaName), Err: err}
 	}
 	s := newSlice(store, dir, m.Meta, memTable)
+	s.birth = m.Birth
 	if err := errors.Join(s.loadCheckpoints(), s.removeGenerations(m.Generation)); err != nil {
 		return nil, 0, classify(m.Copy, dir, err)
 	}

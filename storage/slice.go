@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
@@ -20,6 +21,7 @@ import (
 type Slice struct {
 	store    *Store
 	meta     Meta
+	birth    uint64 // see metaFile
 	dir      string
 	log      hclog.Logger
 	memTable int64
@@ -36,6 +38,7 @@ type Slice struct {
 	snapshots int
 	dropped   bool
 	cps       []CheckpointInfo // newest first
+	marks     []CheckpointInfo // see Mark; newest first
 	reading   map[uint64]int   // checkpoints that somebody restores from
 }
 
@@ -70,12 +73,13 @@ func newSlice(store *Store, dir string, m Meta, memTable int64) *Slice {
 func createSlice(store *Store, dir string, m Meta, memTable int64) (*Slice, error) {
 	fs, tmp := store.fs, dir+tmpSuffix
 	s := newSlice(store, dir, m, memTable)
+	s.birth = rand.Uint64()
 	err := fs.RemoveAll(tmp)
 	if err == nil {
 		err = fs.MkdirAll(fs.PathJoin(tmp, checkpointsName), 0o755)
 	}
 	if err == nil {
-		err = writeSmall(fs, tmp, metaName, metaFile{Meta: m, Generation: 1})
+		err = writeSmall(fs, tmp, metaName, metaFile{Meta: m, Generation: 1, Birth: s.birth})
 	}
 	if err == nil {
 		err = fs.Rename(tmp, dir)
@@ -96,7 +100,8 @@ func createSlice(store *Store, dir string, m Meta, memTable int64) (*Slice, erro
 
 // install makes a generation the present one, in one step, and gives the one before: whoever reads finds one or the other.
 func (s *Slice) install(g *generation) (old *generation) {
-	st := g.eng.state()
+	written := g.eng.state()
+	st := written.standing(s.store.common.of(s.rows(g.number, written.number)))
 	g.refs, g.done = 1, make(chan struct{})
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,11 +220,17 @@ func (s *Slice) Flush(ctx context.Context, b Batch) error {
 		return err
 	}
 	next := cur.next(b.Positions)
+	if c := b.Common; c != nil {
+		next = cur.next(nil)
+		next.positions, next.logs = c.Positions, c.Logs
+	}
 	next.exact = b.Timestamp.Len() > 0
 	if next.exact {
-		next.stable = b.Timestamp.Clone()
+		if next.stable = b.Timestamp; b.Common == nil {
+			next.stable = b.Timestamp.Clone()
+		}
 	}
-	err = g.eng.flush(ctx, coalesce(nil, b.Updates), b.KeepTombstones, next, b.Positions)
+	err = g.eng.flush(ctx, coalesce(nil, b.Updates), b.KeepTombstones, next, b.Common != nil)
 	return s.finish(g, next, err)
 }
 
@@ -331,7 +342,7 @@ func (s *Slice) Timestamp() (stable timestamp.Vector, exact bool) {
 	return st.stable.Clone(), st.exact
 }
 
-// Durable is the state that would be there after SIGKILL or a loss of power now.
+// Durable is the state that would be there after SIGKILL or a loss of power now. Nothing of it may be changed.
 type Durable struct {
 	Batch     uint64 // number of the newest batch in it, 0 for none
 	Positions []ingest.Position
@@ -347,6 +358,7 @@ func (s *Slice) Durable() (Durable, error) {
 	}
 	st, err := g.eng.durable()
 	err = errors.Join(err, s.release(g))
+	st = st.standing(s.store.common.of(s.rows(g.number, st.number)))
 	return Durable{Batch: st.number, Positions: st.positions, Stable: st.stable, Exact: st.exact}, err
 }
 

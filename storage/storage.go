@@ -105,6 +105,7 @@ type Store struct {
 	lock io.Closer
 
 	making sync.WaitGroup // creations under way
+	common commons
 
 	mu       sync.Mutex
 	copies   map[index.CopyID]*Slice
@@ -159,6 +160,7 @@ func Open(o Options) (*Store, error) {
 		},
 	}
 	s.res.space.fill()
+	s.loadCommon()
 	if err := s.openAll(); err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -331,27 +333,36 @@ func (s *Store) Close() error {
 		return nil
 	}
 	s.closed = true
-	all := s.copies
-	s.copies = map[index.CopyID]*Slice{}
 	s.mu.Unlock()
 	s.making.Wait()
 	ctx, cancel := context.WithTimeout(context.Background(), closePersist)
 	defer cancel()
-	errs := make([]error, 0, len(all)+1)
-	var mu sync.Mutex
+	all := s.Slices()
+	if each(all, func(c *Slice) error { return c.Persist(ctx) }) == nil { // else each tells of it when it is closed
+		if err := s.KeepCommon(); err != nil {
+			s.log.Warn("where copies stand together is not written: they will go on from what each has stored", "error", err)
+		}
+	}
+	s.mu.Lock()
+	s.copies = map[index.CopyID]*Slice{}
+	s.mu.Unlock()
+	err := each(all, func(c *Slice) error { return c.end(ctx, false) })
+	s.res.files.Unref()
+	s.res.cache.Unref()
+	return errors.Join(err, s.lock.Close())
+}
+
+// each does something with every slice, several side by side, and gives all errors.
+func each(all []*Slice, f func(*Slice) error) error {
+	errs := make([]error, len(all))
 	var g errgroup.Group
 	g.SetLimit(closeAtOnce)
-	for _, c := range all {
+	for i, c := range all {
 		g.Go(func() error {
-			err := c.end(ctx, false)
-			mu.Lock()
-			defer mu.Unlock()
-			errs = append(errs, err)
+			errs[i] = f(c)
 			return nil
 		})
 	}
 	_ = g.Wait() // the errors are collected, all of them
-	s.res.files.Unref()
-	s.res.cache.Unref()
-	return errors.Join(append(errs, s.lock.Close())...)
+	return errors.Join(errs...)
 }

@@ -8,7 +8,7 @@ import (
 // TestSwitchLeavesNoGap: while a slice goes from one generation to the next, again and again, whoever reads it finds one
 // or the other.
 func TestSwitchLeavesNoGap(t *testing.T) {
-	s := &Slice{}
+	s := &Slice{store: &Store{}}
 	s.install(&generation{number: 1, eng: &pebbleEngine{}})
 	var readers sync.WaitGroup
 	done := make(chan struct{})
