@@ -18,7 +18,7 @@ func TestRulesNeeded(t *testing.T) {
 		{"tombstones", tombstones, 1}, {"windowRule", windowRule, 300}, {"beginCheck", beginCheck, 415}, {"ownerFence", ownerFence, 60},
 		{"incarnation", incarnation, 1}, {"dropData", dropData, 1}, {"snapshotEnds", snapshotEnds, 1},
 		{"resettle", resettle, 1}, {"rangeA", rangeA, 1}, {"purgeRows", purgeRows, 1000}, {"sideBranch", sideBranch, 100}, {"upsertDeletion", upsertDeletion, 1}, {"awaited", awaited, 1},
-		{"sideEnd", sideEnd, 1}, {"wholeParts", wholeParts, 1}, {"commonRows", commonRows, 400},
+		{"sideEnd", sideEnd, 1}, {"wholeParts", wholeParts, 1}, {"commonRows", commonRows, 180},
 	}
 	for _, c := range cases {
 		found := ""
