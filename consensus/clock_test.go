@@ -56,14 +56,14 @@ func TestTheStatesTime(t *testing.T) {
 		if again := request("first"); !again.Replayed {
 			t.Errorf("a request of some minutes ago is forgotten: %+v", again)
 		}
-		off := stateTime().Sub(time.Now()).Abs()
+		off := time.Until(stateTime()).Abs()
 		for i := range ahead {
 			ahead[i].Store(0)
 		}
 		for end := time.Now().Add(2*off + time.Second); time.Now().Before(end); time.Sleep(time.Minute / 2) {
 			look("right again " + time.Now().String())
 		}
-		if off := stateTime().Sub(time.Now()).Abs(); off > clockSlack+time.Minute { // as of the last write
+		if off := time.Until(stateTime()).Abs(); off > clockSlack+time.Minute { // as of the last write
 			t.Errorf("with clocks that are right, the state's time is still %s off", off)
 		}
 	})

@@ -26,7 +26,7 @@ func TestPumpTurns(t *testing.T) {
 	}
 	accept := func(side bool, e keyversion.Event) {
 		t.Helper()
-		v := ingest.Taken
+		var v ingest.Verdict
 		if side {
 			e.Incarnation.Counter = 5
 			v = k.st.AcceptSide(ingest.Source{Connection: 2}, &e)
