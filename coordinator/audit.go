@@ -11,8 +11,9 @@ import (
 const (
 	// auditSpacing is the least time between audits of two buckets, so that many buckets do not ask KV at once.
 	auditSpacing = 1_000 // ms
-	// auditPatience is how long answers are waited for.
-	auditPatience = 5_000 // ms
+	// auditPatience is how long answers are waited for, suspectPatience while a scan waits for what the audit finds.
+	auditPatience   = 5_000 // ms
+	suspectPatience = 1_000 // ms
 )
 
 // audit is one comparison of a bucket's streams with what KV says.
@@ -42,7 +43,11 @@ func (a *audit) lacks(v uint16, branch uint64) (shown bool) {
 func (l *leader) stepAudit() {
 	for _, b := range l.ordered {
 		a := b.audit
-		if a == nil || a.answers < a.asked && l.nowMS-a.sinceMS < auditPatience {
+		patience := int64(auditPatience)
+		if b.suspect {
+			patience = suspectPatience
+		}
+		if a == nil || a.answers < a.asked && l.nowMS-a.sinceMS < patience {
 			continue
 		}
 		b.audit = nil
@@ -77,7 +82,7 @@ func (l *leader) beginAudit(b *bucket) {
 			continue
 		}
 		mine.asked++
-		p.commands.put(task{key: "audit/" + ref.name, do: func(ctx context.Context) {
+		p.questions.put(task{key: "audit/" + ref.name, do: func(ctx context.Context) {
 			reply, err := fenced(ctx, p.fences, func(f wire.Fence) (*wire.FailoverLogsReply, error) {
 				return l.cfg.Projectors.FailoverLogs(ctx, p.addr, &wire.FailoverLogsRequest{Fence: f, Bucket: ref.name})
 			})

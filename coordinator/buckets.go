@@ -373,7 +373,7 @@ func (l *leader) poll(ref bucketRef, n *indexer, a streams.Action) {
 }
 
 func (l *leader) fetchLogs(ref bucketRef, p *projector, a streams.Action) {
-	p.commands.put(task{key: "logs/" + ref.name, do: func(ctx context.Context) {
+	p.questions.put(task{key: "logs/" + ref.name, do: func(ctx context.Context) {
 		ctx = l.traced(ctx, ref.name)
 		reply, err := fenced(ctx, p.fences, func(f wire.Fence) (*wire.FailoverLogsReply, error) {
 			return l.cfg.Projectors.FailoverLogs(ctx, p.addr, &wire.FailoverLogsRequest{Fence: f, Bucket: ref.name, VBuckets: a.VBuckets})
@@ -457,7 +457,7 @@ func (l *leader) checkBuckets() {
 	}
 	for _, b := range l.ordered {
 		name, uuid := b.name, b.uuid
-		p.control.put(task{key: "bucket/" + name, do: func(ctx context.Context) {
+		p.checks.put(task{key: "bucket/" + name, do: func(ctx context.Context) {
 			reply, err := l.cfg.Projectors.Bucket(ctx, p.addr, &wire.BucketRequest{Bucket: name})
 			_ = l.post(ctx, answer(func(l *leader) { l.bucketChecked(p.id, name, uuid, reply, err) }))
 		}})

@@ -83,6 +83,9 @@ type projector struct {
 	syncs *lane // fresh reports for scans that wait
 	// syncing are the buckets of which one is on its way. Its answer is lost with the process that was asked, and so is this.
 	syncing map[bucketRef]bool
+	// questions are about what its KV node says. None waits for another, nor for what it is to do: the node may hang.
+	questions *lane
+	checks    *lane // of what its KV node says of buckets: as many as there are
 	// running is what its hello told, until the streams were adopted.
 	running  map[string]wire.StreamStates
 	counters wire.ProjectorCounters
@@ -216,9 +219,10 @@ func (l *leader) reconcileProjector(p *statecontext.Projector) {
 			l.projectorGone(p.ID)
 		}
 	}
-	n := &projector{component: l.newComponent(p.Admin, p.BootID, fencesOf(old)), id: p.ID, syncs: newLane(), syncing: map[bucketRef]bool{}}
+	n := &projector{component: l.newComponent(p.Admin, p.BootID, fencesOf(old)), id: p.ID, syncs: newLane(), syncing: map[bucketRef]bool{}, questions: newLane(), checks: newLane()}
+	n.questions.workers = questionsAtOnce
 	l.projectors[p.ID] = n
-	l.open(&n.component, n.control, n.commands, n.syncs)
+	l.open(&n.component, n.control, n.commands, n.syncs, n.questions, n.checks)
 }
 
 func fencesOf(p *projector) *fences {

@@ -145,6 +145,8 @@ const (
 	maxProposals = 32
 	// laneLength bounds commands that wait for one receiver; the oldest is dropped, because duties tell it again.
 	laneLength = 256
+	// questionsAtOnce is how many questions about a projector's KV node are under way.
+	questionsAtOnce = 4
 	// maxWaiters bounds scans that wait for a stability timestamp.
 	maxWaiters = 4096
 	// commandRetries is how often a command is sent again at once that another lane's command overtook.

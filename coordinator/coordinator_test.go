@@ -798,38 +798,70 @@ func TestRollback(t *testing.T) {
 	}
 }
 
-// TestRollbackWithoutANode: a KV node hangs and is failed over. Its projector lives and cannot ask it, and the rollback does
-// not wait for it.
+// TestRollbackWithoutANode: a KV node hangs and is failed over. Its projector lives, says that its streams run, and cannot ask it,
+// whether it says so or waits for it. The rollback begins although no stream has ended and no scan asks, and waits for nobody.
 func TestRollbackWithoutANode(t *testing.T) {
-	inWorld(t, func(w *world) {
-		w.components(2)
-		o := w.create("a", "", 2, 0)
-		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
-		w.write("world", 5)
-		w.until("15 is stable", 2*time.Second, func() bool { return w.log.State().Bucket("world").Stability.Vector.Seqnos[0] == 15 })
+	for _, tc := range []struct {
+		name         string
+		looks, hangs bool
+		limit        time.Duration
+	}{
+		{"the projector says that its node is silent", true, false, time.Second},
+		{"the projector waits for its node", true, true, 2 * time.Second},
+		{"nobody looks, a scan asks", false, true, 4 * time.Second},
+	} {
+		inWorld(t, func(w *world) {
+			w.looks = tc.looks
+			w.components(2)
+			o := w.create("a", "", 2, 0)
+			w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+			w.write("world", 5)
+			w.until("15 is stable", 2*time.Second, func() bool { return w.log.State().Bucket("world").Stability.Vector.Seqnos[0] == 15 })
 
-		p1 := w.projectors["http://p1"]
-		p1.mu.Lock()
-		p1.away = true
-		clear(p1.streams["world"])
-		p1.mu.Unlock()
-		w.mu.Lock() // vbucket 0 loses 13 to 15
-		kv := w.kv["world"]
-		kv.rev++
-		for v := range kv.owner {
-			if kv.owner[v] == "p1" {
-				kv.owner[v] = "p2"
-				kv.logs[v] = append(timestamp.FailoverLog{{VBUUID: 4711, Seqno: kv.high[v]}}, kv.logs[v]...)
+			p1 := w.projectors["http://p1"]
+			p1.mu.Lock()
+			p1.away, p1.hangs = !tc.hangs, tc.hangs
+			p1.mu.Unlock()
+			w.mu.Lock() // vbucket 0 loses 13 to 15
+			kv := w.kv["world"]
+			kv.rev++
+			for v := range kv.owner {
+				if kv.owner[v] == "p1" {
+					kv.owner[v] = "p2"
+					kv.logs[v] = append(timestamp.FailoverLog{{VBUUID: 4711, Seqno: kv.high[v]}}, kv.logs[v]...)
+				}
 			}
-		}
-		kv.high[0], kv.logs[0][0].Seqno = 12, 12
-		w.mu.Unlock()
-		w.until("rollback", 10*time.Second, func() bool { return w.log.State().Bucket("world").Rollback != nil })
-		took := w.until("cleared", 20*time.Second, func() bool { return w.log.State().Bucket("world").Rollback == nil })
-		t.Logf("rolled back after %v", took)
-		w.write("world", 5)
-		w.until("stability goes on", 10*time.Second, func() bool { return w.log.State().Bucket("world").Stability.Vector.Seqnos[0] == 17 })
-	})
+			kv.high[0], kv.logs[0][0].Seqno = 12, 12
+			need := timestamp.New(vbuckets)
+			need.Set(0, timestamp.Position{VBUUID: 4711, Seqno: 12})
+			w.mu.Unlock()
+			began := time.Now()
+			scan := func() bool { // it asks, is refused, and asks again, as scans do
+				ctx, cancel := context.WithTimeout(w.ctx, 500*time.Millisecond)
+				defer cancel()
+				_, err := w.leader().Stabilize(ctx, "world", need)
+				return err == nil
+			}
+			if tc.looks {
+				w.until("rollback", time.Minute, func() bool { return w.log.State().Bucket("world").Rollback != nil })
+				w.until("cleared", time.Minute, func() bool { return w.log.State().Bucket("world").Rollback == nil })
+			}
+			w.until("a scan", time.Minute, scan)
+			if took := time.Since(began); took > tc.limit {
+				t.Errorf("%s: a scan after %v, want %v", tc.name, took, tc.limit)
+			} else {
+				t.Logf("%s: a scan after %v", tc.name, took)
+			}
+			if s := w.log.State().Bucket("world").Stability; s.RollbackID != 1 {
+				t.Errorf("%s: rolled back to %d", tc.name, s.RollbackID)
+			}
+			w.write("world", 5)
+			w.until("stability goes on", 10*time.Second, func() bool { return w.log.State().Bucket("world").Stability.Vector.Seqnos[0] == 17 })
+			if starts, _ := p1.counts(); starts != vbuckets/2 {
+				t.Errorf("%s: the projector of the node that hangs has begun %d streams", tc.name, starts)
+			}
+		})
+	}
 }
 
 // TestIdleBucketAfterARecovery: a recovery passes over numbers of stability timestamps. Indexers hold the vector of an idle bucket

@@ -107,9 +107,29 @@ type fakeProjector struct {
 	tell    func(*wire.ProjectorReport) // adds to each report; nil: nothing
 	drops   []index.NodeID              // whom it drops some data of every bucket
 	foreign string                      // uuid of the buckets that it is asked for, "none": it has none; "": KV's
-	away    bool                        // its KV node hangs
+	away    bool                        // its KV node hangs, and it says so
 	stuck   bool                        // it answers no SYNC
 	syncs   int                         // that it was asked for
+	hangs   bool                        // its KV node hangs, and it waits for it
+	sees    *wire.Hosted                // what its KV node had at the last look
+}
+
+// askKV is a question to its KV node.
+func (p *fakeProjector) askKV(ctx context.Context, bucket string) error {
+	p.mu.Lock()
+	away, hangs := p.away, p.hangs
+	p.mu.Unlock()
+	if hangs {
+		select {
+		case <-time.After(5 * time.Second):
+		case <-ctx.Done():
+		}
+		return errors.New("no answer in time")
+	}
+	if away {
+		return rpc.Refuse(rpc.CodeKV, "KV of bucket %q cannot be asked now", bucket)
+	}
+	return nil
 }
 
 type fakeStream struct {
@@ -185,6 +205,17 @@ func (p *fakeProjector) report(only string) *wire.ProjectorReport {
 			continue
 		}
 		s := wire.StreamStates{Bucket: name, BucketUUID: kv.uuid, Full: true, Dropping: p.drops}
+		if !p.away && !p.hangs {
+			p.sees = &wire.Hosted{Node: string(p.id), Revision: timestamp.MapRevision{Rev: kv.rev}}
+			for v := range uint16(vbuckets) {
+				if kv.owner[v] == p.id {
+					p.sees.VBuckets = append(p.sees.VBuckets, v)
+				}
+			}
+		}
+		if p.w.looks {
+			s.Hosted = p.sees
+		}
 		for v := range uint16(vbuckets) {
 			st := streams[v]
 			if st == nil {
@@ -263,6 +294,9 @@ func (c projectorsOf) Bucket(ctx context.Context, addr string, req *wire.BucketR
 	if err := p.enter(ctx, nil, false); err != nil {
 		return nil, err
 	}
+	if err := p.askKV(ctx, req.Bucket); err != nil {
+		return nil, err
+	}
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
 	kv := c.w.kv[req.Bucket]
@@ -284,13 +318,13 @@ func (c projectorsOf) FailoverLogs(ctx context.Context, addr string, req *wire.F
 	if err := p.enter(ctx, &req.Fence, false); err != nil {
 		return nil, err
 	}
+	if err := p.askKV(ctx, req.Bucket); err != nil {
+		return nil, err
+	}
 	c.w.mu.Lock()
 	defer c.w.mu.Unlock()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.away {
-		return nil, rpc.Refuse(rpc.CodeKV, "KV of bucket %q cannot be asked now", req.Bucket)
-	}
 	r := &wire.FailoverLogsReply{}
 	kv := c.w.kv[req.Bucket]
 	for v := range uint16(vbuckets) {
@@ -304,6 +338,9 @@ func (c projectorsOf) FailoverLogs(ctx context.Context, addr string, req *wire.F
 func (c projectorsOf) Streams(ctx context.Context, addr string, req *wire.StreamRequest) (*wire.StreamReply, error) {
 	p := c.at(addr)
 	if err := p.enter(ctx, &req.Fence, false); err != nil {
+		return nil, err
+	}
+	if err := p.askKV(ctx, req.Buckets[0].Bucket); err != nil {
 		return nil, err
 	}
 	c.w.mu.Lock()
@@ -334,6 +371,7 @@ func (c projectorsOf) Stop(ctx context.Context, addr string, req *wire.StreamSto
 	if err := p.enter(ctx, &req.Fence, false); err != nil {
 		return err
 	}
+	_ = p.askKV(ctx, req.Bucket) // its streams count no more, whether KV hears it or not
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.stops++

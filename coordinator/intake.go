@@ -251,6 +251,9 @@ func (l *leader) takeProjectorReport(p *projector, r *wire.ProjectorReport, hell
 			p.full = false
 		}
 		l.takeCompletes(b, p.id, s)
+		if h := s.Hosted; h != nil {
+			b.ledger.Hosted(l.nowMS, p.id, streams.Hosted{Node: h.Node, Revision: h.Revision, VBuckets: h.VBuckets})
+		}
 		if len(s.Dropping) > 0 {
 			b.dropping[p.id] = s.Dropping
 		} else {

@@ -17,14 +17,16 @@ type task struct {
 	do  func(ctx context.Context)
 }
 
-// lane is a bounded queue of tasks with one goroutine, so that a slow receiver delays nobody else.
+// lane is a bounded queue of tasks with goroutines of its own, so that a slow receiver delays nobody else: one, in order, or
+// several, in none.
 type lane struct {
-	mu    sync.Mutex
-	tasks []task
-	wake  chan struct{} // one slot
+	workers int // set before it is opened
+	mu      sync.Mutex
+	tasks   []task
+	wake    chan struct{} // one slot
 }
 
-func newLane() *lane { return &lane{wake: make(chan struct{}, 1)} }
+func newLane() *lane { return &lane{workers: 1, wake: make(chan struct{}, 1)} }
 
 // put adds a task. When the lane is full the oldest one goes: duties are level-triggered and will tell it again.
 func (q *lane) put(t task) {
@@ -38,6 +40,11 @@ func (q *lane) put(t task) {
 		q.tasks = append(q.tasks[:0], q.tasks[1:]...)
 	}
 	q.tasks = append(q.tasks, t)
+	q.rouse()
+}
+
+// rouse wakes one of those who wait for a task.
+func (q *lane) rouse() {
 	select {
 	case q.wake <- struct{}{}:
 	default:
@@ -51,7 +58,9 @@ func (q *lane) take() (task, bool) {
 		return task{}, false
 	}
 	t := q.tasks[0]
-	q.tasks = append(q.tasks[:0], q.tasks[1:]...)
+	if q.tasks = append(q.tasks[:0], q.tasks[1:]...); len(q.tasks) > 0 {
+		q.rouse() // another worker may take it meanwhile
+	}
 	return t, true
 }
 
@@ -68,7 +77,7 @@ func (q *lane) waiting() bool {
 	return len(q.tasks) > 0
 }
 
-// Run does the tasks one after the other until ctx ends.
+// Run does tasks, one after the other, until ctx ends: the work of one goroutine.
 func (q *lane) Run(ctx context.Context) error {
 	for {
 		for {

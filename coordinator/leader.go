@@ -119,7 +119,9 @@ type crew interface {
 type goroutines struct{ group *errgroup.Group }
 
 func (g *goroutines) open(ctx context.Context, _ string, q *lane) {
-	g.group.Go(func() error { return q.Run(ctx) })
+	for range q.workers {
+		g.group.Go(func() error { return q.Run(ctx) })
+	}
 }
 
 func (g *goroutines) propose(do func()) {

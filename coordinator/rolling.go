@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"tidemark/index"
-	"tidemark/internal/rpc"
 	"tidemark/rollback"
 	"tidemark/statecontext"
 	"tidemark/streams"
@@ -21,6 +20,9 @@ var ErrInRollback = errors.New("the bucket is being rolled back")
 const (
 	rollbackPatience = 60_000 // ms
 	rollbackAgain    = 1_000  // ms until somebody who has not answered is asked again
+	// logsPatience is how long projectors are waited for of which no answer is needed, logsAgain until they are asked again.
+	logsPatience = 1_000 // ms
+	logsAgain    = 250   // ms
 )
 
 // rolling is one step of a bucket's rollback (IM-23): what came in since it was entered. A new leader, or a new step,
@@ -70,6 +72,11 @@ func (l *leader) stepRollback(b *bucket) {
 		}
 	}
 	r.answers.Late = l.nowMS-r.sinceMS >= rollbackPatience
+	if l.nowMS-r.sinceMS >= logsPatience {
+		for _, id := range l.alive {
+			r.answers.Away[id] = true
+		}
+	}
 	d, err := rollback.Next(rollback.Context{ID: r.id, Step: rollback.Step(r.step), Current: s.MutationTimestamp, Logs: s.Rollback.Logs,
 		Revisions: s.Rollback.Revisions, Restart: s.Rollback.Restart,
 		Stability: rollback.Stability{Vector: s.Stability.Vector, Logs: s.Stability.Logs}, AnyMap: !l.on(NewestMap)}, r.answers)
@@ -94,25 +101,25 @@ func (l *leader) stepRollback(b *bucket) {
 		return
 	}
 	for _, id := range d.AskLogs {
-		if p := l.projectors[id]; p != nil && r.due(l.nowMS, "logs/"+string(id)) {
+		if p := l.projectors[id]; p != nil && r.due(l.nowMS, "logs/"+string(id), logsAgain) {
 			l.rollbackLogs(b, r, p)
 		}
 	}
 	for _, node := range d.AskPrepare {
-		if n := l.indexers[node]; n != nil && r.due(l.nowMS, fmt.Sprint("prepare/", node)) {
+		if n := l.indexers[node]; n != nil && r.due(l.nowMS, fmt.Sprint("prepare/", node), rollbackAgain) {
 			l.tellRollback(b, s.Rollback, r, n, "prepare")
 		}
 	}
 	for _, node := range d.AskDo {
-		if n := l.indexers[node]; n != nil && r.due(l.nowMS, fmt.Sprint("rollback/", node)) {
+		if n := l.indexers[node]; n != nil && r.due(l.nowMS, fmt.Sprint("rollback/", node), rollbackAgain) {
 			l.tellRollback(b, s.Rollback, r, n, "rollback")
 		}
 	}
 }
 
 // due tells whether somebody may be asked (again) now, and notes that it is.
-func (r *rolling) due(nowMS int64, who string) bool {
-	if at, asked := r.askedMS[who]; asked && nowMS-at < rollbackAgain {
+func (r *rolling) due(nowMS int64, who string, again int64) bool {
+	if at, asked := r.askedMS[who]; asked && nowMS-at < again {
 		return false
 	}
 	r.askedMS[who] = nowMS
@@ -133,15 +140,12 @@ func (l *leader) advanceRollback(b *bucket, s *statecontext.Bucket, d rollback.D
 
 func (l *leader) rollbackLogs(b *bucket, r *rolling, p *projector) {
 	ref, id := bucketRef{name: b.name, generation: b.generation}, r.id
-	p.commands.put(task{key: "rollback/" + ref.name, do: func(ctx context.Context) {
+	p.questions.put(task{key: "rollback/" + ref.name, do: func(ctx context.Context) {
 		reply, err := fenced(ctx, p.fences, func(f wire.Fence) (*wire.FailoverLogsReply, error) {
 			return l.cfg.Projectors.FailoverLogs(ctx, p.addr, &wire.FailoverLogsRequest{Fence: f, Bucket: ref.name})
 		})
 		if err != nil {
 			l.log.Debug("failover logs for a rollback", "projector", p.id, "error", err)
-			if !kvAway(err) {
-				return
-			}
 			reply = &wire.FailoverLogsReply{}
 		}
 		away, logs := err != nil, make([]rollback.Log, len(reply.Logs))
@@ -158,12 +162,6 @@ func (l *leader) rollbackLogs(b *bucket, r *rolling, p *projector) {
 			}
 		}))
 	}})
-}
-
-// kvAway: a projector refused because its KV node does not answer, or has no such bucket.
-func kvAway(err error) bool {
-	var p *rpc.Problem
-	return errors.As(err, &p) && (p.Code == rpc.CodeKV || p.Code == rpc.CodeBucket)
 }
 
 // tellRollback takes an indexer through a step. What it restores cannot be undone: leadership is checked first.

@@ -106,6 +106,7 @@ type world struct {
 	indexers   map[string]*fakeIndexer
 	running    sync.WaitGroup
 	says       hclog.Logger // of the leaders from now on; nil: nothing
+	looks      bool         // projectors tell what their KV nodes have
 }
 
 type kvBucket struct {

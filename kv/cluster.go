@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -414,9 +415,17 @@ func (c *cluster) others(m clustermap.Map) (out []clustermap.Node) {
 }
 
 // poll compares maps with the other members, takes the newest one, and gives those that did not answer.
-func (c *cluster) poll(ctx context.Context) (missing []string) {
+func (c *cluster) poll(ctx context.Context) (missing []string) { return c.pollLeaving(ctx, nil) }
+
+// pollLeaving is poll where some are about to leave: they are not waited for as long as the others.
+func (c *cluster) pollLeaving(ctx context.Context, leaving []string) (missing []string) {
 	have := c.current()
 	answers := c.peers.each(ctx, c.others(have), func(ctx context.Context, p clustermap.Node) (clustermap.Map, error) {
+		if slices.Contains(leaving, p.ID) {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, leavingTimeout)
+			defer cancel()
+		}
 		return c.peers.newerMap(ctx, p, have)
 	})
 	newest := have
@@ -553,6 +562,11 @@ func (c *cluster) commit(ctx context.Context, m clustermap.Map, first string, ex
 		}
 	}
 	for id, a := range c.peers.each(ctx, told, func(ctx context.Context, p clustermap.Node) (clustermap.Map, error) {
+		if _, stays := m.Node(p.ID); !stays {
+			var cancel context.CancelFunc
+			ctx, cancel = context.WithTimeout(ctx, leavingTimeout)
+			defer cancel()
+		}
 		return m, c.peers.push(ctx, p, m, nil)
 	}) {
 		if a.err != nil {

@@ -289,7 +289,7 @@ func (c *cluster) ask(ctx context.Context, without []string) (clustermap.Map, er
 		case leader != c.n.config.NodeID:
 			return m, &NotLeaderError{Leader: c.contact(leader).Admin}
 		}
-		missing := slices.DeleteFunc(c.poll(ctx), func(id string) bool { return slices.Contains(without, id) })
+		missing := slices.DeleteFunc(c.pollLeaving(ctx, without), func(id string) bool { return slices.Contains(without, id) })
 		if len(missing) > 0 {
 			return m, fmt.Errorf("%w: %s must answer first: without it nobody knows the newest map; if it is lost, too, fail it over in the same command", ErrRefused, strings.Join(missing, ", "))
 		}

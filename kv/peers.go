@@ -22,8 +22,9 @@ import (
 )
 
 const (
-	// peerTimeout bounds one call to another node.
-	peerTimeout = 3 * time.Second
+	// peerTimeout bounds one call to another node, leavingTimeout one to a node that leaves the cluster: it may hang.
+	peerTimeout    = 3 * time.Second
+	leavingTimeout = 500 * time.Millisecond
 	// peerMaxBytes bounds an answer: the copies of 1,024 vbuckets with their failover logs.
 	peerMaxBytes = 16 << 20
 )

@@ -145,6 +145,9 @@ func (p *Projector) bucketInfo(ctx context.Context, req *wire.BucketRequest) (*w
 	if req.Bucket == "" {
 		return nil, rpc.Refuse(rpc.CodeBadRequest, "no bucket named")
 	}
+	if b := p.bucket(req.Bucket); b != nil && b.control.silent.Load() {
+		return nil, kvProblem(req.Bucket, errKVSilent)
+	}
 	c := p.newControl(ctx, req.Bucket)
 	defer c.close()
 	ctx, cancel := context.WithTimeout(ctx, kvTimeout)
@@ -179,6 +182,8 @@ func (p *Projector) failoverLogs(ctx context.Context, req *wire.FailoverLogsRequ
 	}
 	c, done := p.kvOf(ctx, req.Bucket)
 	defer done()
+	ctx, cancel := context.WithTimeout(ctx, kvTimeout)
+	defer cancel()
 	at, err := c.state(ctx)
 	if err != nil {
 		return nil, err
@@ -196,6 +201,9 @@ func (p *Projector) failoverLogs(ctx context.Context, req *wire.FailoverLogsRequ
 	wanted = slices.DeleteFunc(slices.Clone(wanted), func(vb uint16) bool { _, hosted := at.highs[vb]; return !hosted })
 	reply := &wire.FailoverLogsReply{}
 	for i, a := range conn.FailoverLogs(ctx, wanted) {
+		if errors.Is(a.Err, feed.ErrNotMyVBucket) { // it has left since
+			continue
+		}
 		if a.Err != nil {
 			return nil, kvProblem(req.Bucket, a.Err)
 		}
@@ -216,7 +224,7 @@ func (p *Projector) checkCluster(id string) error {
 func (p *Projector) seqnos(ctx context.Context, req *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
 	c, done := p.kvOf(ctx, req.Bucket)
 	defer done()
-	ctx, cancel := context.WithTimeout(ctx, kvTimeout)
+	ctx, cancel := context.WithTimeout(ctx, seqnosTimeout)
 	defer cancel()
 	conn, err := c.get(ctx)
 	if err != nil {
@@ -235,6 +243,9 @@ func (p *Projector) seqnos(ctx context.Context, req *wire.SeqnosRequest) (*wire.
 	}
 	return reply, nil
 }
+
+// seqnosTimeout is for KV to say how far it is: shorter than the patience of who asks.
+const seqnosTimeout = 1500 * time.Millisecond
 
 // positionRounds is how often KV is asked for its positions while their branches change.
 const positionRounds = 4

@@ -26,6 +26,9 @@ type bucket struct {
 
 	emptied sync.Once // the default collection
 
+	sight  sight                       // of the watch
+	hosted atomic.Pointer[wire.Hosted] // what the watch saw last; replaced when there is news
+
 	planning sync.Mutex
 	defs     *wire.Definitions // of the plan; guarded by planning
 

@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"sync/atomic"
 
 	"tidemark/feed"
 	"tidemark/feed/gocb"
@@ -76,12 +77,16 @@ func kvProblem(bucket string, err error) error {
 // errBucketClosed is wrapped when the bucket is not streamed here any more.
 var errBucketClosed = errors.New("the bucket was closed here")
 
+// errKVSilent is wrapped when the KV node has not answered the newest look at it: it is looked at until it does.
+var errKVSilent = errors.New("the KV node did not answer the last time that it was asked")
+
 // control is a DCP connection without streams, for questions about a bucket. It ends with its context.
 type control struct {
 	p      *Projector
 	bucket string
 	ctx    context.Context
 	cancel context.CancelFunc
+	silent atomic.Bool // the KV node has not answered the watch, which goes on asking: nobody else waits for it
 
 	gate   gate // held while dialling: what follows is guarded by it
 	conn   feed.Feed
@@ -94,8 +99,16 @@ func (p *Projector) newControl(ctx context.Context, bucket string) *control {
 	return c
 }
 
-// get gives the connection, a new one when there is none.
+// get gives the connection, a new one when there is none. It does not wait for a KV node that is silent.
 func (c *control) get(ctx context.Context) (feed.Feed, error) {
+	if c.silent.Load() {
+		return nil, kvProblem(c.bucket, errKVSilent)
+	}
+	return c.open(ctx)
+}
+
+// open is get for one who asks whether the node is silent.
+func (c *control) open(ctx context.Context) (feed.Feed, error) {
 	ctx, done := joined(ctx, c.ctx)
 	defer done()
 	if err := c.gate.lock(ctx); err != nil {

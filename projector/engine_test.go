@@ -2,6 +2,7 @@ package projector
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -27,6 +28,7 @@ type engine struct {
 	streams map[uint16]opened   // open now
 	closed  []opened            // END is owed for them
 	holdEnd bool                // END after CLOSE comes when the test says so
+	hangs   chan any            // it answers nothing until this is closed; nil: it does not hang
 	answer  map[uint16]chan any // STREAM_REQ of these vbuckets waits
 	closes  int
 	value   []byte      // of documents
@@ -78,6 +80,11 @@ func (e *engine) handle(p *kvclienttest.Peer, f mcbp.Frame) bool {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if hangs := e.hangs; hangs != nil {
+		e.mu.Unlock()
+		<-hangs
+		e.mu.Lock()
+	}
 	vb := f.VBucket()
 	switch f.Op {
 	case mcbp.OpDCPBufferAck:
@@ -279,6 +286,59 @@ func TestAVBucketThatCameBackIsEnded(t *testing.T) {
 	w.expect(4, "1:STREAM_BEGIN@0", "1:INSERT@1")
 	if r := w.startAt(3, 2, 0); r.Outcome != wire.StartBegun {
 		t.Errorf("%+v", r)
+	}
+}
+
+// A KV node that has not answered a look is asked by looks alone: whoever has a question is told so, and the node does not hear of it.
+func TestASilentNodeIsNotAsked(t *testing.T) {
+	e := newEngine(t)
+	w := newWorldAt(t, e.Addr())
+	w.define(1, 1)
+	w.startAt(3, 1, 0)
+	w.expect(3, "1:STREAM_BEGIN@0")
+	b := w.p.bucket(testBucket)
+	w.eventually("it was looked at", func() bool { return b.hosted.Load() != nil })
+	report := w.p.currentReport(testBucket)
+	if h := report.Buckets[0].Hosted; h == nil || len(h.VBuckets) != vbuckets || h.Revision != (timestamp.MapRevision{Epoch: 1, Rev: 1}) || h.Node != e.Addr() {
+		t.Errorf("it reports that its node has %+v", h)
+	}
+	ask := map[string]func() error{
+		"failover logs": func() error {
+			_, err := w.client.FailoverLogs(t.Context(), w.url, &wire.FailoverLogsRequest{Fence: w.fence(), Bucket: testBucket})
+			return err
+		},
+		"seqnos": func() error {
+			_, err := w.client.Seqnos(t.Context(), w.url, &wire.SeqnosRequest{Bucket: testBucket, Map: true})
+			return err
+		},
+		"the bucket": func() error {
+			_, err := w.client.Bucket(t.Context(), w.url, &wire.BucketRequest{Bucket: testBucket})
+			return err
+		},
+		"a start": func() error {
+			r, err := w.client.Streams(t.Context(), w.url, w.request(9, wire.StreamStart{VBucket: 4, VBUUID: 77}))
+			if err == nil && r.Buckets[0].Code != "" {
+				err = errors.New(r.Buckets[0].Code)
+			}
+			return err
+		},
+	}
+	for what, question := range ask {
+		w.eventually(what+" are told", func() bool { return question() == nil })
+	}
+	hangs := make(chan any)
+	e.set(func() { e.hangs = hangs })
+	w.eventually("it is found silent", b.control.silent.Load)
+	for what, question := range ask {
+		if err := question(); err == nil || !strings.Contains(err.Error(), errKVSilent.Error()) {
+			t.Errorf("%s of a node that is silent: %v", what, err)
+		}
+	}
+	e.set(func() { e.hangs = nil })
+	close(hangs)
+	w.eventually("it is heard again", func() bool { return !b.control.silent.Load() })
+	for what, question := range ask {
+		w.eventually(what+" are told again", func() bool { return question() == nil })
 	}
 }
 

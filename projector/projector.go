@@ -39,23 +39,23 @@ import (
 
 // Limits and times.
 const (
-	ReportInterval    = 100 * time.Millisecond
-	ownershipInterval = 3 * time.Second      // between two looks at which vbuckets KV has
-	syncInterval      = time.Second          // between two SYNCs of an idle vbucket
-	fullInterval      = 5 * time.Second      // between two reports of everything
-	reportSpacing     = 5 * time.Millisecond // between two reports sent at once
-	registerPause     = 200 * time.Millisecond
-	stopGrace         = time.Second
-	maxWorkers        = 4
-	maxSideStreams    = 64               // side topics open at a time
-	sideIdleLimit     = 60 * time.Second // a side stream without progress is given up
-	sideBufferBytes   = 4 << 20          // DCP buffer of a side stream; maintenance streams have feed.DefaultBufferBytes
-	maxSyncWait       = 5 * time.Second
-	maxBuckets        = 1000
-	streamsAtOnce     = 64               // stream requests in flight on one connection
-	kvTimeout         = 5 * time.Second  // for a question to KV
-	workerQueue       = 4                // blocks between a connection and a worker; DCP's buffer holds the rest
-	sideDrainTimeout  = 30 * time.Second // how long its endpoint may take nothing when KV has sent all
+	ReportInterval   = 100 * time.Millisecond
+	syncInterval     = time.Second          // between two SYNCs of an idle vbucket
+	fullInterval     = 5 * time.Second      // between two reports of everything
+	reportSpacing    = 5 * time.Millisecond // between two reports sent at once
+	registerPause    = 200 * time.Millisecond
+	stopGrace        = time.Second
+	maxWorkers       = 4
+	maxSideStreams   = 64               // side topics open at a time
+	sideIdleLimit    = 60 * time.Second // a side stream without progress is given up
+	sideBufferBytes  = 4 << 20          // DCP buffer of a side stream; maintenance streams have feed.DefaultBufferBytes
+	maxSyncWait      = 5 * time.Second
+	maxBuckets       = 1000
+	streamsAtOnce    = 64               // stream requests in flight on one connection
+	kvTimeout        = 4 * time.Second  // for a question to KV: who asks for it learns why, before its own patience is over
+	stopTimeout      = time.Second      // for KV to hear that streams are stopped
+	workerQueue      = 4                // blocks between a connection and a worker; DCP's buffer holds the rest
+	sideDrainTimeout = 30 * time.Second // how long its endpoint may take nothing when KV has sent all
 
 	// definitionsPatience is how long a request for side streams waits for the definitions that it was made under.
 	definitionsPatience = 2 * time.Second

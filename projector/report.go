@@ -7,8 +7,12 @@ import (
 	"tidemark/wire"
 )
 
-// knowledge is what the coordinator knows of a bucket's streams, by vbucket, from the reports that it has answered.
-type knowledge []known
+// knowledge is what the coordinator knows of a bucket from the reports that it has answered: of its streams, by vbucket, and of
+// what the KV node has.
+type knowledge struct {
+	streams []known
+	hosted  *wire.Hosted
+}
 
 type known struct {
 	stream   *stream
@@ -25,7 +29,7 @@ func (p *Projector) report(ctx context.Context) error {
 	tick := time.NewTicker(ReportInterval)
 	defer tick.Stop()
 	silent := 0
-	var told map[*bucket]knowledge  // nil: all is to be told
+	var told map[*bucket]*knowledge // nil: all is to be told
 	var base uint64                 // sequence of the report by which it is known
 	brief := false                  // the leader takes what has moved in the short form
 	var faultsTold uint64           // changes of the faults that the coordinator knows of
@@ -99,11 +103,11 @@ func (p *Projector) currentReport(only string) *wire.ProjectorReport {
 }
 
 // reportSince is what has changed in all buckets since the coordinator was told; nil: everything.
-func (p *Projector) reportSince(told map[*bucket]knowledge, brief bool) (*wire.ProjectorReport, map[*bucket]knowledge) {
+func (p *Projector) reportSince(told map[*bucket]*knowledge, brief bool) (*wire.ProjectorReport, map[*bucket]*knowledge) {
 	return p.reportOf(func(string) bool { return true }, told, brief)
 }
 
-func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]knowledge, brief bool) (*wire.ProjectorReport, map[*bucket]knowledge) {
+func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]*knowledge, brief bool) (*wire.ProjectorReport, map[*bucket]*knowledge) {
 	p.reporting.Lock() // state and number belong together: a later number never shows an earlier state
 	defer p.reporting.Unlock()
 	p.sequence++
@@ -121,7 +125,7 @@ func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]knowledg
 		}
 	}
 	p.mu.Unlock()
-	telling := make(map[*bucket]knowledge, len(all))
+	telling := make(map[*bucket]*knowledge, len(all))
 	for _, b := range all {
 		r.Revision = min(r.Revision, b.applied())
 		states, now := b.states(told[b], brief)
@@ -133,25 +137,29 @@ func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]knowledg
 
 // states is the level state of the streams that KV has consented to, or what of it is news, and what is known by it. In the
 // brief form a stream that has only moved takes a few bytes.
-func (b *bucket) states(before knowledge, brief bool) (wire.StreamStates, knowledge) {
+func (b *bucket) states(before *knowledge, brief bool) (wire.StreamStates, *knowledge) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	r := wire.StreamStates{Bucket: b.name, BucketUUID: b.uuid, Full: before == nil, Dropping: b.topic.Dropping()}
-	now := make(knowledge, len(b.streams))
+	now := &knowledge{streams: make([]known, len(b.streams)), hosted: b.hosted.Load()}
+	if before == nil || before.hosted != now.hosted {
+		r.Hosted = now.hosted
+	}
 	for v, s := range b.streams {
 		if s == nil {
 			continue
 		}
 		was := known{}
 		if before != nil {
-			was = before[v]
+			was = before.streams[v]
 		}
-		now[v] = known{stream: s, complete: s.complete.Load(), ended: s.ended.Load()}
-		if now[v] == was {
+		is := known{stream: s, complete: s.complete.Load(), ended: s.ended.Load()}
+		now.streams[v] = is
+		if is == was {
 			continue
 		}
-		if brief && was.stream == s && was.ended == now[v].ended {
-			r.Move(s.vb, s.inc, now[v].complete)
+		if brief && was.stream == s && was.ended == is.ended {
+			r.Move(s.vb, s.inc, is.complete)
 			continue
 		}
 		log := s.log
@@ -159,8 +167,8 @@ func (b *bucket) states(before knowledge, brief bool) (wire.StreamStates, knowle
 			log = nil
 		}
 		r.VBuckets, r.Incarnations = append(r.VBuckets, s.vb), append(r.Incarnations, s.inc)
-		r.VBUUIDs, r.Complete = append(r.VBUUIDs, s.log.Newest()), append(r.Complete, now[v].complete)
-		r.Ended, r.Logs = append(r.Ended, now[v].ended), append(r.Logs, log)
+		r.VBUUIDs, r.Complete = append(r.VBUUIDs, s.log.Newest()), append(r.Complete, is.complete)
+		r.Ended, r.Logs = append(r.Ended, is.ended), append(r.Logs, log)
 		r.Purges, r.Revisions = append(r.Purges, s.purge), append(r.Revisions, s.revision)
 	}
 	return r, now

@@ -307,15 +307,15 @@ func (b *bucket) stop(ctx context.Context, vbuckets []uint16, inc index.Incarnat
 	if c == nil {
 		return
 	}
+	// A node that does not hear it sends on, under an incarnation that counts no more, until the vbucket's next start or stop.
+	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
+	defer cancel()
 	var g errgroup.Group
 	g.SetLimit(streamsAtOnce)
 	for _, s := range closing {
-		g.Go(func() error {
-			if err := c.discard(ctx, s); err != nil {
-				b.p.log.Warn("stopping a stream", "bucket", b.name, "vbucket", s.vb, "error", err)
-			}
-			return nil
-		})
+		g.Go(func() error { return c.discard(ctx, s) })
 	}
-	_ = g.Wait() // logged above
+	if err := g.Wait(); err != nil {
+		b.p.log.Warn("KV has not heard that streams are stopped; what they bring counts no more", "bucket", b.name, "vbuckets", len(closing), "error", err)
+	}
 }

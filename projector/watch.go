@@ -2,13 +2,38 @@ package projector
 
 import (
 	"context"
+	"slices"
 	"time"
+
+	"tidemark/feed"
+	"tidemark/mcbp"
+	"tidemark/wire"
 )
 
-// watch ends streams whose vbucket is no longer active at this KV node. Engines are known to say nothing on the stream
-// when a vbucket was taken over by another node; it would just bring nothing more, for ever.
+// Times and numbers of looks at what the KV node has.
+const (
+	lookInterval = 500 * time.Millisecond
+	// lookPatience is how long the KV node may take to answer a look before it counts as silent; it doubles, up to kvTimeout, while
+	// looks fail, and halves when they succeed: where everything is slow, the node is heard all the same.
+	lookPatience = time.Second
+	// silentEvery is how many looks pass between two at which streams that bring nothing are asked for.
+	silentEvery = 6
+	// The map is read while what the node has changes, for mapAfter looks beyond, and else at every mapEvery-th.
+	mapAfter, mapEvery = 20, 10
+)
+
+// sight is what the looks at the KV node have shown. It belongs to the watch, but for what it hands over in bucket.hosted.
+type sight struct {
+	looks, changed int // how many, and the newest one that saw a change
+	patience       time.Duration
+}
+
+// watch looks at the KV node, for three things that nobody says. Engines are known to say nothing on the stream when a vbucket was
+// taken over by another node; it would just bring nothing more, for ever. A vbucket that comes to this node may still be streamed
+// from another one that hangs: the coordinator is told what the node has, and under which map. And a node that does not answer is
+// not waited for by anybody who has a question: it is asked here alone, until it answers again.
 func (b *bucket) watch() {
-	tick := time.NewTicker(ownershipInterval)
+	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
 	for {
 		select {
@@ -16,41 +41,40 @@ func (b *bucket) watch() {
 			return
 		case <-tick.C:
 		}
-		b.checkOwnership()
+		b.sight.looks++
+		b.look(b.sight.looks%silentEvery == 0)
 	}
 }
 
 // looksAtOnce is how many silent streams KV is asked about at a time.
 const looksAtOnce = 64
 
-// checkOwnership ends the streams of vbuckets that KV does not host any more, and those that KV does not have any more. A
+// checkOwnership is a look that also asks for streams that bring nothing.
+func (b *bucket) checkOwnership() { b.look(true) }
+
+// look ends the streams of vbuckets that KV does not host any more, and those that KV does not have any more. A
 // vbucket may have left and come back since the last look: then KV hosts it, and has nothing for the stream of before. So a
 // stream that has brought nothing since the last look, though KV is at another seqno, is asked for. It may as well wait for
 // an indexer, or for its turn to be read from disk.
-func (b *bucket) checkOwnership() {
+func (b *bucket) look(silentToo bool) {
 	b.mu.Lock()
 	c := b.conn
 	b.mu.Unlock()
-	if c == nil {
-		return
-	}
-	streams := c.all() // before KV is asked: one that begins meanwhile is none of the answer's business
-	if len(streams) == 0 {
-		return
+	var streams []*stream
+	if c != nil {
+		streams = c.all() // before KV is asked: one that begins meanwhile is none of the answer's business
 	}
 	stood := make([]uint64, len(streams)) // before KV is asked, too: it is never behind that on the stream's branch
 	for i, s := range streams {
 		stood[i] = s.seqno.Load()
 	}
-	ctx, cancel := context.WithTimeout(b.ctx, kvTimeout)
+	b.sight.patience = max(b.sight.patience, lookPatience)
+	ctx, cancel := context.WithTimeout(b.ctx, b.sight.patience)
 	defer cancel()
-	conn, err := b.control.get(ctx)
+	highs, err := b.sees(ctx)
+	b.judge(ctx, err)
 	if err != nil {
 		return // the connection with the streams has its own way to notice
-	}
-	highs, err := conn.HighSeqnos(ctx)
-	if err != nil {
-		return
 	}
 	active := make(map[uint16]uint64, len(highs))
 	for _, h := range highs {
@@ -59,11 +83,13 @@ func (b *bucket) checkOwnership() {
 	left, looks := 0, 0
 	for i, s := range streams {
 		high, hosted := active[s.vb]
-		silent := s.looked == stood[i]+1 && high != stood[i]
-		s.looked = stood[i] + 1
-		if hosted && silent && looks < looksAtOnce {
-			looks++
-			hosted = c.has(ctx, s)
+		if silentToo {
+			silent := s.looked == stood[i]+1 && high != stood[i]
+			s.looked = stood[i] + 1
+			if hosted && silent && looks < looksAtOnce {
+				looks++
+				hosted = c.has(ctx, s)
+			}
 		}
 		if !hosted && !s.revoked.Swap(true) {
 			left++
@@ -73,6 +99,78 @@ func (b *bucket) checkOwnership() {
 		b.p.log.Warn("vbuckets have left the KV node, or were away for a time; their streams are ended", "bucket", b.name, "vbuckets", left)
 		c.kick()
 	}
+}
+
+// judge notes whether the KV node answers.
+func (b *bucket) judge(ctx context.Context, err error) {
+	switch {
+	case b.ctx.Err() != nil:
+	case err != nil && ctx.Err() != nil:
+		if !b.control.silent.Swap(true) {
+			b.p.log.Warn("the KV node does not answer; nobody waits for it until it does", "bucket", b.name, "kv", b.p.cfg.KV, "waited", b.sight.patience)
+		}
+		b.sight.patience = min(2*b.sight.patience, kvTimeout)
+	default:
+		if b.control.silent.Swap(false) {
+			b.p.log.Info("the KV node answers again", "bucket", b.name, "kv", b.p.cfg.KV, "error", err)
+		}
+		b.sight.patience = max(b.sight.patience/2, lookPatience)
+	}
+}
+
+// sees asks the KV node what it has, and notes what is news for the coordinator.
+func (b *bucket) sees(ctx context.Context) ([]mcbp.VBucketSeqno, error) {
+	conn, err := b.control.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	// The map before what it says: a vbucket counts under a map no newer than the one that brought it here.
+	now, err := b.mapAt(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	highs, err := conn.HighSeqnos(ctx)
+	if err != nil {
+		return nil, err
+	}
+	for _, h := range highs {
+		if b.p.cfg.Share.Has(h.VBucket) {
+			now.VBuckets = append(now.VBuckets, h.VBucket)
+		}
+	}
+	slices.Sort(now.VBuckets)
+	before := b.hosted.Load()
+	moved := before == nil || !slices.Equal(before.VBuckets, now.VBuckets)
+	if moved {
+		b.sight.changed = b.sight.looks
+	}
+	if moved || before.Revision != now.Revision || before.Node != now.Node {
+		b.hosted.Store(now)
+		b.p.notify()
+	}
+	return highs, nil
+}
+
+// mapAt gives which map the node has; where nothing moves, as it was.
+func (b *bucket) mapAt(ctx context.Context, conn feed.Feed) (*wire.Hosted, error) {
+	if was := b.hosted.Load(); was != nil && b.sight.looks-b.sight.changed > mapAfter && b.sight.looks%mapEvery != 0 {
+		return &wire.Hosted{Node: was.Node, Revision: was.Revision}, nil
+	}
+	config, err := conn.ClusterConfig(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &wire.Hosted{Node: b.p.nodeOf(config), Revision: revisionOf(config)}, nil
+}
+
+// nodeOf names the KV node in a way that two projectors at one node agree on: by its place in the map, or else by the address here.
+func (p *Projector) nodeOf(config *mcbp.ClusterConfig) string {
+	if n := config.ThisNode(); n >= 0 {
+		if addr, err := config.KVAddr(n, "", false); err == nil {
+			return addr
+		}
+	}
+	return p.cfg.KV
 }
 
 // has tells whether KV still has a stream. It does as long as it cannot be asked.

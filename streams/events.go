@@ -182,6 +182,7 @@ func (l *Ledger) begin(v int, nowMS int64, c claim) {
 		since[v] = 0
 	}
 	l.set(v, nowMS, Begun, "")
+	l.taken(v, nowMS)
 	if !l.valid(v, c.Log) {
 		l.diverge(v, "the committed stability timestamp is not on the branch of the stream that began")
 	}
@@ -334,12 +335,15 @@ const auditDoubts = 2
 // Audit compares streams that seem to run with what KV says (IM-14): after a takeover a producer may never say that a
 // stream is over. logs gives the answers of the projectors that gave one, complete the newest complete seqno of a
 // vbucket. A stream whose vbucket another projector hosts under a newer map, that is on an older branch than KV, or that
-// stands still below KV's high seqno, is asked for again, with a patience that doubles.
+// stands still below KV's high seqno, is asked for again: the first at once, for the map says it, the others with a patience that
+// doubles.
 func (l *Ledger) Audit(nowMS int64, logs map[index.ProjectorID][]Log, complete func(v int) uint64) {
 	best := map[uint16]hosting{}
 	for _, p := range sortedKeys(logs) {
 		for _, g := range logs[p] {
-			if old, ok := best[g.VBucket]; !ok || g.Revision.Compare(old.log.Revision) > 0 {
+			owner := int(g.VBucket) < len(l.vbs) && l.vbs[g.VBucket].Owner == p // of several at one KV node it is the one that streams
+			old, ok := best[g.VBucket]
+			if order := g.Revision.Compare(old.log.Revision); !ok || order > 0 || order == 0 && owner {
 				best[g.VBucket] = hosting{projector: p, log: g}
 			}
 		}
@@ -357,15 +361,22 @@ func (l *Ledger) Audit(nowMS int64, logs map[index.ProjectorID][]Log, complete f
 		reason := ""
 		switch newer := h.log.Revision.Compare(e.Revision) > 0; {
 		case newer && h.projector != e.Owner:
-			reason = "another projector hosts it under a newer vbucket map"
+			reason = takenReason
 		case h.projector == e.Owner && h.log.Log.Newest() != e.Log.Newest():
 			reason = "its stream is on an older branch than KV"
 		case h.projector == e.Owner && still && at < h.log.High:
 			reason = "its stream stands still below KV's high seqno"
 		}
-		if reason == "" {
+		switch {
+		case reason == "":
 			e.doubts = 0
-		} else if e.doubts++; e.doubts >= auditDoubts<<min(e.misTries, l.cfg.MaxDoublings) {
+			continue
+		case reason == takenReason:
+			e.doubts = 0
+			l.set(v, nowMS, Lost, reason)
+			continue
+		}
+		if e.doubts++; e.doubts >= auditDoubts<<min(e.misTries, l.cfg.MaxDoublings) {
 			e.doubts, e.misTries = 0, e.misTries+1
 			l.set(v, nowMS, Lost, reason)
 		}

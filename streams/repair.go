@@ -225,11 +225,37 @@ func (l *Ledger) stepRepair(nowMS int64) {
 		l.queue(Action{Kind: FetchLogs, Incarnation: r.inc, VBuckets: r.vbs, Projectors: l.projectors})
 		return
 	}
+	// Where every vbucket is known, who has not answered is waited for a part of patience only: its KV node may hang.
+	if r.phase == fetching && !late && nowMS-r.sinceMS >= l.cfg.AnswerWait.Milliseconds()/restPart {
+		late = l.covered(r)
+	}
 	if r.phase != fetching || !late && len(r.logs) < len(l.projectors) {
 		return
 	}
 	l.repair = nil
 	l.decide(nowMS, r)
+}
+
+// restPart is which part of AnswerWait is left to projectors when the others have shown every vbucket.
+const restPart = 4
+
+// covered tells whether somebody has shown each vbucket's log under a map no older than any known.
+func (l *Ledger) covered(r *repair) bool {
+	for _, vb := range r.vbs {
+		_, newest := r.holders(vb)
+		if e := &l.vbs[vb]; e.Revision.Compare(newest) > 0 {
+			newest = e.Revision
+		}
+		shown := false
+		for _, logs := range r.logs {
+			g, has := logs[vb]
+			shown = shown || has && g.Revision.Compare(newest) >= 0
+		}
+		if !shown {
+			return false
+		}
+	}
+	return true
 }
 
 // decide computes the restart timestamps of a batch and asks for its streams, or finds that the bucket must roll back.

@@ -208,6 +208,12 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 			complete[int(l.num("v"))] = l.num("complete")
 		}
 		s.l.Audit(s.now, logs, func(v int) uint64 { return complete[v] })
+	case "hosted":
+		h := Hosted{Node: args["node"], Revision: args.rev()}
+		for _, l := range ls {
+			h.VBuckets = append(h.VBuckets, uint16(l.num("v")))
+		}
+		s.l.Hosted(s.now, index.ProjectorID(args["p"]), h)
 	case "rollback":
 		s.l.SetRollback(s.now, args["is"] == "on")
 	case "step":

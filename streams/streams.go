@@ -14,6 +14,7 @@ package streams
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -158,6 +159,7 @@ type Ledger struct {
 	committed Committed
 
 	projectors []index.ProjectorID // that are alive, ascending
+	hosts      map[index.ProjectorID]hosted
 	unheard    []index.ProjectorID // of those, that have not said what they stream: no vbucket is lost because of them
 	nodes      []index.NodeID      // indexers that take part, ascending
 	// mismatch is per indexer and vbucket since when it has not accepted the owner's stream; 0: it does.
@@ -211,7 +213,7 @@ func New(cfg Config, n int, epoch, term uint64) (*Ledger, error) {
 	}
 	return &Ledger{cfg: cfg, epoch: epoch, term: term, vbs: make([]Entry, n), counts: [Unknown + 1]int{Idle: n},
 		committed: Committed{Vector: timestamp.New(n)}, mismatch: map[index.NodeID][]int64{}, shut: map[index.NodeID][]bool{}, fullMS: map[index.NodeID]int64{},
-		strays: map[stray]index.Incarnation{}}, nil
+		strays: map[stray]index.Incarnation{}, hosts: map[index.ProjectorID]hosted{}}, nil
 }
 
 // Len is the number of vbuckets.
@@ -271,6 +273,7 @@ func (l *Ledger) SetProjectors(nowMS int64, ids []index.ProjectorID) {
 		fresh = fresh || !slices.Contains(l.projectors, p)
 	}
 	l.projectors = slices.Compact(ids)
+	maps.DeleteFunc(l.hosts, func(p index.ProjectorID, _ hosted) bool { return !slices.Contains(l.projectors, p) })
 	for v := range l.vbs {
 		if e := &l.vbs[v]; e.State == Begun && !slices.Contains(l.projectors, e.Owner) {
 			l.set(v, nowMS, Lost, "its projector is silent")

@@ -48,6 +48,16 @@ type StreamStates struct {
 	// throttling has given them up, or they cannot be reached (RT-8): all of them, in every report. They do not know so before
 	// DropData and BEGIN come, with which it ends.
 	Dropping []index.NodeID `json:"dropping,omitempty"`
+	// Hosted is what the KV node has; nil: as told before, or it has not been seen yet.
+	Hosted *Hosted `json:"hosted,omitempty"`
+}
+
+// Hosted is what a projector's KV node has as active of a bucket, streamed or not, and the vbucket map under which it says so. A
+// stream of another node's under an older map is none any more, though that node may hang and never say so.
+type Hosted struct {
+	Node     string                `json:"node"` // the KV node's own name in the map: several projectors may stand at it
+	Revision timestamp.MapRevision `json:"revision"`
+	VBuckets []uint16              `json:"vbuckets"` // ascending
 }
 
 // ProjectorReport is a projector's level state (SYNC included, PR-18). POST /v1/components/{id}/reports every 100 ms,

@@ -169,9 +169,28 @@ func (s *Sim) projReport(p int, full bool) *wire.ProjectorReport {
 			w.Ended, w.Logs = append(w.Ended, st.ended), append(w.Logs, log)
 			w.Purges, w.Revisions = append(w.Purges, st.purge), append(w.Revisions, st.ks.branch.rev)
 		}
+		w.Hosted = s.hostedBy(p, b)
 		r.Buckets = append(r.Buckets, w)
 	}
 	return r
+}
+
+// hostedBy is what p's KV node says that it has under the newest map which it knows; also where it was failed over and does not know.
+func (s *Sim) hostedBy(p int, b *kvBucket) *wire.Hosted {
+	h := &wire.Hosted{Node: string(s.proj[p].name)}
+	for v := range vbuckets {
+		k := b.hosted(p, v)
+		if k == nil {
+			continue
+		}
+		switch order := k.rev.Compare(h.Revision); {
+		case order > 0:
+			h.Revision, h.VBuckets = k.rev, []uint16{uint16(v)}
+		case order == 0:
+			h.VBuckets = append(h.VBuckets, uint16(v))
+		}
+	}
+	return h
 }
 
 // dropping lists the nodes to which a projector drops some data of a bucket.
