@@ -106,14 +106,6 @@ func newState(vbuckets int) state {
 	}
 }
 
-func (s *state) clone() state {
-	c := *s
-	c.stable = s.stable.Clone()
-	c.positions = append([]ingest.Position(nil), s.positions...)
-	c.logs = append([]timestamp.FailoverLog(nil), s.logs...)
-	return c
-}
-
 // State records: each batch writes one, into one of stateSlots keys in turn. Slot 0 holds a full record, the others what
 // changed against the record before. A store reopens at the newest batch that it holds, so the newest full record and
 // the changes after it, numbered without a gap, give its state.

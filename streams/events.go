@@ -367,11 +367,11 @@ func (l *Ledger) Audit(nowMS int64, logs map[index.ProjectorID][]Log, complete f
 		case h.projector == e.Owner && still && at < h.log.High:
 			reason = "its stream stands still below KV's high seqno"
 		}
-		switch {
-		case reason == "":
+		switch reason {
+		case "":
 			e.doubts = 0
 			continue
-		case reason == takenReason:
+		case takenReason:
 			e.doubts = 0
 			l.set(v, nowMS, Lost, reason)
 			continue
