@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -43,7 +44,7 @@ const (
 
 var (
 	// ErrUnavailable is wrapped when no server gave an answer before the context ended.
-	ErrUnavailable = errors.New("no server answered")
+	ErrUnavailable = errors.New("no answer in time")
 	// ErrServer is wrapped when a server's address cannot be one.
 	ErrServer = errors.New("bad server address")
 	// ErrAnswer is wrapped when what answers is no manager of this product.
@@ -310,7 +311,7 @@ func (c *Client) call(ctx context.Context, method, path string, header http.Head
 	case strings.HasPrefix(path, "/v1/cluster/"):
 		limit = memberLimit
 	}
-	return c.retry(ctx, limit, func(ctx context.Context, server string) error {
+	return c.retry(ctx, question{op: method, of: path}, limit, func(ctx context.Context, server string) error {
 		answer, err := c.send(ctx, method, server+path, header, body)
 		if err != nil {
 			return err
@@ -330,9 +331,25 @@ func (c *Client) call(ctx context.Context, method, path string, header http.Head
 	})
 }
 
+// question is what an answer is waited for, for the error of who gives up.
+type question struct{ op, of, consistency string }
+
+// gaveUp gives the error of a wait that the context has ended: what was waited for, which server was asked last, and what came from it.
+func (q question) gaveUp(ctx context.Context, server string, last error) error {
+	what := q.op + " " + q.of
+	if q.consistency != "" {
+		what += " with consistency " + q.consistency
+	}
+	err := fmt.Errorf("%w: %w while waiting for %s", ErrUnavailable, ctx.Err(), what)
+	if last == nil || errors.Is(last, net.ErrClosed) || errors.Is(last, ctx.Err()) { // our own end, which says nothing of the server
+		return fmt.Errorf("%w; %s was asked and had not answered yet", err, server)
+	}
+	return fmt.Errorf("%w; %s was asked last: %w", err, server, last)
+}
+
 // retry calls try with one server after another until it succeeds or fails for good. Each has limit, 0 for no limit, and the
 // next one is asked at once when it is silent while others answer.
-func (c *Client) retry(ctx context.Context, limit time.Duration, try func(ctx context.Context, server string) error) error {
+func (c *Client) retry(ctx context.Context, q question, limit time.Duration, try func(ctx context.Context, server string) error) error {
 	if c.bad != nil {
 		return c.bad
 	}
@@ -360,7 +377,7 @@ func (c *Client) retry(ctx context.Context, limit time.Duration, try func(ctx co
 		case errors.As(err, &p) && !p.Temporary(), errors.Is(err, ErrAnswer):
 			return err
 		case ctx.Err() != nil:
-			return fmt.Errorf("%w: %w (last: %w)", ErrUnavailable, ctx.Err(), err)
+			return q.gaveUp(ctx, server, err)
 		}
 		if c.Waiting != nil {
 			c.Waiting(err)
@@ -369,7 +386,7 @@ func (c *Client) retry(ctx context.Context, limit time.Duration, try func(ctx co
 		if attempt%len(c.servers) == len(c.servers)-1 { // all have been asked
 			select {
 			case <-ctx.Done():
-				return fmt.Errorf("%w: %w (last: %w)", ErrUnavailable, ctx.Err(), err)
+				return q.gaveUp(ctx, server, err)
 			case <-time.After(backoff):
 			}
 			backoff = min(2*backoff, mostBackoff)

@@ -225,16 +225,34 @@ func TestTheContextEndsIt(t *testing.T) {
 	steady.Run(t, 20*time.Millisecond, func(t *steady.T) { theContextEndsIt(t, gone.Addr().String()) })
 }
 
+// TestGaveUp: what the server said is said, and our own end of the wait is not taken for it.
+func TestGaveUp(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	head := "no answer in time: context canceled while waiting for scan b/i with consistency session; s was asked"
+	for text, last := range map[string]error{
+		head + " last: s: connection refused": errors.New("s: connection refused"),
+		head + " and had not answered yet":    fmt.Errorf("read: %w", net.ErrClosed),
+	} {
+		err := question{op: "scan", of: "b/i", consistency: "session"}.gaveUp(ctx, "s", last)
+		if err.Error() != text || !errors.Is(err, ErrUnavailable) || !errors.Is(err, context.Canceled) {
+			t.Errorf("%q, want %q", err, text)
+		}
+	}
+}
+
 func theContextEndsIt(t *steady.T, gone string) {
 	s, silent := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
 	_, busy := serve(t, refuse(503, rpc.CodeNoLeader))
-	for _, server := range []string{gone, silent, busy} {
+	for server, says := range map[string]string{gone: "was asked", silent: "was asked and had not answered yet", busy: "was asked"} {
 		ctx, cancel := context.WithTimeout(t.Context(), 150*time.Millisecond)
 		started := time.Now()
 		_, err := newClient(t, server).Indexes(ctx, "b")
 		cancel()
 		if !errors.Is(err, ErrUnavailable) || !errors.Is(err, context.DeadlineExceeded) || time.Since(started) > time.Minute {
 			t.Errorf("%s: %v after %s", server, err, time.Since(started))
+		} else if text := err.Error(); !strings.Contains(text, "waiting for GET /v1/indexes") || !strings.Contains(text, server) || !strings.Contains(text, says) {
+			t.Errorf("%q does not say what was waited for, of %s, and %q", text, server, says)
 		}
 	}
 	calls := s.asked()

@@ -347,20 +347,25 @@ const probesAtOnce = 2
 var errDetour = errors.New("by way of the managers")
 
 // begin sends a request and waits for the first message of its answer. errDetour: the managers are to be asked.
-func (d *direct) begin(ctx context.Context, op, ref string, body []byte) (*directScan, error) {
-	route, err := d.way(ctx, ref)
+func (d *direct) begin(ctx context.Context, q question, body []byte) (*directScan, error) {
+	route, err := d.way(ctx, q.of)
+	if err != nil && ctx.Err() != nil {
+		return nil, q.gaveUp(ctx, d.c.servers[int(d.c.next.Load())%len(d.c.servers)], err)
+	}
 	if err != nil {
 		return nil, err
 	}
 	if route == nil {
 		return nil, errDetour
 	}
+	var last string
 	for i, addr := range d.order(route) {
 		var s *directScan
-		if s, err = d.try(ctx, route, addr, op, body); err == nil {
-			d.found(ref)
+		if s, err = d.try(ctx, route, addr, q.op, body); err == nil {
+			d.found(q.of)
 			return s, nil
 		}
+		last = addr
 		said := errors.As(err, new(*Error)) && !errors.Is(err, errDoor)
 		if ctx.Err() != nil || said || unknown(err) || i+1 == mostAsked { // the others would say the same
 			break
@@ -369,11 +374,11 @@ func (d *direct) begin(ctx context.Context, op, ref string, body []byte) (*direc
 	var p *Error
 	switch {
 	case ctx.Err() != nil:
-		return nil, fmt.Errorf("%w: %w (last: %w)", ErrUnavailable, ctx.Err(), err)
+		return nil, q.gaveUp(ctx, "indexer "+last, err)
 	case errors.As(err, &p) && !elsewhere(p):
 		return nil, p
 	}
-	d.lost(ref)
+	d.lost(q.of)
 	return nil, errDetour
 }
 

@@ -1,10 +1,12 @@
 package client
 
 import (
+	"context"
 	"errors"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -103,7 +105,7 @@ func TestDirectConnections(t *testing.T) {
 			d.dialer.NetDialContext, d.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute // how long a connection takes says nothing
 			d.routes["b/i"] = &way{route: ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000}, at: time.Now(), detour: time.Minute}
 			for n, want := range c.wants {
-				s, err := d.begin(t.Context(), scanport.Scan, "b/i", []byte("{}"))
+				s, err := d.begin(t.Context(), question{op: scanport.Scan, of: "b/i"}, []byte("{}"))
 				var p *Error
 				switch {
 				case errors.Is(err, errDetour):
@@ -172,7 +174,7 @@ func TestASilentIndexerIsPassedBy(t *testing.T) {
 			before := well.asked.Load()
 			for range 10 { // each begins with any of them
 				route.at, route.until = time.Now(), time.Time{}
-				s, err := d.begin(t.Context(), scanport.Scan, "b/i", []byte("{}"))
+				s, err := d.begin(t.Context(), question{op: scanport.Scan, of: "b/i"}, []byte("{}"))
 				if !errors.Is(err, c.want) {
 					t.Fatalf("%v, want %v", err, c.want)
 				}
@@ -196,6 +198,39 @@ func TestASilentIndexerIsPassedBy(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestAScanThatTheContextEnds says what was waited for and who was asked, not that nobody was there.
+func TestAScanThatTheContextEnds(t *testing.T) {
+	never := make(chan struct{})
+	defer close(never)
+	f := newFakePort(t, func() (byte, string) { <-never; return whole() })
+	cl := New("127.0.0.1:1")
+	defer cl.Close()
+	silent(cl)
+	cl.direct.dialer.NetDialContext, cl.direct.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute
+	for _, count := range []bool{false, true} {
+		cl.direct.routes["b/i"] = &way{route: ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000}, at: time.Now(), detour: time.Minute}
+		before := f.asked.Load()
+		ctx, cancel := context.WithCancel(t.Context())
+		go func() {
+			for f.asked.Load() == before && t.Context().Err() == nil {
+				time.Sleep(time.Millisecond)
+			}
+			cancel()
+		}()
+		want, err := "scan b/i with consistency session; indexer "+f.addr+" was asked and had not answered yet", error(nil)
+		if count {
+			want = "count b/i with consistency session; indexer " + f.addr + " was asked and had not answered yet"
+			_, err = cl.Count(ctx, "b/i", ScanRequest{Consistency: "session"})
+		} else {
+			_, err = cl.Scan(ctx, "b/i", ScanRequest{Consistency: "session"})
+		}
+		cancel()
+		if !errors.Is(err, ErrUnavailable) || !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
 	}
 }
 

@@ -46,7 +46,7 @@ func (c *Client) Scan(ctx context.Context, ref string, req ScanRequest) (*Rows, 
 		return nil, fmt.Errorf("encoding the request: %w", err)
 	}
 	if c.direct != nil {
-		s, err := c.direct.begin(ctx, scanport.Scan, ref, body)
+		s, err := c.direct.begin(ctx, question{op: scanport.Scan, of: ref, consistency: req.Consistency}, body)
 		if err == nil {
 			return &Rows{source: s}, nil
 		}
@@ -54,7 +54,7 @@ func (c *Client) Scan(ctx context.Context, ref string, req ScanRequest) (*Rows, 
 			return nil, err
 		}
 	}
-	l, err := c.lines(ctx, "/v1/indexes/"+ref+":scan", body)
+	l, err := c.lines(ctx, question{op: scanport.Scan, of: ref, consistency: req.Consistency}, "/v1/indexes/"+ref+":scan", body)
 	if err != nil {
 		return nil, err
 	}
@@ -70,12 +70,12 @@ type answerLines struct {
 
 // lines asks for an answer that comes line by line. Its beginning has to come within scanPatience; then it lasts as long
 // as ctx.
-func (c *Client) lines(ctx context.Context, path string, body []byte) (*answerLines, error) {
+func (c *Client) lines(ctx context.Context, q question, path string, body []byte) (*answerLines, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var answer *http.Response
 	var from string
 	end := cancel
-	err := c.retry(ctx, 0, func(ctx context.Context, server string) error {
+	err := c.retry(ctx, q, 0, func(ctx context.Context, server string) error {
 		one, give := context.WithCancel(ctx)
 		silent := time.AfterFunc(scanPatience, give)
 		got, err := c.send(one, http.MethodPost, server+path, http.Header{}, body)
@@ -110,7 +110,7 @@ func (c *Client) Count(ctx context.Context, ref string, req ScanRequest) (CountR
 		if err != nil {
 			return reply, fmt.Errorf("encoding the request: %w", err)
 		}
-		s, err := c.direct.begin(ctx, scanport.Count, ref, body)
+		s, err := c.direct.begin(ctx, question{op: scanport.Count, of: ref, consistency: req.Consistency}, body)
 		if err == nil && s.answer.Tail == scanport.More {
 			s.abort()
 			return reply, fmt.Errorf("%w: rows where a number was asked for", ErrCut)

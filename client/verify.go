@@ -26,7 +26,7 @@ func (c *Client) Verify(ctx context.Context, ref string, req VerifyRequest, each
 	if err != nil {
 		return VerifyEnd{}, fmt.Errorf("encoding the request: %w", err)
 	}
-	rows, err := c.lines(ctx, "/v1/indexes/"+ref+":verify", body)
+	rows, err := c.lines(ctx, question{op: "verify", of: ref}, "/v1/indexes/"+ref+":verify", body)
 	if err != nil {
 		return VerifyEnd{}, err
 	}

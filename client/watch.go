@@ -67,14 +67,15 @@ func (w *watching) run(ctx context.Context) error {
 	c, backoff, failures := w.client, firstBackoff, 0
 	for {
 		at := c.next.Load()
-		came, err := w.stream(ctx, c.servers[int(at)%len(c.servers)])
+		server := c.servers[int(at)%len(c.servers)]
+		came, err := w.stream(ctx, server)
 		var p *Error
 		switch {
 		case errors.Is(err, errStopped):
 			return err
 		case ctx.Err() != nil:
 			if w.cas == 0 {
-				return fmt.Errorf("%w: %w (last: %w)", ErrUnavailable, ctx.Err(), err)
+				return question{op: "watch", of: "the cluster"}.gaveUp(ctx, server, err)
 			}
 			return ctx.Err()
 		case errors.As(err, &p) && p.Status != http.StatusTooManyRequests && p.Status < http.StatusInternalServerError, errors.Is(err, ErrAnswer):
