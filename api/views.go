@@ -304,7 +304,7 @@ func (a *API) timestamps(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	to := min(from+limit, b.VBuckets)
-	t := client.Timestamps{CAS: s.CAS(), Bucket: b.Name, UUID: b.UUID, Generation: b.Generation, VBuckets: b.VBuckets, From: from, AgeMS: -1,
+	t := client.Timestamps{CAS: s.CAS(), Bucket: b.Name, UUID: b.UUID, Generation: b.Generation, VBuckets: b.VBuckets, From: from,
 		Number: b.Stability.Number, RollbackID: b.Stability.RollbackID, Stability: *vectorInfo(b.Stability.Vector, from, to),
 		Mutation: *vectorInfo(b.MutationTimestamp, from, to), Backfill: vectorInfo(b.BackfillTimestamp, from, to)}
 	if to < b.VBuckets {
@@ -324,7 +324,7 @@ func (a *API) timestamps(w http.ResponseWriter, r *http.Request) error {
 func (a *API) addView(s *statecontext.State, b *statecontext.Bucket, v *coordinator.BucketView, t *client.Timestamps, from, to int) {
 	t.Current, t.Waiting, t.Diverged, t.Source = vectorInfo(v.Current, from, to), v.Waiting, v.Diverged, v.Source.String()
 	if v.StableMS > 0 {
-		t.AgeMS = max(a.now().UnixMilli()-v.StableMS, 0)
+		t.AgeMS = new(max(a.now().UnixMilli()-v.StableMS, 0))
 	}
 	for at, current := range v.Current.Seqnos {
 		t.Lag += max(current, b.Stability.Vector.Seqnos[at]) - b.Stability.Vector.Seqnos[at]

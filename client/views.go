@@ -109,7 +109,7 @@ type Timestamps struct {
 	Next       string        `json:"next,omitempty"` // what ?after= takes; absent from the last page
 	Number     uint64        `json:"stability_number"`
 	RollbackID uint64        `json:"rollback_id"`
-	AgeMS      int64         `json:"stability_age_ms"` // -1: unknown here, or of before the leader's term
+	AgeMS      *int64        `json:"stability_age_ms,omitempty"` // see BucketStatus; absent where the leader does not answer, too
 	Stability  VectorInfo    `json:"stability"`
 	Mutation   VectorInfo    `json:"mutation"`                   // what was current at the promotion
 	Current    *VectorInfo   `json:"current,omitempty"`          // newest complete seqnos, from the leader

@@ -894,6 +894,37 @@ func TestIdleBucketAfterARecovery(t *testing.T) {
 	})
 }
 
+// TestStabilityAge: how old the newest stability timestamp is is told of one that was promoted in this term. Of one before it nobody knows.
+func TestStabilityAge(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(2)
+		o := w.create("a", "", 2, 0)
+		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		age := func() *int64 {
+			s, ok := w.leader().Status()
+			if !ok || len(s.Buckets) != 1 {
+				return new(int64(-1)) // no picture yet
+			}
+			return s.Buckets[0].AgeMS
+		}
+		promoted := func(what string, seqno uint64) {
+			w.until(what, 2*time.Second, func() bool { return w.log.State().Bucket("world").Stability.Vector.Seqnos[3] == seqno })
+			w.until("its age", 10*time.Second, func() bool { a := age(); return a != nil && *a >= 3000 && *a < 3000+2*showEvery })
+		}
+		w.write("world", 5)
+		promoted("15 is stable", 15)
+		w.depose()
+		w.lead()
+		w.until("nothing is promoted yet", 10*time.Second, func() bool { return age() == nil })
+		time.Sleep(5 * time.Second)
+		if a := age(); a != nil {
+			t.Errorf("the age of a timestamp of the term before is %d ms", *a)
+		}
+		w.write("world", 1)
+		promoted("16 is stable", 16)
+	})
+}
+
 // TestSilentTakeover: a vbucket moves to the other node, and the old producer never says that its stream is over.
 func TestSilentTakeover(t *testing.T) {
 	inWorld(t, func(w *world) {

@@ -69,7 +69,7 @@ type BucketStatus struct {
 	Streams    streams.Summary
 	Lagging    []index.NodeID // indexers that promotion does not wait for
 	Waiting    int            // scans that wait for a stability timestamp
-	AgeMS      int64          // of the newest stability timestamp; -1: it is of before this term
+	AgeMS      *int64         // of the newest stability timestamp; nil: none was promoted in this term
 	Lag        uint64         // complete seqnos above it, over all vbuckets
 	Rollback   string         // step, or why the bucket has to be rolled back; empty: all is well
 	// RollbackSinceMS is when this leader saw the rollback's step begin, unix milliseconds, 0 without one; RollbackWaits names
@@ -171,9 +171,8 @@ func (l *leader) picture() {
 		}
 		w := BucketStatus{Name: name, UUID: b.uuid, VBuckets: b.ledger.Len(), Generation: b.generation, Wanted: b.wanted, Number: b.stable.Number,
 			Hash: b.stable.Hash, Streams: sum, Lagging: b.stab.Lagging(l.nowMS), Waiting: len(b.waiters)}
-		w.AgeMS = -1
 		if b.stableMS > 0 {
-			w.AgeMS = l.nowMS - b.stableMS
+			w.AgeMS = new(max(l.nowMS-b.stableMS, 0))
 		}
 		for v := range b.ledger.Len() {
 			w.Lag += max(b.stab.CompleteAt(v), b.stable.Vector.Seqnos[v]) - b.stable.Vector.Seqnos[v]

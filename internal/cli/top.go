@@ -210,8 +210,8 @@ func renderTop(t io.Writer, v *topView) {
 	fmt.Fprintln(t, "\nBUCKET\tSTREAMS\tSTABILITY\tPROMOTIONS/s\tAGE\tLAG\tSCANS WAITING\tROLLBACK")
 	for _, b := range st.Buckets {
 		age := "-"
-		if b.StabilityAgeMS >= 0 {
-			age = (time.Duration(b.StabilityAgeMS) * time.Millisecond).String()
+		if b.StabilityAgeMS != nil {
+			age = (time.Duration(*b.StabilityAgeMS) * time.Millisecond).String()
 		}
 		fmt.Fprintf(t, "%s\t%d of %d\t#%d\t%.1f\t%s\t%d\t%d\t%s\n", b.Name, b.StreamsBegun, b.VBuckets, b.StabilityNumber, v.Promoted[b.Name], age, b.Lag, b.ScansWaiting, orWord(b.Rollback, "-"))
 	}

@@ -23,7 +23,7 @@ func TestTop(t *testing.T) {
 	st.Projectors = []client.ProjectorStatus{{ID: "p1", BootID: "x", State: "active", Streams: 64, Revision: 90, Mutations: 4700, Deletions: 300, Errors: 12},
 		{ID: "p2", BootID: "y", State: "active", Mutations: 50}}
 	st.Indexers = []client.IndexerStatus{{ID: "i1", State: "suspect", Copies: 3, Revision: 90, Health: "disk full", QueueBytes: 5e6, QueueLimit: 20e6}}
-	st.Buckets = []client.BucketStatus{{Name: "b", Generation: 1, VBuckets: 64, StreamsBegun: 63, StabilityNumber: 14, StabilityAgeMS: 1500, Lag: 7}}
+	st.Buckets = []client.BucketStatus{{Name: "b", Generation: 1, VBuckets: 64, StreamsBegun: 63, StabilityNumber: 14, StabilityAgeMS: new(int64(1500)), Lag: 7}}
 	for i := range 25 {
 		n := client.IndexInfo{ID: index.ID(i + 1), Bucket: "b", Name: "ready", State: index.Maintenance, Progress: 100}
 		if i == 24 {

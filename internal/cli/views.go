@@ -96,11 +96,11 @@ A change is in force at once and stays over restarts, a change of leaders, and a
 }
 
 func tableTimestamps(w *tabwriter.Writer, t *client.Timestamps, vectors bool) {
-	age := "unknown"
-	if t.AgeMS >= 0 {
-		age = (time.Duration(t.AgeMS) * time.Millisecond).String()
+	age := "an unknown time ago"
+	if t.AgeMS != nil {
+		age = (time.Duration(*t.AgeMS) * time.Millisecond).String() + " ago"
 	}
-	if age += " ago"; t.Source != "" {
+	if t.Source != "" {
 		age += ", by " + t.Source
 	}
 	fmt.Fprintf(w, "bucket %s  generation %d  %d vbuckets  stability #%d of %s  lag %d  rollback %d  cas %d\n\n", t.Bucket, t.Generation, t.VBuckets, t.Number, age, t.Lag, t.RollbackID, t.CAS)
