@@ -19,9 +19,10 @@ var examples = []struct{ title, about, examples string }{
 	{"The document itself", "`META().id` is its id, `.cas`, `.expiration` (seconds since 1970, 0 for never) and `.flags` are what KV keeps of it.",
 		"META().id\nMETA().flags"},
 	{"Literals", "As in JSON, strings in either quotes; `[…]` and `{…}` may hold expressions. Members that are MISSING are left out of an object; in an array they are NULL.",
-		`[n, "x", gone]` + "\n" + `{"a": n, "b": gone}` + "\n" + `{"a": {"b": 1}}.a.b`},
+		`[n, "x", gone]` + "\n" + `{"a": n, "b": gone}` + "\n" + `{"a": {"b": 1}}.a.b` + "\n" + `123456789012345678901234567890` + "\n" +
+			`123456789012345678901234567890 < 123456789012345678901234567891`},
 	{"Arithmetic", "`+ - * / %` and a minus sign. Exact where both sides and the result are integers of 64 bits, else float64. Of what is no number: NULL. By 0: NULL. A result beyond float64 is an error.",
-		"n + 1\nn / 2\nn % 4\n9007199254740993 + n - n\nn / 0\nn + s"},
+		"n + 1\nn / 2\nn % 4\n9007199254740993 + n - n\n9223372036854775807 + n\nn / 0\nn + s"},
 	{"Text", "`||` joins strings. LIKE has `%` for any text and `_` for one character; the backslash, or the character after ESCAPE, takes the next one as it is.",
 		`s || "!"` + "\n" + `s LIKE "a_ %"` + "\n" + `"50%" LIKE "%!%" ESCAPE "!"` + "\n" + `s NOT LIKE "x%"`},
 	{"Comparison", "MISSING if one side is MISSING, else NULL if one side is NULL. Values of different types compare by their types: booleans, numbers, strings, arrays, objects.",
@@ -45,8 +46,8 @@ What stands in the keys and in WHERE of an index: a part of N1QL. This page is m
 
 ` + "```document\n" + exampleDoc + "\n```" + `
 
-with the id doc. A value is MISSING, NULL, FALSE, TRUE, a number, a string, an array or an object. Integers of 64 bits are
-exact, other numbers are the nearest float64. An expression is a function of the document alone: NOW_MILLIS(), RANDOM()
+with the id doc. A value is MISSING, NULL, FALSE, TRUE, a number, a string, an array or an object. Integers are exact,
+however large, as they stand in a document and in an expression; other numbers are the nearest float64. An expression is a function of the document alone: NOW_MILLIS(), RANDOM()
 and the like are refused, and so are functions whose last digits differ between processors (SIN, EXP, …).
 
 ## What is indexed

@@ -273,6 +273,38 @@ func modelIn(k, low, high []int, inclusion Inclusion, desc []bool) bool {
 	return above && below
 }
 
+// TestMissing: null in a bound is NULL, and no value stands for MISSING, which comes before it. A range that ends below null has it.
+func TestMissing(t *testing.T) {
+	fr := []byte(`"FR"`)
+	for _, desc := range [][]bool{{false, false}, {false, true}} {
+		for body, want := range map[string][]bool{ // MISSING, NULL, "A"
+			`{"equal":["FR"]}`:      {true, true, true},
+			`{"equal":["FR",null]}`: {false, true, false},
+			`{"range":{"low":["FR"],"high":["FR",null],"inclusion":"low"}}`: {true, false, false},
+			`{"range":{"low":["FR"],"high":["FR",null]}}`:                   {true, true, false},
+			`{"range":{"low":["FR",null],"high":["FR"]}}`:                   {false, true, true},
+		} {
+			r, err := ParseRequest([]byte(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			spec, err := r.Compile(definition(desc...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			for i, second := range [][]byte{nil, []byte("null"), []byte(`"A"`)} {
+				k, err := collate.AppendComposite(nil, [][]byte{fr, second}, desc)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := in(spec.Ranges, k) == 1; got != want[i] {
+					t.Errorf("%s, desc %v: %q is in it: %v", body, desc, second, got)
+				}
+			}
+		}
+	}
+}
+
 // TestOneComponent: with one component the direction of the index does not show: low <= value <= high is what is meant.
 func TestOneComponent(t *testing.T) {
 	for _, desc := range []bool{false, true} {

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -22,12 +24,14 @@ var (
 	pageTime   = regexp.MustCompile(`[0-9]+(\.[0-9]+)?(m|µ)?s\b`)
 	pageFolder = regexp.MustCompile(`/tmp/tidemark-[0-9]+`)
 	pageField  = regexp.MustCompile(`"[a-z_]+": ?`)
+	pageCount  = regexp.MustCompile(`(?m)^[0-9]+$|"count": ?[0-9]+|\b[0-9]+ rows?\b`)
 	pageServer = regexp.MustCompile(`(127\.0\.0\.1|localhost):952([0-9])`)
 )
 
-// pages are those of which each code block is tried: a block that nothing here tries fails the test.
-func pages() map[string]string {
-	return map[string]string{"README": "../../README.md", "scans": "../../docs/scans.md", "ddl": "../../docs/ddl.md", "api": "../../docs/api.md", "expressions": "../../docs/expressions.md"}
+// pages are those of which each code block is tried, in this order: a block that nothing here tries fails the test. The first one counts
+// the sample data, others add to them.
+func pages() []string {
+	return []string{"../../docs/scans.md", "../../README.md", "../../docs/ddl.md", "../../docs/api.md", "../../docs/expressions.md"}
 }
 
 // page is what the code blocks of a page are tried with.
@@ -83,12 +87,28 @@ func same(line string) string {
 	return pageNumber.ReplaceAllString(strings.Join(strings.Fields(line), " "), "N")
 }
 
-// compare wants each line that is shown among what was printed, but for numbers and the width of columns; … is any lines.
+// counts gives the numbers of rows that a text tells.
+func counts(text string) map[string]bool {
+	all := map[string]bool{}
+	for _, n := range pageCount.FindAllString(text, -1) {
+		all[strings.ReplaceAll(n, " ", "")] = true
+	}
+	return all
+}
+
+// compare wants each line that is shown among what was printed, but for the width of columns and for numbers that do not count rows; … is
+// any lines.
 func (p *page) compare(command, shown, printed string) {
 	got := same(strings.ReplaceAll(printed, "\n", " \u2028 ")) + " "
 	for line := range strings.SplitSeq(shown, "\n") {
 		if line = same(line); line != "" && line != "…" && !strings.Contains(got, line+" ") {
 			p.t.Errorf("%s\nprints no line like %q but:\n%s", command, line, printed)
+		}
+	}
+	told := counts(printed)
+	for n := range counts(shown) {
+		if !told[n] {
+			p.t.Errorf("%s\ncounts not %s but %s:\n%s", command, n, slices.Sorted(maps.Keys(told)), printed)
 		}
 	}
 }
@@ -250,6 +270,15 @@ func (p *page) builds(block string) {
 		if out, err := cmd.CombinedOutput(); err != nil {
 			p.t.Errorf("%s: %v\n%s", line, err, out)
 		}
+	}
+}
+
+// TestCounts: which numbers of an example have to be right.
+func TestCounts(t *testing.T) {
+	text := "KEY  ID\n7, \"x\"  airport::12\n2 rows at timestamp 945\n61\n{\"count\": 9359,\"timestamp\":{\"id\":\"1.0.2\"}}\n1 row of N rows\n"
+	got := strings.Join(slices.Sorted(maps.Keys(counts(text))), " ")
+	if want := `"count":9359 1row 2rows 61`; got != want {
+		t.Errorf("%s, want %s", got, want)
 	}
 }
 
