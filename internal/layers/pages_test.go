@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -52,6 +53,7 @@ var (
 	notInAnchor = regexp.MustCompile(`[^\w\- ]`)
 	requirement = regexp.MustCompile(`\b(IM|PR|RT|IX|KV|OP)-[0-9]+\b`)
 	inPackage   = regexp.MustCompile("`'?([\\w./$'|\\\\]+) (\\./[\\w/]+)[ `]")
+	seenRow     = regexp.MustCompile(`(?m)^\| ((?:IM|PR|RT|IX|KV|OP)-[0-9]+) \| (.+) \|$`)
 	declared    = regexp.MustCompile(`(?m)^func ((?:Test|Benchmark|Fuzz)\w*)\(`)
 )
 
@@ -78,6 +80,7 @@ func TestPages(t *testing.T) {
 	}
 	t.Run("links", all.links)
 	t.Run("requirements", all.requirements)
+	t.Run("seen", all.seen)
 	t.Run("figures", all.figures)
 }
 
@@ -128,9 +131,9 @@ func (all tree) requirements(t *testing.T) {
 	}
 }
 
-// figures: the tests and benchmarks that docs/performance.md names are there.
-func (all tree) figures(t *testing.T) {
-	tests := map[string][]string{} // by folder
+// tests gives the names of all tests and benchmarks by folder.
+func (all tree) tests() map[string][]string {
+	tests := map[string][]string{}
 	for name, text := range all {
 		if !strings.HasSuffix(name, "_test.go") {
 			continue
@@ -140,6 +143,48 @@ func (all tree) figures(t *testing.T) {
 			tests[dir] = append(tests[dir], m[1])
 		}
 	}
+	return tests
+}
+
+// seen: docs/requirements.md has tests for each id, or says that there are none, and they are there.
+func (all tree) seen(t *testing.T) {
+	what, tests, found := strings.Cut(all["docs/requirements.md"], "\n## Who sees it\n")
+	if !found {
+		t.Fatal("docs/requirements.md has no table of tests")
+	}
+	there := all.tests()
+	rows := map[string]bool{}
+	for _, m := range seenRow.FindAllStringSubmatch(tests, -1) {
+		id := m[1]
+		if rows[id] {
+			t.Errorf("%s stands there twice", id)
+		}
+		if rows[id] = true; m[2] == "none" {
+			continue
+		}
+		for in := range strings.SplitSeq(m[2], "; ") {
+			dir, names, _ := strings.Cut(in, ": ")
+			for name := range strings.SplitSeq(names, ", ") {
+				if !slices.Contains(there["./"+dir], name) {
+					t.Errorf("%s is seen by %q in %q, which is not there", id, name, dir)
+				}
+			}
+		}
+	}
+	for _, m := range seenRow.FindAllStringSubmatch(what, -1) {
+		if !rows[m[1]] {
+			t.Errorf("docs/requirements.md does not say which tests see %s; none would be an answer", m[1])
+		}
+		delete(rows, m[1])
+	}
+	for id := range rows {
+		t.Errorf("%s has tests and does not say what it is", id)
+	}
+}
+
+// figures: the tests and benchmarks that docs/performance.md names are there.
+func (all tree) figures(t *testing.T) {
+	tests := all.tests()
 	seen := 0
 	for _, m := range inPackage.FindAllStringSubmatch(all["docs/performance.md"], -1) {
 		if m[2] == "./pkg" { // where the form itself is explained
