@@ -41,6 +41,7 @@ type component struct {
 	commands   *lane
 
 	seenMS   int64
+	refused  bool // nobody listened at its address, and nothing was heard of it since
 	heard    bool // in this term, under this boot id
 	hello    bool // has answered the hello under this boot id
 	full     bool // a full report was seen under this boot id
@@ -86,6 +87,8 @@ type projector struct {
 	// questions are about what its KV node says. None waits for another, nor for what it is to do: the node may hang.
 	questions *lane
 	checks    *lane // of what its KV node says of buckets: as many as there are
+	// probeMS is before when it is not asked whether it lives.
+	probeMS int64
 	// running is what its hello told, until the streams were adopted.
 	running  map[string]wire.StreamStates
 	counters wire.ProjectorCounters
@@ -168,9 +171,11 @@ func (o *outbox) take() (all, base []wire.Stability) {
 
 // life judges by the age of the last sign of life; of one that has not been heard in this term, by the age of the term. Such
 // a one is offline only when a hello of this leader has failed too: an answer that is still on its way, or waits here for a
-// leader that has much to do, is no silence.
+// leader that has much to do, is no silence. One whose process has ended is offline at once (doubt).
 func (l *leader) life(c *component) Life {
 	switch age := l.nowMS - c.seenMS; {
+	case c.refused:
+		return Offline
 	case age >= l.cfg.Settings.OfflineAfter.Milliseconds() && (c.heard || c.hello || c.retry.tries > 0):
 		return Offline
 	case age >= l.cfg.Settings.SuspectAfter.Milliseconds():
@@ -190,6 +195,9 @@ func (l *leader) reconcileComponents() {
 		if !known[id] {
 			p.cancel()
 			delete(l.projectors, id)
+			for _, b := range l.ordered {
+				b.ledger.Forget(id)
+			}
 		}
 	}
 	nodes := map[index.NodeID]bool{}
@@ -219,7 +227,8 @@ func (l *leader) reconcileProjector(p *statecontext.Projector) {
 			l.projectorGone(p.ID)
 		}
 	}
-	n := &projector{component: l.newComponent(p.Admin, p.BootID, fencesOf(old)), id: p.ID, syncs: newLane(), syncing: map[bucketRef]bool{}, questions: newLane(), checks: newLane()}
+	n := &projector{component: l.newComponent(p.Admin, p.BootID, fencesOf(old)), id: p.ID, syncs: newLane(), syncing: map[bucketRef]bool{},
+		questions: newLane(), checks: newLane(), probeMS: l.nowMS + l.cfg.Settings.ProbeRest.Milliseconds()}
 	n.questions.workers = questionsAtOnce
 	l.projectors[p.ID] = n
 	l.open(&n.component, n.control, n.commands, n.syncs, n.questions, n.checks)

@@ -85,6 +85,8 @@ type Settings struct {
 	HelloWait time.Duration
 	// SuspectAfter and OfflineAfter are ages of a component's last sign of life.
 	SuspectAfter, OfflineAfter time.Duration
+	// ProbeRest is how long a projector is left alone after it has registered, or was asked whether it lives.
+	ProbeRest time.Duration
 	// BuildPatience is how long a build may lack a host before it goes to error.
 	BuildPatience time.Duration
 	// Republish is after how long a stability timestamp that was not acknowledged is told again.
@@ -118,7 +120,8 @@ func (l *leader) on(r Rules) bool { return l.cfg.Settings.Without&r == 0 }
 func DefaultSettings() Settings {
 	return Settings{Stability: stability.DefaultConfig(), Streams: streams.DefaultConfig(), Pacer: stability.DefaultPacer(),
 		HelloWait: 3 * time.Second, SuspectAfter: 1500 * time.Millisecond, OfflineAfter: 5 * time.Second,
-		BuildPatience: 10 * time.Minute, Republish: time.Second, BucketCheck: 5 * time.Second, Audit: 10 * time.Second, DefaultPartitions: 6}
+		ProbeRest: 200 * time.Millisecond, BuildPatience: 10 * time.Minute, Republish: time.Second, BucketCheck: 5 * time.Second,
+		Audit: 10 * time.Second, DefaultPartitions: 6}
 }
 
 // Config holds what a Coordinator works with.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"tidemark/index"
@@ -57,7 +58,7 @@ func (f *fake) enter(ctx context.Context, fence *wire.Fence, mayHang bool) error
 		}
 	}
 	if down {
-		return errors.New("connection refused")
+		return fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
 	}
 	if fence == nil {
 		return nil
@@ -112,6 +113,7 @@ type fakeProjector struct {
 	syncs   int                         // that it was asked for
 	hangs   bool                        // its KV node hangs, and it waits for it
 	sees    *wire.Hosted                // what its KV node had at the last look
+	cut     []index.NodeID              // whose connections from it are closed
 }
 
 // askKV is a question to its KV node.
@@ -206,9 +208,9 @@ func (p *fakeProjector) report(only string) *wire.ProjectorReport {
 		}
 		s := wire.StreamStates{Bucket: name, BucketUUID: kv.uuid, Full: true, Dropping: p.drops}
 		if !p.away && !p.hangs {
-			p.sees = &wire.Hosted{Node: string(p.id), Revision: timestamp.MapRevision{Rev: kv.rev}}
+			p.sees = &wire.Hosted{Node: kv.node(p.id), Revision: timestamp.MapRevision{Rev: kv.rev}}
 			for v := range uint16(vbuckets) {
-				if kv.owner[v] == p.id {
+				if kv.hosts(v, p.id) {
 					p.sees.VBuckets = append(p.sees.VBuckets, v)
 				}
 			}
@@ -221,7 +223,7 @@ func (p *fakeProjector) report(only string) *wire.ProjectorReport {
 			if st == nil {
 				continue
 			}
-			if kv.owner[v] == p.id {
+			if kv.hosts(v, p.id) {
 				st.complete = max(st.complete, kv.high[v])
 			}
 			s.VBuckets = append(s.VBuckets, v)
@@ -328,7 +330,7 @@ func (c projectorsOf) FailoverLogs(ctx context.Context, addr string, req *wire.F
 	r := &wire.FailoverLogsReply{}
 	kv := c.w.kv[req.Bucket]
 	for v := range uint16(vbuckets) {
-		if kv != nil && kv.owner[v] == p.id && (len(req.VBuckets) == 0 || slices.Contains(req.VBuckets, v)) {
+		if kv != nil && kv.hosts(v, p.id) && (len(req.VBuckets) == 0 || slices.Contains(req.VBuckets, v)) {
 			r.Logs = append(r.Logs, wire.VBucketLog{VBucket: v, Log: kv.logs[v], High: kv.high[v], Revision: timestamp.MapRevision{Rev: kv.rev}})
 		}
 	}
@@ -353,7 +355,7 @@ func (c projectorsOf) Streams(ctx context.Context, addr string, req *wire.Stream
 	for i := range want.Restart.Len() {
 		s := want.Restart.At(i)
 		res := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: s.VBucket}, Outcome: wire.StartNotMine}
-		if kv != nil && kv.uuid == want.BucketUUID && kv.owner[s.VBucket] == p.id {
+		if kv != nil && kv.uuid == want.BucketUUID && kv.hosts(s.VBucket, p.id) {
 			if p.streams[want.Bucket] == nil {
 				p.streams[want.Bucket] = map[uint16]*fakeStream{}
 			}
@@ -539,7 +541,7 @@ func (n *fakeIndexer) accepted() map[string]wire.Accepted {
 				a.VBuckets = append(a.VBuckets, v)
 				a.Incarnations = append(a.Incarnations, s.inc)
 				a.Projectors = append(a.Projectors, p.id)
-				a.Open = append(a.Open, true)
+				a.Open = append(a.Open, !slices.Contains(p.cut, n.node))
 			}
 			out[name] = a
 		}

@@ -215,7 +215,7 @@ func (in *projectorReport) apply(l *leader) {
 
 // takeProjectorReport is false when a full report is wanted next: the first one in this term, or one was lost.
 func (l *leader) takeProjectorReport(p *projector, r *wire.ProjectorReport, hello bool) bool {
-	p.seenMS, p.heard = l.nowMS, true
+	p.seenMS, p.heard, p.refused = l.nowMS, true, false
 	if r.Sequence <= p.sequence && p.sequence > 0 && !hello {
 		return p.full // overtaken: a later one was taken already
 	}
@@ -394,7 +394,11 @@ func (l *leader) judge(b *bucket, n *indexer, a *wire.Accepted) bool {
 		if i >= len(a.Incarnations) || i >= len(a.Projectors) || i >= len(a.Open) {
 			break
 		}
-		accepts = append(accepts, streams.Acceptance{VBucket: v, Incarnation: a.Incarnations[i], Projector: a.Projectors[i], Open: a.Open[i]})
+		one := streams.Acceptance{VBucket: v, Incarnation: a.Incarnations[i], Projector: a.Projectors[i], Open: a.Open[i]}
+		accepts = append(accepts, one)
+		if !one.Open && int(v) < b.ledger.Len() && refusesStream(b.ledger.At(int(v)), &one) {
+			l.doubt(b.name, one.Projector)
+		}
 	}
 	b.due = true
 	return b.ledger.Indexer(l.nowMS, n.node, accepts)

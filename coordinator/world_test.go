@@ -115,6 +115,18 @@ type kvBucket struct {
 	logs  [vbuckets]timestamp.FailoverLog
 	owner [vbuckets]index.ProjectorID
 	rev   uint64
+	one   bool // it is of one node, at which all projectors stand
+}
+
+// hosts tells whether a projector's node has a vbucket.
+func (b *kvBucket) hosts(v uint16, p index.ProjectorID) bool { return b.one || b.owner[v] == p }
+
+// node names the node at which a projector stands.
+func (b *kvBucket) node(p index.ProjectorID) string {
+	if b.one {
+		return "the only one"
+	}
+	return string(p)
 }
 
 func inWorld(t *testing.T, test func(w *world)) {

@@ -181,6 +181,7 @@ func (l *Ledger) begin(v int, nowMS int64, c claim) {
 	for _, since := range l.mismatch {
 		since[v] = 0
 	}
+	l.settleDeal(v, nowMS)
 	l.set(v, nowMS, Begun, "")
 	l.taken(v, nowMS)
 	if !l.valid(v, c.Log) {
@@ -339,6 +340,7 @@ const auditDoubts = 2
 // doubles.
 func (l *Ledger) Audit(nowMS int64, logs map[index.ProjectorID][]Log, complete func(v int) uint64) {
 	best := map[uint16]hosting{}
+	l.noteShared(logs)
 	for _, p := range sortedKeys(logs) {
 		for _, g := range logs[p] {
 			owner := int(g.VBucket) < len(l.vbs) && l.vbs[g.VBucket].Owner == p // of several at one KV node it is the one that streams

@@ -113,6 +113,7 @@ func (l *Ledger) Step(nowMS int64) []Action {
 	l.stopStrays()
 	if l.wanted && !l.rollback {
 		l.expire(nowMS)
+		l.deal(nowMS)
 		if l.repair == nil {
 			l.openRepair(nowMS)
 		}
@@ -287,11 +288,12 @@ func (l *Ledger) decide(nowMS int64, r *repair) {
 			s.VBUUID, s.Seqno, s.Window = at.VBUUID, at.Seqno, timestamp.Window{Start: at.Seqno, End: at.Seqno}
 		}
 		s.Incarnation = r.inc
-		p := r.share(vb, log.Revision, l.vbs[v].tries)
+		p := l.share(r, vb, log.Revision)
 		starts[p] = append(starts[p], s)
 	}
 	for _, p := range sortedKeys(starts) {
 		for _, s := range starts[p] {
+			l.letGo(s.VBucket)
 			l.request(int(s.VBucket), nowMS, r.inc, s.Seqno)
 			l.vbs[s.VBucket].asked = p
 		}
@@ -304,19 +306,34 @@ func (l *Ledger) decide(nowMS int64, r *repair) {
 }
 
 // share picks the projector that is to stream a vbucket when several stand at the KV node that has it (PR-4): they take
-// turns by vbucket, and with each try, so that one that cannot is followed by the next. It is "" where at most one said
-// that it hosts the vbucket: then all are asked, for the map may have changed since, and each starts what is its own.
-func (r *repair) share(vb uint16, newest timestamp.MapRevision, tries int) index.ProjectorID {
+// turns by vbucket, and with each try, so that one that cannot is followed by the next; one that it moves to is the first. Only
+// those count that have answered. It is "" where nobody else is known at the node: then all are asked, for the map may have
+// changed since, and each starts what is its own.
+func (l *Ledger) share(r *repair, vb uint16, newest timestamp.MapRevision) index.ProjectorID {
+	e := &l.vbs[vb]
 	var hosts []index.ProjectorID
 	for _, p := range sortedKeys(r.logs) {
 		if g, ok := r.logs[p][vb]; ok && g.Revision == newest {
 			hosts = append(hosts, p)
 		}
 	}
-	if len(hosts) < 2 {
+	lonely := func(p index.ProjectorID) bool {
+		return !slices.ContainsFunc(l.projectors, func(o index.ProjectorID) bool { return l.beside(int(vb), p, o) })
+	}
+	if len(hosts) == 0 || len(hosts) == 1 && lonely(hosts[0]) {
 		return ""
 	}
-	return hosts[(int(vb)+tries)%len(hosts)]
+	if e.tries == 0 && slices.Contains(hosts, e.dealt) {
+		return e.dealt
+	}
+	return hosts[(int(vb)+e.tries)%len(hosts)]
+}
+
+// letGo ends the stream of a vbucket that moves at its former owner, which does not know.
+func (l *Ledger) letGo(vb uint16) {
+	if e := &l.vbs[vb]; e.dealt != "" && e.tries == 0 {
+		l.strays[stray{e.Owner, vb}] = e.Incarnation
+	}
 }
 
 // rest: it cannot be started now.

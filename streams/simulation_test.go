@@ -27,13 +27,13 @@ type simVB struct { // KV's truth
 	log      timestamp.FailoverLog
 	high     uint64
 	purge    uint64
-	rev      uint64
 	owner    int
 	zombie   int // the projector next to a failed-over node that still answers, or -1
 	zlog     timestamp.FailoverLog
 	zhigh    uint64
 	zrev     uint64
 	nextUUID uint64
+	both     bool // every projector stands at the node that has it
 }
 
 type simStream struct {
@@ -97,7 +97,8 @@ type sim struct {
 	fetched index.Incarnation
 	// everLost: since the last rollback a failover of the vbucket lost something, so that a late answer may still show it.
 	everLost [simVBs]bool
-	calm     int // one event in so many is a fault
+	rev      uint64 // of the vbucket map
+	calm     int    // one event in so many is a fault
 }
 
 func (s *sim) fail(form string, a ...any) {
@@ -112,11 +113,12 @@ func (s *sim) ev(form string, a ...any) {
 }
 
 func newSim(seed uint64) *sim {
-	s := &sim{r: rand.New(rand.NewPCG(seed, 7)), owners: map[string]int{}, refused: map[string]bool{}}
+	s := &sim{r: rand.New(rand.NewPCG(seed, 7)), owners: map[string]int{}, refused: map[string]bool{}, rev: 1}
 	s.calm = []int{3, 6, 12, 30}[s.r.IntN(4)]
 	for v := range s.kv {
-		s.kv[v] = &simVB{nextUUID: uint64(100 * (v + 1)), zombie: -1, owner: v % simProjs, rev: 1}
+		s.kv[v] = &simVB{nextUUID: uint64(100 * (v + 1)), zombie: -1, owner: v % simProjs}
 		s.kv[v].log = timestamp.FailoverLog{{VBUUID: s.kv[v].nextUUID}}
+		s.kv[v].both = seed%3 == 0
 	}
 	for p := range s.pr {
 		s.pr[p] = &simProj{up: true, full: true}
@@ -185,9 +187,12 @@ func (s *sim) hosted(p, v int) (log timestamp.FailoverLog, high, purge, rev uint
 	k := s.kv[v]
 	switch p {
 	case k.owner:
-		return k.log, k.high, k.purge, k.rev, true
+		return k.log, k.high, k.purge, s.rev, true
 	case k.zombie:
 		return k.zlog, k.zhigh, 0, k.zrev, true
+	}
+	if k.both && k.zombie < 0 {
+		return k.log, k.high, k.purge, s.rev, true
 	}
 	return nil, 0, 0, 0, false
 }
@@ -203,7 +208,7 @@ func (s *sim) branch(v int, at uint64) {
 	k.nextUUID++
 	k.log = append(timestamp.FailoverLog{{VBUUID: k.nextUUID, Seqno: at}}, log...)
 	k.high, k.purge = at, min(k.purge, at)
-	k.rev++
+	s.rev++
 }
 
 func (s *sim) endStream(p, v int, say bool) {
@@ -445,7 +450,7 @@ func (s *sim) rollback() {
 			if up := nd.log[v].Common(k.log); nd.hw[v] > up {
 				nd.hw[v] = up
 			}
-			nd.log[v], nd.rev[v] = k.log, max(nd.rev[v], k.rev)
+			nd.log[v], nd.rev[v] = k.log, max(nd.rev[v], s.rev)
 		}
 	}
 	s.everLost = [simVBs]bool{}
@@ -458,7 +463,7 @@ func (s *sim) fault() {
 	switch s.r.IntN(9) {
 	case 0: // failover: the tail is lost
 		was := k.owner
-		zlog, zhigh, zrev := k.log, k.high, k.rev
+		zlog, zhigh, zrev := k.log, k.high, s.rev
 		lost := min(k.high, uint64(s.r.IntN(4)))
 		s.everLost[v] = s.everLost[v] || lost > 0
 		s.branch(v, k.high-lost)
@@ -572,6 +577,10 @@ func (s *sim) step(heal bool) {
 			s.pr[p].up = true
 			s.l.SetProjectors(s.now, s.alive())
 		}
+	case x < 84:
+		s.audit()
+	case x < 87:
+		s.look(p)
 	default:
 		if heal {
 			s.kv[v].zombie = -1
@@ -588,21 +597,82 @@ func (s *sim) step(heal bool) {
 	}
 }
 
+// look has a projector tell what its KV node has under the newest map; it may be late.
+func (s *sim) look(p int) {
+	if !s.pr[p].up {
+		return
+	}
+	h := Hosted{Node: string(simNames[p]), Revision: timestamp.MapRevision{Rev: s.rev}}
+	if s.kv[0].both {
+		h.Node = "both"
+	}
+	for v, k := range s.kv {
+		if _, _, _, _, ok := s.hosted(p, v); ok && p != k.zombie {
+			h.VBuckets = append(h.VBuckets, uint16(v))
+		}
+	}
+	l := s.l
+	s.pending = append(s.pending, func() {
+		if l == s.l {
+			l.Hosted(s.now, simNames[p], h)
+		}
+	})
+}
+
+// audit compares what is streamed with what KV says.
+func (s *sim) audit() {
+	logs := map[index.ProjectorID][]Log{}
+	for p, pr := range s.pr {
+		if !pr.up {
+			continue
+		}
+		logs[simNames[p]] = nil
+		for v := range simVBs {
+			if log, high, purge, rev, ok := s.hosted(p, v); ok {
+				logs[simNames[p]] = append(logs[simNames[p]], Log{VBucket: uint16(v), Log: log, High: high, Purge: purge, Revision: timestamp.MapRevision{Rev: rev}})
+			}
+		}
+	}
+	s.l.Audit(s.now, logs, func(v int) uint64 {
+		p := slices.Index(simNames[:], s.l.At(v).Owner)
+		if p < 0 || s.pr[p].run[v] == nil {
+			return 0
+		}
+		return s.pr[p].run[v].cur
+	})
+}
+
+// uneven tells what could still be dealt out: of two projectors at one node one streams more by two.
+func (s *sim) uneven() string {
+	load := map[index.ProjectorID]int{}
+	for v := range s.kv {
+		load[s.l.At(v).Owner]++
+	}
+	for v, k := range s.kv {
+		for _, p := range simNames {
+			if e := s.l.At(v); k.both && load[e.Owner]-load[p] > 1 {
+				return fmt.Sprintf("vb%d is streamed by %s; the shares are %v", v, e.Owner, load)
+			}
+		}
+	}
+	return ""
+}
+
 // settled tells what is still amiss.
 func (s *sim) settled() string {
 	for v, k := range s.kv {
 		e := s.l.At(v)
-		if e.State != Begun || e.Owner != simNames[k.owner] {
+		if e.State != Begun || e.Owner != simNames[k.owner] && !k.both {
 			return fmt.Sprintf("vb%d %s %s %v (%s), KV's owner is p%d", v, e.State, e.Owner, e.Incarnation, e.Reason, k.owner+1)
 		}
 		for n, nd := range s.nd {
-			if !nd.open[v] || nd.cur[v] != e.Incarnation || nd.from[v] != k.owner || nd.hw[v] != k.high {
+			if !nd.open[v] || nd.cur[v] != e.Incarnation || simNames[nd.from[v]] != e.Owner || nd.hw[v] != k.high {
 				return fmt.Sprintf("n%d vb%d at %d of %d, open %v %v from p%d; ledger %v", n, v, nd.hw[v], k.high, nd.open[v], nd.cur[v],
 					nd.from[v]+1, e.Incarnation)
 			}
 		}
 	}
-	return ""
+	return s.uneven()
 }
 
 func (s *sim) run() string {
@@ -613,11 +683,27 @@ func (s *sim) run() string {
 	for i := 0; i < 20000 && s.err == ""; i++ {
 		s.step(true)
 		if i%20 == 0 && s.settled() == "" {
-			return ""
+			return s.still()
 		}
 	}
 	if s.err == "" {
 		s.fail("stuck: %s", s.settled())
+	}
+	return s.err
+}
+
+// still: where all is well and the shares are even, nothing is started any more, and nothing goes to and fro. What was on its
+// way from before comes first.
+func (s *sim) still() string {
+	s.ev("STILL")
+	before := 0
+	for i := 0; i < 3000 && s.err == ""; i++ {
+		if s.step(true); i == 1000 {
+			before = s.starts
+		}
+	}
+	if s.starts != before && s.err == "" {
+		s.fail("%d streams were started although all is well", s.starts-before)
 	}
 	return s.err
 }

@@ -14,7 +14,6 @@ package streams
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -71,6 +70,8 @@ type Config struct {
 	// ReportGrace is how old a BEGIN must be before a full report that does not list it counts: the report may have been
 	// made before.
 	ReportGrace time.Duration
+	// DealEvery is how often vbuckets are moved to a projector that streams less; see deal.
+	DealEvery time.Duration
 	// MaxDoublings bounds all doublings.
 	MaxDoublings int
 	// StuckAfter is how long a vbucket may be without a stream before it is reported.
@@ -97,13 +98,13 @@ func (l *Ledger) on(r Rules) bool { return l.cfg.Without&r == 0 }
 // DefaultConfig is what the design asks for.
 func DefaultConfig() Config {
 	return Config{AnswerWait: time.Second, BeginWait: time.Second, RetryWait: 100 * time.Millisecond,
-		MismatchWait: 5 * time.Second, ReportGrace: time.Second, MaxDoublings: 5, StuckAfter: 10 * time.Second}
+		MismatchWait: 5 * time.Second, ReportGrace: time.Second, DealEvery: time.Second, MaxDoublings: 5, StuckAfter: 10 * time.Second}
 }
 
 // Check gives an error wrapping ErrConfig when a value is out of range.
 func (c Config) Check() error {
 	for name, d := range map[string]time.Duration{"answer wait": c.AnswerWait, "begin wait": c.BeginWait, "retry wait": c.RetryWait,
-		"mismatch wait": c.MismatchWait, "stuck after": c.StuckAfter, "report grace": c.ReportGrace} {
+		"mismatch wait": c.MismatchWait, "stuck after": c.StuckAfter, "report grace": c.ReportGrace, "deal every": c.DealEvery} {
 		if d < time.Millisecond {
 			return fmt.Errorf("%w: %s %v, want at least 1ms", ErrConfig, name, d)
 		}
@@ -143,7 +144,12 @@ type Entry struct {
 	asked index.ProjectorID
 	// early is a projector whose END under Incarnation came before its BEGIN.
 	early index.ProjectorID
-	dirty bool
+	// dealt is the projector that it moves to, "" when it does not; dealTries counts moves in a row that went elsewhere, and
+	// before dealMS there is no other one.
+	dealt     index.ProjectorID
+	dealTries int
+	dealMS    int64
+	dirty     bool
 }
 
 // Ledger is the vbucket ledger of one bucket.
@@ -158,10 +164,10 @@ type Ledger struct {
 	rollback  bool
 	committed Committed
 
-	projectors []index.ProjectorID // that are alive, ascending
-	hosts      map[index.ProjectorID]hosted
-	unheard    []index.ProjectorID // of those, that have not said what they stream: no vbucket is lost because of them
-	nodes      []index.NodeID      // indexers that take part, ascending
+	projectors []index.ProjectorID          // that are alive, ascending
+	hosts      map[index.ProjectorID]hosted // of those that are not alive, too: they tell it once
+	unheard    []index.ProjectorID          // of those, that have not said what they stream: no vbucket is lost because of them
+	nodes      []index.NodeID               // indexers that take part, ascending
 	// mismatch is per indexer and vbucket since when it has not accepted the owner's stream; 0: it does.
 	mismatch map[index.NodeID][]int64
 	// shut marks, per indexer and vbucket, who did not accept the owner's stream for so long that it was asked for again, and
@@ -171,6 +177,9 @@ type Ledger struct {
 	fullMS  map[index.NodeID]int64
 	repair  *repair
 	repairs uint64
+	// shared are the projectors at one KV node, by vbucket, where there is more than one, as the newest audit says.
+	shared map[int][]index.ProjectorID
+	dealMS int64 // no vbucket moves before this time
 	// queued are actions for the next Step.
 	queued   []Action
 	strays   map[stray]index.Incarnation
@@ -213,7 +222,7 @@ func New(cfg Config, n int, epoch, term uint64) (*Ledger, error) {
 	}
 	return &Ledger{cfg: cfg, epoch: epoch, term: term, vbs: make([]Entry, n), counts: [Unknown + 1]int{Idle: n},
 		committed: Committed{Vector: timestamp.New(n)}, mismatch: map[index.NodeID][]int64{}, shut: map[index.NodeID][]bool{}, fullMS: map[index.NodeID]int64{},
-		strays: map[stray]index.Incarnation{}, hosts: map[index.ProjectorID]hosted{}}, nil
+		strays: map[stray]index.Incarnation{}, hosts: map[index.ProjectorID]hosted{}, dealMS: cfg.DealEvery.Milliseconds()}, nil
 }
 
 // Len is the number of vbuckets.
@@ -273,10 +282,12 @@ func (l *Ledger) SetProjectors(nowMS int64, ids []index.ProjectorID) {
 		fresh = fresh || !slices.Contains(l.projectors, p)
 	}
 	l.projectors = slices.Compact(ids)
-	maps.DeleteFunc(l.hosts, func(p index.ProjectorID, _ hosted) bool { return !slices.Contains(l.projectors, p) })
 	for v := range l.vbs {
 		if e := &l.vbs[v]; e.State == Begun && !slices.Contains(l.projectors, e.Owner) {
 			l.set(v, nowMS, Lost, "its projector is silent")
+		}
+		if fresh {
+			l.taken(v, nowMS)
 		}
 	}
 	if fresh {
