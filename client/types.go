@@ -344,7 +344,7 @@ type IndexerStatus struct {
 // restore, or dropped when its grace is over.
 type Orphan struct {
 	Copy    index.CopyID  `json:"copy"`
-	Index   index.ID      `json:"index"`
+	Index   index.ID      `json:"index"` // 0: the folder is damaged
 	Slice   index.SliceID `json:"slice"`
 	Bucket  string        `json:"bucket"`
 	Bytes   uint64        `json:"bytes"`    // on disk

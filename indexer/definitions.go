@@ -299,6 +299,7 @@ func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, w wanted) err
 		if err != nil {
 			return err
 		}
+		x.claim(id) // of a damaged folder that was here
 		if x.cfg.Tracer != nil {
 			x.mu.Lock()
 			x.parents[id] = trace.SpanContextFromContext(ctx)

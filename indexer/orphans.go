@@ -14,7 +14,7 @@ import (
 )
 
 // orphan is a copy that is here and that no list of the present epoch has named: of an index that a restore has removed,
-// of a folder that somebody has put here. It is kept, neither served nor fed nor checkpointed, until a list names it
+// of a folder that somebody has put here; then it may be damaged, or of another copy than its name says. It is kept, neither served nor fed nor checkpointed, until a list names it
 // again, or until its grace is over and the leader has confirmed that the StateContext does not place it here (IM-8).
 type orphan struct {
 	meta  storage.Meta
@@ -60,6 +60,11 @@ func (x *Indexer) letGo(ctx context.Context, f wire.Fence, want, named map[index
 			}
 		}
 		x.setOrphan(m, f.Epoch, diskBytes(s))
+	}
+	for _, d := range x.store.Damaged() { // one that is wanted was replaced
+		if _, ok := want[d.Copy]; !ok && d.Copy != 0 {
+			x.setOrphan(storage.Meta{Copy: d.Copy}, f.Epoch, d.Bytes)
+		}
 	}
 	return g.Wait()
 }
@@ -147,16 +152,28 @@ func (x *Indexer) dropOrphans(ctx context.Context, req *wire.DropOrphans) (*wire
 		o := x.orphans[r.Copy]
 		ok := o != nil && o.meta.Index == r.Index && o.epoch == req.Fence.Epoch && x.left(o) == 0
 		x.mu.Unlock()
-		s, here := x.store.Slice(r.Copy)
-		if !ok || !here {
+		if !ok {
+			continue
+		}
+		if gone, err := x.dropOrphan(ctx, r.Copy); err != nil {
+			return nil, err
+		} else if !gone {
 			continue
 		}
 		x.log.Warn("an orphan's grace is over and the leader does not know it: it is dropped", "copy", r.Copy, "index", r.Index)
-		if err := x.dropCopySoon(ctx, s); err != nil {
-			return nil, err
-		}
 		reply.Dropped = append(reply.Dropped, r)
 	}
 	wake(x.report)
 	return reply, nil
+}
+
+// dropOrphan drops a copy, or the folder that cannot be opened as one; false when neither is here.
+func (x *Indexer) dropOrphan(ctx context.Context, id index.CopyID) (gone bool, err error) {
+	if s, here := x.store.Slice(id); here {
+		return true, x.dropCopySoon(ctx, s)
+	}
+	if gone, err = x.store.DropDamaged(id); gone {
+		x.claim(id)
+	}
+	return gone, err
 }

@@ -146,6 +146,48 @@ func testOrphanDropped(t *steady.T) {
 	w.check(2)
 }
 
+// TestFolderOfAForeignNumber: a folder that is not of the copy that its name says is an orphan like others: it is kept and told of, goes when its
+// grace is over and the leader has said so, and makes room for the copy of that number when one is wanted.
+func TestFolderOfAForeignNumber(t *testing.T) { steady.Run(t, still, testFolderOfAForeignNumber) }
+
+func testFolderOfAForeignNumber(t *steady.T) {
+	w := newWorld(t)
+	w.tweak = func(c *Config) { c.OrphanGrace = time.Millisecond }
+	build(t, w)
+	w.stopIndexer()
+	for _, name := range []string{"30", "40"} {
+		if err := os.CopyFS(filepath.Join(w.dir, copiesDir, name), os.DirFS(filepath.Join(w.dir, copiesDir, "10"))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.start()
+	if err := w.define(10, 20); err != nil {
+		t.Fatal(err)
+	}
+	w.until("the grace is over", func() bool { return len(w.orphans) == 2 && w.orphans[0].LeftMS == 0 && w.orphans[1].LeftMS == 0 })
+	for i, id := range []index.CopyID{30, 40} {
+		if o := w.orphans[i]; o.Copy != id || o.Index != 0 || o.Bytes == 0 || !w.there(id) {
+			t.Errorf("reported %+v", o)
+		}
+	}
+	w.epoch++ // its list has not come yet
+	if gone, err := w.dropOrphans(wire.OrphanRef{Copy: 30}); err != nil || len(gone) != 0 || !w.there(30) {
+		t.Errorf("before the list of its epoch: dropped %v, %v", gone, err)
+	}
+	if err := w.define(10, 20, 40); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(2 * time.Millisecond) // the grace, which has begun again
+	if gone, err := w.dropOrphans(wire.OrphanRef{Copy: 30}, wire.OrphanRef{Copy: 40}); err != nil || len(gone) != 1 || w.there(30) || !w.there(40) {
+		t.Errorf("dropped %v, %v", gone, err)
+	}
+	w.reported()
+	w.begin(nil)
+	w.write(docs(20, 30, 40)...)
+	w.check(1)
+	w.check(2)
+}
+
 // TestDroppedWhileAway: what was taken away while the indexer was stopped goes at once, because it knows the list before;
 // without that list the copy is an orphan, also after another restart.
 func TestDroppedWhileAway(t *testing.T) { steady.Run(t, still, testDroppedWhileAway) }

@@ -312,6 +312,18 @@ func TestFlippedBits(t *testing.T) {
 				t.Fatalf("the copy is gone without a word")
 			}
 			outcomes["folder given up"]++
+			if d := store.Damaged()[0]; d.Copy != 1 || d.Bytes == 0 {
+				t.Fatalf("the folder is told as %+v", d)
+			}
+			if rapid.Bool().Draw(t, "drop it") {
+				other, err := store.DropDamaged(2)
+				must(t, err)
+				gone, err := store.DropDamaged(1)
+				must(t, err)
+				if other || !gone || exists(fs, "data/1") || len(store.Damaged()) != 0 {
+					t.Fatalf("dropped %v, %v", other, gone)
+				}
+			}
 			slice, err = store.Create(testMeta(1))
 			must(t, err)
 			checkHistory(t, slice)

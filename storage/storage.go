@@ -114,9 +114,11 @@ type Store struct {
 	closed   bool
 }
 
-// Damage is a copy's folder that says nothing about itself any more. Create of that copy replaces it.
+// Damage is a folder that does not say that it is of the copy that it is named after. Create of that copy replaces it.
 type Damage struct {
 	Folder string
+	Copy   index.CopyID // by its name; 0 where the name is in another form than ours
+	Bytes  uint64       // on disk, as far as that can be known
 	Err    error
 }
 
@@ -193,7 +195,7 @@ func (s *Store) openAll() error {
 		var corrupt *CorruptError
 		if errors.As(err, &corrupt) {
 			s.log.Error("a copy's folder is damaged beyond its name; it must be built again", "folder", dir, "error", err)
-			s.damaged = append(s.damaged, Damage{dir, err})
+			s.damaged = append(s.damaged, Damage{Folder: dir, Copy: copyOf(s.fs.PathBase(dir)), Bytes: bytesBelow(s.fs, dir), Err: err})
 			continue
 		}
 		if err != nil {
@@ -209,6 +211,46 @@ func (s *Store) Damaged() []Damage {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.damaged)
+}
+
+// DropDamaged removes the damaged folder that is named after a copy; false when there is none.
+func (s *Store) DropDamaged(id index.CopyID) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.damaged, func(d Damage) bool { return d.Copy == id })
+	if id == 0 || i < 0 || s.closed {
+		return false, nil
+	}
+	if err := s.fs.RemoveAll(s.damaged[i].Folder); err != nil { // what is left is damaged, too
+		return false, fmt.Errorf("%w: remove damaged %s: %w", ErrIO, s.damaged[i].Folder, err)
+	}
+	s.damaged = slices.Delete(s.damaged, i, i+1)
+	return true, nil
+}
+
+// copyOf gives the copy whose folder has this name, 0 when none has.
+func copyOf(name string) index.CopyID {
+	n, err := index.ParseID(name)
+	if id := index.CopyID(n); err == nil && id.String() == name {
+		return id
+	}
+	return 0
+}
+
+// bytesBelow sums up the files in a folder.
+func bytesBelow(fs vfs.FS, dir string) (sum uint64) {
+	names, _ := fs.List(dir)
+	for _, name := range names {
+		path := fs.PathJoin(dir, name)
+		switch info, err := fs.Stat(path); {
+		case err != nil:
+		case info.IsDir():
+			sum += bytesBelow(fs, path)
+		default:
+			sum += uint64(max(info.Size(), 0))
+		}
+	}
+	return sum
 }
 
 // Slices lists the copies, ordered by id.

@@ -188,7 +188,7 @@ const MaxOrphans = 64
 // (IM-8). It is kept, neither served nor fed.
 type Orphan struct {
 	Copy    index.CopyID  `json:"copy"`
-	Index   index.ID      `json:"index"`
+	Index   index.ID      `json:"index"` // 0: the folder is damaged
 	Slice   index.SliceID `json:"slice"`
 	Bucket  string        `json:"bucket"`
 	Bytes   uint64        `json:"bytes"`    // on disk

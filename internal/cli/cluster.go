@@ -193,7 +193,11 @@ func printStatus(w io.Writer, as format, st client.Status) error {
 			}
 			fmt.Fprintf(t, "indexer\t%s\t%s\t%s\t%d slices\n", i.ID, state, i.Admin, i.Copies)
 			for _, o := range i.Orphans {
-				fmt.Fprintf(t, "orphan\tcopy %s\t%s\t%s\tindex %s on %s, slice %d, %d bytes\n", o.Copy, orphanState(o), i.ID, o.Index, o.Bucket, o.Slice, o.Bytes)
+				what := "a damaged folder"
+				if o.Index != 0 {
+					what = fmt.Sprintf("index %s on %s, slice %d", o.Index, o.Bucket, o.Slice)
+				}
+				fmt.Fprintf(t, "orphan\tcopy %s\t%s\t%s\t%s, %d bytes\n", o.Copy, orphanState(o), i.ID, what, o.Bytes)
 			}
 			if more := i.OrphanCount - len(i.Orphans); more > 0 {
 				fmt.Fprintf(t, "orphan\t%d more\t\t%s\t\n", more, i.ID)
