@@ -28,7 +28,10 @@ type Client struct {
 	opt   Options
 	seeds []string
 
-	mu      sync.Mutex // leaf: the fields below
+	life context.Context // ends with Close: dials are of the client, not of who asked first
+	end  context.CancelFunc
+
+	mu      sync.Mutex // the fields below; only a Conn's own lock is taken inside
 	config  *mcbp.ClusterConfig
 	via     string // host through which config came, for $HOST
 	network string // whose addresses count; found with the first map
@@ -37,11 +40,19 @@ type Client struct {
 	refresh int // which of the known nodes is asked next for the map
 }
 
-// node is the place of one node's connection; its lock makes sure that only one
-// caller dials.
+// node is the place of one node's connection. Callers that need a new one share
+// one attempt to dial, its failure too: dialling one after the other, the last of
+// many would wait for as many timeouts where the node hangs.
 type node struct {
-	dialing chan struct{} // 1 token: the right to dial
-	conn    *Conn         // guarded by Client.mu
+	conn    *Conn    // guarded by Client.mu
+	dialing *attempt // under way; guarded by Client.mu
+}
+
+// attempt is one try to dial a node. conn and err are set when done is closed.
+type attempt struct {
+	done chan struct{}
+	conn *Conn
+	err  error
 }
 
 // Connect finds the cluster through any of the seeds (host:port of memcached) and
@@ -54,6 +65,7 @@ func Connect(ctx context.Context, seeds []string, opt Options) (*Client, error) 
 	opt = opt.withDefaults()
 	opt.Features = append([]mcbp.Feature{mcbp.FeatureMutationToken}, opt.Features...)
 	c := &Client{opt: opt, seeds: seeds, nodes: map[string]*node{}}
+	c.life, c.end = context.WithCancel(context.WithoutCancel(ctx))
 	retry := backoff{}
 	var reason error // of the last attempt that ended before ctx did
 	for {
@@ -83,6 +95,7 @@ func Connect(ctx context.Context, seeds []string, opt Options) (*Client, error) 
 
 // Close ends all connections; operations under way fail with ErrClosed.
 func (c *Client) Close() error {
+	c.end()
 	c.mu.Lock()
 	c.closed = true
 	var conns []*Conn
@@ -106,25 +119,55 @@ func (c *Client) Config() *mcbp.ClusterConfig {
 	return c.config
 }
 
-// Refresh asks the nodes of the map and the seeds, one after the other, until
-// one gives a map, and adopts it if it is newer.
+// hedge is how long Refresh waits for a node before it asks another one beside it.
+const hedge = 200 * time.Millisecond
+
+// Refresh asks the nodes of the map and the seeds until one gives a map, and adopts
+// it if it is newer. The next node is asked when one has refused, or has not
+// answered for 200 ms: one that hangs holds nobody up.
 func (c *Client) Refresh(ctx context.Context) error {
 	addrs := c.known()
 	c.mu.Lock()
 	first := c.refresh
 	c.refresh++
 	c.mu.Unlock()
-	var last error
-	for i := range addrs {
-		addr := addrs[(first+i)%len(addrs)]
-		config, err := c.fetchConfig(ctx, addr)
-		if err == nil {
-			c.adopt(config, addr)
-			return nil
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		config *mcbp.ClusterConfig
+		addr   string
+		err    error
+	}
+	answers := make(chan answer, len(addrs))
+	asked, answered := 0, 0
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	ask := func() {
+		if asked < len(addrs) {
+			addr := addrs[(first+asked)%len(addrs)]
+			asked++
+			go func() {
+				config, err := c.fetchConfig(ctx, addr)
+				answers <- answer{config, addr, err}
+			}()
+			timer.Reset(hedge)
 		}
-		last = err
-		if ctx.Err() != nil {
-			break
+	}
+	var last error
+	for answered < len(addrs) {
+		select {
+		case a := <-answers:
+			if a.err == nil {
+				c.adopt(a.config, a.addr)
+				return nil
+			}
+			answered++
+			last = a.err
+			ask()
+		case <-timer.C:
+			ask()
+		case <-ctx.Done():
+			return fmt.Errorf("%w from %d nodes: %w", ErrNoMap, len(addrs), cmp.Or(last, context.Cause(ctx)))
 		}
 	}
 	return fmt.Errorf("%w from %d nodes: %w", ErrNoMap, len(addrs), last)
@@ -196,44 +239,48 @@ func (c *Client) conn(ctx context.Context, addr string) (*Conn, error) {
 	}
 	n := c.nodes[addr]
 	if n == nil {
-		n = &node{dialing: make(chan struct{}, 1)}
+		n = &node{}
 		c.nodes[addr] = n
 	}
-	conn := n.conn
-	c.mu.Unlock()
-	if conn != nil && conn.Err() == nil {
-		return conn, nil
+	if n.conn != nil && n.conn.Err() == nil {
+		defer c.mu.Unlock()
+		return n.conn, nil
 	}
+	a := n.dialing
+	if a == nil {
+		a = &attempt{done: make(chan struct{})}
+		n.dialing = a
+		go c.dial(addr, n, a)
+	}
+	c.mu.Unlock()
 	select {
-	case n.dialing <- struct{}{}:
-		defer func() { <-n.dialing }()
+	case <-a.done:
+		return a.conn, a.err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
+}
+
+// dial makes one attempt for all who wait for it, bounded by Options.DialTimeout.
+func (c *Client) dial(addr string, n *node, a *attempt) {
+	conn, err := Dial(c.life, addr, c.opt)
 	c.mu.Lock()
-	conn = n.conn // somebody else may have dialled meanwhile
+	old := n.conn
+	n.dialing = nil
+	switch {
+	case err == nil && c.closed:
+		old, conn, err = conn, nil, ErrClosed
+	case err == nil:
+		n.conn = conn
+	default:
+		n.conn = nil
+	}
+	a.conn, a.err = conn, err
 	c.mu.Unlock()
-	if conn != nil && conn.Err() == nil {
-		return conn, nil
+	if old != nil {
+		_ = old.Close()
 	}
-	if conn != nil {
-		_ = conn.Close()
-	}
-	fresh, err := Dial(ctx, addr, c.opt)
-	if err != nil {
-		return nil, err
-	}
-	c.mu.Lock()
-	closed := c.closed
-	if !closed {
-		n.conn = fresh
-	}
-	c.mu.Unlock()
-	if closed {
-		_ = fresh.Close()
-		return nil, ErrClosed
-	}
-	return fresh, nil
+	close(a.done)
 }
 
 // errNoOwner says that the map names nobody for a vbucket: wait for a newer one.

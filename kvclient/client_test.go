@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -340,6 +341,62 @@ func TestFollowsTheMap(t *testing.T) {
 	set("three", 1)
 	if _, err := c.VBucketSeqnos(ctx); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// silence is a node that hangs: it takes connections and never says a word. It counts them.
+func silence(t *testing.T) (addr string, taken *atomic.Int64) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	taken = &atomic.Int64{}
+	var held []net.Conn
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			nc, err := l.Accept()
+			if err != nil {
+				return
+			}
+			taken.Add(1)
+			held = append(held, nc)
+		}
+	})
+	t.Cleanup(func() {
+		_ = l.Close()
+		wg.Wait()
+		for _, nc := range held {
+			_ = nc.Close()
+		}
+	})
+	return l.Addr().String(), taken
+}
+
+// A node that hangs holds up nobody who asks for the map, however long it may take to answer and however many ask; and all who
+// wait for it wait for one connection.
+func TestANodeThatHangs(t *testing.T) {
+	w := newTwoNodes(t)
+	hung, taken := silence(t)
+	o := options()
+	o.DialTimeout = time.Hour
+	c := connect(t, o, hung, w.srv[0].Addr())
+	ctx := within(t, time.Minute)
+	var wg sync.WaitGroup
+	for range 64 { // each begins with another one of the known nodes
+		wg.Go(func() {
+			if err := c.Refresh(ctx); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+	if n := taken.Load(); n > 1 {
+		t.Errorf("%d connections to the node that hangs", n)
+	}
+	if _, err := c.Set(ctx, keyOf(0), []byte("a"), kvclient.StoreOptions{}); err != nil {
+		t.Error(err)
 	}
 }
 
