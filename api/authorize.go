@@ -144,7 +144,8 @@ func (a *API) identify(r *http.Request) (*auth.Identity, error) {
 	return nil, errNoCredentials()
 }
 
-// lookUp gives whose credentials a request shows, or for whom a manager says that it is.
+// lookUp gives whose credentials a request shows, or for whom a manager says that it is. Credentials that are not known here are
+// refused as such only by who knows every user there was when the request came.
 func (a *API) lookUp(r *http.Request) (*auth.Identity, error) {
 	came, before := a.now(), a.cfg.Raft.State()
 	id, err := a.cfg.Auth.Identify(r)
@@ -152,6 +153,9 @@ func (a *API) lookUp(r *http.Request) (*auth.Identity, error) {
 		a.catchUpOnce(r.Context(), came)
 		if a.cfg.Auth.Differs(r, before) {
 			id, err = a.cfg.Auth.Identify(r)
+		}
+		if errors.Is(err, auth.ErrUnauthenticated) && !a.currentSince(came) { // a right password must not be called a wrong one
+			return nil, a.refuseUnsure()
 		}
 	}
 	if err != nil || id == nil || id.Node == nil {

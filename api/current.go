@@ -67,6 +67,18 @@ func (a *API) currentFor() time.Duration { return a.now().Sub(a.began) - time.Du
 // current tells whether users may be let in by what this manager knows.
 func (a *API) current() bool { return a.serves() || a.asked.Load() > 0 && a.currentFor() <= mayLag }
 
+// currentSince tells whether it is certain that the state has all that was acknowledged before a moment.
+func (a *API) currentSince(at time.Time) bool {
+	return a.serves() || a.asked.Load() > 0 && !a.began.Add(time.Duration(a.asked.Load())).Before(at)
+}
+
+// refuseUnsure is for credentials that may be newer than what this manager knows.
+func (a *API) refuseUnsure() error {
+	const what = "manager %s does not know these credentials and cannot make sure that they are not new: the leader is out of its reach, or its disk " +
+		"takes nothing; try again, or another manager"
+	return rpc.Refuse(CodeNotCurrent, what, a.cfg.Name)
+}
+
 // ensureCurrent refuses to look anybody up in a state that may be older than mayLag, after a try to bring it up to date.
 func (a *API) ensureCurrent(ctx context.Context) error {
 	if a.current() {

@@ -52,6 +52,11 @@ func aFollowerThatIsBehind(t *steady.T) {
 	ask(root, leader, "DELETE", "/v1/users/removed", "", 204)
 	ask(root, leader, "PUT", "/v1/users/demoted", `{"role":"read"}`, 200)
 	ask(root, leader, "DELETE", "/v1/users/reader", "", 204)
+	ask(root, leader, "PUT", "/v1/users/late", fmt.Sprintf(`{"new":true,"role":"admin","password":%q}`, ddlPassword), 200)
+	late := &who{name: "late", basic: [2]string{"late", ddlPassword}}
+	if status, code := s.as(late, follower, "GET", staleRead, ""); status != http.StatusServiceUnavailable || code != api.CodeNotCurrent {
+		t.Errorf("a user whom the follower cannot know yet: %d %s", status, code)
+	}
 	for _, w := range gone {
 		want := http.StatusUnauthorized
 		if w.name == "demoted" {
