@@ -87,10 +87,10 @@ func (l *Ledger) idlest(v int, load map[index.ProjectorID]int) index.ProjectorID
 // settleDeal ends a move: one that went elsewhere is not tried again soon, and later each time.
 func (l *Ledger) settleDeal(v int, nowMS int64) {
 	e := &l.vbs[v]
-	switch {
-	case e.dealt == "":
+	switch e.dealt {
+	case "":
 		return
-	case e.dealt == e.Owner:
+	case e.Owner:
 		e.dealTries = 0
 	default:
 		e.dealTries++
