@@ -22,8 +22,8 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
-	"tidemark/internal/testcluster"
-	"tidemark/localcluster"
+	"tidemark/internal/localcluster"
+	"tidemark/internal/testing/testcluster"
 )
 
 // How much is measured.
@@ -33,8 +33,9 @@ var (
 	freshFor      = flag.Duration("fresh", 20*time.Second, "length of the freshness measurement at each rate")
 	documents     = flag.Int("documents", 300_000, "documents of the end-to-end measurement")
 	fairDocuments = flag.Int("fair", 200_000, "documents of the bucket in which BenchmarkScansBesideABuild builds indexes")
-	creates       = flag.Int("creates", 10, "indexes that BenchmarkCreateIndex creates, each on an empty bucket and over ten documents")
-	kills         = flag.Int("kills", 10, "leaders killed")
+	creates       = flag.Int("creates", 10, "indexes that BenchmarkCreateIndex creates, each on an empty bucket and "+
+		"over ten documents")
+	kills = flag.Int("kills", 10, "leaders killed")
 )
 
 // profileEnv names the folder that profiles are written to.
@@ -81,7 +82,7 @@ func buildPrograms() (err error) {
 	return nil
 }
 
-// within gives a context for one benchmark.
+// within returns a context for one benchmark.
 func within(b *testing.B, d time.Duration) context.Context {
 	b.Helper()
 	if programs.err != nil {
@@ -92,7 +93,7 @@ func within(b *testing.B, d time.Duration) context.Context {
 	return ctx
 }
 
-// quantile gives the value below which a share q of them lies.
+// quantile returns the value below which a share q of them lies.
 func quantile(d []time.Duration, q float64) time.Duration {
 	if len(d) == 0 {
 		return 0
@@ -107,7 +108,8 @@ func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 type caller struct{ http *http.Client }
 
 func newCaller(connections int) *caller {
-	return &caller{&http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections, MaxConnsPerHost: connections}}}
+	return &caller{&http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: connections,
+		MaxConnsPerHost: connections}}}
 }
 
 func (c *caller) close() { c.http.CloseIdleConnections() }
@@ -142,7 +144,8 @@ func start(ctx context.Context, b *testing.B, dir string, args ...string) (*test
 	c := up.Client()
 	for {
 		s, err := c.Status(ctx)
-		if err == nil && s.Leader.REST != "" && activeIndexers(s) == len(up.Manifest().Indexers) && len(s.Projectors) == len(up.Manifest().Projectors) {
+		if err == nil && s.Leader.REST != "" && activeIndexers(s) == len(up.Manifest().Indexers) &&
+			len(s.Projectors) == len(up.Manifest().Projectors) {
 			break
 		}
 		select {
@@ -170,7 +173,7 @@ func activeIndexers(s client.Status) (n int) {
 	return n
 }
 
-// leader gives the leader's base URL.
+// leader returns the leader's base URL.
 func leader(ctx context.Context, b *testing.B, c *client.Client) string {
 	b.Helper()
 	for {
@@ -233,8 +236,9 @@ func usageOf(m *localcluster.Manifest) usage {
 	return u
 }
 
-// report gives the processor time of each role since before, for each of n operations, in µs (n = seconds x 10,000: in per cent of one processor); and what everybody else on
-// this machine took meanwhile, in per cent of one processor: where that is much, latencies say little.
+// report returns the processor time of each role since before, for each of n operations, in µs (n = seconds x 10,000:
+// in per cent of one processor); and what everybody else on this machine took meanwhile, in per cent of one processor:
+// where that is much, latencies say little.
 func (u usage) report(b *testing.B, before usage, n int, unit string) {
 	others := u.host - before.host
 	for role, d := range u.role {
@@ -297,7 +301,7 @@ func rss(pid int) (int64, error) {
 	return 0, errors.New("no VmRSS")
 }
 
-// profile starts CPU profiles in all processes, when they are asked for, and gives what ends them.
+// profile starts CPU profiles in all processes, when they are asked for, and returns what ends them.
 func profile(b *testing.B, m *localcluster.Manifest) (end func()) {
 	dir := os.Getenv(profileEnv)
 	if dir == "" {

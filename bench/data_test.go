@@ -12,8 +12,8 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
-	"tidemark/internal/testcluster"
-	"tidemark/kvclient"
+	"tidemark/internal/testing/testcluster"
+	"tidemark/kv/kvclient"
 )
 
 // document makes a JSON document of about `size` bytes; name is what the index looks at.
@@ -156,7 +156,8 @@ func isShown(ctx context.Context, c *client.Client, name, id string) (bool, erro
 	if err != nil {
 		return false, err
 	}
-	rows, err := c.Scan(ctx, client.Ref("world", "by_name"), client.ScanRequest{Consistency: "session", Equal: []json.RawMessage{key}})
+	rows, err := c.Scan(ctx, client.Ref("world", "by_name"), client.ScanRequest{Consistency: "session",
+		Equal: []json.RawMessage{key}})
 	if err != nil {
 		return false, err
 	}
@@ -221,8 +222,8 @@ func BenchmarkFreshness(b *testing.B) {
 	}
 }
 
-// BenchmarkCreateIndex is the fixed part of CREATE INDEX: from the statement until the index is ready, on a bucket without
-// documents, and over ten. Each index is dropped before the next one.
+// BenchmarkCreateIndex is the fixed part of CREATE INDEX: from the statement until the index is ready, on a bucket
+// without documents, and over ten. Each index is dropped before the next one.
 func BenchmarkCreateIndex(b *testing.B) {
 	ctx := within(b, 10*time.Minute)
 	for b.Loop() {

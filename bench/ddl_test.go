@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"tidemark/client"
-	"tidemark/internal/testcluster"
+	"tidemark/internal/testing/testcluster"
 )
 
 // bare is a running cluster of bench/bareraft.
@@ -41,7 +41,8 @@ func startBare(ctx context.Context, b *testing.B) (*bare, func()) {
 	r := &bare{}
 	var stops []func()
 	for i := range 3 {
-		args := []string{"--id", fmt.Sprint(i + 1), "--data", filepath.Join(dir, fmt.Sprint(i)), "--http", addrs[3+i], "--raft", addrs[i]}
+		args := []string{"--id", fmt.Sprint(i + 1), "--data", filepath.Join(dir, fmt.Sprint(i)), "--http", addrs[3+i],
+			"--raft", addrs[i]}
 		if i == 0 {
 			args = append(args, "--peers", strings.Join(peers, ","))
 		}
@@ -131,7 +132,8 @@ func (d *ddl) op(ctx context.Context, c *caller) error {
 }
 
 // run repeats op from n clients for a time and gives how long each took.
-func run(ctx context.Context, b *testing.B, n int, d time.Duration, op func(i int) func(context.Context, *caller) error) []time.Duration {
+func run(ctx context.Context, b *testing.B, n int, d time.Duration,
+	op func(i int) func(context.Context, *caller) error) []time.Duration {
 	b.Helper()
 	c := newCaller(n)
 	defer c.close()

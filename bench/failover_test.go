@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"tidemark/client"
-	"tidemark/internal/testcluster"
-	"tidemark/localcluster"
+	"tidemark/internal/localcluster"
+	"tidemark/internal/testing/testcluster"
 )
 
 const (
@@ -40,7 +40,8 @@ func streamCounters(ctx context.Context, b *testing.B, up *testcluster.Cluster) 
 }
 
 // leaderEntry is the manager that leads, and the others.
-func leaderEntry(ctx context.Context, b *testing.B, up *testcluster.Cluster, c *client.Client) (at localcluster.ManagerEntry, others []string) {
+func leaderEntry(ctx context.Context, b *testing.B, up *testcluster.Cluster,
+	c *client.Client) (at localcluster.ManagerEntry, others []string) {
 	b.Helper()
 	url := leader(ctx, b, c)
 	for _, e := range up.Manifest().Managers {

@@ -9,12 +9,13 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
-	"tidemark/kvclient"
+	"tidemark/kv/kvclient"
 )
 
-// sessionScans writes a document and asks for it by a session-consistent scan, again and again until ctx ends: the time of each
-// scan. failed are those that got an error or did not show the document.
-func sessionScans(ctx context.Context, b *testing.B, kv *kvclient.Client, c *client.Client) (took []time.Duration, failed int) {
+// sessionScans writes a document and asks for it by a session-consistent scan, again and again until ctx ends: the time
+// of each scan. failed are those that got an error or did not show the document.
+func sessionScans(ctx context.Context, b *testing.B, kv *kvclient.Client, c *client.Client) (took []time.Duration,
+	failed int) {
 	b.Helper()
 	for i := 0; ctx.Err() == nil; i++ {
 		name := fmt.Sprintf("probe %d", i)
@@ -41,7 +42,7 @@ func sessionScans(ctx context.Context, b *testing.B, kv *kvclient.Client, c *cli
 	return took, failed
 }
 
-// reportScans gives the middle, the p99 and the greatest of what scans took.
+// reportScans returns the middle, the p99 and the greatest of what scans took.
 func reportScans(b *testing.B, when string, took []time.Duration, failed int) {
 	b.ReportMetric(ms(quantile(took, 0.5)), when+"-p50-ms")
 	b.ReportMetric(ms(quantile(took, 0.99)), when+"-p99-ms")

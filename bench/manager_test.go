@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/internal/testcluster"
+	"tidemark/internal/testing/testcluster"
 )
 
 const (
@@ -18,7 +18,8 @@ const (
 )
 
 // BenchmarkLinearizableRead: GET of one index from one client, at the leader and at a follower. Bar: p50 ≤ 0.25 ms. A
-// stale read is beside it: what HTTP and JSON cost; and the bare program, which asks its followers too and answers nothing.
+// stale read is beside it: what HTTP and JSON cost; and the bare program, which asks its followers too and answers
+// nothing.
 func BenchmarkLinearizableRead(b *testing.B) {
 	ctx := within(b, 3*time.Minute)
 	up, c := start(ctx, b, b.TempDir())
@@ -69,7 +70,8 @@ func BenchmarkStart(b *testing.B) {
 		began := time.Now()
 		for i := range 3 {
 			pid, stop := spawn(b, exe, "manager", "--id", fmt.Sprint("m", i+1), "--data", filepath.Join(dir, fmt.Sprint(i)),
-				"--rest", addrs[i], "--raft", addrs[3+i], "--bootstrap-expect", "3", "--join", strings.Join(addrs[:3], ","), "--log-level", "warn")
+				"--rest", addrs[i], "--raft", addrs[3+i], "--bootstrap-expect", "3", "--join", strings.Join(addrs[:3], ","),
+				"--log-level", "warn")
 			pids, stops = append(pids, pid), append(stops, stop)
 		}
 		for i := range 3 {
@@ -94,8 +96,8 @@ func BenchmarkStart(b *testing.B) {
 	b.ReportMetric(float64(most)/1e6, "manager-RSS-MB")
 }
 
-// BenchmarkIdle is the processor time of a cluster that nobody uses, with one empty index: reports, heartbeats, stability
-// timestamps, by role in per cent of one processor. No bar.
+// BenchmarkIdle is the processor time of a cluster that nobody uses, with one empty index: reports, heartbeats,
+// stability timestamps, by role in per cent of one processor. No bar.
 func BenchmarkIdle(b *testing.B) {
 	ctx := within(b, 3*time.Minute)
 	up, c := start(ctx, b, b.TempDir())

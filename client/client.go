@@ -77,8 +77,8 @@ type Options struct {
 	TLS *tls.Config
 	// User and Password, or Token: with neither the client is nobody, or who its certificate says.
 	User, Password, Token string
-	// ViaManagers sends scans and counts by way of the managers, as curl does. Otherwise they go straight to the indexers as
-	// long as that works: their scan ports have to be reachable from here.
+	// ViaManagers sends scans and counts by way of the managers, as curl does. Otherwise they go straight to the indexers
+	// as long as that works: their scan ports have to be reachable from here.
 	ViaManagers bool
 }
 
@@ -87,7 +87,8 @@ func New(servers ...string) *Client { return Open(Options{Servers: servers}) }
 
 // Open makes a client.
 func Open(o Options) *Client {
-	c := &Client{rpc: rpc.NewClient(64, o.TLS), probes: rpc.NewClient(probesAtOnce, o.TLS), user: o.User, password: o.Password, token: o.Token}
+	c := &Client{rpc: rpc.NewClient(64, o.TLS), probes: rpc.NewClient(probesAtOnce, o.TLS), user: o.User,
+		password: o.Password, token: o.Token}
 	c.alive = detector.New(detector.HTTP(c.probes.HTTP(), func(server string) string { return server + "/healthz" }))
 	scheme := "http://"
 	if o.TLS != nil {
@@ -267,18 +268,19 @@ func (c *Client) WaitReady(ctx context.Context, ids []index.ID, progress func(pe
 	}
 }
 
-// changes gives a channel that has something when an index has changed, as long as the present server tells it: who waits
-// need not look again and again, and must look now and then.
+// changes returns a channel that has something when an index has changed, as long as the present server tells it: who
+// waits need not look again and again, and must look now and then.
 func (c *Client) changes(ctx context.Context) (changed <-chan struct{}, end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	signal := make(chan struct{}, 1)
-	w := &watching{client: c, kinds: string(statecontext.EventIndex), silence: watchSilence, yield: func(WatchEvent, error) bool {
-		select {
-		case signal <- struct{}{}:
-		default:
-		}
-		return true
-	}}
+	w := &watching{client: c, kinds: string(statecontext.EventIndex), silence: watchSilence,
+		yield: func(WatchEvent, error) bool {
+			select {
+			case signal <- struct{}{}:
+			default:
+			}
+			return true
+		}}
 	var running sync.WaitGroup
 	if len(c.servers) > 0 && c.bad == nil {
 		running.Go(func() { _, _ = w.stream(ctx, c.servers[int(c.next.Load())%len(c.servers)]) })
@@ -334,26 +336,38 @@ func (c *Client) call(ctx context.Context, method, path string, header http.Head
 // question is what an answer is waited for, for the error of who gives up.
 type question struct{ op, of, consistency string }
 
-// gaveUp gives the error of a wait that the context has ended: what was waited for, which server was asked last, and what came from it.
-func (q question) gaveUp(ctx context.Context, server string, last error) error {
+// gaveUp returns the error of a wait that the context has ended: what was waited for, which server was asked last and
+// what came from it or, when it had not answered yet, what had been answered before (nil for nothing).
+func (q question) gaveUp(ctx context.Context, server string, last, before error) error {
 	what := q.op + " " + q.of
 	if q.consistency != "" {
 		what += " with consistency " + q.consistency
 	}
 	err := fmt.Errorf("%w: %w while waiting for %s", ErrUnavailable, ctx.Err(), what)
-	if last == nil || errors.Is(last, net.ErrClosed) || errors.Is(last, ctx.Err()) { // our own end, which says nothing of the server
+	switch {
+	case !ownEnd(ctx, last):
+	case before == nil:
 		return fmt.Errorf("%w; %s was asked and had not answered yet", err, server)
+	default:
+		return fmt.Errorf("%w; %s was asked and had not answered yet; before that: %w", err, server, before)
 	}
 	return fmt.Errorf("%w; %s was asked last: %w", err, server, last)
 }
 
-// retry calls try with one server after another until it succeeds or fails for good. Each has limit, 0 for no limit, and the
-// next one is asked at once when it is silent while others answer.
-func (c *Client) retry(ctx context.Context, q question, limit time.Duration, try func(ctx context.Context, server string) error) error {
+// ownEnd reports whether an error is the end of the caller's own context, which says nothing of the server.
+func ownEnd(ctx context.Context, err error) bool {
+	return err == nil || errors.Is(err, net.ErrClosed) || ctx.Err() != nil && errors.Is(err, ctx.Err())
+}
+
+// retry calls try with one server after another until it succeeds or fails for good. Each has limit, 0 for no limit,
+// and the next one is asked at once when it is silent while others answer.
+func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
+	try func(ctx context.Context, server string) error) error {
 	if c.bad != nil {
 		return c.bad
 	}
 	backoff := firstBackoff
+	var before error
 	for attempt := 0; ; attempt++ {
 		at := c.next.Load()
 		server := c.servers[int(at)%len(c.servers)]
@@ -377,8 +391,9 @@ func (c *Client) retry(ctx context.Context, q question, limit time.Duration, try
 		case errors.As(err, &p) && !p.Temporary(), errors.Is(err, ErrAnswer):
 			return err
 		case ctx.Err() != nil:
-			return q.gaveUp(ctx, server, err)
+			return q.gaveUp(ctx, server, err, before)
 		}
+		before = err
 		if c.Waiting != nil {
 			c.Waiting(err)
 		}
@@ -386,7 +401,7 @@ func (c *Client) retry(ctx context.Context, q question, limit time.Duration, try
 		if attempt%len(c.servers) == len(c.servers)-1 { // all have been asked
 			select {
 			case <-ctx.Done():
-				return q.gaveUp(ctx, server, err)
+				return q.gaveUp(ctx, server, err, nil)
 			case <-time.After(backoff):
 			}
 			backoff = min(2*backoff, mostBackoff)
@@ -400,8 +415,10 @@ const (
 	CodeBusy           = "BUSY"
 )
 
-// send is the one place that makes a request: each has the credentials, and JSON for a body unless its header says otherwise.
-func (c *Client) send(ctx context.Context, method, url string, header http.Header, body []byte) (*http.Response, error) {
+// send is the one place that makes a request: each has the credentials, and JSON for a body unless its header says
+// otherwise.
+func (c *Client) send(ctx context.Context, method, url string, header http.Header, body []byte) (*http.Response,
+	error) {
 	r, err := http.NewRequestWithContext(ctx, method, url, bytes.NewReader(body))
 	if err != nil {
 		return nil, fmt.Errorf("%s %s: %w", method, url, err)

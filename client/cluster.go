@@ -14,7 +14,8 @@ import (
 
 // RestoreReply is the answer of POST /v1/restore.
 type RestoreReply struct {
-	CAS      uint64                   `json:"cas"`   // from which on the restored state counts; of a dry run, the present one
+	// from which on the restored state counts; of a dry run, the present one
+	CAS      uint64                   `json:"cas"`
 	Epoch    uint64                   `json:"epoch"` // rises with every restore
 	DryRun   bool                     `json:"dry_run,omitempty"`
 	Replayed bool                     `json:"replayed,omitempty"` // it was done before, under the same Idempotency-Key
@@ -40,7 +41,7 @@ type LimitsChange struct {
 	LedgerMinAgeMS   *int64  `json:"ledger_min_age_ms,omitempty"`
 }
 
-// Apply gives the limits with the change.
+// Apply returns the limits with the change.
 func (c *LimitsChange) Apply(l statecontext.Limits) statecontext.Limits {
 	set(&l.Buckets, c.Buckets)
 	set(&l.Indexes, c.Indexes)
@@ -102,7 +103,7 @@ func (c *Client) FinalizeUpgrade(ctx context.Context) (FormatReply, error) {
 	return reply, c.call(ctx, http.MethodPost, "/v1/cluster:finalize-upgrade", nil, nil, &reply)
 }
 
-// Limits gives the limits in force.
+// Limits returns the limits in force.
 func (c *Client) Limits(ctx context.Context) (statecontext.Limits, error) {
 	var l statecontext.Limits
 	return l, c.call(ctx, http.MethodGet, "/v1/limits", nil, nil, &l)

@@ -10,10 +10,11 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// TestCredentialsGoWithEveryCall: each exported method that asks a server shows the user, or the token. A call that is added is called
-// here by itself.
+// TestCredentialsGoWithEveryCall: each exported method that asks a server shows the user, or the token. A call that is
+// added is called here by itself.
 func TestCredentialsGoWithEveryCall(t *testing.T) {
-	for name, credentials := range map[string]Options{"password": {User: "root", Password: "hunter2hunter2"}, "token": {Token: "tmt_x"}} {
+	for name, credentials := range map[string]Options{"password": {User: "root", Password: "hunter2hunter2"},
+		"token": {Token: "tmt_x"}} {
 		t.Run(name, func(t *testing.T) {
 			s, url := serve(t, refuse(http.StatusForbidden, rpc.CodeForbidden))
 			credentials.Servers = []string{url}

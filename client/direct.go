@@ -17,17 +17,17 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 
 	"tidemark/index"
+	"tidemark/indexer/scanport"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
-	"tidemark/scanport"
-	"tidemark/tlsconf"
+	"tidemark/internal/tlsconf"
 )
 
-// Scans go straight to an indexer that holds the index. A manager says which there are, and issues a ticket; both are asked
-// for again, behind the scans' backs, before they are old. An indexer that cannot be reached, breaks off, or is silent while
-// another one is not (package detector) is followed by the next one, and asked last for a while. Whatever else is not as
-// usual — one that refuses, an index that is not there or not ready any more, an older manager — is left to the managers: the
-// same request goes by way of one of them, and its answer counts.
+// Scans go straight to an indexer that holds the index. A manager says which there are, and issues a ticket; both are
+// asked for again, behind the scans' backs, before they are old. An indexer that cannot be reached, breaks off, or is
+// silent while another one is not (package detector) is followed by the next one, and asked last for a while. Whatever
+// else is not as usual — one that refuses, an index that is not there or not ready any more, an older manager — is left
+// to the managers: the same request goes by way of one of them, and its answer counts.
 
 const (
 	routeFresh   = 5 * time.Second        // then it is looked up again while scans go on
@@ -86,8 +86,8 @@ type directConn struct {
 	deadline time.Time // of reading; zero: none
 }
 
-// newDirect gives nil where there is no direct way: indexers are known by their role, which only a CA of the cluster's own
-// says.
+// newDirect returns nil where there is no direct way: indexers are known by their role, which only a CA of the
+// cluster's own says.
 func newDirect(c *Client, conf *tls.Config) *direct {
 	d := &direct{c: c, scheme: "ws://", routes: map[string]*way{}, idle: map[string][]*directConn{}}
 	base := "http://"
@@ -97,8 +97,10 @@ func newDirect(c *Client, conf *tls.Config) *direct {
 			return nil
 		}
 	}
-	d.dialer = &websocket.Dialer{NetDialContext: (&net.Dialer{Timeout: dialLimit, KeepAlive: 15 * time.Second}).DialContext, TLSClientConfig: conf,
-		HandshakeTimeout: 4 * dialLimit, ReadBufferSize: directBuffer, WriteBufferSize: 4 << 10, Subprotocols: []string{scanport.Protocol}}
+	d.dialer = &websocket.Dialer{NetDialContext: (&net.Dialer{Timeout: dialLimit,
+		KeepAlive: 15 * time.Second}).DialContext, TLSClientConfig: conf,
+		HandshakeTimeout: 4 * dialLimit, ReadBufferSize: directBuffer, WriteBufferSize: 4 << 10,
+		Subprotocols: []string{scanport.Protocol}}
 	d.ctx, d.end = context.WithCancel(context.Background())
 	d.probes = rpc.NewClient(probesAtOnce, conf)
 	d.alive = detector.New(detector.HTTP(d.probes.HTTP(), func(addr string) string { return base + addr + "/healthz" }))
@@ -121,8 +123,8 @@ func (d *direct) close() {
 	d.probes.Close()
 }
 
-// way gives how an index is reached, nil when scans of it go by way of the managers for now. The error is a manager's, that
-// the scan would be given as well.
+// way returns how an index is reached, nil when scans of it go by way of the managers for now. The error is a
+// manager's, that the scan would be given as well.
 func (d *direct) way(ctx context.Context, ref string) (*ScanRoute, error) {
 	d.mu.Lock()
 	w := d.routes[ref]
@@ -179,7 +181,8 @@ func (d *direct) locate(ref string, w *way) {
 	switch refused := errors.As(err, &p); {
 	case err == nil:
 		w.route, w.at, w.refused = route, at, nil
-	case refused && (p.Status == http.StatusUnauthorized || p.Status == http.StatusForbidden || p.Status == http.StatusTooManyRequests):
+	case refused && (p.Status == http.StatusUnauthorized || p.Status == http.StatusForbidden ||
+		p.Status == http.StatusTooManyRequests):
 		w.at, w.refused = time.Time{}, p // a second try would only count as one
 	case refused && (p.Code == "UNKNOWN_INDEX" || p.Code == "INDEX_NOT_READY"):
 		w.at, w.refused = time.Time{}, nil
@@ -238,7 +241,8 @@ func (d *direct) found(ref string) {
 	}
 }
 
-// order gives the indexers of a way in the order in which they are asked: any of them first, those that are suspect last.
+// order returns the indexers of a way in the order in which they are asked: any of them first, those that are suspect
+// last.
 func (d *direct) order(route *ScanRoute) []string {
 	all := route.ScanPorts
 	n := len(all)
@@ -253,7 +257,7 @@ func (d *direct) order(route *ScanRoute) []string {
 	return d.alive.Order(turned)
 }
 
-// conn gives a connection to an indexer: one that is there, or a new one.
+// conn returns a connection to an indexer: one that is there, or a new one.
 func (d *direct) conn(ctx context.Context, route *ScanRoute, addr string, anew bool) (*directConn, error) {
 	if !anew {
 		if dc := d.take(addr); dc != nil {
@@ -270,7 +274,8 @@ func (d *direct) conn(ctx context.Context, route *ScanRoute, addr string, anew b
 	silent := wait.End()
 	if err == nil {
 		ws.SetReadLimit(maxMessage)
-		return &directConn{ws: ws, addr: addr, until: time.Now().Add(time.Duration(route.TicketMS) * time.Millisecond / 2), fresh: true}, nil
+		return &directConn{ws: ws, addr: addr, until: time.Now().Add(time.Duration(route.TicketMS) * time.Millisecond / 2),
+			fresh: true}, nil
 	}
 	switch {
 	case answer != nil:
@@ -287,10 +292,10 @@ func (d *direct) conn(ctx context.Context, route *ScanRoute, addr string, anew b
 // errDoor is wrapped when an indexer does not take a connection, whatever it says.
 var errDoor = errors.New("no connection")
 
-// ports gives the indexers that hold the index.
+// ports returns the indexers that hold the index.
 func (r *ScanRoute) ports() []string { return r.ScanPorts }
 
-// take gives an idle connection, the one that was used last.
+// take returns an idle connection, the one that was used last.
 func (d *direct) take(addr string) *directConn {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -350,7 +355,7 @@ var errDetour = errors.New("by way of the managers")
 func (d *direct) begin(ctx context.Context, q question, body []byte) (*directScan, error) {
 	route, err := d.way(ctx, q.of)
 	if err != nil && ctx.Err() != nil {
-		return nil, q.gaveUp(ctx, d.c.servers[int(d.c.next.Load())%len(d.c.servers)], err)
+		return nil, q.gaveUp(ctx, d.c.servers[int(d.c.next.Load())%len(d.c.servers)], err, nil)
 	}
 	if err != nil {
 		return nil, err
@@ -359,8 +364,10 @@ func (d *direct) begin(ctx context.Context, q question, body []byte) (*directSca
 		return nil, errDetour
 	}
 	var last string
+	var before error
 	for i, addr := range d.order(route) {
 		var s *directScan
+		before = err
 		if s, err = d.try(ctx, route, addr, q.op, body); err == nil {
 			d.found(q.of)
 			return s, nil
@@ -374,7 +381,7 @@ func (d *direct) begin(ctx context.Context, q question, body []byte) (*directSca
 	var p *Error
 	switch {
 	case ctx.Err() != nil:
-		return nil, q.gaveUp(ctx, "indexer "+last, err)
+		return nil, q.gaveUp(ctx, "indexer "+last, err, before)
 	case errors.As(err, &p) && !elsewhere(p):
 		return nil, p
 	}
@@ -414,16 +421,17 @@ func unknown(err error) bool {
 	return errors.As(err, &p) && (p.Code == rpc.CodeUnauthorized || p.Code == rpc.CodeForbidden)
 }
 
-// elsewhere tells whether the managers may have another answer than an indexer.
+// elsewhere reports whether the managers may have another answer than an indexer.
 func elsewhere(p *Error) bool {
 	switch p.Code {
-	case "INDEX_NOT_FOUND", "INDEX_NOT_READY", rpc.CodeUnauthorized, rpc.CodeForbidden:
+	case "INDEX_NOT_HOSTED", "INDEX_NOT_READY", rpc.CodeUnauthorized, rpc.CodeForbidden:
 		return true
 	}
 	return p.Temporary()
 }
 
-// ask sends the request and reads the first message. A refusal is a *Error; the connection is given back then, or closed.
+// ask sends the request and reads the first message. A refusal is a *Error; the connection is given back then, or
+// closed.
 func (s *directScan) ask(op string, id index.ID, body []byte) error {
 	ws := s.dc.ws
 	s.stop = context.AfterFunc(s.ctx, func() { _ = ws.Close() })
@@ -503,8 +511,8 @@ func (s *directScan) more() error {
 	return err
 }
 
-// finish gives the connection back, unless its ticket counts no more, and the failure that the answer ended with, if any. Messages are
-// the connection's own: the answer is not read any more afterwards.
+// finish gives the connection back, unless its ticket counts no more, and the failure that the answer ended with, if
+// any. Messages are the connection's own: the answer is not read any more afterwards.
 func (s *directScan) finish() error {
 	err := s.failure()
 	if unknown(err) {

@@ -14,8 +14,8 @@ import (
 	"github.com/gorilla/websocket"
 
 	"tidemark/collate"
+	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
-	"tidemark/scanport"
 )
 
 // TestAClosedDirectScanIsCut: who asks for a row after Close is told so, whatever had come by then.
@@ -65,7 +65,8 @@ func newFakePort(t *testing.T, answers ...func() (byte, string)) *fakePort {
 			if tail == scanport.Failure {
 				body = head
 			}
-			if err := conn.WriteMessage(websocket.BinaryMessage, scanport.Finish(body, len(head), tail, []byte(text))); err != nil {
+			if err := conn.WriteMessage(websocket.BinaryMessage, scanport.Finish(body, len(head), tail,
+				[]byte(text))); err != nil {
 				return
 			}
 		}
@@ -92,9 +93,12 @@ func TestDirectConnections(t *testing.T) {
 	}{
 		{"whole", []func() (byte, string){whole}, true, []string{"", "", ""}, 3, 1},
 		{"closed after the whole answer has come", []func() (byte, string){whole}, false, []string{"", "", ""}, 3, 1},
-		{"a refusal is asked once", []func() (byte, string){problem(rpc.CodeBadRequest)}, true, []string{rpc.CodeBadRequest, rpc.CodeBadRequest}, 2, 1},
-		{"an old ticket on a kept connection", []func() (byte, string){whole, problem(rpc.CodeUnauthorized), whole}, true, []string{"", "", ""}, 4, 2},
-		{"a ticket that counts no more", []func() (byte, string){whole, problem(rpc.CodeUnauthorized)}, true, []string{"", "detour", "detour"}, 3, 2},
+		{"a refusal is asked once", []func() (byte, string){problem(rpc.CodeBadRequest)}, true,
+			[]string{rpc.CodeBadRequest, rpc.CodeBadRequest}, 2, 1},
+		{"an old ticket on a kept connection", []func() (byte, string){whole, problem(rpc.CodeUnauthorized), whole}, true,
+			[]string{"", "", ""}, 4, 2},
+		{"a ticket that counts no more", []func() (byte, string){whole, problem(rpc.CodeUnauthorized)}, true,
+			[]string{"", "detour", "detour"}, 3, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFakePort(t, c.answers...)
@@ -102,8 +106,10 @@ func TestDirectConnections(t *testing.T) {
 			defer cl.Close()
 			silent(cl)
 			d := cl.direct
-			d.dialer.NetDialContext, d.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute // how long a connection takes says nothing
-			d.routes["b/i"] = &way{route: ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000}, at: time.Now(), detour: time.Minute}
+			// how long a connection takes says nothing
+			d.dialer.NetDialContext, d.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute
+			d.routes["b/i"] = &way{route: ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000},
+				at: time.Now(), detour: time.Minute}
 			for n, want := range c.wants {
 				s, err := d.begin(t.Context(), question{op: scanport.Scan, of: "b/i"}, []byte("{}"))
 				var p *Error
@@ -139,8 +145,9 @@ func TestDirectConnections(t *testing.T) {
 	}
 }
 
-// TestASilentIndexerIsPassedBy: scans that an indexer takes and never answers are answered by another one, which is then asked
-// first; one that cannot be connected to is passed by, too; and when there is no other one the managers are asked.
+// TestASilentIndexerIsPassedBy: scans that an indexer takes and never answers are answered by another one, which is
+// then asked first; one that cannot be connected to is passed by, too; and when there is no other one the managers are
+// asked.
 func TestASilentIndexerIsPassedBy(t *testing.T) {
 	over := make(chan struct{})
 	stands := newFakePort(t, func() (byte, string) { <-over; return whole() })
@@ -211,7 +218,8 @@ func TestAScanThatTheContextEnds(t *testing.T) {
 	silent(cl)
 	cl.direct.dialer.NetDialContext, cl.direct.dialer.HandshakeTimeout = new(net.Dialer).DialContext, time.Minute
 	for _, count := range []bool{false, true} {
-		cl.direct.routes["b/i"] = &way{route: ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000}, at: time.Now(), detour: time.Minute}
+		cl.direct.routes["b/i"] = &way{route: ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000},
+			at: time.Now(), detour: time.Minute}
 		before := f.asked.Load()
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() {
@@ -240,7 +248,8 @@ func TestCountIsOneMessage(t *testing.T) {
 	cl := New("127.0.0.1:1")
 	defer cl.Close()
 	silent(cl)
-	cl.direct.routes["b/i"] = &way{route: ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000}, at: time.Now(), detour: time.Minute}
+	cl.direct.routes["b/i"] = &way{route: ScanRoute{Index: 1, ScanPorts: []string{f.addr}, Ticket: "t", TicketMS: 60_000},
+		at: time.Now(), detour: time.Minute}
 	if n, err := cl.Count(t.Context(), "b/i", ScanRequest{}); !errors.Is(err, ErrCut) {
 		t.Errorf("%+v %v", n, err)
 	}

@@ -15,9 +15,9 @@ const (
 	rowEnd   = `"}`
 )
 
-// parseRow reads a line of the very form in which indexers write rows whose components are strings, numbers, true, false or
-// null, and whose strings have no escapes in the document's id; false for any other line, which json.Unmarshal has to look
-// at. What it gives is a copy.
+// parseRow reads a line of the very form in which indexers write rows whose components are strings, numbers, true,
+// false or null, and whose strings have no escapes in the document's id; false for any other line, which json.Unmarshal
+// has to look at. What it gives is a copy.
 func parseRow(line []byte, row *Row) bool {
 	if !bytes.HasPrefix(line, []byte(rowBegin)) || !bytes.HasSuffix(line, []byte(rowEnd)) || !utf8.Valid(line) {
 		return false
@@ -81,7 +81,7 @@ func parseEnd(text []byte, end *ScanEnd) bool {
 	return true
 }
 
-// among gives how many bytes at the begin of b are some of these.
+// among returns how many bytes at the begin of b are some of these.
 func among(b []byte, these string) int {
 	for i, c := range b {
 		if strings.IndexByte(these, c) < 0 {
@@ -91,7 +91,7 @@ func among(b []byte, these string) int {
 	return len(b)
 }
 
-// scalar gives the length of the string, number or literal that b begins with, 0 for none.
+// scalar returns the length of the string, number or literal that b begins with, 0 for none.
 func scalar(b []byte) int {
 	switch b[0] {
 	case '"':
@@ -117,8 +117,8 @@ func scalar(b []byte) int {
 	return n
 }
 
-// stringRest gives the length of what is left of a string, its quotation mark included; 0 when it does not end, or has an escape
-// that is none.
+// stringRest returns the length of what is left of a string, its quotation mark included; 0 when it does not end, or
+// has an escape that is none.
 func stringRest(b []byte) int {
 	for i := 0; i < len(b); i++ {
 		switch c := b[i]; {
@@ -137,7 +137,7 @@ func stringRest(b []byte) int {
 	return 0
 }
 
-// escape gives the length of the escape that b begins with, 0 for none.
+// escape returns the length of the escape that b begins with, 0 for none.
 func escape(b []byte) int {
 	if len(b) < 2 {
 		return 0

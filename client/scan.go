@@ -10,9 +10,9 @@ import (
 	"net/http"
 	"time"
 
+	"tidemark/indexer/scanport"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
-	"tidemark/scanport"
 )
 
 const (
@@ -33,7 +33,7 @@ type Rows struct {
 	err    error
 }
 
-// rowSource gives the rows of a scan, and its end: exactly one of row, end and err.
+// rowSource returns the rows of a scan, and its end: exactly one of row, end and err.
 type rowSource interface {
 	next(row *Row) (end *ScanEnd, err error)
 	close() error
@@ -54,7 +54,8 @@ func (c *Client) Scan(ctx context.Context, ref string, req ScanRequest) (*Rows, 
 			return nil, err
 		}
 	}
-	l, err := c.lines(ctx, question{op: scanport.Scan, of: ref, consistency: req.Consistency}, "/v1/indexes/"+ref+":scan", body)
+	l, err := c.lines(ctx, question{op: scanport.Scan, of: ref, consistency: req.Consistency}, "/v1/indexes/"+ref+":scan",
+		body)
 	if err != nil {
 		return nil, err
 	}
@@ -68,8 +69,8 @@ type answerLines struct {
 	cancel context.CancelFunc
 }
 
-// lines asks for an answer that comes line by line. Its beginning has to come within scanPatience; then it lasts as long
-// as ctx.
+// lines asks for an answer that comes line by line. Its beginning has to come within scanPatience; then it lasts as
+// long as ctx.
 func (c *Client) lines(ctx context.Context, q question, path string, body []byte) (*answerLines, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var answer *http.Response
@@ -98,7 +99,8 @@ func (c *Client) lines(ctx context.Context, q question, path string, body []byte
 	if n := answer.ContentLength; n >= 0 && n < lineBuffer {
 		size = int(n) + 1
 	}
-	watched := &detector.Body{ReadCloser: answer.Body, Detector: c.alive, Peer: from, Silent: end} // nobody else has these rows
+	// nobody else has these rows
+	watched := &detector.Body{ReadCloser: answer.Body, Detector: c.alive, Peer: from, Silent: end}
 	return &answerLines{lines: bufio.NewReaderSize(watched, size), body: watched, cancel: end}, nil
 }
 
@@ -198,7 +200,7 @@ func (r *answerLines) drain() { _, _ = r.lines.Peek(1) }
 // Row is the row that Next took; valid until the next call.
 func (r *Rows) Row() Row { return r.row }
 
-// End gives the last line, once Next has said false without an error.
+// End returns the last line, once Next has said false without an error.
 func (r *Rows) End() (ScanEnd, error) {
 	if r.err != nil {
 		return ScanEnd{}, r.err
@@ -209,7 +211,7 @@ func (r *Rows) End() (ScanEnd, error) {
 	return *r.end, nil
 }
 
-// Err gives what ended the scan early, nil at its true end.
+// Err returns what ended the scan early, nil at its true end.
 func (r *Rows) Err() error { return r.err }
 
 // Close ends the scan.

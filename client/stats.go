@@ -8,9 +8,9 @@ import (
 	"tidemark/index"
 )
 
-// Stats is the answer of GET /v1/stats: figures of indexes and indexers, with the names that users of such indexes know.
-// Sizes are bytes; durations are nanoseconds, points in time nanoseconds of Unix time. What counts does so since the
-// indexers' processes began.
+// Stats is the answer of GET /v1/stats: figures of indexes and indexers, with the names that users of such indexes
+// know. Sizes are bytes; durations are nanoseconds, points in time nanoseconds of Unix time. What counts does so since
+// the indexers' processes began.
 type Stats struct {
 	AtMS     int64          `json:"at_ms"`    // when they were asked for, Unix time
 	Indexes  []IndexStats   `json:"indexes"`  // by id
@@ -28,14 +28,14 @@ type IndexStats struct {
 	BuildProgress float64 `json:"build_progress"` // percent: 0 to 100
 	// ItemsCount is its entries, of one copy of each slice. When nothing changes it is what :count gives.
 	ItemsCount uint64 `json:"items_count"`
-	// NumDocsPending are changes that KV has and that have not come to the copy that lacks most; NumDocsQueued those that have come
-	// and that no scan sees yet. Both count seqnos: a document that changes twice counts twice.
+	// NumDocsPending are changes that KV has and that have not come to the copy that lacks most; NumDocsQueued those that
+	// have come and that no scan sees yet. Both count seqnos: a document that changes twice counts twice.
 	NumDocsPending uint64 `json:"num_docs_pending"`
 	NumDocsQueued  uint64 `json:"num_docs_queued"`
 	// PendingUnknown says why NumDocsPending may be too low: KV, or an indexer, could not be asked.
 	PendingUnknown string `json:"pending_unknown,omitempty"`
-	// DataSize is what is no garbage, in memory and on disk; DiskSize the files; FragPercent the share of garbage in them. They are
-	// of all copies; what is garbage is estimated.
+	// DataSize is what is no garbage, in memory and on disk; DiskSize the files; FragPercent the share of garbage in them.
+	// They are of all copies; what is garbage is estimated.
 	DataSize    uint64  `json:"data_size"`
 	DiskSize    uint64  `json:"disk_size"`
 	FragPercent float64 `json:"frag_percent"`
@@ -50,7 +50,8 @@ type IndexStats struct {
 	AvgScanLatency    uint64 `json:"avg_scan_latency"`
 	LastKnownScanTime int64  `json:"last_known_scan_time"`      // 0: there was none
 	LastScanError     string `json:"last_scan_error,omitempty"` // of a scan that failed
-	// Faults tells of documents that have no entry because of an error; absent when there are none, or when no leader was asked.
+	// Faults tells of documents that have no entry because of an error; absent when there are none, or when no leader was
+	// asked.
 	Faults *IndexFaults `json:"faults,omitempty"`
 	// Copies is how many there are, CopiesHeard of how many an indexer has told.
 	Copies      int `json:"copies"`
@@ -67,7 +68,8 @@ type IndexerStats struct {
 	Health   string `json:"health,omitempty"`
 	UptimeMS int64  `json:"uptime_ms"`
 	// MemoryQuota is what the node was given; MemoryUsed is the part of it in queues, cache, and what is not yet written.
-	// MemoryRSS is the process's resident memory. MemoryNearQuota warns: the queue, or the process, is at 90 % of its bound.
+	// MemoryRSS is the process's resident memory. MemoryNearQuota warns: the queue, or the process, is at 90 % of its
+	// bound.
 	MemoryQuota uint64 `json:"memory_quota"`
 	MemoryUsed  uint64 `json:"memory_used"`
 	MemoryRSS   uint64 `json:"memory_rss"`
@@ -88,8 +90,8 @@ type IndexerStats struct {
 	Copies          int    `json:"copies"`
 }
 
-// Stats gives figures of all indexes of a bucket, "" for all, and of all indexers. What an indexer that does not answer would
-// tell is missing: see IndexStats.CopiesHeard.
+// Stats gives figures of all indexes of a bucket, "" for all, and of all indexers. What an indexer that does not answer
+// would tell is missing: see IndexStats.CopiesHeard.
 func (c *Client) Stats(ctx context.Context, bucket string) (Stats, error) {
 	path := "/v1/stats"
 	if bucket != "" {

@@ -40,15 +40,16 @@ type IndexInfo struct {
 	ModifiedCAS uint64            `json:"modified_cas"` // its ETag
 	// Faults tells of documents that have no entry because of an error; absent when there are none.
 	Faults *IndexFaults `json:"faults,omitempty"`
-	// ExpressionRules is the lowest version of the expressions' rules by which its entries were made; absent when it was not recorded.
+	// ExpressionRules is the lowest version of the expressions' rules by which its entries were made; absent when it was
+	// not recorded.
 	ExpressionRules uint32 `json:"expression_rules,omitempty"`
-	// Outdated says what that means when projectors evaluate by other rules and its expressions give other values by them; absent
-	// when they do not, or when no leader was asked.
+	// Outdated says what that means when projectors evaluate by other rules and its expressions give other values by them;
+	// absent when they do not, or when no leader was asked.
 	Outdated string `json:"outdated,omitempty"`
 }
 
-// IndexFaults counts documents that have no entry in an index because of an error, since the projectors' processes began
-// and over all streams: a document that a stream brings again is counted again.
+// IndexFaults counts documents that have no entry in an index because of an error, since the projectors' processes
+// began and over all streams: a document that a stream brings again is counted again.
 type IndexFaults struct {
 	Expression uint64 `json:"expression"` // an expression failed
 	TooLong    uint64 `json:"too_long"`   // a key was too long
@@ -88,6 +89,8 @@ type StatementResult struct {
 	Deferred bool `json:"deferred,omitempty"`
 	// Existed tells that IF NOT EXISTS or IF EXISTS made the statement do nothing.
 	Existed bool `json:"existed,omitempty"`
+	// Notices say what was written and does nothing.
+	Notices []string `json:"notices,omitempty"`
 }
 
 // StatementReply is the answer of POST /v1/statements.
@@ -148,15 +151,17 @@ type ScanRequest struct {
 	Ranges        []Range           `json:"ranges,omitempty"`
 	Reverse       bool              `json:"reverse,omitempty"`
 	WantTimestamp bool              `json:"want_timestamp,omitempty"`
-	Offset        int               `json:"offset,omitempty"`   // rows passed over before the first one
-	Distinct      bool              `json:"distinct,omitempty"` // one row, the first, of those with the same key, or with the same Project
+	Offset        int               `json:"offset,omitempty"` // rows passed over before the first one
+	// one row, the first, of those with the same key, or with the same Project
+	Distinct bool `json:"distinct,omitempty"`
 	// Stability is scan (default: all rows are of one timestamp), none (each 10,000 rows are of the newest one), or query:
 	// of one timestamp that is kept for later scans, which name it with Timestamp, ScanTimestamp.ID of the first one.
 	Stability string `json:"stability,omitempty"`
 	Timestamp string `json:"timestamp,omitempty"`
 	// ScanVectors are tokens as SDKs of Couchbase write them, instead of Tokens: {"bucket":{"vbucket":[seqno,"vbuuid"]}}.
 	ScanVectors map[string]map[string][]json.RawMessage `json:"scan_vectors,omitempty"`
-	Project     []int                                   `json:"project,omitzero"` // components of the key that rows have, from 0; nil: all; empty: none
+	// components of the key that rows have, from 0; nil: all; empty: none
+	Project []int `json:"project,omitzero"`
 }
 
 // ScanRoute is the answer of :locate: how to scan an index without a manager between.
@@ -238,11 +243,12 @@ type Status struct {
 	Limits      statecontext.Limits `json:"limits"`
 	Restored    *Restored           `json:"restored,omitempty"`  // the newest restore of a backup
 	Restoring   bool                `json:"restoring,omitempty"` // a backup is being restored: writes are refused
-	Coordinator string              `json:"coordinator"`         // step of the start sequence, "active" at its end; "" on followers
-	Managers    []ManagerStatus     `json:"managers"`
-	Projectors  []ProjectorStatus   `json:"projectors"`
-	Indexers    []IndexerStatus     `json:"indexers"`
-	Buckets     []BucketStatus      `json:"buckets"`
+	// step of the start sequence, "active" at its end; "" on followers
+	Coordinator string            `json:"coordinator"`
+	Managers    []ManagerStatus   `json:"managers"`
+	Projectors  []ProjectorStatus `json:"projectors"`
+	Indexers    []IndexerStatus   `json:"indexers"`
+	Buckets     []BucketStatus    `json:"buckets"`
 }
 
 // Restored tells of the newest restore of a backup.
@@ -302,8 +308,12 @@ type IndexerRemoval struct {
 	Node    index.NodeID `json:"node"`
 	UUID    string       `json:"uuid"`
 	Alive   bool         `json:"alive"`
-	Removed bool         `json:"removed"` // false after dry_run
-	Indexes []IndexLoss  `json:"indexes"`
+	Removed bool         `json:"removed"` // false after dry_run, and while it goes on
+	// Evicting: it is decided and goes on by itself, also under another leader; the same call waits for its end. Waits
+	// says what keeps it.
+	Evicting bool        `json:"evicting,omitempty"`
+	Waits    string      `json:"waits,omitempty"`
+	Indexes  []IndexLoss `json:"indexes"` // of the copies that it had when it was asked for
 }
 
 // ProjectorStatus is a projector in Status.
@@ -326,6 +336,10 @@ type IndexerStatus struct {
 	ID       string       `json:"id"` // its name
 	Node     index.NodeID `json:"node"`
 	UUID     string       `json:"uuid"`
+	Zone     string       `json:"zone,omitempty"`
+	Role     string       `json:"role"`     // serving; leaving: it is to hold nothing in the end; lost: it is away
+	Bytes    uint64       `json:"bytes"`    // on disk, of its copies
+	Capacity uint32       `json:"capacity"` // share of copies that it is to have beside the others
 	Admin    string       `json:"admin"`
 	Scan     string       `json:"scan"`
 	State    string       `json:"state"` // active, suspect, offline
@@ -338,10 +352,15 @@ type IndexerStatus struct {
 	// Orphans are slices in its folder that the cluster does not know: the oldest 64 of OrphanCount.
 	Orphans     []Orphan `json:"orphans,omitempty"`
 	OrphanCount int      `json:"orphan_count,omitempty"`
+	// Evicting: it is being removed, Placed copies have still their place on it, and EvictionWaits says why it does not go
+	// on.
+	Evicting      bool   `json:"evicting,omitempty"`
+	Placed        int    `json:"placed,omitempty"`
+	EvictionWaits string `json:"eviction_waits,omitempty"`
 }
 
-// Orphan is a slice in an indexer's folder that the cluster does not know. It is kept until it is known again, as after a
-// restore, or dropped when its grace is over.
+// Orphan is a slice in an indexer's folder that the cluster does not know. It is kept until it is known again, as after
+// a restore, or dropped when its grace is over.
 type Orphan struct {
 	Copy    index.CopyID  `json:"copy"`
 	Index   index.ID      `json:"index"` // 0: the folder is damaged
@@ -365,7 +384,8 @@ type BucketStatus struct {
 	StreamsMissing  int    `json:"streams_missing"` // vbuckets that nobody streams now
 	// Stuck are those of them that have had no stream for longer than 10 s although one is wanted, at most 16.
 	Stuck []StuckVBucket `json:"stuck,omitempty"`
-	// StabilityAgeMS is how long ago the leader saw the newest stability timestamp promoted; absent when there was none in its term.
+	// StabilityAgeMS is how long ago the leader saw the newest stability timestamp promoted; absent when there was none in
+	// its term.
 	StabilityAgeMS *int64 `json:"stability_age_ms,omitempty"`
 	Lag            uint64 `json:"lag"`           // complete seqnos above it, over all vbuckets
 	ScansWaiting   int    `json:"scans_waiting"` // for a newer one

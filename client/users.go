@@ -44,8 +44,8 @@ type TokenList struct {
 	Tokens []TokenInfo `json:"tokens"`
 }
 
-// TokenRequest makes a token. The caller makes the secret (tmt_ and 32 random bytes in base64url), so that sending the request again is safe and
-// no answer carries it.
+// TokenRequest makes a token. The caller makes the secret (tmt_ and 32 random bytes in base64url), so that sending the
+// request again is safe and no answer carries it.
 type TokenRequest struct {
 	User      string `json:"user"`
 	Role      string `json:"role,omitempty"` // the user's own when absent

@@ -21,7 +21,8 @@ type (
 // Verify compares an index with the KV data, every copy of it, while both are used. each is called with every
 // difference and with the progress as they come (docs/scans.md); its error ends the verification. End.Differences is 0
 // when they agree. An error says that the comparison did not come to its end, whatever was found before.
-func (c *Client) Verify(ctx context.Context, ref string, req VerifyRequest, each func(VerifyLine) error) (VerifyEnd, error) {
+func (c *Client) Verify(ctx context.Context, ref string, req VerifyRequest, each func(VerifyLine) error) (VerifyEnd,
+	error) {
 	body, err := json.Marshal(req)
 	if err != nil {
 		return VerifyEnd{}, fmt.Errorf("encoding the request: %w", err)

@@ -37,14 +37,15 @@ type RollbackList struct {
 
 // RollbackInfo is a rollback that is under way, or that is needed and has not begun (id 0).
 type RollbackInfo struct {
-	Bucket   string                    `json:"bucket"`
-	ID       uint64                    `json:"id"`
-	Step     statecontext.RollbackStep `json:"step"`
-	Detail   string                    `json:"detail,omitempty"`   // what the leader knows
-	SinceMS  int64                     `json:"since_ms,omitempty"` // when the leader saw the step begin, unix milliseconds
-	Waits    []string                  `json:"waits,omitempty"`    // projectors and indexers whose answers the step waits for
-	Failover *VectorInfo               `json:"failover,omitempty"` // from step prepare on
-	Restart  *VectorInfo               `json:"restart,omitempty"`  // from step restart on
+	Bucket  string                    `json:"bucket"`
+	ID      uint64                    `json:"id"`
+	Step    statecontext.RollbackStep `json:"step"`
+	Detail  string                    `json:"detail,omitempty"`   // what the leader knows
+	SinceMS int64                     `json:"since_ms,omitempty"` // when the leader saw the step begin, unix milliseconds
+	// projectors and indexers whose answers the step waits for
+	Waits    []string    `json:"waits,omitempty"`
+	Failover *VectorInfo `json:"failover,omitempty"` // from step prepare on
+	Restart  *VectorInfo `json:"restart,omitempty"`  // from step restart on
 }
 
 // VectorInfo is a timestamp: as a whole, and the positions of a page of vbuckets.
@@ -100,25 +101,27 @@ type StreamInfo struct {
 // Timestamps is the answer of GET /v1/buckets/{bucket}/timestamps. Vectors hold the page of vbuckets that begins at
 // From.
 type Timestamps struct {
-	CAS        uint64        `json:"cas"`
-	Bucket     string        `json:"bucket"`
-	UUID       string        `json:"uuid"`
-	Generation uint64        `json:"generation"`
-	VBuckets   int           `json:"vbuckets"`
-	From       int           `json:"from"`
-	Next       string        `json:"next,omitempty"` // what ?after= takes; absent from the last page
-	Number     uint64        `json:"stability_number"`
-	RollbackID uint64        `json:"rollback_id"`
-	AgeMS      *int64        `json:"stability_age_ms,omitempty"` // see BucketStatus; absent where the leader does not answer, too
-	Stability  VectorInfo    `json:"stability"`
-	Mutation   VectorInfo    `json:"mutation"`                   // what was current at the promotion
-	Current    *VectorInfo   `json:"current,omitempty"`          // newest complete seqnos, from the leader
-	Backfill   *VectorInfo   `json:"backfill,omitempty"`         // while builds run
-	Restart    *VectorInfo   `json:"restart,omitempty"`          // of a rollback under way
-	Lag        uint64        `json:"lag"`                        // of current above stability
-	Source     string        `json:"stability_source,omitempty"` // what moves stability, from the leader: sync or heartbeat
-	Waiting    int           `json:"scans_waiting"`
-	Indexers   []Participant `json:"indexers,omitempty"`
+	CAS        uint64 `json:"cas"`
+	Bucket     string `json:"bucket"`
+	UUID       string `json:"uuid"`
+	Generation uint64 `json:"generation"`
+	VBuckets   int    `json:"vbuckets"`
+	From       int    `json:"from"`
+	Next       string `json:"next,omitempty"` // what ?after= takes; absent from the last page
+	Number     uint64 `json:"stability_number"`
+	RollbackID uint64 `json:"rollback_id"`
+	// see BucketStatus; absent where the leader does not answer, too
+	AgeMS     *int64      `json:"stability_age_ms,omitempty"`
+	Stability VectorInfo  `json:"stability"`
+	Mutation  VectorInfo  `json:"mutation"`           // what was current at the promotion
+	Current   *VectorInfo `json:"current,omitempty"`  // newest complete seqnos, from the leader
+	Backfill  *VectorInfo `json:"backfill,omitempty"` // while builds run
+	Restart   *VectorInfo `json:"restart,omitempty"`  // of a rollback under way
+	Lag       uint64      `json:"lag"`                // of current above stability
+	// what moves stability, from the leader: sync or heartbeat
+	Source   string        `json:"stability_source,omitempty"`
+	Waiting  int           `json:"scans_waiting"`
+	Indexers []Participant `json:"indexers,omitempty"`
 	// Holding are vbuckets without a stream, at most 16; HoldingCount is how many there are. Their place in the
 	// timestamp stands still.
 	Holding      []StreamInfo `json:"holding,omitempty"`
@@ -130,14 +133,15 @@ type Timestamps struct {
 type Participant struct {
 	Node    index.NodeID `json:"node"`
 	Name    string       `json:"name"`
-	Acked   uint64       `json:"acked"`             // number of the newest one that it has made or skipped
-	Behind  uint64       `json:"behind"`            // how many it owes
-	SinceMS int64        `json:"since_ms"`          // since when it has not moved, unix milliseconds
-	Holds   bool         `json:"holds"`             // the next promotion waits for it
-	Ignored string       `json:"ignored,omitempty"` // why it is not waited for: silent, stalled, recovering, dropped, late, rollback
+	Acked   uint64       `json:"acked"`    // number of the newest one that it has made or skipped
+	Behind  uint64       `json:"behind"`   // how many it owes
+	SinceMS int64        `json:"since_ms"` // since when it has not moved, unix milliseconds
+	Holds   bool         `json:"holds"`    // the next promotion waits for it
+	// why it is not waited for: silent, stalled, recovering, dropped, late, rollback
+	Ignored string `json:"ignored,omitempty"`
 }
 
-// Streams gives the vbucket ledger of a bucket, of all when it is "", to its end.
+// Streams returns the vbucket ledger of a bucket, of all when it is "", to its end.
 func (c *Client) Streams(ctx context.Context, bucket string) (StreamList, error) {
 	var all StreamList
 	for after := ""; ; {
@@ -155,7 +159,7 @@ func (c *Client) Streams(ctx context.Context, bucket string) (StreamList, error)
 	}
 }
 
-// Timestamps gives a bucket's timestamps, with vectors of at most limit vbuckets from vbucket from on.
+// Timestamps returns a bucket's timestamps, with vectors of at most limit vbuckets from vbucket from on.
 func (c *Client) Timestamps(ctx context.Context, bucket string, from, limit int) (Timestamps, error) {
 	q := url.Values{"limit": {strconv.Itoa(limit)}}
 	if from > 0 {
@@ -179,7 +183,7 @@ type BucketSettingsReply struct {
 	InForce BucketSettings `json:"in_force"`
 }
 
-// BucketSettings gives what is set of a bucket.
+// BucketSettings returns what is set of a bucket.
 func (c *Client) BucketSettings(ctx context.Context, bucket string) (BucketSettingsReply, error) {
 	var r BucketSettingsReply
 	return r, c.call(ctx, http.MethodGet, "/v1/buckets/"+url.PathEscape(bucket)+"/settings", nil, nil, &r)

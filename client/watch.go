@@ -32,10 +32,11 @@ type WatchEvent struct {
 	Changes []Change
 }
 
-// Watch gives the changes of the replicated state in cas order: since is the ID of the newest event that was seen, or a
-// cas; "" begins with a snapshot. Without kinds it is every kind but stability and backfill; "all" is every kind. It goes
-// over to another server by itself when one fails, and misses and repeats nothing thereby. It ends with ctx, or with an
-// error of the request, which is the last thing that it gives. A client carries at most 64 streams to one server.
+// Watch returns the changes of the replicated state in cas order: since is the ID of the newest event that was seen, or
+// a cas; "" begins with a snapshot. Without kinds it is every kind but stability and backfill; "all" is every kind. It
+// goes over to another server by itself when one fails, and misses and repeats nothing thereby. It ends with ctx, or
+// with an error of the request, which is the last thing that it gives. A client carries at most 64 streams to one
+// server.
 func (c *Client) Watch(ctx context.Context, since string, kinds ...string) iter.Seq2[WatchEvent, error] {
 	return func(yield func(WatchEvent, error) bool) {
 		if c.bad != nil {
@@ -65,6 +66,7 @@ type watching struct {
 // run goes from server to server.
 func (w *watching) run(ctx context.Context) error {
 	c, backoff, failures := w.client, firstBackoff, 0
+	var before error // why the last stream ended
 	for {
 		at := c.next.Load()
 		server := c.servers[int(at)%len(c.servers)]
@@ -75,12 +77,14 @@ func (w *watching) run(ctx context.Context) error {
 			return err
 		case ctx.Err() != nil:
 			if w.cas == 0 {
-				return question{op: "watch", of: "the cluster"}.gaveUp(ctx, server, err)
+				return question{op: "watch", of: "the cluster"}.gaveUp(ctx, server, err, before)
 			}
 			return ctx.Err()
-		case errors.As(err, &p) && p.Status != http.StatusTooManyRequests && p.Status < http.StatusInternalServerError, errors.Is(err, ErrAnswer):
+		case errors.As(err, &p) && p.Status != http.StatusTooManyRequests && p.Status < http.StatusInternalServerError,
+			errors.Is(err, ErrAnswer):
 			return err
 		}
+		before = err
 		if c.Waiting != nil {
 			c.Waiting(err)
 		}
@@ -111,7 +115,8 @@ func (w *watching) stream(ctx context.Context, server string) (came bool, err er
 	if w.kinds != "" {
 		q.Set("kinds", w.kinds)
 	}
-	answer, err := w.client.send(ctx, http.MethodGet, server+"/v1/events?"+q.Encode(), http.Header{"Accept": {"text/event-stream"}}, nil)
+	answer, err := w.client.send(ctx, http.MethodGet, server+"/v1/events?"+q.Encode(),
+		http.Header{"Accept": {"text/event-stream"}}, nil)
 	if err != nil {
 		return false, err
 	}

@@ -33,9 +33,10 @@ type WatchEnd struct {
 // WatchState is the replicated state as the snapshot event shows it: what belongs to the kinds that were asked for, all
 // at one cas. What was not asked for is nil.
 type WatchState struct {
-	CAS        uint64                    `json:"cas"`
-	ClusterID  string                    `json:"cluster_id"`
-	TimeMS     int64                     `json:"time_ms"` // state time, unix milliseconds
+	CAS       uint64 `json:"cas"`
+	ClusterID string `json:"cluster_id"`
+	// of the newest command, by the wall clock of the leader then, unix milliseconds
+	TimeMS     int64                     `json:"time_ms"`
 	Cluster    *statecontext.Cluster     `json:"cluster,omitempty"`
 	Leader     *WatchLeader              `json:"leader,omitempty"`
 	Managers   []*statecontext.Manager   `json:"managers,omitzero"`
@@ -47,6 +48,9 @@ type WatchState struct {
 	Stability  []WatchStability          `json:"stability,omitzero"`
 	Backfills  []WatchBackfill           `json:"backfills,omitzero"`
 	Rollbacks  []WatchRollback           `json:"rollbacks,omitzero"`
+	// Rebalances are the newest ones, Moves the steps of the one that is under way.
+	Rebalances []*statecontext.RebalanceJob `json:"rebalances,omitzero"`
+	Moves      []*partition.Rebalance       `json:"moves,omitzero"`
 }
 
 // WatchLeader is the newest term that has begun.

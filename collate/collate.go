@@ -2,11 +2,10 @@
 //
 // The order is: missing < null < false < true < numbers < strings < arrays < objects.
 //
-//   - Numbers compare by value. A text without fraction and exponent is an integer of any size and stays exact; any
-//     other text is the nearest float64, as in every JSON decoder that has doubles, so that 2^53+1, float64 and int64
-//     values compare exactly with each other. -0 equals 0; below the smallest denormal is 0. What is beyond float64
-//     (1e400, an integer of 400 digits) stays exact by its decimal digits; a magnitude of 10^MaxExponent or more is
-//     10^MaxExponent.
+//   - Numbers compare by value. A text without fraction and exponent that is an integer of 64 bits stays exact; any
+//     other text is the nearest float64, as it computes, so that 2^53+1, float64 and int64 values compare exactly with
+//     each other. -0 equals 0; below the smallest denormal is 0. What is beyond float64 (1e400, an integer of 400
+//     digits) stays exact by its decimal digits; a magnitude of 10^MaxExponent or more is 10^MaxExponent.
 //   - Strings compare by their UTF-8 bytes.
 //   - Arrays compare element by element, the shorter first if it is a prefix of the other.
 //   - Objects compare by number of members, then member by member in the order of their names: first by name, then by
@@ -60,7 +59,7 @@ const (
 	Object  Kind = 0x40
 )
 
-// String gives the kind's name.
+// String returns the kind's name.
 func (k Kind) String() string {
 	switch k {
 	case Missing:
@@ -154,7 +153,7 @@ func Complement(b []byte) {
 	}
 }
 
-// PrefixEnd gives the smallest key that is greater than every key with this prefix, or nil if there is none.
+// PrefixEnd returns the smallest key that is greater than every key with this prefix, or nil if there is none.
 func PrefixEnd(prefix []byte) []byte {
 	for i := len(prefix) - 1; i >= 0; i-- {
 		if prefix[i] != 0xFF {

@@ -66,7 +66,7 @@ func Next(key []byte, desc bool) (component, rest []byte, err error) {
 	return key[:n], key[n:], nil
 }
 
-// KindOf gives the kind of the first component of a key, 0 if the key is empty.
+// KindOf returns the kind of the first component of a key, 0 if the key is empty.
 func KindOf(key []byte, desc bool) Kind {
 	switch {
 	case len(key) == 0:
@@ -102,7 +102,8 @@ func DecodeComposite(dst, key []byte, desc []bool) (jsonArray []byte, err error)
 	return append(out, ']'), nil
 }
 
-// MissingComponents gives the places of the components of a key that are MISSING, which DecodeComposite shows as null.
+// MissingComponents returns the places of the components of a key that are MISSING, which DecodeComposite shows as
+// null.
 func MissingComponents(key []byte, desc []bool) (places []int, err error) {
 	for i := 0; len(key) > 0; i++ {
 		down := i < len(desc) && desc[i]
@@ -116,8 +117,8 @@ func MissingComponents(key []byte, desc []bool) (places []int, err error) {
 	return places, nil
 }
 
-// DecodeNext appends the first component of a key, an ascending one, as Decode does, and gives the rest of the key. On an error, which
-// wraps ErrKey, dst is unchanged.
+// DecodeNext appends the first component of a key, an ascending one, as Decode does, and returns the rest of the key.
+// On an error, which wraps ErrKey, dst is unchanged.
 func DecodeNext(dst, key []byte) (text, rest []byte, err error) {
 	if len(key) == 0 {
 		return dst, nil, fmt.Errorf("%w: no component left", ErrKey)
@@ -190,7 +191,8 @@ func appendStringText(dst, key []byte) (text, rest []byte) {
 	return AppendQuoted(dst, body), rest
 }
 
-// stringLen gives how many bytes after the kind belong to a string, its end included. Flip is 0xFF for a descending one.
+// stringLen returns how many bytes after the kind belong to a string, its end included. Flip is 0xFF for a descending
+// one.
 func stringLen(key []byte, flip byte) (int, error) {
 	for i := 0; ; i += 2 {
 		n := bytes.IndexByte(key[i:], strEscape^flip)
@@ -210,7 +212,7 @@ func stringLen(key []byte, flip byte) (int, error) {
 
 var errUnordered = errors.New("members of an object are not in order")
 
-// valueLen gives how many bytes the value at the begin of key has, and checks all of them.
+// valueLen returns how many bytes the value at the begin of key has, and checks all of them.
 func valueLen(key []byte, depth int) (int, error) {
 	if len(key) == 0 {
 		return 0, fmt.Errorf("%w: a value is missing", ErrKey)

@@ -5,22 +5,22 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
-	"math/big"
 	"strconv"
 )
 
 // A number is its kind and eight bytes: the nearest float64, its bits arranged so that they sort by value. That is all
-// below 2^53 in magnitude, where every integer is a float64. From there on a remainder follows, exact value minus that
-// float64: one byte of sign and length, then the magnitude. Rounding keeps order, so float64 first and remainder second
-// is the order of the values. Beyond the largest float64 the eight bytes are those of an infinity, and decimal exponent
-// and digits follow.
+// below 2^53 in magnitude, where every integer is a float64. From there on a remainder follows, the exact value of an
+// integer of 64 bits minus that float64, else 0: one byte of sign and length, then the magnitude. Rounding keeps order,
+// so float64 first and remainder second is the order of the values. Beyond the largest float64 the eight bytes are
+// those of an infinity, and decimal exponent and digits follow.
 const (
 	exactInts = 1 << 53 // from here on not every integer is a float64
 
 	// remainderZero+n: n bytes of a positive magnitude follow; remainderZero-n: n complemented bytes of a negative one.
 	remainderZero = 0x80
-	// maxRemainder is the most bytes of a remainder: half the distance between the two largest float64s is 2^970.
-	maxRemainder = 122
+	// maxRemainder is the most bytes of a remainder: half the distance between the two largest int64s that are float64s is
+	// 2^9.
+	maxRemainder = 2
 
 	// safeDigits is how many digits surely fit an int64.
 	safeDigits = 18
@@ -128,31 +128,17 @@ func appendNumber(dst, text []byte, integer bool) []byte {
 	return AppendInt64(dst, v)
 }
 
-// appendBigInteger appends an integer text of any size.
+// appendBigInteger appends an integer text of any size: exactly if it has 64 bits, else as the nearest float64, which
+// is what arithmetic makes of it.
 func appendBigInteger(dst, text []byte) []byte {
 	if v, err := strconv.ParseInt(string(text), 10, 64); err == nil {
 		return AppendInt64(dst, v)
 	}
-	if len(text) > maxFloatDigits+1 {
+	f, err := strconv.ParseFloat(string(text), 64)
+	if err != nil { // only: out of range
 		return appendDecimal(dst, text)
 	}
-	v, _ := new(big.Int).SetString(string(text), 10) // valid by its grammar
-	f, _ := v.Float64()
-	if math.IsInf(f, 0) {
-		return appendDecimal(dst, text)
-	}
-	dst = appendFloat(dst, f)
-	if f < exactInts && f > -exactInts { // leading zeros are no JSON, so this is for completeness
-		return dst
-	}
-	nearest, _ := big.NewFloat(f).Int(nil)
-	r := v.Sub(v, nearest)
-	magnitude := r.Bytes()
-	if r.Sign() < 0 {
-		Complement(magnitude)
-		return append(append(dst, byte(remainderZero-len(magnitude))), magnitude...)
-	}
-	return append(append(dst, byte(remainderZero+len(magnitude))), magnitude...)
+	return AppendFloat64(dst, f)
 }
 
 // appendDecimal appends a number beyond the largest float64: the float64 bytes of an infinity, four bytes of decimal
@@ -221,7 +207,7 @@ func parseExponent(text []byte) int64 {
 	return e
 }
 
-// decodeNumber writes the JSON text of the number whose bytes after the kind are key, and gives what follows it.
+// decodeNumber writes the JSON text of the number whose bytes after the kind are key, and returns what follows it.
 func decodeNumber(dst, key []byte) (text, rest []byte, err error) {
 	n, err := numberLen(key)
 	if err != nil {
@@ -235,15 +221,18 @@ func decodeNumber(dst, key []byte) (text, rest []byte, err error) {
 	case len(key) <= 1: // no remainder, or zero
 		return appendFloatText(dst, f), rest, nil
 	}
-	v, _ := big.NewFloat(f).Int(nil)
-	magnitude := bytes.Clone(key[1:])
+	flip, sign := byte(0), int64(1)
 	if key[0] < remainderZero {
-		Complement(magnitude)
-		v.Sub(v, new(big.Int).SetBytes(magnitude))
-	} else {
-		v.Add(v, new(big.Int).SetBytes(magnitude))
+		flip, sign = 0xFF, -1
 	}
-	return v.Append(dst, 10), rest, nil
+	r := int64(0)
+	for _, c := range key[1:] {
+		r = r<<8 | int64(c^flip)
+	}
+	if f == 1<<63 { // rounded up past the largest int64
+		return strconv.AppendInt(dst, math.MaxInt64+(sign*r+1), 10), rest, nil
+	}
+	return strconv.AppendInt(dst, int64(f)+sign*r, 10), rest, nil
 }
 
 // maxPlainInteger is up to where whole numbers are written with all their digits; they are exact.
@@ -287,7 +276,7 @@ func decodeDecimal(dst, key []byte, negative bool) []byte {
 // shortNumber is how many bytes after the kind a number of less than 2^53 in magnitude has.
 const shortNumber = 8
 
-// isShortNumber tells whether the bytes after the kind are such a number. Flip is 0xFF for a descending one.
+// isShortNumber reports whether the bytes after the kind are such a number. Flip is 0xFF for a descending one.
 func isShortNumber(key []byte, flip byte) bool {
 	if len(key) < shortNumber {
 		return false
@@ -296,7 +285,7 @@ func isShortNumber(key []byte, flip byte) bool {
 	return f < exactInts && f > -exactInts && !(f == 0 && math.Signbit(f))
 }
 
-// numberLen gives how many bytes after the kind belong to a number, and checks that they are canonical.
+// numberLen returns how many bytes after the kind belong to a number, and checks that they are canonical.
 func numberLen(key []byte) (int, error) {
 	if len(key) < 8 {
 		return 0, fmt.Errorf("%w: a number ends after %d bytes", ErrKey, len(key))

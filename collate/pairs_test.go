@@ -45,7 +45,8 @@ func TestPairs(t *testing.T) {
 			for j := range i + 1 {
 				want := cmp.Compare(collatetest.Compare(model[i], model[j]), 0)
 				if up := bytes.Compare(keys[i], keys[j]); up != want || bytes.Compare(desc[i], desc[j]) != -want {
-					t.Fatalf("%x and %x: %d as bytes, %d by the model (values %d and %d of pool %d)", keys[i], keys[j], up, want, i, j, seed)
+					t.Fatalf("%x and %x: %d as bytes, %d by the model (values %d and %d of pool %d)", keys[i], keys[j], up, want, i, j,
+						seed)
 				}
 				done++
 			}

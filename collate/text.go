@@ -13,9 +13,9 @@ const (
 	highBits = 0x8080808080808080
 )
 
-// ScanString looks for the end of a JSON string whose opening quote stands before text[i]. It gives the index of the
-// closing quote, or -1 if there is none, or a control character or a wrong escape stands before it. Plain tells that the
-// body is ASCII without escapes, and so already what it means; otherwise AppendUnquoted tells.
+// ScanString looks for the end of a JSON string whose opening quote stands before text[i]. It returns the index of the
+// closing quote, or -1 if there is none, or a control character or a wrong escape stands before it. Plain tells that
+// the body is ASCII without escapes, and so already what it means; otherwise AppendUnquoted tells.
 func ScanString(text []byte, i int) (end int, plain bool) {
 	plain = true
 	for {
@@ -137,8 +137,8 @@ func hex4(b []byte) (r rune) {
 	return r
 }
 
-// ScanNumber gives the index after the number that begins at text[i], and whether it has neither fraction nor exponent.
-// What is no number ends at i.
+// ScanNumber returns the index after the number that begins at text[i], and whether it has neither fraction nor
+// exponent. What is no number ends at i.
 func ScanNumber(text []byte, i int) (end int, integer bool) {
 	start := i
 	if i < len(text) && text[i] == '-' {
@@ -176,7 +176,7 @@ func ScanNumber(text []byte, i int) (end int, integer bool) {
 	return i, false
 }
 
-// skipSpace gives the index of the first byte from i on that is no white space.
+// skipSpace returns the index of the first byte from i on that is no white space.
 func skipSpace(text []byte, i int) int {
 	for i < len(text) && (text[i] == ' ' || text[i] == '\n' || text[i] == '\r' || text[i] == '\t') {
 		i++
@@ -208,12 +208,13 @@ func AppendQuoted(dst, s []byte) []byte {
 	return append(append(dst, s[done:]...), '"')
 }
 
-// plain gives how many bytes at the begin of s stand for themselves, eight at a time.
+// plain returns how many bytes at the begin of s stand for themselves, eight at a time.
 func plain(s []byte) (n int) {
 	for ; n+8 <= len(s); n += 8 {
 		w := binary.LittleEndian.Uint64(s[n:])
 		quote, slash := w^(lowBits*'"'), w^(lowBits*'\\')
-		if (w|(w-lowBits*0x20)|(quote-lowBits)|(slash-lowBits))&highBits != 0 { // of a byte that does not, or of its neighbour
+		// of a byte that does not, or of its neighbour
+		if (w|(w-lowBits*0x20)|(quote-lowBits)|(slash-lowBits))&highBits != 0 {
 			break
 		}
 	}

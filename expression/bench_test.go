@@ -59,15 +59,18 @@ func benchmarkKeys(b *testing.B, want int, sources ...expression.Source) {
 	b.SetBytes(int64(len(doc)))
 	b.ReportAllocs()
 	for b.Loop() {
-		if r := p.Evaluate(&s, id, doc); r.NotJSON || r.Errors > 0 || len(r.Keys(0)) == 0 || want > 0 && len(r.Keys(0)) != want {
+		if r := p.Evaluate(&s, id, doc); r.NotJSON || r.Errors > 0 || len(r.Keys(0)) == 0 || want > 0 &&
+			len(r.Keys(0)) != want {
 			b.Fatal(r)
 		}
 	}
 }
 
-// BenchmarkEvaluate turns a document of 1 KiB into the keys of some indexes; encoding/json's check alone for comparison.
+// BenchmarkEvaluate turns a document of 1 KiB into the keys of some indexes; encoding/json's check alone for
+// comparison.
 func BenchmarkEvaluate(b *testing.B) {
-	five := []expression.Source{keys("name"), keys("address.city"), keys("age"), keys("email"), keys("account.balance", "name")}
+	five := []expression.Source{keys("name"), keys("address.city"), keys("age"), keys("email"),
+		keys("account.balance", "name")}
 	b.Run("paths-1", func(b *testing.B) { benchmark(b, five[0]) })
 	b.Run("paths-5", func(b *testing.B) { benchmark(b, five...) })
 	b.Run("where-5", func(b *testing.B) {
@@ -78,11 +81,13 @@ func BenchmarkEvaluate(b *testing.B) {
 		benchmark(b, all...)
 	})
 	b.Run("mixed-5", func(b *testing.B) {
-		benchmark(b, expression.Source{IsPrimary: true}, keys("name"), where(keys("friends[0].name", "tags[-1]"), "verified = true"),
+		benchmark(b, expression.Source{IsPrimary: true}, keys("name"), where(keys("friends[0].name", "tags[-1]"),
+			"verified = true"),
 			where(keys("age", "address.geo.lat"), `NOT (age < 21 OR referrer IS MISSING)`), keys("updated", "META().id"))
 	})
 	b.Run("functions-5", func(b *testing.B) {
-		benchmark(b, keys("LOWER(email)"), keys("DATE_PART_STR(created, \"year\")", "ROUND(account.balance, 1)"), keys("SUBSTR(name, 0, 4) || address.zip"),
+		benchmark(b, keys("LOWER(email)"), keys("DATE_PART_STR(created, \"year\")", "ROUND(account.balance, 1)"),
+			keys("SUBSTR(name, 0, 4) || address.zip"),
 			where(keys("ARRAY_LENGTH(friends)"), `ANY f IN friends SATISFIES f.name LIKE "C%" END`), keys("CASE WHEN age >= 30 THEN UPPER(status) ELSE type END"))
 	})
 	b.Run("array-key", func(b *testing.B) { benchmarkArray(b, keys("DISTINCT tags", "age")) })

@@ -13,8 +13,8 @@ import (
 	"tidemark/expression"
 )
 
-// TestBounds: what would cost much time or memory out of a large document, or out of a short text, ends with ErrWork, or is
-// cheap; and costs the other indexes nothing.
+// TestBounds: what would cost much time or memory out of a large document, or out of a short text, ends with ErrWork,
+// or is cheap; and costs the other indexes nothing.
 func TestBounds(t *testing.T) {
 	const mb = 1 << 20
 	numbers := "[" + strings.Repeat("1,", 100_000) + "1]"
@@ -68,7 +68,8 @@ func TestBounds(t *testing.T) {
 func TestBudgetPerIndex(t *testing.T) {
 	var sources []expression.Source
 	for i := range 20 {
-		sources = append(sources, where(keys(fmt.Sprintf("ARRAY_LENGTH(ARRAY_SORT(a)) + %d", i)), fmt.Sprintf("EVERY v IN a SATISFIES v > -%d END", i)))
+		sources = append(sources, where(keys(fmt.Sprintf("ARRAY_LENGTH(ARRAY_SORT(a)) + %d", i)),
+			fmt.Sprintf("EVERY v IN a SATISFIES v > -%d END", i)))
 	}
 	p, err := expression.Compile(sources)
 	if err != nil {
@@ -129,7 +130,8 @@ func TestPrintedConstructs(t *testing.T) {
 	} else if !errors.Is(err, expression.ErrSyntax) {
 		t.Error(err)
 	}
-	if _, err := expression.ParseExpression("(a" + strings.Repeat(".a", 63) + ").b.c"); !errors.Is(err, expression.ErrSyntax) {
+	if _, err := expression.ParseExpression("(a" + strings.Repeat(".a", 63) + ").b.c"); !errors.Is(err,
+		expression.ErrSyntax) {
 		t.Errorf("a path of 66 steps: %v", err)
 	}
 }

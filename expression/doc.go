@@ -1,18 +1,18 @@
 // Package expression knows the language of index definitions, a small part of N1QL: DDL text becomes statements, and
 // definitions become a Program that turns a document into its secondary keys.
 //
-// The promises. Parse and the printer agree: the printed form of a statement or expression is canonical and reads as the
-// same again. A Program is a function of (document id, what KV keeps of it, document) and nothing else; it scans a
-// document once, whatever the number of indexes, and allocates nothing for paths, operators and predicates once its Scratch
-// is warm. An expression that fails on a document costs
+// The promises. Parse and the printer agree: the printed form of a statement or expression is canonical and reads as
+// the same again. A Program is a function of (document id, what KV keeps of it, document) and nothing else; it scans a
+// document once, whatever the number of indexes, and allocates nothing for paths, operators and predicates once its
+// Scratch is warm. An expression that fails on a document costs
 // that index's entry and is counted; it never stops anything. No input panics, and every size has a limit.
 //
 // # Values
 //
 // A value is MISSING, NULL, FALSE, TRUE, a number, a string, an array or an object; package collate defines how they
-// are ordered, and that MISSING and NULL differ. A path gives MISSING where the document has nothing: no such member, no
-// such element, a member of what is no object. Member names are case-sensitive; of members with the same name the last
-// counts (as in encoding/json). Element -1 is the last one.
+// are ordered, and that MISSING and NULL differ. A path gives MISSING where the document has nothing: no such member,
+// no such element, a member of what is no object. Member names are case-sensitive; of members with the same name the
+// last counts (as in encoding/json). Element -1 is the last one.
 //
 // # Operators
 //
@@ -31,8 +31,8 @@
 //
 // # What is indexed
 //
-// A document is in an index if it is JSON, the WHERE predicate is TRUE (a value that is no boolean counts as above), and
-// the leading key is not MISSING. A primary index has every document, whether JSON or not; its key is META().id.
+// A document is in an index if it is JSON, the WHERE predicate is TRUE (a value that is no boolean counts as above),
+// and the leading key is not MISSING. A primary index has every document, whether JSON or not; its key is META().id.
 // Of an id that is not UTF-8 each such byte is U+FFFD there, as in JSON that shows it.
 // An array key (ALL, DISTINCT, path[*]) makes one entry for each different element; at most one stands in an index.
 package expression

@@ -14,26 +14,40 @@ var update = flag.Bool("update", false, "write docs/expressions.md anew")
 
 // examples are the lines of docs/expressions.md about what is no function: an expression and its value.
 var examples = []struct{ title, about, examples string }{
-	{"Paths", "A name is a member, `[n]` an element (from the end if negative). What is not there is MISSING. Names with other characters than letters, digits and `_`, and reserved words, stand in backticks.",
-		"items[0].sku\nitems[-1].qty\ntags[7]"},
-	{"The document itself", "`META().id` is its id, `.cas`, `.expiration` (seconds since 1970, 0 for never) and `.flags` are what KV keeps of it.",
+	{"Paths", "A name is a member, `[n]` an element (from the end if negative), `[a:b]` the elements from a up to b, " +
+		"which is left out, `.[x]` the member whose name x gives; `self` is the whole document. What is not there is " +
+		"MISSING. Names with other characters than letters, digits and `_`, and reserved words, stand in backticks.",
+		"items[0].sku\nitems[-1].qty\ntags[7]\ntags[n - 6]\ntags[1:]\ntags[0:2]\nitems[0].[\"s\" || \"ku\"]\nself.n"},
+	{"The document itself", "`META().id` is its id, `.cas`, `.expiration` (seconds since 1970, 0 for never) and " +
+		"`.flags` are what KV keeps of it.",
 		"META().id\nMETA().flags"},
-	{"Literals", "As in JSON, strings in either quotes; `[…]` and `{…}` may hold expressions. Members that are MISSING are left out of an object; in an array they are NULL.",
-		`[n, "x", gone]` + "\n" + `{"a": n, "b": gone}` + "\n" + `{"a": {"b": 1}}.a.b` + "\n" + `123456789012345678901234567890` + "\n" +
-			`123456789012345678901234567890 < 123456789012345678901234567891`},
-	{"Arithmetic", "`+ - * / %` and a minus sign. Exact where both sides and the result are integers of 64 bits, else float64. Of what is no number: NULL. By 0: NULL. A result beyond float64 is an error.",
+	{"Literals", "As in JSON, strings in either quotes; `[…]` and `{…}` may hold expressions. Members that are MISSING " +
+		"are left out of an object; in an array they are NULL. The name of a member may be an expression; a path alone is " +
+		"a member with its last name.",
+		`[n, "x", gone]` + "\n" + `{"a": n, "b": gone}` + "\n" + `{"a": {"b": 1}}.a.b` + "\n" + `{"a" || n: 1}` + "\n" + `{n, items[0].sku}` + "\n" + `9223372036854775807 > 9223372036854775806` + "\n" + `123456789012345678901234567890`},
+	{"Arithmetic", "`+ - * / %` and a minus sign. Exact where both sides and the result are integers of 64 bits, else " +
+		"float64. Of what is no number: NULL. By 0: NULL. A result beyond float64 is an error.",
 		"n + 1\nn / 2\nn % 4\n9007199254740993 + n - n\n9223372036854775807 + n\nn / 0\nn + s"},
-	{"Text", "`||` joins strings. LIKE has `%` for any text and `_` for one character; the backslash, or the character after ESCAPE, takes the next one as it is.",
+	{"Text", "`||` joins strings. LIKE has `%` for any text and `_` for one character; the backslash, or the character " +
+		"after ESCAPE, takes the next one as it is.",
 		`s || "!"` + "\n" + `s LIKE "a_ %"` + "\n" + `"50%" LIKE "%!%" ESCAPE "!"` + "\n" + `s NOT LIKE "x%"`},
-	{"Comparison", "MISSING if one side is MISSING, else NULL if one side is NULL. Values of different types compare by their types: booleans, numbers, strings, arrays, objects.",
-		"n = 7.0\nn > none\nn < gone\nn < s\nn BETWEEN 1 AND 7\nn IN [1, 7]\nn NOT IN [1, null]"},
-	{"Logic", "FALSE AND anything is FALSE, TRUE OR anything is TRUE; MISSING and NULL otherwise spread. 0, the empty string, [] and {} count as FALSE, other values as TRUE.",
+	{"Comparison", "MISSING if one side is MISSING, else NULL if one side is NULL, also within arrays and objects. " +
+		"Values of different types compare by their types: booleans, numbers, strings, arrays, objects.",
+		"n = 7.0\nn > none\nn < gone\nn < s\nn BETWEEN 1 AND 7\nn BETWEEN none AND 7\nn IN [1, 7]\nn NOT IN [1, null]\n2 " +
+			"WITHIN items\n[1, null] = [1, null]"},
+	{"Logic", "FALSE AND anything is FALSE, TRUE OR anything is TRUE; MISSING and NULL otherwise spread. 0, the empty " +
+		"string, [] and {} count as FALSE, other values as TRUE.",
 		"n = 7 AND gone\nn = 7 OR gone\nNOT none\ngone IS MISSING\nnone IS NOT NULL\nnone IS VALUED"},
 	{"CASE", "The first branch that holds, else NULL.",
 		`CASE WHEN n > 5 THEN "many" ELSE "few" END` + "\n" + `CASE n WHEN 1 THEN "one" WHEN 7 THEN "seven" END`},
-	{"Arrays", "ANY and EVERY ask for their elements, ARRAY makes a new one (elements that become MISSING are left out), FIRST gives the first that fits, EXISTS tells whether there is one.",
+	{"Arrays", "ANY and EVERY ask for their elements, ARRAY makes a new one (elements that become MISSING are left " +
+		"out), OBJECT an object, FIRST gives the first that fits, EXISTS tells whether there is one. With `i:v` there is a " +
+		"variable for the place, or for the name in an object; WITHIN goes through all that is within; several variables " +
+		"go side by side.",
 		`ANY v IN items SATISFIES v.qty > 1 END` + "\n" + `EVERY v IN items SATISFIES v.qty > 1 END` + "\n" + `ANY AND EVERY v IN [] SATISFIES TRUE END` + "\n" +
-			`ARRAY UPPER(v.sku) FOR v IN items WHEN v.qty = 2 END` + "\n" + `FIRST v.sku FOR v IN items WHEN v.qty < 2 END` + "\n" + `EXISTS tags`},
+			`ARRAY UPPER(v.sku) FOR v IN items WHEN v.qty = 2 END` + "\n" + `FIRST v.sku FOR v IN items WHEN v.qty < 2 END` + "\n" + `EXISTS tags` + "\n" +
+			`OBJECT v.sku:v.qty FOR v IN items END` + "\n" + `ARRAY i FOR i:v IN tags WHEN v = "x" END` + "\n" + `ANY v WITHIN items SATISFIES v = "q" END` + "\n" +
+			`ARRAY v || w.sku FOR v IN tags, w IN items END`},
 }
 
 // TestExpressionsPage: docs/expressions.md says what the tables say, and each of its values is computed.
@@ -41,14 +55,15 @@ func TestExpressionsPage(t *testing.T) {
 	var b strings.Builder
 	b.WriteString(`# Expressions
 
-What stands in the keys and in WHERE of an index: a part of N1QL. This page is made from the function table by
+What stands in the keys and in WHERE of an index: N1QL, but for what the table [Other than Couchbase](#other-than-couchbase) lists. This page is made from the function table by
 ` + "`go test ./expression -run TestExpressionsPage -update`" + `; every value on it is computed by the test, for the document
 
 ` + "```document\n" + exampleDoc + "\n```" + `
 
-with the id doc. A value is MISSING, NULL, FALSE, TRUE, a number, a string, an array or an object. Integers are exact,
-however large, as they stand in a document and in an expression; other numbers are the nearest float64. An expression is a function of the document alone: NOW_MILLIS(), RANDOM()
-and the like are refused, and so are functions whose last digits differ between processors (SIN, EXP, …).
+with the id doc. A value is MISSING, NULL, FALSE, TRUE, a number, a string, an array or an object. Integers of 64 bits are exact;
+other numbers are the nearest float64, in documents, in expressions and in the bounds of scans alike. An expression is a function of
+the document alone: NOW_MILLIS(), RANDOM() and the like are refused, and so are functions whose last digits differ between
+processors (SIN, EXP, …). Names of zones are those of the IANA time zone database in the version ` + "` + expression.ZoneData + `" + `, which is in the binary.
 
 ## What is indexed
 
@@ -64,8 +79,9 @@ and for the keys of one index each, 4 million steps (an element, a call, 64 byte
 regular expression of n instructions) and 64 MiB of values on the way; 1 MiB for what REPEAT, LPAD, RPAD and SUFFIXES make,
 10,000 elements for ARRAY_RANGE.
 
-A date as text is 2006-01-02, with a time of day behind a T or a space, seconds and their fraction if there are any, and a
-zone (Z or ±hh:mm), which is UTC if it is not given; as a number it is milliseconds since 1970. Years have four digits.
+A date as text is 2006-01-02, 15:04:05, or both with a T or a space between; behind the seconds may stand a fraction, and behind that
+a zone (Z or ±hh:mm), which is UTC if it is not given. As a number it is milliseconds since 1970. What a function gives has the form of
+what it was given, and a fraction of as many digits as it needs, up to milliseconds.
 
 `)
 	rulesSection(&b)
@@ -89,12 +105,15 @@ zone (Z or ±hh:mm), which is UTC if it is not given; as a number it is millisec
 		if len(f.Aliases) > 0 {
 			name += " (" + strings.Join(f.Aliases, ", ") + ")"
 		}
-		fmt.Fprintf(&b, "| %s(%s) | %s | `%s` | `%s` |\n", name, cell(f.Params), cell(f.About), cell(f.Example.Expr), cell(f.Example.Value))
+		fmt.Fprintf(&b, "| %s(%s) | %s | `%s` | `%s` |\n", name, cell(f.Params), cell(f.About), cell(f.Example.Expr),
+			cell(f.Example.Value))
 		if next := expression.Functions(); f == next[len(next)-1] {
 			b.WriteString("\n")
 		}
 	}
-	b.WriteString("MISSING and NULL arguments make most functions MISSING or NULL; so does an argument of another type make them NULL.\n")
+	differencesSection(&b)
+	b.WriteString("MISSING and NULL arguments make most functions MISSING or NULL; so does an argument of another type " +
+		"make them NULL.\n")
 	const page = "../docs/expressions.md"
 	if *update {
 		if err := os.WriteFile(page, []byte(b.String()), 0o644); err != nil {
@@ -108,6 +127,65 @@ zone (Z or ±hh:mm), which is UTC if it is not given; as a number it is millisec
 	if string(have) != b.String() {
 		t.Errorf("%s is not what the tables say; run this test with -update", page)
 	}
+}
+
+// differences are all that is other than Couchbase's evaluator of 6.6 on purpose: what bench/n1ql allows. The kinds are
+// explained there.
+var differences = []struct{ kind, what, why string }{
+	{"order", "`TOKENS` `ARRAY_UNION` `ARRAY_INTERSECT` `ARRAY_SYMDIFF` `ARRAY_SYMDIFFN` `PAIRS`",
+		"The elements stand in collation order (PAIRS: of the names); there in the order of a hash, which changes from run " +
+			"to run."},
+	{"range", "A number beyond float64, infinite or not a number", "The evaluation fails, and the document is left out " +
+		"of the index; there it is a string such as +Infinity or NaN."},
+	{"exact", "An integer beyond 2^53 in functions and division", "It stays exact where the result is an integer of 64 " +
+		"bits; there it is rounded to a float64 on the way."},
+	{"value", "`SQRT`", "Of a negative number NULL; there it is NaN, which no JSON has."},
+	{"value", "`BASE64_DECODE` `DECODE_BASE64`", "NULL of what is no JSON; there it is binary, which a key of JSON " +
+		"values cannot hold."},
+	{"value", "`LIKE \"\"`", "The empty pattern fits the empty text only; there it fits every text."},
+	{"value", "`LIKE … \\\\`", "A backslash escapes a backslash, as the documents say; there two stand for two. ^ and $ " +
+		"of a text of several lines are those of the text."},
+	{"value", "`OBJECT_INNER`", "An array of one element is replaced by it wherever it comes from; there only if it " +
+		"comes from a document as it is."},
+	{"value", "`[MISSING`", "MISSING in an array is NULL at once; there only once the array is written."},
+	{"fails", "`IDIV` `IMOD`", "NULL by a divisor between -1 and 1; there the evaluation ends in a panic."},
+	{"fails", "`DATE_RANGE_` `REPEAT`", "The limit is of what is made, 10,000 dates and 1 MiB; there 32,767 parts that " +
+		"lie between, or times."},
+	{"value", "`(SUBSTR`", "A character that is cut in two is U+FFFD at once, byte by byte; there it stays as it is " +
+		"until it is written."},
+	{"value", "`CONTAINS_TOKEN…\"split\": false`", "An empty text has no token; there it has each that is asked for."},
+	{"fails", "`DATE_`", "NULL if a part is computed that the function does not know, and weeks can be truncated to; " +
+		"there it is an error. One that is written down is refused at CREATE INDEX."},
+	{"fails", "`[1:]` `[-2:]`", "MISSING where an array is too short; there the evaluation may end in a panic."},
+	{"taken", "`MB_` `LPAD` `RPAD`", "Functions of later versions."},
+	{"taken", "`ESCAPE` `UNKNOWN` `KNOWN`", "Operators of later versions, and of SQL."},
+	{"taken", "`v IN` `v WITHIN`", "A variable may have the name of one outside, which it hides."},
+	{"refused", "`SIN` `COS` `TAN` `ASIN` `ACOS` `ATAN` `ATAN2` `EXP` `LN` `LOG` `POWER`",
+		"The last digits differ between processors, and replicas of an index have to agree."},
+	{"refused", "`NOW_` `CLOCK_` `RANDOM` `UUID` `CURRENT_USERS` `NODE_NAME` `VERSION` `MIN_VERSION` `DS_VERSION` " +
+		"`CURL` `ADVISOR` `SEARCH` `UNNEST_POS`", "A key depends on the document alone."},
+	{"refused", "`NAN` `INF` `NANIF` `NAN_IF` `POSINFIF` `POSINF_IF` `NEGINFIF` `NEGINF_IF` `POSINF` `NEGINF`",
+		"What they give is no number that JSON has."},
+	{"refused", "`SUCCESSOR` `LIKE_PREFIX` `LIKE_STOP` `LIKE_SUFFIX` `REGEXP_PREFIX` `REGEXP_STOP` `REGEXP_SUFFIX`",
+		"The bounds of a plan, not documented."},
+	{"refused", "`REGEXP_` `REGEX_` `TOKENS` `CONTAINS_TOKEN`", "Patterns, and the names of options, stand in the " +
+		"expression, so that a wrong one is refused at CREATE INDEX."},
+}
+
+func differencesSection(b *strings.Builder) {
+	b.WriteString(`## Other than Couchbase
+
+What gives another value, or is taken or refused other than by Couchbase Server, on purpose. There is nothing else: bench/n1ql compares with
+an evaluator of 6.6 by generated expressions, reads this table and allows what stands here. The kinds: order (of the elements), range and fails (a
+failure on one side), exact and value (another value), taken and refused.
+
+| kind | what | here, and there |
+|---|---|---|
+`)
+	for _, d := range differences {
+		fmt.Fprintf(b, "| %s | %s | %s |\n", d.kind, cell(d.what), cell(d.why))
+	}
+	b.WriteString("\n")
 }
 
 // rulesSection says what versions of the rules there are.

@@ -40,7 +40,7 @@ const (
 	windowAfter  = 40 // and from it on
 )
 
-// window cuts a long line around the place, and gives the space that brings the caret under it.
+// window cuts a long line around the place, and returns the space that brings the caret under it.
 func (e *SyntaxError) window() (shown, indent string) {
 	line := []rune(e.Text)
 	at := min(e.Column-1, len(line))

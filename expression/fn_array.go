@@ -2,6 +2,7 @@ package expression
 
 import (
 	"bytes"
+	"math"
 	"slices"
 )
 
@@ -22,9 +23,11 @@ func elements(f func(s *Scratch, list []value, rest []value) value) evaluation {
 }
 
 var arrayFunctions = []*Function{
-	{Name: "ARRAY_APPEND", Family: FamilyArray, Params: "array, value, …", Min: 2, Max: MaxArgs, About: "With the values at its end.",
+	{Name: "ARRAY_APPEND", Family: FamilyArray, Params: "array, value, …", Min: 2, Max: MaxArgs, nulls: true,
+		About:   "With the values at its end.",
 		Example: Example{`ARRAY_APPEND([1], 2)`, `[1,2]`}, eval: elements(func(s *Scratch, l, rest []value) value { return s.list(append(l, rest...)) })},
-	{Name: "ARRAY_AVG", Family: FamilyArray, Params: "array", Min: 1, Max: 1, About: "The mean of its numbers; NULL if there are none.",
+	{Name: "ARRAY_AVG", Family: FamilyArray, Params: "array", Min: 1, Max: 1,
+		About:   "The mean of its numbers; NULL if there are none.",
 		Example: Example{`ARRAY_AVG([1, "a", 2])`, `1.5`}, eval: elements(func(s *Scratch, l, _ []value) value {
 			sum, n, ok := s.sum(l)
 			if !ok {
@@ -35,9 +38,14 @@ var arrayFunctions = []*Function{
 			}
 			return s.compute(OpDivide, sum, number{i: int64(n), f: float64(n), isInt: true})
 		})},
-	{Name: "ARRAY_CONCAT", Family: FamilyArray, Params: "array, array, …", Min: 2, Max: MaxArgs, About: "The arrays one after the other.",
+	{Name: "ARRAY_BINARY_SEARCH", Family: FamilyArray, Params: "array, value", Min: 2, Max: 2, lenient: true,
+		About:   "The place of an element that equals the value in an array that is in collation order, from 0; else -1.",
+		Example: Example{`ARRAY_BINARY_SEARCH([1, 3, 5], 3)`, `1`}, eval: arrayBinarySearch},
+	{Name: "ARRAY_CONCAT", Family: FamilyArray, Params: "array, array, …", Min: 2, Max: MaxArgs,
+		About:   "The arrays one after the other.",
 		Example: Example{`ARRAY_CONCAT([1], [2, 3])`, `[1,2,3]`}, eval: arrayConcat},
-	{Name: "ARRAY_CONTAINS", Family: FamilyArray, Params: "array, value", Min: 2, Max: 2, About: "Whether an element equals the value.",
+	{Name: "ARRAY_CONTAINS", Family: FamilyArray, Params: "array, value", Min: 2, Max: 2,
+		About:   "Whether an element equals the value.",
 		Example: Example{`ARRAY_CONTAINS([1, 2], 2.0)`, `true`}, eval: elements(func(s *Scratch, l, rest []value) value { return boolean(s.place(l, rest[0]) >= 0) })},
 	{Name: "ARRAY_COUNT", Family: FamilyArray, Params: "array", Min: 1, Max: 1, About: "How many elements are not NULL.",
 		Example: Example{`ARRAY_COUNT([1, null])`, `1`}, eval: elements(func(s *Scratch, l, _ []value) value {
@@ -49,21 +57,12 @@ var arrayFunctions = []*Function{
 			}
 			return s.integer(int64(n))
 		})},
-	{Name: "ARRAY_DISTINCT", Family: FamilyArray, Params: "array", Min: 1, Max: 1, About: "Each different element once, in collation order.",
-		Example: Example{`ARRAY_DISTINCT([2, 1, 2.0])`, `[1,2]`}, eval: elements(func(s *Scratch, l, _ []value) value { return s.list(s.distinct(l)) })},
-	{Name: "ARRAY_FLATTEN", Family: FamilyArray, Params: "array, depth", Min: 2, Max: 2, About: "With arrays within it replaced by their elements, so many levels deep.",
-		Example: Example{`ARRAY_FLATTEN([1, [2, [3]]], 1)`, `[1,2,[3]]`}, eval: arrayFlatten},
-	{Name: "ARRAY_IFNULL", Family: FamilyArray, Params: "array", Min: 1, Max: 1, About: "The first element that is not NULL; NULL if there is none.",
-		Example: Example{`ARRAY_IFNULL([null, 7])`, `7`}, eval: elements(func(_ *Scratch, l, _ []value) value {
-			for _, v := range l {
-				if v.kind > kindNull {
-					return v
-				}
-			}
-			return null
-		})},
-	{Name: "ARRAY_INTERSECT", Family: FamilyArray, Params: "array, array", Min: 2, Max: 2, About: "The different elements that both have, in collation order.",
-		Example: Example{`ARRAY_INTERSECT([1, 2, 3], [3, 2])`, `[2,3]`}, eval: elements(func(s *Scratch, l, rest []value) value {
+	{Name: "ARRAY_DISTINCT", Family: FamilyArray, Params: "array", Min: 1, Max: 1,
+		About:   "Each different element once, where it first stands.",
+		Example: Example{`ARRAY_DISTINCT([2, 1, 2.0])`, `[2,1]`}, eval: elements(func(s *Scratch, l, _ []value) value { return s.list(s.firsts(l)) })},
+	{Name: "ARRAY_EXCEPT", Family: FamilyArray, Params: "array, array", Min: 2, Max: 2,
+		About:   "The elements of the first that are not in the second.",
+		Example: Example{`ARRAY_EXCEPT([1, 2, 3], [2])`, `[1,3]`}, eval: elements(func(s *Scratch, l, rest []value) value {
 			if rest[0].kind != kindArray {
 				return null
 			}
@@ -72,43 +71,99 @@ var arrayFunctions = []*Function{
 				return missing
 			}
 			other := s.sorted(s.stack[base:])
-			return s.list(slices.DeleteFunc(s.distinct(l), func(v value) bool { // both are in order
-				for len(other) > 0 && s.collated(other[0], v) < 0 {
-					other = other[1:]
-				}
-				return len(other) == 0 || s.collated(other[0], v) != 0
-			}))
+			return s.list(slices.DeleteFunc(l, func(v value) bool { return s.search(other, v) >= 0 }))
 		})},
+	{Name: "ARRAY_FLATTEN", Family: FamilyArray, Params: "array, depth", Min: 2, Max: 2,
+		About:   "With arrays within it replaced by their elements, so many levels deep; all of them if negative.",
+		Example: Example{`ARRAY_FLATTEN([1, [2, [3]]], 1)`, `[1,2,[3]]`}, eval: arrayFlatten},
+	{Name: "ARRAY_IFNULL", Family: FamilyArray, Params: "array", Min: 1, Max: 1,
+		About:   "The first element that is not NULL; NULL if there is none.",
+		Example: Example{`ARRAY_IFNULL([null, 7])`, `7`}, eval: elements(func(_ *Scratch, l, _ []value) value {
+			for _, v := range l {
+				if v.kind > kindNull {
+					return v
+				}
+			}
+			return null
+		})},
+	{Name: "ARRAY_INSERT", Family: FamilyArray, Params: "array, place, value, …", Min: 3, Max: MaxArgs, nulls: true,
+		About:   "With the values at a place, counted from 0, or from the end if negative. Outside the array: NULL.",
+		Example: Example{`ARRAY_INSERT([1, 2], 1, 9)`, `[1,9,2]`}, eval: elements(func(s *Scratch, l, rest []value) value {
+			at, ok := s.whole(rest[0])
+			if at < 0 {
+				at += int64(len(l))
+			}
+			if !ok || at < 0 || at > int64(len(l)) {
+				return null
+			}
+			return s.list(slices.Concat(l[:at], rest[1:], l[at:]))
+		})},
+	{Name: "ARRAY_INTERSECT", Family: FamilyArray, Params: "array, array, …", Min: 2, Max: MaxArgs,
+		About:   "The different elements but NULL that all have, in collation order.",
+		Example: Example{`ARRAY_INTERSECT([1, 2, 3], [3, 2])`, `[2,3]`}, eval: arraysCounted(func(count, arrays int) bool { return count == arrays }, true)},
 	{Name: "ARRAY_LENGTH", Family: FamilyArray, Params: "array", Min: 1, Max: 1, About: "How many elements it has.",
 		Example: Example{`ARRAY_LENGTH([1, null])`, `2`}, eval: elements(func(s *Scratch, l, _ []value) value { return s.integer(int64(len(l))) })},
-	{Name: "ARRAY_MAX", Family: FamilyArray, Params: "array", Min: 1, Max: 1, About: "The last element in collation order; NULL if all are NULL or there are none.",
+	{Name: "ARRAY_MAX", Family: FamilyArray, Params: "array", Min: 1, Max: 1,
+		About:   "The last element in collation order; NULL if all are NULL or there are none.",
 		Example: Example{`ARRAY_MAX([1, 3, 2])`, `3`}, eval: elements(func(s *Scratch, l, _ []value) value { return extreme(1)(s, l) })},
-	{Name: "ARRAY_MIN", Family: FamilyArray, Params: "array", Min: 1, Max: 1, About: "The first element in collation order that is not NULL.",
+	{Name: "ARRAY_MIN", Family: FamilyArray, Params: "array", Min: 1, Max: 1,
+		About:   "The first element in collation order that is not NULL.",
 		Example: Example{`ARRAY_MIN([null, 3, 2])`, `2`}, eval: elements(func(s *Scratch, l, _ []value) value { return extreme(-1)(s, l) })},
-	{Name: "ARRAY_POSITION", Family: FamilyArray, Params: "array, value", Min: 2, Max: 2, About: "The place of the first element that equals the value, from 0; else -1.",
-		Example: Example{`ARRAY_POSITION(["a", "b"], "b")`, `1`}, eval: elements(func(s *Scratch, l, rest []value) value { return s.integer(int64(s.place(l, rest[0]))) })},
-	{Name: "ARRAY_PREPEND", Family: FamilyArray, Params: "value, …, array", Min: 2, Max: MaxArgs, About: "With the values before its begin.",
-		Example: Example{`ARRAY_PREPEND(1, [2])`, `[1,2]`}, eval: func(s *Scratch, a []value) value {
-			return elements(func(s *Scratch, l, rest []value) value { return s.list(append(slices.Clone(rest), l...)) })(s, append([]value{a[len(a)-1]}, a[:len(a)-1]...))
-		}},
-	{Name: "ARRAY_PUT", Family: FamilyArray, Params: "array, value", Min: 2, Max: 2, About: "With the value at its end, unless an element equals it.",
-		Example: Example{`ARRAY_PUT([1], 1)`, `[1]`}, eval: elements(func(s *Scratch, l, rest []value) value {
-			if s.place(l, rest[0]) >= 0 {
-				return s.list(l)
-			}
-			return s.list(append(l, rest[0]))
+	{Name: "ARRAY_MOVE", Family: FamilyArray, Params: "array, place, place", Min: 3, Max: 3,
+		About:   "With the element of the first place at the second. Outside the array: NULL.",
+		Example: Example{`ARRAY_MOVE([1, 2, 3], 0, 2)`, `[2,3,1]`}, eval: places(func(l []value, i, j int) []value {
+			v := l[i]
+			return slices.Insert(slices.Delete(l, i, i+1), j, v)
 		})},
-	{Name: "ARRAY_RANGE", Family: FamilyArray, Params: "from, to [, step]", Min: 2, Max: 3, About: "The integers from one up to another, which is left out.",
+	{Name: "ARRAY_POSITION", Aliases: []string{"ARRAY_POS"}, Family: FamilyArray, Params: "array, value", Min: 2, Max: 2,
+		About:   "The place of the first element that equals the value, from 0; else -1.",
+		Example: Example{`ARRAY_POSITION(["a", "b"], "b")`, `1`}, eval: elements(func(s *Scratch, l, rest []value) value { return s.integer(int64(s.place(l, rest[0]))) })},
+	{Name: "ARRAY_PREPEND", Family: FamilyArray, Params: "value, …, array", Min: 2, Max: MaxArgs, nulls: true,
+		About:   "With the values before its begin.",
+		Example: Example{`ARRAY_PREPEND(1, [2])`, `[1,2]`}, eval: func(s *Scratch, a []value) value {
+			return elements(func(s *Scratch, l, rest []value) value { return s.list(append(slices.Clone(rest), l...)) })(s,
+				append([]value{a[len(a)-1]}, a[:len(a)-1]...))
+		}},
+	{Name: "ARRAY_PUT", Aliases: []string{"ARRAY_ADD"}, Family: FamilyArray, Params: "array, value, …", Min: 2,
+		Max: MaxArgs, About: "With the values at its end, but for those that an element equals.",
+		Example: Example{`ARRAY_PUT([1], 1, 2)`, `[1,2]`}, eval: elements(func(s *Scratch, l, rest []value) value {
+			return s.list(append(l, slices.DeleteFunc(slices.Clone(rest), func(v value) bool { return s.place(l, v) >= 0 })...))
+		})},
+	{Name: "ARRAY_RANGE", Family: FamilyArray, Params: "from, to [, step]", Min: 2, Max: 3,
+		About:   "The numbers from one up to another, which is left out, a step apart (1 if not given).",
 		Example: Example{`ARRAY_RANGE(1, 7, 3)`, `[1,4]`}, eval: arrayRange},
-	{Name: "ARRAY_REMOVE", Family: FamilyArray, Params: "array, value, …", Min: 2, Max: MaxArgs, About: "Without the elements that equal one of the values.",
+	{Name: "ARRAY_REMOVE", Family: FamilyArray, Params: "array, value, …", Min: 2, Max: MaxArgs,
+		About:   "Without the elements that equal one of the values.",
 		Example: Example{`ARRAY_REMOVE([1, 2, 1], 1)`, `[2]`}, eval: elements(func(s *Scratch, l, rest []value) value {
 			return s.list(slices.DeleteFunc(l, func(v value) bool { return s.place(rest, v) >= 0 }))
 		})},
-	{Name: "ARRAY_REVERSE", Family: FamilyArray, Params: "array", Min: 1, Max: 1, About: "From the last element to the first.",
+	{Name: "ARRAY_REPEAT", Family: FamilyArray, Params: "value, times", Min: 2, Max: 2, nulls: true,
+		About:   "An array of the value so many times.",
+		Example: Example{`ARRAY_REPEAT("a", 2)`, `["a","a"]`}, eval: arrayRepeat},
+	{Name: "ARRAY_REPLACE", Family: FamilyArray, Params: "array, value, value", Min: 3, Max: 3, nulls: true,
+		About:   "With each element that equals the first value replaced by the second.",
+		Example: Example{`ARRAY_REPLACE([1, 2, 1], 1, 9)`, `[9,2,9]`}, eval: elements(func(s *Scratch, l, rest []value) value {
+			if rest[0].kind == kindNull {
+				return null
+			}
+			for i, v := range l {
+				if s.equal(rest[0], v).kind == kindTrue {
+					l[i] = rest[1]
+				}
+			}
+			return s.list(l)
+		})},
+	{Name: "ARRAY_REVERSE", Family: FamilyArray, Params: "array", Min: 1, Max: 1,
+		About:   "From the last element to the first.",
 		Example: Example{`ARRAY_REVERSE([1, 2])`, `[2,1]`}, eval: elements(func(s *Scratch, l, _ []value) value { slices.Reverse(l); return s.list(l) })},
 	{Name: "ARRAY_SORT", Family: FamilyArray, Params: "array", Min: 1, Max: 1, About: "In collation order.",
 		Example: Example{`ARRAY_SORT(["a", 2, null])`, `[null,2,"a"]`}, eval: elements(func(s *Scratch, l, _ []value) value { return s.list(s.sorted(l)) })},
-	{Name: "ARRAY_SUM", Family: FamilyArray, Params: "array", Min: 1, Max: 1, About: "The sum of its numbers; 0 if there are none.",
+	{Name: "ARRAY_STAR", Family: FamilyArray, Params: "array", Min: 1, Max: 1,
+		About: "An object with, under each name that its objects have, the array of their values; NULL of those that do " +
+			"not have it.",
+		Example: Example{`ARRAY_STAR([{"a": 1}, {"a": 2, "b": 3}])`, `{"a":[1,2],"b":[null,3]}`}, eval: elements(arrayStar)},
+	{Name: "ARRAY_SUM", Family: FamilyArray, Params: "array", Min: 1, Max: 1,
+		About:   "The sum of its numbers; 0 if there are none.",
 		Example: Example{`ARRAY_SUM([1, "a", 2])`, `3`}, eval: elements(func(s *Scratch, l, _ []value) value {
 			sum, _, ok := s.sum(l)
 			if !ok {
@@ -116,7 +171,20 @@ var arrayFunctions = []*Function{
 			}
 			return s.compute(OpAdd, sum, number{isInt: true})
 		})},
-	{Name: "ARRAY_UNION", Family: FamilyArray, Params: "array, array, …", Min: 2, Max: MaxArgs, About: "The different elements of all, in collation order.",
+	{Name: "ARRAY_SWAP", Family: FamilyArray, Params: "array, place, place", Min: 3, Max: 3,
+		About:   "With the elements of two places exchanged. Outside the array: NULL.",
+		Example: Example{`ARRAY_SWAP([1, 2, 3], 0, 2)`, `[3,2,1]`}, eval: places(func(l []value, i, j int) []value {
+			l[i], l[j] = l[j], l[i]
+			return l
+		})},
+	{Name: "ARRAY_SYMDIFF", Aliases: []string{"ARRAY_SYMDIFF1"}, Family: FamilyArray, Params: "array, array, …", Min: 2,
+		Max: MaxArgs, About: "The different elements that one of the arrays alone has, in collation order.",
+		Example: Example{`ARRAY_SYMDIFF([1, 2], [2, 3])`, `[1,3]`}, eval: arraysCounted(func(count, _ int) bool { return count == 1 }, false)},
+	{Name: "ARRAY_SYMDIFFN", Family: FamilyArray, Params: "array, array, …", Min: 2, Max: MaxArgs,
+		About:   "The different elements that an odd number of the arrays has, in collation order.",
+		Example: Example{`ARRAY_SYMDIFFN([1, 2], [2, 3], [2])`, `[1,2,3]`}, eval: arraysCounted(func(count, _ int) bool { return count%2 == 1 }, false)},
+	{Name: "ARRAY_UNION", Family: FamilyArray, Params: "array, array, …", Min: 2, Max: MaxArgs,
+		About:   "The different elements of all, in collation order.",
 		Example: Example{`ARRAY_UNION([2, 1], [3, 2])`, `[1,2,3]`}, eval: func(s *Scratch, a []value) value {
 			v := arrayConcat(s, a)
 			if v.kind != kindArray {
@@ -126,12 +194,12 @@ var arrayFunctions = []*Function{
 		}},
 }
 
-// place is where a value first stands in a list, by collation: 1 equals 1.0, and NULL equals NULL.
+// place is where a value first stands in a list, by the operator =.
 func (s *Scratch) place(list []value, v value) int {
 	if !s.spend(len(list)) {
 		return -1
 	}
-	return slices.IndexFunc(list, func(o value) bool { return s.collated(o, v) == 0 })
+	return slices.IndexFunc(list, func(o value) bool { return s.equal(o, v).kind == kindTrue })
 }
 
 // collated compares any values; MISSING and NULL are values too.
@@ -163,7 +231,7 @@ func (s *Scratch) sorted(list []value) []value {
 	return list
 }
 
-// distinct gives each different value once, in collation order.
+// distinct returns each different value once, in collation order.
 func (s *Scratch) distinct(list []value) []value {
 	list = s.sorted(list)
 	return slices.CompactFunc(list, func(a, b value) bool { return s.collated(a, b) == 0 })
@@ -208,12 +276,15 @@ func arrayConcat(s *Scratch, a []value) value {
 
 func arrayFlatten(s *Scratch, a []value) value {
 	depth, ok := s.whole(a[1])
-	if !ok || a[0].kind != kindArray || depth < 0 {
+	if !ok || a[0].kind != kindArray {
 		return null
+	}
+	if depth < 0 {
+		depth = maxDocumentDepth
 	}
 	base := len(s.stack)
 	defer func() { s.stack = s.stack[:base] }()
-	if !s.flatten(a[0], min(depth, MaxNesting)) {
+	if !s.flatten(a[0], min(depth, maxDocumentDepth)) {
 		return missing
 	}
 	return s.list(s.stack[base:])
@@ -237,30 +308,184 @@ func (s *Scratch) flatten(array value, depth int64) bool {
 	return true
 }
 
+// maxDouble is up to where every integer is a float64.
+const maxDouble = 1 << 53
+
 func arrayRange(s *Scratch, a []value) value {
-	from, ok := s.whole(a[0])
-	to, fine := s.whole(a[1])
-	step, good := int64(1), true
-	if len(a) == 3 {
-		step, good = s.whole(a[2])
+	var n [3]number
+	n[2] = number{i: 1, f: 1, isInt: true}
+	for i, v := range a {
+		if v.kind != kindNumber {
+			return null
+		}
+		var ok bool
+		if n[i], ok = s.numberOf(v); !ok {
+			return missing
+		}
 	}
-	if !ok || !fine || !good || step == 0 {
-		return null
+	from, to, step := n[0].f, n[1].f, n[2].f
+	if step == 0 || from == to || (from < to) != (step > 0) {
+		return s.list(nil)
 	}
-	if (float64(to)-float64(from))/float64(step) > DefaultKeys {
+	if math.Abs(to-from)/math.Abs(step) > DefaultKeys || math.Abs(from) > maxDouble || math.Abs(to) > maxDouble {
 		s.fail(tooLarge("ARRAY_RANGE"))
 		return missing
 	}
 	base := len(s.stack)
-	for n := from; s.spend(1) && (step > 0 && n < to || step < 0 && n > to); {
-		s.stack = append(s.stack, s.integer(n))
-		next, fits := exact(OpAdd, n, step)
-		if !fits {
-			break
-		}
-		n = next
+	for at := from; s.spend(1) && (step > 0 && at < to || step < 0 && at > to); at = float64(at + step) {
+		s.stack = append(s.stack, s.float(at))
 	}
 	v := s.list(s.stack[base:])
 	s.stack = s.stack[:base]
 	return v
+}
+
+// firsts keeps the first of equal values, in their order.
+func (s *Scratch) firsts(list []value) []value {
+	order := make([]int, len(list))
+	for i := range order {
+		order[i] = i
+	}
+	s.spend(len(list))
+	slices.SortStableFunc(order, func(i, j int) int { return s.collated(list[i], list[j]) })
+	again := make([]bool, len(list))
+	for i := 1; i < len(order); i++ {
+		again[order[i]] = s.collated(list[order[i-1]], list[order[i]]) == 0
+	}
+	kept := list[:0]
+	for i, v := range list {
+		if !again[i] {
+			kept = append(kept, v)
+		}
+	}
+	return kept
+}
+
+// search is where a value stands in a sorted list; -1 if it does not.
+func (s *Scratch) search(sorted []value, v value) int {
+	at, found := slices.BinarySearchFunc(sorted, v, s.collated)
+	s.spend(1)
+	if !found {
+		return -1
+	}
+	return at
+}
+
+// arraysCounted makes a function of arrays that gives the different elements, in collation order, of which so many
+// arrays have one.
+func arraysCounted(wanted func(count, arrays int) bool, known bool) evaluation {
+	return func(s *Scratch, a []value) value {
+		base := len(s.stack)
+		defer func() { s.stack = s.stack[:base] }()
+		for _, v := range a {
+			if v.kind != kindArray {
+				return null
+			}
+		}
+		for _, v := range a {
+			begin, ok := s.push(v)
+			if !ok {
+				return missing
+			}
+			kept := s.distinct(s.stack[begin:])
+			if known {
+				kept = slices.DeleteFunc(kept, func(v value) bool { return v.kind == kindNull })
+			}
+			s.stack = s.stack[:begin+len(kept)]
+		}
+		all := s.sorted(s.stack[base:])
+		result := make([]value, 0, len(all))
+		for i := 0; i < len(all); {
+			j := i + 1
+			for j < len(all) && s.collated(all[i], all[j]) == 0 {
+				j++
+			}
+			if wanted(j-i, len(a)) {
+				result = append(result, all[i])
+			}
+			i = j
+		}
+		return s.list(result)
+	}
+}
+
+// places makes a function of an array and two places in it, counted from its end if negative.
+func places(f func(l []value, i, j int) []value) evaluation {
+	return elements(func(s *Scratch, l, rest []value) value {
+		i, ok := s.whole(rest[0])
+		j, fine := s.whole(rest[1])
+		n := int64(len(l))
+		if !ok || !fine || i < -n || i >= n || j < -n || j >= n {
+			return null
+		}
+		return s.list(f(l, int((i+n)%n), int((j+n)%n)))
+	})
+}
+
+func arrayRepeat(s *Scratch, a []value) value {
+	n, ok := s.whole(a[1])
+	if !ok || n < 0 {
+		return null
+	}
+	if n > DefaultKeys || n*int64(len(a[0].data)+1) > maxValue {
+		s.fail(tooLarge("ARRAY_REPEAT"))
+		return missing
+	}
+	return s.list(slices.Repeat(a[:1], int(n)))
+}
+
+func arrayStar(s *Scratch, l, _ []value) value {
+	columns := map[string][]value{}
+	var names [][]byte
+	for i, v := range l {
+		if v.kind != kindObject {
+			continue
+		}
+		list, ok := s.fields(v)
+		if !ok || !s.spend(len(list)) {
+			return missing
+		}
+		for _, f := range list {
+			column := columns[string(f.name)]
+			if column == nil {
+				names = append(names, f.name)
+				if !s.spend(len(l)) {
+					return missing
+				}
+				column = slices.Repeat([]value{null}, len(l))
+				columns[string(f.name)] = column
+			}
+			column[i] = s.valueOf(f.text)
+		}
+	}
+	var members []field
+	for _, name := range names {
+		members = append(members, field{name, s.list(columns[string(name)]).data})
+	}
+	return s.build(sortFields(members))
+}
+
+// arrayBinarySearch looks as far as an array is in order; the value may be MISSING or NULL, too.
+func arrayBinarySearch(s *Scratch, a []value) value {
+	if a[0].kind != kindArray {
+		return value{kind: min(a[0].kind, kindNull)}
+	}
+	base, ok := s.push(a[0])
+	defer func() { s.stack = s.stack[:base] }()
+	if !ok {
+		return missing
+	}
+	list := s.stack[base:]
+	low, high := 0, len(list)-1
+	for low < high {
+		if middle := low + (high-low)/2; s.collated(list[middle], a[1]) < 0 {
+			low = middle + 1
+		} else {
+			high = middle
+		}
+	}
+	if len(list) > 0 && s.collated(list[low], a[1]) == 0 {
+		return s.integer(int64(low))
+	}
+	return s.integer(-1)
 }

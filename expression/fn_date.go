@@ -2,123 +2,217 @@ package expression
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
+
+	"tidemark/collate"
 )
 
-// A date as text is 2006-01-02, with a time of day behind a T or a space, seconds and their fraction if there are any,
-// and a zone (Z or ±hh:mm), which is UTC if it is not given. A date as a number is milliseconds since 1970, UTC.
-// What a function gives has the form of what it was given. Zones by name do not exist here: their rules change.
+// A date as text is 2006-01-02, 15:04:05, or both with a T or a space between; behind the seconds may stand a fraction,
+// and behind all but a day alone a zone (Z or ±hh:mm), which is UTC if it is not given. A time of day alone is one of
+// the first of January of the year 0. A date as a number is milliseconds since 1970, UTC. What a function gives has the
+// form of what it was given, with a fraction of a second of as many digits as it needs.
+
+// The forms of dates, as package time writes them.
+const (
+	formFull  = "2006-01-02T15:04:05.999Z07:00"
+	formDay   = "2006-01-02"
+	formTime  = "15:04:05.999"
+	formZone  = "Z07:00"
+	formT     = formDay + "T" + formTime
+	formSpace = formDay + " " + formTime
+)
 
 var dateFunctions = []*Function{
-	{Name: "DATE_ADD_MILLIS", Family: FamilyDate, Params: `millis, n, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths), About: "The date n parts later. Parts: millennium, century, decade, year, quarter, month, week, day, hour, minute, second, millisecond.",
+	{Name: "DATE_ADD_MILLIS", Family: FamilyDate, Params: `millis, n, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths), About: "The date n parts later. Parts: millennium, century, decade, year, quarter, month, week, day, hour, minute, second, millisecond. A day that the month does not have is one of the next month.",
 		Example: Example{`DATE_ADD_MILLIS(0, 1, "day")`, `86400000`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value { return s.millis(s.later(t, a[1], a[2])) })},
-	{Name: "DATE_ADD_STR", Family: FamilyDate, Params: `date, n, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths), About: "As DATE_ADD_MILLIS, of a text. A day that the month does not have is its last.",
-		Example: Example{`DATE_ADD_STR("2024-01-31", 1, "month")`, `"2024-02-29"`}, eval: onDate(func(s *Scratch, t time.Time, layout string, a []value) value {
-			return s.date(s.later(t, a[1], a[2]))(layout)
+	{Name: "DATE_ADD_STR", Family: FamilyDate, Params: `date, n, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths), About: "As DATE_ADD_MILLIS, of a text.",
+		Example: Example{`DATE_ADD_STR("2024-01-31", 1, "month")`, `"2024-03-02"`}, eval: onDate(func(s *Scratch, t time.Time, form string, a []value) value {
+			return s.date(s.later(t, a[1], a[2]))(made(form))
 		})},
-	{Name: "DATE_DIFF_MILLIS", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths), About: "How many whole parts lie between b and a; months, quarters and years by the calendar.",
-		Example: Example{`DATE_DIFF_MILLIS(172800000, 0, "day")`, `2`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
+	{Name: "DATE_DIFF_MILLIS", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths), About: "How many parts lie between b and a by the calendar: the parts of the one less those of the other. A week is seven days.",
+		Example: Example{`DATE_DIFF_MILLIS(172800000, 0, "day")`, `2`}, eval: onMillis(differenceMillis(false))},
+	{Name: "DATE_DIFF_STR", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths), About: "As DATE_DIFF_MILLIS, of texts, each in its own zone.",
+		Example: Example{`DATE_DIFF_STR("2018-09-11 00:00:01", "2018-09-10 23:59:59", "day")`, `1`}, eval: onDate(differenceText(false))},
+	{Name: "DATE_DIFF_ABS_MILLIS", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths), About: "As DATE_DIFF_MILLIS, without a sign.",
+		Example: Example{`DATE_DIFF_ABS_MILLIS(0, 172800000, "day")`, `2`}, eval: onMillis(differenceMillis(true))},
+	{Name: "DATE_DIFF_ABS_STR", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths), About: "As DATE_DIFF_STR, without a sign.",
+		Example: Example{`DATE_DIFF_ABS_STR("1998-06-01", "2006-01-01", "year")`, `8`}, eval: onDate(differenceText(true))},
+	{Name: "DATE_FORMAT_STR", Family: FamilyDate, Params: "date, example", Min: 2, Max: 2, newly: checkForm,
+		About:   "The date in the form of the example.",
+		Example: Example{`DATE_FORMAT_STR("2024-02-29T08:07:06Z", "1111-11-11")`, `"2024-02-29"`}, eval: onDate(func(s *Scratch, t time.Time, _ string, a []value) value {
+			return s.like(t, a[1])
+		})},
+	{Name: "DATE_PART_MILLIS", Family: FamilyDate, Params: `millis, "part" [, zone]`, Min: 2, Max: 3, newly: checkPart(1, partsOfDates), lenient: true, About: "A part of the date as a number: those of DATE_ADD_MILLIS, and iso_year, iso_week, day_of_year (doy), day_of_week (dow; 0 is Sunday), iso_dow (7 is Sunday), timezone (seconds east of UTC), timezone_hour, timezone_minute.",
+		Example: Example{`DATE_PART_MILLIS(0, "hour", "Asia/Kolkata")`, `5`}, eval: typed(onMillis(func(s *Scratch, t time.Time, a []value) value {
+			return s.zoned(t, a[2:], func(t time.Time) value { return s.part(t, a[1]) })
+		}), kindNumber, kindString)},
+	{Name: "DATE_PART_STR", Family: FamilyDate, Params: `date, "part"`, Min: 2, Max: 2, newly: checkPart(1, partsOfDates), About: "As DATE_PART_MILLIS, of a text, in its own zone.",
+		Example: Example{`DATE_PART_STR("2024-02-29T23:00:00-05:00", "day")`, `29`}, eval: onDate(func(s *Scratch, t time.Time, _ string, a []value) value { return s.part(t, a[1]) })},
+	{Name: "DATE_RANGE_MILLIS", Family: FamilyDate, Params: `millis, millis, "part" [, n]`, Min: 3, Max: 4, newly: checkPart(2, lengths), About: "The dates from the first up to the second, which is left out, n parts apart (1 if not given).",
+		Example: Example{`DATE_RANGE_MILLIS(0, 7200000, "hour")`, `[0,3600000]`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
 			u, ok := s.fromMillis(a[1])
 			if !ok {
 				return null
 			}
-			return s.difference(t, u, a[2])
+			return s.dates(t, u, a[2:], func(t time.Time) value { return s.millis(t, true) })
 		})},
-	{Name: "DATE_DIFF_STR", Family: FamilyDate, Params: `a, b, "part"`, Min: 3, Max: 3, newly: checkPart(2, lengths), About: "As DATE_DIFF_MILLIS, of texts.",
-		Example: Example{`DATE_DIFF_STR("2024-03-01", "2024-02-01", "day")`, `29`}, eval: onDate(func(s *Scratch, t time.Time, _ string, a []value) value {
+	{Name: "DATE_RANGE_STR", Family: FamilyDate, Params: `date, date, "part" [, n]`, Min: 3, Max: 4, newly: checkPart(2, lengths), About: "As DATE_RANGE_MILLIS, of texts, in the form of the first.",
+		Example: Example{`DATE_RANGE_STR("2024-01-01", "2024-01-04", "day", 2)`, `["2024-01-01","2024-01-03"]`}, eval: onDate(func(s *Scratch, t time.Time, form string, a []value) value {
 			u, _, ok := parseDate(a[1])
 			if !ok {
 				return null
 			}
-			return s.difference(t, u, a[2])
+			return s.dates(t, u, a[2:], func(t time.Time) value { return s.date(t, true)(made(form)) })
 		})},
-	{Name: "DATE_FORMAT_STR", Family: FamilyDate, Params: "date, example", Min: 2, Max: 2, newly: checkForm, About: "The date in the form of the example.",
-		Example: Example{`DATE_FORMAT_STR("2024-02-29T08:07:06Z", "1111-11-11")`, `"2024-02-29"`}, eval: onDate(func(s *Scratch, t time.Time, _ string, a []value) value {
-			_, layout, ok := parseDate(a[1])
-			if !ok {
-				return null
-			}
-			return s.date(t, true)(layout)
-		})},
-	{Name: "DATE_PART_MILLIS", Family: FamilyDate, Params: `millis, "part"`, Min: 2, Max: 2, newly: checkPart(1, partsOfDates), About: "A part of the date as a number: those of DATE_ADD_MILLIS, and iso_year, iso_week, day_of_year (doy), day_of_week (dow; 0 is Sunday), iso_dow (7 is Sunday), timezone (seconds east of UTC), timezone_hour, timezone_minute.",
-		Example: Example{`DATE_PART_MILLIS(0, "year")`, `1970`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value { return s.part(t, a[1]) })},
-	{Name: "DATE_PART_STR", Family: FamilyDate, Params: `date, "part"`, Min: 2, Max: 2, newly: checkPart(1, partsOfDates), About: "As DATE_PART_MILLIS, of a text, in its own zone.",
-		Example: Example{`DATE_PART_STR("2024-02-29T23:00:00-05:00", "day")`, `29`}, eval: onDate(func(s *Scratch, t time.Time, _ string, a []value) value { return s.part(t, a[1]) })},
 	{Name: "DATE_TRUNC_MILLIS", Family: FamilyDate, Params: `millis, "part"`, Min: 2, Max: 2, newly: checkPart(1, lengths), About: "The begin of the part that the date lies in; a week begins on Monday.",
 		Example: Example{`DATE_TRUNC_MILLIS(90000000, "day")`, `86400000`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value { return s.millis(truncate(t, a[1])) })},
 	{Name: "DATE_TRUNC_STR", Family: FamilyDate, Params: `date, "part"`, Min: 2, Max: 2, newly: checkPart(1, lengths), About: "As DATE_TRUNC_MILLIS, of a text, in its own zone.",
-		Example: Example{`DATE_TRUNC_STR("2024-02-29T08:07:06Z", "month")`, `"2024-02-01T00:00:00Z"`}, eval: onDate(func(s *Scratch, t time.Time, layout string, a []value) value {
-			return s.date(truncate(t, a[1]))(layout)
-		})},
-	{Name: "MILLIS_TO_STR", Aliases: []string{"MILLIS_TO_UTC"}, Family: FamilyDate, Params: "millis [, example]", Min: 1, Max: 2, newly: checkForm, About: "The date as text in UTC, in the form of the example.",
-		Example: Example{`MILLIS_TO_STR(0)`, `"1970-01-01T00:00:00Z"`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
-			layout := time.RFC3339
-			if t.Nanosecond() != 0 {
-				layout = "2006-01-02T15:04:05.000Z07:00"
+		Example: Example{`DATE_TRUNC_STR("2024-02-29T08:07:06.123Z", "month")`, `"2024-02-01T00:00:00Z"`}, eval: onDate(truncatedText)},
+	{Name: "DURATION_TO_STR", Family: FamilyDate, Params: "nanos", Min: 1, Max: 1,
+		About:   "A number of nanoseconds as a duration.",
+		Example: Example{`DURATION_TO_STR(5430000000000)`, `"1h30m30s"`}, eval: number1(func(s *Scratch, n number) value {
+			d, ok := n.truncated()
+			if !ok {
+				return null
 			}
-			if len(a) == 2 {
-				var ok bool
-				if _, layout, ok = parseDate(a[1]); !ok {
-					return null
+			return s.str([]byte(time.Duration(d).String()))
+		})},
+	{Name: "MILLIS_TO_STR", Aliases: []string{"MILLIS_TO_UTC", "MILLIS_TO_LOCAL"}, Family: FamilyDate,
+		Params: "millis [, example]", Min: 1, Max: 2, newly: checkForm, About: "The date as text in UTC, in the form of " +
+			"the example.",
+		Example: Example{`MILLIS_TO_STR(1500)`, `"1970-01-01T00:00:01.5Z"`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
+			if len(a) == 1 {
+				return s.date(t, true)(formFull)
+			}
+			return s.like(t, a[1])
+		})},
+	{Name: "MILLIS_TO_TZ", Aliases: []string{"MILLIS_TO_ZONE_NAME"}, Family: FamilyDate,
+		Params: "millis, zone [, example]", Min: 2, Max: 3, newly: checkFormAt(2),
+		About:   "As MILLIS_TO_STR, in a zone of the time zone database.",
+		Example: Example{`MILLIS_TO_TZ(0, "America/New_York")`, `"1969-12-31T19:00:00-05:00"`}, eval: onMillis(func(s *Scratch, t time.Time, a []value) value {
+			if len(a) == 3 && a[2].kind != kindString {
+				return null
+			}
+			return s.zoned(t, a[1:2], func(t time.Time) value {
+				if len(a) == 2 {
+					return s.date(t, true)(formFull)
 				}
+				return s.like(t, a[2])
+			})
+		})},
+	{Name: "STR_TO_DURATION", Family: FamilyDate, Params: "duration", Min: 1, Max: 1,
+		About:   "A duration, such as 1h30m or 1.5s, in nanoseconds.",
+		Example: Example{`STR_TO_DURATION("1m1.5s")`, `61500000000`}, eval: text1(func(s *Scratch, t []byte) value {
+			d, err := time.ParseDuration(string(t))
+			if err != nil {
+				return null
 			}
-			return s.date(t, true)(layout)
+			return s.integer(int64(d))
 		})},
-	{Name: "STR_TO_MILLIS", Aliases: []string{"MILLIS"}, Family: FamilyDate, Params: "date", Min: 1, Max: 1, About: "The date as milliseconds since 1970.",
-		Example: Example{`STR_TO_MILLIS("1970-01-02")`, `86400000`}, eval: onDate(func(s *Scratch, t time.Time, _ string, _ []value) value { return s.integer(t.UnixMilli()) })},
+	{Name: "STR_TO_MILLIS", Aliases: []string{"MILLIS"}, Family: FamilyDate, Params: "date", Min: 1, Max: 1,
+		About:   "The date as milliseconds since 1970.",
+		Example: Example{`STR_TO_MILLIS("1970-01-02")`, `86400000`}, eval: onDate(func(s *Scratch, t time.Time, _ string, _ []value) value { return s.millis(t, true) })},
+	{Name: "STR_TO_TZ", Aliases: []string{"STR_TO_ZONE_NAME"}, Family: FamilyDate, Params: "date, zone", Min: 2, Max: 2,
+		About:   "The same moment in a zone of the time zone database.",
+		Example: Example{`STR_TO_TZ("2024-07-01T00:00:00Z", "Europe/Berlin")`, `"2024-07-01T02:00:00+02:00"`}, eval: onDate(func(s *Scratch, t time.Time, form string, a []value) value {
+			return s.zoned(t, a[1:], func(t time.Time) value { return s.date(t, true)(form) })
+		})},
 	{Name: "STR_TO_UTC", Family: FamilyDate, Params: "date", Min: 1, Max: 1, About: "The same moment in UTC.",
-		Example: Example{`STR_TO_UTC("2024-02-29T23:00:00-05:00")`, `"2024-03-01T04:00:00Z"`}, eval: onDate(func(s *Scratch, t time.Time, layout string, _ []value) value {
-			return s.date(t.UTC(), true)(layout)
+		Example: Example{`STR_TO_UTC("2024-02-29T23:00:00-05:00")`, `"2024-03-01T04:00:00Z"`}, eval: onDate(func(s *Scratch, t time.Time, form string, _ []value) value {
+			return s.date(t.UTC(), true)(form)
 		})},
-	{Name: "WEEKDAY_MILLIS", Family: FamilyDate, Params: "millis", Min: 1, Max: 1, About: "The English name of the day of the week, in UTC.",
-		Example: Example{`WEEKDAY_MILLIS(0)`, `"Thursday"`}, eval: onMillis(func(_ *Scratch, t time.Time, _ []value) value { return value{kindString, []byte(t.Weekday().String())} })},
-	{Name: "WEEKDAY_STR", Family: FamilyDate, Params: "date", Min: 1, Max: 1, About: "The English name of the day of the week.",
-		Example: Example{`WEEKDAY_STR("2024-02-29")`, `"Thursday"`}, eval: onDate(func(_ *Scratch, t time.Time, _ string, _ []value) value {
-			return value{kindString, []byte(t.Weekday().String())}
-		})},
+	{Name: "WEEKDAY_MILLIS", Family: FamilyDate, Params: "millis [, zone]", Min: 1, Max: 2, lenient: true,
+		About:   "The English name of the day of the week, in UTC or the zone.",
+		Example: Example{`WEEKDAY_MILLIS(0, "America/New_York")`, `"Wednesday"`}, eval: typed(onMillis(func(s *Scratch, t time.Time, a []value) value {
+			return s.zoned(t, a[1:], weekday)
+		}), kindNumber)},
+	{Name: "WEEKDAY_STR", Family: FamilyDate, Params: "date", Min: 1, Max: 1,
+		About:   "The English name of the day of the week.",
+		Example: Example{`WEEKDAY_STR("2024-02-29")`, `"Thursday"`}, eval: onDate(func(_ *Scratch, t time.Time, _ string, _ []value) value { return weekday(t) })},
 }
 
-// Dates have years of four digits.
-const (
-	maxDateBytes = 40
-	minMillis    = -62167219200000 // 0000-01-01
-	maxMillis    = 253402300799999 // 9999-12-31
-)
+func weekday(t time.Time) value { return value{kindString, []byte(t.Weekday().String())} }
 
-// parseDate reads a date as text and tells its form, as a layout of package time. It is strict, and knows no local zone: a
-// date means the same in every process, and with every version of package time.
-func parseDate(v value) (t time.Time, layout string, ok bool) {
+// typed makes a function whose first arguments have to be of these kinds before the others are looked at: the first
+// MISSING, else a wrong kind, decides.
+func typed(f evaluation, kinds ...collate.Kind) evaluation {
+	return func(s *Scratch, a []value) value {
+		n := min(len(kinds), len(a))
+		for _, v := range a[:n] {
+			if v.kind == kindMissing {
+				return missing
+			}
+		}
+		for i, v := range a[:n] {
+			if v.kind != kinds[i] {
+				return null
+			}
+		}
+		for _, v := range a[n:] {
+			if v.kind == kindMissing {
+				return missing
+			}
+		}
+		return f(s, a)
+	}
+}
+
+// maxDateBytes limits dates as texts, and names of zones and parts.
+const maxDateBytes = 64
+
+// maxMillis keeps dates within what time.Time computes with.
+const maxMillis = 1 << 63
+
+// parseDate reads a date as text and tells its form. It is strict, and knows no local zone: a date means the same in
+// every process.
+func parseDate(v value) (t time.Time, form string, ok bool) {
 	if v.kind != kindString || len(v.data) > maxDateBytes {
 		return t, "", false
 	}
 	r := dateReader{text: string(v.data)}
-	year, month, day := r.digits(4), r.mark("-").digits(2), r.mark("-").digits(2)
-	layout = time.DateOnly
-	hour, minute, second, nanoseconds, zone := 0, 0, 0, 0, time.UTC
+	year, month, day := 0, 1, 1
+	form = formTime
+	if len(r.text) < 3 || r.text[2] != ':' && r.text[1] != ':' {
+		year, month, day = r.digits(4), r.mark("-").digits(2), r.mark("-").digits(2)
+		switch {
+		case r.wrong:
+			return t, "", false
+		case r.text == "":
+			t = time.Date(year, time.Month(month), day, 0, 0, 0, 0, time.UTC)
+			return t, formDay, t.Day() == day && t.Month() == time.Month(month)
+		case r.text[0] == 'T':
+			form = formT
+		case r.text[0] == ' ':
+			form = formSpace
+		default:
+			return t, "", false
+		}
+		r.text = r.text[1:]
+	}
+	hour, minute, second := r.hour(), r.mark(":").digits(2), r.mark(":").digits(2)
+	nanoseconds, zone := 0, time.UTC
+	if strings.HasPrefix(r.text, ".") {
+		nanoseconds = r.fraction()
+	}
 	if r.text != "" {
-		if layout += "T15:04"; r.text[0] == ' ' {
-			layout = time.DateOnly + " 15:04"
-		}
-		r.text = strings.TrimLeft(r.text[:1], "T ") + r.text[1:]
-		hour, minute = r.digits(2), r.mark(":").digits(2)
-		if strings.HasPrefix(r.text, ":") {
-			layout += ":05"
-			second = r.mark(":").digits(2)
-			if strings.HasPrefix(r.text, ".") {
-				layout += ".000"
-				nanoseconds = r.fraction()
-			}
-		}
-		if r.text != "" {
-			layout += "Z07:00"
-			zone = r.zone()
-		}
+		form += formZone
+		zone = r.zone()
 	}
 	t = time.Date(year, time.Month(month), day, hour, minute, second, nanoseconds, zone)
-	ok = !r.wrong && r.text == "" && hour < 24 && minute < 60 && second < 60 && t.Day() == day && t.Month() == time.Month(month)
-	return t, layout, ok
+	ok = !r.wrong && r.text == "" && hour < 24 && minute < 60 && second < 60 && t.Day() == day &&
+		t.Month() == time.Month(month)
+	return t, form, ok
+}
+
+// made is the form in which a date is written that was computed from one of this form: with a zone it is the full one.
+func made(form string) string {
+	if strings.HasSuffix(form, formZone) {
+		return formFull
+	}
+	return form
 }
 
 // dateReader reads a date from left to right.
@@ -144,7 +238,15 @@ func (r *dateReader) digits(n int) (value int) {
 	return value
 }
 
-// fraction reads a point and digits, of which those of milliseconds count.
+// hour reads one digit or two.
+func (r *dateReader) hour() int {
+	if len(r.text) > 1 && isDigit(r.text[1]) {
+		return r.digits(2)
+	}
+	return r.digits(1)
+}
+
+// fraction reads a point and digits, of which those of nanoseconds count.
 func (r *dateReader) fraction() (nanoseconds int) {
 	r.mark(".")
 	digits := len(r.text) - len(strings.TrimLeft(r.text, "0123456789"))
@@ -152,8 +254,8 @@ func (r *dateReader) fraction() (nanoseconds int) {
 		r.wrong = true
 		return 0
 	}
-	for i, scale := 0, 100; i < min(digits, 3); i, scale = i+1, scale/10 {
-		nanoseconds += int(r.text[i]-'0') * scale * int(time.Millisecond)
+	for i, scale := 0, 100_000_000; i < min(digits, 9); i, scale = i+1, scale/10 {
+		nanoseconds += int(r.text[i]-'0') * scale
 	}
 	r.text = r.text[digits:]
 	return nanoseconds
@@ -175,7 +277,7 @@ func (r *dateReader) zone() *time.Location {
 	}
 	r.text = r.text[1:]
 	hours, minutes := r.digits(2), r.mark(":").digits(2)
-	if hours > 23 || minutes > 59 {
+	if hours > 24 || minutes > 60 {
 		r.wrong = true
 	}
 	if hours == 0 && minutes == 0 {
@@ -189,15 +291,13 @@ func (s *Scratch) fromMillis(v value) (t time.Time, ok bool) {
 		return t, false
 	}
 	n, ok := s.parseNumber(v)
-	ms := n.i
-	if ok && !n.isInt && n.f > minMillis-1 && n.f < maxMillis+1 {
-		ms = int64(n.f)
-		n.isInt = true
-	}
-	if !ok || !n.isInt || ms < minMillis || ms > maxMillis {
+	if !ok || math.Abs(n.f) > maxMillis {
 		return t, false
 	}
-	return time.UnixMilli(ms).UTC(), true
+	if n.isInt && math.Abs(n.f) < 1<<53 {
+		return time.UnixMilli(n.i).UTC(), true
+	}
+	return time.Unix(int64(n.f/1000), int64(math.Mod(n.f, 1000)*1_000_000)).UTC(), true
 }
 
 func onMillis(f func(s *Scratch, t time.Time, a []value) value) evaluation {
@@ -210,45 +310,68 @@ func onMillis(f func(s *Scratch, t time.Time, a []value) value) evaluation {
 	}
 }
 
-func onDate(f func(s *Scratch, t time.Time, layout string, a []value) value) evaluation {
+func onDate(f func(s *Scratch, t time.Time, form string, a []value) value) evaluation {
 	return func(s *Scratch, a []value) value {
-		t, layout, ok := parseDate(a[0])
+		t, form, ok := parseDate(a[0])
 		if !ok {
 			return null
 		}
-		return f(s, t, layout, a)
+		return f(s, t, form, a)
 	}
 }
 
-func (s *Scratch) millis(t time.Time, ok bool) value {
-	if ms := t.UnixMilli(); ok && ms >= minMillis && ms <= maxMillis {
-		return s.integer(ms)
+// zoned calls f with the time in the zone, if one is given.
+func (s *Scratch) zoned(t time.Time, zone []value, f func(time.Time) value) value {
+	if len(zone) > 0 {
+		location, ok := s.zoneNamed(zone[0])
+		if !ok {
+			return null
+		}
+		t = t.In(location)
 	}
-	return null
+	return f(t)
+}
+
+// millis returns a date as a number: whole seconds, and the milliseconds that its fraction is nearest to.
+func (s *Scratch) millis(t time.Time, ok bool) value {
+	if !ok {
+		return null
+	}
+	return s.float(wholeMillis(t))
+}
+
+// wholeMillis is a date as milliseconds. A fraction that is rounded up to a second counts as none, as for Couchbase.
+func wholeMillis(t time.Time) float64 {
+	return float64(t.Unix()*1000) + float64(t.Round(time.Millisecond).Nanosecond()/1_000_000)
 }
 
 // date writes a date in a form.
-func (s *Scratch) date(t time.Time, ok bool) func(layout string) value {
-	return func(layout string) value {
-		if !ok || t.Year() < 0 || t.Year() > 9999 {
+func (s *Scratch) date(t time.Time, ok bool) func(form string) value {
+	return func(form string) value {
+		if !ok {
 			return null
 		}
 		start := len(s.temp)
-		s.temp = t.AppendFormat(s.temp, layout)
+		s.temp = t.AppendFormat(s.temp, form)
 		return s.fresh(kindString, start)
 	}
 }
 
-// maxParts keeps dates within what time.Time computes with.
-const maxParts = 1 << 40
+// like writes a date in the form of an example; one that is no date stands for the full form.
+func (s *Scratch) like(t time.Time, example value) value {
+	if example.kind != kindString {
+		return null
+	}
+	_, form, ok := parseDate(example)
+	if !ok {
+		form = formFull
+	}
+	return s.date(t, true)(form)
+}
 
-// fixed gives the length of the parts that always have one.
+// fixed returns the length of the parts that always have one.
 func fixed(part string) time.Duration {
 	switch part {
-	case "week":
-		return 7 * 24 * time.Hour
-	case "day":
-		return 24 * time.Hour
 	case "hour":
 		return time.Hour
 	case "minute":
@@ -261,23 +384,27 @@ func fixed(part string) time.Duration {
 	return 0
 }
 
-// months gives the months of the parts that have no fixed length.
-func months(part string) int {
+// calendar returns the years, months and days of the other parts.
+func calendar(part string) (years, months, days int) {
 	switch part {
 	case "millennium":
-		return 12_000
+		return 1000, 0, 0
 	case "century":
-		return 1200
+		return 100, 0, 0
 	case "decade":
-		return 120
+		return 10, 0, 0
 	case "year":
-		return 12
+		return 1, 0, 0
 	case "quarter":
-		return 3
+		return 0, 3, 0
 	case "month":
-		return 1
+		return 0, 1, 0
+	case "week":
+		return 0, 0, 7
+	case "day":
+		return 0, 0, 1
 	}
-	return 0
+	return 0, 0, 0
 }
 
 // partName reads the argument that names a part.
@@ -291,7 +418,8 @@ func partName(v value) string {
 // lengths are the parts that a date can be moved by, and partsOfDates those that it has.
 const (
 	lengths      = "millennium, century, decade, year, quarter, month, week, day, hour, minute, second, millisecond"
-	partsOfDates = lengths + ", iso_year, iso_week, day_of_year, doy, day_of_week, dow, iso_dow, timezone, timezone_hour, timezone_minute"
+	partsOfDates = lengths + ", iso_year, iso_week, day_of_year, doy, day_of_week, dow, iso_dow, timezone, " +
+		"timezone_hour, timezone_minute"
 )
 
 // checkPart makes what says that a part that is written down as an argument is none of those that are known.
@@ -306,66 +434,175 @@ func checkPart(argument int, known string) func(args []Expr) string {
 }
 
 // checkForm says that an example that is written down is no date, or nothing.
-func checkForm(args []Expr) string {
-	if len(args) < 2 {
-		return ""
+func checkForm(args []Expr) string { return checkFormAt(1)(args) }
+
+func checkFormAt(argument int) func(args []Expr) string {
+	return func(args []Expr) string {
+		if len(args) <= argument {
+			return ""
+		}
+		l, ok := args[argument].(*Literal)
+		if !ok {
+			return ""
+		}
+		if _, _, fine := parseDate(value{l.Kind, []byte(l.Text)}); fine {
+			return ""
+		}
+		return fmt.Sprintf(`%s is no date; the form is said by an example, such as "1111-11-11", "1111-11-11 11:11:11" or "1111-11-11T11:11:11.111Z"`, l)
 	}
-	l, ok := args[1].(*Literal)
-	if !ok {
-		return ""
-	}
-	if _, _, fine := parseDate(value{l.Kind, []byte(l.Text)}); fine {
-		return ""
-	}
-	return fmt.Sprintf(`%s is no date; the form is said by an example, such as "1111-11-11", "1111-11-11 11:11:11" or "1111-11-11T11:11:11.111Z"`, l)
 }
+
+// maxYears keeps dates within what time.Time computes with.
+const maxYears = 100_000_000
 
 // later is DATE_ADD.
 func (s *Scratch) later(t time.Time, count, part value) (time.Time, bool) {
 	n, ok := s.whole(count)
-	name := partName(part)
-	if !ok || n < -maxParts || n > maxParts {
+	if !ok {
 		return t, false
 	}
-	if m := months(name); m != 0 {
-		if n < -200_000 || n > 200_000 {
+	return move(t, n, partName(part))
+}
+
+func move(t time.Time, n int64, part string) (time.Time, bool) {
+	if unit := fixed(part); unit != 0 {
+		if n > math.MaxInt64/int64(unit) || n < math.MinInt64/int64(unit) {
 			return t, false
 		}
-		return addMonths(t, int(n)*m), true
+		return t.Add(time.Duration(n) * unit), true
 	}
-	unit := fixed(name)
-	ms := t.UnixMilli() + n*unit.Milliseconds()
-	if unit == 0 || n*unit.Milliseconds()/unit.Milliseconds() != n || ms < minMillis || ms > maxMillis {
+	years, months, days := calendar(part)
+	if years+months+days == 0 || n > maxYears || n < -maxYears || t.Year()+years*int(n) > maxYears ||
+		t.Year()+years*int(n) < -maxYears {
 		return t, false
 	}
-	return time.UnixMilli(ms).In(t.Location()), true
+	return t.AddDate(years*int(n), months*int(n), days*int(n)), true
 }
 
-// addMonths keeps the day, or takes the last one of a shorter month.
-func addMonths(t time.Time, n int) time.Time {
-	first := time.Date(t.Year(), t.Month(), 1, t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), t.Location()).AddDate(0, n, 0)
-	last := first.AddDate(0, 1, -1).Day()
-	return first.AddDate(0, 0, min(t.Day(), last)-1)
+// dates is DATE_RANGE; rest is the part, and the step if there is one.
+func (s *Scratch) dates(from, to time.Time, rest []value, f func(time.Time) value) value {
+	step, ok := int64(1), true
+	if len(rest) == 2 {
+		step, ok = s.whole(rest[1])
+	}
+	part := partName(rest[0])
+	if !ok || rest[0].kind != kindString {
+		return null
+	}
+	base := len(s.stack)
+	defer func() { s.stack = s.stack[:base] }()
+	if from.Equal(to) || from.After(to) == (step > 0) || step == 0 {
+		return s.list(nil)
+	}
+	end := wholeMillis(to)
+	for at := from; step > 0 && wholeMillis(at) < end || step < 0 && wholeMillis(at) > end; {
+		if len(s.stack)-base == DefaultKeys {
+			s.fail(tooLarge("DATE_RANGE"))
+			return missing
+		}
+		s.stack = append(s.stack, f(at))
+		if at, ok = move(at, step, part); !ok {
+			return null
+		}
+	}
+	return s.list(s.stack[base:])
 }
 
-// difference is DATE_DIFF.
-func (s *Scratch) difference(t, u time.Time, part value) value {
-	name := partName(part)
-	if m := months(name); m != 0 {
-		t, u = t.UTC(), u.UTC()
-		between := (t.Year()-u.Year())*12 + int(t.Month()) - int(u.Month())
-		for between > 0 && addMonths(u, between).After(t) {
-			between--
+func differenceMillis(absolute bool) func(s *Scratch, t time.Time, a []value) value {
+	return func(s *Scratch, t time.Time, a []value) value {
+		u, ok := s.fromMillis(a[1])
+		if !ok {
+			return null
 		}
-		for between < 0 && addMonths(u, between).Before(t) {
-			between++
+		return s.difference(t, u, a[2], absolute)
+	}
+}
+
+func differenceText(absolute bool) func(s *Scratch, t time.Time, form string, a []value) value {
+	return func(s *Scratch, t time.Time, _ string, a []value) value {
+		u, _, ok := parseDate(a[1])
+		if !ok {
+			return null
 		}
-		return s.integer(int64(between / m))
+		return s.difference(t, u, a[2], absolute)
 	}
-	if unit := fixed(name); unit != 0 {
-		return s.integer((t.UnixMilli() - u.UnixMilli()) / unit.Milliseconds())
+}
+
+// wall returns what clock and calendar show, as a time in UTC.
+func wall(t time.Time) time.Time {
+	year, month, day := t.Date()
+	return time.Date(year, month, day, t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), time.UTC)
+}
+
+// difference is DATE_DIFF: of what the clocks and calendars of both places show.
+func (s *Scratch) difference(t, u time.Time, part value, absolute bool) value {
+	t, u = wall(t), wall(u)
+	sign := int64(1)
+	if t.Before(u) {
+		t, u, sign = u, t, -1
 	}
-	return null
+	n, ok := parts(t, u, partName(part))
+	if !ok {
+		return null
+	}
+	if n *= sign; absolute && n < 0 {
+		n = -n
+	}
+	return s.integer(n)
+}
+
+// parts is how many parts lie between two dates, each counted from the begin of the part that it lies in.
+func parts(t, u time.Time, part string) (int64, bool) {
+	years, days := int64(t.Year()-u.Year()), days(t, u)
+	switch part {
+	case "millennium":
+		return years / 1000, true
+	case "century":
+		return years / 100, true
+	case "decade":
+		return years / 10, true
+	case "year":
+		return years, true
+	case "quarter":
+		return years*4 + int64(t.Month()+2)/3 - int64(u.Month()+2)/3, true
+	case "month":
+		return years*12 + int64(t.Month()-u.Month()), true
+	case "week":
+		return days / 7, true
+	case "day":
+		return days, true
+	}
+	n := days*24 + int64(t.Hour()-u.Hour())
+	if part == "hour" {
+		return n, true
+	}
+	n = n*60 + int64(t.Minute()-u.Minute())
+	if part == "minute" {
+		return n, true
+	}
+	n = n*60 + int64(t.Second()-u.Second())
+	if part == "second" {
+		return n, true
+	}
+	return n*1000 + int64(t.Nanosecond()/1_000_000-u.Nanosecond()/1_000_000), part == "millisecond"
+}
+
+// days is how many days lie between two dates. Between years that are not the same a year has 365 days and those of the
+// leap years before it, by which the year 0 has none more.
+func days(t, u time.Time) int64 {
+	n := int64(t.YearDay() - u.YearDay())
+	if t.Year() != u.Year() {
+		n += 365*int64(t.Year()-u.Year()) + leapsBefore(t.Year()) - leapsBefore(u.Year())
+	}
+	return n
+}
+
+func leapsBefore(year int) int64 {
+	y := int64(year) - 1
+	if year <= 0 {
+		y = int64(year) + 1
+	}
+	return y/4 - y/100 + y/400
 }
 
 // part is DATE_PART.
@@ -420,6 +657,22 @@ func (s *Scratch) part(t time.Time, part value) value {
 	return s.integer(int64(n))
 }
 
+// truncatedText is DATE_TRUNC_STR: what the clock shows is cut, and the zone stays as it was written.
+func truncatedText(s *Scratch, t time.Time, form string, a []value) value {
+	bare, zoned := strings.CutSuffix(form, formZone)
+	cut, ok := truncate(wall(t), a[1])
+	if !ok {
+		return null
+	}
+	start := len(s.temp)
+	s.temp = cut.AppendFormat(s.temp, bare)
+	if zoned {
+		text := a[0].data
+		s.temp = append(s.temp, text[strings.LastIndexAny(string(text), "Z+-"):]...)
+	}
+	return s.fresh(kindString, start)
+}
+
 // truncate is DATE_TRUNC.
 func truncate(t time.Time, part value) (time.Time, bool) {
 	year, month, day := t.Date()
@@ -449,6 +702,7 @@ func truncate(t time.Time, part value) (time.Time, bool) {
 	case "second":
 		ns = 0
 	case "millisecond":
+		ns -= ns % int(time.Millisecond)
 	default:
 		return t, false
 	}

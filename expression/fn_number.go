@@ -1,10 +1,6 @@
 package expression
 
-import (
-	"bytes"
-	"math"
-	"strconv"
-)
+import "math"
 
 // number1 makes a function of one number; anything else gives NULL.
 func number1(f func(s *Scratch, n number) value) evaluation {
@@ -34,25 +30,45 @@ func rounded(f func(float64) float64) evaluation {
 
 var numberFunctions = []*Function{
 	{Name: "ABS", Family: FamilyNumber, Params: "number", Min: 1, Max: 1, About: "Without its sign.", Example: Example{`ABS(-3)`, `3`}, eval: abs},
-	{Name: "CEIL", Family: FamilyNumber, Params: "number", Min: 1, Max: 1, About: "The smallest integer that is not below it.",
+	{Name: "CEIL", Family: FamilyNumber, Params: "number", Min: 1, Max: 1,
+		About:   "The smallest integer that is not below it.",
 		Example: Example{`CEIL(2.1)`, `3`}, eval: rounded(math.Ceil)},
-	{Name: "FLOOR", Family: FamilyNumber, Params: "number", Min: 1, Max: 1, About: "The largest integer that is not above it.",
+	{Name: "FLOOR", Family: FamilyNumber, Params: "number", Min: 1, Max: 1,
+		About:   "The largest integer that is not above it.",
 		Example: Example{`FLOOR(-2.1)`, `-3`}, eval: rounded(math.Floor)},
-	{Name: "GREATEST", Family: FamilyNumber, Params: "value, …", Min: 1, Max: MaxArgs, About: "The last of the values in collation order; MISSING and NULL do not count.",
+	{Name: "GREATEST", Family: FamilyNumber, Params: "value, value, …", Min: 2, Max: MaxArgs,
+		About:   "The last of the values in collation order; MISSING and NULL do not count.",
 		Example: Example{`GREATEST(2, null, 3)`, `3`}, lenient: true, eval: extreme(1)},
-	{Name: "IDIV", Family: FamilyNumber, Params: "a, b", Min: 2, Max: 2, About: "How often b goes into a, without the fraction. By 0: NULL.",
+	{Name: "DEGREES", Aliases: []string{"DEG"}, Family: FamilyNumber, Params: "number", Min: 1, Max: 1,
+		About:   "An angle in degrees, from one in radians.",
+		Example: Example{`DEGREES(PI())`, `180`}, eval: number1(func(s *Scratch, n number) value { return s.float(float64(float64(n.f*180) / math.Pi)) })},
+	{Name: "E", Family: FamilyNumber, Params: "", Min: 0, Max: 0, About: "The base of natural logarithms.", Example: Example{`E()`, `2.718281828459045`},
+		eval: func(s *Scratch, _ []value) value { return s.float(math.E) }},
+	{Name: "IDIV", Family: FamilyNumber, Params: "number, number", Min: 2, Max: 2,
+		About:   "How often the second goes into the first, both without their fractions. By 0: NULL.",
 		Example: Example{`IDIV(-7, 2)`, `-3`}, eval: idiv},
-	{Name: "IMOD", Family: FamilyNumber, Params: "a, b", Min: 2, Max: 2, About: "What IDIV leaves.", Example: Example{`IMOD(-7, 2)`, `-1`}, eval: imod},
-	{Name: "LEAST", Family: FamilyNumber, Params: "value, …", Min: 1, Max: MaxArgs, About: "The first of the values in collation order; MISSING and NULL do not count.",
+	{Name: "IMOD", Family: FamilyNumber, Params: "number, number", Min: 2, Max: 2, About: "What IDIV leaves.", Example: Example{`IMOD(-7, 2)`, `-1`}, eval: imod},
+	{Name: "LEAST", Family: FamilyNumber, Params: "value, value, …", Min: 2, Max: MaxArgs,
+		About:   "The first of the values in collation order; MISSING and NULL do not count.",
 		Example: Example{`LEAST("a", 3)`, `3`}, lenient: true, eval: extreme(-1)},
-	{Name: "ROUND", Family: FamilyNumber, Params: "number [, digits]", Min: 1, Max: 2,
-		About:   "The nearest with so many digits after the point (0 if not given; before the point if negative); a half goes away from 0.",
-		Example: Example{`ROUND(2.345, 2)`, `2.35`}, eval: toDigits(true)},
+	{Name: "PI", Family: FamilyNumber, Params: "", Min: 0, Max: 0, About: "The number π.", Example: Example{`PI()`, `3.141592653589793`},
+		eval: func(s *Scratch, _ []value) value { return s.float(math.Pi) }},
+	{Name: "RADIANS", Aliases: []string{"RAD"}, Family: FamilyNumber, Params: "number", Min: 1, Max: 1,
+		About:   "An angle in radians, from one in degrees.",
+		Example: Example{`RADIANS(180)`, `3.141592653589793`}, eval: number1(func(s *Scratch, n number) value { return s.float(float64(float64(n.f*math.Pi) / 180)) })},
+	{Name: "ROUND", Aliases: []string{"ROUND_EVEN"}, Family: FamilyNumber, Params: "number [, digits]", Min: 1, Max: 2,
+		About: "The nearest with so many digits after the point (0 if not given; before the point if negative); of two " +
+			"that are as near, the even one.",
+		Example: Example{`ROUND(2.5)`, `2`}, lenient: true, eval: toDigits(roundEven)},
+	{Name: "ROUND_NEAREST", Family: FamilyNumber, Params: "number [, digits]", Min: 1, Max: 2,
+		About:   "As ROUND; of two that are as near, the one further from 0.",
+		Example: Example{`ROUND_NEAREST(2.5)`, `3`}, lenient: true, eval: toDigits(roundAway)},
 	{Name: "SIGN", Family: FamilyNumber, Params: "number", Min: 1, Max: 1, About: "-1, 0 or 1.", Example: Example{`SIGN(-0.5)`, `-1`}, eval: number1(sign)},
-	{Name: "SQRT", Family: FamilyNumber, Params: "number", Min: 1, Max: 1, About: "The square root; of a negative number NULL.",
+	{Name: "SQRT", Family: FamilyNumber, Params: "number", Min: 1, Max: 1,
+		About:   "The square root; of a negative number NULL.",
 		Example: Example{`SQRT(9)`, `3`}, eval: number1(func(s *Scratch, n number) value { return s.float(math.Sqrt(n.f)) })},
 	{Name: "TRUNC", Family: FamilyNumber, Params: "number [, digits]", Min: 1, Max: 2, About: "As ROUND, towards 0.",
-		Example: Example{`TRUNC(-2.9)`, `-2`}, eval: toDigits(false)},
+		Example: Example{`TRUNC(-2.9)`, `-2`}, lenient: true, eval: toDigits(math.Trunc)},
 }
 
 func abs(s *Scratch, a []value) value {
@@ -72,7 +88,7 @@ func sign(s *Scratch, n number) value {
 	return s.integer(0)
 }
 
-// extreme gives the value that is first (-1) or last (1) in collation order.
+// extreme returns the value that is first (-1) or last (1) in collation order.
 func extreme(direction int) evaluation {
 	return func(s *Scratch, a []value) value {
 		best := null
@@ -88,14 +104,30 @@ func extreme(direction int) evaluation {
 	}
 }
 
-// integers gives two integer arguments.
+// truncated returns a number without its fraction, if that has 64 bits.
+func (n number) truncated() (int64, bool) {
+	if n.isInt {
+		return n.i, true
+	}
+	if f := math.Trunc(n.f); f >= -(1<<63) && f < 1<<63 {
+		return int64(f), true
+	}
+	return 0, false
+}
+
+// integers gives two numbers without their fractions; a divisor of 0 is none.
 func (s *Scratch) integers(a []value) (x, y int64, ok bool) {
-	x, ok = s.whole(a[0])
-	if !ok {
+	if a[0].kind != kindNumber || a[1].kind != kindNumber {
 		return 0, 0, false
 	}
-	y, ok = s.whole(a[1])
-	return x, y, ok && y != 0
+	m, ok := s.parseNumber(a[0])
+	n, fine := s.parseNumber(a[1])
+	if !ok || !fine {
+		return 0, 0, false
+	}
+	x, ok = m.truncated()
+	y, fine = n.truncated()
+	return x, y, ok && fine && y != 0
 }
 
 func idiv(s *Scratch, a []value) value {
@@ -123,9 +155,20 @@ func imod(s *Scratch, a []value) value {
 // maxDigits limits the digits of ROUND and TRUNC.
 const maxDigits = 300
 
-// toDigits cuts a number's decimal digits, those that are shown, and rounds a half away from 0 if up is set.
-func toDigits(up bool) evaluation {
-	return func(s *Scratch, a []value) value {
+func roundEven(x float64) float64 {
+	up := math.Floor(float64(x + 0.5))
+	if up == float64(x+0.5) && math.Mod(up, 2) != 0 {
+		up--
+	}
+	return up
+}
+
+func roundAway(x float64) float64 { return math.Floor(float64(x + 0.5)) }
+
+// toDigits makes ROUND and TRUNC out of what they do to the magnitude of a number that was moved by so many digits. An
+// integer is as it is where no digit before the point is lost.
+func toDigits(whole func(float64) float64) evaluation {
+	return typed(func(s *Scratch, a []value) value {
 		digits := int64(0)
 		if len(a) == 2 {
 			var ok bool
@@ -134,48 +177,15 @@ func toDigits(up bool) evaluation {
 			}
 		}
 		return number1(func(s *Scratch, n number) value {
-			switch {
-			case digits >= 0 && n.isInt:
+			if n.isInt && digits >= 0 {
 				return a[0]
-			case digits >= 0 && n.f == math.Trunc(n.f):
+			}
+			power := math.Pow(10, float64(digits))
+			moved := float64(math.Abs(n.f) * power)
+			if math.IsInf(moved, 0) {
 				return s.float(n.f)
 			}
-			if n.isInt {
-				n, _ = s.numberOf(value{kindNumber, cutDecimals(strconv.AppendInt(nil, n.i, 10), int(digits), up)})
-				return s.compute(OpAdd, n, number{isInt: true})
-			}
-			f, _ := strconv.ParseFloat(string(cutDecimals(strconv.AppendFloat(nil, n.f, 'f', -1, 64), int(digits), up)), 64)
-			return s.float(f)
+			return s.float(math.Copysign(float64(whole(moved)/power), n.f))
 		})(s, a)
-	}
-}
-
-// cutDecimals leaves so many digits after the point of a decimal number; negative: as many before it are 0.
-func cutDecimals(text []byte, digits int, up bool) []byte {
-	sign := []byte(nil)
-	if text[0] == '-' {
-		sign, text = text[:1], text[1:]
-	}
-	whole, fraction, _ := bytes.Cut(text, []byte("."))
-	all := append(append([]byte{'0'}, whole...), fraction...) // a digit in front for the carry
-	point := len(whole) + 1
-	keep := point + digits
-	if keep >= len(all) {
-		return append(sign, text...)
-	}
-	carry := up && keep >= 1 && all[keep] >= '5'
-	for i := max(keep, 0); i < len(all); i++ {
-		all[i] = '0'
-	}
-	for i := keep - 1; carry; i-- {
-		if all[i]++; all[i] <= '9' {
-			break
-		}
-		all[i] = '0'
-	}
-	out := append(bytes.Clone(sign), all[:point]...)
-	if keep > point {
-		out = append(append(out, '.'), all[point:keep]...)
-	}
-	return out
+	}, kindNumber)
 }

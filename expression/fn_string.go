@@ -30,103 +30,198 @@ func text2(f func(s *Scratch, t, u []byte) value) evaluation {
 }
 
 var stringFunctions = []*Function{
-	{Name: "CONCAT", Family: FamilyString, Params: "text, …", Min: 1, Max: MaxArgs, About: "The texts one after the other, as with ||.",
+	{Name: "CONCAT", Family: FamilyString, Params: "text, text, …", Min: 2, Max: MaxArgs,
+		About:   "The texts one after the other, as with ||.",
 		Example: Example{`CONCAT(s, "-", "b")`, `"aß c-b"`}, eval: concatTexts},
-	{Name: "CONTAINS", Family: FamilyString, Params: "text, part", Min: 2, Max: 2, About: "Whether part stands in text.",
+	{Name: "CONCAT2", Family: FamilyString, Params: "text, value, …", Min: 2, Max: MaxArgs, lenient: true,
+		About:   "The texts, and the texts in arrays, one after the other with the first between them.",
+		Example: Example{`CONCAT2("-", "a", ["b", "c"])`, `"a-b-c"`}, eval: concatWith},
+	{Name: "CONTAINS", Family: FamilyString, Params: "text, text", Min: 2, Max: 2, About: "Whether part stands in text.",
 		Example: Example{`CONTAINS(s, "ß")`, `true`}, eval: text2(func(_ *Scratch, t, u []byte) value { return boolean(bytes.Contains(t, u)) })},
+	{Name: "CONTAINS_TOKEN", Aliases: []string{"HAS_TOKEN"}, Family: FamilyString, Params: "value, text [, options]",
+		Min: 2, Max: 3, newly: checkTokens(2), lenient: true, About: "Whether the value is among the TOKENS of another, " +
+			"with the same options.",
+		Example: Example{`CONTAINS_TOKEN(s, "c")`, `true`}, eval: containsToken(func(s *Scratch, a []value, token value) bool {
+			return s.equal(a[1], token).kind == kindTrue
+		}, 0)},
+	{Name: "CONTAINS_TOKEN_LIKE", Family: FamilyString, Params: "value, like [, options]", Min: 2, Max: 3,
+		newly: checkTokens(2), lenient: true, About: "Whether one of the TOKENS that are strings is LIKE a pattern.",
+		Example: Example{`CONTAINS_TOKEN_LIKE(s, "a_")`, `true`}, eval: containsToken(func(s *Scratch, a []value, token value) bool {
+			if token.kind != kindString {
+				return false
+			}
+			fits, work := matchLike(token.data, a[1].data, []byte{'\\'}, s.steps*stepBytes)
+			return s.spend(1+work/stepBytes) && fits
+		}, kindString)},
 	{Name: "INITCAP", Aliases: []string{"TITLE"}, Family: FamilyString, Params: "text", Min: 1, Max: 1,
-		About:   "Each word with its first letter in upper case and the others in lower case. What divides words is white space, and all of ASCII but letters, digits and _.",
+		About: "Each word with its first letter in upper case and the others in lower case. What divides words is white " +
+			"space, and all of ASCII but letters, digits and _.",
 		Example: Example{`INITCAP("hello WORLD")`, `"Hello World"`}, eval: text1(initcap)},
 	{Name: "LENGTH", Family: FamilyString, Params: "text", Min: 1, Max: 1, About: "The length in bytes of UTF-8.",
 		Example: Example{`LENGTH(s)`, `5`}, eval: text1(func(s *Scratch, t []byte) value { return s.integer(int64(len(t))) })},
 	{Name: "LOWER", Family: FamilyString, Params: "text", Min: 1, Max: 1, About: "All letters in lower case.",
 		Example: Example{`LOWER("ÀB")`, `"àb"`}, eval: text1(lower)},
-	{Name: "LPAD", Family: FamilyString, Params: "text, length [, with]", Min: 2, Max: 3,
+	{Name: "LPAD", Aliases: []string{"MB_LPAD"}, Family: FamilyString, Params: "text, length [, with]", Min: 2, Max: 3,
 		About:   "Filled up on the left to so many characters, with spaces or the given text; longer ones are cut.",
 		Example: Example{`LPAD("7", 3, "0")`, `"007"`}, eval: pad(true)},
-	{Name: "LTRIM", Family: FamilyString, Params: "text [, characters]", Min: 1, Max: 2, About: "Without white space, or these characters, on the left.",
+	{Name: "LTRIM", Family: FamilyString, Params: "text [, characters]", Min: 1, Max: 2,
+		About:   "Without white space, or these characters, on the left.",
 		Example: Example{`LTRIM("xxay", "x")`, `"ay"`}, eval: trim(true, false)},
 	{Name: "MB_LENGTH", Family: FamilyString, Params: "text", Min: 1, Max: 1, About: "The length in characters.",
 		Example: Example{`MB_LENGTH(s)`, `4`}, eval: text1(func(s *Scratch, t []byte) value { return s.integer(int64(utf8.RuneCount(t))) })},
-	{Name: "POSITION", Aliases: []string{"POSITION0"}, Family: FamilyString, Params: "text, part", Min: 2, Max: 2,
+	{Name: "MB_POSITION", Aliases: []string{"MB_POSITION0", "MB_POS", "MB_POS0"}, Family: FamilyString,
+		Params: "text, text", Min: 2, Max: 2, About: "As POSITION, in characters.",
+		Example: Example{`MB_POSITION(s, "c")`, `3`}, eval: text2(func(s *Scratch, t, u []byte) value { return s.integer(characters(t, bytes.Index(t, u))) })},
+	{Name: "MB_POSITION1", Aliases: []string{"MB_POS1"}, Family: FamilyString, Params: "text, text", Min: 2, Max: 2,
+		About:   "As POSITION1, in characters.",
+		Example: Example{`MB_POSITION1(s, "c")`, `4`}, eval: text2(func(s *Scratch, t, u []byte) value { return s.integer(characters(t, bytes.Index(t, u)) + 1) })},
+	{Name: "MB_SUBSTR", Aliases: []string{"MB_SUBSTR0"}, Family: FamilyString, Params: "text, from [, length]", Min: 2,
+		Max: 3, About: "As SUBSTR, in characters.",
+		Example: Example{`MB_SUBSTR(s, 1, 2)`, `"ß "`}, eval: substr(0, true)},
+	{Name: "MB_SUBSTR1", Family: FamilyString, Params: "text, from [, length]", Min: 2, Max: 3,
+		About:   "As SUBSTR1, in characters.",
+		Example: Example{`MB_SUBSTR1(s, 2, 2)`, `"ß "`}, eval: substr(1, true)},
+	{Name: "POSITION", Aliases: []string{"POSITION0", "POS", "POS0"}, Family: FamilyString, Params: "text, text", Min: 2,
+		Max:     2,
 		About:   "The byte at which part first stands in text, from 0; -1 if it does not.",
 		Example: Example{`POSITION("banana", "na")`, `2`}, eval: text2(func(s *Scratch, t, u []byte) value { return s.integer(int64(bytes.Index(t, u))) })},
-	{Name: "POSITION1", Family: FamilyString, Params: "text, part", Min: 2, Max: 2, About: "As POSITION, from 1; 0 if it does not stand there.",
+	{Name: "POSITION1", Aliases: []string{"POS1"}, Family: FamilyString, Params: "text, text", Min: 2, Max: 2,
+		About:   "As POSITION, from 1; 0 if it does not stand there.",
 		Example: Example{`POSITION1("banana", "na")`, `3`}, eval: text2(func(s *Scratch, t, u []byte) value { return s.integer(int64(bytes.Index(t, u)) + 1) })},
 	{Name: "REPEAT", Family: FamilyString, Params: "text, times", Min: 2, Max: 2, About: "The text so many times.",
 		Example: Example{`REPEAT("ab", 3)`, `"ababab"`}, eval: repeat},
-	{Name: "REPLACE", Family: FamilyString, Params: "text, old, new [, times]", Min: 3, Max: 4, About: "With each old, or the first so many, replaced by new.",
-		Example: Example{`REPLACE("banana", "an", "-", 1)`, `"b-ana"`}, eval: replace},
-	{Name: "REVERSE", Family: FamilyString, Params: "text", Min: 1, Max: 1, About: "The characters from the last to the first.",
+	{Name: "REPLACE", Family: FamilyString, Params: "text, old, new [, times]", Min: 3, Max: 4, lenient: true,
+		About:   "With each old, or the first so many, replaced by new.",
+		Example: Example{`REPLACE("banana", "an", "-", 1)`, `"b-ana"`}, eval: counted(replace)},
+	{Name: "REVERSE", Family: FamilyString, Params: "text", Min: 1, Max: 1,
+		About:   "The characters from the last to the first.",
 		Example: Example{`REVERSE(s)`, `"c ßa"`}, eval: text1(reverse)},
-	{Name: "RPAD", Family: FamilyString, Params: "text, length [, with]", Min: 2, Max: 3, About: "As LPAD, on the right.",
+	{Name: "RPAD", Aliases: []string{"MB_RPAD"}, Family: FamilyString, Params: "text, length [, with]", Min: 2, Max: 3,
+		About:   "As LPAD, on the right.",
 		Example: Example{`RPAD("7", 3, "ab")`, `"7ab"`}, eval: pad(false)},
-	{Name: "RTRIM", Family: FamilyString, Params: "text [, characters]", Min: 1, Max: 2, About: "Without white space, or these characters, on the right.",
+	{Name: "RTRIM", Family: FamilyString, Params: "text [, characters]", Min: 1, Max: 2,
+		About:   "Without white space, or these characters, on the right.",
 		Example: Example{`RTRIM("a  ")`, `"a"`}, eval: trim(false, true)},
-	{Name: "SPLIT", Family: FamilyString, Params: "text [, at]", Min: 1, Max: 2, About: "The parts between the separators, or between white space.",
+	{Name: "SPLIT", Family: FamilyString, Params: "text [, at]", Min: 1, Max: 2,
+		About:   "The parts between the separators, or between white space.",
 		Example: Example{`SPLIT("a,b", ",")`, `["a","b"]`}, eval: split},
 	{Name: "SUBSTR", Aliases: []string{"SUBSTR0"}, Family: FamilyString, Params: "text, from [, length]", Min: 2, Max: 3,
 		About:   "The bytes from a place on, counted from 0, or from the end if negative. Outside the text: NULL.",
-		Example: Example{`SUBSTR("banana", 2, 3)`, `"nan"`}, eval: substr(0)},
-	{Name: "SUBSTR1", Family: FamilyString, Params: "text, from [, length]", Min: 2, Max: 3, About: "As SUBSTR, counted from 1.",
-		Example: Example{`SUBSTR1("banana", 2, 3)`, `"ana"`}, eval: substr(1)},
-	{Name: "SUFFIXES", Family: FamilyString, Params: "text", Min: 1, Max: 1, About: "The text from each of its characters on.",
+		Example: Example{`SUBSTR("banana", 2, 3)`, `"nan"`}, eval: substr(0, false)},
+	{Name: "SUBSTR1", Family: FamilyString, Params: "text, from [, length]", Min: 2, Max: 3,
+		About:   "As SUBSTR, counted from 1.",
+		Example: Example{`SUBSTR1("banana", 2, 3)`, `"ana"`}, eval: substr(1, false)},
+	{Name: "SUFFIXES", Family: FamilyString, Params: "text", Min: 1, Max: 1,
+		About:   "The text from each of its characters on.",
 		Example: Example{`SUFFIXES("abc")`, `["abc","bc","c"]`}, eval: text1(suffixes)},
-	{Name: "TOKENS", Family: FamilyString, Params: "value [, options]", Min: 1, Max: 2, verify: checkTokens,
-		About: `The different words (letters and digits), numbers and truth values in a value of any depth, in collation order. {"case": "lower"} or "upper" changes the words, ` +
-			`{"names": true} takes the names of members too, {"specials": true} divides at white space alone, without what is no letter or digit at both ends of a word.`,
+	{Name: "TOKENS", Family: FamilyString, Params: "value [, options]", Min: 1, Max: 2, newly: checkTokens(1), nulls: true,
+		About: `The different words (letters and digits) in a value of any depth, its numbers, truth values and NULL, and the names of its members, in collation order. {"case": "lower"} or "upper" changes the words, ` +
+			`{"names": false} leaves the names out, {"specials": true} adds what stands between blanks and brackets, such as an address of mail, {"split": false} takes each text as a whole, without the blanks around it, unless {"trim": false}.`,
 		Example: Example{`TOKENS(["Nice, côte d'Azur", 7], {"case": "lower"})`, `[7,"azur","côte","d","nice"]`}, eval: tokens},
-	{Name: "TRIM", Family: FamilyString, Params: "text [, characters]", Min: 1, Max: 2, About: "Without white space, or these characters, on both sides.",
+	{Name: "TRIM", Family: FamilyString, Params: "text [, characters]", Min: 1, Max: 2,
+		About:   "Without white space, or these characters, on both sides.",
 		Example: Example{`TRIM("  a ")`, `"a"`}, eval: trim(true, true)},
 	{Name: "UPPER", Family: FamilyString, Params: "text", Min: 1, Max: 1, About: "All letters in upper case.",
 		Example: Example{`UPPER("àb")`, `"ÀB"`}, eval: text1(upper)},
 }
 
 var patternFunctions = []*Function{
-	{Name: "REGEXP_CONTAINS", Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2,
+	{Name: "REGEXP_CONTAINS", Aliases: []string{"REGEX_CONTAINS", "CONTAINS_REGEX", "CONTAINS_REGEXP"}, Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2,
 		About:   "Whether a part of the text fits the pattern (RE2 syntax). The pattern stands in the expression.",
 		Example: Example{`REGEXP_CONTAINS("banana", "n.n")`, `true`}, constant: []int{1}, prepare: pattern(func(r *regexp.Regexp) evaluation {
 			return text1(func(_ *Scratch, t []byte) value { return boolean(r.Match(t)) })
 		})},
-	{Name: "REGEXP_LIKE", Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2, About: "Whether the whole text fits the pattern.",
+	{Name: "REGEXP_LIKE", Aliases: []string{"REGEX_LIKE"}, Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2, About: "Whether the whole text fits the pattern.",
 		Example: Example{`REGEXP_LIKE("banana", "b.*a")`, `true`}, constant: []int{1}, prepare: wholePattern},
-	{Name: "REGEXP_POSITION", Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2, About: "The byte at which the pattern first fits, from 0; else -1.",
-		Example: Example{`REGEXP_POSITION("banana", "n.n")`, `2`}, constant: []int{1}, prepare: pattern(func(r *regexp.Regexp) evaluation {
+	{Name: "CONTAINS_TOKEN_REGEXP", Aliases: []string{"CONTAINS_TOKEN_REGEX"}, Family: FamilyString, Params: `value, "pattern" [, options]`, Min: 2, Max: 3, newly: checkTokens(2), lenient: true,
+		About: "Whether one of the TOKENS that are strings fits a pattern as a whole.", Example: Example{`CONTAINS_TOKEN_REGEXP(s, "[a-d]")`, `true`}, constant: []int{1}, prepare: tokenPattern},
+	{Name: "REGEXP_MATCHES", Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2, About: "The parts of the text that fit the pattern.",
+		Example: Example{`REGEXP_MATCHES("banana", "[an]{2}")`, `["an","an"]`}, constant: []int{1}, prepare: pattern(func(r *regexp.Regexp) evaluation {
 			return text1(func(s *Scratch, t []byte) value {
-				at := r.FindIndex(t)
-				if at == nil {
-					return s.integer(-1)
-				}
-				return s.integer(int64(at[0]))
+				fits := r.FindAllIndex(t, -1)
+				return s.cut(t, fits)
 			})
 		})},
-	{Name: "REGEXP_REPLACE", Family: FamilyString, Params: `text, "pattern", new [, times]`, Min: 3, Max: 4, About: "With what fits the pattern, or the first so many of it, replaced; ${1} is the first group.",
-		Example: Example{`REGEXP_REPLACE("banana", "(n)a", "${1}o")`, `"banono"`}, constant: []int{1}, prepare: pattern(func(r *regexp.Regexp) evaluation {
-			return func(s *Scratch, a []value) value {
-				if a[0].kind != kindString || a[2].kind != kindString {
-					return null
-				}
+	{Name: "REGEXP_POSITION", Aliases: []string{"REGEXP_POSITION0", "REGEXP_POS", "REGEXP_POS0", "REGEX_POSITION", "REGEX_POSITION0", "REGEX_POS", "REGEX_POS0"}, Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2, About: "The byte at which the pattern first fits, from 0; else -1.",
+		Example: Example{`REGEXP_POSITION("banana", "n.n")`, `2`}, constant: []int{1}, prepare: patternPosition(0)},
+	{Name: "REGEXP_POSITION1", Aliases: []string{"REGEXP_POS1", "REGEX_POSITION1", "REGEX_POS1"}, Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2, About: "As REGEXP_POSITION, from 1; also -1 if it does not fit.",
+		Example: Example{`REGEXP_POSITION1("banana", "n.n")`, `3`}, constant: []int{1}, prepare: patternPosition(1)},
+	{Name: "REGEXP_REPLACE", Aliases: []string{"REGEX_REPLACE"}, Family: FamilyString, Params: `text, "pattern", new [, times]`, Min: 3, Max: 4, lenient: true, About: "With what fits the pattern, or the first so many of it, replaced by a text as it is.",
+		Example: Example{`REGEXP_REPLACE("banana", "a.", "$1", 1)`, `"b$1ana"`}, constant: []int{1}, prepare: pattern(func(r *regexp.Regexp) evaluation {
+			return counted(func(s *Scratch, a []value) value {
 				if len(a[0].data)*(len(a[2].data)+1) > maxTemp {
 					s.fail(tooLarge("REGEXP_REPLACE"))
 					return missing
 				}
+				times := int64(-1)
 				if len(a) == 4 {
-					times, ok := s.whole(a[3])
+					n, ok := s.whole(a[3])
 					if !ok {
 						return null
 					}
-					return s.replaceFirst(r, a[0].data, a[2].data, times)
+					times = max(0, n)
 				}
-				return s.owned(r.ReplaceAll(a[0].data, a[2].data))
-			}
+				return s.replaceFits(r, a[0].data, a[2].data, times)
+			})
+		})},
+	{Name: "REGEXP_SPLIT", Family: FamilyString, Params: `text, "pattern"`, Min: 2, Max: 2, About: "The parts of the text between those that fit the pattern.",
+		Example: Example{`REGEXP_SPLIT("a1b22c", "[0-9]+")`, `["a","b","c"]`}, constant: []int{1}, prepare: pattern(func(r *regexp.Regexp) evaluation {
+			return text1(func(s *Scratch, t []byte) value {
+				between := [][]int(nil)
+				at := 0
+				for _, fit := range r.FindAllIndex(t, -1) {
+					between, at = append(between, []int{at, fit[0]}), fit[1]
+				}
+				if len(between) > 0 && at < len(t) {
+					between = append(between, []int{at, len(t)})
+				}
+				return s.cut(t, between)
+			})
 		})},
 }
 
-// replaceFirst replaces the first so many fits of a pattern; all if the number is negative.
-func (s *Scratch) replaceFirst(r *regexp.Regexp, text, with []byte, times int64) value {
+// cut makes an array of parts of a text.
+func (s *Scratch) cut(t []byte, parts [][]int) value {
+	base := len(s.stack)
+	for _, part := range parts {
+		if !s.spend(1) {
+			break
+		}
+		s.stack = append(s.stack, value{kindString, t[part[0]:part[1]]})
+	}
+	v := s.list(s.stack[base:])
+	s.stack = s.stack[:base]
+	return v
+}
+
+func patternPosition(first int64) func([]string) (evaluation, error) {
+	return pattern(func(r *regexp.Regexp) evaluation {
+		return text1(func(s *Scratch, t []byte) value {
+			at := r.FindIndex(t)
+			if at == nil {
+				return s.integer(-1)
+			}
+			return s.integer(int64(at[0]) + first)
+		})
+	})
+}
+
+// tokenPattern makes CONTAINS_TOKEN_REGEXP.
+func tokenPattern(constants []string) (evaluation, error) {
+	whole, err := wholePattern(constants)
+	if err != nil {
+		return nil, err
+	}
+	return containsToken(func(s *Scratch, _ []value, token value) bool {
+		return token.kind == kindString && whole(s, []value{token}).kind == kindTrue
+	}, 0), nil
+}
+
+// replaceFits replaces the first so many fits of a pattern; all if the number is negative.
+func (s *Scratch) replaceFits(r *regexp.Regexp, text, with []byte, times int64) value {
 	start, at := len(s.temp), 0
-	for _, fit := range r.FindAllSubmatchIndex(text, int(max(-1, min(times, int64(len(text)+1))))) {
-		s.temp = r.Expand(append(s.temp, text[at:fit[0]]...), with, text, fit)
+	for _, fit := range r.FindAllIndex(text, int(min(times, int64(len(text)+1)))) {
+		s.temp = append(append(s.temp, text[at:fit[0]]...), with...)
 		at = fit[1]
 	}
 	s.temp = append(s.temp, text[at:]...)
@@ -140,8 +235,8 @@ func tooLarge(name string) error {
 // maxPattern limits the text of a regular expression.
 const maxPattern = 1000
 
-// pattern makes an evaluation with the regular expression that stands in the expression. A match looks at each byte once for
-// each instruction of the pattern at worst.
+// pattern makes an evaluation with the regular expression that stands in the expression. A match looks at each byte
+// once for each instruction of the pattern at worst.
 func pattern(with func(*regexp.Regexp) evaluation) func([]string) (evaluation, error) {
 	return func(constants []string) (evaluation, error) {
 		if len(constants[0]) > maxPattern {
@@ -180,7 +275,7 @@ func wholePattern(constants []string) (evaluation, error) {
 	}
 	return pattern(func(r *regexp.Regexp) evaluation {
 		return text1(func(_ *Scratch, t []byte) value { return boolean(r.Match(t)) })
-	})([]string{`^(?:` + constants[0] + `)$`})
+	})([]string{`^` + constants[0] + `$`})
 }
 
 func concatTexts(s *Scratch, a []value) value {
@@ -229,7 +324,7 @@ func initcap(s *Scratch, t []byte) value {
 	start, first := len(s.temp), true
 	for _, r := range string(t) {
 		if first {
-			s.temp = utf8.AppendRune(s.temp, unicode.ToUpper(r))
+			s.temp = utf8.AppendRune(s.temp, unicode.ToTitle(unicode.ToLower(r)))
 		} else {
 			s.temp = utf8.AppendRune(s.temp, unicode.ToLower(r))
 		}
@@ -238,7 +333,8 @@ func initcap(s *Scratch, t []byte) value {
 	return s.fresh(kindString, start)
 }
 
-// betweenWords tells whether a character divides words, as for N1QL: of ASCII all but letters, digits and _, of others white space.
+// betweenWords reports whether a character divides words, as for N1QL: of ASCII all but letters, digits and _, of
+// others white space.
 func betweenWords(r rune) bool {
 	if r < utf8.RuneSelf {
 		return r != '_' && !unicode.IsLetter(r) && !unicode.IsDigit(r)
@@ -246,12 +342,22 @@ func betweenWords(r rune) bool {
 	return unicode.IsSpace(r)
 }
 
+// reverse keeps marks behind the character that they belong to, and leaves out what is no character.
 func reverse(s *Scratch, t []byte) value {
 	start := len(s.temp)
-	for len(t) > 0 {
-		_, n := utf8.DecodeLastRune(t)
-		s.temp = append(s.temp, t[len(t)-n:]...)
-		t = t[:len(t)-n]
+	for end := len(t); end > 0; {
+		r, n := utf8.DecodeLastRune(t[:end])
+		begin := end - n
+		for begin > 0 && unicode.Is(unicode.M, r) {
+			if r, n = utf8.DecodeLastRune(t[:begin]); r == utf8.RuneError {
+				break
+			}
+			begin -= n
+		}
+		if r != utf8.RuneError || begin < end-n {
+			s.temp = append(s.temp, t[begin:end]...)
+		}
+		end = begin
 	}
 	return s.fresh(kindString, start)
 }
@@ -322,7 +428,7 @@ func runesEnd(t []byte, n int) int {
 
 func trim(left, right bool) evaluation {
 	return func(s *Scratch, a []value) value {
-		characters := " \t\n\v\f\r"
+		characters := " \t\n\f\r"
 		if len(a) == 2 {
 			if a[1].kind != kindString {
 				return null
@@ -364,16 +470,30 @@ func repeat(s *Scratch, a []value) value {
 	return s.fresh(kindString, start)
 }
 
+// counted makes a function of three texts, behind which a number may stand.
+func counted(f evaluation) evaluation {
+	return func(s *Scratch, a []value) value {
+		worst := kindTrue
+		for _, v := range a[:3] {
+			if v.kind != kindString {
+				worst = min(worst, v.kind, kindNull)
+			}
+		}
+		switch {
+		case worst <= kindNull:
+			return value{kind: worst}
+		case len(a) == 4 && a[3].kind != kindNumber:
+			return null
+		}
+		return f(s, a)
+	}
+}
+
 func replace(s *Scratch, a []value) value {
 	times := int64(-1)
 	if len(a) == 4 {
 		var ok bool
 		if times, ok = s.whole(a[3]); !ok {
-			return null
-		}
-	}
-	for _, v := range a[:3] {
-		if v.kind != kindString {
 			return null
 		}
 	}
@@ -405,32 +525,81 @@ func split(s *Scratch, a []value) value {
 	return v
 }
 
-// substr counts bytes; a character that is cut in two is replaced by U+FFFD.
-func substr(first int64) evaluation {
+// substr counts bytes, of which each of a character that is cut in two is replaced by U+FFFD, or characters.
+func substr(first int64, characters bool) evaluation {
 	return func(s *Scratch, a []value) value {
 		from, ok := s.whole(a[1])
 		if !ok || a[0].kind != kindString {
 			return null
 		}
 		t := a[0].data
+		size := int64(len(t))
+		if characters {
+			size = int64(utf8.RuneCount(t))
+		}
 		if from > 0 {
 			from -= first
 		} else if from < 0 {
-			from += int64(len(t))
+			from += size
 		}
-		length := int64(len(t))
+		length := size
 		if len(a) == 3 {
 			if length, ok = s.whole(a[2]); !ok {
 				return null
 			}
 		}
-		if from < 0 || from >= int64(len(t)) || length < 0 {
+		if from < 0 || from >= size || length < 0 {
 			return null
 		}
-		part := t[from:min(int64(len(t)), from+min(length, int64(len(t))))]
+		to := from + min(length, size-from)
+		if characters {
+			from, to = int64(runesEnd(t, int(from))), int64(runesEnd(t, int(to)))
+		}
+		part := t[from:to]
 		if !utf8.Valid(part) {
-			return s.owned(bytes.ToValidUTF8(part, []byte("\ufffd")))
+			return s.owned([]byte(string([]rune(string(part)))))
 		}
 		return value{kindString, part}
 	}
+}
+
+// characters is how many characters there are before a byte; -1 stays.
+func characters(t []byte, at int) int64 {
+	if at < 0 {
+		return -1
+	}
+	return int64(utf8.RuneCount(t[:at]))
+}
+
+// concatWith is CONCAT2: MISSING anywhere comes before what is no text.
+func concatWith(s *Scratch, a []value) value {
+	base := len(s.stack)
+	defer func() { s.stack = s.stack[:base] }()
+	for _, v := range a[1:] {
+		if v.kind != kindArray {
+			s.stack = append(s.stack, v)
+		} else if _, ok := s.push(v); !ok {
+			return missing
+		}
+	}
+	worst := kindTrue
+	for _, v := range append(s.stack[base:len(s.stack):len(s.stack)], a[0]) {
+		if v.kind != kindString {
+			worst = min(worst, v.kind, kindNull)
+		}
+	}
+	if worst <= kindNull {
+		return value{kind: worst}
+	}
+	start := len(s.temp)
+	for i, v := range s.stack[base:] {
+		if !s.room(len(v.data) + len(a[0].data)) {
+			return missing
+		}
+		if i > 0 {
+			s.temp = append(s.temp, a[0].data...)
+		}
+		s.temp = append(s.temp, v.data...)
+	}
+	return s.fresh(kindString, start)
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"slices"
+	"strings"
 	"unicode"
 
 	"tidemark/collate"
@@ -11,15 +12,18 @@ import (
 
 // tokenOptions are what the second argument of TOKENS says.
 type tokenOptions struct {
-	change          func(s *Scratch, t []byte) value // of the case; nil leaves it
-	names, specials bool
+	change func(s *Scratch, t []byte) value // of the case; nil leaves it
+	names  bool                             // of members are tokens, too
+	// split divides texts into words; specials takes what stands between blanks, too. Without split a text is one token,
+	// trim takes the blanks around it away.
+	split, specials, trim bool
 }
 
 // tokens is TOKENS(value [, options]).
 func tokens(s *Scratch, a []value) value {
-	var o tokenOptions
-	if len(a) == 2 && !s.tokenOptions(a[1], &o) {
-		return missing
+	o, ok := s.tokenOptions(a[1:])
+	if !ok.fine {
+		return value{kind: ok.kind}
 	}
 	base := len(s.stack)
 	defer func() { s.stack = s.stack[:base] }()
@@ -29,47 +33,104 @@ func tokens(s *Scratch, a []value) value {
 	return s.list(s.distinct(s.stack[base:]))
 }
 
-// checkTokens says what is wrong with options that are written down, or nothing.
-func checkTokens(args []Expr) string {
-	const known = `known: "case" (lower, upper), "names" and "specials" (true, false)`
-	if len(args) < 2 {
-		return ""
-	}
-	o, ok := args[1].(*Object)
-	if !ok {
-		return "the options of TOKENS are an object that stands in the expression; " + known
-	}
-	for _, m := range o.Members {
-		l, _ := m.Value.(*Literal)
+// containsToken makes CONTAINS_TOKEN and its like of what tells whether a word is the one.
+func containsToken(wanted func(s *Scratch, a []value, token value) bool, kind collate.Kind) evaluation {
+	return func(s *Scratch, a []value) value {
 		switch {
-		case l == nil:
-		case m.Name == "case" && l.Kind == collate.String && (l.Text == "lower" || l.Text == "upper"):
-			continue
-		case (m.Name == "names" || m.Name == "specials") && (l.Kind == collate.True || l.Kind == collate.False):
-			continue
+		case a[0].kind == kindMissing || a[1].kind == kindMissing:
+			return missing
+		case a[0].kind == kindNull || a[1].kind == kindNull, kind != 0 && a[1].kind != kind:
+			return null
 		}
-		return fmt.Sprintf("TOKENS does not know the option %q with the value %s; %s", m.Name, m.Value, known)
+		o, ok := s.tokenOptions(a[2:])
+		if !ok.fine {
+			return value{kind: ok.kind}
+		}
+		base := len(s.stack)
+		defer func() { s.stack = s.stack[:base] }()
+		if !s.tokens(a[0], o) {
+			return missing
+		}
+		return boolean(slices.ContainsFunc(s.stack[base:], func(v value) bool { return wanted(s, a, v) }))
 	}
-	return ""
 }
 
-// tokenOptions reads the options, which the parser has checked. False: s.err.
-func (s *Scratch) tokenOptions(v value, o *tokenOptions) bool {
-	list, ok := s.fields(v)
+// checkTokens makes what says what is wrong with options that are written down, or nothing.
+func checkTokens(argument int) func(args []Expr) string {
+	const known = `known: "case" (lower, upper), "names", "specials", "split" and "trim" (true, false)`
+	return func(args []Expr) string {
+		if len(args) <= argument {
+			return ""
+		}
+		o, ok := args[argument].(*Object)
+		if !ok {
+			return ""
+		}
+		for _, m := range o.Members {
+			l, written := m.Value.(*Literal)
+			switch {
+			case m.Computed != nil, !written:
+				continue
+			case m.Name == "case" && l.Kind == kindString && (strings.EqualFold(l.Text, "lower") ||
+				strings.EqualFold(l.Text, "upper")):
+				continue
+			case slices.Contains([]string{"names", "specials", "split", "trim"}, m.Name) &&
+				(l.Kind == kindTrue || l.Kind == kindFalse):
+				continue
+			}
+			return fmt.Sprintf("TOKENS does not know the option %q with the value %s; %s", m.Name, m.Value, known)
+		}
+		return ""
+	}
+}
+
+// optionsRead reports whether there are options to go on with, or else the value.
+type optionsRead struct {
+	fine bool
+	kind collate.Kind
+}
+
+// tokenOptions reads the options, if there are any. What they say that is not known does nothing.
+func (s *Scratch) tokenOptions(a []value) (o tokenOptions, ok optionsRead) {
+	o = tokenOptions{names: true, split: true, trim: true}
+	if len(a) == 0 {
+		return o, optionsRead{fine: true}
+	}
+	if a[0].kind != kindObject {
+		return o, optionsRead{kind: min(a[0].kind, kindNull)}
+	}
+	list, fine := s.fields(a[0])
+	if !fine {
+		return o, optionsRead{kind: kindMissing}
+	}
 	for _, f := range list {
-		switch on := s.valueOf(f.text); string(f.name) {
-		case "case":
-			o.change = lower
-			if string(on.data) == "upper" {
+		on := s.valueOf(f.text)
+		if string(f.name) == "case" && on.kind == kindString {
+			switch strings.ToLower(string(on.data)) {
+			case "lower":
+				o.change = lower
+			case "upper":
 				o.change = upper
 			}
-		case "names":
-			o.names = on.kind == kindTrue
-		case "specials":
-			o.specials = on.kind == kindTrue
+		}
+		if on.kind == kindTrue || on.kind == kindFalse {
+			o.set(string(f.name), on.kind == kindTrue)
 		}
 	}
-	return ok
+	return o, optionsRead{fine: true}
+}
+
+func (o *tokenOptions) set(name string, on bool) {
+	switch name {
+	case "names":
+		o.names = on
+	case "specials":
+		o.specials = on
+	case "split":
+		o.split = on
+	case "trim":
+		o.trim = on
+	}
 }
 
 // tokens puts the words of a value, and of what is in it, on the stack. False: s.err.
@@ -94,31 +155,54 @@ func (s *Scratch) tokens(v value, o tokenOptions) bool {
 				return false
 			}
 		}
-	case kindNumber, kindTrue, kindFalse:
+	case kindNull, kindNumber, kindTrue, kindFalse:
 		s.stack = append(s.stack, v)
 	}
 	return s.err == nil
 }
 
-// words puts the words of a text on the stack.
+func noWord(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsNumber(r) }
+
+func besideSpecials(r rune) bool {
+	return unicode.IsSpace(r) || strings.ContainsRune("()[]{}", r)
+}
+
+// words puts the words of a text on the stack; with specials what stands between blanks and brackets, too, without what
+// is neither letter nor digit at its end.
 func (s *Scratch) words(text []byte, o tokenOptions) bool {
-	other := func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsNumber(r) }
-	divide := other
-	if o.specials {
-		divide = unicode.IsSpace
-	}
-	for _, word := range bytes.FieldsFunc(text, divide) {
-		if word = bytes.TrimFunc(word, other); len(word) == 0 {
-			continue
+	if !o.split {
+		if o.trim {
+			text = bytes.TrimSpace(text)
 		}
-		if !s.spend(1 + len(word)/stepBytes) {
+		return s.word(text, o)
+	}
+	for word := range bytes.FieldsFuncSeq(text, noWord) {
+		if !s.word(word, o) {
 			return false
 		}
-		v := value{kindString, word}
-		if o.change != nil {
-			v = o.change(s, word)
-		}
-		s.stack = append(s.stack, v)
 	}
+	if !o.specials {
+		return true
+	}
+	for word := range bytes.FieldsFuncSeq(text, besideSpecials) {
+		if word = bytes.TrimRightFunc(word, noWord); len(word) > 0 && !s.word(word, o) {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *Scratch) word(word []byte, o tokenOptions) bool {
+	if len(word) == 0 {
+		return true
+	}
+	if !s.spend(1 + len(word)/stepBytes) {
+		return false
+	}
+	v := value{kindString, word}
+	if o.change != nil {
+		v = o.change(s, word)
+	}
+	s.stack = append(s.stack, v)
 	return true
 }

@@ -2,7 +2,6 @@ package expression
 
 import (
 	"bytes"
-	"math"
 	"strconv"
 
 	"tidemark/collate"
@@ -21,42 +20,58 @@ func isKind(kinds ...collate.Kind) evaluation {
 }
 
 var typeFunctions = []*Function{
-	{Name: "ISARRAY", Aliases: []string{"IS_ARRAY"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "Whether it is an array.",
+	{Name: "ISARRAY", Aliases: []string{"IS_ARRAY"}, Family: FamilyType, Params: "value", Min: 1, Max: 1,
+		About:   "Whether it is an array.",
 		Example: Example{`ISARRAY([])`, `true`}, eval: isKind(kindArray)},
-	{Name: "ISATOM", Aliases: []string{"IS_ATOM"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "Whether it is a boolean, number or string.",
+	{Name: "ISATOM", Aliases: []string{"IS_ATOM"}, Family: FamilyType, Params: "value", Min: 1, Max: 1,
+		About:   "Whether it is a boolean, number or string.",
 		Example: Example{`ISATOM(1)`, `true`}, eval: isKind(kindFalse, kindTrue, kindNumber, kindString)},
-	{Name: "ISBOOLEAN", Aliases: []string{"IS_BOOLEAN", "ISBOOL", "IS_BOOL"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "Whether it is TRUE or FALSE.",
+	{Name: "ISBINARY", Aliases: []string{"IS_BINARY", "ISBIN", "IS_BIN"}, Family: FamilyType, Params: "value", Min: 1,
+		Max: 1, About: "Whether it is binary, which nothing in a JSON document is.",
+		Example: Example{`ISBINARY("a")`, `false`}, eval: isKind()},
+	{Name: "ISBOOLEAN", Aliases: []string{"IS_BOOLEAN", "ISBOOL", "IS_BOOL"}, Family: FamilyType, Params: "value", Min: 1,
+		Max: 1, About: "Whether it is TRUE or FALSE.",
 		Example: Example{`ISBOOLEAN(1)`, `false`}, eval: isKind(kindFalse, kindTrue)},
-	{Name: "ISNUMBER", Aliases: []string{"IS_NUMBER", "ISNUM", "IS_NUM"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "Whether it is a number.",
+	{Name: "ISNUMBER", Aliases: []string{"IS_NUMBER", "ISNUM", "IS_NUM"}, Family: FamilyType, Params: "value", Min: 1,
+		Max: 1, About: "Whether it is a number.",
 		Example: Example{`ISNUMBER(n)`, `true`}, eval: isKind(kindNumber)},
-	{Name: "ISOBJECT", Aliases: []string{"IS_OBJECT", "ISOBJ", "IS_OBJ"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "Whether it is an object.",
+	{Name: "ISOBJECT", Aliases: []string{"IS_OBJECT", "ISOBJ", "IS_OBJ"}, Family: FamilyType, Params: "value", Min: 1,
+		Max: 1, About: "Whether it is an object.",
 		Example: Example{`ISOBJECT({})`, `true`}, eval: isKind(kindObject)},
-	{Name: "ISSTRING", Aliases: []string{"IS_STRING", "ISSTR", "IS_STR"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "Whether it is a string.",
+	{Name: "ISSTRING", Aliases: []string{"IS_STRING", "ISSTR", "IS_STR"}, Family: FamilyType, Params: "value", Min: 1,
+		Max: 1, About: "Whether it is a string.",
 		Example: Example{`ISSTRING(gone)`, `MISSING`}, eval: isKind(kindString)},
-	{Name: "TOARRAY", Aliases: []string{"TO_ARRAY"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "An array as it is, anything else as its one element.",
+	{Name: "TOARRAY", Aliases: []string{"TO_ARRAY"}, Family: FamilyType, Params: "value", Min: 1, Max: 1,
+		About:   "An array as it is, anything else as its one element.",
 		Example: Example{`TOARRAY(1)`, `[1]`}, eval: func(s *Scratch, a []value) value {
 			if a[0].kind == kindArray {
 				return a[0]
 			}
 			return s.list(a[:1])
 		}},
-	{Name: "TOATOM", Aliases: []string{"TO_ATOM"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "The one element or member of what has just one, as far as it goes; else NULL.",
+	{Name: "TOATOM", Aliases: []string{"TO_ATOM"}, Family: FamilyType, Params: "value", Min: 1, Max: 1,
+		About:   "The one element or member of what has just one, as far as it goes; else NULL.",
 		Example: Example{`TOATOM([{"a": 5}])`, `5`}, eval: toAtom},
 	{Name: "TOBOOLEAN", Aliases: []string{"TO_BOOLEAN", "TOBOOL", "TO_BOOL"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: `FALSE for 0, "", [] and {}, TRUE for anything else.`,
 		Example: Example{`TOBOOLEAN("a")`, `true`}, eval: func(s *Scratch, a []value) value { return value{kind: s.truth(a[0])} }},
-	{Name: "TONUMBER", Aliases: []string{"TO_NUMBER", "TONUM", "TO_NUM"}, Family: FamilyType, Params: "value", Min: 1, Max: 1,
+	{Name: "TONUMBER", Aliases: []string{"TO_NUMBER", "TONUM", "TO_NUM"}, Family: FamilyType, Params: "value", Min: 1,
+		Max:   1,
 		About: "FALSE is 0, TRUE is 1, a string that is a decimal number is that number (a plus sign, zeros in front, .5 and 5. are taken); anything else is NULL.", Example: Example{`TONUMBER("1.5")`, `1.5`}, eval: toNumber},
-	{Name: "TOOBJECT", Aliases: []string{"TO_OBJECT", "TOOBJ", "TO_OBJ"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "An object as it is, anything else as {}.",
+	{Name: "TOOBJECT", Aliases: []string{"TO_OBJECT", "TOOBJ", "TO_OBJ"}, Family: FamilyType, Params: "value", Min: 1,
+		Max: 1, About: "An object as it is, anything else as {}.",
 		Example: Example{`TOOBJECT(1)`, `{}`}, eval: func(s *Scratch, a []value) value {
 			if a[0].kind == kindObject {
 				return a[0]
 			}
 			return s.build(nil)
 		}},
-	{Name: "TOSTRING", Aliases: []string{"TO_STRING", "TOSTR", "TO_STR"}, Family: FamilyType, Params: "value", Min: 1, Max: 1,
-		About:   "A string as it is, a boolean or number as its text; NULL for anything else. A number is written as it computes: 1.0 and 1 are \"1\".",
+	{Name: "TOSTRING", Aliases: []string{"TO_STRING", "TOSTR", "TO_STR"}, Family: FamilyType, Params: "value", Min: 1,
+		Max: 1,
+		About: "A string as it is, a boolean or number as its text; NULL for anything else. A number is written as it " +
+			"computes, with all its digits and no exponent: 1.0 and 1 are \"1\".",
 		Example: Example{`TOSTRING(1.0)`, `"1"`}, eval: toText},
-	{Name: "TYPE", Aliases: []string{"TYPENAME"}, Family: FamilyType, Params: "value", Min: 1, Max: 1, About: "The name of its type: missing, null, boolean, number, string, array or object.",
+	{Name: "TYPE", Aliases: []string{"TYPENAME", "TYPE_NAME"}, Family: FamilyType, Params: "value", Min: 1, Max: 1,
+		About:   "The name of its type: missing, null, boolean, number, string, array or object.",
 		Example: Example{`TYPE(gone)`, `"missing"`}, lenient: true, eval: func(_ *Scratch, a []value) value {
 			name := a[0].kind.String()
 			if a[0].kind == kindFalse || a[0].kind == kindTrue {
@@ -104,8 +119,8 @@ func toNumber(s *Scratch, a []value) value {
 	return null
 }
 
-// readNumber takes the number that a text is: one of JSON, or one with a plus sign, with zeros in front, or with nothing on one
-// side of the point. What is none is NULL.
+// readNumber takes the number that a text is: one of JSON, or one with a plus sign, with zeros in front, or with
+// nothing on one side of the point. What is none is NULL.
 func (s *Scratch) readNumber(text []byte) value {
 	if end, _ := collate.ScanNumber(text, 0); end == len(text) && end > 0 {
 		return value{kindNumber, text}
@@ -155,42 +170,71 @@ func toText(s *Scratch, a []value) value {
 		if n.isInt {
 			return value{kindString, s.integer(n.i).data}
 		}
-		if v := s.float(n.f); v.kind == kindNumber && !math.IsNaN(n.f) {
-			return value{kindString, shortExponent(v.data)}
-		}
+		return s.str(plainNumber(n.f))
 	}
 	return null
 }
 
-// shortExponent writes 1e-07 as 1e-7, as encoding/json and N1QL do.
-func shortExponent(text []byte) []byte {
-	if n := len(text); n > 4 && text[n-4] == 'e' && text[n-3] == '-' && text[n-2] == '0' {
-		text[n-2] = text[n-1]
-		return text[:n-1]
-	}
-	return text
-}
-
 var conditionalFunctions = []*Function{
-	{Name: "DECODE", Family: FamilyConditional, Params: "value, if, then, … [, else]", Min: 3, Max: MaxArgs, About: "The then behind the first if that equals the value, else the last argument or NULL.",
+	{Name: "DECODE", Family: FamilyConditional, Params: "value, if, then, … [, else]", Min: 3, Max: MaxArgs,
+		About:   "The then behind the first if that equals the value, else the last argument or NULL.",
 		Example: Example{`DECODE(2, 1, "one", 2, "two")`, `"two"`}, lenient: true, eval: decode},
-	{Name: "IFMISSING", Family: FamilyConditional, Params: "value, …", Min: 2, Max: MaxArgs, About: "The first value that is not MISSING; NULL if there is none.",
+	{Name: "IFMISSING", Aliases: []string{"IF_MISSING"}, Family: FamilyConditional, Params: "value, …", Min: 2,
+		Max: MaxArgs, About: "The first value that is not MISSING; NULL if there is none.",
 		Example: Example{`IFMISSING(gone, null, 1)`, `null`}, lenient: true, eval: firstOf(func(v value) bool { return v.kind != kindMissing })},
-	{Name: "IFMISSINGORNULL", Aliases: []string{"COALESCE", "NVL"}, Family: FamilyConditional, Params: "value, …", Min: 2, Max: MaxArgs, About: "The first value that is neither MISSING nor NULL; NULL if there is none.",
+	{Name: "IFMISSINGORNULL", Aliases: []string{"IF_MISSING_OR_NULL", "COALESCE"}, Family: FamilyConditional,
+		Params: "value, …", Min: 2, Max: MaxArgs, About: "The first value that is neither MISSING nor NULL; NULL if there " +
+			"is none.",
 		Example: Example{`IFMISSINGORNULL(gone, null, 1)`, `1`}, lenient: true, eval: firstOf(func(v value) bool { return v.kind > kindNull })},
-	{Name: "IFNULL", Family: FamilyConditional, Params: "value, …", Min: 2, Max: MaxArgs, About: "The first value that is not NULL; NULL if there is none.",
+	{Name: "IFNULL", Aliases: []string{"IF_NULL"}, Family: FamilyConditional, Params: "value, …", Min: 2, Max: MaxArgs,
+		About:   "The first value that is not NULL; NULL if there is none.",
 		Example: Example{`IFNULL(null, 1)`, `1`}, lenient: true, eval: firstOf(func(v value) bool { return v.kind != kindNull })},
-	{Name: "MISSINGIF", Family: FamilyConditional, Params: "a, b", Min: 2, Max: 2, About: "MISSING if both are equal, else a.",
+	{Name: "MISSINGIF", Aliases: []string{"MISSING_IF"}, Family: FamilyConditional, Params: "value, value", Min: 2, Max: 2,
+		About:   "MISSING if both are equal, else a.",
 		Example: Example{`MISSINGIF("", "")`, `MISSING`}, eval: valueUnless(missing)},
-	{Name: "NULLIF", Family: FamilyConditional, Params: "a, b", Min: 2, Max: 2, About: "NULL if both are equal, else a.",
+	{Name: "NULLIF", Aliases: []string{"NULL_IF"}, Family: FamilyConditional, Params: "value, value", Min: 2, Max: 2,
+		About:   "NULL if both are equal, else a.",
 		Example: Example{`NULLIF(n, 7)`, `null`}, eval: valueUnless(null)},
-	{Name: "NVL2", Family: FamilyConditional, Params: "value, then, else", Min: 3, Max: 3, About: "then if the value is neither MISSING nor NULL, else else.",
+	{Name: "IFINF", Aliases: []string{"IF_INF"}, Family: FamilyConditional, Params: "number, …", Min: 2, Max: MaxArgs,
+		About:   "The first number; all numbers here are finite.",
+		Example: Example{`IFINF(n, 1)`, `7`}, lenient: true, eval: firstNumber(false)},
+	{Name: "IFNANORINF", Aliases: []string{"IFNAN", "IF_NAN", "IF_NAN_OR_INF"}, Family: FamilyConditional,
+		Params: "number, …", Min: 2, Max: MaxArgs, About: "The first value that is not MISSING, if it is a number; all " +
+			"numbers here are finite.",
+		Example: Example{`IFNANORINF(gone, 1)`, `1`}, lenient: true, eval: firstNumber(true)},
+	{Name: "NVL", Family: FamilyConditional, Params: "value, value", Min: 2, Max: 2,
+		About:   "The first of them if it is neither MISSING nor NULL, else the second.",
+		Example: Example{`NVL(none, 1)`, `1`}, lenient: true, eval: func(_ *Scratch, a []value) value {
+			if a[0].kind > kindNull {
+				return a[0]
+			}
+			return a[1]
+		}},
+	{Name: "NVL2", Family: FamilyConditional, Params: "value, then, else", Min: 3, Max: 3,
+		About:   "then if the value is neither MISSING nor NULL, else else.",
 		Example: Example{`NVL2(gone, 1, 2)`, `2`}, lenient: true, eval: func(_ *Scratch, a []value) value {
 			if a[0].kind > kindNull {
 				return a[1]
 			}
 			return a[2]
 		}},
+}
+
+// firstNumber returns the first argument if that is a number; MISSING ones may be passed over.
+func firstNumber(passMissing bool) evaluation {
+	return func(_ *Scratch, a []value) value {
+		for _, v := range a {
+			switch {
+			case v.kind == kindNumber:
+				return v
+			case v.kind != kindMissing:
+				return null
+			case !passMissing:
+				return missing
+			}
+		}
+		return null
+	}
 }
 
 func firstOf(fits func(value) bool) evaluation {
@@ -206,16 +250,20 @@ func firstOf(fits func(value) bool) evaluation {
 
 func valueUnless(otherwise value) evaluation {
 	return func(s *Scratch, a []value) value {
-		if s.equal(a[0], a[1]).kind == kindTrue {
+		switch equal := s.equal(a[0], a[1]); equal.kind {
+		case kindTrue:
 			return otherwise
+		case kindFalse:
+			return a[0]
+		default:
+			return equal
 		}
-		return a[0]
 	}
 }
 
 func decode(s *Scratch, a []value) value {
 	for i := 1; i+1 < len(a); i += 2 {
-		if a[i].kind == a[0].kind && a[0].kind <= kindTrue || s.equal(a[0], a[i]).kind == kindTrue {
+		if s.collated(a[0], a[i]) == 0 {
 			return a[i+1]
 		}
 	}

@@ -1,6 +1,7 @@
 package expression_test
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -53,17 +54,24 @@ func TestFunctionExamples(t *testing.T) {
 			names[n] = true
 		}
 		// MISSING spreads, unless the function is about it.
+		if f.Min == 0 {
+			continue
+		}
 		args := make([]string, f.Min)
 		for i := range args {
 			args[i] = `"year"`
 		}
 		args[0] = "gone"
+		if f.Name == "MILLIS_TO_TZ" {
+			args[1] = `"UTC"`
+		}
 		if f.Name == "DATE_FORMAT_STR" {
 			args[1] = `"2024-02-29"`
 		}
 		call := f.Name + "(" + strings.Join(args, ", ") + ")"
 		got := valueOf(t, call, exampleDoc)
-		lenient := strings.HasPrefix(f.Name, "IF") || f.Family == expression.FamilyConditional || f.Name == "TYPE" || f.Name == "GREATEST" || f.Name == "LEAST"
+		lenient := strings.HasPrefix(f.Name, "IF") || f.Family == expression.FamilyConditional ||
+			slices.Contains([]string{"TYPE", "ENCODED_SIZE", "JSON_ENCODE"}, f.Name) || f.Name == "GREATEST" || f.Name == "LEAST"
 		if got != "MISSING" && !lenient {
 			t.Errorf("%s = %s, want MISSING", call, got)
 		}

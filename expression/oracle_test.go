@@ -25,8 +25,8 @@ type failer interface {
 // oracleMeta is what KV keeps of every document of the tests against the oracle.
 var oracleMeta = expression.DocMeta{CAS: 1<<63 + 5, Expiration: 1_700_000_000, Flags: 7}
 
-// checkDocument evaluates indexes on two expressions and a predicate, plain ones and array indexes, and compares with the
-// slow interpreter. The texts must parse.
+// checkDocument evaluates indexes on two expressions and a predicate, plain ones and array indexes, and compares with
+// the slow interpreter. The texts must parse.
 func checkDocument(t failer, s *expression.Scratch, key, other, where, docID string, doc []byte) {
 	t.Helper()
 	sources := []expression.Source{
@@ -41,7 +41,8 @@ func checkDocument(t failer, s *expression.Scratch, key, other, where, docID str
 	if err != nil {
 		t.Fatalf("%v", err)
 	}
-	checkResult(t, p.EvaluateMeta(s, []byte(docID), oracleMeta, doc), sources, expressiontest.Doc{ID: docID, Meta: oracleMeta}, doc)
+	checkResult(t, p.EvaluateMeta(s, []byte(docID), oracleMeta, doc), sources,
+		expressiontest.Doc{ID: docID, Meta: oracleMeta}, doc)
 }
 
 // checkResult compares the keys of a document in all indexes with those of the interpreter.
@@ -65,7 +66,8 @@ func checkResult(t failer, r expression.Result, sources []expression.Source, d e
 			failures++
 		}
 		if got := r.Keys(i); !equalKeys(got, want) || (err == nil) != (r.Err(i) == nil) {
-			t.Fatalf("index %d: %v WHERE %s\n%q: %s\ngot %s (%v)\nwant %s (%v)", i, src.Keys, src.Where, d.ID, doc, shown(got, src.Keys), r.Err(i), shown(want, src.Keys), err)
+			t.Fatalf("index %d: %v WHERE %s\n%q: %s\ngot %s (%v)\nwant %s (%v)", i, src.Keys, src.Where, d.ID, doc,
+				shown(got, src.Keys), r.Err(i), shown(want, src.Keys), err)
 		}
 	}
 	if r.Errors != failures {
@@ -86,7 +88,7 @@ func shown(keys [][]byte, exprs []index.KeyExpr) (all []string) {
 	return all
 }
 
-// wantedKeys gives the keys that the interpreter says.
+// wantedKeys returns the keys that the interpreter says.
 func wantedKeys(d expressiontest.Doc, src expression.Source) ([][]byte, error) {
 	entries, err := expressiontest.Entries(d, src.Keys, src.Where)
 	if err != nil {
@@ -107,12 +109,14 @@ func wantedKeys(d expressiontest.Doc, src expression.Source) ([][]byte, error) {
 	return keys, nil
 }
 
-// expensive tells whether an expression may go beyond the limits that the interpreter does not know: it makes much out of
-// what another function has made of little.
+// expensive reports whether an expression may go beyond the limits that the interpreter does not know: it makes much
+// out of what another function has made of little.
 func expensive(x expression.Expr) bool {
 	makers := 0
 	expression.Walk(x, func(x expression.Expr) {
-		if c, ok := x.(*expression.Call); ok && slices.Contains([]string{"REPEAT", "LPAD", "RPAD", "ARRAY_RANGE", "SUFFIXES", "REPLACE", "REGEXP_REPLACE", "ARRAY_CONCAT", "CONCAT"}, c.Name) {
+		if c, ok := x.(*expression.Call); ok && slices.Contains([]string{"REPEAT", "LPAD", "RPAD", "ARRAY_REPEAT",
+			"ARRAY_STAR", "PAIRS", "DATE_RANGE_STR", "DATE_RANGE_MILLIS", "CONCAT2", "JSON_ENCODE", "BASE64_ENCODE",
+			"ARRAY_RANGE", "SUFFIXES", "REPLACE", "REGEXP_REPLACE", "ARRAY_CONCAT", "CONCAT"}, c.Name) {
 			makers++
 		}
 	})
@@ -125,13 +129,17 @@ var sampled = map[string][]string{
 	"part": {`"year"`, `"Quarter"`, `"month"`, `"week"`, `"day"`, `"hour"`, `"minute"`, `"second"`, `"millisecond"`, `"decade"`, `"century"`, `"millennium"`,
 		// written down, these would be refused by some functions
 		`LOWER("na")`, `LOWER("iso_year")`, `LOWER("iso_week")`, `LOWER("day_of_year")`, `LOWER("dow")`, `LOWER("iso_dow")`, `LOWER("timezone")`, `LOWER("timezone_hour")`, `LOWER("timezone_minute")`, `LOWER("era")`, "b"},
-	"date":       {`"2024-02-29T23:59:59.987-05:00"`, `"2024-01-31"`, `"0000-01-01"`, `"9999-12-31T23:59:59Z"`, `"2023-12-31 10:20"`, `"2021-01-03T00:00:00.5+13:45"`, `"2024-02-30"`, `"2024-1-1"`, `"2024-01-01T5:00:00"`, `"2024-01-01T05:00:00,5Z"`, `"2024-06-01T24:00"`, `"2024-06-01T10:00+24:00"`, "c"},
-	"example":    {`"1111-11-11"`, `"1111-11-11T11:11:11.111Z"`, `"1111-11-11 11:11:11"`, `LOWER("x")`, "c"},
-	"millis":     {"0", "-1", "1700000000123", "-62167219200000", "253402300799999", "253402300800000", "951782400000.9", "-0.5", "1e400", "1e15", "b"},
-	"array":      {"[]", "[1, [2, [3, null]], 2.0, true, \"x\"]", "[null, 0, 9007199254740993, 9007199254740992.0]", "[1e308, 1e308]", "[0.1, 0.2, 3]", "a", "c", "d"},
-	"object":     {"{}", `{"a": b, "b": [1], "é": c}`, `{"x": {"y": 5}}`, "a", "d"},
-	"name":       {`"a"`, `"é"`, `""`, "b"},
-	"number":     {"0", "-0", "2.345", "-2.5", "0.5", "1e-7", "123456789012345678", "1.152921504606846976e18", "9223372036854775807", "-9223372036854775808", "1e308", "1.7976931348623157e308", "12345678901234567890", "1e400", "a", "b"},
+	"date":    {`"2024-02-29T23:59:59.987-05:00"`, `"2024-01-31"`, `"0000-01-01"`, `"9999-12-31T23:59:59Z"`, `"2023-12-31 10:20"`, `"2021-01-03T00:00:00.5+13:45"`, `"2024-02-30"`, `"2024-1-1"`, `"2024-01-01T5:00:00"`, `"2024-01-01T05:00:00,5Z"`, `"2024-06-01T24:00"`, `"2024-06-01T10:00+24:00"`, `"10:20:30.25"`, `"5:00:00Z"`, `"2024-06-01 10:00:00.123456789+25:00"`, `"2024-06-01 10:00:00.1234567-05:00"`, "c"},
+	"example": {`"1111-11-11"`, `"1111-11-11T11:11:11.111Z"`, `"1111-11-11 11:11:11"`, `LOWER("x")`, "c"},
+	"millis": {"0", "-1", "1700000000123", "-62167219200000", "253402300799999", "253402300800000", "951782400000.9",
+		"-0.5", "1e400", "1e15", "b"},
+	"array": {"[]", "[1, [2, [3, null]], 2.0, true, \"x\"]", "[null, 0, 9007199254740993, 9007199254740992.0]",
+		"[1e308, 1e308]", "[0.1, 0.2, 3]", "a", "c", "d"},
+	"object": {"{}", `{"a": b, "b": [1], "é": c}`, `{"x": {"y": 5}}`, "a", "d"},
+	"name":   {`"a"`, `"é"`, `""`, "b"},
+	"number": {"0", "-0", "2.345", "-2.5", "0.5", "1e-7", "123456789012345678", "1.152921504606846976e18",
+		"9223372036854775807", "-9223372036854775808", "1e308", "1.7976931348623157e308", "12345678901234567890", "1e400",
+		"a", "b"},
 	"digits":     {"0", "1", "2", "-1", "-3", "-18", "-19", "-308", "300", "301", "1.0", "b"},
 	"times":      {"0", "1", "3", "-1", "2.5", "1e400"},
 	"length":     {"0", "1", "3", "7", "-1", "2.5"},
@@ -145,7 +153,18 @@ var sampled = map[string][]string{
 	"characters": {`"ab"`, `"éß "`, `""`, `" x"`},
 	"with":       {`"ab"`, `"é"`, `""`},
 	"old":        {`"an"`, `""`, `"ß"`},
-	"options":    {`{"case": "lower"}`, `{"case": "upper", "names": true}`, `{"specials": true}`, `{"specials": true, "names": true, "case": "lower"}`, `{"names": false}`, `{}`},
+	"options":    {`{"case": "lower"}`, `{"case": "upper", "names": true}`, `{"specials": true}`, `{"specials": true, "names": true, "case": "lower"}`, `{"names": false}`, `{"split": false}`, `{"split": false, "trim": false, "case": "UPPER"}`, `{}`},
+	"zone":       {`"UTC"`, `"Asia/Kolkata"`, `"America/New_York"`, `"No/Where"`, "b"},
+	"place":      {"0", "1", "-1", "2", "-3", "1.5"},
+	"integer":    {"0", "1", "-1", "255", "9223372036854775807", "-9223372036854775808", "6.0", "1.5", "a", "null"},
+	"positions":  {"1", "64", "65", "[1, 3]", "[]", "[0]", `"1"`, "c"},
+	"shift":      {"0", "1", "-1", "63", "64", "-65", "9223372036854775807", "-9223372036854775808", "[]"},
+	"flag":       {"true", "false", "1", "gone"},
+	"json":       {`"[1, 2.50, null]"`, `" 7 "`, `"{\"b\": 1, \"a\": {}}"`, `"x"`, `""`, `"1e400"`},
+	"base64":     {`"eyJhIjoxfQ=="`, `"YWJj"`, `"/w=="`, `"x"`},
+	"duration":   {`"1h2m3.5s"`, `"-3ms"`, `"5"`, `""`},
+	"nanos":      {"0", "1500000000", "-1", "1.5", "9223372036854775807", "1e300"},
+	"like":       {`"%a%"`, `"_"`, `"a\\%"`},
 	"pattern":    {`"n.n"`, `"^a|b$"`, `"(a|(b))+"`, `"[^x]*"`, `"é"`, `""`, `"(?i)A"`, `"\\d+"`},
 }
 
@@ -157,7 +176,10 @@ func callText(inner *rapid.Generator[string]) *rapid.Generator[string] {
 		params := strings.FieldsFunc(f.Params, func(r rune) bool { return strings.ContainsRune(` ,[]"…`, r) })
 		var args []string
 		for i := range rapid.IntRange(f.Min, min(f.Max, f.Min+2)).Draw(t, "arguments") {
-			name := params[min(i, len(params)-1)]
+			name := ""
+			if len(params) > 0 {
+				name = params[min(i, len(params)-1)]
+			}
 			fit := sampled[name]
 			if name != "pattern" && name != "options" && (len(fit) == 0 || rapid.IntRange(0, 4).Draw(t, "any") == 0) {
 				arg := inner.Draw(t, "argument")
@@ -198,24 +220,36 @@ func constructText(depth int, vars ...string) *rapid.Generator[string] {
 	}
 	name := []string{"v", "w", "a"}[len(vars)%3]
 	body := constructText(depth-1, append(slices.Clone(vars), name)...)
+	place := []string{"i", "j", "b"}[len(vars)%3]
 	each := rapid.Custom(func(t *rapid.T) string {
 		over := rapid.OneOf(inner, pathText(), rapid.SampledFrom(sampled["array"])).Draw(t, "over")
 		x, when := body.Draw(t, "body"), ""
-		switch kind := rapid.SampledFrom([]string{"ANY", "EVERY", "ANY AND EVERY", "ARRAY", "FIRST"}).Draw(t, "kind"); kind {
-		case "ARRAY", "FIRST":
+		bound := rapid.SampledFrom([]string{name + " IN ", name + " IN ", name + " WITHIN ", place + ":" + name + " IN ",
+			place + ":" + name + " WITHIN "}).Draw(t, "bound") + over
+		if rapid.IntRange(0, 3).Draw(t, "two") == 0 {
+			bound += ", u IN " + inner.Draw(t, "over")
+		}
+		switch kind := rapid.SampledFrom([]string{"ANY", "EVERY", "ANY AND EVERY", "ARRAY", "FIRST", "OBJECT"}).Draw(t,
+			"kind"); kind {
+		case "ARRAY", "FIRST", "OBJECT":
 			if rapid.Bool().Draw(t, "filtered") {
 				when = " WHEN " + body.Draw(t, "when")
 			}
-			return fmt.Sprintf("%s (%s) FOR %s IN %s%s END", kind, x, name, over, when)
+			if kind == "OBJECT" {
+				kind += " TOSTRING(" + name + "):"
+			}
+			return fmt.Sprintf("%s (%s) FOR %s%s END", kind, x, bound, when)
 		default:
-			return fmt.Sprintf("%s %s IN %s SATISFIES %s END", kind, name, over, x)
+			return fmt.Sprintf("%s %s SATISFIES %s END", kind, bound, x)
 		}
 	})
 	return rapid.OneOf(leaf, callText(inner), callText(inner), callText(inner), each,
-		form("(?) = (?)", "(?) < (?)", "(?) >= (?)", "(?) AND (?)", "(?) OR (?)", "NOT (?)", "-(?)", "(?) IS NULL", "(?) IS VALUED", "(?) IS MISSING"),
+		form("(?) = (?)", "(?) < (?)", "(?) >= (?)", "(?) AND (?)", "(?) OR (?)", "NOT (?)", "-(?)", "(?) IS NULL",
+			"(?) IS VALUED", "(?) IS MISSING"),
 		form("(?) + (?)", "(?) - (?)", "(?) * (?)", "(?) / (?)", "(?) % (?)", "(?) || (?)", "(?) || (?) || (?)", `(?) || "x"`),
 		form("(?) LIKE (?)", `(?) NOT LIKE "%a_%"`, `(?) LIKE (?) ESCAPE "!"`, "(?) IN (?)", "(?) NOT IN [?, ?, 1]", "(?) BETWEEN (?) AND (?)", "(?) NOT BETWEEN (?) AND (?)"),
-		form("CASE WHEN ? THEN ? ELSE ? END", "CASE ? WHEN ? THEN ? WHEN ? THEN ? END", "[?, ?, ?]", `{"a": ?, "é": ?}`, `{"a": ?}.a`, "(?)[0].a", "(?).b[-1]", "[?, ?][-1]", "EXISTS (?)"))
+		form("CASE WHEN ? THEN ? ELSE ? END", "CASE ? WHEN ? THEN ? WHEN ? THEN ? END", "[?, ?, ?]", `{"a": ?, "é": ?}`, `{"a": ?}.a`, "(?)[0].a", "(?).b[-1]", "[?, ?][-1]", "EXISTS (?)"),
+		form("(?) WITHIN (?)", "(?) NOT WITHIN [?, ?]", "(?)[?:?]", "(?)[1:]", "(?)[-2:-1]", "(?)[NVL(?, 1)]", "(?).[?]", "{?: ?}", `{"a": ?, ?: ?}`, "self", "self.a[NVL(?, 0)]", "[?, ?] = [?, ?]", "[?] < [?, ?]"))
 }
 
 // valueText is a document of all shapes: what documentText makes, and a member d with what only functions look into.
@@ -252,7 +286,8 @@ func TestEvaluateOracle(t *testing.T) {
 		if expensive(x) {
 			t.Skip()
 		}
-		checkDocument(t, &s, pathText().Draw(t, "key"), keyText(t, "other"), keyText2(where), rapid.SampledFrom([]string{"doc", "2024-01-01", "\xff"}).Draw(t, "id"), []byte(valueText().Draw(t, "doc")))
+		checkDocument(t, &s, pathText().Draw(t, "key"), keyText(t, "other"), keyText2(where),
+			rapid.SampledFrom([]string{"doc", "2024-01-01", "\xff"}).Draw(t, "id"), []byte(valueText().Draw(t, "doc")))
 	})
 }
 

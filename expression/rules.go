@@ -7,9 +7,10 @@ import (
 	"tidemark/index"
 )
 
-// Rules is the version of what expressions mean. It rises whenever some expression gives another value for some document than it did
-// before, and ruleChanges says which. A definition carries the rules under which its entries were made (index.Definition.Rules).
-const Rules = 2
+// Rules is the version of what expressions mean. It rises whenever some expression gives another value for some
+// document than it did before, and ruleChanges says which. A definition carries the rules under which its entries were
+// made (index.Definition.Rules).
+const Rules = 3
 
 // firstRules are those of definitions that carry none.
 const firstRules = 1
@@ -25,13 +26,46 @@ type RuleChange struct {
 // ruleChanges are all there ever were, oldest first.
 var ruleChanges = []RuleChange{
 	{2, "IN", "`NULL IN []` is FALSE; it was NULL", func(x Expr) bool { _, ok := x.(*In); return ok }},
-	{2, "INITCAP", "an underscore does not divide words, nor does what is neither ASCII nor white space", calls("INITCAP")},
+	{2, "INITCAP", "an underscore does not divide words, nor does what is neither ASCII nor white space",
+		calls("INITCAP")},
 	{2, "SUBSTR", "`SUBSTR(\"\", 0)` is NULL; it was the empty string", calls("SUBSTR", "SUBSTR1")},
 	{2, "TONUMBER", "a plus sign, zeros in front, `.5` and `5.` are taken; such a text was NULL", calls("TONUMBER")},
 	{2, "DATE_…", "the parts millennium, century, decade and timezone are known; they made every document NULL", datePart},
+	{3, "self", "the whole document; it was a member of this name, which is written in backticks now", is[*Self]},
+	{3, "= < … IN CASE", "NULL within arrays and objects is unknown: `[null] = [null]` is NULL; it was TRUE", comparesAny},
+	{3, "BETWEEN", "NULL or MISSING if a bound is, whatever the other one says", is[*Between]},
+	{3, "EXISTS", "NULL of what is no array; it was FALSE", is[*Exists]},
+	{3, "+ - * / %", "exact with integers of 64 bits that are written with a fraction or an exponent, too, such as 1e17",
+		is[*Arith]},
+	{3, "DATE_… MILLIS… STR_TO_… WEEKDAY_…", "differences are those of the calendars; months that end early run over; " +
+		"fractions of seconds have as many digits as they need; " +
+		"a time of day alone is a date, one without seconds is none; years beyond 9999 are written; an example that is no " +
+		"date stands for the full form",
+		calls("DATE_ADD_MILLIS", "DATE_ADD_STR", "DATE_DIFF_MILLIS", "DATE_DIFF_STR", "DATE_FORMAT_STR", "DATE_PART_MILLIS",
+			"DATE_PART_STR", "DATE_TRUNC_MILLIS", "DATE_TRUNC_STR",
+			"MILLIS_TO_STR", "STR_TO_MILLIS", "STR_TO_UTC", "WEEKDAY_MILLIS", "WEEKDAY_STR")},
+	{3, "ROUND TRUNC IDIV IMOD", "a half is rounded to the even neighbour; digits are moved as float64; fractions are " +
+		"cut before a division", calls("ROUND", "TRUNC", "IDIV", "IMOD")},
+	{3, "TOKENS", "names are taken unless they are not wanted, NULL is a token, specials are added to the words, split " +
+		"and trim are known", calls("TOKENS")},
+	{3, "REGEXP_LIKE REGEXP_REPLACE", "the replacement is taken as it is, and no fits are replaced a negative number of " +
+		"times; ^ and $ are put around the pattern as it is written",
+		calls("REGEXP_LIKE", "REGEXP_REPLACE")},
+	{3, "ARRAY_…", "NULL can be appended, prepended; ARRAY_DISTINCT keeps the order; a negative depth flattens all; " +
+		"ranges of fractions, and none with step 0; NULL is not in what two arrays share",
+		calls("ARRAY_APPEND", "ARRAY_PREPEND", "ARRAY_DISTINCT", "ARRAY_FLATTEN", "ARRAY_RANGE", "ARRAY_INTERSECT",
+			"ARRAY_CONTAINS", "ARRAY_POSITION", "ARRAY_PUT", "ARRAY_REMOVE")},
+	{3, "OBJECT_ADD OBJECT_REMOVE", "a member that is there stays; names that are MISSING make MISSING, other wrong " +
+		"ones NULL", calls("OBJECT_ADD", "OBJECT_REMOVE")},
+	{3, "NULLIF MISSINGIF", "NULL if NULL within both makes it unknown whether they are equal",
+		calls("NULLIF", "MISSINGIF")},
+	{3, "TOSTRING", "a number has all its digits and no exponent", calls("TOSTRING")},
+	{3, "INITCAP REVERSE SUBSTR …TRIM REPLACE", "letters have their title form, marks stay behind their letters, each " +
+		"cut byte is U+FFFD, a vertical tab is no white space, a wrong number of times is NULL",
+		calls("INITCAP", "REVERSE", "SUBSTR", "SUBSTR1", "TRIM", "LTRIM", "RTRIM", "REPLACE")},
 }
 
-// RuleChanges gives a copy of the table.
+// RuleChanges returns a copy of the table.
 func RuleChanges() []RuleChange { return slices.Clone(ruleChanges) }
 
 // calls makes what tells a call of one of the functions.
@@ -40,6 +74,25 @@ func calls(names ...string) func(Expr) bool {
 		call, ok := x.(*Call)
 		return ok && slices.Contains(names, call.Name)
 	}
+}
+
+// is tells an expression of a kind.
+func is[T Expr](x Expr) bool {
+	_, ok := x.(T)
+	return ok
+}
+
+// comparesAny tells a comparison of what both may be an array or an object.
+func comparesAny(x Expr) bool {
+	switch x := x.(type) {
+	case *Compare:
+		return !is[*Literal](x.L) && !is[*Literal](x.R)
+	case *In:
+		return true
+	case *Case:
+		return x.Operand != nil
+	}
+	return false
 }
 
 // datePart tells a function of dates whose part is one that rules 2 have added, or is not written down.
@@ -57,11 +110,12 @@ func datePart(x Expr) bool {
 		return false
 	}
 	part, written := call.Args[at].(*Literal)
-	return !written || slices.Contains([]string{"millennium", "century", "decade", "timezone", "timezone_hour", "timezone_minute"}, strings.ToLower(part.Text))
+	return !written || slices.Contains([]string{"millennium", "century", "decade", "timezone", "timezone_hour",
+		"timezone_minute"}, strings.ToLower(part.Text))
 }
 
-// Changed lists the constructs in an index's definition that give other values under one of two versions of the rules than under the
-// other, in the order of the table. Rules 0 stand for the first. What cannot be read has none.
+// Changed lists the constructs in an index's definition that give other values under one of two versions of the rules
+// than under the other, in the order of the table. Rules 0 stand for the first. What cannot be read has none.
 func Changed(d *index.Definition, a, b int) (all []RuleChange) {
 	low, high := max(min(a, b), firstRules), max(a, b)
 	if low >= high {
@@ -86,7 +140,7 @@ func Changed(d *index.Definition, a, b int) (all []RuleChange) {
 	return all
 }
 
-// has tells whether an expression or one within it is such a one.
+// has reports whether an expression or one within it is such a one.
 func has(x Expr, such func(Expr) bool) bool {
 	return such(x) || slices.ContainsFunc(operands(x), func(o Expr) bool { return has(o, such) })
 }

@@ -28,6 +28,12 @@ func TestChanged(t *testing.T) {
 		{`DATE_PART_STR(x, "never")`, "", 1, 2, ""}, // stored by a version that took it
 		{`FROM_THE_FUTURE(x)`, "", 1, 2, ""},
 		{`OBJECT_ADD(x, "a", 1)`, "", 1, 2, ""}, // was stored as OBJECT_PUT, which is as it was
+		{"self", "", 2, 3, "self"},
+		{"x", "self.y = 1", 2, 3, "self"},
+		{"x", "`self` = 1", 2, 3, ""},
+		{"x", "y = z AND z BETWEEN 1 AND 2 AND EXISTS w AND v > 1", 2, 3, "= < … IN CASE BETWEEN EXISTS"},
+		{"ROUND(x)", "", 2, 3, "ROUND TRUNC IDIV IMOD"},
+		{"TOKENS(x)", "MILLIS_TO_STR(y) > \"2024\"", 2, 3, "DATE_… MILLIS… STR_TO_… WEEKDAY_… TOKENS"},
 	} {
 		d := &index.Definition{Keys: []index.KeyExpr{{Expr: c.keys}}, Where: c.where}
 		var names []string

@@ -57,7 +57,8 @@ func runParse(t *testing.T, text string) string {
 				fmt.Fprintf(&out, "  by %s of %q %s\n", d.PartitionBy.Scheme, d.PartitionBy.Exprs, d.PartitionBy.Values)
 			}
 			normal := d
-			if err := expression.Normalize(&normal); err != nil || normal.Partitions != d.Partitions || !normal.PartitionBy.Equal(&d.PartitionBy) {
+			if err := expression.Normalize(&normal); err != nil || normal.Partitions != d.Partitions ||
+				!normal.PartitionBy.Equal(&d.PartitionBy) {
 				t.Errorf("%s as a definition in parts: %+v, %v", s, normal, err)
 			}
 			if d.Partitions == 0 {

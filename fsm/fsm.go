@@ -44,7 +44,7 @@ type FSM struct {
 	subscribers map[*Subscription]struct{}
 }
 
-// New gives a state machine at the empty state. fatal is called once, from Raft's goroutine, when a committed entry
+// New returns a state machine at the empty state. fatal is called once, from Raft's goroutine, when a committed entry
 // cannot be decoded; it has to bring the process to an end, and must not wait for Raft.
 func New(logger hclog.Logger, fatal func(error)) *FSM {
 	return NewUpTo(statecontext.FormatLevel, logger, fatal)
@@ -57,7 +57,7 @@ func NewUpTo(level uint64, logger hclog.Logger, fatal func(error)) *FSM {
 	return f
 }
 
-// State gives the newest state. It never changes; ask again for a newer one.
+// State returns the newest state. It never changes; ask again for a newer one.
 func (f *FSM) State() *statecontext.State { return f.state.Load() }
 
 // Apply implements raft.FSM. It gives []statecontext.Result, one for each command of the entry, or an error.
@@ -76,7 +76,7 @@ func (f *FSM) Apply(l *raft.Log) any {
 	return results
 }
 
-// Stopped gives the reason why no entry is applied any more, nil while all is well.
+// Stopped returns the reason why no entry is applied any more, nil while all is well.
 func (f *FSM) Stopped() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -208,7 +208,7 @@ type Feed struct {
 	Restores uint64
 }
 
-// Feed gives what has happened after since, as somebody knows the state who saw it last under restores.
+// Feed returns what has happened after since, as somebody knows the state who saw it last under restores.
 func (f *FSM) Feed(restores, since uint64) Feed {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -32,7 +32,8 @@ type machine struct {
 func newMachine(t testing.TB) *machine {
 	m := &machine{t: t}
 	m.fsm = fsm.New(hclog.NewNullLogger(), func(err error) { m.fatal = append(m.fatal, err) })
-	m.apply(&statecontext.LeaderStarted{Term: 1, Manager: statecontext.Manager{ID: "m"}}, &statecontext.BootstrapCluster{ClusterID: "c", Epoch: 1})
+	m.apply(&statecontext.LeaderStarted{Term: 1, Manager: statecontext.Manager{ID: "m"}},
+		&statecontext.BootstrapCluster{ClusterID: "c", Epoch: 1})
 	return m
 }
 
@@ -59,7 +60,8 @@ func (m *machine) apply(bodies ...statecontext.Body) []statecontext.Result {
 }
 
 func projector(id string, n int) statecontext.Body {
-	return &statecontext.RegisterProjector{Projector: statecontext.Projector{ID: index.ProjectorID(id), Admin: fmt.Sprint(n)}}
+	return &statecontext.RegisterProjector{Projector: statecontext.Projector{ID: index.ProjectorID(id),
+		Admin: fmt.Sprint(n)}}
 }
 
 func TestEventsAreCompleteAndOrdered(t *testing.T) {
@@ -102,7 +104,8 @@ func TestEventsAreCompleteAndOrdered(t *testing.T) {
 
 func TestEventsOfOneUpdateComeTogether(t *testing.T) {
 	m := newMachine(t)
-	m.apply(&statecontext.RegisterManager{Manager: statecontext.Manager{ID: "m2"}}, &statecontext.LeaderStarted{Term: 2, Manager: statecontext.Manager{ID: "m3"}})
+	m.apply(&statecontext.RegisterManager{Manager: statecontext.Manager{ID: "m2"}},
+		&statecontext.LeaderStarted{Term: 2, Manager: statecontext.Manager{ID: "m3"}})
 	cas := m.fsm.State().CAS()
 	feed := m.fsm.Feed(0, cas-1)
 	if events := feed.Events; !feed.Held || len(events) != 2 || events[0].CAS != cas || events[1].CAS != cas {
@@ -187,7 +190,8 @@ func TestSnapshotAndRestore(t *testing.T) {
 	go func() { waited <- other.fsm.Wait(context.Background(), at) }()
 	torn := out.Bytes()[:out.Len()-3]
 	before := statecontext.Hash(other.fsm.State())
-	if err := other.fsm.Restore(io.NopCloser(bytes.NewReader(torn))); !errors.Is(err, statecontext.ErrSnapshotCorrupt) || statecontext.Hash(other.fsm.State()) != before {
+	if err := other.fsm.Restore(io.NopCloser(bytes.NewReader(torn))); !errors.Is(err, statecontext.ErrSnapshotCorrupt) ||
+		statecontext.Hash(other.fsm.State()) != before {
 		t.Fatalf("a torn snapshot: %v", err)
 	}
 	if err := other.fsm.Restore(io.NopCloser(bytes.NewReader(out.Bytes()))); err != nil {
@@ -223,7 +227,8 @@ func TestUndecodableEntryStops(t *testing.T) {
 			cas := m.fsm.State().CAS()
 			waited := make(chan error, 1)
 			go func() { waited <- m.fsm.Wait(context.Background(), m.index+1) }()
-			if err, ok := m.fsm.Apply(&raft.Log{Index: m.index + 1, Data: data}).(error); !ok || !errors.Is(err, statecontext.ErrUndecodable) {
+			if err, ok := m.fsm.Apply(&raft.Log{Index: m.index + 1, Data: data}).(error); !ok ||
+				!errors.Is(err, statecontext.ErrUndecodable) {
 				t.Fatalf("gave %v", err)
 			}
 			good := m.fsm.Apply(&raft.Log{Index: m.index + 2, Data: entry(t, projector("p", 1))})

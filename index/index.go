@@ -38,10 +38,10 @@ type SliceID uint16
 // AllSlices in a statement means every slice of the index that the receiver hosts (UpsertDeletion).
 const AllSlices SliceID = 0xFFFF
 
-// String gives the decimal form.
+// String returns the decimal form.
 func (id ID) String() string { return strconv.FormatUint(uint64(id), 10) }
 
-// String gives the decimal form.
+// String returns the decimal form.
 func (id CopyID) String() string { return strconv.FormatUint(uint64(id), 10) }
 
 // ParseID reads the decimal form of an index id.
@@ -101,7 +101,7 @@ func (i Incarnation) Compare(o Incarnation) int {
 	return sign(i.Counter > o.Counter)
 }
 
-// IsZero tells whether this is no incarnation at all.
+// IsZero reports whether this is no incarnation at all.
 func (i Incarnation) IsZero() bool { return i == Incarnation{} }
 
 // String gives epoch.term.counter.
@@ -145,7 +145,8 @@ const (
 // document's id.
 type PartitionBy struct {
 	Scheme PartitionScheme `json:"scheme"`
-	Exprs  []string        `json:"expressions"` // canonical text, each a key expression of the index; of range the leading one
+	// canonical text, each a key expression of the index; of range the leading one
+	Exprs []string `json:"expressions"`
 	// Values, of range: JSON values in ascending order, one less than there are slices. A slice holds what stands from one
 	// value (included) to the next (excluded).
 	Values []json.RawMessage `json:"values,omitempty"`
@@ -154,7 +155,7 @@ type PartitionBy struct {
 // IsZero tells that the entries are spread by the document's id.
 func (p *PartitionBy) IsZero() bool { return p.Scheme == "" && len(p.Exprs) == 0 && len(p.Values) == 0 }
 
-// Equal tells whether both say the same.
+// Equal reports whether both say the same.
 func (p *PartitionBy) Equal(o *PartitionBy) bool {
 	return p.Scheme == o.Scheme && slices.Equal(p.Exprs, o.Exprs) && slices.EqualFunc(p.Values, o.Values, sameJSON)
 }
@@ -184,16 +185,17 @@ type Definition struct {
 	Where       string      `json:"where,omitempty"`
 	PartitionBy PartitionBy `json:"partition_by,omitzero"`
 	Partitions  uint16      `json:"num_partition"`
-	Replicas    uint8       `json:"num_replica"`                // copies of each slice beside the first
-	Nodes       []string    `json:"nodes,omitempty"`            // uuids or names of indexers that may hold it; empty = any
-	Statement   string      `json:"definition"`                 // canonical DDL text
-	Rules       uint32      `json:"expression_rules,omitempty"` // lowest version of expression.Rules by which entries were made; 0: not recorded
-	CreatedMS   int64       `json:"created_ms"`                 // unix milliseconds, by the wall clock of the leader then
-	ModifiedCAS uint64      `json:"modified_cas"`               // cas of the newest change of this object: its ETag
+	Replicas    uint8       `json:"num_replica"`     // copies of each slice beside the first
+	Nodes       []string    `json:"nodes,omitempty"` // uuids or names of indexers that may hold it; empty = any
+	Statement   string      `json:"definition"`      // canonical DDL text
+	// lowest version of expression.Rules by which entries were made; 0: not recorded
+	Rules       uint32 `json:"expression_rules,omitempty"`
+	CreatedMS   int64  `json:"created_ms"`   // unix milliseconds, by the wall clock of the leader then
+	ModifiedCAS uint64 `json:"modified_cas"` // cas of the newest change of this object: its ETag
 }
 
-// ReasonCannotEvaluate begins the reason of an index that a projector cannot evaluate. Such an index is built again by itself when all
-// projectors can.
+// ReasonCannotEvaluate begins the reason of an index that a projector cannot evaluate. Such an index is built again by
+// itself when all projectors can.
 const ReasonCannotEvaluate = "CANNOT_EVALUATE: "
 
 // CannotEvaluate tells an index in state error because a projector cannot evaluate it.
@@ -201,7 +203,7 @@ func (d *Definition) CannotEvaluate() bool {
 	return d.State == Error && strings.HasPrefix(d.Reason, ReasonCannotEvaluate)
 }
 
-// Desc gives the direction of each key component, as package collate wants it. A primary index has one ascending one.
+// Desc returns the direction of each key component, as package collate wants it. A primary index has one ascending one.
 func (d *Definition) Desc() []bool {
 	if d.IsPrimary {
 		return []bool{false}
@@ -249,7 +251,7 @@ func (s State) next() []State {
 	return nil
 }
 
-// CheckTransition gives an error wrapping ErrTransition unless `to` may follow s. Staying is always legal.
+// CheckTransition returns an error wrapping ErrTransition unless `to` may follow s. Staying is always legal.
 func (s State) CheckTransition(to State) error {
 	if s == to {
 		return nil
@@ -262,10 +264,10 @@ func (s State) CheckTransition(to State) error {
 	return fmt.Errorf("%w: from %s to %s", ErrTransition, s, to)
 }
 
-// Active tells whether projectors evaluate an index in this state (PR-16).
+// Active reports whether projectors evaluate an index in this state (PR-16).
 func (s State) Active() bool { return s == Backfill || s == Maintenance }
 
-// String gives the word used in the API.
+// String returns the word used in the API.
 func (s State) String() string {
 	switch s {
 	case Pending:

@@ -11,8 +11,9 @@ import (
 func TestTransitions(t *testing.T) {
 	states := []State{Pending, Backfill, Maintenance, Dropping, Error}
 	legal := map[State]string{
-		Pending: "backfill dropping error", Backfill: "maintenance dropping error pending", Maintenance: "dropping error backfill",
-		Error: "pending backfill dropping", Dropping: "",
+		Pending: "backfill dropping error", Backfill: "maintenance dropping error pending",
+		Maintenance: "dropping error backfill",
+		Error:       "pending backfill dropping", Dropping: "",
 	}
 	for _, from := range states {
 		for _, to := range states {
@@ -57,14 +58,16 @@ func TestIDsAreStringsInJSON(t *testing.T) {
 func TestPartitionBy(t *testing.T) {
 	none := PartitionBy{}
 	by := PartitionBy{Scheme: PartitionRange, Exprs: []string{"a"}, Values: []json.RawMessage{json.RawMessage(`{"x":1}`)}}
-	spaced := PartitionBy{Scheme: PartitionRange, Exprs: []string{"a"}, Values: []json.RawMessage{json.RawMessage("{\n \"x\": 1 }")}}
+	spaced := PartitionBy{Scheme: PartitionRange, Exprs: []string{"a"},
+		Values: []json.RawMessage{json.RawMessage("{\n \"x\": 1 }")}}
 	other := PartitionBy{Scheme: PartitionRange, Exprs: []string{"a"}, Values: []json.RawMessage{json.RawMessage(`{"x":2}`)}}
 	if !none.IsZero() || by.IsZero() || !by.Equal(&spaced) || by.Equal(&other) || by.Equal(&none) {
 		t.Errorf("%v %v %v %v %v", none.IsZero(), by.IsZero(), by.Equal(&spaced), by.Equal(&other), by.Equal(&none))
 	}
 	for want, d := range map[string]*Definition{"": {State: Pending}, `"scheme":"range"`: {State: Pending, PartitionBy: by}} {
 		b, err := json.Marshal(d)
-		if has := bytes.Contains(b, []byte("partition_by")); err != nil || has != (want != "") || !bytes.Contains(b, []byte(want)) {
+		if has := bytes.Contains(b, []byte("partition_by")); err != nil || has != (want != "") ||
+			!bytes.Contains(b, []byte(want)) {
 			t.Errorf("%s %v", b, err)
 		}
 		var back Definition

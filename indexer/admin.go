@@ -11,8 +11,8 @@ import (
 
 	"tidemark/ingest"
 	"tidemark/internal/rpc"
+	"tidemark/internal/tlsconf"
 	"tidemark/internal/version"
-	"tidemark/tlsconf"
 	"tidemark/wire"
 )
 
@@ -37,7 +37,10 @@ func (x *Indexer) adminHandler() http.Handler {
 	add(http.MethodGet, "/v1/positions", anyone, http.HandlerFunc(x.positions))
 	x.metrics.registry.MustRegister(collector{x})
 	add(http.MethodGet, "/metrics", anyone, promhttp.HandlerFor(x.metrics.registry, promhttp.HandlerOpts{}))
-	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) { rpc.Write(w, r, http.StatusOK, wire.OK{}) }).Methods(http.MethodGet)
+	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
+		rpc.Write(w, r, http.StatusOK,
+			wire.OK{})
+	}).Methods(http.MethodGet)
 	r.HandleFunc("/readyz", x.ready).Methods(http.MethodGet)
 	otherwise(r, "an indexer's admin port")
 	return r
@@ -103,7 +106,8 @@ func (x *Indexer) poll(ctx context.Context, req *wire.PollRequest) (*wire.PollRe
 func positions(all []ingest.Progress) []wire.PollPosition {
 	out := make([]wire.PollPosition, len(all))
 	for i, p := range all {
-		out[i] = wire.PollPosition{VBucket: uint16(p.VBucket), Participant: p.Participant, HW: p.HW, Reach: p.Reach, Log: p.Log, Revision: p.Revision}
+		out[i] = wire.PollPosition{VBucket: uint16(p.VBucket), Participant: p.Participant, HW: p.HW, Reach: p.Reach,
+			Log: p.Log, Revision: p.Revision}
 	}
 	return out
 }
@@ -220,7 +224,8 @@ type SideStatus struct {
 
 func (x *Indexer) status(w http.ResponseWriter, r *http.Request) {
 	id := x.identity.get()
-	s := Status{Endpoint: x.Endpoint(), ClusterID: id.ClusterID, Version: version.Full(), Fence: id.Fence, Health: x.health.get(), Report: x.fullReport(r.Context(), func(string) bool { return true })}
+	s := Status{Endpoint: x.Endpoint(), ClusterID: id.ClusterID, Version: version.Full(), Fence: id.Fence,
+		Health: x.health.get(), Report: x.fullReport(r.Context(), func(string) bool { return true })}
 	for _, k := range x.allBuckets() {
 		_ = k.do(r.Context(), func() { // a bucket that goes has nothing to show
 			for _, p := range k.st.SideStreams() {

@@ -8,21 +8,25 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/indexer/storage"
 	"tidemark/partition"
-	"tidemark/storage"
 	"tidemark/wire"
 )
 
 const (
-	// DefaultAuditRate is how many rows and documents a second an indexer compares with KV by itself; MinAuditRate is the least.
+	// DefaultAuditRate is how many rows and documents a second an indexer compares with KV by itself; MinAuditRate is the
+	// least.
 	DefaultAuditRate = 500
 	MinAuditRate     = wire.MinVerifyRate
 	// DefaultAuditEvery is the pause between two rounds over all copies.
 	DefaultAuditEvery = 10 * time.Minute
+	// auditShare is how much of one processor comparing takes at most. What makes documents and copies costly to look at
+	// is not all in their number and size, which the rate is of.
+	auditShare = 0.05
 	// auditHold is about how long a snapshot is held for the rows that are looked at with it.
 	auditHold = 5 * time.Second
-	// auditFound bounds the documents that are remembered of one comparison, and auditRowBytes their rows: what is beyond is found
-	// in the next round.
+	// auditFound bounds the documents that are remembered of one comparison, and auditRowBytes their rows: what is beyond
+	// is found in the next round.
 	auditFound    = 1000
 	auditRowBytes = 16 << 20
 	// auditNames is how many documents the log names at most of one copy and comparison.
@@ -32,10 +36,10 @@ const (
 // auditSource begins the name under which the node's health has an index that differs.
 const auditSource = "index "
 
-// auditor compares the copies here with the KV data, slowly and for ever: what made a copy wrong may have been noticed by nobody.
-// It is a verification (verify.go) of one index after the other, of few vbuckets at a time and at a low rate. What differs is
-// compared a second time, from KV and the copy as they are then; what differs still is counted, named and taken anew: the
-// vbucket of that copy is emptied and streamed again from 0, as after a purge.
+// auditor compares the copies here with the KV data, slowly and for ever: what made a copy wrong may have been noticed
+// by nobody. It is a verification (verify.go) of one index after the other, of few vbuckets at a time and at a low
+// rate. What differs is compared a second time, from KV and the copy as they are then; what differs still is counted,
+// named and taken anew: the vbucket of that copy is emptied and streamed again from 0, as after a purge.
 type auditor struct{ x *Indexer }
 
 // Run goes round until ctx ends.
@@ -94,11 +98,13 @@ func (a *auditor) compare(ctx context.Context, d *index.Definition, where []find
 	if len(copies) == 0 {
 		return nil, nil
 	}
-	q := &wire.VerifyCopies{Index: d.ID, Copies: copies, VerifyRequest: wire.VerifyRequest{Rate: a.x.cfg.AuditRate, Limit: 1}}
+	q := &wire.VerifyCopies{Index: d.ID, Copies: copies, VerifyRequest: wire.VerifyRequest{Rate: a.x.cfg.AuditRate,
+		Limit: 1}}
 	v, err := a.x.newVerification(q, func(*wire.VerifyLine) error { return nil })
 	if err != nil {
 		return nil, err
 	}
+	v.pace.share = auditShare
 	v.audit, v.atOnce = true, int(min(verifyRows, max(paceStep, a.x.cfg.AuditRate*int64(auditHold/time.Second))))
 	if where != nil {
 		v.only = map[uint16]bool{}
@@ -134,25 +140,41 @@ func (a *auditor) copies(id index.ID) (ids []index.CopyID) {
 func confirmed(first, second []finding) []finding {
 	had := map[string]bool{}
 	for i := range first {
-		had[first[i].copy.String()+"/"+first[i].ID] = true
+		had[first[i].place()] = true
 	}
-	return slices.DeleteFunc(second, func(f finding) bool { return !had[f.copy.String()+"/"+f.ID] })
+	return slices.DeleteFunc(second, func(f finding) bool { return !had[f.place()] })
 }
+
+// place tells what is found apart from what else is: a document of a copy; with LostOnWay, which is of no document, a
+// vbucket.
+func (f *finding) place() string { return fmt.Sprint(f.copy, "/", f.VBucket, "/", f.ID) }
+
+// mends reports whether taking the vbucket anew from KV mends it: not what the way from there loses.
+func (f *finding) mends() bool { return f.Kind != wire.LostOnWay && f.Kind != wire.RefusedKey }
 
 // tell counts and names what was found.
 func (a *auditor) tell(d *index.Definition, source string, found []finding) {
-	slices.SortFunc(found, func(x, y finding) int { return cmp.Or(cmp.Compare(x.copy, y.copy), cmp.Compare(x.VBucket, y.VBucket)) })
+	slices.SortFunc(found, func(x, y finding) int {
+		return cmp.Or(cmp.Compare(x.copy, y.copy),
+			cmp.Compare(x.VBucket, y.VBucket))
+	})
 	for i := range found {
 		f := &found[i]
 		a.x.metrics.audited.WithLabelValues(string(f.Kind)).Inc()
 		if i < auditNames {
-			a.x.log.Error("a copy differs from the KV data; its vbucket is taken anew", "index", d.Bucket+"/"+d.Name, "slice", f.Slice, "replica", f.Replica,
-				"copy", f.copy, "vbucket", f.VBucket, "document", f.ID, "kind", f.Kind, "of", len(found))
+			a.x.log.Error("a copy differs from the KV data", "index", d.Bucket+"/"+d.Name, "slice", f.Slice, "replica",
+				f.Replica, "copy", f.copy,
+				"vbucket", f.VBucket, "document", f.ID, "kind", f.Kind, "detail", f.Detail, "taken_anew", f.mends(), "of",
+				len(found))
 		}
 	}
-	f := &found[0]
-	a.x.health.set(source, fmt.Sprintf("index %s/%s differs from the KV data in %d documents (slice %d, replica %d, vbucket %d, document %q: %s); they are taken anew",
-		d.Bucket, d.Name, len(found), f.Slice, f.Replica, f.VBucket, f.ID, f.Kind))
+	f, becomes := &found[0], "they are taken anew"
+	if !slices.ContainsFunc(found, func(f finding) bool { return f.mends() }) {
+		becomes = "taking them anew would not mend that: " + f.Detail
+	}
+	a.x.health.set(source, fmt.Sprintf("index %s/%s differs from the KV data in %d documents (slice %d, replica %d, "+
+		"vbucket %d, document %q: %s); %s",
+		d.Bucket, d.Name, len(found), f.Slice, f.Replica, f.VBucket, f.ID, f.Kind, becomes))
 	wake(a.x.report)
 }
 
@@ -169,6 +191,9 @@ func (a *auditor) heal(ctx context.Context, d *index.Definition, found []finding
 	rows := map[place][]storage.Row{}
 	for i := range found {
 		f := &found[i]
+		if !f.mends() {
+			continue
+		}
 		at := place{f.copy, f.VBucket}
 		if rows[at] == nil {
 			rows[at] = []storage.Row{}
@@ -195,7 +220,7 @@ func (a *auditor) heal(ctx context.Context, d *index.Definition, found []finding
 	wake(a.x.sides)
 }
 
-// elsewhere tells whether another node has a copy of the same slice.
+// elsewhere reports whether another node has a copy of the same slice.
 func (a *auditor) elsewhere(id index.ID, copy index.CopyID) bool {
 	view, err := catalog{a.x}.View(id)
 	if err != nil {

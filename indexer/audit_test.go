@@ -9,12 +9,11 @@ import (
 	"time"
 
 	"tidemark/index"
-	"tidemark/internal/steady"
-	"tidemark/storage/storagetest"
+	"tidemark/indexer/storage/storagetest"
 	"tidemark/wire"
 )
 
-// counted gives the sum of a counter.
+// counted returns the sum of a counter.
 func (m *metrics) counted(t testing.TB, name string) (n float64) {
 	t.Helper()
 	families, err := m.registry.Gather()
@@ -31,11 +30,9 @@ func (m *metrics) counted(t testing.TB, name string) (n float64) {
 	return n
 }
 
-// TestAuditHeals: a copy that has lost a row, and has one that it should not have, finds that by itself, is named in the node's
-// health, takes those vbuckets anew and no other, and is right again. The other copies are not touched.
-func TestAuditHeals(t *testing.T) { steady.Run(t, still, testAuditHeals) }
-
-func testAuditHeals(t *steady.T) {
+// TestAuditHeals: a copy that has lost a row, and has one that it should not have, finds that by itself, is named in
+// the node's health, takes those vbuckets anew and no other, and is right again. The other copies are not touched.
+func TestAuditHeals(t *testing.T) {
 	w := built(t)
 	w.stopIndexer()
 	lost, stray := "doc-0020", "doc-0031"

@@ -3,22 +3,23 @@ package indexer
 import (
 	"context"
 	"errors"
+	"math"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/hashicorp/go-hclog"
-	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
+	"tidemark/indexer/storage"
 	"tidemark/ingest"
 	"tidemark/keyversion"
-	"tidemark/storage"
 	"tidemark/wire"
 )
 
 const (
 	// dataInbox is how many batches may wait for a bucket's loop: two for each of some tens of connections. Beyond it
-	// the connections wait.
+	// the connections wait, as they do beyond inboxBytes.
 	dataInbox = 64
 	// controlInbox is how many commands may wait; a command beyond it waits at its caller.
 	controlInbox = 64
@@ -27,14 +28,16 @@ const (
 	// sideBatch is how many bytes of side streams are written at once: what is written, and with it what a build has
 	// reached and what a crash takes away, moves in steps of that size.
 	sideBatch = 512 << 10
-	// sideRoom is how many bytes of side streams one bucket holds, a quarter of its queue at most. It is enough to keep the
-	// writer busy; more would wait here instead of at KV, and be sent again after a crash.
+	// sideRoom is how many bytes of side streams one bucket holds, a quarter of its queue at most. It is enough to keep
+	// the writer busy; more would wait here instead of at KV, and be sent again after a crash.
 	sideRoom = 16 << 20
 	// aheadBatch is how many bytes are written at once to make room in the queue: a stability timestamp waits no longer.
 	aheadBatch = 8 << 20
 	// bucketTick is how often a bucket looks by itself at what could be written: small side streams, and copies that
 	// have become whole.
 	bucketTick = 20 * time.Millisecond
+	// maxStability is how many stability timestamps may be under way: as many as the coordinator leaves unacknowledged.
+	maxStability = 4
 	// takeAtOnce bounds how many batches are taken before the loop looks at anything else.
 	takeAtOnce = 16
 )
@@ -47,10 +50,19 @@ type inbound struct {
 	side    bool
 	lost    bool
 	batch   *keyversion.Batch
+	size    int64 // that it takes of the inbox
 	release func()
 }
 
-// bucket is one bucket on this node: a loop that owns the ingest state, and a writer that owns the order of what is
+// box is the number of its inbox.
+func (in *inbound) box() int {
+	if in.side {
+		return 1
+	}
+	return 0
+}
+
+// bucket is one bucket on this node: a loop that owns the ingest state, and lanes in which what it hands out is
 // written.
 type bucket struct {
 	x        *Indexer
@@ -62,25 +74,31 @@ type bucket struct {
 
 	data    chan inbound // of maintenance streams
 	side    chan inbound // of side streams
+	inboxes [2]inboxRoom // of data and side
 	control chan func()
 	stop    chan struct{} // closed: the bucket goes
 	done    chan struct{} // closed: its loop has ended
-	jobs    chan job
 	results chan result
+	lanes   *lanes
 
-	spreader spreader // of the writer
+	spreaders spreaders
 
 	// of the loop
 	st      *ingest.Bucket
 	mem     arena
 	slices  map[index.CopyID]*storage.Slice
+	laneOf  map[index.CopyID]*lane    // of those that have had something to write
+	leaving map[index.CopyID][]*lane  // of copies that were let go, and whose newest task has perhaps not ended
 	sizes   map[index.CopyID]copySize // of copies that are, or have just been, built: see sizeOf
 	pending []ingest.Work
 	strays  map[vbOfCopy][]storage.Row // to be removed with the range of a vbucket that is taken anew
-	purges  []purge                    // tombstones that have no use any more, to be removed when nothing else is to be written
-	busy    bool
-	idle    chan struct{} // closed when the present job is done
-	look    bool          // something may have become possible
+	// tombstones that have no use any more, to be removed when nothing else is to be written
+	purges  []purge
+	under   []*underway           // batches that are not done, in the order in which they were handed out
+	purging bool                  // a purge is under way
+	unmark  map[index.CopyID]bool // copies of which it is to be seen whether they have any tombstones left
+	puts    *putBack              // restores that are under way
+	look    bool                  // something may have become possible
 	acks    []wire.Ack
 
 	// read from outside the loop
@@ -96,28 +114,30 @@ func (x *Indexer) newBucket(b wire.Bucket) (*bucket, error) {
 	k := &bucket{
 		x: x, log: x.log.With("bucket", b.Name), name: b.Name, uuid: b.UUID, vbuckets: b.VBuckets, piece: x.cfg.pieceBytes(),
 		data: make(chan inbound, dataInbox), side: make(chan inbound, dataInbox), control: make(chan func(), controlInbox),
-		stop: make(chan struct{}), done: make(chan struct{}), jobs: make(chan job, 1), results: make(chan result, 1),
-		slices: map[index.CopyID]*storage.Slice{}, sizes: map[index.CopyID]copySize{}, strays: map[vbOfCopy][]storage.Row{},
+		stop: make(chan struct{}), done: make(chan struct{}), results: make(chan result),
+		slices: map[index.CopyID]*storage.Slice{}, laneOf: map[index.CopyID]*lane{}, leaving: map[index.CopyID][]*lane{}, unmark: map[index.CopyID]bool{},
+		sizes: map[index.CopyID]copySize{}, strays: map[vbOfCopy][]storage.Row{},
 	}
-	st, err := ingest.New(ingest.Options{VBuckets: b.VBuckets, Generation: b.Generation, RollbackID: b.RollbackID, Pack: k.mem.pack})
+	st, err := ingest.New(ingest.Options{VBuckets: b.VBuckets, Generation: b.Generation, RollbackID: b.RollbackID,
+		Pack: k.mem.pack})
 	if err != nil {
 		return nil, err
 	}
 	k.st = st
+	k.mem.refused = func(e *keyversion.Event, s *keyversion.Statement, key []byte) { x.refuse(k.name, e, s, key) }
 	return k, nil
 }
 
-// Run is the bucket's loop together with its writer.
+// Run is the bucket's loop together with its writers.
 func (k *bucket) Run(ctx context.Context) error {
 	defer close(k.done)
 	inner, cancel := context.WithCancel(ctx)
 	defer cancel()
-	g := errgroup.Group{}
-	g.Go(func() error { return k.write(inner) })
+	k.lanes = newLanes(func(n *lane, t task) { k.doTask(inner, n, t) })
 	k.loop(inner)
 	cancel()
-	close(k.jobs)
-	return g.Wait()
+	k.lanes.close()
+	return nil
 }
 
 func (k *bucket) loop(ctx context.Context) {
@@ -147,9 +167,9 @@ func (k *bucket) loop(ctx context.Context) {
 			k.takeSome(in, k.side, k.sideFull)
 		case <-tick.C:
 			k.look = true
-			k.pump(true)
+			k.pump(ctx, true)
 		}
-		k.pump(false)
+		k.pump(ctx, false)
 		k.queueBytes.Store(int64(k.st.QueueBytes()))
 		k.rollback.Store(k.st.RollbackID())
 	}
@@ -179,8 +199,9 @@ func (k *bucket) takeSome(in inbound, inbox <-chan inbound, full func() bool) {
 	}
 }
 
-// take gives a batch to the state. The events are packed there, so that the frame is free afterwards.
+// take returns a batch to the state. The events are packed there, so that the frame is free afterwards.
 func (k *bucket) take(in inbound) {
+	defer k.inboxes[in.box()].leave(in.size)
 	if in.lost {
 		k.st.ConnectionLost(in.src.Connection)
 		wake(k.x.report)
@@ -209,125 +230,161 @@ func (k *bucket) take(in inbound) {
 	in.release()
 }
 
-// pump gives the writer its next job: what must be done first, then by turns a stability timestamp, what makes room ahead of
-// one, and what side streams brought. all: also what is no whole batch of side streams.
-func (k *bucket) pump(all bool) {
-	k.pending = append(k.pending, k.st.Work()...)
-	if k.busy {
-		return
-	}
-	if len(k.pending) > 0 {
-		k.startPending()
-		return
-	}
-	t, acks := k.st.Next(k.room(all))
-	for _, a := range acks {
-		k.acknowledge(a)
-		k.noteFlushed(a.Ref)
-	}
-	k.look = t != nil
-	if t != nil {
+// pump hands out what is to be written: what must be done first, then by turns stability timestamps, what makes room
+// ahead of one, and what side streams brought. all: also what is no whole batch of side streams.
+func (k *bucket) pump(ctx context.Context, all bool) {
+	for k.puts == nil {
+		k.pending = append(k.pending, k.st.Work()...)
+		if len(k.pending) > 0 {
+			if !k.handPending(ctx) {
+				return
+			}
+			continue
+		}
+		t, acks := k.st.Next(k.room(all))
+		for _, a := range acks {
+			k.acknowledge(a)
+			k.noteFlushed(a.Ref)
+		}
+		k.look = t != nil
+		if t == nil {
+			k.purgeNext()
+			return
+		}
 		if t.Kind == ingest.Ahead {
 			k.log.Debug("the queue is full: applying ahead", "bytes", t.Bytes())
 			k.x.metrics.ahead.Inc()
 		}
-		k.start(ingest.Work{Batch: t})
-		return
+		k.hand(t)
 	}
-	k.purgeNext()
 }
 
-// room says which batches are to be looked for; all: also what is no whole batch of side streams.
+// room says which batches are to be looked for; all: also what is no whole batch of side streams. Of side streams and
+// of what makes room one batch is under way at a time, so that what is queued for a copy stays small.
 func (k *bucket) room(all bool) ingest.Room {
+	under := [len(batchKinds)]int{}
+	for _, u := range k.under {
+		under[u.batch.Kind]++
+	}
 	limit := int(k.x.queueShare())
-	r := ingest.Room{Stability: k.look, SideLeast: sideBatch, SideMost: sideBatch, AheadFrom: limit / 4 * 3, AheadBytes: min(limit/2, aheadBatch),
-		AheadKeep: limit / 4 / k.vbuckets}
+	r := ingest.Room{Stability: k.look && under[ingest.AtStability] < maxStability, SideLeast: sideBatch,
+		SideMost: sideBatch, AheadFrom: limit / 4 * 3,
+		AheadBytes: min(limit/2, aheadBatch), AheadKeep: limit / 4 / k.vbuckets}
 	if all || k.st.SideBytes() >= sideBatch {
 		r.SideLeast = 1
+	}
+	if under[ingest.FromSide] > 0 {
+		r.SideMost = 0
+	}
+	if under[ingest.Ahead] > 0 {
+		r.AheadFrom = math.MaxInt
 	}
 	return r
 }
 
-// purgeNext lets the writer remove the tombstones of one vbucket, unless a side stream needs them again.
+// purgeNext lets the tombstones of one vbucket be removed when nothing else is to be written, unless a side stream
+// needs them again.
 func (k *bucket) purgeNext() {
-	for len(k.purges) > 0 {
+	for len(k.purges) > 0 && len(k.under) == 0 && !k.purging {
 		p := k.purges[0]
 		k.purges = k.purges[1:]
 		if pos, ok := k.st.Position(p.copy, p.vb); ok && pos.Whole() && k.slices[p.copy] != nil {
-			k.startJob(job{purge: &p})
-			return
+			k.handPurge(p)
 		}
 	}
 }
 
-// startPending hands the first work that waits to the writer, and restores with all that follow it.
-func (k *bucket) startPending() {
+// handPending hands out the first work that waits; false: it waits still. Restores go together, and are done when
+// nothing else is under way: they choose among what copies hold.
+func (k *bucket) handPending(ctx context.Context) bool {
 	var back []ingest.Restore
 	for len(back) < len(k.pending) && k.pending[len(back)].Restore != nil {
 		back = append(back, *k.pending[len(back)].Restore)
 	}
 	if len(back) > 0 {
+		if len(k.under) > 0 || k.purging {
+			return false
+		}
 		k.pending = k.pending[len(back):]
-		k.startJob(job{restores: back})
-		return
+		k.handRestores(ctx, back)
+		return true
 	}
 	w := k.pending[0]
 	k.pending = k.pending[1:]
-	k.start(w)
+	k.hand(w.Batch)
+	return true
 }
 
-// start hands work to the writer.
-func (k *bucket) start(w ingest.Work) { k.startJob(job{work: w}) }
-
-// startJob hands a job to the writer; it has one at a time, so that this never waits.
-func (k *bucket) startJob(j job) {
-	k.busy = true
-	slices := make(map[index.CopyID]*storage.Slice, len(k.slices))
-	for id, s := range k.slices {
-		slices[id] = s
-	}
-	j.slices, j.strays = slices, k.straysOf(j.work.Batch)
-	k.jobs <- j
-}
-
-// finish takes over what the writer has done.
+// finish takes over what writers have done.
 func (k *bucket) finish(r result) {
-	k.busy = false
-	if k.idle != nil {
-		close(k.idle)
-		k.idle = nil
+	switch {
+	case r.reopened != nil:
+		if n := r.reopened; k.laneOf[n.copy] == n { // else it has been let go
+			k.wentBack(n)
+		}
+	case r.shown != nil:
+		k.st.Shown(r.shown.batch, r.shown.without()...)
+		k.x.viewChanged()
+		wake(k.x.report)
+	case r.ended != nil && r.ended.purge != nil:
+		k.purging = false
+		k.unmark[r.ended.purge.copy] = true
+	case r.ended != nil:
+		k.ended(r.ended)
+	case r.back != nil:
+		k.restored(r.back)
 	}
-	if r.purged != nil {
-		k.purged(r.purged.copy)
+	k.unmarkNow()
+}
+
+// ended takes over that a batch is written. Stability timestamps are told of in their order, to acknowledge one says
+// that those before it are written.
+func (k *bucket) ended(u *underway) {
+	u.done = true
+	k.x.metrics.batch(u.batch.Kind, k.x.now().Sub(u.began))
+	waits := false
+	k.under = slices.DeleteFunc(k.under, func(u *underway) bool {
+		at := u.batch.Kind == ingest.AtStability
+		if !u.done || at && waits {
+			waits = waits || at
+			return false
+		}
+		k.written(u)
+		return true
+	})
+}
+
+// written tells the state of a batch that is written.
+func (k *bucket) written(u *underway) {
+	k.spreaders.give(u.spreader)
+	k.schedulePurges(u.batch)
+	if a, ok := k.st.Done(u.batch, u.without()...); ok {
+		k.acknowledge(a)
 	}
-	if t := r.work.Batch; t != nil {
-		k.schedulePurges(t)
-		ids := make([]index.CopyID, 0, len(r.reopened))
-		for _, o := range r.reopened {
-			ids = append(ids, o.id)
-		}
-		if a, ok := k.st.Done(t, append(ids, r.missing...)...); ok {
-			k.acknowledge(a)
-		}
-		if t.Kind == ingest.AtStability {
-			k.noteFlushed(t.Ref)
-		} else {
-			wake(k.x.sides)
-		}
-	}
-	k.putBack(r.restored)
-	for _, o := range r.reopened {
-		k.forget(o.id)
-		delete(k.sizes, o.id)
-		if err := k.st.Reopened(o.id, o.slice.Positions(), o.slice.Logs()); err != nil {
-			k.log.Error("a recovered copy cannot be used", "copy", o.id, "error", err)
-		}
+	if u.batch.Kind == ingest.AtStability {
+		k.noteFlushed(u.batch.Ref)
+	} else {
 		wake(k.x.sides)
 	}
 }
 
-// putBack tells the state what was restored.
-func (k *bucket) putBack(all []restored) {
+// wentBack takes over that a copy's store had to be opened again, and has lost its newest batches: what is under way
+// for it is lost, too.
+func (k *bucket) wentBack(n *lane) {
+	delete(k.laneOf, n.copy)
+	for _, u := range k.under {
+		u.spoilt = append(u.spoilt, n.copy)
+	}
+	k.forget(n.copy)
+	delete(k.sizes, n.copy)
+	if err := k.st.Reopened(n.copy, n.slice.Positions(), n.slice.Logs()); err != nil {
+		k.log.Error("a recovered copy cannot be used", "copy", n.copy, "error", err)
+	}
+	wake(k.x.sides)
+}
+
+// tellBack tells the state what was restored.
+func (k *bucket) tellBack(all []restored) {
 	if len(all) == 0 {
 		return
 	}
@@ -358,16 +415,21 @@ func (k *bucket) schedulePurges(t *ingest.Batch) {
 	}
 }
 
-// purged: when a copy has none left, it is not looked through after a restart.
-func (k *bucket) purged(id index.CopyID) {
+// unmarkNow: a copy that has no tombstones left is not looked through after a restart. What is under way may bring
+// some.
+func (k *bucket) unmarkNow() {
+	if len(k.unmark) == 0 || len(k.under) > 0 || k.purging {
+		return
+	}
 	for _, p := range k.purges {
-		if p.copy == id {
-			return
+		delete(k.unmark, p.copy) // there will be another look
+	}
+	for id := range k.unmark {
+		if !k.st.Tombstones(id) {
+			k.x.marks.clear(id)
 		}
 	}
-	if !k.st.Tombstones(id) {
-		k.x.marks.clear(id)
-	}
+	clear(k.unmark)
 }
 
 // noteFlushed lets scans see that nothing at or below a timestamp is still to come.
@@ -410,7 +472,8 @@ func (k *bucket) acknowledge(a ingest.Ack) {
 }
 
 func (k *bucket) ref(r ingest.Ref) wire.StabilityRef {
-	return wire.StabilityRef{Bucket: k.name, Generation: r.Generation, RollbackID: r.RollbackID, Number: r.Number, Hash: r.Hash}
+	return wire.StabilityRef{Bucket: k.name, Generation: r.Generation, RollbackID: r.RollbackID, Number: r.Number,
+		Hash: r.Hash}
 }
 
 // do runs f in the loop and waits for it. An error says that f has not run and never will.
@@ -456,7 +519,8 @@ func (k *bucket) addCopy(ctx context.Context, s *storage.Slice) error {
 			return
 		}
 		stable, _ := s.Timestamp() // all zero until it was exact once; at an empty bucket that is judged anew
-		err = k.st.Add(ingest.Copy{ID: m.Copy, Index: m.Index, Slice: m.Slice, Ready: stable.Total() > 0, Positions: s.Positions(), Logs: s.Logs()})
+		err = k.st.Add(ingest.Copy{ID: m.Copy, Index: m.Index, Slice: m.Slice, Ready: stable.Total() > 0,
+			Positions: s.Positions(), Logs: s.Logs()})
 		if err == nil {
 			k.slices[m.Copy] = s
 		}
@@ -471,35 +535,50 @@ func (k *bucket) addCopy(ctx context.Context, s *storage.Slice) error {
 	return err
 }
 
-// removeCopy lets a copy go; after it returns nothing is written to it any more.
+// removeCopy lets a copy go; after it returns without an error nothing is written to it any more. A call that was given up is
+// made again: it waits for the same.
 func (k *bucket) removeCopy(ctx context.Context, id index.CopyID) error {
-	var under <-chan struct{}
+	var waits []<-chan struct{}
 	err := k.do(ctx, func() {
 		k.st.Remove(id)
 		k.forget(id)
+		for _, u := range k.under { // a copy of the same id that comes now has nothing of it
+			u.spoilt = append(u.spoilt, id)
+		}
+		if n := k.laneOf[id]; n != nil {
+			k.leaving[id] = append(k.leaving[id], n)
+			delete(k.laneOf, id)
+		}
+		for _, n := range k.leaving[id] {
+			if rest := k.lanes.lose(n); rest != nil {
+				waits = append(waits, rest)
+			}
+		}
+		if len(waits) == 0 {
+			delete(k.leaving, id)
+		}
 		delete(k.slices, id)
 		delete(k.sizes, id)
-		if k.busy {
-			if k.idle == nil {
-				k.idle = make(chan struct{})
-			}
-			under = k.idle
+		if k.puts != nil {
+			waits = append(waits, k.puts.ended)
 		}
 	})
-	if err != nil || under == nil {
+	if err != nil {
 		return err
 	}
-	select {
-	case <-under:
-		return nil
-	case <-k.done:
-		return errBucketGone
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	for _, w := range waits {
+		select {
+		case <-w:
+		case <-k.done:
+			return errBucketGone
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
+	return nil
 }
 
-// restoredSignal gives a channel that is closed when the next vbucket has been put back. It runs in the loop.
+// restoredSignal returns a channel that is closed when the next vbucket has been put back. It runs in the loop.
 func (k *bucket) restoredSignal() <-chan struct{} {
 	if k.restoring == nil {
 		k.restoring = make(chan struct{})

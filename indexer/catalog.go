@@ -5,17 +5,18 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/http"
 	"slices"
 	"sync"
 	"time"
 
 	"tidemark/index"
+	"tidemark/indexer/scan"
+	"tidemark/indexer/storage"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
 	"tidemark/partition"
-	"tidemark/scan"
-	"tidemark/storage"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -23,7 +24,8 @@ import (
 const (
 	// askAgain is the pause before projectors are asked again for vbuckets that nobody owned.
 	askAgain = 50 * time.Millisecond
-	// askRest is how long the others may take when every vbucket has an owner: the KV node of one that was failed over may hang.
+	// askRest is how long the others may take when every vbucket has an owner: the KV node of one that was failed over may
+	// hang.
 	askRest = 250 * time.Millisecond
 )
 
@@ -117,12 +119,18 @@ func (c catalog) view(node index.NodeID, id index.ID) (scan.View, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	var v scan.View
-	i, ok := slices.BinarySearchFunc(x.defs.Indexes, id, func(d index.Definition, id index.ID) int { return cmp.Compare(d.ID, id) })
+	i, ok := slices.BinarySearchFunc(x.defs.Indexes, id, func(d index.Definition,
+		id index.ID) int {
+		return cmp.Compare(d.ID, id)
+	})
 	if !ok {
-		return v, scan.Errorf(scan.IndexNotFound, "no index has id %s", id)
+		return v, scan.Errorf(scan.IndexNotHosted, "no index has id %s", id)
 	}
 	v.Definition = x.defs.Indexes[i]
-	if i, ok = slices.BinarySearchFunc(x.defs.Topologies, id, func(t partition.Topology, id index.ID) int { return cmp.Compare(t.Index, id) }); ok {
+	if i, ok = slices.BinarySearchFunc(x.defs.Topologies, id, func(t partition.Topology,
+		id index.ID) int {
+		return cmp.Compare(t.Index, id)
+	}); ok {
 		v.Topology = x.defs.Topologies[i]
 	}
 	for _, b := range x.defs.Buckets {
@@ -131,7 +139,8 @@ func (c catalog) view(node index.NodeID, id index.ID) (scan.View, error) {
 		}
 	}
 	if v.Bucket.InRollback {
-		return v, scan.Errorf(scan.IndexInRollback, "bucket %q of index %s is being rolled back: try again", v.Bucket.Name, id)
+		return v, scan.Errorf(scan.IndexInRollback, "bucket %q of index %s is being rolled back: try again", v.Bucket.Name,
+			id)
 	}
 	if n, ok := x.newest[v.Bucket.Name]; ok && n.Generation == v.Bucket.Generation && n.RollbackID > v.Bucket.RollbackID {
 		v.Bucket.RollbackID = n.RollbackID // the list of definitions is older than the newest rollback
@@ -175,7 +184,7 @@ func (t truth) CurrentSeqnos(ctx context.Context, bucket string) (timestamp.Vect
 	d := t.x.present()
 	i := slices.IndexFunc(d.Buckets, func(b wire.Bucket) bool { return b.Name == bucket })
 	if i < 0 {
-		return timestamp.Vector{}, scan.Errorf(scan.IndexNotFound, "bucket %q is not known here", bucket)
+		return timestamp.Vector{}, scan.Errorf(scan.IndexNotHosted, "bucket %q is not known here", bucket)
 	}
 	n := d.Buckets[i].VBuckets
 	var unowned []uint16
@@ -196,16 +205,18 @@ func (t truth) CurrentSeqnos(ctx context.Context, bucket string) (timestamp.Vect
 			d = t.x.present()
 		case <-ctx.Done():
 			pause.Stop()
-			e := scan.Errorf(scan.VBucketsUnowned, "%d of %d vbuckets of bucket %q have no owner that could be asked (%v)", len(unowned), n, bucket, why)
+			e := scan.Errorf(scan.VBucketsUnowned, "%d of %d vbuckets of bucket %q have no owner that could be asked (%v)",
+				len(unowned), n, bucket, why)
 			e.VBuckets = unowned
 			return said.at, e
 		}
 	}
 }
 
-// ask gives what the projectors say now. When every vbucket has an owner, who has not answered is waited for no longer than
-// askRest.
-func (t truth) ask(ctx context.Context, projectors []wire.ProjectorEndpoint, req wire.SeqnosRequest, n int) (*claims, error) {
+// ask returns what the projectors say now. When every vbucket has an owner, who has not answered is waited for no
+// longer than askRest.
+func (t truth) ask(ctx context.Context, projectors []wire.ProjectorEndpoint, req wire.SeqnosRequest, n int) (*claims,
+	error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type answer struct {
@@ -239,7 +250,8 @@ func (t truth) ask(ctx context.Context, projectors []wire.ProjectorEndpoint, req
 }
 
 // Stabilize implements scan.Truth.
-func (t truth) Stabilize(ctx context.Context, bucket string, need timestamp.Vector, wait time.Duration) (wire.Stability, error) {
+func (t truth) Stabilize(ctx context.Context, bucket string, need timestamp.Vector, wait time.Duration) (wire.Stability,
+	error) {
 	s, err := t.x.managers.Stabilize(ctx, bucket, &wire.StabilizeRequest{Need: need, WaitMS: max(wait.Milliseconds(), 1)})
 	if err != nil {
 		var p *rpc.Problem
@@ -251,7 +263,8 @@ func (t truth) Stabilize(ctx context.Context, bucket string, need timestamp.Vect
 				return wire.Stability{}, scan.Errorf(code, "%s", p.Detail)
 			}
 		}
-		return wire.Stability{}, scan.Errorf(scan.Unavailable, "the leader could not be asked for a stability timestamp: %w", err)
+		return wire.Stability{}, scan.Errorf(scan.Unavailable, "the leader could not be asked for a stability timestamp: %w",
+			err)
 	}
 	s.Bucket = bucket
 	t.x.published(s)
@@ -268,7 +281,8 @@ type nodes struct {
 const slicesPath = "/v1/slices:scan"
 
 // OpenSlices implements scan.Nodes. This node's own slices are read here and now, without a network between.
-func (n nodes) OpenSlices(ctx context.Context, node index.NodeID, others []index.NodeID, req scan.NodeRequest) (scan.RowStream, error) {
+func (n nodes) OpenSlices(ctx context.Context, node index.NodeID, others []index.NodeID,
+	req scan.NodeRequest) (scan.RowStream, error) {
 	if node == n.x.identity.get().Node {
 		return openHere(ctx, req, pins{n.x})
 	}
@@ -278,12 +292,27 @@ func (n nodes) OpenSlices(ctx context.Context, node index.NodeID, others []index
 		}
 		return addrs
 	}
-	// The scan's context ends this one: the stream is closed by its caller, or the caller gives the whole scan up.
+	body, err := n.watched(ctx, node, slicesPath, req, instead)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := scan.ReadFrames(body)
+	if err != nil {
+		return nil, err
+	}
+	return rows, nil
+}
+
+// watched is post for an answer that may take long: it fails when the node falls silent, be it in the middle. instead
+// returns who could be asked in its place; nil: nobody, and it has its time (package detector).
+func (n nodes) watched(ctx context.Context, node index.NodeID, path string, req any,
+	instead func() []string) (io.ReadCloser, error) {
+	// The caller's context ends this one: the answer is closed, or the caller gives everything up.
 	ctx, cancel := context.WithCancel(ctx)
 	addr := n.addr(node)
 	var wait detector.Wait
 	n.x.alive.Begin(&wait, addr, instead, cancel)
-	body, err := n.post(ctx, node, slicesPath, req)
+	body, err := n.post(ctx, node, path, req)
 	switch silent := wait.End(); {
 	case silent:
 		cancel()
@@ -298,11 +327,8 @@ func (n nodes) OpenSlices(ctx context.Context, node index.NodeID, others []index
 		cancel()
 		return nil, err
 	}
-	rows, err := scan.ReadFrames(&nodeBody{detector.Body{ReadCloser: body, Detector: n.x.alive, Peer: addr, Others: instead, Silent: cancel}, cancel})
-	if err != nil {
-		return nil, err
-	}
-	return rows, nil
+	return &nodeBody{detector.Body{ReadCloser: body, Detector: n.x.alive, Peer: addr, Others: instead, Silent: cancel},
+		cancel}, nil
 }
 
 // nodeBody ends its request when it is closed.
@@ -333,7 +359,7 @@ func (n nodes) Name(node index.NodeID) string {
 	return fmt.Sprintf("number %d", node)
 }
 
-// addr gives a node's scan port, "" when it is not known.
+// addr returns a node's scan port, "" when it is not known.
 func (n nodes) addr(node index.NodeID) string {
 	for _, e := range n.x.present().Indexers {
 		if e.Node == node {
@@ -374,10 +400,11 @@ func (t *tracedRows) Close() error {
 type pins struct{ x *Indexer }
 
 // Pin implements scan.Pins.
-func (p pins) Pin(ctx context.Context, id index.ID, copies []index.CopyID, ref wire.StabilityRef, wait time.Duration) (*scan.Pinned, error) {
+func (p pins) Pin(ctx context.Context, id index.ID, copies []index.CopyID, ref wire.StabilityRef,
+	wait time.Duration) (*scan.Pinned, error) {
 	k := p.x.bucketNamed(ref.Bucket)
 	if k == nil {
-		return nil, scan.Errorf(scan.IndexNotFound, "bucket %q is not held on this node", ref.Bucket)
+		return nil, scan.Errorf(scan.IndexNotHosted, "bucket %q is not held on this node", ref.Bucket)
 	}
 	got := make([]*storage.Snapshot, 0, len(copies))
 	release := func() error {
@@ -420,27 +447,30 @@ func (p pins) Keep(ref wire.StabilityRef, d time.Duration) {
 // one waits for a copy's snapshot at ref, or says why it will not come.
 func (p pins) one(ctx context.Context, k *bucket, id index.ID, c index.CopyID, ref wire.StabilityRef) (held, error) {
 	for {
-		changed := p.x.snapshots.changes()
+		changed := p.x.snapshots.changesOf(c)
+		f := k.flushed.Load() // before the look: what comes after it is not passed over
+		passed := p.x.snapshots.hasSkipped(c, ref) || f != nil && f.Compare(ref) >= 0
 		if h, ok := p.x.snapshots.acquire(c, &ref); ok {
 			return h, nil
 		}
 		s, ok := p.x.store.Slice(c)
 		switch {
 		case !ok || s.Meta().Index != id:
-			return held{}, scan.Errorf(scan.IndexNotFound, "copy %s of index %s is not on this node", c, id)
+			return held{}, scan.Errorf(scan.IndexNotHosted, "copy %s of index %s is not on this node", c, id)
 		case k.rollback.Load() > ref.RollbackID:
 			return held{}, scan.Errorf(scan.IndexInRollback, "bucket %q was rolled back after timestamp %d", k.name, ref.Number)
 		}
 		if refs := p.x.snapshots.refs(c); len(refs) > 0 && refs[0].Compare(ref) > 0 {
-			return held{}, scan.Errorf(scan.SnapshotTooOld, "copy %s holds timestamps %d to %d, not %d any more", c, refs[0].Number, refs[len(refs)-1].Number, ref.Number)
+			return held{}, scan.Errorf(scan.SnapshotTooOld, "copy %s holds timestamps %d to %d, not %d any more", c,
+				refs[0].Number, refs[len(refs)-1].Number, ref.Number)
 		}
-		if f := k.flushed.Load(); f != nil && f.Compare(ref) >= 0 {
+		if passed {
 			return held{}, scan.Errorf(scan.SnapshotSkipped, "copy %s could not be made exact at timestamp %d", c, ref.Number)
 		}
 		select {
 		case <-changed:
 		case <-k.done:
-			return held{}, scan.Errorf(scan.IndexNotFound, "bucket %q has left this node", k.name)
+			return held{}, scan.Errorf(scan.IndexNotHosted, "bucket %q has left this node", k.name)
 		case <-ctx.Done():
 			return held{}, context.Cause(ctx)
 		}

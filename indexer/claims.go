@@ -20,8 +20,8 @@ type claim struct {
 
 func newClaims(n int) *claims { return &claims{at: timestamp.New(n), by: make([]claim, n)} }
 
-// add takes a projector's answer. Two may ask the same KV node, and say the same branch. Where they are on two branches, one
-// of them asks a node that does not know yet that it was failed over: the newer vbucket map tells which.
+// add takes a projector's answer. Two may ask the same KV node, and say the same branch. Where they are on two
+// branches, one of them asks a node that does not know yet that it was failed over: the newer vbucket map tells which.
 func (c *claims) add(r *wire.SeqnosReply) {
 	if len(r.VBUUIDs) != len(r.VBuckets) || len(r.Seqnos) != len(r.VBuckets) {
 		return
@@ -32,7 +32,8 @@ func (c *claims) add(r *wire.SeqnosReply) {
 		}
 		said, had, by := timestamp.Position{VBUUID: r.VBUUIDs[i], Seqno: r.Seqnos[i]}, c.at.At(int(vb)), &c.by[vb]
 		newer := r.Revision.Compare(by.revision)
-		switch same := said.VBUUID == had.VBUUID || said.VBUUID == 0 || had.VBUUID == 0; { // 0: a projector of an older version
+		// 0: a projector of an older version
+		switch same := said.VBUUID == had.VBUUID || said.VBUUID == 0 || had.VBUUID == 0; {
 		case !by.made:
 			c.owned++
 		case same:

@@ -17,7 +17,8 @@ import (
 // TestClaims: vbucket 0 is claimed by two.
 func TestClaims(t *testing.T) {
 	say := func(uuid, seqno, rev uint64) *wire.SeqnosReply {
-		return &wire.SeqnosReply{VBuckets: []uint16{0}, VBUUIDs: []uint64{uuid}, Seqnos: []uint64{seqno}, Revision: timestamp.MapRevision{Rev: rev}}
+		return &wire.SeqnosReply{VBuckets: []uint16{0}, VBUUIDs: []uint64{uuid}, Seqnos: []uint64{seqno},
+			Revision: timestamp.MapRevision{Rev: rev}}
 	}
 	for _, tc := range []struct {
 		name     string
@@ -26,22 +27,32 @@ func TestClaims(t *testing.T) {
 		disputes int
 	}{
 		{"one", []*wire.SeqnosReply{say(7, 70, 0)}, timestamp.Position{VBUUID: 7, Seqno: 70}, 0},
-		{"two of one KV node", []*wire.SeqnosReply{say(7, 70, 0), say(7, 71, 0)}, timestamp.Position{VBUUID: 7, Seqno: 71}, 0},
-		{"of one KV node, the later answer is older", []*wire.SeqnosReply{say(7, 71, 0), say(7, 70, 0)}, timestamp.Position{VBUUID: 7, Seqno: 71}, 0},
-		{"one of an older version names no branch", []*wire.SeqnosReply{say(0, 70, 0), say(7, 71, 0)}, timestamp.Position{VBUUID: 7, Seqno: 71}, 0},
+		{"two of one KV node", []*wire.SeqnosReply{say(7, 70, 0), say(7, 71, 0)}, timestamp.Position{VBUUID: 7, Seqno: 71},
+			0},
+		{"of one KV node, the later answer is older", []*wire.SeqnosReply{say(7, 71, 0), say(7, 70, 0)},
+			timestamp.Position{VBUUID: 7, Seqno: 71}, 0},
+		{"one of an older version names no branch", []*wire.SeqnosReply{say(0, 70, 0), say(7, 71, 0)},
+			timestamp.Position{VBUUID: 7, Seqno: 71}, 0},
 		{"two branches, which map is not known", []*wire.SeqnosReply{say(7, 70, 0), say(8, 68, 0)}, timestamp.Position{}, 1},
-		{"two branches, the first under the newer map", []*wire.SeqnosReply{say(8, 68, 4), say(7, 70, 3)}, timestamp.Position{VBUUID: 8, Seqno: 68}, 0},
-		{"two branches, the second under the newer map", []*wire.SeqnosReply{say(7, 70, 3), say(8, 68, 4)}, timestamp.Position{VBUUID: 8, Seqno: 68}, 0},
-		{"two branches under one map, then a newer one", []*wire.SeqnosReply{say(7, 70, 3), say(9, 69, 3), say(8, 68, 4)}, timestamp.Position{VBUUID: 8, Seqno: 68}, 0},
-		{"two branches under one map, then an older one", []*wire.SeqnosReply{say(7, 70, 3), say(9, 69, 3), say(8, 68, 2)}, timestamp.Position{}, 1},
-		{"lengths that differ", []*wire.SeqnosReply{{VBuckets: []uint16{0}, Seqnos: []uint64{1}}, say(7, 70, 0)}, timestamp.Position{VBUUID: 7, Seqno: 70}, 0},
-		{"a vbucket that the bucket does not have", []*wire.SeqnosReply{{VBuckets: []uint16{1}, VBUUIDs: []uint64{1}, Seqnos: []uint64{1}}, say(7, 70, 0)}, timestamp.Position{VBUUID: 7, Seqno: 70}, 0},
+		{"two branches, the first under the newer map", []*wire.SeqnosReply{say(8, 68, 4), say(7, 70, 3)},
+			timestamp.Position{VBUUID: 8, Seqno: 68}, 0},
+		{"two branches, the second under the newer map", []*wire.SeqnosReply{say(7, 70, 3), say(8, 68, 4)},
+			timestamp.Position{VBUUID: 8, Seqno: 68}, 0},
+		{"two branches under one map, then a newer one", []*wire.SeqnosReply{say(7, 70, 3), say(9, 69, 3), say(8, 68, 4)},
+			timestamp.Position{VBUUID: 8, Seqno: 68}, 0},
+		{"two branches under one map, then an older one", []*wire.SeqnosReply{say(7, 70, 3), say(9, 69, 3), say(8, 68, 2)},
+			timestamp.Position{}, 1},
+		{"lengths that differ", []*wire.SeqnosReply{{VBuckets: []uint16{0}, Seqnos: []uint64{1}}, say(7, 70, 0)},
+			timestamp.Position{VBUUID: 7, Seqno: 70}, 0},
+		{"a vbucket that the bucket does not have", []*wire.SeqnosReply{{VBuckets: []uint16{1}, VBUUIDs: []uint64{1},
+			Seqnos: []uint64{1}}, say(7, 70, 0)}, timestamp.Position{VBUUID: 7, Seqno: 70}, 0},
 	} {
 		c := newClaims(1)
 		for _, r := range tc.said {
 			c.add(r)
 		}
-		if missing := c.missing(); c.disputes != tc.disputes || len(missing) != tc.disputes || c.owned != 1 || tc.disputes == 0 && c.at.At(0) != tc.at {
+		if missing := c.missing(); c.disputes != tc.disputes || len(missing) != tc.disputes || c.owned != 1 ||
+			tc.disputes == 0 && c.at.At(0) != tc.at {
 			t.Errorf("%s: %+v, missing %v", tc.name, c, missing)
 		}
 	}
@@ -50,7 +61,8 @@ func TestClaims(t *testing.T) {
 // TestNobodyWaitsForANodeThatHangs: every vbucket has an owner, and one projector's KV node does not answer.
 func TestNobodyWaitsForANodeThatHangs(t *testing.T) {
 	asked := make(chan bool, 10) // whether the map was asked for
-	good := httptest.NewServer(rpc.Handle(rpc.MaxControlBody, func(_ context.Context, req *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
+	good := httptest.NewServer(rpc.Handle(rpc.MaxControlBody, func(_ context.Context,
+		req *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
 		asked <- req.Map
 		r := &wire.SeqnosReply{VBuckets: []uint16{0, 1}, VBUUIDs: []uint64{7, 8}, Seqnos: []uint64{70, 80}}
 		if req.Map {
@@ -59,7 +71,8 @@ func TestNobodyWaitsForANodeThatHangs(t *testing.T) {
 		return r, nil
 	}))
 	defer good.Close()
-	stale := httptest.NewServer(rpc.Handle(rpc.MaxControlBody, func(_ context.Context, req *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
+	stale := httptest.NewServer(rpc.Handle(rpc.MaxControlBody, func(_ context.Context,
+		req *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
 		r := &wire.SeqnosReply{VBuckets: []uint16{1}, VBUUIDs: []uint64{6}, Seqnos: []uint64{90}}
 		if req.Map {
 			r.Revision.Rev = 4
@@ -72,7 +85,8 @@ func TestNobodyWaitsForANodeThatHangs(t *testing.T) {
 		<-r.Context().Done()
 	}))
 	defer hangs.Close()
-	x := &Indexer{projectors: projectorclient.New(4, nil), defs: wire.Definitions{Buckets: []wire.Bucket{{Name: "b", VBuckets: 2}}}}
+	x := &Indexer{projectors: projectorclient.New(4, nil), defs: wire.Definitions{Buckets: []wire.Bucket{{Name: "b",
+		VBuckets: 2}}}}
 	defer x.projectors.Close()
 	for _, tc := range []struct {
 		name string

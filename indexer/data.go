@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"strings"
 
+	"tidemark/indexer/transport"
 	"tidemark/ingest"
+	"tidemark/internal/tlsconf"
 	"tidemark/keyversion"
-	"tidemark/tlsconf"
-	"tidemark/transport"
 )
 
 // port is one of the data ports (RT-3: one per stream type).
@@ -93,7 +93,8 @@ func (s *sink) inbox() chan<- inbound {
 func (s *sink) Receive(ctx context.Context, b *keyversion.Batch, release func()) error {
 	for i := range b.Events {
 		if vb := b.Events[i].VBucket; int(vb) >= s.k.vbuckets || vb%s.hello.Connections != s.hello.Connection {
-			return fmt.Errorf("vbucket %d on connection %d of %d: bucket %q has %d vbuckets", vb, s.hello.Connection, s.hello.Connections, s.k.name, s.k.vbuckets)
+			return fmt.Errorf("vbucket %d on connection %d of %d: bucket %q has %d vbuckets", vb, s.hello.Connection,
+				s.hello.Connections, s.k.name, s.k.vbuckets)
 		}
 	}
 	if pace := s.k.x.catchup; s.catchup && pace != nil {
@@ -104,12 +105,19 @@ func (s *sink) Receive(ctx context.Context, b *keyversion.Batch, release func())
 			return err
 		}
 	}
+	in := inbound{src: s.src, side: s.side, batch: b, size: int64(b.Size()), release: release}
+	room := &s.k.inboxes[in.box()]
+	if err := room.enter(ctx, in.size, s.k.done); err != nil {
+		return err
+	}
 	select {
-	case s.inbox() <- inbound{src: s.src, side: s.side, batch: b, release: release}:
+	case s.inbox() <- in:
 		return nil
 	case <-s.k.done:
+		room.leave(in.size)
 		return errBucketGone
 	case <-ctx.Done():
+		room.leave(in.size)
 		return context.Cause(ctx)
 	}
 }

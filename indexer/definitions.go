@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
+	"tidemark/indexer/storage"
 	"tidemark/internal/rpc"
 	"tidemark/partition"
-	"tidemark/storage"
 	"tidemark/wire"
 )
 
@@ -55,7 +55,7 @@ func placed(d *wire.Definitions, node index.NodeID) map[index.CopyID]wanted {
 	return all
 }
 
-// nodeOf gives the number that definitions know this indexer by.
+// nodeOf returns the number that definitions know this indexer by.
 func (x *Indexer) nodeOf(d *wire.Definitions) (index.NodeID, bool) {
 	id := x.identity.get()
 	for _, e := range d.Indexers {
@@ -185,8 +185,8 @@ func (x *Indexer) ensureCopies(ctx context.Context, want map[index.CopyID]wanted
 	return err
 }
 
-// change is definitions told by what has changed since the list that is in force. When another one is, it answers Missing
-// and changes nothing.
+// change is definitions told by what has changed since the list that is in force. When another one is, it answers
+// Missing and changes nothing.
 func (x *Indexer) change(ctx context.Context, c *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
 	if err := x.admit(c.Fence); err != nil {
 		return nil, err
@@ -199,7 +199,7 @@ func (x *Indexer) change(ctx context.Context, c *wire.DefinitionsChange) (*wire.
 	return x.definitions(ctx, d)
 }
 
-// nothingNew tells whether a list says what the one before it said, under a newer revision: DDL on indexes that this
+// nothingNew reports whether a list says what the one before it said, under a newer revision: DDL on indexes that this
 // list leaves out raises it. Then the revision is all there is to take over, and nothing is written: a stored revision
 // counts for nothing at the next start.
 func (x *Indexer) nothingNew(d *wire.Definitions) bool {
@@ -265,10 +265,11 @@ func (x *Indexer) replaceBuckets(d *wire.Definitions) (gone []*bucket, stay map[
 	return gone, stay, nil
 }
 
-// is tells whether a stored copy is this one: ids of copies are not used again within an epoch, but a lost majority may
-// make them begin again lower.
+// is reports whether a stored copy is this one: ids of copies are not used again within an epoch, but a lost majority
+// may make them begin again lower.
 func (w wanted) is(m storage.Meta) bool {
-	return w.def.ID == m.Index && (m.CreatedMS == 0 || m.CreatedMS == w.def.CreatedMS) && w.bucket.UUID == m.BucketUUID && w.bucket.VBuckets == m.VBuckets
+	return w.def.ID == m.Index && (m.CreatedMS == 0 || m.CreatedMS == w.def.CreatedMS) && w.bucket.UUID == m.BucketUUID &&
+		w.bucket.VBuckets == m.VBuckets
 }
 
 // dropForeign drops copies whose place another one has now, by the list: of another incarnation of the bucket, or of
@@ -277,7 +278,8 @@ func (x *Indexer) dropForeign(ctx context.Context, want map[index.CopyID]wanted)
 	for _, s := range x.store.Slices() {
 		m := s.Meta()
 		if w, ok := want[m.Copy]; ok && !w.is(m) {
-			x.log.Warn("a copy is of another index, or its bucket was made anew; it starts empty", "copy", m.Copy, "bucket", m.Bucket,
+			x.log.Warn("a copy is of another index, or its bucket was made anew; it starts empty", "copy", m.Copy, "bucket",
+				m.Bucket,
 				"index", m.Index, "want", w.def.ID)
 			if err := x.dropCopy(ctx, s); err != nil {
 				return err
@@ -309,7 +311,8 @@ func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, w wanted) err
 			x.mu.Lock()
 			x.old[id] = true
 			x.mu.Unlock()
-			x.log.Warn("a copy that was here is missing; it is filled from KV anew", "copy", id, "index", w.def.ID, "slice", w.copy.Slice)
+			x.log.Warn("a copy that was here is missing; it is filled from KV anew", "copy", id, "index", w.def.ID, "slice",
+				w.copy.Slice)
 		}
 		x.log.Info("copy allocated", "copy", id, "index", w.def.ID, "slice", w.copy.Slice, "bucket", w.bucket.Name)
 	}
@@ -317,7 +320,8 @@ func (x *Indexer) ensureCopy(ctx context.Context, id index.CopyID, w wanted) err
 		return err
 	}
 	if x.claim(id) {
-		x.log.Info("an orphan is wanted again: it is taken over as it is", "copy", id, "index", w.def.ID, "slice", w.copy.Slice)
+		x.log.Info("an orphan is wanted again: it is taken over as it is", "copy", id, "index", w.def.ID, "slice",
+			w.copy.Slice)
 	}
 	return nil
 }
@@ -352,7 +356,8 @@ func (x *Indexer) dropCopySoon(ctx context.Context, s *storage.Slice) error {
 	}
 	x.spawn(func(context.Context) error {
 		if err := remove(); err != nil {
-			x.log.Warn("a copy that was dropped leaves something on disk until the next start", "copy", s.Meta().Copy, "error", err)
+			x.log.Warn("a copy that was dropped leaves something on disk until the next start", "copy", s.Meta().Copy, "error",
+				err)
 		}
 		return nil
 	})
@@ -399,7 +404,7 @@ func (x *Indexer) allBuckets() []*bucket {
 	return all
 }
 
-// present gives the definitions that are in force.
+// present returns the definitions that are in force.
 func (x *Indexer) present() wire.Definitions {
 	x.mu.Lock()
 	defer x.mu.Unlock()

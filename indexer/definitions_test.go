@@ -13,8 +13,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestDefinitionsAsChanges: a list that is told by what has changed is obeyed as a whole one is; a change of another list
-// changes nothing.
+// TestDefinitionsAsChanges: a list that is told by what has changed is obeyed as a whole one is; a change of another
+// list changes nothing.
 func TestDefinitionsAsChanges(t *testing.T) {
 	w := newWorld(t)
 	w.start()
@@ -34,7 +34,8 @@ func TestDefinitionsAsChanges(t *testing.T) {
 	w.mu.Lock()
 	d := w.definitionsLocked()
 	w.mu.Unlock()
-	c := &wire.DefinitionsChange{Fence: d.Fence, Base: d.Revision - 1, Revision: d.Revision + 1, GoneIndexes: []index.ID{1, 3}}
+	c := &wire.DefinitionsChange{Fence: d.Fence, Base: d.Revision - 1, Revision: d.Revision + 1,
+		GoneIndexes: []index.ID{1, 3}}
 	if reply, err := w.admin.Change(t.Context(), w.endpoint.Admin, c); err != nil || !reply.Missing {
 		t.Errorf("a change of another list: %+v, %v", reply, err)
 	}
@@ -48,8 +49,8 @@ func TestDefinitionsAsChanges(t *testing.T) {
 	}
 }
 
-// TestListBesideBusyBucket: a bucket's loop takes the node's lock at times, so a new list of definitions must not wait for a
-// loop while it holds that lock, however many commands stand before it.
+// TestListBesideBusyBucket: a bucket's loop takes the node's lock at times, so a new list of definitions must not wait
+// for a loop while it holds that lock, however many commands stand before it.
 func TestListBesideBusyBucket(t *testing.T) {
 	x := &Indexer{log: hclog.NewNullLogger(), buckets: map[string]*bucket{}, changed: make(chan struct{})}
 	b := wire.Bucket{Name: "b", UUID: "u", VBuckets: 1, Generation: 1}

@@ -9,13 +9,14 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
+	"tidemark/indexer/scan"
 	"tidemark/partition"
-	"tidemark/scan"
 )
 
-// TestCopiesThatGoInTheMiddleOfAScan: a scan whose index is dropped, or whose copy moves away, after its first row goes on to its end on what it
-// holds, all of it in order; one without stability goes on with another copy, or says at its next page that there is no such
-// index; a timestamp that was kept is not one of another index. The files of what was dropped go when nobody reads them any more.
+// TestCopiesThatGoInTheMiddleOfAScan: a scan whose index is dropped, or whose copy moves away, after its first row goes
+// on to its end on what it holds, all of it in order; one without stability goes on with another copy, or says at its
+// next page that there is no such index; a timestamp that was kept is not one of another index. The files of what was
+// dropped go when nobody reads them any more.
 func TestCopiesThatGoInTheMiddleOfAScan(t *testing.T) {
 	const rows = scan.PageRows + 2000
 	for _, tc := range []struct {
@@ -26,7 +27,7 @@ func TestCopiesThatGoInTheMiddleOfAScan(t *testing.T) {
 	}{
 		{"dropped, scan", []index.CopyID{20}, client.ScanRequest{}, ""},
 		{"dropped, query", []index.CopyID{20}, client.ScanRequest{Stability: "query"}, ""},
-		{"dropped, none", []index.CopyID{20}, client.ScanRequest{Stability: "none"}, "INDEX_NOT_FOUND"},
+		{"dropped, none", []index.CopyID{20}, client.ScanRequest{Stability: "none"}, "INDEX_NOT_HOSTED"},
 		{"moved, scan", []index.CopyID{11, 20}, client.ScanRequest{}, ""},
 		{"moved, none", []index.CopyID{11, 20}, client.ScanRequest{Stability: "none"}, ""},
 	} {

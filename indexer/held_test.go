@@ -7,8 +7,8 @@ import (
 	"tidemark/wire"
 )
 
-// TestHeldOfEveryLeader: what leaders of this version and of earlier ones say of who holds what is taken over, and what is
-// left out because it is known stays.
+// TestHeldOfEveryLeader: what leaders of this version and of earlier ones say of who holds what is taken over, and what
+// is left out because it is known stays.
 func TestHeldOfEveryLeader(t *testing.T) {
 	x := &Indexer{changed: make(chan struct{})}
 	r := &reporter{x: x}

@@ -9,16 +9,13 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"tidemark/index"
+	"tidemark/indexer/scan"
 	"tidemark/internal/rpc"
-	"tidemark/internal/steady"
-	"tidemark/scan"
 	"tidemark/wire"
 )
 
 // TestHopCarriesTheTrace: what a coordinating indexer asks another one is of the same request and trace.
-func TestHopCarriesTheTrace(t *testing.T) { steady.Run(t, still, testHopCarriesTheTrace) }
-
-func testHopCarriesTheTrace(t *steady.T) {
+func TestHopCarriesTheTrace(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	if err := w.define(10); err != nil {
@@ -29,10 +26,12 @@ func testHopCarriesTheTrace(t *steady.T) {
 	node := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) { seen <- r.Header }))
 	t.Cleanup(node.Close)
 	w.x.mu.Lock()
-	w.x.defs.Indexers = append(slices.Clone(w.x.defs.Indexers), wire.Endpoint{Node: other, Scan: node.Listener.Addr().String()})
+	w.x.defs.Indexers = append(slices.Clone(w.x.defs.Indexers),
+		wire.Endpoint{Node: other, Scan: node.Listener.Addr().String()})
 	w.x.mu.Unlock()
 
-	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2}, TraceFlags: trace.FlagsSampled})
+	span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{1}, SpanID: trace.SpanID{2},
+		TraceFlags: trace.FlagsSampled})
 	ctx := trace.ContextWithSpanContext(rpc.WithRequestID(t.Context(), "r-17"), span)
 	body, err := nodes{w.x, node.Client()}.post(ctx, other, slicesPath, scan.NodeRequest{})
 	if err != nil {

@@ -50,7 +50,8 @@ func loadIdentity(dir string) (*identity, error) {
 	case err != nil:
 		return nil, fmt.Errorf("who this indexer is: %w", err)
 	case id.st.Format != identityFormat || id.st.UUID == "":
-		return nil, fmt.Errorf("%s: format %d, this program knows %d", filepath.Join(dir, identityFile), id.st.Format, identityFormat)
+		return nil, fmt.Errorf("%s: format %d, this program knows %d", filepath.Join(dir, identityFile), id.st.Format,
+			identityFormat)
 	}
 	return id, nil
 }
@@ -66,7 +67,8 @@ func (id *identity) registered(r *wire.RegisterReply) error {
 	id.mu.Lock()
 	defer id.mu.Unlock()
 	if id.st.ClusterID != "" && id.st.ClusterID != r.ClusterID {
-		return fmt.Errorf("%w: the managers are of cluster %q, this data folder belongs to %q", wire.ErrForeignCluster, r.ClusterID, id.st.ClusterID)
+		return fmt.Errorf("%w: the managers are of cluster %q, this data folder belongs to %q", wire.ErrForeignCluster,
+			r.ClusterID, id.st.ClusterID)
 	}
 	if id.st.ClusterID == r.ClusterID && id.st.Node == r.Node {
 		return nil

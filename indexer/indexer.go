@@ -1,11 +1,11 @@
 // Package indexer is the role that holds index copies: it takes KeyVersions from routers on its data ports, queues them
-// until a stability timestamp can be made, writes them (packages ingest and storage), asks projectors for what it lacks,
-// reports to the leader, and answers scans (IX-1 to IX-7, IM-8, IM-16, IM-17).
+// until a stability timestamp can be made, writes them (packages ingest and storage), asks projectors for what it
+// lacks, reports to the leader, and answers scans (IX-1 to IX-7, IM-8, IM-16, IM-17).
 //
-// It promises: commands of a deposed leader or of another cluster change nothing; an admin command never waits for data;
-// memory is bounded by configuration, not by load; a full disk stops the intake and nothing else, and is told; after a
-// crash each copy goes on from its own last durable batch while the other nodes and copies are not disturbed; an orderly
-// stop takes less than five seconds and leaves nothing that needs a rebuild.
+// It promises: commands of a deposed leader or of another cluster change nothing; an admin command never waits for
+// data; memory is bounded by configuration, not by load; a full disk stops the intake and nothing else, and is told;
+// after a crash each copy goes on from its own last durable batch while the other nodes and copies are not disturbed;
+// an orderly stop takes less than five seconds and leaves nothing that needs a rebuild.
 //
 // It never decides where a copy lives, when a timestamp is promoted, or which stream a vbucket has: those are the
 // leader's duties (package coordinator).
@@ -23,41 +23,44 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
+	"unicode"
 
 	"github.com/hashicorp/go-hclog"
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
+	"tidemark/indexer/storage"
+	"tidemark/indexer/transport"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
+	"tidemark/internal/tlsconf"
 	"tidemark/managerclient"
 	"tidemark/projectorclient"
-	"tidemark/storage"
-	"tidemark/tlsconf"
-	"tidemark/transport"
 	"tidemark/wire"
 )
 
 // Defaults of Config.
 const (
-	// DefaultKeepSnapshots is more than promotions are outstanding (stability.Defaults: 4), so that the one that the slowest indexer has
-	// still to make is never the one that the fastest lets go.
+	// DefaultKeepSnapshots is more than promotions are outstanding (stability.DefaultConfig: 4), so that the one that the
+	// slowest indexer has still to make is never the one that the fastest lets go.
 	DefaultKeepSnapshots = 6
 	DefaultPersistEvery  = 5 * time.Second
 	DefaultCheckpoint    = 30 * time.Second
 	DefaultOrphanGrace   = 10 * time.Minute
 	DefaultReplicaLag    = time.Minute // of the command
-	// DefaultCatchupRate is for each processor of the machine: what one catches up with beside a third of its time idle without
-	// delaying others' session scans by more than a tenth (docs/performance.md).
+	// DefaultCatchupRate is for each processor of the machine: what one catches up with beside a third of its time idle
+	// without delaying others' session scans by more than a tenth (docs/performance.md).
 	DefaultCatchupRate = 10_000
 )
 
 const (
-	// MinCatchupRate is the least limit of catchup: below it a vbucket could bring nothing for so long that it is given up.
+	// MinCatchupRate is the least limit of catchup: below it a vbucket could bring nothing for so long that it is given
+	// up.
 	MinCatchupRate = 1000
 	// MaxCheckpoints bounds the checkpoints of a copy: each may hold back files that compactions have replaced.
 	MaxCheckpoints = 100
@@ -74,9 +77,13 @@ type Config struct {
 	Backfill    string
 	Catchup     string
 	Advertise   string // host that others are told instead of the one listened on; the ports are the same
+	// Zone is what fails together with this indexer: replicas of a slice lie in different zones as far as possible.
+	// Capacity is the share of copies that it is to have, beside the others' (0 counts as 1, at most wire.MaxCapacity).
+	Zone     string
+	Capacity uint32
 
-	// OwnProcess tells that the process runs this indexer and nothing else: the Go runtime's memory limit and what the C library
-	// keeps then follow the quota.
+	// OwnProcess tells that the process runs this indexer and nothing else: the Go runtime's memory limit and what the C
+	// library keeps then follow the quota.
 	OwnProcess    bool
 	MemoryQuota   int64         // of which the next three are parts, as far as they are 0; at least MinMemoryQuota
 	QueueBytes    int64         // events held in memory, all buckets together
@@ -87,16 +94,18 @@ type Config struct {
 	Checkpoint    time.Duration // between checkpoints, for rollback
 	// KeepCheckpoints is how many each copy keeps at least. 0: the storage's default.
 	KeepCheckpoints int
-	// ReplicaLag is by how long KV's replicas may lag: a failover may go back so far, and so many checkpoints are kept that the
-	// oldest is of before. 0: KeepCheckpoints alone.
+	// ReplicaLag is by how long KV's replicas may lag: a failover may go back so far, and so many checkpoints are kept
+	// that the oldest is of before. 0: KeepCheckpoints alone.
 	ReplicaLag time.Duration
-	// CatchupRate bounds the events a second that this indexer takes of catchup streams, all projectors together, so that its
-	// recovery leaves the others' streams their share of projectors and KV. 0: DefaultCatchupRate for each processor. Below 0: no bound.
+	// CatchupRate bounds the events a second that this indexer takes of catchup streams, all projectors together, so that
+	// its recovery leaves the others' streams their share of projectors and KV. 0: DefaultCatchupRate for each processor.
+	// Below 0: no bound.
 	CatchupRate int64
-	// AuditRate is how many rows and documents a second are compared with the KV data all the time, and AuditEvery the pause
-	// between two rounds. 0: DefaultAuditRate, DefaultAuditEvery. A rate below 0: never.
+	// AuditRate is how many rows and documents a second are compared with the KV data all the time, and AuditEvery the
+	// pause between two rounds. 0: DefaultAuditRate, DefaultAuditEvery. A rate below 0: never.
 	AuditRate   int64
 	AuditEvery  time.Duration
+	verifyRoom  int64         // bytes that a verification holds of KV's side. 0: maxVerifyBytes
 	OrphanGrace time.Duration // how long a copy that no definitions name is kept; below 0 for ever
 	Logger      hclog.Logger
 	Tracer      trace.Tracer // nil: no spans
@@ -110,13 +119,20 @@ type Config struct {
 func (c Config) withDefaults() (Config, error) {
 	switch {
 	case c.KeepCheckpoints < 0:
-		return c, fmt.Errorf("indexer: %d checkpoints to keep: want at least 1, or 0 for %d", c.KeepCheckpoints, storage.DefaultKeepCheckpoints)
+		return c, fmt.Errorf("indexer: %d checkpoints to keep: want at least 1, or 0 for %d", c.KeepCheckpoints,
+			storage.DefaultKeepCheckpoints)
 	case c.KeepCheckpoints > MaxCheckpoints:
 		return c, fmt.Errorf("indexer: %d checkpoints to keep: want at most %d", c.KeepCheckpoints, MaxCheckpoints)
 	case c.CatchupRate > 0 && c.CatchupRate < MinCatchupRate:
-		return c, fmt.Errorf("indexer: a catchup of %d events a second: want at least %d, or less than 0 for no bound", c.CatchupRate, MinCatchupRate)
+		return c, fmt.Errorf("indexer: a catchup of %d events a second: want at least %d, or less than 0 for no bound",
+			c.CatchupRate, MinCatchupRate)
 	case c.AuditRate > 0 && c.AuditRate < MinAuditRate:
-		return c, fmt.Errorf("indexer: an audit of %d rows and documents a second: want at least %d, or less than 0 for none", c.AuditRate, MinAuditRate)
+		return c, fmt.Errorf("indexer: an audit of %d rows and documents a second: want at least %d, or less than 0 for none",
+			c.AuditRate, MinAuditRate)
+	case len(c.Zone) > wire.MaxZone || strings.ContainsFunc(c.Zone, unicode.IsControl):
+		return c, fmt.Errorf("indexer: zone %q: want at most %d bytes without control characters", c.Zone, wire.MaxZone)
+	case c.Capacity > wire.MaxCapacity:
+		return c, fmt.Errorf("indexer: capacity %d: want 1 to %d", c.Capacity, wire.MaxCapacity)
 	case c.Dir == "":
 		return c, errors.New("indexer: no data folder")
 	case len(c.Managers) == 0:
@@ -142,6 +158,9 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if c.AuditEvery <= 0 {
 		c.AuditEvery = DefaultAuditEvery
+	}
+	if c.verifyRoom == 0 {
+		c.verifyRoom = maxVerifyBytes
 	}
 	if c.CatchupRate == 0 {
 		c.CatchupRate = DefaultCatchupRate * int64(runtime.GOMAXPROCS(0))
@@ -187,6 +206,7 @@ type Indexer struct {
 	health      health
 	began       time.Time
 	scanned     scanBook
+	unstorable  refusedKeys
 	nearQuota   atomic.Bool // the memory quota is nearly used up
 
 	applying sync.Mutex // one list of definitions at a time
@@ -196,11 +216,12 @@ type Indexer struct {
 	defs     wire.Definitions
 	obeyed   uint64 // revision of defs, also of those of the last run
 	orphans  map[index.CopyID]*orphan
-	old      map[index.CopyID]bool              // copies that are not new to this process, see comesBack
-	parents  map[index.CopyID]trace.SpanContext // of copies that were made here, while there is a tracer: the request that asked for them
-	newest   map[string]wire.Stability          // highest published, by bucket
-	told     wire.Told                          // by the leader, last, whether or not it is the highest
-	verifies map[string]*sideRead               // by topic
+	old      map[index.CopyID]bool // copies that are not new to this process, see comesBack
+	// of copies that were made here, while there is a tracer: the request that asked for them
+	parents  map[index.CopyID]trace.SpanContext
+	newest   map[string]wire.Stability // highest published, by bucket
+	told     wire.Told                 // by the leader, last, whether or not it is the highest
+	verifies map[string]*sideRead      // by topic
 	held     []wire.Held
 	changed  chan struct{} // closed and replaced when scans may see something else
 	changes  atomic.Uint64 // how often it was
@@ -228,8 +249,10 @@ func Open(cfg Config) (*Indexer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := cfg.TLS.MayListen(cfg.Insecure, tlsconf.Address{Flag: "admin", HostPort: cfg.Admin}, tlsconf.Address{Flag: "scan", HostPort: cfg.Scan},
-		tlsconf.Address{Flag: "maintenance", HostPort: cfg.Maintenance}, tlsconf.Address{Flag: "backfill", HostPort: cfg.Backfill},
+	if err := cfg.TLS.MayListen(cfg.Insecure, tlsconf.Address{Flag: "admin", HostPort: cfg.Admin},
+		tlsconf.Address{Flag: "scan", HostPort: cfg.Scan},
+		tlsconf.Address{Flag: "maintenance", HostPort: cfg.Maintenance},
+		tlsconf.Address{Flag: "backfill", HostPort: cfg.Backfill},
 		tlsconf.Address{Flag: "catchup", HostPort: cfg.Catchup}); err != nil {
 		return nil, fmt.Errorf("indexer: %w", err)
 	}
@@ -241,17 +264,21 @@ func Open(cfg Config) (*Indexer, error) {
 		return nil, err
 	}
 	x := &Indexer{
-		cfg: cfg, log: cfg.Logger, boot: boot, now: time.Now, began: time.Now(), buckets: map[string]*bucket{}, orphans: map[index.CopyID]*orphan{},
-		report: make(chan struct{}, 1), sides: make(chan struct{}, 1), metrics: newMetrics(),
-		snapshots: newSnapshots(cfg.KeepSnapshots, cfg.Logger), newest: map[string]wire.Stability{}, told: wire.Told{}, changed: make(chan struct{}),
-		verifies: map[string]*sideRead{}, checking: make(chan struct{}, 1), old: map[index.CopyID]bool{}, parents: map[index.CopyID]trace.SpanContext{},
+		cfg: cfg, log: cfg.Logger, boot: boot, now: time.Now, began: time.Now(), buckets: map[string]*bucket{},
+		orphans: map[index.CopyID]*orphan{},
+		report:  make(chan struct{}, 1), sides: make(chan struct{}, 1), metrics: newMetrics(),
+		snapshots: newSnapshots(cfg.KeepSnapshots, cfg.Logger), newest: map[string]wire.Stability{}, told: wire.Told{},
+		changed:  make(chan struct{}),
+		verifies: map[string]*sideRead{}, checking: make(chan struct{}, 1), old: map[index.CopyID]bool{},
+		parents: map[index.CopyID]trace.SpanContext{},
 	}
 	if cfg.CatchupRate > 0 {
 		x.catchup = &pace{rate: cfg.CatchupRate, now: x.now}
 	}
 	x.verifyID.Store(uint64(x.now().UnixNano())) // of another process they are lower
 	x.store, err = storage.Open(storage.Options{
-		Dir: filepath.Join(cfg.Dir, copiesDir), CacheBytes: cfg.CacheBytes, MemTableBytes: cfg.MemTableBytes, KeepCheckpoints: cfg.KeepCheckpoints, Logger: cfg.Logger.Named("storage"),
+		Dir: filepath.Join(cfg.Dir, copiesDir), CacheBytes: cfg.CacheBytes, MemTableBytes: cfg.MemTableBytes,
+		KeepCheckpoints: cfg.KeepCheckpoints, Logger: cfg.Logger.Named("storage"),
 	})
 	if err != nil {
 		return nil, err
@@ -272,7 +299,10 @@ func Open(cfg Config) (*Indexer, error) {
 	x.managers = managerclient.New(cfg.Managers, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager))
 	x.projectors = projectorclient.New(8, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector))
 	x.probes = rpc.NewClient(probesAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
-	x.alive = detector.New(detector.HTTP(x.probes.HTTP(), func(addr string) string { return cfg.TLS.BaseURL(addr) + "/healthz" }))
+	x.alive = detector.New(detector.HTTP(x.probes.HTTP(), func(addr string) string {
+		return cfg.TLS.BaseURL(addr) +
+			"/healthz"
+	}))
 	return x, nil
 }
 
@@ -295,13 +325,15 @@ func (x *Indexer) listen() error {
 	return nil
 }
 
-// Endpoint tells how others reach this indexer.
+// Endpoint returns how others reach this indexer.
 func (x *Indexer) Endpoint() wire.Endpoint {
 	id := x.identity.get()
 	told := func(l net.Listener) string { return rpc.Advertised(l.Addr(), x.cfg.Advertise) }
 	return wire.Endpoint{
-		Node: id.Node, UUID: id.UUID, BootID: x.boot, Name: x.cfg.Name, Admin: x.cfg.TLS.BaseURL(told(x.ports.admin)),
-		Scan: told(x.ports.scan), Maintenance: told(x.ports.maintenance), Backfill: told(x.ports.backfill), Catchup: told(x.ports.catchup),
+		Node: id.Node, UUID: id.UUID, BootID: x.boot, Name: x.cfg.Name, Zone: x.cfg.Zone, Capacity: x.cfg.Capacity,
+		Admin: x.cfg.TLS.BaseURL(told(x.ports.admin)),
+		Scan:  told(x.ports.scan), Maintenance: told(x.ports.maintenance), Backfill: told(x.ports.backfill),
+		Catchup: told(x.ports.catchup),
 	}
 }
 
@@ -341,7 +373,8 @@ func (x *Indexer) Run(ctx context.Context) error {
 	g.Go(func() error { return (&auditor{x: x}).Run(inner) })
 	g.Go(func() error { return x.watchMemory(inner) })
 	e := x.Endpoint()
-	x.log.Info("indexer runs", "name", e.Name, "uuid", e.UUID, "admin", e.Admin, "scan", e.Scan, "maintenance", e.Maintenance)
+	x.log.Info("indexer runs", "name", e.Name, "uuid", e.UUID, "admin", e.Admin, "scan", e.Scan, "maintenance",
+		e.Maintenance)
 	return stopWithin(inner, stopMost, func() error { // inner ends also when a part fails
 		err := g.Wait()
 		x.snapshots.closeAll()
@@ -354,14 +387,15 @@ func (x *Indexer) Run(ctx context.Context) error {
 	})
 }
 
-// stopMost bounds an orderly stop: files of a disk that hangs cannot be closed, and nothing is lost with them that KV does not
-// have.
+// stopMost bounds an orderly stop: files of a disk that hangs cannot be closed, and nothing is lost with them that KV
+// does not have.
 const stopMost = 15 * time.Second
 
 // ErrHangs is wrapped when the process could not stop in order.
 var ErrHangs = errors.New("the indexer does not come to an end; its disk hangs")
 
-// stopWithin waits for f, when ctx has ended no longer than most. The error then says why ctx has ended, unless it was told to.
+// stopWithin waits for f, when ctx has ended no longer than most. The error then says why ctx has ended, unless it was
+// told to.
 func stopWithin(ctx context.Context, most time.Duration, f func() error) error {
 	done := make(chan error, 1)
 	go func() { done <- f() }()
@@ -413,7 +447,7 @@ type health struct {
 	why map[string]string // by source
 }
 
-// set notes what is wrong with a source; "" is well. It tells whether that is new.
+// set notes what is wrong with a source; "" is well. It reports whether that is new.
 func (h *health) set(source, why string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -11,10 +11,9 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/indexer/transport"
 	"tidemark/internal/rpc"
-	"tidemark/internal/steady"
 	"tidemark/keyversion"
-	"tidemark/transport"
 	"tidemark/wire"
 )
 
@@ -28,9 +27,7 @@ func docs(from, to, value int) []testDoc {
 
 // TestBuildThenMaintain: an index of a bucket that holds documents is built by a side stream, becomes ready at a
 // stability timestamp, and follows.
-func TestBuildThenMaintain(t *testing.T) { steady.Run(t, still, testBuildThenMaintain) }
-
-func testBuildThenMaintain(t *steady.T) {
+func TestBuildThenMaintain(t *testing.T) {
 	w := newWorld(t)
 	w.write(docs(0, 200, 1)...)
 	w.start()
@@ -68,9 +65,7 @@ func testBuildThenMaintain(t *steady.T) {
 }
 
 // TestResume: after an orderly stop the same rows are there without any side stream.
-func TestResume(t *testing.T) { steady.Run(t, still, testResume) }
-
-func testResume(t *steady.T) {
+func TestResume(t *testing.T) {
 	w := newWorld(t)
 	w.write(docs(0, 100, 1)...)
 	w.start()
@@ -106,9 +101,7 @@ func testResume(t *steady.T) {
 }
 
 // TestGap: a stream that begins above what is held leaves a gap, which a catchup fills; a deletion in the gap counts.
-func TestGap(t *testing.T) { steady.Run(t, still, testGap) }
-
-func testGap(t *steady.T) {
+func TestGap(t *testing.T) {
 	w := newWorld(t)
 	w.write(docs(0, 100, 1)...)
 	w.serve(10)
@@ -130,9 +123,7 @@ func testGap(t *steady.T) {
 
 // TestSideRefused: a projector that does not own the vbucket is followed by the next one; KV's ROLLBACK makes the
 // vbucket start again from nothing.
-func TestSideRefused(t *testing.T) { steady.Run(t, still, testSideRefused) }
-
-func testSideRefused(t *steady.T) {
+func TestSideRefused(t *testing.T) {
 	w := newWorld(t)
 	w.write(docs(0, 50, 1)...)
 	n := 0
@@ -166,9 +157,7 @@ func testSideRefused(t *steady.T) {
 
 // TestFull: far more events than the queue may hold, and no stability timestamp meanwhile: everything is applied ahead,
 // memory stays within its bound, and the next timestamp is exact.
-func TestFull(t *testing.T) { steady.Run(t, still, testFull) }
-
-func testFull(t *steady.T) {
+func TestFull(t *testing.T) {
 	w := newWorld(t)
 	const limit = 64 << 10
 	w.tweak = func(c *Config) { c.QueueBytes = limit }
@@ -191,9 +180,7 @@ func testFull(t *steady.T) {
 }
 
 // TestFence: what comes from another cluster, a deposed leader or an older list changes nothing.
-func TestFence(t *testing.T) { steady.Run(t, still, testFence) }
-
-func testFence(t *steady.T) {
+func TestFence(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	w.locked(func() { w.term = 5 })
@@ -207,11 +194,13 @@ func testFence(t *steady.T) {
 		fence wire.Fence
 		code  string
 	}{"deposed": {old, rpc.CodeFenced}, "foreign": {foreign, rpc.CodeForeign}} {
-		_, e1 := w.admin.Poll(ctx, w.endpoint.Admin, &wire.PollRequest{Fence: f.fence, Bucket: testBucket, VBuckets: []uint16{0}})
+		_, e1 := w.admin.Poll(ctx, w.endpoint.Admin, &wire.PollRequest{Fence: f.fence, Bucket: testBucket,
+			VBuckets: []uint16{0}})
 		_, e2 := w.admin.Definitions(ctx, w.endpoint.Admin, &wire.Definitions{Fence: f.fence, Revision: 99})
 		_, e3 := w.admin.Hello(ctx, w.endpoint.Admin, &wire.HelloRequest{Fence: f.fence})
 		e4 := w.admin.Stability(ctx, w.endpoint.Admin, &wire.StabilityRequest{Fence: f.fence})
-		_, e5 := w.admin.Rollback(ctx, w.endpoint.Admin, &wire.RollbackRequest{Fence: f.fence, Bucket: testBucket, Step: "rollback"})
+		_, e5 := w.admin.Rollback(ctx, w.endpoint.Admin, &wire.RollbackRequest{Fence: f.fence, Bucket: testBucket,
+			Step: "rollback"})
 		for i, err := range []error{e1, e2, e3, e4, e5} {
 			var p *rpc.Problem
 			if !errors.As(err, &p) || p.Code != f.code {
@@ -239,9 +228,7 @@ func testFence(t *steady.T) {
 
 // TestSameList: a list that says the same under a newer revision is taken over without being written; one that says
 // something else is written.
-func TestSameList(t *testing.T) { steady.Run(t, still, testSameList) }
-
-func testSameList(t *steady.T) {
+func TestSameList(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	if err := w.define(10); err != nil {
@@ -266,9 +253,7 @@ func testSameList(t *steady.T) {
 }
 
 // TestDrop: a copy that the list does not have is gone, folder and all; the others stay.
-func TestDrop(t *testing.T) { steady.Run(t, still, testDrop) }
-
-func testDrop(t *steady.T) {
+func TestDrop(t *testing.T) {
 	w := newWorld(t)
 	w.write(docs(0, 20, 1)...)
 	w.start()
@@ -287,21 +272,20 @@ func testDrop(t *steady.T) {
 	})
 	w.write(docs(10, 30, 50)...)
 	w.check(2)
-	if _, err := w.scan(1, `{}`); rpc.AsProblem(err).Code != "INDEX_NOT_FOUND" {
+	if _, err := w.scan(1, `{}`); rpc.AsProblem(err).Code != "INDEX_NOT_HOSTED" {
 		t.Errorf("scan of a dropped index: %v", err)
 	}
 }
 
 // TestHello: connections that do not belong here are refused with a reason.
-func TestHello(t *testing.T) { steady.Run(t, still, testHello) }
-
-func testHello(t *steady.T) {
+func TestHello(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	if err := w.define(10); err != nil {
 		t.Fatal(err)
 	}
-	good := keyversion.Hello{ClusterID: testCluster, Projector: "p1", Topic: "/maintenance", Bucket: testBucket, BucketUUID: testUUID, Node: 3, Connections: 1}
+	good := keyversion.Hello{ClusterID: testCluster, Projector: "p1", Topic: "/maintenance", Bucket: testBucket,
+		BucketUUID: testUUID, Node: 3, Connections: 1}
 	for name, change := range map[string]func(*keyversion.Hello){
 		"cluster": func(h *keyversion.Hello) { h.ClusterID = "x" },
 		"node":    func(h *keyversion.Hello) { h.Node = 4 },
@@ -311,7 +295,8 @@ func testHello(t *steady.T) {
 	} {
 		h := good
 		change(&h)
-		if c, err := transport.Dial(t.Context(), w.endpoint.Maintenance, h, transport.Options{}); !errors.Is(err, transport.ErrRefused) {
+		if c, err := transport.Dial(t.Context(), w.endpoint.Maintenance, h, transport.Options{}); !errors.Is(err,
+			transport.ErrRefused) {
 			t.Errorf("%s: %v, want a refusal", name, err)
 			if err == nil {
 				c.Close()
@@ -344,9 +329,7 @@ func testHello(t *steady.T) {
 }
 
 // TestRegisterAgain: a leader that does not know the indexer is registered with again.
-func TestRegisterAgain(t *testing.T) { steady.Run(t, still, testRegisterAgain) }
-
-func testRegisterAgain(t *steady.T) {
+func TestRegisterAgain(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	w.mu.Lock()
@@ -356,9 +339,7 @@ func testRegisterAgain(t *steady.T) {
 }
 
 // TestPoll: positions include the queue, and fence older incarnations.
-func TestPoll(t *testing.T) { steady.Run(t, still, testPoll) }
-
-func testPoll(t *steady.T) {
+func TestPoll(t *testing.T) {
 	w := newWorld(t)
 	w.write(docs(0, 40, 1)...)
 	w.serve(10)
@@ -368,7 +349,8 @@ func testPoll(t *steady.T) {
 		w.mu.Lock()
 		f := w.fence()
 		w.mu.Unlock()
-		r, err := w.admin.Poll(context.Background(), w.endpoint.Admin, &wire.PollRequest{Fence: f, Bucket: testBucket, VBuckets: []uint16{0, 1, 2, 3},
+		r, err := w.admin.Poll(context.Background(), w.endpoint.Admin, &wire.PollRequest{Fence: f, Bucket: testBucket,
+			VBuckets:    []uint16{0, 1, 2, 3},
 			Incarnation: inc})
 		if err != nil {
 			t.Fatal(err)
@@ -401,12 +383,11 @@ func testPoll(t *steady.T) {
 }
 
 // TestPages: health, status, metrics, and problem JSON for what does not exist.
-func TestPages(t *testing.T) { steady.Run(t, still, testPages) }
-
-func testPages(t *steady.T) {
+func TestPages(t *testing.T) {
 	w := newWorld(t)
 	w.serve(10)
-	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/v1/status": 200, "/metrics": 200, "/nothing": 404} {
+	for path, want := range map[string]int{"/healthz": 200, "/readyz": 200, "/v1/status": 200, "/metrics": 200,
+		"/nothing": 404} {
 		resp, err := http.Get(w.endpoint.Admin + path)
 		if err != nil {
 			t.Fatal(err)
@@ -423,12 +404,10 @@ func testPages(t *steady.T) {
 	}
 }
 
-// TestResumeIsFirst: the definitions of the last run never take the place of those that the leader has sent. Its list was
-// acknowledged, so it would not send it again: nothing would be asked of projectors, and copies that lack something would
-// lack it for ever.
-func TestResumeIsFirst(t *testing.T) { steady.Run(t, still, testResumeIsFirst) }
-
-func testResumeIsFirst(t *steady.T) {
+// TestResumeIsFirst: the definitions of the last run never take the place of those that the leader has sent. Its list
+// was acknowledged, so it would not send it again: nothing would be asked of projectors, and copies that lack something
+// would lack it for ever.
+func TestResumeIsFirst(t *testing.T) {
 	w := newWorld(t)
 	build(t, w)
 	have := w.x.present().Revision

@@ -10,15 +10,15 @@ import (
 	"time"
 
 	"tidemark/index"
-	"tidemark/storage"
+	"tidemark/indexer/storage"
 	"tidemark/timestamp"
 )
 
 // keeper makes durable what is in memory, now and then, and stores checkpoints: what a crash takes away is bounded by
 // time, and what a rollback goes back to is not far (IX-3).
 //
-// Each copy has its turn once in a period, and the turns are spread over it: written together, the memtables of all copies would
-// hold up scans and writes for as long as that takes.
+// Each copy has its turn once in a period, and the turns are spread over it: written together, the memtables of all
+// copies would hold up scans and writes for as long as that takes.
 type keeper struct {
 	x     *Indexer
 	kept  map[index.CopyID]uint64 // batch number that is durable
@@ -38,8 +38,8 @@ type turns struct {
 // turnsPer is how often in a period it is looked whose turn it is.
 const turnsPer = 64
 
-// its tells whether it is a copy's turn. The first one comes within a period of its first sight; the golden ratio lays the copies'
-// first turns evenly, however many there are.
+// its reports whether it is a copy's turn. The first one comes within a period of its first sight; the golden ratio
+// lays the copies' first turns evenly, however many there are.
 func (t *turns) its(id index.CopyID, now time.Time) bool {
 	at, ok := t.due[id]
 	if !ok {
@@ -64,16 +64,18 @@ func (t *turns) forget(all []*storage.Slice) {
 	}
 }
 
-// spanLag keeps so many checkpoints that the oldest of them is older than KV's replicas may lag: two follow each other after
-// Checkpoint at the least.
+// spanLag keeps so many checkpoints that the oldest of them is older than KV's replicas may lag: two follow each other
+// after Checkpoint at the least.
 func (c *Config) spanLag() error {
 	if c.KeepCheckpoints == 0 {
 		c.KeepCheckpoints = storage.DefaultKeepCheckpoints
 	}
 	span := (max(c.ReplicaLag, 0) + c.Checkpoint - 1) / c.Checkpoint
 	if span >= MaxCheckpoints {
-		return fmt.Errorf("indexer: KV replicas that lag by %v take %d checkpoints %v apart, at most %d are kept: raise --checkpoint-every to %v or more, or lower --replica-lag",
-			c.ReplicaLag, span+1, c.Checkpoint, MaxCheckpoints, (c.ReplicaLag/(MaxCheckpoints-1) + time.Second).Truncate(time.Second))
+		return fmt.Errorf("indexer: KV replicas that lag by %v take %d checkpoints %v apart, at most %d are kept: raise "+
+			"--checkpoint-every to %v or more, or lower --replica-lag",
+			c.ReplicaLag, span+1, c.Checkpoint, MaxCheckpoints, (c.ReplicaLag/(MaxCheckpoints-1) +
+				time.Second).Truncate(time.Second))
 	}
 	c.KeepCheckpoints = max(c.KeepCheckpoints, int(span)+1)
 	return nil

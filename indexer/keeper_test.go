@@ -7,7 +7,8 @@ import (
 	"tidemark/index"
 )
 
-// TestTurns: each copy has its turn once in a period, the first one within a period of its first sight, and the turns are spread.
+// TestTurns: each copy has its turn once in a period, the first one within a period of its first sight, and the turns
+// are spread.
 func TestTurns(t *testing.T) {
 	const period, rounds = 5 * time.Second, 4
 	for _, copies := range []int{1, 2, 6, 7, 100, 1000} {

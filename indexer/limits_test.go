@@ -7,19 +7,20 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/indexer/storage"
 	"tidemark/keyversion"
-	"tidemark/storage"
 )
 
-// TestCatchupRate: what a catchup stream brings is taken at the rate, over all connections; a backfill is taken at once; a
-// wait ends with its connection, and what waited is not taken.
+// TestCatchupRate: what a catchup stream brings is taken at the rate, over all connections; a backfill is taken at
+// once; a wait ends with its connection, and what waited is not taken.
 func TestCatchupRate(t *testing.T) {
 	const rate, events, batches = 10_000, 1000, 6
 	still := time.Unix(1000, 0) // the clock of the pace stands: each batch waits for all before it
 	x := &Indexer{metrics: newMetrics(), catchup: &pace{rate: rate, now: func() time.Time { return still }}}
 	k := &bucket{x: x, name: "b", vbuckets: 4, side: make(chan inbound, 2*batches), done: make(chan struct{})}
 	batch := &keyversion.Batch{Events: make([]keyversion.Event, events)}
-	sinks := []*sink{{k: k, hello: keyversion.Hello{Connections: 1}, side: true, catchup: true}, {k: k, hello: keyversion.Hello{Connections: 1}, side: true, catchup: true}}
+	sinks := []*sink{{k: k, hello: keyversion.Hello{Connections: 1}, side: true, catchup: true},
+		{k: k, hello: keyversion.Hello{Connections: 1}, side: true, catchup: true}}
 	began := time.Now()
 	for i := range batches {
 		if err := sinks[i%2].Receive(t.Context(), batch, func() {}); err != nil {
@@ -30,7 +31,8 @@ func TestCatchupRate(t *testing.T) {
 		t.Errorf("%d batches of %d events after %s, %s at least at %d a second", len(k.side), events, took, least, rate)
 	}
 	owes := x.catchup.next
-	if err := (&sink{k: k, hello: keyversion.Hello{Connections: 1}, side: true}).Receive(t.Context(), batch, func() {}); err != nil {
+	if err := (&sink{k: k, hello: keyversion.Hello{Connections: 1}, side: true}).Receive(t.Context(), batch,
+		func() {}); err != nil {
 		t.Fatal(err)
 	}
 	if len(k.side) != batches+1 || x.catchup.next != owes {
@@ -44,8 +46,8 @@ func TestCatchupRate(t *testing.T) {
 	}
 }
 
-// TestReplicaLag: as many checkpoints are kept as it takes for the oldest to be of before the replicas' lag, at least as many
-// as the configuration says, and no more than the bound.
+// TestReplicaLag: as many checkpoints are kept as it takes for the oldest to be of before the replicas' lag, at least
+// as many as the configuration says, and no more than the bound.
 func TestReplicaLag(t *testing.T) {
 	for _, c := range []struct {
 		every, lag time.Duration
@@ -64,7 +66,8 @@ func TestReplicaLag(t *testing.T) {
 		{lag: 100 * time.Second, every: time.Second, says: "raise --checkpoint-every to 2s"},
 		{least: 101, says: "at most 100"},
 	} {
-		conf, err := Config{Dir: "d", Managers: []string{"m"}, Checkpoint: c.every, ReplicaLag: c.lag, KeepCheckpoints: c.least}.withDefaults()
+		conf, err := Config{Dir: "d", Managers: []string{"m"}, Checkpoint: c.every, ReplicaLag: c.lag,
+			KeepCheckpoints: c.least}.withDefaults()
 		if c.says != "" {
 			if err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%+v: %v", c, err)
@@ -79,7 +82,8 @@ func TestReplicaLag(t *testing.T) {
 			t.Errorf("%+v: %d checkpoints span %v", c, conf.KeepCheckpoints, span)
 		}
 	}
-	if _, err := (Config{Dir: "d", Managers: []string{"m"}, CatchupRate: 10}).withDefaults(); err == nil || !strings.Contains(err.Error(), "at least 1000") {
+	if _, err := (Config{Dir: "d", Managers: []string{"m"}, CatchupRate: 10}).withDefaults(); err == nil ||
+		!strings.Contains(err.Error(), "at least 1000") {
 		t.Errorf("a rate below the least: %v", err)
 	}
 }

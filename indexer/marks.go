@@ -14,8 +14,8 @@ import (
 
 const marksFile = "tombstones.json"
 
-// marks remembers, over restarts, which copies may hold tombstones of a side stream, so that what a crash leaves of them
-// is removed one day. Tombstones without use cost room and nothing else.
+// marks remembers, over restarts, which copies may hold tombstones of a side stream, so that what a crash leaves of
+// them is removed one day. Tombstones without use cost room and nothing else.
 type marks struct {
 	dir string
 	log hclog.Logger

@@ -20,18 +20,20 @@ const (
 	MinMemoryQuota = 512 << 20
 	// DefaultMemoryQuota is that of a Config that names none.
 	DefaultMemoryQuota = 1 << 30
-	// MemoryBase is what a process needs beside its quota: its code, stacks, connections and the runtime's own. The resident
-	// memory is meant to stay below 1.1 times the quota and this.
+	// MemoryBase is what a process needs beside its quota: its code, stacks, connections and the runtime's own. The
+	// resident memory is meant to stay below 1.1 times the quota and this.
 	MemoryBase = 128 << 20
 )
 
 const (
-	// quotaParts is into how many parts a quota is split: one is the queue's, one the cache's, one the memtables', and one is
-	// for scans, batches that are being made, and garbage.
+	// quotaParts is into how many parts a quota is split: one is the queue's, one the cache's, one the memtables', and one
+	// is for scans, batches that are being made, and garbage.
 	quotaParts = 4
-	// pieceParts is which part of the memtables' share one write of one copy may take: it is there three times for a moment.
+	// pieceParts is which part of the memtables' share one write of one copy may take: it is there three times for a
+	// moment.
 	pieceParts = 16
-	// trimShare is the share of the quota, in percent, from which on what the C library keeps of freed memory is given back.
+	// trimShare is the share of the quota, in percent, from which on what the C library keeps of freed memory is given
+	// back.
 	trimShare = 60
 	// nearQuota and farQuota are the shares of the quota, in percent, at which the warning comes and goes.
 	nearQuota = 90
@@ -41,10 +43,11 @@ const (
 // ErrMemoryQuota is wrapped when a memory quota is too small.
 var ErrMemoryQuota = errors.New("memory quota too small")
 
-// CheckMemoryQuota tells whether an indexer can work with a quota. Errors wrap ErrMemoryQuota.
+// CheckMemoryQuota reports whether an indexer can work with a quota. Errors wrap ErrMemoryQuota.
 func CheckMemoryQuota(quota int64) error {
 	if quota < MinMemoryQuota {
-		return fmt.Errorf("%w: %s (%d bytes); an indexer needs at least %s: give it more, as --memory-quota 512MiB, or run fewer indexers on this machine",
+		return fmt.Errorf("%w: %s (%d bytes); an indexer needs at least %s: give it more, as --memory-quota 512MiB, or run "+
+			"fewer indexers on this machine",
 			ErrMemoryQuota, mebibytes(quota), quota, mebibytes(MinMemoryQuota))
 	}
 	return nil
@@ -71,9 +74,9 @@ func (c *Config) splitQuota() error {
 // pieceBytes is how large one write of one copy may be.
 func (c *Config) pieceBytes() int { return int(min(writeBytes, c.MemTableBytes/pieceParts)) }
 
-// heapLimit is the Go runtime's memory limit while the process has so much memory resident beside the Go runtime's: what is
-// left of the quota and half of the base, at most the part of the quota that is meant for the heap, and at least so much that
-// a full queue and its writes do not keep the collector busy all the time.
+// heapLimit is the Go runtime's memory limit while the process has so much memory resident beside the Go runtime's:
+// what is left of the quota and half of the base, at most the part of the quota that is meant for the heap, and at
+// least so much that a full queue and its writes do not keep the collector busy all the time.
 func heapLimit(quota, outside int64) int64 {
 	most := quota
 	if storageOutside {
@@ -82,7 +85,8 @@ func heapLimit(quota, outside int64) int64 {
 	return max(min(most, quota+MemoryBase/2-outside), 3*most/4)
 }
 
-// limitProcess sets the Go runtime's memory limit, unless GOMEMLIMIT does, and has the C library give back what is free.
+// limitProcess sets the Go runtime's memory limit, unless GOMEMLIMIT does, and has the C library give back what is
+// free.
 func (x *Indexer) limitProcess(rss uint64) {
 	if !x.cfg.OwnProcess {
 		return
@@ -115,15 +119,17 @@ func (x *Indexer) memoryUse() memoryUse {
 	return u
 }
 
-// near tells whether the quota is nearly used up at that share of it, in percent, and of what. The cache is full whenever there
-// is much to read: that is no shortage.
+// near reports whether the quota is nearly used up at that share of it, in percent, and of what. The cache is full
+// whenever there is much to read: that is no shortage.
 func (u memoryUse) near(queueLimit int64, percent uint64) (why string) {
 	switch {
 	case u.queue >= uint64(queueLimit)/100*percent:
-		return fmt.Sprintf("the queue holds %s of the %s it may: beyond them the indexer takes no more and its projectors wait",
+		return fmt.Sprintf("the queue holds %s of the %s it may: beyond them the indexer takes no more and its projectors "+
+			"wait",
 			mebibytes(int64(min(u.queue, math.MaxInt64))), mebibytes(queueLimit))
 	case u.rss >= MemoryBase+u.quota/100*percent:
-		return fmt.Sprintf("the process holds %s, its quota is %s", mebibytes(int64(min(u.rss, math.MaxInt64))), mebibytes(int64(min(u.quota, math.MaxInt64))))
+		return fmt.Sprintf("the process holds %s, its quota is %s", mebibytes(int64(min(u.rss, math.MaxInt64))),
+			mebibytes(int64(min(u.quota, math.MaxInt64))))
 	}
 	return ""
 }
@@ -153,7 +159,8 @@ func (x *Indexer) lookAtMemory(u memoryUse) {
 	why := u.near(x.cfg.QueueBytes, share)
 	switch was := x.nearQuota.Swap(why != ""); {
 	case why != "" && !was:
-		x.log.Warn("the memory quota is nearly used up; a larger --memory-quota, more indexers or fewer indexes help", "why", why, "quota", u.quota, "rss", u.rss, "queue", u.queue, "storage", u.storage)
+		x.log.Warn("the memory quota is nearly used up; a larger --memory-quota, more indexers or fewer indexes help", "why",
+			why, "quota", u.quota, "rss", u.rss, "queue", u.queue, "storage", u.storage)
 	case why == "" && was:
 		x.log.Info("the memory quota has room again", "quota", u.quota, "rss", u.rss)
 	}

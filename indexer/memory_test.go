@@ -24,7 +24,8 @@ func TestMemoryQuota(t *testing.T) {
 		if quota == 0 {
 			quota = DefaultMemoryQuota
 		}
-		if sum := c.QueueBytes + c.CacheBytes + c.MemTableBytes; c.MemoryQuota != quota || sum != quota/4*3 || min(c.QueueBytes, c.CacheBytes, c.MemTableBytes) != quota/4 {
+		if sum := c.QueueBytes + c.CacheBytes + c.MemTableBytes; c.MemoryQuota != quota || sum != quota/4*3 ||
+			min(c.QueueBytes, c.CacheBytes, c.MemTableBytes) != quota/4 {
 			t.Errorf("quota %d is split into %+v", quota, c)
 		}
 	}
@@ -37,7 +38,8 @@ func TestMemoryQuota(t *testing.T) {
 // TestNearQuota: one warning when the quota is nearly used up, and one message when it has room again.
 func TestNearQuota(t *testing.T) {
 	var log bytes.Buffer
-	x := &Indexer{log: hclog.New(&hclog.LoggerOptions{Output: &log}), cfg: Config{MemoryQuota: 1000 << 20, QueueBytes: 250 << 20}}
+	x := &Indexer{log: hclog.New(&hclog.LoggerOptions{Output: &log}),
+		cfg: Config{MemoryQuota: 1000 << 20, QueueBytes: 250 << 20}}
 	use := func(queue, rss uint64) memoryUse {
 		return memoryUse{queue: queue << 20, storage: 500 << 20, quota: 1000 << 20, rss: rss << 20}
 	}
@@ -52,7 +54,8 @@ func TestNearQuota(t *testing.T) {
 		{use(226, 300), true, 1}, {use(249, 300), true, 1},
 		{use(210, 300), true, 1}, // between the shares it stays
 		{use(190, 300), false, 1},
-		{use(10, base+899), false, 1}, {use(10, base+901), true, 2}, {use(10, base+850), true, 2}, {use(10, base+700), false, 2},
+		{use(10, base+899), false, 1}, {use(10, base+901), true, 2}, {use(10, base+850), true, 2},
+		{use(10, base+700), false, 2},
 	} {
 		x.lookAtMemory(step.use)
 		if got := strings.Count(log.String(), "[WARN]"); x.nearQuota.Load() != step.near || got != step.warnings {
@@ -72,7 +75,8 @@ func TestHeapLimit(t *testing.T) {
 		most = quota / 2
 	}
 	for _, c := range []struct{ outside, want int64 }{
-		{0, most}, {quota/2 + MemoryBase/2 - 1, max(most-most%2, quota/2)}, {quota * 2, 3 * most / 4}, {1 << 62, 3 * most / 4},
+		{0, most}, {quota/2 + MemoryBase/2 - 1, max(most-most%2, quota/2)}, {quota * 2, 3 * most / 4},
+		{1 << 62, 3 * most / 4},
 	} {
 		if storageOutside || c.outside == 0 || c.outside > quota {
 			if got := heapLimit(quota, c.outside); got != c.want {

@@ -43,44 +43,64 @@ func newMetrics() *metrics {
 	r := prometheus.NewRegistry()
 	m := &metrics{
 		registry: r,
-		ahead: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "applied_ahead_total",
+		ahead: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
+			Name: "applied_ahead_total",
 			Help: "Times a full queue was written without waiting for a stability timestamp."}),
-		refused: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "connections_refused_total",
+		refused: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
+			Name: "connections_refused_total",
 			Help: "Connections to the data ports that were refused by their hello."}),
-		fenced: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "commands_fenced_total",
+		fenced: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
+			Name: "commands_fenced_total",
 			Help: "Commands refused because a newer leader or a newer command had been heard."}),
-		batches: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "batch_seconds",
-			Help: "Time to write a batch of all copies of a bucket.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16)}, []string{"kind"}),
-		sides: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "side_streams_total",
+		batches: prometheus.NewHistogramVec(prometheus.HistogramOpts{Namespace: "tidemark", Subsystem: "indexer",
+			Name:    "batch_seconds",
+			Help:    "Time from handing out a batch until the last copy of the bucket has written it.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 16)}, []string{"kind"}),
+		sides: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
+			Name: "side_streams_total",
 			Help: "Side streams asked for, by vbucket, by what the projector answered."}, []string{"outcome"}),
-		catchup: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "catchup_held_seconds_total",
+		catchup: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
+			Name: "catchup_held_seconds_total",
 			Help: "Time that connections of catchup streams have waited for --catchup-rate."}),
-		scans: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "scans_total",
+		scans: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
+			Name: "scans_total",
 			Help: "Scans and counts coordinated here, by outcome."}, []string{"code"}),
-		reports: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "reports_total",
+		reports: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
+			Name: "reports_total",
 			Help: "Reports to the leader, by outcome."}, []string{"outcome"}),
-		rolls: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "rollback_seconds",
-			Help: "Time to take a bucket's copies back to the branch that KV has left.", Buckets: prometheus.ExponentialBuckets(0.0005, 2, 18)}),
-		restores: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "restored_vbuckets_total",
+		rolls: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "tidemark", Subsystem: "indexer",
+			Name:    "rollback_seconds",
+			Help:    "Time to take a bucket's copies back to the branch that KV has left.",
+			Buckets: prometheus.ExponentialBuckets(0.0005, 2, 18)}),
+		restores: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
+			Name: "restored_vbuckets_total",
 			Help: "Vbuckets of copies that left KV's branch, by what they were put back to."}, []string{"to"}),
-		verifies: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "verifications_total",
+		verifies: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
+			Name: "verifications_total",
 			Help: "Verifications coordinated here, by outcome."}, []string{"code"}),
-		verified: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "verified_rows_total",
+		verified: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
+			Name: "verified_rows_total",
 			Help: "Rows, entries and documents of copies here that verifications have looked at."}),
-		different: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "verify_differences_total",
+		different: prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
+			Name: "verify_differences_total",
 			Help: "Documents of which a copy here did not hold what it should, by kind."}, []string{"kind"}),
 	}
-	m.audits = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "audit_rounds_total",
+	m.audits = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
+		Name: "audit_rounds_total",
 		Help: "Times that all copies here have been compared with the KV data by themselves."})
-	m.audited = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "audit_differences_total",
+	m.audited = prometheus.NewCounterVec(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
+		Name: "audit_differences_total",
 		Help: "Documents of which a copy here was found, twice, not to hold what it should, by kind."}, []string{"kind"})
-	m.retaken = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer", Name: "retaken_vbuckets_total",
+	m.retaken = prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "indexer",
+		Name: "retaken_vbuckets_total",
 		Help: "Vbuckets of copies that were taken anew from KV because of such a difference."})
-	r.MustRegister(m.audits, m.audited, m.retaken, m.ahead, m.refused, m.fenced, m.batches, m.sides, m.catchup, m.scans, m.reports, m.rolls, m.restores, m.verifies, m.verified, m.different)
+	r.MustRegister(m.audits, m.audited, m.retaken, m.ahead, m.refused, m.fenced, m.batches, m.sides, m.catchup, m.scans,
+		m.reports, m.rolls, m.restores, m.verifies, m.verified, m.different)
 	return m
 }
 
-var batchKinds = [...]string{ingest.AtStability: "stability", ingest.FromSide: "side", ingest.Ahead: "ahead", ingest.DeleteRange: "delete_range"}
+var batchKinds = [...]string{ingest.AtStability: "stability", ingest.FromSide: "side", ingest.Ahead: "ahead",
+	ingest.DeleteRange: "delete_range"}
 
 func (m *metrics) batch(kind ingest.BatchKind, took time.Duration) {
 	m.batches.WithLabelValues(batchKinds[kind]).Observe(took.Seconds())
@@ -111,9 +131,12 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	}
 	ch <- prometheus.MustNewConstMetric(limit, prometheus.GaugeValue, float64(c.x.queueShare()))
 	_, count, size := c.x.toldOrphans()
-	ch <- prometheus.MustNewConstMetric(gauge("orphans", "Copies in the folder that no definitions name."), prometheus.GaugeValue, float64(count))
-	ch <- prometheus.MustNewConstMetric(gauge("orphan_disk_bytes", "Size of the orphans' files."), prometheus.GaugeValue, float64(size))
-	ch <- prometheus.MustNewConstMetric(gauge("verifying", "1 while copies here are being compared with the KV data."), prometheus.GaugeValue, float64(len(c.x.checking)))
+	ch <- prometheus.MustNewConstMetric(gauge("orphans", "Copies in the folder that no definitions name."),
+		prometheus.GaugeValue, float64(count))
+	ch <- prometheus.MustNewConstMetric(gauge("orphan_disk_bytes", "Size of the orphans' files."), prometheus.GaugeValue,
+		float64(size))
+	ch <- prometheus.MustNewConstMetric(gauge("verifying", "1 while copies here are being compared with the KV data."),
+		prometheus.GaugeValue, float64(len(c.x.checking)))
 	c.x.collectStats(ch)
 	items := gauge("copy_items", "Entries of a copy.", "bucket", "index", "copy")
 	bytes := gauge("copy_disk_bytes", "Size of a copy's files.", "bucket", "index", "copy")

@@ -9,13 +9,14 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
-	"tidemark/storage"
+	"tidemark/indexer/storage"
 	"tidemark/wire"
 )
 
-// orphan is a copy that is here and that no list of the present epoch has named: of an index that a restore has removed,
-// of a folder that somebody has put here; then it may be damaged, or of another copy than its name says. It is kept, neither served nor fed nor checkpointed, until a list names it
-// again, or until its grace is over and the leader has confirmed that the StateContext does not place it here (IM-8).
+// orphan is a copy that is here and that no list of the present epoch has named: of an index that a restore has
+// removed, of a folder that somebody has put here; then it may be damaged, or of another copy than its name says. It is
+// kept, neither served nor fed nor checkpointed, until a list names it again, or until its grace is over and the leader
+// has confirmed that the StateContext does not place it here (IM-8).
 type orphan struct {
 	meta  storage.Meta
 	epoch uint64
@@ -23,8 +24,8 @@ type orphan struct {
 	bytes uint64
 }
 
-// named gives the copies of the list before d, when d follows it in the same epoch of the same cluster: what d lacks of
-// them was taken away by a commit. Of any other copy nobody here knows why it is not in d.
+// named returns the copies of the list before d, when d follows it in the same epoch of the same cluster: what d lacks
+// of them was taken away by a commit. Of any other copy nobody here knows why it is not in d.
 func (x *Indexer) named(d *wire.Definitions) map[index.CopyID]wanted {
 	x.mu.Lock()
 	was, at := x.defs, x.obeyed
@@ -76,7 +77,8 @@ func (x *Indexer) setOrphan(m storage.Meta, epoch, bytes uint64) {
 		return
 	}
 	x.orphans[m.Copy] = &orphan{meta: m, epoch: epoch, found: x.now(), bytes: bytes}
-	x.log.Warn("a copy is here that the definitions do not have: an orphan, kept for now", "copy", m.Copy, "index", m.Index, "slice", m.Slice,
+	x.log.Warn("a copy is here that the definitions do not have: an orphan, kept for now", "copy", m.Copy, "index",
+		m.Index, "slice", m.Slice,
 		"bucket", m.Bucket, "bytes", bytes, "grace", x.cfg.OrphanGrace)
 }
 
@@ -128,7 +130,8 @@ func (x *Indexer) toldOrphans() (list []wire.Orphan, count int, bytes uint64) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	for id, o := range x.orphans {
-		list = append(list, wire.Orphan{Copy: id, Index: o.meta.Index, Slice: o.meta.Slice, Bucket: o.meta.Bucket, Bytes: o.bytes,
+		list = append(list, wire.Orphan{Copy: id, Index: o.meta.Index, Slice: o.meta.Slice, Bucket: o.meta.Bucket,
+			Bytes:   o.bytes,
 			SinceMS: o.found.UnixMilli(), LeftMS: x.left(o)})
 		bytes += o.bytes
 	}
@@ -160,7 +163,8 @@ func (x *Indexer) dropOrphans(ctx context.Context, req *wire.DropOrphans) (*wire
 		} else if !gone {
 			continue
 		}
-		x.log.Warn("an orphan's grace is over and the leader does not know it: it is dropped", "copy", r.Copy, "index", r.Index)
+		x.log.Warn("an orphan's grace is over and the leader does not know it: it is dropped", "copy", r.Copy, "index",
+			r.Index)
 		reply.Dropped = append(reply.Dropped, r)
 	}
 	wake(x.report)

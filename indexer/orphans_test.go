@@ -8,7 +8,6 @@ import (
 
 	"tidemark/index"
 	"tidemark/internal/rpc"
-	"tidemark/internal/steady"
 	"tidemark/wire"
 )
 
@@ -25,7 +24,7 @@ func build(t testing.TB, w *world) {
 	w.held(10, 20)
 }
 
-// there tells whether a copy's folder is there.
+// there reports whether a copy's folder is there.
 func (w *world) there(id index.CopyID) bool {
 	_, err := os.Stat(filepath.Join(w.dir, copiesDir, id.String()))
 	return err == nil
@@ -63,9 +62,7 @@ func (w *world) reported(ids ...index.CopyID) []wire.Orphan {
 
 // TestOrphanAdopted: a copy that the list of a new epoch does not have stays, is reported and not served; the list of a
 // later one that has it takes it over, and only what is new comes from KV.
-func TestOrphanAdopted(t *testing.T) { steady.Run(t, still, testOrphanAdopted) }
-
-func testOrphanAdopted(t *steady.T) {
+func TestOrphanAdopted(t *testing.T) {
 	w := newWorld(t)
 	build(t, w)
 	w.epoch++
@@ -73,13 +70,15 @@ func testOrphanAdopted(t *steady.T) {
 		t.Fatal(err)
 	}
 	o := w.reported(10)[0]
-	if o.Index != 1 || o.Bucket != testBucket || o.LeftMS < time.Minute.Milliseconds() || o.LeftMS > DefaultOrphanGrace.Milliseconds() || o.SinceMS == 0 {
+	if o.Index != 1 || o.Bucket != testBucket || o.LeftMS < time.Minute.Milliseconds() ||
+		o.LeftMS > DefaultOrphanGrace.Milliseconds() || o.SinceMS == 0 {
 		t.Errorf("reported %+v", o)
 	}
-	if _, err := w.scan(1, `{}`); err == nil || rpc.AsProblem(err).Code != "INDEX_NOT_FOUND" {
+	if _, err := w.scan(1, `{}`); err == nil || rpc.AsProblem(err).Code != "INDEX_NOT_HOSTED" {
 		t.Errorf("scan of an orphan: %v", err)
 	}
-	if gone, err := w.dropOrphans(wire.OrphanRef{Copy: 10, Index: 1}, wire.OrphanRef{Copy: 20, Index: 2}); err != nil || len(gone) != 0 || !w.there(10) || !w.there(20) {
+	if gone, err := w.dropOrphans(wire.OrphanRef{Copy: 10, Index: 1}, wire.OrphanRef{Copy: 20, Index: 2}); err != nil ||
+		len(gone) != 0 || !w.there(10) || !w.there(20) {
 		t.Errorf("within its grace: dropped %v, %v", gone, err)
 	}
 	w.begin(nil)
@@ -110,9 +109,7 @@ func testOrphanAdopted(t *steady.T) {
 }
 
 // TestOrphanDropped: after its grace an orphan is dropped when the present leader says so, and not otherwise.
-func TestOrphanDropped(t *testing.T) { steady.Run(t, still, testOrphanDropped) }
-
-func testOrphanDropped(t *steady.T) {
+func TestOrphanDropped(t *testing.T) {
 	w := newWorld(t)
 	w.tweak = func(c *Config) { c.OrphanGrace = time.Millisecond }
 	build(t, w)
@@ -121,11 +118,13 @@ func testOrphanDropped(t *steady.T) {
 		t.Fatal(err)
 	}
 	w.until("the grace is over", func() bool { return len(w.orphans) == 1 && w.orphans[0].LeftMS == 0 })
-	if gone, err := w.dropOrphans(wire.OrphanRef{Copy: 10, Index: 7}, wire.OrphanRef{Copy: 20, Index: 2}); err != nil || len(gone) != 0 || !w.there(10) {
+	if gone, err := w.dropOrphans(wire.OrphanRef{Copy: 10, Index: 7}, wire.OrphanRef{Copy: 20, Index: 2}); err != nil ||
+		len(gone) != 0 || !w.there(10) {
 		t.Errorf("another index's, and one that is wanted: dropped %v, %v", gone, err)
 	}
 	w.epoch--
-	if _, err := w.dropOrphans(wire.OrphanRef{Copy: 10, Index: 1}); err == nil || rpc.AsProblem(err).Code != rpc.CodeFenced || !w.there(10) {
+	if _, err := w.dropOrphans(wire.OrphanRef{Copy: 10, Index: 1}); err == nil ||
+		rpc.AsProblem(err).Code != rpc.CodeFenced || !w.there(10) {
 		t.Errorf("a leader of a past epoch: %v", err)
 	}
 	w.epoch += 2 // its list has not come yet: it may name the copy
@@ -146,17 +145,17 @@ func testOrphanDropped(t *steady.T) {
 	w.check(2)
 }
 
-// TestFolderOfAForeignNumber: a folder that is not of the copy that its name says is an orphan like others: it is kept and told of, goes when its
-// grace is over and the leader has said so, and makes room for the copy of that number when one is wanted.
-func TestFolderOfAForeignNumber(t *testing.T) { steady.Run(t, still, testFolderOfAForeignNumber) }
-
-func testFolderOfAForeignNumber(t *steady.T) {
+// TestFolderOfAForeignNumber: a folder that is not of the copy that its name says is an orphan like others: it is kept
+// and told of, goes when its grace is over and the leader has said so, and makes room for the copy of that number when
+// one is wanted.
+func TestFolderOfAForeignNumber(t *testing.T) {
 	w := newWorld(t)
 	w.tweak = func(c *Config) { c.OrphanGrace = time.Millisecond }
 	build(t, w)
 	w.stopIndexer()
 	for _, name := range []string{"30", "40"} {
-		if err := os.CopyFS(filepath.Join(w.dir, copiesDir, name), os.DirFS(filepath.Join(w.dir, copiesDir, "10"))); err != nil {
+		if err := os.CopyFS(filepath.Join(w.dir, copiesDir, name),
+			os.DirFS(filepath.Join(w.dir, copiesDir, "10"))); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -164,7 +163,10 @@ func testFolderOfAForeignNumber(t *steady.T) {
 	if err := w.define(10, 20); err != nil {
 		t.Fatal(err)
 	}
-	w.until("the grace is over", func() bool { return len(w.orphans) == 2 && w.orphans[0].LeftMS == 0 && w.orphans[1].LeftMS == 0 })
+	w.until("the grace is over", func() bool {
+		return len(w.orphans) == 2 && w.orphans[0].LeftMS == 0 &&
+			w.orphans[1].LeftMS == 0
+	})
 	for i, id := range []index.CopyID{30, 40} {
 		if o := w.orphans[i]; o.Copy != id || o.Index != 0 || o.Bytes == 0 || !w.there(id) {
 			t.Errorf("reported %+v", o)
@@ -178,7 +180,8 @@ func testFolderOfAForeignNumber(t *steady.T) {
 		t.Fatal(err)
 	}
 	time.Sleep(2 * time.Millisecond) // the grace, which has begun again
-	if gone, err := w.dropOrphans(wire.OrphanRef{Copy: 30}, wire.OrphanRef{Copy: 40}); err != nil || len(gone) != 1 || w.there(30) || !w.there(40) {
+	if gone, err := w.dropOrphans(wire.OrphanRef{Copy: 30}, wire.OrphanRef{Copy: 40}); err != nil || len(gone) != 1 ||
+		w.there(30) || !w.there(40) {
 		t.Errorf("dropped %v, %v", gone, err)
 	}
 	w.reported()
@@ -188,11 +191,9 @@ func testFolderOfAForeignNumber(t *steady.T) {
 	w.check(2)
 }
 
-// TestDroppedWhileAway: what was taken away while the indexer was stopped goes at once, because it knows the list before;
-// without that list the copy is an orphan, also after another restart.
-func TestDroppedWhileAway(t *testing.T) { steady.Run(t, still, testDroppedWhileAway) }
-
-func testDroppedWhileAway(t *steady.T) {
+// TestDroppedWhileAway: what was taken away while the indexer was stopped goes at once, because it knows the list
+// before; without that list the copy is an orphan, also after another restart.
+func TestDroppedWhileAway(t *testing.T) {
 	for _, knows := range []bool{true, false} {
 		w := newWorld(t)
 		build(t, w)
@@ -224,11 +225,9 @@ func testDroppedWhileAway(t *steady.T) {
 	}
 }
 
-// TestMissingFolder: a copy whose folder was removed while the indexer was stopped is filled anew. Until it is whole it is
-// not served; the other copies are.
-func TestMissingFolder(t *testing.T) { steady.Run(t, still, testMissingFolder) }
-
-func testMissingFolder(t *steady.T) {
+// TestMissingFolder: a copy whose folder was removed while the indexer was stopped is filled anew. Until it is whole it
+// is not served; the other copies are.
+func TestMissingFolder(t *testing.T) {
 	w := newWorld(t)
 	build(t, w)
 	w.stopIndexer()
@@ -288,9 +287,7 @@ func (w *world) push(d *wire.Definitions) {
 }
 
 // TestOtherIndexUnderTheId: a copy whose id the list gives to another index is never served as that one's.
-func TestOtherIndexUnderTheId(t *testing.T) { steady.Run(t, still, testOtherIndexUnderTheId) }
-
-func testOtherIndexUnderTheId(t *steady.T) {
+func TestOtherIndexUnderTheId(t *testing.T) {
 	w := newWorld(t)
 	build(t, w)
 	w.mu.Lock()

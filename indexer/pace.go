@@ -9,13 +9,26 @@ import (
 // leastPause is the shortest pause that is worth a timer.
 const leastPause = 2 * time.Millisecond
 
-// pace lets so many things happen in a second, whoever does them.
+// pace lets so many things happen in a second, whoever does them, and, where it has a share, lets no more than that
+// part of the time go into doing them.
 type pace struct {
-	rate int64
-	now  func() time.Time
+	rate  int64
+	share float64 // of one processor; 0: as much as it takes
+	now   func() time.Time
 
 	mu   sync.Mutex
-	next time.Time // when everything so far has had its time
+	next time.Time     // when everything so far has had its time
+	work time.Duration // that has not been waited for
+}
+
+// worked notes time that was spent: the next who waits lets it have its share.
+func (p *pace) worked(d time.Duration) {
+	if p.share == 0 || d <= 0 {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.work += d
 }
 
 // wait lets n things have their time.
@@ -25,7 +38,12 @@ func (p *pace) wait(ctx context.Context, n int) error {
 	if p.next.Before(now) {
 		p.next = now
 	}
-	p.next = p.next.Add(time.Duration(int64(n) * int64(time.Second) / p.rate))
+	due := time.Duration(int64(n) * int64(time.Second) / p.rate)
+	if p.share > 0 {
+		due = max(due, time.Duration(float64(p.work)/p.share)-p.work)
+		p.work = 0
+	}
+	p.next = p.next.Add(due)
 	pause := p.next.Sub(now)
 	p.mu.Unlock()
 	if pause < leastPause {

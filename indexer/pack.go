@@ -4,13 +4,13 @@ import (
 	"encoding/binary"
 
 	"tidemark/index"
+	"tidemark/indexer/storage"
 	"tidemark/keyversion"
-	"tidemark/storage"
 )
 
-// A packed event is the part of a KeyVersions event that is needed when it is written: a flag byte, the document id with
-// its length, then per statement {index 8, slice 2, length of the rest 4, number of keys, keys with their lengths}.
-// Numbers without a size are varints.
+// A packed event is the part of a KeyVersions event that is needed when it is written: a flag byte, the document id
+// with its length, then per statement {index 8, slice 2, length of the rest 4, number of keys, keys with their
+// lengths}. Numbers without a size are varints.
 const (
 	packEverywhere = 1 // a deletion that names nobody: no copy has the document
 	statementHead  = 8 + 2 + 4
@@ -20,6 +20,8 @@ const (
 // in it is referred to.
 type arena struct {
 	block []byte
+	// refused is told of keys that are left out.
+	refused func(*keyversion.Event, *keyversion.Statement, []byte)
 }
 
 const (
@@ -39,8 +41,8 @@ func (a *arena) take(n int) []byte {
 	return a.block[at : at : at+n]
 }
 
-// pack keeps an event. Keys that the store would refuse are left out: the projector has its own, lower limits, so that
-// this happens only to what comes from a foreign or damaged one.
+// pack keeps an event. Keys that the store would refuse are left out, and refused is told: the projector has its own,
+// lower limits, so that this happens only to what comes from a foreign or damaged one.
 func (a *arena) pack(e *keyversion.Event) []byte {
 	size := 1 + binary.MaxVarintLen32 + len(e.DocID)
 	for i := range e.Statements {
@@ -58,27 +60,31 @@ func (a *arena) pack(e *keyversion.Event) []byte {
 	b = binary.AppendUvarint(b, uint64(len(e.DocID)))
 	b = append(b, e.DocID...)
 	for i := range e.Statements {
-		b = packStatement(b, &e.Statements[i], e.Kind == keyversion.Insert)
+		b = a.packStatement(b, e, &e.Statements[i])
 	}
 	return b
 }
 
-func packStatement(b []byte, s *keyversion.Statement, keys bool) []byte {
+func (a *arena) packStatement(b []byte, e *keyversion.Event, s *keyversion.Statement) []byte {
 	b = binary.LittleEndian.AppendUint64(b, uint64(s.Index))
 	b = binary.LittleEndian.AppendUint16(b, uint16(s.Slice))
 	at := len(b)
 	b = append(b, 0, 0, 0, 0)
+	keys := s.Keys
+	if e.Kind != keyversion.Insert {
+		keys = nil
+	}
 	good := 0
-	if keys {
-		for _, k := range s.Keys {
-			if len(k) > 0 && len(k) <= storage.MaxKey {
-				good++
-			}
+	for _, k := range keys {
+		if storable(k) {
+			good++
+		} else if a.refused != nil {
+			a.refused(e, s, k)
 		}
 	}
 	b = binary.AppendUvarint(b, uint64(good))
-	for _, k := range s.Keys {
-		if keys && len(k) > 0 && len(k) <= storage.MaxKey {
+	for _, k := range keys {
+		if storable(k) {
 			b = binary.AppendUvarint(b, uint64(len(k)))
 			b = append(b, k...)
 		}
@@ -87,6 +93,9 @@ func packStatement(b []byte, s *keyversion.Statement, keys bool) []byte {
 	return b
 }
 
+// storable reports whether the store takes a key.
+func storable(k []byte) bool { return len(k) > 0 && len(k) <= storage.MaxKey }
+
 // unpacker reads packed events for one copy. Keys it gives out stay valid; it reuses only its list of them.
 type unpacker struct {
 	index index.ID
@@ -94,37 +103,48 @@ type unpacker struct {
 	keys  [][]byte // backing of all keys given out
 }
 
-// update gives what the event states for the copy; false when it does not concern it.
-func (u *unpacker) update(b []byte, vb int, seqno uint64) (storage.Update, bool) {
-	flag := b[0]
+// unknown is the place of a statement that has to be looked for.
+const unknown = -1
+
+// update returns what the event states for the copy; false when it does not concern it. at is the place of its
+// statement, see share.
+func (u *unpacker) update(b []byte, at, vb int, seqno uint64) (storage.Update, bool) {
 	n, k := binary.Uvarint(b[1:])
-	b = b[1+k:]
-	up := storage.Update{VBucket: uint16(vb), DocID: b[:n:n], Seqno: seqno}
-	b = b[n:]
-	if flag == packEverywhere {
+	id := b[1+k:][:n:n]
+	up := storage.Update{VBucket: uint16(vb), DocID: id, Seqno: seqno}
+	if b[0] == packEverywhere {
 		return up, true
 	}
-	for len(b) >= statementHead {
-		id := index.ID(binary.LittleEndian.Uint64(b))
-		no := index.SliceID(binary.LittleEndian.Uint16(b[8:]))
-		rest := b[statementHead : statementHead+int(binary.LittleEndian.Uint32(b[10:]))]
-		if id != u.index || no != u.slice && no != index.AllSlices {
-			b = b[statementHead+len(rest):]
-			continue
+	if at == unknown {
+		if at = u.find(b, 1+k+len(id)); at == unknown {
+			return up, false
 		}
-		count, k := binary.Uvarint(rest)
-		rest = rest[k:]
-		if count == 0 {
-			return up, true
-		}
-		from := len(u.keys)
-		for range count {
-			size, k := binary.Uvarint(rest)
-			u.keys = append(u.keys, rest[k:k+int(size):k+int(size)])
-			rest = rest[k+int(size):]
-		}
-		up.Keys = u.keys[from:len(u.keys):len(u.keys)]
+	}
+	rest := b[at+statementHead:]
+	count, k := binary.Uvarint(rest)
+	rest = rest[k:]
+	if count == 0 {
 		return up, true
 	}
-	return up, false
+	from := len(u.keys)
+	for range count {
+		size, k := binary.Uvarint(rest)
+		u.keys = append(u.keys, rest[k:k+int(size):k+int(size)])
+		rest = rest[k+int(size):]
+	}
+	up.Keys = u.keys[from:len(u.keys):len(u.keys)]
+	return up, true
+}
+
+// find looks for the copy's statement from a place on.
+func (u *unpacker) find(b []byte, at int) int {
+	for len(b)-at >= statementHead {
+		head := b[at:]
+		no := index.SliceID(binary.LittleEndian.Uint16(head[8:]))
+		if index.ID(binary.LittleEndian.Uint64(head)) == u.index && (no == u.slice || no == index.AllSlices) {
+			return at
+		}
+		at += statementHead + int(binary.LittleEndian.Uint32(head[10:]))
+	}
+	return unknown
 }

@@ -14,16 +14,17 @@ import (
 	"pgregory.net/rapid"
 
 	"tidemark/index"
+	"tidemark/indexer/storage"
 	"tidemark/ingest"
 	"tidemark/keyversion"
-	"tidemark/storage"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
 func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m,
-		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"), goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).readLoop"),
+		goleak.IgnoreAnyFunction("net/http.(*persistConn).writeLoop"))
 }
 
 // TestPack: every copy gets out of a packed event exactly what the event states for it.
@@ -35,9 +36,11 @@ func TestPack(t *testing.T) {
 		var packed [][]byte
 		var events []keyversion.Event
 		for range rapid.IntRange(1, 20).Draw(t, "events") {
-			e := keyversion.Event{Kind: rapid.SampledFrom(kinds).Draw(t, "kind"), DocID: rapid.SliceOfN(rapid.Byte(), 1, 300).Draw(t, "doc")}
+			e := keyversion.Event{Kind: rapid.SampledFrom(kinds).Draw(t, "kind"),
+				DocID: rapid.SliceOfN(rapid.Byte(), 1, 300).Draw(t, "doc")}
 			for i := range rapid.IntRange(0, 3).Draw(t, "statements") {
-				s := keyversion.Statement{Index: index.ID(1 + i), Slice: index.SliceID(rapid.SampledFrom([]int{0, 1, int(index.AllSlices)}).Draw(t, "slice"))}
+				s := keyversion.Statement{Index: index.ID(1 + i), Slice: index.SliceID(rapid.SampledFrom([]int{0, 1,
+					int(index.AllSlices)}).Draw(t, "slice"))}
 				for range rapid.IntRange(0, 3).Draw(t, "keys") {
 					s.Keys = append(s.Keys, rapid.SliceOfN(rapid.Byte(), 0, 10000).Draw(t, "key"))
 				}
@@ -55,14 +58,24 @@ func TestPack(t *testing.T) {
 				batch.Copies = append(batch.Copies, ingest.CopyBatch{Index: ix, Slice: no})
 			}
 		}
-		shares := mine.spread(batch)
+		shares, stating := mine.spread(batch), map[[2]int]int{}
 		for i := range events {
 			for ix := range index.ID(4) {
 				for no := range index.SliceID(2) {
 					u := unpacker{index: ix, slice: no}
-					got, ok := u.update(packed[i], 9, 77)
-					if s := &shares[2*int(ix)+int(no)]; s.has(i%2, i/2, len(batch.Segments[i%2].Events)) != ok {
+					got, ok := u.update(packed[i], unknown, 9, 77)
+					at, has := shares[2*int(ix)+int(no)].has(i%2, i/2, len(batch.Segments[i%2].Events))
+					if has != ok {
 						t.Fatalf("%v for %d/%d: in the share %v, want %v", events[i].Kind, ix, no, !ok, ok)
+					}
+					if has {
+						at, _ := u.update(packed[i], at, 9, 77)
+						if !slices.EqualFunc(at.Keys, got.Keys, slices.Equal) || string(at.DocID) != string(got.DocID) {
+							t.Fatalf("%v for %d/%d: %v where the share says, want %v", events[i].Kind, ix, no, at, got)
+						}
+					}
+					if len(got.Keys) > 0 {
+						stating[[2]int{int(ix), int(no)}]++
 					}
 					want, wantOK := stated(&events[i], ix, no)
 					if ok != wantOK || ok && (string(got.DocID) != string(events[i].DocID) || got.VBucket != 9 || got.Seqno != 77 ||
@@ -72,19 +85,25 @@ func TestPack(t *testing.T) {
 				}
 			}
 		}
+		for i := range shares {
+			if n := stating[[2]int{i / 2, i % 2}]; shares[i].stating != n {
+				t.Fatalf("%d events with keys in share %d, want %d", shares[i].stating, i, n)
+			}
+		}
 	})
 }
 
-// has tells whether the share of a segment of n events has one of them, once.
-func (s *share) has(segment, number, n int) bool {
+// has reports whether the share of a segment of n events has one of them, once, and where its statement is.
+func (s *share) has(segment, number, n int) (at int, has bool) {
 	times := 0
 	events := make([]ingest.Entry, n)
-	for e := range s.each(segment, events) {
+	for e, place := range s.each(segment, events) {
 		if e == &events[number] {
+			at = place
 			times++
 		}
 	}
-	return times == 1
+	return at, times == 1
 }
 
 // stated is the obvious reading of an event.
@@ -118,7 +137,8 @@ func openStore(t *testing.T) (*storage.Store, *storage.Slice) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := st.Close(); err != nil && !errors.Is(err, context.DeadlineExceeded) { // a disk that stands still is not waited for
+		// a disk that stands still is not waited for
+		if err := st.Close(); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 			t.Error(err)
 		}
 	})
@@ -130,7 +150,8 @@ func flushAt(t *testing.T, s *storage.Slice, uuid, seqno uint64) {
 	v := timestamp.New(2)
 	v.Set(0, timestamp.Position{VBUUID: uuid, Seqno: seqno})
 	err := s.Flush(context.Background(), storage.Batch{Timestamp: v, Positions: []storage.VBPosition{{VBucket: 0,
-		Position: ingest.Position{VBUUID: uuid, Main: seqno, Side: seqno, A: seqno}, Log: timestamp.FailoverLog{{VBUUID: uuid}}}}})
+		Position: ingest.Position{VBUUID: uuid, Main: seqno, Side: seqno, A: seqno},
+		Log:      timestamp.FailoverLog{{VBUUID: uuid}}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,7 +232,8 @@ func TestMarks(t *testing.T) {
 // testBucketLoop is a bucket that nothing runs.
 func testBucketLoop(t testing.TB) *bucket {
 	t.Helper()
-	x := &Indexer{cfg: Config{QueueBytes: 1 << 20}, log: hclog.NewNullLogger(), report: make(chan struct{}, 1), sides: make(chan struct{}, 1),
+	x := &Indexer{cfg: Config{QueueBytes: 1 << 20}, log: hclog.NewNullLogger(), report: make(chan struct{}, 1),
+		sides:   make(chan struct{}, 1),
 		metrics: newMetrics(), snapshots: newSnapshots(2, hclog.NewNullLogger()), now: time.Now, changed: make(chan struct{})}
 	k, err := x.newBucket(wire.Bucket{Name: "b", UUID: "u", VBuckets: 2})
 	if err != nil {
@@ -263,7 +285,9 @@ func TestRestore(t *testing.T) {
 	}
 	for _, c := range []struct{ branch, want uint64 }{{25, 20}, {12, 10}, {4, 0}} {
 		log := timestamp.FailoverLog{{VBUUID: 8, Seqno: c.branch}, {VBUUID: 7}}
-		r, again := k.restore(t.Context(), &job{restores: []ingest.Restore{{Copy: 1, Log: log}}, slices: map[index.CopyID]*storage.Slice{1: s}})
+		p := &putBack{what: []ingest.Restore{{Copy: 1, Log: log}}, slices: map[index.CopyID]*storage.Slice{1: s}}
+		k.restore(t.Context(), p)
+		r, again := p.done, p.again
 		if len(r) != 1 || len(again) > 0 || r[0].position.Main != c.want || s.Positions()[0].Main != c.want {
 			t.Errorf("branch from %d: %+v %v, stored %+v, want %d", c.branch, r, again, s.Positions()[0], c.want)
 		}
@@ -286,13 +310,15 @@ func TestLargeBatch(t *testing.T) {
 	}
 	src := ingest.Source{Connection: 1}
 	for vb := range uint16(2) {
-		b.Accept(src, &keyversion.Event{Kind: keyversion.StreamBegin, VBucket: vb, Begin: &keyversion.Begin{Log: timestamp.FailoverLog{{VBUUID: 7}}, Copies: []index.CopyID{1}}})
+		b.Accept(src, &keyversion.Event{Kind: keyversion.StreamBegin, VBucket: vb,
+			Begin: &keyversion.Begin{Log: timestamp.FailoverLog{{VBUUID: 7}}, Copies: []index.CopyID{1}}})
 	}
 	key := make([]byte, 50<<10)
 	const n = 60 // of 50 KiB each: several pieces
 	for q := range uint64(n) {
 		key[0], key[1] = 1, byte(q)
-		b.Accept(src, &keyversion.Event{Kind: keyversion.Insert, Seqno: q + 1, Window: timestamp.Window{End: n}, DocID: fmt.Appendf(nil, "doc-%d", q),
+		b.Accept(src, &keyversion.Event{Kind: keyversion.Insert, Seqno: q + 1, Window: timestamp.Window{End: n},
+			DocID:      fmt.Appendf(nil, "doc-%d", q),
 			Statements: []keyversion.Statement{{Index: 1, Keys: [][]byte{key}}}})
 	}
 	b.Accept(src, &keyversion.Event{Kind: keyversion.Sync, Seqno: n})
@@ -300,7 +326,7 @@ func TestLargeBatch(t *testing.T) {
 	v.Set(0, timestamp.Position{VBUUID: 7, Seqno: n})
 	b.Publish(ingest.Stability{Ref: ingest.Ref{Number: 1}, Vector: v})
 	batch, _ := b.Flush()
-	if err := k.writeCopy(context.Background(), &job{work: ingest.Work{Batch: batch}}, &batch.Copies[0], nil, s); err != nil {
+	if err := k.writeCopy(context.Background(), &underway{batch: batch}, 0, s); err != nil {
 		t.Fatal(err)
 	}
 	if got := s.Stats(); got.Items != n || got.Batch < 3 {
@@ -345,7 +371,8 @@ func TestChooseProjector(t *testing.T) {
 		owner index.ProjectorID
 		tries int
 		want  index.ProjectorID
-	}{{"b", 0, "b"}, {"b", 1, "c"}, {"b", 2, "b"}, {"b", 3, "a"}, {"b", 4, "b"}, {"b", 5, "c"}, {"", 0, "a"}, {"gone", 1, "b"}, {"", 5, "c"}} {
+	}{{"b", 0, "b"}, {"b", 1, "c"}, {"b", 2, "b"}, {"b", 3, "a"}, {"b", 4, "b"}, {"b", 5, "c"}, {"", 0, "a"},
+		{"gone", 1, "b"}, {"", 5, "c"}} {
 		if got := choose(all, c.owner, c.tries).ID; got != c.want {
 			t.Errorf("owner %q, try %d: %s, want %s", c.owner, c.tries, got, c.want)
 		}
@@ -355,8 +382,8 @@ func TestChooseProjector(t *testing.T) {
 	}
 }
 
-// TestSidePauses: when the owner of a vbucket's stream could not open a side stream for a while, however long and whoever else
-// was asked meanwhile, it is asked again soon after it can.
+// TestSidePauses: when the owner of a vbucket's stream could not open a side stream for a while, however long and
+// whoever else was asked meanwhile, it is asked again soon after it can.
 func TestSidePauses(t *testing.T) {
 	all := make([]wire.ProjectorEndpoint, 64)
 	for i := range all {

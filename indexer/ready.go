@@ -20,9 +20,9 @@ const (
 // maxNamed is how many copies a reason names.
 const maxNamed = 5
 
-// ready is 200 when this indexer can serve: it is registered, tells the leader how it is, its disk and its copies are well,
-// and each of its copies of a ready index holds a stability timestamp, so that scans may use it. Else the problem lists what
-// is in the way.
+// ready is 200 when this indexer can serve: it is registered, tells the leader how it is, its disk and its copies are
+// well, and each of its copies of a ready index holds a stability timestamp, so that scans may use it. Else the problem
+// lists what is in the way.
 func (x *Indexer) ready(w http.ResponseWriter, r *http.Request) {
 	if p := rpc.Unready(x.reasons()); p != nil {
 		rpc.WriteProblem(w, p)
@@ -36,7 +36,8 @@ func (x *Indexer) reasons() (all []rpc.Reason) {
 	for source, why := range x.health.all() {
 		switch {
 		case source == healthRegistration && id.ClusterID == "":
-			all = append(all, rpc.Reason{Code: rpc.ReasonNoCluster, Detail: "no manager has registered this indexer yet: " + why})
+			all = append(all, rpc.Reason{Code: rpc.ReasonNoCluster, Detail: "no manager has registered this indexer yet: " +
+				why})
 		case source == healthRegistration || source == healthManagers:
 			all = append(all, rpc.Reason{Code: rpc.ReasonNoLeader, Detail: "the leader cannot be reached: " + why})
 		default:
@@ -51,7 +52,8 @@ func (x *Indexer) reasons() (all []rpc.Reason) {
 		if n := len(waiting); n > maxNamed {
 			waiting, more = waiting[:maxNamed], fmt.Sprintf(" and %d more", n-maxNamed)
 		}
-		all = append(all, rpc.Reason{Code: reasonNotHeld, Detail: fmt.Sprintf("copies of ready indexes hold no stability timestamp yet (of %d here): %s%s", of, strings.Join(waiting, ", "), more)})
+		all = append(all, rpc.Reason{Code: reasonNotHeld, Detail: fmt.Sprintf("copies of ready indexes hold no stability "+
+			"timestamp yet (of %d here): %s%s", of, strings.Join(waiting, ", "), more)})
 	}
 	return all
 }

@@ -6,10 +6,9 @@ import (
 	"testing"
 
 	"tidemark/internal/rpc"
-	"tidemark/internal/steady"
 )
 
-// readyz gives the codes of what is in the way, and all that is said of it; nothing: it is ready.
+// readyz returns the codes of what is in the way, and all that is said of it; nothing: it is ready.
 func (w *world) readyz() (codes, detail string) {
 	w.t.Helper()
 	var endpoint string
@@ -46,18 +45,17 @@ func (w *world) untilReadyz(want string) (detail string) {
 	return detail
 }
 
-// TestReadyz: not ready while a copy of a ready index holds no timestamp, which is named; ready then; not ready while no
-// manager hears of it.
-func TestReadyz(t *testing.T) { steady.Run(t, still, testReadyz) }
-
-func testReadyz(t *steady.T) {
+// TestReadyz: not ready while a copy of a ready index holds no timestamp, which is named; ready then; not ready while
+// no manager hears of it.
+func TestReadyz(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	w.untilReadyz("")
 	if err := w.define(10, 21); err != nil {
 		t.Fatal(err)
 	}
-	if detail := w.untilReadyz("not_held"); !strings.Contains(detail, "of 2 here") || !strings.Contains(detail, "copy 21 (slice 0 of world/i2)") {
+	if detail := w.untilReadyz("not_held"); !strings.Contains(detail, "of 2 here") ||
+		!strings.Contains(detail, "copy 21 (slice 0 of world/i2)") {
 		t.Errorf("%s", detail)
 	}
 	w.begin(nil)

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"tidemark/index"
+	"tidemark/indexer/storage"
+	"tidemark/ingest"
 	"tidemark/internal/rpc"
 	"tidemark/statecontext"
-	"tidemark/storage"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -31,8 +33,8 @@ const (
 // ErrRemoved is wrapped when this indexer was removed from its cluster: its folder is never accepted again.
 var ErrRemoved = errors.New("this indexer was removed from its cluster")
 
-// reporter registers with the leader and tells it the level state (docs/protocol.md, "To the leader, from components"). It follows
-// the leader through package managerclient.
+// reporter registers with the leader and tells it the level state (docs/protocol.md, "To the leader, from components").
+// It follows the leader through package managerclient.
 type reporter struct {
 	x        *Indexer
 	sequence uint64
@@ -41,8 +43,8 @@ type reporter struct {
 	held     uint64 // hash of the list of held timestamps that was taken over, 0 none
 }
 
-// Run registers, reports, and registers again when the leader does not know us. It ends with ErrRemoved when that is for
-// good.
+// Run registers, reports, and registers again when the leader does not know us. It ends with ErrRemoved when that is
+// for good.
 func (r *reporter) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		if err := r.register(ctx); err != nil || ctx.Err() != nil {
@@ -60,7 +62,8 @@ func (r *reporter) Run(ctx context.Context) error {
 func (r *reporter) register(ctx context.Context) error {
 	x := r.x
 	for pause := registerPause; ; pause = min(2*pause, registerMost) {
-		reply, err := x.managers.RegisterIndexer(ctx, &wire.RegisterIndexer{ClusterID: x.identity.get().ClusterID, Endpoint: x.Endpoint()})
+		reply, err := x.managers.RegisterIndexer(ctx, &wire.RegisterIndexer{ClusterID: x.identity.get().ClusterID,
+			Endpoint: x.Endpoint()})
 		if err == nil {
 			err = x.identity.registered(reply)
 		}
@@ -187,6 +190,7 @@ func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bo
 		rep.Revision = defs.Revision
 	}
 	rep.Orphans, rep.OrphanCount, _ = x.toldOrphans()
+	rep.Faults = x.unstorable.list(&defs)
 	unready := map[index.ID]index.State{}
 	for i := range defs.Indexes {
 		if d := &defs.Indexes[i]; d.State != index.Maintenance {
@@ -205,14 +209,16 @@ func (x *Indexer) fullReport(ctx context.Context, wantsHW func(bucket string) bo
 
 // report runs in the bucket's loop; unready are the states of the indexes that are not ready.
 func (k *bucket) report(unready map[index.ID]index.State, wantsHW bool) (wire.BucketReport, []wire.CopyReport) {
-	b := wire.BucketReport{Generation: k.st.Generation(), RollbackID: k.st.RollbackID(), Acks: append([]wire.Ack(nil), k.acks...),
+	b := wire.BucketReport{Generation: k.st.Generation(), RollbackID: k.st.RollbackID(),
+		Acks:     append([]wire.Ack(nil), k.acks...),
 		Backfill: k.st.Backfill(func(id index.ID) bool { return unready[id] == index.Backfill })}
-	b.Heartbeat = wire.HWHeartbeat{Bucket: k.name, MutationQueue: uint64(k.st.QueueBytes()), QueueLimit: uint64(k.x.queueShare())}
+	b.Heartbeat = wire.HWHeartbeat{Bucket: k.name, MutationQueue: uint64(k.st.QueueBytes()),
+		QueueLimit: uint64(k.x.queueShare())}
 	if wantsHW {
 		b.Heartbeat.HW = k.st.HW()
 	}
-	if last, ok := k.st.Last(); ok {
-		b.Heartbeat.LastStability, b.Heartbeat.LastNumber = last.Hash, last.Number
+	if last, ok := k.st.LastAck(); ok { // what is under way may be made by no copy yet
+		b.Heartbeat.LastStability, b.Heartbeat.LastNumber = last.Ref.Hash, last.Ref.Number
 	}
 	m := k.measured.Load()
 	if m != nil {
@@ -227,10 +233,11 @@ func (k *bucket) report(unready map[index.ID]index.State, wantsHW bool) (wire.Bu
 		b.Accepted.Projectors = append(b.Accepted.Projectors, a.Projector)
 		b.Accepted.Open = append(b.Accepted.Open, a.Open)
 	}
-	seen := map[index.ID]bool{}
-	var copies []wire.CopyReport
-	for _, s := range k.st.States() {
-		if !seen[s.Index] {
+	seen, states := map[index.ID]bool{}, k.st.States()
+	copies := make([]wire.CopyReport, 0, len(states))
+	for i := range states {
+		s := &states[i]
+		if (i == 0 || states[i-1].Index != s.Index) && !seen[s.Index] {
 			seen[s.Index] = true
 			b.Heartbeat.IndexIDs = append(b.Heartbeat.IndexIDs, s.Index)
 		}
@@ -246,14 +253,15 @@ func (k *bucket) report(unready map[index.ID]index.State, wantsHW bool) (wire.Bu
 	return b, copies
 }
 
-// sizeOf gives a copy's size as it was measured last. Until its index is ready its entries are counted anew for every report,
-// so that what the leader knows is true at the moment in which the index becomes ready; a measurement that is older than such
-// a look does not take its place.
+// sizeOf returns a copy's size as it was measured last. Until its index is ready its entries are counted anew for every
+// report, so that what the leader knows is true at the moment in which the index becomes ready; a measurement that is
+// older than such a look does not take its place.
 func (k *bucket) sizeOf(id index.CopyID, m *measurement, unready bool) (z copySize) {
 	if m != nil {
 		z = m.copies[id]
 	}
-	s, seen := k.slices[id], k.sizes[id]
+	s := k.slices[id]
+	seen, had := k.sizes[id]
 	switch {
 	case s == nil:
 		return z
@@ -266,7 +274,7 @@ func (k *bucket) sizeOf(id index.CopyID, m *measurement, unready bool) (z copySi
 		k.sizes[id] = z
 	case z.batch < seen.batch:
 		return seen
-	default:
+	case had:
 		delete(k.sizes, id)
 	}
 	return z
@@ -278,6 +286,7 @@ func (k *bucket) told(n int) { k.acks = append(k.acks[:0], k.acks[min(n, len(k.a
 // measurement is what costs too much to look at for every report.
 type measurement struct {
 	persistent timestamp.Vector
+	durable    [][]ingest.Position // of each copy, as persistent is made of them
 	copies     map[index.CopyID]copySize
 }
 
@@ -310,26 +319,46 @@ func (x *Indexer) measure() {
 		}
 		b := byBucket[m.Bucket]
 		if b == nil {
-			b = &measurement{persistent: durableVector(d, m.VBuckets), copies: map[index.CopyID]copySize{}}
+			b = &measurement{copies: map[index.CopyID]copySize{}}
 			byBucket[m.Bucket] = b
-		} else if v := durableVector(d, m.VBuckets); v.Len() == b.persistent.Len() {
-			_ = b.persistent.Min(v) // of equal length
 		}
+		b.durable = append(b.durable, d.Positions)
 		b.copies[m.Copy] = sizeOf(s)
 	}
 	for _, k := range x.allBuckets() {
-		if m := byBucket[k.name]; m != nil && m.persistent.Len() == k.vbuckets {
-			k.measured.Store(m)
-		} else {
-			k.measured.Store(nil)
+		m := byBucket[k.name]
+		if m != nil && !m.persist(k.measured.Load(), k.vbuckets) {
+			m = nil
 		}
+		k.measured.Store(m)
 	}
 }
 
-func durableVector(d storage.Durable, vbuckets int) timestamp.Vector {
-	v := timestamp.New(vbuckets)
-	for i, p := range d.Positions {
-		if p.Main > 0 && i < vbuckets {
+// persist sets what would survive a crash: where the copy stands that has least; false when no copy is of a bucket of
+// so many vbuckets. What the copies hold is as before most often.
+func (m *measurement) persist(before *measurement, vbuckets int) bool {
+	m.durable = slices.DeleteFunc(m.durable, func(p []ingest.Position) bool { return len(p) != vbuckets })
+	// they are replaced, not changed
+	same := func(a, b []ingest.Position) bool { return len(a) == len(b) && (len(a) == 0 || &a[0] == &b[0]) }
+	if before != nil && slices.EqualFunc(m.durable, before.durable, same) {
+		m.persistent = before.persistent
+		return len(m.durable) > 0
+	}
+	for i, positions := range m.durable {
+		switch {
+		case i == 0:
+			m.persistent = durableVector(positions)
+		case !same(positions, m.durable[i-1]): // copies that stand together have one list
+			_ = m.persistent.Min(durableVector(positions)) // of equal length
+		}
+	}
+	return len(m.durable) > 0
+}
+
+func durableVector(positions []ingest.Position) timestamp.Vector {
+	v := timestamp.New(len(positions))
+	for i, p := range positions {
+		if p.Main > 0 {
 			v.Set(i, timestamp.Position{VBUUID: p.VBUUID, Seqno: p.Main})
 		}
 	}

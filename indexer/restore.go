@@ -3,6 +3,8 @@ package indexer
 import (
 	"cmp"
 	"context"
+	"errors"
+	"maps"
 	"runtime"
 	"slices"
 	"time"
@@ -10,8 +12,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
+	"tidemark/indexer/storage"
 	"tidemark/ingest"
-	"tidemark/storage"
 	"tidemark/timestamp"
 )
 
@@ -25,11 +27,45 @@ type restored struct {
 	log      timestamp.FailoverLog
 }
 
+// putBack is vbuckets of copies that are being put back.
+type putBack struct {
+	what   []ingest.Restore
+	slices map[index.CopyID]*storage.Slice
+	done   []restored
+	again  []*lane
+	ended  chan struct{} // closed when the loop has heard of it
+}
+
+// handRestores lets vbuckets be put back. Nothing else is under way, or begun meanwhile.
+func (k *bucket) handRestores(ctx context.Context, what []ingest.Restore) {
+	p := &putBack{what: what, slices: maps.Clone(k.slices), ended: make(chan struct{})}
+	k.puts = p
+	k.lanes.all.Add(1)
+	go func() {
+		defer k.lanes.all.Done()
+		if k.restore(ctx, p); ctx.Err() == nil {
+			k.tell(ctx, result{back: p})
+		}
+	}()
+}
+
+// restored takes over what was put back.
+func (k *bucket) restored(p *putBack) {
+	k.puts = nil
+	close(p.ended)
+	k.tellBack(p.done)
+	for _, n := range p.again {
+		if k.slices[n.copy] == n.slice {
+			k.wentBack(n)
+		}
+	}
+}
+
 // restore puts vbuckets of copies back to their newest valid states, or to nothing; several copies side by side.
-func (k *bucket) restore(ctx context.Context, j *job) (done []restored, again []reopened) {
+func (k *bucket) restore(ctx context.Context, p *putBack) {
 	copies := map[index.CopyID][]ingest.Restore{}
 	var order []index.CopyID
-	for _, r := range j.restores {
+	for _, r := range p.what {
 		if copies[r.Copy] == nil {
 			order = append(order, r.Copy)
 		}
@@ -39,7 +75,7 @@ func (k *bucket) restore(ctx context.Context, j *job) (done []restored, again []
 	g := errgroup.Group{}
 	g.SetLimit(max(2, runtime.GOMAXPROCS(0)))
 	for i, id := range order {
-		s := j.slices[id]
+		s := p.slices[id]
 		if s == nil {
 			continue // nobody waits for it any more
 		}
@@ -51,44 +87,25 @@ func (k *bucket) restore(ctx context.Context, j *job) (done []restored, again []
 	_ = g.Wait() // the functions give no errors
 	for i, o := range outcomes {
 		if o.again != nil {
-			again = append(again, reopened{order[i], o.again})
+			p.again = append(p.again, &lane{copy: order[i], slice: o.again})
 		} else if !o.missing {
-			done = append(done, backs[i]...)
+			p.done = append(p.done, backs[i]...)
 		}
 	}
-	return done, again
 }
 
 // restoreCopy puts vbuckets of one copy back, those that go back to the same state together.
-func (k *bucket) restoreCopy(ctx context.Context, s *storage.Slice, what []ingest.Restore) (done []restored, o outcome) {
+func (k *bucket) restoreCopy(ctx context.Context, s *storage.Slice, what []ingest.Restore) (done []restored,
+	o outcome) {
 	id := s.Meta().Copy
 	var count map[string]int
-	o = k.persistentlyWithin(ctx, s, hangs+time.Duration(len(what))*restoreEach, func() error {
+	o = k.persistentlyWithin(ctx, s, hangs+time.Duration(len(what))*restoreEach, func() (err error) {
 		k.x.snapshots.part(id, what, s.Logs())
-		states, release := k.x.pasts(s)
-		defer release()
-		var groups [][]uint16
-		done, groups = chooseStates(states, what)
-		count = map[string]int{}
-		for i, vbs := range groups {
-			if len(vbs) == 0 {
-				continue
-			}
-			to, err := "nothing", error(nil)
-			switch {
-			case i == len(states):
-				err = s.DeleteVBuckets(ctx, empty(vbs)...)
-			case states[i].snap != nil:
-				to, err = "snapshot", s.RestoreVBucketsFrom(ctx, vbs, states[i].snap)
-			default:
-				to, err = "checkpoint", s.RestoreVBucketsTo(ctx, vbs, states[i].checkpoint)
-			}
-			if err != nil {
-				return err
-			}
-			count[to] += len(vbs)
+		done, count, err = k.restoreOnce(ctx, s, what)
+		for errors.Is(err, storage.ErrNotFound) && ctx.Err() == nil { // a checkpoint that was chosen is no more
+			done, count, err = k.restoreOnce(ctx, s, what)
 		}
-		return nil
+		return err
 	})
 	if o != (outcome{}) || ctx.Err() != nil {
 		return nil, o
@@ -101,7 +118,37 @@ func (k *bucket) restoreCopy(ctx context.Context, s *storage.Slice, what []inges
 	return done, o
 }
 
-// chooseStates gives what each vbucket will hold, and the vbuckets by state: those of the last group go back to nothing.
+// restoreOnce puts vbuckets of one copy back to the newest valid states that there are now. count is how many went
+// where.
+func (k *bucket) restoreOnce(ctx context.Context, s *storage.Slice, what []ingest.Restore) (done []restored,
+	count map[string]int, err error) {
+	states, release := k.x.pasts(s)
+	defer release()
+	done, groups := chooseStates(states, what)
+	count = map[string]int{}
+	for i, vbs := range groups {
+		if len(vbs) == 0 {
+			continue
+		}
+		to := "nothing"
+		switch {
+		case i == len(states):
+			err = s.DeleteVBuckets(ctx, empty(vbs)...)
+		case states[i].snap != nil:
+			to, err = "snapshot", s.RestoreVBucketsFrom(ctx, vbs, states[i].snap)
+		default:
+			to, err = "checkpoint", s.RestoreVBucketsTo(ctx, vbs, states[i].checkpoint)
+		}
+		if err != nil {
+			return nil, nil, err
+		}
+		count[to] += len(vbs)
+	}
+	return done, count, nil
+}
+
+// chooseStates returns what each vbucket will hold, and the vbuckets by state: those of the last group go back to
+// nothing.
 func chooseStates(states []past, what []ingest.Restore) (done []restored, groups [][]uint16) {
 	done, groups = make([]restored, len(what)), make([][]uint16, len(states)+1)
 	for n, r := range what {
@@ -176,8 +223,8 @@ func heldStates(all []past, vb int) []ingest.Held {
 	return held
 }
 
-// pastsOfCopies gives a function that lists what a copy could go back to in a vbucket. It looks each copy up once. What it
-// holds stays until release is called.
+// pastsOfCopies returns a function that lists what a copy could go back to in a vbucket. It looks each copy up once.
+// What it holds stays until release is called.
 func (k *bucket) pastsOfCopies() (states func(index.CopyID, int) []ingest.Held, release func()) {
 	known := map[index.CopyID][]past{}
 	var releases []func()

@@ -6,28 +6,31 @@ import (
 
 	"github.com/gorilla/mux"
 
-	"tidemark/internal/rpctest"
-	"tidemark/scanport"
-	"tidemark/tlsconf"
+	"tidemark/indexer/scanport"
+	"tidemark/internal/testing/rpctest"
+	"tidemark/internal/tlsconf"
 )
 
-// TestEveryPathByEveryRole: over TLS each path of both ports lets in whom docs/security.md names, and nobody else; without a certificate there
-// are health and, to clients with a ticket, the WebSocket.
+// TestEveryPathByEveryRole: over TLS each path of both ports lets in whom docs/security.md names, and nobody else;
+// without a certificate there are health and, to clients with a ticket, the WebSocket.
 func TestEveryPathByEveryRole(t *testing.T) {
 	w := newWorld(t)
 	w.start()
 	manager, all := []tlsconf.Role{tlsconf.Manager}, tlsconf.Roles()
 	w.x.metrics.registry.Unregister(collector{w.x}) // the handler that is made here registers it anew
 	rpctest.Roles(t, w.x.adminHandler().(*mux.Router), map[string][]tlsconf.Role{
-		"PUT /v1/hello": manager, "PUT /v1/definitions": manager, "POST /v1/definitions:change": manager, "POST /v1/poll": manager, "PUT /v1/stability": manager,
+		"PUT /v1/hello": manager, "PUT /v1/definitions": manager, "POST /v1/definitions:change": manager,
+		"POST /v1/poll": manager, "PUT /v1/stability": manager,
 		"PUT /v1/rollback": manager, "POST /v1/orphans:drop": manager,
-		"GET /v1/status": all, "GET /v1/stats": all, "GET /v1/positions": all, "GET /metrics": all, "GET /healthz": nil, "GET /readyz": nil,
+		"GET /v1/status": all, "GET /v1/stats": all, "GET /v1/positions": all, "GET /metrics": all, "GET /healthz": nil,
+		"GET /readyz": nil,
 	})
 	asks, node := []tlsconf.Role{tlsconf.Manager, tlsconf.Admin}, []tlsconf.Role{tlsconf.Indexer}
 	h, _ := w.x.scanHandler()
 	rpctest.Roles(t, h.(*mux.Router), map[string][]tlsconf.Role{
-		"POST /v1/indexes/{id:[0-9]+}:scan": asks, "POST /v1/indexes/{id:[0-9]+}:count": asks, "POST /v1/indexes/{id:[0-9]+}:verify": asks,
-		"POST " + verifyPath: node, "POST " + slicesPath: node, "GET " + scanport.Path: nil, "GET /healthz": nil,
+		"POST /v1/indexes/{id:[0-9]+}:scan": asks, "POST /v1/indexes/{id:[0-9]+}:count": asks,
+		"POST /v1/indexes/{id:[0-9]+}:verify": asks,
+		"POST " + verifyPath:                  node, "POST " + slicesPath: node, "GET " + scanport.Path: nil, "GET /healthz": nil,
 	})
 	if code := rpctest.As(h, nil, http.MethodGet, scanport.Path, ""); code != http.StatusUnauthorized {
 		t.Errorf("the WebSocket without a ticket: %d", code)

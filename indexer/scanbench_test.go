@@ -12,13 +12,14 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/index"
+	"tidemark/indexer/scan"
+	"tidemark/indexer/storage"
 	"tidemark/partition"
-	"tidemark/scan"
-	"tidemark/storage"
 )
 
-// BenchmarkSmallScan is a scan of 100 rows on one node, from the request to the message, without a connection: 200,000 documents whose
-// names are updated once, in one to eight slices. The sub-benchmarks take turns, so that what else the machine does hits all of them.
+// BenchmarkSmallScan is a scan of 100 rows on one node, from the request to the message, without a connection: 200,000
+// documents whose names are updated once, in one to eight slices. The sub-benchmarks take turns, so that what else the
+// machine does hits all of them.
 func BenchmarkSmallScan(b *testing.B) {
 	const docs, rows, turn = 200_000, 100, 50
 	counts := []int{1, 2, 3, 6, 8}
@@ -98,7 +99,8 @@ func (f *shelf) load(t fataler, docs int, version uint64) {
 			if batches[copyID] == nil {
 				batches[copyID] = &storage.Batch{}
 			}
-			batches[copyID].Updates = append(batches[copyID].Updates, storage.Update{VBucket: uint16(i % testVBs), DocID: id, Seqno: f.seqno, Keys: [][]byte{bytes.Clone(key)}})
+			batches[copyID].Updates = append(batches[copyID].Updates, storage.Update{VBucket: uint16(i % testVBs), DocID: id,
+				Seqno: f.seqno, Keys: [][]byte{bytes.Clone(key)}})
 		}
 	}
 	for id, s := range f.copies {

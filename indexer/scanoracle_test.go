@@ -14,17 +14,17 @@ import (
 
 	"tidemark/expression"
 	"tidemark/index"
-	"tidemark/internal/oracle"
+	"tidemark/indexer/scan"
+	"tidemark/indexer/scanport"
+	"tidemark/indexer/storage"
+	"tidemark/internal/testing/oracle"
 	"tidemark/partition"
-	"tidemark/scan"
-	"tidemark/scanport"
-	"tidemark/storage"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
-// shelf is an index whose copies are real slices, of which each node holds some. It implements scan.Catalog, scan.Truth,
-// scan.Nodes and scan.Pins, and projects and routes documents as projectors do.
+// shelf is an index whose copies are real slices, of which each node holds some. It implements scan.Catalog,
+// scan.Truth, scan.Nodes and scan.Pins, and projects and routes documents as projectors do.
 type shelf struct {
 	view    scan.View
 	program *expression.Program
@@ -53,8 +53,10 @@ func newShelf(t fataler, store *storage.Store, statement string) *shelf {
 	}
 	def := parsed[0].(*expression.CreateIndex).Definition()
 	def.ID, def.BucketUUID, def.State = 7, testUUID, index.Maintenance
-	f := &shelf{store: store, copies: map[index.CopyID]*storage.Slice{}, snaps: map[index.CopyID]*storage.Snapshot{}, vector: timestamp.New(testVBs), docs: map[string][]byte{}}
-	f.view = scan.View{Definition: def, Bucket: wire.Bucket{Name: testBucket, UUID: testUUID, VBuckets: testVBs, Generation: 1}}
+	f := &shelf{store: store, copies: map[index.CopyID]*storage.Slice{}, snaps: map[index.CopyID]*storage.Snapshot{},
+		vector: timestamp.New(testVBs), docs: map[string][]byte{}}
+	f.view = scan.View{Definition: def, Bucket: wire.Bucket{Name: testBucket, UUID: testUUID, VBuckets: testVBs,
+		Generation: 1}}
 	top := partition.Topology{Index: def.ID}
 	if top.Layout, err = partition.LayoutOf(&def); err != nil {
 		t.Fatalf("%s: %v", statement, err)
@@ -64,8 +66,10 @@ func newShelf(t fataler, store *storage.Store, statement string) *shelf {
 	}
 	for slice := range top.Layout.Partitions {
 		id := index.CopyID(slice + 1)
-		top.Copies = append(top.Copies, partition.Copy{ID: id, Node: index.NodeID(slice % shelfNodes), Slice: index.SliceID(slice), State: partition.Allocated})
-		if f.copies[id], err = store.Create(storage.Meta{Copy: id, Index: def.ID, Slice: index.SliceID(slice), Bucket: testBucket, BucketUUID: testUUID, VBuckets: testVBs, Desc: def.Desc()}); err != nil {
+		top.Copies = append(top.Copies, partition.Copy{ID: id, Node: index.NodeID(slice % shelfNodes),
+			Slice: index.SliceID(slice), State: partition.Allocated})
+		if f.copies[id], err = store.Create(storage.Meta{Copy: id, Index: def.ID, Slice: index.SliceID(slice),
+			Bucket: testBucket, BucketUUID: testUUID, VBuckets: testVBs, Desc: def.Desc()}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -73,8 +77,8 @@ func newShelf(t fataler, store *storage.Store, statement string) *shelf {
 	return f
 }
 
-// write sets documents, or deletes those without a value, and flushes: each slice is told its keys of every one, or that it
-// has none.
+// write sets documents, or deletes those without a value, and flushes: each slice is told its keys of every one, or
+// that it has none.
 func (f *shelf) write(t fataler, ids []string, values map[string][]byte) {
 	batches := map[index.CopyID]*storage.Batch{}
 	for id := range f.copies {
@@ -153,7 +157,8 @@ func (f *shelf) Stabilize(context.Context, string, timestamp.Vector, time.Durati
 	return wire.Stability{}, errors.New("nothing has to be waited for")
 }
 
-func (f *shelf) Pin(_ context.Context, _ index.ID, copies []index.CopyID, _ wire.StabilityRef, _ time.Duration) (*scan.Pinned, error) {
+func (f *shelf) Pin(_ context.Context, _ index.ID, copies []index.CopyID, _ wire.StabilityRef,
+	_ time.Duration) (*scan.Pinned, error) {
 	p := &scan.Pinned{Vector: f.vector, Release: func() error { return nil }}
 	for _, c := range copies {
 		p.Slices = append(p.Slices, slice{f.snaps[c]})
@@ -166,7 +171,8 @@ func (f *shelf) Name(node index.NodeID) string { return fmt.Sprint(node) }
 func (f *shelf) Suspect(index.NodeID) bool { return false }
 
 // OpenSlices reads the slices of node 0 as a coordinator's own, those of the others as they come over a network.
-func (f *shelf) OpenSlices(ctx context.Context, node index.NodeID, _ []index.NodeID, req scan.NodeRequest) (scan.RowStream, error) {
+func (f *shelf) OpenSlices(ctx context.Context, node index.NodeID, _ []index.NodeID,
+	req scan.NodeRequest) (scan.RowStream, error) {
 	if node == 0 {
 		return scan.Open(ctx, req, f)
 	}
@@ -175,7 +181,8 @@ func (f *shelf) OpenSlices(ctx context.Context, node index.NodeID, _ []index.Nod
 	return scan.ReadFrames(io.NopCloser(&b))
 }
 
-// ask sends a request through everything between its body and the lines of its answer, and gives the rows and the count.
+// ask sends a request through everything between its body and the lines of its answer, and returns the rows and the
+// count.
 func (f *shelf) ask(body []byte) (keys [][]json.RawMessage, ids []string, count int64, err error) {
 	ctx, c := context.Background(), scan.NewCoordinator(f, f, f, scan.Options{})
 	req, err := scan.ParseRequest(body)
@@ -218,7 +225,8 @@ func (f *shelf) ask(body []byte) (keys [][]json.RawMessage, ids []string, count 
 }
 
 // samePacked compares the rows with those that the same scan gives in the messages of scan connections.
-func samePacked(ctx context.Context, c *scan.Coordinator, spec scan.Spec, keys [][]json.RawMessage, ids []string) error {
+func samePacked(ctx context.Context, c *scan.Coordinator, spec scan.Spec, keys [][]json.RawMessage,
+	ids []string) error {
 	n := 0
 	var answer scanport.Answer
 	p := scan.NewPacker(func(message []byte) error {
@@ -247,13 +255,14 @@ func samePacked(ctx context.Context, c *scan.Coordinator, spec scan.Spec, keys [
 	return err
 }
 
-// TestScansEqualOracle: random indexes under each scheme, with several components in both directions, array keys, functions
-// and predicates, over random documents of all shapes that are changed and deleted, in real slices: random scans and counts
-// with every option in any combination give what the oracle says.
+// TestScansEqualOracle: random indexes under each scheme, with several components in both directions, array keys,
+// functions and predicates, over random documents of all shapes that are changed and deleted, in real slices: random
+// scans and counts with every option in any combination give what the oracle says.
 //
 //	go test ./indexer -run TestScansEqualOracle -rapid.checks 10000
 func TestScansEqualOracle(t *testing.T) {
-	store, err := storage.Open(storage.Options{Dir: t.TempDir(), CacheBytes: 8 << 20, MemTableBytes: 8 << 20, ReserveBytes: 1 << 20})
+	store, err := storage.Open(storage.Options{Dir: t.TempDir(), CacheBytes: 8 << 20, MemTableBytes: 8 << 20,
+		ReserveBytes: 1 << 20})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -270,7 +279,8 @@ func TestScansEqualOracle(t *testing.T) {
 		f := newShelf(t, store, statement)
 		defer f.close(t)
 		def := oracle.OfDefinition(&f.view.Definition)
-		all := rapid.SliceOfNDistinct(docID, rapid.SampledFrom([]int{1, 10, 40}).Draw(t, "least"), 60, rapid.ID).Draw(t, "ids")
+		all := rapid.SliceOfNDistinct(docID, rapid.SampledFrom([]int{1, 10, 40}).Draw(t, "least"), 60, rapid.ID).Draw(t,
+			"ids")
 		for round := range rapid.IntRange(1, 3).Draw(t, "rounds") {
 			var ids []string
 			values := map[string][]byte{}

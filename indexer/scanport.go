@@ -18,10 +18,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 
 	"tidemark/index"
+	"tidemark/indexer/scan"
+	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
-	"tidemark/scan"
-	"tidemark/scanport"
-	"tidemark/tlsconf"
+	"tidemark/internal/tlsconf"
 )
 
 const (
@@ -31,8 +31,8 @@ const (
 	clientIdle = 120 * time.Second
 	// clientStall is how long one may take nothing before its scan is ended. Managers give theirs as long.
 	clientStall = 30 * time.Second
-	// watchEvery is how often somebody looks for scans that take long. From the second look on at the same scan its client is watched:
-	// when it goes, the scan ends.
+	// watchEvery is how often somebody looks for scans that take long. From the second look on at the same scan its client
+	// is watched: when it goes, the scan ends.
 	watchEvery = 10 * time.Millisecond
 	// clientFrame is the size of a connection's buffer for requests.
 	clientFrame = 4 << 10
@@ -40,9 +40,9 @@ const (
 	clientRoom = 64 << 10
 )
 
-// clients serves connections of package scanport. A connection is served by one goroutine, which reads a request, scans,
-// and writes the answer; while that takes long a second one waits for the next message, so that a client that goes away
-// ends its scan. A timer of its own for each scan would wake a thread each time.
+// clients serves connections of package scanport. A connection is served by one goroutine, which reads a request,
+// scans, and writes the answer; while that takes long a second one waits for the next message, so that a client that
+// goes away ends its scan. A timer of its own for each scan would wake a thread each time.
 type clients struct {
 	s       *scanServer
 	tickets *tickets
@@ -60,7 +60,8 @@ type clients struct {
 }
 
 func newClients(s *scanServer) *clients {
-	return &clients{s: s, tickets: newTickets(s.x.managers, s.x.now), most: maxClients, stall: clientStall, open: map[*clientConn]struct{}{}, look: make(chan struct{}, 1)}
+	return &clients{s: s, tickets: newTickets(s.x.managers, s.x.now), most: maxClients, stall: clientStall,
+		open: map[*clientConn]struct{}{}, look: make(chan struct{}, 1)}
 }
 
 // ServeHTTP begins a connection.
@@ -70,7 +71,8 @@ func (c *clients) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !c.enter(nil) {
-		p := rpc.Refuse(rpc.CodeUnavailable, "%d clients are connected to this node, the most it takes, or it is stopping: go by way of a manager", c.most)
+		p := rpc.Refuse(rpc.CodeUnavailable, "%d clients are connected to this node, the most it takes, or it is stopping: "+
+			"go by way of a manager", c.most)
 		p.RetryAfterMS = 1000
 		rpc.WriteProblem(w, p)
 		return
@@ -81,8 +83,9 @@ func (c *clients) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		rpc.WriteProblem(w, err)
 		return
 	}
-	up := websocket.Upgrader{HandshakeTimeout: 5 * time.Second, ReadBufferSize: clientFrame, WriteBufferSize: clientFrame, Subprotocols: []string{scanport.Protocol},
-		CheckOrigin: func(*http.Request) bool { return true }} // it was checked above
+	up := websocket.Upgrader{HandshakeTimeout: 5 * time.Second, ReadBufferSize: clientFrame, WriteBufferSize: clientFrame,
+		Subprotocols: []string{scanport.Protocol},
+		CheckOrigin:  func(*http.Request) bool { return true }} // it was checked above
 	conn, err := up.Upgrade(hijacker{w}, r, nil)
 	if err != nil {
 		return // it has been answered
@@ -108,7 +111,8 @@ func (h hijacker) Hijack() (net.Conn, *bufio.ReadWriter, error) {
 	return http.NewResponseController(h.ResponseWriter).Hijack()
 }
 
-// enter counts a client, for whom one is nil, or notes its connection; false when there are too many, or the node stops.
+// enter counts a client, for whom one is nil, or notes its connection; false when there are too many, or the node
+// stops.
 func (c *clients) enter(one *clientConn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -135,7 +139,8 @@ func (c *clients) leave(one *clientConn) {
 	delete(c.open, one)
 }
 
-// run watches the clients of long scans. It ends every connection when ctx ends, and returns when nothing is served any more.
+// run watches the clients of long scans. It ends every connection when ctx ends, and returns when nothing is served any
+// more.
 func (c *clients) run(ctx context.Context) error {
 	c.watch(ctx)
 	c.mu.Lock()
@@ -179,8 +184,8 @@ func (c *clients) busy() {
 	}
 }
 
-// watchLong begins to watch the clients of scans that it has seen before; false when no scan is under way, nor was since the last
-// time.
+// watchLong begins to watch the clients of scans that it has seen before; false when no scan is under way, nor was
+// since the last time.
 func (c *clients) watchLong() (some bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -210,7 +215,8 @@ type clientConn struct {
 	ahead  chan incoming      // what the watcher has begun to wait for
 }
 
-// look begins to wait for the next message when it has seen the same request before; false when there was none since the last time.
+// look begins to wait for the next message when it has seen the same request before; false when there was none since
+// the last time.
 func (o *clientConn) look() bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -221,7 +227,8 @@ func (o *clientConn) look() bool {
 	}
 	ahead, end := make(chan incoming, 1), o.end
 	o.ahead = ahead
-	_ = o.conn.SetReadDeadline(time.Now().Add(scan.DefaultMaxDuration + clientIdle)) // the loop sets another one when the scan has ended
+	// the loop sets another one when the scan has ended
+	_ = o.conn.SetReadDeadline(time.Now().Add(scan.DefaultMaxDuration + clientIdle))
 	go func() {
 		_, message, err := o.conn.ReadMessage()
 		ahead <- incoming{message, err}
@@ -309,8 +316,8 @@ func (o *clientConn) write(message []byte) error {
 	return nil
 }
 
-// answer serves the request in o.in. While that takes long, the next message is waited for: one that comes early ends the
-// scan, and so does the end of the connection.
+// answer serves the request in o.in. While that takes long, the next message is waited for: one that comes early ends
+// the scan, and so does the end of the connection.
 func (o *clientConn) answer(ctx context.Context) (ahead <-chan incoming, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -340,7 +347,8 @@ func (o *clientConn) serve(ctx context.Context, message []byte) error {
 	if tracer := o.c.s.x.cfg.Tracer; tracer != nil {
 		ctx = propagation.TraceContext{}.Extract(ctx, propagation.MapCarrier{"traceparent": req.Parent})
 		var span trace.Span
-		ctx, span = tracer.Start(ctx, "scan port "+req.Op, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(attribute.String("tidemark.request_id", req.RequestID)))
+		ctx, span = tracer.Start(ctx, "scan port "+req.Op, trace.WithSpanKind(trace.SpanKindServer),
+			trace.WithAttributes(attribute.String("tidemark.request_id", req.RequestID)))
 		defer span.End()
 	}
 	who, err := o.c.tickets.check(ctx, o.ticket)

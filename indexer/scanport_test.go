@@ -9,16 +9,16 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/auth"
 	"tidemark/client"
+	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
+	"tidemark/manager/auth"
 	"tidemark/managerclient"
-	"tidemark/scanport"
 	"tidemark/statecontext"
 )
 
-// desk is the part of a manager that clients of the scan port meet: it issues tickets, checks them, and answers scans with one
-// row "by-manager" when a client takes the detour.
+// desk is the part of a manager that clients of the scan port meet: it issues tickets, checks them, and answers scans
+// with one row "by-manager" when a client takes the detour.
 type desk struct {
 	mu      sync.Mutex
 	tickets *auth.Tickets
@@ -46,7 +46,8 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 			rpc.WriteProblem(w, err)
 			return
 		}
-		rpc.Write(w, r, http.StatusOK, client.ScanRoute{Index: 1, ScanPorts: []string{d.port()}, Ticket: ticket, TicketMS: time.Hour.Milliseconds()})
+		rpc.Write(w, r, http.StatusOK, client.ScanRoute{Index: 1, ScanPorts: []string{d.port()}, Ticket: ticket,
+			TicketMS: time.Hour.Milliseconds()})
 	case r.URL.Path == scanport.CheckPath:
 		rpc.Handle(rpc.MaxUserBody, func(_ context.Context, q *scanport.Check) (*scanport.Checked, error) {
 			who, err := d.tickets.Open(q.Ticket)
@@ -82,8 +83,8 @@ func rowsOf(t *testing.T, c *client.Client, req client.ScanRequest) (ids []strin
 	return ids, rows.Err()
 }
 
-// TestScansGoStraightToTheIndexer: with a ticket of a manager, over one connection, with the errors of REST; a ticket of
-// nobody is refused; and when the indexer has gone, or comes back, scans go on, by way of the managers meanwhile.
+// TestScansGoStraightToTheIndexer: with a ticket of a manager, over one connection, with the errors of REST; a ticket
+// of nobody is refused; and when the indexer has gone, or comes back, scans go on, by way of the managers meanwhile.
 func TestScansGoStraightToTheIndexer(t *testing.T) {
 	w := newWorld(t)
 	tickets, err := auth.NewTickets(w.manager.URL, time.Now)
@@ -105,7 +106,8 @@ func TestScansGoStraightToTheIndexer(t *testing.T) {
 		t.Fatalf("%+v %v", n, err)
 	}
 	var p *client.Error
-	if _, err := rowsOf(t, c, client.ScanRequest{Consistency: "at_plus"}); !errors.As(err, &p) || p.Code != "BAD_REQUEST" || p.Status != 400 {
+	if _, err := rowsOf(t, c, client.ScanRequest{Consistency: "at_plus"}); !errors.As(err, &p) ||
+		p.Code != "BAD_REQUEST" || p.Status != 400 {
 		t.Errorf("at_plus without tokens: %v", err)
 	}
 	if ids, err := rowsOf(t, c, client.ScanRequest{Limit: 1, Reverse: true}); err != nil || strings.Join(ids, " ") != "b" {
@@ -177,7 +179,8 @@ func TestATicketIsTrustedForAShortTime(t *testing.T) {
 	if _, err := known.check(t.Context(), ticket); !errors.As(err, &p) || p.Code != rpc.CodeUnauthorized {
 		t.Errorf("when the word is old: %v", err)
 	}
-	if _, err := known.check(t.Context(), foreign(t, "http://127.0.0.1:1")); !errors.As(err, &p) || p.Code != rpc.CodeUnauthorized {
+	if _, err := known.check(t.Context(), foreign(t, "http://127.0.0.1:1")); !errors.As(err, &p) ||
+		p.Code != rpc.CodeUnauthorized {
 		t.Errorf("of a manager that nobody knows: %v", err)
 	}
 	known.renewals.Wait()

@@ -20,11 +20,11 @@ import (
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
-	"tidemark/auth"
 	"tidemark/client"
+	"tidemark/indexer/scan"
+	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
-	"tidemark/scan"
-	"tidemark/scanport"
+	"tidemark/manager/auth"
 	"tidemark/statecontext"
 )
 
@@ -110,11 +110,12 @@ func long(n int) []testDoc {
 	return all
 }
 
-// ticket gives one that no other call gave.
+// ticket returns one that no other call gave.
 func (s *straight) ticket() string {
 	s.t.Helper()
 	s.issued++
-	ticket, err := s.desk.tickets.Issue(&auth.Identity{Name: fmt.Sprintf("user-%d", s.issued), Role: statecontext.UserReads}, time.Hour)
+	ticket, err := s.desk.tickets.Issue(&auth.Identity{Name: fmt.Sprintf("user-%d", s.issued),
+		Role: statecontext.UserReads}, time.Hour)
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -123,14 +124,16 @@ func (s *straight) ticket() string {
 
 // connect begins a connection as package client does. The error has the port's answer, if it gave one.
 func (s *straight) connect(ticket string) (*websocket.Conn, error) {
-	dialer := websocket.Dialer{Subprotocols: []string{scanport.Protocol}, HandshakeTimeout: endGuard, NetDialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
-		c, err := new(net.Dialer).DialContext(ctx, network, addr)
-		if err == nil {
-			err = c.(*net.TCPConn).SetReadBuffer(smallBuffer)
-		}
-		return c, err
-	}}
-	ws, answer, err := dialer.DialContext(s.t.Context(), "ws://"+s.addr+scanport.Path, http.Header{scanport.HeaderTicket: {ticket}})
+	dialer := websocket.Dialer{Subprotocols: []string{scanport.Protocol}, HandshakeTimeout: endGuard,
+		NetDialContext: func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := new(net.Dialer).DialContext(ctx, network, addr)
+			if err == nil {
+				err = c.(*net.TCPConn).SetReadBuffer(smallBuffer)
+			}
+			return c, err
+		}}
+	ws, answer, err := dialer.DialContext(s.t.Context(), "ws://"+s.addr+scanport.Path,
+		http.Header{scanport.HeaderTicket: {ticket}})
 	if err != nil {
 		if answer != nil {
 			err = rpc.ReadProblem(answer)
@@ -230,8 +233,8 @@ func code(err error) string {
 	return p.Code
 }
 
-// TestAClientThatGoesEndsItsScan: while it waits for a timestamp that does not come, and in the middle of its rows; its place is
-// free again, and the scan is counted as one that was given up, not as one that took too long.
+// TestAClientThatGoesEndsItsScan: while it waits for a timestamp that does not come, and in the middle of its rows; its
+// place is free again, and the scan is counted as one that was given up, not as one that took too long.
 func TestAClientThatGoesEndsItsScan(t *testing.T) {
 	asked := make(chan struct{}, 1)
 	s := goStraight(t, long(manyRows), func(s *straight) {
@@ -328,8 +331,8 @@ func TestAnIndexerThatStopsCutsAnswers(t *testing.T) {
 	}
 }
 
-// TestAnotherIndexOnAKeptConnection: a request for an index that was dropped, and made anew with another id, is refused on a
-// connection that has served it, and never answered with the other one's rows.
+// TestAnotherIndexOnAKeptConnection: a request for an index that was dropped, and made anew with another id, is refused
+// on a connection that has served it, and never answered with the other one's rows.
 func TestAnotherIndexOnAKeptConnection(t *testing.T) {
 	s := goStraight(t, []testDoc{{id: "a", value: 1}, {id: "b", value: 2}}, nil)
 	ws := s.connected()
@@ -337,7 +340,7 @@ func TestAnotherIndexOnAKeptConnection(t *testing.T) {
 	two, number := one, one
 	two.Index, number.Op = "2", scanport.Count
 	ask(t, ws, two)
-	if ids, err := answered(ws); len(ids) != 0 || code(err) != "INDEX_NOT_FOUND" {
+	if ids, err := answered(ws); len(ids) != 0 || code(err) != "INDEX_NOT_HOSTED" {
 		t.Errorf("before it is there: %v %v", ids, err)
 	}
 	ask(t, ws, one)
@@ -352,7 +355,7 @@ func TestAnotherIndexOnAKeptConnection(t *testing.T) {
 	s.held(20)
 	for _, req := range []scanport.Request{one, number} {
 		ask(t, ws, req)
-		if ids, err := answered(ws); len(ids) != 0 || code(err) != "INDEX_NOT_FOUND" {
+		if ids, err := answered(ws); len(ids) != 0 || code(err) != "INDEX_NOT_HOSTED" {
 			t.Errorf("%s of the old one: %v %v", req.Op, ids, err)
 		}
 	}
@@ -362,8 +365,8 @@ func TestAnotherIndexOnAKeptConnection(t *testing.T) {
 	}
 }
 
-// TestATicketThatIsNoMoreGood: on a connection that is kept, the request after a manager's word is old is refused, by the name
-// the manager gives, and so is a new connection.
+// TestATicketThatIsNoMoreGood: on a connection that is kept, the request after a manager's word is old is refused, by
+// the name the manager gives, and so is a new connection.
 func TestATicketThatIsNoMoreGood(t *testing.T) {
 	for _, want := range []string{rpc.CodeForbidden, rpc.CodeUnauthorized} {
 		t.Run(want, func(t *testing.T) {
@@ -452,12 +455,14 @@ func TestClientsThatWaitCount(t *testing.T) {
 	there(1)
 }
 
-// TestSpansOfTheScanPort: a request's span is below the client's, whatever connection it came on, and has its request id.
+// TestSpansOfTheScanPort: a request's span is below the client's, whatever connection it came on, and has its request
+// id.
 func TestSpansOfTheScanPort(t *testing.T) {
 	seen := tracetest.NewSpanRecorder()
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(seen))
 	tracer := provider.Tracer("test")
-	s := goStraight(t, []testDoc{{id: "a", value: 1}}, func(s *straight) { s.tweak = func(c *Config) { c.Tracer = tracer } })
+	s := goStraight(t, []testDoc{{id: "a", value: 1}},
+		func(s *straight) { s.tweak = func(c *Config) { c.Tracer = tracer } })
 	ws := s.connected()
 	for i, op := range []string{scanport.Scan, scanport.Count} {
 		ctx, span := tracer.Start(t.Context(), "client "+op)
@@ -478,8 +483,10 @@ func TestSpansOfTheScanPort(t *testing.T) {
 			}
 			return got != nil
 		})
-		if got.SpanContext().TraceID() != span.SpanContext().TraceID() || got.Parent().SpanID() != span.SpanContext().SpanID() || !got.Parent().IsRemote() {
-			t.Errorf("%s: parent %+v in trace %s, want %s in %s", op, got.Parent(), got.SpanContext().TraceID(), span.SpanContext().SpanID(), span.SpanContext().TraceID())
+		if got.SpanContext().TraceID() != span.SpanContext().TraceID() ||
+			got.Parent().SpanID() != span.SpanContext().SpanID() || !got.Parent().IsRemote() {
+			t.Errorf("%s: parent %+v in trace %s, want %s in %s", op, got.Parent(), got.SpanContext().TraceID(),
+				span.SpanContext().SpanID(), span.SpanContext().TraceID())
 		}
 		told := ""
 		for _, a := range got.Attributes() {
@@ -497,7 +504,8 @@ func TestSpansOfTheScanPort(t *testing.T) {
 func TestConnectionsKeepNoLargeRooms(t *testing.T) {
 	s := goStraight(t, long(2), nil)
 	ws := s.connected()
-	ask(t, ws, scanport.Request{Op: scanport.Scan, Index: "1", Body: append(bytes.Repeat([]byte{' '}, 8*clientRoom), "{}"...)})
+	ask(t, ws, scanport.Request{Op: scanport.Scan, Index: "1", Body: append(bytes.Repeat([]byte{' '}, 8*clientRoom),
+		"{}"...)})
 	if ids, err := answered(ws); err != nil || len(ids) != 2 {
 		t.Fatalf("%v %v", ids, err)
 	}

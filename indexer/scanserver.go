@@ -14,10 +14,10 @@ import (
 	"github.com/gorilla/mux"
 
 	"tidemark/index"
+	"tidemark/indexer/scan"
+	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
-	"tidemark/scan"
-	"tidemark/scanport"
-	"tidemark/tlsconf"
+	"tidemark/internal/tlsconf"
 )
 
 const (
@@ -25,8 +25,8 @@ const (
 	maxScans = 256
 	// probesAtOnce bounds the connections to another node that are only used to see whether it lives.
 	probesAtOnce = 2
-	// writeStall is how long a manager or another node, or the network to it, may take nothing before its scan is ended. Longer
-	// than a manager waits for its own client: that one ends the scan, and says why.
+	// writeStall is how long a manager or another node, or the network to it, may take nothing before its scan is ended.
+	// Longer than a manager waits for its own client: that one ends the scan, and says why.
 	writeStall = 60 * time.Second
 )
 
@@ -47,7 +47,10 @@ func (x *Indexer) scanHandler() (h http.Handler, direct *clients) {
 	r.Handle(verifyPath, rpc.Guard(node, http.HandlerFunc(s.verifyCopies))).Methods(http.MethodPost)
 	r.Handle(slicesPath, rpc.Guard(node, http.HandlerFunc(s.serveSlices))).Methods(http.MethodPost)
 	r.Handle(scanport.Path, direct).Methods(http.MethodGet)
-	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) { rpc.Write(w, r, http.StatusOK, struct{}{}) }).Methods(http.MethodGet)
+	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
+		rpc.Write(w, r, http.StatusOK,
+			struct{}{})
+	}).Methods(http.MethodGet)
 	otherwise(r, "an indexer's scan port")
 	return r, direct
 }
@@ -72,7 +75,8 @@ func enter(w http.ResponseWriter, places chan struct{}, what string) bool {
 }
 
 func tooMany(places chan struct{}, what string) *rpc.Problem {
-	p := rpc.Refuse(rpc.CodeUnavailable, "%d %s are under way on this node, the most it takes: try again", cap(places), what)
+	p := rpc.Refuse(rpc.CodeUnavailable, "%d %s are under way on this node, the most it takes: try again", cap(places),
+		what)
 	p.RetryAfterMS = 1000
 	return p
 }
@@ -87,7 +91,8 @@ func (s *scanServer) prepare(w http.ResponseWriter, r *http.Request) (scan.Spec,
 	if err != nil {
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
-			return scan.Spec{}, rpc.Refuse(rpc.CodeTooLarge, "the body has more than %d bytes, the most a scan takes", large.Limit)
+			return scan.Spec{}, rpc.Refuse(rpc.CodeTooLarge, "the body has more than %d bytes, the most a scan takes",
+				large.Limit)
 		}
 		return scan.Spec{}, scan.Errorf(scan.BadRequest, "reading the body: %w", err)
 	}

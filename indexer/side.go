@@ -21,8 +21,9 @@ import (
 const (
 	// sideTick is how often the loop looks when nobody wakes it.
 	sideTick = 100 * time.Millisecond
-	// sideFirst and sideMost bound the growing pause before a vbucket is asked for again. One request asks for all vbuckets of a
-	// projector, so that a short one costs little; a long one would go on after what was in the way has passed.
+	// sideFirst and sideMost bound the growing pause before a vbucket is asked for again. One request asks for all
+	// vbuckets of a projector, so that a short one costs little; a long one would go on after what was in the way has
+	// passed.
 	sideFirst = 100 * time.Millisecond
 	sideMost  = time.Second
 	// sideSilence is how long a side stream may bring nothing before it is given up.
@@ -36,8 +37,8 @@ const (
 	sideGather = 10 * time.Millisecond
 )
 
-// sideLoop asks projectors for the side streams that buckets want: for each projector one request with all vbuckets that
-// it is believed to own (PR-11 forms 2 and 3). What fails is asked again, with a growing pause, see choose.
+// sideLoop asks projectors for the side streams that buckets want: for each projector one request with all vbuckets
+// that it is believed to own (PR-11 forms 2 and 3). What fails is asked again, with a growing pause, see choose.
 type sideLoop struct {
 	x     *Indexer
 	next  uint64 // id of the next request
@@ -71,7 +72,8 @@ type sideTopic struct {
 }
 
 func newSideLoop(x *Indexer) *sideLoop {
-	l := &sideLoop{x: x, next: uint64(x.now().UnixNano()), state: map[sideKey]*sideAttempt{}, open: map[uint64]*sideTopic{}}
+	l := &sideLoop{x: x, next: uint64(x.now().UnixNano()), state: map[sideKey]*sideAttempt{},
+		open: map[uint64]*sideTopic{}}
 	l.calls.SetLimit(sideRequests)
 	return l
 }
@@ -143,7 +145,8 @@ func (l *sideLoop) look(ctx context.Context, k *bucket) {
 		t.span.End()
 		if t.abandoned { // it may go on for nobody
 			l.call(ctx, func(ctx context.Context) {
-				err := l.x.projectors.Stop(ctx, t.addr, &wire.StreamStop{Fence: wire.Fence{ClusterID: l.x.identity.get().ClusterID}, Topic: t.topic})
+				err := l.x.projectors.Stop(ctx, t.addr, &wire.StreamStop{Fence: wire.Fence{ClusterID: l.x.identity.get().ClusterID},
+					Topic: t.topic})
 				k.log.Debug("a side stream was stopped", "topic", t.topic, "error", err)
 			})
 		}
@@ -153,8 +156,8 @@ func (l *sideLoop) look(ctx context.Context, k *bucket) {
 	}
 }
 
-// watch gives up a stream that has brought nothing for too long, or has lost its connection. waits: it is the turn of other
-// vbuckets of the same connection, or nothing is taken from any.
+// watch gives up a stream that has brought nothing for too long, or has lost its connection. waits: it is the turn of
+// other vbuckets of the same connection, or nothing is taken from any.
 func (l *sideLoop) watch(k *bucket, p *ingest.SideProgress, now time.Time, waits bool) {
 	a := l.attempt(k.name, p.VBucket)
 	if !p.Lost || a.id != p.ID {
@@ -165,7 +168,8 @@ func (l *sideLoop) watch(k *bucket, p *ingest.SideProgress, now time.Time, waits
 	case p.Lost && a.lost.IsZero():
 		a.lost = now
 	case p.Lost && now.Sub(a.lost) > sideResume:
-		k.log.Info("the connection of a side stream was lost and does not come back; asking again", "vbucket", p.VBucket, "at", p.At, "to", p.To)
+		k.log.Info("the connection of a side stream was lost and does not come back; asking again", "vbucket", p.VBucket,
+			"at", p.At, "to", p.To)
 		k.st.SideFailed(p.VBucket, p.ID)
 		a.lost = time.Time{}
 	}
@@ -186,8 +190,8 @@ func (l *sideLoop) watch(k *bucket, p *ingest.SideProgress, now time.Time, waits
 	}
 }
 
-// satisfied forgets the failures of vbuckets that want nothing and have no stream: what comes next is a fresh want, which
-// pays nothing for older ones.
+// satisfied forgets the failures of vbuckets that want nothing and have no stream: what comes next is a fresh want,
+// which pays nothing for older ones.
 func (l *sideLoop) satisfied(bucket string, busy map[int]bool) {
 	for key, a := range l.state {
 		if key.bucket == bucket && !busy[key.vb] {
@@ -252,16 +256,17 @@ func (l *sideLoop) group(k *bucket, w ingest.Want, d *wire.Definitions, groups m
 // sidePause is the pause after so many others.
 func sidePause(waits int) time.Duration { return min(sideFirst<<min(waits, 10), sideMost) }
 
-// comesBack tells whether copies that were never whole are no new ones: they were here when the process began, or are gone
-// though they were, of indexes that are ready elsewhere. Nobody waits for those, so that they catch up at the rate of others
-// that come back. It runs in the bucket's loop.
+// comesBack reports whether copies that were never whole are no new ones: they were here when the process began, or are
+// gone though they were, of indexes that are ready elsewhere. Nobody waits for those, so that they catch up at the rate
+// of others that come back. It runs in the bucket's loop.
 func (x *Indexer) comesBack(k *bucket, copies []index.CopyID, d *wire.Definitions) bool {
 	for _, id := range copies {
 		s := k.slices[id]
 		if s == nil || !x.isOld(id) {
 			return false
 		}
-		i, ok := slices.BinarySearchFunc(d.Indexes, s.Meta().Index, func(a index.Definition, id index.ID) int { return cmp.Compare(a.ID, id) })
+		i, ok := slices.BinarySearchFunc(d.Indexes, s.Meta().Index,
+			func(a index.Definition, id index.ID) int { return cmp.Compare(a.ID, id) })
 		if !ok || d.Indexes[i].State == index.Backfill {
 			return false
 		}
@@ -269,14 +274,14 @@ func (x *Indexer) comesBack(k *bucket, copies []index.CopyID, d *wire.Definition
 	return len(copies) > 0
 }
 
-// isOld tells whether a copy is none that was made by this process for the first time.
+// isOld reports whether a copy is none that was made by this process for the first time.
 func (x *Indexer) isOld(id index.CopyID) bool {
 	x.mu.Lock()
 	defer x.mu.Unlock()
 	return x.old[id]
 }
 
-// parentOf gives the span by which the first of copies that are being built was made.
+// parentOf returns the span by which the first of copies that are being built was made.
 func (x *Indexer) parentOf(copies []index.CopyID, build bool) trace.SpanContext {
 	if x.cfg.Tracer == nil || !build {
 		return trace.SpanContext{}
@@ -315,8 +320,8 @@ func (t *sideTopic) note(o *topicProgress) {
 	}
 }
 
-// choose gives the owner of the maintenance stream, where it is known, each second time, and the others in turn between: what
-// the owner cannot do yet nobody else can, however many there are.
+// choose returns the owner of the maintenance stream, where it is known, each second time, and the others in turn
+// between: what the owner cannot do yet nobody else can, however many there are.
 func choose(all []wire.ProjectorEndpoint, owner index.ProjectorID, tries int) wire.ProjectorEndpoint {
 	at := slices.IndexFunc(all, func(p wire.ProjectorEndpoint) bool { return p.ID == owner })
 	switch {
@@ -338,14 +343,17 @@ func (l *sideLoop) ask(ctx context.Context, k *bucket, key groupKey, g *sideGrou
 	}
 	topic := fmt.Sprintf("/%s/%d/%d", class, e.Node, g.id)
 	req := &wire.StreamRequest{
-		Fence: wire.Fence{ClusterID: l.x.identity.get().ClusterID}, Topic: topic, Incarnation: index.Incarnation{Counter: g.id},
-		Buckets: []wire.StreamBucket{{Bucket: k.name, BucketUUID: k.uuid, Restart: g.restart}},
-		Side:    &wire.SideTarget{Copies: g.copies, Revision: d.Revision, Node: e.Node, BootID: e.BootID, Endpoint: port},
+		Fence: wire.Fence{ClusterID: l.x.identity.get().ClusterID}, Topic: topic,
+		Incarnation: index.Incarnation{Counter: g.id},
+		Buckets:     []wire.StreamBucket{{Bucket: k.name, BucketUUID: k.uuid, Restart: g.restart}},
+		Side:        &wire.SideTarget{Copies: g.copies, Revision: d.Revision, Node: e.Node, BootID: e.BootID, Endpoint: port},
 	}
 	ctx, span := rpc.ResumeSpan(ctx, l.x.cfg.Tracer, l.x.parentOf(g.copies, key.build), "side stream "+topic)
-	span.SetAttributes(attribute.String("tidemark.projector", string(key.projector)), attribute.Int("tidemark.vbuckets", len(g.wants)))
+	span.SetAttributes(attribute.String("tidemark.projector", string(key.projector)),
+		attribute.Int("tidemark.vbuckets", len(g.wants)))
 	l.open[g.id] = &sideTopic{bucket: k.name, addr: g.addr, topic: topic, span: span}
-	k.log.Debug("asking for a side stream", "topic", topic, "projector", key.projector, "vbuckets", g.restart.Len(), "copies", g.copies)
+	k.log.Debug("asking for a side stream", "topic", topic, "projector", key.projector, "vbuckets", g.restart.Len(),
+		"copies", g.copies)
 	l.call(ctx, func(ctx context.Context) {
 		reply, err := l.x.projectors.Streams(ctx, g.addr, req)
 		if err != nil {
@@ -384,7 +392,8 @@ func (l *sideLoop) answered(k *bucket, g *sideGroup, reply *wire.StreamReply, er
 		case r.Outcome == wire.StartBegun:
 			g.attempts[i].tries = 0 // it was the right one to ask
 		case r.Outcome == wire.StartRollback:
-			k.log.Warn("KV refuses the start of a side stream: the vbucket is taken from 0", "vbucket", w.VBucket, "from", w.From, "purge", r.Purge)
+			k.log.Warn("KV refuses the start of a side stream: the vbucket is taken from 0", "vbucket", w.VBucket, "from",
+				w.From, "purge", r.Purge)
 			k.st.SideRefused(w.VBucket, g.id, r.Purge)
 		default:
 			k.log.Debug("no side stream", "vbucket", w.VBucket, "outcome", r.Outcome, "detail", r.Detail)

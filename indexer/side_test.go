@@ -10,7 +10,8 @@ import (
 func TestSatisfiedWantsForgetFailures(t *testing.T) {
 	later := time.Unix(1000, 0)
 	l := &sideLoop{state: map[sideKey]*sideAttempt{
-		{"b", 1}: {tries: 3, waits: 6, after: later}, {"b", 2}: {tries: 1, waits: 4, after: later}, {"other", 1}: {tries: 2, waits: 5, after: later},
+		{"b", 1}: {tries: 3, waits: 6, after: later}, {"b", 2}: {tries: 1, waits: 4, after: later},
+		{"other", 1}: {tries: 2, waits: 5, after: later},
 	}}
 	l.satisfied("b", map[int]bool{2: true})
 	for key, want := range map[sideKey]sideAttempt{

@@ -9,9 +9,9 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/index"
+	"tidemark/indexer/scan"
+	"tidemark/indexer/storage"
 	"tidemark/ingest"
-	"tidemark/scan"
-	"tidemark/storage"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -21,21 +21,24 @@ type held struct {
 	ref    wire.StabilityRef
 	vector timestamp.Vector
 	snap   *storage.Snapshot
-	parted bool // some vbucket of it is on no branch of KV's any more: no scan may read it, others of its vbuckets may be restored from it
+	// some vbucket of it is on no branch of KV's any more: no scan may read it, others of its vbuckets may be restored
+	// from it
+	parted bool
 }
 
-// maxKept bounds the timestamps that are kept for queries, all buckets together; beyond it the least lately used one goes.
+// maxKept bounds the timestamps that are kept for queries, all buckets together; beyond it the least lately used one
+// goes.
 const maxKept = 32
 
-// keptRef is a timestamp that a query may name again, until then. It is remembered until its greatest age is over, so that whoever
-// names it once more, before what was held for it is gone, does not begin to keep it anew.
+// keptRef is a timestamp that a query may name again, until then. It is remembered until its greatest age is over, so
+// that whoever names it once more, before what was held for it is gone, does not begin to keep it anew.
 type keptRef struct {
 	ref          wire.StabilityRef
 	since, until time.Time
 }
 
-// snapshots keeps, per copy, the newest few snapshots at stability timestamps for scans. A scan holds its own reference,
-// so that what it reads stays as long as it reads.
+// snapshots keeps, per copy, the newest few snapshots at stability timestamps for scans. A scan holds its own
+// reference, so that what it reads stays as long as it reads.
 type snapshots struct {
 	keep int
 	log  hclog.Logger
@@ -44,14 +47,18 @@ type snapshots struct {
 	moved atomic.Uint64 // how often what is held has changed
 
 	mu      sync.Mutex
-	copies  map[index.CopyID][]held // oldest first
-	kept    []keptRef               // for queries, least lately used first
-	changed chan struct{}           // closed and replaced when one is added, or will never be
+	copies  map[index.CopyID][]held            // oldest first
+	skipped map[index.CopyID]wire.StabilityRef // the newest one that a copy could not be made exact at
+	waiting map[index.CopyID]chan struct{}     // closed when one of a copy is added, or will never be
+	kept    []keptRef                          // for queries, least lately used first
+	changed chan struct{}                      // closed and replaced when all copies have one more, or will never have
 	closed  bool
 }
 
 func newSnapshots(keep int, log hclog.Logger) *snapshots {
-	return &snapshots{keep: keep, log: log, now: time.Now, copies: map[index.CopyID][]held{}, changed: make(chan struct{})}
+	return &snapshots{keep: keep, log: log, now: time.Now, copies: map[index.CopyID][]held{},
+		skipped: map[index.CopyID]wire.StabilityRef{},
+		waiting: map[index.CopyID]chan struct{}{}, changed: make(chan struct{})}
 }
 
 // add takes over a snapshot; the oldest beyond the limit goes.
@@ -71,9 +78,36 @@ func (s *snapshots) add(id index.CopyID, h held) {
 		}
 		s.copies[id] = append(list, h)
 		s.moved.Add(1)
+		s.wakeLocked(id)
 	}
 	s.mu.Unlock()
 	s.close(gone)
+}
+
+// skip notes that a copy is no further than beyond a timestamp that it has no snapshot of.
+func (s *snapshots) skip(id index.CopyID, ref wire.StabilityRef) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old, ok := s.skipped[id]; !ok || old.Compare(ref) < 0 {
+		s.skipped[id] = ref
+	}
+	s.wakeLocked(id)
+}
+
+// hasSkipped reports whether a copy has passed a timestamp without a snapshot.
+func (s *snapshots) hasSkipped(id index.CopyID, ref wire.StabilityRef) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last, ok := s.skipped[id]
+	return ok && last.Compare(ref) >= 0
+}
+
+// wakeLocked lets those who wait for a copy look again.
+func (s *snapshots) wakeLocked(id index.CopyID) {
+	if c := s.waiting[id]; c != nil {
+		close(c)
+		delete(s.waiting, id)
+	}
 }
 
 // keepFor lets the snapshots at a timestamp stay for so long, or until scan.MaxKeep has passed since it was first kept.
@@ -108,28 +142,47 @@ func maxTime(a, b time.Time) time.Time {
 // expire forgets the timestamps whose time is long over. The lock is held.
 func (s *snapshots) expire() {
 	now := s.now()
-	s.kept = slices.DeleteFunc(s.kept, func(k keptRef) bool { return k.since.Add(scan.MaxKeep + scan.KeepFor).Before(now) })
+	s.kept = slices.DeleteFunc(s.kept, func(k keptRef) bool {
+		return k.since.Add(scan.MaxKeep +
+			scan.KeepFor).Before(now)
+	})
 }
 
-// isKept tells whether snapshots at a timestamp stay; those whose time is over go with the next that comes. The lock is held.
+// isKept reports whether snapshots at a timestamp stay; those whose time is over go with the next that comes. The lock
+// is held.
 func (s *snapshots) isKept(ref wire.StabilityRef) bool {
 	now := s.now()
 	return slices.ContainsFunc(s.kept, func(k keptRef) bool { return k.ref == ref && !k.until.Before(now) })
 }
 
-// changes gives a channel that is closed when the next look may find something else.
+// changes returns a channel that is closed when the next look at all copies may find something else.
 func (s *snapshots) changes() <-chan struct{} {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.changed
 }
 
-// signal lets those who wait look again.
+// changesOf returns a channel that is closed when the next look at a copy may find something else.
+func (s *snapshots) changesOf(id index.CopyID) <-chan struct{} {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c := s.waiting[id]
+	if c == nil {
+		c = make(chan struct{})
+		s.waiting[id] = c
+	}
+	return c
+}
+
+// signal lets all who wait look again.
 func (s *snapshots) signal() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	close(s.changed)
 	s.changed = make(chan struct{})
+	for id := range s.waiting {
+		s.wakeLocked(id)
+	}
 }
 
 func (s *snapshots) close(gone []held) {
@@ -140,7 +193,7 @@ func (s *snapshots) close(gone []held) {
 	}
 }
 
-// acquire gives the snapshot of a copy at a stability timestamp, or its newest when ref is nil. The caller closes it.
+// acquire returns the snapshot of a copy at a stability timestamp, or its newest when ref is nil. The caller closes it.
 func (s *snapshots) acquire(id index.CopyID, ref *wire.StabilityRef) (held, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -154,7 +207,7 @@ func (s *snapshots) acquire(id index.CopyID, ref *wire.StabilityRef) (held, bool
 	return held{}, false
 }
 
-// retain gives all snapshots of a copy, those that parted too; the caller closes each.
+// retain returns all snapshots of a copy, those that parted too; the caller closes each.
 func (s *snapshots) retain(id index.CopyID) (all []*storage.Snapshot) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -184,13 +237,15 @@ func (s *snapshots) drop(id index.CopyID) {
 	s.mu.Lock()
 	gone := s.copies[id]
 	delete(s.copies, id)
+	delete(s.skipped, id)
+	s.wakeLocked(id)
 	s.moved.Add(1)
 	s.mu.Unlock()
 	s.close(gone)
 }
 
-// part takes those away from scans that hold something of a vbucket that is not on the branch it is restored to. They stay
-// for restores until dropParted. logs are those of the copy.
+// part takes those away from scans that hold something of a vbucket that is not on the branch it is restored to. They
+// stay for restores until dropParted. logs are those of the copy.
 func (s *snapshots) part(id index.CopyID, what []ingest.Restore, logs []timestamp.FailoverLog) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -203,7 +258,7 @@ func (s *snapshots) part(id index.CopyID, what []ingest.Restore, logs []timestam
 	}
 }
 
-// leaves tells whether what is held of a vbucket is not on the branch that it is restored to.
+// leaves reports whether what is held of a vbucket is not on the branch that it is restored to.
 func (h *held) leaves(r ingest.Restore, log timestamp.FailoverLog) bool {
 	p, _ := h.snap.At(uint16(r.VBucket))
 	return p.Content() > ingest.History(p.VBUUID, log).Common(r.Log)

@@ -4,15 +4,13 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/internal/steady"
-	"tidemark/scan"
+	"tidemark/indexer/scan"
+	"tidemark/stability"
 )
 
-// TestQueryKeepsItsTimestamp: a timestamp that a query has named stays over many newer ones, for as long as it is used now
-// and then, and goes after that.
-func TestQueryKeepsItsTimestamp(t *testing.T) { steady.Run(t, still, testQueryKeepsItsTimestamp) }
-
-func testQueryKeepsItsTimestamp(t *steady.T) {
+// TestQueryKeepsItsTimestamp: a timestamp that a query has named stays over many newer ones, for as long as it is used
+// now and then, and goes after that.
+func TestQueryKeepsItsTimestamp(t *testing.T) {
 	w := built(t)
 	clock := time.Now()
 	w.x.snapshots.mu.Lock()
@@ -82,5 +80,13 @@ func testQueryKeepsItsTimestamp(t *steady.T) {
 	}
 	if n := len(w.x.snapshots.kept); n != maxKept || w.x.snapshots.kept[n-1].ref.Number != 1000+3*maxKept-1 {
 		t.Errorf("%d are kept", n)
+	}
+}
+
+// TestMoreSnapshotsThanPromotionsOutstanding: the fastest indexer is as many promotions ahead of the slowest as may be
+// outstanding, and has the one that the slowest is at among those it keeps, together with one that is being made.
+func TestMoreSnapshotsThanPromotionsOutstanding(t *testing.T) {
+	if most := stability.DefaultConfig().MaxOutstanding; DefaultKeepSnapshots < most+2 {
+		t.Errorf("%d snapshots are kept beside %d promotions outstanding", DefaultKeepSnapshots, most)
 	}
 }

@@ -5,76 +5,90 @@ import (
 	"encoding/binary"
 	"iter"
 	"slices"
+	"sync"
 
 	"tidemark/index"
 	"tidemark/ingest"
 )
 
-// share is which events of a batch concern one copy, so that each copy of a bucket with many slices does not look through the
-// events of all. Nil: all of them have to be looked through.
+// share is which events of a batch concern one copy, so that each copy of a bucket with many slices does not look
+// through the events of all, nor through the statements of others. Nil: all of them have to be looked through.
 type share struct {
 	events   []int32 // numbers of events in their segment, segment by segment
+	at       []int32 // of each: where in it the copy's statement stands
 	segments []int32 // those that have any, ascending
 	from     []int32 // of these: where its numbers begin
+	stating  int     // events that state keys
 }
 
-// add notes an event of a segment; events come in order.
-func (s *share) add(segment, number int32) {
+// everywhere is the place of the statement in an event that states for all copies that they have nothing of the
+// document.
+const everywhere = 0
+
+// add notes an event of a segment; events come in order. Of several statements for the copy the first counts.
+func (s *share) add(segment, number, at int32, keys bool) {
 	if n := len(s.segments); n == 0 || s.segments[n-1] != segment {
 		s.segments, s.from = append(s.segments, segment), append(s.from, int32(len(s.events)))
 	} else if s.events[len(s.events)-1] == number {
 		return
 	}
-	s.events = append(s.events, number)
+	if keys {
+		s.stating++
+	}
+	s.events, s.at = append(s.events, number), append(s.at, at)
 }
 
-func (s *share) reset() { s.events, s.segments, s.from = s.events[:0], s.segments[:0], s.from[:0] }
+func (s *share) reset() {
+	s.events, s.at, s.segments, s.from, s.stating = s.events[:0], s.at[:0], s.segments[:0], s.from[:0], 0
+}
 
-// of gives the numbers of the events of a segment that the copy has to look at; all: each of them.
-func (s *share) of(segment int) (numbers []int32, all bool) {
+// of returns the numbers of the events of a segment that the copy has to look at, and where its statements stand; all:
+// each of them.
+func (s *share) of(segment int) (numbers, at []int32, all bool) {
 	if s == nil {
-		return nil, true
+		return nil, nil, true
 	}
 	i, found := slices.BinarySearch(s.segments, int32(segment))
 	if !found {
-		return nil, false
+		return nil, nil, false
 	}
 	end := len(s.events)
 	if i+1 < len(s.from) {
 		end = int(s.from[i+1])
 	}
-	return s.events[s.from[i]:end], false
+	return s.events[s.from[i]:end], s.at[s.from[i]:end], false
 }
 
 // count is how many events of a segment of n the copy has to look at.
 func (s *share) count(segment, n int) int {
-	numbers, all := s.of(segment)
+	numbers, _, all := s.of(segment)
 	if all {
 		return n
 	}
 	return len(numbers)
 }
 
-// each gives those events of a segment.
-func (s *share) each(segment int, events []ingest.Entry) iter.Seq[*ingest.Entry] {
-	numbers, all := s.of(segment)
-	return func(yield func(*ingest.Entry) bool) {
-		for i := range events {
-			if !all && i >= len(numbers) {
-				return
+// each returns those events of a segment, and what unpacker.update takes for the place of the statement.
+func (s *share) each(segment int, events []ingest.Entry) iter.Seq2[*ingest.Entry, int] {
+	numbers, at, all := s.of(segment)
+	return func(yield func(*ingest.Entry, int) bool) {
+		if all {
+			for i := range events {
+				if !yield(&events[i], unknown) {
+					return
+				}
 			}
-			e := &events[i]
-			if !all {
-				e = &events[numbers[i]]
-			}
-			if !yield(e) {
+			return
+		}
+		for i, n := range numbers {
+			if !yield(&events[n], int(at[i])) {
 				return
 			}
 		}
 	}
 }
 
-// sums gives how many events of the parts the copy has to look at, and in which vbuckets tombstones stay.
+// sums returns how many events of the parts the copy has to look at, and in which vbuckets tombstones stay.
 func (s *share) sums(t *ingest.Batch, parts []ingest.Part) (events int, keep map[uint16]bool) {
 	keep = map[uint16]bool{}
 	for i := range parts {
@@ -90,7 +104,7 @@ func (s *share) sums(t *ingest.Batch, parts []ingest.Part) (events int, keep map
 	return events, keep
 }
 
-// parts gives those parts of a copy that may have rows for it, the others only where they have to be written.
+// parts returns those parts of a copy that may have rows for it, the others only where they have to be written.
 func (s *share) parts(t *ingest.Batch, c *ingest.CopyBatch) []ingest.Part {
 	if s == nil || c.Common == nil {
 		return c.Parts
@@ -98,7 +112,10 @@ func (s *share) parts(t *ingest.Batch, c *ingest.CopyBatch) []ingest.Part {
 	some := make([]ingest.Part, 0, len(s.segments))
 	for _, n := range s.segments {
 		vb := t.Segments[n].VBucket
-		i, found := slices.BinarySearchFunc(c.Parts, vb, func(p ingest.Part, vb int) int { return cmp.Compare(p.VBucket, vb) })
+		i, found := slices.BinarySearchFunc(c.Parts, vb, func(p ingest.Part, vb int) int {
+			return cmp.Compare(p.VBucket,
+				vb)
+		})
 		if found {
 			some = append(some, c.Parts[i])
 		}
@@ -106,19 +123,50 @@ func (s *share) parts(t *ingest.Batch, c *ingest.CopyBatch) []ingest.Part {
 	return some
 }
 
+// spreaders are those that no batch uses.
+type spreaders struct {
+	mu   sync.Mutex
+	free []*spreader
+}
+
+func (p *spreaders) take() *spreader {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := len(p.free)
+	if n == 0 {
+		return &spreader{}
+	}
+	s := p.free[n-1]
+	p.free = p.free[:n-1]
+	return s
+}
+
+// give keeps one for another batch; nil is none.
+func (p *spreaders) give(s *spreader) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if s != nil && len(p.free) < maxStability {
+		p.free = append(p.free, s)
+	}
+}
+
 // spreader makes the shares of a batch in one pass over its events. What it gives is good until the next batch.
 type spreader struct {
 	shares []share
-	hosted map[hosted][]int32 // copies by what a statement names
+	hosts  map[index.ID]*hosts
+	// guess has the hosts of the index that the statement of that number in an event is of: most often it is the same in
+	// all.
+	guess []*hosts
 }
 
-// hosted is a slice of an index, or all of them (index.AllSlices).
-type hosted struct {
-	index index.ID
-	slice index.SliceID
+// hosts are the copies of an index in a batch.
+type hosts struct {
+	index  index.ID
+	slices []index.SliceID
+	copies []int32 // their numbers in the batch
 }
 
-// spread gives the share of each copy; nil where there is one copy only.
+// spread returns the share of each copy; nil where there is one copy only.
 func (s *spreader) spread(t *ingest.Batch) []share {
 	if len(t.Copies) < 2 {
 		return nil
@@ -126,14 +174,16 @@ func (s *spreader) spread(t *ingest.Batch) []share {
 	for len(s.shares) < len(t.Copies) {
 		s.shares = append(s.shares, share{})
 	}
-	s.hosted = make(map[hosted][]int32, 2*len(t.Copies))
+	s.hosts, s.guess = make(map[index.ID]*hosts, len(t.Copies)), s.guess[:0]
 	for i := range t.Copies {
 		c := &t.Copies[i]
 		s.shares[i].reset()
-		for _, slice := range [...]index.SliceID{c.Slice, index.AllSlices} {
-			at := hosted{c.Index, slice}
-			s.hosted[at] = append(s.hosted[at], int32(i))
+		h := s.hosts[c.Index]
+		if h == nil {
+			h = &hosts{index: c.Index}
+			s.hosts[c.Index] = h
 		}
+		h.slices, h.copies = append(h.slices, c.Slice), append(h.copies, int32(i))
 	}
 	shares := s.shares[:len(t.Copies)]
 	for n := range t.Segments {
@@ -147,18 +197,38 @@ func (s *spreader) spread(t *ingest.Batch) []share {
 
 // event adds an event to the shares of the copies that it names.
 func (s *spreader) event(shares []share, b []byte, segment, number int32) {
-	n, k := binary.Uvarint(b[1:])
 	if b[0] == packEverywhere {
 		for i := range shares {
-			shares[i].add(segment, number)
+			shares[i].add(segment, number, everywhere, false)
 		}
 		return
 	}
-	for b = b[1+k+int(n):]; len(b) >= statementHead; {
-		at := hosted{index.ID(binary.LittleEndian.Uint64(b)), index.SliceID(binary.LittleEndian.Uint16(b[8:]))}
-		for _, i := range s.hosted[at] {
-			shares[i].add(segment, number)
+	n, k := binary.Uvarint(b[1:])
+	at := 1 + k + int(n)
+	for nth := 0; len(b)-at >= statementHead; nth++ {
+		head := b[at:]
+		no := index.SliceID(binary.LittleEndian.Uint16(head[8:]))
+		keys := head[statementHead] != 0 // their number
+		if h := s.hostsOf(nth, index.ID(binary.LittleEndian.Uint64(head))); h != nil {
+			for i, hosted := range h.slices {
+				if no == hosted || no == index.AllSlices {
+					shares[h.copies[i]].add(segment, number, int32(at), keys)
+				}
+			}
 		}
-		b = b[statementHead+int(binary.LittleEndian.Uint32(b[10:])):]
+		at += statementHead + int(binary.LittleEndian.Uint32(head[10:]))
 	}
+}
+
+// hostsOf returns the copies of the index that the nth statement of an event is of, nil when there are none.
+func (s *spreader) hostsOf(nth int, id index.ID) *hosts {
+	if nth < len(s.guess) && s.guess[nth] != nil && s.guess[nth].index == id {
+		return s.guess[nth]
+	}
+	h := s.hosts[id]
+	for nth >= len(s.guess) {
+		s.guess = append(s.guess, nil)
+	}
+	s.guess[nth] = h
+	return h
 }

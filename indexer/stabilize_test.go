@@ -6,18 +6,19 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/indexer/scan"
 	"tidemark/internal/rpc"
 	"tidemark/managerclient"
-	"tidemark/scan"
 	"tidemark/timestamp"
 )
 
-// TestStabilizeRefusals: why a scan that waits for a stability timestamp gets none is told by name where the reason is the
-// scan's own; any other one is worth another try.
+// TestStabilizeRefusals: why a scan that waits for a stability timestamp gets none is told by name where the reason is
+// the scan's own; any other one is worth another try.
 func TestStabilizeRefusals(t *testing.T) {
 	for code, want := range map[string]scan.Code{
-		rpc.CodeTimeout: scan.Timeout, string(scan.TokenLost): scan.TokenLost, string(scan.IndexInRollback): scan.IndexInRollback,
-		rpc.CodeNoLeader: scan.Unavailable, "BUSY": scan.Unavailable, "INDEX_NOT_READY": scan.Unavailable,
+		rpc.CodeTimeout: scan.Timeout, string(scan.TokenLost): scan.TokenLost,
+		string(scan.IndexInRollback): scan.IndexInRollback,
+		rpc.CodeNoLeader:             scan.Unavailable, "BUSY": scan.Unavailable, "INDEX_NOT_READY": scan.Unavailable,
 	} {
 		manager := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			rpc.WriteProblem(w, rpc.Refuse(code, "because of %s", code))

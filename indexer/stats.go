@@ -13,9 +13,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tidemark/index"
+	"tidemark/indexer/scan"
 	"tidemark/ingest"
 	"tidemark/internal/rpc"
-	"tidemark/scan"
 	"tidemark/wire"
 )
 
@@ -62,9 +62,12 @@ func (x *Indexer) countScan(id index.ID, began time.Time, rows int64, err error)
 	}
 }
 
-// known tells whether an index is defined. The definitions are ascending by id.
+// known reports whether an index is defined. The definitions are ascending by id.
 func known(d *wire.Definitions, id index.ID) bool {
-	_, ok := slices.BinarySearchFunc(d.Indexes, id, func(d index.Definition, id index.ID) int { return cmp.Compare(d.ID, id) })
+	_, ok := slices.BinarySearchFunc(d.Indexes, id, func(d index.Definition, id index.ID) int {
+		return cmp.Compare(d.ID,
+			id)
+	})
 	return ok
 }
 
@@ -98,7 +101,8 @@ func (x *Indexer) stats(ctx context.Context) *wire.IndexerStats {
 	defs := x.present()
 	id := x.identity.get()
 	s := &wire.IndexerStats{Node: id.Node, Name: x.cfg.Name, BootID: x.boot, State: "active", Health: x.health.get(),
-		UptimeMS: x.now().Sub(x.began).Milliseconds(), NumConnections: x.conns.Load(), Copies: []wire.CopyStats{}, Scans: x.scanned.list(&defs)}
+		UptimeMS: x.now().Sub(x.began).Milliseconds(), NumConnections: x.conns.Load(), Copies: []wire.CopyStats{},
+		Scans: x.scanned.list(&defs)}
 	if strings.HasPrefix(s.Health, copySource) {
 		s.State = "paused"
 	}
@@ -142,7 +146,8 @@ func (k *bucket) stats(ctx context.Context, defs *wire.Definitions) (copies []wi
 			copies = append(copies, wire.CopyStats{Copy: g.Copy, NumDocsPending: g.Pending, NumDocsQueued: g.Queued})
 		}
 		for i, c := range k.st.States() { // of the same order
-			copies[i].Index, copies[i].Slice, copies[i].Ready, copies[i].Done, copies[i].Total = c.Index, c.Slice, c.Ready, c.Done, c.Total
+			copies[i].Index, copies[i].Slice, copies[i].Ready, copies[i].Done, copies[i].Total = c.Index, c.Slice, c.Ready,
+				c.Done, c.Total
 		}
 	})
 	for i := range copies {
@@ -168,8 +173,8 @@ type indexSum struct {
 	copies, ready                                                 int
 }
 
-// collectStats gives the figures under the names that dashboards for such indexes read, with labels bucket and index. They are
-// of this node: sums of the copies here, scans that were coordinated here.
+// collectStats returns the figures under the names that dashboards for such indexes read, with labels bucket and index.
+// They are of this node: sums of the copies here, scans that were coordinated here.
 func (x *Indexer) collectStats(ch chan<- prometheus.Metric) {
 	s := x.stats(context.Background())
 	defs := x.present()
@@ -205,7 +210,10 @@ func (x *Indexer) collectStats(ch chan<- prometheus.Metric) {
 		if t := sums[d.ID]; t != nil {
 			collectCopies(send, d, t)
 		}
-		if at, ok := slices.BinarySearchFunc(s.Scans, d.ID, func(s wire.ScanStats, id index.ID) int { return cmp.Compare(s.Index, id) }); ok {
+		if at, ok := slices.BinarySearchFunc(s.Scans, d.ID, func(s wire.ScanStats,
+			id index.ID) int {
+			return cmp.Compare(s.Index, id)
+		}); ok {
 			collectScans(send, d, &s.Scans[at])
 		}
 	}
@@ -222,7 +230,8 @@ func (x *Indexer) collectStats(ch chan<- prometheus.Metric) {
 func collectCopies(send func(name, help string, v float64, labels ...string), d *index.Definition, t *indexSum) {
 	labels := []string{d.Bucket, d.Name}
 	send("items_count", "Entries of the copies here.", t.items, labels...)
-	send("num_docs_pending", "Seqnos that KV has and that have not come, of the copy that lacks most.", t.pending, labels...)
+	send("num_docs_pending", "Seqnos that KV has and that have not come, of the copy that lacks most.", t.pending,
+		labels...)
 	send("num_docs_queued", "Seqnos that have come and are not applied, of the copy that lacks most.", t.queued, labels...)
 	send("data_size", "Bytes of the copies here that are no garbage, estimated.", t.data, labels...)
 	send("disk_size", "Bytes of the files of the copies here.", t.disk, labels...)
@@ -247,10 +256,14 @@ func collectScans(send func(name, help string, v float64, labels ...string), d *
 	send("num_requests", "Scans and counts coordinated here that have ended.", float64(s.NumRequests), labels...)
 	send("num_rows_returned", "Rows that they gave.", float64(s.NumRowsReturned), labels...)
 	send("num_scan_errors", "Those that failed.", float64(s.NumScanErrors), labels...)
-	send("num_scan_timeouts", "Those that failed because something did not come in time.", float64(s.NumScanTimeouts), labels...)
-	send("total_scan_duration", "Nanoseconds that they took, the clients' slowness included.", float64(s.TotalScanDuration), labels...)
-	send("avg_scan_latency", "Nanoseconds that one took.", float64(s.TotalScanDuration)/float64(max(s.NumRequests, 1)), labels...)
-	send("last_known_scan_time", "When the last one ended, nanoseconds of Unix time.", float64(s.LastKnownScanTime), labels...)
+	send("num_scan_timeouts", "Those that failed because something did not come in time.", float64(s.NumScanTimeouts),
+		labels...)
+	send("total_scan_duration", "Nanoseconds that they took, the clients' slowness included.",
+		float64(s.TotalScanDuration), labels...)
+	send("avg_scan_latency", "Nanoseconds that one took.", float64(s.TotalScanDuration)/float64(max(s.NumRequests, 1)),
+		labels...)
+	send("last_known_scan_time", "When the last one ended, nanoseconds of Unix time.", float64(s.LastKnownScanTime),
+		labels...)
 }
 
 func fragPercent(live, disk float64) float64 {

@@ -20,7 +20,7 @@ func (w *world) stats() *wire.IndexerStats {
 	return s
 }
 
-// statsOf waits until the figures of a copy are as wanted, and gives them.
+// statsOf waits until the figures of a copy are as wanted, and returns them.
 func (w *world) statsOf(id index.CopyID, what string, ok func(c *wire.CopyStats) bool) (found wire.CopyStats) {
 	w.t.Helper()
 	w.until(what, func() bool {
@@ -48,9 +48,9 @@ func (w *world) silently(docs ...testDoc) {
 	w.mu.Unlock()
 }
 
-// TestStats: with nothing under way items_count is what a scan counts and no backlog is told; what KV has and has not sent
-// is pending, what has come and is not applied is queued, each to the document; scans are counted, with their rows, errors
-// and time.
+// TestStats: with nothing under way items_count is what a scan counts and no backlog is told; what KV has and has not
+// sent is pending, what has come and is not applied is queued, each to the document; scans are counted, with their
+// rows, errors and time.
 func TestStats(t *testing.T) {
 	w := newWorld(t)
 	w.write(docs(0, 200, 1)...)
@@ -67,7 +67,8 @@ func TestStats(t *testing.T) {
 	idle := func(c *wire.CopyStats) bool { return c.NumDocsPending == 0 && c.NumDocsQueued == 0 }
 	c := w.statsOf(10, "it comes to rest", idle)
 	rows, err := w.scan(1, `{"consistency":"session"}`)
-	if err != nil || c.ItemsCount != uint64(len(rows)) || len(rows) != 200 || !c.Ready || c.Done != c.Total || c.DataSize == 0 {
+	if err != nil || c.ItemsCount != uint64(len(rows)) || len(rows) != 200 || !c.Ready || c.Done != c.Total ||
+		c.DataSize == 0 {
 		t.Errorf("%d rows, %v, figures %+v", len(rows), err, c)
 	}
 
@@ -100,11 +101,13 @@ func TestStats(t *testing.T) {
 	if len(s.Scans) != 1 {
 		t.Fatalf("%+v", s.Scans)
 	}
-	if g := s.Scans[0]; g.Index != 1 || g.NumRequests != 4 || g.NumRowsReturned != 200+199+7 || g.NumScanErrors != 1 || g.NumScanTimeouts != 0 ||
+	if g := s.Scans[0]; g.Index != 1 || g.NumRequests != 4 || g.NumRowsReturned != 200+199+7 || g.NumScanErrors != 1 ||
+		g.NumScanTimeouts != 0 ||
 		g.TotalScanDuration == 0 || g.LastKnownScanTime == 0 || !strings.Contains(g.LastScanError, "limit -1") {
 		t.Errorf("%+v", g)
 	}
-	if s.State != "active" || s.MemoryQuota == 0 || s.MemoryRSS == 0 || s.MemoryUsed > s.MemoryQuota || len(s.Unknown) > 0 {
+	if s.State != "active" || s.MemoryQuota == 0 || s.MemoryRSS == 0 || s.MemoryUsed > s.MemoryQuota ||
+		len(s.Unknown) > 0 {
 		t.Errorf("%+v", s)
 	}
 	w.metrics()
@@ -146,7 +149,8 @@ func TestStatsWithoutKV(t *testing.T) {
 	w.write(docs(0, 20, 1)...)
 	w.serve(10)
 	w.proj.Close()
-	if s := w.stats(); !strings.Contains(s.Unknown[testBucket], "4 vbuckets") || len(s.Copies) != 1 || s.Copies[0].ItemsCount != 20 {
+	if s := w.stats(); !strings.Contains(s.Unknown[testBucket], "4 vbuckets") || len(s.Copies) != 1 ||
+		s.Copies[0].ItemsCount != 20 {
 		t.Errorf("%+v", s)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"tidemark/index"
-	"tidemark/storage"
+	"tidemark/indexer/storage"
 	"tidemark/wire"
 )
 
@@ -40,34 +40,39 @@ func TestStopWithin(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		failed := errors.New("failed")
 		ctx, cancel := context.WithCancel(t.Context())
-		if err := stopWithin(ctx, time.Second, func() error { time.Sleep(time.Hour); return failed }); !errors.Is(err, failed) {
+		if err := stopWithin(ctx, time.Second, func() error { time.Sleep(time.Hour); return failed }); !errors.Is(err,
+			failed) {
 			t.Errorf("it ended by itself: %v", err)
 		}
 		cancel()
-		if err := stopWithin(ctx, time.Second, func() error { time.Sleep(999 * time.Millisecond); return failed }); !errors.Is(err, failed) {
+		if err := stopWithin(ctx, time.Second,
+			func() error { time.Sleep(999 * time.Millisecond); return failed }); !errors.Is(err, failed) {
 			t.Errorf("it ended in time: %v", err)
 		}
 		began := time.Now()
-		if err := stopWithin(ctx, time.Second, func() error { time.Sleep(time.Hour); return nil }); !errors.Is(err, ErrHangs) || time.Since(began) != time.Second {
+		if err := stopWithin(ctx, time.Second, func() error { time.Sleep(time.Hour); return nil }); !errors.Is(err,
+			ErrHangs) || time.Since(began) != time.Second {
 			t.Errorf("%v after %s, want ErrHangs after 1s", err, time.Since(began))
 		}
 		part, fail := context.WithCancelCause(t.Context()) // a part of the whole has failed, without a signal
 		fail(failed)
 		began = time.Now()
-		if err := stopWithin(part, time.Second, func() error { time.Sleep(time.Hour); return nil }); !errors.Is(err, ErrHangs) || !errors.Is(err, failed) || time.Since(began) != time.Second {
+		if err := stopWithin(part, time.Second, func() error { time.Sleep(time.Hour); return nil }); !errors.Is(err,
+			ErrHangs) || !errors.Is(err, failed) || time.Since(began) != time.Second {
 			t.Errorf("%v after %s, want ErrHangs and why after 1s", err, time.Since(began))
 		}
 		time.Sleep(time.Hour) // what was given up ends here, the bubble with it
 	})
 }
 
-// TestComesBack: a copy that was never whole catches up at the rate of others that come back when it is not new and its index
-// is ready elsewhere. Else a build waits for it.
+// TestComesBack: a copy that was never whole catches up at the rate of others that come back when it is not new and its
+// index is ready elsewhere. Else a build waits for it.
 func TestComesBack(t *testing.T) {
 	_, s := openStore(t)
 	m := s.Meta()
 	d := func(state index.State) *wire.Definitions {
-		return &wire.Definitions{Indexes: []index.Definition{{ID: m.Index, State: state}, {ID: m.Index + 1, State: index.Backfill}}}
+		return &wire.Definitions{Indexes: []index.Definition{{ID: m.Index, State: state},
+			{ID: m.Index + 1, State: index.Backfill}}}
 	}
 	for _, c := range []struct {
 		what string

@@ -8,10 +8,10 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
-	"tidemark/auth"
+	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
+	"tidemark/manager/auth"
 	"tidemark/managerclient"
-	"tidemark/scanport"
 )
 
 const (
@@ -46,11 +46,12 @@ func newTickets(managers *managerclient.Client, now func() time.Time) *tickets {
 	return &tickets{managers: managers, now: now, known: map[string]verdict{}}
 }
 
-// check gives whose ticket it is. Errors are *rpc.Problem: UNAUTHENTICATED or FORBIDDEN when the manager says no, or none can
-// be asked; the client then goes by way of the managers.
+// check gives whose ticket it is. Errors are *rpc.Problem: UNAUTHENTICATED or FORBIDDEN when the manager says no, or
+// none can be asked; the client then goes by way of the managers.
 func (t *tickets) check(ctx context.Context, ticket string) (string, error) {
 	if ticket == "" || len(ticket) > scanport.MaxTicket {
-		return "", rpc.Refuse(rpc.CodeUnauthorized, "the header %s is missing, or too long: a manager issues tickets (POST /v1/indexes/{bucket}/{name}:locate)", scanport.HeaderTicket)
+		return "", rpc.Refuse(rpc.CodeUnauthorized, "the header %s is missing, or too long: a manager issues tickets (POST "+
+			"/v1/indexes/{bucket}/{name}:locate)", scanport.HeaderTicket)
 	}
 	t.mu.Lock()
 	v, ok := t.known[ticket]
@@ -63,7 +64,8 @@ func (t *tickets) check(ctx context.Context, ticket string) (string, error) {
 	t.mu.Unlock()
 	switch {
 	case renew:
-		t.renewals.Go(func() { _, _ = t.ask(ticket) }) // at most as long as the call's own deadline; who comes later sees what it has found
+		// at most as long as the call's own deadline; who comes later sees what it has found
+		t.renewals.Go(func() { _, _ = t.ask(ticket) })
 		return v.principal, nil
 	case ok && age < ticketTrust:
 		return v.principal, nil

@@ -10,51 +10,55 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"tidemark/indexer/scan"
 	"tidemark/internal/rpc"
 	"tidemark/projectorclient"
-	"tidemark/scan"
 	"tidemark/wire"
 )
 
-// TestUnownedVBuckets: what KV has now cannot be said of a vbucket that nobody owns: a session scan waits until somebody does,
-// and else is told by name, with the vbuckets.
+// TestUnownedVBuckets: what KV has now cannot be said of a vbucket that nobody owns: a session scan waits until
+// somebody does, and else is told by name, with the vbuckets.
 func TestUnownedVBuckets(t *testing.T) {
 	var asked, owned atomic.Int64
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	projector := httptest.NewServer(rpc.Handle(rpc.MaxControlBody, func(context.Context, *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
-		r := &wire.SeqnosReply{VBuckets: []uint16{0, 2}, VBUUIDs: []uint64{7, 9}, Seqnos: []uint64{70, 90}}
-		switch n, from := asked.Add(1), owned.Load(); {
-		case from == 0 && n == 3: // patience is over in the middle of a round
-			cancel()
-		case from > 0 && n >= from:
-			r.VBuckets, r.VBUUIDs, r.Seqnos = append(r.VBuckets, 1), append(r.VBUUIDs, 8), append(r.Seqnos, 80)
-		}
-		return r, nil
-	}))
+	projector := httptest.NewServer(rpc.Handle(rpc.MaxControlBody,
+		func(context.Context, *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
+			r := &wire.SeqnosReply{VBuckets: []uint16{0, 2}, VBUUIDs: []uint64{7, 9}, Seqnos: []uint64{70, 90}}
+			switch n, from := asked.Add(1), owned.Load(); {
+			case from == 0 && n == 3: // patience is over in the middle of a round
+				cancel()
+			case from > 0 && n >= from:
+				r.VBuckets, r.VBUUIDs, r.Seqnos = append(r.VBuckets, 1), append(r.VBUUIDs, 8), append(r.Seqnos, 80)
+			}
+			return r, nil
+		}))
 	defer projector.Close()
-	x := &Indexer{projectors: projectorclient.New(1, nil), defs: wire.Definitions{Buckets: []wire.Bucket{{Name: "b", VBuckets: 3}},
+	x := &Indexer{projectors: projectorclient.New(1, nil), defs: wire.Definitions{Buckets: []wire.Bucket{{Name: "b",
+		VBuckets: 3}},
 		Projectors: []wire.ProjectorEndpoint{{ID: "p", Admin: projector.URL}}}}
 	defer x.projectors.Close()
 
 	_, err := truth{x}.CurrentSeqnos(ctx, "b")
-	if e := scan.AsError(err); err == nil || e.Code != scan.VBucketsUnowned || !slices.Equal(e.VBuckets, []uint16{1}) || !strings.Contains(e.Detail, "1 of 3 vbuckets") {
+	if e := scan.AsError(err); err == nil || e.Code != scan.VBucketsUnowned || !slices.Equal(e.VBuckets, []uint16{1}) ||
+		!strings.Contains(e.Detail, "1 of 3 vbuckets") {
 		t.Errorf("nobody owns vbucket 1: %+v", e)
 	}
 
 	asked.Store(0)
 	owned.Store(3) // the third time
 	v, err := truth{x}.CurrentSeqnos(t.Context(), "b")
-	if err != nil || !slices.Equal(v.Seqnos, []uint64{70, 80, 90}) || !slices.Equal(v.VBUUIDs, []uint64{7, 8, 9}) || asked.Load() != 3 {
+	if err != nil || !slices.Equal(v.Seqnos, []uint64{70, 80, 90}) || !slices.Equal(v.VBUUIDs, []uint64{7, 8, 9}) ||
+		asked.Load() != 3 {
 		t.Errorf("%v, %v after %d questions", v, err, asked.Load())
 	}
-	if _, err := (truth{x}).CurrentSeqnos(t.Context(), "other"); scan.CodeOf(err) != scan.IndexNotFound {
+	if _, err := (truth{x}).CurrentSeqnos(t.Context(), "other"); scan.CodeOf(err) != scan.IndexNotHosted {
 		t.Errorf("a bucket that is not known: %v", err)
 	}
 }
 
-// TestScansAreBounded: a node that has as many scans as it takes, or parts of others' scans, says so at once and when to come
-// again; neither takes the other's places.
+// TestScansAreBounded: a node that has as many scans as it takes, or parts of others' scans, says so at once and when
+// to come again; neither takes the other's places.
 func TestScansAreBounded(t *testing.T) {
 	full := func() chan struct{} {
 		places := make(chan struct{}, 1)
@@ -66,7 +70,8 @@ func TestScansAreBounded(t *testing.T) {
 		w := httptest.NewRecorder()
 		serve(w, httptest.NewRequest(http.MethodPost, "/", nil))
 		var p rpc.Problem
-		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusServiceUnavailable || p.Code != rpc.CodeUnavailable ||
+		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusServiceUnavailable ||
+			p.Code != rpc.CodeUnavailable ||
 			p.RetryAfterMS == 0 || w.Header().Get("Retry-After") == "" || !strings.Contains(p.Detail, "the most it takes") {
 			t.Errorf("%s: %d %s, %v", name, w.Code, w.Body, err)
 		}

@@ -9,10 +9,10 @@ import (
 
 	"tidemark/collate"
 	"tidemark/index"
-	"tidemark/mcbp"
+	"tidemark/indexer/scan"
+	"tidemark/indexer/storage"
+	"tidemark/kv/mcbp"
 	"tidemark/partition"
-	"tidemark/scan"
-	"tidemark/storage"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -24,6 +24,8 @@ const (
 	verifyRounds = 8
 	// verifyRestarts is how often vbuckets are begun again that left the branch of their timestamp.
 	verifyRestarts = 5
+	// verifyStream is as how many documents a stream of one vbucket counts at the rate.
+	verifyStream = 10
 	// verifyKeys is how many keys a difference shows.
 	verifyKeys = 16
 	// verifyTell is how often progress is told.
@@ -45,10 +47,12 @@ type verification struct {
 	told    time.Time
 	percent float64
 	owed    int // of the pace
-	atOnce  int // how much is looked at with one snapshot, see verifyRows
+	page    page
+	resumed time.Time // when it began to work after its last wait
+	atOnce  int       // how much is looked at with one snapshot, see verifyRows
 
-	// Of an auditor: it waits while users verify, looks at one vbucket at a time, at some only unless only is nil, and is told
-	// what differs.
+	// Of an auditor: it waits while users verify, looks at one vbucket at a time, at some only unless only is nil, and is
+	// told what differs.
 	audit bool
 	only  map[uint16]bool
 	found func(c *verifiedCopy, d wire.Difference, rows [][]byte)
@@ -99,7 +103,8 @@ func (v *verification) run(ctx context.Context) error {
 	}
 	for _, c := range v.copies {
 		for id, keys := range c.extra { // of documents that KV and the back index know nothing of
-			d := wire.Difference{Kind: wire.ExtraRow, ID: id, VBucket: mcbp.VBucket([]byte(id), v.k.vbuckets), Stability: v.sum.LastStability}
+			d := wire.Difference{Kind: wire.ExtraRow, ID: id, VBucket: mcbp.VBucket([]byte(id), v.k.vbuckets),
+				Stability: v.sum.LastStability}
 			if err := v.differ(c, d, nil, keys); err != nil {
 				return err
 			}
@@ -107,7 +112,7 @@ func (v *verification) run(ctx context.Context) error {
 		v.sum.Copies = append(v.sum.Copies, c.sum)
 		v.sum.Rows += c.sum.Rows
 	}
-	return v.pace.wait(ctx, v.owed)
+	return v.settle(ctx)
 }
 
 // groups are the vbuckets to be compared, as many as are read from KV at a time.
@@ -152,12 +157,15 @@ func (v *verification) hold(ctx context.Context, ref wire.StabilityRef) (*frozen
 		v.sum.FirstStability = ref.Number
 	}
 	v.sum.LastStability = max(v.sum.LastStability, ref.Number)
+	v.resumed = v.x.now()
 	return f, nil
 }
 
 // newest holds the newest timestamp that all copies have.
 func (v *verification) newest(ctx context.Context) (*frozen, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, scan.DefaultWait, scan.Errorf(scan.Timeout, "no stability timestamp is held by all copies of index %s on this node within %s", v.def.ID, scan.DefaultWait))
+	ctx, cancel := context.WithTimeoutCause(ctx, scan.DefaultWait,
+		scan.Errorf(scan.Timeout, "no stability timestamp is held by all copies of index %s on this node within %s", v.def.ID,
+			scan.DefaultWait))
 	defer cancel()
 	for {
 		changed := v.x.snapshots.changes()
@@ -194,7 +202,8 @@ func passing(err error) bool {
 
 // atLeast holds a timestamp at or above need.
 func (v *verification) atLeast(ctx context.Context, need timestamp.Vector) (*frozen, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, 3*scan.DefaultWait, scan.Errorf(scan.Timeout, "no stability timestamp covers what was read from KV within %s", 3*scan.DefaultWait))
+	ctx, cancel := context.WithTimeoutCause(ctx, 3*scan.DefaultWait,
+		scan.Errorf(scan.Timeout, "no stability timestamp covers what was read from KV within %s", 3*scan.DefaultWait))
 	defer cancel()
 	for {
 		s, err := truth{v.x}.Stabilize(ctx, v.k.name, need, scan.DefaultWait)
@@ -219,10 +228,12 @@ func (v *verification) tell(percent float64) error {
 		return nil
 	}
 	v.told = now
-	return v.emit(&wire.VerifyLine{Progress: &wire.VerifyProgress{Indexer: v.x.cfg.Name, Percent: v.percent, Documents: v.sum.Documents}})
+	return v.emit(&wire.VerifyLine{Progress: &wire.VerifyProgress{Indexer: v.x.cfg.Name, Percent: v.percent,
+		Documents: v.sum.Documents}})
 }
 
-// group compares some vbuckets; when they are too large to be held in memory together, half of them at a time.
+// group compares some vbuckets; when they are too large to be held in memory together, half of them at a time, and half
+// of the documents of a single one.
 func (v *verification) group(ctx context.Context, vbs []uint16) error {
 	for restarts := 0; ; restarts++ {
 		err := v.compareGroup(ctx, vbs)
@@ -232,8 +243,11 @@ func (v *verification) group(ctx context.Context, vbs []uint16) error {
 				return err
 			}
 			return v.group(ctx, vbs[len(vbs)/2:])
+		case errors.Is(err, errVerifyLarge) && v.page.last():
+			return scan.Errorf(scan.Unavailable, "vbucket %d of bucket %q: %w even of one document in %d", vbs[0], v.k.name, err,
+				v.page.of)
 		case errors.Is(err, errVerifyLarge):
-			return scan.Errorf(scan.Unavailable, "vbucket %d of bucket %q: %w", vbs[0], v.k.name, err)
+			return v.halves(ctx, vbs)
 		case errors.Is(err, errVerifyBranch) && restarts < verifyRestarts:
 			if err := sleep(ctx, time.Duration(restarts+1)*sideFirst); err != nil {
 				return err
@@ -298,7 +312,8 @@ func (v *verification) unsettled(states map[uint16]*vbState) {
 
 // round compares the vbuckets at f, takes those off the list that are through, and says what the next timestamp must
 // cover.
-func (v *verification) round(ctx context.Context, f *frozen, states map[uint16]*vbState, round int) (need timestamp.Vector, err error) {
+func (v *verification) round(ctx context.Context, f *frozen, states map[uint16]*vbState,
+	round int) (need timestamp.Vector, err error) {
 	want := map[uint16]stretch{}
 	for vb, s := range states {
 		at := f.vector.At(int(vb))
@@ -307,6 +322,10 @@ func (v *verification) round(ctx context.Context, f *frozen, states map[uint16]*
 		}
 	}
 	got, err := v.read(ctx, want)
+	v.resumed = v.x.now()
+	if err == nil {
+		err = v.owe(ctx, len(states)+verifyStream*len(want))
+	}
 	if err != nil {
 		return need, err
 	}
@@ -337,12 +356,21 @@ func (v *verification) round(ctx context.Context, f *frozen, states map[uint16]*
 // and those that are open.
 func (v *verification) compare(ctx context.Context, f *frozen, vb uint16, s *vbState, r *vbRead, all bool) error {
 	for i, c := range v.copies {
-		j := &judge{v: v, c: c, snap: f.snaps[i], vb: vb, at: f.vector.Seqnos[vb], stability: f.ref.Number, read: r, open: s.open[i],
+		j := &judge{v: v, c: c, snap: f.snaps[i], vb: vb, at: f.vector.Seqnos[vb], stability: f.ref.Number, read: r,
+			open:   s.open[i],
 			unpack: unpacker{index: v.def.ID, slice: c.place.Slice}}
 		seen := map[string]bool{}
+		if v.page.n == 0 { // of all pages
+			if err := j.way(); err != nil {
+				return err
+			}
+		}
 		if all {
 			err := f.snaps[i].Back(ctx, vb, func(docID []byte, seqno uint64, keys [][]byte) error {
 				if len(keys) == 0 {
+					return nil
+				}
+				if !v.page.has(docID) {
 					return nil
 				}
 				seen[string(docID)] = true

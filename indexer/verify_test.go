@@ -16,18 +16,19 @@ import (
 	"time"
 
 	"tidemark/index"
+	"tidemark/indexer/storage"
+	"tidemark/indexer/storage/storagetest"
 	"tidemark/internal/rpc"
-	"tidemark/internal/steady"
-	"tidemark/mcbp"
+	"tidemark/kv/mcbp"
 	"tidemark/partition"
-	"tidemark/storage"
-	"tidemark/storage/storagetest"
 	"tidemark/wire"
 )
 
 // verify compares an index with KV over HTTP.
-func (w *world) verify(ctx context.Context, id index.ID, body string) (found []wire.Difference, end *wire.VerifyEnd, err error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+w.endpoint.Scan+"/v1/indexes/"+id.String()+":verify", strings.NewReader(body))
+func (w *world) verify(ctx context.Context, id index.ID, body string) (found []wire.Difference, end *wire.VerifyEnd,
+	err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost,
+		"http://"+w.endpoint.Scan+"/v1/indexes/"+id.String()+":verify", strings.NewReader(body))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -58,7 +59,7 @@ func (w *world) verify(ctx context.Context, id index.ID, body string) (found []w
 	return found, nil, fmt.Errorf("the answer was cut: %w", lines.Err())
 }
 
-// built gives a world with two indexes of 200 documents, ready.
+// built returns a world with two indexes of 200 documents, ready.
 func built(t testing.TB) *world {
 	w := newWorld(t)
 	w.write(docs(0, 200, 1)...)
@@ -109,9 +110,7 @@ func (w *world) seqnoOf(id string) (seqno uint64) {
 }
 
 // TestVerifyFindsWhatIsWrong: every kind of damage to a copy's files is named, with the document, and nothing else is.
-func TestVerifyFindsWhatIsWrong(t *testing.T) { steady.Run(t, still, testVerifyFindsWhatIsWrong) }
-
-func testVerifyFindsWhatIsWrong(t *steady.T) {
+func TestVerifyFindsWhatIsWrong(t *testing.T) {
 	w := built(t)
 	if found, end, err := w.verify(t.Context(), 1, ``); err != nil || len(found) > 0 || end.Differences != 0 || end.Documents < 199 || end.Rows != 199 || end.Unsettled != 0 {
 		t.Fatalf("an index that is right: %+v, %+v, %v", found, end, err)
@@ -166,14 +165,16 @@ func testVerifyFindsWhatIsWrong(t *steady.T) {
 	}
 	slices.Sort(got)
 	want := []string{
-		"doc-0007 extra_row ->[8]", "doc-0020 missing_row [21]->", "doc-0030 wrong_key [31]->[6000]", "doc-0040 missing_row [41]->",
+		"doc-0007 extra_row ->[8]", "doc-0020 missing_row [21]->", "doc-0030 wrong_key [31]->[6000]",
+		"doc-0040 missing_row [41]->",
 		"doc-0050 back_entry [51]->[51]", "doc-0060 wrong_key [61]->[7000]", "doc-0070 extra_row [71]->[71] [7100]",
 		"ghost extra_row ->[9000]", "nobody extra_row ->[5000]",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("found\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if end.Differences != uint64(len(want)) || end.Listed != end.Differences || len(end.Copies) != 1 || end.Copies[0].Differences != end.Differences {
+	if end.Differences != uint64(len(want)) || end.Listed != end.Differences || len(end.Copies) != 1 ||
+		end.Copies[0].Differences != end.Differences {
 		t.Errorf("the end says %+v", end)
 	}
 	if found, end, err = w.verify(t.Context(), 1, `{"limit":2}`); err != nil || len(found) != 2 || end.Listed != 2 || end.Differences != uint64(len(want)) {
@@ -192,11 +193,10 @@ func join(keys []json.RawMessage) string {
 	return strings.Join(s, " ")
 }
 
-// TestVerifyWhereThingsStand: a row that lies in another slice than it should, with its entry and without, is missing here and too
-// much there; so is a row that lies in both; an entry without its row is named, whether the document is there or not.
-func TestVerifyWhereThingsStand(t *testing.T) { steady.Run(t, still, testVerifyWhereThingsStand) }
-
-func testVerifyWhereThingsStand(t *steady.T) {
+// TestVerifyWhereThingsStand: a row that lies in another slice than it should, with its entry and without, is missing
+// here and too much there; so is a row that lies in both; an entry without its row is named, whether the document is
+// there or not.
+func TestVerifyWhereThingsStand(t *testing.T) {
 	w := newWorld(t)
 	w.place = func(c *partition.Copy) { c.Slice = index.SliceID(c.ID % 10) } // all that is written lies in slice 0
 	w.write(docs(0, 100, 1)...)
@@ -251,13 +251,15 @@ func testVerifyWhereThingsStand(t *steady.T) {
 	}
 	var got []string
 	for _, d := range found {
-		got = append(got, fmt.Sprintf("%s slice %d copy %s %s %s->%s", d.ID, d.Slice, d.Copy, d.Kind, join(d.Expected), join(d.Found)))
+		got = append(got, fmt.Sprintf("%s slice %d copy %s %s %s->%s", d.ID, d.Slice, d.Copy, d.Kind, join(d.Expected),
+			join(d.Found)))
 	}
 	slices.Sort(got)
 	want := []string{
 		"doc-0020 slice 0 copy 10 missing_row [21]->", "doc-0020 slice 1 copy 11 extra_row ->[21]",
 		"doc-0030 slice 0 copy 10 missing_row [31]->", "doc-0030 slice 1 copy 11 extra_row ->[31]",
-		"doc-0040 slice 1 copy 11 extra_row ->[41]", "doc-0050 slice 0 copy 10 back_entry [51]->[51]", "phantom slice 0 copy 10 back_entry ->",
+		"doc-0040 slice 1 copy 11 extra_row ->[41]", "doc-0050 slice 0 copy 10 back_entry [51]->[51]",
+		"phantom slice 0 copy 10 back_entry ->",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("found\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
@@ -267,11 +269,9 @@ func testVerifyWhereThingsStand(t *steady.T) {
 	}
 }
 
-// TestVerifyKeepsToItsRate: every row, every entry of the back index and every document of KV has its time, however few of them a vbucket
-// has, and the rows and entries are counted.
-func TestVerifyKeepsToItsRate(t *testing.T) { steady.Run(t, still, testVerifyKeepsToItsRate) }
-
-func testVerifyKeepsToItsRate(t *steady.T) {
+// TestVerifyKeepsToItsRate: every row, every entry of the back index and every document of KV has its time, however few
+// of them a vbucket has, and the rows and entries are counted.
+func TestVerifyKeepsToItsRate(t *testing.T) {
 	const rate = 1000
 	w := built(t)
 	began := time.Now()
@@ -280,31 +280,33 @@ func testVerifyKeepsToItsRate(t *steady.T) {
 		t.Fatal(err)
 	}
 	things := 3*end.Rows + end.Documents // each entry once beside the rows, and once beside KV
-	if took, least := time.Since(began), time.Duration(things)*time.Second/rate-leastPause; took < least || things < 4*199 {
-		t.Errorf("%d rows and twice as many entries, %d documents after %s, %s at least at %d a second", end.Rows, end.Documents, took, least, rate)
+	if took, least := time.Since(began), time.Duration(things)*time.Second/rate-leastPause; took < least ||
+		things < 4*199 {
+		t.Errorf("%d rows and twice as many entries, %d documents after %s, %s at least at %d a second", end.Rows,
+			end.Documents, took, least, rate)
 	}
 	families, err := w.x.metrics.registry.Gather()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range families {
-		if n := f.GetMetric()[0].GetCounter().GetValue(); f.GetName() == "tidemark_indexer_verified_rows_total" && n != float64(3*end.Rows) {
+		if n := f.GetMetric()[0].GetCounter().GetValue(); f.GetName() == "tidemark_indexer_verified_rows_total" &&
+			n != float64(3*end.Rows) {
 			t.Errorf("%v are counted as looked at, want %d", n, 3*end.Rows)
 		}
 	}
 }
 
 // TestVerifyListsNoMore: the limit is of all indexers together, and the end says how many were listed; all are counted.
-func TestVerifyListsNoMore(t *testing.T) { steady.Run(t, still, testVerifyListsNoMore) }
-
-func testVerifyListsNoMore(t *steady.T) {
+func TestVerifyListsNoMore(t *testing.T) {
 	w := newWorld(t)
 	other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { // an indexer that finds 3
 		out := json.NewEncoder(rw)
 		for i := range 3 {
 			_ = out.Encode(wire.VerifyLine{Difference: &wire.Difference{Kind: wire.ExtraRow, ID: fmt.Sprint("x", i), Copy: 11}})
 		}
-		_ = out.Encode(wire.VerifyLine{End: &wire.VerifyEnd{Differences: 3, Listed: 3, FirstStability: 1, LastStability: 1, Copies: []wire.VerifiedCopy{{Copy: 11, Replica: 1, Differences: 3}}}})
+		_ = out.Encode(wire.VerifyLine{End: &wire.VerifyEnd{Differences: 3, Listed: 3, FirstStability: 1, LastStability: 1,
+			Copies: []wire.VerifiedCopy{{Copy: 11, Replica: 1, Differences: 3}}}})
 	}))
 	t.Cleanup(other.Close)
 	w.others = []wire.Endpoint{{Node: 4, UUID: "u4", Name: "i2", Scan: other.Listener.Addr().String()}}
@@ -329,13 +331,46 @@ func testVerifyListsNoMore(t *steady.T) {
 	}
 }
 
+// TestVerifyBesideAnIndexerThatHangs: a verification whose other indexer hangs, at once or in the middle, ends with an
+// error that names it.
+func TestVerifyBesideAnIndexerThatHangs(t *testing.T) {
+	for _, begun := range []bool{false, true} {
+		w := newWorld(t)
+		release := make(chan struct{})
+		other := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			if begun && r.URL.Path == verifyPath {
+				_ = json.NewEncoder(rw).Encode(wire.VerifyLine{Progress: &wire.VerifyProgress{Indexer: "i2"}})
+				_ = http.NewResponseController(rw).Flush()
+			}
+			<-release // whatever it is asked, also whether it lives
+		}))
+		t.Cleanup(func() { close(release); other.Close() })
+		w.others = []wire.Endpoint{{Node: 4, UUID: "u4", Name: "i2", Scan: other.Listener.Addr().String()}}
+		w.place = func(c *partition.Copy) {
+			if c.ID == 11 {
+				c.Node, c.Replica = 4, 1
+			}
+		}
+		w.write(docs(0, 20, 1)...)
+		w.start()
+		if err := w.define(10, 11); err != nil {
+			t.Fatal(err)
+		}
+		w.begin(nil)
+		w.promote(t.Context())
+		w.held(10)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute) // hang guard
+		_, _, err := w.verify(ctx, 1, ``)
+		cancel()
+		if err == nil || !strings.Contains(err.Error(), "UNAVAILABLE") || !strings.Contains(err.Error(), "indexer 4") {
+			t.Errorf("begun %v: %v", begun, err)
+		}
+	}
+}
+
 // TestVerifyWhileDocumentsChange: documents that change all the time, some deleted and made again, are no differences;
 // a row that nobody calls for is found among them.
 func TestVerifyWhileDocumentsChange(t *testing.T) {
-	steady.Run(t, still, testVerifyWhileDocumentsChange)
-}
-
-func testVerifyWhileDocumentsChange(t *steady.T) {
 	w := built(t)
 	w.stopIndexer()
 	if err := storagetest.Edit(filepath.Join(w.dir, copiesDir), 10, func(r *storagetest.Rows) error {
@@ -373,16 +408,14 @@ func testVerifyWhileDocumentsChange(t *steady.T) {
 }
 
 // TestVerifyRefuses: what cannot be done is said by name.
-func TestVerifyRefuses(t *testing.T) { steady.Run(t, still, testVerifyRefuses) }
-
-func testVerifyRefuses(t *steady.T) {
+func TestVerifyRefuses(t *testing.T) {
 	w := built(t)
 	for body, want := range map[string]string{`{"rate":5}`: "rate 5", `{"limit":-1}`: "limit -1", `{"rates":1}`: "rates", `[`: "BAD_REQUEST"} {
 		if _, _, err := w.verify(t.Context(), 1, body); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", body, err)
 		}
 	}
-	if _, _, err := w.verify(t.Context(), 9, ``); err == nil || !strings.Contains(err.Error(), "INDEX_NOT_FOUND") {
+	if _, _, err := w.verify(t.Context(), 9, ``); err == nil || !strings.Contains(err.Error(), "INDEX_NOT_HOSTED") {
 		t.Errorf("no such index: %v", err)
 	}
 	// a client that goes ends it, and the place is free for the next one
@@ -406,8 +439,8 @@ func testVerifyRefuses(t *steady.T) {
 	}
 }
 
-// TestVerifyIsLinearInTheKeysOfADocument: what is read to find rows that no entry lists does not grow with the keys of a
-// document for each of its rows: entries are read once beside all rows, and once more where something differs.
+// TestVerifyIsLinearInTheKeysOfADocument: what is read to find rows that no entry lists does not grow with the keys of
+// a document for each of its rows: entries are read once beside all rows, and once more where something differs.
 func TestVerifyIsLinearInTheKeysOfADocument(t *testing.T) {
 	const documents, keys = 3, 2000
 	store, err := storage.Open(storage.Options{Dir: t.TempDir()})
@@ -455,7 +488,7 @@ func TestVerifyIsLinearInTheKeysOfADocument(t *testing.T) {
 	}
 }
 
-// looksUp looks up all rows of a snapshot, as where a sum differs, and gives those without an entry.
+// looksUp looks up all rows of a snapshot, as where a sum differs, and returns those without an entry.
 func looksUp(t *testing.T, v *verification, c *verifiedCopy, snap *storage.Snapshot) map[string][][]byte {
 	t.Helper()
 	s := suspects{v: v, c: c, rows: map[string][][]byte{}}

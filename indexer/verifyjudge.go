@@ -2,9 +2,10 @@ package indexer
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 
-	"tidemark/storage"
+	"tidemark/indexer/storage"
 	"tidemark/wire"
 )
 
@@ -37,8 +38,8 @@ func (j *judge) look(id string) error {
 	return j.document(id, entry{seqno, keys, found && len(keys) > 0})
 }
 
-// expected gives the keys that KV's newest version at or below the timestamp calls for in this slice; false when there is
-// no such version, or it says nothing of this slice.
+// expected returns the keys that KV's newest version at or below the timestamp calls for in this slice; false when
+// there is no such version, or it says nothing of this slice.
 func (j *judge) expected(id string) (keys [][]byte, seqno uint64, ok bool) {
 	d := j.read.docs[id]
 	if d == nil || d.seqno > j.at {
@@ -46,7 +47,7 @@ func (j *judge) expected(id string) (keys [][]byte, seqno uint64, ok bool) {
 	}
 	j.unpack.keys = nil
 	for _, e := range d.events {
-		if u, some := j.unpack.update(e, int(j.vb), d.seqno); some {
+		if u, some := j.unpack.update(e, unknown, int(j.vb), d.seqno); some {
 			ok = true
 			keys = append(keys, u.Keys...)
 		}
@@ -66,6 +67,9 @@ func (j *judge) document(id string, e entry) error {
 		delete(j.open, id)
 		j.c.sum.Documents++
 		j.v.sum.Documents++
+		if err := j.refused(id); err != nil {
+			return err
+		}
 		return j.settle(id, e, want, seqno)
 	}
 	switch {
@@ -80,6 +84,32 @@ func (j *judge) document(id string, e entry) error {
 		delete(j.open, id)
 	}
 	return nil
+}
+
+// refused tells of keys that KV's version calls for and that were left out of what is compared.
+func (j *judge) refused(id string) error {
+	n := 0
+	for _, slice := range j.read.docs[id].refused {
+		if slice == j.c.place.Slice {
+			n++
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	return j.v.differ(j.c, wire.Difference{Kind: wire.RefusedKey, ID: id, VBucket: j.vb, KVSeqno: j.read.docs[id].seqno,
+		Stability: j.stability,
+		Detail:    fmt.Sprintf("%d keys that are empty or longer than %d bytes", n, storage.MaxKey)}, nil, nil)
+}
+
+// way reports whether what was evaluated of the vbucket for the copy's slice has come.
+func (j *judge) way() error {
+	detail := j.read.lost(j.v.def.ID, j.c.place.Slice)
+	if detail == "" {
+		return nil
+	}
+	return j.v.differ(j.c, wire.Difference{Kind: wire.LostOnWay, VBucket: j.vb, Stability: j.stability, Detail: detail},
+		nil, nil)
 }
 
 // settle compares a document's rows with what is expected.
@@ -113,7 +143,7 @@ func (j *judge) settle(id string, e entry, want [][]byte, seqno uint64) error {
 	return j.v.differ(j.c, d, want, rows)
 }
 
-// lacking tells whether b lacks something of a.
+// lacking reports whether b lacks something of a.
 func lacking(a, b [][]byte) bool {
 	return slices.ContainsFunc(a, func(k []byte) bool {
 		_, found := slices.BinarySearchFunc(b, k, bytes.Compare)

@@ -7,8 +7,8 @@ import (
 	"hash/maphash"
 	"slices"
 
-	"tidemark/mcbp"
-	"tidemark/storage"
+	"tidemark/indexer/storage"
+	"tidemark/kv/mcbp"
 	"tidemark/wire"
 )
 
@@ -28,9 +28,9 @@ const (
 	paceStep = 64
 )
 
-// rowSums compares the rows of a copy with what its back index lists, without looking anything up: each row adds to the sum
-// of its document's cell, in whatever order they come, and each key of an entry takes off. What is left in a cell is of rows
-// that differ, or of documents that changed between the two walks.
+// rowSums compares the rows of a copy with what its back index lists, without looking anything up: each row adds to the
+// sum of its document's cell, in whatever order they come, and each key of an entry takes off. What is left in a cell
+// is of rows that differ, or of documents that changed between the two walks.
 type rowSums struct {
 	seed  maphash.Seed
 	cells []uint64
@@ -56,7 +56,7 @@ func (s *rowSums) remove(key, docID []byte) {
 	s.cells[cell] -= sum
 }
 
-// differs tells whether something is left in the document's cell.
+// differs reports whether something is left in the document's cell.
 func (s *rowSums) differs(docID []byte) bool {
 	return s.cells[maphash.Bytes(s.seed, docID)%verifyCells] != 0
 }
@@ -73,9 +73,9 @@ func size(keys [][]byte) (n int) {
 	return n
 }
 
-// rows notes the rows of a copy that their document's entry does not list. That takes no look at KV: at any timestamp each row
-// has an entry that lists it. Two walks, over the rows and over the entries, leave sums; only where these differ are rows
-// looked up.
+// rows notes the rows of a copy that their document's entry does not list. That takes no look at KV: at any timestamp
+// each row has an entry that lists it. Two walks, over the rows and over the entries, leave sums; only where these
+// differ are rows looked up.
 func (v *verification) rows(ctx context.Context, i int) error {
 	c, sums := v.copies[i], newRowSums()
 	share := func(snap *storage.Snapshot) float64 {
@@ -117,6 +117,9 @@ func (v *verification) entries(ctx context.Context, i int, sums *rowSums) error 
 			}
 			return v.pay(ctx, len(docID)+size(keys))
 		})
+		if err == nil {
+			err = v.owe(ctx, 1) // for the vbucket, which may be empty
+		}
 		if err := errors.Join(err, f.release()); err != nil {
 			return scanError(err)
 		}
@@ -124,7 +127,7 @@ func (v *verification) entries(ctx context.Context, i int, sums *rowSums) error 
 	return nil
 }
 
-// walk gives all rows of a copy to a function, some with each snapshot, of which done is told that it goes.
+// walk returns all rows of a copy to a function, some with each snapshot, of which done is told that it goes.
 func (v *verification) walk(ctx context.Context, i int, row func(snap *storage.Snapshot, key, docID []byte) error,
 	done func(context.Context, *storage.Snapshot) error) error {
 	var from []byte
@@ -145,7 +148,8 @@ func (v *verification) walk(ctx context.Context, i int, row func(snap *storage.S
 }
 
 // someRows walks over what is looked at with one snapshot, and says where to go on; nil at the end.
-func (v *verification) someRows(ctx context.Context, snap *storage.Snapshot, from []byte, row func(snap *storage.Snapshot, key, docID []byte) error) (next []byte, err error) {
+func (v *verification) someRows(ctx context.Context, snap *storage.Snapshot, from []byte,
+	row func(snap *storage.Snapshot, key, docID []byte) error) (next []byte, err error) {
 	rows, err := snap.Rows(ctx, storage.Range{Low: from}, false)
 	if err != nil {
 		return nil, err
@@ -166,18 +170,29 @@ func (v *verification) someRows(ctx context.Context, snap *storage.Snapshot, fro
 
 // pay keeps to the rate: it lets a row or document of so many bytes have its time.
 func (v *verification) pay(ctx context.Context, bytes int) error {
-	v.owed += 1 + bytes/verifyUnit
 	v.x.metrics.verified.Inc()
+	return v.owe(ctx, 1+bytes/verifyUnit)
+}
+
+// owe lets so many things have their time, together with what is owed already.
+func (v *verification) owe(ctx context.Context, n int) error {
+	v.owed += n
 	if v.owed < paceStep {
 		return nil
 	}
-	n := v.owed
-	v.owed = 0
-	return v.pace.wait(ctx, n)
+	return v.settle(ctx)
 }
 
-// suspects are rows that may have no entry which lists them. They are looked up document by document, so that a document's
-// entry, which may have thousands of keys, is read once for all of them.
+// settle waits until everything that is owed has had its time.
+func (v *verification) settle(ctx context.Context) error {
+	v.pace.worked(v.pace.now().Sub(v.resumed))
+	err := v.pace.wait(ctx, v.owed)
+	v.owed, v.resumed = 0, v.pace.now()
+	return err
+}
+
+// suspects are rows that may have no entry which lists them. They are looked up document by document, so that a
+// document's entry, which may have thousands of keys, is read once for all of them.
 type suspects struct {
 	v     *verification
 	c     *verifiedCopy
@@ -218,8 +233,8 @@ func (s *suspects) lookUp(ctx context.Context, snap *storage.Snapshot) error {
 	return nil
 }
 
-// listed gives the keys that the back index lists for a document, in order. A document is in the vbucket that its id hashes to;
-// where it is not, the others are looked at, too: an engine may hash otherwise.
+// listed returns the keys that the back index lists for a document, in order. A document is in the vbucket that its id
+// hashes to; where it is not, the others are looked at, too: an engine may hash otherwise.
 func (v *verification) listed(snap *storage.Snapshot, docID []byte) ([][]byte, error) {
 	home := mcbp.VBucket(docID, v.k.vbuckets)
 	for n := range v.k.vbuckets {

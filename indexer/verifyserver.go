@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
+	"tidemark/indexer/scan"
 	"tidemark/internal/rpc"
 	"tidemark/partition"
-	"tidemark/scan"
 	"tidemark/wire"
 )
 
@@ -69,9 +69,11 @@ func (s *scanServer) verified(err error) {
 func checkVerify(q *wire.VerifyRequest) error {
 	switch {
 	case q.Rate != 0 && (q.Rate < wire.MinVerifyRate || q.Rate > wire.MaxVerifyRate):
-		return scan.Errorf(scan.BadRequest, "rate %d: want %d to %d documents a second, or 0 for %d", q.Rate, wire.MinVerifyRate, wire.MaxVerifyRate, wire.DefaultVerifyRate)
+		return scan.Errorf(scan.BadRequest, "rate %d: want %d to %d documents a second, or 0 for %d", q.Rate,
+			wire.MinVerifyRate, wire.MaxVerifyRate, wire.DefaultVerifyRate)
 	case q.Limit < 0 || q.Limit > wire.MaxVerifyShown:
-		return scan.Errorf(scan.BadRequest, "limit %d: want 1 to %d differences, or 0 for %d", q.Limit, wire.MaxVerifyShown, wire.DefaultVerifyShown)
+		return scan.Errorf(scan.BadRequest, "limit %d: want 1 to %d differences, or 0 for %d", q.Limit, wire.MaxVerifyShown,
+			wire.DefaultVerifyShown)
 	}
 	if q.Rate == 0 {
 		q.Rate = wire.DefaultVerifyRate
@@ -136,8 +138,9 @@ func (s *scanServer) verifyAll(r *http.Request, w http.ResponseWriter, out *line
 }
 
 // verifyAt lets one node check its copies, and passes its lines on but the last one.
-func (s *scanServer) verifyAt(ctx context.Context, node index.NodeID, q wire.VerifyCopies, out *lines) (*wire.VerifyEnd, error) {
-	body, err := s.nodes.post(ctx, node, verifyPath, q)
+func (s *scanServer) verifyAt(ctx context.Context, node index.NodeID, q wire.VerifyCopies, out *lines) (*wire.VerifyEnd,
+	error) {
+	body, err := s.nodes.watched(ctx, node, verifyPath, q, nil)
 	if err != nil {
 		var p *rpc.Problem
 		if errors.As(err, &p) {
@@ -207,14 +210,15 @@ func (x *Indexer) newVerification(q *wire.VerifyCopies, emit func(*wire.VerifyLi
 	}
 	k := x.bucketNamed(view.Bucket.Name)
 	if k == nil {
-		return nil, scan.Errorf(scan.IndexNotFound, "bucket %q is not held on this node", view.Bucket.Name)
+		return nil, scan.Errorf(scan.IndexNotHosted, "bucket %q is not held on this node", view.Bucket.Name)
 	}
-	v := &verification{x: x, k: k, def: view.Definition, pace: &pace{rate: q.Rate, now: x.now}, most: q.Limit, emit: emit, told: x.now(),
+	v := &verification{x: x, k: k, def: view.Definition, pace: &pace{rate: q.Rate, now: x.now}, most: q.Limit, emit: emit,
+		told:   x.now(),
 		atOnce: verifyRows}
 	for _, id := range q.Copies {
 		i := slices.IndexFunc(view.Topology.Copies, func(c partition.Copy) bool { return c.ID == id })
 		if _, here := x.store.Slice(id); i < 0 || !here {
-			return nil, scan.Errorf(scan.IndexNotFound, "copy %s of index %s is not on this node", id, q.Index)
+			return nil, scan.Errorf(scan.IndexNotHosted, "copy %s of index %s is not on this node", id, q.Index)
 		}
 		c := view.Topology.Copies[i]
 		v.copies = append(v.copies, &verifiedCopy{place: c, extra: map[string][][]byte{},
@@ -230,7 +234,7 @@ type lines struct {
 	listed uint64 // differences
 }
 
-// lists counts a difference, and tells whether it is one of the first ones, of all indexers together.
+// lists counts a difference, and reports whether it is one of the first ones, of all indexers together.
 func (l *lines) lists(limit int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -255,5 +259,5 @@ func (l *lines) line(v *wire.VerifyLine) error {
 	return nil
 }
 
-// verifying tells whether copies here are being checked.
+// verifying reports whether copies here are being checked.
 func (x *Indexer) verifying() bool { return len(x.checking) > 0 }

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"tidemark/index"
+	"tidemark/indexer/scan"
 	"tidemark/keyversion"
-	"tidemark/scan"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -20,7 +20,8 @@ import (
 const (
 	// verifyTopic marks the catchup topics that a verification reads.
 	verifyTopic = "/verify-"
-	// maxVerifyBytes bounds what the streams of one verification hold in memory.
+	// maxVerifyBytes bounds what the streams of one verification hold in memory. What a vbucket has more is compared page
+	// by page.
 	maxVerifyBytes = 64 << 20
 	// verifyPatience bounds how long a verification tries to read a vbucket that no projector streams.
 	verifyPatience = 60 * time.Second
@@ -29,8 +30,8 @@ const (
 )
 
 var (
-	// errVerifyLarge: what KV holds of some vbuckets is more than maxVerifyBytes.
-	errVerifyLarge = fmt.Errorf("more than %d bytes of keys", maxVerifyBytes)
+	// errVerifyLarge: what KV holds of some vbuckets is more than may be held in memory.
+	errVerifyLarge = errors.New("more keys than are held in memory")
 	// errVerifyBranch: KV is not on the branch of the timestamp any more.
 	errVerifyBranch = errors.New("KV has left the branch of the timestamp")
 	errVerifyStream = errors.New("the stream was cut")
@@ -43,21 +44,54 @@ type stretch struct {
 	fromUUID, toUUID uint64
 }
 
-// kvVersion is what KV's newest version says of a document; more than one event when several slices are told of it apart.
+// kvVersion is what KV's newest version says of a document; more than one event when several slices are told of it
+// apart.
 type kvVersion struct {
-	seqno  uint64
-	events [][]byte // packed
+	seqno   uint64
+	events  [][]byte        // packed
+	refused []index.SliceID // of keys that were not packed, see arena.pack
 }
 
 // vbRead is what was read of one vbucket.
 type vbRead struct {
 	stretch
+	vb    uint16
 	last  uint64
 	begun bool
 	over  bool
 	// reach: every document that lies in the stretch and was not read has a newer version in (to, reach].
 	reach uint64
 	docs  map[string]*kvVersion
+
+	projector index.ProjectorID
+	// arrived sums up what came, each version once: events behind the newest one, and its parts that have not come yet.
+	arrived  keyversion.Sums
+	newest   uint64 // seqno
+	parts    uint16 // of newest that have come
+	promised keyversion.Sums
+}
+
+// arrive sums up a data event, unless it is one that was repeated after a reconnection.
+func (v *vbRead) arrive(e *keyversion.Event) {
+	switch {
+	case e.Seqno > v.newest:
+		v.newest, v.parts = e.Seqno, 0
+	case e.Seqno < v.newest || e.Part < v.parts:
+		return
+	}
+	v.parts = e.Part + 1
+	v.arrived.AddEvent(e)
+}
+
+// lost says what of a slice was evaluated and did not arrive, or the other way round; "": nothing.
+func (v *vbRead) lost(id index.ID, slice index.SliceID) string {
+	promised, arrived := v.promised.Of(id, slice), v.arrived.Of(id, slice)
+	if promised == arrived {
+		return ""
+	}
+	return fmt.Sprintf("projector %s evaluated %d keys of vbucket %d for this slice in seqnos %d to %d, %d came here, "+
+		"of hash %x instead of %x: lost between its router and this indexer",
+		v.projector, promised.Keys, v.vb, v.from, v.to, arrived.Keys, arrived.Hash, promised.Hash)
 }
 
 // sideRead is a side stream to a verification: the same that builds and catchups have, into memory.
@@ -66,15 +100,17 @@ type sideRead struct {
 	id    uint64
 	topic string
 	pace  *pace
+	page  page
 
-	mu    sync.Mutex
-	mem   arena
-	vbs   map[uint16]*vbRead
-	open  int
-	bytes *budget
-	err   error
-	moved time.Time
-	done  chan struct{} // closed with the last vbucket, or the first error
+	mu      sync.Mutex
+	mem     arena
+	refused []index.SliceID // of the event that is being packed
+	vbs     map[uint16]*vbRead
+	open    int
+	bytes   *budget
+	err     error
+	moved   time.Time
+	done    chan struct{} // closed with the last vbucket, or the first error
 }
 
 // budget is what is left of a bound.
@@ -103,7 +139,7 @@ func (x *Indexer) forgetVerify(r *sideRead) {
 	delete(x.verifies, r.topic)
 }
 
-// verifyFor gives the verification that a topic is for.
+// verifyFor returns the verification that a topic is for.
 func (x *Indexer) verifyFor(topic string) (*sideRead, error) {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -115,12 +151,15 @@ func (x *Indexer) verifyFor(topic string) (*sideRead, error) {
 
 // Receive implements transport.Sink. It returns as late as the rate wants it: that holds the router back, and KV.
 func (r *sideRead) Receive(ctx context.Context, b *keyversion.Batch, release func()) error {
+	began := r.x.now()
 	n, err := r.take(b)
 	if err != nil {
 		return err
 	}
 	release()
-	return r.pace.wait(ctx, min(n, int(min(verifyHeld*r.pace.rate, 1<<30)))) // longer, and the stream would be given up as silent
+	r.pace.worked(r.x.now().Sub(began))
+	// longer, and the stream would be given up as silent
+	return r.pace.wait(ctx, min(n, int(min(verifyHeld*r.pace.rate, 1<<30))))
 }
 
 // Closed implements transport.Sink. The router connects again and repeats what was not acknowledged.
@@ -169,12 +208,13 @@ func (r *sideRead) event(v *vbRead, e *keyversion.Event) error {
 		if !v.begun || e.Seqno < v.to {
 			return fmt.Errorf("%w: it ended at %d, want %d", errVerifyStream, e.Seqno, v.to)
 		}
-		v.over, v.reach = true, max(v.to, e.Window.End)
+		v.over, v.reach, v.promised = true, max(v.to, e.Window.End), e.Sums
 		if r.open--; r.open == 0 {
 			r.end()
 		}
 	case keyversion.Insert, keyversion.Delete, keyversion.UpsertDeletion:
 		v.last = max(v.last, e.Seqno)
+		v.arrive(e)
 		return r.data(v, e)
 	}
 	return nil
@@ -184,6 +224,9 @@ func (r *sideRead) event(v *vbRead, e *keyversion.Event) error {
 const mapEntry = 128
 
 func (r *sideRead) data(v *vbRead, e *keyversion.Event) error {
+	if !r.page.has(e.DocID) {
+		return nil
+	}
 	d := v.docs[string(e.DocID)]
 	switch {
 	case d == nil:
@@ -193,13 +236,15 @@ func (r *sideRead) data(v *vbRead, e *keyversion.Event) error {
 		return nil
 	}
 	packed := r.mem.pack(e)
+	refused := r.refused
+	r.refused = nil
 	if !r.bytes.take(int64(len(packed) + len(e.DocID) + mapEntry)) {
 		return errVerifyLarge
 	}
 	if d.seqno < e.Seqno {
-		d.seqno, d.events = e.Seqno, d.events[:0]
+		d.seqno, d.events, d.refused = e.Seqno, d.events[:0], nil
 	}
-	d.events = append(d.events, packed)
+	d.events, d.refused = append(d.events, packed), append(d.refused, refused...)
 	return nil
 }
 
@@ -229,7 +274,7 @@ func (r *sideRead) without(vb uint16) {
 	}
 }
 
-// result gives the vbuckets that were read whole, and what went wrong.
+// result returns the vbuckets that were read whole, and what went wrong.
 func (r *sideRead) result() (map[uint16]*vbRead, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -242,18 +287,18 @@ func (r *sideRead) result() (map[uint16]*vbRead, error) {
 	return got, r.err
 }
 
-// silent tells whether nothing has come for too long.
+// silent reports whether nothing has come for too long.
 func (r *sideRead) silent() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.x.now().Sub(r.moved) > sideSilence
 }
 
-// read gives what KV holds of the stretches: of each vbucket, asked of the projector that owns it, else of the others in
-// turn.
+// read returns what KV holds of the stretches: of each vbucket, asked of the projector that owns it, else of the others
+// in turn.
 func (v *verification) read(ctx context.Context, want map[uint16]stretch) (map[uint16]*vbRead, error) {
 	got := map[uint16]*vbRead{}
-	room := &budget{left: maxVerifyBytes}
+	room := &budget{left: v.x.cfg.verifyRoom}
 	deadline := v.x.now().Add(verifyPatience)
 	for tries := 0; len(got) < len(want); tries++ {
 		parts, err := v.byProjector(ctx, want, got, tries)
@@ -284,7 +329,8 @@ func (v *verification) read(ctx context.Context, want map[uint16]stretch) (map[u
 		case errors.Is(last, errVerifyLarge) || errors.Is(last, errVerifyBranch):
 			return nil, last
 		case len(got) < len(want) && v.x.now().After(deadline):
-			return nil, scan.Errorf(scan.VBucketsUnowned, "%d of %d vbuckets of bucket %q could not be read from KV (%w)", len(want)-len(got), len(want), v.k.name, last)
+			return nil, scan.Errorf(scan.VBucketsUnowned, "%d of %d vbuckets of bucket %q could not be read from KV (%w)",
+				len(want)-len(got), len(want), v.k.name, last)
 		case len(got) < len(want):
 			if err := sleep(ctx, askAgain); err != nil {
 				return nil, err
@@ -295,10 +341,12 @@ func (v *verification) read(ctx context.Context, want map[uint16]stretch) (map[u
 }
 
 // byProjector says whom to ask for what is still wanted.
-func (v *verification) byProjector(ctx context.Context, want map[uint16]stretch, got map[uint16]*vbRead, tries int) (map[wire.ProjectorEndpoint]map[uint16]stretch, error) {
+func (v *verification) byProjector(ctx context.Context, want map[uint16]stretch, got map[uint16]*vbRead,
+	tries int) (map[wire.ProjectorEndpoint]map[uint16]stretch, error) {
 	d := v.x.present()
 	if len(d.Projectors) == 0 || d.Revision == 0 {
-		return nil, scan.Errorf(scan.Unavailable, "this indexer has not heard of any projector from the leader yet: try again")
+		return nil, scan.Errorf(scan.Unavailable, "this indexer has not heard of any projector from the leader yet: try "+
+			"again")
 	}
 	owners := map[uint16]index.ProjectorID{}
 	if err := v.k.do(ctx, func() {
@@ -323,23 +371,33 @@ func (v *verification) byProjector(ctx context.Context, want map[uint16]stretch,
 }
 
 // readFrom reads from one projector what it streams of the vbuckets.
-func (v *verification) readFrom(ctx context.Context, p wire.ProjectorEndpoint, want map[uint16]stretch, room *budget) (map[uint16]*vbRead, error) {
+func (v *verification) readFrom(ctx context.Context, p wire.ProjectorEndpoint, want map[uint16]stretch,
+	room *budget) (map[uint16]*vbRead, error) {
 	e := v.x.Endpoint()
 	id := v.x.verifyID.Add(1)
-	r := &sideRead{x: v.x, id: id, topic: fmt.Sprintf("/catchup/%d%s%d", e.Node, verifyTopic, id), pace: v.pace, vbs: map[uint16]*vbRead{}, bytes: room,
+	r := &sideRead{x: v.x, id: id, topic: fmt.Sprintf("/catchup/%d%s%d", e.Node, verifyTopic, id), pace: v.pace,
+		page: v.page, vbs: map[uint16]*vbRead{}, bytes: room,
 		open: len(want), moved: v.x.now(), done: make(chan struct{})}
-	side := &wire.SideTarget{Revision: v.x.present().Revision, Node: e.Node, BootID: e.BootID, Endpoint: e.Catchup}
+	r.mem.refused = func(_ *keyversion.Event, s *keyversion.Statement, _ []byte) {
+		if s.Index == v.def.ID {
+			r.refused = append(r.refused, s.Slice)
+		}
+	}
+	side := &wire.SideTarget{Revision: v.x.present().Revision, Node: e.Node, BootID: e.BootID, Endpoint: e.Catchup,
+		Sums: true}
 	for _, c := range v.copies {
 		side.Copies = append(side.Copies, c.place.ID)
 	}
 	part := wire.StreamBucket{Bucket: v.k.name, BucketUUID: v.k.uuid}
 	for vb, s := range want {
-		r.vbs[vb] = &vbRead{stretch: s, last: s.from, docs: map[string]*kvVersion{}}
-		part.Restart.Add(wire.StreamStart{VBucket: vb, VBUUID: s.fromUUID, Seqno: s.from, Window: timestamp.Window{Start: s.from, End: s.from}, End: s.to,
+		r.vbs[vb] = &vbRead{stretch: s, vb: vb, last: s.from, docs: map[string]*kvVersion{}, projector: p.ID}
+		part.Restart.Add(wire.StreamStart{VBucket: vb, VBUUID: s.fromUUID, Seqno: s.from,
+			Window: timestamp.Window{Start: s.from, End: s.from}, End: s.to,
 			Branch: s.toUUID})
 	}
-	req := &wire.StreamRequest{Fence: wire.Fence{ClusterID: v.x.identity.get().ClusterID}, Topic: r.topic, Incarnation: index.Incarnation{Counter: id},
-		Buckets: []wire.StreamBucket{part}, Side: side}
+	req := &wire.StreamRequest{Fence: wire.Fence{ClusterID: v.x.identity.get().ClusterID}, Topic: r.topic,
+		Incarnation: index.Incarnation{Counter: id},
+		Buckets:     []wire.StreamBucket{part}, Side: side}
 	v.x.expectVerify(r)
 	defer v.x.forgetVerify(r)
 	reply, err := v.x.projectors.Streams(ctx, p.Admin, req)

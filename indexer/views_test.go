@@ -8,18 +8,19 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/index"
+	"tidemark/indexer/scan"
 	"tidemark/ingest"
 	"tidemark/partition"
-	"tidemark/scan"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
-// TestViewsAreAsNewAsWhatTheyAreMadeOf: what is kept of a view is never older than the definitions, what others hold, what is held here,
-// and the newest rollback; and it is kept for as long as none of them changes.
+// TestViewsAreAsNewAsWhatTheyAreMadeOf: what is kept of a view is never older than the definitions, what others hold,
+// what is held here, and the newest rollback; and it is kept for as long as none of them changes.
 func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 	_, s := openStore(t)
-	x := &Indexer{identity: &identity{st: identityState{Node: 1}}, snapshots: newSnapshots(2, hclog.NewNullLogger()), now: time.Now,
+	x := &Indexer{identity: &identity{st: identityState{Node: 1}}, snapshots: newSnapshots(2, hclog.NewNullLogger()),
+		now:    time.Now,
 		newest: map[string]wire.Stability{}, changed: make(chan struct{})}
 	defer x.snapshots.closeAll()
 	x.defs = wire.Definitions{
@@ -57,7 +58,8 @@ func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 			x.setHeld([]wire.Held{{Copy: 2, Node: 2, Ref: ref(10), OK: true}, {Copy: 9, Node: 2, Ref: ref(10), OK: true}})
 		}},
 		{"a snapshot that is off the branch", func() {
-			x.snapshots.part(1, []ingest.Restore{{Copy: 1, Log: timestamp.FailoverLog{{VBUUID: 8, Seqno: 15}, {VBUUID: 7}}}}, s.Logs())
+			x.snapshots.part(1, []ingest.Restore{{Copy: 1, Log: timestamp.FailoverLog{{VBUUID: 8, Seqno: 15}, {VBUUID: 7}}}},
+				s.Logs())
 		}},
 		{"definitions", func() {
 			x.mu.Lock()
@@ -85,7 +87,7 @@ func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 		}
 		last = got
 	}
-	if _, err := (catalog{x}).View(2); scan.CodeOf(err) != scan.IndexNotFound {
+	if _, err := (catalog{x}).View(2); scan.CodeOf(err) != scan.IndexNotHosted {
 		t.Errorf("an index that is not there: %v", err)
 	}
 }

@@ -21,12 +21,12 @@ import (
 
 	"tidemark/collate"
 	"tidemark/index"
+	"tidemark/indexer/transport"
 	"tidemark/indexerclient"
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
 	"tidemark/partition"
 	"tidemark/timestamp"
-	"tidemark/transport"
 	"tidemark/wire"
 )
 
@@ -74,7 +74,11 @@ type world struct {
 	sideCalls []wire.StreamRequest
 	refuse    func(*wire.StreamRequest) wire.StartOutcome // nil: begin
 	known     bool
-	slow      func(context.Context) // nil, or what KV takes its time with when it is asked for a stability timestamp, set before start
+	faults    []wire.IndexFaults
+	lose      func(*keyversion.Event) bool // nil, or what is evaluated and does not arrive, set before start
+	key       func(testDoc) []byte         // nil: testKey of the value
+	// nil, or what KV takes its time with when it is asked for a stability timestamp, set before start
+	slow func(context.Context)
 
 	x      *Indexer
 	stop   context.CancelFunc
@@ -88,11 +92,9 @@ type testDoc struct {
 	value int // 0: deleted
 }
 
-// still is how long the process may stand still in the middle of these tests: connections and requests have seconds.
-const still = 500 * time.Millisecond
-
 func newWorld(t testing.TB) *world {
-	w := &world{t: t, dir: t.TempDir(), admin: indexerclient.New(4, nil), log: timestamp.FailoverLog{{VBUUID: 77}}, revision: 1, term: 1,
+	w := &world{t: t, dir: t.TempDir(), admin: indexerclient.New(4, nil), log: timestamp.FailoverLog{{VBUUID: 77}},
+		revision: 1, term: 1,
 		report: map[index.CopyID]wire.CopyReport{}, buckets: map[string]wire.BucketReport{}, known: true}
 	w.manager = httptest.NewServer(http.HandlerFunc(w.serveManager))
 	w.proj = httptest.NewServer(http.HandlerFunc(w.serveProjector))
@@ -136,7 +138,8 @@ func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			w.endpoint, w.known = q.Endpoint, true
-			return &wire.RegisterReply{ClusterID: testCluster, Node: 3, Fence: wire.Fence{ClusterID: testCluster, Epoch: 1, Term: w.term}, Leader: wire.Leader{ID: "m1", REST: w.manager.URL, Term: w.term}}, nil
+			return &wire.RegisterReply{ClusterID: testCluster, Node: 3, Fence: wire.Fence{ClusterID: testCluster, Epoch: 1,
+				Term: w.term}, Leader: wire.Leader{ID: "m1", REST: w.manager.URL, Term: w.term}}, nil
 		})(rw, r)
 	case strings.HasPrefix(r.URL.Path, "/v1/components/"):
 		rpc.Handle(rpc.MaxControlBody, func(_ context.Context, q *wire.IndexerReport) (*wire.ReportReply, error) {
@@ -149,8 +152,9 @@ func (w *world) serveManager(rw http.ResponseWriter, r *http.Request) {
 				w.buckets[b.Heartbeat.Bucket] = b
 				w.acks = append(w.acks, b.Acks...)
 			}
-			w.health, w.orphans = q.Health, q.Orphans
-			reply := &wire.ReportReply{Known: w.known, Revision: w.revision, Leader: wire.Leader{ID: "m1", REST: w.manager.URL, Term: w.term}}
+			w.health, w.orphans, w.faults = q.Health, q.Orphans, q.Faults
+			reply := &wire.ReportReply{Known: w.known, Revision: w.revision, Leader: wire.Leader{ID: "m1", REST: w.manager.URL,
+				Term: w.term}}
 			return reply, nil
 		})(rw, r)
 	case strings.HasSuffix(r.URL.Path, ":stabilize"):
@@ -176,7 +180,10 @@ func (w *world) serveProjector(rw http.ResponseWriter, r *http.Request) {
 	case "/v1/streams":
 		rpc.Handle(rpc.MaxControlBody, w.side)(rw, r)
 	case "/v1/streams:stop":
-		rpc.Handle(rpc.MaxControlBody, func(context.Context, *wire.StreamStop) (*wire.OK, error) { return &wire.OK{}, nil })(rw, r)
+		rpc.Handle(rpc.MaxControlBody, func(context.Context, *wire.StreamStop) (*wire.OK, error) {
+			return &wire.OK{},
+				nil
+		})(rw, r)
 	case "/v1/seqnos":
 		rpc.Handle(rpc.MaxControlBody, func(context.Context, *wire.SeqnosRequest) (*wire.SeqnosReply, error) {
 			w.mu.Lock()
@@ -215,7 +222,8 @@ func (w *world) side(ctx context.Context, q *wire.StreamRequest) (*wire.StreamRe
 	restart := &q.Buckets[0].Restart
 	w.locked(func() {
 		for _, vb := range restart.VBuckets {
-			out.Results = append(out.Results, wire.StartResult{Outcome: outcome, VBucketLog: wire.VBucketLog{VBucket: vb, Purge: w.purge[vb]}})
+			out.Results = append(out.Results, wire.StartResult{Outcome: outcome, VBucketLog: wire.VBucketLog{VBucket: vb,
+				Purge: w.purge[vb]}})
 		}
 	})
 	reply := &wire.StreamReply{Buckets: []wire.StreamOutcome{out}}
@@ -230,16 +238,23 @@ func (w *world) side(ctx context.Context, q *wire.StreamRequest) (*wire.StreamRe
 	w.mu.Lock()
 	for i := range restart.Len() {
 		s, inc := restart.At(i), q.Incarnation
-		events = append(events, keyversion.Event{Kind: keyversion.StreamBegin, VBucket: s.VBucket, Incarnation: inc, VBUUID: w.log.Newest(),
-			Begin: &keyversion.Begin{Start: s.Seqno, Log: w.log, Purge: w.purge[s.VBucket], Copies: q.Side.Copies}})
+		events = append(events, keyversion.Event{Kind: keyversion.StreamBegin, VBucket: s.VBucket, Incarnation: inc,
+			VBUUID: w.log.Newest(),
+			Begin:  &keyversion.Begin{Start: s.Seqno, Log: w.log, Purge: w.purge[s.VBucket], Copies: q.Side.Copies}})
 		newest := w.newest(int(s.VBucket))
+		var sums keyversion.Sums
 		for _, d := range w.kv[s.VBucket] {
 			if d.seqno > s.Seqno && d.seqno <= s.End && d.seqno == newest[d.id] {
-				events = append(events, w.event(int(s.VBucket), d, inc))
+				e := w.event(int(s.VBucket), d, inc)
+				if q.Side.Sums {
+					sums.AddEvent(&e)
+				}
+				events = append(events, e)
 			}
 		}
-		events = append(events, keyversion.Event{Kind: keyversion.StreamEnd, VBucket: s.VBucket, Incarnation: inc, VBUUID: w.log.Newest(), Seqno: s.End,
-			Window: timestamp.Window{End: max(s.End, w.high(int(s.VBucket)))}})
+		events = append(events, keyversion.Event{Kind: keyversion.StreamEnd, VBucket: s.VBucket, Incarnation: inc,
+			VBUUID: w.log.Newest(), Seqno: s.End,
+			Window: timestamp.Window{End: max(s.End, w.high(int(s.VBucket)))}, Sums: sums})
 	}
 	w.mu.Unlock()
 	go func() {
@@ -250,7 +265,7 @@ func (w *world) side(ctx context.Context, q *wire.StreamRequest) (*wire.StreamRe
 	return reply, nil
 }
 
-// newest gives each document's newest version: KV has no other.
+// newest returns each document's newest version: KV has no other.
 func (w *world) newest(vb int) map[string]uint64 {
 	seqnos := map[string]uint64{}
 	for _, d := range w.kv[vb] {
@@ -260,7 +275,8 @@ func (w *world) newest(vb int) map[string]uint64 {
 }
 
 func (w *world) event(vb int, d testDoc, inc index.Incarnation) keyversion.Event {
-	e := keyversion.Event{Kind: keyversion.Insert, VBucket: uint16(vb), Incarnation: inc, VBUUID: w.log.Newest(), Seqno: d.seqno,
+	e := keyversion.Event{Kind: keyversion.Insert, VBucket: uint16(vb), Incarnation: inc, VBUUID: w.log.Newest(),
+		Seqno:  d.seqno,
 		Window: timestamp.Window{Start: d.seqno - 1, End: d.seqno}, DocID: []byte(d.id)}
 	if d.value == 0 {
 		e.Kind = keyversion.Delete
@@ -269,6 +285,9 @@ func (w *world) event(vb int, d testDoc, inc index.Incarnation) keyversion.Event
 		s := keyversion.Statement{Index: id, Slice: 0}
 		if d.value != 0 {
 			s.Keys = [][]byte{testKey(d.value)}
+			if w.key != nil {
+				s.Keys = [][]byte{w.key(d)}
+			}
 		}
 		e.Statements = append(e.Statements, s)
 	}
@@ -313,7 +332,8 @@ func (c *testConn) awaitAcks() {
 
 func (w *world) dial(ctx context.Context, addr, topic string) (*testConn, error) {
 	c := &testConn{acked: make(chan uint64, 1024)}
-	conn, err := transport.Dial(ctx, addr, keyversion.Hello{ClusterID: testCluster, Projector: "p1", BootID: "boot", Topic: topic, Bucket: testBucket,
+	conn, err := transport.Dial(ctx, addr, keyversion.Hello{ClusterID: testCluster, Projector: "p1", BootID: "boot",
+		Topic: topic, Bucket: testBucket,
 		BucketUUID: testUUID, Node: 3, Connections: 1}, transport.Options{OnAck: func(n uint64) {
 		select {
 		case c.acked <- n:
@@ -329,6 +349,9 @@ func (w *world) send(c *testConn, events []keyversion.Event) {
 		n := min(len(events), 50)
 		var enc keyversion.Encoder
 		for i := range events[:n] {
+			if w.lose != nil && w.lose(&events[i]) {
+				continue
+			}
 			if err := enc.Append(&events[i]); err != nil {
 				w.t.Errorf("encode: %v", err)
 				return
@@ -371,11 +394,13 @@ func (w *world) begin(from func(vb int) uint64) {
 		if from != nil {
 			m.sent[vb] = from(vb)
 		}
-		b := &keyversion.Begin{Start: m.sent[vb], Log: w.log, Purge: w.purge[vb], Revision: timestamp.MapRevision{Epoch: 1, Rev: 1}}
+		b := &keyversion.Begin{Start: m.sent[vb], Log: w.log, Purge: w.purge[vb], Revision: timestamp.MapRevision{Epoch: 1,
+			Rev: 1}}
 		for _, c := range w.copies {
 			b.Copies = append(b.Copies, c.ID)
 		}
-		events = append(events, keyversion.Event{Kind: keyversion.StreamBegin, VBucket: uint16(vb), Incarnation: m.inc, VBUUID: w.log.Newest(), Seqno: m.sent[vb], Begin: b})
+		events = append(events, keyversion.Event{Kind: keyversion.StreamBegin, VBucket: uint16(vb), Incarnation: m.inc,
+			VBUUID: w.log.Newest(), Seqno: m.sent[vb], Begin: b})
 	}
 	w.stream = m
 	w.send(conn, events)
@@ -394,7 +419,8 @@ func (w *world) pumpLocked() {
 			events = append(events, w.event(vb, d, m.inc))
 		}
 		m.sent[vb] = max(m.sent[vb], w.high(vb))
-		events = append(events, keyversion.Event{Kind: keyversion.Sync, VBucket: uint16(vb), Incarnation: m.inc, VBUUID: w.log.Newest(), Seqno: m.sent[vb]})
+		events = append(events, keyversion.Event{Kind: keyversion.Sync, VBucket: uint16(vb), Incarnation: m.inc,
+			VBUUID: w.log.Newest(), Seqno: m.sent[vb]})
 	}
 	w.send(m.conn, events)
 }
@@ -447,7 +473,8 @@ func (w *world) define(ids ...index.CopyID) error {
 
 // changeOf tells a list as a change of another one.
 func changeOf(was, is *wire.Definitions) *wire.DefinitionsChange {
-	c := &wire.DefinitionsChange{Fence: is.Fence, Base: was.Revision, Revision: is.Revision, Indexes: is.Indexes, Topologies: is.Topologies, Indexers: is.Indexers,
+	c := &wire.DefinitionsChange{Fence: is.Fence, Base: was.Revision, Revision: is.Revision, Indexes: is.Indexes,
+		Topologies: is.Topologies, Indexers: is.Indexers,
 		Rest: &wire.DefinitionsRest{Buckets: is.Buckets, Projectors: is.Projectors, Managers: is.Managers}}
 	for _, x := range was.Indexes {
 		if !slices.ContainsFunc(is.Indexes, func(y index.Definition) bool { return y.ID == x.ID }) {
@@ -458,8 +485,10 @@ func changeOf(was, is *wire.Definitions) *wire.DefinitionsChange {
 }
 
 func (w *world) definitionsLocked() *wire.Definitions {
-	d := &wire.Definitions{Fence: w.fence(), Revision: w.revision, Buckets: []wire.Bucket{{Name: testBucket, UUID: testUUID, VBuckets: testVBs, Generation: 1}},
-		Indexers: []wire.Endpoint{w.endpoint}, Projectors: []wire.ProjectorEndpoint{{ID: "p1", Admin: w.proj.URL}, {ID: "p2", Admin: w.proj.URL}},
+	d := &wire.Definitions{Fence: w.fence(), Revision: w.revision,
+		Buckets:  []wire.Bucket{{Name: testBucket, UUID: testUUID, VBuckets: testVBs, Generation: 1}},
+		Indexers: []wire.Endpoint{w.endpoint}, Projectors: []wire.ProjectorEndpoint{{ID: "p1", Admin: w.proj.URL},
+			{ID: "p2", Admin: w.proj.URL}},
 		Managers: []wire.ManagerEndpoint{{ID: "m1", REST: w.manager.URL}}}
 	d.Indexers[0].Node = 3
 	d.Indexers = append(d.Indexers, w.others...)
@@ -471,7 +500,8 @@ func (w *world) definitionsLocked() *wire.Definitions {
 				top.Layout.Partitions = max(top.Layout.Partitions, uint16(c.Slice)+1)
 			}
 		}
-		d.Indexes = append(d.Indexes, index.Definition{ID: id, Name: "i" + id.String(), Bucket: testBucket, BucketUUID: testUUID, State: cmp.Or(w.state, index.Maintenance),
+		d.Indexes = append(d.Indexes, index.Definition{ID: id, Name: "i" + id.String(), Bucket: testBucket,
+			BucketUUID: testUUID, State: cmp.Or(w.state, index.Maintenance),
 			Keys: []index.KeyExpr{{Expr: "v"}}, Partitions: top.Layout.Partitions})
 		d.Topologies = append(d.Topologies, top)
 	}
@@ -482,7 +512,8 @@ func (w *world) definitionsLocked() *wire.Definitions {
 func (w *world) promote(ctx context.Context) wire.Stability {
 	w.mu.Lock()
 	w.number++
-	s := wire.Stability{StabilityRef: wire.StabilityRef{Bucket: testBucket, Generation: 1, Number: w.number}, Vector: timestamp.New(testVBs)}
+	s := wire.Stability{StabilityRef: wire.StabilityRef{Bucket: testBucket, Generation: 1, Number: w.number},
+		Vector: timestamp.New(testVBs)}
 	for vb := range testVBs {
 		s.Logs = append(s.Logs, w.log)
 		if h := w.high(vb); h > 0 {
@@ -494,7 +525,8 @@ func (w *world) promote(ctx context.Context) wire.Stability {
 	f := w.fence()
 	addr := w.endpoint.Admin
 	w.mu.Unlock()
-	if err := w.admin.Stability(ctx, addr, &wire.StabilityRequest{Fence: f, Stabilities: []wire.Stability{s}}); err != nil {
+	if err := w.admin.Stability(ctx, addr, &wire.StabilityRequest{Fence: f,
+		Stabilities: []wire.Stability{s}}); err != nil {
 		w.t.Errorf("stability: %v", err)
 	}
 	return s
@@ -503,7 +535,8 @@ func (w *world) promote(ctx context.Context) wire.Stability {
 // start runs the indexer and waits until it is registered.
 func (w *world) start() {
 	w.t.Helper()
-	cfg := Config{Name: "i1", Dir: w.dir, Managers: []string{w.manager.URL}, PersistEvery: 50 * time.Millisecond, Checkpoint: 200 * time.Millisecond,
+	cfg := Config{Name: "i1", Dir: w.dir, Managers: []string{w.manager.URL}, PersistEvery: 50 * time.Millisecond,
+		Checkpoint: 200 * time.Millisecond,
 		CacheBytes: 8 << 20, MemTableBytes: 8 << 20, Logger: hclog.NewNullLogger()}
 	if testing.Verbose() {
 		cfg.Logger = hclog.New(&hclog.LoggerOptions{Level: hclog.Debug, Output: testWriter{w.t}})
@@ -557,7 +590,8 @@ func (w *world) until(what string, ok func() bool) {
 		if time.Now().After(deadline) {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			w.t.Fatalf("not within %s: %s\nhealth %q\nreport %+v\nbucket %+v", testTimeout, what, w.health, w.report, w.buckets[testBucket])
+			w.t.Fatalf("not within %s: %s\nhealth %q\nreport %+v\nbucket %+v", testTimeout, what, w.health, w.report,
+				w.buckets[testBucket])
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -579,7 +613,8 @@ func (w *world) serve(copy index.CopyID) {
 func (w *world) held(ids ...index.CopyID) {
 	w.t.Helper()
 	for _, id := range ids { // what is newest may change meanwhile: the indexer asks for timestamps
-		w.until(fmt.Sprintf("copy %d holds the newest", id), func() bool { return w.report[id].Held.Compare(w.last.StabilityRef) == 0 })
+		w.until(fmt.Sprintf("copy %d holds the newest", id),
+			func() bool { return w.report[id].Held.Compare(w.last.StabilityRef) == 0 })
 	}
 }
 
@@ -590,7 +625,8 @@ type testRow struct {
 
 // scan reads an index over HTTP.
 func (w *world) scan(id index.ID, body string) ([]testRow, error) {
-	resp, err := http.Post("http://"+w.endpoint.Scan+"/v1/indexes/"+id.String()+":scan", "application/json", strings.NewReader(body))
+	resp, err := http.Post("http://"+w.endpoint.Scan+"/v1/indexes/"+id.String()+":scan", "application/json",
+		strings.NewReader(body))
 	if err != nil {
 		return nil, err
 	}

@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"time"
 
-	"golang.org/x/sync/errgroup"
-
 	"tidemark/index"
+	"tidemark/indexer/storage"
 	"tidemark/ingest"
-	"tidemark/storage"
 )
 
 const (
@@ -28,15 +25,6 @@ const (
 
 // copySource begins the name under which the node's health has a copy that cannot be written.
 const copySource = "copy "
-
-// job is one thing to write, with the slices that there are: a batch of the state, restores, or a purge.
-type job struct {
-	work     ingest.Work
-	restores []ingest.Restore
-	purge    *purge
-	slices   map[index.CopyID]*storage.Slice
-	strays   []storage.Row // rows that go with a range, though no entry lists them
-}
 
 // vbOfCopy is a vbucket of a copy.
 type vbOfCopy struct {
@@ -65,84 +53,18 @@ type purge struct {
 	vb   int
 }
 
-// result is what became of a job.
+// result is what a writer tells the loop; one field is set.
 type result struct {
-	work     ingest.Work
-	purged   *purge
-	missing  []index.CopyID // not here any more
-	reopened []reopened
-	restored []restored
-}
-
-type reopened struct {
-	id    index.CopyID
-	slice *storage.Slice
-}
-
-// write does the jobs in order, off the data path. A job is tried until it is done or the context ends.
-func (k *bucket) write(ctx context.Context) error {
-	for j := range k.jobs {
-		r := result{work: j.work, purged: j.purge}
-		switch {
-		case j.purge != nil:
-			s := j.slices[j.purge.copy]
-			o := k.persistently(ctx, s, func() error { return s.PurgeTombstones(ctx, uint16(j.purge.vb)) })
-			if o.again != nil {
-				r.reopened = []reopened{{j.purge.copy, s}}
-			}
-		case j.work.Batch != nil:
-			r.missing, r.reopened = k.writeBatch(ctx, &j)
-		default:
-			r.restored, r.reopened = k.restore(ctx, &j)
-		}
-		if ctx.Err() != nil {
-			continue // nobody takes it any more; what was written says by itself how far it is
-		}
-		k.results <- r
-	}
-	return nil
+	ended    *underway // all of it is done
+	shown    *underway // the copies that serve scans are at its stability timestamp
+	reopened *lane     // its copy had to be opened again, and has lost its newest batches
+	back     *putBack  // all of it is done
 }
 
 // outcome of one copy's write.
 type outcome struct {
 	missing bool
 	again   *storage.Slice // was reopened: the write is lost
-}
-
-func (k *bucket) writeBatch(ctx context.Context, j *job) (missing []index.CopyID, again []reopened) {
-	t := j.work.Batch
-	began := k.x.now()
-	outcomes := make([]outcome, len(t.Copies))
-	shares := k.spreader.spread(t)
-	g := errgroup.Group{}
-	g.SetLimit(max(2, runtime.GOMAXPROCS(0)))
-	for i := range t.Copies {
-		c := &t.Copies[i]
-		s := j.slices[c.ID]
-		if s == nil {
-			outcomes[i].missing = true
-			continue
-		}
-		var mine *share
-		if shares != nil {
-			mine = &shares[i]
-		}
-		g.Go(func() error {
-			outcomes[i] = k.persistently(ctx, s, func() error { return k.writeCopy(ctx, j, c, mine, s) })
-			return nil
-		})
-	}
-	_ = g.Wait() // the functions give no errors
-	for i, o := range outcomes {
-		switch {
-		case o.missing:
-			missing = append(missing, t.Copies[i].ID)
-		case o.again != nil:
-			again = append(again, reopened{t.Copies[i].ID, o.again})
-		}
-	}
-	k.x.metrics.batch(t.Kind, k.x.now().Sub(began))
-	return missing, again
 }
 
 // persistently does f until it succeeds, the copy has had to be reopened, or the context ends. A full disk is told and
@@ -152,7 +74,8 @@ func (k *bucket) persistently(ctx context.Context, s *storage.Slice, f func() er
 }
 
 // persistentlyWithin is persistently; the node's health says so when one try takes longer than patience.
-func (k *bucket) persistentlyWithin(ctx context.Context, s *storage.Slice, patience time.Duration, f func() error) outcome {
+func (k *bucket) persistentlyWithin(ctx context.Context, s *storage.Slice, patience time.Duration,
+	f func() error) outcome {
 	source := copySource + s.Meta().Copy.String()
 	for pause := retryFirst; ; pause = min(2*pause, retryMost) {
 		err := k.watched(source, patience, f)
@@ -194,7 +117,8 @@ func (k *bucket) watched(source string, patience time.Duration, f func() error) 
 	late := time.AfterFunc(patience, func() {
 		defer close(said)
 		k.log.Error("a write does not end: the disk hangs, or is far too slow", "copy", source, "for", patience)
-		k.x.health.set(source, fmt.Sprintf("a write has been under way for more than %s: the disk hangs, or is far too slow", patience))
+		k.x.health.set(source, fmt.Sprintf("a write has been under way for more than %s: the disk hangs, or is far too slow",
+			patience))
 		wake(k.x.report)
 	})
 	err := f()
@@ -214,29 +138,35 @@ func (k *bucket) reopen(ctx context.Context, s *storage.Slice) bool {
 		k.log.Error("a copy cannot be opened again", "copy", s.Meta().Copy, "error", err)
 		return false
 	}
-	k.log.Warn("a copy was opened again; what it lacks is streamed again", "copy", s.Meta().Copy, "outcome", r.Outcome, "cause", r.Cause)
+	k.log.Warn("a copy was opened again; what it lacks is streamed again", "copy", s.Meta().Copy, "outcome", r.Outcome,
+		"cause", r.Cause)
 	return true
 }
 
 // writeCopy is one copy's share of a batch.
-func (k *bucket) writeCopy(ctx context.Context, j *job, c *ingest.CopyBatch, mine *share, s *storage.Slice) error {
-	t := j.work.Batch
+func (k *bucket) writeCopy(ctx context.Context, u *underway, at int, s *storage.Slice) error {
+	t := u.batch
+	c := &t.Copies[at]
 	if t.Kind == ingest.DeleteRange {
 		for i := range c.Parts {
 			p := &c.Parts[i]
-			if err := s.DeleteVBuckets(ctx, storage.VBPosition{VBucket: uint16(p.VBucket), Position: p.Position, Log: p.Log}); err != nil {
+			if err := s.DeleteVBuckets(ctx, storage.VBPosition{VBucket: uint16(p.VBucket), Position: p.Position,
+				Log: p.Log}); err != nil {
 				return err
 			}
 		}
-		if len(j.strays) > 0 {
-			return s.DiscardRows(ctx, j.strays)
+		if len(u.strays) > 0 {
+			return s.DiscardRows(ctx, u.strays)
 		}
 		return nil
 	}
-	if err := k.flushCopy(ctx, t, c, mine, s); err != nil {
+	if err := k.flushCopy(ctx, t, c, u.share(k, at), s); err != nil {
 		return err
 	}
 	if !c.Exact {
+		if t.Kind == ingest.AtStability {
+			k.x.snapshots.skip(c.ID, k.ref(t.Ref))
+		}
 		return nil
 	}
 	snap, err := s.Snapshot()
@@ -247,14 +177,22 @@ func (k *bucket) writeCopy(ctx context.Context, j *job, c *ingest.CopyBatch, min
 	return nil
 }
 
-// flushCopy applies the parts in one atomic write. Where that would be too large it is cut: the rows of the first pieces
-// go in under the old positions, widened by what they may reflect, so that a crash in between is met by the branch rule
-// and by streaming the same again.
-func (k *bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyBatch, mine *share, s *storage.Slice) error {
+// flushCopy applies the parts in one atomic write. Where that would be too large it is cut: the rows of the first
+// pieces go in under the old positions, widened by what they may reflect, so that a crash in between is met by the
+// branch rule and by streaming the same again.
+func (k *bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyBatch, mine *share,
+	s *storage.Slice) error {
 	u := unpacker{index: c.Index, slice: c.Slice}
-	parts := mine.parts(t, c)
-	events, keep := mine.sums(t, parts)
-	b := storage.Batch{Common: c.Common, KeepTombstones: func(vb uint16) bool { return keep[vb] }}
+	var parts []ingest.Part
+	var keep map[uint16]bool
+	events := 0
+	// That documents of which a copy without rows has nothing have no keys changes nothing. One that shares keeps no
+	// tombstones.
+	if c.Common == nil || mine == nil || mine.stating > 0 || s.Items() > 0 {
+		parts = mine.parts(t, c)
+		events, keep = mine.sums(t, parts)
+	}
+	b := storage.Batch{Common: c.Common, Yields: !c.Ready, KeepTombstones: func(vb uint16) bool { return keep[vb] }}
 	if len(keep) > 0 {
 		if err := k.x.marks.set(c.ID); err != nil {
 			return fmt.Errorf("%w: %w", storage.ErrIO, err)
@@ -273,11 +211,11 @@ func (k *bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyB
 		if p.Segment < 0 {
 			continue
 		}
-		for e := range mine.each(p.Segment, t.Segments[p.Segment].Events) {
+		for e, at := range mine.each(p.Segment, t.Segments[p.Segment].Events) {
 			if !p.Selects(e) {
 				continue
 			}
-			up, ok := u.update(e.Data, p.VBucket, e.Seqno)
+			up, ok := u.update(e.Data, at, p.VBucket, e.Seqno)
 			if !ok {
 				continue
 			}
@@ -298,7 +236,7 @@ func (k *bucket) flushCopy(ctx context.Context, t *ingest.Batch, c *ingest.CopyB
 
 // early writes a piece of a batch that is too large for one write.
 func (k *bucket) early(ctx context.Context, b *storage.Batch, c *ingest.CopyBatch, s *storage.Slice) error {
-	piece := storage.Batch{Updates: b.Updates, KeepTombstones: b.KeepTombstones}
+	piece := storage.Batch{Updates: b.Updates, Yields: b.Yields, KeepTombstones: b.KeepTombstones}
 	held := s.Positions()
 	for i := range c.Parts {
 		p := &c.Parts[i]

@@ -2,8 +2,8 @@
 // wire, with a deadline.
 //
 // It promises that a call ends at its deadline and that an answer's error is a *rpc.Problem with its code. It never
-// retries: callers are level-triggered. The one thing that it remembers is which stability timestamps an indexer was told,
-// so that the next ones travel as changes.
+// retries: callers are level-triggered. The one thing that it remembers is which stability timestamps an indexer was
+// told, so that the next ones travel as changes.
 package indexerclient
 
 import (
@@ -34,8 +34,8 @@ type Client struct {
 	told map[string]wire.Told // by address: what was answered
 }
 
-// maxTold bounds the addresses for which it is remembered what they were told: more than there can be indexers. Beyond it
-// everybody is told whole timestamps once.
+// maxTold bounds the addresses for which it is remembered what they were told: more than there can be indexers. Beyond
+// it everybody is told whole timestamps once.
 const maxTold = 512
 
 // New makes a client with at most perHost connections to one indexer; conf is for https addresses, nil without TLS.
@@ -66,8 +66,8 @@ func (c *Client) Poll(ctx context.Context, addr string, req *wire.PollRequest) (
 	return rpc.Call[wire.PollReply](ctx, c.rpc, ControlTimeout, http.MethodPost, addr+"/v1/poll", req)
 }
 
-// Stability publishes the stability timestamps of req, each as a change of what this client last told that indexer; what
-// the indexer does not have the base of is told whole at once. Calls for one address should not overlap.
+// Stability publishes the stability timestamps of req, each as a change of what this client last told that indexer;
+// what the indexer does not have the base of is told whole at once. Calls for one address should not overlap.
 func (c *Client) Stability(ctx context.Context, addr string, req *wire.StabilityRequest) error {
 	told := c.take(addr) // after a failure nobody knows what it was told
 	told.Believe(req.Base)
@@ -99,7 +99,7 @@ func (c *Client) Stability(ctx context.Context, addr string, req *wire.Stability
 	return nil
 }
 
-// take gives what an indexer was told; until it is put back, that counts as nothing.
+// take returns what an indexer was told; until it is put back, that counts as nothing.
 func (c *Client) take(addr string) wire.Told {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,12 +124,12 @@ func (c *Client) stability(ctx context.Context, addr string, req *wire.Stability
 	return rpc.Call[wire.StabilityReply](ctx, c.rpc, StabilityTimeout, http.MethodPut, addr+"/v1/stability", req)
 }
 
-// DropOrphans tells which orphans the StateContext does not know.
+// DropOrphans returns which orphans the StateContext does not know.
 func (c *Client) DropOrphans(ctx context.Context, addr string, req *wire.DropOrphans) (*wire.DropOrphansReply, error) {
 	return rpc.Call[wire.DropOrphansReply](ctx, c.rpc, ControlTimeout, http.MethodPost, addr+"/v1/orphans:drop", req)
 }
 
-// Stats gives an indexer's figures.
+// Stats returns an indexer's figures.
 func (c *Client) Stats(ctx context.Context, addr string) (*wire.IndexerStats, error) {
 	return rpc.Call[wire.IndexerStats](ctx, c.rpc, StatsTimeout, http.MethodGet, addr+"/v1/stats", nil)
 }

@@ -64,8 +64,8 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	})(w, req)
 }
 
-// TestStabilityReachesEveryVersion: whatever an indexer knew before, and whichever version it is, it has what it was told
-// when the call has ended well; one that knows deltas gets them.
+// TestStabilityReachesEveryVersion: whatever an indexer knew before, and whichever version it is, it has what it was
+// told when the call has ended well; one that knows deltas gets them.
 func TestStabilityReachesEveryVersion(t *testing.T) {
 	r := &receiver{told: wire.Told{}, newest: map[string]uint64{}}
 	server := httptest.NewServer(r)
@@ -136,11 +136,13 @@ func TestANewLeaderTellsChanges(t *testing.T) {
 	tell := func(c *Client, number uint64, requests, deltas int, base ...wire.Stability) {
 		t.Helper()
 		r.requests, r.deltas = 0, 0
-		if err := c.Stability(t.Context(), server.URL, &wire.StabilityRequest{Stabilities: []wire.Stability{stable(number)}, Base: base}); err != nil {
+		if err := c.Stability(t.Context(), server.URL, &wire.StabilityRequest{Stabilities: []wire.Stability{stable(number)},
+			Base: base}); err != nil {
 			t.Fatal(err)
 		}
 		if r.newest["a"] != 10*number || r.requests != requests || r.deltas != deltas {
-			t.Errorf("number %d: it has %d after %d requests with %d changes, want %d and %d", number, r.newest["a"], r.requests, r.deltas, requests, deltas)
+			t.Errorf("number %d: it has %d after %d requests with %d changes, want %d and %d", number, r.newest["a"], r.requests,
+				r.deltas, requests, deltas)
 		}
 	}
 	former := New(1, nil)

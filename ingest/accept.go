@@ -29,7 +29,7 @@ const (
 	Malformed                       // no such vbucket, or a field is missing
 )
 
-// String gives the name used in metrics and logs.
+// String returns the name used in metrics and logs.
 func (v Verdict) String() string {
 	names := [...]string{"taken", "covered", "stale_incarnation", "not_owner", "stale_log", "dropped", "malformed"}
 	if int(v) < len(names) {
@@ -104,8 +104,8 @@ func (b *Bucket) admit(v *vbucket, src Source, e *keyversion.Event) Verdict {
 	return Taken
 }
 
-// data queues an event once for the node, unless every copy that the stream feeds has it. One that comes in parts is queued
-// with the last of them (wholeParts).
+// data queues an event once for the node, unless every copy that the stream feeds has it. One that comes in parts is
+// queued with the last of them (wholeParts).
 func (b *Bucket) data(vb int, e *keyversion.Event) Verdict {
 	v := &b.vbs[vb]
 	if e.More || e.Part > 0 || len(v.parts.entries) > 0 {
@@ -170,7 +170,8 @@ func (b *Bucket) begin(src Source, e *keyversion.Event) Verdict {
 		if e.Incarnation.Compare(v.min) < 0 || e.Incarnation.Compare(v.cur.inc) < 0 {
 			return StaleIncarnation
 		}
-		if b.on(ownerFence) && e.Incarnation == v.cur.inc && (src.Projector != v.cur.projector || src.Connection < v.cur.conn) {
+		if b.on(ownerFence) && e.Incarnation == v.cur.inc && (src.Projector != v.cur.projector ||
+			src.Connection < v.cur.conn) {
 			return NotOwner // it belongs to another projector, or to a later connection of this one
 		}
 	}
@@ -218,8 +219,9 @@ func (b *Bucket) begin(src Source, e *keyversion.Event) Verdict {
 	return Taken
 }
 
-// outdated: a producer whose present branch is one that we know to have been left, or that works by an older map than one
-// seen and does not know our branch. One that knows it is no stale owner, whatever became of the numbers of its maps.
+// outdated: a producer whose present branch is one that we know to have been left, or that works by an older map than
+// one seen and does not know our branch. One that knows it is no stale owner, whatever became of the numbers of its
+// maps.
 func (b *Bucket) outdated(vb int, log timestamp.FailoverLog, rev timestamp.MapRevision) bool {
 	v := &b.vbs[vb]
 	if v.begun {

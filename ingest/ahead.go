@@ -5,7 +5,8 @@ import "slices"
 // ApplyAhead makes room (applyAhead): it gives a batch with everything queued in the vbuckets that hold most, until at
 // least `bytes` are freed, without waiting for a stability timestamp. The floor of those vbuckets moves to the ends of
 // the windows they read, so that timestamps below are skipped. A vbucket with no more than `keep` queued bytes is left
-// alone: one small snapshot per vbucket always has room. nil when there is nothing to give, or Work must be taken first.
+// alone: one small snapshot per vbucket always has room. nil when there is nothing to give, or Work must be taken
+// first.
 func (b *Bucket) ApplyAhead(bytes, keep int) *Batch {
 	if len(b.work) > 0 || b.queued == 0 {
 		return nil
@@ -19,7 +20,7 @@ func (b *Bucket) ApplyAhead(bytes, keep int) *Batch {
 	slices.SortFunc(order, func(x, y int) int { return b.vbs[y].bytes - b.vbs[x].bytes })
 	t := &Batch{Kind: Ahead, Copies: make([]CopyBatch, len(b.copies))}
 	for i, c := range b.copies {
-		t.Copies[i] = CopyBatch{ID: c.id, Index: c.index, Slice: c.no}
+		t.Copies[i] = CopyBatch{ID: c.id, Index: c.index, Slice: c.no, Serves: c.ready, Ready: c.ready}
 	}
 	for _, vb := range order {
 		if t.bytes >= bytes {
@@ -52,7 +53,8 @@ func (b *Bucket) takeAhead(t *Batch, vb int) {
 	t.Segments = append(t.Segments, Segment{VBucket: vb, Events: events})
 	for i, c := range b.copies {
 		p := b.part(c, vb)
-		pt := Part{VBucket: vb, Segment: -1, upTo: ^uint64(0), epoch: p.from, KeepTombstones: p.pos.Side < p.pos.A && b.on(tombstones)}
+		pt := Part{VBucket: vb, Segment: -1, upTo: ^uint64(0), epoch: p.from, KeepTombstones: p.pos.Side < p.pos.A &&
+			b.on(tombstones)}
 		if b.on(posSkip) {
 			pt.after = max(p.pos.Main, p.pos.A)
 		}

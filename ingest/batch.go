@@ -30,7 +30,9 @@ const (
 	DeleteRange                  // a vbucket starts again from nothing
 )
 
-// Batch is what the store has to write: for each copy one atomic write of all its parts. Bucket.Done ends it.
+// Batch is what the store has to write: for each copy one atomic write of all its parts. Bucket.Done ends it. Copies do
+// not wait for each other: what is handed out for one of them is to be written in the order in which it was, that is
+// all. Of batches at stability timestamps, which Done acknowledges, the older one is to be done first.
 type Batch struct {
 	Kind   BatchKind
 	Ref    Ref              // AtStability
@@ -54,10 +56,15 @@ type CopyBatch struct {
 	Index index.ID
 	Slice index.SliceID
 	Exact bool // the snapshot after this batch is exact at Ref
+	// Serves: the copy was exact before and, after a batch at a stability timestamp, is. Scans may wait for it, and so for
+	// no copy that does not serve.
+	Serves bool
+	// Ready: the copy was exact before. What it has to write is not to wait for copies that are being built.
+	Ready bool
 	// Parts are shared where Common is set: then they are those of every copy with the same Common.
 	Parts []Part
-	// Common says where the copy stands in every vbucket after this batch, when other copies stand there too. A copy for which
-	// the batch has no rows needs nothing written: what it has stored is good up to there.
+	// Common says where the copy stands in every vbucket after this batch, when other copies stand there too. A copy for
+	// which the batch has no rows needs nothing written: what it has stored is good up to there.
 	Common *Common
 }
 
@@ -82,7 +89,7 @@ type Part struct {
 	epoch           uint32
 }
 
-// Selects tells whether the event is one for this part: not covered by the copy's position (posSkip), not beyond what
+// Selects reports whether the event is one for this part: not covered by the copy's position (posSkip), not beyond what
 // the batch covers, and not older than the copy's queue.
 func (p *Part) Selects(e *Entry) bool {
 	return e.Seqno > p.after && e.Seqno <= p.upTo && e.epoch >= p.epoch
@@ -92,7 +99,7 @@ func (p *Part) Selects(e *Entry) bool {
 func (t *Batch) Bytes() int { return t.bytes }
 
 // Done tells that the store has written the batch (made: and has taken the snapshots of an AtStability batch). Copies
-// named in failed did not; they have been, or will be, told of by Reopened. It gives the acknowledgement to send, if
+// named in failed did not; they have been, or will be, told of by Reopened. It returns the acknowledgement to send, if
 // there is one.
 func (b *Bucket) Done(t *Batch, failed ...index.CopyID) (Ack, bool) {
 	b.inFlight -= t.bytes
@@ -103,6 +110,8 @@ func (b *Bucket) Done(t *Batch, failed ...index.CopyID) (Ack, bool) {
 	if t.Kind != AtStability {
 		return Ack{}, false
 	}
+	b.unacked--
+	b.Shown(t, failed...)
 	made := 0
 	for i := range t.Copies {
 		c := &t.Copies[i]
@@ -111,7 +120,8 @@ func (b *Bucket) Done(t *Batch, failed ...index.CopyID) (Ack, bool) {
 			continue
 		}
 		made++
-		if sl := b.find(c.ID); sl != nil && t.Ref.RollbackID == b.rollbackID {
+		if sl := b.find(c.ID); sl != nil && !c.Serves && t.Ref.RollbackID == b.rollbackID &&
+			t.Ref.Generation == b.opt.Generation && (!sl.has || sl.held.Compare(t.Ref) <= 0) { // Shown of a newer one may have come
 			sl.held, sl.has, sl.told = t.Ref, true, true
 		}
 	}
@@ -125,6 +135,31 @@ func (b *Bucket) Done(t *Batch, failed ...index.CopyID) (Ack, bool) {
 		b.ack, b.haveAck = ack, true
 	}
 	return ack, true
+}
+
+// Shown tells that the copies of a batch at a stability timestamp that serve scans have their snapshots, except those
+// in failed. They hold it from here on, though it is acknowledged only when the others are written, too: by Done, which
+// is still to come.
+func (b *Bucket) Shown(t *Batch, failed ...index.CopyID) {
+	if t.Ref.RollbackID != b.rollbackID || t.Ref.Generation != b.opt.Generation {
+		return
+	}
+	i := 0
+	for n := range t.Copies {
+		c := &t.Copies[n]
+		if !c.Serves || !c.Exact || listed(failed, c.ID) {
+			continue
+		}
+		for i < len(b.copies) && b.copies[i].id < c.ID { // both ascend
+			i++
+		}
+		if i == len(b.copies) {
+			return
+		}
+		if sl := b.copies[i]; sl.id == c.ID && (!sl.has || sl.held.Compare(t.Ref) < 0) {
+			sl.held, sl.has, sl.told = t.Ref, true, true
+		}
+	}
 }
 
 // written: progress counts what a side stream brought from here on.

@@ -3,7 +3,7 @@ package ingest
 import (
 	"testing"
 
-	"tidemark/internal/allocbound"
+	"tidemark/internal/testing/allocbound"
 	"tidemark/timestamp"
 )
 

@@ -6,11 +6,11 @@ import (
 	"tidemark/timestamp"
 )
 
-// Copies that stand alike in every vbucket share one list of parts: what happens to all of them happens once. Almost all
-// copies of a node do, since one stream feeds them. A copy gets a list of its own before anything happens to it alone
-// (own), and shares again when a flush leaves it exact and standing as the others do (share).
+// Copies that stand alike in every vbucket share one list of parts: what happens to all of them happens once. Almost
+// all copies of a node do, since one stream feeds them. A copy gets a list of its own before anything happens to it
+// alone (own), and shares again when a flush leaves it exact and standing as the others do (share).
 
-// own gives a copy a list of its own, which may be changed without the others.
+// own returns a copy a list of its own, which may be changed without the others.
 func (b *Bucket) own(c *slice) {
 	if !c.shares {
 		return
@@ -27,7 +27,8 @@ func (b *Bucket) leave(c *slice) {
 	}
 }
 
-// apart lets some copies move without the others: where they are a part of those that share, each gets a list of its own.
+// apart lets some copies move without the others: where they are a part of those that share, each gets a list of its
+// own.
 func (b *Bucket) apart(some []*slice) {
 	sharing := 0
 	for _, c := range some {
@@ -42,13 +43,13 @@ func (b *Bucket) apart(some []*slice) {
 	}
 }
 
-// part gives a copy's part of a vbucket in order to change it.
+// part returns a copy's part of a vbucket in order to change it.
 func (b *Bucket) part(c *slice, vb int) *part {
 	b.own(c)
 	return &c.parts[vb]
 }
 
-// distinct gives one copy of those that share, and all others.
+// distinct returns one copy of those that share, and all others.
 func (b *Bucket) distinct() []*slice {
 	if b.lists != nil {
 		return b.lists
@@ -64,7 +65,7 @@ func (b *Bucket) distinct() []*slice {
 	return b.lists
 }
 
-// sharer gives one of the copies that share, nil when none do.
+// sharer returns one of the copies that share, nil when none do.
 func (b *Bucket) sharer() *slice {
 	for _, c := range b.distinct() {
 		if c.shares {
@@ -93,7 +94,7 @@ func (b *Bucket) share(c *slice) {
 	b.sharing++
 }
 
-// alike tells whether two parts of a vbucket, both fed and whole, are the same from here on.
+// alike reports whether two parts of a vbucket, both fed and whole, are the same from here on.
 func (b *Bucket) alike(vb int, p, q *part) bool {
 	v := &b.vbs[vb]
 	if p.pos.Main != q.pos.Main || p.pos.A != q.pos.A || p.pos.Side != q.pos.Side || p.pos.VBUUID != q.pos.VBUUID ||
@@ -110,7 +111,7 @@ func (b *Bucket) alike(vb int, p, q *part) bool {
 	return p.log.Equal(q.log) && p.kept.Equal(q.kept)
 }
 
-// stands gives where a copy stands in every vbucket.
+// stands returns where a copy stands in every vbucket.
 func stands(c *slice) *Common {
 	s := &Common{Positions: make([]Position, len(c.parts)), Logs: make([]timestamp.FailoverLog, len(c.parts))}
 	for vb := range c.parts {
@@ -119,7 +120,7 @@ func stands(c *slice) *Common {
 	return s
 }
 
-// beyond gives the floor and the end of the window where they reach above main: below it they say nothing any more.
+// beyond returns the floor and the end of the window where they reach above main: below it they say nothing any more.
 func beyond(p Position) (above [2]uint64) {
 	if p.Floor > p.Main {
 		above[0] = p.Floor

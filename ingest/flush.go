@@ -18,7 +18,8 @@ type Ref struct {
 
 // Compare orders by generation, rollback id, number.
 func (r Ref) Compare(o Ref) int {
-	return cmp.Or(cmp.Compare(r.Generation, o.Generation), cmp.Compare(r.RollbackID, o.RollbackID), cmp.Compare(r.Number, o.Number))
+	return cmp.Or(cmp.Compare(r.Generation, o.Generation), cmp.Compare(r.RollbackID, o.RollbackID),
+		cmp.Compare(r.Number, o.Number))
 }
 
 // Stability is a stability timestamp as it was promoted; Logs holds the failover logs known then, by vbucket.
@@ -36,7 +37,7 @@ type Ack struct {
 	Exceptions []index.CopyID
 }
 
-// Publish queues a stability timestamp until everything up to it is here. It tells whether it was new.
+// Publish queues a stability timestamp until everything up to it is here. It reports whether it was new.
 func (b *Bucket) Publish(s Stability) bool {
 	if s.Vector.Check(len(b.vbs)) != nil || s.Generation != b.opt.Generation {
 		return false
@@ -68,8 +69,8 @@ func (b *Bucket) Publish(s Stability) bool {
 	return true
 }
 
-// thinned leaves out the one whose neighbours are closest, neither the oldest nor the newest: who lags has always one that is
-// near, and acknowledges as it catches up. If the oldest gave way, it might never reach any.
+// thinned leaves out the one whose neighbours are closest, neither the oldest nor the newest: who lags has always one
+// that is near, and acknowledges as it catches up. If the oldest gave way, it might never reach any.
 func thinned(all []Stability) []Stability {
 	least, gap := 1, ^uint64(0)
 	for i := 1; i < len(all)-1; i++ {
@@ -88,8 +89,8 @@ func (b *Bucket) judgeAgain() {
 	}
 }
 
-// Flush gives the batch of the oldest stability timestamp when everything up to it is here; nil when there is none, or
-// when Work must be taken first. Acks are those of timestamps that were discarded on the way.
+// Flush returns the batch of the oldest stability timestamp when everything up to it is here; nil when there is none,
+// or when Work must be taken first. Acks are those of timestamps that were discarded on the way.
 func (b *Bucket) Flush() (t *Batch, acks []Ack) {
 	if len(b.work) > 0 {
 		return nil, nil
@@ -101,6 +102,9 @@ func (b *Bucket) Flush() (t *Batch, acks []Ack) {
 			continue
 		}
 		if b.on(sBranch) && b.lost(s) {
+			if b.unacked > 0 { // to acknowledge it says that those before are
+				return nil, acks
+			}
 			acks = append(acks, Ack{Ref: s.Ref})
 			b.ack, b.haveAck = acks[len(acks)-1], true
 			b.stability = b.stability[1:]
@@ -179,9 +183,9 @@ func (b *Bucket) waits(c *slice, vb int, seqno uint64) bool {
 }
 
 // resettle: nothing new is published on an idle bucket, so copies that became whole after the last S was flushed make
-// their snapshot at the S they already have.
+// their snapshot at the S they already have. That acknowledges it once more, and so comes after it was.
 func (b *Bucket) resettle() *Batch {
-	if !b.haveLast || !b.on(resettle) {
+	if !b.haveLast || !b.on(resettle) || b.unacked > 0 {
 		return nil
 	}
 	could := map[*part]bool{} // by list
@@ -206,7 +210,7 @@ func (b *Bucket) resettle() *Batch {
 	return b.flushAt(&b.last, become)
 }
 
-// couldBeExact tells whether flushing at S now would leave the copy exact.
+// couldBeExact reports whether flushing at S now would leave the copy exact.
 func (b *Bucket) couldBeExact(c *slice, s *Stability) bool {
 	for vb, seqno := range s.Vector.Seqnos {
 		p := &c.parts[vb]
@@ -226,11 +230,11 @@ func (b *Bucket) couldBeExact(c *slice, s *Stability) bool {
 	return true
 }
 
-// unheard: a copy that was never exact has to be fed in every vbucket before it can be. An S that has nothing of a vbucket may be of
-// before anybody streamed it; what KV had when the index was created would be missing.
+// unheard: a copy that was never exact has to be fed in every vbucket before it can be. An S that has nothing of a
+// vbucket may be of before anybody streamed it; what KV had when the index was created would be missing.
 func (c *slice) unheard(p *part) bool { return !c.ready && !p.sub }
 
-// straddles gives the highest end of a window in the copy's queue that has seqno in its middle, 0 for none.
+// straddles returns the highest end of a window in the copy's queue that has seqno in its middle, 0 for none.
 func (v *vbucket) straddles(p *part, seqno uint64) uint64 {
 	var end uint64
 	after := max(p.pos.Main, p.pos.A)
@@ -248,10 +252,11 @@ func (b *Bucket) flushAt(s *Stability, copies []*slice) *Batch {
 	t := &Batch{Kind: AtStability, Ref: s.Ref, Vector: s.Vector}
 	t.Copies = make([]CopyBatch, len(copies))
 	for i, c := range copies {
-		t.Copies[i] = CopyBatch{ID: c.id, Index: c.index, Slice: c.no, Exact: true}
+		t.Copies[i] = CopyBatch{ID: c.id, Index: c.index, Slice: c.no, Exact: true, Serves: c.ready, Ready: c.ready}
 	}
 	all := len(copies) == len(b.copies)
-	first := slices.IndexFunc(copies, func(c *slice) bool { return c.shares }) // what happens to it happens to all that share
+	// what happens to it happens to all that share
+	first := slices.IndexFunc(copies, func(c *slice) bool { return c.shares })
 	var move []int
 	for i, c := range copies {
 		if !c.shares || i == first {
@@ -281,6 +286,7 @@ func (b *Bucket) flushAt(s *Stability, copies []*slice) *Batch {
 		if c.shares {
 			cb.Exact, cb.Parts, cb.Common = t.Copies[first].Exact, t.Copies[first].Parts, common
 		}
+		cb.Serves = cb.Serves && cb.Exact
 		if c.exact = cb.Exact; c.exact {
 			c.at, c.ready = s.Ref, true
 			b.share(c)
@@ -289,11 +295,12 @@ func (b *Bucket) flushAt(s *Stability, copies []*slice) *Batch {
 		}
 	}
 	b.inFlight += t.bytes
+	b.unacked++
 	b.blocked.ok = false
 	return t
 }
 
-// upTo gives the queued events at or below seqno, in the order in which they came.
+// upTo returns the queued events at or below seqno, in the order in which they came.
 func (v *vbucket) upTo(seqno uint64) []Entry {
 	n := 0
 	for n < len(v.queue) && v.queue[n].Seqno <= seqno {
@@ -311,7 +318,8 @@ func (v *vbucket) upTo(seqno uint64) []Entry {
 // take removes the events up to seqno from the queue and charges them to the batch.
 func (b *Bucket) take(t *Batch, v *vbucket, seqno uint64, count int) {
 	bytes := 0
-	if count <= len(v.queue) && v.queue[count-1].Seqno <= seqno && (count == len(v.queue) || sorted(v.queue, count, seqno)) {
+	if count <= len(v.queue) && v.queue[count-1].Seqno <= seqno &&
+		(count == len(v.queue) || sorted(v.queue, count, seqno)) {
 		for i := range v.queue[:count] {
 			bytes += v.queue[i].size()
 		}

@@ -1,11 +1,11 @@
 // Package ingest is an indexer's side of the data way for one bucket: which events to accept, what each copy of a slice
-// holds of each vbucket, what it lacks and from where it can get it, which stability timestamp can be made, and what the
-// store has to do for it (docs/architecture.md, "The data way"; docs/timestamps.md).
+// holds of each vbucket, what it lacks and from where it can get it, which stability timestamp can be made, and what
+// the store has to do for it (docs/architecture.md, "The data way"; docs/timestamps.md).
 //
 // It is a state machine without clock, I/O or goroutine. Inputs are the events of streams, polls, definitions,
 // stability timestamps and the answers of the store; outputs are verdicts, Work for the store, and reports. The
-// positions it keeps are those that hold once all Work handed out has been done in order; a crash that loses the tail of
-// it is met by adding the copies again with the positions that the store has.
+// positions it keeps are those that hold once all Work handed out has been done, for each copy in order; a crash that
+// loses the tail of it is met by adding the copies again with the positions that the store has.
 //
 // It promises: an exact batch holds what KV held at that stability timestamp, no more and no less, whatever was
 // delivered twice, late, by a deposed owner or not at all; nothing is skipped but by a copy's own position. Each rule
@@ -23,8 +23,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// MaxStability is the most stability timestamps that wait to be reached (the coordinator waits for who has not acknowledged 4
-// and keeps up). When there are more they are thinned; the oldest stays, which is reached first.
+// MaxStability is the most stability timestamps that wait to be reached (the coordinator waits for who has not
+// acknowledged 4 and keeps up). When there are more they are thinned; the oldest stays, which is reached first.
 const MaxStability = 16
 
 var (
@@ -39,7 +39,7 @@ type Options struct {
 	VBuckets   int
 	Generation uint64 // of the bucket
 	RollbackID uint64
-	// Pack gives the bytes by which an accepted data event is kept; they belong to the Bucket from then on. The length
+	// Pack returns the bytes by which an accepted data event is kept; they belong to the Bucket from then on. The length
 	// counts against the memory bound.
 	Pack func(*keyversion.Event) []byte
 	// Without are rules that are switched off, by simulations only.
@@ -72,6 +72,7 @@ type Bucket struct {
 	nextSide  int       // vbucket at which the next batch of side streams begins
 	turn      BatchKind // that Next looks for first
 	inFlight  int       // bytes in batches that are not done
+	unacked   int       // batches at stability timestamps that are not done
 	abandoned []uint64
 	blocked   blockedAt
 }
@@ -137,19 +138,20 @@ type vbucket struct {
 
 // part is one copy's state of one vbucket.
 type part struct {
-	pos       Position
-	log       timestamp.FailoverLog // of what is held
-	kept      timestamp.FailoverLog // as the store has it
-	base      uint64                // received on earlier streams; while sub is set what the present one brings is added
-	solid     uint64                // of side: up to here it is known how far de-duplication may have hidden something
-	taken     uint64                // how much of side is in a batch that is not written yet
-	lent      uint64                // what the present side stream brought up to here is in batches of this copy, and none of them was lost
-	from      uint32                // epoch at which the queue starts for this copy, noQueue while no stream feeds it
-	sub       bool                  // the present stream feeds it
-	tombs     bool                  // tombstones may be stored
-	restoring bool                  // waits for Restored
-	rejoin    bool                  // to be joined then
-	rejoinLow uint64                // purge seqno to judge by then
+	pos   Position
+	log   timestamp.FailoverLog // of what is held
+	kept  timestamp.FailoverLog // as the store has it
+	base  uint64                // received on earlier streams; while sub is set what the present one brings is added
+	solid uint64                // of side: up to here it is known how far de-duplication may have hidden something
+	taken uint64                // how much of side is in a batch that is not written yet
+	// what the present side stream brought up to here is in batches of this copy, and none of them was lost
+	lent      uint64
+	from      uint32 // epoch at which the queue starts for this copy, noQueue while no stream feeds it
+	sub       bool   // the present stream feeds it
+	tombs     bool   // tombstones may be stored
+	restoring bool   // waits for Restored
+	rejoin    bool   // to be joined then
+	rejoinLow uint64 // purge seqno to judge by then
 }
 
 const noQueue = ^uint32(0)
@@ -170,7 +172,7 @@ type slice struct {
 	has    bool // held counts: its batch is done
 }
 
-// New gives the state of a bucket without copies.
+// New returns the state of a bucket without copies.
 func New(o Options) (*Bucket, error) {
 	if o.VBuckets <= 0 || o.VBuckets > timestamp.MaxVBuckets {
 		return nil, fmt.Errorf("%w: a bucket of %d vbuckets, want 1 to %d", ErrVBucket, o.VBuckets, timestamp.MaxVBuckets)
@@ -181,7 +183,8 @@ func New(o Options) (*Bucket, error) {
 	return &Bucket{opt: o, off: o.Without, vbs: make([]vbucket, o.VBuckets), rollbackID: o.RollbackID}, nil
 }
 
-// Copy describes a copy to be added. Positions and Logs are what its store holds, one per vbucket, or nil for a new one.
+// Copy describes a copy to be added. Positions and Logs are what its store holds, one per vbucket, or nil for a new
+// one.
 type Copy struct {
 	ID        index.CopyID
 	Index     index.ID
@@ -285,10 +288,11 @@ func (b *Bucket) checkStored(id index.CopyID, positions []Position, logs []times
 	if positions == nil && logs == nil || len(positions) == len(b.vbs) && len(logs) == len(b.vbs) {
 		return nil
 	}
-	return fmt.Errorf("%w: %d positions and %d logs of copy %v, the bucket has %d vbuckets", ErrVBucket, len(positions), len(logs), id, len(b.vbs))
+	return fmt.Errorf("%w: %d positions and %d logs of copy %v, the bucket has %d vbuckets", ErrVBucket, len(positions),
+		len(logs), id, len(b.vbs))
 }
 
-// History gives the history of the branch vbuuid: the part of a log that begins with it, or the branch alone when the
+// History returns the history of the branch vbuuid: the part of a log that begins with it, or the branch alone when the
 // log does not know it. Branch 0 (nothing held) has none.
 func History(vbuuid uint64, log timestamp.FailoverLog) timestamp.FailoverLog {
 	if vbuuid == 0 {
@@ -311,8 +315,8 @@ func (b *Bucket) CopyIDs() []index.CopyID {
 	return ids
 }
 
-// Work takes what the store has to do and has not been told yet. It must be done in this order, and before any batch
-// that is asked for later.
+// Work takes what the store has to do and has not been told yet. For each copy it must be done in this order, and
+// before any batch that is asked for later; restores when all that was handed out before is done.
 func (b *Bucket) Work() []Work {
 	w := b.work
 	b.work = nil
@@ -388,7 +392,8 @@ func (b *Bucket) trim(vb int) {
 	v.queue = behind(v.queue, n)
 }
 
-// behind gives the queue without its first n entries. The memory of what is left out is let go when that costs little.
+// behind returns the queue without its first n entries. The memory of what is left out is let go when that costs
+// little.
 func behind(q []Entry, n int) []Entry {
 	switch rest := q[n:]; {
 	case len(rest) == 0:

@@ -17,7 +17,8 @@ import (
 func TestPositionCodec(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		u := rapid.OneOf(rapid.Uint64(), rapid.Just(uint64(timestamp.Infinity)), rapid.Just(uint64(0)))
-		p := Position{VBUUID: u.Draw(t, "uuid"), Side: u.Draw(t, "side"), Main: u.Draw(t, "main"), A: u.Draw(t, "a"), Floor: u.Draw(t, "floor"), WindowEnd: u.Draw(t, "end")}
+		p := Position{VBUUID: u.Draw(t, "uuid"), Side: u.Draw(t, "side"), Main: u.Draw(t, "main"), A: u.Draw(t, "a"),
+			Floor: u.Draw(t, "floor"), WindowEnd: u.Draw(t, "end")}
 		b := AppendPosition([]byte("before"), p)
 		got, rest, err := DecodePosition(append(b[6:], "after"...))
 		if err != nil || got != p || string(rest) != "after" {
@@ -76,7 +77,8 @@ func TestChoose(t *testing.T) {
 		}
 	}
 	unsureState := []Held{{Position{VBUUID: 7, Side: 5, A: 9, WindowEnd: unsure}, old}}
-	if Choose(unsureState, old) != 0 || Choose(unsureState, timestamp.FailoverLog{{VBUUID: 8, Seqno: 100}, {VBUUID: 7}}) != -1 {
+	if Choose(unsureState, old) != 0 || Choose(unsureState, timestamp.FailoverLog{{VBUUID: 8, Seqno: 100},
+		{VBUUID: 7}}) != -1 {
 		t.Error("what is unsure is good on its own branch, and nowhere else")
 	}
 }
@@ -103,11 +105,13 @@ func TestRefuses(t *testing.T) {
 			t.Errorf("side: %v of vbucket %d: %v", e.Kind, e.VBucket, v)
 		}
 	}
-	if b.Publish(Stability{Vector: timestamp.New(3)}) || b.Publish(Stability{Ref: Ref{Generation: 5}, Vector: timestamp.New(2)}) {
+	if b.Publish(Stability{Vector: timestamp.New(3)}) || b.Publish(Stability{Ref: Ref{Generation: 5},
+		Vector: timestamp.New(2)}) {
 		t.Error("a timestamp of another length or generation was taken")
 	}
 	for n := range uint64(3 * MaxStability) {
-		b.Publish(Stability{Ref: Ref{Number: n + 1}, Vector: timestamp.Vector{VBUUIDs: []uint64{7, 7}, Seqnos: []uint64{100 + n, 0}}})
+		b.Publish(Stability{Ref: Ref{Number: n + 1}, Vector: timestamp.Vector{VBUUIDs: []uint64{7, 7},
+			Seqnos: []uint64{100 + n, 0}}})
 	}
 	if b.Pending() > MaxStability {
 		t.Errorf("%d timestamps wait", b.Pending())
@@ -124,14 +128,16 @@ func TestLaggard(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := timestamp.FailoverLog{{VBUUID: 7}}
-	b.Accept(Source{}, &keyversion.Event{Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Log: log, Copies: []index.CopyID{1}}})
+	b.Accept(Source{}, &keyversion.Event{Kind: keyversion.StreamBegin,
+		Begin: &keyversion.Begin{Log: log, Copies: []index.CopyID{1}}})
 	const behind = 1000
 	for n := range uint64(behind) {
 		b.Publish(Stability{Ref: Ref{Number: n + 1}, Vector: timestamp.Vector{VBUUIDs: []uint64{7}, Seqnos: []uint64{n + 1}}})
 	}
 	var acked []uint64
 	for n := range uint64(behind) {
-		b.Accept(Source{}, &keyversion.Event{Kind: keyversion.Insert, Seqno: n + 1, Window: timestamp.Window{Start: n, End: n + 1}})
+		b.Accept(Source{}, &keyversion.Event{Kind: keyversion.Insert, Seqno: n + 1,
+			Window: timestamp.Window{Start: n, End: n + 1}})
 		for batch, _ := b.Flush(); batch != nil; batch, _ = b.Flush() {
 			a, _ := b.Done(batch)
 			acked = append(acked, a.Number)
@@ -168,7 +174,8 @@ func TestMemory(t *testing.T) {
 	}
 	send := func(inc, from, to uint64) {
 		for q := from; q <= to; q++ {
-			b.Accept(Source{Connection: 1}, &keyversion.Event{Kind: keyversion.Insert, Incarnation: incOf(inc), Seqno: q, Window: timestamp.Window{Start: q - 1, End: q}})
+			b.Accept(Source{Connection: 1}, &keyversion.Event{Kind: keyversion.Insert, Incarnation: incOf(inc), Seqno: q,
+				Window: timestamp.Window{Start: q - 1, End: q}})
 		}
 		b.Accept(Source{Connection: 1}, &keyversion.Event{Kind: keyversion.Sync, Incarnation: incOf(inc), Seqno: to})
 	}
@@ -178,7 +185,8 @@ func TestMemory(t *testing.T) {
 	if got := b.QueueBytes(); got != 10*each {
 		t.Errorf("10 events: %d bytes", got)
 	}
-	b.Publish(Stability{Ref: Ref{Number: 1}, Vector: timestamp.Vector{VBUUIDs: []uint64{7}, Seqnos: []uint64{4}}, Logs: []timestamp.FailoverLog{log}})
+	b.Publish(Stability{Ref: Ref{Number: 1}, Vector: timestamp.Vector{VBUUIDs: []uint64{7}, Seqnos: []uint64{4}},
+		Logs: []timestamp.FailoverLog{log}})
 	batch, _ := b.Flush()
 	if b.QueueBytes() != 10*each || b.Queued() != 6*each || batch.Bytes() != 4*each {
 		t.Errorf("in a batch: %d, queued %d, batch %d", b.QueueBytes(), b.Queued(), batch.Bytes())
@@ -215,7 +223,8 @@ func BenchmarkAccept(b *testing.B) {
 	src := Source{Projector: "p1", Connection: 1}
 	log := timestamp.FailoverLog{{VBUUID: 7}}
 	for v := range vbs {
-		s.Accept(src, &keyversion.Event{Kind: keyversion.StreamBegin, VBucket: uint16(v), Incarnation: incOf(1), Begin: &keyversion.Begin{Log: log, Copies: ids}})
+		s.Accept(src, &keyversion.Event{Kind: keyversion.StreamBegin, VBucket: uint16(v), Incarnation: incOf(1),
+			Begin: &keyversion.Begin{Log: log, Copies: ids}})
 	}
 	at := timestamp.New(vbs)
 	logs := make([]timestamp.FailoverLog, vbs)
@@ -230,12 +239,14 @@ func BenchmarkAccept(b *testing.B) {
 		at.Seqnos[v]++
 		at.VBUUIDs[v] = 7
 		q := at.Seqnos[v]
-		s.Accept(src, &keyversion.Event{Kind: keyversion.Insert, VBucket: uint16(v), Incarnation: incOf(1), Seqno: q, Window: timestamp.Window{Start: q - 1, End: q}})
+		s.Accept(src, &keyversion.Event{Kind: keyversion.Insert, VBucket: uint16(v), Incarnation: incOf(1), Seqno: q,
+			Window: timestamp.Window{Start: q - 1, End: q}})
 		if i%10_000 != 9_999 {
 			continue
 		}
 		for v := range vbs {
-			s.Accept(src, &keyversion.Event{Kind: keyversion.Sync, VBucket: uint16(v), Incarnation: incOf(1), Seqno: at.Seqnos[v]})
+			s.Accept(src, &keyversion.Event{Kind: keyversion.Sync, VBucket: uint16(v), Incarnation: incOf(1),
+				Seqno: at.Seqnos[v]})
 		}
 		number++
 		s.Publish(Stability{Ref: Ref{Number: number}, Vector: at.Clone(), Logs: logs})
@@ -266,17 +277,20 @@ func benchPromotions(b *testing.B, copies int) {
 			b.Fatal("not added")
 		}
 	}
-	src, log, logs := Source{Projector: "p1", Connection: 1}, timestamp.FailoverLog{{VBUUID: 7}}, make([]timestamp.FailoverLog, vbs)
+	src, log, logs := Source{Projector: "p1", Connection: 1}, timestamp.FailoverLog{{VBUUID: 7}},
+		make([]timestamp.FailoverLog, vbs)
 	for v := range vbs {
 		logs[v] = log
-		s.Accept(src, &keyversion.Event{Kind: keyversion.StreamBegin, VBucket: uint16(v), Incarnation: incOf(1), Begin: &keyversion.Begin{Log: log, Copies: ids}})
+		s.Accept(src, &keyversion.Event{Kind: keyversion.StreamBegin, VBucket: uint16(v), Incarnation: incOf(1),
+			Begin: &keyversion.Begin{Log: log, Copies: ids}})
 	}
 	at := timestamp.New(vbs)
 	b.ReportAllocs()
 	for number := uint64(1); b.Loop(); number++ {
 		for v := range vbs {
 			at.VBUUIDs[v], at.Seqnos[v] = 7, number
-			s.Accept(src, &keyversion.Event{Kind: keyversion.Insert, VBucket: uint16(v), Incarnation: incOf(1), Seqno: number, Window: timestamp.Window{Start: number - 1, End: number}})
+			s.Accept(src, &keyversion.Event{Kind: keyversion.Insert, VBucket: uint16(v), Incarnation: incOf(1), Seqno: number,
+				Window: timestamp.Window{Start: number - 1, End: number}})
 		}
 		s.Publish(Stability{Ref: Ref{Number: number}, Vector: at.Clone(), Logs: logs})
 		t, _ := s.Flush()
@@ -316,7 +330,8 @@ func TestProgressIsWritten(t *testing.T) {
 	bring := func(to uint64) *Batch {
 		for upTo < to {
 			upTo++
-			e := &keyversion.Event{Kind: keyversion.Insert, Incarnation: side, Seqno: upTo, DocID: []byte{byte(upTo)}, Window: timestamp.Window{Start: upTo - 1, End: upTo}}
+			e := &keyversion.Event{Kind: keyversion.Insert, Incarnation: side, Seqno: upTo, DocID: []byte{byte(upTo)},
+				Window: timestamp.Window{Start: upTo - 1, End: upTo}}
 			if v := b.AcceptSide(src, e); v != Taken {
 				t.Fatalf("seqno %d: %v", upTo, v)
 			}

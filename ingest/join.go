@@ -115,7 +115,7 @@ func (b *Bucket) await(sl *slice) {
 	}
 }
 
-// fed tells whether the present stream of a vbucket feeds a copy that was not here, and takes it for fed. Between
+// fed reports whether the present stream of a vbucket feeds a copy that was not here, and takes it for fed. Between
 // DropData and the BEGIN that ends it nothing is fed: that BEGIN lists the copy again.
 func (b *Bucket) fed(vb int, id index.CopyID) bool {
 	v := &b.vbs[vb]
@@ -148,12 +148,13 @@ func (b *Bucket) deleteRange(sl *slice, vb int) {
 	p.pos.VBUUID = p.log.Newest()
 	p.tombs = false
 	b.work = append(b.work, Work{Batch: &Batch{
-		Kind:   DeleteRange,
-		Copies: []CopyBatch{{ID: sl.id, Index: sl.index, Slice: sl.no, Parts: []Part{{VBucket: vb, Segment: -1, DeleteRange: true, Position: p.pos, Log: p.newLog()}}}},
+		Kind: DeleteRange,
+		Copies: []CopyBatch{{ID: sl.id, Index: sl.index, Slice: sl.no,
+			Parts: []Part{{VBucket: vb, Segment: -1, DeleteRange: true, Position: p.pos, Log: p.newLog()}}}},
 	}})
 }
 
-// newLog gives the log when the store does not have it yet.
+// newLog returns the log when the store does not have it yet.
 func (p *part) newLog() timestamp.FailoverLog {
 	if p.kept.Equal(p.log) {
 		return nil
@@ -213,7 +214,7 @@ type Held struct {
 	Log      timestamp.FailoverLog
 }
 
-// Choose gives the first of the states (newest first) that lies wholly on the branch of log, -1 for none.
+// Choose returns the first of the states (newest first) that lies wholly on the branch of log, -1 for none.
 func Choose(states []Held, log timestamp.FailoverLog) int {
 	for i, s := range states {
 		if s.Position.Content() <= s.Log.Common(log) {

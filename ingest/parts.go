@@ -3,7 +3,8 @@ package ingest
 import "tidemark/keyversion"
 
 // parts are those of an event that have arrived, while the last one has not. They are in no queue, so that no batch has
-// some of them, and the stream has not come to their seqno. What ends the stream drops them: the router sends all again.
+// some of them, and the stream has not come to their seqno. What ends the stream drops them: the router sends all
+// again.
 type parts struct {
 	seqno   uint64
 	entries []Entry
@@ -23,7 +24,7 @@ func (p *parts) hold(e *keyversion.Event, en Entry) {
 	p.seqno, p.entries = e.Seqno, append(p.entries, en)
 }
 
-// take gives the parts that are held, the last one behind them, as of an epoch.
+// take returns the parts that are held, the last one behind them, as of an epoch.
 func (p *parts) take(last Entry, epoch uint32) []Entry {
 	all := append(p.entries, last)
 	for i := range all {

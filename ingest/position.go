@@ -19,7 +19,7 @@ type Position struct {
 	WindowEnd uint64 `json:"window_end"`
 }
 
-// Whole tells whether nothing is missing below Main.
+// Whole reports whether nothing is missing below Main.
 func (p Position) Whole() bool { return p.Side >= p.A }
 
 // Content is the highest seqno whose effects, or whose de-duplication, the slice may reflect: what the branch rule

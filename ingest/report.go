@@ -77,8 +77,8 @@ func (b *Bucket) HW() timestamp.Vector {
 	return hw
 }
 
-// Backfill gives, per vbucket, how far side streams have brought the copies of the indexes that are being built, the least of
-// them; without any such copy it has no vbuckets.
+// Backfill gives, per vbucket, how far side streams have brought the copies of the indexes that are being built, the
+// least of them; without any such copy it has no vbuckets.
 func (b *Bucket) Backfill(building func(index.ID) bool) timestamp.Vector {
 	var least timestamp.Vector
 	for _, c := range b.copies {
@@ -198,8 +198,9 @@ type Backlog struct {
 	Queued  uint64 // have come and are not applied
 }
 
-// Backlogs lists the copies' backlogs against KV's high seqnos (0 where unknown), ascending by id. stored gives what a copy has
-// stored, one position per vbucket: batches that are handed out and not done are queued; nil: it is not known, and they are done.
+// Backlogs lists the copies' backlogs against KV's high seqnos (0 where unknown), ascending by id. stored gives what a
+// copy has stored, one position per vbucket: batches that are handed out and not done are queued; nil: it is not known,
+// and they are done.
 func (b *Bucket) Backlogs(high []uint64, stored func(index.CopyID) []Position) []Backlog {
 	out := make([]Backlog, len(b.copies))
 	for i, c := range b.copies {
@@ -223,7 +224,7 @@ func (b *Bucket) Backlogs(high []uint64, stored func(index.CopyID) []Position) [
 	return out
 }
 
-// Tombstones tells whether a vbucket of the copy may hold tombstones that are still of use, or waits to be restored.
+// Tombstones reports whether a vbucket of the copy may hold tombstones that are still of use, or waits to be restored.
 func (b *Bucket) Tombstones(id index.CopyID) bool {
 	c := b.find(id)
 	if c == nil {
@@ -237,7 +238,7 @@ func (b *Bucket) Tombstones(id index.CopyID) bool {
 	return false
 }
 
-// Position gives what a copy holds of a vbucket once all Work and batches handed out are done.
+// Position returns what a copy holds of a vbucket once all Work and batches handed out are done.
 func (b *Bucket) Position(id index.CopyID, vb int) (Position, bool) {
 	if c := b.find(id); c != nil && vb >= 0 && vb < len(b.vbs) {
 		return c.parts[vb].pos, true
@@ -245,11 +246,8 @@ func (b *Bucket) Position(id index.CopyID, vb int) (Position, bool) {
 	return Position{}, false
 }
 
-// LastAck gives the newest acknowledgement, which repeats in every report.
+// LastAck returns the newest acknowledgement, which repeats in every report.
 func (b *Bucket) LastAck() (Ack, bool) { return b.ack, b.haveAck }
-
-// Last gives the newest flushed stability timestamp.
-func (b *Bucket) Last() (Ref, bool) { return b.last.Ref, b.haveLast }
 
 // Generation and RollbackID say by what the bucket's stability timestamps are judged.
 func (b *Bucket) Generation() uint64 { return b.opt.Generation }
@@ -260,7 +258,7 @@ func (b *Bucket) RollbackID() uint64 { return b.rollbackID }
 // VBuckets is the number of vbuckets.
 func (b *Bucket) VBuckets() int { return len(b.vbs) }
 
-// Owner gives the projector whose stream of a vbucket is accepted, "" for none: side streams are asked of it first.
+// Owner returns the projector whose stream of a vbucket is accepted, "" for none: side streams are asked of it first.
 func (b *Bucket) Owner(vb int) index.ProjectorID {
 	if v := &b.vbs[vb]; v.cur.open {
 		return v.cur.projector

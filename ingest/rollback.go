@@ -54,9 +54,11 @@ func (b *Bucket) Rollback(id uint64, logs []timestamp.FailoverLog, inc index.Inc
 	return RollbackStarted
 }
 
-// RollbackAsk answers the step "prepare": the timestamp that would be restored, per vbucket the seqno, timestamp.Infinity where
-// nothing here takes part. states lists, newest first, what a copy could go back to in a vbucket.
-func (b *Bucket) RollbackAsk(id uint64, logs []timestamp.FailoverLog, inc index.Incarnation, states func(index.CopyID, int) []Held) ([]uint64, RollbackOutcome) {
+// RollbackAsk answers the step "prepare": the timestamp that would be restored, per vbucket the seqno,
+// timestamp.Infinity where nothing here takes part. states lists, newest first, what a copy could go back to in a
+// vbucket.
+func (b *Bucket) RollbackAsk(id uint64, logs []timestamp.FailoverLog, inc index.Incarnation,
+	states func(index.CopyID, int) []Held) ([]uint64, RollbackOutcome) {
 	switch {
 	case id < b.rollbackID || len(logs) != len(b.vbs) || b.overtaken(inc):
 		return nil, RollbackIgnored
@@ -83,7 +85,8 @@ func (b *Bucket) RollbackAsk(id uint64, logs []timestamp.FailoverLog, inc index.
 	return restart, RollbackDone
 }
 
-// newest gives the newest state that lies wholly on the branch of log: the present one, an older one, or nothing held.
+// newest returns the newest state that lies wholly on the branch of log: the present one, an older one, or nothing
+// held.
 func newest(present Held, log timestamp.FailoverLog, older func() []Held) Held {
 	if present.Position.Content() <= present.Log.Common(log) {
 		return present

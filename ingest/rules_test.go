@@ -14,11 +14,13 @@ func TestRulesNeeded(t *testing.T) {
 		off  Rules
 		from int64
 	}{
-		{"posSkip", posSkip, 20}, {"gapRule", gapRule, 1}, {"straddle", straddle, 1}, {"sideFloor", sideFloor, 1},
-		{"tombstones", tombstones, 1}, {"windowRule", windowRule, 300}, {"beginCheck", beginCheck, 415}, {"ownerFence", ownerFence, 60},
+		{"posSkip", posSkip, 900}, {"gapRule", gapRule, 1}, {"straddle", straddle, 1}, {"sideFloor", sideFloor, 1},
+		{"tombstones", tombstones, 1}, {"windowRule", windowRule, 300}, {"beginCheck", beginCheck, 415},
+		{"ownerFence", ownerFence, 60},
 		{"incarnation", incarnation, 1}, {"dropData", dropData, 1}, {"snapshotEnds", snapshotEnds, 1},
-		{"resettle", resettle, 1}, {"rangeA", rangeA, 1}, {"purgeRows", purgeRows, 1000}, {"sideBranch", sideBranch, 100}, {"upsertDeletion", upsertDeletion, 1}, {"awaited", awaited, 1},
-		{"sideEnd", sideEnd, 1}, {"wholeParts", wholeParts, 1}, {"commonRows", commonRows, 180},
+		{"resettle", resettle, 1}, {"rangeA", rangeA, 1}, {"purgeRows", purgeRows, 100}, {"sideBranch", sideBranch, 100},
+		{"upsertDeletion", upsertDeletion, 1}, {"awaited", awaited, 1},
+		{"sideEnd", sideEnd, 1}, {"wholeParts", wholeParts, 1}, {"commonRows", commonRows, 20},
 	}
 	for _, c := range cases {
 		found := ""

@@ -96,7 +96,8 @@ func (s *script) source() Source {
 }
 
 func (s *script) event(kind keyversion.Kind) *keyversion.Event {
-	e := &keyversion.Event{Kind: kind, VBucket: uint16(s.num("vb")), Incarnation: incOf(s.num("inc")), Seqno: s.num("seq"), DocID: []byte("d"), Copies: s.copies("copies")}
+	e := &keyversion.Event{Kind: kind, VBucket: uint16(s.num("vb")), Incarnation: incOf(s.num("inc")), Seqno: s.num("seq"),
+		DocID: []byte("d"), Copies: s.copies("copies")}
 	if w := s.nums("window"); len(w) == 2 {
 		e.Window = timestamp.Window{Start: w[0], End: w[1]}
 	}
@@ -107,8 +108,10 @@ func (s *script) event(kind keyversion.Kind) *keyversion.Event {
 	return e
 }
 
-var scriptKinds = map[string]keyversion.Kind{"begin": keyversion.StreamBegin, "mut": keyversion.Insert, "del": keyversion.Delete, "sync": keyversion.Sync,
-	"activate": keyversion.Activate, "deactivate": keyversion.Deactivate, "drop": keyversion.DropData, "end": keyversion.StreamEnd}
+var scriptKinds = map[string]keyversion.Kind{"begin": keyversion.StreamBegin, "mut": keyversion.Insert,
+	"del": keyversion.Delete, "sync": keyversion.Sync,
+	"activate": keyversion.Activate, "deactivate": keyversion.Deactivate, "drop": keyversion.DropData,
+	"end": keyversion.StreamEnd}
 
 func (s *script) run() string {
 	cmd, side := strings.CutPrefix(s.d.Cmd, "side-")
@@ -122,7 +125,8 @@ func (s *script) run() string {
 	}
 	switch s.d.Cmd {
 	case "new":
-		b, err := New(Options{VBuckets: int(s.num("vbuckets")), Generation: 1, Pack: func(*keyversion.Event) []byte { return []byte("x") }})
+		b, err := New(Options{VBuckets: int(s.num("vbuckets")), Generation: 1,
+			Pack: func(*keyversion.Event) []byte { return []byte("x") }})
 		if err != nil {
 			return err.Error()
 		}
@@ -174,7 +178,8 @@ func (s *script) run() string {
 		return s.work()
 	case "restored":
 		n := s.nums("pos")
-		s.b.Restored(Restore{Copy: index.CopyID(s.num("copy")), VBucket: int(s.num("vb")), Log: s.log("log")}, positionOf(n), s.log("held"))
+		s.b.Restored(Restore{Copy: index.CopyID(s.num("copy")), VBucket: int(s.num("vb")), Log: s.log("log")}, positionOf(n),
+			s.log("held"))
 		return s.work()
 	case "reopened":
 		return s.reopened()
@@ -183,7 +188,8 @@ func (s *script) run() string {
 		for v := range logs {
 			logs[v] = s.log("log")
 		}
-		return [...]string{"done", "stale", "started", "ignored"}[s.b.Rollback(s.num("id"), logs, incOf(s.num("inc")))] + "\n" + s.work()
+		return [...]string{"done", "stale", "started", "ignored"}[s.b.Rollback(s.num("id"), logs, incOf(s.num("inc")))] +
+			"\n" + s.work()
 	}
 	s.t.Fatalf("%s: unknown command %s", s.d.Pos, s.d.Cmd)
 	return ""
@@ -200,7 +206,7 @@ func positionOf(n []uint64) Position {
 	return p
 }
 
-// stored gives the same position for vbucket 0, nothing for the others.
+// stored returns the same position for vbucket 0, nothing for the others.
 func (s *script) stored() ([]Position, []timestamp.FailoverLog) {
 	n := s.nums("pos")
 	if n == nil {
@@ -214,7 +220,8 @@ func (s *script) stored() ([]Position, []timestamp.FailoverLog) {
 func (s *script) add() string {
 	id := index.CopyID(s.num("copy"))
 	pos, logs := s.stored()
-	if err := s.b.Add(Copy{ID: id, Index: index.ID(id), Ready: s.d.HasArg("ready"), Positions: pos, Logs: logs}); err != nil {
+	if err := s.b.Add(Copy{ID: id, Index: index.ID(id), Ready: s.d.HasArg("ready"), Positions: pos,
+		Logs: logs}); err != nil {
 		return err.Error()
 	}
 	return ""
@@ -229,7 +236,8 @@ func (s *script) reopened() string {
 }
 
 func (s *script) publish() string {
-	st := Stability{Ref: Ref{Generation: 1, RollbackID: s.num("rollback"), Number: s.num("n")}, Vector: timestamp.New(s.b.VBuckets())}
+	st := Stability{Ref: Ref{Generation: 1, RollbackID: s.num("rollback"), Number: s.num("n")},
+		Vector: timestamp.New(s.b.VBuckets())}
 	l := s.log("log")
 	for v, q := range s.nums("seq") {
 		st.Vector.Set(v, timestamp.Position{VBUUID: l.Newest(), Seqno: q})
@@ -247,7 +255,8 @@ func (s *script) wants() string {
 		if w.Build {
 			kind = "backfill"
 		}
-		fmt.Fprintf(&out, "%s of vb%d: (%d, %d] of branch %d, producer on %d, for copies %v\n", kind, w.VBucket, w.From, w.To, w.VBUUID, w.Branch, w.Copies)
+		fmt.Fprintf(&out, "%s of vb%d: (%d, %d] of branch %d, producer on %d, for copies %v\n", kind, w.VBucket, w.From, w.To,
+			w.VBUUID, w.Branch, w.Copies)
 	}
 	return out.String()
 }

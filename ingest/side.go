@@ -113,8 +113,8 @@ func (b *Bucket) SideRefused(vb int, id uint64, purge uint64) {
 	}
 }
 
-// Retake lets a copy take a vbucket anew: its rows go, and it wants all of it from 0, as after a purge. The other copies are
-// not touched. False: it is being put back, or no stream feeds it, so that nothing is done.
+// Retake lets a copy take a vbucket anew: its rows go, and it wants all of it from 0, as after a purge. The other
+// copies are not touched. False: it is being put back, or no stream feeds it, so that nothing is done.
 func (b *Bucket) Retake(id index.CopyID, vb int) bool {
 	sl := b.find(id)
 	if sl == nil || vb < 0 || vb >= len(b.vbs) || sl.parts[vb].restoring || !sl.parts[vb].sub {
@@ -169,7 +169,8 @@ func (b *Bucket) SideStreams() []SideProgress {
 	var all []SideProgress
 	for vb := range b.vbs {
 		if s := b.vbs[vb].side; s != nil {
-			all = append(all, SideProgress{VBucket: vb, ID: s.id, Begun: s.begun, Lost: s.lost, At: s.at, To: s.to, Finished: s.over})
+			all = append(all, SideProgress{VBucket: vb, ID: s.id, Begun: s.begun, Lost: s.lost, At: s.at, To: s.to,
+				Finished: s.over})
 		}
 	}
 	return all
@@ -230,11 +231,12 @@ func (b *Bucket) AcceptSide(src Source, e *keyversion.Event) Verdict {
 // arrived notes how far a side stream has come, and how far it has read.
 //
 // KV ends a finite stream with the snapshot that its end lies in, so one that was asked for up to `to` may go on for
-// thousands of seqnos. What lies above `to` is passed over: the copies get it from the maintenance stream, as it was above A
-// of each of them when the side stream was asked for. But A may rise while a side stream runs: to the present, where a
-// maintenance stream has passed a copy by (join), or to what it has applied, where the range is deleted (dropRange). Then
-// (to, A] comes from neither, and what has arrived must not be told to reach beyond `to`: side stops there, stays below
-// A, and the rest is wanted from another side stream. How far was read counts in full, for the floor.
+// thousands of seqnos. What lies above `to` is passed over: the copies get it from the maintenance stream, as it was
+// above A of each of them when the side stream was asked for. But A may rise while a side stream runs: to the present,
+// where a maintenance stream has passed a copy by (join), or to what it has applied, where the range is deleted
+// (dropRange). Then (to, A] comes from neither, and what has arrived must not be told to reach beyond `to`: side stops
+// there, stays below A, and the rest is wanted from another side stream. How far was read counts in full, for the
+// floor.
 func (b *Bucket) arrived(s *sideStream, seqno, windowEnd uint64) {
 	s.at, s.read = max(s.at, b.counted(s, seqno)), max(s.read, seqno, windowEnd)
 }
@@ -247,8 +249,8 @@ func (b *Bucket) counted(s *sideStream, seqno uint64) uint64 {
 	return seqno
 }
 
-// beginSide: the stream starts, or goes on over a new connection. One that has read on beyond its end goes on there: nothing
-// that counts is left out then.
+// beginSide: the stream starts, or goes on over a new connection. One that has read on beyond its end goes on there:
+// nothing that counts is left out then.
 func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdict {
 	vb := int(e.VBucket)
 	v, g := &b.vbs[vb], e.Begin
@@ -282,17 +284,17 @@ func (b *Bucket) beginSide(src Source, e *keyversion.Event, s *sideStream) Verdi
 	return Taken
 }
 
-// TakeSide gives a batch with what side streams have brought: of those that hold at least min bytes or are over, in turn,
-// until it has most bytes (0: no bound), cut in the middle of a vbucket where it must. So what is written moves forward in
-// small steps while much is arriving, and no batch is longer than one event makes it. nil when there is nothing, or Work must
-// be taken first.
+// TakeSide returns a batch with what side streams have brought: of those that hold at least min bytes or are over, in
+// turn, until it has most bytes (0: no bound), cut in the middle of a vbucket where it must. So what is written moves
+// forward in small steps while much is arriving, and no batch is longer than one event makes it. nil when there is
+// nothing, or Work must be taken first.
 func (b *Bucket) TakeSide(min, most int) *Batch {
 	if len(b.work) > 0 || !b.sideOpen() {
 		return nil
 	}
 	t := &Batch{Kind: FromSide, Copies: make([]CopyBatch, len(b.copies))}
 	for i, c := range b.copies {
-		t.Copies[i] = CopyBatch{ID: c.id, Index: c.index, Slice: c.no}
+		t.Copies[i] = CopyBatch{ID: c.id, Index: c.index, Slice: c.no, Ready: c.ready}
 	}
 	first := b.nextSide
 	if most == 0 {
@@ -317,7 +319,7 @@ func (b *Bucket) TakeSide(min, most int) *Batch {
 	return t
 }
 
-// sideOpen tells whether there is any side stream.
+// sideOpen reports whether there is any side stream.
 func (b *Bucket) sideOpen() bool {
 	for vb := range b.vbs {
 		if b.vbs[vb].side != nil {
@@ -327,7 +329,8 @@ func (b *Bucket) sideOpen() bool {
 	return false
 }
 
-// takeSide gives out what a side stream has brought, at least one event, and no more than most bytes otherwise (0 or less: all).
+// takeSide gives out what a side stream has brought, at least one event, and no more than most bytes otherwise (0 or
+// less: all).
 func (b *Bucket) takeSide(t *Batch, vb int, s *sideStream, most int) {
 	v := &b.vbs[vb]
 	events, bytes := s.head(most)
@@ -355,7 +358,7 @@ func (b *Bucket) takeSide(t *Batch, vb int, s *sideStream, most int) {
 	}
 }
 
-// head gives the first events, up to most bytes but at least one with all its parts, and their size.
+// head returns the first events, up to most bytes but at least one with all its parts, and their size.
 func (s *sideStream) head(most int) (events []Entry, bytes int) {
 	if most <= 0 || s.bytes <= most {
 		return s.queue, s.bytes
@@ -368,13 +371,14 @@ func (s *sideStream) head(most int) (events []Entry, bytes int) {
 	return s.queue[:n:n], bytes
 }
 
-// sidePart moves a copy forward to where a side stream's batch reaches, and says what the store has to do for it; false: nothing.
-// ended: the batch has the stream's end.
+// sidePart moves a copy forward to where a side stream's batch reaches, and says what the store has to do for it;
+// false: nothing. ended: the batch has the stream's end.
 func (b *Bucket) sidePart(c *slice, vb int, s *sideStream, at uint64, ended bool) (Part, bool) {
 	p := &c.parts[vb]
 	// A copy that was put back meanwhile has missed something: it takes nothing. Its position alone does not tell, since
 	// side stays below A until the stream has ended, whatever was taken.
-	if !listed(s.copies, c.id) || p.restoring || !p.sub || p.pos.Side >= p.pos.A || max(p.pos.Side, p.lent) < min(s.taken, p.pos.A) ||
+	if !listed(s.copies, c.id) || p.restoring || !p.sub || p.pos.Side >= p.pos.A ||
+		max(p.pos.Side, p.lent) < min(s.taken, p.pos.A) ||
 		at <= p.pos.Side {
 		return Part{}, false
 	}
@@ -382,7 +386,8 @@ func (b *Bucket) sidePart(c *slice, vb int, s *sideStream, at uint64, ended bool
 	// A deletion of a side stream leaves no tombstone: what comes for the document after it is newer, since the stream
 	// is in order and starts again at side, and the maintenance stream's part of the past is newer as a whole.
 	pt := Part{VBucket: vb, after: p.pos.Side, upTo: p.pos.A}
-	// How far de-duplication may have hidden something is known at the end only: before it, neither A nor the end is reached.
+	// How far de-duplication may have hidden something is known at the end only: before it, neither A nor the end is
+	// reached.
 	was := p.pos.Side
 	p.pos.Side = min(at, p.pos.A)
 	p.lent = p.pos.Side

@@ -46,12 +46,14 @@ func (w *sideWorld) maintain(conn, counter uint64, vb int) {
 }
 
 func (w *sideWorld) begin(conn, start uint64, vb int) Verdict {
-	return w.b.AcceptSide(Source{Connection: conn}, &keyversion.Event{Kind: keyversion.StreamBegin, VBucket: uint16(vb), Incarnation: w.side,
-		Begin: &keyversion.Begin{Start: start, Log: w.log}})
+	return w.b.AcceptSide(Source{Connection: conn}, &keyversion.Event{Kind: keyversion.StreamBegin, VBucket: uint16(vb),
+		Incarnation: w.side,
+		Begin:       &keyversion.Begin{Start: start, Log: w.log}})
 }
 
 func (w *sideWorld) data(conn, seqno uint64, vb int) Verdict {
-	return w.b.AcceptSide(Source{Connection: conn}, &keyversion.Event{Kind: keyversion.Insert, VBucket: uint16(vb), Incarnation: w.side, Seqno: seqno,
+	return w.b.AcceptSide(Source{Connection: conn}, &keyversion.Event{Kind: keyversion.Insert, VBucket: uint16(vb),
+		Incarnation: w.side, Seqno: seqno,
 		DocID: []byte{byte(seqno)}, Window: timestamp.Window{Start: seqno - 1, End: seqno}})
 }
 
@@ -62,8 +64,8 @@ func (w *sideWorld) is(what string, got, want Verdict) {
 	}
 }
 
-// TestSideStreamGoesOn: neither a broken connection nor a maintenance stream that begins again on the same branch costs what a
-// side stream has brought; on another branch it is given up.
+// TestSideStreamGoesOn: neither a broken connection nor a maintenance stream that begins again on the same branch costs
+// what a side stream has brought; on another branch it is given up.
 func TestSideStreamGoesOn(t *testing.T) {
 	w := newSideWorld(t, 1)
 	w.is("BEGIN", w.begin(2, 0, 0), Taken)
@@ -110,15 +112,16 @@ func TestSideStreamGivenUp(t *testing.T) {
 	}
 }
 
-// TestSideStreamBeyondItsEnd: engines end a finite stream with the snapshot that its end lies in. What lies above is the maintenance
-// stream's; how far it went is how far a version may have been hidden.
+// TestSideStreamBeyondItsEnd: engines end a finite stream with the snapshot that its end lies in. What lies above is
+// the maintenance stream's; how far it went is how far a version may have been hidden.
 func TestSideStreamBeyondItsEnd(t *testing.T) {
 	w := newSideWorld(t, 1)
 	w.is("BEGIN", w.begin(2, 0, 0), Taken)
 	w.is("seqno 4", w.data(2, 4, 0), Taken)
 	w.is("seqno 12", w.data(2, 12, 0), Covered)
 	w.is("seqno 15", w.data(2, 15, 0), Covered)
-	w.is("END", w.b.AcceptSide(Source{Connection: 2}, &keyversion.Event{Kind: keyversion.StreamEnd, Incarnation: w.side, Seqno: 15, Window: timestamp.Window{End: 17}}), Taken)
+	w.is("END", w.b.AcceptSide(Source{Connection: 2}, &keyversion.Event{Kind: keyversion.StreamEnd, Incarnation: w.side,
+		Seqno: 15, Window: timestamp.Window{End: 17}}), Taken)
 	batch := w.b.TakeSide(1, 0)
 	if len(batch.Segments) != 1 || len(batch.Segments[0].Events) != 1 || batch.Segments[0].Events[0].Seqno != 4 {
 		t.Fatalf("%+v, want seqno 4 alone", batch.Segments)

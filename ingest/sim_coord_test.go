@@ -129,8 +129,8 @@ func (s *sim) emit(p, to int, v int, inc uint64, e keyversion.Event) {
 	}
 }
 
-// parts cuts some of the events that are about several indexes; not in runs that show what another rule is for: their seeds
-// stay what they are.
+// parts cuts some of the events that are about several indexes; not in runs that show what another rule is for: their
+// seeds stay what they are.
 func (s *sim) parts(e keyversion.Event) []keyversion.Event {
 	if s.off&^wholeParts != 0 {
 		return []keyversion.Event{e}
@@ -213,7 +213,8 @@ func (s *sim) sync(p, v int) {
 		return
 	}
 	for to := range simNodes + 1 {
-		s.emit(p, to, v, st.inc, keyversion.Event{Kind: keyversion.Sync, Seqno: st.comp, Begin: &keyversion.Begin{Log: st.ks.branch.fl}})
+		s.emit(p, to, v, st.inc, keyversion.Event{Kind: keyversion.Sync, Seqno: st.comp,
+			Begin: &keyversion.Begin{Log: st.ks.branch.fl}})
 	}
 }
 
@@ -438,7 +439,8 @@ func (s *sim) coStep() {
 	l := &co.led[v]
 	if co.rep[v] != nil {
 		s.repairStep(v)
-	} else if l.state == "lost" || l.state == "requested" && s.r.Intn(12<<min(l.tries, 6)) == 0 || l.state == "begun" && s.silent(v) && s.r.Intn(4) == 0 {
+	} else if l.state == "lost" || l.state == "requested" && s.r.Intn(12<<min(l.tries, 6)) == 0 || l.state == "begun" &&
+		s.silent(v) && s.r.Intn(4) == 0 {
 		co.rep[v] = &simRepair{inc: s.newInc(), parts: map[int]Progress{}, logs: map[int]simLog{}, refused: co.refused[v]}
 	}
 }

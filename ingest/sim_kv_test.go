@@ -82,7 +82,7 @@ func keyOf(i index.ID, value int) int {
 	return value
 }
 
-// slice gives the one of two slices that holds a document's entry: by the document, or by the key, which moves it.
+// slice returns the one of two slices that holds a document's entry: by the document, or by the key, which moves it.
 func (s *sim) slice(i index.ID, doc, key int) index.SliceID {
 	if s.byKey[i] {
 		return index.SliceID(key % 2)
@@ -90,7 +90,7 @@ func (s *sim) slice(i index.ID, doc, key int) index.SliceID {
 	return index.SliceID(doc / simVBs % 2)
 }
 
-// oracle gives the rows of a slice at a position per vbucket.
+// oracle returns the rows of a slice at a position per vbucket.
 func (s *sim) oracle(i index.ID, no index.SliceID, at timestamp.Vector) map[int]int {
 	want := map[int]int{}
 	for v, seqno := range at.Seqnos {

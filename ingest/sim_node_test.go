@@ -30,7 +30,8 @@ type simState struct {
 	}
 }
 
-// commonRows is a rule of the store: what it keeps of where copies stand together is of rows that are durable, and of no others.
+// commonRows is a rule of the store: what it keeps of where copies stand together is of rows that are durable, and of
+// no others.
 const commonRows Rules = 1 << 28
 
 // simCommon is what a store keeps of where a copy stands beyond what the copy has stored.
@@ -116,6 +117,7 @@ type simNode struct {
 	stores   map[index.CopyID]*simStore
 	common   map[index.CopyID]simCommon
 	ops      []Work
+	under    []*simUnder // oldest first
 	side     map[uint64]*simSide
 	ack      uint64
 	absent   []index.CopyID // copies whose folder was gone at the start; they are made anew a while after
@@ -138,7 +140,7 @@ func (s *sim) newBucket(n *simNode) {
 	}
 	b.off, b.alone = s.off, s.alone
 	n.b = b
-	n.ops, n.side = nil, map[uint64]*simSide{}
+	n.ops, n.under, n.side = nil, nil, map[uint64]*simSide{}
 }
 
 // collect takes what the state wants done.
@@ -146,19 +148,51 @@ func (s *sim) collect(n *simNode) {
 	n.ops = append(n.ops, n.b.Work()...)
 }
 
-// ask asks for the next batch, when the store has nothing to do.
-func (s *sim) ask(n *simNode) {
-	s.collect(n)
-	if n.full || len(n.ops) > 0 {
+// simUnder is a batch that was handed out and is not done.
+type simUnder struct {
+	t     *Batch
+	left  []index.CopyID // that it is still to be written to
+	shown bool
+}
+
+// simStability is how many batches at stability timestamps may be under way.
+const simStability = 3
+
+// ask takes what the store has to do next: Work in its order, restores when nothing else is under way; then what the
+// state gives, one batch of a kind at a time but for stability timestamps.
+func (s *sim) ask(ni int) {
+	n := s.nodes[ni]
+	if s.collect(n); n.full {
 		return
 	}
-	r := Room{Stability: true, SideLeast: s.r.Intn(3) * 200, SideMost: 300, AheadFrom: math.MaxInt}
-	if s.bound > 0 && n.b.QueueBytes() > s.bound && s.r.Intn(3) == 0 {
+	if len(n.ops) > 0 {
+		switch w := n.ops[0]; {
+		case w.Batch != nil:
+			n.ops = n.ops[1:]
+			n.hand(w.Batch)
+		case len(n.under) == 0:
+			n.ops = n.ops[1:]
+			s.restore(ni, *w.Restore)
+		}
+		return
+	}
+	under := n.kinds()
+	r := Room{Stability: under[AtStability] < simStability, SideLeast: s.r.Intn(3) * 200, SideMost: 300,
+		AheadFrom: math.MaxInt}
+	if under[FromSide] > 0 {
+		r.SideMost = 0
+	}
+	if s.bound > 0 && n.b.QueueBytes() > s.bound && s.r.Intn(3) == 0 && under[Ahead] == 0 {
 		r.AheadFrom, r.AheadBytes = 0, s.bound/2
 	}
 	t, acks := n.b.Next(r)
 	s.shared = max(s.shared, n.b.sharing)
 	for _, a := range acks {
+		for _, u := range n.under {
+			if u.t.Kind == AtStability {
+				s.fail("S%d is acknowledged before S%d is written", a.Number, u.t.Ref.Number)
+			}
+		}
 		n.ack = max(n.ack, a.Number)
 	}
 	if t == nil {
@@ -167,33 +201,100 @@ func (s *sim) ask(n *simNode) {
 	if t.Kind == Ahead {
 		s.ahead++
 	}
-	n.ops = append(n.ops, Work{Batch: t})
+	n.hand(t)
 }
 
-// storeStep does one thing of the store.
+// kinds counts what is under way.
+func (n *simNode) kinds() (count [DeleteRange + 1]int) {
+	for _, u := range n.under {
+		count[u.t.Kind]++
+	}
+	return count
+}
+
+func (n *simNode) hand(t *Batch) {
+	u := &simUnder{t: t}
+	for i := range t.Copies {
+		u.left = append(u.left, t.Copies[i].ID)
+	}
+	n.under = append(n.under, u)
+}
+
+// storeStep does some things of the store: each copy is written in its own order, and no copy waits for another.
 func (s *sim) storeStep(ni int) {
 	n := s.nodes[ni]
-	if len(n.ops) == 0 {
-		s.ask(n)
-	}
-	if len(n.ops) == 0 || n.full {
-		return
-	}
-	w := n.ops[0]
-	n.ops = n.ops[1:]
-	if w.Restore != nil {
-		s.restore(ni, *w.Restore)
-		return
-	}
-	for i := range w.Batch.Copies {
-		if st := n.stores[w.Batch.Copies[i].ID]; st != nil {
-			s.write1(ni, w.Batch, &w.Batch.Copies[i], st)
+	s.ask(ni)
+	for range 1 + s.r.Intn(2*len(n.stores)+1) {
+		if n.full {
+			break
 		}
-	}
-	if a, ok := n.b.Done(w.Batch); ok {
-		n.ack = max(n.ack, a.Number)
+		s.writeOne(ni)
+		s.done(n)
 	}
 	s.collect(n)
+}
+
+// writeOne writes what some copy has to write next.
+func (s *sim) writeOne(ni int) {
+	n := s.nodes[ni]
+	var first []*simUnder
+	var copies []index.CopyID
+	for _, u := range n.under {
+		for _, id := range u.left {
+			if !slices.Contains(copies, id) {
+				first, copies = append(first, u), append(copies, id)
+			}
+		}
+	}
+	if len(copies) == 0 {
+		return
+	}
+	k := s.r.Intn(len(copies))
+	u, id := first[k], copies[k]
+	u.left = slices.DeleteFunc(u.left, func(c index.CopyID) bool { return c == id })
+	for i := range u.t.Copies {
+		if c := &u.t.Copies[i]; c.ID == id && n.stores[id] != nil {
+			s.write1(ni, u.t, c, n.stores[id])
+		}
+	}
+}
+
+// done tells of what has been written: batches at stability timestamps in their order.
+func (s *sim) done(n *simNode) {
+	waits := false
+	n.under = slices.DeleteFunc(n.under, func(u *simUnder) bool {
+		at := u.t.Kind == AtStability
+		if len(u.left) > 0 || at && waits {
+			if waits = waits || at; at && !u.shown && u.served() {
+				u.shown = true
+				n.b.Shown(u.t)
+			}
+			return false
+		}
+		if a, ok := n.b.Done(u.t); ok {
+			n.ack = max(n.ack, a.Number)
+		}
+		return true
+	})
+}
+
+// served: of the copies that serve scans none is left.
+func (u *simUnder) served() bool {
+	return !slices.ContainsFunc(u.t.Copies, func(c CopyBatch) bool { return c.Serves && slices.Contains(u.left, c.ID) })
+}
+
+// drop forgets what is under way for a copy.
+func (n *simNode) drop(id index.CopyID) {
+	for _, u := range n.under {
+		u.left = slices.DeleteFunc(u.left, func(c index.CopyID) bool { return c == id })
+		u.t.Copies = slices.DeleteFunc(slices.Clone(u.t.Copies), func(c CopyBatch) bool { return c.ID == id })
+	}
+	n.ops = slices.DeleteFunc(n.ops, func(w Work) bool { return w.Restore != nil && w.Restore.Copy == id })
+	for k := range n.ops {
+		if w := &n.ops[k]; w.Batch != nil {
+			w.Batch.Copies = slices.DeleteFunc(slices.Clone(w.Batch.Copies), func(c CopyBatch) bool { return c.ID == id })
+		}
+	}
 }
 
 func (s *sim) write1(ni int, t *Batch, c *CopyBatch, st *simStore) {
@@ -219,7 +320,8 @@ func (s *sim) write1(ni int, t *Batch, c *CopyBatch, st *simStore) {
 			st.live.logs[p.VBucket] = p.Log
 		}
 	}
-	if s.whole || s.off&^commonRows != 0 || c.Common == nil || !maps.Equal(before.rows, st.live.rows) { // runs that show what another rule is for keep their seeds
+	// runs that show what another rule is for keep their seeds
+	if s.whole || s.off&^commonRows != 0 || c.Common == nil || !maps.Equal(before.rows, st.live.rows) {
 		s.ofBatch(st.live)
 	}
 	if t.Kind == AtStability {
@@ -339,7 +441,8 @@ func (s *sim) compare(what string, ni int, id index.CopyID, st *simStore, at tim
 	want := s.oracle(st.index, st.no, at)
 	for d := range simDocs {
 		if r := st.live.rows[d]; r.key != want[d] {
-			s.fail("%s at %v: n%d copy %d (%d/%d) doc %d has %d@%d, oracle %d", what, at, ni, id, st.index, st.no, d, r.key, r.seqno, want[d])
+			s.fail("%s at %v: n%d copy %d (%d/%d) doc %d has %d@%d, oracle %d", what, at, ni, id, st.index, st.no, d, r.key,
+				r.seqno, want[d])
 		}
 	}
 }
@@ -394,7 +497,8 @@ func (s *sim) makeAbsent(ni int) {
 }
 
 func (s *sim) add(n *simNode, id index.CopyID, st *simStore) {
-	if err := n.b.Add(Copy{ID: id, Index: st.index, Slice: st.no, Ready: st.ready, Positions: st.live.pos[:], Logs: st.live.logs[:]}); err != nil {
+	if err := n.b.Add(Copy{ID: id, Index: st.index, Slice: st.no, Ready: st.ready, Positions: st.live.pos[:],
+		Logs: st.live.logs[:]}); err != nil {
 		s.fail("%v", err)
 	}
 }
@@ -407,13 +511,7 @@ func (s *sim) reopen(ni int) {
 		if s.r.Intn(2) == 0 || slices.Contains(n.absent, id) {
 			continue
 		}
-		// what was in flight for it is gone
-		for k := range n.ops {
-			if w := &n.ops[k]; w.Batch != nil {
-				w.Batch.Copies = slices.DeleteFunc(slices.Clone(w.Batch.Copies), func(c CopyBatch) bool { return c.ID == id })
-			}
-		}
-		n.ops = slices.DeleteFunc(n.ops, func(w Work) bool { return w.Restore != nil && w.Restore.Copy == id })
+		n.drop(id) // what was under way for it is gone
 		s.lose(n, id, st)
 		s.ev("n%d copy %d reopened at %+v", ni, id, st.live.pos)
 		if err := n.b.Reopened(id, st.live.pos[:], st.live.logs[:]); err != nil {
@@ -459,7 +557,8 @@ func (s *sim) openSide(ni int, w Want) {
 		n.b.OpenSide(w, id)
 	}
 	s.ev("n%d side %d vb%d %d->%d from p%d for %v", ni, id, w.VBucket, w.From, w.To, p, w.Copies)
-	n.side[id] = &simSide{p: p, v: w.VBucket, ks: simStream{branch: k, cur: start}, to: w.To, on: id%4 > 0, copies: w.Copies}
+	n.side[id] = &simSide{p: p, v: w.VBucket, ks: simStream{branch: k, cur: start}, to: w.To, on: id%4 > 0,
+		copies: w.Copies}
 }
 
 func (s *sim) feedSide(ni int, id uint64, x *simSide) {
@@ -476,7 +575,8 @@ func (s *sim) feedSide(ni int, id uint64, x *simSide) {
 	}
 	if !x.told {
 		x.told, x.rest = true, nil
-		if send(keyversion.Event{Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Start: k.cur, Log: k.branch.fl, Purge: k.branch.purge}}) != Taken {
+		if send(keyversion.Event{Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Start: k.cur, Log: k.branch.fl,
+			Purge: k.branch.purge}}) != Taken {
 			delete(n.side, id)
 		}
 		return

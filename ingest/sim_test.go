@@ -30,8 +30,9 @@ type simCopy struct {
 // sim is one seeded run: KV, two projectors, two indexers, a coordinator; faults, then healing, then everything must be
 // equal to the oracle.
 type sim struct {
-	r                                          *rand.Rand
-	tear                                       *rand.Rand // folders that go while their node is down: a sequence of its own
+	r *rand.Rand
+	// folders that go while their node is down: a sequence of its own
+	tear                                       *rand.Rand
 	torn                                       bool       // this seed has them
 	cut                                        *rand.Rand // which events come in parts, the same
 	off                                        Rules
@@ -83,7 +84,9 @@ func (s *sim) ev(form string, a ...any) {
 }
 
 func newSim(seed int64, off Rules) *sim {
-	s := &sim{r: rand.New(rand.NewSource(seed)), tear: rand.New(rand.NewSource(^seed)), torn: seed%3 == 0, cut: rand.New(rand.NewSource(seed * 31)), off: off, branches: map[uint64]*simBranch{}, copies: map[index.CopyID]simCopy{}, more: 30}
+	s := &sim{r: rand.New(rand.NewSource(seed)), tear: rand.New(rand.NewSource(^seed)), torn: seed%3 == 0,
+		cut: rand.New(rand.NewSource(seed * 31)), off: off, branches: map[uint64]*simBranch{},
+		copies: map[index.CopyID]simCopy{}, more: 30}
 	s.byKey = [simIndex]bool{seed%4 == 1, seed%2 == 0}
 	for v := range simVBs {
 		s.kv[v] = simVB{cur: s.newBranch(v, 0, true), owner: v % 2}
@@ -159,7 +162,8 @@ func (s *sim) tell() {
 		}
 		for _, id := range wanted {
 			if c := s.copies[id]; c.node == ni && n.stores[id] == nil {
-				st := &simStore{index: c.index, no: c.no, live: &simState{rows: map[int]simRow{}}, dur: &simState{rows: map[int]simRow{}}}
+				st := &simStore{index: c.index, no: c.no, live: &simState{rows: map[int]simRow{}},
+					dur: &simState{rows: map[int]simRow{}}}
 				n.stores[id] = st
 				s.add(n, id, st)
 				s.ev("n%d allocates copy %d", ni, id)
@@ -197,7 +201,8 @@ func (s *sim) defs(p int, topo []index.CopyID, rev int) {
 		for _, id := range topo {
 			if !slices.Contains(st.topo, id) {
 				s.ev("p%d activates copy %d vb%d at A=%d", p, id, v, st.ks.cur)
-				s.emit(p, s.copies[id].node, v, st.inc, keyversion.Event{Kind: keyversion.Activate, Seqno: st.ks.cur, Copies: []index.CopyID{id}})
+				s.emit(p, s.copies[id].node, v, st.inc, keyversion.Event{Kind: keyversion.Activate, Seqno: st.ks.cur,
+					Copies: []index.CopyID{id}})
 			}
 		}
 		st.topo = topo
@@ -223,7 +228,8 @@ func (s *sim) deliver(p int) {
 	s.conn[p][to] = q[1:]
 	verdict := n.b.Accept(m.src, &m.e)
 	if s.trace {
-		s.ev("n%d %v vb%d inc %d seq %d from p%d: %v", to, m.e.Kind, m.e.VBucket, m.e.Incarnation.Counter, m.e.Seqno, p, verdict)
+		s.ev("n%d %v vb%d inc %d seq %d from p%d: %v", to, m.e.Kind, m.e.VBucket, m.e.Incarnation.Counter, m.e.Seqno, p,
+			verdict)
 	}
 	if verdict == Taken && m.e.Kind.Data() && s.off&(incarnation|ownerFence) == 0 {
 		k := [3]uint64{uint64(to), uint64(m.e.VBucket), m.e.Incarnation.Counter}
@@ -417,7 +423,8 @@ func (s *sim) settled() string {
 		return "rollback"
 	}
 	for v := range simVBs {
-		if k := s.kv[v].cur; s.co.s.Vector.Seqnos[v] != k.high() || s.co.s.Vector.VBUUIDs[v] != k.fl.Newest() && k.high() > 0 {
+		if k := s.kv[v].cur; s.co.s.Vector.Seqnos[v] != k.high() || s.co.s.Vector.VBUUIDs[v] != k.fl.Newest() &&
+			k.high() > 0 {
 			return fmt.Sprintf("S %v, vb%d at %d of branch %d, led %+v", s.co.s.Vector, v, k.high(), k.fl.Newest(), s.co.led[v])
 		}
 	}
@@ -429,13 +436,14 @@ func (s *sim) settled() string {
 			return fmt.Sprintf("n%d has not made %v yet", ni, n.absent)
 		}
 		for _, c := range n.b.States() {
-			if c.Held != s.co.s.Ref {
+			if c.Held != s.co.s.Ref || c.Catching > 0 { // it holds S still while it takes a vbucket anew
 				pos := ""
 				for v := range simVBs {
 					p, _ := n.b.Position(c.ID, v)
 					pos += fmt.Sprintf(" %+v %+v", p, n.b.vbs[v].cur)
 				}
-				return fmt.Sprintf("n%d copy %+v: held is not %+v;%s ops %d wants %+v side %+v %v", ni, c, s.co.s.Ref, pos, len(n.ops), n.b.Wants(), n.b.SideStreams(), n.side)
+				return fmt.Sprintf("n%d copy %+v: held is not %+v;%s ops %d wants %+v side %+v %v", ni, c, s.co.s.Ref, pos,
+					len(n.ops), n.b.Wants(), n.b.SideStreams(), n.side)
 			}
 		}
 	}
@@ -503,10 +511,12 @@ func TestSimulation(t *testing.T) {
 			bad++
 			t.Errorf("seed %d step %d: %s", seed, s.step, e)
 		}
-		exacts, restores, rollbacks, ranges, ahead = exacts+s.exacts, restores+s.restores, rollbacks+s.rollbacks, ranges+s.ranges, ahead+s.ahead
+		exacts, restores, rollbacks, ranges, ahead = exacts+s.exacts, restores+s.restores, rollbacks+s.rollbacks,
+			ranges+s.ranges, ahead+s.ahead
 		kept += s.keptCommon
 	}
-	t.Logf("%d exact snapshots, %d restores, %d rollbacks, %d ranges deleted, %d applied ahead", exacts, restores, rollbacks, ranges, ahead)
+	t.Logf("%d exact snapshots, %d restores, %d rollbacks, %d ranges deleted, %d applied ahead", exacts, restores,
+		rollbacks, ranges, ahead)
 	if kept == 0 || exacts == 0 || restores == 0 || rollbacks == 0 || ranges == 0 || ahead == 0 {
 		t.Error("the simulation did not reach everything it is for")
 	}

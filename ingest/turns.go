@@ -10,10 +10,10 @@ type Room struct {
 	AheadFrom, AheadBytes, AheadKeep int
 }
 
-// Next gives the next batch to write, nil when there is none or Work must be taken first. The kinds take turns: one
-// batch of each that has something, and none waits for more than one batch of each other kind. A ready index gets its stability
-// timestamps however much a build brings, a build goes on however often timestamps come, and there is room for both. Acks are
-// those of Flush.
+// Next returns the next batch to write, nil when there is none or Work must be taken first. The kinds take turns: one
+// batch of each that has something, and none waits for more than one batch of each other kind. A ready index gets its
+// stability timestamps however much a build brings, a build goes on however often timestamps come, and there is room
+// for both. Acks are those of Flush.
 func (b *Bucket) Next(r Room) (t *Batch, acks []Ack) {
 	kinds := [...]BatchKind{AtStability, Ahead, FromSide}
 	first := 0

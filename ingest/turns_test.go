@@ -9,8 +9,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// turnsWorld is a bucket of one vbucket with a ready copy, 1, and one that is being built, 2: everything up to 10,000 comes to
-// it by a side stream.
+// turnsWorld is a bucket of one vbucket with a ready copy, 1, and one that is being built, 2: everything up to 10,000
+// comes to it by a side stream.
 type turnsWorld struct {
 	t      *testing.T
 	b      *Bucket
@@ -29,12 +29,14 @@ func newTurnsWorld(t *testing.T) *turnsWorld {
 	w := &turnsWorld{t: t, b: b, brings: 1}
 	log := timestamp.FailoverLog{{VBUUID: 7}}
 	held := Position{VBUUID: 7, Main: turnsActive, Side: turnsActive, A: turnsActive}
-	for _, c := range []Copy{{ID: 1, Index: 1, Ready: true, Positions: []Position{held}, Logs: []timestamp.FailoverLog{log}}, {ID: 2, Index: 2}} {
+	for _, c := range []Copy{{ID: 1, Index: 1, Ready: true, Positions: []Position{held},
+		Logs: []timestamp.FailoverLog{log}}, {ID: 2, Index: 2}} {
 		if err := b.Add(c); err != nil {
 			t.Fatal(err)
 		}
 	}
-	w.maintenance(keyversion.Event{Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Start: turnsActive, Log: log, Copies: []index.CopyID{1, 2}}})
+	w.maintenance(keyversion.Event{Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Start: turnsActive, Log: log,
+		Copies: []index.CopyID{1, 2}}})
 	for _, want := range b.Wants() {
 		b.OpenSide(want, 5)
 	}
@@ -61,7 +63,8 @@ func (w *turnsWorld) side(e keyversion.Event) {
 // bring lets the side stream bring n documents of 100 bytes.
 func (w *turnsWorld) bring(n int) {
 	for range n {
-		w.side(keyversion.Event{Kind: keyversion.Insert, Seqno: w.brings, DocID: []byte("d"), Window: timestamp.Window{End: turnsActive}})
+		w.side(keyversion.Event{Kind: keyversion.Insert, Seqno: w.brings, DocID: []byte("d"),
+			Window: timestamp.Window{End: turnsActive}})
 		w.brings++
 	}
 }
@@ -70,7 +73,8 @@ func (w *turnsWorld) bring(n int) {
 func (w *turnsWorld) write() {
 	w.number++
 	seqno := turnsActive + w.number
-	w.maintenance(keyversion.Event{Kind: keyversion.Insert, Seqno: seqno, DocID: []byte("d"), Window: timestamp.Window{Start: seqno - 1, End: seqno}})
+	w.maintenance(keyversion.Event{Kind: keyversion.Insert, Seqno: seqno, DocID: []byte("d"),
+		Window: timestamp.Window{Start: seqno - 1, End: seqno}})
 	w.maintenance(keyversion.Event{Kind: keyversion.Sync, Seqno: seqno})
 	v := timestamp.New(1)
 	v.Set(0, timestamp.Position{VBUUID: 7, Seqno: seqno})
@@ -87,8 +91,8 @@ func (w *turnsWorld) next(r Room) *Batch {
 	return t
 }
 
-// TestTurns: however much side streams bring, a stability timestamp waits for one batch of them at most, and that one is small;
-// however often stability timestamps come, side streams go on, and room is made.
+// TestTurns: however much side streams bring, a stability timestamp waits for one batch of them at most, and that one
+// is small; however often stability timestamps come, side streams go on, and room is made.
 func TestTurns(t *testing.T) {
 	const most = 1000
 	w := newTurnsWorld(t)
@@ -133,8 +137,8 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// TestTurnsReachTheEnd: a side stream that is written in pieces ends like one that is written at once, and each piece says
-// exactly how far it reaches.
+// TestTurnsReachTheEnd: a side stream that is written in pieces ends like one that is written at once, and each piece
+// says exactly how far it reaches.
 func TestTurnsReachTheEnd(t *testing.T) {
 	w := newTurnsWorld(t)
 	w.bring(95)

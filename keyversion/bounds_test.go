@@ -3,7 +3,7 @@ package keyversion_test
 import (
 	"testing"
 
-	"tidemark/internal/allocbound"
+	"tidemark/internal/testing/allocbound"
 	"tidemark/keyversion"
 )
 

@@ -57,6 +57,12 @@ func genEvent(t *rapid.T) keyversion.Event {
 		ev.Window = genWindow(t)
 	case ev.Kind == keyversion.Activate || ev.Kind == keyversion.Deactivate:
 		ev.Copies = genCopies(t)
+	case ev.Kind == keyversion.StreamEnd:
+		for range rapid.IntRange(0, 3).Draw(t, "sums") {
+			ev.Sums.Add(index.ID(rapid.IntRange(1, 3).Draw(t, "index")), index.SliceID(rapid.IntRange(0, 3).Draw(t, "slice")),
+				[]byte("d"),
+				numbers().Draw(t, "of"), []byte("k"))
+		}
 	case ev.Kind == keyversion.StreamBegin:
 		ev.Begin = &keyversion.Begin{
 			Start: numbers().Draw(t, "begin"), Purge: numbers().Draw(t, "purge"), Copies: genCopies(t),
@@ -223,16 +229,20 @@ func TestLyingLengths(t *testing.T) {
 func TestRefusedEventLeavesNoTrace(t *testing.T) {
 	good := keyversion.Event{Kind: keyversion.Insert, VBucket: 1, Seqno: 10, DocID: []byte("doc")}
 	for name, bad := range map[string]keyversion.Event{
-		"kind":      {Kind: 0},
-		"vbucket":   {Kind: keyversion.Sync, VBucket: timestamp.MaxVBuckets},
-		"docid":     {Kind: keyversion.Insert, VBucket: 2, Seqno: 99, DocID: make([]byte, keyversion.MaxDocID+1)},
-		"statement": {Kind: keyversion.Insert, Seqno: 5, Statements: make([]keyversion.Statement, keyversion.MaxStatements+1)},
+		"kind":    {Kind: 0},
+		"vbucket": {Kind: keyversion.Sync, VBucket: timestamp.MaxVBuckets},
+		"docid":   {Kind: keyversion.Insert, VBucket: 2, Seqno: 99, DocID: make([]byte, keyversion.MaxDocID+1)},
+		"statement": {Kind: keyversion.Insert, Seqno: 5, Statements: make([]keyversion.Statement,
+			keyversion.MaxStatements+1)},
 		"keys": {Kind: keyversion.Insert, Statements: []keyversion.Statement{{Index: 1, Keys: [][]byte{{1}}},
 			{Index: 2, Keys: make([][]byte, keyversion.MaxKeys+1)}}},
-		"key":    {Kind: keyversion.Insert, Statements: []keyversion.Statement{{Keys: [][]byte{make([]byte, keyversion.MaxKey+1)}}}},
-		"frame":  {Kind: keyversion.Insert, Statements: []keyversion.Statement{{Keys: [][]byte{make([]byte, 15<<20), make([]byte, 15<<20), make([]byte, 15<<20), make([]byte, 15<<20)}}}},
+		"key": {Kind: keyversion.Insert, Statements: []keyversion.Statement{{Keys: [][]byte{make([]byte,
+			keyversion.MaxKey+1)}}}},
+		"frame": {Kind: keyversion.Insert, Statements: []keyversion.Statement{{Keys: [][]byte{make([]byte, 15<<20),
+			make([]byte, 15<<20), make([]byte, 15<<20), make([]byte, 15<<20)}}}},
 		"copies": {Kind: keyversion.Activate, Copies: make([]index.CopyID, keyversion.MaxCopies+1)},
-		"log":    {Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Log: make(timestamp.FailoverLog, keyversion.MaxLog+1)}},
+		"log": {Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Log: make(timestamp.FailoverLog,
+			keyversion.MaxLog+1)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var e, clean keyversion.Encoder
@@ -278,8 +288,9 @@ func TestHelloAndAck(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		name := func(s string) string { return rapid.StringN(0, 30, 100).Draw(t, s) }
 		n := rapid.Uint16Range(1, 0xffff).Draw(t, "connections")
-		in := keyversion.Hello{ClusterID: name("cluster"), Projector: index.ProjectorID(name("projector")), BootID: name("boot"),
-			Topic: name("topic"), Bucket: name("bucket"), BucketUUID: name("uuid"),
+		in := keyversion.Hello{ClusterID: name("cluster"), Projector: index.ProjectorID(name("projector")),
+			BootID: name("boot"),
+			Topic:  name("topic"), Bucket: name("bucket"), BucketUUID: name("uuid"),
 			Node:       index.NodeID(rapid.ByteRange(0, byte(index.MaxNodeID)).Draw(t, "node")),
 			Connection: rapid.Uint16Range(0, n-1).Draw(t, "connection"), Connections: n}
 		frame, err := keyversion.AppendHello(nil, &in)
@@ -298,7 +309,8 @@ func TestHelloAndAck(t *testing.T) {
 			t.Fatalf("%+v %v, want %+v", out, err, ack)
 		}
 	})
-	if _, err := keyversion.AppendHello(nil, &keyversion.Hello{Topic: strings.Repeat("t", keyversion.MaxName+1)}); !errors.Is(err, keyversion.ErrTooLarge) {
+	if _, err := keyversion.AppendHello(nil, &keyversion.Hello{Topic: strings.Repeat("t",
+		keyversion.MaxName+1)}); !errors.Is(err, keyversion.ErrTooLarge) {
 		t.Fatalf("long name: %v", err)
 	}
 	for _, h := range []keyversion.Hello{{}, {Connections: 2, Connection: 2}, {Connections: 1, Node: 251}} {

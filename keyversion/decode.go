@@ -37,18 +37,21 @@ func Decode(frame []byte, b *Batch) error {
 			return fmt.Errorf("batch %d, event %d: %w", number, n, err)
 		}
 	}
-	b.Number = number
+	b.Number, b.frame = number, len(frame)
 	return nil
 }
 
+// Size is about how many bytes b holds together with the frame it was decoded from.
+func (b *Batch) Size() int { return b.frame + b.Memory() }
+
 // Memory estimates what b occupies beside its frame, in bytes.
 func (b *Batch) Memory() int {
-	const event, statement, key = 152, 40, 24
+	const event, statement, key = 176, 40, 24
 	return cap(b.Events)*event + cap(b.arena.statements)*statement + cap(b.arena.keys)*key
 }
 
 func (b *Batch) reset() {
-	b.Number = 0
+	b.Number, b.frame = 0, 0
 	b.Events = emptied(b.Events)
 	b.arena.statements = emptied(b.arena.statements)
 	b.arena.keys = emptied(b.arena.keys)
@@ -63,7 +66,7 @@ func emptied[T any](s []T) []T {
 	return s[:0]
 }
 
-// next gives the next event, zero but for the fields that every event has set.
+// next returns the next event, zero but for the fields that every event has set.
 func (b *Batch) next() *Event {
 	n := len(b.Events)
 	if n == cap(b.Events) {
@@ -73,7 +76,7 @@ func (b *Batch) next() *Event {
 	b.Events = b.Events[:n+1]
 	ev := &b.Events[n]
 	ev.Window, ev.DocID, ev.Statements, ev.Copies, ev.Begin = timestamp.Window{}, nil, nil, nil, nil
-	ev.Part, ev.More = 0, false
+	ev.Part, ev.More, ev.Sums = 0, false, nil
 	return ev
 }
 
@@ -90,7 +93,7 @@ func (d *decoder) event() error {
 	}
 	tag := d.byte()
 	kind := Kind(tag & tagKind)
-	if kind == 0 || kind > Deactivate || tag&tagNone != 0 || tag&tagPart != 0 && !kind.Data() {
+	if kind == 0 || kind > Deactivate || tag&tagNone != 0 || tag&tagPart != 0 && !kind.Data() && kind != StreamEnd {
 		return fmt.Errorf("%w: tag %x: kind %d, known: 1 to %d", ErrCorrupt, tag, kind, Deactivate)
 	}
 	if tag&tagRun != 0 {
@@ -119,6 +122,8 @@ func (d *decoder) event() error {
 		ev.Copies = d.copies()
 	case kind == StreamBegin:
 		err = d.begin(ev)
+	case kind == StreamEnd && tag&tagPart != 0:
+		ev.Sums = d.sums()
 	}
 	if err == nil && d.bad {
 		err = fmt.Errorf("%w: %s: a length or number does not fit what is there", ErrCorrupt, kind)
@@ -129,7 +134,8 @@ func (d *decoder) event() error {
 func (d *decoder) startRun() error {
 	vb, flags, vbuuid := d.uvarint(), d.byte(), d.uint64()
 	if d.bad || vb >= timestamp.MaxVBuckets || flags&^runIncarnation != 0 {
-		return fmt.Errorf("%w: run of vbucket %d, flags %x, at most %d vbuckets", ErrCorrupt, vb, flags, timestamp.MaxVBuckets)
+		return fmt.Errorf("%w: run of vbucket %d, flags %x, at most %d vbuckets", ErrCorrupt, vb, flags,
+			timestamp.MaxVBuckets)
 	}
 	next := run{vbucket: uint16(vb), incarnation: d.run.incarnation, vbuuid: vbuuid}
 	if flags&runIncarnation != 0 {
@@ -194,6 +200,17 @@ func (d *decoder) copies() []index.CopyID {
 		a.copies = append(a.copies, index.CopyID(d.uvarint()))
 	}
 	return a.copies[first:len(a.copies):len(a.copies)]
+}
+
+// sums have memory of their own: a stream ends once.
+func (d *decoder) sums() Sums {
+	all := make(Sums, d.count(MaxCopies))
+	for i := range all {
+		id, slice := d.uvarint(), d.uvarint()
+		d.bad = d.bad || slice > uint64(index.AllSlices)
+		all[i] = Sum{Index: index.ID(id), Slice: index.SliceID(slice), Keys: d.uvarint(), Hash: d.uint64()}
+	}
+	return all
 }
 
 func (d *decoder) begin(ev *Event) error {

@@ -16,6 +16,7 @@ import (
 //	seqno: signed difference to the event before in the run, to 0 at its start
 //	data and StreamEnd, with tagWindow: start as signed difference seqno-start, length end-start (modulo 2^64)
 //	data, with tagPart: 2 * number of the part, and 1 with More
+//	StreamEnd, with tagPart: number of sums, each {index id, slice, number of keys, sum of their hashes (8 bytes)}
 //	data: docid, number of statements, each {index id, slice + 1 modulo 2^16, number of keys, keys}
 //	Activate, Deactivate: copies
 //	StreamBegin: start, failover log, purge, revision epoch, revision, copies
@@ -118,7 +119,8 @@ func (e *Encoder) append(ev *Event) error {
 		return fmt.Errorf("%w: at most %d vbuckets", ErrTooLarge, timestamp.MaxVBuckets)
 	}
 	tag := byte(ev.Kind)
-	newRun := e.events == 0 || ev.VBucket != e.run.vbucket || ev.VBUUID != e.run.vbuuid || ev.Incarnation != e.run.incarnation
+	newRun := e.events == 0 || ev.VBucket != e.run.vbucket || ev.VBUUID != e.run.vbuuid ||
+		ev.Incarnation != e.run.incarnation
 	if newRun {
 		tag |= tagRun
 	}
@@ -142,11 +144,29 @@ func (e *Encoder) append(ev *Event) error {
 		return e.copies(ev.Copies)
 	case ev.Kind == StreamBegin:
 		return e.begin(ev.Begin)
+	case ev.Kind == StreamEnd && len(ev.Sums) > 0:
+		e.buf[at] |= tagPart
+		return e.sums(ev.Sums)
 	}
 	return nil
 }
 
-// hasWindow tells whether the event's window travels.
+func (e *Encoder) sums(all Sums) error {
+	if len(all) > MaxCopies {
+		return fmt.Errorf("%w: sums of %d slices, at most %d", ErrTooLarge, len(all), MaxCopies)
+	}
+	e.buf = binary.AppendUvarint(e.buf, uint64(len(all)))
+	for i := range all {
+		s := &all[i]
+		e.buf = binary.AppendUvarint(e.buf, uint64(s.Index))
+		e.buf = binary.AppendUvarint(e.buf, uint64(s.Slice))
+		e.buf = binary.AppendUvarint(e.buf, s.Keys)
+		e.buf = binary.LittleEndian.AppendUint64(e.buf, s.Hash)
+	}
+	return nil
+}
+
+// hasWindow reports whether the event's window travels.
 func (ev *Event) hasWindow() bool { return ev.Kind.Data() || ev.Kind == StreamEnd }
 
 func (e *Encoder) startRun(ev *Event) {

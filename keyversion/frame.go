@@ -36,9 +36,9 @@ const (
 	AckFormat   = 1
 )
 
-// Limits. Encoders refuse what decoders would refuse. A document's keys in one index are never split over two frames, so
-// that a frame may have to hold as many and as long ones as an index may have of one document. What all indexes together
-// have may be more: it travels in parts (Event.Part).
+// Limits. Encoders refuse what decoders would refuse. A document's keys in one index are never split over two frames,
+// so that a frame may have to hold as many and as long ones as an index may have of one document. What all indexes
+// together have may be more: it travels in parts (Event.Part).
 const (
 	MaxFrame      = 48 << 20 // bytes, header included
 	MaxHelloFrame = 8 << 10

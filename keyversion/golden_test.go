@@ -27,7 +27,8 @@ func goldenBatch() *keyversion.Batch {
 		return keyversion.Event{Kind: k, VBucket: vb, Incarnation: first, VBUUID: branch, Seqno: seqno}
 	}
 	begin := event(keyversion.StreamBegin, 7, 100)
-	begin.Begin = &keyversion.Begin{Start: 100, Log: timestamp.FailoverLog{{VBUUID: branch, Seqno: 90}, {VBUUID: 5, Seqno: 0}},
+	begin.Begin = &keyversion.Begin{Start: 100, Log: timestamp.FailoverLog{{VBUUID: branch, Seqno: 90},
+		{VBUUID: 5, Seqno: 0}},
 		Purge: 33, Revision: timestamp.MapRevision{Epoch: 2, Rev: 19}, Copies: []index.CopyID{1, 1 << 40}}
 	insert := event(keyversion.Insert, 7, 101)
 	insert.Window, insert.DocID = timestamp.Window{Start: 100, End: 105}, []byte("airport::1")
@@ -55,7 +56,8 @@ func goldenBatch() *keyversion.Batch {
 	part.Seqno, part.More, part.Statements = 105, true, insert.Statements[:1]
 	second.Seqno, second.Part, second.Statements = 105, 1, insert.Statements[1:]
 	dsync := event(keyversion.DSync, 7, 105)
-	return &keyversion.Batch{Number: 0x1122334455, Events: []keyversion.Event{begin, insert, part, second, remove, sync, dsync, other, gone, drop,
+	return &keyversion.Batch{Number: 0x1122334455, Events: []keyversion.Event{begin, insert, part, second, remove, sync,
+		dsync, other, gone, drop,
 		activate, deactivate, end}}
 }
 
@@ -65,14 +67,16 @@ func TestGoldenFrames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	helloIn := keyversion.Hello{ClusterID: "6f1c", Projector: "projector-1", BootID: "b00t", Topic: "/maintenance", Bucket: "world",
+	helloIn := keyversion.Hello{ClusterID: "6f1c", Projector: "projector-1", BootID: "b00t", Topic: "/maintenance",
+		Bucket:     "world",
 		BucketUUID: "0011aabb", Node: 250, Connection: 1, Connections: 2}
 	hello, err := keyversion.AppendHello(nil, &helloIn)
 	if err != nil {
 		t.Fatal(err)
 	}
 	ackIn := keyversion.Ack{Number: 1 << 40, Refused: "stale incarnation"}
-	for name, frame := range map[string][]byte{"batch-1": batch, "hello-1": hello, "ack-1": keyversion.AppendAck(nil, ackIn)} {
+	for name, frame := range map[string][]byte{"batch-1": batch, "hello-1": hello,
+		"ack-1": keyversion.AppendAck(nil, ackIn)} {
 		path := filepath.Join("testdata", "golden", name+".hex")
 		if *update {
 			if err := os.WriteFile(path, []byte(hexLines(frame)), 0o644); err != nil {

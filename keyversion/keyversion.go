@@ -31,9 +31,10 @@ const (
 	Deactivate     Kind = 10 // Copies leave: nothing more comes for them on this stream
 )
 
-// String gives the name of the kind in PR-3, ACTIVATE and DEACTIVATE beside them.
+// String returns the name of the kind in PR-3, ACTIVATE and DEACTIVATE beside them.
 func (k Kind) String() string {
-	names := [...]string{"", "INSERT", "DELETE", "DSYNC", "SYNC", "STREAM_BEGIN", "STREAM_END", "UpsertDeletion", "DropData",
+	names := [...]string{"", "INSERT", "DELETE", "DSYNC", "SYNC", "STREAM_BEGIN", "STREAM_END", "UpsertDeletion",
+		"DropData",
 		"ACTIVATE", "DEACTIVATE"}
 	if k == 0 || int(k) >= len(names) {
 		return "UNKNOWN"
@@ -41,12 +42,13 @@ func (k Kind) String() string {
 	return names[k]
 }
 
-// Data tells whether the kind carries a document.
+// Data reports whether the kind carries a document.
 func (k Kind) Data() bool { return k == Insert || k == Delete || k == UpsertDeletion }
 
 // Statement is the complete set of keys of one document in one slice (or in all slices that the receiver hosts:
-// index.AllSlices). An empty set means that the document has no entry there. In an event the first statement of an index
-// that covers a slice is the one about it: AllSlices stands behind those that name slices, and is about the others.
+// index.AllSlices). An empty set means that the document has no entry there. In an event the first statement of an
+// index that covers a slice is the one about it: AllSlices stands behind those that name slices, and is about the
+// others.
 type Statement struct {
 	Index index.ID
 	Slice index.SliceID // or index.AllSlices
@@ -69,17 +71,20 @@ type Event struct {
 	VBucket     uint16
 	Incarnation index.Incarnation // maintenance: of the stream; side streams: Counter is the request's id
 	VBUUID      uint64
-	Seqno       uint64           // data: of the mutation; Sync: complete seqno; Activate: A; DropData: first dropped; StreamEnd: last sent
-	Window      timestamp.Window // data: the DCP snapshot it lies in; StreamEnd of a side stream: {0, highest window end read}
-	// Part and More are of data that does not fit into one frame: it travels in parts, events of the same document and seqno
-	// behind each other, numbered from 0, with More in all but the last. Each states whole indexes. Only all of them together
-	// are the document's version: the stream has come to Seqno with the last one.
+	// data: of the mutation; Sync: complete seqno; Activate: A; DropData: first dropped; StreamEnd: last sent
+	Seqno uint64
+	// data: the DCP snapshot it lies in; StreamEnd of a side stream: {0, highest window end read}
+	Window timestamp.Window
+	// Part and More are of data that does not fit into one frame: it travels in parts, events of the same document and
+	// seqno behind each other, numbered from 0, with More in all but the last. Each states whole indexes. Only all of them
+	// together are the document's version: the stream has come to Seqno with the last one.
 	Part       uint16
 	More       bool
 	DocID      []byte
 	Statements []Statement
 	Copies     []index.CopyID // Activate, Deactivate
 	Begin      *Begin         // StreamBegin
+	Sums       Sums           // StreamEnd of a side stream that was asked for them: of what was evaluated for the receiver
 }
 
 // Class is the type of a topic; its value is the topic id byte of PR-14 for the shared ones.
@@ -92,7 +97,7 @@ const (
 	ClassCatchup     Class = 0
 )
 
-// String gives the first element of the topic's path.
+// String returns the first element of the topic's path.
 func (c Class) String() string {
 	switch c {
 	case ClassMaintenance:
@@ -118,12 +123,13 @@ type Hello struct {
 }
 
 // Batch is what one data frame holds: events of one connection, in order. On a connection numbers rise by one from
-// batch to batch, from any first number on (a router goes on counting when it reconnects), and the receiver acknowledges
-// the highest number up to which it has taken everything. Batches with number 0 stand outside that count and are not
-// acknowledged: they repeat StreamBegin after a reconnection.
+// batch to batch, from any first number on (a router goes on counting when it reconnects), and the receiver
+// acknowledges the highest number up to which it has taken everything. Batches with number 0 stand outside that count
+// and are not acknowledged: they repeat StreamBegin after a reconnection.
 type Batch struct {
 	Number uint64
 	Events []Event
 
 	arena arena
+	frame int // bytes
 }

@@ -15,9 +15,9 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"tidemark/internal/rpc"
+	"tidemark/internal/tlsconf"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/store"
-	"tidemark/tlsconf"
 )
 
 const (
@@ -54,7 +54,8 @@ type StatusBucket struct {
 	UUID           string `json:"uuid"`
 	VBuckets       int    `json:"vbuckets"`
 	ActiveVBuckets int    `json:"active_vbuckets"`
-	// Replicas held here, how many seqnos of their active copies they are known to lack, and how many have not joined them.
+	// Replicas held here, how many seqnos of their active copies they are known to lack, and how many have not joined
+	// them.
 	ReplicaVBuckets int    `json:"replica_vbuckets"`
 	ReplicaLag      uint64 `json:"replica_lag"`
 	ReplicaUnjoined int    `json:"replica_unjoined"`
@@ -89,7 +90,8 @@ type StatusCounters struct {
 func (n *Node) Status() Status {
 	c := n.server.Counters()
 	s := Status{
-		Node: StatusNode{ID: n.config.NodeID, Role: "kv"}, Version: Version, UptimeMS: n.config.Now().Sub(n.started).Milliseconds(),
+		Node: StatusNode{ID: n.config.NodeID, Role: "kv"}, Version: Version,
+		UptimeMS:  n.config.Now().Sub(n.started).Milliseconds(),
 		Memcached: n.MemcachedAddr(), Quota: StatusQuota{UsedBytes: n.quota.Used(), LimitBytes: n.quota.Limit()},
 		Counters: StatusCounters{
 			Connections: c.Connections.Load(), Requests: c.Requests.Load(), Mutations: c.Mutations.Load(),
@@ -171,7 +173,8 @@ func (n *Node) details(b *bucket) BucketStatus {
 		if info.State == store.Dead {
 			continue
 		}
-		v := VBucketStatus{ID: info.ID, State: info.State.String(), Items: info.Items, Tombstones: info.Tombstones, HighSeqno: info.High, PurgeSeqno: info.Purge}
+		v := VBucketStatus{ID: info.ID, State: info.State.String(), Items: info.Items, Tombstones: info.Tombstones,
+			HighSeqno: info.High, PurgeSeqno: info.Purge}
 		for _, e := range info.Failover {
 			v.Failover = append(v.Failover, FailoverEntry{VBUUID: e.UUID, Seqno: e.Seqno})
 		}
@@ -194,7 +197,8 @@ func (n *Node) serveAdmin(ctx context.Context) error {
 	return nil
 }
 
-// adminHandler is the HTTP interface: health and readiness for all; with TLS the rest for whoever has a certificate or the password.
+// adminHandler is the HTTP interface: health and readiness for all; with TLS the rest for whoever has a certificate or
+// the password.
 func (n *Node) adminHandler() http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(&collector{n: n})
@@ -230,7 +234,8 @@ func (n *Node) known(handle http.HandlerFunc) http.HandlerFunc {
 // hasPassword says whether a request knows the KV user and password.
 func (n *Node) hasPassword(r *http.Request) bool {
 	user, password, _ := r.BasicAuth()
-	return subtle.ConstantTimeCompare([]byte(user), []byte(n.config.User))&subtle.ConstantTimeCompare([]byte(password), []byte(n.config.Password)) == 1
+	return subtle.ConstantTimeCompare([]byte(user), []byte(n.config.User))&subtle.ConstantTimeCompare([]byte(password),
+		[]byte(n.config.Password)) == 1
 }
 
 func (n *Node) unauthorized(w http.ResponseWriter, detail string) {

@@ -115,7 +115,8 @@ func (a *Admin) Status(ctx context.Context) (ClusterStatus, error) {
 			}
 		}
 		if v.Node == m.Leader && m.Operation != nil {
-			out.Progress = &Progress{Operation: m.Operation.ID, Left: m.Left(), Total: m.Operation.VBuckets, Waiting: v.Progress.Waiting}
+			out.Progress = &Progress{Operation: m.Operation.ID, Left: m.Left(), Total: m.Operation.VBuckets,
+				Waiting: v.Progress.Waiting}
 		}
 	}
 	for address, v := range views {

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/mcbp"
+	"tidemark/kv/mcbp"
 )
 
 // benchValue is a JSON document of about n bytes.
@@ -27,7 +27,8 @@ func pipeline(b *testing.B, c *rawClient, n int, value string, keys int) {
 			buf = buf[:0]
 			for j := i; j < min(n, i+batch); j++ {
 				key := fmt.Appendf(nil, "bench::%08d", j%keys)
-				buf, _ = mcbp.Append(buf, mcbp.Frame{Header: mcbp.Request(mcbp.OpSet, mcbp.VBucket(key, 16), uint32(j)), Extras: extras, Key: key, Value: []byte(value)})
+				buf, _ = mcbp.Append(buf, mcbp.Frame{Header: mcbp.Request(mcbp.OpSet, mcbp.VBucket(key, 16), uint32(j)),
+					Extras: extras, Key: key, Value: []byte(value)})
 			}
 			_, err = c.nc.Write(buf)
 		}
@@ -66,7 +67,8 @@ func BenchmarkSetOneByOne(b *testing.B) {
 	}
 }
 
-// BenchmarkDCPStream streams documents of 100 and 1024 bytes from memory over one connection; an operation is a mutation.
+// BenchmarkDCPStream streams documents of 100 and 1024 bytes from memory over one connection; an operation is a
+// mutation.
 func BenchmarkDCPStream(b *testing.B) {
 	for _, size := range []int{100, 1024} {
 		b.Run(fmt.Sprintf("%dB", size), func(b *testing.B) {
@@ -112,8 +114,8 @@ func BenchmarkDCPStream(b *testing.B) {
 	}
 }
 
-// BenchmarkFreshness writes 10,000 documents of 1 KiB per second (one batch of 50 every 5 ms) and measures the time from
-// the request to the mutation on a DCP stream, with the log synced every second.
+// BenchmarkFreshness writes 10,000 documents of 1 KiB per second (one batch of 50 every 5 ms) and measures the time
+// from the request to the mutation on a DCP stream, with the log synced every second.
 func BenchmarkFreshness(b *testing.B) {
 	const batch, pause = 50, 5 * time.Millisecond
 	n, _ := runNode(b, testConfig(b.TempDir()))

@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"tidemark/internal/need"
-	"tidemark/mcbp"
+	"tidemark/internal/testing/need"
+	"tidemark/kv/mcbp"
 )
 
 // plainConfig is a node for clients that know neither buckets nor vbuckets.
@@ -35,8 +35,8 @@ func TestLibmemcachedTools(t *testing.T) {
 	t.Logf("%s", out)
 }
 
-// memcapable checks a server's answers to the binary protocol one by one. It does not authenticate, so that something in
-// between does it.
+// memcapable checks a server's answers to the binary protocol one by one. It does not authenticate, so that something
+// in between does it.
 func TestMemcapable(t *testing.T) {
 	tool := need.Tool(t, "libmemcached-tools", "memcapable", "memccapable")
 	n, _ := runNode(t, plainConfig(t))
@@ -46,7 +46,8 @@ func TestMemcapable(t *testing.T) {
 	}
 	out, _ := exec.Command(tool, "-h", host, "-p", port, "-b").CombinedOutput() // it fails for the three below
 	// FLUSH is refused by name, and an answer to DELETE tells the cas of the deletion, as KV engines do.
-	for test, want := range map[string]string{"flush": "FAIL", "flushq": "FAIL", "delete": "FAIL", "incr": "pass", "appendq": "pass", "getkq": "pass", "stat": ""} {
+	for test, want := range map[string]string{"flush": "FAIL", "flushq": "FAIL", "delete": "FAIL", "incr": "pass",
+		"appendq": "pass", "getkq": "pass", "stat": ""} {
 		if !regexp.MustCompile(`binary ` + test + ` +\[?` + want).Match(out) {
 			t.Errorf("%s: want %s", test, want)
 		}
@@ -78,7 +79,8 @@ func authenticating(t *testing.T, addr string) string {
 					return err
 				}
 				defer to.Close()
-				hello, err := mcbp.Append(nil, request(mcbp.OpSASLAuth, 0, nil, []byte("PLAIN"), []byte("\x00"+testUser+"\x00"+testPassword)))
+				hello, err := mcbp.Append(nil, request(mcbp.OpSASLAuth, 0, nil, []byte("PLAIN"),
+					[]byte("\x00"+testUser+"\x00"+testPassword)))
 				if err != nil {
 					return err
 				}
@@ -106,7 +108,8 @@ func TestGoClients(t *testing.T) {
 	for _, client := range []string{"gomemcached", "gocbcore"} {
 		t.Run(client, func(t *testing.T) {
 			n, _ := runNode(t, plainConfig(t))
-			out, err := exec.Command("go", "run", "./clients/"+client, n.MemcachedAddr(), testUser, testPassword, "world").CombinedOutput()
+			out, err := exec.Command("go", "run", "./clients/"+client, n.MemcachedAddr(), testUser, testPassword,
+				"world").CombinedOutput()
 			if err != nil || !strings.HasSuffix(string(out), "\nok\n") {
 				t.Fatalf("%v\n%s", err, out)
 			}

@@ -5,11 +5,11 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/kvclient"
+	"tidemark/kv/kvclient"
 )
 
-// The wall clock of one node of three is moved 26 hours forth and back while clients write: what is acknowledged stays, CAS rises, only what was
-// to expire by that clock does, on the replicas too, and vbuckets change hands.
+// The wall clock of one node of three is moved 26 hours forth and back while clients write: what is acknowledged stays,
+// CAS rises, only what was to expire by that clock does, on the replicas too, and vbuckets change hands.
 func TestAClockThatJumps(t *testing.T) {
 	clock := newClock()
 	g := newGroupWith(t, 3, 1, func(c *Config) {

@@ -32,8 +32,8 @@ const (
 // errOlder means that a map is not newer than the one at hand.
 var errOlder = errors.New("the map is not newer")
 
-// cluster is a node's part in the cluster: the map it believes in, and how it becomes a newer one. A map, or a promise, is on disk
-// before anything follows from it. mu is a leaf lock; changing makes changes one after the other.
+// cluster is a node's part in the cluster: the map it believes in, and how it becomes a newer one. A map, or a promise,
+// is on disk before anything follows from it. mu is a leaf lock; changing makes changes one after the other.
 type cluster struct {
 	n     *Node
 	peers *peers
@@ -55,8 +55,8 @@ type cluster struct {
 	learnt    bool     // the map has been compared with a majority
 }
 
-// reserved is the highest revision that this node has tried to make, whether or not anybody took it: no two maps have the
-// same number.
+// reserved is the highest revision that this node has tried to make, whether or not anybody took it: no two maps have
+// the same number.
 type reserved struct {
 	RevEpoch int64 `json:"rev_epoch"`
 	Rev      int64 `json:"rev"`
@@ -64,7 +64,8 @@ type reserved struct {
 
 // openCluster reads the node's map, or makes the first one.
 func openCluster(n *Node) (*cluster, error) {
-	c := &cluster{n: n, peers: newPeers(n.config), wake: make(chan struct{}, 1), making: make(chan struct{}, 1), addresses: n.mapNodes(n.config.Nodes)}
+	c := &cluster{n: n, peers: newPeers(n.config), wake: make(chan struct{}, 1), making: make(chan struct{}, 1),
+		addresses: n.mapNodes(n.config.Nodes)}
 	specs := n.config.specs()
 	m, stored, err := loadMap(n.config.Dir, specs)
 	if err == nil {
@@ -94,8 +95,8 @@ func find(nodes []clustermap.Node, id string) (clustermap.Node, bool) {
 	return clustermap.Map{Nodes: nodes}.Node(id)
 }
 
-// loadMap reads the stored map. Maps of the time before replicas were one per bucket, without a change ever: their chains
-// are taken over.
+// loadMap reads the stored map. Maps of the time before replicas were one per bucket, without a change ever: their
+// chains are taken over.
 func loadMap(dir string, specs []clustermap.Spec) (m clustermap.Map, stored bool, err error) {
 	path := filepath.Join(dir, mapName)
 	stored, err = readMap(path, &m)
@@ -113,7 +114,8 @@ func loadMap(dir string, specs []clustermap.Spec) (m clustermap.Map, stored bool
 			return m, false, err
 		}
 		m.Format, m.RevEpoch, m.Rev, m.Nodes = clustermap.Format, 1, max(m.Rev, old.Rev+1), old.Nodes
-		m.Buckets = append(m.Buckets, clustermap.Bucket{Name: s.Name, UUID: old.UUID, Replicas: s.Replicas, Chains: old.Chains})
+		m.Buckets = append(m.Buckets, clustermap.Bucket{Name: s.Name, UUID: old.UUID, Replicas: s.Replicas,
+			Chains: old.Chains})
 	}
 	if len(m.Nodes) > 0 {
 		m.Leader = m.Nodes[0].ID
@@ -147,7 +149,8 @@ func (c *cluster) loadPromises(have int64) error {
 	}
 	var all clustermap.Promises
 	if err := json.Unmarshal(raw, &all); err != nil {
-		return fmt.Errorf("%w: %s: %w; it says which failovers this node waits for: restore it from a copy, or, when no failover has been begun and not finished, remove it",
+		return fmt.Errorf("%w: %s: %w; it says which failovers this node waits for: restore it from a copy, or, when no "+
+			"failover has been begun and not finished, remove it",
 			clustermap.ErrMap, path, err)
 	}
 	c.promises = all.Beyond(have)
@@ -185,8 +188,8 @@ func (c *cluster) publish(m clustermap.Map) error {
 	return err
 }
 
-// configsOf makes what clients are told, by bucket. This node's own addresses are the present ones, also while the leader has
-// not made a revision of them.
+// configsOf makes what clients are told, by bucket. This node's own addresses are the present ones, also while the
+// leader has not made a revision of them.
 func (c *cluster) configsOf(m clustermap.Map) (map[string]server.ClusterConfig, error) {
 	c.mu.Lock()
 	self, ok := find(c.addresses, c.n.config.NodeID)
@@ -254,8 +257,8 @@ func (c *cluster) kick() {
 // sealed names vbuckets that must have been sealed at a seqno for a map to be taken.
 type sealed map[string]map[uint16]uint64
 
-// adopt takes a newer map: to disk, then to clients, then to the vbuckets. expect makes that depend on seals that have held:
-// store.ErrSealBroken. errOlder when the map is not newer (the same one is fine), or would break a promise.
+// adopt takes a newer map: to disk, then to clients, then to the vbuckets. expect makes that depend on seals that have
+// held: store.ErrSealBroken. errOlder when the map is not newer (the same one is fine), or would break a promise.
 func (c *cluster) adopt(m clustermap.Map, expect sealed) error {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -267,7 +270,8 @@ func (c *cluster) adopt(m clustermap.Map, expect sealed) error {
 		return fmt.Errorf("%w: %d.%d, have %d.%d", errOlder, m.RevEpoch, m.Rev, have.RevEpoch, have.Rev)
 	}
 	if p, ok := c.promised().Against(m.RevEpoch); ok {
-		return fmt.Errorf("%w: %d.%d, and %s has the promise that its epoch %d comes next", errOlder, m.RevEpoch, m.Rev, p.Maker, p.RevEpoch)
+		return fmt.Errorf("%w: %d.%d, and %s has the promise that its epoch %d comes next", errOlder, m.RevEpoch, m.Rev,
+			p.Maker, p.RevEpoch)
 	}
 	if err := m.Check(c.n.config.specs()); err != nil {
 		return err
@@ -287,13 +291,14 @@ func (c *cluster) adopt(m clustermap.Map, expect sealed) error {
 		return err
 	}
 	c.show(m, configs)
-	c.n.config.Logger.Info("map adopted", "rev_epoch", m.RevEpoch, "rev", m.Rev, "leader", m.Leader, "nodes", len(m.Nodes), "operation", m.Operation != nil)
+	c.n.config.Logger.Info("map adopted", "rev_epoch", m.RevEpoch, "rev", m.Rev, "leader", m.Leader, "nodes", len(m.Nodes),
+		"operation", m.Operation != nil)
 	c.applyLocked()
 	return nil
 }
 
-// give promises the maker of an epoch that it comes next, and gives the newest map that was taken: clustermap.Promise. For turn
-// nobody else is promised one; 0 takes the promise back.
+// give promises the maker of an epoch that it comes next, and returns the newest map that was taken:
+// clustermap.Promise. For turn nobody else is promised one; 0 takes the promise back.
 func (c *cluster) give(p clustermap.Promise, turn time.Duration) (clustermap.Map, error) {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -414,7 +419,7 @@ func (c *cluster) others(m clustermap.Map) (out []clustermap.Node) {
 	return out
 }
 
-// poll compares maps with the other members, takes the newest one, and gives those that did not answer.
+// poll compares maps with the other members, takes the newest one, and returns those that did not answer.
 func (c *cluster) poll(ctx context.Context) (missing []string) { return c.pollLeaving(ctx, nil) }
 
 // pollLeaving is poll where some are about to leave: they are not waited for as long as the others.
@@ -460,7 +465,8 @@ func (c *cluster) learn(ctx context.Context) bool {
 		c.waits(missing, false)
 		if !told {
 			told = true
-			c.n.config.Logger.Warn("waiting for other members before documents are served: one of them may have a newer map; if they are lost for good, fail them over",
+			c.n.config.Logger.Warn("waiting for other members before documents are served: one of them may have a newer map; "+
+				"if they are lost for good, fail them over",
 				"missing", missing, "members", len(m.Nodes))
 		}
 		select {
@@ -491,7 +497,8 @@ func (c *cluster) Run(ctx context.Context) error {
 	}
 }
 
-// clean empties what a member has no part in any more. One that is no member keeps what it has, until it is added again.
+// clean empties what a member has no part in any more. One that is no member keeps what it has, until it is added
+// again.
 func (c *cluster) clean() {
 	c.changing.Lock()
 	defer c.changing.Unlock()
@@ -540,7 +547,8 @@ func (c *cluster) flush(bucket string) error {
 func (c *cluster) commit(ctx context.Context, m clustermap.Map, first string, expect sealed) (clustermap.Map, error) {
 	before := c.current()
 	if p, ok := c.promised().Against(m.RevEpoch); ok { // before anybody has taken what this node could not
-		return m, fmt.Errorf("%w: this node has promised that epoch %d of %s comes next: ask again for the failover that was begun", ErrRefused, p.RevEpoch, p.Maker)
+		return m, fmt.Errorf("%w: this node has promised that epoch %d of %s comes next: ask again for the failover that "+
+			"was begun", ErrRefused, p.RevEpoch, p.Maker)
 	}
 	m, err := c.reserve(m)
 	if err != nil {
@@ -570,13 +578,14 @@ func (c *cluster) commit(ctx context.Context, m clustermap.Map, first string, ex
 		return m, c.peers.push(ctx, p, m, nil)
 	}) {
 		if a.err != nil {
-			c.n.config.Logger.Info("a node was not told the new map; it asks for it", "node", id, "rev_epoch", m.RevEpoch, "rev", m.Rev, "error", a.err)
+			c.n.config.Logger.Info("a node was not told the new map; it asks for it", "node", id, "rev_epoch", m.RevEpoch, "rev",
+				m.Rev, "error", a.err)
 		}
 	}
 	return m, nil
 }
 
-// reserve gives the map a number that no other map has had.
+// reserve returns the map a number that no other map has had.
 func (c *cluster) reserve(m clustermap.Map) (clustermap.Map, error) {
 	path := filepath.Join(c.n.config.Dir, reservedName)
 	var r reserved

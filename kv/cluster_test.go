@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/feed"
 	"tidemark/internal/rpc"
 	"tidemark/kv/clustermap"
-	"tidemark/kvclient"
-	"tidemark/mcbp"
+	"tidemark/kv/kvclient"
+	"tidemark/kv/mcbp"
+	"tidemark/projector/feed"
 )
 
 func TestReplicasAreCopies(t *testing.T) {
@@ -89,7 +89,8 @@ func TestFailoverWithoutLoss(t *testing.T) {
 	}
 	// What is left has no replicas for all; a second failover would lose, and is refused by name.
 	err = g.post("kv2", pathFailover, FailoverRequest{Nodes: []string{"kv3"}}, nil)
-	if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "it has no replica") || !strings.Contains(err.Error(), "--lose") {
+	if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "it has no replica") ||
+		!strings.Contains(err.Error(), "--lose") {
 		t.Fatal(err)
 	}
 	h.check(t, c)
@@ -194,7 +195,8 @@ func TestFailoverWithLoss(t *testing.T) {
 	}
 	// Added again, its branches are given up where they differ.
 	n := g.nodes["kv3"]
-	if err := g.post("kv1", pathRebalance, RebalanceRequest{Add: []clustermap.Node{{ID: "kv3", Memcached: n.MemcachedAddr(), Admin: n.AdminAddr()}}}, nil); err != nil {
+	if err := g.post("kv1", pathRebalance, RebalanceRequest{Add: []clustermap.Node{{ID: "kv3",
+		Memcached: n.MemcachedAddr(), Admin: n.AdminAddr()}}}, nil); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, func() error {
@@ -240,7 +242,8 @@ func TestRebalanceUnderWrites(t *testing.T) {
 		})
 	}
 	p := g.join("kv3")
-	rebalance(RebalanceRequest{Add: []clustermap.Node{{ID: p.ID, Memcached: p.Memcached, Admin: p.Admin}}}, "kv1", "kv2", "kv3")
+	rebalance(RebalanceRequest{Add: []clustermap.Node{{ID: p.ID, Memcached: p.Memcached, Admin: p.Admin}}}, "kv1", "kv2",
+		"kv3")
 	h.count(t, 200)
 	g.settledUnderLoad("kv1", "kv2", "kv3")
 	rebalance(RebalanceRequest{Remove: []string{"kv1"}}, "kv2", "kv3") // the leader
@@ -248,10 +251,12 @@ func TestRebalanceUnderWrites(t *testing.T) {
 	stop()
 	h.check(t, c)
 	g.same()
-	if err := g.post("kv2", pathRebalance, RebalanceRequest{Remove: []string{"kv9"}}, nil); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "kv9") {
+	if err := g.post("kv2", pathRebalance, RebalanceRequest{Remove: []string{"kv9"}}, nil); !errors.Is(err, ErrRefused) ||
+		!strings.Contains(err.Error(), "kv9") {
 		t.Fatal(err)
 	}
-	if err := g.post("kv2", pathRebalance, RebalanceRequest{Remove: []string{"kv2", "kv3"}}, nil); !errors.Is(err, ErrRefused) {
+	if err := g.post("kv2", pathRebalance, RebalanceRequest{Remove: []string{"kv2", "kv3"}}, nil); !errors.Is(err,
+		ErrRefused) {
 		t.Fatal(err)
 	}
 	// The node that left keeps nothing active after a restart either, and may come back.
@@ -262,7 +267,8 @@ func TestRebalanceUnderWrites(t *testing.T) {
 	if v := n.View(); v.Member || len(v.Copies["world"]) != 0 {
 		t.Fatalf("kv1 has %d vbuckets", len(v.Copies["world"]))
 	}
-	rebalance(RebalanceRequest{Add: []clustermap.Node{{ID: "kv1", Memcached: n.MemcachedAddr(), Admin: n.AdminAddr()}}}, "kv2", "kv3", "kv1")
+	rebalance(RebalanceRequest{Add: []clustermap.Node{{ID: "kv1", Memcached: n.MemcachedAddr(), Admin: n.AdminAddr()}}},
+		"kv2", "kv3", "kv1")
 	g.same()
 	h.check(t, c)
 }
@@ -297,7 +303,8 @@ func TestRebalanceResumes(t *testing.T) {
 				ready(t, g.nodes[victim])
 				h.count(t, 20)
 			}
-			eventually(t, func() error { return g.post("kv1", pathRebalance, r, nil) }) // asking again is no harm; when it is over, that begins another one
+			// asking again is no harm; when it is over, that begins another one
+			eventually(t, func() error { return g.post("kv1", pathRebalance, r, nil) })
 			eventually(t, func() error {
 				if v := g.nodes["kv1"].View(); v.Map.Operation != nil || len(v.Map.Nodes) != 3 {
 					return fmt.Errorf("%+v", v.Progress)
@@ -328,7 +335,8 @@ func TestANodeDoesNotServeBeforeItHasCompared(t *testing.T) {
 		}
 		return nil
 	})
-	wantUnready(t, n, rpc.Reason{Code: reasonMembers, Detail: "warming up: waiting for a majority of the members, one of which may have a newer map; kv1, kv2 did not answer. If they are lost for good, fail them over"})
+	wantUnready(t, n, rpc.Reason{Code: reasonMembers, Detail: "warming up: waiting for a majority of the members, one " +
+		"of which may have a newer map; kv1, kv2 did not answer. If they are lost for good, fail them over"})
 	g.again("kv1") // with one other it is a majority
 	ready(t, n)
 	ready(t, g.nodes["kv1"])
@@ -339,8 +347,10 @@ func TestANodeDoesNotServeBeforeItHasCompared(t *testing.T) {
 func TestClusterInterfaceNeedsThePassword(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	for _, path := range []string{pathMap, pathSeal, pathPause, pathFlush, pathFailover, pathRebalance} {
-		r := Remote{User: testUser, Password: "wrong", HTTP: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
-		if err := r.Call(within(t), n.AdminAddr(), http.MethodPost, path, struct{}{}, nil); !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "password") {
+		r := Remote{User: testUser, Password: "wrong",
+			HTTP: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+		if err := r.Call(within(t), n.AdminAddr(), http.MethodPost, path, struct{}{}, nil); !errors.Is(err, ErrRefused) ||
+			!strings.Contains(err.Error(), "password") {
 			t.Errorf("%s: %v", path, err)
 		}
 		r.Password = testPassword
@@ -361,7 +371,8 @@ func TestFolderOfFormerTimes(t *testing.T) {
 		t.Fatal(err)
 	}
 	old := fmt.Sprintf(`{"format":1,"rev_epoch":1,"rev":7,"bucket":"world","uuid":%q,"nodes":[{"id":"kv1","memcached":"127.0.0.1:1","admin":"127.0.0.1:2"}],"chains":%s}`,
-		testConfig(dir).Buckets[0].UUID, strings.ReplaceAll(strings.ReplaceAll(fmt.Sprintf("%q", chains), " ", ","), "],[", "],["))
+		testConfig(dir).Buckets[0].UUID, strings.ReplaceAll(strings.ReplaceAll(fmt.Sprintf("%q", chains), " ", ","), "],[",
+			"],["))
 	if err := os.WriteFile(dir+"/buckets/world/map.json", []byte(old), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -372,13 +383,15 @@ func TestFolderOfFormerTimes(t *testing.T) {
 	login(t, n.MemcachedAddr()).want(request(mcbp.OpGet, 3, nil, []byte("a"), nil), mcbp.StatusOK)
 }
 
-// A takeover ends the old owner's streams, and the consumer goes on at the new one from where it was, on its old branch.
+// A takeover ends the old owner's streams, and the consumer goes on at the new one from where it was, on its old
+// branch.
 func TestTakeoverAsAConsumerSeesIt(t *testing.T) {
 	g := newGroup(t, 2, 0)
 	c := g.client()
 	dial := func(id string) *feed.Conn {
 		t.Helper()
-		conn, err := feed.Dial(within(t), feed.Config{Addr: g.nodes[id].MemcachedAddr(), Bucket: "world", User: testUser, Password: testPassword, Name: "consumer-" + id})
+		conn, err := feed.Dial(within(t), feed.Config{Addr: g.nodes[id].MemcachedAddr(), Bucket: "world", User: testUser,
+			Password: testPassword, Name: "consumer-" + id})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -420,11 +433,13 @@ func TestTakeoverAsAConsumerSeesIt(t *testing.T) {
 		t.Fatalf("ended at %d of %d with reason %v", at, last.Seqno, end.EndReason)
 	}
 	g.settled()
-	log, err := dial("kv2").OpenStream(within(t), feed.StreamRequest{VBucket: 0, End: mcbp.EndOfTime, Start: at, VBUUID: last.VBUUID, SnapStart: at, SnapEnd: at})
+	log, err := dial("kv2").OpenStream(within(t), feed.StreamRequest{VBucket: 0, End: mcbp.EndOfTime, Start: at,
+		VBUUID: last.VBUUID, SnapStart: at, SnapEnd: at})
 	if err != nil || len(log) != 2 || log[0].Seqno != at || log[1].VBUUID != last.VBUUID {
 		t.Fatalf("%+v, %v", log, err)
 	}
-	if _, err := old.OpenStream(within(t), feed.StreamRequest{VBucket: 0, End: mcbp.EndOfTime}); !errors.Is(err, feed.ErrNotMyVBucket) {
+	if _, err := old.OpenStream(within(t), feed.StreamRequest{VBucket: 0, End: mcbp.EndOfTime}); !errors.Is(err,
+		feed.ErrNotMyVBucket) {
 		t.Fatal(err)
 	}
 }

@@ -9,9 +9,9 @@ import (
 	"strconv"
 	"time"
 
+	"tidemark/internal/tlsconf"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/store"
-	"tidemark/tlsconf"
 )
 
 const (
@@ -63,7 +63,8 @@ type Progress struct {
 func (n *Node) View() ClusterView {
 	m := n.cluster.current()
 	_, member := m.Node(n.config.NodeID)
-	out := ClusterView{Node: n.config.NodeID, Ready: n.serving.Load(), Stored: n.stored(), Member: member && m.RevEpoch > 0, Map: m, Copies: map[string][]CopyView{}}
+	out := ClusterView{Node: n.config.NodeID, Ready: n.serving.Load(), Stored: n.stored(), Member: member &&
+		m.RevEpoch > 0, Map: m, Copies: map[string][]CopyView{}}
 	n.cluster.mu.Lock()
 	out.Progress, out.Promises = n.cluster.progress, n.cluster.promises
 	n.cluster.mu.Unlock()
@@ -77,7 +78,8 @@ func (n *Node) View() ClusterView {
 			if info.State == store.Dead {
 				continue
 			}
-			v := CopyView{VBucket: info.ID, State: info.State.String(), High: info.High, Items: info.Items, Whole: info.Window.End == info.High, Known: info.High}
+			v := CopyView{VBucket: info.ID, State: info.State.String(), High: info.High, Items: info.Items,
+				Whole: info.Window.End == info.High, Known: info.High}
 			for _, e := range info.Failover {
 				v.Log = append(v.Log, clustermap.Branch{VBUUID: e.UUID, Seqno: e.Seqno})
 			}
@@ -92,8 +94,8 @@ func (n *Node) View() ClusterView {
 	return out
 }
 
-// clusterHandlers adds the cluster's part of the admin interface. What changes something needs the KV user's password; what
-// nodes tell each other comes, over TLS, only from nodes.
+// clusterHandlers adds the cluster's part of the admin interface. What changes something needs the KV user's password;
+// what nodes tell each other comes, over TLS, only from nodes.
 func (n *Node) clusterHandlers(mux *http.ServeMux) {
 	mux.HandleFunc("GET "+pathCluster, n.known(func(w http.ResponseWriter, _ *http.Request) { n.writeJSON(w, n.View()) }))
 	mux.HandleFunc("GET "+pathMap, n.known(n.getMap))
@@ -102,8 +104,10 @@ func (n *Node) clusterHandlers(mux *http.ServeMux) {
 		check  func(*http.Request) error
 		handle func(context.Context, []byte) (any, error)
 	}{
-		pathMap: {tlsconf.Only(tlsconf.KV), n.postMap}, pathSeal: {tlsconf.Only(tlsconf.KV), n.postSeal}, pathPromise: {tlsconf.Only(tlsconf.KV), n.postPromise},
-		pathPause: {anybody, n.postPause}, pathFlush: {anybody, n.postFlush}, pathFailover: {anybody, n.postFailover}, pathRebalance: {anybody, n.postRebalance},
+		pathMap: {tlsconf.Only(tlsconf.KV), n.postMap}, pathSeal: {tlsconf.Only(tlsconf.KV), n.postSeal},
+		pathPromise: {tlsconf.Only(tlsconf.KV), n.postPromise},
+		pathPause:   {anybody, n.postPause}, pathFlush: {anybody, n.postFlush}, pathFailover: {anybody, n.postFailover},
+		pathRebalance: {anybody, n.postRebalance},
 	} {
 		mux.HandleFunc("POST "+path, n.authorized(add.check, add.handle))
 	}
@@ -122,7 +126,8 @@ func (n *Node) getMap(w http.ResponseWriter, r *http.Request) {
 }
 
 // authorized checks the sender and the password, reads the body, and words refusals.
-func (n *Node) authorized(check func(*http.Request) error, handle func(context.Context, []byte) (any, error)) http.HandlerFunc {
+func (n *Node) authorized(check func(*http.Request) error, handle func(context.Context, []byte) (any,
+	error)) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		if !n.hasPassword(r) {
 			n.unauthorized(w, "the KV user and password are needed")
@@ -233,7 +238,8 @@ func (n *Node) postSeal(_ context.Context, body []byte) (any, error) {
 	return a, nil
 }
 
-// PauseRequest holds replication to a node back, at the ends of snapshots, for tests and drills. Without Bucket it is for all.
+// PauseRequest holds replication to a node back, at the ends of snapshots, for tests and drills. Without Bucket it is
+// for all.
 type PauseRequest struct {
 	Bucket string `json:"bucket,omitempty"`
 	Paused bool   `json:"paused"`

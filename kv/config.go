@@ -9,11 +9,11 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"tidemark/internal/tlsconf"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/seglog"
 	"tidemark/kv/server"
 	"tidemark/kv/store"
-	"tidemark/tlsconf"
 )
 
 // ErrConfig means that a Config cannot be used; the message says what is wrong with it.
@@ -23,8 +23,8 @@ var ErrConfig = errors.New("kv configuration")
 // its listeners are open). MemcachedTLS is empty where TLS is not spoken; its host is that of Memcached.
 type Peer struct{ ID, Memcached, Admin, MemcachedTLS string }
 
-// BucketConfig names a bucket. VBuckets is a power of two up to 1024 and cannot change. Replicas, 0 to 3, counts when the
-// first map is made; nodes that are too few for it keep as many as they can.
+// BucketConfig names a bucket. VBuckets is a power of two up to 1024 and cannot change. Replicas, 0 to 3, counts when
+// the first map is made; nodes that are too few for it keep as many as they can.
 type BucketConfig struct {
 	Name, UUID string
 	VBuckets   int
@@ -39,7 +39,8 @@ type Config struct {
 	Listen, Admin string
 	// ListenTLS is the memcached address on which TLS is spoken; it is meant with TLS only.
 	ListenTLS string
-	// TLS is this node's certificate, of role kv; with it Admin is HTTPS, on all nodes of the cluster or on none. nil: no TLS.
+	// TLS is this node's certificate, of role kv; with it Admin is HTTPS, on all nodes of the cluster or on none. nil: no
+	// TLS.
 	TLS *tlsconf.Source
 	// Nodes is the whole cluster including this node, in the same order on every node. Empty means this node alone. The
 	// first map is derived from it; later the map says who is a member, and this only where members have moved to.
@@ -47,7 +48,7 @@ type Config struct {
 	// Join starts without vbuckets, to be added to a cluster by a rebalance; it counts until there is a map.
 	Join    bool
 	Buckets []BucketConfig
-	// User and Password are what clients must know. AllowPlain accepts them in clear text also without TLS, and gives a
+	// User and Password are what clients must know. AllowPlain accepts them in clear text also without TLS, and returns a
 	// client that does not know buckets the only one.
 	User, Password string
 	AllowPlain     bool
@@ -62,8 +63,8 @@ type Config struct {
 	// The server's patience: with a silent client, one that does not authenticate, one that sends half a frame, one that
 	// takes no answers, and with a DCP consumer that takes nothing or answers no NOOP.
 	IdleTimeout, AuthTimeout, FrameTimeout, WriteTimeout, DCPTimeout time.Duration
-	// SegmentBytes is the size of a log segment, Housekeep the interval of syncing, expiring and compacting, PurgeAfter the
-	// age at which tombstones may be forgotten.
+	// SegmentBytes is the size of a log segment, Housekeep the interval of syncing, expiring and compacting, PurgeAfter
+	// the age at which tombstones may be forgotten.
 	SegmentBytes int64
 	Housekeep    time.Duration
 	PurgeAfter   time.Duration
@@ -81,6 +82,38 @@ var (
 
 // check validates the configuration and fills in what may be left out.
 func (c *Config) check() error {
+	c.setDefaults()
+	switch {
+	case !validName.MatchString(c.NodeID):
+		return fmt.Errorf("%w: node id %q: want 1 to 100 letters, digits, '.', '_', '%%' or '-'", ErrConfig, c.NodeID)
+	case c.Dir == "":
+		return fmt.Errorf("%w: no folder given", ErrConfig)
+	case c.ListenTLS != "" && c.TLS == nil:
+		return fmt.Errorf("%w: a memcached address with TLS (%s) needs a certificate and its key", ErrConfig, c.ListenTLS)
+	case c.User == "" || c.Password == "":
+		return fmt.Errorf("%w: user and password are needed: clients always authenticate", ErrConfig)
+	case !slices.ContainsFunc(c.Nodes, func(p Peer) bool { return p.ID == c.NodeID }):
+		return fmt.Errorf("%w: node %q is not in its own list of %d nodes", ErrConfig, c.NodeID, len(c.Nodes))
+	case len(c.Buckets) == 0:
+		return fmt.Errorf("%w: no bucket given", ErrConfig)
+	}
+	for i, p := range c.Nodes {
+		if slices.ContainsFunc(c.Nodes[:i], func(q Peer) bool { return q.ID == p.ID }) {
+			return fmt.Errorf("%w: node %q is listed twice", ErrConfig, p.ID)
+		}
+	}
+	for i, b := range c.Buckets {
+		if err := b.check(len(c.Nodes)); err != nil {
+			return err
+		}
+		if slices.ContainsFunc(c.Buckets[:i], func(o BucketConfig) bool { return o.Name == b.Name }) {
+			return fmt.Errorf("%w: bucket %q is listed twice", ErrConfig, b.Name)
+		}
+	}
+	return nil
+}
+
+func (c *Config) setDefaults() {
 	if c.Logger == nil {
 		c.Logger = hclog.NewNullLogger()
 	}
@@ -96,47 +129,29 @@ func (c *Config) check() error {
 	if c.PurgeAfter <= 0 && c.Nasty.Has(server.Purges) {
 		c.PurgeAfter = time.Second
 	}
-	self := slices.ContainsFunc(c.Nodes, func(p Peer) bool { return p.ID == c.NodeID })
+}
+
+// check looks at one bucket of a cluster of so many nodes.
+func (b *BucketConfig) check(nodes int) error {
 	switch {
-	case !validName.MatchString(c.NodeID):
-		return fmt.Errorf("%w: node id %q: want 1 to 100 letters, digits, '.', '_', '%%' or '-'", ErrConfig, c.NodeID)
-	case c.Dir == "":
-		return fmt.Errorf("%w: no folder given", ErrConfig)
-	case c.ListenTLS != "" && c.TLS == nil:
-		return fmt.Errorf("%w: a memcached address with TLS (%s) needs a certificate and its key", ErrConfig, c.ListenTLS)
-	case c.User == "" || c.Password == "":
-		return fmt.Errorf("%w: user and password are needed: clients always authenticate", ErrConfig)
-	case !self:
-		return fmt.Errorf("%w: node %q is not in its own list of %d nodes", ErrConfig, c.NodeID, len(c.Nodes))
-	case len(c.Buckets) == 0:
-		return fmt.Errorf("%w: no bucket given", ErrConfig)
-	}
-	for i, p := range c.Nodes {
-		if slices.ContainsFunc(c.Nodes[:i], func(q Peer) bool { return q.ID == p.ID }) {
-			return fmt.Errorf("%w: node %q is listed twice", ErrConfig, p.ID)
-		}
-	}
-	for i, b := range c.Buckets {
-		switch {
-		case !validName.MatchString(b.Name) || b.Name[0] == '.':
-			return fmt.Errorf("%w: bucket name %q: want 1 to 100 letters, digits, '.', '_', '%%' or '-', not beginning with '.'", ErrConfig, b.Name)
-		case !validUUID.MatchString(b.UUID):
-			return fmt.Errorf("%w: bucket %q: uuid %q: want 1 to 64 letters, digits or '-'", ErrConfig, b.Name, b.UUID)
-		case b.VBuckets < 1 || b.VBuckets > store.MaxVBuckets || b.VBuckets&(b.VBuckets-1) != 0:
-			return fmt.Errorf("%w: bucket %q: %d vbuckets: want a power of two up to %d", ErrConfig, b.Name, b.VBuckets, store.MaxVBuckets)
-		case b.Replicas < 0 || b.Replicas > clustermap.MaxReplicas:
-			return fmt.Errorf("%w: bucket %q: %d replicas: want 0 to %d", ErrConfig, b.Name, b.Replicas, clustermap.MaxReplicas)
-		case b.VBuckets < len(c.Nodes):
-			return fmt.Errorf("%w: bucket %q: %d vbuckets for %d nodes: want at least one each", ErrConfig, b.Name, b.VBuckets, len(c.Nodes))
-		}
-		if slices.ContainsFunc(c.Buckets[:i], func(o BucketConfig) bool { return o.Name == b.Name }) {
-			return fmt.Errorf("%w: bucket %q is listed twice", ErrConfig, b.Name)
-		}
+	case !validName.MatchString(b.Name) || b.Name[0] == '.':
+		return fmt.Errorf("%w: bucket name %q: want 1 to 100 letters, digits, '.', '_', '%%' or '-', not beginning with '.'",
+			ErrConfig, b.Name)
+	case !validUUID.MatchString(b.UUID):
+		return fmt.Errorf("%w: bucket %q: uuid %q: want 1 to 64 letters, digits or '-'", ErrConfig, b.Name, b.UUID)
+	case b.VBuckets < 1 || b.VBuckets > store.MaxVBuckets || b.VBuckets&(b.VBuckets-1) != 0:
+		return fmt.Errorf("%w: bucket %q: %d vbuckets: want a power of two up to %d", ErrConfig, b.Name, b.VBuckets,
+			store.MaxVBuckets)
+	case b.Replicas < 0 || b.Replicas > clustermap.MaxReplicas:
+		return fmt.Errorf("%w: bucket %q: %d replicas: want 0 to %d", ErrConfig, b.Name, b.Replicas, clustermap.MaxReplicas)
+	case b.VBuckets < nodes:
+		return fmt.Errorf("%w: bucket %q: %d vbuckets for %d nodes: want at least one each", ErrConfig, b.Name, b.VBuckets,
+			nodes)
 	}
 	return nil
 }
 
-// mapNodes gives the peers the form of the cluster map, with this node's real addresses.
+// mapNodes returns the peers the form of the cluster map, with this node's real addresses.
 func (n *Node) mapNodes(peers []Peer) []clustermap.Node {
 	out := make([]clustermap.Node, len(peers))
 	for i, p := range peers {

@@ -14,8 +14,9 @@ import (
 	"tidemark/kv/clustermap"
 )
 
-// TestDamagedFolders: a node of a cluster is killed and its folder damaged. It does not serve what is not what was written, says which file it
-// is and what can be done, and the others go on; after what it says, everything that was acknowledged is there.
+// TestDamagedFolders: a node of a cluster is killed and its folder damaged. It does not serve what is not what was
+// written, says which file it is and what can be done, and the others go on; after what it says, everything that was
+// acknowledged is there.
 func TestDamagedFolders(t *testing.T) {
 	segments := func(t *testing.T, dir string) []string {
 		t.Helper()
@@ -43,7 +44,8 @@ func TestDamagedFolders(t *testing.T) {
 		hurt func(t *testing.T, dir string) (file string)
 		says string
 	}{
-		{"a byte in a sealed segment", func(t *testing.T, dir string) string { return flip(t, segments(t, dir)[1]) }, "tidemark kv failover"},
+		{"a byte in a sealed segment", func(t *testing.T, dir string) string { return flip(t, segments(t, dir)[1]) },
+			"tidemark kv failover"},
 		{"a byte in the last segment", func(t *testing.T, dir string) string {
 			names := segments(t, dir)
 			return flip(t, names[len(names)-1])
@@ -135,7 +137,8 @@ func TestDamagedFolders(t *testing.T) {
 	f.last()
 }
 
-// replicated waits until the replicas have everything: what a node takes with it when it dies is only what they had not heard of.
+// replicated waits until the replicas have everything: what a node takes with it when it dies is only what they had not
+// heard of.
 func (f *fire) replicated() {
 	f.t.Helper()
 	eventually(f.t, func() error {
@@ -157,7 +160,7 @@ func (f *fire) replicated() {
 	})
 }
 
-// fails starts the node, which must end by itself with an error, and gives what it says.
+// fails starts the node, which must end by itself with an error, and returns what it says.
 func (b *burning) fails() string {
 	b.t.Helper()
 	path := filepath.Join(b.conf.Dir, "log")

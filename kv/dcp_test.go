@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/kv/mcbp"
 	"tidemark/kv/store"
-	"tidemark/mcbp"
 )
 
 func (c *rawClient) lines(want ...string) {
@@ -38,7 +38,8 @@ func (c *rawClient) silent(d time.Duration) {
 func TestStreamFromZeroThenLive(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	kv := login(t, n.MemcachedAddr())
-	for _, f := range []mcbp.Frame{setFrame(2, "a", "1"), setFrame(2, "b", "2"), setFrame(2, "a", "3"), setFrame(2, "c", "4"), request(mcbp.OpDelete, 2, nil, []byte("b"), nil)} {
+	for _, f := range []mcbp.Frame{setFrame(2, "a", "1"), setFrame(2, "b", "2"), setFrame(2, "a", "3"),
+		setFrame(2, "c", "4"), request(mcbp.OpDelete, 2, nil, []byte("b"), nil)} {
 		kv.want(f, mcbp.StatusOK)
 	}
 	c := openDCP(t, n.MemcachedAddr(), "c", 0, "send_stream_end_on_client_close_stream", "true")
@@ -58,7 +59,8 @@ func TestStreamFromZeroThenLive(t *testing.T) {
 
 	// From the middle: the first marker begins where the consumer is.
 	uuid := n.buckets[0].store.VBucket(2).Info().Failover[0].UUID
-	c.want(streamFrame(2, mcbp.StreamRequest{Start: 5, End: mcbp.EndOfTime, VBUUID: uuid, SnapStart: 5, SnapEnd: 5}), mcbp.StatusOK)
+	c.want(streamFrame(2, mcbp.StreamRequest{Start: 5, End: mcbp.EndOfTime, VBUUID: uuid, SnapStart: 5, SnapEnd: 5}),
+		mcbp.StatusOK)
 	c.lines("snapshot 5-7 2 <nil>", "mutation 7 d=6 <nil>")
 	// At the present: the first marker is one of memory.
 	c.want(streamFrame(3, mcbp.StreamRequest{End: mcbp.EndOfTime}), mcbp.StatusOK)
@@ -109,7 +111,8 @@ func TestStreamRequestsRefused(t *testing.T) {
 	c := openDCP(t, n.MemcachedAddr(), "c", 0)
 	c.want(streamFrame(0, mcbp.StreamRequest{Start: 5, End: 4, SnapStart: 5, SnapEnd: 5}), mcbp.StatusRange)
 	c.want(streamFrame(0, mcbp.StreamRequest{Start: 1, End: 4, SnapStart: 2, SnapEnd: 5}), mcbp.StatusRange)
-	a := c.want(streamFrame(0, mcbp.StreamRequest{Start: 1, End: 4, VBUUID: 77, SnapStart: 1, SnapEnd: 1}), mcbp.StatusRollback)
+	a := c.want(streamFrame(0, mcbp.StreamRequest{Start: 1, End: 4, VBUUID: 77, SnapStart: 1, SnapEnd: 1}),
+		mcbp.StatusRollback)
 	if to, err := mcbp.DecodeRollback(a.Value); to != 0 || err != nil {
 		t.Fatalf("roll back to %d %v", to, err)
 	}
@@ -163,13 +166,15 @@ func TestConnectionsOfOneNameAndOrderOfRequests(t *testing.T) {
 	for _, k := range []string{"enable_stream_id", "max_marker_version", "nonsense"} {
 		c.want(request(mcbp.OpDCPControl, 0, nil, []byte(k), []byte("true")), mcbp.StatusInvalid)
 	}
-	for k, v := range map[string]string{"connection_buffer_size": "x", "set_noop_interval": "-1", "enable_noop": "maybe", "max_marker_version": "NaN"} {
+	for k, v := range map[string]string{"connection_buffer_size": "x", "set_noop_interval": "-1", "enable_noop": "maybe",
+		"max_marker_version": "NaN"} {
 		c.want(request(mcbp.OpDCPControl, 0, nil, []byte(k), []byte(v)), mcbp.StatusInvalid)
 	}
 	for _, v := range []string{"", "0", "NaN", "-Inf", "Inf", "1e300", "5s"} {
 		c.want(request(mcbp.OpDCPControl, 0, nil, []byte("set_noop_interval"), []byte(v)), mcbp.StatusInvalid)
 	}
-	for k, v := range map[string]string{"connection_buffer_size": "1000", "set_noop_interval": "20", "enable_noop": "true", "set_priority": "high", "supports_cursor_dropping_vulcan": "true"} {
+	for k, v := range map[string]string{"connection_buffer_size": "1000", "set_noop_interval": "20", "enable_noop": "true",
+		"set_priority": "high", "supports_cursor_dropping_vulcan": "true"} {
 		c.want(request(mcbp.OpDCPControl, 0, nil, []byte(k), []byte(v)), mcbp.StatusOK)
 	}
 	c.want(setFrame(0, "a", "still a client"), mcbp.StatusOK)
@@ -186,7 +191,8 @@ func TestFlowControl(t *testing.T) {
 	for i := range docs {
 		kv.want(setFrame(0, fmt.Sprintf("k%03d", i), strings.Repeat("v", 100)), mcbp.StatusOK)
 	}
-	c := openDCP(t, n.MemcachedAddr(), "c", 0, "connection_buffer_size", fmt.Sprint(window), "set_noop_interval", "0.1", "enable_noop", "true")
+	c := openDCP(t, n.MemcachedAddr(), "c", 0, "connection_buffer_size", fmt.Sprint(window), "set_noop_interval", "0.1",
+		"enable_noop", "true")
 	c.want(fromZero(0), mcbp.StatusOK)
 	received, noops, unacked := 0, 0, 0
 	largest := 24 + 31 + 4 + 100
@@ -249,7 +255,8 @@ func TestDeletionsInTheirForms(t *testing.T) {
 		{mcbp.OpenDeleteTimes, nil, "DCP_DELETION/21 DCP_DELETION/21 DCP_MUTATION/31/body/0"},
 		{0, []string{"enable_expiry_opcode", "true"}, "DCP_DELETION/21 DCP_EXPIRATION/20 DCP_MUTATION/31/body/0"},
 		{mcbp.OpenNoValue, nil, "DCP_DELETION/18 DCP_DELETION/18 DCP_MUTATION/31//0"},
-		{mcbp.OpenXattrs, []string{"enable_noop", "true"}, "DCP_DELETION/18 DCP_DELETION/18 DCP_MUTATION/31/\x00\x00\x00\x04attrbody/4"},
+		{mcbp.OpenXattrs, []string{"enable_noop", "true"}, "DCP_DELETION/18 DCP_DELETION/18 " +
+			"DCP_MUTATION/31/\x00\x00\x00\x04attrbody/4"},
 	} {
 		c := openDCP(t, n.MemcachedAddr(), fmt.Sprint("c", i), x.flags, x.controls...)
 		c.want(streamFrame(0, mcbp.StreamRequest{End: 5}), mcbp.StatusOK)
@@ -283,8 +290,8 @@ func TestVBucketThatGoesAwayEndsItsStream(t *testing.T) {
 	}
 }
 
-// While writers overwrite, delete and re-create a few hot keys in random bursts, streams that are opened and cut at random
-// see, at every snapshot end, exactly the state the vbucket had at that seqno, and always reach the end.
+// While writers overwrite, delete and re-create a few hot keys in random bursts, streams that are opened and cut at
+// random see, at every snapshot end, exactly the state the vbucket had at that seqno, and always reach the end.
 func TestStreamEqualsHistory(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	kv := login(t, n.MemcachedAddr(), mcbp.FeatureMutationToken)
@@ -332,7 +339,8 @@ func TestStreamEqualsHistory(t *testing.T) {
 	var seqnos []uint64
 	for round := 0; at < total; round++ {
 		c := openDCP(t, n.MemcachedAddr(), fmt.Sprint("c", round%3), 0, "connection_buffer_size", "0")
-		c.want(streamFrame(0, mcbp.StreamRequest{Start: at, End: mcbp.EndOfTime, VBUUID: uuid, SnapStart: at, SnapEnd: at}), mcbp.StatusOK)
+		c.want(streamFrame(0, mcbp.StreamRequest{Start: at, End: mcbp.EndOfTime, VBUUID: uuid, SnapStart: at, SnapEnd: at}),
+			mcbp.StatusOK)
 		var end uint64
 		events = events[:0]
 		for left := rng.IntN(800) + 1; left > 0 && at < total; {

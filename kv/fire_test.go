@@ -25,8 +25,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/kv/clustermap"
+	"tidemark/kv/kvclient"
 	"tidemark/kv/server"
-	"tidemark/kvclient"
 )
 
 var (
@@ -83,8 +83,10 @@ func burn(text string) int {
 func (b *burning) start() {
 	b.t.Helper()
 	c := b.conf
-	text, err := json.Marshal(map[string]any{"NodeID": c.NodeID, "Dir": c.Dir, "Listen": c.Listen, "Admin": c.Admin, "Nodes": c.Nodes, "Buckets": c.Buckets,
-		"User": c.User, "Password": c.Password, "Heartbeat": 20 * time.Millisecond, "Nasty": c.Nasty, "SegmentBytes": 64 << 10, "Housekeep": 50 * time.Millisecond})
+	text, err := json.Marshal(map[string]any{"NodeID": c.NodeID, "Dir": c.Dir, "Listen": c.Listen, "Admin": c.Admin,
+		"Nodes": c.Nodes, "Buckets": c.Buckets,
+		"User": c.User, "Password": c.Password, "Heartbeat": 20 * time.Millisecond, "Nasty": c.Nasty,
+		"SegmentBytes": 64 << 10, "Housekeep": 50 * time.Millisecond})
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -108,14 +110,15 @@ func (b *burning) end(s syscall.Signal) {
 	b.t.Logf("%s: %s gets %v", time.Now().UTC().Format("15:04:05.000"), b.conf.NodeID, s)
 	guard := time.AfterFunc(testTimeout, func() { _ = b.cmd.Process.Kill() })
 	err := b.cmd.Wait()
-	if !guard.Stop() || s == syscall.SIGTERM && err != nil && b.cmd.ProcessState.ExitCode() >= 0 { // below: it had not begun to listen to signals
+	// below: it had not begun to listen to signals
+	if !guard.Stop() || s == syscall.SIGTERM && err != nil && b.cmd.ProcessState.ExitCode() >= 0 {
 		b.t.Errorf("%s ended by %v with %v", b.conf.NodeID, s, err)
 	}
 	b.cmd = nil
 }
 
-// lowPorts gives addresses that nobody listens on, below those that the system gives to connections: they stay free while
-// their node is down.
+// lowPorts gives addresses that nobody listens on, below those that the system gives to connections: they stay free
+// while their node is down.
 func lowPorts(t *testing.T, n int) (out []string) {
 	t.Helper()
 	for tries := 0; len(out) < n; tries++ {
@@ -144,7 +147,8 @@ func newFire(t *testing.T, n, replicas int, moods server.Moods) *fire {
 	}
 	for _, p := range peers {
 		c := testConfig(t.TempDir())
-		c.NodeID, c.Listen, c.Admin, c.Nodes, c.Buckets[0].Replicas, c.Nasty = p.ID, p.Memcached, p.Admin, peers, replicas, moods
+		c.NodeID, c.Listen, c.Admin, c.Nodes, c.Buckets[0].Replicas, c.Nasty = p.ID, p.Memcached, p.Admin, peers, replicas,
+			moods
 		b := &burning{t: t, conf: c}
 		b.start()
 		f.nodes = append(f.nodes, b)
@@ -163,7 +167,8 @@ func newFire(t *testing.T, n, replicas int, moods server.Moods) *fire {
 }
 
 func (f *fire) remote() Remote {
-	return Remote{User: testUser, Password: testPassword, HTTP: &http.Client{Timeout: testTimeout, Transport: &http.Transport{DisableKeepAlives: true}}}
+	return Remote{User: testUser, Password: testPassword, HTTP: &http.Client{Timeout: testTimeout,
+		Transport: &http.Transport{DisableKeepAlives: true}}}
 }
 
 // view is the newest map that anybody tells, with what each node says.
@@ -229,7 +234,8 @@ func (f *fire) client(ctx context.Context, id int) {
 	for _, b := range f.nodes {
 		seeds = append(seeds, b.conf.Listen)
 	}
-	c, err := kvclient.Connect(within(f.t), seeds, kvclient.Options{User: testUser, Password: testPassword, Bucket: "world"})
+	c, err := kvclient.Connect(within(f.t), seeds, kvclient.Options{User: testUser, Password: testPassword,
+		Bucket: "world"})
 	if err != nil {
 		f.t.Error(err)
 		return
@@ -245,7 +251,8 @@ func (f *fire) client(ctx context.Context, id int) {
 		}
 		p.tried = i
 		f.mu.Unlock()
-		if _, err := c.Set(within(f.t), key, []byte(strconv.Itoa(i)+strings.Repeat(" ", 200)), kvclient.StoreOptions{}); err != nil {
+		if _, err := c.Set(within(f.t), key, []byte(strconv.Itoa(i)+strings.Repeat(" ", 200)),
+			kvclient.StoreOptions{}); err != nil {
 			f.told.Add(1)
 			continue
 		}
@@ -272,7 +279,8 @@ func (f *fire) holds(c *kvclient.Client, key string) {
 	d, err := c.Get(within(f.t), key)
 	got, _ := strconv.Atoi(strings.TrimSpace(string(d.Value)))
 	if err != nil || got < want.acked || got > want.tried {
-		f.t.Errorf("%s: %s is %d (%v), acknowledged was %d, tried %d", time.Now().UTC().Format("15:04:05.000"), key, got, err, want.acked, want.tried)
+		f.t.Errorf("%s: %s is %d (%v), acknowledged was %d, tried %d", time.Now().UTC().Format("15:04:05.000"), key, got, err,
+			want.acked, want.tried)
 	}
 }
 
@@ -283,7 +291,8 @@ func (f *fire) goesOn(more int64) {
 	eventually(f.t, func() error {
 		if now := f.acks.Load(); now < from+more {
 			m, views := f.view()
-			return fmt.Errorf("only %d writes were acknowledged of %d; map %d.%d led by %s, operation %+v: %+v", now-from, more, m.RevEpoch, m.Rev, m.Leader, m.Operation, views[m.Leader].Progress)
+			return fmt.Errorf("only %d writes were acknowledged of %d; map %d.%d led by %s, operation %+v: %+v", now-from, more,
+				m.RevEpoch, m.Rev, m.Leader, m.Operation, views[m.Leader].Progress)
 		}
 		return nil
 	})
@@ -333,7 +342,8 @@ func (f *fire) move(b *burning) string {
 	m, _ := f.view()
 	for _, x := range f.nodes {
 		if _, member := m.Node(x.conf.NodeID); !member && m.Rev > 0 {
-			if f.tell(pathRebalance, RebalanceRequest{Add: []clustermap.Node{{ID: x.conf.NodeID, Memcached: x.conf.Listen, Admin: x.conf.Admin}}}) != nil {
+			if f.tell(pathRebalance, RebalanceRequest{Add: []clustermap.Node{{ID: x.conf.NodeID, Memcached: x.conf.Listen,
+				Admin: x.conf.Admin}}}) != nil {
 				return "addition refused"
 			}
 			return x.conf.NodeID + " added"
@@ -345,9 +355,10 @@ func (f *fire) move(b *burning) string {
 	return b.conf.NodeID + " removed"
 }
 
-// TestClusterUnderFire kills, stops, halts, moves and fails over nodes in any order, also while a move is under way, with clients that
-// write and read all the while. Nothing that was acknowledged is lost or comes back older, the cluster always goes on, and in
-// the end every copy that can be made the only one has it all. -fire 500 lets it go on for longer.
+// TestClusterUnderFire kills, stops, halts, moves and fails over nodes in any order, also while a move is under way,
+// with clients that write and read all the while. Nothing that was acknowledged is lost or comes back older, the
+// cluster always goes on, and in the end every copy that can be made the only one has it all. -fire 500 lets it go on
+// for longer.
 func TestClusterUnderFire(t *testing.T) {
 	for _, part := range []struct {
 		name     string
@@ -390,7 +401,8 @@ func (f *fire) last() {
 	for _, b := range f.nodes {
 		seeds = append(seeds, b.conf.Listen)
 	}
-	c, err := kvclient.Connect(within(f.t), seeds, kvclient.Options{User: testUser, Password: testPassword, Bucket: "world"})
+	c, err := kvclient.Connect(within(f.t), seeds, kvclient.Options{User: testUser, Password: testPassword,
+		Bucket: "world"})
 	if err != nil {
 		f.t.Fatal(err)
 	}

@@ -5,12 +5,13 @@ import (
 	"net/http"
 	"testing"
 
-	"tidemark/kvclient"
-	"tidemark/mcbp"
+	"tidemark/kv/kvclient"
+	"tidemark/kv/mcbp"
 )
 
-// TestFlush: a bucket that was emptied is at seqno 0 everywhere, on branches that share nothing with those before; its streams
-// have ended, also where it was written again at once up to where they stood; replicas follow; and a restart changes nothing of it.
+// TestFlush: a bucket that was emptied is at seqno 0 everywhere, on branches that share nothing with those before; its
+// streams have ended, also where it was written again at once up to where they stood; replicas follow; and a restart
+// changes nothing of it.
 func TestFlush(t *testing.T) {
 	config := testConfig(t.TempDir())
 	n, stop := runNode(t, config)

@@ -50,11 +50,13 @@ func (o *observer) expect(t *testing.T, want ...string) {
 	}
 }
 
-func openStream(t *testing.T, a *gocbcore.DCPAgent, vb uint16, flags memd.DcpStreamAddFlag, uuid, start, end, snapStart, snapEnd uint64, o *observer) ([]gocbcore.FailoverEntry, error) {
+func openStream(t *testing.T, a *gocbcore.DCPAgent, vb uint16, flags memd.DcpStreamAddFlag, uuid, start, end, snapStart,
+	snapEnd uint64, o *observer) ([]gocbcore.FailoverEntry, error) {
 	t.Helper()
 	var log []gocbcore.FailoverEntry
 	err := await(t, func(done chan<- error) error {
-		_, err := a.OpenStream(vb, flags, gocbcore.VbUUID(uuid), gocbcore.SeqNo(start), gocbcore.SeqNo(end), gocbcore.SeqNo(snapStart), gocbcore.SeqNo(snapEnd),
+		_, err := a.OpenStream(vb, flags, gocbcore.VbUUID(uuid), gocbcore.SeqNo(start), gocbcore.SeqNo(end),
+			gocbcore.SeqNo(snapStart), gocbcore.SeqNo(snapEnd),
 			o, gocbcore.OpenStreamOptions{}, func(l []gocbcore.FailoverEntry, err error) {
 				log = l
 				done <- err
@@ -95,7 +97,8 @@ func TestGocbcoreAgents(t *testing.T) {
 	set(t, kv, keys[2], `{"live":true}`)
 	o.expect(t, "snapshot 5-5 1", "mutation 5 "+keys[2]+`={"live":true}`)
 
-	if _, err := openStream(t, dcp, 3, 0, 0, 0, endless, 0, 0, newObserver()); !errors.Is(err, gocbcore.ErrMemdKeyExists) && !errors.Is(err, gocbcore.ErrDocumentExists) {
+	if _, err := openStream(t, dcp, 3, 0, 0, 0, endless, 0, 0, newObserver()); !errors.Is(err,
+		gocbcore.ErrMemdKeyExists) && !errors.Is(err, gocbcore.ErrDocumentExists) {
 		t.Fatalf("second stream of one vbucket: %v", err)
 	}
 	err = await(t, func(done chan<- error) error {
@@ -120,16 +123,20 @@ func TestGocbcoreAgents(t *testing.T) {
 	finite.expect(t, "snapshot 0-5 2", "mutation 3 "+keys[0]+`={"n":3}`, "deletion 4 "+keys[1], "mutation 5 "+keys[2]+`={"live":true}`, "end <nil>")
 
 	var rollback gocbcore.DCPRollbackError
-	if _, err := openStream(t, dcp, 3, 0, uint64(first.VbUUID), 8, endless, 0, 9, newObserver()); !errors.As(err, &rollback) || rollback.SeqNo != 0 {
+	if _, err := openStream(t, dcp, 3, 0, uint64(first.VbUUID), 8, endless, 0, 9, newObserver()); !errors.As(err,
+		&rollback) || rollback.SeqNo != 0 {
 		t.Fatalf("ahead of the producer inside a snapshot from 0: %v", err)
 	}
-	if _, err := openStream(t, dcp, 3, 0, uint64(first.VbUUID), 9, endless, 9, 9, newObserver()); !errors.As(err, &rollback) || rollback.SeqNo != 5 {
+	if _, err := openStream(t, dcp, 3, 0, uint64(first.VbUUID), 9, endless, 9, 9, newObserver()); !errors.As(err,
+		&rollback) || rollback.SeqNo != 5 {
 		t.Fatalf("ahead of the producer: %v", err)
 	}
-	if _, err := openStream(t, dcp, 3, 0, 12345, 3, endless, 3, 3, newObserver()); !errors.As(err, &rollback) || rollback.SeqNo != 0 {
+	if _, err := openStream(t, dcp, 3, 0, 12345, 3, endless, 3, 3, newObserver()); !errors.As(err, &rollback) ||
+		rollback.SeqNo != 0 {
 		t.Fatalf("unknown branch: %v", err)
 	}
-	if s := n.Status(); s.Counters.DCPOpens < 1 || s.Counters.StreamRequests < 6 || s.Buckets[0].HighSeqnoSum != 5 || s.Buckets[0].Items != 2 {
+	if s := n.Status(); s.Counters.DCPOpens < 1 || s.Counters.StreamRequests < 6 || s.Buckets[0].HighSeqnoSum != 5 ||
+		s.Buckets[0].Items != 2 {
 		t.Fatalf("status %+v", s)
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/kv/clustermap"
-	"tidemark/kvclient"
+	"tidemark/kv/kvclient"
 )
 
 const clusterWait = 60 * time.Second // a guard against hanging, not a measure
@@ -133,7 +133,8 @@ func (g *group) settled() {
 		high := map[uint16]uint64{}
 		for _, member := range m.Nodes {
 			v := g.nodes[member.ID].View()
-			if !v.Ready || v.Map.RevEpoch != m.RevEpoch || v.Map.Rev != m.Rev || member.Memcached != g.nodes[member.ID].MemcachedAddr() {
+			if !v.Ready || v.Map.RevEpoch != m.RevEpoch || v.Map.Rev != m.Rev ||
+				member.Memcached != g.nodes[member.ID].MemcachedAddr() {
 				return fmt.Errorf("%s has map %d.%d of %d.%d", member.ID, v.Map.RevEpoch, v.Map.Rev, m.RevEpoch, m.Rev)
 			}
 			for _, c := range v.Copies["world"] {
@@ -158,7 +159,8 @@ func (g *group) settled() {
 
 // post sends a request to the admin interface of a member.
 func (g *group) post(id, path string, body, answer any) error {
-	r := Remote{User: testUser, Password: testPassword, HTTP: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	r := Remote{User: testUser, Password: testPassword,
+		HTTP: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 	return r.Call(within(g.t), g.nodes[id].AdminAddr(), http.MethodPost, path, body, answer)
 }
 
@@ -174,7 +176,8 @@ func (g *group) client() *kvclient.Client {
 	for _, n := range g.nodes {
 		seeds = append(seeds, n.MemcachedAddr())
 	}
-	c, err := kvclient.Connect(within(g.t), seeds, kvclient.Options{User: testUser, Password: testPassword, Bucket: "world"})
+	c, err := kvclient.Connect(within(g.t), seeds, kvclient.Options{User: testUser, Password: testPassword,
+		Bucket: "world"})
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -277,7 +280,8 @@ func contents(n *Node, vb uint16) string {
 	fmt.Fprintln(&out, info.High, info.Items, info.Tombstones, info.Failover)
 	if s, _ := v.SnapshotAfter(0, 1<<62); s != nil {
 		for _, d := range s.Next(nil, 1<<20) {
-			fmt.Fprintln(&out, d.Seqno, d.Key, string(d.Value), d.Rev, d.Cas, d.Flags, d.Expiry, d.DeleteTime, d.Datatype, d.Deleted, d.Expired)
+			fmt.Fprintln(&out, d.Seqno, d.Key, string(d.Value), d.Rev, d.Cas, d.Flags, d.Expiry, d.DeleteTime, d.Datatype,
+				d.Deleted, d.Expired)
 		}
 		s.Close()
 	}

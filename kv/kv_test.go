@@ -10,7 +10,7 @@ import (
 	"github.com/couchbase/gocbcore/v10/memd"
 	"go.uber.org/goleak"
 
-	"tidemark/mcbp"
+	"tidemark/kv/mcbp"
 )
 
 const (
@@ -145,7 +145,8 @@ func kvAgent(t testing.TB, addr, bucket string) *gocbcore.Agent {
 	}
 	t.Cleanup(func() { _ = agent.Close() })
 	err = await(t, func(done chan<- error) error {
-		_, err := agent.WaitUntilReady(time.Now().Add(testTimeout), gocbcore.WaitUntilReadyOptions{ServiceTypes: []gocbcore.ServiceType{gocbcore.MemdService}},
+		_, err := agent.WaitUntilReady(time.Now().Add(testTimeout),
+			gocbcore.WaitUntilReadyOptions{ServiceTypes: []gocbcore.ServiceType{gocbcore.MemdService}},
 			func(_ *gocbcore.WaitUntilReadyResult, err error) { done <- err })
 		return err
 	})
@@ -172,7 +173,8 @@ func dcpAgent(t testing.TB, addr, bucket, name string, flags memd.DcpOpenFlag) *
 	}
 	t.Cleanup(func() { _ = agent.Close() })
 	err = await(t, func(done chan<- error) error {
-		_, err := agent.WaitUntilReady(time.Now().Add(testTimeout), gocbcore.WaitUntilReadyOptions{ServiceTypes: []gocbcore.ServiceType{gocbcore.MemdService}},
+		_, err := agent.WaitUntilReady(time.Now().Add(testTimeout),
+			gocbcore.WaitUntilReadyOptions{ServiceTypes: []gocbcore.ServiceType{gocbcore.MemdService}},
 			func(_ *gocbcore.WaitUntilReadyResult, err error) { done <- err })
 		return err
 	})
@@ -186,12 +188,13 @@ func set(t testing.TB, a *gocbcore.Agent, key, value string) gocbcore.MutationTo
 	t.Helper()
 	var token gocbcore.MutationToken
 	err := await(t, func(done chan<- error) error {
-		_, err := a.Set(gocbcore.SetOptions{Key: []byte(key), Value: []byte(value)}, func(r *gocbcore.StoreResult, err error) {
-			if err == nil {
-				token = r.MutationToken
-			}
-			done <- err
-		})
+		_, err := a.Set(gocbcore.SetOptions{Key: []byte(key), Value: []byte(value)},
+			func(r *gocbcore.StoreResult, err error) {
+				if err == nil {
+					token = r.MutationToken
+				}
+				done <- err
+			})
 		return err
 	})
 	if err != nil {
@@ -203,7 +206,8 @@ func set(t testing.TB, a *gocbcore.Agent, key, value string) gocbcore.MutationTo
 func remove(t testing.TB, a *gocbcore.Agent, key string) {
 	t.Helper()
 	err := await(t, func(done chan<- error) error {
-		_, err := a.Delete(gocbcore.DeleteOptions{Key: []byte(key)}, func(_ *gocbcore.DeleteResult, err error) { done <- err })
+		_, err := a.Delete(gocbcore.DeleteOptions{Key: []byte(key)},
+			func(_ *gocbcore.DeleteResult, err error) { done <- err })
 		return err
 	})
 	if err != nil {

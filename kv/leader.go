@@ -31,8 +31,8 @@ const (
 	operationTimeout = 20 * time.Second
 )
 
-// lead does the leader's work: addresses that changed, and the next step of an operation. It says whether there is more to
-// do at once.
+// lead does the leader's work: addresses that changed, and the next step of an operation. It says whether there is more
+// to do at once.
 func (c *cluster) lead(ctx context.Context, missing []string) bool {
 	select {
 	case c.making <- struct{}{}:
@@ -102,7 +102,8 @@ func (c *cluster) step(ctx context.Context, m clustermap.Map) (more bool, err er
 	}
 	for _, v := range views {
 		if p, ok := v.Promises.Against(m.RevEpoch); ok {
-			return false, fmt.Errorf("%s, to which %s has promised that its epoch %d comes next: have that failover made again, or fail %s over", p.Maker, v.Node, p.RevEpoch, p.Maker)
+			return false, fmt.Errorf("%s, to which %s has promised that its epoch %d comes next: have that failover made "+
+				"again, or fail %s over", p.Maker, v.Node, p.RevEpoch, p.Maker)
 		}
 	}
 	have := surveyOf(views)
@@ -155,7 +156,8 @@ func (c *cluster) takeover(ctx context.Context, m clustermap.Map, moves []cluste
 	for _, v := range moves {
 		ids = append(ids, v.VBucket)
 	}
-	highs, err := c.peers.seal(ctx, c.contact(source), sealRequest{Bucket: bucket, VBuckets: ids, Milliseconds: sealTime.Milliseconds()})
+	highs, err := c.peers.seal(ctx, c.contact(source), sealRequest{Bucket: bucket, VBuckets: ids,
+		Milliseconds: sealTime.Milliseconds()})
 	if err != nil {
 		return fmt.Errorf("%s to give up vbuckets: %w", source, err)
 	}
@@ -175,7 +177,8 @@ func (c *cluster) takeover(ctx context.Context, m clustermap.Map, moves []cluste
 }
 
 // reached waits until the new owners have everything up to the given seqnos.
-func (c *cluster) reached(ctx context.Context, m clustermap.Map, moves []clustermap.Move, highs map[uint16]uint64) error {
+func (c *cluster) reached(ctx context.Context, m clustermap.Map, moves []clustermap.Move,
+	highs map[uint16]uint64) error {
 	ctx, cancel := context.WithTimeout(ctx, catchUp)
 	defer cancel()
 	var targets []clustermap.Node
@@ -193,7 +196,8 @@ func (c *cluster) reached(ctx context.Context, m clustermap.Map, moves []cluster
 		for _, v := range moves {
 			at := have[copyOf{v.To[0], m.Buckets[v.Bucket].Name, v.VBucket}]
 			if at.High != highs[v.VBucket] || !at.Whole || !at.Joined {
-				late = fmt.Sprintf("%s to have vbucket %d up to seqno %d (it has %d)", v.To[0], v.VBucket, highs[v.VBucket], at.High)
+				late = fmt.Sprintf("%s to have vbucket %d up to seqno %d (it has %d)", v.To[0], v.VBucket, highs[v.VBucket],
+					at.High)
 			}
 		}
 		if late == "" {
@@ -264,15 +268,16 @@ func (s survey) filled(m clustermap.Map, v clustermap.Move) bool {
 		if id == v.From[0] || !slices.Contains(v.Missing, id) && id != v.To[0] {
 			continue
 		}
-		if at.State != store.Replica.String() || !at.Joined || !at.Whole || at.Log[0] != active.Log[0] || at.High+nearby < active.High {
+		if at.State != store.Replica.String() || !at.Joined || !at.Whole || at.Log[0] != active.Log[0] ||
+			at.High+nearby < active.High {
 			return false
 		}
 	}
 	return true
 }
 
-// ask checks that this node is the one that leads what is to be done, and has the newest map; all members but those that
-// are to be failed over must answer.
+// ask checks that this node is the one that leads what is to be done, and has the newest map; all members but those
+// that are to be failed over must answer.
 func (c *cluster) ask(ctx context.Context, without []string) (clustermap.Map, error) {
 	for {
 		m := c.current()
@@ -289,9 +294,13 @@ func (c *cluster) ask(ctx context.Context, without []string) (clustermap.Map, er
 		case leader != c.n.config.NodeID:
 			return m, &NotLeaderError{Leader: c.contact(leader).Admin}
 		}
-		missing := slices.DeleteFunc(c.pollLeaving(ctx, without), func(id string) bool { return slices.Contains(without, id) })
+		missing := slices.DeleteFunc(c.pollLeaving(ctx, without), func(id string) bool {
+			return slices.Contains(without,
+				id)
+		})
 		if len(missing) > 0 {
-			return m, fmt.Errorf("%w: %s must answer first: without it nobody knows the newest map; if it is lost, too, fail it over in the same command", ErrRefused, strings.Join(missing, ", "))
+			return m, fmt.Errorf("%w: %s must answer first: without it nobody knows the newest map; if it is lost, too, fail "+
+				"it over in the same command", ErrRefused, strings.Join(missing, ", "))
 		}
 		if now := c.current(); now.RevEpoch == m.RevEpoch && now.Rev == m.Rev {
 			return m, nil
@@ -348,15 +357,16 @@ func (c *cluster) known(ctx context.Context, add []clustermap.Node) error {
 		}
 		for _, s := range c.n.config.specs() {
 			if b := view.Map.Bucket(s.Name); b == nil || b.UUID != s.UUID || len(b.Chains) != s.VBuckets {
-				return fmt.Errorf("%w: node %q does not have bucket %q (%s) with %d vbuckets: start it with the same --buckets", ErrRefused, x.ID, s.Name, s.UUID, s.VBuckets)
+				return fmt.Errorf("%w: node %q does not have bucket %q (%s) with %d vbuckets: start it with the same --buckets",
+					ErrRefused, x.ID, s.Name, s.UUID, s.VBuckets)
 			}
 		}
 	}
 	return nil
 }
 
-// failover takes nodes out of the cluster and promotes replicas. Without r.Lose a node that still answers is given the time
-// to hand over: its vbuckets take no more writes and the replicas catch up.
+// failover takes nodes out of the cluster and promotes replicas. Without r.Lose a node that still answers is given the
+// time to hand over: its vbuckets take no more writes and the replicas catch up.
 func (c *cluster) failover(ctx context.Context, r FailoverRequest) (any, error) {
 	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
@@ -372,14 +382,18 @@ func (c *cluster) failover(ctx context.Context, r FailoverRequest) (any, error) 
 	if err != nil {
 		return nil, err
 	}
-	rest := slices.DeleteFunc(slices.Clone(m.Nodes), func(x clustermap.Node) bool { return slices.Contains(r.Nodes, x.ID) })
+	rest := slices.DeleteFunc(slices.Clone(m.Nodes), func(x clustermap.Node) bool {
+		return slices.Contains(r.Nodes,
+			x.ID)
+	})
 	views, err := c.views(ctx, rest)
 	if err != nil {
 		return nil, fmt.Errorf("%w: a failover waits for %w", ErrRefused, err)
 	}
 	epoch := m.RevEpoch
 	// Who leads may be making maps, too; and who was promised an epoch may have made one that nobody else has.
-	if slices.Contains(r.Nodes, m.Leader) || slices.ContainsFunc(views, func(v ClusterView) bool { return len(v.Promises) > 0 }) {
+	if slices.Contains(r.Nodes, m.Leader) || slices.ContainsFunc(views,
+		func(v ClusterView) bool { return len(v.Promises) > 0 }) {
 		defer c.settle(ctx)
 		if epoch, err = c.begin(ctx, m, views); err != nil {
 			return nil, err
@@ -402,7 +416,8 @@ func (c *cluster) failover(ctx context.Context, r FailoverRequest) (any, error) 
 	if err != nil {
 		for bucket, vbuckets := range expect {
 			for vb := range vbuckets {
-				_, _ = c.peers.seal(ctx, c.contact(first), sealRequest{Bucket: bucket, VBuckets: []uint16{vb}}) // it ends by itself, too
+				// it ends by itself, too
+				_, _ = c.peers.seal(ctx, c.contact(first), sealRequest{Bucket: bucket, VBuckets: []uint16{vb}})
 			}
 		}
 		return nil, err
@@ -417,9 +432,9 @@ func (c *cluster) failover(ctx context.Context, r FailoverRequest) (any, error) 
 	return FailoverAnswer{RevEpoch: next.RevEpoch, Rev: next.Rev, Promotions: promotions}, nil
 }
 
-// begin has an epoch promised by all that are to remain, whose views these are: none of them takes a map of an earlier epoch any more,
-// so that what is planned from m now is planned from the newest map that any of them will ever have had. Only this node makes maps
-// of that epoch, since no other one is promised it.
+// begin has an epoch promised by all that are to remain, whose views these are: none of them takes a map of an earlier
+// epoch any more, so that what is planned from m now is planned from the newest map that any of them will ever have
+// had. Only this node makes maps of that epoch, since no other one is promised it.
 func (c *cluster) begin(ctx context.Context, m clustermap.Map, views []ClusterView) (epoch int64, err error) {
 	var unused clustermap.Promise
 	for _, p := range c.unused() {
@@ -465,22 +480,25 @@ func (c *cluster) unused() clustermap.Promises {
 	})
 }
 
-// settle gives back what this node was promised and has made no map for: the plan was refused, or the node died over it. Where it may have
-// made one, the promise stays until there is a map of that epoch or a later one. The caller has the right to make a revision.
+// settle gives back what this node was promised and has made no map for: the plan was refused, or the node died over
+// it. Where it may have made one, the promise stays until there is a map of that epoch or a later one. The caller has
+// the right to make a revision.
 func (c *cluster) settle(ctx context.Context) {
 	for _, p := range c.unused() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), peerTimeout)
 		defer cancel()
 		var missing []string
-		for id, a := range c.peers.each(ctx, c.others(c.current()), func(ctx context.Context, x clustermap.Node) (clustermap.Map, error) {
-			return c.peers.promise(ctx, x, promiseRequest{Epoch: p.RevEpoch, Maker: p.Maker})
-		}) {
+		for id, a := range c.peers.each(ctx, c.others(c.current()),
+			func(ctx context.Context, x clustermap.Node) (clustermap.Map, error) {
+				return c.peers.promise(ctx, x, promiseRequest{Epoch: p.RevEpoch, Maker: p.Maker})
+			}) {
 			if a.err != nil {
 				missing = append(missing, id)
 			}
 		}
 		if len(missing) > 0 {
-			c.n.config.Logger.Info("an epoch that is not begun after all is not given up everywhere yet", "epoch", p.RevEpoch, "missing", missing)
+			c.n.config.Logger.Info("an epoch that is not begun after all is not given up everywhere yet", "epoch", p.RevEpoch,
+				"missing", missing)
 		} else if _, err := c.give(p, 0); err != nil {
 			c.n.config.Logger.Warn("an epoch that is not begun after all is not given up yet", "epoch", p.RevEpoch, "error", err)
 		}
@@ -488,8 +506,12 @@ func (c *cluster) settle(ctx context.Context) {
 }
 
 // promote plans a failover from what the other nodes have.
-func (c *cluster) promote(ctx context.Context, m clustermap.Map, r FailoverRequest) (clustermap.Map, []clustermap.Promotion, error) {
-	rest := slices.DeleteFunc(slices.Clone(m.Nodes), func(x clustermap.Node) bool { return slices.Contains(r.Nodes, x.ID) })
+func (c *cluster) promote(ctx context.Context, m clustermap.Map, r FailoverRequest) (clustermap.Map,
+	[]clustermap.Promotion, error) {
+	rest := slices.DeleteFunc(slices.Clone(m.Nodes), func(x clustermap.Node) bool {
+		return slices.Contains(r.Nodes,
+			x.ID)
+	})
 	have, err := c.survey(ctx, rest)
 	if err != nil {
 		return m, nil, fmt.Errorf("%w: a failover waits for %w", ErrRefused, err)
@@ -497,15 +519,16 @@ func (c *cluster) promote(ctx context.Context, m clustermap.Map, r FailoverReque
 	return m.Failover(r.Nodes, func(bucket string, vb uint16) (out []clustermap.Copy) {
 		for _, x := range rest {
 			if v, ok := have[copyOf{x.ID, bucket, vb}]; ok {
-				out = append(out, clustermap.Copy{Node: x.ID, Log: v.Log, High: v.High, Whole: v.Whole, Joined: v.Joined, Known: v.Known})
+				out = append(out, clustermap.Copy{Node: x.ID, Log: v.Log, High: v.High, Whole: v.Whole, Joined: v.Joined,
+					Known: v.Known})
 			}
 		}
 		return out
 	}, r.Lose)
 }
 
-// quiesce makes a node that answers take no more writes, and waits until its replicas have what it has. A node that does
-// not answer is left alone.
+// quiesce makes a node that answers take no more writes, and waits until its replicas have what it has. A node that
+// does not answer is left alone.
 func (c *cluster) quiesce(ctx context.Context, m clustermap.Map, id string) (string, sealed, error) {
 	node, ok := m.Node(id)
 	if !ok {
@@ -527,7 +550,8 @@ func (c *cluster) quiesce(ctx context.Context, m clustermap.Map, id string) (str
 	for _, b := range m.Buckets {
 		for vb, chain := range b.Chains {
 			if _, ok := out[b.Name][uint16(vb)]; chain[0] == id && !ok {
-				return "", nil, fmt.Errorf("%w: %s does not have vbucket %d of bucket %q, which is its own by the map: ask again", ErrRefused, id, vb, b.Name)
+				return "", nil, fmt.Errorf("%w: %s does not have vbucket %d of bucket %q, which is its own by the map: ask again",
+					ErrRefused, id, vb, b.Name)
 			}
 		}
 	}
@@ -536,7 +560,8 @@ func (c *cluster) quiesce(ctx context.Context, m clustermap.Map, id string) (str
 		for vb := range vbuckets {
 			ids = append(ids, vb)
 		}
-		highs, err := c.peers.seal(ctx, c.contact(id), sealRequest{Bucket: bucket, VBuckets: ids, Milliseconds: maxSeal.Milliseconds()})
+		highs, err := c.peers.seal(ctx, c.contact(id), sealRequest{Bucket: bucket, VBuckets: ids,
+			Milliseconds: maxSeal.Milliseconds()})
 		if err != nil {
 			return "", nil, fmt.Errorf("%w: %s answers, but does not give up its vbuckets: %w", ErrRefused, id, err)
 		}

@@ -12,7 +12,8 @@ func (c *collector) Describe(chan<- *prometheus.Desc) {}
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	emit := func(kind prometheus.ValueType, name, help string, value float64, labels ...string) {
 		names := []string{"bucket"}[:len(labels)]
-		out <- prometheus.MustNewConstMetric(prometheus.NewDesc("tidemark_kv_"+name, help, names, nil), kind, value, labels...)
+		out <- prometheus.MustNewConstMetric(prometheus.NewDesc("tidemark_kv_"+name, help, names, nil), kind, value,
+			labels...)
 	}
 	count := func(name, help string, value int64, labels ...string) {
 		emit(prometheus.CounterValue, name, help, float64(value), labels...)
@@ -25,7 +26,8 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	gauge("dcp_connections", "Open DCP connections.", float64(s.DCPConnections.Load()))
 	gauge("dcp_streams", "Open DCP streams.", float64(s.Streams.Load()))
 	count("connections_total", "Client connections accepted or refused.", s.ConnectionsTotal.Load())
-	count("connections_refused_total", "Client connections refused because there were too many.", s.ConnectionsRefused.Load())
+	count("connections_refused_total", "Client connections refused because there were too many.",
+		s.ConnectionsRefused.Load())
 	count("requests_total", "Requests of clients.", s.Requests.Load())
 	count("mutations_total", "Changes of documents by clients.", s.Mutations.Load())
 	count("gets_total", "Documents asked for.", s.Gets.Load())
@@ -50,8 +52,10 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	for _, b := range c.n.loadedBuckets() {
 		st, totals := c.n.bucketStatus(b), b.store.Counters()
 		gauge("bucket_replica_vbuckets", "Replica vbuckets.", float64(st.ReplicaVBuckets), st.Name)
-		gauge("bucket_replica_lag", "Seqnos of their active copies that the replicas here are known to lack.", float64(st.ReplicaLag), st.Name)
-		gauge("bucket_replica_unjoined", "Replicas that have not been connected to their active copy.", float64(st.ReplicaUnjoined), st.Name)
+		gauge("bucket_replica_lag", "Seqnos of their active copies that the replicas here are known to lack.",
+			float64(st.ReplicaLag), st.Name)
+		gauge("bucket_replica_unjoined", "Replicas that have not been connected to their active copy.",
+			float64(st.ReplicaUnjoined), st.Name)
 		count("bucket_replicated_total", "Versions taken over from active copies.", totals.Replicated.Load(), st.Name)
 		count("bucket_resets_total", "Vbuckets that were emptied.", totals.Resets.Load(), st.Name)
 		gauge("bucket_items", "Documents in active vbuckets.", float64(st.Items), st.Name)

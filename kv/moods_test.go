@@ -7,9 +7,9 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/kv/mcbp"
 	"tidemark/kv/server"
 	"tidemark/kv/store"
-	"tidemark/mcbp"
 )
 
 // nastyNode runs a node in the given moods.
@@ -40,7 +40,8 @@ func TestMoodNames(t *testing.T) {
 	if got, err := server.ParseMoods(""); got != server.NoMoods || err != nil {
 		t.Errorf("%v %v", got, err)
 	}
-	if _, err := server.ParseMoods("gaps,cheerful"); err == nil || !strings.Contains(err.Error(), "cheerful") || !strings.Contains(err.Error(), "raw-json") {
+	if _, err := server.ParseMoods("gaps,cheerful"); err == nil || !strings.Contains(err.Error(), "cheerful") ||
+		!strings.Contains(err.Error(), "raw-json") {
 		t.Error(err)
 	}
 }
@@ -86,7 +87,8 @@ func TestMoodGaps(t *testing.T) {
 	}
 	c := openDCP(t, n.MemcachedAddr(), "c", 0)
 	c.want(streamFrame(0, mcbp.StreamRequest{End: 6}), mcbp.StatusOK) // ends in a gap
-	c.lines("snapshot 0-7 2 <nil>", "mutation 1 k0=1 <nil>", "mutation 2 k1=1 <nil>", "mutation 4 k2=1 <nil>", "mutation 5 k3=1 <nil>", "mutation 7 k4=1 <nil>", "end ok <nil>")
+	c.lines("snapshot 0-7 2 <nil>", "mutation 1 k0=1 <nil>", "mutation 2 k1=1 <nil>", "mutation 4 k2=1 <nil>",
+		"mutation 5 k3=1 <nil>", "mutation 7 k4=1 <nil>", "end ok <nil>")
 }
 
 func TestMoodDiskSnapshots(t *testing.T) {
@@ -115,7 +117,8 @@ func TestMoodOddBoundaries(t *testing.T) {
 	c.lines("snapshot 4-5 1 <nil>", "mutation 5 k1=2 <nil>")
 	d := openDCP(t, n.MemcachedAddr(), "d", 0)
 	d.want(streamFrame(0, mcbp.StreamRequest{Start: 1, End: 3, VBUUID: uuid, SnapStart: 1, SnapEnd: 1}), mcbp.StatusOK)
-	d.lines("snapshot 1-5 2 <nil>", "mutation 3 k2=1 <nil>", "mutation 4 k3=1 <nil>", "mutation 5 k1=2 <nil>", "end ok <nil>")
+	d.lines("snapshot 1-5 2 <nil>", "mutation 3 k2=1 <nil>", "mutation 4 k3=1 <nil>", "mutation 5 k1=2 <nil>",
+		"end ok <nil>")
 }
 
 // During warmup documents and streams fail temporarily, the map and the statistics do not.
@@ -126,7 +129,8 @@ func TestMoodWarmup(t *testing.T) {
 	open := request(mcbp.OpDCPOpen, 0, mcbp.Open{Flags: mcbp.OpenProducer}.AppendExtras(nil), []byte("c"), nil)
 	refused := 0
 	for i := 0; ; i++ {
-		f := []mcbp.Frame{setFrame(0, "a", "1"), request(mcbp.OpGet, 0, nil, []byte("a"), nil), open, request(mcbp.OpGetAllVBSeqnos, 0, nil, nil, nil)}[i%4]
+		f := []mcbp.Frame{setFrame(0, "a", "1"), request(mcbp.OpGet, 0, nil, []byte("a"), nil), open,
+			request(mcbp.OpGetAllVBSeqnos, 0, nil, nil, nil)}[i%4]
 		a := c.call(f)
 		if a.Status() != mcbp.StatusTemporary {
 			break
@@ -167,7 +171,8 @@ func TestMoodMapLag(t *testing.T) {
 		got = append(got, rev(ask, mcbp.StatusOK)-first)
 	}
 	got = append(got, rev(request(mcbp.OpGet, 99, nil, []byte("a"), nil), mcbp.StatusNotMyVBucket)-first)
-	known := request(mcbp.OpGetClusterConfig, 0, mcbp.KnownConfig{RevEpoch: m.RevEpoch, Rev: m.Rev}.AppendExtras(nil), nil, nil)
+	known := request(mcbp.OpGetClusterConfig, 0, mcbp.KnownConfig{RevEpoch: m.RevEpoch, Rev: m.Rev}.AppendExtras(nil), nil,
+		nil)
 	for range 3 {
 		got = append(got, rev(known, mcbp.StatusOK)-first)
 	}
@@ -178,8 +183,10 @@ func TestMoodMapLag(t *testing.T) {
 
 func TestMoodOldControls(t *testing.T) {
 	n := nastyNode(t, server.OldControls)
-	c := openDCP(t, n.MemcachedAddr(), "c", 0, "connection_buffer_size", "1000", "set_noop_interval", "20", "enable_noop", "true")
-	for _, key := range []string{mcbp.ControlEndOnClose, mcbp.ControlExpiryOpcode, mcbp.ControlMaxMarker, "backfill_order"} {
+	c := openDCP(t, n.MemcachedAddr(), "c", 0, "connection_buffer_size", "1000", "set_noop_interval", "20", "enable_noop",
+		"true")
+	for _, key := range []string{mcbp.ControlEndOnClose, mcbp.ControlExpiryOpcode, mcbp.ControlMaxMarker,
+		"backfill_order"} {
 		c.want(request(mcbp.OpDCPControl, 0, nil, []byte(key), []byte("true")), mcbp.StatusInvalid)
 	}
 	c.want(fromZero(0), mcbp.StatusOK)
@@ -222,11 +229,14 @@ func TestMoodFrames(t *testing.T) {
 		if a.Magic != mcbp.MagicFlexResponse || string(a.Value) != "1" || len(a.Extras) != 4 {
 			t.Fatalf("magic %#x, value %q, extras %v", a.Magic, a.Value, a.Extras)
 		}
-		if id, content, rest, err := mcbp.NextFrameInfo(a.FrameExtras); id != mcbp.FrameServerDuration || len(content) != 2 || len(rest) != 0 || err != nil {
+		if id, content, rest, err := mcbp.NextFrameInfo(a.FrameExtras); id != mcbp.FrameServerDuration || len(content) != 2 ||
+			len(rest) != 0 || err != nil {
 			t.Fatalf("frame extras %v: %v %v %v %v", a.FrameExtras, id, content, rest, err)
 		}
-		c.want(request(mcbp.OpDCPOpen, 0, mcbp.Open{Flags: mcbp.OpenProducer}.AppendExtras(nil), fmt.Append(nil, feature), nil), mcbp.StatusOK)
-		if a := c.want(fromZero(0), mcbp.StatusOK); a.Magic != mcbp.MagicFlexResponse || len(a.Value) != mcbp.FailoverEntrySize {
+		c.want(request(mcbp.OpDCPOpen, 0, mcbp.Open{Flags: mcbp.OpenProducer}.AppendExtras(nil), fmt.Append(nil, feature),
+			nil), mcbp.StatusOK)
+		if a := c.want(fromZero(0), mcbp.StatusOK); a.Magic != mcbp.MagicFlexResponse ||
+			len(a.Value) != mcbp.FailoverEntrySize {
 			t.Fatalf("stream request: magic %#x, value %v", a.Magic, a.Value)
 		}
 		c.lines("snapshot 0-1 2 <nil>", "mutation 1 a=1 <nil>")
@@ -304,7 +314,8 @@ func TestMoodPurges(t *testing.T) {
 	config.Nasty, config.Housekeep = server.Purges, 10*time.Millisecond
 	n, _ := runNode(t, config)
 	kv := login(t, n.MemcachedAddr())
-	for _, f := range []mcbp.Frame{setFrame(0, "a", "1"), setFrame(0, "b", "1"), request(mcbp.OpDelete, 0, nil, []byte("b"), nil), setFrame(0, "c", "1")} {
+	for _, f := range []mcbp.Frame{setFrame(0, "a", "1"), setFrame(0, "b", "1"),
+		request(mcbp.OpDelete, 0, nil, []byte("b"), nil), setFrame(0, "c", "1")} {
 		kv.want(f, mcbp.StatusOK)
 	}
 	vb := n.buckets[0].store.VBucket(0)
@@ -316,5 +327,6 @@ func TestMoodPurges(t *testing.T) {
 	c := openDCP(t, n.MemcachedAddr(), "c", 0)
 	c.want(streamFrame(0, mcbp.StreamRequest{End: 1}), mcbp.StatusOK)
 	c.lines("snapshot 0-4 2 <nil>", "mutation 1 a=1 <nil>", "mutation 4 c=1 <nil>", "end ok <nil>")
-	c.want(streamFrame(0, mcbp.StreamRequest{Start: 2, End: 4, VBUUID: vb.Info().Failover[0].UUID, SnapStart: 2, SnapEnd: 2}), mcbp.StatusRollback)
+	c.want(streamFrame(0, mcbp.StreamRequest{Start: 2, End: 4, VBUUID: vb.Info().Failover[0].UUID, SnapStart: 2,
+		SnapEnd: 2}), mcbp.StatusRollback)
 }

@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/kv/kvclient"
+	"tidemark/kv/mcbp"
 	"tidemark/kv/server"
 	"tidemark/kv/store"
-	"tidemark/kvclient"
-	"tidemark/mcbp"
 )
 
 // A cluster whose nodes have every mood rebalances under writes: there and back.
@@ -47,7 +47,8 @@ func (g *group) resize(t *testing.T, r RebalanceRequest, members int) {
 	})
 }
 
-// An active copy that was not active for a moment has ended its streams without a word: its replicas notice, and ask again.
+// An active copy that was not active for a moment has ended its streams without a word: its replicas notice, and ask
+// again.
 func TestReplicaNoticesASilentEnd(t *testing.T) {
 	for _, moods := range []server.Moods{server.NoMoods, server.SilentTakeover, server.AllMoods} {
 		t.Run(fmt.Sprint("moods ", moods), func(t *testing.T) {
@@ -81,7 +82,8 @@ func TestReplicaNoticesASilentEnd(t *testing.T) {
 	}
 }
 
-// A stream that stands still while a deletion that it has not sent is forgotten ends: its consumer would never hear of it.
+// A stream that stands still while a deletion that it has not sent is forgotten ends: its consumer would never hear of
+// it.
 func TestStreamThatLacksADeletionEnds(t *testing.T) {
 	config := testConfig(t.TempDir())
 	config.Housekeep = time.Hour
@@ -123,7 +125,8 @@ func TestRestartAtAnotherPort(t *testing.T) {
 	defer again.Abandon()
 	_, port, _ := net.SplitHostPort(again.MemcachedAddr())
 	_, old, _ := net.SplitHostPort(n.MemcachedAddr())
-	if told := string(again.cluster.config("world").JSON); !strings.Contains(told, ":"+port) || strings.Contains(told, ":"+old) {
+	if told := string(again.cluster.config("world").JSON); !strings.Contains(told, ":"+port) ||
+		strings.Contains(told, ":"+old) {
 		t.Fatalf("at %s: %s", port, told)
 	}
 }

@@ -1,12 +1,12 @@
-// Package kv is the embedded KV node: buckets of documents in vbuckets, served over the memcached binary protocol and DCP,
-// for development, tests and demonstrations (KV-2). Several nodes form a small cluster with replicas, failover and
+// Package kv is the embedded KV node: buckets of documents in vbuckets, served over the memcached binary protocol and
+// DCP, for development, tests and demonstrations (KV-2). Several nodes form a small cluster with replicas, failover and
 // rebalance.
 //
-// It promises what its parts promise: what is acknowledged or streamed survives the death of the process (package store),
-// the protocol is that of known clients (package server), maps replace each other in one order (package clustermap). A
-// node serves documents only when its vbuckets are loaded and it has compared its map with a majority of the members, so
-// that one that was failed over while it was away does not believe itself active. A rebalance loses nothing that was
-// acknowledged, a failover without loss is refused when it would. One process uses a folder at a time.
+// It promises what its parts promise: what is acknowledged or streamed survives the death of the process (package
+// store), the protocol is that of known clients (package server), maps replace each other in one order (package
+// clustermap). A node serves documents only when its vbuckets are loaded and it has compared its map with a majority of
+// the members, so that one that was failed over while it was away does not believe itself active. A rebalance loses
+// nothing that was acknowledged, a failover without loss is refused when it would. One process uses a folder at a time.
 //
 // It never fails over on its own, has no quorum (two operators who fail over each other's half of a divided network get
 // two clusters), never syncs per write and acknowledges a write before its replicas have it.
@@ -28,11 +28,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"tidemark/internal/tlsconf"
+	"tidemark/kv/mcbp"
 	"tidemark/kv/seglog"
 	"tidemark/kv/server"
 	"tidemark/kv/store"
-	"tidemark/mcbp"
-	"tidemark/tlsconf"
 )
 
 // Version is what clients are told; drivers look for a number at its beginning.
@@ -71,8 +71,8 @@ type bucket struct {
 	report seglog.Report
 }
 
-// Open takes the node's folder, its map and its listeners; Run serves. Errors: ErrConfig, ErrInUse, clustermap.ErrMap, and
-// those of the operating system.
+// Open takes the node's folder, its map and its listeners; Run serves. Errors: ErrConfig, ErrInUse, clustermap.ErrMap,
+// and those of the operating system.
 func Open(config Config) (*Node, error) {
 	if err := config.check(); err != nil {
 		return nil, err
@@ -183,12 +183,14 @@ func (n *Node) load(b *bucket) error {
 	case errors.Is(err, syscall.ENOSPC): // after a crash each vbucket begins a new branch, which must be written first
 		return fmt.Errorf("%w; make room on the disk of %s and start the node again: nothing is lost", err, b.dir)
 	case errors.Is(err, seglog.ErrCorrupt) && len(m.Nodes) > 1:
-		return fmt.Errorf("%w. Where other nodes have replicas, the way without loss is: tidemark kv failover %s, move %s away, start the node, tidemark kv rebalance --add", err, n.config.NodeID, b.dir)
+		return fmt.Errorf("%w. Where other nodes have replicas, the way without loss is: tidemark kv failover %s, move %s "+
+			"away, start the node, tidemark kv rebalance --add", err, n.config.NodeID, b.dir)
 	case err != nil:
 		return err
 	}
 	b.store, b.report, b.served.Store = s, report, s
-	n.config.Logger.Info("bucket opened", "bucket", b.name, "new", report.Fresh, "orderly_stop", report.Clean, "records", report.Records,
+	n.config.Logger.Info("bucket opened", "bucket", b.name, "new", report.Fresh, "orderly_stop", report.Clean, "records",
+		report.Records,
 		"bytes", report.Bytes, "torn_bytes", report.TornBytes)
 	return nil
 }
@@ -220,8 +222,8 @@ func (n *Node) MemcachedTLSAddr() string {
 // AdminAddr is the host:port of the HTTP interface; with a certificate it is HTTPS.
 func (n *Node) AdminAddr() string { return n.admin.Addr().String() }
 
-// advertised is the address clients are told: the configured one, unless it is empty or leaves the port open. A listener
-// on all interfaces is where the client reached it.
+// advertised is the address clients are told: the configured one, unless it is empty or leaves the port open. A
+// listener on all interfaces is where the client reached it.
 func (n *Node) advertised(configured, bound string) string {
 	if _, port, err := net.SplitHostPort(configured); err == nil && port != "0" && port != "" {
 		return configured
@@ -232,8 +234,8 @@ func (n *Node) advertised(configured, bound string) string {
 	return bound
 }
 
-// Run serves until ctx ends or something breaks, then stops in order: no more requests, everything written and synced, the
-// marker of an orderly stop. A node can be run once.
+// Run serves until ctx ends or something breaks, then stops in order: no more requests, everything written and synced,
+// the marker of an orderly stop. A node can be run once.
 func (n *Node) Run(ctx context.Context) error {
 	group, gctx := errgroup.WithContext(ctx)
 	listeners := []net.Listener{n.listener}
@@ -243,7 +245,8 @@ func (n *Node) Run(ctx context.Context) error {
 	group.Go(func() error { return n.server.Serve(gctx, listeners...) })
 	group.Go(func() error { return n.serveAdmin(gctx) })
 	group.Go(func() error { return n.work(gctx, group) })
-	n.config.Logger.Info("kv node listens", "node", n.config.NodeID, "memcached", n.MemcachedAddr(), "memcached_tls", n.MemcachedTLSAddr(), "admin", n.AdminAddr())
+	n.config.Logger.Info("kv node listens", "node", n.config.NodeID, "memcached", n.MemcachedAddr(), "memcached_tls",
+		n.MemcachedTLSAddr(), "admin", n.AdminAddr())
 	err := group.Wait()
 	if cerr := n.release(true); err == nil {
 		err = cerr

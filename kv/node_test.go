@@ -24,8 +24,8 @@ import (
 
 	"tidemark/internal/rpc"
 	"tidemark/kv/clustermap"
+	"tidemark/kv/mcbp"
 	"tidemark/kv/seglog"
-	"tidemark/mcbp"
 )
 
 const envServe = "TIDEMARK_KV_TEST_SERVE"
@@ -39,8 +39,8 @@ func TestMain(m *testing.M) {
 	goleakMain(m)
 }
 
-// serveForTest is the body of a child process: a node that says where it serves and runs until it is killed or its input
-// ends.
+// serveForTest is the body of a child process: a node that says where it serves and runs until it is killed or its
+// input ends.
 func serveForTest(dir string) int {
 	n, err := Open(testConfig(dir))
 	if err != nil {
@@ -131,8 +131,8 @@ func failoverLogs(t *testing.T, addr string) (logs [16]string, highs [16]uint64)
 	return logs, highs
 }
 
-// A node that is killed with SIGKILL in the middle of writes has, after its restart, everything that was acknowledged and
-// everything that was streamed, and a new branch at the high seqno of each vbucket; an orderly stop adds none.
+// A node that is killed with SIGKILL in the middle of writes has, after its restart, everything that was acknowledged
+// and everything that was streamed, and a new branch at the high seqno of each vbucket; an orderly stop adds none.
 func TestKilledNodeKeepsWhatWasAcknowledgedOrStreamed(t *testing.T) {
 	dir := t.TempDir()
 	const leastKeys = 10
@@ -309,7 +309,8 @@ func TestFlippedBitInADataFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := damaged.Run(context.Background()); !errors.Is(err, seglog.ErrCorrupt) || !strings.Contains(err.Error(), path+" at offset ") {
+	if err := damaged.Run(context.Background()); !errors.Is(err, seglog.ErrCorrupt) ||
+		!strings.Contains(err.Error(), path+" at offset ") {
 		t.Fatalf("%v", err)
 	}
 }
@@ -405,7 +406,8 @@ func TestStartOnAFullDisk(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Run(context.Background()); !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), "make room on the disk") {
+	if err := n.Run(context.Background()); !errors.Is(err, syscall.ENOSPC) ||
+		!strings.Contains(err.Error(), "make room on the disk") {
 		t.Fatal(err)
 	}
 	room.Store(1 << 20)
@@ -446,7 +448,8 @@ func wantUnready(t *testing.T, n *Node, want ...rpc.Reason) {
 	if err := json.Unmarshal([]byte(body), &p); err != nil {
 		t.Fatalf("readyz: %d %s: %v", code, body, err)
 	}
-	if code != http.StatusServiceUnavailable || p.Code != rpc.CodeUnready || p.RetryAfterMS == 0 || !slices.Equal(p.Reasons, want) {
+	if code != http.StatusServiceUnavailable || p.Code != rpc.CodeUnready || p.RetryAfterMS == 0 ||
+		!slices.Equal(p.Reasons, want) {
 		t.Errorf("readyz: %d %s, want the reasons %+v", code, body, want)
 	}
 }
@@ -463,8 +466,10 @@ func TestAdmin(t *testing.T) {
 	if err := json.Unmarshal([]byte(body), &s); err != nil {
 		t.Fatal(err)
 	}
-	if s.Node.ID != "kv1" || s.Node.Role != "kv" || s.Counters.DCPOpens != 1 || s.Counters.StreamRequests != 1 || s.Counters.Streams != 1 ||
-		s.Buckets[0].ActiveVBuckets != 16 || s.Buckets[0].Items != 1 || s.Buckets[0].HighSeqnoMax != 1 || !s.Buckets[0].OrderlyStart {
+	if s.Node.ID != "kv1" || s.Node.Role != "kv" || s.Counters.DCPOpens != 1 || s.Counters.StreamRequests != 1 ||
+		s.Counters.Streams != 1 ||
+		s.Buckets[0].ActiveVBuckets != 16 || s.Buckets[0].Items != 1 || s.Buckets[0].HighSeqnoMax != 1 ||
+		!s.Buckets[0].OrderlyStart {
 		t.Errorf("status %s", body)
 	}
 	_, body = httpGet(t, n, "/v1/buckets")
@@ -570,11 +575,13 @@ func TestTwoNodesHoldOneBucket(t *testing.T) {
 		t.Fatal("the same config twice")
 	}
 	known := mcbp.KnownConfig{RevEpoch: config.RevEpoch, Rev: config.Rev}
-	if a := c.want(request(mcbp.OpGetClusterConfig, 0, known.AppendExtras(nil), nil, nil), mcbp.StatusOK); len(a.Value) != 0 {
+	if a := c.want(request(mcbp.OpGetClusterConfig, 0, known.AppendExtras(nil), nil, nil),
+		mcbp.StatusOK); len(a.Value) != 0 {
 		t.Fatal("a known config was sent")
 	}
 	known.Rev--
-	if a := c.want(request(mcbp.OpGetClusterConfig, 0, known.AppendExtras(nil), nil, nil), mcbp.StatusOK); len(a.Value) == 0 {
+	if a := c.want(request(mcbp.OpGetClusterConfig, 0, known.AppendExtras(nil), nil, nil),
+		mcbp.StatusOK); len(a.Value) == 0 {
 		t.Fatal("a newer config was not sent")
 	}
 	stop()
@@ -582,7 +589,8 @@ func TestTwoNodesHoldOneBucket(t *testing.T) {
 	c = login(t, nodes[1].MemcachedAddr())
 	a = c.want(request(mcbp.OpGetClusterConfig, 0, nil, nil, nil), mcbp.StatusOK)
 	later, err := mcbp.ParseClusterConfig(a.Value)
-	if err != nil || !later.Newer(config) || later.ThisNode() != 1 || fmt.Sprint(later.Owned(0)) != fmt.Sprint(config.Owned(0)) {
+	if err != nil || !later.Newer(config) || later.ThisNode() != 1 ||
+		fmt.Sprint(later.Owned(0)) != fmt.Sprint(config.Owned(0)) {
 		t.Fatalf("config after a restart on other ports: %s", a.Value)
 	}
 	if err := nodes[0].SetPeers([]Peer{{ID: "kv2"}, {ID: "kv1"}}); !errors.Is(err, ErrConfig) {
@@ -647,14 +655,16 @@ func TestGomemcached(t *testing.T) {
 	if _, err := d.SelectBucket("world"); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := d.EnableFeatures(memcached.Features{memcached.FeatureXattr, memcached.FeatureCollections, memcached.FeatureXerror, memcached.FeatureDataType}); err != nil {
+	if _, err := d.EnableFeatures(memcached.Features{memcached.FeatureXattr, memcached.FeatureCollections,
+		memcached.FeatureXerror, memcached.FeatureDataType}); err != nil {
 		t.Fatal(err)
 	}
 	feed, err := d.NewUprFeed()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err, _ := feed.UprOpenWithFeatures("upr", 0, 1<<20, memcached.UprFeatures{Xattribute: true, IncludeDeletionTime: true, EnableExpiry: true, SendStreamEndOnClose: true}); err != nil {
+	if err, _ := feed.UprOpenWithFeatures("upr", 0, 1<<20, memcached.UprFeatures{Xattribute: true,
+		IncludeDeletionTime: true, EnableExpiry: true, SendStreamEndOnClose: true}); err != nil {
 		t.Fatal(err)
 	}
 	if err := feed.StartFeed(); err != nil {

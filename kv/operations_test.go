@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/kv/mcbp"
 	"tidemark/kv/store"
-	"tidemark/mcbp"
 )
 
 func counterFrame(op mcbp.Opcode, key string, a mcbp.Arithmetic) mcbp.Frame {
@@ -33,7 +33,8 @@ func TestCounters(t *testing.T) {
 		status mcbp.Status
 		answer uint64
 	}{
-		{"not to be created", up, "a", "", mcbp.Arithmetic{Delta: 1, Initial: 5, Expiry: mcbp.NoCreate}, mcbp.StatusKeyNotFound, 0},
+		{"not to be created", up, "a", "", mcbp.Arithmetic{Delta: 1, Initial: 5, Expiry: mcbp.NoCreate},
+			mcbp.StatusKeyNotFound, 0},
 		{"created with the initial value", up, "a", "", mcbp.Arithmetic{Delta: 1, Initial: 5}, mcbp.StatusOK, 5},
 		{"added", up, "a", "", mcbp.Arithmetic{Delta: 3, Initial: 5}, mcbp.StatusOK, 8},
 		{"subtracted", down, "a", "", mcbp.Arithmetic{Delta: 3, Expiry: mcbp.NoCreate}, mcbp.StatusOK, 5},
@@ -62,7 +63,8 @@ func TestCounters(t *testing.T) {
 	c.want(request(mcbp.OpIncrement, 0, make([]byte, 19), []byte("a"), nil), mcbp.StatusInvalid)
 
 	// CAS, and what stays: flags and expiry of the document, not those of the counter's request.
-	s := c.want(request(mcbp.OpSet, 0, mcbp.Store{Flags: 7, Expiry: 100}.AppendExtras(nil), []byte("b"), []byte("1")), mcbp.StatusOK)
+	s := c.want(request(mcbp.OpSet, 0, mcbp.Store{Flags: 7, Expiry: 100}.AppendExtras(nil), []byte("b"), []byte("1")),
+		mcbp.StatusOK)
 	f := counterFrame(up, "b", mcbp.Arithmetic{Delta: 1, Expiry: 5})
 	f.CAS = s.CAS + 1
 	c.want(f, mcbp.StatusKeyExists)
@@ -71,13 +73,15 @@ func TestCounters(t *testing.T) {
 	f = counterFrame(up, "new", mcbp.Arithmetic{Initial: 9, Expiry: 5})
 	c.want(f, mcbp.StatusOK)
 	clock.add(10 * time.Second)
-	if g := c.want(request(mcbp.OpGet, 0, nil, []byte("b"), nil), mcbp.StatusOK); string(g.Value) != "2" || binary.BigEndian.Uint32(g.Extras) != 7 {
+	if g := c.want(request(mcbp.OpGet, 0, nil, []byte("b"), nil), mcbp.StatusOK); string(g.Value) != "2" ||
+		binary.BigEndian.Uint32(g.Extras) != 7 {
 		t.Fatalf("%q, flags %v", g.Value, g.Extras)
 	}
 	c.want(request(mcbp.OpGet, 0, nil, []byte("new"), nil), mcbp.StatusKeyNotFound)
 	clock.add(100 * time.Second)
 	c.want(request(mcbp.OpGet, 0, nil, []byte("b"), nil), mcbp.StatusKeyNotFound)
-	c.send(counterFrame(mcbp.OpIncrementQ, "q", mcbp.Arithmetic{Initial: 3}), counterFrame(mcbp.OpDecrementQ, "q", mcbp.Arithmetic{Delta: 1}), request(mcbp.OpGet, 0, nil, []byte("q"), nil))
+	c.send(counterFrame(mcbp.OpIncrementQ, "q", mcbp.Arithmetic{Initial: 3}),
+		counterFrame(mcbp.OpDecrementQ, "q", mcbp.Arithmetic{Delta: 1}), request(mcbp.OpGet, 0, nil, []byte("q"), nil))
 	if g := c.read(); g.Op != mcbp.OpGet || string(g.Value) != "2" {
 		t.Fatalf("%v %q", g.Op, g.Value)
 	}
@@ -91,7 +95,8 @@ func TestAppendAndPrepend(t *testing.T) {
 	}
 	get := func(key, value string, datatype mcbp.Datatype) {
 		t.Helper()
-		if g := c.want(request(mcbp.OpGet, 0, nil, []byte(key), nil), mcbp.StatusOK); string(g.Value) != value || g.Datatype != datatype {
+		if g := c.want(request(mcbp.OpGet, 0, nil, []byte(key), nil), mcbp.StatusOK); string(g.Value) != value ||
+			g.Datatype != datatype {
 			t.Fatalf("%q %v, want %q %v", g.Value, g.Datatype, value, datatype)
 		}
 	}
@@ -142,8 +147,10 @@ func TestCasEverywhere(t *testing.T) {
 	add.Op = mcbp.OpAdd
 	cas := c.want(setFrame(0, "a", "1"), mcbp.StatusOK).CAS
 	for _, f := range []mcbp.Frame{
-		setFrame(0, "a", "2"), replace, touch(mcbp.OpTouch), touch(mcbp.OpGAT), request(mcbp.OpAppend, 0, nil, []byte("a"), []byte("0")),
-		request(mcbp.OpPrepend, 0, nil, []byte("a"), []byte("0")), counterFrame(mcbp.OpIncrement, "a", mcbp.Arithmetic{}), request(mcbp.OpDelete, 0, nil, []byte("a"), nil),
+		setFrame(0, "a", "2"), replace, touch(mcbp.OpTouch), touch(mcbp.OpGAT), request(mcbp.OpAppend, 0, nil, []byte("a"),
+			[]byte("0")),
+		request(mcbp.OpPrepend, 0, nil, []byte("a"), []byte("0")), counterFrame(mcbp.OpIncrement, "a", mcbp.Arithmetic{}),
+		request(mcbp.OpDelete, 0, nil, []byte("a"), nil),
 	} {
 		c.want(with(f, cas+1), mcbp.StatusKeyExists)
 		next := c.want(with(f, cas), mcbp.StatusOK).CAS
@@ -167,17 +174,20 @@ func TestGetsWithKeys(t *testing.T) {
 		t.Fatalf("key %q of what is not there", a.Key)
 	}
 	c.want(setFrame(0, "a", "1"), mcbp.StatusOK)
-	if a := c.want(request(mcbp.OpGetK, 0, nil, []byte("a"), nil), mcbp.StatusOK); string(a.Key) != "a" || string(a.Value) != "1" {
+	if a := c.want(request(mcbp.OpGetK, 0, nil, []byte("a"), nil), mcbp.StatusOK); string(a.Key) != "a" ||
+		string(a.Value) != "1" {
 		t.Fatalf("%q %q", a.Key, a.Value)
 	}
 	for _, f := range []mcbp.Frame{
 		request(mcbp.OpGet, 0, []byte{0, 0, 0, 0}, []byte("a"), nil), request(mcbp.OpGet, 0, nil, []byte("a"), []byte("1")),
-		request(mcbp.OpDelete, 0, []byte{0, 0, 0, 0}, []byte("a"), nil), request(mcbp.OpDelete, 0, nil, []byte("a"), []byte("1")),
+		request(mcbp.OpDelete, 0, []byte{0, 0, 0, 0}, []byte("a"), nil), request(mcbp.OpDelete, 0, nil, []byte("a"),
+			[]byte("1")),
 		request(mcbp.OpGAT, 0, mcbp.AppendTouch(nil, 1), []byte("a"), []byte("1")),
 	} {
 		c.want(f, mcbp.StatusInvalid)
 	}
-	c.send(request(mcbp.OpGATQ, 0, mcbp.AppendTouch(nil, 1), []byte("none"), nil), request(mcbp.OpGATQ, 0, mcbp.AppendTouch(nil, 0), []byte("a"), nil))
+	c.send(request(mcbp.OpGATQ, 0, mcbp.AppendTouch(nil, 1), []byte("none"), nil),
+		request(mcbp.OpGATQ, 0, mcbp.AppendTouch(nil, 0), []byte("a"), nil))
 	if a := c.read(); string(a.Value) != "1" || len(a.Extras) != 4 {
 		t.Fatalf("%v %q", a.Op, a.Value)
 	}
@@ -192,7 +202,8 @@ func TestRefusedByName(t *testing.T) {
 		t.Helper()
 		var body struct{ Error struct{ Context string } }
 		a := c.want(f, status)
-		if err := json.Unmarshal(a.Value, &body); err != nil || !strings.Contains(body.Error.Context, says) || a.Datatype != mcbp.DatatypeJSON {
+		if err := json.Unmarshal(a.Value, &body); err != nil || !strings.Contains(body.Error.Context, says) ||
+			a.Datatype != mcbp.DatatypeJSON {
 			t.Errorf("%v: %q %v", f.Op, a.Value, a.Datatype)
 		}
 		if a := plain.want(f, status); len(a.Value) != 0 {
@@ -200,7 +211,8 @@ func TestRefusedByName(t *testing.T) {
 		}
 	}
 	for op, says := range map[mcbp.Opcode]string{
-		mcbp.OpGetLocked: "CAS", mcbp.OpUnlockKey: "CAS", mcbp.OpFlush: "delete", mcbp.OpGetReplica: "replicas", mcbp.OpObserve: "OBSERVE_SEQNO",
+		mcbp.OpGetLocked: "CAS", mcbp.OpUnlockKey: "CAS", mcbp.OpFlush: "delete", mcbp.OpGetReplica: "replicas",
+		mcbp.OpObserve:     "OBSERVE_SEQNO",
 		mcbp.OpSetWithMeta: "replication", mcbp.OpGetRandomKey: "index", mcbp.OpSubdocMultiLookup: "parts",
 	} {
 		reason(request(op, 0, nil, []byte("a"), nil), mcbp.StatusNotSupported, says)
@@ -210,10 +222,14 @@ func TestRefusedByName(t *testing.T) {
 		status mcbp.Status
 		says   string
 	}{
-		{"\x11\x01", mcbp.StatusDurabilityImpossible, "durability"}, {"\x13\x03\x00\x10", mcbp.StatusDurabilityImpossible, "durability"},
-		{"\x11\x00", mcbp.StatusDurabilityInvalid, "level"}, {"\x11\x04", mcbp.StatusDurabilityInvalid, "level"}, {"\x12\x01\x01", mcbp.StatusInvalid, "bytes"},
-		{"\x22\x00\x01", mcbp.StatusNotSupported, "stream id"}, {"\x41x", mcbp.StatusNotSupported, "impersonated"}, {"\x50", mcbp.StatusNotSupported, "expiry"},
-		{"\x60", mcbp.StatusUnknownFrameInfo, "known"}, {"\xf0\x10", mcbp.StatusUnknownFrameInfo, "known"}, {"\x35", mcbp.StatusInvalid, "malformed"}, {"\xf0", mcbp.StatusInvalid, "malformed"},
+		{"\x11\x01", mcbp.StatusDurabilityImpossible, "durability"}, {"\x13\x03\x00\x10", mcbp.StatusDurabilityImpossible,
+			"durability"},
+		{"\x11\x00", mcbp.StatusDurabilityInvalid, "level"}, {"\x11\x04", mcbp.StatusDurabilityInvalid, "level"},
+		{"\x12\x01\x01", mcbp.StatusInvalid, "bytes"},
+		{"\x22\x00\x01", mcbp.StatusNotSupported, "stream id"}, {"\x41x", mcbp.StatusNotSupported, "impersonated"},
+		{"\x50", mcbp.StatusNotSupported, "expiry"},
+		{"\x60", mcbp.StatusUnknownFrameInfo, "known"}, {"\xf0\x10", mcbp.StatusUnknownFrameInfo, "known"},
+		{"\x35", mcbp.StatusInvalid, "malformed"}, {"\xf0", mcbp.StatusInvalid, "malformed"},
 		{"\x00\x11\x01", mcbp.StatusDurabilityImpossible, "durability"},
 	} {
 		f := setFrame(0, "a", "1")
@@ -232,7 +248,8 @@ func TestRefusedByName(t *testing.T) {
 	c.want(request(mcbp.OpGet, 0, nil, []byte("a"), nil), mcbp.StatusOK)
 }
 
-// A body beyond the protocol's limit is answered and passed over; one far beyond it is answered and ends the connection.
+// A body beyond the protocol's limit is answered and passed over; one far beyond it is answered and ends the
+// connection.
 func TestOversizedRequests(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	c := login(t, n.MemcachedAddr())
@@ -293,7 +310,8 @@ func (c *rawClient) stats(group string) map[string]string {
 func TestStatGroups(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	c := login(t, n.MemcachedAddr())
-	set := c.want(request(mcbp.OpSet, 3, mcbp.Store{Flags: 9}.AppendExtras(nil), []byte("a b"), []byte("1")), mcbp.StatusOK)
+	set := c.want(request(mcbp.OpSet, 3, mcbp.Store{Flags: 9}.AppendExtras(nil), []byte("a b"), []byte("1")),
+		mcbp.StatusOK)
 	one := openDCP(t, n.MemcachedAddr(), "one", 0)
 	one.want(fromZero(3), mcbp.StatusOK)
 	one.lines("snapshot 0-1 2 <nil>", "mutation 1 a b=1 <nil>") // it counts when it sends, which is after the answer
@@ -323,8 +341,10 @@ func TestStatGroups(t *testing.T) {
 		}
 	}
 	for group, status := range map[string]mcbp.Status{
-		"nonsense": mcbp.StatusKeyNotFound, "vbucket-seqno x": mcbp.StatusInvalid, "vbucket-seqno 16": mcbp.StatusNotMyVBucket,
-		"key a 3": mcbp.StatusKeyNotFound, "key 3": mcbp.StatusInvalid, "vkey a 99": mcbp.StatusNotMyVBucket, "key ": mcbp.StatusInvalid,
+		"nonsense": mcbp.StatusKeyNotFound, "vbucket-seqno x": mcbp.StatusInvalid,
+		"vbucket-seqno 16": mcbp.StatusNotMyVBucket,
+		"key a 3":          mcbp.StatusKeyNotFound, "key 3": mcbp.StatusInvalid, "vkey a 99": mcbp.StatusNotMyVBucket,
+		"key ": mcbp.StatusInvalid,
 	} {
 		c.want(request(mcbp.OpStat, 0, nil, []byte(group), nil), status)
 	}

@@ -15,10 +15,10 @@ import (
 	"sync"
 	"time"
 
+	"tidemark/internal/tlsconf"
 	"tidemark/kv/clustermap"
+	"tidemark/kv/mcbp"
 	"tidemark/kv/store"
-	"tidemark/mcbp"
-	"tidemark/tlsconf"
 )
 
 const (
@@ -57,8 +57,8 @@ type sealRequest struct {
 	Milliseconds int64    `json:"milliseconds"`
 }
 
-// promiseRequest asks a node to promise an epoch to Maker (clustermap.Promise), and none to anybody else for so long; with Milliseconds 0
-// Maker takes the promise back. The answer is the node's map.
+// promiseRequest asks a node to promise an epoch to Maker (clustermap.Promise), and none to anybody else for so long;
+// with Milliseconds 0 Maker takes the promise back. The answer is the node's map.
 type promiseRequest struct {
 	Epoch        int64  `json:"epoch"`
 	Maker        string `json:"maker"`
@@ -111,7 +111,8 @@ type Remote struct {
 	TLS bool
 }
 
-// NewRemote makes one that keeps no connections and waits for each answer this long. With a TLS configuration it speaks HTTPS.
+// NewRemote makes one that keeps no connections and waits for each answer this long. With a TLS configuration it speaks
+// HTTPS.
 func NewRemote(user, password string, timeout time.Duration, conf *tls.Config) Remote {
 	return Remote{User: user, Password: password, TLS: conf != nil, HTTP: &http.Client{
 		Timeout: timeout, Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: conf},
@@ -131,7 +132,8 @@ type peerAnswer struct {
 }
 
 // each calls all nodes at the same time.
-func (p *peers) each(ctx context.Context, nodes []clustermap.Node, call func(context.Context, clustermap.Node) (clustermap.Map, error)) map[string]peerAnswer {
+func (p *peers) each(ctx context.Context, nodes []clustermap.Node,
+	call func(context.Context, clustermap.Node) (clustermap.Map, error)) map[string]peerAnswer {
 	out := map[string]peerAnswer{}
 	var mu sync.Mutex
 	var all sync.WaitGroup
@@ -172,10 +174,11 @@ func (p *peers) seal(ctx context.Context, node clustermap.Node, r sealRequest) (
 	return a.Highs, nil
 }
 
-// Call sends a request to a node's admin address (host:port) and reads its answer. Errors: ErrNeedsTLS, ErrNoTLS, ErrRefused,
-// *NotLeaderError, store.ErrSealBroken, and those of the network.
+// Call sends a request to a node's admin address (host:port) and reads its answer. Errors: ErrNeedsTLS, ErrNoTLS,
+// ErrRefused, *NotLeaderError, store.ErrSealBroken, and those of the network.
 func (r Remote) Call(ctx context.Context, admin, method, path string, body, answer any) error {
-	if strings.HasPrefix(admin, mcbp.HostPlaceholder) { // a node on all interfaces that knows no name of its own: this machine
+	// a node on all interfaces that knows no name of its own: this machine
+	if strings.HasPrefix(admin, mcbp.HostPlaceholder) {
 		admin = "127.0.0.1" + strings.TrimPrefix(admin, mcbp.HostPlaceholder)
 	}
 	var in io.Reader
@@ -197,7 +200,8 @@ func (r Remote) Call(ctx context.Context, admin, method, path string, body, answ
 	req.SetBasicAuth(r.User, r.Password)
 	resp, err := r.HTTP.Do(req)
 	if errors.Is(err, http.ErrSchemeMismatch) {
-		return fmt.Errorf("%w, and it was asked with TLS: %s: either all nodes have --tls-ca, --tls-cert and --tls-key, or none; "+
+		return fmt.Errorf("%w, and it was asked with TLS: %s: either all nodes have --tls-ca, --tls-cert and --tls-key, or "+
+			"none; "+
 			"commands leave --tls-ca out, or say http:// before the address", ErrNoTLS, admin)
 	}
 	if err != nil {
@@ -223,7 +227,8 @@ func (r Remote) Call(ctx context.Context, admin, method, path string, body, answ
 func refusal(admin, status string, raw []byte) error {
 	var p problem
 	if bytes.Contains(raw, []byte("HTTP request to an HTTPS server")) { // net/http's own answer
-		return fmt.Errorf("%w, and it was asked without: %s: either all nodes have --tls-ca, --tls-cert and --tls-key, or none; "+
+		return fmt.Errorf("%w, and it was asked without: %s: either all nodes have --tls-ca, --tls-cert and --tls-key, or "+
+			"none; "+
 			"commands name its CA (--tls-ca)", ErrNeedsTLS, admin)
 	}
 	if json.Unmarshal(raw, &p) != nil || p.Detail == "" {

@@ -10,8 +10,8 @@ import (
 
 	"github.com/golang/snappy"
 
+	"tidemark/kv/mcbp"
 	"tidemark/kv/server"
-	"tidemark/mcbp"
 )
 
 // A consumer that asks for the second form of markers gets it, with the purge seqno when it knows that.
@@ -34,8 +34,8 @@ func TestMarkerForms(t *testing.T) {
 	}
 }
 
-// Deletions have the attributes that were asked for: none, the system's, or all; bodies come always. Values are compressed for those
-// that negotiated it, when they or the node want that.
+// Deletions have the attributes that were asked for: none, the system's, or all; bodies come always. Values are
+// compressed for those that negotiated it, when they or the node want that.
 func TestBodiesOfDeletionsAndCompression(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	kv := login(t, n.MemcachedAddr(), mcbp.FeatureXattr, mcbp.FeatureSnappy)
@@ -44,7 +44,8 @@ func TestBodiesOfDeletionsAndCompression(t *testing.T) {
 	}
 	system, all := pair("_s"), append(pair("_s"), pair("u")...)
 	withBody := func(section []byte) []byte { return append(mcbp.AppendXattrs(nil, section), "body"...) }
-	bury := request(mcbp.OpDeleteWithMeta, 0, mcbp.WithMeta{Rev: 5, CAS: 77}.AppendExtras(nil), []byte("a"), snappy.Encode(nil, withBody(all)))
+	bury := request(mcbp.OpDeleteWithMeta, 0, mcbp.WithMeta{Rev: 5, CAS: 77}.AppendExtras(nil), []byte("a"),
+		snappy.Encode(nil, withBody(all)))
 	bury.Datatype = mcbp.DatatypeXattr | mcbp.DatatypeSnappy
 	kv.want(bury, mcbp.StatusOK)
 	kv.want(bury, mcbp.StatusKeyExists) // the same revision and CAS is there
@@ -65,11 +66,13 @@ func TestBodiesOfDeletionsAndCompression(t *testing.T) {
 		{0, nil, []byte("body"), 0},
 		{mcbp.OpenXattrs, nil, withBody(system), mcbp.DatatypeXattr},
 		{mcbp.OpenXattrs | mcbp.OpenDeletedUserXattrs, nil, withBody(all), mcbp.DatatypeXattr},
-		{mcbp.OpenXattrs, []string{mcbp.ControlForceCompress, "true"}, snappy.Encode(nil, withBody(system)), mcbp.DatatypeXattr | mcbp.DatatypeSnappy},
+		{mcbp.OpenXattrs, []string{mcbp.ControlForceCompress, "true"}, snappy.Encode(nil, withBody(system)),
+			mcbp.DatatypeXattr | mcbp.DatatypeSnappy},
 		{mcbp.OpenNoValue, []string{mcbp.ControlForceCompress, "true"}, nil, 0},
 	} {
 		c := login(t, n.MemcachedAddr(), mcbp.FeatureXattr, mcbp.FeatureSnappy)
-		c.want(request(mcbp.OpDCPOpen, 0, mcbp.Open{Flags: mcbp.OpenProducer | x.flags}.AppendExtras(nil), fmt.Append(nil, "c", i), nil), mcbp.StatusOK)
+		c.want(request(mcbp.OpDCPOpen, 0, mcbp.Open{Flags: mcbp.OpenProducer | x.flags}.AppendExtras(nil),
+			fmt.Append(nil, "c", i), nil), mcbp.StatusOK)
 		for k := 0; k < len(x.controls); k += 2 {
 			c.want(request(mcbp.OpDCPControl, 0, nil, []byte(x.controls[k]), []byte(x.controls[k+1])), mcbp.StatusOK)
 		}
@@ -79,8 +82,10 @@ func TestBodiesOfDeletionsAndCompression(t *testing.T) {
 			t.Fatalf("%d: %v", i, f.Op)
 		}
 		f := c.read()
-		if d, err := mcbp.DecodeDeletion(f.Extras); err != nil || f.Op != mcbp.OpDCPDeletion || d.RevSeqno != 4 || f.CAS != 77 || !bytes.Equal(f.Value, x.want) || f.Datatype != x.datatype {
-			t.Errorf("%d: %v %+v %v cas %d: %q of datatype %d, want %q of %d", i, f.Op, d, err, f.CAS, f.Value, f.Datatype, x.want, x.datatype)
+		if d, err := mcbp.DecodeDeletion(f.Extras); err != nil || f.Op != mcbp.OpDCPDeletion || d.RevSeqno != 4 ||
+			f.CAS != 77 || !bytes.Equal(f.Value, x.want) || f.Datatype != x.datatype {
+			t.Errorf("%d: %v %+v %v cas %d: %q of datatype %d, want %q of %d", i, f.Op, d, err, f.CAS, f.Value, f.Datatype,
+				x.want, x.datatype)
 		}
 	}
 	c := openDCP(t, n.MemcachedAddr(), "without snappy", 0)
@@ -103,10 +108,12 @@ func TestSeqnoAdvanced(t *testing.T) {
 		lines    []string
 	}{
 		{nil, []string{"snapshot 0-2 2 <nil>", "mutation 1 a=1 <nil>", "end ok <nil>"}},
-		{[]mcbp.Feature{mcbp.FeatureCollections}, []string{"snapshot 0-2 2 <nil>", "mutation 1 \x00a=1 <nil>", "advanced 2 <nil>", "end ok <nil>"}},
+		{[]mcbp.Feature{mcbp.FeatureCollections}, []string{"snapshot 0-2 2 <nil>", "mutation 1 \x00a=1 <nil>",
+			"advanced 2 <nil>", "end ok <nil>"}},
 	} {
 		c := login(t, n.MemcachedAddr(), x.features...)
-		c.want(request(mcbp.OpDCPOpen, 0, mcbp.Open{Flags: mcbp.OpenProducer}.AppendExtras(nil), fmt.Append(nil, "c", len(x.features)), nil), mcbp.StatusOK)
+		c.want(request(mcbp.OpDCPOpen, 0, mcbp.Open{Flags: mcbp.OpenProducer}.AppendExtras(nil),
+			fmt.Append(nil, "c", len(x.features)), nil), mcbp.StatusOK)
 		c.want(streamFrame(1, mcbp.StreamRequest{End: 2}), mcbp.StatusOK)
 		c.lines(x.lines...)
 	}
@@ -174,7 +181,8 @@ func TestAnnouncedBodiesTakeNoMemory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// The node has read a header when it has nothing more in its buffers; another connection's requests show that it goes on.
+	// The node has read a header when it has nothing more in its buffers; another connection's requests show that it goes
+	// on.
 	other := login(t, n.MemcachedAddr())
 	for range 50 {
 		other.want(setFrame(1, "b", "1"), mcbp.StatusOK)

@@ -10,8 +10,8 @@ import (
 	"testing"
 
 	"tidemark/kv/clustermap"
+	"tidemark/kv/kvclient"
 	"tidemark/kv/seglog"
-	"tidemark/kvclient"
 )
 
 // promised is a cluster of three in which vbucket vb is kv3's and has documents. kv1 leads, kv2 would be the next.
@@ -65,11 +65,13 @@ func (g *promised) takeover(by, to string) error {
 	from := m.Buckets[0].Chains[g.vb][0]
 	m.Rev++
 	m.Buckets[0].Chains[g.vb] = []string{to, from}
-	highs, err := c.peers.seal(ctx, c.contact(from), sealRequest{Bucket: "world", VBuckets: []uint16{g.vb}, Milliseconds: sealTime.Milliseconds()})
+	highs, err := c.peers.seal(ctx, c.contact(from), sealRequest{Bucket: "world", VBuckets: []uint16{g.vb},
+		Milliseconds: sealTime.Milliseconds()})
 	if err != nil {
 		g.t.Fatal(err)
 	}
-	defer c.peers.seal(ctx, c.contact(from), sealRequest{Bucket: "world", VBuckets: []uint16{g.vb}}) // where it is not sealed any more
+	// where it is not sealed any more
+	defer c.peers.seal(ctx, c.contact(from), sealRequest{Bucket: "world", VBuckets: []uint16{g.vb}})
 	_, err = c.commit(ctx, m, from, sealed{"world": {g.vb: highs[0]}})
 	return err
 }
@@ -90,7 +92,8 @@ func (g *promised) try(by string, without ...string) (int64, error) {
 	g.t.Helper()
 	c := g.at(by)
 	m := c.current()
-	views, err := c.views(within(g.t), slices.DeleteFunc(slices.Clone(m.Nodes), func(x clustermap.Node) bool { return slices.Contains(without, x.ID) }))
+	views, err := c.views(within(g.t), slices.DeleteFunc(slices.Clone(m.Nodes),
+		func(x clustermap.Node) bool { return slices.Contains(without, x.ID) }))
 	if err != nil {
 		g.t.Fatal(err)
 	}
@@ -131,8 +134,8 @@ func (g *promised) hold(id string) (release func()) {
 	return release
 }
 
-// What the old leader does while its failover is planned would be undone by the plan, with all that has been written since. Whoever has
-// promised to take no such map keeps to it, whichever nodes are restarted meanwhile.
+// What the old leader does while its failover is planned would be undone by the plan, with all that has been written
+// since. Whoever has promised to take no such map keeps to it, whichever nodes are restarted meanwhile.
 func TestAPromiseOutlivesARestart(t *testing.T) {
 	for _, ids := range [][]string{{"kv3"}, {"kv3", "kv1"}} {
 		t.Run(strings.Join(ids, " and "), func(t *testing.T) {
@@ -140,7 +143,8 @@ func TestAPromiseOutlivesARestart(t *testing.T) {
 			release := g.hold("kv2")
 			m, epoch := g.begun("kv2", "kv1")
 			g.restart(ids...)
-			if err := g.takeover("kv1", "kv1"); !errors.Is(err, errOlder) || !strings.Contains(err.Error(), "kv2 has the promise that its epoch 2 comes next") {
+			if err := g.takeover("kv1", "kv1"); !errors.Is(err, errOlder) ||
+				!strings.Contains(err.Error(), "kv2 has the promise that its epoch 2 comes next") {
 				t.Errorf("the old leader's takeover: %v", err)
 			}
 			g.write("2")
@@ -183,7 +187,8 @@ func TestAPromiseLastsUntilTheMapComes(t *testing.T) {
 	g.holds("1")
 }
 
-// A failover that is given up before there is a map of it, by a refusal or by the death of its maker, leaves the old leader in its place.
+// A failover that is given up before there is a map of it, by a refusal or by the death of its maker, leaves the old
+// leader in its place.
 func TestAFailoverGivenUp(t *testing.T) {
 	free := func(t *testing.T, g *promised) {
 		t.Helper()
@@ -204,7 +209,8 @@ func TestAFailoverGivenUp(t *testing.T) {
 	t.Run("refused", func(t *testing.T) {
 		g := newPromised(t)
 		err := g.post("kv2", pathFailover, FailoverRequest{Nodes: []string{"kv1", "kv2"}}, nil)
-		if err = errors.Join(err, g.post("kv3", pathFailover, FailoverRequest{Nodes: []string{"kv1", "kv2"}}, nil)); !errors.Is(err, ErrRefused) {
+		if err = errors.Join(err, g.post("kv3", pathFailover, FailoverRequest{Nodes: []string{"kv1", "kv2"}},
+			nil)); !errors.Is(err, ErrRefused) {
 			t.Fatal(err)
 		}
 		free(t, g)
@@ -230,7 +236,8 @@ func TestAFailoverGivenUp(t *testing.T) {
 	})
 }
 
-// A map that only its dead maker has is passed over by the epoch of the failover of that maker: it does not come back with it.
+// A map that only its dead maker has is passed over by the epoch of the failover of that maker: it does not come back
+// with it.
 func TestAMapThatNobodyElseHas(t *testing.T) {
 	g := newPromised(t)
 	hold := g.hold("kv2")
@@ -242,7 +249,8 @@ func TestAMapThatNobodyElseHas(t *testing.T) {
 	}
 	hold()
 	g.stop("kv2")
-	if err := seglog.WriteJSON(filepath.Join(g.confs["kv2"].Dir, mapName), next); err != nil { // stored, and told to nobody
+	// stored, and told to nobody
+	if err := seglog.WriteJSON(filepath.Join(g.confs["kv2"].Dir, mapName), next); err != nil {
 		t.Fatal(err)
 	}
 	err = g.post("kv1", pathFailover, FailoverRequest{Nodes: []string{"kv2"}}, nil)
@@ -254,7 +262,8 @@ func TestAMapThatNobodyElseHas(t *testing.T) {
 	eventually(t, func() error {
 		return g.post("kv1", pathFailover, FailoverRequest{Nodes: []string{"kv2"}, Lose: true}, &a)
 	})
-	if a.RevEpoch != epoch+1 { // the refused one had been promised kv1's next epoch in part, and could not give it back to kv2
+	// the refused one had been promised kv1's next epoch in part, and could not give it back to kv2
+	if a.RevEpoch != epoch+1 {
 		t.Errorf("it begins epoch %d", a.RevEpoch)
 	}
 	g.write("2")
@@ -280,7 +289,8 @@ func TestSeveralPromises(t *testing.T) {
 	g.restart("kv3", "kv1")
 	hold := g.hold("kv1")
 	_, second := g.begun("kv1", "kv2")
-	if all := g.nodes["kv3"].View().Promises; len(all) != 2 || all[0].RevEpoch != first || all[1] != (clustermap.Promise{RevEpoch: second, Maker: "kv1"}) {
+	if all := g.nodes["kv3"].View().Promises; len(all) != 2 || all[0].RevEpoch != first ||
+		all[1] != (clustermap.Promise{RevEpoch: second, Maker: "kv1"}) {
 		t.Fatalf("%v", all)
 	}
 	g.at("kv1").settle(within(t))
@@ -323,7 +333,8 @@ func TestPromisesOnDisk(t *testing.T) {
 	if err := os.WriteFile(path, []byte(`[{"rev_`), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(config); !errors.Is(err, clustermap.ErrMap) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "remove it") {
+	if _, err := Open(config); !errors.Is(err, clustermap.ErrMap) || !strings.Contains(err.Error(), path) ||
+		!strings.Contains(err.Error(), "remove it") {
 		t.Errorf("half a file: %v", err)
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/kv/mcbp"
 	"tidemark/kv/store"
-	"tidemark/mcbp"
 )
 
 // closed waits until the server has closed the connection.
@@ -39,17 +39,20 @@ func TestCommandsBeforeAuthenticationAndSelection(t *testing.T) {
 	if v := c.want(request(mcbp.OpVersion, 0, nil, nil, nil), mcbp.StatusOK); string(v.Value) != Version {
 		t.Fatalf("version %q", v.Value)
 	}
-	if l := c.want(request(mcbp.OpSASLList, 0, nil, nil, nil), mcbp.StatusOK); string(l.Value) != "SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1" {
+	if l := c.want(request(mcbp.OpSASLList, 0, nil, nil, nil),
+		mcbp.StatusOK); string(l.Value) != "SCRAM-SHA512 SCRAM-SHA256 SCRAM-SHA1" {
 		t.Fatalf("mechanisms %q", l.Value)
 	}
 	if m := c.want(request(mcbp.OpGetErrorMap, 0, nil, nil, []byte{0, 2}), mcbp.StatusOK); !json.Valid(m.Value) {
 		t.Fatalf("error map %q", m.Value)
 	}
-	for _, op := range []mcbp.Opcode{mcbp.OpGet, mcbp.OpSelectBucket, mcbp.OpStat, mcbp.OpDCPOpen, mcbp.OpGetClusterConfig, 0x77} {
+	for _, op := range []mcbp.Opcode{mcbp.OpGet, mcbp.OpSelectBucket, mcbp.OpStat, mcbp.OpDCPOpen, mcbp.OpGetClusterConfig,
+		0x77} {
 		c.want(request(op, 0, nil, []byte("world"), nil), mcbp.StatusAuthError)
 	}
 	c.want(request(mcbp.OpSASLStep, 0, nil, []byte("SCRAM-SHA256"), []byte("c=biws,r=x,p=AAAA")), mcbp.StatusAuthError)
-	c.want(request(mcbp.OpSASLAuth, 0, nil, []byte("PLAIN"), []byte("\x00"+testUser+"\x00"+testPassword)), mcbp.StatusAuthError)
+	c.want(request(mcbp.OpSASLAuth, 0, nil, []byte("PLAIN"), []byte("\x00"+testUser+"\x00"+testPassword)),
+		mcbp.StatusAuthError)
 	c.want(request(mcbp.OpSASLAuth, 0, nil, []byte("GSSAPI"), nil), mcbp.StatusAuthError)
 	if s := c.scram(testUser, "wrong"); s != mcbp.StatusAuthError {
 		t.Fatal(s)
@@ -111,7 +114,8 @@ func TestPipelinedAndQuietRequests(t *testing.T) {
 	for _, want := range []struct {
 		opaque uint32
 		status mcbp.Status
-	}{{2, mcbp.StatusOK}, {3, mcbp.StatusKeyExists}, {4, mcbp.StatusKeyNotFound}, {6, mcbp.StatusKeyNotFound}, {7, mcbp.StatusOK}} {
+	}{{2, mcbp.StatusOK}, {3, mcbp.StatusKeyExists}, {4, mcbp.StatusKeyNotFound}, {6, mcbp.StatusKeyNotFound},
+		{7, mcbp.StatusOK}} {
 		f := c.read()
 		if f.Opaque != want.opaque || f.Status() != want.status {
 			t.Fatalf("answer to %d: %v, want the one to %d: %v", f.Opaque, f.Status(), want.opaque, want.status)
@@ -135,7 +139,8 @@ func TestPipelinedAndQuietRequests(t *testing.T) {
 func TestFeaturesChangeAnswers(t *testing.T) {
 	n, _ := runNode(t, testConfig(t.TempDir()))
 	plain := login(t, n.MemcachedAddr())
-	rich := login(t, n.MemcachedAddr(), mcbp.FeatureMutationToken, mcbp.FeatureJSON, mcbp.FeatureXattr, mcbp.FeatureCollections, mcbp.FeatureSnappy, mcbp.FeatureUnordered)
+	rich := login(t, n.MemcachedAddr(), mcbp.FeatureMutationToken, mcbp.FeatureJSON, mcbp.FeatureXattr,
+		mcbp.FeatureCollections, mcbp.FeatureSnappy, mcbp.FeatureUnordered)
 
 	if a := plain.want(setFrame(1, "a", `{"x":1}`), mcbp.StatusOK); len(a.Extras) != 0 || a.CAS == 0 {
 		t.Fatalf("plain client: extras %v, cas %d", a.Extras, a.CAS)
@@ -145,7 +150,8 @@ func TestFeaturesChangeAnswers(t *testing.T) {
 	if err != nil || token.Seqno != 2 || token.VBUUID != n.buckets[0].store.VBucket(1).Info().Failover[0].UUID {
 		t.Fatalf("token %+v %v", token, err)
 	}
-	if g := rich.want(request(mcbp.OpGet, 1, nil, []byte("\x00b"), nil), mcbp.StatusOK); g.Datatype != mcbp.DatatypeJSON || g.CAS != a.CAS {
+	if g := rich.want(request(mcbp.OpGet, 1, nil, []byte("\x00b"), nil), mcbp.StatusOK); g.Datatype != mcbp.DatatypeJSON ||
+		g.CAS != a.CAS {
 		t.Fatalf("datatype %v", g.Datatype)
 	}
 	if g := plain.want(request(mcbp.OpGet, 1, nil, []byte("b"), nil), mcbp.StatusOK); g.Datatype != 0 || string(g.Value) != `{"x":1}` {
@@ -171,7 +177,9 @@ func TestFeaturesChangeAnswers(t *testing.T) {
 	f.Datatype = mcbp.DatatypeXattr // not asked for by this client
 	plain.want(f, mcbp.StatusInvalid)
 
-	h := rich.want(request(mcbp.OpHello, 0, nil, nil, mcbp.AppendFeatures(nil, []mcbp.Feature{mcbp.FeatureSnappy, mcbp.FeatureJSON, mcbp.FeatureTracing, mcbp.FeatureSyncReplicate, mcbp.FeatureJSON, 0x7777})), mcbp.StatusOK)
+	h := rich.want(request(mcbp.OpHello, 0, nil, nil, mcbp.AppendFeatures(nil,
+		[]mcbp.Feature{mcbp.FeatureSnappy, mcbp.FeatureJSON, mcbp.FeatureTracing, mcbp.FeatureSyncReplicate, mcbp.FeatureJSON,
+			0x7777})), mcbp.StatusOK)
 	if got, _ := mcbp.DecodeFeatures(h.Value); fmt.Sprint(got) != "[10 11]" {
 		t.Fatalf("granted %v", got)
 	}
@@ -268,7 +276,8 @@ func TestStatisticsAndSeqnos(t *testing.T) {
 	c.want(request(mcbp.OpGetAllVBSeqnos, 0, []byte{1}, nil, nil), mcbp.StatusInvalid)
 
 	a := c.want(request(mcbp.OpObserveSeqno, 5, nil, nil, mcbp.AppendRollback(nil, info.Failover[0].UUID)), mcbp.StatusOK)
-	if o, err := mcbp.DecodeObserveSeqno(a.Value); err != nil || o.Current != 2 || o.Persisted != 2 || o.VBUUID != info.Failover[0].UUID {
+	if o, err := mcbp.DecodeObserveSeqno(a.Value); err != nil || o.Current != 2 || o.Persisted != 2 ||
+		o.VBUUID != info.Failover[0].UUID {
 		t.Errorf("observe: %+v %v", o, err)
 	}
 	c.want(request(mcbp.OpObserveSeqno, 5, nil, nil, mcbp.AppendRollback(nil, 1)), mcbp.StatusKeyNotFound)
@@ -312,7 +321,8 @@ func TestViolationsEndTheConnection(t *testing.T) {
 		}
 	}
 	login(t, n.MemcachedAddr()).want(setFrame(0, "a", "1"), mcbp.StatusOK)
-	if got := n.server.Counters().ProtocolErrors.Load(); got != 9 { // four in both states, the large body before authentication
+	// four in both states, the large body before authentication
+	if got := n.server.Counters().ProtocolErrors.Load(); got != 9 {
 		t.Errorf("%d protocol errors counted, want 9", got)
 	}
 }
@@ -320,7 +330,8 @@ func TestViolationsEndTheConnection(t *testing.T) {
 // strangerTime is long enough to authenticate on a busy machine.
 const strangerTime = 3 * time.Second
 
-// Who does not say who he is loses his place, however much he asks meanwhile; who authenticates again gets the time anew.
+// Who does not say who he is loses his place, however much he asks meanwhile; who authenticates again gets the time
+// anew.
 func TestStrangersAreSentAway(t *testing.T) {
 	config := testConfig(t.TempDir())
 	config.AuthTimeout = strangerTime
@@ -390,13 +401,14 @@ func TestSlowReader(t *testing.T) {
 	}
 }
 
-// FuzzPort sends anything to the port of a running node, before and after authentication; whatever it is, the node answers
-// the next client.
+// FuzzPort sends anything to the port of a running node, before and after authentication; whatever it is, the node
+// answers the next client.
 func FuzzPort(f *testing.F) {
 	config := testConfig(f.TempDir())
 	config.AllowPlain = true // SCRAM takes longer than all else together, and other tests try it
 	n, _ := runNode(f, config)
-	known, _ := mcbp.Append(nil, request(mcbp.OpSASLAuth, 0, nil, []byte("PLAIN"), []byte("\x00"+testUser+"\x00"+testPassword)))
+	known, _ := mcbp.Append(nil, request(mcbp.OpSASLAuth, 0, nil, []byte("PLAIN"),
+		[]byte("\x00"+testUser+"\x00"+testPassword)))
 	known, _ = mcbp.Append(known, request(mcbp.OpHello, 0, nil, []byte("test"), nil))
 	known, _ = mcbp.Append(known, request(mcbp.OpSelectBucket, 0, nil, []byte("world"), nil))
 	seed := func(frames ...mcbp.Frame) {
@@ -408,9 +420,12 @@ func FuzzPort(f *testing.F) {
 		f.Add(b, false)
 	}
 	seed(setFrame(0, "a", "1"), request(mcbp.OpGet, 0, nil, []byte("a"), nil))
-	seed(request(mcbp.OpDCPOpen, 0, mcbp.Open{Flags: 1}.AppendExtras(nil), []byte("fuzz"), nil), fromZero(0), request(mcbp.OpDCPCloseStream, 0, nil, nil, nil))
-	seed(request(mcbp.OpHello, 0, nil, nil, []byte{0, 0x12, 0, 0x0b}), request(mcbp.OpStat, 0, nil, []byte("dcp"), nil), request(mcbp.OpQuit, 0, nil, nil, nil))
-	seed(request(mcbp.OpSASLAuth, 0, nil, []byte("SCRAM-SHA1"), []byte("n,,n=a,r=b")), request(mcbp.OpSASLStep, 0, nil, []byte("SCRAM-SHA1"), []byte("c=biws,r=b,p=AA==")))
+	seed(request(mcbp.OpDCPOpen, 0, mcbp.Open{Flags: 1}.AppendExtras(nil), []byte("fuzz"), nil), fromZero(0),
+		request(mcbp.OpDCPCloseStream, 0, nil, nil, nil))
+	seed(request(mcbp.OpHello, 0, nil, nil, []byte{0, 0x12, 0, 0x0b}), request(mcbp.OpStat, 0, nil, []byte("dcp"), nil),
+		request(mcbp.OpQuit, 0, nil, nil, nil))
+	seed(request(mcbp.OpSASLAuth, 0, nil, []byte("SCRAM-SHA1"), []byte("n,,n=a,r=b")),
+		request(mcbp.OpSASLStep, 0, nil, []byte("SCRAM-SHA1"), []byte("c=biws,r=b,p=AA==")))
 	f.Add([]byte("\x80\x01\xff\xff\xff\x00\x00\x00\xff\xff\xff\xff"), true)
 	f.Fuzz(func(t *testing.T, b []byte, authed bool) {
 		nc, err := net.Dial("tcp", n.MemcachedAddr())

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/mcbp"
+	"tidemark/kv/mcbp"
 )
 
 // rawClient speaks frames by hand, so that tests can also say what no client library would.
@@ -158,7 +158,8 @@ func setFrame(vb uint16, key, value string) mcbp.Frame {
 func openDCP(t testing.TB, addr, name string, flags mcbp.OpenFlags, controls ...string) *rawClient {
 	t.Helper()
 	c := login(t, addr, mcbp.FeatureJSON)
-	c.want(request(mcbp.OpDCPOpen, 0, mcbp.Open{Flags: mcbp.OpenProducer | flags}.AppendExtras(nil), []byte(name), nil), mcbp.StatusOK)
+	c.want(request(mcbp.OpDCPOpen, 0, mcbp.Open{Flags: mcbp.OpenProducer | flags}.AppendExtras(nil), []byte(name), nil),
+		mcbp.StatusOK)
 	for i := 0; i+1 < len(controls); i += 2 {
 		c.want(request(mcbp.OpDCPControl, 0, nil, []byte(controls[i]), []byte(controls[i+1])), mcbp.StatusOK)
 	}

@@ -27,8 +27,8 @@ func (n *Node) healthz(w http.ResponseWriter, r *http.Request) {
 	rpc.Write(w, r, http.StatusOK, wire.OK{})
 }
 
-// readyz is 200 when this node serves documents and can write them. Else the problem lists what is in the way. One that is
-// no member of the cluster, or not any more, is ready too: it can be added.
+// readyz is 200 when this node serves documents and can write them. Else the problem lists what is in the way. One that
+// is no member of the cluster, or not any more, is ready too: it can be added.
 func (n *Node) readyz(w http.ResponseWriter, r *http.Request) {
 	if p := rpc.Unready(n.reasons()); p != nil {
 		rpc.WriteProblem(w, p)
@@ -46,7 +46,8 @@ func (n *Node) reasons() (all []rpc.Reason) {
 		case !learnt && len(missing) == 0:
 			add(reasonMembers, "warming up: the map is being compared with the other members'")
 		case !learnt:
-			add(reasonMembers, "warming up: waiting for a majority of the members, one of which may have a newer map; %s did not answer. If they are lost for good, fail them over", strings.Join(missing, ", "))
+			add(reasonMembers, "warming up: waiting for a majority of the members, one of which may have a newer map; %s did "+
+				"not answer. If they are lost for good, fail them over", strings.Join(missing, ", "))
 		default:
 			add(reasonWarmup, "warming up: the documents are being read")
 		}
@@ -54,7 +55,8 @@ func (n *Node) reasons() (all []rpc.Reason) {
 	for _, b := range n.loadedBuckets() {
 		switch {
 		case b.store.Unsynced():
-			add(reasonDisk, "a sync of bucket %s has failed, and writes are refused until all its documents are in new files: look after the disk; the node's log names the file", b.name)
+			add(reasonDisk, "a sync of bucket %s has failed, and writes are refused until all its documents are in new files: "+
+				"look after the disk; the node's log names the file", b.name)
 		case b.store.Failing():
 			add(reasonDisk, "bucket %s cannot be written: make room on the disk", b.name)
 		}
@@ -76,8 +78,8 @@ func (c *cluster) waits(missing []string, learnt bool) {
 	c.missing, c.learnt = missing, learnt
 }
 
-// emptied refuses to begin without documents where others have replicas of them: a folder that was lost or moved away would else become the
-// active copy of its vbuckets, and empty those. Only members that answer are asked.
+// emptied refuses to begin without documents where others have replicas of them: a folder that was lost or moved away
+// would else become the active copy of its vbuckets, and empty those. Only members that answer are asked.
 func (c *cluster) emptied(ctx context.Context) error {
 	for _, b := range c.n.buckets {
 		if seglog.Exists(b.logDir()) {
@@ -89,8 +91,10 @@ func (c *cluster) emptied(ctx context.Context) error {
 				return nil //nolint:nilerr // the node is to stop
 			}
 			if vb != nil {
-				return fmt.Errorf("%w: bucket %q has no documents here, while %s has %d of vbucket %d, whose active copy is this node's by the map: %s was lost or moved away, "+
-					"and to serve it empty would empty the replicas. tidemark kv failover %s, start the node, tidemark kv rebalance --add",
+				return fmt.Errorf("%w: bucket %q has no documents here, while %s has %d of vbucket %d, whose active copy is this "+
+					"node's by the map: %s was lost or moved away, "+
+					"and to serve it empty would empty the replicas. tidemark kv failover %s, start the node, tidemark kv rebalance "+
+					"--add",
 					clustermap.ErrMap, b.name, x.ID, vb.Items, vb.VBucket, b.dir, c.n.config.NodeID)
 			}
 		}
@@ -98,8 +102,8 @@ func (c *cluster) emptied(ctx context.Context) error {
 	return nil
 }
 
-// hasMine is a replica with documents, on another node, of a vbucket that is this node's. One that still reads its documents is waited for;
-// an error when ctx has ended.
+// hasMine is a replica with documents, on another node, of a vbucket that is this node's. One that still reads its
+// documents is waited for; an error when ctx has ended.
 func (c *cluster) hasMine(ctx context.Context, x clustermap.Node, bucket string) (*CopyView, error) {
 	for {
 		var view ClusterView

@@ -12,11 +12,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"tidemark/feed"
+	"tidemark/internal/tlsconf"
 	"tidemark/kv/clustermap"
+	"tidemark/kv/mcbp"
 	"tidemark/kv/store"
-	"tidemark/mcbp"
-	"tidemark/tlsconf"
+	"tidemark/projector/feed"
 )
 
 const (
@@ -27,7 +27,8 @@ const (
 	replicaPoll        = 5                      // ticks between two looks at the active copies' seqnos
 )
 
-// replicator keeps this node's replicas: one DCP connection per bucket and node with active copies, made by package feed.
+// replicator keeps this node's replicas: one DCP connection per bucket and node with active copies, made by package
+// feed.
 type replicator struct {
 	n    *Node
 	wake chan struct{} // 1: the map has changed
@@ -53,7 +54,8 @@ type seen struct {
 }
 
 func newReplicator(n *Node) *replicator {
-	return &replicator{n: n, wake: make(chan struct{}, 1), links: map[linkID]*link{}, paused: map[string]bool{}, known: map[copyID]*seen{}}
+	return &replicator{n: n, wake: make(chan struct{}, 1), links: map[linkID]*link{}, paused: map[string]bool{},
+		known: map[copyID]*seen{}}
 }
 
 func (r *replicator) kick() {
@@ -81,7 +83,7 @@ func (r *replicator) isPaused(bucket string) bool {
 	return r.paused[bucket]
 }
 
-// of gives the memory about a replica of source; another source's is forgotten. The caller holds mu.
+// of returns the memory about a replica of source; another source's is forgotten. The caller holds mu.
 func (r *replicator) of(id copyID, source string) *seen {
 	s := r.known[id]
 	if s == nil || s.source != source {
@@ -98,7 +100,7 @@ func (r *replicator) forget(bucket string, vb uint16) {
 	delete(r.known, copyID{bucket, vb})
 }
 
-// look gives what is known about a replica.
+// look returns what is known about a replica.
 func (r *replicator) look(bucket string, vb uint16, source string) seen {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -211,7 +213,8 @@ func (l *link) Run(ctx context.Context) error {
 	return nil
 }
 
-// memcachedOf is where another node is spoken to: inside TLS where both have it; then it must show a certificate of a KV node.
+// memcachedOf is where another node is spoken to: inside TLS where both have it; then it must show a certificate of a
+// KV node.
 func (n *Node) memcachedOf(id string) (addr string, encrypted *tls.Config) {
 	at := n.cluster.contact(id)
 	if n.config.TLS == nil || at.MemcachedTLS == "" {
@@ -229,7 +232,8 @@ func (l *link) session(ctx context.Context) error {
 	conn, err := feed.Dial(ctx, feed.Config{
 		Addr: addr, TLS: encrypted, Bucket: l.id.bucket, User: n.config.User, Password: n.config.Password,
 		Name:        fmt.Sprintf("replication:%.60s->%.60s:%s", l.id.source, n.config.NodeID, hex.EncodeToString(tag[:])),
-		BufferBytes: replicaBufferBytes, RequestTimeout: replicaRequest, Xattrs: true, Tombstones: true, Logger: n.config.Logger.Named("feed"),
+		BufferBytes: replicaBufferBytes, RequestTimeout: replicaRequest, Xattrs: true, Tombstones: true,
+		Logger: n.config.Logger.Named("feed"),
 	})
 	if err != nil {
 		return err
@@ -333,7 +337,8 @@ func (s *session) reconcile(ctx context.Context, goal map[uint16]bool) error {
 	if err != nil {
 		return err
 	}
-	opening = slices.DeleteFunc(opening, func(vb uint16) bool { return !there[vb] }) // whose source does not know yet that it is the source
+	// whose source does not know yet that it is the source
+	opening = slices.DeleteFunc(opening, func(vb uint16) bool { return !there[vb] })
 	return s.begin(ctx, opening)
 }
 
@@ -347,9 +352,11 @@ func (s *session) begin(ctx context.Context, vbuckets []uint16) error {
 			continue // the map is about to be applied
 		}
 		uuid, seqno, w := v.Position()
-		p := &replica{id: s.conn.NewStreamID(), vb: vb, v: v, tracker: feed.NewTracker(feed.Position{Seqno: seqno, SnapStart: w.Start, SnapEnd: w.End})}
+		p := &replica{id: s.conn.NewStreamID(), vb: vb, v: v, tracker: feed.NewTracker(feed.Position{Seqno: seqno,
+			SnapStart: w.Start, SnapEnd: w.End})}
 		asked = append(asked, p)
-		reqs = append(reqs, feed.StreamRequest{VBucket: vb, ID: p.id, Start: seqno, End: mcbp.EndOfTime, VBUUID: uuid, SnapStart: w.Start, SnapEnd: w.End})
+		reqs = append(reqs, feed.StreamRequest{VBucket: vb, ID: p.id, Start: seqno, End: mcbp.EndOfTime, VBUUID: uuid,
+			SnapStart: w.Start, SnapEnd: w.End})
 	}
 	s.mu.Lock()
 	for _, p := range asked {
@@ -368,8 +375,8 @@ func (s *session) begin(ctx context.Context, vbuckets []uint16) error {
 	return first
 }
 
-// refused takes a refusal to stream. A history that the source does not accept is given up: the replica is filled from the
-// beginning. Errors end the connection.
+// refused takes a refusal to stream. A history that the source does not accept is given up: the replica is filled from
+// the beginning. Errors end the connection.
 func (s *session) refused(p *replica, seqno uint64, reason error) error {
 	s.mu.Lock()
 	delete(s.streams, p.id)
@@ -377,10 +384,12 @@ func (s *session) refused(p *replica, seqno uint64, reason error) error {
 	s.mu.Unlock()
 	switch {
 	case errors.Is(reason, feed.ErrRollback), errors.Is(reason, feed.ErrRange):
-		s.l.r.n.config.Logger.Warn("a replica's history is not that of the active copy; it is filled again", "bucket", s.l.id.bucket, "vbucket", p.vb, "seqno", seqno, "source", s.l.id.source, "reason", reason)
+		s.l.r.n.config.Logger.Warn("a replica's history is not that of the active copy; it is filled again", "bucket",
+			s.l.id.bucket, "vbucket", p.vb, "seqno", seqno, "source", s.l.id.source, "reason", reason)
 		s.l.r.note(s.l.id.bucket, p.vb, s.l.id.source, func(x *seen) { *x = seen{source: x.source} })
 		return p.v.Reset()
-	case errors.Is(reason, feed.ErrNotMyVBucket), errors.Is(reason, feed.ErrTemporary), errors.Is(reason, feed.ErrStreamExists):
+	case errors.Is(reason, feed.ErrNotMyVBucket), errors.Is(reason, feed.ErrTemporary),
+		errors.Is(reason, feed.ErrStreamExists):
 		return nil // one of us does not know the newest map yet
 	}
 	return reason
@@ -402,7 +411,8 @@ func (s *session) poll(ctx context.Context, goal map[uint16]bool) (map[uint16]bo
 		s.mu.Lock()
 		p := s.open[vb]
 		whole := p != nil && p.whole()
-		if p != nil && p.branch != 0 && d.VBUUID != p.branch { // the source was not active meanwhile: the stream may have ended without a word
+		// the source was not active meanwhile: the stream may have ended without a word
+		if p != nil && p.branch != 0 && d.VBUUID != p.branch {
 			p.over, whole = true, false
 		}
 		s.mu.Unlock()
@@ -521,7 +531,8 @@ func (s *session) fatal(err error) error {
 // document copies an event out of the connection's memory.
 func document(e *feed.Event) *store.Doc {
 	d := &store.Doc{
-		Key: string(e.Key), Seqno: e.Seqno, Rev: e.RevSeqno, Cas: e.CAS, Flags: e.Flags, Expiry: e.Expiry, Datatype: byte(e.Datatype),
+		Key: string(e.Key), Seqno: e.Seqno, Rev: e.RevSeqno, Cas: e.CAS, Flags: e.Flags, Expiry: e.Expiry,
+		Datatype:   byte(e.Datatype),
 		DeleteTime: e.DeleteTime, Deleted: e.Kind != feed.Mutation, Expired: e.Kind == feed.Expiration,
 	}
 	attributes := e.Datatype.Has(mcbp.DatatypeXattr) && !e.Undecodable

@@ -4,13 +4,14 @@ import (
 	"bytes"
 	"testing"
 
-	"tidemark/feed"
-	"tidemark/mcbp"
+	"tidemark/kv/mcbp"
+	"tidemark/projector/feed"
 )
 
 // What a replica keeps of a document is what the active copy sent, byte by byte, attributes or not.
 func TestDocumentOfAReplica(t *testing.T) {
-	for _, value := range []string{"", "\x00\x00\x00\x00", "\x00\x00\x00\x00{}", "\x00\x00\x00\x04attr", "\x00\x00\x00\x04attr{}", "{}"} {
+	for _, value := range []string{"", "\x00\x00\x00\x00", "\x00\x00\x00\x00{}", "\x00\x00\x00\x04attr",
+		"\x00\x00\x00\x04attr{}", "{}"} {
 		e := feed.Event{Kind: feed.Mutation, Key: []byte("k"), Value: []byte(value)}
 		if len(value) >= 4 {
 			e.Datatype = mcbp.DatatypeXattr

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/mcbp"
+	"tidemark/kv/mcbp"
 )
 
 // announced is the head of a SET with the largest body there may be, and the first of its bytes.
@@ -78,8 +78,8 @@ func TestAnswersNobodyReads(t *testing.T) {
 	}
 }
 
-// An answer that is written from where the document is kept is the same as any other, between others, also when a producer
-// writes on the same connection.
+// An answer that is written from where the document is kept is the same as any other, between others, also when a
+// producer writes on the same connection.
 func TestLargeAnswersBetweenOthers(t *testing.T) {
 	config := testConfig(t.TempDir())
 	n, _ := runNode(t, config)
@@ -92,7 +92,8 @@ func TestLargeAnswersBetweenOthers(t *testing.T) {
 	writer := login(t, n.MemcachedAddr())
 	for range rounds {
 		writer.want(setFrame(1, "live", large), mcbp.StatusOK)
-		c.send(request(mcbp.OpGet, 0, nil, []byte("b"), nil), request(mcbp.OpGetK, 0, nil, []byte("a"), nil), request(mcbp.OpGet, 0, nil, []byte("b"), nil))
+		c.send(request(mcbp.OpGet, 0, nil, []byte("b"), nil), request(mcbp.OpGetK, 0, nil, []byte("a"), nil),
+			request(mcbp.OpGet, 0, nil, []byte("b"), nil))
 	}
 	_ = c.nc.SetReadDeadline(time.Now().Add(testTimeout))
 	var answers []string

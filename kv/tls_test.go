@@ -15,12 +15,12 @@ import (
 	"github.com/couchbase/gocbcore/v10"
 	"github.com/couchbase/gocbcore/v10/memd"
 
+	"tidemark/internal/tlsconf"
+	"tidemark/kv/mcbp"
 	"tidemark/kv/store"
-	"tidemark/mcbp"
-	"tidemark/tlsconf"
 )
 
-// runTLSNode runs a node that speaks TLS on a second port, and gives the CA that clients are to trust.
+// runTLSNode runs a node that speaks TLS on a second port, and returns the CA that clients are to trust.
 func runTLSNode(t *testing.T) (*Node, *x509.CertPool) {
 	t.Helper()
 	dir := t.TempDir()
@@ -28,7 +28,8 @@ func runTLSNode(t *testing.T) (*Node, *x509.CertPool) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	files, err := ca.Issue(dir, "kv1", tlsconf.Request{Peer: tlsconf.Peer{Role: tlsconf.KV, ID: "kv1"}, Hosts: []string{"127.0.0.1", "localhost"}})
+	files, err := ca.Issue(dir, "kv1", tlsconf.Request{Peer: tlsconf.Peer{Role: tlsconf.KV, ID: "kv1"},
+		Hosts: []string{"127.0.0.1", "localhost"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -64,7 +65,8 @@ func dialTLS(t *testing.T, addr string, pool *x509.CertPool) *rawClient {
 func TestTLSPort(t *testing.T) {
 	n, pool := runTLSNode(t)
 	c := dialTLS(t, n.MemcachedTLSAddr(), pool)
-	if l := c.want(request(mcbp.OpSASLList, 0, nil, nil, nil), mcbp.StatusOK); !strings.HasSuffix(string(l.Value), " PLAIN") {
+	if l := c.want(request(mcbp.OpSASLList, 0, nil, nil, nil), mcbp.StatusOK); !strings.HasSuffix(string(l.Value),
+		" PLAIN") {
 		t.Fatalf("mechanisms %q", l.Value)
 	}
 	plain := request(mcbp.OpSASLAuth, 0, nil, []byte("PLAIN"), []byte("\x00"+testUser+"\x00"+testPassword))
@@ -96,7 +98,8 @@ func TestTLSPort(t *testing.T) {
 	mute := dialRaw(t, n.MemcachedTLSAddr())
 	mute.send(request(mcbp.OpNoop, 0, nil, nil, nil))
 	mute.closed("a client that speaks no TLS on the port of TLS")
-	if _, err := tls.Dial("tcp", n.MemcachedTLSAddr(), &tls.Config{RootCAs: x509.NewCertPool(), MinVersion: tls.VersionTLS12}); err == nil {
+	if _, err := tls.Dial("tcp", n.MemcachedTLSAddr(), &tls.Config{RootCAs: x509.NewCertPool(),
+		MinVersion: tls.VersionTLS12}); err == nil {
 		t.Fatal("a client that trusts nobody trusts the node")
 	}
 }
@@ -105,22 +108,26 @@ func TestGocbcoreAgentsInsideTLS(t *testing.T) {
 	n, pool := runTLSNode(t)
 	secure := gocbcore.SecurityConfig{
 		UseTLS: true, TLSRootCAProvider: func() *x509.CertPool { return pool },
-		Auth: gocbcore.PasswordAuthProvider{Username: testUser, Password: testPassword}, AuthMechanisms: []gocbcore.AuthMechanism{gocbcore.PlainAuthMechanism},
+		Auth:           gocbcore.PasswordAuthProvider{Username: testUser, Password: testPassword},
+		AuthMechanisms: []gocbcore.AuthMechanism{gocbcore.PlainAuthMechanism},
 	}
 	ready := gocbcore.WaitUntilReadyOptions{ServiceTypes: []gocbcore.ServiceType{gocbcore.MemdService}}
 	seed := gocbcore.SeedConfig{MemdAddrs: []string{n.MemcachedTLSAddr()}}
-	kv, err := gocbcore.CreateAgent(&gocbcore.AgentConfig{BucketName: "world", SeedConfig: seed, SecurityConfig: secure, IoConfig: gocbcore.IoConfig{UseCollections: true, UseMutationTokens: true}})
+	kv, err := gocbcore.CreateAgent(&gocbcore.AgentConfig{BucketName: "world", SeedConfig: seed, SecurityConfig: secure,
+		IoConfig: gocbcore.IoConfig{UseCollections: true, UseMutationTokens: true}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = kv.Close() })
-	dcp, err := gocbcore.CreateDcpAgent(&gocbcore.DCPAgentConfig{BucketName: "world", SeedConfig: seed, SecurityConfig: secure, IoConfig: gocbcore.IoConfig{UseCollections: true}},
+	dcp, err := gocbcore.CreateDcpAgent(&gocbcore.DCPAgentConfig{BucketName: "world", SeedConfig: seed,
+		SecurityConfig: secure, IoConfig: gocbcore.IoConfig{UseCollections: true}},
 		"test:tls", memd.DcpOpenFlagProducer)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = dcp.Close() })
-	for _, wait := range []func(time.Time, gocbcore.WaitUntilReadyOptions, gocbcore.WaitUntilReadyCallback) (gocbcore.PendingOp, error){kv.WaitUntilReady, dcp.WaitUntilReady} {
+	for _, wait := range []func(time.Time, gocbcore.WaitUntilReadyOptions,
+		gocbcore.WaitUntilReadyCallback) (gocbcore.PendingOp, error){kv.WaitUntilReady, dcp.WaitUntilReady} {
 		if err := await(t, func(done chan<- error) error {
 			_, err := wait(time.Now().Add(testTimeout), ready, func(_ *gocbcore.WaitUntilReadyResult, err error) { done <- err })
 			return err
@@ -141,7 +148,8 @@ func TestGocbcoreAgentsInsideTLS(t *testing.T) {
 }
 
 // tlsGroup is a cluster of two nodes with certificates; issue makes further ones of its CA.
-func tlsGroup(t *testing.T) (g *group, issue func(role tlsconf.Role, id string) *tlsconf.Source, caOnly *tlsconf.Source) {
+func tlsGroup(t *testing.T) (g *group, issue func(role tlsconf.Role, id string) *tlsconf.Source,
+	caOnly *tlsconf.Source) {
 	t.Helper()
 	dir := t.TempDir()
 	ca, err := tlsconf.CreateCA(dir, "test", time.Hour)
@@ -149,7 +157,8 @@ func tlsGroup(t *testing.T) (g *group, issue func(role tlsconf.Role, id string) 
 		t.Fatal(err)
 	}
 	g = newGroupWith(t, 2, 1, func(c *Config) {
-		files, err := ca.Issue(dir, c.NodeID, tlsconf.Request{Peer: tlsconf.Peer{Role: tlsconf.KV, ID: c.NodeID}, Hosts: []string{"127.0.0.1"}})
+		files, err := ca.Issue(dir, c.NodeID, tlsconf.Request{Peer: tlsconf.Peer{Role: tlsconf.KV, ID: c.NodeID},
+			Hosts: []string{"127.0.0.1"}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -176,8 +185,8 @@ func tlsGroup(t *testing.T) (g *group, issue func(role tlsconf.Role, id string) 
 	return g, issue, caOnly
 }
 
-// With a certificate the admin port is HTTPS: what is asked needs a certificate or the password, what changes something the
-// password, what nodes tell each other a node's certificate too. Nodes lead each other over it.
+// With a certificate the admin port is HTTPS: what is asked needs a certificate or the password, what changes something
+// the password, what nodes tell each other a node's certificate too. Nodes lead each other over it.
 func TestAdminInsideTLS(t *testing.T) {
 	g, issue, caOnly := tlsGroup(t)
 	kv1 := g.nodes["kv1"]
@@ -197,30 +206,38 @@ func TestAdminInsideTLS(t *testing.T) {
 		{"status with nothing", remote("", caOnly), http.MethodGet, pathCluster, nil, "certificate"},
 		{"status with a wrong password", remote("x", caOnly), http.MethodGet, "/v1/status", nil, "certificate"},
 		{"figures with nothing", remote("", caOnly), http.MethodGet, "/metrics", nil, "certificate"},
-		{"a failover with a certificate only", remote("", admin), http.MethodPost, pathFailover, FailoverRequest{}, "password"},
-		{"a pause with the password", remote(testPassword, caOnly), http.MethodPost, pathPause, PauseRequest{Bucket: "none"}, ""},
+		{"a failover with a certificate only", remote("", admin), http.MethodPost, pathFailover, FailoverRequest{},
+			"password"},
+		{"a pause with the password", remote(testPassword, caOnly), http.MethodPost, pathPause, PauseRequest{Bucket: "none"},
+			""},
 		{"a map from nobody", remote(testPassword, caOnly), http.MethodPost, pathMap, pushRequest{}, "client certificate"},
 		{"a map from an administrator", remote(testPassword, admin), http.MethodPost, pathMap, pushRequest{}, "another role"},
-		{"a seal from an administrator", remote(testPassword, admin), http.MethodPost, pathSeal, sealRequest{}, "another role"},
-		{"a seal from a node that does not know the password", remote("", node), http.MethodPost, pathSeal, sealRequest{}, "password"},
+		{"a seal from an administrator", remote(testPassword, admin), http.MethodPost, pathSeal, sealRequest{},
+			"another role"},
+		{"a seal from a node that does not know the password", remote("", node), http.MethodPost, pathSeal, sealRequest{},
+			"password"},
 		{"a seal from a node", remote(testPassword, node), http.MethodPost, pathSeal, sealRequest{}, ""},
 	} {
 		err := x.remote.Call(within(t), kv1.AdminAddr(), x.method, x.path, x.body, nil)
-		if x.refused == "" && err != nil || x.refused != "" && (!errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), x.refused)) {
+		if x.refused == "" && err != nil || x.refused != "" && (!errors.Is(err, ErrRefused) ||
+			!strings.Contains(err.Error(), x.refused)) {
 			t.Errorf("%s: %v, want a refusal that says %q", x.what, err, x.refused)
 		}
 	}
 	for _, path := range []string{"/healthz", "/readyz"} {
-		if err := (Remote{HTTP: remote("", caOnly).HTTP, TLS: true}).Call(within(t), kv1.AdminAddr(), http.MethodGet, path, nil, nil); err != nil {
+		if err := (Remote{HTTP: remote("", caOnly).HTTP, TLS: true}).Call(within(t), kv1.AdminAddr(), http.MethodGet, path,
+			nil, nil); err != nil {
 			t.Errorf("%s without anything: %v", path, err)
 		}
 	}
 
 	plain, _ := runNode(t, testConfig(t.TempDir()))
-	if err := NewRemote(testUser, testPassword, clusterWait, nil).Call(within(t), kv1.AdminAddr(), http.MethodGet, pathCluster, nil, nil); !errors.Is(err, ErrNeedsTLS) {
+	if err := NewRemote(testUser, testPassword, clusterWait, nil).Call(within(t), kv1.AdminAddr(), http.MethodGet,
+		pathCluster, nil, nil); !errors.Is(err, ErrNeedsTLS) {
 		t.Errorf("without TLS at a node with it: %v", err)
 	}
-	if err := remote(testPassword, caOnly).Call(within(t), plain.AdminAddr(), http.MethodGet, pathCluster, nil, nil); !errors.Is(err, ErrNoTLS) {
+	if err := remote(testPassword, caOnly).Call(within(t), plain.AdminAddr(), http.MethodGet, pathCluster, nil,
+		nil); !errors.Is(err, ErrNoTLS) {
 		t.Errorf("with TLS at a node without it: %v", err)
 	}
 	stranger, err := tlsconf.Open(tlsconf.Files{CA: otherCA(t)}, nil)
@@ -228,7 +245,8 @@ func TestAdminInsideTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	var unknown *tls.CertificateVerificationError
-	if err := remote(testPassword, stranger).Call(within(t), kv1.AdminAddr(), http.MethodGet, pathCluster, nil, nil); !errors.As(err, &unknown) {
+	if err := remote(testPassword, stranger).Call(within(t), kv1.AdminAddr(), http.MethodGet, pathCluster, nil,
+		nil); !errors.As(err, &unknown) {
 		t.Errorf("another CA: %v", err)
 	}
 

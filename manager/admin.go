@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"tidemark/auth"
+	"tidemark/manager/auth"
 	"tidemark/statecontext"
 )
 
@@ -14,8 +14,8 @@ const FirstAdmin = "admin"
 // adminInterval is how often a cluster without users is looked for.
 const adminInterval = 500 * time.Millisecond
 
-// noteUsers adds the first administrator, on the leader of a cluster without users, and stores on every manager when there
-// are some, so that a restart does not open what was closed. What fails is tried again.
+// noteUsers adds the first administrator, on the leader of a cluster without users, and stores on every manager when
+// there are some, so that a restart does not open what was closed. What fails is tried again.
 func (m *Manager) noteUsers(ctx context.Context) error {
 	tick := time.NewTicker(adminInterval)
 	defer tick.Stop()
@@ -55,8 +55,8 @@ func (m *Manager) noteUsers(ctx context.Context) error {
 }
 
 func (m *Manager) addAdmin(ctx context.Context, hash string) error {
-	res, err := m.raft.Propose(ctx, statecontext.Command{TimeMS: time.Now().UnixMilli(),
-		Body: &statecontext.PutUser{Mode: statecontext.PutFirst, Name: FirstAdmin, Role: statecontext.UserAdmin, Hash: hash}})
+	res, err := m.raft.Propose(ctx, statecontext.Command{Body: &statecontext.PutUser{Mode: statecontext.PutFirst,
+		Name: FirstAdmin, Role: statecontext.UserAdmin, Hash: hash}})
 	if err != nil {
 		return err
 	}

@@ -7,21 +7,16 @@ import (
 	"strings"
 	"testing"
 
-	"tidemark/api"
 	"tidemark/internal/rpc"
-	"tidemark/internal/steady"
+	"tidemark/internal/tlsconf"
+	"tidemark/manager/api"
 	"tidemark/statecontext"
-	"tidemark/tlsconf"
 )
 
-// TestAFollowerThatIsBehindVouchesForNobody: an administrator is removed, another one demoted, while a follower cannot store that. By way
-// of it they write nothing from the first moment on, since the leader looks at who they are itself; and what the follower answers by
-// itself it answers no user before long, until it has caught up.
+// TestAFollowerThatIsBehindVouchesForNobody: an administrator is removed, another one demoted, while a follower cannot
+// store that. By way of it they write nothing from the first moment on, since the leader looks at who they are itself;
+// and what the follower answers by itself it answers no user before long, until it has caught up.
 func TestAFollowerThatIsBehindVouchesForNobody(t *testing.T) {
-	steady.Run(t, still, aFollowerThatIsBehind)
-}
-
-func aFollowerThatIsBehind(t *steady.T) {
 	s := newSecured(t)
 	root := &who{name: "root", basic: [2]string{FirstAdmin, rootPassword}}
 	leader, follower := s.nodes[s.leader()], s.follower()
@@ -54,7 +49,8 @@ func aFollowerThatIsBehind(t *steady.T) {
 	ask(root, leader, "DELETE", "/v1/users/reader", "", 204)
 	ask(root, leader, "PUT", "/v1/users/late", fmt.Sprintf(`{"new":true,"role":"admin","password":%q}`, ddlPassword), 200)
 	late := &who{name: "late", basic: [2]string{"late", ddlPassword}}
-	if status, code := s.as(late, follower, "GET", staleRead, ""); status != http.StatusServiceUnavailable || code != api.CodeNotCurrent {
+	if status, code := s.as(late, follower, "GET", staleRead, ""); status != http.StatusServiceUnavailable ||
+		code != api.CodeNotCurrent {
 		t.Errorf("a user whom the follower cannot know yet: %d %s", status, code)
 	}
 	for _, w := range gone {
@@ -74,10 +70,12 @@ func aFollowerThatIsBehind(t *steady.T) {
 		})
 	}
 	var ready rpc.Problem
-	if _, err := s.get(follower, "/readyz", &ready); err != nil || !strings.Contains(fmt.Sprint(ready.Reasons), "not_current") {
+	if _, err := s.get(follower, "/readyz", &ready); err != nil || !strings.Contains(fmt.Sprint(ready.Reasons),
+		"not_current") {
 		t.Errorf("%v %+v", err, ready)
 	}
-	ask(&who{name: "operator", certificate: tlsconf.Peer{Role: tlsconf.Admin, ID: "operator"}.String()}, follower, "GET", staleRead, "", 200)
+	ask(&who{name: "operator", certificate: tlsconf.Peer{Role: tlsconf.Admin, ID: "operator"}.String()}, follower, "GET",
+		staleRead, "", 200)
 
 	follower.full.Store(false)
 	s.until("the follower knows again", func() bool {

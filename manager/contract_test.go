@@ -15,9 +15,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 
 	"tidemark/client"
-	"tidemark/internal/contract"
 	"tidemark/internal/rpc"
-	"tidemark/internal/steady"
+	"tidemark/internal/testing/contract"
 )
 
 // lockedBuffer is a log that several goroutines write.
@@ -39,17 +38,17 @@ func (l *lockedBuffer) lines() []string {
 }
 
 // TestOneIDFromClientToLog: a follower is asked, and the leader's log line of the write has the client's id.
-func TestOneIDFromClientToLog(t *testing.T) { steady.Run(t, still, oneIDFromClientToLog) }
-
-func oneIDFromClientToLog(t *steady.T) {
+func TestOneIDFromClientToLog(t *testing.T) {
 	logs := map[string]*lockedBuffer{}
 	c := newTrio(t, func(cfg *Config) {
 		logs[cfg.Name] = &lockedBuffer{}
-		cfg.Logger = hclog.New(&hclog.LoggerOptions{Name: cfg.Name, Level: hclog.Info, Output: logs[cfg.Name], JSONFormat: true})
+		cfg.Logger = hclog.New(&hclog.LoggerOptions{Name: cfg.Name, Level: hclog.Info, Output: logs[cfg.Name],
+			JSONFormat: true})
 	})
 	l, f := c.leader(), c.follower()
 	const id = "cli-3f2a"
-	status, h, body := c.call(f, "POST", "/v1/statements", statement("DROP INDEX n ON b"), map[string]string{rpc.HeaderRequestID: id})
+	status, h, body := c.call(f, "POST", "/v1/statements", statement("DROP INDEX n ON b"),
+		map[string]string{rpc.HeaderRequestID: id})
 	if p := problemOf(t, h, body); status != 404 || p.RequestID != id || h.Get(rpc.HeaderRequestID) != id {
 		t.Errorf("%d, header %q, problem %+v", status, h.Get(rpc.HeaderRequestID), p)
 	}
@@ -74,7 +73,8 @@ func oneIDFromClientToLog(t *steady.T) {
 		}
 		return len(found) > 0
 	})
-	want := line{Message: "write", ID: id, Principal: rpc.Anonymous, Route: "POST /v1/statements", Outcome: "UNKNOWN_INDEX", Status: 404, From: f.m.cfg.Name}
+	want := line{Message: "write", ID: id, Principal: rpc.Anonymous, Route: "POST /v1/statements",
+		Outcome: "UNKNOWN_INDEX", Status: 404, From: f.m.cfg.Name}
 	if got := found[0]; len(found) != 1 || got.Took == nil {
 		t.Errorf("logged %+v", found)
 	} else if got.Took = nil; got != want {
@@ -88,7 +88,7 @@ func oneIDFromClientToLog(t *steady.T) {
 	}
 }
 
-// alone runs one manager that leads a cluster of its own, and gives its handler.
+// alone runs one manager that leads a cluster of its own, and returns its handler.
 func alone(t testing.TB, cfg Config) (http.Handler, func()) {
 	t.Helper()
 	m, err := Open(cfg)
@@ -122,17 +122,21 @@ func (t handlerTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return w.Result(), nil
 }
 
-// FuzzBodies: whatever is sent, the answer is never 500, and what is refused is problem JSON; all is as the contract says.
+// FuzzBodies: whatever is sent, the answer is never 500, and what is refused is problem JSON; all is as the contract
+// says.
 func FuzzBodies(f *testing.F) {
-	calls := []struct{ method, path string }{{"POST", "/v1/statements"}, {"POST", "/v1/indexes"}, {"POST", "/v1/indexes:build"},
-		{"PATCH", "/v1/indexes/b/n"}, {"POST", "/v1/indexes/b/n:scan"}, {"POST", "/v1/indexes/b/n:count"}, {"DELETE", "/v1/indexes/b/n"}}
+	calls := []struct{ method, path string }{{"POST", "/v1/statements"}, {"POST", "/v1/indexes"},
+		{"POST", "/v1/indexes:build"},
+		{"PATCH", "/v1/indexes/b/n"}, {"POST", "/v1/indexes/b/n:scan"}, {"POST", "/v1/indexes/b/n:count"},
+		{"DELETE", "/v1/indexes/b/n"}}
 	for i, body := range []string{statement("CREATE INDEX n ON b(a)"), `{"name":"n","bucket":"b","keys":[{"expr":"a","desc":true}],"nodes":["x"]}`,
 		`{"bucket":"b","names":["n",""]}`, `{"deferred":false}`, `{"range":{"low":[null],"high":[{}]},"limit":-1}`, `{"tokens":[{"vbucket":65535,"vbuuid":"1"}]}`, ``} {
 		f.Add(uint8(i), body, "", "k")
 		f.Add(uint8(i), body+body, `"7"`, "")
 	}
 	cfg := Config{Name: "m1", Dir: f.TempDir(), REST: "127.0.0.1:0", Raft: "127.0.0.1:0", BootstrapExpect: 1}
-	if memory, err := os.MkdirTemp("/dev/shm", "tidemark"); err == nil { // whatever is accepted waits until the log is synced, which costs more than all else
+	// whatever is accepted waits until the log is synced, which costs more than all else
+	if memory, err := os.MkdirTemp("/dev/shm", "tidemark"); err == nil {
 		f.Cleanup(func() { _ = os.RemoveAll(memory) })
 		cfg.Dir = memory
 	}
@@ -161,7 +165,8 @@ func FuzzBodies(f *testing.F) {
 			t.Errorf("%s %s: %d: %v", call.method, call.path, resp.StatusCode, rpc.ReadProblem(resp))
 		} else if resp.StatusCode >= 400 {
 			var p client.Error
-			if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.Header.Get("Content-Type") != rpc.MediaProblem || p.Code == "" || p.Detail == "" || p.RequestID == "" {
+			if err := json.NewDecoder(resp.Body).Decode(&p); err != nil || resp.Header.Get("Content-Type") != rpc.MediaProblem ||
+				p.Code == "" || p.Detail == "" || p.RequestID == "" {
 				t.Errorf("%s %s: %d is no whole problem: %+v %v", call.method, call.path, resp.StatusCode, p, err)
 			}
 		}

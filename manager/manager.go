@@ -21,19 +21,19 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
-	"tidemark/api"
-	"tidemark/auth"
-	"tidemark/consensus"
-	"tidemark/coordinator"
 	"tidemark/fsm"
 	"tidemark/indexerclient"
 	"tidemark/internal/rpc"
+	"tidemark/internal/tlsconf"
 	"tidemark/internal/version"
+	"tidemark/manager/api"
+	"tidemark/manager/auth"
+	"tidemark/manager/consensus"
+	"tidemark/manager/coordinator"
+	"tidemark/manager/watch"
 	"tidemark/projectorclient"
 	"tidemark/stability"
 	"tidemark/statecontext"
-	"tidemark/tlsconf"
-	"tidemark/watch"
 )
 
 // Times and limits.
@@ -59,6 +59,9 @@ type Config struct {
 	MaxFormatLevel uint64
 	// StabilitySource moves the stability timestamps of buckets for which none is set; 0 is stability.Sync.
 	StabilitySource stability.Source
+	// RepairAfter is for how long an indexer may be away before what it holds is made anew elsewhere; 0:
+	// DefaultRepairAfter, below 0: for ever.
+	RepairAfter time.Duration
 	// MinFree is the number of free bytes below which this manager is not ready and hands leadership on; 0: it does not
 	// matter.
 	MinFree uint64
@@ -75,6 +78,9 @@ type Config struct {
 	// InitialAdmin is the password of the user admin, who is added when the cluster has no users.
 	InitialAdmin string
 }
+
+// DefaultRepairAfter is Config.RepairAfter unless it is set.
+const DefaultRepairAfter = 15 * time.Minute
 
 // Manager is a manager that listens.
 type Manager struct {
@@ -100,15 +106,18 @@ func Open(cfg Config) (*Manager, error) {
 		cfg.Logger = hclog.NewNullLogger()
 	}
 	if cfg.BootstrapExpect < 0 {
-		return nil, fmt.Errorf("--bootstrap-expect %d: want the number of managers of a new cluster, or 0 to join one only", cfg.BootstrapExpect)
+		return nil, fmt.Errorf("--bootstrap-expect %d: want the number of managers of a new cluster, or 0 to join one only",
+			cfg.BootstrapExpect)
 	}
-	if err := cfg.TLS.MayListen(cfg.Insecure, tlsconf.Address{Flag: "rest", HostPort: cfg.REST}, tlsconf.Address{Flag: "raft", HostPort: cfg.Raft}); err != nil {
+	if err := cfg.TLS.MayListen(cfg.Insecure, tlsconf.Address{Flag: "rest", HostPort: cfg.REST},
+		tlsconf.Address{Flag: "raft", HostPort: cfg.Raft}); err != nil {
 		return nil, err
 	}
 	if err := os.MkdirAll(cfg.Dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
-	m := &Manager{cfg: cfg, log: cfg.Logger, fatal: make(chan error, 1), peers: rpc.NewClient(4, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager))}
+	m := &Manager{cfg: cfg, log: cfg.Logger, fatal: make(chan error, 1),
+		peers: rpc.NewClient(4, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager))}
 	var err error
 	if m.listener, err = net.Listen("tcp", cfg.REST); err != nil {
 		return nil, fmt.Errorf("REST address: %w", err)
@@ -133,9 +142,11 @@ func (m *Manager) open() error {
 		}
 	})
 	var err error
-	m.raft, err = consensus.Open(consensus.Config{Name: m.cfg.Name, Dir: filepath.Join(m.cfg.Dir, "raft"), REST: m.url(), RaftAddr: m.cfg.Raft,
-		TLS: m.cfg.TLS, Advertise: m.cfg.RaftAdvertise, Heartbeat: m.cfg.Heartbeat, MinFree: m.cfg.MinFree, Failpoint: m.cfg.Failpoint,
-		Logger: m.log.Named("raft"), Version: version.Number, FormatLevel: m.cfg.MaxFormatLevel, Now: m.cfg.Now}, m.machine)
+	m.raft, err = consensus.Open(consensus.Config{Name: m.cfg.Name, Dir: filepath.Join(m.cfg.Dir, "raft"), REST: m.url(),
+		RaftAddr: m.cfg.Raft,
+		TLS:      m.cfg.TLS, Advertise: m.cfg.RaftAdvertise, Heartbeat: m.cfg.Heartbeat, MinFree: m.cfg.MinFree,
+		Failpoint: m.cfg.Failpoint,
+		Logger:    m.log.Named("raft"), Version: version.Number, FormatLevel: m.cfg.MaxFormatLevel, Now: m.cfg.Now}, m.machine)
 	if err != nil {
 		return err
 	}
@@ -145,13 +156,16 @@ func (m *Manager) open() error {
 	m.commands = [2]interface{ Close() }{projectors, indexers}
 	settings := coordinator.DefaultSettings()
 	settings.Stability.Source = cmp.Or(m.cfg.StabilitySource, settings.Stability.Source)
-	m.coord, err = coordinator.New(coordinator.Config{Consensus: m.raft, Machine: m.machine, Projectors: projectors, Indexers: indexers,
-		REST: m.url(), Now: m.cfg.Now, Logger: m.log.Named("coordinator"), Settings: settings})
+	settings.RepairAfter = cmp.Or(m.cfg.RepairAfter, settings.RepairAfter)
+	m.coord, err = coordinator.New(coordinator.Config{Consensus: m.raft, Machine: m.machine, Projectors: projectors,
+		Indexers: indexers,
+		REST:     m.url(), Now: m.cfg.Now, Logger: m.log.Named("coordinator"), Settings: settings})
 	if err != nil {
 		return errors.Join(err, m.raft.Close())
 	}
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}), newGauges(m.raft, m.coord),
+	registry.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+		newGauges(m.raft, m.coord),
 		m.raft.Collector())
 	if m.cfg.RaftMetrics {
 		if err := showLibrary(registry); err != nil {
@@ -167,9 +181,12 @@ func (m *Manager) open() error {
 	if err != nil {
 		return errors.Join(err, m.raft.Close())
 	}
-	open := m.cfg.InitialAdmin == "" && (m.cfg.Insecure || tlsconf.Loopback(m.listener.Addr().String()) && tlsconf.Loopback(m.raft.Addr()))
-	m.api = api.New(api.Config{Name: m.cfg.Name, REST: m.url(), Expect: m.cfg.BootstrapExpect, Raft: m.raft, Steward: m.steward, Coordinator: m.coord, Watch: m.watch,
-		Registry: registry, TLS: m.cfg.TLS, Auth: authenticator, Tickets: tickets, Open: open, Logger: m.log.Named("api"), Tracer: m.cfg.Tracer})
+	open := m.cfg.InitialAdmin == "" && (m.cfg.Insecure || tlsconf.Loopback(m.listener.Addr().String()) &&
+		tlsconf.Loopback(m.raft.Addr()))
+	m.api = api.New(api.Config{Name: m.cfg.Name, REST: m.url(), Expect: m.cfg.BootstrapExpect, Raft: m.raft,
+		Steward: m.steward, Coordinator: m.coord, Watch: m.watch,
+		Registry: registry, TLS: m.cfg.TLS, Auth: authenticator, Tickets: tickets, Open: open, Logger: m.log.Named("api"),
+		Tracer: m.cfg.Tracer})
 	return nil
 }
 

@@ -15,10 +15,10 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
 
-	"tidemark/consensus"
 	"tidemark/fsm"
 	"tidemark/internal/rpc"
 	"tidemark/internal/version"
+	"tidemark/manager/consensus"
 	"tidemark/statecontext"
 	"tidemark/wire"
 )
@@ -80,7 +80,8 @@ func (p prober) Join(ctx context.Context, addr string, own consensus.PeerAnswer)
 
 // registration is what this manager says of itself.
 func (m *Manager) registration() *wire.RegisterManager {
-	return &wire.RegisterManager{ClusterID: m.raft.ClusterID(), ID: m.raft.ID(), Name: m.cfg.Name, REST: m.url(), Raft: m.raft.Addr(), FormatLevel: m.raft.FormatLevel()}
+	return &wire.RegisterManager{ClusterID: m.raft.ClusterID(), ID: m.raft.ID(), Name: m.cfg.Name, REST: m.url(),
+		Raft: m.raft.Addr(), FormatLevel: m.raft.FormatLevel()}
 }
 
 // register keeps this manager's addresses known: those in the state by asking the leader to note them, those that the
@@ -126,10 +127,11 @@ func (m *Manager) register(ctx context.Context) error {
 	}
 }
 
-// known tells whether the state says of this manager what is true.
+// known reports whether the state says of this manager what is true.
 func (m *Manager) known(self *wire.RegisterManager) bool {
 	k := m.raft.State().Manager(self.ID)
-	return k != nil && k.REST == self.REST && k.Raft == self.Raft && k.Name == self.Name && k.FormatLevel == self.FormatLevel
+	return k != nil && k.REST == self.REST && k.Raft == self.Raft && k.Name == self.Name &&
+		k.FormatLevel == self.FormatLevel
 }
 
 // managers lists the base URLs of the others: the leader first, then those in the state, then those of --join.
@@ -174,7 +176,8 @@ func (m *Manager) meet(ctx context.Context, cluster string) (ahead []string) {
 					ahead = append(ahead, url)
 				}
 			case a.ClusterID != "":
-				m.complain("a manager of another cluster is at an address of --join", "address", url, "manager", a.ID, "cluster", a.ClusterID, "this", cluster)
+				m.complain("a manager of another cluster is at an address of --join", "address", url, "manager", a.ID, "cluster",
+					a.ClusterID, "this", cluster)
 			}
 		})
 	}
@@ -218,6 +221,7 @@ func (m *Manager) announce(ctx context.Context, self *wire.RegisterManager, urls
 
 // Recover makes the manager whose data folder dir is the only voter of its cluster, offline; see consensus.Recover.
 func Recover(dir string, do consensus.RecoverOptions, log hclog.Logger) (consensus.RecoveryReport, error) {
-	return consensus.Recover(consensus.Config{Name: "recover", Dir: filepath.Join(dir, "raft"), Version: version.Number, Logger: log},
+	return consensus.Recover(consensus.Config{Name: "recover", Dir: filepath.Join(dir, "raft"), Version: version.Number,
+		Logger: log},
 		fsm.New(log, func(error) {}), do)
 }

@@ -9,18 +9,17 @@ import (
 	"time"
 
 	"tidemark/client"
-	"tidemark/consensus"
-	"tidemark/internal/steady"
+	"tidemark/internal/testing/need"
+	"tidemark/manager/consensus"
 )
 
-// TestJoinAndRemove: a fourth manager joins by --join alone and gets its vote; a removed one ends, and its folder does not
-// start again; a node of another cluster is refused by name.
-func TestJoinAndRemove(t *testing.T) { steady.Run(t, still, joinAndRemove) }
-
-func joinAndRemove(t *steady.T) {
+// TestJoinAndRemove: a fourth manager joins by --join alone and gets its vote; a removed one ends, and its folder does
+// not start again; a node of another cluster is refused by name.
+func TestJoinAndRemove(t *testing.T) {
 	c := newTrio(t)
 	addrs := freeAddrs(t, 2)
-	cfg := Config{Name: "m4", Dir: steady.Memory(t), REST: addrs[0], Raft: addrs[1], Join: c.cfgs[0].Join, Heartbeat: c.cfgs[0].Heartbeat,
+	cfg := Config{Name: "m4", Dir: need.Memory(t), REST: addrs[0], Raft: addrs[1], Join: c.cfgs[0].Join,
+		Heartbeat:    c.cfgs[0].Heartbeat,
 		PromoteAfter: 300 * time.Millisecond}
 	m, err := Open(cfg)
 	if err != nil {

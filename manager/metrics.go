@@ -7,9 +7,9 @@ import (
 	sink "github.com/armon/go-metrics/prometheus"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"tidemark/consensus"
-	"tidemark/coordinator"
 	"tidemark/index"
+	"tidemark/manager/consensus"
+	"tidemark/manager/coordinator"
 )
 
 // gauges show the state at each scrape.
@@ -17,22 +17,29 @@ type gauges struct {
 	raft                                                 *consensus.Node
 	coord                                                *coordinator.Coordinator
 	cas, term, leader, indexes, failed, outdated, ledger *prometheus.Desc
+	rebalance, moves                                     *prometheus.Desc
 }
 
 func newGauges(n *consensus.Node, c *coordinator.Coordinator) *gauges {
 	d := func(name, help string) *prometheus.Desc {
 		return prometheus.NewDesc("tidemark_manager_"+name, help, nil, nil)
 	}
-	return &gauges{raft: n, coord: c, cas: d("cas", "Number of updates of the StateContext."), term: d("raft_term", "Raft's term."),
+	return &gauges{raft: n, coord: c, cas: d("cas", "Number of updates of the StateContext."),
+		term:   d("raft_term", "Raft's term."),
 		leader: d("is_leader", "1 while this manager coordinates."), indexes: d("indexes", "Indexes in the StateContext."),
-		failed:   d("indexes_failed", "Indexes in state error."),
-		outdated: d("indexes_outdated", "Indexes whose entries were made by other rules of expressions than projectors evaluate by now. 0 where this manager does not lead."),
-		ledger:   d("request_ledger_entries", "Outcomes kept for retries.")}
+		failed: d("indexes_failed", "Indexes in state error."),
+		outdated: d("indexes_outdated", "Indexes whose entries were made by other rules of expressions than projectors "+
+			"evaluate by now. 0 where this manager does not lead."),
+		ledger: d("request_ledger_entries", "Outcomes kept for retries."),
+		rebalance: d("rebalance_progress", "How far the rebalance is that is under way, 0 to 1; 1 without one. 1 where "+
+			"this manager does not lead."),
+		moves: d("rebalance_steps_left", "Steps of the rebalance that is under way that are not over.")}
 }
 
 // Describe implements prometheus.Collector.
 func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{g.cas, g.term, g.leader, g.indexes, g.failed, g.outdated, g.ledger} {
+	for _, d := range []*prometheus.Desc{g.cas, g.term, g.leader, g.indexes, g.failed, g.outdated, g.ledger, g.rebalance,
+		g.moves} {
 		ch <- d
 	}
 }
@@ -54,8 +61,17 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 			outdated++
 		}
 	}
+	progress, left := 1.0, 0
+	if status.Rebalance.ID != 0 {
+		progress = status.Rebalance.Part
+	}
+	if r := s.RebalanceUnderWay(); r != nil {
+		left = int(r.Steps - r.Done - r.GivenUp)
+	}
 	for d, v := range map[*prometheus.Desc]float64{g.cas: float64(s.CAS()), g.term: float64(g.raft.Term()), g.leader: lead,
-		g.indexes: float64(s.IndexCount()), g.failed: float64(failed), g.outdated: float64(outdated), g.ledger: float64(s.LedgerLen())} {
+		g.indexes: float64(s.IndexCount()), g.failed: float64(failed), g.outdated: float64(outdated),
+		g.ledger:    float64(s.LedgerLen()),
+		g.rebalance: progress, g.moves: float64(left)} {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v)
 	}
 }

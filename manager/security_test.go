@@ -17,12 +17,11 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/api"
-	"tidemark/auth"
 	"tidemark/internal/rpc"
-	"tidemark/internal/steady"
+	"tidemark/internal/tlsconf"
+	"tidemark/manager/api"
+	"tidemark/manager/auth"
 	"tidemark/statecontext"
-	"tidemark/tlsconf"
 )
 
 // secured is three managers with TLS, users and tokens, whose REST interface is asked as anybody.
@@ -70,7 +69,8 @@ func newSecured(t testing.TB) *secured {
 		t.Fatal(err)
 	}
 	s.client("", trusting.UserClient())
-	for _, p := range []tlsconf.Peer{{Role: tlsconf.Manager, ID: "m7"}, {Role: tlsconf.Projector, ID: "p1"}, {Role: tlsconf.Indexer, ID: "i1"},
+	for _, p := range []tlsconf.Peer{{Role: tlsconf.Manager, ID: "m7"}, {Role: tlsconf.Projector, ID: "p1"},
+		{Role: tlsconf.Indexer, ID: "i1"},
 		{Role: tlsconf.Admin, ID: "operator"}, {Role: tlsconf.User, ID: "reader"}, {Role: tlsconf.User, ID: "nobody"}} {
 		s.client(p.String(), certificate(t, s.ca, s.certs, p).UserClient())
 	}
@@ -160,9 +160,7 @@ func allowed(w *who, route *api.RouteInfo) bool {
 
 // TestEveryRouteByEveryRole: each route of the mux, asked by everybody there may be, on the leader and on a follower:
 // refused with 401 or 403 exactly when the route's role says so.
-func TestEveryRouteByEveryRole(t *testing.T) { steady.Run(t, still, everyRouteByEveryRole) }
-
-func everyRouteByEveryRole(t *steady.T) {
+func TestEveryRouteByEveryRole(t *testing.T) {
 	s := newSecured(t)
 	root := &who{name: "root", basic: [2]string{FirstAdmin, rootPassword}, may: api.RoleAdmin}
 	leader, follower := s.nodes[s.leader()], s.follower()
@@ -192,23 +190,35 @@ func everyRouteByEveryRole(t *steady.T) {
 	everybody := []*who{
 		root,
 		{name: "anonymous"},
-		{name: "anonymous who says that he is passed on", header: map[string]string{api.HeaderPrincipal: forged[api.HeaderPrincipal], api.HeaderForwarded: "m1"}},
-		{name: "wrong token", header: map[string]string{"Authorization": "Bearer " + statecontext.TokenPrefix + strings.Repeat("B", 43)}},
+		{name: "anonymous who says that he is passed on",
+			header: map[string]string{api.HeaderPrincipal: forged[api.HeaderPrincipal], api.HeaderForwarded: "m1"}},
+		{name: "wrong token", header: map[string]string{"Authorization": "Bearer " + statecontext.TokenPrefix +
+			strings.Repeat("B", 43)}},
 		{name: "read", basic: [2]string{"reader", readPassword}, may: api.RoleRead},
-		{name: "read, who says that he is passed on", basic: [2]string{"reader", readPassword}, header: forged, may: api.RoleRead},
+		{name: "read, who says that he is passed on", basic: [2]string{"reader", readPassword}, header: forged,
+			may: api.RoleRead},
 		{name: "ddl", basic: [2]string{"changer", ddlPassword}, may: api.RoleDDL},
 		{name: "token of ddl for read", header: map[string]string{"Authorization": "Bearer " + secret}, may: api.RoleRead},
-		{name: "certificate of an administrator", certificate: tlsconf.Peer{Role: tlsconf.Admin, ID: "operator"}.String(), may: api.RoleAdmin},
-		{name: "certificate of a user", certificate: tlsconf.Peer{Role: tlsconf.User, ID: "reader"}.String(), may: api.RoleRead},
+		{name: "certificate of an administrator", certificate: tlsconf.Peer{Role: tlsconf.Admin, ID: "operator"}.String(),
+			may: api.RoleAdmin},
+		{name: "certificate of a user", certificate: tlsconf.Peer{Role: tlsconf.User, ID: "reader"}.String(),
+			may: api.RoleRead},
 		{name: "certificate of nobody's", certificate: tlsconf.Peer{Role: tlsconf.User, ID: "nobody"}.String()},
 		{name: "manager", certificate: manager, node: tlsconf.Manager, may: api.RoleRead},
-		{name: "manager, for a user", certificate: manager, node: tlsconf.Manager, header: map[string]string{api.HeaderPrincipal: "user=changer&certificate=yes"}, may: api.RoleDDL},
-		{name: "manager, for a user that says more than is", certificate: manager, node: tlsconf.Manager, header: map[string]string{api.HeaderPrincipal: "user=changer&role=admin"}},
-		{name: "manager, for a user that is not", certificate: manager, node: tlsconf.Manager, header: map[string]string{api.HeaderPrincipal: "user=gone&certificate=yes"}},
-		{name: "manager, for nobody", certificate: manager, node: tlsconf.Manager, header: map[string]string{api.HeaderPrincipal: "nobody"}},
-		{name: "projector", certificate: tlsconf.Peer{Role: tlsconf.Projector, ID: "p1"}.String(), node: tlsconf.Projector, header: forged},
-		{name: "indexer", certificate: tlsconf.Peer{Role: tlsconf.Indexer, ID: "i1"}.String(), node: tlsconf.Indexer, header: forged},
-		{name: "indexer, with a user's password", certificate: tlsconf.Peer{Role: tlsconf.Indexer, ID: "i1"}.String(), node: tlsconf.Indexer, basic: [2]string{FirstAdmin, rootPassword}},
+		{name: "manager, for a user", certificate: manager, node: tlsconf.Manager,
+			header: map[string]string{api.HeaderPrincipal: "user=changer&certificate=yes"}, may: api.RoleDDL},
+		{name: "manager, for a user that says more than is", certificate: manager, node: tlsconf.Manager,
+			header: map[string]string{api.HeaderPrincipal: "user=changer&role=admin"}},
+		{name: "manager, for a user that is not", certificate: manager, node: tlsconf.Manager,
+			header: map[string]string{api.HeaderPrincipal: "user=gone&certificate=yes"}},
+		{name: "manager, for nobody", certificate: manager, node: tlsconf.Manager,
+			header: map[string]string{api.HeaderPrincipal: "nobody"}},
+		{name: "projector", certificate: tlsconf.Peer{Role: tlsconf.Projector, ID: "p1"}.String(), node: tlsconf.Projector,
+			header: forged},
+		{name: "indexer", certificate: tlsconf.Peer{Role: tlsconf.Indexer, ID: "i1"}.String(), node: tlsconf.Indexer,
+			header: forged},
+		{name: "indexer, with a user's password", certificate: tlsconf.Peer{Role: tlsconf.Indexer, ID: "i1"}.String(),
+			node: tlsconf.Indexer, basic: [2]string{FirstAdmin, rootPassword}},
 	}
 	for where, n := range map[string]*node{"leader": leader, "follower": follower} {
 		for _, route := range leader.m.api.Routes() {
@@ -220,21 +230,21 @@ func everyRouteByEveryRole(t *steady.T) {
 			t.Errorf("%s: a certificate of another CA: %d %s", where, status, said)
 		}
 	}
-	t.Part("wrong passwords", func(t *steady.T) { // each is a hash: not with every route
-		for _, basic := range [][2]string{{FirstAdmin, readPassword}, {"reader", rootPassword}, {"nobody", readPassword}, {"reader", ""}} {
-			if status, code := s.as(&who{basic: basic}, follower, "GET", "/v1/indexes", ""); status != 401 || code != rpc.CodeUnauthorized {
+	t.Run("wrong passwords", func(t *testing.T) { // each is a hash: not with every route
+		for _, basic := range [][2]string{{FirstAdmin, readPassword}, {"reader", rootPassword}, {"nobody", readPassword},
+			{"reader", ""}} {
+			if status, code := s.as(&who{basic: basic}, follower, "GET", "/v1/indexes", ""); status != 401 ||
+				code != rpc.CodeUnauthorized {
 				t.Errorf("%v: %d %s", basic, status, code)
 			}
 		}
 	})
-	t.Part("streams end with the right to them", s.streams)
+	t.Run("streams end with the right to them", s.streams)
 }
 
-// TestNewUsersAreKnownEverywhere: who was made a moment ago at the leader is let in by the followers, whether they have heard
-// of him or not, and so is a token.
-func TestNewUsersAreKnownEverywhere(t *testing.T) { steady.Run(t, still, newUsersAreKnownEverywhere) }
-
-func newUsersAreKnownEverywhere(t *steady.T) {
+// TestNewUsersAreKnownEverywhere: who was made a moment ago at the leader is let in by the followers, whether they have
+// heard of him or not, and so is a token.
+func TestNewUsersAreKnownEverywhere(t *testing.T) {
 	s := newSecured(t)
 	root := &who{name: "root", basic: [2]string{FirstAdmin, rootPassword}}
 	for i := range 10 {
@@ -243,7 +253,8 @@ func newUsersAreKnownEverywhere(t *steady.T) {
 		if status, code := s.as(root, leader, "PUT", "/v1/users/"+name, fmt.Sprintf(`{"new":true,"role":"read","password":%q}`, readPassword)); status != 200 {
 			t.Fatalf("%s: %d %s", name, status, code)
 		}
-		if status, code := s.as(&who{basic: [2]string{name, readPassword}}, follower, "GET", "/v1/indexes", ""); status != 200 {
+		if status, code := s.as(&who{basic: [2]string{name, readPassword}}, follower, "GET", "/v1/indexes",
+			""); status != 200 {
 			t.Errorf("%s at a follower: %d %s", name, status, code)
 		}
 		secret := statecontext.TokenPrefix + strings.Repeat(string(rune('A'+i)), 42) + "A"
@@ -262,12 +273,14 @@ func newUsersAreKnownEverywhere(t *steady.T) {
 func (s *secured) checkRoute(where string, n *node, route *api.RouteInfo, w *who) {
 	s.t.Helper()
 	path := regexp.MustCompile(`\{\w+(:[^}]*\]\+|:[^}]*)?\}`).ReplaceAllString(route.Path, "77")
-	if allowed(w, route) && (route.Path == "/v1/cluster/managers:transfer-leadership" || route.Path == "/v1/cluster:finalize-upgrade") {
+	if allowed(w, route) && (route.Path == "/v1/cluster/managers:transfer-leadership" ||
+		route.Path == "/v1/cluster:finalize-upgrade") {
 		return // would be done
 	}
 	status, code := s.as(w, n, route.Method, path, `{"no such field":1}`)
 	refused := status == http.StatusUnauthorized || status == http.StatusForbidden
-	if status == 0 || status == http.StatusTooManyRequests && code == rpc.CodeTooManyFailures || status >= 500 && status != 503 {
+	if status == 0 || status == http.StatusTooManyRequests && code == rpc.CodeTooManyFailures || status >= 500 &&
+		status != 503 {
 		s.t.Errorf("%s %s %s on the %s: %d %s", w.name, route.Method, path, where, status, code)
 	}
 	if refused == allowed(w, route) {
@@ -285,7 +298,7 @@ func tokenID(t testing.TB, secret string) string {
 }
 
 // streams: a stream of events is cut when its user is removed.
-func (s *secured) streams(t *steady.T) {
+func (s *secured) streams(t *testing.T) {
 	n := s.follower()
 	req, err := http.NewRequestWithContext(t.Context(), "GET", n.url+"/v1/events?kinds=cluster", nil)
 	if err != nil {
@@ -311,16 +324,15 @@ func (s *secured) streams(t *steady.T) {
 }
 
 // TestPortsOfASecuredManager: the Raft port takes managers only; neither port speaks without TLS.
-func TestPortsOfASecuredManager(t *testing.T) { steady.Run(t, still, portsOfASecuredManager) }
-
-func portsOfASecuredManager(t *steady.T) {
+func TestPortsOfASecuredManager(t *testing.T) {
 	s := newSecured(t)
 	n := s.nodes[s.leader()]
 	for _, tc := range []struct {
 		peer tlsconf.Peer
 		ok   bool
 	}{{tlsconf.Peer{Role: tlsconf.Manager, ID: "m8"}, true}, {tlsconf.Peer{Role: tlsconf.Indexer, ID: "i8"}, false},
-		{tlsconf.Peer{Role: tlsconf.Projector, ID: "p8"}, false}, {tlsconf.Peer{Role: tlsconf.Admin, ID: "a8"}, false}, {tlsconf.Peer{Role: tlsconf.User, ID: "u8"}, false}} {
+		{tlsconf.Peer{Role: tlsconf.Projector, ID: "p8"}, false}, {tlsconf.Peer{Role: tlsconf.Admin, ID: "a8"}, false},
+		{tlsconf.Peer{Role: tlsconf.User, ID: "u8"}, false}} {
 		source := certificate(t, s.ca, s.certs, tc.peer)
 		conn, err := source.Dial(tlsconf.Raft, tlsconf.Manager)(n.m.cfg.Raft, patience)
 		if err == nil { // TLS 1.3: the refusal comes with the first read

@@ -4,16 +4,13 @@ import (
 	"slices"
 	"testing"
 
-	"tidemark/internal/steady"
+	"tidemark/internal/testing/tracingtest"
 	"tidemark/internal/tracing"
-	"tidemark/internal/tracing/tracingtest"
 )
 
 // TestSpansFromClientToRaft: a write that a follower passes on is one trace: the client's span, the follower, the way
 // to the leader, the leader, Raft.
-func TestSpansFromClientToRaft(t *testing.T) { steady.Run(t, still, spansFromClientToRaft) }
-
-func spansFromClientToRaft(t *steady.T) {
+func TestSpansFromClientToRaft(t *testing.T) {
 	r := tracingtest.New(t)
 	var providers []*tracing.Provider
 	c := newTrio(t, func(cfg *Config) {
@@ -26,7 +23,8 @@ func spansFromClientToRaft(t *steady.T) {
 	})
 	l, f := c.leader(), c.follower()
 	const trace, span = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
-	if status, _, body := c.call(f, "POST", "/v1/statements", statement("DROP INDEX IF EXISTS n ON b"), map[string]string{"traceparent": "00-" + trace + "-" + span + "-01"}); status != 202 {
+	if status, _, body := c.call(f, "POST", "/v1/statements", statement("DROP INDEX IF EXISTS n ON b"),
+		map[string]string{"traceparent": "00-" + trace + "-" + span + "-01"}); status != 202 {
 		t.Fatalf("%d %s", status, body)
 	}
 	for _, p := range providers {
@@ -50,7 +48,8 @@ func spansFromClientToRaft(t *steady.T) {
 				break
 			}
 		}
-		want := []step{{c.cfgs[l].Name, "raft propose"}, {c.cfgs[l].Name, "POST /v1/statements"}, {f.m.cfg.Name, "forward"}, {f.m.cfg.Name, "POST /v1/statements"}}
+		want := []step{{c.cfgs[l].Name, "raft propose"}, {c.cfgs[l].Name, "POST /v1/statements"}, {f.m.cfg.Name, "forward"},
+			{f.m.cfg.Name, "POST /v1/statements"}}
 		if !slices.Equal(way, want) {
 			t.Errorf("the way is %v, want %v", way, want)
 		}

@@ -10,17 +10,14 @@ import (
 	"time"
 
 	"tidemark/client"
-	"tidemark/consensus"
-	"tidemark/internal/steady"
+	"tidemark/manager/consensus"
 	"tidemark/statecontext"
 )
 
-// TestRollingUpgrade: three managers of an older version are replaced one by one. What needs the newer format is refused
-// until the upgrade is finalized, which is refused until all are replaced; then it works, and the older version refuses
-// to start over that data and to join, by name.
-func TestRollingUpgrade(t *testing.T) { steady.Run(t, still, rollingUpgrade) }
-
-func rollingUpgrade(t *steady.T) {
+// TestRollingUpgrade: three managers of an older version are replaced one by one. What needs the newer format is
+// refused until the upgrade is finalized, which is refused until all are replaced; then it works, and the older version
+// refuses to start over that data and to join, by name.
+func TestRollingUpgrade(t *testing.T) {
 	const old = 1
 	c := newTrio(t, func(cfg *Config) { cfg.MaxFormatLevel = old })
 	backup := func() (int, []byte) {
@@ -28,7 +25,8 @@ func rollingUpgrade(t *steady.T) {
 		return code, body
 	}
 	restore := func(data []byte) (int, string) {
-		code, _, body := c.call(c.nodes[c.leader()], "POST", "/v1/restore?mode=in-place", string(data), map[string]string{"Content-Type": "application/octet-stream"})
+		code, _, body := c.call(c.nodes[c.leader()], "POST", "/v1/restore?mode=in-place", string(data),
+			map[string]string{"Content-Type": "application/octet-stream"})
 		return code, string(body)
 	}
 	finalize := func() (int, string) {
@@ -40,7 +38,8 @@ func rollingUpgrade(t *steady.T) {
 		t.Fatalf("backup: %d", code)
 	}
 	for i := range 3 {
-		if code, body := restore(data); code != 409 || !strings.Contains(body, "FORMAT_TOO_OLD") || !strings.Contains(body, "finalize-upgrade") {
+		if code, body := restore(data); code != 409 || !strings.Contains(body, "FORMAT_TOO_OLD") ||
+			!strings.Contains(body, "finalize-upgrade") {
 			t.Fatalf("with %d of 3 replaced, a restore gives %d %s", i, code, body)
 		}
 		c.stop(i)
@@ -57,14 +56,16 @@ func rollingUpgrade(t *steady.T) {
 			return false
 		})
 		if i < 2 {
-			if code, body := finalize(); code != 409 || !strings.Contains(body, "FORMAT_NOT_ALLOWED") || !strings.Contains(body, c.cfgs[2].Name) {
+			if code, body := finalize(); code != 409 || !strings.Contains(body, "FORMAT_NOT_ALLOWED") ||
+				!strings.Contains(body, c.cfgs[2].Name) {
 				t.Fatalf("with %d of 3 replaced, finalize-upgrade gives %d %s", i+1, code, body)
 			}
 		}
 	}
 	code, body := finalize()
 	var reply client.FormatReply
-	if err := json.Unmarshal([]byte(body), &reply); err != nil || code != 200 || reply.FormatLevel != statecontext.FormatLevel {
+	if err := json.Unmarshal([]byte(body), &reply); err != nil || code != 200 ||
+		reply.FormatLevel != statecontext.FormatLevel {
 		t.Fatalf("finalize-upgrade: %d %s", code, body)
 	}
 	if code, body := restore(data); code != 200 {
@@ -81,7 +82,8 @@ func rollingUpgrade(t *steady.T) {
 
 	c.stop(2)
 	c.cfgs[2].MaxFormatLevel = old
-	if m, err := Open(c.cfgs[2]); !errors.Is(err, consensus.ErrFormatTooNew) || !strings.Contains(err.Error(), "install tidemark") {
+	if m, err := Open(c.cfgs[2]); !errors.Is(err, consensus.ErrFormatTooNew) ||
+		!strings.Contains(err.Error(), "install tidemark") {
 		t.Fatalf("an older version starts over the data: %v %v", m, err)
 	}
 	c.cfgs[2].Dir = t.TempDir() // wiped
@@ -97,9 +99,7 @@ func rollingUpgrade(t *steady.T) {
 }
 
 // TestLimitsAreConfiguration: shown, changed by name, refused by name, and in force at once.
-func TestLimitsAreConfiguration(t *testing.T) { steady.Run(t, still, limitsAreConfiguration) }
-
-func limitsAreConfiguration(t *steady.T) {
+func TestLimitsAreConfiguration(t *testing.T) {
 	c := newTrio(t)
 	n := c.nodes[c.leader()]
 	for body, want := range map[string]string{
@@ -117,7 +117,8 @@ func limitsAreConfiguration(t *steady.T) {
 			t.Errorf("%s gives %s, want %s", body, answer, want)
 		}
 	}
-	if got := n.m.raft.State().Limits(); got.IndexesPerBucket != 7 || got.KeyExpressions != statecontext.DefaultLimits().KeyExpressions {
+	if got := n.m.raft.State().Limits(); got.IndexesPerBucket != 7 ||
+		got.KeyExpressions != statecontext.DefaultLimits().KeyExpressions {
 		t.Errorf("limits in force: %+v", got)
 	}
 	_, _, status := c.call(n, "GET", "/v1/status", "", nil)
@@ -126,21 +127,20 @@ func limitsAreConfiguration(t *steady.T) {
 	}
 }
 
-// TestLimitsAreEnforced: each limit of an index is the one that was set, lower or higher than the default, whichever way
-// the index is asked for; the refusal names the limit and how to change it.
-func TestLimitsAreEnforced(t *testing.T) { steady.Run(t, still, limitsAreEnforced) }
-
-func limitsAreEnforced(t *steady.T) {
+// TestLimitsAreEnforced: each limit of an index is the one that was set, lower or higher than the default, whichever
+// way the index is asked for; the refusal names the limit and how to change it.
+func TestLimitsAreEnforced(t *testing.T) {
 	c := newTrio(t)
 	c.furnish()
 	set := func(body string) {
 		t.Helper()
-		if code, _, b := c.settled(c.follower(), "PATCH", "/v1/limits", body, nil); code != 200 {
+		if code, _, b := c.call(c.follower(), "PATCH", "/v1/limits", body, nil); code != 200 {
 			t.Fatalf("%s: %d %s", body, code, b)
 		}
 	}
 	ddl := func(name, bucket string, keys ...string) (status int, refusal client.Error) {
-		code, h, b := c.settled(c.follower(), "POST", "/v1/statements", statement("CREATE INDEX `"+name+"` ON `"+bucket+"`("+strings.Join(keys, ",")+") WITH {\"defer_build\":true}"), nil)
+		code, h, b := c.call(c.follower(), "POST", "/v1/statements",
+			statement("CREATE INDEX `"+name+"` ON `"+bucket+"`("+strings.Join(keys, ",")+") WITH {\"defer_build\":true}"), nil)
 		if code != 202 {
 			refusal = problemOf(t, h, b)
 		}
@@ -148,11 +148,12 @@ func limitsAreEnforced(t *steady.T) {
 		for i, k := range keys {
 			list[i] = map[string]string{"expr": k}
 		}
-		body, err := json.Marshal(map[string]any{"name": name, "bucket": bucket, "keys": list, "defer_build": true, "if_not_exists": code == 202})
+		body, err := json.Marshal(map[string]any{"name": name, "bucket": bucket, "keys": list, "defer_build": true,
+			"if_not_exists": code == 202})
 		if err != nil {
 			t.Fatal(err)
 		}
-		again, h, b := c.settled(c.follower(), "POST", "/v1/indexes", string(body), nil)
+		again, h, b := c.call(c.follower(), "POST", "/v1/indexes", string(body), nil)
 		if code == 202 && again != 200 || code != 202 && (again != code || problemOf(t, h, b).Code != refusal.Code) {
 			t.Errorf("%s on %s: %d as a statement, %d as JSON: %s", name, bucket, code, again, b)
 		}
@@ -193,7 +194,8 @@ func limitsAreEnforced(t *steady.T) {
 		switch {
 		case tc.limit == "" && code != 202:
 			t.Errorf("with %s, %d key expressions: %d %+v", tc.set, len(tc.keys), code, p)
-		case tc.limit != "" && (code != 400 || p.Code != string(statecontext.LimitExceeded) || !strings.Contains(p.Detail, "tidemark cluster limits "+tc.limit+"=N")):
+		case tc.limit != "" && (code != 400 || p.Code != string(statecontext.LimitExceeded) ||
+			!strings.Contains(p.Detail, "tidemark cluster limits "+tc.limit+"=N")):
 			t.Errorf("with %s: %d %+v; want the limit %s", tc.set, code, p, tc.limit)
 		}
 	}

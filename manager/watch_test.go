@@ -13,7 +13,6 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
-	"tidemark/internal/steady"
 	"tidemark/partition"
 	"tidemark/statecontext"
 )
@@ -25,8 +24,9 @@ func (c *trio) update(i int) {
 		ctx, cancel := context.WithTimeout(c.t.Context(), time.Second)
 		defer cancel()
 		n := c.nodes[c.leader()]
-		_, err := n.m.raft.Propose(ctx, statecontext.Command{TimeMS: time.Now().UnixMilli(), Body: &statecontext.RegisterProjector{
-			Projector: statecontext.Projector{ID: index.ProjectorID(fmt.Sprint("p", i%7)), Admin: fmt.Sprint("http://x", i)}}})
+		_, err := n.m.raft.Propose(ctx, statecontext.Command{TimeMS: time.Now().UnixMilli(),
+			Body: &statecontext.RegisterProjector{
+				Projector: statecontext.Projector{ID: index.ProjectorID(fmt.Sprint("p", i%7)), Admin: fmt.Sprint("http://x", i)}}})
 		return err == nil
 	})
 }
@@ -71,9 +71,7 @@ func (h *history) at() uint64 {
 
 // TestWatchOverLeaderChanges: while managers stop and start, watchers of one, of another and of all see the same
 // changes, each once, without a gap and with one snapshot: also those whose manager was away.
-func TestWatchOverLeaderChanges(t *testing.T) { steady.Run(t, still, watchOverLeaderChanges) }
-
-func watchOverLeaderChanges(t *steady.T) {
+func TestWatchOverLeaderChanges(t *testing.T) {
 	c := newTrio(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -124,9 +122,7 @@ func watchOverLeaderChanges(t *steady.T) {
 }
 
 // TestPagesOfIndexes: pages have every index once, and parameters are checked.
-func TestPagesOfIndexes(t *testing.T) { steady.Run(t, still, pagesOfIndexes) }
-
-func pagesOfIndexes(t *steady.T) {
+func TestPagesOfIndexes(t *testing.T) {
 	c := newTrio(t)
 	propose := func(bodies ...statecontext.Body) {
 		n := c.nodes[c.leader()]
@@ -142,10 +138,12 @@ func pagesOfIndexes(t *steady.T) {
 	}
 	create := func(name string) statecontext.Body {
 		return &statecontext.CreateIndex{
-			Definition: index.Definition{Name: name, Bucket: "b", BucketUUID: "u", Keys: []index.KeyExpr{{Expr: "a"}}, Partitions: 1, Deferred: true},
-			Layout:     partition.Layout{Scheme: partition.HashDocID, Partitions: 1}, Placement: []statecontext.Placement{{}}}
+			Definition: index.Definition{Name: name, Bucket: "b", BucketUUID: "u", Keys: []index.KeyExpr{{Expr: "a"}},
+				Partitions: 1, Deferred: true},
+			Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: 1}, Placement: []statecontext.Placement{{}}}
 	}
-	propose(&statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: "i", Admin: "http://127.0.0.1:1"}}, &statecontext.SetBucket{Name: "b", UUID: "u", VBuckets: 4})
+	propose(&statecontext.RegisterIndexer{Indexer: statecontext.Indexer{UUID: "i", Admin: "http://127.0.0.1:1"}},
+		&statecontext.SetBucket{Name: "b", UUID: "u", VBuckets: 4})
 	for i := range 5 {
 		propose(create(fmt.Sprint("x", i)))
 	}
@@ -170,7 +168,8 @@ func pagesOfIndexes(t *steady.T) {
 		t.Error(got)
 	}
 	var topology client.TopologyList
-	if _, _, b := c.call(c.follower(), "GET", "/v1/topology?limit=3", "", nil); json.Unmarshal(b, &topology) != nil || len(topology.Indexes) != 3 ||
+	if _, _, b := c.call(c.follower(), "GET", "/v1/topology?limit=3", "", nil); json.Unmarshal(b, &topology) != nil ||
+		len(topology.Indexes) != 3 ||
 		topology.Next == "" || len(topology.Indexes[1].Copies) != 1 {
 		t.Errorf("%s", b)
 	}
@@ -185,9 +184,10 @@ func pagesOfIndexes(t *steady.T) {
 		"/v1/streams?after=x":                    `"BAD_REQUEST"`,
 		"/v1/buckets/b/timestamps?limit=9999999": `"BAD_REQUEST"`,
 	} {
-		if _, _, b := c.call(c.follower(), "GET", path, "", nil); !strings.Contains(string(b), want) {
-			t.Errorf("%s: no %s in %s", path, want, b)
-		}
+		c.until(path+" shows "+want, func() bool { // the leader's picture of a bucket comes a moment later
+			_, _, b := c.call(c.follower(), "GET", path, "", nil)
+			return strings.Contains(string(b), want)
+		})
 	}
 	for _, q := range []string{"limit=0", "limit=5001", "limit=x", "after=x"} {
 		if code, _, b := c.call(c.nodes[0], "GET", "/v1/indexes?"+q, "", nil); code != 400 {
@@ -197,18 +197,18 @@ func pagesOfIndexes(t *steady.T) {
 }
 
 // TestEventsOverHTTP: what a plain HTTP client meets.
-func TestEventsOverHTTP(t *testing.T) { steady.Run(t, still, eventsOverHTTP) }
-
-func eventsOverHTTP(t *steady.T) {
+func TestEventsOverHTTP(t *testing.T) {
 	c := newTrio(t)
-	for path, want := range map[string]int{"/v1/events?kinds=wat": 400, "/v1/events?since=x": 400, "/v1/events?wat=1": 400} {
+	for path, want := range map[string]int{"/v1/events?kinds=wat": 400, "/v1/events?since=x": 400,
+		"/v1/events?wat=1": 400} {
 		code, h, b := c.call(c.nodes[0], "GET", path, "", nil)
 		if p := problemOf(t, h, b); code != want || p.Code != "BAD_REQUEST" {
 			t.Errorf("%s: %d %s", path, code, b)
 		}
 	}
 	s := c.nodes[0].m.raft.State()
-	if code, _, b := c.call(c.nodes[0], "GET", fmt.Sprintf("/v1/events?since=99999@%s.%d", s.ClusterID(), s.Epoch()), "", nil); code != 503 {
+	if code, _, b := c.once(c.nodes[0], "GET", fmt.Sprintf("/v1/events?since=99999@%s.%d", s.ClusterID(), s.Epoch()), "",
+		nil); code != 503 {
 		t.Errorf("ahead of the manager: %d %s", code, b)
 	}
 	f := c.follower()

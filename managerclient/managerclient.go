@@ -2,7 +2,9 @@
 // timestamp. It knows all managers and finds the leader by itself.
 //
 // It promises that a call tries the leader it knows first, then the other managers one by one (each forwards to the
-// leader), and ends at its deadline. Messages are idempotent, so that trying the next manager is safe.
+// leader), and ends at its deadline; that one which hangs is not waited for while another one answers probes, however
+// long its answer may take; and that one which answers them is. Messages are idempotent, so that trying the next
+// manager is safe.
 package managerclient
 
 import (
@@ -16,8 +18,9 @@ import (
 	"sync"
 	"time"
 
+	"tidemark/indexer/scanport"
+	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
-	"tidemark/scanport"
 	"tidemark/wire"
 )
 
@@ -33,7 +36,9 @@ var ErrNoManager = errors.New("no manager could be reached")
 
 // Client speaks to the managers of one cluster.
 type Client struct {
-	rpc *rpc.Client
+	rpc    *rpc.Client
+	probes *rpc.Client
+	alive  *detector.Detector // of the managers
 
 	mu       sync.Mutex
 	leader   string   // base URL, "" unknown
@@ -42,11 +47,17 @@ type Client struct {
 
 // New makes a client of the managers whose base URLs are given; conf is for https addresses, nil without TLS.
 func New(managers []string, conf *tls.Config) *Client {
-	return &Client{rpc: rpc.NewClient(8, conf), managers: append([]string(nil), managers...)}
+	c := &Client{rpc: rpc.NewClient(8, conf), probes: rpc.NewClient(2, conf), managers: append([]string(nil), managers...)}
+	c.alive = detector.New(detector.HTTP(c.probes.HTTP(), func(addr string) string { return addr + "/healthz" }))
+	return c
 }
 
-// Close drops idle connections.
-func (c *Client) Close() { c.rpc.Close() }
+// Close ends probes and drops idle connections.
+func (c *Client) Close() {
+	c.alive.Close()
+	c.probes.Close()
+	c.rpc.Close()
+}
 
 // SetLeader is told of a leader, by a hello or an answer.
 func (c *Client) SetLeader(l wire.Leader) {
@@ -68,7 +79,7 @@ func (c *Client) SetManagers(ms []wire.ManagerEndpoint) {
 	}
 }
 
-// order gives the leader first, then the others.
+// order returns the leader first, then the others.
 func (c *Client) order() []string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -96,12 +107,18 @@ func (c *Client) forget(addr string) {
 // do tries the managers in order until one gives an answer that is the leader's.
 func (c *Client) do(ctx context.Context, method, path string, extra time.Duration, req, resp any) error {
 	var last error
-	for _, addr := range c.order() {
+	for _, addr := range c.alive.Order(c.order()) {
 		one, cancel := context.WithTimeout(ctx, perManager+extra)
+		var wait detector.Wait
+		c.alive.Begin(&wait, addr, c.order, cancel)
 		err := c.rpc.Do(one, method, addr+path, req, resp)
+		silent := wait.End()
 		cancel()
 		if err == nil {
 			return nil
+		}
+		if silent {
+			err = fmt.Errorf("%w: %w", detector.ErrSilent, err)
 		}
 		var p *rpc.Problem
 		if errors.As(err, &p) && !elsewhere(p) {
@@ -119,7 +136,8 @@ func (c *Client) do(ctx context.Context, method, path string, extra time.Duratio
 	return fmt.Errorf("%w: last tried %w", ErrNoManager, last)
 }
 
-// elsewhere tells whether another manager may have an answer: this one has no leader, or none that answered it in time.
+// elsewhere reports whether another manager may have an answer: this one has no leader, or none that answered it in
+// time.
 func elsewhere(p *rpc.Problem) bool {
 	return p.Temporary()
 }
@@ -164,7 +182,8 @@ func (c *Client) report(ctx context.Context, id string, req any) (*wire.ReportRe
 	ctx, cancel := context.WithTimeout(ctx, ReportTimeout)
 	defer cancel()
 	resp := new(wire.ReportReply)
-	if err := c.do(ctx, http.MethodPost, "/v1/components/"+url.PathEscape(id)+"/reports?kind="+kind, 0, req, resp); err != nil {
+	if err := c.do(ctx, http.MethodPost, "/v1/components/"+url.PathEscape(id)+"/reports?kind="+kind, 0, req,
+		resp); err != nil {
 		return nil, err
 	}
 	if resp.Leader.REST != "" {
@@ -173,8 +192,8 @@ func (c *Client) report(ctx context.Context, id string, req any) (*wire.ReportRe
 	return resp, nil
 }
 
-// CheckTicket asks the manager at a base URL, which must be one of those that are known here, whether a ticket of a client
-// is good. The error is a *rpc.Problem when it is not.
+// CheckTicket asks the manager at a base URL, which must be one of those that are known here, whether a ticket of a
+// client is good. The error is a *rpc.Problem when it is not.
 func (c *Client) CheckTicket(ctx context.Context, manager, ticket string) (*scanport.Checked, error) {
 	if !slices.Contains(c.order(), manager) {
 		return nil, fmt.Errorf("%w: %q, which a ticket names, is none of them", ErrNoManager, manager)
@@ -182,7 +201,8 @@ func (c *Client) CheckTicket(ctx context.Context, manager, ticket string) (*scan
 	resp := new(scanport.Checked)
 	ctx, cancel := context.WithTimeout(ctx, perManager)
 	defer cancel()
-	if err := c.rpc.Do(ctx, http.MethodPost, manager+scanport.CheckPath, scanport.Check{Ticket: ticket}, resp); err != nil {
+	if err := c.rpc.Do(ctx, http.MethodPost, manager+scanport.CheckPath, scanport.Check{Ticket: ticket},
+		resp); err != nil {
 		return nil, err
 	}
 	return resp, nil

@@ -22,14 +22,14 @@ type Layout struct {
 	Partitions uint16 `json:"partitions"`
 	// Components are the components of the key that hash(key) hashes, ascending from 0.
 	Components []uint16 `json:"components,omitempty"`
-	// Desc gives the direction of each component of the key up to the last one that is hashed.
+	// Desc returns the direction of each component of the key up to the last one that is hashed.
 	Desc []bool `json:"desc,omitempty"`
 	// Bounds cut the keys of range(key), in the order of the index and ascending: slice 0 holds the keys below the first
 	// one, slice i those from Bounds[i-1] (included) to Bounds[i] (excluded), the last one all others.
 	Bounds [][]byte `json:"bounds,omitempty"`
 }
 
-// LayoutOf gives the layout that a definition asks for. Its expressions are canonical. Errors wrap ErrDefinition or
+// LayoutOf returns the layout that a definition asks for. Its expressions are canonical. Errors wrap ErrDefinition or
 // ErrLayout.
 func LayoutOf(d *index.Definition) (Layout, error) {
 	l := Layout{Scheme: HashDocID, Partitions: d.Partitions}
@@ -44,7 +44,8 @@ func LayoutOf(d *index.Definition) (Layout, error) {
 		l.Scheme = RangeKey
 		err = l.ranges(d)
 	default:
-		err = fmt.Errorf("%w: scheme %q, known: %q and %q", ErrDefinition, by.Scheme, index.PartitionHash, index.PartitionRange)
+		err = fmt.Errorf("%w: scheme %q, known: %q and %q", ErrDefinition, by.Scheme, index.PartitionHash,
+			index.PartitionRange)
 	}
 	if err == nil {
 		err = l.Check()
@@ -89,13 +90,14 @@ func (l *Layout) ranges(d *index.Definition) error {
 	return nil
 }
 
-// Check gives an error wrapping ErrLayout when the layout is not one this version knows.
+// Check returns an error wrapping ErrLayout when the layout is not one this version knows.
 func (l *Layout) Check() error {
 	if l.Partitions == 0 || l.Partitions > MaxPartitions {
 		return fmt.Errorf("%w: %d partitions, want 1 to %d", ErrLayout, l.Partitions, MaxPartitions)
 	}
 	if l.Scheme != HashKey && len(l.Components)+len(l.Desc) > 0 || l.Scheme != RangeKey && len(l.Bounds) > 0 {
-		return fmt.Errorf("%w: %s with %d components, %d directions and %d bounds", ErrLayout, l.Scheme, len(l.Components), len(l.Desc), len(l.Bounds))
+		return fmt.Errorf("%w: %s with %d components, %d directions and %d bounds", ErrLayout, l.Scheme, len(l.Components),
+			len(l.Desc), len(l.Bounds))
 	}
 	switch l.Scheme {
 	case HashDocID:
@@ -112,7 +114,8 @@ func (l *Layout) Check() error {
 		return nil
 	case RangeKey:
 		if len(l.Bounds) != int(l.Partitions)-1 {
-			return fmt.Errorf("%w: %d bounds make %d partitions, not %d", ErrLayout, len(l.Bounds), len(l.Bounds)+1, l.Partitions)
+			return fmt.Errorf("%w: %d bounds make %d partitions, not %d", ErrLayout, len(l.Bounds), len(l.Bounds)+1,
+				l.Partitions)
 		}
 		for i, b := range l.Bounds {
 			if len(b) == 0 || len(b) > MaxBound {
@@ -124,19 +127,21 @@ func (l *Layout) Check() error {
 		}
 		return nil
 	}
-	return fmt.Errorf("%w: scheme %d, known: %d (%s), %d (%s), %d (%s)", ErrLayout, l.Scheme, HashDocID, HashDocID, HashKey, HashKey, RangeKey, RangeKey)
+	return fmt.Errorf("%w: scheme %d, known: %d (%s), %d (%s), %d (%s)", ErrLayout, l.Scheme, HashDocID, HashDocID,
+		HashKey, HashKey, RangeKey, RangeKey)
 }
 
-// Equal tells whether both place everything alike.
+// Equal reports whether both place everything alike.
 func (l *Layout) Equal(o *Layout) bool {
-	return l.Scheme == o.Scheme && l.Partitions == o.Partitions && slices.Equal(l.Components, o.Components) && slices.Equal(l.Desc, o.Desc) &&
+	return l.Scheme == o.Scheme && l.Partitions == o.Partitions && slices.Equal(l.Components, o.Components) &&
+		slices.Equal(l.Desc, o.Desc) &&
 		slices.EqualFunc(l.Bounds, o.Bounds, bytes.Equal)
 }
 
 // ByKey tells that entries of one document may lie in several slices, and move between them when the document changes.
 func (l *Layout) ByKey() bool { return l.Scheme != HashDocID }
 
-// Slice gives the slice that holds an entry.
+// Slice returns the slice that holds an entry.
 func (l *Layout) Slice(kv KeyVersion) index.SliceID {
 	if l.ByKey() {
 		return l.SliceOfKey(kv.Key)
@@ -144,12 +149,12 @@ func (l *Layout) Slice(kv KeyVersion) index.SliceID {
 	return l.SliceOf(kv.DocID)
 }
 
-// SliceOf gives the slice that holds every entry of this document under hash(docid).
+// SliceOf returns the slice that holds every entry of this document under hash(docid).
 func (l *Layout) SliceOf(docID []byte) index.SliceID {
 	return index.SliceID(finish(hashMore(hashStart, docID)) % uint64(l.Partitions))
 }
 
-// SliceOfKey gives the slice that holds the entries with this collated key under hash(key) and range(key). What is no
+// SliceOfKey returns the slice that holds the entries with this collated key under hash(key) and range(key). What is no
 // key has a slice, too.
 func (l *Layout) SliceOfKey(key []byte) index.SliceID {
 	if l.Scheme == RangeKey {

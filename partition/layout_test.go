@@ -62,8 +62,8 @@ func definition(t *rapid.T) (d index.Definition, cuts []int) {
 	return d, cuts
 }
 
-// Every key has one slice, which follows from what is partitioned by and from nothing else. A range of keys that holds a
-// key is said to be in its slice. Slices of a range stand in the order of the index.
+// Every key has one slice, which follows from what is partitioned by and from nothing else. A range of keys that holds
+// a key is said to be in its slice. Slices of a range stand in the order of the index.
 func TestEveryKeyHasItsSlice(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		d, cuts := definition(t)
@@ -77,7 +77,8 @@ func TestEveryKeyHasItsSlice(t *testing.T) {
 		one, other := draw("one"), draw("other")
 		a, b := encode(t, desc, one...), encode(t, desc, other...)
 		sa, sb := l.SliceOfKey(a), l.SliceOfKey(b)
-		if sa >= index.SliceID(l.Partitions) || sb >= index.SliceID(l.Partitions) || l.Slice(partition.KeyVersion{DocID: []byte("x"), Key: a}) != sa {
+		if sa >= index.SliceID(l.Partitions) || sb >= index.SliceID(l.Partitions) ||
+			l.Slice(partition.KeyVersion{DocID: []byte("x"), Key: a}) != sa {
 			t.Fatalf("slices %d and %d of %d", sa, sb, l.Partitions)
 		}
 		if d.PartitionBy.Scheme == index.PartitionHash {
@@ -227,14 +228,16 @@ func TestPruning(t *testing.T) {
 
 func TestLayoutsThatCannotBe(t *testing.T) {
 	for name, l := range map[string]partition.Layout{
-		"bounds of a hash":       {Scheme: partition.HashDocID, Partitions: 2, Bounds: [][]byte{{1}}},
-		"no components":          {Scheme: partition.HashKey, Partitions: 2},
-		"components twice":       {Scheme: partition.HashKey, Partitions: 2, Components: []uint16{1, 1}, Desc: []bool{false, false}},
+		"bounds of a hash": {Scheme: partition.HashDocID, Partitions: 2, Bounds: [][]byte{{1}}},
+		"no components":    {Scheme: partition.HashKey, Partitions: 2},
+		"components twice": {Scheme: partition.HashKey, Partitions: 2, Components: []uint16{1, 1},
+			Desc: []bool{false, false}},
 		"directions are missing": {Scheme: partition.HashKey, Partitions: 2, Components: []uint16{1}, Desc: []bool{false}},
 		"a bound is missing":     {Scheme: partition.RangeKey, Partitions: 3, Bounds: [][]byte{{1}}},
 		"bounds descend":         {Scheme: partition.RangeKey, Partitions: 3, Bounds: [][]byte{{2}, {1}}},
 		"an empty bound":         {Scheme: partition.RangeKey, Partitions: 2, Bounds: [][]byte{{}}},
-		"a long bound":           {Scheme: partition.RangeKey, Partitions: 2, Bounds: [][]byte{make([]byte, partition.MaxBound+1)}},
+		"a long bound": {Scheme: partition.RangeKey, Partitions: 2,
+			Bounds: [][]byte{make([]byte, partition.MaxBound+1)}},
 	} {
 		if err := l.Check(); !errors.Is(err, partition.ErrLayout) {
 			t.Errorf("%s: %v", name, err)
@@ -242,10 +245,11 @@ func TestLayoutsThatCannotBe(t *testing.T) {
 	}
 	keys := []index.KeyExpr{{Expr: "a"}}
 	for name, by := range map[string]index.PartitionBy{
-		"no key":       {Scheme: index.PartitionHash, Exprs: []string{"b"}},
-		"no scheme":    {Scheme: "x", Exprs: []string{"a"}},
-		"no JSON":      {Scheme: index.PartitionRange, Exprs: []string{"a"}, Values: []json.RawMessage{json.RawMessage("x")}},
-		"values twice": {Scheme: index.PartitionRange, Exprs: []string{"a"}, Values: []json.RawMessage{json.RawMessage("1"), json.RawMessage("1")}},
+		"no key":    {Scheme: index.PartitionHash, Exprs: []string{"b"}},
+		"no scheme": {Scheme: "x", Exprs: []string{"a"}},
+		"no JSON":   {Scheme: index.PartitionRange, Exprs: []string{"a"}, Values: []json.RawMessage{json.RawMessage("x")}},
+		"values twice": {Scheme: index.PartitionRange, Exprs: []string{"a"}, Values: []json.RawMessage{json.RawMessage("1"),
+			json.RawMessage("1")}},
 	} {
 		d := index.Definition{Keys: keys, PartitionBy: by, Partitions: uint16(len(by.Values) + 1)}
 		if _, err := partition.LayoutOf(&d); err == nil {

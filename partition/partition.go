@@ -25,7 +25,7 @@ const (
 	RangeKey Scheme = 3
 )
 
-// String gives the name used in messages.
+// String returns the name used in messages.
 func (s Scheme) String() string {
 	switch s {
 	case HashDocID:
@@ -63,15 +63,15 @@ type KeyVersion struct {
 
 // TopologyProvider is IM-5: the partition algorithm together with its placement.
 type TopologyProvider interface {
-	// Partition gives the logical partition in which the key is located.
+	// Partition returns the logical partition in which the key is located.
 	Partition(kv KeyVersion) Partition
 	// Replicas lists the replicas of every partition.
 	Replicas() []Replica
-	// Locate gives the shard and slice of the key in one replica; false when that replica of it has no place now.
+	// Locate returns the shard and slice of the key in one replica; false when that replica of it has no place now.
 	Locate(r Replica, kv KeyVersion) (Shard, index.SliceID, bool)
 }
 
-// CopyState tells how far a copy has come.
+// CopyState returns how far a copy has come.
 type CopyState uint8
 
 // The states of a copy.
@@ -81,7 +81,7 @@ const (
 	Leaving                        // to be removed from its host; routers do not feed it
 )
 
-// String gives the word used in JSON.
+// String returns the word used in JSON.
 func (s CopyState) String() string {
 	switch s {
 	case Placed:

@@ -50,7 +50,8 @@ func TestLocate(t *testing.T) {
 }
 
 func TestCheck(t *testing.T) {
-	for _, l := range []Layout{{}, {Scheme: HashDocID}, {Scheme: HashDocID, Partitions: MaxPartitions + 1}, {Scheme: 9, Partitions: 4}} {
+	for _, l := range []Layout{{}, {Scheme: HashDocID}, {Scheme: HashDocID, Partitions: MaxPartitions + 1},
+		{Scheme: 9, Partitions: 4}} {
 		if err := l.Check(); !errors.Is(err, ErrLayout) {
 			t.Errorf("%+v passes: %v", l, err)
 		}

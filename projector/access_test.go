@@ -10,8 +10,8 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"tidemark/kvclient/kvclienttest"
-	"tidemark/mcbp"
+	"tidemark/kv/kvclient/kvclienttest"
+	"tidemark/kv/mcbp"
 	"tidemark/wire"
 )
 
@@ -45,8 +45,8 @@ func TestPasswordChanged(t *testing.T) {
 	w.begins(3)
 }
 
-// A right that is withdrawn and given back: engines may keep what they knew of a connection, so the next question goes over a
-// new one.
+// A right that is withdrawn and given back: engines may keep what they knew of a connection, so the next question goes
+// over a new one.
 func TestRightWithdrawnAndGivenBack(t *testing.T) {
 	e := newEngine(t)
 	var mu sync.Mutex
@@ -72,7 +72,8 @@ func TestRightWithdrawnAndGivenBack(t *testing.T) {
 		withdrawn = now
 	}
 	withdraw(true)
-	if reply, err := w.client.Streams(context.Background(), w.url, w.request(1, wire.StreamStart{VBucket: 3, VBUUID: 77})); err == nil {
+	if reply, err := w.client.Streams(context.Background(), w.url,
+		w.request(1, wire.StreamStart{VBucket: 3, VBUUID: 77})); err == nil {
 		t.Fatalf("%+v", reply)
 	}
 	withdraw(false)
@@ -80,8 +81,8 @@ func TestRightWithdrawnAndGivenBack(t *testing.T) {
 	w.expect(3, "2:STREAM_BEGIN@0")
 }
 
-// An engine that hangs up as soon as a connection is open (its name is in use, or it is going down), and one that is short of
-// memory: each is asked again, over the same connection where there is one.
+// An engine that hangs up as soon as a connection is open (its name is in use, or it is going down), and one that is
+// short of memory: each is asked again, over the same connection where there is one.
 func TestOpenedAndHungUp(t *testing.T) {
 	e := newEngine(t)
 	var hangups, short atomic.Int64
@@ -134,16 +135,19 @@ func (l *lines) count(text string) int {
 	return strings.Count(l.b.String(), text)
 }
 
-// That the default collection was emptied is not followed, and so it is said: once, and not of what lies before all that was seen.
+// That the default collection was emptied is not followed, and so it is said: once, and not of what lies before all
+// that was seen.
 func TestDefaultCollectionEmptied(t *testing.T) {
 	e, log := newEngine(t), &lines{}
 	w := newWorldWith(t, e.Addr(), FeedNative, func(c *Config) { c.Logger = hclog.New(&hclog.LoggerOptions{Output: log}) })
 	w.define(1, 1)
 	emptied := func(s opened, seqno uint64) {
-		s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSystemEvent, s.vb, s.opaque), Extras: mcbp.SystemEvent{Seqno: seqno, Event: 1}.AppendExtras(nil), Value: make([]byte, 16)})
+		s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSystemEvent, s.vb, s.opaque),
+			Extras: mcbp.SystemEvent{Seqno: seqno, Event: 1}.AppendExtras(nil), Value: make([]byte, 16)})
 	}
 	mark := func(s opened, start, end uint64) {
-		s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, s.vb, s.opaque), Extras: mcbp.SnapshotMarker{Start: start, End: end}.AppendExtras(nil)})
+		s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, s.vb, s.opaque),
+			Extras: mcbp.SnapshotMarker{Start: start, End: end}.AppendExtras(nil)})
 	}
 	w.startAt(3, 1, 0)
 	s := e.stream(3)

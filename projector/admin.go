@@ -11,11 +11,11 @@ import (
 	"github.com/gorilla/mux"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
-	"tidemark/feed"
 	"tidemark/internal/rpc"
-	"tidemark/mcbp"
+	"tidemark/internal/tlsconf"
+	"tidemark/kv/mcbp"
+	"tidemark/projector/feed"
 	"tidemark/timestamp"
-	"tidemark/tlsconf"
 	"tidemark/wire"
 )
 
@@ -39,12 +39,18 @@ func (p *Projector) handler() http.Handler {
 	add(http.MethodPost, "/v1/seqnos", side, rpc.Handle(limit, p.seqnos))
 	add(http.MethodPost, "/v1/sync", manager, rpc.Handle(limit, p.sync))
 	anyone := tlsconf.Only(tlsconf.Roles()...)
-	add(http.MethodGet, "/v1/state", anyone, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { rpc.Write(w, r, http.StatusOK, p.state()) }))
+	add(http.MethodGet, "/v1/state", anyone, http.HandlerFunc(func(w http.ResponseWriter,
+		r *http.Request) {
+		rpc.Write(w, r, http.StatusOK, p.state())
+	}))
 	add(http.MethodGet, "/v1/topics", anyone, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rpc.Write(w, r, http.StatusOK, wire.TopicList{Topics: p.topics()})
 	}))
 	add(http.MethodGet, "/metrics", anyone, promhttp.HandlerFor(p.registry, promhttp.HandlerOpts{}))
-	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) { rpc.Write(w, r, http.StatusOK, wire.OK{}) }).Methods(http.MethodGet)
+	r.HandleFunc("/healthz", func(w http.ResponseWriter, r *http.Request) {
+		rpc.Write(w, r, http.StatusOK,
+			wire.OK{})
+	}).Methods(http.MethodGet)
 	r.HandleFunc("/readyz", p.ready).Methods(http.MethodGet)
 	r.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeNotFound, "a projector has no %s", r.URL.Path))
@@ -110,8 +116,8 @@ func (p *Projector) definitions(_ context.Context, req *wire.Definitions) (*wire
 	return &wire.DefinitionsReply{Revision: req.Revision}, nil
 }
 
-// change is definitions told by what has changed since the list that is here. When another one is, it answers Missing and
-// changes nothing.
+// change is definitions told by what has changed since the list that is here. When another one is, it answers Missing
+// and changes nothing.
 func (p *Projector) change(ctx context.Context, c *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
 	if err := p.admit(c.Fence, false); err != nil {
 		return nil, err
@@ -134,7 +140,7 @@ func older(a, b *wire.Definitions) bool {
 	return a.Revision < b.Revision
 }
 
-// bucket gives the bucket streamed under a name, nil when there is none.
+// bucket returns the bucket streamed under a name, nil when there is none.
 func (p *Projector) bucket(name string) *bucket {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -161,13 +167,14 @@ func (p *Projector) bucketInfo(ctx context.Context, req *wire.BucketRequest) (*w
 		return nil, kvProblem(req.Bucket, err)
 	}
 	if n := config.NumVBuckets(); n > timestamp.MaxVBuckets {
-		return nil, rpc.Refuse(rpc.CodeVBuckets, "bucket %q has %d vbuckets, an index can be on one of at most %d", req.Bucket, n, timestamp.MaxVBuckets)
+		return nil, rpc.Refuse(rpc.CodeVBuckets, "bucket %q has %d vbuckets, an index can be on one of at most %d",
+			req.Bucket, n, timestamp.MaxVBuckets)
 	}
 	return &wire.BucketReply{Name: req.Bucket, UUID: config.UUID, VBuckets: config.NumVBuckets(),
 		Revision: revisionOf(config)}, nil
 }
 
-// kvOf gives the control connection of a bucket that may or may not be streamed here.
+// kvOf returns the control connection of a bucket that may or may not be streamed here.
 func (p *Projector) kvOf(ctx context.Context, name string) (c *control, done func()) {
 	if b := p.bucket(name); b != nil {
 		return b.control, func() {}
@@ -208,7 +215,8 @@ func (p *Projector) failoverLogs(ctx context.Context, req *wire.FailoverLogsRequ
 			return nil, kvProblem(req.Bucket, a.Err)
 		}
 		vb := wanted[i]
-		reply.Logs = append(reply.Logs, wire.VBucketLog{VBucket: vb, Log: convertLog(a.Log), High: at.highs[vb], Purge: at.purges[vb], Revision: at.revision})
+		reply.Logs = append(reply.Logs, wire.VBucketLog{VBucket: vb, Log: convertLog(a.Log), High: at.highs[vb],
+			Purge: at.purges[vb], Revision: at.revision})
 	}
 	return reply, nil
 }
@@ -250,10 +258,10 @@ const seqnosTimeout = 1500 * time.Millisecond
 // positionRounds is how often KV is asked for its positions while their branches change.
 const positionRounds = 4
 
-// positions says where KV's active vbuckets are, each on the branch that it is on. A high seqno comes without its branch, and the
-// stream's may be one that KV has left: that it has ended is heard on another connection, later. So the branch is
-// asked for after the seqno; where it is the one that the vbucket was known to be on before, the seqno is that branch's, for none
-// comes back. Otherwise the seqno is asked for once more.
+// positions says where KV's active vbuckets are, each on the branch that it is on. A high seqno comes without its
+// branch, and the stream's may be one that KV has left: that it has ended is heard on another connection, later. So the
+// branch is asked for after the seqno; where it is the one that the vbucket was known to be on before, the seqno is
+// that branch's, for none comes back. Otherwise the seqno is asked for once more.
 func (p *Projector) positions(ctx context.Context, bucket string, conn feed.Feed, reply *wire.SeqnosReply) error {
 	known := map[uint16]uint64{}
 	if b := p.bucket(bucket); b != nil {

@@ -11,12 +11,12 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"tidemark/feed"
 	"tidemark/index"
 	"tidemark/keyversion"
-	"tidemark/mcbp"
+	"tidemark/kv/mcbp"
 	"tidemark/partition"
-	"tidemark/router"
+	"tidemark/projector/feed"
+	"tidemark/projector/router"
 	"tidemark/wire"
 )
 
@@ -54,7 +54,8 @@ func benchDocument(i int) []byte {
 // cost nothing. keyed: each index is partitioned by its key, not by the document's id.
 func benchPump(t testing.TB, indexes int, keyed bool) (*pump, *stream) {
 	t.Helper()
-	r, err := router.New(router.Config{ClusterID: func() string { return "c1" }, Projector: "p1", BootID: "b1", Logger: hclog.NewNullLogger(),
+	r, err := router.New(router.Config{ClusterID: func() string { return "c1" }, Projector: "p1", BootID: "b1",
+		Logger: hclog.NewNullLogger(),
 		Dial: func(_ context.Context, _ string, _ keyversion.Hello, onAck func(uint64)) (router.Conn, error) {
 			return &sinkConn{done: make(chan struct{}), onAck: onAck}, nil
 		}})
@@ -62,7 +63,8 @@ func benchPump(t testing.TB, indexes int, keyed bool) (*pump, *stream) {
 		t.Fatal(err)
 	}
 	t.Cleanup(r.Close)
-	topic, err := r.Open(router.TopicConfig{Path: "/maintenance", Class: keyversion.ClassMaintenance, Bucket: testBucket, BucketUUID: testUUID, VBuckets: 1})
+	topic, err := r.Open(router.TopicConfig{Path: "/maintenance", Class: keyversion.ClassMaintenance, Bucket: testBucket,
+		BucketUUID: testUUID, VBuckets: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,11 +78,13 @@ func benchPump(t testing.TB, indexes int, keyed bool) (*pump, *stream) {
 			p.Layout = partition.Layout{Scheme: partition.HashKey, Partitions: 8, Components: []uint16{0}, Desc: []bool{false}}
 		}
 		for s := range index.SliceID(8) {
-			p.Copies = append(p.Copies, partition.Copy{ID: index.CopyID(8*i+int(s)) + 1, Slice: s, Node: index.NodeID(s%3) + 1, State: partition.Allocated})
+			p.Copies = append(p.Copies, partition.Copy{ID: index.CopyID(8*i+int(s)) + 1, Slice: s, Node: index.NodeID(s%3) + 1,
+				State: partition.Allocated})
 		}
 		d.Topologies = append(d.Topologies, p)
 	}
-	pl, bad, err := newPlan(d, testBucket, keyversion.ClassMaintenance, map[index.NodeID]string{1: "a:1", 2: "b:1", 3: "c:1"}, nil)
+	pl, bad, err := newPlan(d, testBucket, keyversion.ClassMaintenance, map[index.NodeID]string{1: "a:1", 2: "b:1",
+		3: "c:1"}, nil)
 	if err != nil || bad != nil {
 		t.Fatal(err, bad)
 	}
@@ -106,10 +110,11 @@ func benchEvents(n int) []feed.Event {
 	return events
 }
 
-// pumpOne gives the pump its next document, a marker before it where a window begins.
+// pumpOne returns the pump its next document, a marker before it where a window begins.
 func pumpOne(ctx context.Context, p *pump, s *stream, e *feed.Event, seqno uint64) error {
 	if (seqno-1)%benchWindow == 0 {
-		if _, err := p.take(ctx, s, &feed.Event{Kind: feed.SnapshotMarker, SnapStart: seqno - 1, SnapEnd: seqno - 1 + benchWindow}); err != nil {
+		if _, err := p.take(ctx, s, &feed.Event{Kind: feed.SnapshotMarker, SnapStart: seqno - 1, SnapEnd: seqno - 1 +
+			benchWindow}); err != nil {
 			return err
 		}
 	}

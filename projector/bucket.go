@@ -7,7 +7,7 @@ import (
 
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
-	"tidemark/router"
+	"tidemark/projector/router"
 	"tidemark/wire"
 )
 
@@ -62,11 +62,13 @@ func (p *Projector) openBucket(name, uuid string, vbuckets int) (*bucket, error)
 	if defs == nil {
 		return nil, rpc.Refuse(rpc.CodeUnavailable, "projector %s has no definitions yet; send them first", p.cfg.ID)
 	}
-	topic, err := p.router.Open(router.TopicConfig{Path: "/maintenance", Class: keyversion.ClassMaintenance, Bucket: name, BucketUUID: uuid, VBuckets: vbuckets})
+	topic, err := p.router.Open(router.TopicConfig{Path: "/maintenance", Class: keyversion.ClassMaintenance, Bucket: name,
+		BucketUUID: uuid, VBuckets: vbuckets})
 	if err != nil {
 		return nil, rpc.Refuse(rpc.CodeUnavailable, "%v; try again", err)
 	}
-	b := &bucket{p: p, name: name, uuid: uuid, topic: topic, streams: make([]*stream, vbuckets), seen: make([]incarnations, vbuckets),
+	b := &bucket{p: p, name: name, uuid: uuid, topic: topic, streams: make([]*stream, vbuckets),
+		seen:  make([]incarnations, vbuckets),
 		gates: make([]gate, vbuckets), dialing: newGate(), changed: make(chan struct{})}
 	for v := range b.gates {
 		b.gates[v] = newGate()
@@ -143,7 +145,8 @@ func (b *bucket) applied() uint64 {
 // collectionEmptied says, once, that documents are gone of which KV says no deletions.
 func (b *bucket) collectionEmptied(vb uint16) {
 	b.emptied.Do(func() {
-		b.p.log.Error("the default collection was dropped or emptied, which is not followed: its documents stay in the bucket's indexes until these are dropped and made anew",
+		b.p.log.Error("the default collection was dropped or emptied, which is not followed: its documents stay in the "+
+			"bucket's indexes until these are dropped and made anew",
 			"bucket", b.name, "vbucket", vb)
 	})
 }
@@ -156,8 +159,8 @@ func (b *bucket) moved() {
 	b.changed = make(chan struct{})
 }
 
-// reached tells whether every stream that runs has completed what is wanted, and gives a channel that is closed when
-// that may have changed.
+// reached reports whether every stream that runs has completed what is wanted, and returns a channel that is closed
+// when that may have changed.
 func (b *bucket) reached(want []uint64) (bool, <-chan struct{}) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

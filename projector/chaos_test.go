@@ -13,7 +13,7 @@ import (
 	"tidemark/collate"
 	"tidemark/index"
 	"tidemark/keyversion"
-	"tidemark/kvclient"
+	"tidemark/kv/kvclient"
 	"tidemark/wire"
 )
 
@@ -128,7 +128,8 @@ func (r *replica) catchUp(t *testing.T, e *endpoint) {
 	}
 }
 
-// check tells whether a document's statements are those of its indexes: field i holds the document's number and 1000 i.
+// check reports whether a document's statements are those of its indexes: field i holds the document's number and 1000
+// i.
 func (r *replica) check(t *testing.T, name string, ev *keyversion.Event) {
 	t.Helper()
 	number := ""
@@ -147,9 +148,9 @@ func (r *replica) check(t *testing.T, name string, ev *keyversion.Event) {
 	}
 }
 
-// TestChaos runs starts, stops, switches of definitions and cut connections side by side while documents change: nothing
-// of an older stream comes after a newer BEGIN, no stream leaves a gap, activation points are exact, and in the end the
-// replica is the bucket.
+// TestChaos runs starts, stops, switches of definitions and cut connections side by side while documents change:
+// nothing of an older stream comes after a newer BEGIN, no stream leaves a gap, activation points are exact, and in the
+// end the replica is the bucket.
 func TestChaos(t *testing.T) {
 	addr, _ := startKV(t, t.TempDir(), "127.0.0.1:0")
 	chaos(t, addr, FeedNative)
@@ -213,7 +214,8 @@ func chaos(t *testing.T, addr string, kind FeedKind) {
 		case 2, 3:
 			start(&calls, v, v+1, func(wire.StartResult) {})
 		case 4:
-			req := &wire.StreamStop{Fence: w.fence(), Topic: wire.MaintenanceTopic, Bucket: testBucket, VBuckets: []uint16{v}, Incarnation: incarnation(inc)}
+			req := &wire.StreamStop{Fence: w.fence(), Topic: wire.MaintenanceTopic, Bucket: testBucket, VBuckets: []uint16{v},
+				Incarnation: incarnation(inc)}
 			calls.Go(func() { _ = w.client.Stop(context.Background(), w.url, req) })
 		case 5:
 			revision++

@@ -6,9 +6,9 @@ import (
 	"fmt"
 	"sync"
 
-	"tidemark/feed"
 	"tidemark/keyversion"
-	"tidemark/mcbp"
+	"tidemark/kv/mcbp"
+	"tidemark/projector/feed"
 	"tidemark/timestamp"
 )
 
@@ -25,7 +25,7 @@ type connection struct {
 	newest  []*stream                 // by vbucket: the last one that KV was asked for
 }
 
-// connect gives the DCP connection, a new one when there is none.
+// connect returns the DCP connection, a new one when there is none.
 func (b *bucket) connect(ctx context.Context) (*connection, error) {
 	if err := b.dialing.lock(ctx); err != nil {
 		return nil, err
@@ -41,10 +41,13 @@ func (b *bucket) connect(ctx context.Context) (*connection, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &connection{b: b, feed: f, before: before, drained: make(chan struct{}), streams: map[feed.StreamID]*stream{}, newest: make([]*stream, len(b.streams))}
+	c := &connection{b: b, feed: f, before: before, drained: make(chan struct{}), streams: map[feed.StreamID]*stream{},
+		newest: make([]*stream, len(b.streams))}
 	for n := range b.p.cfg.Workers {
-		w := &worker{conn: c, number: n, of: b.p.cfg.Workers, blocks: make(chan *feed.Block, workerQueue), kicked: make(chan struct{}, 1),
-			current: map[uint16]*stream{}, pump: pump{topic: b.topic, counters: &b.p.counters, received: b.p.counters.received[keyversion.ClassMaintenance], faults: &b.p.faults}}
+		w := &worker{conn: c, number: n, of: b.p.cfg.Workers, blocks: make(chan *feed.Block, workerQueue),
+			kicked:  make(chan struct{}, 1),
+			current: map[uint16]*stream{}, pump: pump{topic: b.topic, counters: &b.p.counters,
+				received: b.p.counters.received[keyversion.ClassMaintenance], faults: &b.p.faults}}
 		w.plan.Store(b.plan.Load())
 		c.workers = append(c.workers, w)
 	}
@@ -97,7 +100,8 @@ func (c *connection) read(ctx context.Context) {
 		block, err := c.feed.Next(ctx)
 		if err != nil {
 			if ctx.Err() == nil {
-				c.b.p.log.Warn("DCP connection lost; the coordinator will ask for its streams again", "bucket", c.b.name, "kv", c.feed.Addr(), "error", err)
+				c.b.p.log.Warn("DCP connection lost; the coordinator will ask for its streams again", "bucket", c.b.name, "kv",
+					c.feed.Addr(), "error", err)
 			}
 			return
 		}
@@ -151,7 +155,7 @@ func (c *connection) newestOf(vb uint16) *stream {
 	return c.newest[vb]
 }
 
-// request makes a stream known, before KV can answer, and gives what KV is asked.
+// request makes a stream known, before KV can answer, and returns what KV is asked.
 func (c *connection) request(s *stream, vbuuid uint64) feed.StreamRequest {
 	s.id, s.asked = c.feed.NewStreamID(), vbuuid
 	s.atKV.Store(true)

@@ -7,10 +7,10 @@ import (
 	"fmt"
 	"sync/atomic"
 
-	"tidemark/feed"
-	"tidemark/feed/gocb"
 	"tidemark/internal/rpc"
-	"tidemark/mcbp"
+	"tidemark/kv/mcbp"
+	"tidemark/projector/feed"
+	"tidemark/projector/feed/gocb"
 	"tidemark/timestamp"
 )
 
@@ -25,7 +25,8 @@ func (p *Projector) dial(ctx context.Context, bucket, topic string, buffer int) 
 			return nil, fmt.Errorf("%w: %w", feed.ErrAuth, err)
 		}
 	}
-	c, err := p.cfg.Feed.dialer()(ctx, feed.Config{Addr: p.cfg.KV, Bucket: bucket, User: p.cfg.User, Password: password, Name: name, BufferBytes: buffer,
+	c, err := p.cfg.Feed.dialer()(ctx, feed.Config{Addr: p.cfg.KV, Bucket: bucket, User: p.cfg.User, Password: password,
+		Name: name, BufferBytes: buffer,
 		TLS: p.cfg.KVTLS, Network: p.cfg.KVNetwork, Logger: p.log.Named("feed")})
 	if err == nil {
 		p.counters.connections.Inc()
@@ -65,11 +66,14 @@ func (k FeedKind) dialer() feed.Dialer {
 func kvProblem(bucket string, err error) error {
 	switch {
 	case errors.Is(err, feed.ErrNoBucket):
-		return rpc.Refuse(rpc.CodeBucket, "bucket %q does not exist in the KV store, or its user may not read it: %v", bucket, err)
+		return rpc.Refuse(rpc.CodeNotInKV, "bucket %q does not exist in the KV store, or its user may not read it: %v",
+			bucket, err)
 	case errors.Is(err, feed.ErrAuth):
-		return rpc.Refuse(rpc.CodeKV, "the KV store refuses the projector's user; check --kv-user and --kv-password-file: %v", err)
+		return rpc.Refuse(rpc.CodeKV, "the KV store refuses the projector's user; check --kv-user and --kv-password-file: %v",
+			err)
 	case errors.Is(err, feed.ErrNotSupported), errors.Is(err, mcbp.ErrNoVBuckets):
-		return rpc.Refuse(rpc.CodeKV, "the KV node of bucket %q is no engine that can be streamed from, or is too old: %v", bucket, err)
+		return rpc.Refuse(rpc.CodeKV, "the KV node of bucket %q is no engine that can be streamed from, or is too old: %v",
+			bucket, err)
 	}
 	return rpc.Refuse(rpc.CodeKV, "KV of bucket %q cannot be asked now: %v", bucket, err)
 }
@@ -99,7 +103,7 @@ func (p *Projector) newControl(ctx context.Context, bucket string) *control {
 	return c
 }
 
-// get gives the connection, a new one when there is none. It does not wait for a KV node that is silent.
+// get returns the connection, a new one when there is none. It does not wait for a KV node that is silent.
 func (c *control) get(ctx context.Context) (feed.Feed, error) {
 	if c.silent.Load() {
 		return nil, kvProblem(c.bucket, errKVSilent)
@@ -173,8 +177,8 @@ func (c *control) state(ctx context.Context) (*kvState, error) {
 	return s, nil
 }
 
-// purgeAt is up to where a stream that KV grants from a seqno may lack deletions. Where statistics do not tell, a seqno that KV grants is not
-// below it; but 0 is granted always, and then it may be anything up to the present.
+// purgeAt is up to where a stream that KV grants from a seqno may lack deletions. Where statistics do not tell, a seqno
+// that KV grants is not below it; but 0 is granted always, and then it may be anything up to the present.
 func (s *kvState) purgeAt(vb uint16, start uint64) uint64 {
 	if purge, ok := s.purges[vb]; ok || start > 0 {
 		return purge
@@ -206,8 +210,8 @@ func (p *Projector) stateOf(ctx context.Context, conn feed.Feed) (*kvState, erro
 	details, err := conn.Details(ctx)
 	switch {
 	case feed.Refused(err):
-		// The user may stream and not read statistics, or the engine has none of this name. KV knows its purge seqnos, and demands a rollback
-		// of all starts below them but 0: purgeAt.
+		// The user may stream and not read statistics, or the engine has none of this name. KV knows its purge seqnos, and
+		// demands a rollback of all starts below them but 0: purgeAt.
 		p.log.Debug("KV gives no statistics: purge seqnos are not known beforehand", "error", err)
 	case err != nil:
 		return nil, err

@@ -53,7 +53,8 @@ func (s *shouter) shout(r *rand.Rand) {
 	case 1:
 		_, err = s.w.client.Hello(ctx, s.w.url, &wire.HelloRequest{Fence: s.fence()})
 	case 2:
-		err = s.w.client.Stop(ctx, s.w.url, &wire.StreamStop{Fence: s.fence(), Topic: wire.MaintenanceTopic, Bucket: testBucket,
+		err = s.w.client.Stop(ctx, s.w.url, &wire.StreamStop{Fence: s.fence(), Topic: wire.MaintenanceTopic,
+			Bucket:   testBucket,
 			VBuckets: []uint16{uint16(r.IntN(vbuckets))}, Incarnation: s.incarnation(s.inc.Load())})
 	default:
 		_, err = s.start(uint16(r.IntN(vbuckets)), uint16(r.IntN(vbuckets)))
@@ -81,9 +82,9 @@ func (s *shouter) start(from, to uint16) (*wire.StreamReply, error) {
 	return s.w.client.Streams(context.Background(), s.w.url, req)
 }
 
-// TestTwoCoordinators: two leaders command one projector at the same time, each believing in itself. From the first command
-// of the newer one that is obeyed on, none of the older one is; what runs in the end is what the newer one has asked for,
-// and nothing of the older one's streams comes after a BEGIN of the newer.
+// TestTwoCoordinators: two leaders command one projector at the same time, each believing in itself. From the first
+// command of the newer one that is obeyed on, none of the older one is; what runs in the end is what the newer one has
+// asked for, and nothing of the older one's streams comes after a BEGIN of the newer.
 func TestTwoCoordinators(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
@@ -93,7 +94,8 @@ func TestTwoCoordinators(t *testing.T) {
 	var deposed atomic.Bool
 	var making sync.Mutex
 	rev.Store(1)
-	older, newer := &shouter{w: w, term: 1, making: &making, rev: &rev, deposed: &deposed}, &shouter{w: w, term: 2, making: &making, rev: &rev, deposed: &deposed}
+	older, newer := &shouter{w: w, term: 1, making: &making, rev: &rev, deposed: &deposed},
+		&shouter{w: w, term: 2, making: &making, rev: &rev, deposed: &deposed}
 	older.counter.Store(1)
 	shouters := []*shouter{older, older, older, newer, newer, newer}
 	var all sync.WaitGroup
@@ -101,7 +103,10 @@ func TestTwoCoordinators(t *testing.T) {
 		r := rand.New(rand.NewPCG(seed, uint64(i)))
 		all.Go(func() {
 			if s == newer { // the election comes in the middle of the older one's work
-				w.eventually("the older one has streams", func() bool { return older.obeyed.Load() > int64(10+r.IntN(20)) || older.refused.Load() > 200 })
+				w.eventually("the older one has streams", func() bool {
+					return older.obeyed.Load() > int64(10+r.IntN(20)) ||
+						older.refused.Load() > 200
+				})
 			}
 			for i := 0; i < 60 || s == older && s.refused.Load() == 0; i++ { // the newer one refuses it in the end
 				s.shout(r)
@@ -114,7 +119,8 @@ func TestTwoCoordinators(t *testing.T) {
 	}
 	all.Wait()
 	if newer.obeyed.Load() == 0 || older.obeyed.Load() == 0 || older.refused.Load() == 0 {
-		t.Fatalf("older: %d obeyed, %d refused; newer: %d obeyed, %d refused: nothing is shown", older.obeyed.Load(), older.refused.Load(), newer.obeyed.Load(), newer.refused.Load())
+		t.Fatalf("older: %d obeyed, %d refused; newer: %d obeyed, %d refused: nothing is shown", older.obeyed.Load(),
+			older.refused.Load(), newer.obeyed.Load(), newer.refused.Load())
 	}
 	if n := older.late.Load(); n > 0 {
 		t.Errorf("%d commands of the older one were obeyed after the newer one's", n)

@@ -14,8 +14,8 @@ import (
 
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
-	"tidemark/kvclient/kvclienttest"
-	"tidemark/mcbp"
+	"tidemark/kv/kvclient/kvclienttest"
+	"tidemark/kv/mcbp"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -148,7 +148,8 @@ func (e *engine) handle(p *kvclienttest.Peer, f mcbp.Frame) bool {
 }
 
 func (s opened) end(r mcbp.EndReason) {
-	s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPStreamEnd, s.vb, s.opaque), Extras: mcbp.AppendStreamEnd(nil, r)})
+	s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPStreamEnd, s.vb, s.opaque),
+		Extras: mcbp.AppendStreamEnd(nil, r)})
 }
 
 // write sends a window with one document per seqno after from, up to to.
@@ -161,11 +162,12 @@ func (s opened) write(from, to uint64) {
 }
 
 func (s opened) document(seqno uint64, collection uint32) {
-	s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPMutation, s.vb, s.opaque), Extras: mcbp.Mutation{Seqno: seqno}.AppendExtras(nil),
-		Key: mcbp.AppendCollectionKey(nil, collection, fmt.Appendf(nil, "k%d", seqno)), Value: s.e.value})
+	s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPMutation, s.vb, s.opaque),
+		Extras: mcbp.Mutation{Seqno: seqno}.AppendExtras(nil),
+		Key:    mcbp.AppendCollectionKey(nil, collection, fmt.Appendf(nil, "k%d", seqno)), Value: s.e.value})
 }
 
-// stream gives the vbucket's open stream.
+// stream returns the vbucket's open stream.
 func (e *engine) stream(vb uint16) opened {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -289,7 +291,8 @@ func TestAVBucketThatCameBackIsEnded(t *testing.T) {
 	}
 }
 
-// A KV node that has not answered a look is asked by looks alone: whoever has a question is told so, and the node does not hear of it.
+// A KV node that has not answered a look is asked by looks alone: whoever has a question is told so, and the node does
+// not hear of it.
 func TestASilentNodeIsNotAsked(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -299,7 +302,8 @@ func TestASilentNodeIsNotAsked(t *testing.T) {
 	b := w.p.bucket(testBucket)
 	w.eventually("it was looked at", func() bool { return b.hosted.Load() != nil })
 	report := w.p.currentReport(testBucket)
-	if h := report.Buckets[0].Hosted; h == nil || len(h.VBuckets) != vbuckets || h.Revision != (timestamp.MapRevision{Epoch: 1, Rev: 1}) || h.Node != e.Addr() {
+	if h := report.Buckets[0].Hosted; h == nil || len(h.VBuckets) != vbuckets ||
+		h.Revision != (timestamp.MapRevision{Epoch: 1, Rev: 1}) || h.Node != e.Addr() {
 		t.Errorf("it reports that its node has %+v", h)
 	}
 	ask := map[string]func() error{
@@ -352,7 +356,8 @@ func TestStopDuringStart(t *testing.T) {
 	got := make(chan wire.StartResult, 1)
 	go func() { got <- w.startAt(3, 5, 0) }()
 	w.eventually("KV is asked", func() bool { return e.stream(3).peer != nil })
-	stop := &wire.StreamStop{Fence: wire.Fence{ClusterID: "c1", Epoch: 1, Term: 1, Counter: 1000}, Topic: wire.MaintenanceTopic, Bucket: testBucket, Incarnation: incarnation(5)}
+	stop := &wire.StreamStop{Fence: wire.Fence{ClusterID: "c1", Epoch: 1, Term: 1, Counter: 1000},
+		Topic: wire.MaintenanceTopic, Bucket: testBucket, Incarnation: incarnation(5)}
 	if err := w.client.Stop(context.Background(), w.url, stop); err != nil {
 		t.Fatal(err)
 	}
@@ -393,11 +398,13 @@ func TestABrokenStreamIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// A user who may stream and not read statistics is enough, and an engine that has none of that name or leaves lines out: purge seqnos are what is not
-// known then. A stream from 0, which KV always grants, may lack any deletion of the past, and says so: slices that hold something begin anew.
+// A user who may stream and not read statistics is enough, and an engine that has none of that name or leaves lines
+// out: purge seqnos are what is not known then. A stream from 0, which KV always grants, may lack any deletion of the
+// past, and says so: slices that hold something begin anew.
 func TestAUserWithoutStatistics(t *testing.T) {
-	for status, lines := range map[mcbp.Status][]string{mcbp.StatusNoAccess: nil, mcbp.StatusKeyNotFound: nil, mcbp.StatusInvalid: nil,
-		mcbp.StatusOK: {"vb_3=active", "vb_3:high_seqno=100"}} {
+	for status, lines := range map[mcbp.Status][]string{mcbp.StatusNoAccess: nil, mcbp.StatusKeyNotFound: nil,
+		mcbp.StatusInvalid: nil,
+		mcbp.StatusOK:      {"vb_3=active", "vb_3:high_seqno=100"}} {
 		e := newEngine(t)
 		e.set(func() { e.stats, e.lines = status, lines })
 		w := newWorldAt(t, e.Addr())
@@ -406,7 +413,8 @@ func TestAUserWithoutStatistics(t *testing.T) {
 			t.Fatalf("%v: %+v", status, r)
 		}
 		s := e.stream(3)
-		s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, 3, s.opaque), Extras: mcbp.SnapshotMarker{End: 1}.AppendExtras(nil)})
+		s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, 3, s.opaque),
+			Extras: mcbp.SnapshotMarker{End: 1}.AppendExtras(nil)})
 		s.document(1, 0)
 		w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1")
 		if begun := w.data.kinds(keyversion.StreamBegin); len(begun) != 1 || begun[0].Begin.Purge != 100 {
@@ -425,10 +433,12 @@ func TestOtherCollectionsCountAsSeqnos(t *testing.T) {
 	w.define(1, 1)
 	w.startAt(3, 1, 0)
 	s := e.stream(3)
-	s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, 3, s.opaque), Extras: mcbp.SnapshotMarker{End: 4}.AppendExtras(nil)})
+	s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, 3, s.opaque),
+		Extras: mcbp.SnapshotMarker{End: 4}.AppendExtras(nil)})
 	s.document(1, 0)
 	s.document(2, 9)
-	s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPDeletion, 3, s.opaque), Extras: mcbp.Deletion{Seqno: 3}.AppendExtras(nil), Key: mcbp.AppendCollectionKey(nil, 9, []byte("k1"))})
+	s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPDeletion, 3, s.opaque),
+		Extras: mcbp.Deletion{Seqno: 3}.AppendExtras(nil), Key: mcbp.AppendCollectionKey(nil, 9, []byte("k1"))})
 	s.document(4, 9)
 	w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1")
 	w.eventually("SYNC at 4", func() bool {
@@ -439,8 +449,8 @@ func TestOtherCollectionsCountAsSeqnos(t *testing.T) {
 	w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:ACTIVATE@4")
 }
 
-// KV has made its vbuckets anew, and the END of their streams is still to come: where KV is is told on its present branch, and with a
-// seqno of that branch, also when it happens between the two questions.
+// KV has made its vbuckets anew, and the END of their streams is still to come: where KV is is told on its present
+// branch, and with a seqno of that branch, also when it happens between the two questions.
 func TestPositionsOfAFlushThatNoStreamHasHeardOf(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -467,7 +477,8 @@ func TestPositionsOfAFlushThatNoStreamHasHeardOf(t *testing.T) {
 	ask(99, 0)
 	branch := uint64(1000)
 	e.set(func() { e.told = func() { branch++; flush(branch, 0) } })
-	if r, err := w.client.Seqnos(context.Background(), w.url, &wire.SeqnosRequest{Bucket: testBucket}); rpc.AsProblem(err).Code != rpc.CodeKV {
+	if r, err := w.client.Seqnos(context.Background(), w.url,
+		&wire.SeqnosRequest{Bucket: testBucket}); rpc.AsProblem(err).Code != rpc.CodeKV {
 		t.Errorf("KV was never found at rest, and this was told: %+v, %v", r, err)
 	}
 }
@@ -479,7 +490,8 @@ func TestAnIndexJoinsInTheMiddleOfAWindow(t *testing.T) {
 	w.define(1, 1)
 	w.startAt(3, 1, 0)
 	s := e.stream(3)
-	s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, 3, s.opaque), Extras: mcbp.SnapshotMarker{End: 4}.AppendExtras(nil)})
+	s.peer.Send(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSnapshotMarker, 3, s.opaque),
+		Extras: mcbp.SnapshotMarker{End: 4}.AppendExtras(nil)})
 	s.document(1, 0)
 	s.document(2, 0)
 	w.expect(3, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:INSERT@2")
@@ -493,8 +505,8 @@ func TestAnIndexJoinsInTheMiddleOfAWindow(t *testing.T) {
 	}
 }
 
-// Downstream a window starts where the stream was last complete: below KV's marker where something was de-duplicated, below
-// that of a window which was cut short, above the marker of a backfill that goes over what was sent.
+// Downstream a window starts where the stream was last complete: below KV's marker where something was de-duplicated,
+// below that of a window which was cut short, above the marker of a backfill that goes over what was sent.
 func TestWindowsStartWhereTheStreamWasComplete(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -542,7 +554,12 @@ func TestALostConnectionIsDrainedBeforeTheNextBegins(t *testing.T) {
 	w.eventually("the worker waits", func() bool { return stalls() > 0 })
 	b := w.p.bucket(testBucket)
 	e.DropAll()
-	w.eventually("the loss is seen", func() bool { b.mu.Lock(); defer b.mu.Unlock(); return b.conn == nil || !b.conn.alive() })
+	w.eventually("the loss is seen", func() bool {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		return b.conn == nil ||
+			!b.conn.alive()
+	})
 	w.eventually("the engine has forgotten", func() bool { return e.Peers() == 0 })
 	e.set(func() { clear(e.streams) })
 	var reply *wire.StreamReply
@@ -567,7 +584,8 @@ func TestALostConnectionIsDrainedBeforeTheNextBegins(t *testing.T) {
 		if ev.Kind == keyversion.Sync && ev.Seqno < last {
 			continue // of earlier seqnos, and true
 		}
-		if ev.Incarnation.Counter < inc || ev.Incarnation.Counter == inc && ev.Seqno < last && ev.Kind != keyversion.StreamBegin {
+		if ev.Incarnation.Counter < inc || ev.Incarnation.Counter == inc && ev.Seqno < last &&
+			ev.Kind != keyversion.StreamBegin {
 			t.Fatalf("%d:%s@%d after %d:@%d", ev.Incarnation.Counter, ev.Kind, ev.Seqno, inc, last)
 		}
 		inc, last = ev.Incarnation.Counter, ev.Seqno
@@ -580,7 +598,8 @@ func TestABucketOfTooManyVBuckets(t *testing.T) {
 	e.wide.Store(true)
 	w := newWorldAt(t, e.Addr())
 	_, err := w.client.Bucket(t.Context(), w.url, &wire.BucketRequest{Bucket: testBucket})
-	if p := rpc.AsProblem(err); p.Code != rpc.CodeVBuckets || p.Status != http.StatusBadRequest || !strings.Contains(p.Detail, "8192") {
+	if p := rpc.AsProblem(err); p.Code != rpc.CodeVBuckets || p.Status != http.StatusBadRequest ||
+		!strings.Contains(p.Detail, "8192") {
 		t.Errorf("%v", err)
 	}
 }

@@ -10,12 +10,12 @@ import (
 	"tidemark/expression"
 	"tidemark/index"
 	"tidemark/partition"
-	"tidemark/router"
+	"tidemark/projector/router"
 	"tidemark/wire"
 )
 
-// assessor looks through definitions for indexes that cannot be evaluated here: of a newer version, or damaged. The coordinator is told,
-// since documents of this projector are missing in them.
+// assessor looks through definitions for indexes that cannot be evaluated here: of a newer version, or damaged. The
+// coordinator is told, since documents of this projector are missing in them.
 type assessor struct {
 	mu   sync.Mutex
 	seen map[index.ID]assessed
@@ -31,7 +31,8 @@ type assessed struct {
 var errTooMany = errors.New("too many indexes")
 
 func tooMany(bucket string) error {
-	return fmt.Errorf("%w: bucket %s has more than %d, the most that are evaluated", errTooMany, bucket, expression.MaxSources)
+	return fmt.Errorf("%w: bucket %s has more than %d, the most that are evaluated", errTooMany, bucket,
+		expression.MaxSources)
 }
 
 // assess lists the indexes that cannot be evaluated, whatever their state: first those of which it is news.
@@ -86,14 +87,15 @@ func (a *assessor) assess(d *wire.Definitions) *wire.Evaluation {
 // expressions compiles those of an index, unless that was done before.
 func (a *assessor) expressions(def *index.Definition) assessed {
 	source := expression.SourceOf(def)
-	if was, has := a.seen[def.ID]; has && slices.Equal(was.source.Keys, source.Keys) && was.source.Where == source.Where && was.source.IsPrimary == source.IsPrimary {
+	if was, has := a.seen[def.ID]; has && slices.Equal(was.source.Keys, source.Keys) && was.source.Where == source.Where &&
+		was.source.IsPrimary == source.IsPrimary {
 		return was
 	}
 	_, err := expression.Compile([]expression.Source{source})
 	return assessed{source, err}
 }
 
-// placeable tells why nothing can be routed to an index's copies.
+// placeable returns why nothing can be routed to an index's copies.
 func placeable(place *partition.Topology, endpoints map[index.NodeID]string, only []index.CopyID) error {
 	_, err := router.NewView(router.ViewConfig{Endpoints: endpoints, Topologies: []partition.Topology{*place}, Only: only})
 	return err

@@ -15,8 +15,10 @@ import (
 func TestAssess(t *testing.T) {
 	d := &wire.Definitions{Revision: 9, Indexers: []wire.Endpoint{{Node: 1, Maintenance: "h:1"}}}
 	add := func(id index.ID, state index.State, expr string, slice index.SliceID) {
-		d.Indexes = append(d.Indexes, index.Definition{ID: id, Name: fmt.Sprint("i", id), Bucket: "b", State: state, Keys: []index.KeyExpr{{Expr: expr}}})
-		d.Topologies = append(d.Topologies, partition.Topology{Index: id, Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: 1},
+		d.Indexes = append(d.Indexes, index.Definition{ID: id, Name: fmt.Sprint("i", id), Bucket: "b", State: state,
+			Keys: []index.KeyExpr{{Expr: expr}}})
+		d.Topologies = append(d.Topologies, partition.Topology{Index: id,
+			Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: 1},
 			Copies: []partition.Copy{{ID: index.CopyID(id * 10), Slice: slice, Node: 1, State: partition.Allocated}}})
 	}
 	add(1, index.Maintenance, "a", 0)

@@ -11,9 +11,9 @@ import (
 
 	"tidemark/collate"
 	"tidemark/expression"
-	"tidemark/feed"
 	"tidemark/index"
 	"tidemark/keyversion"
+	"tidemark/projector/feed"
 	"tidemark/wire"
 )
 
@@ -34,7 +34,7 @@ type fault struct {
 	sample              atomic.Pointer[wire.FaultSample]
 }
 
-// of gives the faults of indexes, made where there are none.
+// of returns the faults of indexes, made where there are none.
 func (f *faults) of(ids []index.ID) []*fault {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -64,14 +64,15 @@ func (f *faults) keep(d *wire.Definitions) {
 	}
 }
 
-// list gives the indexes with most faults, most first.
+// list returns the indexes with most faults, most first.
 func (f *faults) list() []wire.IndexFaults {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	all := []wire.IndexFaults{}
 	for _, x := range f.all {
 		if s := x.sample.Load(); s != nil {
-			all = append(all, wire.IndexFaults{Index: x.id, Expression: x.expression.Load(), TooLong: x.tooLong.Load(), Sample: *s})
+			all = append(all, wire.IndexFaults{Index: x.id, Expression: x.expression.Load(), TooLong: x.tooLong.Load(),
+				Sample: *s})
 		}
 	}
 	slices.SortFunc(all, func(a, b wire.IndexFaults) int {
@@ -93,7 +94,8 @@ func (f *faults) note(pl *plan, result *expression.Result, e *feed.Event) {
 			counter = &x.tooLong
 		}
 		if n := counter.Add(1); n&(n-1) == 0 || x.sample.Load() == nil {
-			x.sample.Store(&wire.FaultSample{DocID: strings.ToValidUTF8(string(e.Key), "\ufffd"), VBucket: e.VBucket, Seqno: e.Seqno, Error: short(err.Error())})
+			x.sample.Store(&wire.FaultSample{DocID: strings.ToValidUTF8(string(e.Key), "\ufffd"), VBucket: e.VBucket,
+				Seqno: e.Seqno, Error: short(err.Error())})
 		}
 	}
 	f.changes.Add(1)
@@ -103,7 +105,8 @@ func (f *faults) note(pl *plan, result *expression.Result, e *feed.Event) {
 func (f *faults) refused(id index.ID, ev *keyversion.Event) {
 	x := f.of([]index.ID{id})[0]
 	x.tooLong.Add(1)
-	x.sample.Store(&wire.FaultSample{DocID: strings.ToValidUTF8(string(ev.DocID), "\ufffd"), VBucket: ev.VBucket, Seqno: ev.Seqno,
+	x.sample.Store(&wire.FaultSample{DocID: strings.ToValidUTF8(string(ev.DocID), "\ufffd"), VBucket: ev.VBucket,
+		Seqno: ev.Seqno,
 		Error: "all its keys together are more than can be carried"})
 	f.changes.Add(1)
 }

@@ -11,8 +11,9 @@ import (
 	"tidemark/wire"
 )
 
-// Everything a projector does with KV, with either feed: mutations and deletions become statements, a side stream is read
-// to its end, streams of an older incarnation end and are opened again, a KV node that dies ends all and is found again.
+// Everything a projector does with KV, with either feed: mutations and deletions become statements, a side stream is
+// read to its end, streams of an older incarnation end and are opened again, a KV node that dies ends all and is found
+// again.
 func TestEitherFeed(t *testing.T) {
 	for _, kind := range []FeedKind{FeedNative, FeedGocbcore} {
 		t.Run(string(kind), func(t *testing.T) {

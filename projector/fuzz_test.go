@@ -27,23 +27,31 @@ func adminCalls() []struct {
 		body         any
 	}{
 		{http.MethodPut, "/v1/hello", wire.HelloRequest{Fence: fence}},
-		{http.MethodPut, "/v1/definitions", wire.Definitions{Fence: fence, Revision: 1, Buckets: []wire.Bucket{{Name: testBucket, UUID: testUUID, VBuckets: vbuckets}},
-			Indexes: []index.Definition{{ID: 1 << 33, Bucket: testBucket, State: index.Backfill, Keys: []index.KeyExpr{{Expr: "`a`"}}}}}},
-		{http.MethodPost, "/v1/definitions:change", wire.DefinitionsChange{Fence: fence, Base: 1, Revision: 2, GoneIndexes: []index.ID{1 << 33}}},
+		{http.MethodPut, "/v1/definitions", wire.Definitions{Fence: fence, Revision: 1,
+			Buckets: []wire.Bucket{{Name: testBucket, UUID: testUUID, VBuckets: vbuckets}},
+			Indexes: []index.Definition{{ID: 1 << 33, Bucket: testBucket, State: index.Backfill,
+				Keys: []index.KeyExpr{{Expr: "`a`"}}}}}},
+		{http.MethodPost, "/v1/definitions:change", wire.DefinitionsChange{Fence: fence, Base: 1, Revision: 2,
+			GoneIndexes: []index.ID{1 << 33}}},
 		{http.MethodPost, "/v1/bucket", wire.BucketRequest{Bucket: testBucket}},
-		{http.MethodPost, "/v1/failoverlogs", wire.FailoverLogsRequest{Fence: fence, Bucket: testBucket, VBuckets: []uint16{0, 1}}},
-		{http.MethodPost, "/v1/streams", wire.StreamRequest{Fence: fence, Topic: wire.MaintenanceTopic, Incarnation: incarnation(1), Buckets: []wire.StreamBucket{start}}},
-		{http.MethodPost, "/v1/streams", wire.StreamRequest{Fence: wire.Fence{ClusterID: "c1"}, Topic: "/backfill/a", Incarnation: index.Incarnation{Counter: 1},
-			Buckets: []wire.StreamBucket{start}, Side: &wire.SideTarget{Indexes: []index.ID{1 << 33}, Endpoint: "127.0.0.1:1"}}},
-		{http.MethodPost, "/v1/streams:stop", wire.StreamStop{Fence: fence, Topic: wire.MaintenanceTopic, Bucket: testBucket, VBuckets: []uint16{3}, Incarnation: incarnation(1)}},
-		{http.MethodPost, "/v1/topics", wire.Subscribe{ID: "a", Bucket: testBucket, Indexes: []string{"8589934592"}, Endpoint: "127.0.0.1:1", Counter: 1}},
+		{http.MethodPost, "/v1/failoverlogs", wire.FailoverLogsRequest{Fence: fence, Bucket: testBucket,
+			VBuckets: []uint16{0, 1}}},
+		{http.MethodPost, "/v1/streams", wire.StreamRequest{Fence: fence, Topic: wire.MaintenanceTopic,
+			Incarnation: incarnation(1), Buckets: []wire.StreamBucket{start}}},
+		{http.MethodPost, "/v1/streams", wire.StreamRequest{Fence: wire.Fence{ClusterID: "c1"}, Topic: "/backfill/a",
+			Incarnation: index.Incarnation{Counter: 1},
+			Buckets:     []wire.StreamBucket{start}, Side: &wire.SideTarget{Indexes: []index.ID{1 << 33}, Endpoint: "127.0.0.1:1"}}},
+		{http.MethodPost, "/v1/streams:stop", wire.StreamStop{Fence: fence, Topic: wire.MaintenanceTopic, Bucket: testBucket,
+			VBuckets: []uint16{3}, Incarnation: incarnation(1)}},
+		{http.MethodPost, "/v1/topics", wire.Subscribe{ID: "a", Bucket: testBucket, Indexes: []string{"8589934592"},
+			Endpoint: "127.0.0.1:1", Counter: 1}},
 		{http.MethodPost, "/v1/seqnos", wire.SeqnosRequest{Bucket: testBucket}},
 		{http.MethodPost, "/v1/sync", wire.SyncRequest{Fence: fence, Bucket: testBucket}},
 	}
 }
 
-// FuzzAdmin sends anything to the admin server of a projector whose KV node is not there: it is refused in words, or taken;
-// nothing panics, and nothing is the server's own fault.
+// FuzzAdmin sends anything to the admin server of a projector whose KV node is not there: it is refused in words, or
+// taken; nothing panics, and nothing is the server's own fault.
 func FuzzAdmin(f *testing.F) {
 	calls := adminCalls()
 	for i, c := range calls {
@@ -60,7 +68,8 @@ func FuzzAdmin(f *testing.F) {
 	}
 	f.Add(uint8(4), []byte("\x9b\x00\x00\x00\x10\x00\x00\x00\x00"), true) // an array of 2^36
 	f.Add(uint8(4), []byte("\xbb\x7f\xff\xff\xff\xff\xff\xff\xff"), true)
-	p, err := Open(Config{ID: "p1", Managers: []string{"127.0.0.1:1"}, Admin: "127.0.0.1:0", KV: "127.0.0.1:1", User: "u", Password: "secret", Workers: 2})
+	p, err := Open(Config{ID: "p1", Managers: []string{"127.0.0.1:1"}, Admin: "127.0.0.1:0", KV: "127.0.0.1:1", User: "u",
+		Password: "secret", Workers: 2})
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -28,8 +28,8 @@ func newJoin(revision uint64, indexes []index.ID, vbuckets int) *join {
 	return j
 }
 
-// joinsOf gives the joins of a plan that follows one with old joins and indexes had: those that came are a new join, those
-// that left are named no more.
+// joinsOf returns the joins of a plan that follows one with old joins and indexes had: those that came are a new join,
+// those that left are named no more.
 func joinsOf(old []*join, had []index.ID, now *plan, vbuckets int) []*join {
 	var all []*join
 	for _, j := range old {
@@ -49,19 +49,20 @@ func joinsOf(old []*join, had []index.ID, now *plan, vbuckets int) []*join {
 	return all[max(0, len(all)-maxJoins):]
 }
 
-// activate notes that a vbucket's stream evaluates everything above seqno for the plan's indexes. The first time counts:
-// a stream that begins again lower or higher changes nothing of where the side streams end.
+// activate notes that a vbucket's stream evaluates everything above seqno for the plan's indexes. The first time
+// counts: a stream that begins again lower or higher changes nothing of where the side streams end.
 func (pl *plan) activate(vb uint16, seqno uint64) {
 	for _, j := range pl.joins {
 		j.seqnos[vb].CompareAndSwap(timestamp.Infinity, seqno)
 	}
 }
 
-// activations gives what is remembered, newest last.
+// activations returns what is remembered, newest last.
 func (b *bucket) activations() []wire.Activation {
 	var all []wire.Activation
 	for _, j := range b.plan.Load().joins {
-		a := wire.Activation{Revision: j.revision, Indexes: j.indexes, VBuckets: make([]uint16, 0, len(j.seqnos)), Seqnos: make([]uint64, 0, len(j.seqnos))}
+		a := wire.Activation{Revision: j.revision, Indexes: j.indexes, VBuckets: make([]uint16, 0, len(j.seqnos)),
+			Seqnos: make([]uint64, 0, len(j.seqnos))}
 		for v := range j.seqnos {
 			if s := j.seqnos[v].Load(); s != timestamp.Infinity {
 				a.VBuckets, a.Seqnos = append(a.VBuckets, uint16(v)), append(a.Seqnos, s)

@@ -8,8 +8,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"tidemark/feed"
 	"tidemark/keyversion"
+	"tidemark/projector/feed"
 	"tidemark/wire"
 )
 
@@ -31,34 +31,40 @@ func (c *counter) Inc() { c.n.Add(1) }
 // Add counts n.
 func (c *counter) Add(n uint64) { c.n.Add(n) }
 
-// all gives the counters that reports and the state tell.
+// all returns the counters that reports and the state tell.
 func (c *counters) all() wire.ProjectorCounters {
-	return wire.ProjectorCounters{Mutations: c.mutations.n.Load(), Deletions: c.deletions.n.Load(), Errors: c.errors.n.Load(), Begun: c.begun.n.Load(), Ended: c.ended.n.Load()}
+	return wire.ProjectorCounters{Mutations: c.mutations.n.Load(), Deletions: c.deletions.n.Load(),
+		Errors: c.errors.n.Load(), Begun: c.begun.n.Load(), Ended: c.ended.n.Load()}
 }
 
 func newCounters(r prometheus.Registerer) counters {
 	c := func(name, help string) *counter {
 		m := &counter{}
-		r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "projector", Name: name, Help: help},
+		r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "projector",
+			Name: name, Help: help},
 			func() float64 { return float64(m.n.Load()) }))
 		return m
 	}
 	received := map[keyversion.Class]*traffic{}
-	for _, class := range []keyversion.Class{keyversion.ClassMaintenance, keyversion.ClassBackfill, keyversion.ClassCatchup} {
+	for _, class := range []keyversion.Class{keyversion.ClassMaintenance, keyversion.ClassBackfill,
+		keyversion.ClassCatchup} {
 		t := &traffic{}
 		received[class] = t
 		labeled := func(name, help string, m *counter) {
-			r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "projector", Name: name, Help: help,
+			r.MustRegister(prometheus.NewCounterFunc(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "projector",
+				Name: name, Help: help,
 				ConstLabels: prometheus.Labels{"class": class.String()}}, func() float64 { return float64(m.n.Load()) }))
 		}
 		labeled("received_versions_total", "Versions of documents that KV has sent, by class of stream.", &t.versions)
-		labeled("received_bytes_total", "Bytes of keys and values of documents that KV has sent, by class of stream.", &t.bytes)
+		labeled("received_bytes_total", "Bytes of keys and values of documents that KV has sent, by class of stream.",
+			&t.bytes)
 	}
 	return counters{
-		received:    received,
-		mutations:   c("mutations_total", "Documents evaluated, all streams."),
-		deletions:   c("deletions_total", "Deletions and expirations routed, all streams."),
-		errors:      c("expression_errors_total", "Index entries left out because an expression failed or a key was too long."),
+		received:  received,
+		mutations: c("mutations_total", "Documents evaluated, all streams."),
+		deletions: c("deletions_total", "Deletions and expirations routed, all streams."),
+		errors: c("expression_errors_total", "Index entries left out because an expression failed or a key was too "+
+			"long."),
 		begun:       c("streams_begun_total", "Maintenance streams begun, one for each vbucket and incarnation."),
 		ended:       c("streams_ended_total", "Maintenance streams ended, for whatever reason."),
 		connections: c("kv_connections_total", "DCP connections opened."),
@@ -69,7 +75,8 @@ func newCounters(r prometheus.Registerer) counters {
 // registerGauges registers what is bounded: maxBuckets, maxSideStreams, and a DCP buffer for each bucket.
 func (p *Projector) registerGauges(r prometheus.Registerer) {
 	g := func(name, help string, f func() float64) {
-		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "tidemark", Subsystem: "projector", Name: name, Help: help}, f))
+		r.MustRegister(prometheus.NewGaugeFunc(prometheus.GaugeOpts{Namespace: "tidemark", Subsystem: "projector", Name: name,
+			Help: help}, f))
 	}
 	r.MustRegister(newFaultCollector(&p.faults))
 	g("buckets", "Buckets with a maintenance topic.", func() float64 {
@@ -99,23 +106,27 @@ func (p *Projector) registerGauges(r prometheus.Registerer) {
 			return float64(n)
 		})
 	}
-	sum("kv_held_bytes", "Bytes of maintenance streams received from KV and not acknowledged.", func(c *connection) int64 { return c.feed.Held() })
-	sum("kv_window_bytes", "The DCP windows that kv_held_bytes fills: beyond them KV sends nothing.", func(*connection) int64 { return feed.DefaultBufferBytes })
-	sum("worker_queue_blocks", "Blocks of events of maintenance streams that wait for a worker.", func(c *connection) (n int64) {
-		for _, w := range c.workers {
-			n += int64(len(w.blocks))
-		}
-		return n
-	})
-	sum("worker_queue_limit_blocks", "Blocks that may wait for workers: beyond it a connection is not read.", func(c *connection) (n int64) {
-		for _, w := range c.workers {
-			n += int64(cap(w.blocks))
-		}
-		return n
-	})
+	sum("kv_held_bytes", "Bytes of maintenance streams received from KV and not acknowledged.",
+		func(c *connection) int64 { return c.feed.Held() })
+	sum("kv_window_bytes", "The DCP windows that kv_held_bytes fills: beyond them KV sends nothing.",
+		func(*connection) int64 { return feed.DefaultBufferBytes })
+	sum("worker_queue_blocks", "Blocks of events of maintenance streams that wait for a worker.",
+		func(c *connection) (n int64) {
+			for _, w := range c.workers {
+				n += int64(len(w.blocks))
+			}
+			return n
+		})
+	sum("worker_queue_limit_blocks", "Blocks that may wait for workers: beyond it a connection is not read.",
+		func(c *connection) (n int64) {
+			for _, w := range c.workers {
+				n += int64(cap(w.blocks))
+			}
+			return n
+		})
 }
 
-// faultCollector gives the faults of the indexes with most of them to Prometheus.
+// faultCollector returns the faults of the indexes with most of them to Prometheus.
 type faultCollector struct {
 	faults *faults
 	desc   *prometheus.Desc
@@ -123,7 +134,8 @@ type faultCollector struct {
 
 func newFaultCollector(f *faults) faultCollector {
 	return faultCollector{f, prometheus.NewDesc("tidemark_projector_index_faults_total",
-		"Entries left out of an index, by kind: an expression failed, or a key was too long. At most 64 indexes, those with most.", []string{"index", "kind"}, nil)}
+		"Entries left out of an index, by kind: an expression failed, or a key was too long. At most 64 indexes, those "+
+			"with most.", []string{"index", "kind"}, nil)}
 }
 
 // Describe implements prometheus.Collector.

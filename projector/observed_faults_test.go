@@ -27,7 +27,8 @@ const (
 
 // kvRemote speaks to the admin interface of KV nodes.
 func kvRemote() kv.Remote {
-	return kv.Remote{User: "u", Password: "secret", HTTP: &http.Client{Timeout: patience, Transport: &http.Transport{DisableKeepAlives: true}}}
+	return kv.Remote{User: "u", Password: "secret", HTTP: &http.Client{Timeout: patience,
+		Transport: &http.Transport{DisableKeepAlives: true}}}
 }
 
 // tell sends something to the KV node that takes it: the leader of the cluster.
@@ -43,12 +44,13 @@ func (w *observedWorld) tell(ctx context.Context, path string, body any) (err er
 	return err
 }
 
-// view gives the newest map that a node tells, and whether the cluster is at rest: no move under way, and every member
-// with its replicas.
+// view returns the newest map that a node tells, and whether the cluster is at rest: no move under way, and every
+// member with its replicas.
 func (w *observedWorld) view(ctx context.Context) (m clustermap.Map, rest bool) {
 	for _, k := range w.nodes {
 		var v kv.ClusterView
-		if k.cmd != nil && kvRemote().Call(ctx, k.conf.Admin, http.MethodGet, kvCluster, nil, &v) == nil && v.Member && (m.Rev == 0 || v.Map.Newer(m)) {
+		if k.cmd != nil && kvRemote().Call(ctx, k.conf.Admin, http.MethodGet, kvCluster, nil, &v) == nil && v.Member &&
+			(m.Rev == 0 || v.Map.Newer(m)) {
 			m = v.Map
 		}
 	}
@@ -65,7 +67,8 @@ type havoc struct {
 }
 
 func (f havoc) String() string {
-	return fmt.Sprintf("%d kills, %d orderly stops, %d cut connections, %d moves, %d failovers, %d of them lossy", f.kills, f.stops, f.cuts, f.moves, f.failovers+f.lossy, f.lossy)
+	return fmt.Sprintf("%d kills, %d orderly stops, %d cut connections, %d moves, %d failovers, %d of them lossy", f.kills,
+		f.stops, f.cuts, f.moves, f.failovers+f.lossy, f.lossy)
 }
 
 // wait lets the world turn.
@@ -91,10 +94,12 @@ func (w *observedWorld) move(ctx context.Context, r *rand.Rand) bool {
 	}
 	for _, k := range w.nodes {
 		if !member(m, k.conf.NodeID) {
-			return w.tell(ctx, kvRebalance, kv.RebalanceRequest{Add: []clustermap.Node{{ID: k.conf.NodeID, Memcached: k.conf.Listen, Admin: k.conf.Admin}}}) == nil
+			return w.tell(ctx, kvRebalance, kv.RebalanceRequest{Add: []clustermap.Node{{ID: k.conf.NodeID,
+				Memcached: k.conf.Listen, Admin: k.conf.Admin}}}) == nil
 		}
 	}
-	return w.tell(ctx, kvRebalance, kv.RebalanceRequest{Remove: []string{w.nodes[r.IntN(len(w.nodes))].conf.NodeID}}) == nil
+	return w.tell(ctx, kvRebalance,
+		kv.RebalanceRequest{Remove: []string{w.nodes[r.IntN(len(w.nodes))].conf.NodeID}}) == nil
 }
 
 // failover promotes the replicas of a node: of one that is up and hands over all of it, or of one that was killed while
@@ -153,7 +158,8 @@ func (w *observedWorld) hurt(ctx context.Context, r *rand.Rand, f *havoc) {
 
 // TestObserver kills, moves and fails over KV nodes and cuts connections while documents change, and holds what an
 // endpoint gets against KV's history: per vbucket ordered, complete between BEGIN and END, nothing of an older
-// incarnation, and in the end the same documents. The nodes are mild, and then as nasty as they can be. -observe 10m lets it go on for longer.
+// incarnation, and in the end the same documents. The nodes are mild, and then as nasty as they can be. -observe 10m
+// lets it go on for longer.
 func TestObserver(t *testing.T) {
 	if testing.Short() {
 		t.Skip("runs processes")

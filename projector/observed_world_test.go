@@ -23,16 +23,16 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
 
-	"tidemark/feed"
 	"tidemark/index"
+	"tidemark/indexer/transport"
 	"tidemark/internal/rpc"
 	"tidemark/kv"
+	"tidemark/kv/kvclient"
 	"tidemark/kv/server"
-	"tidemark/kvclient"
 	"tidemark/partition"
+	"tidemark/projector/feed"
 	"tidemark/projectorclient"
 	"tidemark/streams"
-	"tidemark/transport"
 	"tidemark/wire"
 )
 
@@ -63,7 +63,8 @@ func serveKV(text string) {
 	os.Exit(0)
 }
 
-// kvProcess is a KV node's process. It can be started, killed, and asked to stop, again and again, at the same addresses.
+// kvProcess is a KV node's process. It can be started, killed, and asked to stop, again and again, at the same
+// addresses.
 type kvProcess struct {
 	t    *testing.T
 	conf kv.Config
@@ -74,7 +75,8 @@ type kvProcess struct {
 func (k *kvProcess) start() {
 	k.t.Helper()
 	c := k.conf
-	text, err := json.Marshal(map[string]any{"NodeID": c.NodeID, "Dir": c.Dir, "Listen": c.Listen, "Admin": c.Admin, "Nodes": c.Nodes, "Buckets": c.Buckets,
+	text, err := json.Marshal(map[string]any{"NodeID": c.NodeID, "Dir": c.Dir, "Listen": c.Listen, "Admin": c.Admin,
+		"Nodes": c.Nodes, "Buckets": c.Buckets,
 		"User": c.User, "Password": c.Password, "Heartbeat": 20 * time.Millisecond, "Nasty": c.Nasty})
 	if err != nil {
 		k.t.Fatal(err)
@@ -100,8 +102,8 @@ func (k *kvProcess) end(s os.Signal) {
 	}
 }
 
-// freePorts gives addresses that nobody listens on, below those that the system gives to connections: they stay free while
-// their node is down.
+// freePorts gives addresses that nobody listens on, below those that the system gives to connections: they stay free
+// while their node is down.
 func freePorts(t *testing.T, n int) []string {
 	t.Helper()
 	var all []string
@@ -117,8 +119,8 @@ func freePorts(t *testing.T, n int) []string {
 	return all
 }
 
-// observedWorld is a KV cluster, a projector for each of its nodes behind a proxy that can cut, the observer as their only
-// subscriber, and the coordinator's ledger.
+// observedWorld is a KV cluster, a projector for each of its nodes behind a proxy that can cut, the observer as their
+// only subscriber, and the coordinator's ledger.
 type observedWorld struct {
 	t       *testing.T
 	nodes   []*kvProcess
@@ -143,7 +145,8 @@ type observedWorld struct {
 
 func newObservedWorld(t *testing.T, nodes int, moods server.Moods) *observedWorld {
 	t.Helper()
-	w := &observedWorld{t: t, o: newObserver(vbuckets), client: projectorclient.New(8, nil), full: map[index.ProjectorID]bool{}, begun: time.Now()}
+	w := &observedWorld{t: t, o: newObserver(vbuckets), client: projectorclient.New(8, nil),
+		full: map[index.ProjectorID]bool{}, begun: time.Now()}
 	t.Cleanup(w.client.Close)
 	ports := freePorts(t, 2*nodes)
 	var peers []kv.Peer
@@ -151,8 +154,10 @@ func newObservedWorld(t *testing.T, nodes int, moods server.Moods) *observedWorl
 		peers = append(peers, kv.Peer{ID: fmt.Sprint("kv", i+1), Memcached: ports[2*i], Admin: ports[2*i+1]})
 	}
 	for i, p := range peers {
-		k := &kvProcess{t: t, conf: kv.Config{NodeID: p.ID, Dir: filepath.Join(t.TempDir(), p.ID), Listen: p.Memcached, Admin: p.Admin, User: "u", Password: "secret", Nasty: moods,
-			Nodes: peers, Buckets: []kv.BucketConfig{{Name: testBucket, UUID: testUUID, VBuckets: vbuckets, Replicas: min(1, nodes-1)}}}}
+		k := &kvProcess{t: t, conf: kv.Config{NodeID: p.ID, Dir: filepath.Join(t.TempDir(), p.ID), Listen: p.Memcached,
+			Admin: p.Admin, User: "u", Password: "secret", Nasty: moods,
+			Nodes: peers, Buckets: []kv.BucketConfig{{Name: testBucket, UUID: testUUID, VBuckets: vbuckets,
+				Replicas: min(1, nodes-1)}}}}
 		k.start()
 		t.Cleanup(func() { k.end(os.Kill) })
 		w.nodes, w.cuts = append(w.nodes, k), append(w.cuts, newProxy(t, ports[2*i]))
@@ -168,7 +173,8 @@ func newObservedWorld(t *testing.T, nodes int, moods server.Moods) *observedWorl
 	t.Cleanup(func() { s.Stop(); <-done })
 	w.serveManager()
 	for i := range w.nodes {
-		p, err := Open(Config{ID: index.ProjectorID(fmt.Sprint("p", i+1)), Managers: []string{w.manager.URL}, Admin: "127.0.0.1:0", KV: w.cuts[i].l.Addr().String(),
+		p, err := Open(Config{ID: index.ProjectorID(fmt.Sprint("p", i+1)), Managers: []string{w.manager.URL},
+			Admin: "127.0.0.1:0", KV: w.cuts[i].l.Addr().String(),
 			User: "u", Password: "secret", Workers: 2})
 		if err != nil {
 			t.Fatal(err)
@@ -192,17 +198,20 @@ func newObservedWorld(t *testing.T, nodes int, moods server.Moods) *observedWorl
 func (w *observedWorld) serveManager() {
 	fence := wire.Fence{ClusterID: "c1", Epoch: 1, Term: 1}
 	mux := http.NewServeMux()
-	mux.Handle("/v1/cluster/projectors", rpc.Handle(1<<20, func(context.Context, *wire.RegisterProjector) (*wire.RegisterReply, error) {
-		return &wire.RegisterReply{ClusterID: "c1", Fence: fence, Leader: wire.Leader{ID: "m1", REST: w.manager.URL, Term: 1}}, nil
+	mux.Handle("/v1/cluster/projectors", rpc.Handle(1<<20, func(context.Context,
+		*wire.RegisterProjector) (*wire.RegisterReply, error) {
+		return &wire.RegisterReply{ClusterID: "c1", Fence: fence, Leader: wire.Leader{ID: "m1", REST: w.manager.URL,
+			Term: 1}}, nil
 	}))
-	mux.Handle("/v1/components/{id}/reports", rpc.Handle(1<<20, func(_ context.Context, r *wire.ProjectorReport) (*wire.ReportReply, error) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		w.reports = append(w.reports, *r)
-		full := w.full[r.ID]
-		w.full[r.ID] = false
-		return &wire.ReportReply{Known: true, Fence: fence, Full: full}, nil
-	}))
+	mux.Handle("/v1/components/{id}/reports", rpc.Handle(1<<20,
+		func(_ context.Context, r *wire.ProjectorReport) (*wire.ReportReply, error) {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			w.reports = append(w.reports, *r)
+			full := w.full[r.ID]
+			w.full[r.ID] = false
+			return &wire.ReportReply{Known: true, Fence: fence, Full: full}, nil
+		}))
 	w.manager = httptest.NewServer(mux)
 	w.t.Cleanup(w.manager.Close)
 }
@@ -225,9 +234,11 @@ func (w *observedWorld) url(p index.ProjectorID) string {
 
 // define tells every projector of one index on f1, whole at the observer.
 func (w *observedWorld) define(ctx context.Context) {
-	d := &wire.Definitions{Revision: 1, Buckets: []wire.Bucket{{Name: testBucket, UUID: testUUID, VBuckets: vbuckets, Generation: 1}},
+	d := &wire.Definitions{Revision: 1, Buckets: []wire.Bucket{{Name: testBucket, UUID: testUUID, VBuckets: vbuckets,
+		Generation: 1}},
 		Indexers: []wire.Endpoint{{Node: 1, Maintenance: w.data}},
-		Indexes:  []index.Definition{{ID: 1, Bucket: testBucket, State: index.Maintenance, Keys: []index.KeyExpr{{Expr: "`f1`"}}}},
+		Indexes: []index.Definition{{ID: 1, Bucket: testBucket, State: index.Maintenance,
+			Keys: []index.KeyExpr{{Expr: "`f1`"}}}},
 		Topologies: []partition.Topology{{Index: 1, Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: 1},
 			Copies: []partition.Copy{{ID: 10, Node: 1, State: partition.Allocated}}}}}
 	var ids []index.ProjectorID
@@ -258,7 +269,8 @@ func (w *observedWorld) coordinate(ctx context.Context) {
 		for _, b := range r.Buckets {
 			report := streams.Report{Full: b.Full}
 			for i, v := range b.VBuckets {
-				report.Streams = append(report.Streams, streams.Running{VBucket: v, Incarnation: b.Incarnations[i], Log: b.Logs[i], Purge: b.Purges[i],
+				report.Streams = append(report.Streams, streams.Running{VBucket: v, Incarnation: b.Incarnations[i], Log: b.Logs[i],
+					Purge:    b.Purges[i],
 					Revision: b.Revisions[i], Ended: b.Ended[i]})
 			}
 			if !w.ledger.Projector(w.nowMS(), r.ID, report) {
@@ -294,7 +306,8 @@ func (w *observedWorld) execute(ctx context.Context, a streams.Action) {
 		positions := make([]streams.Position, 0, len(a.VBuckets))
 		for _, v := range a.VBuckets {
 			h := w.o.at[v]
-			positions = append(positions, streams.Position{VBucket: v, Participant: true, HW: h.hw, Reach: max(h.hw, h.reach), Log: h.log, Revision: h.revision})
+			positions = append(positions, streams.Position{VBucket: v, Participant: true, HW: h.hw, Reach: max(h.hw, h.reach),
+				Log: h.log, Revision: h.revision})
 		}
 		w.o.mu.Unlock()
 		w.ledger.Positions(1, a.Incarnation, positions)
@@ -318,7 +331,8 @@ func (w *observedWorld) execute(ctx context.Context, a streams.Action) {
 func (w *observedWorld) ask(ctx context.Context, p index.ProjectorID, f wire.Fence, a streams.Action) func() {
 	switch a.Kind {
 	case streams.FetchLogs:
-		reply, err := w.client.FailoverLogs(ctx, w.url(p), &wire.FailoverLogsRequest{Fence: f, Bucket: testBucket, VBuckets: a.VBuckets})
+		reply, err := w.client.FailoverLogs(ctx, w.url(p), &wire.FailoverLogsRequest{Fence: f, Bucket: testBucket,
+			VBuckets: a.VBuckets})
 		if err != nil {
 			reply = &wire.FailoverLogsReply{}
 		}
@@ -328,28 +342,33 @@ func (w *observedWorld) ask(ctx context.Context, p index.ProjectorID, f wire.Fen
 		}
 		return func() { w.ledger.Logs(p, a.Incarnation, logs) }
 	case streams.StartStreams:
-		req := &wire.StreamRequest{Fence: f, Topic: wire.MaintenanceTopic, Incarnation: a.Incarnation, Buckets: []wire.StreamBucket{{Bucket: testBucket, BucketUUID: testUUID}}}
+		req := &wire.StreamRequest{Fence: f, Topic: wire.MaintenanceTopic, Incarnation: a.Incarnation,
+			Buckets: []wire.StreamBucket{{Bucket: testBucket, BucketUUID: testUUID}}}
 		for _, s := range a.Starts {
-			req.Buckets[0].Restart.Add(wire.StreamStart{VBucket: s.VBucket, VBUUID: s.VBUUID, Seqno: s.Seqno, Window: s.Window, Branch: s.Branch, Previous: s.Previous})
+			req.Buckets[0].Restart.Add(wire.StreamStart{VBucket: s.VBucket, VBUUID: s.VBUUID, Seqno: s.Seqno, Window: s.Window,
+				Branch: s.Branch, Previous: s.Previous})
 		}
 		reply, err := w.client.Streams(ctx, w.url(p), req)
 		if err != nil {
 			return nil
 		}
-		outcomes := map[wire.StartOutcome]streams.Outcome{wire.StartBegun: streams.Streams, wire.StartNotMine: streams.NotMine, wire.StartRollback: streams.RolledKV, wire.StartStale: streams.Stale}
+		outcomes := map[wire.StartOutcome]streams.Outcome{wire.StartBegun: streams.Streams,
+			wire.StartNotMine: streams.NotMine, wire.StartRollback: streams.RolledKV, wire.StartStale: streams.Stale}
 		var results []streams.Started
 		for _, r := range reply.Buckets[0].Results {
-			results = append(results, streams.Started{VBucket: r.VBucket, Outcome: outcomes[r.Outcome], Log: r.Log, Purge: r.Purge, Revision: r.Revision, Detail: r.Detail})
+			results = append(results, streams.Started{VBucket: r.VBucket, Outcome: outcomes[r.Outcome], Log: r.Log,
+				Purge: r.Purge, Revision: r.Revision, Detail: r.Detail})
 		}
 		return func() { w.requests++; w.ledger.Started(w.nowMS(), p, a.Incarnation, results) }
 	case streams.StopStreams:
-		_ = w.client.Stop(ctx, w.url(p), &wire.StreamStop{Fence: f, Topic: wire.MaintenanceTopic, Bucket: testBucket, VBuckets: a.VBuckets, Incarnation: a.Incarnation})
+		_ = w.client.Stop(ctx, w.url(p), &wire.StreamStop{Fence: f, Topic: wire.MaintenanceTopic, Bucket: testBucket,
+			VBuckets: a.VBuckets, Incarnation: a.Incarnation})
 	}
 	return nil
 }
 
-// rollBack plays the rollback of a bucket: streams stop, positions that are not on KV's branch are forgotten, streams start
-// again.
+// rollBack plays the rollback of a bucket: streams stop, positions that are not on KV's branch are forgotten, streams
+// start again.
 func (w *observedWorld) rollBack(ctx context.Context, d streams.Divergence) {
 	w.rollbacks++
 	w.t.Logf("rollback: vbucket %d: %s", d.VBucket, d.Reason)
@@ -358,7 +377,8 @@ func (w *observedWorld) rollBack(ctx context.Context, d streams.Divergence) {
 		w.execute(ctx, a)
 	}
 	for _, r := range w.roles {
-		reply, err := w.client.FailoverLogs(ctx, w.url(r.cfg.ID), &wire.FailoverLogsRequest{Fence: w.fence(), Bucket: testBucket})
+		reply, err := w.client.FailoverLogs(ctx, w.url(r.cfg.ID), &wire.FailoverLogsRequest{Fence: w.fence(),
+			Bucket: testBucket})
 		if err != nil {
 			continue // its vbuckets are found to have diverged again
 		}
@@ -390,7 +410,8 @@ func (w *observedWorld) writer(ctx context.Context, name string, seed uint64) (h
 	for n := 1; ctx.Err() == nil; n++ {
 		var err error
 		if c == nil {
-			if c, err = kvclient.Connect(ctx, seeds, kvclient.Options{User: "u", Password: "secret", Bucket: testBucket}); err != nil {
+			if c, err = kvclient.Connect(ctx, seeds, kvclient.Options{User: "u", Password: "secret",
+				Bucket: testBucket}); err != nil {
 				pause(ctx, 20*time.Millisecond)
 				continue
 			}
@@ -444,7 +465,8 @@ func (w *observedWorld) read(ctx context.Context) (all []map[string]row, err err
 func readNode(ctx context.Context, addr string, all []map[string]row) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	c, err := feed.Dial(ctx, feed.Config{Addr: addr, Bucket: testBucket, User: "u", Password: "secret", Name: fmt.Sprint("reader-", time.Now().UnixNano())})
+	c, err := feed.Dial(ctx, feed.Config{Addr: addr, Bucket: testBucket, User: "u", Password: "secret",
+		Name: fmt.Sprint("reader-", time.Now().UnixNano())})
 	if err != nil {
 		return err
 	}
@@ -509,7 +531,8 @@ func (w *observedWorld) settled(ctx context.Context) error {
 	return what
 }
 
-// dump says who has which vbucket at the moment: the nodes, by what they tell of themselves, the projectors, the observer.
+// dump says who has which vbucket at the moment: the nodes, by what they tell of themselves, the projectors, the
+// observer.
 func (w *observedWorld) dump() string {
 	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 	defer cancel()
@@ -522,11 +545,13 @@ func (w *observedWorld) dump() string {
 	for _, k := range w.nodes {
 		var v kv.ClusterView
 		err := kvRemote().Call(ctx, k.conf.Admin, http.MethodGet, kvCluster, nil, &v)
-		fmt.Fprintf(&out, "%s: %v, ready %v, member %v, map %d.%d, progress %+v, copies %+v\n", k.conf.NodeID, err, v.Ready, v.Member, v.Map.RevEpoch, v.Map.Rev, v.Progress, v.Copies)
+		fmt.Fprintf(&out, "%s: %v, ready %v, member %v, map %d.%d, progress %+v, copies %+v\n", k.conf.NodeID, err, v.Ready,
+			v.Member, v.Map.RevEpoch, v.Map.Rev, v.Progress, v.Copies)
 	}
 	for _, r := range w.roles {
 		for _, b := range r.state().Buckets {
-			fmt.Fprintf(&out, "%s: connected %v, held %d, vbuckets %v ended %v seqnos %v complete %v incarnations %v vbuuids %v\n", r.cfg.ID, b.Connected, b.HeldBytes, b.VBuckets, b.Ended,
+			fmt.Fprintf(&out, "%s: connected %v, held %d, vbuckets %v ended %v seqnos %v complete %v incarnations %v vbuuids "+
+				"%v\n", r.cfg.ID, b.Connected, b.HeldBytes, b.VBuckets, b.Ended,
 				b.Seqnos, b.Complete, b.Incarnations, b.VBUUIDs)
 		}
 	}
@@ -534,7 +559,8 @@ func (w *observedWorld) dump() string {
 	defer w.o.mu.Unlock()
 	for v, s := range w.o.accepted {
 		if s != nil {
-			fmt.Fprintf(&out, "observer, vbucket %d: %s, %v, from %d, complete %d, last %d, ended %v; holds %+v\n", v, s.projector, s.inc, s.begin.Start, s.complete, s.last, s.ended, w.o.at[v])
+			fmt.Fprintf(&out, "observer, vbucket %d: %s, %v, from %d, complete %d, last %d, ended %v; holds %+v\n", v,
+				s.projector, s.inc, s.begin.Start, s.complete, s.last, s.ended, w.o.at[v])
 		}
 	}
 	return out.String()

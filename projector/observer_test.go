@@ -11,13 +11,14 @@ import (
 
 	"tidemark/collate"
 	"tidemark/index"
+	"tidemark/indexer/transport"
 	"tidemark/keyversion"
 	"tidemark/timestamp"
-	"tidemark/transport"
 )
 
-// The observer stands where an indexer does: its endpoint takes the maintenance streams of every projector, and it keeps
-// all that comes, by stream. It shares no code with the indexer: what it demands of a stream is written here again.
+// The observer stands where an indexer does: its endpoint takes the maintenance streams of every projector, and it
+// keeps all that comes, by stream. It shares no code with the indexer: what it demands of a stream is written here
+// again.
 
 // observer is what has come so far. Errors are kept, not thrown: connections deliver in goroutines of their own.
 type observer struct {
@@ -72,7 +73,8 @@ type holding struct {
 }
 
 func newObserver(vbs int) *observer {
-	o := &observer{streams: map[streamKey]*observed{}, all: make([][]*observed, vbs), accepted: make([]*observed, vbs), at: make([]holding, vbs),
+	o := &observer{streams: map[streamKey]*observed{}, all: make([][]*observed, vbs), accepted: make([]*observed, vbs),
+		at:   make([]holding, vbs),
 		rows: make([]map[string]row, vbs)}
 	for v := range o.rows {
 		o.rows[v] = map[string]row{}
@@ -168,7 +170,8 @@ func (o *observer) begin(key streamKey, old *observed, ev *keyversion.Event, nam
 			return
 		}
 	}
-	s := &observed{projector: key.projector, inc: ev.Incarnation, begin: *ev.Begin, vbuuid: ev.VBUUID, last: ev.Begin.Start, complete: ev.Begin.Start}
+	s := &observed{projector: key.projector, inc: ev.Incarnation, begin: *ev.Begin, vbuuid: ev.VBUUID,
+		last: ev.Begin.Start, complete: ev.Begin.Start}
 	s.begin.Log, s.begin.Copies = ev.Begin.Log.Clone(), nil
 	if s.vbuuid != s.begin.Log.Newest() {
 		o.fail("%s on branch %d, its log says %d", name, s.vbuuid, s.begin.Log.Newest())
@@ -187,7 +190,8 @@ func (o *observer) begin(key streamKey, old *observed, ev *keyversion.Event, nam
 		o.fail("%s starts above what is held, %d", name, h.hw)
 	}
 	if h.log != nil && max(h.hw, h.reach) > h.log.Common(s.begin.Log) {
-		o.fail("%s is on another branch than what is held: %d, %d of %v; its log is %v", name, h.hw, h.reach, h.log, s.begin.Log)
+		o.fail("%s is on another branch than what is held: %d, %d of %v; its log is %v", name, h.hw, h.reach, h.log,
+			s.begin.Log)
 	}
 	h.log, h.revision = s.begin.Log, s.begin.Revision
 	o.accepted[key.vb] = s
@@ -251,9 +255,9 @@ type written struct {
 	value  string // as the index sees it; "" for a deletion
 }
 
-// check holds every stream against the acknowledged writes: each one that lies on the stream's branch, after its start and
-// at or below what the stream said to be complete, has come, as it was written, or a later version of the document that
-// de-duplication may have put in its place has. What came as a write's seqno is that write.
+// check holds every stream against the acknowledged writes: each one that lies on the stream's branch, after its start
+// and at or below what the stream said to be complete, has come, as it was written, or a later version of the document
+// that de-duplication may have put in its place has. What came as a write's seqno is that write.
 func (o *observer) check(t *testing.T, history []written) {
 	t.Helper()
 	o.mu.Lock()
@@ -270,7 +274,8 @@ func (o *observer) check(t *testing.T, history []written) {
 			checked, hidden = checked+c, hidden+h
 		}
 	}
-	t.Logf("%d streams, %d events; %d writes checked, of which %d were de-duplicated away", streams, o.events, checked, hidden)
+	t.Logf("%d streams, %d events; %d writes checked, of which %d were de-duplicated away", streams, o.events, checked,
+		hidden)
 	for _, w := range o.wrong {
 		t.Error(w)
 	}
@@ -290,7 +295,8 @@ func (o *observer) checkStream(vb uint16, s *observed, writes []written) (checke
 		if w.seqno > s.begin.Log.ValidUpTo(w.vbuuid) {
 			continue // of another branch
 		}
-		name := fmt.Sprintf("%s, vbucket %d, %v (from %d, complete up to %d, ended %v at %d): %s@%d", s.projector, vb, s.inc, s.begin.Start, s.complete, s.ended, s.endedAt, w.key, w.seqno)
+		name := fmt.Sprintf("%s, vbucket %d, %v (from %d, complete up to %d, ended %v at %d): %s@%d", s.projector, vb, s.inc,
+			s.begin.Start, s.complete, s.ended, s.endedAt, w.key, w.seqno)
 		if i, ok := came[w.seqno]; ok {
 			if d := s.data[i]; d.key != w.key || d.value != w.value || d.deleted != (w.value == "") {
 				o.fail("%s was written as %q and came as %+v", name, w.value, d)

@@ -8,7 +8,7 @@ import (
 	"tidemark/index"
 	"tidemark/keyversion"
 	"tidemark/partition"
-	"tidemark/router"
+	"tidemark/projector/router"
 	"tidemark/wire"
 )
 
@@ -19,13 +19,16 @@ type plan struct {
 	ids      []index.ID // of the program's sources
 	program  *expression.Program
 	view     *router.View
-	faults   []*fault // by source
-	joins    []*join  // of maintenance streams
+	faults   []*fault   // by source
+	joins    []*join    // of maintenance streams
+	promised []promised // by source, of side streams to copies
 }
 
 // newPlan makes the plan of a bucket's stream. only limits a side stream to these copies; nil takes every active index.
-// Indexes that cannot be evaluated or placed are left out and given back; the coordinator hears of them by the assessor.
-func newPlan(d *wire.Definitions, bucket string, class keyversion.Class, endpoints map[index.NodeID]string, only []index.CopyID) (*plan, []error, error) {
+// Indexes that cannot be evaluated or placed are left out and given back; the coordinator hears of them by the
+// assessor.
+func newPlan(d *wire.Definitions, bucket string, class keyversion.Class, endpoints map[index.NodeID]string,
+	only []index.CopyID) (*plan, []error, error) {
 	places := make(map[index.ID]*partition.Topology, len(d.Topologies))
 	for i := range d.Topologies {
 		places[d.Topologies[i].Index] = &d.Topologies[i]
@@ -63,11 +66,16 @@ func newPlan(d *wire.Definitions, bucket string, class keyversion.Class, endpoin
 	if err != nil {
 		return nil, bad, fmt.Errorf("bucket %s: %w", bucket, err)
 	}
-	view, err := router.NewView(router.ViewConfig{Revision: d.Revision, Endpoints: endpoints, Topologies: topologies, Only: only})
+	view, err := router.NewView(router.ViewConfig{Revision: d.Revision, Endpoints: endpoints, Topologies: topologies,
+		Only: only})
 	if err != nil {
 		return nil, bad, fmt.Errorf("bucket %s, %s stream: %w", bucket, class, err)
 	}
-	return &plan{revision: d.Revision, ids: ids, program: program, view: view}, bad, nil
+	pl := &plan{revision: d.Revision, ids: ids, program: program, view: view}
+	if only != nil {
+		pl.promised = promises(ids, topologies, only)
+	}
+	return pl, bad, nil
 }
 
 func hasAny(copies []partition.Copy, ids []index.CopyID) bool {

@@ -14,7 +14,8 @@ import (
 func TestPlanLeavesOutWhatCannotBe(t *testing.T) {
 	d := &wire.Definitions{Revision: 9}
 	add := func(id index.ID, bucket string, state index.State, expr string, l partition.Layout, copies ...partition.Copy) {
-		d.Indexes = append(d.Indexes, index.Definition{ID: id, Name: fmt.Sprint("i", id), Bucket: bucket, State: state, Keys: []index.KeyExpr{{Expr: expr}}})
+		d.Indexes = append(d.Indexes, index.Definition{ID: id, Name: fmt.Sprint("i", id), Bucket: bucket, State: state,
+			Keys: []index.KeyExpr{{Expr: expr}}})
 		d.Topologies = append(d.Topologies, partition.Topology{Index: id, Layout: l, Copies: copies})
 	}
 	one := partition.Layout{Scheme: partition.HashDocID, Partitions: 1}
@@ -22,19 +23,23 @@ func TestPlanLeavesOutWhatCannotBe(t *testing.T) {
 		return partition.Copy{ID: id, Slice: slice, Node: 1, State: state}
 	}
 	add(1, "b", index.Maintenance, "a", one, at(10, 0, partition.Allocated))
-	add(2, "b", index.Maintenance, "a +", one, at(20, 0, partition.Allocated))                           // no expression
-	add(3, "b", index.Maintenance, "a", partition.Layout{Scheme: 99, Partitions: 1})                     // no layout
-	add(4, "b", index.Maintenance, "a", one, at(40, 7, partition.Allocated))                             // no such slice
-	add(5, "other", index.Maintenance, "a", one, at(50, 0, partition.Allocated))                         // not ours
-	add(6, "b", index.Dropping, "a", one, at(60, 0, partition.Allocated))                                // not active
-	add(7, "b", index.Backfill, "a", one, at(70, 0, partition.Allocated), at(71, 0, partition.Placed))   // one is not there yet
-	add(8, "b", index.Backfill, "c", one, partition.Copy{ID: 80, Node: 2, State: partition.Allocated})   // its node has no address yet
-	add(9, "b", index.Maintenance, `DATE_PART_STR(a, "decennium")`, one, at(90, 0, partition.Allocated)) // an earlier version took it
+	add(2, "b", index.Maintenance, "a +", one, at(20, 0, partition.Allocated))       // no expression
+	add(3, "b", index.Maintenance, "a", partition.Layout{Scheme: 99, Partitions: 1}) // no layout
+	add(4, "b", index.Maintenance, "a", one, at(40, 7, partition.Allocated))         // no such slice
+	add(5, "other", index.Maintenance, "a", one, at(50, 0, partition.Allocated))     // not ours
+	add(6, "b", index.Dropping, "a", one, at(60, 0, partition.Allocated))            // not active
+	// one is not there yet
+	add(7, "b", index.Backfill, "a", one, at(70, 0, partition.Allocated), at(71, 0, partition.Placed))
+	// its node has no address yet
+	add(8, "b", index.Backfill, "c", one, partition.Copy{ID: 80, Node: 2, State: partition.Allocated})
+	// an earlier version took it
+	add(9, "b", index.Maintenance, `DATE_PART_STR(a, "decennium")`, one, at(90, 0, partition.Allocated))
 	pl, bad, err := newPlan(d, "b", keyversion.ClassMaintenance, map[index.NodeID]string{1: "h:1"}, nil)
 	if err != nil || len(bad) != 3 {
 		t.Fatalf("%v, left out %v", err, bad)
 	}
-	if got := fmt.Sprint(pl.view.Copies(1)); got != "[10 70 90]" || pl.program.Sources() != 4 || pl.view.Sources() != 4 || pl.revision != 9 {
+	if got := fmt.Sprint(pl.view.Copies(1)); got != "[10 70 90]" || pl.program.Sources() != 4 || pl.view.Sources() != 4 ||
+		pl.revision != 9 {
 		t.Errorf("copies %s, %d sources, revision %d", got, pl.program.Sources(), pl.revision)
 	}
 	pl, _, err = newPlan(d, "b", keyversion.ClassCatchup, map[index.NodeID]string{1: "h:1"}, []index.CopyID{71})

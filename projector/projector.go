@@ -1,12 +1,12 @@
-// Package projector is the role that turns a KV node's mutations into KeyVersions: it streams the vbuckets it is told to
-// by DCP, evaluates every active index of the bucket on each document in one pass, and hands the keys to its router
+// Package projector is the role that turns a KV node's mutations into KeyVersions: it streams the vbuckets it is told
+// to by DCP, evaluates every active index of the bucket on each document in one pass, and hands the keys to its router
 // (PR-1 to PR-5, PR-15).
 //
 // It promises that the admin server is never blocked by data; that a vbucket's events keep their order; that what a KV
 // connection has delivered is acknowledged to KV only when the router has taken it; that an index joins a running
 // stream between two mutations of each vbucket, at an activation timestamp said in band; and that a command of a
-// deposed leader is refused. It holds nothing on disk: what it must know it learns from the coordinator, what it streams
-// it reports.
+// deposed leader is refused. It holds nothing on disk: what it must know it learns from the coordinator, what it
+// streams it reports.
 //
 // It never decides where a stream starts and never starts one by itself: when a stream ends, for whatever reason, it
 // says so, and the coordinator's ledger asks for it again.
@@ -31,28 +31,29 @@ import (
 
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/internal/tlsconf"
 	"tidemark/managerclient"
-	"tidemark/router"
-	"tidemark/tlsconf"
+	"tidemark/projector/router"
 	"tidemark/wire"
 )
 
 // Limits and times.
 const (
-	ReportInterval   = 100 * time.Millisecond
-	syncInterval     = time.Second          // between two SYNCs of an idle vbucket
-	fullInterval     = 5 * time.Second      // between two reports of everything
-	reportSpacing    = 5 * time.Millisecond // between two reports sent at once
-	registerPause    = 200 * time.Millisecond
-	stopGrace        = time.Second
-	maxWorkers       = 4
-	maxSideStreams   = 64               // side topics open at a time
-	sideIdleLimit    = 60 * time.Second // a side stream without progress is given up
-	sideBufferBytes  = 4 << 20          // DCP buffer of a side stream; maintenance streams have feed.DefaultBufferBytes
-	maxSyncWait      = 5 * time.Second
-	maxBuckets       = 1000
-	streamsAtOnce    = 64               // stream requests in flight on one connection
-	kvTimeout        = 4 * time.Second  // for a question to KV: who asks for it learns why, before its own patience is over
+	ReportInterval  = 100 * time.Millisecond
+	syncInterval    = time.Second          // between two SYNCs of an idle vbucket
+	fullInterval    = 5 * time.Second      // between two reports of everything
+	reportSpacing   = 5 * time.Millisecond // between two reports sent at once
+	registerPause   = 200 * time.Millisecond
+	stopGrace       = time.Second
+	maxWorkers      = 4
+	maxSideStreams  = 64               // side topics open at a time
+	sideIdleLimit   = 60 * time.Second // a side stream without progress is given up
+	sideBufferBytes = 4 << 20          // DCP buffer of a side stream; maintenance streams have feed.DefaultBufferBytes
+	maxSyncWait     = 5 * time.Second
+	maxBuckets      = 1000
+	streamsAtOnce   = 64 // stream requests in flight on one connection
+	// for a question to KV: who asks for it learns why, before its own patience is over
+	kvTimeout        = 4 * time.Second
 	stopTimeout      = time.Second      // for KV to hear that streams are stopped
 	workerQueue      = 4                // blocks between a connection and a worker; DCP's buffer holds the rest
 	sideDrainTimeout = 30 * time.Second // how long its endpoint may take nothing when KV has sent all
@@ -71,8 +72,8 @@ type Config struct {
 	KV        string // host:port of the KV node whose active vbuckets it streams
 	Share     Share  // of those vbuckets, where several projectors stand at one node
 	User      string // of the KV store
-	// KVTLS encrypts the connections to the KV store; nil for none. KVNetwork names whose addresses of the cluster map count
-	// (mcbp.NetworkDefault, mcbp.NetworkExternal); empty finds out. Only FeedGocbcore connects by the map.
+	// KVTLS encrypts the connections to the KV store; nil for none. KVNetwork names whose addresses of the cluster map
+	// count (mcbp.NetworkDefault, mcbp.NetworkExternal); empty finds out. Only FeedGocbcore connects by the map.
 	KVTLS     *tls.Config
 	KVNetwork string
 	// Feed is the implementation of the DCP consumer; empty is FeedNative.
@@ -82,8 +83,8 @@ type Config struct {
 	ReadPassword func() (string, error)
 	// Throttle says whom a slow indexer holds back; empty is ThrottleAll.
 	Throttle Throttle
-	// Connections is how many data connections each topic and bucket has to an endpoint, each for its own vbuckets (RT-4); 0:
-	// router.DefaultConnections, at most router.MaxConnections.
+	// Connections is how many data connections each topic and bucket has to an endpoint, each for its own vbuckets (RT-4);
+	// 0: router.DefaultConnections, at most router.MaxConnections.
 	Connections int
 	// Workers evaluate documents, each its own vbuckets; 0 chooses half of the processors, at most 4.
 	Workers int
@@ -100,11 +101,12 @@ type Throttle string
 
 // The ways to throttle.
 const (
-	ThrottleAll   Throttle = "all"   // it holds back its vbuckets for everybody, and KV: nothing is dropped
-	ThrottleSmart Throttle = "smart" // the slow few are dropped and catch up; everybody is throttled when more than half are slow
+	ThrottleAll Throttle = "all" // it holds back its vbuckets for everybody, and KV: nothing is dropped
+	// the slow few are dropped and catch up; everybody is throttled when more than half are slow
+	ThrottleSmart Throttle = "smart"
 )
 
-// Check tells whether it is one; an empty one is ThrottleAll.
+// Check reports whether it is one; an empty one is ThrottleAll.
 func (t Throttle) Check() error {
 	switch t {
 	case "", ThrottleAll, ThrottleSmart:
@@ -174,14 +176,18 @@ func Open(cfg Config) (*Projector, error) {
 		return nil, fmt.Errorf("projector: admin address: %w", err)
 	}
 	p := &Projector{
-		cfg: cfg, bootID: rand.Text(), listener: l, managers: managerclient.New(cfg.Managers, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)), registry: prometheus.NewRegistry(),
+		cfg: cfg, bootID: rand.Text(), listener: l, managers: managerclient.New(cfg.Managers,
+			cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)), registry: prometheus.NewRegistry(),
 		log: cfg.Logger, wake: make(chan struct{}, 1), buckets: map[string]*bucket{}, sides: map[sideKey]*side{},
-		faults: faults{all: map[index.ID]*fault{}}, defsChanged: make(chan struct{}), patience: definitionsPatience, drainFor: sideDrainTimeout,
+		faults: faults{all: map[index.ID]*fault{}}, defsChanged: make(chan struct{}), patience: definitionsPatience,
+		drainFor: sideDrainTimeout,
 	}
 	p.counters = newCounters(p.registry)
 	p.registerGauges(p.registry)
-	p.router, err = router.New(router.Config{ClusterID: p.clusterID, Projector: cfg.ID, BootID: p.bootID, Logger: cfg.Logger.Named("router"), Refused: p.faults.refused, Registerer: p.registry,
-		Connections: cfg.Connections, Smart: cfg.Throttle == ThrottleSmart, TLS: cfg.TLS.Client(tlsconf.GRPC, tlsconf.Indexer)})
+	p.router, err = router.New(router.Config{ClusterID: p.clusterID, Projector: cfg.ID, BootID: p.bootID,
+		Logger: cfg.Logger.Named("router"), Refused: p.faults.refused, Registerer: p.registry,
+		Connections: cfg.Connections, Smart: cfg.Throttle == ThrottleSmart,
+		TLS: cfg.TLS.Client(tlsconf.GRPC, tlsconf.Indexer)})
 	if err != nil {
 		_ = l.Close()
 		return nil, err
@@ -242,7 +248,8 @@ func (p *Projector) admit(f wire.Fence, read bool) error {
 
 // register makes itself known until a manager answers: a projector that starts asks before it obeys.
 func (p *Projector) register(ctx context.Context) error {
-	req := &wire.RegisterProjector{ClusterID: p.clusterID(), Endpoint: wire.ProjectorEndpoint{ID: p.cfg.ID, BootID: p.bootID, Admin: p.cfg.TLS.BaseURL(rpc.Advertised(p.listener.Addr(), p.cfg.Advertise))}}
+	req := &wire.RegisterProjector{ClusterID: p.clusterID(), Endpoint: wire.ProjectorEndpoint{ID: p.cfg.ID,
+		BootID: p.bootID, Admin: p.cfg.TLS.BaseURL(rpc.Advertised(p.listener.Addr(), p.cfg.Advertise))}}
 	for failures := 0; ; failures++ {
 		reply, err := p.managers.RegisterProjector(ctx, req)
 		if err == nil {

@@ -22,13 +22,13 @@ import (
 
 	"tidemark/collate"
 	"tidemark/index"
+	"tidemark/indexer/transport"
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
 	"tidemark/kv"
-	"tidemark/kvclient"
+	"tidemark/kv/kvclient"
 	"tidemark/partition"
 	"tidemark/projectorclient"
-	"tidemark/transport"
 	"tidemark/wire"
 )
 
@@ -61,10 +61,12 @@ func newManager(t testing.TB) *manager {
 	m := &manager{}
 	mux := http.NewServeMux()
 	fence := wire.Fence{ClusterID: "c1", Epoch: 1, Term: 1}
-	mux.Handle("/v1/cluster/projectors", rpc.Handle(1<<20, func(_ context.Context, _ *wire.RegisterProjector) (*wire.RegisterReply, error) {
+	mux.Handle("/v1/cluster/projectors", rpc.Handle(1<<20, func(_ context.Context,
+		_ *wire.RegisterProjector) (*wire.RegisterReply, error) {
 		return &wire.RegisterReply{ClusterID: "c1", Fence: fence, Leader: wire.Leader{ID: "m1", REST: m.URL, Term: 1}}, nil
 	}))
-	mux.Handle("/v1/components/p1/reports", rpc.Handle(1<<20, func(_ context.Context, r *wire.ProjectorReport) (*wire.ReportReply, error) {
+	mux.Handle("/v1/components/p1/reports", rpc.Handle(1<<20, func(_ context.Context,
+		r *wire.ProjectorReport) (*wire.ReportReply, error) {
 		m.mu.Lock()
 		defer m.mu.Unlock()
 		if m.lose > 0 {
@@ -102,12 +104,13 @@ func newEndpointAt(t testing.TB, addr string) *endpoint {
 		t.Fatal(err)
 	}
 	e.addr = l.Addr().String()
-	s := transport.NewServer(transport.ServerConfig{Logger: hclog.NewNullLogger()}, func(_ context.Context, h keyversion.Hello) (transport.Sink, error) {
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		e.hellos[h.Connection] = h.Connections
-		return e, nil
-	})
+	s := transport.NewServer(transport.ServerConfig{Logger: hclog.NewNullLogger()},
+		func(_ context.Context, h keyversion.Hello) (transport.Sink, error) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.hellos[h.Connection] = h.Connections
+			return e, nil
+		})
 	done := make(chan struct{})
 	go func() { defer close(done); _ = s.Serve(l) }()
 	t.Cleanup(func() { s.Stop(); <-done })
@@ -212,9 +215,10 @@ func newWorld(t testing.TB) *world {
 // startKV runs an embedded KV node; the function stops it.
 func startKV(t testing.TB, dir, listen string) (addr string, stop func()) {
 	t.Helper()
-	node, err := kv.Open(kv.Config{NodeID: "kv1", Dir: dir, Listen: listen, Admin: "127.0.0.1:0", User: "u", Password: "secret",
-		Nodes:   []kv.Peer{{ID: "kv1", Memcached: "127.0.0.1:0", Admin: "127.0.0.1:0"}},
-		Buckets: []kv.BucketConfig{{Name: testBucket, UUID: testUUID, VBuckets: vbuckets}}, Logger: hclog.NewNullLogger()})
+	node, err := kv.Open(kv.Config{NodeID: "kv1", Dir: dir, Listen: listen, Admin: "127.0.0.1:0", User: "u",
+		Password: "secret",
+		Nodes:    []kv.Peer{{ID: "kv1", Memcached: "127.0.0.1:0", Admin: "127.0.0.1:0"}},
+		Buckets:  []kv.BucketConfig{{Name: testBucket, UUID: testUUID, VBuckets: vbuckets}}, Logger: hclog.NewNullLogger()})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +230,8 @@ func startKV(t testing.TB, dir, listen string) (addr string, stop func()) {
 // connect makes a client of the KV node.
 func (w *world) connect(addr string) {
 	w.t.Helper()
-	c, err := kvclient.Connect(context.Background(), []string{addr}, kvclient.Options{User: "u", Password: "secret", Bucket: testBucket})
+	c, err := kvclient.Connect(context.Background(), []string{addr}, kvclient.Options{User: "u", Password: "secret",
+		Bucket: testBucket})
 	if err != nil {
 		w.t.Fatal(err)
 	}
@@ -246,9 +251,11 @@ func newWorldAt(t testing.TB, kvAddr string) *world {
 // newWorldWith has a projector that consumes as it is told to.
 func newWorldWith(t testing.TB, kvAddr string, kind FeedKind, edits ...func(*Config)) *world {
 	t.Helper()
-	w := &world{t: t, manager: newManager(t), data: newEndpoint(t), side: newEndpoint(t), client: projectorclient.New(4, nil)}
+	w := &world{t: t, manager: newManager(t), data: newEndpoint(t), side: newEndpoint(t),
+		client: projectorclient.New(4, nil)}
 	t.Cleanup(w.client.Close)
-	cfg := Config{ID: "p1", Managers: []string{w.manager.URL}, Admin: "127.0.0.1:0", KV: kvAddr, User: "u", Password: "secret", Workers: 2, Feed: kind,
+	cfg := Config{ID: "p1", Managers: []string{w.manager.URL}, Admin: "127.0.0.1:0", KV: kvAddr, User: "u",
+		Password: "secret", Workers: 2, Feed: kind,
 		Connections: testConnections}
 	for _, edit := range edits {
 		edit(&cfg)
@@ -317,7 +324,8 @@ func (w *world) define(revision uint64, ids ...index.ID) {
 
 // changeOf tells a list as a change of another one.
 func changeOf(was, is *wire.Definitions) *wire.DefinitionsChange {
-	c := &wire.DefinitionsChange{Fence: is.Fence, Base: was.Revision, Revision: is.Revision, Indexes: is.Indexes, Topologies: is.Topologies, Indexers: is.Indexers,
+	c := &wire.DefinitionsChange{Fence: is.Fence, Base: was.Revision, Revision: is.Revision, Indexes: is.Indexes,
+		Topologies: is.Topologies, Indexers: is.Indexers,
 		Rest: &wire.DefinitionsRest{Buckets: is.Buckets, Projectors: is.Projectors, Managers: is.Managers}}
 	for _, x := range was.Indexes {
 		if !slices.ContainsFunc(is.Indexes, func(y index.Definition) bool { return y.ID == x.ID }) {
@@ -334,11 +342,14 @@ func (w *world) defineBeside(wg *sync.WaitGroup, revision uint64, ids ...index.I
 }
 
 func (w *world) definitions(revision uint64, ids ...index.ID) *wire.Definitions {
-	d := &wire.Definitions{Fence: w.fence(), Revision: revision, Buckets: []wire.Bucket{{Name: testBucket, UUID: testUUID, VBuckets: vbuckets, Generation: 1}},
+	d := &wire.Definitions{Fence: w.fence(), Revision: revision,
+		Buckets:  []wire.Bucket{{Name: testBucket, UUID: testUUID, VBuckets: vbuckets, Generation: 1}},
 		Indexers: []wire.Endpoint{{Node: 1, Maintenance: w.data.addr, Catchup: w.side.addr, Backfill: w.side.addr}}}
 	for _, id := range ids {
-		d.Indexes = append(d.Indexes, index.Definition{ID: id, Bucket: testBucket, State: index.Backfill, Keys: []index.KeyExpr{{Expr: fmt.Sprintf("`f%d`", id)}}})
-		d.Topologies = append(d.Topologies, partition.Topology{Index: id, Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: 1},
+		d.Indexes = append(d.Indexes, index.Definition{ID: id, Bucket: testBucket, State: index.Backfill,
+			Keys: []index.KeyExpr{{Expr: fmt.Sprintf("`f%d`", id)}}})
+		d.Topologies = append(d.Topologies, partition.Topology{Index: id,
+			Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: 1},
 			Copies: []partition.Copy{{ID: index.CopyID(10 * id), Node: 1, State: partition.Allocated}}})
 	}
 	return d
@@ -369,7 +380,7 @@ func (w *world) start(inc uint64) wire.StreamOutcome {
 	return w.ask(w.request(inc, all...))
 }
 
-// ask gives the outcome of a request for one bucket's streams.
+// ask returns the outcome of a request for one bucket's streams.
 func (w *world) ask(req *wire.StreamRequest) wire.StreamOutcome {
 	w.t.Helper()
 	reply, err := w.client.Streams(context.Background(), w.url, req)
@@ -380,10 +391,12 @@ func (w *world) ask(req *wire.StreamRequest) wire.StreamOutcome {
 }
 
 // sideRequest asks for copies of node 1 on a backfill topic.
-func (w *world) sideRequest(id uint64, boot string, revision uint64, copies []index.CopyID, starts ...wire.StreamStart) *wire.StreamRequest {
-	req := &wire.StreamRequest{Fence: wire.Fence{ClusterID: "c1"}, Topic: "/backfill/1/7", Incarnation: index.Incarnation{Counter: id},
-		Buckets: []wire.StreamBucket{{Bucket: testBucket, BucketUUID: testUUID}},
-		Side:    &wire.SideTarget{Copies: copies, Revision: revision, Node: 1, BootID: boot, Endpoint: w.side.addr}}
+func (w *world) sideRequest(id uint64, boot string, revision uint64, copies []index.CopyID,
+	starts ...wire.StreamStart) *wire.StreamRequest {
+	req := &wire.StreamRequest{Fence: wire.Fence{ClusterID: "c1"}, Topic: "/backfill/1/7",
+		Incarnation: index.Incarnation{Counter: id},
+		Buckets:     []wire.StreamBucket{{Bucket: testBucket, BucketUUID: testUUID}},
+		Side:        &wire.SideTarget{Copies: copies, Revision: revision, Node: 1, BootID: boot, Endpoint: w.side.addr}}
 	for _, s := range starts {
 		req.Buckets[0].Restart.Add(s)
 	}
@@ -496,13 +509,15 @@ func TestBucketsComeAndGo(t *testing.T) {
 		if _, err := w.client.Definitions(ctx, w.url, &wire.Definitions{Fence: w.fence(), Revision: 2*i + 2}); err != nil {
 			t.Fatal(err)
 		}
-		if r, err := w.client.Sync(ctx, w.url, &wire.SyncRequest{Fence: w.fence(), Bucket: testBucket}); err != nil || len(r.Buckets) != 0 {
+		if r, err := w.client.Sync(ctx, w.url, &wire.SyncRequest{Fence: w.fence(), Bucket: testBucket}); err != nil ||
+			len(r.Buckets) != 0 {
 			t.Fatalf("%+v, %v", r, err)
 		}
 	}
 }
 
-// An indexer that starts again gets BEGIN from its router, and must then learn of idle vbuckets how far they are complete.
+// An indexer that starts again gets BEGIN from its router, and must then learn of idle vbuckets how far they are
+// complete.
 func TestIdleVBucketsSpeakToAnIndexerThatComesBack(t *testing.T) {
 	w := newWorld(t)
 	m := w.set("a", map[string]any{"f1": 1})
@@ -534,7 +549,8 @@ func TestKVNodeRestarts(t *testing.T) {
 	stop()
 	w.eventually("END of every vbucket", func() bool { return len(w.data.kinds(keyversion.StreamEnd)) == vbuckets })
 	w.expect(m.VBucket, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:STREAM_END@1")
-	if _, err := w.client.Streams(context.Background(), w.url, w.request(2, wire.StreamStart{VBucket: m.VBucket})); rpc.AsProblem(err).Code != rpc.CodeKV {
+	if _, err := w.client.Streams(context.Background(), w.url, w.request(2,
+		wire.StreamStart{VBucket: m.VBucket})); rpc.AsProblem(err).Code != rpc.CodeKV {
 		t.Errorf("without KV a start gives %v", err)
 	}
 	startKV(t, dir, addr)
@@ -549,7 +565,8 @@ func TestKVNodeRestarts(t *testing.T) {
 	w.expect(m.VBucket, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:STREAM_END@1", "3:STREAM_BEGIN@0", "3:INSERT@1", "3:INSERT@2")
 }
 
-// The newest version at or below A may be gone when the side stream reads: nothing of KV's says then that A was reached.
+// The newest version at or below A may be gone when the side stream reads: nothing of KV's says then that A was
+// reached.
 func TestSideStreamReachesAnActivationPointThatWasOverwritten(t *testing.T) {
 	w := newWorld(t)
 	w.define(1, 1)
@@ -589,11 +606,13 @@ func TestOldCommandsAreRefused(t *testing.T) {
 	if p := rpc.AsProblem(err); p.Code != rpc.CodeFenced {
 		t.Errorf("an overtaken command gives %v", err)
 	}
-	_, err = w.client.Definitions(context.Background(), w.url, &wire.Definitions{Fence: wire.Fence{ClusterID: "c1", Epoch: 1, Term: 0, Counter: 99}, Revision: 3})
+	_, err = w.client.Definitions(context.Background(), w.url, &wire.Definitions{Fence: wire.Fence{ClusterID: "c1",
+		Epoch: 1, Term: 0, Counter: 99}, Revision: 3})
 	if p := rpc.AsProblem(err); p.Code != rpc.CodeFenced {
 		t.Errorf("a deposed leader gives %v", err)
 	}
-	stop := &wire.StreamStop{Fence: w.fence(), Topic: wire.MaintenanceTopic, Bucket: testBucket, Incarnation: incarnation(6)}
+	stop := &wire.StreamStop{Fence: w.fence(), Topic: wire.MaintenanceTopic, Bucket: testBucket,
+		Incarnation: incarnation(6)}
 	if err := w.client.Stop(context.Background(), w.url, stop); err != nil {
 		t.Fatal(err)
 	}
@@ -617,7 +636,7 @@ func TestReportsTellWhatChanged(t *testing.T) {
 	w.define(1, 1)
 	w.start(1)
 	from := 0
-	// after gives the first report that is wanted of those that have come since the last one.
+	// after returns the first report that is wanted of those that have come since the last one.
 	after := func(what string, wanted func(*wire.StreamStates) bool) *wire.StreamStates {
 		t.Helper()
 		var found *wire.StreamStates
@@ -642,13 +661,17 @@ func TestReportsTellWhatChanged(t *testing.T) {
 	after("a report without news", func(s *wire.StreamStates) bool { return !s.Full && len(s.VBuckets) == 0 })
 	m := w.set("a", map[string]any{"f1": 1})
 	news := after("a report of one vbucket", func(s *wire.StreamStates) bool { return !s.Full && len(s.VBuckets) > 0 })
-	if len(news.VBuckets) != 1 || news.VBuckets[0] != m.VBucket || news.Complete[0] != m.Seqno || news.Logs[0] != nil || news.VBUUIDs[0] != m.VBUUID {
+	if len(news.VBuckets) != 1 || news.VBuckets[0] != m.VBucket || news.Complete[0] != m.Seqno || news.Logs[0] != nil ||
+		news.VBUUIDs[0] != m.VBUUID {
 		t.Errorf("%+v, token %+v", news, m)
 	}
 	w.manager.mu.Lock()
 	w.manager.full = true
 	w.manager.mu.Unlock()
-	after("the full report that was asked for", func(s *wire.StreamStates) bool { return s.Full && len(s.VBuckets) == vbuckets })
+	after("the full report that was asked for", func(s *wire.StreamStates) bool {
+		return s.Full &&
+			len(s.VBuckets) == vbuckets
+	})
 }
 
 func TestQuestionsAboutKV(t *testing.T) {
@@ -659,14 +682,15 @@ func TestQuestionsAboutKV(t *testing.T) {
 		t.Errorf("%+v, %v", info, err)
 	}
 	_, err = w.client.Bucket(ctx, w.url, &wire.BucketRequest{Bucket: "nowhere"})
-	if p := rpc.AsProblem(err); p.Code != rpc.CodeBucket || p.Status != http.StatusNotFound {
+	if p := rpc.AsProblem(err); p.Code != rpc.CodeNotInKV || p.Status != http.StatusNotFound {
 		t.Errorf("an unknown bucket gives %v", err)
 	}
 	m := w.set("k", map[string]any{"f1": 1})
 	w.define(1, 1)
 	// Without a stream, too, the branch is told: who holds another one has not noticed a failover.
 	seqnos, err := w.client.Seqnos(ctx, w.url, &wire.SeqnosRequest{Bucket: testBucket, Map: true})
-	if i := slices.Index(seqnos.VBuckets, m.VBucket); err != nil || i < 0 || seqnos.VBUUIDs[i] != m.VBUUID || seqnos.Seqnos[i] != m.Seqno || seqnos.Revision.Rev == 0 {
+	if i := slices.Index(seqnos.VBuckets, m.VBucket); err != nil || i < 0 || seqnos.VBUUIDs[i] != m.VBUUID ||
+		seqnos.Seqnos[i] != m.Seqno || seqnos.Revision.Rev == 0 {
 		t.Errorf("%+v, %v; written on branch %d", seqnos, err, m.VBUUID)
 	}
 	w.start(1)
@@ -684,7 +708,8 @@ func TestQuestionsAboutKV(t *testing.T) {
 	if i := slices.Index(seqnos.VBuckets, m.VBucket); seqnos.VBUUIDs[i] != m.VBUUID || seqnos.Revision.Rev != 0 {
 		t.Errorf("%+v, written on branch %d", seqnos, m.VBUUID)
 	}
-	report, err := w.client.Sync(ctx, w.url, &wire.SyncRequest{Fence: w.fence(), Bucket: testBucket, Want: want, WaitMS: 5000})
+	report, err := w.client.Sync(ctx, w.url, &wire.SyncRequest{Fence: w.fence(), Bucket: testBucket, Want: want,
+		WaitMS: 5000})
 	if err != nil || len(report.Buckets) != 1 || len(report.Buckets[0].VBuckets) != vbuckets {
 		t.Fatalf("%+v, %v", report, err)
 	}
@@ -699,12 +724,14 @@ func TestQuestionsAboutKV(t *testing.T) {
 	}
 	defer answer.Body.Close()
 	text, err := io.ReadAll(answer.Body)
-	for _, line := range []string{"tidemark_projector_buckets 1", "tidemark_projector_side_streams 0", "tidemark_projector_streams_begun_total 8", "tidemark_projector_mutations_total 1"} {
+	for _, line := range []string{"tidemark_projector_buckets 1", "tidemark_projector_side_streams 0",
+		"tidemark_projector_streams_begun_total 8", "tidemark_projector_mutations_total 1"} {
 		if err != nil || !strings.Contains(string(text), line+"\n") {
 			t.Errorf("no %q in the metrics: %v", line, err)
 		}
 	}
-	logs, err := w.client.FailoverLogs(ctx, w.url, &wire.FailoverLogsRequest{Fence: w.fence(), Bucket: testBucket, VBuckets: []uint16{m.VBucket}})
+	logs, err := w.client.FailoverLogs(ctx, w.url, &wire.FailoverLogsRequest{Fence: w.fence(), Bucket: testBucket,
+		VBuckets: []uint16{m.VBucket}})
 	if err != nil || len(logs.Logs) != 1 || logs.Logs[0].High != m.Seqno || logs.Logs[0].Log.Newest() != m.VBUUID {
 		t.Errorf("%+v, %v; token %+v", logs, err, m)
 	}

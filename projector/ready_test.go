@@ -40,7 +40,8 @@ func TestReadyz(t *testing.T) {
 func TestNotReadyBeforeRegistered(t *testing.T) {
 	p := &Projector{}
 	p.heard(errors.New("connection refused"))
-	if all := p.reasons(); len(all) != 1 || all[0] != (rpc.Reason{Code: rpc.ReasonNoCluster, Detail: "no manager has registered this projector yet: connection refused"}) {
+	if all := p.reasons(); len(all) != 1 || all[0] != (rpc.Reason{Code: rpc.ReasonNoCluster,
+		Detail: "no manager has registered this projector yet: connection refused"}) {
 		t.Errorf("%+v", all)
 	}
 }

@@ -7,8 +7,8 @@ import (
 	"tidemark/wire"
 )
 
-// knowledge is what the coordinator knows of a bucket from the reports that it has answered: of its streams, by vbucket, and of
-// what the KV node has.
+// knowledge is what the coordinator knows of a bucket from the reports that it has answered: of its streams, by
+// vbucket, and of what the KV node has.
 type knowledge struct {
 	streams []known
 	hosted  *wire.Hosted
@@ -103,16 +103,19 @@ func (p *Projector) currentReport(only string) *wire.ProjectorReport {
 }
 
 // reportSince is what has changed in all buckets since the coordinator was told; nil: everything.
-func (p *Projector) reportSince(told map[*bucket]*knowledge, brief bool) (*wire.ProjectorReport, map[*bucket]*knowledge) {
+func (p *Projector) reportSince(told map[*bucket]*knowledge, brief bool) (*wire.ProjectorReport,
+	map[*bucket]*knowledge) {
 	return p.reportOf(func(string) bool { return true }, told, brief)
 }
 
-func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]*knowledge, brief bool) (*wire.ProjectorReport, map[*bucket]*knowledge) {
+func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]*knowledge, brief bool) (*wire.ProjectorReport,
+	map[*bucket]*knowledge) {
 	p.reporting.Lock() // state and number belong together: a later number never shows an earlier state
 	defer p.reporting.Unlock()
 	p.sequence++
 	p.mu.Lock()
-	r := &wire.ProjectorReport{ID: p.cfg.ID, BootID: p.bootID, ClusterID: p.fence.ClusterID, Sequence: p.sequence, Counters: p.counters.all(), Evaluation: p.evaluation}
+	r := &wire.ProjectorReport{ID: p.cfg.ID, BootID: p.bootID, ClusterID: p.fence.ClusterID, Sequence: p.sequence,
+		Counters: p.counters.all(), Evaluation: p.evaluation}
 	if p.defs != nil && p.defs.Fence.Epoch == p.fence.Epoch { // revisions of another epoch mean nothing to the leader
 		r.Revision = p.defs.Revision
 	} else {
@@ -135,8 +138,8 @@ func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]*knowled
 	return r, telling
 }
 
-// states is the level state of the streams that KV has consented to, or what of it is news, and what is known by it. In the
-// brief form a stream that has only moved takes a few bytes.
+// states is the level state of the streams that KV has consented to, or what of it is news, and what is known by it. In
+// the brief form a stream that has only moved takes a few bytes.
 func (b *bucket) states(before *knowledge, brief bool) (wire.StreamStates, *knowledge) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

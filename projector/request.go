@@ -12,10 +12,10 @@ import (
 
 	"tidemark/index"
 	"tidemark/internal/rpc"
+	"tidemark/internal/tlsconf"
 	"tidemark/keyversion"
 	"tidemark/partition"
 	"tidemark/timestamp"
-	"tidemark/tlsconf"
 	"tidemark/wire"
 )
 
@@ -25,7 +25,8 @@ const bucketsAtOnce = 4
 // leaderKey leads to what is wrong with the caller as a manager; nil when it is one.
 type leaderKey struct{}
 
-// whoAsks lets a request's handler see whether a manager asks: of the routes of streams some topics are managers' alone.
+// whoAsks lets a request's handler see whether a manager asks: of the routes of streams some topics are managers'
+// alone.
 func whoAsks(h http.Handler) http.Handler {
 	manager := tlsconf.Only(tlsconf.Manager)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -33,10 +34,11 @@ func whoAsks(h http.Handler) http.Handler {
 	})
 }
 
-// parseTopic gives a topic's class, and of a catchup its indexer.
+// parseTopic returns a topic's class, and of a catchup its indexer.
 func parseTopic(topic string) (keyversion.Class, index.NodeID, error) {
 	bad := func(why string) (keyversion.Class, index.NodeID, error) {
-		return 0, 0, rpc.Refuse(rpc.CodeBadRequest, "topic %q: %s; want /maintenance, /backfill/<id> or /catchup/<indexer>/<id>", topic, why)
+		return 0, 0, rpc.Refuse(rpc.CodeBadRequest, "topic %q: %s; want /maintenance, /backfill/<id> or "+
+			"/catchup/<indexer>/<id>", topic, why)
 	}
 	if len(topic) > wire.MaxTopic {
 		return bad(fmt.Sprintf("%d bytes, the most is %d", len(topic), wire.MaxTopic))
@@ -163,7 +165,8 @@ func (p *Projector) command(ctx context.Context, f wire.Fence) error {
 }
 
 // startMaintenance is form 1 for one bucket.
-func (p *Projector) startMaintenance(ctx context.Context, req *wire.StreamRequest, want *wire.StreamBucket, out *wire.StreamOutcome) error {
+func (p *Projector) startMaintenance(ctx context.Context, req *wire.StreamRequest, want *wire.StreamBucket,
+	out *wire.StreamOutcome) error {
 	b := p.bucket(want.Bucket)
 	if b == nil || b.uuid != want.BucketUUID {
 		info, err := p.bucketInfo(ctx, &wire.BucketRequest{Bucket: want.Bucket})
@@ -206,15 +209,16 @@ func (p *Projector) stopStreams(ctx context.Context, req *wire.StreamStop) (*wir
 	return &wire.OK{}, nil
 }
 
-// subscriber gives definitions that place each of these indexes whole, as one slice, at a node: for a subscriber that is
-// no indexer (RT-9). The copies are named after the indexes.
+// subscriber gives definitions that place each of these indexes whole, as one slice, at a node: for a subscriber that
+// is no indexer (RT-9). The copies are named after the indexes.
 func subscriber(d *wire.Definitions, ids []index.ID, node index.NodeID) (*wire.Definitions, []index.CopyID) {
 	own := *d
 	own.Topologies = make([]partition.Topology, len(ids))
 	copies := make([]index.CopyID, len(ids))
 	for i, id := range ids {
 		copies[i] = index.CopyID(id)
-		own.Topologies[i] = partition.Topology{Index: id, Layout: partition.Layout{Scheme: partition.HashDocID, Partitions: 1},
+		own.Topologies[i] = partition.Topology{Index: id, Layout: partition.Layout{Scheme: partition.HashDocID,
+			Partitions: 1},
 			Copies: []partition.Copy{{ID: copies[i], Node: node, State: partition.Allocated}}}
 	}
 	return &own, copies

@@ -12,12 +12,12 @@ import (
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
-	"tidemark/mcbp"
+	"tidemark/kv/mcbp"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
-// post sends JSON text, as a person would, and gives the answer's text.
+// post sends JSON text, as a person would, and returns the answer's text.
 func (w *world) post(path, body string) (status int, answer string) {
 	w.t.Helper()
 	resp, err := http.Post(w.url+path, rpc.MediaJSON, bytes.NewReader([]byte(body)))
@@ -45,8 +45,9 @@ func (w *world) get(path string, into any) {
 	}
 }
 
-// The three forms of PR-11 as JSON: a maintenance stream, a backfill for a subscriber that is no indexer, named by indexes,
-// and a catchup of an indexer's copies. Each reply says where its streams stand (PR-12) and the topic's id (PR-14).
+// The three forms of PR-11 as JSON: a maintenance stream, a backfill for a subscriber that is no indexer, named by
+// indexes, and a catchup of an indexer's copies. Each reply says where its streams stand (PR-12) and the topic's id
+// (PR-14).
 func TestTheThreeRequestForms(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -56,12 +57,14 @@ func TestTheThreeRequestForms(t *testing.T) {
 		"incarnation":{"epoch":1,"term":1,"counter":4},"buckets":[{"bucket":"world","bucket_uuid":%q,
 		"restart":{"vbuckets":[3,5],"vbuuids":[77,77],"seqnos":[8,0],"snap_starts":[6,0],"snap_ends":[9,0]}}]}`, w.counter, testUUID))
 	var reply wire.StreamReply
-	if err := json.Unmarshal([]byte(answer), &reply); err != nil || status != http.StatusOK || reply.TopicID != 255 || len(reply.Buckets) != 1 {
+	if err := json.Unmarshal([]byte(answer), &reply); err != nil || status != http.StatusOK || reply.TopicID != 255 ||
+		len(reply.Buckets) != 1 {
 		t.Fatalf("%d %s %v", status, answer, err)
 	}
 	for i, r := range reply.Buckets[0].Results {
 		at := timestamp.Position{VBUUID: 77, Seqno: []uint64{8, 0}[i]}
-		if r.Outcome != wire.StartBegun || r.Failover != (timestamp.Position{VBUUID: 77}) || r.Stream != at || len(r.Log) != 1 {
+		if r.Outcome != wire.StartBegun || r.Failover != (timestamp.Position{VBUUID: 77}) || r.Stream != at ||
+			len(r.Log) != 1 {
 			t.Errorf("maintenance: %+v", r)
 		}
 	}
@@ -83,8 +86,10 @@ func TestTheThreeRequestForms(t *testing.T) {
 	e.set(func() { e.value = []byte(`{"f2":"all of it"}`) })
 	var topics wire.TopicList
 	w.get("/v1/topics", &topics)
-	if got := fmt.Sprintf("%d: %s %d %v %d, %s %d", len(topics.Topics), topics.Topics[0].Topic, topics.Topics[0].TopicID, topics.Topics[0].Indexes,
-		topics.Topics[0].VBuckets, topics.Topics[1].Topic, topics.Topics[1].VBuckets); got != "2: /backfill/audit 254 [2] 1, /maintenance 2" {
+	if got := fmt.Sprintf("%d: %s %d %v %d, %s %d", len(topics.Topics), topics.Topics[0].Topic, topics.Topics[0].TopicID,
+		topics.Topics[0].Indexes,
+		topics.Topics[0].VBuckets, topics.Topics[1].Topic, topics.Topics[1].VBuckets); got != "2: /backfill/audit 254 [2] "+
+		"1, /maintenance 2" {
 		t.Error(got)
 	}
 	e.stream(3).write(0, 2)
@@ -97,7 +102,8 @@ func TestTheThreeRequestForms(t *testing.T) {
 	catchup := w.sideRequest(11, "boot", 3, []index.CopyID{10}, wire.StreamStart{VBucket: 4, End: 2})
 	catchup.Topic = "/catchup/1/11"
 	got, err := w.client.Streams(context.Background(), w.url, catchup)
-	if err != nil || got.TopicID != 1 || got.Buckets[0].Results[0].Outcome != wire.StartBegun || fmt.Sprint(got.Buckets[0].Activations) != "[{3 [1] [4] [0]}]" {
+	if err != nil || got.TopicID != 1 || got.Buckets[0].Results[0].Outcome != wire.StartBegun ||
+		fmt.Sprint(got.Buckets[0].Activations) != "[{3 [1] [4] [0]}]" {
 		t.Errorf("catchup: %+v, %v", got, err)
 	}
 }
@@ -107,24 +113,27 @@ func TestARequestForSeveralBuckets(t *testing.T) {
 	w := newWorld(t)
 	w.define(1, 1)
 	req := w.request(1, wire.StreamStart{VBucket: 2})
-	req.Buckets = append(req.Buckets, wire.StreamBucket{Bucket: "nowhere", BucketUUID: testUUID, Restart: req.Buckets[0].Restart})
+	req.Buckets = append(req.Buckets, wire.StreamBucket{Bucket: "nowhere", BucketUUID: testUUID,
+		Restart: req.Buckets[0].Restart})
 	reply, err := w.client.Streams(context.Background(), w.url, req)
-	if err != nil || reply.Buckets[0].Results[0].Outcome != wire.StartBegun || reply.Buckets[1].Code != rpc.CodeBucket || len(reply.Buckets[1].Results) != 0 {
+	if err != nil || reply.Buckets[0].Results[0].Outcome != wire.StartBegun || reply.Buckets[1].Code != rpc.CodeNotInKV ||
+		len(reply.Buckets[1].Results) != 0 {
 		t.Errorf("%+v, %v", reply, err)
 	}
 	req.Fence, req.Buckets = w.fence(), req.Buckets[1:]
-	if _, err = w.client.Streams(context.Background(), w.url, req); rpc.AsProblem(err).Code != rpc.CodeBucket {
+	if _, err = w.client.Streams(context.Background(), w.url, req); rpc.AsProblem(err).Code != rpc.CodeNotInKV {
 		t.Errorf("none that is there gives %v", err)
 	}
 }
 
-// KV fails over between the question for its log and the start: the stream is closed on both sides, nothing of it is said
-// downstream, and the answer has the new log (PR-12).
+// KV fails over between the question for its log and the start: the stream is closed on both sides, nothing of it is
+// said downstream, and the answer has the new log (PR-12).
 func TestAFailoverBetweenLogAndStart(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
 	w.define(1, 1)
-	logs, err := w.client.FailoverLogs(context.Background(), w.url, &wire.FailoverLogsRequest{Fence: w.fence(), Bucket: testBucket, VBuckets: []uint16{3}})
+	logs, err := w.client.FailoverLogs(context.Background(), w.url, &wire.FailoverLogsRequest{Fence: w.fence(),
+		Bucket: testBucket, VBuckets: []uint16{3}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,7 +146,8 @@ func TestAFailoverBetweenLogAndStart(t *testing.T) {
 	}
 	w.eventually("the stream is closed at KV", func() bool { return e.stream(3).peer == nil })
 	start.Branch = r.Failover.VBUUID
-	if r = w.ask(w.request(2, start)).Results[0]; r.Outcome != wire.StartBegun || r.Stream != (timestamp.Position{VBUUID: 77, Seqno: 30}) {
+	if r = w.ask(w.request(2, start)).Results[0]; r.Outcome != wire.StartBegun ||
+		r.Stream != (timestamp.Position{VBUUID: 77, Seqno: 30}) {
 		t.Fatalf("%+v", r)
 	}
 	w.expect(3, "2:STREAM_BEGIN@30")
@@ -147,8 +157,8 @@ func TestAFailoverBetweenLogAndStart(t *testing.T) {
 	}
 }
 
-// A producer that lost its newest branch answers ROLLBACK to it; the branch before covers the same seqno and is asked for
-// once. What is refused then too goes up with the log.
+// A producer that lost its newest branch answers ROLLBACK to it; the branch before covers the same seqno and is asked
+// for once. What is refused then too goes up with the log.
 func TestROLLBACKIsRetriedWithTheBranchBefore(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())

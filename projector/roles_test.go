@@ -6,21 +6,24 @@ import (
 
 	"github.com/gorilla/mux"
 
-	"tidemark/internal/rpctest"
-	"tidemark/tlsconf"
+	"tidemark/internal/testing/rpctest"
+	"tidemark/internal/tlsconf"
 )
 
-// TestEveryPathByEveryRole: over TLS each path lets in whom docs/security.md names, and nobody else; indexers open and end side
-// streams, and nothing of the leader's.
+// TestEveryPathByEveryRole: over TLS each path lets in whom docs/security.md names, and nobody else; indexers open and
+// end side streams, and nothing of the leader's.
 func TestEveryPathByEveryRole(t *testing.T) {
 	w := newWorld(t)
 	w.define(1, 1)
-	manager, side, all := []tlsconf.Role{tlsconf.Manager}, []tlsconf.Role{tlsconf.Manager, tlsconf.Indexer}, tlsconf.Roles()
+	manager, side, all := []tlsconf.Role{tlsconf.Manager}, []tlsconf.Role{tlsconf.Manager, tlsconf.Indexer},
+		tlsconf.Roles()
 	h := w.p.handler().(*mux.Router)
 	rpctest.Roles(t, h, map[string][]tlsconf.Role{
-		"PUT /v1/hello": manager, "PUT /v1/definitions": manager, "POST /v1/definitions:change": manager, "POST /v1/bucket": manager, "POST /v1/failoverlogs": manager,
-		"POST /v1/sync": manager, "POST /v1/streams": side, "POST /v1/streams:stop": side, "POST /v1/topics": side, "POST /v1/seqnos": side,
-		"GET /v1/state": all, "GET /v1/topics": all, "GET /metrics": all, "GET /healthz": nil, "GET /readyz": nil,
+		"PUT /v1/hello": manager, "PUT /v1/definitions": manager, "POST /v1/definitions:change": manager,
+		"POST /v1/bucket": manager, "POST /v1/failoverlogs": manager,
+		"POST /v1/sync": manager, "POST /v1/streams": side, "POST /v1/streams:stop": side, "POST /v1/topics": side,
+		"POST /v1/seqnos": side,
+		"GET /v1/state":   all, "GET /v1/topics": all, "GET /metrics": all, "GET /healthz": nil, "GET /readyz": nil,
 	})
 	const fence = `"fence":{"cluster_id":"c1","epoch":1,"term":1,"counter":1000}`
 	for path, body := range map[string]string{

@@ -34,17 +34,18 @@ func ParseShare(text string) (Share, error) {
 		a, errA := strconv.ParseUint(from, 10, 16)
 		b, errB := strconv.ParseUint(to, 10, 16)
 		if errA != nil || errB != nil || a > b || b >= timestamp.MaxVBuckets {
-			return Share{}, fmt.Errorf("%w: %q in %q: want vbuckets 0 to %d as 7 or 0-511, separated by commas", ErrShare, part, text, timestamp.MaxVBuckets-1)
+			return Share{}, fmt.Errorf("%w: %q in %q: want vbuckets 0 to %d as 7 or 0-511, separated by commas", ErrShare, part,
+				text, timestamp.MaxVBuckets-1)
 		}
 		s.ranges = append(s.ranges, [2]uint16{uint16(a), uint16(b)})
 	}
 	return s, nil
 }
 
-// Has tells whether a vbucket is in the share.
+// Has reports whether a vbucket is in the share.
 func (s Share) Has(vb uint16) bool {
 	return s.ranges == nil || slices.ContainsFunc(s.ranges, func(r [2]uint16) bool { return r[0] <= vb && vb <= r[1] })
 }
 
-// String gives the text it was read from.
+// String returns the text it was read from.
 func (s Share) String() string { return s.text }

@@ -9,19 +9,19 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"tidemark/feed"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
-	"tidemark/router"
+	"tidemark/projector/feed"
+	"tidemark/projector/router"
 	"tidemark/wire"
 )
 
 // sideKey names a side stream: several backfills and catchups run beside each other (PR-8).
 type sideKey struct{ topic, bucket string }
 
-// side is a side stream: one request's vbuckets of a bucket, from a DCP connection of its own to one endpoint (PR-11 forms
-// 2 and 3). When that connection is lost, so are the ones to the endpoint (PR-10).
+// side is a side stream: one request's vbuckets of a bucket, from a DCP connection of its own to one endpoint (PR-11
+// forms 2 and 3). When that connection is lost, so are the ones to the endpoint (PR-10).
 // It ends when all its vbuckets have, when another one takes its place, or when nothing has moved for sideIdleLimit.
 type side struct {
 	p       *Projector
@@ -51,7 +51,8 @@ var (
 )
 
 // openSide is forms 2 and 3 for one bucket.
-func (p *Projector) openSide(ctx context.Context, req *wire.StreamRequest, want *wire.StreamBucket, out *wire.StreamOutcome) error {
+func (p *Projector) openSide(ctx context.Context, req *wire.StreamRequest, want *wire.StreamBucket,
+	out *wire.StreamOutcome) error {
 	below, span := rpc.StartSpan(ctx, "wait for definitions")
 	s, err := p.newSide(below, req, want)
 	rpc.EndSpan(ctx, span, err)
@@ -65,7 +66,10 @@ func (p *Projector) openSide(ctx context.Context, req *wire.StreamRequest, want 
 	// Until it runs it ends with its request, and whatever it waits for ends with it.
 	running := context.AfterFunc(ctx, func() { s.cancel(context.Cause(ctx)) })
 	out.Results, err = s.begin(ctx, old)
-	if !running() && err == nil {
+	if !running() {
+		s.cancel(context.Cause(ctx))
+	}
+	if err == nil { // nor does it run when it was stopped or replaced meanwhile, whatever KV has granted by then
 		err = context.Cause(s.ctx)
 	}
 	if err != nil || s.open == 0 {
@@ -89,8 +93,9 @@ func (s *side) activations() []wire.Activation {
 	return []wire.Activation{a}
 }
 
-// definitionsOf gives the definitions once they are of that revision or a newer one. The leader tells its indexers and its
-// projectors at the same time, and an indexer may be the first to hear: it waits a little here instead of asking again.
+// definitionsOf returns the definitions once they are of that revision or a newer one. The leader tells its indexers
+// and its projectors at the same time, and an indexer may be the first to hear: it waits a little here instead of
+// asking again.
 func (p *Projector) definitionsOf(ctx context.Context, revision uint64) (*wire.Definitions, error) {
 	patience := time.NewTimer(p.patience)
 	defer patience.Stop()
@@ -108,7 +113,8 @@ func (p *Projector) definitionsOf(ctx context.Context, revision uint64) (*wire.D
 		case <-ctx.Done():
 		case <-p.runCtx.Done():
 		}
-		return nil, rpc.Refuse(rpc.CodeUnavailable, "projector %s does not have definitions revision %d yet; try again", p.cfg.ID, revision)
+		return nil, rpc.Refuse(rpc.CodeUnavailable, "projector %s does not have definitions revision %d yet; try again",
+			p.cfg.ID, revision)
 	}
 }
 
@@ -133,10 +139,12 @@ func (p *Projector) newSide(ctx context.Context, req *wire.StreamRequest, want *
 	}
 	pl.faults = p.faults.of(pl.ids)
 	if len(pl.view.Copies(t.Node)) == 0 {
-		return nil, rpc.Refuse(rpc.CodeUnavailable, "topic %q: definitions revision %d has none of indexes %v, copies %v on node %d in bucket %q that can be evaluated; try again (%v)",
+		return nil, rpc.Refuse(rpc.CodeUnavailable, "topic %q: definitions revision %d has none of indexes %v, copies %v "+
+			"on node %d in bucket %q that can be evaluated; try again (%v)",
 			req.Topic, defs.Revision, t.Indexes, t.Copies, t.Node, want.Bucket, errors.Join(bad...))
 	}
-	s := &side{p: p, key: sideKey{req.Topic, want.Bucket}, target: t, want: want, inc: index.Incarnation{Counter: req.Incarnation.Counter}, class: class, plan: pl,
+	s := &side{p: p, key: sideKey{req.Topic, want.Bucket}, target: t, want: want,
+		inc: index.Incarnation{Counter: req.Incarnation.Counter}, class: class, plan: pl,
 		streams: map[feed.StreamID]*stream{}, ended: make(chan struct{})}
 	s.ctx, s.cancel = context.WithCancelCause(p.runCtx)
 	return s, nil
@@ -153,7 +161,8 @@ func (p *Projector) reserve(s *side) (old []*side, err error) {
 		}
 	}
 	if len(p.sides)-len(old) >= maxSideStreams {
-		return nil, rpc.Refuse(rpc.CodeUnavailable, "projector %s has %d side streams open, the most it can; try again", p.cfg.ID, maxSideStreams)
+		return nil, rpc.Refuse(rpc.CodeUnavailable, "projector %s has %d side streams open, the most it can; try again",
+			p.cfg.ID, maxSideStreams)
 	}
 	for _, o := range old {
 		o.cancel(errSideReplaced)
@@ -186,7 +195,8 @@ func (s *side) begin(asked context.Context, old []*side) ([]wire.StartResult, er
 	if at.config.UUID != "" && at.config.UUID != uuid {
 		return nil, recreated(bucket, at.config.UUID, uuid)
 	}
-	s.topic, err = s.p.router.Open(router.TopicConfig{Path: s.key.topic, Class: s.class, Bucket: bucket, BucketUUID: uuid, VBuckets: at.config.NumVBuckets()})
+	s.topic, err = s.p.router.Open(router.TopicConfig{Path: s.key.topic, Class: s.class, Bucket: bucket, BucketUUID: uuid,
+		VBuckets: at.config.NumVBuckets()})
 	if err != nil {
 		return nil, rpc.Refuse(rpc.CodeUnavailable, "%v", err)
 	}
@@ -209,9 +219,17 @@ func (s *side) openStreams(at *kvState) []wire.StartResult {
 			results[i].Outcome = wire.StartNotMine
 			continue
 		}
-		all[i] = &stream{vb: req.VBucket, inc: s.inc, purge: at.purgeAt(req.VBucket, req.Seqno), revision: at.revision, end: req.End, branch: req.Branch,
+		all[i] = &stream{vb: req.VBucket, inc: s.inc, purge: at.purgeAt(req.VBucket, req.Seqno), revision: at.revision,
+			end: req.End, branch: req.Branch,
 			start: feed.Position{Seqno: req.Seqno, SnapStart: req.Window.Start, SnapEnd: req.Window.End}}
 		asked, reqs = append(asked, i), append(reqs, s.request(all[i], req.VBUUID))
+	}
+	if s.target.Sums {
+		for _, st := range all {
+			if st != nil {
+				st.promise = &promise{places: s.plan.promised}
+			}
+		}
 	}
 	answers := s.conn.OpenStreams(s.ctx, reqs)
 	var g errgroup.Group
@@ -239,7 +257,8 @@ func (s *side) openStreams(at *kvState) []wire.StartResult {
 }
 
 // settled is the outcome of a stream that KV was asked for; nil: there is none.
-func (s *side) settled(st *stream, req wire.StreamStart, r wire.StartResult, at *kvState, a feed.StreamAnswer) (*stream, wire.StartResult) {
+func (s *side) settled(st *stream, req wire.StreamStart, r wire.StartResult, at *kvState, a feed.StreamAnswer) (*stream,
+	wire.StartResult) {
 	if again(a.Err, &req) {
 		a.Log, a.Err = s.conn.OpenStream(s.ctx, s.request(st, req.Previous))
 	}
@@ -247,7 +266,8 @@ func (s *side) settled(st *stream, req wire.StreamStart, r wire.StartResult, at 
 		return nil, refusal(s.ctx, s.conn, r, at, a.Err)
 	}
 	if st.log = convertLog(a.Log); st.failedOver(st.log) {
-		_ = s.conn.CloseStream(s.ctx, st.vb) // its events find nobody, and the whole connection goes when the others have ended
+		// its events find nobody, and the whole connection goes when the others have ended
+		_ = s.conn.CloseStream(s.ctx, st.vb)
 		return nil, st.failover(r, at)
 	}
 	return st, st.begunAs(r, at)
@@ -268,12 +288,13 @@ func (s *side) run() {
 		err = s.drain()
 	}
 	if err != nil && s.p.runCtx.Err() == nil {
-		s.p.log.Info("a side stream ended early; its indexer will ask again if it still wants it", "topic", s.key.topic, "bucket", s.key.bucket, "error", err)
+		s.p.log.Info("a side stream ended early; its indexer will ask again if it still wants it", "topic", s.key.topic,
+			"bucket", s.key.bucket, "error", err)
 	}
 }
 
-// drain waits until the endpoint has taken everything. One that takes nothing for a while is given up, unless it is to be
-// retried for ever.
+// drain waits until the endpoint has taken everything. One that takes nothing for a while is given up, unless it is to
+// be retried for ever.
 func (s *side) drain() error {
 	for left := s.queued(); ; {
 		ctx, cancel := context.WithTimeout(s.ctx, s.p.drainFor)
@@ -333,8 +354,8 @@ func (s *side) watchdog() {
 	}
 }
 
-// waits tells whether it is no failure that nothing moves: it is to be retried for ever, or it has no end and its endpoint
-// has taken all that there is.
+// waits reports whether it is no failure that nothing moves: it is to be retried for ever, or it has no end and its
+// endpoint has taken all that there is.
 func (s *side) waits() bool {
 	if s.target.RetryForever {
 		return true
@@ -372,9 +393,9 @@ func (s *side) pumpAll(ctx context.Context) error {
 	return nil
 }
 
-// block gives a block's events to the router, and the streams that have ended back. KV ends a finite stream with the snapshot
-// that its end lies in, which may be millions of documents further on. Documents come in order, so that the first one above
-// the end says that everything up to the end has come.
+// block returns a block's events to the router, and the streams that have ended back. KV ends a finite stream with the
+// snapshot that its end lies in, which may be millions of documents further on. Documents come in order, so that the
+// first one above the end says that everything up to the end has come.
 func (s *side) block(ctx context.Context, p *pump, block *feed.Block) (over []*stream, err error) {
 	defer p.tell()
 	for i := range block.Events {
@@ -403,9 +424,9 @@ func (s *side) block(ctx context.Context, p *pump, block *feed.Block) (over []*s
 	return over, nil
 }
 
-// endAll ends streams that KV has sent up to their end. What KV left out as de-duplicated has a newer version at or below
-// KV's present high seqno, so that is the reach that the indexer is told: no marker of a finite stream says it. The last
-// version at or below the end may be among what was left out, so the end itself is what has been covered.
+// endAll ends streams that KV has sent up to their end. What KV left out as de-duplicated has a newer version at or
+// below KV's present high seqno, so that is the reach that the indexer is told: no marker of a finite stream says it.
+// The last version at or below the end may be among what was left out, so the end itself is what has been covered.
 func (s *side) endAll(ctx context.Context, p *pump, over []*stream) error {
 	all, err := s.conn.HighSeqnos(ctx)
 	if err != nil {

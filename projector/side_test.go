@@ -3,6 +3,7 @@ package projector
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,14 +11,15 @@ import (
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
-	"tidemark/mcbp"
+	"tidemark/kv/mcbp"
 	"tidemark/statecontext"
 	"tidemark/wire"
 )
 
 // backfill is a request for vbuckets 3 and 4 up to seqno 10.
 func (w *world) backfill(id uint64, boot string) *wire.StreamRequest {
-	return w.sideRequest(id, boot, 1, []index.CopyID{10}, wire.StreamStart{VBucket: 3, End: 10}, wire.StreamStart{VBucket: 4, End: 10})
+	return w.sideRequest(id, boot, 1, []index.CopyID{10}, wire.StreamStart{VBucket: 3, End: 10},
+		wire.StreamStart{VBucket: 4, End: 10})
 }
 
 // beside opens a side stream beside the test.
@@ -63,7 +65,13 @@ func TestSideStreamsAreReplaced(t *testing.T) {
 	if err := <-second; err != nil {
 		t.Error(err)
 	}
-	w.eventually("BEGIN", func() bool { return len(w.side.kinds(keyversion.StreamBegin)) == 2 })
+	w.eventually("BEGIN of both", func() bool { // one may come more than once
+		begun := map[uint16]bool{}
+		for _, b := range w.side.kinds(keyversion.StreamBegin) {
+			begun[b.VBucket] = true
+		}
+		return begun[3] && begun[4]
+	})
 	for _, b := range w.side.kinds(keyversion.StreamBegin) {
 		if b.Incarnation.Counter != 2 {
 			t.Errorf("BEGIN of request %d", b.Incarnation.Counter)
@@ -103,7 +111,8 @@ func TestSideStreamStoppedWhileItOpens(t *testing.T) {
 	e.set(func() { e.answer[3] = make(chan any) }) // KV never answers
 	first := w.beside(w.backfill(1, "boot"))
 	w.eventually("KV is asked", func() bool { return e.stream(3).peer != nil })
-	if err := w.client.Stop(context.Background(), w.url, &wire.StreamStop{Fence: wire.Fence{ClusterID: "c1"}, Topic: "/backfill/1/7"}); err != nil {
+	if err := w.client.Stop(context.Background(), w.url, &wire.StreamStop{Fence: wire.Fence{ClusterID: "c1"},
+		Topic: "/backfill/1/7"}); err != nil {
 		t.Error(err)
 	}
 	if err := <-first; err == nil {
@@ -137,8 +146,36 @@ func TestSideStreamsEnd(t *testing.T) {
 	}
 }
 
-// An engine ends a finite stream with the snapshot that its end lies in. The first document above the end ends the stream for who
-// asked: it does not wait for, and does not get, what the engine goes on to send.
+// The end of a side stream says what was evaluated of each vbucket, where that was asked for; it is what arrives.
+func TestSideStreamPromises(t *testing.T) {
+	e := newEngine(t)
+	w := newWorldAt(t, e.Addr())
+	w.define(1, 1)
+	req := w.backfill(1, "boot") // up to 10
+	req.Side.Sums = true
+	if err := <-w.beside(req); err != nil {
+		t.Fatal(err)
+	}
+	for _, vb := range []uint16{3, 4} {
+		e.stream(vb).write(0, 12)
+		e.stream(vb).end(mcbp.EndOK)
+	}
+	w.eventually("END", func() bool { return len(w.side.kinds(keyversion.StreamEnd)) == 2 })
+	for _, end := range w.side.kinds(keyversion.StreamEnd) {
+		var arrived keyversion.Sums
+		for _, d := range w.side.kinds(keyversion.Insert) {
+			if d.VBucket == end.VBucket {
+				arrived.AddEvent(&d)
+			}
+		}
+		if keys := end.Sums.Of(1, 0).Keys; len(end.Sums) != 1 || keys != 10 || !slices.Equal(end.Sums, arrived) {
+			t.Errorf("vbucket %d: %+v is promised, %+v arrived", end.VBucket, end.Sums, arrived)
+		}
+	}
+}
+
+// An engine ends a finite stream with the snapshot that its end lies in. The first document above the end ends the
+// stream for who asked: it does not wait for, and does not get, what the engine goes on to send.
 func TestSideStreamGoesBeyondItsEnd(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -180,11 +217,13 @@ func TestSideRequestsThatCannotBe(t *testing.T) {
 		change func(*wire.StreamRequest)
 		code   string
 	}{
-		"another cluster":   {func(r *wire.StreamRequest) { r.Fence.ClusterID = "c2" }, rpc.AsProblem(wire.ErrForeignCluster).Code},
-		"no class":          {func(r *wire.StreamRequest) { r.Topic = "/other/1" }, rpc.CodeBadRequest},
-		"no path":           {func(r *wire.StreamRequest) { r.Topic = "backfill" }, rpc.CodeBadRequest},
-		"no id":             {func(r *wire.StreamRequest) { r.Topic = "/backfill/" }, rpc.CodeBadRequest},
-		"a long topic":      {func(r *wire.StreamRequest) { r.Topic += strings.Repeat("x", wire.MaxTopic) }, rpc.CodeBadRequest},
+		"another cluster": {func(r *wire.StreamRequest) { r.Fence.ClusterID = "c2" },
+			rpc.AsProblem(wire.ErrForeignCluster).Code},
+		"no class": {func(r *wire.StreamRequest) { r.Topic = "/other/1" }, rpc.CodeBadRequest},
+		"no path":  {func(r *wire.StreamRequest) { r.Topic = "backfill" }, rpc.CodeBadRequest},
+		"no id":    {func(r *wire.StreamRequest) { r.Topic = "/backfill/" }, rpc.CodeBadRequest},
+		"a long topic": {func(r *wire.StreamRequest) { r.Topic += strings.Repeat("x", wire.MaxTopic) },
+			rpc.CodeBadRequest},
 		"maintenance":       {func(r *wire.StreamRequest) { r.Topic = "/maintenance" }, rpc.CodeBadRequest},
 		"another indexer's": {func(r *wire.StreamRequest) { r.Topic = "/catchup/2/7" }, rpc.CodeBadRequest},
 		"not an indexer's":  {func(r *wire.StreamRequest) { r.Topic = "/catchup/251" }, rpc.CodeBadRequest},
@@ -193,13 +232,17 @@ func TestSideRequestsThatCannotBe(t *testing.T) {
 		"no copies":         {func(r *wire.StreamRequest) { r.Side.Copies = nil }, rpc.CodeBadRequest},
 		"copies, indexes":   {func(r *wire.StreamRequest) { r.Side.Indexes = []index.ID{1} }, rpc.CodeBadRequest},
 		"no buckets":        {func(r *wire.StreamRequest) { r.Buckets = nil }, rpc.CodeBadRequest},
-		"a bucket twice":    {func(r *wire.StreamRequest) { r.Buckets = append(r.Buckets, r.Buckets[0]) }, rpc.CodeBadRequest},
-		"no vbuckets":       {func(r *wire.StreamRequest) { r.Buckets[0].Restart = wire.RestartTimestamp{} }, rpc.CodeBadRequest},
-		"no end":            {func(r *wire.StreamRequest) { r.Buckets[0].Restart.Ends = nil }, rpc.CodeBadRequest},
-		"a short column":    {func(r *wire.StreamRequest) { r.Buckets[0].Restart.Ends = r.Buckets[0].Restart.Ends[:1] }, rpc.CodeBadRequest},
-		"later revision":    {func(r *wire.StreamRequest) { r.Side.Revision = 2 }, rpc.CodeUnavailable},
-		"unknown copies":    {func(r *wire.StreamRequest) { r.Side.Copies = []index.CopyID{99} }, rpc.CodeUnavailable},
-		"recreated bucket":  {func(r *wire.StreamRequest) { r.Buckets[0].BucketUUID = "fedcba9876543210fedcba9876543210" }, string(statecontext.BucketIsGone)},
+		"a bucket twice": {func(r *wire.StreamRequest) { r.Buckets = append(r.Buckets, r.Buckets[0]) },
+			rpc.CodeBadRequest},
+		"no vbuckets": {func(r *wire.StreamRequest) { r.Buckets[0].Restart = wire.RestartTimestamp{} },
+			rpc.CodeBadRequest},
+		"no end": {func(r *wire.StreamRequest) { r.Buckets[0].Restart.Ends = nil }, rpc.CodeBadRequest},
+		"a short column": {func(r *wire.StreamRequest) { r.Buckets[0].Restart.Ends = r.Buckets[0].Restart.Ends[:1] },
+			rpc.CodeBadRequest},
+		"later revision": {func(r *wire.StreamRequest) { r.Side.Revision = 2 }, rpc.CodeUnavailable},
+		"unknown copies": {func(r *wire.StreamRequest) { r.Side.Copies = []index.CopyID{99} }, rpc.CodeUnavailable},
+		"recreated bucket": {func(r *wire.StreamRequest) { r.Buckets[0].BucketUUID = "fedcba9876543210fedcba9876543210" },
+			string(statecontext.BucketIsGone)},
 	} {
 		req := w.backfill(1, "boot")
 		c.change(req)

@@ -8,17 +8,18 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"tidemark/feed"
 	"tidemark/index"
 	"tidemark/internal/rpc"
-	"tidemark/mcbp"
+	"tidemark/kv/mcbp"
+	"tidemark/projector/feed"
 	"tidemark/statecontext"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
 
 // startAll answers a request for maintenance streams. Requests of the same vbucket wait for each other, others do not.
-func (b *bucket) startAll(ctx context.Context, inc index.Incarnation, restart *wire.RestartTimestamp) ([]wire.StartResult, error) {
+func (b *bucket) startAll(ctx context.Context, inc index.Incarnation,
+	restart *wire.RestartTimestamp) ([]wire.StartResult, error) {
 	at, err := b.control.state(ctx)
 	if err != nil {
 		return nil, err
@@ -100,10 +101,12 @@ func (m *starts) run(ctx context.Context, c *connection) {
 	_ = g.Wait() // outcomes carry the errors
 }
 
-// mostTogether is how many streams wait for each other's answers: a vbucket that KV is silent about holds no more of them up.
+// mostTogether is how many streams wait for each other's answers: a vbucket that KV is silent about holds no more of
+// them up.
 const mostTogether = 64
 
-// startTogether opens streams whose gates are held, and lets go of them when KV has answered for all, or answers no more.
+// startTogether opens streams whose gates are held, and lets go of them when KV has answered for all, or answers no
+// more.
 func (m *starts) startTogether(ctx context.Context, c *connection, all []start) {
 	streams, vbuuids := make([]*stream, len(all)), make([]uint64, len(all))
 	for i := range all {
@@ -129,11 +132,13 @@ func (m *starts) startTogether(ctx context.Context, c *connection, all []start) 
 
 // recreated words the refusal of a bucket that is not the one that is meant.
 func recreated(name, have, want string) error {
-	return rpc.Refuse(string(statecontext.BucketIsGone), "bucket %q has uuid %s here, the request means %s: it was deleted and created again", name, have, want)
+	return rpc.Refuse(string(statecontext.BucketIsGone), "bucket %q has uuid %s here, the request means %s: it was "+
+		"deleted and created again", name, have, want)
 }
 
 // start starts one vbucket's stream, or says why not.
-func (b *bucket) start(ctx context.Context, c *connection, inc index.Incarnation, req *wire.StreamStart, at *kvState) wire.StartResult {
+func (b *bucket) start(ctx context.Context, c *connection, inc index.Incarnation, req *wire.StreamStart,
+	at *kvState) wire.StartResult {
 	if int(req.VBucket) >= len(b.gates) {
 		return failedStart(req, fmt.Sprintf("the bucket has %d vbuckets", len(b.gates)))
 	}
@@ -152,8 +157,8 @@ func failedStart(req *wire.StreamStart, why string) wire.StartResult {
 	return wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: req.VBucket}, Outcome: wire.StartFailed, Detail: why}
 }
 
-// claimed gives the stream that KV is to be asked for, or the outcome of a request that ends here; the caller holds the
-// vbucket's gate.
+// claimed returns the stream that KV is to be asked for, or the outcome of a request that ends here; the caller holds
+// the vbucket's gate.
 func (b *bucket) claimed(inc index.Incarnation, req *wire.StreamStart, at *kvState) (wire.StartResult, *stream) {
 	r := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: req.VBucket}}
 	switch now, outcome := b.claim(req.VBucket, inc); {
@@ -169,15 +174,17 @@ func (b *bucket) claimed(inc index.Incarnation, req *wire.StreamStart, at *kvSta
 	if end == 0 {
 		end = mcbp.EndOfTime
 	}
-	s := &stream{vb: req.VBucket, inc: inc, purge: at.purgeAt(req.VBucket, req.Seqno), revision: at.revision, end: end, branch: req.Branch,
-		start: feed.Position{Seqno: req.Seqno, SnapStart: req.Window.Start, SnapEnd: req.Window.End}}
+	s := &stream{vb: req.VBucket, inc: inc, purge: at.purgeAt(req.VBucket, req.Seqno), revision: at.revision, end: end,
+		branch: req.Branch,
+		start:  feed.Position{Seqno: req.Seqno, SnapStart: req.Window.Start, SnapEnd: req.Window.End}}
 	tracker := feed.NewTracker(s.start)
 	s.complete.Store(tracker.Progress().Complete)
 	return r, s
 }
 
 // settled is the outcome of a stream that KV was asked for, with its answer; the caller holds the vbucket's gate.
-func (b *bucket) settled(ctx context.Context, c *connection, s *stream, req *wire.StreamStart, at *kvState, err error) wire.StartResult {
+func (b *bucket) settled(ctx context.Context, c *connection, s *stream, req *wire.StreamStart, at *kvState,
+	err error) wire.StartResult {
 	r := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: req.VBucket}}
 	if again(err, req) { // the producer may have lost its newest branch, which shares this seqno with the one before
 		err = c.open(ctx, s, req.Previous)
@@ -197,13 +204,13 @@ func (b *bucket) settled(ctx context.Context, c *connection, s *stream, req *wir
 	return s.begunAs(r, at)
 }
 
-// again tells whether KV's answer is a ROLLBACK that the branch before may not get.
+// again reports whether KV's answer is a ROLLBACK that the branch before may not get.
 func again(err error, req *wire.StreamStart) bool {
 	var rollback *feed.RollbackError
 	return errors.As(err, &rollback) && req.Previous != 0 && req.Previous != req.VBUUID
 }
 
-// failedOver tells whether KV is on another branch than the asker knew when it chose the start (PR-12).
+// failedOver reports whether KV is on another branch than the asker knew when it chose the start (PR-12).
 func (s *stream) failedOver(log timestamp.FailoverLog) bool {
 	return s.branch != 0 && log.Newest() != s.branch
 }
@@ -212,7 +219,8 @@ func (s *stream) failedOver(log timestamp.FailoverLog) bool {
 func (s *stream) failover(r wire.StartResult, at *kvState) wire.StartResult {
 	settle(&r, s.log)
 	r.Outcome, r.Purge, r.Revision, r.High = wire.StartFailover, s.purge, s.revision, at.highs[s.vb]
-	r.Detail = fmt.Sprintf("the KV node is on branch %d, the request knows %d: read its failover log again", s.log.Newest(), s.branch)
+	r.Detail = fmt.Sprintf("the KV node is on branch %d, the request knows %d: read its failover log again",
+		s.log.Newest(), s.branch)
 	return r
 }
 
@@ -307,7 +315,8 @@ func (b *bucket) stop(ctx context.Context, vbuckets []uint16, inc index.Incarnat
 	if c == nil {
 		return
 	}
-	// A node that does not hear it sends on, under an incarnation that counts no more, until the vbucket's next start or stop.
+	// A node that does not hear it sends on, under an incarnation that counts no more, until the vbucket's next start or
+	// stop.
 	ctx, cancel := context.WithTimeout(ctx, stopTimeout)
 	defer cancel()
 	var g errgroup.Group
@@ -316,6 +325,7 @@ func (b *bucket) stop(ctx context.Context, vbuckets []uint16, inc index.Incarnat
 		g.Go(func() error { return c.discard(ctx, s) })
 	}
 	if err := g.Wait(); err != nil {
-		b.p.log.Warn("KV has not heard that streams are stopped; what they bring counts no more", "bucket", b.name, "vbuckets", len(closing), "error", err)
+		b.p.log.Warn("KV has not heard that streams are stopped; what they bring counts no more", "bucket", b.name,
+			"vbuckets", len(closing), "error", err)
 	}
 }

@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"slices"
 
-	"tidemark/feed"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/internal/version"
 	"tidemark/keyversion"
-	"tidemark/router"
+	"tidemark/projector/feed"
+	"tidemark/projector/router"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -17,8 +17,10 @@ import (
 // state is the ProjectorState (PR-2). It takes locks that nobody holds while waiting for anything, so that data that is
 // stuck does not stop it.
 func (p *Projector) state() *wire.ProjectorState {
-	s := &wire.ProjectorState{ID: p.cfg.ID, BootID: p.bootID, Version: version.Full(), KV: []string{p.cfg.KV}, Share: p.cfg.Share.String(), Cluster: p.clusterID(),
-		Admin: p.cfg.TLS.BaseURL(rpc.Advertised(p.listener.Addr(), p.cfg.Advertise)), Counters: p.counters.all(), Faults: p.faults.list(),
+	s := &wire.ProjectorState{ID: p.cfg.ID, BootID: p.bootID, Version: version.Full(), KV: []string{p.cfg.KV},
+		Share: p.cfg.Share.String(), Cluster: p.clusterID(),
+		Admin: p.cfg.TLS.BaseURL(rpc.Advertised(p.listener.Addr(), p.cfg.Advertise)), Counters: p.counters.all(),
+		Faults:  p.faults.list(),
 		Buckets: []wire.BucketState{}, Definitions: []wire.DefinitionState{}}
 	p.mu.Lock()
 	defs := p.defs
@@ -32,7 +34,8 @@ func (p *Projector) state() *wire.ProjectorState {
 		s.Revision = defs.Revision
 		for i := range defs.Indexes {
 			if d := &defs.Indexes[i]; d.State.Active() {
-				s.Definitions = append(s.Definitions, wire.DefinitionState{Index: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State})
+				s.Definitions = append(s.Definitions, wire.DefinitionState{Index: d.ID, Name: d.Name, Bucket: d.Bucket,
+					State: d.State})
 			}
 		}
 	}
@@ -45,16 +48,18 @@ func (p *Projector) state() *wire.ProjectorState {
 	return s
 }
 
-// state is one bucket's part. The lock is held for a copy of the list alone: what is read of a stream is atomic, or set before
-// it came on the list.
+// state is one bucket's part. The lock is held for a copy of the list alone: what is read of a stream is atomic, or set
+// before it came on the list.
 func (b *bucket) state() wire.BucketState {
-	s := wire.BucketState{Bucket: b.name, BucketUUID: b.uuid, Revision: b.applied(), Activations: b.activations(), BufferBytes: feed.DefaultBufferBytes}
+	s := wire.BucketState{Bucket: b.name, BucketUUID: b.uuid, Revision: b.applied(), Activations: b.activations(),
+		BufferBytes: feed.DefaultBufferBytes}
 	b.mu.Lock()
 	streams, c := slices.Clone(b.streams), b.conn
 	b.mu.Unlock()
 	streams = slices.DeleteFunc(streams, func(st *stream) bool { return st == nil })
 	n := len(streams)
-	s.VBuckets, s.VBUUIDs, s.Seqnos, s.Complete = make([]uint16, n), make([]uint64, n), make([]uint64, n), make([]uint64, n)
+	s.VBuckets, s.VBUUIDs, s.Seqnos, s.Complete = make([]uint16, n), make([]uint64, n), make([]uint64, n),
+		make([]uint64, n)
 	s.Incarnations, s.Ended, s.Revisions = make([]index.Incarnation, n), make([]bool, n), make([]timestamp.MapRevision, n)
 	for i, st := range streams {
 		s.VBuckets[i], s.VBUUIDs[i] = st.vb, st.log.Newest()
@@ -95,7 +100,8 @@ func (p *Projector) topics() []wire.TopicState {
 	p.mu.Unlock()
 	all := make([]wire.TopicState, 0, len(buckets)+len(sides))
 	for _, b := range buckets {
-		all = append(all, topicState(b.topic, keyversion.ClassMaintenance, 0, wire.MaintenanceTopic, b.name, b.plan.Load().ids, b.running()))
+		all = append(all, topicState(b.topic, keyversion.ClassMaintenance, 0, wire.MaintenanceTopic, b.name,
+			b.plan.Load().ids, b.running()))
 	}
 	for _, s := range sides {
 		if t := s.opened.Load(); t != nil {
@@ -108,10 +114,13 @@ func (p *Projector) topics() []wire.TopicState {
 	return all
 }
 
-func topicState(t *router.Topic, class keyversion.Class, node index.NodeID, path, bucket string, ids []index.ID, running int) wire.TopicState {
-	s := wire.TopicState{Topic: path, TopicID: topicID(class, node), Bucket: bucket, Indexes: ids, VBuckets: running, Endpoints: []wire.EndpointState{}}
+func topicState(t *router.Topic, class keyversion.Class, node index.NodeID, path, bucket string, ids []index.ID,
+	running int) wire.TopicState {
+	s := wire.TopicState{Topic: path, TopicID: topicID(class, node), Bucket: bucket, Indexes: ids, VBuckets: running,
+		Endpoints: []wire.EndpointState{}}
 	for _, l := range t.Lanes() {
-		s.Endpoints = append(s.Endpoints, wire.EndpointState{Node: l.Node, Address: l.Address, Connection: l.Connection, State: l.State,
+		s.Endpoints = append(s.Endpoints, wire.EndpointState{Node: l.Node, Address: l.Address, Connection: l.Connection,
+			State: l.State,
 			Queue: wire.QueueFill{Filled: l.QueueBytes, Limit: l.LimitBytes}, Dropping: l.Dropping, Slow: l.Slow})
 	}
 	return s

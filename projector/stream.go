@@ -7,10 +7,10 @@ import (
 	"sync/atomic"
 
 	"tidemark/expression"
-	"tidemark/feed"
 	"tidemark/index"
 	"tidemark/keyversion"
-	"tidemark/router"
+	"tidemark/projector/feed"
+	"tidemark/projector/router"
 	"tidemark/timestamp"
 )
 
@@ -45,11 +45,13 @@ type stream struct {
 	last    uint64           // last seqno given to the router
 	window  timestamp.Window // of last; Start is the newest complete seqno before it
 	reach   uint64           // highest window end seen
+	promise *promise         // nil: nobody asked for it
 }
 
 // request is what KV is asked for the stream.
 func (s *stream) request(vbuuid uint64) feed.StreamRequest {
-	return feed.StreamRequest{VBucket: s.vb, ID: s.id, Start: s.start.Seqno, End: s.end, VBUUID: vbuuid, SnapStart: s.start.SnapStart, SnapEnd: s.start.SnapEnd}
+	return feed.StreamRequest{VBucket: s.vb, ID: s.id, Start: s.start.Seqno, End: s.end, VBUUID: vbuuid,
+		SnapStart: s.start.SnapStart, SnapEnd: s.start.SnapEnd}
 }
 
 // pump takes the events of streams and gives them to a topic: the evaluation of documents and the way into the router.
@@ -81,8 +83,8 @@ func (c *sums) note(e *feed.Event) {
 	}
 }
 
-// tell adds the sums to the counters that others read: at the end of a block, and before a stream's complete seqno is known, so
-// that whoever has seen that also sees the documents counted.
+// tell adds the sums to the counters that others read: at the end of a block, and before a stream's complete seqno is
+// known, so that whoever has seen that also sees the documents counted.
 func (p *pump) tell() {
 	if p.sums == (sums{}) {
 		return
@@ -105,7 +107,8 @@ func (p *pump) begin(ctx context.Context, s *stream, e *feed.Event, pl *plan) er
 	}
 	log := convertLog(entries)
 	if s.failedOver(log) {
-		return fmt.Errorf("%w: vbucket %d: KV failed over before it began", errStreamBroken, s.vb) // the answer to the request says so
+		// the answer to the request says so
+		return fmt.Errorf("%w: vbucket %d: KV failed over before it began", errStreamBroken, s.vb)
 	}
 	s.tracker, s.plan, s.last, s.vbuuid = feed.NewTracker(s.start), pl, s.start.Seqno, log.Newest()
 	s.window = timestamp.Window{Start: s.start.Seqno, End: s.start.Seqno}
@@ -120,7 +123,7 @@ func (p *pump) begin(ctx context.Context, s *stream, e *feed.Event, pl *plan) er
 	return p.topic.Sync(s.vb, s.vbuuid, s.complete.Load())
 }
 
-// take gives one event of a begun stream to the router. completed tells that the newest complete seqno has moved.
+// take returns one event of a begun stream to the router. completed tells that the newest complete seqno has moved.
 func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bool, err error) {
 	progress, err := s.tracker.Observe(e)
 	if err != nil {
@@ -158,7 +161,8 @@ func (p *pump) take(ctx context.Context, s *stream, e *feed.Event) (completed bo
 }
 
 // place notes the window of the item that comes now. For those downstream it starts where the stream was last complete,
-// wherever KV's marker starts: what lies between was de-duplicated into this window, or is part of one that was cut short.
+// wherever KV's marker starts: what lies between was de-duplicated into this window, or is part of one that was cut
+// short.
 func (s *stream) place(p feed.Progress) {
 	if p.SnapEnd != s.window.End {
 		s.window = timestamp.Window{Start: s.complete.Load(), End: p.SnapEnd}
@@ -172,7 +176,8 @@ func (p *pump) fill(s *stream, e *feed.Event) {
 
 func (p *pump) mutation(ctx context.Context, s *stream, e *feed.Event) error {
 	p.fill(s, e)
-	result := s.plan.program.EvaluateMeta(&p.scratch, e.Key, expression.DocMeta{CAS: e.CAS, Expiration: e.Expiry, Flags: e.Flags}, e.Value)
+	result := s.plan.program.EvaluateMeta(&p.scratch, e.Key, expression.DocMeta{CAS: e.CAS, Expiration: e.Expiry,
+		Flags: e.Flags}, e.Value)
 	if result.Errors > 0 {
 		p.counters.errors.Add(uint64(result.Errors))
 		p.faults.note(s.plan, &result, e)
@@ -181,6 +186,9 @@ func (p *pump) mutation(ctx context.Context, s *stream, e *feed.Event) error {
 	for i := range s.plan.program.Sources() {
 		p.keys = append(p.keys, result.Keys(i))
 	}
+	if s.promise != nil {
+		s.promise.add(e.Key, e.Seqno, p.keys)
+	}
 	p.doc.Keys = p.keys
 	return p.topic.Mutation(ctx, s.vb, &p.doc)
 }
@@ -188,7 +196,11 @@ func (p *pump) mutation(ctx context.Context, s *stream, e *feed.Event) error {
 // end says downstream that a begun stream is over.
 func (p *pump) end(ctx context.Context, s *stream, reach uint64) {
 	if s.begun && !s.ended.Load() {
-		_ = p.topic.End(ctx, s.vb, s.last, reach) // a closed topic has nobody left to tell
+		var sums keyversion.Sums
+		if s.promise != nil {
+			sums = s.promise.sums
+		}
+		_ = p.topic.End(ctx, s.vb, s.last, reach, sums) // a closed topic has nobody left to tell
 	}
 	s.ended.Store(true)
 }

@@ -42,14 +42,16 @@ func (p *Projector) subscribe(ctx context.Context, req *wire.Subscribe) (*wire.S
 	if len(restart.Ends) == 0 {
 		restart.Ends = slices.Repeat([]uint64{wire.NoEnd}, restart.Len())
 	}
-	asked := &wire.StreamRequest{Fence: wire.Fence{ClusterID: p.clusterID()}, Topic: "/backfill/" + req.ID, Incarnation: index.Incarnation{Counter: req.Counter},
-		Buckets: []wire.StreamBucket{{Bucket: req.Bucket, BucketUUID: info.UUID, Restart: restart}},
-		Side:    &wire.SideTarget{Indexes: ids, Endpoint: req.Endpoint, RetryForever: req.RetryForever}}
+	asked := &wire.StreamRequest{Fence: wire.Fence{ClusterID: p.clusterID()}, Topic: "/backfill/" + req.ID,
+		Incarnation: index.Incarnation{Counter: req.Counter},
+		Buckets:     []wire.StreamBucket{{Bucket: req.Bucket, BucketUUID: info.UUID, Restart: restart}},
+		Side:        &wire.SideTarget{Indexes: ids, Endpoint: req.Endpoint, RetryForever: req.RetryForever}}
 	reply, err := p.streams(ctx, asked)
 	if err != nil {
 		return nil, err
 	}
-	return &wire.Subscription{ClusterID: asked.Fence.ClusterID, Topic: asked.Topic, BucketUUID: info.UUID, VBuckets: info.VBuckets, Indexes: ids,
+	return &wire.Subscription{ClusterID: asked.Fence.ClusterID, Topic: asked.Topic, BucketUUID: info.UUID,
+		VBuckets: info.VBuckets, Indexes: ids,
 		Results: reply.Buckets[0].Results}, nil
 }
 
@@ -58,19 +60,22 @@ func indexesOf(d *wire.Definitions, bucket string, words []string) (ids []index.
 	find := func(word string) bool {
 		for i := range d.Indexes {
 			def := &d.Indexes[i]
-			if def.Bucket == bucket && def.State.Active() && (word == "" || def.Name == word || def.ID.String() == word) && !slices.Contains(ids, def.ID) {
+			if def.Bucket == bucket && def.State.Active() && (word == "" || def.Name == word || def.ID.String() == word) &&
+				!slices.Contains(ids, def.ID) {
 				ids = append(ids, def.ID)
 			}
 		}
 		return len(ids) > 0
 	}
 	if len(words) == 0 && !find("") {
-		return nil, rpc.Refuse(rpc.CodeNotFound, "bucket %q has no active index at definitions revision %d", bucket, d.Revision)
+		return nil, rpc.Refuse(rpc.CodeNotFound, "bucket %q has no active index at definitions revision %d", bucket,
+			d.Revision)
 	}
 	for _, w := range words {
 		before := len(ids)
 		if w == "" || !find(w) || len(ids) == before {
-			return nil, rpc.Refuse(rpc.CodeNotFound, "bucket %q has no active index %q beside those named before it, at definitions revision %d; want ids or names, each once", bucket, w, d.Revision)
+			return nil, rpc.Refuse(rpc.CodeNotFound, "bucket %q has no active index %q beside those named before it, at "+
+				"definitions revision %d; want ids or names, each once", bucket, w, d.Revision)
 		}
 	}
 	return ids, nil

@@ -13,8 +13,8 @@ import (
 	"tidemark/wire"
 )
 
-// POST /v1/topics: an external subscriber gets what there is and what comes, without an end, and nobody gives it up while it
-// has taken everything.
+// POST /v1/topics: an external subscriber gets what there is and what comes, without an end, and nobody gives it up
+// while it has taken everything.
 func TestSubscribe(t *testing.T) {
 	w := newWorld(t)
 	w.define(1, 1, 2)
@@ -25,7 +25,8 @@ func TestSubscribe(t *testing.T) {
 	if err := json.Unmarshal([]byte(answer), &reply); err != nil || status != http.StatusOK {
 		t.Fatalf("%d %s %v", status, answer, err)
 	}
-	if reply.ClusterID != "c1" || reply.Topic != "/backfill/audit" || reply.BucketUUID != testUUID || reply.VBuckets != vbuckets || fmt.Sprint(reply.Indexes) != "[2]" ||
+	if reply.ClusterID != "c1" || reply.Topic != "/backfill/audit" || reply.BucketUUID != testUUID ||
+		reply.VBuckets != vbuckets || fmt.Sprint(reply.Indexes) != "[2]" ||
 		len(reply.Results) != vbuckets {
 		t.Errorf("%+v", reply)
 	}
@@ -58,14 +59,16 @@ func TestSubscribe(t *testing.T) {
 			t.Errorf("%s: %d %s", body, status, answer)
 		}
 	}
-	if err := w.client.Stop(t.Context(), w.url, &wire.StreamStop{Fence: wire.Fence{ClusterID: "c1"}, Topic: "/backfill/audit"}); err != nil {
+	if err := w.client.Stop(t.Context(), w.url, &wire.StreamStop{Fence: wire.Fence{ClusterID: "c1"},
+		Topic: "/backfill/audit"}); err != nil {
 		t.Error(err)
 	}
 }
 
 // Of finite streams a standstill is a failure, unless the request wants them kept for ever (RT-5).
 func TestWhoIsGivenUp(t *testing.T) {
-	finite := &wire.StreamBucket{Restart: wire.RestartTimestamp{VBuckets: []uint16{1}, VBUUIDs: []uint64{0}, Seqnos: []uint64{0}, Ends: []uint64{9}}}
+	finite := &wire.StreamBucket{Restart: wire.RestartTimestamp{VBuckets: []uint16{1}, VBUUIDs: []uint64{0},
+		Seqnos: []uint64{0}, Ends: []uint64{9}}}
 	if (&side{want: finite, target: &wire.SideTarget{}}).waits() {
 		t.Error("a finite stream may stand still")
 	}
@@ -74,8 +77,8 @@ func TestWhoIsGivenUp(t *testing.T) {
 	}
 }
 
-// When KV has sent all of a finite stream, an endpoint that takes nothing is given up; that of a request which is to be retried for ever is not, and
-// has everything as soon as it can be reached.
+// When KV has sent all of a finite stream, an endpoint that takes nothing is given up; that of a request which is to be
+// retried for ever is not, and has everything as soon as it can be reached.
 func TestWhatIsLeftAtTheEnd(t *testing.T) {
 	w := newWorld(t)
 	w.define(1, 1)
@@ -92,7 +95,8 @@ func TestWhatIsLeftAtTheEnd(t *testing.T) {
 		for vb, end := range ends {
 			restart.Add(wire.StreamStart{VBucket: vb, End: end})
 		}
-		b, err := json.Marshal(wire.Subscribe{ID: id, Bucket: testBucket, Endpoint: addr, Counter: 1, Restart: &restart, RetryForever: forever})
+		b, err := json.Marshal(wire.Subscribe{ID: id, Bucket: testBucket, Endpoint: addr, Counter: 1, Restart: &restart,
+			RetryForever: forever})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -125,6 +129,9 @@ func TestWhatIsLeftAtTheEnd(t *testing.T) {
 	beats := s.beats.Load()
 	w.eventually("it has waited again and again", func() bool { return s.beats.Load() >= beats+5 })
 	late := newEndpointAt(t, addr)
-	w.eventually("everything", func() bool { return len(late.rows(1)) == n && len(late.kinds(keyversion.StreamEnd)) == len(ends) })
+	w.eventually("everything", func() bool {
+		return len(late.rows(1)) == n &&
+			len(late.kinds(keyversion.StreamEnd)) == len(ends)
+	})
 	w.eventually("its end", func() bool { return !there("ever") })
 }

@@ -13,7 +13,7 @@ import (
 	"tidemark/wire"
 )
 
-// completes gives the complete seqno of each vbucket that a report tells of; what moved in the brief form included.
+// completes returns the complete seqno of each vbucket that a report tells of; what moved in the brief form included.
 func completes(t testing.TB, r *wire.ProjectorReport) map[uint16]uint64 {
 	t.Helper()
 	all := map[uint16]uint64{}
@@ -29,8 +29,8 @@ func completes(t testing.TB, r *wire.ProjectorReport) map[uint16]uint64 {
 	return all
 }
 
-// TestSyncWaitsForWhatIsWanted: the answer comes when all streams that run are complete up to what is wanted, or when its time
-// is over with what there is; it tells of one bucket, and everything of it.
+// TestSyncWaitsForWhatIsWanted: the answer comes when all streams that run are complete up to what is wanted, or when
+// its time is over with what there is; it tells of one bucket, and everything of it.
 func TestSyncWaitsForWhatIsWanted(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -45,12 +45,15 @@ func TestSyncWaitsForWhatIsWanted(t *testing.T) {
 	ask := func(waitMS int64, want ...uint64) (*wire.ProjectorReport, time.Duration) {
 		t.Helper()
 		began := time.Now()
-		r, err := w.client.Sync(context.Background(), w.url, &wire.SyncRequest{Fence: fence, Bucket: testBucket, Want: want, WaitMS: waitMS})
+		r, err := w.client.Sync(context.Background(), w.url, &wire.SyncRequest{Fence: fence, Bucket: testBucket, Want: want,
+			WaitMS: waitMS})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.ID != "p1" || r.BootID == "" || r.ClusterID != "c1" || r.Base != 0 || len(r.Buckets) != 1 || !r.Buckets[0].Full ||
-			r.Buckets[0].Bucket != testBucket || r.Buckets[0].BucketUUID != testUUID || fmt.Sprint(r.Buckets[0].VBuckets) != "[3 4 5]" || len(r.Buckets[0].Logs[0]) != 1 {
+		if r.ID != "p1" || r.BootID == "" || r.ClusterID != "c1" || r.Base != 0 || len(r.Buckets) != 1 ||
+			!r.Buckets[0].Full ||
+			r.Buckets[0].Bucket != testBucket || r.Buckets[0].BucketUUID != testUUID ||
+			fmt.Sprint(r.Buckets[0].VBuckets) != "[3 4 5]" || len(r.Buckets[0].Logs[0]) != 1 {
 			t.Fatalf("%+v", r)
 		}
 		return r, time.Since(began)
@@ -99,16 +102,19 @@ func TestSyncWaitsForWhatIsWanted(t *testing.T) {
 
 	old := fence
 	old.Term, fence = 0, w.fence()
-	if _, err := w.client.Sync(context.Background(), w.url, &wire.SyncRequest{Fence: old, Bucket: testBucket}); rpc.AsProblem(err).Code != rpc.CodeFenced {
+	if _, err := w.client.Sync(context.Background(), w.url, &wire.SyncRequest{Fence: old,
+		Bucket: testBucket}); rpc.AsProblem(err).Code != rpc.CodeFenced {
 		t.Errorf("of an older leader: %v", err)
 	}
-	if r, err := w.client.Sync(context.Background(), w.url, &wire.SyncRequest{Fence: fence, Bucket: "nowhere", Want: []uint64{1}, WaitMS: time.Hour.Milliseconds()}); err != nil || len(r.Buckets) != 0 || r.Sequence == 0 {
+	if r, err := w.client.Sync(context.Background(), w.url, &wire.SyncRequest{Fence: fence, Bucket: "nowhere",
+		Want: []uint64{1}, WaitMS: time.Hour.Milliseconds()}); err != nil || len(r.Buckets) != 0 || r.Sequence == 0 {
 		t.Errorf("of a bucket that is not here: %+v, %v", r, err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	gone := make(chan error, 1)
 	go func() {
-		_, err := w.client.Sync(ctx, w.url, &wire.SyncRequest{Fence: fence, Bucket: testBucket, Want: []uint64{0, 0, 0, 100}, WaitMS: time.Hour.Milliseconds()})
+		_, err := w.client.Sync(ctx, w.url, &wire.SyncRequest{Fence: fence, Bucket: testBucket, Want: []uint64{0, 0, 0, 100},
+			WaitMS: time.Hour.Milliseconds()})
 		gone <- err
 	}()
 	cancel()
@@ -117,8 +123,9 @@ func TestSyncWaitsForWhatIsWanted(t *testing.T) {
 	}
 }
 
-// TestReportNumbers: reports, SYNC answers and answers to a hello share one numbering. No number is given twice, and a later one
-// never shows an earlier state. Between reports each names the one that it goes on from, whatever else was numbered in between.
+// TestReportNumbers: reports, SYNC answers and answers to a hello share one numbering. No number is given twice, and a
+// later one never shows an earlier state. Between reports each names the one that it goes on from, whatever else was
+// numbered in between.
 func TestReportNumbers(t *testing.T) {
 	e := newEngine(t)
 	w := newWorldAt(t, e.Addr())
@@ -167,7 +174,10 @@ func TestReportNumbers(t *testing.T) {
 		defer w.manager.mu.Unlock()
 		return slices.Clone(w.manager.reports)
 	}
-	answered := slices.MaxFunc(all, func(a, b *wire.ProjectorReport) int { return cmp.Compare(a.Sequence, b.Sequence) }).Sequence
+	answered := slices.MaxFunc(all, func(a, b *wire.ProjectorReport) int {
+		return cmp.Compare(a.Sequence,
+			b.Sequence)
+	}).Sequence
 	w.eventually("a report of the last window, and one after the last answer", func() bool {
 		return slices.ContainsFunc(reported(), func(r wire.ProjectorReport) bool { return r.Sequence > answered }) &&
 			slices.ContainsFunc(reported(), func(r wire.ProjectorReport) bool { return completes(t, &r)[3] == 2*windows }) &&
@@ -219,7 +229,8 @@ func TestALostReport(t *testing.T) {
 		n := len(w.manager.reports)
 		return n > 0 && w.manager.reports[n-1].Base > 0
 	}
-	w.eventually("reports tell what is new", func() bool { w.manager.mu.Lock(); defer w.manager.mu.Unlock(); return based() })
+	w.eventually("reports tell what is new",
+		func() bool { w.manager.mu.Lock(); defer w.manager.mu.Unlock(); return based() })
 	w.manager.mu.Lock()
 	w.manager.lose, w.manager.lost = 1, nil
 	before := len(w.manager.reports)
@@ -239,8 +250,10 @@ func TestALostReport(t *testing.T) {
 		}
 		return false
 	})
-	if next.Base != 0 || len(next.Buckets) != 1 || !next.Buckets[0].Full || fmt.Sprint(next.Buckets[0].VBuckets) != "[3]" || !next.FaultsToo {
+	if next.Base != 0 || len(next.Buckets) != 1 || !next.Buckets[0].Full ||
+		fmt.Sprint(next.Buckets[0].VBuckets) != "[3]" || !next.FaultsToo {
 		t.Errorf("%+v", next)
 	}
-	w.eventually("and then what is new again", func() bool { w.manager.mu.Lock(); defer w.manager.mu.Unlock(); return based() })
+	w.eventually("and then what is new again",
+		func() bool { w.manager.mu.Lock(); defer w.manager.mu.Unlock(); return based() })
 }

@@ -8,7 +8,8 @@ import (
 	"tidemark/internal/rpc"
 )
 
-// tasks are the goroutines and requests of a projector: none begins after wait was called, and wait sees the end of all.
+// tasks are the goroutines and requests of a projector: none begins after wait was called, and wait sees the end of
+// all.
 type tasks struct {
 	mu      sync.Mutex
 	over    bool
@@ -85,7 +86,7 @@ func (g gate) tryLock() bool {
 
 func (g gate) unlock() { <-g }
 
-// joined gives a context that ends with either; the function must be called.
+// joined returns a context that ends with either; the function must be called.
 func joined(a, b context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(a)
 	stop := context.AfterFunc(b, func() { cancel(context.Cause(b)) })

@@ -5,16 +5,16 @@ import (
 	"slices"
 	"time"
 
-	"tidemark/feed"
-	"tidemark/mcbp"
+	"tidemark/kv/mcbp"
+	"tidemark/projector/feed"
 	"tidemark/wire"
 )
 
 // Times and numbers of looks at what the KV node has.
 const (
 	lookInterval = 500 * time.Millisecond
-	// lookPatience is how long the KV node may take to answer a look before it counts as silent; it doubles, up to kvTimeout, while
-	// looks fail, and halves when they succeed: where everything is slow, the node is heard all the same.
+	// lookPatience is how long the KV node may take to answer a look before it counts as silent; it doubles, up to
+	// kvTimeout, while looks fail, and halves when they succeed: where everything is slow, the node is heard all the same.
 	lookPatience = time.Second
 	// silentEvery is how many looks pass between two at which streams that bring nothing are asked for.
 	silentEvery = 6
@@ -22,16 +22,18 @@ const (
 	mapAfter, mapEvery = 20, 10
 )
 
-// sight is what the looks at the KV node have shown. It belongs to the watch, but for what it hands over in bucket.hosted.
+// sight is what the looks at the KV node have shown. It belongs to the watch, but for what it hands over in
+// bucket.hosted.
 type sight struct {
 	looks, changed int // how many, and the newest one that saw a change
 	patience       time.Duration
 }
 
-// watch looks at the KV node, for three things that nobody says. Engines are known to say nothing on the stream when a vbucket was
-// taken over by another node; it would just bring nothing more, for ever. A vbucket that comes to this node may still be streamed
-// from another one that hangs: the coordinator is told what the node has, and under which map. And a node that does not answer is
-// not waited for by anybody who has a question: it is asked here alone, until it answers again.
+// watch looks at the KV node, for three things that nobody says. Engines are known to say nothing on the stream when a
+// vbucket was taken over by another node; it would just bring nothing more, for ever. A vbucket that comes to this node
+// may still be streamed from another one that hangs: the coordinator is told what the node has, and under which map.
+// And a node that does not answer is not waited for by anybody who has a question: it is asked here alone, until it
+// answers again.
 func (b *bucket) watch() {
 	tick := time.NewTicker(lookInterval)
 	defer tick.Stop()
@@ -53,9 +55,9 @@ const looksAtOnce = 64
 func (b *bucket) checkOwnership() { b.look(true) }
 
 // look ends the streams of vbuckets that KV does not host any more, and those that KV does not have any more. A
-// vbucket may have left and come back since the last look: then KV hosts it, and has nothing for the stream of before. So a
-// stream that has brought nothing since the last look, though KV is at another seqno, is asked for. It may as well wait for
-// an indexer, or for its turn to be read from disk.
+// vbucket may have left and come back since the last look: then KV hosts it, and has nothing for the stream of before.
+// So a stream that has brought nothing since the last look, though KV is at another seqno, is asked for. It may as well
+// wait for an indexer, or for its turn to be read from disk.
 func (b *bucket) look(silentToo bool) {
 	b.mu.Lock()
 	c := b.conn
@@ -96,7 +98,8 @@ func (b *bucket) look(silentToo bool) {
 		}
 	}
 	if left > 0 {
-		b.p.log.Warn("vbuckets have left the KV node, or were away for a time; their streams are ended", "bucket", b.name, "vbuckets", left)
+		b.p.log.Warn("vbuckets have left the KV node, or were away for a time; their streams are ended", "bucket", b.name,
+			"vbuckets", left)
 		c.kick()
 	}
 }
@@ -107,7 +110,8 @@ func (b *bucket) judge(ctx context.Context, err error) {
 	case b.ctx.Err() != nil:
 	case err != nil && ctx.Err() != nil:
 		if !b.control.silent.Swap(true) {
-			b.p.log.Warn("the KV node does not answer; nobody waits for it until it does", "bucket", b.name, "kv", b.p.cfg.KV, "waited", b.sight.patience)
+			b.p.log.Warn("the KV node does not answer; nobody waits for it until it does", "bucket", b.name, "kv", b.p.cfg.KV,
+				"waited", b.sight.patience)
 		}
 		b.sight.patience = min(2*b.sight.patience, kvTimeout)
 	default:
@@ -151,7 +155,7 @@ func (b *bucket) sees(ctx context.Context) ([]mcbp.VBucketSeqno, error) {
 	return highs, nil
 }
 
-// mapAt gives which map the node has; where nothing moves, as it was.
+// mapAt returns which map the node has; where nothing moves, as it was.
 func (b *bucket) mapAt(ctx context.Context, conn feed.Feed) (*wire.Hosted, error) {
 	if was := b.hosted.Load(); was != nil && b.sight.looks-b.sight.changed > mapAfter && b.sight.looks%mapEvery != 0 {
 		return &wire.Hosted{Node: was.Node, Revision: was.Revision}, nil
@@ -163,7 +167,8 @@ func (b *bucket) mapAt(ctx context.Context, conn feed.Feed) (*wire.Hosted, error
 	return &wire.Hosted{Node: b.p.nodeOf(config), Revision: revisionOf(config)}, nil
 }
 
-// nodeOf names the KV node in a way that two projectors at one node agree on: by its place in the map, or else by the address here.
+// nodeOf names the KV node in a way that two projectors at one node agree on: by its place in the map, or else by the
+// address here.
 func (p *Projector) nodeOf(config *mcbp.ClusterConfig) string {
 	if n := config.ThisNode(); n >= 0 {
 		if addr, err := config.KVAddr(n, "", false); err == nil {
@@ -173,7 +178,7 @@ func (p *Projector) nodeOf(config *mcbp.ClusterConfig) string {
 	return p.cfg.KV
 }
 
-// has tells whether KV still has a stream. It does as long as it cannot be asked.
+// has reports whether KV still has a stream. It does as long as it cannot be asked.
 func (c *connection) has(ctx context.Context, s *stream) bool {
 	gate := c.b.gates[s.vb]
 	select {

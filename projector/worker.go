@@ -6,12 +6,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"tidemark/feed"
-	"tidemark/router"
+	"tidemark/projector/feed"
+	"tidemark/projector/router"
 )
 
-// worker takes the events of its share of a connection's vbuckets (PR-15): vbucket v belongs to worker v % of. The order
-// within a vbucket is the connection's.
+// worker takes the events of its share of a connection's vbuckets (PR-15): vbucket v belongs to worker v % of. The
+// order within a vbucket is the connection's.
 type worker struct {
 	conn   *connection
 	number int
@@ -106,7 +106,7 @@ func (w *worker) sync() {
 	}
 }
 
-// block gives the worker's events of a block to the router.
+// block returns the worker's events of a block to the router.
 func (w *worker) block(ctx context.Context, block *feed.Block) {
 	tell, moved := false, false
 	for i := range block.Events {
@@ -150,8 +150,8 @@ func (w *worker) block(ctx context.Context, block *feed.Block) {
 	}
 }
 
-// begin makes a stream its vbucket's current one. The former one is over then, whatever KV still says of it: engines may
-// say its END late or never.
+// begin makes a stream its vbucket's current one. The former one is over then, whatever KV still says of it: engines
+// may say its END late or never.
 func (w *worker) begin(ctx context.Context, s *stream, e *feed.Event) {
 	if old := w.current[s.vb]; old != nil {
 		w.gone(old)
@@ -189,13 +189,14 @@ func (w *worker) gone(s *stream) {
 	}
 }
 
-// broken gives a stream up: it is ended here, and closed at KV without waiting for it.
+// broken returns a stream up: it is ended here, and closed at KV without waiting for it.
 func (w *worker) broken(ctx context.Context, s *stream, err error) {
 	if ctx.Err() != nil || errors.Is(err, router.ErrClosed) {
 		w.gone(s)
 		return
 	}
-	w.conn.b.p.log.Error("a stream is given up; the coordinator will ask for it again", "bucket", w.conn.b.name, "vbucket", s.vb,
+	w.conn.b.p.log.Error("a stream is given up; the coordinator will ask for it again", "bucket", w.conn.b.name, "vbucket",
+		s.vb,
 		"incarnation", s.inc, "seqno", s.last, "error", err)
 	if s.begun {
 		w.pump.end(ctx, s, 0)

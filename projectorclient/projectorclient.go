@@ -54,7 +54,8 @@ func (c *Client) Bucket(ctx context.Context, addr string, req *wire.BucketReques
 }
 
 // FailoverLogs asks for the failover logs of hosted vbuckets.
-func (c *Client) FailoverLogs(ctx context.Context, addr string, req *wire.FailoverLogsRequest) (*wire.FailoverLogsReply, error) {
+func (c *Client) FailoverLogs(ctx context.Context, addr string, req *wire.FailoverLogsRequest) (*wire.FailoverLogsReply,
+	error) {
 	return rpc.Call[wire.FailoverLogsReply](ctx, c.rpc, ControlTimeout, http.MethodPost, addr+"/v1/failoverlogs", req)
 }
 
@@ -91,5 +92,6 @@ func (c *Client) Seqnos(ctx context.Context, addr string, req *wire.SeqnosReques
 
 // Sync asks for a fresh report on one bucket.
 func (c *Client) Sync(ctx context.Context, addr string, req *wire.SyncRequest) (*wire.ProjectorReport, error) {
-	return rpc.Call[wire.ProjectorReport](ctx, c.rpc, ReadTimeout+time.Duration(req.WaitMS)*time.Millisecond, http.MethodPost, addr+"/v1/sync", req)
+	return rpc.Call[wire.ProjectorReport](ctx, c.rpc, ReadTimeout+time.Duration(req.WaitMS)*time.Millisecond,
+		http.MethodPost, addr+"/v1/sync", req)
 }

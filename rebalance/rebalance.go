@@ -1,12 +1,19 @@
-// Package rebalance decides where copies of slices live (IM-19): as balanced as the nodes allow, never two replicas of
-// a slice on one node, spread over zones as far as possible. It is exact: a minimum-cost flow, whose optimality is
-// certified on every call.
+// Package rebalance decides where copies of slices live (IM-18, IM-19): as balanced as the nodes allow, never two
+// replicas of a slice on one node, spread over zones as far as possible. Place says where those of a new index go,
+// Substitute those of an indexer that was removed, and Make what has to move when nodes came, are to go or were lost,
+// or when indexes are to have more or fewer replicas.
 //
-// What it promises: the same input gives the same placement; no other placement of the new copies gives a smaller sum
-// of the squares of load over capacity.
+// What it promises: the same input gives the same answer. Place and Make are exact: a minimum-cost flow, whose
+// optimality is certified on every call. In this order, no other placement
+//   - has the copies of fewer slices close together in zones,
+//   - gives a smaller sum over nodes of copies² / capacity,
+//   - gives a smaller sum over indexes and nodes of copies² / capacity, so that each node holds of each index its share
+//     rounded up or down where the rest allows it; where the slices of an index are of one size, the bytes of a node
+//     differ from its share by at most one slice of each index,
+//   - needs fewer new copies, and of those with as many, fewer bytes but for a 4096th of all.
 //
-// What it never does: move anything. It says where new copies go: those of a new index (Place), and those of an indexer
-// that was removed (Substitute). Moving copies that are well to other nodes (IM-18) is not there yet.
+// What it never does: move anything, or look at a clock. A plan is a list of steps, each of which can be taken twice;
+// it says of what placement it was made, and Stale refuses by name another one.
 package rebalance
 
 import (
@@ -38,8 +45,58 @@ type Node struct {
 	Name     string // as its --id says; UUID or Name may stand in the WITH clause's "nodes"
 	Zone     string // "" is a zone like any other
 	Capacity uint32 // relative weight; 0 counts as 1
-	Load     int    // copies that it has already
+	Load     int    // copies that it has already; Make counts for itself
+	Role     Role   // Place asks for nodes that serve only
 }
+
+// Role says what may be done with a node.
+type Role uint8
+
+// The roles.
+const (
+	Serving Role = iota // takes copies and gives them
+	Going               // is to hold nothing in the end; what it has can be copied
+	Lost                // is to hold nothing in the end; nothing can be copied from it
+)
+
+// String returns the word that people see.
+func (r Role) String() string {
+	switch r {
+	case Serving:
+		return "serving"
+	case Going:
+		return "leaving"
+	case Lost:
+		return "lost"
+	}
+	return fmt.Sprintf("role(%d)", r)
+}
+
+// MarshalText makes the JSON form the word.
+func (r Role) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (r *Role) UnmarshalText(b []byte) error {
+	for _, x := range []Role{Serving, Going, Lost} {
+		if x.String() == string(b) {
+			*r = x
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: role %q", ErrInput, b)
+}
+
+func (n *Node) label() string {
+	if n.Name != "" {
+		return n.Name
+	}
+	if n.UUID != "" {
+		return n.UUID
+	}
+	return fmt.Sprintf("node %d", n.ID)
+}
+
+func (n *Node) weight() int64 { return int64(max(n.Capacity, 1)) }
 
 // Placement is one copy to be made.
 type Placement struct {
@@ -51,7 +108,7 @@ type Placement struct {
 // MaxCopies bounds one request: slices times replicas.
 const MaxCopies = 64 << 10
 
-// Allowed gives the nodes that a list of names or uuids allows (the WITH clause's "nodes"); an empty list allows all.
+// Allowed returns the nodes that a list of names or uuids allows (the WITH clause's "nodes"); an empty list allows all.
 // Errors wrap ErrUnknownNode.
 func Allowed(nodes []Node, wanted []string) ([]Node, error) {
 	if len(wanted) == 0 {
@@ -116,12 +173,14 @@ func Place(nodes []Node, sliceCount, replicas int) ([]Placement, error) {
 			return number(hosts, copies), nil
 		}
 		if perZone >= copies {
-			return nil, fmt.Errorf("%w: %d slices of %d copies on %d nodes have no placement", ErrInput, sliceCount, copies, len(nodes))
+			return nil, fmt.Errorf("%w: %d slices of %d copies on %d nodes have no placement", ErrInput, sliceCount, copies,
+				len(nodes))
 		}
 	}
 }
 
-// solve finds the hosts of each slice. full is false when the copies do not fit with perZone copies of a slice in a zone.
+// solve finds the hosts of each slice. full is false when the copies do not fit with perZone copies of a slice in a
+// zone.
 func solve(nodes []Node, sliceCount, copies, perZone int) (hosts [][]index.NodeID, full bool, err error) {
 	p := newProblem(nodes, sliceCount, perZone)
 	// Nearly all copies go to where the level of a plain water-filling says; only the rest needs to be weighed one by
@@ -140,7 +199,7 @@ func solve(nodes []Node, sliceCount, copies, perZone int) (hosts [][]index.NodeI
 	return nil, false, fmt.Errorf("%w: %d slices of %d copies on %d nodes", ErrCertificate, sliceCount, copies, len(nodes))
 }
 
-// fillLevel gives the highest cost of a copy such that all copies of at most that cost are fewer than total; -1 when
+// fillLevel returns the highest cost of a copy such that all copies of at most that cost are fewer than total; -1 when
 // there is none.
 func fillLevel(nodes []Node, sliceCount, total int) int64 {
 	count := func(cost int64) (n int) {
@@ -195,20 +254,20 @@ func (p *problem) zone(s, z int) int { return 1 + p.slices + s*p.zones + z }
 func (p *problem) graph(copies int, base int64) *graph {
 	g := newGraph(p.sink + 1)
 	for s := range p.slices {
-		g.add(p.source, p.slice(s), int32(copies), 0)
+		g.add(p.source, p.slice(s), int32(copies), cost{})
 		for z := range p.zones {
-			g.add(p.slice(s), p.zone(s, z), int32(p.perZone), 0)
+			g.add(p.slice(s), p.zone(s, z), int32(p.perZone), cost{})
 		}
 		for i := range p.nodes {
 			i = (i + s) % len(p.nodes) // spread equal choices over the nodes
-			g.add(p.zone(s, p.zoneOf[i]), p.first+i, 1, 0)
+			g.add(p.zone(s, p.zoneOf[i]), p.first+i, 1, cost{})
 		}
 	}
 	for i, n := range p.nodes {
 		free := below(n, p.slices, base)
-		g.add(p.first+i, p.sink, int32(free), 0)
+		g.add(p.first+i, p.sink, int32(free), cost{})
 		for k := free; k < p.weighed(free, base); k++ {
-			g.add(p.first+i, p.sink, 1, growth(n, k))
+			g.add(p.first+i, p.sink, 1, cost{balance: growth(n, k)})
 		}
 	}
 	return g
@@ -225,19 +284,20 @@ func (p *problem) weighed(free int, base int64) int {
 // aboveLevel is how many copies of a node are weighed above the level; one is enough unless zones forbid the level.
 const aboveLevel = 3
 
-// proves tells whether the solution is optimal at the true costs also: every free copy is used, and would be worth its
-// true cost; and the copies that were left out of the graph would not pay.
+// proves reports whether the solution is optimal at the true costs also: every free copy is used, and would be worth
+// its true cost; and the copies that were left out of the graph would not pay.
 func (p *problem) proves(g *graph, base int64) bool {
 	for i, n := range p.nodes {
 		free, u := below(n, p.slices, base), p.first+i
-		if k := p.weighed(free, base); k < p.slices && growth(n, k)+g.pot[u]-g.pot[p.sink] < 0 {
+		if k := p.weighed(free, base); k < p.slices && growth(n, k)+g.pot[u].balance-g.pot[p.sink].balance < 0 {
 			return false
 		}
 		if free == 0 {
 			continue
 		}
 		for _, a := range g.adj[u] {
-			if int(a.to) == p.sink && a.cost == 0 && (a.cap > 0 || growth(n, free-1)+g.pot[u]-g.pot[p.sink] > 0) {
+			if int(a.to) == p.sink && a.cost == (cost{}) && (a.cap > 0 ||
+				growth(n, free-1)+g.pot[u].balance-g.pot[p.sink].balance > 0) {
 				return false
 			}
 		}

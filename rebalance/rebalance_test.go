@@ -18,7 +18,7 @@ func nodes(loads ...int) (ns []Node) {
 	return ns
 }
 
-// check gives the copies per node, and fails unless each slice has all its replicas on different allowed nodes.
+// check returns the copies per node, and fails unless each slice has all its replicas on different allowed nodes.
 func check(t interface {
 	Helper()
 	Fatalf(string, ...any)
@@ -132,7 +132,8 @@ func TestErrors(t *testing.T) {
 		}
 	}
 	ns := nodes(0, 0, 0)
-	if got, err := Allowed(ns, []string{"n3", "u1", "n1"}); err != nil || len(got) != 2 || got[0].ID != 3 || got[1].ID != 1 {
+	if got, err := Allowed(ns, []string{"n3", "u1", "n1"}); err != nil || len(got) != 2 || got[0].ID != 3 ||
+		got[1].ID != 1 {
 		t.Errorf("%v, %v", got, err)
 	}
 	if _, err := Allowed(ns, []string{"n4"}); !errors.Is(err, ErrUnknownNode) || !strings.Contains(err.Error(), `"n4"; active are n1, n2, n3`) {
@@ -157,7 +158,7 @@ func TestOptimal(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := cost(ns, check(t, ns, ps, sliceCount, replicas))
+		got := spread(ns, check(t, ns, ps, sliceCount, replicas))
 		if want := exhaustive(ns, sliceCount, replicas+1, map[index.NodeID]int{}); got != want {
 			t.Fatalf("cost %d, the best is %d: %+v", got, want, ps)
 		}
@@ -168,7 +169,7 @@ func TestOptimal(t *testing.T) {
 	})
 }
 
-func cost(ns []Node, load map[index.NodeID]int) (sum int64) {
+func spread(ns []Node, load map[index.NodeID]int) (sum int64) {
 	for _, n := range ns {
 		for k := range load[n.ID] {
 			sum += growth(n, k)
@@ -179,7 +180,7 @@ func cost(ns []Node, load map[index.NodeID]int) (sum int64) {
 
 func exhaustive(ns []Node, sliceCount, copies int, load map[index.NodeID]int) int64 {
 	if sliceCount == 0 {
-		return cost(ns, load)
+		return spread(ns, load)
 	}
 	best := int64(1) << 62
 	for set := range 1 << len(ns) {

@@ -4,7 +4,8 @@ import "fmt"
 
 // Substitute finds, for copies whose node is gone, other nodes: one that has no copy of that slice, in a zone that has
 // none if there is one, with the least load for its capacity, the lowest id among equals. held are the copies that the
-// index keeps. The Load of the chosen nodes is raised in place, so that many indexes spread. Errors wrap ErrTooFewNodes.
+// index keeps. The Load of the chosen nodes is raised in place, so that many indexes spread. Errors wrap
+// ErrTooFewNodes.
 func Substitute(nodes []Node, held, lost []Placement) ([]Placement, error) {
 	chosen := make([]Placement, 0, len(lost))
 	for _, l := range lost {

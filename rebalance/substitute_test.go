@@ -18,13 +18,18 @@ func TestSubstitute(t *testing.T) {
 		held, lost, want []Placement
 		err              error
 	}{
-		"spreads":       {[]Node{{ID: 1}, {ID: 2}}, nil, []Placement{p(0, 0, 9), p(1, 0, 9), p(2, 0, 9)}, []Placement{p(0, 0, 1), p(1, 0, 2), p(2, 0, 1)}, nil},
-		"by capacity":   {[]Node{{ID: 1, Load: 2}, {ID: 2, Load: 3, Capacity: 2}}, nil, []Placement{p(0, 0, 9)}, []Placement{p(0, 0, 2)}, nil},
-		"never beside":  {[]Node{{ID: 1}, {ID: 2, Load: 50}}, []Placement{p(0, 0, 1)}, []Placement{p(0, 1, 9)}, []Placement{p(0, 1, 2)}, nil},
-		"another zone":  {[]Node{{ID: 1, Zone: "a"}, {ID: 2, Zone: "a"}, {ID: 3, Zone: "b", Load: 9}}, []Placement{p(0, 0, 1)}, []Placement{p(0, 1, 9)}, []Placement{p(0, 1, 3)}, nil},
-		"nobody":        {nil, nil, []Placement{p(0, 0, 9)}, nil, ErrTooFewNodes},
-		"nobody else":   {[]Node{{ID: 1}}, []Placement{p(0, 0, 1)}, []Placement{p(0, 1, 9)}, nil, ErrTooFewNodes},
-		"two of a kind": {[]Node{{ID: 1}, {ID: 2}}, nil, []Placement{p(0, 0, 9), p(0, 1, 9)}, []Placement{p(0, 0, 1), p(0, 1, 2)}, nil},
+		"spreads": {[]Node{{ID: 1}, {ID: 2}}, nil, []Placement{p(0, 0, 9), p(1, 0, 9), p(2, 0, 9)},
+			[]Placement{p(0, 0, 1), p(1, 0, 2), p(2, 0, 1)}, nil},
+		"by capacity": {[]Node{{ID: 1, Load: 2}, {ID: 2, Load: 3, Capacity: 2}}, nil, []Placement{p(0, 0, 9)},
+			[]Placement{p(0, 0, 2)}, nil},
+		"never beside": {[]Node{{ID: 1}, {ID: 2, Load: 50}}, []Placement{p(0, 0, 1)}, []Placement{p(0, 1, 9)},
+			[]Placement{p(0, 1, 2)}, nil},
+		"another zone": {[]Node{{ID: 1, Zone: "a"}, {ID: 2, Zone: "a"}, {ID: 3, Zone: "b", Load: 9}},
+			[]Placement{p(0, 0, 1)}, []Placement{p(0, 1, 9)}, []Placement{p(0, 1, 3)}, nil},
+		"nobody":      {nil, nil, []Placement{p(0, 0, 9)}, nil, ErrTooFewNodes},
+		"nobody else": {[]Node{{ID: 1}}, []Placement{p(0, 0, 1)}, []Placement{p(0, 1, 9)}, nil, ErrTooFewNodes},
+		"two of a kind": {[]Node{{ID: 1}, {ID: 2}}, nil, []Placement{p(0, 0, 9), p(0, 1, 9)},
+			[]Placement{p(0, 0, 1), p(0, 1, 2)}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Substitute(slices.Clone(c.nodes), c.held, c.lost)

@@ -1,5 +1,6 @@
 // Package rollback decides what happens when KV lost history (IM-23): how far each position is still valid, which
-// snapshot a slice goes back to, how far the stability timestamp rewinds, and which step a bucket's rollback takes next.
+// snapshot a slice goes back to, how far the stability timestamp rewinds, and which step a bucket's rollback takes
+// next.
 //
 // What it promises: nothing that is still on KV's branch is given up; a slice goes back to the newest state that is
 // valid, and to zero only where none is; each step can be computed again from what is committed and from answers, so
@@ -32,7 +33,7 @@ const (
 // ErrStep is wrapped when one step may not follow another.
 var ErrStep = errors.New("illegal rollback step")
 
-// String gives the word used in status and in the StateContext.
+// String returns the word used in status and in the StateContext.
 func (s Step) String() string {
 	switch s {
 	case None:
@@ -49,7 +50,7 @@ func (s Step) String() string {
 	return fmt.Sprintf("step(%d)", s)
 }
 
-// CheckNext gives an error wrapping ErrStep unless `to` may follow s: the next one in order, or started again.
+// CheckNext returns an error wrapping ErrStep unless `to` may follow s: the next one in order, or started again.
 func (s Step) CheckNext(to Step) error {
 	if s <= Rollback && (to == (s+1)%(Rollback+1) || to == Started) {
 		return nil
@@ -72,7 +73,7 @@ func (h Hold) Valid(producer timestamp.FailoverLog) bool {
 // Zero says that no state is valid: the vbucket's range is deleted and streamed again.
 const Zero = -1
 
-// Choose gives the place in newestFirst of the first state that is valid on the producer's log, or Zero.
+// Choose returns the place in newestFirst of the first state that is valid on the producer's log, or Zero.
 func Choose(newestFirst []Hold, producer timestamp.FailoverLog) int {
 	for i, h := range newestFirst {
 		if h.Valid(producer) {
@@ -82,8 +83,8 @@ func Choose(newestFirst []Hold, producer timestamp.FailoverLog) int {
 	return Zero
 }
 
-// Failover gives the failover timestamp: per vbucket min(current, the highest seqno that its branch shares with KV's).
-// logs has one failover log per vbucket; the error wraps timestamp.ErrLength when there are not as many.
+// Failover returns the failover timestamp: per vbucket min(current, the highest seqno that its branch shares with
+// KV's). logs has one failover log per vbucket; the error wraps timestamp.ErrLength when there are not as many.
 func Failover(current timestamp.Vector, logs []timestamp.FailoverLog) (timestamp.Vector, error) {
 	if err := current.Check(len(logs)); err != nil {
 		return timestamp.Vector{}, err
@@ -112,13 +113,13 @@ type Log struct {
 // Reply is an indexer's answer to a step.
 type Reply struct {
 	Stale bool // it knows a newer failover log: start again
-	// Restart is the timestamp that it would restore: per vbucket the seqno, timestamp.Infinity where it takes no part. It may
-	// be shorter.
+	// Restart is the timestamp that it would restore: per vbucket the seqno, timestamp.Infinity where it takes no part. It
+	// may be shorter.
 	Restart []uint64
 }
 
-// Rewind gives the stability timestamp from which the bucket goes on: nowhere above s, and on KV's branch everywhere. logs
-// are KV's, by vbucket; the error wraps timestamp.ErrLength when there are not as many.
+// Rewind returns the stability timestamp from which the bucket goes on: nowhere above s, and on KV's branch everywhere.
+// logs are KV's, by vbucket; the error wraps timestamp.ErrLength when there are not as many.
 func Rewind(s Stability, logs []timestamp.FailoverLog) (timestamp.Vector, error) {
 	if err := s.Vector.Check(len(logs)); err != nil {
 		return timestamp.Vector{}, err
@@ -156,8 +157,8 @@ type Context struct {
 	Logs      []timestamp.FailoverLog // per vbucket; KV's from Prepare on, before it what was known
 	Revisions []timestamp.MapRevision // per vbucket, of Logs
 	Restart   timestamp.Vector        // from Restart on
-	// AnyMap: logs under an older vbucket map than one seen count too. Simulations switch the rule off with it, to show what
-	// breaks.
+	// AnyMap: logs under an older vbucket map than one seen count too. Simulations switch the rule off with it, to show
+	// what breaks.
 	AnyMap bool
 }
 
@@ -166,8 +167,8 @@ type Answers struct {
 	Projectors []index.ProjectorID         // that are alive
 	Nodes      []index.NodeID              // indexers of the bucket that are alive
 	Logs       map[index.ProjectorID][]Log // of step started, by who answered
-	// Away: projectors whose KV node does not answer them. They are asked again, and waited for only where the others do not
-	// have every vbucket under one map.
+	// Away: projectors whose KV node does not answer them. They are asked again, and waited for only where the others do
+	// not have every vbucket under one map.
 	Away     map[index.ProjectorID]bool
 	Prepared map[index.NodeID]Reply // of step prepare: what they would restore
 	Done     map[index.NodeID]Reply // of step restart: that they have
@@ -193,12 +194,13 @@ type Decision struct {
 	Reason string
 }
 
-// Next gives the next thing to do for a context. It is the whole machine: started → prepare → restart → rollback → none.
-// Errors wrap ErrStep or timestamp.ErrLength: the context is no legal one.
+// Next returns the next thing to do for a context. It is the whole machine: started → prepare → restart → rollback →
+// none. Errors wrap ErrStep or timestamp.ErrLength: the context is no legal one.
 func Next(c Context, a Answers) (Decision, error) {
 	n := c.Stability.Vector.Len()
 	if len(c.Logs) != n || len(c.Revisions) != n {
-		return Decision{}, fmt.Errorf("%w: %d logs and %d revisions for %d vbuckets", ErrStep, len(c.Logs), len(c.Revisions), n)
+		return Decision{}, fmt.Errorf("%w: %d logs and %d revisions for %d vbuckets", ErrStep, len(c.Logs), len(c.Revisions),
+			n)
 	}
 	switch c.Step {
 	case None:
@@ -235,7 +237,8 @@ func (c Context) started(a Answers) (Decision, error) {
 	for _, p := range a.Projectors {
 		for _, g := range a.Logs[p] {
 			v := int(g.VBucket)
-			if v >= len(logs) || len(g.Log) == 0 || g.Revision.Compare(revisions[v]) < 0 && !c.AnyMap || found[v] && g.Revision == revisions[v] {
+			if v >= len(logs) || len(g.Log) == 0 || g.Revision.Compare(revisions[v]) < 0 && !c.AnyMap || found[v] &&
+				g.Revision == revisions[v] {
 				continue
 			}
 			logs[v], revisions[v], found[v] = g.Log, g.Revision, true
@@ -248,7 +251,8 @@ func (c Context) started(a Answers) (Decision, error) {
 	}
 	if v := older(revisions); len(d.AskLogs) > 0 && !a.Late && v >= 0 {
 		// Under one map each vbucket has one owner; across two maps the one that is away may own it by now.
-		d.Reason = fmt.Sprintf("vbucket %d is known under an older vbucket map than others, and a projector's KV node does not answer", v)
+		d.Reason = fmt.Sprintf("vbucket %d is known under an older vbucket map than others, and a projector's KV node does "+
+			"not answer", v)
 		d.AskLogs = a.Projectors
 		return d, nil
 	}
@@ -259,7 +263,7 @@ func (c Context) started(a Answers) (Decision, error) {
 	return Decision{Advance: true, To: Prepare, Logs: logs, Revisions: revisions, Failover: failover}, nil
 }
 
-// older gives the first of the revisions that is not the newest, or -1.
+// older returns the first of the revisions that is not the newest, or -1.
 func older(revisions []timestamp.MapRevision) int {
 	for v := range revisions {
 		if revisions[v].Compare(revisions[0]) != 0 {
@@ -315,7 +319,7 @@ func (c Context) restart(a Answers) (Decision, error) {
 	return Decision{Advance: true, To: Rollback}, nil
 }
 
-// wait gives who has to be asked still, and whether somebody wants to start again.
+// wait returns who has to be asked still, and whether somebody wants to start again.
 func wait(nodes []index.NodeID, answers map[index.NodeID]Reply) (d Decision, again bool) {
 	for _, n := range nodes {
 		r, ok := answers[n]

@@ -55,8 +55,10 @@ func TestChoose(t *testing.T) {
 }
 
 func TestSteps(t *testing.T) {
-	legal := map[[2]Step]bool{{None, Started}: true, {Started, Prepare}: true, {Prepare, Restart}: true, {Restart, Rollback}: true,
-		{Rollback, None}: true, {Started, Started}: true, {Prepare, Started}: true, {Restart, Started}: true, {Rollback, Started}: true}
+	legal := map[[2]Step]bool{{None, Started}: true, {Started, Prepare}: true, {Prepare, Restart}: true,
+		{Restart, Rollback}: true,
+		{Rollback, None}:    true, {Started, Started}: true, {Prepare, Started}: true, {Restart, Started}: true,
+		{Rollback, Started}: true}
 	for from := None; from <= Rollback+1; from++ {
 		for to := None; to <= Rollback+1; to++ {
 			err := from.CheckNext(to)
@@ -84,7 +86,8 @@ func context(step Step) Context {
 
 func TestMachine(t *testing.T) {
 	ctx := context(Started)
-	ans := Answers{Projectors: []index.ProjectorID{"p1", "p2"}, Nodes: []index.NodeID{1, 2}, Logs: map[index.ProjectorID][]Log{},
+	ans := Answers{Projectors: []index.ProjectorID{"p1", "p2"}, Nodes: []index.NodeID{1, 2},
+		Logs:     map[index.ProjectorID][]Log{},
 		Prepared: map[index.NodeID]Reply{}, Done: map[index.NodeID]Reply{}}
 	next := func() Decision {
 		t.Helper()
@@ -103,9 +106,11 @@ func TestMachine(t *testing.T) {
 	if d := next(); d.Advance || d.Reason == "" {
 		t.Fatalf("with a stale log: %+v", d)
 	}
-	ans.Logs["p2"] = append(ans.Logs["p2"], Log{VBucket: 0, Log: log(c, 60, a, 0), Revision: timestamp.MapRevision{Rev: 4}})
+	ans.Logs["p2"] = append(ans.Logs["p2"], Log{VBucket: 0, Log: log(c, 60, a, 0),
+		Revision: timestamp.MapRevision{Rev: 4}})
 	d := next()
-	if !d.Advance || d.To != Prepare || d.Failover.At(0) != (timestamp.Position{VBUUID: c, Seqno: 60}) || d.Failover.Seqnos[1] != 15 {
+	if !d.Advance || d.To != Prepare || d.Failover.At(0) != (timestamp.Position{VBUUID: c, Seqno: 60}) ||
+		d.Failover.Seqnos[1] != 15 {
 		t.Fatalf("with all logs: %+v", d)
 	}
 	ctx.Step, ctx.Logs, ctx.Revisions = d.To, d.Logs, d.Revisions
@@ -119,7 +124,8 @@ func TestMachine(t *testing.T) {
 	}
 	ans.Prepared[2] = Reply{Restart: []uint64{50, timestamp.Infinity}}
 	d = next()
-	if !d.Advance || d.To != Restart || d.Restart.At(0) != (timestamp.Position{VBUUID: a, Seqno: 50}) || d.Restart.Seqnos[1] != 12 {
+	if !d.Advance || d.To != Restart || d.Restart.At(0) != (timestamp.Position{VBUUID: a, Seqno: 50}) ||
+		d.Restart.Seqnos[1] != 12 {
 		t.Fatalf("both prepared: %+v", d)
 	}
 	ctx.Step, ctx.Restart = d.To, d.Restart
@@ -133,7 +139,8 @@ func TestMachine(t *testing.T) {
 	}
 	ctx.Step = d.To
 	d = next()
-	if !d.Advance || d.To != None || d.Stability.At(0) != (timestamp.Position{VBUUID: c, Seqno: 60}) || d.Stability.Seqnos[1] != 10 {
+	if !d.Advance || d.To != None || d.Stability.At(0) != (timestamp.Position{VBUUID: c, Seqno: 60}) ||
+		d.Stability.Seqnos[1] != 10 {
 		t.Fatalf("the end: %+v", d)
 	}
 	ctx.Logs = nil
@@ -142,8 +149,8 @@ func TestMachine(t *testing.T) {
 	}
 }
 
-// TestAProjectorWithoutKV: p2's KV node hangs or is gone. It is not waited for when the others have every vbucket under one
-// map; under two maps it may be the one that owns what the older one shows.
+// TestAProjectorWithoutKV: p2's KV node hangs or is gone. It is not waited for when the others have every vbucket under
+// one map; under two maps it may be the one that owns what the older one shows.
 func TestAProjectorWithoutKV(t *testing.T) {
 	rev := func(n uint64) timestamp.MapRevision { return timestamp.MapRevision{Rev: n} }
 	both := func(r0, r1 uint64) []Log {
@@ -165,11 +172,13 @@ func TestAProjectorWithoutKV(t *testing.T) {
 		{"under two maps, the other way", map[index.ProjectorID][]Log{"p1": both(5, 4)}, away, false, 2, false},
 		{"under two maps, for too long", map[index.ProjectorID][]Log{"p1": both(4, 5)}, away, true, 0, true},
 		{"under an older map than one seen", map[index.ProjectorID][]Log{"p1": both(2, 3)}, away, false, 2, false},
-		{"under two maps, and it answers after all", map[index.ProjectorID][]Log{"p1": both(4, 5), "p2": nil}, away, false, 0, true},
+		{"under two maps, and it answers after all", map[index.ProjectorID][]Log{"p1": both(4, 5), "p2": nil}, away, false, 0,
+			true},
 		{"it owns one", map[index.ProjectorID][]Log{"p1": both(4, 4)[:1]}, away, false, 2, false},
 		{"nobody answers", nil, map[index.ProjectorID]bool{"p1": true, "p2": true}, false, 2, false},
 	} {
-		d, err := Next(context(Started), Answers{Projectors: []index.ProjectorID{"p1", "p2"}, Logs: tc.logs, Away: tc.away, Late: tc.late})
+		d, err := Next(context(Started), Answers{Projectors: []index.ProjectorID{"p1", "p2"}, Logs: tc.logs, Away: tc.away,
+			Late: tc.late})
 		if err != nil || d.Advance != tc.advance || len(d.AskLogs) != tc.asked || d.Advance == (d.Reason != "") {
 			t.Errorf("%s: %+v, %v", tc.name, d, err)
 		}

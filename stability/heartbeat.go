@@ -18,8 +18,8 @@ type Report struct {
 	RollbackID uint64
 	// Acked is the newest stability timestamp of this bucket that it has made or skipped; the zero value when none.
 	Acked Ref
-	// HW is the tip of its queue per vbucket; an empty vector when it has none. Only Heartbeat reads it. It must not be changed
-	// afterwards.
+	// HW is the tip of its queue per vbucket; an empty vector when it has none. Only Heartbeat reads it. It must not be
+	// changed afterwards.
 	HW timestamp.Vector
 	// Absent marks the vbuckets for which it is in recovery: it accepts no stream there. nil when none.
 	Absent []bool
@@ -64,9 +64,9 @@ func (b *Bucket) Report(node index.NodeID, nowMS int64, r Report) {
 	b.noteLate(p, nowMS)
 }
 
-// LeftOut tells for which vbuckets projectors drop what is meant for an indexer (RT-8), nil for none: it gets nothing of
-// those streams and does not know so, since DropData comes with the BEGIN that ends it. To promotion they are as absent as
-// those of Report.Absent, until it is told otherwise. The slice must not be changed afterwards.
+// LeftOut tells for which vbuckets projectors drop what is meant for an indexer (RT-8), nil for none: it gets nothing
+// of those streams and does not know so, since DropData comes with the BEGIN that ends it. To promotion they are as
+// absent as those of Report.Absent, until it is told otherwise. The slice must not be changed afterwards.
 func (b *Bucket) LeftOut(node index.NodeID, nowMS int64, vbuckets []bool) {
 	was := b.leftOut[node]
 	if was == nil && vbuckets == nil {
@@ -119,13 +119,14 @@ func (b *Bucket) Forget(node index.NodeID) {
 	delete(b.leftOut, node)
 }
 
-// counts tells whether an indexer takes part at all.
+// counts reports whether an indexer takes part at all.
 func (b *Bucket) counts(p *participant, nowMS int64) bool {
-	return p.report.Active && nowMS-p.seenMS <= b.cfg.SilentAfter.Milliseconds() && p.report.RollbackID == b.last.RollbackID
+	return p.report.Active && nowMS-p.seenMS <= b.cfg.SilentAfter.Milliseconds() &&
+		p.report.RollbackID == b.last.RollbackID
 }
 
-// heldBy lists the live indexers with too many unacknowledged promotions, ascending. Those that are late are waited for only
-// when nobody keeps up, who could go on without them.
+// heldBy lists the live indexers with too many unacknowledged promotions, ascending. Those that are late are waited for
+// only when nobody keeps up, who could go on without them.
 func (b *Bucket) heldBy(nowMS int64) []index.NodeID {
 	var held, late []index.NodeID
 	others := false
@@ -156,7 +157,7 @@ func (b *Bucket) heldBy(nowMS int64) []index.NodeID {
 	return held
 }
 
-// recovers tells whether an indexer does not take a stream that runs, as between DropData and the next BEGIN.
+// recovers reports whether an indexer does not take a stream that runs, as between DropData and the next BEGIN.
 func (b *Bucket) recovers(p *participant) bool {
 	for v, absent := range p.absent {
 		if absent && v < len(b.vbs) && b.vbs[v].live {
@@ -222,7 +223,7 @@ func (b *Bucket) truncate(v int, old, now timestamp.FailoverLog) {
 	}
 }
 
-// completeAtOrBelow gives the newest complete seqno at or below target, 0 when none is known.
+// completeAtOrBelow returns the newest complete seqno at or below target, 0 when none is known.
 func (b *Bucket) completeAtOrBelow(v int, target uint64) uint64 {
 	if b.top[v] <= target {
 		return b.top[v]
@@ -299,7 +300,7 @@ func part(d, lean uint64) uint64 {
 	return d/fillFull*lean + d%fillFull*lean/fillFull
 }
 
-// members gives the participants, and the one whose queue is fullest.
+// members returns the participants, and the one whose queue is fullest.
 func (b *Bucket) members(nowMS int64) (all []*participant, fast *participant) {
 	ids := make([]index.NodeID, 0, len(b.nodes))
 	for id, p := range b.nodes {
@@ -349,14 +350,15 @@ func (b *Bucket) meanHW(members []*participant) {
 	}
 }
 
-// plainMean is meanHW where every member counts everywhere and no sum overflows. Four members at a time, so that the sums
-// are read and written less often.
+// plainMean is meanHW where every member counts everywhere and no sum overflows. Four members at a time, so that the
+// sums are read and written less often.
 func (b *Bucket) plainMean(members []*participant) {
 	mean := b.mean
 	n := len(mean)
 	rest := members
 	for ; len(rest) >= 4; rest = rest[4:] {
-		w, x, y, z := rest[0].report.HW.Seqnos[:n], rest[1].report.HW.Seqnos[:n], rest[2].report.HW.Seqnos[:n], rest[3].report.HW.Seqnos[:n]
+		w, x, y, z := rest[0].report.HW.Seqnos[:n], rest[1].report.HW.Seqnos[:n], rest[2].report.HW.Seqnos[:n],
+			rest[3].report.HW.Seqnos[:n]
 		for v := range mean {
 			mean[v] += w[v] + x[v] + y[v] + z[v]
 		}
@@ -369,8 +371,9 @@ func (b *Bucket) plainMean(members []*participant) {
 	divide(mean, uint64(len(members)))
 }
 
-// divide divides numbers below 1<<62 by one divisor of at most 1<<8, rounding down. A multiplication with the reciprocal does it:
-// with r = ceil(2^(64+s)/d) and 2^s <= d < 2^(s+1), the error of x*r/2^(64+s) is below x*d/2^(64+s)/d, less than 1/d.
+// divide divides numbers below 1<<62 by one divisor of at most 1<<8, rounding down. A multiplication with the
+// reciprocal does it: with r = ceil(2^(64+s)/d) and 2^s <= d < 2^(s+1), the error of x*r/2^(64+s) is below
+// x*d/2^(64+s)/d, less than 1/d.
 func divide(numbers []uint64, d uint64) {
 	s := bits.Len64(d) - 1
 	if d&(d-1) == 0 {

@@ -37,7 +37,8 @@ func TestDivide(t *testing.T) {
 func TestPlainMean(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const n = 5
-		b, err := New(Config{Source: Heartbeat, MaxOutstanding: 4, RingSize: 4, SilentAfter: 1, StalledAfter: 1, LateFor: 1, QueueLow: 1, QueueHigh: 2},
+		b, err := New(Config{Source: Heartbeat, MaxOutstanding: 4, RingSize: 4, SilentAfter: 1, StalledAfter: 1, LateFor: 1,
+			QueueLow: 1, QueueHigh: 2},
 			Stamp{Vector: timestamp.New(n)})
 		if err != nil {
 			t.Fatal(err)

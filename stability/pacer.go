@@ -18,7 +18,7 @@ func DefaultPacer() Pacer {
 	return Pacer{Normal: 200 * time.Millisecond, Hurried: 50 * time.Millisecond, MaxBytes: 256 << 10}
 }
 
-// Wait gives how long to wait at nowMS until a command may be proposed; 0 when it may be now.
+// Wait returns how long to wait at nowMS until a command may be proposed; 0 when it may be now.
 func (p *Pacer) Wait(nowMS int64, hurry bool) time.Duration {
 	if !p.sent || nowMS < p.lastMS { // the clock went back: do not stand still
 		return 0

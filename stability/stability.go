@@ -34,7 +34,7 @@ const (
 	Heartbeat
 )
 
-// String gives the word of the configuration key stability.source.
+// String returns the word of the configuration key stability.source.
 func (s Source) String() string {
 	switch s {
 	case Sync:
@@ -96,12 +96,13 @@ const (
 
 func (b *Bucket) on(r Rules) bool { return b.cfg.Without&r == 0 }
 
-// DefaultConfig gives the product's values: 4 outstanding promotions, rings of 16, silent after 3 s, stalled after 10 s, late
-// for a minute, queue from 500 to 900 thousandths.
+// DefaultConfig returns the product's values: 4 outstanding promotions, rings of 16, silent after 3 s, stalled after 10
+// s, late for a minute, queue from 500 to 900 thousandths.
 func DefaultConfig() Config {
-	return Config{Source: Sync, MaxOutstanding: 4, RingSize: 16, SilentAfter: 3 * time.Second, StalledAfter: 10 * time.Second,
-		LateFor:  time.Minute,
-		QueueLow: 500, QueueHigh: 900}
+	return Config{Source: Sync, MaxOutstanding: 4, RingSize: 16, SilentAfter: 3 * time.Second,
+		StalledAfter: 10 * time.Second,
+		LateFor:      time.Minute,
+		QueueLow:     500, QueueHigh: 900}
 }
 
 // Limits on a configuration.
@@ -111,7 +112,7 @@ const (
 	fillFull       = 1000 // thousandths
 )
 
-// Check gives an error wrapping ErrConfig when a value is out of range.
+// Check returns an error wrapping ErrConfig when a value is out of range.
 func (c Config) Check() error {
 	switch {
 	case c.Source != Sync && c.Source != Heartbeat:
@@ -121,9 +122,11 @@ func (c Config) Check() error {
 	case c.RingSize < 4 || c.RingSize > maxRing:
 		return fmt.Errorf("%w: ring of %d, want 4 to %d", ErrConfig, c.RingSize, maxRing)
 	case c.SilentAfter <= 0 || c.StalledAfter <= 0 || c.LateFor <= 0:
-		return fmt.Errorf("%w: silent after %v, stalled after %v, late for %v: want more than 0", ErrConfig, c.SilentAfter, c.StalledAfter, c.LateFor)
+		return fmt.Errorf("%w: silent after %v, stalled after %v, late for %v: want more than 0", ErrConfig, c.SilentAfter,
+			c.StalledAfter, c.LateFor)
 	case c.QueueLow < 0 || c.QueueHigh <= c.QueueLow || c.QueueHigh > fillFull:
-		return fmt.Errorf("%w: queue marks %d and %d, want 0 <= low < high <= %d", ErrConfig, c.QueueLow, c.QueueHigh, fillFull)
+		return fmt.Errorf("%w: queue marks %d and %d, want 0 <= low < high <= %d", ErrConfig, c.QueueLow, c.QueueHigh,
+			fillFull)
 	}
 	return nil
 }
@@ -137,7 +140,8 @@ type Ref struct {
 
 // Compare orders references by generation, rollback id, number.
 func (r Ref) Compare(o Ref) int {
-	return cmp.Or(cmp.Compare(r.Generation, o.Generation), cmp.Compare(r.RollbackID, o.RollbackID), cmp.Compare(r.Number, o.Number))
+	return cmp.Or(cmp.Compare(r.Generation, o.Generation), cmp.Compare(r.RollbackID, o.RollbackID),
+		cmp.Compare(r.Number, o.Number))
 }
 
 // Stamp is a stability timestamp: per vbucket the position, and the failover log under which it was promoted (nil where
@@ -171,7 +175,8 @@ type Bucket struct {
 	vbs  []vbucket
 	// cand is per vbucket the newest complete position that may be promoted; 0 where there is none.
 	cand timestamp.Vector
-	// newest is per vbucket the branch of the live stream: its vbuuid and where it begins; Infinity where none may be used.
+	// newest is per vbucket the branch of the live stream: its vbuuid and where it begins; Infinity where none may be
+	// used.
 	newest timestamp.Vector
 	// freshLog marks the vbuckets whose stream has another failover log than the committed timestamp.
 	freshLog []bool
@@ -183,7 +188,7 @@ type Bucket struct {
 	mean     []uint64                // scratch of the heartbeat target
 }
 
-// New gives a Bucket whose last committed stability timestamp is last; its vector's length is the number of vbuckets.
+// New returns a Bucket whose last committed stability timestamp is last; its vector's length is the number of vbuckets.
 func New(cfg Config, last Stamp) (*Bucket, error) {
 	if err := cfg.Check(); err != nil {
 		return nil, err
@@ -195,8 +200,9 @@ func New(cfg Config, last Stamp) (*Bucket, error) {
 	if err := last.Vector.Check(n); err != nil {
 		return nil, err
 	}
-	b := &Bucket{cfg: cfg, vbs: make([]vbucket, n), cand: timestamp.New(n), newest: timestamp.New(n), freshLog: make([]bool, n),
-		nodes: map[index.NodeID]*participant{}, leftOut: map[index.NodeID][]bool{}}
+	b := &Bucket{cfg: cfg, vbs: make([]vbucket, n), cand: timestamp.New(n), newest: timestamp.New(n),
+		freshLog: make([]bool, n),
+		nodes:    map[index.NodeID]*participant{}, leftOut: map[index.NodeID][]bool{}}
 	for v := range n {
 		b.newest.Seqnos[v] = timestamp.Infinity
 	}
@@ -206,8 +212,8 @@ func New(cfg Config, last Stamp) (*Bucket, error) {
 	return b, nil
 }
 
-// SetSource changes what moves the timestamp; it may come at any time. The rings of a bucket that goes over to Heartbeat
-// begin with the newest complete seqno of each vbucket.
+// SetSource changes what moves the timestamp; it may come at any time. The rings of a bucket that goes over to
+// Heartbeat begin with the newest complete seqno of each vbucket.
 func (b *Bucket) SetSource(s Source) {
 	if s == b.cfg.Source || s != Sync && s != Heartbeat {
 		return
@@ -231,7 +237,7 @@ func (b *Bucket) Source() Source { return b.cfg.Source }
 // Len is the number of vbuckets.
 func (b *Bucket) Len() int { return len(b.vbs) }
 
-// Last gives the newest committed stability timestamp. It must not be changed.
+// Last returns the newest committed stability timestamp. It must not be changed.
 func (b *Bucket) Last() Stamp { return b.last }
 
 // Begin tells that a stream owns vbucket v. It is false, and nothing changes, when the vbucket is out of range, the
@@ -289,7 +295,7 @@ func (b *Bucket) Complete(v int, projector index.ProjectorID, incarnation index.
 	return true
 }
 
-// position gives the branch that a seqno of this stream lies on. Nothing has happened at 0, so it has no branch.
+// position returns the branch that a seqno of this stream lies on. Nothing has happened at 0, so it has no branch.
 func (x *vbucket) position(seqno uint64) timestamp.Position {
 	if seqno == 0 {
 		return timestamp.Position{}
@@ -376,10 +382,15 @@ func (b *Bucket) Next(nowMS int64) Decision {
 	}
 	ref := b.last.Ref
 	ref.Number++
-	d := Decision{Promote: true, Mutation: b.mutation(next),
-		Next: Stamp{Ref: ref, Vector: next, Logs: b.last.Logs}}
+	d := Decision{Promote: true, Next: Stamp{Ref: ref, Logs: b.last.Logs}}
+	bytes := 0
+	kept := draft{base: next}
 	for v, fresh := range b.freshLog {
 		if !fresh || !first && next.Seqnos[v] == b.last.Vector.Seqnos[v] && next.VBUUIDs[v] == b.last.Vector.VBUUIDs[v] {
+			continue
+		}
+		if bytes += logBytes(b.vbs[v].stream.Log); bytes > maxLogBytes && len(d.Logs) > 0 {
+			kept.set(v, b.last.Vector.VBUUIDs[v], b.last.Vector.Seqnos[v]) // its turn comes with the next one
 			continue
 		}
 		if d.Logs == nil {
@@ -390,11 +401,23 @@ func (b *Bucket) Next(nowMS int64) Decision {
 		d.Next.Logs[v] = x.Log
 		d.Logs = append(d.Logs, LogChange{VBucket: uint16(v), Log: x.Log, Revision: x.Revision})
 	}
+	if d.Next.Vector = next; kept.vector.Len() > 0 {
+		d.Next.Vector = kept.vector
+	}
+	d.Mutation = b.mutation(d.Next.Vector)
 	return d
 }
 
-// allKnown tells whether every vbucket has an owner that has said how far it is. The first timestamp of an empty bucket
-// says just that: nothing has been written, anywhere. Without it an index on an empty bucket would never be ready.
+// maxLogBytes bounds the failover logs of one promotion: what is committed at once is bounded, and all logs of a bucket
+// may be megabytes. A vbucket whose log has no room stays where it was until the next promotion.
+const maxLogBytes = 256 << 10
+
+// logBytes is no less than what a log is when it is committed.
+func logBytes(log timestamp.FailoverLog) int { return 32 + 20*len(log) }
+
+// allKnown reports whether every vbucket has an owner that has said how far it is. The first timestamp of an empty
+// bucket says just that: nothing has been written, anywhere. Without it an index on an empty bucket would never be
+// ready.
 func (b *Bucket) allKnown() bool {
 	for v := range b.vbs {
 		if x := &b.vbs[v]; !x.live || !x.known || !x.onward {
@@ -404,7 +427,7 @@ func (b *Bucket) allKnown() bool {
 	return true
 }
 
-// mutation gives what is current. With Sync that is the promoted vector itself.
+// mutation returns what is current. With Sync that is the promoted vector itself.
 func (b *Bucket) mutation(next timestamp.Vector) timestamp.Vector {
 	if b.cfg.Source == Sync {
 		return next
@@ -449,7 +472,7 @@ func (d *draft) own(v int, branch uint64) {
 	d.vector.VBUUIDs[v] = branch
 }
 
-// propose gives the next vector, or none when nothing changes.
+// propose returns the next vector, or none when nothing changes.
 func (b *Bucket) propose(nowMS int64) timestamp.Vector {
 	if b.cfg.Source == Heartbeat {
 		return b.proposeHeartbeat(nowMS)
@@ -505,5 +528,5 @@ func (b *Bucket) Committed(s Stamp) error {
 	return nil
 }
 
-// CompleteAt gives the newest complete seqno of the stream that owns vbucket v, 0 when none is known.
+// CompleteAt returns the newest complete seqno of the stream that owns vbucket v, 0 when none is known.
 func (b *Bucket) CompleteAt(v int) uint64 { return b.cand.Seqnos[v] }

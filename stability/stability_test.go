@@ -48,7 +48,7 @@ func num(d *datadriven.TestData, key string, def int) int {
 	return n
 }
 
-// branch gives the vbuuid of a letter.
+// branch returns the vbuuid of a letter.
 func branch(letter string) uint64 {
 	if letter == "" || letter == "-" {
 		return 0
@@ -124,8 +124,9 @@ func (s *script) run(d *datadriven.TestData) string {
 		}
 		return strings.Join(out, " ") + "\n"
 	case "report":
-		r := Report{BootID: arg(d, "boot", "1"), Active: arg(d, "active", "yes") == "yes", RollbackID: uint64(num(d, "rid", 0)),
-			Fill: num(d, "fill", 0)}
+		r := Report{BootID: arg(d, "boot", "1"), Active: arg(d, "active", "yes") == "yes",
+			RollbackID: uint64(num(d, "rid", 0)),
+			Fill:       num(d, "fill", 0)}
 		if hw := arg(d, "hw", ""); hw != "" {
 			r.HW = vector(hw)
 		}
@@ -191,8 +192,8 @@ func said(ok bool) string {
 	return "refused\n"
 }
 
-// TestProperties drives a Bucket with random streams, complete seqnos, failovers, acknowledgements and sources, and compares
-// each proposal with what the rules say of the whole history.
+// TestProperties drives a Bucket with random streams, complete seqnos, failovers, acknowledgements and sources, and
+// compares each proposal with what the rules say of the whole history.
 func TestProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const n = 3
@@ -252,7 +253,8 @@ func TestProperties(t *testing.T) {
 				for w := range vbs {
 					hw.Seqnos[w] = uint64(rapid.IntRange(0, int(vbs[w].at)).Draw(t, "hw"))
 				}
-				b.Report(index.NodeID(node), now, Report{BootID: "1", Active: true, HW: hw, Fill: rapid.IntRange(0, 1000).Draw(t, "fill"),
+				b.Report(index.NodeID(node), now, Report{BootID: "1", Active: true, HW: hw,
+					Fill:  rapid.IntRange(0, 1000).Draw(t, "fill"),
 					Acked: Ref{Generation: 1, Number: nodes[node]}})
 			}
 			last := b.Last()
@@ -260,7 +262,8 @@ func TestProperties(t *testing.T) {
 			if !d.Promote {
 				continue
 			}
-			again := d.Next.Vector.Equal(last.Vector) && (last.Number > 0 || last.Vector.Total() > 0) // the first of an empty bucket is no change
+			// the first of an empty bucket is no change
+			again := d.Next.Vector.Equal(last.Vector) && (last.Number > 0 || last.Vector.Total() > 0)
 			if d.Next.Number != last.Number+1 || !d.Next.Vector.Covers(last.Vector) || again {
 				t.Fatalf("S%d %s after S%d %s", d.Next.Number, show(d.Next.Vector), last.Number, show(last.Vector))
 			}

@@ -16,13 +16,13 @@ type Participant struct {
 	SinceMS int64
 	// Holds: the next promotion waits for it.
 	Holds bool
-	// Ignored is why it is not waited for: rollback (it is in another one), silent, recovering (it does not take a stream that
-	// runs), dropped (a projector drops a stream's data instead of waiting for it), late (it was one of these, and has not caught
-	// up yet) or stalled; "" when it counts.
+	// Ignored is why it is not waited for: rollback (it is in another one), silent, recovering (it does not take a stream
+	// that runs), dropped (a projector drops a stream's data instead of waiting for it), late (it was one of these, and
+	// has not caught up yet) or stalled; "" when it counts.
 	Ignored string
 }
 
-// Participants gives the indexers that host the bucket, ascending.
+// Participants returns the indexers that host the bucket, ascending.
 func (b *Bucket) Participants(nowMS int64) []Participant {
 	held, lagging := b.heldBy(nowMS), b.Lagging(nowMS)
 	var all []Participant
@@ -51,5 +51,5 @@ func (b *Bucket) Participants(nowMS int64) []Participant {
 	return all
 }
 
-// Current gives the newest complete position of every vbucket that may be promoted, 0 where none is known.
+// Current returns the newest complete position of every vbucket that may be promoted, 0 where none is known.
 func (b *Bucket) Current() timestamp.Vector { return b.cand.Clone() }

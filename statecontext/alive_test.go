@@ -11,15 +11,20 @@ import (
 	"tidemark/index"
 )
 
-// alive tells whether the cluster can go on from the node's state, on a copy of it: a leader begins its term, members register
-// again and anew, KV's buckets are taken over, and indexes get into the states that the coordinator wants them in.
+// alive reports whether the cluster can go on from the node's state, on a copy of it: a leader begins its term, members
+// register again and anew, KV's buckets are taken over, and indexes get into the states that the coordinator wants them
+// in.
 func alive(n *node) error {
 	s := n.state
 	must := []Body{
-		&LeaderStarted{Term: s.Term() + 1, Manager: Manager{ID: "manager-with-a-long-name-31b5c2f0", Name: "m", REST: "http://manager.example:9520", Raft: "m:1"}},
-		&RegisterManager{Manager: Manager{ID: "another-manager-31b5c2f1", REST: "http://another.example:9520", FormatLevel: FormatLevel}},
-		&RegisterProjector{Projector: Projector{ID: index.ProjectorID(strings.Repeat("p", 100)), Admin: "http://projector.example:9100", BootID: strings.Repeat("b", 32)}},
-		&RegisterIndexer{Indexer: Indexer{UUID: strings.Repeat("f", 32), BootID: strings.Repeat("b", 32), Name: "new", Admin: "http://indexer.example:9102"}},
+		&LeaderStarted{Term: s.Term() + 1, Manager: Manager{ID: "manager-with-a-long-name-31b5c2f0", Name: "m",
+			REST: "http://manager.example:9520", Raft: "m:1"}},
+		&RegisterManager{Manager: Manager{ID: "another-manager-31b5c2f1", REST: "http://another.example:9520",
+			FormatLevel: FormatLevel}},
+		&RegisterProjector{Projector: Projector{ID: index.ProjectorID(strings.Repeat("p", 100)),
+			Admin: "http://projector.example:9100", BootID: strings.Repeat("b", 32)}},
+		&RegisterIndexer{Indexer: Indexer{UUID: strings.Repeat("f", 32), BootID: strings.Repeat("b", 32), Name: "new",
+			Admin: "http://indexer.example:9102"}},
 	}
 	for i := range s.Indexers() {
 		again := *i
@@ -65,8 +70,10 @@ func drawLimits(rt *rapid.T) Limits {
 		return rapid.SampledFrom([]uint32{0, 1, 2, 8, 20, 1000, math.MaxUint32}).Draw(rt, what)
 	}
 	age := func(what string) int64 { return rapid.SampledFrom([]int64{0, 1, 1000, mostAgeMS}).Draw(rt, what) }
-	return Limits{Buckets: small("buckets"), Indexes: small("indexes"), IndexesPerBucket: small("indexes per bucket"), KeyExpressions: small("keys"),
-		NameLength: small("name length"), StatementLength: small("statement length"), LedgerEntries: small("ledger"), LedgerMaxAgeMS: age("max age"),
+	return Limits{Buckets: small("buckets"), Indexes: small("indexes"), IndexesPerBucket: small("indexes per bucket"),
+		KeyExpressions: small("keys"),
+		NameLength:     small("name length"), StatementLength: small("statement length"), LedgerEntries: small("ledger"),
+		LedgerMaxAgeMS: age("max age"),
 		LedgerMinAgeMS: age("min age")}
 }
 
@@ -90,8 +97,10 @@ func TestAnyAcceptedHistoryGoesOn(t *testing.T) {
 				name := rapid.SampledFrom([]string{"b", "c", strings.Repeat("k", 100)}).Draw(rt, "bucket")
 				n.do(&SetBucket{Name: name, UUID: fmt.Sprint("uuid ", i), VBuckets: 4})
 			case 5:
-				n.do(&RegisterIndexer{Indexer: Indexer{UUID: strings.Repeat("u", rapid.IntRange(1, 64).Draw(rt, "uuid")), Name: "x"}},
-					&RegisterProjector{Projector: Projector{ID: index.ProjectorID(strings.Repeat("p", rapid.IntRange(1, 64).Draw(rt, "id")))}})
+				n.do(&RegisterIndexer{Indexer: Indexer{UUID: strings.Repeat("u", rapid.IntRange(1, 64).Draw(rt, "uuid")),
+					Name: "x"}},
+					&RegisterProjector{Projector: Projector{ID: index.ProjectorID(strings.Repeat("p",
+						rapid.IntRange(1, 64).Draw(rt, "id")))}})
 			case 6:
 				n.now++
 				kept = n.backup()
@@ -116,7 +125,8 @@ func TestAnyAcceptedHistoryGoesOn(t *testing.T) {
 // TestLimitsOfABackup: limits that nobody could set here are brought within what may be set.
 func TestLimitsOfABackup(t *testing.T) {
 	n := upgraded(t)
-	n.must(&SetLimits{Limits: Limits{NameLength: 3, StatementLength: 1, LedgerEntries: 1, Buckets: math.MaxUint32, LedgerMinAgeMS: mostAgeMS, LedgerMaxAgeMS: mostAgeMS}})
+	n.must(&SetLimits{Limits: Limits{NameLength: 3, StatementLength: 1, LedgerEntries: 1, Buckets: math.MaxUint32,
+		LedgerMinAgeMS: mostAgeMS, LedgerMaxAgeMS: mostAgeMS}})
 	b := n.backup()
 	n.must(&SetLimits{})
 	n.stage(b, RestoreInPlace)
@@ -124,7 +134,8 @@ func TestLimitsOfABackup(t *testing.T) {
 	if err := n.state.Limits().Check(); err != nil {
 		t.Fatal(err)
 	}
-	if want := b.State.Limits().usable(); n.state.Limits() != want || want.NameLength != leastNameLength || want.Buckets != mostBuckets {
+	if want := b.State.Limits().usable(); n.state.Limits() != want || want.NameLength != leastNameLength ||
+		want.Buckets != mostBuckets {
 		t.Fatalf("limits %+v, want %+v", n.state.Limits(), want)
 	}
 	if got := DefaultLimits(); got.usable() != got || got.Check() != nil {

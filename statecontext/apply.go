@@ -6,7 +6,7 @@ import (
 	"tidemark/index"
 )
 
-// Apply applies one Raft entry: every command in it, in order. It gives the next state (s itself is unchanged), a
+// Apply applies one Raft entry: every command in it, in order. It returns the next state (s itself is unchanged), a
 // result per command, and the events of the updates in cas order. err wraps ErrUndecodable, and then nothing else is
 // given: the node has to stop.
 func Apply(s *State, raftIndex uint64, data []byte) (next *State, results []Result, events []Event, err error) {
@@ -39,6 +39,9 @@ func ApplyCommands(s *State, raftIndex uint64, commands []Command) (next *State,
 func applyOne(s *State, c *Command) (*State, Result, []Event) {
 	base := *s
 	base.timeMS = max(base.timeMS, c.TimeMS)
+	if c.WallMS != 0 {
+		base.wallMS = c.WallMS
+	}
 	if c.Request != nil {
 		if r, known := base.recall(c.Request); known {
 			return &base, r, nil
@@ -78,17 +81,19 @@ type tx struct {
 
 // ownership remembers which maps of the version have been copied already.
 type ownership struct {
-	managers, projectors, indexers, nodes, removed, buckets, indexes, names, users, tokens, settings bool
+	managers, projectors, indexers, nodes, removed, buckets, indexes, names, users, tokens, settings, rebalances,
+	steps bool
 }
 
-// admit holds for every command, and what it refuses is not remembered: before the cluster has an id only these two mean something, and users wait for the end
-// of a restore.
+// admit holds for every command, and what it refuses is not remembered: before the cluster has an id only these two
+// mean something, and users wait for the end of a restore.
 func (t *tx) admit(c *Command) *Rejection {
 	if t.s.staging != nil && c.waitsForRestore() {
 		return reject(Restoring, "the cluster is being restored from a backup; nothing was done: try again when it is over")
 	}
 	if need := RequiredFormat(c); need > t.s.formatLevel {
-		return reject(FormatNotAllowed, "it needs format level %d, the cluster is at %d; finalize the upgrade first", need, t.s.formatLevel)
+		return reject(FormatNotAllowed, "it needs format level %d, the cluster is at %d; finalize the upgrade first", need,
+			t.s.formatLevel)
 	}
 	if t.s.clusterID != "" {
 		return nil
@@ -111,21 +116,21 @@ func (t *tx) changedIndex(x *Index) {
 	}
 }
 
-// calendar gives the moment at which something was made, for people and to compare with calendars: as the proposer's wall clock had it,
-// and as the state's time has it for commands from before proposers said.
+// calendar returns the moment at which something was made, for people and to compare with calendars: as who asked for
+// it says, or else as the proposer's wall clock had it.
 func (t *tx) calendar(wallMS int64) int64 {
 	if wallMS != 0 {
 		return wallMS
 	}
-	return t.s.timeMS
+	return t.s.wallMS
 }
 
 func (t *tx) emit(e Event) {
-	e.CAS, e.TimeMS = t.cas, t.s.timeMS
+	e.CAS, e.TimeMS = t.cas, t.s.wallMS
 	t.events = append(t.events, e)
 }
 
-// own gives a map of the version that may be changed.
+// own returns a map of the version that may be changed.
 func own[K orderedKey, V any](m **btree.Map[K, V], done *bool) *btree.Map[K, V] {
 	if !*done {
 		*m, *done = (*m).Copy(), true
@@ -180,7 +185,7 @@ func (t *tx) index(id index.ID) (*Index, *Rejection) {
 	return nil, reject(UnknownIndex, "no index has id %d; it may have been dropped", id)
 }
 
-// bucket gives a bucket that is not gone, of the expected generation (0: any).
+// bucket returns a bucket that is not gone, of the expected generation (0: any).
 func (t *tx) bucket(name string, generation uint64) (*Bucket, *Rejection) {
 	b := t.s.Bucket(name)
 	switch {
@@ -189,7 +194,8 @@ func (t *tx) bucket(name string, generation uint64) (*Bucket, *Rejection) {
 	case b.Gone:
 		return nil, reject(BucketIsGone, "bucket %q (uuid %s) was deleted", name, b.UUID)
 	case generation != 0 && generation != b.Generation:
-		return nil, reject(GenerationMismatch, "bucket %q is of generation %d, the command was made for %d; decide again from the present state",
+		return nil, reject(GenerationMismatch, "bucket %q is of generation %d, the command was made for %d; decide again "+
+			"from the present state",
 			name, b.Generation, generation)
 	}
 	return b, nil

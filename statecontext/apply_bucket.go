@@ -11,7 +11,8 @@ import (
 const (
 	reasonRecreated = "BUCKET_GONE: the bucket was re-created; BUILD INDEX makes the index anew, or drop it"
 	reasonDeleted   = "BUCKET_GONE: the bucket was deleted; drop the index, or re-create the bucket and BUILD INDEX"
-	reasonNotThere  = "BUCKET_GONE: the bucket was not there when the index was restored; drop the index, or re-create the bucket and BUILD INDEX"
+	reasonNotThere  = "BUCKET_GONE: the bucket was not there when the index was restored; drop the index, or re-create " +
+		"the bucket and BUILD INDEX"
 )
 
 func (c *SetBucket) apply(t *tx) *Rejection {
@@ -38,7 +39,8 @@ func (t *tx) putBucket(c *SetBucket) *Rejection {
 		t.result.Number = old.Generation
 		if old.UUID == c.UUID && !old.Gone {
 			if old.VBuckets != c.VBuckets {
-				return reject(InvalidArgument, "bucket %q has %d vbuckets; %d of the same uuid cannot be", c.Name, old.VBuckets, c.VBuckets)
+				return reject(InvalidArgument, "bucket %q has %d vbuckets; %d of the same uuid cannot be", c.Name, old.VBuckets,
+					c.VBuckets)
 			}
 			return nil
 		}
@@ -55,8 +57,8 @@ func (t *tx) putBucket(c *SetBucket) *Rejection {
 		},
 		ModifiedCAS: t.cas,
 	}
-	// Numbers go on, so that what an indexer remembers of an older generation, or of a bucket that was forgotten, never looks like this
-	// one's.
+	// Numbers go on, so that what an indexer remembers of an older generation, or of a bucket that was forgotten, never
+	// looks like this one's.
 	b.Stability.Number, b.Stability.RollbackID = t.s.passed.stability, t.s.passed.rollback
 	if old != nil {
 		b.Stability.Number, b.Stability.RollbackID = old.Stability.Number, old.lastRollback()
@@ -93,7 +95,8 @@ func (c *BucketGone) apply(t *tx) *Rejection {
 
 // bucketEvent tells what every field of a bucket is now.
 func (t *tx) bucketEvent(b *Bucket) Event {
-	return Event{Kind: EventBucket, Name: b.Name, Bucket: b.Name, Number: b.Generation, UUID: b.UUID, VBuckets: b.VBuckets, Removed: b.Gone,
+	return Event{Kind: EventBucket, Name: b.Name, Bucket: b.Name, Number: b.Generation, UUID: b.UUID, VBuckets: b.VBuckets,
+		Removed:         b.Gone,
 		StabilitySource: t.s.BucketSettings(b.Name).StabilitySource}
 }
 
@@ -123,7 +126,8 @@ func (c *AdvanceStability) apply(t *tx) *Rejection {
 		size += len(c.Buckets[i].Stability) + len(c.Buckets[i].Mutation)
 	}
 	if size > MaxStabilityBytes {
-		return reject(LimitExceeded, "stability timestamps of %d bytes in one command; at most %d: promote fewer buckets at a time", size, MaxStabilityBytes)
+		return reject(LimitExceeded, "stability timestamps of %d bytes in one command; at most %d: promote fewer buckets "+
+			"at a time", size, MaxStabilityBytes)
 	}
 	var first *Rejection
 	for i := range c.Buckets {
@@ -150,7 +154,7 @@ func (c *AdvanceStability) apply(t *tx) *Rejection {
 	return nil
 }
 
-// advance gives the bucket with its promotion.
+// advance returns the bucket with its promotion.
 func (t *tx) advance(a *BucketAdvance) (*Bucket, *Rejection) {
 	old, rejection := t.bucket(a.Bucket, a.Generation)
 	if rejection != nil {
@@ -165,7 +169,8 @@ func (t *tx) advance(a *BucketAdvance) (*Bucket, *Rejection) {
 	}
 	stability, rest, err := timestamp.ApplyDeltaShared(a.Stability, old.Stability.Vector)
 	if err != nil || len(rest) > 0 {
-		return nil, reject(InvalidArgument, "bucket %q: stability timestamp: %v, %d bytes left over", a.Bucket, err, len(rest))
+		return nil, reject(InvalidArgument, "bucket %q: stability timestamp: %v, %d bytes left over", a.Bucket, err,
+			len(rest))
 	}
 	mutation, rest, err := timestamp.ApplyDeltaShared(a.Mutation, old.MutationTimestamp)
 	if err != nil || len(rest) > 0 {
@@ -173,7 +178,8 @@ func (t *tx) advance(a *BucketAdvance) (*Bucket, *Rejection) {
 	}
 	for v, s := range stability.Seqnos {
 		if s < old.Stability.Vector.Seqnos[v] {
-			return nil, reject(StabilityNotMonotone, "bucket %q vbucket %d: %d is below the present %d; only a rollback goes back",
+			return nil, reject(StabilityNotMonotone, "bucket %q vbucket %d: %d is below the present %d; only a rollback goes "+
+				"back",
 				a.Bucket, v, s, old.Stability.Vector.Seqnos[v])
 		}
 	}
@@ -189,7 +195,7 @@ func (t *tx) advance(a *BucketAdvance) (*Bucket, *Rejection) {
 	return &b, nil
 }
 
-// setLogs stores failover logs that changed, and tells whether any did.
+// setLogs stores failover logs that changed, and reports whether any did.
 func (b *Bucket) setLogs(changes []LogChange) (changed bool, rejection *Rejection) {
 	if len(changes) == 0 {
 		return false, nil
@@ -205,14 +211,17 @@ func (b *Bucket) setLogs(changes []LogChange) (changed bool, rejection *Rejectio
 
 // mergeLogs puts changed logs and their map revisions into lists of one per vbucket. A lower revision is a stale
 // producer's and refused.
-func (b *Bucket) mergeLogs(logs []timestamp.FailoverLog, revisions []timestamp.MapRevision, changes []LogChange) (changed bool, rejection *Rejection) {
+func (b *Bucket) mergeLogs(logs []timestamp.FailoverLog, revisions []timestamp.MapRevision,
+	changes []LogChange) (changed bool, rejection *Rejection) {
 	for _, l := range changes {
 		v := int(l.VBucket)
 		if v >= b.VBuckets {
-			return false, reject(InvalidArgument, "bucket %q: failover log of vbucket %d, the bucket has %d", b.Name, v, b.VBuckets)
+			return false, reject(InvalidArgument, "bucket %q: failover log of vbucket %d, the bucket has %d", b.Name, v,
+				b.VBuckets)
 		}
 		if l.Revision.Compare(revisions[v]) < 0 {
-			return false, reject(StaleRevision, "bucket %q vbucket %d: a failover log of map revision %d.%d, that of %d.%d is known",
+			return false, reject(StaleRevision, "bucket %q vbucket %d: a failover log of map revision %d.%d, that of %d.%d is "+
+				"known",
 				b.Name, v, l.Revision.Epoch, l.Revision.Rev, revisions[v].Epoch, revisions[v].Rev)
 		}
 		changed = changed || !l.Log.Equal(logs[v]) || l.Revision != revisions[v]
@@ -234,7 +243,8 @@ func (c *SetBackfillTimestamp) apply(t *tx) *Rejection {
 		return rejection
 	}
 	if n := c.Vector.Len(); n != 0 && n != old.VBuckets {
-		return reject(InvalidArgument, "bucket %q: backfill timestamp of %d vbuckets, the bucket has %d", c.Bucket, n, old.VBuckets)
+		return reject(InvalidArgument, "bucket %q: backfill timestamp of %d vbuckets, the bucket has %d", c.Bucket, n,
+			old.VBuckets)
 	}
 	if c.Vector.Equal(old.BackfillTimestamp) {
 		return nil
@@ -253,10 +263,12 @@ func (c *SetRollbackStep) apply(t *tx) *Rejection {
 		return rejection
 	}
 	if old.step() != c.From {
-		return reject(StepMismatch, "bucket %q: the rollback is in step %s, the command expects %s", c.Bucket, old.step(), c.From)
+		return reject(StepMismatch, "bucket %q: the rollback is in step %s, the command expects %s", c.Bucket, old.step(),
+			c.From)
 	}
 	if c.ID != old.lastRollback() {
-		return reject(RollbackMismatch, "bucket %q is at rollback %d, the command was made for %d", c.Bucket, old.lastRollback(), c.ID)
+		return reject(RollbackMismatch, "bucket %q is at rollback %d, the command was made for %d", c.Bucket,
+			old.lastRollback(), c.ID)
 	}
 	b := *old
 	if rejection := b.moveRollback(c); rejection != nil {
@@ -270,11 +282,38 @@ func (c *SetRollbackStep) apply(t *tx) *Rejection {
 	return nil
 }
 
+func (c *RollbackLogs) apply(t *tx) *Rejection {
+	old, rejection := t.bucket(c.Bucket, c.Generation)
+	if rejection != nil {
+		return rejection
+	}
+	if old.step() != Started {
+		return reject(StepMismatch, "bucket %q: the rollback is in step %s; it takes failover logs in step %s", c.Bucket,
+			old.step(), Started)
+	}
+	if c.ID != old.Rollback.ID {
+		return reject(RollbackMismatch, "bucket %q is at rollback %d, the command was made for %d", c.Bucket, old.Rollback.ID,
+			c.ID)
+	}
+	b, r := *old, *old.Rollback
+	r.Logs, r.Revisions = slices.Clone(r.Logs), slices.Clone(r.Revisions)
+	changed, rejection := b.mergeLogs(r.Logs, r.Revisions, c.Logs)
+	if rejection != nil || !changed {
+		return rejection
+	}
+	b.Rollback, b.ModifiedCAS = &r, t.cas
+	t.setBucket(&b)
+	t.changedDefinitions()
+	t.emit(Event{Kind: EventRollback, Name: b.Name, Bucket: b.Name, Number: r.ID, Step: r.Step})
+	return nil
+}
+
 // moveRollback takes the step; b is a copy that may be changed.
 func (b *Bucket) moveRollback(c *SetRollbackStep) *Rejection {
 	want := func(name string, v timestamp.Vector) *Rejection {
 		if v.Len() != b.VBuckets {
-			return reject(InvalidArgument, "bucket %q: %s timestamp of %d vbuckets, the bucket has %d", b.Name, name, v.Len(), b.VBuckets)
+			return reject(InvalidArgument, "bucket %q: %s timestamp of %d vbuckets, the bucket has %d", b.Name, name, v.Len(),
+				b.VBuckets)
 		}
 		return nil
 	}
@@ -318,10 +357,12 @@ func (b *Bucket) moveRollback(c *SetRollbackStep) *Rejection {
 // finishRollback ends the context: the bucket goes on from c.Stability under the new rollback id.
 func (b *Bucket) finishRollback(c *SetRollbackStep) *Rejection {
 	if c.Stability.Len() != b.VBuckets {
-		return reject(InvalidArgument, "bucket %q: stability timestamp of %d vbuckets, the bucket has %d", b.Name, c.Stability.Len(), b.VBuckets)
+		return reject(InvalidArgument, "bucket %q: stability timestamp of %d vbuckets, the bucket has %d", b.Name,
+			c.Stability.Len(), b.VBuckets)
 	}
 	if !b.Stability.Vector.Covers(c.Stability) {
-		return reject(StabilityNotMonotone, "bucket %q: a rollback may not end above the stability timestamp that it began with", b.Name)
+		return reject(StabilityNotMonotone, "bucket %q: a rollback may not end above the stability timestamp that it began "+
+			"with", b.Name)
 	}
 	s := b.Stability
 	s.Number++

@@ -29,7 +29,8 @@ func (c *BootstrapCluster) apply(t *tx) *Rejection {
 
 func (c *LeaderStarted) apply(t *tx) *Rejection {
 	if c.Term < t.s.term || c.Term == 0 || c.Term == t.s.term && c.Manager.ID != t.s.leader {
-		return reject(StaleTerm, "%s begins term %d; the state is in term %d of %s", c.Manager.ID, c.Term, t.s.term, t.s.leader)
+		return reject(StaleTerm, "%s begins term %d; the state is in term %d of %s", c.Manager.ID, c.Term, t.s.term,
+			t.s.leader)
 	}
 	if rejection := checkManager(&c.Manager); rejection != nil {
 		return rejection
@@ -46,14 +47,16 @@ func (c *RegisterManager) apply(t *tx) *Rejection {
 		return rejection
 	}
 	if level := t.s.formatLevel; level > 1 && c.Manager.FormatLevel < level {
-		return reject(FormatNotAllowed, "manager %s knows format levels up to %d, the cluster is at %d; install a newer version of tidemark on it",
+		return reject(FormatNotAllowed, "manager %s knows format levels up to %d, the cluster is at %d; install a newer "+
+			"version of tidemark on it",
 			c.Manager.ID, c.Manager.FormatLevel, level)
 	}
 	t.registerManager(c.Manager)
 	return nil
 }
 
-// CheckManager tells whether a manager may register, and begin a term, as far as its own words go; the error is a *Rejection.
+// CheckManager reports whether a manager may register, and begin a term, as far as its own words go; the error is a
+// *Rejection.
 func CheckManager(m *Manager) error {
 	if rejection := checkManager(m); rejection != nil {
 		return rejection
@@ -104,14 +107,16 @@ func (c *RegisterIndexer) apply(t *tx) *Rejection {
 	if rejection := checkIdentity("indexer uuid", i.UUID); rejection != nil {
 		return rejection
 	}
-	if rejection := checkAddresses(i.BootID, i.Name, i.Zone, i.Admin, i.Scan, i.Data.Maintenance, i.Data.Backfill, i.Data.Catchup); rejection != nil {
+	if rejection := checkAddresses(i.BootID, i.Name, i.Zone, i.Admin, i.Scan, i.Data.Maintenance, i.Data.Backfill,
+		i.Data.Catchup); rejection != nil {
 		return rejection
 	}
 	if t.s.Removed(i.UUID) {
-		return reject(NodeRemoved, "indexer %s was removed from the cluster; wipe its data folder, it then joins as a new one", i.UUID)
+		return reject(NodeRemoved, "indexer %s was removed from the cluster; wipe its data folder, it then joins as a new "+
+			"one", i.UUID)
 	}
 	if old := t.s.IndexerByUUID(i.UUID); old != nil {
-		i.Node, i.ModifiedCAS, t.result.Node = old.Node, old.ModifiedCAS, old.Node
+		i.Node, i.ModifiedCAS, i.Evicting, t.result.Node = old.Node, old.ModifiedCAS, old.Evicting, old.Node
 		if i == *old {
 			return nil
 		}
@@ -131,7 +136,7 @@ func (c *RegisterIndexer) apply(t *tx) *Rejection {
 	return nil
 }
 
-// freeNode gives a number that no indexer has and no copy names, counting on from the newest that was given.
+// freeNode returns a number that no indexer has and no copy names, counting on from the newest that was given.
 func (s *State) freeNode() (index.NodeID, bool) {
 	held := s.nodesWithCopies()
 	for k := range int(index.MaxNodeID) + 1 {
@@ -183,6 +188,7 @@ func (c *RemoveIndexer) apply(t *tx) *Rejection {
 	own(&t.s.indexers, &t.owned.indexers).Delete(c.Node)
 	own(&t.s.nodes, &t.owned.nodes).Delete(c.UUID)
 	own(&t.s.removed, &t.owned.removed).Set(c.UUID, t.cas)
+	t.s.rebalances.going[c.Node] = false
 	t.changedDefinitions()
 	t.emit(Event{Kind: EventIndexer, Name: c.UUID, Node: c.Node, Removed: true})
 	return nil
@@ -190,7 +196,8 @@ func (c *RemoveIndexer) apply(t *tx) *Rejection {
 
 func (c *SetFormatLevel) apply(t *tx) *Rejection {
 	if c.Level < t.s.formatLevel || c.Level > FormatLevel {
-		return reject(FormatNotAllowed, "format level %d; the cluster is at %d, a level never falls, and one that is not known cannot be set", c.Level, t.s.formatLevel)
+		return reject(FormatNotAllowed, "format level %d; the cluster is at %d, a level never falls, and one that is not "+
+			"known cannot be set", c.Level, t.s.formatLevel)
 	}
 	if c.Level == t.s.formatLevel {
 		return nil
@@ -204,7 +211,8 @@ func (c *SetFormatLevel) apply(t *tx) *Rejection {
 func (c *SetLimits) apply(t *tx) *Rejection {
 	l := c.Limits.withDefaults()
 	if l.LedgerMaxAgeMS < l.LedgerMinAgeMS || l.LedgerMinAgeMS < 0 {
-		return reject(InvalidArgument, "requests are remembered at most %d ms and at least %d ms; the first must not be smaller", l.LedgerMaxAgeMS, l.LedgerMinAgeMS)
+		return reject(InvalidArgument, "requests are remembered at most %d ms and at least %d ms; the first must not be "+
+			"smaller", l.LedgerMaxAgeMS, l.LedgerMinAgeMS)
 	}
 	if l == t.s.limits {
 		return nil
@@ -288,7 +296,7 @@ func checkLengths(most int, texts []string) *Rejection {
 	return nil
 }
 
-// checkPlacement tells whether copies are where an index of this layout may have them: on known nodes, one of every
+// checkPlacement reports whether copies are where an index of this layout may have them: on known nodes, one of every
 // slice and replica, or two while one moves, and never two replicas of a slice, or two copies of one, on one node.
 // Copies that are leaving do not count.
 func (s *State) checkPlacement(l partition.Layout, replicas uint8, copies []partition.Copy) *Rejection {
@@ -298,8 +306,9 @@ func (s *State) checkPlacement(l partition.Layout, replicas uint8, copies []part
 	}
 	seen, onNode := make(map[place]int, len(copies)), make(map[place]bool, len(copies))
 	for _, c := range copies {
-		if c.Slice >= index.SliceID(l.Partitions) || uint8(c.Replica) > replicas {
-			return reject(PlacementInconsistent, "slice %d of replica %d; the index has %d slices and replicas 0 to %d", c.Slice, c.Replica, l.Partitions, replicas)
+		if c.Slice >= index.SliceID(l.Partitions) || uint8(c.Replica) > replicas && c.State != partition.Leaving {
+			return reject(PlacementInconsistent, "slice %d of replica %d; the index has %d slices and replicas 0 to %d", c.Slice,
+				c.Replica, l.Partitions, replicas)
 		}
 		if s.Indexer(c.Node) == nil {
 			return reject(UnknownNode, "slice %d is placed on node %d, which is not registered", c.Slice, c.Node)
@@ -317,7 +326,8 @@ func (s *State) checkPlacement(l partition.Layout, replicas uint8, copies []part
 		onNode[n] = true
 	}
 	if want := int(l.Partitions) * (int(replicas) + 1); len(seen) != want {
-		return reject(PlacementInconsistent, "%d slices of replicas have a place; %d slices with %d replicas need %d", len(seen), l.Partitions, replicas, want)
+		return reject(PlacementInconsistent, "%d slices of replicas have a place; %d slices with %d replicas need %d",
+			len(seen), l.Partitions, replicas, want)
 	}
 	return nil
 }

@@ -7,87 +7,140 @@ import (
 	"tidemark/partition"
 )
 
-// EvictIndexer removes an indexer that will not come back, in one update with everything that it held: its copies are
-// forgotten, others are placed instead, and its uuid stays as a tombstone. It names every index that has copies on the
-// node and is not being dropped.
+// EvictIndexer begins to remove an indexer for good, and is not taken back: from then on no copy is placed on it.
+// EvictCopies then takes its copies off it, and RemoveIndexer is the end. A repetition changes nothing. Rejections:
+// UnknownNode, StaleRevision.
 type EvictIndexer struct {
 	Node     index.NodeID
 	UUID     string // guards against a number that was given away meanwhile
 	Revision uint64 // definitions revision on which it was decided; no other
-	Indexes  []Eviction
 }
 
-// Eviction is what is placed instead of an index's copies on the node: one copy for each.
+// EvictCopies takes all copies of some indexes off an indexer that is being removed: they are forgotten, and others are
+// placed instead. Which indexes, and how many, is the proposer's choice: an indexer may hold more copies than one
+// command can name. Rejections: UnknownNode, StateMismatch (the indexer is not being removed), UnknownIndex,
+// CASMismatch, UnknownCopy, PlacementInconsistent.
+type EvictCopies struct {
+	Node    index.NodeID
+	UUID    string
+	Indexes []Eviction
+}
+
+// Eviction is what is placed instead of an index's copies on the node: one copy for each that is not leaving, none
+// where the index is being dropped.
 type Eviction struct {
-	ID  index.ID
-	Add []Placement
+	ID         index.ID
+	IfTopology uint64 // TopologyCAS on which it was decided; no other
+	Add        []Placement
 }
 
 func (*EvictIndexer) kind() kind { return kindEvictIndexer }
+func (*EvictCopies) kind() kind  { return kindEvictCopies }
 
 func (c *EvictIndexer) append(dst []byte) []byte {
-	dst = appendString(append(dst, byte(c.Node)), c.UUID)
-	dst = appendUint(appendUint(dst, c.Revision), uint64(len(c.Indexes)))
+	return appendUint(appendString(append(dst, byte(c.Node)), c.UUID), c.Revision)
+}
+
+func decodeEvictIndexer(d *decoder) *EvictIndexer {
+	return &EvictIndexer{Node: index.NodeID(d.byte()), UUID: d.string(), Revision: d.uint()}
+}
+
+func (c *EvictCopies) append(dst []byte) []byte {
+	dst = appendUint(appendString(append(dst, byte(c.Node)), c.UUID), uint64(len(c.Indexes)))
 	for i := range c.Indexes {
-		dst = appendPlacements(appendUint(dst, uint64(c.Indexes[i].ID)), c.Indexes[i].Add)
+		dst = c.Indexes[i].append(dst)
 	}
 	return dst
 }
 
-func decodeEvictIndexer(d *decoder) *EvictIndexer {
-	c := &EvictIndexer{Node: index.NodeID(d.byte()), UUID: d.string(), Revision: d.uint()}
+func (e *Eviction) append(dst []byte) []byte {
+	return appendPlacements(appendUint(appendUint(dst, uint64(e.ID)), e.IfTopology), e.Add)
+}
+
+// EncodedSize is what an eviction adds to its command.
+func (e *Eviction) EncodedSize() int { return len(e.append(nil)) }
+
+func decodeEvictCopies(d *decoder) *EvictCopies {
+	c := &EvictCopies{Node: index.NodeID(d.byte()), UUID: d.string()}
 	for n := d.count(); n > 0 && d.err == nil; n-- {
-		c.Indexes = append(c.Indexes, Eviction{ID: index.ID(d.uint()), Add: d.placements()})
+		c.Indexes = append(c.Indexes, Eviction{ID: index.ID(d.uint()), IfTopology: d.uint(), Add: d.placements()})
 	}
 	return c
 }
 
 func (c *EvictIndexer) apply(t *tx) *Rejection {
-	i := t.s.Indexer(c.Node)
+	old := t.s.Indexer(c.Node)
 	switch {
-	case i == nil || i.UUID != c.UUID:
+	case old == nil || old.UUID != c.UUID:
 		return reject(UnknownNode, "no indexer %d with uuid %q", c.Node, c.UUID)
+	case old.Evicting:
+		return nil
 	case c.Revision != t.s.revision:
-		return reject(StaleRevision, "indexer %d (%s) was to be removed at definitions revision %d, it is %d; decide again", c.Node, i.Name, c.Revision, t.s.revision)
+		return reject(StaleRevision, "indexer %d (%s) was to be removed at definitions revision %d, it is %d; decide again",
+			c.Node, old.Name, c.Revision, t.s.revision)
 	}
-	instead := make(map[index.ID][]Placement, len(c.Indexes))
-	for _, e := range c.Indexes {
-		instead[e.ID] = e.Add
-	}
-	own(&t.s.indexers, &t.owned.indexers).Delete(c.Node)
-	own(&t.s.nodes, &t.owned.nodes).Delete(c.UUID)
-	own(&t.s.removed, &t.owned.removed).Set(c.UUID, t.cas)
-	var held []index.ID
-	for x := range t.s.Indexes() {
-		if slices.ContainsFunc(x.Topology.Copies, c.has) {
-			held = append(held, x.Definition.ID)
-		}
-	}
-	for _, id := range held {
-		if rejection := t.evict(c, *t.s.Index(id), instead[id]); rejection != nil {
-			return rejection
-		}
-	}
+	i := *old
+	i.Evicting, i.ModifiedCAS = true, t.cas
+	own(&t.s.indexers, &t.owned.indexers).Set(i.Node, &i)
 	t.changedDefinitions()
-	t.emit(Event{Kind: EventIndexer, Name: c.UUID, Node: c.Node, Removed: true})
+	t.emit(Event{Kind: EventIndexer, Name: i.UUID, Node: i.Node, Indexer: &i})
 	return nil
 }
 
-func (c *EvictIndexer) has(o partition.Copy) bool { return o.Node == c.Node }
+func (c *EvictCopies) apply(t *tx) *Rejection {
+	switch i := t.s.Indexer(c.Node); {
+	case i == nil || i.UUID != c.UUID:
+		return reject(UnknownNode, "no indexer %d with uuid %q", c.Node, c.UUID)
+	case !i.Evicting:
+		return reject(StateMismatch, "indexer %d (%s) is not being removed", c.Node, i.Name)
+	}
+	for _, e := range c.Indexes {
+		if rejection := t.evict(c.Node, e); rejection != nil {
+			return rejection
+		}
+	}
+	return nil
+}
 
 // evict takes an index's copies off the node.
-func (t *tx) evict(c *EvictIndexer, x Index, add []Placement) *Rejection {
+func (t *tx) evict(node index.NodeID, e Eviction) *Rejection {
+	p, rejection := t.index(e.ID)
+	if rejection != nil {
+		return rejection
+	}
+	x := *p
 	f := &x.Definition
-	x.Topology.Copies = slices.DeleteFunc(slices.Clone(x.Topology.Copies), c.has)
+	if e.IfTopology != x.TopologyCAS {
+		return reject(CASMismatch, "the topology of index %d (%s) was modified at cas %d, the command was made for %d", f.ID,
+			f.Name, x.TopologyCAS, e.IfTopology)
+	}
+	kept := slices.DeleteFunc(slices.Clone(x.Topology.Copies), func(o partition.Copy) bool { return o.Node == node })
+	if len(kept) == len(x.Topology.Copies) {
+		return reject(UnknownCopy, "index %d (%s) has no copy on node %d", f.ID, f.Name, node)
+	}
+	x.Topology.Copies = kept
 	if f.State != index.Dropping {
-		x.Topology.Copies = t.placeCopies(x.Topology.Copies, add)
-		if rejection := t.s.checkPlacement(x.Topology.Layout, f.Replicas, x.Topology.Copies); rejection != nil {
+		if rejection = t.s.checkNew(e.Add); rejection == nil {
+			x.Topology.Copies = t.placeCopies(kept, e.Add)
+			rejection = t.s.checkPlacement(x.Topology.Layout, f.Replicas, x.Topology.Copies)
+		}
+		if rejection != nil {
 			return reject(rejection.Code, "index %d (%s): %s", f.ID, f.Name, rejection.Message)
 		}
-		if len(add) > 0 {
+		if len(e.Add) > 0 {
 			x.PlacedCAS = t.cas
 		}
 	}
 	t.setIndex(x, false, true)
+	return nil
+}
+
+// checkNew refuses new copies on an indexer that is being removed.
+func (s *State) checkNew(add []Placement) *Rejection {
+	for _, p := range add {
+		if i := s.Indexer(p.Node); i != nil && i.Evicting {
+			return reject(UnknownNode, "slice %d is placed on node %d (%s), which is being removed", p.Slice, p.Node, i.Name)
+		}
+	}
 	return nil
 }

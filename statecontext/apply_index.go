@@ -26,7 +26,11 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 			f.Bucket, f.Name, old.Definition.ID, old.Definition.State)
 	}
 	if f.BucketUUID != b.UUID {
-		return reject(BucketIsGone, "the definition was made for bucket %q of uuid %q, the bucket is %q by now", f.Bucket, f.BucketUUID, b.UUID)
+		return reject(BucketIsGone, "the definition was made for bucket %q of uuid %q, the bucket is %q by now", f.Bucket,
+			f.BucketUUID, b.UUID)
+	}
+	if rejection := t.s.checkCounts(&f); rejection != nil {
+		return rejection
 	}
 	if rejection := t.checkDefinition(&f); rejection != nil {
 		return rejection
@@ -38,8 +42,12 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 		return reject(InvalidArgument, "the definition has %d partitions, the layout %d", f.Partitions, c.Layout.Partitions)
 	}
 	if c.Layout.ByKey() == f.PartitionBy.IsZero() || len(c.Layout.Desc) > len(f.Keys) {
-		return reject(InvalidArgument, "the definition has %d keys and is partitioned by %q, the layout is %s of %v", len(f.Keys), f.PartitionBy.Scheme,
+		return reject(InvalidArgument, "the definition has %d keys and is partitioned by %q, the layout is %s of %v",
+			len(f.Keys), f.PartitionBy.Scheme,
 			c.Layout.Scheme, c.Layout.Components)
+	}
+	if rejection := t.s.checkNew(c.Placement); rejection != nil {
+		return rejection
 	}
 	id := t.s.nextIndexID
 	topology := partition.Topology{Index: id, Layout: c.Layout, Copies: t.placeCopies(nil, c.Placement)}
@@ -47,7 +55,8 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 		return rejection
 	}
 	if want := int(f.Partitions) * (int(f.Replicas) + 1); len(c.Placement) != want {
-		return reject(PlacementInconsistent, "%d copies are placed; %d slices with %d replicas need %d", len(c.Placement), f.Partitions, f.Replicas, want)
+		return reject(PlacementInconsistent, "%d copies are placed; %d slices with %d replicas need %d", len(c.Placement),
+			f.Partitions, f.Replicas, want)
 	}
 	f.ID, f.State, f.Reason, f.CreatedMS = id, index.Pending, "", t.calendar(f.CreatedMS)
 	t.s.nextIndexID++
@@ -61,29 +70,37 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 func (t *tx) placeCopies(copies []partition.Copy, placement []Placement) []partition.Copy {
 	all := append(make([]partition.Copy, 0, len(copies)+len(placement)), copies...)
 	for _, p := range placement {
-		all = append(all, partition.Copy{ID: t.s.nextCopyID, Slice: p.Slice, Replica: p.Replica, Node: p.Node, State: partition.Placed})
+		all = append(all, partition.Copy{ID: t.s.nextCopyID, Slice: p.Slice, Replica: p.Replica, Node: p.Node,
+			State: partition.Placed})
 		t.s.nextCopyID++
 	}
 	return all
 }
 
-func (t *tx) checkDefinition(f *index.Definition) *Rejection {
-	l := t.s.limits
-	if t.s.indexes.Len() >= int(l.Indexes) {
-		return reject(LimitExceeded, "the cluster has %d indexes; at most %d", t.s.indexes.Len(), l.Indexes)
+// checkCounts refuses one index more than there may be.
+func (s *State) checkCounts(f *index.Definition) *Rejection {
+	l := s.limits
+	if s.indexes.Len() >= int(l.Indexes) {
+		return reject(LimitExceeded, "the cluster has %d indexes; at most %d", s.indexes.Len(), l.Indexes)
 	}
 	here := 0
-	for range t.s.IndexesOf(f.Bucket) {
+	for range s.IndexesOf(f.Bucket) {
 		here++
 	}
 	if here >= int(l.IndexesPerBucket) {
 		return reject(LimitExceeded, "bucket %q has %d indexes; at most %d", f.Bucket, here, l.IndexesPerBucket)
 	}
+	return nil
+}
+
+func (t *tx) checkDefinition(f *index.Definition) *Rejection {
+	l := t.s.limits
 	if len(f.Keys) > int(l.KeyExpressions) {
 		return reject(LimitExceeded, "%d key expressions; at most %d", len(f.Keys), l.KeyExpressions)
 	}
 	if f.IsPrimary != (len(f.Keys) == 0) {
-		return reject(InvalidArgument, "a primary index has no key expressions and every other index at least one; this one has %d", len(f.Keys))
+		return reject(InvalidArgument, "a primary index has no key expressions and every other index at least one; this "+
+			"one has %d", len(f.Keys))
 	}
 	if len(f.Nodes) > int(index.MaxNodeID)+1 {
 		return reject(LimitExceeded, "%d nodes named; at most %d", len(f.Nodes), int(index.MaxNodeID)+1)
@@ -106,7 +123,8 @@ func (c *BuildIndexes) apply(t *tx) *Rejection {
 			return rejection
 		}
 		if f := &x.Definition; c.IfMatch != 0 && c.IfMatch != f.ModifiedCAS {
-			return reject(CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID, f.Name, f.ModifiedCAS, c.IfMatch)
+			return reject(CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID, f.Name,
+				f.ModifiedCAS, c.IfMatch)
 		}
 		if rejection := t.build(*x, c.Rules); rejection != nil {
 			return rejection
@@ -137,7 +155,11 @@ func (t *tx) build(x Index, rules uint32) *Rejection {
 	if moved { // what the copies hold is of another bucket: new ones, at the same places
 		placement := make([]Placement, 0, len(x.Topology.Copies))
 		for _, c := range x.Topology.Copies {
-			if c.State != partition.Leaving {
+			again := slices.ContainsFunc(placement, func(o Placement) bool {
+				return o.Slice == c.Slice &&
+					o.Replica == c.Replica
+			})
+			if c.State != partition.Leaving && !again { // of one that was moving, where it was
 				placement = append(placement, Placement{Slice: c.Slice, Replica: c.Replica, Node: c.Node})
 			}
 		}
@@ -163,7 +185,8 @@ func (c *DropIndex) apply(t *tx) *Rejection {
 		return nil
 	}
 	if c.IfMatch != 0 && c.IfMatch != f.ModifiedCAS {
-		return reject(CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID, f.Name, f.ModifiedCAS, c.IfMatch)
+		return reject(CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID, f.Name,
+			f.ModifiedCAS, c.IfMatch)
 	}
 	if x.Waits() { // no host has ever been told of it
 		own(&t.s.names, &t.owned.names).Delete(nameKey(f.Bucket, f.Name))
@@ -205,7 +228,8 @@ func (c *SetIndexState) apply(t *tx) *Rejection {
 			return reject(BucketIsGone, "index %d (%s) is of an older bucket %q; BUILD makes it anew", f.ID, f.Name, f.Bucket)
 		}
 		if c.Guard.Generation != 0 && (c.Guard.RollbackID != b.Stability.RollbackID || b.Rollback != nil) {
-			return reject(RollbackMismatch, "bucket %q was or is being rolled back (id %d); the command was made at rollback %d", f.Bucket, b.lastRollback(), c.Guard.RollbackID)
+			return reject(RollbackMismatch, "bucket %q was or is being rolled back (id %d); the command was made at rollback %d",
+				f.Bucket, b.lastRollback(), c.Guard.RollbackID)
 		}
 	}
 	f.State, f.Reason = c.To, ""
@@ -257,7 +281,8 @@ func (c *SetCopyStates) apply(t *tx) *Rejection {
 		x.Topology.Copies[at].State = h.State
 		if h.State == partition.Leaving {
 			if from == partition.Allocated && !hasPeer(x.Topology.Copies, at) {
-				return reject(PlacementInconsistent, "copy %d is the only one of slice %d, replica %d that is allocated; another one has to be in first",
+				return reject(PlacementInconsistent, "copy %d is the only one of slice %d, replica %d that is allocated; another "+
+					"one has to be in first",
 					h.Copy, x.Topology.Copies[at].Slice, x.Topology.Copies[at].Replica)
 			}
 			if rejection := t.s.checkPlacement(x.Topology.Layout, x.Definition.Replicas, x.Topology.Copies); rejection != nil {
@@ -269,7 +294,7 @@ func (c *SetCopyStates) apply(t *tx) *Rejection {
 	return nil
 }
 
-// hasPeer tells whether another copy of the same slice and replica is allocated.
+// hasPeer reports whether another copy of the same slice and replica is allocated.
 func hasPeer(copies []partition.Copy, at int) bool {
 	own := copies[at]
 	return slices.ContainsFunc(copies, func(o partition.Copy) bool {
@@ -288,14 +313,19 @@ func (c *PlaceCopies) apply(t *tx) *Rejection {
 		return reject(StateMismatch, "index %d (%s) is being dropped", f.ID, f.Name)
 	}
 	if c.IfTopology != 0 && c.IfTopology != x.TopologyCAS {
-		return reject(CASMismatch, "the topology of index %d (%s) was modified at cas %d, the command was made for %d", f.ID, f.Name, x.TopologyCAS, c.IfTopology)
+		return reject(CASMismatch, "the topology of index %d (%s) was modified at cas %d, the command was made for %d", f.ID,
+			f.Name, x.TopologyCAS, c.IfTopology)
 	}
-	kept := slices.DeleteFunc(slices.Clone(x.Topology.Copies), func(o partition.Copy) bool { return slices.Contains(c.Remove, o.ID) })
+	kept := slices.DeleteFunc(slices.Clone(x.Topology.Copies),
+		func(o partition.Copy) bool { return slices.Contains(c.Remove, o.ID) })
 	if len(kept)+len(c.Remove) != len(x.Topology.Copies) {
 		return reject(UnknownCopy, "index %d (%s) does not have all of the copies %v", f.ID, f.Name, c.Remove)
 	}
 	if len(c.Add)+len(c.Remove) == 0 {
 		return nil
+	}
+	if rejection := t.s.checkNew(c.Add); rejection != nil {
+		return rejection
 	}
 	x.Topology.Copies = t.placeCopies(kept, c.Add)
 	if rejection := t.s.checkPlacement(x.Topology.Layout, f.Replicas, x.Topology.Copies); rejection != nil {
@@ -315,7 +345,8 @@ func (c *RemoveIndex) apply(t *tx) *Rejection {
 	}
 	f := &x.Definition
 	if f.State != index.Dropping {
-		return reject(StateMismatch, "index %d (%s) is in state %s; only one that is being dropped can be removed", f.ID, f.Name, f.State)
+		return reject(StateMismatch, "index %d (%s) is in state %s; only one that is being dropped can be removed", f.ID,
+			f.Name, f.State)
 	}
 	t.removeIndex(x)
 	return nil

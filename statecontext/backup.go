@@ -44,8 +44,8 @@ type Backup struct {
 }
 
 // WriteBackup writes a state as a backup file: magic and form, the facts of BackupInfo with a CRC-32C, the state
-// snapshot, and a SHA-256 of all that stands before it. A restore under way is not part of it, nor are users and tokens:
-// they are not restored, and files are kept where hashes of passwords should not be.
+// snapshot, and a SHA-256 of all that stands before it. A restore under way is not part of it, nor are users and
+// tokens: they are not restored, and files are kept where hashes of passwords should not be.
 func WriteBackup(w io.Writer, s *State, timeMS int64, version string) error {
 	clean := *s.WithoutUsers()
 	clean.staging = nil
@@ -71,8 +71,8 @@ func WriteBackup(w io.Writer, s *State, timeMS int64, version string) error {
 // ReadBackup is ReadBackupUpTo with everything that this program knows.
 func ReadBackup(data []byte) (*Backup, error) { return ReadBackupUpTo(FormatLevel, data) }
 
-// ReadBackupUpTo reads a whole backup file, as a program does whose newest format level is the one given, and checks all
-// of it. The backup refers to data. Errors wrap ErrBackupCorrupt or ErrBackupVersion.
+// ReadBackupUpTo reads a whole backup file, as a program does whose newest format level is the one given, and checks
+// all of it. The backup refers to data. Errors wrap ErrBackupCorrupt or ErrBackupVersion.
 func ReadBackupUpTo(level uint64, data []byte) (*Backup, error) {
 	corrupt := func(format string, args ...any) error {
 		return fmt.Errorf("%w: %w", ErrBackupCorrupt, fmt.Errorf(format, args...))
@@ -85,7 +85,8 @@ func ReadBackupUpTo(level uint64, data []byte) (*Backup, error) {
 	}
 	form := data[8]
 	if form > BackupVersion {
-		return nil, fmt.Errorf("%w: form %d, this program knows up to %d: install the version of tidemark that took it", ErrBackupVersion, form, BackupVersion)
+		return nil, fmt.Errorf("%w: form %d, this program knows up to %d: install the version of tidemark that took it",
+			ErrBackupVersion, form, BackupVersion)
 	}
 	d := decoder{b: data[9:]}
 	p := d.bytes()
@@ -98,7 +99,8 @@ func ReadBackupUpTo(level uint64, data []byte) (*Backup, error) {
 	}
 	b := &Backup{BackupInfo: BackupInfo{Form: int(form)}, Snapshot: data[at+4 : len(data)-sha256.Size]}
 	d = decoder{b: p}
-	b.ClusterID, b.Epoch, b.CAS, b.FormatLevel, b.TimeMS, b.Version = d.string(), d.uint(), d.uint(), d.uint(), d.int(), d.string()
+	b.ClusterID, b.Epoch, b.CAS, b.FormatLevel, b.TimeMS, b.Version = d.string(), d.uint(), d.uint(), d.uint(), d.int(),
+		d.string()
 	if err := d.end(); err != nil || form == 0 {
 		return nil, corrupt("its beginning: %v, form %d", err, form)
 	}
@@ -106,7 +108,8 @@ func ReadBackupUpTo(level uint64, data []byte) (*Backup, error) {
 		return nil, corrupt("the SHA-256 of its %d bytes is not the one at its end: it was cut or damaged", len(data))
 	}
 	if b.FormatLevel > level {
-		return nil, fmt.Errorf("%w: format level %d, this program knows up to %d: install tidemark %s, which took it, or a newer version", ErrBackupVersion,
+		return nil, fmt.Errorf("%w: format level %d, this program knows up to %d: install tidemark %s, which took it, or a "+
+			"newer version", ErrBackupVersion,
 			b.FormatLevel, level, b.Version)
 	}
 	var err error
@@ -114,7 +117,8 @@ func ReadBackupUpTo(level uint64, data []byte) (*Backup, error) {
 		return nil, corrupt("%w", err)
 	}
 	if s := b.State; s.clusterID != b.ClusterID || s.epoch != b.Epoch || s.cas != b.CAS || s.formatLevel != b.FormatLevel {
-		return nil, corrupt("it says cluster %s, epoch %d, cas %d, format level %d; its state is of cluster %s, epoch %d, cas %d, format level %d",
+		return nil, corrupt("it says cluster %s, epoch %d, cas %d, format level %d; its state is of cluster %s, epoch %d, "+
+			"cas %d, format level %d",
 			b.ClusterID, b.Epoch, b.CAS, b.FormatLevel, s.clusterID, s.epoch, s.cas, s.formatLevel)
 	}
 	return b, nil

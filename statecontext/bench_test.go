@@ -16,7 +16,8 @@ import (
 func newReader(b []byte) *bufio.Reader { return bufio.NewReader(bytes.NewReader(b)) }
 func newDigest() *xxhash.Digest        { return xxhash.New() }
 
-// large is the state that docs/performance.md has bars for: 10,000 indexes over 100 buckets of 1024 vbuckets, 8 indexers, ledger half full.
+// large is the state that docs/performance.md has bars for: 10,000 indexes over 100 buckets of 1024 vbuckets, 8
+// indexers, ledger half full.
 func large(tb testing.TB) *State {
 	s := New()
 	at := uint64(0)
@@ -30,7 +31,8 @@ func large(tb testing.TB) *State {
 		}
 		s = next
 	}
-	apply(Command{Body: &LeaderStarted{Term: 1, Manager: Manager{ID: "m"}}}, Command{Body: &BootstrapCluster{ClusterID: "c", Epoch: 1}})
+	apply(Command{Body: &LeaderStarted{Term: 1, Manager: Manager{ID: "m"}}},
+		Command{Body: &BootstrapCluster{ClusterID: "c", Epoch: 1}})
 	for i := range 8 {
 		apply(Command{Body: &RegisterIndexer{Indexer: Indexer{UUID: fmt.Sprint("u", i), Admin: "http://127.0.0.1:1234"}}})
 	}
@@ -93,7 +95,8 @@ func BenchmarkApply(b *testing.B) {
 	}
 	run("create", func(_ *State, i int) Body {
 		c := create(fmt.Sprintf("new_%07d", i), 1, 0, 1, 2, 3, 4, 5, 6, 7)
-		c.Definition.Bucket, c.Definition.BucketUUID = fmt.Sprintf("bucket%03d", i%100), fmt.Sprint("uuid", i%100) // a bucket's number is limited
+		// a bucket's number is limited
+		c.Definition.Bucket, c.Definition.BucketUUID = fmt.Sprintf("bucket%03d", i%100), fmt.Sprint("uuid", i%100)
 		return c
 	}, true)
 	run("promote", func(s *State, _ int) Body { return promotion(s, "bucket007", 3, 10) }, false)
@@ -127,7 +130,8 @@ func BenchmarkSnapshot(b *testing.B) {
 	})
 }
 
-// BenchmarkMemory: what the state of 10,000 indexes and 100 buckets with 1024 vbuckets holds in memory, after a restore.
+// BenchmarkMemory: what the state of 10,000 indexes and 100 buckets with 1024 vbuckets holds in memory, after a
+// restore.
 func BenchmarkMemory(b *testing.B) {
 	data := snapshot(b, large(b))
 	held := func() uint64 {

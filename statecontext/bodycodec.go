@@ -25,6 +25,7 @@ func (*RemoveIndex) kind() kind          { return kindRemoveIndex }
 func (*AdvanceStability) kind() kind     { return kindAdvanceStability }
 func (*SetBackfillTimestamp) kind() kind { return kindSetBackfillTimestamp }
 func (*SetRollbackStep) kind() kind      { return kindSetRollbackStep }
+func (*RollbackLogs) kind() kind         { return kindRollbackLogs }
 func (*SetFormatLevel) kind() kind       { return kindSetFormatLevel }
 func (*SetLimits) kind() kind            { return kindSetLimits }
 func (*RaiseEpoch) kind() kind           { return kindRaiseEpoch }
@@ -142,6 +143,11 @@ func (c *SetRollbackStep) append(dst []byte) []byte {
 	return appendLogChanges(dst, c.Logs)
 }
 
+func (c *RollbackLogs) append(dst []byte) []byte {
+	dst = appendUint(appendUint(appendString(dst, c.Bucket), c.Generation), c.ID)
+	return appendLogChanges(dst, c.Logs)
+}
+
 func (c *SetFormatLevel) append(dst []byte) []byte { return appendUint(dst, c.Level) }
 func (c *SetLimits) append(dst []byte) []byte      { return appendLimits(dst, c.Limits) }
 
@@ -158,7 +164,8 @@ func decodeRaiseEpoch(d *decoder) *RaiseEpoch {
 	if flags > raiseClearLedger|raiseSkipNumbers|raiseResetLimits {
 		d.fail("flags %x of a raised epoch", flags)
 	}
-	c.ClearLedger, c.SkipNumbers, c.ResetLimits = flags&raiseClearLedger != 0, flags&raiseSkipNumbers != 0, flags&raiseResetLimits != 0
+	c.ClearLedger, c.SkipNumbers, c.ResetLimits = flags&raiseClearLedger != 0, flags&raiseSkipNumbers != 0,
+		flags&raiseResetLimits != 0
 	return c
 }
 
@@ -197,6 +204,8 @@ func decodeBody(k kind, d *decoder) Body {
 		return &RemoveIndexer{Node: index.NodeID(d.byte()), UUID: d.string()}
 	case kindEvictIndexer:
 		return decodeEvictIndexer(d)
+	case kindEvictCopies:
+		return decodeEvictCopies(d)
 	case kindSetBucketSettings:
 		return decodeSetBucketSettings(d)
 	case kindSetBucket:
@@ -255,8 +264,13 @@ func decodeIndexBody(k kind, d *decoder) Body {
 			Bucket: d.string(), Generation: d.uint(), ID: d.uint(), From: RollbackStep(d.byte()), To: RollbackStep(d.byte()),
 			Failover: d.vector(), Restart: d.vector(), Stability: d.vector(), Logs: d.logChanges(),
 		}
+	case kindRollbackLogs:
+		return &RollbackLogs{Bucket: d.string(), Generation: d.uint(), ID: d.uint(), Logs: d.logChanges()}
 	}
 	if b := decodeUserBody(k, d); b != nil {
+		return b
+	}
+	if b := decodeRebalanceBody(k, d); b != nil {
 		return b
 	}
 	return decodeRestoreBody(k, d)

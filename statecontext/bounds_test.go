@@ -5,11 +5,11 @@ import (
 	"crypto/sha256"
 	"testing"
 
-	"tidemark/internal/allocbound"
+	"tidemark/internal/testing/allocbound"
 )
 
-// Counts and lengths of commands, of a snapshot's records and of a backup, with right checksums: memory is taken for what
-// is there.
+// Counts and lengths of commands, of a snapshot's records and of a backup, with right checksums: memory is taken for
+// what is there.
 func TestNoMemoryForClaims(t *testing.T) {
 	seen := map[byte]bool{} // a command of each size is enough
 	for _, data := range append(goldenUsers(t).log, goldenPartitions(t).log...) {
@@ -37,7 +37,8 @@ func TestNoMemoryForClaims(t *testing.T) {
 		}, bytes.Clone(payload))
 	}
 	const piece = 2 * 64 << 10 // what readAtMost takes ahead; the race detector makes append and make take it twice
-	allocbound.Check(t, piece, func(b []byte) { _, _ = ReadSnapshot(bytes.NewReader(b)) }, snapshot(t, goldenUsers(t).state))
+	allocbound.Check(t, piece, func(b []byte) { _, _ = ReadSnapshot(bytes.NewReader(b)) },
+		snapshot(t, goldenUsers(t).state))
 	var w bytes.Buffer
 	if err := WriteBackup(&w, goldenUsers(t).state, 1, "1.0"); err != nil {
 		t.Fatal(err)

@@ -15,13 +15,14 @@ func broken(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrInvariant, fmt.Sprintf(format, args...))
 }
 
-// Check tells whether a state is one that Apply may produce. It looks at everything and is meant for tests, for
+// Check reports whether a state is one that Apply may produce. It looks at everything and is meant for tests, for
 // restored snapshots and for backups. Its errors wrap ErrInvariant.
 func Check(s *State) error {
 	if s.revision > s.cas {
 		return broken("definitions revision %d above cas %d", s.revision, s.cas)
 	}
-	for _, check := range [...]func(*State) error{checkHeader, checkRestore, checkRegistrations, checkBuckets, checkIndexes, checkNames, checkUsers, checkSettings, checkLedger} {
+	for _, check := range [...]func(*State) error{checkHeader, checkRestore, checkRegistrations, checkBuckets,
+		checkIndexes, checkNames, checkUsers, checkSettings, checkRebalances, checkLedger} {
 		if err := check(s); err != nil {
 			return err
 		}
@@ -41,7 +42,8 @@ func checkHeader(s *State) error {
 		return broken("numbers %+v of forgotten buckets at format level %d", s.passed, s.formatLevel)
 	case s.nextIndexID < 1 || s.nextCopyID < 1:
 		return broken("next index id %d, next copy id %d", s.nextIndexID, s.nextCopyID)
-	case s.limits != s.limits.withDefaults() || s.limits.LedgerMaxAgeMS < s.limits.LedgerMinAgeMS || s.limits.LedgerMinAgeMS < 0:
+	case s.limits != s.limits.withDefaults() || s.limits.LedgerMaxAgeMS < s.limits.LedgerMinAgeMS ||
+		s.limits.LedgerMinAgeMS < 0:
 		return broken("limits %+v", s.limits)
 	}
 	return nil
@@ -49,8 +51,8 @@ func checkHeader(s *State) error {
 
 func checkRestore(s *State) error {
 	if r := s.restored; r != nil {
-		if r.ID == "" || r.CAS > s.revision || r.TimeMS > s.timeMS || s.formatLevel < kindFinishRestore.format() {
-			return broken("restore %q at cas %d and time %d, state at %d and %d, format level %d", r.ID, r.CAS, r.TimeMS, s.revision, s.timeMS, s.formatLevel)
+		if r.ID == "" || r.CAS > s.revision || s.formatLevel < kindFinishRestore.format() {
+			return broken("restore %q at cas %d, state at %d, format level %d", r.ID, r.CAS, s.revision, s.formatLevel)
 		}
 	}
 	g := s.staging
@@ -61,8 +63,10 @@ func checkRestore(s *State) error {
 	for _, c := range g.chunks {
 		received += uint64(len(c))
 	}
-	if g.ID == "" || g.Bytes > MaxRestoreBytes || received != g.Received || received > g.Bytes || g.SinceMS > s.timeMS || s.formatLevel < kindBeginRestore.format() {
-		return broken("restore %q under way with %d of %d bytes since %d, time %d, format level %d", g.ID, received, g.Bytes, g.SinceMS, s.timeMS, s.formatLevel)
+	if g.ID == "" || g.Bytes > MaxRestoreBytes || received != g.Received || received > g.Bytes || g.SinceMS > s.timeMS ||
+		s.formatLevel < kindBeginRestore.format() {
+		return broken("restore %q under way with %d of %d bytes since %d, time %d, format level %d", g.ID, received, g.Bytes,
+			g.SinceMS, s.timeMS, s.formatLevel)
 	}
 	return nil
 }
@@ -90,6 +94,8 @@ func checkRegistrations(s *State) error {
 			return broken("indexer %d modified at %d above revision %d", i.Node, i.ModifiedCAS, s.revision)
 		case s.IndexerByUUID(i.UUID) != i:
 			return broken("uuid %s does not lead to indexer %d", i.UUID, i.Node)
+		case i.Evicting && s.formatLevel < kindEvictIndexer.format():
+			return broken("indexer %d is being removed at format level %d", i.Node, s.formatLevel)
 		case s.Removed(i.UUID):
 			return broken("indexer %d has the uuid %s of a removed one", i.Node, i.UUID)
 		}
@@ -119,7 +125,8 @@ func checkBuckets(s *State) error {
 		if b.Name == "" || b.UUID == "" || n < 1 || b.Generation < 1 || b.ModifiedCAS > s.revision {
 			return broken("bucket %q: %d vbuckets, generation %d, modified at %d", b.Name, n, b.Generation, b.ModifiedCAS)
 		}
-		if b.Stability.Vector.Check(n) != nil || b.MutationTimestamp.Check(n) != nil || len(b.Stability.Logs) != n || len(b.Stability.Revisions) != n {
+		if b.Stability.Vector.Check(n) != nil || b.MutationTimestamp.Check(n) != nil || len(b.Stability.Logs) != n ||
+			len(b.Stability.Revisions) != n {
 			return broken("bucket %q: vectors are not of %d vbuckets", b.Name, n)
 		}
 		if m := b.BackfillTimestamp.Len(); m != 0 && m != n {
@@ -139,7 +146,8 @@ func checkBuckets(s *State) error {
 		case len(r.Logs) != n || len(r.Revisions) != n:
 			return broken("bucket %q: rollback with %d logs", b.Name, len(r.Logs))
 		case r.Step >= Prepare != (r.Failover.Len() == n) || r.Step >= Restart != (r.Restart.Len() == n):
-			return broken("bucket %q: step %s with failover of %d and restart of %d vbuckets", b.Name, r.Step, r.Failover.Len(), r.Restart.Len())
+			return broken("bucket %q: step %s with failover of %d and restart of %d vbuckets", b.Name, r.Step, r.Failover.Len(),
+				r.Restart.Len())
 		}
 	}
 	return nil
@@ -155,11 +163,14 @@ func checkIndexes(s *State) error {
 		case f.ID >= s.nextIndexID || f.ID == 0:
 			return broken("index %d, next is %d", f.ID, s.nextIndexID)
 		case t.Layout.ByKey() == f.PartitionBy.IsZero() || t.Layout.ByKey() && s.formatLevel < formatPartitions:
-			return broken("index %d: partitioned by %q, layout %s, format level %d", f.ID, f.PartitionBy.Scheme, t.Layout.Scheme, s.formatLevel)
+			return broken("index %d: partitioned by %q, layout %s, format level %d", f.ID, f.PartitionBy.Scheme, t.Layout.Scheme,
+				s.formatLevel)
 		case t.Index != f.ID || t.Layout.Partitions != f.Partitions:
-			return broken("index %d: topology of %d with %d partitions, want %d", f.ID, t.Index, t.Layout.Partitions, f.Partitions)
+			return broken("index %d: topology of %d with %d partitions, want %d", f.ID, t.Index, t.Layout.Partitions,
+				f.Partitions)
 		case max(f.ModifiedCAS, x.TopologyCAS, x.PlacedCAS) > x.newest(s) || x.PlacedCAS > x.TopologyCAS:
-			return broken("index %d: modified at %d, topology at %d, placed at %d, revision %d", f.ID, f.ModifiedCAS, x.TopologyCAS, x.PlacedCAS, s.revision)
+			return broken("index %d: modified at %d, topology at %d, placed at %d, revision %d", f.ID, f.ModifiedCAS,
+				x.TopologyCAS, x.PlacedCAS, s.revision)
 		case f.State < index.Pending || f.State > index.Error:
 			return broken("index %d: state %d", f.ID, f.State)
 		case f.Name == "":
@@ -247,16 +258,21 @@ func checkLedger(s *State) error {
 
 // checkStep holds between a state and the one that follows it.
 func checkStep(before, after *State) error {
-	if after.cas < before.cas || after.timeMS < before.timeMS || after.revision < before.revision || after.epoch < before.epoch {
+	if after.cas < before.cas || after.timeMS < before.timeMS || after.revision < before.revision ||
+		after.epoch < before.epoch {
 		return broken("cas %d after %d, time %d after %d, revision %d after %d, epoch %d after %d", after.cas, before.cas,
 			after.timeMS, before.timeMS, after.revision, before.revision, after.epoch, before.epoch)
 	}
-	if after.formatLevel < before.formatLevel || after.nextIndexID < before.nextIndexID || after.nextCopyID < before.nextCopyID {
-		return broken("format level %d after %d, next index %d after %d, next copy %d after %d", after.formatLevel, before.formatLevel,
+	if after.formatLevel < before.formatLevel || after.nextIndexID < before.nextIndexID ||
+		after.nextCopyID < before.nextCopyID {
+		return broken("format level %d after %d, next index %d after %d, next copy %d after %d", after.formatLevel,
+			before.formatLevel,
 			after.nextIndexID, before.nextIndexID, after.nextCopyID, before.nextCopyID)
 	}
-	if after.epoch == before.epoch && after.term < before.term || before.clusterID != "" && after.clusterID != before.clusterID {
-		return broken("term %d after %d in epoch %d, cluster %q after %q", after.term, before.term, after.epoch, after.clusterID, before.clusterID)
+	if after.epoch == before.epoch && after.term < before.term || before.clusterID != "" &&
+		after.clusterID != before.clusterID {
+		return broken("term %d after %d in epoch %d, cluster %q after %q", after.term, before.term, after.epoch,
+			after.clusterID, before.clusterID)
 	}
 	for b := range after.Buckets() {
 		old := before.Bucket(b.Name)

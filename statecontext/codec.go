@@ -168,7 +168,7 @@ func (d *decoder) log() timestamp.FailoverLog {
 	return l
 }
 
-// end gives the first error, or one for bytes that are left over.
+// end returns the first error, or one for bytes that are left over.
 func (d *decoder) end() error {
 	if d.err == nil && len(d.b) > 0 {
 		d.fail("%d bytes left over", len(d.b))
@@ -178,7 +178,7 @@ func (d *decoder) end() error {
 
 func appendCommand(dst []byte, c *Command) []byte {
 	dst = append(dst, byte(c.Body.kind()))
-	dst = appendInt(dst, c.TimeMS)
+	dst = appendInt(appendInt(dst, c.TimeMS), c.WallMS)
 	dst = appendBool(dst, c.Request != nil)
 	if r := c.Request; r != nil {
 		dst = appendString(dst, r.Principal)
@@ -191,7 +191,7 @@ func appendCommand(dst []byte, c *Command) []byte {
 func decodeCommand(raw []byte) (Command, error) {
 	d := decoder{b: raw}
 	k := kind(d.byte())
-	c := Command{TimeMS: d.int()}
+	c := Command{TimeMS: d.int(), WallMS: d.int()}
 	if d.bool() {
 		r := &Request{Principal: d.string(), Key: d.string()}
 		d.fixed(r.BodyHash[:])

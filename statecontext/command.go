@@ -8,10 +8,13 @@ import (
 
 // Command is one change that the leader proposes. Several travel in one Raft entry (Encode).
 type Command struct {
-	// TimeMS is the state time that the proposer reckons with; the state time never falls below it.
+	// TimeMS is the state time that the proposer reckons with (Clock); the state time never falls below it.
 	TimeMS int64
-	// Request, when set, makes the outcome exactly-once within the ledger's window. Refusals are outcomes too, but for those that
-	// pass by themselves (Code.Passing) or came before the command was looked at: whoever asks again may then be served.
+	// WallMS is the proposer's wall clock, for people and calendars: unix milliseconds, which no age is reckoned from.
+	WallMS int64
+	// Request, when set, makes the outcome exactly-once within the ledger's window. Refusals are outcomes too, but for
+	// those that pass by themselves (Code.Passing) or came before the command was looked at: whoever asks again may then
+	// be served.
 	Request *Request
 	Body    Body
 }
@@ -67,9 +70,18 @@ const (
 	kindAbortRestore         kind = 33
 	kindEvictIndexer         kind = 40
 	kindSetBucketSettings    kind = 41
+	kindEvictCopies          kind = 42
+	kindRollbackLogs         kind = 43
+	kindStartRebalance       kind = 50
+	kindStepRebalance        kind = 51
+	kindCancelRebalance      kind = 52
+	kindEndRebalance         kind = 53
+	kindSetIndexerGoing      kind = 54
+	kindAlterIndex           kind = 55
 )
 
-// BootstrapCluster gives the cluster its id, once. Rejections: AlreadyBootstrapped, InvalidArgument, FormatNotAllowed.
+// BootstrapCluster returns the cluster its id, once. Rejections: AlreadyBootstrapped, InvalidArgument,
+// FormatNotAllowed.
 type BootstrapCluster struct {
 	ClusterID   string
 	Epoch       uint64 // at least 1
@@ -84,16 +96,18 @@ type LeaderStarted struct {
 	Manager Manager // ModifiedCAS is ignored
 }
 
-// RegisterManager adds or updates an index manager. Nothing changed is no update. Rejections: InvalidArgument, LimitExceeded,
-// FormatNotAllowed when its version is older than the cluster's level.
+// RegisterManager adds or updates an index manager. Nothing changed is no update. Rejections: InvalidArgument,
+// LimitExceeded, FormatNotAllowed when its version is older than the cluster's level.
 type RegisterManager struct{ Manager Manager }
 
-// RegisterProjector adds or updates a projector. Nothing changed is no update. Rejections: InvalidArgument, LimitExceeded.
+// RegisterProjector adds or updates a projector. Nothing changed is no update. Rejections: InvalidArgument,
+// LimitExceeded.
 type RegisterProjector struct{ Projector Projector }
 
 // RegisterIndexer adds or updates an indexer by its uuid; Node and ModifiedCAS are ignored. A new uuid gets a number
 // (Result.Node); a known one with new addresses or a new boot id is taken over. Whether a second live process of one
-// uuid is refused is the coordinator's to decide before it proposes. Rejections: InvalidArgument, NodeRemoved, LimitExceeded.
+// uuid is refused is the coordinator's to decide before it proposes. Rejections: InvalidArgument, NodeRemoved,
+// LimitExceeded.
 type RegisterIndexer struct{ Indexer Indexer }
 
 // RemoveManager forgets a manager. Rejection: UnknownNode.
@@ -102,8 +116,8 @@ type RemoveManager struct{ ID string }
 // RemoveProjector forgets a projector. Rejection: UnknownNode.
 type RemoveProjector struct{ ID index.ProjectorID }
 
-// RemoveIndexer forgets an indexer that holds no copies, for ever: its uuid may not register again. Rejections: UnknownNode,
-// NodeInUse.
+// RemoveIndexer forgets an indexer that holds no copies, for ever: its uuid may not register again. Rejections:
+// UnknownNode, NodeInUse.
 type RemoveIndexer struct {
 	Node index.NodeID
 	UUID string // guards against a number that was given away meanwhile
@@ -131,8 +145,9 @@ type Placement struct {
 }
 
 // CreateIndex adds an index in state pending. ID, State and ModifiedCAS of the definition are assigned by
-// Apply (Result.Index); BucketUUID must be the bucket's. Placement names every (slice, replica) exactly once. Rejections:
-// UnknownBucket, BucketIsGone, NameExists, InvalidArgument, LimitExceeded, UnknownNode, PlacementInconsistent.
+// Apply (Result.Index); BucketUUID must be the bucket's. Placement names every (slice, replica) exactly once.
+// Rejections: UnknownBucket, BucketIsGone, NameExists, InvalidArgument, LimitExceeded, UnknownNode,
+// PlacementInconsistent.
 type CreateIndex struct {
 	Definition  index.Definition
 	Layout      partition.Layout
@@ -141,8 +156,8 @@ type CreateIndex struct {
 }
 
 // BuildIndexes asks for indexes to be built: deferred ones are no longer deferred, ones in error go back to pending. Of
-// an index whose bucket was re-created it makes new copies for the present bucket. All ids or none. Rejections: UnknownIndex,
-// CASMismatch, StateMismatch, UnknownBucket, BucketIsGone.
+// an index whose bucket was re-created it makes new copies for the present bucket. All ids or none. Rejections:
+// UnknownIndex, CASMismatch, StateMismatch, UnknownBucket, BucketIsGone.
 type BuildIndexes struct {
 	IDs []index.ID
 	// IfMatch, unless 0, must be the ModifiedCAS of each of them (there is one).
@@ -151,9 +166,9 @@ type BuildIndexes struct {
 	Rules uint32
 }
 
-// DropIndex starts dropping an index: its name is free at once, its copies are leaving. One that waits for BUILD INDEX is
-// gone at once, since no host has anything of it. An index that is being dropped already is a success that changes nothing.
-// Rejections: UnknownIndex, CASMismatch.
+// DropIndex starts dropping an index: its name is free at once, its copies are leaving. One that waits for BUILD INDEX
+// is gone at once, since no host has anything of it. An index that is being dropped already is a success that changes
+// nothing. Rejections: UnknownIndex, CASMismatch.
 type DropIndex struct {
 	ID index.ID
 	// IfMatch, unless 0, must be the definition's ModifiedCAS.
@@ -166,9 +181,9 @@ type Guard struct {
 	RollbackID uint64 // of the newest finished rollback; a rollback under way is a mismatch
 }
 
-// SetIndexState moves an index through the state machine (package index). Rejections: UnknownIndex, StateMismatch when it is not
-// in From, IllegalTransition, LimitExceeded, and where a Guard is given UnknownBucket, BucketIsGone, GenerationMismatch and
-// RollbackMismatch.
+// SetIndexState moves an index through the state machine (package index). Rejections: UnknownIndex, StateMismatch when
+// it is not in From, IllegalTransition, LimitExceeded, and where a Guard is given UnknownBucket, BucketIsGone,
+// GenerationMismatch and RollbackMismatch.
 type SetIndexState struct {
 	ID     index.ID
 	From   index.State // expected state
@@ -203,7 +218,8 @@ type PlaceCopies struct {
 	Remove     []index.CopyID
 }
 
-// RemoveIndex forgets an index that is being dropped, when its hosts have let go of it. Rejections: UnknownIndex, StateMismatch.
+// RemoveIndex forgets an index that is being dropped, when its hosts have let go of it. Rejections: UnknownIndex,
+// StateMismatch.
 type RemoveIndex struct{ ID index.ID }
 
 // LogChange is a vbucket's failover log with the map revision that it came with.
@@ -267,12 +283,36 @@ type SetRollbackStep struct {
 	Logs      []LogChange // To started, prepare: failover logs that changed; kept in context and, at the end, in Stability
 }
 
+// RollbackLogs merges failover logs into a bucket's rollback context in step started, as SetRollbackStep to prepare
+// does: all of them may be more than one command can carry. Rejections: UnknownBucket, BucketIsGone,
+// GenerationMismatch, StepMismatch, RollbackMismatch, InvalidArgument, StaleRevision.
+type RollbackLogs struct {
+	Bucket     string
+	Generation uint64
+	ID         uint64 // the rollback's
+	Logs       []LogChange
+}
+
+// PieceBytes is how much of something that one command cannot carry goes into one.
+const PieceBytes = 256 << 10
+
+// SplitLogs divides changes into those that fit into a piece, at least one, and the rest.
+func SplitLogs(changes []LogChange) (piece, rest []LogChange) {
+	bytes := 0
+	for i := range changes {
+		if bytes += changes[i].encodedSize(); bytes > PieceBytes && i > 0 {
+			return changes[:i], changes[i:]
+		}
+	}
+	return changes, nil
+}
+
 // SetFormatLevel raises the newest command format that may be proposed. It is proposed once every voter reported it.
 // Rejection: FormatNotAllowed.
 type SetFormatLevel struct{ Level uint64 }
 
-// SetLimits replaces the limits; zero fields become the defaults. Rejection: InvalidArgument. How far a limit may be raised is
-// Limits.Check's to say, before it is proposed.
+// SetLimits replaces the limits; zero fields become the defaults. Rejection: InvalidArgument. How far a limit may be
+// raised is Limits.Check's to say, before it is proposed.
 type SetLimits struct{ Limits Limits }
 
 // RaiseEpoch begins a new epoch after a recovery or a restore in place: terms may restart, and everything that carries

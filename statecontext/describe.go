@@ -18,7 +18,8 @@ func Describe(s *State) string {
 	if cluster == "" {
 		cluster = "(not bootstrapped)"
 	}
-	fmt.Fprintf(&w, "cluster %s epoch %d format %d cas %d revision %d time %d\n", cluster, s.epoch, s.formatLevel, s.cas, s.revision, s.timeMS)
+	fmt.Fprintf(&w, "cluster %s epoch %d format %d cas %d revision %d time %d\n", cluster, s.epoch, s.formatLevel, s.cas,
+		s.revision, s.timeMS)
 	if s.term > 0 {
 		fmt.Fprintf(&w, "term %d led by %s\n", s.term, s.leader)
 	}
@@ -41,7 +42,12 @@ func Describe(s *State) string {
 		fmt.Fprintf(&w, "projector %s admin=%s boot=%s @%d\n", p.ID, p.Admin, p.BootID, p.ModifiedCAS)
 	}
 	for i := range s.Indexers() {
-		fmt.Fprintf(&w, "indexer %d uuid=%s boot=%s name=%s admin=%s scan=%s @%d\n", i.Node, i.UUID, i.BootID, i.Name, i.Admin, i.Scan, i.ModifiedCAS)
+		going := ""
+		if i.Evicting {
+			going = " EVICTING"
+		}
+		fmt.Fprintf(&w, "indexer %d uuid=%s boot=%s name=%s admin=%s scan=%s @%d%s\n", i.Node, i.UUID, i.BootID, i.Name,
+			i.Admin, i.Scan, i.ModifiedCAS, going)
 	}
 	s.removed.Scan(func(uuid string, cas uint64) bool {
 		fmt.Fprintf(&w, "removed indexer uuid=%s @%d\n", uuid, cas)
@@ -70,7 +76,8 @@ func describeBucket(w *strings.Builder, b *Bucket) {
 		w.WriteString(" GONE")
 	}
 	fmt.Fprintf(w, " @%d\n", b.ModifiedCAS)
-	fmt.Fprintf(w, "  stability #%d rollback %d %s\n", b.Stability.Number, b.Stability.RollbackID, describeVector(b.Stability.Vector))
+	fmt.Fprintf(w, "  stability #%d rollback %d %s\n", b.Stability.Number, b.Stability.RollbackID,
+		describeVector(b.Stability.Vector))
 	fmt.Fprintf(w, "  mutation %s\n", describeVector(b.MutationTimestamp))
 	if b.BackfillTimestamp.Len() > 0 {
 		fmt.Fprintf(w, "  backfill %s\n", describeVector(b.BackfillTimestamp))
@@ -78,7 +85,8 @@ func describeBucket(w *strings.Builder, b *Bucket) {
 	if b.VBuckets <= shownVBuckets {
 		for v, l := range b.Stability.Logs {
 			if len(l) > 0 {
-				fmt.Fprintf(w, "  log of vbucket %d (map %d.%d) %s\n", v, b.Stability.Revisions[v].Epoch, b.Stability.Revisions[v].Rev, describeLog(l))
+				fmt.Fprintf(w, "  log of vbucket %d (map %d.%d) %s\n", v, b.Stability.Revisions[v].Epoch,
+					b.Stability.Revisions[v].Rev, describeLog(l))
 			}
 		}
 	}

@@ -15,18 +15,21 @@ const (
 	EventManager   EventKind = "manager"   // Name is the id; Manager
 	EventProjector EventKind = "projector" // Name is the id; Projector
 	EventIndexer   EventKind = "indexer"   // Name is the uuid, Node the number; Indexer
-	EventBucket    EventKind = "bucket"    // Name is the bucket, Number the generation; UUID, VBuckets, StabilitySource; Removed: it is gone
+	// Name is the bucket, Number the generation; UUID, VBuckets, StabilitySource; Removed: it is gone
+	EventBucket    EventKind = "bucket"
 	EventIndex     EventKind = "index"     // Index, Name, Bucket; Definition, Was
 	EventTopology  EventKind = "topology"  // Index, Name, Bucket; Topology
 	EventStability EventKind = "stability" // Bucket; Number of the stability timestamp
 	EventBackfill  EventKind = "backfill"  // Bucket: its backfill timestamp moved
 	EventRollback  EventKind = "rollback"  // Bucket, Number is the rollback id, Step
+	EventRebalance EventKind = "rebalance" // Number is its id; Rebalance, or RebalanceStep
 )
 
 // EventKinds lists all kinds. A new one is added at the end.
 func EventKinds() []EventKind {
-	return []EventKind{EventCluster, EventLeader, EventManager, EventProjector, EventIndexer, EventBucket, EventIndex, EventTopology,
-		EventStability, EventBackfill, EventRollback}
+	return []EventKind{EventCluster, EventLeader, EventManager, EventProjector, EventIndexer, EventBucket, EventIndex,
+		EventTopology,
+		EventStability, EventBackfill, EventRollback, EventRebalance}
 }
 
 // Loud tells that events of the kind come several times a second for each bucket, as long as there are writes. Whoever
@@ -38,7 +41,7 @@ func (k EventKind) Loud() bool { return k == EventStability || k == EventBackfil
 // and must not be changed. Vectors are never held by events: thousands of events may be kept.
 type Event struct {
 	CAS     uint64    `json:"cas"`
-	TimeMS  int64     `json:"time_ms"` // state time, unix milliseconds
+	TimeMS  int64     `json:"time_ms"` // by the wall clock of the leader then, unix milliseconds
 	Kind    EventKind `json:"kind"`
 	Removed bool      `json:"removed,omitempty"`
 	// Restored, with kind cluster: everything may have changed; read the state anew.
@@ -56,9 +59,13 @@ type Event struct {
 	Manager    *Manager            `json:"manager,omitempty"`
 	Projector  *Projector          `json:"projector,omitempty"`
 	Indexer    *Indexer            `json:"indexer,omitempty"`
-	UUID       string              `json:"uuid,omitempty"`
-	VBuckets   int                 `json:"vbuckets,omitempty"`
-	Cluster    *Cluster            `json:"cluster,omitempty"`
+	Going      bool                `json:"going,omitempty"` // with an indexer: it is to hold nothing in the end
+	Rebalance  *RebalanceJob       `json:"rebalance,omitempty"`
+	// RebalanceStep is the step that has moved on, where it is not Rebalance as a whole.
+	RebalanceStep *partition.Rebalance `json:"rebalance_step,omitempty"`
+	UUID          string               `json:"uuid,omitempty"`
+	VBuckets      int                  `json:"vbuckets,omitempty"`
+	Cluster       *Cluster             `json:"cluster,omitempty"`
 	// StabilitySource is what was set of a bucket; empty where the configuration of the leader counts.
 	StabilitySource string `json:"stability_source,omitempty"`
 }
@@ -71,7 +78,7 @@ type Cluster struct {
 	Limits      Limits `json:"limits"`
 }
 
-// Cluster gives what concerns the cluster as a whole, as a copy.
+// Cluster returns what concerns the cluster as a whole, as a copy.
 func (s *State) Cluster() *Cluster {
 	return &Cluster{ID: s.clusterID, Epoch: s.epoch, FormatLevel: s.formatLevel, Limits: s.limits}
 }

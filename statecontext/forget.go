@@ -1,18 +1,20 @@
 package statecontext
 
-// bucketNumbers are the highest numbers that buckets had which were forgotten. Those of a new bucket begin above: an indexer
-// may remember a stability timestamp of a bucket of the same name, and must never take it for one of the new one.
+// bucketNumbers are the highest numbers that buckets had which were forgotten. Those of a new bucket begin above: an
+// indexer may remember a stability timestamp of a bucket of the same name, and must never take it for one of the new
+// one.
 type bucketNumbers struct {
 	generation, stability, rollback uint64
 }
 
-// above gives the higher of each.
+// above returns the higher of each.
 func (n bucketNumbers) above(o bucketNumbers) bucketNumbers {
 	return bucketNumbers{max(n.generation, o.generation), max(n.stability, o.stability), max(n.rollback, o.rollback)}
 }
 
-// forgetBucket forgets a bucket that KV has deleted, once nothing needs it any more: no index is on it, not even one whose hosts
-// still have to let go of it, and nothing is set of it. Components have not been told of it since it is gone.
+// forgetBucket forgets a bucket that KV has deleted, once nothing needs it any more: no index is on it, not even one
+// whose hosts still have to let go of it, and nothing is set of it. Components have not been told of it since it is
+// gone.
 func (t *tx) forgetBucket(name string) {
 	b := t.s.Bucket(name)
 	if b == nil || !b.Gone || t.s.formatLevel < formatForgets {

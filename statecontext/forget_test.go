@@ -67,8 +67,9 @@ func TestForgottenWhenUpgraded(t *testing.T) {
 	}
 }
 
-// TestNumbersOfForgottenBuckets: whatever comes and goes, a bucket's generation is higher, and its other numbers no lower, than
-// all that the same name ever had; also through restores and recoveries. At the end no deleted bucket is known that nothing needs.
+// TestNumbersOfForgottenBuckets: whatever comes and goes, a bucket's generation is higher, and its other numbers no
+// lower, than all that the same name ever had; also through restores and recoveries. At the end no deleted bucket is
+// known that nothing needs.
 func TestNumbersOfForgottenBuckets(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		n := upgraded(t)

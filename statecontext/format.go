@@ -11,10 +11,11 @@ import (
 
 // FormatLevel is the newest command format that this program understands and proposes when the state's level allows.
 // Level 1 is the first; level 2 has restore (kinds 30 to 33) and whatever came after it; level 3 has indexes that are
-// partitioned by key and settings of buckets; level 4 keeps with an index under which version of the expressions' rules its entries were made;
-// level 5 forgets buckets. A level is raised for the whole cluster by SetFormatLevel, once every voter understands it; it
+// partitioned by key and settings of buckets; level 4 keeps with an index under which version of the expressions' rules
+// its entries were made; level 5 forgets buckets; level 6 has rebalances, evicts indexers and takes the logs of
+// rollbacks in pieces. A level is raised for the whole cluster by SetFormatLevel, once every voter understands it; it
 // never falls.
-const FormatLevel = 5
+const FormatLevel = 6
 
 // formatPartitions is the first format with indexes that are partitioned by key.
 const formatPartitions = 3
@@ -25,14 +26,20 @@ const formatRules = 4
 // formatForgets is the first format whose states forget buckets.
 const formatForgets = 5
 
+// formatRebalances is the first format with rebalances.
+const formatRebalances = 6
+
+// RebalanceFormat is the format level from which on there are rebalances.
+func RebalanceFormat() uint64 { return formatRebalances }
+
 // formatNamed is the first format whose entries name the version of the program that proposed them.
 const formatNamed = 2
 
 // maxVersionBytes bounds the name of a version.
 const maxVersionBytes = 64
 
-// ErrFormatLevel is wrapped beside ErrUndecodable or ErrSnapshotVersion when bytes are sound and of a newer format level
-// than the reader knows: another version of the program has to be installed.
+// ErrFormatLevel is wrapped beside ErrUndecodable or ErrSnapshotVersion when bytes are sound and of a newer format
+// level than the reader knows: another version of the program has to be installed.
 var ErrFormatLevel = errors.New("newer format level")
 
 // format is the table of command kinds by the format level that each needs. A new kind needs the newest one.
@@ -41,10 +48,11 @@ func (k kind) format() uint64 {
 	case kindBootstrapCluster, kindLeaderStarted, kindRegisterManager, kindRegisterProjector, kindRegisterIndexer,
 		kindRemoveManager, kindRemoveProjector, kindRemoveIndexer, kindSetBucket, kindBucketGone, kindCreateIndex,
 		kindBuildIndexes, kindDropIndex, kindSetIndexState, kindSetCopyStates, kindPlaceCopies, kindRemoveIndex,
-		kindAdvanceStability, kindSetBackfillTimestamp, kindSetRollbackStep, kindSetFormatLevel, kindSetLimits, kindRaiseEpoch:
+		kindAdvanceStability, kindSetBackfillTimestamp, kindSetRollbackStep, kindSetFormatLevel, kindSetLimits,
+		kindRaiseEpoch:
 		return 1
 	case kindPutUser, kindRemoveUser, kindPutToken, kindRemoveToken,
-		kindBeginRestore, kindRestoreChunk, kindFinishRestore, kindAbortRestore, kindEvictIndexer:
+		kindBeginRestore, kindRestoreChunk, kindFinishRestore, kindAbortRestore:
 		return 2
 	case kindSetBucketSettings:
 		return 3
@@ -52,13 +60,14 @@ func (k kind) format() uint64 {
 	return FormatLevel
 }
 
-// waitsForRestore tells which commands are refused while a restore is under way: what users ask for. What components
+// waitsForRestore returns which commands are refused while a restore is under way: what users ask for. What components
 // report and what the coordinator decides goes on; the restore merges with whatever it finds when it is finished.
 func (c *Command) waitsForRestore() bool {
 	switch k := c.Body.kind(); k {
 	case kindBeginRestore, kindRestoreChunk, kindFinishRestore, kindAbortRestore:
 		return false
-	case kindCreateIndex, kindBuildIndexes, kindDropIndex, kindSetFormatLevel, kindSetLimits, kindSetBucketSettings:
+	case kindCreateIndex, kindBuildIndexes, kindDropIndex, kindSetFormatLevel, kindSetLimits, kindSetBucketSettings,
+		kindStartRebalance, kindSetIndexerGoing, kindAlterIndex:
 		return true
 	}
 	return c.Request != nil
@@ -74,7 +83,8 @@ func bodyFormat(b Body) uint64 {
 		switch {
 		case c.Definition.Rules != 0:
 			return formatRules
-		case c.Layout.Scheme == partition.HashKey || c.Layout.Scheme == partition.RangeKey || !c.Definition.PartitionBy.IsZero():
+		case c.Layout.Scheme == partition.HashKey || c.Layout.Scheme == partition.RangeKey ||
+			!c.Definition.PartitionBy.IsZero():
 			return formatPartitions
 		}
 	case *BuildIndexes:
@@ -95,8 +105,8 @@ func RulesFormat() uint64 { return formatRules }
 // RestoreFormat is the format level that a restore needs.
 func RestoreFormat() uint64 { return kindBeginRestore.format() }
 
-// entryFormat is the format that an entry with this command has: a program that does not know a level must not pass over
-// the command that raises to it.
+// entryFormat is the format that an entry with this command has: a program that does not know a level must not pass
+// over the command that raises to it.
 func entryFormat(b Body) uint64 {
 	f := bodyFormat(b)
 	switch c := b.(type) {
@@ -112,8 +122,8 @@ func entryFormat(b Body) uint64 {
 func Encode(commands ...Command) ([]byte, error) { return EncodeAs("", commands...) }
 
 // EncodeAs makes one Raft entry: a format byte, the lowest that all its commands fit; from format 2 on the version of
-// the program that proposes; the number of commands, each with its length; and a CRC-32C over all of it. Its errors wrap
-// ErrTooLarge.
+// the program that proposes; the number of commands, each with its length; and a CRC-32C over all of it. Its errors
+// wrap ErrTooLarge.
 func EncodeAs(version string, commands ...Command) ([]byte, error) {
 	if len(commands) == 0 || len(commands) > MaxCommands {
 		return nil, fmt.Errorf("%w: %d commands, want 1 to %d", ErrTooLarge, len(commands), MaxCommands)
@@ -149,12 +159,14 @@ func Decode(data []byte) ([]Command, error) { return DecodeUpTo(FormatLevel, dat
 // ErrUndecodable and say what to do about it; one of a newer level wraps ErrFormatLevel also.
 func DecodeUpTo(level uint64, data []byte) ([]Command, error) {
 	if len(data) < 6 || len(data) > MaxEntryBytes {
-		return nil, fmt.Errorf("%w: %d bytes, want 6 to %d: the log is damaged; restore this node from its peers", ErrUndecodable,
+		return nil, fmt.Errorf("%w: %d bytes, want 6 to %d: the log is damaged; restore this node from its peers",
+			ErrUndecodable,
 			len(data), MaxEntryBytes)
 	}
 	body, sum := data[:len(data)-4], binary.LittleEndian.Uint32(data[len(data)-4:])
 	if got := crc32.Checksum(body, castagnoli); got != sum {
-		return nil, fmt.Errorf("%w: checksum %08x, want %08x: the log is damaged; restore this node from its peers", ErrUndecodable, got, sum)
+		return nil, fmt.Errorf("%w: checksum %08x, want %08x: the log is damaged; restore this node from its peers",
+			ErrUndecodable, got, sum)
 	}
 	format, d := uint64(body[0]), decoder{b: body[1:]}
 	version := ""
@@ -164,7 +176,8 @@ func DecodeUpTo(level uint64, data []byte) ([]Command, error) {
 		}
 	}
 	if format > level {
-		return nil, fmt.Errorf("%w: %w: command format %d, this program knows up to %d: install %s", ErrUndecodable, ErrFormatLevel, format, level,
+		return nil, fmt.Errorf("%w: %w: command format %d, this program knows up to %d: install %s", ErrUndecodable,
+			ErrFormatLevel, format, level,
 			versionOr(version))
 	}
 	if format == 0 {
@@ -182,10 +195,12 @@ func DecodeUpTo(level uint64, data []byte) ([]Command, error) {
 		}
 		c, err := decodeCommand(raw)
 		if err == nil && entryFormat(c.Body) > format {
-			err = fmt.Errorf("command type %d needs format %d and stands in an entry of format %d", c.Body.kind(), entryFormat(c.Body), format)
+			err = fmt.Errorf("command type %d needs format %d and stands in an entry of format %d", c.Body.kind(),
+				entryFormat(c.Body), format)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("%w: command %d of %d: %w: install %s", ErrUndecodable, len(commands)+1, n, err, versionOr(version))
+			return nil, fmt.Errorf("%w: command %d of %d: %w: install %s", ErrUndecodable, len(commands)+1, n, err,
+				versionOr(version))
 		}
 		commands = append(commands, c)
 	}

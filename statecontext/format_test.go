@@ -25,7 +25,8 @@ func TestOlderProgram(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := DecodeUpTo(old, data); !errors.Is(err, ErrUndecodable) || !errors.Is(err, ErrFormatLevel) || !strings.Contains(err.Error(), "install tidemark 7.8.9") {
+	if _, err := DecodeUpTo(old, data); !errors.Is(err, ErrUndecodable) || !errors.Is(err, ErrFormatLevel) ||
+		!strings.Contains(err.Error(), "install tidemark 7.8.9") {
 		t.Fatalf("the entry that raises the level, read by an older program: %v", err)
 	}
 	if _, err := Decode(data); err != nil {
@@ -36,10 +37,12 @@ func TestOlderProgram(t *testing.T) {
 	n.refuse(&SetFormatLevel{Level: 1}, FormatNotAllowed)
 	n.refuse(&RegisterManager{Manager: Manager{ID: "old", Name: "x", FormatLevel: old}}, FormatNotAllowed)
 	n.must(&RegisterManager{Manager: Manager{ID: "new", FormatLevel: FormatLevel}})
-	if _, err := ReadSnapshotUpTo(old, bytes.NewReader(snapshot(t, n.state))); !errors.Is(err, ErrSnapshotVersion) || !errors.Is(err, ErrFormatLevel) {
+	if _, err := ReadSnapshotUpTo(old, bytes.NewReader(snapshot(t, n.state))); !errors.Is(err, ErrSnapshotVersion) ||
+		!errors.Is(err, ErrFormatLevel) {
 		t.Fatalf("a snapshot of a raised cluster, read by an older program: %v", err)
 	}
-	for _, b := range []Body{&RegisterProjector{Projector: Projector{ID: "p"}}, &DropIndex{ID: 1}} { // an old kind keeps its old form
+	// an old kind keeps its old form
+	for _, b := range []Body{&RegisterProjector{Projector: Projector{ID: "p"}}, &DropIndex{ID: 1}} {
 		if data, err := Encode(Command{Body: b}); err != nil || data[0] != 1 {
 			t.Fatalf("%T is encoded in format %d, %v", b, data[0], err)
 		}

@@ -21,7 +21,7 @@ func newLedger() ledger {
 		shares: btree.NewMap[string, *btree.Map[uint64, string]](0)}
 }
 
-// cleared gives an empty ledger whose numbers go on.
+// cleared returns an empty ledger whose numbers go on.
 func (l *ledger) cleared() ledger {
 	empty := newLedger()
 	empty.next = l.next
@@ -54,7 +54,7 @@ func (l *ledger) share(principal string) int {
 	return 0
 }
 
-// oldest gives the oldest entry of a principal; of all with all.
+// oldest returns the oldest entry of a principal; of all with all.
 func (l *ledger) oldest(principal string, all bool) (string, *ledgerEntry) {
 	ages := l.ages
 	if !all {
@@ -99,14 +99,15 @@ func (l *ledger) version() {
 	l.entries, l.ages, l.shares = l.entries.Copy(), l.ages.Copy(), l.shares.Copy()
 }
 
-// Outcome gives what a proposal under this request would be answered without being looked at: the outcome that is
+// Outcome returns what a proposal under this request would be answered without being looked at: the outcome that is
 // remembered, or a refusal. known is false for a new request, and for one that is still on its way through the log.
 func (s *State) Outcome(r *Request) (out Result, known bool) { return s.recall(r) }
 
-// recall gives the outcome of a request that is known, or refuses one whose body is another.
+// recall returns the outcome of a request that is known, or refuses one whose body is another.
 func (s *State) recall(r *Request) (Result, bool) {
 	if len(r.Principal) > MaxKeyBytes || len(r.Key) > MaxKeyBytes || r.Key == "" {
-		return Result{CAS: s.cas, Rejection: reject(InvalidArgument, "idempotency key of %d and principal of %d bytes; want 1 to %d and at most %d",
+		return Result{CAS: s.cas, Rejection: reject(InvalidArgument, "idempotency key of %d and principal of %d bytes; "+
+			"want 1 to %d and at most %d",
 			len(r.Key), len(r.Principal), MaxKeyBytes, MaxKeyBytes)}, true
 	}
 	e, ok := s.ledger.entries.Get(requestKey(r))
@@ -129,12 +130,13 @@ const (
 	reservedPart = 16
 )
 
-// makeRoom forgets what is too old, and what is old enough where a request has no room otherwise; it refuses rather than
-// to forget what is young.
+// makeRoom forgets what is too old, and what is old enough where a request has no room otherwise; it refuses rather
+// than to forget what is young.
 //
-// A principal has room for as many entries as are free for everybody: alone half of the ledger, and whatever one holds, as much is
-// left for who comes next. Beyond that its own oldest has to go, or, as long as it holds less than an equal part, the oldest
-// of all. Administrators are not counted and have a reserve besides: they can always take the right to write away.
+// A principal has room for as many entries as are free for everybody: alone half of the ledger, and whatever one holds,
+// as much is left for who comes next. Beyond that its own oldest has to go, or, as long as it holds less than an equal
+// part, the oldest of all. Administrators are not counted and have a reserve besides: they can always take the right to
+// write away.
 func (s *State) makeRoom(c *Command) *Rejection {
 	for range forgetAtOnce {
 		if key, e := s.ledger.oldest("", true); e != nil && s.timeMS-e.timeMS >= s.limits.LedgerMaxAgeMS {
@@ -163,8 +165,10 @@ func (s *State) makeRoom(c *Command) *Rejection {
 			return nil
 		}
 		if old := s.timeMS - e.timeMS; old < s.limits.LedgerMinAgeMS {
-			return reject(LedgerFull, "%d requests are remembered, %d of them of %q, and there is room for no more of these: the oldest that may go is %d s old; "+
-				"none is forgotten before %d s: try again later", s.ledger.len(), own, principal, old/1000, s.limits.LedgerMinAgeMS/1000)
+			return reject(LedgerFull, "%d requests are remembered, %d of them of %q, and there is room for no more of these: "+
+				"the oldest that may go is %d s old; "+
+				"none is forgotten before %d s: try again later", s.ledger.len(), own, principal, old/1000,
+				s.limits.LedgerMinAgeMS/1000)
 		}
 		if s.forget(key, e); s.ledger.len() < most {
 			return nil
@@ -173,8 +177,8 @@ func (s *State) makeRoom(c *Command) *Rejection {
 	return nil
 }
 
-// administers tells whether a command comes from an administrator: a user who is one, or anybody who was let in to do what
-// only administrators may do (package api).
+// administers reports whether a command comes from an administrator: a user who is one, or anybody who was let in to do
+// what only administrators may do (package api).
 func (s *State) administers(c *Command) bool {
 	if u := s.User(c.Request.Principal); u != nil && u.Role == UserAdmin {
 		return true
@@ -228,7 +232,8 @@ func (d *decoder) ledgerEntry() (key string, e *ledgerEntry) {
 	key, e = d.string(), &ledgerEntry{number: d.uint()}
 	d.fixed(e.bodyHash[:])
 	e.timeMS = d.int()
-	e.outcome = Result{CAS: d.uint(), Changed: d.bool(), Index: index.ID(d.uint()), Node: index.NodeID(d.byte()), Number: d.uint()}
+	e.outcome = Result{CAS: d.uint(), Changed: d.bool(), Index: index.ID(d.uint()), Node: index.NodeID(d.byte()),
+		Number: d.uint()}
 	if d.bool() {
 		e.outcome.Rejection = &Rejection{Code: Code(d.string()), Message: d.string()}
 	}

@@ -7,12 +7,13 @@ import (
 	"tidemark/index"
 )
 
-// Limits bound what users may ask for. They are replicated, because every node must decide alike; SetLimits changes them. A
-// zero field of a command means the default.
+// Limits bound what users may ask for. They are replicated, because every node must decide alike; SetLimits changes
+// them. A zero field of a command means the default.
 //
-// No command that the cluster lives by looks at them: beginnings of terms, registrations, buckets of KV, states of indexes and
-// copies, rollbacks. Those have bounds of their own, which nobody can set (maxIdentityBytes, maxAddressBytes): a limit that
-// could refuse one of them would stop the cluster, and with it the way to take the limit back.
+// No command that the cluster lives by looks at them: beginnings of terms, registrations, buckets of KV, states of
+// indexes and copies, rollbacks. Those have bounds of their own, which nobody can set (maxIdentityBytes,
+// maxAddressBytes): a limit that could refuse one of them would stop the cluster, and with it the way to take the limit
+// back.
 type Limits struct {
 	Buckets          uint32 `json:"buckets"`
 	Indexes          uint32 `json:"indexes"`            // over all buckets
@@ -68,7 +69,8 @@ const (
 // ErrLimits is wrapped when limits cannot be set.
 var ErrLimits = errors.New("limits")
 
-// Check tells whether the limits are ones that may be set, by name. SetLimits itself does not: what was set stays legal.
+// Check reports whether the limits are ones that may be set, by name. SetLimits itself does not: what was set stays
+// legal.
 func (l Limits) Check() error {
 	for _, r := range l.Table() {
 		if r.Value < r.Least || r.Value > r.Most {
@@ -76,7 +78,8 @@ func (l Limits) Check() error {
 		}
 	}
 	if l.LedgerMaxAgeMS < l.LedgerMinAgeMS {
-		return fmt.Errorf("%w: ledger_max_age_ms %d must not be below ledger_min_age_ms %d", ErrLimits, l.LedgerMaxAgeMS, l.LedgerMinAgeMS)
+		return fmt.Errorf("%w: ledger_max_age_ms %d must not be below ledger_min_age_ms %d", ErrLimits, l.LedgerMaxAgeMS,
+			l.LedgerMinAgeMS)
 	}
 	return nil
 }
@@ -103,15 +106,17 @@ func (l Limits) Table() []LimitRow {
 	}
 }
 
-// usable gives the limits with every value that may not be set (Check) moved to the nearest one that may: a backup brings
-// what was legal where it was taken.
+// usable returns the limits with every value that may not be set (Check) moved to the nearest one that may: a backup
+// brings what was legal where it was taken.
 func (l Limits) usable() Limits {
 	for _, f := range []struct {
 		field       *uint32
 		least, most uint32
 	}{
-		{&l.Buckets, 1, mostBuckets}, {&l.Indexes, 1, mostIndexes}, {&l.IndexesPerBucket, 1, mostIndexes}, {&l.KeyExpressions, 1, mostKeys},
-		{&l.NameLength, leastNameLength, mostNameLength}, {&l.StatementLength, leastStatement, mostStatement}, {&l.LedgerEntries, leastEntries, mostEntries},
+		{&l.Buckets, 1, mostBuckets}, {&l.Indexes, 1, mostIndexes}, {&l.IndexesPerBucket, 1, mostIndexes},
+		{&l.KeyExpressions, 1, mostKeys},
+		{&l.NameLength, leastNameLength, mostNameLength}, {&l.StatementLength, leastStatement, mostStatement},
+		{&l.LedgerEntries, leastEntries, mostEntries},
 	} {
 		*f.field = min(max(*f.field, f.least), f.most)
 	}
@@ -144,8 +149,8 @@ func fill[T comparable](field *T, value T) {
 	}
 }
 
-// WithinLimits tells whether a new index may be proposed as far as the limits go, nil if so. A refusal names the limit and
-// the way to change it; Apply refuses too, in words that stay as they are, for they are part of the state.
+// WithinLimits reports whether a new index may be proposed as far as the limits go, nil if so. A refusal names the
+// limit and the way to change it; Apply refuses too, in words that stay as they are, for they are part of the state.
 func (s *State) WithinLimits(f *index.Definition) *Rejection {
 	if s.IndexByName(f.Bucket, f.Name) != nil {
 		return nil // the name decides
@@ -175,7 +180,8 @@ func (s *State) WithinLimits(f *index.Definition) *Rejection {
 	}
 	for _, row := range s.limits.Table() {
 		if n, ok := need[row.Name]; ok && n.value > row.Value {
-			return reject(LimitExceeded, "%d %s; the limit %s is %d: tidemark cluster limits %s=N (or PATCH /v1/limits) raises it, to at most %d",
+			return reject(LimitExceeded, "%d %s; the limit %s is %d: tidemark cluster limits %s=N (or PATCH /v1/limits) "+
+				"raises it, to at most %d",
 				n.value, n.what, row.Name, row.Value, row.Name, row.Most)
 		}
 	}

@@ -15,7 +15,8 @@ import (
 // with the rules of their expressions: what is and has none looks as ever.
 
 func appendLimits(dst []byte, l Limits) []byte {
-	for _, u := range [...]uint32{l.Buckets, l.Indexes, l.IndexesPerBucket, l.KeyExpressions, l.NameLength, l.StatementLength, l.LedgerEntries} {
+	for _, u := range [...]uint32{l.Buckets, l.Indexes, l.IndexesPerBucket, l.KeyExpressions, l.NameLength,
+		l.StatementLength, l.LedgerEntries} {
 		dst = appendUint(dst, uint64(u))
 	}
 	return appendInt(appendInt(dst, l.LedgerMaxAgeMS), l.LedgerMinAgeMS)
@@ -25,7 +26,8 @@ func (d *decoder) uint32() uint32 { return uint32(d.max(math.MaxUint32, "number"
 
 func (d *decoder) limits() Limits {
 	return Limits{
-		Buckets: d.uint32(), Indexes: d.uint32(), IndexesPerBucket: d.uint32(), KeyExpressions: d.uint32(), NameLength: d.uint32(),
+		Buckets: d.uint32(), Indexes: d.uint32(), IndexesPerBucket: d.uint32(), KeyExpressions: d.uint32(),
+		NameLength:      d.uint32(),
 		StatementLength: d.uint32(), LedgerEntries: d.uint32(), LedgerMaxAgeMS: d.int(), LedgerMinAgeMS: d.int(),
 	}
 }
@@ -38,7 +40,8 @@ func appendManager(dst []byte, m *Manager) []byte {
 }
 
 func (d *decoder) manager() Manager {
-	return Manager{ID: d.string(), Name: d.string(), REST: d.string(), Raft: d.string(), FormatLevel: d.uint(), ModifiedCAS: d.uint()}
+	return Manager{ID: d.string(), Name: d.string(), REST: d.string(), Raft: d.string(), FormatLevel: d.uint(),
+		ModifiedCAS: d.uint()}
 }
 
 func appendProjector(dst []byte, p *Projector) []byte {
@@ -54,7 +57,8 @@ func (d *decoder) projector() Projector {
 
 func appendIndexer(dst []byte, i *Indexer) []byte {
 	dst = append(dst, byte(i.Node))
-	for _, s := range [...]string{i.UUID, i.BootID, i.Name, i.Zone, i.Admin, i.Scan, i.Data.Maintenance, i.Data.Backfill, i.Data.Catchup} {
+	for _, s := range [...]string{i.UUID, i.BootID, i.Name, i.Zone, i.Admin, i.Scan, i.Data.Maintenance, i.Data.Backfill,
+		i.Data.Catchup} {
 		dst = appendString(dst, s)
 	}
 	return appendUint(appendUint(dst, uint64(i.Capacity)), i.ModifiedCAS)
@@ -71,7 +75,8 @@ func (d *decoder) indexer() Indexer {
 
 func appendDefinition(dst []byte, f *index.Definition) []byte {
 	dst = appendUint(dst, uint64(f.ID))
-	for _, s := range [...]string{f.Name, f.Bucket, f.BucketUUID, f.Reason, string(f.Using), string(f.ExprType), f.Where, f.Statement} {
+	for _, s := range [...]string{f.Name, f.Bucket, f.BucketUUID, f.Reason, string(f.Using), string(f.ExprType), f.Where,
+		f.Statement} {
 		dst = appendString(dst, s)
 	}
 	dst = append(dst, byte(f.State))
@@ -288,17 +293,22 @@ func (d *decoder) revision() timestamp.MapRevision {
 
 func appendLogChanges(dst []byte, ls []LogChange) []byte {
 	dst = appendUint(dst, uint64(len(ls)))
-	for _, l := range ls {
-		dst = appendUint(dst, uint64(l.VBucket))
-		dst = timestamp.AppendLog(dst, l.Log)
-		dst = appendRevision(dst, l.Revision)
+	for i := range ls {
+		dst = ls[i].append(dst)
 	}
 	return dst
 }
 
+func (l *LogChange) append(dst []byte) []byte {
+	return appendRevision(timestamp.AppendLog(appendUint(dst, uint64(l.VBucket)), l.Log), l.Revision)
+}
+
+func (l *LogChange) encodedSize() int { return len(l.append(nil)) }
+
 func (d *decoder) logChanges() (ls []LogChange) {
 	for n := d.count(); n > 0 && d.err == nil; n-- {
-		ls = append(ls, LogChange{VBucket: uint16(d.max(timestamp.MaxVBuckets-1, "vbucket")), Log: d.log(), Revision: d.revision()})
+		ls = append(ls, LogChange{VBucket: uint16(d.max(timestamp.MaxVBuckets-1, "vbucket")), Log: d.log(),
+			Revision: d.revision()})
 	}
 	return ls
 }
@@ -361,12 +371,15 @@ func appendBucket(dst []byte, b *Bucket) []byte {
 }
 
 func (d *decoder) bucket() *Bucket {
-	b := &Bucket{Name: d.string(), UUID: d.string(), VBuckets: int(d.max(timestamp.MaxVBuckets, "vbuckets")), Generation: d.uint(), Gone: d.bool()}
-	b.Stability = Stability{Number: d.uint(), RollbackID: d.uint(), Vector: d.vector(), Logs: d.logs(), Revisions: d.revisions()}
+	b := &Bucket{Name: d.string(), UUID: d.string(), VBuckets: int(d.max(timestamp.MaxVBuckets, "vbuckets")),
+		Generation: d.uint(), Gone: d.bool()}
+	b.Stability = Stability{Number: d.uint(), RollbackID: d.uint(), Vector: d.vector(), Logs: d.logs(),
+		Revisions: d.revisions()}
 	b.MutationTimestamp, b.BackfillTimestamp = d.vector(), d.vector()
 	if d.bool() {
 		b.Rollback = &RollbackContext{
-			ID: d.uint(), Step: RollbackStep(d.byte()), Failover: d.vector(), Restart: d.vector(), Logs: d.logs(), Revisions: d.revisions(),
+			ID: d.uint(), Step: RollbackStep(d.byte()), Failover: d.vector(), Restart: d.vector(), Logs: d.logs(),
+			Revisions: d.revisions(),
 		}
 	}
 	b.ModifiedCAS = d.uint()

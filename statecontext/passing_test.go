@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestPassingRejectionsAreForgotten: what is refused for the moment's sake is done when the same request comes again later.
+// TestPassingRejectionsAreForgotten: what is refused for the moment's sake is done when the same request comes again
+// later.
 func TestPassingRejectionsAreForgotten(t *testing.T) {
 	ask := func(n *node, b Body) Result {
 		return n.apply(Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: "k", BodyHash: [32]byte{1}}, Body: b})[0]
@@ -31,7 +32,8 @@ func TestPassingRejectionsAreForgotten(t *testing.T) {
 			n := upgraded(t)
 			n.must(&BeginRestore{ID: "r1", Mode: RestoreInPlace, Bytes: 1})
 			return n
-		}, Restoring, func(n *node) { n.must(&LeaderStarted{Term: 2, Manager: Manager{ID: "m2-bb"}}) }, &PutUser{Mode: PutFirst, Name: "a", Role: UserAdmin, Hash: "h"}},
+		}, Restoring, func(n *node) { n.must(&LeaderStarted{Term: 2, Manager: Manager{ID: "m2-bb"}}) },
+			&PutUser{Mode: PutFirst, Name: "a", Role: UserAdmin, Hash: "h"}},
 		{"another restore", func(t testing.TB) *node {
 			n := upgraded(t)
 			n.must(&BeginRestore{ID: "r1", Mode: RestoreInPlace, Bytes: 1})

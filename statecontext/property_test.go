@@ -36,7 +36,7 @@ type outcome struct {
 
 const modelVBuckets = 3
 
-// byName gives the index of a name that is not being dropped.
+// byName returns the index of a name that is not being dropped.
 func (m *model) byName(name string) (index.ID, bool) {
 	for id, n := range m.name {
 		if n == name && m.state[id] != index.Dropping {
@@ -171,7 +171,8 @@ func TestAgainstModel(t *testing.T) {
 		n.must(&SetBucket{Name: "v", UUID: "vu", VBuckets: modelVBuckets})
 		m := &model{
 			cas: n.state.CAS(), nextID: 2, stable: make([]uint64, modelVBuckets), outcomes: map[string]outcome{},
-			state: map[index.ID]index.State{1: index.Dropping}, name: map[index.ID]string{1: "seed"}, etag: map[index.ID]uint64{},
+			state: map[index.ID]index.State{1: index.Dropping}, name: map[index.ID]string{1: "seed"},
+			etag: map[index.ID]uint64{},
 		}
 		var middle []byte
 		var from int
@@ -307,7 +308,8 @@ func compare(rt *rapid.T, s *State, m *model) {
 		want[id] = fmt.Sprint(m.name[id], " ", st)
 	}
 	b := s.Bucket("v")
-	if fmt.Sprint(got) != fmt.Sprint(want) || fmt.Sprint(b.Stability.Vector.Seqnos) != fmt.Sprint(m.stable) || b.step() != m.step ||
+	if fmt.Sprint(got) != fmt.Sprint(want) || fmt.Sprint(b.Stability.Vector.Seqnos) != fmt.Sprint(m.stable) ||
+		b.step() != m.step ||
 		b.Stability.Number != m.number || b.Stability.RollbackID != m.rollback || s.CAS() != m.cas {
 		rt.Fatalf("got %v, want %v; model %+v\n%s", got, want, m, Describe(s))
 	}

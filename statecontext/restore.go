@@ -29,7 +29,7 @@ const (
 	RestoreNewCluster RestoreMode = 2
 )
 
-// String gives the word used in the API.
+// String returns the word used in the API.
 func (m RestoreMode) String() string {
 	switch m {
 	case RestoreInPlace:
@@ -71,10 +71,10 @@ type Restored struct {
 	FromCAS uint64 // cas of the backup
 }
 
-// Staging gives the restore under way, nil when there is none.
+// Staging returns the restore under way, nil when there is none.
 func (s *State) Staging() *Staging { return s.staging }
 
-// Restored gives the newest restore that was finished, nil when there was none.
+// Restored returns the newest restore that was finished, nil when there was none.
 func (s *State) Restored() *Restored { return s.restored }
 
 // BeginRestore begins a restore. While it is under way what users ask for is rejected (Restoring).
@@ -179,12 +179,13 @@ func (c *BeginRestore) apply(t *tx) *Rejection {
 	return nil
 }
 
-// under gives the restore with this id.
+// under returns the restore with this id.
 func (t *tx) under(id string) (*Staging, *Rejection) {
 	if g := t.s.staging; g != nil && g.ID == id {
 		return g, nil
 	}
-	return nil, reject(RestoreMismatch, "the restore is no longer under way: it was given up, or the leader has changed; begin again")
+	return nil, reject(RestoreMismatch, "the restore is no longer under way: it was given up, or the leader has "+
+		"changed; begin again")
 }
 
 func (c *RestoreChunk) apply(t *tx) *Rejection {
@@ -229,8 +230,8 @@ func (c *FinishRestore) apply(t *tx) *Rejection {
 	if uint64(len(data)) != g.Bytes || sha256.Sum256(data) != g.Sum {
 		return reject(RestoreMismatch, "%d of %d bytes have come, or others than were announced", len(data), g.Bytes)
 	}
-	// The leader has checked the backup, and what comes of it, with all that its version knows (PlanRestore). Here counts only what every
-	// version of the level does alike: a check that one has and another one lacks would part the replicas.
+	// The leader has checked the backup, and what comes of it, with all that its version knows (PlanRestore). Here counts
+	// only what every version of the level does alike: a check that one has and another one lacks would part the replicas.
 	backup, err := decodeSnapshot(t.s.formatLevel, bytes.NewReader(data))
 	if err != nil {
 		return reject(BackupUnusable, "%v", err)
@@ -241,7 +242,8 @@ func (c *FinishRestore) apply(t *tx) *Rejection {
 	}
 	s := &t.s
 	s.staging = nil
-	s.restored = &Restored{ID: c.ID, Mode: g.Mode, CAS: t.cas, TimeMS: s.timeMS, FromID: backup.clusterID, FromCAS: backup.cas}
+	s.restored = &Restored{ID: c.ID, Mode: g.Mode, CAS: t.cas, TimeMS: s.wallMS, FromID: backup.clusterID,
+		FromCAS: backup.cas}
 	t.changedDefinitions()
 	t.emit(Event{Kind: EventCluster, Name: s.clusterID, Cluster: s.Cluster(), Restored: true})
 	return nil
@@ -291,18 +293,20 @@ func (m *merger) merge() *Rejection {
 	s, b := &m.t.s, m.backup
 	switch {
 	case m.mode == RestoreInPlace && b.clusterID != s.clusterID:
-		return reject(BackupOfOther, "the backup is of cluster %s, this is %s; to bring its indexes up here, restore it as into a new cluster", b.clusterID, s.clusterID)
+		return reject(BackupOfOther, "the backup is of cluster %s, this is %s; to bring its indexes up here, restore it as "+
+			"into a new cluster", b.clusterID, s.clusterID)
 	case m.mode == RestoreNewCluster && b.clusterID == s.clusterID:
 		return reject(BackupOfOther, "the backup is of this very cluster %s; restore it in place", b.clusterID)
 	case m.mode == RestoreNewCluster && s.indexes.Len() > 0:
-		return reject(BackupOfOther, "this cluster has %d indexes of its own; drop them, or restore into an empty cluster", s.indexes.Len())
+		return reject(BackupOfOther, "this cluster has %d indexes of its own; drop them, or restore into an empty cluster",
+			s.indexes.Len())
 	case b.formatLevel > s.formatLevel:
-		return reject(FormatNotAllowed, "the backup is of format level %d, the cluster is at %d; finalize the upgrade first", b.formatLevel, s.formatLevel)
+		return reject(FormatNotAllowed, "the backup is of format level %d, the cluster is at %d; finalize the upgrade first",
+			b.formatLevel, s.formatLevel)
 	case m.epoch <= max(s.epoch, b.epoch):
 		return reject(StaleTerm, "epoch %d; the cluster is at %d, the backup at %d", m.epoch, s.epoch, b.epoch)
 	}
 	s.epoch, s.limits = m.epoch, b.limits.usable()
-	s.timeMS = max(s.timeMS, b.timeMS)
 	s.nextIndexID, s.nextCopyID = max(s.nextIndexID, b.nextIndexID), max(s.nextCopyID, b.nextCopyID)
 	s.ledger = s.ledger.cleared()
 	if m.mode == RestoreInPlace {
@@ -367,7 +371,8 @@ func (m *merger) mergeBuckets() *Rejection {
 		back := *m.t.s.Bucket(b.Name)
 		// Numbers go on, so that what an indexer remembers of the bucket never looks like what is to come.
 		back.Generation = max(back.Generation, b.Generation+1)
-		back.Stability.Number, back.Stability.RollbackID = max(back.Stability.Number, b.Stability.Number), max(back.Stability.RollbackID, b.lastRollback())
+		back.Stability.Number, back.Stability.RollbackID = max(back.Stability.Number, b.Stability.Number),
+			max(back.Stability.RollbackID, b.lastRollback())
 		back.Gone = at < 0
 		m.t.setBucket(&back)
 		m.plan.Buckets++
@@ -418,11 +423,13 @@ func (m *merger) take(x *Index) {
 	}
 }
 
-// sameIndex tells whether two versions are of one index: what a user has said of it is the same.
+// sameIndex reports whether two versions are of one index: what a user has said of it is the same.
 func sameIndex(a, b *Index) bool {
 	x, y := a.Definition, b.Definition
-	return x.Name == y.Name && x.Bucket == y.Bucket && x.BucketUUID == y.BucketUUID && x.CreatedMS == y.CreatedMS && x.IsPrimary == y.IsPrimary &&
-		x.Where == y.Where && x.PartitionBy.Equal(&y.PartitionBy) && x.Partitions == y.Partitions && x.Replicas == y.Replicas && slices.Equal(x.Keys, y.Keys) && slices.Equal(x.Nodes, y.Nodes) &&
+	return x.Name == y.Name && x.Bucket == y.Bucket && x.BucketUUID == y.BucketUUID && x.CreatedMS == y.CreatedMS &&
+		x.IsPrimary == y.IsPrimary &&
+		x.Where == y.Where && x.PartitionBy.Equal(&y.PartitionBy) && x.Partitions == y.Partitions &&
+		x.Replicas == y.Replicas && slices.Equal(x.Keys, y.Keys) && slices.Equal(x.Nodes, y.Nodes) &&
 		a.Topology.Layout.Equal(&b.Topology.Layout)
 }
 
@@ -470,9 +477,10 @@ func (m *merger) bring(x Index) *Rejection {
 	return nil
 }
 
-// adopt gives the copies whose hosts may still hold them: one of each slice and replica, ascending by id.
+// adopt returns the copies whose hosts may still hold them: one of each slice and replica, ascending by id.
 func (m *merger) adopt(x *Index) (held []partition.Copy) {
-	if m.mode == RestoreNewCluster || x.Definition.State == index.Error && x.Definition.BucketUUID != m.t.s.Bucket(x.Definition.Bucket).UUID {
+	if m.mode == RestoreNewCluster || x.Definition.State == index.Error &&
+		x.Definition.BucketUUID != m.t.s.Bucket(x.Definition.Bucket).UUID {
 		return nil
 	}
 	for _, state := range []partition.CopyState{partition.Allocated, partition.Placed} {
@@ -487,7 +495,8 @@ func (m *merger) adopt(x *Index) (held []partition.Copy) {
 			}) {
 				continue
 			}
-			held = append(held, partition.Copy{ID: c.ID, Slice: c.Slice, Replica: c.Replica, Node: now.Node, State: partition.Placed})
+			held = append(held, partition.Copy{ID: c.ID, Slice: c.Slice, Replica: c.Replica, Node: now.Node,
+				State: partition.Placed})
 		}
 	}
 	slices.SortFunc(held, func(a, b partition.Copy) int {
@@ -499,7 +508,7 @@ func (m *merger) adopt(x *Index) (held []partition.Copy) {
 	return held
 }
 
-// place gives every slice of every replica that has no copy a new one, on the node with the fewest copies among those
+// place returns every slice of every replica that has no copy a new one, on the node with the fewest copies among those
 // that the definition allows; when it allows too few, on any.
 func (m *merger) place(x *Index, held []partition.Copy) *Rejection {
 	f := &x.Definition
@@ -525,10 +534,12 @@ func (m *merger) place(x *Index, held []partition.Copy) *Rejection {
 				}
 			}
 			if best < 0 {
-				return reject(TooFewIndexers, "index %q on %q has %d replicas and needs %d indexers; %d are registered: start more", f.Name, f.Bucket,
+				return reject(TooFewIndexers, "index %q on %q has %d replicas and needs %d indexers; %d are registered: start more",
+					f.Name, f.Bucket,
 					f.Replicas, int(f.Replicas)+1, len(all))
 			}
-			copies = append(copies, partition.Copy{ID: m.t.s.nextCopyID, Slice: slice, Replica: r, Node: all[best], State: partition.Placed})
+			copies = append(copies, partition.Copy{ID: m.t.s.nextCopyID, Slice: slice, Replica: r, Node: all[best],
+				State: partition.Placed})
 			m.t.s.nextCopyID++
 			load[all[best]]++
 		}
@@ -537,7 +548,7 @@ func (m *merger) place(x *Index, held []partition.Copy) *Rejection {
 	return nil
 }
 
-// allowed gives the nodes that a definition allows by uuid or name, ascending; all when it names none.
+// allowed returns the nodes that a definition allows by uuid or name, ascending; all when it names none.
 func (m *merger) allowed(names []string) (nodes []index.NodeID) {
 	for i := range m.t.s.Indexers() {
 		if len(names) == 0 || slices.Contains(names, i.UUID) || slices.Contains(names, i.Name) {

@@ -98,11 +98,13 @@ func TestRestoreInPlace(t *testing.T) {
 	n.must(&FinishRestore{ID: "r1", Epoch: 8})
 
 	s := n.state
-	if s.Epoch() != 8 || s.ClusterID() != "c1" || s.LedgerLen() != 0 || s.Staging() != nil || s.Restored().FromCAS != b.CAS || s.Restored().CAS != s.CAS() {
+	if s.Epoch() != 8 || s.ClusterID() != "c1" || s.LedgerLen() != 0 || s.Staging() != nil ||
+		s.Restored().FromCAS != b.CAS || s.Restored().CAS != s.CAS() {
 		t.Fatalf("restored\n%s", Describe(s))
 	}
 	x := s.IndexByName("b", "gone")
-	if x == nil || x.Definition.ID != gone || x.Definition.State != index.Pending || len(x.Topology.Copies) != len(was.Topology.Copies) {
+	if x == nil || x.Definition.ID != gone || x.Definition.State != index.Pending ||
+		len(x.Topology.Copies) != len(was.Topology.Copies) {
 		t.Fatalf("the dropped index came back as %+v", x)
 	}
 	for i, c := range x.Topology.Copies {

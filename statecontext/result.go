@@ -41,6 +41,9 @@ const (
 	LedgerFull            Code = "LEDGER_FULL"            // too many recent requests are remembered; try again later
 	FormatNotAllowed      Code = "FORMAT_NOT_ALLOWED"     // above what every voter understands, or below the present level
 	PlacementInconsistent Code = "PLACEMENT_INCONSISTENT" // copies missing, doubled, or two replicas on one node
+	RebalanceIsRunning    Code = "REBALANCE_RUNNING"      // another rebalance is under way
+	UnknownRebalance      Code = "UNKNOWN_REBALANCE"      // no rebalance with that id, or it is over
+	StalePlan             Code = "STALE_PLAN"             // made of another placement than there is
 	Restoring             Code = "RESTORING"              // a restore is under way: users wait
 	RestoreMismatch       Code = "RESTORE_MISMATCH"       // that restore is not under way, or another piece is due
 	TooFewIndexers        Code = "PLACEMENT_IMPOSSIBLE"   // a restored index has more replicas than there are indexers for
@@ -48,11 +51,11 @@ const (
 	BackupOfOther         Code = "BACKUP_OF_OTHER"        // of another cluster, or of this one, against what was asked for
 )
 
-// Error gives the code's text.
+// Error returns the code's text.
 func (c Code) Error() string { return string(c) }
 
-// Passing tells that a rejection with this code says something of the moment and nothing of the request: the same request, sent
-// again later, may be done. Such a rejection is never remembered (Request).
+// Passing tells that a rejection with this code says something of the moment and nothing of the request: the same
+// request, sent again later, may be done. Such a rejection is never remembered (Request).
 func (c Code) Passing() bool {
 	switch c {
 	case NotBootstrapped, Restoring, LedgerFull:
@@ -70,14 +73,14 @@ type Rejection struct {
 // Error gives code and message.
 func (r *Rejection) Error() string { return string(r.Code) + ": " + r.Message }
 
-// Unwrap gives the code.
+// Unwrap returns the code.
 func (r *Rejection) Unwrap() error { return r.Code }
 
 func reject(c Code, format string, args ...any) *Rejection {
 	return &Rejection{Code: c, Message: fmt.Sprintf(format, args...)}
 }
 
-// BucketRejection tells why one bucket of an AdvanceStability was left out.
+// BucketRejection returns why one bucket of an AdvanceStability was left out.
 type BucketRejection struct {
 	Bucket    string
 	Rejection *Rejection
@@ -100,7 +103,7 @@ type Result struct {
 	Buckets []BucketRejection
 }
 
-// Err gives the rejection as an error, nil when there is none.
+// Err returns the rejection as an error, nil when there is none.
 func (r *Result) Err() error {
 	if r.Rejection == nil {
 		return nil
@@ -120,7 +123,7 @@ const (
 	RollingBack RollbackStep = 4 // indexers commanded
 )
 
-// String gives the word of IM-23.
+// String returns the word of IM-23.
 func (s RollbackStep) String() string {
 	switch s {
 	case NoRollback:

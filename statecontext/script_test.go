@@ -18,7 +18,8 @@ import (
 	"tidemark/timestamp"
 )
 
-var writeGolden = flag.Bool("write-golden", false, "write the golden log and snapshot of the present format; never over one that was released")
+var writeGolden = flag.Bool("write-golden", false, "write the golden log and snapshot of the present format; never "+
+	"over one that was released")
 
 // TestScripts runs the golden scripts: each block applies commands, one per line, as entries of their own (`apply`) or
 // together (`entry`), and prints what came of it; `describe` prints the state; `time` moves the proposers' clock.
@@ -154,7 +155,8 @@ func parseBody(t *testing.T, n *node, verb string, w *words) Body {
 	case "epoch":
 		return &RaiseEpoch{Epoch: w.num(), ClearLedger: w.named["skip"] == "", SkipNumbers: w.named["skip"] != ""}
 	case "projector":
-		return &RegisterProjector{Projector: Projector{ID: index.ProjectorID(w.next()), Admin: w.next(), BootID: w.named["boot"]}}
+		return &RegisterProjector{Projector: Projector{ID: index.ProjectorID(w.next()), Admin: w.next(),
+			BootID: w.named["boot"]}}
 	case "indexer":
 		return &RegisterIndexer{Indexer: Indexer{UUID: w.next(), Admin: w.next(), BootID: w.named["boot"]}}
 	case "remove-indexer":
@@ -170,15 +172,20 @@ func parseBody(t *testing.T, n *node, verb string, w *words) Body {
 	case "remove-user":
 		return &RemoveUser{Name: w.next()}
 	case "put-token": // put-token SECRET USER ROLE [ends=MS] [note=TEXT]
-		x := Token{Hash: sha256.Sum256([]byte(w.next())), User: w.next(), Note: w.named["note"], ExpiresMS: int64(opt("ends"))}
+		x := Token{Hash: sha256.Sum256([]byte(w.next())), User: w.next(), Note: w.named["note"],
+			ExpiresMS: int64(opt("ends"))}
 		x.Role, _ = ParseUserRole(w.next())
 		return &PutToken{Token: x}
 	case "remove-token": // remove-token SECRET
 		return &RemoveToken{ID: TokenID(sha256.Sum256([]byte(w.next())))}
 	case "level":
 		return &SetFormatLevel{Level: w.num()}
-	case "evict": // evict NODE UUID [revision=N] [INDEX COPIES ...]
+	case "evict":
 		return parseEvict(t, n, w)
+	case "evict-copies":
+		return parseEvictCopies(t, n, w)
+	case "rollback-logs": // rollback-logs BUCKET ID
+		return &RollbackLogs{Bucket: w.next(), ID: w.num(), Generation: opt("generation"), Logs: parseLogs(t, w)}
 	case "format":
 		return &SetFormatLevel{Level: w.num()}
 	case "bucket":
@@ -194,7 +201,8 @@ func parseBody(t *testing.T, n *node, verb string, w *words) Body {
 	case "remove":
 		return &RemoveIndex{ID: index.ID(w.num())}
 	case "state":
-		c := &SetIndexState{ID: index.ID(w.num()), Reason: w.named["reason"], Guard: Guard{Generation: opt("generation"), RollbackID: opt("rollback")}}
+		c := &SetIndexState{ID: index.ID(w.num()), Reason: w.named["reason"], Guard: Guard{Generation: opt("generation"),
+			RollbackID: opt("rollback")}}
 		for _, s := range []*index.State{&c.From, &c.To} {
 			if err := s.UnmarshalText([]byte(w.next())); err != nil {
 				t.Fatal(err)
@@ -241,7 +249,8 @@ func parseBucketBody(t *testing.T, n *node, verb string, w *words, opt func(stri
 				t.Fatal(err)
 			}
 		}
-		for name, v := range map[string]*timestamp.Vector{"failover": &c.Failover, "restart": &c.Restart, "stability": &c.Stability} {
+		for name, v := range map[string]*timestamp.Vector{"failover": &c.Failover, "restart": &c.Restart,
+			"stability": &c.Stability} {
 			if s := w.named[name]; s != "" {
 				*v = vec(t, s)
 			}
@@ -252,19 +261,33 @@ func parseBucketBody(t *testing.T, n *node, verb string, w *words, opt func(stri
 	return nil
 }
 
-// parseEvict reads for each index the copies placed anew: SLICE/REPLICA@NODE+..., or - for none.
+// parseEvict reads evict NODE UUID [revision=N].
 func parseEvict(t *testing.T, n *node, w *words) Body {
 	c := &EvictIndexer{Node: index.NodeID(w.num()), UUID: w.next(), Revision: n.state.DefinitionsRevision()}
 	if s := w.named["revision"]; s != "" {
 		c.Revision = uint64(number(t, s))
 	}
+	return c
+}
+
+// parseEvictCopies reads evict-copies NODE UUID [topology=N], and for each index the copies placed anew:
+// SLICE/REPLICA@NODE+..., or - for none.
+func parseEvictCopies(t *testing.T, n *node, w *words) Body {
+	c := &EvictCopies{Node: index.NodeID(w.num()), UUID: w.next()}
 	for len(w.plain) > 0 {
 		e := Eviction{ID: index.ID(w.num())}
+		if x := n.state.Index(e.ID); x != nil {
+			e.IfTopology = x.TopologyCAS
+		}
+		if s := w.named["topology"]; s != "" {
+			e.IfTopology = uint64(number(t, s))
+		}
 		if list := w.next(); list != "-" {
 			for _, one := range strings.Split(list, "+") {
 				slice, rest, _ := strings.Cut(one, "/")
 				replica, on, _ := strings.Cut(rest, "@")
-				e.Add = append(e.Add, Placement{Slice: index.SliceID(number(t, slice)), Replica: partition.Replica(number(t, replica)), Node: index.NodeID(number(t, on))})
+				e.Add = append(e.Add, Placement{Slice: index.SliceID(number(t, slice)),
+					Replica: partition.Replica(number(t, replica)), Node: index.NodeID(number(t, on))})
 			}
 		}
 		c.Indexes = append(c.Indexes, e)
@@ -314,8 +337,8 @@ func parseCreate(t *testing.T, w *words) *CreateIndex {
 	return c
 }
 
-// goldens names the golden logs with the format level that each needs. A kind of command that came after a level's log was
-// written has its own; a log is never written again.
+// goldens names the golden logs with the format level that each needs. A kind of command that came after a level's log
+// was written has its own; a log is never written again.
 var goldens = []struct {
 	name  string
 	level uint64
@@ -327,7 +350,7 @@ var goldens = []struct {
 	{"v4", 4, goldenRules},
 	{"v5", 5, goldenForgets},
 	{"v3-settings", 3, goldenSettings},
-	{"v2-evict", 2, goldenEvict},
+	{"v6-evict", 6, goldenEvict},
 	{"v2-users", 2, goldenUsers},
 }
 
@@ -339,18 +362,28 @@ func goldenPaths(name string) (log, snapshot string) {
 
 // goldenEvict removes indexers that hold copies: of an index that waits, one that is ready, one that is being dropped.
 func goldenEvict(t testing.TB) *node {
-	n := raised(t, 2)
+	n := raised(t, 6)
 	n.must(&RegisterIndexer{Indexer: Indexer{UUID: "u2", Admin: "http://2", Name: "i2"}})
 	n.must(create("lone", 0, 0, 1))
 	n.must(create("pair", 1, 0, 1, 1, 0))
 	n.must(create("going", 0, 0))
 	n.ready(2)
 	n.must(&DropIndex{ID: 3})
-	n.refuse(&EvictIndexer{Node: 0, UUID: "u0", Revision: n.state.DefinitionsRevision()}, PlacementInconsistent)
-	n.must(&EvictIndexer{Node: 0, UUID: "u0", Revision: n.state.DefinitionsRevision(), Indexes: []Eviction{
-		{ID: 1, Add: []Placement{{Slice: 0, Node: 2}}}, {ID: 2, Add: []Placement{{Slice: 0, Node: 2}, {Slice: 1, Replica: 1, Node: 2}}},
-	}})
-	return n
+	topology := func(id index.ID) uint64 { return n.state.Index(id).TopologyCAS }
+	n.must(&EvictIndexer{Node: 0, UUID: "u0", Revision: n.state.DefinitionsRevision()})
+	n.refuse(&EvictCopies{Node: 0, UUID: "u0", Indexes: []Eviction{{ID: 1, IfTopology: topology(1)}}},
+		PlacementInconsistent)
+	n.must(&EvictCopies{Node: 0, UUID: "u0", Indexes: []Eviction{{ID: 3, IfTopology: topology(3)},
+		{ID: 1, IfTopology: topology(1), Add: []Placement{{Slice: 0, Node: 2}}}}})
+	n.must(&EvictIndexer{Node: 1, UUID: "u1", Revision: n.state.DefinitionsRevision()})
+	n.must(&EvictCopies{Node: 0, UUID: "u0", Indexes: []Eviction{
+		{ID: 2, IfTopology: topology(2), Add: []Placement{{Slice: 0, Node: 2}, {Slice: 1, Replica: 1, Node: 2}}}}})
+	n.must(&RemoveIndexer{Node: 0, UUID: "u0"})
+	n.must(&SetRollbackStep{Bucket: "b", Generation: 1, To: Started})
+	n.must(&RollbackLogs{Bucket: "b", Generation: 1, ID: 1, Logs: []LogChange{{VBucket: 2,
+		Log:      timestamp.FailoverLog{{VBUUID: 0xb, Seqno: 3}, {VBUUID: 0xa}},
+		Revision: timestamp.MapRevision{Epoch: 1, Rev: 5}}}})
+	return n // with node 1 on its way out
 }
 
 // goldenPartitions has indexes that are partitioned by components of the key and by its leading one, among others.
@@ -369,8 +402,8 @@ func goldenPartitions(t testing.TB) *node {
 	return n
 }
 
-// goldenRules has indexes that carry the rules of their expressions. What is built for the first time, or anew with new copies, carries
-// those that hold then; what goes on from what it has keeps the lowest.
+// goldenRules has indexes that carry the rules of their expressions. What is built for the first time, or anew with new
+// copies, carries those that hold then; what goes on from what it has keeps the lowest.
 func goldenRules(t testing.TB) *node {
 	n := raised(t, 4)
 	rules := func(name string, want uint32) {
@@ -413,7 +446,8 @@ func goldenRules(t testing.TB) *node {
 	return n
 }
 
-// goldenForgets deletes buckets: one that has no index, one whose index is removed later, one of which something is set.
+// goldenForgets deletes buckets: one that has no index, one whose index is removed later, one of which something is
+// set.
 func goldenForgets(t testing.TB) *node {
 	n := raised(t, 4)
 	n.must(&SetBucket{Name: "old", UUID: "o", VBuckets: 1})
@@ -464,7 +498,8 @@ func goldenUsers(t testing.TB) *node {
 	n.must(&PutUser{Mode: PutChange, Name: "ann", Role: UserAdmin})
 	n.must(&PutUser{Mode: PutChange, Name: "ann", Hash: "h3"})
 	for i, user := range []string{"ann", "ann", "bob", "admin"} {
-		n.must(&PutToken{Token: Token{User: user, Role: UserReads, Hash: [32]byte{1, byte(i)}, Note: "of " + user, ExpiresMS: n.now + int64(i+1)*3_600_000}})
+		n.must(&PutToken{Token: Token{User: user, Role: UserReads, Hash: [32]byte{1, byte(i)}, Note: "of " + user,
+			ExpiresMS: n.now + wallsAheadMS + int64(i+1)*3_600_000}})
 	}
 	n.must(&RemoveToken{ID: TokenID([32]byte{1, 1})})
 	n.must(&RemoveUser{Name: "bob"})

@@ -7,12 +7,12 @@ import (
 	"tidemark/stability"
 )
 
-// BucketSettings is what operators have set of a bucket. It goes by the bucket's name: it stays when the bucket is deleted
-// and made again.
+// BucketSettings is what operators have set of a bucket. It goes by the bucket's name: it stays when the bucket is
+// deleted and made again.
 type BucketSettings struct {
 	Bucket string
-	// StabilitySource moves the bucket's stability timestamps: "sync", "heartbeat", or empty: what the leader's configuration
-	// says (IM-16).
+	// StabilitySource moves the bucket's stability timestamps: "sync", "heartbeat", or empty: what the leader's
+	// configuration says (IM-16).
 	StabilitySource string
 	ModifiedCAS     uint64
 }
@@ -47,14 +47,15 @@ func (c *SetBucketSettings) apply(t *tx) *Rejection {
 	if t.changed = true; c.StabilitySource == "" {
 		settings.Delete(c.Bucket)
 	} else {
-		settings.Set(c.Bucket, &BucketSettings{Bucket: strings.Clone(c.Bucket), StabilitySource: c.StabilitySource, ModifiedCAS: t.cas})
+		settings.Set(c.Bucket, &BucketSettings{Bucket: strings.Clone(c.Bucket), StabilitySource: c.StabilitySource,
+			ModifiedCAS: t.cas})
 	}
 	t.emit(t.bucketEvent(b))
 	t.forgetBucket(c.Bucket)
 	return nil
 }
 
-// BucketSettings gives what is set of a bucket; the zero value where nothing is.
+// BucketSettings returns what is set of a bucket; the zero value where nothing is.
 func (s *State) BucketSettings(bucket string) BucketSettings {
 	if b, ok := s.settings.Get(bucket); ok {
 		return *b
@@ -62,7 +63,7 @@ func (s *State) BucketSettings(bucket string) BucketSettings {
 	return BucketSettings{}
 }
 
-// AllBucketSettings gives what is set, by bucket.
+// AllBucketSettings returns what is set, by bucket.
 func (s *State) AllBucketSettings() iter.Seq[*BucketSettings] { return values(s.settings) }
 
 func appendBucketSettings(dst []byte, b *BucketSettings) []byte {
@@ -76,8 +77,10 @@ func (d *decoder) bucketSettings() *BucketSettings {
 func checkSettings(s *State) error {
 	for b := range s.AllBucketSettings() {
 		_, err := stability.ParseSource(b.StabilitySource)
-		if err != nil || b.ModifiedCAS > s.cas || s.Bucket(b.Bucket) == nil || s.formatLevel < kindSetBucketSettings.format() {
-			return broken("settings of bucket %q at %d: source %q; state at %d, format level %d", b.Bucket, b.ModifiedCAS, b.StabilitySource, s.cas, s.formatLevel)
+		if err != nil || b.ModifiedCAS > s.cas || s.Bucket(b.Bucket) == nil ||
+			s.formatLevel < kindSetBucketSettings.format() {
+			return broken("settings of bucket %q at %d: source %q; state at %d, format level %d", b.Bucket, b.ModifiedCAS,
+				b.StabilitySource, s.cas, s.formatLevel)
 		}
 	}
 	return nil

@@ -31,7 +31,7 @@ func (n *node) askAs(principal string, b Body) error {
 	return r.Err()
 }
 
-// fill sends requests of role ddl until one is refused, and gives how many were remembered.
+// fill sends requests of role ddl until one is refused, and returns how many were remembered.
 func (n *node) fill(principal string) (written int) {
 	n.t.Helper()
 	for {
@@ -97,8 +97,8 @@ func TestWhoseOutcomesGo(t *testing.T) {
 	}
 }
 
-// TestLedgerIsBounded: whatever principals ask and whenever, the ledger keeps its bound, nobody's young outcome is forgotten,
-// and an administrator who does not use up the reserve by himself is never refused.
+// TestLedgerIsBounded: whatever principals ask and whenever, the ledger keeps its bound, nobody's young outcome is
+// forgotten, and an administrator who does not use up the reserve by himself is never refused.
 func TestLedgerIsBounded(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		const entries = 64
@@ -123,8 +123,10 @@ func TestLedgerIsBounded(t *testing.T) {
 				}
 			}
 			young = kept
-			o := outcome{rapid.SampledFrom(append(users, "ann", "ann", "ann", "admin")).Draw(rt, "principal"), fmt.Sprint(i), n.now}
-			r := n.apply(Command{TimeMS: n.now, Request: &Request{Principal: o.principal, Key: o.key}, Body: &DropIndex{ID: index.ID(999)}})[0]
+			o := outcome{rapid.SampledFrom(append(users, "ann", "ann", "ann", "admin")).Draw(rt, "principal"), fmt.Sprint(i),
+				n.now}
+			r := n.apply(Command{TimeMS: n.now, Request: &Request{Principal: o.principal, Key: o.key},
+				Body: &DropIndex{ID: index.ID(999)}})[0]
 			switch refused := errors.Is(r.Err(), LedgerFull); {
 			case !refused:
 				young = append(young, o)

@@ -45,7 +45,14 @@ const (
 	recordRestored  = 20 // form 2
 	recordStaging   = 21 // form 2
 	recordChunk     = 22 // form 2
-	recordEnd       = 255
+
+	recordRebalance     = 23 // form 6
+	recordStep          = 24 // form 6
+	recordGoing         = 25 // form 6
+	recordNextRebalance = 26 // form 6
+	recordEvicting      = 27 // form 6
+
+	recordEnd = 255
 )
 
 // WriteSnapshot writes a state, with the index of the Raft entry it stands at.
@@ -109,7 +116,7 @@ func (rw *recordWriter) state(s *State, appliedIndex uint64) {
 	p := appendUint(rw.payload[:0], appliedIndex)
 	p = appendString(appendUint(p, s.cas), s.clusterID)
 	p = appendUint(appendUint(p, s.epoch), s.formatLevel)
-	p = appendUint(appendInt(p, s.timeMS), s.revision)
+	p = appendUint(appendInt(appendInt(p, s.timeMS), s.wallMS), s.revision)
 	p = appendLimits(appendString(appendUint(p, s.term), s.leader), s.limits)
 	p = append(appendUint(appendUint(p, uint64(s.nextIndexID)), uint64(s.nextCopyID)), byte(s.nextNodeID))
 	p = appendUint(p, s.ledger.next)
@@ -125,6 +132,11 @@ func (rw *recordWriter) state(s *State, appliedIndex uint64) {
 	for i := range s.Indexers() {
 		p = appendIndexer(p[:0], i)
 		rw.write(recordIndexer, p)
+	}
+	for i := range s.Indexers() {
+		if i.Evicting {
+			rw.write(recordEvicting, append(p[:0], byte(i.Node)))
+		}
 	}
 	s.removed.Scan(func(uuid string, cas uint64) bool {
 		p = appendUint(appendString(p[:0], uuid), cas)
@@ -163,6 +175,7 @@ func (rw *recordWriter) state(s *State, appliedIndex uint64) {
 		p = appendUint(appendUint(appendUint(p[:0], n.generation), n.stability), n.rollback)
 		rw.write(recordPassed, p)
 	}
+	p = rw.rebalances(s, p)
 	if r := s.restored; r != nil {
 		p = appendUint(append(appendString(p[:0], r.ID), byte(r.Mode)), r.CAS)
 		p = appendUint(appendString(appendInt(p, r.TimeMS), r.FromID), r.FromCAS)
@@ -207,7 +220,8 @@ func decodeSnapshot(level uint64, r io.Reader) (*State, error) {
 		return nil, fmt.Errorf("%w 0, this program knows 1 to %d", ErrSnapshotVersion, level)
 	}
 	if uint64(head[8]) > level {
-		return nil, fmt.Errorf("%w %d: %w: this program knows up to %d: install the version of tidemark that wrote it", ErrSnapshotVersion, head[8],
+		return nil, fmt.Errorf("%w %d: %w: this program knows up to %d: install the version of tidemark that wrote it",
+			ErrSnapshotVersion, head[8],
 			ErrFormatLevel, level)
 	}
 	rr := recordReader{r: br, sum: xxhash.New()}
@@ -248,7 +262,7 @@ type recordReader struct {
 	payload []byte
 }
 
-// next gives a record; the payload is valid until the next call.
+// next returns a record; the payload is valid until the next call.
 func (rr *recordReader) next() (kind byte, payload []byte, err error) {
 	torn := func(err error) error {
 		return fmt.Errorf("%w: torn after %d records: %w", ErrSnapshotCorrupt, rr.count, err)
@@ -261,7 +275,8 @@ func (rr *recordReader) next() (kind byte, payload []byte, err error) {
 		return 0, nil, torn(err)
 	}
 	if n > maxRecordBytes {
-		return 0, nil, fmt.Errorf("%w: record %d claims %d bytes, at most %d", ErrSnapshotCorrupt, rr.count+1, n, maxRecordBytes)
+		return 0, nil, fmt.Errorf("%w: record %d claims %d bytes, at most %d", ErrSnapshotCorrupt, rr.count+1, n,
+			maxRecordBytes)
 	}
 	if rr.payload, err = readAtMost(rr.r, rr.payload[:0], int(n)); err != nil {
 		return 0, nil, torn(err)
@@ -272,7 +287,8 @@ func (rr *recordReader) next() (kind byte, payload []byte, err error) {
 	}
 	got := crc32.Update(crc32.Checksum([]byte{kind}, castagnoli), castagnoli, rr.payload)
 	if want := binary.LittleEndian.Uint32(crc[:]); got != want {
-		return 0, nil, fmt.Errorf("%w: record %d of type %d has checksum %08x, want %08x", ErrSnapshotCorrupt, rr.count+1, kind, got, want)
+		return 0, nil, fmt.Errorf("%w: record %d of type %d has checksum %08x, want %08x", ErrSnapshotCorrupt, rr.count+1,
+			kind, got, want)
 	}
 	rr.count++
 	for _, part := range [...][]byte{appendUint([]byte{kind}, n), rr.payload, crc[:]} {
@@ -303,7 +319,7 @@ func (s *State) load(kind byte, d *decoder) {
 	switch kind {
 	case recordHeader:
 		s.appliedIndex, s.cas, s.clusterID = d.uint(), d.uint(), d.string()
-		s.epoch, s.formatLevel, s.timeMS, s.revision = d.uint(), d.uint(), d.int(), d.uint()
+		s.epoch, s.formatLevel, s.timeMS, s.wallMS, s.revision = d.uint(), d.uint(), d.int(), d.int(), d.uint()
 		s.term, s.leader, s.limits = d.uint(), d.string(), d.limits()
 		s.nextIndexID, s.nextCopyID, s.nextNodeID = index.ID(d.uint()), index.CopyID(d.uint()), index.NodeID(d.byte())
 		s.ledger.next = d.uint()
@@ -317,6 +333,15 @@ func (s *State) load(kind byte, d *decoder) {
 		i := d.indexer()
 		s.indexers.Set(i.Node, &i)
 		s.nodes.Set(i.UUID, i.Node)
+	case recordEvicting:
+		old := s.Indexer(index.NodeID(d.byte()))
+		if old == nil || old.Evicting {
+			d.fail("an indexer that is being removed is not known, or named twice")
+			return
+		}
+		i := *old
+		i.Evicting = true
+		s.indexers.Set(i.Node, &i)
 	case recordRemoved:
 		s.removed.Set(d.string(), d.uint())
 	case recordBucket:
@@ -344,7 +369,8 @@ func (s *State) load(kind byte, d *decoder) {
 	case recordPassed:
 		s.passed = bucketNumbers{generation: d.uint(), stability: d.uint(), rollback: d.uint()}
 	case recordRestored:
-		s.restored = &Restored{ID: d.string(), Mode: RestoreMode(d.byte()), CAS: d.uint(), TimeMS: d.int(), FromID: d.string(), FromCAS: d.uint()}
+		s.restored = &Restored{ID: d.string(), Mode: RestoreMode(d.byte()), CAS: d.uint(), TimeMS: d.int(),
+			FromID: d.string(), FromCAS: d.uint()}
 	case recordStaging:
 		s.staging = &Staging{ID: d.string(), Mode: RestoreMode(d.byte()), Bytes: d.uint()}
 		d.fixed(s.staging.Sum[:])
@@ -358,6 +384,8 @@ func (s *State) load(kind byte, d *decoder) {
 		s.staging.Received += uint64(len(d.b))
 		d.b = nil
 	default:
-		d.fail("unknown type")
+		if !s.loadRebalance(kind, d) {
+			d.fail("unknown type")
+		}
 	}
 }

@@ -28,6 +28,7 @@ type State struct {
 	epoch        uint64
 	formatLevel  uint64
 	timeMS       int64
+	wallMS       int64
 	revision     uint64
 	term         uint64
 	leader       string
@@ -47,6 +48,7 @@ type State struct {
 	users      *btree.Map[string, *User]
 	tokens     *btree.Map[string, *Token]
 	settings   *btree.Map[string, *BucketSettings]
+	rebalances rebalanceSet
 	passed     bucketNumbers // the highest of buckets that were forgotten
 	ledger     ledger
 	placed     [index.MaxNodeID + 1]uint32 // copies of each node that are not leaving; follows from indexes
@@ -57,8 +59,8 @@ type State struct {
 	off Rules // switched off, by simulations only; in no snapshot
 }
 
-// Rules is a set of rules of the state, as values so that a simulation can switch one off and show what breaks; the product
-// always runs with all of them.
+// Rules is a set of rules of the state, as values so that a simulation can switch one off and show what breaks; the
+// product always runs with all of them.
 type Rules uint8
 
 // Apart: two copies of one slice are never placed on one node.
@@ -71,7 +73,7 @@ func NewWithout(r Rules) *State {
 	return s
 }
 
-// New gives the state before the first command.
+// New returns the state before the first command.
 func New() *State {
 	return &State{
 		formatLevel: 1,
@@ -89,6 +91,7 @@ func New() *State {
 		users:       btree.NewMap[string, *User](0),
 		tokens:      btree.NewMap[string, *Token](0),
 		settings:    btree.NewMap[string, *BucketSettings](0),
+		rebalances:  newRebalanceSet(),
 		ledger:      newLedger(),
 	}
 }
@@ -130,11 +133,14 @@ type Indexer struct {
 	Scan        string       `json:"scan"`     // host:port
 	Data        DataAddrs    `json:"data"`
 	ModifiedCAS uint64       `json:"modified_cas"`
+	// Evicting says that it is being removed for good: no copy is placed on it any more, and those that it has go.
+	Evicting bool `json:"evicting,omitempty"`
 }
 
 // Stability is the newest promoted stability timestamp of a bucket and what its promotion knew.
 type Stability struct {
-	Number     uint64                  `json:"number"`      // rises by one with every promotion and every end of a rollback
+	// rises by one with every promotion and every end of a rollback
+	Number     uint64                  `json:"number"`
 	RollbackID uint64                  `json:"rollback_id"` // of the newest finished rollback, 0 before the first
 	Vector     timestamp.Vector        `json:"vector"`
 	Logs       []timestamp.FailoverLog `json:"logs"`      // per vbucket, as known at the newest promotion that changed it
@@ -154,7 +160,8 @@ type Bucket struct {
 	// BackfillTimestamp is the smallest side position of the active builds; it has no vbuckets while none is active.
 	BackfillTimestamp timestamp.Vector `json:"backfill_timestamp"`
 	Rollback          *RollbackContext `json:"rollback,omitempty"`
-	ModifiedCAS       uint64           `json:"modified_cas"` // of the newest change but promotions and the backfill timestamp
+	// of the newest change but promotions and the backfill timestamp
+	ModifiedCAS uint64 `json:"modified_cas"`
 }
 
 // RollbackContext is the rollback of a bucket that is under way (IM-23).
@@ -178,7 +185,7 @@ type Index struct {
 	PlacedCAS uint64
 }
 
-// Waits tells whether the index waits for BUILD INDEX: until then its hosts are told nothing of it.
+// Waits reports whether the index waits for BUILD INDEX: until then its hosts are told nothing of it.
 func (x *Index) Waits() bool { return x.Definition.State == index.Pending && x.Definition.Deferred }
 
 // CAS rises by one with every update (IM-2).
@@ -196,41 +203,45 @@ func (s *State) Epoch() uint64 { return s.epoch }
 // FormatLevel is the newest command format that may be proposed.
 func (s *State) FormatLevel() uint64 { return s.formatLevel }
 
-// TimeMS is the state time, the highest that a proposer has stamped (Clock): unix milliseconds that never go back and follow the wall
-// clocks of the leaders without a jump. It is for ages; what is compared with a calendar is stamped by its proposer.
+// TimeMS is the state time, the highest that a proposer has stamped (Clock): for how long the cluster has been led, in
+// milliseconds. It never goes back, is for ages, and no wall clock moves it.
 func (s *State) TimeMS() int64 { return s.timeMS }
+
+// WallMS is when the newest command was proposed, by the wall clock of the leader then: for people. It goes back where
+// that clock was set, or the next leader's is behind.
+func (s *State) WallMS() int64 { return s.wallMS }
 
 // DefinitionsRevision is the cas of the newest change that projectors and indexers must learn: definitions, topology,
 // endpoints, buckets and their rollbacks. Promotions, and indexes that wait for BUILD INDEX, do not move it.
 func (s *State) DefinitionsRevision() uint64 { return s.revision }
 
-// Placements are the indexes and indexers of a state at one revision of the definitions: shared with the state, and keeping
-// nothing else of it alive, such as stability timestamps.
+// Placements are the indexes and indexers of a state at one revision of the definitions: shared with the state, and
+// keeping nothing else of it alive, such as stability timestamps.
 type Placements struct {
 	revision uint64
 	indexes  *btree.Map[index.ID, *Index]
 	indexers *btree.Map[index.NodeID, *Indexer]
 }
 
-// Placements gives those of the state.
+// Placements returns those of the state.
 func (s *State) Placements() Placements { return Placements{s.revision, s.indexes, s.indexers} }
 
 // Revision is that of the definitions.
 func (p Placements) Revision() uint64 { return p.revision }
 
-// Index gives an index with its topology, nil when there is none.
+// Index returns an index with its topology, nil when there is none.
 func (p Placements) Index(id index.ID) *Index { x, _ := p.indexes.Get(id); return x }
 
-// Indexes gives all indexes by id.
+// Indexes returns all indexes by id.
 func (p Placements) Indexes() iter.Seq[*Index] { return values(p.indexes) }
 
 // IndexCount is the number of indexes, those that are being dropped too.
 func (p Placements) IndexCount() int { return p.indexes.Len() }
 
-// Indexer gives an indexer, nil when there is none.
+// Indexer returns an indexer, nil when there is none.
 func (p Placements) Indexer(n index.NodeID) *Indexer { i, _ := p.indexers.Get(n); return i }
 
-// Indexers gives all indexers by node id.
+// Indexers returns all indexers by node id.
 func (p Placements) Indexers() iter.Seq[*Indexer] { return values(p.indexers) }
 
 // Load is how many copies a node has that are not leaving.
@@ -259,22 +270,22 @@ func (s *State) LeaderID() string { return s.leader }
 // Limits are the bounds in force.
 func (s *State) Limits() Limits { return s.limits }
 
-// Manager gives the manager with this Raft server id, nil when there is none.
+// Manager returns the manager with this Raft server id, nil when there is none.
 func (s *State) Manager(id string) *Manager { m, _ := s.managers.Get(id); return m }
 
-// Managers gives all managers by id.
+// Managers returns all managers by id.
 func (s *State) Managers() iter.Seq[*Manager] { return values(s.managers) }
 
-// Projector gives a projector, nil when there is none.
+// Projector returns a projector, nil when there is none.
 func (s *State) Projector(id index.ProjectorID) *Projector { p, _ := s.projectors.Get(id); return p }
 
-// Projectors gives all projectors by id.
+// Projectors returns all projectors by id.
 func (s *State) Projectors() iter.Seq[*Projector] { return values(s.projectors) }
 
-// Indexer gives an indexer, nil when there is none.
+// Indexer returns an indexer, nil when there is none.
 func (s *State) Indexer(n index.NodeID) *Indexer { i, _ := s.indexers.Get(n); return i }
 
-// IndexerByUUID gives the indexer whose folder has this uuid, nil when there is none.
+// IndexerByUUID returns the indexer whose folder has this uuid, nil when there is none.
 func (s *State) IndexerByUUID(uuid string) *Indexer {
 	n, ok := s.nodes.Get(uuid)
 	if !ok {
@@ -283,22 +294,22 @@ func (s *State) IndexerByUUID(uuid string) *Indexer {
 	return s.Indexer(n)
 }
 
-// Removed tells whether the indexer with this uuid was removed from the cluster and may not come back.
+// Removed reports whether the indexer with this uuid was removed from the cluster and may not come back.
 func (s *State) Removed(uuid string) bool { _, ok := s.removed.Get(uuid); return ok }
 
-// Indexers gives all indexers by node id.
+// Indexers returns all indexers by node id.
 func (s *State) Indexers() iter.Seq[*Indexer] { return values(s.indexers) }
 
-// Bucket gives a bucket, nil when there is none.
+// Bucket returns a bucket, nil when there is none.
 func (s *State) Bucket(name string) *Bucket { b, _ := s.buckets.Get(name); return b }
 
-// Buckets gives all buckets by name.
+// Buckets returns all buckets by name.
 func (s *State) Buckets() iter.Seq[*Bucket] { return values(s.buckets) }
 
-// Index gives an index with its topology, nil when there is none.
+// Index returns an index with its topology, nil when there is none.
 func (s *State) Index(id index.ID) *Index { x, _ := s.indexes.Get(id); return x }
 
-// Definition gives an index's definition, nil when there is none.
+// Definition returns an index's definition, nil when there is none.
 func (s *State) Definition(id index.ID) *index.Definition {
 	if x := s.Index(id); x != nil {
 		return &x.Definition
@@ -306,7 +317,7 @@ func (s *State) Definition(id index.ID) *index.Definition {
 	return nil
 }
 
-// Topology gives an index's topology, nil when there is none.
+// Topology returns an index's topology, nil when there is none.
 func (s *State) Topology(id index.ID) *partition.Topology {
 	if x := s.Index(id); x != nil {
 		return &x.Topology
@@ -314,7 +325,7 @@ func (s *State) Topology(id index.ID) *partition.Topology {
 	return nil
 }
 
-// IndexByName gives the index of this name that is not being dropped, nil when there is none.
+// IndexByName returns the index of this name that is not being dropped, nil when there is none.
 func (s *State) IndexByName(bucket, name string) *Index {
 	id, ok := s.names.Get(nameKey(bucket, name))
 	if !ok {
@@ -323,10 +334,10 @@ func (s *State) IndexByName(bucket, name string) *Index {
 	return s.Index(id)
 }
 
-// Indexes gives all indexes by id, those that are being dropped too.
+// Indexes returns all indexes by id, those that are being dropped too.
 func (s *State) Indexes() iter.Seq[*Index] { return values(s.indexes) }
 
-// IndexesAfter gives the indexes with ids above this one, by id: ids rise, so that whoever reads in parts misses none
+// IndexesAfter returns the indexes with ids above this one, by id: ids rise, so that whoever reads in parts misses none
 // that was there all the time, and sees none twice.
 func (s *State) IndexesAfter(id index.ID) iter.Seq[*Index] {
 	return func(yield func(*Index) bool) {
@@ -337,7 +348,7 @@ func (s *State) IndexesAfter(id index.ID) iter.Seq[*Index] {
 // IndexCount is the number of indexes, those that are being dropped too.
 func (s *State) IndexCount() int { return s.indexes.Len() }
 
-// IndexesOf gives the indexes of a bucket that are not being dropped, by name.
+// IndexesOf returns the indexes of a bucket that are not being dropped, by name.
 func (s *State) IndexesOf(bucket string) iter.Seq[*Index] {
 	return func(yield func(*Index) bool) {
 		prefix := nameKey(bucket, "")
@@ -359,7 +370,7 @@ func nameKey(bucket, name string) string { return bucket + "\x00" + name }
 // orderedKey is what keys of the maps are made of.
 type orderedKey interface{ ~string | ~uint64 | ~uint8 }
 
-// values gives the values of a map in the order of its keys.
+// values returns the values of a map in the order of its keys.
 func values[K orderedKey, V any](m *btree.Map[K, V]) iter.Seq[V] {
 	return func(yield func(V) bool) {
 		m.Scan(func(_ K, v V) bool { return yield(v) })

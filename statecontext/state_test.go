@@ -33,8 +33,14 @@ func (n *node) do(bodies ...Body) []Result {
 	return n.apply(commands...)
 }
 
+// wallsAheadMS is how far proposers' wall clocks are from the state's time, so that nobody takes the one for the other.
+const wallsAheadMS = 1_800_000_000_000
+
 func (n *node) apply(commands ...Command) []Result {
 	n.t.Helper()
+	for i := range commands {
+		commands[i].WallMS = n.now + wallsAheadMS
+	}
 	data, err := Encode(commands...)
 	if err != nil {
 		n.t.Fatal(err)
@@ -86,8 +92,8 @@ func checkEvents(t testing.TB, before, next *State, events []Event) {
 		if e.CAS == last && loud != e.Kind.Loud() {
 			t.Fatalf("event %+v shares its cas with events that are otherwise loud", e)
 		}
-		if !slices.Contains(EventKinds(), e.Kind) || e.TimeMS < before.TimeMS() {
-			t.Fatalf("event %+v of an unlisted kind, or before %d", e, before.TimeMS())
+		if !slices.Contains(EventKinds(), e.Kind) || e.TimeMS != next.WallMS() {
+			t.Fatalf("event %+v of an unlisted kind, or not of %d", e, next.WallMS())
 		}
 		last, loud = e.CAS, e.Kind.Loud()
 	}
@@ -110,7 +116,7 @@ func (n *node) must(b Body) Result {
 func (n *node) refuse(b Body, want Code) {
 	n.t.Helper()
 	aged := *n.state
-	aged.timeMS = max(aged.timeMS, n.now) // the state time moves, nothing else
+	aged.timeMS, aged.wallMS = max(aged.timeMS, n.now), n.now+wallsAheadMS // time moves, nothing else
 	before := Hash(&aged)
 	r := n.do(b)[0]
 	if err := r.Err(); !errors.Is(err, want) {
@@ -149,7 +155,8 @@ func create(name string, replicas uint8, nodes ...index.NodeID) *CreateIndex {
 	c.Layout = partition.Layout{Scheme: partition.HashDocID, Partitions: c.Definition.Partitions}
 	for k, node := range nodes {
 		c.Placement = append(c.Placement, Placement{
-			Slice: index.SliceID(k % int(c.Layout.Partitions)), Replica: partition.Replica(k / int(c.Layout.Partitions)), Node: node,
+			Slice: index.SliceID(k % int(c.Layout.Partitions)), Replica: partition.Replica(k / int(c.Layout.Partitions)),
+			Node: node,
 		})
 	}
 	return c
@@ -191,7 +198,8 @@ func TestLifeOfAnIndex(t *testing.T) {
 	r := n.must(create("by_name", 1, 0, 1, 1, 0))
 	id := r.Index
 	x := n.state.Index(id)
-	if x.Definition.State != index.Pending || len(x.Topology.Copies) != 4 || x.Definition.ModifiedCAS != r.CAS || x.Definition.CreatedMS != n.now {
+	if x.Definition.State != index.Pending || len(x.Topology.Copies) != 4 || x.Definition.ModifiedCAS != r.CAS ||
+		x.Definition.CreatedMS != n.now+wallsAheadMS {
 		t.Fatalf("created as %+v", x)
 	}
 	n.refuse(create("by_name", 0, 0), NameExists)
@@ -209,7 +217,8 @@ func TestLifeOfAnIndex(t *testing.T) {
 	n.refuse(&SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance}, StateMismatch)
 	n.refuse(&SetIndexState{ID: id, From: index.Pending, To: index.Maintenance}, IllegalTransition)
 	n.must(&SetIndexState{ID: id, From: index.Pending, To: index.Backfill, Guard: Guard{Generation: 1}})
-	n.refuse(&SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance, Guard: Guard{Generation: 2}}, GenerationMismatch)
+	n.refuse(&SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance, Guard: Guard{Generation: 2}},
+		GenerationMismatch)
 	n.must(&SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance, Guard: Guard{Generation: 1}})
 	n.refuse(&DropIndex{ID: id, IfMatch: 1}, CASMismatch)
 	n.refuse(&RemoveIndex{ID: id}, StateMismatch)
@@ -372,7 +381,8 @@ func TestStability(t *testing.T) {
 	n.refuse(twice, StabilityNotMonotone) // its number is taken
 	branch := vector(13, 18, 0, 40)
 	branch.VBUUIDs[0] = 0xb
-	log := LogChange{VBucket: 0, Log: timestamp.FailoverLog{{VBUUID: 0xb, Seqno: 13}, {VBUUID: 0xa}}, Revision: timestamp.MapRevision{Rev: 5}}
+	log := LogChange{VBucket: 0, Log: timestamp.FailoverLog{{VBUUID: 0xb, Seqno: 13}, {VBUUID: 0xa}},
+		Revision: timestamp.MapRevision{Rev: 5}}
 	n.must(n.advance("b", branch, log)) // only a vbuuid changed
 	log.Revision.Rev = 4
 	n.refuse(n.advance("b", vector(14, 18, 0, 40), log), StaleRevision)
@@ -398,6 +408,30 @@ func TestStability(t *testing.T) {
 	n.refuse(&SetBackfillTimestamp{Bucket: "c", Generation: 2}, GenerationMismatch)
 }
 
+// mergesRollbackLogs: in step started of rollback 1 logs come in pieces, each of which is kept unless a newer map is
+// known.
+func (n *node) mergesRollbackLogs() {
+	n.t.Helper()
+	n.must(&SetFormatLevel{Level: FormatLevel})
+	logs := func(rid uint64, v uint16, rev uint64, branch uint64) *RollbackLogs {
+		return &RollbackLogs{Bucket: "b", Generation: 1, ID: rid, Logs: []LogChange{{VBucket: v,
+			Log:      timestamp.FailoverLog{{VBUUID: branch, Seqno: 5}, {VBUUID: 0xa}},
+			Revision: timestamp.MapRevision{Rev: rev}}}}
+	}
+	n.refuse(logs(0, 2, 4, 0xd), RollbackMismatch)
+	n.refuse(logs(1, 9, 4, 0xd), InvalidArgument)
+	n.must(logs(1, 2, 4, 0xd))
+	n.must(logs(1, 3, 4, 0xe))
+	n.refuse(logs(1, 2, 3, 0xf), StaleRevision)
+	if again := n.must(logs(1, 2, 4, 0xd)); again.Changed {
+		n.t.Fatal("the same logs again change something")
+	}
+	if b := n.state.Bucket("b"); b.Rollback.Logs[2].Newest() != 0xd || b.Rollback.Logs[3].Newest() != 0xe ||
+		b.Rollback.Step != Started || b.Stability.Logs[2].Newest() == 0xd {
+		n.t.Fatalf("%+v", b)
+	}
+}
+
 func TestRollbackSteps(t *testing.T) {
 	n := cluster(t)
 	id := n.must(create("x", 0, 0)).Index
@@ -414,12 +448,15 @@ func TestRollbackSteps(t *testing.T) {
 		t.Fatalf("rollback id %d", r.Number)
 	}
 	n.refuse(late, RollbackMismatch) // queued before the rollback: cannot land after it
-	n.refuse(&SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance, Guard: Guard{Generation: 1}}, RollbackMismatch)
+	n.refuse(&SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance, Guard: Guard{Generation: 1}},
+		RollbackMismatch)
 	prepare := step(1, Started, Prepare)
 	n.refuse(prepare, InvalidArgument)
+	n.mergesRollbackLogs()
 	prepare.Failover = vector(8, 20, 30, 40)
 	prepare.Logs = []LogChange{{VBucket: 0, Log: timestamp.FailoverLog{{VBUUID: 0xc, Seqno: 8}, {VBUUID: 0xa}}}}
 	n.must(prepare)
+	n.refuse(&RollbackLogs{Bucket: "b", Generation: 1, ID: 1}, StepMismatch)
 	if r := n.must(step(1, Prepare, Started)); r.Number != 2 { // a newer log turned up
 		t.Fatalf("rollback id %d", r.Number)
 	}
@@ -435,7 +472,8 @@ func TestRollbackSteps(t *testing.T) {
 	done.Stability = vector(7, 20, 30, 40)
 	n.must(done)
 	b := n.state.Bucket("b")
-	if b.Rollback != nil || b.Stability.RollbackID != 2 || b.Stability.Number != 2 || b.Stability.Vector.Seqnos[0] != 7 || b.Stability.Logs[0].Newest() != 0xc {
+	if b.Rollback != nil || b.Stability.RollbackID != 2 || b.Stability.Number != 2 || b.Stability.Vector.Seqnos[0] != 7 ||
+		b.Stability.Logs[0].Newest() != 0xc || b.Stability.Logs[3].Newest() != 0xe {
 		t.Fatalf("bucket %+v", b)
 	}
 	n.refuse(late, RollbackMismatch)
@@ -474,7 +512,8 @@ func TestLedger(t *testing.T) {
 	n.must(&SetLimits{Limits: limits})
 	ask := func(key string, hash byte, b Body) Result {
 		t.Helper()
-		return n.apply(Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: key, BodyHash: [32]byte{hash}}, Body: b})[0]
+		return n.apply(Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: key, BodyHash: [32]byte{hash}},
+			Body: b})[0]
 	}
 	first := ask("k1", 1, create("x", 0, 0))
 	second := ask("k1", 1, create("x", 0, 0))
@@ -534,7 +573,8 @@ func TestSnapshotRoundTrip(t *testing.T) {
 	for at := range data {
 		damaged := bytes.Clone(data)
 		damaged[at] ^= 0x10
-		if _, err := ReadSnapshot(bytes.NewReader(damaged)); !errors.Is(err, ErrSnapshotCorrupt) && !errors.Is(err, ErrSnapshotVersion) {
+		if _, err := ReadSnapshot(bytes.NewReader(damaged)); !errors.Is(err, ErrSnapshotCorrupt) &&
+			!errors.Is(err, ErrSnapshotVersion) {
 			t.Fatalf("bit flipped at %d: %v", at, err)
 		}
 	}
@@ -565,7 +605,8 @@ func populated(t testing.TB) *node {
 	n.must(deferred)
 	n.must(&BuildIndexes{IDs: []index.ID{3}})
 	n.must(&DropIndex{ID: 2})
-	n.must(&SetCopyStates{Revision: n.state.DefinitionsRevision(), Copies: []CopyChange{{Index: 1, Copy: 1, State: partition.Allocated}}})
+	n.must(&SetCopyStates{Revision: n.state.DefinitionsRevision(),
+		Copies: []CopyChange{{Index: 1, Copy: 1, State: partition.Allocated}}})
 	n.must(&PlaceCopies{ID: 3, Add: []Placement{{Node: 0}}})
 	n.must(&SetIndexState{ID: 1, From: index.Pending, To: index.Error, Reason: "lost"})
 	n.apply(Command{TimeMS: n.now, Request: &Request{Principal: "p", Key: "k"}, Body: create("z", 0, 1)})

@@ -32,7 +32,7 @@ const (
 	UserAdmin UserRole = 3 // changes of the cluster
 )
 
-// String gives the word that the interfaces take.
+// String returns the word that the interfaces take.
 func (r UserRole) String() string {
 	switch r {
 	case UserReads:
@@ -75,7 +75,7 @@ type Token struct {
 	ModifiedCAS uint64
 }
 
-// TokenID gives the id of a token by the hash of its secret.
+// TokenID returns the id of a token by the hash of its secret.
 func TokenID(hash [32]byte) string { return hex.EncodeToString(hash[:tokenIDBytes]) }
 
 // PutMode says what PutUser may find.
@@ -153,13 +153,13 @@ func (d *decoder) token() Token {
 	return x
 }
 
-// User gives a user, nil when there is none.
+// User returns a user, nil when there is none.
 func (s *State) User(name string) *User { u, _ := s.users.Get(name); return u }
 
-// Users gives all users by name.
+// Users returns all users by name.
 func (s *State) Users() iter.Seq[*User] { return values(s.users) }
 
-// WithoutUsers gives the same state without its users and tokens.
+// WithoutUsers returns the same state without its users and tokens.
 func (s *State) WithoutUsers() *State {
 	clean := *s
 	clean.users, clean.tokens = New().users, New().tokens
@@ -169,10 +169,10 @@ func (s *State) WithoutUsers() *State {
 // UserCount is the number of users.
 func (s *State) UserCount() int { return s.users.Len() }
 
-// Token gives a token by its id, nil when there is none.
+// Token returns a token by its id, nil when there is none.
 func (s *State) Token(id string) *Token { x, _ := s.tokens.Get(id); return x }
 
-// TokenByHash gives the token with this hash of its secret, nil when there is none.
+// TokenByHash returns the token with this hash of its secret, nil when there is none.
 func (s *State) TokenByHash(hash [32]byte) *Token {
 	if x := s.Token(TokenID(hash)); x != nil && x.Hash == hash {
 		return x
@@ -180,10 +180,10 @@ func (s *State) TokenByHash(hash [32]byte) *Token {
 	return nil
 }
 
-// Tokens gives all tokens by id.
+// Tokens returns all tokens by id.
 func (s *State) Tokens() iter.Seq[*Token] { return values(s.tokens) }
 
-// otherAdmin tells whether somebody but this user is an administrator.
+// otherAdmin reports whether somebody but this user is an administrator.
 func (s *State) otherAdmin(name string) bool {
 	for u := range s.Users() {
 		if u.Role == UserAdmin && u.Name != name {
@@ -199,7 +199,8 @@ func checkUserName(name string) *Rejection {
 		ok = ok && c > ' ' && c < 0x7f && !strings.ContainsRune(`:/?#%"\`, rune(c))
 	}
 	if !ok {
-		return reject(InvalidArgument, "user name %q: want 1 to %d printable ASCII characters without any of : / ? # %% \" \\", name, MaxUserNameBytes)
+		return reject(InvalidArgument, "user name %q: want 1 to %d printable ASCII characters without any of : / ? # %% \" "+
+			"\\", name, MaxUserNameBytes)
 	}
 	return nil
 }
@@ -232,7 +233,8 @@ func (c *PutUser) apply(t *tx) *Rejection {
 	case u.Role < UserReads || u.Role > UserAdmin:
 		return reject(InvalidArgument, "user %q: role %d", c.Name, u.Role)
 	case u.Hash == "" || len(u.Hash) > maxHashBytes:
-		return reject(InvalidArgument, "user %q: a password's hash of %d bytes, want 1 to %d", c.Name, len(u.Hash), maxHashBytes)
+		return reject(InvalidArgument, "user %q: a password's hash of %d bytes, want 1 to %d", c.Name, len(u.Hash),
+			maxHashBytes)
 	case old == nil && t.s.users.Len() >= MaxUsers:
 		return reject(LimitExceeded, "%d users, the most there may be", MaxUsers)
 	case u.Role != UserAdmin && !t.s.otherAdmin(c.Name):
@@ -273,7 +275,8 @@ func (c *PutToken) apply(t *tx) *Rejection {
 	case x.Role < UserReads || x.Role > u.Role:
 		return reject(InvalidArgument, "token of role %s for user %q, who is %s", x.Role, x.User, u.Role)
 	case len(x.Note) > maxNoteBytes || x.ExpiresMS < 0 || x.ExpiresMS != 0 && x.ExpiresMS <= x.CreatedMS:
-		return reject(InvalidArgument, "token with a note of %d bytes (at most %d) that ends at %d (now is %d)", len(x.Note), maxNoteBytes, x.ExpiresMS, x.CreatedMS)
+		return reject(InvalidArgument, "token with a note of %d bytes (at most %d) that ends at %d (now is %d)", len(x.Note),
+			maxNoteBytes, x.ExpiresMS, x.CreatedMS)
 	case t.s.Token(x.ID) != nil:
 		return reject(TokenExists, "this token exists already; make another one")
 	}
@@ -326,12 +329,14 @@ func checkUsers(s *State) error {
 		return broken("%d users and no administrator", s.users.Len())
 	}
 	for u := range s.Users() {
-		if checkUserName(u.Name) != nil || u.Hash == "" || len(u.Hash) > maxHashBytes || u.Role < UserReads || u.Role > UserAdmin || u.ModifiedCAS > s.cas {
+		if checkUserName(u.Name) != nil || u.Hash == "" || len(u.Hash) > maxHashBytes || u.Role < UserReads ||
+			u.Role > UserAdmin || u.ModifiedCAS > s.cas {
 			return broken("user %q: role %d, modified at %d", u.Name, u.Role, u.ModifiedCAS)
 		}
 	}
 	for x := range s.Tokens() {
-		if x.ID != TokenID(x.Hash) || s.User(x.User) == nil || x.Role < UserReads || x.Role > UserAdmin || x.ModifiedCAS > s.cas ||
+		if x.ID != TokenID(x.Hash) || s.User(x.User) == nil || x.Role < UserReads || x.Role > UserAdmin ||
+			x.ModifiedCAS > s.cas ||
 			len(x.Note) > maxNoteBytes || x.ExpiresMS < 0 {
 			return broken("token %q of user %q: role %d, modified at %d", x.ID, x.User, x.Role, x.ModifiedCAS)
 		}

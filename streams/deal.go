@@ -10,8 +10,8 @@ import (
 // dealParts is which part of the vbuckets may move at a time, at least one.
 const dealParts = 32
 
-// noteShared notes, at an audit, which vbuckets more than one projector could stream: those at one KV node show it under the same
-// map. Also who streams nothing of the bucket, and therefore does not look at its node, answers audits.
+// noteShared notes, at an audit, which vbuckets more than one projector could stream: those at one KV node show it
+// under the same map. Also who streams nothing of the bucket, and therefore does not look at its node, answers audits.
 func (l *Ledger) noteShared(logs map[index.ProjectorID][]Log) {
 	newest := map[uint16]timestamp.MapRevision{}
 	hosts := map[uint16][]index.ProjectorID{}
@@ -39,10 +39,10 @@ func (l *Ledger) beside(v int, p, other index.ProjectorID) bool {
 	return p != other && slices.Contains(all, p) && slices.Contains(all, other)
 }
 
-// deal moves some vbuckets from a projector that streams many to one at the same KV node that streams few: after one has returned,
-// or has come. A few at a time, and only while nothing else is under way: a move costs its vbuckets as long as a repair
-// lasts, and what indexers with full queues have not received yet would be sent to all of them again. It ends when no move makes
-// the shares more equal, so that nothing goes to and fro.
+// deal moves some vbuckets from a projector that streams many to one at the same KV node that streams few: after one
+// has returned, or has come. A few at a time, and only while nothing else is under way: a move costs its vbuckets as
+// long as a repair lasts, and what indexers with full queues have not received yet would be sent to all of them again.
+// It ends when no move makes the shares more equal, so that nothing goes to and fro.
 func (l *Ledger) deal(nowMS int64) {
 	if len(l.shared) == 0 || nowMS < l.dealMS || l.repair != nil || l.counts[Begun] < len(l.vbs) {
 		return

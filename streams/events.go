@@ -8,11 +8,12 @@ import (
 )
 
 // Adopt ends the start of a new leader: streams gives what each projector that answered runs, minimum the incarnations
-// below which each indexer that answered refuses streams, by vbucket. A stream that exactly one projector runs, and that
-// no indexer has fenced off, is taken over as it is; everything else is asked for again. unheard are live projectors that
-// have not answered yet: what nobody else runs may run there, and is not asked for before Heard, a full report or
-// SetProjectors has said otherwise.
-func (l *Ledger) Adopt(nowMS int64, streams map[index.ProjectorID]Report, minimum map[index.NodeID][]index.Incarnation, unheard []index.ProjectorID) {
+// below which each indexer that answered refuses streams, by vbucket. A stream that exactly one projector runs, and
+// that no indexer has fenced off, is taken over as it is; everything else is asked for again. unheard are live
+// projectors that have not answered yet: what nobody else runs may run there, and is not asked for before Heard, a full
+// report or SetProjectors has said otherwise.
+func (l *Ledger) Adopt(nowMS int64, streams map[index.ProjectorID]Report, minimum map[index.NodeID][]index.Incarnation,
+	unheard []index.ProjectorID) {
 	l.adopted = true
 	l.unheard = slices.Clone(unheard)
 	for _, incs := range minimum {
@@ -61,8 +62,8 @@ func adoptReason(owners int) string {
 	return "more than one projector streams it"
 }
 
-// Heard tells that a projector that Adopt was told of as unheard has said all that it streams. When none of those is left,
-// what nobody streams is Lost, and no longer Unknown.
+// Heard tells that a projector that Adopt was told of as unheard has said all that it streams. When none of those is
+// left, what nobody streams is Lost, and no longer Unknown.
 func (l *Ledger) Heard(nowMS int64, p index.ProjectorID) {
 	i := slices.Index(l.unheard, p)
 	if i < 0 {
@@ -117,7 +118,8 @@ func (l *Ledger) Projector(nowMS int64, p index.ProjectorID, s Report) bool {
 		}
 	}
 	for v := range listed {
-		if e := &l.vbs[v]; !listed[v] && e.State == Begun && e.Owner == p && nowMS-e.SinceMS > l.cfg.ReportGrace.Milliseconds() {
+		if e := &l.vbs[v]; !listed[v] && e.State == Begun && e.Owner == p &&
+			nowMS-e.SinceMS > l.cfg.ReportGrace.Milliseconds() {
 			l.set(v, nowMS, Lost, "its projector no longer streams it")
 		}
 	}
@@ -239,8 +241,8 @@ func (l *Ledger) Started(nowMS int64, p index.ProjectorID, incarnation index.Inc
 	}
 }
 
-// cannot notes that a projector does not start what was requested. When every live projector has said so, the vbucket is
-// asked for again after a rest instead of waiting for a BEGIN that nobody will send.
+// cannot notes that a projector does not start what was requested. When every live projector has said so, the vbucket
+// is asked for again after a rest instead of waiting for a BEGIN that nobody will send.
 func (l *Ledger) cannot(nowMS int64, v int, p index.ProjectorID, r Started) {
 	e := &l.vbs[v]
 	if r.Detail != "" {
@@ -315,8 +317,8 @@ func (l *Ledger) Full(nowMS int64, node index.NodeID) {
 	}
 }
 
-// overdue tells whether an indexer should have accepted the owner's stream by now, which it has not since sinceMS. While it is
-// full that may take as long as patience ever lasts.
+// overdue reports whether an indexer should have accepted the owner's stream by now, which it has not since sinceMS.
+// While it is full that may take as long as patience ever lasts.
 func (l *Ledger) overdue(nowMS int64, node index.NodeID, sinceMS int64, tries int) bool {
 	return nowMS-max(sinceMS, l.fullMS[node]) > l.patience(l.cfg.MismatchWait, tries) ||
 		nowMS-sinceMS > l.patience(l.cfg.MismatchWait, l.cfg.MaxDoublings)
@@ -335,15 +337,16 @@ const auditDoubts = 2
 
 // Audit compares streams that seem to run with what KV says (IM-14): after a takeover a producer may never say that a
 // stream is over. logs gives the answers of the projectors that gave one, complete the newest complete seqno of a
-// vbucket. A stream whose vbucket another projector hosts under a newer map, that is on an older branch than KV, or that
-// stands still below KV's high seqno, is asked for again: the first at once, for the map says it, the others with a patience that
-// doubles.
+// vbucket. A stream whose vbucket another projector hosts under a newer map, that is on an older branch than KV, or
+// that stands still below KV's high seqno, is asked for again: the first at once, for the map says it, the others with
+// a patience that doubles.
 func (l *Ledger) Audit(nowMS int64, logs map[index.ProjectorID][]Log, complete func(v int) uint64) {
 	best := map[uint16]hosting{}
 	l.noteShared(logs)
 	for _, p := range sortedKeys(logs) {
 		for _, g := range logs[p] {
-			owner := int(g.VBucket) < len(l.vbs) && l.vbs[g.VBucket].Owner == p // of several at one KV node it is the one that streams
+			// of several at one KV node it is the one that streams
+			owner := int(g.VBucket) < len(l.vbs) && l.vbs[g.VBucket].Owner == p
 			old, ok := best[g.VBucket]
 			if order := g.Revision.Compare(old.log.Revision); !ok || order > 0 || order == 0 && owner {
 				best[g.VBucket] = hosting{projector: p, log: g}
@@ -391,8 +394,8 @@ type hosting struct {
 	log       Log
 }
 
-// Minimum takes the incarnations below which an indexer refuses streams, by vbucket. A stream that it refuses for ever is
-// asked for again.
+// Minimum takes the incarnations below which an indexer refuses streams, by vbucket. A stream that it refuses for ever
+// is asked for again.
 func (l *Ledger) Minimum(nowMS int64, incs []index.Incarnation) {
 	for v := range min(len(incs), len(l.vbs)) {
 		l.raiseFence(v, incs[v])

@@ -19,8 +19,8 @@ type hosted struct {
 	has      []bool
 }
 
-// Hosted takes what a projector's KV node has (IM-14). A stream that runs, of a vbucket which another node has under a newer map than
-// any known here, is none any more, whether its own node says so or hangs: it is asked for again.
+// Hosted takes what a projector's KV node has (IM-14). A stream that runs, of a vbucket which another node has under a
+// newer map than any known here, is none any more, whether its own node says so or hangs: it is asked for again.
 func (l *Ledger) Hosted(nowMS int64, p index.ProjectorID, h Hosted) {
 	has := make([]bool, len(l.vbs))
 	for _, v := range h.VBuckets {
@@ -37,8 +37,8 @@ func (l *Ledger) Hosted(nowMS int64, p index.ProjectorID, h Hosted) {
 // Forget drops what was known of a projector that is no part of the cluster any more.
 func (l *Ledger) Forget(p index.ProjectorID) { delete(l.hosts, p) }
 
-// taken asks for a stream again whose vbucket another KV node has by now. What the newer map says stands: a log under an older one
-// does not count from now on, or an owner that was failed over, and answers on, would be asked for ever.
+// taken asks for a stream again whose vbucket another KV node has by now. What the newer map says stands: a log under
+// an older one does not count from now on, or an owner that was failed over, and answers on, would be asked for ever.
 func (l *Ledger) taken(v int, nowMS int64) {
 	e := &l.vbs[v]
 	if e.State != Begun || !l.on(NewestMap) {
@@ -55,8 +55,8 @@ func (l *Ledger) taken(v int, nowMS int64) {
 	}
 }
 
-// oneNode reports whether two projectors stand at one KV node. One that has just begun may not have told at which: then the newest
-// audit says it.
+// oneNode reports whether two projectors stand at one KV node. One that has just begun may not have told at which: then
+// the newest audit says it.
 func (l *Ledger) oneNode(v int, p, other index.ProjectorID) bool {
 	own, told := l.hosts[p]
 	return p == other || told && own.node == l.hosts[other].node || !told && l.beside(v, p, other)

@@ -63,8 +63,9 @@ type Start struct {
 	VBUUID      uint64            // branch that Seqno is on
 	Seqno       uint64            // the stream begins after it
 	Window      timestamp.Window  // DCP snapshot that Seqno lies in; {Seqno, Seqno} where it ends one
-	Branch      uint64            // newest of the log that the start was chosen by: a producer on another has failed over since
-	Previous    uint64            // branch before VBUUID, when that one began at Seqno; 0: none
+	// newest of the log that the start was chosen by: a producer on another has failed over since
+	Branch   uint64
+	Previous uint64 // branch before VBUUID, when that one began at Seqno; 0: none
 }
 
 // Outcome tells what became of one Start at one projector.

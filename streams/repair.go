@@ -105,7 +105,7 @@ func (l *Ledger) Logs(p index.ProjectorID, incarnation index.Incarnation, logs [
 	r.logs[p] = m
 }
 
-// Step gives what is to be done at nowMS. It is cheap when there is nothing.
+// Step returns what is to be done at nowMS. It is cheap when there is nothing.
 func (l *Ledger) Step(nowMS int64) []Action {
 	if !l.adopted {
 		return nil
@@ -240,7 +240,7 @@ func (l *Ledger) stepRepair(nowMS int64) {
 // restPart is which part of AnswerWait is left to projectors when the others have shown every vbucket.
 const restPart = 4
 
-// covered tells whether somebody has shown each vbucket's log under a map no older than any known.
+// covered reports whether somebody has shown each vbucket's log under a map no older than any known.
 func (l *Ledger) covered(r *repair) bool {
 	for _, vb := range r.vbs {
 		_, newest := r.holders(vb)
@@ -306,9 +306,9 @@ func (l *Ledger) decide(nowMS int64, r *repair) {
 }
 
 // share picks the projector that is to stream a vbucket when several stand at the KV node that has it (PR-4): they take
-// turns by vbucket, and with each try, so that one that cannot is followed by the next; one that it moves to is the first. Only
-// those count that have answered. It is "" where nobody else is known at the node: then all are asked, for the map may have
-// changed since, and each starts what is its own.
+// turns by vbucket, and with each try, so that one that cannot is followed by the next; one that it moves to is the
+// first. Only those count that have answered. It is "" where nobody else is known at the node: then all are asked, for
+// the map may have changed since, and each starts what is its own.
 func (l *Ledger) share(r *repair, vb uint16, newest timestamp.MapRevision) index.ProjectorID {
 	e := &l.vbs[vb]
 	var hosts []index.ProjectorID
@@ -354,7 +354,7 @@ func (l *Ledger) mustRollBack(nowMS int64, r *repair, v int, why string) {
 	}
 }
 
-// holders gives the positions of the indexers that take part for a vbucket, and the newest vbucket map any has seen.
+// holders returns the positions of the indexers that take part for a vbucket, and the newest vbucket map any has seen.
 func (r *repair) holders(vb uint16) (hs []Position, seen timestamp.MapRevision) {
 	for _, n := range r.nodes {
 		p, ok := r.positions[n][vb]
@@ -371,8 +371,8 @@ func (r *repair) holders(vb uint16) (hs []Position, seen timestamp.MapRevision) 
 	return hs, seen
 }
 
-// receivers leaves out the holders that did not receive the stream before: what they lack comes by their own catchup streams,
-// as KV would else send all of it again to everybody. If nobody did, all of them count.
+// receivers leaves out the holders that did not receive the stream before: what they lack comes by their own catchup
+// streams, as KV would else send all of it again to everybody. If nobody did, all of them count.
 func (l *Ledger) receivers(r *repair, vb uint16, holders []Position) []Position {
 	if len(l.shut) == 0 {
 		return holders

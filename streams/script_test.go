@@ -84,13 +84,15 @@ func report(ls []line, full bool) Report {
 	s := Report{Full: full}
 	for _, l := range ls {
 		_, ended := l["ended"]
-		s.Streams = append(s.Streams, Running{VBucket: uint16(l.num("v")), Incarnation: l.inc(), Log: l.log(), Purge: l.num("purge"),
+		s.Streams = append(s.Streams, Running{VBucket: uint16(l.num("v")), Incarnation: l.inc(), Log: l.log(),
+			Purge:    l.num("purge"),
 			Revision: l.rev(), Ended: ended})
 	}
 	return s
 }
 
-var outcomes = map[string]Outcome{"begun": Streams, "not_mine": NotMine, "rollback": RolledKV, "stale": Stale, "failed": Failed}
+var outcomes = map[string]Outcome{"begun": Streams, "not_mine": NotMine, "rollback": RolledKV, "stale": Stale,
+	"failed": Failed}
 
 func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 	args := line{}
@@ -170,7 +172,8 @@ func (s *script) run(t *testing.T, d *datadriven.TestData) string {
 		var a []Acceptance
 		for _, l := range ls {
 			_, closed := l["closed"]
-			a = append(a, Acceptance{VBucket: uint16(l.num("v")), Incarnation: l.inc(), Projector: index.ProjectorID(l["p"]), Open: !closed})
+			a = append(a, Acceptance{VBucket: uint16(l.num("v")), Incarnation: l.inc(), Projector: index.ProjectorID(l["p"]),
+				Open: !closed})
 		}
 		s.l.Indexer(s.now, index.NodeID(args.num("node")), a)
 	case "full":
@@ -241,7 +244,8 @@ func (s *script) describe(as []Action) string {
 		}
 		b.WriteByte('\n')
 		for _, st := range a.Starts {
-			fmt.Fprintf(&b, "  vb%d after %s%d window (%d,%d]\n", st.VBucket, letter(st.VBUUID), st.Seqno, st.Window.Start, st.Window.End)
+			fmt.Fprintf(&b, "  vb%d after %s%d window (%d,%d]\n", st.VBucket, letter(st.VBUUID), st.Seqno, st.Window.Start,
+				st.Window.End)
 		}
 	}
 	if d, ok := s.l.Diverged(); ok {

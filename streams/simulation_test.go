@@ -177,12 +177,13 @@ func (s *sim) report(p int) Report {
 		if run == nil {
 			continue
 		}
-		st.Streams = append(st.Streams, Running{VBucket: uint16(v), Incarnation: run.inc, Log: run.log, Revision: timestamp.MapRevision{Rev: run.rev}})
+		st.Streams = append(st.Streams, Running{VBucket: uint16(v), Incarnation: run.inc, Log: run.log,
+			Revision: timestamp.MapRevision{Rev: run.rev}})
 	}
 	return st
 }
 
-// hosted gives what the KV node next to p would stream of v.
+// hosted returns what the KV node next to p would stream of v.
 func (s *sim) hosted(p, v int) (log timestamp.FailoverLog, high, purge, rev uint64, ok bool) {
 	k := s.kv[v]
 	switch p {
@@ -297,16 +298,18 @@ func (s *sim) act(a Action) {
 	}
 }
 
-// checkStart: no indexer whose answer came in time may be left with a gap, but for purged deletions or KV's refusal, or when it
-// has not received the stream for long.
+// checkStart: no indexer whose answer came in time may be left with a gap, but for purged deletions or KV's refusal, or
+// when it has not received the stream for long.
 func (s *sim) checkStart(st Start) {
 	v := int(st.VBucket)
 	for n, nd := range s.nd {
 		if since := nd.missing[v]; since > 0 && s.now-since > DefaultConfig().MismatchWait.Milliseconds() {
 			continue
 		}
-		if nd.answered[v] == st.Incarnation && nd.stood[v] < st.Seqno && nd.stood[v] >= s.kv[v].purge && !s.refusedAbove(v, nd.stood[v]) {
-			s.fail("n%d stood at %d of vb%d when it was asked under %v, yet the stream starts at %d", n, nd.stood[v], v, st.Incarnation, st.Seqno)
+		if nd.answered[v] == st.Incarnation && nd.stood[v] < st.Seqno && nd.stood[v] >= s.kv[v].purge &&
+			!s.refusedAbove(v, nd.stood[v]) {
+			s.fail("n%d stood at %d of vb%d when it was asked under %v, yet the stream starts at %d", n, nd.stood[v], v,
+				st.Incarnation, st.Seqno)
 		}
 	}
 }
@@ -629,7 +632,8 @@ func (s *sim) audit() {
 		logs[simNames[p]] = nil
 		for v := range simVBs {
 			if log, high, purge, rev, ok := s.hosted(p, v); ok {
-				logs[simNames[p]] = append(logs[simNames[p]], Log{VBucket: uint16(v), Log: log, High: high, Purge: purge, Revision: timestamp.MapRevision{Rev: rev}})
+				logs[simNames[p]] = append(logs[simNames[p]], Log{VBucket: uint16(v), Log: log, High: high, Purge: purge,
+					Revision: timestamp.MapRevision{Rev: rev}})
 			}
 		}
 	}
@@ -667,7 +671,8 @@ func (s *sim) settled() string {
 		}
 		for n, nd := range s.nd {
 			if !nd.open[v] || nd.cur[v] != e.Incarnation || simNames[nd.from[v]] != e.Owner || nd.hw[v] != k.high {
-				return fmt.Sprintf("n%d vb%d at %d of %d, open %v %v from p%d; ledger %v", n, v, nd.hw[v], k.high, nd.open[v], nd.cur[v],
+				return fmt.Sprintf("n%d vb%d at %d of %d, open %v %v from p%d; ledger %v", n, v, nd.hw[v], k.high, nd.open[v],
+					nd.cur[v],
 					nd.from[v]+1, e.Incarnation)
 			}
 		}
@@ -692,8 +697,8 @@ func (s *sim) run() string {
 	return s.err
 }
 
-// still: where all is well and the shares are even, nothing is started any more, and nothing goes to and fro. What was on its
-// way from before comes first.
+// still: where all is well and the shares are even, nothing is started any more, and nothing goes to and fro. What was
+// on its way from before comes first.
 func (s *sim) still() string {
 	s.ev("STILL")
 	before := 0

@@ -34,7 +34,7 @@ const (
 	Unknown                // wanted; a projector that has not answered this leader yet may stream it
 )
 
-// String gives the word used in status.
+// String returns the word used in status.
 func (s State) String() string {
 	switch s {
 	case Idle:
@@ -65,7 +65,8 @@ type Config struct {
 	BeginWait time.Duration
 	// RetryWait is how long a vbucket that no projector hosts rests after the first try; it doubles.
 	RetryWait time.Duration
-	// MismatchWait is how long an indexer that has room may go without accepting the owner's stream; it doubles with each repair.
+	// MismatchWait is how long an indexer that has room may go without accepting the owner's stream; it doubles with each
+	// repair.
 	MismatchWait time.Duration
 	// ReportGrace is how old a BEGIN must be before a full report that does not list it counts: the report may have been
 	// made before.
@@ -98,13 +99,16 @@ func (l *Ledger) on(r Rules) bool { return l.cfg.Without&r == 0 }
 // DefaultConfig is what the design asks for.
 func DefaultConfig() Config {
 	return Config{AnswerWait: time.Second, BeginWait: time.Second, RetryWait: 100 * time.Millisecond,
-		MismatchWait: 5 * time.Second, ReportGrace: time.Second, DealEvery: time.Second, MaxDoublings: 5, StuckAfter: 10 * time.Second}
+		MismatchWait: 5 * time.Second, ReportGrace: time.Second, DealEvery: time.Second, MaxDoublings: 5,
+		StuckAfter: 10 * time.Second}
 }
 
-// Check gives an error wrapping ErrConfig when a value is out of range.
+// Check returns an error wrapping ErrConfig when a value is out of range.
 func (c Config) Check() error {
-	for name, d := range map[string]time.Duration{"answer wait": c.AnswerWait, "begin wait": c.BeginWait, "retry wait": c.RetryWait,
-		"mismatch wait": c.MismatchWait, "stuck after": c.StuckAfter, "report grace": c.ReportGrace, "deal every": c.DealEvery} {
+	for name, d := range map[string]time.Duration{"answer wait": c.AnswerWait, "begin wait": c.BeginWait,
+		"retry wait":    c.RetryWait,
+		"mismatch wait": c.MismatchWait, "stuck after": c.StuckAfter, "report grace": c.ReportGrace,
+		"deal every": c.DealEvery} {
 		if d < time.Millisecond {
 			return fmt.Errorf("%w: %s %v, want at least 1ms", ErrConfig, name, d)
 		}
@@ -144,8 +148,8 @@ type Entry struct {
 	asked index.ProjectorID
 	// early is a projector whose END under Incarnation came before its BEGIN.
 	early index.ProjectorID
-	// dealt is the projector that it moves to, "" when it does not; dealTries counts moves in a row that went elsewhere, and
-	// before dealMS there is no other one.
+	// dealt is the projector that it moves to, "" when it does not; dealTries counts moves in a row that went elsewhere,
+	// and before dealMS there is no other one.
 	dealt     index.ProjectorID
 	dealTries int
 	dealMS    int64
@@ -166,12 +170,13 @@ type Ledger struct {
 
 	projectors []index.ProjectorID          // that are alive, ascending
 	hosts      map[index.ProjectorID]hosted // of those that are not alive, too: they tell it once
-	unheard    []index.ProjectorID          // of those, that have not said what they stream: no vbucket is lost because of them
-	nodes      []index.NodeID               // indexers that take part, ascending
+	// of those, that have not said what they stream: no vbucket is lost because of them
+	unheard []index.ProjectorID
+	nodes   []index.NodeID // indexers that take part, ascending
 	// mismatch is per indexer and vbucket since when it has not accepted the owner's stream; 0: it does.
 	mismatch map[index.NodeID][]int64
-	// shut marks, per indexer and vbucket, who did not accept the owner's stream for so long that it was asked for again, and
-	// has accepted none since: a restart does not go back for it.
+	// shut marks, per indexer and vbucket, who did not accept the owner's stream for so long that it was asked for again,
+	// and has accepted none since: a restart does not go back for it.
 	shut map[index.NodeID][]bool
 	// fullMS is when an indexer last said that its queue has no room.
 	fullMS  map[index.NodeID]int64
@@ -193,8 +198,8 @@ type Ledger struct {
 	rollbackInc index.Incarnation
 }
 
-// RollbackIncarnation gives the incarnation of the newest SetRollback(true): everything older is stopped, every stream
-// that follows is newer.
+// RollbackIncarnation returns the incarnation of the newest SetRollback(true): everything older is stopped, every
+// stream that follows is newer.
 func (l *Ledger) RollbackIncarnation() index.Incarnation { return l.rollbackInc }
 
 // Divergence is why a bucket must be rolled back; it stays until SetRollback(true).
@@ -203,7 +208,7 @@ type Divergence struct {
 	Reason  string // empty: none
 }
 
-// Diverged gives the divergence found, if any: the caller starts the bucket's rollback (IM-23).
+// Diverged returns the divergence found, if any: the caller starts the bucket's rollback (IM-23).
 func (l *Ledger) Diverged() (Divergence, bool) { return l.diverged, l.diverged.Reason != "" }
 
 type stray struct {
@@ -211,7 +216,7 @@ type stray struct {
 	vb        uint16
 }
 
-// New gives the ledger of a bucket with n vbuckets for a leader of this epoch and term. Nothing is asked for until
+// New returns the ledger of a bucket with n vbuckets for a leader of this epoch and term. Nothing is asked for until
 // SetWanted and Adopt were called.
 func New(cfg Config, n int, epoch, term uint64) (*Ledger, error) {
 	if err := cfg.Check(); err != nil {
@@ -221,8 +226,10 @@ func New(cfg Config, n int, epoch, term uint64) (*Ledger, error) {
 		return nil, fmt.Errorf("%w: %d vbuckets, want 1 to %d", ErrConfig, n, timestamp.MaxVBuckets)
 	}
 	return &Ledger{cfg: cfg, epoch: epoch, term: term, vbs: make([]Entry, n), counts: [Unknown + 1]int{Idle: n},
-		committed: Committed{Vector: timestamp.New(n)}, mismatch: map[index.NodeID][]int64{}, shut: map[index.NodeID][]bool{}, fullMS: map[index.NodeID]int64{},
-		strays: map[stray]index.Incarnation{}, hosts: map[index.ProjectorID]hosted{}, dealMS: cfg.DealEvery.Milliseconds()}, nil
+			committed: Committed{Vector: timestamp.New(n)}, mismatch: map[index.NodeID][]int64{}, shut: map[index.NodeID][]bool{},
+			fullMS: map[index.NodeID]int64{},
+			strays: map[stray]index.Incarnation{}, hosts: map[index.ProjectorID]hosted{}, dealMS: cfg.DealEvery.Milliseconds()},
+		nil
 }
 
 // Len is the number of vbuckets.
@@ -231,10 +238,10 @@ func (l *Ledger) Len() int { return len(l.vbs) }
 // At gives vbucket v's entry, as a copy.
 func (l *Ledger) At(v int) Entry { return l.vbs[v] }
 
-// Adopted tells whether Adopt was called.
+// Adopted reports whether Adopt was called.
 func (l *Ledger) Adopted() bool { return l.adopted }
 
-// Owns tells whether this projector is the owner of vbucket v under this incarnation: only then its complete seqnos
+// Owns reports whether this projector is the owner of vbucket v under this incarnation: only then its complete seqnos
 // count.
 func (l *Ledger) Owns(v int, p index.ProjectorID, incarnation index.Incarnation) bool {
 	if v < 0 || v >= len(l.vbs) {
@@ -247,7 +254,7 @@ func (l *Ledger) Owns(v int, p index.ProjectorID, incarnation index.Incarnation)
 // Changes counts the changes of entries since New; it never falls.
 func (l *Ledger) Changes() uint64 { return l.changes }
 
-// Changed gives the vbuckets whose entry changed since the last call, ascending; the caller takes them over into what
+// Changed returns the vbuckets whose entry changed since the last call, ascending; the caller takes them over into what
 // depends on ownership.
 func (l *Ledger) Changed() []int {
 	vs := l.dirty
@@ -272,8 +279,8 @@ func (l *Ledger) SetCommitted(c Committed) {
 	}
 }
 
-// SetProjectors tells which projectors are alive. A projector that is not costs its streams; one that appears ends the
-// rest of vbuckets that nobody hosted.
+// SetProjectors returns which projectors are alive. A projector that is not costs its streams; one that appears ends
+// the rest of vbuckets that nobody hosted.
 func (l *Ledger) SetProjectors(nowMS int64, ids []index.ProjectorID) {
 	ids = slices.Clone(ids)
 	slices.Sort(ids)
@@ -299,7 +306,7 @@ func (l *Ledger) SetProjectors(nowMS int64, ids []index.ProjectorID) {
 	}
 }
 
-// SetIndexers tells which indexers take part: those that host a copy of the bucket and are neither in bootstrap nor
+// SetIndexers returns which indexers take part: those that host a copy of the bucket and are neither in bootstrap nor
 // offline. A repair under way keeps those it began with.
 func (l *Ledger) SetIndexers(ids []index.NodeID) {
 	ids = slices.Clone(ids)
@@ -328,7 +335,7 @@ func (l *Ledger) Nudge() {
 	l.repairMS = 0
 }
 
-// SetWanted tells whether the bucket needs streams at all: it has an index that projectors evaluate. When it stops
+// SetWanted reports whether the bucket needs streams at all: it has an index that projectors evaluate. When it stops
 // being wanted, running streams are stopped.
 func (l *Ledger) SetWanted(nowMS int64, wanted bool) {
 	if l.wanted == wanted {
@@ -466,8 +473,9 @@ const maxStuck = 16
 
 // Summary counts what there is at nowMS.
 func (l *Ledger) Summary(nowMS int64) Summary {
-	s := Summary{Repairs: l.repairs, Idle: l.counts[Idle], Requested: l.counts[Requested], Begun: l.counts[Begun], Ended: l.counts[Ended],
-		Lost: l.counts[Lost], Unknown: l.counts[Unknown]}
+	s := Summary{Repairs: l.repairs, Idle: l.counts[Idle], Requested: l.counts[Requested], Begun: l.counts[Begun],
+		Ended: l.counts[Ended],
+		Lost:  l.counts[Lost], Unknown: l.counts[Unknown]}
 	if s.Idle+s.Begun == len(l.vbs) {
 		return s
 	}

@@ -3,7 +3,7 @@ package timestamp
 import (
 	"testing"
 
-	"tidemark/internal/allocbound"
+	"tidemark/internal/testing/allocbound"
 )
 
 // Counts in a log or a delta: memory is taken for what is there, and for the vbuckets of the base.

@@ -53,8 +53,8 @@ func ApplyDelta(src []byte, base Vector) (t Vector, rest []byte, err error) {
 	return applyDelta(src, base, false)
 }
 
-// ApplyDeltaShared is ApplyDelta for vectors that never change: where no branch differs, the result has base's own list of
-// branches, so that a step forward costs half the memory.
+// ApplyDeltaShared is ApplyDelta for vectors that never change: where no branch differs, the result has base's own list
+// of branches, so that a step forward costs half the memory.
 func ApplyDeltaShared(src []byte, base Vector) (t Vector, rest []byte, err error) {
 	return applyDelta(src, base, true)
 }
@@ -97,8 +97,8 @@ func applyDelta(src []byte, base Vector, share bool) (t Vector, rest []byte, err
 	return t, r.b, nil
 }
 
-// AppendLog appends a failover log: its length and (vbuuid, seqno) pairs; of one with more than 64 entries the newest 64, which
-// is what DecodeLog takes. A position on a branch that is left out counts as diverged.
+// AppendLog appends a failover log: its length and (vbuuid, seqno) pairs; of one with more than 64 entries the newest
+// 64, which is what DecodeLog takes. A position on a branch that is left out counts as diverged.
 func AppendLog(dst []byte, l FailoverLog) []byte {
 	l = l[:min(len(l), maxLog)]
 	dst = binary.AppendUvarint(dst, uint64(len(l)))

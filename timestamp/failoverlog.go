@@ -10,7 +10,7 @@ type LogEntry struct {
 // that branch C began at 500, B covers 300 to 500 and A 0 to 300.
 type FailoverLog []LogEntry
 
-// Newest gives the vbuuid of the present branch, 0 for an empty log.
+// Newest returns the vbuuid of the present branch, 0 for an empty log.
 func (l FailoverLog) Newest() uint64 {
 	if len(l) == 0 {
 		return 0
@@ -18,7 +18,7 @@ func (l FailoverLog) Newest() uint64 {
 	return l[0].VBUUID
 }
 
-// ValidUpTo gives the highest sequence number up to which a holder on branch vbuuid shares this log's history: the
+// ValidUpTo returns the highest sequence number up to which a holder on branch vbuuid shares this log's history: the
 // start of the next newer branch, Infinity for the newest, 0 when vbuuid does not occur.
 func (l FailoverLog) ValidUpTo(vbuuid uint64) uint64 {
 	for i, e := range l {
@@ -39,7 +39,7 @@ func (l FailoverLog) Valid(vbuuid, reach uint64) bool {
 	return reach == 0 || reach <= l.ValidUpTo(vbuuid)
 }
 
-// Common gives the highest sequence number up to which a holder whose own log is l shares history with a producer
+// Common returns the highest sequence number up to which a holder whose own log is l shares history with a producer
 // whose log is p: the newest branch that both know, up to where either left it. It is 0 when they share none, and
 // Infinity when both are on the same newest branch.
 func (l FailoverLog) Common(p FailoverLog) uint64 {
@@ -61,8 +61,8 @@ func (l FailoverLog) Common(p FailoverLog) uint64 {
 	return 0
 }
 
-// Covering gives the vbuuid of the branch that sequence number seqno lies on, 0 when it lies before the oldest entry. A
-// seqno at which a branch begins belongs to the older one as well; the newer one is given.
+// Covering returns the vbuuid of the branch that sequence number seqno lies on, 0 when it lies before the oldest entry.
+// A seqno at which a branch begins belongs to the older one as well; the newer one is given.
 func (l FailoverLog) Covering(seqno uint64) uint64 {
 	for _, e := range l {
 		if e.Seqno <= seqno {
@@ -72,7 +72,7 @@ func (l FailoverLog) Covering(seqno uint64) uint64 {
 	return 0
 }
 
-// Previous gives the branch before the one that covers seqno, when that one began exactly at seqno: a producer that
+// Previous returns the branch before the one that covers seqno, when that one began exactly at seqno: a producer that
 // lost its newest entry may know only this. ok is false when there is none.
 func (l FailoverLog) Previous(seqno uint64) (vbuuid uint64, ok bool) {
 	for i, e := range l {
@@ -86,7 +86,7 @@ func (l FailoverLog) Previous(seqno uint64) (vbuuid uint64, ok bool) {
 	return 0, false
 }
 
-// Equal tells whether both logs have the same entries.
+// Equal reports whether both logs have the same entries.
 func (l FailoverLog) Equal(o FailoverLog) bool {
 	if len(l) != len(o) {
 		return false
@@ -99,5 +99,5 @@ func (l FailoverLog) Equal(o FailoverLog) bool {
 	return true
 }
 
-// Clone gives an independent copy.
+// Clone returns an independent copy.
 func (l FailoverLog) Clone() FailoverLog { return append(FailoverLog(nil), l...) }

@@ -62,7 +62,7 @@ type Vector struct {
 	Seqnos  []uint64 `json:"seqnos"`
 }
 
-// New gives the vector of n vbuckets in which each is {0, 0}.
+// New returns the vector of n vbuckets in which each is {0, 0}.
 func New(n int) Vector {
 	flat := make([]uint64, 2*n)
 	return Vector{VBUUIDs: flat[:n:n], Seqnos: flat[n:]}
@@ -77,7 +77,7 @@ func (t Vector) At(v int) Position { return Position{VBUUID: t.VBUUIDs[v], Seqno
 // Set changes vbucket v's position in place, also in every copy of t that is not a Clone. It panics as At does.
 func (t Vector) Set(v int, p Position) { t.VBUUIDs[v], t.Seqnos[v] = p.VBUUID, p.Seqno }
 
-// Clone gives a copy that shares no memory with t.
+// Clone returns a copy that shares no memory with t.
 func (t Vector) Clone() Vector {
 	c := New(t.Len())
 	copy(c.VBUUIDs, t.VBUUIDs)
@@ -85,7 +85,7 @@ func (t Vector) Clone() Vector {
 	return c
 }
 
-// Check gives an error wrapping ErrLength unless the vector is well formed and has n vbuckets.
+// Check returns an error wrapping ErrLength unless the vector is well formed and has n vbuckets.
 func (t Vector) Check(n int) error {
 	if len(t.Seqnos) != n || len(t.VBUUIDs) != n {
 		return fmt.Errorf("%w: %d seqnos and %d vbuuids, want %d", ErrLength, len(t.Seqnos), len(t.VBUUIDs), n)
@@ -93,7 +93,7 @@ func (t Vector) Check(n int) error {
 	return nil
 }
 
-// Equal tells whether all positions, vbuuids included, are the same. Vectors of different lengths never are.
+// Equal reports whether all positions, vbuuids included, are the same. Vectors of different lengths never are.
 func (t Vector) Equal(o Vector) bool {
 	if t.Len() != o.Len() {
 		return false
@@ -106,7 +106,7 @@ func (t Vector) Equal(o Vector) bool {
 	return true
 }
 
-// Covers tells whether every sequence number of o is at or below ours (o <= t, by sequence numbers only; positions of
+// Covers reports whether every sequence number of o is at or below ours (o <= t, by sequence numbers only; positions of
 // different branches need the failover log, see FailoverLog.Valid). Vectors of different lengths never cover.
 func (t Vector) Covers(o Vector) bool {
 	if t.Len() != o.Len() {
@@ -120,8 +120,9 @@ func (t Vector) Covers(o Vector) bool {
 	return true
 }
 
-// Reaches tells whether t is at or above need in every vbucket, and there on need's own branch. Nothing on one branch is nothing
-// on another; but nothing on need's branch is below what t has on another one: the vbucket may have been made anew since.
+// Reaches reports whether t is at or above need in every vbucket, and there on need's own branch. Nothing on one branch
+// is nothing on another; but nothing on need's branch is below what t has on another one: the vbucket may have been
+// made anew since.
 func (t Vector) Reaches(need Vector) bool {
 	if !t.Covers(need) {
 		return false
@@ -170,8 +171,8 @@ func (t Vector) Compare(o Vector) Order {
 	return Same
 }
 
-// Min lowers t, in place, to the smaller sequence number per vbucket, with the vbuuid that belongs to it. The error wraps
-// ErrLength; t is then unchanged.
+// Min lowers t, in place, to the smaller sequence number per vbucket, with the vbuuid that belongs to it. The error
+// wraps ErrLength; t is then unchanged.
 func (t Vector) Min(o Vector) error {
 	if t.Len() != o.Len() {
 		return fmt.Errorf("%w: %d and %d", ErrLength, t.Len(), o.Len())
@@ -184,8 +185,8 @@ func (t Vector) Min(o Vector) error {
 	return nil
 }
 
-// Max raises t, in place, to the larger sequence number per vbucket, with the vbuuid that belongs to it. The error wraps
-// ErrLength; t is then unchanged.
+// Max raises t, in place, to the larger sequence number per vbucket, with the vbuuid that belongs to it. The error
+// wraps ErrLength; t is then unchanged.
 func (t Vector) Max(o Vector) error {
 	if t.Len() != o.Len() {
 		return fmt.Errorf("%w: %d and %d", ErrLength, t.Len(), o.Len())
@@ -198,8 +199,8 @@ func (t Vector) Max(o Vector) error {
 	return nil
 }
 
-// Mean gives the mean sequence number per vbucket, rounded down, with the vbuuid of the highest position. The error wraps
-// ErrLength: the vectors differ in length, or there are none.
+// Mean returns the mean sequence number per vbucket, rounded down, with the vbuuid of the highest position. The error
+// wraps ErrLength: the vectors differ in length, or there are none.
 func Mean(vectors []Vector) (Vector, error) {
 	if len(vectors) == 0 {
 		return Vector{}, fmt.Errorf("%w: mean of no vectors", ErrLength)

@@ -218,8 +218,8 @@ func BenchmarkVector1024(b *testing.B) {
 	})
 }
 
-// A failover log that is too long loses its oldest entries when it is written, instead of being something that nobody can
-// read: an entry of the Raft log that cannot be decoded stops every manager.
+// A failover log that is too long loses its oldest entries when it is written, instead of being something that nobody
+// can read: an entry of the Raft log that cannot be decoded stops every manager.
 func TestLongLogsAreCut(t *testing.T) {
 	var long FailoverLog
 	for i := range 71 {

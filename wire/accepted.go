@@ -69,8 +69,8 @@ func (c *acceptedChanges) set(v uint16, s acceptedStream) {
 	c.rows = append(c.rows, acceptedRow{vb: v, open: s.open, projector: p, incarnation: i})
 }
 
-// packAccepted tells how now differs from base, both ascending by vbucket, in about three bytes for each difference; nil
-// when it does not.
+// packAccepted returns how now differs from base, both ascending by vbucket, in about three bytes for each difference;
+// nil when it does not.
 func packAccepted(base, now *Accepted) []byte {
 	if sameColumns(base, now) {
 		return nil
@@ -121,7 +121,7 @@ func packAccepted(base, now *Accepted) []byte {
 	return dst
 }
 
-// sameColumns tells whether both are the same memory: what nobody changed need not be compared.
+// sameColumns reports whether both are the same memory: what nobody changed need not be compared.
 func sameColumns(a, b *Accepted) bool {
 	if len(a.VBuckets) != len(b.VBuckets) {
 		return false
@@ -129,8 +129,8 @@ func sameColumns(a, b *Accepted) bool {
 	return len(a.VBuckets) == 0 || &a.VBuckets[0] == &b.VBuckets[0]
 }
 
-// unpackAccepted gives each difference that packAccepted wrote, ascending; a vbucket of which nothing is accepted any more
-// has s.projector "" and the zero incarnation. Errors wrap ErrAccepted.
+// unpackAccepted returns each difference that packAccepted wrote, ascending; a vbucket of which nothing is accepted any
+// more has s.projector "" and the zero incarnation. Errors wrap ErrAccepted.
 func unpackAccepted(src []byte, each func(v uint16, s acceptedStream)) error {
 	r := unpacker{b: src}
 	if f := r.byte(); f != acceptedFormat {
@@ -171,7 +171,8 @@ func unpackAccepted(src []byte, each func(v uint16, s acceptedStream)) error {
 		if kind >= uint64(len(projectors))*uint64(len(incs)) {
 			return fmt.Errorf("%w: vbucket %d names stream %d of %d", ErrAccepted, v, kind, len(projectors)*len(incs))
 		}
-		each(uint16(v), acceptedStream{projector: projectors[kind/uint64(len(incs))], incarnation: incs[kind%uint64(len(incs))], open: ref%2 == 0})
+		each(uint16(v), acceptedStream{projector: projectors[kind/uint64(len(incs))],
+			incarnation: incs[kind%uint64(len(incs))], open: ref%2 == 0})
 	}
 	if r.bad || len(r.b) > 0 {
 		return fmt.Errorf("%w: cut short or too long", ErrAccepted)
@@ -179,8 +180,8 @@ func unpackAccepted(src []byte, each func(v uint16, s acceptedStream)) error {
 	return nil
 }
 
-// acceptedTable keeps the accepted streams of one bucket at one indexer in two bytes for each vbucket: most have one of a
-// few streams.
+// acceptedTable keeps the accepted streams of one bucket at one indexer in two bytes for each vbucket: most have one of
+// a few streams.
 type acceptedTable struct {
 	streams []acceptedStream // open is false in all
 	at      []uint16         // by vbucket: 0 none, else 1 + 2 × the stream's number, and 1 more when it is open
@@ -239,7 +240,7 @@ func (t *acceptedTable) get(v int) (s acceptedStream, ok bool) {
 	return s, true
 }
 
-// all gives the table as columns.
+// all returns the table as columns.
 func (t *acceptedTable) all() (a Accepted) {
 	for v := range t.at {
 		if s, ok := t.get(v); ok {

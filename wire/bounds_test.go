@@ -3,7 +3,7 @@ package wire
 import (
 	"testing"
 
-	"tidemark/internal/allocbound"
+	"tidemark/internal/testing/allocbound"
 )
 
 // Counts in a packed list: memory is taken for what is there.
@@ -13,5 +13,6 @@ func TestNoMemoryForClaims(t *testing.T) {
 	for v := range asked {
 		asked[v] = uint16(v)
 	}
-	allocbound.Check(t, 0, func(b []byte) { _, _ = unpackPoll(asked, b) }, packPoll(asked, nil), packPoll(asked, pollExample(32)), packPoll(asked, pollNobody(256)))
+	allocbound.Check(t, 0, func(b []byte) { _, _ = unpackPoll(asked, b) }, packPoll(asked, nil),
+		packPoll(asked, pollExample(32)), packPoll(asked, pollNobody(256)))
 }

@@ -12,8 +12,8 @@ import (
 // ErrChange is wrapped when the change of a bucket in a report has lengths or vectors that cannot be.
 var ErrChange = errors.New("change of a bucket in a report")
 
-// BucketChange tells an indexer's level state of one bucket by what differs from the report that IndexerReport.Base names,
-// or, when it is Whole, from nothing. HW is told only of buckets of which the leader wants it (ReportReply.HW).
+// BucketChange tells an indexer's level state of one bucket by what differs from the report that IndexerReport.Base
+// names, or, when it is Whole, from nothing. HW is told only of buckets of which the leader wants it (ReportReply.HW).
 type BucketChange struct {
 	Bucket          string `cbor:"1,keyasint" json:"bucket"`
 	Whole           bool   `cbor:"2,keyasint,omitempty" json:"whole,omitempty"`
@@ -40,8 +40,8 @@ type BucketChange struct {
 	LastNumber uint64 `cbor:"17,keyasint,omitempty" json:"last_stability_number,omitempty"`
 }
 
-// Reporting is what an indexer remembers of its reports, so that it tells only what has changed. The zero value is ready;
-// what is handed to Make must not be changed afterwards. It is owned by one goroutine.
+// Reporting is what an indexer remembers of its reports, so that it tells only what has changed. The zero value is
+// ready; what is handed to Make must not be changed afterwards. It is owned by one goroutine.
 type Reporting struct {
 	base    uint64 // sequence of the newest report that was answered; 0 none
 	buckets map[string]*BucketReport
@@ -57,18 +57,19 @@ type Reporting struct {
 // Brief tells that the leader takes changes: it said so, or has not been asked yet and others did.
 func (t *Reporting) Brief(yes bool) { t.brief = yes }
 
-// WantsHW tells whether the leader wants a bucket's HW: always when it takes no changes.
+// WantsHW reports whether the leader wants a bucket's HW: always when it takes no changes.
 func (t *Reporting) WantsHW(bucket string) bool { return !t.brief || slices.Contains(t.hw, bucket) }
 
-// Make turns a report of everything, with its sequence set, into the one to be sent: of everything when full is true, else of what
-// has changed. The caller tells Answered, or Lost, before it makes the next.
+// Make turns a report of everything, with its sequence set, into the one to be sent: of everything when full is true,
+// else of what has changed. The caller tells Answered, or Lost, before it makes the next.
 func (t *Reporting) Make(r *IndexerReport, full bool) {
 	r.Full = full || t.base == 0
 	if !r.Full {
 		r.Base = t.base
 	}
 	t.making = r.Sequence
-	t.makingBuckets, t.makingCopies = make(map[string]*BucketReport, len(r.Buckets)), make(map[index.CopyID]CopyReport, len(r.Copies))
+	t.makingBuckets, t.makingCopies = make(map[string]*BucketReport, len(r.Buckets)),
+		make(map[index.CopyID]CopyReport, len(r.Copies))
 	whole := r.Buckets
 	r.Buckets = nil
 	for i := range whole {
@@ -105,8 +106,8 @@ func (t *Reporting) Make(r *IndexerReport, full bool) {
 	r.Copies = moved
 }
 
-// Answered tells that the newest report was answered so. The next one is of everything when the answer asks for that, or
-// comes from a leader that does not know us or reads another form.
+// Answered tells that the newest report was answered so. The next one is of everything when the answer asks for that,
+// or comes from a leader that does not know us or reads another form.
 func (t *Reporting) Answered(a *ReportReply) {
 	t.base, t.buckets, t.copies = t.making, t.makingBuckets, t.makingCopies
 	if a.Full || !a.Known || a.Brief != t.brief {
@@ -118,7 +119,7 @@ func (t *Reporting) Answered(a *ReportReply) {
 // Lost tells that nobody knows whether the newest report came: the next one is of everything.
 func (t *Reporting) Lost() { t.base = 0 }
 
-// same tells whether two reports of a bucket say the same.
+// same reports whether two reports of a bucket say the same.
 func same(a, b *BucketReport) bool {
 	_, news := b.since(a)
 	return !news && a.Heartbeat.HW.Equal(b.Heartbeat.HW) && a.Persistent.Equal(b.Persistent)
@@ -133,17 +134,21 @@ func (r *IndexerReport) Shorten() {
 	r.Buckets = nil
 }
 
-// since tells how b differs from base, nil for nothing; false when it does not. Acknowledgements are always news.
+// since returns how b differs from base, nil for nothing; false when it does not. Acknowledgements are always news.
 func (b *BucketReport) since(base *BucketReport) (c BucketChange, news bool) {
 	h := &b.Heartbeat
-	c = BucketChange{Bucket: h.Bucket, Whole: base == nil, Generation: b.Generation, RollbackID: b.RollbackID, LastPersistence: h.LastPersistence,
-		LastStability: h.LastStability, LastNumber: h.LastNumber, MutationQueue: h.MutationQueue, QueueLimit: h.QueueLimit, Acks: b.Acks}
+	c = BucketChange{Bucket: h.Bucket, Whole: base == nil, Generation: b.Generation, RollbackID: b.RollbackID,
+		LastPersistence: h.LastPersistence,
+		LastStability:   h.LastStability, LastNumber: h.LastNumber, MutationQueue: h.MutationQueue, QueueLimit: h.QueueLimit,
+		Acks: b.Acks}
 	if base == nil {
 		base = &BucketReport{}
 	}
 	o := &base.Heartbeat
-	news = c.Whole || b.Generation != base.Generation || b.RollbackID != base.RollbackID || h.LastPersistence != o.LastPersistence ||
-		h.LastStability != o.LastStability || h.LastNumber != o.LastNumber || h.MutationQueue != o.MutationQueue || h.QueueLimit != o.QueueLimit || len(b.Acks) > 0
+	news = c.Whole || b.Generation != base.Generation || b.RollbackID != base.RollbackID ||
+		h.LastPersistence != o.LastPersistence ||
+		h.LastStability != o.LastStability || h.LastNumber != o.LastNumber || h.MutationQueue != o.MutationQueue ||
+		h.QueueLimit != o.QueueLimit || len(b.Acks) > 0
 	if !slices.Equal(h.IndexIDs, o.IndexIDs) {
 		c.IndexesToo, c.IndexIDs = true, h.IndexIDs
 	}
@@ -171,7 +176,8 @@ func vectorChange(base, now *timestamp.Vector) []byte {
 	return delta
 }
 
-// Reported is what the receiver of an indexer's reports remembers. The zero value is ready; it is owned by one goroutine.
+// Reported is what the receiver of an indexer's reports remembers. The zero value is ready; it is owned by one
+// goroutine.
 type Reported struct {
 	Buckets map[string]*ReportedBucket
 	// sequence is that of the newest report, and full whether nothing was lost since one of everything. base is the same
@@ -180,14 +186,14 @@ type Reported struct {
 	full           bool
 }
 
-// ReportedBucket is what an indexer said of a bucket. What Told has is not to be changed; its acknowledgements are those of
-// the newest report, and its accepted streams are with Accepted.
+// ReportedBucket is what an indexer said of a bucket. What Told has is not to be changed; its acknowledgements are
+// those of the newest report, and its accepted streams are with Accepted.
 type ReportedBucket struct {
 	Told     BucketReport
 	accepted acceptedTable
 }
 
-// Accepted gives all accepted streams.
+// Accepted returns all accepted streams.
 func (b *ReportedBucket) Accepted() Accepted { return b.accepted.all() }
 
 // Taken is a bucket of which a report told something.
@@ -198,8 +204,8 @@ type Taken struct {
 	Whole    bool // everything was told
 }
 
-// Take takes a report. It is false, and nothing of what had to be compared was taken, when the report that it is based on is
-// not the newest one that was taken: a report of everything should follow.
+// Take takes a report. It is false, and nothing of what had to be compared was taken, when the report that it is based
+// on is not the newest one that was taken: a report of everything should follow.
 func (t *Reported) Take(r *IndexerReport) (all []Taken, ok bool) {
 	switch {
 	case r.Full:

@@ -24,8 +24,9 @@ func (l *level) report(sequence uint64) *IndexerReport {
 	for _, name := range []string{"a", "b", "c"} {
 		if b := l.buckets[name]; b != nil {
 			c := *b
-			c.Accepted = Accepted{VBuckets: slices.Clone(b.Accepted.VBuckets), Incarnations: slices.Clone(b.Accepted.Incarnations),
-				Projectors: slices.Clone(b.Accepted.Projectors), Open: slices.Clone(b.Accepted.Open)}
+			c.Accepted = Accepted{VBuckets: slices.Clone(b.Accepted.VBuckets),
+				Incarnations: slices.Clone(b.Accepted.Incarnations),
+				Projectors:   slices.Clone(b.Accepted.Projectors), Open: slices.Clone(b.Accepted.Open)}
 			c.Heartbeat.HW, c.Backfill = b.Heartbeat.HW.Clone(), b.Backfill.Clone()
 			r.Buckets = append(r.Buckets, c)
 		}
@@ -49,13 +50,16 @@ func (l *level) change(t *rapid.T) {
 		l.buckets[name] = b
 	}
 	position := func() timestamp.Position {
-		return timestamp.Position{VBUUID: rapid.Uint64Range(0, 3).Draw(t, "vbuuid"), Seqno: rapid.Uint64Max(300).Draw(t, "seqno")}
+		return timestamp.Position{VBUUID: rapid.Uint64Range(0, 3).Draw(t, "vbuuid"),
+			Seqno: rapid.Uint64Max(300).Draw(t, "seqno")}
 	}
 	switch v := rapid.IntRange(0, n-1).Draw(t, "vb"); rapid.IntRange(0, 7).Draw(t, "what") {
 	case 0:
-		b.Generation, b.RollbackID = rapid.Uint64Range(1, 3).Draw(t, "generation"), rapid.Uint64Range(0, 2).Draw(t, "rollback")
+		b.Generation, b.RollbackID = rapid.Uint64Range(1, 3).Draw(t, "generation"),
+			rapid.Uint64Range(0, 2).Draw(t, "rollback")
 	case 1:
-		b.Heartbeat.LastStability, b.Heartbeat.MutationQueue = rapid.Uint64Max(3).Draw(t, "stability"), rapid.Uint64Max(3).Draw(t, "queue")
+		b.Heartbeat.LastStability, b.Heartbeat.MutationQueue = rapid.Uint64Max(3).Draw(t, "stability"),
+			rapid.Uint64Max(3).Draw(t, "queue")
 		b.Heartbeat.LastNumber = rapid.Uint64Max(3).Draw(t, "number")
 	case 2:
 		b.Heartbeat.IndexIDs = append(slices.Clone(b.Heartbeat.IndexIDs), index.ID(1+len(b.Heartbeat.IndexIDs)))
@@ -72,7 +76,8 @@ func (l *level) change(t *rapid.T) {
 		l.copies[index.CopyID(v%4)] = CopyReport{Copy: index.CopyID(v % 4), Done: rapid.Uint64Max(3).Draw(t, "done")}
 	default:
 		s := acceptedStream{projector: rapid.SampledFrom([]index.ProjectorID{"p", "q"}).Draw(t, "projector"),
-			incarnation: index.Incarnation{Term: 1, Counter: rapid.Uint64Range(1, 3).Draw(t, "counter")}, open: rapid.Bool().Draw(t, "open")}
+			incarnation: index.Incarnation{Term: 1, Counter: rapid.Uint64Range(1, 3).Draw(t, "counter")},
+			open:        rapid.Bool().Draw(t, "open")}
 		table := acceptedTable{}
 		for row, w := range b.Accepted.VBuckets {
 			was, _ := b.Accepted.at(row)
@@ -98,8 +103,8 @@ func through(t *rapid.T, r *IndexerReport) *IndexerReport {
 	return back
 }
 
-// Whatever changes, whatever is lost, whatever leader comes and goes: a receiver that does not ask for a full report knows
-// what the sender has said, and after one answered exchange more it does not ask.
+// Whatever changes, whatever is lost, whatever leader comes and goes: a receiver that does not ask for a full report
+// knows what the sender has said, and after one answered exchange more it does not ask.
 func TestBriefReports(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := &level{buckets: map[string]*BucketReport{}, copies: map[index.CopyID]CopyReport{}}
@@ -182,12 +187,14 @@ func TestBriefReports(t *testing.T) {
 
 func agree(t *rapid.T, got *ReportedBucket, want *BucketReport, hw map[string]timestamp.Vector, wanted bool) {
 	name := want.Heartbeat.Bucket
-	if a := got.Accepted(); !slices.Equal(a.VBuckets, want.Accepted.VBuckets) || !slices.Equal(a.Incarnations, want.Accepted.Incarnations) ||
+	if a := got.Accepted(); !slices.Equal(a.VBuckets, want.Accepted.VBuckets) ||
+		!slices.Equal(a.Incarnations, want.Accepted.Incarnations) ||
 		!slices.Equal(a.Projectors, want.Accepted.Projectors) || !slices.Equal(a.Open, want.Accepted.Open) {
 		t.Fatalf("%s: accepted %+v, want %+v", name, a, want.Accepted)
 	}
 	o, h := &got.Told, &want.Heartbeat
-	if o.Generation != want.Generation || o.RollbackID != want.RollbackID || !o.Backfill.Equal(want.Backfill) || o.Heartbeat.LastStability != h.LastStability || o.Heartbeat.LastNumber != h.LastNumber ||
+	if o.Generation != want.Generation || o.RollbackID != want.RollbackID || !o.Backfill.Equal(want.Backfill) ||
+		o.Heartbeat.LastStability != h.LastStability || o.Heartbeat.LastNumber != h.LastNumber ||
 		o.Heartbeat.MutationQueue != h.MutationQueue || !slices.Equal(o.Heartbeat.IndexIDs, h.IndexIDs) {
 		t.Fatalf("%s: %+v, want %+v", name, o, want)
 	}
@@ -203,7 +210,8 @@ func TestBriefReportsAreBrief(t *testing.T) {
 	b.Heartbeat.Bucket, b.Heartbeat.HW = "travel-sample", timestamp.New(n)
 	for v := range uint16(n) {
 		b.Heartbeat.HW.Set(int(v), timestamp.Position{VBUUID: 1<<63 + uint64(v)*1e15, Seqno: 1 << 30})
-		b.Accepted.add(v, acceptedStream{projector: []index.ProjectorID{"p01", "p02", "p03"}[v%3], incarnation: index.Incarnation{Epoch: 1, Term: 3, Counter: 7}, open: true})
+		b.Accepted.add(v, acceptedStream{projector: []index.ProjectorID{"p01", "p02", "p03"}[v%3],
+			incarnation: index.Incarnation{Epoch: 1, Term: 3, Counter: 7}, open: true})
 	}
 	size := func(r *IndexerReport) int {
 		t.Helper()
@@ -238,7 +246,8 @@ func TestBriefReportsAreBrief(t *testing.T) {
 	for _, c := range []struct {
 		what      string
 		got, most int
-	}{{"everything without HW", size(first), 3500}, {"HW for the first time", size(second), 15*n + 300}, {"every HW moved", size(third), 2*n + 350}, {"a queue", size(fourth), 300}} {
+	}{{"everything without HW", size(first), 3500}, {"HW for the first time", size(second), 15*n + 300},
+		{"every HW moved", size(third), 2*n + 350}, {"a queue", size(fourth), 300}} {
 		t.Logf("%s: %d bytes (everything as earlier versions: %d)", c.what, c.got, before)
 		if c.got > c.most {
 			t.Errorf("%s: %d bytes, want at most %d", c.what, c.got, c.most)
@@ -250,7 +259,8 @@ func TestBriefReportsAreBrief(t *testing.T) {
 func TestAcceptedTableStaysSmall(t *testing.T) {
 	var table acceptedTable
 	for counter := range uint64(3 * maxTableStreams) {
-		table.set(uint16(counter%8), acceptedStream{projector: "p", incarnation: index.Incarnation{Counter: counter}, open: counter%2 == 0})
+		table.set(uint16(counter%8), acceptedStream{projector: "p", incarnation: index.Incarnation{Counter: counter},
+			open: counter%2 == 0})
 	}
 	if len(table.streams) > maxTableStreams {
 		t.Errorf("%d streams for 8 vbuckets", len(table.streams))
@@ -265,7 +275,8 @@ func TestAcceptedTableStaysSmall(t *testing.T) {
 
 func TestMovedStreams(t *testing.T) {
 	one, two := index.Incarnation{Term: 1, Counter: 1}, index.Incarnation{Term: 2, Counter: 1}
-	s := StreamStates{Bucket: "b", VBuckets: []uint16{2}, Incarnations: []index.Incarnation{one}, VBUUIDs: []uint64{5}, Complete: []uint64{9}, Ended: []bool{true},
+	s := StreamStates{Bucket: "b", VBuckets: []uint16{2}, Incarnations: []index.Incarnation{one}, VBUUIDs: []uint64{5},
+		Complete: []uint64{9}, Ended: []bool{true},
 		Logs: []timestamp.FailoverLog{{{VBUUID: 5}}}, Purges: []uint64{1}, Revisions: []timestamp.MapRevision{{Rev: 1}}}
 	s.Move(0, one, 7)
 	s.Move(3, two, 1<<40)
@@ -274,7 +285,8 @@ func TestMovedStreams(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !slices.Equal(s.VBuckets, []uint16{2, 0, 1023, 3}) || !slices.Equal(s.Complete, []uint64{9, 7, 8, 1 << 40}) ||
-		!slices.Equal(s.Incarnations, []index.Incarnation{one, one, one, two}) || !slices.Equal(s.Ended, []bool{true, false, false, false}) || len(s.Logs) != 4 ||
+		!slices.Equal(s.Incarnations, []index.Incarnation{one, one, one, two}) ||
+		!slices.Equal(s.Ended, []bool{true, false, false, false}) || len(s.Logs) != 4 ||
 		s.Logs[1] != nil || len(s.Purges) != 4 || len(s.Revisions) != 4 || len(s.VBUUIDs) != 4 || s.Moved != nil {
 		t.Errorf("%+v", s)
 	}
@@ -312,9 +324,11 @@ func FuzzChange(f *testing.F) {
 			r.Sequence, r.Base, r.Full = r.Sequence+1, r.Sequence, false
 			leader.Take(&r)
 		}
-		leader.Take(&IndexerReport{Full: true, Sequence: 1, Changes: []BucketChange{{Bucket: "b", Whole: true, VBuckets: 3, Accepted: accepted, HW: vector}}})
+		leader.Take(&IndexerReport{Full: true, Sequence: 1, Changes: []BucketChange{{Bucket: "b", Whole: true, VBuckets: 3,
+			Accepted: accepted, HW: vector}}})
 		for _, b := range leader.Buckets {
-			if a := b.Accepted(); len(a.VBuckets) > timestamp.MaxVBuckets || b.Told.Heartbeat.HW.Len() > timestamp.MaxVBuckets && len(r.Buckets) == 0 {
+			if a := b.Accepted(); len(a.VBuckets) > timestamp.MaxVBuckets || b.Told.Heartbeat.HW.Len() > timestamp.MaxVBuckets &&
+				len(r.Buckets) == 0 {
 				t.Fatalf("%d vbuckets", len(a.VBuckets))
 			}
 		}

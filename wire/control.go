@@ -14,12 +14,20 @@ type Endpoint struct {
 	UUID        string       `json:"uuid"`
 	BootID      string       `json:"boot_id"`
 	Name        string       `json:"name"`
-	Admin       string       `json:"admin"` // base URL
-	Scan        string       `json:"scan"`  // host:port
+	Zone        string       `json:"zone,omitempty"`
+	Capacity    uint32       `json:"capacity,omitempty"` // 0 counts as 1
+	Admin       string       `json:"admin"`              // base URL
+	Scan        string       `json:"scan"`               // host:port
 	Maintenance string       `json:"maintenance"`
 	Backfill    string       `json:"backfill"`
 	Catchup     string       `json:"catchup"`
 }
+
+// Bounds of what an indexer says about where it is and how much it takes.
+const (
+	MaxZone     = 64 // bytes
+	MaxCapacity = 1000
+)
 
 // ProjectorEndpoint is a projector as others reach it.
 type ProjectorEndpoint struct {
@@ -74,7 +82,7 @@ type DefinitionsReply struct {
 }
 
 // BucketRequest asks a projector about a bucket of its KV nodes. POST /v1/bucket. An unknown bucket is code
-// BUCKET_UNKNOWN (404), a KV cluster that cannot be asked KV_UNAVAILABLE (503).
+// BUCKET_NOT_IN_KV (404), a KV cluster that cannot be asked KV_UNAVAILABLE (503).
 type BucketRequest struct {
 	Bucket string `json:"bucket"`
 }
@@ -113,11 +121,13 @@ type FailoverLogsReply struct {
 // POST /v1/seqnos.
 type SeqnosRequest struct {
 	Bucket string `json:"bucket"`
-	// Map: also the revision of the vbucket map that the KV node has now. It tells which of two that claim a vbucket is right.
+	// Map: also the revision of the vbucket map that the KV node has now. It tells which of two that claim a vbucket is
+	// right.
 	Map bool `json:"map,omitempty"`
 }
 
-// SeqnosReply lists hosted vbuckets only; the slices run in parallel. A vbuuid is that of the branch on which KV is now.
+// SeqnosReply lists hosted vbuckets only; the slices run in parallel. A vbuuid is that of the branch on which KV is
+// now.
 type SeqnosReply struct {
 	VBuckets []uint16              `json:"vbuckets"`
 	VBUUIDs  []uint64              `json:"vbuuids"`
@@ -156,8 +166,8 @@ type PollPosition struct {
 	Revision    timestamp.MapRevision `json:"revision"`
 }
 
-// PollReply lists the positions asked for, or has them packed (PollRequest.Answer): to a request that says Brief, from an
-// indexer that knows it.
+// PollReply lists the positions asked for, or has them packed (PollRequest.Answer): to a request that says Brief, from
+// an indexer that knows it.
 type PollReply struct {
 	Positions []PollPosition `json:"positions"`
 	Packed    []byte         `json:"packed,omitempty"`
@@ -169,8 +179,8 @@ type StabilityRequest struct {
 	Fence       Fence            `json:"fence"`
 	Stabilities []Stability      `json:"stabilities"`
 	Deltas      []StabilityDelta `json:"deltas,omitempty"`
-	// Base does not travel: what the receiver is believed to have been told by another leader. A sender that knows nothing newer
-	// tells changes of it.
+	// Base does not travel: what the receiver is believed to have been told by another leader. A sender that knows nothing
+	// newer tells changes of it.
 	Base []Stability `json:"-"`
 }
 
@@ -195,8 +205,8 @@ type RollbackRequest struct {
 	Brief bool `json:"brief,omitempty"`
 }
 
-// RollbackReply is the indexer's answer. That to "prepare" (RollbackRequest.Answer) has the timestamp that the indexer would
-// restore: per vbucket the seqno, timestamp.Infinity where it takes no part.
+// RollbackReply is the indexer's answer. That to "prepare" (RollbackRequest.Answer) has the timestamp that the indexer
+// would restore: per vbucket the seqno, timestamp.Infinity where it takes no part.
 type RollbackReply struct {
 	RollbackID uint64         `json:"rollback_id"`
 	Stale      bool           `json:"stale"` // it knows a newer failover log: start again
@@ -219,7 +229,8 @@ func (q *RollbackRequest) Answer(restart []uint64) *RollbackReply {
 	return a
 }
 
-// Timestamp gives the timestamp that the indexer of a bucket with n vbuckets would restore, in whichever form it came.
+// Timestamp returns the timestamp that the indexer of a bucket with n vbuckets would restore, in whichever form it
+// came.
 func (a *RollbackReply) Timestamp(n int) []uint64 {
 	if len(a.Restart) == 0 {
 		return a.Seqnos
@@ -233,8 +244,8 @@ func (a *RollbackReply) Timestamp(n int) []uint64 {
 	return restart
 }
 
-// DropOrphans tells an indexer that the StateContext does not place these copies on it: those that are orphans there and
-// whose grace is over are dropped, the others are left alone (IM-8). POST /v1/orphans:drop.
+// DropOrphans tells an indexer that the StateContext does not place these copies on it: those that are orphans there
+// and whose grace is over are dropped, the others are left alone (IM-8). POST /v1/orphans:drop.
 type DropOrphans struct {
 	Fence  Fence       `json:"fence"`
 	Copies []OrphanRef `json:"copies"`

@@ -13,9 +13,9 @@ import (
 // ErrBase is wrapped when a change of definitions is not one of the list that is here.
 var ErrBase = errors.New("definitions that are to be changed")
 
-// DefinitionsChange is Definitions told by what has changed since a revision that the same leader has handed to the receiver.
-// POST /v1/definitions:change; the answer is DefinitionsReply. It has a path of its own, so that who does not know it cannot
-// take it for a list.
+// DefinitionsChange is Definitions told by what has changed since a revision that the same leader has handed to the
+// receiver. POST /v1/definitions:change; the answer is DefinitionsReply. It has a path of its own, so that who does not
+// know it cannot take it for a list.
 type DefinitionsChange struct {
 	Fence    Fence  `json:"fence"`
 	Base     uint64 `json:"base"` // revision of the list that it changes
@@ -37,19 +37,21 @@ type DefinitionsRest struct {
 	Managers   []ManagerEndpoint   `json:"managers"`
 }
 
-// Apply gives the whole list. base is not changed, but shares what stays the same. Errors wrap ErrBase: base, which may be nil, is not
-// the list that c changes; the whole list has to be told.
+// Apply returns the whole list. base is not changed, but shares what stays the same. Errors wrap ErrBase: base, which
+// may be nil, is not the list that c changes; the whole list has to be told.
 func (c *DefinitionsChange) Apply(base *Definitions) (*Definitions, error) {
 	switch {
 	case base == nil || base.Revision == 0:
 		return nil, fmt.Errorf("%w: revision %d is wanted, none is here", ErrBase, c.Base)
 	case base.Revision != c.Base || base.Fence.Epoch != c.Fence.Epoch || base.Fence.ClusterID != c.Fence.ClusterID:
-		return nil, fmt.Errorf("%w: revision %d of epoch %d is wanted, revision %d of epoch %d is here", ErrBase, c.Base, c.Fence.Epoch,
+		return nil, fmt.Errorf("%w: revision %d of epoch %d is wanted, revision %d of epoch %d is here", ErrBase, c.Base,
+			c.Fence.Epoch,
 			base.Revision, base.Fence.Epoch)
 	}
 	d := *base
 	d.Fence, d.Revision = c.Fence, c.Revision
-	idOf, indexOf := func(x *index.Definition) index.ID { return x.ID }, func(t *partition.Topology) index.ID { return t.Index }
+	idOf, indexOf := func(x *index.Definition) index.ID { return x.ID },
+		func(t *partition.Topology) index.ID { return t.Index }
 	d.Indexes = merge(base.Indexes, c.Indexes, c.GoneIndexes, idOf)
 	d.Topologies = merge(base.Topologies, c.Topologies, c.GoneIndexes, indexOf)
 	d.Indexers = merge(base.Indexers, c.Indexers, c.GoneIndexers, func(e *Endpoint) index.NodeID { return e.Node })

@@ -61,7 +61,8 @@ func TestDefinitionsChangeGivesTheList(t *testing.T) {
 		before, after := named(was), named(is)
 		for i, x := range is.Indexes {
 			if before[x.ID] != x.Name {
-				c.Indexes, c.Topologies, c.Indexers = append(c.Indexes, x), append(c.Topologies, is.Topologies[i]), append(c.Indexers, is.Indexers[i])
+				c.Indexes, c.Topologies, c.Indexers = append(c.Indexes, x), append(c.Topologies, is.Topologies[i]),
+					append(c.Indexers, is.Indexers[i])
 			}
 		}
 		for id := range before {
@@ -78,7 +79,10 @@ func TestDefinitionsChangeGivesTheList(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		same := slices.EqualFunc(d.Indexes, is.Indexes, func(a, b index.Definition) bool { return reflect.DeepEqual(a, b) }) &&
+		same := slices.EqualFunc(d.Indexes, is.Indexes, func(a, b index.Definition) bool {
+			return reflect.DeepEqual(a,
+				b)
+		}) &&
 			slices.EqualFunc(d.Topologies, is.Topologies, func(a, b partition.Topology) bool { return a.Index == b.Index }) &&
 			slices.Equal(d.Indexers, is.Indexers) && slices.Equal(d.Buckets, is.Buckets) && d.Revision == 2
 		if !same {

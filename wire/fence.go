@@ -46,7 +46,7 @@ func (h Fence) Admit(f Fence) (Fence, error) {
 	return f, nil
 }
 
-// Less tells whether f is older than h.
+// Less reports whether f is older than h.
 func (f Fence) Less(h Fence) bool {
 	switch {
 	case f.Epoch != h.Epoch:

@@ -17,8 +17,8 @@ const (
 	maxHeldRefs = 1 << 20
 )
 
-// PackHeld packs a list ascending by copy, in a few bytes for each: every indexer is told what every other one holds, and
-// most hold the same few timestamps.
+// PackHeld packs a list ascending by copy, in a few bytes for each: every indexer is told what every other one holds,
+// and most hold the same few timestamps.
 func PackHeld(all []Held) []byte {
 	dst := []byte{heldFormat}
 	numbers := map[StabilityRef]uint64{}
@@ -73,7 +73,8 @@ func UnpackHeld(src []byte) ([]Held, error) {
 	}
 	refs := make([]StabilityRef, n)
 	for i := range refs {
-		refs[i] = StabilityRef{Bucket: string(r.take(r.uvarint())), Generation: r.uvarint(), RollbackID: r.uvarint(), Number: r.uvarint()}
+		refs[i] = StabilityRef{Bucket: string(r.take(r.uvarint())), Generation: r.uvarint(), RollbackID: r.uvarint(),
+			Number: r.uvarint()}
 		if hash := r.take(8); hash != nil {
 			refs[i].Hash = binary.LittleEndian.Uint64(hash)
 		}

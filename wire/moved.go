@@ -12,8 +12,9 @@ import (
 // ErrMoved is wrapped when bytes are no packed streams that moved.
 var ErrMoved = errors.New("packed streams that moved")
 
-// MovedStreams are streams of one incarnation that have gone on since they were told. The incarnation stands here, so that
-// nothing has to be known of what was told before: who knows a stream of it as the vbucket's owner takes its complete seqno.
+// MovedStreams are streams of one incarnation that have gone on since they were told. The incarnation stands here, so
+// that nothing has to be known of what was told before: who knows a stream of it as the vbucket's owner takes its
+// complete seqno.
 type MovedStreams struct {
 	Incarnation index.Incarnation `json:"incarnation"`
 	// Packed is, per vbucket ascending, the distance to the one before and the complete seqno, as uvarints.
@@ -38,11 +39,12 @@ func (s *StreamStates) Move(v uint16, inc index.Incarnation, complete uint64) {
 	m.last = v
 }
 
-// Expand makes the streams that moved entries like the others, without a log. Errors wrap ErrMoved; what came before the
-// fault is there then.
+// Expand makes the streams that moved entries like the others, without a log. Errors wrap ErrMoved; what came before
+// the fault is there then.
 func (s *StreamStates) Expand() error {
 	n := len(s.VBuckets)
-	if len(s.Moved) > 0 && (len(s.Incarnations) != n || len(s.VBUUIDs) != n || len(s.Complete) != n || len(s.Ended) != n || len(s.Logs) != n ||
+	if len(s.Moved) > 0 && (len(s.Incarnations) != n || len(s.VBUUIDs) != n || len(s.Complete) != n || len(s.Ended) != n ||
+		len(s.Logs) != n ||
 		len(s.Purges) != n || len(s.Revisions) != n) {
 		return fmt.Errorf("%w: beside columns of different length", ErrMoved)
 	}

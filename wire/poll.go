@@ -33,8 +33,8 @@ func (q *PollRequest) Answer(all []PollPosition) *PollReply {
 	return &PollReply{Positions: all}
 }
 
-// Take gives the positions of an answer to this very request, packed or not. Their logs may share memory and must not be
-// changed. Errors wrap ErrPoll.
+// Take returns the positions of an answer to this very request, packed or not. Their logs may share memory and must not
+// be changed. Errors wrap ErrPoll.
 func (q *PollRequest) Take(a *PollReply) ([]PollPosition, error) {
 	if len(a.Packed) == 0 {
 		return a.Positions, nil
@@ -117,8 +117,8 @@ func (w *pollLogs) append(dst []byte, l timestamp.FailoverLog) []byte {
 	return append(append(dst, 0), w.scratch...)
 }
 
-// unpackPoll reads what packPoll wrote. It takes no more memory than the positions that were asked for, and the logs that
-// are there, need.
+// unpackPoll reads what packPoll wrote. It takes no more memory than the positions that were asked for, and the logs
+// that are there, need.
 func unpackPoll(asked []uint16, src []byte) ([]PollPosition, error) {
 	r := unpacker{b: src}
 	if f := r.byte(); f != pollFormat {
@@ -138,7 +138,8 @@ func unpackPoll(asked []uint16, src []byte) ([]PollPosition, error) {
 		skipped, length, kind := r.uvarint(), r.uvarint(), r.byte()
 		left := uint64(len(asked))
 		if r.bad || kind&^pollKinds != 0 || length == 0 || skipped > left || length > left-skipped {
-			return nil, fmt.Errorf("%w: a run of %d, kind %d, after %d others, with %d vbuckets left", ErrPoll, length, kind, skipped, left)
+			return nil, fmt.Errorf("%w: a run of %d, kind %d, after %d others, with %d vbuckets left", ErrPoll, length, kind,
+				skipped, left)
 		}
 		asked = asked[skipped:]
 		if kind&pollRevision != 0 {

@@ -16,8 +16,9 @@ import (
 func pollExample(n int) []PollPosition {
 	all := make([]PollPosition, n)
 	for v := range all {
-		p := PollPosition{VBucket: uint16(v), Participant: true, HW: uint64(1_000_000 + v*v%701), Revision: timestamp.MapRevision{Epoch: 1, Rev: 12},
-			Log: timestamp.FailoverLog{{VBUUID: 0x9e3779b97f4a7c15 * uint64(v+1)}}}
+		p := PollPosition{VBucket: uint16(v), Participant: true, HW: uint64(1_000_000 + v*v%701),
+			Revision: timestamp.MapRevision{Epoch: 1, Rev: 12},
+			Log:      timestamp.FailoverLog{{VBUUID: 0x9e3779b97f4a7c15 * uint64(v+1)}}}
 		if p.Reach = p.HW; v%7 == 0 {
 			p.Reach += 40
 		}
@@ -83,18 +84,24 @@ func TestAnswersToPolls(t *testing.T) {
 		{"no position", []uint16{1, 2}, true, nil, true},
 		{"an indexer without the bucket", []uint16{0, 1, 2, 3}, true, pollNobody(4), true},
 		{"the asker takes lists only", []uint16{0, 1, 2, 3}, false, pollNobody(4), false},
-		{"one", []uint16{5}, true, []PollPosition{{VBucket: 5, Participant: true, HW: 7, Reach: 9, Log: log, Revision: rev}}, true},
-		{"one that recovers by itself, with a log", []uint16{5}, true, []PollPosition{{VBucket: 5, Log: log, Revision: rev}}, true},
+		{"one", []uint16{5}, true, []PollPosition{{VBucket: 5, Participant: true, HW: 7, Reach: 9, Log: log, Revision: rev}},
+			true},
+		{"one that recovers by itself, with a log", []uint16{5}, true, []PollPosition{{VBucket: 5, Log: log, Revision: rev}},
+			true},
 		{"a participant without anything", []uint16{5}, true, []PollPosition{{VBucket: 5, Participant: true}}, true},
-		{"a reach below the position", []uint16{5}, true, []PollPosition{{VBucket: 5, Participant: true, HW: 7, Reach: 2}}, true},
+		{"a reach below the position", []uint16{5}, true, []PollPosition{{VBucket: 5, Participant: true, HW: 7, Reach: 2}},
+			true},
 		{"the largest numbers", []uint16{4, 4095}, true, []PollPosition{
-			{VBucket: 4, Participant: true, HW: ^uint64(0), Reach: ^uint64(0), Log: timestamp.FailoverLog{{VBUUID: ^uint64(0), Seqno: ^uint64(0)}},
+			{VBucket: 4, Participant: true, HW: ^uint64(0), Reach: ^uint64(0),
+				Log:      timestamp.FailoverLog{{VBUUID: ^uint64(0), Seqno: ^uint64(0)}},
 				Revision: timestamp.MapRevision{Epoch: ^uint64(0), Rev: ^uint64(0)}},
 			{VBucket: 4095, Participant: true, HW: 1, Reach: ^uint64(0)}}, true},
 		{"some left out, at both ends and between", []uint16{1, 2, 3, 5, 8, 9}, true, []PollPosition{
-			{VBucket: 2, Participant: true, HW: 3, Reach: 3, Log: log, Revision: rev}, {VBucket: 5, Participant: true, HW: 1, Reach: 1, Log: log, Revision: rev},
+			{VBucket: 2, Participant: true, HW: 3, Reach: 3, Log: log, Revision: rev},
+			{VBucket: 5, Participant: true, HW: 1, Reach: 1, Log: log, Revision: rev},
 			{VBucket: 8, HW: 1, Revision: rev}}, true},
-		{"asked in any order", []uint16{8, 2, 5}, true, []PollPosition{{VBucket: 8, HW: 1}, {VBucket: 2}, {VBucket: 5, Participant: true}}, true},
+		{"asked in any order", []uint16{8, 2, 5}, true, []PollPosition{{VBucket: 8, HW: 1}, {VBucket: 2},
+			{VBucket: 5, Participant: true}}, true},
 		{"not in the order of the request", []uint16{2, 8}, true, []PollPosition{{VBucket: 8, HW: 1}, {VBucket: 2}}, false},
 		{"one that was not asked for", []uint16{2, 8}, true, []PollPosition{{VBucket: 2}, {VBucket: 3}}, false},
 		{"many", vbucketsOf(pollExample(1024)), true, pollExample(1024), true},
@@ -162,12 +169,14 @@ func TestSizeOfAnswersToPolls(t *testing.T) {
 func TestPackedAnswersToPolls(t *testing.T) {
 	log := rapid.Custom(func(t *rapid.T) (l timestamp.FailoverLog) {
 		for range rapid.IntRange(0, 3).Draw(t, "entries") {
-			l = append(l, timestamp.LogEntry{VBUUID: rapid.Uint64Max(3).Draw(t, "vbuuid"), Seqno: rapid.Uint64().Draw(t, "seqno")})
+			l = append(l, timestamp.LogEntry{VBUUID: rapid.Uint64Max(3).Draw(t, "vbuuid"),
+				Seqno: rapid.Uint64().Draw(t, "seqno")})
 		}
 		return l
 	})
 	rapid.Check(t, func(t *rapid.T) {
-		q := &PollRequest{VBuckets: rapid.SliceOfN(rapid.Uint16Max(40), 0, 30).Draw(t, "asked"), Brief: rapid.Bool().Draw(t, "brief")}
+		q := &PollRequest{VBuckets: rapid.SliceOfN(rapid.Uint16Max(40), 0, 30).Draw(t, "asked"),
+			Brief: rapid.Bool().Draw(t, "brief")}
 		var all []PollPosition
 		same := PollPosition{Participant: true, HW: 5, Reach: 6}
 		for _, v := range q.VBuckets {
@@ -178,8 +187,10 @@ func TestPackedAnswersToPolls(t *testing.T) {
 			case 1:
 				p = PollPosition{}
 			case 2:
-				p = PollPosition{Participant: rapid.Bool().Draw(t, "participant"), HW: rapid.Uint64().Draw(t, "hw"), Reach: rapid.Uint64().Draw(t, "reach"),
-					Log: log.Draw(t, "log"), Revision: timestamp.MapRevision{Epoch: rapid.Uint64Max(1).Draw(t, "epoch"), Rev: rapid.Uint64Max(2).Draw(t, "rev")}}
+				p = PollPosition{Participant: rapid.Bool().Draw(t, "participant"), HW: rapid.Uint64().Draw(t, "hw"),
+					Reach: rapid.Uint64().Draw(t, "reach"),
+					Log:   log.Draw(t, "log"), Revision: timestamp.MapRevision{Epoch: rapid.Uint64Max(1).Draw(t, "epoch"),
+						Rev: rapid.Uint64Max(2).Draw(t, "rev")}}
 				same = p
 			}
 			p.VBucket = v

@@ -6,7 +6,8 @@ import (
 )
 
 // RegisterIndexer makes an indexer known (IM-10). POST /v1/cluster/indexers on any manager. Code BOOT_CONFLICT (409)
-// when another process with the same uuid is alive, NODE_REMOVED (410) when it was removed and its folder has to be deleted.
+// when another process with the same uuid is alive, NODE_REMOVED (410) when it was removed and its folder has to be
+// deleted.
 type RegisterIndexer struct {
 	ClusterID string   `json:"cluster_id"` // "" the first time
 	Endpoint  Endpoint `json:"endpoint"`   // Node is ignored
@@ -24,8 +25,8 @@ type RegisterReply struct {
 	Node      index.NodeID `json:"node"` // indexers only
 	Fence     Fence        `json:"fence"`
 	Leader    Leader       `json:"leader"`
-	// Brief is true of a leader that takes changes (IndexerReport.Changes, StreamStates.Moved); one of an earlier version does
-	// not know them, and does not say so.
+	// Brief is true of a leader that takes changes (IndexerReport.Changes, StreamStates.Moved); one of an earlier version
+	// does not know them, and does not say so.
 	Brief bool `json:"brief,omitempty"`
 }
 
@@ -42,18 +43,19 @@ type StreamStates struct {
 	Logs         []timestamp.FailoverLog `json:"logs"`     // nil where unchanged since the last full report
 	Purges       []uint64                `json:"purges"`
 	Revisions    []timestamp.MapRevision `json:"revisions"`
-	// Moved are streams of which nothing but Complete is news, for a leader that is Brief. They are entries like the others.
+	// Moved are streams of which nothing but Complete is news, for a leader that is Brief. They are entries like the
+	// others.
 	Moved []MovedStreams `json:"moved,omitempty"`
 	// Dropping are the indexers that are not sent some of these streams' data, as their queues here are full and smart
-	// throttling has given them up, or they cannot be reached (RT-8): all of them, in every report. They do not know so before
-	// DropData and BEGIN come, with which it ends.
+	// throttling has given them up, or they cannot be reached (RT-8): all of them, in every report. They do not know so
+	// before DropData and BEGIN come, with which it ends.
 	Dropping []index.NodeID `json:"dropping,omitempty"`
 	// Hosted is what the KV node has; nil: as told before, or it has not been seen yet.
 	Hosted *Hosted `json:"hosted,omitempty"`
 }
 
-// Hosted is what a projector's KV node has as active of a bucket, streamed or not, and the vbucket map under which it says so. A
-// stream of another node's under an older map is none any more, though that node may hang and never say so.
+// Hosted is what a projector's KV node has as active of a bucket, streamed or not, and the vbucket map under which it
+// says so. A stream of another node's under an older map is none any more, though that node may hang and never say so.
 type Hosted struct {
 	Node     string                `json:"node"` // the KV node's own name in the map: several projectors may stand at it
 	Revision timestamp.MapRevision `json:"revision"`
@@ -71,13 +73,13 @@ type ProjectorReport struct {
 	Buckets   []StreamStates    `json:"buckets"`
 	Counters  ProjectorCounters `json:"counters"`
 	// Faults are all there are, when FaultsToo; else they are as told before.
-	// Base is the sequence of the newest report that was answered, of which this one tells what has changed since; 0 when it
-	// tells everything, or is of an earlier version, which has no gaps in the sequences of its reports.
+	// Base is the sequence of the newest report that was answered, of which this one tells what has changed since; 0 when
+	// it tells everything, or is of an earlier version, which has no gaps in the sequences of its reports.
 	Base      uint64        `json:"base,omitempty"`
 	FaultsToo bool          `json:"faults_too,omitempty"`
 	Faults    []IndexFaults `json:"faults,omitempty"`
-	// Evaluation tells of the indexes that it cannot evaluate; nil: as told before, or it has no definitions yet. One of an earlier
-	// version says nothing.
+	// Evaluation tells of the indexes that it cannot evaluate; nil: as told before, or it has no definitions yet. One of
+	// an earlier version says nothing.
 	Evaluation *Evaluation `json:"evaluation,omitempty"`
 }
 
@@ -85,7 +87,8 @@ type ProjectorReport struct {
 type Evaluation struct {
 	Revision uint64 `json:"revision"` // of the definitions
 	Rules    uint32 `json:"rules"`    // expression.Rules of its version
-	// Indexes are those that it cannot evaluate, in whatever state: first those that are not in state error. More: there are more.
+	// Indexes are those that it cannot evaluate, in whatever state: first those that are not in state error. More: there
+	// are more.
 	Indexes []Unevaluated `json:"indexes,omitempty"`
 	More    bool          `json:"more,omitempty"`
 }
@@ -99,7 +102,7 @@ type Unevaluated struct {
 // MaxUnevaluated bounds the indexes of one Evaluation.
 const MaxUnevaluated = 256
 
-// Follows tells whether nothing was lost between the report with this sequence, the newest that was taken, and r.
+// Follows reports whether nothing was lost between the report with this sequence, the newest that was taken, and r.
 func (r *ProjectorReport) Follows(sequence uint64) bool {
 	if r.Base > 0 {
 		return r.Base == sequence
@@ -109,14 +112,16 @@ func (r *ProjectorReport) Follows(sequence uint64) bool {
 
 // HWHeartbeat is what an indexer has of one bucket (IM-16): in its report, or by what has changed (BucketChange).
 type HWHeartbeat struct {
-	Bucket          string           `json:"bucket"`
-	IndexIDs        []index.ID       `json:"index_ids"`
-	HW              timestamp.Vector `json:"hw"`
-	LastPersistence uint64           `json:"last_persistence,string"` // hash of what a crash would leave: what is written of every copy, the least of them
-	LastStability   uint64           `json:"last_stability,string"`   // hash of the newest flushed stability timestamp
-	LastNumber      uint64           `json:"last_stability_number"`   // its number, which a recovery changes; 0 from older versions
-	MutationQueue   uint64           `json:"mutation_queue"`          // bytes in the queue
-	QueueLimit      uint64           `json:"queue_limit"`             // bytes
+	Bucket   string           `json:"bucket"`
+	IndexIDs []index.ID       `json:"index_ids"`
+	HW       timestamp.Vector `json:"hw"`
+	// hash of what a crash would leave: what is written of every copy, the least of them
+	LastPersistence uint64 `json:"last_persistence,string"`
+	LastStability   uint64 `json:"last_stability,string"` // hash of the newest flushed stability timestamp
+	// its number, which a recovery changes; 0 from older versions
+	LastNumber    uint64 `json:"last_stability_number"`
+	MutationQueue uint64 `json:"mutation_queue"` // bytes in the queue
+	QueueLimit    uint64 `json:"queue_limit"`    // bytes
 }
 
 // Accepted is the stream an indexer accepts per vbucket, beside the heartbeat: parallel slices by entry.
@@ -154,8 +159,9 @@ type BucketReport struct {
 }
 
 // IndexerReport is an indexer's level state. POST /v1/components/{id}/reports every 100 ms, and at once on begin, end,
-// and made or skipped stability timestamps. Without Full, only buckets and copies that changed are listed. A leader that is
-// Brief is told Changes, the others Buckets; either way what is left out is as it was in the newest report that was answered.
+// and made or skipped stability timestamps. Without Full, only buckets and copies that changed are listed. A leader
+// that is Brief is told Changes, the others Buckets; either way what is left out is as it was in the newest report that
+// was answered.
 type IndexerReport struct {
 	Node      index.NodeID   `json:"node"`
 	UUID      string         `json:"uuid"`
@@ -171,12 +177,14 @@ type IndexerReport struct {
 	// report.
 	Orphans     []Orphan `json:"orphans,omitempty"`
 	OrphanCount int      `json:"orphan_count,omitempty"`
-	// Packed is true of an indexer that reads HeldPacked; one of an earlier version does not say so. HeldHash is that of the
-	// newest list it has, 0 none.
+	// Faults are of documents with keys that cannot be stored here, in every report.
+	Faults []IndexFaults `json:"faults,omitempty"`
+	// Packed is true of an indexer that reads HeldPacked; one of an earlier version does not say so. HeldHash is that of
+	// the newest list it has, 0 none.
 	Packed   bool   `json:"packed,omitempty"`
 	HeldHash uint64 `json:"held_hash,string,omitempty"`
-	// Base is the sequence of the newest report that was answered, of which Changes tell the differences; 0 with Full. A leader
-	// whose newest report is another one takes nothing of them and asks for a full report.
+	// Base is the sequence of the newest report that was answered, of which Changes tell the differences; 0 with Full. A
+	// leader whose newest report is another one takes nothing of them and asks for a full report.
 	Base    uint64         `json:"base,omitempty"`
 	Changes []BucketChange `json:"changes,omitempty"`
 }
@@ -187,16 +195,17 @@ const MaxOrphans = 64
 // Orphan is a copy in an indexer's folder that definitions do not place there and never did as far as the indexer knows
 // (IM-8). It is kept, neither served nor fed.
 type Orphan struct {
-	Copy    index.CopyID  `json:"copy"`
-	Index   index.ID      `json:"index"` // 0: the folder is damaged
-	Slice   index.SliceID `json:"slice"`
-	Bucket  string        `json:"bucket"`
-	Bytes   uint64        `json:"bytes"`    // on disk
-	SinceMS int64         `json:"since_ms"` // Unix time by the indexer's clock: found under the present epoch by this process
-	LeftMS  int64         `json:"left_ms"`  // of its grace; 0: it may be dropped, -1: it is kept for ever
+	Copy   index.CopyID  `json:"copy"`
+	Index  index.ID      `json:"index"` // 0: the folder is damaged
+	Slice  index.SliceID `json:"slice"`
+	Bucket string        `json:"bucket"`
+	Bytes  uint64        `json:"bytes"` // on disk
+	// Unix time by the indexer's clock: found under the present epoch by this process
+	SinceMS int64 `json:"since_ms"`
+	LeftMS  int64 `json:"left_ms"` // of its grace; 0: it may be dropped, -1: it is kept for ever
 }
 
-// Held tells which nodes hold which stability timestamp of an index's copies, for scans.
+// Held returns which nodes hold which stability timestamp of an index's copies, for scans.
 type Held struct {
 	Copy index.CopyID `json:"copy"`
 	Node index.NodeID `json:"node"`

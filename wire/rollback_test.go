@@ -38,7 +38,8 @@ func TestRollbackAnswer(t *testing.T) {
 
 // TestRollbackAnswerOfOthers: vbuckets that the bucket does not have count for nothing.
 func TestRollbackAnswerOfOthers(t *testing.T) {
-	a := RollbackReply{Restart: []PollPosition{{VBucket: 1, Participant: true, HW: 5}, {VBucket: 9, Participant: true, HW: 6}, {VBucket: 0, HW: 7}}}
+	a := RollbackReply{Restart: []PollPosition{{VBucket: 1, Participant: true, HW: 5},
+		{VBucket: 9, Participant: true, HW: 6}, {VBucket: 0, HW: 7}}}
 	if got := a.Timestamp(2); !slices.Equal(got, []uint64{timestamp.Infinity, 5}) {
 		t.Errorf("%v", got)
 	}

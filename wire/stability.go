@@ -4,8 +4,8 @@ import (
 	"tidemark/timestamp"
 )
 
-// StabilityDelta tells a stability timestamp by what has changed since one that the receiver was told before: with 1,024
-// vbuckets the whole of it takes tens of kilobytes, most of them failover logs, which hardly ever change.
+// StabilityDelta tells a stability timestamp by what has changed since one that the receiver was told before: with
+// 1,024 vbuckets the whole of it takes tens of kilobytes, most of them failover logs, which hardly ever change.
 type StabilityDelta struct {
 	StabilityRef
 	BaseNumber uint64      `json:"base_number"` // of the same generation and rollback id
@@ -22,7 +22,8 @@ type LogUpdate struct {
 
 // Since gives s as a change of base; false when it has to be told whole.
 func (s *Stability) Since(base *Stability) (d StabilityDelta, ok bool) {
-	if s.Bucket != base.Bucket || s.Generation != base.Generation || s.RollbackID != base.RollbackID || len(s.Logs) != len(base.Logs) {
+	if s.Bucket != base.Bucket || s.Generation != base.Generation || s.RollbackID != base.RollbackID ||
+		len(s.Logs) != len(base.Logs) {
 		return d, false
 	}
 	delta, err := s.Vector.AppendDelta(nil, base.Vector)
@@ -40,9 +41,10 @@ func (s *Stability) Since(base *Stability) (d StabilityDelta, ok bool) {
 	return d, true
 }
 
-// apply gives the whole; false when base is not what d changes.
+// apply returns the whole; false when base is not what d changes.
 func (d *StabilityDelta) apply(base *Stability) (s Stability, ok bool) {
-	if d.Bucket != base.Bucket || d.Generation != base.Generation || d.RollbackID != base.RollbackID || d.BaseNumber != base.Number || d.BaseHash != base.Hash {
+	if d.Bucket != base.Bucket || d.Generation != base.Generation || d.RollbackID != base.RollbackID ||
+		d.BaseNumber != base.Number || d.BaseHash != base.Hash {
 		return s, false
 	}
 	v, rest, err := timestamp.ApplyDeltaShared(d.Delta, base.Vector)
@@ -62,12 +64,12 @@ func (d *StabilityDelta) apply(base *Stability) (s Stability, ok bool) {
 	return s, true
 }
 
-// Told is what a receiver of stability timestamps remembers, and a sender of one receiver: of each bucket the one that was
-// told last. What it gives out must not be changed.
+// Told is what a receiver of stability timestamps remembers, and a sender of one receiver: of each bucket the one that
+// was told last. What it gives out must not be changed.
 type Told map[string]Stability
 
-// maxTold bounds the buckets of which it is remembered what was told, those that are gone included; beyond it all are told
-// whole once.
+// maxTold bounds the buckets of which it is remembered what was told, those that are gone included; beyond it all are
+// told whole once.
 const maxTold = 1024
 
 // Remember notes what is known now.
@@ -87,7 +89,7 @@ func (t Told) Believe(base []Stability) {
 	}
 }
 
-// Brief gives a request that tells what req tells, as changes of t where it can be.
+// Brief returns a request that tells what req tells, as changes of t where it can be.
 func (t Told) Brief(req *StabilityRequest) *StabilityRequest {
 	brief := &StabilityRequest{Fence: req.Fence}
 	for i := range req.Stabilities {
@@ -103,7 +105,7 @@ func (t Told) Brief(req *StabilityRequest) *StabilityRequest {
 	return brief
 }
 
-// Take gives what a request tells, and the buckets of which a base was missing: the sender tells them whole.
+// Take returns what a request tells, and the buckets of which a base was missing: the sender tells them whole.
 func (t Told) Take(req *StabilityRequest) (all []Stability, missing []string) {
 	for i := range req.Stabilities {
 		t.Remember(&req.Stabilities[i])

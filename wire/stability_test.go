@@ -17,7 +17,8 @@ func stabilityOf(number uint64, seqnos ...uint64) Stability {
 	return s
 }
 
-// What is told as a change arrives as the whole; a receiver that was told something else in between, or nothing, says so.
+// What is told as a change arrives as the whole; a receiver that was told something else in between, or nothing, says
+// so.
 func TestStabilityDeltas(t *testing.T) {
 	first, second, third := stabilityOf(1, 10, 20, 0), stabilityOf(2, 10, 25, 3), stabilityOf(3, 11, 25, 3)
 	third.Logs = slices.Clone(second.Logs)
@@ -45,7 +46,8 @@ func TestStabilityDeltas(t *testing.T) {
 		s Stability
 	}{{d, second}, {e, third}} {
 		all, missing := told.Take(&StabilityRequest{Deltas: []StabilityDelta{want.d}})
-		if len(missing) != 0 || len(all) != 1 || !all[0].Vector.Equal(want.s.Vector) || all[0].StabilityRef != want.s.StabilityRef ||
+		if len(missing) != 0 || len(all) != 1 || !all[0].Vector.Equal(want.s.Vector) ||
+			all[0].StabilityRef != want.s.StabilityRef ||
 			!slices.EqualFunc(all[0].Logs, want.s.Logs, timestamp.FailoverLog.Equal) {
 			t.Fatalf("step %d: got %+v, missing %v, want %+v", i, all, missing, want.s)
 		}
@@ -57,13 +59,14 @@ func TestStabilityDeltas(t *testing.T) {
 	if !ok {
 		t.Fatal("no delta to itself")
 	}
-	if all, missing := told.Take(&StabilityRequest{Deltas: []StabilityDelta{again}}); len(missing) != 0 || len(all) != 1 || all[0].Number != 3 {
+	if all, missing := told.Take(&StabilityRequest{Deltas: []StabilityDelta{again}}); len(missing) != 0 || len(all) != 1 ||
+		all[0].Number != 3 {
 		t.Error(all, missing)
 	}
 }
 
-// A rollback, another generation, another number of vbuckets are told whole; a change that does not give what it names is
-// not believed.
+// A rollback, another generation, another number of vbuckets are told whole; a change that does not give what it names
+// is not believed.
 func TestStabilityDeltasThatCannotBe(t *testing.T) {
 	base := stabilityOf(5, 10, 20)
 	for name, change := range map[string]func(*Stability){
@@ -79,9 +82,12 @@ func TestStabilityDeltasThatCannotBe(t *testing.T) {
 	s := stabilityOf(6, 12, 20)
 	good, _ := s.Since(&base)
 	for name, change := range map[string]func(*StabilityDelta){
-		"hash": func(d *StabilityDelta) { d.Hash++ }, "base hash": func(d *StabilityDelta) { d.BaseHash++ }, "base number": func(d *StabilityDelta) { d.BaseNumber++ },
-		"cut short": func(d *StabilityDelta) { d.Delta = d.Delta[:len(d.Delta)-1] }, "too long": func(d *StabilityDelta) { d.Delta = append(slices.Clone(d.Delta), 0) },
-		"empty": func(d *StabilityDelta) { d.Delta = nil }, "log of no vbucket": func(d *StabilityDelta) { d.Logs = []LogUpdate{{VBucket: 2}} },
+		"hash": func(d *StabilityDelta) { d.Hash++ }, "base hash": func(d *StabilityDelta) { d.BaseHash++ },
+		"base number":       func(d *StabilityDelta) { d.BaseNumber++ },
+		"cut short":         func(d *StabilityDelta) { d.Delta = d.Delta[:len(d.Delta)-1] },
+		"too long":          func(d *StabilityDelta) { d.Delta = append(slices.Clone(d.Delta), 0) },
+		"empty":             func(d *StabilityDelta) { d.Delta = nil },
+		"log of no vbucket": func(d *StabilityDelta) { d.Logs = []LogUpdate{{VBucket: 2}} },
 	} {
 		d := good
 		change(&d)
@@ -109,6 +115,7 @@ func TestStabilityDeltaIsSmall(t *testing.T) {
 	second.Logs = first.Logs
 	d, ok := second.Since(&first)
 	if !ok || len(d.Logs) != 0 || len(d.Delta) > 3*1024+16 {
-		t.Errorf("the change takes %d bytes and %d logs, want 3 bytes for each vbucket at most and none", len(d.Delta), len(d.Logs))
+		t.Errorf("the change takes %d bytes and %d logs, want 3 bytes for each vbucket at most and none", len(d.Delta),
+			len(d.Logs))
 	}
 }

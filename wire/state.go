@@ -11,8 +11,8 @@ import (
 // ErrColumns is wrapped when the columns of a table have not the same number of rows.
 var ErrColumns = errors.New("columns of different length")
 
-// ProjectorState is all there is to see of a projector (PR-2). GET /v1/state. It is a picture of the moment; nothing in it
-// waits for data, for KV or for an indexer.
+// ProjectorState is all there is to see of a projector (PR-2). GET /v1/state. It is a picture of the moment; nothing in
+// it waits for data, for KV or for an indexer.
 type ProjectorState struct {
 	ID       index.ProjectorID `json:"id"`
 	BootID   string            `json:"boot_id"`
@@ -58,8 +58,8 @@ type BucketState struct {
 	Workers      []QueueFill             `json:"workers"` // blocks of events that wait for each
 }
 
-// Columns checks that each column has a row for every vbucket, as a receiver must before it reads them side by side. Errors
-// wrap ErrColumns and name the column.
+// Columns checks that each column has a row for every vbucket, as a receiver must before it reads them side by side.
+// Errors wrap ErrColumns and name the column.
 func (b *BucketState) Columns() error {
 	for _, c := range []struct {
 		name string

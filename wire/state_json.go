@@ -10,9 +10,9 @@ import (
 	"tidemark/timestamp"
 )
 
-// AppendJSON appends the state as JSON, the same as encoding/json does but for white space: each column of vbuckets is on one
-// line. It costs a tenth of encoding/json's work, which with 1,024 vbuckets and many indexes would take longer than
-// PR-2 lets an answer take. Error: a value that has no JSON form, which no field has.
+// AppendJSON appends the state as JSON, the same as encoding/json does but for white space: each column of vbuckets is
+// on one line. It costs a tenth of encoding/json's work, which with 1,024 vbuckets and many indexes would take longer
+// than PR-2 lets an answer take. Error: a value that has no JSON form, which no field has.
 func (s *ProjectorState) AppendJSON(dst []byte) ([]byte, error) {
 	f := fields{dst: slices.Grow(dst, s.sizeHint())}
 	f.object(func(f *fields) {

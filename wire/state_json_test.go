@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// fill gives every field of a value something else than zero: lists get two elements.
+// fill returns every field of a value something else than zero: lists get two elements.
 func fill(v reflect.Value, n *int) {
 	*n++
 	switch v.Kind() {

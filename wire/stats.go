@@ -2,8 +2,8 @@ package wire
 
 import "tidemark/index"
 
-// IndexerStats are the figures of an indexer (GET /v1/stats of its admin port), with the names that users of such indexes
-// know. Sizes are bytes; durations are nanoseconds, points in time nanoseconds of Unix time.
+// IndexerStats are the figures of an indexer (GET /v1/stats of its admin port), with the names that users of such
+// indexes know. Sizes are bytes; durations are nanoseconds, points in time nanoseconds of Unix time.
 type IndexerStats struct {
 	Node     index.NodeID `json:"node"`
 	Name     string       `json:"name"`
@@ -12,9 +12,10 @@ type IndexerStats struct {
 	Health   string       `json:"health,omitempty"` // what is wrong with it
 	UptimeMS int64        `json:"uptime_ms"`
 
-	MemoryQuota        uint64 `json:"memory_quota"`         // queues, cache and what is not yet written together
-	MemoryUsed         uint64 `json:"memory_used"`          // part of the quota that is in use
-	MemoryRSS          uint64 `json:"memory_rss"`           // resident memory of the process; 0 where the system does not tell
+	MemoryQuota uint64 `json:"memory_quota"` // queues, cache and what is not yet written together
+	MemoryUsed  uint64 `json:"memory_used"`  // part of the quota that is in use
+	// resident memory of the process; 0 where the system does not tell
+	MemoryRSS          uint64 `json:"memory_rss"`
 	MemoryNearQuota    bool   `json:"memory_near_quota"`    // the quota is nearly used up
 	MemoryUsedQueue    uint64 `json:"memory_used_queue"`    // events that are not applied
 	MemoryUsedStorage  uint64 `json:"memory_used_storage"`  // cache, and what is applied and not yet written

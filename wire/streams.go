@@ -48,7 +48,8 @@ func (t *RestartTimestamp) Add(s StreamStart) {
 		w = timestamp.Window{}
 	}
 	t.SnapStarts, t.SnapEnds = sparse(t.SnapStarts, n, w.Start), sparse(t.SnapEnds, n, w.End)
-	t.Ends, t.Branches, t.Previous = sparse(t.Ends, n, s.End), sparse(t.Branches, n, s.Branch), sparse(t.Previous, n, s.Previous)
+	t.Ends, t.Branches, t.Previous = sparse(t.Ends, n, s.End), sparse(t.Branches, n, s.Branch),
+		sparse(t.Previous, n, s.Previous)
 }
 
 // sparse appends v to a column of n entries that is nil as long as all are 0.
@@ -62,7 +63,7 @@ func sparse(column []uint64, n int, v uint64) []uint64 {
 	return append(column, v)
 }
 
-// At gives an entry of a timestamp that Check has found to be one.
+// At returns an entry of a timestamp that Check has found to be one.
 func (t *RestartTimestamp) At(i int) StreamStart {
 	at := func(column []uint64) uint64 {
 		if len(column) == 0 {
@@ -70,7 +71,8 @@ func (t *RestartTimestamp) At(i int) StreamStart {
 		}
 		return column[i]
 	}
-	s := StreamStart{VBucket: t.VBuckets[i], VBUUID: t.VBUUIDs[i], Seqno: t.Seqnos[i], End: at(t.Ends), Branch: at(t.Branches), Previous: at(t.Previous),
+	s := StreamStart{VBucket: t.VBuckets[i], VBUUID: t.VBUUIDs[i], Seqno: t.Seqnos[i], End: at(t.Ends),
+		Branch: at(t.Branches), Previous: at(t.Previous),
 		Window: timestamp.Window{Start: at(t.SnapStarts), End: at(t.SnapEnds)}}
 	if s.Window == (timestamp.Window{}) {
 		s.Window = timestamp.Window{Start: s.Seqno, End: s.Seqno}
@@ -89,10 +91,12 @@ func (t *RestartTimestamp) Check() error {
 		name   string
 		length int
 		must   bool
-	}{{"vbuuids", len(t.VBUUIDs), true}, {"seqnos", len(t.Seqnos), true}, {"snap_starts", len(t.SnapStarts), false}, {"snap_ends", len(t.SnapEnds), false},
+	}{{"vbuuids", len(t.VBUUIDs), true}, {"seqnos", len(t.Seqnos), true}, {"snap_starts", len(t.SnapStarts), false},
+		{"snap_ends", len(t.SnapEnds), false},
 		{"ends", len(t.Ends), false}, {"branches", len(t.Branches), false}, {"previous", len(t.Previous), false}} {
 		if c.length != n && (c.must || c.length > 0) {
-			return fmt.Errorf("%w: %d %s for %d vbuckets; each column has one for each, or is left out where it may be", timestamp.ErrLength, c.length, c.name, n)
+			return fmt.Errorf("%w: %d %s for %d vbuckets; each column has one for each, or is left out where it may be",
+				timestamp.ErrLength, c.length, c.name, n)
 		}
 	}
 	var seen [timestamp.MaxVBuckets]bool
@@ -100,13 +104,16 @@ func (t *RestartTimestamp) Check() error {
 		s := t.At(i)
 		switch {
 		case int(s.VBucket) >= timestamp.MaxVBuckets:
-			return fmt.Errorf("%w: vbucket %d, the highest there can be is %d", timestamp.ErrLength, s.VBucket, timestamp.MaxVBuckets-1)
+			return fmt.Errorf("%w: vbucket %d, the highest there can be is %d", timestamp.ErrLength, s.VBucket,
+				timestamp.MaxVBuckets-1)
 		case seen[s.VBucket]:
 			return fmt.Errorf("%w: vbucket %d is named twice", timestamp.ErrLength, s.VBucket)
 		case s.Seqno < s.Window.Start || s.Seqno > s.Window.End:
-			return fmt.Errorf("%w: vbucket %d: seqno %d lies outside its snapshot %d to %d", timestamp.ErrCorrupt, s.VBucket, s.Seqno, s.Window.Start, s.Window.End)
+			return fmt.Errorf("%w: vbucket %d: seqno %d lies outside its snapshot %d to %d", timestamp.ErrCorrupt, s.VBucket,
+				s.Seqno, s.Window.Start, s.Window.End)
 		case s.End != 0 && s.End < s.Seqno:
-			return fmt.Errorf("%w: vbucket %d: it ends at %d, before its start %d", timestamp.ErrCorrupt, s.VBucket, s.End, s.Seqno)
+			return fmt.Errorf("%w: vbucket %d: it ends at %d, before its start %d", timestamp.ErrCorrupt, s.VBucket, s.End,
+				s.Seqno)
 		}
 		seen[s.VBucket] = true
 	}
@@ -124,12 +131,14 @@ const MaintenanceTopic = "/maintenance"
 
 // StreamRequest opens streams, in one of the three forms of PR-11. POST /v1/streams.
 //
-//  1. Topic /maintenance: {bucket → restart timestamp}, from the leader, of all projectors: each starts what it hosts. An
+//  1. Topic /maintenance: {bucket → restart timestamp}, from the leader, of all projectors: each starts what it hosts.
+//     An
 //     active stream of a vbucket and a lower incarnation is shut down and restarted, the others are untouched (PR-13).
 //  2. Topic /backfill/<id>: {bucket → start and end timestamp, index ids}, to one endpoint.
 //  3. Topic /catchup/<indexer>/<id>: the same, and the indexer's id.
 //
-// A request for a side topic (forms 2 and 3) that is open replaces it; a side stream ends by itself at the end timestamp.
+// A request for a side topic (forms 2 and 3) that is open replaces it; a side stream ends by itself at the end
+// timestamp.
 type StreamRequest struct {
 	// Fence is the leader's; who asks for a side stream fills in ClusterID alone.
 	Fence Fence  `json:"fence"`
@@ -155,11 +164,14 @@ type SideTarget struct {
 	Copies   []index.CopyID `json:"copies,omitempty"`
 	Revision uint64         `json:"revision,omitempty"` // definitions revision that has them, at least
 	Node     index.NodeID   `json:"node"`               // 0 for a subscriber that is no indexer
-	BootID   string         `json:"boot_id,omitempty"`  // of the asking process: streams of an earlier one of the same node end
-	Endpoint string         `json:"endpoint"`           // host:port of the data port
-	// RetryForever keeps the stream, and the attempts to reach Endpoint, until it is stopped or replaced (RT-5). Else it is
-	// given up when nothing has moved for a minute, unless all that there is was taken and it has no end.
+	// of the asking process: streams of an earlier one of the same node end
+	BootID   string `json:"boot_id,omitempty"`
+	Endpoint string `json:"endpoint"` // host:port of the data port
+	// RetryForever keeps the stream, and the attempts to reach Endpoint, until it is stopped or replaced (RT-5). Else it
+	// is given up when nothing has moved for a minute, unless all that there is was taken and it has no end.
 	RetryForever bool `json:"retry_forever,omitempty"`
+	// Sums, with Copies: the end of each stream says how many keys were evaluated for them, and sums up their hashes.
+	Sums bool `json:"sums,omitempty"`
 }
 
 // StartOutcome tells what became of one StreamStart.
@@ -175,8 +187,8 @@ const (
 	StartFailed   StartOutcome = "failed"   // see Detail; ask again
 )
 
-// StartResult is the outcome for one vbucket, the end of its handshake (PR-12). Of VBucketLog only VBucket is sure to be
-// there; the rest is when the stream has begun, KV answered ROLLBACK, or has failed over.
+// StartResult is the outcome for one vbucket, the end of its handshake (PR-12). Of VBucketLog only VBucket is sure to
+// be there; the rest is when the stream has begun, KV answered ROLLBACK, or has failed over.
 type StartResult struct {
 	VBucketLog
 	Outcome StartOutcome `json:"outcome"`
@@ -205,9 +217,9 @@ type StreamOutcome struct {
 	Detail      string        `json:"detail,omitempty"`
 }
 
-// Activation is the activation timestamp of indexes that joined a bucket's maintenance streams together: of each vbucket
-// listed, everything above its seqno is evaluated for them (docs/architecture.md, "Joining a running stream"). Slices go
-// by what comes in band; this is for those who watch.
+// Activation is the activation timestamp of indexes that joined a bucket's maintenance streams together: of each
+// vbucket listed, everything above its seqno is evaluated for them (docs/architecture.md, "Joining a running stream").
+// Slices go by what comes in band; this is for those who watch.
 type Activation struct {
 	Revision uint64     `json:"revision"` // of the definitions that brought them
 	Indexes  []index.ID `json:"indexes"`
@@ -225,8 +237,8 @@ type StreamStop struct {
 	Incarnation index.Incarnation `json:"incarnation"`
 }
 
-// Subscribe asks a projector for a bucket's KeyVersions, for an external subscriber (RT-9). POST /v1/topics. It is form 2
-// of StreamRequest with what the projector knows filled in: all keys of the indexes go to Endpoint as slice 0.
+// Subscribe asks a projector for a bucket's KeyVersions, for an external subscriber (RT-9). POST /v1/topics. It is form
+// 2 of StreamRequest with what the projector knows filled in: all keys of the indexes go to Endpoint as slice 0.
 type Subscribe struct {
 	// ID makes the topic: /backfill/<ID>. A request for an open one replaces it.
 	ID         string `json:"id"`

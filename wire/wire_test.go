@@ -37,7 +37,8 @@ func TestAFenceNeverMovesBack(t *testing.T) {
 
 func TestStabilityRefsAreOrderedByGenerationRollbackNumber(t *testing.T) {
 	order := []StabilityRef{
-		{Generation: 1, RollbackID: 0, Number: 9}, {Generation: 1, RollbackID: 1, Number: 2}, {Generation: 1, RollbackID: 1, Number: 3},
+		{Generation: 1, RollbackID: 0, Number: 9}, {Generation: 1, RollbackID: 1, Number: 2},
+		{Generation: 1, RollbackID: 1, Number: 3},
 		{Generation: 2, RollbackID: 0, Number: 1},
 	}
 	for i, a := range order {

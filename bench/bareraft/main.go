@@ -1,5 +1,6 @@
-// Command bareraft is the yardstick for DDL: the least program that replicates what it is POSTed over hashicorp/raft and
-// raft-boltdb, with the settings of package consensus, and answers 200 when a majority has it. Its state machine counts.
+// Command bareraft is the yardstick for DDL: the least program that replicates what it is POSTed over hashicorp/raft
+// and raft-boltdb, with the settings of package consensus, and answers 200 when a majority has it. Its state machine
+// counts.
 //
 // It promises nothing else: no batching of its own, no ledger, no reads, no duties. Only the benchmarks run it.
 //

@@ -23,8 +23,8 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
-	"tidemark/internal/testcluster"
-	"tidemark/kvclient"
+	"tidemark/internal/testing/testcluster"
+	"tidemark/kv/kvclient"
 )
 
 var (
@@ -129,8 +129,8 @@ func (r *rival) scans(ctx context.Context, sides []side) {
 	}
 }
 
-// settle waits until a side's servers have done what updates have left to do, as compactions: until they take less than a tenth of a
-// processor for a second, or for 30 s. PostgreSQL has been vacuumed.
+// settle waits until a side's servers have done what updates have left to do, as compactions: until they take less than
+// a tenth of a processor for a second, or for 30 s. PostgreSQL has been vacuumed.
 func (r *rival) settle(ctx context.Context, s *side) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -217,11 +217,11 @@ func (r *rival) burst(ctx context.Context, s *side, connections int, into *burst
 	}
 }
 
-// BenchmarkPostgres: one index of a bucket that is loaded, first by PostgreSQL fed from the nodes' DCP streams, then by the
-// product: catch-up over the stored documents, random updates as fast as KV takes them, scans of 100 rows by turns, and a
-// second index. The KV nodes and the generator of updates are left out of the CPU figures on both sides; the sink is a
-// process of its own and counts on PostgreSQL's side. Of the scans, the clients count too. On a machine without PostgreSQL
-// the product is measured alone.
+// BenchmarkPostgres: one index of a bucket that is loaded, first by PostgreSQL fed from the nodes' DCP streams, then by
+// the product: catch-up over the stored documents, random updates as fast as KV takes them, scans of 100 rows by turns,
+// and a second index. The KV nodes and the generator of updates are left out of the CPU figures on both sides; the sink
+// is a process of its own and counts on PostgreSQL's side. Of the scans, the clients count too. On a machine without
+// PostgreSQL the product is measured alone.
 func BenchmarkPostgres(b *testing.B) {
 	ctx, cancel := context.WithTimeout(b.Context(), 50*time.Minute)
 	defer cancel()
@@ -266,11 +266,12 @@ func product(b *testing.B) {
 // productEnv names a program that testcluster runs instead of building one.
 const productEnv = "TIDEMARK_TEST_BINARY"
 
-// startSink runs the sink until stop is called, and gives its pid and what it has applied.
+// startSink runs the sink until stop is called, and returns its pid and what it has applied.
 func (r *rival) startSink(ctx context.Context) (pid int, applied *atomic.Uint64, stop func()) {
 	m := r.up.Manifest()
 	cmd := exec.CommandContext(ctx, os.Args[0])
-	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s %s %s %d", sinkEnv, r.pg.socket, m.KV[0].Memcached, m.KVUser, m.KVPassword, m.Bucket, r.pg.port))
+	cmd.Env = append(os.Environ(), fmt.Sprintf("%s=%s %s %s %s %s %d", sinkEnv, r.pg.socket, m.KV[0].Memcached, m.KVUser,
+		m.KVPassword, m.Bucket, r.pg.port))
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		r.b.Fatal(err)

@@ -11,13 +11,14 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/internal/testcluster"
+	"tidemark/internal/testing/testcluster"
 )
 
 var (
-	liveBinaries = flag.String("live.binaries", "", "binaries of the product, separated by commas, that BenchmarkLive compares by turns; empty: the present source")
-	liveRounds   = flag.Int("live.rounds", 5, "rounds of -postgres.updates updates for each binary")
-	liveRate     = flag.Int("live.rate", 0, "updates a second, 0: as fast as KV takes them")
+	liveBinaries = flag.String("live.binaries", "", "binaries of the product, separated by commas, that BenchmarkLive "+
+		"compares by turns; empty: the present source")
+	liveRounds = flag.Int("live.rounds", 5, "rounds of -postgres.updates updates for each binary")
+	liveRate   = flag.Int("live.rate", 0, "updates a second, 0: as fast as KV takes them")
 )
 
 // profileEnv names the folder that profiles are written to, by bench/profiled in the product's place.
@@ -61,8 +62,8 @@ func (r *rival) profiled(s syscall.Signal) {
 	}
 }
 
-// BenchmarkLive is the product's part of BenchmarkPostgres alone: catch-up, then rounds of live updates, with the CPU per
-// document of each role. With several binaries their rounds take turns, each on a cluster of its own.
+// BenchmarkLive is the product's part of BenchmarkPostgres alone: catch-up, then rounds of live updates, with the CPU
+// per document of each role. With several binaries their rounds take turns, each on a cluster of its own.
 func BenchmarkLive(b *testing.B) {
 	ctx, cancel := context.WithTimeout(b.Context(), 50*time.Minute)
 	defer cancel()
@@ -105,7 +106,8 @@ func (r *rival) liveRound(ctx context.Context, side int, round uint64) {
 	r.paced(ctx, 1<<21+round)
 	r.count(ctx, "by_name")
 	r.profiled(syscall.SIGUSR2)
-	line := fmt.Sprintf("binary %d round %d: %6.0f docs/s, µs/doc", side, round, float64(*pgUpdates)/time.Since(began).Seconds())
+	line := fmt.Sprintf("binary %d round %d: %6.0f docs/s, µs/doc", side, round,
+		float64(*pgUpdates)/time.Since(began).Seconds())
 	var own time.Duration
 	for i := range roles {
 		used := roles[i].cpu() - before[i]

@@ -22,15 +22,16 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"tidemark/feed"
-	"tidemark/internal/testcluster"
-	"tidemark/mcbp"
+	"tidemark/internal/testing/testcluster"
+	"tidemark/kv/mcbp"
+	"tidemark/projector/feed"
 )
 
-var pgPrograms = flag.String("postgres", "", "folder with PostgreSQL's initdb and postgres; none: that of Debian's newest package")
+var pgPrograms = flag.String("postgres", "", "folder with PostgreSQL's initdb and postgres; none: that of Debian's "+
+	"newest package")
 
-// sinkEnv makes the test binary the sink, in a process of its own, so that the generator's CPU does not count as the sink's:
-// the server's socket, the KV node's address, user, password and bucket, and the server's port.
+// sinkEnv makes the test binary the sink, in a process of its own, so that the generator's CPU does not count as the
+// sink's: the server's socket, the KV node's address, user, password and bucket, and the server's port.
 const sinkEnv = "TIDEMARK_BENCH_SINK"
 
 func TestMain(m *testing.M) {
@@ -46,11 +47,13 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// pgSettings are those of the tuned server. Nothing is synced, and the table is unlogged: KV has the truth, as it has for an
-// indexer.
+// pgSettings are those of the tuned server. Nothing is synced, and the table is unlogged: KV has the truth, as it has
+// for an indexer.
 var pgSettings = []string{
-	"listen_addresses='127.0.0.1'", "shared_buffers=1GB", "work_mem=128MB", "maintenance_work_mem=512MB", "synchronous_commit=off", "fsync=off", "full_page_writes=off",
-	"wal_level=minimal", "max_wal_senders=0", "max_wal_size=8GB", "checkpoint_timeout=1h", "autovacuum_naptime=10s", "jit=off", "huge_pages=off",
+	"listen_addresses='127.0.0.1'", "shared_buffers=1GB", "work_mem=128MB", "maintenance_work_mem=512MB",
+	"synchronous_commit=off", "fsync=off", "full_page_writes=off",
+	"wal_level=minimal", "max_wal_senders=0", "max_wal_size=8GB", "checkpoint_timeout=1h", "autovacuum_naptime=10s",
+	"jit=off", "huge_pages=off",
 }
 
 const pgSchema = `CREATE UNLOGGED TABLE docs (id text COLLATE "C" PRIMARY KEY, seqno bigint NOT NULL, name text COLLATE "C") WITH (fillfactor = 70);
@@ -81,11 +84,12 @@ func postgresPrograms(b *testing.B) (string, bool) {
 			return dir, true
 		}
 	}
-	b.Logf("no initdb and postgres in %q: its figures are left out. On Debian: apt-get install postgresql; else -postgres FOLDER", dirs)
+	b.Logf("no initdb and postgres in %q: its figures are left out. On Debian: apt-get install postgresql; else "+
+		"-postgres FOLDER", dirs)
 	return "", false
 }
 
-// majorOf gives 15 of /usr/lib/postgresql/15/bin.
+// majorOf returns 15 of /usr/lib/postgresql/15/bin.
 func majorOf(dir string) int {
 	n, _ := strconv.Atoi(filepath.Base(filepath.Dir(dir)))
 	return n
@@ -112,7 +116,8 @@ func startPostgres(ctx context.Context, b *testing.B, programs string) *postgres
 		attr.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
 	}
 	data := filepath.Join(dir, "data")
-	initdb := exec.CommandContext(ctx, filepath.Join(programs, "initdb"), "-D", data, "-A", "trust", "-U", "bench", "-E", "UTF8", "--locale=C", "-N")
+	initdb := exec.CommandContext(ctx, filepath.Join(programs, "initdb"), "-D", data, "-A", "trust", "-U", "bench", "-E",
+		"UTF8", "--locale=C", "-N")
 	initdb.SysProcAttr, initdb.Dir = attr, dir
 	if out, err := initdb.CombinedOutput(); err != nil {
 		b.Fatalf("initdb: %v\n%s", err, out)
@@ -165,7 +170,7 @@ func (p *postgres) dial(ctx context.Context, host string) (*pgx.Conn, error) {
 	return pgx.Connect(ctx, fmt.Sprintf("host=%s port=%d user=bench dbname=postgres sslmode=disable", host, p.port))
 }
 
-// freePort gives one that nobody listens on now.
+// freePort returns one that nobody listens on now.
 func freePort(b *testing.B) int {
 	b.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -189,8 +194,8 @@ type row struct {
 	gone     bool
 }
 
-// sink is a consumer of one KV node's DCP: each batch goes by COPY into a temporary table, and from there into docs. After
-// each it prints the sum of the seqnos that it has applied, over all vbuckets.
+// sink is a consumer of one KV node's DCP: each batch goes by COPY into a temporary table, and from there into docs.
+// After each it prints the sum of the seqnos that it has applied, over all vbuckets.
 type sink struct {
 	conn     *feed.Conn
 	pg       *pgx.Conn
@@ -219,7 +224,8 @@ func runSink(args []string) error {
 	if _, err = s.pg.Exec(ctx, `CREATE TEMP TABLE batch (id text COLLATE "C", seqno bigint, name text COLLATE "C", gone boolean)`); err != nil {
 		return err
 	}
-	s.conn, err = feed.Dial(ctx, feed.Config{Addr: args[1], User: args[2], Password: args[3], Bucket: args[4], Name: "postgres-sink"})
+	s.conn, err = feed.Dial(ctx, feed.Config{Addr: args[1], User: args[2], Password: args[3], Bucket: args[4],
+		Name: "postgres-sink"})
 	if err != nil {
 		return err
 	}
@@ -296,10 +302,11 @@ func (s *sink) apply(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	_, err = tx.CopyFrom(ctx, pgx.Identifier{"batch"}, []string{"id", "seqno", "name", "gone"}, pgx.CopyFromSlice(len(s.rows), func(i int) ([]any, error) {
-		r := &s.rows[i]
-		return []any{r.id, r.seqno, r.name, r.gone}, nil
-	}))
+	_, err = tx.CopyFrom(ctx, pgx.Identifier{"batch"}, []string{"id", "seqno", "name", "gone"},
+		pgx.CopyFromSlice(len(s.rows), func(i int) ([]any, error) {
+			r := &s.rows[i]
+			return []any{r.id, r.seqno, r.name, r.gone}, nil
+		}))
 	for _, text := range []string{
 		`INSERT INTO docs SELECT id, seqno, name FROM batch WHERE NOT gone
 			ON CONFLICT (id) DO UPDATE SET seqno = excluded.seqno, name = excluded.name WHERE docs.seqno < excluded.seqno`,

@@ -22,8 +22,8 @@ import (
 	"github.com/hashicorp/go-hclog"
 	bolt "go.etcd.io/bbolt"
 
+	"tidemark/indexer/storage"
 	"tidemark/ingest"
-	"tidemark/storage"
 )
 
 var (
@@ -35,9 +35,9 @@ var (
 
 const vbuckets = 1024
 
-// store is an index with its back index. Flush applies one batch of updates, of which each document has one: it finds the
-// old key, removes its row, and writes the new row and the back entry. Nothing is synced to disk for it: what a crash takes
-// is streamed again.
+// store is an index with its back index. Flush applies one batch of updates, of which each document has one: it finds
+// the old key, removes its row, and writes the new row and the back entry. Nothing is synced to disk for it: what a
+// crash takes is streamed again.
 type store interface {
 	Flush([]storage.Update) error
 	// Persist writes what is only in memory.
@@ -69,7 +69,8 @@ func openTidemark(dir string) (store, error) {
 	if err != nil {
 		return nil, err
 	}
-	slice, err := s.Create(storage.Meta{Copy: 1, Index: 1, Bucket: "b", BucketUUID: "u", VBuckets: vbuckets, Desc: []bool{false}})
+	slice, err := s.Create(storage.Meta{Copy: 1, Index: 1, Bucket: "b", BucketUUID: "u", VBuckets: vbuckets,
+		Desc: []bool{false}})
 	if err != nil {
 		return nil, errors.Join(err, s.Close())
 	}
@@ -82,7 +83,8 @@ func (s *tidemark) Flush(updates []storage.Update) error {
 		s.at[updates[i].VBucket] = updates[i].Seqno
 	}
 	for v, q := range s.at {
-		b.Positions = append(b.Positions, storage.VBPosition{VBucket: uint16(v), Position: ingest.Position{VBUUID: 77, Main: q}})
+		b.Positions = append(b.Positions, storage.VBPosition{VBucket: uint16(v),
+			Position: ingest.Position{VBUUID: 77, Main: q}})
 	}
 	return s.slice.Flush(context.Background(), b)
 }
@@ -121,7 +123,7 @@ func entry(u *storage.Update) []byte {
 	return append(binary.AppendUvarint(nil, u.Seqno), u.Keys[0]...)
 }
 
-// old gives the row to be removed for an update whose document has this entry; false when it is newer.
+// old returns the row to be removed for an update whose document has this entry; false when it is newer.
 func old(u *storage.Update, entry []byte) (row []byte, newer bool) {
 	seqno, n := binary.Uvarint(entry)
 	if n <= 0 || seqno >= u.Seqno {
@@ -161,8 +163,10 @@ func changes(updates []storage.Update, get func(key []byte, fn func(value []byte
 type barePebble struct{ db *pebble.DB }
 
 func openPebble(dir string) (store, error) {
-	o := &pebble.Options{DisableWAL: true, Cache: pebble.NewCache(512 << 20), MemTableSize: 64 << 20, MemTableStopWritesThreshold: 4, L0CompactionThreshold: 8,
-		L0StopWritesThreshold: 1000, LBaseMaxBytes: 64 << 20, FlushSplitBytes: 16 << 20, FormatMajorVersion: pebble.FormatValueSeparation, Logger: quiet{}}
+	o := &pebble.Options{DisableWAL: true, Cache: pebble.NewCache(512 << 20), MemTableSize: 64 << 20,
+		MemTableStopWritesThreshold: 4, L0CompactionThreshold: 8,
+		L0StopWritesThreshold: 1000, LBaseMaxBytes: 64 << 20, FlushSplitBytes: 16 << 20,
+		FormatMajorVersion: pebble.FormatValueSeparation, Logger: quiet{}}
 	defer o.Cache.Unref()
 	o.Experimental.EnableColumnarBlocks = func() bool { return false }
 	for i := range o.TargetFileSizes {
@@ -230,7 +234,8 @@ func (s *barePebble) Scan(from []byte, n int, row func([]byte)) error {
 
 func (s *barePebble) Close() error { return s.db.Close() }
 
-// onBadger writes by a WriteBatch, which splits what is too large for one of its transactions (a batch is not atomic then).
+// onBadger writes by a WriteBatch, which splits what is too large for one of its transactions (a batch is not atomic
+// then).
 type onBadger struct{ db *badger.DB }
 
 func openBadger(dir string) (store, error) {
@@ -296,7 +301,8 @@ type onBolt struct{ db *bolt.DB }
 var bucketName = []byte("index")
 
 func openBolt(dir string) (store, error) {
-	db, err := bolt.Open(filepath.Join(dir, "index.db"), 0o600, &bolt.Options{NoSync: true, NoFreelistSync: true, FreelistType: bolt.FreelistMapType})
+	db, err := bolt.Open(filepath.Join(dir, "index.db"), 0o600, &bolt.Options{NoSync: true, NoFreelistSync: true,
+		FreelistType: bolt.FreelistMapType})
 	if err != nil {
 		return nil, err
 	}
@@ -357,7 +363,8 @@ func update(doc, version uint64) storage.Update {
 			x /= 26
 		}
 	}
-	return storage.Update{VBucket: uint16(doc % vbuckets), DocID: fmt.Appendf(nil, "user:%015d", doc), Seqno: version + 1, Keys: [][]byte{append(key, "@mail.com\x00"...)}}
+	return storage.Update{VBucket: uint16(doc % vbuckets), DocID: fmt.Appendf(nil, "user:%015d", doc), Seqno: version + 1,
+		Keys: [][]byte{append(key, "@mail.com\x00"...)}}
 }
 
 // history gives batches: all documents in order, then random ones, each document once in a batch.
@@ -408,9 +415,10 @@ func diskBytes(dir string) (sum int64, err error) {
 	return sum, err
 }
 
-// BenchmarkStores: the same batches into each store, one index of one key with its back index: 200,000 documents in order
-// (build), then random updates that change the key. The CPU figures hold everything that the process does until the store is
-// closed, compactions included, but not the making of the batches. Scans are of 100 rows from a random key on.
+// BenchmarkStores: the same batches into each store, one index of one key with its back index: 200,000 documents in
+// order (build), then random updates that change the key. The CPU figures hold everything that the process does until
+// the store is closed, compactions included, but not the making of the batches. Scans are of 100 rows from a random key
+// on.
 func BenchmarkStores(b *testing.B) {
 	for _, s := range stores {
 		b.Run(s.name, func(b *testing.B) {

@@ -50,7 +50,8 @@ func processOf(pid int) (p process, ok bool) {
 		return p, false
 	}
 	n := func(i int) int { v, _ := strconv.Atoi(f[i]); return v }
-	return process{parent: n(1), own: time.Duration(n(11)+n(12)) * clockTick, children: time.Duration(n(13)+n(14)) * clockTick}, true
+	return process{parent: n(1), own: time.Duration(n(11)+n(12)) * clockTick,
+		children: time.Duration(n(13)+n(14)) * clockTick}, true
 }
 
 // familyCPU is the processor time of a process and of all below it, those that have ended included.

@@ -45,7 +45,8 @@ func (c *component) open(w *world) error {
 	if err != nil {
 		return fmt.Errorf("listener of a component: %w", err)
 	}
-	c.w, c.url, c.listener, c.managers, c.wake = w, "http://"+l.Addr().String(), l, managerclient.New(w.managers, nil), make(chan struct{}, 1)
+	c.w, c.url, c.listener, c.managers, c.wake = w, "http://"+l.Addr().String(), l, managerclient.New(w.managers, nil),
+		make(chan struct{}, 1)
 	return nil
 }
 
@@ -89,7 +90,8 @@ func (c *component) definitions(_ context.Context, req *wire.Definitions) (*wire
 }
 
 // change is definitions told by what has changed; the list is nil when another one is here.
-func (c *component) change(ctx context.Context, req *wire.DefinitionsChange) (*wire.Definitions, *wire.DefinitionsReply, error) {
+func (c *component) change(ctx context.Context, req *wire.DefinitionsChange) (*wire.Definitions, *wire.DefinitionsReply,
+	error) {
 	c.mu.Lock()
 	base := c.defs
 	c.mu.Unlock()
@@ -117,7 +119,8 @@ func (c *component) nudge() {
 }
 
 // report calls send now and then until ctx ends; send is false when the leader does not know us.
-func (c *component) report(ctx context.Context, register func(context.Context) error, send func(context.Context) (bool, error)) error {
+func (c *component) report(ctx context.Context, register func(context.Context) error,
+	send func(context.Context) (bool, error)) error {
 	tick := time.NewTicker(reportEvery)
 	defer tick.Stop()
 	for known := false; ctx.Err() == nil; {
@@ -179,29 +182,33 @@ func (w *world) projector(number, of int) (*projector, error) {
 // Run serves and reports until ctx ends.
 func (p *projector) Run(ctx context.Context) error {
 	m := http.NewServeMux()
-	m.HandleFunc("PUT /v1/hello", rpc.Handle(rpc.MaxControlBody, func(_ context.Context, req *wire.HelloRequest) (*wire.ProjectorHello, error) {
-		if err := p.hello(req); err != nil {
-			return nil, err
-		}
-		r, _ := p.state("", nil)
-		return &wire.ProjectorHello{Report: *r}, nil
-	}))
+	m.HandleFunc("PUT /v1/hello", rpc.Handle(rpc.MaxControlBody,
+		func(_ context.Context, req *wire.HelloRequest) (*wire.ProjectorHello, error) {
+			if err := p.hello(req); err != nil {
+				return nil, err
+			}
+			r, _ := p.state("", nil)
+			return &wire.ProjectorHello{Report: *r}, nil
+		}))
 	m.HandleFunc("PUT /v1/definitions", rpc.Handle(rpc.MaxControlBody, p.definitions))
-	m.HandleFunc("POST /v1/definitions:change", rpc.Handle(rpc.MaxControlBody, func(ctx context.Context, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
-		_, reply, err := p.change(ctx, req)
-		return reply, err
-	}))
+	m.HandleFunc("POST /v1/definitions:change", rpc.Handle(rpc.MaxControlBody,
+		func(ctx context.Context, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
+			_, reply, err := p.change(ctx, req)
+			return reply, err
+		}))
 	m.HandleFunc("POST /v1/bucket", rpc.Handle(rpc.MaxControlBody, p.bucket))
 	m.HandleFunc("POST /v1/failoverlogs", rpc.Handle(rpc.MaxControlBody, p.logs))
 	m.HandleFunc("POST /v1/streams", rpc.Handle(rpc.MaxControlBody, p.start))
-	m.HandleFunc("POST /v1/streams:stop", rpc.Handle(rpc.MaxControlBody, func(_ context.Context, req *wire.StreamStop) (*wire.OK, error) {
-		return &wire.OK{}, p.admit(req.Fence)
-	}))
-	m.HandleFunc("POST /v1/sync", rpc.Handle(rpc.MaxControlBody, func(_ context.Context, req *wire.SyncRequest) (*wire.ProjectorReport, error) {
-		p.w.requests.Add(1)
-		r, _ := p.state(req.Bucket, nil)
-		return r, nil
-	}))
+	m.HandleFunc("POST /v1/streams:stop", rpc.Handle(rpc.MaxControlBody,
+		func(_ context.Context, req *wire.StreamStop) (*wire.OK, error) {
+			return &wire.OK{}, p.admit(req.Fence)
+		}))
+	m.HandleFunc("POST /v1/sync", rpc.Handle(rpc.MaxControlBody,
+		func(_ context.Context, req *wire.SyncRequest) (*wire.ProjectorReport, error) {
+			p.w.requests.Add(1)
+			r, _ := p.state(req.Bucket, nil)
+			return r, nil
+		}))
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan error, 1)
@@ -216,7 +223,8 @@ func (p *projector) Run(ctx context.Context) error {
 }
 
 func (p *projector) register(ctx context.Context) error {
-	r, err := p.managers.RegisterProjector(ctx, &wire.RegisterProjector{Endpoint: wire.ProjectorEndpoint{ID: p.id, BootID: "boot-" + string(p.id), Admin: p.url}})
+	r, err := p.managers.RegisterProjector(ctx, &wire.RegisterProjector{Endpoint: wire.ProjectorEndpoint{ID: p.id,
+		BootID: "boot-" + string(p.id), Admin: p.url}})
 	if err == nil {
 		p.registered(r)
 		p.told = nil
@@ -257,7 +265,8 @@ func (p *projector) state(only string, before []map[uint16]told) (*wire.Projecto
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.sequence++
-	r := &wire.ProjectorReport{ID: p.id, BootID: "boot-" + string(p.id), ClusterID: p.fence.ClusterID, Sequence: p.sequence, Revision: p.revision}
+	r := &wire.ProjectorReport{ID: p.id, BootID: "boot-" + string(p.id), ClusterID: p.fence.ClusterID,
+		Sequence: p.sequence, Revision: p.revision}
 	now := make([]map[uint16]told, len(p.streams))
 	for i, streams := range p.streams {
 		b := p.w.buckets[i]
@@ -286,7 +295,8 @@ func (p *projector) state(only string, before []map[uint16]told) (*wire.Projecto
 				continue
 			}
 			log := b.branches[v]
-			s.VBuckets, s.Incarnations, s.VBUUIDs = append(s.VBuckets, uint16(v)), append(s.Incarnations, inc), append(s.VBUUIDs, b.branches[v].Newest())
+			s.VBuckets, s.Incarnations, s.VBUUIDs = append(s.VBuckets, uint16(v)), append(s.Incarnations, inc),
+				append(s.VBUUIDs, b.branches[v].Newest())
 			s.Complete, s.Ended, s.Logs = append(s.Complete, t.complete), append(s.Ended, false), append(s.Logs, log)
 			s.Purges, s.Revisions = append(s.Purges, 0), append(s.Revisions, timestamp.MapRevision{Rev: 1})
 		}
@@ -299,9 +309,10 @@ func (p *projector) bucket(_ context.Context, req *wire.BucketRequest) (*wire.Bu
 	p.w.requests.Add(1)
 	b := p.w.byName[req.Bucket]
 	if b == nil {
-		return nil, rpc.Refuse(rpc.CodeBucket, "no bucket %q", req.Bucket)
+		return nil, rpc.Refuse(rpc.CodeNotInKV, "no bucket %q", req.Bucket)
 	}
-	return &wire.BucketReply{Name: b.name, UUID: b.uuid, VBuckets: len(b.branches), Revision: timestamp.MapRevision{Rev: 1}}, nil
+	return &wire.BucketReply{Name: b.name, UUID: b.uuid, VBuckets: len(b.branches),
+		Revision: timestamp.MapRevision{Rev: 1}}, nil
 }
 
 func (p *projector) logs(_ context.Context, req *wire.FailoverLogsRequest) (*wire.FailoverLogsReply, error) {
@@ -320,7 +331,8 @@ func (p *projector) logs(_ context.Context, req *wire.FailoverLogsRequest) (*wir
 	}
 	for v := p.number; v < len(b.branches); v += p.of {
 		if len(wanted) == 0 || wanted[uint16(v)] {
-			r.Logs = append(r.Logs, wire.VBucketLog{VBucket: uint16(v), Log: b.branches[v], High: b.high(v, total), Revision: timestamp.MapRevision{Rev: 1}})
+			r.Logs = append(r.Logs, wire.VBucketLog{VBucket: uint16(v), Log: b.branches[v], High: b.high(v, total),
+				Revision: timestamp.MapRevision{Rev: 1}})
 		}
 	}
 	return r, nil
@@ -391,32 +403,35 @@ func (w *world) indexer(number int) (*indexer, error) {
 // Run serves and reports until ctx ends.
 func (n *indexer) Run(ctx context.Context) error {
 	m := http.NewServeMux()
-	m.HandleFunc("PUT /v1/hello", rpc.Handle(rpc.MaxControlBody, func(_ context.Context, req *wire.HelloRequest) (*wire.IndexerHello, error) {
-		if err := n.hello(req); err != nil {
-			return nil, err
-		}
-		r := n.state(func(string) bool { return !req.Brief })
-		if r.Full = true; req.Brief {
-			r.Shorten()
-		}
-		return &wire.IndexerHello{Report: *r}, nil
-	}))
-	m.HandleFunc("PUT /v1/definitions", rpc.Handle(rpc.MaxControlBody, func(ctx context.Context, req *wire.Definitions) (*wire.DefinitionsReply, error) {
-		reply, err := n.definitions(ctx, req)
-		if err == nil {
-			n.place(req)
-			n.nudge()
-		}
-		return reply, err
-	}))
-	m.HandleFunc("POST /v1/definitions:change", rpc.Handle(rpc.MaxControlBody, func(ctx context.Context, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
-		d, reply, err := n.change(ctx, req)
-		if err == nil && d != nil {
-			n.place(d)
-			n.nudge()
-		}
-		return reply, err
-	}))
+	m.HandleFunc("PUT /v1/hello", rpc.Handle(rpc.MaxControlBody,
+		func(_ context.Context, req *wire.HelloRequest) (*wire.IndexerHello, error) {
+			if err := n.hello(req); err != nil {
+				return nil, err
+			}
+			r := n.state(func(string) bool { return !req.Brief })
+			if r.Full = true; req.Brief {
+				r.Shorten()
+			}
+			return &wire.IndexerHello{Report: *r}, nil
+		}))
+	m.HandleFunc("PUT /v1/definitions", rpc.Handle(rpc.MaxControlBody,
+		func(ctx context.Context, req *wire.Definitions) (*wire.DefinitionsReply, error) {
+			reply, err := n.definitions(ctx, req)
+			if err == nil {
+				n.place(req)
+				n.nudge()
+			}
+			return reply, err
+		}))
+	m.HandleFunc("POST /v1/definitions:change", rpc.Handle(rpc.MaxControlBody,
+		func(ctx context.Context, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
+			d, reply, err := n.change(ctx, req)
+			if err == nil && d != nil {
+				n.place(d)
+				n.nudge()
+			}
+			return reply, err
+		}))
 	m.HandleFunc("POST /v1/poll", rpc.Handle(rpc.MaxControlBody, n.poll))
 	m.HandleFunc("PUT /v1/stability", rpc.Handle(rpc.MaxControlBody, n.stability))
 	ctx, cancel := context.WithCancel(ctx)
@@ -434,7 +449,8 @@ func (n *indexer) Run(ctx context.Context) error {
 
 func (n *indexer) register(ctx context.Context) error {
 	host := n.listener.Addr().String()
-	r, err := n.managers.RegisterIndexer(ctx, &wire.RegisterIndexer{Endpoint: wire.Endpoint{UUID: "uuid-" + n.name, BootID: "boot-" + n.name, Name: n.name,
+	r, err := n.managers.RegisterIndexer(ctx, &wire.RegisterIndexer{Endpoint: wire.Endpoint{UUID: "uuid-" + n.name,
+		BootID: "boot-" + n.name, Name: n.name,
 		Admin: n.url, Scan: host, Maintenance: host, Backfill: host, Catchup: host}})
 	if err == nil {
 		n.registered(r)
@@ -531,14 +547,17 @@ func (n *indexer) stability(_ context.Context, req *wire.StabilityRequest) (*wir
 func (n *indexer) state(wantsHW func(bucket string) bool) *wire.IndexerReport {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	r := &wire.IndexerReport{Node: n.node, UUID: "uuid-" + n.name, BootID: "boot-" + n.name, ClusterID: n.fence.ClusterID, Revision: n.revision}
+	r := &wire.IndexerReport{Node: n.node, UUID: "uuid-" + n.name, BootID: "boot-" + n.name, ClusterID: n.fence.ClusterID,
+		Revision: n.revision}
 	for name, h := range n.hosted {
 		if s, version := h.b.present(h.version); s != nil {
 			h.accept(s, version)
 		}
 		total := h.b.total()
-		b := wire.BucketReport{Generation: max(h.stable.Generation, 1), RollbackID: h.stable.RollbackID, Acks: append([]wire.Ack(nil), h.acks...),
-			Accepted: h.accepted, Persistent: h.stable.Vector, Heartbeat: wire.HWHeartbeat{Bucket: name, IndexIDs: h.ids, LastStability: h.stable.Hash,
+		b := wire.BucketReport{Generation: max(h.stable.Generation, 1), RollbackID: h.stable.RollbackID,
+			Acks:     append([]wire.Ack(nil), h.acks...),
+			Accepted: h.accepted, Persistent: h.stable.Vector, Heartbeat: wire.HWHeartbeat{Bucket: name, IndexIDs: h.ids,
+				LastStability:   h.stable.Hash,
 				LastPersistence: h.stable.Hash, MutationQueue: total % (1 << 20), QueueLimit: 64 << 20}}
 		if wantsHW(name) {
 			b.Heartbeat.HW = h.b.hw(total)
@@ -559,7 +578,8 @@ func (h *hosted) accept(streams []stream, version uint64) {
 	h.version, h.accepted = version, wire.Accepted{}
 	for v, s := range streams {
 		if s.projector != "" {
-			h.accepted.VBuckets, h.accepted.Incarnations = append(h.accepted.VBuckets, uint16(v)), append(h.accepted.Incarnations, s.inc)
+			h.accepted.VBuckets, h.accepted.Incarnations = append(h.accepted.VBuckets, uint16(v)),
+				append(h.accepted.Incarnations, s.inc)
 			h.accepted.Projectors, h.accepted.Open = append(h.accepted.Projectors, s.projector), append(h.accepted.Open, true)
 		}
 	}

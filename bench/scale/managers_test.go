@@ -21,7 +21,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
-	"tidemark/internal/testcluster"
+	"tidemark/internal/testing/testcluster"
 	"tidemark/manager"
 )
 
@@ -68,7 +68,8 @@ func runManager(text string) error {
 		}
 		defer pprof.StopCPUProfile()
 	}
-	m, err := manager.Open(manager.Config{Name: c.Name, Dir: c.Dir, REST: c.REST, Raft: c.Raft, BootstrapExpect: len(c.Join), Join: c.Join,
+	m, err := manager.Open(manager.Config{Name: c.Name, Dir: c.Dir, REST: c.REST, Raft: c.Raft,
+		BootstrapExpect: len(c.Join), Join: c.Join,
 		Logger: hclog.New(&hclog.LoggerOptions{Name: c.Name, Level: hclog.LevelFromString(c.Log), Output: os.Stderr})})
 	if err != nil {
 		return err
@@ -88,7 +89,8 @@ func startManagers(t *testing.T, n int, level, profiles string) (all []*process)
 	t.Helper()
 	addrs := freeAddrs(t, 2*n)
 	for i := range n {
-		c := managerConfig{Name: "m" + strconv.Itoa(i+1), Dir: filepath.Join(t.TempDir(), "m"), REST: addrs[i], Raft: addrs[n+i], Join: addrs[:n], Log: level}
+		c := managerConfig{Name: "m" + strconv.Itoa(i+1), Dir: filepath.Join(t.TempDir(), "m"), REST: addrs[i],
+			Raft: addrs[n+i], Join: addrs[:n], Log: level}
 		if profiles != "" {
 			c.Profile = filepath.Join(profiles, c.Name+".prof")
 		}
@@ -129,8 +131,8 @@ func (p *process) stop() {
 
 func (p *process) kill() { _ = p.cmd.Process.Kill() }
 
-// freeAddrs gives addresses that nobody uses, and nobody is given by chance: below the ephemeral ports. That of a manager that
-// was killed is free until it is started again.
+// freeAddrs gives addresses that nobody uses, and nobody is given by chance: below the ephemeral ports. That of a
+// manager that was killed is free until it is started again.
 func freeAddrs(t *testing.T, n int) (addrs []string) {
 	t.Helper()
 	for base := testcluster.FreeRange(); len(addrs) < n; base++ {
@@ -178,7 +180,8 @@ func (p *process) usage() (u usage, err error) {
 		file, name string
 		to         *uint64
 		unit       uint64
-	}{{"io", "rchar:", &u.in, 1}, {"io", "wchar:", &u.out, 1}, {"status", "VmRSS:", &u.rss, 1024}, {"status", "VmHWM:", &u.rssMost, 1024}} {
+	}{{"io", "rchar:", &u.in, 1}, {"io", "wchar:", &u.out, 1}, {"status", "VmRSS:", &u.rss, 1024},
+		{"status", "VmHWM:", &u.rssMost, 1024}} {
 		text, err := os.ReadFile(dir + field.file)
 		if err != nil {
 			return u, err

@@ -28,9 +28,10 @@ var (
 	replicas   = flag.Int("scale.replicas", 1, "replicas of each partition beside the first")
 	rates      = flag.String("scale.rates", "100,100000", "mutations per second of all buckets, one measurement for each")
 	window     = flag.Duration("scale.window", 1500*time.Millisecond, "how long each measurement takes")
-	changes    = flag.Int("scale.changes", 0, "leaders that are killed at the end, one after the other; wants three managers")
-	profiles   = flag.String("scale.profiles", "", "folder for a CPU profile of each manager that is not killed")
-	logLevel   = flag.String("scale.log", "error", "log level of the managers")
+	changes    = flag.Int("scale.changes", 0, "leaders that are killed at the end, one after the other; wants three "+
+		"managers")
+	profiles = flag.String("scale.profiles", "", "folder for a CPU profile of each manager that is not killed")
+	logLevel = flag.String("scale.log", "error", "log level of the managers")
 )
 
 // patience is a guard against hanging, nothing that is measured.
@@ -51,7 +52,8 @@ type run struct {
 func TestLeader(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), patience+time.Duration(4+*changes)**window)
 	defer cancel()
-	r := &run{t: t, ctx: ctx, w: newWorld(*buckets, *vbuckets), managers: startManagers(t, *managers, *logLevel, *profiles)}
+	r := &run{t: t, ctx: ctx, w: newWorld(*buckets, *vbuckets), managers: startManagers(t, *managers, *logLevel,
+		*profiles)}
 	for _, m := range r.managers {
 		r.w.managers = append(r.w.managers, m.url)
 	}
@@ -97,8 +99,12 @@ func (r *run) components() {
 		group.Go(func() error { return n.Run(running) })
 	}
 	began := time.Now()
-	r.until("all components known", func(s *client.Status) bool { return len(s.Projectors) == *projectors && len(s.Indexers) == *indexers })
-	r.t.Logf("%d projectors and %d indexers registered after %v", *projectors, *indexers, time.Since(began).Round(time.Millisecond))
+	r.until("all components known", func(s *client.Status) bool {
+		return len(s.Projectors) == *projectors &&
+			len(s.Indexers) == *indexers
+	})
+	r.t.Logf("%d projectors and %d indexers registered after %v", *projectors, *indexers,
+		time.Since(began).Round(time.Millisecond))
 }
 
 // until asks for the status until it is as wanted.
@@ -124,7 +130,8 @@ func (r *run) indexes() {
 	var ids []index.ID
 	for _, b := range r.w.buckets {
 		for i := range *indexes {
-			info, err := r.client.Create(r.ctx, client.CreateRequest{Name: fmt.Sprint("x", i), Bucket: b.name, Keys: []index.KeyExpr{{Expr: fmt.Sprint("f", i)}},
+			info, err := r.client.Create(r.ctx, client.CreateRequest{Name: fmt.Sprint("x", i), Bucket: b.name,
+				Keys:       []index.KeyExpr{{Expr: fmt.Sprint("f", i)}},
 				Partitions: uint16(*partitions), Replicas: uint8(*replicas)})
 			if err != nil {
 				r.t.Fatalf("index %d of %s: %v", i, b.name, err)
@@ -150,11 +157,13 @@ func (r *run) indexes() {
 		}
 	}
 	r.hosting = len(hosting)
-	r.t.Logf("%d indexes with %d copies created in %v, ready after %v; a bucket is on %.1f indexers, an indexer has %.1f buckets", len(ids), copies,
-		created.Round(time.Millisecond), time.Since(began).Round(time.Millisecond), float64(r.hosting)/float64(*buckets), float64(r.hosting)/float64(*indexers))
+	r.t.Logf("%d indexes with %d copies created in %v, ready after %v; a bucket is on %.1f indexers, an indexer has "+
+		"%.1f buckets", len(ids), copies,
+		created.Round(time.Millisecond), time.Since(began).Round(time.Millisecond), float64(r.hosting)/float64(*buckets),
+		float64(r.hosting)/float64(*indexers))
 }
 
-// leader gives the process that leads.
+// leader returns the process that leads.
 func (r *run) leader() *process {
 	r.t.Helper()
 	s := r.until("a leader", func(s *client.Status) bool {
@@ -191,7 +200,8 @@ func (r *run) measure(rate float64) {
 	l := r.leader()
 	before := r.numbers()
 	r.until("the rate's first stability timestamps", func(s *client.Status) bool {
-		return slices.ContainsFunc(s.Buckets, func(b client.BucketStatus) bool { return b.StabilityNumber >= before[b.Name]+2 })
+		return slices.ContainsFunc(s.Buckets,
+			func(b client.BucketStatus) bool { return b.StabilityNumber >= before[b.Name]+2 })
 	})
 	r.w.latency.take()
 	began := time.Now()
@@ -207,21 +217,25 @@ func (r *run) measure(rate float64) {
 	took := v.at.Sub(u.at).Seconds()
 	q, n := r.w.latency.take(0.5, 0.99, 1)
 	per := func(a, b int64) float64 { return float64(b-a) / took }
-	r.t.Logf("%8.0f mutations/s: leader %5.1f %% of a core, %.0f MiB (most %.0f); %.2f MB/s in, %.2f MB/s out; %.0f reports/s (%.1f failed), %.1f commits/s, "+
+	r.t.Logf("%8.0f mutations/s: leader %5.1f %% of a core, %.0f MiB (most %.0f); %.2f MB/s in, %.2f MB/s out; %.0f "+
+		"reports/s (%.1f failed), %.1f commits/s, "+
 		"%.0f stability timestamps/s, %.0f requests/s; mutation → held %.0f, %.0f, %.0f ms (p50, p99, most of %d)",
-		rate, 100*(v.cpu-u.cpu).Seconds()/took, float64(v.rss)/(1<<20), float64(v.rssMost)/(1<<20), float64(v.in-u.in)/took/1e6, float64(v.out-u.out)/took/1e6,
-		per(c.reports, d.reports), per(c.refused, d.refused), float64(commits)/whole, per(c.stabilities, d.stabilities), per(c.requests, d.requests), q[0], q[1], q[2], n)
+		rate, 100*(v.cpu-u.cpu).Seconds()/took, float64(v.rss)/(1<<20), float64(v.rssMost)/(1<<20),
+		float64(v.in-u.in)/took/1e6, float64(v.out-u.out)/took/1e6,
+		per(c.reports, d.reports), per(c.refused, d.refused), float64(commits)/whole, per(c.stabilities, d.stabilities),
+		per(c.requests, d.requests), q[0], q[1], q[2], n)
 	// Whatever the rate, five commands a second promote, and each tells each host of a bucket once; what is not
 	// acknowledged is told again after a second.
 	if most := int64(5*whole) + 2; commits > most {
 		r.t.Errorf("at %.0f mutations/s the leader committed %d times in %.1f s, want at most %d", rate, commits, whole, most)
 	}
 	if most := int64(r.hosting) * (commits + int64(whole) + 3); d.stabilities-c.stabilities > most {
-		r.t.Errorf("at %.0f mutations/s %d stability timestamps were told in %.1f s after %d commits, want at most %d", rate, d.stabilities-c.stabilities, whole, commits, most)
+		r.t.Errorf("at %.0f mutations/s %d stability timestamps were told in %.1f s after %d commits, want at most %d", rate,
+			d.stabilities-c.stabilities, whole, commits, most)
 	}
 }
 
-// numbers gives the newest stability timestamp of each bucket.
+// numbers returns the newest stability timestamp of each bucket.
 func (r *run) numbers() map[string]uint64 {
 	m := map[string]uint64{}
 	s := r.until("a status", func(*client.Status) bool { return true })
@@ -268,11 +282,14 @@ func (r *run) change() {
 	next := r.managers[i]
 	u := r.usage(next)
 	r.until("stability timestamps of the new leader", func(s *client.Status) bool {
-		return len(s.Buckets) == *buckets && !slices.ContainsFunc(s.Buckets, func(b client.BucketStatus) bool { return b.StabilityNumber <= before[b.Name]+1 })
+		return len(s.Buckets) == *buckets && !slices.ContainsFunc(s.Buckets,
+			func(b client.BucketStatus) bool { return b.StabilityNumber <= before[b.Name]+1 })
 	})
 	was := used[next]
-	r.t.Logf("leader killed: %s coordinates after %v, all buckets promoted twice after %v; until it coordinated it used %v of CPU, read %.1f MB, wrote %.1f MB; %d streams opened anew",
-		next.name, active.Round(time.Millisecond), time.Since(killed).Round(time.Millisecond), (u.cpu - was.cpu).Round(time.Millisecond),
+	r.t.Logf("leader killed: %s coordinates after %v, all buckets promoted twice after %v; until it coordinated it used "+
+		"%v of CPU, read %.1f MB, wrote %.1f MB; %d streams opened anew",
+		next.name, active.Round(time.Millisecond), time.Since(killed).Round(time.Millisecond),
+		(u.cpu - was.cpu).Round(time.Millisecond),
 		float64(u.in-was.in)/1e6, float64(u.out-was.out)/1e6, r.w.reopened.Load()-reopened)
 	if n := r.w.reopened.Load() - reopened; n != 0 {
 		r.t.Errorf("the new leader opened %d streams anew", n)

@@ -45,9 +45,11 @@ type stream struct {
 func newWorld(buckets, vbuckets int) *world {
 	w := &world{byName: map[string]*kvBucket{}, began: time.Now()}
 	for i := range buckets {
-		b := &kvBucket{name: fmt.Sprintf("b%02d", i), uuid: fmt.Sprintf("uuid-%02d", i), since: time.Now(), streams: make([]stream, vbuckets)}
+		b := &kvBucket{name: fmt.Sprintf("b%02d", i), uuid: fmt.Sprintf("uuid-%02d", i), since: time.Now(),
+			streams: make([]stream, vbuckets)}
 		for v := range vbuckets {
-			b.branches = append(b.branches, timestamp.FailoverLog{{VBUUID: uint64(0x9E3779B97F4A7C15)*uint64(i*vbuckets+v+1) | 1}})
+			b.branches = append(b.branches,
+				timestamp.FailoverLog{{VBUUID: uint64(0x9E3779B97F4A7C15)*uint64(i*vbuckets+v+1) | 1}})
 		}
 		w.buckets, w.byName[b.name] = append(w.buckets, b), b
 	}
@@ -71,13 +73,13 @@ func (b *kvBucket) total() uint64 {
 	return uint64(b.base + b.rate*time.Since(b.since).Seconds())
 }
 
-// high gives the seqno of a vbucket after so many mutations of its bucket.
+// high returns the seqno of a vbucket after so many mutations of its bucket.
 func (b *kvBucket) high(v int, total uint64) uint64 {
 	n := uint64(len(b.branches))
 	return (total + n - 1 - uint64(v)) / n
 }
 
-// hw gives the positions of all vbuckets after so many mutations of the bucket.
+// hw returns the positions of all vbuckets after so many mutations of the bucket.
 func (b *kvBucket) hw(total uint64) timestamp.Vector {
 	hw := timestamp.New(len(b.branches))
 	for v := range b.branches {
@@ -88,7 +90,7 @@ func (b *kvBucket) hw(total uint64) timestamp.Vector {
 	return hw
 }
 
-// age tells how long ago the bucket had had so many mutations; negative when that cannot be told.
+// age returns how long ago the bucket had had so many mutations; negative when that cannot be told.
 func (b *kvBucket) age(total uint64) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -106,7 +108,7 @@ func (b *kvBucket) begin(p index.ProjectorID, v int, inc index.Incarnation) {
 	b.version++
 }
 
-// present gives a copy of who streams what, unless the caller has that version already.
+// present returns a copy of who streams what, unless the caller has that version already.
 func (b *kvBucket) present(version uint64) ([]stream, uint64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -36,7 +36,7 @@ type decimal struct {
 // number is the value that a number text stands for: its integer, or the float64 nearest to it, or itself beyond.
 func number(text json.Number) decimal {
 	s := string(text)
-	if strings.ContainsAny(s, ".eE") {
+	if _, err := strconv.ParseInt(s, 10, 64); err != nil {
 		if f, err := strconv.ParseFloat(s, 64); err == nil {
 			s = big.NewFloat(f).Text('f', 1100) // exact: no float64 has more digits
 		}
@@ -113,7 +113,7 @@ func rank(v any) int {
 	panic(fmt.Sprintf("%T", v))
 }
 
-// Compare gives the collation order of two values that consist of what Decode makes, or are Missing.
+// Compare returns the collation order of two values that consist of what Decode makes, or are Missing.
 func Compare(a, b any) int {
 	if c := rank(a) - rank(b); c != 0 {
 		return c

@@ -14,39 +14,25 @@ type date struct {
 	layout string
 }
 
-const (
-	firstMilli = -62167219200000 // 0000-01-01
-	lastMilli  = 253402300799999 // 9999-12-31
-)
+// layouts are the forms of dates, in which a fraction shows its digits up to milliseconds, if there is one.
+var layouts = []string{
+	"2006-01-02T15:04:05.999Z07:00", "2006-01-02T15:04:05.999", "2006-01-02 15:04:05.999Z07:00", "2006-01-02 15:04:05.999",
+	"2006-01-02",
+	"15:04:05.999Z07:00", "15:04:05.999",
+}
 
-// readDate reads 2006-01-02[(T| )15:04[:05[.999]][zone]].
+// readDate reads a date in one of the forms. Package time takes a comma for the point, too.
 func readDate(v any) (d date, ok bool) {
 	text, ok := v.(string)
-	if !ok || len(text) > 40 {
+	if !ok || len(text) > 64 || strings.Contains(text, ",") {
 		return d, false
 	}
-	shape := regexp.MustCompile(`\A[0-9]{4}-[0-9]{2}-[0-9]{2}(?:([T ])[0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?(Z|[+-]([0-9]{2}):[0-9]{2})?)?\z`)
-	part := shape.FindStringSubmatch(text)
-	if part == nil || part[5] > "23" {
-		return d, false
+	for _, layout := range layouts {
+		if t, err := time.ParseInLocation(layout, text, time.UTC); err == nil {
+			return date{t, layout}, true
+		}
 	}
-	read := "2006-01-02"
-	if part[1] != "" {
-		read += part[1] + "15:04"
-	}
-	if part[2] != "" {
-		read += ":05"
-	}
-	d.layout = read
-	if part[3] != "" {
-		d.layout += ".000"
-	}
-	if part[4] != "" {
-		read, d.layout = read+"Z07:00", d.layout+"Z07:00"
-	}
-	t, err := time.ParseInLocation(read, text, time.UTC)
-	d.t = t.Truncate(time.Millisecond)
-	return d, err == nil
+	return d, false
 }
 
 func fromMillis(v any) (t time.Time, ok bool) {
@@ -55,165 +41,315 @@ func fromMillis(v any) (t time.Time, ok bool) {
 		return t, false
 	}
 	x, ok := new(interpreter).numeric(n)
-	ms := x.i
-	if !x.integer {
-		if x.f = math.Trunc(x.f); math.Abs(x.f) > 1e15 {
-			return t, false
-		}
-		ms = int64(x.f)
+	if !ok || math.Abs(x.f) > 1<<63 {
+		return t, false
 	}
-	return time.UnixMilli(ms).UTC(), ok && ms >= firstMilli && ms <= lastMilli
+	if x.integer && math.Abs(x.f) < 1<<53 {
+		return time.UnixMilli(x.i).UTC(), true
+	}
+	whole := math.Trunc(x.f / 1000)
+	return time.Unix(int64(whole), int64(math.Mod(x.f, 1000)*1e6)).UTC(), true
 }
 
 func millis(t time.Time, ok bool) any {
-	if ms := t.UnixMilli(); ok && ms >= firstMilli && ms <= lastMilli {
-		return integer(ms)
+	if !ok {
+		return nil
 	}
-	return nil
+	return new(interpreter).float(float64(t.Unix())*1000 + float64(t.Round(time.Millisecond).Nanosecond()/1_000_000))
 }
 
 func written(t time.Time, layout string, ok bool) any {
-	if !ok || t.Year() < 0 || t.Year() > 9999 {
+	if !ok {
 		return nil
 	}
 	return t.Format(layout)
 }
 
+// afterwards is the layout of what is computed from a date: the first one if it has a zone.
+func afterwards(layout string) string {
+	if strings.Contains(layout, "Z") {
+		return layouts[0]
+	}
+	return layout
+}
+
+// example returns the layout of an example; of what is no date the first one.
+func example(v any) (string, bool) {
+	if _, ok := v.(string); !ok {
+		return "", false
+	}
+	if d, ok := readDate(v); ok {
+		return d.layout, true
+	}
+	return layouts[0], true
+}
+
+// inZone moves a moment into a zone, if one is given.
+func inZone(t time.Time, rest []any) (time.Time, bool) {
+	if len(rest) == 0 {
+		return t, true
+	}
+	name, ok := rest[0].(string)
+	if !ok || name == "Local" || len(name) > 64 {
+		return t, false
+	}
+	zone, err := time.LoadLocation(name)
+	if err != nil {
+		return t, false
+	}
+	return t.In(zone), true
+}
+
+func onText(f func(d date, a []any) any) function {
+	return func(_ *interpreter, a []any) any {
+		if d, ok := readDate(a[0]); ok {
+			return f(d, a)
+		}
+		return nil
+	}
+}
+
+func onMillis(f func(t time.Time, a []any) any) function {
+	return func(_ *interpreter, a []any) any {
+		if t, ok := fromMillis(a[0]); ok {
+			return f(t, a)
+		}
+		return nil
+	}
+}
+
+// firstTyped makes a function whose first arguments have to fit before the others count.
+func firstTyped(n int, f function) function {
+	return func(m *interpreter, a []any) any {
+		for _, v := range a[:n] {
+			if v == Missing {
+				return Missing
+			}
+		}
+		if _, ok := a[0].(json.Number); !ok {
+			return nil
+		}
+		if n > 1 {
+			if _, ok := a[1].(string); !ok {
+				return nil
+			}
+		}
+		for _, v := range a[n:] {
+			if v == Missing {
+				return Missing
+			}
+		}
+		return f(m, a)
+	}
+}
+
 func dateFunctions() map[string]function {
-	onText := func(f func(d date, a []any) any) function {
-		return func(_ *interpreter, a []any) any {
-			if d, ok := readDate(a[0]); ok {
-				return f(d, a)
-			}
-			return nil
-		}
+	differences := func(absolute bool) (function, function) {
+		return onMillis(func(t time.Time, a []any) any {
+				if u, ok := fromMillis(a[1]); ok {
+					return difference(t, u, a[2], absolute)
+				}
+				return nil
+			}), onText(func(d date, a []any) any {
+				if e, ok := readDate(a[1]); ok {
+					return difference(d.t, e.t, a[2], absolute)
+				}
+				return nil
+			})
 	}
-	onMillis := func(f func(t time.Time, a []any) any) function {
-		return func(_ *interpreter, a []any) any {
-			if t, ok := fromMillis(a[0]); ok {
-				return f(t, a)
-			}
-			return nil
-		}
-	}
+	diffMillis, diffText := differences(false)
+	absMillis, absText := differences(true)
 	return map[string]function{
 		"DATE_ADD_MILLIS": onMillis(func(t time.Time, a []any) any { return millis(later(t, a[1], a[2])) }),
 		"DATE_ADD_STR": onText(func(d date, a []any) any {
 			t, ok := later(d.t, a[1], a[2])
-			return written(t, d.layout, ok)
+			return written(t, afterwards(d.layout), ok)
 		}),
-		"DATE_DIFF_MILLIS": onMillis(func(t time.Time, a []any) any {
-			if u, ok := fromMillis(a[1]); ok {
-				return difference(t, u, a[2])
-			}
-			return nil
-		}),
-		"DATE_DIFF_STR": onText(func(d date, a []any) any {
-			if e, ok := readDate(a[1]); ok {
-				return difference(d.t, e.t, a[2])
-			}
-			return nil
-		}),
+		"DATE_DIFF_MILLIS": diffMillis, "DATE_DIFF_STR": diffText, "DATE_DIFF_ABS_MILLIS": absMillis,
+		"DATE_DIFF_ABS_STR": absText,
 		"DATE_FORMAT_STR": onText(func(d date, a []any) any {
-			e, ok := readDate(a[1])
-			return written(d.t, e.layout, ok)
+			layout, ok := example(a[1])
+			return written(d.t, layout, ok)
 		}),
-		"DATE_PART_MILLIS":  onMillis(func(t time.Time, a []any) any { return datePart(t, a[1]) }),
-		"DATE_PART_STR":     onText(func(d date, a []any) any { return datePart(d.t, a[1]) }),
+		"DATE_PART_MILLIS": firstTyped(2, onMillis(func(t time.Time, a []any) any {
+			if t, ok := inZone(t, a[2:]); ok {
+				return datePart(t, a[1])
+			}
+			return nil
+		})),
+		"DATE_PART_STR": onText(func(d date, a []any) any { return datePart(d.t, a[1]) }),
+		"DATE_RANGE_MILLIS": func(m *interpreter, a []any) any {
+			t, ok := fromMillis(a[0])
+			u, fine := fromMillis(a[1])
+			if !ok || !fine {
+				return nil
+			}
+			return m.dates(t, u, a[2:], func(t time.Time) any { return millis(t, true) })
+		},
+		"DATE_RANGE_STR": func(m *interpreter, a []any) any {
+			d, ok := readDate(a[0])
+			e, fine := readDate(a[1])
+			if !ok || !fine {
+				return nil
+			}
+			return m.dates(d.t, e.t, a[2:], func(t time.Time) any { return written(t, afterwards(d.layout), true) })
+		},
 		"DATE_TRUNC_MILLIS": onMillis(func(t time.Time, a []any) any { return millis(truncated(t, a[1])) }),
 		"DATE_TRUNC_STR": onText(func(d date, a []any) any {
 			t, ok := truncated(d.t, a[1])
-			return written(t, d.layout, ok)
+			bare, zoned := strings.CutSuffix(d.layout, "Z07:00")
+			text, zone := written(t, bare, ok), ""
+			if zoned {
+				zone = regexp.MustCompile(`(Z|[+-][0-9:]+)\z`).FindString(a[0].(string))
+			}
+			if !ok {
+				return nil
+			}
+			return text.(string) + zone
+		}),
+		"DURATION_TO_STR": ofNumber(func(_ *interpreter, _ json.Number, n number) any {
+			f := math.Trunc(n.f)
+			if n.integer {
+				return time.Duration(n.i).String()
+			}
+			if f < -1<<63 || f >= 1<<63 {
+				return nil
+			}
+			return time.Duration(f).String()
+		}),
+		"STR_TO_DURATION": ofTexts(func(s []string) any {
+			d, err := time.ParseDuration(s[0])
+			if err != nil {
+				return nil
+			}
+			return integer(d.Nanoseconds())
 		}),
 		"MILLIS_TO_STR": onMillis(func(t time.Time, a []any) any {
-			layout := "2006-01-02T15:04:05Z07:00"
-			if t.UnixMilli()%1000 != 0 {
-				layout = "2006-01-02T15:04:05.000Z07:00"
-			}
+			layout, ok := layouts[0], true
 			if len(a) == 2 {
-				e, ok := readDate(a[1])
-				if !ok {
-					return nil
-				}
-				layout = e.layout
+				layout, ok = example(a[1])
 			}
-			return written(t, layout, true)
+			return written(t, layout, ok)
 		}),
-		"STR_TO_MILLIS":  onText(func(d date, _ []any) any { return integer(d.t.UnixMilli()) }),
-		"STR_TO_UTC":     onText(func(d date, _ []any) any { return written(d.t.UTC(), d.layout, true) }),
-		"WEEKDAY_MILLIS": onMillis(func(t time.Time, _ []any) any { return t.Weekday().String() }),
-		"WEEKDAY_STR":    onText(func(d date, _ []any) any { return d.t.Weekday().String() }),
+		"MILLIS_TO_TZ": onMillis(func(t time.Time, a []any) any {
+			layout, ok := layouts[0], true
+			if len(a) == 3 {
+				layout, ok = example(a[2])
+			}
+			t, fine := inZone(t, a[1:2])
+			return written(t, layout, ok && fine)
+		}),
+		"STR_TO_MILLIS": onText(func(d date, _ []any) any { return millis(d.t, true) }),
+		"STR_TO_TZ": onText(func(d date, a []any) any {
+			t, ok := inZone(d.t, a[1:])
+			return written(t, d.layout, ok)
+		}),
+		"STR_TO_UTC": onText(func(d date, _ []any) any { return written(d.t.UTC(), d.layout, true) }),
+		"WEEKDAY_MILLIS": firstTyped(1, onMillis(func(t time.Time, a []any) any {
+			if t, ok := inZone(t, a[1:]); ok {
+				return t.Weekday().String()
+			}
+			return nil
+		})),
+		"WEEKDAY_STR": onText(func(d date, _ []any) any { return d.t.Weekday().String() }),
 	}
 }
 
-// parts are those of a fixed length in milliseconds, and those of a number of months.
-var parts = map[string]struct{ ms, months int64 }{
-	"millisecond": {ms: 1}, "second": {ms: 1000}, "minute": {ms: 60_000}, "hour": {ms: 3_600_000}, "day": {ms: 86_400_000}, "week": {ms: 604_800_000},
-	"month": {months: 1}, "quarter": {months: 3}, "year": {months: 12}, "decade": {months: 120},
-	"century": {months: 1200}, "millennium": {months: 12_000},
+func partNamed(part any) string {
+	name, _ := part.(string)
+	return strings.ToLower(name)
 }
 
-func partNamed(v any) string {
-	name, _ := v.(string)
-	return strings.ToLower(name)
+// steps is what one part adds: years, months, days or time.
+var steps = map[string]struct {
+	years, months, days int
+	time                time.Duration
+}{
+	"millennium": {years: 1000}, "century": {years: 100}, "decade": {years: 10}, "year": {years: 1},
+	"quarter": {months: 3}, "month": {months: 1},
+	"week": {days: 7}, "day": {days: 1}, "hour": {time: time.Hour}, "minute": {time: time.Minute},
+	"second": {time: time.Second}, "millisecond": {time: time.Millisecond},
 }
 
 func later(t time.Time, count, part any) (time.Time, bool) {
 	n, ok := whole(count)
-	p := parts[partNamed(part)]
-	switch {
-	case !ok || p.ms == 0 && p.months == 0:
-		return t, false
-	case p.months > 0:
-		if n < -200_000 || n > 200_000 {
-			return t, false
-		}
-		return monthsLater(t, n*p.months), true
-	case n > lastMilli-firstMilli || n < firstMilli-lastMilli || math.Abs(float64(n)*float64(p.ms)) > 1e15:
+	p, known := steps[partNamed(part)]
+	if !ok || !known {
 		return t, false
 	}
-	ms := t.UnixMilli() + n*p.ms
-	return time.UnixMilli(ms).In(t.Location()), ms >= firstMilli && ms <= lastMilli
+	if p.time > 0 {
+		return t.Add(time.Duration(n) * p.time), math.Abs(float64(n)) <= float64(math.MaxInt64/p.time)
+	}
+	if years := int64(t.Year()) + n*int64(p.years); n > 1e8 || n < -1e8 || years > 1e8 || years < -1e8 {
+		return t, false
+	}
+	return t.AddDate(int(n)*p.years, int(n)*p.months, int(n)*p.days), true
 }
 
-// monthsLater keeps the day, or takes the last one of a shorter month.
-func monthsLater(t time.Time, n int64) time.Time {
-	month := int64(t.Year())*12 + int64(t.Month()) - 1 + n
-	year := month / 12
-	if month %= 12; month < 0 {
-		year, month = year-1, month+12
+func (m *interpreter) dates(from, to time.Time, rest []any, f func(time.Time) any) any {
+	step := any(json.Number("1"))
+	if len(rest) == 2 {
+		step = rest[1]
 	}
-	day := t.Day()
-	for { // a day that the month does not have would be one of the next month
-		u := time.Date(int(year), time.Month(month+1), day, t.Hour(), t.Minute(), t.Second(), t.Nanosecond(), t.Location())
-		if u.Day() == day {
-			return u
-		}
-		day--
-	}
-}
-
-func difference(t, u time.Time, part any) any {
-	p := parts[partNamed(part)]
-	switch {
-	case p.ms > 0:
-		return integer((t.UnixMilli() - u.UnixMilli()) / p.ms)
-	case p.months == 0:
+	n, ok := whole(step)
+	if _, isText := rest[0].(string); !ok || !isText {
 		return nil
 	}
-	t, u = t.UTC(), u.UTC()
-	sign := int64(1)
-	if t.Before(u) {
-		sign = -1
+	list := []any{}
+	if n > 0 != from.Before(to) { // what is rounded may still be in order
+		return list
 	}
-	n := max(0, int64(math.Abs(float64(t.Year()-u.Year())))*12-24)
-	for fits := true; fits; { // how many months may be added without passing t
-		next := monthsLater(u, sign*(n+1))
-		if fits = !next.After(t) && sign > 0 || !next.Before(t) && sign < 0; fits {
-			n++
+	number := func(t time.Time) float64 {
+		return float64(t.Unix()*1000 + int64(t.Round(time.Millisecond).Nanosecond()/1e6))
+	}
+	for at := from; n > 0 && number(at) < number(to) || n < 0 && number(at) > number(to); {
+		if len(list) == 10_000 {
+			return m.fail("DATE_RANGE")
+		}
+		list = append(list, f(at))
+		if at, ok = later(at, step, rest[0]); !ok {
+			return nil
 		}
 	}
-	return integer(sign * (n / p.months))
+	return list
+}
+
+// difference counts, of what clocks and calendars show, the parts of the later date less those of the earlier one.
+func difference(t, u time.Time, part any, absolute bool) any {
+	shown := func(t time.Time) string { return t.Format("2006-01-02 15:04:05.000000000") }
+	sign := int64(1)
+	if shown(t) < shown(u) {
+		t, u, sign = u, t, -1
+	}
+	year := func(t time.Time, n int) int64 { return int64(t.Year()) * int64(n) }
+	day := func(t time.Time) int64 { // by a calendar whose year 0 has 365 days
+		n := year(t, 365) + int64(t.YearDay())
+		for y := 1; y < t.Year(); y++ {
+			if y%4 == 0 && y%100 != 0 || y%400 == 0 {
+				n++
+			}
+		}
+		return n
+	}
+	days := day(t) - day(u)
+	hours := days*24 + int64(t.Hour()-u.Hour())
+	minutes := hours*60 + int64(t.Minute()-u.Minute())
+	seconds := minutes*60 + int64(t.Second()-u.Second())
+	years := year(t, 1) - year(u, 1)
+	n, ok := map[string]int64{
+		"millennium": years / 1000, "century": years / 100, "decade": years / 10, "year": years,
+		"quarter": year(t, 4) - year(u, 4) + int64((t.Month()-1)/3) - int64((u.Month()-1)/3),
+		"month":   year(t, 12) - year(u, 12) + int64(t.Month()) - int64(u.Month()),
+		"week":    days / 7, "day": days, "hour": hours, "minute": minutes, "second": seconds,
+		"millisecond": seconds*1000 + int64(t.Nanosecond()/1e6) - int64(u.Nanosecond()/1e6),
+	}[partNamed(part)]
+	if !ok {
+		return nil
+	}
+	if absolute {
+		return integer(max(n, -n))
+	}
+	return integer(sign * n)
 }
 
 func datePart(t time.Time, part any) any {
@@ -225,10 +361,13 @@ func datePart(t time.Time, part any) any {
 	}
 	_, offset := t.Zone()
 	n, ok := map[string]int{
-		"millennium": 1 + t.Year()/1000, "century": 1 + t.Year()/100, "decade": t.Year() / 10, "timezone": offset, "timezone_hour": offset / 3600,
+		"millennium": 1 + t.Year()/1000, "century": 1 + t.Year()/100, "decade": t.Year() / 10, "timezone": offset,
+		"timezone_hour":   offset / 3600,
 		"timezone_minute": offset / 60 % 60,
-		"year":            t.Year(), "quarter": (int(t.Month())-1)/3 + 1, "month": int(t.Month()), "week": (t.YearDay()-1)/7 + 1, "day": t.Day(), "hour": t.Hour(),
-		"minute": t.Minute(), "second": t.Second(), "millisecond": t.Nanosecond() / 1_000_000, "iso_year": isoYear, "iso_week": isoWeek,
+		"year":            t.Year(), "quarter": (int(t.Month())-1)/3 + 1, "month": int(t.Month()), "week": (t.YearDay()-1)/7 +
+			1, "day": t.Day(), "hour": t.Hour(),
+		"minute": t.Minute(), "second": t.Second(), "millisecond": t.Nanosecond() / 1_000_000, "iso_year": isoYear,
+		"iso_week":    isoWeek,
 		"day_of_year": t.YearDay(), "doy": t.YearDay(), "day_of_week": day, "dow": day, "iso_dow": iso,
 	}[partNamed(part)]
 	if !ok {
@@ -241,7 +380,8 @@ func truncated(t time.Time, part any) (time.Time, bool) {
 	_, offset := t.Zone()
 	fields := []int{t.Year(), int(t.Month()), t.Day(), t.Hour(), t.Minute(), t.Second(), t.Nanosecond()}
 	name := partNamed(part)
-	keep, ok := map[string]int{"millennium": 1, "century": 1, "decade": 1, "year": 1, "quarter": 2, "month": 2, "week": 3, "day": 3, "hour": 4, "minute": 5, "second": 6, "millisecond": 7}[name]
+	keep, ok := map[string]int{"millennium": 1, "century": 1, "decade": 1, "year": 1, "quarter": 2, "month": 2, "week": 3,
+		"day": 3, "hour": 4, "minute": 5, "second": 6, "millisecond": 6}[name]
 	if !ok {
 		return t, false
 	}
@@ -251,13 +391,17 @@ func truncated(t time.Time, part any) (time.Time, bool) {
 			fields[i] = 1
 		}
 	}
+	if name == "millisecond" {
+		fields[6] = t.Nanosecond() / 1_000_000 * 1_000_000
+	}
 	if name == "quarter" {
 		fields[1] -= (fields[1] - 1) % 3
 	}
 	if years := map[string]int{"millennium": 1000, "century": 100, "decade": 10}[name]; years > 0 {
 		fields[0] = fields[0] / years * years
 	}
-	u := time.Date(fields[0], time.Month(fields[1]), fields[2], fields[3], fields[4], fields[5], fields[6], time.FixedZone("", offset))
+	u := time.Date(fields[0], time.Month(fields[1]), fields[2], fields[3], fields[4], fields[5], fields[6],
+		time.FixedZone("", offset))
 	for name == "week" && u.Weekday() != time.Monday {
 		u = u.AddDate(0, 0, -1)
 	}

@@ -3,6 +3,7 @@ package expressiontest
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 
 	"tidemark/collate"
 	"tidemark/collate/collatetest"
@@ -10,7 +11,7 @@ import (
 	"tidemark/index"
 )
 
-// Entries gives the keys that a document has in an index of these expressions, each as the values of its components:
+// Entries returns the keys that a document has in an index of these expressions, each as the values of its components:
 // none, one, or in an array index one for each different element.
 func Entries(d Doc, keys []index.KeyExpr, where string) ([][]any, error) {
 	if where != "" {
@@ -28,6 +29,10 @@ func Entries(d Doc, keys []index.KeyExpr, where string) ([][]any, error) {
 		if err != nil {
 			return nil, err
 		}
+		key, withMissing := x.(*expression.MissingKey)
+		if withMissing {
+			x = key.X
+		}
 		array, isArray := x.(*expression.ArrayKey)
 		if isArray {
 			x = array.X
@@ -40,8 +45,11 @@ func Entries(d Doc, keys []index.KeyExpr, where string) ([][]any, error) {
 		if isArray {
 			values = different(v)
 		}
-		if i == 0 && values[0] == Missing {
-			return nil, nil
+		if i == 0 && !withMissing {
+			values = slices.DeleteFunc(slices.Clone(values), func(v any) bool { return v == Missing })
+			if len(values) == 0 {
+				return nil, nil
+			}
 		}
 		var longer [][]any
 		for _, e := range entries {
@@ -54,8 +62,8 @@ func Entries(d Doc, keys []index.KeyExpr, where string) ([][]any, error) {
 	return entries, nil
 }
 
-// different gives the elements of an array that are not equal, each once. An empty array has the element MISSING, and what
-// is no array is its own one element.
+// different returns the elements of an array that are not equal, each once. An empty array has the element MISSING, and
+// what is no array is its own one element.
 func different(v any) (list []any) {
 	all, ok := v.([]any)
 	if !ok {
@@ -81,7 +89,7 @@ func indexOf(list []any, v any) int {
 	return -1
 }
 
-// Encode gives a key as it is stored.
+// Encode returns a key as it is stored.
 func Encode(entry []any, keys []index.KeyExpr) ([]byte, error) {
 	var parts [][]byte
 	var desc []bool

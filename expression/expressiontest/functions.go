@@ -8,7 +8,6 @@ import (
 	"math/big"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"unicode"
 
@@ -19,15 +18,25 @@ import (
 // function computes a function of the language from its arguments.
 type function func(m *interpreter, a []any) any
 
-// lenient are the functions that are about MISSING and NULL; of all others the first of these among the arguments is the
-// value, MISSING before NULL.
-var lenient = []string{"GREATEST", "LEAST", "OBJECT_ADD", "OBJECT_PUT", "TYPE", "DECODE", "IFMISSING", "IFMISSINGORNULL", "IFNULL", "NVL2"}
+// lenient are the functions that are about MISSING and NULL; of all others the first of these among the arguments is
+// the value, MISSING before NULL.
+var lenient = []string{"GREATEST", "LEAST", "OBJECT_ADD", "OBJECT_PUT", "OBJECT_REPLACE", "TYPE", "DECODE", "IFMISSING",
+	"IFMISSINGORNULL", "IFNULL", "NVL", "NVL2",
+	"IFINF", "IFNANORINF", "DATE_PART_MILLIS", "WEEKDAY_MILLIS", "ROUND", "ROUND_NEAREST", "TRUNC", "REPLACE",
+	"REGEXP_REPLACE", "CONCAT2", "CONTAINS_TOKEN",
+	"CONTAINS_TOKEN_LIKE", "CONTAINS_TOKEN_REGEXP", "ENCODED_SIZE", "JSON_ENCODE", "BITAND", "BITOR", "BITXOR", "BITSHIFT",
+	"BITTEST", "ARRAY_BINARY_SEARCH"}
 
-// Knows tells whether the interpreter has a function.
+// nulls are the functions to which NULL is a value like others; MISSING still spreads.
+var nulls = []string{"ARRAY_APPEND", "ARRAY_PREPEND", "ARRAY_INSERT", "ARRAY_REPEAT", "ARRAY_REPLACE", "TOKENS",
+	"BASE64_ENCODE"}
+
+// Knows reports whether the interpreter has a function.
 func Knows(name string) bool { return functionNamed(name) != nil }
 
 func functionNamed(name string) function {
-	for _, table := range []map[string]function{textFunctions(), patternFunctions(), numberFunctions(), dateFunctions(), arrayFunctions(), objectFunctions(), typeFunctions()} {
+	for _, table := range []map[string]function{textFunctions(), patternFunctions(), numberFunctions(), dateFunctions(),
+		arrayFunctions(), moreArrayFunctions(), objectFunctions(), typeFunctions(), encodingFunctions(), bitFunctions()} {
 		if f := table[name]; f != nil {
 			return f
 		}
@@ -45,7 +54,7 @@ func (m *interpreter) call(x *expression.Call) any {
 		if slices.Contains(args, any(Missing)) {
 			return Missing
 		}
-		if slices.Contains(args, nil) {
+		if slices.Contains(args, nil) && !slices.Contains(nulls, x.Name) {
 			return nil
 		}
 	}
@@ -55,7 +64,7 @@ func (m *interpreter) call(x *expression.Call) any {
 	return f(m, args)
 }
 
-// whole gives an argument that has to be an integer of 64 bits; what is none makes the function NULL.
+// whole returns an argument that has to be an integer of 64 bits; what is none makes the function NULL.
 func whole(v any) (int64, bool) {
 	n, ok := v.(json.Number)
 	if !ok {
@@ -120,18 +129,40 @@ func textFunctions() map[string]function {
 			}
 			return strings.Repeat(s[0], int(n))
 		},
-		"REPLACE": func(_ *interpreter, a []any) any {
-			s, ok := texts(a[:3]...)
-			times, fine := int64(-1), true
-			if len(a) == 4 {
-				times, fine = whole(a[3])
+		"REPLACE": counted(func(s []string, times int64, _ bool) any {
+			return strings.Replace(s[0], s[1], s[2], int(max(-1, min(times, math.MaxInt32))))
+		}),
+		"REVERSE": ofTexts(func(s []string) any {
+			all := regexp.MustCompile(`\PM\pM*|\pM+`).FindAllString(strings.ReplaceAll(s[0], "\ufffd", ""), -1)
+			slices.Reverse(all)
+			return strings.Join(all, "")
+		}),
+		"CONCAT2": func(_ *interpreter, a []any) any {
+			list := []any{a[0]}
+			for _, v := range a[1:] {
+				list = append(list, spread(v)...)
 			}
-			if !ok || !fine {
+			if slices.Contains(list, any(Missing)) {
+				return Missing
+			}
+			s, ok := texts(list...)
+			if !ok {
 				return nil
 			}
-			return strings.Replace(s[0], s[1], s[2], int(max(-1, min(times, math.MaxInt32))))
+			return strings.Join(s[1:], s[0])
 		},
-		"REVERSE": ofTexts(func(s []string) any { r := []rune(s[0]); slices.Reverse(r); return string(r) }),
+		"MB_POSITION":    ofTexts(func(s []string) any { return integer(charactersBefore(s[0], s[1])) }),
+		"MB_POSITION1":   ofTexts(func(s []string) any { return integer(charactersBefore(s[0], s[1]) + 1) }),
+		"MB_SUBSTR":      characterSubstr(0),
+		"MB_SUBSTR1":     characterSubstr(1),
+		"CONTAINS_TOKEN": containsToken(func(a []any, token any) bool { return equal(a[1], token) == true }, false),
+		"CONTAINS_TOKEN_LIKE": containsToken(func(a []any, token any) bool {
+			return like(token, a[1], `\`) == true
+		}, true),
+		"CONTAINS_TOKEN_REGEXP": containsToken(func(a []any, token any) bool {
+			text, ok := token.(string)
+			return ok && regexp.MustCompile("^"+a[1].(string)+"$").MatchString(text)
+		}, true),
 		"SPLIT": ofTexts(func(s []string) any {
 			if len(s) == 1 {
 				return anyList(strings.Fields(s[0]))
@@ -174,7 +205,7 @@ func initcap(s []string) any {
 		if inWord {
 			b.WriteRune(unicode.ToLower(r))
 		} else {
-			b.WriteRune(unicode.ToUpper(r))
+			b.WriteRune(unicode.ToTitle(unicode.ToLower(r)))
 		}
 		inWord = !unicode.IsSpace(r)
 		if r <= unicode.MaxASCII {
@@ -188,7 +219,7 @@ func cutset(s []string) string {
 	if len(s) == 2 {
 		return s[1]
 	}
-	return " \t\n\v\f\r"
+	return " \t\n\f\r"
 }
 
 func pad(join func(text, fill string) string) function {
@@ -246,41 +277,99 @@ func substr(first int64) function {
 		if length < int64(len(text)) {
 			text = text[:length]
 		}
-		return strings.ToValidUTF8(text, "\ufffd")
+		return string([]rune(text))
 	}
 }
 
 func patternFunctions() map[string]function {
 	return map[string]function{
 		"REGEXP_CONTAINS": ofTexts(func(s []string) any { return regexp.MustCompile(s[1]).MatchString(s[0]) }),
-		"REGEXP_LIKE":     ofTexts(func(s []string) any { return regexp.MustCompile(`\A(?:` + s[1] + `)\z`).MatchString(s[0]) }),
+		"REGEXP_LIKE":     ofTexts(func(s []string) any { return regexp.MustCompile("^" + s[1] + "$").MatchString(s[0]) }),
 		"REGEXP_POSITION": ofTexts(func(s []string) any {
 			if at := regexp.MustCompile(s[1]).FindStringIndex(s[0]); at != nil {
 				return integer(int64(at[0]))
 			}
 			return integer(-1)
 		}),
-		"REGEXP_REPLACE": func(_ *interpreter, a []any) any {
-			s, ok := texts(a[:3]...)
-			times, fine := int64(-1), true
-			if len(a) == 4 {
-				times, fine = whole(a[3])
+		"REGEXP_POSITION1": ofTexts(func(s []string) any {
+			if at := regexp.MustCompile(s[1]).FindStringIndex(s[0]); at != nil {
+				return integer(int64(at[0]) + 1)
 			}
-			if !ok || !fine {
-				return nil
-			}
-			r := regexp.MustCompile(s[1])
-			fits := r.FindAllStringSubmatchIndex(s[0], -1)
-			if times < 0 || times >= int64(len(fits)) {
-				return r.ReplaceAllString(s[0], s[2])
-			}
-			out, at := "", 0
-			for _, fit := range fits[:times] {
-				out += s[0][at:fit[0]] + string(r.ExpandString(nil, s[2], s[0], fit))
+			return integer(-1)
+		}),
+		"REGEXP_MATCHES": ofTexts(func(s []string) any { return anyList(regexp.MustCompile(s[1]).FindAllString(s[0], -1)) }),
+		"REGEXP_SPLIT": ofTexts(func(s []string) any {
+			var all []string
+			at := 0
+			for _, fit := range regexp.MustCompile(s[1]).FindAllStringIndex(s[0], -1) {
+				all = append(all, s[0][at:fit[0]])
 				at = fit[1]
 			}
-			return out + s[0][at:]
-		},
+			if len(all) > 0 && at < len(s[0]) {
+				all = append(all, s[0][at:])
+			}
+			return anyList(all)
+		}),
+		"REGEXP_REPLACE": counted(func(s []string, times int64, given bool) any {
+			r := regexp.MustCompile(s[1])
+			return r.ReplaceAllStringFunc(s[0], func(fit string) string {
+				if times--; given && times < 0 {
+					return fit
+				}
+				return s[2]
+			})
+		}),
+	}
+}
+
+// counted makes a function of three texts, behind which a number may stand.
+func counted(f func(s []string, times int64, given bool) any) function {
+	return func(_ *interpreter, a []any) any {
+		if slices.Contains(a[:3], any(Missing)) {
+			return Missing
+		}
+		s, ok := texts(a[:3]...)
+		times, fine := int64(-1), true
+		if len(a) == 4 {
+			times, fine = whole(a[3])
+		}
+		if !ok || !fine {
+			return nil
+		}
+		return f(s, times, len(a) == 4)
+	}
+}
+
+func charactersBefore(text, part string) int64 {
+	before, _, found := strings.Cut(text, part)
+	if !found {
+		return -1
+	}
+	return int64(len([]rune(before)))
+}
+
+func characterSubstr(first int64) function {
+	return func(_ *interpreter, a []any) any {
+		s, ok := texts(a[0])
+		from, fine := whole(a[1])
+		length, good := int64(math.MaxInt32), true
+		if len(a) == 3 {
+			length, good = whole(a[2])
+		}
+		if !ok || !fine || !good || length < 0 {
+			return nil
+		}
+		text := []rune(s[0])
+		switch {
+		case from < 0:
+			from += int64(len(text))
+		case from > 0:
+			from -= first
+		}
+		if from < 0 || from >= int64(len(text)) {
+			return nil
+		}
+		return string(text[from:min(int64(len(text)), from+min(length, math.MaxInt32))])
 	}
 }
 
@@ -310,8 +399,8 @@ func numberFunctions() map[string]function {
 	}
 	divided := func(f func(z, x, y *big.Int) *big.Int) function {
 		return func(m *interpreter, a []any) any {
-			x, ok := whole(a[0])
-			y, fine := whole(a[1])
+			x, ok := cut(a[0])
+			y, fine := cut(a[1])
 			if !ok || !fine || y == 0 {
 				return nil
 			}
@@ -337,8 +426,18 @@ func numberFunctions() map[string]function {
 		"LEAST":    func(_ *interpreter, a []any) any { return extreme(a, -1) },
 		"IDIV":     divided((*big.Int).Quo),
 		"IMOD":     divided((*big.Int).Rem),
-		"ROUND":    toDigits(true),
-		"TRUNC":    toDigits(false),
+		"DEGREES":  ofNumber(func(m *interpreter, _ json.Number, n number) any { return m.float(n.f * 180 / math.Pi) }),
+		"RADIANS":  ofNumber(func(m *interpreter, _ json.Number, n number) any { return m.float(n.f * math.Pi / 180) }),
+		"E":        func(m *interpreter, _ []any) any { return m.float(math.E) },
+		"PI":       func(m *interpreter, _ []any) any { return m.float(math.Pi) },
+		"ROUND": toDigits(func(x float64) float64 {
+			if up := math.Floor(x + 0.5); up != x+0.5 || math.Mod(up, 2) == 0 {
+				return up
+			}
+			return math.Floor(x+0.5) - 1
+		}),
+		"ROUND_NEAREST": toDigits(func(x float64) float64 { return math.Floor(x + 0.5) }),
+		"TRUNC":         toDigits(math.Floor),
 		"SIGN": ofNumber(func(_ *interpreter, _ json.Number, n number) any {
 			switch {
 			case n.f < 0:
@@ -362,37 +461,51 @@ func extreme(list []any, direction int) any {
 	return best
 }
 
-// toDigits works on the decimal digits that a number is written with, exactly.
-func toDigits(up bool) function {
+// cut returns a number without its fraction, if that has 64 bits.
+func cut(v any) (int64, bool) {
+	n, ok := v.(json.Number)
+	if !ok {
+		return 0, false
+	}
+	x, ok := new(interpreter).numeric(n)
+	if x.integer || !ok {
+		return x.i, ok
+	}
+	return int64(x.f), math.Trunc(x.f) >= -1<<63 && x.f < 1<<63
+}
+
+// toDigits moves the magnitude of a number by so many digits, makes it whole and moves it back.
+func toDigits(whole1 func(float64) float64) function {
 	return func(m *interpreter, a []any) any {
+		switch a[0].(type) {
+		case json.Number:
+		case collatetest.Missing:
+			return Missing
+		default:
+			return nil
+		}
 		digits, ok := int64(0), true
 		if len(a) == 2 {
+			if a[1] == Missing {
+				return Missing
+			}
 			digits, ok = whole(a[1])
 		}
 		if !ok || digits < -300 || digits > 300 {
 			return nil
 		}
 		return ofNumber(func(m *interpreter, v json.Number, n number) any {
-			exact, _ := new(big.Rat).SetString(strconv.FormatFloat(n.f, 'e', -1, 64))
-			if n.integer {
-				exact = new(big.Rat).SetInt64(n.i)
+			power := math.Pow(10, float64(digits))
+			switch magnitude := math.Abs(n.f); {
+			case n.integer && digits >= 0:
+				return v
+			case math.IsInf(magnitude*power, 0):
+				return m.float(n.f)
+			case n.f < 0:
+				return m.float(-whole1(magnitude*power) / power)
+			default:
+				return m.float(whole1(magnitude*power) / power)
 			}
-			power := new(big.Int).Exp(big.NewInt(10), big.NewInt(max(digits, -digits)), nil)
-			scale := new(big.Rat).SetInt(power)
-			if digits < 0 {
-				scale.Inv(scale)
-			}
-			x := new(big.Rat).Mul(exact, scale)
-			whole, rest := new(big.Int).QuoRem(x.Num(), x.Denom(), new(big.Int))
-			if rest.Abs(rest).Lsh(rest, 1).Cmp(x.Denom()) >= 0 && up {
-				whole.Add(whole, big.NewInt(int64(x.Sign())))
-			}
-			result := new(big.Rat).Quo(new(big.Rat).SetInt(whole), scale)
-			if n.integer && result.Num().IsInt64() {
-				return integer(result.Num().Int64())
-			}
-			f, _ := result.Float64()
-			return m.float(f)
 		})(m, a)
 	}
 }
@@ -429,24 +542,62 @@ func objectFunctions() map[string]function {
 			return list
 		}),
 		"OBJECT_ADD": func(_ *interpreter, a []any) any {
-			if a[0] == Missing {
+			if a[0] == Missing || a[1] == Missing {
 				return Missing
 			}
 			o, ok := a[0].(map[string]any)
 			name, fine := a[1].(string)
-			if !ok || !fine && a[1] != nil && a[1] != Missing {
+			if !ok || !fine {
 				return nil
 			}
-			if !fine || a[2] == Missing {
+			if _, there := o[name]; there || a[2] == Missing {
 				return o
-			}
-			if _, there := o[name]; there {
-				return nil
 			}
 			o = maps.Clone(o)
 			o[name] = a[2]
 			return o
 		},
+		"OBJECT_INNER_PAIRS":  of(func(o map[string]any, _ []string, _ []any) any { return pairObjects(innerValues(o)) }),
+		"OBJECT_INNER_VALUES": of(func(o map[string]any, _ []string, _ []any) any { return sortedValues(innerValues(o)) }),
+		"OBJECT_RENAME": of(func(o map[string]any, _ []string, rest []any) any {
+			names, ok := texts(rest...)
+			if !ok {
+				return nil
+			}
+			v, there := o[names[0]]
+			if !there {
+				return o
+			}
+			o = maps.Clone(o)
+			delete(o, names[0])
+			o[names[1]] = v
+			return o
+		}),
+		"OBJECT_REPLACE": func(_ *interpreter, a []any) any {
+			if a[0] == Missing || a[1] == Missing {
+				return Missing
+			}
+			o, ok := a[0].(map[string]any)
+			if !ok || a[1] == nil {
+				return nil
+			}
+			out := map[string]any{}
+			for name, v := range o {
+				if equal(a[1], v) == true {
+					v = a[2]
+				}
+				if v != Missing {
+					out[name] = v
+				}
+			}
+			return out
+		},
+		"OBJECT_UNWRAP": of(func(o map[string]any, names []string, _ []any) any {
+			if len(names) != 1 {
+				return nil
+			}
+			return o[names[0]]
+		}),
 		"OBJECT_PUT": func(_ *interpreter, a []any) any {
 			if a[0] == Missing || a[1] == Missing {
 				return Missing
@@ -464,11 +615,13 @@ func objectFunctions() map[string]function {
 			return o
 		},
 		"OBJECT_REMOVE": of(func(o map[string]any, _ []string, rest []any) any {
+			names, ok := texts(rest...)
+			if !ok {
+				return nil
+			}
 			o = maps.Clone(o)
-			for _, v := range rest {
-				if name, ok := v.(string); ok {
-					delete(o, name)
-				}
+			for _, name := range names {
+				delete(o, name)
 			}
 			return o
 		}),
@@ -480,6 +633,32 @@ func objectFunctions() map[string]function {
 			return list
 		}),
 	}
+}
+
+func innerValues(o map[string]any) map[string]any {
+	out := maps.Clone(o)
+	for name, v := range o {
+		if list, ok := v.([]any); ok && len(list) == 1 && len(o) > 1 {
+			out[name] = list[0]
+		}
+	}
+	return out
+}
+
+func pairObjects(o map[string]any) any {
+	list := []any{}
+	for _, n := range slices.Sorted(maps.Keys(o)) {
+		list = append(list, map[string]any{"name": n, "val": o[n]})
+	}
+	return list
+}
+
+func sortedValues(o map[string]any) any {
+	list := []any{}
+	for _, n := range slices.Sorted(maps.Keys(o)) {
+		list = append(list, o[n])
+	}
+	return list
 }
 
 // readNumber is the number that a text is in decimal notation, as JSON has it; nil if it is none.

@@ -1,13 +1,15 @@
 // Package expressiontest is the slow and obvious interpreter of the expression language: the document as encoding/json
 // reads it, numbers as exact integers or float64, the syntax tree walked by hand. Tests compare the compiled evaluation
-// with it, and the oracle of the end-to-end tests is made of it. It is for tests only. Of package expression it uses the
-// syntax tree and nothing that evaluates. Of the limits it knows those of single functions only: the others have their own tests.
+// with it, and the oracle of the end-to-end tests is made of it. It is for tests only. Of package expression it uses
+// the syntax tree and nothing that evaluates. Of the limits it knows those of single functions only: the others have
+// their own tests.
 package expressiontest
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/big"
 	"slices"
@@ -22,8 +24,8 @@ import (
 // Missing is the value MISSING.
 var Missing = collatetest.Missing{}
 
-// ErrEntry is wrapped when a document has no entry: a computation meets or makes a number beyond float64, or a function would
-// make more than it may.
+// ErrEntry is wrapped when a document has no entry: a computation meets or makes a number beyond float64, or a function
+// would make more than it may.
 var ErrEntry = errors.New("no entry: a number beyond float64 or too large a value")
 
 // Doc is a document: its id, what KV keeps of it, and its value as collatetest.Decode gives it.
@@ -33,8 +35,8 @@ type Doc struct {
 	Value any
 }
 
-// Eval gives the value of an expression: Missing, nil, bool, json.Number, string, []any or map[string]any. A tree that the
-// interpreter does not know is a mistake of the test and panics. The error wraps ErrEntry.
+// Eval returns the value of an expression: Missing, nil, bool, json.Number, string, []any or map[string]any. A tree
+// that the interpreter does not know is a mistake of the test and panics. The error wraps ErrEntry.
 func Eval(x expression.Expr, d Doc) (any, error) {
 	m := &interpreter{doc: d}
 	v := m.eval(x)
@@ -81,6 +83,8 @@ func (m *interpreter) eval(x expression.Expr) any {
 			}
 		}
 		panic("no variable " + x.Name)
+	case *expression.Self:
+		return m.doc.Value
 	case *expression.DocID:
 		return string([]rune(m.doc.ID))
 	case *expression.Meta:
@@ -118,7 +122,13 @@ func (m *interpreter) construct(x expression.Expr) any {
 		return negated(x.Not, in(m.eval(x.X), m.eval(x.List)))
 	case *expression.Between:
 		v, low, high := m.eval(x.X), m.eval(x.Low), m.eval(x.High)
-		return negated(x.Not, and(compared(expression.OpGreaterEqual, v, low), compared(expression.OpLessEqual, v, high)))
+		above, below := compared(expression.OpGreaterEqual, v, low), compared(expression.OpLessEqual, v, high)
+		for _, unknown := range []any{Missing, nil} {
+			if above == unknown || below == unknown {
+				return unknown
+			}
+		}
+		return negated(x.Not, and(above, below))
 	case *expression.Case:
 		return m.caseOf(x)
 	case *expression.Array:
@@ -131,22 +141,28 @@ func (m *interpreter) construct(x expression.Expr) any {
 		}
 		return list
 	case *expression.Object:
-		object := map[string]any{}
-		for _, member := range x.Members {
-			if v := m.eval(member.Value); v != Missing {
-				object[member.Name] = v
-			}
+		return m.object(x)
+	case *expression.At:
+		return at(m.eval(x.X), m.eval(x.Index), x.Member)
+	case *expression.Slice:
+		v, low, high := m.eval(x.X), m.eval(x.Low), any(true)
+		if x.High != nil {
+			high = m.eval(x.High)
 		}
-		return object
+		return slice(v, low, high, x.High == nil)
+	case *expression.Within:
+		return negated(x.Not, within(m.eval(x.X), m.eval(x.Whole)))
 	case *expression.Each:
 		return m.each(x)
 	case *expression.Exists:
 		v := m.eval(x.X)
-		if v == Missing || v == nil {
+		if list, ok := v.([]any); ok {
+			return len(list) > 0
+		}
+		if v == Missing {
 			return v
 		}
-		list, ok := v.([]any)
-		return ok && len(list) > 0
+		return nil
 	}
 	panic(fmt.Sprintf("%T", x))
 }
@@ -204,31 +220,114 @@ func (m *interpreter) meta(field string) any {
 
 // compared is a comparison by N1QL's rules.
 func compared(op expression.Op, l, r any) any {
-	switch {
-	case l == Missing || r == Missing:
-		return Missing
-	case l == nil || r == nil:
-		return nil
+	if op == expression.OpEqual || op == expression.OpNotEqual {
+		return negated(op == expression.OpNotEqual, equal(l, r))
 	}
-	c := collatetest.Compare(l, r)
+	c, unknown := compare(l, r)
+	if c == nil {
+		return unknown
+	}
 	switch op {
-	case expression.OpEqual:
-		return c == 0
-	case expression.OpNotEqual:
-		return c != 0
 	case expression.OpLess:
-		return c < 0
+		return *c < 0
 	case expression.OpLessEqual:
-		return c <= 0
+		return *c <= 0
 	case expression.OpGreater:
-		return c > 0
+		return *c > 0
 	case expression.OpGreaterEqual:
-		return c >= 0
+		return *c >= 0
 	}
 	panic(op)
 }
 
-// truth gives true, false, nil or Missing.
+// equal is true, false, nil or Missing: what is unknown within arrays and objects is unknown, unless something else
+// differs.
+func equal(l, r any) any {
+	if l == Missing || r == Missing {
+		return Missing
+	}
+	if l == nil || r == nil {
+		return nil
+	}
+	result := any(true)
+	switch a := l.(type) {
+	case []any:
+		b, ok := r.([]any)
+		if !ok || len(a) != len(b) {
+			return false
+		}
+		for i := range a {
+			result = and(result, equal(a[i], b[i]))
+		}
+		return result
+	case map[string]any:
+		b, ok := r.(map[string]any)
+		if !ok || len(a) != len(b) {
+			return false
+		}
+		for name, v := range a {
+			w, ok := b[name]
+			if !ok {
+				return false
+			}
+			result = and(result, equal(v, w))
+		}
+		return result
+	}
+	return collatetest.Compare(l, r) == 0
+}
+
+// compare returns the order of two values, or else what makes it unknown.
+func compare(l, r any) (order *int, unknown any) {
+	if l == Missing || r == Missing {
+		return nil, Missing
+	}
+	if l == nil || r == nil {
+		return nil, nil
+	}
+	c := 0
+	a, isArray := l.([]any)
+	b, isArrayToo := r.([]any)
+	if isArray && isArrayToo {
+		for i := range min(len(a), len(b)) {
+			if c, unknown := compare(a[i], b[i]); c == nil || *c != 0 {
+				return c, unknown
+			}
+		}
+		c = len(a) - len(b)
+		return &c, nil
+	}
+	o, isObject := l.(map[string]any)
+	p, isObjectToo := r.(map[string]any)
+	if isObject && isObjectToo && len(o) == len(p) {
+		for _, name := range slices.Sorted(maps.Keys(merged(o, p))) {
+			v, there := o[name]
+			w, thereToo := p[name]
+			if there && thereToo {
+				if c, unknown := compare(v, w); c == nil || *c != 0 {
+					return c, unknown
+				}
+				continue
+			}
+			if c = 1; there {
+				c = -1
+			}
+			return &c, nil
+		}
+		c = 0
+		return &c, nil
+	}
+	c = collatetest.Compare(l, r)
+	return &c, nil
+}
+
+func merged(o, p map[string]any) map[string]any {
+	all := maps.Clone(o)
+	maps.Copy(all, p)
+	return all
+}
+
+// truth returns true, false, nil or Missing.
 func truth(v any) any {
 	switch v := v.(type) {
 	case json.Number:
@@ -339,26 +438,83 @@ func (m *interpreter) caseOf(x *expression.Case) any {
 	return m.eval(x.Else)
 }
 
+// list returns what a binding goes through, with the names; ok is false if it cannot.
+func list(b expression.Binding, over any) (names, values []any, ok bool) {
+	array, isArray := over.([]any)
+	object, isObject := over.(map[string]any)
+	if !isArray && (!isObject || b.Name == "" && !b.Within) {
+		return nil, nil, false
+	}
+	add := func(name, v any) {
+		names, values = append(names, name), append(values, v)
+		if b.Within {
+			moreNames, more, _ := list(b, v)
+			if _, isObject := v.(map[string]any); isObject || more != nil {
+				names, values = append(names, moreNames...), append(values, more...)
+			}
+		}
+	}
+	for i, v := range array {
+		add(integer(int64(i)), v)
+	}
+	for _, name := range slices.Sorted(maps.Keys(object)) {
+		add(name, object[name])
+	}
+	return names, values, true
+}
+
 func (m *interpreter) each(x *expression.Each) any {
-	over := m.eval(x.Over)
-	list, ok := over.([]any)
-	if !ok {
+	turns, null := -1, false
+	var names, values [][]any
+	for _, b := range x.Bindings {
+		over := m.eval(b.Over)
 		if over == Missing {
 			return Missing
 		}
+		n, v, ok := list(b, over)
+		null = null || !ok
+		names, values = append(names, n), append(values, v)
+		if turns < 0 || len(v) < turns {
+			turns = len(v)
+		}
+	}
+	if null {
 		return nil
 	}
-	result := []any{}
-	for _, element := range list {
-		m.vars = append(m.vars, variable{x.Var, element})
-		fits := x.When == nil || truth(m.eval(x.When)) == true
-		var v any
-		if fits {
-			v = m.eval(x.Body)
+	outer := len(m.vars)
+	defer func() { m.vars = m.vars[:outer] }()
+	result, object := []any{}, map[string]any{}
+	for turn := range turns {
+		m.vars = m.vars[:outer]
+		for i, b := range x.Bindings {
+			if b.Name != "" {
+				m.vars = append(m.vars, variable{b.Name, names[i][turn]})
+			}
+			m.vars = append(m.vars, variable{b.Var, values[i][turn]})
 		}
-		m.vars = m.vars[:len(m.vars)-1]
+		if x.When != nil && truth(m.eval(x.When)) != true {
+			continue
+		}
+		if x.Kind == expression.EachObject {
+			name := m.eval(x.Name)
+			text, ok := name.(string)
+			if name == Missing {
+				return Missing
+			}
+			if !ok {
+				return nil
+			}
+			if v := m.eval(x.Body); v != Missing {
+				object[text] = v
+			}
+			continue
+		}
+		if key, nested := x.Body.(*expression.ArrayKey); nested {
+			result = append(result, spread(m.eval(key.X))...)
+			continue
+		}
+		v := m.eval(x.Body)
 		switch {
-		case !fits:
 		case x.Kind == expression.EachFirst:
 			return v
 		case x.Kind == expression.EachAny && truth(v) == true:
@@ -375,11 +531,98 @@ func (m *interpreter) each(x *expression.Each) any {
 	case expression.EachEvery:
 		return true
 	case expression.EachAnyEvery:
-		return len(list) > 0
+		return turns > 0
 	case expression.EachFirst:
 		return Missing
+	case expression.EachObject:
+		return object
 	}
 	return result
+}
+
+// spread returns the elements of an array, and what is none as one.
+func spread(v any) []any {
+	if list, ok := v.([]any); ok {
+		return list
+	}
+	return []any{v}
+}
+
+func (m *interpreter) object(x *expression.Object) any {
+	object := map[string]any{}
+	for _, member := range x.Members {
+		name := any(member.Name)
+		if member.Computed != nil {
+			name = m.eval(member.Computed)
+		}
+		v := m.eval(member.Value)
+		if name == nil || name == Missing {
+			continue
+		}
+		text, ok := name.(string)
+		if !ok {
+			return nil
+		}
+		if v != Missing {
+			object[text] = v
+		}
+	}
+	return object
+}
+
+func at(v, index any, member bool) any {
+	if index == Missing {
+		return Missing
+	}
+	_, isText := index.(string)
+	n, isPlace := whole(index)
+	switch {
+	case v == nil, v == Missing:
+		return v
+	case member && isText:
+		return walk(v, []expression.Step{{Name: index.(string)}})
+	case !member && isPlace:
+		return walk(v, []expression.Step{{Index: int(max(-1<<30, min(n, 1<<30))), Element: true}})
+	}
+	return nil
+}
+
+func slice(v, low, high any, toEnd bool) any {
+	if v == Missing || low == Missing || high == Missing {
+		return Missing
+	}
+	list, isArray := v.([]any)
+	from, ok := whole(low)
+	to, fine := whole(high)
+	if !isArray || !ok || !fine && !toEnd {
+		return nil
+	}
+	n := int64(len(list))
+	if toEnd {
+		to = n
+	}
+	if from < 0 {
+		from += n
+	}
+	if to < 0 {
+		to += n
+	}
+	switch {
+	case from < 0 || to < from || to > n, from == n && !toEnd:
+		return Missing
+	}
+	return list[from:to]
+}
+
+func within(v, whole any) any {
+	_, all, ok := list(expression.Binding{Within: true}, whole)
+	switch {
+	case v == Missing || whole == Missing:
+		return Missing
+	case !ok:
+		return nil
+	}
+	return in(v, append([]any{}, all...))
 }
 
 func in(v, list any) any {
@@ -390,11 +633,19 @@ func in(v, list any) any {
 	case !ok:
 		return nil
 	}
-	result := any(false)
+	unknown := false
 	for _, e := range l {
-		result = or(result, compared(expression.OpEqual, v, e))
+		switch {
+		case v == nil || e == nil:
+			unknown = true
+		case equal(v, e) == true:
+			return true
+		}
 	}
-	return result
+	if unknown {
+		return nil
+	}
+	return false
 }
 
 func concat(values []any) any {
@@ -471,7 +722,7 @@ type number struct {
 	integer bool
 }
 
-// numeric reads a number: an integer if its text is one of 64 bits, or if its float64 is one below 2^53.
+// numeric reads a number: an integer if its text is one of 64 bits, or if its float64 is one.
 func (m *interpreter) numeric(v json.Number) (n number, ok bool) {
 	if i, err := strconv.ParseInt(string(v), 10, 64); err == nil {
 		return number{i, float64(i), true}, true
@@ -481,7 +732,7 @@ func (m *interpreter) numeric(v json.Number) (n number, ok bool) {
 		m.fail("%s", v)
 		return n, false
 	}
-	if f == math.Trunc(f) && math.Abs(f) < 1<<53 {
+	if f == math.Trunc(f) && f >= -1<<63 && f < 1<<63 {
 		return number{int64(f), f, true}, true
 	}
 	return number{f: f}, true
@@ -489,14 +740,14 @@ func (m *interpreter) numeric(v json.Number) (n number, ok bool) {
 
 func integer(i int64) any { return json.Number(strconv.FormatInt(i, 10)) }
 
-// float gives a number that computes as f again.
+// float returns a number that computes as f again.
 func (m *interpreter) float(f float64) any {
 	switch {
 	case math.IsNaN(f):
 		return nil
 	case math.IsInf(f, 0):
 		return m.fail("the result")
-	case f == math.Trunc(f) && math.Abs(f) < 1<<53:
+	case f == math.Trunc(f) && f >= -1<<63 && f < 1<<63:
 		return integer(int64(f))
 	}
 	return json.Number(strconv.FormatFloat(f, 'e', -1, 64))

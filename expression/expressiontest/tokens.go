@@ -10,26 +10,41 @@ import (
 func tokens(_ *interpreter, a []any) any {
 	options := map[string]any{}
 	if len(a) == 2 {
-		options = a[1].(map[string]any)
+		var ok bool
+		if options, ok = a[1].(map[string]any); !ok {
+			return nil
+		}
+	}
+	change := func(word string) any {
+		mode, _ := options["case"].(string)
+		switch strings.ToLower(mode) {
+		case "lower":
+			return strings.ToLower(word)
+		case "upper":
+			return strings.ToUpper(word)
+		}
+		return word
 	}
 	words := func(text string) (list []any) {
+		if options["split"] == false {
+			if options["trim"] != false {
+				text = strings.TrimSpace(text)
+			}
+			if text == "" {
+				return nil
+			}
+			return []any{change(text)}
+		}
 		found := regexp.MustCompile(`[\pL\pN]+`).FindAllString(text, -1)
 		if options["specials"] == true {
-			found = nil
-			for _, field := range strings.Fields(text) {
-				found = append(found, regexp.MustCompile(`[\pL\pN](.*[\pL\pN])?`).FindString(field))
+			for _, field := range strings.Fields(regexp.MustCompile(`[\[\](){}]`).ReplaceAllString(text, " ")) {
+				if word := regexp.MustCompile(`.*[\pL\pN]`).FindString(field); word != "" {
+					found = append(found, word)
+				}
 			}
 		}
 		for _, w := range found {
-			switch {
-			case w == "":
-				continue
-			case options["case"] == "lower":
-				w = strings.ToLower(w)
-			case options["case"] == "upper":
-				w = strings.ToUpper(w)
-			}
-			list = append(list, w)
+			list = append(list, change(w))
 		}
 		return list
 	}
@@ -38,7 +53,7 @@ func tokens(_ *interpreter, a []any) any {
 		switch v := v.(type) {
 		case string:
 			return words(v)
-		case bool, json.Number:
+		case nil, bool, json.Number:
 			return []any{v}
 		case []any:
 			for _, e := range v {
@@ -46,7 +61,7 @@ func tokens(_ *interpreter, a []any) any {
 			}
 		case map[string]any:
 			for name, e := range v {
-				if options["names"] == true {
+				if options["names"] != false {
 					list = append(list, words(name)...)
 				}
 				list = append(list, all(e)...)

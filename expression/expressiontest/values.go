@@ -47,16 +47,27 @@ func arrayFunctions() map[string]function {
 			}
 			return nil
 		},
-		"ARRAY_CONTAINS": of(func(_ *interpreter, l, rest []any) any { return indexOf(l, rest[0]) >= 0 }),
+		"ARRAY_CONTAINS": of(func(_ *interpreter, l, rest []any) any { return placeOf(l, rest[0]) >= 0 }),
 		"ARRAY_COUNT": of(func(_ *interpreter, l, _ []any) any {
 			return integer(int64(len(slices.DeleteFunc(l, func(v any) bool { return v == nil }))))
 		}),
-		"ARRAY_DISTINCT": of(func(_ *interpreter, l, _ []any) any { return distinct(l) }),
+		"ARRAY_DISTINCT": of(func(_ *interpreter, l, _ []any) any {
+			out := []any{}
+			for _, v := range l {
+				if indexOf(out, v) < 0 {
+					out = append(out, v)
+				}
+			}
+			return out
+		}),
 		"ARRAY_FLATTEN": func(_ *interpreter, a []any) any {
 			l, ok := a[0].([]any)
 			depth, fine := whole(a[1])
-			if !ok || !fine || depth < 0 {
+			if !ok || !fine {
 				return nil
+			}
+			if depth < 0 {
+				depth = math.MaxInt32
 			}
 			return flatten(l, depth)
 		},
@@ -68,17 +79,10 @@ func arrayFunctions() map[string]function {
 			}
 			return nil
 		}),
-		"ARRAY_INTERSECT": of(func(_ *interpreter, l, rest []any) any {
-			other, ok := rest[0].([]any)
-			if !ok {
-				return nil
-			}
-			return slices.DeleteFunc(distinct(l), func(v any) bool { return indexOf(other, v) < 0 })
-		}),
 		"ARRAY_LENGTH":   of(func(_ *interpreter, l, _ []any) any { return integer(int64(len(l))) }),
 		"ARRAY_MAX":      of(func(_ *interpreter, l, _ []any) any { return extreme(l, 1) }),
 		"ARRAY_MIN":      of(func(_ *interpreter, l, _ []any) any { return extreme(l, -1) }),
-		"ARRAY_POSITION": of(func(_ *interpreter, l, rest []any) any { return integer(int64(indexOf(l, rest[0]))) }),
+		"ARRAY_POSITION": of(func(_ *interpreter, l, rest []any) any { return integer(int64(placeOf(l, rest[0]))) }),
 		"ARRAY_PREPEND": func(_ *interpreter, a []any) any {
 			l, ok := a[len(a)-1].([]any)
 			if !ok {
@@ -87,14 +91,17 @@ func arrayFunctions() map[string]function {
 			return append(slices.Clone(a[:len(a)-1]), l...)
 		},
 		"ARRAY_PUT": of(func(_ *interpreter, l, rest []any) any {
-			if indexOf(l, rest[0]) < 0 {
-				l = append(l, rest[0])
+			out := slices.Clone(l)
+			for _, v := range rest {
+				if placeOf(l, v) < 0 {
+					out = append(out, v)
+				}
 			}
-			return l
+			return out
 		}),
 		"ARRAY_RANGE": arrayRange,
 		"ARRAY_REMOVE": of(func(_ *interpreter, l, rest []any) any {
-			return slices.DeleteFunc(l, func(v any) bool { return indexOf(rest, v) >= 0 })
+			return slices.DeleteFunc(l, func(v any) bool { return placeOf(rest, v) >= 0 })
 		}),
 		"ARRAY_REVERSE": of(func(_ *interpreter, l, _ []any) any { slices.Reverse(l); return l }),
 		"ARRAY_SORT":    of(func(_ *interpreter, l, _ []any) any { slices.SortStableFunc(l, collatetest.Compare); return l }),
@@ -163,28 +170,39 @@ func (m *interpreter) sum(list []any) (sum number, count int64, ok bool) {
 	return sum, count, true
 }
 
+// placeOf is where the first element stands that equals a value, by the operator.
+func placeOf(list []any, v any) int {
+	return slices.IndexFunc(list, func(o any) bool { return equal(o, v) == true })
+}
+
 func arrayRange(m *interpreter, a []any) any {
-	from, ok := whole(a[0])
-	to, fine := whole(a[1])
-	step, good := int64(1), true
-	if len(a) == 3 {
-		step, good = whole(a[2])
+	n := []float64{0, 0, 1}
+	for i, v := range a {
+		text, ok := v.(json.Number)
+		if !ok {
+			return nil
+		}
+		x, ok := m.numeric(text)
+		if !ok {
+			return Missing
+		}
+		n[i] = x.f
 	}
-	if !ok || !fine || !good || step == 0 {
-		return nil
+	from, to, step := n[0], n[1], n[2]
+	if step == 0 || (to-from)*step <= 0 || from == to {
+		return []any{}
 	}
-	if (float64(to)-float64(from))/float64(step) > 10_000 {
+	if math.Abs(to-from)/math.Abs(step) > 10_000 || math.Abs(from) > 1<<53 || math.Abs(to) > 1<<53 {
 		return m.fail("ARRAY_RANGE")
 	}
 	list := []any{}
-	end := big.NewInt(to)
-	for n := big.NewInt(from); n.Cmp(end)*big.NewInt(step).Sign() < 0; n.Add(n, big.NewInt(step)) {
-		list = append(list, integer(n.Int64()))
+	for at := from; step > 0 && at < to || step < 0 && at > to; at += step {
+		list = append(list, m.float(at))
 	}
 	return list
 }
 
-// nameOf gives the name of a value's type.
+// nameOf returns the name of a value's type.
 func nameOf(v any) string {
 	switch v.(type) {
 	case collatetest.Missing:
@@ -209,10 +227,14 @@ func typeFunctions() map[string]function {
 	}
 	unless := func(otherwise any) function {
 		return func(_ *interpreter, a []any) any {
-			if collatetest.Compare(a[0], a[1]) == 0 {
+			switch e := equal(a[0], a[1]); e {
+			case true:
 				return otherwise
+			case false:
+				return a[0]
+			default:
+				return e
 			}
-			return a[0]
 		}
 	}
 	first := func(not ...any) function {
@@ -226,7 +248,8 @@ func typeFunctions() map[string]function {
 		}
 	}
 	return map[string]function{
-		"ISARRAY": is("array"), "ISATOM": is("boolean", "number", "string"), "ISBOOLEAN": is("boolean"), "ISNUMBER": is("number"),
+		"ISARRAY": is("array"), "ISATOM": is("boolean", "number", "string"), "ISBOOLEAN": is("boolean"),
+		"ISNUMBER": is("number"),
 		"ISOBJECT": is("object"), "ISSTRING": is("string"),
 		"TYPE": func(_ *interpreter, a []any) any { return nameOf(a[0]) },
 		"TOARRAY": func(_ *interpreter, a []any) any {
@@ -259,8 +282,16 @@ func typeFunctions() map[string]function {
 			}
 			return map[string]any{}
 		},
-		"TOSTRING":  toText,
-		"DECODE":    decode,
+		"TOSTRING": toText,
+		"DECODE":   decode,
+		"ISBINARY": is(),
+		"IFINF":    firstNumber(false), "IFNANORINF": firstNumber(true),
+		"NVL": func(_ *interpreter, a []any) any {
+			if a[0] != nil && a[0] != Missing {
+				return a[0]
+			}
+			return a[1]
+		},
 		"IFMISSING": first(Missing), "IFNULL": first(nil), "IFMISSINGORNULL": first(Missing, nil),
 		"MISSINGIF": unless(Missing), "NULLIF": unless(nil),
 		"NVL2": func(_ *interpreter, a []any) any {
@@ -269,6 +300,23 @@ func typeFunctions() map[string]function {
 			}
 			return a[2]
 		},
+	}
+}
+
+func firstNumber(passMissing bool) function {
+	return func(_ *interpreter, a []any) any {
+		for _, v := range a {
+			if _, ok := v.(json.Number); ok {
+				return v
+			}
+			if v != Missing {
+				return nil
+			}
+			if !passMissing {
+				return Missing
+			}
+		}
+		return nil
 	}
 }
 
@@ -290,7 +338,7 @@ func toAtom(v any) any {
 	return v
 }
 
-// toText writes a number as encoding/json does, but a large integer with all its digits.
+// toText writes a number with all its digits and no exponent.
 func toText(m *interpreter, a []any) any {
 	switch v := a[0].(type) {
 	case string:
@@ -304,14 +352,8 @@ func toText(m *interpreter, a []any) any {
 			return Missing
 		case n.integer:
 			return strconv.FormatInt(n.i, 10)
-		case n.f == math.Trunc(n.f) && math.Abs(n.f) < 1e21:
-			return big.NewFloat(n.f).Text('f', 0)
 		}
-		text, err := json.Marshal(n.f)
-		if err != nil {
-			panic(err)
-		}
-		return string(text)
+		return strconv.FormatFloat(n.f, 'f', -1, 64)
 	}
 	return nil
 }

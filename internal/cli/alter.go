@@ -20,11 +20,13 @@ type alterFlags struct {
 
 func indexAlter(s Streams, f *serverFlags) *cobra.Command {
 	a := &alterFlags{}
-	cmd := &cobra.Command{Use: "alter BUCKET/NAME|ID", Short: "Change where the copies of an index are, and how many", ValidArgsFunction: f.indexes(false),
+	cmd := &cobra.Command{Use: "alter BUCKET/NAME|ID", Short: "Change where the copies of an index are, and how many",
+		ValidArgsFunction: f.indexes(false),
 		Long: `Says what ALTER INDEX says: how many replicas an index has (--replicas), which indexers hold it (--nodes), or that one replica goes
-(--drop-replica). Setting what is so already does nothing and succeeds. What moves, adds or takes away copies is refused by this
-version, with the way that there is.`,
-		Example: "  tidemark index alter world/by_name --replicas 1\n  tidemark index alter world/by_name --nodes i1,i2 --dry-run",
+(--drop-replica). Setting what is so already does nothing and succeeds. New copies are filled while the others serve; other nodes begin a rebalance
+(tidemark rebalance status).`,
+		Example: "  tidemark index alter world/by_name --replicas 1\n  tidemark index alter world/by_name --nodes i1,i2 " +
+			"--dry-run",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) != 1 {
 				return usage("%s takes %s", cmd.CommandPath(), refWords)
@@ -90,7 +92,8 @@ func (a *alterFlags) statement(cmd *cobra.Command) (*expression.AlterIndex, erro
 	switch {
 	case given != 1:
 		return nil, usage("say one thing to change: --replicas N, --nodes NAME,… or --drop-replica N")
-	case a.replicas < 0 || a.replicas > expression.MaxReplicas || a.dropReplica < 0 || a.dropReplica > expression.MaxReplicas:
+	case a.replicas < 0 || a.replicas > expression.MaxReplicas || a.dropReplica < 0 ||
+		a.dropReplica > expression.MaxReplicas:
 		return nil, usage("--replicas and --drop-replica take 0 to %d", expression.MaxReplicas)
 	case st.Action == expression.ActionMove && len(a.nodes) == 0:
 		return nil, usage("--nodes takes the names of indexers")

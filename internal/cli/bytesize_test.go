@@ -3,7 +3,8 @@ package cli
 import "testing"
 
 func TestByteSize(t *testing.T) {
-	for text, want := range map[string]int64{"0": 0, "7": 7, "512MiB": 512 << 20, "2 GiB": 2 << 30, "3GB": 3e9, "1kB": 1000, "9B": 9, "4KiB": 4096} {
+	for text, want := range map[string]int64{"0": 0, "7": 7, "512MiB": 512 << 20, "2 GiB": 2 << 30, "3GB": 3e9,
+		"1kB": 1000, "9B": 9, "4KiB": 4096} {
 		var b byteSize
 		if err := b.Set(text); err != nil || int64(b) != want {
 			t.Errorf("%q: %d, %v; want %d", text, b, err, want)
@@ -13,7 +14,8 @@ func TestByteSize(t *testing.T) {
 			t.Errorf("%q is printed as %q, which is %d", text, b.String(), again)
 		}
 	}
-	for _, text := range []string{"", "MiB", "-1", "1.5GiB", "12 parsecs", "9223372036854775807KiB", "99999999999999999999"} {
+	for _, text := range []string{"", "MiB", "-1", "1.5GiB", "12 parsecs", "9223372036854775807KiB",
+		"99999999999999999999"} {
 		if err := new(byteSize).Set(text); err == nil {
 			t.Errorf("%q was taken", text)
 		}

@@ -7,15 +7,16 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"tidemark/tlsconf"
+	"tidemark/internal/tlsconf"
 )
 
 func newCert(s Streams) *cobra.Command {
 	cmd := &cobra.Command{Use: "cert", Short: "Make a CA and certificates", Args: noArgs,
 		Long: `Makes a CA of one's own and certificates for nodes and users: enough for development, and for clusters without another
 CA. Keys are ECDSA P-256, in files that only their owner can read. docs/security.md tells how they are used and replaced.`,
-		Example: "  tidemark cert ca --out ./certs\n  tidemark cert node --out ./certs --role manager --id m1 --host 10.0.0.1",
-		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
+		Example: "  tidemark cert ca --out ./certs\n  tidemark cert node --out ./certs --role manager --id m1 --host " +
+			"10.0.0.1",
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() }}
 	cmd.AddCommand(certCA(s), certNode(s), certUser(s))
 	return cmd
 }
@@ -87,7 +88,8 @@ func (f *issueFlags) run(s Streams) error {
 func certNode(s Streams) *cobra.Command {
 	f := &issueFlags{}
 	var role string
-	cmd := &cobra.Command{Use: "node", Short: "Make the certificate of a manager, projector, indexer or KV node", Args: noArgs,
+	cmd := &cobra.Command{Use: "node", Short: "Make the certificate of a manager, projector, indexer or KV node",
+		Args: noArgs,
 		Long: `Makes the certificate of one process. Its role and id stand in it as the URI tidemark://role/id; the id is that of the
 process's --id, or * for every id of the role. --host names what users dial: a manager and a KV node need their names and addresses.`,
 		Example: "  tidemark cert node --out ./certs --role manager --id m1 --host m1.example.org,10.0.0.1",

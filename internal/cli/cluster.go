@@ -15,8 +15,10 @@ import (
 
 func newCluster(s Streams) *cobra.Command {
 	f := &serverFlags{}
-	cmd := group("cluster", "Look at the cluster, and change who is in it", "  tidemark cluster status", clusterStatus(s, f), clusterTimestamps(s, f), clusterStreams(s, f), clusterJoin(s, f), clusterLeave(s, f),
-		clusterRemove(s, f), clusterTransfer(s, f), clusterRecover(s), newBackup(s, f), newRestore(s, f), newFinalizeUpgrade(s, f), newLimits(s, f))
+	cmd := group("cluster", "Look at the cluster, and change who is in it", "  tidemark cluster status",
+		clusterStatus(s, f), clusterTimestamps(s, f), clusterStreams(s, f), clusterJoin(s, f), clusterLeave(s, f),
+		clusterRemove(s, f), clusterTransfer(s, f), clusterRecover(s), newBackup(s, f), newRestore(s, f),
+		newFinalizeUpgrade(s, f), newLimits(s, f))
 	f.add(cmd, s)
 	return cmd
 }
@@ -24,17 +26,22 @@ func newCluster(s Streams) *cobra.Command {
 func clusterStatus(s Streams, f *serverFlags) *cobra.Command {
 	var every time.Duration
 	var wait bool
-	cmd := &cobra.Command{Use: "status", Short: "Managers, projectors, indexers and buckets, and what is wrong with them", Args: noArgs, ValidArgsFunction: noFiles,
+	cmd := &cobra.Command{Use: "status", Short: "Managers, projectors, indexers and buckets, and what is wrong with them",
+		Args: noArgs, ValidArgsFunction: noFiles,
 		Long: `Shows who there is and how each does, and a verdict: ready; degraded, when it serves but something is missing; or not
 ready, with the reasons. It answers whatever the verdict; --wait waits until it is ready, and is exit code 6 when it is
 not by --timeout.`,
-		Example: "  tidemark cluster status --server 127.0.0.1:9520\n  tidemark cluster status --watch\n  tidemark cluster status --wait --timeout 2m",
+		Example: "  tidemark cluster status --server 127.0.0.1:9520\n  tidemark cluster status --watch\n  tidemark cluster " +
+			"status --wait --timeout 2m",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if wait && every != 0 {
 				return usage("--wait ends when the cluster is ready, --watch never does: take one of them")
 			}
 			if wait {
-				return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error { return waitHealthy(ctx, s, f.output, c) })
+				return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+					return waitHealthy(ctx, s, f.output,
+						c)
+				})
 			}
 			return repeat(cmd.Context(), s, every, func(ctx context.Context, w io.Writer) error {
 				return f.do(ctx, func(ctx context.Context, c *client.Client) error {
@@ -65,74 +72,105 @@ type judged struct {
 	client.Status
 }
 
-// judge tells whether a cluster is ready and why not.
+// judge says whether a cluster is ready and, if it is not, why.
 func judge(st client.Status) judged {
 	j := judged{Verdict: verdictReady, Reasons: []string{}, Status: st}
-	bad := func(verdict, format string, args ...any) {
-		if j.Verdict != verdictNotReady {
-			j.Verdict = verdict
-		}
-		j.Reasons = append(j.Reasons, fmt.Sprintf(format, args...))
-	}
 	switch {
 	case st.Leader.ID == "":
-		bad(verdictNotReady, "no manager leads: a majority of the managers must run and reach each other")
+		j.bad(verdictNotReady, "no manager leads: a majority of the managers must run and reach each other")
 	case st.Coordinator != "active":
-		bad(verdictNotReady, "%s has just become leader and is taking over", st.Leader.ID)
+		j.bad(verdictNotReady, "%s has just become leader and is taking over", st.Leader.ID)
 	}
-	for _, m := range st.Managers {
-		if !m.Alive {
-			bad(verdictDegraded, "manager %s does not answer at %s", m.ID, m.REST)
-			if m.Problem != "" {
-				j.Reasons[len(j.Reasons)-1] = fmt.Sprintf("manager %s: %s", m.ID, m.Problem)
-			}
+	j.judgeManagers()
+	if st.Leader.ID != "" { // nobody else knows
+		j.judgeProjectors()
+		j.judgeIndexers()
+		j.judgeBuckets()
+	}
+	return j
+}
+
+// bad adds a reason. The worst verdict stays.
+func (j *judged) bad(verdict, format string, args ...any) {
+	if j.Verdict != verdictNotReady {
+		j.Verdict = verdict
+	}
+	j.Reasons = append(j.Reasons, fmt.Sprintf(format, args...))
+}
+
+func (j *judged) judgeManagers() {
+	for _, m := range j.Managers {
+		switch {
+		case m.Alive:
+		case m.Problem != "":
+			j.bad(verdictDegraded, "manager %s: %s", m.ID, m.Problem)
+		default:
+			j.bad(verdictDegraded, "manager %s does not answer at %s", m.ID, m.REST)
 		}
 		for _, r := range m.NotReady {
-			bad(verdictDegraded, "manager %s is not ready: %s", m.ID, r.Detail)
+			j.bad(verdictDegraded, "manager %s is not ready: %s", m.ID, r.Detail)
 		}
 	}
-	if st.Leader.ID == "" {
-		return j
-	}
+}
+
+func (j *judged) judgeProjectors() {
 	active := 0
-	for _, p := range st.Projectors {
+	for _, p := range j.Projectors {
 		if p.State == "active" {
 			active++
 			continue
 		}
-		bad(verdictDegraded, "projector %s at %s is %s", p.ID, p.Admin, p.State)
+		j.bad(verdictDegraded, "projector %s at %s is %s", p.ID, p.Admin, p.State)
 	}
 	if active == 0 {
-		bad(verdictNotReady, "no projector is active: start one next to each KV node")
+		j.bad(verdictNotReady, "no projector is active: start one next to each KV node")
 	}
-	active = 0
-	for _, i := range st.Indexers {
+}
+
+func (j *judged) judgeIndexers() {
+	active := 0
+	for _, i := range j.Indexers {
+		if i.Evicting {
+			j.bad(verdictDegraded, "indexer %s is being removed: %s", i.ID, leftOf(i))
+		}
 		switch {
 		case i.State != "active":
-			bad(verdictDegraded, "indexer %s at %s is %s", i.ID, i.Admin, i.State)
+			j.bad(verdictDegraded, "indexer %s at %s is %s", i.ID, i.Admin, i.State)
 			continue
 		case i.Health != "" && i.Health != "ok":
-			bad(verdictDegraded, "indexer %s: %s", i.ID, i.Health)
+			j.bad(verdictDegraded, "indexer %s: %s", i.ID, i.Health)
 		}
 		active++
 	}
 	if active == 0 {
-		bad(verdictNotReady, "no indexer is active: start one")
+		j.bad(verdictNotReady, "no indexer is active: start one")
 	}
-	for _, b := range st.Buckets {
+}
+
+func (j *judged) judgeBuckets() {
+	for _, b := range j.Buckets {
 		if b.Wanted && b.StreamsMissing > 0 {
 			why := ""
 			if len(b.Stuck) > 0 {
 				x := &b.Stuck[0]
-				why = fmt.Sprintf("; vbucket %d for %v: %s", x.VBucket, (time.Duration(x.ForMS) * time.Millisecond).Round(time.Second), x.Reason)
+				why = fmt.Sprintf("; vbucket %d for %v: %s", x.VBucket,
+					(time.Duration(x.ForMS) * time.Millisecond).Round(time.Second), x.Reason)
 			}
-			bad(verdictNotReady, "bucket %s: %d of %d vbuckets are not streamed%s", b.Name, b.StreamsMissing, b.VBuckets, why)
+			j.bad(verdictNotReady, "bucket %s: %d of %d vbuckets are not streamed%s", b.Name, b.StreamsMissing, b.VBuckets, why)
 		}
 		if b.Rollback != "" {
-			bad(verdictNotReady, "bucket %s is being rolled back: %s", b.Name, rollbackState(&b))
+			j.bad(verdictNotReady, "bucket %s is being rolled back: %s", b.Name, rollbackState(&b))
 		}
 	}
-	return j
+}
+
+// leftOf says what is left of an indexer that is being removed, and why it does not go on.
+func leftOf(i client.IndexerStatus) string {
+	left := counted(i.Placed, "slice is", "slices are") + " still placed on it"
+	if i.EvictionWaits != "" {
+		left += "; " + i.EvictionWaits
+	}
+	return left
 }
 
 // waitHealthy asks again until the verdict is ready, telling each new reason.
@@ -171,7 +209,8 @@ func printStatus(w io.Writer, as format, st client.Status) error {
 		if leader == "" {
 			leader = "none"
 		}
-		fmt.Fprintf(t, "%s  cluster %s  leader %s  term %d  cas %d  version %s\n", j.Verdict, st.ClusterID, leader, st.Term, st.CAS, st.Version)
+		fmt.Fprintf(t, "%s  cluster %s  leader %s  term %d  cas %d  version %s\n", j.Verdict, st.ClusterID, leader, st.Term,
+			st.CAS, st.Version)
 		for _, r := range j.Reasons {
 			fmt.Fprintf(t, "  - %s\n", r)
 		}
@@ -191,7 +230,20 @@ func printStatus(w io.Writer, as format, st client.Status) error {
 			if i.Health != "" {
 				state += ", " + i.Health
 			}
-			fmt.Fprintf(t, "indexer\t%s\t%s\t%s\t%d slices\n", i.ID, state, i.Admin, i.Copies)
+			if i.Evicting {
+				state += ", being removed"
+			}
+			detail := fmt.Sprintf("%d slices, %d MiB", i.Copies, i.Bytes>>20)
+			if i.Role != "" && i.Role != "serving" {
+				detail += ", " + i.Role
+			}
+			if i.Zone != "" {
+				detail += ", zone " + i.Zone
+			}
+			if i.Capacity > 1 {
+				detail += fmt.Sprintf(", capacity %d", i.Capacity)
+			}
+			fmt.Fprintf(t, "indexer\t%s\t%s\t%s\t%s\n", i.ID, state, i.Admin, detail)
 			for _, o := range i.Orphans {
 				what := "a damaged folder"
 				if o.Index != 0 {
@@ -221,7 +273,8 @@ func rollbackState(b *client.BucketStatus) string {
 	if b.RollbackForMS <= 0 {
 		return b.Rollback
 	}
-	return fmt.Sprintf("%s, for %v", b.Rollback, (time.Duration(b.RollbackForMS) * time.Millisecond).Round(100*time.Millisecond))
+	return fmt.Sprintf("%s, for %v", b.Rollback,
+		(time.Duration(b.RollbackForMS) * time.Millisecond).Round(100*time.Millisecond))
 }
 
 // orphanState tells what becomes of an orphan.

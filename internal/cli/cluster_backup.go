@@ -18,7 +18,8 @@ import (
 )
 
 func newBackup(s Streams, f *serverFlags) *cobra.Command {
-	cmd := &cobra.Command{Use: "backup FILE", Short: "Write definitions, placements and limits to a file", Args: exactArgs("a file"),
+	cmd := &cobra.Command{Use: "backup FILE", Short: "Write definitions, placements and limits to a file",
+		Args: exactArgs("a file"),
 		Long: `Takes a backup of the StateContext as of now: index definitions, placements and limits. The rows of indexes are not in
 it; they come from KV. The file is written beside its place and moved there when it is whole and checked.`,
 		Example: "  tidemark cluster backup /var/backups/tidemark-$(date +%F).backup",
@@ -39,7 +40,8 @@ it; they come from KV. The file is written beside its place and moved there when
 				return printBackup(s, f.output, b)
 			})
 		}}
-	cmd.AddCommand(&cobra.Command{Use: "verify FILE", Short: "Check a backup file and print what is in it", Args: exactArgs("a file"),
+	cmd.AddCommand(&cobra.Command{Use: "verify FILE", Short: "Check a backup file and print what is in it",
+		Args:    exactArgs("a file"),
 		Example: "  tidemark cluster backup verify /var/backups/tidemark-2026-01-31.backup",
 		RunE: func(_ *cobra.Command, args []string) error {
 			_, b, err := readBackupFile(args[0])
@@ -58,7 +60,8 @@ func readBackupFile(path string) ([]byte, *statecontext.Backup, error) {
 		return nil, nil, usage("%v", err)
 	}
 	if info.Size() > statecontext.MaxBackupBytes {
-		return nil, nil, fmt.Errorf("%s has %d bytes; a backup has at most %d", path, info.Size(), statecontext.MaxBackupBytes)
+		return nil, nil, fmt.Errorf("%s has %d bytes; a backup has at most %d", path, info.Size(),
+			statecontext.MaxBackupBytes)
 	}
 	data, err := os.ReadFile(path)
 	if err != nil {
@@ -126,15 +129,19 @@ func printBackup(s Streams, output format, b *statecontext.Backup) error {
 	}
 	for x := range b.State.Indexes() {
 		d := &x.Definition
-		c.Indexes = append(c.Indexes, backupIndex{Bucket: d.Bucket, Name: d.Name, State: d.State.String(), Statement: d.Statement})
+		c.Indexes = append(c.Indexes, backupIndex{Bucket: d.Bucket, Name: d.Name, State: d.State.String(),
+			Statement: d.Statement})
 	}
 	if output != formatTable {
 		return printJSON(s.Out, c, output == formatJSONL)
 	}
 	t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
-	fmt.Fprintf(t, "cluster\t%s\nepoch\t%d\ncas\t%d\nformat level\t%d\ntaken\t%s by tidemark %s\nholds\t%s, %s, %s, %s\n\n",
-		c.ClusterID, c.Epoch, c.CAS, c.FormatLevel, time.UnixMilli(c.TimeMS).UTC().Format(time.RFC3339), c.Version, counted(len(c.Indexes), "index", "indexes"),
-		counted(c.Buckets, "bucket", "buckets"), counted(c.Managers, "manager", "managers"), counted(c.Indexers, "indexer", "indexers"))
+	fmt.Fprintf(t, "cluster\t%s\nepoch\t%d\ncas\t%d\nformat level\t%d\ntaken\t%s by tidemark %s\nholds\t%s, %s, %s, "+
+		"%s\n\n",
+		c.ClusterID, c.Epoch, c.CAS, c.FormatLevel, time.UnixMilli(c.TimeMS).UTC().Format(time.RFC3339), c.Version,
+		counted(len(c.Indexes), "index", "indexes"),
+		counted(c.Buckets, "bucket", "buckets"), counted(c.Managers, "manager", "managers"),
+		counted(c.Indexers, "indexer", "indexers"))
 	for _, i := range c.Indexes {
 		fmt.Fprintf(t, "%s/%s\t%s\t%s\n", i.Bucket, i.Name, i.State, i.Statement)
 	}
@@ -165,7 +172,8 @@ forgotten. Into a new cluster (--new-cluster): into another cluster, which has n
 					if err != nil {
 						return err
 					}
-					if err := confirm(s, false, fmt.Sprintf("restore cas %d of cluster %s, %s: %s", b.CAS, b.ClusterID, mode, planText(plan.Indexes))); err != nil {
+					if err := confirm(s, false, fmt.Sprintf("restore cas %d of cluster %s, %s: %s", b.CAS, b.ClusterID, mode,
+						planText(plan.Indexes))); err != nil {
 						return err
 					}
 				}
@@ -180,25 +188,30 @@ forgotten. Into a new cluster (--new-cluster): into another cluster, which has n
 				if dryRun {
 					word = "would restore"
 				}
-				_, err = fmt.Fprintf(s.Out, "%s cas %d of cluster %s, %s: %s; the cluster is at cas %d, epoch %d\n", word, b.CAS, b.ClusterID, mode,
+				_, err = fmt.Fprintf(s.Out, "%s cas %d of cluster %s, %s: %s; the cluster is at cas %d, epoch %d\n", word, b.CAS,
+					b.ClusterID, mode,
 					planText(reply.Indexes), reply.CAS, reply.Epoch)
 				return err
 			})
 		}}
-	cmd.Flags().BoolVar(&newCluster, "new-cluster", false, "into a cluster other than the one that the backup was made of; all indexes are built")
+	cmd.Flags().BoolVar(&newCluster, "new-cluster", false, "into a cluster other than the one that the backup was made "+
+		"of; all indexes are built")
 	cmd.Flags().BoolVar(&yes, "yes", false, "do it without asking")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what would be done")
 	return cmd
 }
 
 func planText(p statecontext.RestorePlan) string {
-	return fmt.Sprintf("%s, %s with what their hosts hold, %s, %s in state error, %s", counted(p.Kept, "index stays", "indexes stay"),
-		counted(p.Adopted, "comes back", "come back"), counted(p.Rebuilt, "is built", "are built"), counted(p.Failed, "comes back", "come back"),
+	return fmt.Sprintf("%s, %s with what their hosts hold, %s, %s in state error, %s",
+		counted(p.Kept, "index stays", "indexes stay"),
+		counted(p.Adopted, "comes back", "come back"), counted(p.Rebuilt, "is built", "are built"),
+		counted(p.Failed, "comes back", "come back"),
 		counted(p.Dropped, "is dropped", "are dropped"))
 }
 
 func newFinalizeUpgrade(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "finalize-upgrade", Short: "Allow what needs the newest version, when all managers run it", Args: noArgs, ValidArgsFunction: noFiles,
+	return &cobra.Command{Use: "finalize-upgrade", Short: "Allow what needs the newest version, when all managers run it",
+		Args: noArgs, ValidArgsFunction: noFiles,
 		Long: `Raises the cluster's format level to the newest one that its managers know. What needs it works from then on, and no older
 version can take part any more: there is no way back. It is refused while any voter runs an older version.`,
 		Example: "  tidemark cluster finalize-upgrade",
@@ -218,10 +231,12 @@ version can take part any more: there is no way back. It is refused while any vo
 }
 
 func newLimits(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "limits [NAME=VALUE ...]", Short: "Show the limits, or change them", ValidArgsFunction: noFiles,
+	return &cobra.Command{Use: "limits [NAME=VALUE ...]", Short: "Show the limits, or change them",
+		ValidArgsFunction: noFiles,
 		Long: `Shows the limits in force: how many buckets and indexes, how long names and statements, how many requests are remembered
 for how long. NAME=VALUE changes one; 0 is its default.`,
-		Example: "  tidemark cluster limits\n  tidemark cluster limits indexes_per_bucket=500 key_expressions=0   # 0: the default",
+		Example: "  tidemark cluster limits\n  tidemark cluster limits indexes_per_bucket=500 key_expressions=0   # 0: the " +
+			"default",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			change := map[string]int64{}
 			for _, a := range args {

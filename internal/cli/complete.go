@@ -10,7 +10,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
-	"tidemark/localcluster"
+	"tidemark/internal/localcluster"
 )
 
 // completeTimeout is how long the shell waits for names from the cluster; none come when it does not answer.
@@ -19,7 +19,7 @@ const completeTimeout = 800 * time.Millisecond
 // completion gives words for an argument or flag that begins with what was typed so far.
 type completion = cobra.CompletionFunc
 
-// complete gives a flag its completion. A flag that is not there is a mistake of this program, which its tests find.
+// complete returns a flag its completion. A flag that is not there is a mistake of this program, which its tests find.
 func complete(cmd *cobra.Command, flag string, f completion) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, f); err != nil {
 		panic(err)
@@ -39,7 +39,8 @@ func noFiles(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirecti
 }
 
 // ask makes a completion of what the cluster answers in a short time; whatever goes wrong gives no words and no noise.
-func (f *serverFlags) ask(words func(ctx context.Context, c *client.Client, args []string) ([]string, error)) completion {
+func (f *serverFlags) ask(words func(ctx context.Context, c *client.Client, args []string) ([]string,
+	error)) completion {
 	return func(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 		if _, err := resolve(cmd); err != nil { // flags and environment say which cluster
 			return nil, cobra.ShellCompDirectiveNoFileComp
@@ -55,7 +56,10 @@ func (f *serverFlags) ask(words func(ctx context.Context, c *client.Client, args
 		if err != nil {
 			return nil, cobra.ShellCompDirectiveNoFileComp
 		}
-		found = slices.DeleteFunc(found, func(w string) bool { return !strings.HasPrefix(w, typed) || slices.Contains(args, w) })
+		found = slices.DeleteFunc(found, func(w string) bool {
+			return !strings.HasPrefix(w, typed) ||
+				slices.Contains(args, w)
+		})
 		slices.Sort(found)
 		return slices.Compact(found), cobra.ShellCompDirectiveNoFileComp
 	}

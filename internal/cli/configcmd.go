@@ -22,7 +22,8 @@ func newConfig(s Streams) *cobra.Command {
 	for _, r := range roles(s) {
 		show.AddCommand(configShow(s, r))
 	}
-	return group("config", "Look at settings: flags, environment, configuration file", "  tidemark config show manager", show)
+	return group("config", "Look at settings: flags, environment, configuration file", "  tidemark config show manager",
+		show)
 }
 
 // configShow takes the flags of a role and shows what they come to, instead of running it.
@@ -33,7 +34,8 @@ func configShow(s Streams, role *cobra.Command) *cobra.Command {
 		Long: fmt.Sprintf(`Takes the flags of tidemark %s, the environment and the configuration file as that command would, and shows what they
 come to: each key with its value and its origin (flag, env NAME, file PATH, default). Nothing is started. Secrets are
 not shown, only that they are set.`, role.Name()),
-		Example: fmt.Sprintf("  tidemark config show %s --log-level debug\n  tidemark config show %s --config tidemark.yaml --output json", role.Name(), role.Name()),
+		Example: fmt.Sprintf("  tidemark config show %s --log-level debug\n  tidemark config show %s --config "+
+			"tidemark.yaml --output json", role.Name(), role.Name()),
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) (err error) { // instead of the root's
 			origins, err = resolve(cmd)
 			return err

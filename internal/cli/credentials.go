@@ -10,8 +10,8 @@ import (
 	"golang.org/x/term"
 
 	"tidemark/client"
-	"tidemark/localcluster"
-	"tidemark/tlsconf"
+	"tidemark/internal/localcluster"
+	"tidemark/internal/tlsconf"
 )
 
 // Secrets come from files, standard input, a terminal or these variables, never from the command line: other users of
@@ -30,12 +30,15 @@ type credentialFlags struct {
 }
 
 func (c *credentialFlags) add(fl *pflag.FlagSet) {
-	fl.StringVar(&c.files.CA, "tls-ca", "", "PEM `FILE` with the CAs of the servers; addresses without a scheme are then https")
+	fl.StringVar(&c.files.CA, "tls-ca", "", "PEM `FILE` with the CAs of the servers; addresses without a scheme are "+
+		"then https")
 	fl.StringVar(&c.files.Cert, "tls-cert", "", "PEM `FILE` with a certificate to show; see tidemark cert user")
 	fl.StringVar(&c.files.Key, "tls-key", "", "PEM `FILE` with its key")
 	fl.StringVar(&c.user, "user", "", "`NAME` of the user; the password is asked for on a terminal")
-	fl.StringVar(&c.passwordFile, "password-file", "", "`FILE` with the user's password, - for standard input (or "+passwordEnv+")")
-	fl.StringVar(&c.tokenFile, "token-file", "", "`FILE` with a token instead of user and password, - for standard input (or "+tokenEnv+")")
+	fl.StringVar(&c.passwordFile, "password-file", "",
+		"`FILE` with the user's password, - for standard input (or "+passwordEnv+")")
+	fl.StringVar(&c.tokenFile, "token-file", "", "`FILE` with a token instead of user and password, - for standard "+
+		"input (or "+tokenEnv+")")
 }
 
 // options puts the credentials together. A running `tidemark up` whose manifest is given lends its certificate.
@@ -69,7 +72,8 @@ func (c *credentialFlags) options(s Streams, m *localcluster.Manifest) (client.O
 	return o, err
 }
 
-// askSecret reads a secret from the terminal after a prompt. Where there is none it is a usage error that names the other ways.
+// askSecret reads a secret from the terminal after a prompt. Where there is none it is a usage error that names the
+// other ways.
 func askSecret(s Streams, prompt, otherwise string) (string, error) {
 	f, ok := s.In.(*os.File)
 	if !ok || !term.IsTerminal(int(f.Fd())) {

@@ -25,8 +25,10 @@ const refWords = "BUCKET/NAME or ID"
 
 func newIndex(s Streams) *cobra.Command {
 	f := &serverFlags{}
-	cmd := group("index", "Create, list, describe, build, alter, drop, scan and verify indexes, and look at their figures", "  tidemark index list\n  tidemark index describe world/places_by_name",
-		indexCreate(s, f), indexList(s, f), indexDescribe(s, f), indexBuild(s, f), indexAlter(s, f), indexDrop(s, f), indexScan(s, f), indexCount(s, f), indexStats(s, f), indexVerify(s, f))
+	cmd := group("index", "Create, list, describe, build, alter, drop, scan and verify indexes, and look at their figures",
+		"  tidemark index list\n  tidemark index describe world/places_by_name",
+		indexCreate(s, f), indexList(s, f), indexDescribe(s, f), indexBuild(s, f), indexAlter(s, f), indexDrop(s, f),
+		indexScan(s, f), indexCount(s, f), indexStats(s, f), indexVerify(s, f))
 	f.add(cmd, s)
 	return cmd
 }
@@ -84,16 +86,21 @@ in order; the first that fails ends it.`,
 				}
 				return printStatements(s.Out, f.output, all)
 			}
-			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error { return cf.run(ctx, s, f, c, requests) })
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				return cf.run(ctx, s, f, c,
+					requests)
+			})
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringArrayVar(&cf.keys, "key", nil, "a key expression, with DESC behind it for descending order; repeat for composite keys")
+	fl.StringArrayVar(&cf.keys, "key", nil, "a key expression, with DESC behind it for descending order; repeat for "+
+		"composite keys")
 	fl.StringVar(&cf.req.Where, "where", "", "only documents for which this is true")
 	fl.BoolVar(&cf.req.IsPrimary, "primary", false, "index the document ids")
 	fl.BoolVar(&cf.req.IfNotExists, "if-not-exists", false, "succeed when it exists")
 	fl.BoolVar(&cf.req.DeferBuild, "defer-build", false, "build later, with index build")
-	fl.StringVar(&cf.partitionBy, "partition-by", "", "spread entries by key: \"HASH(expression, …)\" or \"RANGE(leading key) VALUES (…)\" (default: by the document's id)")
+	fl.StringVar(&cf.partitionBy, "partition-by", "", "spread entries by key: \"HASH(expression, …)\" or "+
+		"\"RANGE(leading key) VALUES (…)\" (default: by the document's id)")
 	fl.IntVar(&cf.partitions, "partitions", 0, "number of partitions (0: the default)")
 	fl.IntVar(&cf.replicas, "replicas", 0, "copies beside the first")
 	fl.StringSliceVar(&cf.req.Nodes, "nodes", nil, "indexers that may hold it")
@@ -114,7 +121,8 @@ in order; the first that fails ends it.`,
 // requests are those of the file, or the one of flags and arguments.
 func (cf *createFlags) requests(s Streams, cmd *cobra.Command, args []string) ([]client.CreateRequest, error) {
 	if cf.file != "" {
-		for _, other := range []string{"key", "where", "primary", "if-not-exists", "defer-build", "partition-by", "partitions", "replicas", "nodes"} {
+		for _, other := range []string{"key", "where", "primary", "if-not-exists", "defer-build", "partition-by",
+			"partitions", "replicas", "nodes"} {
 			if cmd.Flags().Changed(other) {
 				return nil, usage("--file says all of an index: leave out --%s", other)
 			}
@@ -131,7 +139,8 @@ func (cf *createFlags) requests(s Streams, cmd *cobra.Command, args []string) ([
 		return nil, usage("--partitions takes 0 (the default) to 1024, --replicas 0 to 16")
 	}
 	if len(cf.keys) == 0 && !cf.req.IsPrimary {
-		return nil, usage("say what to index: --key EXPRESSION, again for each further key, or --primary for the document ids")
+		return nil, usage("say what to index: --key EXPRESSION, again for each further key, or --primary for the document " +
+			"ids")
 	}
 	req := cf.req
 	req.Bucket, req.Name, req.Partitions, req.Replicas = args[0], args[1], uint16(cf.partitions), uint8(cf.replicas)
@@ -153,7 +162,8 @@ func (cf *createFlags) requests(s Streams, cmd *cobra.Command, args []string) ([
 	return []client.CreateRequest{req}, nil
 }
 
-func (cf *createFlags) run(ctx context.Context, s Streams, f *serverFlags, c *client.Client, requests []client.CreateRequest) error {
+func (cf *createFlags) run(ctx context.Context, s Streams, f *serverFlags, c *client.Client,
+	requests []client.CreateRequest) error {
 	var made []client.IndexInfo
 	var building []index.ID
 	for _, req := range requests {
@@ -294,7 +304,8 @@ func printIndexes(w io.Writer, output format, list client.IndexList) error {
 	return show(w, output, list, list.Indexes, func(t *tabwriter.Writer) {
 		fmt.Fprintln(t, "ID\tBUCKET\tNAME\tSTATE\tPROGRESS\tENTRIES\tDEFINITION")
 		for _, i := range list.Indexes {
-			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%.0f%%\t%d\t%s\n", i.ID, i.Bucket, i.Name, stateWord(i), i.Progress, i.Items, i.Definition)
+			fmt.Fprintf(t, "%s\t%s\t%s\t%s\t%.0f%%\t%d\t%s\n", i.ID, i.Bucket, i.Name, stateWord(i), i.Progress, i.Items,
+				i.Definition)
 		}
 		for _, i := range list.Indexes {
 			if i.Outdated != "" {
@@ -322,8 +333,10 @@ func stateWord(i client.IndexInfo) string {
 func indexDescribe(s Streams, f *serverFlags) *cobra.Command {
 	var every time.Duration
 	var wait bool
-	cmd := &cobra.Command{Use: "describe BUCKET/NAME|ID", Short: "Show all about one index", Args: exactArgs(refWords), ValidArgsFunction: f.indexes(false),
-		Example: "  tidemark index describe world/by_name\n  tidemark index describe 7 --output json\n  tidemark index describe world/by_name --wait",
+	cmd := &cobra.Command{Use: "describe BUCKET/NAME|ID", Short: "Show all about one index", Args: exactArgs(refWords),
+		ValidArgsFunction: f.indexes(false),
+		Example: "  tidemark index describe world/by_name\n  tidemark index describe 7 --output json\n  tidemark index " +
+			"describe world/by_name --wait",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			r, err := ref(args[0])
 			if err != nil {
@@ -361,9 +374,12 @@ func indexDescribe(s Streams, f *serverFlags) *cobra.Command {
 
 func printIndex(w io.Writer, as format, info client.IndexInfo, names map[index.NodeID]string) error {
 	return show(w, as, info, []client.IndexInfo{info}, func(t *tabwriter.Writer) {
-		fmt.Fprintf(t, "id\t%s\nname\t%s\nbucket\t%s\nstate\t%s\nprogress\t%.0f%%\nentries\t%d\nbytes on disk\t%d\npartitions\t%d\nreplicas\t%d\n",
-			info.ID, info.Name, info.Bucket, stateWord(info), info.Progress, info.Items, info.DiskBytes, info.Partitions, info.Replicas)
-		fmt.Fprintf(t, "created\t%s\nmodified_cas\t%d\ndefinition\t%s\n", time.UnixMilli(info.CreatedMS).UTC().Format(time.RFC3339), info.ModifiedCAS, info.Definition)
+		fmt.Fprintf(t, "id\t%s\nname\t%s\nbucket\t%s\nstate\t%s\nprogress\t%.0f%%\nentries\t%d\nbytes on "+
+			"disk\t%d\npartitions\t%d\nreplicas\t%d\n",
+			info.ID, info.Name, info.Bucket, stateWord(info), info.Progress, info.Items, info.DiskBytes, info.Partitions,
+			info.Replicas)
+		fmt.Fprintf(t, "created\t%s\nmodified_cas\t%d\ndefinition\t%s\n",
+			time.UnixMilli(info.CreatedMS).UTC().Format(time.RFC3339), info.ModifiedCAS, info.Definition)
 		if info.ExpressionRules != 0 {
 			fmt.Fprintf(t, "expression rules\t%d\n", info.ExpressionRules)
 		}
@@ -371,7 +387,8 @@ func printIndex(w io.Writer, as format, info client.IndexInfo, names map[index.N
 			fmt.Fprintf(t, "outdated\t%s\n", info.Outdated)
 		}
 		if f := info.Faults; f != nil {
-			fmt.Fprintf(t, "without entry\t%d by a failing expression, %d by a key that is too long\nof these\t%q: %s\n", f.Expression, f.TooLong, f.Sample.DocID, f.Sample.Error)
+			fmt.Fprintf(t, "without entry\t%d by a failing expression, %d by a key that is too long\nof these\t%q: %s\n",
+				f.Expression, f.TooLong, f.Sample.DocID, f.Sample.Error)
 		}
 		if len(info.Copies) == 0 {
 			return
@@ -391,7 +408,8 @@ func indexBuild(s Streams, f *serverFlags) *cobra.Command {
 	var wait waitFlags
 	var all, dryRun bool
 	var file string
-	cmd := &cobra.Command{Use: "build {BUCKET NAME... | BUCKET --all | --file FILE}", Short: "Build deferred indexes and wait until they are ready",
+	cmd := &cobra.Command{Use: "build {BUCKET NAME... | BUCKET --all | --file FILE}",
+		Short: "Build deferred indexes and wait until they are ready",
 		Long: `Starts the builds of deferred indexes of a bucket together, which reads the bucket once for all of them, and waits until
 they are ready. --file takes JSON as POST /v1/indexes:build does: {"bucket":"world","names":["a","b"]}.`,
 		Example: `  tidemark index build world by_country by_name
@@ -455,7 +473,8 @@ func deferredNames(ctx context.Context, c *client.Client, bucket string) (names 
 	return names, err
 }
 
-func runBuild(ctx context.Context, s Streams, f *serverFlags, c *client.Client, requests []client.BuildRequest, wait bool) error {
+func runBuild(ctx context.Context, s Streams, f *serverFlags, c *client.Client, requests []client.BuildRequest,
+	wait bool) error {
 	results := []client.StatementResult{}
 	for _, r := range requests {
 		if len(r.Names) == 0 {
@@ -487,13 +506,17 @@ func indexDrop(s Streams, f *serverFlags) *cobra.Command {
 	cmd := &cobra.Command{Use: "drop BUCKET/NAME|ID...", Short: "Drop indexes", ValidArgsFunction: f.indexes(true),
 		Long: `Drops one index, or several with --yes. The name is free at once; the data goes as the indexers are told. --wait waits for
 that.`,
-		Example: "  tidemark index drop world/by_name\n  tidemark index drop world/a world/b --yes\n  tidemark index drop world/by_name --if-exists --wait",
+		Example: "  tidemark index drop world/by_name\n  tidemark index drop world/a world/b --yes\n  tidemark index drop " +
+			"world/by_name --if-exists --wait",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			refs, err := d.refs(s, cmd, args)
 			if err != nil || d.dryRun {
 				return err
 			}
-			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error { return d.run(ctx, s, f, c, args, refs) })
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				return d.run(ctx, s, f, c, args,
+					refs)
+			})
 		}}
 	cmd.Flags().BoolVar(&d.ifExists, "if-exists", false, "succeed when it does not exist")
 	cmd.Flags().Uint64Var(&d.ifMatch, "if-match", 0, "only if its modified_cas is this")
@@ -581,7 +604,8 @@ func waitGone(ctx context.Context, c *client.Client, ids []index.ID) error {
 			}
 			select {
 			case <-ctx.Done():
-				return fmt.Errorf("the data of index %s is not gone yet: %w; it goes on, see `tidemark index describe %s`", id, ctx.Err(), id)
+				return fmt.Errorf("the data of index %s is not gone yet: %w; it goes on, see `tidemark index describe %s`", id,
+					ctx.Err(), id)
 			case <-tick.C:
 			}
 		}

@@ -16,12 +16,12 @@ import (
 	"github.com/spf13/cobra"
 
 	"tidemark/internal/config"
+	"tidemark/internal/localcluster"
+	"tidemark/internal/sample"
+	"tidemark/internal/tlsconf"
 	"tidemark/kv"
+	"tidemark/kv/kvclient"
 	"tidemark/kv/server"
-	"tidemark/kvclient"
-	"tidemark/localcluster"
-	"tidemark/sample"
-	"tidemark/tlsconf"
 )
 
 func newKV(s Streams) *cobra.Command {
@@ -31,18 +31,22 @@ func newKV(s Streams) *cobra.Command {
 	var logs logFlags
 	var buckets []string
 	var quota int64
-	cmd := &cobra.Command{Use: "kv", Short: "Run an embedded KV node; load, get, set and delete documents; look after the KV cluster", Args: noArgs,
-		Long:    `Without a subcommand: run one node of the embedded KV store, for development, tests and demonstrations.`,
-		Example: "  tidemark kv --id kv1 --data /var/lib/tidemark-kv --nodes kv1=127.0.0.1:11210=127.0.0.1:11211 \\\n    --buckets world:5a3e:128 --kv-user index --kv-password-file /etc/tidemark/kv-password",
+	cmd := &cobra.Command{Use: "kv", Short: "Run an embedded KV node; load, get, set and delete documents; look after " +
+		"the KV cluster", Args: noArgs,
+		Long: `Without a subcommand: run one node of the embedded KV store, for development, tests and demonstrations.`,
+		Example: "  tidemark kv --id kv1 --data /var/lib/tidemark-kv --nodes kv1=127.0.0.1:11210=127.0.0.1:11211 \\\n    " +
+			"--buckets world:5a3e:128 --kv-user index --kv-password-file /etc/tidemark/kv-password",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if data == "" || user == "" || passwordFile == "" {
-				return usage("tidemark kv needs --data, --kv-user and --kv-password-file; or did you mean kv load, get, set, delete, status, failover or rebalance?")
+				return usage("tidemark kv needs --data, --kv-user and --kv-password-file; or did you mean kv load, get, set, " +
+					"delete, status, failover or rebalance?")
 			}
 			log, err := logs.logger(s, "kv")
 			if err != nil {
 				return err
 			}
-			cfg := kv.Config{NodeID: id, Dir: data, Listen: memcached, Admin: admin, User: user, AllowPlain: plain, QuotaBytes: quota, Join: join, Logger: log}
+			cfg := kv.Config{NodeID: id, Dir: data, Listen: memcached, Admin: admin, User: user, AllowPlain: plain,
+				QuotaBytes: quota, Join: join, Logger: log}
 			if cfg.Nasty, err = server.ParseMoods(nasty); err != nil {
 				return usage("--nasty: %v", err)
 			}
@@ -52,7 +56,8 @@ func newKV(s Streams) *cobra.Command {
 			if cfg.TLS != nil {
 				cfg.ListenTLS = memcachedTLS
 			}
-			if err := cfg.TLS.MayListen(secure.insecure, tlsconf.Address{Flag: "memcached", HostPort: memcached}, tlsconf.Address{Flag: "admin", HostPort: admin}); err != nil {
+			if err := cfg.TLS.MayListen(secure.insecure, tlsconf.Address{Flag: "memcached", HostPort: memcached},
+				tlsconf.Address{Flag: "admin", HostPort: admin}); err != nil {
 				return usageError{err}
 			}
 			if cfg.Password, err = secretFile(passwordFile); err != nil {
@@ -74,8 +79,10 @@ func newKV(s Streams) *cobra.Command {
 	fl.StringVar(&id, "id", "kv1", "name of the node")
 	fl.StringVar(&data, "data", "", "data folder")
 	fl.StringVar(&memcached, "memcached", "127.0.0.1:11210", "listen here for the memcached protocol")
-	fl.StringVar(&memcachedTLS, "memcached-tls", "127.0.0.1:11207", "listen here for the memcached protocol inside TLS, with --tls-cert")
-	fl.BoolVar(&plain, "allow-plain", false, "accept the password in clear text without TLS, for plain memcached clients; they need not select the only bucket")
+	fl.StringVar(&memcachedTLS, "memcached-tls", "127.0.0.1:11207", "listen here for the memcached protocol inside TLS, "+
+		"with --tls-cert")
+	fl.BoolVar(&plain, "allow-plain", false, "accept the password in clear text without TLS, for plain memcached "+
+		"clients; they need not select the only bucket")
 	fl.StringVar(&admin, "admin", "127.0.0.1:11211", "listen here for status and metrics")
 	fl.StringVar(&nodes, "nodes", "", "all nodes, the same on each: id=memcached=admin[=memcached-tls],…")
 	fl.BoolVar(&join, "join", false, "start without vbuckets, to be added by kv rebalance --add")
@@ -87,7 +94,7 @@ func newKV(s Streams) *cobra.Command {
 	_ = fl.MarkHidden("nasty")
 	secure.add(cmd)
 	addCommon(cmd, &logs)
-	cmd.AddCommand(kvLoad(s), kvGet(s), kvSet(s), kvDelete(s), kvStatus(s), kvFailover(s), kvRebalance(s))
+	cmd.AddCommand(kvLoad(s), kvGet(s), kvSet(s), kvDelete(s), kvStatus(s), kvFailover(s), kvRebalance(s), kvFlush(s))
 	return cmd
 }
 
@@ -184,14 +191,16 @@ func (f *kvFlags) connect(ctx context.Context) (*kvclient.Client, context.Contex
 		f.password = p
 	}
 	if seeds[0] == "" || f.bucket == "" || f.user == "" {
-		return nil, nil, nil, usage("name the KV node (--kv HOST:PORT), --bucket, --kv-user and the password, or --data DIR of a `tidemark up`")
+		return nil, nil, nil, usage("name the KV node (--kv HOST:PORT), --bucket, --kv-user and the password, or --data " +
+			"DIR of a `tidemark up`")
 	}
 	conf, err := f.tls.files.Config()
 	if err != nil {
 		return nil, nil, nil, usageError{err}
 	}
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
-	c, err := kvclient.Connect(ctx, seeds, kvclient.Options{User: f.user, Password: f.password, Bucket: f.bucket, Name: "tidemark-cli", TLS: conf})
+	c, err := kvclient.Connect(ctx, seeds, kvclient.Options{User: f.user, Password: f.password, Bucket: f.bucket,
+		Name: "tidemark-cli", TLS: conf})
 	if err != nil {
 		cancel()
 		return nil, nil, nil, fmt.Errorf("connecting to KV at %s: %w", strings.Join(seeds, ", "), err)
@@ -209,7 +218,8 @@ func orElse(s, other string) string {
 func kvLoad(s Streams) *cobra.Command {
 	f := &kvFlags{}
 	cmd := &cobra.Command{Use: "load FILE", Short: `Store the documents of a file with lines {"key", "value"} (- for standard input; gzip is fine)`,
-		Example: "  tidemark kv load --data ./cluster documents.jsonl.gz\n  tidemark kv load --kv 127.0.0.1:11210 --bucket world --kv-user tidemark --kv-password-file pw - < documents.jsonl", Args: exactArgs("FILE"),
+		Example: "  tidemark kv load --data ./cluster documents.jsonl.gz\n  tidemark kv load --kv 127.0.0.1:11210 --bucket " +
+			"world --kv-user tidemark --kv-password-file pw - < documents.jsonl", Args: exactArgs("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			in, size := s.In, int64(0)
 			if args[0] != "-" {
@@ -244,11 +254,13 @@ func kvLoad(s Streams) *cobra.Command {
 			stats, err := loadDocuments(ctx, c, sample.NewReader(in), progress)
 			bar.done(err == nil && size > 0)
 			took := time.Since(started)
-			fmt.Fprintf(s.Err, "%d documents, %d bytes stored in %s\n", stats.Documents, stats.Bytes, took.Round(time.Millisecond))
+			fmt.Fprintf(s.Err, "%d documents, %d bytes stored in %s\n", stats.Documents, stats.Bytes,
+				took.Round(time.Millisecond))
 			if err != nil {
 				return err
 			}
-			l := loaded{Documents: stats.Documents, Bytes: stats.Bytes, Retried: stats.Retried, Milliseconds: took.Milliseconds()}
+			l := loaded{Documents: stats.Documents, Bytes: stats.Bytes, Retried: stats.Retried,
+				Milliseconds: took.Milliseconds()}
 			return show(s.Out, f.output, l, []loaded{l}, func(*tabwriter.Writer) {})
 		}}
 	f.add(cmd)
@@ -276,7 +288,8 @@ func (c *counter) Read(p []byte) (int, error) {
 }
 
 // loadDocuments stores all that r has.
-func loadDocuments(ctx context.Context, c *kvclient.Client, r *sample.Reader, progress func(kvclient.LoadStats)) (kvclient.LoadStats, error) {
+func loadDocuments(ctx context.Context, c *kvclient.Client, r *sample.Reader,
+	progress func(kvclient.LoadStats)) (kvclient.LoadStats, error) {
 	return c.Load(ctx, func() (string, []byte, bool, error) {
 		d, err := r.Next()
 		if errors.Is(err, io.EOF) {
@@ -288,23 +301,25 @@ func loadDocuments(ctx context.Context, c *kvclient.Client, r *sample.Reader, pr
 
 func kvGet(s Streams) *cobra.Command {
 	f := &kvFlags{}
-	cmd := &cobra.Command{Use: "get KEY", Short: "Print a document", Example: "  tidemark kv get --data ./cluster airport::LFPG\n  tidemark kv get --data ./cluster airport::LFPG --output json", Args: exactArgs("KEY"), RunE: func(cmd *cobra.Command, args []string) error {
-		c, ctx, cancel, err := f.connect(cmd.Context())
-		if err != nil {
-			return err
-		}
-		defer cancel()
-		defer c.Close()
-		d, err := c.Get(ctx, args[0])
-		if err != nil {
-			return err
-		}
-		doc := document{Key: args[0], CAS: strconv.FormatUint(d.CAS, 10), Value: d.Value}
-		if !json.Valid(d.Value) {
-			doc.Value, doc.Raw = nil, d.Value
-		}
-		return show(s.Out, f.output, doc, []document{doc}, func(t *tabwriter.Writer) { fmt.Fprintf(t, "%s\n", d.Value) })
-	}}
+	cmd := &cobra.Command{Use: "get KEY", Short: "Print a document", Example: "  tidemark kv get --data ./cluster " +
+		"airport::LFPG\n  tidemark kv get --data ./cluster airport::LFPG --output json", Args: exactArgs("KEY"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			c, ctx, cancel, err := f.connect(cmd.Context())
+			if err != nil {
+				return err
+			}
+			defer cancel()
+			defer c.Close()
+			d, err := c.Get(ctx, args[0])
+			if err != nil {
+				return err
+			}
+			doc := document{Key: args[0], CAS: strconv.FormatUint(d.CAS, 10), Value: d.Value}
+			if !json.Valid(d.Value) {
+				doc.Value, doc.Raw = nil, d.Value
+			}
+			return show(s.Out, f.output, doc, []document{doc}, func(t *tabwriter.Writer) { fmt.Fprintf(t, "%s\n", d.Value) })
+		}}
 	f.add(cmd)
 	return cmd
 }
@@ -326,13 +341,15 @@ type token struct {
 
 // printToken prints the token on one line, the way scan --token takes it, unless --output json.
 func printToken(s Streams, as format, m kvclient.Mutation) error {
-	return printJSON(s.Out, token{VBucket: m.VBucket, VBUUID: strconv.FormatUint(m.VBUUID, 10), Seqno: m.Seqno}, as != formatJSON)
+	return printJSON(s.Out, token{VBucket: m.VBucket, VBUUID: strconv.FormatUint(m.VBUUID, 10), Seqno: m.Seqno},
+		as != formatJSON)
 }
 
 func kvSet(s Streams) *cobra.Command {
 	f := &kvFlags{}
 	var raw bool
-	cmd := &cobra.Command{Use: "set KEY VALUE", Short: "Store a document and print its token", Args: exactArgs("KEY", "VALUE"),
+	cmd := &cobra.Command{Use: "set KEY VALUE", Short: "Store a document and print its token",
+		Args:    exactArgs("KEY", "VALUE"),
 		Example: `  tidemark kv set --data ./cluster airport::XYZ '{"kind":"airport","name":"New"}'`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if !raw && !json.Valid([]byte(args[1])) {
@@ -357,7 +374,8 @@ func kvSet(s Streams) *cobra.Command {
 
 func kvDelete(s Streams) *cobra.Command {
 	f := &kvFlags{}
-	cmd := &cobra.Command{Use: "delete KEY", Short: "Delete a document and print the token", Example: "  tidemark kv delete --data ./cluster airport::XYZ", Args: exactArgs("KEY"),
+	cmd := &cobra.Command{Use: "delete KEY", Short: "Delete a document and print the token",
+		Example: "  tidemark kv delete --data ./cluster airport::XYZ", Args: exactArgs("KEY"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			c, ctx, cancel, err := f.connect(cmd.Context())
 			if err != nil {

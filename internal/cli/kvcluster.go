@@ -10,10 +10,10 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"tidemark/internal/localcluster"
+	"tidemark/internal/tlsconf"
 	"tidemark/kv"
 	"tidemark/kv/clustermap"
-	"tidemark/localcluster"
-	"tidemark/tlsconf"
 )
 
 // rebalancePoll is between two looks at a rebalance.
@@ -29,13 +29,16 @@ type kvAdminFlags struct {
 func (f *kvAdminFlags) add(cmd *cobra.Command) {
 	addOutput(cmd.Flags(), &f.output)
 	complete(cmd, "output", fixed("table", "json", "jsonl"))
-	cmd.Flags().StringVar(&f.admin, "admin", "", "admin addresses of KV nodes, host:port,…; with --tls-ca, or https:// before them, inside TLS")
+	cmd.Flags().StringVar(&f.admin, "admin", "", "admin addresses of KV nodes, host:port,…; with --tls-ca, or https:// "+
+		"before them, inside TLS")
 	cmd.Flags().StringVar(&f.data, "data", "", "data `FOLDER` of a running up, for addresses and credentials")
 	cmd.Flags().StringVar(&f.user, "kv-user", "", "user")
 	cmd.Flags().StringVar(&f.passwordFile, "kv-password-file", "", "file with the password")
 	cmd.Flags().StringVar(&f.password, "kv-password", "", "password (better: TIDEMARK_KV_PASSWORD or a file)")
-	cmd.Flags().StringVar(&f.files.CA, "tls-ca", "", "PEM `FILE` with the CAs of the nodes' certificates: addresses without a scheme are then https")
-	cmd.Flags().StringVar(&f.files.Cert, "tls-cert", "", "PEM `FILE` with a certificate to show, instead of --kv-user where a node is only asked")
+	cmd.Flags().StringVar(&f.files.CA, "tls-ca", "", "PEM `FILE` with the CAs of the nodes' certificates: addresses "+
+		"without a scheme are then https")
+	cmd.Flags().StringVar(&f.files.Cert, "tls-cert", "", "PEM `FILE` with a certificate to show, instead of --kv-user "+
+		"where a node is only asked")
 	cmd.Flags().StringVar(&f.files.Key, "tls-key", "", "PEM `FILE` with its key")
 }
 
@@ -110,8 +113,10 @@ func openKVAdmin(urls []string, user, password string, source *tlsconf.Source) (
 
 func kvStatus(s Streams) *cobra.Command {
 	f := &kvAdminFlags{}
-	cmd := &cobra.Command{Use: "status", Short: "Show the embedded KV cluster: nodes, vbuckets, replica lag, what is under way", Args: noArgs,
-		Example: "  tidemark kv status --data ./cluster\n  tidemark kv status --admin 127.0.0.1:11211 --output json\n  tidemark kv status --admin kv1.example.org:11211 --tls-ca ca.pem --kv-user index --kv-password-file pw",
+	cmd := &cobra.Command{Use: "status", Short: "Show the embedded KV cluster: nodes, vbuckets, replica lag, what is " +
+		"under way", Args: noArgs,
+		Example: "  tidemark kv status --data ./cluster\n  tidemark kv status --admin 127.0.0.1:11211 --output json\n  " +
+			"tidemark kv status --admin kv1.example.org:11211 --tls-ca ca.pem --kv-user index --kv-password-file pw",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			a, err := f.open()
 			if err != nil {
@@ -159,7 +164,8 @@ func kvStatusTable(t *tabwriter.Writer, s kv.ClusterStatus) {
 func kvFailover(s Streams) *cobra.Command {
 	f := &kvAdminFlags{}
 	var lose bool
-	cmd := &cobra.Command{Use: "failover NODE…", Short: "Take KV nodes out of the cluster and promote the replicas of their vbuckets",
+	cmd := &cobra.Command{Use: "failover NODE…", Short: "Take KV nodes out of the cluster and promote the replicas of " +
+		"their vbuckets",
 		Long: `Takes nodes out of the cluster and promotes the replicas of their vbuckets. A node that still answers hands its vbuckets over
 first. Without --lose it is refused as soon as something that is known to have been written would be lost. With --lose the best
 replicas are promoted as they are: their vbuckets begin new branches, and whoever has read beyond them is told to roll back.
@@ -188,7 +194,8 @@ All other members must answer. A node that was failed over and comes back learns
 						empty++
 					}
 				}
-				fmt.Fprintf(t, "map %d.%d without %s: %d vbuckets promoted\n", answer.RevEpoch, answer.Rev, strings.Join(args, ", "), len(answer.Promotions))
+				fmt.Fprintf(t, "map %d.%d without %s: %d vbuckets promoted\n", answer.RevEpoch, answer.Rev,
+					strings.Join(args, ", "), len(answer.Promotions))
 				if empty > 0 {
 					fmt.Fprintf(t, "%d of them had no copy left and begin empty\n", empty)
 				}
@@ -199,15 +206,44 @@ All other members must answer. A node that was failed over and comes back learns
 	return cmd
 }
 
+func kvFlush(s Streams) *cobra.Command {
+	f := &kvAdminFlags{}
+	var yes bool
+	cmd := &cobra.Command{Use: "flush BUCKET", Short: "Delete all documents of a bucket at once",
+		Long: `Makes each vbucket of the bucket anew, as a Couchbase cluster does when a bucket is flushed: its sequence numbers begin at 0, on a new
+branch. The indexes of the bucket are rolled back to nothing and follow by themselves. There is no way back.`,
+		Example: "  tidemark kv flush world --yes --data ./cluster", Args: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usage("%s takes one BUCKET", cmd.CommandPath())
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			a, err := f.open()
+			if err != nil {
+				return err
+			}
+			if err := confirm(s, yes, "delete all documents of bucket "+args[0]); err != nil {
+				return err
+			}
+			return a.Flush(cmd.Context(), args[0])
+		}}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&yes, "yes", false, "do it without asking")
+	return cmd
+}
+
 func kvRebalance(s Streams) *cobra.Command {
 	f := &kvAdminFlags{}
 	var add, remove []string
 	var stop, noWait bool
-	cmd := &cobra.Command{Use: "rebalance", Short: "Add or remove KV nodes and spread the vbuckets evenly, while traffic runs", Args: noArgs,
+	cmd := &cobra.Command{Use: "rebalance", Short: "Add or remove KV nodes and spread the vbuckets evenly, while " +
+		"traffic runs", Args: noArgs,
 		Long: `Changes who is a member and moves vbuckets so that they are spread evenly; without --add and --remove it only spreads them (also the
 replicas that a failover left missing). A new node is started with tidemark kv --join. The move goes on by itself when this command
 is interrupted, or a node is killed and comes back; until it is done the same command again shows how far it is.`,
-		Example: "  tidemark kv rebalance --data ./cluster --add kv4=127.0.0.1:11310=127.0.0.1:11311\n  tidemark kv rebalance --data ./cluster --remove kv1",
+		Example: "  tidemark kv rebalance --data ./cluster --add kv4=127.0.0.1:11310=127.0.0.1:11311\n  tidemark kv " +
+			"rebalance --data ./cluster --remove kv1",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			a, err := f.open()
 			if err != nil {
@@ -220,7 +256,8 @@ is interrupted, or a node is killed and comes back; until it is done the same co
 					return err
 				}
 				for _, n := range nodes {
-					r.Add = append(r.Add, clustermap.Node{ID: n.ID, Memcached: n.Memcached, MemcachedTLS: n.MemcachedTLS, Admin: n.Admin})
+					r.Add = append(r.Add, clustermap.Node{ID: n.ID, Memcached: n.Memcached, MemcachedTLS: n.MemcachedTLS,
+						Admin: n.Admin})
 				}
 			}
 			if stop && (len(add) > 0 || len(remove) > 0) {

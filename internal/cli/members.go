@@ -12,13 +12,14 @@ import (
 	"github.com/spf13/cobra"
 
 	"tidemark/client"
-	"tidemark/consensus"
 	"tidemark/internal/rpc"
 	"tidemark/manager"
+	"tidemark/manager/consensus"
 )
 
 func clusterJoin(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "join ADDRESS", Short: "Add a manager that waits for a cluster", Args: exactArgs("ADDRESS"), ValidArgsFunction: noFiles,
+	return &cobra.Command{Use: "join ADDRESS", Short: "Add a manager that waits for a cluster", Args: exactArgs("ADDRESS"),
+		ValidArgsFunction: noFiles,
 		Long: `Adds the manager that listens for REST at ADDRESS and belongs to no cluster yet (started with an empty folder and
 --bootstrap-expect 0) to the cluster of --server. It gets its vote when it has caught up and stayed for some seconds.
 A manager that is started with --join asks for this by itself.`,
@@ -58,14 +59,17 @@ func words(cmd *cobra.Command, means string) func() string {
 }
 
 func clusterLeave(s Streams, f *serverFlags) *cobra.Command {
-	cmd := &cobra.Command{Use: "leave", Short: "Take a manager out of its cluster, in order", Args: noArgs, ValidArgsFunction: noFiles,
+	cmd := &cobra.Command{Use: "leave", Short: "Take a manager out of its cluster, in order", Args: noArgs,
+		ValidArgsFunction: noFiles,
 		Long: `The manager of --server (one address) leaves its cluster for good: it hands leadership on when it has it, is removed
 from the voters, and ends. Its folder holds nothing that the cluster needs. TIDEMARK_SERVER does not stand for --server here.`,
 		Annotations: map[string]string{typedServer: "yes"}, Example: "  tidemark cluster leave --server 10.0.0.4:9520"}
-	yes := words(cmd, "where a majority of the managers that are left would be missing, remove those that do not answer before it, as few as will do")
+	yes := words(cmd, "where a majority of the managers that are left would be missing, remove those that do not answer "+
+		"before it, as few as will do")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if len(f.server) != 1 {
-			return usage("cluster leave needs --server with the one manager that is to leave; TIDEMARK_SERVER does not count here")
+			return usage("cluster leave needs --server with the one manager that is to leave; TIDEMARK_SERVER does not count " +
+				"here")
 		}
 		return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 			st, err := c.Status(ctx)
@@ -87,7 +91,8 @@ func removeManager(ctx context.Context, c *client.Client, id, yes string) (clien
 	r, err := c.RemoveManager(ctx, id, yes)
 	var p *client.Error
 	if errors.As(err, &p) && p.Code == rpc.CodeNoLeader {
-		err = fmt.Errorf("%w; while a majority of managers is missing none can be removed: bring them back or, if their folders are lost for ever, run tidemark cluster recover on a survivor", err)
+		err = fmt.Errorf("%w; while a majority of managers is missing none can be removed: bring them back or, if their "+
+			"folders are lost for ever, run tidemark cluster recover on a survivor", err)
 	}
 	return r, err
 }
@@ -100,7 +105,8 @@ func clusterTransfer(s Streams, f *serverFlags) *cobra.Command {
 			}
 			return nil
 		},
-		Long:    "Hands leadership to MANAGER (its name or server id), or to the voter that is furthest. Streams and builds go on.",
+		Long: "Hands leadership to MANAGER (its name or server id), or to the voter that is furthest. Streams and " +
+			"builds go on.",
 		Example: "  tidemark cluster transfer m2",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -119,21 +125,24 @@ const (
 func clusterRemove(s Streams, f *serverFlags) *cobra.Command {
 	var role string
 	var force, dry bool
-	cmd := &cobra.Command{Use: "remove NODE", Short: "Remove a manager, projector or indexer that will not come back", Args: exactArgs("NODE"), ValidArgsFunction: noFiles,
+	cmd := &cobra.Command{Use: "remove NODE", Short: "Remove a manager, projector or indexer that will not come back",
+		Args: exactArgs("NODE"), ValidArgsFunction: noFiles,
 		Long: `Removes a node for good, by its name (or a manager's server id, an indexer's uuid).
 
 A manager is taken off the voters; a leader hands leadership on first. It is refused where fewer voters than a majority
 would be left alive: bring those back that do not answer, or remove them first (--yes-lose-data does). Where a majority is
 lost already nothing can be removed; cluster recover goes on with one survivor. A projector is forgotten; its KV node's vbuckets are streamed by another one of that node, or by
-nobody. An indexer's copies are placed on other living indexers, in one step with its removal, and filled from KV; it is
-refused while it lives, and when it has the only copies of something (--force: those indexes cannot be scanned until
-they are filled). Its folder is never accepted again; delete it.`,
+nobody. An indexer's copies are placed on other living indexers, a piece at a time, and filled from KV; it is refused while
+it lives, and when it has the only copies of something (--force: those indexes cannot be scanned until they are filled).
+Once begun, that is not taken back; the command waits for its end. Its folder is never accepted again; delete it.`,
 		Example: "  tidemark cluster remove m2\n  tidemark cluster remove i3 --dry-run\n  tidemark cluster remove i3 --force"}
 	fl := cmd.Flags()
 	fl.StringVar(&role, "role", "", "manager, projector or indexer, when NODE is the name of several")
-	fl.BoolVar(&force, "force", false, "also a projector or indexer that lives, or an indexer that has the only copies of something")
+	fl.BoolVar(&force, "force", false, "also a projector or indexer that lives, or an indexer that has the only copies "+
+		"of something")
 	fl.BoolVar(&dry, "dry-run", false, "only tell what the removal of an indexer would mean")
-	yes := words(cmd, "where a majority of the managers that are left would be missing, remove those that do not answer before it, as few as will do")
+	yes := words(cmd, "where a majority of the managers that are left would be missing, remove those that do not answer "+
+		"before it, as few as will do")
 	complete(cmd, "role", fixed(kindManager, kindProjector, kindIndexer))
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -150,7 +159,7 @@ they are filled). Its folder is never accepted again; delete it.`,
 			case kindProjector:
 				return memberDone(s, f.output, "removed")(c.RemoveProjector(ctx, args[0], force))
 			}
-			r, err := c.RemoveIndexer(ctx, args[0], force, dry)
+			r, err := removeIndexer(ctx, c, args[0], force, dry)
 			if err != nil {
 				return err
 			}
@@ -158,6 +167,18 @@ they are filled). Its folder is never accepted again; delete it.`,
 		})
 	}
 	return cmd
+}
+
+// removeIndexer removes an indexer and waits for the end as long as it goes on.
+func removeIndexer(ctx context.Context, c *client.Client, id string, force, dry bool) (client.IndexerRemoval, error) {
+	r, err := c.RemoveIndexer(ctx, id, force, dry)
+	for err == nil && r.Evicting && r.Waits == "" {
+		var more client.IndexerRemoval
+		if more, err = c.RemoveIndexer(ctx, r.UUID, force, false); err == nil {
+			r.Removed, r.Evicting, r.Waits = more.Removed, more.Evicting, more.Waits
+		}
+	}
+	return r, err
 }
 
 // kindOf finds out what a node is.
@@ -195,10 +216,16 @@ func kindOf(ctx context.Context, c *client.Client, id, role string) (string, err
 func printRemoval(s Streams, as format, r client.IndexerRemoval) error {
 	return show(s.Out, as, r, []client.IndexerRemoval{r}, func(t *tabwriter.Writer) {
 		verb := "removed"
-		if !r.Removed {
+		switch {
+		case r.Evicting:
+			verb = "being removed"
+		case !r.Removed:
 			verb = "would be removed"
 		}
 		fmt.Fprintf(t, "%s: indexer %s (node %d, uuid %s); its folder is not accepted any more\n", verb, r.ID, r.Node, r.UUID)
+		if r.Waits != "" {
+			fmt.Fprintf(t, "it does not go on: %s; it does by itself when that has changed\n", r.Waits)
+		}
 		if len(r.Indexes) == 0 {
 			fmt.Fprintln(t, "it had no copies")
 			return
@@ -220,7 +247,8 @@ func printRemoval(s Streams, as format, r client.IndexerRemoval) error {
 func clusterRecover(s Streams) *cobra.Command {
 	var dir string
 	as := formatTable
-	cmd := &cobra.Command{Use: "recover", Short: "Go on with one manager when a majority is lost for ever (offline)", Args: noArgs, ValidArgsFunction: noFiles,
+	cmd := &cobra.Command{Use: "recover", Short: "Go on with one manager when a majority is lost for ever (offline)",
+		Args: noArgs, ValidArgsFunction: noFiles,
 		Long: `Offline, on the one manager that survived (stop it first), when a majority of the managers and their folders are lost
 for ever. It makes this manager the only voter of its cluster.
 
@@ -233,7 +261,8 @@ Without --yes-lose-data it only shows what it would do. Of several survivors tak
 Then start the manager as before, and others with empty folders and --join.
 
 --reset-limits also sets every limit (cluster limits) to its default.`,
-		Example: "  tidemark cluster recover --data /var/lib/tidemark/m1\n  tidemark cluster recover --data /var/lib/tidemark/m1 --yes-lose-data"}
+		Example: "  tidemark cluster recover --data /var/lib/tidemark/m1\n  tidemark cluster recover --data " +
+			"/var/lib/tidemark/m1 --yes-lose-data"}
 	cmd.Flags().StringVar(&dir, "data", "", "data `FOLDER` of the manager that survived")
 	reset := cmd.Flags().Bool("reset-limits", false, "set all limits to their defaults")
 	yes := words(cmd, "do it")
@@ -243,7 +272,8 @@ Then start the manager as before, and others with empty folders and --join.
 			return usage("cluster recover needs --data, the folder of the manager that survived")
 		}
 		act := yes() != ""
-		r, err := manager.Recover(dir, consensus.RecoverOptions{Act: act, ResetLimits: *reset}, hclog.New(&hclog.LoggerOptions{Name: "recover", Level: hclog.Warn, Output: s.Err}))
+		r, err := manager.Recover(dir, consensus.RecoverOptions{Act: act, ResetLimits: *reset},
+			hclog.New(&hclog.LoggerOptions{Name: "recover", Level: hclog.Warn, Output: s.Err}))
 		if err != nil {
 			return err
 		}
@@ -262,7 +292,8 @@ func printRecovery(s Streams, as format, r consensus.RecoveryReport, act bool) e
 			will = "is"
 		}
 		fmt.Fprintf(t, "cluster %s, manager %s\n", r.ClusterID, r.ServerID)
-		fmt.Fprintf(t, "it has: log up to %d (snapshot at %d, %s after it), state at cas %d with %s\n", r.LastIndex, r.Snapshot, counted(int(r.Tail), "entry", "entries"),
+		fmt.Fprintf(t, "it has: log up to %d (snapshot at %d, %s after it), state at cas %d with %s\n", r.LastIndex,
+			r.Snapshot, counted(int(r.Tail), "entry", "entries"),
 			r.CAS, counted(r.Indexes, "index", "indexes"))
 		fmt.Fprintf(t, "members as it knew them: %d\n", len(r.Members))
 		fmt.Fprintf(t, "becomes the truth: all %d entries after the snapshot, also those that no majority had\n", r.Tail)
@@ -272,7 +303,8 @@ func printRecovery(s Streams, as format, r consensus.RecoveryReport, act bool) e
 			if r.LimitsReset {
 				fmt.Fprintln(t, "all limits are the default ones")
 			}
-			fmt.Fprintln(t, "start this manager as before, then others with empty folders and --join; delete the folders of those removed")
+			fmt.Fprintln(t, "start this manager as before, then others with empty folders and --join; delete the folders of "+
+				"those removed")
 		}
 	})
 }

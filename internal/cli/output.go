@@ -83,7 +83,7 @@ func printJSON(w io.Writer, v any, oneLine bool) error {
 	return enc.Encode(v)
 }
 
-// isTerminal tells whether a stream is a terminal, so that a bar may be drawn or a question asked.
+// isTerminal reports whether a stream is a terminal, so that a bar may be drawn or a question asked.
 func isTerminal(stream any) bool {
 	f, ok := stream.(*os.File)
 	return ok && term.IsTerminal(int(f.Fd()))
@@ -118,7 +118,8 @@ const clearScreen = "\x1b[H\x1b[2J"
 
 // repeat shows again what render writes whenever it has changed, until ctx ends. What fails for a while (a leader that
 // changes) is told once and tried again; anything else, and the first failure, ends it.
-func repeat(ctx context.Context, s Streams, every time.Duration, render func(ctx context.Context, w io.Writer) error) error {
+func repeat(ctx context.Context, s Streams, every time.Duration,
+	render func(ctx context.Context, w io.Writer) error) error {
 	if every < 0 {
 		return usage("--watch %s: want a time above 0, such as 2s", every)
 	}

@@ -16,7 +16,7 @@ import (
 
 	"tidemark/client"
 	"tidemark/expression"
-	"tidemark/internal/testcluster"
+	"tidemark/internal/testing/testcluster"
 )
 
 var (
@@ -28,10 +28,11 @@ var (
 	pageServer = regexp.MustCompile(`(127\.0\.0\.1|localhost):952([0-9])`)
 )
 
-// pages are those of which each code block is tried, in this order: a block that nothing here tries fails the test. The first one counts
-// the sample data, others add to them.
+// pages are those of which each code block is tried, in this order: a block that nothing here tries fails the test. The
+// first one counts the sample data, others add to them.
 func pages() []string {
-	return []string{"../../docs/scans.md", "../../README.md", "../../docs/ddl.md", "../../docs/api.md", "../../docs/expressions.md"}
+	return []string{"../../docs/scans.md", "../../README.md", "../../docs/ddl.md", "../../docs/api.md",
+		"../../docs/expressions.md"}
 }
 
 // page is what the code blocks of a page are tried with.
@@ -42,8 +43,8 @@ type page struct {
 	servers []string
 }
 
-// run tries the code blocks of a page in their order. What stands behind the three marks says what a block is; one of commands
-// has nothing there.
+// run tries the code blocks of a page in their order. What stands behind the three marks says what a block is; one of
+// commands has nothing there.
 func (p *page) run(path string) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -87,7 +88,7 @@ func same(line string) string {
 	return pageNumber.ReplaceAllString(strings.Join(strings.Fields(line), " "), "N")
 }
 
-// counts gives the numbers of rows that a text tells.
+// counts returns the numbers of rows that a text tells.
 func counts(text string) map[string]bool {
 	all := map[string]bool{}
 	for _, n := range pageCount.FindAllString(text, -1) {
@@ -193,7 +194,7 @@ func (p *page) grammar(block string) {
 	}
 }
 
-// expanded gives all texts that a form with [a|b] stands for.
+// expanded returns all texts that a form with [a|b] stands for.
 func expanded(form string) []string {
 	open := strings.Index(form, "[")
 	if open < 0 {

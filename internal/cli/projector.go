@@ -18,9 +18,9 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
+	"tidemark/internal/localcluster"
 	"tidemark/internal/rpc"
-	"tidemark/localcluster"
-	"tidemark/tlsconf"
+	"tidemark/internal/tlsconf"
 	"tidemark/wire"
 )
 
@@ -43,13 +43,15 @@ func projectorState(s Streams) *cobra.Command {
 	f := &serverFlags{}
 	var admin []string
 	var vbuckets bool
-	cmd := &cobra.Command{Use: "state [ID ...]", Short: "Show what projectors stream: buckets and vbuckets, topics and their queues, faults",
+	cmd := &cobra.Command{Use: "state [ID ...]", Short: "Show what projectors stream: buckets and vbuckets, topics and " +
+		"their queues, faults",
 		Long: `Asks a manager where the projectors are, and each of them (or those that are named) for its state. With --admin projectors are asked
 directly, without any manager. STREAMS are vbuckets that run and those that it has, BEHIND the seqnos that have come since the last whole
 snapshot, HELD the bytes that KV has sent and that are not worked off, of how many KV may send; QUEUE is the fill of the fullest queue.
 With --output json everything, under the names of GET /v1/state. One that does not answer is listed with the reason; it is an error when
 none does. With TLS the certificate must be one of a node or of an administrator.`,
-		Example: "  tidemark projector state --data ./cluster\n  tidemark projector state p1 --vbuckets\n  tidemark projector state --admin 10.0.0.4:9530 --output json",
+		Example: "  tidemark projector state --data ./cluster\n  tidemark projector state p1 --vbuckets\n  tidemark " +
+			"projector state --admin 10.0.0.4:9530 --output json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(admin) > 0 && len(args) > 0 {
 				return usage("--admin names projectors by their addresses: leave the IDs out, or --admin")
@@ -75,18 +77,20 @@ none does. With TLS the certificate must be one of a node or of an administrator
 				}
 			}
 			askProjectors(cmd.Context(), views, conf)
-			if err := show(s.Out, f.output, map[string]any{"projectors": views}, views, func(t *tabwriter.Writer) { tableProjectors(t, views, vbuckets) }); err != nil {
+			if err := show(s.Out, f.output, map[string]any{"projectors": views}, views,
+				func(t *tabwriter.Writer) { tableProjectors(t, views, vbuckets) }); err != nil {
 				return err
 			}
 			return noneAnswers(views)
 		}}
 	f.add(cmd, s)
-	cmd.Flags().StringSliceVar(&admin, "admin", nil, "admin addresses of projectors, host:port or URL, to ask them without a manager")
+	cmd.Flags().StringSliceVar(&admin, "admin", nil, "admin addresses of projectors, host:port or URL, to ask them "+
+		"without a manager")
 	cmd.Flags().BoolVar(&vbuckets, "vbuckets", false, "every vbucket's stream, too")
 	return cmd
 }
 
-// projectorTLS gives what speaks to projectors: they are known by CA and role, as among components; nil without TLS.
+// projectorTLS returns what speaks to projectors: they are known by CA and role, as among components; nil without TLS.
 func (f *serverFlags) projectorTLS() (*tls.Config, error) {
 	files := f.who.files
 	if files.Empty() && f.data != "" {
@@ -139,7 +143,8 @@ func registeredProjectors(ctx context.Context, c *client.Client, wanted []string
 	}
 	switch {
 	case len(missing) > 0:
-		return nil, usage("there is no projector %s; there are: %s", strings.Join(missing, ", "), cmp.Or(strings.Join(known, ", "), "none"))
+		return nil, usage("there is no projector %s; there are: %s", strings.Join(missing, ", "),
+			cmp.Or(strings.Join(known, ", "), "none"))
 	case len(views) == 0:
 		return nil, errors.New("no projector has registered with the managers yet")
 	}
@@ -179,7 +184,8 @@ func noneAnswers(views []projectorView) error {
 }
 
 func tableProjectors(t io.Writer, views []projectorView, vbuckets bool) {
-	fmt.Fprintln(t, "PROJECTOR\tADMIN\tKV\tBUCKET\tKV CONNECTION\tSTREAMS\tBEHIND\tHELD\tQUEUE\tDEFINITIONS\tDOCUMENTS\tERRORS")
+	fmt.Fprintln(t, "PROJECTOR\tADMIN\tKV\tBUCKET\tKV "+
+		"CONNECTION\tSTREAMS\tBEHIND\tHELD\tQUEUE\tDEFINITIONS\tDOCUMENTS\tERRORS")
 	for _, v := range views {
 		st := v.State
 		if st == nil {
@@ -198,7 +204,8 @@ func tableProjectors(t io.Writer, views []projectorView, vbuckets bool) {
 				connection = "up"
 			}
 			running, behind := bucketStreams(b)
-			fmt.Fprintf(t, "%s\t%s\t%s\t%d of %d\t%d\t%d/%d\t%s\t%d\t%s\n", head, b.Bucket, connection, running, len(b.VBuckets), behind, b.HeldBytes, b.BufferBytes,
+			fmt.Fprintf(t, "%s\t%s\t%s\t%d of %d\t%d\t%d/%d\t%s\t%d\t%s\n", head, b.Bucket, connection, running, len(b.VBuckets),
+				behind, b.HeldBytes, b.BufferBytes,
 				fullest(b.Workers), definitionsOf(st, b.Bucket), tail)
 			head, tail = "\t\t", "\t"
 		}
@@ -213,8 +220,10 @@ func tableProjectors(t io.Writer, views []projectorView, vbuckets bool) {
 			continue
 		}
 		for _, f := range v.State.Faults {
-			fmt.Fprintf(t, "\n%s: index %d: %d documents have no entry: an expression failed (%d), a key was too long (%d); one is %s (vbucket %d, seqno %d): %s\n",
-				v.State.ID, f.Index, f.Expression+f.TooLong, f.Expression, f.TooLong, f.Sample.DocID, f.Sample.VBucket, f.Sample.Seqno, f.Sample.Error)
+			fmt.Fprintf(t, "\n%s: index %d: %d documents have no entry: an expression failed (%d), a key was too long (%d); "+
+				"one is %s (vbucket %d, seqno %d): %s\n",
+				v.State.ID, f.Index, f.Expression+f.TooLong, f.Expression, f.TooLong, f.Sample.DocID, f.Sample.VBucket,
+				f.Sample.Seqno, f.Sample.Error)
 		}
 	}
 }
@@ -227,7 +236,8 @@ func tableTopics(t io.Writer, views []projectorView) {
 		}
 		for i := range v.State.Topics {
 			topic := &v.State.Topics[i]
-			head := fmt.Sprintf("%s\t%s\t%s\t%s\t%d", v.State.ID, topic.Topic, topic.Bucket, joinIDs(topic.Indexes), topic.VBuckets)
+			head := fmt.Sprintf("%s\t%s\t%s\t%s\t%d", v.State.ID, topic.Topic, topic.Bucket, joinIDs(topic.Indexes),
+				topic.VBuckets)
 			if len(topic.Endpoints) == 0 {
 				fmt.Fprintf(t, "%s\t-\t\t\t\n", head)
 			}
@@ -259,7 +269,8 @@ func tableVBuckets(t io.Writer, views []projectorView) {
 				if b.Ended[j] {
 					state = "ended"
 				}
-				fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%v\t%s\n", v.State.ID, b.Bucket, vb, b.VBUUIDs[j], b.Seqnos[j], b.Complete[j], b.Incarnations[j], state)
+				fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%v\t%s\n", v.State.ID, b.Bucket, vb, b.VBUUIDs[j], b.Seqnos[j],
+					b.Complete[j], b.Incarnations[j], state)
 			}
 		}
 	}

@@ -39,7 +39,8 @@ func TestRecreate(t *testing.T) {
 		"CREATE INDEX a ON b(SOON(x))":                   "is none that this version can read",
 	} {
 		_, err := recreate([]client.IndexInfo{info("a", definition, index.Maintenance, false)})
-		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "b/a") || strings.Contains(err.Error(), "%!") {
+		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "b/a") ||
+			strings.Contains(err.Error(), "%!") {
 			t.Errorf("%q: %v", definition, err)
 		}
 	}

@@ -10,14 +10,14 @@ import (
 
 	"tidemark/index"
 	"tidemark/indexer"
+	"tidemark/indexer/storage"
 	"tidemark/internal/failpoint"
-	"tidemark/kvclient"
+	"tidemark/internal/tlsconf"
+	"tidemark/kv/kvclient"
 	"tidemark/manager"
 	"tidemark/projector"
-	"tidemark/router"
+	"tidemark/projector/router"
 	"tidemark/stability"
-	"tidemark/storage"
-	"tidemark/tlsconf"
 )
 
 func newManager(s Streams) *cobra.Command {
@@ -30,7 +30,8 @@ func newManager(s Streams) *cobra.Command {
 		Long: `Runs one IndexManager: a Raft node with the StateContext and the REST interface. Start the same command on each
 node, with its own --id, --data and addresses, and the same --bootstrap-expect and --join. One more for a cluster that
 exists: an empty --data and --join only.`,
-		Example: "  tidemark manager --id m1 --data /var/lib/tidemark --rest 10.0.0.1:9520 --raft 10.0.0.1:9521 \\\n    --bootstrap-expect 3 --join 10.0.0.1:9520,10.0.0.2:9520,10.0.0.3:9520",
+		Example: "  tidemark manager --id m1 --data /var/lib/tidemark --rest 10.0.0.1:9520 --raft 10.0.0.1:9521 \\\n    " +
+			"--bootstrap-expect 3 --join 10.0.0.1:9520,10.0.0.2:9520,10.0.0.3:9520",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if cfg.Dir == "" {
 				return usage("tidemark manager needs --data")
@@ -83,15 +84,22 @@ exists: an empty --data and --join only.`,
 	fl.StringVar(&cfg.Raft, "raft", "127.0.0.1:9521", "listen here for Raft")
 	fl.StringVar(&cfg.RESTAdvertise, "rest-advertise", "", "host:port at which others reach --rest, if it is another")
 	fl.StringVar(&cfg.RaftAdvertise, "raft-advertise", "", "host:port at which others reach --raft, if it is another")
-	fl.StringVar(&adminFile, "initial-admin-password-file", "", "`FILE` with the password of the user admin, added when the cluster has no users")
-	fl.IntVar(&cfg.BootstrapExpect, "bootstrap-expect", 0, "number of managers of a new cluster; 0 joins the one of --join, or without --join waits for cluster join (default 1 without --join)")
+	fl.StringVar(&adminFile, "initial-admin-password-file", "", "`FILE` with the password of the user admin, added when "+
+		"the cluster has no users")
+	fl.IntVar(&cfg.BootstrapExpect, "bootstrap-expect", 0, "number of managers of a new cluster; 0 joins the one of "+
+		"--join, or without --join waits for cluster join (default 1 without --join)")
 	fl.StringSliceVar(&cfg.Join, "join", nil, "REST addresses of all managers")
 	fl.DurationVar(&cfg.Heartbeat, "heartbeat", 300*time.Millisecond, "Raft heartbeat, election and lease time")
-	fl.StringVar(&source, "stability-source", stability.Sync.String(), "what moves the stability timestamps of buckets for which bucket settings say nothing: sync or heartbeat")
+	fl.DurationVar(&cfg.RepairAfter, "repair-after", manager.DefaultRepairAfter,
+		"for how long an indexer may be away before copies of what it holds are made elsewhere; below 0: for ever")
+	fl.StringVar(&source, "stability-source", stability.Sync.String(), "what moves the stability timestamps of buckets "+
+		"for which bucket settings say nothing: sync or heartbeat")
 	complete(cmd, "stability-source", fixed("sync", "heartbeat"))
-	fl.Uint64Var(&cfg.MaxFormatLevel, "max-format-level", 0, "behave as a version that knows format levels up to this one; for tests of upgrades")
+	fl.Uint64Var(&cfg.MaxFormatLevel, "max-format-level", 0, "behave as a version that knows format levels up to this "+
+		"one; for tests of upgrades")
 	_ = fl.MarkHidden("max-format-level") // it exists
-	fl.Uint64Var(&cfg.MinFree, "min-free-bytes", 32<<20, "with less free space than this under --data, hand leadership on and be not ready; 0: never")
+	fl.Uint64Var(&cfg.MinFree, "min-free-bytes", 32<<20, "with less free space than this under --data, hand leadership "+
+		"on and be not ready; 0: never")
 	tlsF.add(cmd)
 	fl.StringVar(&failpoints, "failpoints", "", "folder with faults, for tests")
 	fl.Lookup("failpoints").Hidden = true
@@ -139,8 +147,10 @@ func newProjector(s Streams) *cobra.Command {
 	var logs logFlags
 	var managers []string
 	var tlsF tlsFlags
-	cmd := &cobra.Command{Use: "projector", Short: "Run a projector next to a KV node; show what projectors do", Args: noArgs,
-		Example: "  tidemark projector --id p1 --admin 10.0.0.4:9530 --kv 10.0.0.4:11210 --kv-user index --kv-password-file /etc/tidemark/kv-password \\\n    --managers 10.0.0.1:9520,10.0.0.2:9520,10.0.0.3:9520",
+	cmd := &cobra.Command{Use: "projector", Short: "Run a projector next to a KV node; show what projectors do",
+		Args: noArgs,
+		Example: "  tidemark projector --id p1 --admin 10.0.0.4:9530 --kv 10.0.0.4:11210 --kv-user index " +
+			"--kv-password-file /etc/tidemark/kv-password \\\n    --managers 10.0.0.1:9520,10.0.0.2:9520,10.0.0.3:9520",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			cfg.ID = index.ProjectorID(id)
 			if err := errors.Join(cfg.Feed.Check(), cfg.Throttle.Check()); err != nil {
@@ -165,7 +175,8 @@ func newProjector(s Streams) *cobra.Command {
 				}
 			}
 			if cfg.User == "" && (kvTLS.files.Cert == "" || passwordFile != "") {
-				return usage("tidemark projector needs --kv-user and --kv-password-file, or --kv-tls-cert and --kv-tls-key alone where KV knows users by their certificates")
+				return usage("tidemark projector needs --kv-user and --kv-password-file, or --kv-tls-cert and --kv-tls-key alone " +
+					"where KV knows users by their certificates")
 			}
 			if cfg.Logger, err = logs.logger(s, "projector"); err != nil {
 				return err
@@ -190,17 +201,25 @@ func newProjector(s Streams) *cobra.Command {
 	fl.StringVar(&id, "id", "p1", "name of this projector")
 	fl.StringSliceVar(&managers, "managers", nil, "REST addresses of the managers")
 	fl.StringVar(&cfg.Admin, "admin", "127.0.0.1:9530", "listen here for commands")
-	fl.StringVar(&cfg.Advertise, "advertise", "", "host at which others reach --admin, if it is another; the port is the same")
+	fl.StringVar(&cfg.Advertise, "advertise", "", "host at which others reach --admin, if it is another; the port is "+
+		"the same")
 	fl.StringVar(&cfg.KV, "kv", "127.0.0.1:11210", "the KV node whose vbuckets it streams")
-	fl.StringVar(&share, "vbuckets", "", "of that node's vbuckets stream these only, as 0-511,700; for several projectors at one node")
-	fl.IntVar(&cfg.Connections, "indexer-connections", router.DefaultConnections, fmt.Sprintf("data connections to each indexer for each bucket and kind of stream, 1 to %d; a vbucket's data travel on one of them", router.MaxConnections))
+	fl.StringVar(&share, "vbuckets", "", "of that node's vbuckets stream these only, as 0-511,700; for several "+
+		"projectors at one node")
+	fl.IntVar(&cfg.Connections, "indexer-connections", router.DefaultConnections,
+		fmt.Sprintf("data connections to each indexer for each bucket and kind of stream, 1 to %d; a vbucket's data travel "+
+			"on one of them", router.MaxConnections))
 	fl.StringVar(&cfg.User, "kv-user", "", "user of the KV store; none where --kv-tls-cert says who it is")
 	fl.StringVar(&passwordFile, "kv-password-file", "", "file with the password; read at each connection")
-	fl.StringVar((*string)(&cfg.Feed), "feed", string(projector.FeedNative), "how DCP is consumed: native, or gocbcore (Couchbase's client)")
-	fl.StringVar((*string)(&cfg.Throttle), "throttle", string(projector.ThrottleAll), "an indexer that is slow holds back: all, or, with smart, nobody while at most half are slow (it is dropped and catches up)")
+	fl.StringVar((*string)(&cfg.Feed), "feed", string(projector.FeedNative),
+		"how DCP is consumed: native, or gocbcore (Couchbase's client)")
+	fl.StringVar((*string)(&cfg.Throttle), "throttle", string(projector.ThrottleAll),
+		"an indexer that is slow holds back: all, or, with smart, nobody while at most half are slow (it is dropped and "+
+			"catches up)")
 	complete(cmd, "throttle", fixed("all", "smart"))
 	kvTLS.add(cmd)
-	fl.StringVar(&cfg.KVNetwork, "kv-network", "", "whose addresses of KV's cluster map count: default, external, or empty to find out")
+	fl.StringVar(&cfg.KVNetwork, "kv-network", "", "whose addresses of KV's cluster map count: default, external, or "+
+		"empty to find out")
 	tlsF.add(cmd)
 	addCommon(cmd, &logs)
 	cmd.AddCommand(projectorState(s))
@@ -214,7 +233,9 @@ func newIndexer(s Streams) *cobra.Command {
 	var managers []string
 	var tlsF tlsFlags
 	cmd := &cobra.Command{Use: "indexer", Short: "Run an indexer", Args: noArgs,
-		Example: "  tidemark indexer --id i1 --data /var/lib/tidemark --admin 10.0.0.5:9540 --scan 10.0.0.5:9541 --maintenance 10.0.0.5:9542 \\\n    --backfill 10.0.0.5:9543 --catchup 10.0.0.5:9544 --managers 10.0.0.1:9520,10.0.0.2:9520,10.0.0.3:9520",
+		Example: "  tidemark indexer --id i1 --data /var/lib/tidemark --admin 10.0.0.5:9540 --scan 10.0.0.5:9541 " +
+			"--maintenance 10.0.0.5:9542 \\\n    --backfill 10.0.0.5:9543 --catchup 10.0.0.5:9544 --managers " +
+			"10.0.0.1:9520,10.0.0.2:9520,10.0.0.3:9520",
 		RunE: func(cmd *cobra.Command, _ []string) (err error) {
 			if cfg.Dir == "" {
 				return usage("tidemark indexer needs --data")
@@ -251,20 +272,36 @@ func newIndexer(s Streams) *cobra.Command {
 	fl.StringVar(&cfg.Dir, "data", "", "data folder")
 	fl.StringSliceVar(&managers, "managers", nil, "REST addresses of the managers")
 	fl.StringVar(&cfg.Admin, "admin", "127.0.0.1:9540", "listen here for commands")
-	fl.StringVar(&cfg.Advertise, "advertise", "", "host at which others reach these ports, if it is another; the ports are the same")
+	fl.StringVar(&cfg.Advertise, "advertise", "", "host at which others reach these ports, if it is another; the ports "+
+		"are the same")
+	fl.StringVar(&cfg.Zone, "zone", "", "what fails together with it, as a rack: replicas of a slice lie in different "+
+		"zones as far as possible")
+	fl.Uint32Var(&cfg.Capacity, "capacity", 1, "share of the slices that it is to have beside other indexers: one of 2 "+
+		"gets twice as many as one of 1")
 	fl.StringVar(&cfg.Scan, "scan", "127.0.0.1:9541", "listen here for scans")
 	fl.StringVar(&cfg.Maintenance, "maintenance", "127.0.0.1:9542", "listen here for maintenance streams")
 	fl.StringVar(&cfg.Backfill, "backfill", "127.0.0.1:9543", "listen here for backfill streams")
-	fl.DurationVar(&cfg.OrphanGrace, "orphan-grace", indexer.DefaultOrphanGrace, "keep a slice that the cluster does not know for this long before it is dropped; below 0: for ever")
-	fl.IntVar(&cfg.KeepSnapshots, "snapshots", indexer.DefaultKeepSnapshots, "snapshots in memory that each slice keeps for scans")
-	fl.DurationVar(&cfg.Checkpoint, "checkpoint-every", indexer.DefaultCheckpoint, "time between the stored states of a slice that a rollback can go back to")
-	fl.IntVar(&cfg.KeepCheckpoints, "checkpoints", storage.DefaultKeepCheckpoints, "how many of them each slice keeps at least; see --replica-lag")
-	fl.DurationVar(&cfg.ReplicaLag, "replica-lag", indexer.DefaultReplicaLag, "by how long KV's replicas may lag: so many stored states are kept that the oldest is of before; 0: --checkpoints alone")
-	fl.Int64Var(&cfg.CatchupRate, "catchup-rate", 0, "events a second that are taken of catchup streams, so that recovery leaves others their share of the machines (at least 1000); 0: 10,000 for each processor; below 0: no bound")
-	fl.Int64Var(&cfg.AuditRate, "audit-rate", indexer.DefaultAuditRate, "rows and documents a second that slices here are compared with the KV data all the time, so that one that is wrong is found and taken anew (at least 100); below 0: never")
-	fl.DurationVar(&cfg.AuditEvery, "audit-every", indexer.DefaultAuditEvery, "pause between two such rounds over all slices")
+	fl.DurationVar(&cfg.OrphanGrace, "orphan-grace", indexer.DefaultOrphanGrace,
+		"keep a slice that the cluster does not know for this long before it is dropped; below 0: for ever")
+	fl.IntVar(&cfg.KeepSnapshots, "snapshots", indexer.DefaultKeepSnapshots,
+		"snapshots in memory that each slice keeps for scans")
+	fl.DurationVar(&cfg.Checkpoint, "checkpoint-every", indexer.DefaultCheckpoint,
+		"time between the stored states of a slice that a rollback can go back to")
+	fl.IntVar(&cfg.KeepCheckpoints, "checkpoints", storage.DefaultKeepCheckpoints,
+		"how many of them each slice keeps at least; see --replica-lag")
+	fl.DurationVar(&cfg.ReplicaLag, "replica-lag", indexer.DefaultReplicaLag,
+		"by how long KV's replicas may lag: so many stored states are kept that the oldest is of before; 0: --checkpoints "+
+			"alone")
+	fl.Int64Var(&cfg.CatchupRate, "catchup-rate", 0, "events a second that are taken of catchup streams, so that "+
+		"recovery leaves others their share of the machines (at least 1000); 0: 10,000 for each processor; below 0: no bound")
+	fl.Int64Var(&cfg.AuditRate, "audit-rate", indexer.DefaultAuditRate, "rows and documents a second that slices here "+
+		"are compared with the KV data all the time, so that one that is wrong is found and taken anew (at least 100); "+
+		"below 0: never")
+	fl.DurationVar(&cfg.AuditEvery, "audit-every", indexer.DefaultAuditEvery,
+		"pause between two such rounds over all slices")
 	fl.StringVar(&cfg.Catchup, "catchup", "127.0.0.1:9544", "listen here for catchup streams")
-	fl.Var(&quota, "memory-quota", "memory for queues, cache, what is not yet written, and scans: a `SIZE` as 512MiB (the least), 4GiB, or bytes")
+	fl.Var(&quota, "memory-quota", "memory for queues, cache, what is not yet written, and scans: a `SIZE` as 512MiB "+
+		"(the least), 4GiB, or bytes")
 	tlsF.add(cmd)
 	addCommon(cmd, &logs)
 	return cmd
@@ -279,5 +316,6 @@ func (f *kvTLSFlags) add(cmd *cobra.Command) {
 	fl.StringVar(&f.files.CA, "kv-tls-ca", "", "PEM `FILE` with the CAs that KV's certificates are checked against")
 	fl.StringVar(&f.files.Cert, "kv-tls-cert", "", "PEM `FILE` with a certificate to show to KV")
 	fl.StringVar(&f.files.Key, "kv-tls-key", "", "PEM `FILE` with its key")
-	fl.BoolVar(&f.files.SkipVerify, "kv-tls-skip-verify", false, "TLS to KV without checking its certificate: whoever stands between can read and change everything")
+	fl.BoolVar(&f.files.SkipVerify, "kv-tls-skip-verify", false, "TLS to KV without checking its certificate: whoever "+
+		"stands between can read and change everything")
 }

@@ -20,15 +20,15 @@ import (
 	"github.com/spf13/pflag"
 
 	"tidemark/client"
-	"tidemark/consensus"
 	"tidemark/indexer"
 	"tidemark/internal/config"
 	"tidemark/internal/leash"
+	"tidemark/internal/localcluster"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tracing"
 	"tidemark/internal/version"
-	"tidemark/kvclient"
-	"tidemark/localcluster"
+	"tidemark/kv/kvclient"
+	"tidemark/manager/consensus"
 )
 
 // Exit codes; rpc.Codes has those of refused requests.
@@ -64,7 +64,8 @@ func Main(args []string, s Streams) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	ctx, err := leash.Watch(ctx, func() {
-		fmt.Fprintf(s.Err, "tidemark: the process that started this one is gone, and this one has not stopped within %s\n", leash.Grace)
+		fmt.Fprintf(s.Err, "tidemark: the process that started this one is gone, and this one has not stopped within %s\n",
+			leash.Grace)
 		os.Exit(ExitFailed)
 	})
 	if err != nil {
@@ -76,7 +77,8 @@ func Main(args []string, s Streams) int {
 	id := rpc.NewRequestID()
 	if err = root.ExecuteContext(context.WithValue(ctx, invocationKey{}, id)); err != nil {
 		fmt.Fprintln(s.Err, "tidemark:", err)
-		if p := new(rpc.Problem); errors.As(err, &p) && p.Status >= 500 || errors.Is(err, client.ErrUnavailable) { // not the user's fault
+		// not the user's fault
+		if p := new(rpc.Problem); errors.As(err, &p) && p.Status >= 500 || errors.Is(err, client.ErrUnavailable) {
 			fmt.Fprintf(s.Err, "tidemark: managers' logs have this as request_id %s\n", id)
 		}
 	}
@@ -144,7 +146,8 @@ func newRoot(s Streams) *cobra.Command {
 		return usage("%v; see %s --help", config.Explain(err), cmd.CommandPath())
 	})
 	root.AddCommand(roles(s)...)
-	root.AddCommand(newIndex(s), newSQL(s), newCluster(s), newBucket(s), newCert(s), newUser(s), newToken(s), newConfig(s), newVersion(s), newDocs(s))
+	root.AddCommand(newIndex(s), newSQL(s), newCluster(s), newRebalance(s), newBucket(s), newCert(s), newUser(s),
+		newToken(s), newConfig(s), newVersion(s), newDocs(s))
 	root.AddCommand(newWatch(s), newTop(s), newTopic(s))
 	root.AddCommand(topics()...)
 	return root
@@ -171,12 +174,14 @@ func meant(cmd *cobra.Command, word string) string {
 
 // group is a command that only holds others.
 func group(use, short, example string, subs ...*cobra.Command) *cobra.Command {
-	cmd := &cobra.Command{Use: use, Short: short, Example: example, Args: cobra.ArbitraryArgs, RunE: func(cmd *cobra.Command, args []string) error {
-		if len(args) > 0 {
-			return usage("%s has no command %q%s; see %s --help", cmd.CommandPath(), args[0], meant(cmd, args[0]), cmd.CommandPath())
-		}
-		return cmd.Help()
-	}}
+	cmd := &cobra.Command{Use: use, Short: short, Example: example, Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return usage("%s has no command %q%s; see %s --help", cmd.CommandPath(), args[0], meant(cmd, args[0]),
+					cmd.CommandPath())
+			}
+			return cmd.Help()
+		}}
 	cmd.AddCommand(subs...)
 	return cmd
 }
@@ -184,10 +189,11 @@ func group(use, short, example string, subs ...*cobra.Command) *cobra.Command {
 // roleKey is the annotation of commands that are a role: its name, which is also its section in a configuration file.
 const roleKey = "role"
 
-// typedServer is the annotation of commands for whom --server is what they act on: TIDEMARK_SERVER does not stand for it.
+// typedServer is the annotation of commands for whom --server is what they act on: TIDEMARK_SERVER does not stand for
+// it.
 const typedServer = "typed-server"
 
-// resolve gives a command's flags their values from environment and file.
+// resolve returns a command's flags their values from environment and file.
 func resolve(cmd *cobra.Command) (config.Origins, error) {
 	dataOnly := (cmd.Flags().Changed("data") || cmd.Annotations[typedServer] != "") && !cmd.Flags().Changed("server")
 	from := config.Source{Lookup: os.LookupEnv, Role: cmd.Annotations[roleKey]}
@@ -217,10 +223,14 @@ func resolve(cmd *cobra.Command) (config.Origins, error) {
 
 func newVersion(s Streams) *cobra.Command {
 	var as format
-	cmd := &cobra.Command{Use: "version", Short: "Print the version", Args: noArgs, Example: "  tidemark version --output json",
+	cmd := &cobra.Command{Use: "version", Short: "Print the version", Args: noArgs,
+		Example: "  tidemark version --output json",
 		RunE: func(*cobra.Command, []string) error {
 			i := version.Get()
-			return show(s.Out, as, i, []version.Info{i}, func(t *tabwriter.Writer) { fmt.Fprintln(t, "tidemark", version.Full()) })
+			return show(s.Out, as, i, []version.Info{i}, func(t *tabwriter.Writer) {
+				fmt.Fprintln(t, "tidemark",
+					version.Full())
+			})
 		}}
 	addOutput(cmd.Flags(), &as)
 	return cmd
@@ -255,8 +265,10 @@ type serverFlags struct {
 func (f *serverFlags) add(cmd *cobra.Command, s Streams) {
 	f.streams = s
 	f.who.add(cmd.PersistentFlags())
-	cmd.PersistentFlags().StringSliceVar(&f.server, "server", nil, "managers, as host:port or URL, any of them (default 127.0.0.1:9520)")
-	cmd.PersistentFlags().StringVar(&f.data, "data", "", "data `FOLDER` of a running up, to find its managers and credentials")
+	cmd.PersistentFlags().StringSliceVar(&f.server, "server", nil, "managers, as host:port or URL, any of them (default "+
+		"127.0.0.1:9520)")
+	cmd.PersistentFlags().StringVar(&f.data, "data", "", "data `FOLDER` of a running up, to find its managers and "+
+		"credentials")
 	cmd.PersistentFlags().DurationVar(&f.timeout, "timeout", 60*time.Second, "how long to try, a build included")
 	addOutput(cmd.PersistentFlags(), &f.output)
 	complete(cmd, "server", f.servers)
@@ -274,7 +286,7 @@ func (f *serverFlags) do(ctx context.Context, call func(ctx context.Context, c *
 	return call(ctx, c)
 }
 
-// client gives a client of the cluster that the flags name.
+// client returns a client of the cluster that the flags name.
 func (f *serverFlags) client(ctx context.Context) (*client.Client, context.Context, context.CancelFunc, error) {
 	servers := f.server
 	var m *localcluster.Manifest
@@ -334,7 +346,8 @@ func (f *logFlags) tracing(ctx context.Context, role, name string) (*tracing.Pro
 
 func (f *logFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&f.level, "log-level", "info", "trace, debug, info, warn, error or off")
-	cmd.Flags().StringVar(&f.otlp, "otlp-endpoint", "", "collector of OpenTelemetry spans, as http://127.0.0.1:4318 (default: OTEL_EXPORTER_OTLP_ENDPOINT, else none)")
+	cmd.Flags().StringVar(&f.otlp, "otlp-endpoint", "", "collector of OpenTelemetry spans, as http://127.0.0.1:4318 "+
+		"(default: OTEL_EXPORTER_OTLP_ENDPOINT, else none)")
 	cmd.Flags().StringVar(&f.format, "log-format", "text", "text, or json: one object per line")
 	complete(cmd, "log-level", fixed("trace", "debug", "info", "warn", "error", "off"))
 	complete(cmd, "log-format", fixed("text", "json"))

@@ -30,19 +30,25 @@ func (sf *scanFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&sf.equal, "equal", "", `JSON array: entries that begin with these values, as '["FR"]'`)
 	cmd.Flags().StringVar(&sf.low, "low", "", "JSON array: lower bound")
 	cmd.Flags().StringVar(&sf.high, "high", "", "JSON array: upper bound")
-	cmd.Flags().StringVar(&sf.inclusion, "inclusion", "both", "which bounds belong to the range: both, low, high or neither")
+	cmd.Flags().StringVar(&sf.inclusion, "inclusion", "both", "which bounds belong to the range: both, low, high or "+
+		"neither")
 	cmd.Flags().StringArrayVar(&sf.ranges, "range", nil, `a range as a JSON object, '{"low":["FR"],"high":["FR"],"inclusion":"both"}', each of them optional; repeat for more: a row in several comes once`)
-	cmd.Flags().StringVar(&sf.consistency, "consistency", "any", "any (newest stability timestamp), session (all that KV has now) or at_plus (all up to the tokens)")
-	cmd.Flags().StringArrayVar(&sf.tokens, "token", nil, "a `TOKEN` as kv set and kv delete print it: the scan shows that write (at_plus); repeat for more")
+	cmd.Flags().StringVar(&sf.consistency, "consistency", "any", "any (newest stability timestamp), session (all that "+
+		"KV has now) or at_plus (all up to the tokens)")
+	cmd.Flags().StringArrayVar(&sf.tokens, "token", nil, "a `TOKEN` as kv set and kv delete print it: the scan shows "+
+		"that write (at_plus); repeat for more")
 	cmd.Flags().StringVar(&sf.vectors, "scan-vector", "", `tokens as SDKs of Couchbase write them, '{"BUCKET":{"68":[73,"93034431042923"]}}': vbucket, seqno, vbuuid (at_plus)`)
 	cmd.Flags().IntVar(&sf.limit, "limit", 0, "most rows, 0 for all")
 	cmd.Flags().IntVar(&sf.offset, "offset", 0, "rows passed over before the first one")
 	cmd.Flags().BoolVar(&sf.distinct, "distinct", false, "one row of those with the same key, or with the same --project")
-	cmd.Flags().StringVar(&sf.project, "project", "", "JSON array: the components of the key that rows have, from 0, as '[0]'; '[]' for none")
+	cmd.Flags().StringVar(&sf.project, "project", "", "JSON array: the components of the key that rows have, from 0, as "+
+		"'[0]'; '[]' for none")
 	cmd.Flags().BoolVar(&sf.reverse, "reverse", false, "from the end of the index to its start")
 	cmd.Flags().BoolVar(&sf.timestamp, "timestamp", false, "print the vector of the scan's timestamp to standard error")
-	cmd.Flags().StringVar(&sf.stability, "stability", "scan", "scan (all rows of one timestamp), none (each 10,000 rows of the newest), or query (one timestamp, kept for --at)")
-	cmd.Flags().StringVar(&sf.at, "at", "", "`ID` of the timestamp of an earlier scan with --stability query: show the same state")
+	cmd.Flags().StringVar(&sf.stability, "stability", "scan", "scan (all rows of one timestamp), none (each 10,000 rows "+
+		"of the newest), or query (one timestamp, kept for --at)")
+	cmd.Flags().StringVar(&sf.at, "at", "", "`ID` of the timestamp of an earlier scan with --stability query: show the "+
+		"same state")
 	complete(cmd, "stability", fixed("scan", "none", "query"))
 	complete(cmd, "inclusion", fixed("both", "low", "high", "neither"))
 	complete(cmd, "consistency", fixed("any", "session", "at_plus"))
@@ -55,8 +61,9 @@ func (sf *scanFlags) request() (client.ScanRequest, error) {
 	if sf.offset < 0 {
 		return client.ScanRequest{}, usage("--offset %d: want 0 or more", sf.offset)
 	}
-	req := client.ScanRequest{Limit: sf.limit, Consistency: sf.consistency, Reverse: sf.reverse, WantTimestamp: sf.timestamp,
-		Offset: sf.offset, Distinct: sf.distinct, Stability: sf.stability, Timestamp: sf.at}
+	req := client.ScanRequest{Limit: sf.limit, Consistency: sf.consistency, Reverse: sf.reverse,
+		WantTimestamp: sf.timestamp,
+		Offset:        sf.offset, Distinct: sf.distinct, Stability: sf.stability, Timestamp: sf.at}
 	if sf.at != "" {
 		req.Stability = "query"
 	}
@@ -187,7 +194,8 @@ func indexScan(s Streams, f *serverFlags) *cobra.Command {
 }
 
 // printScan writes the rows of a scan and gives its end.
-func printScan(ctx context.Context, s Streams, c *client.Client, r string, req client.ScanRequest, output format) (client.ScanEnd, error) {
+func printScan(ctx context.Context, s Streams, c *client.Client, r string, req client.ScanRequest,
+	output format) (client.ScanEnd, error) {
 	rows, err := c.Scan(ctx, r, req)
 	if err != nil {
 		return client.ScanEnd{}, err

@@ -19,8 +19,8 @@ import (
 
 	"tidemark/client"
 	"tidemark/index"
-	"tidemark/internal/testcluster"
-	"tidemark/sample"
+	"tidemark/internal/sample"
+	"tidemark/internal/testing/testcluster"
 )
 
 const (
@@ -41,11 +41,13 @@ func TestScripts(t *testing.T) {
 	}
 	bin := testcluster.Binary(t)
 	dir := t.TempDir()
-	cluster := testcluster.Start(t, dir, "--managers", "3", "--kv", "1", "--indexers", "2", "--sample", "--log-level", "info")
+	cluster := testcluster.Start(t, dir, "--managers", "3", "--kv", "1", "--indexers", "2", "--sample", "--log-level",
+		"info")
 	waitSample(t, cluster)
 	servers := cluster.Manifest().Servers()
 	for _, path := range pages() {
-		t.Run("page_"+strings.TrimSuffix(filepath.Base(path), ".md"), func(t *testing.T) { (&page{t: t, cluster: cluster, bin: bin, servers: servers}).run(path) })
+		t.Run("page_"+strings.TrimSuffix(filepath.Base(path), ".md"),
+			func(t *testing.T) { (&page{t: t, cluster: cluster, bin: bin, servers: servers}).run(path) })
 	}
 	t.Run("stats", func(t *testing.T) { checkStats(t, cluster.Client()) })
 	testscript.Run(t, testscript.Params{
@@ -59,7 +61,8 @@ func TestScripts(t *testing.T) {
 			e.Setenv("GOCOVERDIR", os.Getenv("GOCOVERDIR"))
 			return nil
 		},
-		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"exits": exits, "waitfor": waitFor, "soon": soon, "damage": damage},
+		Cmds: map[string]func(ts *testscript.TestScript, neg bool, args []string){"exits": exits, "waitfor": waitFor,
+			"soon": soon, "damage": damage},
 	})
 }
 
@@ -78,7 +81,8 @@ func checkStats(t *testing.T, c *client.Client) {
 		}
 		idle = len(before.Indexes) > 0 && len(before.Indexers) == 2
 		for _, i := range before.Indexes {
-			idle = idle && i.State != index.Dropping && i.NumDocsPending+i.NumDocsQueued == 0 && i.PendingUnknown == "" && i.CopiesHeard == i.Copies
+			idle = idle && i.State != index.Dropping && i.NumDocsPending+i.NumDocsQueued == 0 && i.PendingUnknown == "" &&
+				i.CopiesHeard == i.Copies
 		}
 		select {
 		case <-ctx.Done():
@@ -100,7 +104,8 @@ func checkStats(t *testing.T, c *client.Client) {
 		t.Fatalf("%+v, %v", after, err)
 	}
 	for k, i := range after.Indexes {
-		if i.State == index.Maintenance && (i.NumRequests != before.Indexes[k].NumRequests+1 || i.AvgScanLatency == 0 || i.NumScanErrors != before.Indexes[k].NumScanErrors) {
+		if i.State == index.Maintenance && (i.NumRequests != before.Indexes[k].NumRequests+1 || i.AvgScanLatency == 0 ||
+			i.NumScanErrors != before.Indexes[k].NumScanErrors) {
 			t.Errorf("after one count %+v, before it %+v", i, before.Indexes[k])
 		}
 	}
@@ -114,7 +119,8 @@ func checkStats(t *testing.T, c *client.Client) {
 
 // checkFaults: documents on which an expression fails have no entry, are counted, and one of them is named.
 func checkFaults(ctx context.Context, t *testing.T, c *client.Client) {
-	made, err := c.Create(ctx, client.CreateRequest{Name: "beyond", Bucket: "world", Keys: []index.KeyExpr{{Expr: "elevation_ft * 1e308"}}})
+	made, err := c.Create(ctx, client.CreateRequest{Name: "beyond", Bucket: "world",
+		Keys: []index.KeyExpr{{Expr: "elevation_ft * 1e308"}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +169,8 @@ func waitSample(t *testing.T, cluster *testcluster.Cluster) {
 			}
 		}
 		if ready == len(sample.Statements("world")) {
-			if _, err := c.Count(ctx, client.Ref("world", "places_by_name"), client.ScanRequest{Consistency: "session"}); err != nil {
+			if _, err := c.Count(ctx, client.Ref("world", "places_by_name"),
+				client.ScanRequest{Consistency: "session"}); err != nil {
 				t.Fatal(err)
 			}
 			return
@@ -271,7 +278,8 @@ func TestEveryCommandHasAScript(t *testing.T) {
 	// Commands that have tests of another kind; say which.
 	elsewhere := map[string]string{}
 	everyCommand(func(c *cobra.Command) {
-		if !c.Runnable() || !c.HasParent() || c.HasSubCommands() && c.Annotations[roleKey] == "" || elsewhere[c.CommandPath()] != "" {
+		if !c.Runnable() || !c.HasParent() || c.HasSubCommands() && c.Annotations[roleKey] == "" ||
+			elsewhere[c.CommandPath()] != "" {
 			return
 		}
 		if !strings.Contains(all.String(), c.CommandPath()+" ") && !strings.Contains(all.String(), c.CommandPath()+"\n") {

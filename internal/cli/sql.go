@@ -58,12 +58,14 @@ nothing. Waits until the indexes that it creates or builds are ready.`,
 						return err
 					}
 				}
+				printNotices(s.Err, results)
 				return printResults(s.Out, f.output, results)
 			})
 		}}
 	f.add(cmd, s)
 	cmd.Flags().StringVar(&file, "file", "", "read the statements from this `FILE`, - for standard input")
-	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "parse and check only, without a cluster, and print the canonical statements")
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "parse and check only, without a cluster, and print the canonical "+
+		"statements")
 	wait.add(cmd.Flags())
 	return cmd
 }
@@ -114,7 +116,7 @@ func printStatements(w io.Writer, as format, all []expression.Statement) error {
 	})
 }
 
-// recreate gives the statements that make the same indexes again: those that were created deferred and are built are
+// recreate returns the statements that make the same indexes again: those that were created deferred and are built are
 // built, all of a bucket at once.
 func recreate(list []client.IndexInfo) (all []expression.Statement, err error) {
 	builds := map[string][]string{}
@@ -125,7 +127,8 @@ func recreate(list []client.IndexInfo) (all []expression.Statement, err error) {
 		}
 		some, err := expression.Parse(i.Definition)
 		if err != nil {
-			return nil, fmt.Errorf("the definition of %s/%s is none that this version can read (use a newer one): %s: %w", i.Bucket, i.Name, i.Definition, err)
+			return nil, fmt.Errorf("the definition of %s/%s is none that this version can read (use a newer one): %s: %w",
+				i.Bucket, i.Name, i.Definition, err)
 		}
 		var create *expression.CreateIndex
 		if len(some) == 1 {
@@ -152,7 +155,8 @@ func recreate(list []client.IndexInfo) (all []expression.Statement, err error) {
 
 // createStatement is the statement that says the same as a create request; what it cannot say is refused.
 func createStatement(r *client.CreateRequest) (expression.Statement, error) {
-	s := &expression.CreateIndex{Name: r.Name, Bucket: r.Bucket, IsPrimary: r.IsPrimary, IfNotExists: r.IfNotExists, Keys: r.Keys, Where: r.Where, PartitionBy: r.PartitionBy}
+	s := &expression.CreateIndex{Name: r.Name, Bucket: r.Bucket, IsPrimary: r.IsPrimary, IfNotExists: r.IfNotExists,
+		Keys: r.Keys, Where: r.Where, PartitionBy: r.PartitionBy}
 	s.With.Nodes = r.Nodes
 	if r.DeferBuild {
 		s.With.DeferBuild = &r.DeferBuild
@@ -213,6 +217,15 @@ func waitResults(ctx context.Context, s Streams, c *client.Client, results []cli
 		}
 	}
 	return nil
+}
+
+// printNotices says what of the statements does nothing.
+func printNotices(w io.Writer, results []client.StatementResult) {
+	for _, r := range results {
+		for _, notice := range r.Notices {
+			fmt.Fprintf(w, "notice: %s: %s\n", r.Name, notice)
+		}
+	}
 }
 
 func printResults(w io.Writer, output format, results []client.StatementResult) error {

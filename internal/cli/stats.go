@@ -15,7 +15,8 @@ import (
 )
 
 func indexStats(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "stats [BUCKET/NAME|ID ...]", Short: "Figures of indexes and indexers: entries, backlog, sizes, scans, memory, errors",
+	return &cobra.Command{Use: "stats [BUCKET/NAME|ID ...]", Short: "Figures of indexes and indexers: entries, backlog, " +
+		"sizes, scans, memory, errors",
 		Long: `Shows the figures of indexes, of all or of those that are named, and of indexers. PENDING are changes that KV has and that
 have not come to the copy that lacks most, QUEUED those that have come and that no scan sees yet. DATA is what is no garbage,
 DISK the files of all copies, FRAG the share of garbage in them (estimated). REQUESTS, ROWS and LATENCY are of scans since the
@@ -41,7 +42,10 @@ indexers' processes began. With --output json all of it, under the names of GET 
 					return err
 				}
 				if wanted != nil {
-					st.Indexes = slices.DeleteFunc(st.Indexes, func(i client.IndexStats) bool { return !slices.Contains(wanted, i.ID) })
+					st.Indexes = slices.DeleteFunc(st.Indexes, func(i client.IndexStats) bool {
+						return !slices.Contains(wanted,
+							i.ID)
+					})
 				}
 				return show(s.Out, f.output, st, st.Indexes, func(t *tabwriter.Writer) { tableStats(t, &st) })
 			})
@@ -52,15 +56,20 @@ func tableStats(t io.Writer, st *client.Stats) {
 	fmt.Fprintln(t, "INDEX\tSTATE\tBUILD\tITEMS\tPENDING\tQUEUED\tDATA MB\tDISK MB\tFRAG\tREQUESTS\tROWS\tLATENCY\tERRORS")
 	for i := range st.Indexes {
 		x := &st.Indexes[i]
-		fmt.Fprintf(t, "%s/%s\t%s\t%.0f%%\t%d\t%s\t%d\t%.1f\t%.1f\t%.0f%%\t%d\t%d\t%s\t%d\n", x.Bucket, x.Name, statsState(x), x.BuildProgress, x.ItemsCount,
-			pendingOf(x), x.NumDocsQueued, megabytes(x.DataSize), megabytes(x.DiskSize), x.FragPercent, x.NumRequests, x.NumRowsReturned, latency(x.AvgScanLatency),
+		fmt.Fprintf(t, "%s/%s\t%s\t%.0f%%\t%d\t%s\t%d\t%.1f\t%.1f\t%.0f%%\t%d\t%d\t%s\t%d\n", x.Bucket, x.Name, statsState(x),
+			x.BuildProgress, x.ItemsCount,
+			pendingOf(x), x.NumDocsQueued, megabytes(x.DataSize), megabytes(x.DiskSize), x.FragPercent, x.NumRequests,
+			x.NumRowsReturned, latency(x.AvgScanLatency),
 			faultCount(x.Faults))
 	}
-	fmt.Fprintln(t, "\nINDEXER\tSTATE\tCOPIES\tITEMS\tPENDING\tQUEUED\tDISK MB\tMEMORY MB\tQUOTA MB\tRSS MB\tREQUESTS\tLATENCY")
+	fmt.Fprintln(t, "\nINDEXER\tSTATE\tCOPIES\tITEMS\tPENDING\tQUEUED\tDISK MB\tMEMORY MB\tQUOTA MB\tRSS "+
+		"MB\tREQUESTS\tLATENCY")
 	for i := range st.Indexers {
 		n := &st.Indexers[i]
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%.1f\t%.1f\t%.0f\t%.1f\t%d\t%s\n", n.ID, n.State, n.Copies, n.ItemsCount, n.NumDocsPending, n.NumDocsQueued,
-			megabytes(n.DiskSize), megabytes(n.MemoryUsed), megabytes(n.MemoryQuota), megabytes(n.MemoryRSS), n.NumRequests, latency(n.AvgScanLatency))
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%d\t%d\t%.1f\t%.1f\t%.0f\t%.1f\t%d\t%s\n", n.ID, n.State, n.Copies, n.ItemsCount,
+			n.NumDocsPending, n.NumDocsQueued,
+			megabytes(n.DiskSize), megabytes(n.MemoryUsed), megabytes(n.MemoryQuota), megabytes(n.MemoryRSS), n.NumRequests,
+			latency(n.AvgScanLatency))
 	}
 	for i := range st.Indexes {
 		x := &st.Indexes[i]
@@ -69,7 +78,8 @@ func tableStats(t io.Writer, st *client.Stats) {
 			fmt.Fprintf(t, "\n%s: %s\n", name, x.Reason)
 		}
 		if f := x.Faults; f != nil {
-			fmt.Fprintf(t, "\n%s: %d documents have no entry: an expression failed (%d), a key was too long (%d); one is %s (vbucket %d, seqno %d): %s\n",
+			fmt.Fprintf(t, "\n%s: %d documents have no entry: an expression failed (%d), a key was too long (%d); one is %s "+
+				"(vbucket %d, seqno %d): %s\n",
 				name, faultCount(f), f.Expression, f.TooLong, f.Sample.DocID, f.Sample.VBucket, f.Sample.Seqno, f.Sample.Error)
 		}
 		if x.LastScanError != "" {

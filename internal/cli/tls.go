@@ -9,7 +9,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"github.com/spf13/cobra"
 
-	"tidemark/tlsconf"
+	"tidemark/internal/tlsconf"
 )
 
 // tlsFlags are those of every process that listens.

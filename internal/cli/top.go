@@ -47,7 +47,8 @@ func newTop(s Streams) *cobra.Command {
 	f := &serverFlags{}
 	var every time.Duration
 	var once bool
-	cmd := &cobra.Command{Use: "top", Short: "The cluster, live: managers, projectors, indexers, buckets, indexes", Args: noArgs, ValidArgsFunction: noFiles,
+	cmd := &cobra.Command{Use: "top", Short: "The cluster, live: managers, projectors, indexers, buckets, indexes",
+		Args: noArgs, ValidArgsFunction: noFiles,
 		Long: `Shows the cluster again and again until Ctrl-C: in place on a terminal, else one block for each interval; with --output
 json or jsonl one JSON line for each. Rates are over the interval. What does not answer is told, and asked again.`,
 		Example: "  tidemark top\n  tidemark top --once --interval 500ms\n  tidemark top --output json",
@@ -109,7 +110,8 @@ func runTop(ctx context.Context, s Streams, f *serverFlags, every time.Duration,
 
 // compare makes rates of two samples.
 func compare(last, next *look) *topView {
-	v := &topView{AtMS: next.at.UnixMilli(), Status: next.status, Promoted: map[string]float64{}, Documents: map[index.ProjectorID]float64{}, Indexes: []client.IndexInfo{}}
+	v := &topView{AtMS: next.at.UnixMilli(), Status: next.status, Promoted: map[string]float64{},
+		Documents: map[index.ProjectorID]float64{}, Indexes: []client.IndexInfo{}}
 	seconds := max(next.at.Sub(last.at).Seconds(), 1e-3)
 	rate := func(from, to uint64) float64 { return float64(to-min(from, to)) / seconds }
 	v.Updates = rate(last.status.CAS, next.status.CAS)
@@ -184,7 +186,8 @@ func renderTop(t io.Writer, v *topView) {
 	if leader == "" {
 		leader = "none"
 	}
-	fmt.Fprintf(t, "%s  cluster %s  leader %s  term %d  cas %d  %.1f updates/s\n", clockOf(v.AtMS), st.ClusterID, leader, st.Term, st.CAS, v.Updates)
+	fmt.Fprintf(t, "%s  cluster %s  leader %s  term %d  cas %d  %.1f updates/s\n", clockOf(v.AtMS), st.ClusterID, leader,
+		st.Term, st.CAS, v.Updates)
 	fmt.Fprintln(t, "\nMANAGER\tROLE\tALIVE\tADDRESS")
 	for _, m := range st.Managers {
 		fmt.Fprintf(t, "%s\t%s\t%s\t%s\n", m.ID, m.Role, yesNo(m.Alive), m.REST)
@@ -200,12 +203,14 @@ func renderTop(t io.Writer, v *topView) {
 			queue = fmt.Sprintf("%.1f MB (%.0f%%)", float64(i.QueueBytes)/1e6, 100*float64(i.QueueBytes)/float64(i.QueueLimit))
 		}
 		memory, rss := "-", "-"
-		if at := slices.IndexFunc(v.Stats.Indexers, func(n client.IndexerStats) bool { return n.Node == i.Node }); at >= 0 && v.Stats.Indexers[at].MemoryQuota > 0 {
+		if at := slices.IndexFunc(v.Stats.Indexers, func(n client.IndexerStats) bool { return n.Node == i.Node }); at >= 0 &&
+			v.Stats.Indexers[at].MemoryQuota > 0 {
 			n := &v.Stats.Indexers[at]
 			memory = fmt.Sprintf("%.1f MB (%.0f%%)", megabytes(n.MemoryUsed), 100*float64(n.MemoryUsed)/float64(n.MemoryQuota))
 			rss = fmt.Sprintf("%.1f", megabytes(n.MemoryRSS))
 		}
-		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", i.ID, i.State, i.Copies, i.Revision, queue, memory, rss, orWord(i.Health, "well"))
+		fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", i.ID, i.State, i.Copies, i.Revision, queue, memory, rss,
+			orWord(i.Health, "well"))
 	}
 	fmt.Fprintln(t, "\nBUCKET\tSTREAMS\tSTABILITY\tPROMOTIONS/s\tAGE\tLAG\tSCANS WAITING\tROLLBACK")
 	for _, b := range st.Buckets {
@@ -213,7 +218,8 @@ func renderTop(t io.Writer, v *topView) {
 		if b.StabilityAgeMS != nil {
 			age = (time.Duration(*b.StabilityAgeMS) * time.Millisecond).String()
 		}
-		fmt.Fprintf(t, "%s\t%d of %d\t#%d\t%.1f\t%s\t%d\t%d\t%s\n", b.Name, b.StreamsBegun, b.VBuckets, b.StabilityNumber, v.Promoted[b.Name], age, b.Lag, b.ScansWaiting, orWord(b.Rollback, "-"))
+		fmt.Fprintf(t, "%s\t%d of %d\t#%d\t%.1f\t%s\t%d\t%d\t%s\n", b.Name, b.StreamsBegun, b.VBuckets, b.StabilityNumber,
+			v.Promoted[b.Name], age, b.Lag, b.ScansWaiting, orWord(b.Rollback, "-"))
 	}
 	fmt.Fprintln(t, "\nINDEX\tSTATE\tPROGRESS\tENTRIES\tPENDING\tQUEUED\tMB ON DISK\tSCANS/s\tLATENCY\tERRORS")
 	for _, i := range v.Indexes {
@@ -222,7 +228,8 @@ func renderTop(t io.Writer, v *topView) {
 			x := &v.Stats.Indexes[at]
 			entries, pending, queued = x.ItemsCount, pendingOf(x), fmt.Sprint(x.NumDocsQueued)
 		}
-		fmt.Fprintf(t, "%s/%s\t%s\t%.0f%%\t%d\t%s\t%s\t%.1f\t%.1f\t%s\t%d\n", i.Bucket, i.Name, stateWord(i), i.Progress, entries, pending, queued,
+		fmt.Fprintf(t, "%s/%s\t%s\t%.0f%%\t%d\t%s\t%s\t%.1f\t%.1f\t%s\t%d\n", i.Bucket, i.Name, stateWord(i), i.Progress,
+			entries, pending, queued,
 			megabytes(i.DiskBytes), v.Scans[i.ID], latency(v.Latency[i.ID]), faultCount(i.Faults))
 	}
 	if v.Hidden > 0 {

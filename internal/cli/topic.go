@@ -11,17 +11,18 @@ import (
 	"github.com/spf13/cobra"
 
 	"tidemark/client"
+	"tidemark/client/topic"
 	"tidemark/collate"
 	"tidemark/index"
+	"tidemark/internal/localcluster"
+	"tidemark/internal/tlsconf"
 	"tidemark/keyversion"
-	"tidemark/localcluster"
-	"tidemark/tlsconf"
-	"tidemark/topicclient"
 )
 
 func newTopic(s Streams) *cobra.Command {
 	f := &serverFlags{}
-	cmd := &cobra.Command{Use: "topic", Short: "Subscribe to KeyVersions: what indexers are told of each document", Args: noArgs}
+	cmd := &cobra.Command{Use: "topic", Short: "Subscribe to KeyVersions: what indexers are told of each document",
+		Args: noArgs}
 	f.add(cmd, s)
 	if t := cmd.PersistentFlags().Lookup("timeout"); t != nil {
 		f.timeout, t.DefValue, t.Usage = 0, "0s", "how long to show; 0 is for ever"
@@ -35,15 +36,18 @@ func topicTail(s Streams, f *serverFlags) *cobra.Command {
 	var listen, advertise string
 	var subscriber tlsconf.Files
 	var syncs bool
-	cmd := &cobra.Command{Use: "tail BUCKET [INDEX...]", Short: "Print the KeyVersions of indexes, from the first document on",
+	cmd := &cobra.Command{Use: "tail BUCKET [INDEX...]", Short: "Print the KeyVersions of indexes, from the first " +
+		"document on",
 		Long: `Subscribes to the KeyVersions of the named indexes (ids or names; none: all) at every projector, and prints a JSON line for
 each: first those of all documents that there are, then what changes, in order within each vbucket, until Ctrl-C,
 --timeout or --count. Projectors connect to --listen: with others than those of tidemark up, give an address that they
 reach. With TLS managers are asked as the user of --user, --token-file or --tls-cert, and projectors want a certificate of role indexer
 (--subscriber-cert; tidemark cert node); --data of a tidemark up --tls has both. Programs subscribe with the Go package
-topicclient, or by docs/protocol.md.`,
-		Example: "  tidemark topic tail world --data ./cluster\n  tidemark topic tail world airports_by_country --count 10\n  tidemark topic tail world --server m1:9520 --tls-ca ca.pem --token-file token --subscriber-cert audit.pem --subscriber-key audit-key.pem",
-		Args:    atLeast("BUCKET [INDEX...]: a bucket, and ids or names of its indexes"),
+client/topic, or by docs/protocol.md.`,
+		Example: "  tidemark topic tail world --data ./cluster\n  tidemark topic tail world airports_by_country --count " +
+			"10\n  tidemark topic tail world --server m1:9520 --tls-ca ca.pem --token-file token --subscriber-cert audit.pem " +
+			"--subscriber-key audit-key.pem",
+		Args: atLeast("BUCKET [INDEX...]: a bucket, and ids or names of its indexes"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if f.timeout == 0 {
 				f.timeout = watchForever
@@ -60,9 +64,10 @@ topicclient, or by docs/protocol.md.`,
 			}
 			p.left, p.syncs = count, syncs
 			log := hclog.New(&hclog.LoggerOptions{Name: "tidemark", Output: s.Err, Level: hclog.Info, DisableTime: true})
-			cfg := topicclient.Config{ID: "tail-" + rand.Text(), Bucket: args[0], Indexes: args[1:], Listen: listen, Advertise: advertise, Logger: log,
+			cfg := topic.Config{ID: "tail-" + rand.Text(), Bucket: args[0], Indexes: args[1:], Listen: listen,
+				Advertise: advertise, Logger: log,
 				Projectors: func(ctx context.Context) ([]string, error) { return projectorURLs(ctx, c) },
-				Handle: func(ctx context.Context, ev *topicclient.Event) error {
+				Handle: func(ctx context.Context, ev *topic.Event) error {
 					err := p.handle(ctx, ev)
 					if errors.Is(err, errEnough) { // what is behind the last line is refused on purpose
 						log.SetLevel(hclog.Error)
@@ -72,7 +77,7 @@ topicclient, or by docs/protocol.md.`,
 			if cfg.TLS, err = f.subscriberTLS(subscriber, cfg.Logger); err != nil {
 				return err
 			}
-			sub, err := topicclient.Open(cfg)
+			sub, err := topic.Open(cfg)
 			if err != nil {
 				return err
 			}
@@ -83,15 +88,18 @@ topicclient, or by docs/protocol.md.`,
 		}}
 	cmd.Flags().Uint64Var(&count, "count", 0, "end after so many lines")
 	cmd.Flags().StringVar(&listen, "listen", "127.0.0.1:0", "listen here for the data streams")
-	cmd.Flags().StringVar(&subscriber.Cert, "subscriber-cert", "", "PEM `FILE` with a certificate of role indexer, for projectors (default --tls-cert)")
+	cmd.Flags().StringVar(&subscriber.Cert, "subscriber-cert", "", "PEM `FILE` with a certificate of role indexer, for "+
+		"projectors (default --tls-cert)")
 	cmd.Flags().StringVar(&subscriber.Key, "subscriber-key", "", "PEM `FILE` with its key")
-	cmd.Flags().StringVar(&advertise, "advertise", "", "host at which projectors reach --listen, if it is another; the port is the same")
-	cmd.Flags().BoolVar(&syncs, "sync", false, "print SYNC too: everything of the vbucket up to its seqno has been printed")
+	cmd.Flags().StringVar(&advertise, "advertise", "", "host at which projectors reach --listen, if it is another; the "+
+		"port is the same")
+	cmd.Flags().BoolVar(&syncs, "sync", false, "print SYNC too: everything of the vbucket up to its seqno has been "+
+		"printed")
 	return cmd
 }
 
-// subscriberTLS gives what speaks to projectors in both directions: the certificate of these files, or that of the user, or of a running up;
-// nil without TLS.
+// subscriberTLS returns what speaks to projectors in both directions: the certificate of these files, or that of the
+// user, or of a running up; nil without TLS.
 func (f *serverFlags) subscriberTLS(own tlsconf.Files, log hclog.Logger) (*tlsconf.Source, error) {
 	files := f.who.files
 	if files.Empty() && len(f.server) == 0 && f.data != "" {
@@ -111,7 +119,8 @@ func (f *serverFlags) subscriberTLS(own tlsconf.Files, log hclog.Logger) (*tlsco
 		return nil, usageError{err}
 	}
 	if err := source.Has(tlsconf.Indexer); err != nil {
-		return nil, usage("--subscriber-cert, --subscriber-key: %v; make them with: tidemark cert node --role indexer --id NAME", err)
+		return nil, usage("--subscriber-cert, --subscriber-key: %v; make them with: tidemark cert node --role indexer --id "+
+			"NAME", err)
 	}
 	return source, nil
 }
@@ -176,7 +185,7 @@ type topicLine struct {
 	Keys    map[string][]json.RawMessage `json:"keys,omitempty"`
 }
 
-func (p *topicPrinter) handle(_ context.Context, ev *topicclient.Event) error {
+func (p *topicPrinter) handle(_ context.Context, ev *topic.Event) error {
 	switch {
 	case p.ended:
 		return errEnough

@@ -27,7 +27,8 @@ func topics() []*cobra.Command {
 	for _, t := range list {
 		fmt.Fprintf(&b, "  %-12s %s\n", t.Name(), t.Short)
 	}
-	return append(list, &cobra.Command{Use: "topics", Short: "List these topics", Long: strings.TrimRight(b.String(), "\n")})
+	return append(list, &cobra.Command{Use: "topics", Short: "List these topics",
+		Long: strings.TrimRight(b.String(), "\n")})
 }
 
 // nastyText describes tidemark kv --nasty.
@@ -158,7 +159,8 @@ Passwords are read from files (` + "`…-password-file`" + `) or the environment
 users of the machine could see it. ` + "`config show`" + ` prints ` + "`" + config.Redacted + "`" + ` for a secret that is set.
 `)
 	for _, r := range roles {
-		fmt.Fprintf(&b, "\n## %s\n\n%s.\n\n| key and flag | environment | default | meaning |\n|---|---|---|---|\n", r.Name(), r.Short)
+		fmt.Fprintf(&b, "\n## %s\n\n%s.\n\n| key and flag | environment | default | meaning |\n|---|---|---|---|\n", r.Name(),
+			r.Short)
 		r.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			if f.Name == "help" || f.Hidden {
 				return
@@ -249,17 +251,20 @@ func cliCommand(b *strings.Builder, c *cobra.Command) {
 
 // newDocs prints the pages of docs/ that are made from the commands.
 func newDocs(s Streams) *cobra.Command {
-	cli := &cobra.Command{Use: "cli", Short: "Print docs/cli.md", Args: noArgs, Example: "  tidemark docs cli > docs/cli.md",
+	cli := &cobra.Command{Use: "cli", Short: "Print docs/cli.md", Args: noArgs,
+		Example: "  tidemark docs cli > docs/cli.md",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			_, err := fmt.Fprint(s.Out, cliDoc(cmd.Root()))
 			return err
 		}}
-	conf := &cobra.Command{Use: "configuration", Short: "Print docs/configuration.md", Args: noArgs, Example: "  tidemark docs configuration > docs/configuration.md",
+	conf := &cobra.Command{Use: "configuration", Short: "Print docs/configuration.md", Args: noArgs,
+		Example: "  tidemark docs configuration > docs/configuration.md",
 		RunE: func(*cobra.Command, []string) error {
 			_, err := fmt.Fprint(s.Out, configurationDoc(roles(s)))
 			return err
 		}}
-	docs := group("docs", "Print the pages of the documentation that are made from the commands", "  tidemark docs cli", cli, conf)
+	docs := group("docs", "Print the pages of the documentation that are made from the commands", "  tidemark docs cli",
+		cli, conf)
 	docs.Hidden = true
 	return docs
 }

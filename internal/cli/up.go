@@ -14,10 +14,10 @@ import (
 	"tidemark/client"
 	"tidemark/index"
 	"tidemark/indexer"
-	"tidemark/kvclient"
-	"tidemark/localcluster"
+	"tidemark/internal/localcluster"
+	"tidemark/internal/sample"
+	"tidemark/kv/kvclient"
 	"tidemark/projector"
-	"tidemark/sample"
 )
 
 const (
@@ -35,7 +35,8 @@ type upFlags struct {
 
 func newUp(s Streams) *cobra.Command {
 	f := &upFlags{quota: byteSize(indexer.DefaultMemoryQuota)}
-	cmd := &cobra.Command{Use: "up", Short: "Run a local cluster: managers, KV nodes with projectors, indexers", Args: noArgs,
+	cmd := &cobra.Command{Use: "up", Short: "Run a local cluster: managers, KV nodes with projectors, indexers",
+		Args: noArgs,
 		Long: `Runs a whole cluster as child processes on loopback and stays in the foreground; Ctrl-C ends it cleanly.
 The same command on the same --data folder resumes with everything that was there.`,
 		Example: "  tidemark up --sample\n  tidemark up --data ./cluster --managers 3 --kv 2 --indexers 3",
@@ -43,20 +44,27 @@ The same command on the same --data folder resumes with everything that was ther
 	fl := cmd.Flags()
 	fl.IntVar(&f.cfg.Managers, "managers", 3, "number of managers")
 	fl.IntVar(&f.cfg.KV, "kv", 2, "number of embedded KV nodes, each with a projector")
-	fl.StringVar(&f.cfg.Feed, "feed", string(projector.FeedNative), "how projectors consume DCP: native, or gocbcore (Couchbase's client)")
-	fl.StringVar(&f.cfg.Throttle, "throttle", string(projector.ThrottleAll), "an indexer that is slow holds back: all, or, with smart, nobody while at most half are slow (it is dropped and catches up)")
+	fl.StringVar(&f.cfg.Feed, "feed", string(projector.FeedNative), "how projectors consume DCP: native, or gocbcore "+
+		"(Couchbase's client)")
+	fl.StringVar(&f.cfg.Throttle, "throttle", string(projector.ThrottleAll),
+		"an indexer that is slow holds back: all, or, with smart, nobody while at most half are slow (it is dropped and "+
+			"catches up)")
 	complete(cmd, "throttle", fixed("all", "smart"))
 	fl.IntVar(&f.cfg.KVReplicas, "kv-replicas", 0, "replicas of each vbucket on the KV nodes, 0 to 3")
-	fl.IntVar(&f.cfg.VBuckets, "vbuckets", 0, fmt.Sprintf("vbuckets of the bucket, a power of two up to 1024; 0: %d, or what the folder has", localcluster.VBuckets))
+	fl.IntVar(&f.cfg.VBuckets, "vbuckets", 0, fmt.Sprintf("vbuckets of the bucket, a power of two up to 1024; 0: %d, or "+
+		"what the folder has", localcluster.VBuckets))
 	fl.IntVar(&f.cfg.Indexers, "indexers", 3, "number of indexers")
 	fl.Var(&f.quota, "memory-quota", "memory of each indexer: a `SIZE` as 512MiB (the least), 4GiB, or bytes")
 	fl.StringVar(&f.cfg.Dir, "data", "", "data folder (default: a new temporary one)")
 	fl.StringVar(&f.cfg.Bucket, "bucket", "world", "the bucket that the KV nodes hold")
-	fl.IntVar(&f.cfg.FirstREST, "rest-port", localcluster.FirstREST, "REST port of the first manager, or the next free one; more ports follow it")
-	fl.StringVar(&f.cfg.Advertise, "advertise-host", "", "host under which the processes know each other, for tests that cut links")
+	fl.IntVar(&f.cfg.FirstREST, "rest-port", localcluster.FirstREST, "REST port of the first manager, or the next free "+
+		"one; more ports follow it")
+	fl.StringVar(&f.cfg.Advertise, "advertise-host", "", "host under which the processes know each other, for tests "+
+		"that cut links")
 	fl.StringVar(&f.cfg.Failpoints, "failpoints", "", "folder with faults for the managers, for tests")
 	fl.Lookup("advertise-host").Hidden, fl.Lookup("failpoints").Hidden = true, true
-	fl.BoolVar(&f.cfg.TLS, "tls", false, "TLS on every port; KV nodes keep one without, and an admin port; the certificates are made in DIR/certs")
+	fl.BoolVar(&f.cfg.TLS, "tls", false, "TLS on every port; KV nodes keep one without, and an admin port; the "+
+		"certificates are made in DIR/certs")
 	fl.BoolVar(&f.sample, "sample", false, "load the sample data, create the sample indexes and show a scan of each")
 	addOutput(fl, &f.output)
 	complete(cmd, "output", fixed("table", "json", "jsonl"))
@@ -93,11 +101,13 @@ func (f *upFlags) run(ctx context.Context, s Streams) (err error) {
 		if err != nil {
 			why = err.Error()
 		}
-		fmt.Fprintf(s.Err, "%s: %s; starting it again in %s (log: %s)\n", id, why, delay, filepath.Join(f.cfg.Dir, "logs", id+".log"))
+		fmt.Fprintf(s.Err, "%s: %s; starting it again in %s (log: %s)\n", id, why, delay,
+			filepath.Join(f.cfg.Dir, "logs", id+".log"))
 	}
 	f.cfg.Removed = func(id string, why error) {
 		degraded.Store(true)
-		fmt.Fprintf(s.Err, "%s: %v; it is not started again (to let it join as a new one, end this, delete %s and start again)\n", id, why, filepath.Join(f.cfg.Dir, id))
+		fmt.Fprintf(s.Err, "%s: %v; it is not started again (to let it join as a new one, end this, delete %s and start "+
+			"again)\n", id, why, filepath.Join(f.cfg.Dir, id))
 	}
 	f.cfg.LogLevel, f.cfg.LogFormat = f.logs.level, f.logs.format
 	cluster, err := localcluster.Open(f.cfg)
@@ -166,7 +176,8 @@ func processes(m *localcluster.Manifest) (all []process) {
 		add("projector", e.ID, e.PID, "admin", e.Admin)
 	}
 	for _, e := range m.Indexers {
-		add("indexer", e.ID, e.PID, "admin", e.Admin, "scan", e.Scan, "maintenance", e.Data.Maintenance, "backfill", e.Data.Backfill, "catchup", e.Data.Catchup)
+		add("indexer", e.ID, e.PID, "admin", e.Admin, "scan", e.Scan, "maintenance", e.Data.Maintenance, "backfill",
+			e.Data.Backfill, "catchup", e.Data.Catchup)
 	}
 	return all
 }
@@ -189,7 +200,8 @@ func printCluster(s Streams, as format, m *localcluster.Manifest) error {
 }
 
 // runSample loads the documents once, creates the indexes that are missing, waits for all and shows a scan of each.
-func (f *upFlags) runSample(ctx context.Context, s Streams, cluster *localcluster.Cluster, m *localcluster.Manifest) error {
+func (f *upFlags) runSample(ctx context.Context, s Streams, cluster *localcluster.Cluster,
+	m *localcluster.Manifest) error {
 	if !m.SampleLoaded {
 		if err := loadSample(ctx, s, m); err != nil {
 			return err
@@ -241,13 +253,15 @@ func loadSample(ctx context.Context, s Streams, m *localcluster.Manifest) error 
 	for _, e := range m.KV {
 		seeds = append(seeds, e.Memcached)
 	}
-	c, err := kvclient.Connect(ctx, seeds, kvclient.Options{User: m.KVUser, Password: m.KVPassword, Bucket: m.Bucket, Name: "tidemark-up"})
+	c, err := kvclient.Connect(ctx, seeds, kvclient.Options{User: m.KVUser, Password: m.KVPassword, Bucket: m.Bucket,
+		Name: "tidemark-up"})
 	if err != nil {
 		return err
 	}
 	defer c.Close()
 	started, bar := time.Now(), newBar(s.Err, "loading")
-	stats, err := loadDocuments(ctx, c, r, func(l kvclient.LoadStats) { bar.set(float64(l.Documents) * 100 / sample.Documents) })
+	stats, err := loadDocuments(ctx, c, r,
+		func(l kvclient.LoadStats) { bar.set(float64(l.Documents) * 100 / sample.Documents) })
 	bar.done(err == nil)
 	if err != nil {
 		return err
@@ -271,7 +285,8 @@ func showScans(ctx context.Context, s Streams, as format, c *client.Client, ids 
 			title = s.Out
 		}
 		fmt.Fprintf(title, "\n%s\n%d entries, the first %d:\n", info.Definition, count.Count, shownRows)
-		if _, err := printScan(ctx, s, c, id.String(), client.ScanRequest{Limit: shownRows, Consistency: "session"}, as); err != nil {
+		if _, err := printScan(ctx, s, c, id.String(), client.ScanRequest{Limit: shownRows, Consistency: "session"},
+			as); err != nil {
 			return err
 		}
 	}

@@ -40,38 +40,43 @@ user, requests without credentials are refused. Passwords come from a file, stan
 func userPut(s Streams, f *serverFlags, verb string) *cobra.Command {
 	var req client.UserRequest
 	var file string
-	cmd := &cobra.Command{Use: verb + " NAME", Args: exactArgs("NAME"), RunE: func(cmd *cobra.Command, args []string) (err error) {
-		switch {
-		case file != "":
-			req.Password, err = readSecret(s, file)
-		case req.New || req.Role == "":
-			req.Password, err = askSecret(s, "new password of "+args[0], "--new-password-file FILE (- for standard input)")
-		}
-		if err != nil {
-			return err
-		}
-		return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {
-			u, err := c.PutUser(ctx, args[0], req)
-			if err == nil {
-				fmt.Fprintf(s.Err, "user %s: %s\n", u.Name, u.Role)
+	cmd := &cobra.Command{Use: verb + " NAME", Args: exactArgs("NAME"),
+		RunE: func(cmd *cobra.Command, args []string) (err error) {
+			switch {
+			case file != "":
+				req.Password, err = readSecret(s, file)
+			case req.New || req.Role == "":
+				req.Password, err = askSecret(s, "new password of "+args[0], "--new-password-file FILE (- for standard input)")
 			}
-			return err
-		})
-	}}
-	cmd.Flags().StringVar(&file, "new-password-file", "", "`FILE` with the user's password, - for standard input; asked for on a terminal without")
+			if err != nil {
+				return err
+			}
+			return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {
+				u, err := c.PutUser(ctx, args[0], req)
+				if err == nil {
+					fmt.Fprintf(s.Err, "user %s: %s\n", u.Name, u.Role)
+				}
+				return err
+			})
+		}}
+	cmd.Flags().StringVar(&file, "new-password-file", "", "`FILE` with the user's password, - for standard input; asked "+
+		"for on a terminal without")
 	if verb == "add" {
 		req.New = true
 		cmd.Short, cmd.Example = "Add a user", "  tidemark user add alice --role ddl --new-password-file ./alice"
 		cmd.Flags().StringVar(&req.Role, "role", "read", "read, ddl or admin")
 	} else {
-		cmd.Short, cmd.Example = "Change a user's password, or role with --role", "  tidemark user passwd alice\n  tidemark user passwd alice --role admin"
-		cmd.Flags().StringVar(&req.Role, "role", "", "read, ddl or admin instead of a new password, or with --new-password-file beside one")
+		cmd.Short, cmd.Example = "Change a user's password, or role with --role",
+			"  tidemark user passwd alice\n  tidemark user passwd alice --role admin"
+		cmd.Flags().StringVar(&req.Role, "role", "", "read, ddl or admin instead of a new password, or with "+
+			"--new-password-file beside one")
 	}
 	return cmd
 }
 
 func userList(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "list", Short: "List the users", Args: noArgs, Example: "  tidemark user list --output json",
+	return &cobra.Command{Use: "list", Short: "List the users", Args: noArgs,
+		Example: "  tidemark user list --output json",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {
 				users, err := c.Users(ctx)
@@ -97,7 +102,8 @@ func firstError(err error, next func() error) error {
 }
 
 func userRemove(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "remove NAME", Short: "Remove a user and his tokens", Args: exactArgs("NAME"), Example: "  tidemark user remove alice",
+	return &cobra.Command{Use: "remove NAME", Short: "Remove a user and his tokens", Args: exactArgs("NAME"),
+		Example: "  tidemark user remove alice",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {
 				err := c.RemoveUser(ctx, args[0])
@@ -124,7 +130,8 @@ keeps a hash. It ends when its time is over, when it is revoked, or with its use
 func tokenCreate(s Streams, f *serverFlags) *cobra.Command {
 	var req client.TokenRequest
 	var expires time.Duration
-	cmd := &cobra.Command{Use: "create USER", Short: "Make a token of a user and print its secret", Args: exactArgs("USER"),
+	cmd := &cobra.Command{Use: "create USER", Short: "Make a token of a user and print its secret",
+		Args:    exactArgs("USER"),
 		Example: "  tidemark token create alice --role read --expires 720h --note dashboard > alice.token",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if expires < 0 {
@@ -150,7 +157,8 @@ func tokenCreate(s Streams, f *serverFlags) *cobra.Command {
 }
 
 func tokenList(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "list", Short: "List the tokens, without their secrets", Args: noArgs, Example: "  tidemark token list",
+	return &cobra.Command{Use: "list", Short: "List the tokens, without their secrets", Args: noArgs,
+		Example: "  tidemark token list",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {
 				tokens, err := c.Tokens(ctx)
@@ -172,10 +180,12 @@ func tokenList(s Streams, f *serverFlags) *cobra.Command {
 }
 
 func tokenRevoke(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "revoke ID", Short: "End a token", Args: exactArgs("ID"), Example: "  tidemark token revoke 0f3a9c1b2d4e5f60",
+	return &cobra.Command{Use: "revoke ID", Short: "End a token", Args: exactArgs("ID"),
+		Example: "  tidemark token revoke 0f3a9c1b2d4e5f60",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if strings.HasPrefix(args[0], statecontext.TokenPrefix) {
-				return usage("this is a token's secret, which other users of this machine could read: revoke it by its id, see tidemark token list")
+				return usage("this is a token's secret, which other users of this machine could read: revoke it by its id, see " +
+					"tidemark token list")
 			}
 			return asClient(cmd, f, func(ctx context.Context, c *client.Client) error {
 				err := c.RevokeToken(ctx, args[0])

@@ -27,8 +27,9 @@ func indexVerify(s Streams, f *serverFlags) *cobra.Command {
 	var req client.VerifyRequest
 	cmd := &cobra.Command{Use: "verify BUCKET/NAME|ID", Short: "Compare an index with the KV data",
 		Long: `Evaluates the index anew for every document that KV has, compares that with every copy of every slice at one stability
-timestamp, and prints each difference: missing_row, extra_row, wrong_key, or back_entry (the rows are right, but the document's
-own list of them is not). The exit code is 1 when there is one, and 2 when what was asked for cannot be.
+timestamp, and prints each difference: missing_row, extra_row, wrong_key, back_entry (the rows are right, but the document's
+own list of them is not), refused_key (a key that no index can store), or lost_on_way (of a vbucket: other keys were evaluated
+than arrived). The exit code is 1 when there is one, and 2 when what was asked for cannot be.
 
 It runs while the index is used and documents change: those that change meanwhile are compared at a later timestamp. It
 reads all documents of the bucket from KV, once for each indexer that holds the index: --rate bounds that. Without
@@ -48,12 +49,14 @@ reads all documents of the bucket from KV, once for each indexer that holds the 
 				return runVerify(ctx, s, c, r, req, f.output)
 			})
 		}}
-	cmd.Flags().Int64Var(&req.Rate, "rate", 0, "rows and documents that each indexer looks at in a second, 100 or more (0: 20000)")
+	cmd.Flags().Int64Var(&req.Rate, "rate", 0, "rows and documents that each indexer looks at in a second, 100 or more "+
+		"(0: 20000)")
 	cmd.Flags().IntVar(&req.Limit, "limit", 0, "most differences that are printed (0: 1000); the others are counted")
 	return cmd
 }
 
-func runVerify(ctx context.Context, s Streams, c *client.Client, r string, req client.VerifyRequest, output format) error {
+func runVerify(ctx context.Context, s Streams, c *client.Client, r string, req client.VerifyRequest,
+	output format) error {
 	table := output == formatTable
 	t := tabwriter.NewWriter(s.Out, 2, 0, 2, ' ', 0)
 	shown := 0
@@ -68,9 +71,10 @@ func runVerify(ctx context.Context, s Streams, c *client.Client, r string, req c
 			return printJSON(s.Out, d, true)
 		} else if d != nil {
 			if shown++; shown == 1 {
-				fmt.Fprintln(t, "KIND\tDOCUMENT\tSLICE\tREPLICA\tCOPY\tINDEXER\tEXPECTED\tFOUND")
+				fmt.Fprintln(t, "KIND\tDOCUMENT\tSLICE\tREPLICA\tCOPY\tINDEXER\tEXPECTED\tFOUND\tDETAIL")
 			}
-			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\n", d.Kind, d.ID, d.Slice, d.Replica, d.Copy, d.Indexer, keyList(d.Expected), keyList(d.Found))
+			fmt.Fprintf(t, "%s\t%s\t%d\t%d\t%s\t%s\t%s\t%s\t%s\n", d.Kind, d.ID, d.Slice, d.Replica, d.Copy, d.Indexer,
+				keyList(d.Expected), keyList(d.Found), d.Detail)
 		}
 		return nil
 	})
@@ -85,10 +89,12 @@ func runVerify(ctx context.Context, s Streams, c *client.Client, r string, req c
 	case err != nil:
 		return err
 	}
-	fmt.Fprintf(s.Err, "%d documents and %d rows of %d copies compared at stability timestamps %d to %d: %d differences\n", end.Documents, end.Rows, len(end.Copies),
+	fmt.Fprintf(s.Err, "%d documents and %d rows of %d copies compared at stability timestamps %d to %d: %d differences\n",
+		end.Documents, end.Rows, len(end.Copies),
 		end.FirstStability, end.LastStability, end.Differences)
 	if end.Unsettled > 0 {
-		fmt.Fprintf(s.Err, "%d documents changed again whenever they were looked at; nothing was found of them\n", end.Unsettled)
+		fmt.Fprintf(s.Err, "%d documents changed again whenever they were looked at; nothing was found of them\n",
+			end.Unsettled)
 	}
 	if !table {
 		if err := printJSON(s.Out, map[string]any{"end": end}, true); err != nil {
@@ -96,7 +102,8 @@ func runVerify(ctx context.Context, s Streams, c *client.Client, r string, req c
 		}
 	}
 	if end.Differences > 0 {
-		return fmt.Errorf("%w: %d documents, %d of them listed; to make it anew: DROP INDEX and CREATE INDEX", errDiffers, end.Differences, end.Listed)
+		return fmt.Errorf("%w: %d documents, %d of them listed; to make it anew: DROP INDEX and CREATE INDEX", errDiffers,
+			end.Differences, end.Listed)
 	}
 	return nil
 }

@@ -20,7 +20,8 @@ const maxVectorPage = 4096
 
 func clusterTimestamps(s Streams, f *serverFlags) *cobra.Command {
 	var vectors bool
-	cmd := &cobra.Command{Use: "timestamps BUCKET", Short: "A bucket's timestamps, and what holds the stability timestamp back", Args: exactArgs("BUCKET"),
+	cmd := &cobra.Command{Use: "timestamps BUCKET", Short: "A bucket's timestamps, and what holds the stability " +
+		"timestamp back", Args: exactArgs("BUCKET"),
 		Example: "  tidemark cluster timestamps world\n  tidemark cluster timestamps world --vectors --output json",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
@@ -40,7 +41,10 @@ func clusterTimestamps(s Streams, f *serverFlags) *cobra.Command {
 						}
 					}
 				}
-				return show(s.Out, f.output, t, []client.Timestamps{t}, func(w *tabwriter.Writer) { tableTimestamps(w, &t, vectors) })
+				return show(s.Out, f.output, t, []client.Timestamps{t}, func(w *tabwriter.Writer) {
+					tableTimestamps(w, &t,
+						vectors)
+				})
 			})
 		}}
 	cmd.Flags().BoolVar(&vectors, "vectors", false, "every vbucket's position, too")
@@ -49,13 +53,15 @@ func clusterTimestamps(s Streams, f *serverFlags) *cobra.Command {
 
 func newBucket(s Streams) *cobra.Command {
 	f := &serverFlags{}
-	cmd := group("bucket", "Look at the settings of a bucket, and change them", "  tidemark bucket settings world", bucketSettings(s, f))
+	cmd := group("bucket", "Look at the settings of a bucket, and change them", "  tidemark bucket settings world",
+		bucketSettings(s, f))
 	f.add(cmd, s)
 	return cmd
 }
 
 func bucketSettings(s Streams, f *serverFlags) *cobra.Command {
-	return &cobra.Command{Use: "settings BUCKET [NAME=VALUE ...]", Short: "Show what is set of a bucket, or change it", ValidArgsFunction: noFiles,
+	return &cobra.Command{Use: "settings BUCKET [NAME=VALUE ...]", Short: "Show what is set of a bucket, or change it",
+		ValidArgsFunction: noFiles,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) == 0 {
 				return usage("want a BUCKET, and NAME=VALUE for what is to be changed")
@@ -69,12 +75,14 @@ stability.source  sync: the newest complete seqno of each vbucket, as projectors
                   leading manager says.
 
 A change is in force at once and stays over restarts, a change of leaders, and a bucket that is made anew.`,
-		Example: "  tidemark bucket settings world\n  tidemark bucket settings world stability.source=heartbeat\n  tidemark bucket settings world stability.source=   # as configured",
+		Example: "  tidemark bucket settings world\n  tidemark bucket settings world stability.source=heartbeat\n  " +
+			"tidemark bucket settings world stability.source=   # as configured",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			change := map[string]string{}
 			for _, a := range args[1:] {
 				name, value, ok := strings.Cut(a, "=")
-				if !ok || name != "stability.source" || !slices.Contains([]string{"", stability.Sync.String(), stability.Heartbeat.String()}, value) {
+				if !ok || name != "stability.source" || !slices.Contains([]string{"", stability.Sync.String(),
+					stability.Heartbeat.String()}, value) {
 					return usage("%q: want stability.source=sync, stability.source=heartbeat or stability.source=", a)
 				}
 				change[name] = value
@@ -103,7 +111,8 @@ func tableTimestamps(w *tabwriter.Writer, t *client.Timestamps, vectors bool) {
 	if t.Source != "" {
 		age += ", by " + t.Source
 	}
-	fmt.Fprintf(w, "bucket %s  generation %d  %d vbuckets  stability #%d of %s  lag %d  rollback %d  cas %d\n\n", t.Bucket, t.Generation, t.VBuckets, t.Number, age, t.Lag, t.RollbackID, t.CAS)
+	fmt.Fprintf(w, "bucket %s  generation %d  %d vbuckets  stability #%d of %s  lag %d  rollback %d  cas %d\n\n", t.Bucket,
+		t.Generation, t.VBuckets, t.Number, age, t.Lag, t.RollbackID, t.CAS)
 	fmt.Fprintln(w, "TIMESTAMP\tTOTAL\tHASH")
 	names := []string{"stability", "mutation", "current", "backfill", "restart"}
 	all := []*client.VectorInfo{&t.Stability, &t.Mutation, t.Current, t.Backfill, t.Restart}
@@ -158,8 +167,9 @@ func tableTimestamps(w *tabwriter.Writer, t *client.Timestamps, vectors bool) {
 func clusterStreams(s Streams, f *serverFlags) *cobra.Command {
 	var bucket string
 	var all bool
-	cmd := &cobra.Command{Use: "streams", Short: "Who streams which vbucket, and what waits", Args: noArgs, ValidArgsFunction: noFiles,
-		Example: "  tidemark cluster streams\n  tidemark cluster streams --bucket world --all",
+	cmd := &cobra.Command{Use: "streams", Short: "Who streams which vbucket, and what waits", Args: noArgs,
+		ValidArgsFunction: noFiles,
+		Example:           "  tidemark cluster streams\n  tidemark cluster streams --bucket world --all",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
 				list, err := c.Streams(ctx, bucket)
@@ -169,7 +179,8 @@ func clusterStreams(s Streams, f *serverFlags) *cobra.Command {
 				return show(s.Out, f.output, list, list.Streams, func(w *tabwriter.Writer) {
 					fmt.Fprintln(w, "BUCKET\tVBUCKETS\tBEGUN\tREQUESTED\tENDED\tLOST\tUNKNOWN\tIDLE\tREPAIRS")
 					for _, b := range list.Buckets {
-						fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", b.Bucket, b.VBuckets, b.Begun, b.Requested, b.Ended, b.Lost, b.Unknown, b.Idle, b.Repairs)
+						fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d\t%d\n", b.Bucket, b.VBuckets, b.Begun, b.Requested, b.Ended,
+							b.Lost, b.Unknown, b.Idle, b.Repairs)
 					}
 					tableStreams(w, list.Streams, all)
 				})
@@ -191,6 +202,7 @@ func tableStreams(w *tabwriter.Writer, list []client.StreamInfo, all bool) {
 			fmt.Fprintln(w, "\nBUCKET\tVBUCKET\tSTATE\tPROJECTOR\tINCARNATION\tSINCE\tREASON")
 			head = true
 		}
-		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", e.Bucket, e.VBucket, e.State, e.Owner, e.Incarnation, clockOf(e.SinceMS), e.Reason)
+		fmt.Fprintf(w, "%s\t%d\t%s\t%s\t%s\t%s\t%s\n", e.Bucket, e.VBucket, e.State, e.Owner, e.Incarnation,
+			clockOf(e.SinceMS), e.Reason)
 	}
 }

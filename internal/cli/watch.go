@@ -23,12 +23,14 @@ func newWatch(s Streams) *cobra.Command {
 	var kinds []string
 	var since string
 	var count uint64
-	cmd := &cobra.Command{Use: "watch", Short: "Follow what changes in the replicated state", Args: noArgs, ValidArgsFunction: noFiles,
+	cmd := &cobra.Command{Use: "watch", Short: "Follow what changes in the replicated state", Args: noArgs,
+		ValidArgsFunction: noFiles,
 		Long: `Shows the present state in a line, then a line for each change, in order, none missing and none twice, whichever managers
 come and go, until Ctrl-C, --timeout or --count; that is exit code 0. With --since it goes on after a position: a cas, or
 the "id" that --output json shows. Stability timestamps and backfill timestamps, which come several times a second, are
 shown when --kinds names them, or is all.`,
-		Example: "  tidemark watch\n  tidemark watch --kinds index,topology --output json\n  tidemark watch --since 87 --count 1 --timeout 1m",
+		Example: "  tidemark watch\n  tidemark watch --kinds index,topology --output json\n  tidemark watch --since 87 " +
+			"--count 1 --timeout 1m",
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if f.timeout == 0 {
 				f.timeout = watchForever
@@ -72,7 +74,8 @@ shown when --kinds names them, or is all.`,
 	if t := cmd.PersistentFlags().Lookup("timeout"); t != nil {
 		f.timeout, t.DefValue, t.Usage = 0, "0s", "how long to watch; 0 is for ever"
 	}
-	cmd.Flags().StringSliceVar(&kinds, "kinds", nil, "kinds of changes: "+kindList()+", or all (default: all but stability and backfill)")
+	cmd.Flags().StringSliceVar(&kinds, "kinds", nil, "kinds of changes: "+kindList()+", or all (default: all but "+
+		"stability and backfill)")
 	cmd.Flags().StringVar(&since, "since", "", "go on after this `POSITION`: a cas or an id")
 	cmd.Flags().Uint64Var(&count, "count", 0, "end after so many updates")
 	return cmd
@@ -97,10 +100,12 @@ type watchLine struct {
 
 func printWatch(s Streams, output format, e *client.WatchEvent) error {
 	if output != formatTable {
-		return printJSON(s.Out, watchLine{ID: e.ID, CAS: e.CAS, Reason: e.Reason, Snapshot: e.Snapshot, Changes: e.Changes}, true)
+		return printJSON(s.Out, watchLine{ID: e.ID, CAS: e.CAS, Reason: e.Reason, Snapshot: e.Snapshot, Changes: e.Changes},
+			true)
 	}
 	if e.Snapshot != nil {
-		_, err := fmt.Fprintf(s.Out, "%s cas %d snapshot: %s (%s)\n", clockOf(e.Snapshot.TimeMS), e.CAS, e.Detail, countsOf(e.Snapshot))
+		_, err := fmt.Fprintf(s.Out, "%s cas %d snapshot: %s (%s)\n", clockOf(e.Snapshot.TimeMS), e.CAS, e.Detail,
+			countsOf(e.Snapshot))
 		return err
 	}
 	for i := range e.Changes {
@@ -136,6 +141,7 @@ func countsOf(s *client.WatchState) string {
 	count(len(s.Buckets), s.Buckets != nil, "bucket", "buckets")
 	count(len(s.Indexes), s.Indexes != nil, "index", "indexes")
 	count(len(s.Rollbacks), s.Rollbacks != nil, "rollback", "rollbacks")
+	count(len(s.Rebalances), s.Rebalances != nil, "rebalance", "rebalances")
 	for _, b := range s.Stability {
 		parts = append(parts, fmt.Sprintf("stability %s #%d", b.Bucket, b.Number))
 	}
@@ -171,6 +177,15 @@ func changeLine(c *client.Change) string {
 		return line
 	case statecontext.EventStability:
 		return fmt.Sprintf("%s #%d", what, c.Number)
+	case statecontext.EventRebalance:
+		switch {
+		case c.RebalanceStep != nil:
+			y := c.RebalanceStep
+			return fmt.Sprintf("rebalance %d step %d: slice %d of index %s %s", c.Number, y.Step, y.Slice, y.Index, y.State)
+		case c.Rebalance != nil:
+			return fmt.Sprintf("rebalance %d (%s) %s: %d of %d steps", c.Number, c.Rebalance.Cause, c.Rebalance.Phase,
+				c.Rebalance.Done, c.Rebalance.Steps)
+		}
 	case statecontext.EventRollback:
 		return fmt.Sprintf("%s %d step %s", what, c.Number, c.Step)
 	}
@@ -181,6 +196,8 @@ func changeLine(c *client.Change) string {
 		return what + " at " + c.Manager.REST
 	case c.Projector != nil:
 		return what + " at " + c.Projector.Admin
+	case c.Indexer != nil && c.Indexer.Evicting:
+		return fmt.Sprintf("indexer %s (node %d) is being removed", c.Indexer.Name, c.Indexer.Node)
 	case c.Indexer != nil:
 		return fmt.Sprintf("indexer %s (node %d) at %s", c.Indexer.Name, c.Indexer.Node, c.Indexer.Admin)
 	}

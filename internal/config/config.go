@@ -1,8 +1,8 @@
 // Package config gives flags their values from, in this order, the command line, the environment (TIDEMARK_…), a YAML
 // file and the default, and remembers where each came from.
 //
-// It promises that an unknown key in the file and a value that does not fit are errors that name the key, its source and
-// the key that was probably meant, and that Settings never shows a secret.
+// It promises that an unknown key in the file and a value that does not fit are errors that name the key, its source
+// and the key that was probably meant, and that Settings never shows a secret.
 package config
 
 import (
@@ -28,7 +28,7 @@ const maxFile = 1 << 20
 // Redacted stands for the value of a secret.
 const Redacted = "(secret)"
 
-// Origins tells where each flag's value came from: "flag", "env TIDEMARK_X", "file PATH" or "default".
+// Origins returns where each flag's value came from: "flag", "env TIDEMARK_X", "file PATH" or "default".
 type Origins map[string]string
 
 // Source is where values come from besides the command line.
@@ -59,7 +59,7 @@ func Resolve(flags *pflag.FlagSet, from Source) (Origins, error) {
 	return origins, nil
 }
 
-// EnvName gives the environment variable of a flag: log-level → TIDEMARK_LOG_LEVEL.
+// EnvName returns the environment variable of a flag: log-level → TIDEMARK_LOG_LEVEL.
 func EnvName(flag string) string {
 	return "TIDEMARK_" + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
@@ -103,7 +103,8 @@ func (from Source) file(flags *pflag.FlagSet, path string, origins Origins) erro
 		}
 		keys, ok := from.Sections[key]
 		if !ok {
-			return fmt.Errorf("configuration file %s: unknown section %q%s", path, key, suggest(key, slices.Sorted(maps.Keys(from.Sections)), "sections"))
+			return fmt.Errorf("configuration file %s: unknown section %q%s", path, key,
+				suggest(key, slices.Sorted(maps.Keys(from.Sections)), "sections"))
 		}
 		if key == from.Role {
 			keys = mine
@@ -196,10 +197,10 @@ func known(flags *pflag.FlagSet) (names []string) {
 	return names
 }
 
-// Key tells whether a flag can be set by a file.
+// Key reports whether a flag can be set by a file.
 func Key(f *pflag.Flag) bool { return f.Name != FileFlag && f.Name != "help" }
 
-// Secret tells whether a flag's value must never be shown. The name of a file that holds one may be.
+// Secret reports whether a flag's value must never be shown. The name of a file that holds one may be.
 func Secret(flag string) bool {
 	for _, word := range []string{"password", "token", "secret"} {
 		if flag == word || strings.HasSuffix(flag, "-"+word) {

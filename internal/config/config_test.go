@@ -11,7 +11,8 @@ import (
 
 // source is the environment and the sections of a file for three roles.
 func source(lookup func(string) (string, bool)) Source {
-	return Source{Lookup: lookup, Role: "manager", Sections: map[string][]string{"manager": nil, "indexer": {"scan", "log-level"}}}
+	return Source{Lookup: lookup, Role: "manager", Sections: map[string][]string{"manager": nil,
+		"indexer": {"scan", "log-level"}}}
 }
 
 func flagSet(file string) *pflag.FlagSet {
@@ -53,7 +54,8 @@ func TestFlagBeatsEnvironmentBeatsFileBeatsDefault(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for flag, want := range map[string]string{"log-level": "warn flag", "expect": "3 env TIDEMARK_EXPECT", "join": "[a,b] file " + path} {
+	for flag, want := range map[string]string{"log-level": "warn flag", "expect": "3 env TIDEMARK_EXPECT",
+		"join": "[a,b] file " + path} {
 		if got := f.Lookup(flag).Value.String() + " " + o[flag]; got != want {
 			t.Errorf("%s: %q, want %q", flag, got, want)
 		}
@@ -79,7 +81,8 @@ func TestMistakesAreNamed(t *testing.T) {
 		if c.env != "" {
 			lookup = env("TIDEMARK_EXPECT", c.env)
 		}
-		if _, err := Resolve(flagSet(write(t, c.file)), source(lookup)); err == nil || !strings.Contains(err.Error(), c.want) {
+		if _, err := Resolve(flagSet(write(t, c.file)), source(lookup)); err == nil ||
+			!strings.Contains(err.Error(), c.want) {
 			t.Errorf("%q: %v, want %q", c.file, err, c.want)
 		}
 	}
@@ -111,7 +114,8 @@ func TestSettings(t *testing.T) {
 	f.String("kv-password", "", "")
 	f.String("kv-password-file", "", "")
 	f.Int("bad-token", 0, "")
-	o, err := Resolve(f, source(env("TIDEMARK_KV_PASSWORD", "hunter2", "TIDEMARK_KV_PASSWORD_FILE", "/p", "TIDEMARK_JOIN", "a,b")))
+	o, err := Resolve(f, source(env("TIDEMARK_KV_PASSWORD", "hunter2", "TIDEMARK_KV_PASSWORD_FILE", "/p", "TIDEMARK_JOIN",
+		"a,b")))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,8 +123,9 @@ func TestSettings(t *testing.T) {
 	for _, s := range Settings(f, o, FileFlag) {
 		got[s.Key] = s.Value + " from " + s.Origin
 	}
-	for key, want := range map[string]string{"kv-password": Redacted + " from env TIDEMARK_KV_PASSWORD", "kv-password-file": "/p from env TIDEMARK_KV_PASSWORD_FILE",
-		"join": "a,b from env TIDEMARK_JOIN", "expect": "1 from default"} {
+	for key, want := range map[string]string{"kv-password": Redacted + " from env TIDEMARK_KV_PASSWORD",
+		"kv-password-file": "/p from env TIDEMARK_KV_PASSWORD_FILE",
+		"join":             "a,b from env TIDEMARK_JOIN", "expect": "1 from default"} {
 		if got[key] != want {
 			t.Errorf("%s: %s, want %s", key, got[key], want)
 		}
@@ -128,14 +133,16 @@ func TestSettings(t *testing.T) {
 	if _, ok := got[FileFlag]; ok {
 		t.Error("a skipped flag is shown")
 	}
-	if _, err := Resolve(f, source(env("TIDEMARK_BAD_TOKEN", "hunter2"))); err == nil || strings.Contains(err.Error(), "hunter2") {
+	if _, err := Resolve(f, source(env("TIDEMARK_BAD_TOKEN", "hunter2"))); err == nil ||
+		strings.Contains(err.Error(), "hunter2") {
 		t.Errorf("an error shows a secret: %v", err)
 	}
 }
 
 func TestNearest(t *testing.T) {
 	known := []string{"bootstrap-expect", "join", "log-level", "rest", "raft", "data"}
-	for word, want := range map[string]string{"rst": "rest", "loglevel": "log-level", "bootstrap": "bootstrap-expect", "jion": "join", "zzzz": "", "": "", "x": ""} {
+	for word, want := range map[string]string{"rst": "rest", "loglevel": "log-level", "bootstrap": "bootstrap-expect",
+		"jion": "join", "zzzz": "", "": "", "x": ""} {
 		if got := Nearest(word, known); got != want {
 			t.Errorf("%q: %q, want %q", word, got, want)
 		}

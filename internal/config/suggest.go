@@ -14,8 +14,8 @@ func suggest(word string, known []string, what string) string {
 	return all
 }
 
-// Nearest gives the word that differs least from a mistyped one; "" when none is near. Case and the choice between - and
-// _ make no difference.
+// Nearest returns the word that differs least from a mistyped one; "" when none is near. Case and the choice between -
+// and _ make no difference.
 func Nearest(word string, known []string) string {
 	best, least := "", len(word)/3+2 // so many edits are no slip of the finger any more
 	w := normal(word)

@@ -17,7 +17,7 @@ func Explain(err error) error {
 	return fmt.Errorf("--%s %w", bad.GetFlag().Name, inWords(err))
 }
 
-// inWords gives the error of a flag's value without the flag's name, as the value and what is wanted.
+// inWords returns the error of a flag's value without the flag's name, as the value and what is wanted.
 func inWords(err error) error {
 	var bad *pflag.InvalidValueError
 	if !errors.As(err, &bad) {

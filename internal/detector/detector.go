@@ -1,13 +1,14 @@
-// Package detector tells which of several peers that could serve a request has fallen silent, so that another one is asked
-// instead.
+// Package detector tells which of several peers that could serve a request has fallen silent, so that another one is
+// asked instead.
 //
-// Who waits for a peer's answer says so. A wait that lasts is looked at: the peer is probed, again and again, and when it
-// does not answer, so are those that could be asked in its place. A peer is silent when another one answers probes and it
-// does not: on a machine where everything is slow nobody is, and nothing is asked twice. When nobody could take its place,
-// or nobody answers, it is silent after a longer time. A silent peer counts as suspect for a while: it is asked last.
+// Who waits for a peer's answer says so. A wait that lasts is looked at: the peer is probed, again and again, and when
+// it does not answer, so are those that could be asked in its place. A peer is silent when another one answers probes
+// and it does not: on a machine where everything is slow nobody is, and nothing is asked twice. When nobody could take
+// its place, or nobody answers, it is silent after a longer time. A silent peer counts as suspect for a while: it is
+// asked last.
 //
-// It promises that a peer that answers probes is waited for, however long its answer takes; that whoever waits is told once,
-// or never; and that nothing is sent for answers that come soon. It never asks anything but probes.
+// It promises that a peer that answers probes is waited for, however long its answer takes; that whoever waits is told
+// once, or never; and that nothing is sent for answers that come soon. It never asks anything but probes.
 package detector
 
 import (
@@ -26,8 +27,8 @@ const (
 	lookEvery = 20 * time.Millisecond
 	// patience is how long a probe may go unanswered while another peer answers.
 	patience = 2 * lookEvery
-	// alonePatience is the same when no other peer does. A process that writes a core dump, a machine that is being moved: it
-	// is not yet given up.
+	// alonePatience is the same when no other peer does. A process that writes a core dump, a machine that is being moved:
+	// it is not yet given up.
 	alonePatience = 5 * time.Second
 	// probeLimit bounds one probe.
 	probeLimit = time.Second
@@ -73,8 +74,8 @@ func New(probe func(ctx context.Context, peer string) error) *Detector {
 	return d
 }
 
-// HTTP is a probe that gets a URL. Any answer will do. The client should have connections of its own: those of requests may
-// all be taken.
+// HTTP is a probe that gets a URL. Any answer will do. The client should have connections of its own: those of requests
+// may all be taken.
 func HTTP(client *http.Client, url func(peer string) string) func(ctx context.Context, peer string) error {
 	return func(ctx context.Context, peer string) error {
 		r, err := http.NewRequestWithContext(ctx, http.MethodGet, url(peer), nil)
@@ -112,8 +113,8 @@ type Wait struct {
 	called chan struct{} // silent was called; closed when it has returned
 }
 
-// Begin begins a wait for peer. When it is silent, silent is called, once; it must not block. others gives the peers that
-// could be asked instead, nil for none; it is called only when the wait lasts.
+// Begin begins a wait for peer. When it is silent, silent is called, once; it must not block. others gives the peers
+// that could be asked instead, nil for none; it is called only when the wait lasts.
 func (d *Detector) Begin(w *Wait, peer string, others func() []string, silent func()) {
 	*w = Wait{d: d, peer: peer, others: others, silent: silent, in: true}
 	d.mu.Lock()
@@ -128,7 +129,7 @@ func (d *Detector) Begin(w *Wait, peer string, others func() []string, silent fu
 	}
 }
 
-// End ends a wait: silent will not be called any more. It tells whether it was.
+// End ends a wait: silent will not be called any more. It reports whether it was.
 func (w *Wait) End() bool {
 	w.d.mu.Lock()
 	called := w.called
@@ -159,7 +160,7 @@ func (w *Wait) remove() {
 	}
 }
 
-// Suspect tells whether a peer was silent a short time ago.
+// Suspect reports whether a peer was silent a short time ago.
 func (d *Detector) Suspect(name string) bool {
 	if !d.Any() {
 		return false
@@ -170,7 +171,7 @@ func (d *Detector) Suspect(name string) bool {
 	return p != nil && time.Now().Before(p.until)
 }
 
-// Any tells whether a peer may be suspect: when not, nobody has to be asked for by name.
+// Any reports whether a peer may be suspect: when not, nobody has to be asked for by name.
 func (d *Detector) Any() bool {
 	rests := d.rests.Load()
 	return rests != 0 && time.Since(d.began) < time.Duration(rests)
@@ -235,7 +236,7 @@ func (d *Detector) look() {
 	}
 }
 
-// late tells whether a wait's peer is silent, and sends the probes from which that is known. The lock is held.
+// late reports whether a wait's peer is silent, and sends the probes from which that is known. The lock is held.
 func (w *Wait) late(now time.Time) bool {
 	d := w.d
 	if w.since.IsZero() {
@@ -274,7 +275,7 @@ func (w *Wait) late(now time.Time) bool {
 	return silent && d.suspect(p, now)
 }
 
-// peer gives what is known of a peer. The lock is held.
+// peer returns what is known of a peer. The lock is held.
 func (d *Detector) peer(name string) *peer {
 	p := d.peers[name]
 	if p == nil {
@@ -287,7 +288,7 @@ func (d *Detector) peer(name string) *peer {
 	return p
 }
 
-// suspect makes a peer suspect; it gives true. The lock is held.
+// suspect makes a peer suspect; it returns true. The lock is held.
 func (d *Detector) suspect(p *peer, now time.Time) bool {
 	if now.Before(p.until) {
 		return true
@@ -328,8 +329,8 @@ func (d *Detector) ask(name string, p *peer, now time.Time) {
 // ErrSilent is wrapped when who was asked is silent.
 var ErrSilent = errors.New("it does not answer, not even whether it lives")
 
-// Body is an answer's body whose peer is waited for in each read. Silent is called when it is silent, and has to end the
-// read.
+// Body is an answer's body whose peer is waited for in each read. Silent is called when it is silent, and has to end
+// the read.
 type Body struct {
 	io.ReadCloser
 	Detector *Detector

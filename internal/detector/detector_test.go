@@ -42,7 +42,7 @@ func (n *town) probe(ctx context.Context, peer string) error {
 	}
 }
 
-// asked tells how often a peer was probed.
+// asked returns how often a peer was probed.
 func (n *town) asked(peer string) int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -82,8 +82,8 @@ func wait(d *Detector, peer string, others []string, most time.Duration) time.Du
 	return after
 }
 
-// TestWhoIsSilent: who does not answer probes while another one does is silent soon; who answers, however slowly the rest
-// of the machine does, is not; and nobody is waited for without an end.
+// TestWhoIsSilent: who does not answer probes while another one does is silent soon; who answers, however slowly the
+// rest of the machine does, is not; and nobody is waited for without an end.
 func TestWhoIsSilent(t *testing.T) {
 	const soon = 150 * time.Millisecond
 	for _, c := range []struct {
@@ -94,10 +94,14 @@ func TestWhoIsSilent(t *testing.T) {
 		probesA, probesB int           // at most, in ten seconds
 	}{
 		{name: "both answer", a: time.Millisecond, b: time.Millisecond, others: []string{"b"}, probesA: 40, probesB: 0},
-		{name: "a is stopped", a: never, b: time.Millisecond, others: []string{"a", "b"}, least: patience, most: soon, probesA: 1, probesB: 1},
-		{name: "a is stopped, b is slow", a: never, b: 400 * time.Millisecond, others: []string{"b"}, least: 400 * time.Millisecond, most: 600 * time.Millisecond, probesA: 1, probesB: 1},
-		{name: "both are slow", a: 400 * time.Millisecond, b: 400 * time.Millisecond, others: []string{"b"}, probesA: 30, probesB: 30},
-		{name: "both are stopped", a: never, b: never, others: []string{"b"}, least: alonePatience, most: alonePatience + soon, probesA: 7, probesB: 7},
+		{name: "a is stopped", a: never, b: time.Millisecond, others: []string{"a", "b"}, least: patience, most: soon,
+			probesA: 1, probesB: 1},
+		{name: "a is stopped, b is slow", a: never, b: 400 * time.Millisecond, others: []string{"b"},
+			least: 400 * time.Millisecond, most: 600 * time.Millisecond, probesA: 1, probesB: 1},
+		{name: "both are slow", a: 400 * time.Millisecond, b: 400 * time.Millisecond, others: []string{"b"}, probesA: 30,
+			probesB: 30},
+		{name: "both are stopped", a: never, b: never, others: []string{"b"}, least: alonePatience, most: alonePatience +
+			soon, probesA: 7, probesB: 7},
 		{name: "a is alone and stopped", a: never, least: alonePatience, most: alonePatience + soon, probesA: 7},
 		{name: "a is alone and slow", a: 900 * time.Millisecond, probesA: 12},
 	} {
@@ -132,23 +136,24 @@ func TestShortWaitsCostNothing(t *testing.T) {
 	})
 }
 
-// TestStopsInTheMiddle: a peer that was answering, and then is not any more, is found silent as soon as at the begin, but for
-// the pause between two probes.
+// TestStopsInTheMiddle: a peer that was answering, and then is not any more, is found silent as soon as at the begin,
+// but for the pause between two probes.
 func TestStopsInTheMiddle(t *testing.T) {
-	in(t, map[string]time.Duration{"a": time.Millisecond, "b": time.Millisecond}, func(t *testing.T, n *town, d *Detector) {
-		stopped := make(chan time.Time, 1)
-		go func() {
-			time.Sleep(3 * time.Second)
-			n.set("a", never)
-			stopped <- time.Now()
-		}()
-		if wait(d, "a", []string{"b"}, time.Minute) == 0 {
-			t.Fatal("it was not found silent")
-		}
-		if took := time.Since(<-stopped); took > mostProbePause+150*time.Millisecond {
-			t.Errorf("found after %v", took)
-		}
-	})
+	in(t, map[string]time.Duration{"a": time.Millisecond, "b": time.Millisecond},
+		func(t *testing.T, n *town, d *Detector) {
+			stopped := make(chan time.Time, 1)
+			go func() {
+				time.Sleep(3 * time.Second)
+				n.set("a", never)
+				stopped <- time.Now()
+			}()
+			if wait(d, "a", []string{"b"}, time.Minute) == 0 {
+				t.Fatal("it was not found silent")
+			}
+			if took := time.Since(<-stopped); took > mostProbePause+150*time.Millisecond {
+				t.Errorf("found after %v", took)
+			}
+		})
 }
 
 // TestEveryWaitIsTold: all who wait for a silent peer are told, each once, and nobody who waits for another one.
@@ -174,8 +179,8 @@ func TestEveryWaitIsTold(t *testing.T) {
 	})
 }
 
-// TestRest: who is silent again and again is asked last for longer and longer; who was not for a while begins anew. What was
-// silent before a wait says nothing about it.
+// TestRest: who is silent again and again is asked last for longer and longer; who was not for a while begins anew.
+// What was silent before a wait says nothing about it.
 func TestRest(t *testing.T) {
 	in(t, map[string]time.Duration{"a": never, "b": time.Millisecond}, func(t *testing.T, n *town, d *Detector) {
 		var rests []time.Duration
@@ -192,7 +197,8 @@ func TestRest(t *testing.T) {
 			}
 			rests = append(rests, time.Since(began).Round(100*time.Millisecond))
 		}
-		if want := []time.Duration{1, 2, 4, 8, 16, 16, 16}; !slices.EqualFunc(rests, want, func(r, w time.Duration) bool { return r == w*time.Second }) {
+		if want := []time.Duration{1, 2, 4, 8, 16, 16, 16}; !slices.EqualFunc(rests, want,
+			func(r, w time.Duration) bool { return r == w*time.Second }) {
 			t.Errorf("suspect for %v", rests)
 		}
 		if got := d.Order([]string{"a", "b"}); !slices.Equal(got, []string{"a", "b"}) {
@@ -267,7 +273,8 @@ func TestBody(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		body := &Body{ReadCloser: answer.Body, Detector: d, Peer: s.URL, Others: func() []string { return []string{"other"} }, Silent: cancel}
+		body := &Body{ReadCloser: answer.Body, Detector: d, Peer: s.URL, Others: func() []string { return []string{"other"} },
+			Silent: cancel}
 		b, err := io.ReadAll(body)
 		if string(b) != "some" || !errors.Is(err, want) || (err == nil) != (want == nil) {
 			t.Errorf("%s: %q, %v, want %v", path, b, err, want)

@@ -24,8 +24,8 @@ const (
 	writeFile = "write" // every write to the Raft log's store takes that much longer; read at every write
 )
 
-// Clock gives the clock of a process: the machine's, or one that is ahead or behind. The error names a file that holds no
-// duration.
+// Clock gives the clock of a process: the machine's, or one that is ahead or behind. The error names a file that holds
+// no duration.
 func (d Dir) Clock(process string) (func() time.Time, error) {
 	offset, err := d.duration(process, clockFile)
 	if err != nil || offset == 0 {

@@ -1,4 +1,5 @@
-// Package layers keeps the arrows pointing down: a package imports only packages of a lower floor (docs/architecture.md).
+// Package layers keeps the arrows pointing down: a package imports only packages of a lower floor
+// (docs/architecture.md).
 package layers
 
 import (
@@ -15,24 +16,32 @@ const module = "tidemark/"
 
 // floor is the one table of the architecture.
 var floor = map[string]int{
-	"index": 0, "timestamp": 0, "collate": 0, "mcbp": 0,
-	"partition": 1, "keyversion": 1, "scanport": 1,
-	"stability": 2, "rollback": 2, "rebalance": 2, "streams": 2, "ingest": 2, "expression": 2, "wire": 2,
+	"index": 0, "timestamp": 0, "collate": 0, "kv/mcbp": 0,
+	"partition": 1, "keyversion": 1, "indexer/scanport": 1,
+	"stability": 2, "rollback": 2, "rebalance": 2, "streams": 2, "lifecycle": 2, "liveness": 2, "ingest": 2,
+	"expression": 2, "wire": 2,
 	"statecontext": 3,
-	"internal/rpc": 4, "internal/tracing": 5, "internal/config": 4, "internal/failpoint": 4, "internal/steady": 4, "internal/allocbound": 4, "internal/version": 4, "internal/leash": 4, "internal/need": 4, "internal/detector": 4, "tlsconf": 4, "transport": 4, "kvclient": 4,
-	"auth": 5, "fsm": 5, "consensus": 5, "projectorclient": 5, "indexerclient": 5, "managerclient": 5, "client": 5, "feed": 5, "router": 5,
-	"storage": 5, "scan": 5, "internal/rpctest": 5,
-	"projector": 6, "kv": 6, "indexer": 6, "coordinator": 6, "watch": 6, "topicclient": 6,
-	"api":    7,
-	"sample": 7, "manager": 8, "localcluster": 8, "internal/oracle": 8, "internal/simulation": 8, "internal/contract": 8, "internal/cli": 9, "internal/testcluster": 9,
-	"cmd/tidemark": 10, "internal/e2e/harness": 10, "internal/e2e": 11, "internal/ddlhistory": 10, "bench": 10, "internal/layers": 10,
+	"internal/rpc": 4, "internal/tracing": 5, "internal/config": 4, "internal/failpoint": 4, "internal/testing/pipenet": 4,
+	"internal/testing/allocbound": 4, "internal/version": 4, "internal/leash": 4, "internal/testing/need": 4,
+	"internal/detector": 4, "internal/tlsconf": 4, "indexer/transport": 4, "kv/kvclient": 4,
+	"manager/auth": 5, "fsm": 5, "manager/consensus": 5, "projectorclient": 5, "indexerclient": 5, "managerclient": 5,
+	"client": 5, "projector/feed": 5, "projector/router": 5,
+	"indexer/storage": 5, "indexer/scan": 5, "internal/testing/rpctest": 5, "internal/testing/tracingtest": 5,
+	"projector": 6, "kv": 6, "indexer": 6, "manager/coordinator": 6, "manager/watch": 6, "client/topic": 6,
+	"manager/api":     7,
+	"internal/sample": 7, "manager": 8, "internal/localcluster": 8, "internal/testing/oracle": 8,
+	"internal/testing/simulation": 8, "internal/testing/contract": 8, "internal/cli": 9,
+	"internal/testing/testcluster": 9,
+	"cmd/tidemark":                 10, "internal/testing/e2e/harness": 10, "internal/testing/e2e": 11, "internal/testing/campaigns": 10,
+	"internal/testing/ddlhistory": 10, "bench": 10, "internal/layers": 10,
 }
 
 // pure is the highest floor that holds no I/O, no clock, no lock and no chance.
 const pure = 3
 
 // impure are the imports that pure floors may not hold.
-var impure = []string{"os", "net", "net/http", "sync", "sync/atomic", "context", "math/rand", "math/rand/v2", "crypto/rand", "log", "log/slog"}
+var impure = []string{"os", "net", "net/http", "sync", "sync/atomic", "context", "math/rand", "math/rand/v2",
+	"crypto/rand", "log", "log/slog"}
 
 // lookup gives the room and the floor of a package; one below a listed folder (kv/store) belongs to the folder's room.
 func lookup(name string) (room string, level int, ok bool) {

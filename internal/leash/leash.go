@@ -1,9 +1,9 @@
-// Package leash lets child processes end with the process that started them, however that one ends: SIGKILL and the power
-// of the out-of-memory killer included.
+// Package leash lets child processes end with the process that started them, however that one ends: SIGKILL and the
+// power of the out-of-memory killer included.
 //
-// The parent holds the write end of a pipe for each child and never writes; the child inherits the read end, and Env names
-// its number. When the parent is gone the kernel closes the write end, and the child's context ends as it does with SIGTERM.
-// It promises that a child stops in order, and that one that does not within Grace ends all the same.
+// The parent holds the write end of a pipe for each child and never writes; the child inherits the read end, and Env
+// names its number. When the parent is gone the kernel closes the write end, and the child's context ends as it does
+// with SIGTERM. It promises that a child stops in order, and that one that does not within Grace ends all the same.
 // It never changes anything for a process that was started without Env.
 package leash
 
@@ -22,8 +22,8 @@ import (
 // Env names, in a child's environment, the file descriptor that it watches.
 const Env = "TIDEMARK_PARENT_FD"
 
-// Grace is how long a child may take to stop in order when its parent is gone: nobody is left to kill it. It is shorter than
-// the next `tidemark up` waits for the ports.
+// Grace is how long a child may take to stop in order when its parent is gone: nobody is left to kill it. It is shorter
+// than the next `tidemark up` waits for the ports.
 const Grace = 4 * time.Second
 
 // ErrGone is the cause of a context of Watch that ended because the parent has.
@@ -37,8 +37,8 @@ type Leash struct {
 	child, held *os.File
 }
 
-// New gives a command that has not been started a leash. Started must be called after its start, Close when it has ended;
-// Close before that ends it. Errors: those of the operating system.
+// New returns a command that has not been started a leash. Started must be called after its start, Close when it has
+// ended; Close before that ends it. Errors: those of the operating system.
 func New(cmd *exec.Cmd) (*Leash, error) {
 	child, held, err := os.Pipe()
 	if err != nil {
@@ -58,8 +58,8 @@ func (l *Leash) Started() { _ = l.child.Close() }
 // Close lets go: a child that runs ends.
 func (l *Leash) Close() { _ = l.held.Close() }
 
-// Watch gives a context that ends, with the cause ErrGone, when the parent has; hopeless is called when this process is
-// still there after Grace. Without Env it is ctx itself. What this process starts itself does not inherit Env.
+// Watch returns a context that ends, with the cause ErrGone, when the parent has; hopeless is called when this process
+// is still there after Grace. Without Env it is ctx itself. What this process starts itself does not inherit Env.
 func Watch(ctx context.Context, hopeless func()) (context.Context, error) {
 	text, ok := os.LookupEnv(Env)
 	if !ok {

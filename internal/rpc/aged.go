@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// How long a connection with TLS lives: who holds a certificate shows it again within connMaxAge. After connRenewAfter an
-// answer closes it in an orderly way, and what still runs at its end, a long stream, is cancelled.
+// How long a connection with TLS lives: who holds a certificate shows it again within connMaxAge. After connRenewAfter
+// an answer closes it in an orderly way, and what still runs at its end, a long stream, is cancelled.
 const (
 	connRenewAfter = 45 * time.Minute
 	connMaxAge     = time.Hour
@@ -42,8 +42,8 @@ func aged(h http.Handler, now func() time.Time) http.Handler {
 	})
 }
 
-// CheckOrigin refuses what a page of another site makes a browser send: without users, or with a password that the browser
-// remembers, it would count as the user's own. Programs are not concerned.
+// CheckOrigin refuses what a page of another site makes a browser send: without users, or with a password that the
+// browser remembers, it would count as the user's own. Programs are not concerned.
 func CheckOrigin(r *http.Request) error {
 	var protection http.CrossOriginProtection
 	if err := protection.Check(r); err != nil {
@@ -52,15 +52,16 @@ func CheckOrigin(r *http.Request) error {
 	return nil
 }
 
-// CheckHost refuses requests from this machine, without TLS and credentials, that name a host whose owner may have pointed
-// it here to make pages of it the same site: addresses, localhost, names without a dot, and own are none.
+// CheckHost refuses requests from this machine, without TLS and credentials, that name a host whose owner may have
+// pointed it here to make pages of it the same site: addresses, localhost, names without a dot, and own are none.
 func CheckHost(r *http.Request, own string) error {
 	from, _, err := net.SplitHostPort(r.RemoteAddr)
 	if r.TLS != nil || r.Header.Get("Authorization") != "" || err != nil || !net.ParseIP(from).IsLoopback() {
 		return nil
 	}
 	host := (&url.URL{Host: r.Host}).Hostname()
-	if net.ParseIP(host) != nil || !strings.Contains(host, ".") || strings.HasSuffix(host, ".localhost") || strings.EqualFold(host, own) {
+	if net.ParseIP(host) != nil || !strings.Contains(host, ".") || strings.HasSuffix(host, ".localhost") ||
+		strings.EqualFold(host, own) {
 		return nil
 	}
 	return fmt.Errorf("host %q is not this server's own: without credentials, say its address, or localhost", host)

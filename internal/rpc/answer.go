@@ -14,7 +14,7 @@ const (
 	AnswerTimeout = 120 * time.Second
 )
 
-// BeginAnswer gives the client AnswerTimeout from now on to take the answer: the server counts from the request, and
+// BeginAnswer returns the client AnswerTimeout from now on to take the answer: the server counts from the request, and
 // would lose the answer of a call that took longer. Write and WriteProblem begin so.
 func BeginAnswer(w http.ResponseWriter) {
 	_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(AnswerTimeout)) // a recorder has none

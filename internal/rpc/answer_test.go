@@ -10,21 +10,19 @@ import (
 	"net/http"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
-	"tidemark/internal/steady"
+	"tidemark/internal/testing/pipenet"
 )
 
 // short is the server's time for a request, and for an answer, in these tests.
-const short = 100 * time.Millisecond
+const short = 10 * time.Second
 
 // shortServer serves h with limits that tests can wait for.
-func shortServer(t testing.TB, h http.HandlerFunc) string {
+func shortServer(t testing.TB, h http.HandlerFunc) *pipenet.Listener {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := pipenet.Listen()
 	s := NewServer(h)
 	s.ReadTimeout, s.WriteTimeout = short, short
 	ctx, stop := context.WithCancel(context.Background())
@@ -36,7 +34,7 @@ func shortServer(t testing.TB, h http.HandlerFunc) string {
 			t.Error(err)
 		}
 	})
-	return l.Addr().String()
+	return l
 }
 
 // long waits for longer than the server's limits, or for the end of the request.
@@ -51,10 +49,10 @@ func long(r *http.Request) error {
 
 // TestLongCallsAreNotCut: a call that takes longer than the server's limits is not cancelled, with a body and without,
 // whether it answers at its end or streams, and its connection is good for the next one.
-func TestLongCallsAreNotCut(t *testing.T) { steady.Run(t, short/4, longCallsAreNotCut) }
+func TestLongCallsAreNotCut(t *testing.T) { synctest.Test(t, longCallsAreNotCut) }
 
-func longCallsAreNotCut(t *steady.T) {
-	addr := shortServer(t, func(w http.ResponseWriter, r *http.Request) {
+func longCallsAreNotCut(t *testing.T) {
+	l := shortServer(t, func(w http.ResponseWriter, r *http.Request) {
 		body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, 100))
 		if err == nil {
 			err = long(r)
@@ -79,7 +77,7 @@ func longCallsAreNotCut(t *steady.T) {
 			Write(w, r, http.StatusOK, string(body))
 		}
 	})
-	c := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
+	c := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1, DialContext: l.Dial}}
 	defer c.CloseIdleConnections()
 	for _, tc := range []struct{ method, path, body, want string }{
 		{"GET", "/", "", `""`}, {"POST", "/", "abc", `"abc"`}, {"POST", "/chunked", "abc", `"abc"`}, {"POST", "/stream", "abc", "abc"},
@@ -89,7 +87,7 @@ func longCallsAreNotCut(t *steady.T) {
 		if tc.path == "/chunked" {
 			body = io.MultiReader(body) // of unknown length
 		}
-		req, err := http.NewRequest(tc.method, "http://"+addr+tc.path, body)
+		req, err := http.NewRequest(tc.method, "http://"+l.Addr().String()+tc.path, body)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -106,13 +104,13 @@ func longCallsAreNotCut(t *steady.T) {
 	}
 }
 
-// TestSlowRequestsAreCut: a body that does not come is given up after the server's time, and a client that goes ends its
-// call at once.
-func TestSlowRequestsAreCut(t *testing.T) { steady.Run(t, short/4, slowRequestsAreCut) }
+// TestSlowRequestsAreCut: a body that does not come is given up after the server's time, and a client that goes ends
+// its call at once.
+func TestSlowRequestsAreCut(t *testing.T) { synctest.Test(t, slowRequestsAreCut) }
 
-func slowRequestsAreCut(t *steady.T) {
+func slowRequestsAreCut(t *testing.T) {
 	ended := make(chan error, 1)
-	addr := shortServer(t, func(w http.ResponseWriter, r *http.Request) {
+	l := shortServer(t, func(w http.ResponseWriter, r *http.Request) {
 		_, err := io.ReadAll(r.Body)
 		if err == nil {
 			select {
@@ -126,7 +124,7 @@ func slowRequestsAreCut(t *steady.T) {
 	})
 	dial := func(text string) net.Conn {
 		t.Helper()
-		c, err := net.Dial("tcp", addr)
+		c, err := l.Dial(t.Context(), "", "")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -37,14 +37,15 @@ func NewRequestID() string {
 	return hex.EncodeToString(b[:])
 }
 
-// ValidRequestID tells whether an id may be taken from a client: 1 to 64 letters, digits and ._:/+=- .
+// ValidRequestID reports whether an id may be taken from a client: 1 to 64 letters, digits and ._:/+=- .
 func ValidRequestID(id string) bool {
 	if id == "" || len(id) > MaxRequestID {
 		return false
 	}
 	for i := range len(id) {
 		switch c := id[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '_', c == ':', c == '/', c == '+', c == '=', c == '-':
+		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9', c == '.', c == '_', c == ':', c == '/',
+			c == '+', c == '=', c == '-':
 		default:
 			return false
 		}
@@ -52,18 +53,18 @@ func ValidRequestID(id string) bool {
 	return true
 }
 
-// WithRequestID gives a context whose requests (Client.Do and what uses Outgoing) carry the id.
+// WithRequestID returns a context whose requests (Client.Do and what uses Outgoing) carry the id.
 func WithRequestID(ctx context.Context, id string) context.Context {
 	return context.WithValue(ctx, requestIDKey{}, id)
 }
 
-// RequestID gives the id of the request that ctx belongs to, "" for none.
+// RequestID returns the id of the request that ctx belongs to, "" for none.
 func RequestID(ctx context.Context) string {
 	id, _ := ctx.Value(requestIDKey{}).(string)
 	return id
 }
 
-// WithPrincipal gives a context that knows on whose behalf it works.
+// WithPrincipal returns a context that knows on whose behalf it works.
 func WithPrincipal(ctx context.Context, name string) context.Context {
 	return context.WithValue(ctx, principalKey{}, name)
 }
@@ -76,7 +77,7 @@ func Principal(ctx context.Context) string {
 	return Anonymous
 }
 
-// Identify gives every request an id: the client's if it is well-formed, else a new one. The answer has it from the
+// Identify returns every request an id: the client's if it is well-formed, else a new one. The answer has it from the
 // start, so that problems can repeat it.
 func Identify(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -9,7 +9,8 @@ import (
 )
 
 func TestRequestIDs(t *testing.T) {
-	for id, ok := range map[string]bool{"": false, "a": true, "Abc.9_:/+=-": true, "with space": false, "line\nbreak": false, "ä": false,
+	for id, ok := range map[string]bool{"": false, "a": true, "Abc.9_:/+=-": true, "with space": false,
+		"line\nbreak": false, "ä": false,
 		strings.Repeat("x", MaxRequestID): true, strings.Repeat("x", MaxRequestID+1): false, NewRequestID(): true} {
 		if ValidRequestID(id) != ok {
 			t.Errorf("%q: want %v", id, ok)
@@ -53,7 +54,8 @@ func TestARequestKeepsItsID(t *testing.T) {
 	if id, p := ask("not one"); !ValidRequestID(id) || id == "not one" || p.RequestID != id || deep != id {
 		t.Errorf("answer %q, problem %q, the last server %q", id, p.RequestID, deep)
 	}
-	if RequestID(context.Background()) != "" || Principal(context.Background()) != Anonymous || Principal(WithPrincipal(context.Background(), "ann")) != "ann" {
+	if RequestID(context.Background()) != "" || Principal(context.Background()) != Anonymous ||
+		Principal(WithPrincipal(context.Background(), "ann")) != "ann" {
 		t.Error("a context says what nobody told it, or not what it was told")
 	}
 }

@@ -1,9 +1,9 @@
 // Package rpc carries the messages of package wire over HTTP: bodies in CBOR between components or in JSON for people,
 // errors as problem JSON (RFC 9457), limits on every body. Client and server are here side by side so that they agree.
 //
-// It promises that a body is bounded before it is read, that JSON with unknown fields, trailing bytes or a wrong type is
-// refused with a message that says where, and that an error crosses the network with its code. It never retries; what
-// may be tried again is the caller's to know.
+// It promises that a body is bounded before it is read, that JSON with unknown fields, trailing bytes or a wrong type
+// is refused with a message that says where, and that an error crosses the network with its code. It never retries;
+// what may be tried again is the caller's to know.
 package rpc
 
 import (
@@ -113,7 +113,8 @@ func (p *Problem) Error() string {
 
 // NewProblem makes a Problem with a status of its own; Refuse takes it from the table.
 func NewProblem(status int, code, format string, args ...any) *Problem {
-	return &Problem{Type: problemTypes + code, Title: http.StatusText(status), Status: status, Code: code, Detail: fmt.Sprintf(format, args...)}
+	return &Problem{Type: problemTypes + code, Title: http.StatusText(status), Status: status, Code: code,
+		Detail: fmt.Sprintf(format, args...)}
 }
 
 // Codes that this package itself answers with, and codes that several roles share.
@@ -130,7 +131,7 @@ const (
 	CodeUnavailable  = "UNAVAILABLE"
 	CodeTimeout      = "TIMEOUT"
 	CodeNoLeader     = "NO_LEADER"
-	CodeBucket       = "BUCKET_UNKNOWN"
+	CodeNotInKV      = "BUCKET_NOT_IN_KV"
 	CodeVBuckets     = "TOO_MANY_VBUCKETS"
 	CodeKV           = "KV_UNAVAILABLE"
 	CodeBootConflict = "BOOT_CONFLICT"
@@ -142,7 +143,8 @@ const (
 )
 
 func decMode() (cbor.DecMode, error) {
-	return cbor.DecOptions{MaxArrayElements: 1 << 20, MaxMapPairs: 1 << 16, MaxNestedLevels: 16, DupMapKey: cbor.DupMapKeyEnforcedAPF}.DecMode()
+	return cbor.DecOptions{MaxArrayElements: 1 << 20, MaxMapPairs: 1 << 16, MaxNestedLevels: 16,
+		DupMapKey: cbor.DupMapKeyEnforcedAPF}.DecMode()
 }
 
 // Unmarshal reads a CBOR body.
@@ -188,7 +190,7 @@ func Read(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
 	return Refuse(CodeMedia, "content type %q: send application/json", media)
 }
 
-// Sent gives the bytes of a user's body, also after Read has read it; at most MaxUserBody.
+// Sent returns the bytes of a user's body, also after Read has read it; at most MaxUserBody.
 func Sent(r *http.Request) ([]byte, error) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, MaxUserBody))
 	r.Body = io.NopCloser(bytes.NewReader(body))
@@ -205,12 +207,14 @@ func ReadJSON(body []byte, v any) error {
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		line, column := place(body, dec.InputOffset())
-		return Refuse(CodeBadRequest, "JSON body: something follows the value at line %d column %d; send one value", line, column)
+		return Refuse(CodeBadRequest, "JSON body: something follows the value at line %d column %d; send one value", line,
+			column)
 	}
 	return nil
 }
 
-// ExplainJSON says what is wrong with a body that encoding/json has refused, and where; at is where it was when its error does not say.
+// ExplainJSON says what is wrong with a body that encoding/json has refused, and where; at is where it was when its
+// error does not say.
 func ExplainJSON(body []byte, at int64, err error) string {
 	var syntax *json.SyntaxError
 	var wrong *json.UnmarshalTypeError
@@ -229,7 +233,8 @@ func ExplainJSON(body []byte, at int64, err error) string {
 	line, column := place(body, at)
 	text := strings.TrimPrefix(err.Error(), "json: ")
 	if strings.Contains(text, ",string struct tag") {
-		text = "an id or hash is not a string of decimal digits, up to 18446744073709551615: they are strings, because they may pass 2^53"
+		text = "an id or hash is not a string of decimal digits, up to 18446744073709551615: they are strings, because " +
+			"they may pass 2^53"
 	}
 	return fmt.Sprintf("%s, near line %d column %d", text, line, column)
 }
@@ -290,7 +295,7 @@ func WriteProblem(w http.ResponseWriter, err error) {
 	_, _ = w.Write(append(body, '\n'))
 }
 
-// AsProblem gives the Problem in err's chain, or the one that stands for a known sentinel, or an internal error.
+// AsProblem returns the Problem in err's chain, or the one that stands for a known sentinel, or an internal error.
 func AsProblem(err error) *Problem {
 	var p *Problem
 	switch {
@@ -331,8 +336,8 @@ type Client struct {
 	http    *http.Client
 }
 
-// NewClient gives a client with its own connection pool: keep-alive, at most perHost connections to one address. conf is
-// for https addresses, nil for none of its own.
+// NewClient returns a client with its own connection pool: keep-alive, at most perHost connections to one address. conf
+// is for https addresses, nil for none of its own.
 func NewClient(perHost int, conf *tls.Config) *Client {
 	dialer := &net.Dialer{Timeout: 2 * time.Second, KeepAlive: 5 * time.Second}
 	return &Client{http: &http.Client{Transport: &http.Transport{
@@ -342,7 +347,8 @@ func NewClient(perHost int, conf *tls.Config) *Client {
 	}}}
 }
 
-// longestCall bounds calls whose context has no end: more than any call of the product may take, which is a scan's time.
+// longestCall bounds calls whose context has no end: more than any call of the product may take, which is a scan's
+// time.
 const longestCall = 11 * time.Minute
 
 // Wrap puts a transport around the client's own, before its first use.
@@ -353,7 +359,7 @@ func (c *Client) Wrap(around func(http.RoundTripper) http.RoundTripper) {
 // Close drops idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// HTTP gives the underlying client, for streams.
+// HTTP returns the underlying client, for streams.
 func (c *Client) HTTP() *http.Client { return c.http }
 
 // SetCluster makes every later Do name the caller's cluster.
@@ -431,11 +437,13 @@ func ReadProblem(answer *http.Response) *Problem {
 	b, _ := io.ReadAll(io.LimitReader(answer.Body, maxErrorBody)) // what came is what can be told
 	p := &Problem{}
 	if bytes.Contains(b, []byte("HTTP request to an HTTPS server")) { // net/http's own answer
-		p = NewProblem(answer.StatusCode, CodeBadRequest, "the server speaks TLS: begin its address with https:// and name its CA (--tls-ca)")
+		p = NewProblem(answer.StatusCode, CodeBadRequest, "the server speaks TLS: begin its address with https:// and name "+
+			"its CA (--tls-ca)")
 	} else if json.Unmarshal(b, p) != nil || p.Code == "" {
 		text := strings.TrimSpace(string(b))
 		if text == "" {
-			text = fmt.Sprintf("an answer with HTTP status %d and nothing in it: is this an address of tidemark?", answer.StatusCode)
+			text = fmt.Sprintf("an answer with HTTP status %d and nothing in it: is this an address of tidemark?",
+				answer.StatusCode)
 		}
 		p = NewProblem(answer.StatusCode, CodeInternal, "%s", text)
 	}
@@ -443,7 +451,7 @@ func ReadProblem(answer *http.Response) *Problem {
 	return p
 }
 
-// Advertised gives the host:port that others are told for a listener: its own, or another host with the same port.
+// Advertised returns the host:port that others are told for a listener: its own, or another host with the same port.
 func Advertised(listener net.Addr, host string) string {
 	_, port, err := net.SplitHostPort(listener.String())
 	if host == "" || err != nil {
@@ -452,10 +460,10 @@ func Advertised(listener net.Addr, host string) string {
 	return net.JoinHostPort(host, port)
 }
 
-// NewServer gives an http.Server with the limits that every listener of this product has, and requests with ids. The
-// limits are on what the network takes: a call may take as long as its handler wants. Handlers that stream set a deadline
-// for each write with http.ResponseController, others call BeginAnswer if they do not answer with Write. The caller sets
-// ErrorLog.
+// NewServer returns an http.Server with the limits that every listener of this product has, and requests with ids. The
+// limits are on what the network takes: a call may take as long as its handler wants. Handlers that stream set a
+// deadline for each write with http.ResponseController, others call BeginAnswer if they do not answer with Write. The
+// caller sets ErrorLog.
 func NewServer(h http.Handler) *http.Server {
 	return &http.Server{
 		Handler: aged(Identify(h), time.Now), ConnContext: stampConn,

@@ -18,7 +18,8 @@ import (
 
 func echo(t *testing.T) *httptest.Server {
 	t.Helper()
-	s := httptest.NewServer(Handle(1<<16, func(_ context.Context, req *wire.ProjectorReport) (*wire.ProjectorReport, error) {
+	s := httptest.NewServer(Handle(1<<16, func(_ context.Context, req *wire.ProjectorReport) (*wire.ProjectorReport,
+		error) {
 		switch req.ID {
 		case "fenced":
 			_, err := wire.Fence{ClusterID: "c", Epoch: 1, Term: 2}.Admit(wire.Fence{ClusterID: "c", Epoch: 1, Term: 1})
@@ -37,12 +38,14 @@ func echo(t *testing.T) *httptest.Server {
 func TestMessagesSurviveTheWay(t *testing.T) {
 	s, c := echo(t), NewClient(2, nil)
 	defer c.Close()
-	in := wire.ProjectorReport{ID: "p", BootID: "b", ClusterID: "c", Sequence: 1<<63 + 5, Revision: 7, Buckets: []wire.StreamStates{{
-		Bucket: "world", BucketUUID: "u", Full: true, VBuckets: []uint16{3, 1023},
-		Incarnations: []index.Incarnation{{Epoch: 1, Term: 2, Counter: 3}, {}}, VBUUIDs: []uint64{1<<64 - 1, 2}, Complete: []uint64{0, 1 << 60},
-		Ended: []bool{false, true}, Logs: []timestamp.FailoverLog{{{VBUUID: 9, Seqno: 4}}, nil}, Purges: []uint64{0, 1},
-		Revisions: []timestamp.MapRevision{{Epoch: 1, Rev: 2}, {}},
-	}}}
+	in := wire.ProjectorReport{ID: "p", BootID: "b", ClusterID: "c", Sequence: 1<<63 + 5, Revision: 7,
+		Buckets: []wire.StreamStates{{
+			Bucket: "world", BucketUUID: "u", Full: true, VBuckets: []uint16{3, 1023},
+			Incarnations: []index.Incarnation{{Epoch: 1, Term: 2, Counter: 3}, {}}, VBUUIDs: []uint64{1<<64 - 1, 2},
+			Complete: []uint64{0, 1 << 60},
+			Ended:    []bool{false, true}, Logs: []timestamp.FailoverLog{{{VBUUID: 9, Seqno: 4}}, nil}, Purges: []uint64{0, 1},
+			Revisions: []timestamp.MapRevision{{Epoch: 1, Rev: 2}, {}},
+		}}}
 	var out wire.ProjectorReport
 	if err := c.Do(context.Background(), http.MethodPost, s.URL, &in, &out); err != nil {
 		t.Fatal(err)

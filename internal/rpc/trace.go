@@ -31,9 +31,10 @@ func EndSpan(parent context.Context, span trace.Span, err error) {
 	span.End()
 }
 
-// ResumeSpan begins a span below one of another process that is remembered from a request, after that request has been answered.
-// When it is none that is recorded, or there is no tracer, nothing is done.
-func ResumeSpan(ctx context.Context, tracer trace.Tracer, parent trace.SpanContext, name string) (context.Context, trace.Span) {
+// ResumeSpan begins a span below one of another process that is remembered from a request, after that request has been
+// answered. When it is none that is recorded, or there is no tracer, nothing is done.
+func ResumeSpan(ctx context.Context, tracer trace.Tracer, parent trace.SpanContext, name string) (context.Context,
+	trace.Span) {
 	if tracer == nil || !parent.IsSampled() {
 		return ctx, trace.SpanFromContext(context.Background())
 	}
@@ -44,7 +45,8 @@ func ResumeSpan(ctx context.Context, tracer trace.Tracer, parent trace.SpanConte
 func ServerSpan(tracer trace.Tracer, r *http.Request, name string) (*http.Request, trace.Span) {
 	ctx := propagation.TraceContext{}.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 	ctx, span := tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer), trace.WithAttributes(
-		attribute.String("http.request.method", r.Method), attribute.String("url.path", r.URL.Path), attribute.String("tidemark.request_id", RequestID(ctx))))
+		attribute.String("http.request.method", r.Method), attribute.String("url.path", r.URL.Path),
+		attribute.String("tidemark.request_id", RequestID(ctx))))
 	return r.WithContext(ctx), span
 }
 

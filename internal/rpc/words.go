@@ -13,7 +13,8 @@ import (
 func WrongType(err *json.UnmarshalTypeError) string {
 	is, literal := err.Value, false
 	if is, literal = strings.CutPrefix(is, "number "); !literal { // else the number itself
-		is = map[string]string{"string": "a string", "number": "a number", "bool": "true or false", "array": "an array", "object": "an object"}[err.Value]
+		is = map[string]string{"string": "a string", "number": "a number", "bool": "true or false", "array": "an array",
+			"object": "an object"}[err.Value]
 	}
 	what := "it"
 	if err.Field != "" {

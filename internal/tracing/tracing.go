@@ -54,15 +54,17 @@ func Open(ctx context.Context, role, name, endpoint string) (*Provider, error) {
 	if err != nil {
 		return nil, fmt.Errorf("OTLP exporter: %w", err)
 	}
-	about, err := resource.Merge(resource.NewSchemaless(attribute.String("service.name", "tidemark-"+role), attribute.String("service.instance.id", name),
+	about, err := resource.Merge(resource.NewSchemaless(attribute.String("service.name", "tidemark-"+role),
+		attribute.String("service.instance.id", name),
 		attribute.String("service.version", version.Number)), resource.Environment()) // the environment counts more
 	if err != nil {
 		return nil, fmt.Errorf("OTLP resource: %w", err)
 	}
-	return &Provider{spans: sdk.NewTracerProvider(sdk.WithBatcher(exporter, sdk.WithMaxQueueSize(maxQueue)), sdk.WithResource(about))}, nil
+	return &Provider{spans: sdk.NewTracerProvider(sdk.WithBatcher(exporter, sdk.WithMaxQueueSize(maxQueue)),
+		sdk.WithResource(about))}, nil
 }
 
-// Tracer gives the tracer for requests that come in; nil when the provider is off.
+// Tracer returns the tracer for requests that come in; nil when the provider is off.
 func (p *Provider) Tracer() trace.Tracer {
 	if p == nil || p.spans == nil {
 		return nil

@@ -13,7 +13,8 @@ func (m Map) StartRebalance(id string, add []Node, remove []string) (Map, error)
 	for _, a := range add {
 		at := slices.IndexFunc(n.Nodes, func(x Node) bool { return x.ID == a.ID })
 		if at >= 0 && n.Nodes[at] != a {
-			return m, fmt.Errorf("%w: node %q is a member at %s (%s) already", ErrMap, a.ID, n.Nodes[at].Memcached, n.Nodes[at].Admin)
+			return m, fmt.Errorf("%w: node %q is a member at %s (%s) already", ErrMap, a.ID, n.Nodes[at].Memcached,
+				n.Nodes[at].Admin)
 		}
 		if at < 0 {
 			n.Nodes = append(n.Nodes, a)
@@ -27,14 +28,16 @@ func (m Map) StartRebalance(id string, add []Node, remove []string) (Map, error)
 	}
 	for _, r := range remove {
 		if _, ok := n.Node(r); !ok && m.Operation == nil {
-			return m, fmt.Errorf("%w: node %q, which is to be removed, is no member (members: %s)", ErrMap, r, strings.Join(n.ids(), ", "))
+			return m, fmt.Errorf("%w: node %q, which is to be removed, is no member (members: %s)", ErrMap, r,
+				strings.Join(n.ids(), ", "))
 		}
 	}
 	if m.Operation != nil {
 		if slices.Equal(m.Operation.Nodes, stay) {
 			return m, nil
 		}
-		return m, fmt.Errorf("%w: a rebalance to %s is under way: wait for it, or stop it with kv rebalance --stop", ErrMap, strings.Join(m.Operation.Nodes, ", "))
+		return m, fmt.Errorf("%w: a rebalance to %s is under way: wait for it, or stop it with kv rebalance --stop", ErrMap,
+			strings.Join(m.Operation.Nodes, ", "))
 	}
 	if len(stay) == 0 || len(n.Nodes) > MaxNodes {
 		return m, fmt.Errorf("%w: %d nodes would remain, want 1 to %d", ErrMap, len(stay), MaxNodes)
@@ -42,7 +45,8 @@ func (m Map) StartRebalance(id string, add []Node, remove []string) (Map, error)
 	op := &Operation{ID: id, Nodes: stay}
 	for _, b := range n.Buckets {
 		if len(b.Chains) < len(stay) {
-			return m, fmt.Errorf("%w: bucket %q has %d vbuckets for %d nodes: want at least one each", ErrMap, b.Name, len(b.Chains), len(stay))
+			return m, fmt.Errorf("%w: bucket %q has %d vbuckets for %d nodes: want at least one each", ErrMap, b.Name,
+				len(b.Chains), len(stay))
 		}
 		target := place(b.Chains, stay, b.Replicas)
 		op.Targets = append(op.Targets, target)
@@ -149,8 +153,8 @@ func (m Map) Switch(moves []Move) Map {
 	return n
 }
 
-// Finish ends an operation: at its end the nodes that were to leave are no members any more; stopped before it, they stay.
-// Copies that were being filled are given up.
+// Finish ends an operation: at its end the nodes that were to leave are no members any more; stopped before it, they
+// stay. Copies that were being filled are given up.
 func (m Map) Finish() Map {
 	n := m.next()
 	if m.Operation == nil {
@@ -192,7 +196,8 @@ type Copy struct {
 	Node string
 	Log  []Branch
 	High uint64
-	// Whole says that it ends with a complete snapshot, Joined that its history was checked against that of the active copy.
+	// Whole says that it ends with a complete snapshot, Joined that its history was checked against that of the active
+	// copy.
 	Whole, Joined bool
 	// Known is the highest seqno of the active copy that the node has heard of.
 	Known uint64
@@ -223,16 +228,18 @@ func has(log []Branch, vbuuid uint64) bool {
 type Promotion struct {
 	Bucket  string `json:"bucket"`
 	VBucket uint16 `json:"vbucket"`
-	// Node is the new owner, Seqno what its copy reaches; Empty says that no copy was left and it begins without documents.
+	// Node is the new owner, Seqno what its copy reaches; Empty says that no copy was left and it begins without
+	// documents.
 	Node  string `json:"node"`
 	Seqno uint64 `json:"seqno"`
 	Empty bool   `json:"empty,omitempty"`
 }
 
-// Failover takes nodes out of the map and promotes the best copies that are left. copies tells what the other nodes have
-// of a vbucket. Without lose it refuses (ErrMap) as soon as one vbucket would lose what is known to have been written. An
-// operation that is under way is given up.
-func (m Map) Failover(nodes []string, copies func(bucket string, vb uint16) []Copy, lose bool) (Map, []Promotion, error) {
+// Failover takes nodes out of the map and promotes the best copies that are left. copies tells what the other nodes
+// have of a vbucket. Without lose it refuses (ErrMap) as soon as one vbucket would lose what is known to have been
+// written. An operation that is under way is given up.
+func (m Map) Failover(nodes []string, copies func(bucket string, vb uint16) []Copy, lose bool) (Map, []Promotion,
+	error) {
 	n := m.next()
 	for _, id := range nodes {
 		if _, ok := m.Node(id); !ok {
@@ -253,7 +260,8 @@ func (m Map) Failover(nodes []string, copies func(bucket string, vb uint16) []Co
 			if gone(chain[0]) {
 				p, err := n.promote(b.Name, uint16(v), copies(b.Name, uint16(v)), left, lose)
 				if err != nil {
-					return m, nil, fmt.Errorf("%w: vbucket %d of bucket %q on node %q: %w; wait, or say --lose to give up what is not replicated", ErrMap, v, b.Name, chain[0], err)
+					return m, nil, fmt.Errorf("%w: vbucket %d of bucket %q on node %q: %w; wait, or say --lose to give up what is "+
+						"not replicated", ErrMap, v, b.Name, chain[0], err)
 				}
 				all = append(all, p)
 				left = append([]string{p.Node}, slices.DeleteFunc(left, func(id string) bool { return id == p.Node })...)
@@ -294,7 +302,8 @@ func (m Map) promote(bucket string, vb uint16, copies []Copy, left []string, los
 	case !best.Joined:
 		return p, fmt.Errorf("%w: the replica on %q has not joined it", errLoss, best.Node)
 	case !best.Whole:
-		return p, fmt.Errorf("%w: the replica on %q is in the middle of a snapshot, at seqno %d", errLoss, best.Node, best.High)
+		return p, fmt.Errorf("%w: the replica on %q is in the middle of a snapshot, at seqno %d", errLoss, best.Node,
+			best.High)
 	case best.High < known:
 		return p, fmt.Errorf("%w: the replica on %q has seqno %d of %d", errLoss, best.Node, best.High, known)
 	}

@@ -10,8 +10,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// A rebalance ends, from any map, after any order of steps, with an even spread; in between every vbucket has one owner and
-// every copy that takes over has been filled.
+// A rebalance ends, from any map, after any order of steps, with an even spread; in between every vbucket has one owner
+// and every copy that takes over has been filled.
 func TestRebalanceReachesAnEvenSpread(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		vbuckets := 1 << rapid.IntRange(3, 7).Draw(t, "vbuckets")
@@ -66,7 +66,10 @@ func rebalance(t *rapid.T, m Map, add []Node, remove []string, replicas int) Map
 			break
 		}
 		was := m
-		if fill := slices.DeleteFunc(slices.Clone(moves), func(v Move) bool { return v.Filling || len(v.Missing) == 0 }); len(fill) > 0 {
+		if fill := slices.DeleteFunc(slices.Clone(moves), func(v Move) bool {
+			return v.Filling ||
+				len(v.Missing) == 0
+		}); len(fill) > 0 {
 			m = m.Fill(fill)
 			for _, v := range fill {
 				for _, id := range v.Missing {
@@ -120,7 +123,8 @@ func TestRebalanceMovesLittle(t *testing.T) {
 		t.Fatalf("%d vbuckets move: %v", four.Left(), err)
 	}
 	stopped := four.Fill(four.Moves(4)).Finish()
-	if len(stopped.Nodes) != 4 || stopped.Operation != nil || stopped.Buckets[0].Incoming != nil || !slices.EqualFunc(stopped.Buckets[0].Chains, m.Buckets[0].Chains, slices.Equal) {
+	if len(stopped.Nodes) != 4 || stopped.Operation != nil || stopped.Buckets[0].Incoming != nil ||
+		!slices.EqualFunc(stopped.Buckets[0].Chains, m.Buckets[0].Chains, slices.Equal) {
 		t.Fatalf("%+v", stopped)
 	}
 }
@@ -148,7 +152,7 @@ func TestRebalanceRefuses(t *testing.T) {
 	}
 }
 
-// copiesOf gives what each node of the chains has: by default everything.
+// copiesOf returns what each node of the chains has: by default everything.
 func copiesOf(m Map, change func(vb uint16, c *Copy)) func(string, uint16) []Copy {
 	return func(_ string, vb uint16) (out []Copy) {
 		for _, id := range m.Buckets[0].Chains[vb] {
@@ -172,7 +176,8 @@ func TestFailover(t *testing.T) {
 		t.Fatal(err)
 	}
 	for v, chain := range next.Buckets[0].Chains {
-		if was := m.Buckets[0].Chains[v]; slices.Contains(chain, "kv2") || was[0] == "kv2" && chain[0] != was[1] || was[0] != "kv2" && chain[0] != was[0] {
+		if was := m.Buckets[0].Chains[v]; slices.Contains(chain, "kv2") || was[0] == "kv2" && chain[0] != was[1] ||
+			was[0] != "kv2" && chain[0] != was[0] {
 			t.Fatalf("vbucket %d: %v became %v", v, was, chain)
 		}
 	}
@@ -187,7 +192,8 @@ func TestFailover(t *testing.T) {
 	if ended, _, err := under.Failover([]string{"kv3"}, copiesOf(m, nil), false); err != nil || ended.Operation != nil {
 		t.Fatal(ended, err)
 	}
-	for name, want := range map[string]string{"lag": "seqno 99 of 100", "part": "middle of a snapshot", "apart": "has not joined"} {
+	for name, want := range map[string]string{"lag": "seqno 99 of 100", "part": "middle of a snapshot",
+		"apart": "has not joined"} {
 		copies := copiesOf(m, func(vb uint16, c *Copy) {
 			if vb != 5 || c.Node == "kv2" {
 				return
@@ -202,7 +208,8 @@ func TestFailover(t *testing.T) {
 			}
 		})
 		got, _, err := m.Failover([]string{"kv2"}, copies, false)
-		if !errors.Is(err, ErrMap) || !strings.Contains(fmt.Sprint(err), want) || !strings.Contains(err.Error(), "vbucket 5") || got.Rev != 1 {
+		if !errors.Is(err, ErrMap) || !strings.Contains(fmt.Sprint(err), want) ||
+			!strings.Contains(err.Error(), "vbucket 5") || got.Rev != 1 {
 			t.Errorf("%s: %v", name, err)
 		}
 		if _, all, err := m.Failover([]string{"kv2"}, copies, true); err != nil || len(all) != 4 {
@@ -210,7 +217,8 @@ func TestFailover(t *testing.T) {
 		}
 	}
 	bare := Derive(nodes(2), specs(8, 0))
-	if _, _, err := bare.Failover([]string{"kv2"}, copiesOf(bare, nil), false); !errors.Is(err, ErrMap) || !strings.Contains(err.Error(), "no replica") {
+	if _, _, err := bare.Failover([]string{"kv2"}, copiesOf(bare, nil), false); !errors.Is(err, ErrMap) ||
+		!strings.Contains(err.Error(), "no replica") {
 		t.Error(err)
 	}
 	empty, all, err := bare.Failover([]string{"kv2"}, func(string, uint16) []Copy { return nil }, true)
@@ -230,7 +238,8 @@ func TestBestCopy(t *testing.T) {
 	short := Copy{Node: "short", Log: []Branch{{2, 50}, {1, 0}}, High: 60, Joined: true}
 	long := Copy{Node: "long", Log: []Branch{{2, 50}, {1, 0}}, High: 70}
 	foreign := Copy{Node: "foreign", Log: []Branch{{9, 0}}, High: 2000}
-	for _, c := range []struct{ better, worse Copy }{{short, old}, {long, short}, {long, old}, {old, foreign}, {old, Copy{High: 5}}} {
+	for _, c := range []struct{ better, worse Copy }{{short, old}, {long, short}, {long, old}, {old, foreign},
+		{old, Copy{High: 5}}} {
 		if !c.better.better(c.worse) || c.worse.better(c.better) {
 			t.Errorf("%s, %s", c.better.Node, c.worse.Node)
 		}

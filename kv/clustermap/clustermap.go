@@ -1,10 +1,10 @@
 // Package clustermap says which node of a KV cluster holds which vbucket of which bucket, and plans how that changes.
 //
-// It promises that every node derives the same first map from the same list of nodes; that a map is replaced only by one
-// with a higher (RevEpoch, Rev), of which every change makes one; that a plan leaves each vbucket with one owner and
-// distinct copies, moves as few vbuckets as an even spread needs, and is a pure function of the map. Within an epoch one
-// node, the leader, makes the revisions; an epoch begins when the leader changes, or when a map may be somewhere that must be passed over
-// (Promises).
+// It promises that every node derives the same first map from the same list of nodes; that a map is replaced only by
+// one with a higher (RevEpoch, Rev), of which every change makes one; that a plan leaves each vbucket with one owner
+// and distinct copies, moves as few vbuckets as an even spread needs, and is a pure function of the map. Within an
+// epoch one node, the leader, makes the revisions; an epoch begins when the leader changes, or when a map may be
+// somewhere that must be passed over (Promises).
 //
 // It never speaks to a node, knows no clock and stores nothing.
 package clustermap
@@ -17,7 +17,7 @@ import (
 	"slices"
 	"strconv"
 
-	"tidemark/mcbp"
+	"tidemark/kv/mcbp"
 )
 
 // ErrMap means that a map cannot be used: it does not fit the configuration, or what was asked of it is impossible.
@@ -33,7 +33,8 @@ const (
 )
 
 // capabilities are what clients may ask of a bucket.
-var capabilities = [...]string{"collections", "tombstonedUserXAttrs", "dcp", "cbhello", "touch", "cccp", "xdcrCheckpointing", "nodesExt", "xattr"}
+var capabilities = [...]string{"collections", "tombstonedUserXAttrs", "dcp", "cbhello", "touch", "cccp",
+	"xdcrCheckpointing", "nodesExt", "xattr"}
 
 // Node is one member of the cluster. Addresses are host:port; MemcachedTLS is empty where TLS is not spoken.
 type Node struct {
@@ -62,8 +63,8 @@ type Map struct {
 	Operation *Operation `json:"operation,omitempty"`
 }
 
-// Bucket is a bucket's part of the map. Chains[v][0] is the id of the node with the active copy of vbucket v, the others
-// have replicas. Incoming names nodes that are being filled with a vbucket; clients do not see them.
+// Bucket is a bucket's part of the map. Chains[v][0] is the id of the node with the active copy of vbucket v, the
+// others have replicas. Incoming names nodes that are being filled with a vbucket; clients do not see them.
 type Bucket struct {
 	Name     string              `json:"name"`
 	UUID     string              `json:"uuid"`
@@ -72,8 +73,8 @@ type Bucket struct {
 	Incoming map[uint16][]string `json:"incoming,omitempty"`
 }
 
-// Operation is a rebalance that is under way: Nodes are the ids that remain, Targets the chains to reach, by bucket in the
-// map's order.
+// Operation is a rebalance that is under way: Nodes are the ids that remain, Targets the chains to reach, by bucket in
+// the map's order.
 type Operation struct {
 	ID      string       `json:"id"`
 	Nodes   []string     `json:"nodes"`
@@ -82,8 +83,8 @@ type Operation struct {
 	VBuckets int `json:"vbuckets"`
 }
 
-// Derive makes the first map: of each bucket, node i of n gets the i-th of n equal runs of vbuckets, and the replicas of
-// a run are spread over the others.
+// Derive makes the first map: of each bucket, node i of n gets the i-th of n equal runs of vbuckets, and the replicas
+// of a run are spread over the others.
 func Derive(nodes []Node, specs []Spec) Map {
 	m := Map{Format: Format, RevEpoch: 1, Rev: 1, Leader: nodes[0].ID, Nodes: slices.Clone(nodes)}
 	for _, s := range specs {
@@ -106,7 +107,8 @@ func Derive(nodes []Node, specs []Spec) Map {
 func Alone(node Node, specs []Spec) Map {
 	m := Map{Format: Format, Leader: node.ID, Nodes: []Node{node}}
 	for _, s := range specs {
-		m.Buckets = append(m.Buckets, Bucket{Name: s.Name, UUID: s.UUID, Replicas: s.Replicas, Chains: make([][]string, s.VBuckets)})
+		m.Buckets = append(m.Buckets, Bucket{Name: s.Name, UUID: s.UUID, Replicas: s.Replicas,
+			Chains: make([][]string, s.VBuckets)})
 	}
 	return m
 }
@@ -155,8 +157,8 @@ func (m Map) Bucket(name string) *Bucket {
 	return nil
 }
 
-// WithAddresses gives the map other addresses of its members; ids that it does not have, and addresses that are empty or
-// have no port, are passed over. The revision rises when something differs.
+// WithAddresses returns the map other addresses of its members; ids that it does not have, and addresses that are empty
+// or have no port, are passed over. The revision rises when something differs.
 func (m Map) WithAddresses(nodes []Node) (Map, bool) {
 	n := m.next()
 	for i, have := range n.Nodes {
@@ -194,9 +196,11 @@ func (m Map) Check(specs []Spec) error {
 	case len(m.Nodes) == 0 || len(m.Nodes) > MaxNodes:
 		return fmt.Errorf("%w: %d nodes, want 1 to %d", ErrMap, len(m.Nodes), MaxNodes)
 	case len(m.Buckets) != len(specs):
-		return fmt.Errorf("%w: the cluster has %d buckets, configured are %d: name the same buckets on every node", ErrMap, len(m.Buckets), len(specs))
+		return fmt.Errorf("%w: the cluster has %d buckets, configured are %d: name the same buckets on every node", ErrMap,
+			len(m.Buckets), len(specs))
 	case m.Operation != nil && len(m.Operation.Targets) != len(m.Buckets):
-		return fmt.Errorf("%w: an operation with targets for %d of %d buckets", ErrMap, len(m.Operation.Targets), len(m.Buckets))
+		return fmt.Errorf("%w: an operation with targets for %d of %d buckets", ErrMap, len(m.Operation.Targets),
+			len(m.Buckets))
 	}
 	if _, ok := m.Node(m.Leader); !ok {
 		return fmt.Errorf("%w: its leader %q is no member", ErrMap, m.Leader)
@@ -207,9 +211,11 @@ func (m Map) Check(specs []Spec) error {
 		case b == nil || b.UUID != s.UUID:
 			return fmt.Errorf("%w: the cluster has no bucket %q (%s): a bucket keeps its name and uuid", ErrMap, s.Name, s.UUID)
 		case len(b.Chains) != s.VBuckets:
-			return fmt.Errorf("%w: bucket %q was made with %d vbuckets, wanted %d: the number cannot change", ErrMap, s.Name, len(b.Chains), s.VBuckets)
+			return fmt.Errorf("%w: bucket %q was made with %d vbuckets, wanted %d: the number cannot change", ErrMap, s.Name,
+				len(b.Chains), s.VBuckets)
 		case m.Operation != nil && len(m.Operation.Targets[i]) != s.VBuckets:
-			return fmt.Errorf("%w: bucket %q: an operation for %d of %d vbuckets", ErrMap, s.Name, len(m.Operation.Targets[i]), s.VBuckets)
+			return fmt.Errorf("%w: bucket %q: an operation for %d of %d vbuckets", ErrMap, s.Name, len(m.Operation.Targets[i]),
+				s.VBuckets)
 		}
 		for v, chain := range b.Chains {
 			if err := m.checkChain(chain); err != nil {
@@ -290,7 +296,8 @@ func (m Map) Config(bucket, self string) (*mcbp.ClusterConfig, error) {
 			services["mgmt"] = mgmt
 		}
 		index[n.ID] = i
-		c.Nodes = append(c.Nodes, mcbp.ConfigNode{Hostname: net.JoinHostPort(host, strconv.Itoa(mgmt)), Ports: map[string]int{"direct": port}})
+		c.Nodes = append(c.Nodes, mcbp.ConfigNode{Hostname: net.JoinHostPort(host, strconv.Itoa(mgmt)),
+			Ports: map[string]int{"direct": port}})
 		name := host
 		if name == mcbp.HostPlaceholder { // in this list it is said by leaving it out
 			name = ""

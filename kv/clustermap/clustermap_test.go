@@ -6,12 +6,13 @@ import (
 	"slices"
 	"testing"
 
-	"tidemark/mcbp"
+	"tidemark/kv/mcbp"
 )
 
 func nodes(n int) (out []Node) {
 	for i := range n {
-		out = append(out, Node{ID: fmt.Sprint("kv", i+1), Memcached: fmt.Sprintf("127.0.0.1:%d", 9000+i), Admin: fmt.Sprintf("127.0.0.1:%d", 9100+i)})
+		out = append(out, Node{ID: fmt.Sprint("kv", i+1), Memcached: fmt.Sprintf("127.0.0.1:%d", 9000+i),
+			Admin: fmt.Sprintf("127.0.0.1:%d", 9100+i)})
 	}
 	return out
 }
@@ -28,7 +29,8 @@ func ids(nodes []Node) (out []string) {
 }
 
 // spread checks that every vbucket has distinct copies on these nodes, and says how far the loads are apart.
-func spread(t interface{ Fatalf(string, ...any) }, chains [][]string, nodes []string, replicas int) (actives, copies int) {
+func spread(t interface{ Fatalf(string, ...any) }, chains [][]string, nodes []string, replicas int) (actives,
+	copies int) {
 	active, all := map[string]int{}, map[string]int{}
 	for v, chain := range chains {
 		if len(chain) != min(replicas+1, len(nodes)) {
@@ -77,7 +79,8 @@ func TestRevisionRisesWithAddresses(t *testing.T) {
 	moved := nodes(3)
 	moved[0].Memcached, moved[1].Memcached, moved[1].Admin = "127.0.0.1:0", "127.0.0.1:1", ""
 	next, changed := m.WithAddresses(moved)
-	if !changed || next.Rev != 2 || len(next.Nodes) != 2 || next.Nodes[0] != m.Nodes[0] || next.Nodes[1].Memcached != "127.0.0.1:1" ||
+	if !changed || next.Rev != 2 || len(next.Nodes) != 2 || next.Nodes[0] != m.Nodes[0] ||
+		next.Nodes[1].Memcached != "127.0.0.1:1" ||
 		next.Nodes[1].Admin != m.Nodes[1].Admin || m.Nodes[1].Memcached == "127.0.0.1:1" {
 		t.Fatal(next)
 	}
@@ -91,7 +94,8 @@ func TestCheck(t *testing.T) {
 		return x.Check(specs(16, 0))
 	}
 	for name, err := range map[string]error{
-		"bucket": m.Check([]Spec{{Name: "c", UUID: "u", VBuckets: 16}}), "uuid": m.Check([]Spec{{Name: "b", UUID: "v", VBuckets: 16}}),
+		"bucket":   m.Check([]Spec{{Name: "c", UUID: "u", VBuckets: 16}}),
+		"uuid":     m.Check([]Spec{{Name: "b", UUID: "v", VBuckets: 16}}),
 		"vbuckets": m.Check(specs(32, 0)), "buckets": m.Check(nil),
 		"format":   change(func(x *Map) { x.Format = 1 }),
 		"a chain":  change(func(x *Map) { x.Buckets[0].Chains[0] = nil }),

@@ -2,8 +2,8 @@ package clustermap
 
 import "slices"
 
-// place spreads the vbuckets of one bucket over nodes: actives evenly (their numbers differ by one at most), replicas as
-// evenly as keeping copies apart allows. A copy stays where it is as long as its node has not more than its share.
+// place spreads the vbuckets of one bucket over nodes: actives evenly (their numbers differ by one at most), replicas
+// as evenly as keeping copies apart allows. A copy stays where it is as long as its node has not more than its share.
 func place(chains [][]string, nodes []string, replicas int) [][]string {
 	copies := min(replicas+1, len(nodes))
 	active := placeActive(chains, nodes)
@@ -54,7 +54,7 @@ func level(chains [][]string, nodes []string, load map[string]int) {
 	}
 }
 
-// placeActive gives each vbucket its owner.
+// placeActive returns each vbucket its owner.
 func placeActive(chains [][]string, nodes []string) []string {
 	share, extra := len(chains)/len(nodes), len(chains)%len(nodes)
 	had := map[string]int{}

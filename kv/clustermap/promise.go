@@ -5,9 +5,9 @@ import (
 	"slices"
 )
 
-// Promise is a node's word, given to Maker, to take no map of an epoch before RevEpoch any more. Maker plans the first map of that epoch
-// from the newest one that those who promised have. A promise is met by a map of its epoch or a later one; else it holds until
-// Maker takes it back, which it does only when it has made no map of that epoch.
+// Promise is a node's word, given to Maker, to take no map of an epoch before RevEpoch any more. Maker plans the first
+// map of that epoch from the newest one that those who promised have. A promise is met by a map of its epoch or a later
+// one; else it holds until Maker takes it back, which it does only when it has made no map of that epoch.
 type Promise struct {
 	RevEpoch int64  `json:"rev_epoch"`
 	Maker    string `json:"maker"`
@@ -29,8 +29,8 @@ func (p Promises) Beyond(epoch int64) Promises {
 	return slices.DeleteFunc(slices.Clone(p), func(x Promise) bool { return x.RevEpoch <= epoch })
 }
 
-// With adds a promise; the node's map is of epoch have. An epoch is promised to one maker only, and none before one that is promised:
-// ErrMap.
+// With adds a promise; the node's map is of epoch have. An epoch is promised to one maker only, and none before one
+// that is promised: ErrMap.
 func (p Promises) With(q Promise, have int64) (Promises, error) {
 	if q.RevEpoch <= have {
 		return p, fmt.Errorf("%w: epoch %d is not after %d, which has begun", ErrMap, q.RevEpoch, have)
@@ -41,7 +41,8 @@ func (p Promises) With(q Promise, have int64) (Promises, error) {
 	case p[n-1] == q:
 		return p, nil
 	default:
-		return p, fmt.Errorf("%w: epoch %d is promised to %s, which epoch %d would pass over", ErrMap, p[n-1].RevEpoch, p[n-1].Maker, q.RevEpoch)
+		return p, fmt.Errorf("%w: epoch %d is promised to %s, which epoch %d would pass over", ErrMap, p[n-1].RevEpoch,
+			p[n-1].Maker, q.RevEpoch)
 	}
 }
 
@@ -50,8 +51,8 @@ func (p Promises) Without(q Promise) Promises {
 	return slices.DeleteFunc(slices.Clone(p), func(x Promise) bool { return x == q })
 }
 
-// Next is the first epoch that a node with these promises and a map of epoch have can promise anew. unused is a promise that whoever
-// asks was given before and has made no map for: it can be given again.
+// Next is the first epoch that a node with these promises and a map of epoch have can promise anew. unused is a promise
+// that whoever asks was given before and has made no map for: it can be given again.
 func (p Promises) Next(have int64, unused Promise) int64 {
 	last, ok := p.Against(have)
 	switch {

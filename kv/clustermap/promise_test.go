@@ -79,8 +79,9 @@ func (v *version) after(o *version) bool {
 	return false
 }
 
-// What a node has taken is never undone by a map that was planned without it, in whatever order nodes are asked, maps arrive or get lost, and
-// nodes die. Of five nodes three always remain: halves that fail each other over are two clusters.
+// What a node has taken is never undone by a map that was planned without it, in whatever order nodes are asked, maps
+// arrive or get lost, and nodes die. Of five nodes three always remain: halves that fail each other over are two
+// clusters.
 func TestNothingTakenIsUndone(t *testing.T) {
 	made := 0
 	for seed := range uint64(15000) {
@@ -181,7 +182,8 @@ func (w *world) step() {
 // revise: the leader makes a map. Who gives something up by it takes it before the leader does.
 func (w *world) revise(i int) {
 	n := w.nodes[i]
-	if _, promised := n.promises.Against(n.have.epoch); promised || n.have.maker != i || !slices.Contains(n.have.members, i) {
+	if _, promised := n.promises.Against(n.have.epoch); promised || n.have.maker != i ||
+		!slices.Contains(n.have.members, i) {
 		return
 	}
 	v := &version{epoch: n.have.epoch, rev: n.have.rev + 1, maker: i, base: n.have, members: n.have.members}
@@ -197,7 +199,8 @@ func (w *world) revise(i int) {
 func (w *world) begin(i int) {
 	n := w.nodes[i]
 	gone := w.r.IntN(len(w.nodes))
-	if !slices.Contains(n.have.members, i) || !slices.Contains(n.have.members, gone) || gone == i || len(n.have.members) < 4 {
+	if !slices.Contains(n.have.members, i) || !slices.Contains(n.have.members, gone) || gone == i ||
+		len(n.have.members) < 4 {
 		return
 	}
 	p := &plan{base: n.have, gone: gone, members: []int{i}, promise: Promise{Maker: fmt.Sprint(i)}}
@@ -230,7 +233,10 @@ func (w *world) ask(i int) {
 }
 
 func (w *world) unused(i int) Promises {
-	return slices.DeleteFunc(slices.Clone(w.nodes[i].promises), func(p Promise) bool { return p.Maker != fmt.Sprint(i) || w.nodes[i].reserved >= p.RevEpoch })
+	return slices.DeleteFunc(slices.Clone(w.nodes[i].promises), func(p Promise) bool {
+		return p.Maker != fmt.Sprint(i) ||
+			w.nodes[i].reserved >= p.RevEpoch
+	})
 }
 
 // settle gives back what no map was made for. Some may not be told.

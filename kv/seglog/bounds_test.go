@@ -5,7 +5,7 @@ import (
 	"bytes"
 	"testing"
 
-	"tidemark/internal/allocbound"
+	"tidemark/internal/testing/allocbound"
 )
 
 // Whatever a record's header claims, a right checksum beside the length included: memory is taken for what is there.

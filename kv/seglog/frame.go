@@ -5,13 +5,14 @@ import (
 	"hash/crc32"
 )
 
-// FrameOverhead is the number of bytes a frame adds to its payload: length, CRC-32C of the length, CRC-32C of the payload.
+// FrameOverhead is the number of bytes a frame adds to its payload: length, CRC-32C of the length, CRC-32C of the
+// payload.
 const FrameOverhead = 12
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// BeginFrame reserves a frame header at the end of dst. Append the payload to the result, then call FinishFrame with the
-// length dst had before.
+// BeginFrame reserves a frame header at the end of dst. Append the payload to the result, then call FinishFrame with
+// the length dst had before.
 func BeginFrame(dst []byte) []byte {
 	var header [FrameOverhead]byte
 	return append(dst, header[:]...)

@@ -1,10 +1,12 @@
-// Package seglog is an append-only log of checksummed records in numbered segment files: the durable half of a KV bucket.
+// Package seglog is an append-only log of checksummed records in numbered segment files: the durable half of a KV
+// bucket.
 //
 // It promises that what Write accepted is read back by the next Open in the same order, also when the process is killed
 // at any moment; that an unfinished record at the very end (a torn tail) is cut off; that any other damage refuses the
-// start with the file, the offset and what can be done; and that a failed write leaves the log as it was before. It tells
-// an orderly stop from a crash by a marker that names the exact end of the log. A file whose sync has failed is not synced again, since
-// that may succeed without what the kernel has dropped: the log says so until the owner has written all that is needed anew.
+// start with the file, the offset and what can be done; and that a failed write leaves the log as it was before. It
+// tells an orderly stop from a crash by a marker that names the exact end of the log. A file whose sync has failed is
+// not synced again, since that may succeed without what the kernel has dropped: the log says so until the owner has
+// written all that is needed anew.
 //
 // It never interprets a payload, never rewrites a record in place, and never syncs on its own: the owner decides when.
 package seglog
@@ -84,8 +86,8 @@ type Report struct {
 	Records, Bytes int64
 }
 
-// Log is an open log. Write, Rotate and Close must not run at the same time (the owner's commit lock); the other methods
-// may be called from any goroutine.
+// Log is an open log. Write, Rotate and Close must not run at the same time (the owner's commit lock); the other
+// methods may be called from any goroutine.
 type Log struct {
 	opts Options
 
@@ -160,7 +162,8 @@ func (l *Log) readManifest() (manifest, bool, error) {
 	raw, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		if names, _ := filepath.Glob(filepath.Join(l.opts.Dir, "*"+segmentSuffix)); len(names) > 0 && !onlyUnfinished(names) {
-			return manifest{}, false, fmt.Errorf("%w: %s is missing but there are %d segments; restore it from a copy of this folder, or move the folder away to start empty",
+			return manifest{}, false, fmt.Errorf("%w: %s is missing but there are %d segments; restore it from a copy of this "+
+				"folder, or move the folder away to start empty",
 				ErrCorrupt, path, len(names))
 		}
 		return manifest{}, true, nil
@@ -170,13 +173,16 @@ func (l *Log) readManifest() (manifest, bool, error) {
 	}
 	var m manifest
 	if err := json.Unmarshal(raw, &m); err != nil || m.First == 0 {
-		return manifest{}, false, fmt.Errorf("%w: %s is not a manifest (%d bytes); restore it from a copy, or move the folder away to start empty", ErrCorrupt, path, len(raw))
+		return manifest{}, false, fmt.Errorf("%w: %s is not a manifest (%d bytes); restore it from a copy, or move the "+
+			"folder away to start empty", ErrCorrupt, path, len(raw))
 	}
 	if m.Format != formatName {
-		return manifest{}, false, fmt.Errorf("%s has format %d, this program reads format %d: use the program version that wrote it", path, m.Format, formatName)
+		return manifest{}, false, fmt.Errorf("%s has format %d, this program reads format %d: use the program version that "+
+			"wrote it", path, m.Format, formatName)
 	}
 	if m.Identity != l.opts.Identity {
-		return manifest{}, false, fmt.Errorf("%s belongs to %q, wanted %q: point the node at its own folder", path, m.Identity, l.opts.Identity)
+		return manifest{}, false, fmt.Errorf("%s belongs to %q, wanted %q: point the node at its own folder", path,
+			m.Identity, l.opts.Identity)
 	}
 	return m, false, nil
 }
@@ -198,11 +204,12 @@ func (l *Log) startFresh() error {
 }
 
 func (l *Log) writeManifest() error {
-	return WriteJSON(filepath.Join(l.opts.Dir, manifestName), manifest{Format: formatName, Identity: l.opts.Identity, First: l.segments[0].number})
+	return WriteJSON(filepath.Join(l.opts.Dir, manifestName), manifest{Format: formatName, Identity: l.opts.Identity,
+		First: l.segments[0].number})
 }
 
-// findSegments lists the segment files from the manifest's first one on; a gap is damage, files below it are leftovers of
-// an interrupted drop and are removed.
+// findSegments lists the segment files from the manifest's first one on; a gap is damage, files below it are leftovers
+// of an interrupted drop and are removed.
 func (l *Log) findSegments(m manifest) error {
 	names, err := filepath.Glob(filepath.Join(l.opts.Dir, "*"+segmentSuffix))
 	if err != nil {
@@ -222,7 +229,8 @@ func (l *Log) findSegments(m manifest) error {
 			continue
 		}
 		if number != next {
-			return fmt.Errorf("%w: segment %s is missing (found %s); restore it from a copy, or move the folder away to start empty",
+			return fmt.Errorf("%w: segment %s is missing (found %s); restore it from a copy, or move the folder away to start "+
+				"empty",
 				ErrCorrupt, l.path(next), filepath.Base(name))
 		}
 		info, err := os.Stat(name)
@@ -233,7 +241,8 @@ func (l *Log) findSegments(m manifest) error {
 		next++
 	}
 	if len(l.segments) == 0 {
-		return fmt.Errorf("%w: segment %s is missing; restore it from a copy, or move the folder away to start empty", ErrCorrupt, l.path(m.First))
+		return fmt.Errorf("%w: segment %s is missing; restore it from a copy, or move the folder away to start empty",
+			ErrCorrupt, l.path(m.First))
 	}
 	return nil
 }
@@ -274,7 +283,8 @@ func (l *Log) takeCleanMarker() bool {
 	return ok && syncDir(l.opts.Dir) == nil
 }
 
-// recallUnsynced reads what a run before has left unsynced. It is noted where syncs fail, so it may be missing, or nonsense.
+// recallUnsynced reads what a run before has left unsynced. It is noted where syncs fail, so it may be missing, or
+// nonsense.
 func (l *Log) recallUnsynced() {
 	raw, err := os.ReadFile(filepath.Join(l.opts.Dir, unsyncedName))
 	var m cleanMarker

@@ -146,7 +146,8 @@ func TestFlippedBitRefusesTheStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, _, _, err := open(t, dir)
-		if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "offset") || !strings.Contains(err.Error(), "truncate -s") {
+		if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "offset") ||
+			!strings.Contains(err.Error(), "truncate -s") {
 			t.Fatalf("bit at %d: %v", at, err)
 		}
 		if now, _ := os.ReadFile(path); !bytes.Equal(now, damaged) {
@@ -196,7 +197,11 @@ func TestSegmentsRotateAndDrop(t *testing.T) {
 		t.Fatalf("sealed %v", sealed)
 	}
 	var first []string
-	if err := l.ReadSegment(sealed[0], func(r Record) error { first = append(first, string(r.Payload[:1])); return nil }); err != nil {
+	if err := l.ReadSegment(sealed[0], func(r Record) error {
+		first = append(first,
+			string(r.Payload[:1]))
+		return nil
+	}); err != nil {
 		t.Fatal(err)
 	}
 	if err := l.DropFirst(sealed[1]); err == nil {
@@ -226,7 +231,8 @@ func TestSegmentsRotateAndDrop(t *testing.T) {
 	if _, _, _, err := open(t, dir); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := Open(Options{Dir: dir, Identity: "other"}, func(Record) error { return nil }); err == nil || !strings.Contains(err.Error(), "belongs to") {
+	if _, _, err := Open(Options{Dir: dir, Identity: "other"}, func(Record) error { return nil }); err == nil ||
+		!strings.Contains(err.Error(), "belongs to") {
 		t.Fatalf("another bucket's log: %v", err)
 	}
 	_ = os.Remove(filepath.Join(dir, manifestName))
@@ -262,7 +268,8 @@ func (f faulty) Truncate(size int64) error {
 func TestFullDiskLeavesTheLogAsItWas(t *testing.T) {
 	dir := t.TempDir()
 	room, noTruncate := 1<<20, false
-	opts := Options{Dir: dir, Identity: "b/1", SegmentBytes: 4096, Wrap: func(f File) File { return faulty{f, &room, &noTruncate} }}
+	opts := Options{Dir: dir, Identity: "b/1", SegmentBytes: 4096,
+		Wrap: func(f File) File { return faulty{f, &room, &noTruncate} }}
 	l, _, err := Open(opts, func(Record) error { return nil })
 	if err != nil {
 		t.Fatal(err)
@@ -289,8 +296,8 @@ func TestFullDiskLeavesTheLogAsItWas(t *testing.T) {
 	}
 }
 
-// Property: for any writes, sizes, stops and cuts, the log shows a prefix of what was written, and all of it when nothing
-// was cut off.
+// Property: for any writes, sizes, stops and cuts, the log shows a prefix of what was written, and all of it when
+// nothing was cut off.
 func TestPrefixProperty(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp("", "seglog") //nolint:usetesting // one for each drawn case
@@ -385,12 +392,13 @@ func (d deaf) Sync() error {
 	return d.File.Sync()
 }
 
-// After a failed sync the file is not synced again, nor written to, and the log says by name what may not be on disk until that is dropped;
-// the next Open says it, too.
+// After a failed sync the file is not synced again, nor written to, and the log says by name what may not be on disk
+// until that is dropped; the next Open says it, too.
 func TestAFailedSyncIsNotTriedAgain(t *testing.T) {
 	dir := t.TempDir()
 	syncs, fails := 0, false
-	opts := Options{Dir: dir, Identity: "b/1", SegmentBytes: 4096, Wrap: func(f File) File { return deaf{f, &syncs, &fails} }}
+	opts := Options{Dir: dir, Identity: "b/1", SegmentBytes: 4096,
+		Wrap: func(f File) File { return deaf{f, &syncs, &fails} }}
 	l, _, err := Open(opts, func(Record) error { return nil })
 	if err != nil {
 		t.Fatal(err)
@@ -402,7 +410,8 @@ func TestAFailedSyncIsNotTriedAgain(t *testing.T) {
 	}
 	fails, syncs = false, 0
 	for range 2 {
-		if err := l.Sync(); !errors.Is(err, ErrUnsynced) || !strings.Contains(err.Error(), l.path(1)) || !errors.Is(err, syscall.EIO) {
+		if err := l.Sync(); !errors.Is(err, ErrUnsynced) || !strings.Contains(err.Error(), l.path(1)) ||
+			!errors.Is(err, syscall.EIO) {
 			t.Fatalf("the next sync: %v", err)
 		}
 	}

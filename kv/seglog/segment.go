@@ -72,7 +72,8 @@ type scanner struct {
 func (s *scanner) damage(what string) error {
 	advice := "restore the file from a copy, or move the bucket's folder away to start it empty"
 	if s.last {
-		advice = fmt.Sprintf("restore the file from a copy, or give up everything from there on with: truncate -s %d %s", s.offset, s.path)
+		advice = fmt.Sprintf("restore the file from a copy, or give up everything from there on with: truncate -s %d %s",
+			s.offset, s.path)
 	}
 	return fmt.Errorf("%w: %s at offset %d: %s; %s", ErrCorrupt, s.path, s.offset, what, advice)
 }
@@ -140,7 +141,8 @@ func (s *scanner) torn(err error) error {
 	return s.damage("a record is cut short although a later segment exists")
 }
 
-// onlyZeros says whether the file holds nothing but zeros from here on: space that a crashed machine had given the file.
+// onlyZeros says whether the file holds nothing but zeros from here on: space that a crashed machine had given the
+// file.
 func (s *scanner) onlyZeros(seen []byte) bool {
 	for _, b := range seen {
 		if b != 0 {

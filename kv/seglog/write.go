@@ -7,9 +7,9 @@ import (
 	"slices"
 )
 
-// Write appends whole frames (BeginFrame, FinishFrame) with one write to the current segment, after beginning a new one if
-// this one is full, and returns the segment's number. When it fails nothing was added, and it may be tried again; when
-// even that cannot be ensured the error is ErrBroken.
+// Write appends whole frames (BeginFrame, FinishFrame) with one write to the current segment, after beginning a new one
+// if this one is full, and returns the segment's number. When it fails nothing was added, and it may be tried again;
+// when even that cannot be ensured the error is ErrBroken.
 func (l *Log) Write(frames []byte) (uint64, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -25,7 +25,8 @@ func (l *Log) Write(frames []byte) (uint64, error) {
 	}
 	if _, err := l.file.Write(frames); err != nil {
 		if terr := l.file.Truncate(last.size); terr != nil {
-			l.broken = fmt.Errorf("%w: %s: write failed (%w) and could not be undone (%w)", ErrBroken, l.path(last.number), err, terr)
+			l.broken = fmt.Errorf("%w: %s: write failed (%w) and could not be undone (%w)", ErrBroken, l.path(last.number), err,
+				terr)
 			return 0, l.broken
 		}
 		return 0, fmt.Errorf("append to %s: %w", l.path(last.number), err)
@@ -67,8 +68,8 @@ func (l *Log) createSegment(number uint64) error {
 	return nil
 }
 
-// Sync makes everything written so far durable against a crash of the machine. It may run beside Write. ErrUnsynced when it could not:
-// it stays until DropThrough has dropped what may not be on disk.
+// Sync makes everything written so far durable against a crash of the machine. It may run beside Write. ErrUnsynced
+// when it could not: it stays until DropThrough has dropped what may not be on disk.
 func (l *Log) Sync() error {
 	err := l.sync()
 	l.mu.Lock()
@@ -113,11 +114,13 @@ func (l *Log) sync() error {
 	l.mu.Lock()
 	l.lost, l.lostBy = failed, first
 	l.mu.Unlock()
-	_ = WriteJSON(filepath.Join(l.opts.Dir, unsyncedName), cleanMarker{Segment: failed}) // as well as it can on such a disk
+	// as well as it can on such a disk
+	_ = WriteJSON(filepath.Join(l.opts.Dir, unsyncedName), cleanMarker{Segment: failed})
 	return fmt.Errorf("%w: %s and what is before it: %w", ErrUnsynced, l.path(failed), first)
 }
 
-// Size is the number of bytes on disk; Sealed lists the numbers of the segments that take no more records, oldest first.
+// Size is the number of bytes on disk; Sealed lists the numbers of the segments that take no more records, oldest
+// first.
 func (l *Log) Size() int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -145,8 +148,8 @@ func (l *Log) ReadSegment(number uint64, each func(Record) error) error {
 	return err
 }
 
-// DropFirst forgets the oldest segment, which must be the sealed segment with this number. The caller has written whatever
-// of it is still needed to later segments; DropFirst syncs those first.
+// DropFirst forgets the oldest segment, which must be the sealed segment with this number. The caller has written
+// whatever of it is still needed to later segments; DropFirst syncs those first.
 func (l *Log) DropFirst(number uint64) error {
 	if err := l.Sync(); err != nil { // nothing is dropped while what has replaced it may not be on disk
 		return err
@@ -159,8 +162,8 @@ func (l *Log) DropFirst(number uint64) error {
 	return l.dropLocked(1)
 }
 
-// Renew begins a segment that is synced, so that what is written from now on is not with what could not be. ErrUnsynced when it cannot be
-// either.
+// Renew begins a segment that is synced, so that what is written from now on is not with what could not be. ErrUnsynced
+// when it cannot be either.
 func (l *Log) Renew() error {
 	l.mu.Lock()
 	err := l.broken
@@ -175,8 +178,8 @@ func (l *Log) Renew() error {
 	return l.sync()
 }
 
-// DropThrough forgets all segments up to the sealed one with this number. The caller has written what of them is still needed to later
-// ones; DropThrough syncs those first. Syncs that have failed do not count any more then.
+// DropThrough forgets all segments up to the sealed one with this number. The caller has written what of them is still
+// needed to later ones; DropThrough syncs those first. Syncs that have failed do not count any more then.
 func (l *Log) DropThrough(number uint64) error {
 	if err := l.sync(); err != nil {
 		return err

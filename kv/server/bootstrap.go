@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"slices"
 
-	"tidemark/mcbp"
+	"tidemark/kv/mcbp"
 )
 
 const (
@@ -114,7 +114,8 @@ func (c *conn) saslAuth(f mcbp.Frame) error {
 		c.admitted()
 		c.status(f.Header, mcbp.StatusOK, nil)
 	default:
-		c.reply(f.Header, mcbp.Frame{Header: mcbp.Header{VBucketOrStatus: uint16(mcbp.StatusAuthContinue)}, Value: answer}, nil)
+		c.reply(f.Header, mcbp.Frame{Header: mcbp.Header{VBucketOrStatus: uint16(mcbp.StatusAuthContinue)}, Value: answer},
+			nil)
 	}
 	return nil
 }
@@ -178,7 +179,8 @@ func (c *conn) clusterConfig(f mcbp.Frame) {
 		return
 	}
 	config, mayOmit := c.srv.clusterConfigOf(c.bucket)
-	if ok && mayOmit && (known.RevEpoch > config.RevEpoch || known.RevEpoch == config.RevEpoch && known.Rev >= config.Rev) {
+	if ok && mayOmit && (known.RevEpoch > config.RevEpoch || known.RevEpoch == config.RevEpoch &&
+		known.Rev >= config.Rev) {
 		c.status(f.Header, mcbp.StatusOK, nil)
 		return
 	}
@@ -186,8 +188,8 @@ func (c *conn) clusterConfig(f mcbp.Frame) {
 	c.reply(f.Header, mcbp.Frame{Header: mcbp.Header{Datatype: c.jsonType()}, Value: config.JSON}, nil)
 }
 
-// notMyVBucket answers that another node has the vbucket, with the config that says which; a client that asked for it gets
-// each config once only.
+// notMyVBucket answers that another node has the vbucket, with the config that says which; a client that asked for it
+// gets each config once only.
 func (c *conn) notMyVBucket(h mcbp.Header) {
 	c.srv.counters.NotMyVBucket.Add(1)
 	config, mayOmit := c.srv.clusterConfigOf(c.bucket)

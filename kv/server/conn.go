@@ -16,8 +16,8 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"tidemark/kv/mcbp"
 	"tidemark/kv/store"
-	"tidemark/mcbp"
 )
 
 const (
@@ -30,8 +30,8 @@ const (
 	writeTLSBytes = 64 << 10
 	// serverDuration is what the mood Frames says of every request: about 57 µs.
 	serverDuration = 15
-	// progressPart of the time for a frame is the window in which that part of readBufferBytes must come of a large one: no
-	// frame has to come faster than the largest that is no large one.
+	// progressPart of the time for a frame is the window in which that part of readBufferBytes must come of a large one:
+	// no frame has to come faster than the largest that is no large one.
 	progressPart = 6
 	// directBytes of a value and more are written from where they are kept, not gathered with other answers.
 	directBytes = 64 << 10
@@ -48,8 +48,8 @@ var (
 	errSkipped = errors.New("request passed over")
 )
 
-// conn is one client connection. One goroutine (serve) reads requests and answers them; a DCP producer has a second one,
-// which writes stream messages under wmu.
+// conn is one client connection. One goroutine (serve) reads requests and answers them; a DCP producer has a second
+// one, which writes stream messages under wmu.
 type conn struct {
 	srv *Server
 	nc  net.Conn
@@ -90,7 +90,8 @@ type featureSet struct{ tokens, json, xattr, snappy, xerror, collections, dedupN
 type configSeen struct{ epoch, rev int64 }
 
 func newConn(s *Server, nc net.Conn, id uint64) *conn {
-	c := &conn{srv: s, nc: nc, id: id, r: bufio.NewReaderSize(nc, readBufferBytes), stranger: s.opts.Now(), sasl: login{auth: s.auth}}
+	c := &conn{srv: s, nc: nc, id: id, r: bufio.NewReaderSize(nc, readBufferBytes), stranger: s.opts.Now(),
+		sasl: login{auth: s.auth}}
 	raw := nc
 	if t, ok := nc.(*tls.Conn); ok {
 		c.encrypted, raw = true, t.NetConn()
@@ -119,7 +120,8 @@ func (c *conn) serve(ctx context.Context, group *errgroup.Group) {
 	switch {
 	case ctx.Err() != nil, errors.Is(err, io.EOF), errors.Is(err, errQuit), errors.Is(err, net.ErrClosed):
 		c.srv.opts.Logger.Trace("connection ended", "remote", c.nc.RemoteAddr())
-	case errors.Is(err, mcbp.ErrMagic), errors.Is(err, mcbp.ErrTooLarge), errors.Is(err, mcbp.ErrLengths), errors.Is(err, mcbp.ErrMalformed):
+	case errors.Is(err, mcbp.ErrMagic), errors.Is(err, mcbp.ErrTooLarge), errors.Is(err, mcbp.ErrLengths),
+		errors.Is(err, mcbp.ErrMalformed):
 		c.srv.counters.ProtocolErrors.Add(1)
 		c.srv.opts.Logger.Warn("connection closed: protocol violation", "remote", c.nc.RemoteAddr(), "error", err)
 	default:
@@ -239,8 +241,9 @@ func (c *conn) read(ctx context.Context) (f mcbp.Frame, used int, err error) {
 	return c.readLarge(ctx, h)
 }
 
-// readLarge reads a frame that does not fit into the read buffer. It counts in the server's share of large frames only when
-// the read buffer is full of it, and as long as its bytes come: who announces much and sends little keeps nobody waiting.
+// readLarge reads a frame that does not fit into the read buffer. It counts in the server's share of large frames only
+// when the read buffer is full of it, and as long as its bytes come: who announces much and sends little keeps nobody
+// waiting.
 func (c *conn) readLarge(ctx context.Context, h mcbp.Header) (f mcbp.Frame, used int, err error) {
 	frame := c.srv.opts.FrameTimeout
 	if _, err := c.r.Peek(readBufferBytes); err != nil {
@@ -272,8 +275,8 @@ func (c *conn) readLarge(ctx context.Context, h mcbp.Header) (f mcbp.Frame, used
 	return h.Frame(body.Bytes()), 0, nil
 }
 
-// tooLarge answers a request whose body is beyond the protocol's limit. One that is not far beyond is passed over, without
-// memory for it, and the connection goes on (the result wraps errSkipped); any other ends the connection.
+// tooLarge answers a request whose body is beyond the protocol's limit. One that is not far beyond is passed over,
+// without memory for it, and the connection goes on (the result wraps errSkipped); any other ends the connection.
 func (c *conn) tooLarge(h mcbp.Header, err error) error {
 	if !errors.Is(err, mcbp.ErrTooLarge) || !c.authed || !h.Magic.IsRequest() {
 		return err
@@ -323,8 +326,8 @@ func (c *conn) reply(h mcbp.Header, f mcbp.Frame, ticket *store.Ticket) {
 	c.after(h, ticket, start)
 }
 
-// replyDirect sends an answer with a large value from where that is kept: a client may take its time with it, and many may do
-// so, without a copy for each. A failure ends the connection.
+// replyDirect sends an answer with a large value from where that is kept: a client may take its time with it, and many
+// may do so, without a copy for each. A failure ends the connection.
 func (c *conn) replyDirect(h mcbp.Header, f mcbp.Frame, ticket *store.Ticket) {
 	f.Header.Magic, f.Header.Op, f.Header.Opaque = mcbp.MagicResponse, h.Op, h.Opaque
 	if c.features.frames {

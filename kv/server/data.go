@@ -6,8 +6,8 @@ import (
 
 	"github.com/golang/snappy"
 
+	"tidemark/kv/mcbp"
 	"tidemark/kv/store"
-	"tidemark/mcbp"
 )
 
 // quiet says whether a request wants no answer for the usual outcome.
@@ -87,7 +87,8 @@ func (c *conn) get(f mcbp.Frame) {
 		case missing && quiet(f.Op):
 			c.after(f.Header, r.Ticket, len(c.out))
 		case missing && f.Op == mcbp.OpGetK: // the key is told also of what is not there
-			c.reply(f.Header, mcbp.Frame{Header: mcbp.Header{VBucketOrStatus: uint16(mcbp.StatusKeyNotFound)}, Key: f.Key}, r.Ticket)
+			c.reply(f.Header, mcbp.Frame{Header: mcbp.Header{VBucketOrStatus: uint16(mcbp.StatusKeyNotFound)}, Key: f.Key},
+				r.Ticket)
 		default:
 			c.failed(f.Header, err, r.Ticket)
 		}
@@ -122,8 +123,8 @@ func (c *conn) answerDocument(f mcbp.Frame, r store.Result) {
 	c.reply(f.Header, answer, r.Ticket)
 }
 
-// shown is a document's value and datatype as this client understands them: without extended attributes unless asked for,
-// JSON marked only when that was negotiated.
+// shown is a document's value and datatype as this client understands them: without extended attributes unless asked
+// for, JSON marked only when that was negotiated.
 func (c *conn) shown(d *store.Doc, xattrs bool) ([]byte, mcbp.Datatype) {
 	value, datatype := d.Value, mcbp.Datatype(d.Datatype)
 	if datatype.Has(mcbp.DatatypeXattr) && !xattrs {
@@ -154,7 +155,8 @@ func (c *conn) store(f mcbp.Frame, kind store.Kind) {
 		return
 	}
 	c.change(f, v, store.Change{
-		Kind: kind, Key: key, Value: value, Flags: extras.Flags, Expiry: c.expiry(extras.Expiry), Datatype: byte(datatype), Cas: f.CAS,
+		Kind: kind, Key: key, Value: value, Flags: extras.Flags, Expiry: c.expiry(extras.Expiry), Datatype: byte(datatype),
+		Cas: f.CAS,
 	})
 }
 
@@ -165,8 +167,8 @@ func maxValue(d mcbp.Datatype) int {
 	return store.MaxValueBytes
 }
 
-// datatype gives a value as it is stored, never compressed, and finds its datatype; ok is false when the client uses one that
-// was not negotiated, or wrongly.
+// datatype returns a value as it is stored, never compressed, and finds its datatype; ok is false when the client uses
+// one that was not negotiated, or wrongly.
 func (c *conn) datatype(f mcbp.Frame) (value []byte, d mcbp.Datatype, ok bool) {
 	value, d = f.Value, f.Datatype
 	if d.Has(mcbp.DatatypeSnappy) && !c.features.snappy || d.Has(mcbp.DatatypeXattr) && !c.features.xattr {
@@ -196,8 +198,8 @@ func (c *conn) datatype(f mcbp.Frame) (value []byte, d mcbp.Datatype, ok bool) {
 	return value, d, true
 }
 
-// bury answers DELETE_WITH_META: a tombstone with the numbers of another cluster, which may have extended attributes and a
-// body. The higher revision wins, then the higher CAS, unless the client says that its version counts.
+// bury answers DELETE_WITH_META: a tombstone with the numbers of another cluster, which may have extended attributes
+// and a body. The higher revision wins, then the higher CAS, unless the client says that its version counts.
 func (c *conn) bury(f mcbp.Frame) {
 	v, key := c.document(f)
 	if v == nil {
@@ -206,14 +208,17 @@ func (c *conn) bury(f mcbp.Frame) {
 	m, err := mcbp.DecodeWithMeta(f.Extras)
 	value, datatype, ok := c.datatype(f)
 	switch {
-	case err != nil || !ok || m.CAS == 0 || m.Rev == 0 || m.Options&^(mcbp.MetaSkipConflict|mcbp.MetaForceAccept) != 0 || m.MetaLen != 0:
-		c.refuse(f.Header, mcbp.StatusInvalid, "DELETE_WITH_META needs revision and CAS, and takes no metadata behind the value")
+	case err != nil || !ok || m.CAS == 0 || m.Rev == 0 || m.Options&^(mcbp.MetaSkipConflict|mcbp.MetaForceAccept) != 0 ||
+		m.MetaLen != 0:
+		c.refuse(f.Header, mcbp.StatusInvalid, "DELETE_WITH_META needs revision and CAS, and takes no metadata behind the "+
+			"value")
 		return
 	case len(value) > maxValue(datatype):
 		c.status(f.Header, mcbp.StatusTooBig, nil)
 		return
 	}
-	c.change(f, v, store.Change{Kind: store.Bury, Key: key, Value: value, Flags: m.Flags, Expiry: m.Time, Datatype: byte(datatype), Cas: f.CAS,
+	c.change(f, v, store.Change{Kind: store.Bury, Key: key, Value: value, Flags: m.Flags, Expiry: m.Time,
+		Datatype: byte(datatype), Cas: f.CAS,
 		Rev: m.Rev, NewCas: m.CAS, Always: m.Options&mcbp.MetaSkipConflict != 0})
 }
 

@@ -7,8 +7,8 @@ import (
 	"strconv"
 	"time"
 
+	"tidemark/kv/mcbp"
 	"tidemark/kv/store"
-	"tidemark/mcbp"
 )
 
 const (
@@ -107,7 +107,9 @@ func (p *producer) control(key, value string) mcbp.Status {
 		}
 		p.buffer = int64(n)
 	case mcbp.ControlNoopInterval:
-		if inRange := number >= minNoopInterval.Seconds() && number <= maxNoopInterval.Seconds(); numberErr != nil || !inRange { // NaN is in none
+		// NaN is in none
+		if inRange := number >= minNoopInterval.Seconds() && number <= maxNoopInterval.Seconds(); numberErr != nil ||
+			!inRange {
 			return mcbp.StatusInvalid
 		}
 		p.noopInterval = time.Duration(number * float64(time.Second))
@@ -147,7 +149,8 @@ func (p *producer) control(key, value string) mcbp.Status {
 // oldControl says whether engines of the 4 and 5 lines know a key of DCP_CONTROL.
 func oldControl(key string) bool {
 	switch key {
-	case mcbp.ControlBufferSize, mcbp.ControlEnableNoop, mcbp.ControlNoopInterval, mcbp.ControlPriority, mcbp.ControlCursorDrop:
+	case mcbp.ControlBufferSize, mcbp.ControlEnableNoop, mcbp.ControlNoopInterval, mcbp.ControlPriority,
+		mcbp.ControlCursorDrop:
 		return true
 	}
 	return false
@@ -226,7 +229,8 @@ func (c *conn) streamRequest(f mcbp.Frame) error {
 	}
 	outcome, seqno := history.Decide(store.StreamRequest{
 		Start: r.Start, End: r.End, VBUUID: r.VBUUID, SnapStart: r.SnapStart, SnapEnd: r.SnapEnd,
-		Strict: r.Flags&mcbp.StreamStrictVBUUID != 0, IgnorePurged: r.Flags&mcbp.StreamIgnorePurged != 0, ClientPurge: clientPurge,
+		Strict: r.Flags&mcbp.StreamStrictVBUUID != 0, IgnorePurged: r.Flags&mcbp.StreamIgnorePurged != 0,
+		ClientPurge: clientPurge,
 	})
 	switch {
 	case outcome == store.OutOfRange:
@@ -245,7 +249,8 @@ func (c *conn) streamRequest(f mcbp.Frame) error {
 			return err
 		}
 		c.dcp.begin(&stream{
-			p: c.dcp, vb: v, id: f.VBucket(), opaque: f.Opaque, start: r.Start, last: r.Start, end: r.End, purged: history.Purge, life: history.Life,
+			p: c.dcp, vb: v, id: f.VBucket(), opaque: f.Opaque, start: r.Start, last: r.Start, end: r.End, purged: history.Purge,
+			life:     history.Life,
 			backfill: r.Start < history.High, noValue: r.Flags&mcbp.StreamNoValue != 0, activeOnly: state == store.Active,
 		})
 	}

@@ -4,8 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"tidemark/kv/mcbp"
 	"tidemark/kv/store"
-	"tidemark/mcbp"
 )
 
 // dispatch answers one request. An error closes the connection.
@@ -88,7 +88,8 @@ func (c *conn) dispatchBucket(ctx context.Context, f mcbp.Frame) error {
 		c.collectionID(f)
 	case mcbp.OpDCPOpen:
 		return c.dcpOpen(ctx, f)
-	case mcbp.OpDCPControl, mcbp.OpDCPStreamReq, mcbp.OpDCPCloseStream, mcbp.OpDCPBufferAck, mcbp.OpDCPFailoverLog, mcbp.OpDCPNoop,
+	case mcbp.OpDCPControl, mcbp.OpDCPStreamReq, mcbp.OpDCPCloseStream, mcbp.OpDCPBufferAck, mcbp.OpDCPFailoverLog,
+		mcbp.OpDCPNoop,
 		mcbp.OpDCPAddStream:
 		if c.dcp == nil {
 			return fmt.Errorf("%w: %v on a connection without DCP_OPEN", mcbp.ErrMalformed, f.Op)
@@ -189,5 +190,6 @@ func durability(content []byte) (mcbp.Status, string) {
 	case content[0] == 0 || content[0] > highestLevel:
 		return mcbp.StatusDurabilityInvalid, "there is no such durability level"
 	}
-	return mcbp.StatusDurabilityImpossible, "durability levels are not supported: a write is in the log of one node when it is answered"
+	return mcbp.StatusDurabilityImpossible, "durability levels are not supported: a write is in the log of one node " +
+		"when it is answered"
 }

@@ -5,8 +5,8 @@ import (
 	"errors"
 	"strconv"
 
+	"tidemark/kv/mcbp"
 	"tidemark/kv/store"
-	"tidemark/mcbp"
 )
 
 // maxNumberBytes is the longest decimal number of 64 bits.
@@ -28,8 +28,8 @@ func splitValue(d *store.Doc) (attributes, document []byte) {
 	return nil, d.Value
 }
 
-// joinValue puts a new document behind the attributes of the old one and finds its datatype. Other clients than this one
-// may have negotiated JSON, so it is marked always.
+// joinValue puts a new document behind the attributes of the old one and finds its datatype. Other clients than this
+// one may have negotiated JSON, so it is marked always.
 func joinValue(attributes []byte, parts ...[]byte) (value []byte, datatype byte, err error) {
 	size := 0
 	for _, p := range parts {
@@ -73,8 +73,8 @@ func (c *conn) concat(f mcbp.Frame, before bool) {
 	}})
 }
 
-// arithmetic answers INCREMENT and DECREMENT: a document that is a decimal number of 64 bits becomes another one. Adding wraps
-// around, subtracting stops at 0. Flags, expiry and attributes of an existing document stay.
+// arithmetic answers INCREMENT and DECREMENT: a document that is a decimal number of 64 bits becomes another one.
+// Adding wraps around, subtracting stops at 0. Flags, expiry and attributes of an existing document stay.
 func (c *conn) arithmetic(f mcbp.Frame, subtract bool) {
 	v, key := c.document(f)
 	if v == nil {

@@ -5,11 +5,11 @@ import (
 	"fmt"
 	"strings"
 
-	"tidemark/mcbp"
+	"tidemark/kv/mcbp"
 )
 
-// Moods are habits of real KV engines that make a consumer's life hard. Each is allowed by the protocol. They are for tests:
-// a mild node has none of them.
+// Moods are habits of real KV engines that make a consumer's life hard. Each is allowed by the protocol. They are for
+// tests: a mild node has none of them.
 type Moods uint32
 
 // The moods.
@@ -39,7 +39,8 @@ const (
 	NoCloseEnd
 	// Overshoot: one message is sent when the flow control window is just used up.
 	Overshoot
-	// Compressed: values are sent compressed to DCP consumers that negotiated snappy, as from a bucket whose compression is active.
+	// Compressed: values are sent compressed to DCP consumers that negotiated snappy, as from a bucket whose compression
+	// is active.
 	Compressed
 	// ExactEnd: of each second vbucket a finite stream ends at its end, not with the snapshot that its end lies in.
 	ExactEnd
@@ -79,7 +80,8 @@ func MoodList() []Mood {
 		{NoCloseEnd, "no-close-end", "CLOSE_STREAM is not followed by STREAM_END"},
 		{Overshoot, "overshoot", "flow control is overshot by one message"},
 		{Compressed, "compressed", "values are compressed once snappy was negotiated"},
-		{ExactEnd, "exact-end", "of each second vbucket a finite stream ends at its end, not with the snapshot that it lies in"},
+		{ExactEnd, "exact-end", "of each second vbucket a finite stream ends at its end, not with the snapshot that it " +
+			"lies in"},
 		{Purges, "purges", "tombstones are forgotten when they are a second old"},
 	}
 }
@@ -134,8 +136,8 @@ func (m Moods) String() string {
 // replication is how the names of DCP connections between the nodes of a cluster begin.
 const replication = "replication:"
 
-// moods are those that the connection has to live with. The nodes of a cluster are of one kind: between them documents keep
-// their datatype and the reason of their end.
+// moods are those that the connection has to live with. The nodes of a cluster are of one kind: between them documents
+// keep their datatype and the reason of their end.
 func (c *conn) moods() Moods {
 	if c.dcp != nil && strings.HasPrefix(c.dcp.name, replication) {
 		return c.srv.opts.Moods &^ (OldControls | ExpiryAsDeletion | RawJSON)

@@ -16,11 +16,11 @@ import (
 	"testing/synctest"
 	"time"
 
-	"tidemark/mcbp"
+	"tidemark/kv/mcbp"
 )
 
-// upload sends a request with a body of size bytes, the first 64 KiB at once and the rest in pieces, and gives the server's
-// end of the connection; over is closed when the client has ended. All time is virtual.
+// upload sends a request with a body of size bytes, the first 64 KiB at once and the rest in pieces, and returns the
+// server's end of the connection; over is closed when the client has ended. All time is virtual.
 func upload(srv *Server, encrypted *tls.Config, size, piece int, every time.Duration) (c *conn, over chan struct{}) {
 	over = make(chan struct{})
 	near, far := net.Pipe()
@@ -65,11 +65,12 @@ func selfSigned(t *testing.T) *tls.Config {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &tls.Config{MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true, Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
+	return &tls.Config{MinVersion: tls.VersionTLS12, SessionTicketsDisabled: true,
+		Certificates: []tls.Certificate{{Certificate: [][]byte{der}, PrivateKey: key}}}
 }
 
-// A large frame may come as slowly as it likes while it goes on: it is its standing still that ends a connection, with the
-// window.
+// A large frame may come as slowly as it likes while it goes on: it is its standing still that ends a connection, with
+// the window.
 func TestSlowFrames(t *testing.T) {
 	const kib = 1 << 10
 	for _, tt := range []struct {
@@ -112,8 +113,8 @@ func TestSlowFrames(t *testing.T) {
 	}
 }
 
-// Slow large frames take all the room that there is, for as long as nobody else wants some: then those make room that would not
-// come within the time for a frame.
+// Slow large frames take all the room that there is, for as long as nobody else wants some: then those make room that
+// would not come within the time for a frame.
 func TestSlowFramesMakeRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		srv := newTestServer()

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"tidemark/mcbp"
+	"tidemark/kv/mcbp"
 )
 
 const (
@@ -58,7 +58,8 @@ type producer struct {
 
 func newProducer(c *conn, name string, flags mcbp.OpenFlags) *producer {
 	return &producer{
-		c: c, name: name, flags: flags, wake: make(chan struct{}, 1), streams: map[uint16]*stream{}, noopInterval: defaultNoopInterval,
+		c: c, name: name, flags: flags, wake: make(chan struct{}, 1), streams: map[uint16]*stream{},
+		noopInterval: defaultNoopInterval,
 	}
 }
 
@@ -166,7 +167,8 @@ type producerStatus struct {
 func (p *producer) status() producerStatus {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return producerStatus{streams: len(p.streams), unacked: p.unacked, buffer: p.buffer, items: p.items.Load(), bytes: p.bytes}
+	return producerStatus{streams: len(p.streams), unacked: p.unacked, buffer: p.buffer, items: p.items.Load(),
+		bytes: p.bytes}
 }
 
 // run sends until the connection ends.
@@ -261,8 +263,8 @@ func (p *producer) next(lastNoop *time.Time) (turn, time.Duration) {
 // fullLocked says whether the flow control window is used up.
 func (p *producer) fullLocked() bool { return p.buffer > 0 && p.unacked >= p.buffer+p.overshoot() }
 
-// overshoot is how many bytes beyond the window the first one of a message may be: by the protocol it is the last message
-// that may pass the window's end, in the mood Overshoot one more begins there.
+// overshoot is how many bytes beyond the window the first one of a message may be: by the protocol it is the last
+// message that may pass the window's end, in the mood Overshoot one more begins there.
 func (p *producer) overshoot() int64 {
 	if p.c.srv.opts.Moods.Has(Overshoot) {
 		return 1

@@ -29,8 +29,8 @@ const (
 
 var errScram = errors.New("authentication failed")
 
-// credentials are what the server keeps of a password for one mechanism (RFC 5802): it can check a proof and prove itself,
-// but not recover the password.
+// credentials are what the server keeps of a password for one mechanism (RFC 5802): it can check a proof and prove
+// itself, but not recover the password.
 type credentials struct {
 	hash      func() hash.Hash
 	salt      []byte
@@ -83,7 +83,8 @@ func (a *authenticator) credentials(mech string) (*credentials, error) {
 	if err != nil {
 		return nil, fmt.Errorf("derive keys: %w", err)
 	}
-	c := &credentials{hash: h, salt: salt, storedKey: digest(h, mac(h, salted, "Client Key")), serverKey: mac(h, salted, "Server Key")}
+	c := &credentials{hash: h, salt: salt, storedKey: digest(h, mac(h, salted, "Client Key")),
+		serverKey: mac(h, salted, "Server Key")}
 	a.byMech[mech] = c
 	return c, nil
 }
@@ -110,15 +111,15 @@ type exchange struct {
 	gs2         string
 }
 
-// login is the SASL conversation of one connection. Whoever it lets in has shown that he knows user and password, by one
-// mechanism from its first message to its last.
+// login is the SASL conversation of one connection. Whoever it lets in has shown that he knows user and password, by
+// one mechanism from its first message to its last.
 type login struct {
 	auth *authenticator
 	open *exchange // that SASL_STEP goes on with
 }
 
-// start takes SASL_AUTH, which gives up what went before. The client is in, or his mechanism goes on with answer; plain says
-// whether he may send his password as it is.
+// start takes SASL_AUTH, which gives up what went before. The client is in, or his mechanism goes on with answer; plain
+// says whether he may send his password as it is.
 func (l *login) start(mech string, message []byte, plain bool) (answer []byte, in bool, err error) {
 	l.open = nil
 	if mech == mechPlain {

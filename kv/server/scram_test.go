@@ -40,7 +40,8 @@ func (s salts) password(t *testing.T, a *authenticator, mech, password, salt64 s
 }
 
 // final answers the server's challenge; signature is what the server must then show.
-func (c *client) final(t *testing.T, a *authenticator, known salts, challenge string) (bare string, proof, signature []byte) {
+func (c *client) final(t *testing.T, a *authenticator, known salts, challenge string) (bare string, proof,
+	signature []byte) {
 	t.Helper()
 	part := strings.Split(challenge, ",")
 	if len(part) != 3 || !strings.HasPrefix(part[0], "r=") || !strings.HasPrefix(part[1], "s=") || part[2] != "i=4096" {
@@ -84,9 +85,9 @@ func (s *script) take(n int) []byte {
 	return b
 }
 
-// FuzzLogin plays conversations of any kind with the server's side of SASL: right and wrong clients, changed and repeated
-// messages, in any order. Whoever knows user and password and says so as it has to be said is let in and shown the server's
-// proof, and nobody else.
+// FuzzLogin plays conversations of any kind with the server's side of SASL: right and wrong clients, changed and
+// repeated messages, in any order. Whoever knows user and password and says so as it has to be said is let in and shown
+// the server's proof, and nobody else.
 func FuzzLogin(f *testing.F) {
 	const user, password = "us,er=1", "pass word"
 	mechanisms := []string{mechSHA512, mechSHA256, mechSHA1, mechPlain, "SCRAM-MD5"}
@@ -184,13 +185,14 @@ func FuzzLogin(f *testing.F) {
 	})
 }
 
-// knows tells whether a message of PLAIN has user and password.
+// knows reports whether a message of PLAIN has user and password.
 func knows(message []byte, user, password string) bool {
 	part := bytes.Split(message, []byte{0})
 	return len(part) == 3 && string(part[1]) == user && string(part[2]) == password
 }
 
-// says tells whether a client's last message has that text and that proof: base64 may write the same bytes in several ways.
+// says reports whether a client's last message has that text and that proof: base64 may write the same bytes in several
+// ways.
 func says(message, bare string, proof []byte) bool {
 	at := strings.LastIndex(message, ",p=")
 	if at < 0 || message[:at] != bare {

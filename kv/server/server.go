@@ -1,10 +1,10 @@
 // Package server speaks the memcached binary protocol and DCP for the buckets of a KV node.
 //
-// It promises: answers on a connection come in request order, and an answer that depends on a write is sent only after the
-// write has reached the log (many writes share one); a DCP stream shows exactly the durable versions of its vbucket in
-// ascending sequence numbers, in snapshots that are states the vbucket really had, never loses a wake-up and, when finite,
-// always ends with STREAM_END; a writer never waits for a DCP consumer. Every length is checked before memory is taken;
-// connections, frames, waiting and silence have limits.
+// It promises: answers on a connection come in request order, and an answer that depends on a write is sent only after
+// the write has reached the log (many writes share one); a DCP stream shows exactly the durable versions of its vbucket
+// in ascending sequence numbers, in snapshots that are states the vbucket really had, never loses a wake-up and, when
+// finite, always ends with STREAM_END; a writer never waits for a DCP consumer. Every length is checked before memory
+// is taken; connections, frames, waiting and silence have limits.
 //
 // It never decides where vbuckets live (the cluster config is handed in) and keeps nothing on disk.
 package server
@@ -22,8 +22,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/semaphore"
 
+	"tidemark/kv/mcbp"
 	"tidemark/kv/store"
-	"tidemark/mcbp"
 )
 
 // Limits of connections.
@@ -62,8 +62,8 @@ type Options struct {
 	NodeID  string
 	Version string
 	Buckets map[string]*Bucket
-	// User and Password are the only credentials. AllowPlain offers PLAIN besides SCRAM also without TLS, and gives a client
-	// that selects no bucket the only one.
+	// User and Password are the only credentials. AllowPlain offers PLAIN besides SCRAM also without TLS, and returns a
+	// client that selects no bucket the only one.
 	User, Password string
 	AllowPlain     bool
 	// Moods makes the node nasty, for tests.
@@ -141,7 +141,8 @@ func New(opts Options) *Server {
 	opts.setDefaults()
 	return &Server{
 		opts: opts, auth: newAuthenticator(opts.User, opts.Password, opts.Random),
-		large: semaphore.NewWeighted(maxLargeBytes), started: opts.Now(), conns: map[*conn]struct{}{}, dcp: map[dcpName]*conn{},
+		large: semaphore.NewWeighted(maxLargeBytes), started: opts.Now(), conns: map[*conn]struct{}{},
+		dcp:     map[dcpName]*conn{},
 		lagging: map[*Bucket]*laggard{},
 	}
 }
@@ -149,8 +150,8 @@ func New(opts Options) *Server {
 // Counters are the server's running totals.
 func (s *Server) Counters() *Counters { return &s.counters }
 
-// Serve accepts connections until ctx ends, then closes all of them and returns when their work is done. Listeners may be
-// of TLS.
+// Serve accepts connections until ctx ends, then closes all of them and returns when their work is done. Listeners may
+// be of TLS.
 func (s *Server) Serve(ctx context.Context, listeners ...net.Listener) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error {
@@ -232,7 +233,7 @@ func (s *Server) forget(c *conn) {
 	}
 }
 
-// claim gives a DCP connection name to c; an older connection of that name is closed.
+// claim returns a DCP connection name to c; an older connection of that name is closed.
 func (s *Server) claim(name string, c *conn) {
 	key := dcpName{c.bucket.Store.Name(), name}
 	s.mu.Lock()
@@ -241,7 +242,8 @@ func (s *Server) claim(name string, c *conn) {
 	s.counters.DCPConnections.Store(int64(len(s.dcp)))
 	s.mu.Unlock()
 	if old != nil && old != c {
-		s.opts.Logger.Info("dcp connection replaced by one with the same name", "name", name, "old", old.nc.RemoteAddr(), "new", c.nc.RemoteAddr())
+		s.opts.Logger.Info("dcp connection replaced by one with the same name", "name", name, "old", old.nc.RemoteAddr(),
+			"new", c.nc.RemoteAddr())
 		old.close()
 	}
 }
@@ -272,7 +274,8 @@ func (s *Server) granted(f mcbp.Feature) bool {
 	switch f {
 	case mcbp.FeatureTracing: // there is nothing to say, but real engines say it
 		return s.opts.Moods.Has(Frames)
-	case mcbp.FeatureMutationToken, mcbp.FeatureXattr, mcbp.FeatureSnappy, mcbp.FeatureXerror, mcbp.FeatureSelectBucket, mcbp.FeatureJSON,
+	case mcbp.FeatureMutationToken, mcbp.FeatureXattr, mcbp.FeatureSnappy, mcbp.FeatureXerror, mcbp.FeatureSelectBucket,
+		mcbp.FeatureJSON,
 		mcbp.FeatureFlexibleFrames, mcbp.FeatureCollections, mcbp.FeatureKnownConfig, mcbp.FeatureDedupNMVB:
 		return true
 	}

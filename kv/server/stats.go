@@ -5,8 +5,8 @@ import (
 	"strconv"
 	"strings"
 
+	"tidemark/kv/mcbp"
 	"tidemark/kv/store"
-	"tidemark/mcbp"
 )
 
 // stat answers a STAT request: one answer per statistic, then an empty one.

@@ -8,14 +8,14 @@ import (
 
 	"github.com/golang/snappy"
 
+	"tidemark/kv/mcbp"
 	"tidemark/kv/store"
-	"tidemark/mcbp"
 )
 
 var errNoNoop = errors.New("the consumer does not answer NOOP")
 
-// stream is one vbucket's stream on a connection. Only the sending goroutine (or one that holds the connection's wmu and
-// has removed the stream) touches the fields below queued.
+// stream is one vbucket's stream on a connection. Only the sending goroutine (or one that holds the connection's wmu
+// and has removed the stream) touches the fields below queued.
 type stream struct {
 	p      *producer
 	vb     *store.VBucket
@@ -65,7 +65,8 @@ func (st *stream) release() {
 // vbucket notifies; Notify after queued was cleared and before the look cannot be lost, because the look comes later.
 func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bool) {
 	state, high := st.vb.Status()
-	if state != store.Active && st.activeOnly || state == store.Dead || high < st.last || st.vb.Life() != st.life { // taken over, gone, or emptied
+	// taken over, gone, or emptied
+	if state != store.Active && st.activeOnly || state == store.Dead || high < st.last || st.vb.Life() != st.life {
 		if st.p.c.srv.opts.Moods.Has(SilentTakeover) {
 			st.drop()
 			return buf, messages, false
@@ -115,8 +116,8 @@ func (st *stream) step(buf []byte, limit int) (out []byte, messages int, more bo
 	return buf, messages, true
 }
 
-// lacks says whether a tombstone was forgotten that the stream has not sent. It is asked when the snapshot is fixed: while one
-// is open nothing is forgotten. A stream that has sent nothing of a vbucket from its beginning lacks nothing.
+// lacks says whether a tombstone was forgotten that the stream has not sent. It is asked when the snapshot is fixed:
+// while one is open nothing is forgotten. A stream that has sent nothing of a vbucket from its beginning lacks nothing.
 func (st *stream) lacks() bool {
 	return st.last > 0 && st.vb.Purged() > max(st.last, st.purged)
 }
@@ -124,7 +125,8 @@ func (st *stream) lacks() bool {
 // beginSnapshot fixes the next snapshot and appends its marker; false when there is nothing now.
 func (st *stream) beginSnapshot(buf []byte) ([]byte, bool) {
 	moods := st.p.c.srv.opts.Moods
-	// A snapshot that was begun is sent to its end: as with engines a finite stream ends with the one that its end lies in.
+	// A snapshot that was begun is sent to its end: as with engines a finite stream ends with the one that its end lies
+	// in.
 	limit := uint64(math.MaxUint64)
 	if moods.Has(ExactEnd) && st.id%2 == 1 {
 		limit = st.end
@@ -171,7 +173,8 @@ func (st *stream) beginSnapshot(buf []byte) ([]byte, bool) {
 // appendAdvanced says that the stream has come to the end of its window, where there is no item.
 func (st *stream) appendAdvanced(buf []byte) []byte {
 	st.p.extras = mcbp.AppendSeqnoAdvanced(st.p.extras[:0], st.upTo)
-	return st.appendMessage(buf, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSeqnoAdvanced, st.id, st.opaque), Extras: st.p.extras})
+	return st.appendMessage(buf, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPSeqnoAdvanced, st.id, st.opaque),
+		Extras: st.p.extras})
 }
 
 // finish ends the stream with STREAM_END.
@@ -236,8 +239,8 @@ func (st *stream) appendDoc(buf []byte, d *store.Doc) []byte {
 	return st.appendMessage(buf, f)
 }
 
-// buried is what a tombstone has left: its body, and for consumers of extended attributes those of the system; the users' only
-// if they were asked for at OPEN. The other nodes get everything.
+// buried is what a tombstone has left: its body, and for consumers of extended attributes those of the system; the
+// users' only if they were asked for at OPEN. The other nodes get everything.
 func (p *producer) buried(d *store.Doc) ([]byte, mcbp.Datatype) {
 	if len(d.Value) == 0 {
 		return nil, 0
@@ -269,8 +272,8 @@ func (p *producer) pack(value []byte, datatype mcbp.Datatype) ([]byte, mcbp.Data
 	return p.packed, datatype | mcbp.DatatypeSnappy
 }
 
-// appendMessage appends a message of the stream. Its lengths are within the codec's limits, which the store's keep; should
-// they not be, the connection ends rather than the stream lacking a message.
+// appendMessage appends a message of the stream. Its lengths are within the codec's limits, which the store's keep;
+// should they not be, the connection ends rather than the stream lacking a message.
 func (st *stream) appendMessage(buf []byte, f mcbp.Frame) []byte {
 	out, err := mcbp.Append(buf, f)
 	if err != nil {

@@ -42,7 +42,8 @@ type touched struct {
 }
 
 // Wait returns when the ticket's records have been handed to the operating system (they survive the death of the
-// process), writing them if nobody else does. On an error (ErrTemporary) none of them was stored and all are taken back.
+// process), writing them if nobody else does. On an error (ErrTemporary) none of them was stored and all are taken
+// back.
 func (t *Ticket) Wait() error {
 	if t == nil {
 		return nil
@@ -102,8 +103,8 @@ func (c *committer) newTicket() *Ticket {
 	return &Ticket{c: c, buf: buf[:0], done: make(chan struct{})}
 }
 
-// appendDoc adds a document version to the current ticket. The caller holds vb's lock and installs the document only when
-// this succeeds.
+// appendDoc adds a document version to the current ticket. The caller holds vb's lock and installs the document only
+// when this succeeds.
 func (c *committer) appendDoc(vb *VBucket, doc, prev *Doc) (*Ticket, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -159,8 +160,8 @@ func (c *committer) refusedLocked() error {
 	return c.refuse
 }
 
-// pendingTicket is the ticket that holds the record at lsn, nil when it is in the log already. The caller holds the lock of
-// the vbucket it found the record's document in.
+// pendingTicket is the ticket that holds the record at lsn, nil when it is in the log already. The caller holds the
+// lock of the vbucket it found the record's document in.
 func (c *committer) pendingTicket(lsn uint64) *Ticket {
 	if lsn <= c.written.Load() {
 		return nil

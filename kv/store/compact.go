@@ -8,10 +8,10 @@ import (
 	"tidemark/kv/seglog"
 )
 
-// Compact removes garbage from the log, oldest segment first: what of the segment is still needed is appended again, then
-// the segment is dropped. It works while more than half of the log (and more than compactionSlack segments) is garbage,
-// so a byte is rewritten at most about once per byte written. Only in the oldest segment may a tombstone be forgotten:
-// no older version of its key can come back.
+// Compact removes garbage from the log, oldest segment first: what of the segment is still needed is appended again,
+// then the segment is dropped. It works while more than half of the log (and more than compactionSlack segments) is
+// garbage, so a byte is rewritten at most about once per byte written. Only in the oldest segment may a tombstone be
+// forgotten: no older version of its key can come back.
 func (b *Bucket) Compact(ctx context.Context) error {
 	for ctx.Err() == nil {
 		sealed := b.log.Sealed()
@@ -26,9 +26,9 @@ func (b *Bucket) Compact(ctx context.Context) error {
 	return ctx.Err()
 }
 
-// purgeDue rewrites the log once, so that tombstones that may be forgotten are, when there are some: they count as live data,
-// and Compact alone would keep them in a log with little garbage, or in its newest segment, for ever. It looks at most once
-// in the time that makes a tombstone old, so a tombstone goes at an age between once and twice PurgeAfter.
+// purgeDue rewrites the log once, so that tombstones that may be forgotten are, when there are some: they count as live
+// data, and Compact alone would keep them in a log with little garbage, or in its newest segment, for ever. It looks at
+// most once in the time that makes a tombstone old, so a tombstone goes at an age between once and twice PurgeAfter.
 func (b *Bucket) purgeDue(ctx context.Context) error {
 	now := b.now()
 	if now.Before(b.nextPurge) || !b.due(now) {
@@ -38,7 +38,8 @@ func (b *Bucket) purgeDue(ctx context.Context) error {
 	return b.PurgeTombstones(ctx, b.opts.PurgeAfter)
 }
 
-// due says whether a tombstone may be forgotten. It reads no more than it must: a vbucket without tombstones not at all.
+// due says whether a tombstone may be forgotten. It reads no more than it must: a vbucket without tombstones not at
+// all.
 func (b *Bucket) due(now time.Time) bool {
 	cutoff := cutoffAt(now, b.opts.PurgeAfter)
 	for _, v := range b.vbs {
@@ -66,14 +67,14 @@ func (v *VBucket) due(cutoff uint32) bool {
 // cutoffAt is the unix second before which a tombstone must have been made to be forgotten.
 func cutoffAt(now time.Time, age time.Duration) uint32 { return uint32(now.Add(-age).Unix()) }
 
-// forgettableLocked says whether d is a tombstone that nothing needs any more. The newest version of a vbucket stays: its
-// seqno is the high seqno.
+// forgettableLocked says whether d is a tombstone that nothing needs any more. The newest version of a vbucket stays:
+// its seqno is the high seqno.
 func (v *VBucket) forgettableLocked(d *Doc, cutoff uint32) bool {
 	return d.Deleted && d.DeleteTime < cutoff && d.Seqno < v.written && v.openSnapshots == 0
 }
 
-// compactSegment rewrites what is needed of the oldest sealed segment and drops it. A write that fails meanwhile stops it:
-// a version that was superseded only by a write that was then taken back would not have been rewritten.
+// compactSegment rewrites what is needed of the oldest sealed segment and drops it. A write that fails meanwhile stops
+// it: a version that was superseded only by a write that was then taken back would not have been rewritten.
 func (b *Bucket) compactSegment(ctx context.Context, number uint64, purgeAfter time.Duration) error {
 	states := map[uint16]bool{}
 	cutoff := cutoffAt(b.now(), purgeAfter)
@@ -139,7 +140,8 @@ func (b *Bucket) compactSegment(ctx context.Context, number uint64, purgeAfter t
 	return nil
 }
 
-// relocate appends the stored version again if it is still the newest of its key; an old tombstone is forgotten instead.
+// relocate appends the stored version again if it is still the newest of its key; an old tombstone is forgotten
+// instead.
 func (v *VBucket) relocate(key []byte, seqno uint64, cutoff uint32) (t *Ticket, purged bool, err error) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -174,8 +176,8 @@ func (v *VBucket) forgetLocked(d *Doc) {
 	}
 }
 
-// PurgeTombstones forgets all tombstones older than age at once, and rewrites the whole log for it. It must not run beside
-// Run, which does it when tombstones are due.
+// PurgeTombstones forgets all tombstones older than age at once, and rewrites the whole log for it. It must not run
+// beside Run, which does it when tombstones are due.
 func (b *Bucket) PurgeTombstones(ctx context.Context, age time.Duration) error {
 	b.commit.writeMu.Lock()
 	err := b.log.Rotate()
@@ -191,7 +193,8 @@ func (b *Bucket) PurgeTombstones(ctx context.Context, age time.Duration) error {
 	return nil
 }
 
-// rewrite writes what memory has to new segments and drops all that were before. It does not read them: they may not be readable.
+// rewrite writes what memory has to new segments and drops all that were before. It does not read them: they may not be
+// readable.
 func (b *Bucket) rewrite(ctx context.Context) error {
 	b.commit.writeMu.Lock()
 	err := b.log.Renew() // where this cannot be synced, the rest is not written either

@@ -23,8 +23,8 @@ const (
 	MaxValueBytes = 20 << 20
 )
 
-// Doc is one version of a document: a mutation or, when Deleted, a tombstone. Its exported fields never change once it is
-// in the store, so it may be read without a lock.
+// Doc is one version of a document: a mutation or, when Deleted, a tombstone. Its exported fields never change once it
+// is in the store, so it may be read without a lock.
 type Doc struct {
 	Key   string
 	Value []byte
@@ -43,15 +43,16 @@ type Doc struct {
 	lsn  uint64 // the log position that makes it durable
 }
 
-// docOverhead approximates what a document costs in memory beside its key and value: the struct, its map and list places.
+// docOverhead approximates what a document costs in memory beside its key and value: the struct, its map and list
+// places.
 const docOverhead = 224
 
 func (d *Doc) memory() int64 { return docOverhead + int64(len(d.Key)) + int64(len(d.Value)) }
 
-// Record kinds in the log. Format: kind u8, vbucket u16, then for a document: bits u8 (1 deleted, 2 expired), datatype u8,
-// seqno u64, cas u64, rev u64, flags u32, expiry u32, delete time u32, key length u16, key, value; for a vbucket state:
-// state u8, high u64, purge u64, max cas u64, n u16, n × (vbuuid u64, seqno u64) newest first; for a replica's snapshot
-// window: start u64, end u64; for a reset, which voids all earlier records of the vbucket: nothing.
+// Record kinds in the log. Format: kind u8, vbucket u16, then for a document: bits u8 (1 deleted, 2 expired), datatype
+// u8, seqno u64, cas u64, rev u64, flags u32, expiry u32, delete time u32, key length u16, key, value; for a vbucket
+// state: state u8, high u64, purge u64, max cas u64, n u16, n × (vbuuid u64, seqno u64) newest first; for a replica's
+// snapshot window: start u64, end u64; for a reset, which voids all earlier records of the vbucket: nothing.
 const (
 	recordDoc    = 1
 	recordState  = 2
@@ -126,7 +127,8 @@ func decodeDoc(b []byte) (*Doc, error) {
 	d := &Doc{
 		Deleted: b[0]&bitDeleted != 0, Expired: b[0]&bitExpired != 0, Datatype: b[1],
 		Key: string(key), Seqno: seqno, Cas: binary.BigEndian.Uint64(b[10:]), Rev: binary.BigEndian.Uint64(b[18:]),
-		Flags: binary.BigEndian.Uint32(b[26:]), Expiry: binary.BigEndian.Uint32(b[30:]), DeleteTime: binary.BigEndian.Uint32(b[34:]),
+		Flags: binary.BigEndian.Uint32(b[26:]), Expiry: binary.BigEndian.Uint32(b[30:]),
+		DeleteTime: binary.BigEndian.Uint32(b[34:]),
 	}
 	if value := b[docHeader-3+len(key):]; len(value) > 0 {
 		d.Value = append(make([]byte, 0, len(value)), value...)
@@ -177,7 +179,8 @@ func decodeState(b []byte) (vbRecord, error) {
 	}
 	for i := range n {
 		at := b[fixed+16*i:]
-		r.Failover = append(r.Failover, FailoverEntry{UUID: binary.BigEndian.Uint64(at), Seqno: binary.BigEndian.Uint64(at[8:])})
+		r.Failover = append(r.Failover, FailoverEntry{UUID: binary.BigEndian.Uint64(at),
+			Seqno: binary.BigEndian.Uint64(at[8:])})
 	}
 	return r, nil
 }

@@ -20,8 +20,8 @@ type expiryEntry struct {
 	seqno uint64
 }
 
-// current says whether d is the version meant. The expiry is compared, too: the seqno of a version that was taken back is
-// given to another one.
+// current says whether d is the version meant. The expiry is compared, too: the seqno of a version that was taken back
+// is given to another one.
 func (e expiryEntry) current(d *Doc) bool {
 	return d != nil && d.Seqno == e.seqno && d.Expiry == e.at && !d.Deleted
 }

@@ -56,13 +56,14 @@ func (m *model) shown(from, limit uint64) []string {
 	sort.Slice(docs, func(i, j int) bool { return docs[i].seqno < docs[j].seqno })
 	var out []string
 	for _, d := range docs {
-		out = append(out, describe(&Doc{Seqno: d.seqno, Key: d.key, Value: []byte(d.value), Deleted: d.deleted, Expired: d.expired}))
+		out = append(out, describe(&Doc{Seqno: d.seqno, Key: d.key, Value: []byte(d.value), Deleted: d.deleted,
+			Expired: d.expired}))
 	}
 	return out
 }
 
-// Property: for any changes, unfinished and failed writes, expiries, compactions and stops, the bucket equals the model:
-// what was acknowledged is there, what failed is not, streams show exactly the newest versions.
+// Property: for any changes, unfinished and failed writes, expiries, compactions and stops, the bucket equals the
+// model: what was acknowledged is there, what failed is not, streams show exactly the newest versions.
 func TestBucketEqualsModel(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		w := newWorld(t, 1)
@@ -96,7 +97,8 @@ func TestBucketEqualsModel(t *testing.T) {
 			case 5: // several writes, then the disk is full: none of them happened
 				w.full = true
 				for range rapid.IntRange(1, 3).Draw(rt, "lost") {
-					r, err := w.b.VBucket(0).Apply(Change{Key: []byte(rapid.SampledFrom(keys).Draw(rt, "lost key")), Value: []byte("lost"), Expiry: uint32(w.now.Unix()) + 1})
+					r, err := w.b.VBucket(0).Apply(Change{Key: []byte(rapid.SampledFrom(keys).Draw(rt, "lost key")),
+						Value: []byte("lost"), Expiry: uint32(w.now.Unix()) + 1})
 					if err != nil {
 						rt.Fatal(err)
 					}
@@ -156,7 +158,8 @@ func TestBucketEqualsModel(t *testing.T) {
 		}
 		for _, key := range keys {
 			r, err := w.b.VBucket(0).Get([]byte(key))
-			if d := m.latest(key); (err == nil) != (d != nil && !d.deleted) || err == nil && (string(r.Doc.Value) != d.value || r.Doc.Rev != d.rev) {
+			if d := m.latest(key); (err == nil) != (d != nil && !d.deleted) || err == nil &&
+				(string(r.Doc.Value) != d.value || r.Doc.Rev != d.rev) {
 				rt.Fatalf("get %s: %+v %v, want %+v", key, r.Doc, err, d)
 			}
 		}

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// Housekeeping forgets old tombstones also where there is no garbage to compact: in a log of one segment that is not full.
+// Housekeeping forgets old tombstones also where there is no garbage to compact: in a log of one segment that is not
+// full.
 func TestHousekeepingForgetsOldTombstones(t *testing.T) {
 	w := newWorld(t, 2)
 	w.opts.Housekeep, w.opts.PurgeAfter = time.Millisecond, time.Hour

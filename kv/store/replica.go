@@ -53,7 +53,8 @@ func (v *VBucket) Replicate(doc *Doc, w Window) (*Ticket, error) {
 	case v.state != Replica:
 		return nil, fmt.Errorf("%w: vbucket %d is %s", ErrNotReplica, v.id, v.state)
 	case doc.Seqno <= v.high || doc.Seqno < w.Start || doc.Seqno > w.End:
-		return nil, fmt.Errorf("%w: vbucket %d: seqno %d after %d in the window %d to %d", ErrOrder, v.id, doc.Seqno, v.high, w.Start, w.End)
+		return nil, fmt.Errorf("%w: vbucket %d: seqno %d after %d in the window %d to %d", ErrOrder, v.id, doc.Seqno, v.high,
+			w.Start, w.End)
 	case v.bucket.quota.Full(doc.memory()):
 		return nil, ErrNoMemory
 	}
@@ -134,7 +135,8 @@ const forever = 1 << 40
 
 func (v *VBucket) sealedLocked(now time.Time) bool { return now.Before(v.sealed) }
 
-// Seal makes an active vbucket refuse writes for d, after everything written so far is in the log, and gives its high seqno.
+// Seal makes an active vbucket refuse writes for d, after everything written so far is in the log, and returns its high
+// seqno.
 func (v *VBucket) Seal(d time.Duration) (uint64, error) {
 	v.mu.Lock()
 	if v.state != Active {
@@ -149,7 +151,8 @@ func (v *VBucket) Seal(d time.Duration) (uint64, error) {
 	return v.high, err
 }
 
-// HoldSeal makes a seal last until Unseal or another state, if it is still whole: nothing was written beyond seqno high.
+// HoldSeal makes a seal last until Unseal or another state, if it is still whole: nothing was written beyond seqno
+// high.
 func (v *VBucket) HoldSeal(high uint64) error {
 	now := v.bucket.now()
 	v.mu.Lock()

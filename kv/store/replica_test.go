@@ -25,9 +25,10 @@ func replicaWorld(t testing.TB) *world {
 	return w
 }
 
-// take gives the replica a version.
+// take returns the replica a version.
 func (w *world) take(seqno uint64, key string, start, end uint64) error {
-	t, err := w.b.VBucket(0).Replicate(&Doc{Key: key, Value: fmt.Append(nil, seqno), Seqno: seqno, Rev: 1, Cas: seqno}, Window{start, end})
+	t, err := w.b.VBucket(0).Replicate(&Doc{Key: key, Value: fmt.Append(nil, seqno), Seqno: seqno, Rev: 1, Cas: seqno},
+		Window{start, end})
 	if err != nil {
 		return err
 	}
@@ -77,8 +78,8 @@ func TestReplicaKeepsItsPlace(t *testing.T) {
 	}
 }
 
-// A snapshot's window whose first write failed is written with the next one: after a crash the replica is still in the middle
-// of the snapshot, not at the end of one.
+// A snapshot's window whose first write failed is written with the next one: after a crash the replica is still in the
+// middle of the snapshot, not at the end of one.
 func TestWindowOfAFailedWrite(t *testing.T) {
 	w := replicaWorld(t)
 	if err := w.take(1, "k1", 0, 1); err != nil {

@@ -2,14 +2,15 @@
 //
 // It promises: what a Ticket has waited for, and whatever a Snapshot shows, has been handed to the operating system and
 // is there again after the process was killed; a failed write takes back everything that depended on it, so that nobody
-// has seen it; sequence numbers of an active vbucket rise (by one, without Options.Gaps) and only the newest version of a
-// key is kept; a Snapshot is a state the vbucket really had at its End; an active vbucket begins a new branch (failover
-// log entry) after an unclean stop, and a vbucket that becomes active begins one where its last complete snapshot ended. A
-// replica takes over versions as they are, with their numbers, and remembers the snapshot it is in. Memory is bounded by a
-// quota shared by all buckets of the node.
+// has seen it; sequence numbers of an active vbucket rise (by one, without Options.Gaps) and only the newest version of
+// a key is kept; a Snapshot is a state the vbucket really had at its End; an active vbucket begins a new branch
+// (failover log entry) after an unclean stop, and a vbucket that becomes active begins one where its last complete
+// snapshot ended. A replica takes over versions as they are, with their numbers, and remembers the snapshot it is in.
+// Memory is bounded by a quota shared by all buckets of the node.
 //
-// It never syncs per write (the log is synced every second and at an orderly close: a crash of the whole machine may lose
-// the last second, and the new branch says so; while a sync that failed is made good, writes are refused), and a writer never waits for a reader of snapshots.
+// It never syncs per write (the log is synced every second and at an orderly close: a crash of the whole machine may
+// lose the last second, and the new branch says so; while a sync that failed is made good, writes are refused), and a
+// writer never waits for a reader of snapshots.
 package store
 
 import (
@@ -135,12 +136,14 @@ type Counters struct {
 // Open opens or creates a bucket.
 func Open(opts Options) (*Bucket, seglog.Report, error) {
 	if opts.VBuckets < 1 || opts.VBuckets > MaxVBuckets || opts.VBuckets&(opts.VBuckets-1) != 0 {
-		return nil, seglog.Report{}, fmt.Errorf("bucket %q: %d vbuckets: must be a power of two up to %d", opts.Name, opts.VBuckets, MaxVBuckets)
+		return nil, seglog.Report{}, fmt.Errorf("bucket %q: %d vbuckets: must be a power of two up to %d", opts.Name,
+			opts.VBuckets, MaxVBuckets)
 	}
 	opts.setDefaults()
 	b := &Bucket{opts: opts, quota: opts.Quota, pinLimit: max(minPinBytes, opts.Quota.Limit()/int64(opts.VBuckets))}
 	for i := range opts.VBuckets {
-		b.vbs = append(b.vbs, &VBucket{id: uint16(i), bucket: b, state: Dead, docs: map[string]*Doc{}, listeners: map[Listener]struct{}{}})
+		b.vbs = append(b.vbs, &VBucket{id: uint16(i), bucket: b, state: Dead, docs: map[string]*Doc{},
+			listeners: map[Listener]struct{}{}})
 	}
 	log, report, err := seglog.Open(seglog.Options{
 		Dir: opts.Dir, Identity: identity(opts), SegmentBytes: opts.SegmentBytes, Wrap: opts.WrapFile,
@@ -265,8 +268,8 @@ func (b *Bucket) Run(ctx context.Context) error {
 	}
 }
 
-// sync syncs the log. When that fails, writes are refused until everything that is needed has been written to new files and synced
-// there: a second sync that succeeds would prove nothing.
+// sync syncs the log. When that fails, writes are refused until everything that is needed has been written to new files
+// and synced there: a second sync that succeeds would prove nothing.
 func (b *Bucket) sync(ctx context.Context) error {
 	err := b.log.Sync()
 	if err == nil {
@@ -274,7 +277,8 @@ func (b *Bucket) sync(ctx context.Context) error {
 	}
 	b.commit.setUnsynced(err)
 	if !b.unsynced.Swap(true) {
-		b.opts.Logger.Error("log cannot be synced: writes are refused until all documents are written to new files; look after the disk",
+		b.opts.Logger.Error("log cannot be synced: writes are refused until all documents are written to new files; look "+
+			"after the disk",
 			"bucket", b.opts.Name, "folder", filepath.Clean(b.opts.Dir), "error", err)
 	}
 	if b.skip > 0 {

@@ -197,7 +197,8 @@ func TestRestartsKeepEverythingAndBranchOnlyAfterACrash(t *testing.T) {
 	wantShown(t, w.shown(0, 0, all), "2 b=2", "3 a")
 	w.restart(false)
 	crashed := w.b.VBucket(0).Info()
-	if len(crashed.Failover) != 2 || crashed.Failover[1] != before.Failover[0] || crashed.Failover[0].Seqno != 3 || crashed.Failover[0].UUID == before.Failover[0].UUID {
+	if len(crashed.Failover) != 2 || crashed.Failover[1] != before.Failover[0] || crashed.Failover[0].Seqno != 3 ||
+		crashed.Failover[0].UUID == before.Failover[0].UUID {
 		t.Fatalf("failover log after a crash: %v", crashed.Failover)
 	}
 	if empty := w.b.VBucket(1).Info(); len(empty.Failover) != 2 || empty.Failover[0].Seqno != 0 {
@@ -510,7 +511,8 @@ func TestPurgedTombstonesStayPurged(t *testing.T) {
 		w.restart(false)
 	}
 	wantShown(t, w.shown(0, 0, all), "2 b=2", "5 c")
-	if outcome, to := decideOn(w, StreamRequest{Start: 2, End: all, VBUUID: w.b.VBucket(0).Info().Failover[0].UUID, SnapStart: 2, SnapEnd: 2}); outcome != Rollback || to != 0 {
+	if outcome, to := decideOn(w, StreamRequest{Start: 2, End: all, VBUUID: w.b.VBucket(0).Info().Failover[0].UUID,
+		SnapStart: 2, SnapEnd: 2}); outcome != Rollback || to != 0 {
 		t.Fatalf("below the purge seqno: %v %d", outcome, to)
 	}
 }
@@ -655,8 +657,8 @@ func TestRunKeepsHouseAndStops(t *testing.T) {
 	}
 }
 
-// A consumer that holds a snapshot while everything in it is overwritten is told that it is too slow before its versions
-// fill the memory.
+// A consumer that holds a snapshot while everything in it is overwritten is told that it is too slow before its
+// versions fill the memory.
 func TestOvertakenSnapshot(t *testing.T) {
 	w := newWorld(t, 1)
 	w.b.pinLimit = 10_000

@@ -37,8 +37,8 @@ type History struct {
 	Life        uint64 // as VBucket.Life
 }
 
-// Decide answers a stream request from the vbucket's history; seqno is meant with Rollback only. It follows the producer's
-// list of rules: a consumer may continue exactly when what it has is a prefix of this branch.
+// Decide answers a stream request from the vbucket's history; seqno is meant with Rollback only. It follows the
+// producer's list of rules: a consumer may continue exactly when what it has is a prefix of this branch.
 func (h History) Decide(r StreamRequest) (outcome Outcome, seqno uint64) {
 	if r.Start > r.End || r.SnapStart > r.Start || r.Start > r.SnapEnd {
 		return OutOfRange, 0
@@ -84,8 +84,8 @@ type Snapshot struct {
 	list  []*Doc // a view of the vbucket's list at the time; ascending seqnos
 }
 
-// SnapshotAfter fixes the snapshot of what was written (durably) after seqno from, up to seqno limit. It returns nil when
-// there is nothing, and the seqno up to which nothing is (the smaller of limit and the highest written seqno).
+// SnapshotAfter fixes the snapshot of what was written (durably) after seqno from, up to seqno limit. It returns nil
+// when there is nothing, and the seqno up to which nothing is (the smaller of limit and the highest written seqno).
 func (v *VBucket) SnapshotAfter(from, limit uint64) (*Snapshot, uint64) {
 	v.mu.Lock()
 	defer v.mu.Unlock()

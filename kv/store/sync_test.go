@@ -11,8 +11,8 @@ import (
 	"tidemark/kv/seglog"
 )
 
-// platter is a disk below the cache of the kernel: what a crash of the machine leaves. A sync that fails drops what it should have
-// written, as kernels do, and the next one knows nothing of it.
+// platter is a disk below the cache of the kernel: what a crash of the machine leaves. A sync that fails drops what it
+// should have written, as kernels do, and the next one knows nothing of it.
 type platter struct {
 	durable map[string]int64 // by path: what is really there of the file
 	holed   map[string]bool  // something was dropped: nothing behind it counts
@@ -67,8 +67,8 @@ func (p *platter) crash(w *world) {
 	w.open()
 }
 
-// A sync that succeeds after one that failed proves nothing. Writes are refused until all that was acknowledged is in other files, which
-// are synced; then a crash of the machine takes none of it.
+// A sync that succeeds after one that failed proves nothing. Writes are refused until all that was acknowledged is in
+// other files, which are synced; then a crash of the machine takes none of it.
 func TestAFailedSyncIsMadeGood(t *testing.T) {
 	for _, sealed := range []bool{false, true} {
 		t.Run(fmt.Sprintf("sealed %v", sealed), func(t *testing.T) {
@@ -91,7 +91,8 @@ func TestAFailedSyncIsMadeGood(t *testing.T) {
 					t.Fatalf("a sync that fails: %v", err)
 				}
 			}
-			if _, err := w.apply(0, Change{Key: []byte("new"), Value: []byte("1")}); !errors.Is(err, ErrTemporary) || !errors.Is(err, seglog.ErrUnsynced) || !errors.Is(err, syscall.EIO) {
+			if _, err := w.apply(0, Change{Key: []byte("new"), Value: []byte("1")}); !errors.Is(err, ErrTemporary) ||
+				!errors.Is(err, seglog.ErrUnsynced) || !errors.Is(err, syscall.EIO) {
 				t.Errorf("a write meanwhile: %v", err)
 			}
 			if !w.b.Failing() || !w.b.Unsynced() {

@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"tidemark/mcbp"
+	"tidemark/kv/mcbp"
 )
 
 // State of a vbucket on this node, with the numbers of the protocol.
@@ -91,16 +91,17 @@ const (
 	Replace
 	// Delete removes an existing key.
 	Delete
-	// Touch gives an existing key another expiry.
+	// Touch returns an existing key another expiry.
 	Touch
-	// Edit gives a key the value that Change.Edit makes of its present one. An existing document keeps its flags and expiry.
+	// Edit returns a key the value that Change.Edit makes of its present one. An existing document keeps its flags and
+	// expiry.
 	Edit
 	// Bury puts a tombstone with a value of its own and the numbers Rev and NewCas, also where there is no document.
 	Bury
 )
 
-// Change asks for one change of a document. Cas 0 means any. Expiry is absolute unix seconds, 0 for never. Key and Value
-// are copied.
+// Change asks for one change of a document. Cas 0 means any. Expiry is absolute unix seconds, 0 for never. Key and
+// Value are copied.
 type Change struct {
 	Kind          Kind
 	Key, Value    []byte
@@ -111,8 +112,8 @@ type Change struct {
 	// becomes that of Apply. It runs with the vbucket locked: it must return at once and must not call back. The value
 	// becomes the store's.
 	Edit func(prev *Doc) (value []byte, datatype byte, err error)
-	// Rev and NewCas are those of a version that is buried, Expiry its time (0: now; an old one is forgotten soon); it gives way to one with a higher Rev, or as high a
-	// one and no lower CAS, unless Always.
+	// Rev and NewCas are those of a version that is buried, Expiry its time (0: now; an old one is forgotten soon); it
+	// gives way to one with a higher Rev, or as high a one and no lower CAS, unless Always.
 	Rev, NewCas uint64
 	Always      bool
 }
@@ -124,7 +125,8 @@ type Result struct {
 	Ticket *Ticket
 }
 
-// Apply makes a change. Errors: ErrNotMyVBucket, ErrNotFound, ErrExists, ErrNoMemory, ErrTemporary, and those of Change.Edit.
+// Apply makes a change. Errors: ErrNotMyVBucket, ErrNotFound, ErrExists, ErrNoMemory, ErrTemporary, and those of
+// Change.Edit.
 func (v *VBucket) Apply(c Change) (Result, error) {
 	now := v.bucket.now()
 	v.mu.Lock()
@@ -144,7 +146,8 @@ func (v *VBucket) Apply(c Change) (Result, error) {
 	case Delete:
 		*doc = tombstone(prev, uint32(now.Unix()))
 	case Bury:
-		*doc = Doc{Key: doc.Key, Value: append([]byte(nil), c.Value...), Flags: c.Flags, Datatype: c.Datatype, Deleted: true, DeleteTime: c.Expiry, Rev: c.Rev, Cas: c.NewCas}
+		*doc = Doc{Key: doc.Key, Value: append([]byte(nil), c.Value...), Flags: c.Flags, Datatype: c.Datatype, Deleted: true,
+			DeleteTime: c.Expiry, Rev: c.Rev, Cas: c.NewCas}
 		if doc.DeleteTime == 0 {
 			doc.DeleteTime = uint32(now.Unix())
 		}
@@ -192,7 +195,8 @@ func tombstone(prev *Doc, now uint32) Doc {
 // check says whether a change may be made; prev is the live version, newest may be a tombstone.
 func check(c Change, prev, newest *Doc) error {
 	switch {
-	case c.Kind == Bury && newest != nil && !c.Always && (newest.Rev > c.Rev || newest.Rev == c.Rev && newest.Cas >= c.NewCas):
+	case c.Kind == Bury && newest != nil && !c.Always && (newest.Rev > c.Rev || newest.Rev == c.Rev &&
+		newest.Cas >= c.NewCas):
 		return ErrExists
 	case prev == nil && (c.Kind == Replace || c.Kind == Delete || c.Kind == Touch || c.Cas != 0):
 		return ErrNotFound
@@ -218,8 +222,8 @@ func (v *VBucket) Get(key []byte) (Result, error) {
 	return Result{Doc: d, VBUUID: v.failover[0].UUID, Ticket: ticket}, nil
 }
 
-// liveLocked finds the live version of a key. An expired one is turned into a tombstone first. The ticket is that of the
-// newest version found, live or not: what the answer depends on.
+// liveLocked finds the live version of a key. An expired one is turned into a tombstone first. The ticket is that of
+// the newest version found, live or not: what the answer depends on.
 func (v *VBucket) liveLocked(key []byte, now uint32) (*Doc, *Ticket) {
 	d := v.docs[string(key)]
 	if d == nil {
@@ -245,7 +249,7 @@ func (v *VBucket) expireLocked(d *Doc, now uint32) (*Ticket, error) {
 	return v.putLocked(&gone)
 }
 
-// putLocked gives the version its numbers, appends it to the log's current ticket and installs it.
+// putLocked returns the version its numbers, appends it to the log's current ticket and installs it.
 func (v *VBucket) putLocked(doc *Doc) (*Ticket, error) {
 	if v.sealedLocked(v.bucket.now()) { // also an expiry found by a reader
 		return nil, ErrSealed
@@ -410,16 +414,16 @@ func (v *VBucket) Status() (State, uint64) {
 	return v.state, v.written
 }
 
-// Life tells one life of the vbucket from another: it changes when it is emptied or dead, whatever its state and seqno are
-// afterwards. No stream outlives it.
+// Life tells one life of the vbucket from another: it changes when it is emptied or dead, whatever its state and seqno
+// are afterwards. No stream outlives it.
 func (v *VBucket) Life() uint64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	return v.life
 }
 
-// Flush makes an active vbucket anew: what it had is gone, and it is active at seqno 0 on a branch that shares nothing with the one
-// before. Nobody else may change its state meanwhile.
+// Flush makes an active vbucket anew: what it had is gone, and it is active at seqno 0 on a branch that shares nothing
+// with the one before. Nobody else may change its state meanwhile.
 func (v *VBucket) Flush() error {
 	if state, _ := v.Status(); state != Active {
 		return fmt.Errorf("%w: vbucket %d is %s", ErrNotMyVBucket, v.id, state)
@@ -436,7 +440,8 @@ func (v *VBucket) Flush() error {
 func (v *VBucket) History() (State, History) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	return v.state, History{High: v.written, Purge: v.purge, Failover: append([]FailoverEntry(nil), v.failover...), Life: v.life}
+	return v.state, History{High: v.written, Purge: v.purge, Failover: append([]FailoverEntry(nil), v.failover...),
+		Life: v.life}
 }
 
 // Purged is the highest seqno of a forgotten tombstone.
@@ -446,8 +451,8 @@ func (v *VBucket) Purged() uint64 {
 	return v.purge
 }
 
-// SetState changes the vbucket's state. Becoming active begins a new branch where the last complete snapshot ended; what a
-// vbucket without a state still has of former times is dropped before it becomes active.
+// SetState changes the vbucket's state. Becoming active begins a new branch where the last complete snapshot ended;
+// what a vbucket without a state still has of former times is dropped before it becomes active.
 func (v *VBucket) SetState(s State) error {
 	v.mu.Lock()
 	stale := s == Active && v.state == Dead && v.high > 0

@@ -1,5 +1,5 @@
-// Command gocbcore shows that Couchbase's gocbcore agents work against an embedded KV node: documents with the KV agent, a
-// stream with the DCP agent.
+// Command gocbcore shows that Couchbase's gocbcore agents work against an embedded KV node: documents with the KV
+// agent, a stream with the DCP agent.
 //
 //	go run ./kv/clients/gocbcore HOST:PORT USER PASSWORD BUCKET
 //
@@ -59,7 +59,10 @@ func run(addr, user, password, bucket string) error {
 	defer kv.Close()
 	ready := gocbcore.WaitUntilReadyOptions{ServiceTypes: []gocbcore.ServiceType{gocbcore.MemdService}}
 	if err := await("kv agent", func(done chan<- error) (gocbcore.PendingOp, error) {
-		return kv.WaitUntilReady(time.Now().Add(patience), ready, func(_ *gocbcore.WaitUntilReadyResult, err error) { done <- err })
+		return kv.WaitUntilReady(time.Now().Add(patience), ready, func(_ *gocbcore.WaitUntilReadyResult,
+			err error) {
+			done <- err
+		})
 	}); err != nil {
 		return err
 	}
@@ -67,15 +70,18 @@ func run(addr, user, password, bucket string) error {
 	if err != nil {
 		return err
 	}
-	dcp, err := gocbcore.CreateDcpAgent(&gocbcore.DCPAgentConfig{BucketName: bucket, SeedConfig: seed, SecurityConfig: secure,
-		IoConfig: gocbcore.IoConfig{UseCollections: true}, DCPConfig: gocbcore.DCPConfig{BufferSize: 1 << 20, UseExpiryOpcode: true}},
+	dcp, err := gocbcore.CreateDcpAgent(&gocbcore.DCPAgentConfig{BucketName: bucket, SeedConfig: seed,
+		SecurityConfig: secure,
+		IoConfig:       gocbcore.IoConfig{UseCollections: true}, DCPConfig: gocbcore.DCPConfig{BufferSize: 1 << 20,
+			UseExpiryOpcode: true}},
 		"gocbcore-example", memd.DcpOpenFlagProducer|memd.DcpOpenFlagIncludeXattrs|memd.DcpOpenFlagIncludeDeleteTimes)
 	if err != nil {
 		return err
 	}
 	defer dcp.Close()
 	if err := await("dcp agent", func(done chan<- error) (gocbcore.PendingOp, error) {
-		return dcp.WaitUntilReady(time.Now().Add(patience), ready, func(_ *gocbcore.WaitUntilReadyResult, err error) { done <- err })
+		return dcp.WaitUntilReady(time.Now().Add(patience), ready,
+			func(_ *gocbcore.WaitUntilReadyResult, err error) { done <- err })
 	}); err != nil {
 		return err
 	}
@@ -97,18 +103,21 @@ func documents(kv *gocbcore.Agent) (last gocbcore.MutationToken, err error) {
 			return kv.Append(gocbcore.AdjoinOptions{Key: key, Value: []byte(`:1}`)}, func(_ *gocbcore.AdjoinResult, err error) { done <- err })
 		}},
 		{"touch", func(done chan<- error) (gocbcore.PendingOp, error) {
-			return kv.Touch(gocbcore.TouchOptions{Key: key, Expiry: 7200}, func(_ *gocbcore.TouchResult, err error) { done <- err })
+			return kv.Touch(gocbcore.TouchOptions{Key: key, Expiry: 7200},
+				func(_ *gocbcore.TouchResult, err error) { done <- err })
 		}},
 		{"get", func(done chan<- error) (gocbcore.PendingOp, error) {
-			return kv.GetAndTouch(gocbcore.GetAndTouchOptions{Key: key, Expiry: 0}, func(r *gocbcore.GetAndTouchResult, err error) {
-				if err == nil {
-					value = string(r.Value)
-				}
-				done <- err
-			})
+			return kv.GetAndTouch(gocbcore.GetAndTouchOptions{Key: key, Expiry: 0},
+				func(r *gocbcore.GetAndTouchResult, err error) {
+					if err == nil {
+						value = string(r.Value)
+					}
+					done <- err
+				})
 		}},
 		{"increment", func(done chan<- error) (gocbcore.PendingOp, error) {
-			return kv.Increment(gocbcore.CounterOptions{Key: counter, Delta: 1, Initial: 1}, func(r *gocbcore.CounterResult, err error) { done <- err })
+			return kv.Increment(gocbcore.CounterOptions{Key: counter, Delta: 1, Initial: 1},
+				func(r *gocbcore.CounterResult, err error) { done <- err })
 		}},
 		{"delete", func(done chan<- error) (gocbcore.PendingOp, error) {
 			return kv.Delete(gocbcore.DeleteOptions{Key: counter}, func(r *gocbcore.DeleteResult, err error) {
@@ -128,7 +137,8 @@ func documents(kv *gocbcore.Agent) (last gocbcore.MutationToken, err error) {
 		return last, fmt.Errorf("get: %q", value)
 	}
 	err = await("get and lock", func(done chan<- error) (gocbcore.PendingOp, error) {
-		return kv.GetAndLock(gocbcore.GetAndLockOptions{Key: key, LockTime: 1}, func(_ *gocbcore.GetAndLockResult, err error) { done <- err })
+		return kv.GetAndLock(gocbcore.GetAndLockOptions{Key: key, LockTime: 1},
+			func(_ *gocbcore.GetAndLockResult, err error) { done <- err })
 	})
 	if err == nil {
 		return last, errors.New("get and lock: not refused")
@@ -164,7 +174,8 @@ const maxItems = 10_000
 func stream(dcp *gocbcore.DCPAgent, to gocbcore.MutationToken) error {
 	o := &observer{seen: make(chan string, maxItems), ended: make(chan error, 1)}
 	if err := await("dcp stream", func(done chan<- error) (gocbcore.PendingOp, error) {
-		return dcp.OpenStream(to.VbID, memd.DcpStreamAddFlagActiveOnly, to.VbUUID, 0, to.SeqNo, 0, 0, o, gocbcore.OpenStreamOptions{},
+		return dcp.OpenStream(to.VbID, memd.DcpStreamAddFlagActiveOnly, to.VbUUID, 0, to.SeqNo, 0, 0, o,
+			gocbcore.OpenStreamOptions{},
 			func(_ []gocbcore.FailoverEntry, err error) { done <- err })
 	}); err != nil {
 		return err

@@ -1,10 +1,11 @@
-// Command gomemcached shows that Couchbase's gomemcached client works against an embedded KV node: documents, counters, CAS,
-// statistics, and a DCP stream.
+// Command gomemcached shows that Couchbase's gomemcached client works against an embedded KV node: documents, counters,
+// CAS, statistics, and a DCP stream.
 //
 //	tidemark kv --allow-plain --buckets plain:5a3e:1 …
 //	go run ./kv/clients/gomemcached HOST:PORT USER PASSWORD BUCKET
 //
-// The bucket has one vbucket. It prints what worked and ends with "ok", or with the first thing that is not as it should be.
+// The bucket has one vbucket. It prints what worked and ends with "ok", or with the first thing that is not as it
+// should be.
 package main
 
 import (
@@ -59,7 +60,8 @@ func connect(addr, user, password, bucket string) (*memcached.Client, error) {
 	if _, err := c.SelectBucket(bucket); err != nil {
 		return nil, fmt.Errorf("select bucket: %w", err)
 	}
-	if _, err := c.EnableFeatures(memcached.Features{memcached.FeatureMutationToken, memcached.FeatureXattr, memcached.FeatureXerror, memcached.FeatureDataType}); err != nil {
+	if _, err := c.EnableFeatures(memcached.Features{memcached.FeatureMutationToken, memcached.FeatureXattr,
+		memcached.FeatureXerror, memcached.FeatureDataType}); err != nil {
 		return nil, fmt.Errorf("features: %w", err)
 	}
 	fmt.Println("authenticated with SCRAM and PLAIN, bucket selected")
@@ -138,7 +140,8 @@ func statistics(c *memcached.Client) error {
 	if err != nil {
 		return fmt.Errorf("stats: %w", err)
 	}
-	for _, group := range []string{"vbucket-seqno", "vbucket-details", "failovers", "dcp", "uuid", "warmup", "collections"} {
+	for _, group := range []string{"vbucket-seqno", "vbucket-details", "failovers", "dcp", "uuid", "warmup",
+		"collections"} {
 		if _, err := c.StatsMap(group); err != nil {
 			return fmt.Errorf("stats %s: %w", group, err)
 		}
@@ -178,7 +181,8 @@ func stream(c *memcached.Client) error {
 		return err
 	}
 	defer feed.Close()
-	if err, _ := feed.UprOpenWithFeatures("gomemcached-example", 0, window, memcached.UprFeatures{Xattribute: true, SendStreamEndOnClose: true}); err != nil {
+	if err, _ := feed.UprOpenWithFeatures("gomemcached-example", 0, window,
+		memcached.UprFeatures{Xattribute: true, SendStreamEndOnClose: true}); err != nil {
 		return fmt.Errorf("dcp open: %w", err)
 	}
 	if err := feed.StartFeed(); err != nil {
@@ -207,7 +211,8 @@ func stream(c *memcached.Client) error {
 			}
 			last, seen[string(e.Key)] = e.Seqno, e.Opcode
 		case gomemcached.UPR_STREAMEND:
-			if seen["airport"] != gomemcached.UPR_DELETION || seen["counter"] != gomemcached.UPR_MUTATION || last != seqnos[0] || last == math.MaxUint64 {
+			if seen["airport"] != gomemcached.UPR_DELETION || seen["counter"] != gomemcached.UPR_MUTATION || last != seqnos[0] ||
+				last == math.MaxUint64 {
 				return fmt.Errorf("the stream to %d had %v", seqnos[0], seen)
 			}
 			fmt.Println("dcp: a finite stream, de-duplicated, with its end")

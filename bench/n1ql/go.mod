@@ -1,0 +1,7 @@
+module tidemark/bench/n1ql
+
+go 1.26.0
+
+replace tidemark => ../..
+
+require tidemark v0.0.0

@@ -1,0 +1,94 @@
+package client_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log"
+	"time"
+
+	"tidemark/client"
+	"tidemark/index"
+)
+
+// A statement is given to any manager; the index is ready everywhere or nowhere.
+func ExampleClient_Statement() {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	c := client.New("127.0.0.1:9520", "127.0.0.1:9521", "127.0.0.1:9522")
+	defer c.Close()
+
+	results, err := c.Statement(ctx, `CREATE INDEX IF NOT EXISTS by_country ON world(iso_country, name) WHERE kind = "airport"`)
+	if err != nil {
+		log.Fatal(err)
+	}
+	var ids []index.ID
+	for _, r := range results {
+		ids = append(ids, r.ID)
+	}
+	if err := c.WaitReady(ctx, ids, func(percent float64) { fmt.Printf("building: %.0f %%\n", percent) }); err != nil {
+		log.Fatal(err)
+	}
+}
+
+// Rows of one state that KV really had, with everything that it had when the scan began.
+func ExampleClient_Scan() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	c := client.New()
+	defer c.Close()
+
+	rows, err := c.Scan(ctx, client.Ref("world", "by_country"), client.ScanRequest{
+		Equal:       []json.RawMessage{json.RawMessage(`"FR"`)},
+		Consistency: "session",
+		Limit:       10,
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer rows.Close()
+	for rows.Next() {
+		fmt.Println(rows.Row().ID)
+	}
+	if err := rows.Err(); err != nil { // a scan that was cut never looks like its end
+		log.Fatal(err)
+	}
+}
+
+// A scan that shows a certain write: its token comes from the KV client that made it.
+func ExampleClient_Count() {
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	c := client.New()
+	defer c.Close()
+
+	reply, err := c.Count(ctx, client.Ref("world", "by_country"), client.ScanRequest{
+		Consistency: "at_plus",
+		Tokens:      []client.Token{{VBucket: 95, VBUUID: 180471226023443, Seqno: 71}},
+	})
+	var problem *client.Error
+	switch {
+	case errors.As(err, &problem) && problem.Code == "TOKEN_LOST":
+		fmt.Println("KV has failed over without this write")
+	case err != nil:
+		log.Fatal(err)
+	default:
+		fmt.Println(reply.Count)
+	}
+}
+
+// Every change of the cluster once, in order, over leader changes and restarts.
+func ExampleClient_Watch() {
+	c := client.New()
+	defer c.Close()
+
+	for event, err := range c.Watch(context.Background(), "") {
+		if err != nil {
+			log.Fatal(err)
+		}
+		for _, change := range event.Changes {
+			fmt.Println(event.ID, change.Kind, change.Name)
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package client
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+
+	"tidemark/partition"
+	"tidemark/rebalance"
+	"tidemark/statecontext"
+)
+
+// RebalanceRequest asks for copies to be spread over the indexers that are there.
+type RebalanceRequest struct {
+	// Remove are indexers (name, node number or uuid) that are to hold nothing in the end. They take no copies from then
+	// on.
+	Remove []string `json:"remove,omitempty"`
+	// Keep are indexers that were to hold nothing, and are to serve again.
+	Keep []string `json:"keep,omitempty"`
+	// Sends and Receives are how many copies one indexer sends, and receives, at a time; 0: 1.
+	Sends    int `json:"sends,omitempty"`
+	Receives int `json:"receives,omitempty"`
+	// Plan is a plan that was made before, to be run now. It is refused (STALE_PLAN) when the placement has moved on.
+	Plan *rebalance.Plan `json:"plan,omitempty"`
+}
+
+// RebalanceReply is a plan, and the rebalance that carries it out.
+type RebalanceReply struct {
+	// ID of the rebalance that began; 0: nothing has to move, or the plan alone was asked for.
+	ID   uint64          `json:"id,omitempty"`
+	Plan *rebalance.Plan `json:"plan"`
+}
+
+// RebalanceInfo is a rebalance as it stands.
+type RebalanceInfo struct {
+	statecontext.RebalanceJob
+	Percent float64 `json:"percent"`
+	// RemainingMS is how long it will still take, by how it has gone so far; absent before that can be told.
+	RemainingMS *int64 `json:"remaining_ms,omitempty"`
+	// Moves are its steps while it is under way.
+	Moves []partition.Rebalance `json:"moves,omitempty"`
+}
+
+// RebalanceList lists the newest rebalances.
+type RebalanceList struct {
+	Rebalances []RebalanceInfo `json:"rebalances"` // by id; moves are left out
+}
+
+// Rebalance plans, and begins what was planned unless dryRun.
+func (c *Client) Rebalance(ctx context.Context, req RebalanceRequest, dryRun bool) (RebalanceReply, error) {
+	path := "/v1/rebalances"
+	if dryRun {
+		path += "?dry_run=true"
+	}
+	var r RebalanceReply
+	return r, c.call(ctx, http.MethodPost, path, nil, req, &r)
+}
+
+// Rebalances lists the newest ones.
+func (c *Client) Rebalances(ctx context.Context) (RebalanceList, error) {
+	var r RebalanceList
+	return r, c.call(ctx, http.MethodGet, "/v1/rebalances", nil, nil, &r)
+}
+
+// RebalanceStatus shows one.
+func (c *Client) RebalanceStatus(ctx context.Context, id uint64) (RebalanceInfo, error) {
+	var r RebalanceInfo
+	return r, c.call(ctx, http.MethodGet, "/v1/rebalances/"+strconv.FormatUint(id, 10), nil, nil, &r)
+}
+
+// CancelRebalance lets one end as soon as it can: whole copies stay, others go.
+func (c *Client) CancelRebalance(ctx context.Context, id uint64) (RebalanceInfo, error) {
+	var r RebalanceInfo
+	return r, c.call(ctx, http.MethodDelete, "/v1/rebalances/"+strconv.FormatUint(id, 10), nil, nil, &r)
+}

@@ -1,0 +1,58 @@
+package topic
+
+import (
+	"context"
+	"testing"
+
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/timestamp"
+)
+
+// An event that was still being handled when its stream was given up moves the position; a stream that was asked for
+// from before it is taken only if that event is on its branch. Else KV is asked anew, and says to where the vbucket
+// goes back: the new branch may have something else at the same seqno.
+func TestAnEventOfABranchThatWasLeft(t *testing.T) {
+	for name, tc := range map[string]struct {
+		log   timestamp.FailoverLog
+		taken bool
+	}{
+		"the same branch":            {timestamp.FailoverLog{{VBUUID: 7}}, true},
+		"a branch from there on":     {timestamp.FailoverLog{{VBUUID: 8, Seqno: 5}, {VBUUID: 7}}, true},
+		"a branch from later on":     {timestamp.FailoverLog{{VBUUID: 8, Seqno: 9}, {VBUUID: 7}}, true},
+		"a branch without the event": {timestamp.FailoverLog{{VBUUID: 8, Seqno: 4}, {VBUUID: 7}}, false},
+		"a log that knows nothing":   {timestamp.FailoverLog{{VBUUID: 8, Seqno: 0}}, false},
+		"a branch before the last": {timestamp.FailoverLog{{VBUUID: 9, Seqno: 6}, {VBUUID: 8, Seqno: 4}, {VBUUID: 7}},
+			false},
+		"two branches, both later on": {timestamp.FailoverLog{{VBUUID: 9, Seqno: 6}, {VBUUID: 8, Seqno: 5}, {VBUUID: 7}},
+			true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var told []uint64
+			s := &Subscription{cfg: Config{Handle: func(_ context.Context,
+				ev *Event) error {
+				told = append(told, ev.Seqno)
+				return nil
+			}},
+				vbuckets: []vbucket{{at: Position{VBUUID: 7, Seqno: 5, Window: timestamp.Window{Start: 5, End: 5}}, request: 2}}}
+			k := &sink{s: s}
+			begin := &Event{Kind: keyversion.StreamBegin, Incarnation: index.Incarnation{Counter: 2}, VBUUID: tc.log.Newest(),
+				Begin: &keyversion.Begin{Start: 4, Log: tc.log}}
+			five, six := *begin, *begin
+			five.Kind, five.Begin, five.Seqno = keyversion.Insert, nil, 5
+			six.Kind, six.Begin, six.Seqno = keyversion.Insert, nil, 6
+			for _, ev := range []*Event{begin, &five, &six} {
+				if err := k.event(t.Context(), ev); err != nil {
+					t.Fatal(err)
+				}
+			}
+			switch v := &s.vbuckets[0]; {
+			case tc.taken && (len(told) != 1 || told[0] != 6 || v.owner != k || v.at.Seqno != 6 ||
+				v.at.VBUUID != tc.log.Newest()):
+				t.Errorf("told %v, %+v", told, v)
+			case !tc.taken && (len(told) != 0 || v.request != 0 || v.owner != nil || v.at.VBUUID != 7 || v.at.Seqno != 5):
+				t.Errorf("told %v, %+v: want it to be asked for anew", told, v)
+			}
+		})
+	}
+}

@@ -1,0 +1,159 @@
+package topic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"tidemark/indexer/transport"
+	"tidemark/keyversion"
+	"tidemark/timestamp"
+)
+
+// sink takes the batches of one connection.
+type sink struct {
+	s     *Subscription
+	hello keyversion.Hello
+}
+
+// errGap is wrapped when a stream goes on after something that was not handled: it is asked for anew.
+var errGap = errors.New("a gap in the stream")
+
+// accept decides on a connection by its hello.
+func (s *Subscription) accept(_ context.Context, h keyversion.Hello) (transport.Sink, error) {
+	if h.Bucket != s.cfg.Bucket || h.Node != 0 || !strings.HasPrefix(h.Topic, "/backfill/"+s.cfg.ID+"/") {
+		return nil, fmt.Errorf("topic %q of bucket %q for node %d: this is subscription %s of bucket %s", h.Topic, h.Bucket,
+			h.Node, s.cfg.ID, s.cfg.Bucket)
+	}
+	return &sink{s: s, hello: h}, nil
+}
+
+// Receive implements transport.Sink: the batch is acknowledged when all of it has been handled.
+func (k *sink) Receive(ctx context.Context, b *keyversion.Batch, release func()) error {
+	if err := k.s.awaitAnswer(ctx); err != nil {
+		return err
+	}
+	if err := k.s.lock(ctx); err != nil {
+		return err
+	}
+	defer k.s.unlock()
+	for i := range b.Events {
+		if err := k.event(ctx, &b.Events[i]); err != nil {
+			return err
+		}
+	}
+	release()
+	return nil
+}
+
+// answerWait is how long data that comes before the answer to the request for it waits for that.
+const answerWait = 10 * time.Second
+
+// awaitAnswer waits until it is known how many vbuckets there are: a projector sends its answer when it has begun the
+// streams, and their data may be faster.
+func (s *Subscription) awaitAnswer(ctx context.Context) error {
+	select {
+	case <-s.known:
+		return nil
+	default:
+	}
+	late := time.NewTimer(answerWait)
+	defer late.Stop()
+	select {
+	case <-s.known:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-late.C:
+		return errors.New("the subscription was not answered yet: try again")
+	}
+}
+
+// Closed implements transport.Sink: the router connects again if it is still there.
+func (k *sink) Closed(error) {
+	k.s.mu.Lock()
+	defer k.s.mu.Unlock()
+	for vb := range k.s.vbuckets {
+		if v := &k.s.vbuckets[vb]; v.owner == k {
+			v.owner, v.idle = nil, time.Now()
+		}
+	}
+}
+
+// event takes one event; the handling token is held.
+func (k *sink) event(ctx context.Context, ev *Event) error {
+	wanted, err := k.admit(ev)
+	if err != nil || !wanted {
+		return err
+	}
+	if err := k.s.cfg.Handle(ctx, ev); err != nil {
+		if errors.Is(err, ctx.Err()) { // the connection has ended meanwhile: the event comes again on another one
+			return err
+		}
+		err = fmt.Errorf("subscription %s: %s %d of vbucket %d: %w", k.s.cfg.ID, ev.Kind, ev.Seqno, ev.VBucket, err)
+		select {
+		case k.s.failed <- err:
+		default: // an earlier one ends it
+		}
+		return err
+	}
+	k.s.handled(ev)
+	return nil
+}
+
+// admit judges an event by its vbucket's state; false: it is none for the user.
+func (k *sink) admit(ev *Event) (wanted bool, err error) {
+	s := k.s
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if int(ev.VBucket) >= len(s.vbuckets) {
+		return false, fmt.Errorf("vbucket %d: bucket %s has %d", ev.VBucket, s.cfg.Bucket, len(s.vbuckets))
+	}
+	v := &s.vbuckets[ev.VBucket]
+	request := ev.Incarnation.Counter
+	switch {
+	case v.request == 0 || request != v.request:
+		return false, nil // of a stream that was given up
+	case ev.Kind == keyversion.StreamBegin:
+		if ev.Begin.Start > v.at.Seqno {
+			v.request, v.owner = 0, nil
+			return false, fmt.Errorf("%w: vbucket %d goes on after %d, %d was handled", errGap, ev.VBucket, ev.Begin.Start,
+				v.at.Seqno)
+		}
+		if ev.Begin.Start < v.at.Seqno && ev.VBUUID != v.at.VBUUID && !ev.Begin.Log.Valid(v.at.VBUUID, v.at.Seqno) {
+			// While it was asked for, something of the stream before was still being handled, of a branch that KV has left.
+			v.request, v.owner = 0, nil // asked for anew: KV says to where it goes back
+			return false, nil
+		}
+		v.owner = k
+		if ev.Begin.Start == v.at.Seqno {
+			v.at.VBUUID = ev.VBUUID // KV has accepted it as a position on this branch
+		}
+		return false, nil
+	case v.owner != k:
+		return false, nil // it is not begun on this connection
+	case ev.Kind == keyversion.StreamEnd || ev.Kind == keyversion.DropData:
+		v.request, v.owner = 0, nil // asked for anew
+		return false, nil
+	case ev.Kind == keyversion.Sync:
+		return ev.Seqno > v.at.Seqno || ev.Seqno == v.at.Seqno && v.at.Window != timestamp.Window{Start: ev.Seqno,
+			End: ev.Seqno}, nil
+	}
+	return ev.Kind.Data() && ev.Seqno > v.at.Seqno, nil
+}
+
+// handled moves a vbucket's position.
+func (s *Subscription) handled(ev *Event) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if ev.More {
+		return // the document is handled with its last part; if that never comes, all of them come again
+	}
+	v := &s.vbuckets[ev.VBucket]
+	v.at = Position{VBUUID: ev.VBUUID, Seqno: ev.Seqno, Window: ev.Window}
+	if ev.Kind == keyversion.Sync {
+		v.at.Window = timestamp.Window{Start: ev.Seqno, End: ev.Seqno}
+	}
+}

@@ -1,0 +1,503 @@
+// Package topic subscribes to a bucket's KeyVersions from outside (RT-9): it opens a topic at each projector, takes
+// the data streams on a port of its own, and hands every event to one function.
+//
+// It promises that a vbucket's events come in order of their seqnos, each once while the process lives, from the
+// position asked for on, without a gap: when a projector, a connection or a KV node goes, it asks again, of whoever
+// hosts the vbucket now, after what was handled last. While the function does not return, projectors are held back
+// (acknowledgements are the protocol's credit), and through them KV; nothing piles up here. When KV has forgotten
+// events by a failover, the function is told to which seqno the vbucket went back.
+//
+// It is of the indexes that the first answer names, by their ids. One that is dropped goes on in the streams that are
+// open; when a vbucket has to be asked for again and projectors have not known it for 10 s, Run ends with what they
+// say. An index that is created again, under the same name too, is another one: that takes a new subscription, which
+// may begin at the old one's Positions.
+//
+// It keeps nothing on disk: who wants to go on after a restart keeps Positions, and may see again what came after them.
+// It never evaluates, filters or reorders.
+package topic
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/index"
+	"tidemark/indexer/transport"
+	"tidemark/internal/rpc"
+	"tidemark/internal/tlsconf"
+	"tidemark/keyversion"
+	"tidemark/projectorclient"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// Limits and times.
+const (
+	maxConnections = 256 // routers' connections at a time
+	maxProjectors  = 1000
+	askInterval    = 250 * time.Millisecond // between two looks at what is not fed
+	// beginPatience is how long a vbucket may be without a stream before it is asked for again: routers connect again by
+	// themselves.
+	beginPatience = 3 * time.Second
+	// missingPatience is how long projectors may not know the bucket or an index, or not let the subscriber in: they learn
+	// of a new one, or of a right that was granted, in moments.
+	missingPatience = 10 * time.Second
+	stopTimeout     = 2 * time.Second
+)
+
+var (
+	// ErrConfig is wrapped when a configuration cannot be.
+	ErrConfig = errors.New("bad subscription")
+	// ErrRecreated is wrapped when the bucket is another one than at the beginning.
+	ErrRecreated = errors.New("the bucket was deleted and created again")
+)
+
+// Position is where a vbucket's stream goes on: after Seqno of the branch VBUUID, inside Window. The zero value is the
+// beginning.
+type Position struct {
+	VBUUID uint64           `json:"vbuuid"`
+	Seqno  uint64           `json:"seqno"`
+	Window timestamp.Window `json:"window"`
+}
+
+// Event is one KeyVersions event. Kinds are Insert, Delete, UpsertDeletion and Sync (everything up to its Seqno has
+// come). Its memory is the sender's again when the function returns.
+type Event = keyversion.Event
+
+// Config says what to subscribe to. ID, Bucket, Projectors and Handle are required.
+type Config struct {
+	ID      string   // names the topics /backfill/<ID>/…; two subscribers need two
+	Bucket  string   // name
+	Indexes []string // ids or names; none: all that are active when it begins
+	// Projectors returns the base URLs of the projectors' admin servers; it is asked again and again.
+	Projectors func(ctx context.Context) ([]string, error)
+	Listen     string // host:port for the data streams; "": a free port of 127.0.0.1
+	Advertise  string // host that projectors are told instead of the one listened on
+	// From has the vbuckets that do not start at the beginning.
+	From map[uint16]Position
+	// Handle is called with one event at a time. A document with more keys than fit into a frame comes in parts, each
+	// about other indexes, More in all but the last: it counts as handled with the last, and after a cut all parts come
+	// again. Its error ends Run and is wrapped by what Run returns. The event counts as handled, and is not repeated, when
+	// it returns nil. ctx ends with the event's connection: who then returns its error is given the event again, on
+	// another connection.
+	Handle func(ctx context.Context, ev *Event) error
+	// Rollback, unless nil, is called between two events when KV has gone back: what came of vbucket above seqno is void.
+	Rollback func(ctx context.Context, vbucket uint16, seqno uint64) error
+	// TLS, unless nil, is on all connections. It needs a certificate with the role indexer: another one, or none, is an
+	// ErrConfig.
+	TLS *tlsconf.Source
+	// RetryForever lets projectors keep the streams, and try to reach this port, when it cannot be reached for a minute
+	// (RT-5).
+	RetryForever bool
+	Logger       hclog.Logger // nil: none
+}
+
+// Subscription is a running subscription.
+type Subscription struct {
+	cfg      Config
+	listener net.Listener
+	client   *projectorclient.Client
+	log      hclog.Logger
+	next     uint64            // counter of the next request; of the asking loop
+	told     map[string]string // what the log was told last of each projector; of the asking loop
+
+	mu       sync.Mutex
+	handling chan struct{} // one token: Handle is called by who has it
+	cluster  string
+	uuid     string
+	indexes  []index.ID
+	vbuckets []vbucket     // nil before the first answer
+	known    chan struct{} // closed with that
+	failed   chan error
+	requests map[uint64]*request
+	// since when projectors say that there is no such bucket or index, or no right to it; zero: they do not
+	missing time.Time
+}
+
+// vbucket is one vbucket's stream.
+type vbucket struct {
+	at      Position
+	request uint64 // counter of the newest request for it, whose streams alone count; 0: there is none
+	owner   *sink  // connection that brings it; nil: none
+	idle    time.Time
+}
+
+// request is a topic at a projector.
+type request struct{ addr, topic string }
+
+// Open checks the configuration and listens; nothing is asked for before Run.
+func Open(cfg Config) (*Subscription, error) {
+	switch {
+	case cfg.ID == "" || strings.ContainsFunc(cfg.ID, func(r rune) bool { return r <= ' ' || r >= 0x7f || r == '/' }) ||
+		len(cfg.ID) > wire.MaxTopic/2:
+		return nil, fmt.Errorf("%w: id %q; want visible ASCII without /, at most %d bytes", ErrConfig, cfg.ID,
+			wire.MaxTopic/2)
+	case cfg.Bucket == "" || cfg.Handle == nil || cfg.Projectors == nil:
+		return nil, fmt.Errorf("%w: a bucket, Projectors and Handle are required", ErrConfig)
+	}
+	for vb := range cfg.From {
+		if vb >= timestamp.MaxVBuckets {
+			return nil, fmt.Errorf("%w: position of vbucket %d, the highest there can be is %d", ErrConfig, vb,
+				timestamp.MaxVBuckets-1)
+		}
+	}
+	// projectors would be asked in vain, and speak to no other on the data port
+	if err := cfg.TLS.Has(tlsconf.Indexer); err != nil {
+		return nil, fmt.Errorf("%w: %w; make one with: tidemark cert node --role indexer --id NAME", ErrConfig, err)
+	}
+	if cfg.Listen == "" {
+		cfg.Listen = "127.0.0.1:0"
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	l, err := net.Listen("tcp", cfg.Listen)
+	if err != nil {
+		return nil, fmt.Errorf("subscription %s: %w", cfg.ID, err)
+	}
+	return &Subscription{cfg: cfg, listener: l, client: projectorclient.New(4,
+		cfg.TLS.Client(tlsconf.HTTP, tlsconf.Projector)), log: cfg.Logger,
+		next: uint64(time.Now().UnixNano()), handling: make(chan struct{}, 1), known: make(chan struct{}),
+		failed: make(chan error, 1), requests: map[uint64]*request{},
+		told: map[string]string{}}, nil
+}
+
+// Addr is where it listens, host:port.
+func (s *Subscription) Addr() string { return s.listener.Addr().String() }
+
+// Indexes returns the indexes that are subscribed to; none before the first projector has answered.
+func (s *Subscription) Indexes() []index.ID {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.indexes
+}
+
+// Positions returns where each vbucket goes on: all events up to there have been handled. It may be called from Handle,
+// and then does not count that event yet.
+func (s *Subscription) Positions() map[uint16]Position {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make(map[uint16]Position, len(s.vbuckets))
+	for vb := range s.vbuckets {
+		all[uint16(vb)] = s.vbuckets[vb].at
+	}
+	return all
+}
+
+// Run subscribes until ctx ends, then returns nil, or until Handle or Rollback fail, the bucket is re-created, or one
+// of the indexes is gone when a stream has to be asked for again. Nothing of it
+// runs when it has returned; it may be called once.
+func (s *Subscription) Run(ctx context.Context) error {
+	defer s.client.Close()
+	server := transport.NewServer(transport.ServerConfig{Logger: s.log,
+		TLS: s.cfg.TLS.Server(tlsconf.GRPC, tlsconf.Projector), MaxConnections: maxConnections}, s.accept)
+	g, run := errgroup.WithContext(ctx)
+	g.Go(func() error { return server.Serve(s.listener) })
+	g.Go(func() error {
+		<-run.Done()
+		s.stopAll(ctx)
+		server.Stop()
+		return nil
+	})
+	g.Go(func() error { return s.ask(run) })
+	err := g.Wait()
+	if ctx.Err() != nil && (err == nil || errors.Is(err, ctx.Err())) {
+		return nil
+	}
+	return err
+}
+
+// ask looks for vbuckets without a stream, and asks the projectors for them.
+func (s *Subscription) ask(ctx context.Context) error {
+	tick := time.NewTicker(askInterval)
+	defer tick.Stop()
+	for {
+		if s.unfed() {
+			if err := s.askAll(ctx); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case err := <-s.failed:
+			return err
+		case <-tick.C:
+		}
+	}
+}
+
+// unfed reports whether there is something to ask for.
+func (s *Subscription) unfed() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.vbuckets == nil {
+		return true
+	}
+	for vb := range s.vbuckets {
+		if s.vbuckets[vb].unfed(time.Now()) {
+			return true
+		}
+	}
+	return false
+}
+
+func (v *vbucket) unfed(now time.Time) bool {
+	return v.request == 0 || v.owner == nil && now.Sub(v.idle) > beginPatience
+}
+
+// tell notes in the log what is wrong with a projector ("": with asking for them), once until something else is.
+func (s *Subscription) tell(addr, what string, args ...any) {
+	if now := what + fmt.Sprint(args...); s.told[addr] != now {
+		s.told[addr] = now
+		s.log.Info(what, args...)
+	}
+}
+
+// askAll asks the projectors one after the other, each for what the ones before do not host.
+func (s *Subscription) askAll(ctx context.Context) error {
+	addrs, err := s.cfg.Projectors(ctx)
+	if err != nil || len(addrs) > maxProjectors {
+		s.tell("", "cannot learn where projectors are; trying again", "projectors", len(addrs), "error", err)
+		return nil
+	}
+	delete(s.told, "")
+	for _, addr := range addrs {
+		req, any := s.wanted(addr)
+		if !any {
+			break
+		}
+		reply, err := s.client.Subscribe(ctx, addr, req)
+		if err := s.answered(ctx, addr, req, reply, err); err != nil {
+			return err
+		}
+	}
+	s.forget(ctx)
+	return nil
+}
+
+// wanted makes the request for what is not fed; any is false when all is.
+func (s *Subscription) wanted(addr string) (req *wire.Subscribe, any bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.next++
+	req = &wire.Subscribe{ID: fmt.Sprintf("%s/%d", s.cfg.ID, s.next), Bucket: s.cfg.Bucket, BucketUUID: s.uuid,
+		Indexes:  s.cfg.Indexes,
+		Endpoint: rpc.Advertised(s.listener.Addr(), s.cfg.Advertise), Counter: s.next, RetryForever: s.cfg.RetryForever}
+	restart := &wire.RestartTimestamp{}
+	add := func(vb uint16, at Position) {
+		restart.Add(wire.StreamStart{VBucket: vb, VBUUID: at.VBUUID, Seqno: at.Seqno, Window: at.Window, End: wire.NoEnd})
+	}
+	if s.vbuckets == nil { // the answer will say how many there are
+		for vb, at := range s.cfg.From {
+			add(vb, at)
+		}
+		if restart.Len() > 0 {
+			req.Restart = restart
+		}
+		s.requests[req.Counter] = &request{addr: addr, topic: "/backfill/" + req.ID}
+		return req, true
+	}
+	if len(s.indexes) > 0 {
+		req.Indexes = nil
+		for _, id := range s.indexes {
+			req.Indexes = append(req.Indexes, id.String())
+		}
+	}
+	now := time.Now()
+	for vb := range s.vbuckets {
+		if v := &s.vbuckets[vb]; v.unfed(now) {
+			add(uint16(vb), v.at)
+			v.request, v.owner, v.idle = req.Counter, nil, now
+		}
+	}
+	if restart.Len() == 0 {
+		return nil, false
+	}
+	req.Restart = restart
+	s.requests[req.Counter] = &request{addr: addr, topic: "/backfill/" + req.ID}
+	return req, true
+}
+
+// answered takes over what a projector says.
+func (s *Subscription) answered(ctx context.Context, addr string, req *wire.Subscribe, reply *wire.Subscription,
+	err error) error {
+	if err == nil && (reply.VBuckets < 1 || reply.VBuckets > timestamp.MaxVBuckets) {
+		err = fmt.Errorf("an answer that says of bucket %s that it has %d vbuckets", s.cfg.Bucket, reply.VBuckets)
+	}
+	s.mu.Lock()
+	begun := map[uint16]bool{}
+	var back []*wire.StartResult
+	if err == nil {
+		s.missing = time.Time{}
+		delete(s.told, addr)
+		if s.vbuckets == nil {
+			s.begin(reply)
+			for i := range reply.Results { // what comes from now on counts
+				if vb := int(reply.Results[i].VBucket); vb < len(s.vbuckets) {
+					s.vbuckets[vb].request = req.Counter
+				}
+			}
+		}
+		if s.cluster = reply.ClusterID; s.uuid != reply.BucketUUID {
+			s.mu.Unlock()
+			return fmt.Errorf("%w: %s", ErrRecreated, s.cfg.Bucket)
+		}
+		for i := range reply.Results {
+			switch r := &reply.Results[i]; r.Outcome {
+			case wire.StartBegun:
+				begun[r.VBucket] = true
+			case wire.StartRollback:
+				back = append(back, r)
+			default:
+				s.log.Debug("a vbucket is not begun", "projector", addr, "vbucket", r.VBucket, "outcome", r.Outcome, "detail",
+					r.Detail)
+			}
+		}
+	}
+	now := time.Now()
+	for vb := range s.vbuckets {
+		switch v := &s.vbuckets[vb]; {
+		case v.request != req.Counter:
+		case begun[uint16(vb)]:
+			v.idle = now
+		default:
+			v.request, v.owner = 0, nil
+		}
+	}
+	s.mu.Unlock()
+	if err != nil {
+		return s.refused(addr, err)
+	}
+	for _, r := range back {
+		if err := s.rollBack(ctx, r); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// begin makes the vbuckets; the lock is held.
+func (s *Subscription) begin(reply *wire.Subscription) {
+	s.vbuckets, s.uuid, s.indexes = make([]vbucket, reply.VBuckets), reply.BucketUUID, reply.Indexes
+	close(s.known)
+	for vb, at := range s.cfg.From {
+		if int(vb) < len(s.vbuckets) {
+			s.vbuckets[vb].at = at
+		}
+	}
+}
+
+// refused judges why a projector did not answer: what it does not have, or refuses, for long is final.
+func (s *Subscription) refused(addr string, err error) error {
+	s.tell(addr, "a projector does not take the subscription; trying again", "projector", addr, "error", err)
+	var problem *rpc.Problem
+	if !errors.As(err, &problem) || !slices.Contains([]string{rpc.CodeNotFound, rpc.CodeForbidden, rpc.CodeUnauthorized},
+		problem.Code) {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.missing.IsZero() {
+		s.missing = time.Now()
+	}
+	if time.Since(s.missing) < missingPatience {
+		return nil
+	}
+	return fmt.Errorf("subscription %s: %w", s.cfg.ID, err)
+}
+
+// rollBack takes a vbucket back to where KV still has it.
+func (s *Subscription) rollBack(ctx context.Context, r *wire.StartResult) error {
+	if err := s.lock(ctx); err != nil {
+		return err
+	}
+	defer s.unlock()
+	to := Position{Seqno: r.Rollback, Window: timestamp.Window{Start: r.Rollback, End: r.Rollback}}
+	for _, e := range r.Log { // newest first
+		if e.Seqno <= to.Seqno {
+			to.VBUUID = e.VBUUID
+			break
+		}
+	}
+	if to.Seqno == 0 {
+		to = Position{}
+	}
+	if s.cfg.Rollback != nil {
+		if err := s.cfg.Rollback(ctx, r.VBucket, to.Seqno); err != nil {
+			return fmt.Errorf("subscription %s: rollback of vbucket %d: %w", s.cfg.ID, r.VBucket, err)
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if int(r.VBucket) < len(s.vbuckets) {
+		s.vbuckets[r.VBucket].at, s.vbuckets[r.VBucket].request = to, 0
+	}
+	return nil
+}
+
+// lock and unlock bracket a call of the user's functions.
+func (s *Subscription) lock(ctx context.Context) error {
+	select {
+	case s.handling <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+func (s *Subscription) unlock() { <-s.handling }
+
+// forget stops topics that no vbucket is of any more.
+func (s *Subscription) forget(ctx context.Context) {
+	s.mu.Lock()
+	used := map[uint64]bool{}
+	for vb := range s.vbuckets {
+		used[s.vbuckets[vb].request] = true
+	}
+	var old []*request
+	for n, r := range s.requests {
+		if !used[n] {
+			old = append(old, r)
+			delete(s.requests, n)
+		}
+	}
+	s.mu.Unlock()
+	s.stop(ctx, old)
+}
+
+// stopAll ends all topics, as far as that is possible in a short time.
+func (s *Subscription) stopAll(ctx context.Context) {
+	s.mu.Lock()
+	var all []*request
+	for _, r := range s.requests {
+		all = append(all, r)
+	}
+	s.mu.Unlock()
+	s.stop(ctx, all)
+}
+
+func (s *Subscription) stop(ctx context.Context, all []*request) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), stopTimeout)
+	defer cancel()
+	s.mu.Lock()
+	fence := wire.Fence{ClusterID: s.cluster}
+	s.mu.Unlock()
+	var g errgroup.Group
+	for _, r := range all {
+		g.Go(func() error {
+			err := s.client.Stop(ctx, r.addr, &wire.StreamStop{Fence: fence, Topic: r.topic})
+			s.log.Debug("a topic was stopped", "topic", r.topic, "error", err) // it ends by itself, too
+			return nil
+		})
+	}
+	_ = g.Wait()
+}

@@ -1,0 +1,143 @@
+package expression
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"tidemark/collate"
+)
+
+// entries appends the keys of the document in an array index: one for each different element. An array without
+// elements, and what is no array, count as one element: MISSING, or the value itself.
+func (p *Program) entries(s *Scratch, src *source) {
+	if src.where >= 0 && (!p.predicate(s, src.where) || s.err != nil) {
+		return
+	}
+	if src.array == 0 && !s.arrayElements(&src.components[0], p.limits, !src.missing) {
+		return
+	}
+	begin := len(s.keys)
+	limit := begin + p.limits.KeyBytes
+	middle := begin // where the prefix ends and the suffix begins
+	for i := range src.components {
+		if i == src.array {
+			middle = len(s.keys)
+			continue
+		}
+		kind := s.component(&src.components[i], limit)
+		if s.err != nil || i == 0 && kind == collate.Missing && !src.missing {
+			s.keys = s.keys[:begin]
+			return
+		}
+	}
+	if src.array == len(src.components)-1 {
+		middle = len(s.keys)
+	}
+	s.checkLimit(limit)
+	around := bytes.Clone(s.keys[begin:]) // prefix and suffix
+	middle -= begin
+	s.keys = s.keys[:begin]
+	if s.err != nil || src.array > 0 && !s.arrayElements(&src.components[src.array], p.limits, false) {
+		return
+	}
+	for _, e := range s.elems {
+		s.keys = append(append(append(s.keys, around[:middle]...), e...), around[middle:]...)
+		if len(around)+len(e) > p.limits.KeyBytes {
+			s.fail(errTooLong())
+			return
+		}
+		s.ends = append(s.ends, len(s.keys))
+	}
+}
+
+// arrayElements puts the different elements into s.elems, as they stand in keys. False: there are none, or s.err.
+func (s *Scratch) arrayElements(c *component, limits Limits, leading bool) bool {
+	s.elems = s.elems[:0]
+	base := len(s.stack)
+	defer func() { s.stack = s.stack[:base] }()
+	if !s.pushElements(c) || s.err != nil {
+		return false
+	}
+	keys := len(s.keys)
+	for _, v := range s.stack[base:] {
+		if leading && v.kind == kindMissing {
+			continue
+		}
+		start := len(s.keys)
+		s.spend(1 + len(v.data)/stepBytes)
+		s.appendValue(v, start+limits.KeyBytes)
+		if s.err != nil {
+			return false
+		}
+		if c.desc {
+			collate.Complement(s.keys[start:])
+		}
+		at := len(s.temp)
+		s.temp = append(s.temp, s.keys[start:]...)
+		s.keys = s.keys[:keys]
+		s.elems = append(s.elems, s.temp[at:len(s.temp):len(s.temp)])
+	}
+	slices.SortFunc(s.elems, bytes.Compare)
+	s.elems = slices.CompactFunc(s.elems, bytes.Equal)
+	if len(s.elems) > limits.Keys {
+		s.fail(fmt.Errorf("%w: %d keys, at most %d", ErrWork, len(s.elems), limits.Keys))
+		return false
+	}
+	return len(s.elems) > 0
+}
+
+// pushElements puts the elements of an array key on the stack; MISSING if there are none, and what is no array as its
+// own one.
+func (s *Scratch) pushElements(c *component) bool {
+	if c.spread != nil {
+		base := len(s.stack)
+		c.spread(s)
+		if len(s.stack) == base {
+			s.stack = append(s.stack, missing)
+		}
+		return true
+	}
+	var array value
+	if c.slot >= 0 {
+		array = s.at(c.slot)
+	} else {
+		array = c.eval(s)
+	}
+	switch {
+	case s.err != nil:
+		return false
+	case array.kind != kindArray:
+		s.stack = append(s.stack, array)
+	case s.hollow(array):
+		s.stack = append(s.stack, missing)
+	default:
+		_, ok := s.push(array)
+		return ok
+	}
+	return true
+}
+
+func appendUint(dst []byte, n uint64) []byte { return strconv.AppendUint(dst, n, 10) }
+
+// appendMember appends a comma, unless the object that begins at start is empty, a name and a colon.
+func appendMember(dst []byte, start int, name []byte) []byte {
+	if dst[len(dst)-1] != '{' || len(dst)-1 != start {
+		dst = append(dst, ',')
+	}
+	return append(collate.AppendQuoted(dst, name), ':')
+}
+
+// sortFields sorts members by name; of several with one name the last stays.
+func sortFields(list []field) []field {
+	slices.SortStableFunc(list, func(a, b field) int { return bytes.Compare(a.name, b.name) })
+	kept := list[:0]
+	for i, f := range list {
+		if i+1 < len(list) && bytes.Equal(list[i+1].name, f.name) {
+			continue
+		}
+		kept = append(kept, f)
+	}
+	return kept
+}

@@ -1,0 +1,397 @@
+package expression
+
+import (
+	"bytes"
+	"cmp"
+	"fmt"
+
+	"tidemark/collate"
+	"tidemark/index"
+)
+
+// Source is what a Program evaluates for one index.
+type Source struct {
+	Keys      []index.KeyExpr
+	Where     string
+	IsPrimary bool
+}
+
+// SourceOf returns the source of a definition.
+func SourceOf(d *index.Definition) Source {
+	return Source{Keys: d.Keys, Where: d.Where, IsPrimary: d.IsPrimary}
+}
+
+// Limits bound what one document may cost an index.
+type Limits struct {
+	// KeyBytes is the most bytes of one composite key as it is stored. A longer one is left out and counts as an error.
+	KeyBytes int
+	// Keys is the most keys of one document in one array index. With more the document is left out, which counts as an
+	// error.
+	Keys int
+}
+
+// DefaultKeyBytes is the limit of a key where none is given.
+const DefaultKeyBytes = 4096
+
+// DefaultKeys is the limit of a document's keys in an array index where none is given.
+const DefaultKeys = 10000
+
+// MaxSources limits how many indexes one Program evaluates.
+const MaxSources = 10000
+
+// Program evaluates all indexes of a bucket. It is immutable, so that any number of goroutines may share it, each with
+// its own Scratch.
+type Program struct {
+	root    *node
+	slots   int
+	sources []source
+	wheres  []evaluator // each different predicate once
+	limits  Limits
+}
+
+// source is a compiled Source.
+type source struct {
+	primary    bool
+	where      int  // in Program.wheres; -1: none
+	array      int  // in components; -1: none
+	missing    bool // documents whose leading component is MISSING are indexed
+	components []component
+}
+
+// component is one part of a key: a place in the document, or an expression.
+type component struct {
+	slot   int // -1: eval
+	eval   evaluator
+	spread spreader // of an array key with another one within, instead of both
+	desc   bool
+}
+
+// value is what an expression gives. Data is the JSON text of a number, array or object, and what a string means.
+type value struct {
+	kind collate.Kind
+	data []byte
+}
+
+type evaluator func(s *Scratch) value
+
+// Compile makes the Program for the indexes of a bucket, with the default limits. Source i of the Program's results is
+// sources[i]. Definitions that earlier versions have accepted compile, also where a new one would be refused. The error
+// wraps ErrDefinition and names the source; if an expression is at fault it also is a *SyntaxError.
+func Compile(sources []Source) (*Program, error) {
+	return CompileLimits(sources, Limits{})
+}
+
+// CompileLimits is Compile with other limits; zero stands for the default.
+func CompileLimits(sources []Source, limits Limits) (*Program, error) {
+	if limits.KeyBytes <= 0 {
+		limits.KeyBytes = DefaultKeyBytes
+	}
+	if limits.Keys <= 0 {
+		limits.Keys = DefaultKeys
+	}
+	if len(sources) > MaxSources {
+		return nil, fmt.Errorf("%w: %d indexes on one bucket, at most %d are evaluated", ErrDefinition, len(sources),
+			MaxSources)
+	}
+	c := compiler{root: &node{slot: -1}, wanted: map[*node]bool{}, wheres: map[string]int{}}
+	parsed := make([]parsedSource, len(sources))
+	for i, s := range sources {
+		var err error
+		if parsed[i], err = c.parse(s); err != nil {
+			return nil, fmt.Errorf("%w: index %d of the bucket: %w", ErrDefinition, i, err)
+		}
+	}
+	// All paths are known now, so that slots have their numbers and closures can hold them.
+	p := &Program{root: c.root, slots: c.root.number(0, c.wanted), limits: limits, sources: make([]source, len(sources))}
+	for _, x := range c.predicates {
+		p.wheres = append(p.wheres, c.compile(x))
+	}
+	for i, s := range parsed {
+		out := source{primary: sources[i].IsPrimary, where: s.where, array: s.array, missing: s.missing}
+		for k, x := range s.keys {
+			component := component{slot: -1, desc: sources[i].Keys[k].Desc}
+			if array, ok := x.(*ArrayKey); ok {
+				x = array.X
+			}
+			if steps, ok := documentPath(x); ok {
+				component.slot = c.root.add(steps).slot
+			} else if nested(x) {
+				component.spread = c.spread(x)
+			} else {
+				component.eval = c.compile(x)
+			}
+			out.components = append(out.components, component)
+		}
+		p.sources[i] = out
+	}
+	return p, nil
+}
+
+// Sources returns how many indexes the Program evaluates.
+func (p *Program) Sources() int { return len(p.sources) }
+
+type parsedSource struct {
+	keys    []Expr
+	where   int
+	array   int  // which key is an array key; -1: none
+	missing bool // INCLUDE MISSING
+}
+
+type compiler struct {
+	root       *node
+	wanted     map[*node]bool
+	wheres     map[string]int // by canonical text
+	predicates []Expr
+	scope      []string // the variables that are bound where compile is
+}
+
+// parse reads the expressions of a source and notes their paths.
+func (c *compiler) parse(s Source) (out parsedSource, err error) {
+	out.where, out.array = -1, -1
+	if s.IsPrimary {
+		if len(s.Keys) > 0 || s.Where != "" {
+			return out, fmt.Errorf("a primary index takes neither key expressions nor WHERE")
+		}
+		return out, nil
+	}
+	if len(s.Keys) == 0 || len(s.Keys) > MaxKeys {
+		return out, fmt.Errorf("%d key expressions, expected 1 to %d", len(s.Keys), MaxKeys)
+	}
+	for i, k := range s.Keys {
+		x, err := parseWhole(k.Expr, stored((*parser).key))
+		if err != nil {
+			return out, fmt.Errorf("key expression %d: %w", i+1, err)
+		}
+		var missing bool
+		x, missing = bareKey(x)
+		out.missing = out.missing || missing
+		if _, array := x.(*ArrayKey); array {
+			if out.array >= 0 {
+				return out, fmt.Errorf("key expressions %d and %d are array keys; an index has at most one", out.array+1, i+1)
+			}
+			out.array = i
+		}
+		c.paths(x)
+		out.keys = append(out.keys, x)
+	}
+	if s.Where == "" {
+		return out, nil
+	}
+	x, err := parseWhole(s.Where, stored((*parser).whole))
+	if err != nil {
+		return out, fmt.Errorf("WHERE: %w", err)
+	}
+	text := x.String()
+	where, known := c.wheres[text]
+	if !known {
+		where = len(c.predicates)
+		c.wheres[text] = where
+		c.predicates = append(c.predicates, x)
+		c.paths(x)
+	}
+	out.where = where
+	return out, nil
+}
+
+// paths puts the paths of an expression into the tree.
+func (c *compiler) paths(x Expr) {
+	if steps, ok := documentPath(x); ok {
+		c.wanted[c.root.add(steps)] = true
+		return
+	}
+	for _, o := range operands(x) {
+		c.paths(o)
+	}
+}
+
+// nested reports whether an expression is an array whose elements are array keys.
+func nested(x Expr) bool {
+	each, ok := x.(*Each)
+	if !ok {
+		return false
+	}
+	_, ok = each.Body.(*ArrayKey)
+	return ok
+}
+
+// documentPath returns the steps of a place in the document; the document itself has none.
+func documentPath(x Expr) (steps []Step, ok bool) {
+	switch x := x.(type) {
+	case *Path:
+		return x.Steps, true
+	case *Self:
+		return nil, true
+	case *Nav:
+		if _, ok := x.X.(*Self); ok {
+			return x.Steps, true
+		}
+	}
+	return nil, false
+}
+
+// compile makes an evaluator. Slots have been numbered.
+func (c *compiler) compile(x Expr) evaluator {
+	if steps, ok := documentPath(x); ok {
+		slot := c.root.add(steps).slot
+		return func(s *Scratch) value { return s.at(slot) }
+	}
+	switch x := x.(type) {
+	case *Literal:
+		v := value{kind: x.Kind, data: []byte(x.Text)}
+		return func(*Scratch) value { return v }
+	case *DocID:
+		return func(s *Scratch) value { return value{kind: collate.String, data: idText(s.docID)} }
+	case *Compare:
+		return c.compare(x)
+	case *Logic:
+		return c.logic(x)
+	case *Not:
+		inner := c.compile(x.X)
+		return func(s *Scratch) value {
+			k := s.truth(inner(s))
+			switch k {
+			case collate.True:
+				k = collate.False
+			case collate.False:
+				k = collate.True
+			}
+			return value{kind: k}
+		}
+	case *Minus:
+		inner := c.compile(x.X)
+		return func(s *Scratch) value { return s.negate(inner(s)) }
+	case *Is:
+		return c.is(x)
+	}
+	return c.construct(x)
+}
+
+func (c *compiler) is(x *Is) evaluator {
+	inner := c.compile(x.X)
+	yes, no := collate.True, collate.False
+	if x.Not {
+		yes, no = no, yes
+	}
+	what := x.What
+	return func(s *Scratch) value {
+		k := inner(s).kind
+		switch {
+		case what == collate.Null && k == collate.Missing:
+			return value{kind: collate.Missing}
+		case k == what, what == collate.True && k > collate.Null:
+			return value{kind: yes}
+		}
+		return value{kind: no}
+	}
+}
+
+// logic makes AND or OR: the first operand that decides ends it, else the weaker of what was undecided wins.
+func (c *compiler) logic(x *Logic) evaluator {
+	operands := make([]evaluator, len(x.Operands))
+	for i, o := range x.Operands {
+		operands[i] = c.compile(o)
+	}
+	decides, otherwise := collate.False, collate.True
+	strong, weak := collate.Missing, collate.Null // of these the strong one is the result
+	if x.Op == OpOr {
+		decides, otherwise = collate.True, collate.False
+		strong, weak = weak, strong
+	}
+	return func(s *Scratch) value {
+		result := otherwise
+		for _, o := range operands {
+			switch k := s.truth(o(s)); k {
+			case decides:
+				return value{kind: k}
+			case strong:
+				result = k
+			case weak:
+				if result != strong {
+					result = k
+				}
+			}
+		}
+		return value{kind: result}
+	}
+}
+
+// compare makes a comparison.
+func (c *compiler) compare(x *Compare) evaluator {
+	left, right := c.compile(x.L), c.compile(x.R)
+	holds := [3]bool{} // for less, equal, greater
+	equality := x.Op == OpEqual || x.Op == OpNotEqual
+	switch x.Op {
+	case OpEqual:
+		holds[1] = true
+	case OpNotEqual:
+		holds[0], holds[2] = true, true
+	case OpLess:
+		holds[0] = true
+	case OpLessEqual:
+		holds[0], holds[1] = true, true
+	case OpGreater:
+		holds[2] = true
+	case OpGreaterEqual:
+		holds[1], holds[2] = true, true
+	}
+	return func(s *Scratch) value {
+		l, r := left(s), right(s)
+		if worst := min(l.kind, r.kind); worst <= collate.Null {
+			return value{kind: worst}
+		}
+		if equality {
+			v := s.equal(l, r)
+			if v.kind > collate.Null {
+				v = boolean((v.kind == collate.True) == holds[1])
+			}
+			return v
+		}
+		c, known := s.compared(l, r)
+		if !known {
+			return null
+		}
+		return boolean(holds[cmp.Compare(c, 0)+1])
+	}
+}
+
+// truth is the value as an operand of AND, OR and NOT.
+func (s *Scratch) truth(v value) collate.Kind {
+	var yes bool
+	switch v.kind {
+	case collate.Number:
+		s.spend(len(v.data) / stepBytes)
+		yes = !isZero(v.data)
+	case collate.String:
+		yes = len(v.data) > 0
+	case collate.Array, collate.Object:
+		yes = !s.hollow(v)
+	default:
+		return v.kind
+	}
+	if yes {
+		return collate.True
+	}
+	return collate.False
+}
+
+// isZero reports whether a number text is 0 in value, underflow included.
+func isZero(text []byte) bool {
+	var short [16]byte
+	key, err := collate.AppendNumber(short[:0], text)
+	return err == nil && bytes.Equal(key, zeroKey())
+}
+
+func zeroKey() []byte { return []byte{byte(collate.Number), 0x80, 0, 0, 0, 0, 0, 0, 0} }
+
+// hollow reports whether an array or object holds nothing.
+func (s *Scratch) hollow(v value) bool {
+	body := v.data[1 : len(v.data)-1]
+	for i, c := range body {
+		if c != ' ' && c != '\n' && c != '\r' && c != '\t' {
+			s.spend(i / stepBytes)
+			return false
+		}
+	}
+	s.spend(len(body) / stepBytes)
+	return true
+}

@@ -1,0 +1,558 @@
+package expression
+
+import (
+	"bytes"
+	"math"
+	"slices"
+	"unicode/utf8"
+)
+
+// construct makes the evaluator of what is no function and no plain operator.
+func (c *compiler) construct(x Expr) evaluator {
+	switch x := x.(type) {
+	case *Arith:
+		return c.arith(x)
+	case *Concat:
+		return c.concat(x)
+	case *Like:
+		return c.like(x)
+	case *In:
+		return c.in(x)
+	case *Between:
+		return c.between(x)
+	case *Case:
+		return c.caseOf(x)
+	case *Array:
+		items := c.compileAll(x.Items)
+		return func(s *Scratch) value {
+			base := len(s.stack)
+			for _, i := range items {
+				s.stack = append(s.stack, i(s))
+			}
+			v := s.list(s.stack[base:])
+			s.stack = s.stack[:base]
+			return v
+		}
+	case *Object:
+		return c.object(x)
+	case *Nav:
+		inner, steps := c.compile(x.X), x.Steps
+		return func(s *Scratch) value { return s.navigate(inner(s), steps) }
+	case *Var:
+		depth := slices.Index(c.scope, x.Name)
+		for i, name := range c.scope { // the innermost
+			if name == x.Name {
+				depth = i
+			}
+		}
+		return func(s *Scratch) value { return s.vars[depth] }
+	case *At:
+		return c.at(x)
+	case *Slice:
+		return c.slice(x)
+	case *Within:
+		return c.within(x)
+	case *Meta:
+		return meta(x.Field)
+	case *Call:
+		return c.call(x)
+	case *Each:
+		return c.each(x)
+	case *Exists:
+		inner := c.compile(x.X)
+		return func(s *Scratch) value {
+			switch v := inner(s); v.kind {
+			case kindArray:
+				return boolean(!s.hollow(v))
+			case kindMissing:
+				return v
+			}
+			return null
+		}
+	}
+	return func(*Scratch) value { return missing }
+}
+
+func meta(field string) evaluator {
+	return func(s *Scratch) value {
+		switch field {
+		case "cas":
+			start := len(s.temp)
+			s.temp = appendUint(s.temp, s.meta.CAS)
+			return s.fresh(kindNumber, start)
+		case "expiration":
+			return s.integer(int64(s.meta.Expiration))
+		}
+		return s.integer(int64(s.meta.Flags))
+	}
+}
+
+func (c *compiler) arith(x *Arith) evaluator {
+	left, right, op := c.compile(x.L), c.compile(x.R), x.Op
+	return func(s *Scratch) value {
+		l, r := left(s), right(s)
+		switch {
+		case l.kind == kindMissing || r.kind == kindMissing:
+			return missing
+		case l.kind != kindNumber || r.kind != kindNumber:
+			return null
+		}
+		a, ok := s.numberOf(l)
+		b, fine := s.numberOf(r)
+		if !ok || !fine || !s.spend(1) {
+			return missing
+		}
+		return s.compute(op, a, b)
+	}
+}
+
+// compute is exact where both sides and the result are int64, else it is float64. Dividing by 0 gives NULL.
+func (s *Scratch) compute(op Op, a, b number) value {
+	if a.isInt && b.isInt {
+		if n, ok := exact(op, a.i, b.i); ok {
+			return s.integer(n)
+		}
+	}
+	// Each result is converted, so that no processor fuses it with what comes next.
+	switch op {
+	case OpAdd:
+		return s.float(float64(a.f + b.f))
+	case OpSubtract:
+		return s.float(float64(a.f - b.f))
+	case OpMultiply:
+		return s.float(float64(a.f * b.f))
+	case OpDivide:
+		if b.f == 0 {
+			return null
+		}
+		return s.float(float64(a.f / b.f))
+	}
+	if b.f == 0 {
+		return null
+	}
+	return s.float(math.Mod(a.f, b.f))
+}
+
+// exact computes with integers, where that is exact.
+func exact(op Op, a, b int64) (n int64, ok bool) {
+	switch op {
+	case OpAdd:
+		n = a + b
+		return n, (n > a) == (b > 0)
+	case OpSubtract:
+		n = a - b
+		return n, (n < a) == (b > 0)
+	case OpMultiply:
+		if a == 0 || b == 0 {
+			return 0, true
+		}
+		n = a * b
+		return n, n/b == a && !(a == -1 && b == math.MinInt64) && !(b == -1 && a == math.MinInt64)
+	case OpDivide:
+		if b == 0 || b == -1 && a == math.MinInt64 || a%b != 0 {
+			return 0, false
+		}
+		return a / b, true
+	}
+	if b == 0 || b == -1 {
+		return 0, b == -1
+	}
+	return a % b, true
+}
+
+func (c *compiler) concat(x *Concat) evaluator {
+	parts := c.compileAll(x.Operands)
+	return func(s *Scratch) value {
+		base := len(s.stack)
+		defer func() { s.stack = s.stack[:base] }()
+		worst := kindTrue
+		for _, p := range parts {
+			v := p(s)
+			if v.kind == kindMissing {
+				worst = kindMissing
+			} else if v.kind != kindString {
+				worst = min(worst, kindNull)
+			}
+			s.stack = append(s.stack, v)
+		}
+		if worst <= kindNull || !s.spend(1) {
+			return value{kind: worst}
+		}
+		start := len(s.temp)
+		for _, v := range s.stack[base:] {
+			if !s.room(len(v.data)) {
+				return missing
+			}
+			s.temp = append(s.temp, v.data...)
+		}
+		return s.fresh(kindString, start)
+	}
+}
+
+func (c *compiler) like(x *Like) evaluator {
+	text, pattern := c.compile(x.X), c.compile(x.Pattern)
+	escape := func(*Scratch) value { return value{kindString, []byte{'\\'}} }
+	if x.Escape != nil {
+		escape = c.compile(x.Escape)
+	}
+	not := x.Not
+	return func(s *Scratch) value {
+		t, p, e := text(s), pattern(s), escape(s)
+		switch {
+		case t.kind == kindMissing || p.kind == kindMissing || e.kind == kindMissing:
+			return missing
+		case t.kind != kindString || p.kind != kindString || e.kind != kindString || utf8.RuneCount(e.data) != 1:
+			return null
+		case !s.room(len(t.data) + len(p.data)):
+			return missing
+		}
+		fits, work := matchLike(t.data, p.data, e.data, s.steps*stepBytes)
+		if !s.spend(1 + work/stepBytes) {
+			return missing
+		}
+		return boolean(fits != not)
+	}
+}
+
+// matchLike reports whether a text fits a pattern: % is any text, _ is one character, the escape takes the next
+// character as it is. It goes back to the last % only, which is enough. Work is how many comparisons it took; it gives
+// up at a limit.
+func matchLike(text, pattern, escape []byte, limit int) (fits bool, work int) {
+	t, p, star, mark := 0, 0, -1, 0
+	for t < len(text) {
+		if work++; work > limit {
+			return false, work + stepBytes
+		}
+		if p < len(pattern) {
+			switch rest := pattern[p:]; {
+			case bytes.HasPrefix(rest, escape) && len(rest) > len(escape):
+				literal := rest[len(escape):]
+				n := runeLen(literal)
+				if bytes.HasPrefix(text[t:], literal[:n]) {
+					t, p = t+n, p+len(escape)+n
+					continue
+				}
+			case rest[0] == '%':
+				star, mark = p, t
+				p++
+				continue
+			case rest[0] == '_':
+				t, p = t+runeLen(text[t:]), p+1
+				continue
+			case rest[0] == text[t]:
+				t, p = t+1, p+1
+				continue
+			}
+		}
+		if star < 0 {
+			return false, work
+		}
+		mark += runeLen(text[mark:])
+		t, p = mark, star+1
+	}
+	for p < len(pattern) && pattern[p] == '%' {
+		p++
+	}
+	return p == len(pattern), work
+}
+
+func runeLen(b []byte) int {
+	_, n := utf8.DecodeRune(b)
+	return n
+}
+
+func (c *compiler) in(x *In) evaluator {
+	item, list, not := c.compile(x.X), c.compile(x.List), x.Not
+	return func(s *Scratch) value {
+		v, l := item(s), list(s)
+		switch {
+		case v.kind == kindMissing || l.kind == kindMissing:
+			return missing
+		case l.kind != kindArray:
+			return null
+		case v.kind == kindNull && !s.hollow(l):
+			return null
+		}
+		unknown := false
+		for w := walk(l.data); w.more(); {
+			text := w.raw(']')
+			if !s.look(text) {
+				return missing
+			}
+			e := s.valueOf(text)
+			if e.kind == kindNull {
+				unknown = true
+			} else if s.equal(v, e).kind == kindTrue {
+				return boolean(!not)
+			}
+		}
+		if unknown {
+			return null
+		}
+		return boolean(not)
+	}
+}
+
+// between is NULL or MISSING as soon as one of the three is, whatever the other bound says.
+func (c *compiler) between(x *Between) evaluator {
+	item, low, high, not := c.compile(x.X), c.compile(x.Low), c.compile(x.High), x.Not
+	return func(s *Scratch) value {
+		v, l, h := item(s), low(s), high(s)
+		if worst := min(v.kind, l.kind, h.kind); worst <= kindNull {
+			return value{kind: worst}
+		}
+		above, known := s.compared(v, l)
+		below, fine := s.compared(v, h)
+		if !known || !fine {
+			return null
+		}
+		return boolean((above >= 0 && below <= 0) != not)
+	}
+}
+
+func (c *compiler) caseOf(x *Case) evaluator {
+	otherwise := func(*Scratch) value { return null }
+	if x.Else != nil {
+		otherwise = c.compile(x.Else)
+	}
+	var operand evaluator
+	if x.Operand != nil {
+		operand = c.compile(x.Operand)
+	}
+	conditions, results := make([]evaluator, len(x.Whens)), make([]evaluator, len(x.Whens))
+	for i, w := range x.Whens {
+		conditions[i], results[i] = c.compile(w.If), c.compile(w.Then)
+	}
+	return func(s *Scratch) value {
+		var v value
+		if operand != nil {
+			v = operand(s)
+		}
+		for i, condition := range conditions {
+			k := condition(s)
+			if operand != nil {
+				k = s.equal(v, k)
+			}
+			if s.err != nil {
+				return missing
+			}
+			if s.truth(k) == kindTrue {
+				return results[i](s)
+			}
+		}
+		return otherwise(s)
+	}
+}
+
+func (c *compiler) object(x *Object) evaluator {
+	names, values := make([]evaluator, len(x.Members)), make([]evaluator, len(x.Members))
+	computed := false
+	for i, m := range x.Members {
+		if m.Computed != nil {
+			names[i], computed = c.compile(m.Computed), true
+		}
+		values[i] = c.compile(m.Value)
+	}
+	if computed {
+		return computedObject(x.Members, names, values)
+	}
+	members := x.Members
+	return func(s *Scratch) value {
+		base := len(s.stack)
+		for _, v := range values {
+			s.stack = append(s.stack, v(s))
+		}
+		start := len(s.temp)
+		s.temp = append(s.temp, '{')
+		for i, v := range s.stack[base:] {
+			if v.kind == kindMissing {
+				continue
+			}
+			s.temp = appendMember(s.temp, start, []byte(members[i].Name))
+			if !s.room(len(v.data)) {
+				break
+			}
+			s.temp = appendText(s.temp, v)
+		}
+		s.temp = append(s.temp, '}')
+		s.stack = s.stack[:base]
+		return s.fresh(kindObject, start)
+	}
+}
+
+// computedObject makes an object some of whose names are computed: of several with one name the last counts, one
+// without a name is left out, and a name that is no string makes the whole NULL.
+func computedObject(members []Member, names, values []evaluator) evaluator {
+	return func(s *Scratch) value {
+		var list []field
+		for i, m := range members {
+			name := value{kindString, []byte(m.Name)}
+			if names[i] != nil {
+				name = names[i](s)
+			}
+			v := values[i](s)
+			switch {
+			case s.err != nil:
+				return missing
+			case name.kind <= kindNull:
+				continue
+			case name.kind != kindString:
+				return null
+			case v.kind != kindMissing:
+				list = append(list, field{name.data, s.textOf(v)})
+			}
+		}
+		return s.build(sortFields(list))
+	}
+}
+
+// textOf returns a value as JSON.
+func (s *Scratch) textOf(v value) []byte {
+	if v.kind > kindString || v.kind == kindNumber {
+		return v.data
+	}
+	if !s.room(len(v.data)) {
+		return nil
+	}
+	start := len(s.temp)
+	s.temp = appendText(s.temp, v)
+	return s.temp[start:len(s.temp):len(s.temp)]
+}
+
+// at makes X[Index] and X.[Index].
+func (c *compiler) at(x *At) evaluator {
+	inner, index, member := c.compile(x.X), c.compile(x.Index), x.Member
+	return func(s *Scratch) value {
+		v, i := inner(s), index(s)
+		switch {
+		case i.kind == kindMissing:
+			return missing
+		case member && i.kind == kindString && v.kind == kindObject:
+			return s.member(v, string(i.data))
+		case !member && i.kind == kindNumber:
+			n, ok := s.whole(i)
+			if !ok {
+				break
+			}
+			if v.kind == kindArray {
+				return s.element(v, int(max(-MaxElement-1, min(n, MaxElement+1))))
+			}
+			return into(v)
+		case member && i.kind == kindString:
+			return into(v)
+		}
+		if v.kind == kindMissing {
+			return missing
+		}
+		return null
+	}
+}
+
+// into is what a step gives of a value that has no such steps: NULL of NULL, else MISSING.
+func into(v value) value {
+	if v.kind == kindNull {
+		return null
+	}
+	return missing
+}
+
+// slice makes X[Low:High].
+func (c *compiler) slice(x *Slice) evaluator {
+	inner, low := c.compile(x.X), c.compile(x.Low)
+	high := func(*Scratch) value { return value{kind: kindTrue} } // to the end
+	if x.High != nil {
+		high = c.compile(x.High)
+	}
+	toEnd := x.High == nil
+	return func(s *Scratch) value {
+		v, l, h := inner(s), low(s), high(s)
+		if v.kind == kindMissing || l.kind == kindMissing || h.kind == kindMissing {
+			return missing
+		}
+		from, ok := s.whole(l)
+		to, fine := s.whole(h)
+		if !ok || !fine && !toEnd || v.kind != kindArray {
+			return null
+		}
+		base, pushed := s.push(v)
+		defer func() { s.stack = s.stack[:base] }()
+		if !pushed {
+			return missing
+		}
+		n := int64(len(s.stack) - base)
+		if toEnd {
+			to = n
+		}
+		if from < 0 {
+			from += n
+		}
+		if to < 0 {
+			to += n
+		}
+		if from < 0 || from > to || to > n || from >= n && !(toEnd && from == n) {
+			return missing
+		}
+		return s.list(s.stack[base+int(from) : base+int(to)])
+	}
+}
+
+func (c *compiler) within(x *Within) evaluator {
+	item, whole, not := c.compile(x.X), c.compile(x.Whole), x.Not
+	return func(s *Scratch) value {
+		v, w := item(s), whole(s)
+		switch {
+		case v.kind == kindMissing || w.kind == kindMissing:
+			return missing
+		case w.kind != kindArray && w.kind != kindObject:
+			return null
+		}
+		base := len(s.stack)
+		defer func() { s.stack = s.stack[:base] }()
+		if !s.descend(w) {
+			return missing
+		}
+		result := kindFalse
+		for _, d := range s.stack[base:] {
+			switch {
+			case v.kind <= kindNull || d.kind <= kindNull:
+				result = kindNull
+			case s.equal(v, d).kind == kindTrue:
+				return boolean(!not)
+			}
+		}
+		if result == kindNull {
+			return null
+		}
+		return boolean(not)
+	}
+}
+
+// descend puts all that is in an array or object on the stack: each value, and behind it what is in it.
+func (s *Scratch) descend(v value) bool {
+	switch v.kind {
+	case kindArray:
+		for w := walk(v.data); w.more(); {
+			text := w.raw(']')
+			if !s.look(text) || !s.descendInto(text) {
+				return false
+			}
+		}
+	case kindObject:
+		list, ok := s.fields(v)
+		if !ok {
+			return false
+		}
+		for _, f := range slices.Clone(list) { // the members within use the same room
+			if !s.descendInto(f.text) {
+				return false
+			}
+		}
+	}
+	return s.err == nil
+}
+
+func (s *Scratch) descendInto(text []byte) bool {
+	v := s.valueOf(text)
+	s.stack = append(s.stack, v)
+	return s.descend(v)
+}

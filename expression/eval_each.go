@@ -1,0 +1,306 @@
+package expression
+
+import (
+	"slices"
+
+	"tidemark/collate"
+)
+
+// loop is a compiled Each.
+type loop struct {
+	kind       EachKind
+	bindings   []boundTo
+	depth      int // how many variables are bound outside
+	name       evaluator
+	body, when evaluator
+	spread     spreader // of a nested array key, instead of body
+}
+
+// boundTo is a compiled Binding.
+type boundTo struct {
+	over          evaluator
+	named, within bool
+}
+
+// each makes ANY, EVERY, ARRAY, FIRST and OBJECT.
+func (c *compiler) each(x *Each) evaluator {
+	l := c.loop(x)
+	if x.plain() && x.Kind != EachObject {
+		return l.plain
+	}
+	return l.general
+}
+
+func (c *compiler) loop(x *Each) *loop {
+	l := &loop{kind: x.Kind, depth: len(c.scope)}
+	for _, b := range x.Bindings {
+		l.bindings = append(l.bindings, boundTo{c.compile(b.Over), b.Name != "", b.Within})
+	}
+	for _, b := range x.Bindings {
+		if b.Name != "" {
+			c.scope = append(c.scope, b.Name)
+		}
+		c.scope = append(c.scope, b.Var)
+	}
+	if key, nested := x.Body.(*ArrayKey); nested {
+		l.spread = c.spread(key.X)
+	} else {
+		l.body = c.compile(x.Body)
+	}
+	if x.Name != nil {
+		l.name = c.compile(x.Name)
+	}
+	if x.When != nil {
+		l.when = c.compile(x.When)
+	}
+	c.scope = c.scope[:l.depth]
+	return l
+}
+
+// plain goes through the elements of one array as they stand in its text.
+func (l *loop) plain(s *Scratch) value {
+	array := l.bindings[0].over(s)
+	if array.kind != kindArray {
+		if array.kind == kindMissing {
+			return missing
+		}
+		return null
+	}
+	base, depth, kind := len(s.stack), l.depth, l.kind
+	defer func() { s.stack, s.vars = s.stack[:base], s.vars[:depth] }()
+	seen := 0
+	for w := walk(array.data); w.more(); seen++ {
+		text := w.raw(']')
+		if s.err != nil || !s.look(text) {
+			return missing
+		}
+		s.vars = append(s.vars[:depth], s.valueOf(text))
+		if l.when != nil && s.truth(l.when(s)) != kindTrue {
+			continue
+		}
+		v := l.body(s)
+		switch kind {
+		case EachArray:
+			if v.kind != kindMissing {
+				s.stack = append(s.stack, v)
+			}
+		case EachFirst:
+			return v
+		case EachAny:
+			if s.truth(v) == kindTrue {
+				return boolean(true)
+			}
+		default:
+			if s.truth(v) != kindTrue {
+				return boolean(false)
+			}
+		}
+	}
+	return l.end(s, base, seen)
+}
+
+// end returns the value once all elements were seen.
+func (l *loop) end(s *Scratch, base, seen int) value {
+	switch l.kind {
+	case EachArray:
+		return s.list(s.stack[base:])
+	case EachFirst:
+		return missing
+	}
+	return boolean(l.kind == EachEvery || l.kind == EachAnyEvery && seen > 0)
+}
+
+// turns are the values that variables have, turn after turn.
+type turns struct {
+	values []value // of each turn as many as there are variables
+	count  int
+}
+
+// prepare evaluates what the bindings go through. MISSING counts before NULL, which stands for what cannot be gone
+// through.
+func (l *loop) prepare(s *Scratch) (all turns, kind collate.Kind) {
+	lists, kind := make([][]value, len(l.bindings)), kindTrue
+	width := 0
+	for i, b := range l.bindings {
+		over := b.over(s)
+		if over.kind == kindMissing || s.err != nil {
+			return all, kindMissing
+		}
+		lists[i], width = b.list(s, over), width+1
+		if b.named {
+			width++
+		}
+		if lists[i] == nil {
+			kind = kindNull
+		}
+	}
+	if kind == kindNull {
+		return all, kind
+	}
+	for i, list := range lists {
+		n := len(list)
+		if l.bindings[i].named {
+			n /= 2
+		}
+		if i == 0 || n < all.count {
+			all.count = n
+		}
+	}
+	if !s.spend(all.count * width) {
+		return all, kindMissing
+	}
+	for turn := range all.count {
+		for i, list := range lists {
+			if l.bindings[i].named {
+				all.values = append(all.values, list[2*turn], list[2*turn+1])
+			} else {
+				all.values = append(all.values, list[turn])
+			}
+		}
+	}
+	return all, kind
+}
+
+// list returns the values that a binding goes through, behind their names if it has a variable for these; nil if it
+// cannot.
+func (b *boundTo) list(s *Scratch, over value) []value {
+	base := len(s.stack)
+	defer func() { s.stack = s.stack[:base] }()
+	switch {
+	case over.kind != kindArray && over.kind != kindObject, over.kind == kindObject && !b.named && !b.within:
+		return nil
+	case b.named:
+		s.pairs(over, b.within)
+	case b.within:
+		s.descend(over)
+	default:
+		s.push(over)
+	}
+	return append([]value{}, s.stack[base:]...)
+}
+
+// pairs puts the places or names in an array or object and the values on the stack, by turns; with within of all that
+// is in them, too.
+func (s *Scratch) pairs(v value, within bool) {
+	var names, texts = []value(nil), [][]byte(nil)
+	if v.kind == kindObject {
+		list, _ := s.fields(v)
+		for _, f := range slices.Clone(list) {
+			names, texts = append(names, value{kindString, f.name}), append(texts, f.text)
+		}
+	} else {
+		for w := walk(v.data); w.more(); {
+			text := w.raw(']')
+			if !s.look(text) {
+				return
+			}
+			names, texts = append(names, s.integer(int64(len(names)))), append(texts, text)
+		}
+	}
+	for i, name := range names {
+		inner := s.valueOf(texts[i])
+		s.stack = append(s.stack, name, inner)
+		if within && (inner.kind == kindArray || inner.kind == kindObject) {
+			s.pairs(inner, true)
+		}
+	}
+}
+
+// general goes through several arrays, through objects, and through all that is in them.
+func (l *loop) general(s *Scratch) value {
+	all, kind := l.prepare(s)
+	if kind <= kindNull {
+		return value{kind: kind}
+	}
+	base := len(s.stack)
+	defer func() { s.stack, s.vars = s.stack[:base], s.vars[:l.depth] }()
+	if l.kind == EachObject {
+		return l.object(s, all)
+	}
+	for turn := range all.count {
+		if !l.take(s, all, turn) {
+			continue
+		}
+		v := l.body(s)
+		switch {
+		case s.err != nil:
+			return missing
+		case l.kind == EachArray:
+			if v.kind != kindMissing {
+				s.stack = append(s.stack, v)
+			}
+		case l.kind == EachFirst:
+			return v
+		case (s.truth(v) == kindTrue) == (l.kind == EachAny):
+			return boolean(l.kind == EachAny)
+		}
+	}
+	return l.end(s, base, all.count)
+}
+
+// take binds the variables of a turn and reports whether it counts.
+func (l *loop) take(s *Scratch, all turns, turn int) bool {
+	width := len(all.values) / all.count
+	s.vars = append(s.vars[:l.depth], all.values[turn*width:(turn+1)*width]...)
+	return l.when == nil || s.truth(l.when(s)) == kindTrue
+}
+
+// object makes OBJECT name: value FOR …: a name that is no string decides about the whole.
+func (l *loop) object(s *Scratch, all turns) value {
+	var list []field
+	for turn := range all.count {
+		if !l.take(s, all, turn) {
+			continue
+		}
+		name := l.name(s)
+		if name.kind != kindString {
+			return value{kind: min(name.kind, kindNull)}
+		}
+		v := l.body(s)
+		if s.err != nil {
+			return missing
+		}
+		if v.kind != kindMissing {
+			list = append(list, field{name.data, s.textOf(v)})
+		}
+	}
+	return s.build(sortFields(list))
+}
+
+// spreader puts the elements of an array key on the stack, those of nested ones in a row. MISSING and NULL are what
+// there was instead of an array.
+type spreader func(s *Scratch) collate.Kind
+
+// spread makes what an array key that has another one in its body gives.
+func (c *compiler) spread(x Expr) spreader {
+	if each, ok := x.(*Each); ok {
+		if _, nested := each.Body.(*ArrayKey); nested {
+			return c.loop(each).spreadAll
+		}
+	}
+	inner := c.compile(x)
+	return func(s *Scratch) collate.Kind {
+		v := inner(s)
+		if v.kind != kindArray {
+			s.stack = append(s.stack, v)
+			return min(v.kind, kindTrue)
+		}
+		s.push(v)
+		return kindTrue
+	}
+}
+
+func (l *loop) spreadAll(s *Scratch) collate.Kind {
+	all, kind := l.prepare(s)
+	if kind <= kindNull {
+		s.stack = append(s.stack, value{kind: kind})
+		return kind
+	}
+	for turn := range all.count {
+		if l.take(s, all, turn) && s.err == nil {
+			l.spread(s)
+		}
+	}
+	s.vars = s.vars[:l.depth]
+	return kindTrue
+}

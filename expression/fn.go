@@ -1,0 +1,239 @@
+package expression
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Family groups functions in the documentation.
+type Family string
+
+// The families.
+const (
+	FamilyString      Family = "String"
+	FamilyNumber      Family = "Number"
+	FamilyDate        Family = "Date"
+	FamilyArray       Family = "Array"
+	FamilyObject      Family = "Object"
+	FamilyType        Family = "Type"
+	FamilyConditional Family = "Conditional"
+	FamilyEncoding    Family = "Encoding"
+	FamilyBit         Family = "Bit"
+)
+
+// Function is one function of the language. Examples are executed by a test.
+type Function struct {
+	Name     string
+	Aliases  []string
+	Family   Family
+	Params   string // as shown: "text, from [, length]"
+	Min, Max int    // how many arguments
+	About    string // one sentence, or two
+	Example  Example
+	// constant lists the arguments that have to be written down as strings, so that a wrong one is refused at CREATE
+	// INDEX.
+	constant []int
+	// verify says what is wrong with arguments that are written down, or nothing.
+	verify func(args []Expr) string
+	// newly is verify for new definitions alone: one that is stored, of a version that took it, goes on giving what it
+	// gave.
+	newly func(args []Expr) string
+	// prepare, for a function with constant arguments, makes the evaluation from them or says what is wrong.
+	prepare func(constants []string) (evaluation, error)
+	eval    evaluation
+	nulls   bool // it is called with NULL arguments too, of which only MISSING spreads
+	lenient bool // it is called with MISSING and NULL arguments too; otherwise the first MISSING, else NULL, is the value
+}
+
+// Example is an expression over the document {"s": …} of docs/expressions.md and the value that it gives, as JSON text
+// or MISSING.
+type Example struct{ Expr, Value string }
+
+// evaluation computes a function. The arguments are valid until it returns.
+type evaluation func(s *Scratch, a []value) value
+
+// MaxArgs is the Max of functions that take any number of arguments.
+const MaxArgs = MaxList
+
+// Functions lists all functions, by family and name.
+func Functions() []*Function {
+	var all []*Function
+	for i := range functionTable {
+		all = append(all, functionTable[i]...)
+	}
+	return all
+}
+
+// functionTable has the functions by family.
+var functionTable = [...][]*Function{stringFunctions, patternFunctions, numberFunctions, dateFunctions, arrayFunctions,
+	objectFunctions, typeFunctions, conditionalFunctions, encodingFunctions, bitFunctions}
+
+// functionIndex finds functions by name or alias; it is never written after it was made.
+var functionIndex = indexFunctions()
+
+func indexFunctions() map[string]*Function {
+	m := map[string]*Function{}
+	for _, f := range Functions() {
+		m[f.Name] = f
+		for _, a := range f.Aliases {
+			m[a] = f
+		}
+	}
+	return m
+}
+
+func functionNamed(name string) *Function { return functionIndex[name] }
+
+// check says what is wrong with the arguments, or nothing.
+func (f *Function) check(args []Expr) string {
+	if n := len(args); n < f.Min || n > f.Max {
+		return fmt.Sprintf("%s takes %s, found %d: %s(%s)", f.Name, f.count(), n, f.Name, f.Params)
+	}
+	if f.verify != nil {
+		return f.verify(args)
+	}
+	if f.prepare == nil {
+		return ""
+	}
+	constants, wrong := f.constants(args)
+	if wrong != "" {
+		return wrong
+	}
+	if _, err := f.prepare(constants); err != nil {
+		return fmt.Sprintf("%s: %v", f.Name, err)
+	}
+	return ""
+}
+
+// constants returns the arguments that have to be constant strings.
+func (f *Function) constants(args []Expr) (list []string, wrong string) {
+	for _, i := range f.constant {
+		if i >= len(args) {
+			break
+		}
+		l, ok := args[i].(*Literal)
+		if !ok || l.Kind != kindString {
+			return nil, fmt.Sprintf("argument %d of %s has to be a string that stands in the expression: %s(%s)", i+1, f.Name,
+				f.Name, f.Params)
+		}
+		list = append(list, l.Text)
+	}
+	return list, ""
+}
+
+func (f *Function) count() string {
+	switch {
+	case f.Min == f.Max && f.Min == 1:
+		return "1 argument"
+	case f.Min == f.Max:
+		return fmt.Sprintf("%d arguments", f.Min)
+	case f.Max == MaxArgs:
+		return fmt.Sprintf("at least %d arguments", f.Min)
+	}
+	return fmt.Sprintf("%d to %d arguments", f.Min, f.Max)
+}
+
+// closest returns the function whose name is most like a wrong one, or nothing.
+func closest(name string) string {
+	var names []string
+	for _, f := range Functions() {
+		names = append(append(names, f.Name), f.Aliases...)
+	}
+	return nearest(name, names)
+}
+
+// nearest returns the one of the names that is most like a word, or nothing. With a third of its letters different, or
+// more than two, it is another word.
+func nearest(word string, names []string) string {
+	best, at := "", min(3, 1+len(word)/3)
+	for _, n := range names {
+		if d := distance(strings.ToUpper(word), strings.ToUpper(n), at); d < at {
+			best, at = n, d
+		}
+	}
+	return best
+}
+
+// distance is how many letters have to be put in, left out or replaced to make b of a; limit if that many or more.
+func distance(a, b string, limit int) int {
+	if d := len(a) - len(b); d >= limit || -d >= limit {
+		return limit
+	}
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := diagonal
+			if a[i] != b[j] {
+				cost++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return min(limit, row[len(b)])
+}
+
+// compileCall makes the evaluator of a function call.
+func (c *compiler) call(x *Call) evaluator {
+	f, fn := x.fn, x.fn.eval
+	if f.prepare != nil {
+		constants, _ := f.constants(x.Args) // checked by the parser, and so is the error below
+		fn, _ = f.prepare(constants)
+	}
+	args := c.compileAll(x.Args)
+	spreads := kindNull // what makes the value without a call; MISSING and NULL are the lowest kinds
+	if f.nulls {
+		spreads = kindMissing
+	} else if f.lenient {
+		spreads = 0
+	}
+	return func(s *Scratch) value {
+		base := len(s.stack)
+		defer func() { s.stack = s.stack[:base] }()
+		worst, size := kindTrue, 0 // MISSING and NULL spread
+		for _, a := range args {
+			v := a(s)
+			if s.err != nil {
+				return missing
+			}
+			worst = min(worst, v.kind)
+			size += len(v.data)
+			s.stack = append(s.stack, v)
+		}
+		if !s.spend(1 + size/stepBytes) {
+			return missing
+		}
+		if worst <= spreads {
+			return value{kind: worst}
+		}
+		return fn(s, s.stack[base:])
+	}
+}
+
+func (c *compiler) compileAll(list []Expr) []evaluator {
+	out := make([]evaluator, len(list))
+	for i, x := range list {
+		out[i] = c.compile(x)
+	}
+	return out
+}
+
+// FunctionNames returns the names of all functions and aliases in order, for completion and messages.
+func FunctionNames() []string {
+	var names []string
+	for _, f := range Functions() {
+		names = append(names, f.Name)
+		names = append(names, f.Aliases...)
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// oneWord makes a family's anchor.
+func (f Family) String() string { return strings.ToLower(string(f)) }

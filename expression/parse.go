@@ -1,0 +1,664 @@
+package expression
+
+import (
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+
+	"tidemark/collate"
+)
+
+const (
+	// MaxTextBytes limits a text of one or more statements.
+	MaxTextBytes = 1 << 20
+	// MaxStatementBytes limits one statement, and one expression: what the cluster's limit statement_length may be set to.
+	MaxStatementBytes = 256 << 10
+	// MaxNesting limits how deep operators may be nested, and how deep parentheses.
+	MaxNesting = 64
+	// MaxPathSteps limits the steps of a path.
+	MaxPathSteps = 64
+	// MaxElement limits the places in arrays that a path may name, from either end.
+	MaxElement = 1 << 20
+)
+
+// ParseExpression reads one expression. The error is a *SyntaxError.
+func ParseExpression(text string) (Expr, error) {
+	return parseWhole(text, (*parser).whole)
+}
+
+// ParseKey reads one key expression, without ASC or DESC: an expression or an *ArrayKey. The error is a *SyntaxError.
+func ParseKey(text string) (Expr, error) { return parseWhole(text, (*parser).key) }
+
+// parseWhole also makes sure that the canonical text can be read again, since it is what is stored: it may be longer
+// than what was read, and has parentheses of its own.
+func parseWhole(text string, read func(*parser) (Expr, error)) (Expr, error) {
+	x, err := parseOnce(text, read)
+	if err != nil {
+		return nil, err
+	}
+	if canonical := x.String(); canonical != text {
+		if _, err := parseOnce(canonical, read); err != nil {
+			return nil, errorAt(text, 0, false, "the expression is too long or nested too deep once it is written in full: %s",
+				oneLine(err))
+		}
+	}
+	return x, nil
+}
+
+// oneLine returns the message of a syntax error without its place, which is one in another text.
+func oneLine(err error) string {
+	var syntax *SyntaxError
+	if errors.As(err, &syntax) {
+		return syntax.Message
+	}
+	return err.Error()
+}
+
+// stored lets an expression of a stored definition be read: of an earlier version, which may have taken what is refused
+// now.
+func stored(read func(*parser) (Expr, error)) func(*parser) (Expr, error) {
+	return func(p *parser) (Expr, error) {
+		p.stored = true
+		return read(p)
+	}
+}
+
+// whole reads an expression.
+func (p *parser) whole() (Expr, error) { return p.expression(0) }
+
+func parseOnce(text string, read func(*parser) (Expr, error)) (Expr, error) {
+	p, err := newParser(text)
+	if err != nil {
+		return nil, err
+	}
+	if len(text) > MaxStatementBytes {
+		return nil, p.lex.fail(MaxStatementBytes, "the expression is longer than %d bytes", MaxStatementBytes)
+	}
+	x, err := read(p)
+	if err != nil {
+		return nil, err
+	}
+	if p.tok.kind != tokEnd {
+		return nil, p.unexpected("an operator or the end")
+	}
+	return x, nil
+}
+
+// parser holds the token that is looked at. Errors are returned, never thrown.
+type parser struct {
+	lex         lexer
+	tok         token
+	operators   int      // how deep operators are nested
+	parentheses int      // and parentheses; apart, so that the canonical text of what was read can be read again
+	scope       []string // the variables that are bound here, innermost last
+	starAllowed bool     // path[*] may stand here
+	star        token    // of the first path[*], kind tokEnd if there is none
+	starred     *ArrayKey
+	lookahead   int  // how many bodies of ARRAY … FOR are being read ahead
+	nestable    bool // an array key may stand as the body of an ARRAY … FOR that is read here
+	stored      bool // it is read from a definition that was accepted once
+}
+
+// newParser looks at the first token. It returns plain error so that no typed nil can be mistaken for one.
+func newParser(text string) (*parser, error) {
+	p := &parser{lex: lexer{text: text}}
+	if len(text) > MaxTextBytes {
+		return nil, p.lex.fail(0, "the text has %d bytes; at most %d are read at once", len(text), MaxTextBytes)
+	}
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *parser) advance() error {
+	tok, err := p.lex.next()
+	if err != nil {
+		return err
+	}
+	p.tok = tok
+	return nil
+}
+
+func (p *parser) fail(tok token, format string, args ...any) error {
+	return errorAt(p.lex.text, tok.pos, false, format, args...)
+}
+
+func (p *parser) unsupported(tok token, format string, args ...any) error {
+	return errorAt(p.lex.text, tok.pos, true, format, args...)
+}
+
+// unexpected is the error for a token that cannot stand here.
+func (p *parser) unexpected(wanted string) error {
+	return p.fail(p.tok, "expected %s, found %s", wanted, p.describe(p.tok))
+}
+
+func (p *parser) describe(tok token) string {
+	switch {
+	case tok.kind == tokEnd:
+		return "the end"
+	case tok.kind == tokWord && isReserved(tok.value):
+		return "the reserved word " + strings.ToUpper(tok.value)
+	case tok.end-tok.pos > maxShown:
+		return p.lex.text[tok.pos:tok.pos+maxShown] + "…"
+	}
+	return p.lex.text[tok.pos:tok.end]
+}
+
+// maxShown is how many bytes of a token a message repeats.
+const maxShown = 40
+
+// isOp and isWord look at the current token.
+func (p *parser) isOp(op string) bool { return p.tok.kind == tokOp && p.tok.value == op }
+
+func (p *parser) isWord(word string) bool {
+	return p.tok.kind == tokWord && strings.EqualFold(p.tok.value, word)
+}
+
+// acceptOp and acceptWord pass the current token if it is the one.
+func (p *parser) acceptOp(op string) (bool, error) {
+	if !p.isOp(op) {
+		return false, nil
+	}
+	return true, p.advance()
+}
+
+func (p *parser) acceptWord(word string) (bool, error) {
+	if !p.isWord(word) {
+		return false, nil
+	}
+	return true, p.advance()
+}
+
+func (p *parser) wantOp(op string) error {
+	if ok, err := p.acceptOp(op); ok || err != nil {
+		return err
+	}
+	return p.unexpected(op)
+}
+
+func (p *parser) wantWord(word string) error {
+	if ok, err := p.acceptWord(word); ok || err != nil {
+		return err
+	}
+	return p.unexpected(word)
+}
+
+// binary returns the operator at the current token and how tightly it binds, 0 if there is none.
+func (p *parser) binary() (op Op, precedence int) {
+	switch p.tok.kind {
+	case tokWord:
+		switch strings.ToUpper(p.tok.value) {
+		case "AND":
+			return OpAnd, precAnd
+		case "OR":
+			return OpOr, precOr
+		case "IS":
+			return "IS", precIs
+		case "LIKE", "IN", "WITHIN", "BETWEEN", "NOT":
+			return opTest, precOrder
+		}
+	case tokOp:
+		switch p.tok.value {
+		case "=", "==":
+			return OpEqual, precEqual
+		case "!=", "<>":
+			return OpNotEqual, precEqual
+		case "<", "<=", ">", ">=":
+			return Op(p.tok.value), precOrder
+		case "||":
+			return opConcat, precConcat
+		case "+", "-":
+			return Op(p.tok.value), precAdd
+		case "*", "/", "%":
+			return Op(p.tok.value), precMultiply
+		}
+	}
+	return "", 0
+}
+
+// opTest stands for [NOT] LIKE, IN and BETWEEN, opConcat for ||.
+const (
+	opTest   Op = "LIKE, IN or BETWEEN"
+	opConcat Op = "||"
+)
+
+// expression reads an operand together with the operators that bind more tightly than above (Pratt).
+func (p *parser) expression(above int) (Expr, error) {
+	if p.operators++; p.operators > MaxNesting {
+		return nil, p.fail(p.tok, "operators are nested deeper than %d levels", MaxNesting)
+	}
+	defer func() { p.operators-- }()
+	return p.operation(above)
+}
+
+func (p *parser) operation(above int) (Expr, error) {
+	left, err := p.prefix()
+	if err != nil {
+		return nil, err
+	}
+	for {
+		op, precedence := p.binary()
+		if precedence <= above {
+			return left, nil
+		}
+		at := p.tok
+		if op == opTest {
+			if left, err = p.test(left); err != nil {
+				return nil, err
+			}
+		} else if left, err = p.binaryRest(op, precedence, left); err != nil {
+			return nil, err
+		}
+		if precedence != precEqual && precedence != precOrder {
+			continue
+		}
+		if _, next := p.binary(); next == precedence {
+			return nil, p.fail(p.tok, "comparisons do not chain; join them with AND, or put the one at column %d in parentheses",
+				errorAt(p.lex.text, at.pos, false, "").Column)
+		}
+	}
+}
+
+// binaryRest reads what follows the left operand of an operator.
+func (p *parser) binaryRest(op Op, precedence int, left Expr) (Expr, error) {
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	if op == "IS" {
+		return p.is(left)
+	}
+	right, err := p.expression(precedence)
+	if err != nil {
+		return nil, err
+	}
+	switch precedence {
+	case precOr, precAnd:
+		return logic(op, left, right), nil
+	case precConcat:
+		return concat(left, right), nil
+	case precAdd, precMultiply:
+		return &Arith{Op: op, L: left, R: right}, nil
+	}
+	return &Compare{Op: op, L: left, R: right}, nil
+}
+
+// concat joins operands as logic does.
+func concat(left, right Expr) Expr {
+	joined := &Concat{}
+	for _, x := range []Expr{left, right} {
+		if c, ok := x.(*Concat); ok {
+			joined.Operands = append(joined.Operands, c.Operands...)
+		} else {
+			joined.Operands = append(joined.Operands, x)
+		}
+	}
+	return joined
+}
+
+// logic joins operands; what is already joined by the same operator becomes part of it.
+func logic(op Op, left, right Expr) Expr {
+	joined, ok := left.(*Logic)
+	if !ok || joined.Op != op {
+		joined = &Logic{Op: op, Operands: []Expr{left}}
+	}
+	if r, ok := right.(*Logic); ok && r.Op == op {
+		joined.Operands = append(joined.Operands, r.Operands...)
+	} else {
+		joined.Operands = append(joined.Operands, right)
+	}
+	return joined
+}
+
+// is reads what follows IS.
+func (p *parser) is(x Expr) (Expr, error) {
+	not, err := p.acceptWord("NOT")
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range [...]struct {
+		word string
+		kind collate.Kind
+		flip bool
+	}{{"MISSING", collate.Missing, false}, {"NULL", collate.Null, false}, {"VALUED", collate.True, false},
+		{"KNOWN", collate.True, false}, {"UNKNOWN", collate.True, true}} {
+		if ok, err := p.acceptWord(c.word); err != nil {
+			return nil, err
+		} else if ok {
+			return &Is{X: x, Not: not != c.flip, What: c.kind}, nil
+		}
+	}
+	return nil, p.unexpected("MISSING, NULL or VALUED after IS")
+}
+
+// prefix reads NOT, a sign, or a primary.
+func (p *parser) prefix() (Expr, error) {
+	if ok, err := p.acceptWord("NOT"); err != nil {
+		return nil, err
+	} else if ok {
+		x, err := p.expression(precNot - 1)
+		if err != nil {
+			return nil, err
+		}
+		return &Not{X: x}, nil
+	}
+	if ok, err := p.acceptOp("-"); err != nil {
+		return nil, err
+	} else if ok {
+		x, err := p.expression(precMinus - 1)
+		if err != nil {
+			return nil, err
+		}
+		return negate(x), nil
+	}
+	if ok, err := p.acceptWord("EXISTS"); err != nil {
+		return nil, err
+	} else if ok {
+		x, err := p.expression(precMinus)
+		if err != nil {
+			return nil, err
+		}
+		return &Exists{X: x}, nil
+	}
+	return p.primary()
+}
+
+// negate folds the sign into a number.
+func negate(x Expr) Expr {
+	l, ok := x.(*Literal)
+	if !ok || l.Kind != collate.Number {
+		return &Minus{X: x}
+	}
+	if digits, ok := strings.CutPrefix(l.Text, "-"); ok {
+		return &Literal{Kind: collate.Number, Text: digits}
+	}
+	return &Literal{Kind: collate.Number, Text: "-" + l.Text}
+}
+
+// primary reads a literal, a path, a function, a construct between words, or parentheses, and the path into it.
+func (p *parser) primary() (Expr, error) {
+	tok := p.tok
+	switch tok.kind {
+	case tokString, tokNumber:
+		kind := collate.String
+		if tok.kind == tokNumber {
+			kind = collate.Number
+		}
+		return &Literal{Kind: kind, Text: tok.value}, p.advance()
+	case tokQuoted:
+		if err := p.advance(); err != nil {
+			return nil, err
+		}
+		return p.path(tok)
+	case tokWord:
+		return p.word(tok)
+	case tokOp:
+		return p.parenthesis(tok)
+	}
+	return nil, p.unexpected("an expression")
+}
+
+func (p *parser) parenthesis(tok token) (Expr, error) {
+	switch tok.value {
+	case "(":
+		if err := p.advance(); err != nil {
+			return nil, err
+		}
+		if p.parentheses++; p.parentheses > MaxNesting {
+			return nil, p.fail(tok, "parentheses are nested deeper than %d levels", MaxNesting)
+		}
+		x, err := p.operation(0)
+		p.parentheses--
+		if err != nil {
+			return nil, err
+		}
+		if err := p.wantOp(")"); err != nil {
+			return nil, err
+		}
+		return p.into(x)
+	case "[":
+		return p.array()
+	case "{":
+		return p.object()
+	case "+":
+		return nil, p.fail(tok, "expected an expression, found +; a positive number has no sign")
+	case ".":
+		return nil, p.fail(tok, "expected an expression, found .; a path begins with a name, a number with a digit")
+	}
+	return nil, p.unexpected("an expression")
+}
+
+// word reads what begins with a bare word: a literal, META().id or a path.
+func (p *parser) word(tok token) (Expr, error) {
+	for _, kind := range [...]collate.Kind{collate.Missing, collate.Null, collate.False, collate.True} {
+		if strings.EqualFold(tok.value, kind.String()) {
+			return &Literal{Kind: kind}, p.advance()
+		}
+	}
+	switch strings.ToUpper(tok.value) {
+	case "SELF":
+		return p.self()
+	case "CASE":
+		return p.caseOf()
+	case "ANY", "EVERY":
+		return p.satisfies(tok)
+	case "ARRAY", "FIRST", "OBJECT":
+		if strings.EqualFold(tok.value, "ARRAY") || p.followedByExpression() {
+			return p.comprehension(tok)
+		}
+	case "SOME":
+		if p.followedByName() || p.followedBy("AND", "EVERY") {
+			return p.satisfies(tok)
+		}
+	case "DISTINCT", "ALL":
+		return nil, p.fail(tok, "%s stands before a whole key expression, or before the whole body of its ARRAY … FOR, only",
+			strings.ToUpper(tok.value))
+	case "SELECT":
+		return nil, p.unsupported(tok, "SELECT is not supported: a key must depend on the document alone")
+	}
+	if isReserved(tok.value) {
+		return nil, p.fail(tok, "expected an expression, found the reserved word %s; a name that is one is written in "+
+			"backticks: `%s`",
+			strings.ToUpper(tok.value), tok.value)
+	}
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	if !p.isOp("(") {
+		return p.path(tok)
+	}
+	if strings.EqualFold(tok.value, "META") {
+		return p.meta()
+	}
+	return p.call(tok)
+}
+
+// meta reads ().id after META.
+func (p *parser) meta() (Expr, error) {
+	if err := p.wantOp("("); err != nil {
+		return nil, err
+	}
+	if !p.isOp(")") {
+		return nil, p.unsupported(p.tok, "META takes no argument here: write META().id")
+	}
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	if err := p.wantOp("."); err != nil {
+		return nil, err
+	}
+	if p.tok.kind != tokWord && p.tok.kind != tokQuoted {
+		return nil, p.unexpected("id after META().")
+	}
+	var x Expr
+	switch p.tok.value {
+	case "id":
+		x = &DocID{}
+	case "cas", "expiration", "flags":
+		x = &Meta{Field: p.tok.value}
+	default:
+		return nil, p.unsupported(p.tok, "META().%s is not known; known are META().id, .cas, .expiration and .flags",
+			p.tok.value)
+	}
+	field := p.tok.value
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	if p.isOp(".") || p.isOp("[") {
+		return nil, p.fail(p.tok, "META().%s is a scalar and has no members or elements", field)
+	}
+	return x, nil
+}
+
+// path reads the steps after its first name, which may be a variable's.
+func (p *parser) path(first token) (Expr, error) {
+	if slices.Contains(p.scope, first.value) {
+		return p.into(&Var{Name: first.value})
+	}
+	return p.into(&Path{Steps: []Step{{Name: first.value}}})
+}
+
+// into reads the steps of a path into x, if there are any.
+func (p *parser) into(x Expr) (_ Expr, err error) {
+	var steps []Step
+	limit := MaxPathSteps
+	switch x := x.(type) { // steps are joined to those that stand in parentheses
+	case *Path:
+		limit -= len(x.Steps)
+	case *Nav:
+		limit -= len(x.Steps)
+	}
+	for {
+		at := p.tok
+		switch {
+		case p.isOp("."):
+			if err := p.advance(); err != nil {
+				return nil, err
+			}
+			if p.isOp("[") {
+				if x, err = p.computedStep(navigate(x, steps)); err != nil {
+					return nil, err
+				}
+				steps = nil
+				continue
+			}
+			if p.tok.kind != tokWord && p.tok.kind != tokQuoted {
+				return nil, p.unexpected("a name after the point")
+			}
+			steps = append(steps, Step{Name: p.tok.value})
+			if err := p.advance(); err != nil {
+				return nil, err
+			}
+		case p.isOp("["):
+			if err := p.advance(); err != nil {
+				return nil, err
+			}
+			if p.isOp("*") {
+				return p.every(navigate(x, steps))
+			}
+			next, step, err := p.element(x, steps)
+			if err != nil {
+				return nil, err
+			}
+			if next != nil {
+				x, steps = next, nil
+				continue
+			}
+			steps = append(steps, step)
+		default:
+			return navigate(x, steps), nil
+		}
+		if len(steps) > limit {
+			return nil, p.fail(at, "the path has more than %d steps", MaxPathSteps)
+		}
+	}
+}
+
+// navigate adds steps to x.
+func navigate(x Expr, steps []Step) Expr {
+	if len(steps) == 0 {
+		return x
+	}
+	switch x := x.(type) {
+	case *Path:
+		return &Path{Steps: append(slices.Clip(x.Steps), steps...)}
+	case *Nav:
+		return &Nav{X: x.X, Steps: append(slices.Clip(x.Steps), steps...)}
+	}
+	return &Nav{X: x, Steps: steps}
+}
+
+// element reads n] after the bracket, which is a step, or an expression or a part of an array, which is a node of its
+// own.
+func (p *parser) element(x Expr, steps []Step) (next Expr, step Step, err error) {
+	at := p.tok
+	index, err := p.bracketed()
+	if err != nil {
+		return nil, step, err
+	}
+	if p.isOp(":") {
+		next, err = p.slice(navigate(x, steps), index)
+		return next, step, err
+	}
+	if err := p.wantOp("]"); err != nil {
+		return nil, step, err
+	}
+	l, ok := index.(*Literal)
+	if !ok {
+		return &At{X: navigate(x, steps), Index: index}, step, nil
+	}
+	n, err := strconv.Atoi(l.Text)
+	if l.Kind != collate.Number || err != nil || n > MaxElement || n < -MaxElement {
+		return nil, step, p.fail(at, "%s is no place in an array: expected an integer up to %d", index, MaxElement)
+	}
+	return nil, Step{Index: n, Element: true}, nil
+}
+
+// bracketed reads an expression within brackets.
+func (p *parser) bracketed() (Expr, error) {
+	return p.deeper(func() (Expr, error) { return p.expression(0) })
+}
+
+// slice reads :[high]] behind the low end of a part of an array.
+func (p *parser) slice(x, low Expr) (Expr, error) {
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	s := &Slice{X: x, Low: low}
+	if !p.isOp("]") {
+		var err error
+		if s.High, err = p.bracketed(); err != nil {
+			return nil, err
+		}
+	}
+	return s, p.wantOp("]")
+}
+
+// computedStep reads [name] behind a point.
+func (p *parser) computedStep(x Expr) (Expr, error) {
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	name, err := p.bracketed()
+	if err != nil {
+		return nil, err
+	}
+	return &At{X: x, Index: name, Member: true}, p.wantOp("]")
+}
+
+// self reads the word that stands for the whole document, and the path into it, which is one of the document.
+func (p *parser) self() (Expr, error) {
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	if p.isOp("(") { // SELF()
+		if err := p.advance(); err != nil {
+			return nil, err
+		}
+		if err := p.wantOp(")"); err != nil {
+			return nil, err
+		}
+	}
+	return p.into(&Self{})
+}

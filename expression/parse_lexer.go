@@ -1,0 +1,250 @@
+package expression
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"tidemark/collate"
+)
+
+type tokenKind uint8
+
+const (
+	tokEnd    tokenKind = iota // end of the text
+	tokWord                    // a bare word: keyword or identifier
+	tokQuoted                  // an identifier in backticks
+	tokString                  // a string in either quotes
+	tokNumber                  // a number without sign, valid in JSON
+	tokOp                      // an operator or punctuation mark
+)
+
+// token is one piece of a text. Value is what it means: the word as written, the identifier or string unquoted, the
+// number or operator as written.
+type token struct {
+	kind     tokenKind
+	value    string
+	pos, end int // byte offsets
+}
+
+// lexer cuts a text into tokens on demand.
+type lexer struct {
+	text string
+	pos  int
+}
+
+func (l *lexer) fail(pos int, format string, args ...any) *SyntaxError {
+	return errorAt(l.text, pos, false, format, args...)
+}
+
+// skipBlank passes white space and comments: from -- to the end of the line, and between /* and */.
+func (l *lexer) skipBlank() *SyntaxError {
+	for l.pos < len(l.text) {
+		switch rest := l.text[l.pos:]; {
+		case strings.IndexByte(" \t\r\n", rest[0]) >= 0:
+			l.pos++
+		case strings.HasPrefix(rest, "--"):
+			if i := strings.IndexByte(rest, '\n'); i >= 0 {
+				l.pos += i + 1
+			} else {
+				l.pos = len(l.text)
+			}
+		case strings.HasPrefix(rest, "/*"):
+			i := strings.Index(rest, "*/")
+			if i < 0 {
+				return l.fail(l.pos, "this comment has no end: expected */")
+			}
+			l.pos += i + 2
+		default:
+			return nil
+		}
+	}
+	return nil
+}
+
+// next returns the next token.
+func (l *lexer) next() (token, *SyntaxError) {
+	if err := l.skipBlank(); err != nil {
+		return token{}, err
+	}
+	start := l.pos
+	if start >= len(l.text) {
+		return token{kind: tokEnd, pos: start, end: start}, nil
+	}
+	c := l.text[start]
+	switch {
+	case isWordStart(c):
+		for l.pos < len(l.text) && isWordPart(l.text[l.pos]) {
+			l.pos++
+		}
+		if r, _ := utf8.DecodeRuneInString(l.text[l.pos:]); r >= utf8.RuneSelf && unicode.IsLetter(r) {
+			return token{}, l.foreign(start)
+		}
+		return token{tokWord, l.text[start:l.pos], start, l.pos}, nil
+	case c >= '0' && c <= '9':
+		return l.number()
+	case c == '"' || c == '\'':
+		return l.string(c)
+	case c == '`':
+		return l.quoted()
+	}
+	for _, op := range [...]string{"==", "!=", "<>", "<=", ">=", "||"} {
+		if strings.HasPrefix(l.text[start:], op) {
+			l.pos += len(op)
+			return token{tokOp, op, start, l.pos}, nil
+		}
+	}
+	if strings.IndexByte("()[]{},.;:=<>-+*/%", c) >= 0 {
+		l.pos++
+		return token{tokOp, l.text[start:l.pos], start, l.pos}, nil
+	}
+	r, size := utf8.DecodeRuneInString(l.text[start:])
+	switch {
+	case r == utf8.RuneError && size == 1:
+		return token{}, l.fail(start, "byte %#x is not UTF-8", c)
+	case unicode.IsLetter(r):
+		return token{}, l.foreign(start)
+	case r == '$' || r == '?':
+		return token{}, l.fail(start, "unexpected character %q: a parameter is not supported, an index must depend on the document alone", r)
+	case r == '&':
+		return token{}, l.fail(start, "unexpected character '&'; write AND")
+	}
+	return token{}, l.fail(start, "unexpected character %q", r)
+}
+
+// foreign is the error for a bare word with other letters than A to Z.
+func (l *lexer) foreign(start int) *SyntaxError {
+	word := strings.IndexFunc(l.text[start:], func(r rune) bool { return !unicode.IsLetter(r) && !unicode.IsDigit(r) && r != '_' })
+	if word < 0 {
+		word = len(l.text) - start
+	}
+	return l.fail(start, "a name with other letters than A to Z is written in backticks: `%s`", l.text[start:start+min(word, maxShown)])
+}
+
+func isWordStart(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' || c == '_' }
+func isWordPart(c byte) bool  { return isWordStart(c) || c >= '0' && c <= '9' }
+func isDigit(c byte) bool     { return c >= '0' && c <= '9' }
+
+// number reads what JSON calls a number, without its sign.
+func (l *lexer) number() (token, *SyntaxError) {
+	start := l.pos
+	digits := func() (n int) {
+		for l.pos < len(l.text) && isDigit(l.text[l.pos]) {
+			l.pos++
+			n++
+		}
+		return n
+	}
+	if digits() > 1 && l.text[start] == '0' {
+		return token{}, l.fail(start, "a number does not begin with a needless 0")
+	}
+	if l.pos < len(l.text) && l.text[l.pos] == '.' {
+		l.pos++
+		if digits() == 0 {
+			return token{}, l.fail(l.pos, "expected digits after the decimal point")
+		}
+	}
+	if l.pos < len(l.text) && l.text[l.pos]|0x20 == 'e' {
+		l.pos++
+		if l.pos < len(l.text) && (l.text[l.pos] == '+' || l.text[l.pos] == '-') {
+			l.pos++
+		}
+		if digits() == 0 {
+			return token{}, l.fail(l.pos, "expected digits of the exponent")
+		}
+	}
+	if l.pos < len(l.text) && isWordPart(l.text[l.pos]) {
+		return token{}, l.fail(l.pos, "unexpected character %q in a number", l.text[l.pos])
+	}
+	return token{tokNumber, l.text[start:l.pos], start, l.pos}, nil
+}
+
+// string reads a string in either quotes. Within it, the quote may be doubled, and the escapes of JSON hold, beside
+// \' for an apostrophe.
+func (l *lexer) string(quote byte) (token, *SyntaxError) {
+	start := l.pos
+	var body []byte // as the body of a JSON string
+	for i := start + 1; i < len(l.text); i++ {
+		switch c := l.text[i]; {
+		case c == quote && i+1 < len(l.text) && l.text[i+1] == quote:
+			i++
+			body = appendStringByte(body, quote)
+		case c == quote:
+			l.pos = i + 1
+			if !utf8.Valid(body) {
+				return token{}, l.fail(start, "this string is not UTF-8")
+			}
+			value, err := collate.AppendUnquoted(nil, body)
+			if err != nil {
+				return token{}, l.fail(start, "this string has a wrong escape; known: \\\" \\' \\\\ \\/ \\b \\f \\n \\r \\t \\uXXXX")
+			}
+			return token{tokString, string(value), start, l.pos}, nil
+		case c == '\\' && i+1 < len(l.text) && l.text[i+1] == '\'':
+			i++
+			body = append(body, '\'')
+		case c == '\\' && i+1 < len(l.text):
+			i++
+			body = append(body, c, l.text[i])
+		case c < 0x20 && c != '\t':
+			return token{}, l.fail(i, "a control character within a string; write it as an escape")
+		default:
+			body = appendStringByte(body, c)
+		}
+	}
+	return token{}, l.fail(start, "this string has no end: expected %c", quote)
+}
+
+func appendStringByte(body []byte, c byte) []byte {
+	switch c {
+	case '"':
+		return append(body, '\\', '"')
+	case '\t':
+		return append(body, '\\', 't')
+	}
+	return append(body, c)
+}
+
+// quoted reads an identifier in backticks; a backtick within it is doubled.
+func (l *lexer) quoted() (token, *SyntaxError) {
+	start := l.pos
+	var name []byte
+	for i := start + 1; i < len(l.text); i++ {
+		switch c := l.text[i]; {
+		case c == '`' && i+1 < len(l.text) && l.text[i+1] == '`':
+			i++
+			name = append(name, c)
+		case c == '`':
+			l.pos = i + 1
+			if len(name) == 0 {
+				return token{}, l.fail(start, "an empty name")
+			}
+			if !utf8.Valid(name) {
+				return token{}, l.fail(start, "this name is not UTF-8")
+			}
+			return token{tokQuoted, string(name), start, l.pos}, nil
+		case c == '\n':
+			return token{}, l.fail(start, "this name does not end on its line: expected a backtick")
+		default:
+			name = append(name, c)
+		}
+	}
+	return token{}, l.fail(start, "this name has no end: expected a backtick")
+}
+
+// reserved are the words that are no identifiers without backticks: those of the language as it is and as it will be.
+var reserved = [...]string{
+	"ALL", "AND", "ANY", "ARRAY", "ASC", "BETWEEN", "CASE", "DESC", "DISTINCT", "ELSE", "END", "ESCAPE", "EVERY", "EXISTS",
+	"FALSE",
+	"FOR", "IF", "IN", "INCLUDE", "IS", "LIKE", "MISSING", "NOT", "NULL", "ON", "OR", "PARTITION", "SATISFIES", "SELECT",
+	"SELF", "THEN", "TRUE",
+	"USING", "WHEN", "WHERE", "WITH", "WITHIN",
+}
+
+func isReserved(word string) bool {
+	for _, r := range reserved {
+		if len(r) == len(word) && strings.EqualFold(r, word) {
+			return true
+		}
+	}
+	return false
+}

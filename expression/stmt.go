@@ -1,0 +1,591 @@
+package expression
+
+import (
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"tidemark/collate"
+	"tidemark/index"
+	"tidemark/partition"
+)
+
+const (
+	// MaxStatements limits how many statements one text holds.
+	MaxStatements = 1000
+	// MaxKeys limits the components of a secondary key: what the cluster's limit key_expressions may be set to.
+	MaxKeys = 1000
+	// MaxNameBytes limits the names of indexes and buckets.
+	MaxNameBytes = 100
+	// MaxReplicas limits num_replica.
+	MaxReplicas = 64
+	// MaxNodes limits the list of nodes, and the list of names to build.
+	MaxNodes = 256
+	// MaxNodeNameBytes limits the name of one node.
+	MaxNodeNameBytes = 256
+	// PrimaryName is the name of a primary index that was given none.
+	PrimaryName = "#primary"
+)
+
+// Statement is one of *CreateIndex, *DropIndex, *BuildIndex, *AlterIndex. Its String is the canonical text, which Parse
+// reads as the same again.
+type Statement interface {
+	String() string
+	statement()
+}
+
+// CreateIndex is CREATE [PRIMARY] INDEX. Keys and Where are canonical text.
+type CreateIndex struct {
+	Name        string
+	Bucket      string
+	IsPrimary   bool
+	IfNotExists bool
+	PartitionBy index.PartitionBy // as written: HASH(META().id), which is also what happens otherwise, stands here, too
+	Keys        []index.KeyExpr
+	Where       string
+	With        With
+}
+
+// With holds the options of CREATE INDEX; nil is "not given".
+type With struct {
+	DeferBuild   *bool
+	NumReplica   *int
+	NumPartition *int
+	NumSlice     *int // another word for NumPartition
+	Nodes        []string
+	Ignored      []string // options that were given and say nothing here
+}
+
+// DropIndex is DROP [PRIMARY] INDEX.
+type DropIndex struct {
+	Name     string
+	Bucket   string
+	IfExists bool
+}
+
+// BuildIndex is BUILD INDEX: it starts the deferred indexes of these names together.
+type BuildIndex struct {
+	Bucket string
+	Names  []string
+}
+
+func (*CreateIndex) statement() {}
+func (*DropIndex) statement()   {}
+func (*BuildIndex) statement()  {}
+
+// Definition returns what the statement says of the index. Partitions is 0 if the statement leaves it open; id, state
+// and all that the coordinator stamps are zero. Statement is the canonical text without IF NOT EXISTS.
+func (s *CreateIndex) Definition() index.Definition {
+	d := index.Definition{
+		Name: s.Name, Bucket: s.Bucket, IsPrimary: s.IsPrimary, Keys: s.Keys, Where: s.Where, Nodes: s.With.Nodes,
+		Using: index.UsingOrdered, ExprType: index.ExprN1QL,
+	}
+	if s.With.DeferBuild != nil {
+		d.Deferred = *s.With.DeferBuild
+	}
+	if s.With.NumReplica != nil {
+		d.Replicas = uint8(*s.With.NumReplica)
+	}
+	if n := s.With.NumPartition; n != nil {
+		d.Partitions = uint16(*n)
+	} else if n := s.With.NumSlice; n != nil {
+		d.Partitions = uint16(*n)
+	}
+	if !byDocID(&s.PartitionBy) {
+		d.PartitionBy = s.PartitionBy
+	}
+	if d.PartitionBy.Scheme == index.PartitionRange {
+		d.Partitions = uint16(len(d.PartitionBy.Values) + 1)
+	}
+	plain := *s
+	plain.IfNotExists = false
+	d.Statement = plain.String()
+	return d
+}
+
+// Notices tells of what was written and does nothing.
+func (s *CreateIndex) Notices() (all []string) {
+	for _, option := range s.With.Ignored {
+		all = append(all, option+" is ignored: sizes are measured, not guessed")
+	}
+	return all
+}
+
+// String returns the canonical text.
+func (s *CreateIndex) String() string {
+	b := []byte("CREATE ")
+	if s.IsPrimary {
+		b = append(b, "PRIMARY "...)
+	}
+	b = append(b, "INDEX "...)
+	if s.IfNotExists {
+		b = append(b, "IF NOT EXISTS "...)
+	}
+	b = appendName(b, s.Name)
+	b = appendName(append(b, " ON "...), s.Bucket)
+	if !s.IsPrimary {
+		for i, k := range s.Keys {
+			if i == 0 {
+				b = append(b, '(')
+			} else {
+				b = append(b, ", "...)
+			}
+			b = append(b, k.Expr...)
+			if k.Desc {
+				b = append(b, " DESC"...)
+			}
+		}
+		b = append(b, ')')
+	}
+	b = appendPartitionBy(b, &s.PartitionBy)
+	if s.Where != "" {
+		b = append(append(b, " WHERE "...), s.Where...)
+	}
+	return string(s.With.appendTo(b))
+}
+
+// appendTo prints the options that were given, in the order of the table of options.
+func (w With) appendTo(b []byte) []byte {
+	sep := " WITH {"
+	name := func(key string) {
+		b = append(b, sep...)
+		b = append(append(append(b, '"'), key...), `":`...)
+		sep = ", "
+	}
+	if w.DeferBuild != nil {
+		name("defer_build")
+		b = strconv.AppendBool(b, *w.DeferBuild)
+	}
+	for _, o := range [...]struct {
+		key   string
+		value *int
+	}{{"num_replica", w.NumReplica}, {"num_partition", w.NumPartition}, {"num_slice", w.NumSlice}} {
+		if o.value != nil {
+			name(o.key)
+			b = strconv.AppendInt(b, int64(*o.value), 10)
+		}
+	}
+	if w.Nodes != nil {
+		name("nodes")
+		for i, n := range w.Nodes {
+			b = append(b, "[,"[min(i, 1)])
+			b = collate.AppendQuoted(b, []byte(n))
+		}
+		b = append(b, ']')
+	}
+	if sep == ", " {
+		b = append(b, '}')
+	}
+	return b
+}
+
+// String returns the canonical text.
+func (s *DropIndex) String() string {
+	b := []byte("DROP INDEX ")
+	if s.IfExists {
+		b = append(b, "IF EXISTS "...)
+	}
+	b = appendName(b, s.Name)
+	return string(appendName(append(b, " ON "...), s.Bucket))
+}
+
+// String returns the canonical text.
+func (s *BuildIndex) String() string {
+	b := appendName([]byte("BUILD INDEX ON "), s.Bucket)
+	for i, n := range s.Names {
+		b = append(b, [...]string{"(", ", "}[min(i, 1)]...)
+		b = appendName(b, n)
+	}
+	return string(append(b, ')'))
+}
+
+// Parse reads statements separated by semicolons; there is at least one. The error is a *SyntaxError.
+func Parse(text string) ([]Statement, error) {
+	p, err := newParser(text)
+	if err != nil {
+		return nil, err
+	}
+	var all []Statement
+	for {
+		for p.isOp(";") {
+			if err := p.advance(); err != nil {
+				return nil, err
+			}
+		}
+		if p.tok.kind == tokEnd {
+			break
+		}
+		if len(all) == MaxStatements {
+			return nil, p.fail(p.tok, "more than %d statements", MaxStatements)
+		}
+		start := p.tok.pos
+		s, err := p.statement()
+		if err != nil {
+			return nil, err
+		}
+		if p.tok.kind != tokEnd && !p.isOp(";") {
+			return nil, p.behind(s)
+		}
+		if p.tok.pos-start > MaxStatementBytes {
+			return nil, errorAt(text, start, false, "the statement is longer than %d bytes", MaxStatementBytes)
+		}
+		all = append(all, s)
+	}
+	if len(all) == 0 {
+		return nil, p.fail(p.tok, "expected a statement, found %s", p.describe(p.tok))
+	}
+	return all, nil
+}
+
+func (p *parser) statement() (Statement, error) {
+	tok := p.tok
+	if tok.kind == tokWord {
+		switch word := strings.ToUpper(tok.value); word {
+		case "CREATE":
+			return p.create()
+		case "DROP":
+			return p.drop()
+		case "BUILD":
+			return p.build()
+		case "ALTER":
+			return p.alter()
+		case "SELECT", "INSERT", "UPSERT", "UPDATE", "DELETE", "MERGE", "EXPLAIN", "PREPARE", "EXECUTE", "GRANT", "REVOKE",
+			"INFER":
+			return nil, p.unsupported(tok, "%s is not supported: the statements are CREATE INDEX, BUILD INDEX, ALTER INDEX "+
+				"and DROP INDEX", word)
+		}
+	}
+	return nil, p.mistyped("CREATE, BUILD, ALTER or DROP", "CREATE", "BUILD", "ALTER", "DROP")
+}
+
+// create reads CREATE [PRIMARY] INDEX and all that follows.
+func (p *parser) create() (Statement, error) {
+	s := &CreateIndex{}
+	if err := p.indexWords("CREATE", &s.IsPrimary); err != nil {
+		return nil, err
+	}
+	if err := p.exists(true, &s.IfNotExists); err != nil {
+		return nil, err
+	}
+	if s.IsPrimary && p.isWord("ON") {
+		s.Name = PrimaryName
+	} else {
+		name, err := p.name("index")
+		if err != nil {
+			return nil, err
+		}
+		s.Name = name
+	}
+	if err := p.exists(true, &s.IfNotExists); err != nil {
+		return nil, err
+	}
+	bucket, err := p.onBucket()
+	if err != nil {
+		return nil, err
+	}
+	s.Bucket = bucket
+	if err := p.keys(s); err != nil {
+		return nil, err
+	}
+	return s, p.clauses(s)
+}
+
+// clauses reads PARTITION BY, WHERE, USING and WITH, in this order.
+func (p *parser) clauses(s *CreateIndex) error {
+	if ok, err := p.acceptWord("PARTITION"); err != nil {
+		return err
+	} else if ok {
+		if err := p.partitionBy(s); err != nil {
+			return err
+		}
+	}
+	at := p.tok
+	if ok, err := p.acceptWord("WHERE"); err != nil {
+		return err
+	} else if ok {
+		if s.IsPrimary {
+			return p.fail(at, "a primary index has every document: it takes no WHERE")
+		}
+		x, err := p.expression(0)
+		if err != nil {
+			return err
+		}
+		s.Where = x.String()
+	}
+	if ok, err := p.acceptWord("USING"); err != nil {
+		return err
+	} else if ok {
+		if err := p.wantWord("GSI"); err != nil {
+			return err
+		}
+	}
+	at = p.tok
+	if ok, err := p.acceptWord("WITH"); err != nil || !ok {
+		return err
+	}
+	if err := p.with(&s.With); err != nil {
+		return err
+	}
+	for _, n := range []*int{s.With.NumPartition, s.With.NumSlice} {
+		if want := len(s.PartitionBy.Values) + 1; n != nil && s.PartitionBy.Scheme == index.PartitionRange && *n != want {
+			return p.fail(at, "%d values make %d slices, not %d: leave num_partition out", want-1, want, *n)
+		}
+	}
+	return nil
+}
+
+// indexWords passes the verb, PRIMARY if it is there, and INDEX.
+func (p *parser) indexWords(verb string, primary *bool) (err error) {
+	if err := p.wantWord(verb); err != nil {
+		return err
+	}
+	if *primary, err = p.acceptWord("PRIMARY"); err != nil {
+		return err
+	}
+	if p.tok.kind == tokWord && !*primary {
+		switch word := strings.ToUpper(p.tok.value); word {
+		case "VECTOR", "FULLTEXT", "SEARCH", "UNIQUE", "HYPERSCALE", "COMPOSITE", "SCOPE", "COLLECTION", "FUNCTION",
+			"SEQUENCE", "BUCKET":
+			return p.unsupported(p.tok, "%s %s is not supported: only %s [PRIMARY] INDEX is", verb, word, verb)
+		}
+	}
+	return p.wantWord("INDEX")
+}
+
+// exists reads IF NOT EXISTS or, without not, IF EXISTS, if it stands here and has not been read.
+func (p *parser) exists(not bool, seen *bool) error {
+	at := p.tok
+	words := []string{"IF", "EXISTS"}
+	if not {
+		words = []string{"IF", "NOT", "EXISTS"}
+	}
+	for i, word := range words {
+		if ok, err := p.acceptWord(word); err != nil {
+			return err
+		} else if !ok && i == 0 {
+			return nil
+		} else if !ok {
+			return p.fail(p.tok, "expected %s, found %s", strings.Join(words, " "), p.describe(p.tok))
+		}
+	}
+	if *seen {
+		return p.fail(at, "%s stands here twice", strings.Join(words, " "))
+	}
+	*seen = true
+	return nil
+}
+
+// name reads an identifier and checks it.
+func (p *parser) name(what string) (string, error) {
+	tok := p.tok
+	switch {
+	case tok.kind == tokWord && isReserved(tok.value):
+		return "", p.fail(tok, "expected the name of the %s, found the reserved word %s; write `%s` in backticks if it is "+
+			"the name",
+			what, strings.ToUpper(tok.value), tok.value)
+	case tok.kind == tokString:
+		return "", p.fail(tok, "expected the name of the %s, found a string; a name is written bare or in backticks", what)
+	case tok.kind != tokWord && tok.kind != tokQuoted:
+		return "", p.unexpected("the name of the " + what)
+	}
+	if wrong := wrongName(what, tok.value); wrong != "" {
+		return "", p.fail(tok, "%s", wrong)
+	}
+	if err := p.advance(); err != nil {
+		return "", err
+	}
+	if tok.kind == tokWord && p.isOp("-") && p.tok.pos == tok.end {
+		whole := p.lex.text[tok.pos:]
+		end := strings.IndexFunc(whole, func(r rune) bool { return r >= utf8.RuneSelf || r != '-' && !isWordPart(byte(r)) })
+		if end < 0 {
+			end = len(whole)
+		}
+		return "", p.fail(tok, "a name with other characters than letters, digits and _ is written in backticks: `%s`",
+			whole[:min(end, maxShown)])
+	}
+	return tok.value, nil
+}
+
+// keys reads the key expressions; a primary index has none.
+func (p *parser) keys(s *CreateIndex) error {
+	if s.IsPrimary {
+		if p.isOp("(") {
+			return p.fail(p.tok, "a primary index has no key expressions: its key is META().id")
+		}
+		return nil
+	}
+	if err := p.wantOp("("); err != nil {
+		return err
+	}
+	arrays := 0
+	for {
+		if len(s.Keys) == MaxKeys {
+			return p.fail(p.tok, "a key has at most %d components", MaxKeys)
+		}
+		at := p.tok
+		x, err := p.key()
+		if err != nil {
+			return err
+		}
+		if isConstant(x) {
+			return p.fail(at, "a key component that is a constant orders nothing; name a field")
+		}
+		desc, err := p.direction()
+		if err != nil {
+			return err
+		}
+		if x, err = p.includeMissing(x); err != nil {
+			return err
+		}
+		plain, missing := bareKey(x)
+		if missing && len(s.Keys) > 0 {
+			return p.fail(at, "INCLUDE MISSING goes with the leading key: MISSING in any other is indexed anyway")
+		}
+		if _, ok := plain.(*ArrayKey); ok {
+			if arrays++; arrays > 1 {
+				return p.fail(at, "an index has at most one array key")
+			}
+		}
+		s.Keys = append(s.Keys, index.KeyExpr{Expr: x.String(), Desc: desc})
+		more, err := p.acceptOp(",")
+		if err != nil {
+			return err
+		}
+		if more {
+			continue
+		}
+		if !p.isOp(")") {
+			return p.mistyped("an operator, ASC, DESC, a comma or )", "ASC", "DESC")
+		}
+		return p.advance()
+	}
+}
+
+func (p *parser) direction() (desc bool, err error) {
+	asc, err := p.acceptWord("ASC")
+	if err == nil && !asc {
+		desc, err = p.acceptWord("DESC")
+	}
+	return desc, err
+}
+
+// drop reads DROP INDEX.
+func (p *parser) drop() (Statement, error) {
+	s := &DropIndex{}
+	var primary bool
+	if err := p.indexWords("DROP", &primary); err != nil {
+		return nil, err
+	}
+	if err := p.exists(false, &s.IfExists); err != nil {
+		return nil, err
+	}
+	if primary && p.isWord("ON") {
+		s.Name = PrimaryName
+	} else {
+		bucket, name, err := p.indexPath()
+		if err != nil {
+			return nil, err
+		}
+		s.Bucket, s.Name = bucket, name
+	}
+	if err := p.exists(false, &s.IfExists); err != nil {
+		return nil, err
+	}
+	if s.Bucket == "" {
+		bucket, err := p.onBucket()
+		if err != nil {
+			return nil, err
+		}
+		s.Bucket = bucket
+		if err := p.exists(false, &s.IfExists); err != nil {
+			return nil, err
+		}
+	}
+	return s, p.usingGSI()
+}
+
+func (p *parser) usingGSI() error {
+	if ok, err := p.acceptWord("USING"); err != nil || !ok {
+		return err
+	}
+	return p.wantWord("GSI")
+}
+
+// build reads BUILD INDEX.
+func (p *parser) build() (Statement, error) {
+	s := &BuildIndex{}
+	var primary bool
+	at := p.tok
+	if err := p.indexWords("BUILD", &primary); err != nil {
+		return nil, err
+	}
+	if primary {
+		return nil, p.fail(at, "BUILD INDEX names a primary index like any other: BUILD INDEX ON bucket(`%s`)", PrimaryName)
+	}
+	bucket, err := p.onBucket()
+	if err != nil {
+		return nil, err
+	}
+	s.Bucket = bucket
+	if err := p.wantOp("("); err != nil {
+		return nil, err
+	}
+	for {
+		list, err := p.acceptOp("[")
+		if err != nil {
+			return nil, err
+		}
+		if err := p.buildNames(s, list); err != nil {
+			return nil, err
+		}
+		if more, err := p.acceptOp(","); err != nil {
+			return nil, err
+		} else if more {
+			continue
+		}
+		if err := p.wantOp(")"); err != nil {
+			return nil, err
+		}
+		return s, p.usingGSI()
+	}
+}
+
+// buildNames reads the name of an index to build or, in a list, several. It may be a string, too.
+func (p *parser) buildNames(s *BuildIndex, list bool) error {
+	for {
+		if len(s.Names) == MaxNodes {
+			return p.fail(p.tok, "more than %d indexes at once", MaxNodes)
+		}
+		if p.isOp("(") || p.isWord("SELECT") {
+			return p.unsupported(p.tok, "a subquery is not supported here: name the indexes; tidemark index build BUCKET "+
+				"--all builds all that are deferred")
+		}
+		tok := p.tok
+		if tok.kind == tokString {
+			if wrong := wrongName("index", tok.value); wrong != "" {
+				return p.fail(tok, "%s", wrong)
+			}
+			if err := p.advance(); err != nil {
+				return err
+			}
+			s.Names = append(s.Names, tok.value)
+		} else {
+			name, err := p.name("index")
+			if err != nil {
+				return err
+			}
+			s.Names = append(s.Names, name)
+		}
+		if !list {
+			return nil
+		}
+		if more, err := p.acceptOp(","); err != nil {
+			return err
+		} else if !more {
+			return p.wantOp("]")
+		}
+	}
+}
+
+// maxPartitions is the limit of the layouts.
+const maxPartitions = partition.MaxPartitions

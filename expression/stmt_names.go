@@ -1,0 +1,121 @@
+package expression
+
+import (
+	"fmt"
+	"strings"
+
+	"tidemark/index"
+)
+
+// CheckIndexName reports whether an index may have this name: letters, digits and # _ - . but not beginning with a
+// point or a dash. The error wraps ErrDefinition.
+func CheckIndexName(name string) error {
+	return nameError(wrongName("index", name))
+}
+
+// CheckBucketName reports whether a bucket may have this name: letters, digits and _ - . % but not beginning with a
+// point or a dash, as in the KV store. The error wraps ErrDefinition.
+func CheckBucketName(name string) error {
+	return nameError(wrongName("bucket", name))
+}
+
+func nameError(wrong string) error {
+	if wrong == "" {
+		return nil
+	}
+	return fmt.Errorf("%w: %s", ErrDefinition, wrong)
+}
+
+// wrongName says what is wrong with a name, or nothing.
+func wrongName(what, name string) string {
+	if name == "" || len(name) > MaxNameBytes {
+		return fmt.Sprintf("the name of the %s has %d bytes, expected 1 to %d", what, len(name), MaxNameBytes)
+	}
+	marks := "# _ - ."
+	if what == "bucket" {
+		marks = "_ - . %"
+	}
+	for i, r := range name {
+		known := r < 0x80 && isWordPart(byte(r)) || r != ' ' && strings.ContainsRune(marks, r)
+		if !known || i == 0 && (r == '.' || r == '-') {
+			return fmt.Sprintf("unexpected %q in the name %q of the %s; expected letters, digits and %s, not beginning with a "+
+				"point or a dash",
+				r, name, what, marks)
+		}
+	}
+	return ""
+}
+
+// Normalize checks a definition that did not come from Parse (names, counts, expressions), and replaces expressions and
+// Statement by their canonical text. Partitions 0 is "not given". The error wraps ErrDefinition or is a *SyntaxError.
+func Normalize(d *index.Definition) error {
+	s := CreateIndex{Name: d.Name, Bucket: d.Bucket, IsPrimary: d.IsPrimary, Keys: d.Keys, Where: d.Where,
+		PartitionBy: d.PartitionBy}
+	if d.Deferred {
+		s.With.DeferBuild = &d.Deferred
+	}
+	if n := int(d.Replicas); n > 0 {
+		s.With.NumReplica = &n
+	}
+	// else the values say it
+	if n := int(d.Partitions); n > 0 && (d.PartitionBy.Scheme != index.PartitionRange ||
+		n != len(d.PartitionBy.Values)+1) {
+		s.With.NumPartition = &n
+	}
+	if len(d.Nodes) > 0 {
+		s.With.Nodes = d.Nodes
+	}
+	if err := checkParts(&s); err != nil {
+		return err
+	}
+	// What passed here in parts is read once more as a whole: all rules stand in the parser.
+	all, err := Parse(s.String())
+	if err != nil {
+		return err
+	}
+	whole, ok := all[0].(*CreateIndex)
+	if !ok || len(all) != 1 {
+		return fmt.Errorf("%w: its text is not one statement: %s", ErrDefinition, s.String())
+	}
+	n := whole.Definition()
+	d.Keys, d.Where, d.Statement, d.Using, d.ExprType = n.Keys, n.Where, n.Statement, n.Using, n.ExprType
+	d.PartitionBy, d.Partitions = n.PartitionBy, n.Partitions
+	return nil
+}
+
+// checkParts makes sure that each part is what it should be, so that no part can change the meaning of another when
+// they are printed together.
+func checkParts(s *CreateIndex) error {
+	if err := CheckIndexName(s.Name); err != nil {
+		return err
+	}
+	if err := CheckBucketName(s.Bucket); err != nil {
+		return err
+	}
+	switch {
+	case s.IsPrimary && (len(s.Keys) > 0 || s.Where != ""):
+		return fmt.Errorf("%w: a primary index takes neither key expressions nor WHERE", ErrDefinition)
+	case !s.IsPrimary && len(s.Keys) == 0:
+		return fmt.Errorf("%w: a secondary index has 1 to %d key expressions, found none", ErrDefinition, MaxKeys)
+	}
+	keys := make([]index.KeyExpr, len(s.Keys))
+	for i, k := range s.Keys {
+		x, err := ParseKey(k.Expr)
+		if err != nil {
+			return fmt.Errorf("%w: key expression %d: %w", ErrDefinition, i+1, err)
+		}
+		keys[i] = index.KeyExpr{Expr: x.String(), Desc: k.Desc}
+	}
+	s.Keys = keys
+	if err := checkPartitionBy(s); err != nil {
+		return err
+	}
+	if s.Where != "" {
+		x, err := ParseExpression(s.Where)
+		if err != nil {
+			return fmt.Errorf("%w: WHERE: %w", ErrDefinition, err)
+		}
+		s.Where = x.String()
+	}
+	return nil
+}

@@ -1,0 +1,222 @@
+package expression
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"tidemark/collate"
+	"tidemark/index"
+	"tidemark/partition"
+)
+
+// docIDText is META().id in canonical form.
+const docIDText = "META().id"
+
+// byDocID tells that PARTITION BY HASH(META().id) was written, which is also what happens without it.
+func byDocID(p *index.PartitionBy) bool {
+	return p.Scheme == index.PartitionHash && len(p.Exprs) == 1 && p.Exprs[0] == docIDText
+}
+
+// appendPartitionBy prints PARTITION BY, if there is one.
+func appendPartitionBy(b []byte, p *index.PartitionBy) []byte {
+	if p.Scheme == "" {
+		return b
+	}
+	b = append(append(b, " PARTITION BY "...), strings.ToUpper(string(p.Scheme))...)
+	b = append(append(append(b, '('), strings.Join(p.Exprs, ", ")...), ')')
+	if p.Scheme != index.PartitionRange {
+		return b
+	}
+	for i, v := range p.Values {
+		b = append(b, [...]string{" VALUES (", ", "}[min(i, 1)]...)
+		b = append(b, v...)
+	}
+	return append(b, ')')
+}
+
+// partitionBy reads what follows PARTITION. A row's place has to follow from its key alone, so that a scan can tell
+// from its bounds which slices it needs: what is partitioned by stands among the key expressions.
+func (p *parser) partitionBy(s *CreateIndex) error {
+	if err := p.wantWord("BY"); err != nil {
+		return err
+	}
+	by := &s.PartitionBy
+	scheme := p.tok
+	switch {
+	case p.isWord("HASH"):
+		by.Scheme = index.PartitionHash
+	case p.isWord("RANGE"):
+		by.Scheme = index.PartitionRange
+	default:
+		return p.unexpected("HASH or RANGE")
+	}
+	if err := p.advance(); err != nil {
+		return err
+	}
+	if err := p.wantOp("("); err != nil {
+		return err
+	}
+	for {
+		at := p.tok
+		x, err := p.key()
+		if err != nil {
+			return err
+		}
+		if err := p.partitionExpr(at, s, x.String()); err != nil {
+			return err
+		}
+		if more, err := p.acceptOp(","); err != nil {
+			return err
+		} else if !more {
+			break
+		}
+	}
+	if err := p.wantOp(")"); err != nil {
+		return err
+	}
+	if by.Scheme == index.PartitionRange {
+		return p.partitionValues(by)
+	}
+	if p.isWord("VALUES") {
+		return p.fail(p.tok, "VALUES goes with PARTITION BY RANGE; a hash takes the number of slices from WITH "+
+			"{\"num_partition\": …}")
+	}
+	if len(by.Exprs) > 1 && !slices.ContainsFunc(s.Keys, func(k index.KeyExpr) bool { return k.Expr == docIDText }) &&
+		slices.Contains(by.Exprs, docIDText) {
+		return p.fail(scheme, "%s stands alone, or is a key expression of the index: add it to the key, or leave it out",
+			docIDText)
+	}
+	return nil
+}
+
+// partitionExpr takes one expression that is partitioned by.
+func (p *parser) partitionExpr(at token, s *CreateIndex, text string) error {
+	by := &s.PartitionBy
+	if len(s.Keys) > 0 && s.Keys[0].Expr == text+includeMissing { // it is that key all the same
+		text += includeMissing
+	}
+	isKey := slices.ContainsFunc(s.Keys, func(k index.KeyExpr) bool { return k.Expr == text })
+	switch {
+	case slices.Contains(by.Exprs, text):
+		return p.fail(at, "%s stands here twice", text)
+	case len(by.Exprs) == MaxKeys:
+		return p.fail(at, "more than %d expressions", MaxKeys)
+	case by.Scheme == index.PartitionRange && len(by.Exprs) > 0:
+		return p.fail(at, "PARTITION BY RANGE takes one expression, the leading key")
+	case by.Scheme == index.PartitionRange && s.IsPrimary && text != docIDText:
+		return p.fail(at, "the key of a primary index is %s: it can be partitioned by that only, not by %s", docIDText, text)
+	case by.Scheme == index.PartitionRange && !s.IsPrimary && text != s.Keys[0].Expr:
+		return p.fail(at, "PARTITION BY RANGE takes the leading key expression, %s, not %s: slices follow the order of the "+
+			"index", s.Keys[0].Expr, text)
+	case by.Scheme == index.PartitionHash && s.IsPrimary && text != docIDText:
+		return p.fail(at, "the key of a primary index is %s: it can be partitioned by that only, not by %s", docIDText, text)
+	case by.Scheme == index.PartitionHash && !isKey && text != docIDText:
+		return p.fail(at, "PARTITION BY HASH takes %s, or key expressions of the index; %s is none of them: add it to the "+
+			"key", docIDText, text)
+	}
+	by.Exprs = append(by.Exprs, text)
+	return nil
+}
+
+// partitionValues reads VALUES and the constants between which the slices lie.
+func (p *parser) partitionValues(by *index.PartitionBy) error {
+	if err := p.wantWord("VALUES"); err != nil {
+		return err
+	}
+	if err := p.wantOp("("); err != nil {
+		return err
+	}
+	var last []byte
+	for {
+		at := p.tok
+		x, err := p.expression(0)
+		if err != nil {
+			return err
+		}
+		if len(by.Values) == maxPartitions-1 {
+			return p.fail(at, "more than %d values: an index has at most %d slices", maxPartitions-1, maxPartitions)
+		}
+		key, text, err := constant(x)
+		if err != nil {
+			return p.fail(at, "VALUES takes constants: %v", err)
+		}
+		if bytes.Compare(last, key) >= 0 {
+			return p.fail(at, "the values ascend in collation order: %s does not stand behind %s", text,
+				by.Values[len(by.Values)-1])
+		}
+		by.Values, last = append(by.Values, text), key
+		if more, err := p.acceptOp(","); err != nil {
+			return err
+		} else if !more {
+			return p.wantOp(")")
+		}
+	}
+}
+
+// constant returns the collated form of a constant expression, and its canonical text.
+func constant(x Expr) (key []byte, text json.RawMessage, err error) {
+	if !isConstant(x) {
+		return nil, nil, fmt.Errorf("%s depends on the document", x)
+	}
+	program, err := CompileLimits([]Source{{Keys: []index.KeyExpr{{Expr: x.String()}}}},
+		Limits{KeyBytes: partition.MaxBound - 1})
+	if err != nil {
+		return nil, nil, err
+	}
+	var s Scratch
+	r := program.Evaluate(&s, nil, []byte("{}"))
+	if err := r.Err(0); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", x, err)
+	}
+	if len(r.Keys(0)) != 1 {
+		return nil, nil, fmt.Errorf("%s is MISSING, which no leading key is", x)
+	}
+	key = r.Keys(0)[0]
+	text, err = collate.Decode(nil, key)
+	return key, text, err
+}
+
+// checkPartitionBy makes sure that each part is what it should be, as checkParts does, and gives expressions their
+// canonical text.
+func checkPartitionBy(s *CreateIndex) error {
+	by := &s.PartitionBy
+	switch {
+	case by.IsZero():
+		return nil
+	case by.Scheme != index.PartitionHash && by.Scheme != index.PartitionRange:
+		return fmt.Errorf("%w: partition_by: scheme %q, want %q or %q", ErrDefinition, by.Scheme, index.PartitionHash,
+			index.PartitionRange)
+	case len(by.Exprs) == 0:
+		return fmt.Errorf("%w: partition_by: expressions are missing", ErrDefinition)
+	case by.Scheme == index.PartitionHash && len(by.Values) > 0:
+		return fmt.Errorf("%w: partition_by: values go with the scheme %q", ErrDefinition, index.PartitionRange)
+	case by.Scheme == index.PartitionRange && len(by.Values) == 0:
+		return fmt.Errorf("%w: partition_by: the scheme %q needs values", ErrDefinition, index.PartitionRange)
+	}
+	exprs := make([]string, len(by.Exprs))
+	for i, e := range by.Exprs {
+		x, err := ParseKey(e)
+		if err != nil {
+			return fmt.Errorf("%w: partition expression %d: %w", ErrDefinition, i+1, err)
+		}
+		exprs[i] = x.String()
+	}
+	values := make([]json.RawMessage, len(by.Values))
+	for i, v := range by.Values {
+		x, err := ParseExpression(string(v))
+		if err != nil {
+			return fmt.Errorf("%w: partition value %d: %w", ErrDefinition, i+1, err)
+		}
+		if _, values[i], err = constant(x); err != nil {
+			return fmt.Errorf("%w: partition value %d: %w", ErrDefinition, i+1, err)
+		}
+	}
+	s.PartitionBy = index.PartitionBy{Scheme: by.Scheme, Exprs: exprs}
+	if len(values) > 0 {
+		s.PartitionBy.Values = values
+	}
+	return nil
+}

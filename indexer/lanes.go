@@ -1,0 +1,278 @@
+package indexer
+
+import (
+	"context"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"tidemark/index"
+	"tidemark/indexer/storage"
+	"tidemark/ingest"
+)
+
+// What is handed out to be written goes by lanes: each copy has one, in which its parts of batches are done in the
+// order in which they were handed out. Nothing else is ordered: a copy waits for no other, so that one whose lock is
+// held, whose memory is full or that has much to write holds up only what is told of all copies together, the
+// acknowledgement of a stability timestamp.
+
+// class says which writers do a task: neither class waits for writers of the other.
+type class uint8
+
+const (
+	serving  class = iota // parts of copies that scans may wait for
+	building              // all others: what side streams bring, copies that are not exact yet
+	classes
+)
+
+// task is a copy's part of something that is under way.
+type task struct {
+	of    *underway
+	at    int // number of the copy in its batch
+	class class
+}
+
+// lane is what one copy has to write.
+type lane struct {
+	copy  index.CopyID
+	slice *storage.Slice
+	// lost: nothing that was handed out is written any more: the copy is gone, or has gone back, and another lane took
+	// over.
+	lost atomic.Bool
+
+	// guarded by lanes.mu
+	tasks []task // the first one is under way while busy
+	busy  bool
+	rest  chan struct{} // closed when no task is under way; nil: nobody waits for it
+}
+
+// lanes lets writers do the tasks of all lanes of a bucket. A writer lives as long as there is something to do.
+type lanes struct {
+	do      func(*lane, task)
+	most    int // writers of each class
+	mu      sync.Mutex
+	waiting [classes][]*lane // lanes whose first task is of that class and not under way, in turn
+	writers [classes]int
+	over    bool
+	all     sync.WaitGroup
+}
+
+func newLanes(do func(*lane, task)) *lanes {
+	return &lanes{do: do, most: max(2, runtime.GOMAXPROCS(0))}
+}
+
+// give adds a task to a lane.
+func (l *lanes) give(n *lane, t task) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n.tasks = append(n.tasks, t); len(n.tasks) == 1 {
+		l.wait(n)
+	}
+}
+
+// wait lets a lane wait for a writer. The lock is held.
+func (l *lanes) wait(n *lane) {
+	c := n.tasks[0].class
+	l.waiting[c] = append(l.waiting[c], n)
+	if l.writers[c] < l.most && !l.over {
+		l.writers[c]++
+		l.all.Add(1)
+		go l.write(c)
+	}
+}
+
+// write does tasks of a class until there is none.
+func (l *lanes) write(c class) {
+	defer l.all.Done()
+	for n, t := l.next(c, nil); n != nil; n, t = l.next(c, n) {
+		l.do(n, t)
+	}
+}
+
+// next takes the lane whose turn it is, and its first task, after that of another is done; nil when there is none.
+func (l *lanes) next(c class, done *lane) (*lane, task) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if done != nil {
+		done.tasks[0] = task{}
+		done.tasks, done.busy = done.tasks[1:], false
+		if done.rest != nil {
+			close(done.rest)
+			done.rest = nil
+		}
+		if len(done.tasks) > 0 {
+			l.wait(done)
+		} else {
+			done.tasks = nil
+		}
+	}
+	if l.over || len(l.waiting[c]) == 0 {
+		l.writers[c]--
+		return nil, task{}
+	}
+	n := l.waiting[c][0]
+	l.waiting[c][0] = nil
+	l.waiting[c] = l.waiting[c][1:]
+	n.busy = true
+	return n, n.tasks[0]
+}
+
+// lose lets nothing more of a lane be written. What it gives is closed when nothing of it is being written; nil: it is
+// not.
+func (l *lanes) lose(n *lane) <-chan struct{} {
+	n.lost.Store(true)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !n.busy {
+		return nil
+	}
+	if n.rest == nil {
+		n.rest = make(chan struct{})
+	}
+	return n.rest
+}
+
+// close ends it: no task is begun any more, and those under way have ended when it returns.
+func (l *lanes) close() {
+	l.mu.Lock()
+	l.over = true
+	l.mu.Unlock()
+	l.all.Wait()
+}
+
+// underway is a batch or a purge that was handed out.
+type underway struct {
+	batch  *ingest.Batch
+	purge  *purge
+	strays []storage.Row
+	began  time.Time
+	failed []atomic.Bool // by number of the copy
+
+	spread   sync.Once
+	spreader *spreader
+	shares   []share
+
+	servingLeft, left atomic.Int32 // tasks that are not done: of copies that serve, of all
+
+	// of the loop
+	done   bool
+	spoilt []index.CopyID // copies that have gone back since
+}
+
+// share returns which events of the batch a copy has to look at; who comes first looks for all.
+func (u *underway) share(k *bucket, at int) *share {
+	u.spread.Do(func() {
+		u.spreader = k.spreaders.take()
+		u.shares = u.spreader.spread(u.batch)
+	})
+	if u.shares == nil {
+		return nil
+	}
+	return &u.shares[at]
+}
+
+// without lists the copies that a batch was not written to.
+func (u *underway) without() []index.CopyID {
+	ids := slices.Clone(u.spoilt)
+	for i := range u.failed {
+		if u.failed[i].Load() {
+			ids = append(ids, u.batch.Copies[i].ID)
+		}
+	}
+	return ids
+}
+
+// hand hands a batch out: each of its copies has its part to write.
+func (k *bucket) hand(t *ingest.Batch) {
+	u := &underway{batch: t, strays: k.straysOf(t), began: k.x.now(), failed: make([]atomic.Bool, len(t.Copies))}
+	k.under = append(k.under, u)
+	all := make([]task, len(t.Copies))
+	for i := range t.Copies {
+		all[i] = task{of: u, at: i, class: building}
+		if t.Copies[i].Ready {
+			all[i].class = serving
+		}
+		if t.Copies[i].Serves {
+			u.servingLeft.Add(1)
+		}
+	}
+	u.left.Store(int32(len(all)))
+	for i := range all {
+		k.lanes.give(k.lane(t.Copies[i].ID), all[i])
+	}
+	if len(all) == 0 {
+		k.ended(u)
+	}
+}
+
+// lane returns a copy's lane; that of a copy which is not here is lost.
+func (k *bucket) lane(id index.CopyID) *lane {
+	if n := k.laneOf[id]; n != nil {
+		return n
+	}
+	n := &lane{copy: id, slice: k.slices[id]}
+	if n.slice == nil {
+		n.lost.Store(true)
+		return n
+	}
+	k.laneOf[id] = n
+	return n
+}
+
+// handPurge hands out the removal of tombstones.
+func (k *bucket) handPurge(p purge) {
+	u := &underway{purge: &p, began: k.x.now(), failed: make([]atomic.Bool, 1)}
+	u.left.Store(1)
+	k.purging = true
+	k.lanes.give(k.lane(p.copy), task{of: u, class: serving}) // its copy's newest rows wait behind it
+}
+
+// doTask does a copy's part of what is under way, and tells the loop what has come to its end by that.
+func (k *bucket) doTask(ctx context.Context, n *lane, t task) {
+	u := t.of
+	o := outcome{missing: true}
+	if !n.lost.Load() {
+		o = k.toLane(ctx, n, func() error {
+			if u.purge != nil {
+				return n.slice.PurgeTombstones(ctx, uint16(u.purge.vb))
+			}
+			return k.writeCopy(ctx, u, t.at, n.slice)
+		})
+	}
+	if ctx.Err() != nil {
+		return // nobody takes it any more; what was written says by itself how far it is
+	}
+	if o.again != nil {
+		n.lost.Store(true)
+		k.tell(ctx, result{reopened: n})
+	}
+	u.failed[t.at].Store(o != outcome{})
+	shown := u.batch != nil && u.batch.Copies[t.at].Serves && u.servingLeft.Add(-1) == 0
+	switch {
+	case u.left.Add(-1) == 0:
+		k.tell(ctx, result{ended: u})
+	case shown && u.batch.Kind == ingest.AtStability:
+		k.tell(ctx, result{shown: u})
+	}
+}
+
+// toLane is persistently for a lane's copy, and ends when the lane is lost: a full disk is not waited for by who was let go.
+func (k *bucket) toLane(ctx context.Context, n *lane, f func() error) outcome {
+	return k.persistently(ctx, n.slice, func() error {
+		if n.lost.Load() {
+			k.x.health.set(copySource+n.copy.String(), "")
+			return storage.ErrClosed
+		}
+		return f()
+	})
+}
+
+// tell returns a result to the loop.
+func (k *bucket) tell(ctx context.Context, r result) {
+	select {
+	case k.results <- r:
+	case <-ctx.Done():
+	}
+}

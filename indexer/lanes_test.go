@@ -1,0 +1,313 @@
+package indexer
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"tidemark/index"
+	"tidemark/indexer/storage"
+	"tidemark/ingest"
+	"tidemark/keyversion"
+	"tidemark/timestamp"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = time.Minute
+
+// writeNow hands a batch out and waits until it is written and acknowledged.
+func writeNow(t testing.TB, k *bucket, b *ingest.Batch) {
+	t.Helper()
+	if k.lanes == nil {
+		k.lanes = newLanes(func(n *lane, task task) { k.doTask(t.Context(), n, task) })
+	}
+	k.hand(b)
+	for len(k.under) > 0 {
+		k.finish(<-k.results)
+	}
+	for _, c := range b.Copies {
+		if b.Kind == ingest.AtStability && c.Exact && len(k.x.snapshots.refs(c.ID)) == 0 {
+			t.Fatalf("copy %s was not written", c.ID)
+		}
+	}
+}
+
+// laneWorld is a bucket of two vbuckets with a ready copy, 1, and one that is being built, 2, both on disk. Each task
+// waits in its writer until the test lets it go.
+type laneWorld struct {
+	t      *testing.T
+	k      *bucket
+	begun  chan task
+	goOn   map[index.CopyID]chan struct{}
+	seqno  uint64 // of the side stream
+	number uint64 // of the newest stability timestamp
+}
+
+const laneActive = 100_000
+
+func newLaneWorld(t *testing.T) *laneWorld {
+	t.Helper()
+	k := testBucketLoop(t)
+	k.x.cfg.QueueBytes = 64 << 20
+	st, err := storage.Open(storage.Options{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := &laneWorld{t: t, k: k, begun: make(chan task, 100), goOn: map[index.CopyID]chan struct{}{1: make(chan struct{},
+		100), 2: make(chan struct{}, 100)}}
+	k.lanes = newLanes(func(n *lane, task task) {
+		w.begun <- task
+		<-w.goOn[n.copy]
+		k.doTask(t.Context(), n, task)
+	})
+	t.Cleanup(func() {
+		for _, c := range w.goOn {
+			close(c)
+		}
+		k.lanes.close()
+		k.x.snapshots.closeAll()
+		if err := st.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	log := timestamp.FailoverLog{{VBUUID: 7}}
+	held := ingest.Position{VBUUID: 7, Main: laneActive, Side: laneActive, A: laneActive}
+	both := []ingest.Position{held, held}
+	for _, c := range []ingest.Copy{{ID: 1, Index: 1, Ready: true, Positions: both,
+		Logs: []timestamp.FailoverLog{log, log}}, {ID: 2, Index: 2}} {
+		s, err := st.Create(storage.Meta{Copy: c.ID, Index: c.Index, Bucket: "b", BucketUUID: "u", VBuckets: 2,
+			Desc: []bool{false}})
+		if err == nil {
+			err = k.st.Add(c)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.slices[c.ID] = s
+	}
+	for vb := range uint16(2) {
+		w.accept(false, keyversion.Event{Kind: keyversion.StreamBegin, VBucket: vb,
+			Begin: &keyversion.Begin{Start: laneActive, Log: log, Copies: []index.CopyID{1, 2}}})
+	}
+	for _, want := range k.st.Wants() {
+		k.st.OpenSide(want, 5)
+	}
+	w.accept(true, keyversion.Event{Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Log: log}})
+	return w
+}
+
+func (w *laneWorld) accept(side bool, e keyversion.Event) {
+	w.t.Helper()
+	var v ingest.Verdict
+	if side {
+		e.Incarnation.Counter = 5
+		v = w.k.st.AcceptSide(ingest.Source{Connection: 2}, &e)
+	} else {
+		v = w.k.st.Accept(ingest.Source{Connection: 1}, &e)
+	}
+	if v != ingest.Taken {
+		w.t.Fatalf("%v of vbucket %d: %v", e.Kind, e.VBucket, v)
+	}
+	w.k.look = true
+}
+
+// bring lets the side stream bring several pieces.
+func (w *laneWorld) bring() {
+	key := make([]byte, 4<<10)
+	key[0] = 1
+	for w.k.st.SideBytes() < 4*sideBatch {
+		w.seqno++
+		w.accept(true, keyversion.Event{Kind: keyversion.Insert, Seqno: w.seqno, DocID: fmt.Appendf(nil, "d%d", w.seqno),
+			Window: timestamp.Window{End: laneActive}, Statements: []keyversion.Statement{{Index: 2, Keys: [][]byte{key}}}})
+	}
+}
+
+// promote publishes the next stability timestamp; everything up to it is there.
+func (w *laneWorld) promote() {
+	w.t.Helper()
+	w.number++
+	v := timestamp.New(2)
+	for vb, at := range []uint64{laneActive + w.number, laneActive} {
+		w.accept(false, keyversion.Event{Kind: keyversion.Sync, VBucket: uint16(vb), Seqno: at})
+		v.Set(vb, timestamp.Position{VBUUID: 7, Seqno: at})
+	}
+	if !w.k.st.Publish(ingest.Stability{Ref: ingest.Ref{Number: w.number}, Vector: v}) {
+		w.t.Fatalf("stability timestamp %d is not taken", w.number)
+	}
+	w.k.pump(w.t.Context(), false)
+}
+
+// begins waits until a writer has begun with the next task, and returns it.
+func (w *laneWorld) begins() task {
+	w.t.Helper()
+	select {
+	case t := <-w.begun:
+		return t
+	case <-time.After(patience):
+		w.t.Fatal("no writer begins")
+		return task{}
+	}
+}
+
+// ends lets the task of a copy end, and waits for what the loop is told of.
+func (w *laneWorld) ends(id index.CopyID) {
+	w.goOn[id] <- struct{}{}
+}
+
+func (w *laneWorld) result() result {
+	w.t.Helper()
+	select {
+	case r := <-w.k.results:
+		w.k.finish(r)
+		return r
+	case <-time.After(patience):
+		w.t.Fatal("the loop is told of nothing")
+		return result{}
+	}
+}
+
+func (w *laneWorld) acked() (numbers []uint64) {
+	for _, a := range w.k.acks {
+		numbers = append(numbers, a.Number)
+	}
+	return numbers
+}
+
+// TestLanes: while a copy that is being built is held up in what it writes, the ready copy of its bucket takes
+// stability timestamps, and holds them for scans; they are acknowledged, in order, when the other copy is there, too.
+func TestLanes(t *testing.T) {
+	w := newLaneWorld(t)
+	w.bring()
+	w.k.pump(t.Context(), false)
+	if first := w.begins(); first.of.batch.Kind != ingest.FromSide || first.of.batch.Bytes() > sideBatch {
+		t.Fatalf("begun: %v of %d bytes", first.of.batch.Kind, first.of.batch.Bytes())
+	}
+	for n := uint64(1); n <= maxStability; n++ {
+		w.promote()
+		if at := w.begins(); at.of.batch.Ref.Number != n || !at.of.batch.Copies[at.at].Serves {
+			t.Fatalf("begun: a task of timestamp %d, want the ready copy's of %d", at.of.batch.Ref.Number, n)
+		}
+		w.ends(1)
+		if r := w.result(); r.shown == nil {
+			t.Fatalf("told of %+v, want that timestamp %d is shown", r, n)
+		}
+		if refs := w.k.x.snapshots.refs(1); len(refs) == 0 || refs[len(refs)-1].Number != n {
+			t.Fatalf("the ready copy holds %v, want %d", refs, n)
+		}
+		if s := w.k.st.States()[0]; s.Held.Number != n {
+			t.Fatalf("the ready copy is told to hold %+v, want %d", s.Held, n)
+		}
+	}
+	if len(w.k.acks) > 0 {
+		t.Fatalf("acknowledged before they are written: %v", w.acked())
+	}
+	w.promote() // one more than may be under way
+	if len(w.begun) > 0 || w.k.st.Pending() != 1 {
+		t.Fatalf("%d tasks begun, %d timestamps wait: the backlog is not bounded", len(w.begun), w.k.st.Pending())
+	}
+	w.ends(2)
+	w.result()
+	for n := range uint64(maxStability) {
+		if at := w.begins(); at.of.batch.Ref.Number != n+1 {
+			t.Fatalf("begun: a task of timestamp %d, want %d", at.of.batch.Ref.Number, n+1)
+		}
+		w.ends(2)
+		w.result()
+	}
+	want := []uint64{1, 2, 3, 4}
+	if got := w.acked(); !slices.Equal(got, want) {
+		t.Fatalf("acknowledged: %v, want %v", got, want)
+	}
+	if s := w.k.slices[2].Positions()[0]; s.Side == 0 || s.Main != laneActive+maxStability {
+		t.Errorf("the copy that is built holds %+v", s)
+	}
+	w.k.look = true
+	w.k.pump(t.Context(), false)
+	kinds := map[ingest.BatchKind]int{}
+	for range 2 {
+		kinds[w.begins().of.batch.Kind]++
+	}
+	if kinds[ingest.FromSide] != 1 || kinds[ingest.AtStability] != 1 {
+		t.Errorf("then begun: %v, want a piece of the side stream and a timestamp", kinds)
+	}
+}
+
+// TestLaneLost: nothing that was handed out for a copy is written after it has gone back, and no timestamp counts as
+// held that it held before.
+func TestLaneLost(t *testing.T) {
+	w := newLaneWorld(t)
+	w.bring()
+	w.k.pump(t.Context(), false)
+	w.begins() // the piece, which stays
+	for range 3 {
+		w.promote()
+		w.begins()
+		if w.number < 3 {
+			w.ends(1)
+			w.result()
+		}
+	}
+	n := w.k.laneOf[1] // its third task is begun
+	n.lost.Store(true)
+	w.k.x.snapshots.drop(1)
+	w.k.finish(result{reopened: n})
+	if w.k.laneOf[1] == n {
+		t.Fatal("the lane is still in use")
+	}
+	w.ends(1)
+	if r := w.result(); r.shown == nil {
+		t.Fatalf("told of %+v", r)
+	}
+	if len(w.k.x.snapshots.refs(1)) > 0 {
+		t.Errorf("it holds %v, taken after it had gone back", w.k.x.snapshots.refs(1))
+	}
+	for range 4 {
+		w.ends(2)
+		w.result()
+	}
+	if s := w.k.st.States()[0]; s.Held.Number != 0 {
+		t.Errorf("it is told to hold %+v", s.Held)
+	}
+	for _, a := range w.k.acks {
+		if a.Made || len(a.Exceptions) > 0 {
+			t.Errorf("acknowledged: %+v, want that nobody has it", a)
+		}
+	}
+	if got := w.acked(); !slices.Equal(got, []uint64{1, 2, 3}) {
+		t.Errorf("acknowledged: %v", got)
+	}
+}
+
+// TestLaneRemoved: a copy is let go when what is being written of it has ended, not what waits.
+func TestLaneRemoved(t *testing.T) {
+	w := newLaneWorld(t)
+	w.bring()
+	w.k.pump(t.Context(), false)
+	w.begins()
+	w.promote()
+	w.begins()
+	n := w.k.laneOf[2]
+	w.k.st.Remove(2)
+	delete(w.k.laneOf, 2)
+	delete(w.k.slices, 2)
+	rest := w.k.lanes.lose(n)
+	if rest == nil {
+		t.Fatal("something of it is being written")
+	}
+	w.ends(2) // it is lost by now: nothing is written
+	w.result()
+	select {
+	case <-rest:
+	case <-time.After(patience):
+		t.Fatal("it does not come to rest")
+	}
+	w.ends(2)
+	w.ends(1)
+	for len(w.k.under) > 0 {
+		w.result()
+	}
+	if got := w.acked(); !slices.Equal(got, []uint64{1}) {
+		t.Errorf("acknowledged: %v", got)
+	}
+}

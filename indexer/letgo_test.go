@@ -1,0 +1,129 @@
+package indexer
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"tidemark/index"
+	"tidemark/ingest"
+)
+
+// serve runs what the bucket's loop is told, but for handing out more.
+func (w *laneWorld) serve() {
+	ctx, stop := context.WithCancel(w.t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		for {
+			select {
+			case f := <-w.k.control:
+				f()
+			case r := <-w.k.results:
+				w.k.finish(r)
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	w.t.Cleanup(func() {
+		stop()
+		<-ended
+	})
+}
+
+// TestToldIsWhatIsAcknowledged: the leader paces promotions by what is written, not by what was handed out.
+func TestToldIsWhatIsAcknowledged(t *testing.T) {
+	w := newLaneWorld(t)
+	w.promote()
+	w.begins()
+	w.begins()
+	if b, _ := w.k.report(map[index.ID]index.State{}, true); b.Heartbeat.LastNumber != 0 {
+		t.Errorf("stability timestamp %d is told, and no copy has it", b.Heartbeat.LastNumber)
+	}
+	w.ends(1)
+	w.ends(2)
+	for len(w.k.under) > 0 {
+		w.result()
+	}
+	if b, _ := w.k.report(map[index.ID]index.State{}, true); b.Heartbeat.LastNumber != 1 {
+		t.Errorf("stability timestamp %d is told, all copies have 1", b.Heartbeat.LastNumber)
+	}
+}
+
+// TestACopyIsLetGoOfOnce: the removal of a copy waits for what is being written to it, also when it is asked for again.
+func TestACopyIsLetGoOfOnce(t *testing.T) {
+	w := newLaneWorld(t)
+	w.promote()
+	w.begins()
+	w.begins()
+	w.serve()
+	for range 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
+		if err := w.k.removeCopy(ctx, 1); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("removed while it is being written to: %v", err)
+		}
+		cancel()
+	}
+	w.ends(1)
+	if err := w.k.removeCopy(t.Context(), 1); err != nil {
+		t.Error(err)
+	}
+	w.ends(2)
+}
+
+// TestACopyThatComesAgainHoldsNothing: what was under way when a copy was removed is not counted for another one of its id.
+func TestACopyThatComesAgainHoldsNothing(t *testing.T) {
+	w := newLaneWorld(t)
+	w.promote()
+	w.begins()
+	w.begins()
+	w.serve()
+	w.ends(1)
+	s := w.k.slices[1]
+	if err := w.k.removeCopy(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	w.k.x.snapshots.drop(1)
+	err := w.k.do(t.Context(), func() {
+		if err := w.k.st.Add(ingest.Copy{ID: 1, Index: 1, Positions: s.Positions(), Logs: s.Logs()}); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.ends(2)
+	for under := 1; under > 0; {
+		if err := w.k.do(t.Context(), func() { under = len(w.k.under) }); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err = w.k.do(t.Context(), func() {
+		for _, st := range w.k.st.States() {
+			if st.ID == 1 && st.Held.Number != 0 {
+				t.Errorf("it is told to hold %+v, and has no snapshot", st.Held)
+			}
+		}
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestWhoIsLetGoWaitsForNoDisk: a copy that cannot be written is let go of at once.
+func TestWhoIsLetGoWaitsForNoDisk(t *testing.T) {
+	w := newLaneWorld(t)
+	n := w.k.lane(1)
+	tries := 0
+	o := w.k.toLane(t.Context(), n, func() error {
+		if tries++; tries == 2 {
+			n.lost.Store(true)
+		}
+		return errors.New("no space left")
+	})
+	if !o.missing || tries != 2 {
+		t.Errorf("%d tries, %+v", tries, o)
+	}
+}

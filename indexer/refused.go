@@ -1,0 +1,77 @@
+package indexer
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+
+	"tidemark/index"
+	"tidemark/indexer/storage"
+	"tidemark/keyversion"
+	"tidemark/wire"
+)
+
+// refusedKeys counts, per index, the documents of which the store takes no key: a projector's limits are lower, so that
+// it is of another version or damaged. They are told to the leader, who shows them beside the projectors'
+// (wire.IndexFaults).
+type refusedKeys struct {
+	mu  sync.Mutex
+	all map[index.ID]*wire.IndexFaults
+}
+
+// refuse counts and names a key that was left out of an event. The log names one whenever their number has doubled.
+func (x *Indexer) refuse(bucket string, e *keyversion.Event, s *keyversion.Statement, key []byte) {
+	defs := x.present()
+	if !known(&defs, s.Index) {
+		return
+	}
+	r := &x.unstorable
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.forget(&defs)
+	f := r.all[s.Index]
+	if f == nil {
+		if r.all == nil {
+			r.all = map[index.ID]*wire.IndexFaults{}
+		}
+		f = &wire.IndexFaults{Index: s.Index}
+		r.all[s.Index] = f
+	}
+	f.TooLong++
+	f.Sample = wire.FaultSample{DocID: strings.ToValidUTF8(string(e.DocID), "\ufffd"), VBucket: e.VBucket, Seqno: e.Seqno,
+		Error: fmt.Sprintf("indexer %s: a key of %d bytes, an index stores 1 to %d", x.cfg.Name, len(key), storage.MaxKey)}
+	if f.TooLong&(f.TooLong-1) == 0 {
+		x.log.Error("a key that cannot be stored was left out", "bucket", bucket, "index", s.Index, "slice", s.Slice,
+			"vbucket", e.VBucket, "document", f.Sample.DocID,
+			"seqno", e.Seqno, "bytes", len(key), "most", storage.MaxKey, "so_far", f.TooLong)
+	}
+}
+
+// forget drops what is not defined any more.
+func (r *refusedKeys) forget(d *wire.Definitions) {
+	for id := range r.all {
+		if !known(d, id) {
+			delete(r.all, id)
+		}
+	}
+}
+
+// list returns the indexes with most of them, most first.
+func (r *refusedKeys) list(d *wire.Definitions) []wire.IndexFaults {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.forget(d)
+	if len(r.all) == 0 {
+		return nil
+	}
+	all := make([]wire.IndexFaults, 0, len(r.all))
+	for _, f := range r.all {
+		all = append(all, *f)
+	}
+	slices.SortFunc(all, func(a, b wire.IndexFaults) int {
+		return cmp.Or(cmp.Compare(b.TooLong, a.TooLong), cmp.Compare(a.Index, b.Index))
+	})
+	return all[:min(len(all), wire.MaxIndexFaults)]
+}

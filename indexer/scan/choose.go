@@ -1,0 +1,165 @@
+package scan
+
+import (
+	"slices"
+	"strings"
+
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/wire"
+)
+
+// plan is which timestamp a scan runs at, and which copies may serve each slice.
+type plan struct {
+	ref    wire.StabilityRef
+	scheme partition.Scheme
+	slices []sliceplan // ascending by slice
+}
+
+// sliceplan lists a slice's copies in the order in which they are tried.
+type sliceplan struct {
+	slice      index.SliceID
+	candidates []candidate
+	last       error // why the candidate before failed
+	alone      bool  // not to be asked together with other slices of its node
+}
+
+type candidate struct {
+	copy index.CopyID
+	node index.NodeID
+	held wire.StabilityRef
+	last bool // the node is suspect
+}
+
+// needed marks the slices that may hold a row of the ranges. When no row can match, every slice is asked all the same:
+// the timestamp has to come from somewhere.
+func needed(l *partition.Layout, ranges []Range) []bool {
+	marked := make([]bool, l.Partitions)
+	for _, r := range ranges {
+		l.MayHold(marked, r.Low, r.High)
+	}
+	if len(ranges) == 0 {
+		for i := range marked {
+			marked[i] = true
+		}
+	}
+	return marked
+}
+
+// choose takes the newest timestamp that one healthy copy of every slice that is needed holds, or least when that is
+// newer: the nodes then wait for it; or at, when the caller has named one. turn spreads scans over copies that are
+// equally good; those of
+// suspect nodes are asked last.
+func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64, nodes Nodes) (plan, error) {
+	marked := needed(&v.Topology.Layout, ranges)
+	p := plan{scheme: v.Topology.Layout.Scheme, slices: make([]sliceplan, 0, len(marked))}
+	healthy := v.healthy
+	if healthy == nil {
+		healthy = v.candidates()
+	}
+	for i, m := range marked {
+		if m {
+			p.slices = append(p.slices, sliceplan{slice: index.SliceID(i), candidates: healthy[i]})
+		}
+	}
+	for i := range p.slices {
+		s := &p.slices[i]
+		if len(s.candidates) == 0 {
+			return p, v.unheld(s.slice, nodes)
+		}
+		best := slices.MaxFunc(s.candidates, func(a, b candidate) int { return a.held.Compare(b.held) }).held
+		if i == 0 || best.Compare(p.ref) < 0 {
+			p.ref = best
+		}
+	}
+	if least != nil && p.ref.Compare(*least) < 0 {
+		p.ref = *least
+	}
+	if at != nil {
+		if at.Generation != v.Bucket.Generation || at.RollbackID != v.Bucket.RollbackID {
+			return p, Errorf(SnapshotTooOld, "timestamp %s is of before bucket %q was rolled back or made anew",
+				TimestampID(*at), v.Bucket.Name)
+		}
+		p.ref = *at
+	}
+	for i := range p.slices {
+		p.slices[i].order(p.ref, turn, nodes.Suspect)
+	}
+	return p, nil
+}
+
+// unheld says who has the copies of a slice that nobody can be asked for.
+func (v *View) unheld(s index.SliceID, nodes Nodes) error {
+	var on []string
+	for _, c := range v.Topology.Copies {
+		if c.Slice == s {
+			on = append(on, nodes.Name(c.Node))
+		}
+	}
+	return Errorf(Unavailable, "slice %d of index %s (%s) is on %s, and no copy of it can be read now: that indexer is "+
+		"away, not well, or not caught up: see cluster status, start it again; an index with num_replica goes on without it",
+		s, v.Definition.ID, v.Definition.Name, strings.Join(on, ", "))
+}
+
+// Prepare finds out what is the same for all scans of a view. The view is not changed any more afterwards: scans share
+// it.
+func (v *View) Prepare() { v.healthy = v.candidates() }
+
+// candidates returns the healthy copies of each slice.
+func (v *View) candidates() [][]candidate {
+	all := make([][]candidate, v.Topology.Layout.Partitions)
+	held := make(map[index.CopyID]wire.StabilityRef, len(v.Topology.Copies))
+	for _, h := range v.Held {
+		if h.OK && h.Ref.Generation == v.Bucket.Generation && h.Ref.RollbackID == v.Bucket.RollbackID {
+			held[h.Copy] = h.Ref
+		}
+	}
+	for _, c := range v.Topology.Copies {
+		if ref, ok := held[c.ID]; ok && int(c.Slice) < len(all) {
+			all[c.Slice] = append(all[c.Slice], candidate{copy: c.ID, node: c.Node, held: ref})
+		}
+	}
+	return all
+}
+
+// order puts copies that hold ref first, then those that soon will: who is far behind another copy, as an indexer that
+// is slow or stands still, is asked last, and behind them who is suspect. Each group is rotated by turn. The candidates
+// of the view stay as they are.
+func (s *sliceplan) order(ref wire.StabilityRef, turn uint64, suspect func(index.NodeID) bool) {
+	n := uint64(len(s.candidates))
+	if n == 1 {
+		return
+	}
+	rotated := make([]candidate, 0, n)
+	var newest wire.StabilityRef
+	for i := range n {
+		c := s.candidates[(i+turn)%n]
+		rotated = append(rotated, c)
+		if c.held.Compare(newest) > 0 {
+			newest = c.held
+		}
+	}
+	for i := range rotated {
+		rotated[i].last = suspect(rotated[i].node)
+	}
+	slices.SortStableFunc(rotated, func(a, b candidate) int { return a.rank(ref, newest) - b.rank(ref, newest) })
+	s.candidates = rotated
+}
+
+// farBehind is how many promotions a copy lacks of those that another one has made when it is asked last. What others
+// hold is known a moment later than what one holds oneself: a promotion or two, at twenty a second.
+const farBehind = 3
+
+// rank is 0 for a copy that holds ref, 2 for one that is far behind the newest, 1 between, 3 for one of a suspect node.
+// All copies that scans may read are of one generation and rollback, so that numbers tell the distance.
+func (c candidate) rank(ref, newest wire.StabilityRef) int {
+	switch {
+	case c.last:
+		return 3
+	case c.held.Compare(ref) >= 0:
+		return 0
+	case newest.Number-min(c.held.Number, newest.Number) >= farBehind:
+		return 2
+	}
+	return 1
+}

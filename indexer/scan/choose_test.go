@@ -1,0 +1,51 @@
+package scan
+
+import (
+	"slices"
+	"testing"
+
+	"tidemark/index"
+	"tidemark/wire"
+)
+
+// TestOrderOfCopies: who holds the timestamp is asked first, who is far behind another copy last, behind them who is
+// suspect, and turn spreads scans over those that are equally good.
+func TestOrderOfCopies(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		held []uint64 // by node, from 0
+		ref  uint64
+		turn uint64
+		want []index.NodeID
+
+		suspect []index.NodeID
+	}{
+		{"all hold it", []uint64{9, 9, 9}, 9, 0, []index.NodeID{0, 1, 2}, nil},
+		{"all hold it, next turn", []uint64{9, 9, 9}, 9, 1, []index.NodeID{1, 2, 0}, nil},
+		{"one does not yet", []uint64{8, 9, 9}, 9, 0, []index.NodeID{1, 2, 0}, nil},
+		{"nobody does yet, one by far", []uint64{5, 9, 8}, 10, 0, []index.NodeID{1, 2, 0}, nil},
+		{"the same, next turn", []uint64{5, 9, 8}, 10, 2, []index.NodeID{2, 1, 0}, nil},
+		{"nobody does yet, none far behind", []uint64{7, 9, 8}, 10, 0, []index.NodeID{0, 1, 2}, nil},
+		{"an old one that all hold", []uint64{5, 9, 8}, 5, 0, []index.NodeID{0, 1, 2}, nil},
+		{"all stand still", []uint64{5, 5, 5}, 90, 0, []index.NodeID{0, 1, 2}, nil},
+		{"one alone", []uint64{5}, 90, 7, []index.NodeID{0}, nil},
+		{"one is suspect", []uint64{9, 9, 9}, 9, 0, []index.NodeID{1, 2, 0}, []index.NodeID{0}},
+		{"the newest is suspect", []uint64{9, 8, 5}, 9, 0, []index.NodeID{1, 2, 0}, []index.NodeID{0}},
+		{"all are suspect", []uint64{9, 9, 9}, 9, 1, []index.NodeID{1, 2, 0}, []index.NodeID{0, 1, 2}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			s := &sliceplan{}
+			for i, n := range c.held {
+				s.candidates = append(s.candidates, candidate{node: index.NodeID(i),
+					held: wire.StabilityRef{Generation: 2, RollbackID: 1, Number: n}})
+			}
+			s.order(wire.StabilityRef{Generation: 2, RollbackID: 1, Number: c.ref}, c.turn,
+				func(n index.NodeID) bool { return slices.Contains(c.suspect, n) })
+			for i, got := range s.candidates {
+				if got.node != c.want[i] {
+					t.Fatalf("node %d is asked as number %d of %+v, want %v", got.node, i, s.candidates, c.want)
+				}
+			}
+		})
+	}
+}

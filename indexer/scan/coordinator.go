@@ -1,0 +1,345 @@
+package scan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// Defaults of Options.
+const (
+	DefaultWait        = 10 * time.Second
+	DefaultMaxDuration = 10 * time.Minute
+	// recheck is how often a waiting scan looks again when nobody told it of a change.
+	recheck = 50 * time.Millisecond
+)
+
+// Options of a Coordinator; zero values are the defaults.
+type Options struct {
+	// Wait is how long a scan may wait for its timestamp and for healthy replicas before its first row.
+	Wait time.Duration
+	// MaxDuration bounds a whole scan, the client's slowness included.
+	MaxDuration time.Duration
+	Logger      hclog.Logger
+}
+
+// Coordinator runs scans. Its methods may be called from any goroutine.
+type Coordinator struct {
+	catalog Catalog
+	truth   Truth
+	nodes   Nodes
+	opts    Options
+	tooLong error         // what ends a scan at MaxDuration
+	turn    atomic.Uint64 // spreads scans over replicas
+}
+
+// NewCoordinator makes a coordinator of the given parts.
+func NewCoordinator(catalog Catalog, truth Truth, nodes Nodes, o Options) *Coordinator {
+	if o.Wait == 0 {
+		o.Wait = DefaultWait
+	}
+	if o.MaxDuration == 0 {
+		o.MaxDuration = DefaultMaxDuration
+	}
+	if o.Logger == nil {
+		o.Logger = hclog.NewNullLogger()
+	}
+	return &Coordinator{catalog: catalog, truth: truth, nodes: nodes, opts: o,
+		tooLong: Errorf(Timeout, "the scan took longer than %s", o.MaxDuration)}
+}
+
+// Result says what a scan or a count was.
+type Result struct {
+	Rows   int64 // rows given, or counted
+	Ref    wire.StabilityRef
+	Vector timestamp.Vector // empty unless it was wanted
+}
+
+// Prepare looks an index up and checks a request against it, so that what is wrong is told before an answer begins.
+// Errors are *Error.
+func (c *Coordinator) Prepare(id index.ID, r Request) (Spec, error) {
+	v, err := c.View(id)
+	if err != nil {
+		return Spec{}, err
+	}
+	return r.Compile(&v.Definition)
+}
+
+// Scan returns the rows to sink. On an error rows may have been given; it is an *Error, or the sink's own.
+func (c *Coordinator) Scan(ctx context.Context, spec Spec, sink Sink) (Result, error) {
+	return c.run(ctx, spec, false, sink)
+}
+
+// Count counts the rows, whatever limit and offset are. Different rows have to be looked at one by one.
+func (c *Coordinator) Count(ctx context.Context, spec Spec) (Result, error) {
+	spec.Limit, spec.Offset = 0, 0
+	return c.run(ctx, spec, spec.Distinct == 0, discard{})
+}
+
+// discard takes rows and forgets them.
+type discard struct{}
+
+func (discard) Row(Row) error { return nil }
+
+// View returns an index that can be scanned now. Errors are *Error.
+func (c *Coordinator) View(id index.ID) (View, error) {
+	v, err := c.catalog.View(id)
+	if err != nil {
+		return v, err
+	}
+	switch {
+	case v.Bucket.InRollback:
+		return v, Errorf(IndexInRollback, "bucket %q is being rolled back: try again later", v.Bucket.Name)
+	case v.Definition.State == index.Error:
+		return v, Errorf(IndexNotReady, "index %s (%s) is in state error: %s", v.Definition.ID, v.Definition.Name,
+			v.Definition.Reason)
+	case v.Definition.State != index.Maintenance:
+		return v, Errorf(IndexNotReady, "index %s (%s) is in state %s: wait until it is ready", v.Definition.ID,
+			v.Definition.Name, v.Definition.State)
+	}
+	return v, nil
+}
+
+// run tries until a first row could be given; from then on the timestamp is fixed.
+func (c *Coordinator) run(ctx context.Context, spec Spec, count bool, sink Sink) (Result, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.opts.MaxDuration, c.tooLong)
+	defer cancel()
+	r := &run{c: c, spec: spec, count: count, sink: sink, deadline: time.Now().Add(c.opts.Wait)}
+	r.reset()
+	for {
+		err := r.attempt(ctx)
+		if err == nil && r.more {
+			r.deadline = time.Now().Add(c.opts.Wait)
+			continue
+		}
+		if err == nil {
+			return r.result, nil
+		}
+		if ctx.Err() != nil {
+			return r.result, contextError(ctx, err)
+		}
+		if r.given && spec.Stability != NoStability || !r.again(err) {
+			return r.result, err
+		}
+		if time.Now().After(r.deadline) {
+			return r.result, r.late(err)
+		}
+		if err := c.await(ctx); err != nil {
+			return r.result, err
+		}
+	}
+}
+
+// contextError prefers why the context ended to what broke because of it.
+func contextError(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
+	var e *Error
+	if errors.As(cause, &e) {
+		return e
+	}
+	err = fmt.Errorf("the scan was given up: %w (%w)", cause, err)
+	return &Error{Code: CodeOf(cause), Detail: err.Error(), Err: err}
+}
+
+// await waits until something may have changed.
+func (c *Coordinator) await(ctx context.Context) error {
+	t := time.NewTimer(recheck)
+	defer t.Stop()
+	select {
+	case <-c.catalog.Changed():
+	case <-t.C:
+	case <-ctx.Done():
+		return contextError(ctx, ctx.Err())
+	}
+	return nil
+}
+
+// run is one scan on its way.
+type run struct {
+	c        *Coordinator
+	spec     Spec
+	count    bool
+	sink     Sink
+	deadline time.Time // of waiting
+	least    *wire.StabilityRef
+	result   Result
+	plan     plan
+
+	// of all pages together
+	repeats repeats
+	skip    int64 // rows that are still to be passed over
+	after   *Row  // the last row seen, without stability: the next page begins behind it
+	more    bool  // the page is full
+	held    holdback
+	given   bool // the sink has been given a row
+}
+
+// reset begins with the first row.
+func (r *run) reset() {
+	r.result, r.repeats, r.skip = Result{}, repeats{parts: r.spec.Distinct, desc: r.spec.Desc}, r.spec.Offset
+}
+
+// again reports whether another attempt may go better.
+func (r *run) again(err error) bool {
+	var sink *sinkError
+	if errors.As(err, &sink) {
+		return false
+	}
+	switch CodeOf(err) {
+	case SnapshotSkipped, SnapshotTooOld:
+		if r.spec.At != nil {
+			return false
+		}
+		// This timestamp cannot be had. A newer one is asked for.
+		r.least = nil
+		return true
+	case Unavailable, Timeout:
+		return true
+	case IndexNotReady, IndexNotHosted:
+		return r.plan.ref != (wire.StabilityRef{}) // a node said so, which may know less than the catalog
+	}
+	return false
+}
+
+// late turns the last reason to wait into the answer.
+func (r *run) late(err error) error {
+	e := *AsError(err)
+	if e.Code == SnapshotSkipped {
+		e.Code = Timeout
+	}
+	e.Detail = fmt.Sprintf("%s (waited %s)", e.Detail, r.c.opts.Wait)
+	return &e
+}
+
+func (r *run) attempt(ctx context.Context) error {
+	r.plan = plan{} // what the catalog says counts, whatever nodes have said before
+	view, err := r.c.View(r.spec.Index)
+	if err != nil {
+		return err
+	}
+	if err := r.consistency(ctx, &view); err != nil {
+		return err
+	}
+	if r.plan, err = choose(&view, r.spec.Ranges, r.least, r.spec.At, r.c.turn.Add(1), r.c.nodes); err != nil {
+		return err
+	}
+	if r.after == nil { // else it goes on behind what was seen
+		r.reset()
+		r.held.begin(false)
+	}
+	r.result.Ref = r.plan.ref
+	if r.more, err = r.gather(ctx); err != nil && r.spec.At != nil {
+		err = tooOld(r.spec.At, err)
+	}
+	return err
+}
+
+// consistency finds the timestamp that the scan must be at or above, once.
+func (r *run) consistency(ctx context.Context, view *View) error {
+	if r.least != nil && r.least.Generation == view.Bucket.Generation && r.least.RollbackID == view.Bucket.RollbackID {
+		return nil
+	}
+	if r.least = nil; r.spec.Consistency != AtPlus && r.spec.Consistency != Session {
+		return nil
+	}
+	wait, cancel := context.WithDeadline(ctx, r.deadline)
+	defer cancel()
+	var s wire.Stability
+	var err error
+	switch r.spec.Consistency {
+	case AtPlus:
+		s, err = r.c.atPlus(wait, view.Bucket, r.spec.Tokens, time.Until(r.deadline))
+	default:
+		s, err = r.c.session(wait, view.Bucket.Name, time.Until(r.deadline))
+	}
+	if err != nil {
+		if wait.Err() != nil && ctx.Err() == nil {
+			e := *AsError(err)
+			if e.Code == Cancelled || e.Code == Internal {
+				e.Code = Timeout
+			}
+			return &e
+		}
+		return AsError(err)
+	}
+	r.least = &s.StabilityRef
+	return nil
+}
+
+// session returns a timestamp at or above what KV has now.
+func (c *Coordinator) session(ctx context.Context, bucket string, wait time.Duration) (wire.Stability, error) {
+	need, err := c.truth.CurrentSeqnos(ctx, bucket)
+	if err != nil {
+		return wire.Stability{}, err
+	}
+	if s, ok := c.catalog.Newest(bucket); ok && s.Vector.Reaches(need) {
+		return s, nil
+	}
+	s, err := c.truth.Stabilize(ctx, bucket, need, wait)
+	if err != nil && CodeOf(err) == TokenLost { // no write of the caller's: the answer was of before a failover
+		return s, Errorf(Unavailable, "KV of bucket %q failed over while it was asked how far it is: %w", bucket, err)
+	}
+	return s, err
+}
+
+// atPlus returns a timestamp that covers the tokens. A token of a branch that is not known here is judged by a
+// timestamp as new as KV.
+func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token, wait time.Duration) (wire.Stability,
+	error) {
+	for _, t := range tokens {
+		if int(t.VBucket) >= b.VBuckets {
+			return wire.Stability{}, Errorf(BadRequest, "token of vbucket %d: bucket %q has %d", t.VBucket, b.Name, b.VBuckets)
+		}
+	}
+	s, ok := c.catalog.Newest(b.Name)
+	known := ok && s.Generation == b.Generation && s.RollbackID == b.RollbackID && s.Vector.Len() == b.VBuckets &&
+		len(s.Logs) == b.VBuckets
+	if known {
+		for _, t := range tokens {
+			known = known && s.Logs[t.VBucket].ValidUpTo(t.VBUUID) > 0
+		}
+	}
+	if !known {
+		var err error
+		if s, err = c.session(ctx, b.Name, wait); err != nil {
+			return s, err
+		}
+		if len(s.Logs) != b.VBuckets || s.Vector.Len() != b.VBuckets {
+			return s, Errorf(Unavailable, "timestamp %d of bucket %q comes without failover logs", s.Number, b.Name)
+		}
+	}
+	need := timestamp.New(b.VBuckets) // of the other vbuckets nothing
+	higher := false
+	for _, t := range tokens {
+		log := s.Logs[t.VBucket]
+		if !log.Valid(t.VBUUID, t.Seqno) {
+			e := Errorf(TokenLost, "vbucket %d: the write at seqno %d of branch %d was lost in a failover; the bucket is on "+
+				"branch %d",
+				t.VBucket, t.Seqno, t.VBUUID, log.Newest())
+			e.VBuckets = []uint16{t.VBucket}
+			return s, e
+		}
+		if t.Seqno > max(s.Vector.Seqnos[t.VBucket], need.Seqnos[t.VBucket]) {
+			need.Set(int(t.VBucket), timestamp.Position{VBUUID: log.Newest(), Seqno: t.Seqno})
+			higher = true
+		}
+	}
+	if !higher {
+		return s, nil
+	}
+	return c.truth.Stabilize(ctx, b.Name, need, wait)
+}
+
+// sinkError marks an error of the sink: nothing can be done about it here.
+type sinkError struct{ err error }
+
+func (e *sinkError) Error() string { return "the client takes no more rows: " + e.err.Error() }
+func (e *sinkError) Unwrap() error { return e.err }

@@ -1,0 +1,340 @@
+package scan
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+
+	"tidemark/timestamp"
+)
+
+// A node's answer is a sequence of frames: length of the payload (4 bytes, big-endian), type (1), payload, CRC-32C of
+// type and payload (4). The first is a header, then rows, then exactly one end or error. Whatever stops before that is
+// not an answer.
+const (
+	frameHeader = 1 // format (1), flags (1), count (uvarint, of a counting answer), vector as a delta against zero when flagged
+	frameRows   = 2 // rows: key length, key, docid length, docid (lengths as uvarints)
+	frameEnd    = 3 // number of rows sent (uvarint)
+	frameError  = 4 // an Error as JSON
+
+	frameFormat = 1
+	flagVector  = 1
+	flagCount   = 2
+
+	// MaxFrame bounds the payload of a frame.
+	MaxFrame = 4 << 20
+	// firstChunk and chunk are when a frame of rows is sent: the first one soon, so that the merge can begin.
+	firstChunk = 4 << 10
+	chunk      = 64 << 10
+
+	readBuffer = 32 << 10
+	maxDrain   = 64 << 10
+)
+
+// ErrCut is wrapped when a stream of frames ends before its end.
+var ErrCut = errors.New("the stream of rows was cut off")
+
+// ErrFrame is wrapped when bytes are no frame, or one that does not belong there.
+var ErrFrame = errors.New("bad frame in a stream of rows")
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// FrameWriter writes a node's answer.
+type FrameWriter struct {
+	w     io.Writer
+	flush func()
+	buf   []byte // frame under construction: 5 bytes of head, then payload
+	rows  int64
+	sent  bool // a frame of rows has been sent
+	err   error
+}
+
+// NewFrameWriter writes to w; flush, if not nil, is called after each full frame of rows. The others are soon followed
+// by another frame, or by the end of the answer.
+func NewFrameWriter(w io.Writer, flush func()) *FrameWriter {
+	return &FrameWriter{w: w, flush: flush, buf: make([]byte, 5, firstChunk+4096)}
+}
+
+// Header writes the header: the timestamp's vector (empty: not asked for), and the count of a counting answer
+// (negative: rows follow).
+func (f *FrameWriter) Header(vector timestamp.Vector, count int64) error {
+	var flags byte
+	if vector.Len() > 0 {
+		flags |= flagVector
+	}
+	if count >= 0 {
+		flags |= flagCount
+	}
+	f.buf = append(f.buf[:5], frameFormat, flags)
+	f.buf = binary.AppendUvarint(f.buf, uint64(max(count, 0)))
+	if vector.Len() > 0 {
+		f.buf = binary.AppendUvarint(f.buf, uint64(vector.Len()))
+		var err error
+		if f.buf, err = vector.AppendDelta(f.buf, timestamp.New(vector.Len())); err != nil {
+			return err
+		}
+	}
+	return f.send(frameHeader)
+}
+
+// Row adds a row and sends the frame when it is full.
+func (f *FrameWriter) Row(r Row) error {
+	if n := len(r.Key) + len(r.DocID) + 2*binary.MaxVarintLen64; n > MaxFrame {
+		return Errorf(Internal, "a row of %d bytes, a frame has at most %d", n, MaxFrame)
+	} else if len(f.buf)-5+n > MaxFrame {
+		if err := f.send(frameRows); err != nil {
+			return err
+		}
+	}
+	f.buf = binary.AppendUvarint(f.buf, uint64(len(r.Key)))
+	f.buf = append(f.buf, r.Key...)
+	f.buf = binary.AppendUvarint(f.buf, uint64(len(r.DocID)))
+	f.buf = append(f.buf, r.DocID...)
+	f.rows++
+	if n := len(f.buf); n >= chunk || !f.sent && n >= firstChunk {
+		f.sent = true
+		err := f.send(frameRows)
+		if err == nil && f.flush != nil {
+			f.flush()
+		}
+		return err
+	}
+	return f.err
+}
+
+// End says that all rows were sent.
+func (f *FrameWriter) End() error {
+	if err := f.pending(); err != nil {
+		return err
+	}
+	f.buf = binary.AppendUvarint(f.buf[:5], uint64(f.rows))
+	return f.send(frameEnd)
+}
+
+// Fail says that the rows end with an error.
+func (f *FrameWriter) Fail(err error) error {
+	if err := f.pending(); err != nil {
+		return err
+	}
+	body, jerr := json.Marshal(AsError(err))
+	if jerr != nil {
+		return jerr
+	}
+	f.buf = append(f.buf[:5], body...)
+	return f.send(frameError)
+}
+
+func (f *FrameWriter) pending() error {
+	if len(f.buf) > 5 {
+		return f.send(frameRows)
+	}
+	return f.err
+}
+
+func (f *FrameWriter) send(kind byte) error {
+	if f.err != nil {
+		return f.err
+	}
+	binary.BigEndian.PutUint32(f.buf, uint32(len(f.buf)-5))
+	f.buf[4] = kind
+	f.buf = binary.BigEndian.AppendUint32(f.buf, crc32.Checksum(f.buf[4:], castagnoli))
+	_, f.err = f.w.Write(f.buf)
+	f.buf = f.buf[:5]
+	return f.err
+}
+
+// FrameReader reads a node's answer. It implements RowStream.
+type FrameReader struct {
+	body   io.Closer
+	r      *bufio.Reader
+	buf    []byte // payload of the frame being read
+	rest   []byte // what is left of it
+	rows   int64
+	count  int64 // of a counting answer, else -1
+	vector timestamp.Vector
+	err    error // sticky
+}
+
+// ReadFrames begins to read an answer: it waits for the header. When the node gave a reason for having no rows, that
+// *Error is returned. The reader closes body.
+func ReadFrames(body io.ReadCloser) (*FrameReader, error) {
+	f := &FrameReader{body: body, r: bufio.NewReaderSize(body, readBuffer)}
+	kind, err := f.frame()
+	if err == nil {
+		switch kind {
+		case frameHeader:
+			err = f.header()
+		case frameError:
+			err = f.failure()
+		default:
+			err = fmt.Errorf("%w: it begins with type %d", ErrFrame, kind)
+		}
+	}
+	if err != nil {
+		return nil, errors.Join(err, body.Close())
+	}
+	return f, nil
+}
+
+// frame reads the next frame into rest.
+func (f *FrameReader) frame() (kind byte, err error) {
+	var head [5]byte
+	if _, err := io.ReadFull(f.r, head[:]); err != nil {
+		return 0, cut(err)
+	}
+	size := binary.BigEndian.Uint32(head[:])
+	if size > MaxFrame {
+		return 0, fmt.Errorf("%w: %d bytes, want at most %d", ErrFrame, size, MaxFrame)
+	}
+	if need := int(size) + 4; cap(f.buf) < need {
+		if f.buf, err = readGrowing(f.r, f.buf[:0], need); err != nil {
+			return 0, cut(err)
+		}
+	} else {
+		f.buf = f.buf[:need]
+		if _, err := io.ReadFull(f.r, f.buf); err != nil {
+			return 0, cut(err)
+		}
+	}
+	sum := crc32.Update(crc32.Checksum(head[4:], castagnoli), castagnoli, f.buf[:size])
+	if want := binary.BigEndian.Uint32(f.buf[size:]); sum != want {
+		return 0, fmt.Errorf("%w: checksum %08x, want %08x", ErrFrame, sum, want)
+	}
+	f.rest = f.buf[:size]
+	return head[4], nil
+}
+
+// readGrowing reads need bytes without trusting the length before they have come.
+func readGrowing(r io.Reader, buf []byte, need int) ([]byte, error) {
+	for len(buf) < need {
+		step := min(need-len(buf), max(len(buf), chunk))
+		at := len(buf)
+		buf = append(buf, make([]byte, step)...)
+		if _, err := io.ReadFull(r, buf[at:]); err != nil {
+			return buf, err
+		}
+	}
+	return buf, nil
+}
+
+func cut(err error) error {
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return fmt.Errorf("%w: %w", ErrCut, io.ErrUnexpectedEOF)
+	}
+	return fmt.Errorf("%w: %w", ErrCut, err)
+}
+
+func (f *FrameReader) header() error {
+	if len(f.rest) < 2 || f.rest[0] != frameFormat {
+		return fmt.Errorf("%w: header of another format", ErrFrame)
+	}
+	flags := f.rest[1]
+	count, n := binary.Uvarint(f.rest[2:])
+	if n <= 0 || count > 1<<62 {
+		return fmt.Errorf("%w: header", ErrFrame)
+	}
+	rest := f.rest[2+n:]
+	if f.count = -1; flags&flagCount != 0 {
+		f.count = int64(count)
+	}
+	if flags&flagVector != 0 {
+		vbuckets, n := binary.Uvarint(rest)
+		if n <= 0 || vbuckets > timestamp.MaxVBuckets {
+			return fmt.Errorf("%w: vector of the header", ErrFrame)
+		}
+		var err error
+		if f.vector, rest, err = timestamp.ApplyDelta(rest[n:], timestamp.New(int(vbuckets))); err != nil {
+			return fmt.Errorf("%w: vector of the header: %w", ErrFrame, err)
+		}
+	}
+	if len(rest) > 0 {
+		return fmt.Errorf("%w: %d bytes follow the header", ErrFrame, len(rest))
+	}
+	f.rest = nil
+	return nil
+}
+
+func (f *FrameReader) failure() error {
+	e := &Error{}
+	if err := json.Unmarshal(f.rest, e); err != nil || e.Code == "" {
+		return fmt.Errorf("%w: an error that cannot be read", ErrFrame)
+	}
+	return e
+}
+
+// Next implements RowStream.
+func (f *FrameReader) Next() (Row, error) {
+	for f.err == nil && len(f.rest) == 0 {
+		f.err = f.advance()
+	}
+	if f.err != nil {
+		return Row{}, f.err
+	}
+	var r Row
+	var ok1, ok2 bool
+	r.Key, ok1 = f.bytes()
+	r.DocID, ok2 = f.bytes()
+	if !ok1 || !ok2 {
+		f.err = fmt.Errorf("%w: a row does not parse", ErrFrame)
+		return Row{}, f.err
+	}
+	f.rows++
+	return r, nil
+}
+
+// advance takes the next frame: rows, or the end of it all as an error.
+func (f *FrameReader) advance() error {
+	kind, err := f.frame()
+	if err != nil {
+		return err
+	}
+	switch kind {
+	case frameRows:
+		if f.count >= 0 {
+			return fmt.Errorf("%w: rows in a counting answer", ErrFrame)
+		}
+		return nil
+	case frameError:
+		return f.failure()
+	case frameEnd:
+		n, size := binary.Uvarint(f.rest)
+		if size != len(f.rest) || n != uint64(f.rows) {
+			return fmt.Errorf("%w: the end says %d rows, %d have come", ErrFrame, n, f.rows)
+		}
+		f.rest = nil
+		return io.EOF
+	}
+	return fmt.Errorf("%w: type %d in the middle", ErrFrame, kind)
+}
+
+func (f *FrameReader) bytes() ([]byte, bool) {
+	size, n := binary.Uvarint(f.rest)
+	if n <= 0 || size > uint64(len(f.rest)-n) {
+		return nil, false
+	}
+	b := f.rest[n : n+int(size)]
+	f.rest = f.rest[n+int(size):]
+	return b, true
+}
+
+// Count implements RowStream.
+func (f *FrameReader) Count() int64 {
+	if f.count >= 0 {
+		return f.count
+	}
+	return f.rows
+}
+
+// Vector implements RowStream.
+func (f *FrameReader) Vector() timestamp.Vector { return f.vector }
+
+// drain reads what is left of an answer, at most maxDrain bytes: a connection that is read to its end serves another
+// request.
+func (f *FrameReader) drain() { _, _ = io.CopyN(io.Discard, f.r, maxDrain) }
+
+// Close implements RowStream.
+func (f *FrameReader) Close() error { return f.body.Close() }

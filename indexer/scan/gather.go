@@ -1,0 +1,314 @@
+package scan
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"time"
+
+	"tidemark/index"
+)
+
+// remote is one node's part of a scan. It implements source, and remembers the last row that was given to the sink, so
+// that others can go on behind it.
+type remote struct {
+	node   index.NodeID
+	slices []*sliceplan
+	stream RowStream
+	err    error
+	last   Row // copied
+	some   bool
+}
+
+func (n *remote) next() (Row, error) { return n.stream.Next() }
+
+func (n *remote) given(r Row) {
+	n.last.Key = append(n.last.Key[:0], r.Key...)
+	n.last.DocID = append(n.last.DocID[:0], r.DocID...)
+	n.some = true
+}
+
+func (n *remote) after() *Row {
+	if !n.some {
+		return nil
+	}
+	return &n.last
+}
+
+// gather opens the slices, merges them and gives the rows to the sink. more: it has stopped at the end of a page.
+func (r *run) gather(ctx context.Context) (more bool, err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	todo := r.waiting()
+	open, err := r.open(ctx, todo.take(), r.after)
+	defer func() { closeAll(open, cancel) }()
+	if err != nil {
+		return false, err
+	}
+	if r.spec.WantTimestamp {
+		if err := r.takeVector(open); err != nil {
+			return false, err
+		}
+	}
+	if r.count {
+		r.result.Rows = 0
+		for _, n := range open {
+			r.result.Rows += n.stream.Count()
+		}
+		return false, nil
+	}
+	m := &merger{reverse: r.spec.Reverse}
+	for _, n := range open {
+		if err := r.join(ctx, m, n, &open); err != nil {
+			return false, err
+		}
+	}
+	r.held.begin(len(todo.slices) > 0 && r.spec.Stability != NoStability)
+	for seen := 0; r.spec.Limit == 0 || r.result.Rows < r.spec.Limit; seen++ {
+		if r.spec.Stability == NoStability && seen == PageRows {
+			return true, nil
+		}
+		row, src, ok := m.top()
+		for !ok && len(todo.slices) > 0 {
+			if err := r.openMore(ctx, m, todo.take(), &open); err != nil {
+				return false, err
+			}
+			row, src, ok = m.top()
+		}
+		if !ok {
+			break
+		}
+		n := src.(*remote)
+		n.given(row)
+		if err := r.give(row); err != nil {
+			return false, err
+		}
+		if r.held.full() { // the client may be slow from here on, and the timestamp is not held for ever
+			if err := r.openMore(ctx, m, todo.rest(), &open); err != nil {
+				return false, err
+			}
+			if err := r.release(); err != nil {
+				return false, err
+			}
+		}
+		if err := m.advance(); err != nil {
+			if err := r.replace(ctx, m, n, err, &open); err != nil {
+				return false, err
+			}
+		}
+	}
+	return false, r.release()
+}
+
+// openMore opens further slices and puts their rows into the merge.
+func (r *run) openMore(ctx context.Context, m *merger, todo []*sliceplan, open *[]*remote) error {
+	more, err := r.open(ctx, todo, r.after)
+	*open = append(*open, more...)
+	for _, n := range more {
+		if err == nil {
+			err = r.join(ctx, m, n, open)
+		}
+	}
+	return err
+}
+
+// give returns a row to the sink, unless it repeats the one before or is passed over.
+func (r *run) give(row Row) error {
+	repeated, err := r.repeats.seen(row.Key)
+	if err != nil {
+		return err
+	}
+	switch {
+	case repeated:
+	case r.skip > 0:
+		r.skip--
+	default:
+		if err := r.row(row); err != nil {
+			return err
+		}
+		r.result.Rows++
+	}
+	if r.spec.Stability == NoStability {
+		if r.after == nil {
+			r.after = &Row{}
+		}
+		r.after.Key, r.after.DocID = append(r.after.Key[:0], row.Key...), append(r.after.DocID[:0], row.DocID...)
+	}
+	return nil
+}
+
+// join puts a node's rows into the merge, or those of its replacement.
+func (r *run) join(ctx context.Context, m *merger, n *remote, open *[]*remote) error {
+	if err := m.add(n); err != nil {
+		return r.replace(ctx, m, n, err, open)
+	}
+	return nil
+}
+
+// replace returns the slices of a node that failed to their next copies, at the same timestamp, behind the last row
+// given.
+func (r *run) replace(ctx context.Context, m *merger, n *remote, why error, open *[]*remote) error {
+	if ctx.Err() != nil {
+		return why
+	}
+	r.c.opts.Logger.Info("a node failed in the middle of a scan", "node", n.node, "index", r.spec.Index, "error", why)
+	n.failed(why, r.away)
+	more, err := r.open(ctx, n.slices, n.after())
+	*open = append(*open, more...)
+	if err != nil {
+		return err
+	}
+	for _, o := range more {
+		if err := r.join(ctx, m, o, open); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// others returns the nodes that would be asked in this one's place; none when there is a slice that nobody else has.
+func (n *remote) others() (nodes []index.NodeID) {
+	for _, s := range n.slices {
+		if len(s.candidates) < 2 {
+			return nil
+		}
+		if next := s.candidates[1].node; !slices.Contains(nodes, next) {
+			nodes = append(nodes, next)
+		}
+	}
+	return nodes
+}
+
+// failed takes the node's copies out of the choice. When the node itself gave the reason, it may hold for one of
+// several copies only: each is asked alone before it is given up.
+func (n *remote) failed(why error, away func(index.SliceID, index.NodeID, error) error) {
+	var e *Error
+	said := errors.As(why, &e)
+	for _, s := range n.slices {
+		if said && len(n.slices) > 1 {
+			s.alone = true
+			continue
+		}
+		s.candidates = s.candidates[1:]
+		if s.last = why; !said {
+			s.last = away(s.slice, n.node, why)
+		}
+	}
+}
+
+// away words why a node could not be asked for a slice.
+func (r *run) away(s index.SliceID, node index.NodeID, why error) error {
+	return Errorf(Unavailable, "slice %d of index %s: indexer %s does not answer: %w: see cluster status, start it "+
+		"again; an index with num_replica goes on without it",
+		s, r.spec.Index, r.c.nodes.Name(node), why)
+}
+
+// open asks the first candidate of every slice, slices of one node together, and those of nodes that fail again at
+// their next one. What was opened is returned also with an error.
+func (r *run) open(ctx context.Context, todo []*sliceplan, after *Row) (opened []*remote, err error) {
+	for len(todo) > 0 {
+		nodes, err := byNode(todo, after)
+		if err != nil {
+			return opened, err
+		}
+		var others sync.WaitGroup
+		for _, n := range nodes[1:] {
+			others.Go(func() { n.stream, n.err = r.c.nodes.OpenSlices(ctx, n.node, n.others(), r.request(n)) })
+		}
+		nodes[0].stream, nodes[0].err = r.c.nodes.OpenSlices(ctx, nodes[0].node, nodes[0].others(), r.request(nodes[0]))
+		others.Wait()
+		todo = nil
+		for _, n := range nodes {
+			if n.err == nil {
+				opened = append(opened, n)
+				continue
+			}
+			if ctx.Err() != nil {
+				return opened, n.err
+			}
+			n.failed(n.err, r.away)
+			todo = append(todo, n.slices...)
+		}
+	}
+	return opened, nil
+}
+
+// byNode groups slices by the node of their first candidate.
+func byNode(todo []*sliceplan, after *Row) ([]*remote, error) {
+	var nodes []*remote
+	for _, s := range todo {
+		if len(s.candidates) == 0 {
+			return nil, s.last
+		}
+		node := s.candidates[0].node
+		i := slices.IndexFunc(nodes, func(n *remote) bool { return n.node == node && !n.slices[0].alone })
+		if i < 0 || s.alone {
+			i = len(nodes)
+			n := &remote{node: node}
+			if after != nil {
+				n.given(*after)
+			}
+			nodes = append(nodes, n)
+		}
+		nodes[i].slices = append(nodes[i].slices, s)
+	}
+	return nodes, nil
+}
+
+func (r *run) request(n *remote) NodeRequest {
+	req := NodeRequest{
+		Index: r.spec.Index, Ref: r.plan.ref, Ranges: r.spec.Ranges, Reverse: r.spec.Reverse, Limit: r.spec.nodeLimit(),
+		Distinct:  r.spec.Distinct,
+		CountOnly: r.count, WantVector: r.spec.WantTimestamp, After: n.after(),
+		WaitMS: max(1, time.Until(r.deadline).Milliseconds()),
+	}
+	if r.spec.Stability == QueryStability {
+		req.KeepMS = KeepFor.Milliseconds()
+	}
+	if req.Distinct > 0 {
+		req.Desc = r.spec.Desc
+	}
+	for _, s := range n.slices {
+		req.Copies = append(req.Copies, s.candidates[0].copy)
+	}
+	return req
+}
+
+// nodeLimit is how many rows of one node may be wanted.
+func (s *Spec) nodeLimit() int64 {
+	if s.Limit == 0 {
+		return 0
+	}
+	return s.Limit + s.Offset
+}
+
+// takeVector takes the timestamp's vector from any node, and checks that it is the one meant.
+func (r *run) takeVector(open []*remote) error {
+	for _, n := range open {
+		if v := n.stream.Vector(); v.Len() > 0 {
+			if v.Hash() != r.plan.ref.Hash {
+				return Errorf(Internal, "indexer %d sent a vector of hash %d for timestamp %d of hash %d", n.node, v.Hash(),
+					r.plan.ref.Number, r.plan.ref.Hash)
+			}
+			r.result.Vector = v.Clone()
+			return nil
+		}
+	}
+	return Errorf(Internal, "no indexer sent the vector of timestamp %d", r.plan.ref.Number)
+}
+
+// drainTime bounds how long a scan that has all its rows waits for the ends of other nodes' answers.
+const drainTime = 2 * time.Millisecond
+
+// closeAll ends the nodes' parts. cancel ends the requests that they come from.
+func closeAll(open []*remote, cancel context.CancelFunc) {
+	for _, n := range open {
+		if f, ok := n.stream.(*FrameReader); ok {
+			late := time.AfterFunc(drainTime, cancel)
+			f.drain()
+			late.Stop()
+		}
+		_ = n.stream.Close() // every row that was wanted has come, or the scan has failed for another reason
+	}
+}

@@ -1,0 +1,323 @@
+package scan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"tidemark/index"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// MaxCopies bounds the copies of one node request.
+const MaxCopies = 1024
+
+// Cursor walks over rows of one slice. A row is valid until the next call of Next. Close gives the first error met.
+type Cursor interface {
+	Next() bool
+	Row() (key, docID []byte)
+	Close() error
+}
+
+// Slice is one copy's snapshot at the timestamp of a scan.
+type Slice interface {
+	// Rows walks over low <= key||docid < high; nil is open.
+	Rows(ctx context.Context, low, high []byte, reverse bool) (Cursor, error)
+	// Items is the number of all rows.
+	Items() int64
+}
+
+// Pinned holds snapshots for as long as a node's part of a scan takes.
+type Pinned struct {
+	Vector  timestamp.Vector // of the timestamp
+	Slices  []Slice          // one per copy asked for
+	Release func() error
+}
+
+// Pins returns a node's snapshots.
+type Pins interface {
+	// Pin returns the snapshots of copies at exactly ref, waiting until they are there, for at most wait, or ctx ends.
+	// Errors are *Error: with code SNAPSHOT_SKIPPED, SNAPSHOT_TOO_OLD, INDEX_NOT_HOSTED (no such copy), INDEX_NOT_READY,
+	// INDEX_IN_ROLLBACK, TIMEOUT; or context.DeadlineExceeded when the wait was too short.
+	Pin(ctx context.Context, id index.ID, copies []index.CopyID, ref wire.StabilityRef, wait time.Duration) (*Pinned,
+		error)
+	// Keep lets the node's snapshots at a timestamp stay for so long, all copies of its bucket: a later scan names it.
+	Keep(ref wire.StabilityRef, d time.Duration)
+}
+
+func (r *NodeRequest) check() error {
+	switch {
+	case len(r.Copies) == 0 || len(r.Copies) > MaxCopies:
+		return Errorf(BadRequest, "%d copies, want 1 to %d", len(r.Copies), MaxCopies)
+	case len(r.Ranges) > MaxRanges:
+		return Errorf(BadRequest, "%d ranges, want at most %d", len(r.Ranges), MaxRanges)
+	case r.Distinct < 0 || r.Distinct > len(r.Desc):
+		return Errorf(BadRequest, "distinct in %d of %d components", r.Distinct, len(r.Desc))
+	case r.KeepMS < 0 || r.KeepMS > MaxKeep.Milliseconds():
+		return Errorf(BadRequest, "keep_ms %d, want 0 to %d", r.KeepMS, MaxKeep.Milliseconds())
+	case r.Limit < 0:
+		return Errorf(BadRequest, "limit %d", r.Limit)
+	}
+	return nil
+}
+
+// Serve answers a coordinator's request on this node: it pins the snapshots, merges the slices and writes frames to w;
+// flush, if not nil, is called after each frame that is not soon followed by another one. A reason for having no rows,
+// or no more, is written as a frame and returned; the caller only closes the connection. Serve ends when ctx does, and
+// when w fails.
+func Serve(ctx context.Context, w io.Writer, flush func(), req NodeRequest, pins Pins) error {
+	f := NewFrameWriter(w, flush)
+	err := serve(ctx, f, req, pins)
+	if err == nil {
+		return f.End()
+	}
+	if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+		err = AsError(err)
+	}
+	return errors.Join(err, f.Fail(err))
+}
+
+func serve(ctx context.Context, f *FrameWriter, req NodeRequest, pins Pins) (err error) {
+	p, err := open(ctx, req, pins)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, p.Close()) }()
+	if err := f.Header(p.vector, p.count); err != nil || req.CountOnly {
+		return err
+	}
+	for {
+		row, err := p.next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if err := f.Row(row); err != nil {
+			return err
+		}
+	}
+}
+
+// Open is what Serve writes, for a coordinator on this very node. Its errors are *Error. The snapshots are held until
+// the stream is closed.
+func Open(ctx context.Context, req NodeRequest, pins Pins) (RowStream, error) {
+	p, err := open(ctx, req, pins)
+	if err != nil {
+		return nil, AsError(err)
+	}
+	return p, nil
+}
+
+// part is a node's part of a scan: the rows of some of its copies, merged. It implements RowStream.
+type part struct {
+	pinned  *Pinned
+	vector  timestamp.Vector // empty: not asked for
+	count   int64            // of a request that only counts, else -1
+	limit   int64            // 0: none
+	cursors []sliceSource
+	merge   merger
+	again   repeats
+	rows    int64 // that were given
+	begun   bool
+	shown   bool // the merge's first row has been given
+}
+
+// open pins the snapshots of a request and, when it only counts, counts.
+func open(ctx context.Context, req NodeRequest, pins Pins) (p *part, err error) {
+	if err := req.check(); err != nil {
+		return nil, err
+	}
+	pinned, err := pin(ctx, req, pins)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, pinned.Release())
+		}
+	}()
+	if req.KeepMS > 0 {
+		if pinned.Vector.Hash() != req.Ref.Hash {
+			return nil, Errorf(SnapshotTooOld, "timestamp %d is another one here", req.Ref.Number)
+		}
+		pins.Keep(req.Ref, time.Duration(req.KeepMS)*time.Millisecond)
+	}
+	p = &part{pinned: pinned, count: -1, limit: req.Limit, merge: merger{reverse: req.Reverse},
+		again: repeats{parts: req.Distinct, desc: req.Desc}}
+	if req.WantVector {
+		p.vector = pinned.Vector
+	}
+	ranges := req.Ranges
+	if req.After != nil {
+		ranges = behind(ranges, *req.After, req.Reverse)
+	}
+	if req.CountOnly {
+		p.count, err = count(ctx, pinned.Slices, ranges)
+		return p, err
+	}
+	p.cursors = make([]sliceSource, len(pinned.Slices))
+	for i, s := range pinned.Slices {
+		p.cursors[i] = sliceSource{ctx: ctx, slice: s, ranges: ranges, reverse: req.Reverse}
+	}
+	return p, nil
+}
+
+// next returns a row, which is valid until the next call.
+func (p *part) next() (Row, error) {
+	if !p.begun {
+		p.begun = true
+		p.merge.inputs = make([]merged, 0, len(p.cursors))
+		for i := range p.cursors {
+			if err := p.merge.add(&p.cursors[i]); err != nil {
+				return Row{}, err
+			}
+		}
+	}
+	for p.count < 0 && (p.limit == 0 || p.rows < p.limit) {
+		if p.shown {
+			p.shown = false
+			if err := p.merge.advance(); err != nil {
+				return Row{}, err
+			}
+		}
+		row, _, ok := p.merge.top()
+		if !ok {
+			break
+		}
+		p.shown = true
+		repeated, err := p.again.seen(row.Key)
+		if err != nil {
+			return Row{}, err
+		}
+		if !repeated {
+			p.rows++
+			return row, nil
+		}
+	}
+	return Row{}, io.EOF
+}
+
+// Next implements RowStream.
+func (p *part) Next() (Row, error) {
+	row, err := p.next()
+	if err != nil && !errors.Is(err, io.EOF) {
+		return row, AsError(err)
+	}
+	return row, err
+}
+
+// Count implements RowStream.
+func (p *part) Count() int64 {
+	if p.count >= 0 {
+		return p.count
+	}
+	return p.rows
+}
+
+// Vector implements RowStream.
+func (p *part) Vector() timestamp.Vector { return p.vector }
+
+// Close implements RowStream: it gives the snapshots back.
+func (p *part) Close() error {
+	var errs []error
+	for i := range p.cursors {
+		errs = append(errs, p.cursors[i].close())
+	}
+	return errors.Join(append(errs, p.pinned.Release())...)
+}
+
+// pin waits no longer than the request allows.
+func pin(ctx context.Context, req NodeRequest, pins Pins) (*Pinned, error) {
+	pinned, err := pins.Pin(ctx, req.Index, req.Copies, req.Ref, time.Duration(req.WaitMS)*time.Millisecond)
+	switch {
+	case err == nil && len(pinned.Slices) != len(req.Copies):
+		return nil, errors.Join(Errorf(Internal, "%d snapshots for %d copies", len(pinned.Slices), len(req.Copies)),
+			pinned.Release())
+	case err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
+		return nil, Errorf(Timeout, "timestamp %d was not reached within %d ms", req.Ref.Number, req.WaitMS)
+	}
+	return pinned, err
+}
+
+func count(ctx context.Context, all []Slice, ranges []Range) (int64, error) {
+	var n int64
+	for _, s := range all {
+		if len(ranges) == 1 && ranges[0].Low == nil && ranges[0].High == nil {
+			n += s.Items()
+			continue
+		}
+		c := &sliceSource{ctx: ctx, slice: s, ranges: ranges}
+		var err error
+		for {
+			if _, err = c.next(); err != nil {
+				break
+			}
+			n++
+		}
+		if !errors.Is(err, io.EOF) {
+			return 0, err
+		}
+	}
+	return n, nil
+}
+
+// sliceSource walks over the ranges of one slice, one after the other.
+type sliceSource struct {
+	ctx     context.Context
+	slice   Slice
+	ranges  []Range // what is left
+	reverse bool
+	cursor  Cursor
+}
+
+func (s *sliceSource) next() (Row, error) {
+	for {
+		if s.cursor == nil {
+			if len(s.ranges) == 0 {
+				return Row{}, io.EOF
+			}
+			if err := s.open(); err != nil {
+				return Row{}, err
+			}
+		}
+		if s.cursor.Next() {
+			key, docID := s.cursor.Row()
+			return Row{Key: key, DocID: docID}, nil
+		}
+		if err := s.close(); err != nil {
+			return Row{}, err
+		}
+		if err := s.ctx.Err(); err != nil {
+			return Row{}, fmt.Errorf("scan: %w", context.Cause(s.ctx))
+		}
+	}
+}
+
+func (s *sliceSource) open() (err error) {
+	i := 0
+	if s.reverse {
+		i = len(s.ranges) - 1
+	}
+	r := s.ranges[i]
+	if s.reverse {
+		s.ranges = s.ranges[:i]
+	} else {
+		s.ranges = s.ranges[1:]
+	}
+	s.cursor, err = s.slice.Rows(s.ctx, r.Low, r.High, s.reverse)
+	return err
+}
+
+func (s *sliceSource) close() error {
+	if s.cursor == nil {
+		return nil
+	}
+	c := s.cursor
+	s.cursor = nil
+	return c.Close()
+}

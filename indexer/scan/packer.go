@@ -1,0 +1,69 @@
+package scan
+
+import (
+	"tidemark/indexer/scanport"
+)
+
+// Packer writes an answer for clients that read keys in the index's own form: messages of package scanport. It
+// implements Sink.
+type Packer struct {
+	projection
+	send  func(message []byte) error
+	out   []byte
+	head  int // bytes of the head
+	begun bool
+}
+
+const (
+	packBuffer = 32 << 10 // when a message is sent
+	packGuess  = 64       // bytes of a row, for the first size of the buffer
+)
+
+// NewPacker sends messages with the rows of a scan; send is done with one when it returns. room is where they are
+// built, Room gives it back.
+func NewPacker(send func(message []byte) error, room []byte, spec *Spec) *Packer {
+	p := &Packer{projection: newProjection(spec), send: send}
+	size := packBuffer + packGuess
+	if spec.Limit > 0 && spec.Limit < packBuffer/packGuess {
+		size = int(spec.Limit+4) * packGuess
+	}
+	if cap(room) < size {
+		room = make([]byte, 0, size)
+	}
+	p.out = scanport.AppendHead(room[:0], p.shown)
+	p.head = len(p.out)
+	return p
+}
+
+// Row implements Sink.
+func (p *Packer) Row(r Row) error {
+	key, err := p.project(r.Key)
+	if err != nil {
+		return Errorf(Damaged, "a stored key of document %q: %w", r.DocID, err)
+	}
+	p.out = scanport.AppendRow(p.out, key, r.DocID)
+	if len(p.out) < packBuffer {
+		return nil
+	}
+	return p.finish(scanport.More, nil)
+}
+
+// Begun reports whether something has been sent.
+func (p *Packer) Begun() bool { return p.begun }
+
+// End sends what is left, and that it was all.
+func (p *Packer) End(r Result) error { return p.finish(scanport.End, appendEnd(nil, r)) }
+
+// Fail sends what is left, and a problem in REST's form.
+func (p *Packer) Fail(problem []byte) error { return p.finish(scanport.Failure, problem) }
+
+// Room gives the buffer back, for another Packer.
+func (p *Packer) Room() []byte { return p.out[:0] }
+
+func (p *Packer) finish(tail byte, text []byte) error {
+	p.begun = true
+	p.out = scanport.Finish(p.out, p.head, tail, text)
+	err := p.send(p.out)
+	p.out = p.out[:p.head]
+	return err
+}

@@ -1,0 +1,364 @@
+package scan
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"tidemark/collate"
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/wire"
+)
+
+// Limits of a request.
+const (
+	MaxLimit    = 1 << 40 // rows; no limit given means all
+	MaxRanges   = 1024
+	MaxTokens   = 4096
+	MaxKeyBytes = 64 << 10 // of one encoded bound
+)
+
+// Consistency says which stability timestamp will do.
+type Consistency string
+
+// The consistencies.
+const (
+	Any     Consistency = "any"     // the newest that is held everywhere
+	AtPlus  Consistency = "at_plus" // one that covers the tokens
+	Session Consistency = "session" // one at or above what KV has when the scan begins
+)
+
+// Token names a write that the scan must see.
+type Token struct {
+	VBucket uint16 `json:"vbucket"`
+	VBUUID  uint64 `json:"vbuuid,string"`
+	Seqno   uint64 `json:"seqno"`
+}
+
+// Inclusion says which bounds belong to a range.
+type Inclusion string
+
+// The inclusions; nothing given is both.
+const (
+	Both    Inclusion = "both"
+	LowOnly Inclusion = "low"
+	HiOnly  Inclusion = "high"
+	Neither Inclusion = "neither"
+)
+
+// Bounds is one range of a request. A bound is an array of JSON values for the first components of the key; null, no
+// bound and an empty array mean open.
+type Bounds struct {
+	Low       []json.RawMessage `json:"low"`
+	High      []json.RawMessage `json:"high"`
+	Inclusion Inclusion         `json:"inclusion"`
+}
+
+// Request is the body of a scan or a count.
+type Request struct {
+	Limit         int64             `json:"limit"`
+	Consistency   Consistency       `json:"consistency"`
+	Tokens        []Token           `json:"tokens"`
+	Equal         []json.RawMessage `json:"equal"`
+	Range         *Bounds           `json:"range"`
+	Ranges        []Bounds          `json:"ranges"`
+	Reverse       bool              `json:"reverse"`
+	WantTimestamp bool              `json:"want_timestamp"`
+	// Offset is how many rows are passed over before the first one.
+	Offset int64 `json:"offset"`
+	// Distinct leaves one row, the first, of those with the same key, or with the same Project.
+	Distinct bool `json:"distinct"`
+	// Project names the components of the key that rows have, from 0; null: all; empty: none, rows are document ids.
+	Project []int `json:"project"`
+	// Stability says what the rows have in common; Timestamp names the one of an earlier scan, with QueryStability.
+	Stability Stability `json:"stability"`
+	Timestamp string    `json:"timestamp"`
+	// ScanVectors are tokens as SDKs of Couchbase write them: {"bucket":{"vbucket":[seqno,"vbuuid"]}}. Those of other
+	// buckets than the index's do not count.
+	ScanVectors map[string]map[string][]json.RawMessage `json:"scan_vectors"`
+}
+
+// Spec is a request that has been checked against an index.
+type Spec struct {
+	Index         index.ID
+	Limit         int64 // 0: none
+	Consistency   Consistency
+	Tokens        []Token
+	Ranges        []Range // ordered, apart from each other; none: no row matches
+	Reverse       bool
+	WantTimestamp bool
+	Desc          []bool
+	Offset        int64
+	Distinct      int   // rows whose keys begin with the same so many components are one; 0: every row counts
+	Project       []int // components that rows have; nil: all
+	Stability     Stability
+	At            *wire.StabilityRef // the timestamp that the caller has named
+}
+
+// ParseRequest reads a request strictly: one JSON object, no unknown field, nothing behind it. An empty body asks for
+// everything. Errors are *Error with code BAD_REQUEST and name the field or the place.
+func ParseRequest(body []byte) (Request, error) {
+	r := Request{Consistency: Any}
+	if len(bytes.TrimSpace(body)) == 0 {
+		return r, nil
+	}
+	dec := json.NewDecoder(bytes.NewReader(body))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&r); err != nil {
+		return r, badJSON(err)
+	}
+	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
+		return r, Errorf(BadRequest, "something follows the JSON object at byte %d", dec.InputOffset())
+	}
+	return r, r.check()
+}
+
+func badJSON(err error) *Error {
+	var syntax *json.SyntaxError
+	var typ *json.UnmarshalTypeError
+	switch {
+	case errors.As(err, &syntax):
+		return Errorf(BadRequest, "the body is not JSON: %w at byte %d", err, syntax.Offset)
+	case errors.As(err, &typ):
+		return Errorf(BadRequest, "JSON body: %s", rpc.WrongType(typ))
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return Errorf(BadRequest, "the body ends in the middle of the JSON object")
+	}
+	text := strings.TrimPrefix(err.Error(), "json: ")
+	if strings.Contains(text, ",string struct tag") {
+		text = "a vbuuid is not a string of decimal digits, up to 18446744073709551615: ids are strings, because they may " +
+			"pass 2^53"
+	}
+	if strings.HasPrefix(text, "unknown field") {
+		text += ": known are limit, consistency, tokens, equal, range {low, high, inclusion}, ranges, reverse, " +
+			"want_timestamp, offset, distinct, project, stability, timestamp, scan_vectors"
+	}
+	return Errorf(BadRequest, "%s", text)
+}
+
+func (r *Request) check() error {
+	if r.Consistency == "" {
+		r.Consistency = Any
+	}
+	switch {
+	case r.Limit < 0 || r.Limit > MaxLimit:
+		return Errorf(BadRequest, "limit %d: want 1 to %d, or none for all rows", r.Limit, int64(MaxLimit))
+	case r.Offset < 0 || r.Offset > MaxLimit:
+		return Errorf(BadRequest, "offset %d: want 0 to %d", r.Offset, int64(MaxLimit))
+	case r.Consistency != Any && r.Consistency != AtPlus && r.Consistency != Session:
+		return Errorf(BadRequest, "consistency %q: want any, at_plus or session", r.Consistency)
+	case len(r.ScanVectors) > 0 && len(r.Tokens) > 0:
+		return Errorf(BadRequest, "tokens and scan_vectors say the same: give one of them")
+	case len(r.ScanVectors) > 0 && r.Consistency != AtPlus:
+		return Errorf(BadRequest, "scan_vectors go with consistency at_plus, not with %s", r.Consistency)
+	case r.Consistency == AtPlus && len(r.Tokens) == 0 && len(r.ScanVectors) == 0:
+		return Errorf(BadRequest, "consistency at_plus needs tokens or scan_vectors")
+	case r.Consistency != AtPlus && len(r.Tokens) > 0:
+		return Errorf(BadRequest, "tokens go with consistency at_plus, not with %s", r.Consistency)
+	case len(r.Tokens) > MaxTokens:
+		return Errorf(BadRequest, "%d tokens, want at most %d", len(r.Tokens), MaxTokens)
+	case len(r.Ranges) > MaxRanges:
+		return Errorf(BadRequest, "%d ranges, want at most %d", len(r.Ranges), MaxRanges)
+	}
+	given := 0
+	for _, is := range []bool{r.Equal != nil, r.Range != nil, r.Ranges != nil} {
+		if is {
+			given++
+		}
+	}
+	if given > 1 {
+		return Errorf(BadRequest, "equal, range and ranges exclude each other: %d of them are given", given)
+	}
+	return r.checkStability()
+}
+
+// tokensOf returns the tokens of a bucket.
+func (r *Request) tokensOf(bucket string) ([]Token, error) {
+	if len(r.ScanVectors) == 0 {
+		return r.Tokens, nil
+	}
+	var all []Token
+	for vb, pair := range r.ScanVectors[bucket] {
+		v, err := strconv.ParseUint(vb, 10, 16)
+		var seqno uint64
+		var id string
+		if err == nil && len(pair) == 2 {
+			err = errors.Join(json.Unmarshal(pair[0], &seqno), json.Unmarshal(pair[1], &id))
+		}
+		uuid, perr := strconv.ParseUint(id, 10, 64)
+		if err != nil || perr != nil || len(pair) != 2 {
+			return nil, Errorf(BadRequest, `scan_vectors of %q, vbucket %q: want {"vbucket":[seqno,"vbuuid"]}: a vbucket's number up to %d, a seqno, and the vbuuid's decimal digits as a string`,
+				bucket, vb, math.MaxUint16)
+		}
+		all = append(all, Token{VBucket: uint16(v), VBUUID: uuid, Seqno: seqno})
+	}
+	if len(all) > MaxTokens {
+		return nil, Errorf(BadRequest, "%d tokens, want at most %d", len(all), MaxTokens)
+	}
+	return all, nil
+}
+
+// Compile checks the request against an index and encodes its bounds. Errors are *Error with code BAD_REQUEST.
+func (r *Request) Compile(def *index.Definition) (Spec, error) {
+	s := Spec{
+		Index: def.ID, Limit: r.Limit, Consistency: r.Consistency, Tokens: r.Tokens, Reverse: r.Reverse,
+		WantTimestamp: r.WantTimestamp, Desc: def.Desc(), Offset: r.Offset, Project: r.Project, Stability: r.Stability,
+	}
+	var err error
+	if s.Tokens, err = r.tokensOf(def.Bucket); err != nil {
+		return s, err
+	}
+	if s.Consistency == AtPlus && len(s.Tokens) == 0 { // all of them are of other buckets: nothing is to be waited for
+		s.Consistency = Any
+	}
+	if r.Timestamp != "" {
+		at, err := ParseTimestampID(def.Bucket, r.Timestamp)
+		if err != nil {
+			return s, err
+		}
+		s.At = &at
+	}
+	if err := s.project(r.Distinct); err != nil {
+		return s, err
+	}
+	var bounds []Bounds
+	switch {
+	case len(r.Equal) > len(s.Desc):
+		return s, Errorf(BadRequest, "equal has %d values, a key of this index has %d components", len(r.Equal), len(s.Desc))
+	case r.Equal != nil:
+		bounds = []Bounds{{Low: r.Equal, High: r.Equal}}
+	case r.Range != nil:
+		bounds = []Bounds{*r.Range}
+	case r.Ranges != nil:
+		bounds = r.Ranges
+	default:
+		bounds = []Bounds{{}}
+	}
+	ranges := make([]Range, 0, len(bounds))
+	for i := range bounds {
+		rg, some, err := bounds[i].compile(s.Desc)
+		if err != nil {
+			return s, err
+		}
+		if some {
+			ranges = append(ranges, rg)
+		}
+	}
+	s.Ranges = mergeRanges(ranges)
+	return s, nil
+}
+
+// project checks the components that rows are to have, and finds what makes them different. An index keeps rows in the
+// order of whole keys: rows that agree in some of their components stand together only if these are the leading ones.
+func (s *Spec) project(distinct bool) error {
+	leading := true
+	for i, p := range s.Project {
+		if p < 0 || p >= len(s.Desc) {
+			return Errorf(BadRequest, "project[%d] is %d: a key of this index has the components 0 to %d", i, p, len(s.Desc)-1)
+		}
+		if slices.Contains(s.Project[:i], p) {
+			return Errorf(BadRequest, "project names component %d twice", p)
+		}
+		leading = leading && p == i
+	}
+	if !distinct {
+		return nil
+	}
+	s.Distinct = len(s.Desc)
+	if s.Project != nil {
+		s.Distinct = len(s.Project)
+	}
+	if !leading || s.Distinct == 0 {
+		return Errorf(BadRequest, "distinct goes with the leading components of the key: project [0], [0,1] and so on, or "+
+			"none given")
+	}
+	return nil
+}
+
+// compile encodes one range; false when no key can lie in it.
+//
+// Both bounds are given in the order of values. Where they differ first, or where one of them ends, is the component
+// that decides: if it is descending, the index runs against the values there, and the bounds change places together
+// with their inclusion. A bound with fewer components than the key stands for every key that begins with it: as an
+// included bound all of them belong to the range, as an excluded one none of them does.
+func (b *Bounds) compile(desc []bool) (Range, bool, error) {
+	switch b.Inclusion {
+	case "", Both, LowOnly, HiOnly, Neither:
+	default:
+		return Range{}, false, Errorf(BadRequest, "inclusion %q: want both, low, high or neither", b.Inclusion)
+	}
+	low, lowEnds, err := encodeBound("low", b.Low, desc)
+	if err != nil {
+		return Range{}, false, err
+	}
+	high, highEnds, err := encodeBound("high", b.High, desc)
+	if err != nil {
+		return Range{}, false, err
+	}
+	withLow := b.Inclusion != HiOnly && b.Inclusion != Neither
+	withHigh := b.Inclusion != LowOnly && b.Inclusion != Neither
+	if i := differAt(low, lowEnds, high, highEnds); i < len(desc) && desc[i] {
+		low, high, withLow, withHigh = high, low, withHigh, withLow
+	}
+	var r Range
+	if len(low) > 0 {
+		if r.Low = low; !withLow {
+			if r.Low = collate.PrefixEnd(low); r.Low == nil {
+				return r, false, nil // nothing is greater than every key with this prefix
+			}
+		}
+	}
+	if len(high) > 0 {
+		if r.High = high; withHigh {
+			r.High = collate.PrefixEnd(high) // nil: nothing is greater, which is open as well
+		}
+	}
+	return r, r.Low == nil || r.High == nil || bytes.Compare(r.Low, r.High) < 0, nil
+}
+
+// encodeBound encodes the components of a bound; ends tells where each one ends.
+func encodeBound(name string, values []json.RawMessage, desc []bool) (key []byte, ends []int, err error) {
+	if len(values) > len(desc) {
+		return nil, nil, Errorf(BadRequest, "%s has %d values, a key of this index has %d components", name, len(values),
+			len(desc))
+	}
+	for i, v := range values {
+		if key, err = collate.AppendComposite(key, [][]byte{v}, desc[i:i+1]); err != nil {
+			return nil, nil, Errorf(BadRequest, "%s, component %d: %w", name, i, err)
+		}
+		if len(key) > MaxKeyBytes {
+			return nil, nil, Errorf(BadRequest, "%s is longer than %d bytes", name, MaxKeyBytes)
+		}
+		ends = append(ends, len(key))
+	}
+	return key, ends, nil
+}
+
+// differAt returns the first component in which two encoded bounds differ, or at which one of them ends; a number
+// beyond every component when they are equal.
+func differAt(a []byte, aEnds []int, b []byte, bEnds []int) int {
+	from := 0
+	for i := range min(len(aEnds), len(bEnds)) {
+		if aEnds[i] != bEnds[i] || !bytes.Equal(a[from:aEnds[i]], b[from:bEnds[i]]) {
+			return i
+		}
+		from = aEnds[i]
+	}
+	if len(aEnds) == len(bEnds) {
+		return int(^uint(0) >> 1)
+	}
+	return min(len(aEnds), len(bEnds))
+}
+
+// String describes the spec for logs.
+func (s *Spec) String() string {
+	return fmt.Sprintf("index %s, %d ranges, %s, limit %d, reverse %v", s.Index, len(s.Ranges), s.Consistency, s.Limit,
+		s.Reverse)
+}

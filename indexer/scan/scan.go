@@ -1,0 +1,118 @@
+// Package scan answers scans of an index whose slices lie on several nodes (IX-6, IX-7): what a request means, which
+// stability timestamp it runs at, one healthy replica per slice, the merge in index order, and the form in which rows
+// travel between nodes and to clients.
+//
+// It promises: every row of an answer is from one stability timestamp; no row comes twice and none is missing; a
+// replica that fails in the middle is replaced by another at the same timestamp without a trace; an answer that was cut
+// off is never taken for a whole one, because rows count only with the end that follows them; nothing is read ahead of
+// a slow client beyond the buffers of the connections.
+//
+// It never stores anything, and knows neither how a slice keeps its rows nor how nodes are reached: it is given
+// interfaces for both.
+package scan
+
+import (
+	"bytes"
+	"context"
+	"time"
+
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// Row is one entry: a collated key and the document it belongs to.
+type Row struct {
+	Key   []byte
+	DocID []byte
+}
+
+// Compare orders rows as an index does: by key, then by document id.
+func (r Row) Compare(o Row) int {
+	if c := bytes.Compare(r.Key, o.Key); c != 0 {
+		return c
+	}
+	return bytes.Compare(r.DocID, o.DocID)
+}
+
+// Range selects the rows with Low <= key||docid < High by their bytes; nil is open.
+type Range struct {
+	Low  []byte `json:"low,omitempty"`
+	High []byte `json:"high,omitempty"`
+}
+
+// RowStream gives rows in index order (or in reverse). Next gives io.EOF only when everything was there; a stream that
+// ends in another way gives another error. A row is valid until the next call.
+type RowStream interface {
+	Next() (Row, error)
+	// Count is how many rows there are: of a stream that only counts from the begin, else after io.EOF.
+	Count() int64
+	// Vector is the stability timestamp that the rows are at, when it was asked for.
+	Vector() timestamp.Vector
+	Close() error
+}
+
+// NodeRequest asks one node for the rows of some of its copies, merged.
+type NodeRequest struct {
+	Index      index.ID          `json:"index"`
+	Ref        wire.StabilityRef `json:"ref"`
+	Copies     []index.CopyID    `json:"copies"`
+	Ranges     []Range           `json:"ranges"` // ordered and apart from each other
+	Reverse    bool              `json:"reverse,omitempty"`
+	Limit      int64             `json:"limit,omitempty"` // 0: none
+	CountOnly  bool              `json:"count_only,omitempty"`
+	WantVector bool              `json:"want_vector,omitempty"`
+	After      *Row              `json:"after,omitempty"` // resume behind this row
+	// rows that agree in so many leading components are one; 0: none
+	Distinct int    `json:"distinct,omitempty"`
+	Desc     []bool `json:"desc,omitempty"`    // of the components; with Distinct
+	KeepMS   int64  `json:"keep_ms,omitempty"` // how long the node keeps Ref for later scans that name it
+	WaitMS   int64  `json:"wait_ms,omitempty"` // how long the node may wait until it holds Ref
+}
+
+// View is what the coordinating node knows of an index at one moment.
+type View struct {
+	Definition index.Definition
+	Topology   partition.Topology
+	Bucket     wire.Bucket
+	Held       []wire.Held // newest timestamp held by each ready copy
+
+	healthy [][]candidate // by slice, see Prepare; nil: not found out yet
+}
+
+// Catalog is the coordinating node's knowledge, kept current by others.
+type Catalog interface {
+	// View returns an index; an error with code INDEX_NOT_HOSTED when there is none. It may be shared: nobody changes it.
+	View(id index.ID) (View, error)
+	// Newest returns the newest stability timestamp of a bucket that is known here.
+	Newest(bucket string) (wire.Stability, bool)
+	// Changed is closed when View or Newest may have another answer.
+	Changed() <-chan struct{}
+}
+
+// Truth asks KV and the managers about the present.
+type Truth interface {
+	// CurrentSeqnos gives KV's newest positions. A vbucket that nobody owns is waited for until ctx ends, and then named.
+	CurrentSeqnos(ctx context.Context, bucket string) (timestamp.Vector, error)
+	// Stabilize returns a stability timestamp at or above need, waiting for it at most as long as wait.
+	Stabilize(ctx context.Context, bucket string, need timestamp.Vector, wait time.Duration) (wire.Stability, error)
+}
+
+// Nodes reaches the nodes, this one included.
+type Nodes interface {
+	// OpenSlices starts a node's part of a scan. The node waits until its copies hold req.Ref. Errors are *Error where
+	// the node gave a reason; any other error means that it could not be asked, or that it is silent while others, which
+	// could be asked in its place, are not.
+	OpenSlices(ctx context.Context, node index.NodeID, others []index.NodeID, req NodeRequest) (RowStream, error)
+	// Suspect reports whether a node could not be asked, or was silent, a short time ago: another one is asked if there is
+	// one.
+	Suspect(node index.NodeID) bool
+	// Name says which indexer a node is, for people: its name and where it is reached.
+	Name(node index.NodeID) string
+}
+
+// Sink takes rows. What it is given is valid until it returns; it may block, and the scan waits for it.
+type Sink interface {
+	Row(Row) error
+}

@@ -1,0 +1,370 @@
+package storage
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+
+	"tidemark/ingest"
+	"tidemark/timestamp"
+)
+
+// CheckpointMeta is what is known of a checkpoint beside its rows. Slices have one entry per vbucket. Stable and Logs
+// are the slice's own at that moment: what a caller puts there is replaced.
+type CheckpointMeta struct {
+	Stable     timestamp.Vector        `json:"stable"` // newest stability timestamp flushed to
+	Logs       []timestamp.FailoverLog `json:"logs,omitempty"`
+	Number     uint64                  `json:"number"` // of that timestamp, as the caller has it
+	RollbackID uint64                  `json:"rollback_id"`
+	Windows    []timestamp.Window      `json:"windows,omitempty"`
+	CreatedMS  int64                   `json:"created_ms"` // unix milliseconds
+}
+
+// CheckpointInfo describes a stored checkpoint.
+type CheckpointInfo struct {
+	Seq       uint64            `json:"seq"` // counts the copy's checkpoints; its name
+	Batch     uint64            `json:"batch"`
+	Exact     bool              `json:"exact"` // the rows are exactly those at Stable
+	Positions []ingest.Position `json:"positions"`
+	CheckpointMeta
+}
+
+// Checkpoint stores a copy of the slice as it is now: everything is written, the files are linked into a folder beside
+// the others, which gets its name last. Batches wait only while what came in meanwhile is written and linked. The
+// oldest beyond Options.KeepCheckpoints goes, or, while it is read, with the next.
+func (s *Slice) Checkpoint(ctx context.Context, m CheckpointMeta) (CheckpointInfo, error) {
+	if err := s.Persist(ctx); err != nil { // most of the work, beside the writer
+		return CheckpointInfo{}, err
+	}
+	s.write.Lock()
+	defer s.write.Unlock()
+	g, cur, err := s.hold()
+	if err != nil {
+		return CheckpointInfo{}, err
+	}
+	info, err := s.checkpoint(ctx, g, cur, m)
+	return info, errors.Join(err, s.release(g))
+}
+
+func (s *Slice) checkpoint(ctx context.Context, g *generation, cur *state, m CheckpointMeta) (CheckpointInfo, error) {
+	if err := errors.Join(g.eng.failing(), g.eng.persist(ctx)); err != nil {
+		return CheckpointInfo{}, err
+	}
+	kept := s.Checkpoints()
+	m.Stable, m.Logs = cur.stable.Clone(), slices.Clone(cur.logs)
+	info := CheckpointInfo{Seq: 1, Batch: cur.number, Exact: cur.exact, Positions: slices.Clone(cur.positions),
+		CheckpointMeta: m}
+	if len(kept) > 0 {
+		info.Seq = kept[0].Seq + 1
+	}
+	fs, dir := s.store.fs, s.checkpointDir(info.Seq)
+	tmp := dir + tmpSuffix
+	err := fs.RemoveAll(tmp)
+	if err == nil {
+		err = g.eng.checkpoint(ctx, tmp)
+	}
+	if err == nil {
+		err = writeSmall(fs, tmp, checkpointName, info)
+	}
+	if err == nil {
+		err = fs.Rename(tmp, dir)
+	}
+	if err == nil {
+		err = syncDir(fs, s.fsCheckpoints())
+	}
+	if err != nil {
+		return CheckpointInfo{}, errors.Join(classify(s.meta.Copy, dir, err), fs.RemoveAll(tmp))
+	}
+	kept = append([]CheckpointInfo{info}, kept...)
+	for len(kept) > s.store.opts.KeepCheckpoints && !s.isRead(kept[len(kept)-1].Seq) {
+		if err := s.removeCheckpoint(kept[len(kept)-1].Seq); err != nil {
+			s.log.Warn("an old checkpoint stays for now", "checkpoint", kept[len(kept)-1].Seq, "error", err)
+		}
+		kept = kept[:len(kept)-1]
+	}
+	s.setCheckpoints(kept)
+	return info, nil
+}
+
+func (s *Slice) setCheckpoints(all []CheckpointInfo) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.cps = all
+	s.marks = slices.DeleteFunc(s.marks, func(m CheckpointInfo) bool {
+		return !slices.ContainsFunc(all, func(c CheckpointInfo) bool { return c.Seq == m.Seq })
+	})
+}
+
+// Mark notes where the copy stands now with the rows of its newest checkpoint, when no batch has changed them since:
+// the checkpoint is good for that, too. Nothing is stored.
+func (s *Slice) Mark() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.cps) == 0 || s.gen == nil || s.cps[0].Batch != s.cur.number {
+		return
+	}
+	m := s.cps[0]
+	m.Positions, m.Stable, m.Logs, m.Exact = s.cur.positions, s.cur.stable, s.cur.logs, s.cur.exact
+	s.marks = append([]CheckpointInfo{m}, s.marks[:min(len(s.marks), s.store.opts.KeepCheckpoints-1)]...)
+}
+
+// Pasts lists what the slice can go back to on disk, newest first: checkpoints, and where else it stood with the rows
+// of one.
+func (s *Slice) Pasts() []CheckpointInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := append(slices.Clone(s.marks), s.cps...)
+	slices.SortStableFunc(all, func(a, b CheckpointInfo) int { return cmp.Compare(b.Batch, a.Batch) })
+	return all
+}
+
+// removeCheckpoint renames before it removes, so that no half of one is ever taken for a whole.
+func (s *Slice) removeCheckpoint(seq uint64) error {
+	fs, dir := s.store.fs, s.checkpointDir(seq)
+	if err := fs.Rename(dir, dir+tmpSuffix); err != nil {
+		return err
+	}
+	return fs.RemoveAll(dir + tmpSuffix)
+}
+
+func (s *Slice) fsCheckpoints() string { return s.store.fs.PathJoin(s.dir, checkpointsName) }
+
+func (s *Slice) checkpointDir(seq uint64) string {
+	return s.store.fs.PathJoin(s.fsCheckpoints(), strconv.FormatUint(seq, 10))
+}
+
+// Checkpoints lists the stored checkpoints, newest first.
+func (s *Slice) Checkpoints() []CheckpointInfo {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.cps)
+}
+
+// loadCheckpoints reads which checkpoints there are, and removes torn ones.
+func (s *Slice) loadCheckpoints() error {
+	fs, dir := s.store.fs, s.fsCheckpoints()
+	if err := fs.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	names, err := fs.List(dir)
+	if err != nil {
+		return err
+	}
+	var all []CheckpointInfo
+	for _, name := range names {
+		path := fs.PathJoin(dir, name)
+		if strings.HasSuffix(name, tmpSuffix) {
+			if err := fs.RemoveAll(path); err != nil {
+				return err
+			}
+			continue
+		}
+		seq, err := strconv.ParseUint(name, 10, 64)
+		if err != nil {
+			continue
+		}
+		var info CheckpointInfo
+		if err = readSmall(fs, path, checkpointName, &info); err == nil &&
+			(info.Seq != seq || len(info.Positions) != s.meta.VBuckets) {
+			err = fmt.Errorf("%w: it is not of this place", errSmallFile)
+		}
+		if err != nil {
+			s.log.Error("a checkpoint is damaged and is not used", "checkpoint", seq, "error", err)
+			continue
+		}
+		all = append(all, info)
+	}
+	slices.SortFunc(all, func(a, b CheckpointInfo) int { return int(int64(b.Seq - a.Seq)) })
+	s.setCheckpoints(all)
+	return nil
+}
+
+func (s *Slice) findCheckpoint(seq uint64) (CheckpointInfo, error) {
+	for _, c := range s.Checkpoints() {
+		if c.Seq == seq {
+			return c, nil
+		}
+	}
+	return CheckpointInfo{}, fmt.Errorf("checkpoint %d of copy %s: %w", seq, s.meta.Copy, ErrNotFound)
+}
+
+// RestoreVBuckets makes vbuckets what they were at a checkpoint, rows and positions, by difference over the back index.
+// Logs and the other vbuckets stay as they are. The checkpoint is opened once for all of them. They are written in
+// batches of bounded size: after an error or a crash each vbucket is restored or as it was, and doing it again ends the
+// same.
+func (s *Slice) RestoreVBuckets(ctx context.Context, vbs []uint16, seq uint64) error {
+	info, err := s.findCheckpoint(seq)
+	if err != nil {
+		return err
+	}
+	return s.RestoreVBucketsTo(ctx, vbs, info)
+}
+
+// RestoreVBucketsTo is RestoreVBuckets to one of Pasts. A checkpoint that turns out to be damaged is dropped, and the
+// error wraps ErrNotFound: the caller chooses among those that are left.
+func (s *Slice) RestoreVBucketsTo(ctx context.Context, vbs []uint16, past CheckpointInfo) error {
+	if _, err := s.findCheckpoint(past.Seq); err != nil {
+		return err
+	}
+	to, err := s.positionsAt(vbs, past.Positions)
+	if err != nil {
+		return err
+	}
+	damaged, err := s.replaceFrom(ctx, to, past.Seq)
+	if damaged == nil {
+		return err
+	}
+	s.write.Lock() // nothing makes checkpoints meanwhile
+	defer s.write.Unlock()
+	s.log.Error("a checkpoint is damaged and is not used any more", "checkpoint", past.Seq, "error", damaged)
+	s.dropCheckpoint(past.Seq)
+	return fmt.Errorf("checkpoint %d of copy %s: %w: %v", past.Seq, s.meta.Copy, ErrNotFound, damaged) //nolint:errorlint // the copy is not damaged
+}
+
+// replaceFrom makes vbuckets what they were at a checkpoint. damaged is set when that cannot be read, apart from all
+// other errors: the tables of the copy itself may be damaged, too, and are looked at by Recover.
+func (s *Slice) replaceFrom(ctx context.Context, to []VBPosition, seq uint64) (damaged *CorruptError, err error) {
+	s.readCheckpoint(seq, 1)
+	defer s.readCheckpoint(seq, -1)
+	old, err := openPebble(s.store.res, s.checkpointDir(seq), s.meta, minMemTable, true)
+	if err != nil {
+		errors.As(err, &damaged)
+		return damaged, err
+	}
+	from := old.view()
+	err = s.replace(ctx, to, from)
+	if errors.Is(err, ErrDamaged) {
+		_, verr := old.verify(-1)
+		errors.As(verr, &damaged)
+	}
+	return damaged, errors.Join(err, from.close(), old.close())
+}
+
+// RestoreVBucketsFrom makes vbuckets what they were when the snapshot was taken, as RestoreVBuckets does. The snapshot
+// must be of this slice, and stays the caller's.
+func (s *Slice) RestoreVBucketsFrom(ctx context.Context, vbs []uint16, snap *Snapshot) error {
+	if snap.slice != s {
+		return fmt.Errorf("%w: copy %s from a snapshot of copy %s", ErrInvalid, s.meta.Copy, snap.slice.meta.Copy)
+	}
+	to, err := s.positionsAt(vbs, snap.at.positions)
+	if err != nil {
+		return err
+	}
+	if !snap.Retain() {
+		return fmt.Errorf("snapshot of copy %s: %w", s.meta.Copy, ErrNotFound)
+	}
+	return errors.Join(s.replace(ctx, to, snap.view), snap.Close())
+}
+
+// positionsAt returns the positions of some vbuckets among those of all.
+func (s *Slice) positionsAt(vbs []uint16, all []ingest.Position) ([]VBPosition, error) {
+	to := make([]VBPosition, len(vbs))
+	for i, vb := range vbs {
+		if int(vb) >= len(all) {
+			return nil, fmt.Errorf("%w: vbucket %d of copy %s, the bucket has %d", ErrInvalid, vb, s.meta.Copy, len(all))
+		}
+		to[i] = VBPosition{VBucket: vb, Position: all[vb]}
+	}
+	return to, nil
+}
+
+// readCheckpoint counts who reads a checkpoint: it is not removed meanwhile.
+func (s *Slice) readCheckpoint(seq uint64, n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.reading == nil {
+		s.reading = map[uint64]int{}
+	}
+	if s.reading[seq] += n; s.reading[seq] == 0 {
+		delete(s.reading, seq)
+	}
+}
+
+func (s *Slice) isRead(seq uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reading[seq] > 0
+}
+
+// Restore makes the whole slice what it was at a checkpoint. Snapshots taken before stay as they are.
+func (s *Slice) Restore(seq uint64) error {
+	if _, err := s.findCheckpoint(seq); err != nil {
+		return err
+	}
+	s.write.Lock()
+	defer s.write.Unlock()
+	g, _, err := s.hold()
+	if err != nil {
+		return err
+	}
+	next, err := s.fromCheckpoint(seq, g.number+1)
+	if err == nil {
+		err = s.switchTo(next)
+	}
+	return errors.Join(err, s.release(g))
+}
+
+// fromCheckpoint links a checkpoint's files into a new data folder and opens it. Every file is checked.
+func (s *Slice) fromCheckpoint(seq, number uint64) (*generation, error) {
+	fs, from, dir := s.store.fs, s.checkpointDir(seq), s.generationDir(number)
+	if err := linkFolder(fs, from, dir); err != nil {
+		return nil, errors.Join(classify(s.meta.Copy, dir, err), fs.RemoveAll(dir))
+	}
+	eng, err := openPebble(s.store.res, dir, s.meta, s.memTable, false)
+	if err != nil {
+		return nil, errors.Join(err, fs.RemoveAll(dir))
+	}
+	if _, err := eng.verify(-1); err != nil {
+		return nil, errors.Join(err, eng.close(), fs.RemoveAll(dir))
+	}
+	return &generation{number: number, dir: dir, eng: eng}, nil
+}
+
+// linkFolder makes a folder with the same files: tables never change and are linked, the rest is copied.
+func linkFolder(fs vfs.FS, from, to string) error {
+	if err := fs.RemoveAll(to); err != nil {
+		return err
+	}
+	if err := fs.MkdirAll(to, 0o755); err != nil {
+		return err
+	}
+	names, err := fs.List(from)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		if name == checkpointName || name == lockName {
+			continue
+		}
+		put := vfs.Copy
+		if isTable(name) {
+			put = vfs.LinkOrCopy
+		}
+		if err := put(fs, fs.PathJoin(from, name), fs.PathJoin(to, name)); err != nil {
+			return err
+		}
+	}
+	return syncDir(fs, to)
+}
+
+// switchTo makes next the present generation, durably; the one before is removed when nobody reads it any more.
+func (s *Slice) switchTo(next *generation) error {
+	err := writeSmall(s.store.fs, s.dir, metaName, metaFile{Meta: s.meta, Generation: next.number, Birth: s.birth})
+	if err != nil {
+		return errors.Join(classify(s.meta.Copy, s.dir, err), next.eng.close(), s.store.fs.RemoveAll(next.dir))
+	}
+	old := s.install(next)
+	if old == nil {
+		return nil
+	}
+	s.mu.Lock()
+	old.remove = true
+	s.mu.Unlock()
+	return s.release(old)
+}

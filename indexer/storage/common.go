@@ -1,0 +1,224 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"sync"
+
+	"tidemark/index"
+	"tidemark/ingest"
+	"tidemark/timestamp"
+)
+
+// A copy for which batches have no rows stands further than it has stored: it says how far when it writes again. So
+// that it does not go back to there after a crash, one file says for all such copies together where they stand
+// (KeepCommon). It speaks of one batch of a copy, durable by then: whatever the copy holds when it is opened, what is
+// said of any other batch, folder or generation of it does not count. So the file may be old, or lost, at any time: a
+// copy is never taken for further than its rows are.
+
+// commonName is that file, in the store's folder.
+const commonName = "COMMON"
+
+// commonFile is its form: where copies stand, and which copies stand there.
+type commonFile struct {
+	Groups []commonGroup `json:"groups"`
+}
+
+type commonGroup struct {
+	VBuckets  int      `json:"vbuckets"`
+	Positions []byte   `json:"positions"` // by vbucket, as ingest.AppendPosition
+	Logs      []byte   `json:"logs"`      // the same, as timestamp.AppendLog
+	Stable    []byte   `json:"stable"`    // against zero
+	Exact     bool     `json:"exact"`
+	Copies    []rowsOf `json:"copies"`
+}
+
+// rowsOf names what a copy holds after one of its batches.
+type rowsOf struct {
+	Copy       index.CopyID `json:"copy"`
+	Birth      uint64       `json:"birth"` // of its folder: ids come again
+	Generation uint64       `json:"generation"`
+	Batch      uint64       `json:"batch"`
+}
+
+// ahead is where a copy stands with the rows of a batch.
+type ahead struct {
+	rows rowsOf
+	at   *state
+}
+
+// commons is what the file says.
+type commons struct {
+	keep sync.Mutex // one writer at a time
+
+	mu  sync.Mutex
+	all map[index.CopyID]ahead
+}
+
+// of returns where a copy with these rows stands, nil when nothing is known beyond what it says itself.
+func (c *commons) of(rows rowsOf) *state {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if a, ok := c.all[rows.Copy]; ok && a.rows == rows {
+		return a.at
+	}
+	return nil
+}
+
+func (c *commons) get(id index.CopyID) ahead {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.all[id]
+}
+
+func (c *commons) set(all map[index.CopyID]ahead) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.all = all
+}
+
+// standing gives s as it is told by what is ahead of it.
+func (s *state) standing(at *state) state {
+	n := *s
+	if at != nil {
+		n.positions, n.logs, n.stable, n.exact = at.positions, at.logs, at.stable, at.exact
+	}
+	return n
+}
+
+// KeepCommon makes durable where copies stand beyond what they have stored, those whose rows are durable. It costs one
+// file whatever their number, and nothing when nothing has moved.
+func (s *Store) KeepCommon() error {
+	s.common.keep.Lock()
+	defer s.common.keep.Unlock()
+	next, moved := map[index.CopyID]ahead{}, false
+	for _, c := range s.Slices() {
+		was := s.common.get(c.meta.Copy)
+		a, ok := c.ahead(was)
+		if moved = moved || ok != (was.at != nil) || ok && (a.rows != was.rows || !samePlace(a.at, was.at)); ok {
+			next[c.meta.Copy] = a
+		}
+	}
+	if !moved {
+		return nil
+	}
+	f, err := encodeCommon(next)
+	if err == nil {
+		err = writeSmall(s.fs, s.opts.Dir, commonName, f)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %s: %w", ErrIO, s.fs.PathJoin(s.opts.Dir, commonName), err)
+	}
+	s.common.set(next)
+	return nil
+}
+
+// samePlace reports whether two states share their positions, which do not change.
+func samePlace(a, b *state) bool {
+	return &a.positions[0] == &b.positions[0] && a.stable.Len() > 0 && &a.stable.Seqnos[0] == &b.stable.Seqnos[0] &&
+		a.exact == b.exact
+}
+
+// ahead returns where the copy stands with what of it is durable, when that is further than it has stored.
+func (s *Slice) ahead(was ahead) (ahead, bool) {
+	g, cur, err := s.hold()
+	if err != nil {
+		return was, was.at != nil // it is being opened again
+	}
+	d, err := g.eng.durable()
+	rows := s.rows(g.number, d.number)
+	if err = errors.Join(err, s.release(g)); err != nil {
+		return was, was.at != nil
+	}
+	switch {
+	case d.number == cur.number && !slices.Equal(d.positions, cur.positions):
+		return ahead{rows, cur}, true
+	case was.at != nil && was.rows == rows:
+		return was, true // what came since is not durable yet
+	}
+	return ahead{}, false
+}
+
+func (s *Slice) rows(generation, batch uint64) rowsOf {
+	return rowsOf{Copy: s.meta.Copy, Birth: s.birth, Generation: generation, Batch: batch}
+}
+
+func encodeCommon(all map[index.CopyID]ahead) (commonFile, error) {
+	var f commonFile
+	var at []*state
+	ids := make([]index.CopyID, 0, len(all))
+	for id := range all {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		a := all[id]
+		i := slices.IndexFunc(at, func(s *state) bool { return samePlace(s, a.at) })
+		if i < 0 {
+			g, err := encodeGroup(a.at)
+			if err != nil {
+				return f, err
+			}
+			i, at, f.Groups = len(at), append(at, a.at), append(f.Groups, g)
+		}
+		f.Groups[i].Copies = append(f.Groups[i].Copies, a.rows)
+	}
+	return f, nil
+}
+
+func encodeGroup(s *state) (g commonGroup, err error) {
+	g.VBuckets, g.Exact = len(s.positions), s.exact
+	for vb := range s.positions {
+		g.Positions = ingest.AppendPosition(g.Positions, s.positions[vb])
+		g.Logs = timestamp.AppendLog(g.Logs, s.logs[vb])
+	}
+	g.Stable, err = s.stable.AppendDelta(nil, timestamp.New(g.VBuckets))
+	return g, err
+}
+
+func (g *commonGroup) decode() (*state, error) {
+	if g.VBuckets < 1 || g.VBuckets > timestamp.MaxVBuckets {
+		return nil, fmt.Errorf("%w: %d vbuckets", errRecord, g.VBuckets)
+	}
+	s := newState(g.VBuckets)
+	s.exact = g.Exact
+	positions, logs := g.Positions, g.Logs
+	var err error
+	for vb := range s.positions {
+		if s.positions[vb], positions, err = ingest.DecodePosition(positions); err != nil {
+			return nil, err
+		}
+		if s.logs[vb], logs, err = timestamp.DecodeLog(logs); err != nil {
+			return nil, err
+		}
+	}
+	if s.stable, _, err = timestamp.ApplyDelta(g.Stable, timestamp.New(g.VBuckets)); err != nil {
+		return nil, err
+	}
+	return &s, s.stable.Check(g.VBuckets)
+}
+
+// loadCommon reads the file before the copies are opened. Without it, copies stand where they say themselves.
+func (s *Store) loadCommon() {
+	var f commonFile
+	err := readSmall(s.fs, s.opts.Dir, commonName, &f)
+	if errors.Is(err, os.ErrNotExist) {
+		return
+	}
+	all := map[index.CopyID]ahead{}
+	for i := range f.Groups {
+		at, derr := f.Groups[i].decode()
+		if err = errors.Join(err, derr); derr != nil {
+			continue
+		}
+		for _, rows := range f.Groups[i].Copies {
+			all[rows.Copy] = ahead{rows, at}
+		}
+	}
+	if err != nil {
+		s.log.Error("where copies stand together cannot be read: they go on from what each has stored", "error", err)
+	}
+	s.common.set(all)
+}

@@ -1,0 +1,193 @@
+package storage
+
+import (
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+)
+
+// maxRest bounds the pause after compactions that failed.
+const maxRest = 5 * time.Second
+
+// compactions is the process-wide limit on compactions: the stores of all slices share its slots. It grants a slot to
+// whoever asks first; when one is given back, to the waiting store with the most urgent compaction.
+type compactions struct {
+	limit int
+
+	mu      sync.Mutex
+	running int
+	members map[*compactor]struct{}
+}
+
+func newCompactions(limit int) *compactions {
+	return &compactions{limit: limit, members: map[*compactor]struct{}{}}
+}
+
+// compactor is one store's part of it. It implements pebble.CompactionScheduler and the handle of a granted slot.
+type compactor struct {
+	all *compactions
+	// guarded by all.mu:
+	db      pebble.DBForCompaction
+	running int
+	calls   int // calls into db under way
+	idle    *sync.Cond
+	stopped bool // no more: the store is being closed, or has a damaged file that compactions would meet again and again
+	delay   time.Duration
+	rest    time.Time // after a failure: none before then
+}
+
+func (c *compactions) member() *compactor {
+	return &compactor{all: c, idle: sync.NewCond(&c.mu)}
+}
+
+// Register implements pebble.CompactionScheduler.
+func (m *compactor) Register(_ int, db pebble.DBForCompaction) {
+	m.all.mu.Lock()
+	defer m.all.mu.Unlock()
+	m.db = db
+	m.all.members[m] = struct{}{}
+}
+
+// Unregister implements pebble.CompactionScheduler.
+func (m *compactor) Unregister() {
+	m.all.mu.Lock()
+	defer m.all.mu.Unlock()
+	delete(m.all.members, m)
+	m.stopped = true
+	for m.calls > 0 {
+		m.idle.Wait()
+	}
+}
+
+// stop ends the compactions of this store.
+func (m *compactor) stop() {
+	m.all.mu.Lock()
+	defer m.all.mu.Unlock()
+	m.stopped = true
+}
+
+// ended is told how a compaction went: after a failure the store rests, longer each time, because it would try the same
+// again at once.
+func (m *compactor) ended(ok bool) {
+	m.all.mu.Lock()
+	defer m.all.mu.Unlock()
+	if ok {
+		m.delay, m.rest = 0, time.Time{}
+		return
+	}
+	m.delay = min(max(2*m.delay, firstDelay), maxRest)
+	m.rest = time.Now().Add(m.delay)
+}
+
+// wake lets a store that has rested long enough ask again.
+func (m *compactor) wake() {
+	m.all.mu.Lock()
+	rested := !m.rest.IsZero() && time.Now().After(m.rest)
+	if rested {
+		m.rest = time.Time{}
+	}
+	m.all.mu.Unlock()
+	for rested && m.all.grant() {
+	}
+}
+
+// TrySchedule implements pebble.CompactionScheduler; the store's lock is held.
+func (m *compactor) TrySchedule() (bool, pebble.CompactionGrantHandle) {
+	m.all.mu.Lock()
+	defer m.all.mu.Unlock()
+	if !m.mayRun() {
+		return false, nil
+	}
+	m.take()
+	return true, m
+}
+
+func (m *compactor) mayRun() bool {
+	return !m.stopped && m.rest.IsZero() && m.all.running < m.all.limit && m.running < m.db.GetAllowedWithoutPermission()
+}
+
+func (m *compactor) take() {
+	m.all.running++
+	m.running++
+}
+
+func (m *compactor) giveBack() {
+	m.all.running--
+	m.running--
+}
+
+// UpdateGetAllowedWithoutPermission implements pebble.CompactionScheduler. A store asks again after each flush anyway.
+func (m *compactor) UpdateGetAllowedWithoutPermission() {}
+
+// Started implements pebble.CompactionGrantHandle.
+func (m *compactor) Started() {}
+
+// MeasureCPU implements pebble.CompactionGrantHandle.
+func (m *compactor) MeasureCPU(pebble.CompactionGoroutineKind) {}
+
+// CumulativeStats implements pebble.CompactionGrantHandle.
+func (m *compactor) CumulativeStats(pebble.CompactionGrantHandleStats) {}
+
+// Done implements pebble.CompactionGrantHandle: the slot is free, and whoever waits most urgently gets it.
+func (m *compactor) Done() {
+	m.all.mu.Lock()
+	m.giveBack()
+	m.all.mu.Unlock()
+	for m.all.grant() {
+	}
+}
+
+// grant returns one free slot to a waiting store; false when there is no slot or nobody takes it.
+func (c *compactions) grant() bool {
+	c.mu.Lock()
+	var asked []*compactor
+	for m := range c.members {
+		if m.mayRun() {
+			m.calls++
+			asked = append(asked, m)
+		}
+	}
+	c.mu.Unlock()
+	var best *compactor
+	var urgent pebble.WaitingCompaction
+	for _, m := range asked {
+		if waiting, w := m.db.GetWaitingCompaction(); waiting && (best == nil || moreUrgent(w, urgent)) {
+			best, urgent = m, w
+		}
+	}
+	granted := false
+	if best != nil {
+		c.mu.Lock()
+		reserved := best.mayRun()
+		if reserved {
+			best.take()
+		}
+		c.mu.Unlock()
+		if reserved {
+			granted = best.db.Schedule(best)
+			if !granted {
+				c.mu.Lock()
+				best.giveBack()
+				c.mu.Unlock()
+			}
+		}
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, m := range asked {
+		m.calls--
+		m.idle.Broadcast()
+	}
+	return granted
+}
+
+func moreUrgent(a, b pebble.WaitingCompaction) bool {
+	switch {
+	case a.Optional != b.Optional:
+		return !a.Optional
+	case a.Priority != b.Priority:
+		return a.Priority > b.Priority
+	}
+	return a.Score > b.Score
+}

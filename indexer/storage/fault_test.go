@@ -1,0 +1,320 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"tidemark/internal/testing/need"
+)
+
+// faultFS returns an error to the writes of files whose name contains a word, and says how much room there is.
+type faultFS struct {
+	vfs.FS
+	err  atomic.Pointer[error]
+	gate atomic.Pointer[chan struct{}] // writes wait until it is closed
+	free atomic.Int64
+}
+
+func (f *faultFS) GetDiskUsage(string) (vfs.DiskUsage, error) {
+	return vfs.DiskUsage{AvailBytes: uint64(f.free.Load()), TotalBytes: 1 << 40}, nil
+}
+
+func newFaultFS(word string) *faultFS {
+	f := &faultFS{}
+	f.free.Store(1 << 40)
+	f.FS = errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		writes := op.Kind == errorfs.OpFileWrite || op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpCreate
+		if g := f.gate.Load(); g != nil && writes && strings.Contains(op.Path, word) {
+			<-*g
+		}
+		if e := f.err.Load(); e != nil && writes && strings.Contains(op.Path, word) {
+			return *e
+		}
+		return nil
+	}))
+	return f
+}
+
+func (f *faultFS) fail(err error) { f.err.Store(&err) }
+func (f *faultFS) heal()          { f.err.Store(nil) }
+
+// hang lets writes wait until the function is called.
+func (f *faultFS) hang() (goOn func()) {
+	gate := make(chan struct{})
+	f.gate.Store(&gate)
+	return func() {
+		f.gate.Store(nil)
+		close(gate)
+	}
+}
+
+func within(t *testing.T, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// until calls fn until it gives nil, and fails the test when that takes too long.
+func until(t *testing.T, fn func() error) {
+	t.Helper()
+	ctx := within(t, time.Minute)
+	for {
+		err := fn()
+		if err == nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			t.Fatal(err)
+		case <-time.After(5 * time.Millisecond):
+		}
+	}
+}
+
+func TestDiskFull(t *testing.T) {
+	fs := newFaultFS("none")
+	store := openTest(t, "data", func(o *Options) { o.fs = fs })
+	slice, err := store.Create(testMeta(1))
+	must(t, err)
+	n := uint64(1)
+	for ; n <= 10; n++ {
+		must(t, slice.Flush(context.Background(), historyBatch(n)))
+	}
+	fs.free.Store(1000)
+	for range 3 {
+		if err := slice.Flush(context.Background(), historyBatch(n)); !errors.Is(err, ErrDiskFull) {
+			t.Fatalf("a batch without room: %v, want ErrDiskFull", err)
+		}
+	}
+	if _, err := store.Create(testMeta(2)); !errors.Is(err, ErrDiskFull) {
+		t.Fatalf("a copy without room: %v, want ErrDiskFull", err)
+	}
+	checkHistory(t, slice)
+	fs.free.Store(1 << 40)
+	for ; n <= 20; n++ {
+		must(t, slice.Flush(context.Background(), historyBatch(n)))
+	}
+	if got := checkHistory(t, slice); got != 20 {
+		t.Fatalf("at batch %d, want 20", got)
+	}
+	must(t, store.Close())
+}
+
+// TestDiskHangs: on a disk that neither writes nor fails a batch waits as long as its context and no longer, of this
+// slice and of others, and nothing of it is there; when the disk goes on, so do batches, and nothing is lost.
+func TestDiskHangs(t *testing.T) {
+	fs := newFaultFS(".sst")
+	store := openTest(t, "data", func(o *Options) { o.fs, o.MemTableBytes = fs, 4<<20 })
+	slice, err := store.Create(testMeta(1))
+	must(t, err)
+	other, err := store.Create(testMeta(2))
+	must(t, err)
+	goOn := fs.hang()
+	stuck := func(s *Slice, n uint64) uint64 {
+		guard := within(t, 2*time.Minute)
+		for ; guard.Err() == nil; n++ {
+			ctx, cancel := context.WithTimeout(guard, 20*time.Millisecond)
+			b := historyBatch(n)
+			for i := range b.Updates {
+				b.Updates[i].Keys = append(b.Updates[i].Keys, []byte(strings.Repeat("k", 3000)))
+			}
+			err := s.Flush(ctx, b)
+			cancel()
+			if errors.Is(err, context.DeadlineExceeded) {
+				return n
+			}
+			must(t, err)
+		}
+		t.Fatal("every batch found room")
+		return 0
+	}
+	n := stuck(slice, 1)
+	stuck(other, 1)
+	if got := slice.Stats().Batch; got != n-1 {
+		t.Errorf("at batch %d after one was given up, want %d", got, n-1)
+	}
+	goOn()
+	must(t, slice.Flush(within(t, time.Minute), historyBatch(n)))
+	must(t, slice.Persist(within(t, time.Minute)))
+	if d, err := slice.Durable(); err != nil || d.Batch != n {
+		t.Errorf("durable is batch %d (%v), want %d", d.Batch, err, n)
+	}
+	must(t, store.Close())
+}
+
+// TestWritesFail lets the background writes of one kind of file fail, behind the back of every check of room.
+func TestWritesFail(t *testing.T) {
+	for _, c := range []struct {
+		word string
+		err  error
+		want error
+		dead bool // the engine must be reopened
+	}{
+		{word: ".sst", err: syscall.ENOSPC, want: ErrDiskFull},
+		{word: ".sst", err: syscall.EIO, want: ErrIO},
+		{word: "MANIFEST", err: syscall.ENOSPC, want: ErrReopen, dead: true},
+		{word: "MANIFEST", err: syscall.EIO, want: ErrReopen, dead: true},
+	} {
+		t.Run(fmt.Sprintf("%s %v", c.word, c.err), func(t *testing.T) {
+			fs := newFaultFS(c.word)
+			store := openTest(t, "data", func(o *Options) { o.fs = fs })
+			slice, err := store.Create(testMeta(1))
+			must(t, err)
+			for n := uint64(1); n <= 10; n++ {
+				must(t, slice.Flush(context.Background(), historyBatch(n)))
+			}
+			must(t, slice.Persist(context.Background()))
+			must(t, slice.Flush(context.Background(), historyBatch(11)))
+			fs.fail(c.err)
+			if err := slice.Persist(within(t, time.Minute)); !errors.Is(err, c.want) {
+				t.Fatalf("persist: %v, want %v", err, c.want)
+			}
+			if err := slice.Flush(context.Background(), historyBatch(12)); !errors.Is(err, c.want) {
+				t.Fatalf("flush: %v, want %v", err, c.want)
+			}
+			checkHistory(t, slice)
+			if d, err := slice.Durable(); err != nil || d.Batch != 10 {
+				t.Fatalf("durable is batch %d (%v), want 10", d.Batch, err)
+			}
+			if c.dead { // again and again, as long as the disk fails
+				if _, err := slice.Recover(within(t, time.Minute)); err != nil {
+					t.Fatal(err)
+				}
+				err := slice.Flush(context.Background(), historyBatch(slice.Stats().Batch+1))
+				if err == nil {
+					err = slice.Persist(within(t, time.Minute))
+				}
+				if !errors.Is(err, c.want) {
+					t.Fatalf("flush and persist: %v, want %v", err, c.want)
+				}
+				checkHistory(t, slice)
+			}
+			fs.heal()
+			if c.dead {
+				if r, err := slice.Recover(within(t, time.Minute)); err != nil || r.Outcome != Intact {
+					t.Fatalf("recovered %v: %v", r, err)
+				}
+				if n := checkHistory(t, slice); n != 10 && n != 11 { // the write that failed may have come through
+					t.Fatalf("recovered to batch %d", n)
+				}
+			}
+			until(t, func() error { return slice.Flush(context.Background(), historyBatch(slice.Stats().Batch+1)) })
+			must(t, slice.Persist(within(t, time.Minute)))
+			checkHistory(t, slice)
+			must(t, store.Close())
+		})
+	}
+}
+
+// TestBallast: the room that the manifest needs on a full disk comes from the ballast, which is made again afterwards.
+func TestBallast(t *testing.T) {
+	mem := vfs.NewMem()
+	there := func() bool { return exists(mem, "data/"+ballastName) }
+	full := false
+	fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if full && op.Kind == errorfs.OpFileWrite && strings.Contains(op.Path, "MANIFEST") && there() {
+			return syscall.ENOSPC
+		}
+		return nil
+	}))
+	store := openTest(t, "data", func(o *Options) { o.fs = fs })
+	slice, err := store.Create(testMeta(1))
+	must(t, err)
+	must(t, slice.Flush(context.Background(), historyBatch(1)))
+	full = true
+	must(t, slice.Persist(within(t, time.Minute)))
+	if there() {
+		t.Fatal("the ballast was not given up")
+	}
+	full = false
+	must(t, slice.Flush(context.Background(), historyBatch(2)))
+	if !there() {
+		t.Fatal("the ballast was not made again")
+	}
+	checkHistory(t, slice)
+	must(t, store.Close())
+}
+
+// TestCloseWhileFailing: closing does not wait for a disk that stays full.
+func TestCloseWhileFailing(t *testing.T) {
+	for word, want := range map[string]error{".sst": ErrDiskFull, "MANIFEST": ErrReopen} {
+		fs := newFaultFS(word)
+		store := openTest(t, "data", func(o *Options) { o.fs = fs })
+		slice, err := store.Create(testMeta(1))
+		must(t, err)
+		must(t, slice.Flush(context.Background(), historyBatch(1)))
+		fs.fail(syscall.ENOSPC)
+		if err := slice.Persist(within(t, time.Minute)); !errors.Is(err, want) {
+			t.Fatal(err)
+		}
+		done := make(chan error, 1)
+		go func() { done <- store.Close() }()
+		select {
+		case err := <-done:
+			if !errors.Is(err, want) {
+				t.Fatalf("%s: closed with %v, want to be told", word, err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("%s: close hangs", word)
+		}
+	}
+}
+
+// TestRealDisk is the same on a small file system of its own, when the machine lets us make one.
+func TestRealDisk(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=32m"); err != nil {
+		need.Missing(t, "mounting a small file system: %v; run as root", err)
+	}
+	t.Cleanup(func() { must(t, syscall.Unmount(dir, syscall.MNT_DETACH)) })
+	store := openTest(t, dir+"/data")
+	t.Cleanup(func() { _ = store.Close() }) // closed already when all goes well
+	slice, err := store.Create(testMeta(1))
+	must(t, err)
+	const large = 64 << 10
+	grow := func(n uint64) error {
+		return slice.Flush(context.Background(), Batch{Updates: []Update{{DocID: fmt.Appendf(nil, "doc%05d", n), Seqno: n,
+			Keys: [][]byte{fmt.Appendf(nil, "%0*d", large, n)}}}})
+	}
+	n := uint64(1)
+	for ; err == nil && n < 10_000; n++ {
+		err = grow(n)
+	}
+	if !errors.Is(err, ErrDiskFull) {
+		t.Fatalf("after %d batches: %v, want ErrDiskFull", n, err)
+	}
+	applied := slice.Stats().Batch
+	if applied < 50 || applied != n-2 {
+		t.Fatalf("batch %d, %d were taken", applied, n-2)
+	}
+	count := func() int64 {
+		snap, err := slice.Snapshot()
+		must(t, err)
+		c, err := snap.Count(context.Background(), []Range{{Low: []byte{0}}})
+		must(t, errors.Join(err, snap.Close()))
+		return c
+	}
+	if got := count(); got != int64(applied) {
+		t.Fatalf("%d rows, want %d", got, applied)
+	}
+	// There is room for what was taken, at the latest when compactions have given back what they took.
+	until(t, func() error { return slice.Persist(within(t, time.Minute)) })
+	must(t, syscall.Mount("tmpfs", dir, "tmpfs", syscall.MS_REMOUNT, "size=64m"))
+	until(t, func() error { return grow(applied + 1) })
+	must(t, store.Close())
+	store = openTest(t, dir+"/data")
+	slice, _ = store.Slice(1)
+	if got := count(); got != int64(applied)+1 || slice.Stats().Batch != applied+1 {
+		t.Fatalf("reopened with %d rows at batch %d, want %d", got, slice.Stats().Batch, applied+1)
+	}
+	must(t, store.Close())
+}

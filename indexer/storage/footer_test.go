@@ -1,0 +1,136 @@
+package storage
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// TestFlippedFooter flips bits in the end of a table, which has no checksum: whatever the bit, what is read is right,
+// or the file is named as damaged. Those of the kind of checksum, the format's number and the last bytes are all seen.
+func TestFlippedFooter(t *testing.T) {
+	const footer = 53
+	template, path, content := largestTable(t)
+	for bit := range footer * 8 {
+		field := bit / 8
+		always := field == 0 || field >= footer-footerTail
+		if every := stride(field, footer); bit%every != 0 {
+			continue
+		}
+		flipped := bytes.Clone(content)
+		flipped[len(content)-footer+field] ^= 1 << (bit % 8)
+		if seen := readFlipped(t, template, path, flipped); always && !seen {
+			t.Errorf("bit %d of byte %d was not seen", bit%8, field)
+		}
+	}
+}
+
+// TestFormatNumber: no other number at the end of a table is taken for its format, whichever of the store's formats it
+// is.
+func TestFormatNumber(t *testing.T) {
+	template, path, content := largestTable(t)
+	for n := range byte(10) {
+		at := len(content) - footerTail
+		if n == content[at] {
+			continue
+		}
+		changed := bytes.Clone(content)
+		changed[at] = n
+		if !readFlipped(t, template, path, changed) {
+			t.Errorf("a table of format %d was taken for one of format %d", content[at], n)
+		}
+	}
+}
+
+// largestTable returns a table whose blocks Open alone does not read.
+func largestTable(t *testing.T) (template *vfs.MemFS, path string, content []byte) {
+	template = vfs.NewMem()
+	build(t, template)
+	for _, p := range walk(t, template, "data/1/db-1") {
+		b, err := readFile(template, p)
+		must(t, err)
+		if isTable(p) && len(b) > len(content) {
+			path, content = p, b
+		}
+	}
+	if len(content) < 2*blockBytes {
+		t.Fatalf("the largest table has %d bytes: Open alone reads it", len(content))
+	}
+	return template, path, content
+}
+
+// stride is which bits of a byte of the footer are tried: all of the kind of checksum and the format's number.
+func stride(field, footer int) int {
+	switch {
+	case field == 0 || field >= footer-footerTail && field < footer-footerTail+4:
+		return 1
+	case field >= footer-footerTail:
+		return 3
+	}
+	return 11
+}
+
+// readFlipped reports whether damage was found by opening, or by reading; what was read without is right.
+func readFlipped(t *testing.T, template *vfs.MemFS, path string, content []byte) bool {
+	fs := vfs.NewMem()
+	if _, err := vfs.Clone(template, fs, "data", "data"); err != nil {
+		t.Fatal(err)
+	}
+	must(t, writeSynced(fs, path, content))
+	store := openTest(t, "data", func(o *Options) { o.fs, o.VerifyBytes = fs, -1 })
+	defer func() { must(t, store.Close()) }()
+	slice, ok := store.Slice(1)
+	if !ok {
+		t.Fatal(store.Damaged())
+	}
+	opened := slice.Recovery().Outcome
+	return readDamaged(t, slice) > 0 || opened != Intact
+}
+
+// TestColumnarTables: a folder of an earlier version, whose tables are of another format, is read and written as
+// before.
+func TestColumnarTables(t *testing.T) {
+	dir := t.TempDir()
+	before := openTest(t, dir, func(o *Options) { o.tune = columnarBlocks })
+	slice, err := before.Create(testMeta(1))
+	must(t, err)
+	for n := uint64(1); n <= 30; n++ {
+		must(t, slice.Flush(t.Context(), historyBatch(n)))
+	}
+	must(t, before.Close())
+	if f := formats(t, dir); f[columnFormat] == 0 || f[rowsFormat] > 0 {
+		t.Fatalf("tables by format: %v, want some of %d alone", f, columnFormat)
+	}
+	now := openTest(t, dir)
+	slice, ok := now.Slice(1)
+	if !ok || slice.Recovery().Outcome != Intact {
+		t.Fatal(now.Damaged(), slice.Recovery())
+	}
+	checkHistory(t, slice)
+	for n := uint64(31); n <= 60; n++ {
+		must(t, slice.Flush(t.Context(), historyBatch(n)))
+	}
+	must(t, slice.Persist(t.Context()))
+	checkHistory(t, slice)
+	must(t, now.Close())
+	if f := formats(t, dir); f[rowsFormat] == 0 {
+		t.Fatalf("tables by format: %v, want some of %d", f, rowsFormat)
+	}
+}
+
+// columnarBlocks lets tables be written as earlier versions did.
+func columnarBlocks(o *pebble.Options) { o.Experimental.EnableColumnarBlocks = nil }
+
+// formats counts a folder's tables by the number of their format.
+func formats(t *testing.T, dir string) map[uint32]int {
+	count := map[uint32]int{}
+	for _, path := range walk(t, vfs.Default, dir) {
+		if b, err := readFile(vfs.Default, path); err == nil && isTable(path) {
+			count[binary.LittleEndian.Uint32(b[len(b)-footerTail:])]++
+		}
+	}
+	return count
+}

@@ -1,0 +1,262 @@
+package storage
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+const (
+	// roomPoll is how often a full disk is looked at again.
+	roomPoll = 100 * time.Millisecond
+	// firstDelay and maxDelay bound the doubling pause after a background write that failed.
+	firstDelay = 10 * time.Millisecond
+	maxDelay   = time.Second
+)
+
+// health says whether an engine's background work goes well. Its error is what writers are told meanwhile.
+type health struct {
+	mu      sync.Mutex
+	err     error
+	fatal   bool // err stays
+	delay   time.Duration
+	changed chan struct{} // closed and replaced at each change
+	closing chan struct{}
+	closed  bool
+}
+
+func newHealth() *health {
+	return &health{changed: make(chan struct{}), closing: make(chan struct{})}
+}
+
+func (h *health) set(err error, fatal bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.fatal {
+		return
+	}
+	if err == nil && h.err == nil {
+		return
+	}
+	h.err, h.fatal = err, fatal
+	if err == nil {
+		h.delay = 0
+	} else {
+		h.delay = min(max(2*h.delay, firstDelay), maxDelay)
+	}
+	close(h.changed)
+	h.changed = make(chan struct{})
+}
+
+func (h *health) fail(err error) { h.set(err, false) }
+func (h *health) die(err error)  { h.set(err, true) }
+func (h *health) ok()            { h.set(nil, false) }
+
+func (h *health) get() (err error, changed <-chan struct{}) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.err, h.changed
+}
+
+// shut lets every wait end: the engine is being closed.
+func (h *health) shut() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if !h.closed {
+		h.closed = true
+		close(h.closing)
+	}
+}
+
+// pause waits out the delay after a failure, for as long as the engine is not being closed. After a fatal one it waits
+// for the closing, so that an engine that cannot write does not try in circles.
+func (h *health) pause() {
+	h.mu.Lock()
+	delay, fatal := h.delay, h.fatal
+	h.mu.Unlock()
+	switch {
+	case fatal:
+		<-h.closing
+	case delay > 0:
+		h.wait(delay)
+	}
+}
+
+// wait returns false when the engine is being closed.
+func (h *health) wait(d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-h.closing:
+		return false
+	}
+}
+
+// ballast is a file that is given up when a write that must not fail finds no room.
+const (
+	ballastName  = "BALLAST"
+	ballastBytes = 2 << 20
+)
+
+// space knows how much room a disk has, less what is promised to data that is in memory and not yet written.
+type space struct {
+	fs      vfs.FS
+	dir     string
+	reserve int64
+
+	mu       sync.Mutex
+	promised int64
+	ballast  bool // it is there
+}
+
+// fill makes the ballast when it is missing. Without room for it there is none.
+func (s *space) fill() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.ballast {
+		return
+	}
+	path := s.fs.PathJoin(s.dir, ballastName)
+	if err := writeSynced(s.fs, path, make([]byte, ballastBytes)); err != nil {
+		_ = s.fs.Remove(path) // nothing is lost without it
+		return
+	}
+	s.ballast = true
+}
+
+// give gives the ballast up; false when there is none.
+func (s *space) give() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.ballast {
+		return false
+	}
+	s.ballast = false
+	return s.fs.Remove(s.fs.PathJoin(s.dir, ballastName)) == nil
+}
+
+// room returns an error wrapping ErrDiskFull unless n more bytes can be written beside the promised ones and the
+// reserve.
+func (s *space) room(n int64) error {
+	usage, err := s.fs.GetDiskUsage(s.dir)
+	if errors.Is(err, vfs.ErrUnsupported) {
+		usage.AvailBytes, err = math.MaxInt64, nil
+	}
+	if err != nil {
+		return fmt.Errorf("%w: how much room there is in %s: %w", ErrIO, s.dir, err)
+	}
+	s.mu.Lock()
+	promised, ballast := s.promised, s.ballast
+	s.mu.Unlock()
+	reserve := min(s.reserve, int64(usage.TotalBytes/50))
+	if free := int64(min(usage.AvailBytes, 1<<62)); free < promised+n+reserve {
+		return fmt.Errorf("%w: %s has %d bytes free, need %d and %d for data in memory and %d in reserve: make room",
+			ErrDiskFull, s.dir, free, n, promised, reserve)
+	}
+	if !ballast {
+		s.fill()
+	}
+	return nil
+}
+
+// promise changes what is in memory and will be written.
+func (s *space) promise(n int64) {
+	s.mu.Lock()
+	s.promised += n
+	s.mu.Unlock()
+}
+
+// guardFS is what an engine writes through. A new table waits while there is no room and after a failure, so that what
+// fails is tried again at a bearable rate. A small file (the manifest) gets the room of the ballast, because an engine
+// cannot go on after one that failed.
+type guardFS struct {
+	vfs.FS
+	h     *health
+	space *space
+}
+
+func isTable(name string) bool { return strings.HasSuffix(name, ".sst") }
+
+// Create implements vfs.FS.
+func (g *guardFS) Create(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	if isTable(name) {
+		if category == compactionCategory {
+			return g.compactionTable(name, category)
+		}
+		g.h.pause()
+		g.waitRoom()
+		return g.FS.Create(name, category)
+	}
+	f, err := g.FS.Create(name, category)
+	if isNoSpace(err) && g.space.give() {
+		f, err = g.FS.Create(name, category)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &guardFile{File: f, g: g}, nil
+}
+
+// compactionCategory is how the store names the files that compactions write.
+const compactionCategory = vfs.DiskWriteCategory("pebble-compaction")
+
+// compactionTable refuses a compaction the room that is promised to data in memory.
+func (g *guardFS) compactionTable(name string, category vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := g.space.room(tableBytes); err != nil {
+		return nil, &os.PathError{Op: "create", Path: name, Err: syscall.ENOSPC}
+	}
+	return g.FS.Create(name, category)
+}
+
+// waitRoom waits until the disk has its reserve free again or the engine is being closed.
+func (g *guardFS) waitRoom() {
+	var full bool
+	for {
+		usage, err := g.FS.GetDiskUsage(g.space.dir)
+		if err != nil || usage.AvailBytes >= uint64(min(g.space.reserve, int64(usage.TotalBytes/50)))/2 {
+			break
+		}
+		full = true
+		g.h.fail(fmt.Errorf("%w: %s has %d bytes free", ErrDiskFull, g.space.dir, usage.AvailBytes))
+		if !g.h.wait(roomPoll) {
+			return
+		}
+	}
+	if full {
+		g.h.ok()
+	}
+}
+
+type guardFile struct {
+	vfs.File
+	g *guardFS
+}
+
+// Write implements vfs.File.
+func (f *guardFile) Write(p []byte) (int, error) {
+	n, err := f.File.Write(p)
+	if isNoSpace(err) && f.g.space.give() {
+		var more int
+		more, err = f.File.Write(p[n:])
+		n += more
+	}
+	return n, err
+}
+
+// Sync implements vfs.File.
+func (f *guardFile) Sync() error {
+	err := f.File.Sync()
+	if isNoSpace(err) && f.g.space.give() {
+		err = f.File.Sync()
+	}
+	return err
+}

@@ -1,0 +1,610 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/bloom"
+	"github.com/cockroachdb/pebble/v2/sstable"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/index"
+)
+
+// Settings of the ordered store, measured for an index with its back index under random updates.
+const (
+	formatVersion   = pebble.FormatValueSeparation
+	blockBytes      = 16 << 10
+	indexBlockBytes = 256 << 10
+	bloomBits       = 10
+	l0Threshold     = 8
+	l0Stop          = 1000 // writers are held back by memory and room, see pebbleEngine.admit
+	memTableStop    = 1000 // the same
+	baseLevelBytes  = 64 << 20
+	tableBytes      = 16 << 20
+	minMemTable     = 256 << 10
+	maxMemTable     = 64 << 20
+	// maxPending is how many full memtables may wait for being written before a flush waits for the oldest.
+	maxPending = 2
+	// entryOverhead is what a record costs in memory beside its bytes.
+	entryOverhead = 48
+)
+
+// resources are what all engines of a process share.
+type resources struct {
+	fs          vfs.FS
+	tune        func(o *pebble.Options) // nil: nothing to change
+	cache       *pebble.Cache
+	files       *pebble.FileCache
+	compactions *compactions
+	space       *space
+	memory      *memory
+	idle        atomic.Int64 // iterators that wait for their next reader
+	mostIdle    int64
+	scratches   scratches
+	logger      hclog.Logger
+}
+
+// pebbleEngine is an engine on cockroachdb/pebble: one DB without a write-ahead log, whose batches survive a crash up
+// to the newest memtable that was written.
+type pebbleEngine struct {
+	id       index.CopyID
+	dir      string
+	res      *resources
+	db       *pebble.DB
+	health   *health
+	compact  *compactor
+	memTable int64
+	vbuckets int
+	opened   state
+	readOnly bool
+
+	flushes atomic.Uint64 // memtables written: when it moves, what is durable has moved
+	changes atomic.Uint64 // of the set of tables
+	corrupt atomic.Pointer[CorruptError]
+
+	// The writer's own, guarded by the slice's write lock.
+	fresh   bool     // no batch has been written since opening
+	scratch *scratch // while it writes
+
+	// The same, guarded by writing.
+	recent   recent
+	charged  int64  // what of it is counted
+	uncharge func() // gives it back to the cache
+
+	writing sync.Mutex // held from begin to end of a write; taken before rotation
+
+	rotation sync.Mutex // one rotation at a time; taken before mem
+
+	mem struct {
+		sync.Mutex
+		active    int64     // bytes since the last rotation
+		pending   []rotated // memtables that are being written, oldest first
+		rotations uint64    // number of the next rotation, from 1
+		written   uint64    // rotations up to this one are in tables
+	}
+	cached struct {
+		sync.Mutex
+		flushes uint64
+		valid   bool
+		state   state // durable as of flushes
+		changes uint64
+		sized   bool
+		bytes   int64 // of the tables as of changes
+		live    int64 // part of bytes, see liveBytes
+	}
+}
+
+type rotated struct {
+	number uint64
+	bytes  int64
+	done   <-chan struct{}
+}
+
+func (r *resources) options(e *pebbleEngine) *pebble.Options {
+	o := &pebble.Options{
+		FS:                          &guardFS{FS: r.fs, h: e.health, space: r.space},
+		Cache:                       r.cache,
+		FileCache:                   r.files,
+		DisableWAL:                  true,
+		ReadOnly:                    e.readOnly,
+		ErrorIfNotExists:            e.readOnly,
+		MemTableSize:                uint64(e.memTable),
+		MemTableStopWritesThreshold: memTableStop,
+		L0CompactionThreshold:       l0Threshold,
+		L0StopWritesThreshold:       l0Stop,
+		L0CompactionFileThreshold:   10 * l0Stop,
+		LBaseMaxBytes:               baseLevelBytes,
+		FlushSplitBytes:             tableBytes,
+		FormatMajorVersion:          formatVersion,
+		Logger:                      engineLog{e},
+	}
+	o.Experimental.CompactionScheduler = e.compact
+	o.Experimental.EnableColumnarBlocks = func() bool { return false } // see footer.go for what they lack
+	for i := range o.TargetFileSizes {
+		o.TargetFileSizes[i] = tableBytes
+	}
+	for i := range o.Levels {
+		o.Levels[i].BlockSize = blockBytes
+		o.Levels[i].IndexBlockSize = indexBlockBytes
+		o.Levels[i].FilterPolicy = backFilter{bloom.FilterPolicy(bloomBits)}
+	}
+	o.Filters = map[string]pebble.FilterPolicy{filterOld.Name(): filterOld}
+	o.ApplyCompressionSettings(func() pebble.DBCompressionSettings { return pebble.DBCompressionNone })
+	o.EventListener = &pebble.EventListener{
+		BackgroundError: func(error) {},
+		DataCorruption:  e.onCorruption,
+		FlushEnd:        e.onFlush,
+		CompactionEnd:   e.onCompaction,
+	}
+	if r.tune != nil {
+		r.tune(o)
+	}
+	return o
+}
+
+// openPebble opens a folder, or creates it. Errors of damaged folders are CorruptErrors.
+func openPebble(res *resources, dir string, meta Meta, memTable int64, readOnly bool) (e *pebbleEngine, err error) {
+	e = &pebbleEngine{
+		id: meta.Copy, dir: dir, res: res, health: newHealth(), compact: res.compactions.member(),
+		memTable: min(max(memTable, minMemTable), maxMemTable), vbuckets: meta.VBuckets, readOnly: readOnly, fresh: true,
+		recent: newRecent(),
+	}
+	e.mem.rotations = 1
+	defer func() {
+		// The engine's own decoders may panic on bytes that are not theirs; a damaged file must not end the process.
+		if p := recover(); p != nil {
+			e.health.shut()
+			e, err = nil, &CorruptError{Copy: meta.Copy, File: dir, Err: fmt.Errorf("open: %v", p)}
+		}
+	}()
+	if !readOnly {
+		err = removeLogs(res.fs, dir)
+	}
+	if err == nil {
+		e.db, err = pebble.Open(dir, res.options(e))
+	}
+	if err != nil {
+		e.health.shut()
+		return nil, damage(meta.Copy, dir, err)
+	}
+	e.opened, err = e.readState(false)
+	if c := e.corrupt.Load(); err == nil && c != nil {
+		err = c
+	}
+	if err != nil {
+		return nil, errors.Join(damage(meta.Copy, dir, err), e.close())
+	}
+	if !readOnly {
+		res.memory.join(e)
+	}
+	return e, nil
+}
+
+// removeLogs removes write-ahead logs. They are empty, but the store would write its manifest because of them, and on a
+// disk that fails try that for ever.
+func removeLogs(fs vfs.FS, dir string) error {
+	names, err := fs.List(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	for _, name := range names {
+		if strings.HasSuffix(name, ".log") {
+			err = errors.Join(err, fs.Remove(fs.PathJoin(dir, name)))
+		}
+	}
+	return err
+}
+
+func (e *pebbleEngine) state() state { return e.opened }
+
+// readState reads the newest state, or the newest durable one.
+func (e *pebbleEngine) readState(durable bool) (state, error) {
+	s := newState(e.vbuckets)
+	it, err := e.db.NewIter(&pebble.IterOptions{
+		LowerBound: []byte{tagLog}, UpperBound: []byte{tagState + 1}, OnlyReadGuaranteedDurable: durable,
+	})
+	if err != nil {
+		return s, err
+	}
+	err = collectState(&s, it)
+	return s, errors.Join(err, it.Close())
+}
+
+// close ends the engine. A panic of a damaged store is an error here.
+func (e *pebbleEngine) close() (err error) {
+	e.health.shut()
+	e.compact.stop()
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("close %s: %v", e.dir, p)
+		}
+	}()
+	held := e.disown()
+	e.writing.Lock()
+	e.recent = newRecent()
+	e.charge()
+	e.writing.Unlock()
+	e.res.memory.leave(e, held)
+	e.res.space.promise(-held)
+	return e.db.Close()
+}
+
+func (e *pebbleEngine) failing() error {
+	if c := e.corrupt.Load(); c != nil {
+		return c
+	}
+	err, _ := e.health.get()
+	return err
+}
+
+func (e *pebbleEngine) onFlush(info pebble.FlushInfo) {
+	if info.Err != nil && len(info.Output) == 0 && info.Err.Error() != "pebble: empty table" {
+		e.health.fail(classify(e.id, e.dir, info.Err))
+		e.res.logger.Error("writing a memtable failed, trying again", "copy", e.id, "error", info.Err)
+		return
+	}
+	e.flushes.Add(1)
+	e.changes.Add(1)
+	e.health.ok()
+}
+
+func (e *pebbleEngine) onCompaction(info pebble.CompactionInfo) {
+	e.changes.Add(1)
+	if errors.Is(info.Err, pebble.ErrCancelledCompaction) {
+		return
+	}
+	e.compact.ended(info.Err == nil)
+	if info.Err != nil {
+		e.res.logger.Warn("a compaction failed, trying again later", "copy", e.id, "error", info.Err)
+	}
+}
+
+// onCorruption remembers the first damaged file: writes and compactions end, reads elsewhere go on.
+func (e *pebbleEngine) onCorruption(info pebble.DataCorruptionInfo) {
+	c := &CorruptError{Copy: e.id, File: info.Path, Err: info.Details}
+	if e.corrupt.CompareAndSwap(nil, c) {
+		e.res.logger.Error("damaged file", "copy", e.id, "file", info.Path, "error", info.Details)
+	}
+	e.compact.stop()
+}
+
+func (e *pebbleEngine) stats() engineStats {
+	active, pending := e.weights()
+	disk, live := e.sizes()
+	return engineStats{diskBytes: disk, liveBytes: live, memoryBytes: active + pending}
+}
+
+// sizes returns the size of the live tables, and an estimate of what in them is no garbage, looked up again only when
+// they have changed. The store's own metrics wait for a manifest that is being written, which may be long on a full
+// disk.
+func (e *pebbleEngine) sizes() (disk, live int64) {
+	changes := e.changes.Load()
+	e.cached.Lock()
+	defer e.cached.Unlock()
+	if e.cached.sized && e.cached.changes == changes {
+		return e.cached.bytes, e.cached.live
+	}
+	levels, err := e.db.SSTables()
+	if err != nil {
+		return e.cached.bytes, e.cached.live
+	}
+	e.cached.sized, e.cached.changes, e.cached.bytes = true, changes, 0
+	for _, size := range tableSizes(levels) {
+		e.cached.bytes += size
+	}
+	e.cached.live = min(liveBytes(levels), e.cached.bytes)
+	return e.cached.bytes, e.cached.live
+}
+
+// liveBytes estimates what a full compaction would leave: the tables of the lowest level, and those above it that
+// overlap none of them. What the others hold is most often a newer version of what lies below.
+func liveBytes(levels [][]pebble.SSTableInfo) (live int64) {
+	var lowest []pebble.SSTableInfo // ordered, and apart from each other
+	for i := len(levels) - 1; i >= 0; i-- {
+		if len(levels[i]) > 0 && (len(lowest) == 0 && i > 0) {
+			lowest = levels[i]
+			for _, t := range lowest {
+				live += int64(t.Size)
+			}
+			continue
+		}
+		for _, t := range levels[i] {
+			at, _ := slices.BinarySearchFunc(lowest, t.Smallest.UserKey,
+				func(l pebble.SSTableInfo, key []byte) int { return bytes.Compare(l.Largest.UserKey, key) })
+			if at == len(lowest) || bytes.Compare(t.Largest.UserKey, lowest[at].Smallest.UserKey) < 0 {
+				live += int64(t.Size)
+			}
+		}
+	}
+	return live
+}
+
+// weights returns what is in memory: of the memtable that takes batches, and of those being written.
+func (e *pebbleEngine) weights() (active, pending int64) {
+	e.mem.Lock()
+	defer e.mem.Unlock()
+	for _, r := range e.mem.pending {
+		pending += r.bytes
+	}
+	return e.mem.active, pending
+}
+
+// disown returns what weights do together, and lets the engine have nothing in memory from here on: nobody counts it
+// twice.
+func (e *pebbleEngine) disown() (held int64) {
+	e.mem.Lock()
+	defer e.mem.Unlock()
+	held = e.mem.active
+	for _, r := range e.mem.pending {
+		held += r.bytes
+	}
+	e.mem.active, e.mem.pending = 0, nil
+	return held
+}
+
+func (e *pebbleEngine) durable() (state, error) {
+	flushes := e.flushes.Load()
+	e.cached.Lock()
+	defer e.cached.Unlock()
+	if e.cached.valid && e.cached.flushes == flushes {
+		return e.cached.state, nil
+	}
+	s, err := e.readState(true)
+	if err != nil {
+		return s, classify(e.id, e.dir, err)
+	}
+	e.cached.valid, e.cached.flushes, e.cached.state = true, flushes, s
+	return s, nil
+}
+
+func (e *pebbleEngine) persist(ctx context.Context) error {
+	if err, _ := e.health.get(); err != nil {
+		return classify(e.id, e.dir, err)
+	}
+	done, err := e.newest()
+	if err != nil || done == nil {
+		return err
+	}
+	return e.await(ctx, done)
+}
+
+// newest returns what is closed when everything applied so far is written, nil when it is. It rotates only a memtable
+// that holds something, so that asking again and again piles nothing up.
+func (e *pebbleEngine) newest() (<-chan struct{}, error) {
+	e.rotation.Lock()
+	defer e.rotation.Unlock()
+	e.mem.Lock()
+	active, last := e.mem.active, (<-chan struct{})(nil)
+	if n := len(e.mem.pending); n > 0 {
+		last = e.mem.pending[n-1].done
+	}
+	e.mem.Unlock()
+	if active == 0 {
+		return last, nil
+	}
+	return e.rotateLocked()
+}
+
+// await waits until a memtable is written, the engine fails, or ctx ends.
+func (e *pebbleEngine) await(ctx context.Context, done <-chan struct{}) error {
+	for {
+		err, changed := e.health.get()
+		select {
+		case <-done:
+			return nil
+		default:
+		}
+		if err != nil {
+			return classify(e.id, e.dir, err)
+		}
+		select {
+		case <-done:
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("copy %s: %w", e.id, context.Cause(ctx))
+		case <-e.health.closing:
+			return fmt.Errorf("copy %s: %w", e.id, ErrClosed)
+		}
+	}
+}
+
+// rotate hands the memtable to the background writer.
+func (e *pebbleEngine) rotate() (<-chan struct{}, error) {
+	e.rotation.Lock()
+	defer e.rotation.Unlock()
+	return e.rotateLocked()
+}
+
+// rotateLocked counts as written no more than what the rotated memtable surely holds. Its number rises first: what is
+// noted under a number is in no later memtable than the one that goes with it.
+func (e *pebbleEngine) rotateLocked() (<-chan struct{}, error) {
+	e.mem.Lock()
+	n, number := e.mem.active, e.mem.rotations
+	e.mem.active = 0
+	e.mem.rotations++
+	e.mem.Unlock()
+	done, err := e.db.AsyncFlush()
+	e.mem.Lock()
+	defer e.mem.Unlock()
+	if err != nil {
+		e.mem.active += n
+		return nil, classify(e.id, e.dir, err)
+	}
+	e.mem.pending = append(e.mem.pending, rotated{number, n, done})
+	return done, nil
+}
+
+// reap forgets memtables that have been written, and returns the oldest that has not.
+func (e *pebbleEngine) reap() (oldest <-chan struct{}, pending int) {
+	e.mem.Lock()
+	var freed int64
+	for len(e.mem.pending) > 0 {
+		select {
+		case <-e.mem.pending[0].done:
+			freed += e.mem.pending[0].bytes
+			e.mem.written = e.mem.pending[0].number
+			e.mem.pending = e.mem.pending[1:]
+			continue
+		default:
+		}
+		oldest = e.mem.pending[0].done
+		break
+	}
+	pending = len(e.mem.pending)
+	e.mem.Unlock()
+	if freed > 0 {
+		e.res.space.promise(-freed)
+		e.res.memory.add(-freed)
+	}
+	return oldest, pending
+}
+
+// admit refuses or delays a batch of n bytes: while the engine fails, while there is no room, and while too much waits
+// to be written; no longer than ctx lasts.
+func (e *pebbleEngine) admit(ctx context.Context, n int64, yields bool) error {
+	if err := e.failing(); err != nil {
+		return classify(e.id, e.dir, err)
+	}
+	oldest, pending := e.reap()
+	if err := e.res.space.room(n); err != nil {
+		return classify(e.id, e.dir, err)
+	}
+	for pending > maxPending {
+		if err := e.await(ctx, oldest); err != nil {
+			return err
+		}
+		oldest, pending = e.reap()
+	}
+	if err := e.res.memory.admit(ctx, n, yields); err != nil {
+		return fmt.Errorf("copy %s: %w", e.id, err)
+	}
+	return nil
+}
+
+// applied accounts for a batch, and starts to write memtables when one is full or all of them are too large.
+func (e *pebbleEngine) applied(n int64) error {
+	e.mem.Lock()
+	e.mem.active += n
+	full := e.mem.active >= e.memTable*3/4
+	e.mem.Unlock()
+	e.res.space.promise(n)
+	e.res.memory.add(n)
+	e.compact.wake()
+	if full {
+		_, err := e.rotate()
+		return err
+	}
+	return e.res.memory.shrink()
+}
+
+// checkpoint implements engine. A store that has written nothing since it was opened has no manifest that could be
+// copied: an empty memtable makes it write one.
+func (e *pebbleEngine) checkpoint(ctx context.Context, dir string) error {
+	if e.flushes.Load() == 0 {
+		done, err := e.rotate()
+		if err == nil {
+			err = e.await(ctx, done)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return classify(e.id, e.dir, e.db.Checkpoint(dir))
+}
+
+// verify reads every block of the tables against its checksum.
+func (e *pebbleEngine) verify(budget int64) (read int64, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = &CorruptError{Copy: e.id, File: e.dir, Err: fmt.Errorf("verify: %v", p)}
+		}
+	}()
+	tables, err := e.tables()
+	if err != nil {
+		return 0, damage(e.id, e.dir, err)
+	}
+	for number, size := range tables {
+		if budget >= 0 && read+size > budget {
+			continue
+		}
+		path := e.res.fs.PathJoin(e.dir, fmt.Sprintf("%06d.sst", number))
+		err := verifyTable(e.res.fs, path, e.readerOptions())
+		if errors.Is(err, os.ErrNotExist) {
+			now, lerr := e.tables()
+			if _, live := now[number]; lerr == nil && !live {
+				continue // a compaction has removed it meanwhile
+			}
+		}
+		if err != nil {
+			var corrupt *CorruptError
+			if err = damage(e.id, path, err); errors.As(err, &corrupt) {
+				corrupt.File = path
+			}
+			return read, err
+		}
+		read += size
+	}
+	return read, nil
+}
+
+// tables returns the numbers and sizes of the live table files.
+func (e *pebbleEngine) tables() (map[uint64]int64, error) {
+	levels, err := e.db.SSTables()
+	if err != nil {
+		return nil, err
+	}
+	return tableSizes(levels), nil
+}
+
+func tableSizes(levels [][]pebble.SSTableInfo) map[uint64]int64 {
+	all := map[uint64]int64{}
+	for _, level := range levels {
+		for _, t := range level {
+			all[uint64(t.BackingSSTNum)] = int64(t.Size)
+		}
+	}
+	return all
+}
+
+func (e *pebbleEngine) readerOptions() sstable.ReaderOptions {
+	o := e.res.options(e)
+	o.EnsureDefaults()
+	return o.MakeReaderOptions()
+}
+
+// engineLog passes on what the store has to say. Its fatal errors end the engine, not the process.
+type engineLog struct{ e *pebbleEngine }
+
+// Infof implements pebble.Logger.
+func (l engineLog) Infof(format string, args ...any) {
+	if l.e.res.logger.IsTrace() {
+		l.e.res.logger.Trace(fmt.Sprintf(format, args...), "copy", l.e.id)
+	}
+}
+
+// Errorf implements pebble.Logger.
+func (l engineLog) Errorf(format string, args ...any) {
+	l.e.res.logger.Error(fmt.Sprintf(format, args...), "copy", l.e.id)
+}
+
+// Fatalf implements pebble.Logger.
+func (l engineLog) Fatalf(format string, args ...any) {
+	err := fmt.Errorf("copy %s in %s: %w: %s", l.e.id, l.e.dir, ErrReopen, fmt.Sprintf(format, args...))
+	for _, a := range args {
+		if cause, ok := a.(error); ok && isNoSpace(cause) {
+			err = fmt.Errorf("%w: %w", err, ErrDiskFull)
+		}
+	}
+	l.e.res.logger.Error("the store cannot go on writing", "copy", l.e.id, "error", err)
+	l.e.health.die(err)
+}

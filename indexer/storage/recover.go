@@ -1,0 +1,187 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+)
+
+// Outcome says what became of a copy when it was opened or recovered.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Intact         Outcome = iota // at its last durable batch
+	FromCheckpoint                // damaged; it is at the newest checkpoint that is whole
+	Emptied                       // damaged, no checkpoint is whole: all positions are zero, it must be built again
+)
+
+// String returns the word for logs.
+func (o Outcome) String() string {
+	switch o {
+	case Intact:
+		return "intact"
+	case FromCheckpoint:
+		return "from checkpoint"
+	case Emptied:
+		return "emptied"
+	}
+	return "unknown"
+}
+
+// Recovery is how a copy was opened.
+type Recovery struct {
+	Outcome    Outcome
+	Checkpoint uint64 // of FromCheckpoint
+	Cause      error  // what was damaged; nil when intact
+}
+
+// openSlice opens the copy in dir and gives how much it has read to check it. A CorruptError means that the folder does
+// not even say which copy it is; any other error that the file system fails.
+func openSlice(store *Store, dir string, memTable, budget int64) (*Slice, int64, error) {
+	var m metaFile
+	if err := readSmall(store.fs, dir, metaName, &m); err != nil {
+		return nil, 0, damage(0, store.fs.PathJoin(dir, metaName), err)
+	}
+	if err := m.check(); err != nil {
+		return nil, 0, &CorruptError{Copy: m.Copy, File: store.fs.PathJoin(dir, metaName), Err: err}
+	}
+	if store.fs.PathBase(dir) != m.Copy.String() {
+		err := fmt.Errorf("it is of copy %s", m.Copy)
+		return nil, 0, &CorruptError{Copy: m.Copy, File: store.fs.PathJoin(dir, metaName), Err: err}
+	}
+	s := newSlice(store, dir, m.Meta, memTable)
+	s.birth = m.Birth
+	if err := errors.Join(s.loadCheckpoints(), s.removeGenerations(m.Generation)); err != nil {
+		return nil, 0, classify(m.Copy, dir, err)
+	}
+	read, err := s.openOrRecover(m.Generation, max(budget, 0))
+	return s, read, err
+}
+
+// removeGenerations removes data folders that an interrupted restore left.
+func (s *Slice) removeGenerations(but uint64) error {
+	all, err := s.generations()
+	if err != nil {
+		return err
+	}
+	for _, n := range all {
+		if n != but {
+			err = errors.Join(err, s.store.fs.RemoveAll(s.generationDir(n)))
+		}
+	}
+	return err
+}
+
+// openOrRecover opens generation number; where that is damaged, the newest whole checkpoint; else an empty folder.
+func (s *Slice) openOrRecover(number uint64, budget int64) (read int64, err error) {
+	dir := s.generationDir(number)
+	eng, err := openPebble(s.store.res, dir, s.meta, s.memTable, false)
+	if err == nil {
+		if read, err = eng.verify(budget); err == nil {
+			s.install(&generation{number: number, dir: dir, eng: eng})
+			s.setRecovery(Recovery{Outcome: Intact})
+			return read, nil
+		}
+		err = errors.Join(err, eng.close())
+	}
+	var corrupt *CorruptError
+	if !errors.As(err, &corrupt) {
+		return read, err
+	}
+	return read, s.fallBack(number+1, corrupt)
+}
+
+// fallBack opens the newest checkpoint that is whole, or an empty folder.
+func (s *Slice) fallBack(number uint64, cause *CorruptError) error {
+	s.log.Error("the copy is damaged", "file", cause.File, "error", cause.Err)
+	for _, c := range s.Checkpoints() {
+		next, err := s.fromCheckpoint(c.Seq, number)
+		var corrupt *CorruptError
+		if errors.As(err, &corrupt) {
+			s.log.Error("a checkpoint is damaged, too", "checkpoint", c.Seq, "file", corrupt.File, "error", corrupt.Err)
+			s.dropCheckpoint(c.Seq)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		if err := s.switchTo(next); err != nil {
+			return err
+		}
+		s.log.Warn("the copy goes on from a checkpoint", "checkpoint", c.Seq, "batch", c.Batch)
+		s.setRecovery(Recovery{Outcome: FromCheckpoint, Checkpoint: c.Seq, Cause: cause})
+		return s.removeGenerations(number)
+	}
+	dir := s.generationDir(number)
+	eng, err := openPebble(s.store.res, dir, s.meta, s.memTable, false)
+	if err != nil {
+		return err
+	}
+	if err := s.switchTo(&generation{number: number, dir: dir, eng: eng}); err != nil {
+		return err
+	}
+	s.log.Error("no checkpoint of the copy is whole: it is empty and must be built again")
+	s.setRecovery(Recovery{Outcome: Emptied, Cause: cause})
+	return s.removeGenerations(number)
+}
+
+func (s *Slice) dropCheckpoint(seq uint64) {
+	if err := s.removeCheckpoint(seq); err != nil {
+		s.log.Warn("a damaged checkpoint stays for now", "checkpoint", seq, "error", err)
+	}
+	s.setCheckpoints(slices.DeleteFunc(s.Checkpoints(), func(c CheckpointInfo) bool { return c.Seq == seq }))
+}
+
+func (s *Slice) setRecovery(r Recovery) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.recovery = r
+}
+
+// Recover closes the slice and opens it again: at its last durable batch, or as Open does when it is damaged. It is the
+// way out of ErrReopen and ErrDamaged. It waits until all snapshots of the slice are closed, at most as long as ctx.
+// Positions go back; every file is checked. After an error it may be called
+// again; until it succeeds the slice answers ErrClosed.
+func (s *Slice) Recover(ctx context.Context) (Recovery, error) {
+	s.write.Lock()
+	defer s.write.Unlock()
+	s.mu.Lock()
+	ended, number := s.ended, s.number
+	s.mu.Unlock()
+	if ended {
+		return Recovery{}, fmt.Errorf("copy %s: %w", s.meta.Copy, ErrClosed)
+	}
+	if g := s.retire(); g != nil {
+		if err := s.release(g); err != nil {
+			s.log.Warn("closing the copy in order to recover it", "error", err)
+		}
+		if err := s.awaitClosed(ctx, g); err != nil {
+			return Recovery{}, err
+		}
+	}
+	if _, err := s.openOrRecover(number, -1); err != nil {
+		return Recovery{}, err
+	}
+	return s.Recovery(), nil
+}
+
+// awaitClosed waits until nobody reads a retired generation any more. When that takes too long it is put back.
+func (s *Slice) awaitClosed(ctx context.Context, g *generation) error {
+	select {
+	case <-g.done:
+		return nil
+	case <-ctx.Done():
+	}
+	s.mu.Lock()
+	if g.refs > 0 {
+		g.refs++
+		s.gen = g
+		s.mu.Unlock()
+		return fmt.Errorf("copy %s is still being read: %w", s.meta.Copy, context.Cause(ctx))
+	}
+	s.mu.Unlock()
+	<-g.done
+	return nil
+}

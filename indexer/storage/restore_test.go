@@ -1,0 +1,148 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
+
+	"tidemark/ingest"
+)
+
+// fillVBuckets writes one document of so many bytes in each vbucket, and its position.
+func fillVBuckets(t fataler, s *Slice, seqno uint64, size int) {
+	var b Batch
+	for vb := range uint16(s.meta.VBuckets) {
+		b.Updates = append(b.Updates, Update{VBucket: vb, DocID: fmt.Appendf(nil, "doc-%d", vb), Seqno: seqno,
+			Keys: [][]byte{fmt.Appendf(nil, "%0*d", size, seqno)}})
+		b.Positions = append(b.Positions, VBPosition{VBucket: vb, Position: ingest.Position{VBUUID: 7, Main: seqno,
+			Side: seqno, A: seqno}})
+	}
+	must(t, s.Flush(context.Background(), b))
+}
+
+// holds fails unless each vbucket stands at seqno, with its document.
+func holds(t fataler, s *Slice, seqno uint64) {
+	t.Helper()
+	snap, err := s.Snapshot()
+	must(t, err)
+	for vb := range uint16(s.meta.VBuckets) {
+		p, _ := snap.At(vb)
+		got, keys, found, err := snap.Entry(vb, fmt.Appendf(nil, "doc-%d", vb))
+		must(t, err)
+		if p.Main != seqno || !found || got != seqno || len(keys) != 1 {
+			t.Fatalf("vbucket %d at %+v with its document of %d, %v, want %d", vb, p, got, found, seqno)
+		}
+	}
+	if snap.Items() != int64(s.meta.VBuckets) {
+		t.Fatalf("%d rows, want one of each vbucket", snap.Items())
+	}
+	must(t, snap.Close())
+}
+
+func allVBuckets(s *Slice) (vbs []uint16) {
+	for vb := range uint16(s.meta.VBuckets) {
+		vbs = append(vbs, vb)
+	}
+	return vbs
+}
+
+// TestRestoreOpensOnce: a checkpoint is opened once, whatever the number of vbuckets that go back to it, and they are
+// written together.
+func TestRestoreOpensOnce(t *testing.T) {
+	var opened atomic.Int32
+	fs := errorfs.Wrap(vfs.NewMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
+		if op.Kind == errorfs.OpOpen && strings.Contains(op.Path, checkpointsName) && strings.Contains(op.Path, "MANIFEST") {
+			opened.Add(1)
+		}
+		return nil
+	}))
+	store := openTest(t, "data", func(o *Options) { o.fs = fs })
+	m := testMeta(1)
+	m.VBuckets = 1024
+	slice, err := store.Create(m)
+	must(t, err)
+	fillVBuckets(t, slice, 10, 20)
+	info, err := slice.Checkpoint(context.Background(), CheckpointMeta{})
+	must(t, err)
+	fillVBuckets(t, slice, 20, 20)
+	opened.Store(0)
+	must(t, slice.RestoreVBuckets(context.Background(), allVBuckets(slice), info.Seq))
+	if n := opened.Load(); n != 1 {
+		t.Errorf("the checkpoint was opened %d times for %d vbuckets, want once", n, m.VBuckets)
+	}
+	if n := slice.Stats().Batch; n != 3 {
+		t.Errorf("batch %d after two and a restore", n)
+	}
+	holds(t, slice, 10)
+	must(t, store.Close())
+}
+
+// TestRestoreGoesOn: where a crash ends a restore in the middle, each vbucket is as it was or restored, with the
+// position that goes with its rows; done again, it ends as if there had been none.
+func TestRestoreGoesOn(t *testing.T) {
+	fs := vfs.NewCrashableMem()
+	store := openTest(t, "data", func(o *Options) { o.fs = fs })
+	slice, err := store.Create(testMeta(1))
+	must(t, err)
+	fillVBuckets(t, slice, 10, 700<<10) // two of them are more than one write takes
+	info, err := slice.Checkpoint(context.Background(), CheckpointMeta{})
+	must(t, err)
+	fillVBuckets(t, slice, 20, 700<<10)
+	must(t, slice.Persist(context.Background()))
+	to, err := slice.positionsAt(allVBuckets(slice), info.Positions)
+	must(t, err)
+	old, err := openPebble(store.res, slice.checkpointDir(info.Seq), slice.meta, minMemTable, true)
+	must(t, err)
+	from := old.view()
+	done, err := slice.replaceSome(context.Background(), to, from)
+	must(t, errors.Join(err, from.close(), old.close()))
+	if done == 0 || done == len(to) {
+		t.Fatalf("%d of %d vbuckets in one write: this is no middle", done, len(to))
+	}
+	must(t, slice.Persist(context.Background()))
+	lost := fs.CrashClone(vfs.CrashCloneCfg{RNG: rand.New(rand.NewPCG(1, 1))})
+	must(t, store.Close())
+
+	store = openTest(t, "data", func(o *Options) { o.fs = lost })
+	slice, _ = store.Slice(1)
+	for vb, p := range slice.Positions() {
+		if want := map[bool]uint64{true: 10, false: 20}[vb < done]; p.Main != want {
+			t.Fatalf("after the crash vbucket %d is at %d, want %d", vb, p.Main, want)
+		}
+	}
+	must(t, slice.RestoreVBuckets(context.Background(), allVBuckets(slice), info.Seq))
+	holds(t, slice, 10)
+	must(t, store.Close())
+}
+
+// TestCheckpointStaysWhileRead: what somebody restores from is not removed for a newer one, but with the next.
+func TestCheckpointStaysWhileRead(t *testing.T) {
+	store := openTest(t, "data", func(o *Options) { o.fs, o.KeepCheckpoints = vfs.NewMem(), 1 })
+	slice, err := store.Create(testMeta(1))
+	must(t, err)
+	next := func() (seqs []uint64) {
+		_, err := slice.Checkpoint(context.Background(), CheckpointMeta{})
+		must(t, err)
+		for _, c := range slice.Checkpoints() {
+			seqs = append(seqs, c.Seq)
+		}
+		return seqs
+	}
+	next()
+	slice.readCheckpoint(1, 1)
+	if got := fmt.Sprint(next()); got != "[2 1]" {
+		t.Errorf("checkpoints %s while the first is read", got)
+	}
+	slice.readCheckpoint(1, -1)
+	if got := fmt.Sprint(next()); got != "[3]" {
+		t.Errorf("checkpoints %s when nobody reads", got)
+	}
+	must(t, store.Close())
+}

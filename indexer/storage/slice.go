@@ -1,0 +1,426 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/ingest"
+	"tidemark/timestamp"
+)
+
+// Slice is one copy of a slice of an index: rows, back index, positions, checkpoints. Writing methods exclude each
+// other; everything else goes on beside them.
+type Slice struct {
+	store    *Store
+	meta     Meta
+	birth    uint64 // see metaFile
+	dir      string
+	log      hclog.Logger
+	memTable int64
+
+	write sync.Mutex // one writer at a time
+
+	mu        sync.Mutex
+	gen       *generation // nil: closed, or Recover has not succeeded yet
+	number    uint64      // of the newest generation
+	ended     bool        // closed or dropped
+	cur       *state      // replaced, never changed
+	recovery  Recovery
+	alive     int // generations that are not closed yet
+	snapshots int
+	dropped   bool
+	cps       []CheckpointInfo // newest first
+	marks     []CheckpointInfo // see Mark; newest first
+	reading   map[uint64]int   // checkpoints that somebody restores from
+}
+
+// generation is one folder with data and its engine. A restore makes a new one; the old one lives until its last
+// snapshot is closed.
+type generation struct {
+	number uint64
+	dir    string
+	eng    engine
+	refs   int // guarded by Slice.mu; the slice itself holds one
+	remove bool
+	done   chan struct{} // closed when the engine is
+}
+
+const (
+	generationPrefix = "db-"
+	checkpointsName  = "checkpoints"
+)
+
+func (s *Slice) generationDir(n uint64) string {
+	return s.store.fs.PathJoin(s.dir, generationPrefix+strconv.FormatUint(n, 10))
+}
+
+func newSlice(store *Store, dir string, m Meta, memTable int64) *Slice {
+	return &Slice{
+		store: store, meta: m, dir: dir, memTable: memTable,
+		log: store.log.With("copy", m.Copy, "index", m.Index, "slice", m.Slice, "bucket", m.Bucket),
+	}
+}
+
+// createSlice makes the folder beside and renames it, so that a copy is there whole or not at all.
+func createSlice(store *Store, dir string, m Meta, memTable int64) (*Slice, error) {
+	fs, tmp := store.fs, dir+tmpSuffix
+	s := newSlice(store, dir, m, memTable)
+	s.birth = rand.Uint64()
+	err := fs.RemoveAll(tmp)
+	if err == nil {
+		err = fs.MkdirAll(fs.PathJoin(tmp, checkpointsName), 0o755)
+	}
+	if err == nil {
+		err = writeSmall(fs, tmp, metaName, metaFile{Meta: m, Generation: 1, Birth: s.birth})
+	}
+	if err == nil {
+		err = fs.Rename(tmp, dir)
+	}
+	if err == nil {
+		err = syncDir(fs, store.opts.Dir)
+	}
+	if err != nil {
+		return nil, errors.Join(classify(m.Copy, dir, err), fs.RemoveAll(tmp))
+	}
+	eng, err := openPebble(store.res, s.generationDir(1), m, memTable, false)
+	if err != nil {
+		return nil, errors.Join(classify(m.Copy, dir, err), fs.RemoveAll(dir))
+	}
+	s.install(&generation{number: 1, dir: s.generationDir(1), eng: eng})
+	return s, nil
+}
+
+// install makes a generation the present one, in one step, and returns the one before: whoever reads finds one or the
+// other.
+func (s *Slice) install(g *generation) (old *generation) {
+	written := g.eng.state()
+	st := written.standing(s.store.common.of(s.rows(g.number, written.number)))
+	g.refs, g.done = 1, make(chan struct{})
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	old = s.gen
+	s.gen, s.number, s.cur = g, g.number, &st
+	s.alive++
+	return old
+}
+
+// Meta returns what the copy is.
+func (s *Slice) Meta() Meta { return s.meta }
+
+// Recovery says how the copy was opened.
+func (s *Slice) Recovery() Recovery {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.recovery
+}
+
+// hold returns the present generation with a reference.
+func (s *Slice) hold() (*generation, *state, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gen == nil {
+		return nil, nil, fmt.Errorf("copy %s: %w", s.meta.Copy, ErrClosed)
+	}
+	s.gen.refs++
+	return s.gen, s.cur, nil
+}
+
+// release returns a reference back and closes the generation with the last one.
+func (s *Slice) release(g *generation) error {
+	s.mu.Lock()
+	g.refs--
+	last := g.refs == 0
+	s.mu.Unlock()
+	if !last {
+		return nil
+	}
+	err := classify(s.meta.Copy, g.dir, g.eng.close())
+	close(g.done)
+	s.mu.Lock()
+	s.alive--
+	whole := s.dropped && s.alive == 0
+	remove := g.remove
+	s.mu.Unlock()
+	switch {
+	case whole:
+		err = errors.Join(err, s.removeAll())
+	case remove:
+		err = errors.Join(err, s.store.fs.RemoveAll(g.dir))
+	}
+	return err
+}
+
+// removeAll removes the copy's folder: renamed first, so that what is left after a crash is nobody's.
+func (s *Slice) removeAll() error {
+	fs, tmp := s.store.fs, s.dir+tmpSuffix
+	err := fs.Rename(s.dir, tmp)
+	if err == nil {
+		err = fs.RemoveAll(tmp)
+	}
+	if err == nil {
+		err = syncDir(fs, s.store.opts.Dir)
+	}
+	return classify(s.meta.Copy, s.dir, err)
+}
+
+// retire takes the present generation away from the slice; nil when it is closed already.
+func (s *Slice) retire() *generation {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	g := s.gen
+	s.gen = nil
+	return g
+}
+
+// end closes the slice, writing what is in memory until ctx ends, or drops it.
+func (s *Slice) end(ctx context.Context, drop bool) error {
+	s.write.Lock()
+	defer s.write.Unlock()
+	s.mu.Lock()
+	s.ended = true
+	s.dropped = s.dropped || drop
+	open := s.snapshots
+	orphan := s.dropped && s.alive == 0
+	s.mu.Unlock()
+	g := s.retire()
+	switch {
+	case g == nil && orphan:
+		return s.removeAll()
+	case g == nil:
+		return nil
+	}
+	var err error
+	if !drop {
+		err = g.eng.persist(ctx)
+		if open > 0 {
+			err = errors.Join(err, fmt.Errorf("copy %s: %d snapshots are still open", s.meta.Copy, open))
+		}
+	}
+	return errors.Join(err, s.release(g))
+}
+
+// Flush applies a batch. It waits while too much is not written yet, at most as long as ctx: on a disk that hangs, for
+// ever otherwise. On an error nothing of it is applied; it wraps ErrInvalid, ErrDiskFull, ErrIO, ErrDamaged, ErrReopen,
+// ErrClosed, or ctx's error.
+func (s *Slice) Flush(ctx context.Context, b Batch) error {
+	if err := b.check(s.meta.VBuckets); err != nil {
+		return err
+	}
+	s.write.Lock()
+	defer s.write.Unlock()
+	g, cur, err := s.hold()
+	if err != nil {
+		return err
+	}
+	next := cur.next(b.Positions)
+	if c := b.Common; c != nil {
+		next = cur.next(nil)
+		next.positions, next.logs = c.Positions, c.Logs
+	}
+	next.exact = b.Timestamp.Len() > 0
+	if next.exact {
+		if next.stable = b.Timestamp; b.Common == nil {
+			next.stable = b.Timestamp.Clone()
+		}
+	}
+	err = g.eng.flush(ctx, coalesce(nil, b.Updates), b.KeepTombstones, next, b.Common != nil, b.Yields)
+	return s.finish(g, next, err)
+}
+
+// finish publishes the state after a batch that was applied.
+func (s *Slice) finish(g *generation, next *state, err error) error {
+	if err == nil {
+		s.mu.Lock()
+		if s.gen == g {
+			s.cur = next
+		}
+		s.mu.Unlock()
+	}
+	return errors.Join(err, s.release(g))
+}
+
+// next returns the state of the batch after s, sharing with it what does not change.
+func (s *state) next(changed []VBPosition) *state {
+	n := *s
+	n.number++
+	n.exact = false
+	if len(changed) > 0 {
+		n.positions = slices.Clone(s.positions)
+	}
+	logs := false
+	for _, c := range changed {
+		n.positions[c.VBucket] = c.Position
+		if c.Log == nil {
+			continue
+		}
+		if !logs {
+			n.logs, logs = slices.Clone(s.logs), true
+		}
+		n.logs[c.VBucket] = c.Log.Clone()
+	}
+	return &n
+}
+
+// DeleteVBuckets removes everything of vbuckets and sets their positions, in batches of bounded size as RestoreVBuckets
+// does. It waits and fails as Flush does.
+func (s *Slice) DeleteVBuckets(ctx context.Context, to ...VBPosition) error {
+	return s.replace(ctx, to, nil)
+}
+
+// replace makes the vbuckets' rows those of from, and their positions these.
+func (s *Slice) replace(ctx context.Context, to []VBPosition, from view) error {
+	if err := (&Batch{Positions: to}).check(s.meta.VBuckets); err != nil {
+		return err
+	}
+	for len(to) > 0 {
+		n, err := s.replaceSome(ctx, to, from)
+		if err != nil {
+			return err
+		}
+		to = to[n:]
+	}
+	return nil
+}
+
+// replaceSome does as many of the first as one batch takes, one at least.
+func (s *Slice) replaceSome(ctx context.Context, to []VBPosition, from view) (done int, err error) {
+	s.write.Lock()
+	defer s.write.Unlock()
+	g, cur, err := s.hold()
+	if err != nil {
+		return 0, err
+	}
+	next, done, err := g.eng.replace(ctx, to, from, cur)
+	return done, s.finish(g, next, err)
+}
+
+// PurgeTombstones forgets the vbucket's deleted documents: its side stream is through. It waits and fails as Flush
+// does, and may have done a part then.
+func (s *Slice) PurgeTombstones(ctx context.Context, vb uint16) error {
+	s.write.Lock()
+	defer s.write.Unlock()
+	g, _, err := s.hold()
+	if err != nil {
+		return err
+	}
+	return errors.Join(g.eng.purge(ctx, vb), s.release(g))
+}
+
+// Persist makes everything applied so far durable.
+func (s *Slice) Persist(ctx context.Context) error {
+	g, _, err := s.hold()
+	if err != nil {
+		return err
+	}
+	return errors.Join(g.eng.persist(ctx), s.release(g))
+}
+
+// present returns the state after the newest batch.
+func (s *Slice) present() *state {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.cur
+}
+
+// Positions returns what the slice holds, one per vbucket.
+func (s *Slice) Positions() []ingest.Position { return slices.Clone(s.present().positions) }
+
+// Logs returns the failover logs, one per vbucket; nil where none has been given.
+func (s *Slice) Logs() []timestamp.FailoverLog { return slices.Clone(s.present().logs) }
+
+// Timestamp returns the newest stability timestamp that the slice was flushed to; exact tells that nothing has been
+// applied since.
+func (s *Slice) Timestamp() (stable timestamp.Vector, exact bool) {
+	st := s.present()
+	return st.stable.Clone(), st.exact
+}
+
+// Durable is the state that would be there after SIGKILL or a loss of power now. Nothing of it may be changed.
+type Durable struct {
+	Batch     uint64 // number of the newest batch in it, 0 for none
+	Positions []ingest.Position
+	Stable    timestamp.Vector // newest stability timestamp flushed to
+	Exact     bool             // nothing has been applied since
+}
+
+// Durable reads it; it is cheap while nothing new has been written.
+func (s *Slice) Durable() (Durable, error) {
+	g, _, err := s.hold()
+	if err != nil {
+		return Durable{}, err
+	}
+	st, err := g.eng.durable()
+	err = errors.Join(err, s.release(g))
+	st = st.standing(s.store.common.of(s.rows(g.number, st.number)))
+	return Durable{Batch: st.number, Positions: st.positions, Stable: st.stable, Exact: st.exact}, err
+}
+
+// Stats are a copy's figures for metrics.
+type Stats struct {
+	Items       int64  // rows of the forward index
+	Batch       uint64 // number of the newest batch
+	DiskBytes   int64
+	LiveBytes   int64 // part of DiskBytes that is not overwritten or deleted, estimated
+	MemoryBytes int64 // applied and not yet written
+	Snapshots   int   // open ones
+	Checkpoints int
+	Failing     error // why batches are refused now, nil when they are not
+}
+
+// Stats returns the copy's figures; zero for a closed one.
+func (s *Slice) Stats() Stats {
+	g, cur, err := s.hold()
+	if err != nil {
+		return Stats{Failing: err}
+	}
+	es := g.eng.stats()
+	st := Stats{
+		Items: cur.items, Batch: cur.number, DiskBytes: es.diskBytes, LiveBytes: es.liveBytes, MemoryBytes: es.memoryBytes,
+		Failing: g.eng.failing(),
+	}
+	s.mu.Lock()
+	st.Snapshots, st.Checkpoints = s.snapshots, len(s.cps)
+	s.mu.Unlock()
+	if err := s.release(g); err != nil {
+		st.Failing = err
+	}
+	return st
+}
+
+// Items returns the number of entries after the newest batch.
+func (s *Slice) Items() int64 { return s.present().items }
+
+// Counted returns the number of entries and the newest batch that is in it. Unlike Stats it never holds files open that
+// somebody else gives up meanwhile, and so never waits for a disk.
+func (s *Slice) Counted() (items int64, batch uint64, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.gen == nil {
+		return 0, 0, fmt.Errorf("copy %s: %w", s.meta.Copy, ErrClosed)
+	}
+	return s.cur.items, s.cur.number, nil
+}
+
+// generations lists the numbers of the data folders.
+func (s *Slice) generations() ([]uint64, error) {
+	names, err := s.store.fs.List(s.dir)
+	if err != nil {
+		return nil, err
+	}
+	var all []uint64
+	for _, name := range names {
+		if n, err := strconv.ParseUint(strings.TrimPrefix(name, generationPrefix), 10, 64); err == nil &&
+			strings.HasPrefix(name, generationPrefix) {
+			all = append(all, n)
+		}
+	}
+	return all, nil
+}

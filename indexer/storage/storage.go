@@ -1,0 +1,413 @@
+// Package storage holds the index copies of one indexer: an ordered store per copy with a forward index (secondary key,
+// document id) for scans and a back index (vbucket, document id) that knows each document's keys and the seqno they
+// reflect (IX-2, IX-3).
+//
+// It promises: a batch is applied whole or not at all, together with the positions it carries; applying is idempotent,
+// because a version that is older than or equal to the stored one is skipped; after a crash a copy is exactly the state
+// after one of its batches, and says which; a snapshot is consistent and does not change; a damaged file is named and
+// never read as if it were good. There is no log of its own: what a crash takes away is streamed again from KV.
+//
+// It never decides which positions are right, talks to another process, or evaluates keys: keys are bytes that delimit
+// themselves and whose order is the order of the bytes (package collate).
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/hashicorp/go-hclog"
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/index"
+)
+
+// Defaults of Options.
+const (
+	DefaultCacheBytes      = 256 << 20
+	DefaultMemTableBytes   = 256 << 20
+	DefaultReserveBytes    = 64 << 20
+	DefaultVerifyBytes     = 256 << 20
+	DefaultKeepCheckpoints = 3
+	DefaultOpenFiles       = 512
+)
+
+// keptParts is which part of the cache may be taken by what is kept of written batches, see recent.
+const keptParts = 4
+
+// Options of a Store. Dir is required; zero values are the defaults.
+type Options struct {
+	Dir string
+	// CacheBytes is the process-wide cache of blocks.
+	CacheBytes int64
+	// MemTableBytes bounds what all copies together hold in memory before it is written.
+	MemTableBytes int64
+	// ReserveBytes of the disk (at most 2 % of it) stay free: a batch that would need them is refused.
+	ReserveBytes int64
+	// VerifyBytes of stored files are read and checked at Open, all copies together. The rest is checked when it is read.
+	VerifyBytes int64
+	// KeepCheckpoints is how many checkpoints each copy keeps.
+	KeepCheckpoints int
+	// OpenFiles bounds the table files that are held open.
+	OpenFiles int
+	// Compactions is how many may run at once, all copies together (default: half of the processors, at least one).
+	Compactions int
+	Logger      hclog.Logger
+
+	kept int64                   // benchmarks try others than CacheBytes/keptParts
+	fs   vfs.FS                  // tests put faults in between
+	tune func(o *pebble.Options) // benchmarks try other settings
+}
+
+func (o Options) withDefaults() Options {
+	set := func(v *int64, d int64) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	set(&o.CacheBytes, DefaultCacheBytes)
+	set(&o.MemTableBytes, DefaultMemTableBytes)
+	set(&o.ReserveBytes, DefaultReserveBytes)
+	set(&o.VerifyBytes, DefaultVerifyBytes)
+	set(&o.kept, o.CacheBytes/keptParts)
+	if o.KeepCheckpoints == 0 {
+		o.KeepCheckpoints = DefaultKeepCheckpoints
+	}
+	if o.OpenFiles == 0 {
+		o.OpenFiles = DefaultOpenFiles
+	}
+	if o.Compactions == 0 {
+		o.Compactions = max(1, runtime.GOMAXPROCS(0)/2)
+	}
+	if o.Logger == nil {
+		o.Logger = hclog.NewNullLogger()
+	}
+	if o.fs == nil {
+		o.fs = vfs.Default
+	}
+	return o
+}
+
+// Store is the folder with all copies of one indexer. Its methods may be called from any goroutine.
+type Store struct {
+	opts Options
+	fs   vfs.FS
+	log  hclog.Logger
+	res  *resources
+	lock io.Closer
+
+	making sync.WaitGroup // creations under way
+	common commons
+
+	mu       sync.Mutex
+	copies   map[index.CopyID]*Slice
+	creating map[index.CopyID]int64
+	damaged  []Damage
+	closed   bool
+}
+
+// Damage is a folder that does not say that it is of the copy that it is named after. Create of that copy replaces it.
+type Damage struct {
+	Folder string
+	Copy   index.CopyID // by its name; 0 where the name is in another form than ours
+	Bytes  uint64       // on disk, as far as that can be known
+	Err    error
+}
+
+const lockName = "LOCK"
+
+const (
+	// closePersist bounds how long closing the store waits until memory is written.
+	closePersist = 3 * time.Second
+	// closeAtOnce is how many copies are closed side by side.
+	closeAtOnce = 8
+)
+
+// Open opens the folder and every copy in it. Each copy is at the last batch that was durable; a damaged one is at its
+// newest good checkpoint, or empty: see (*Slice).Recovery. An error means that the folder cannot be used at all: it
+// wraps ErrLocked, ErrIO, or names the copy that cannot be read for a reason other than damage.
+func Open(o Options) (*Store, error) {
+	o = o.withDefaults()
+	if o.Dir == "" {
+		return nil, fmt.Errorf("%w: no folder for index data", ErrInvalid)
+	}
+	err := o.fs.MkdirAll(o.Dir, 0o755)
+	if err == nil {
+		err = syncDir(o.fs, o.fs.PathDir(o.Dir))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: create %s: %w", ErrIO, o.Dir, err)
+	}
+	lock, err := o.fs.Lock(o.fs.PathJoin(o.Dir, lockName))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s (stop the other indexer, or give this one its own folder): %w", ErrLocked, o.Dir, err)
+	}
+	// Memtables are charged to the cache, so that it gets their room on top.
+	cache := pebble.NewCache(o.CacheBytes + o.MemTableBytes)
+	s := &Store{
+		opts: o, fs: o.fs, log: o.Logger, lock: lock, copies: map[index.CopyID]*Slice{},
+		res: &resources{
+			fs: o.fs, tune: o.tune, cache: cache, files: pebble.NewFileCache(max(1, o.Compactions), o.OpenFiles),
+			compactions: newCompactions(o.Compactions), memory: newMemory(o.MemTableBytes, o.kept), logger: o.Logger,
+			mostIdle: min(maxAllIdle, o.CacheBytes/idleCache),
+			space:    &space{fs: o.fs, dir: o.Dir, reserve: o.ReserveBytes},
+		},
+	}
+	s.res.space.fill()
+	s.loadCommon()
+	if err := s.openAll(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+// openAll opens the copies, after removing what an interrupted Drop or Create left.
+func (s *Store) openAll() error {
+	names, err := s.fs.List(s.opts.Dir)
+	if err != nil {
+		return fmt.Errorf("%w: list %s: %w", ErrIO, s.opts.Dir, err)
+	}
+	slices.Sort(names)
+	var found []string
+	for _, name := range names {
+		dir := s.fs.PathJoin(s.opts.Dir, name)
+		switch _, err := index.ParseID(name); {
+		case strings.HasSuffix(name, tmpSuffix) || err == nil && exists(s.fs, s.fs.PathJoin(dir, droppedName)):
+			if err := s.fs.RemoveAll(dir); err != nil {
+				return fmt.Errorf("%w: remove %s: %w", ErrIO, dir, err)
+			}
+		case err == nil:
+			found = append(found, dir)
+		}
+	}
+	budget := s.opts.VerifyBytes
+	for _, dir := range found {
+		slice, read, err := openSlice(s, dir, s.res.memory.share(len(found)), budget)
+		budget -= read
+		var corrupt *CorruptError
+		if errors.As(err, &corrupt) {
+			s.log.Error("a copy's folder is damaged beyond its name; it must be built again", "folder", dir, "error", err)
+			s.damaged = append(s.damaged, Damage{Folder: dir, Copy: copyOf(s.fs.PathBase(dir)), Bytes: bytesBelow(s.fs, dir),
+				Err: err})
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		s.copies[slice.meta.Copy] = slice
+	}
+	return nil
+}
+
+// Damaged lists the folders that Open could not make a copy of.
+func (s *Store) Damaged() []Damage {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.damaged)
+}
+
+// DropDamaged removes the damaged folder that is named after a copy; false when there is none.
+func (s *Store) DropDamaged(id index.CopyID) (bool, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i := slices.IndexFunc(s.damaged, func(d Damage) bool { return d.Copy == id })
+	if id == 0 || i < 0 || s.closed {
+		return false, nil
+	}
+	if err := s.fs.RemoveAll(s.damaged[i].Folder); err != nil { // what is left is damaged, too
+		return false, fmt.Errorf("%w: remove damaged %s: %w", ErrIO, s.damaged[i].Folder, err)
+	}
+	s.damaged = slices.Delete(s.damaged, i, i+1)
+	return true, nil
+}
+
+// copyOf returns the copy whose folder has this name, 0 when none has.
+func copyOf(name string) index.CopyID {
+	n, err := index.ParseID(name)
+	if id := index.CopyID(n); err == nil && id.String() == name {
+		return id
+	}
+	return 0
+}
+
+// bytesBelow sums up the files in a folder.
+func bytesBelow(fs vfs.FS, dir string) (sum uint64) {
+	names, _ := fs.List(dir)
+	for _, name := range names {
+		path := fs.PathJoin(dir, name)
+		switch info, err := fs.Stat(path); {
+		case err != nil:
+		case info.IsDir():
+			sum += bytesBelow(fs, path)
+		default:
+			sum += uint64(max(info.Size(), 0))
+		}
+	}
+	return sum
+}
+
+// Slices lists the copies, ordered by id.
+func (s *Store) Slices() []*Slice {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	all := make([]*Slice, 0, len(s.copies))
+	for _, c := range s.copies {
+		all = append(all, c)
+	}
+	slices.SortFunc(all, func(a, b *Slice) int { return int(int64(a.meta.Copy - b.meta.Copy)) })
+	return all
+}
+
+// Slice returns one copy.
+func (s *Store) Slice(id index.CopyID) (*Slice, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	c, ok := s.copies[id]
+	return c, ok
+}
+
+// Create makes an empty copy. It is durable when Create returns. Errors wrap ErrExists, ErrInvalid, ErrDiskFull, ErrIO.
+func (s *Store) Create(m Meta) (*Slice, error) {
+	dir, share, err := s.reserve(m)
+	if err != nil {
+		return nil, err
+	}
+	defer s.making.Done()
+	slice, err := createSlice(s, dir, m, share)
+	s.mu.Lock()
+	delete(s.creating, m.Copy)
+	closed := s.closed
+	if err == nil && !closed {
+		s.copies[m.Copy] = slice
+	}
+	s.mu.Unlock()
+	switch {
+	case err != nil:
+		return nil, err
+	case closed:
+		return nil, errors.Join(fmt.Errorf("create copy %s: store %s: %w", m.Copy, s.opts.Dir, ErrClosed),
+			slice.end(context.Background(), false))
+	}
+	return slice, nil
+}
+
+// reserve checks that a copy can be created and keeps its place; several are created at once, as most of it is waiting
+// for the disk. Close waits for making.Done.
+func (s *Store) reserve(m Meta) (dir string, share int64, err error) {
+	if err := m.check(); err != nil {
+		return "", 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		return "", 0, fmt.Errorf("create copy %s: store %s: %w", m.Copy, s.opts.Dir, ErrClosed)
+	}
+	_, there := s.copies[m.Copy]
+	if _, soon := s.creating[m.Copy]; there || soon {
+		return "", 0, fmt.Errorf("%w: copy %s in %s", ErrExists, m.Copy, s.opts.Dir)
+	}
+	dir = s.fs.PathJoin(s.opts.Dir, m.Copy.String())
+	if i := slices.IndexFunc(s.damaged, func(d Damage) bool { return d.Folder == dir }); i >= 0 {
+		if err := s.fs.RemoveAll(dir); err != nil {
+			return "", 0, fmt.Errorf("%w: remove damaged %s: %w", ErrIO, dir, err)
+		}
+		s.damaged = slices.Delete(s.damaged, i, i+1)
+	} else if exists(s.fs, dir) {
+		return "", 0, fmt.Errorf("%w: copy %s is being removed from %s", ErrExists, m.Copy, s.opts.Dir)
+	}
+	if err := s.res.space.room(minMemTable); err != nil {
+		return "", 0, err
+	}
+	if s.creating == nil {
+		s.creating = map[index.CopyID]int64{}
+	}
+	share = s.res.memory.next(s.creating)
+	s.creating[m.Copy] = share
+	s.making.Add(1)
+	return dir, share, nil
+}
+
+// Drop removes a copy: Retire, and then at once what that leaves to be done.
+func (s *Store) Drop(id index.CopyID) error {
+	remove, err := s.Retire(id)
+	if err != nil {
+		return err
+	}
+	return remove()
+}
+
+// Retire takes a copy away. When it returns the copy is gone for good, also after a crash. What it gives closes it and
+// makes its room free, which takes longer; while a snapshot of it is open, that is done when the last one is closed.
+// Until then no copy of that id can be created. Retiring a copy that is not there is an error wrapping ErrNotFound.
+// Several are retired side by side.
+func (s *Store) Retire(id index.CopyID) (remove func() error, err error) {
+	s.mu.Lock()
+	slice, ok := s.copies[id]
+	delete(s.copies, id)
+	s.mu.Unlock()
+	if !ok {
+		return nil, fmt.Errorf("copy %s in %s: %w", id, s.opts.Dir, ErrNotFound)
+	}
+	err = writeSynced(s.fs, s.fs.PathJoin(slice.dir, droppedName), nil)
+	if err == nil {
+		err = syncDir(s.fs, slice.dir)
+	}
+	if err != nil {
+		s.mu.Lock()
+		s.copies[id] = slice
+		s.mu.Unlock()
+		return nil, classify(id, slice.dir, err)
+	}
+	return func() error { return slice.end(context.Background(), true) }, nil
+}
+
+// Close closes every copy, writing what is in memory, and returns the folder free. Snapshots that are still open are
+// named in the error; their copies are closed with the last of them.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	s.mu.Unlock()
+	s.making.Wait()
+	ctx, cancel := context.WithTimeout(context.Background(), closePersist)
+	defer cancel()
+	all := s.Slices()
+	if each(all, func(c *Slice) error { return c.Persist(ctx) }) == nil { // else each tells of it when it is closed
+		if err := s.KeepCommon(); err != nil {
+			s.log.Warn("where copies stand together is not written: they will go on from what each has stored", "error", err)
+		}
+	}
+	s.mu.Lock()
+	s.copies = map[index.CopyID]*Slice{}
+	s.mu.Unlock()
+	err := each(all, func(c *Slice) error { return c.end(ctx, false) })
+	s.res.files.Unref()
+	s.res.cache.Unref()
+	return errors.Join(err, s.lock.Close())
+}
+
+// each does something with every slice, several side by side, and returns all errors.
+func each(all []*Slice, f func(*Slice) error) error {
+	errs := make([]error, len(all))
+	var g errgroup.Group
+	g.SetLimit(closeAtOnce)
+	for i, c := range all {
+		g.Go(func() error {
+			errs[i] = f(c)
+			return nil
+		})
+	}
+	_ = g.Wait() // the errors are collected, all of them
+	return errors.Join(errs...)
+}

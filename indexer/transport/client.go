@@ -1,0 +1,214 @@
+package transport
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+
+	"tidemark/keyversion"
+)
+
+// Options of a client connection.
+type Options struct {
+	TLS *tls.Config // nil: no TLS
+	// OnAck is called with each acknowledged number, in order and not decreasing, from the connection's own goroutine;
+	// it must not block. Numbers may repeat.
+	OnAck func(number uint64)
+}
+
+// Conn is the router's end of one connection. Send is for one goroutine; the rest is safe for all.
+type Conn struct {
+	addr   string
+	cc     *grpc.ClientConn
+	stream grpc.ClientStream
+	cancel context.CancelFunc
+	onAck  func(uint64)
+	done   chan struct{}
+
+	mu    sync.Mutex
+	raw   net.Conn
+	cause error // why it ended, set before done is closed
+}
+
+// Dial connects to addr (host:port), says hello and waits for the answer; ctx limits that and nothing after it. Errors
+// wrap ErrRefused when the endpoint answered no. The connection is closed by Close or by Done's cause.
+func Dial(ctx context.Context, addr string, hello keyversion.Hello, opts Options) (*Conn, error) {
+	frame, err := keyversion.AppendHello(nil, &hello)
+	if err != nil {
+		return nil, err
+	}
+	c := &Conn{addr: addr, onAck: opts.OnAck, done: make(chan struct{})}
+	if c.onAck == nil {
+		c.onAck = func(uint64) {}
+	}
+	creds := insecure.NewCredentials()
+	if opts.TLS != nil {
+		creds = credentials.NewTLS(opts.TLS)
+	}
+	c.cc, err = grpc.NewClient("passthrough:///"+addr,
+		grpc.WithTransportCredentials(creds),
+		grpc.WithContextDialer(c.dialRaw),
+		grpc.WithDefaultCallOptions(grpc.ForceCodecV2(newCodec()), grpc.MaxCallRecvMsgSize(keyversion.MaxAckFrame)),
+		grpc.WithNoProxy(), grpc.WithDisableRetry(), grpc.WithDisableServiceConfig(), grpc.WithIdleTimeout(0),
+		grpc.WithWriteBufferSize(ioBufferBytes),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("connect to %s: %w", addr, err)
+	}
+	streamCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	c.cancel = cancel
+	untie := context.AfterFunc(ctx, c.cut)
+	if err := c.greet(streamCtx, frame); err != nil {
+		untie()
+		c.cut()
+		c.cc.Close()
+		if ctx.Err() != nil {
+			err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		}
+		return nil, fmt.Errorf("connect to %s: %w", addr, err)
+	}
+	if !untie() {
+		c.cut()
+	}
+	go c.run()
+	return c, nil
+}
+
+// dialRaw opens the socket and remembers it, so that it can be cut.
+func (c *Conn) dialRaw(ctx context.Context, addr string) (net.Conn, error) {
+	d := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: SilenceLimit, Interval: HeartbeatInterval,
+		Count: 3}}
+	raw, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.raw = raw
+	return raw, nil
+}
+
+// greet opens the stream, says hello and takes the answer.
+func (c *Conn) greet(ctx context.Context, hello []byte) error {
+	stream, err := c.cc.NewStream(ctx, streamDesc(), fullMethod)
+	if err != nil {
+		return err
+	}
+	c.stream = stream
+	if err := stream.SendMsg(&outbound{hello}); err != nil && !errors.Is(err, io.EOF) {
+		return err
+	}
+	_, err = c.receive()
+	return err
+}
+
+// receive takes the next acknowledgement; a refusal is an error.
+func (c *Conn) receive() (uint64, error) {
+	var in inbound
+	if err := c.stream.RecvMsg(&in); err != nil {
+		if errors.Is(err, io.EOF) {
+			return 0, fmt.Errorf("%w by the receiver", ErrClosed)
+		}
+		return 0, err
+	}
+	defer in.buf.Free()
+	ack, err := keyversion.DecodeAck(in.buf.ReadOnlyData())
+	if err != nil {
+		return 0, err
+	}
+	if ack.Refused != "" {
+		c.onAck(ack.Number)
+		return 0, fmt.Errorf("%w: %s", ErrRefused, ack.Refused)
+	}
+	return ack.Number, nil
+}
+
+// run takes acknowledgements until the connection ends.
+func (c *Conn) run() {
+	silent := time.AfterFunc(SilenceLimit, func() {
+		c.fail(fmt.Errorf("%w for %s", ErrSilent, SilenceLimit))
+		c.cut()
+	})
+	for {
+		number, err := c.receive()
+		if err != nil {
+			c.fail(err)
+			break
+		}
+		silent.Reset(SilenceLimit)
+		c.onAck(number)
+	}
+	silent.Stop()
+	c.cut()
+	c.cc.Close()
+	close(c.done)
+}
+
+// fail records the first cause.
+func (c *Conn) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.cause == nil {
+		c.cause = fmt.Errorf("connection to %s: %w", c.addr, err)
+	}
+}
+
+// cut ends the connection at once, without waiting for what is under way.
+func (c *Conn) cut() {
+	c.mu.Lock()
+	raw := c.raw
+	c.mu.Unlock()
+	if raw != nil {
+		raw.Close()
+	}
+	c.cancel()
+}
+
+// Send passes one frame on. It blocks only while the receiver's flow control holds us back, and not beyond the end of
+// the connection. The frame's memory must not be changed before the frame is acknowledged; if the connection ends
+// first, never. An error says that the connection has ended; Err gives the cause.
+func (c *Conn) Send(frame []byte) error {
+	err := c.stream.SendMsg(&outbound{frame})
+	if err == nil {
+		return nil
+	}
+	if !errors.Is(err, io.EOF) { // io.EOF: the stream has ended and the reader knows why
+		c.fail(err)
+		c.cut()
+	}
+	<-c.done
+	return c.Err()
+}
+
+// Done is closed when the connection has ended.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// Err returns the cause of the end, nil before Done is closed.
+func (c *Conn) Err() error {
+	select {
+	case <-c.done:
+	default:
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.cause
+}
+
+// Close ends the connection at once and waits until nothing of it runs any more. Frames that are not acknowledged may
+// or may not have been taken.
+func (c *Conn) Close() error {
+	c.fail(fmt.Errorf("%w on this side", ErrClosed))
+	c.cut()
+	<-c.done
+	return nil
+}

@@ -1,0 +1,122 @@
+package transport
+
+import (
+	"context"
+	"net"
+	"sync"
+	"sync/atomic"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// guard counts a server's connections, refuses those above the limit, and names in the log those that ended without a
+// valid hello: a stranger on the port, or a client of another version.
+type guard struct {
+	log  hclog.Logger
+	most int
+
+	mu    sync.Mutex
+	conns map[string]*guarded // by remote address
+}
+
+func newGuard(log hclog.Logger, most int) *guard {
+	return &guard{log: log, most: most, conns: make(map[string]*guarded)}
+}
+
+func (g *guard) listen(lis net.Listener) net.Listener {
+	return &guardedListener{Listener: lis, guard: g}
+}
+
+func (g *guard) open() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return len(g.conns)
+}
+
+// add registers a connection; false when there are too many.
+func (g *guard) add(c *guarded) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.conns) >= g.most {
+		return false
+	}
+	g.conns[c.addr] = c
+	return true
+}
+
+func (g *guard) remove(c *guarded) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.conns[c.addr] == c {
+		delete(g.conns, c.addr)
+	}
+}
+
+// find returns the connection that a stream's context belongs to; one without a socket when it is already gone.
+func (g *guard) find(ctx context.Context) *guarded {
+	addr := remoteAddr(ctx)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if c := g.conns[addr]; c != nil {
+		return c
+	}
+	return &guarded{addr: addr, guard: g}
+}
+
+type guardedListener struct {
+	net.Listener
+	guard *guard
+}
+
+// Accept returns the next connection within the limit.
+func (l *guardedListener) Accept() (net.Conn, error) {
+	for {
+		raw, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		c := &guarded{Conn: raw, addr: raw.RemoteAddr().String(), guard: l.guard}
+		if l.guard.add(c) {
+			return c, nil
+		}
+		l.guard.log.Warn("connection refused: too many connections", "remote", c.addr, "limit", l.guard.most)
+		raw.Close()
+	}
+}
+
+// guarded is one accepted connection.
+type guarded struct {
+	net.Conn
+	addr   string
+	guard  *guard
+	bytes  atomic.Int64
+	hello  atomic.Bool
+	closed atomic.Bool
+}
+
+// Read counts what comes in.
+func (c *guarded) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	c.bytes.Add(int64(n))
+	return n, err
+}
+
+// Close closes the socket and takes it out of the count.
+func (c *guarded) Close() error {
+	if !c.closed.Swap(true) {
+		c.guard.remove(c)
+		if n := c.bytes.Load(); !c.hello.Load() && n > 0 {
+			c.guard.log.Warn("connection closed: it never said a valid hello; only routers of the same version belong on this "+
+				"port",
+				"remote", c.addr, "bytes", n)
+		}
+	}
+	return c.Conn.Close()
+}
+
+// abort cuts the connection, whatever it is doing.
+func (c *guarded) abort() {
+	if c.Conn != nil {
+		c.Close()
+	}
+}

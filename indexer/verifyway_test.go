@@ -1,0 +1,229 @@
+package indexer
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"tidemark/indexer/storage"
+	"tidemark/indexer/storage/storagetest"
+	"tidemark/keyversion"
+	"tidemark/wire"
+)
+
+// TestVerifySeesWhatIsLostOnTheWay: a document that never arrives, over maintenance streams as over those that
+// verifications read, is missing in the index and in what the index is compared with. The sums of the evaluation are
+// not of that way, so that it is told.
+func TestVerifySeesWhatIsLostOnTheWay(t *testing.T) {
+	const lost = "doc-0020"
+	w := newWorld(t)
+	w.lose = func(e *keyversion.Event) bool { return string(e.DocID) == lost }
+	w.write(docs(0, 100, 1)...)
+	w.start()
+	if err := w.define(10, 20); err != nil {
+		t.Fatal(err)
+	}
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(10, 20)
+	found, end, err := w.verify(t.Context(), 1, ``)
+	if err != nil || len(found) != 1 || end.Differences != 1 {
+		t.Fatalf("%+v, %+v, %v; want one difference", found, end, err)
+	}
+	d := found[0]
+	says := fmt.Sprintf("projector %s evaluated %d keys of vbucket %d for this slice", "p", 25, vbOf(lost))
+	if d.Kind != wire.LostOnWay || d.VBucket != vbOf(lost) || d.Copy != 10 || !strings.HasPrefix(d.Detail, says[:10]) ||
+		!strings.Contains(d.Detail, says[12:]) ||
+		!strings.Contains(d.Detail, "24 came here") {
+		t.Errorf("%+v", d)
+	}
+}
+
+// TestAuditTellsWhatItCannotMend: what the way from KV loses is told by the node's health, and no vbucket is taken anew
+// for it.
+func TestAuditTellsWhatItCannotMend(t *testing.T) {
+	w := newWorld(t)
+	w.tweak = func(c *Config) { c.AuditRate, c.AuditEvery = wire.MaxVerifyRate, 10*time.Millisecond }
+	w.lose = func(e *keyversion.Event) bool { return string(e.DocID) == "doc-0020" }
+	w.write(docs(0, 100, 1)...)
+	w.start()
+	if err := w.define(10, 20); err != nil {
+		t.Fatal(err)
+	}
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(10, 20)
+	w.until("the audit tells it", func() bool {
+		return strings.Contains(w.health, "would not mend") && strings.Contains(w.health, "came here")
+	})
+	if n := w.x.metrics.counted(t, "tidemark_indexer_retaken_vbuckets_total"); n != 0 {
+		t.Errorf("%v vbuckets were taken anew", n)
+	}
+}
+
+// TestVerifyPages: a vbucket of which KV holds more than may be in memory is compared page by page, with nothing left
+// out and nothing told twice.
+func TestVerifyPages(t *testing.T) {
+	w := built(t)
+	w.stopIndexer()
+	err := storagetest.Edit(filepath.Join(w.dir, copiesDir), 10, func(r *storagetest.Rows) error {
+		return errors.Join(r.Remove(testKey(21), "doc-0020"), r.Remove(testKey(41), "doc-0040"),
+			r.Add(testKey(9000), "nobody"))
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.tweak = func(c *Config) { c.verifyRoom = 4 << 10 } // 50 documents of a vbucket take about 10 KiB
+	w.again(t)
+	for range 3 {
+		found, end, err := w.verify(t.Context(), 1, ``)
+		var got []string
+		for _, d := range found {
+			got = append(got, fmt.Sprint(d.ID, " ", d.Kind))
+		}
+		slices.Sort(got)
+		if err != nil || !slices.Equal(got, []string{"doc-0020 missing_row", "doc-0040 missing_row", "nobody extra_row"}) ||
+			end.Documents != 200 {
+			t.Errorf("%v, %+v, %v", got, end, err)
+		}
+	}
+	w.stopIndexer()
+	w.tweak = func(c *Config) { c.verifyRoom = 10 } // no document
+	w.again(t)
+	if _, _, err := w.verify(t.Context(), 1, ``); err == nil || !strings.Contains(err.Error(), "one document in 1024") {
+		t.Errorf("no room at all: %v", err)
+	}
+}
+
+// TestPagesHaveHalves: the halves of a page are its documents, each in one.
+func TestPagesHaveHalves(t *testing.T) {
+	for _, p := range []page{{}, {1, 2}, {5, 8}} {
+		had := 0
+		for i := range 1000 {
+			id := fmt.Appendf(nil, "d%d", i)
+			n := 0
+			for _, h := range p.halves() {
+				if h.has(id) {
+					n++
+				}
+			}
+			if p.has(id) != (n == 1) || n > 1 {
+				t.Fatalf("%s is in %d halves of %+v, which has it: %v", id, n, p, p.has(id))
+			}
+			had += n
+		}
+		if had == 0 {
+			t.Errorf("%+v has no document", p)
+		}
+	}
+}
+
+// TestRefusedKeysAreShown: a key that no index can store, of a projector that has no limit, is counted and named, and a
+// verification does not call the document that lacks it right.
+func TestRefusedKeysAreShown(t *testing.T) {
+	w := newWorld(t)
+	long := bytes.Repeat([]byte{8}, storage.MaxKey+1)
+	w.key = func(d testDoc) []byte {
+		if d.id == "doc-0020" {
+			return long
+		}
+		return testKey(d.value)
+	}
+	w.write(docs(0, 40, 1)...)
+	w.start()
+	if err := w.define(10, 20); err != nil {
+		t.Fatal(err)
+	}
+	w.begin(nil)
+	w.promote(t.Context())
+	w.held(10, 20)
+	found, _, err := w.verify(t.Context(), 1, ``)
+	if err != nil || len(found) != 1 || found[0].Kind != wire.RefusedKey || found[0].ID != "doc-0020" ||
+		!strings.Contains(found[0].Detail, "1 keys") {
+		t.Errorf("%+v, %v", found, err)
+	}
+	w.until("the leader is told", func() bool {
+		return len(w.faults) == 2 && w.faults[0].Index == 1 && w.faults[0].TooLong == 1 &&
+			w.faults[0].Sample.DocID == "doc-0020" &&
+			strings.Contains(w.faults[0].Sample.Error, fmt.Sprint(len(long)))
+	})
+}
+
+// TestInboxIsBoundedByBytes: batches beyond the bytes that an inbox may hold wait, in order, until there is room, their
+// connection ends, or the bucket goes; one larger than the bound is alone.
+func TestInboxIsBoundedByBytes(t *testing.T) {
+	var enc keyversion.Encoder
+	ev := keyversion.Event{Kind: keyversion.Insert, Seqno: 1, DocID: []byte("d"),
+		Statements: []keyversion.Statement{{Index: 1, Keys: [][]byte{make([]byte, inboxBytes/2)}}}}
+	if err := enc.Append(&ev); err != nil {
+		t.Fatal(err)
+	}
+	batch := &keyversion.Batch{}
+	if err := keyversion.Decode(enc.Finish(1), batch); err != nil {
+		t.Fatal(err)
+	}
+	k := &bucket{x: &Indexer{}, name: "b", vbuckets: 4, data: make(chan inbound, dataInbox), done: make(chan struct{})}
+	s := &sink{k: k, hello: keyversion.Hello{Connections: 1}}
+	if err := s.Receive(t.Context(), batch, nil); err != nil {
+		t.Fatal(err)
+	}
+	gone, cancel := context.WithCancelCause(t.Context())
+	cut := errors.New("the connection is cut")
+	cancel(cut)
+	if err := s.Receive(gone, batch, nil); !errors.Is(err, cut) || len(k.data) != 1 {
+		t.Errorf("a second one: %v, %d are there", err, len(k.data))
+	}
+	second := make(chan error, 1)
+	go func() { second <- s.Receive(t.Context(), batch, nil) }()
+	in := <-k.data
+	k.inboxes[0].leave(in.size)
+	if err := <-second; err != nil || len(k.data) != 1 {
+		t.Errorf("%v, %d are there", err, len(k.data))
+	}
+	close(k.done)
+	if err := s.Receive(t.Context(), batch, nil); !errors.Is(err, errBucketGone) {
+		t.Errorf("a bucket that goes: %v", err)
+	}
+	k.inboxes[0].leave((<-k.data).size)
+	if err := k.inboxes[0].enter(t.Context(), 10*inboxBytes, k.done); err != nil {
+		t.Errorf("a large one into an empty inbox: %v", err)
+	}
+	if k.inboxes[0].held != 10*inboxBytes || len(k.inboxes[0].waiting) > 0 {
+		t.Errorf("%+v", &k.inboxes[0])
+	}
+}
+
+// TestPaceKeepsToItsShare: what takes long has the time that its share is of, however few things it was.
+func TestPaceKeepsToItsShare(t *testing.T) {
+	now := time.Unix(1000, 0)
+	gone, cancel := context.WithCancel(t.Context()) // nobody waits: the next turn says for how long one would
+	cancel()
+	for _, c := range []struct {
+		share float64
+		work  time.Duration
+		n     int
+		want  time.Duration
+	}{
+		{0, time.Second, 500, time.Second},
+		{0.05, 0, 500, time.Second},
+		{0.05, 20 * time.Millisecond, 500, time.Second}, // less than the rate asks for
+		{0.05, time.Second, 500, 19 * time.Second},
+		{0.5, time.Second, 1, time.Second},
+	} {
+		p := &pace{rate: 500, share: c.share, now: func() time.Time { return now }}
+		p.worked(c.work)
+		_ = p.wait(gone, c.n)
+		if got := p.next.Sub(now); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+		if p.next = now; p.wait(gone, 0) == nil || !p.next.Equal(now) {
+			t.Errorf("%+v: counted twice", c)
+		}
+	}
+}

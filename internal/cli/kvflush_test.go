@@ -1,0 +1,57 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/kv"
+	"tidemark/kv/kvclient"
+)
+
+// TestFlush: nothing is deleted without a yes, and everything with it.
+func TestFlush(t *testing.T) {
+	node, err := kv.Open(kv.Config{NodeID: "kv1", Dir: t.TempDir(), Listen: "127.0.0.1:0", Admin: "127.0.0.1:0", User: "u",
+		Password: "secret",
+		Nodes:    []kv.Peer{{ID: "kv1", Memcached: "127.0.0.1:0", Admin: "127.0.0.1:0"}},
+		Buckets:  []kv.BucketConfig{{Name: "b", UUID: "u-1", VBuckets: 8}}, Logger: hclog.NewNullLogger()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- node.Run(ctx) }()
+	t.Cleanup(func() {
+		stop()
+		<-ended
+	})
+	<-node.Ready()
+	soon, done := context.WithTimeout(t.Context(), time.Minute)
+	defer done()
+	c, err := kvclient.Connect(soon, []string{node.MemcachedAddr()}, kvclient.Options{User: "u", Password: "secret",
+		Bucket: "b"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if _, err := c.Set(soon, "k", []byte("v"), kvclient.StoreOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	flush := []string{"kv", "flush", "b", "--admin", node.AdminAddr(), "--kv-user", "u", "--kv-password", "secret"}
+	if code, _, talk := run(t, "", flush...); code != ExitUsage || !strings.Contains(talk, "--yes") {
+		t.Errorf("without a yes: exit %d, %s", code, talk)
+	}
+	if _, err := c.Get(soon, "k"); err != nil {
+		t.Fatalf("without a yes: %v", err)
+	}
+	if code, _, talk := run(t, "", append(flush, "--yes")...); code != ExitOK {
+		t.Fatalf("exit %d: %s", code, talk)
+	}
+	if _, err := c.Get(soon, "k"); !errors.Is(err, kvclient.ErrKeyNotFound) {
+		t.Errorf("after the flush: %v", err)
+	}
+}

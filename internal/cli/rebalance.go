@@ -1,0 +1,296 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/partition"
+	"tidemark/rebalance"
+	"tidemark/statecontext"
+)
+
+func newRebalance(s Streams) *cobra.Command {
+	f := &serverFlags{}
+	cmd := group("rebalance", "Spread the slices of indexes over the indexers that are there",
+		"  tidemark rebalance plan\n  tidemark rebalance run --wait",
+		rebalancePlan(s, f), rebalanceRun(s, f), rebalanceStatus(s, f), rebalanceCancel(s, f))
+	f.add(cmd, s)
+	return cmd
+}
+
+// planFlags say what is to be planned.
+type planFlags struct{ req client.RebalanceRequest }
+
+func (p *planFlags) add(cmd *cobra.Command, f *serverFlags) {
+	fl := cmd.Flags()
+	fl.StringSliceVar(&p.req.Remove, "remove", nil, "indexers that are to hold nothing in the end, and take nothing "+
+		"from now on")
+	fl.StringSliceVar(&p.req.Keep, "keep", nil, "indexers that were to hold nothing, and are to serve again")
+	fl.IntVar(&p.req.Sends, "sends", 1, "copies that one indexer sends at a time")
+	fl.IntVar(&p.req.Receives, "receives", 1, "copies that one indexer receives at a time")
+	complete(cmd, "remove", f.nodes())
+	complete(cmd, "keep", f.nodes())
+}
+
+func rebalancePlan(s Streams, f *serverFlags) *cobra.Command {
+	p := &planFlags{}
+	cmd := &cobra.Command{Use: "plan", Short: "Show what would move, and why", Args: noArgs, ValidArgsFunction: noFiles,
+		Long: `Shows the fewest moves after which each indexer has its share by its capacity, replicas of a slice lie on different indexers
+and in different zones as far as possible, and those of --remove, and those that do not answer now, hold nothing. Nothing is done.
+--output json prints what "rebalance run --plan FILE" takes.`,
+		Example: "  tidemark rebalance plan\n  tidemark rebalance plan --remove i2 --output json > plan.json",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				r, err := c.Rebalance(ctx, p.req, true)
+				if err != nil {
+					return err
+				}
+				return printPlan(s, f.output, r.Plan)
+			})
+		}}
+	p.add(cmd, f)
+	return cmd
+}
+
+func printPlan(s Streams, as format, p *rebalance.Plan) error {
+	names := map[index.NodeID]string{}
+	for _, n := range p.Nodes {
+		names[n.Node] = n.Name
+	}
+	return show(s.Out, as, p, p.Steps, func(t *tabwriter.Writer) {
+		fmt.Fprintln(t, "INDEXER\tZONE\tCAPACITY\tROLE\tSLICES\tTHEN\tMiB\tTHEN")
+		for _, n := range p.Nodes {
+			fmt.Fprintf(t, "%s\t%s\t%d\t%s\t%d\t%d\t%d\t%d\n", n.Name, n.Zone, n.Capacity, n.Role, n.Before, n.After,
+				n.Bytes[0]>>20, n.Bytes[1]>>20)
+		}
+		for _, x := range p.Short {
+			fmt.Fprintf(t, "\n%s is to have %d copies of each slice; %d indexers may hold them\n", x.Name, x.Want, x.Usable)
+		}
+		if len(p.Steps) == 0 {
+			fmt.Fprintln(t, "\nnothing has to move")
+			return
+		}
+		fmt.Fprintln(t, "\nROUND\tSTEP\tINDEX\tSLICE\tREPLICA\tFROM\tTO\tMiB\tWHY")
+		for i := range p.Steps {
+			y := &p.Steps[i]
+			from := "-"
+			if y.From != nil {
+				from = names[*y.From]
+			}
+			fmt.Fprintf(t, "%d\t%s\t%s\t%d\t%d\t%s\t%s\t%d\t%s\n", y.Round, y.Kind, y.Name, y.Slice, y.Replica, from,
+				names[y.To], y.Bytes>>20, y.Why)
+		}
+		if len(p.Steps) > rebalance.MaxBegun {
+			fmt.Fprintf(t, "\nrun begins the first %d of these steps; run again when they are done\n", rebalance.MaxBegun)
+		}
+		fmt.Fprintf(t, "\n%d steps in %d rounds, %d MiB, about %v\n", len(p.Steps), p.Rounds, p.Bytes>>20,
+			(time.Duration(p.Milliseconds) * time.Millisecond).Round(time.Second))
+	})
+}
+
+func rebalanceRun(s Streams, f *serverFlags) *cobra.Command {
+	p := &planFlags{}
+	var file string
+	var wait bool
+	cmd := &cobra.Command{Use: "run", Short: "Move what has to move", Args: noArgs, ValidArgsFunction: noFiles,
+		Long: `Plans and begins, or begins what was planned before (--plan FILE; refused when the placement has moved on since). Scans, writes and
+DDL go on meanwhile: the old copy of a slice serves until the new one is whole. One rebalance at a time. --wait shows progress until it is over, and is
+exit code 1 when some step could not be taken.`,
+		Example: "  tidemark rebalance run --wait --timeout 1h\n  tidemark rebalance run --remove i2 --wait\n  tidemark " +
+			"rebalance run --plan plan.json"}
+	fl := cmd.Flags()
+	fl.StringVar(&file, "plan", "", "run this plan: a `FILE` that rebalance plan --output json has printed")
+	fl.BoolVar(&wait, "wait", false, "wait until it is over, at most for --timeout")
+	p.add(cmd, f)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if file != "" {
+			if err := readPlan(file, fl, &p.req); err != nil {
+				return err
+			}
+		}
+		return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+			r, err := c.Rebalance(ctx, p.req, false)
+			if err != nil {
+				return err
+			}
+			if r.ID == 0 {
+				return show(s.Out, f.output, r, []client.RebalanceReply{r},
+					func(t *tabwriter.Writer) { fmt.Fprintln(t, "nothing has to move") })
+			}
+			if wait {
+				return waitMoves(ctx, s, f.output, c, r.ID)
+			}
+			return show(s.Out, f.output, r, []client.RebalanceReply{r}, func(t *tabwriter.Writer) {
+				fmt.Fprintf(t, "rebalance %d begins: %d steps\n", r.ID, min(len(r.Plan.Steps), rebalance.MaxBegun))
+			})
+		})
+	}
+	return cmd
+}
+
+// maxPlanFile bounds a plan's file.
+const maxPlanFile = 32 << 20
+
+func readPlan(file string, fl *pflag.FlagSet, req *client.RebalanceRequest) error {
+	for _, flag := range []string{"sends", "receives"} {
+		if fl.Changed(flag) {
+			return usage("--%s is part of the plan; plan anew with it", flag)
+		}
+	}
+	st, err := os.Stat(file)
+	if err == nil && st.Size() > maxPlanFile {
+		return usage("--plan %s: %d bytes, at most %d", file, st.Size(), maxPlanFile)
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return usage("--plan: %v", err)
+	}
+	req.Plan, req.Sends, req.Receives = &rebalance.Plan{}, 0, 0
+	if err := rpc.ReadJSON(b, req.Plan); err != nil {
+		return usage("--plan %s: %v", file, err)
+	}
+	return nil
+}
+
+// errRebalance is wrapped when a rebalance ended without having done all that it was to do.
+var errRebalance = errors.New("the rebalance did not come to its end")
+
+// waitMoves shows progress until the rebalance is over.
+func waitMoves(ctx context.Context, s Streams, as format, c *client.Client, id uint64) error {
+	tick := time.NewTicker(250 * time.Millisecond)
+	defer tick.Stop()
+	b := newBar(s.Err, fmt.Sprintf("rebalance %d", id))
+	for {
+		r, err := c.RebalanceStatus(ctx, id)
+		if err != nil {
+			b.done(false)
+			return err
+		}
+		if r.Phase.Over() {
+			b.done(r.Phase == statecontext.RebalanceFinished)
+			if err := printRebalances(s, as, []client.RebalanceInfo{r}); err != nil {
+				return err
+			}
+			if r.Phase != statecontext.RebalanceFinished {
+				return fmt.Errorf("%w: %s, %d of %d steps are done: %s", errRebalance, r.Phase, r.Done, r.Steps, r.Reason)
+			}
+			return nil
+		}
+		b.set(r.Percent)
+		select {
+		case <-ctx.Done():
+			b.done(false)
+			return fmt.Errorf("rebalance %d goes on: %d of %d steps are done: %w", id, r.Done, r.Steps, ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+func rebalanceStatus(s Streams, f *serverFlags) *cobra.Command {
+	return &cobra.Command{Use: "status [ID]", Short: "The newest rebalances, or one with its moves",
+		ValidArgsFunction: noFiles,
+		Example:           "  tidemark rebalance status\n  tidemark rebalance status 3",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				if len(args) == 0 {
+					list, err := c.Rebalances(ctx)
+					if err != nil {
+						return err
+					}
+					return printRebalances(s, f.output, list.Rebalances)
+				}
+				id, err := rebalanceArg(cmd, args)
+				if err != nil {
+					return err
+				}
+				r, err := c.RebalanceStatus(ctx, id)
+				if err != nil {
+					return err
+				}
+				return printRebalances(s, f.output, []client.RebalanceInfo{r})
+			})
+		}}
+}
+
+func rebalanceArg(cmd *cobra.Command, args []string) (uint64, error) {
+	if len(args) == 1 {
+		if id, err := strconv.ParseUint(args[0], 10, 64); err == nil {
+			return id, nil
+		}
+	}
+	return 0, usage("%s takes the number of a rebalance; tidemark rebalance status lists them", cmd.CommandPath())
+}
+
+func printRebalances(s Streams, as format, list []client.RebalanceInfo) error {
+	return show(s.Out, as, client.RebalanceList{Rebalances: list}, list, func(t *tabwriter.Writer) {
+		fmt.Fprintln(t, "ID\tSTATE\tCAUSE\tSTEPS\tDONE\tGIVEN UP\tMiB\tPROGRESS\tREMAINING")
+		for i := range list {
+			r := &list[i]
+			remaining := "-"
+			if r.RemainingMS != nil {
+				remaining = (time.Duration(*r.RemainingMS) * time.Millisecond).Round(time.Second).String()
+			}
+			fmt.Fprintf(t, "%d\t%s\t%s\t%d\t%d\t%d\t%d\t%.0f %%\t%s\n", r.ID, r.Phase, r.Cause, r.Steps, r.Done, r.GivenUp,
+				r.Bytes>>20, r.Percent, remaining)
+		}
+		for i := range list {
+			if list[i].Reason != "" {
+				fmt.Fprintf(t, "\nrebalance %d: %s\n", list[i].ID, list[i].Reason)
+			}
+			printMoves(t, list[i].Moves)
+		}
+	})
+}
+
+func printMoves(t *tabwriter.Writer, moves []partition.Rebalance) {
+	if len(moves) == 0 {
+		return
+	}
+	fmt.Fprintln(t, "\nSTEP\tSTATE\tINDEX\tSLICE\tREPLICA\tFROM NODE\tTO NODE\tMiB\t")
+	for _, y := range moves {
+		fmt.Fprintf(t, "%d\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\n", y.Step, y.State, y.Index, y.Slice, y.Replica, y.Src.Node,
+			y.Dst.Node, y.Bytes>>20, y.Reason)
+	}
+}
+
+func rebalanceCancel(s Streams, f *serverFlags) *cobra.Command {
+	var wait bool
+	cmd := &cobra.Command{Use: "cancel ID", Short: "End a rebalance as soon as it can", ValidArgsFunction: noFiles,
+		Long: `Slices that have moved stay where they are, those that are moving stay where they were. Indexers of --remove stay marked; "rebalance run --keep" takes
+that back.`,
+		Example: "  tidemark rebalance cancel 3",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			id, err := rebalanceArg(cmd, args)
+			if err != nil {
+				return err
+			}
+			return f.do(cmd.Context(), func(ctx context.Context, c *client.Client) error {
+				r, err := c.CancelRebalance(ctx, id)
+				for err == nil && wait && !r.Phase.Over() {
+					select {
+					case <-ctx.Done():
+						return ctx.Err()
+					case <-time.After(100 * time.Millisecond):
+					}
+					r, err = c.RebalanceStatus(ctx, id)
+				}
+				if err != nil {
+					return err
+				}
+				return printRebalances(s, f.output, []client.RebalanceInfo{r})
+			})
+		}}
+	cmd.Flags().BoolVar(&wait, "wait", false, "wait until it is over, at most for --timeout")
+	return cmd
+}

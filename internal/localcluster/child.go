@@ -1,0 +1,450 @@
+package localcluster
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"tidemark/internal/leash"
+	"tidemark/internal/rpc"
+)
+
+// role is what a child is for.
+type role int
+
+const (
+	roleKV role = iota
+	roleManager
+	roleProjector
+	roleIndexer
+)
+
+// child is one process of a role.
+type child struct {
+	c      *Cluster
+	id     string
+	args   []string
+	health string // URL that answers 200 when it is up
+	late   bool   // stopped last
+	role   role
+	ends   atomic.Int32 // how often it has ended without being asked to
+	gone   atomic.Bool  // its node was removed from the cluster: it is not started again
+	pid    func(m *Manifest, pid int)
+}
+
+// makeChildren turns the plan into command lines.
+func (c *Cluster) makeChildren() {
+	m, dir := &c.manifest, c.cfg.Dir
+	var managers []string
+	for _, e := range m.Managers {
+		scheme, addr, _ := strings.Cut(e.REST, "://")
+		managers = append(managers, scheme+"://"+c.told(addr))
+	}
+	servers := strings.Join(managers, ",")
+	password := filepath.Join(dir, passwordFile)
+	var nodes []string
+	for _, e := range m.KV {
+		node := e.ID + "=" + e.Memcached + "=" + hostport(e.Admin)
+		if e.MemcachedTLS != "" {
+			node += "=" + e.MemcachedTLS
+		}
+		nodes = append(nodes, node)
+	}
+	add := func(ch *child) {
+		ch.c = c
+		ch.args = append(ch.args, "--log-level", c.cfg.LogLevel)
+		if c.cfg.LogFormat != "" {
+			ch.args = append(ch.args, "--log-format", c.cfg.LogFormat)
+		}
+		if ch.role != roleKV {
+			ch.args = append(ch.args, c.tlsArgs(ch.id)...)
+		}
+		c.children = append(c.children, ch)
+	}
+	for i, e := range m.KV {
+		var secure []string
+		if e.MemcachedTLS != "" {
+			secure = append(c.tlsArgs(e.ID), "--memcached-tls", e.MemcachedTLS)
+		}
+		add(&child{id: e.ID, role: roleKV, late: true, health: e.Admin + "/readyz",
+			pid: func(m *Manifest, pid int) { m.KV[i].PID = pid }, args: append([]string{
+				"kv", "--id", e.ID, "--data", filepath.Join(dir, e.ID), "--memcached", e.Memcached, "--admin", hostport(e.Admin),
+				"--nodes", strings.Join(nodes, ","), "--buckets", fmt.Sprintf("%s:%s:%d:%d", m.Bucket, m.BucketUUID, m.VBuckets,
+					m.KVReplicas),
+				"--kv-user", m.KVUser, "--kv-password-file", password,
+			}, secure...)})
+	}
+	for i, e := range m.Managers {
+		add(&child{id: e.ID, role: roleManager, health: e.REST + "/readyz",
+			pid: func(m *Manifest, pid int) { m.Managers[i].PID = pid }, args: []string{
+				"manager", "--id", e.ID, "--data", filepath.Join(dir, e.ID), "--rest", hostport(e.REST), "--raft", e.Raft,
+				"--bootstrap-expect", fmt.Sprint(len(m.Managers)), "--join", servers,
+				"--rest-advertise", c.told(hostport(e.REST)), "--raft-advertise", c.told(e.Raft),
+				"--failpoints", c.cfg.Failpoints,
+			}})
+	}
+	for i, e := range m.Projectors {
+		kv := []string{"--kv", m.KV[i].Memcached}
+		if m.KV[i].MemcachedTLS != "" {
+			kv = []string{"--kv", m.KV[i].MemcachedTLS, "--kv-tls-ca", c.files(e.ID).CA}
+		}
+		add(&child{id: e.ID, role: roleProjector, health: e.Admin + "/healthz",
+			pid: func(m *Manifest, pid int) { m.Projectors[i].PID = pid }, args: append([]string{
+				"projector", "--id", e.ID, "--managers", servers, "--admin", hostport(e.Admin), "--advertise", c.cfg.Advertise,
+				"--kv-user", m.KVUser, "--kv-password-file", password, "--feed", cmp.Or(c.cfg.Feed, "native"), "--throttle",
+				cmp.Or(c.cfg.Throttle, "all"),
+			}, kv...)})
+	}
+	for i, e := range m.Indexers {
+		var quota []string
+		if c.cfg.MemoryQuota > 0 {
+			quota = []string{"--memory-quota", fmt.Sprint(c.cfg.MemoryQuota)}
+		}
+		add(&child{id: e.ID, role: roleIndexer, health: e.Admin + "/healthz",
+			pid: func(m *Manifest, pid int) { m.Indexers[i].PID = pid }, args: append([]string{
+				"indexer", "--id", e.ID, "--data", filepath.Join(dir, e.ID), "--managers", servers, "--admin", hostport(e.Admin),
+				"--scan", e.Scan,
+				"--maintenance", e.Data.Maintenance, "--backfill", e.Data.Backfill, "--catchup", e.Data.Catchup,
+				"--advertise", c.cfg.Advertise,
+			}, quota...)})
+	}
+}
+
+// run starts the process again and again until ctx ends, then ends it: SIGTERM, and SIGKILL after the grace. One that
+// does not live long is left alone longer and longer, one that was removed from the cluster for good.
+func (ch *child) run(ctx context.Context) error {
+	for delay := restartDelay; ; {
+		started := time.Now()
+		err := ch.once(ctx)
+		if ctx.Err() != nil {
+			return err
+		}
+		var exit *exec.ExitError
+		if errors.As(err, &exit) && exit.ExitCode() == rpc.ExitRemoved {
+			if ch.c.cfg.Removed != nil {
+				ch.c.cfg.Removed(ch.id, err)
+			}
+			ch.gone.Store(true)
+			ch.ends.Store(hopelessEnds)
+			return nil
+		}
+		switch own := errors.As(err, &exit) && exit.Exited(); { // not killed by somebody
+		case !own, time.Since(started) > shortLife:
+			delay = restartDelay
+		case ch.ends.Add(1) > 1:
+			delay = min(2*delay, mostDelay)
+		}
+		if ch.c.cfg.Died != nil {
+			ch.c.cfg.Died(ch.id, err, delay)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(delay):
+		}
+	}
+}
+
+// once runs the process to its end. Its standard error goes to DIR/logs/<id>.log.
+func (ch *child) once(ctx context.Context) error {
+	logFile, err := openLog(ch.logPath())
+	if err != nil {
+		return err
+	}
+	defer logFile.Close()
+	cmd := exec.Command(ch.c.cfg.Exe, ch.args...) //nolint:noctx // ended by SIGTERM below, not killed with a context
+	cmd.Stdout, cmd.Stderr = logFile, logFile
+	cmd.Env = append(environment(), ch.c.cfg.Env...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is this process's to handle
+	held, err := leash.New(cmd)                           // it ends when this process is gone
+	if err != nil {
+		return err
+	}
+	defer held.Close()
+	err = cmd.Start()
+	held.Started()
+	if err != nil {
+		return fmt.Errorf("starting %s: %w", ch.id, err)
+	}
+	if err := ch.c.started(ch.pid, cmd.Process.Pid); err != nil && ch.c.cfg.Died != nil {
+		ch.c.cfg.Died(ch.id, err, 0) // it runs, but the manifest could not be written: say so
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	select {
+	case err := <-ended:
+		if why := ch.lastWords(); err != nil && why != "" {
+			return fmt.Errorf("%s (%w)", why, err)
+		}
+		return err
+	case <-ctx.Done():
+	}
+	_ = cmd.Process.Signal(syscall.SIGTERM) // it may have gone already
+	select {
+	case err = <-ended:
+	case <-time.After(stopGrace):
+		_ = cmd.Process.Kill()
+		err = errors.Join(fmt.Errorf("%s did not stop within %s and was killed", ch.id, stopGrace), <-ended)
+	}
+	return err
+}
+
+// environment is this process's without the configuration file, whose keys are those of `up` and no role's, and without
+// what is for client commands: credentials and certificates.
+func environment() []string {
+	return slices.DeleteFunc(os.Environ(), func(e string) bool {
+		for _, p := range []string{"CONFIG=", "TLS_", "USER=", "TOKEN", "PASSWORD"} {
+			if strings.HasPrefix(e, "TIDEMARK_"+p) {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// lastWords returns what the process said before it ended by itself: the last line of its log when that is its error.
+func (ch *child) lastWords() string {
+	f, err := os.Open(ch.logPath())
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	tail := make([]byte, 4<<10)
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return ""
+	}
+	n, err := f.ReadAt(tail, max(size-int64(len(tail)), 0))
+	if err != nil && !errors.Is(err, io.EOF) {
+		return ""
+	}
+	text := strings.TrimSpace(string(tail[:n]))
+	why, ok := strings.CutPrefix(text[strings.LastIndexByte(text, '\n')+1:], "tidemark: ")
+	if !ok {
+		return ""
+	}
+	return why
+}
+
+func (ch *child) logPath() string { return filepath.Join(ch.c.cfg.Dir, "logs", ch.id+".log") }
+
+func openLog(path string) (*os.File, error) {
+	if s, err := os.Stat(path); err == nil && s.Size() > maxLogBytes {
+		if err := os.Rename(path, path+".1"); err != nil {
+			return nil, fmt.Errorf("turning over a log: %w", err)
+		}
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("log: %w", err)
+	}
+	return f, nil
+}
+
+// waitReady waits until every child answers, or all but some that the cluster can do without (it can serve), for which
+// it has patience, less when they end again and again. Then it writes cluster.json. It returns those that are missing.
+func (c *Cluster) waitReady(ctx context.Context) (missing map[string]error, err error) {
+	limit, cancel := context.WithTimeout(ctx, ReadyTimeout)
+	defer cancel()
+	manifest := c.Manifest()
+	conf, err := manifest.UserTLS()
+	if err != nil {
+		return nil, err
+	}
+	client := &http.Client{Timeout: readyCallLimit, Transport: &http.Transport{DisableKeepAlives: true,
+		TLSClientConfig: conf}}
+	type answer struct {
+		child *child
+		err   error
+	}
+	waiting, stop := context.WithCancel(limit)
+	answers := make(chan answer, len(c.children))
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
+	missing = map[string]error{}
+	up := map[role]int{}
+	for _, ch := range c.children {
+		missing[ch.id] = nil
+		all.Go(func() { answers <- answer{ch, ch.answers(waiting, client)} })
+	}
+	tick := time.NewTicker(readyPoll)
+	defer tick.Stop()
+	var enough time.Time // since when the cluster can serve
+	for len(missing) > 0 && waiting.Err() == nil {
+		select {
+		case a := <-answers:
+			if missing[a.child.id] = a.err; a.err == nil {
+				delete(missing, a.child.id)
+				up[a.child.role]++
+			}
+		case <-tick.C:
+		}
+		if enough.IsZero() && c.canServe(up) {
+			enough = time.Now()
+		}
+		if !enough.IsZero() && (time.Since(enough) > patience || c.hopeless(missing)) {
+			stop()
+		}
+	}
+	stop()
+	all.Wait()
+	for close(answers); ; {
+		a, ok := <-answers
+		if !ok {
+			break
+		}
+		if missing[a.child.id] = a.err; a.err == nil {
+			delete(missing, a.child.id)
+			up[a.child.role]++
+		}
+	}
+	if !c.canServe(up) {
+		return nil, c.notReady(missing)
+	}
+	return missing, c.finish(limit, client, c.cfg.KV+up[roleIndexer])
+}
+
+// canServe reports whether what answers is enough to work with: a majority of the managers that were not removed, all
+// KV nodes with their projectors, an indexer.
+func (c *Cluster) canServe(up map[role]int) bool {
+	managers := c.cfg.Managers
+	for _, ch := range c.children {
+		if ch.role == roleManager && ch.gone.Load() {
+			managers--
+		}
+	}
+	return up[roleManager] > managers/2 && up[roleKV] == c.cfg.KV && up[roleProjector] == c.cfg.KV && up[roleIndexer] > 0
+}
+
+// hopeless reports whether all that are missing have ended again and again.
+func (c *Cluster) hopeless(missing map[string]error) bool {
+	for _, ch := range c.children {
+		if _, ok := missing[ch.id]; ok && ch.ends.Load() < hopelessEnds {
+			return false
+		}
+	}
+	return true
+}
+
+// notReady names all that do not answer, in the order of the plan.
+func (c *Cluster) notReady(missing map[string]error) error {
+	var all []error
+	for _, ch := range c.children {
+		if err := missing[ch.id]; err != nil {
+			all = append(all, err)
+		}
+	}
+	return errors.Join(all...)
+}
+
+// finish waits until the leader counts the components as active, and makes cluster.json.
+func (c *Cluster) finish(ctx context.Context, client *http.Client, components int) error {
+	if err := c.waitActive(ctx, client, components); err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.ready = true
+	return c.publish()
+}
+
+// waitActive waits until the leader counts that many projectors and indexers as active: from then on DDL finds them.
+func (c *Cluster) waitActive(ctx context.Context, client *http.Client, want int) error {
+	m := c.Manifest()
+	last := errors.New("no manager was asked yet")
+	for {
+		for _, e := range m.Managers {
+			active, err := countActive(ctx, client, e.REST)
+			if err == nil && active >= want {
+				return nil
+			}
+			if err == nil {
+				err = fmt.Errorf("%d of %d projectors and indexers are active", active, want)
+			}
+			if ctx.Err() == nil {
+				last = err
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("not ready after %s: %w; the logs are in %s", ReadyTimeout, last, filepath.Join(c.cfg.Dir, "logs"))
+		case <-time.After(readyPoll):
+		}
+	}
+}
+
+// countActive asks a manager how many projectors and indexers are active, once the coordinator has come to its duties.
+func countActive(ctx context.Context, client *http.Client, rest string) (n int, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, rest+"/v1/status", nil)
+	if err != nil {
+		return 0, err
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode == http.StatusUnauthorized { // the cluster has users, and they are nobody's concern here
+		return math.MaxInt, nil
+	}
+	var s struct {
+		Coordinator string
+		Projectors  []struct{ State string }
+		Indexers    []struct{ State string }
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&s); err != nil {
+		return 0, fmt.Errorf("%s/v1/status: %w", rest, err)
+	}
+	for _, component := range append(s.Projectors, s.Indexers...) {
+		if s.Coordinator == "active" && component.State == "active" {
+			n++
+		}
+	}
+	return n, nil
+}
+
+func (ch *child) answers(ctx context.Context, client *http.Client) error {
+	last := errors.New("it was not asked yet")
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, ch.health, nil)
+		if err != nil {
+			return err
+		}
+		resp, err := client.Do(req)
+		if err == nil {
+			var problem struct{ Detail string }
+			_ = json.NewDecoder(io.LimitReader(resp.Body, 4<<10)).Decode(&problem) // why, if it says so
+			_ = resp.Body.Close()
+			if resp.StatusCode == http.StatusOK {
+				return nil
+			}
+			err = fmt.Errorf("%s answers %s %s", ch.health, resp.Status, problem.Detail)
+		}
+		if ctx.Err() == nil {
+			last = err
+		}
+		select {
+		case <-ctx.Done():
+			if why := ch.lastWords(); why != "" && ch.ends.Load() > 0 { // it has said itself what is wrong
+				last = errors.New(why)
+			}
+			return fmt.Errorf("%s is not ready: %w; its log is %s", ch.id, last, ch.logPath())
+		case <-time.After(readyPoll):
+		}
+	}
+}

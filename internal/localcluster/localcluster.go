@@ -1,0 +1,437 @@
+// Package localcluster is what `tidemark up` runs: managers, embedded KV nodes with a projector each, and indexers as
+// child processes of the same binary on loopback (OP-1).
+//
+// It promises that the same data folder resumes with everything that was there, that a child that dies comes back after
+// a second (later when it ends by itself again and again), that one damaged node of several does not keep the others
+// from serving, that an orderly stop leaves no child behind, and that children end by themselves when this process is
+// killed (each watches a pipe to it). It never listens on anything but loopback.
+package localcluster
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Limits and defaults.
+const (
+	FirstREST      = 9520 // port of the first manager, or the next free one
+	VBuckets       = 128
+	maxVBuckets    = 1024
+	MaxNodes       = 16 // of one role
+	maxReplicas    = 3
+	ReadyTimeout   = 60 * time.Second // for all children to answer
+	stopGrace      = 3500 * time.Millisecond
+	restartDelay   = time.Second
+	mostDelay      = 30 * time.Second // between starts of a child that does not live long
+	shortLife      = 10 * time.Second
+	patience       = 10 * time.Second // with children that the cluster can do without
+	hopelessEnds   = 3                // so often a child has ended that nobody waits for any more
+	kvUser         = "tidemark"
+	planFile       = "plan.json"
+	passwordFile   = "kv-password"
+	maxLogBytes    = 32 << 20 // a child's log is turned over when it starts beyond this
+	portsToTry     = 200
+	loopback       = "127.0.0.1"
+	readyPoll      = 30 * time.Millisecond
+	portGrace      = 5 * time.Second // for the children of a run that was killed
+	readyCallLimit = time.Second
+)
+
+var (
+	// ErrInUse is wrapped when another process runs the data folder.
+	ErrInUse = errors.New("the data folder is in use")
+	// ErrConfig is what errors are when what was asked for cannot be.
+	ErrConfig = errors.New("wrong configuration")
+)
+
+// configError is ErrConfig, with a message of its own.
+type configError string
+
+func (e configError) Error() string      { return string(e) }
+func (configError) Is(target error) bool { return target == ErrConfig }
+
+func wrongConfig(format string, args ...any) error { return configError(fmt.Sprintf(format, args...)) }
+
+// Config says what to run.
+type Config struct {
+	Exe      string // the binary whose subcommands are the roles
+	Dir      string // data folder
+	Managers int
+	KV       int
+	// KVReplicas is how many copies of a vbucket the KV nodes keep beside the active one.
+	KVReplicas int
+	VBuckets   int // of the bucket; 0: the constant VBuckets, or what the folder has
+	Indexers   int
+	Bucket     string
+	FirstREST  int // port to try first
+	LogLevel   string
+	LogFormat  string // text or json; text when empty
+	// Advertise is the host under which children know each other instead of the one they listen on, for tests that put
+	// themselves between them; the ports are the same.
+	Advertise string
+	TLS       bool   // on every port; KV nodes have a memcached port without beside that with it
+	Feed      string // --feed of the projectors; native when empty
+	Throttle  string // --throttle of the projectors; all when empty
+	// MemoryQuota is --memory-quota of the indexers in bytes; their default when 0.
+	MemoryQuota int64
+	// Failpoints is a folder in which a test puts faults of the machine (package internal/failpoint).
+	Failpoints string
+	// Changed is called with the manifest whenever it was written.
+	Changed func(m Manifest)
+	// Died is called when a child ends without being asked to, and is started again after the delay.
+	Died func(id string, err error, delay time.Duration)
+	// Removed is called when a child ends because its node was removed from the cluster: it is not started again.
+	Removed func(id string, why error)
+	// Missing is called before Run's onReady for each child that does not run, was not removed, and that the others can do
+	// without.
+	Missing func(id string, why error)
+	// Extra environment of the children.
+	Env []string
+}
+
+func (c *Config) check() error {
+	for _, n := range []struct {
+		flag string
+		n    int
+	}{{"managers", c.Managers}, {"kv", c.KV}, {"indexers", c.Indexers}} {
+		if n.n < 1 || n.n > MaxNodes {
+			return wrongConfig("--%s %d: want 1 to %d", n.flag, n.n, MaxNodes)
+		}
+	}
+	if c.Feed != "" && c.Feed != "native" && c.Feed != "gocbcore" {
+		return wrongConfig("--feed %q: want native or gocbcore", c.Feed)
+	}
+	if c.Throttle != "" && c.Throttle != "all" && c.Throttle != "smart" {
+		return wrongConfig("--throttle %q: want all or smart", c.Throttle)
+	}
+	if c.KVReplicas < 0 || c.KVReplicas > maxReplicas || c.KVReplicas >= c.KV {
+		return wrongConfig("--kv-replicas %d: want 0 to %d, and fewer than the %d KV nodes", c.KVReplicas, maxReplicas, c.KV)
+	}
+	if c.VBuckets < 0 || c.VBuckets > maxVBuckets || c.VBuckets&(c.VBuckets-1) != 0 || c.VBuckets > 0 &&
+		c.VBuckets < c.KV {
+		return wrongConfig("--vbuckets %d: want a power of two up to %d, at least one for each KV node", c.VBuckets,
+			maxVBuckets)
+	}
+	if c.Bucket == "" || len(c.Bucket) > 100 || strings.ContainsAny(c.Bucket, "`/:,= \t\n") {
+		return wrongConfig("--bucket %q: want a name of 1 to 100 characters without spaces, quotes or any of / : , =", c.Bucket)
+	}
+	return nil
+}
+
+// Cluster is a running local cluster.
+type Cluster struct {
+	cfg      Config
+	lock     *os.File
+	children []*child
+
+	mu       sync.Mutex
+	manifest Manifest
+	ready    bool
+}
+
+// Open takes the data folder, plans addresses (or takes those it had) and starts nothing yet. The error wraps ErrInUse
+// when another process has the folder.
+func Open(cfg Config) (*Cluster, error) {
+	if err := cfg.check(); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Join(cfg.Dir, "logs"), 0o700); err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+	lock, err := takeLock(filepath.Join(cfg.Dir, "LOCK"))
+	if err != nil {
+		return nil, err
+	}
+	c := &Cluster{cfg: cfg, lock: lock}
+	err = c.plan()
+	if err == nil && cfg.TLS {
+		err = c.certificates()
+	}
+	if err != nil {
+		_ = lock.Close()
+		return nil, err
+	}
+	// What an earlier run has left names processes that are gone; a reader must not take it for this one's.
+	if err := os.Remove(filepath.Join(cfg.Dir, ClusterFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		_ = lock.Close()
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+	c.makeChildren()
+	return c, nil
+}
+
+// takeLock holds path with flock for the life of the process.
+func takeLock(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("data folder: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		b, _ := io.ReadAll(io.LimitReader(f, 32)) // who has it is a courtesy
+		_ = f.Close()
+		return nil, fmt.Errorf("%w: %s is locked by `tidemark up` with pid %s; stop that one or name another folder with --data",
+			ErrInUse, filepath.Dir(path), strings.TrimSpace(string(b)))
+	}
+	if err := f.Truncate(0); err == nil {
+		_, err = f.WriteAt(fmt.Appendf(nil, "%d\n", os.Getpid()), 0)
+		if err != nil {
+			_ = f.Close()
+			return nil, fmt.Errorf("data folder: %w", err)
+		}
+	}
+	return f, nil
+}
+
+// plan reads the addresses of an earlier run, or chooses them and keeps them in the folder.
+func (c *Cluster) plan() error {
+	path := filepath.Join(c.cfg.Dir, planFile)
+	m, err := readManifest(path)
+	switch {
+	case err == nil:
+		if err := c.resume(m); err != nil {
+			return err
+		}
+		c.manifest = *m
+		return nil
+	case !errors.Is(err, fs.ErrNotExist):
+		return fmt.Errorf("data folder: %w", err)
+	}
+	if exists(filepath.Join(c.cfg.Dir, "m1")) {
+		return fmt.Errorf("%s holds a cluster's data but its %s is missing: restore that file or name another folder with --data", c.cfg.Dir, planFile)
+	}
+	m, err = c.fresh()
+	if err != nil {
+		return err
+	}
+	if err := m.write(path); err != nil {
+		return err
+	}
+	if err := replaceFile(filepath.Join(c.cfg.Dir, passwordFile), []byte(m.KVPassword+"\n")); err != nil {
+		return err
+	}
+	c.manifest = *m
+	return nil
+}
+
+// resume checks that what the folder has is what is asked for and that its ports are free.
+func (c *Cluster) resume(m *Manifest) error {
+	if len(m.Managers) != c.cfg.Managers || len(m.KV) != c.cfg.KV || len(m.Indexers) != c.cfg.Indexers || m.Bucket != c.cfg.Bucket {
+		return wrongConfig("%s was made with --managers %d --kv %d --indexers %d --bucket %s: use the same, or another folder with --data",
+			c.cfg.Dir, len(m.Managers), len(m.KV), len(m.Indexers), m.Bucket)
+	}
+	if m.KVReplicas != c.cfg.KVReplicas {
+		return wrongConfig("%s was made with --kv-replicas %d: use the same, or another folder with --data", c.cfg.Dir, m.KVReplicas)
+	}
+	if c.cfg.VBuckets != 0 && m.VBuckets != c.cfg.VBuckets {
+		return wrongConfig("%s was made with --vbuckets %d: use the same, or another folder with --data", c.cfg.Dir, m.VBuckets)
+	}
+	if (m.TLS != nil) != c.cfg.TLS {
+		return wrongConfig("%s was made %s --tls: use the same, or another folder with --data", c.cfg.Dir, map[bool]string{true: "with", false: "without"}[m.TLS != nil])
+	}
+	if m.TLS != nil {
+		m.TLS, m.Subscriber = c.adminFiles(), c.subscriberFiles() // the folder may have been moved
+		for i := range m.KV {                                     // plans of versions whose KV nodes had no TLS there
+			m.KV[i].Admin = "https://" + hostport(m.KV[i].Admin)
+		}
+	}
+	deadline := time.Now().Add(portGrace)
+	for _, a := range m.addresses() {
+		err := portFree(a)
+		for ; err != nil && time.Now().Before(deadline); err = portFree(a) { // children of a run that was killed are just stopping
+			<-time.After(readyPoll)
+		}
+		if err != nil {
+			return fmt.Errorf("%s keeps its addresses, and %s is taken: %w; end the process that has it, or name another folder with --data", c.cfg.Dir, a, err)
+		}
+	}
+	return nil
+}
+
+// fresh chooses addresses and credentials.
+func (c *Cluster) fresh() (*Manifest, error) {
+	ports := &portChooser{next: c.cfg.FirstREST}
+	defer ports.release()
+	m := &Manifest{KVUser: kvUser, KVPassword: rand.Text(), KVReplicas: c.cfg.KVReplicas, Bucket: c.cfg.Bucket, BucketUUID: strings.ToLower(rand.Text()), VBuckets: cmp.Or(c.cfg.VBuckets, VBuckets)}
+	scheme := "http://"
+	if c.cfg.TLS {
+		scheme = "https://"
+		m.TLS, m.Subscriber = c.adminFiles(), c.subscriberFiles()
+	}
+	for i := range c.cfg.Managers {
+		m.Managers = append(m.Managers, ManagerEntry{ID: fmt.Sprintf("m%d", i+1), REST: scheme + ports.take(), Raft: ""})
+	}
+	for i := range m.Managers {
+		m.Managers[i].Raft = ports.take()
+	}
+	for i := range c.cfg.KV {
+		m.KV = append(m.KV, KVEntry{ID: fmt.Sprintf("kv%d", i+1), Memcached: ports.take(), Admin: scheme + ports.take()})
+		if c.cfg.TLS {
+			m.KV[i].MemcachedTLS = ports.take()
+		}
+		m.Projectors = append(m.Projectors, ProjectorEntry{ID: fmt.Sprintf("p%d", i+1), Admin: scheme + ports.take()})
+	}
+	for i := range c.cfg.Indexers {
+		m.Indexers = append(m.Indexers, IndexerEntry{ID: fmt.Sprintf("i%d", i+1), Admin: scheme + ports.take(), Scan: ports.take(),
+			Data: DataPorts{Maintenance: ports.take(), Backfill: ports.take(), Catchup: ports.take()}})
+	}
+	return m, ports.err
+}
+
+// addresses lists every host:port of the plan.
+func (m *Manifest) addresses() []string {
+	var all []string
+	for _, e := range m.Managers {
+		all = append(all, hostport(e.REST), e.Raft)
+	}
+	for _, e := range m.KV {
+		all = append(all, e.Memcached, hostport(e.Admin))
+		if e.MemcachedTLS != "" {
+			all = append(all, e.MemcachedTLS)
+		}
+	}
+	for _, e := range m.Projectors {
+		all = append(all, hostport(e.Admin))
+	}
+	for _, e := range m.Indexers {
+		all = append(all, hostport(e.Admin), e.Scan, e.Data.Maintenance, e.Data.Backfill, e.Data.Catchup)
+	}
+	return all
+}
+
+// told returns the host:port under which the other children are told an address.
+func (c *Cluster) told(hostport string) string {
+	_, port, err := net.SplitHostPort(hostport)
+	if c.cfg.Advertise == "" || err != nil {
+		return hostport
+	}
+	return net.JoinHostPort(c.cfg.Advertise, port)
+}
+
+func hostport(url string) string {
+	_, addr, _ := strings.Cut(url, "://")
+	return addr
+}
+
+// Run starts the children and keeps them until ctx ends, then stops them in order: projectors, indexers and managers
+// first, the KV nodes last. onReady is called once, when all children answer.
+func (c *Cluster) Run(ctx context.Context, onReady func(ctx context.Context, m Manifest) error) error {
+	defer c.lock.Close()
+	early, stopEarly := context.WithCancel(context.WithoutCancel(ctx)) // all but KV
+	late, stopLate := context.WithCancel(context.WithoutCancel(ctx))   // KV
+	defer stopLate()
+	defer stopEarly()
+	var roles, kv errgroup.Group
+	for _, ch := range c.children {
+		if ch.late {
+			kv.Go(func() error { return ch.run(late) })
+		} else {
+			roles.Go(func() error { return ch.run(early) })
+		}
+	}
+	work, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	failed := make(chan error, 1)
+	go func() {
+		missing, err := c.waitReady(work)
+		for _, ch := range c.children {
+			if why, ok := missing[ch.id]; ok && err == nil && !ch.gone.Load() && c.cfg.Missing != nil {
+				c.cfg.Missing(ch.id, why)
+			}
+		}
+		if err == nil {
+			err = onReady(work, c.Manifest())
+		}
+		if err != nil {
+			cancel(err)
+		}
+		failed <- err
+	}()
+	<-work.Done()
+	err := <-failed
+	stopEarly()
+	done := make(chan struct{})
+	go func() {
+		_ = roles.Wait() // each child has reported its own end
+		close(done)
+	}()
+	select {
+	case <-done:
+		stopLate()
+	case <-time.After(stopGrace / 3):
+		stopLate()
+		<-done
+	}
+	_ = kv.Wait() // children report their ends by Died
+	c.mu.Lock()
+	c.ready = false
+	c.mu.Unlock()
+	_ = os.Remove(filepath.Join(c.cfg.Dir, ClusterFile)) // nothing runs any more; the next Open removes it too
+	if ctx.Err() != nil {                                // asked to stop: what was under way does not matter
+		return nil
+	}
+	return err
+}
+
+// Manifest returns what runs now.
+func (c *Cluster) Manifest() Manifest {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.manifest.clone()
+}
+
+func (m *Manifest) clone() Manifest {
+	n := *m
+	n.Managers = append([]ManagerEntry(nil), m.Managers...)
+	n.KV = append([]KVEntry(nil), m.KV...)
+	n.Projectors = append([]ProjectorEntry(nil), m.Projectors...)
+	n.Indexers = append([]IndexerEntry(nil), m.Indexers...)
+	return n
+}
+
+// SampleLoaded records that the sample documents are stored.
+func (c *Cluster) SampleLoaded() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.manifest.SampleLoaded = true
+	if err := c.manifest.write(filepath.Join(c.cfg.Dir, planFile)); err != nil {
+		return err
+	}
+	return c.publish()
+}
+
+// publish writes cluster.json; c.mu is held.
+func (c *Cluster) publish() error {
+	c.manifest.PID = os.Getpid()
+	if err := c.manifest.write(filepath.Join(c.cfg.Dir, ClusterFile)); err != nil {
+		return err
+	}
+	if c.cfg.Changed != nil {
+		c.cfg.Changed(c.manifest.clone())
+	}
+	return nil
+}
+
+// started records a child's pid, and in cluster.json once that exists.
+func (c *Cluster) started(set func(m *Manifest, pid int), pid int) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	set(&c.manifest, pid)
+	if !c.ready {
+		return nil
+	}
+	return c.publish()
+}

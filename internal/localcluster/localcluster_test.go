@@ -1,0 +1,180 @@
+package localcluster
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+func config(dir string) Config {
+	return Config{Exe: "/nowhere", Dir: dir, Managers: 3, KV: 2, Indexers: 3, Bucket: "world", FirstREST: 23400,
+		LogLevel: "info"}
+}
+
+func open(t *testing.T, cfg Config) *Cluster {
+	t.Helper()
+	c, err := Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.lock.Close() })
+	return c
+}
+
+// TestAPlanIsMadeOnceAndKept: addresses, credentials and the bucket's uuid are those of the first time; one folder is
+// for one `up`.
+func TestAPlanIsMadeOnceAndKept(t *testing.T) {
+	dir := t.TempDir()
+	c := open(t, config(dir))
+	first := c.Manifest()
+	addrs := first.addresses()
+	if len(addrs) != 3*2+2*2+2+3*5 {
+		t.Errorf("%d addresses", len(addrs))
+	}
+	slices.Sort(addrs)
+	if len(slices.Compact(addrs)) != 27 {
+		t.Error("an address is given twice")
+	}
+	for _, a := range addrs {
+		if !strings.HasPrefix(a, loopback+":") {
+			t.Errorf("%s is not on loopback", a)
+		}
+	}
+	if len(c.children) != 3+2+2+3 {
+		t.Errorf("%d children", len(c.children))
+	}
+	for _, name := range []string{planFile, passwordFile, "LOCK"} {
+		s, err := os.Stat(filepath.Join(dir, name))
+		if err != nil || s.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v %v", name, s, err)
+		}
+	}
+	if _, err := Open(config(dir)); !errors.Is(err, ErrInUse) ||
+		!strings.Contains(err.Error(), strconv.Itoa(os.Getpid())) {
+		t.Errorf("a second one: %v", err)
+	}
+	if _, err := ReadManifest(dir); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("there is a manifest although nothing runs: %v", err)
+	}
+	_ = c.lock.Close()
+
+	again := config(dir)
+	again.FirstREST = 23900 // the plan's addresses count
+	c = open(t, again)
+	second := c.Manifest()
+	if second.KVPassword != first.KVPassword || second.BucketUUID != first.BucketUUID ||
+		second.Managers[0].REST != first.Managers[0].REST {
+		t.Errorf("%+v, then %+v", first, second)
+	}
+	_ = c.lock.Close()
+
+	other := config(dir)
+	other.Indexers = 2
+	if _, err := Open(other); err == nil || !strings.Contains(err.Error(), "--indexers 3") {
+		t.Errorf("another size: %v", err)
+	}
+	other = config(dir)
+	other.VBuckets = 64
+	if _, err := Open(other); err == nil || !strings.Contains(err.Error(), "--vbuckets 128") {
+		t.Errorf("other vbuckets: %v", err)
+	}
+	c = open(t, config(dir)) // and the failed one let the folder go
+	_ = c.lock.Close()
+	if err := os.Remove(filepath.Join(dir, planFile)); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(filepath.Join(dir, "m1"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(config(dir)); err == nil || !strings.Contains(err.Error(), planFile) {
+		t.Errorf("data without a plan: %v", err)
+	}
+}
+
+func TestAManifestThatIsBroken(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, planFile), []byte(`{"managers":`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(config(dir)); err == nil || !strings.Contains(err.Error(), planFile) {
+		t.Error(err)
+	}
+}
+
+func TestConfigIsChecked(t *testing.T) {
+	for want, change := range map[string]func(*Config){
+		"--managers 0":    func(c *Config) { c.Managers = 0 },
+		"--vbuckets 2048": func(c *Config) { c.VBuckets = 2 * maxVBuckets },
+		"--vbuckets 100":  func(c *Config) { c.VBuckets = 100 },
+		"--vbuckets 1":    func(c *Config) { c.VBuckets = 1 },
+		"--kv 17":         func(c *Config) { c.KV = MaxNodes + 1 },
+		"--indexers -1":   func(c *Config) { c.Indexers = -1 },
+		`--bucket "a b`:   func(c *Config) { c.Bucket = "a b" },
+		`--bucket ""`:     func(c *Config) { c.Bucket = "" },
+		"--bucket \"a:":   func(c *Config) { c.Bucket = "a:1" },
+	} {
+		cfg := config(t.TempDir())
+		change(&cfg)
+		if _, err := Open(cfg); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %s", err, want)
+		}
+	}
+}
+
+// TestPorts: a port that is taken is passed over, none is given twice, and all are free again in the end.
+func TestPorts(t *testing.T) {
+	l, err := net.Listen("tcp", loopback+":0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	taken := l.Addr().(*net.TCPAddr).Port
+	p := &portChooser{next: taken}
+	a, b := p.take(), p.take()
+	if p.err != nil || a == b || a == l.Addr().String() {
+		t.Errorf("%q %q %v", a, b, p.err)
+	}
+	if portFree(a) == nil {
+		t.Errorf("%s is not held", a)
+	}
+	p.release()
+	if err := portFree(a); err != nil {
+		t.Error(err)
+	}
+	p = &portChooser{next: 65536}
+	if p.take() != "" || p.err == nil || p.take() != "" {
+		t.Errorf("ports beyond the last: %v", p.err)
+	}
+}
+
+func TestManifestSurvivesItsFile(t *testing.T) {
+	dir := t.TempDir()
+	m := Manifest{Managers: []ManagerEntry{{ID: "m1", REST: "http://x", PID: 7}}, KVPassword: "p", PID: 9}
+	if err := m.write(filepath.Join(dir, ClusterFile)); err != nil {
+		t.Fatal(err)
+	}
+	got, err := ReadManifest(dir)
+	if err != nil || got.Managers[0] != m.Managers[0] || got.PID != 9 ||
+		!slices.Equal(got.Servers(), []string{"http://x"}) {
+		t.Errorf("%+v %v", got, err)
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) != 1 {
+		t.Errorf("files are left over: %v %v", files, err)
+	}
+}
+
+func TestChildrenDoNotReadTheConfigurationOfUp(t *testing.T) {
+	t.Setenv("TIDEMARK_CONFIG", "up.yaml")
+	t.Setenv("TIDEMARK_HEARTBEAT", "1s")
+	env := environment()
+	if slices.Contains(env, "TIDEMARK_CONFIG=up.yaml") || !slices.Contains(env, "TIDEMARK_HEARTBEAT=1s") {
+		t.Errorf("%v", env)
+	}
+}

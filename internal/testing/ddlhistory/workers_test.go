@@ -1,0 +1,315 @@
+package ddlhistory
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	mathrand "math/rand/v2"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+)
+
+// The shape of the load.
+const (
+	workers        = 8
+	slots          = 3  // names in use at once
+	opsPerName     = 60 // operations before a slot takes its next name
+	mostUnknown    = 2  // operations on one name whose outcome is never asked for again
+	mostOpen       = 3  // operations on one name whose outcome is asked for much later
+	leastPatience  = 300 * time.Millisecond
+	morePatience   = 1500 * time.Millisecond
+	replayPatience = 5 * time.Second
+	pause          = 10 * time.Millisecond // after a refusal
+	patienceOfAll  = 90 * time.Second      // for one operation to be answered
+	keptForLater   = 200                   // writes that wait to be sent once more
+)
+
+// recorder collects the history.
+type recorder struct {
+	began time.Time
+
+	mu      sync.Mutex
+	history []porcupine.Operation
+	later   []pending
+	unknown map[string]int // by name
+	open    map[string]int // by name
+	failure error          // the first
+
+	requests, retries, replays, hedges, givenUp, refusals, reads atomic.Int64
+}
+
+// pending is a write that is sent once more: to learn its outcome, or to see that it has kept it.
+type pending struct {
+	req     request
+	call    int64
+	due     int64
+	settled bool
+	out     outcome
+}
+
+func newRecorder() *recorder {
+	return &recorder{began: time.Now(), unknown: map[string]int{}, open: map[string]int{}}
+}
+
+func (r *recorder) now() int64 { return int64(time.Since(r.began)) }
+
+func (r *recorder) add(in input, call, end int64, out outcome) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.history = append(r.history, porcupine.Operation{Input: in, Output: out, Call: call, Return: end})
+}
+
+func (r *recorder) fail(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failure == nil {
+		r.failure = err
+	}
+}
+
+func (r *recorder) failed() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.failure
+}
+
+// keep puts a write aside for later; a settled one only while there is room.
+func (r *recorder) keep(p pending) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !p.settled || len(r.later) < keptForLater {
+		r.later = append(r.later, p)
+	}
+}
+
+// takeDue returns a write that is to be sent once more; all of them count as due at the end.
+func (r *recorder) takeDue(all bool) (pending, bool) {
+	now := r.now()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i, p := range r.later {
+		if all || p.due <= now {
+			r.later[i] = r.later[len(r.later)-1]
+			r.later = r.later[:len(r.later)-1]
+			return p, true
+		}
+	}
+	return pending{}, false
+}
+
+// may reports whether a name may have one more of what is counted: each doubles what porcupine may have to look at.
+func (r *recorder) may(counts map[string]int, name string, most int) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if counts[name] >= most {
+		return false
+	}
+	counts[name]++
+	return true
+}
+
+// worker is one client. It chooses a manager anew for each attempt.
+type worker struct {
+	*recorder
+	rand    *mathrand.Rand
+	http    *http.Client
+	servers []string
+	bucket  string
+	query   string // of listings
+}
+
+func (w *worker) server() string { return w.servers[w.rand.IntN(len(w.servers))] }
+
+func (w *worker) patience() time.Duration {
+	return leastPatience + time.Duration(w.rand.Int64N(int64(morePatience)))
+}
+
+// names are those in use now.
+func (w *worker) names() [slots]string {
+	var names [slots]string
+	for i := range names {
+		names[i] = fmt.Sprintf("n%d_%d", i, (int(w.requests.Load())+i*opsPerName)/(opsPerName*slots))
+	}
+	return names
+}
+
+// run makes operations until there are enough, and the faults are over.
+func (w *worker) run(ctx context.Context, enough func() bool) {
+	for ctx.Err() == nil && w.failed() == nil && !enough() {
+		if p, ok := w.takeDue(false); ok {
+			w.again(ctx, p)
+			continue
+		}
+		w.one(ctx)
+	}
+}
+
+// one operation, chosen at random.
+func (w *worker) one(ctx context.Context) {
+	names := w.names()
+	name := names[w.rand.IntN(slots)]
+	w.requests.Add(1)
+	switch n := w.rand.IntN(100); {
+	case n < 20:
+		w.list(ctx, names)
+	case n < 40:
+		w.get(ctx, name)
+	case n < 60:
+		w.write(ctx, input{kind: create, name: name})
+	case n < 70:
+		w.write(ctx, input{kind: ensure, name: name})
+	default:
+		w.write(ctx, input{kind: drop, name: name})
+	}
+}
+
+func (w *worker) list(ctx context.Context, names [slots]string) {
+	call := w.now()
+	ids, ok, err := list(ctx, w.http, w.server(), w.bucket, w.query, w.patience())
+	end := w.now()
+	if err != nil {
+		w.fail(err)
+	}
+	if err != nil || !ok {
+		return
+	}
+	w.reads.Add(1)
+	for _, name := range names {
+		w.add(input{kind: read, name: name}, call, end, outcome{found: ids[name] != 0, id: ids[name]})
+	}
+}
+
+func (w *worker) get(ctx context.Context, name string) {
+	call := w.now()
+	out, ok, err := get(ctx, w.http, w.server(), w.bucket, name, w.patience())
+	end := w.now()
+	switch {
+	case err != nil:
+		w.fail(err)
+	case ok:
+		w.reads.Add(1)
+		w.add(input{kind: read, name: name}, call, end, out)
+	}
+}
+
+// write sends a write until it has an answer, now or later, or it is given up with its outcome unknown.
+func (w *worker) write(ctx context.Context, in input) {
+	p := pending{req: newRequest(in, w.bucket, rand.Text(), w.rand.IntN(3) == 0), call: w.now()}
+	maybe := false // an attempt may have done it
+	for limit := time.Now().Add(patienceOfAll); ; {
+		a := w.attempt(ctx, &p.req)
+		end := w.now()
+		switch a.verdict {
+		case known:
+			w.settle(p, end, a.out)
+			return
+		case lost:
+			maybe = true
+		case refused:
+			w.refusals.Add(1)
+			if !maybe && w.rand.IntN(10) == 0 {
+				return // nothing was done: no part of the history, and no index may come of it
+			}
+		}
+		switch {
+		case w.failed() != nil || ctx.Err() != nil:
+			return
+		case time.Now().After(limit):
+			w.fail(fmt.Errorf("%w: %s %s has no answer after %s", errUnexpected, in.kind, in.name, patienceOfAll))
+			return
+		case maybe && w.rand.IntN(4) == 0 && w.may(w.unknown, in.name, mostUnknown):
+			w.givenUp.Add(1)
+			w.add(in, p.call, forever, outcome{unknown: true})
+			return
+		case maybe && w.rand.IntN(2) == 0 && w.may(w.open, in.name, mostOpen): // its time goes on; others work meanwhile
+			p.due = w.now() + w.rand.Int64N(int64(3*time.Second))
+			w.keep(p)
+			return
+		}
+		w.retries.Add(1)
+		wait(ctx, pause)
+	}
+}
+
+// settle notes an outcome, and now and then has the write sent again later.
+func (w *worker) settle(p pending, end int64, out outcome) {
+	w.add(p.req.in, p.call, end, out)
+	if w.rand.IntN(5) == 0 {
+		p.settled, p.out, p.due = true, out, w.now()+w.rand.Int64N(int64(5*time.Second))
+		w.keep(p)
+	}
+}
+
+// again sends a write once more, with the same key, to any manager.
+func (w *worker) again(ctx context.Context, p pending) {
+	for limit := time.Now().Add(patienceOfAll); ; wait(ctx, pause) {
+		a := w.attempt(ctx, &p.req)
+		end := w.now()
+		switch {
+		case a.verdict == known && !p.settled:
+			w.settle(p, end, a.out)
+			return
+		case a.verdict == known && a.out != p.out:
+			w.fail(fmt.Errorf("%w: %s %s %s was answered %+v, and with the same key later %+v", errUnexpected, p.req.in.kind,
+				p.req.in.name, p.req.body, p.out, a.out))
+			return
+		case a.verdict == known:
+			w.replays.Add(1)
+			return
+		case w.failed() != nil || ctx.Err() != nil:
+			return
+		case time.Now().After(limit):
+			w.fail(fmt.Errorf("%w: %s %s, sent again, has no answer after %s", errUnexpected, p.req.in.kind, p.req.in.name,
+				patienceOfAll))
+			return
+		}
+	}
+}
+
+// attempt sends a write to one manager, or now and then to two at once, which have to agree.
+func (w *worker) attempt(ctx context.Context, r *request) answer {
+	if w.rand.IntN(20) != 0 {
+		a, err := r.send(ctx, w.http, w.server(), w.patience())
+		if err != nil {
+			w.fail(err)
+			a.verdict = lost
+		}
+		return a
+	}
+	w.hedges.Add(1)
+	var both [2]answer
+	var wg sync.WaitGroup
+	for i := range both {
+		server, patience := w.server(), w.patience()
+		wg.Go(func() {
+			var err error
+			if both[i], err = r.send(ctx, w.http, server, patience); err != nil {
+				w.fail(err)
+				both[i].verdict = lost
+			}
+		})
+	}
+	wg.Wait()
+	a, b := both[0], both[1]
+	switch {
+	case a.verdict == known && b.verdict == known && a.out != b.out:
+		w.fail(fmt.Errorf("%w: %s %s, sent twice at once, was answered %+v and %+v", errUnexpected, r.in.kind, r.in.name,
+			a.out, b.out))
+	case b.verdict == known || a.verdict == refused:
+		return b
+	}
+	return a
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}

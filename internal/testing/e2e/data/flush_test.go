@@ -1,0 +1,92 @@
+package data
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"tidemark/internal/testing/e2e/harness"
+	"tidemark/internal/testing/testcluster"
+	"tidemark/kv/kvclient"
+)
+
+const (
+	flushRounds = 4
+	flushDocs   = 256
+)
+
+// TestFlushedBucket: a bucket is emptied, and then written anew as often as before, so that the vbuckets come to the
+// same seqnos. No session scan that begins after that shows a row of before; those that are answered meanwhile say by
+// name why not.
+func TestFlushedBucket(t *testing.T) {
+	for _, feed := range []string{"native", "gocbcore"} {
+		t.Run(feed, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+			defer cancel()
+			up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--indexers", "2", "--feed", feed)
+			c, bucket, admin, store := up.Client(), up.Manifest().Bucket, harness.KVAdmin(up), up.KV(ctx)
+			harness.Create(ctx, t, c, "CREATE INDEX by_n ON "+bucket+"(n)")
+			harness.WaitReady(ctx, t, c, bucket)
+
+			var least atomic.Int64 // what a scan may show that begins now
+			scans, stop := context.WithCancel(ctx)
+			var wg sync.WaitGroup
+			var answered atomic.Int64
+			for range 4 {
+				wg.Go(func() {
+					for scans.Err() == nil {
+						from := least.Load()
+						s, err := harness.Scan(scans, c, bucket, "by_n", "session")
+						if err != nil {
+							continue // which of them are right is no matter here
+						}
+						answered.Add(1)
+						for i, key := range s.Keys {
+							if n := number(key); n < from {
+								t.Errorf("a session scan shows %s = %d of before the flush that preceded it, round %d", s.IDs[i], n, from)
+								return
+							}
+						}
+					}
+				})
+			}
+			for round := range int64(flushRounds) {
+				for i := range flushDocs {
+					doc := fmt.Appendf(nil, `{"n":%d}`, round)
+					if _, err := store.Set(ctx, fmt.Sprint("doc", i), doc, kvclient.StoreOptions{}); err != nil {
+						t.Fatal(err)
+					}
+				}
+				s, err := harness.ScanSoon(ctx, c, bucket, "by_n", harness.Hang)
+				if err != nil || len(s.Keys) != flushDocs || number(s.Keys[0]) != round {
+					t.Fatalf("round %d: %d rows, %v", round, len(s.Keys), err)
+				}
+				if err := admin.Flush(ctx, bucket); err != nil {
+					t.Fatal(err)
+				}
+				least.Store(round + 1)
+			}
+			s, err := harness.ScanSoon(ctx, c, bucket, "by_n", harness.Hang)
+			if err != nil || len(s.Keys) > 0 {
+				t.Errorf("after the last flush: %d rows, %v", len(s.Keys), err)
+			}
+			stop()
+			wg.Wait()
+			t.Logf("%d session scans were answered", answered.Load())
+		})
+	}
+}
+
+// number is the key of a row of by_n.
+func number(key []json.RawMessage) int64 {
+	n, err := strconv.ParseInt(string(key[0]), 10, 64)
+	if err != nil {
+		return -1
+	}
+	return n
+}

@@ -1,0 +1,72 @@
+package data
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"tidemark/client"
+	"tidemark/internal/testing/e2e/harness"
+	"tidemark/internal/testing/testcluster"
+)
+
+// TestStabilitySource: what moves the stability timestamps is chosen per bucket while everything runs (IM-16): indexes
+// are built, scanned and kept under heartbeats as under SYNC, and going from one to the other loses and repeats
+// nothing.
+func TestStabilitySource(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Minute)
+	defer cancel()
+	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2")
+	c, bucket := up.Client(), up.Manifest().Bucket
+	w := harness.NewWorkload(ctx, t, up.KV(ctx))
+	set := func(source string) {
+		t.Helper()
+		r, err := c.SetBucketSettings(ctx, bucket, client.BucketSettings{StabilitySource: source})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := map[string]string{"": "sync"}[source] + source; r.StabilitySource != source ||
+			r.InForce.StabilitySource != want {
+			t.Fatalf("settings %+v, want %q", r, source)
+		}
+		harness.Eventually(t, 10*time.Second, "in force", func() (bool, string) {
+			v, err := c.Timestamps(ctx, bucket, 0, 1)
+			return err == nil && v.Source == r.InForce.StabilitySource, v.Source
+		})
+	}
+	harness.Create(ctx, t, c, "CREATE PRIMARY INDEX first ON "+bucket) // makes the bucket known
+	if err := c.Drop(ctx, client.Ref(bucket, "first"), 0); err != nil {
+		t.Fatal(err)
+	}
+	set("heartbeat")
+	harness.CreateSampleIndexes(ctx, t, c, bucket)
+	load, stop := context.WithCancel(ctx)
+	defer stop()
+	var writers sync.WaitGroup
+	writers.Go(func() { w.Run(load, 21, 500) })
+	indexes := harness.SampleIndexes()
+	for n, source := range []string{"heartbeat", "sync", "heartbeat", "", "heartbeat"} {
+		set(source)
+		for range 3 {
+			s, err := harness.ScanSoon(ctx, c, bucket, indexes[n%len(indexes)], harness.Hang)
+			if err != nil {
+				t.Fatalf("by %q: %v", source, err)
+			}
+			if d := s.Check(w.History); d != "" {
+				t.Fatalf("by %q: %s", source, d)
+			}
+			t.Logf("by %q: %s after %s, %d rows", source, s.Index, s.Took.Round(time.Millisecond), len(s.IDs))
+		}
+	}
+	stop()
+	writers.Wait()
+	harness.CheckFinal(ctx, t, c, w, bucket)
+	if _, err := c.SetBucketSettings(ctx, bucket, client.BucketSettings{StabilitySource: "mean"}); !harness.RefusedAs(err,
+		"INVALID_ARGUMENT") {
+		t.Errorf("a source that is none: %v", err)
+	}
+	if _, err := c.SetBucketSettings(ctx, "nobody", client.BucketSettings{}); !harness.RefusedAs(err, "UNKNOWN_BUCKET") {
+		t.Errorf("a bucket that is none: %v", err)
+	}
+}

@@ -1,0 +1,454 @@
+package data
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/client"
+	"tidemark/client/topic"
+	"tidemark/collate"
+	"tidemark/index"
+	"tidemark/internal/leash"
+	"tidemark/internal/localcluster"
+	"tidemark/internal/rpc"
+	"tidemark/internal/testing/e2e/harness"
+	"tidemark/internal/testing/testcluster"
+	"tidemark/internal/tlsconf"
+	"tidemark/keyversion"
+	"tidemark/kv/kvclient"
+	"tidemark/projectorclient"
+	"tidemark/wire"
+)
+
+// keysOf are the keys of documents: by document, then by index, each key as JSON. One without keys is not there.
+type keysOf map[string]map[string][]string
+
+// listener is a subscriber that keeps what it is told. It reads nothing until gate is closed, unless that is nil.
+type listener struct {
+	gate  chan struct{}
+	names map[index.ID]string
+	desc  map[index.ID][]bool
+
+	mu    sync.Mutex
+	docs  keysOf
+	last  map[uint16]uint64
+	wrong []string // events out of order
+	calls int
+}
+
+func newListener(ctx context.Context, t *testing.T, c *client.Client, bucket string) *listener {
+	t.Helper()
+	l := &listener{names: map[index.ID]string{}, desc: map[index.ID][]bool{}, docs: keysOf{}, last: map[uint16]uint64{}}
+	list, err := c.Indexes(ctx, bucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range list.Indexes {
+		d := index.Definition{IsPrimary: i.IsPrimary, Keys: i.Keys}
+		l.names[i.ID], l.desc[i.ID] = i.Name, d.Desc()
+	}
+	return l
+}
+
+func (l *listener) handle(ctx context.Context, ev *topic.Event) error {
+	l.mu.Lock()
+	l.calls++
+	l.mu.Unlock()
+	if l.gate != nil {
+		select {
+		case <-l.gate:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	if ev.Kind == keyversion.Sync {
+		return nil
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if ev.Seqno <= l.last[ev.VBucket] {
+		l.wrong = append(l.wrong, fmt.Sprintf("vbucket %d: %d after %d", ev.VBucket, ev.Seqno, l.last[ev.VBucket]))
+	}
+	l.last[ev.VBucket] = ev.Seqno
+	all := map[string][]string{}
+	for _, st := range ev.Statements {
+		for _, k := range st.Keys {
+			text, err := collate.DecodeComposite(nil, k, l.desc[st.Index])
+			if err != nil {
+				return err
+			}
+			all[l.names[st.Index]] = append(all[l.names[st.Index]], string(text))
+		}
+	}
+	if delete(l.docs, string(ev.DocID)); len(all) > 0 {
+		l.docs[string(ev.DocID)] = all
+	}
+	return nil
+}
+
+func (l *listener) called() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.calls
+}
+
+// await waits until it has heard the keys of these documents and of no others, each vbucket's in order.
+func (l *listener) await(t *testing.T, what string, want keysOf) {
+	t.Helper()
+	harness.Eventually(t, harness.Hang, what, func() (bool, string) {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return maps.EqualFunc(l.docs, want, sameKeys), l.docs.differ(want)
+	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.wrong) > 0 {
+		t.Errorf("%s: out of order: %.1000q", what, l.wrong)
+	}
+}
+
+func sameKeys(a, b map[string][]string) bool { return maps.EqualFunc(a, b, slices.Equal[[]string]) }
+
+// differ names the first document that is not as wanted.
+func (k keysOf) differ(want keysOf) string {
+	for _, d := range slices.Sorted(maps.Keys(want)) {
+		if !sameKeys(k[d], want[d]) {
+			return fmt.Sprintf("%d documents of %d; %s: %.200q, want %.200q", len(k), len(want), d, k[d], want[d])
+		}
+	}
+	return fmt.Sprintf("%d documents, want %d", len(k), len(want))
+}
+
+// subscribe runs a subscription until the end of the test.
+func (l *listener) subscribe(t *testing.T, cfg topic.Config, admin string) {
+	t.Helper()
+	cfg.Handle, cfg.Projectors = l.handle, func(context.Context) ([]string, error) { return []string{admin}, nil }
+	sub, err := topic.Open(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- sub.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("the subscription: %v", err)
+		}
+	})
+}
+
+// told reads the lines of `tidemark topic tail`; want says how many there are to be.
+func told(t *testing.T, out []byte, want int) keysOf {
+	t.Helper()
+	docs, last, n := keysOf{}, map[uint16]uint64{}, 0
+	for line := range bytes.Lines(out) {
+		if line[0] != '{' { // of its log
+			continue
+		}
+		var l struct {
+			VBucket uint16
+			Seqno   uint64
+			ID      string
+			Keys    map[string][]json.RawMessage
+		}
+		if err := json.Unmarshal(line, &l); err != nil {
+			t.Fatalf("%.200q: %v", line, err)
+		}
+		if l.Seqno <= last[l.VBucket] {
+			t.Errorf("vbucket %d: %d after %d", l.VBucket, l.Seqno, last[l.VBucket])
+		}
+		last[l.VBucket] = l.Seqno
+		n++
+		all := map[string][]string{}
+		for name, keys := range l.Keys {
+			for _, k := range keys {
+				all[name] = append(all[name], string(k))
+			}
+		}
+		docs[l.ID] = all
+	}
+	if n != want {
+		t.Errorf("%d lines, want %d", n, want)
+	}
+	return docs
+}
+
+// TestSubscriberOverTLS: in a cluster with TLS a subscriber with a certificate of role indexer is told every key of the
+// documents that there are, and of those that change; with one of another role, or without one, it is refused by name,
+// by projectors and by the command.
+func TestSubscriberOverTLS(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	defer cancel()
+	up := testcluster.Start(t, t.TempDir(), "--tls", "--managers", "1", "--kv", "1", "--indexers", "1", "--vbuckets", "16")
+	m, c, kv := up.Manifest(), up.Client(), up.KV(ctx)
+	harness.Create(ctx, t, c, fmt.Sprintf("CREATE INDEX up ON %s(a, b DESC)", m.Bucket),
+		fmt.Sprintf("CREATE INDEX down ON %s(b DESC)", m.Bucket))
+	want := keysOf{}
+	put := func(i, a int) {
+		t.Helper()
+		id := fmt.Sprintf("doc%02d", i)
+		if _, err := kv.Set(ctx, id, fmt.Appendf(nil, `{"a":%d,"b":"b%d"}`, a, a), kvclient.StoreOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		want[id] = map[string][]string{"up": {fmt.Sprintf(`[%d,"b%d"]`, a, a)}, "down": {fmt.Sprintf(`["b%d"]`, a)}}
+	}
+	const documents = 60
+	for i := range documents {
+		put(i, i)
+	}
+	admin := m.Projectors[0].Admin
+	source, err := tlsconf.Open(tlsconf.Files(*m.Subscriber), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := newListener(ctx, t, c, m.Bucket)
+	l.subscribe(t, topic.Config{ID: "audit", Bucket: m.Bucket, TLS: source}, admin)
+	l.await(t, "what there was", want)
+	docs := told(t, []byte(harness.MustRun(ctx, t, up, "topic", "tail", m.Bucket, "--count", fmt.Sprint(documents))),
+		documents)
+	if !maps.EqualFunc(docs, want, sameKeys) {
+		t.Errorf("topic tail: %s", docs.differ(want))
+	}
+	for i := range 20 {
+		put(i, 1000+i)
+		put(100+i, i)
+		id := fmt.Sprintf("doc%02d", 20+i)
+		if _, err := kv.Delete(ctx, id, 0); err != nil {
+			t.Fatal(err)
+		}
+		delete(want, id)
+	}
+	l.await(t, "what came", want)
+
+	ca, err := tlsconf.LoadCA(filepath.Dir(m.Subscriber.CA))
+	if err != nil {
+		t.Fatal(err)
+	}
+	only := tlsconf.Files{CA: m.Subscriber.CA}
+	refusedAsSubscriber(ctx, t, m, only, "no client certificate", rpc.CodeForbidden)
+	for _, role := range []tlsconf.Role{tlsconf.Projector, tlsconf.KV, tlsconf.User, tlsconf.Admin} {
+		files, err := ca.Issue(t.TempDir(), "x", tlsconf.Request{Peer: tlsconf.Peer{Role: role, ID: "ann"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		files.CA = only.CA
+		refusedAsSubscriber(ctx, t, m, files, "tidemark://"+string(role)+"/ann", rpc.CodeForbidden)
+	}
+	for name, files := range map[string]tlsconf.Files{"no client certificate": only,
+		"tidemark://admin/admin": tlsconf.Files(*m.TLS)} {
+		args := []string{"topic", "tail", m.Bucket, "--server", m.Managers[0].REST, "--tls-ca", files.CA}
+		if files.Cert != "" {
+			args = append(args, "--tls-cert", files.Cert, "--tls-key", files.Key)
+		}
+		out, err := exec.CommandContext(ctx, testcluster.Binary(t), args...).CombinedOutput()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != rpc.ExitUsage || !strings.Contains(string(out), name) ||
+			!strings.Contains(string(out), "--role indexer") {
+			t.Errorf("topic tail with %s: %v\n%s", name, err, out)
+		}
+	}
+	put(0, 5000)
+	l.await(t, "what came after others were refused", want)
+}
+
+// refusedAsSubscriber asks a projector for a topic with these files: it answers with the code, and says whose they are
+// and what it wants.
+func refusedAsSubscriber(ctx context.Context, t *testing.T, m *localcluster.Manifest, files tlsconf.Files, name,
+	code string) {
+	t.Helper()
+	source, err := tlsconf.Open(files, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := projectorclient.New(1, source.Client(tlsconf.HTTP, tlsconf.Projector))
+	defer p.Close()
+	harness.Eventually(t, harness.Hang, "an answer to "+name, func() (bool, string) {
+		reply, err := p.Subscribe(ctx, m.Projectors[0].Admin, &wire.Subscribe{ID: "other", Bucket: m.Bucket,
+			Endpoint: "127.0.0.1:1", Counter: 1})
+		var problem *rpc.Problem
+		if err != nil && !errors.As(err, &problem) { // the machine stood still
+			return false, err.Error()
+		}
+		if err == nil || problem.Code != code || !strings.Contains(problem.Detail, name) ||
+			!strings.Contains(problem.Detail, "indexer") {
+			t.Fatalf("%s: %+v, %v", name, reply, err)
+		}
+		return true, ""
+	})
+}
+
+// TestSubscriberThatReadsNothing: beside smart throttling, a subscriber whose function does not return, and the process
+// of one that is stopped, hold nobody but themselves up: what is on its way to them is bounded, every document goes to
+// the indexers, and session scans show it. Nothing of theirs is dropped: when they read again they are told all, once
+// and in order.
+func TestSubscriberThatReadsNothing(t *testing.T) {
+	const documents, size = 4000, 3 << 10 // more than queues hold for one subscriber
+	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	defer cancel()
+	up := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2", "--vbuckets", "16",
+		"--throttle", "smart")
+	m, c, kv := up.Manifest(), up.Client(), up.KV(ctx)
+	harness.Create(ctx, t, c, fmt.Sprintf("CREATE INDEX big ON %s(k)", m.Bucket))
+	want := keysOf{}
+	long := strings.Repeat("v", size)
+	set := func(i int) error {
+		_, err := kv.Set(ctx, fmt.Sprint("doc", i), fmt.Appendf(nil, `{"k":"%d%s"}`, i, long), kvclient.StoreOptions{})
+		return err
+	}
+	const late = 5
+	for i := range documents + late {
+		want[fmt.Sprint("doc", i)] = map[string][]string{"big": {fmt.Sprintf(`["%d%s"]`, i, long)}}
+	}
+	if err := set(0); err != nil {
+		t.Fatal(err)
+	}
+	l := newListener(ctx, t, c, m.Bucket)
+	l.gate = make(chan struct{})
+	l.subscribe(t, topic.Config{ID: "held", Bucket: m.Bucket, RetryForever: true}, m.Projectors[0].Admin)
+	harness.Eventually(t, harness.Hang, "the subscriber is told something", func() (bool, string) {
+		return l.called() > 0,
+			""
+	})
+	tail := startTail(ctx, t, up, documents+late)
+	tail.signal(t, syscall.SIGSTOP)
+
+	var g errgroup.Group
+	g.SetLimit(8)
+	for i := 1; i < documents; i++ {
+		g.Go(func() error { return set(i) })
+	}
+	if err := g.Wait(); err != nil {
+		t.Fatal(err)
+	}
+	waiting := func() (full bool, seen string) {
+		return heldBack(ctx, t, m.Projectors[0].Admin, "/backfill/held/")
+	}
+	t.Log(harness.Eventually(t, harness.Hang, "as much is on its way to the subscriber as may be", waiting))
+	for i := range late + 1 {
+		began := time.Now()
+		harness.Eventually(t, harness.Hang, "a session scan shows every document", func() (bool, string) {
+			n, err := c.Count(ctx, client.Ref(m.Bucket, "big"), client.ScanRequest{Consistency: "session"})
+			return err == nil && int(n.Count) == documents+i, fmt.Sprint(n.Count, err)
+		})
+		t.Logf("%d documents are in the index, %s after the last one", documents+i, time.Since(began).Round(time.Millisecond))
+		if i < late {
+			if err := set(documents + i); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Log(harness.Eventually(t, harness.Hang, "the subscriber is still held back", waiting))
+
+	close(l.gate)
+	tail.signal(t, syscall.SIGCONT)
+	l.await(t, "all that was held back", want)
+	docs := told(t, tail.wait(ctx, t), documents+late)
+	if !maps.EqualFunc(docs, want, sameKeys) {
+		t.Errorf("topic tail: %s", docs.differ(want))
+	}
+}
+
+// heldBack reports whether a topic's queues are full, or nearly: a batch that was closed may be smaller than its
+// memory. Nothing of it may be dropped.
+func heldBack(ctx context.Context, t *testing.T, admin, topic string) (full bool, seen string) {
+	t.Helper()
+	var s wire.ProjectorState
+	if err := testcluster.GetJSON(ctx, admin+"/v1/state", &s); err != nil {
+		return false, err.Error()
+	}
+	var filled, limit uint64
+	for _, at := range s.Topics {
+		if !strings.HasPrefix(at.Topic, topic) {
+			continue
+		}
+		for _, e := range at.Endpoints {
+			filled, limit = filled+uint64(e.Queue.Filled), limit+uint64(e.Queue.Limit)
+			if e.Dropping > 0 || e.Slow {
+				t.Errorf("%s: connection %d: data of %d vbuckets is dropped, slow %v", at.Topic, e.Connection, e.Dropping, e.Slow)
+			}
+		}
+	}
+	return limit > 0 && filled >= limit/4*3, fmt.Sprintf("%s: %d of %d bytes are on their way", topic, filled, limit)
+}
+
+// tailing is a process of `tidemark topic tail`.
+type tailing struct {
+	cmd  *exec.Cmd
+	out  string // file
+	done chan struct{}
+	err  error
+}
+
+// startTail starts one that ends by itself after so many lines, and waits for the first.
+func startTail(ctx context.Context, t *testing.T, up *testcluster.Cluster, lines int) *tailing {
+	t.Helper()
+	p := &tailing{out: filepath.Join(t.TempDir(), "tail"), done: make(chan struct{})}
+	out, err := os.Create(p.out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	p.cmd = exec.CommandContext(ctx, testcluster.Binary(t), "topic", "tail", up.Manifest().Bucket, "--count",
+		fmt.Sprint(lines), "--data", up.Dir)
+	p.cmd.Stdout, p.cmd.Stderr = out, out
+	held, err := leash.New(p.cmd)
+	if err == nil {
+		err = p.cmd.Start()
+		held.Started()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		p.err = p.cmd.Wait()
+		held.Close()
+		close(p.done)
+	}()
+	t.Cleanup(func() { _ = p.cmd.Process.Kill(); <-p.done })
+	harness.Eventually(t, harness.Hang, "topic tail prints a line", func() (bool, string) {
+		b, err := os.ReadFile(p.out)
+		return err == nil && bytes.HasPrefix(b, []byte("{")) || bytes.Contains(b, []byte("\n{")),
+			fmt.Sprintf("%.200q %v", b, err)
+	})
+	return p
+}
+
+func (p *tailing) signal(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	if err := p.cmd.Process.Signal(s); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wait returns what it printed when it has ended.
+func (p *tailing) wait(ctx context.Context, t *testing.T) []byte {
+	t.Helper()
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		b, _ := os.ReadFile(p.out)
+		t.Fatalf("topic tail has not ended; %d lines", bytes.Count(b, []byte("\n")))
+	}
+	b, err := os.ReadFile(p.out)
+	if err = cmp.Or(p.err, err); err != nil {
+		t.Fatalf("topic tail: %v\n%s", err, b[max(0, len(b)-2000):])
+	}
+	return b
+}

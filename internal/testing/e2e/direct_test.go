@@ -1,0 +1,162 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"tidemark/client"
+	"tidemark/internal/rpc"
+	"tidemark/internal/testing/e2e/harness"
+	"tidemark/internal/testing/testcluster"
+	"tidemark/internal/tlsconf"
+	"tidemark/kv/kvclient"
+)
+
+// asked counts what a client asks managers for: what goes straight to an indexer is not among it.
+type asked struct{ locates, scans atomic.Int64 }
+
+func (a *asked) watch(c *client.Client) {
+	c.Wrap(func(next http.RoundTripper) http.RoundTripper {
+		return roundTrip(func(r *http.Request) (*http.Response, error) {
+			switch {
+			case strings.HasSuffix(r.URL.Path, ":locate"):
+				a.locates.Add(1)
+			case strings.HasSuffix(r.URL.Path, ":scan"), strings.HasSuffix(r.URL.Path, ":count"):
+				a.scans.Add(1)
+			}
+			return next.RoundTrip(r)
+		})
+	})
+}
+
+type roundTrip func(*http.Request) (*http.Response, error)
+
+func (f roundTrip) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
+
+// direct counts an index's rows and scans them until both have gone straight to an indexer: a machine that stands still
+// may send one of them by way of a manager.
+func (a *asked) direct(ctx context.Context, t *testing.T, who string, c *client.Client, ref string, want int) {
+	t.Helper()
+	harness.Eventually(t, harness.Hang, who+" scans without a manager between", func() (bool, string) {
+		before := a.scans.Load()
+		n, err := c.Count(ctx, ref, client.ScanRequest{Consistency: "session"})
+		if err != nil || int(n.Count) != want {
+			t.Fatalf("%s: %+v %v", who, n, err)
+		}
+		rows, err := c.Scan(ctx, ref, client.ScanRequest{Consistency: "session"})
+		if err != nil {
+			t.Fatalf("%s: %v", who, err)
+		}
+		defer rows.Close()
+		got := 0
+		for rows.Next() {
+			got++
+		}
+		if rows.Err() != nil || got != want {
+			t.Fatalf("%s: %d rows, %v", who, got, rows.Err())
+		}
+		if a.locates.Load() == 0 {
+			t.Fatalf("%s asked no manager for the way: the counters count nothing", who)
+		}
+		return a.scans.Load() == before, fmt.Sprintf("%d by way of managers", a.scans.Load()-before)
+	})
+}
+
+// TestScansGoStraightWithTLS: with TLS and users a scan goes straight to an indexer, for an administrator's
+// certificate, a user's password and a token alike; nobody is refused, and a token and a user that are taken away scan
+// no more, over connections that are open as well.
+func TestScansGoStraightWithTLS(t *testing.T) {
+	up := testcluster.Start(t, t.TempDir(), "--tls", "--managers", "1", "--kv", "1", "--indexers", "1", "--vbuckets", "16")
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	m := up.Manifest()
+	conf, err := m.UserTLS()
+	if err != nil {
+		t.Fatal(err)
+	}
+	only, err := tlsconf.Open(tlsconf.Files{CA: m.TLS.CA}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	open := func(o client.Options) (*client.Client, *asked) {
+		if o.Servers = m.Servers(); o.TLS == nil {
+			o.TLS = only.UserClient()
+		}
+		c, a := client.Open(o), &asked{}
+		t.Cleanup(c.Close)
+		a.watch(c)
+		return c, a
+	}
+	admin, byAdmin := open(client.Options{TLS: conf})
+	kv := up.KV(ctx)
+	for i := range 40 {
+		if _, err := kv.Set(ctx, fmt.Sprintf("d%02d", i), fmt.Appendf(nil, `{"a":%d}`, i), kvclient.StoreOptions{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	harness.Create(ctx, t, admin, "CREATE INDEX n ON "+m.Bucket+"(a)")
+	harness.WaitReady(ctx, t, admin, m.Bucket)
+	ref := client.Ref(m.Bucket, "n")
+	byAdmin.direct(ctx, t, "an administrator's certificate", admin, ref, 40)
+
+	if _, err := admin.PutUser(ctx, "first", client.UserRequest{New: true, Role: "admin",
+		Password: firstPassword}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := admin.PutUser(ctx, "ann", client.UserRequest{New: true, Role: "read",
+		Password: otherPassword}); err != nil {
+		t.Fatal(err)
+	}
+	token, secret, err := admin.CreateToken(ctx, client.TokenRequest{User: "ann"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ann, byAnn := open(client.Options{User: "ann", Password: otherPassword})
+	bearer, byBearer := open(client.Options{Token: secret})
+	byAnn.direct(ctx, t, "a user's password", ann, ref, 40)
+	byBearer.direct(ctx, t, "a token", bearer, ref, 40)
+	nobody, _ := open(client.Options{})
+	refused(ctx, t, "nobody", nobody, ref)
+
+	if err := admin.RevokeToken(ctx, token.ID); err != nil {
+		t.Fatal(err)
+	}
+	ends(ctx, t, "a token that was taken away", bearer, ref)
+	byAnn.direct(ctx, t, "the token's user", ann, ref, 40)
+	if err := admin.RemoveUser(ctx, "ann"); err != nil {
+		t.Fatal(err)
+	}
+	ends(ctx, t, "a user that was taken away", ann, ref)
+}
+
+func unauthenticated(err error) bool {
+	var p *client.Error
+	return errors.As(err, &p) && p.Code == rpc.CodeUnauthorized
+}
+
+func refused(ctx context.Context, t *testing.T, who string, c *client.Client, ref string) {
+	t.Helper()
+	if n, err := c.Count(ctx, ref, client.ScanRequest{}); !unauthenticated(err) {
+		t.Errorf("%s: %+v %v", who, n, err)
+	}
+}
+
+// ends counts until that is refused. An indexer trusts a manager's word for 4 s, its own tests say with a clock of
+// theirs.
+func ends(ctx context.Context, t *testing.T, who string, c *client.Client, ref string) {
+	t.Helper()
+	harness.Eventually(t, harness.Hang, who+" is refused", func() (bool, string) {
+		n, err := c.Count(ctx, ref, client.ScanRequest{})
+		if err != nil && !unauthenticated(err) {
+			t.Fatalf("%s: %v", who, err)
+		}
+		return err != nil, fmt.Sprintf("%+v", n)
+	})
+	refused(ctx, t, who, c, ref)
+}

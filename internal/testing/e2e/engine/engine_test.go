@@ -1,0 +1,311 @@
+// Package engine runs the product beside a real KV engine of the 6.0 line, of which nothing is in this repository: the
+// environment variable ENGINE_DIR names a folder where one was built (docs/couchbase.md); without it every test here is
+// skipped. The tests do what a cluster manager would (bucket, states of vbuckets, map, compaction) and compare indexes
+// with KV, document for document.
+package engine
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"tidemark/client"
+	"tidemark/internal/testing/e2e/harness"
+	"tidemark/internal/testing/testcluster"
+	"tidemark/kv/kvclient"
+)
+
+var (
+	rounds   = flag.Int("rounds", 20, "rounds of each campaign")
+	vbuckets = flag.Int("vbuckets", 64, "vbuckets of the bucket")
+	seed     = flag.Uint64("seed", 1, "seed of the campaigns")
+)
+
+const (
+	bucket    = "world"
+	documents = 8000
+	writers   = 8
+	perSecond = 4000
+	statement = `CREATE INDEX %s ON world(n) WITH {"num_partition":8}`
+)
+
+func TestMain(m *testing.M) { harness.Main(m) }
+
+// town is an engine, a manager, a projector beside the engine, and two indexers.
+type town struct {
+	*node
+	dir     string
+	base    int
+	procs   map[string]*testcluster.Process
+	kv      *kvclient.Client
+	client  *client.Client
+	r       *rand.Rand
+	version atomic.Uint64
+}
+
+func newTown(ctx context.Context, t *testing.T, feed string) *town {
+	t.Helper()
+	engine := os.Getenv("ENGINE_DIR")
+	if engine == "" {
+		t.Skip("needs a real KV engine: ENGINE_DIR does not name a folder where one was built (docs/couchbase.md)")
+	}
+	w := &town{dir: t.TempDir(), base: testcluster.FreeRange(), procs: map[string]*testcluster.Process{},
+		r: rand.New(rand.NewPCG(*seed, 0))}
+	folder := filepath.Join(w.dir, "engine")
+	if err := os.Mkdir(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	w.node = startNode(t, engine, folder, w.base+40)
+	w.create(ctx, bucket, *vbuckets)
+	if err := os.WriteFile(filepath.Join(w.dir, "password"), []byte(password), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	w.spawn("m1", "manager", "--id", "m1", "--data", filepath.Join(w.dir, "m1"), "--rest", w.at(0), "--raft", w.at(1),
+		"--bootstrap-expect", "1", "--join", w.at(0))
+	w.spawn("p1", "projector", "--id", "p1", "--managers", w.at(0), "--admin", w.at(2), "--kv", w.addr(), "--kv-user",
+		user, "--kv-password-file", "password",
+		"--feed", feed)
+	w.indexer(1)
+	w.indexer(2)
+	w.client = client.Open(client.Options{Servers: []string{"http://" + w.at(0)}})
+	t.Cleanup(w.client.Close)
+	var err error
+	if w.kv, err = kvclient.Connect(ctx, []string{w.addr()}, kvclient.Options{User: user, Password: password,
+		Bucket: bucket}); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = w.kv.Close() })
+	return w
+}
+
+func (w *town) at(offset int) string { return fmt.Sprintf("127.0.0.1:%d", w.base+offset) }
+
+func (w *town) spawn(name string, args ...string) {
+	w.t.Helper()
+	w.procs[name] = testcluster.Spawn(w.t, w.dir, name, args...)
+}
+
+func (w *town) indexer(n int) {
+	w.t.Helper()
+	id, at := fmt.Sprint("i", n), 5+5*n
+	w.spawn(id, "indexer", "--id", id, "--data", filepath.Join(w.dir, id), "--managers", w.at(0), "--admin", w.at(at),
+		"--scan", w.at(at+1),
+		"--maintenance", w.at(at+2), "--backfill", w.at(at+3), "--catchup", w.at(at+4))
+}
+
+func key(n int) string { return fmt.Sprint("k", n) }
+
+func (w *town) set(ctx context.Context, n int) error {
+	_, err := w.kv.Set(ctx, key(n), fmt.Appendf(nil, `{"n":%d}`, w.version.Add(1)), kvclient.StoreOptions{})
+	return err
+}
+
+// change writes or deletes one of a writer's own keys.
+func (w *town) change(ctx context.Context, writer int, r *rand.Rand) error {
+	n := writer + writers*r.IntN(documents/writers)
+	if r.IntN(3) > 0 {
+		return w.set(ctx, n)
+	}
+	if _, err := w.kv.Delete(ctx, key(n), 0); err != nil && !isMissing(err) {
+		return err
+	}
+	return nil
+}
+
+// load stores every document.
+func (w *town) load(ctx context.Context) {
+	w.t.Helper()
+	w.side(func(writer int) error {
+		for n := writer; n < documents; n += writers {
+			if err := w.set(ctx, n); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// side runs f for each writer, side by side.
+func (w *town) side(f func(writer int) error) {
+	w.t.Helper()
+	var wg sync.WaitGroup
+	for n := range writers {
+		wg.Go(func() {
+			if err := f(n); err != nil {
+				w.t.Errorf("writer %d: %v", n, err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// writing runs what f does under writes and deletions.
+func (w *town) writing(ctx context.Context, f func()) {
+	w.t.Helper()
+	load, stop := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	for n := range writers {
+		r := rand.New(rand.NewPCG(w.r.Uint64(), uint64(n)))
+		wg.Go(func() {
+			harness.Paced(load, time.Second*writers/perSecond, func(ctx context.Context, due int) {
+				for range due {
+					if err := w.change(ctx, n, r); err != nil {
+						w.t.Errorf("writer %d: %v", n, err)
+						stop()
+						return
+					}
+				}
+			})
+		})
+	}
+	f()
+	stop()
+	wg.Wait()
+}
+
+// some waits for a random time: the rounds differ by what has come when something happens.
+func (w *town) some(most time.Duration) { time.Sleep(time.Duration(w.r.Int64N(int64(most)))) }
+
+// purgeAll has deletions forgotten until every vbucket has forgotten some.
+func (w *town) purgeAll(ctx context.Context) {
+	w.t.Helper()
+	harness.Eventually(w.t, harness.Hang, "each vbucket has a purge seqno", func() (bool, string) {
+		w.purge(ctx, bucket, *vbuckets)
+		none := 0
+		for _, seqno := range w.purged(ctx, bucket) {
+			if seqno == "0" {
+				none++
+			}
+		}
+		return none == 0, fmt.Sprintf("%d vbuckets have none", none)
+	})
+}
+
+// check compares an index with KV, now that nothing is written.
+func (w *town) check(ctx context.Context, round int, name string) {
+	w.t.Helper()
+	keys := make([]string, documents)
+	for n := range keys {
+		keys[n] = key(n)
+	}
+	docs, err := testcluster.Documents(ctx, w.kv, keys)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	s, err := harness.ScanSoon(ctx, w.client, bucket, name, harness.Hang)
+	if err != nil {
+		w.t.Fatalf("round %d: %s: %v", round, name, err)
+	}
+	var missing, stale, extra []string
+	seen := map[string]bool{}
+	for i, id := range s.IDs {
+		switch doc := fmt.Sprintf(`{"n":%s}`, joined(s.Keys[i])); {
+		case docs[id] == nil || seen[id]:
+			extra = append(extra, id)
+		case doc != string(docs[id]):
+			stale = append(stale, fmt.Sprintf("%s: %s, KV has %s", id, doc, docs[id]))
+		}
+		seen[id] = true
+	}
+	for id := range docs {
+		if !seen[id] {
+			missing = append(missing, id)
+		}
+	}
+	if len(missing)+len(stale)+len(extra) > 0 {
+		slices.Sort(missing)
+		w.t.Errorf("round %d: %s: of %d documents %d are missing, %d stale, %d too many: %.300q %.300q %.300q", round, name,
+			len(docs), len(missing),
+			len(stale), len(extra), missing, stale, extra)
+		return
+	}
+	w.t.Logf("round %d: %s: %d documents as in KV", round, name, len(docs))
+}
+
+func joined(key []json.RawMessage) string {
+	var parts []string
+	for _, k := range key {
+		parts = append(parts, string(k))
+	}
+	return strings.Join(parts, ",")
+}
+
+// begun stores the documents, deletes some, and has the engine forget these deletions.
+func (w *town) begun(ctx context.Context) {
+	w.t.Helper()
+	w.load(ctx)
+	w.writing(ctx, func() { time.Sleep(time.Second) })
+	w.purgeAll(ctx)
+}
+
+// TestCreateUnderWrites: an index that is created while documents are written, where deletions have been purged and,
+// each second time, are being purged, has every document.
+func TestCreateUnderWrites(t *testing.T) {
+	for _, feed := range []string{"native", "gocbcore"} {
+		t.Run(feed, func(t *testing.T) {
+			ctx := t.Context()
+			w := newTown(ctx, t, feed)
+			w.begun(ctx)
+			for round := range *rounds {
+				name := fmt.Sprint("made", round)
+				w.writing(ctx, func() {
+					w.some(500 * time.Millisecond)
+					var wg sync.WaitGroup
+					if round%2 == 1 {
+						wg.Go(func() { w.purge(ctx, bucket, *vbuckets) })
+					}
+					harness.Create(ctx, t, w.client, fmt.Sprintf(statement, name))
+					wg.Wait()
+				})
+				w.check(ctx, round, name)
+				if err := w.client.Drop(ctx, client.Ref(bucket, name), 0); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// TestIndexerKilled: an indexer that was away while deletions were purged takes its vbuckets again from 0, is killed
+// while it does, and has every document in the end.
+func TestIndexerKilled(t *testing.T) {
+	for _, feed := range []string{"native", "gocbcore"} {
+		t.Run(feed, func(t *testing.T) {
+			ctx := t.Context()
+			w := newTown(ctx, t, feed)
+			w.begun(ctx)
+			harness.Create(ctx, t, w.client, fmt.Sprintf(statement, "kept"))
+			for round := range *rounds {
+				w.writing(ctx, func() {
+					w.procs["i1"].Kill()
+					w.some(time.Second)
+					w.purge(ctx, bucket, *vbuckets)
+					for range 1 + w.r.IntN(3) {
+						w.indexer(1)
+						w.some(3 * time.Second)
+						w.procs["i1"].Kill()
+						if w.r.IntN(2) == 0 {
+							w.purge(ctx, bucket, *vbuckets)
+						}
+					}
+					w.indexer(1)
+					w.some(2 * time.Second)
+				})
+				w.check(ctx, round, "kept")
+			}
+		})
+	}
+}
+
+func isMissing(err error) bool { return errors.Is(err, kvclient.ErrKeyNotFound) }

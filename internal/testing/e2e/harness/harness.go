@@ -1,0 +1,144 @@
+// Package harness is what the tests of whole clusters share: a workload that remembers every acknowledged write, scans
+// that are compared with the oracle at their own timestamp, and small steps over the product's client and commands. It
+// promises that a helper that takes a *testing.T fails that test with the reason. It never starts a cluster and holds
+// no state of its own; clusters are package testcluster's.
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/internal/sample"
+	"tidemark/internal/testing/testcluster"
+	"tidemark/statecontext"
+)
+
+// Main is the TestMain of a package that starts clusters: it runs the tests, removes the built binary, and exits.
+func Main(m *testing.M) {
+	code := m.Run()
+	testcluster.Cleanup()
+	os.Exit(code)
+}
+
+// SampleIndexes returns the names of the sample's indexes, all of which the oracle knows.
+func SampleIndexes() []string {
+	return []string{"world_ids", "airports_by_country", "places_by_name", "airports_by_elevation"}
+}
+
+// CreateSampleIndexes creates the sample's indexes on a bucket and waits until they are ready.
+func CreateSampleIndexes(ctx context.Context, t *testing.T, c *client.Client, bucket string) {
+	t.Helper()
+	Create(ctx, t, c, sample.Statements(bucket)...)
+}
+
+// Create runs CREATE INDEX statements, one after the other, and waits until the indexes are ready.
+func Create(ctx context.Context, t *testing.T, c *client.Client, statements ...string) {
+	t.Helper()
+	var ids []index.ID
+	for _, statement := range statements {
+		r, err := c.Statement(ctx, statement)
+		if err != nil {
+			t.Fatalf("%s: %v", statement, err)
+		}
+		ids = append(ids, r[0].ID)
+	}
+	if err := c.WaitReady(ctx, ids, nil); err != nil {
+		t.Fatalf("%q: %v", statements, err)
+	}
+}
+
+// WaitReady waits until all indexes of a bucket are ready.
+func WaitReady(ctx context.Context, t *testing.T, c *client.Client, bucket string) {
+	t.Helper()
+	list, err := c.Indexes(ctx, bucket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ids []index.ID
+	for _, i := range list.Indexes {
+		ids = append(ids, i.ID)
+	}
+	if err := c.WaitReady(ctx, ids, nil); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// Tidemark runs a command of the product against a cluster and gives all that it prints.
+func Tidemark(ctx context.Context, t *testing.T, up *testcluster.Cluster, args ...string) (out string, err error) {
+	t.Helper()
+	cmd := exec.CommandContext(ctx, testcluster.Binary(t), append(args, "--data", up.Dir)...)
+	b, err := cmd.CombinedOutput()
+	return string(b), err
+}
+
+// MustRun runs a command that must work, and returns what it prints.
+func MustRun(ctx context.Context, t *testing.T, up *testcluster.Cluster, args ...string) string {
+	t.Helper()
+	out, err := Tidemark(ctx, t, up, args...)
+	if err != nil {
+		t.Fatalf("tidemark %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return out
+}
+
+// RefusedAs reports whether err is an answer of the API with that code.
+func RefusedAs(err error, code statecontext.Code) bool {
+	var p *client.Error
+	return errors.As(err, &p) && p.Code == string(code)
+}
+
+// Hang is how long a test waits, at the least, for what must come before it gives up: a machine that is slow, or stands
+// still for seconds, is not the product's fault. What the product promises in seconds is measured by package bench.
+const Hang = 90 * time.Second
+
+// Eventually waits for a condition, and fails the test when it does not hold within limit, or Hang when that is longer.
+// f also tells what is seen, which Eventually gives back, or says when it fails.
+func Eventually(t *testing.T, limit time.Duration, what string, f func() (bool, string)) string {
+	t.Helper()
+	limit = max(limit, Hang)
+	for deadline := time.Now().Add(limit); ; time.Sleep(100 * time.Millisecond) {
+		ok, last := f()
+		if ok {
+			return last
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within %s; last: %s", what, limit, last)
+		}
+	}
+}
+
+// Get makes one GET request without credentials; a request that fails has status 0, and its error for a body. At most 1
+// MiB of the body is read.
+func Get(ctx context.Context, t *testing.T, url string) (status int, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	if err != nil {
+		return 0, err.Error()
+	}
+	return resp.StatusCode, string(b)
+}
+
+// Quote gives s as a JSON string.
+func Quote(s string) string {
+	b, _ := json.Marshal(s)
+	return string(b)
+}

@@ -1,0 +1,120 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"testing"
+	"time"
+
+	"tidemark/client"
+	"tidemark/internal/testing/oracle"
+	"tidemark/internal/testing/testcluster"
+)
+
+// Scanned is what one scan gave: for each row its key and its document's id, in order, and the timestamp it was made
+// at, a seqno per vbucket.
+type Scanned struct {
+	Index  string
+	Keys   [][]json.RawMessage
+	IDs    []string
+	Seqnos []uint64
+	Took   time.Duration
+}
+
+// Scan reads a whole index under a consistency of docs/scans.md: any, session.
+func Scan(ctx context.Context, c *client.Client, bucket, name, consistency string) (Scanned, error) {
+	return Collect(ctx, c, bucket, name, client.ScanRequest{Consistency: consistency})
+}
+
+// Collect makes any scan of an index, and reads all of it.
+func Collect(ctx context.Context, c *client.Client, bucket, name string, req client.ScanRequest) (Scanned, error) {
+	s := Scanned{Index: name}
+	started := time.Now()
+	req.WantTimestamp = true
+	rows, err := c.Scan(ctx, client.Ref(bucket, name), req)
+	if err != nil {
+		return s, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		row := rows.Row()
+		s.Keys, s.IDs = append(s.Keys, slices.Clone(row.Key)), append(s.IDs, row.ID)
+	}
+	end, err := rows.End()
+	if err != nil {
+		return s, err
+	}
+	if end.Rows != uint64(len(s.IDs)) {
+		return s, fmt.Errorf("the end says %d rows, %d came", end.Rows, len(s.IDs))
+	}
+	for _, p := range end.Timestamp.Vector {
+		s.Seqnos = append(s.Seqnos, p.Seqno)
+	}
+	s.Took = time.Since(started)
+	return s, nil
+}
+
+// ScanSoon tries a session scan until it works, for limit.
+func ScanSoon(ctx context.Context, c *client.Client, bucket, name string, limit time.Duration) (Scanned, error) {
+	return CollectSoon(ctx, c, bucket, name, client.ScanRequest{Consistency: "session"}, limit)
+}
+
+// CollectSoon is Collect, again until it works, for limit: where nothing is wrong but the machine may have stood still,
+// so that connections broke and processes were taken for gone. A failure that came before the end of limit is what it
+// gives.
+func CollectSoon(ctx context.Context, c *client.Client, bucket, name string, req client.ScanRequest,
+	limit time.Duration) (s Scanned, err error) {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	for {
+		again, failure := Collect(ctx, c, bucket, name, req)
+		if failure == nil {
+			return again, nil
+		}
+		if err == nil || ctx.Err() == nil {
+			err = failure
+		}
+		if ctx.Err() != nil {
+			return s, err
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// Check compares a scan of a whole sample index with the oracle at the scan's own timestamp, and returns the first
+// difference, or nothing.
+func (s Scanned) Check(h *oracle.History) string {
+	want, err := oracle.Rows(s.Index, h.At(s.Seqnos))
+	if err != nil {
+		return err.Error()
+	}
+	return oracle.Diff(want, s.Keys, s.IDs)
+}
+
+// CheckFinal compares every sample index with the documents that KV has now. Documents are read one by one, so that
+// writes whose outcome was unknown count as what they became.
+func CheckFinal(ctx context.Context, t *testing.T, c *client.Client, w *Workload, bucket string) {
+	t.Helper()
+	docs, err := testcluster.Documents(ctx, w.KV, w.Keys)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range SampleIndexes() {
+		s, err := ScanSoon(ctx, c, bucket, name, Hang)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		want, err := oracle.Rows(name, maps.Clone(docs))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := oracle.Diff(want, s.Keys, s.IDs); d != "" {
+			t.Errorf("%s at the end: %s", name, d)
+		}
+		t.Logf("%s: %d rows equal the oracle's", name, len(s.IDs))
+	}
+}

@@ -1,0 +1,242 @@
+// Package oracle computes what indexes must hold, straight from the documents: the sample's by their idea written out
+// by hand, any other by its definition and the slow interpreter of expressions; and what scans of them must give. It
+// makes random definitions, documents and scans, too. Beside the syntax tree of a definition, and the length of an
+// encoded key, it shares no code with the product beyond the standard library's JSON parser: values are compared by the
+// model of package collatetest. Tests compare scans with it, row by row, in order.
+package oracle
+
+import (
+	"encoding/json"
+	"fmt"
+	"sort"
+	"sync"
+
+	"tidemark/collate/collatetest"
+	"tidemark/expression"
+	"tidemark/expression/expressiontest"
+	"tidemark/index"
+)
+
+// Op is one write: a document's value as of a sequence number; nil is a deletion.
+type Op struct {
+	Seqno uint64
+	Key   string
+	Value []byte
+}
+
+// History is every write of a bucket, by vbucket. It is safe for use by several goroutines.
+type History struct {
+	mu  sync.Mutex
+	ops [][]Op
+}
+
+// NewHistory makes one of n vbuckets.
+func NewHistory(n int) *History { return &History{ops: make([][]Op, n)} }
+
+// Record adds a write that the KV store has acknowledged.
+func (h *History) Record(vbucket uint16, op Op) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.ops[vbucket] = append(h.ops[vbucket], op)
+}
+
+// At returns the documents as of a timestamp: per vbucket every write at or below the seqno.
+func (h *History) At(seqnos []uint64) map[string][]byte {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	docs := map[string][]byte{}
+	for v, ops := range h.ops {
+		sort.Slice(ops, func(a, b int) bool { return ops[a].Seqno < ops[b].Seqno })
+		for _, op := range ops {
+			if op.Seqno > seqnos[v] {
+				break
+			}
+			if op.Value == nil {
+				delete(docs, op.Key)
+			} else {
+				docs[op.Key] = op.Value
+			}
+		}
+	}
+	return docs
+}
+
+// High returns the highest seqno of each vbucket.
+func (h *History) High() []uint64 {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	high := make([]uint64, len(h.ops))
+	for v, ops := range h.ops {
+		for _, op := range ops {
+			high[v] = max(high[v], op.Seqno)
+		}
+	}
+	return high
+}
+
+// Row is an index entry: the key's components, nil for NULL, see IsMissing, and the document's id.
+type Row struct {
+	Key []any
+	ID  string
+}
+
+// Index is an index by hand: the direction of each component, and the key of a document (nil: not indexed). Keys, where
+// it is set, is used instead of Key, for indexes in which a document has several keys or need not be an object.
+type Index struct {
+	Desc []bool
+	Key  func(id string, doc map[string]any) []any
+	Keys func(id string, doc any) [][]any
+	// Primary tells that documents that are no JSON have an entry as well; Keys is given nil for them.
+	Primary bool
+}
+
+// OfDefinition returns the index of any definition, array keys and functions included. A document on which an
+// expression fails, or of which a key is too long or too deep, has no entry.
+func OfDefinition(d *index.Definition) Index {
+	if d.IsPrimary {
+		return Index{Primary: true, Desc: []bool{false}, Keys: func(id string,
+			_ any) [][]any {
+			return [][]any{{string([]rune(id))}}
+		}}
+	}
+	def := Index{Keys: func(id string, doc any) [][]any {
+		entries, err := expressiontest.Entries(expressiontest.Doc{ID: id, Value: doc}, d.Keys, d.Where)
+		if err != nil {
+			return nil
+		}
+		for _, e := range entries {
+			if k, err := expressiontest.Encode(e, d.Keys); err != nil || len(k) > expression.DefaultKeyBytes {
+				return nil
+			}
+		}
+		return entries
+	}}
+	for _, k := range d.Keys {
+		def.Desc = append(def.Desc, k.Desc)
+	}
+	return def
+}
+
+// keysOf returns the keys of a document.
+func (def Index) keysOf(id string, value any) ([][]any, error) {
+	if def.Keys != nil {
+		return def.Keys(id, value), nil
+	}
+	doc, ok := value.(map[string]any)
+	if !ok {
+		return nil, fmt.Errorf("document %s is no object", id)
+	}
+	if key := def.Key(id, doc); key != nil {
+		return [][]any{key}, nil
+	}
+	return nil, nil
+}
+
+// Field returns a field of a document, with a value of its own when it is not there.
+func Field(doc map[string]any, name string) any {
+	v, ok := doc[name]
+	if !ok {
+		return expressiontest.Missing
+	}
+	return v
+}
+
+// IsMissing reports whether Field has found nothing.
+func IsMissing(v any) bool { return v == expressiontest.Missing }
+
+// defs are the sample indexes.
+func defs(name string) (Index, bool) {
+	switch name {
+	case "world_ids":
+		return Index{Desc: []bool{false}, Key: func(id string, _ map[string]any) []any { return []any{id} }}, true
+	case "airports_by_country":
+		return Index{Desc: []bool{false, false}, Key: func(_ string, d map[string]any) []any {
+			if d["kind"] != "airport" || IsMissing(Field(d, "iso_country")) {
+				return nil
+			}
+			return []any{Field(d, "iso_country"), Field(d, "name")}
+		}}, true
+	case "places_by_name":
+		return Index{Desc: []bool{false}, Key: func(_ string, d map[string]any) []any {
+			if IsMissing(Field(d, "name")) {
+				return nil
+			}
+			return []any{Field(d, "name")}
+		}}, true
+	case "airports_by_elevation":
+		return Index{Desc: []bool{true}, Key: func(_ string, d map[string]any) []any {
+			if d["kind"] != "airport" || d["scheduled_service"] != true || IsMissing(Field(d, "elevation_ft")) {
+				return nil
+			}
+			return []any{Field(d, "elevation_ft")}
+		}}, true
+	}
+	return Index{}, false
+}
+
+// Rows returns all entries of a sample index over these documents, in index order.
+func Rows(name string, docs map[string][]byte) ([]Row, error) {
+	def, ok := defs(name)
+	if !ok {
+		return nil, fmt.Errorf("the oracle knows no index %q", name)
+	}
+	return def.Rows(docs)
+}
+
+// Rows returns all entries of an index over these documents, in index order.
+func (def Index) Rows(docs map[string][]byte) ([]Row, error) {
+	var rows []Row
+	for id, text := range docs {
+		doc, ok := collatetest.Decode(text)
+		if !ok && !def.Primary {
+			continue
+		}
+		keys, err := def.keysOf(id, doc)
+		if err != nil {
+			return nil, err
+		}
+		for _, key := range keys {
+			rows = append(rows, Row{Key: key, ID: id})
+		}
+	}
+	sort.Slice(rows, func(a, b int) bool {
+		for i, desc := range def.Desc {
+			if c := collatetest.Compare(rows[a].Key[i], rows[b].Key[i]); c != 0 {
+				return (c < 0) != desc
+			}
+		}
+		return rows[a].ID < rows[b].ID
+	})
+	return rows, nil
+}
+
+// Diff compares what a scan gave with what the oracle says and describes the first difference, "" when equal. got is
+// the scan's keys and ids in the order in which they came.
+func Diff(want []Row, keys [][]json.RawMessage, ids []string) string {
+	for i := range max(len(want), len(ids)) {
+		switch {
+		case i >= len(want):
+			return fmt.Sprintf("row %d of %d is too many: %s %s", i, len(ids), keys[i], ids[i])
+		case i >= len(ids):
+			return fmt.Sprintf("row %d of %d is missing: %v %s", i, len(want), want[i].Key, want[i].ID)
+		case ids[i] != want[i].ID:
+			return fmt.Sprintf("row %d: got %s %s, want %v %s", i, keys[i], ids[i], want[i].Key, want[i].ID)
+		case len(keys[i]) != len(want[i].Key):
+			return fmt.Sprintf("row %d: got %s, want %v", i, keys[i], want[i].Key)
+		}
+		for k, raw := range keys[i] {
+			v, ok := collatetest.Decode(raw)
+			if !ok {
+				return fmt.Sprintf("row %d: key %s is no JSON", i, raw)
+			}
+			w := want[i].Key[k]
+			if IsMissing(w) { // JSON has no MISSING: a row shows null
+				w = nil
+			}
+			if collatetest.Compare(v, w) != 0 {
+				return fmt.Sprintf("row %d (%s): component %d is %s, want %v", i, ids[i], k, raw, w)
+			}
+		}
+	}
+	return ""
+}

@@ -1,0 +1,271 @@
+package oracle
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+
+	"pgregory.net/rapid"
+
+	"tidemark/collate/collatetest"
+	"tidemark/expression"
+)
+
+// expressions are what the keys of random indexes are made of, beside the examples of all functions.
+var expressions = []string{"a", "b", "c", "a.x", "b[0]", "b[-1].a", "s", "n", "items[0].sku", "tags", "d", "META().id",
+	"{\"x\": a, \"y\": b}", "[a, c]",
+	"n + 1", "a || s", "a = b", "n BETWEEN 1 AND c", "s LIKE \"a%\"", "CASE WHEN n > 3 THEN a ELSE b END", "LOWER(s)",
+	"TYPE(a)", "ARRAY_LENGTH(tags)",
+	"ANY v IN tags SATISFIES v = a END", "FIRST v.sku FOR v IN items WHEN v.qty < 2 END"}
+
+// arrays are those that make several entries of a document.
+var arrays = []string{"ALL tags", "DISTINCT tags", "ALL ARRAY t FOR t IN tags WHEN t != 1 END",
+	"DISTINCT ARRAY i.sku FOR i IN items END", "DISTINCT b",
+	"ALL ARRAY TYPE(t) FOR t IN tags END", "DISTINCT OBJECT_NAMES(a)", "DISTINCT SPLIT(s, \" \")"}
+
+var predicates = []string{"c IS NOT MISSING", "a != 2", "b > 0 OR a IS NULL", "NOT (a < b)",
+	"TYPE(a) = \"string\" OR n IS NOT VALUED", "ANY v IN tags SATISFIES v IS NOT NULL END",
+	"s NOT LIKE \"%a_\"", "META().id > \"e\"", "n IN [1, 2.5, 7, null]"}
+
+// constants ascend in collation order: between them lie the slices of ranges, and among them values of documents.
+var constants = []string{"null", "false", "true", "-1e308", "-7", "0", "5e-324", "1", "2.5", "3", "9007199254740992",
+	"9007199254740993", "1.7976931348623157e308",
+	`""`, `"A"`, `"a\u0000"`, `"b"`, `"ü"`, `"😀"`, `[]`, `[1]`, `[1,null]`, `{}`, `{"x":1}`, `{"x":1,"y":[]}`}
+
+// keyable are the expressions that may be keys: those above and every example of a function that looks at the document.
+func keyable() (all []string) {
+	for _, f := range expression.Functions() {
+		all = append(all, f.Example.Expr)
+	}
+	return slices.DeleteFunc(slices.Concat(all, expressions, expressions), func(x string) bool {
+		_, err := expression.Parse("CREATE INDEX i ON b(" + x + ")")
+		return err != nil
+	})
+}
+
+// Scheme is how the statements of random indexes partition.
+type Scheme int
+
+// The schemes.
+const (
+	ByID Scheme = iota
+	ByHash
+	ByRange
+	Schemes // how many there are
+)
+
+// Statements generates statements that make one random index each, the same but for how it is partitioned: of name_0 by
+// the document's id, of name_1 by a hash of components, of name_2 by ranges. exprs are what its keys are made of; none:
+// every construct and function over documents as Documents makes them. ranges are the values between slices, ascending.
+func Statements(bucket, name string, exprs, where, ranges []string) *rapid.Generator[[Schemes]string] {
+	single, several := exprs, []string(nil)
+	if exprs == nil {
+		single, several, where, ranges = keyable(), arrays, append([]string{"", "", ""}, predicates...), constants
+	}
+	return rapid.Custom(func(t *rapid.T) [Schemes]string {
+		keys := rapid.SliceOfNDistinct(rapid.SampledFrom(single), 1, 4, rapid.ID).Draw(t, "keys")
+		if several != nil && rapid.IntRange(0, 2).Draw(t, "array") == 0 {
+			keys[rapid.IntRange(0, len(keys)-1).Draw(t, "at")] = rapid.SampledFrom(several).Draw(t, "array key")
+		}
+		parts := make([]string, len(keys))
+		for i, k := range keys {
+			parts[i] = k + rapid.SampledFrom([]string{"", " DESC"}).Draw(t, "direction")
+		}
+		hashed := rapid.SliceOfNDistinct(rapid.SampledFrom(keys), 1, len(keys), rapid.ID).Draw(t, "hashed")
+		bounds := rapid.SliceOfNDistinct(rapid.IntRange(0, len(ranges)-1), 1, min(8, len(ranges)), rapid.ID).Draw(t, "bounds")
+		slices.Sort(bounds)
+		values := make([]string, len(bounds))
+		for i, b := range bounds {
+			values[i] = ranges[b]
+		}
+		if w := rapid.SampledFrom(where).Draw(t, "where"); w != "" {
+			where := " WHERE " + w
+			return statements(t, bucket, name, parts, hashed, keys[0], values, where)
+		}
+		return statements(t, bucket, name, parts, hashed, keys[0], values, "")
+	})
+}
+
+func statements(t *rapid.T, bucket, name string, parts, hashed []string, leading string, values []string,
+	where string) (all [Schemes]string) {
+	replicas := rapid.IntRange(0, 1).Draw(t, "replicas")
+	for i, by := range []string{"", " PARTITION BY HASH(" + strings.Join(hashed, ", ") + ")", " PARTITION BY RANGE(" +
+		leading + ") VALUES (" + strings.Join(values, ", ") + ")"} {
+		with := fmt.Sprintf(` WITH {"num_replica": %d`, replicas)
+		if Scheme(i) != ByRange {
+			with += fmt.Sprintf(`, "num_partition": %d`, rapid.IntRange(1, 7).Draw(t, "slices"))
+		}
+		all[i] = fmt.Sprintf("CREATE INDEX %s_%d ON %s(%s)%s%s%s}", name, i, bucket, strings.Join(parts, ", "), by, where,
+			with)
+	}
+	return all
+}
+
+// Documents generates documents of all shapes: mostly objects with the members that random indexes look at, with values
+// of every type, of every character and number, deeply nested now and then, members twice; other values, and what is no
+// JSON.
+func Documents() *rapid.Generator[[]byte] {
+	value := rapid.OneOf(rapid.SampledFrom(constants), rapid.SampledFrom(constants), collatetest.ValueText(2), nested())
+	list := rapid.Map(rapid.SliceOfN(value, 0, 5), func(all []string) string { return "[" + strings.Join(all, ",") + "]" })
+	item := rapid.Map(value, func(v string) string { return `{"sku": ` + v + `, "qty": 1}` })
+	items := rapid.Map(rapid.SliceOfN(rapid.OneOf(item, value), 0, 3), func(all []string) string {
+		return "[" +
+			strings.Join(all, ",") + "]"
+	})
+	text := rapid.OneOf(collatetest.StringText(), rapid.SampledFrom([]string{`"aß c"`, `"2024-02-29T23:59:59.987-05:00"`, `"a,b c"`, `"7"`}))
+	members := map[string]*rapid.Generator[string]{"a": value, "b": rapid.OneOf(value, list), "c": value,
+		"s":     rapid.OneOf(text, text, value),
+		"n":     rapid.OneOf(collatetest.NumberText(), rapid.SampledFrom([]string{"7", "0", "2.5", "1e400"}), value),
+		"tags":  rapid.OneOf(list, list, list, value),
+		"items": rapid.OneOf(items, items, value), "d": collatetest.ValueText(4), "none": rapid.Just("null")}
+	names := []string{"a", "b", "c", "s", "n", "tags", "items", "d", "none", "a"}
+	return rapid.Custom(func(t *rapid.T) []byte {
+		switch rapid.IntRange(0, 30).Draw(t, "shape") {
+		case 0:
+			return []byte(collatetest.ValueText(3).Draw(t, "value"))
+		case 1:
+			return rapid.SampledFrom([][]byte{{}, []byte("{"), []byte("no JSON"), []byte(`{"a":1}{}`), {0xff, 0}, []byte(`{"a":01}`), []byte(" ")}).Draw(t, "no JSON")
+		}
+		var all []string
+		for _, n := range names {
+			if rapid.IntRange(0, 5).Draw(t, "there") > 0 {
+				all = append(all, `"`+n+`": `+members[n].Draw(t, n))
+			}
+		}
+		return []byte("{" + strings.Join(all, ", ") + "}")
+	})
+}
+
+// nested generates a value deep inside of arrays and objects; deeper than an index takes, too.
+func nested() *rapid.Generator[string] {
+	return rapid.Custom(func(t *rapid.T) string {
+		depth := rapid.SampledFrom([]int{3, 8, 30, 63, 64, 65, 100}).Draw(t, "depth")
+		x := rapid.SampledFrom(constants).Draw(t, "inside")
+		for i := range depth {
+			if i%2 == 0 {
+				x = "[" + x + "]"
+			} else {
+				x = `{"x":` + x + "}"
+			}
+		}
+		return x
+	})
+}
+
+// Scans generates scans of an index that holds these rows: with bounds that are keys of rows, beginnings of them, and
+// other values; in all inclusions, several at once, upside down; with every other option in any combination.
+func (def Index) Scans(rows []Row) *rapid.Generator[Query] {
+	return rapid.Custom(func(t *rapid.T) Query {
+		q := Query{Reverse: rapid.Bool().Draw(t, "reverse")}
+		ranges := 1
+		switch rapid.IntRange(0, 5).Draw(t, "ranges") {
+		case 0:
+			ranges = 0
+		case 1, 2:
+			ranges = rapid.IntRange(2, 6).Draw(t, "of several")
+		case 3:
+			at := def.bound(t, rows)
+			q.Ranges = []Range{{Low: at, High: at, Inclusion: "both"}}
+			ranges = 0
+		}
+		for range ranges {
+			r := Range{Inclusion: rapid.SampledFrom([]string{"both", "low", "high", "neither"}).Draw(t, "inclusion")}
+			if rapid.IntRange(0, 4).Draw(t, "from") > 0 {
+				r.Low = def.bound(t, rows)
+			}
+			if rapid.IntRange(0, 4).Draw(t, "to") > 0 {
+				r.High = def.bound(t, rows)
+			}
+			q.Ranges = append(q.Ranges, r)
+		}
+		if rapid.Bool().Draw(t, "projected") {
+			all := rapid.Permutation(numbers(len(def.Desc))).Draw(t, "project")
+			q.Project = all[:rapid.IntRange(0, len(all)).Draw(t, "components")]
+		}
+		leading := q.Project == nil || len(q.Project) > 0
+		for i, p := range q.Project {
+			leading = leading && i == p
+		}
+		q.Distinct = leading && rapid.Bool().Draw(t, "distinct")
+		if rapid.Bool().Draw(t, "some") {
+			q.Limit = rapid.SampledFrom([]int{1, 2, 3, 10, 1000}).Draw(t, "limit")
+		}
+		if rapid.Bool().Draw(t, "later") {
+			q.Offset = rapid.SampledFrom([]int{1, 2, 5, 30, 1000}).Draw(t, "offset")
+		}
+		return q
+	})
+}
+
+func numbers(n int) (all []int) {
+	for i := range n {
+		all = append(all, i)
+	}
+	return all
+}
+
+// bound takes the first components of a row's key, as many as can be said in JSON, now and then with another last one.
+func (def Index) bound(t *rapid.T, rows []Row) []string {
+	var texts []string
+	if len(rows) > 0 {
+		key := rapid.SampledFrom(rows).Draw(t, "row").Key
+		for _, v := range key[:rapid.IntRange(1, len(key)).Draw(t, "components")] {
+			b, err := json.Marshal(v)
+			if err != nil || IsMissing(v) {
+				break
+			}
+			texts = append(texts, string(b))
+		}
+	}
+	other := rapid.OneOf(rapid.SampledFrom(constants), collatetest.ValueText(2))
+	switch {
+	case len(texts) == 0:
+		texts = []string{other.Draw(t, "value")}
+	case rapid.IntRange(0, 3).Draw(t, "other") == 0:
+		texts[len(texts)-1] = other.Draw(t, "value")
+	}
+	return texts
+}
+
+// Body is the request for the scan (docs/scans.md).
+func (q Query) Body() ([]byte, error) {
+	type bounds struct {
+		Low       []json.RawMessage `json:"low,omitempty"`
+		High      []json.RawMessage `json:"high,omitempty"`
+		Inclusion string            `json:"inclusion,omitempty"`
+	}
+	raw := func(texts []string) (all []json.RawMessage) {
+		for _, s := range texts {
+			all = append(all, json.RawMessage(s))
+		}
+		return all
+	}
+	body := map[string]any{}
+	var ranges []bounds
+	for _, r := range q.Ranges {
+		ranges = append(ranges, bounds{raw(r.Low), raw(r.High), r.Inclusion})
+	}
+	switch r := q.Ranges; {
+	case len(r) > 1:
+		body["ranges"] = ranges
+	case len(r) == 1 && r[0].Inclusion == "both" && len(r[0].Low) > 0 && slices.Equal(r[0].Low, r[0].High):
+		body["equal"] = ranges[0].Low
+	case len(r) == 1:
+		body["range"] = ranges[0]
+	}
+	for name, v := range map[string]int{"limit": q.Limit, "offset": q.Offset} {
+		if v != 0 {
+			body[name] = v
+		}
+	}
+	for name, v := range map[string]bool{"reverse": q.Reverse, "distinct": q.Distinct} {
+		if v {
+			body[name] = v
+		}
+	}
+	if q.Project != nil {
+		body["project"] = q.Project
+	}
+	return json.Marshal(body)
+}

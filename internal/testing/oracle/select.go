@@ -1,0 +1,128 @@
+package oracle
+
+import (
+	"fmt"
+	"slices"
+
+	"tidemark/collate/collatetest"
+)
+
+// Range is one range of a scan: bounds as JSON texts, nil when open. A bound with fewer components than the key stands
+// for all keys that begin with it.
+type Range struct {
+	Low, High []string
+	Inclusion string // both, low, high or neither
+}
+
+// Query is what a scan asks for (docs/scans.md).
+type Query struct {
+	Ranges   []Range // none: everything
+	Reverse  bool
+	Distinct bool  // one row, the first, of those with the same key, or the same components of Project
+	Project  []int // components of the key that rows have; nil: all; empty: none
+	Offset   int   // rows that are passed over
+	Limit    int   // 0: none
+}
+
+// Select returns the rows that a scan must give of all rows of the index, which are in index order.
+func (def Index) Select(rows []Row, q Query) ([]Row, error) {
+	var out []Row
+	for i := range rows {
+		row := rows[i]
+		if q.Reverse {
+			row = rows[len(rows)-1-i]
+		}
+		in := len(q.Ranges) == 0
+		for _, r := range q.Ranges {
+			hit, err := def.contains(row, r)
+			if err != nil {
+				return nil, err
+			}
+			in = in || hit
+		}
+		if !in {
+			continue
+		}
+		if q.Project != nil {
+			key := row.Key
+			row.Key = []any{}
+			for _, p := range q.Project {
+				row.Key = append(row.Key, key[p])
+			}
+		}
+		// those with the same leading components stand together
+		if n := len(out); q.Distinct && n > 0 && sameKey(out[n-1].Key, row.Key) {
+			continue
+		}
+		out = append(out, row)
+	}
+	out = out[min(q.Offset, len(out)):]
+	if q.Limit > 0 && len(out) > q.Limit {
+		out = out[:q.Limit]
+	}
+	return out, nil
+}
+
+// Count returns what a count must give: the rows without limit and offset.
+func (def Index) Count(rows []Row, q Query) (int, error) {
+	q.Limit, q.Offset = 0, 0
+	all, err := def.Select(rows, q)
+	return len(all), err
+}
+
+func sameKey(a, b []any) bool {
+	return slices.EqualFunc(a, b, func(x, y any) bool { return collatetest.Compare(x, y) == 0 })
+}
+
+// contains looks at one row. Bounds are given in the order of values; an index that runs downwards in the component in
+// which they part meets the high one first.
+func (def Index) contains(row Row, r Range) (bool, error) {
+	low, err := values(r.Low)
+	if err != nil {
+		return false, err
+	}
+	high, err := values(r.High)
+	if err != nil {
+		return false, err
+	}
+	withLow, withHigh := r.Inclusion == "both" || r.Inclusion == "low", r.Inclusion == "both" || r.Inclusion == "high"
+	at := 0
+	for at < len(low) && at < len(high) && collatetest.Compare(low[at], high[at]) == 0 {
+		at++
+	}
+	if (at < len(low) || at < len(high)) && def.Desc[at] {
+		low, high, withLow, withHigh = high, low, withHigh, withLow
+	}
+	if c := def.against(row, low); c < 0 || c == 0 && len(low) > 0 && !withLow {
+		return false, nil
+	}
+	if c := def.against(row, high); len(high) > 0 && (c > 0 || c == 0 && !withHigh) {
+		return false, nil
+	}
+	return true, nil
+}
+
+// against returns where a row stands to a bound in index order: 0 for every key that begins with it.
+func (def Index) against(row Row, bound []any) int {
+	for i, b := range bound {
+		c := collatetest.Compare(row.Key[i], b)
+		if c != 0 && def.Desc[i] {
+			c = -c
+		}
+		if c != 0 {
+			return c
+		}
+	}
+	return 0
+}
+
+func values(texts []string) (all []any, err error) {
+	for _, text := range texts {
+		v, ok := collatetest.Decode([]byte(text))
+		if !ok {
+			return nil, fmt.Errorf("bound %s is no JSON", text)
+		}
+		all = append(all, v)
+	}
+	return all, nil
+}

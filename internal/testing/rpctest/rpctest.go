@@ -1,0 +1,81 @@
+// Package rpctest asks handlers as processes of each role do, for tests of who may do what. It makes no connections:
+// what it says of a certificate is what the TLS of a port has verified.
+package rpctest
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gorilla/mux"
+
+	"tidemark/internal/tlsconf"
+)
+
+// Certificate returns one of a role.
+func Certificate(role tlsconf.Role) *x509.Certificate {
+	return &x509.Certificate{URIs: []*url.URL{{Scheme: "tidemark", Host: string(role), Path: "/x"}}}
+}
+
+// As returns the status with which a handler answers a request over TLS; cert is nil when the sender has shown none.
+func As(h http.Handler, cert *x509.Certificate, method, path, body string) int {
+	r := httptest.NewRequest(method, path, strings.NewReader(body))
+	r.Header.Set("Content-Type", "application/json")
+	r.TLS = &tls.ConnectionState{HandshakeComplete: true}
+	if cert != nil {
+		r.TLS.PeerCertificates, r.TLS.VerifiedChains = []*x509.Certificate{cert}, [][]*x509.Certificate{{cert}}
+	}
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	return w.Code
+}
+
+// Roles asks each path of a router as each role, and as nobody, with an empty body. want has, by method and path as the
+// router has it, who is not answered 403; nil: everybody, whoever he is.
+func Roles(t testing.TB, router *mux.Router, want map[string][]tlsconf.Role) {
+	t.Helper()
+	seen := map[string]bool{}
+	err := router.Walk(func(route *mux.Route, _ *mux.Router, _ []*mux.Route) error {
+		path, err := route.GetPathTemplate()
+		if err != nil {
+			return err
+		}
+		methods, err := route.GetMethods()
+		if err != nil {
+			return err
+		}
+		for _, method := range methods {
+			name := method + " " + path
+			seen[name] = true
+			may, known := want[name]
+			if !known {
+				t.Errorf("%s: nothing says who may ask it", name)
+				continue
+			}
+			at := strings.ReplaceAll(path, "{id:[0-9]+}", "999")
+			if code := As(router, nil, method, at, ""); (code == http.StatusForbidden) != (may != nil) {
+				t.Errorf("%s without a certificate: %d", name, code)
+			}
+			for _, role := range tlsconf.Roles() {
+				if code := As(router, Certificate(role), method, at, ""); (code == http.StatusForbidden) != (may != nil &&
+					!slices.Contains(may, role)) {
+					t.Errorf("%s by role %s: %d, of %v", name, role, code, may)
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name := range want {
+		if !seen[name] {
+			t.Errorf("there is no %s", name)
+		}
+	}
+}

@@ -1,0 +1,437 @@
+package simulation
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"tidemark/index"
+	"tidemark/ingest"
+	"tidemark/keyversion"
+	"tidemark/manager/coordinator"
+	"tidemark/partition"
+	"tidemark/statecontext"
+	"tidemark/streams"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// What must hold at every step, and at the end.
+
+type refKey struct {
+	bucket                       string
+	generation, rollback, number uint64
+}
+
+type ownerKey struct {
+	node   int
+	bucket string
+	v      int
+	inc    index.Incarnation
+}
+
+type endKey struct {
+	bucket string
+	v      int
+	branch uint64
+	seqno  uint64
+}
+
+// noteEnd remembers that a DCP snapshot ended there.
+func (s *Sim) noteEnd(b *kvBucket, v int, k *branch, seqno uint64) {
+	for _, e := range k.fl { // on every branch that shares it
+		if seqno <= k.fl.ValidUpTo(e.VBUUID) {
+			s.ends[endKey{b.name, v, e.VBUUID, seqno}] = true
+		}
+	}
+}
+
+// checkCommit: cas rises by one with every update, and stability timestamps never go back but by a rollback, stand on
+// snapshot ends, and have one vector under one number.
+func (s *Sim) checkCommit(old, next *statecontext.State, r statecontext.Result, body statecontext.Body) {
+	want := old.CAS()
+	if r.Changed {
+		want++
+	}
+	if next.CAS() != want {
+		s.fail("%T: cas went from %d to %d, changed %v", body, old.CAS(), next.CAS(), r.Changed)
+	}
+	for b := range next.Buckets() {
+		was := old.Bucket(b.Name)
+		if was == nil || was.Stability.Number == b.Stability.Number {
+			continue
+		}
+		key := refKey{b.Name, b.Generation, b.Stability.RollbackID, b.Stability.Number}
+		s.oneVector(key, b.Stability.Vector)
+		s.stable[key] = b.Stability.Vector
+		s.Report.Promotions++
+		if was.Stability.RollbackID != b.Stability.RollbackID {
+			s.Report.Rollbacks++
+			continue
+		}
+		for v, seqno := range b.Stability.Vector.Seqnos {
+			before := was.Stability.Vector.Seqnos[v]
+			if seqno < before {
+				s.fail("stability of %s/%d goes back from %d to %d", b.Name, v, before, seqno)
+			}
+			if of, to := was.Stability.Vector.VBUUIDs[v], b.Stability.Vector.VBUUIDs[v]; before > 0 && of != to && !s.share(of, to, before) {
+				s.fail("stability of %s/%d goes over from branch %d at %d to branch %d, which has left it below, without a rollback", b.Name, v, of, before, to)
+			}
+			if seqno > before && !s.ended(b, v, seqno) {
+				s.fail("stability of %s/%d: %d ends no snapshot of %v", b.Name, v, seqno, b.Stability.Logs[v])
+			}
+		}
+	}
+	if next.Epoch() == old.Epoch() && next.Term() < old.Term() {
+		s.fail("%T: the state goes back from term %d to %d", body, old.Term(), next.Term())
+	}
+	_, begins := body.(*statecontext.LeaderStarted)
+	if begins || next.DefinitionsRevision() != old.DefinitionsRevision() {
+		s.checkDDL(next)
+		s.checkApart(next)
+	}
+	if c, ok := body.(*statecontext.SetIndexState); ok && r.Changed && c.To == index.Maintenance {
+		s.checkReady(next.Index(c.ID))
+	}
+}
+
+// share tells whether two branches have the same history up to a seqno.
+func (s *Sim) share(a, c uint64, seqno uint64) bool {
+	x, y := s.branches[a], s.branches[c]
+	return x != nil && y != nil && x.fl.Common(y.fl) >= seqno
+}
+
+// ddlState is what the user of an index knows of it.
+type ddlState uint8
+
+const (
+	created ddlState = iota // CREATE was acknowledged
+	open                    // DROP was asked for
+	dropped                 // and acknowledged
+)
+
+// checkDDL: what was acknowledged survives.
+func (s *Sim) checkDDL(now *statecontext.State) {
+	for _, name := range sortedKeys(s.acked) {
+		bucket, short, _ := strings.Cut(name, "/")
+		there := now.IndexByName(bucket, short) != nil // of one that is being dropped the name is free
+		switch is := s.acked[name]; {
+		case is == created && !there:
+			s.fail("index %s was created, as acknowledged, and is not there", name)
+		case is == dropped && there:
+			s.fail("index %s was dropped, as acknowledged, and is there", name)
+		}
+	}
+}
+
+func ddlName(bucket, name string) string { return bucket + "/" + name }
+
+// checkApart: no node has two copies of one slice, so that the loss of a node takes one replica at most.
+func (s *Sim) checkApart(now *statecontext.State) {
+	type place struct {
+		slice index.SliceID
+		node  index.NodeID
+	}
+	for x := range now.Indexes() {
+		on := map[place]index.CopyID{}
+		for _, c := range x.Topology.Copies {
+			if c.State == partition.Leaving {
+				continue
+			}
+			at := place{c.Slice, c.Node}
+			if other, twice := on[at]; twice {
+				s.fail("copies %d and %d of index %v slice %d are both on node %d", other, c.ID, x.Definition.ID, c.Slice, c.Node)
+			}
+			on[at] = c.ID
+		}
+	}
+}
+
+// checkObeyed: a component that has obeyed a term obeys no lower one any more, whatever was restarted meanwhile.
+func (s *Sim) checkObeyed(who string, f wire.Fence) {
+	f.Counter = 0
+	if was := s.obeyed[who]; f.Less(was) {
+		s.fail("%s obeys epoch %d term %d after epoch %d term %d", who, f.Epoch, f.Term, was.Epoch, was.Term)
+	}
+	s.obeyed[who] = f
+}
+
+func (s *Sim) ended(b *statecontext.Bucket, v int, seqno uint64) bool {
+	log := b.Stability.Logs[v]
+	return slices.ContainsFunc(log, func(e timestamp.LogEntry) bool {
+		return seqno <= log.ValidUpTo(e.VBUUID) && s.ends[endKey{b.Name, v, e.VBUUID, seqno}]
+	})
+}
+
+// oneVector: a number stands for one vector, for whoever hears of it and when.
+func (s *Sim) oneVector(key refKey, t timestamp.Vector) {
+	if was, ok := s.told[key]; ok && !was.Equal(t) {
+		s.fail("two stability timestamps under one name %+v: %v and %v", key, was.Seqnos, t.Seqnos)
+	}
+	s.told[key] = t
+}
+
+// observe looks at what a leader believes, after each thing that may change it.
+func (s *Sim) observe(l *leader) {
+	for _, b := range s.kv {
+		v, err := l.step.View(b.name)
+		if err != nil {
+			continue
+		}
+		s.checkOneOwner(l, &v)
+		s.checkPaced(l, &v)
+	}
+}
+
+// checkOneOwner: a leader takes one projector for the owner of a vbucket under one incarnation, and never another.
+func (s *Sim) checkOneOwner(l *leader, b *coordinator.BucketView) {
+	for v := range b.Entries {
+		e := &b.Entries[v]
+		if e.State != streams.Begun {
+			continue
+		}
+		k := ownerKey{int(l.term), b.Name, v, e.Incarnation}
+		if was, ok := s.ledger[k]; ok && was != e.Owner {
+			s.fail("the ledger of term %d has two owners of %s/%d under %v: %s and %s", l.term, b.Name, v, e.Incarnation, was, e.Owner)
+		}
+		s.ledger[k] = e.Owner
+	}
+}
+
+// owedKey is an indexer as a leader sees it.
+type owedKey struct {
+	leader *leader
+	bucket string
+	node   index.NodeID
+}
+
+// checkPaced: who takes part owes no more than the bound, or what it owed already when it came back, and the promotion that was
+// under way then.
+func (s *Sim) checkPaced(l *leader, b *coordinator.BucketView) {
+	for _, p := range b.Participants {
+		k := owedKey{l, b.Name, p.Node}
+		most, known := s.owed[k]
+		if now := max(p.Behind, uint64(s.outstanding)) + 1; !known || p.Ignored != "" || now < most {
+			s.owed[k] = now
+		} else if p.Behind > most {
+			s.fail("promotion of %s in term %d does not wait for indexer %d, which owes %d of at most %d", b.Name, l.term, p.Node, p.Behind, s.outstanding)
+		}
+	}
+}
+
+func (s *Sim) checkPublished(t *wire.Stability) {
+	s.oneVector(refKey{t.Bucket, t.Generation, t.RollbackID, t.Number}, t.Vector)
+}
+
+// checkReady: an index is ready everywhere or nowhere.
+func (s *Sim) checkReady(x *statecontext.Index) {
+	for _, c := range x.Topology.Copies {
+		n := s.nodes[s.nodeAt(c.Node)]
+		st := n.stores[c.ID]
+		if c.State == partition.Leaving || s.lost[c.ID] { // what was lost since it was exact is made anew
+			continue
+		}
+		if st == nil || !st.ready {
+			s.fail("index %v is made ready, and its copy %d on n%d has never been exact", x.Definition.ID, c.ID, n.num)
+		}
+	}
+}
+
+// checkOwner: of one incarnation of a vbucket a node takes data of one projector only.
+func (s *Sim) checkOwner(to int, b *kvBucket, e *keyversion.Event, src ingest.Source, verdict ingest.Verdict) {
+	if verdict != ingest.Taken || !e.Kind.Data() {
+		return
+	}
+	k := ownerKey{to, b.name, int(e.VBucket), e.Incarnation}
+	if o, ok := s.owners[k]; ok && o != src.Projector {
+		s.fail("n%d accepts %s/%d %v from %s and %s", to, b.name, e.VBucket, e.Incarnation, o, src.Projector)
+	}
+	s.owners[k] = src.Projector
+}
+
+// checkFlushed: an exact snapshot is what KV held at that timestamp, no more and no less.
+func (s *Sim) checkFlushed(n *node, id index.CopyID, st *store, t *ingest.Batch) {
+	s.oneVector(refKey{st.bucket, t.Ref.Generation, t.Ref.RollbackID, t.Ref.Number}, t.Vector)
+	s.compare("snapshot", n, id, st, st.live, t.Vector)
+}
+
+func (s *Sim) compare(what string, n *node, id index.CopyID, st *store, c *content, at timestamp.Vector) {
+	want := s.oracle(st.index, st.no, at)
+	for d := range want {
+		if r := c.rows[d]; r.key != want[d] {
+			s.fail("%s of %s at %v: n%d copy %d (index %v slice %d) document %d has %d@%d, the oracle %d", what, st.bucket, at, n.num, id, st.index, st.no,
+				d, r.key, r.seqno, want[d])
+		}
+	}
+}
+
+// checkScoped: a rollback takes only what left its branch.
+func (s *Sim) checkScoped(n *node, h *hosted, st *store, r ingest.Restore) {
+	held := ingest.History(st.live.pos[r.VBucket].VBUUID, st.live.logs[r.VBucket])
+	if p, _ := h.st.Position(r.Copy, r.VBucket); p.Content() > 0 && p.WindowEnd != timestamp.Infinity && p.Content() <= held.Common(r.Log) {
+		s.fail("n%d puts back %s/%d of copy %d at %v, which is on the branch of %v", n.num, st.bucket, r.VBucket, r.Copy, p, r.Log)
+	}
+}
+
+// checkDrop: a copy that is placed is never thrown away.
+func (s *Sim) checkDrop(n *node, id index.CopyID) {
+	for x := range s.state.Indexes() {
+		for _, c := range x.Topology.Copies {
+			if c.ID == id && int(c.Node) == n.id && c.State != partition.Leaving && x.Definition.State != index.Dropping {
+				s.fail("n%d drops copy %d of index %v, which is placed there", n.num, id, x.Definition.ID)
+			}
+		}
+	}
+}
+
+// eventMost is the memory of one event here, at the most.
+const eventMost = 256
+
+// checkQueues: memory is bounded by configuration; a queue that is not full yet takes one event more.
+func (s *Sim) checkQueues(n *node) {
+	for _, h := range n.buckets {
+		if s.bound > 0 && h.st.Queued() > s.bound+eventMost {
+			s.fail("n%d queues %d bytes of %s, bound %d", n.num, h.st.Queued(), h.name, s.bound)
+		}
+	}
+}
+
+// scan reads an index that is ready at a timestamp that one replica of each slice holds.
+func (s *Sim) scan() {
+	for x := range s.state.Indexes() {
+		if x.Definition.State != index.Maintenance || s.dice.look.Intn(2) == 0 {
+			continue
+		}
+		for ref, have := range s.heldBy(x) {
+			at, ok := s.stable[refKey{x.Definition.Bucket, ref.Generation, ref.RollbackID, ref.Number}]
+			if len(have) < partitions {
+				continue
+			}
+			if !ok {
+				s.fail("index %v is exact at %+v, which was never committed", x.Definition.ID, ref)
+				return
+			}
+			s.Report.Scans++
+			for _, h := range have {
+				s.compare("scan", h.n, h.id, h.st, h.c, at)
+			}
+		}
+	}
+}
+
+type holder struct {
+	n  *node
+	id index.CopyID
+	st *store
+	c  *content
+}
+
+// heldBy gives, by stability timestamp, a holder of each slice.
+func (s *Sim) heldBy(x *statecontext.Index) map[ingest.Ref]map[index.SliceID]holder {
+	all := map[ingest.Ref]map[index.SliceID]holder{}
+	for _, c := range x.Topology.Copies {
+		n := s.nodes[s.nodeAt(c.Node)]
+		st := n.stores[c.ID]
+		if !n.up || st == nil || c.State == partition.Leaving {
+			continue
+		}
+		for _, snap := range st.snaps {
+			if !snap.exact || snap.parted {
+				continue
+			}
+			if all[snap.ref] == nil {
+				all[snap.ref] = map[index.SliceID]holder{}
+			}
+			all[snap.ref][c.Slice] = holder{n, c.ID, st, snap}
+		}
+	}
+	return all
+}
+
+// settled says what is still to come, "" when every index equals the oracle at KV's present.
+func (s *Sim) settled() string {
+	if s.lead == nil || !s.lead.step.Active() {
+		return "no leader is active"
+	}
+	for _, n := range s.nodes {
+		if !n.up || !n.registered {
+			return fmt.Sprintf("n%d is down", n.num)
+		}
+	}
+	for _, b := range s.kv {
+		k := s.state.Bucket(b.name)
+		if k.Rollback != nil {
+			return fmt.Sprintf("%s is in rollback %d, step %v", b.name, k.Rollback.ID, k.Rollback.Step)
+		}
+		if at := b.present(); !(k.Stability.Vector.Reaches(at) && at.Reaches(k.Stability.Vector)) && s.indexed(b) {
+			return fmt.Sprintf("S%d of %s is %v, KV is at %v; %s", k.Stability.Number, b.name, k.Stability.Vector, at, s.explain(b))
+		}
+	}
+	if r := s.state.RebalanceUnderWay(); r != nil {
+		return fmt.Sprintf("rebalance %d is %s", r.ID, r.Phase)
+	}
+	for x := range s.state.Indexes() {
+		if x.Definition.State != index.Maintenance {
+			return fmt.Sprintf("index %v is in state %v; %s", x.Definition.ID, x.Definition.State, s.explain(s.bucket(x.Definition.Bucket)))
+		}
+		if why := s.settledIndex(x); why != "" {
+			return why
+		}
+	}
+	return ""
+}
+
+func (s *Sim) indexed(b *kvBucket) bool {
+	for range s.state.IndexesOf(b.name) {
+		return true
+	}
+	return false
+}
+
+func (s *Sim) settledIndex(x *statecontext.Index) string {
+	k := s.state.Bucket(x.Definition.Bucket)
+	for _, c := range x.Topology.Copies {
+		if c.State == partition.Leaving || predecessor(x, c) != 0 {
+			return fmt.Sprintf("copy %d of index %v is on the move", c.ID, x.Definition.ID)
+		}
+		n := s.nodes[s.nodeAt(c.Node)]
+		st, h := n.stores[c.ID], n.buckets[x.Definition.Bucket]
+		if st == nil || !st.open || h == nil {
+			return fmt.Sprintf("n%d does not have copy %d", n.num, c.ID)
+		}
+		held := slices.ContainsFunc(h.st.States(), func(f ingest.CopyState) bool {
+			return f.ID == c.ID && f.Held.Number == k.Stability.Number && f.Held.RollbackID == k.Stability.RollbackID
+		})
+		if !held {
+			return fmt.Sprintf("n%d copy %d does not hold S%d: %+v", n.num, c.ID, k.Stability.Number, s.explain(s.bucket(k.Name)))
+		}
+		s.compare("convergence", n, c.ID, st, st.live, k.Stability.Vector)
+	}
+	return ""
+}
+
+// explain draws what is known of a bucket.
+func (s *Sim) explain(b *kvBucket) string {
+	t := ""
+	if s.lead != nil {
+		if v, err := s.lead.step.View(b.name); err == nil {
+			for i, e := range v.Entries {
+				t += fmt.Sprintf("\n  ledger %d: %v %v of %s (%s) log %v", i, e.State, e.Incarnation, e.Owner, e.Reason, e.Log)
+			}
+			t += fmt.Sprintf("\n  current %v, participants %+v, diverged %q", v.Current.Seqnos, v.Participants, v.Diverged)
+		}
+	}
+	for p, pr := range s.proj {
+		for v, st := range pr.st[b.name] {
+			if st != nil {
+				t += fmt.Sprintf("\n  p%d streams %d %v at %d complete %d, ended %v, drops %v, up %v", p, v, st.inc, st.ks.cur, st.comp, st.ended, st.drop, pr.up)
+			}
+		}
+	}
+	for _, n := range s.nodes {
+		if h := n.buckets[b.name]; h != nil {
+			t += fmt.Sprintf("\n  n%d (up %v, %d jobs, list %d): %v", n.num, n.up, len(h.ops), n.have, h.st)
+		}
+	}
+	return t
+}

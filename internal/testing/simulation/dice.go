@@ -1,0 +1,61 @@
+package simulation
+
+import (
+	sequence "math/rand"
+	"math/rand/v2"
+)
+
+// dice are a seed's choices of one kind. They begin anew with every step: how many of them a step takes changes nothing in
+// the steps that follow, nor in the choices of another kind. So a seed keeps its schedule of faults, writes and
+// deliveries when a part of the system begins to choose more often, or less.
+type dice struct {
+	pcg rand.PCG
+	one *sequence.Rand // of Options.OneSequence, else nil
+}
+
+// Intn returns a number below n.
+func (d *dice) Intn(n int) int {
+	if d.one != nil {
+		return d.one.Intn(n)
+	}
+	return rand.New(&d.pcg).IntN(n)
+}
+
+// choices are the dice of a seed, one for each kind.
+type choices struct {
+	plan      dice // what a step does, where, and what goes wrong by itself
+	load      dice // documents, and the definitions of indexes
+	net       dice // what is lost, late or first
+	kv        dice // ends of DCP snapshots, what a failover loses
+	projector dice
+	node      dice
+	leader    dice
+	look      dice // which scans are made
+}
+
+func (c *choices) all() []*dice {
+	return []*dice{&c.plan, &c.load, &c.net, &c.kv, &c.projector, &c.node, &c.leader, &c.look}
+}
+
+// oneSequence makes all dice draw from one sequence, which no step begins anew.
+func (c *choices) oneSequence(seed int64) {
+	r := sequence.New(sequence.NewSource(seed))
+	for _, d := range c.all() {
+		d.one = r
+	}
+}
+
+// begin begins a step.
+func (c *choices) begin(seed int64, step int) {
+	for kind, d := range c.all() {
+		d.pcg.Seed(mixed(uint64(seed)), mixed(uint64(step)<<8|uint64(kind)))
+	}
+}
+
+// mixed spreads neighbouring numbers over all of them (splitmix64).
+func mixed(x uint64) uint64 {
+	x += 0x9E3779B97F4A7C15
+	x = (x ^ x>>30) * 0xBF58476D1CE4E5B9
+	x = (x ^ x>>27) * 0x94D049BB133111EB
+	return x ^ x>>31
+}

@@ -1,0 +1,79 @@
+package simulation
+
+import (
+	"tidemark/keyversion"
+)
+
+// fault lets one of this seed's faults happen.
+func (s *Sim) fault(b *kvBucket, v, p int, n *node) {
+	switch s.events[s.dice.plan.Intn(len(s.events))] {
+	case failovers:
+		s.failover(b, v)
+	case flushes:
+		s.flush(b)
+	case takeovers:
+		s.takeover(b, v)
+	case nodeCrashes:
+		if n.up {
+			s.crashNode(n)
+		}
+	case projectorCrashes:
+		if s.proj[p].up {
+			s.crashProjector(p)
+		}
+	case brokenConnections:
+		s.ev("connection p%d->n%d %s/%d breaks", p, n.num, b.name, v)
+		if s.dice.plan.Intn(2) == 0 {
+			s.breakAll(p, n.num)
+		} else {
+			s.breakConn(p, connKey{n.num, b.name, v}, b)
+		}
+	case leaderChanges:
+		if s.dice.plan.Intn(3) == 0 {
+			s.ev("the leader is deposed")
+			s.depose()
+		} else {
+			s.elect()
+			s.Report.Leaders++
+		}
+	case drops:
+		if st := s.proj[p].stream(b, v); st != nil && st.drop[n.num] {
+			s.resume(p, b, v, n)
+		} else if st != nil {
+			st.drop[n.num] = true
+			if s.dice.plan.Intn(2) == 0 {
+				st.mute[n.num] = true
+			} else {
+				s.emit(p, n.num, b, v, keyversion.Event{Kind: keyversion.DropData, Incarnation: st.inc, Seqno: st.ks.cur + 1}, st.ks.cur)
+			}
+			s.ev("p%d drops %s/%d for n%d after %d", p, b.name, v, n.num, st.ks.cur)
+		}
+	case streamEnds:
+		s.endStream(p, b, v, s.dice.plan.Intn(2) == 0)
+	case ddl:
+		if s.dice.plan.Intn(3) == 0 {
+			s.dropIndex(b)
+		} else {
+			s.createIndex(b)
+		}
+	case purges:
+		if !b.early || b.vb[v].cur.high() > young {
+			s.purge(b, v)
+		}
+	case fullDisks:
+		n.full = !n.full
+		s.ev("disk of n%d full: %v", n.num, n.full)
+	case tornFiles:
+		if n.up {
+			s.reopen(n)
+		}
+	case moves:
+		s.placeBeside(b)
+	case epochs:
+		if s.dice.plan.Intn(4) == 0 {
+			s.raiseEpoch()
+		}
+	case pauses:
+		s.pass(int64(s.dice.plan.Intn(2000)))
+	}
+}

@@ -1,0 +1,610 @@
+package simulation
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+
+	"tidemark/index"
+	"tidemark/ingest"
+	"tidemark/keyversion"
+	"tidemark/partition"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// The indexers: the real ingest.Bucket, commands of the leader as package indexer answers them, and a store of maps that
+// does its work late and in order.
+
+type node struct {
+	up, full, registered bool
+	num                  int
+	id                   int // -1 until it is known
+	boot                 int
+	fence                wire.Fence // kept over restarts
+	defs                 *wire.Definitions
+	have, obeyed         uint64
+	buckets              map[string]*hosted
+	stores               map[index.CopyID]*store // in its folder
+	sequence             uint64
+	told                 wire.Reporting
+	telling              uint64 // the report whose answer is awaited; 0 none
+	reportTo             *leader
+	held                 []wire.Held
+}
+
+// hosted is one bucket on one node.
+type hosted struct {
+	name  string
+	st    *ingest.Bucket
+	ops   []ingest.Work
+	sides map[uint64]*side
+	acks  []wire.Ack
+}
+
+// side is a side stream that a projector runs for a node.
+type side struct {
+	p, v   int
+	ks     dcp
+	to     uint64
+	read   uint64
+	last   uint64             // highest one that was sent
+	told   bool               // BEGIN was sent
+	on     bool               // it goes on to the end of the snapshot that its end lies in
+	rest   []keyversion.Event // parts of the present item that are still to come
+	purge  uint64
+	copies []fedCopy
+}
+
+// pack keeps the document and the statements.
+func pack(e *keyversion.Event) []byte {
+	d := append([]byte(nil), e.DocID...)
+	for _, st := range e.Statements {
+		key := byte(0)
+		if len(st.Keys) > 0 {
+			key = st.Keys[0][0]
+		}
+		d = append(d, byte(st.Index), byte(st.Slice), key)
+	}
+	return d
+}
+
+func (s *Sim) admit(n *node, f wire.Fence) error {
+	if !s.on(fence) {
+		s.checkObeyed(fmt.Sprintf("n%d", n.num), f)
+		return nil
+	}
+	next, err := n.fence.Admit(f)
+	if err == nil {
+		n.fence = next
+		s.checkObeyed(fmt.Sprintf("n%d", n.num), f)
+	}
+	return err
+}
+
+func (s *Sim) registerNode(n *node) {
+	boot := fmt.Sprintf("n%d-%d", n.num, n.boot)
+	r := s.commit(statecontextIndexer(n.num, boot))
+	n.id = int(r.Node)
+	n.told.Brief(s.lead.step.IndexerRegistered(r.Node, boot).Brief)
+	n.registered = true
+	s.ev("n%d registered as %d with term %d", n.num, n.id, s.lead.term)
+}
+
+func (s *Sim) nodeAt(id index.NodeID) int {
+	for i, n := range s.nodes {
+		if n.id == int(id) {
+			return i
+		}
+	}
+	return 0
+}
+
+func (s *Sim) nodeHello(n *node, r *wire.HelloRequest) (*wire.IndexerHello, error) {
+	if err := s.admit(n, r.Fence); err != nil {
+		return nil, err
+	}
+	h := &wire.IndexerHello{Report: *s.nodeReport(n)}
+	h.Report.Full = true
+	if r.Brief {
+		h.Report.Shorten()
+	}
+	for _, name := range sortedKeys(n.buckets) {
+		h.Minimum = append(h.Minimum, wire.MinimumIncarnations{Bucket: name, Incarnations: n.buckets[name].st.Minimum()})
+	}
+	return h, nil
+}
+
+func (s *Sim) nodeReport(n *node) *wire.IndexerReport {
+	r := &wire.IndexerReport{Node: index.NodeID(max(n.id, 0)), UUID: fmt.Sprintf("u%d", n.num), BootID: fmt.Sprintf("n%d-%d", n.num, n.boot),
+		ClusterID: n.fence.ClusterID}
+	if n.defs != nil && n.defs.Fence.Epoch == n.fence.Epoch { // revisions of another epoch mean nothing to the leader
+		r.Revision = n.have
+	}
+	for _, name := range sortedKeys(n.buckets) {
+		h := n.buckets[name]
+		b := wire.BucketReport{Generation: h.st.Generation(), RollbackID: h.st.RollbackID(), Acks: slices.Clone(h.acks),
+			Backfill: h.st.Backfill(n.building)}
+		b.Heartbeat = wire.HWHeartbeat{Bucket: name, HW: h.st.HW(), MutationQueue: uint64(h.st.QueueBytes()), QueueLimit: uint64(s.bound)}
+		if ack, ok := h.st.LastAck(); ok {
+			b.Heartbeat.LastStability, b.Heartbeat.LastNumber = ack.Ref.Hash, ack.Ref.Number
+		}
+		b.Persistent = timestamp.New(vbuckets)
+		for _, a := range h.st.Accepted() {
+			w := &b.Accepted
+			w.VBuckets, w.Incarnations = append(w.VBuckets, uint16(a.VBucket)), append(w.Incarnations, a.Incarnation)
+			w.Projectors, w.Open = append(w.Projectors, a.Projector), append(w.Open, a.Open)
+		}
+		for _, c := range h.st.States() {
+			w := wire.CopyReport{Copy: c.ID, Index: c.Index, Ready: c.Ready, Done: c.Done, Total: c.Total}
+			if c.Held.Number > 0 {
+				w.Held = wireRef(name, c.Held)
+			}
+			r.Copies = append(r.Copies, w)
+		}
+		r.Buckets = append(r.Buckets, b)
+	}
+	return r
+}
+
+// building tells whether an index is being built, as far as the node knows.
+func (n *node) building(id index.ID) bool {
+	return n.defs != nil && slices.ContainsFunc(n.defs.Indexes, func(d index.Definition) bool { return d.ID == id && d.State == index.Backfill })
+}
+
+func wireRef(bucket string, r ingest.Ref) wire.StabilityRef {
+	return wire.StabilityRef{Bucket: bucket, Generation: r.Generation, RollbackID: r.RollbackID, Number: r.Number, Hash: r.Hash}
+}
+
+func localRef(r wire.StabilityRef) ingest.Ref {
+	return ingest.Ref{Generation: r.Generation, RollbackID: r.RollbackID, Number: r.Number, Hash: r.Hash}
+}
+
+// reportNode sends a report on its way to the leader, and its answer back. As package indexer it sends no other before the
+// answer, unless it gives that up: then the report may still come.
+func (s *Sim) reportNode(n *node) {
+	if !n.registered || s.lead == nil {
+		return
+	}
+	lead, boot := s.lead, n.boot
+	if n.telling > 0 {
+		if n.reportTo == lead && s.dice.node.Intn(3) > 0 {
+			return
+		}
+		n.told.Lost()
+	}
+	r := s.nodeReport(n)
+	acks := map[string]int{}
+	for _, b := range r.Buckets {
+		acks[b.Heartbeat.Bucket] = len(b.Acks)
+	}
+	n.sequence++
+	r.Sequence = n.sequence
+	n.told.Make(r, s.dice.node.Intn(20) == 0)
+	n.reportTo, n.telling = lead, r.Sequence
+	s.later(func() {
+		if s.lead != lead {
+			return
+		}
+		a := s.lead.step.IndexerReport(r)
+		s.observe(s.lead)
+		if n.boot != boot || n.telling != r.Sequence {
+			return
+		}
+		n.telling, n.held = 0, a.Held
+		n.told.Answered(a)
+		n.registered = n.registered && a.Known
+		for _, name := range sortedKeys(acks) {
+			if h := n.buckets[name]; h != nil {
+				h.acks = h.acks[min(acks[name], len(h.acks)):]
+			}
+		}
+	})
+}
+
+func (s *Sim) nodePoll(n *node, r *wire.PollRequest) (*wire.PollReply, error) {
+	if err := s.admit(n, r.Fence); err != nil {
+		return nil, err
+	}
+	asked := *r
+	asked.Brief = r.Brief && n.num%3 > 0 // each third node is of an earlier version
+	h := n.buckets[r.Bucket]
+	if h == nil {
+		none := make([]wire.PollPosition, len(r.VBuckets))
+		for i, v := range r.VBuckets {
+			none[i].VBucket = v
+		}
+		return asked.Answer(none), nil
+	}
+	all := positions(h.st.Poll(r.VBuckets, r.Incarnation))
+	s.ev("n%d polled for %s %v %v: %+v", n.num, r.Bucket, r.VBuckets, r.Incarnation, all)
+	return asked.Answer(all), nil
+}
+
+func positions(all []ingest.Progress) []wire.PollPosition {
+	out := make([]wire.PollPosition, len(all))
+	for i, p := range all {
+		out[i] = wire.PollPosition{VBucket: uint16(p.VBucket), Participant: p.Participant, HW: p.HW, Reach: p.Reach, Log: p.Log, Revision: p.Revision}
+	}
+	return out
+}
+
+func (s *Sim) nodeStability(n *node, r *wire.StabilityRequest) error {
+	if err := s.admit(n, r.Fence); err != nil {
+		return err
+	}
+	for i := range r.Stabilities {
+		t := &r.Stabilities[i]
+		s.checkPublished(t)
+		if h := n.buckets[t.Bucket]; h != nil {
+			took := h.st.Publish(ingest.Stability{Ref: localRef(t.StabilityRef), Vector: t.Vector, Logs: t.Logs})
+			s.ev("n%d is told S%d of %s %v rollback %d: %v", n.num, t.Number, t.Bucket, t.Vector.Seqnos, t.RollbackID, took)
+		}
+	}
+	return nil
+}
+
+func (s *Sim) nodeRollback(n *node, r *wire.RollbackRequest) (*wire.RollbackReply, error) {
+	if err := s.admit(n, r.Fence); err != nil {
+		return nil, err
+	}
+	a := &wire.RollbackReply{RollbackID: r.RollbackID}
+	h := n.buckets[r.Bucket]
+	if h == nil {
+		return a, nil
+	}
+	if r.Step == "prepare" {
+		restart, outcome := h.st.RollbackAsk(r.RollbackID, r.Logs, r.Incarnation, func(id index.CopyID, v int) []ingest.Held { return n.heldStates(id, v) })
+		asked := *r
+		asked.Brief = r.Brief && n.num%3 > 0 // each third node is of an earlier version
+		a = asked.Answer(restart)
+		a.Stale = outcome == ingest.RollbackStale
+		return a, nil
+	}
+	switch outcome := h.st.Rollback(r.RollbackID, r.Logs, r.Incarnation); {
+	case outcome == ingest.RollbackStale:
+		a.Stale = true
+	case outcome == ingest.RollbackIgnored:
+		return nil, errNet
+	case outcome != ingest.RollbackDone && h.st.Restoring() > 0:
+		return nil, errNet // the answer would come when all is back; the leader asks again
+	}
+	return a, nil
+}
+
+// nodeDefinitions makes what is here equal to a list, as package indexer does.
+func (s *Sim) nodeDefinitions(n *node, d *wire.Definitions) (*wire.DefinitionsReply, error) {
+	if err := s.admit(n, d.Fence); err != nil {
+		return nil, err
+	}
+	if n.defs != nil && n.defs.Fence.Epoch < d.Fence.Epoch {
+		n.have = 0
+	}
+	if d.Revision < n.have && s.on(revisions) {
+		return nil, wire.ErrFenced
+	}
+	if n.id < 0 {
+		return nil, errNet
+	}
+	if d.Revision == n.have {
+		return &wire.DefinitionsReply{Revision: n.have}, nil
+	}
+	if n.full {
+		return nil, errNet
+	}
+	s.hostBuckets(n, d)
+	want := placed(d, index.NodeID(n.id))
+	var named map[index.CopyID]place
+	if n.defs != nil && n.defs.Fence.Epoch == d.Fence.Epoch && (d.Revision > n.obeyed || !s.on(revisions)) {
+		named = placed(n.defs, index.NodeID(n.id))
+	}
+	for _, id := range sortedKeys(want) {
+		w := want[id]
+		st := n.stores[id]
+		if st == nil {
+			st = newStore(w)
+			n.stores[id] = st
+			s.ev("n%d allocates copy %d of index %v slice %d", n.num, id, w.index, w.no)
+		}
+		if !st.open {
+			s.add(n, id, st)
+		}
+	}
+	for _, id := range sortedKeys(n.stores) {
+		if _, ok := want[id]; ok {
+			continue
+		}
+		st := n.stores[id]
+		if st.open {
+			n.buckets[st.bucket].dropOps(id)
+			n.buckets[st.bucket].st.Remove(id)
+			st.open = false
+		}
+		if _, ok := named[id]; ok {
+			s.checkDrop(n, id)
+			delete(n.stores, id)
+			s.ev("n%d drops copy %d", n.num, id)
+		}
+	}
+	n.defs, n.have, n.obeyed = d, d.Revision, d.Revision
+	return &wire.DefinitionsReply{Revision: d.Revision}, nil
+}
+
+// place is a copy that definitions place on a node.
+type place struct {
+	bucket string
+	index  index.ID
+	no     index.SliceID
+}
+
+func placed(d *wire.Definitions, node index.NodeID) map[index.CopyID]place {
+	all := map[index.CopyID]place{}
+	for i, x := range d.Indexes {
+		for _, c := range d.Topologies[i].Copies {
+			if c.Node == node && c.State != partition.Leaving {
+				all[c.ID] = place{x.Bucket, x.ID, c.Slice}
+			}
+		}
+	}
+	return all
+}
+
+func (s *Sim) hostBuckets(n *node, d *wire.Definitions) {
+	for _, b := range d.Buckets {
+		if h := n.buckets[b.Name]; h != nil {
+			h.st.SetGeneration(b.Generation, b.RollbackID)
+			continue
+		}
+		st, err := ingest.New(ingest.Options{VBuckets: vbuckets, Generation: b.Generation, RollbackID: b.RollbackID, Pack: pack, Without: s.off.ingest})
+		if err != nil {
+			s.fail("%v", err)
+			return
+		}
+		n.buckets[b.Name] = &hosted{name: b.Name, st: st, sides: map[uint64]*side{}}
+	}
+}
+
+func (s *Sim) add(n *node, id index.CopyID, st *store) {
+	h := n.buckets[st.bucket]
+	if h == nil {
+		return
+	}
+	err := h.st.Add(ingest.Copy{ID: id, Index: st.index, Slice: st.no, Ready: st.ready, Positions: st.live.pos[:], Logs: st.live.logs[:]})
+	if err != nil {
+		s.fail("n%d copy %d: %v", n.num, id, err)
+	}
+	st.open = true
+}
+
+// collect takes what the states want done.
+func (s *Sim) collect(n *node) {
+	for _, name := range sortedKeys(n.buckets) {
+		h := n.buckets[name]
+		h.ops = append(h.ops, h.st.Work()...)
+	}
+}
+
+// storeStep does one thing of the store.
+func (s *Sim) storeStep(n *node, h *hosted) {
+	h.ops = append(h.ops, h.st.Work()...)
+	if n.full {
+		return
+	}
+	if len(h.ops) == 0 {
+		s.ask(n, h)
+	}
+	if len(h.ops) == 0 {
+		return
+	}
+	w := h.ops[0]
+	h.ops = h.ops[1:]
+	if w.Restore != nil {
+		s.restore(n, h, *w.Restore)
+		return
+	}
+	for i := range w.Batch.Copies {
+		if st := n.stores[w.Batch.Copies[i].ID]; st != nil && st.open {
+			s.writeBatch(n, w.Batch, &w.Batch.Copies[i], st)
+		}
+	}
+	if a, ok := h.st.Done(w.Batch); ok {
+		h.acknowledge(a)
+	}
+	h.ops = append(h.ops, h.st.Work()...)
+}
+
+func (h *hosted) acknowledge(a ingest.Ack) {
+	h.acks = append(h.acks, wire.Ack{StabilityRef: wireRef(h.name, a.Ref), Made: a.Made, Exceptions: a.Exceptions})
+	if len(h.acks) > 16 {
+		h.acks = h.acks[1:]
+	}
+}
+
+// sideMost bounds batches of side streams.
+const sideMost = 300
+
+// ask asks for the next batch.
+func (s *Sim) ask(n *node, h *hosted) {
+	r := ingest.Room{Stability: true, SideLeast: s.dice.node.Intn(3) * 200, SideMost: sideMost, AheadFrom: math.MaxInt}
+	if s.bound > 0 && h.st.QueueBytes() > s.bound && s.dice.node.Intn(3) == 0 {
+		r.AheadFrom, r.AheadBytes = 0, s.bound/2
+	}
+	t, acks := h.st.Next(r)
+	for _, a := range acks {
+		s.ev("n%d discards S%d of %s", n.num, a.Number, h.name)
+		h.acknowledge(a)
+	}
+	if t == nil {
+		return
+	}
+	if t.Kind == ingest.Ahead {
+		s.Report.Ahead++
+	}
+	h.ops = append(h.ops, ingest.Work{Batch: t})
+}
+
+func (s *Sim) crashNode(n *node) {
+	n.up, n.registered = false, false
+	s.ev("CRASH n%d", n.num)
+	for p := range s.proj {
+		s.breakAll(p, n.num)
+	}
+	for _, id := range sortedKeys(n.stores) {
+		n.stores[id].crash(s)
+	}
+	n.buckets = map[string]*hosted{}
+	n.have, n.fence.Counter = 0, 0
+	maps.DeleteFunc(s.owners, func(k ownerKey, _ index.ProjectorID) bool { return k.node == n.num })
+	if s.chance(lostSlices, 2) {
+		for _, id := range sortedKeys(n.stores) {
+			s.ev("n%d loses the folder of copy %d", n.num, id)
+			s.lost[id] = true
+			delete(n.stores, id)
+			break
+		}
+	}
+}
+
+func (s *Sim) startNode(n *node) {
+	n.up, n.full = true, false
+	n.boot++
+	n.told, n.telling, n.sequence = wire.Reporting{}, 0, 0
+	s.ev("RESTART n%d", n.num)
+	if n.defs != nil {
+		s.hostBuckets(n, n.defs)
+		want := placed(n.defs, index.NodeID(n.id))
+		for _, id := range sortedKeys(n.stores) {
+			if _, ok := want[id]; ok {
+				s.add(n, id, n.stores[id])
+			}
+		}
+	}
+	for p := range s.proj {
+		s.breakAll(p, n.num) // routers find it again
+	}
+}
+
+// reopen: one slice's files are torn; it comes back with what was durable.
+func (s *Sim) reopen(n *node) {
+	for _, id := range sortedKeys(n.stores) {
+		st := n.stores[id]
+		if !st.open || s.dice.node.Intn(2) == 0 {
+			continue
+		}
+		h := n.buckets[st.bucket]
+		h.dropOps(id) // what was in flight for it is gone
+		st.crash(s)
+		st.open = true
+		s.ev("n%d copy %d reopened at %+v", n.num, id, st.live.pos)
+		if err := h.st.Reopened(id, st.live.pos[:], st.live.logs[:]); err != nil {
+			s.fail("%v", err)
+		}
+		break
+	}
+	s.collect(n)
+}
+
+// sideStep opens, feeds or ends one side stream.
+func (s *Sim) sideStep(n *node, h *hosted) {
+	for _, id := range h.st.Abandoned() {
+		delete(h.sides, id)
+	}
+	if s.dice.node.Intn(3) == 0 || len(h.sides) == 0 {
+		for _, w := range h.st.Wants() {
+			s.openSide(n, h, w)
+		}
+	} else {
+		ids := sortedKeys(h.sides)
+		id := ids[s.dice.node.Intn(len(ids))]
+		s.feedSide(n, h, id, h.sides[id])
+	}
+	s.collect(n)
+}
+
+func (s *Sim) openSide(n *node, h *hosted, w ingest.Want) {
+	b := s.bucket(h.name)
+	p := s.dice.node.Intn(projectors)
+	k := b.hosted(p, w.VBucket)
+	pr := s.proj[p]
+	if k == nil || !pr.up || k.fl.Newest() != w.Branch && s.off.ingest&ingest.Rule("sideBranch") == 0 || w.From > k.high() {
+		return
+	}
+	var copies []fedCopy
+	for _, c := range pr.topo[b.name] {
+		if slices.Contains(w.Copies, c.id) && c.node == n.num {
+			copies = append(copies, c)
+		}
+	}
+	if len(copies) < len(w.Copies) {
+		return // it works by an older list
+	}
+	s.sideID++
+	id := s.sideID
+	h.st.OpenSide(w, id)
+	start := w.From
+	if !k.admit(start, 0, w.VBUUID) && (w.Previous == 0 || !k.admit(start, 0, w.Previous)) {
+		s.ev("n%d side %d %s/%d from %d is refused, purge %d", n.num, id, b.name, w.VBucket, start, k.purge)
+		h.st.SideRefused(w.VBucket, id, k.purge)
+		return
+	}
+	s.ev("n%d side %d %s/%d %d->%d from p%d for %v", n.num, id, b.name, w.VBucket, w.From, w.To, p, w.Copies)
+	h.sides[id] = &side{p: p, v: w.VBucket, ks: dcp{branch: k, cur: start}, to: w.To, on: id%4 > 0, purge: k.purge, copies: copies}
+}
+
+func (s *Sim) feedSide(n *node, h *hosted, id uint64, x *side) {
+	k := &x.ks
+	pr := s.proj[x.p]
+	if !pr.up {
+		h.st.SideFailed(x.v, id)
+		delete(h.sides, id)
+		return
+	}
+	src := ingest.Source{Projector: pr.name, Connection: pr.conn[connKey{n.num, h.name, x.v}].id}
+	send := func(e keyversion.Event) ingest.Verdict {
+		e.VBucket, e.Incarnation.Counter = uint16(x.v), id
+		return h.st.AcceptSide(src, &e)
+	}
+	switch {
+	case !x.told:
+		x.told, x.rest = true, nil
+		if send(keyversion.Event{Kind: keyversion.StreamBegin, Begin: &keyversion.Begin{Start: k.cur, Log: k.branch.fl, Purge: x.purge}}) != ingest.Taken {
+			delete(h.sides, id)
+		}
+	case !k.mid && k.cur < x.to && k.cur < k.branch.high():
+		k.marker(k.cur + 1 + uint64(s.dice.node.Intn(int(k.branch.high()-k.cur))))
+	case k.mid && len(k.items) > 0 && (x.on || k.items[0].seqno <= x.to):
+		it := k.items[0]
+		if len(x.rest) == 0 {
+			// as with a finite stream of KV, only the end says how far was read
+			if e, ok := s.statement(n.num, it, timestamp.Window{Start: k.window.Start, End: it.seqno}, x.copies); ok {
+				x.rest = s.parts(e)
+			}
+		}
+		if len(x.rest) > 0 && send(x.rest[0]) == ingest.NotOwner {
+			delete(h.sides, id)
+		}
+		if len(x.rest) > 1 {
+			x.rest = x.rest[1:]
+			return
+		}
+		k.items, k.cur, x.read, x.last, x.rest = k.items[1:], it.seqno, max(x.read, k.window.End), it.seqno, nil
+	case k.mid:
+		k.mid, k.items, k.cur, x.read = false, nil, k.window.End, k.window.End
+		if (x.on || k.cur < x.to) && s.dice.node.Intn(2) == 0 {
+			send(keyversion.Event{Kind: keyversion.Sync, Seqno: k.cur})
+		}
+	case k.cur >= x.to:
+		// The projector asks KV how far it is, now: that holds for what an earlier stream left out, too, which broke off.
+		reach := max(x.read, k.branch.high())
+		send(keyversion.Event{Kind: keyversion.StreamEnd, Seqno: max(x.to, x.last), Window: timestamp.Window{End: reach}})
+		delete(h.sides, id)
+		s.ev("n%d side %d %s/%d ends, reach %d", n.num, id, h.name, x.v, reach)
+	default: // the branch is shorter than A: it can bring no more
+		h.st.SideFailed(x.v, id)
+		delete(h.sides, id)
+	}
+}
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }

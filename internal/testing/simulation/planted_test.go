@@ -1,0 +1,190 @@
+package simulation
+
+import (
+	"cmp"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+var hunt = flag.Int64("hunt", 0, "count the seeds that show each planted bug, among so many, and write testdata/planted.txt")
+
+// plant is a bug: rules of the protocol switched off.
+type plant struct {
+	bug, rules, faults string
+	rate, steps        int    // 0: as usual
+	less               string // of this kind of step there are few
+	one                bool   // Options.OneSequence: hardly a seed shows it
+	says               string // in what is seen, where one check is meant and no other
+	// backs are those of the rules that repair what comes of the others' absence: without them alone the seed does not show it.
+	backs string
+}
+
+// planted must each be seen within reach seeds.
+var planted = []plant{
+	{bug: "a stability timestamp in the middle of a snapshot", rules: "snapshotEnds", faults: "streamEnds"},
+	{bug: "a stability timestamp published before its commit", rules: "commitFirst", faults: "leaderChanges"},
+	{bug: "restart at the coordinator's own timestamp", rules: "lowestHW,gapRule", faults: "streamEnds"},
+	{bug: "an old incarnation accepted", rules: "incarnation"},
+	{bug: "a second owner accepted", rules: "ownerFence,sameBranch", faults: "failovers,streamEnds,lostRequests"},
+	{bug: "events skipped by the node's HW instead of the slice's position", rules: "slicePos", faults: "tornFiles,streamEnds,ddl,brokenConnections"},
+	{bug: "events not skipped by the slice's position", rules: "posSkip"},
+	{bug: "no floor after a side stream", rules: "sideFloor", faults: "ddl", rate: 8},
+	{bug: "a straddling window not skipped", rules: "straddle", faults: "streamEnds,brokenConnections,ddl"},
+	{bug: "the branch rule by seqno only", rules: "windowRule", faults: "failovers,failovers,lostRequests,nodeCrashes", rate: 30, steps: 500},
+	{bug: "BEGIN not checked against the log", rules: "beginCheck", faults: "failovers,failovers,flushes,lostRequests,nodeCrashes,nodeCrashes", rate: 8},
+	{bug: "a stale log believed", rules: "staleLog,newestMap,sameBranch", faults: "failovers,leaderChanges,streamEnds", backs: "newestMap,sameBranch", one: true},
+	{bug: "the committed stability timestamp no participant of the branch rule", rules: "committedToo", faults: "failovers,nodeCrashes,streamEnds"},
+	{bug: "tombstones dropped early", rules: "tombstones", faults: "ddl,nodeCrashes"},
+	{bug: "DropData without its closing BEGIN", rules: "dropBegin", faults: "drops"},
+	{bug: "DropData not heeded", rules: "dropData", faults: "drops"},
+	{bug: "an idle bucket not republished", rules: "republish", faults: "lostRequests"},
+	{bug: "UpsertDeletion left out", rules: "upsertDeletion", faults: "ddl"},
+	{bug: "a rollback not scoped", rules: "scoped", faults: "failovers"},
+	{bug: "a checkpoint without memtables", rules: "memtables", faults: "failovers", rate: 8},
+	{bug: "SYNC overtaking events", rules: "inOrder", faults: "brokenConnections"},
+	{bug: "a deposed leader's late commands obeyed", rules: "fence,revisions,freshLead,projInc", faults: "ddl,leaderChanges,lateRequests"},
+	{bug: "a gap not filled", rules: "gapRule", faults: "nodeCrashes,tornFiles"},
+	{bug: "A of a range that is deleted stays behind", rules: "rangeA", faults: "purges,tornFiles,nodeCrashes,ddl"},
+	{bug: "a side stream of another branch", rules: "sideBranch", faults: "failovers,nodeCrashes,ddl"},
+	{bug: "an older version written over a newer one", rules: "seqCheck,posSkip", faults: "nodeCrashes,streamEnds,brokenConnections"},
+	{bug: "a copy that is made anew after its stream's BEGIN", rules: "awaited", faults: "nodeCrashes,lostSlices"},
+	{bug: "a copy that becomes whole on an idle bucket", rules: "resettle", faults: "ddl"},
+	{bug: "two replicas on one node", rules: "apart", faults: "moves", says: "are both on node"},
+	{bug: "DDL acknowledged before its commit", rules: "committed", faults: "ddl,lostProposals", says: "as acknowledged"},
+	{bug: "a leader that lacks what was committed", rules: "newestLog", faults: "ddl,leaderChanges", says: "as acknowledged"},
+	{bug: "the state's time set by the leader's wall clock", rules: "pacedTime", faults: "leaderChanges", says: "state's time"},
+	{bug: "a lower term obeyed", rules: "fence", faults: "leaderChanges,lateRequests", says: "obeys epoch"},
+	{bug: "a projector that started obeys before it has asked", rules: "askFirst", faults: "leaderChanges,projectorCrashes,lateRequests", says: "obeys epoch"},
+	{bug: "a queue that grows over its bound", rules: "bounded", faults: "fullDisks", says: "queues"},
+	{bug: "what cannot be undone is told without a check of leadership", rules: "freshLead,fence", faults: "ddl,leaderChanges"},
+	{bug: "a deletion that was purged missed by a side stream", rules: "purgeSide,purgeRows", faults: "purges,tornFiles,nodeCrashes,ddl"},
+	{bug: "DEACTIVATE not heeded", rules: "deactivate", faults: "ddl,moves"},
+	{bug: "a stream that an indexer has fenced off is taken over", rules: "fencedAdopted", faults: "leaderChanges,lostRequests", says: "stuck"},
+	{bug: "a stability timestamp of the lost branch obeyed", rules: "sBranch,sRollback", faults: "failovers,lateRequests"},
+	{bug: "copies fed before their hosts have them", rules: "allocateFirst,awaited", faults: "ddl,lostRequests", backs: "awaited"},
+	{bug: "a stream from below the purge seqno passes a copy by", rules: "purgeBegin", faults: "purges,streamEnds"},
+	{bug: "no floor at the purge seqno", rules: "purgeFloor", faults: "purges,streamEnds", one: true},
+	{bug: "no floor where a window was applied ahead", rules: "aheadFloor", faults: "streamEnds,brokenConnections"},
+	{bug: "an older list obeyed", rules: "revisions", faults: "ddl,nodeCrashes,lateRequests"},
+	{bug: "two owners under one incarnation", rules: "oneOwner,sameBranch", faults: "failovers,streamEnds", says: "has two owners", backs: "sameBranch"},
+	{bug: "promotion goes over to another branch", rules: "onBranch,committedToo", faults: "failovers,streamEnds", says: "goes over from", backs: "committedToo"},
+	{bug: "a poll that fences nothing off", rules: "fencePoll,beginCheck", faults: "failovers", backs: "beginCheck"},
+	{bug: "a side stream that counts beyond its end", rules: "sideEnd", faults: "purges,tornFiles,nodeCrashes,ddl"},
+	{bug: "a document in parts counts with the first of them", rules: "wholeParts", faults: "ddl"},
+	{bug: "a session scan shows what a flush has undone", rules: "emptyBranch", faults: "flushes", says: "a session scan"},
+	{bug: "promotion that waits for nobody", rules: "paced", faults: "pauses", says: "does not wait"},
+}
+
+// reach is how many seeds are tried for a planted bug, from the one on that seedsFile names. Most bugs show in the first few, so
+// that who changes what a seed does need not find new ones.
+const reach = 3000
+
+// TestPlantedBugs: the simulation sees what it is for.
+func TestPlantedBugs(t *testing.T) {
+	if *hunt > 0 {
+		huntPlanted(t, *hunt)
+		return
+	}
+	first := readSeeds(t)
+	for _, p := range planted {
+		t.Run(p.name(), func(t *testing.T) {
+			t.Parallel()
+			begin := max(first[p.name()], 1)
+			for n := begin; n < begin+reach; n++ {
+				if step, why := p.shows(t, n); why != "" {
+					t.Logf("seed %d step %d: %.160s", n, step, why)
+					return
+				}
+			}
+			t.Errorf("without %s nothing was seen in %d seeds", p.rules, reach)
+		})
+	}
+}
+
+func (p *plant) name() string { return strings.ReplaceAll(p.bug, " ", "-") }
+
+// shows runs a seed without the rules. It returns what was seen, if that is the lack of these rules.
+func (p *plant) shows(t *testing.T, seed int64) (step int, why string) {
+	s, why := p.run(t, seed, p.rules)
+	if !strings.Contains(why, p.says) || why == "" {
+		return 0, ""
+	}
+	if _, also := p.run(t, seed, ""); also != "" {
+		t.Errorf("seed %d goes wrong with all rules as well: %s", seed, also)
+	}
+	if p.backs != "" {
+		if _, also := p.run(t, seed, p.backs); also != "" {
+			return 0, ""
+		}
+	}
+	return s.step, why
+}
+
+func (p *plant) run(t *testing.T, seed int64, without string) (*Sim, string) {
+	return run(t, Options{Seed: seed, Without: names(without), Faults: names(p.faults), Rate: p.rate, Steps: p.steps, Less: p.less, OneSequence: p.one})
+}
+
+// seedsFile has a line for each planted bug: a seed that shows it, how many do of how many, its name.
+const seedsFile = "testdata/planted.txt"
+
+func readSeeds(t *testing.T) map[string]int64 {
+	t.Helper()
+	text, err := os.ReadFile(seedsFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	first := map[string]int64{}
+	for l := range strings.Lines(string(text)) {
+		var seed int64
+		var share, name string
+		if _, err := fmt.Sscan(l, &seed, &share, &name); err != nil {
+			t.Fatalf("%s: %q: %v", seedsFile, l, err)
+		}
+		first[name] = seed
+	}
+	return first
+}
+
+// huntPlanted runs many seeds of every planted bug, and writes seedsFile.
+func huntPlanted(t *testing.T, many int64) {
+	lines, before := make([]string, len(planted)), readSeeds(t)
+	t.Run("hunt", func(t *testing.T) {
+		for i, p := range planted {
+			t.Run(p.name(), func(t *testing.T) {
+				t.Parallel()
+				first, shown, began := int64(0), 0, time.Now()
+				for n := *from; n < *from+many; n++ {
+					if _, why := p.shows(t, n); why != "" {
+						if shown++; first == 0 {
+							first = n
+						}
+					}
+				}
+				lines[i] = fmt.Sprintf("%d %d/%d %s\n", cmp.Or(first, before[p.name()], *from), shown, many, p.name())
+				t.Logf("%v %s", time.Since(began).Round(time.Second), lines[i])
+			})
+		}
+	})
+	if err := os.WriteFile(seedsFile, []byte(strings.Join(lines, "")), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestEveryRuleIsPlanted: there is no rule that nothing shows the need of.
+func TestEveryRuleIsPlanted(t *testing.T) {
+	shown := map[string]bool{}
+	for _, p := range planted {
+		for _, r := range names(p.rules) {
+			shown[r] = true
+		}
+	}
+	for _, r := range allRules() {
+		if !shown[r] {
+			t.Errorf("no planted bug switches %s off", r)
+		}
+	}
+}

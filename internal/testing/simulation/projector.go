@@ -1,0 +1,634 @@
+package simulation
+
+import (
+	"fmt"
+	"slices"
+
+	"tidemark/index"
+	"tidemark/ingest"
+	"tidemark/keyversion"
+	"tidemark/partition"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// The projectors: maintenance streams, what goes down to the indexers, and what the leader asks of them.
+
+const projectors = 2
+
+// fedCopy is a copy that routers feed.
+type fedCopy struct {
+	id    index.CopyID
+	index index.ID
+	no    index.SliceID
+	node  int
+}
+
+type projector struct {
+	up, registered bool
+	name           index.ProjectorID
+	boot           int
+	fence          wire.Fence
+	defs           *wire.Definitions
+	topo           map[string][]fedCopy // by bucket
+	st             map[string]*[vbuckets]*mainStream
+	seen           map[string]*[vbuckets]seen
+	conn           map[connKey]*conn
+	sequence       uint64
+	full           bool // the leader wants a full report
+	reportTo       *leader
+}
+
+type seen struct{ highest, stopped index.Incarnation }
+
+// mainStream is a maintenance stream.
+type mainStream struct {
+	inc   index.Incarnation
+	ks    dcp
+	comp  uint64
+	known bool // comp counts
+	topo  []fedCopy
+	drop  map[int]bool
+	mute  map[int]bool // of drop: the node does not know, DropData comes with the BEGIN that ends it
+	ended bool
+	purge uint64
+}
+
+// connKey is a connection: a vbucket's events to one node travel in order, others overtake them.
+type connKey struct {
+	node   int
+	bucket string
+	v      int
+}
+
+type conn struct {
+	id      uint64
+	queue   []message
+	unacked []message // delivered, but the router has not heard so
+}
+
+// message is on its way to a node. before and topo are the stream's position and copies ahead of it.
+type message struct {
+	e      keyversion.Event
+	before uint64
+	topo   []fedCopy
+}
+
+func (s *Sim) newProjector(p, boot int) *projector {
+	pr := &projector{up: true, name: index.ProjectorID(fmt.Sprintf("p%d", p)), boot: boot, topo: map[string][]fedCopy{}, full: true,
+		st: map[string]*[vbuckets]*mainStream{}, seen: map[string]*[vbuckets]seen{}, conn: map[connKey]*conn{}}
+	for _, b := range s.kv {
+		pr.st[b.name], pr.seen[b.name] = &[vbuckets]*mainStream{}, &[vbuckets]seen{}
+		for ni := range s.nodes {
+			for v := range vbuckets {
+				pr.conn[connKey{ni, b.name, v}] = &conn{id: s.nextConn()}
+			}
+		}
+	}
+	return pr
+}
+
+func (s *Sim) nextConn() uint64 { s.connID++; return s.connID }
+
+// stream is the running stream of a vbucket.
+func (pr *projector) stream(b *kvBucket, v int) *mainStream {
+	if st := pr.st[b.name][v]; st != nil && !st.ended {
+		return st
+	}
+	return nil
+}
+
+// admit checks a command's fence; a projector that has not asked a manager obeys nobody.
+func (s *Sim) projAdmit(p int, f wire.Fence, read bool) error {
+	pr := s.proj[p]
+	if !pr.registered && s.on(askFirst) {
+		return errNet
+	}
+	if !s.on(fence) {
+		s.checkObeyed(string(pr.name), f)
+		return nil
+	}
+	if read && f.Epoch == pr.fence.Epoch && f.Term == pr.fence.Term {
+		f.Counter = max(f.Counter, pr.fence.Counter)
+	}
+	next, err := pr.fence.Admit(f)
+	if err == nil && !read {
+		pr.fence = next
+		s.checkObeyed(string(pr.name), f)
+	}
+	return err
+}
+
+func (s *Sim) registerProjector(p int) {
+	pr := s.proj[p]
+	boot := fmt.Sprintf("%s-%d", pr.name, pr.boot)
+	s.commit(statecontextProjector(pr.name, boot))
+	r := s.lead.step.ProjectorRegistered(pr.name, boot)
+	if pr.fence.ClusterID == "" || pr.fence.Less(r.Fence) {
+		pr.fence = r.Fence
+	}
+	pr.registered = true
+	s.ev("p%d registered with term %d", p, s.lead.term)
+}
+
+func (s *Sim) projHello(p int, r *wire.HelloRequest) (*wire.ProjectorHello, error) {
+	if err := s.projAdmit(p, r.Fence, false); err != nil {
+		return nil, err
+	}
+	return &wire.ProjectorHello{Report: *s.projReport(p, true)}, nil
+}
+
+// projReport is the level state, or a part of it.
+func (s *Sim) projReport(p int, full bool) *wire.ProjectorReport {
+	pr := s.proj[p]
+	pr.sequence++
+	r := &wire.ProjectorReport{ID: pr.name, BootID: fmt.Sprintf("%s-%d", pr.name, pr.boot), ClusterID: pr.fence.ClusterID, Sequence: pr.sequence}
+	if pr.defs != nil && pr.defs.Fence.Epoch == pr.fence.Epoch {
+		r.Revision = pr.defs.Revision
+	}
+	for _, b := range s.kv {
+		w := wire.StreamStates{Bucket: b.name, BucketUUID: b.uuid, Full: full, Dropping: s.dropping(pr, b)}
+		for v, st := range pr.st[b.name] {
+			if st == nil || !full && s.dice.projector.Intn(3) == 0 {
+				continue
+			}
+			log := st.ks.branch.fl
+			if !full && s.dice.projector.Intn(2) == 0 {
+				log = nil
+			}
+			comp := uint64(0)
+			if st.known {
+				comp = st.comp
+			}
+			if log == nil && !st.ended {
+				w.Move(uint16(v), st.inc, comp)
+				continue
+			}
+			w.VBuckets, w.Incarnations = append(w.VBuckets, uint16(v)), append(w.Incarnations, st.inc)
+			w.VBUUIDs, w.Complete = append(w.VBUUIDs, st.ks.branch.fl.Newest()), append(w.Complete, comp)
+			w.Ended, w.Logs = append(w.Ended, st.ended), append(w.Logs, log)
+			w.Purges, w.Revisions = append(w.Purges, st.purge), append(w.Revisions, st.ks.branch.rev)
+		}
+		w.Hosted = s.hostedBy(p, b)
+		r.Buckets = append(r.Buckets, w)
+	}
+	return r
+}
+
+// hostedBy is what p's KV node says that it has under the newest map which it knows; also where it was failed over and does not know.
+func (s *Sim) hostedBy(p int, b *kvBucket) *wire.Hosted {
+	h := &wire.Hosted{Node: string(s.proj[p].name)}
+	for v := range vbuckets {
+		k := b.hosted(p, v)
+		if k == nil {
+			continue
+		}
+		switch order := k.rev.Compare(h.Revision); {
+		case order > 0:
+			h.Revision, h.VBuckets = k.rev, []uint16{uint16(v)}
+		case order == 0:
+			h.VBuckets = append(h.VBuckets, uint16(v))
+		}
+	}
+	return h
+}
+
+// dropping lists the nodes to which a projector drops some data of a bucket.
+func (s *Sim) dropping(pr *projector, b *kvBucket) (nodes []index.NodeID) {
+	for _, n := range s.nodes {
+		drops := slices.ContainsFunc(pr.st[b.name][:], func(st *mainStream) bool { return st != nil && !st.ended && st.drop[n.num] })
+		if drops && n.id >= 0 {
+			nodes = append(nodes, index.NodeID(n.id))
+		}
+	}
+	return nodes
+}
+
+// report travels to the leader, and its answer back.
+func (s *Sim) reportProjector(p int) {
+	pr := s.proj[p]
+	if !pr.registered || s.lead == nil {
+		return
+	}
+	lead := s.lead
+	r := s.projReport(p, pr.full || pr.reportTo != lead || s.dice.projector.Intn(6) == 0)
+	pr.reportTo = lead
+	boot := pr.boot
+	s.later(func() {
+		if s.lead != lead {
+			return
+		}
+		a := s.lead.step.ProjectorReport(r)
+		s.observe(s.lead)
+		if pr := s.proj[p]; pr.boot == boot {
+			pr.full = a.Full
+			pr.registered = pr.registered && a.Known
+		}
+	})
+}
+
+func (s *Sim) projLogs(p int, r *wire.FailoverLogsRequest) (*wire.FailoverLogsReply, error) {
+	if err := s.projAdmit(p, r.Fence, true); err != nil {
+		return nil, err
+	}
+	b := s.bucket(r.Bucket)
+	a := &wire.FailoverLogsReply{}
+	for v := range vbuckets {
+		if len(r.VBuckets) > 0 && !slices.Contains(r.VBuckets, uint16(v)) {
+			continue
+		}
+		if k := b.hosted(p, v); k != nil {
+			a.Logs = append(a.Logs, wire.VBucketLog{VBucket: uint16(v), Log: k.fl, High: k.high(), Purge: k.purge, Revision: k.rev})
+		}
+	}
+	return a, nil
+}
+
+func (s *Sim) projStart(p int, r *wire.StreamRequest) (*wire.StreamReply, error) {
+	if err := s.projAdmit(p, r.Fence, false); err != nil {
+		return nil, err
+	}
+	a := &wire.StreamReply{}
+	for i := range r.Buckets {
+		w := &r.Buckets[i]
+		if err := w.Restart.Check(); err != nil {
+			s.fail("restart timestamp: %v", err)
+			return nil, err
+		}
+		o := wire.StreamOutcome{Bucket: w.Bucket}
+		for k := range w.Restart.Len() {
+			q := w.Restart.At(k)
+			o.Results = append(o.Results, s.startStream(p, s.bucket(w.Bucket), r.Incarnation, &q))
+		}
+		a.Buckets = append(a.Buckets, o)
+	}
+	return a, nil
+}
+
+func (s *Sim) startStream(p int, b *kvBucket, inc index.Incarnation, q *wire.StreamStart) wire.StartResult {
+	v := int(q.VBucket)
+	pr := s.proj[p]
+	a := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: q.VBucket}, Outcome: wire.StartNotMine}
+	k := b.hosted(p, v)
+	if k == nil {
+		return a
+	}
+	was, sn := pr.st[b.name][v], &pr.seen[b.name][v]
+	switch {
+	case (inc.Compare(sn.highest) < 0 || !sn.stopped.IsZero() && inc.Compare(sn.stopped) <= 0) && s.on(projInc):
+		a.Outcome = wire.StartStale
+		return a
+	case was != nil && was.inc == inc && was.ended:
+		a.Outcome = wire.StartFailed
+		return a
+	case was != nil && was.inc == inc:
+		a.Outcome, a.Log = wire.StartBegun, was.ks.branch.fl
+		return a
+	}
+	sn.highest = inc
+	if q.Seqno == 0 && s.chance(purges, 2) {
+		s.purge(b, v) // between the failover logs that the start was chosen by, and the start
+	}
+	a.High, a.Purge, a.Revision = k.high(), k.purge, k.rev
+	reach := max(q.Seqno, q.Window.End)
+	if !k.admit(q.Seqno, reach, q.VBUUID) && (q.Previous == 0 || !k.admit(q.Seqno, reach, q.Previous)) {
+		s.ev("p%d %s/%d %v ROLLBACK (start %d reach %d branch %d, has %v purge %d)", p, b.name, v, inc, q.Seqno, reach, q.VBUUID, k.fl, k.purge)
+		a.Outcome, a.Log = wire.StartRollback, k.fl
+		return a
+	}
+	if q.Branch != 0 && k.fl.Newest() != q.Branch && s.on(sameBranch) {
+		a.Outcome, a.Log = wire.StartFailover, k.fl
+		return a
+	}
+	st := &mainStream{inc: inc, ks: dcp{branch: k, cur: q.Seqno}, topo: pr.topo[b.name], drop: map[int]bool{}, mute: map[int]bool{}, purge: k.purge}
+	if reach <= q.Seqno {
+		st.comp, st.known = q.Seqno, true
+		s.noteEnd(b, v, k, st.comp)
+	}
+	pr.st[b.name][v] = st
+	s.ev("p%d BEGIN %s/%d %v from %d branch %d", p, b.name, v, inc, q.Seqno, k.fl.Newest())
+	for to := range s.nodes {
+		s.emit(p, to, b, v, s.beginEvent(st, to, st.ks.cur, st.topo), st.ks.cur)
+	}
+	a.Outcome, a.Log = wire.StartBegun, k.fl
+	return a
+}
+
+func (s *Sim) projStop(p int, r *wire.StreamStop) error {
+	if err := s.projAdmit(p, r.Fence, false); err != nil {
+		return err
+	}
+	b := s.bucket(r.Bucket)
+	for _, vb := range r.VBuckets {
+		v := int(vb)
+		if sn := &s.proj[p].seen[b.name][v]; r.Incarnation.Compare(sn.stopped) > 0 {
+			sn.stopped = r.Incarnation
+		}
+		if st := s.proj[p].stream(b, v); st != nil && st.inc.Compare(r.Incarnation) <= 0 {
+			s.endStream(p, b, v, true)
+		}
+	}
+	return nil
+}
+
+// endStream: the end is said in band and in reports, or nobody hears of it until a full report leaves the stream out.
+func (s *Sim) endStream(p int, b *kvBucket, v int, say bool) {
+	st := s.proj[p].stream(b, v)
+	if st == nil {
+		return
+	}
+	if st.ended = true; !say {
+		s.proj[p].st[b.name][v] = nil
+	}
+	for to := range s.nodes {
+		if say {
+			s.emit(p, to, b, v, keyversion.Event{Kind: keyversion.StreamEnd, Incarnation: st.inc}, st.ks.cur)
+		}
+	}
+	s.ev("p%d stream %s/%d %v ends (said %v)", p, b.name, v, st.inc, say)
+}
+
+// projDefinitions takes a list over. Each worker takes A of new copies, and the end of removed ones, between two
+// mutations, in band.
+func (s *Sim) projDefinitions(p int, d *wire.Definitions) (*wire.DefinitionsReply, error) {
+	if err := s.projAdmit(p, d.Fence, false); err != nil {
+		return nil, err
+	}
+	pr := s.proj[p]
+	if pr.defs != nil && d.Revision < pr.defs.Revision && s.on(revisions) {
+		return nil, wire.ErrFenced
+	}
+	pr.defs = d
+	for _, b := range s.kv {
+		pr.topo[b.name] = s.fed(d, b.name)
+		for v := range vbuckets {
+			if st := pr.stream(b, v); st != nil {
+				s.retopo(p, b, v, st)
+			}
+		}
+	}
+	return &wire.DefinitionsReply{Revision: d.Revision}, nil
+}
+
+// fed lists the copies of a bucket that routers feed, ascending.
+func (s *Sim) fed(d *wire.Definitions, bucket string) (all []fedCopy) {
+	for i, x := range d.Indexes {
+		if x.Bucket != bucket || !x.State.Active() {
+			continue
+		}
+		for _, c := range d.Topologies[i].Copies {
+			if c.State == partition.Allocated {
+				all = append(all, fedCopy{id: c.ID, index: x.ID, no: c.Slice, node: s.nodeAt(c.Node)})
+			}
+		}
+	}
+	slices.SortFunc(all, func(a, b fedCopy) int { return int(a.id) - int(b.id) })
+	return all
+}
+
+// retopo tells each node what leaves and what joins; ahead of each message the stream fed what it fed before it.
+func (s *Sim) retopo(p int, b *kvBucket, v int, st *mainStream) {
+	was, now := st.topo, s.proj[p].topo[b.name]
+	kept := without(was, without(was, now))
+	for to := range s.nodes {
+		e := keyversion.Event{Kind: keyversion.Deactivate, Incarnation: st.inc, Seqno: st.ks.cur, Copies: idsAt(without(was, now), to)}
+		if st.topo = was; len(e.Copies) > 0 {
+			s.emit(p, to, b, v, e, st.ks.cur)
+		}
+		e = keyversion.Event{Kind: keyversion.Activate, Incarnation: st.inc, Seqno: st.ks.cur, Copies: idsAt(without(now, was), to)}
+		if st.topo = kept; len(e.Copies) > 0 {
+			s.ev("p%d activates copies %v %s/%d at A=%d", p, e.Copies, b.name, v, st.ks.cur)
+			s.emit(p, to, b, v, e, st.ks.cur)
+		}
+	}
+	st.topo = now
+}
+
+// without gives the elements of a that b lacks.
+func without(a, b []fedCopy) []fedCopy {
+	return slices.DeleteFunc(slices.Clone(a), func(c fedCopy) bool { return slices.Contains(b, c) })
+}
+
+func idsAt(l []fedCopy, node int) (ids []index.CopyID) {
+	for _, c := range l {
+		if c.node == node {
+			ids = append(ids, c.id)
+		}
+	}
+	return ids
+}
+
+func (s *Sim) beginEvent(st *mainStream, to int, start uint64, topo []fedCopy) keyversion.Event {
+	k := st.ks.branch
+	g := &keyversion.Begin{Start: start, Log: k.fl, Purge: st.purge, Revision: k.rev}
+	for _, c := range topo {
+		if c.node == to {
+			g.Copies = append(g.Copies, c.id)
+		}
+	}
+	return keyversion.Event{Kind: keyversion.StreamBegin, Incarnation: st.inc, Begin: g}
+}
+
+// emit puts an event on its connection.
+func (s *Sim) emit(p, to int, b *kvBucket, v int, e keyversion.Event, before uint64) {
+	if !s.nodes[to].up || !s.proj[p].up {
+		return
+	}
+	e.VBucket = uint16(v)
+	c := s.proj[p].conn[connKey{to, b.name, v}]
+	m := message{e: e, before: before}
+	if st := s.proj[p].st[b.name][v]; st != nil {
+		if m.topo = st.topo; st.mute[to] && e.Kind != keyversion.StreamBegin {
+			return // it is told with that BEGIN
+		}
+	}
+	if e.Kind == keyversion.Sync && !s.on(inOrder) {
+		c.queue = slices.Insert(c.queue, s.dice.projector.Intn(len(c.queue)+1), m)
+		return
+	}
+	c.queue = append(c.queue, m)
+}
+
+// sync says how far a stream is complete.
+func (s *Sim) sync(p int, b *kvBucket, v int) {
+	st := s.proj[p].stream(b, v)
+	if st == nil || !st.known {
+		return
+	}
+	for to := range s.nodes {
+		s.emit(p, to, b, v, keyversion.Event{Kind: keyversion.Sync, Incarnation: st.inc, Seqno: st.comp}, st.ks.cur)
+	}
+}
+
+// pump moves one item of a maintenance stream.
+func (s *Sim) pump(p int, b *kvBucket, v int) {
+	st := s.proj[p].stream(b, v)
+	if st == nil {
+		return
+	}
+	k := &st.ks
+	if !k.mid {
+		if k.cur >= k.branch.high() {
+			if k.branch != b.vb[v].cur && k.branch != b.vb[v].zombie && !k.branch.mute && s.dice.projector.Intn(3) == 0 {
+				s.endStream(p, b, v, true)
+			}
+			return
+		}
+		k.marker(k.cur + 1 + uint64(s.dice.projector.Intn(int(k.branch.high()-k.cur))))
+	}
+	if len(k.items) > 0 {
+		it := k.items[0]
+		before := k.cur
+		k.items, k.cur = k.items[1:], it.seqno
+		for to := range s.nodes {
+			if e, ok := s.statement(to, it, k.window, st.topo); ok && !st.drop[to] {
+				e.Incarnation = st.inc
+				for _, part := range s.parts(e) {
+					s.emit(p, to, b, v, part, before)
+				}
+			}
+		}
+	}
+	if len(k.items) == 0 {
+		k.mid, k.cur = false, k.window.End
+		st.comp, st.known = k.window.End, true
+		s.noteEnd(b, v, k.branch, st.comp)
+		s.sync(p, b, v)
+	} else if !s.on(snapshotEnds) {
+		st.comp, st.known = k.cur, true
+		s.sync(p, b, v)
+	}
+}
+
+// statement is what a mutation says to a node: for each copy there the complete set of keys of the document.
+func (s *Sim) statement(to int, it item, w timestamp.Window, topo []fedCopy) (keyversion.Event, bool) {
+	e := keyversion.Event{Kind: keyversion.UpsertDeletion, Seqno: it.seqno, Window: w, DocID: []byte{byte(it.doc)}}
+	if it.value == 0 {
+		e.Kind = keyversion.Delete
+	}
+	for _, c := range topo {
+		if c.node != to {
+			continue
+		}
+		kind := kindOf(c.index)
+		key := keyOf(kind, it.value)
+		st := keyversion.Statement{Index: c.index, Slice: c.no}
+		switch here := sliceOf(kind, it.doc, key) == c.no; {
+		case key != 0 && here:
+			st.Keys = [][]byte{{byte(key)}}
+			e.Kind = keyversion.Insert
+		case kind != 2 && sliceOf(kind, it.doc, 0) != c.no:
+			continue
+		case kind == 2 && key != 0 && !s.on(upsertDeletion):
+			continue
+		}
+		e.Statements = append(e.Statements, st)
+	}
+	return e, len(e.Statements) > 0
+}
+
+// breakConn: what was under way is lost, or sent again over the next connection.
+func (s *Sim) breakConn(p int, key connKey, b *kvBucket) {
+	pr := s.proj[p]
+	c := pr.conn[key]
+	old := c.id
+	c.id = s.nextConn()
+	again := append(c.unacked, c.queue...)
+	c.queue, c.unacked = nil, nil
+	n := s.nodes[key.node]
+	if h := n.buckets[key.bucket]; n.up && h != nil {
+		h.st.ConnectionLost(old)
+		s.collect(n)
+		for _, id := range sortedKeys(h.sides) {
+			if x := h.sides[id]; x.p == p && x.v == key.v {
+				s.resumeSide(h, id, x)
+			}
+		}
+	}
+	st := pr.stream(b, key.v)
+	if !pr.up || !n.up || st == nil {
+		return
+	}
+	keep := len(again)
+	for keep > 0 && again[keep-1].e.Incarnation == st.inc && again[keep-1].e.Kind != keyversion.StreamBegin && again[keep-1].e.Kind != keyversion.DropData {
+		keep--
+	}
+	again = again[keep:]
+	if len(again) == 0 || st.drop[key.node] || s.dice.projector.Intn(2) == 0 {
+		st.drop[key.node], st.mute[key.node] = false, false
+		s.emit(p, key.node, b, key.v, s.beginEvent(st, key.node, st.ks.cur, st.topo), st.ks.cur)
+		return
+	}
+	s.ev("p%d sends %d messages of %s/%d again to n%d", p, len(again), key.bucket, key.v, key.node)
+	s.emit(p, key.node, b, key.v, s.beginEvent(st, key.node, again[0].before, again[0].topo), again[0].before)
+	c.queue = append(c.queue, again...)
+}
+
+// resumeSide: of a side stream whose connection was lost the router goes on over the next one, or it is given up.
+func (s *Sim) resumeSide(h *hosted, id uint64, x *side) {
+	if s.dice.projector.Intn(2) == 0 {
+		x.told = false
+		return
+	}
+	h.st.SideFailed(x.v, id) // the projector learns of it when it sends more
+}
+
+// breakAll breaks every connection between a projector and a node.
+func (s *Sim) breakAll(p, to int) {
+	for _, b := range s.kv {
+		for v := range vbuckets {
+			s.breakConn(p, connKey{to, b.name, v}, b)
+		}
+	}
+	for _, b := range s.kv {
+		n := s.nodes[to]
+		h := n.buckets[b.name]
+		if !n.up || h == nil {
+			continue
+		}
+		for _, id := range sortedKeys(h.sides) {
+			if x := h.sides[id]; x.p == p {
+				delete(h.sides, id)
+				h.st.SideFailed(x.v, id)
+			}
+		}
+	}
+}
+
+// deliver hands the next message of a connection to its node.
+func (s *Sim) deliver(p, to int, b *kvBucket, v int) {
+	pr := s.proj[p]
+	c := pr.conn[connKey{to, b.name, v}]
+	n := s.nodes[to]
+	if len(c.unacked) > 0 && s.dice.projector.Intn(4) == 0 {
+		c.unacked = acknowledged(c.unacked, 1+s.dice.projector.Intn(len(c.unacked)))
+	}
+	h := n.buckets[b.name]
+	if len(c.queue) == 0 || !n.up || h == nil { // a node that does not know the bucket yet takes no connection for it
+		return
+	}
+	m := c.queue[0]
+	if s.bound > 0 && m.e.Kind.Data() && h.st.QueueBytes() > s.bound && s.on(bounded) {
+		return
+	}
+	c.queue = c.queue[1:]
+	c.unacked = append(c.unacked, m)
+	src := ingest.Source{Projector: pr.name, Connection: c.id}
+	verdict := h.st.Accept(src, &m.e)
+	if s.trace {
+		s.ev("n%d %v %s/%d %v seq %d from p%d: %v", to, m.e.Kind, b.name, v, m.e.Incarnation, m.e.Seqno, p, verdict)
+	}
+	s.checkOwner(to, b, &m.e, src, verdict)
+	s.collect(n)
+}
+
+func (s *Sim) crashProjector(p int) {
+	s.ev("CRASH p%d", p)
+	boot := s.proj[p].boot
+	for to := range s.nodes {
+		s.proj[p].up = false
+		s.breakAll(p, to)
+	}
+	s.proj[p] = s.newProjector(p, boot+1)
+	s.proj[p].up = false
+}

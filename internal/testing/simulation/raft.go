@@ -1,0 +1,468 @@
+package simulation
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/fsm"
+	"tidemark/index"
+	"tidemark/manager/coordinator"
+	"tidemark/stability"
+	"tidemark/statecontext"
+	"tidemark/streams"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// The managers: one Raft log whose entries are applied by the real state machine, and the leaders over it, of which
+// those that were deposed may not know it yet.
+
+// leader is one term.
+type leader struct {
+	sim     *Sim
+	term    uint64
+	id      string
+	step    *coordinator.Stepper
+	frozen  *statecontext.State // what a deposed leader still sees
+	deposed bool
+	endMS   int64 // when a deposed leader finds out
+	stale   bool  // the state has changed since it last looked
+}
+
+var errNet = errors.New("no answer")
+
+// ID implements coordinator.Consensus.
+func (l *leader) ID() string { return l.id }
+
+// State implements coordinator.Consensus.
+func (l *leader) State() *statecontext.State {
+	if l.deposed {
+		return l.frozen
+	}
+	return l.sim.state
+}
+
+// ReadBarrier implements coordinator.Consensus.
+func (l *leader) ReadBarrier(context.Context) error {
+	if l.deposed && l.sim.on(freshLead) {
+		return coordinator.ErrNotLeading
+	}
+	return nil
+}
+
+// Propose implements coordinator.Consensus.
+func (l *leader) Propose(_ context.Context, c statecontext.Command) (statecontext.Result, error) {
+	s := l.sim
+	if l.deposed || s.chance(lostProposals, 30) {
+		return statecontext.Result{}, errNet
+	}
+	r := s.commit(c.Body)
+	if s.chance(lostProposals, 30) {
+		return statecontext.Result{}, errNet // committed, and the proposer does not hear of it
+	}
+	return r, nil
+}
+
+// Subscribe implements coordinator.Machine; a Stepper is told by its caller.
+func (l *leader) Subscribe() *fsm.Subscription { return nil }
+
+// lostEntries is how many commands a leader may lack for which newestLog is switched off.
+const lostEntries = 3
+
+// commit appends a command to the log and applies it.
+func (s *Sim) commit(body statecontext.Body) statecontext.Result {
+	data, err := statecontext.Encode(statecontext.Command{TimeMS: s.stampMS(), WallMS: s.wallMS(), Body: body})
+	if err != nil {
+		s.fail("command %T cannot be encoded: %v", body, err)
+		return statecontext.Result{}
+	}
+	s.raftIndex++
+	old := s.state
+	if !s.on(newestLog) {
+		s.before = append(s.before, old)[max(0, len(s.before)+1-lostEntries):]
+	}
+	next, results, _, err := statecontext.Apply(s.state, s.raftIndex, data)
+	if err != nil {
+		s.fail("command %T cannot be applied: %v", body, err)
+		return statecontext.Result{}
+	}
+	s.state = next
+	s.time.seen.Saw(next.TimeMS(), s.nowMS)
+	r := results[0]
+	s.checkTime()
+	s.checkCommit(old, next, r, body)
+	s.countMove(body, r)
+	if s.lead != nil {
+		s.lead.stale = true
+	}
+	if s.trace {
+		s.evCommit(body, r)
+	}
+	return r
+}
+
+func (s *Sim) evCommit(body statecontext.Body, r statecontext.Result) {
+	switch c := body.(type) {
+	case *statecontext.AdvanceStability:
+		for _, a := range c.Buckets {
+			if b := s.state.Bucket(a.Bucket); b != nil {
+				s.ev("commit cas %d: S%d of %s %v of rollback %d (%v)", r.CAS, b.Stability.Number, a.Bucket, b.Stability.Vector.Seqnos, b.Stability.RollbackID, r.Err())
+			}
+		}
+	case *statecontext.SetRollbackStep:
+		s.ev("commit cas %d: ROLLBACK %d of %s: %v -> %v (%v)", r.CAS, c.ID, c.Bucket, c.From, c.To, r.Err())
+	case *statecontext.SetIndexState:
+		s.ev("commit cas %d: index %v %v -> %v (%v)", r.CAS, c.ID, c.From, c.To, r.Err())
+	case *statecontext.SetCopyStates:
+		s.ev("commit cas %d: copies %v (%v)", r.CAS, c.Copies, r.Err())
+	case *statecontext.CreateIndex:
+		s.ev("commit cas %d: CREATE %v in %s at %v (%v)", r.CAS, r.Index, c.Definition.Bucket, c.Placement, r.Err())
+	default:
+		s.ev("commit cas %d: %T (%v)", r.CAS, body, r.Err())
+	}
+}
+
+// settings are the coordinator's, with a patience that fits into a short run.
+func (s *Sim) settings() coordinator.Settings {
+	st := stability.DefaultConfig()
+	st.SilentAfter, st.StalledAfter, st.MaxOutstanding = 800*time.Millisecond, 1500*time.Millisecond, s.outstanding
+	st.LateFor = 3 * time.Second
+	if s.heartbeat {
+		st.Source = stability.Heartbeat
+	}
+	st.Without = s.off.stability
+	mismatch := 800 * time.Millisecond
+	if s.patient {
+		mismatch = time.Hour
+	}
+	c := coordinator.Settings{
+		Stability: st,
+		Streams: streams.Config{AnswerWait: 200 * time.Millisecond, BeginWait: 300 * time.Millisecond, RetryWait: 50 * time.Millisecond,
+			MismatchWait: mismatch, ReportGrace: 300 * time.Millisecond, DealEvery: 300 * time.Millisecond, MaxDoublings: 3,
+			StuckAfter: 10 * time.Second, Without: s.off.streams},
+		Pacer:     stability.Pacer{Normal: 40 * time.Millisecond, Hurried: 20 * time.Millisecond, MaxBytes: 256 << 10},
+		HelloWait: 400 * time.Millisecond, SuspectAfter: 500 * time.Millisecond, OfflineAfter: 1200 * time.Millisecond,
+		ProbeRest: time.Hour, // SYNC, by which projectors are asked whether they live, is not simulated
+		Republish: 400 * time.Millisecond, Audit: time.Second, Without: s.off.coordinator,
+	}
+	if s.opt.Patient {
+		c.HelloWait, c.OfflineAfter, c.Audit = time.Hour, time.Hour, time.Hour
+		c.Streams.AnswerWait, c.Streams.BeginWait, c.Streams.MismatchWait = time.Hour, time.Hour, time.Hour
+	}
+	return c
+}
+
+// depose ends the present leader's term; it may go on for a while without knowing.
+func (s *Sim) depose() {
+	if l := s.lead; l != nil {
+		l.deposed, l.frozen, l.endMS = true, s.state, s.nowMS+int64(s.dice.leader.Intn(1500))
+		s.old = append(s.old, l)
+		s.lead = nil
+	}
+}
+
+// elect begins a new term.
+func (s *Sim) elect() {
+	s.depose()
+	if len(s.before) > 0 {
+		s.state = s.before[0]
+	}
+	s.term++
+	s.time.terms++
+	s.time.term = s.time.seen.Begin(s.state.TimeMS(), s.nowMS)
+	l := &leader{sim: s, term: s.term, id: fmt.Sprintf("m%d", s.term%3)}
+	s.commit(&statecontext.LeaderStarted{Term: s.term, Manager: statecontext.Manager{ID: l.id, Name: l.id, REST: "http://" + l.id, Raft: l.id, FormatLevel: 1}})
+	if s.state.ClusterID() == "" {
+		s.commit(&statecontext.BootstrapCluster{ClusterID: "c", Epoch: 1})
+	}
+	s.lead = l
+	n := network{l}
+	step, err := coordinator.NewStepper(coordinator.Config{Consensus: l, Machine: l, Projectors: toProjectors{n}, Indexers: toIndexers{n},
+		REST: "http://" + l.id, Now: s.now, Settings: s.settings(), Logger: s.logger(l)}, s.term)
+	if err != nil {
+		s.fail("leader: %v", err)
+		return
+	}
+	l.step = step
+	s.ev("LEADER of term %d: %s", s.term, l.id)
+}
+
+// legendLog puts what a leader logs into the legend.
+type legendLog struct {
+	s *Sim
+	l *leader
+}
+
+func (w legendLog) Write(b []byte) (int, error) {
+	w.s.ev("%s: %s", w.l.id, bytes.TrimSpace(b))
+	return len(b), nil
+}
+
+func (s *Sim) logger(l *leader) hclog.Logger {
+	if !s.trace {
+		return nil
+	}
+	return hclog.New(&hclog.LoggerOptions{Output: legendLog{s, l}, Level: hclog.Debug, DisableTime: true})
+}
+
+func (s *Sim) now() time.Time { return time.UnixMilli(s.nowMS) }
+
+// leaderStep lets one leader do a few of the things that it could do now, in any order.
+func (s *Sim) leaderStep(l *leader) {
+	for range 3 {
+		switch s.dice.leader.Intn(4) {
+		case 0:
+			if n := l.step.Proposals(); n > 0 {
+				l.step.Propose(s.dice.leader.Intn(n))
+			}
+		case 1:
+			if n := l.step.Arrived(); n > 0 {
+				l.step.Take(s.dice.leader.Intn(n))
+				s.observe(l)
+			}
+		default:
+			s.laneStep(l)
+		}
+		if l.stale && !l.deposed {
+			l.stale = false
+			l.step.Changed()
+		}
+	}
+}
+
+func (s *Sim) laneStep(l *leader) {
+	lanes := l.step.Lanes()
+	waiting := lanes[:0:0]
+	at := make([]int, 0, len(lanes))
+	for i, owner := range lanes {
+		if owner != "" {
+			waiting, at = append(waiting, owner), append(at, i)
+		}
+	}
+	if len(waiting) > 0 {
+		l.step.Work(at[s.dice.leader.Intn(len(at))])
+	}
+}
+
+// tick lets time pass for the leaders.
+func (s *Sim) tick() {
+	if s.lead != nil {
+		s.lead.step.Tick()
+		s.observe(s.lead)
+	}
+	for _, l := range s.old {
+		l.step.Tick()
+	}
+	s.old = slices.DeleteFunc(s.old, func(l *leader) bool {
+		if s.nowMS >= l.endMS {
+			l.step.End()
+			return true
+		}
+		return false
+	})
+}
+
+// network carries a leader's requests. The answer is delayed by the leader's own queue of answers.
+type network struct{ l *leader }
+
+// call sends a request: it may be lost, its answer may be lost, or it may arrive long after nobody waits any more.
+func call[T any](n network, what string, do func() (T, error)) (T, error) {
+	var none T
+	s := n.l.sim
+	switch {
+	case s.chance(lostRequests, 10):
+		s.ev("term %d: %s is lost", n.l.term, what)
+		return none, errNet
+	case s.chance(lateRequests, 8):
+		s.ev("term %d: %s is delayed", n.l.term, what)
+		s.delay(func() {
+			_, err := do()
+			s.ev("late: %s of term %d: %v", what, n.l.term, err)
+		})
+		return none, errNet
+	}
+	v, err := do()
+	if s.trace && (n.l.deposed || err != nil) {
+		s.ev("term %d: %s: %v", n.l.term, what, err)
+	}
+	if s.chance(lostRequests, 10) {
+		return none, errNet
+	}
+	return v, err
+}
+
+type toProjectors struct{ network }
+
+func toProjector[T any](t toProjectors, addr, what string, do func(p int) (T, error)) (T, error) {
+	return call(t.network, what+" to "+addr, func() (T, error) {
+		var none T
+		p := int(addr[1] - '0')
+		if !t.l.sim.proj[p].up {
+			return none, errNet
+		}
+		return do(p)
+	})
+}
+
+func (t toProjectors) Hello(_ context.Context, addr string, r *wire.HelloRequest) (*wire.ProjectorHello, error) {
+	return toProjector(t, addr, "hello", func(p int) (*wire.ProjectorHello, error) { return t.l.sim.projHello(p, r) })
+}
+
+func (t toProjectors) Definitions(_ context.Context, addr string, d *wire.Definitions) (*wire.DefinitionsReply, error) {
+	return toProjector(t, addr, "definitions", func(p int) (*wire.DefinitionsReply, error) { return t.l.sim.projDefinitions(p, d) })
+}
+
+func (t toProjectors) Change(_ context.Context, addr string, c *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
+	return toProjector(t, addr, "change", func(p int) (*wire.DefinitionsReply, error) {
+		return changed(c, t.l.sim.proj[p].defs, func(d *wire.Definitions) (*wire.DefinitionsReply, error) { return t.l.sim.projDefinitions(p, d) })
+	})
+}
+
+// changed takes a change of a list over as the list.
+func changed(c *wire.DefinitionsChange, base *wire.Definitions, take func(*wire.Definitions) (*wire.DefinitionsReply, error)) (*wire.DefinitionsReply, error) {
+	d, err := c.Apply(base)
+	if err != nil {
+		return &wire.DefinitionsReply{Missing: true}, nil //nolint:nilerr // the answer says it
+	}
+	return take(d)
+}
+
+func (t toProjectors) Bucket(_ context.Context, addr string, r *wire.BucketRequest) (*wire.BucketReply, error) {
+	return toProjector(t, addr, "bucket", func(int) (*wire.BucketReply, error) {
+		if b := t.l.sim.bucket(r.Bucket); b != nil {
+			return &wire.BucketReply{Name: b.name, UUID: b.uuid, VBuckets: vbuckets}, nil
+		}
+		return nil, errNet
+	})
+}
+
+func (t toProjectors) FailoverLogs(_ context.Context, addr string, r *wire.FailoverLogsRequest) (*wire.FailoverLogsReply, error) {
+	return toProjector(t, addr, "logs", func(p int) (*wire.FailoverLogsReply, error) { return t.l.sim.projLogs(p, r) })
+}
+
+func (t toProjectors) Streams(_ context.Context, addr string, r *wire.StreamRequest) (*wire.StreamReply, error) {
+	return toProjector(t, addr, "streams", func(p int) (*wire.StreamReply, error) { return t.l.sim.projStart(p, r) })
+}
+
+func (t toProjectors) Stop(_ context.Context, addr string, r *wire.StreamStop) error {
+	_, err := toProjector(t, addr, "stop", func(p int) (struct{}, error) { return struct{}{}, t.l.sim.projStop(p, r) })
+	return err
+}
+
+func (t toProjectors) Sync(_ context.Context, _ string, _ *wire.SyncRequest) (*wire.ProjectorReport, error) {
+	return nil, errNet // only scans that wait ask for it
+}
+
+type toIndexers struct{ network }
+
+func toIndexer[T any](t toIndexers, addr, what string, do func(n *node) (T, error)) (T, error) {
+	return call(t.network, what+" to "+addr, func() (T, error) {
+		var none T
+		n := t.l.sim.nodes[int(addr[1]-'0')]
+		if !n.up {
+			return none, errNet
+		}
+		v, err := do(n)
+		t.l.sim.collect(n)
+		return v, err
+	})
+}
+
+func (t toIndexers) Hello(_ context.Context, addr string, r *wire.HelloRequest) (*wire.IndexerHello, error) {
+	return toIndexer(t, addr, "hello", func(n *node) (*wire.IndexerHello, error) { return t.l.sim.nodeHello(n, r) })
+}
+
+func (t toIndexers) Definitions(_ context.Context, addr string, d *wire.Definitions) (*wire.DefinitionsReply, error) {
+	return toIndexer(t, addr, "definitions", func(n *node) (*wire.DefinitionsReply, error) { return t.l.sim.nodeDefinitions(n, d) })
+}
+
+func (t toIndexers) Change(_ context.Context, addr string, c *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
+	return toIndexer(t, addr, "change", func(n *node) (*wire.DefinitionsReply, error) {
+		return changed(c, n.defs, func(d *wire.Definitions) (*wire.DefinitionsReply, error) { return t.l.sim.nodeDefinitions(n, d) })
+	})
+}
+
+func (t toIndexers) Poll(_ context.Context, addr string, r *wire.PollRequest) (*wire.PollReply, error) {
+	return toIndexer(t, addr, "poll", func(n *node) (*wire.PollReply, error) { return t.l.sim.nodePoll(n, r) })
+}
+
+func (t toIndexers) Stability(_ context.Context, addr string, r *wire.StabilityRequest) error {
+	_, err := toIndexer(t, addr, "stability", func(n *node) (struct{}, error) { return struct{}{}, t.l.sim.nodeStability(n, r) })
+	return err
+}
+
+func (t toIndexers) Rollback(_ context.Context, addr string, r *wire.RollbackRequest) (*wire.RollbackReply, error) {
+	return toIndexer(t, addr, "rollback "+r.Step, func(n *node) (*wire.RollbackReply, error) { return t.l.sim.nodeRollback(n, r) })
+}
+
+func (t toIndexers) DropOrphans(context.Context, string, *wire.DropOrphans) (*wire.DropOrphansReply, error) {
+	return &wire.DropOrphansReply{}, nil
+}
+
+// createIndex places an index at random and makes it known.
+func (s *Sim) createIndex(b *kvBucket) {
+	live := 0
+	for range s.state.IndexesOf(b.name) {
+		live++
+	}
+	k := s.state.Bucket(b.name)
+	if live >= 3 || k == nil || k.Gone || s.state.ClusterID() == "" {
+		return
+	}
+	s.names++
+	replicas := s.dice.load.Intn(min(2, len(s.nodes)))
+	off := s.dice.load.Intn(len(s.nodes))
+	var placement []statecontext.Placement
+	for no := range partitions {
+		for r := range replicas + 1 {
+			n := s.nodes[(off+no+r)%len(s.nodes)]
+			if n.id < 0 {
+				return
+			}
+			placement = append(placement, statecontext.Placement{Slice: index.SliceID(no), Replica: partitionReplica(r), Node: index.NodeID(n.id)})
+		}
+	}
+	d := index.Definition{Bucket: b.name, BucketUUID: b.uuid, Name: fmt.Sprintf("i%d", s.names), Partitions: partitions, Replicas: uint8(replicas),
+		Keys: []index.KeyExpr{{Expr: "k"}}, Using: index.UsingOrdered, ExprType: index.ExprN1QL}
+	if s.ddl(&statecontext.CreateIndex{Definition: d, Layout: layout(), Placement: placement}) {
+		s.acked[ddlName(b.name, d.Name)] = created
+	}
+}
+
+// ddl is a user's command: it may be lost, or be done without an answer. One that is acknowledged was done.
+func (s *Sim) ddl(body statecontext.Body) (acknowledged bool) {
+	if s.chance(lostProposals, 4) {
+		return !s.on(committed)
+	}
+	r := s.commit(body)
+	return r.Err() == nil && !s.chance(lostProposals, 8)
+}
+
+func (s *Sim) dropIndex(b *kvBucket) {
+	for x := range s.state.IndexesOf(b.name) {
+		if x.Definition.State != index.Dropping && s.dice.load.Intn(2) == 0 {
+			name := ddlName(b.name, x.Definition.Name)
+			s.acked[name] = open // until it is acknowledged it may be there or not
+			if s.ddl(&statecontext.DropIndex{ID: x.Definition.ID}) {
+				s.acked[name] = dropped
+			}
+			return
+		}
+	}
+}
+
+// present is what KV holds now.
+func (b *kvBucket) present() timestamp.Vector {
+	t := timestamp.New(vbuckets)
+	for v := range b.vb {
+		k := b.vb[v].cur
+		t.Set(v, timestamp.Position{VBUUID: k.fl.Newest(), Seqno: k.high()})
+	}
+	return t
+}

@@ -1,0 +1,512 @@
+// Package simulation runs the whole system in one thread, in virtual time, from one seed: the real state machine of the
+// managers, the real coordinator, ledger, stability and rollback deciders, and the real state of an indexer, over models
+// of KV, of projectors, of a store, and of a network that delays, loses and reorders.
+//
+// It promises that a seed gives the same run every time, that what must always hold is looked at at every step (docs/
+// simulation.md lists it), and that after the faults have ended every index must equal the oracle: the definition applied
+// to what KV holds. It never starts a goroutine, reads a clock or opens a file.
+package simulation
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/statecontext"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// Options of a run.
+type Options struct {
+	Seed    int64
+	Steps   int      // with faults, before everything heals; 0: 1500
+	Without []string // rules that are switched off
+	Faults  []string // these go wrong and no others; none: as the seed says
+	Rate    int      // of Faults, in percent of what seeds have at most; 0: 100, mostRate: faults and no writes
+	Less    string   // of this kind of step there are few, see classes
+	// OneSequence lets all choices follow from those before: for two planted bugs that hardly a seed shows, and for which only such
+	// seeds are known.
+	OneSequence bool
+	Trace       bool // keep a line per event
+	// Patient leaders wait for answers and streams for as long as it takes.
+	Patient bool
+}
+
+// Report is what a run has reached.
+type Report struct {
+	Steps, Exact, Promotions, Restores, Rollbacks, Ranges, Ahead, Scans, Leaders, Moves, Moved, Sessions int
+}
+
+// Add sums reports up.
+func (r *Report) Add(o Report) {
+	r.Steps, r.Exact, r.Promotions, r.Restores, r.Rollbacks = r.Steps+o.Steps, r.Exact+o.Exact, r.Promotions+o.Promotions, r.Restores+o.Restores, r.Rollbacks+o.Rollbacks
+	r.Ranges, r.Ahead, r.Scans, r.Leaders, r.Moves, r.Moved = r.Ranges+o.Ranges, r.Ahead+o.Ahead, r.Scans+o.Scans, r.Leaders+o.Leaders, r.Moves+o.Moves, r.Moved+o.Moved
+	r.Sessions += o.Sessions
+}
+
+// Sim is one run.
+type Sim struct {
+	Report Report
+	Legend []string // with Options.Trace
+
+	opt         Options
+	dice        choices
+	off         off
+	trace       bool
+	healing     bool
+	nowMS       int64
+	tickMS      int64
+	step        int
+	err         string
+	mix         [kinds]bool
+	events      []fault // those of mix that happen by themselves
+	rate        int
+	starve      int
+	less        class
+	bound       int
+	outstanding int
+	heartbeat   bool
+	patient     bool // nobody notices that an indexer does not receive a stream
+	most        int  // seqno that a vbucket gets at most
+
+	kv       []*kvBucket
+	branches map[uint64]*branch
+	uuid     uint64
+	proj     [projectors]*projector
+	nodes    []*node
+	connID   uint64
+	sideID   uint64
+	names    int
+	late     []func()
+	delayed  []delayed
+
+	state     *statecontext.State
+	time      stateTime
+	raftIndex uint64
+	term      uint64
+	lead      *leader
+	old       []*leader
+
+	ends   map[endKey]bool
+	owners map[ownerKey]index.ProjectorID
+	told   map[refKey]timestamp.Vector
+	lost   map[index.CopyID]bool // copies whose folder a crash has taken
+	stable map[refKey]timestamp.Vector
+	ledger map[ownerKey]index.ProjectorID // who owned a vbucket under an incarnation, as leaders believed; node is the term
+	owed   map[owedKey]uint64             // see checkPaced
+	obeyed map[string]wire.Fence          // by component: of the highest term that it has obeyed, without the counter
+	asking map[string]*session            // by bucket
+	acked  map[string]ddlState            // by name, which is used once: indexes whose CREATE was acknowledged
+	before []*statecontext.State          // the last few that were committed, oldest first; only for a leader that lacks some
+}
+
+// fault is a kind of thing that goes wrong.
+type fault int
+
+const (
+	failovers fault = iota
+	takeovers
+	nodeCrashes
+	projectorCrashes
+	brokenConnections
+	leaderChanges
+	drops
+	streamEnds
+	ddl
+	purges
+	fullDisks
+	tornFiles
+	pauses
+	moves
+	epochs
+	happening // those above happen by themselves, those below beside something
+	lostProposals
+	lostRequests
+	lateRequests
+	lostSlices
+	tornCheckpoints
+	flushes // one that happens by itself, too, but seeds do not draw it: see swarm
+	kinds
+)
+
+var faultNames = [kinds]string{failovers: "failovers", takeovers: "takeovers", nodeCrashes: "nodeCrashes", projectorCrashes: "projectorCrashes",
+	brokenConnections: "brokenConnections", leaderChanges: "leaderChanges", drops: "drops", streamEnds: "streamEnds", ddl: "ddl", purges: "purges",
+	fullDisks: "fullDisks", tornFiles: "tornFiles", pauses: "pauses", moves: "moves", epochs: "epochs", lostProposals: "lostProposals",
+	lostRequests: "lostRequests", lateRequests: "lateRequests", lostSlices: "lostSlices", tornCheckpoints: "tornCheckpoints",
+	flushes: "flushes"}
+
+const (
+	stepMS  = 10 // a step takes up to twice as long
+	tickMS  = 20
+	maxLate = 200
+
+	mostRate = 200
+)
+
+// New prepares a run. Errors name rules that do not exist.
+func New(o Options) (*Sim, error) {
+	if o.Steps == 0 {
+		o.Steps = 1500
+	}
+	rules, err := parseRules(o.Without)
+	if err != nil {
+		return nil, err
+	}
+	s := &Sim{opt: o, off: rules, trace: o.Trace, nowMS: 1_000_000, state: statecontext.NewWithout(rules.state),
+		branches: map[uint64]*branch{}, ends: map[endKey]bool{}, owners: map[ownerKey]index.ProjectorID{},
+		told: map[refKey]timestamp.Vector{}, lost: map[index.CopyID]bool{}, stable: map[refKey]timestamp.Vector{},
+		ledger: map[ownerKey]index.ProjectorID{}, owed: map[owedKey]uint64{}, obeyed: map[string]wire.Fence{}, acked: map[string]ddlState{}, asking: map[string]*session{}}
+	if o.OneSequence {
+		s.dice.oneSequence(o.Seed)
+	}
+	s.dice.begin(o.Seed, 0)
+	s.swarm()
+	if err := s.choose(o.Faults); err != nil {
+		return nil, err
+	}
+	var known bool
+	if s.less, known = classes[o.Less]; !known {
+		return nil, fmt.Errorf("no kind of step %q", o.Less)
+	}
+	for i := range 1 + s.dice.plan.Intn(4)/3 {
+		b := &kvBucket{name: fmt.Sprintf("b%d", i), uuid: fmt.Sprintf("uuid-b%d", i), early: s.mix[purges] && o.Seed%2 == 0}
+		b.waits = b.early
+		for v := range b.vb {
+			b.vb[v] = vbucket{cur: s.newBranch(nil, 0, true), owner: v % projectors}
+		}
+		s.kv = append(s.kv, b)
+	}
+	for i := range 2 + s.dice.plan.Intn(3) {
+		s.nodes = append(s.nodes, &node{num: i, id: -1, up: true, boot: 1, buckets: map[string]*hosted{}, stores: map[index.CopyID]*store{}})
+	}
+	for p := range s.proj {
+		s.proj[p] = s.newProjector(p, 1)
+	}
+	s.elect()
+	for _, b := range s.kv {
+		s.commit(&statecontext.SetBucket{Name: b.name, UUID: b.uuid, VBuckets: vbuckets})
+	}
+	for _, n := range s.nodes {
+		s.registerNode(n)
+	}
+	for p := range s.proj {
+		s.registerProjector(p)
+	}
+	s.createIndex(s.kv[0])
+	return s, nil
+}
+
+// swarm gives each seed its own set of faults and bounds.
+func (s *Sim) swarm() {
+	for len(s.events) == 0 {
+		for k := range flushes {
+			if s.mix[k] = s.dice.plan.Intn(3) == 0; s.mix[k] && k < happening {
+				s.events = append(s.events, k)
+			}
+		}
+	}
+	s.rate = []int{10, 40, 100, 100}[s.dice.plan.Intn(4)]
+	s.starve = s.dice.plan.Intn(16)
+	s.bound = []int{0, 300, 800}[s.dice.plan.Intn(3)]
+	s.outstanding = []int{1, 2, 4}[s.dice.plan.Intn(3)]
+	s.heartbeat = s.dice.plan.Intn(4) == 0
+	s.patient = s.dice.plan.Intn(3) == 0
+	if s.mix[ddl] {
+		s.events = append(s.events, ddl, ddl)
+	}
+	if s.mix[moves] {
+		s.events = append(s.events, moves, moves, moves)
+	}
+	s.most = 200
+	if s.mix[flushes] = s.opt.Seed%flushing == 1; s.mix[flushes] { // so that the other seeds stay what they were
+		s.events = append(s.events, flushes)
+	}
+}
+
+// flushing is one seed in so many: those whose buckets are emptied, and which scans with session consistency look at.
+const flushing = 4
+
+// byItself tells whether a fault happens by itself, not beside something else.
+func (k fault) byItself() bool { return k < happening || k == flushes }
+
+// choose takes the faults that are asked for instead of the seed's.
+func (s *Sim) choose(names []string) error {
+	if len(names) == 0 {
+		return nil
+	}
+	s.mix, s.events, s.rate = [kinds]bool{}, nil, cmp.Or(s.opt.Rate, 100)
+	for _, name := range names {
+		k := slices.Index(faultNames[:], name)
+		if k < 0 {
+			return fmt.Errorf("no fault %q; there are %v", name, faultNames)
+		}
+		if s.mix[k] = true; fault(k).byItself() {
+			s.events = append(s.events, fault(k))
+		}
+	}
+	if len(s.events) == 0 {
+		s.rate = 0
+	}
+	return nil
+}
+
+// chance tells whether something goes wrong now, one time in n, when this seed has that fault. Requests are still lost when
+// the last writes were made: nothing newer tells what was in them.
+func (s *Sim) chance(k fault, n int) bool {
+	on := !s.healing || k == lostRequests && s.step < s.opt.Steps+2*healWrites
+	return s.mix[k] && on && s.dice.net.Intn(n) == 0
+}
+
+func (s *Sim) fail(form string, a ...any) {
+	if s.err == "" {
+		s.err = fmt.Sprintf(form, a...)
+		s.ev("VIOLATION: %s", s.err)
+	}
+}
+
+func (s *Sim) ev(form string, a ...any) {
+	if s.trace {
+		s.Legend = append(s.Legend, fmt.Sprintf("%5d %8.3fs ", s.step, float64(s.nowMS-1_000_000)/1000)+fmt.Sprintf(form, a...))
+	}
+}
+
+// delayed is a request that arrives when its sender has long given it up.
+type delayed struct {
+	atMS int64
+	do   func()
+}
+
+// maxDelayMS is how late a request may be.
+const maxDelayMS = 4000
+
+func (s *Sim) delay(f func()) {
+	if len(s.delayed) < maxLate {
+		s.delayed = append(s.delayed, delayed{s.nowMS + int64(s.dice.net.Intn(maxDelayMS)), f})
+	}
+}
+
+// later puts something on its way through the network.
+func (s *Sim) later(f func()) {
+	if len(s.late) < maxLate {
+		s.late = append(s.late, f)
+	}
+}
+
+func (s *Sim) bucket(name string) *kvBucket {
+	for _, b := range s.kv {
+		if b.name == name {
+			return b
+		}
+	}
+	return nil
+}
+
+// pass lets time go on.
+func (s *Sim) pass(ms int64) {
+	s.nowMS += ms
+	if s.nowMS-s.tickMS >= tickMS {
+		s.tickMS = s.nowMS
+		s.tick()
+	}
+}
+
+// class is a kind of step: numbers from first to below end.
+type class struct{ first, end int }
+
+// classes are the kinds of steps that a run may have few of, as act draws them.
+var classes = map[string]class{"": {}, "pumps": {0, 14}, "deliveries": {14, 34}, "flushing": {34, 58}, "sideSteps": {58, 66}, "leading": {66, 80}, "syncs": {80, 84}}
+
+func (c class) has(x int) bool { return c.first <= x && x < c.end }
+
+// act does one random thing; faults only while nothing heals.
+func (s *Sim) act() {
+	s.step++
+	s.dice.begin(s.opt.Seed, s.step)
+	s.pass(int64(s.dice.plan.Intn(2*stepMS) + 1))
+	x := s.dice.plan.Intn(100)
+	if !s.healing && (x/8 == s.starve || s.less.has(x)) && s.dice.plan.Intn(8) > 0 { // one class of events is starved per seed
+		x = 86 + s.dice.plan.Intn(10)
+	}
+	b, v := s.kv[s.dice.plan.Intn(len(s.kv))], s.dice.plan.Intn(vbuckets)
+	p, n := s.dice.plan.Intn(projectors), s.nodes[s.dice.plan.Intn(len(s.nodes))]
+	if s.dice.plan.Intn(3) == 0 {
+		s.report(p, n)
+	}
+	if s.dice.plan.Intn(2) == 0 {
+		s.network()
+	}
+	switch {
+	case x < 14:
+		for range 2 {
+			s.pump(p, b, v)
+		}
+	case x < 34:
+		for range 8 {
+			s.deliver(s.dice.plan.Intn(projectors), s.dice.plan.Intn(len(s.nodes)), b, s.dice.plan.Intn(vbuckets))
+		}
+	case x < 58:
+		if h := n.buckets[b.name]; n.up && h != nil {
+			s.storeStep(n, h)
+			s.checkQueues(n)
+		}
+	case x < 66:
+		if h := n.buckets[b.name]; n.up && h != nil {
+			for range 3 {
+				s.sideStep(n, h)
+			}
+		}
+	case x < 80:
+		s.leaders()
+	case x < 84:
+		s.sync(p, b, v)
+	case x < 86:
+		s.start(p, n)
+	case s.healing:
+		s.heal(b, v, n)
+	case s.spared(x):
+		s.write(b, v, b.vb[v].zombie != nil && s.dice.plan.Intn(3) == 0)
+	default:
+		s.fault(b, v, p, n)
+	}
+	if s.step%20 == 0 {
+		if s.byHand() {
+			s.goOnMoving(b)
+		} else {
+			s.cancelMove()
+		}
+	}
+	if s.step%40 == 0 {
+		s.scan()
+	}
+	if s.mix[flushes] && s.step%10 == 5 {
+		s.session(b)
+	}
+}
+
+// spared reports whether a step that could be a fault is a write.
+func (s *Sim) spared(x int) bool {
+	if s.opt.OneSequence {
+		return x < 93 || s.dice.plan.Intn(100) >= s.rate
+	}
+	return s.dice.plan.Intn(mostRate) >= s.rate
+}
+
+func (s *Sim) leaders() {
+	if s.lead != nil {
+		for range 3 {
+			s.leaderStep(s.lead)
+		}
+	} else if s.dice.plan.Intn(4) == 0 {
+		s.elect()
+		s.Report.Leaders++
+	}
+	for _, l := range s.old {
+		s.leaderStep(l)
+	}
+}
+
+// network lets something arrive that was on its way.
+func (s *Sim) network() {
+	for i := range s.delayed {
+		if d := s.delayed[i]; d.atMS <= s.nowMS {
+			s.delayed = append(s.delayed[:i:i], s.delayed[i+1:]...)
+			d.do()
+			break
+		}
+	}
+	for i := 0; i < 3 && len(s.late) > 0; i++ {
+		k := 0
+		if !s.healing {
+			k = s.dice.net.Intn(len(s.late))
+		}
+		f := s.late[k]
+		s.late = append(s.late[:k:k], s.late[k+1:]...)
+		f()
+	}
+}
+
+func (s *Sim) report(p int, n *node) {
+	if s.proj[p].up {
+		s.reportProjector(p)
+	}
+	if n.up {
+		s.reportNode(n)
+	}
+}
+
+// start brings back what is down.
+func (s *Sim) start(p int, n *node) {
+	if !n.up {
+		s.startNode(n)
+	}
+	if pr := s.proj[p]; !pr.up {
+		pr.up = true
+		s.ev("RESTART p%d", p)
+	}
+	if s.lead == nil {
+		return
+	}
+	if n.up && !n.registered {
+		s.registerNode(n)
+	}
+	if pr := s.proj[p]; pr.up && !pr.registered {
+		s.registerProjector(p)
+	}
+}
+
+func (s *Sim) heal(b *kvBucket, v int, n *node) {
+	if s.step < s.opt.Steps+healWrites && s.dice.plan.Intn(2) == 0 {
+		s.write(b, v, false)
+	}
+	b.vb[v].zombie = nil
+	n.full = false
+	for p := range s.proj {
+		if st := s.proj[p].stream(b, v); st != nil && st.drop[n.num] {
+			s.resume(p, b, v, n)
+		}
+	}
+}
+
+// resume ends a drop of data.
+func (s *Sim) resume(p int, b *kvBucket, v int, n *node) {
+	st := s.proj[p].stream(b, v)
+	st.drop[n.num] = false
+	if st.mute[n.num] {
+		st.mute[n.num] = false
+		s.emit(p, n.num, b, v, keyversion.Event{Kind: keyversion.DropData, Incarnation: st.inc, Seqno: st.ks.cur + 1}, st.ks.cur)
+	}
+	if s.on(dropBegin) {
+		s.emit(p, n.num, b, v, s.beginEvent(st, n.num, st.ks.cur, st.topo), st.ks.cur)
+	}
+	s.ev("p%d resumes %s/%d for n%d at %d", p, b.name, v, n.num, st.ks.cur)
+}
+
+// Run gives what went wrong, "" for nothing.
+func (s *Sim) Run() string {
+	for i := 0; i < s.opt.Steps && s.err == ""; i++ {
+		s.act()
+	}
+	s.healing = true
+	s.ev("HEALING")
+	for i := 0; i < healSteps && s.err == ""; i++ {
+		s.act()
+		if i%50 == 0 && s.settled() == "" {
+			break
+		}
+	}
+	if s.err == "" {
+		if why := s.settled(); why != "" {
+			s.fail("stuck: %s", why)
+		}
+	}
+	s.Report.Steps = s.step
+	return s.err
+}
+
+const (
+	healSteps  = 12000
+	healWrites = 500 // so many of them are written in
+)

@@ -1,0 +1,225 @@
+package simulation
+
+import (
+	"cmp"
+	"slices"
+
+	"tidemark/index"
+	"tidemark/ingest"
+	"tidemark/timestamp"
+)
+
+// The store of an indexer: an ordered map per copy, with memtables that a crash takes, snapshots in memory, and
+// checkpoints of which a crash may tear the newest.
+
+type row struct {
+	seqno uint64
+	key   int // 0: a tombstone, or nothing when seqno is 0
+}
+
+type content struct {
+	rows   [docs]row
+	pos    [vbuckets]ingest.Position
+	logs   [vbuckets]timestamp.FailoverLog
+	ref    ingest.Ref // of a snapshot
+	exact  bool       // at ref
+	number uint64     // counts the states of a copy that were kept
+	parted bool       // some vbucket left its branch: for restores only
+}
+
+func (c *content) dropVB(v int) {
+	for d := range c.rows {
+		if d%vbuckets == v {
+			c.rows[d] = row{}
+		}
+	}
+}
+
+func (c *content) clone() *content { n := *c; return &n }
+
+type store struct {
+	place
+	live, dur    *content
+	snaps, ckpts []*content // newest last
+	ready, open  bool
+	states       uint64 // kept so far
+}
+
+const (
+	keepSnaps = 3
+	keepCkpts = 3
+)
+
+func newStore(p place) *store { return &store{place: p, live: &content{}, dur: &content{}} }
+
+// crash takes what was in memory.
+func (st *store) crash(s *Sim) {
+	if len(st.ckpts) > 0 && s.chance(tornCheckpoints, 3) {
+		st.ckpts = st.ckpts[:len(st.ckpts)-1]
+	}
+	st.live, st.snaps, st.open = st.dur.clone(), nil, false
+}
+
+// older lists what a vbucket could go back to, newest first: snapshots in memory and checkpoints.
+func (st *store) older() []*content {
+	all := append(slices.Clone(st.ckpts), st.snaps...)
+	slices.SortFunc(all, func(a, b *content) int { return cmp.Compare(b.number, a.number) })
+	return all
+}
+
+// keep gives the present state its place among those that were kept.
+func (st *store) keep() *content {
+	st.states++
+	c := st.live.clone()
+	c.number = st.states
+	return c
+}
+
+func (n *node) heldStates(id index.CopyID, v int) (held []ingest.Held) {
+	if st := n.stores[id]; st != nil {
+		for _, c := range st.older() {
+			held = append(held, ingest.Held{Position: c.pos[v], Log: ingest.History(c.pos[v].VBUUID, c.logs[v])})
+		}
+	}
+	return held
+}
+
+func (s *Sim) writeBatch(n *node, t *ingest.Batch, c *ingest.CopyBatch, st *store) {
+	for i := range c.Parts {
+		p := &c.Parts[i]
+		if p.DeleteRange {
+			st.live.dropVB(p.VBucket)
+			s.Report.Ranges++
+		}
+		if p.Segment >= 0 {
+			s.apply(t.Segments[p.Segment].Events, p, st)
+		}
+		if p.PurgeTombstones {
+			for d := range st.live.rows {
+				if d%vbuckets == p.VBucket && st.live.rows[d].key == 0 {
+					st.live.rows[d] = row{}
+				}
+			}
+		}
+		st.live.pos[p.VBucket] = p.Position
+		if p.Log != nil {
+			st.live.logs[p.VBucket] = p.Log
+		}
+	}
+	if t.Kind == ingest.AtStability {
+		s.ev("n%d copy %d flushes S%d %v exact %v: %v", n.num, c.ID, t.Ref.Number, t.Vector.Seqnos, c.Exact, st.live.pos)
+		snap := st.keep()
+		if snap.ref, snap.exact = t.Ref, c.Exact; c.Exact {
+			st.ready = true
+			s.Report.Exact++
+			s.checkFlushed(n, c.ID, st, t)
+		}
+		if st.snaps = append(st.snaps, snap); len(st.snaps) > keepSnaps {
+			st.snaps = st.snaps[1:]
+		}
+	} else {
+		s.ev("n%d copy %d batch kind %d: %v", n.num, c.ID, t.Kind, st.live.pos)
+	}
+	flush, point := s.dice.node.Intn(3) == 0, s.dice.node.Intn(6) == 0
+	if point {
+		s.checkpoint(st)
+	} else if flush { // a memtable reaches the disk
+		st.dur = st.live.clone()
+	}
+}
+
+// checkpoint: memtables are flushed first, because a checkpoint without the log does not hold them.
+func (s *Sim) checkpoint(st *store) {
+	c := st.keep()
+	if s.on(memtables) {
+		st.dur = st.live.clone()
+	} else {
+		c.rows = st.dur.rows
+	}
+	if st.ckpts = append(st.ckpts, c); len(st.ckpts) > keepCkpts {
+		st.ckpts = st.ckpts[1:]
+	}
+}
+
+// apply: the newest version of each document in the segment, unless a newer one is stored.
+func (s *Sim) apply(events []ingest.Entry, p *ingest.Part, st *store) {
+	var newest [docs]*ingest.Entry
+	var keys [docs]int
+	for i := range events {
+		e := &events[i]
+		if !p.Selects(e) {
+			continue
+		}
+		d := int(e.Data[0])
+		key, named := keyIn(e.Data, st)
+		if named && (newest[d] == nil || e.Seqno > newest[d].Seqno) {
+			newest[d], keys[d] = e, key
+		}
+	}
+	for d, e := range newest {
+		if e == nil {
+			continue
+		}
+		if r := st.live.rows[d]; r.seqno >= e.Seqno && s.on(seqCheck) {
+			continue
+		}
+		if keys[d] != 0 || p.KeepTombstones {
+			st.live.rows[d] = row{e.Seqno, keys[d]}
+		} else {
+			st.live.rows[d] = row{}
+		}
+	}
+}
+
+// keyIn gives the key that an event states for a copy's slice; false when it says nothing of it.
+func keyIn(data []byte, st *store) (int, bool) {
+	for i := 1; i+2 < len(data); i += 3 {
+		if data[i] == byte(st.index) && index.SliceID(data[i+1]) == st.no {
+			return int(data[i+2]), true
+		}
+	}
+	return 0, false
+}
+
+// restore: the newest older state that is valid for the vbucket, or nothing.
+func (s *Sim) restore(n *node, h *hosted, r ingest.Restore) {
+	st := n.stores[r.Copy]
+	if st == nil || !st.open {
+		return
+	}
+	s.Report.Restores++
+	s.checkScoped(n, h, st, r)
+	older := st.older()
+	held := n.heldStates(r.Copy, r.VBucket)
+	i := ingest.Choose(held, r.Log)
+	st.live.dropVB(r.VBucket)
+	var back ingest.Held
+	var log timestamp.FailoverLog
+	if i >= 0 {
+		back, log = held[i], older[i].logs[r.VBucket]
+		for d, o := range older[i].rows {
+			if d%vbuckets == r.VBucket {
+				st.live.rows[d] = o
+			}
+		}
+	}
+	st.live.pos[r.VBucket], st.live.logs[r.VBucket] = back.Position, log
+	s.ev("n%d copy %d %s/%d restores %v, %d of %d states", n.num, r.Copy, h.name, r.VBucket, back.Position, i, len(held))
+	invalid := func(c *content) bool {
+		return c.pos[r.VBucket].Content() > ingest.History(c.pos[r.VBucket].VBUUID, c.logs[r.VBucket]).Common(r.Log)
+	}
+	for _, c := range st.snaps {
+		c.parted = c.parted || invalid(c)
+	}
+	st.ckpts = slices.DeleteFunc(st.ckpts, invalid)
+	st.dur = st.live.clone()
+	h.st.Restored(r, back.Position, back.Log)
+	if h.st.Restoring() == 0 {
+		for _, st := range n.stores {
+			if st.bucket == h.name {
+				st.snaps = slices.DeleteFunc(st.snaps, func(c *content) bool { return c.parted })
+			}
+		}
+	}
+	h.ops = append(h.ops, h.st.Work()...)
+}

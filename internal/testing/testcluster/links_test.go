@@ -1,0 +1,204 @@
+package testcluster
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"tidemark/internal/testing/need"
+)
+
+// echoed is a link from "a" to "b", who answers each line, and a connection over it.
+func echoed(t *testing.T) (*Links, func() *bufio.ReadWriter, net.Listener) {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var served sync.WaitGroup
+	served.Go(func() {
+		for {
+			c, err := listener.Accept()
+			if err != nil {
+				return
+			}
+			served.Go(func() {
+				_, _ = io.Copy(c, c)
+				_ = c.Close()
+			})
+		}
+	})
+	l := newLinks(t.TempDir(), func(*net.TCPConn) string { return "a" })
+	if err := l.open("b", listener.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	var open []net.Conn
+	t.Cleanup(func() {
+		for _, c := range open {
+			_ = c.Close()
+		}
+		_ = listener.Close()
+		l.Close()
+		served.Wait()
+		goleak.VerifyNone(t)
+	})
+	return l, func() *bufio.ReadWriter {
+		c, err := net.Dial("tcp", l.listeners[0].Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		open = append(open, c)
+		return bufio.NewReadWriter(bufio.NewReader(c), bufio.NewWriter(c))
+	}, listener
+}
+
+// ask sends a line and gives the answer on a channel.
+func ask(c *bufio.ReadWriter, text string) <-chan error {
+	answer := make(chan error, 1)
+	_, err := c.WriteString(text + "\n")
+	if err = errors.Join(err, c.Flush()); err != nil {
+		answer <- err
+		return answer
+	}
+	go func() {
+		line, err := c.ReadString('\n')
+		if err == nil && line != text+"\n" {
+			err = errors.New(line)
+		}
+		answer <- err
+	}()
+	return answer
+}
+
+const silence = 150 * time.Millisecond
+
+func silent(t *testing.T, what string, answer <-chan error) {
+	t.Helper()
+	select {
+	case err := <-answer:
+		t.Fatalf("%s: answered (%v), want silence", what, err)
+	case <-time.After(silence):
+	}
+}
+
+func answered(t *testing.T, what string, answer <-chan error) {
+	t.Helper()
+	select {
+	case err := <-answer:
+		if err != nil {
+			t.Fatalf("%s: %v", what, err)
+		}
+	case <-time.After(time.Minute):
+		t.Fatalf("%s: no answer", what)
+	}
+}
+
+// TestCutLinks: a cut is silence in its direction, healing it delivers what was sent meanwhile, a new connection needs
+// both directions, a refused link resets, a delayed one takes its time in each direction.
+func TestCutLinks(t *testing.T) {
+	l, dial, _ := echoed(t)
+	old := dial()
+	answered(t, "before", ask(old, "1"))
+	l.Cut("a", "c") // another link
+	answered(t, "another link is cut", ask(old, "2"))
+
+	for _, cut := range []struct {
+		name string
+		f    func()
+	}{{"both ways", func() { l.Cut("b", "a") }}, {"a to b", func() { l.CutOneWay("a", "b") }},
+		{"b to a", func() { l.CutOneWay("b", "a") }},
+		{"a partition", func() { l.Partition([]string{"a", "c"}, []string{"b"}) }}} {
+		cut.f()
+		before := ask(old, cut.name)
+		silent(t, cut.name, before)
+		fresh := dial()
+		after := ask(fresh, "new")
+		silent(t, cut.name+", new connection", after)
+		l.Heal("a", "b")
+		answered(t, cut.name+", healed", before)
+		answered(t, cut.name+", new connection, healed", after)
+	}
+
+	const d = 60 * time.Millisecond
+	l.Delay("a", "b", d)
+	began := time.Now()
+	answered(t, "delayed", ask(old, "3"))
+	if took := time.Since(began); took < 2*d || took > time.Minute {
+		t.Errorf("a delay of %s each way: answered after %s", d, took)
+	}
+	l.Refuse("a", "b")
+	if err := <-ask(old, "4"); err == nil {
+		t.Error("a refused link answers")
+	}
+	if c, err := net.Dial("tcp", l.listeners[0].Addr().String()); err == nil { // it may be reset that early
+		if _, err := c.Read(make([]byte, 1)); err == nil {
+			t.Error("a refused link takes a new connection")
+		}
+		_ = c.Close()
+	}
+	l.HealAll()
+	answered(t, "all healed", ask(dial(), "6"))
+}
+
+// TestEndsArePassedOn: the end of what one side says arrives as such, and a server that has gone is a refused
+// connection, not silence.
+func TestEndsArePassedOn(t *testing.T) {
+	l, _, listener := echoed(t)
+	c, err := net.Dial("tcp", l.listeners[0].Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	_, err = c.Write([]byte("abc"))
+	if err = errors.Join(err, c.(*net.TCPConn).CloseWrite()); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := io.ReadAll(c); err != nil || string(b) != "abc" {
+		t.Errorf("%q %v", b, err)
+	}
+	_ = listener.Close()
+	gone, err := net.Dial("tcp", l.listeners[0].Addr().String())
+	if err != nil {
+		return // reset that early
+	}
+	defer gone.Close()
+	if err := gone.SetDeadline(time.Now().Add(time.Minute)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := gone.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("nobody listens: %v", err)
+	}
+}
+
+// TestCallers: a connection's caller is found by what a child of the parent has open: here none is a child.
+func TestCallers(t *testing.T) {
+	k := &callers{}
+	if err := k.usable(); err != nil {
+		need.Missing(t, "%v", err)
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	c, err := net.Dial("tcp", listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	k.parent.Store(int64(os.Getpid()))
+	if name := k.who(c.(*net.TCPConn)); name != "" {
+		t.Errorf("%q is no child", name)
+	}
+	key, err := tableAddresses(c.LocalAddr(), c.RemoteAddr())
+	if err != nil || k.inodes[key] == "" {
+		t.Errorf("%s is not in the table: %v", key, err)
+	}
+}

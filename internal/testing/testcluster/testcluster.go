@@ -1,0 +1,324 @@
+// Package testcluster runs the product as users do, from its own binary and `tidemark up`, for tests with real
+// processes: start, kill, stop, look.
+package testcluster
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"tidemark/client"
+	"tidemark/internal/leash"
+	"tidemark/internal/localcluster"
+	"tidemark/internal/testing/contract"
+	"tidemark/kv/kvclient"
+)
+
+// Limits of waiting.
+const (
+	upTimeout   = 3 * time.Minute
+	stopTimeout = time.Minute // hang guard
+	poll        = 20 * time.Millisecond
+	logTail     = 4 << 10
+	longTail    = 96 << 10
+	stackTime   = time.Second
+
+	restartTimeout = 2 * time.Minute // for a process that was told to end to be there again
+)
+
+var build struct {
+	once sync.Once
+	path string
+	err  error
+}
+
+// ranges of ports of this process's clusters: taken counts them from a random one on.
+var ranges struct {
+	once  sync.Once
+	first int
+	taken atomic.Int64
+}
+
+// Binary builds the product once for each test process and gives its path. TIDEMARK_TEST_BINARY names another one.
+func Binary(t testing.TB) string {
+	t.Helper()
+	if path := os.Getenv("TIDEMARK_TEST_BINARY"); path != "" {
+		return path
+	}
+	build.once.Do(func() {
+		dir, err := os.MkdirTemp("", "tidemark-bin-") //nolint:usetesting // it outlives the test
+		if err != nil {
+			build.err = err
+			return
+		}
+		build.path = filepath.Join(dir, "tidemark")
+		out, err := exec.Command("go", "build", "-o", build.path, "tidemark/cmd/tidemark").CombinedOutput()
+		if err != nil {
+			build.err = fmt.Errorf("go build: %w\n%s", err, out)
+		}
+	})
+	if build.err != nil {
+		t.Fatal(build.err)
+	}
+	return build.path
+}
+
+// Cleanup removes the binary; call it from TestMain.
+func Cleanup() {
+	if build.path != "" {
+		_ = os.RemoveAll(filepath.Dir(build.path))
+	}
+}
+
+// Cluster is a running `tidemark up`.
+type Cluster struct {
+	t       testing.TB
+	Dir     string
+	cmd     *exec.Cmd
+	out     *syncBuffer
+	ended   chan struct{}
+	waitErr error
+	tail    int // bytes of each log that a failure shows
+}
+
+// Start runs `tidemark up --data dir` with more arguments, waits until all children answer, and stops it at the end of
+// the test.
+func Start(t testing.TB, dir string, args ...string) *Cluster {
+	t.Helper()
+	c := Launch(t, dir, args...)
+	c.waitManifest()
+	return c
+}
+
+// waitManifest waits until `up` says that all children answer.
+func (c *Cluster) waitManifest() {
+	c.t.Helper()
+	deadline := time.Now().Add(upTimeout)
+	for {
+		if m, err := localcluster.ReadManifest(c.Dir); err == nil && m.PID == c.cmd.Process.Pid {
+			return
+		}
+		select {
+		case <-c.ended:
+			c.t.Fatalf("up ended: %v\n%s", c.waitErr, c.out)
+		case <-time.After(poll):
+		}
+		if time.Now().After(deadline) {
+			c.t.Fatalf("no %s after %s\n%s", localcluster.ClusterFile, upTimeout, c.out)
+		}
+	}
+}
+
+// Launch runs `tidemark up` without waiting for it.
+func Launch(t testing.TB, dir string, args ...string) *Cluster {
+	t.Helper()
+	c := &Cluster{t: t, Dir: dir, out: &syncBuffer{}, ended: make(chan struct{}), tail: logTail}
+	c.cmd = exec.Command(Binary(t), append([]string{"up", "--data", dir, "--rest-port", fmt.Sprint(FreeRange())},
+		args...)...)
+	c.cmd.Stdout, c.cmd.Stderr = c.out, c.out
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	held, err := leash.New(c.cmd) // a test that is killed, or runs into its time limit, leaves nothing behind
+	if err == nil {
+		err = c.cmd.Start()
+		held.Started()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		c.waitErr = c.cmd.Wait()
+		held.Close()
+		close(c.ended)
+	}()
+	t.Cleanup(func() {
+		if t.Failed() {
+			c.dump()
+		}
+		c.Stop()
+	})
+	return c
+}
+
+// FreeRange returns the first port of a range that another cluster of this machine will hardly use: a killed child's
+// port is free until it is back, and nobody else must take it meanwhile. It lies below the ephemeral ports.
+// Two clusters of one process never share one.
+func FreeRange() int {
+	const all = 200
+	ranges.once.Do(func() { ranges.first = rand.IntN(all) })
+	return 10_000 + 100*((ranges.first+int(ranges.taken.Add(1)))%all)
+}
+
+// Manifest reads cluster.json.
+func (c *Cluster) Manifest() *localcluster.Manifest {
+	c.t.Helper()
+	m, err := localcluster.ReadManifest(c.Dir)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return m
+}
+
+// Client returns a client of all managers, closed at the end of the test.
+func (c *Cluster) Client() *client.Client {
+	m := c.Manifest()
+	conf, err := m.UserTLS()
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	cl := client.Open(client.Options{Servers: m.Servers(), TLS: conf})
+	if os.Getenv("TIDEMARK_CONTRACT") != "" { // every exchange is held to the OpenAPI document
+		checker, err := contract.New()
+		if err != nil {
+			c.t.Fatal(err)
+		}
+		cl.Wrap(func(next http.RoundTripper) http.RoundTripper {
+			return checker.Transport(next, func(err error) { c.t.Errorf("against the contract: %v", err) })
+		})
+	}
+	c.t.Cleanup(cl.Close)
+	return cl
+}
+
+// KV returns a client of the KV nodes, closed at the end of the test.
+func (c *Cluster) KV(ctx context.Context) *kvclient.Client {
+	c.t.Helper()
+	m := c.Manifest()
+	var seeds []string
+	for _, e := range m.KV {
+		seeds = append(seeds, e.Memcached)
+	}
+	k, err := kvclient.Connect(ctx, seeds, kvclient.Options{User: m.KVUser, Password: m.KVPassword, Bucket: m.Bucket,
+		Name: "test"})
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { _ = k.Close() })
+	return k
+}
+
+// Output returns what `up` has printed so far.
+func (c *Cluster) Output() string { return c.out.String() }
+
+// Ended is closed when `up` has ended.
+func (c *Cluster) Ended() <-chan struct{} { return c.ended }
+
+// PID is that of `up` itself.
+func (c *Cluster) PID() int { return c.cmd.Process.Pid }
+
+// Stop ends `up` with SIGTERM and gives how long that took. It fails the test when it takes longer than stopTimeout.
+func (c *Cluster) Stop() time.Duration {
+	started := time.Now()
+	_ = c.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case <-c.ended:
+	case <-time.After(stopTimeout):
+		_ = c.cmd.Process.Kill()
+		<-c.ended
+		c.t.Errorf("up did not stop within %s", stopTimeout)
+	}
+	return time.Since(started)
+}
+
+// Kill sends SIGKILL to a child and waits until the manifest has another pid in its place. pid reads it.
+func (c *Cluster) Kill(pid func(m *localcluster.Manifest) int) {
+	c.t.Helper()
+	old := pid(c.Manifest())
+	if err := syscall.Kill(old, syscall.SIGKILL); err != nil {
+		c.t.Fatalf("kill %d: %v", old, err)
+	}
+	c.WaitRestart(old, pid)
+}
+
+// WaitRestart waits until the pid differs from old.
+func (c *Cluster) WaitRestart(old int, pid func(m *localcluster.Manifest) int) {
+	c.t.Helper()
+	for deadline := time.Now().Add(restartTimeout); pid(c.Manifest()) == old; {
+		if time.Now().After(deadline) {
+			c.tail = longTail
+			_ = syscall.Kill(old, syscall.SIGQUIT) // its log shows what it does
+			time.Sleep(stackTime)
+			c.t.Fatalf("pid %d was not replaced within %s", old, restartTimeout)
+		}
+		time.Sleep(poll)
+	}
+}
+
+// Leader asks a manager who leads and gives that one's place in the manifest, -1 when it does not know. It compares
+// ports: processes may know each other under another host than the manifest's.
+func (c *Cluster) Leader(ctx context.Context, asked int) int {
+	c.t.Helper()
+	managers := c.Manifest().Managers
+	var s struct{ Leader struct{ REST string } }
+	if err := GetJSON(ctx, managers[asked].REST+"/v1/status", &s); err != nil {
+		return -1
+	}
+	return slices.IndexFunc(managers,
+		func(m localcluster.ManagerEntry) bool { return port(m.REST) == port(s.Leader.REST) })
+}
+
+func port(address string) string { return address[strings.LastIndexByte(address, ':')+1:] }
+
+// GetJSON reads an URL's JSON.
+func GetJSON(ctx context.Context, url string, v any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return err
+	}
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s: %s: %.200s", url, resp.Status, b)
+	}
+	return json.Unmarshal(b, v)
+}
+
+// dump shows the ends of the logs of a failed test.
+func (c *Cluster) dump() {
+	c.t.Logf("up printed:\n%s", c.out)
+	logs, _ := filepath.Glob(filepath.Join(c.Dir, "logs", "*.log"))
+	for _, path := range logs {
+		b, err := os.ReadFile(path)
+		if err == nil {
+			c.t.Logf("%s ends with:\n%s", filepath.Base(path), b[max(0, len(b)-c.tail):])
+		}
+	}
+}
+
+// syncBuffer is a buffer that the process writes while a test reads.
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.Write(p)
+}
+
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.b.String()
+}

@@ -1,0 +1,430 @@
+// Package tlsconf is what a process needs for TLS on all its ports: its certificate and key, the CAs that it trusts,
+// and what the certificate of the other side must say (docs/security.md).
+//
+// It promises that TLS is 1.2 or newer, that a certificate counts only when one of the CAs signed it, it is valid now,
+// and its role (a URI tidemark://role/id among its alternative names) is one that the port is for; that files that
+// changed are taken over, all three or none, at a signal and before a handshake; and that new files that cannot be used
+// change nothing but the log. It never looks at what travels inside.
+//
+// A nil *Source is a process without TLS: every method then gives the plain thing, so that callers need no second path.
+package tlsconf
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// Limits.
+const (
+	// MaxAge is how long a connection may live: within it, whoever holds a certificate has to show it again.
+	MaxAge = time.Hour
+	// RenewAfter is when a connection is closed in an orderly way; the rest of MaxAge is for what is under way.
+	RenewAfter = 45 * time.Minute
+
+	checkInterval  = time.Second // between two looks at the files
+	warnBeforeEnd  = 14 * 24 * time.Hour
+	maxFile        = 1 << 20 // bytes of one file
+	handshakeLimit = 5 * time.Second
+)
+
+// Protocols of a port, for Server.
+const (
+	HTTP      = "http/1.1"
+	GRPC      = "h2"
+	Raft      = "tidemark-raft"
+	Memcached = "memcached"
+)
+
+// ErrFiles is wrapped when the files cannot be used.
+var ErrFiles = errors.New("TLS files")
+
+// Files names PEM files: the CAs that are trusted, one or more (a rotation overlaps), the own certificate with its
+// intermediates, and its key.
+type Files struct {
+	CA, Cert, Key string
+}
+
+// Empty tells that no TLS is configured.
+func (f Files) Empty() bool { return f == Files{} }
+
+// Source holds what the files said when they were last good.
+type Source struct {
+	files   Files
+	log     hclog.Logger
+	now     func() time.Time
+	current atomic.Pointer[material]
+
+	mu      sync.Mutex // of looking at the files
+	looked  time.Time
+	refused stamps // of files that could not be used, so that the log says it once
+}
+
+// material is one generation of the files. Nothing of it changes.
+type material struct {
+	cert   *tls.Certificate
+	roots  *x509.CertPool
+	stamps stamps
+}
+
+// stamps tell a changed file.
+type stamps [3]struct {
+	size int64
+	at   time.Time
+}
+
+// Open reads the files; without any it gives nil: no TLS. A client that presents no certificate names only the CA.
+func Open(files Files, log hclog.Logger) (*Source, error) {
+	if files.Empty() {
+		return nil, nil //nolint:nilnil // nil is the source of a process without TLS
+	}
+	if files.CA == "" || (files.Cert == "") != (files.Key == "") {
+		return nil, fmt.Errorf("%w: --tls-ca is needed, and --tls-cert and --tls-key together (a node needs all three)",
+			ErrFiles)
+	}
+	if log == nil {
+		log = hclog.NewNullLogger()
+	}
+	s := &Source{files: files, log: log, now: time.Now}
+	m, err := s.read()
+	if err != nil {
+		return nil, err
+	}
+	s.take(m)
+	return s, nil
+}
+
+// OpenNode is Open for a process that listens: it needs a certificate of its role, for its id.
+func OpenNode(files Files, role Role, id string, log hclog.Logger) (*Source, error) {
+	s, err := Open(files, log)
+	if err != nil || s == nil {
+		return nil, err
+	}
+	m := s.current.Load()
+	if m.cert == nil {
+		return nil, fmt.Errorf("%w: --tls-cert and --tls-key are needed with --tls-ca", ErrFiles)
+	}
+	p, err := PeerOf(m.cert.Leaf)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w; make one with: tidemark cert node --role %s --id %s", ErrFiles, files.Cert, err,
+			role, id)
+	}
+	if !p.Is(role, id) {
+		return nil, fmt.Errorf("%w: %s: the certificate is for %s, this process is %s; make one with: tidemark cert node "+
+			"--role %s --id %s",
+			ErrFiles, files.Cert, p, Peer{role, id}, role, id)
+	}
+	return s, nil
+}
+
+func (s *Source) take(m *material) {
+	s.current.Store(m)
+	if m.cert == nil {
+		return
+	}
+	leaf := m.cert.Leaf
+	s.log.Info("TLS certificate in use", "file", s.files.Cert, "serial", leaf.SerialNumber.Text(16), "valid_until",
+		leaf.NotAfter.UTC().Format(time.RFC3339))
+	if left := leaf.NotAfter.Sub(s.now()); left < warnBeforeEnd {
+		s.log.Warn("the TLS certificate ends soon: replace the file, it is taken over without a restart", "file",
+			s.files.Cert, "left", left.Round(time.Minute))
+	}
+}
+
+// look returns the stamps of the files.
+func (s *Source) look() (st stamps) {
+	for i, path := range [...]string{s.files.CA, s.files.Cert, s.files.Key} {
+		if path == "" {
+			continue
+		}
+		if info, err := os.Stat(path); err == nil {
+			st[i].size, st[i].at = info.Size(), info.ModTime()
+		}
+	}
+	return st
+}
+
+// read makes material of the files. The stamps are older than what was read, never newer.
+func (s *Source) read() (*material, error) {
+	m := &material{stamps: s.look(), roots: x509.NewCertPool()}
+	ca, err := readFile(s.files.CA)
+	if err != nil {
+		return nil, err
+	}
+	if !m.roots.AppendCertsFromPEM(ca) {
+		return nil, fmt.Errorf("%w: %s holds no certificate in PEM form", ErrFiles, s.files.CA)
+	}
+	if s.files.Cert == "" {
+		return m, nil
+	}
+	cert, err := readFile(s.files.Cert)
+	if err != nil {
+		return nil, err
+	}
+	key, err := readFile(s.files.Key)
+	if err != nil {
+		return nil, err
+	}
+	pair, err := tls.X509KeyPair(cert, key) // its errors say what, never the content
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s with %s: %w", ErrFiles, s.files.Cert, s.files.Key, err)
+	}
+	if now := s.now(); now.After(pair.Leaf.NotAfter) {
+		return nil, fmt.Errorf("%w: %s ended at %s", ErrFiles, s.files.Cert, pair.Leaf.NotAfter.UTC().Format(time.RFC3339))
+	}
+	m.cert = &pair
+	return m, nil
+}
+
+func readFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFiles, err)
+	}
+	if info.Size() > maxFile || !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%w: %s: want a regular file of at most %d bytes", ErrFiles, path, maxFile)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrFiles, err)
+	}
+	return b, nil
+}
+
+// Reload reads the files again, at a signal. An error leaves everything as it was.
+func (s *Source) Reload() error {
+	if s == nil {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.reload()
+}
+
+func (s *Source) reload() error {
+	m, err := s.read()
+	if err != nil {
+		s.log.Error("the new TLS files cannot be used; the old ones stay in force", "error", err)
+		return err
+	}
+	s.take(m)
+	return nil
+}
+
+// fresh returns the newest material: before a handshake the files are looked at, not more than once a second.
+func (s *Source) fresh() *material {
+	if s.mu.TryLock() { // somebody else is looking: what is there will do
+		defer s.mu.Unlock()
+		if now := s.now(); now.Sub(s.looked) >= checkInterval || now.Before(s.looked) {
+			s.looked = now
+			if st := s.look(); st != s.current.Load().stamps && st != s.refused {
+				if s.reload() != nil {
+					s.refused = st
+				} else {
+					s.refused = stamps{}
+				}
+			}
+		}
+	}
+	return s.current.Load()
+}
+
+// Has says what is wrong with the own certificate unless it is of one of the roles; nil without TLS.
+func (s *Source) Has(roles ...Role) error {
+	if s == nil {
+		return nil
+	}
+	var own []*x509.Certificate
+	if cert := s.current.Load().cert; cert != nil {
+		own = append(own, cert.Leaf)
+	}
+	return allow(own, roles)
+}
+
+// Scheme is "https", or "http" without TLS.
+func (s *Source) Scheme() string {
+	if s == nil {
+		return "http"
+	}
+	return "https"
+}
+
+// BaseURL makes a base URL of host:port, or takes the one that it is given.
+func (s *Source) BaseURL(addr string) string {
+	if addr = strings.TrimRight(strings.TrimSpace(addr), "/"); strings.Contains(addr, "://") {
+		return addr
+	}
+	return s.Scheme() + "://" + addr
+}
+
+// Server returns the configuration of a port; nil without TLS. With roles, every client must present a certificate of
+// one of them. Without, a client may present one: what it says is then for Only and PeerOfRequest.
+func (s *Source) Server(protocol string, roles ...Role) *tls.Config {
+	if s == nil {
+		return nil
+	}
+	config := func(m *material) *tls.Config {
+		c := &tls.Config{
+			MinVersion: tls.VersionTLS12, NextProtos: []string{protocol}, ClientCAs: m.roots,
+			ClientAuth:   tls.VerifyClientCertIfGiven,
+			Certificates: []tls.Certificate{*m.cert}, SessionTicketsDisabled: true, // each connection proves itself anew
+		}
+		if len(roles) > 0 {
+			c.ClientAuth = tls.RequireAndVerifyClientCert
+			c.VerifyConnection = func(state tls.ConnectionState) error { return allow(state.PeerCertificates, roles) }
+		}
+		return c
+	}
+	base := config(s.current.Load())
+	base.GetConfigForClient = func(*tls.ClientHelloInfo) (*tls.Config, error) { return config(s.fresh()), nil }
+	return base
+}
+
+// Listen puts TLS on a listener; without TLS it gives l itself.
+func (s *Source) Listen(l net.Listener, protocol string, roles ...Role) net.Listener {
+	if s == nil {
+		return l
+	}
+	return tls.NewListener(l, s.Server(protocol, roles...))
+}
+
+// Client returns the configuration of calls to components of the given roles; nil without TLS. The other side is known
+// by its role, not by its address: addresses change, and every node of a role is trusted alike.
+func (s *Source) Client(protocol string, roles ...Role) *tls.Config {
+	if s == nil {
+		return nil
+	}
+	return &tls.Config{
+		MinVersion: tls.VersionTLS12, NextProtos: []string{protocol}, GetClientCertificate: s.present,
+		InsecureSkipVerify: true, //nolint:gosec // VerifyConnection does it, with the CAs of now and not of the start
+		VerifyConnection: func(state tls.ConnectionState) error {
+			if err := verify(&state, s.fresh(), s.now()); err != nil {
+				return err
+			}
+			return allow(state.PeerCertificates, roles)
+		},
+	}
+}
+
+// UserClient returns the configuration of a person's calls: the server is known by its name, as everywhere on the web;
+// nil without TLS. CAs are those of the start.
+func (s *Source) UserClient() *tls.Config {
+	if s == nil {
+		return nil
+	}
+	return &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{HTTP}, RootCAs: s.current.Load().roots,
+		GetClientCertificate: s.present}
+}
+
+// ByRole makes of a person's configuration one of calls to components of the given roles, which are known by their role
+// and not by their address; nil when conf names no CAs of its own: whom anybody may have certified has no role.
+func ByRole(conf *tls.Config, roles ...Role) *tls.Config {
+	if conf == nil || conf.RootCAs == nil {
+		return nil
+	}
+	c := conf.Clone()
+	c.InsecureSkipVerify = true //nolint:gosec // VerifyConnection does it
+	c.VerifyConnection = func(state tls.ConnectionState) error {
+		now := time.Now
+		if conf.Time != nil {
+			now = conf.Time
+		}
+		if err := verify(&state, &material{roots: conf.RootCAs}, now()); err != nil {
+			return err
+		}
+		if conf.VerifyConnection != nil {
+			if err := conf.VerifyConnection(state); err != nil {
+				return err
+			}
+		}
+		return allow(state.PeerCertificates, roles)
+	}
+	return c
+}
+
+// present returns the own certificate, or an empty one.
+func (s *Source) present(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+	if m := s.fresh(); m.cert != nil {
+		return m.cert, nil
+	}
+	return &tls.Certificate{}, nil
+}
+
+// verify checks a server's chain.
+func verify(state *tls.ConnectionState, m *material, now time.Time) error {
+	if len(state.PeerCertificates) == 0 {
+		return errors.New("the server presented no certificate")
+	}
+	opts := x509.VerifyOptions{Roots: m.roots, CurrentTime: now, Intermediates: x509.NewCertPool()}
+	for _, c := range state.PeerCertificates[1:] {
+		opts.Intermediates.AddCert(c)
+	}
+	_, err := state.PeerCertificates[0].Verify(opts)
+	return err
+}
+
+// Dial opens a TCP connection to a component of one of the roles, with TLS when there is some.
+func (s *Source) Dial(protocol string, roles ...Role) func(addr string, timeout time.Duration) (net.Conn, error) {
+	return func(addr string, timeout time.Duration) (net.Conn, error) {
+		d := net.Dialer{Timeout: timeout}
+		if s == nil {
+			return d.Dial("tcp", addr)
+		}
+		return tls.DialWithDialer(&d, "tcp", addr, s.Client(protocol, roles...))
+	}
+}
+
+// Address is where a process is to listen, with the flag that says so.
+type Address struct{ Flag, HostPort string }
+
+// ErrExposed is wrapped when a process would listen beyond loopback without TLS.
+var ErrExposed = errors.New("refusing to listen beyond loopback without TLS")
+
+// MayListen refuses addresses beyond loopback without TLS, unless insecure says that this is meant.
+func (s *Source) MayListen(insecure bool, addrs ...Address) error {
+	if s != nil || insecure {
+		return nil
+	}
+	for _, a := range addrs {
+		if !Loopback(a.HostPort) {
+			return fmt.Errorf("%w: --%s %s can be reached from other machines; give --tls-ca, --tls-cert and --tls-key "+
+				"(`tidemark cert` makes them), "+
+				"or listen on 127.0.0.1, or say --insecure if the network itself is trusted", ErrExposed, a.Flag, a.HostPort)
+		}
+	}
+	return nil
+}
+
+// Loopback reports whether host:port is reached from this machine only. A name counts when all its addresses do.
+func Loopback(hostport string) bool {
+	host, _, err := net.SplitHostPort(hostport)
+	if err != nil || host == "" {
+		return false
+	}
+	if ip := net.ParseIP(host); ip != nil {
+		return ip.IsLoopback()
+	}
+	ips, err := net.LookupIP(host)
+	for _, ip := range ips {
+		if !ip.IsLoopback() {
+			return false
+		}
+	}
+	return err == nil && len(ips) > 0
+}
+
+// exists reports whether something stands at path.
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return !errors.Is(err, fs.ErrNotExist)
+}

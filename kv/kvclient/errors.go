@@ -1,0 +1,145 @@
+package kvclient
+
+import (
+	"errors"
+	"fmt"
+
+	"tidemark/kv/mcbp"
+)
+
+// Errors of this package. They are wrapped with the operation and its target.
+var (
+	// ErrAuth: the node refused the user or the password, offers no acceptable
+	// mechanism, or could not prove that it knows the password itself.
+	ErrAuth = errors.New("kvclient: authentication failed")
+	// ErrNoBucket: no such bucket, or this user may not open it.
+	ErrNoBucket = errors.New("kvclient: no such bucket or no access to it")
+	// ErrNotMyVBucket: the node does not own the vbucket; ask the owner.
+	ErrNotMyVBucket = errors.New("kvclient: node does not own the vbucket")
+	// ErrTemporary: the node is busy, out of memory or warming up; try again later.
+	ErrTemporary = errors.New("kvclient: temporary failure of the node")
+	// ErrKeyNotFound: no document has this key.
+	ErrKeyNotFound = errors.New("kvclient: key not found")
+	// ErrKeyExists: a document has this key, or another CAS than the given one.
+	ErrKeyExists = errors.New("kvclient: key exists or its CAS differs")
+	// ErrTooBig: key or value exceed the protocol's limits.
+	ErrTooBig = errors.New("kvclient: key or value too long")
+	// ErrClosed: the connection or the client was closed, by us or by the node.
+	ErrClosed = errors.New("kvclient: connection closed")
+	// ErrAmbiguous: the answer to a write was lost and its repetition was refused,
+	// so that the refusal may be the consequence of our own first attempt.
+	ErrAmbiguous = errors.New("kvclient: unknown whether the write took effect")
+	// ErrNoMap: no node gave a usable cluster map.
+	ErrNoMap = errors.New("kvclient: no cluster map")
+	// ErrNotSupported: the engine lacks something that cannot be done without.
+	ErrNotSupported = errors.New("kvclient: the engine lacks something essential")
+	// ErrProtocol: the node answered something that the protocol does not allow.
+	ErrProtocol = errors.New("kvclient: protocol violation")
+)
+
+// StatusError is an answer with a status that is not success. errors.Is finds the
+// sentinel of its status.
+type StatusError struct {
+	Op     mcbp.Opcode
+	Status mcbp.Status
+	// Detail is the readable part of the body, cut to 200 bytes.
+	Detail string
+	// Config is the body of a NOT_MY_VBUCKET answer, when it held a usable map.
+	Config *mcbp.ClusterConfig
+}
+
+// maxDetail bounds the part of an answer that an error repeats, in bytes.
+const maxDetail = 200
+
+// NewStatusError makes the error of an answer; nil for success.
+func NewStatusError(f mcbp.Frame) error {
+	if f.Status() == mcbp.StatusOK {
+		return nil
+	}
+	e := &StatusError{Op: f.Op, Status: f.Status()}
+	if e.Status == mcbp.StatusNotMyVBucket {
+		if c, err := mcbp.ParseClusterConfig(f.Value); err == nil {
+			e.Config = c
+		}
+		return e
+	}
+	e.Detail = printable(f.Value)
+	return e
+}
+
+// Error names operation, status, what the node said and what to do.
+func (e *StatusError) Error() string {
+	text := fmt.Sprintf("kvclient: %v answered %v", e.Op, e.Status)
+	if e.Detail != "" {
+		text += ": " + e.Detail
+	}
+	if a := e.advice(); a != "" {
+		text += "; " + a
+	}
+	return text
+}
+
+// advice is what to do about it; empty when there is nothing to do but to know.
+func (e *StatusError) advice() string {
+	switch {
+	case e.Is(ErrAuth) && e.Status == mcbp.StatusNoAccess:
+		return "the user lacks the right to it: for DCP and statistics see docs/couchbase.md"
+	case e.Is(ErrAuth):
+		return "check the user and the password"
+	case e.Is(ErrNoBucket):
+		return "check the bucket's name, that it was not deleted, and that the user may read it"
+	case e.Is(ErrTemporary) && e.Status != mcbp.StatusLocked:
+		return "the node warms up or is short of memory: trying again helps"
+	case e.Is(ErrNotSupported):
+		return "the engine is older than this needs, or does not do it"
+	}
+	return ""
+}
+
+// Is maps the status to the package's sentinels.
+func (e *StatusError) Is(target error) bool {
+	switch e.Status {
+	case mcbp.StatusKeyNotFound:
+		switch e.Op {
+		case mcbp.OpSelectBucket:
+			return target == ErrNoBucket
+		case mcbp.OpGetClusterConfig: // the engine has not been told a map yet
+			return target == ErrTemporary
+		}
+		return target == ErrKeyNotFound
+	case mcbp.StatusKeyExists, mcbp.StatusNotStored:
+		return target == ErrKeyExists
+	case mcbp.StatusTooBig:
+		return target == ErrTooBig
+	case mcbp.StatusNotMyVBucket:
+		return target == ErrNotMyVBucket
+	case mcbp.StatusTemporary, mcbp.StatusNoMemory, mcbp.StatusBusy, mcbp.StatusLocked, mcbp.StatusNotInitialized,
+		mcbp.StatusNoManifest, mcbp.StatusManifestAhead:
+		return target == ErrTemporary
+	case mcbp.StatusNoBucket:
+		return target == ErrNoBucket
+	case mcbp.StatusNoAccess:
+		if e.Op == mcbp.OpSelectBucket {
+			return target == ErrNoBucket
+		}
+		return target == ErrAuth
+	case mcbp.StatusAuthError, mcbp.StatusAuthStale:
+		return target == ErrAuth
+	case mcbp.StatusUnknownCommand, mcbp.StatusNotSupported:
+		return target == ErrNotSupported
+	}
+	return false
+}
+
+// printable cuts a body to what belongs into an error message.
+func printable(b []byte) string {
+	if len(b) > maxDetail {
+		b = b[:maxDetail]
+	}
+	for _, c := range b {
+		if c < 0x20 && c != '\n' && c != '\t' || c == 0x7f {
+			return ""
+		}
+	}
+	return string(b)
+}

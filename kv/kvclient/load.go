@@ -1,0 +1,172 @@
+package kvclient
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"tidemark/kv/mcbp"
+)
+
+// loadWindow is how many documents of one Load may wait for their answers.
+const loadWindow = 1024
+
+// Source returns the next document of a Load; ok is false at the end. Key and value
+// are kept until the document is stored: give new memory each time.
+type Source func() (key string, value []byte, ok bool, err error)
+
+// LoadStats is what a Load has done so far.
+type LoadStats struct {
+	Documents uint64 // acknowledged by the nodes
+	Bytes     uint64 // of keys and values
+	Retried   uint64 // documents that needed more than one attempt
+}
+
+// Load writes many documents, pipelined. Documents with the same key are written
+// in their order. It ends with the source, at the first refusal for good (with
+// the key in the error), or with ctx; all that Stats count are stored. progress
+// (may be nil) is called from Load's goroutine now and then, and at the end.
+func (c *Client) Load(ctx context.Context, next Source, progress func(LoadStats)) (LoadStats, error) {
+	l := &loader{client: c, ctx: ctx, progress: progress, results: make(chan loaded, loadWindow),
+		inFlight: map[string]bool{}}
+	err := l.run(next)
+	// The answers of what is still in flight belong to nobody else: take them.
+	for len(l.inFlight) > 0 {
+		if werr := l.settle(); err == nil {
+			err = werr
+		}
+	}
+	l.report(true)
+	return l.stats, err
+}
+
+// progressEvery is how many documents pass between two calls of progress.
+const progressEvery = 512
+
+// loader is the state of one Load, owned by its goroutine.
+type loader struct {
+	client   *Client
+	ctx      context.Context
+	progress func(LoadStats)
+	results  chan loaded // has room for all that is in flight
+	inFlight map[string]bool
+	stats    LoadStats
+	told     uint64
+}
+
+// loaded is the outcome of one attempt.
+type loaded struct {
+	key   string
+	value []byte
+	conn  *Conn
+	err   error
+}
+
+// run takes documents from the source until it ends.
+func (l *loader) run(next Source) error {
+	for {
+		key, value, ok, err := next()
+		if err != nil || !ok {
+			return err
+		}
+		for len(l.inFlight) >= loadWindow || l.inFlight[key] {
+			if err := l.settle(); err != nil {
+				return err
+			}
+		}
+		if err := l.send(key, value); err != nil {
+			return err
+		}
+		if err := l.drain(); err != nil {
+			return err
+		}
+		l.report(false)
+	}
+}
+
+// send starts the first attempt of a document.
+func (l *loader) send(key string, value []byte) error {
+	if len(key) == 0 || len(key) > mcbp.MaxDocumentKey || len(value) > mcbp.MaxValue {
+		return fmt.Errorf("%w: key %.40q has %d bytes (1 to %d), its value %d (at most %d)", ErrTooBig, key, len(key),
+			mcbp.MaxDocumentKey, len(value), mcbp.MaxValue)
+	}
+	vb := vbucketOf(l.client.Config(), key)
+	conn, err := l.client.route(l.ctx, vb)
+	if err != nil {
+		return l.again(loaded{key, value, conn, err})
+	}
+	var extras [8]byte
+	req := mcbp.Frame{Header: mcbp.Request(mcbp.OpSet, vb, 0), Extras: extras[:], Key: []byte(key), Value: value}
+	results := l.results
+	err = conn.Start(l.ctx, req, func(f mcbp.Frame, err error) {
+		if err == nil {
+			err = NewStatusError(f)
+		}
+		results <- loaded{key, value, conn, err} // never blocks: it has room for the window
+	})
+	if err != nil {
+		return l.again(loaded{key, value, conn, err})
+	}
+	l.inFlight[key] = true
+	return nil
+}
+
+// settle waits for one answer.
+func (l *loader) settle() error { return l.done(<-l.results) }
+
+// drain takes the answers that are there.
+func (l *loader) drain() error {
+	for {
+		select {
+		case r := <-l.results:
+			if err := l.done(r); err != nil {
+				return err
+			}
+		default:
+			return nil
+		}
+	}
+}
+
+// done counts a document, or tries it again.
+func (l *loader) done(r loaded) error {
+	delete(l.inFlight, r.key)
+	if r.err != nil {
+		return l.again(r)
+	}
+	l.count(r.key, r.value)
+	return nil
+}
+
+// again writes a document whose pipelined attempt failed, one by one and with
+// back-off. Later documents wait.
+func (l *loader) again(r loaded) error {
+	if final(r.err) || l.ctx.Err() != nil {
+		return fmt.Errorf("key %q: %w", r.key, r.err)
+	}
+	var se *StatusError
+	if errors.As(r.err, &se) && se.Config != nil && r.conn != nil {
+		l.client.adopt(se.Config, r.conn.Addr())
+	}
+	l.stats.Retried++
+	if _, err := l.client.Set(l.ctx, r.key, r.value, StoreOptions{}); err != nil {
+		return err
+	}
+	l.count(r.key, r.value)
+	return nil
+}
+
+// count books a stored document.
+func (l *loader) count(key string, value []byte) {
+	l.stats.Documents++
+	l.stats.Bytes += uint64(len(key) + len(value))
+}
+
+// report tells the progress.
+func (l *loader) report(end bool) {
+	if l.progress == nil || !end && l.stats.Documents-l.told < progressEvery {
+		return
+	}
+	l.told = l.stats.Documents
+	l.progress(l.stats)
+}

@@ -1,0 +1,131 @@
+package kvclient
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+)
+
+// ErrTLS is wrapped when the files of a TLSFiles cannot be used.
+var ErrTLS = errors.New("kvclient: TLS settings")
+
+// maxPEMBytes bounds a file of certificates.
+const maxPEMBytes = 1 << 20
+
+// TLSFiles say how connections to KV are encrypted: PEM files, as Couchbase gives them out.
+type TLSFiles struct {
+	// Enabled encrypts also when no file is given: the CAs that the system trusts then count.
+	Enabled bool
+	// CA holds the certificates that are trusted instead of the system's.
+	CA string
+	// Cert and Key are the client's own, for clusters that ask for one; both or none. They are read at each connection, so
+	// a renewed pair counts from the next one.
+	Cert, Key string
+	// SkipVerify trusts every node. Who can stand between can then read and change everything.
+	SkipVerify bool
+}
+
+// Config makes the configuration; nil for no TLS. The name that a node must prove is the host that is dialled.
+func (f TLSFiles) Config() (*tls.Config, error) {
+	if f == (TLSFiles{}) {
+		return nil, nil //nolint:nilnil // no TLS
+	}
+	switch {
+	case (f.Cert == "") != (f.Key == ""):
+		return nil, fmt.Errorf("%w: a client certificate needs its key, and the key its certificate", ErrTLS)
+	case f.SkipVerify && f.CA != "":
+		return nil, fmt.Errorf("%w: a CA is given (%s), and that nodes are not verified: leave one of them out", ErrTLS, f.CA)
+	}
+	conf := &tls.Config{MinVersion: tls.VersionTLS12, InsecureSkipVerify: f.SkipVerify} //nolint:gosec // asked for by name
+	if f.CA != "" {
+		pem, err := readPEM(f.CA)
+		if err != nil {
+			return nil, err
+		}
+		conf.RootCAs = x509.NewCertPool()
+		if !conf.RootCAs.AppendCertsFromPEM(pem) {
+			return nil, fmt.Errorf("%w: %s holds no certificate in PEM form", ErrTLS, f.CA)
+		}
+	}
+	if f.Cert != "" {
+		load := func() (*tls.Certificate, error) {
+			pair, err := tls.LoadX509KeyPair(f.Cert, f.Key)
+			if err != nil {
+				return nil, fmt.Errorf("%w: client certificate: %w", ErrTLS, err)
+			}
+			return &pair, nil
+		}
+		if _, err := load(); err != nil {
+			return nil, err
+		}
+		conf.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return load() }
+	}
+	return conf, nil
+}
+
+// byCommonName lets a node be known by the common name of its certificate where that names no host in any other way, as
+// those that older clusters made for themselves. Only under a CA that was chosen, and all else is checked as ever.
+func byCommonName(conf *tls.Config) *tls.Config {
+	if conf.RootCAs == nil || conf.InsecureSkipVerify || conf.ServerName == "" || conf.VerifyConnection != nil ||
+		conf.VerifyPeerCertificate != nil {
+		return conf
+	}
+	conf = conf.Clone()
+	conf.InsecureSkipVerify = true // VerifyConnection does it
+	conf.VerifyConnection = func(state tls.ConnectionState) error {
+		leaf := state.PeerCertificates[0]
+		opts := x509.VerifyOptions{Roots: conf.RootCAs, Intermediates: x509.NewCertPool(), DNSName: conf.ServerName}
+		if conf.Time != nil {
+			opts.CurrentTime = conf.Time()
+		}
+		for _, c := range state.PeerCertificates[1:] {
+			opts.Intermediates.AddCert(c)
+		}
+		if nameless(leaf) && strings.EqualFold(leaf.Subject.CommonName, conf.ServerName) {
+			opts.DNSName = ""
+		}
+		chains, err := leaf.Verify(opts)
+		if err == nil && opts.DNSName == "" && !slices.ContainsFunc(chains, anyName) {
+			err = fmt.Errorf("%w: it is known by its common name alone, and a certificate above it limits names", ErrTLS)
+		}
+		if err != nil {
+			return &tls.CertificateVerificationError{UnverifiedCertificates: state.PeerCertificates, Err: err}
+		}
+		return nil
+	}
+	return conf
+}
+
+// nameless reports whether a certificate names nobody beside its common name.
+func nameless(c *x509.Certificate) bool {
+	return len(c.DNSNames)+len(c.IPAddresses)+len(c.EmailAddresses)+len(c.URIs) == 0
+}
+
+// anyName reports whether nothing in a chain limits the names of the first certificate: such limits are not for common
+// names, so that whoever is held to some could take any other.
+func anyName(chain []*x509.Certificate) bool {
+	return !slices.ContainsFunc(chain[1:], func(c *x509.Certificate) bool {
+		return slices.ContainsFunc(c.Extensions, func(e pkix.Extension) bool { return e.Id.Equal(nameConstraints()) })
+	})
+}
+
+// nameConstraints is the extension of RFC 5280, 4.2.1.10.
+func nameConstraints() asn1.ObjectIdentifier { return asn1.ObjectIdentifier{2, 5, 29, 30} }
+
+func readPEM(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err == nil && info.Size() > maxPEMBytes {
+		return nil, fmt.Errorf("%w: %s has %d bytes, at most %d", ErrTLS, path, info.Size(), maxPEMBytes)
+	}
+	pem, err := os.ReadFile(path) //nolint:gosec // the operator's file
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrTLS, err)
+	}
+	return pem, nil
+}

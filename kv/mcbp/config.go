@@ -1,0 +1,364 @@
+package mcbp
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/bits"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ErrConfig says that a cluster config is not usable; the message names the
+// field.
+var ErrConfig = errors.New("mcbp: unusable cluster config")
+
+// ErrNoVBuckets says, beside ErrConfig, that a bucket is of a kind that has no vbuckets: it has no map, now and ever.
+var ErrNoVBuckets = errors.New("a memcached bucket has no vbuckets")
+
+// Limits of a cluster config.
+const (
+	// MaxConfigBytes bounds the JSON of a cluster config (1,024 vbuckets with three
+	// replicas on 100 nodes take about 40 KiB).
+	MaxConfigBytes = 4 << 20
+	// MaxConfigNodes bounds the nodes of a cluster config.
+	MaxConfigNodes = 4096
+	// MaxChain bounds the copies of one vbucket: the owner and three replicas.
+	MaxChain = 4
+)
+
+// HostPlaceholder stands in a config for "the host through which you reached
+// me".
+const HostPlaceholder = "$HOST"
+
+// ClusterConfig is the bucket map that GET_CLUSTER_CONFIG and NOT_MY_VBUCKET
+// answers carry: who is there and who owns which vbucket. Newer configs have a
+// higher (RevEpoch, Rev).
+type ClusterConfig struct {
+	Rev                   int64            `json:"rev"`
+	RevEpoch              int64            `json:"revEpoch"`
+	Name                  string           `json:"name,omitempty"`
+	UUID                  string           `json:"uuid,omitempty"`
+	NodeLocator           string           `json:"nodeLocator"`
+	BucketCapabilitiesVer string           `json:"bucketCapabilitiesVer"`
+	BucketCapabilities    []string         `json:"bucketCapabilities"`
+	Nodes                 []ConfigNode     `json:"nodes"`
+	NodesExt              []ConfigNodeExt  `json:"nodesExt"`
+	VBucketServerMap      VBucketServerMap `json:"vBucketServerMap"`
+}
+
+// ConfigNode is a node of the bucket in the old form: host and REST port, and
+// the memcached port.
+type ConfigNode struct {
+	Hostname string         `json:"hostname"`
+	Ports    map[string]int `json:"ports,omitempty"` // "direct": memcached
+}
+
+// ConfigNodeExt is a node in the new form. The first len(Nodes) entries are in
+// the order of Nodes; later ones do not serve the bucket.
+type ConfigNodeExt struct {
+	Hostname string         `json:"hostname,omitempty"`
+	ThisNode bool           `json:"thisNode,omitempty"`
+	Services map[string]int `json:"services"` // "kv", "kvSSL", "mgmt", "mgmtSSL"
+	// AlternateAddresses are the node's addresses in other networks, by the network's name.
+	AlternateAddresses map[string]AlternateAddress `json:"alternateAddresses,omitempty"`
+}
+
+// AlternateAddress is where a node is reached from another network. Without ports, those of Services count.
+type AlternateAddress struct {
+	Hostname string         `json:"hostname"`
+	Ports    map[string]int `json:"ports,omitempty"`
+}
+
+// Names of networks: the one that the nodes use among themselves, and the one that Couchbase knows beside it.
+const (
+	NetworkDefault  = "default"
+	NetworkExternal = "external"
+)
+
+// VBucketServerMap says which nodes hold each vbucket: VBucketMap[v][0] is the
+// owner (an index into ServerList), the following ones its replicas, -1 for
+// none.
+type VBucketServerMap struct {
+	HashAlgorithm string   `json:"hashAlgorithm"`
+	NumReplicas   int      `json:"numReplicas"`
+	ServerList    []string `json:"serverList,omitempty"`
+	VBucketMap    [][]int  `json:"vBucketMap"`
+}
+
+// Marshal encodes the config as JSON, after Validate.
+func (c *ClusterConfig) Marshal() ([]byte, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	return json.Marshal(c)
+}
+
+// ParseClusterConfig decodes and validates a config.
+func ParseClusterConfig(data []byte) (*ClusterConfig, error) {
+	if len(data) > MaxConfigBytes {
+		return nil, fmt.Errorf("%w: %d bytes, at most %d", ErrConfig, len(data), MaxConfigBytes)
+	}
+	var c ClusterConfig
+	if err := json.Unmarshal(data, &c); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	c.pair()
+	return &c, nil
+}
+
+// pair brings the nodes into the order of the server list, which is what the map's numbers mean: an engine may list
+// them in another. Where not every server is found among the nodes they stay as they are.
+func (c *ClusterConfig) pair() {
+	list := c.VBucketServerMap.ServerList
+	if len(list) == 0 || len(list) > len(c.NodesExt) || len(c.Nodes) > 0 && len(c.Nodes) < len(list) {
+		return
+	}
+	known := len(c.NodesExt)
+	if len(c.Nodes) > 0 {
+		known = min(known, len(c.Nodes)) // later ones do not serve the bucket
+	}
+	at := map[string]int{}
+	for i, e := range c.NodesExt[:known] {
+		at[joinHostPort(c.hostOf(i, HostPlaceholder), e.Services["kv"])] = i
+	}
+	order, taken, same := make([]int, 0, known), make([]bool, known), true
+	for i, server := range list {
+		n, ok := at[server]
+		if !ok || taken[n] {
+			return
+		}
+		order, taken[n], same = append(order, n), true, same && n == i
+	}
+	if same {
+		return
+	}
+	for n := range known {
+		if !taken[n] {
+			order = append(order, n)
+		}
+	}
+	nodes, ext := slices.Clone(c.Nodes), slices.Clone(c.NodesExt)
+	for i, n := range order {
+		ext[i] = c.NodesExt[n]
+		if len(nodes) > 0 {
+			nodes[i] = c.Nodes[n]
+		}
+	}
+	c.Nodes, c.NodesExt = nodes, ext
+}
+
+// Validate checks that the map can be used for routing: vbucket locator, a power
+// of two of vbuckets, every node index within the nodes.
+func (c *ClusterConfig) Validate() error {
+	n := len(c.VBucketServerMap.VBucketMap)
+	nodes := c.NumNodes()
+	switch {
+	case c.NodeLocator != "" && c.NodeLocator != "vbucket":
+		return fmt.Errorf("%w: nodeLocator is %q, want \"vbucket\": %w; take a Couchbase or ephemeral bucket", ErrConfig,
+			c.NodeLocator, ErrNoVBuckets)
+	case n < 1 || n > MaxVBuckets || bits.OnesCount(uint(n)) != 1:
+		return fmt.Errorf("%w: vBucketMap has %d vbuckets, want a power of two from 1 to %d", ErrConfig, n, MaxVBuckets)
+	case nodes < 1 || nodes > MaxConfigNodes || len(c.NodesExt) > MaxConfigNodes:
+		return fmt.Errorf("%w: %d nodes, want 1 to %d", ErrConfig, nodes, MaxConfigNodes)
+	}
+	for vb, chain := range c.VBucketServerMap.VBucketMap {
+		if err := checkChain(vb, chain, nodes); err != nil {
+			return err
+		}
+	}
+	for i, e := range c.NodesExt {
+		if service, port, bad := badPort(e.Services); bad {
+			return fmt.Errorf("%w: nodesExt[%d] service %q has port %d", ErrConfig, i, service, port)
+		}
+		for network, a := range e.AlternateAddresses {
+			if service, port, bad := badPort(a.Ports); bad {
+				return fmt.Errorf("%w: nodesExt[%d] service %q in network %q has port %d", ErrConfig, i, service, network, port)
+			}
+		}
+	}
+	return nil
+}
+
+func checkChain(vb int, chain []int, nodes int) error {
+	if len(chain) == 0 || len(chain) > MaxChain {
+		return fmt.Errorf("%w: vbucket %d has a chain of %d nodes, want 1 to %d", ErrConfig, vb, len(chain), MaxChain)
+	}
+	for _, node := range chain {
+		if node < -1 || node >= nodes {
+			return fmt.Errorf("%w: vbucket %d names node %d, there are %d", ErrConfig, vb, node, nodes)
+		}
+	}
+	return nil
+}
+
+// badPort finds a service whose port is none.
+func badPort(ports map[string]int) (service string, port int, bad bool) {
+	for service, port := range ports {
+		if port < 0 || port > 65535 {
+			return service, port, true
+		}
+	}
+	return "", 0, false
+}
+
+// NumNodes is the number of nodes that vBucketMap can name. While nodes come and go the server list may be longer than
+// the list of nodes.
+func (c *ClusterConfig) NumNodes() int {
+	if n := max(len(c.Nodes), len(c.VBucketServerMap.ServerList)); n > 0 {
+		return n
+	}
+	return len(c.NodesExt)
+}
+
+// NumVBuckets is the number of vbuckets of the bucket.
+func (c *ClusterConfig) NumVBuckets() int { return len(c.VBucketServerMap.VBucketMap) }
+
+// Owner is the node (an index for KVAddr) that has the active copy of a vbucket,
+// or -1 when nobody has it.
+func (c *ClusterConfig) Owner(vbucket uint16) int {
+	if int(vbucket) >= c.NumVBuckets() {
+		return -1
+	}
+	return c.VBucketServerMap.VBucketMap[vbucket][0]
+}
+
+// Owned lists the vbuckets whose active copy node has, ascending.
+func (c *ClusterConfig) Owned(node int) []uint16 {
+	var out []uint16
+	for vb, chain := range c.VBucketServerMap.VBucketMap {
+		if chain[0] == node {
+			out = append(out, uint16(vb))
+		}
+	}
+	return out
+}
+
+// ThisNode is the node that answered with this config, or -1 when the config
+// does not say.
+func (c *ClusterConfig) ThisNode() int {
+	for i, e := range c.NodesExt {
+		if e.ThisNode && i < c.NumNodes() {
+			return i
+		}
+	}
+	return -1
+}
+
+// Newer reports whether c replaces old: a higher epoch, or a higher revision in
+// the same epoch. Everything replaces nil.
+func (c *ClusterConfig) Newer(old *ClusterConfig) bool {
+	if old == nil {
+		return true
+	}
+	if c.RevEpoch != old.RevEpoch {
+		return c.RevEpoch > old.RevEpoch
+	}
+	return c.Rev > old.Rev
+}
+
+// KVAddr is the memcached address host:port of a node. bootstrapHost replaces
+// HostPlaceholder and an absent hostname (a single node that does not know its
+// own name). tls chooses the encrypted port.
+func (c *ClusterConfig) KVAddr(node int, bootstrapHost string, tls bool) (string, error) {
+	if node < 0 || node >= c.NumNodes() {
+		return "", fmt.Errorf("%w: no node %d, there are %d", ErrConfig, node, c.NumNodes())
+	}
+	service := "kv"
+	if tls {
+		service = "kvSSL"
+	}
+	if node < len(c.NodesExt) {
+		if port := c.NodesExt[node].Services[service]; port > 0 {
+			return joinHostPort(c.hostOf(node, bootstrapHost), port), nil
+		}
+	}
+	if !tls && node < len(c.VBucketServerMap.ServerList) {
+		return strings.ReplaceAll(c.VBucketServerMap.ServerList[node], HostPlaceholder, bracketed(bootstrapHost)), nil
+	}
+	if !tls && node < len(c.Nodes) {
+		if port := c.Nodes[node].Ports["direct"]; port > 0 {
+			return joinHostPort(c.hostOf(node, bootstrapHost), port), nil
+		}
+	}
+	return "", fmt.Errorf("%w: node %d has no %q service", ErrConfig, node, service)
+}
+
+// NetworkOf finds the network in which host (as dialled, without its port) is the address of a node: NetworkDefault
+// unless only an alternate address is it.
+func (c *ClusterConfig) NetworkOf(host string) string {
+	for i := range c.NodesExt {
+		if c.hostOf(i, "") == host {
+			return NetworkDefault
+		}
+	}
+	for _, e := range c.NodesExt {
+		for name, a := range e.AlternateAddresses {
+			if a.Hostname == host {
+				return name
+			}
+		}
+	}
+	return NetworkDefault
+}
+
+// KVAddrIn is KVAddr in a network. A node that has no address there is an error: its default one would lead nowhere.
+func (c *ClusterConfig) KVAddrIn(network string, node int, bootstrapHost string, tls bool) (string, error) {
+	if network == "" || network == NetworkDefault {
+		return c.KVAddr(node, bootstrapHost, tls)
+	}
+	service := "kv"
+	if tls {
+		service = "kvSSL"
+	}
+	if node < 0 || node >= len(c.NodesExt) {
+		return "", fmt.Errorf("%w: no node %d, there are %d", ErrConfig, node, len(c.NodesExt))
+	}
+	e := c.NodesExt[node]
+	a, ok := e.AlternateAddresses[network]
+	if !ok {
+		return "", fmt.Errorf("%w: node %d has no address in network %q", ErrConfig, node, network)
+	}
+	ports := a.Ports
+	if len(ports) == 0 {
+		ports = e.Services
+	}
+	if ports[service] == 0 {
+		return "", fmt.Errorf("%w: node %d has no %q service in network %q", ErrConfig, node, service, network)
+	}
+	return joinHostPort(a.Hostname, ports[service]), nil
+}
+
+// hostOf finds a node's host without its port.
+func (c *ClusterConfig) hostOf(node int, bootstrapHost string) string {
+	host := ""
+	if node < len(c.NodesExt) {
+		host = c.NodesExt[node].Hostname
+	}
+	if host == "" && node < len(c.Nodes) {
+		host = c.Nodes[node].Hostname
+		if i := strings.LastIndexByte(host, ':'); i >= 0 && !strings.HasSuffix(host, "]") {
+			host = host[:i]
+		}
+	}
+	host = strings.Trim(host, "[]")
+	if host == "" || host == HostPlaceholder {
+		return bootstrapHost
+	}
+	return host
+}
+
+// joinHostPort writes host:port, with brackets around an IPv6 address.
+func joinHostPort(host string, port int) string { return bracketed(host) + ":" + strconv.Itoa(port) }
+
+// bracketed puts an IPv6 address into brackets.
+func bracketed(host string) string {
+	if strings.Contains(host, ":") && !strings.HasPrefix(host, "[") {
+		return "[" + host + "]"
+	}
+	return host
+}

@@ -1,0 +1,368 @@
+// Package api is the REST interface of every manager (gorilla/mux, JSON): DDL, listings, scans, status, and what
+// components send to the leader. docs/api.md lists the calls and the codes.
+//
+// It promises that any node answers (a follower forwards, one hop), that a write is answered only when a majority has
+// it, that a retry with the same Idempotency-Key gives the one outcome, that reads are linearizable unless the caller
+// asks for ?consistency=stale, and that every error is problem JSON (RFC 9457) with a code. Bodies, pages and waits
+// are limited. It decides nothing: the coordinator and the StateContext do.
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/gorilla/mux"
+	"github.com/hashicorp/go-hclog"
+	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
+
+	"tidemark/indexerclient"
+	"tidemark/internal/detector"
+	"tidemark/internal/rpc"
+	"tidemark/internal/tlsconf"
+	"tidemark/manager/auth"
+	"tidemark/manager/consensus"
+	"tidemark/manager/coordinator"
+	"tidemark/manager/watch"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+// Limits of time.
+const (
+	WriteTimeout   = 10 * time.Second // for DDL
+	ReadTimeout    = 5 * time.Second
+	ScanTimeout    = 10 * time.Minute       // for a whole scan
+	VerifyTimeout  = 24 * time.Hour         // for a whole verification
+	statusTimeout  = time.Second            // for a follower to ask the leader
+	aliveTimeout   = 300 * time.Millisecond // for a manager to show that it lives
+	maxStabilize   = 30 * time.Second
+	bodyTimeout    = 10 * time.Second // for a body to come in
+	maxKeyBytes    = 200
+	busyRetryMS    = 100
+	leaderRetryMS  = 200
+	forwardsAtOnce = 64  // connections to one manager
+	scansAtOnce    = 256 // scans that one manager passes on
+	retryAfterMS   = 1000
+)
+
+// Headers.
+const (
+	HeaderForwarded = "Tidemark-Forwarded"  // set on a forwarded request: it is not forwarded again
+	HeaderKey       = "Idempotency-Key"     // of a write
+	HeaderTimeout   = "Tidemark-Timeout-Ms" // the caller's patience
+	HeaderCAS       = "Tidemark-Cas"        // of the state that was read
+	HeaderAge       = "Tidemark-Age-Ms"     // of a stale read: since the leader was last heard of
+)
+
+// Config joins the api to what it serves. All fields but Registry, Tracer and Forward are required.
+type Config struct {
+	Name        string // of this manager
+	REST        string // its base URL
+	Expect      int    // --bootstrap-expect
+	Raft        *consensus.Node
+	Steward     *consensus.Steward
+	Coordinator *coordinator.Coordinator
+	Watch       *watch.Hub // run by the caller
+	Registry    *prometheus.Registry
+	TLS         *tlsconf.Source // of the calls to managers and indexers; nil without TLS
+	Logger      hclog.Logger
+	// Auth says who sends a request; nil lets everybody do everything.
+	Auth *auth.Authenticator
+	// Tickets are for clients that scan on the indexers' own ports; nil: they come by way of this manager.
+	Tickets *auth.Tickets
+	// Open: while there are no users, who shows no credentials is an administrator.
+	Open   bool
+	Tracer trace.Tracer // nil: no spans
+}
+
+// API serves one manager.
+type API struct {
+	cfg   Config
+	rpc   *rpc.Client
+	now   func() time.Time
+	scans *rpc.Client
+	// alive returns which indexers are silent, by probes on connections of their own.
+	alive  *detector.Detector
+	probes *rpc.Client
+	// indexers asks them for their figures.
+	indexers *indexerclient.Client
+	places   chan struct{} // one for each scan that is passed on
+	// asking is held by who asks the leader how far this manager should be; asked is when the last question began that was
+	// answered and caught up with, in nanoseconds after began, 0 for never.
+	asking chan struct{}
+	asked  atomic.Int64
+	began  time.Time
+	// foreign is the cluster of the node that was refused last.
+	foreign atomic.Pointer[string]
+}
+
+// New makes it.
+func New(cfg Config) *API {
+	probes := rpc.NewClient(probesAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer))
+	alive := detector.New(detector.HTTP(probes.HTTP(), func(addr string) string {
+		return cfg.TLS.BaseURL(addr) +
+			"/healthz"
+	}))
+	return &API{cfg: cfg, rpc: rpc.NewClient(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Manager)),
+		scans:    rpc.NewClient(scansAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)),
+		indexers: indexerclient.New(forwardsAtOnce, cfg.TLS.Client(tlsconf.HTTP, tlsconf.Indexer)), alive: alive,
+		probes: probes,
+		now:    time.Now, began: time.Now(), places: make(chan struct{}, scansAtOnce), asking: make(chan struct{}, 1)}
+}
+
+// Close drops idle connections.
+func (a *API) Close() {
+	a.rpc.Close()
+	a.alive.Close()
+	a.probes.Close()
+	a.scans.Close()
+	a.indexers.Close()
+}
+
+// Role is what a caller must be allowed to do.
+type Role string
+
+// Roles, from nothing to all.
+const (
+	RoleNone      Role = "none"      // anybody: whether it lives, whether it can serve
+	RoleRead      Role = "read"      // listings, status, scans
+	RoleDDL       Role = "ddl"       // changes of indexes
+	RoleAdmin     Role = "admin"     // changes of the cluster
+	RoleComponent Role = "component" // what managers, projectors and indexers say to each other
+)
+
+// route is one call. To add one: write the handler, and a route literal with its doc in the list of its file (as
+// readRoutes); then see openapi.go.
+type route struct {
+	method string
+	path   string
+	handle func(w http.ResponseWriter, r *http.Request) error
+	role   Role
+	// leader: a follower forwards it, one hop. Writes and what components send are always the leader's; reads unless
+	// they ask for ?consistency=stale.
+	leader bool
+	// limit is the most time that the call takes; callers may want less (Tidemark-Timeout-Ms).
+	limit time.Duration
+	// stream: the answer lasts as long as the client listens; limit does not hold, and the handler bounds each write.
+	stream bool
+	// upload is the most bytes of a body that is passed on as it comes; 0: what users or components may send.
+	upload int64
+	doc    operation
+}
+
+// component: what components send may be sent twice, is passed on as it comes, and may be rpc.MaxControlBody long.
+func (rt *route) component() bool { return rt.role == RoleComponent }
+
+func (rt *route) maxBody() int64 {
+	if rt.upload > 0 {
+		return rt.upload
+	}
+	if rt.component() {
+		return rpc.MaxControlBody
+	}
+	return rpc.MaxUserBody
+}
+
+// bodyTime is how long a body may take to come in, of a call that may take limit: an upload as long as the call.
+func (rt *route) bodyTime(limit time.Duration) time.Duration {
+	if rt.upload > 0 {
+		return limit
+	}
+	return min(limit, bodyTimeout)
+}
+
+// routes lists every call. Of two paths that match, the first one counts.
+func (a *API) routes() []route {
+	return slices.Concat(a.userRoutes(), a.scanRoutes(), a.ddlRoutes(), a.patchRoutes(), a.readRoutes(), a.clusterRoutes(),
+		a.rebalanceRoutes(), a.memberRoutes(), a.componentRoutes(),
+		a.nodeRoutes(), a.errorRoutes(), a.watchRoutes(), a.viewRoutes(), a.statsRoutes())
+}
+
+// RouteInfo is what a call needs, for tests of who may call it.
+type RouteInfo struct {
+	Method, Path string // as the router has them
+	Role         Role
+}
+
+// Routes lists every call.
+func (a *API) Routes() (list []RouteInfo) {
+	for _, rt := range a.routes() {
+		list = append(list, RouteInfo{Method: rt.method, Path: rt.path, Role: rt.role})
+	}
+	return list
+}
+
+// Handler serves every call.
+func (a *API) Handler() http.Handler { return a.router(a.serve) }
+
+// router leads each call to what serve makes of its route.
+func (a *API) router(serve func(route) http.Handler) http.Handler {
+	m := mux.NewRouter().UseEncodedPath().SkipClean(true) // a path is what the client wrote, "." and ".." included
+	routes := a.routes()
+	allowed := map[string][]string{}
+	for _, rt := range routes {
+		methods := []string{rt.method}
+		if rt.method == http.MethodGet {
+			methods = append(methods, http.MethodHead)
+		}
+		allowed[rt.path] = append(allowed[rt.path], methods...)
+		m.Handle(rt.path, serve(rt)).Methods(methods...)
+	}
+	for _, rt := range routes { // any other method on these paths, in their order
+		if methods := allowed[rt.path]; methods != nil {
+			slices.Sort(methods)
+			m.HandleFunc(rt.path, wrongMethod(methods))
+			delete(allowed, rt.path)
+		}
+	}
+	m.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeNotFound, "there is no %s; the calls are listed in docs/api.md", r.URL.Path))
+	})
+	return m
+}
+
+func wrongMethod(methods []string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Set("Allow", strings.Join(methods, ", "))
+		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeMethod, "%s takes %s, not %s", r.URL.Path, strings.Join(methods, " or "),
+			r.Method))
+	}
+}
+
+// serve bounds a call in time, sends it to the leader when it must go there, writes its error, and logs writes.
+func (a *API) serve(rt route) http.Handler {
+	name := rt.method + " " + rt.path
+	write := rt.method != http.MethodGet && (rt.role == RoleDDL || rt.role == RoleAdmin)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !rt.stream {
+			ctx, cancel := context.WithTimeout(r.Context(), patience(r, rt.limit))
+			defer cancel()
+			r = r.WithContext(ctx)
+		}
+		if r.ContentLength != 0 { // it must not hold a place for long; net/http lifts this when it has come
+			// a recorder has none
+			_ = http.NewResponseController(w).SetReadDeadline(a.now().Add(rt.bodyTime(patience(r, rt.limit))))
+		}
+		kept := &rpc.Keeper{ResponseWriter: w, Status: http.StatusOK}
+		if a.cfg.Tracer != nil {
+			var span trace.Span
+			r, span = rpc.ServerSpan(a.cfg.Tracer, r, name)
+			defer func() { rpc.EndServerSpan(span, kept.Status) }()
+			w = kept
+		}
+		r, err := a.authorize(r, &rt)
+		if err != nil {
+			a.refuse(w, r, name, err)
+			return
+		}
+		if !write {
+			a.answer(w, r, &rt)
+			return
+		}
+		began := a.now()
+		here, code := a.answer(kept, r, &rt)
+		a.logWrite(r, name, kept.Status, code, here, a.now().Sub(began))
+	})
+}
+
+// refuse answers somebody who may not, and says so in the log.
+func (a *API) refuse(w http.ResponseWriter, r *http.Request, name string, err error) {
+	p := a.problem(err)
+	if p.Status == http.StatusUnauthorized {
+		w.Header().Set("WWW-Authenticate", `Basic realm="tidemark", Bearer realm="tidemark"`)
+	}
+	a.cfg.Logger.Info("refused", "request_id", rpc.RequestID(r.Context()), "route", name, "remote", r.RemoteAddr, "status",
+		p.Status, "outcome", p.Code)
+	rpc.WriteProblem(w, p)
+}
+
+// answer does a call here or at the leader, and tells which, and the code it was refused with here.
+func (a *API) answer(w http.ResponseWriter, r *http.Request, rt *route) (here bool, code string) {
+	_, serving := a.cfg.Raft.Serving()
+	stale := rt.method == http.MethodGet && r.URL.Query().Get("consistency") == "stale"
+	if leader, ok := a.leaderOf(a.cfg.Raft.State()); ok {
+		w.Header().Set(rpc.HeaderLeader, leader.REST)
+	}
+	err := a.checkCluster(r)
+	switch here = !rt.leader || serving || stale; {
+	case err != nil:
+	case here:
+		err = rt.handle(w, r)
+	default:
+		err = a.forward(w, r, rt)
+	}
+	if err == nil {
+		return here, "OK"
+	}
+	p := a.problem(err)
+	rpc.WriteProblem(w, p)
+	return here, p.Code
+}
+
+// logWrite says what came of a write: at level info where it was done, at debug where it was passed on.
+func (a *API) logWrite(r *http.Request, name string, status int, outcome string, here bool, took time.Duration) {
+	log, what := a.cfg.Logger.Debug, "write passed on"
+	if here {
+		log, what = a.cfg.Logger.Info, "write"
+	}
+	log(what, "request_id", rpc.RequestID(r.Context()), "principal", rpc.Principal(r.Context()), "route", name, "path",
+		loggedPath(r),
+		"status", status, "outcome", outcome, "took", took, "from", r.Header.Get(HeaderForwarded))
+}
+
+// loggedPath is a request's path, without a token's secret that somebody took for an id.
+func loggedPath(r *http.Request) string {
+	if before, _, found := strings.Cut(r.URL.Path, statecontext.TokenPrefix); found {
+		return before + statecontext.TokenPrefix + "…"
+	}
+	return r.URL.Path
+}
+
+// checkCluster refuses managers, projectors and indexers of another cluster, and says so in the log.
+func (a *API) checkCluster(r *http.Request) error {
+	theirs, own := r.Header.Get(rpc.HeaderCluster), a.cfg.Raft.ClusterID()
+	if theirs == "" || own == "" || theirs == own {
+		return nil
+	}
+	if last := a.foreign.Swap(&theirs); last == nil || *last != theirs { // once for as long as it is the same
+		a.cfg.Logger.Warn("a node of another cluster was refused", "from", r.RemoteAddr, "cluster", theirs, "this", own,
+			"call", r.Method+" "+r.URL.Path)
+	}
+	return fmt.Errorf("%w: the caller is of cluster %.60s, manager %s is of cluster %s", wire.ErrForeignCluster, theirs,
+		a.cfg.Name, own)
+}
+
+// patience is how long the caller wants to wait, at most the call's own limit.
+func patience(r *http.Request, limit time.Duration) time.Duration {
+	if ms, err := strconv.ParseInt(r.Header.Get(HeaderTimeout), 10, 64); err == nil && ms > 0 &&
+		ms < limit.Milliseconds() {
+		return time.Duration(ms) * time.Millisecond
+	}
+	return limit
+}
+
+// leaderOf finds the leader's REST address in the state.
+func (a *API) leaderOf(s *statecontext.State) (wire.Leader, bool) {
+	l := a.cfg.Raft.Leader()
+	if !l.Known {
+		return wire.Leader{}, false
+	}
+	if m := s.Manager(l.ID); m != nil && m.REST != "" {
+		return wire.Leader{ID: m.Name, REST: m.REST, Term: a.cfg.Raft.Term()}, true
+	}
+	return wire.Leader{ID: l.ID}, false
+}
+
+// noLeader is the answer when nobody can be asked.
+func noLeader(format string, args ...any) *rpc.Problem {
+	p := rpc.Refuse(rpc.CodeNoLeader, format, args...)
+	p.RetryAfterMS = leaderRetryMS
+	return p
+}

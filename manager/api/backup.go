@@ -1,0 +1,219 @@
+package api
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"tidemark/client"
+	"tidemark/internal/rpc"
+	"tidemark/internal/version"
+	"tidemark/manager/consensus"
+	"tidemark/manager/coordinator"
+	"tidemark/statecontext"
+)
+
+const (
+	// BackupTimeout is for sending a backup, and for restoring one.
+	BackupTimeout = 100 * time.Second
+	mediaBinary   = "application/octet-stream"
+)
+
+// clusterRoutes are about the cluster as a whole: backup and restore, upgrade, limits.
+func (a *API) clusterRoutes() []route {
+	return []route{
+		{method: "GET", path: "/v1/backup", handle: a.backup, role: RoleAdmin, leader: true, limit: BackupTimeout,
+			doc: operation{
+				id: "getBackup", tag: tagCluster, summary: "The StateContext as a file that can be restored: definitions, " +
+					"placements, limits",
+				answers: []answer{{status: 200, means: "the file; it ends with a SHA-256 of all before it", media: mediaBinary,
+					headers: []string{HeaderCAS}}}}},
+		{method: "POST", path: "/v1/restore", handle: a.restore, role: RoleAdmin, leader: true, limit: BackupTimeout,
+			upload: statecontext.MaxBackupBytes, doc: operation{
+				id: "restore", tag: tagCluster, summary: "Restore a backup: all of it or nothing. Writes are refused meanwhile",
+				params: []param{
+					{name: "mode", required: true, enum: []string{"in-place", "new-cluster"},
+						means: "in-place: into the cluster it was made of. new-cluster: into another one without indexes; all indexes " +
+							"are built"},
+					{name: "dry_run", enum: []string{"true", "false"}, means: "true: only say what would be done"}},
+				headers: []string{HeaderKey}, upload: mediaBinary,
+				answers: []answer{{status: 200, means: "restored, or what would be done", body: client.RestoreReply{}}},
+				codes: []string{string(statecontext.BackupUnusable), string(statecontext.BackupOfOther),
+					string(statecontext.Restoring),
+					string(statecontext.RestoreMismatch), string(statecontext.FormatNotAllowed), CodePlacement, CodeFormatTooOld,
+					CodeNoProjector}}},
+		{method: "POST", path: "/v1/cluster:finalize-upgrade", handle: a.finalizeUpgrade, role: RoleAdmin, leader: true,
+			limit: WriteTimeout, doc: operation{
+				id: "finalizeUpgrade", tag: tagCluster, summary: "Allow what needs the newest format level, for good: no older " +
+					"version can take part from then on",
+				headers: []string{HeaderKey},
+				answers: []answer{{status: 200, means: "the format level from now on", body: client.FormatReply{}}},
+				codes:   []string{string(statecontext.FormatNotAllowed)}}},
+		{method: "GET", path: "/v1/limits", handle: a.limits, role: RoleRead, leader: true, limit: ReadTimeout,
+			doc: operation{
+				id: "getLimits", tag: tagCluster, summary: "The limits in force",
+				answers: []answer{{status: 200, means: "the limits", body: statecontext.Limits{}, headers: readHeaders()}}}},
+		{method: "PATCH", path: "/v1/limits", handle: a.setLimits, role: RoleAdmin, leader: true, limit: WriteTimeout,
+			doc: operation{
+				id: "setLimits", tag: tagCluster, summary: "Change limits: those that are named; 0 is the default",
+				headers: []string{HeaderKey}, body: client.LimitsChange{},
+				answers: []answer{{status: 200, means: "the limits from now on", body: statecontext.Limits{}}},
+				codes:   []string{string(statecontext.InvalidArgument)}}},
+	}
+}
+
+// backup sends the leader's state, as of a check of its leadership.
+func (a *API) backup(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r); err != nil {
+		return err
+	}
+	if err := a.cfg.Raft.ReadBarrier(r.Context()); err != nil {
+		return err
+	}
+	s := a.cfg.Raft.State()
+	w.Header().Set(HeaderCAS, strconv.FormatUint(s.CAS(), 10))
+	w.Header().Set("Content-Type", mediaBinary)
+	if r.Method == http.MethodHead {
+		return nil
+	}
+	if err := statecontext.WriteBackup(w, s, a.now().UnixMilli(), version.Number); err != nil {
+		a.cfg.Logger.Info("a backup was cut off", "error", err) // without its end it is none
+		panic(http.ErrAbortHandler)
+	}
+	return nil
+}
+
+// restore reads the whole file and checks it before anything is touched.
+func (a *API) restore(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "mode", "dry_run"); err != nil {
+		return err
+	}
+	q := r.URL.Query()
+	mode := statecontext.RestoreInPlace
+	switch q.Get("mode") {
+	case statecontext.RestoreInPlace.String():
+	case statecontext.RestoreNewCluster.String():
+		mode = statecontext.RestoreNewCluster
+	default:
+		return rpc.Refuse(rpc.CodeBadRequest, "mode=%s: want in-place or new-cluster", q.Get("mode"))
+	}
+	data, err := readBody(http.MaxBytesReader(w, r.Body, statecontext.MaxBackupBytes), r)
+	if err != nil {
+		return err
+	}
+	b, err := statecontext.ReadBackupUpTo(a.cfg.Raft.FormatLevel(), data)
+	if err != nil {
+		return rpc.Refuse(string(statecontext.BackupUnusable), "nothing was done: %v", err)
+	}
+	if level := a.cfg.Raft.State().FormatLevel(); level < statecontext.RestoreFormat() {
+		return fmt.Errorf("%w: restore needs format level %d, the cluster is at %d: when all managers run the new version, "+
+			"run tidemark cluster finalize-upgrade",
+			consensus.ErrFormatTooOld, statecontext.RestoreFormat(), level)
+	}
+	req, err := request(r, 0, []byte(q.Get("mode")))
+	if err != nil {
+		return err
+	}
+	id := rand.Text()
+	if req != nil {
+		sum := sha256.Sum256([]byte(req.Principal + "\x00" + req.Key))
+		id = hex.EncodeToString(sum[:16])
+	}
+	o, err := a.cfg.Coordinator.Restore(r.Context(), coordinator.RestoreRequest{ID: id, Backup: b, Mode: mode,
+		DryRun: q.Get("dry_run") == "true"})
+	if err != nil {
+		return err
+	}
+	rpc.Write(w, r, http.StatusOK, client.RestoreReply{CAS: o.CAS, Epoch: o.Epoch, DryRun: q.Get("dry_run") == "true",
+		Replayed: o.Replayed,
+		Backup:   b.BackupInfo, Indexes: o.Plan})
+	return nil
+}
+
+// finalizeUpgrade raises the format level to the newest that any voter knows, when every voter knows it.
+func (a *API) finalizeUpgrade(w http.ResponseWriter, r *http.Request) error {
+	if err := a.cfg.Raft.ReadBarrier(r.Context()); err != nil {
+		return err
+	}
+	s, level := a.cfg.Raft.State(), a.cfg.Raft.FormatLevel()
+	servers, err := a.cfg.Raft.Servers()
+	if err != nil {
+		return err
+	}
+	for _, v := range servers {
+		if m := s.Manager(v.ID); m != nil { // the leader may be the one that is behind
+			level = max(level, m.FormatLevel)
+		}
+	}
+	var behind []string
+	for _, v := range servers {
+		m := s.Manager(v.ID)
+		switch {
+		case m == nil:
+			behind = append(behind, v.ID+" (has not registered)")
+		case m.FormatLevel < level:
+			behind = append(behind, fmt.Sprintf("%s (up to %d)", m.Name, m.FormatLevel))
+		}
+	}
+	if len(behind) > 0 {
+		return rpc.Refuse(string(statecontext.FormatNotAllowed), "format level %d is not known to %s: install the version "+
+			"of tidemark that the others run, and start it", level,
+			strings.Join(behind, ", "))
+	}
+	if level > s.FormatLevel() {
+		if err := a.write(r, &statecontext.SetFormatLevel{Level: level}); err != nil {
+			return err
+		}
+	}
+	rpc.Write(w, r, http.StatusOK, client.FormatReply{FormatLevel: a.cfg.Raft.State().FormatLevel()})
+	return nil
+}
+
+// write proposes what a user asked for.
+func (a *API) write(r *http.Request, command statecontext.Body) error {
+	req, err := bodyRequest(r, 0)
+	if err != nil {
+		return err
+	}
+	res, err := a.cfg.Raft.Propose(r.Context(), statecontext.Command{Request: req, Body: command})
+	if err == nil {
+		err = res.Err()
+	}
+	return err
+}
+
+func (a *API) limits(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "consistency"); err != nil {
+		return err
+	}
+	s, err := a.read(w, r)
+	if err != nil {
+		return err
+	}
+	rpc.Write(w, r, http.StatusOK, s.Limits())
+	return nil
+}
+
+func (a *API) setLimits(w http.ResponseWriter, r *http.Request) error {
+	if err := a.cfg.Raft.ReadBarrier(r.Context()); err != nil {
+		return err
+	}
+	var change client.LimitsChange
+	if err := rpc.Read(w, r, rpc.MaxUserBody, &change); err != nil {
+		return err
+	}
+	l := change.Apply(a.cfg.Raft.State().Limits())
+	if err := l.Check(); err != nil {
+		return rpc.Refuse(string(statecontext.InvalidArgument), "nothing was done: %v", err)
+	}
+	if err := a.write(r, &statecontext.SetLimits{Limits: l}); err != nil {
+		return err
+	}
+	rpc.Write(w, r, http.StatusOK, a.cfg.Raft.State().Limits())
+	return nil
+}

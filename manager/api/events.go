@@ -1,0 +1,164 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"time"
+
+	"tidemark/client"
+	"tidemark/internal/rpc"
+	"tidemark/manager/watch"
+)
+
+// Limits of an event stream.
+const (
+	WatchTimeout = time.Hour // after which the client has to connect anew
+	// watchPatience is how long a watcher may take nothing.
+	watchPatience = 30 * time.Second
+	// markerPatience is how long the last word to a watcher may take.
+	markerPatience = time.Second
+	watchRetryMS   = 2000
+)
+
+// CodeWatchers is the answer to one watcher too many from one address.
+const CodeWatchers = "TOO_MANY_WATCHERS"
+
+// mediaEvents is that of server-sent events.
+const mediaEvents = "text/event-stream"
+
+func (a *API) watchRoutes() []route {
+	return []route{
+		{method: "GET", path: "/v1/events", handle: a.events, role: RoleRead, limit: WatchTimeout, stream: true,
+			doc: operation{
+				id: "watchEvents", tag: tagReads, summary: "Watch the replicated state: a snapshot, then every change in cas " +
+					"order, as server-sent events",
+				params: []param{
+					{name: "since", means: "the id of the newest event seen, or a cas; the header Last-Event-ID counts more. Without " +
+						"it, a snapshot comes first"},
+					{name: "kinds", means: "a list of kinds separated by commas, or all; the default is all but stability and backfill"},
+					{name: "consistency", enum: []string{"linearizable", "stale"}, means: "no matter here: the stream is this " +
+						"manager's own"},
+				},
+				answers: []answer{{status: 200, means: "events snapshot, change and end", media: mediaEvents,
+					lines: []any{client.WatchSnapshot{}, client.WatchChange{}, client.WatchEnd{}}}},
+				codes: []string{CodeWatchers, client.CodeBusy, rpc.CodeUnavailable}}},
+	}
+}
+
+// events streams the changes of this manager's own state (server-sent events); no leader is needed.
+func (a *API) events(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "since", "kinds", "consistency"); err != nil {
+		return err
+	}
+	req, err := watchRequest(r)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), patience(r, WatchTimeout))
+	defer cancel()
+	stream, err := a.cfg.Watch.Join(ctx, req)
+	if err != nil {
+		return watchProblem(err)
+	}
+	defer stream.Close()
+	control := http.NewResponseController(w)
+	w.Header().Set("Content-Type", mediaEvents)
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Accel-Buffering", "no") // proxies that would hold events back
+	if r.Method == http.MethodHead {
+		return nil
+	}
+	send := func(patience time.Duration, chunks ...[]byte) bool {
+		if control.SetWriteDeadline(time.Now().Add(patience)) != nil {
+			return false
+		}
+		for _, b := range chunks {
+			if _, err := w.Write(b); err != nil {
+				return false
+			}
+		}
+		return control.Flush() == nil
+	}
+	if !send(watchPatience, []byte("retry: 1000\n\n")) {
+		return nil
+	}
+	for {
+		chunks, err := stream.Next(ctx)
+		if err != nil {
+			if reason, detail, ok := whyEnded(err); ok {
+				_ = send(markerPatience, stream.Marker(reason, detail)) // who does not take it has gone
+			}
+			return nil
+		}
+		if !a.stillMay(r.Context()) {
+			_ = send(markerPatience, stream.Marker("refused", "the user, his password or role, or the token has changed, or "+
+				"users were added, or this manager cannot tell at present; connect again"))
+			return nil
+		}
+		if !send(watchPatience, chunks...) {
+			return nil
+		}
+	}
+}
+
+// whyEnded says how a stream ends whose client is still there.
+func whyEnded(err error) (reason, detail string, ok bool) {
+	switch {
+	case errors.Is(err, watch.ErrSlow):
+		return "slow", err.Error() + "; connect again for a new snapshot", true
+	case errors.Is(err, watch.ErrClosed):
+		return "stopping", "this manager stops; connect to another one", true
+	case errors.Is(err, context.DeadlineExceeded):
+		return "age", "connect again: a stream has a longest time", true
+	case errors.Is(err, context.Canceled):
+		return "", "", false
+	}
+	return "failed", err.Error(), true
+}
+
+func watchRequest(r *http.Request) (watch.Request, error) {
+	q := r.URL.Query()
+	bad := func(err error) (watch.Request, error) {
+		return watch.Request{}, rpc.Refuse(rpc.CodeBadRequest, "%v", err)
+	}
+	req := watch.Request{}
+	var err error
+	if req.Kinds, err = watch.ParseKinds(q.Get("kinds")); err != nil {
+		return bad(err)
+	}
+	since := r.Header.Get("Last-Event-ID") // it is newer than what the URL says
+	if since == "" {
+		since = q.Get("since")
+	}
+	if since != "" {
+		p, err := watch.ParsePosition(since)
+		if err != nil {
+			return bad(err)
+		}
+		req.Since = &p
+	}
+	if req.From, _, err = net.SplitHostPort(r.RemoteAddr); err != nil {
+		req.From = r.RemoteAddr
+	}
+	return req, nil
+}
+
+func watchProblem(err error) error {
+	retry := func(p *rpc.Problem) error {
+		p.RetryAfterMS = watchRetryMS
+		return p
+	}
+	switch {
+	case errors.Is(err, watch.ErrAddressFull):
+		return retry(rpc.Refuse(CodeWatchers, "%v", err))
+	case errors.Is(err, watch.ErrFull):
+		return retry(rpc.Refuse(client.CodeBusy, "%v", err))
+	case errors.Is(err, watch.ErrBehind), errors.Is(err, watch.ErrClosed):
+		p := rpc.Refuse(rpc.CodeUnavailable, "%v", err)
+		p.RetryAfterMS = leaderRetryMS
+		return p
+	}
+	return err
+}

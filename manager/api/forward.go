@@ -1,0 +1,179 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptrace"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"tidemark/client"
+	"tidemark/internal/rpc"
+)
+
+// How long a forwarded request is left with a leader that may be gone.
+const (
+	leaderWatch   = 50 * time.Millisecond // between two looks at who leads
+	leaderUnknown = 2 * time.Second       // without any leader
+)
+
+// errLeaderGone ends a request to a leader that does not lead any more.
+var errLeaderGone = errors.New("it has been replaced, or lost, as the leader")
+
+// forward sends a request to the leader and its answer back: one hop, never two.
+func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) (err error) {
+	leader, ok := a.leaderOf(a.cfg.Raft.State())
+	if !ok {
+		return noLeader("no leader is known at the moment; try again")
+	}
+	if r.Header.Get(HeaderForwarded) != "" {
+		p := noLeader("this manager does not lead, although it was asked as the leader; try again")
+		p.Leader = &leader
+		return p
+	}
+	if leader.REST == a.cfg.REST {
+		return noLeader("this manager is taking over leadership; try again")
+	}
+	body, err := forwardBody(w, r, rt)
+	if err != nil {
+		return err
+	}
+	below, span := rpc.StartSpan(r.Context(), "forward")
+	defer func() { rpc.EndSpan(r.Context(), span, err) }()
+	ctx, cancel := context.WithCancelCause(below)
+	defer cancel(nil)
+	req, err := http.NewRequestWithContext(ctx, r.Method, leader.REST+r.URL.RequestURI(), body)
+	if err != nil {
+		return rpc.Refuse(rpc.CodeBadRequest, "%v", err)
+	}
+	if rt.component() || rt.upload > 0 {
+		req.ContentLength = r.ContentLength
+	}
+	for _, h := range []string{"Content-Type", "Accept", rpc.HeaderFormat, HeaderKey, headerIfMatch, headerIfNoneMatch} {
+		if v := r.Header.Get(h); v != "" {
+			req.Header.Set(h, v)
+		}
+	}
+	rpc.Outgoing(req)
+	a.vouch(req, r.Context(), r)
+	req.Header.Set(HeaderForwarded, a.cfg.Name)
+	if id := a.cfg.Raft.ClusterID(); id != "" {
+		req.Header.Set(rpc.HeaderCluster, id)
+	}
+	if deadline, ok := ctx.Deadline(); ok {
+		req.Header.Set(HeaderTimeout, strconv.FormatInt(max(time.Until(deadline).Milliseconds(), 1), 10))
+	}
+	answered := make(chan struct{})
+	go a.watchLeader(answered, cancel)
+	resp, sent, err := send(a.rpc.HTTP(), req)
+	close(answered)
+	if err != nil {
+		var tooLarge *http.MaxBytesError
+		if errors.As(err, &tooLarge) {
+			return bodyTooLarge(tooLarge.Limit, r)
+		}
+		if cause := context.Cause(ctx); cause != nil {
+			err = cause
+		}
+		return forwardFailed(r, rt, sent, err)
+	}
+	defer resp.Body.Close()
+	w.Header().Set(rpc.HeaderLeader, leader.REST)
+	copyAnswer(w, resp)
+	return nil
+}
+
+// forwardBody reads what a user sent, so that too much of it is refused here and the transport may send it again on a
+// connection that turned out to be closed; what components send is passed through.
+func forwardBody(w http.ResponseWriter, r *http.Request, rt *route) (io.Reader, error) {
+	limited := http.MaxBytesReader(w, r.Body, rt.maxBody())
+	if rt.component() || rt.upload > 0 {
+		return limited, nil
+	}
+	body, err := readBody(limited, r)
+	return bytes.NewReader(body), err
+}
+
+// readBody reads a whole body off a MaxBytesReader.
+func readBody(limited io.Reader, r *http.Request) ([]byte, error) {
+	body, err := io.ReadAll(limited)
+	var tooLarge *http.MaxBytesError
+	switch {
+	case errors.As(err, &tooLarge):
+		return nil, bodyTooLarge(tooLarge.Limit, r)
+	case err != nil:
+		return nil, rpc.Refuse(rpc.CodeBadRequest, "reading the body: %v", err)
+	}
+	return body, nil
+}
+
+func bodyTooLarge(limit int64, r *http.Request) error {
+	return rpc.Refuse(rpc.CodeTooLarge, "the body has more than %d bytes, the most that %s takes", limit, r.URL.Path)
+}
+
+// watchLeader returns a forwarded request up when another leader is known, or none for some time: one that is cut off
+// or stopped would let it wait to the end of its time.
+func (a *API) watchLeader(answered <-chan struct{}, giveUp context.CancelCauseFunc) {
+	was := a.cfg.Raft.Leader().ID
+	tick := time.NewTicker(leaderWatch)
+	defer tick.Stop()
+	for unknown := time.Duration(0); ; {
+		select {
+		case <-answered:
+			return
+		case <-tick.C:
+		}
+		switch now := a.cfg.Raft.Leader(); {
+		case now.Known && now.ID == was:
+			unknown = 0
+			continue
+		case !now.Known && unknown < leaderUnknown:
+			unknown += leaderWatch
+			continue
+		}
+		giveUp(errLeaderGone)
+		return
+	}
+}
+
+// send does a request and tells whether any of it may have left: a request with an Idempotency-Key is sent again by the
+// transport when a kept connection breaks, so that its last error may be a refused connection although the leader had
+// it.
+func send(c *http.Client, req *http.Request) (resp *http.Response, sent bool, err error) {
+	var wrote atomic.Bool
+	trace := &httptrace.ClientTrace{WroteHeaders: func() { wrote.Store(true) }}
+	resp, err = c.Do(req.WithContext(httptrace.WithClientTrace(req.Context(), trace)))
+	return resp, wrote.Load(), err
+}
+
+// forwardFailed: whether the leader has done it is unknown for a write that was sent, and no matter for a read and for
+// what components send.
+func forwardFailed(r *http.Request, rt *route, sent bool, err error) error {
+	read := r.Method == http.MethodGet || r.Method == http.MethodHead
+	if (read || rt.component()) && errors.Is(err, context.DeadlineExceeded) {
+		return rpc.Refuse(rpc.CodeTimeout, "the leader gave no answer in time")
+	}
+	if !sent || read || rt.component() {
+		return noLeader("the leader could not be reached: %v; try again", err)
+	}
+	return rpc.Refuse(client.CodeUnknownOutcome,
+		"the leader gave no answer (%v): the write may or may not be done; send it again with the same %s to learn which; "+
+			"without one, look before you repeat it", err, HeaderKey)
+}
+
+// copyAnswer passes on status, the headers that count, and the body.
+func copyAnswer(w http.ResponseWriter, resp *http.Response) {
+	for _, h := range []string{"Content-Type", "Content-Length", "ETag", "Retry-After", "Allow", "WWW-Authenticate",
+		HeaderCAS, rpc.HeaderLeader} {
+		if v := resp.Header.Get(h); v != "" {
+			w.Header().Set(h, v)
+		}
+	}
+	rpc.BeginAnswer(w)
+	w.WriteHeader(resp.StatusCode)
+	_, _ = io.Copy(w, resp.Body) // a cut answer shows at the client as one
+}

@@ -1,0 +1,103 @@
+package api
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"tidemark/client"
+	"tidemark/internal/rpc"
+)
+
+// TestAWriteThatTheLeaderHadIsUnknown: a leader reads a write off a connection that was used before and is killed. The
+// transport tries again and is refused; the write may be done all the same.
+func TestAWriteThatTheLeaderHadIsUnknown(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	had := make(chan bool, 1)
+	go func() {
+		conn, err := l.Accept()
+		if err != nil {
+			return
+		}
+		in := bufio.NewReader(conn)
+		for i := range 2 {
+			req, err := http.ReadRequest(in)
+			if err != nil {
+				break
+			}
+			_, _ = io.Copy(io.Discard, req.Body)
+			if i == 0 {
+				_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+				continue
+			}
+			had <- true
+		}
+		_, _ = l.Close(), conn.Close()
+	}()
+	c := rpc.NewClient(1, nil)
+	defer c.Close()
+	write := func() (*http.Response, bool, error) {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://"+l.Addr().String()+"/v1/indexes",
+			strings.NewReader("{}"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set(HeaderKey, "k")
+		return send(c.HTTP(), req)
+	}
+	resp, sent, err := write()
+	if err != nil || !sent {
+		t.Fatal(err, sent)
+	}
+	_ = resp.Body.Close()
+	resp, sent, err = write()
+	if err == nil {
+		_ = resp.Body.Close()
+		t.Fatal("the leader is gone, and there was an answer")
+	}
+	<-had
+	var dial *net.OpError
+	if !errors.As(err, &dial) || dial.Op != "dial" {
+		t.Logf("the last error is not a refused connection: %v", err) // then nobody would be misled
+	}
+	if code := failure(t, sent, err); code != client.CodeUnknownOutcome {
+		t.Errorf("the client is told %s", code)
+	}
+	_, sent, err = write() // nobody listens any more
+	if code := failure(t, sent, err); code != rpc.CodeNoLeader {
+		t.Errorf("of a write that never left the client is told %s", code)
+	}
+}
+
+func failure(t *testing.T, sent bool, err error) string {
+	t.Helper()
+	r, reqErr := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://x/v1/indexes", nil)
+	if reqErr != nil {
+		t.Fatal(reqErr)
+	}
+	var p *rpc.Problem
+	if err = forwardFailed(r, &route{}, sent, err); !errors.As(err, &p) {
+		t.Fatal(err)
+	}
+	return p.Code
+}
+
+// TestEveryCallIsBounded: in time, in the bytes of its body, and in the time that the body takes.
+func TestEveryCallIsBounded(t *testing.T) {
+	a := &API{}
+	for _, rt := range a.routes() {
+		if rt.limit <= 0 || rt.limit > WatchTimeout && rt.limit != VerifyTimeout || rt.maxBody() <= 0 ||
+			rt.bodyTime(rt.limit) <= 0 || rt.stream != (rt.path == "/v1/events") {
+			t.Errorf("%s %s: limit %s, body of %d bytes in %s, stream %t", rt.method, rt.path, rt.limit, rt.maxBody(),
+				rt.bodyTime(rt.limit), rt.stream)
+		}
+	}
+}

@@ -1,0 +1,82 @@
+package api
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/indexer/scanport"
+	"tidemark/internal/rpc"
+	"tidemark/manager/auth"
+	"tidemark/statecontext"
+)
+
+// ticketLife is how long a ticket for the indexers is good. Clients ask for a new one long before.
+const ticketLife = 10 * time.Minute
+
+// locateRoute tells clients how to scan without a manager between.
+func (a *API) locateRoute() route {
+	return route{method: "POST", path: "/v1/indexes/{ref:.+}:locate", handle: a.locate, role: RoleRead, limit: ReadTimeout,
+		doc: operation{
+			id: "locateIndex", tag: tagScans, summary: "Tell which indexers hold an index, with a ticket for scans on their " +
+				"own ports",
+			answers: []answer{{status: 200, means: "the indexers' scan ports, and the ticket", body: client.ScanRoute{}}},
+			codes:   []string{string(statecontext.UnknownIndex), CodeNotReady}}}
+}
+
+// locate answers from what this manager knows: who finds no way scans by way of a manager, which looks again.
+func (a *API) locate(w http.ResponseWriter, r *http.Request) error {
+	if a.cfg.Tickets == nil {
+		return rpc.Refuse(rpc.CodeNotFound, "this manager issues no tickets")
+	}
+	x, err := a.find(a.cfg.Raft.State(), mux.Vars(r)["ref"])
+	if err != nil {
+		return err
+	}
+	if x.Definition.State != index.Maintenance {
+		return rpc.Refuse(CodeNotReady, "index %s on %s is in state %s", x.Definition.Name, x.Definition.Bucket,
+			x.Definition.State)
+	}
+	who, ok := r.Context().Value(identityKey{}).(*auth.Identity)
+	if !ok {
+		who = &auth.Identity{Name: rpc.Anonymous, Role: statecontext.UserReads}
+	}
+	ticket, err := a.cfg.Tickets.Issue(who, ticketLife)
+	if err != nil {
+		return err
+	}
+	rpc.Write(w, r, http.StatusOK, client.ScanRoute{Index: x.Definition.ID, ScanPorts: a.scanners(x), Ticket: ticket,
+		TicketMS: ticketLife.Milliseconds()})
+	return nil
+}
+
+// checkTicket tells an indexer whether a ticket of this manager still stands for somebody who may scan.
+func (a *API) checkTicket(w http.ResponseWriter, r *http.Request) error {
+	var req scanport.Check
+	if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
+		return err
+	}
+	if a.cfg.Tickets == nil {
+		return rpc.Refuse(rpc.CodeUnauthorized, "this manager issues no tickets")
+	}
+	who, err := a.cfg.Tickets.Open(req.Ticket)
+	if err == nil && who.OfUser() {
+		if err := a.ensureCurrent(r.Context()); err != nil {
+			return err
+		}
+	}
+	switch {
+	case err != nil:
+		return rpc.Refuse(rpc.CodeUnauthorized, "%v", err)
+	case !a.still(who):
+		return rpc.Refuse(rpc.CodeUnauthorized, "the user or token of %s has changed or ended since the ticket was issued",
+			who.Name)
+	case who.Role < RoleRead.needs():
+		return rpc.Refuse(rpc.CodeForbidden, "%s is %s: a scan needs role %s", who.Name, roleName(who), RoleRead)
+	}
+	rpc.Write(w, r, http.StatusOK, scanport.Checked{Principal: who.Name})
+	return nil
+}

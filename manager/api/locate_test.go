@@ -1,0 +1,69 @@
+package api
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"tidemark/indexer/scanport"
+	"tidemark/internal/rpc"
+	"tidemark/manager/auth"
+	"tidemark/statecontext"
+)
+
+// TestCheckTicket: a ticket stands for somebody who may scan, for as long as it is good; of one who may not it is
+// refused as FORBIDDEN, and of nobody, of another manager, or too late as UNAUTHENTICATED.
+func TestCheckTicket(t *testing.T) {
+	now := time.Unix(1_000_000, 0)
+	mine, err := auth.NewTickets("http://m1", func() time.Time { return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := auth.NewTickets("http://m1", func() time.Time { return now })
+	if err != nil {
+		t.Fatal(err)
+	}
+	issue := func(by *auth.Tickets, role statecontext.UserRole) string {
+		ticket, err := by.Issue(&auth.Identity{Name: "ann", Role: role}, time.Minute)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ticket
+	}
+	reader := issue(mine, statecontext.UserReads)
+	for _, c := range []struct {
+		name, ticket string
+		after        time.Duration
+		want         string // "": good
+	}{
+		{"reads", reader, 0, ""},
+		{"ddl includes reads", issue(mine, statecontext.UserDDL), 0, ""},
+		{"no role", issue(mine, 0), 0, rpc.CodeForbidden},
+		{"another's", issue(other, statecontext.UserAdmin), 0, rpc.CodeUnauthorized},
+		{"nobody's", "x", 0, rpc.CodeUnauthorized},
+		{"none", "", 0, rpc.CodeUnauthorized},
+		{"just before its end", reader, time.Minute - time.Millisecond, ""},
+		{"at its end", reader, time.Minute, rpc.CodeUnauthorized},
+	} {
+		now = time.Unix(1_000_000, 0).Add(c.after)
+		body, err := json.Marshal(scanport.Check{Ticket: c.ticket})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, scanport.CheckPath, strings.NewReader(string(body)))
+		r.Header.Set("Content-Type", rpc.MediaJSON)
+		w := httptest.NewRecorder()
+		got, who := "", scanport.Checked{}
+		if err := New(Config{Tickets: mine}).checkTicket(w, r); err != nil {
+			got = rpc.AsProblem(err).Code
+		} else if err := json.Unmarshal(w.Body.Bytes(), &who); err != nil {
+			t.Errorf("%s: %v", c.name, err)
+		}
+		if got != c.want || (c.want == "") != (who.Principal == "ann") {
+			t.Errorf("%s: %q of %q, want %q", c.name, got, who.Principal, c.want)
+		}
+	}
+}

@@ -1,0 +1,327 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/manager/consensus"
+	"tidemark/manager/coordinator"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+// Changes of members wait for commits, and for leadership that is handed on.
+const (
+	memberTimeout = 15 * time.Second
+	handOnPoll    = 20 * time.Millisecond
+	loseData      = "lose-data" // the words of ?yes=
+)
+
+// memberRoutes change who is in the cluster.
+func (a *API) memberRoutes() []route {
+	yes := param{name: "yes", enum: []string{loseData}, means: "lose-data: where a majority of those that are left " +
+		"would be missing, remove managers that do not answer before it"}
+	force := param{name: "force", enum: []string{"true", "false"}, means: "true: also a node that lives, or that has " +
+		"the only copies"}
+	return []route{
+		{method: "POST", path: "/v1/cluster/managers:join", handle: a.joinManager, role: RoleAdmin, leader: true,
+			limit: memberTimeout, doc: operation{
+				id: "joinManager", tag: tagCluster, summary: "Add a manager that waits for a cluster, without a vote until it has " +
+					"caught up",
+				body: client.JoinRequest{}, answers: []answer{{status: 200, means: "it is a member", body: client.MemberReply{}}},
+				codes: []string{CodeMemberConflict, string(statecontext.NodeRemoved), rpc.CodeForeign}}},
+		{method: "POST", path: "/v1/cluster/managers:transfer-leadership", handle: a.transferAny, role: RoleAdmin,
+			leader: true, limit: memberTimeout, doc: operation{
+				id: "transferLeadership", tag: tagCluster, summary: "Hand leadership to the voter that is furthest",
+				answers: []answer{{status: 200, means: "another manager leads", body: client.MemberReply{}}},
+				codes:   []string{CodeTransferFailed}}},
+		{method: "POST", path: "/v1/cluster/managers/{id}:transfer-leadership", handle: a.transferTo, role: RoleAdmin,
+			leader: true, limit: memberTimeout, doc: operation{
+				id: "transferLeadershipTo", tag: tagCluster, summary: "Hand leadership to one manager, by its name or server id",
+				answers: []answer{{status: 200, means: "it leads", body: client.MemberReply{}}},
+				codes:   []string{string(statecontext.UnknownNode), CodeTransferFailed, CodeMemberConflict}}},
+		{method: "DELETE", path: "/v1/cluster/managers/{id:[^/:]+}", handle: a.removeManager, role: RoleAdmin, leader: true,
+			limit: memberTimeout, doc: operation{
+				id: "removeManager", tag: tagCluster, summary: "Remove a manager for good, by its name or server id; the leader " +
+					"hands leadership on first",
+				params: []param{yes}, headers: []string{HeaderKey},
+				answers: []answer{{status: 200, means: "it is no member any more", body: client.MemberReply{}}},
+				codes: []string{string(statecontext.UnknownNode), CodeQuorumAtRisk, CodeMemberConflict, CodeTransferFailed,
+					client.CodeUnknownOutcome}}},
+		{method: "DELETE", path: "/v1/cluster/indexers/{id}", handle: a.removeIndexer, role: RoleAdmin, leader: true,
+			limit: memberTimeout, doc: operation{
+				id: "removeIndexer", tag: tagCluster, summary: "Remove an indexer for good, by its name, node number or uuid; " +
+					"what it held is placed on others",
+				params: []param{force, {name: "dry_run", enum: []string{"true", "false"},
+					means: "true: only say what would be done"}},
+				answers: []answer{{status: 200, means: "it is removed, or with dry_run would be, and what that means",
+					body: client.IndexerRemoval{}},
+					{status: 202, means: "its removal is decided and goes on by itself; the same call waits for it",
+						body: client.IndexerRemoval{}}},
+				codes: []string{string(statecontext.UnknownNode), CodeNodeAlive, CodeLastCopies, CodePlacement, CodeMemberConflict,
+					string(statecontext.StaleRevision), CodeFormatTooOld}}},
+		{method: "DELETE", path: "/v1/cluster/projectors/{id}", handle: a.removeProjector, role: RoleAdmin, leader: true,
+			limit: memberTimeout, doc: operation{
+				id: "removeProjector", tag: tagCluster, summary: "Forget a projector, by its id",
+				params:  []param{force},
+				answers: []answer{{status: 200, means: "it is forgotten, and what that means", body: client.MemberReply{}}},
+				codes:   []string{string(statecontext.UnknownNode), CodeNodeAlive}}},
+	}
+}
+
+// joinManager asks a manager at an address who it is, and adds it.
+func (a *API) joinManager(w http.ResponseWriter, r *http.Request) error {
+	var req client.JoinRequest
+	if err := rpc.Read(w, r, rpc.MaxUserBody, &req); err != nil {
+		return err
+	}
+	if _, _, err := net.SplitHostPort(strings.TrimPrefix(strings.TrimPrefix(req.Address, "https://"),
+		"http://")); err != nil {
+		return rpc.Refuse(rpc.CodeBadRequest, "address %q: %v; want the REST address of the manager that waits, host:port",
+			req.Address, err)
+	}
+	peer, err := a.askPeer(r.Context(), req.Address)
+	if err != nil {
+		return rpc.Refuse(rpc.CodeUnavailable, "the manager at %s does not say who it is: %v", req.Address, err)
+	}
+	m := wire.RegisterManager{ClusterID: peer.ClusterID, ID: peer.ID, Name: peer.Name, REST: peer.REST, Raft: peer.Raft,
+		FormatLevel: peer.NewestFormat, Empty: !peer.HasState}
+	if err := a.admitManager(r.Context(), &m); err != nil {
+		return err
+	}
+	rpc.Write(w, r, http.StatusOK, client.MemberReply{ID: m.Name, ServerID: m.ID,
+		Detail: "it gets its vote when it has caught up and stayed for some seconds"})
+	return nil
+}
+
+// askPeer asks a manager that may be of no cluster yet who it is.
+func (a *API) askPeer(ctx context.Context, addr string) (p consensus.PeerAnswer, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, a.cfg.TLS.BaseURL(addr)+"/v1/bootstrap", nil)
+	if err != nil {
+		return p, err
+	}
+	resp, err := a.rpc.HTTP().Do(req)
+	if err != nil {
+		return p, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return p, rpc.ReadProblem(resp)
+	}
+	return p, json.NewDecoder(io.LimitReader(resp.Body, 1<<16)).Decode(&p)
+}
+
+// registerManager takes in a manager that asks for it, and notes its addresses; managers do it themselves.
+func (a *API) registerManager(w http.ResponseWriter, r *http.Request) error {
+	var m wire.RegisterManager
+	if err := rpc.Read(w, r, rpc.MaxUserBody, &m); err != nil {
+		return err
+	}
+	if err := a.admitManager(r.Context(), &m); err != nil {
+		a.cfg.Logger.Warn("a manager was refused", "manager", m.ID, "rest", m.REST, "error", err)
+		return err
+	}
+	rpc.Write(w, r, http.StatusOK, wire.OK{})
+	return nil
+}
+
+func (a *API) admitManager(ctx context.Context, m *wire.RegisterManager) error {
+	if own := a.cfg.Raft.ClusterID(); m.ClusterID != "" && m.ClusterID != own {
+		return fmt.Errorf("%w: manager %s is of cluster %s, this is cluster %s", wire.ErrForeignCluster, m.ID, m.ClusterID,
+			own)
+	}
+	if _, _, err := net.SplitHostPort(m.Raft); err != nil {
+		return rpc.Refuse(rpc.CodeBadRequest, "Raft address %q: %v; want host:port", m.Raft, err)
+	}
+	return a.cfg.Steward.Join(ctx, consensus.JoinRequest{Empty: m.Empty,
+		Manager: statecontext.Manager{ID: m.ID, Name: m.Name, REST: m.REST,
+			Raft: m.Raft, FormatLevel: m.FormatLevel}})
+}
+
+func (a *API) transferAny(w http.ResponseWriter, r *http.Request) error {
+	if err := a.cfg.Raft.TransferLeadership(); err != nil {
+		return err
+	}
+	return a.handedOn(w, r)
+}
+
+func (a *API) transferTo(w http.ResponseWriter, r *http.Request) error {
+	m, err := a.cfg.Steward.Find(mux.Vars(r)["id"])
+	if err != nil {
+		return err
+	}
+	if m.ID == a.cfg.Raft.ID() {
+		rpc.Write(w, r, http.StatusOK, client.MemberReply{ID: a.cfg.Name, ServerID: m.ID, Detail: "it leads already"})
+		return nil
+	}
+	if err := a.cfg.Raft.TransferLeadershipTo(m); err != nil {
+		return err
+	}
+	return a.handedOn(w, r)
+}
+
+// handedOn waits until it is known who leads now.
+func (a *API) handedOn(w http.ResponseWriter, r *http.Request) error {
+	l, err := a.nextLeader(r.Context())
+	if err != nil {
+		return err
+	}
+	reply := client.MemberReply{ID: l.ID, ServerID: l.ID, Detail: "it leads now"} // it may not have told its name yet
+	if m := a.cfg.Raft.State().Manager(l.ID); m != nil {
+		reply.ID = m.Name
+	}
+	rpc.Write(w, r, http.StatusOK, reply)
+	return nil
+}
+
+// nextLeader waits until another manager than this one leads.
+func (a *API) nextLeader(ctx context.Context) (consensus.Leader, error) {
+	tick := time.NewTicker(handOnPoll)
+	defer tick.Stop()
+	for {
+		if l := a.cfg.Raft.Leader(); l.Known && l.ID != a.cfg.Raft.ID() {
+			return l, nil
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return consensus.Leader{}, noLeader("leadership was handed on, and nobody leads yet: %v; try again", ctx.Err())
+		}
+	}
+}
+
+// removeManager: the membership of Raft first, then the registration. A retry of one that was done says so.
+func (a *API) removeManager(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "yes"); err != nil {
+		return err
+	}
+	words := r.URL.Query().Get("yes")
+	if words != "" && words != loseData {
+		return rpc.Refuse(rpc.CodeBadRequest, "yes=%s: the words are yes=%s", words, loseData)
+	}
+	id := mux.Vars(r)["id"]
+	req, err := request(r, 0, []byte(id))
+	if err != nil {
+		return err
+	}
+	if req != nil {
+		if res, known := a.cfg.Raft.State().Outcome(req); known && res.Err() == nil {
+			rpc.Write(w, r, http.StatusOK, client.MemberReply{ID: id, Detail: "it was removed by this request before"})
+			return nil
+		}
+	}
+	m, err := a.cfg.Steward.Find(id)
+	if err != nil {
+		return err
+	}
+	reply := client.MemberReply{ID: m.ID, ServerID: m.ID, Detail: "it ends by itself when it hears of it; its folder " +
+		"holds nothing that the cluster needs"}
+	if known := a.cfg.Raft.State().Manager(m.ID); known != nil {
+		reply.ID = known.Name
+	}
+	also, err := a.cfg.Steward.Remove(r.Context(), m.ID, words == loseData)
+	if len(also) > 0 {
+		reply.Detail += "; removed before it, because they do not answer: " + strings.Join(also, ", ") +
+			" (each ends by itself when it hears of it; to come back, it needs an empty folder)"
+	}
+	if m.ID == a.cfg.Raft.ID() && isNotLeader(err) { // leadership was handed on: the next leader does it
+		if _, err := a.nextLeader(r.Context()); err != nil {
+			return err
+		}
+		r.Header.Del(HeaderForwarded)
+		return a.forward(w, r, &route{method: r.Method, role: RoleAdmin, limit: memberTimeout})
+	}
+	if err != nil {
+		return err
+	}
+	res, err := a.cfg.Raft.Propose(r.Context(), statecontext.Command{Request: req,
+		Body: &statecontext.RemoveManager{ID: m.ID}})
+	// the steward may have been faster
+	if err == nil && res.Rejection != nil && res.Rejection.Code != statecontext.UnknownNode {
+		err = res.Err()
+	}
+	if err != nil {
+		return err
+	}
+	rpc.Write(w, r, http.StatusOK, reply)
+	return nil
+}
+
+func isNotLeader(err error) bool { return errors.Is(err, consensus.ErrNotLeader) }
+
+func isTrue(r *http.Request, name string) (bool, error) {
+	switch v := r.URL.Query().Get(name); v {
+	case "", "false":
+		return false, nil
+	case "true":
+		return true, nil
+	default:
+		return false, rpc.Refuse(rpc.CodeBadRequest, "%s=%s: want true or false", name, v)
+	}
+}
+
+func (a *API) removeIndexer(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "force", "dry_run"); err != nil {
+		return err
+	}
+	force, err := isTrue(r, "force")
+	if err != nil {
+		return err
+	}
+	dry, err := isTrue(r, "dry_run")
+	if err != nil {
+		return err
+	}
+	plan, err := a.cfg.Coordinator.RemoveIndexer(r.Context(), coordinator.RemoveIndexerRequest{ID: mux.Vars(r)["id"],
+		Force: force, DryRun: dry})
+	if err != nil {
+		return err
+	}
+	reply := client.IndexerRemoval{ID: plan.Indexer.Name, Node: plan.Indexer.Node, UUID: plan.Indexer.UUID,
+		Alive: plan.Alive, Removed: plan.Done,
+		Evicting: !plan.Done && !dry, Waits: plan.Waits, Indexes: []client.IndexLoss{}}
+	for _, l := range plan.Losses {
+		reply.Indexes = append(reply.Indexes, client.IndexLoss{Index: l.Index, Name: l.Name, Bucket: l.Bucket,
+			Copies: l.Copies, LastCopies: l.LastCopies, Rebuilt: l.Rebuilt})
+	}
+	status := http.StatusOK
+	if reply.Evicting {
+		status = http.StatusAccepted
+	}
+	rpc.Write(w, r, status, reply)
+	return nil
+}
+
+func (a *API) removeProjector(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "force"); err != nil {
+		return err
+	}
+	force, err := isTrue(r, "force")
+	if err != nil {
+		return err
+	}
+	id := index.ProjectorID(mux.Vars(r)["id"])
+	streams, alive, err := a.cfg.Coordinator.RemoveProjector(r.Context(), id, force)
+	if err != nil {
+		return err
+	}
+	reply := client.MemberReply{ID: string(id), Detail: fmt.Sprintf("%d vbuckets that it streamed go to other "+
+		"projectors of their KV nodes; without one they are not streamed", streams)}
+	if alive {
+		reply.Detail += "; it still runs, and registers again until it is stopped"
+	}
+	rpc.Write(w, r, http.StatusOK, reply)
+	return nil
+}

@@ -1,0 +1,141 @@
+package api
+
+import (
+	"encoding/json"
+	"errors"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+
+	"github.com/gorilla/mux"
+
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/manager/coordinator"
+	"tidemark/statecontext"
+)
+
+func (a *API) patchRoutes() []route {
+	return []route{
+		{method: "PATCH", path: "/v1/indexes/{ref:.+}", handle: a.patch, role: RoleDDL, leader: true, limit: WriteTimeout,
+			doc: operation{
+				id: "changeIndex", tag: tagDDL, summary: "Change an index: {\"deferred\": false} starts its build. The detail of " +
+					"a refusal says what cannot be changed, and what to do instead",
+				headers: []string{HeaderKey, headerIfMatch}, body: client.PatchRequest{},
+				answers: []answer{
+					{status: 202, means: "changed; its build goes on", body: client.IndexInfo{}, headers: []string{headerETag}},
+					{status: 200, means: "it was so already", body: client.IndexInfo{}, headers: []string{headerETag}}},
+				codes: []string{CodeUnsupported, string(statecontext.UnknownIndex), string(statecontext.CASMismatch),
+					string(statecontext.StateMismatch),
+					string(statecontext.UnknownBucket), string(statecontext.BucketIsGone), string(statecontext.GenerationMismatch)}}},
+	}
+}
+
+// patch changes what can be changed of an index.
+func (a *API) patch(w http.ResponseWriter, r *http.Request) error {
+	ifMatch, err := parseETag(r.Header.Get(headerIfMatch))
+	if err != nil {
+		return err
+	}
+	var fields map[string]json.RawMessage
+	if err := rpc.Read(w, r, MaxStatementBody, &fields); err != nil {
+		return err
+	}
+	if err := checkPatch(fields); err != nil {
+		return err
+	}
+	req, err := bodyRequest(r, 0)
+	if err != nil {
+		return err
+	}
+	id, err := a.resolve(mux.Vars(r)["ref"])
+	if err != nil {
+		return err
+	}
+	outcomes, err := a.cfg.Coordinator.BuildIndexes(r.Context(), coordinator.BuildRequest{IDs: []index.ID{id},
+		IfMatch: ifMatch, Request: req})
+	switch {
+	case errors.Is(err, statecontext.UnknownIndex):
+		return rpc.Refuse(string(statecontext.UnknownIndex), "there is no index %s", mux.Vars(r)["ref"])
+	case err != nil:
+		return a.withCAS(err, id)
+	}
+	o := &outcomes[0]
+	x := a.cfg.Raft.State().Index(o.ID)
+	if x == nil { // a replay, or a moment ago: built then, and dropped since
+		o.Definition.ID, o.Definition.State = o.ID, index.Dropping
+		if text, err := url.PathUnescape(mux.Vars(r)["ref"]); err == nil {
+			o.Definition.Bucket, o.Definition.Name, _ = strings.Cut(text, "/")
+		}
+		x = &statecontext.Index{Definition: o.Definition}
+	}
+	i := info(x, a.coordination())
+	if i.ModifiedCAS != 0 {
+		w.Header().Set(headerETag, etag(i.ModifiedCAS))
+	}
+	status := http.StatusAccepted
+	if o.Existed {
+		status = http.StatusOK
+	}
+	rpc.Write(w, r, status, i)
+	return nil
+}
+
+// resolve returns the id that a path names; 0, which nobody has, for a name that is not there: the ledger may know the
+// request, and only a leader that can still write knows that the name is not there.
+func (a *API) resolve(ref string) (index.ID, error) {
+	text, err := url.PathUnescape(ref)
+	if err != nil {
+		return 0, rpc.Refuse(rpc.CodeBadRequest, "index %q: %v", ref, err)
+	}
+	if bucket, name, named := strings.Cut(text, "/"); named {
+		if x := a.cfg.Raft.State().IndexByName(bucket, name); x != nil {
+			return x.Definition.ID, nil
+		}
+		return 0, nil
+	}
+	id, err := index.ParseID(text)
+	if err != nil {
+		return 0, rpc.Refuse(string(statecontext.UnknownIndex), "index %q: want an id or bucket/name", text)
+	}
+	return id, nil
+}
+
+// checkPatch refuses what cannot be changed, and says what to do instead.
+func checkPatch(fields map[string]json.RawMessage) error {
+	names := make([]string, 0, len(fields))
+	for name := range fields {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		switch name {
+		case "deferred", "defer_build":
+		case "num_replica", "nodes", "copies":
+			return rpc.Refuse(CodeUnsupported, "%s is not changed here: ALTER INDEX does it (POST /v1/statements), and a "+
+				"rebalance moves what has to move", name)
+		case "name", "bucket", "keys", "where", "is_primary", "num_partition", "definition":
+			return rpc.Refuse(CodeUnsupported, "%s cannot be changed: it says what the entries of the index are; create "+
+				"another index, then drop this one", name)
+		case "id", "state", "reason", "progress", "items", "disk_bytes", "created_ms", "modified_cas":
+			return rpc.Refuse(rpc.CodeBadRequest, `%s is told and cannot be set; {"deferred": false} starts a build, DELETE drops the index`, name)
+		default:
+			return rpc.Refuse(rpc.CodeBadRequest, `unknown field %q; what can be changed: {"deferred": false} starts the build`, name)
+		}
+	}
+	deferred, ok := fields["deferred"]
+	switch {
+	case fields["defer_build"] != nil:
+		return rpc.Refuse(rpc.CodeBadRequest, `defer_build is of CREATE; send {"deferred": false}`)
+	case !ok:
+		return rpc.Refuse(rpc.CodeBadRequest, `nothing to change: send {"deferred": false}, which starts the build of a deferred index`)
+	case string(deferred) == "true":
+		return rpc.Refuse(CodeUnsupported, "deferred cannot be set: a build cannot be put off once the index is there; "+
+			"drop it, and create it with defer_build")
+	case string(deferred) != "false":
+		return rpc.Refuse(rpc.CodeBadRequest, "deferred takes false, not %s", deferred)
+	}
+	return nil
+}

@@ -1,0 +1,491 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/gorilla/mux"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/internal/version"
+	"tidemark/liveness"
+	"tidemark/manager/auth"
+	"tidemark/manager/coordinator"
+	"tidemark/partition"
+	"tidemark/rebalance"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+func (a *API) readRoutes() []route {
+	consistency := param{name: "consistency", enum: []string{"linearizable", "stale"},
+		means: "linearizable (default): all that was acknowledged before the question. stale: what this manager has, also " +
+			"without a leader"}
+	return []route{
+		{method: "GET", path: "/v1/indexes", handle: a.list, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
+			id: "listIndexes", tag: tagReads, summary: "List indexes",
+			params: []param{{name: "bucket", means: "only those on this bucket"}, consistency,
+				{name: "limit", number: true, means: "the most indexes of a page, 1 to 5000; 1000 without it"},
+				{name: "after", means: "next of the page before; an index that is created meanwhile comes at the end, none comes " +
+					"twice"}},
+			answers: []answer{{status: 200, means: "the indexes, by id", body: client.IndexList{}, headers: readHeaders()}}}},
+		{method: "GET", path: "/v1/indexes/{ref:.+}", handle: a.describe, role: RoleRead, leader: true, limit: ReadTimeout,
+			doc: operation{
+				id: "getIndex", tag: tagReads, summary: "Describe an index", params: []param{consistency},
+				headers: []string{headerIfNoneMatch},
+				answers: []answer{{status: 200, means: "the index", body: client.IndexInfo{}, headers: readHeaders(headerETag)},
+					{status: 304, means: "the client has this definition and state (items, disk_bytes, progress and faults may be " +
+						"others)", headers: readHeaders(headerETag)}},
+				codes: []string{string(statecontext.UnknownIndex)}}},
+		{method: "GET", path: "/v1/status", handle: a.status, role: RoleRead, limit: ReadTimeout, doc: operation{
+			id: "getStatus", tag: tagReads, summary: "Who there is and how they do; with the leader's knowledge if there is one",
+			params:  []param{consistency},
+			answers: []answer{{status: 200, means: "the status", body: client.Status{}}}}},
+		{method: "GET", path: "/v1/state", handle: a.state, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
+			id: "getState", tag: tagReads, summary: "The replicated StateContext",
+			params:  []param{consistency, {name: "format", means: "text: as a person reads it. Else JSON"}},
+			answers: []answer{{status: 200, means: "the state", body: stateView{}, orText: true, headers: readHeaders()}}}},
+	}
+}
+
+// nodeRoutes are about the asked manager itself.
+func (a *API) nodeRoutes() []route {
+	metrics := promhttp.HandlerFor(a.cfg.Registry, promhttp.HandlerOpts{})
+	return []route{
+		{method: "GET", path: "/healthz", handle: a.healthz, role: RoleNone, limit: ReadTimeout, doc: operation{
+			id: "getHealth", tag: tagNode, summary: "Whether the process lives",
+			answers: []answer{{status: 200, means: "it lives", body: health{}}}}},
+		{method: "GET", path: "/readyz", handle: a.readyz, role: RoleNone, limit: ReadTimeout, doc: operation{
+			id: "getReadiness", tag: tagNode, summary: "Whether this manager can serve: it belongs to a cluster, knows a " +
+				"leader, has caught up, and its disk is well; else why not, in reasons",
+			answers: []answer{{status: 200, means: "it can serve", body: health{}}},
+			codes:   []string{rpc.CodeNoLeader, CodeUnready}}},
+		{method: "GET", path: "/metrics", role: RoleRead, limit: ReadTimeout, doc: operation{
+			id: "getMetrics", tag: tagNode, summary: "Metrics in the text format of Prometheus",
+			answers: []answer{{status: 200, means: "the metrics", media: mediaText}}},
+			handle: func(w http.ResponseWriter, r *http.Request) error {
+				metrics.ServeHTTP(w, r)
+				return nil
+			}},
+		{method: "GET", path: "/openapi.json", role: RoleNone, limit: ReadTimeout, doc: operation{
+			id: "getContract", tag: tagNode, summary: "This document: the contract of all public calls (OpenAPI 3.1)",
+			answers: []answer{{status: 200, means: "the document", body: map[string]any{}}}},
+			handle: func(w http.ResponseWriter, r *http.Request) error {
+				w.Header().Set("Content-Type", rpc.MediaJSON)
+				w.Header().Set("Content-Length", strconv.Itoa(len(openAPI)))
+				_, _ = w.Write(openAPI) // a client that has gone needs no answer
+				return nil
+			}},
+	}
+}
+
+// read returns the state to answer a GET from: on the leader after a check of leadership, else (stale) what is here.
+func (a *API) read(w http.ResponseWriter, r *http.Request) (*statecontext.State, error) {
+	if r.URL.Query().Get("consistency") != "stale" {
+		if err := a.cfg.Raft.ReadBarrier(r.Context()); err != nil {
+			return nil, err
+		}
+	}
+	s := a.cfg.Raft.State()
+	w.Header().Set(HeaderCAS, strconv.FormatUint(s.CAS(), 10))
+	if stale := r.URL.Query().Get("consistency") == "stale"; stale {
+		if age := a.cfg.Raft.Stats().LastContact; age >= 0 {
+			w.Header().Set(HeaderAge, strconv.FormatInt(age.Milliseconds(), 10))
+		}
+	}
+	return s, nil
+}
+
+// checkQuery refuses parameters that a call does not know.
+func checkQuery(r *http.Request, known ...string) error {
+	for name, values := range r.URL.Query() {
+		ok := false
+		for _, k := range known {
+			ok = ok || k == name
+		}
+		if !ok {
+			return rpc.Refuse(rpc.CodeBadRequest, "unknown parameter %q; %s knows %s", name, r.URL.Path,
+				strings.Join(known, ", "))
+		}
+		if name == "consistency" && values[0] != "stale" && values[0] != "linearizable" {
+			return rpc.Refuse(rpc.CodeBadRequest, "consistency=%s: want stale or linearizable", values[0])
+		}
+	}
+	return nil
+}
+
+// Pages of lists.
+const (
+	DefaultPage = 1000 // entries, without ?limit=
+	MaxPage     = 5000
+)
+
+// page reads ?limit=.
+func page(r *http.Request, preset, most int) (int, error) {
+	text := r.URL.Query().Get("limit")
+	if text == "" {
+		return preset, nil
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 || n > most {
+		return 0, rpc.Refuse(rpc.CodeBadRequest, "limit=%s: want 1 to %d", text, most)
+	}
+	return n, nil
+}
+
+func (a *API) list(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "bucket", "consistency", "limit", "after"); err != nil {
+		return err
+	}
+	limit, err := page(r, DefaultPage, MaxPage)
+	if err != nil {
+		return err
+	}
+	var after index.ID
+	if text := r.URL.Query().Get("after"); text != "" {
+		if after, err = index.ParseID(text); err != nil {
+			return rpc.Refuse(rpc.CodeBadRequest, "after=%s: want what next was in the page before", text)
+		}
+	}
+	s, err := a.read(w, r)
+	if err != nil {
+		return err
+	}
+	bucket := r.URL.Query().Get("bucket")
+	now := a.coordination()
+	list := client.IndexList{CAS: s.CAS(), Indexes: []client.IndexInfo{}}
+	for x := range s.IndexesAfter(after) {
+		if bucket != "" && x.Definition.Bucket != bucket {
+			continue
+		}
+		if len(list.Indexes) == limit {
+			list.Next = list.Indexes[limit-1].ID.String()
+			break
+		}
+		list.Indexes = append(list.Indexes, info(x, now))
+	}
+	rpc.Write(w, r, http.StatusOK, list)
+	return nil
+}
+
+func (a *API) describe(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "consistency"); err != nil {
+		return err
+	}
+	s, err := a.read(w, r)
+	if err != nil {
+		return err
+	}
+	x, err := a.find(s, mux.Vars(r)["ref"])
+	if err != nil {
+		return err
+	}
+	i := info(x, a.coordination())
+	w.Header().Set(headerETag, etag(i.ModifiedCAS))
+	if hasETag(r.Header.Get(headerIfNoneMatch), etag(i.ModifiedCAS)) {
+		w.WriteHeader(http.StatusNotModified)
+		return nil
+	}
+	rpc.Write(w, r, http.StatusOK, i)
+	return nil
+}
+
+func etag(cas uint64) string { return `"` + strconv.FormatUint(cas, 10) + `"` }
+
+// progress is what the coordinator knows of builds; empty on a follower (a stale read).
+func (a *API) progress() map[index.ID]coordinator.Progress { return a.coordination().Progress }
+
+// coordination is the coordinator's picture; empty on a follower.
+func (a *API) coordination() *coordinator.Status {
+	s, _ := a.cfg.Coordinator.Status()
+	return &s
+}
+
+// info is an index as the API shows it.
+func info(x *statecontext.Index, now *coordinator.Status) client.IndexInfo {
+	d := &x.Definition
+	i := client.IndexInfo{ID: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State, Deferred: d.Deferred, Reason: d.Reason,
+		Definition: d.Statement,
+		IsPrimary:  d.IsPrimary, Keys: d.Keys, Where: d.Where, PartitionBy: d.PartitionBy, Partitions: d.Partitions,
+		Replicas: d.Replicas,
+		Copies:   append([]partition.Copy(nil), x.Topology.Copies...), CreatedMS: d.CreatedMS, ModifiedCAS: d.ModifiedCAS,
+		ExpressionRules: d.Rules, Outdated: now.ExprRules.Outdated(d)}
+	p := now.Progress[d.ID]
+	i.Items, i.DiskBytes, i.Progress = p.Items, p.Bytes, p.Percent(d.State)
+	if f := p.Faults; f.Expression+f.TooLong > 0 {
+		i.Faults = &client.IndexFaults{Expression: f.Expression, TooLong: f.TooLong, Sample: client.FaultSample(f.Sample)}
+	}
+	if len(p.Errors) > 0 && i.Reason == "" {
+		i.Reason = strings.Join(p.Errors, "; ")
+	}
+	return i
+}
+
+// find resolves what a path names: an id, or bucket/name with both escaped.
+func (a *API) find(s *statecontext.State, ref string) (*statecontext.Index, error) {
+	bucket, name, named := strings.Cut(ref, "/")
+	if !named {
+		text, err := url.PathUnescape(ref)
+		if err != nil {
+			return nil, rpc.Refuse(rpc.CodeBadRequest, "index %q: %v", ref, err)
+		}
+		if b, n, ok := strings.Cut(text, "/"); ok { // the slash itself was escaped
+			return a.byName(s, b, n)
+		}
+		id, err := index.ParseID(text)
+		if err != nil {
+			return nil, rpc.Refuse(string(statecontext.UnknownIndex), "index %q: want an id or bucket/name", text)
+		}
+		if x := s.Index(id); x != nil {
+			return x, nil
+		}
+		return nil, rpc.Refuse(string(statecontext.UnknownIndex), "there is no index with id %s", id)
+	}
+	b, err1 := url.PathUnescape(bucket)
+	n, err2 := url.PathUnescape(name)
+	if err1 != nil || err2 != nil {
+		return nil, rpc.Refuse(rpc.CodeBadRequest, "index %q: bad escape", ref)
+	}
+	return a.byName(s, b, n)
+}
+
+func (a *API) byName(s *statecontext.State, bucket, name string) (*statecontext.Index, error) {
+	if x := s.IndexByName(bucket, name); x != nil {
+		return x, nil
+	}
+	return nil, a.unknownName(bucket, name)
+}
+
+func (a *API) unknownName(bucket, name string) error {
+	return rpc.Refuse(string(statecontext.UnknownIndex), "there is no index %q on bucket %q", name, bucket)
+}
+
+// status answers on any node, with what it knows; a follower asks the leader for what only that one knows.
+func (a *API) status(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "consistency"); err != nil {
+		return err
+	}
+	s := a.cfg.Raft.State()
+	if leader, ok := a.leaderOf(s); ok && leader.REST != a.cfg.REST && r.Header.Get(HeaderForwarded) == "" &&
+		r.URL.Query().Get("consistency") != "stale" {
+		if full, err := a.leaderStatus(r, leader); err == nil {
+			full.Node.ID, full.Node.Role = a.cfg.Name, a.role()
+			rpc.Write(w, r, http.StatusOK, full)
+			return nil
+		}
+	}
+	rpc.Write(w, r, http.StatusOK, a.localStatus(r.Context(), s))
+	return nil
+}
+
+// role is what this node is in Raft's eyes.
+func (a *API) role() string {
+	if _, serving := a.cfg.Raft.Serving(); serving {
+		return "leader"
+	}
+	if l := a.cfg.Raft.Leader(); !l.Known || l.ID == a.cfg.Raft.ID() { // the latter: elected, and not yet able to serve
+		return "candidate"
+	}
+	return "follower"
+}
+
+// localStatus is what this node's state tells, with the coordinator's knowledge where it leads.
+func (a *API) localStatus(ctx context.Context, s *statecontext.State) client.Status {
+	st := client.Status{ClusterID: s.ClusterID(), Version: version.Number, CAS: s.CAS(), Term: a.cfg.Raft.Term()}
+	st.FormatLevel, st.Limits, st.Restoring = s.FormatLevel(), s.Limits(), s.Staging() != nil
+	if o := s.Restored(); o != nil {
+		st.Restored = &client.Restored{Mode: o.Mode.String(), CAS: o.CAS, TimeMS: o.TimeMS, FromID: o.FromID,
+			FromCAS: o.FromCAS}
+	}
+	st.Node.ID, st.Node.Role = a.cfg.Name, a.role()
+	if leader, known := a.leaderOf(s); known {
+		st.Leader.ID, st.Leader.REST = leader.ID, leader.REST
+	}
+	a.addManagers(ctx, s, &st)
+	a.addComponents(s, &st)
+	return st
+}
+
+func (a *API) addManagers(ctx context.Context, s *statecontext.State, st *client.Status) {
+	st.Managers = []client.ManagerStatus{}
+	servers, _ := a.cfg.Raft.Servers() // none: their roles are not known
+	voters := map[string]bool{}
+	for _, v := range servers {
+		voters[v.ID] = v.Voter
+		if s.Manager(v.ID) == nil { // it has never registered
+			st.Managers = append(st.Managers, client.ManagerStatus{ID: v.ID, ServerID: v.ID, Raft: v.Raft,
+				Role: memberRole(v.Voter)})
+		}
+	}
+	for m := range s.Managers() {
+		role := memberRole(voters[m.ID])
+		if m.REST == st.Leader.REST {
+			role = "leader"
+		}
+		st.Managers = append(st.Managers, client.ManagerStatus{ID: m.Name, ServerID: m.ID, REST: m.REST, Raft: m.Raft,
+			Role: role})
+	}
+	var asked sync.WaitGroup
+	for i := range st.Managers {
+		asked.Go(func() {
+			m := &st.Managers[i]
+			if m.REST != "" {
+				m.Alive, m.NotReady = a.look(ctx, m.REST)
+			}
+		})
+	}
+	asked.Wait()
+	a.addSightings(st)
+}
+
+func memberRole(voter bool) string {
+	if voter {
+		return "voter"
+	}
+	return "nonvoter"
+}
+
+// addSightings adds what the leader sees of the members: how far they are, and the way out for those that are gone.
+func (a *API) addSightings(st *client.Status) {
+	seen := a.cfg.Steward.Sightings()
+	last := uint64(0)
+	for _, m := range seen {
+		last = max(last, m.LastIndex)
+	}
+	for _, m := range seen {
+		i := slices.IndexFunc(st.Managers, func(o client.ManagerStatus) bool { return o.ServerID == m.ID })
+		if i < 0 {
+			continue
+		}
+		if o := &st.Managers[i]; m.Alive {
+			o.Lag = last - m.LastIndex
+		} else {
+			o.Alive = false
+			o.Problem = fmt.Sprintf("it does not answer as %s (%s); if it will not come back: tidemark cluster remove %s, and "+
+				"start another with an empty folder and --join",
+				m.ID, m.Problem, m.ID)
+		}
+	}
+}
+
+// roleWord says what may be done with an indexer, as plans of a rebalance do.
+func roleWord(life liveness.Life, going bool) string {
+	switch {
+	case life == liveness.Offline:
+		return rebalance.Lost.String()
+	case going:
+		return rebalance.Going.String()
+	}
+	return rebalance.Serving.String()
+}
+
+// addComponents lists what has registered; how it does is known on the leader.
+func (a *API) addComponents(s *statecontext.State, st *client.Status) {
+	st.Projectors, st.Indexers, st.Buckets = []client.ProjectorStatus{}, []client.IndexerStatus{}, []client.BucketStatus{}
+	if c, leads := a.cfg.Coordinator.Status(); leads {
+		st.Coordinator = c.Step
+		for _, p := range c.Projectors {
+			st.Projectors = append(st.Projectors, client.ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID,
+				State:   p.Life.String(),
+				Streams: p.Streams, Revision: p.Revision, Mutations: p.Counters.Mutations, Deletions: p.Counters.Deletions,
+				Errors: p.Counters.Errors})
+		}
+		for _, i := range c.Indexers {
+			one := client.IndexerStatus{QueueBytes: i.QueueBytes, QueueLimit: i.QueueLimit, ID: i.Name, Node: i.Node,
+				UUID: i.UUID, Zone: i.Zone, Capacity: i.Weight, Role: roleWord(i.Life, i.Going), Bytes: i.Bytes, Admin: i.Admin,
+				Scan:  i.Scan,
+				State: i.Life.String(), Copies: i.Copies, Health: i.Health, Revision: i.Revision, OrphanCount: i.OrphanCount,
+				Evicting: i.Evicting, EvictionWaits: i.Waits}
+			if i.Evicting {
+				one.Placed = i.Placed
+			}
+			for _, o := range i.Orphans {
+				one.Orphans = append(one.Orphans, client.Orphan(o))
+			}
+			st.Indexers = append(st.Indexers, one)
+		}
+		for _, b := range c.Buckets {
+			st.Buckets = append(st.Buckets, client.BucketStatus{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets,
+				Generation: b.Generation, Wanted: b.Wanted,
+				StabilityNumber: b.Number, StabilityHash: strconv.FormatUint(b.Hash, 10), StreamsBegun: b.Streams.Begun,
+				StreamsMissing: b.VBuckets - b.Streams.Begun, Stuck: stuck(b.Streams.Stuck), Rollback: b.Rollback,
+				RollbackForMS: b.RollbackForMS, StabilityAgeMS: b.AgeMS, Lag: b.Lag, ScansWaiting: b.Waiting})
+		}
+		return
+	}
+	for p := range s.Projectors() {
+		st.Projectors = append(st.Projectors, client.ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID,
+			State: "unknown"})
+	}
+	for i := range s.Indexers() {
+		one := client.IndexerStatus{ID: i.Name, Node: i.Node, UUID: i.UUID, Zone: i.Zone, Capacity: max(i.Capacity, 1),
+			Role: roleWord(liveness.Active, s.Going(i.Node)), Admin: i.Admin, Scan: i.Scan, State: "unknown",
+			Evicting: i.Evicting}
+		if i.Evicting {
+			one.Placed = s.Load(i.Node)
+		}
+		st.Indexers = append(st.Indexers, one)
+	}
+	for b := range s.Buckets() {
+		st.Buckets = append(st.Buckets, client.BucketStatus{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets,
+			Generation:      b.Generation,
+			StabilityNumber: b.Stability.Number, StabilityHash: strconv.FormatUint(b.Stability.Vector.Hash(), 10)})
+	}
+}
+
+func (a *API) leaderStatus(r *http.Request, leader wire.Leader) (*client.Status, error) {
+	return getJSON[client.Status](r.Context(), a, leader.REST+"/v1/status")
+}
+
+func (a *API) state(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "consistency", "format"); err != nil {
+		return err
+	}
+	s, err := a.read(w, r)
+	if err != nil {
+		return err
+	}
+	if r.URL.Query().Get("format") == "text" {
+		if id, ok := r.Context().Value(identityKey{}).(*auth.Identity); ok && id.Role < statecontext.UserAdmin {
+			s = s.WithoutUsers() // who there is, administrators are told only
+		}
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		_, _ = w.Write([]byte(statecontext.Describe(s))) // a client that has gone needs no answer
+		return nil
+	}
+	rpc.Write(w, r, http.StatusOK, newStateView(s))
+	return nil
+}
+
+// readIndex lets a follower read its own state linearizably.
+func (a *API) readIndex(w http.ResponseWriter, r *http.Request) error {
+	i, err := a.cfg.Raft.ReadIndex(r.Context())
+	if err != nil {
+		return err
+	}
+	rpc.Write(w, r, http.StatusOK, readIndexReply{Index: i})
+	return nil
+}
+
+type readIndexReply struct {
+	Index uint64 `json:"index"`
+}
+
+// bootstrap tells other managers of a new cluster about this one.
+func (a *API) bootstrap(w http.ResponseWriter, r *http.Request) error {
+	answer, err := a.cfg.Raft.Describe(a.cfg.Expect)
+	if err != nil {
+		return err
+	}
+	rpc.Write(w, r, http.StatusOK, answer)
+	return nil
+}

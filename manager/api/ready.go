@@ -1,0 +1,128 @@
+package api
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"time"
+
+	"tidemark/client"
+	"tidemark/internal/rpc"
+	"tidemark/manager/consensus"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+// CodeUnready is the code of /readyz while there is a leader and this manager cannot serve all the same.
+const CodeUnready = rpc.CodeUnready
+
+// Codes of reasons that this package finds; the others are of package consensus.
+const (
+	reasonNoCluster = rpc.ReasonNoCluster
+	reasonBehind    = "not_caught_up"
+)
+
+const (
+	// readyPatience bounds the question to the leader how far this manager should be.
+	readyPatience = time.Second
+	// readyLag is how many log entries a ready manager may be behind; a linearizable read waits for them anyway.
+	readyLag = 1024
+)
+
+// health is the answer of /healthz, and of /readyz when it is 200.
+type health struct {
+	Status string `json:"status"` // ok, ready
+	Node   string `json:"node"`
+	Leader string `json:"leader,omitempty"`
+	// NotReady says what keeps this manager from being ready, as far as it knows by itself. Only in /healthz.
+	NotReady []rpc.Reason `json:"not_ready,omitempty"`
+}
+
+// healthz is 200 while the process lives.
+func (a *API) healthz(w http.ResponseWriter, r *http.Request) error {
+	reasons, _ := a.reasons(a.cfg.Raft.State())
+	rpc.Write(w, r, http.StatusOK, health{Status: "ok", Node: a.cfg.Name, NotReady: reasons})
+	return nil
+}
+
+// readyz is 200 when this node can serve: it belongs to a cluster, knows a leader that has announced itself, has caught
+// up with it, and its disk is well. Else the problem lists what is in the way.
+func (a *API) readyz(w http.ResponseWriter, r *http.Request) error {
+	s := a.cfg.Raft.State()
+	reasons, leader := a.reasons(s)
+	if len(reasons) == 0 && leader.REST != a.cfg.REST {
+		if behind := a.behind(r.Context(), leader); behind != "" {
+			reasons = append(reasons, rpc.Reason{Code: reasonBehind, Detail: behind})
+		}
+	}
+	if len(reasons) == 0 {
+		rpc.Write(w, r, http.StatusOK, health{Status: "ready", Node: a.cfg.Name, Leader: leader.ID})
+		return nil
+	}
+	code, details := CodeUnready, make([]string, len(reasons))
+	for i, reason := range reasons {
+		details[i] = reason.Detail
+		switch reason.Code {
+		case reasonNoCluster, consensus.ReasonNoLeader, consensus.ReasonTakingOver:
+			code = rpc.CodeNoLeader
+		}
+	}
+	p := rpc.NewProblem(http.StatusServiceUnavailable, code, "%s", strings.Join(details, "; "))
+	p.RetryAfterMS, p.Reasons = leaderRetryMS, reasons
+	return p
+}
+
+// reasons says what keeps this manager from being ready, as far as it knows without asking anybody, and who leads.
+func (a *API) reasons(s *statecontext.State) (reasons []rpc.Reason, leader wire.Leader) {
+	empty, noLeader := s.ClusterID() == "", false
+	if empty {
+		reasons = append(reasons, rpc.Reason{Code: reasonNoCluster,
+			Detail: "this manager belongs to no cluster yet: it waits for the managers of --bootstrap-expect at the addresses " +
+				"of --join, or to be added"})
+	}
+	for _, r := range a.cfg.Raft.Reasons() {
+		noLeader = noLeader || r.Code == consensus.ReasonNoLeader
+		if !empty || r.Code != consensus.ReasonNoLeader {
+			reasons = append(reasons, rpc.Reason(r))
+		}
+	}
+	if a.cfg.Raft.HasUsers() && !a.current() {
+		reasons = append(reasons, rpc.Reason{Code: reasonNotCurrent, Detail: a.notCurrent()})
+	}
+	leader, ok := a.leaderOf(s)
+	if !ok && !noLeader && !empty {
+		reasons = append(reasons, rpc.Reason{Code: consensus.ReasonNoLeader,
+			Detail: "the leader has not announced itself in this manager's state yet"})
+	}
+	return reasons, leader
+}
+
+// behind asks the leader how far the log goes, and says what this manager lacks; empty when it has caught up.
+func (a *API) behind(ctx context.Context, leader wire.Leader) string {
+	ctx, cancel := context.WithTimeout(ctx, readyPatience)
+	defer cancel()
+	reply, err := getJSON[readIndexReply](ctx, a, leader.REST+"/v1/readindex")
+	if err != nil {
+		return "the leader does not tell how far the log goes: " + err.Error()
+	}
+	if have := a.cfg.Raft.State().AppliedIndex(); have+readyLag < reply.Index {
+		return fmt.Sprintf("this manager is catching up: it is at log entry %d of %d", have, reply.Index)
+	}
+	return ""
+}
+
+// look asks a manager how it is: whether it answers, and what keeps it from being ready.
+func (a *API) look(ctx context.Context, rest string) (alive bool, notReady []client.Reason) {
+	if rest == a.cfg.REST {
+		notReady, _ = a.reasons(a.cfg.Raft.State())
+		return true, notReady
+	}
+	ctx, cancel := context.WithTimeout(ctx, aliveTimeout)
+	defer cancel()
+	h, err := getJSON[health](ctx, a, rest+"/healthz")
+	if err != nil {
+		return false, nil
+	}
+	return true, h.NotReady
+}

@@ -1,0 +1,164 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+
+	"github.com/gorilla/mux"
+
+	"tidemark/client"
+	"tidemark/internal/rpc"
+	"tidemark/manager/coordinator"
+	"tidemark/partition"
+	"tidemark/rebalance"
+	"tidemark/statecontext"
+)
+
+// maxPlanBytes bounds a plan that is sent to be run.
+const maxPlanBytes = 32 << 20
+
+func (a *API) rebalanceRoutes() []route {
+	return []route{
+		{method: "POST", path: "/v1/rebalances", handle: a.startRebalance, role: RoleAdmin, leader: true, limit: WriteTimeout,
+			upload: maxPlanBytes, doc: operation{
+				id: "startRebalance", tag: tagCluster, summary: "Spread the copies of slices over the indexers that are there: " +
+					"plan it, and begin",
+				params:  []param{{name: "dry_run", enum: []string{"true", "false"}, means: "true: only plan"}},
+				headers: []string{HeaderKey}, body: client.RebalanceRequest{},
+				answers: []answer{{status: 202, means: "it has begun", body: client.RebalanceReply{}},
+					{status: 200, means: "the plan alone, or nothing has to move", body: client.RebalanceReply{}}},
+				codes: []string{string(statecontext.RebalanceIsRunning), string(statecontext.StalePlan),
+					string(statecontext.UnknownNode), CodeMemberConflict, CodePlacement,
+					string(statecontext.FormatNotAllowed), client.CodeUnknownOutcome}}},
+		{method: "GET", path: "/v1/rebalances", handle: a.listRebalances, role: RoleRead, leader: true, limit: ReadTimeout,
+			doc: operation{
+				id: "listRebalances", tag: tagCluster, summary: "The newest rebalances",
+				answers: []answer{{status: 200, means: "at most the newest 17, by id", body: client.RebalanceList{}}}}},
+		{method: "GET", path: "/v1/rebalances/{id}", handle: a.getRebalance, role: RoleRead, leader: true, limit: ReadTimeout,
+			doc: operation{
+				id: "getRebalance", tag: tagCluster, summary: "A rebalance: how far it is, and each slice that changes its place",
+				answers: []answer{{status: 200, means: "as it stands", body: client.RebalanceInfo{}}},
+				codes:   []string{string(statecontext.UnknownRebalance)}}},
+		{method: "DELETE", path: "/v1/rebalances/{id}", handle: a.cancelRebalance, role: RoleAdmin, leader: true,
+			limit: WriteTimeout, doc: operation{
+				id: "cancelRebalance", tag: tagCluster, summary: "Cancel a rebalance: steps that are done stay done, those under " +
+					"way are taken back",
+				answers: []answer{{status: 202, means: "it ends as soon as it can", body: client.RebalanceInfo{}}},
+				codes:   []string{string(statecontext.UnknownRebalance), client.CodeUnknownOutcome}}},
+	}
+}
+
+func (a *API) startRebalance(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "dry_run"); err != nil {
+		return err
+	}
+	dry, err := isTrue(r, "dry_run")
+	if err != nil {
+		return err
+	}
+	var body client.RebalanceRequest
+	if err := rpc.Read(w, r, maxPlanBytes, &body); err != nil {
+		return err
+	}
+	req, err := bodyRequest(r, 0)
+	if err != nil {
+		return err
+	}
+	plan, id, err := a.cfg.Coordinator.Rebalance(r.Context(), coordinator.RebalanceRequest{Remove: body.Remove,
+		Keep: body.Keep, DryRun: dry, Plan: body.Plan, Cause: "an operator",
+		Options: rebalance.Options{Sends: body.Sends, Receives: body.Receives}, Request: req})
+	if err != nil && !errors.Is(err, coordinator.ErrBalanced) {
+		return err
+	}
+	status := http.StatusOK
+	if id != 0 {
+		status = http.StatusAccepted
+	}
+	rpc.Write(w, r, status, client.RebalanceReply{ID: id, Plan: plan})
+	return nil
+}
+
+func (a *API) listRebalances(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r); err != nil {
+		return err
+	}
+	list := client.RebalanceList{Rebalances: []client.RebalanceInfo{}}
+	s := a.cfg.Raft.State()
+	for x := range s.Rebalances() {
+		list.Rebalances = append(list.Rebalances, a.rebalanceInfo(x))
+	}
+	rpc.Write(w, r, http.StatusOK, list)
+	return nil
+}
+
+func (a *API) getRebalance(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r); err != nil {
+		return err
+	}
+	return a.writeRebalance(w, r, http.StatusOK)
+}
+
+// writeRebalance shows the one that the path names.
+func (a *API) writeRebalance(w http.ResponseWriter, r *http.Request, status int) error {
+	s := a.cfg.Raft.State()
+	id, err := rebalanceID(r)
+	if err != nil {
+		return err
+	}
+	x := s.Rebalance(id)
+	if x == nil {
+		return rpc.Refuse(string(statecontext.UnknownRebalance), "there is no rebalance %d, or it is forgotten", id)
+	}
+	info := a.rebalanceInfo(x)
+	if !x.Phase.Over() {
+		info.Moves = []partition.Rebalance{}
+		for y := range s.RebalanceSteps() {
+			info.Moves = append(info.Moves, *y)
+		}
+	}
+	rpc.Write(w, r, status, info)
+	return nil
+}
+
+func rebalanceID(r *http.Request) (uint64, error) {
+	text := mux.Vars(r)["id"]
+	id, err := strconv.ParseUint(text, 10, 64)
+	if err != nil {
+		return 0, rpc.Refuse(string(statecontext.UnknownRebalance), "there is no rebalance %q: want a number", text)
+	}
+	return id, nil
+}
+
+// rebalanceInfo adds how far it is.
+func (a *API) rebalanceInfo(x *statecontext.RebalanceJob) client.RebalanceInfo {
+	info := client.RebalanceInfo{RebalanceJob: *x}
+	if x.Phase.Over() {
+		if x.Steps > 0 {
+			info.Percent = 100 * float64(x.Done) / float64(x.Steps)
+		}
+		return info
+	}
+	if c, leads := a.cfg.Coordinator.Status(); leads && c.Rebalance.ID == x.ID {
+		info.Percent = 100 * c.Rebalance.Part
+		if elapsed := a.now().UnixMilli() - x.StartedMS; c.Rebalance.Part >= 0.05 && elapsed > 0 {
+			info.RemainingMS = new(int64(float64(elapsed) * (1 - c.Rebalance.Part) / c.Rebalance.Part))
+		}
+	}
+	return info
+}
+
+func (a *API) cancelRebalance(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r); err != nil {
+		return err
+	}
+	id, err := rebalanceID(r)
+	if err != nil {
+		return err
+	}
+	if err := a.cfg.Coordinator.CancelRebalance(r.Context(), id); err != nil {
+		return fmt.Errorf("rebalance %d: %w", id, err)
+	}
+	return a.writeRebalance(w, r, http.StatusAccepted)
+}

@@ -1,0 +1,51 @@
+package api
+
+import (
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"tidemark/client"
+	"tidemark/internal/rpc"
+)
+
+// TestRequestsAreKnownByWhatWasSent: the same bytes are the same request whatever a version makes of them; other bytes,
+// another path, method or If-Match are another one.
+func TestRequestsAreKnownByWhatWasSent(t *testing.T) {
+	hash := func(method, path, match, body string) [32]byte {
+		r := httptest.NewRequest(method, path, strings.NewReader(body))
+		r.Header.Set(HeaderKey, "k")
+		r.Header.Set(headerIfMatch, match)
+		var into client.StatementRequest
+		if err := rpc.Read(httptest.NewRecorder(), r, MaxStatementBody, &into); err != nil {
+			t.Fatal(err)
+		}
+		var last [32]byte
+		for part := range 2 { // for each statement of a body
+			req, err := bodyRequest(r, part)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if part > 0 && req.BodyHash != last {
+				t.Fatal("the body can be hashed once only")
+			}
+			last = req.BodyHash
+		}
+		return last
+	}
+	first := hash("POST", "/v1/statements", "", `{"statement":"x"}`)
+	if first != hash("POST", "/v1/statements", "", `{"statement":"x"}`) {
+		t.Error("the same request has another hash")
+	}
+	for name, other := range map[string][32]byte{
+		"method": hash("PUT", "/v1/statements", "", `{"statement":"x"}`),
+		"path":   hash("POST", "/v1/indexes", "", `{"statement":"x"}`),
+		"match":  hash("POST", "/v1/statements", "7", `{"statement":"x"}`),
+		"body":   hash("POST", "/v1/statements", "", `{"statement":"y"}`),
+		"bytes":  hash("POST", "/v1/statements", "", `{ "statement":"x"}`),
+	} {
+		if other == first {
+			t.Errorf("another %s makes no difference", name)
+		}
+	}
+}

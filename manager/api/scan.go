@@ -1,0 +1,345 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/gorilla/mux"
+
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/indexer/scan"
+	"tidemark/internal/detector"
+	"tidemark/internal/rpc"
+	"tidemark/statecontext"
+)
+
+func (a *API) scanRoutes() []route {
+	codes := []string{string(statecontext.UnknownIndex), CodeNotReady, rpc.CodeNoLeader, client.CodeBusy}
+	for _, c := range []scan.Code{scan.IndexNotHosted, scan.IndexInRollback, scan.SnapshotTooOld, scan.SnapshotSkipped,
+		scan.TokenLost, scan.Unavailable,
+		scan.VBucketsUnowned, scan.Damaged} {
+		codes = append(codes, string(c))
+	}
+	return []route{
+		{method: "POST", path: "/v1/indexes/{ref:.+}:scan", handle: a.scan, role: RoleRead, limit: ScanTimeout,
+			doc: operation{
+				id: "scanIndex", tag: tagScans, summary: "Read the rows of an index in order, all of one timestamp",
+				body: client.ScanRequest{}, optional: true,
+				answers: []answer{{status: 200, means: "rows, a line each, and a last line that says whether they are all",
+					media: mediaLines,
+					lines: []any{client.Row{}, client.ScanEnd{}, scanFailure{}}}},
+				codes: codes}},
+		{method: "POST", path: "/v1/indexes/{ref:.+}:verify", handle: a.verify, role: RoleDDL, limit: VerifyTimeout,
+			doc: operation{
+				id: "verifyIndex", tag: tagScans, summary: "Compare every copy of an index with the KV data, while both are used",
+				body: client.VerifyRequest{}, optional: true,
+				answers: []answer{{status: 200, means: "differences and progress, a line each, and a last line with the result",
+					media: mediaLines,
+					lines: []any{client.VerifyLine{}}}},
+				codes: codes}},
+		{method: "POST", path: "/v1/indexes/{ref:.+}:count", handle: a.scan, role: RoleRead, limit: ScanTimeout,
+			doc: operation{
+				id: "countIndex", tag: tagScans, summary: "Count the rows that a scan would give",
+				body: client.ScanRequest{}, optional: true,
+				answers: []answer{{status: 200, means: "the count", body: client.CountReply{}}},
+				codes:   codes}},
+		a.locateRoute(),
+	}
+}
+
+// scanFailure is the last line of a scan that failed midway.
+type scanFailure struct {
+	Error rpc.Problem `json:"error"`
+}
+
+// getJSON reads another manager's answer.
+func getJSON[T any](ctx context.Context, a *API, url string) (*T, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	req.Header.Set(HeaderForwarded, a.cfg.Name)
+	a.vouch(req, ctx, nil)
+	rpc.Outgoing(req)
+	resp, err := a.rpc.HTTP().Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return nil, rpc.ReadProblem(resp)
+	}
+	v := new(T)
+	return v, json.NewDecoder(io.LimitReader(resp.Body, rpc.MaxControlBody)).Decode(v)
+}
+
+// catchUp brings this node's own state to where a linearizable read may use it.
+func (a *API) catchUp(ctx context.Context) error {
+	if _, serving := a.cfg.Raft.Serving(); serving {
+		return a.cfg.Raft.ReadBarrier(ctx)
+	}
+	leader, ok := a.leaderOf(a.cfg.Raft.State())
+	if !ok {
+		return noLeader("no leader is known at the moment; try again")
+	}
+	reply, err := getJSON[readIndexReply](ctx, a, leader.REST+"/v1/readindex")
+	if err != nil {
+		return err
+	}
+	return a.cfg.Raft.WaitApplied(ctx, reply.Index)
+}
+
+// ready finds an index that can be scanned. What this node knows is enough when it says yes: a ready index stays ready
+// or is refused by its hosts. When it says no, the answer is checked against the leader's state.
+func (a *API) ready(ctx context.Context, ref string) (*statecontext.Index, error) {
+	x, err := a.find(a.cfg.Raft.State(), ref)
+	if err == nil && x.Definition.State == index.Maintenance {
+		return x, nil
+	}
+	if err := a.catchUp(ctx); err != nil {
+		return nil, err
+	}
+	if x, err = a.find(a.cfg.Raft.State(), ref); err != nil {
+		return nil, err
+	}
+	d := &x.Definition
+	if d.State == index.Maintenance {
+		return x, nil
+	}
+	what := "is being built"
+	switch {
+	case d.Deferred:
+		what = fmt.Sprintf("waits to be built: run BUILD INDEX ON `%s`(`%s`)", d.Bucket, d.Name)
+	case d.State == index.Dropping:
+		what = "is being dropped"
+	case d.State == index.Error:
+		what = "is in state error: " + d.Reason
+	}
+	return nil, rpc.Refuse(CodeNotReady, "index %s on %s %s (state %s)", d.Name, d.Bucket, what, d.State)
+}
+
+// scan passes a scan or count on to an indexer, and verify a verification.
+func (a *API) scan(w http.ResponseWriter, r *http.Request) error {
+	return a.passOn(w, r, &client.ScanRequest{})
+}
+
+func (a *API) verify(w http.ResponseWriter, r *http.Request) error {
+	return a.passOn(w, r, &client.VerifyRequest{})
+}
+
+// passOn returns a request, whose body must be as v, to an indexer, which coordinates what it asks for, and streams its
+// answer. An indexer that cannot be reached, says that it cannot serve now, or is silent while another one is not
+// (package detector), is followed by the next one.
+func (a *API) passOn(w http.ResponseWriter, r *http.Request, v any) error {
+	select {
+	case a.places <- struct{}{}:
+		defer func() { <-a.places }()
+	default:
+		p := rpc.Refuse(client.CodeBusy, "%d scans go through this manager already, the most it takes", scansAtOnce)
+		p.RetryAfterMS = busyRetryMS
+		return p
+	}
+	body, err := scanBody(w, r, v)
+	if err != nil {
+		return err
+	}
+	x, err := a.ready(r.Context(), mux.Vars(r)["ref"])
+	if err != nil {
+		return err
+	}
+	action := r.URL.Path[strings.LastIndexByte(r.URL.Path, ':'):]
+	for deadline := a.now().Add(behindPatience); ; {
+		resp, err := a.askOne(r.Context(), x, a.scanners(x), action, body)
+		if err != nil {
+			return err
+		}
+		if resp.StatusCode == http.StatusConflict || resp.StatusCode == http.StatusNotFound {
+			p := rpc.ReadProblem(resp)
+			_ = resp.Body.Close()
+			if !a.now().Before(deadline) || p.Code != string(scan.IndexNotReady) && p.Code != string(scan.IndexNotHosted) {
+				return p
+			}
+			select {
+			case <-r.Context().Done():
+				return r.Context().Err()
+			case <-time.After(behindPause):
+			}
+			if x, err = a.ready(r.Context(), mux.Vars(r)["ref"]); err != nil {
+				return err
+			}
+			continue
+		}
+		defer resp.Body.Close() //nolint:gocritic // the loop ends here
+		stream(w, resp)
+		return nil
+	}
+}
+
+// An indexer learns a moment after the managers that an index is ready: until then it is asked again.
+const (
+	behindPatience = 3 * time.Second
+	behindPause    = 20 * time.Millisecond
+)
+
+// askOne returns the answer of the first indexer that can be reached and is not too busy. One that has waited in vain
+// for as long as a scan waits has asked all the others: none of them is asked again.
+func (a *API) askOne(ctx context.Context, x *statecontext.Index, addrs []string, action string,
+	body []byte) (*http.Response, error) {
+	name := x.Definition.Name + " on " + x.Definition.Bucket
+	path := "/v1/indexes/" + x.Definition.ID.String() + action
+	var last error = rpc.Refuse(rpc.CodeUnavailable, "no indexer holds index %s", name)
+	began := a.now()
+	for _, addr := range a.alive.Order(addrs) {
+		if a.now().Sub(began) >= scan.DefaultWait {
+			break
+		}
+		resp, err := a.ask(ctx, addr, addrs, path, body)
+		switch {
+		case ctx.Err() != nil:
+			if err == nil {
+				_ = resp.Body.Close()
+			}
+			return nil, ctx.Err()
+		case err != nil:
+			last = rpc.Refuse(rpc.CodeUnavailable, "no indexer that holds index %s can be reached, asked last was %s: %v: see "+
+				"cluster status", name, addr, err)
+		case resp.StatusCode == http.StatusServiceUnavailable:
+			last = rpc.ReadProblem(resp)
+			_ = resp.Body.Close()
+		default:
+			return resp, nil
+		}
+	}
+	return nil, last
+}
+
+// scanBody reads a body and checks it against v; none at all is the whole index.
+func scanBody(w http.ResponseWriter, r *http.Request, v any) ([]byte, error) {
+	body, err := readBody(http.MaxBytesReader(w, r.Body, rpc.MaxUserBody), r)
+	if err != nil {
+		return nil, err
+	}
+	if len(bytes.TrimSpace(body)) == 0 {
+		return []byte("{}"), nil
+	}
+	return body, rpc.ReadJSON(body, v)
+}
+
+// scanners lists the scan addresses of the indexers that hold the index, in random order.
+func (a *API) scanners(x *statecontext.Index) (addrs []string) {
+	s := a.cfg.Raft.State()
+	for _, n := range x.Topology.Servers() {
+		if i := s.Indexer(n); i != nil && i.Scan != "" {
+			addrs = append(addrs, i.Scan)
+		}
+	}
+	rand.Shuffle(len(addrs), func(i, j int) { addrs[i], addrs[j] = addrs[j], addrs[i] })
+	return slices.Compact(addrs)
+}
+
+// probesAtOnce bounds the connections to one indexer that are only used to see whether it lives.
+const probesAtOnce = 2
+
+// ask asks one of several indexers. The answer's body ends when its indexer is silent.
+func (a *API) ask(ctx context.Context, addr string, all []string, path string, body []byte) (*http.Response, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, a.cfg.TLS.BaseURL(addr)+path, bytes.NewReader(body))
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	req.Header.Set("Content-Type", rpc.MediaJSON)
+	rpc.Outgoing(req)
+	var wait detector.Wait
+	a.alive.Begin(&wait, addr, func() []string { return all }, cancel)
+	resp, err := a.scans.HTTP().Do(req)
+	switch silent := wait.End(); {
+	case silent:
+		if err == nil {
+			_ = resp.Body.Close()
+		}
+		cancel()
+		return nil, fmt.Errorf("%s: %w", addr, detector.ErrSilent)
+	case err != nil:
+		if ctx.Err() == nil {
+			a.alive.Failed(addr)
+		}
+		cancel()
+		return nil, err
+	}
+	resp.Body = &watched{detector.Body{ReadCloser: resp.Body, Detector: a.alive, Peer: addr, Silent: cancel}, cancel}
+	return resp, nil
+}
+
+// watched ends its request when it is closed.
+type watched struct {
+	detector.Body
+	end func()
+}
+
+// Close implements io.Closer.
+func (w *watched) Close() error {
+	w.end()
+	return w.Body.Close()
+}
+
+// stream passes an answer on as it comes; a short one, whose length was told, in one piece. When it is cut, so is ours:
+// a client must not take it for an end.
+func stream(w http.ResponseWriter, resp *http.Response) {
+	for _, h := range []string{"Content-Type", "Retry-After"} {
+		if v := resp.Header.Get(h); v != "" {
+			w.Header().Set(h, v)
+		}
+	}
+	control := http.NewResponseController(w)
+	if n := resp.ContentLength; n > 0 && n <= pieceOfAnswer {
+		body := make([]byte, n)
+		if _, err := io.ReadFull(resp.Body, body); err != nil {
+			panic(http.ErrAbortHandler) // net/http's way to cut the connection
+		}
+		w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
+		_ = control.SetWriteDeadline(time.Now().Add(rowsPatience)) // a client that takes nothing is let go
+		w.WriteHeader(resp.StatusCode)
+		_, _ = w.Write(body) // the client has gone: nobody is left to tell
+		return
+	}
+	w.WriteHeader(resp.StatusCode)
+	buf := make([]byte, pieceOfAnswer)
+	for {
+		n, err := resp.Body.Read(buf)
+		if n > 0 {
+			_ = control.SetWriteDeadline(time.Now().Add(rowsPatience))
+			if _, werr := w.Write(buf[:n]); werr != nil {
+				return
+			}
+			if err == nil {
+				_ = control.Flush()
+			}
+		}
+		if err == io.EOF {
+			_ = control.SetWriteDeadline(time.Now().Add(rowsPatience)) // the server writes the end
+			return
+		}
+		if err != nil {
+			panic(http.ErrAbortHandler)
+		}
+	}
+}
+
+// pieceOfAnswer is how many bytes of an answer are passed on at once.
+const pieceOfAnswer = 64 << 10
+
+// rowsPatience is how long a client may take no rows.
+const rowsPatience = 30 * time.Second

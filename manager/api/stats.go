@@ -1,0 +1,375 @@
+package api
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"strings"
+	"sync"
+
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/manager/coordinator"
+	"tidemark/partition"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+func (a *API) statsRoutes() []route {
+	consistency := param{name: "consistency", enum: []string{"linearizable", "stale"},
+		means: "linearizable (default): by the leader, with faults. stale: by this manager, also without a leader"}
+	bucket := param{name: "bucket", means: "only indexes on this bucket"}
+	return []route{
+		{method: "GET", path: "/v1/stats", handle: a.stats, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
+			id: "getStats", tag: tagReads, summary: "Figures of indexes and indexers: entries, backlog, sizes, scans, memory, " +
+				"errors; asked of all indexers at once",
+			params:  []param{bucket, consistency},
+			answers: []answer{{status: 200, means: "the figures", body: client.Stats{}, headers: readHeaders()}}}},
+		{method: "GET", path: "/stats", handle: a.flatStats, role: RoleRead, leader: true, limit: ReadTimeout, doc: operation{
+			id: "getFlatStats", tag: tagReads, summary: "The figures of /v1/stats as tools for such indexes read them: one " +
+				"object, with names as bucket:index:items_count",
+			params:  []param{bucket, consistency},
+			answers: []answer{{status: 200, means: "the figures", body: map[string]any{}, headers: readHeaders()}}}},
+		{method: "GET", path: "/getIndexStatus", handle: a.indexStatus, role: RoleRead, leader: true, limit: ReadTimeout,
+			doc: operation{
+				id: "getIndexStatus", tag: tagReads, summary: "Indexes and their states, as tools for such indexes read them",
+				params:  []param{consistency},
+				answers: []answer{{status: 200, means: "the indexes, by id", body: indexStatusList{}, headers: readHeaders()}}}},
+		{method: "GET", path: "/getIndexStatement", handle: a.indexStatements, role: RoleRead, leader: true,
+			limit: ReadTimeout, doc: operation{
+				id: "getIndexStatement", tag: tagReads, summary: "The statements that create the indexes again",
+				params:  []param{bucket, consistency},
+				answers: []answer{{status: 200, means: "the statements, by index id", body: []string{}, headers: readHeaders()}}}},
+	}
+}
+
+func (a *API) stats(w http.ResponseWriter, r *http.Request) error {
+	s, err := a.gatherStats(w, r)
+	if err != nil {
+		return err
+	}
+	rpc.Write(w, r, http.StatusOK, s)
+	return nil
+}
+
+// gatherStats asks all indexers and sums up what they tell.
+func (a *API) gatherStats(w http.ResponseWriter, r *http.Request) (*client.Stats, error) {
+	if err := checkQuery(r, "bucket", "consistency"); err != nil {
+		return nil, err
+	}
+	s, err := a.read(w, r)
+	if err != nil {
+		return nil, err
+	}
+	st := &client.Stats{AtMS: a.now().UnixMilli(), Indexes: []client.IndexStats{}, Indexers: []client.IndexerStats{}}
+	told := a.askIndexers(r.Context(), s)
+	for i := range s.Indexers() {
+		st.Indexers = append(st.Indexers, indexerStats(i, told[i.Node]))
+	}
+	progress := a.progress()
+	bucket := r.URL.Query().Get("bucket")
+	copies := copiesOf(told)
+	for x := range s.Indexes() {
+		if bucket == "" || x.Definition.Bucket == bucket {
+			st.Indexes = append(st.Indexes, indexStats(x, progress[x.Definition.ID], told, copies))
+		}
+	}
+	return st, nil
+}
+
+// askIndexers asks all of them side by side. Who does not answer in time is left out.
+func (a *API) askIndexers(ctx context.Context, s *statecontext.State) map[index.NodeID]*wire.IndexerStats {
+	told := map[index.NodeID]*wire.IndexerStats{}
+	var mu sync.Mutex
+	var asked sync.WaitGroup
+	for i := range s.Indexers() {
+		node, addr, uuid := i.Node, i.Admin, i.Name
+		asked.Go(func() {
+			one, err := a.indexers.Stats(ctx, addr)
+			if err != nil {
+				a.cfg.Logger.Debug("an indexer gives no figures", "indexer", uuid, "error", err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			told[node] = one
+		})
+	}
+	asked.Wait()
+	return told
+}
+
+// copiesOf finds what was told of each copy.
+func copiesOf(told map[index.NodeID]*wire.IndexerStats) map[index.CopyID]*wire.CopyStats {
+	all := map[index.CopyID]*wire.CopyStats{}
+	for _, n := range told {
+		for i := range n.Copies {
+			all[n.Copies[i].Copy] = &n.Copies[i]
+		}
+	}
+	return all
+}
+
+func indexerStats(i *statecontext.Indexer, told *wire.IndexerStats) client.IndexerStats {
+	one := client.IndexerStats{ID: i.Name, Node: i.Node, State: "unreachable"}
+	if told == nil {
+		return one
+	}
+	one.State, one.Health, one.BootID, one.UptimeMS = told.State, told.Health, told.BootID, told.UptimeMS
+	one.MemoryQuota, one.MemoryUsed, one.MemoryRSS, one.Copies = told.MemoryQuota, told.MemoryUsed, told.MemoryRSS,
+		len(told.Copies)
+	one.MemoryNearQuota = told.MemoryNearQuota
+	live := uint64(0)
+	for k := range told.Copies {
+		c := &told.Copies[k]
+		one.ItemsCount, one.DataSize, one.DiskSize = one.ItemsCount+c.ItemsCount, one.DataSize+c.DataSize,
+			one.DiskSize+c.DiskSize
+		one.NumDocsPending, one.NumDocsQueued = max(one.NumDocsPending, c.NumDocsPending),
+			max(one.NumDocsQueued, c.NumDocsQueued)
+		live += c.DiskLive
+	}
+	one.FragPercent = fragPercent(live, one.DiskSize)
+	duration := uint64(0)
+	for _, sc := range told.Scans {
+		one.NumRequests, one.NumRowsReturned = one.NumRequests+sc.NumRequests, one.NumRowsReturned+sc.NumRowsReturned
+		one.NumScanErrors, duration = one.NumScanErrors+sc.NumScanErrors, duration+sc.TotalScanDuration
+	}
+	one.AvgScanLatency = duration / max(one.NumRequests, 1)
+	return one
+}
+
+// indexStats sums up what was told of an index. Entries are counted of one copy of each slice: of the one that lacks
+// least.
+func indexStats(x *statecontext.Index, p coordinator.Progress, told map[index.NodeID]*wire.IndexerStats,
+	copies map[index.CopyID]*wire.CopyStats) client.IndexStats {
+	d := &x.Definition
+	st := client.IndexStats{ID: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State, Reason: d.Reason,
+		Copies: len(x.Topology.Copies)}
+	if f := p.Faults; f.Expression+f.TooLong > 0 {
+		st.Faults = &client.IndexFaults{Expression: f.Expression, TooLong: f.TooLong, Sample: client.FaultSample(f.Sample)}
+	}
+	build := coordinator.Progress{Copies: len(x.Topology.Copies)}
+	best := map[index.SliceID]*wire.CopyStats{}
+	live, everywhere := uint64(0), uint64(0)
+	for i := range x.Topology.Copies {
+		t := &x.Topology.Copies[i]
+		c := copies[t.ID]
+		if c == nil {
+			st.PendingUnknown = joinReason(st.PendingUnknown, fmt.Sprintf("copy %s is not heard of", t.ID))
+			continue
+		}
+		st.CopiesHeard++
+		build.Done, build.Total = build.Done+c.Done, build.Total+c.Total
+		if c.Ready {
+			build.Ready++
+		}
+		st.DataSize, st.DiskSize, st.MemoryUsed = st.DataSize+c.DataSize, st.DiskSize+c.DiskSize, st.MemoryUsed+c.MemoryUsed
+		live, everywhere = live+c.DiskLive, everywhere+c.ItemsCount
+		st.NumDocsPending, st.NumDocsQueued = max(st.NumDocsPending, c.NumDocsPending), max(st.NumDocsQueued, c.NumDocsQueued)
+		if c.LastError != "" {
+			st.Reason = joinReason(st.Reason, fmt.Sprintf("copy %s on node %d: %s", t.ID, t.Node, c.LastError))
+		}
+		if b := best[t.Slice]; b == nil || lacks(c) < lacks(b) {
+			best[t.Slice] = c
+		}
+		if n := told[t.Node]; n != nil && n.Unknown[d.Bucket] != "" {
+			st.PendingUnknown = joinReason(st.PendingUnknown, n.Name+": "+n.Unknown[d.Bucket])
+		}
+	}
+	for _, c := range best {
+		st.ItemsCount += c.ItemsCount
+	}
+	st.BuildProgress = build.Percent(d.State)
+	st.FragPercent, st.AvgItemSize = fragPercent(live, st.DiskSize), st.DataSize/max(everywhere, 1)
+	addScans(&st, told)
+	return st
+}
+
+// lacks orders copies of a slice: those that are exact first, then by what they have still to take in.
+func lacks(c *wire.CopyStats) uint64 {
+	if !c.Ready {
+		return math.MaxUint64
+	}
+	return c.NumDocsPending + c.NumDocsQueued
+}
+
+func addScans(st *client.IndexStats, told map[index.NodeID]*wire.IndexerStats) {
+	for _, n := range told {
+		for i := range n.Scans {
+			sc := &n.Scans[i]
+			if sc.Index != st.ID {
+				continue
+			}
+			st.NumRequests, st.NumRowsReturned = st.NumRequests+sc.NumRequests, st.NumRowsReturned+sc.NumRowsReturned
+			st.NumScanErrors, st.NumScanTimeouts = st.NumScanErrors+sc.NumScanErrors, st.NumScanTimeouts+sc.NumScanTimeouts
+			st.TotalScanDuration += sc.TotalScanDuration
+			if sc.LastScanError != "" && (st.LastScanError == "" || sc.LastKnownScanTime > st.LastKnownScanTime) {
+				st.LastScanError = sc.LastScanError
+			}
+			st.LastKnownScanTime = max(st.LastKnownScanTime, sc.LastKnownScanTime)
+		}
+	}
+	st.AvgScanLatency = st.TotalScanDuration / max(st.NumRequests, 1)
+}
+
+// maxReason bounds what is said of many copies.
+const maxReason = 500
+
+func joinReason(said, more string) string {
+	switch {
+	case said == "":
+		return more
+	case strings.Contains(said, more) || len(said) > maxReason:
+		return said
+	}
+	return said + "; " + more
+}
+
+func fragPercent(live, disk uint64) float64 {
+	if disk == 0 {
+		return 0
+	}
+	return 100 * float64(disk-min(live, disk)) / float64(disk)
+}
+
+// flatStats returns the same under flat names.
+func (a *API) flatStats(w http.ResponseWriter, r *http.Request) error {
+	s, err := a.gatherStats(w, r)
+	if err != nil {
+		return err
+	}
+	flat := map[string]any{}
+	for i := range s.Indexes {
+		x := &s.Indexes[i]
+		if err := flatten(flat, x.Bucket+":"+x.Name+":", x, "id", "name", "bucket"); err != nil {
+			return err
+		}
+	}
+	for i := range s.Indexers {
+		n := &s.Indexers[i]
+		if err := flatten(flat, "indexer:"+n.ID+":", n, "id"); err != nil {
+			return err
+		}
+	}
+	rpc.Write(w, r, http.StatusOK, flat)
+	return nil
+}
+
+// flatten puts the fields of v that are numbers or texts under names with a prefix.
+func flatten(to map[string]any, prefix string, v any, without ...string) error {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("encoding figures: %w", err)
+	}
+	var fields map[string]json.RawMessage
+	if err := json.Unmarshal(b, &fields); err != nil {
+		return fmt.Errorf("figures: %w", err)
+	}
+	for _, name := range without {
+		delete(fields, name)
+	}
+	for name, value := range fields {
+		if value[0] != '{' && value[0] != '[' {
+			to[prefix+name] = value
+		}
+	}
+	return nil
+}
+
+// indexStatusList is the answer of GET /getIndexStatus.
+type indexStatusList struct {
+	Code   string        `json:"code"` // success
+	Status []indexStatus `json:"status"`
+}
+
+// indexStatus is an index as tools for such indexes read it.
+type indexStatus struct {
+	DefnID       index.ID `json:"defnId"`
+	Name         string   `json:"name"`
+	IndexName    string   `json:"indexName"`
+	Bucket       string   `json:"bucket"`
+	IsPrimary    bool     `json:"isPrimary"`
+	Status       string   `json:"status"` // Created, Building, Ready, Error
+	Error        string   `json:"error"`
+	Definition   string   `json:"definition"`
+	Hosts        []string `json:"hosts"`    // scan addresses
+	Progress     float64  `json:"progress"` // percent
+	NumReplica   uint8    `json:"numReplica"`
+	NumPartition uint16   `json:"numPartition"`
+	Partitioned  bool     `json:"partitioned"` // by key
+}
+
+func (a *API) indexStatus(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "consistency"); err != nil {
+		return err
+	}
+	s, err := a.read(w, r)
+	if err != nil {
+		return err
+	}
+	progress := a.progress()
+	list := indexStatusList{Code: "success", Status: []indexStatus{}}
+	for x := range s.Indexes() {
+		d := &x.Definition
+		if d.State == index.Dropping {
+			continue
+		}
+		p := progress[d.ID]
+		list.Status = append(list.Status, indexStatus{DefnID: d.ID, Name: d.Name, IndexName: d.Name, Bucket: d.Bucket,
+			IsPrimary: d.IsPrimary,
+			Status:    statusWord(d), Error: d.Reason, Definition: d.Statement, Hosts: hosts(s, &x.Topology),
+			Progress:   p.Percent(d.State),
+			NumReplica: d.Replicas, NumPartition: d.Partitions, Partitioned: x.Topology.Layout.ByKey()})
+	}
+	rpc.Write(w, r, http.StatusOK, list)
+	return nil
+}
+
+// statusWord is a state as tools for such indexes know it.
+func statusWord(d *index.Definition) string {
+	switch d.State {
+	case index.Maintenance:
+		return "Ready"
+	case index.Backfill:
+		return "Building"
+	case index.Error:
+		return "Error"
+	}
+	if d.Deferred {
+		return "Created"
+	}
+	return "Building"
+}
+
+// hosts lists the scan addresses of the indexers that hold copies.
+func hosts(s *statecontext.State, t *partition.Topology) []string {
+	addrs := []string{}
+	for _, n := range t.Servers() {
+		if i := s.Indexer(n); i != nil {
+			addrs = append(addrs, i.Scan)
+		}
+	}
+	return addrs
+}
+
+func (a *API) indexStatements(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "bucket", "consistency"); err != nil {
+		return err
+	}
+	s, err := a.read(w, r)
+	if err != nil {
+		return err
+	}
+	bucket := r.URL.Query().Get("bucket")
+	statements := []string{}
+	for x := range s.Indexes() {
+		if d := &x.Definition; d.State != index.Dropping && (bucket == "" || d.Bucket == bucket) {
+			statements = append(statements, x.Definition.Statement)
+		}
+	}
+	rpc.Write(w, r, http.StatusOK, statements)
+	return nil
+}

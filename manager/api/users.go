@@ -1,0 +1,214 @@
+package api
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/gorilla/mux"
+
+	"tidemark/client"
+	"tidemark/internal/rpc"
+	"tidemark/manager/auth"
+	"tidemark/statecontext"
+)
+
+const tagUsers = "Users"
+
+func (a *API) userRoutes() []route {
+	mayNot := string(statecontext.FormatNotAllowed)
+	return []route{
+		{method: "GET", path: "/v1/users", handle: a.listUsers, role: RoleAdmin, leader: true, limit: ReadTimeout,
+			doc: operation{
+				id: "listUsers", tag: tagUsers, summary: "List the users",
+				answers: []answer{{status: 200, means: "the users by name", body: client.UserList{}}}}},
+		{method: "PUT", path: "/v1/users/{name}", handle: a.putUser, role: RoleAdmin, leader: true, limit: WriteTimeout,
+			doc: operation{
+				id: "putUser", tag: tagUsers, summary: "Add a user, or change the role or password of one",
+				headers: []string{HeaderKey}, body: client.UserRequest{},
+				answers: []answer{{status: 200, means: "the user as he is now", body: client.UserInfo{}}},
+				codes: []string{string(statecontext.UserExists), string(statecontext.UnknownUser), string(statecontext.LastAdmin),
+					string(statecontext.LimitExceeded), mayNot}}},
+		{method: "DELETE", path: "/v1/users/{name}", handle: a.removeUser, role: RoleAdmin, leader: true, limit: WriteTimeout,
+			doc: operation{
+				id: "removeUser", tag: tagUsers, summary: "Remove a user and his tokens", headers: []string{HeaderKey},
+				answers: []answer{{status: 204, means: "removed"}},
+				codes:   []string{string(statecontext.UnknownUser), string(statecontext.LastAdmin), mayNot}}},
+		{method: "GET", path: "/v1/tokens", handle: a.listTokens, role: RoleAdmin, leader: true, limit: ReadTimeout,
+			doc: operation{
+				id: "listTokens", tag: tagUsers, summary: "List the tokens, without their secrets",
+				answers: []answer{{status: 200, means: "the tokens by id", body: client.TokenList{}}}}},
+		{method: "POST", path: "/v1/tokens", handle: a.createToken, role: RoleAdmin, leader: true, limit: WriteTimeout,
+			doc: operation{
+				id: "createToken", tag: tagUsers, summary: "Make a token of a secret that the caller has chosen: tmt_ and 32 " +
+					"random bytes in base64url",
+				headers: []string{HeaderKey}, body: client.TokenRequest{},
+				answers: []answer{{status: 201, means: "made", body: client.TokenInfo{}}},
+				codes: []string{string(statecontext.UnknownUser), string(statecontext.TokenExists),
+					string(statecontext.UnknownToken),
+					string(statecontext.LimitExceeded), mayNot}}},
+		{method: "DELETE", path: "/v1/tokens/{id}", handle: a.removeToken, role: RoleAdmin, leader: true, limit: WriteTimeout,
+			doc: operation{
+				id: "revokeToken", tag: tagUsers, summary: "Revoke a token", headers: []string{HeaderKey},
+				answers: []answer{{status: 204, means: "revoked"}},
+				codes:   []string{string(statecontext.UnknownToken), mayNot}}},
+	}
+}
+
+func userInfo(u *statecontext.User) client.UserInfo {
+	return client.UserInfo{Name: u.Name, Role: u.Role.String(), ModifiedCAS: u.ModifiedCAS}
+}
+
+func tokenInfo(x *statecontext.Token) client.TokenInfo {
+	return client.TokenInfo{ID: x.ID, User: x.User, Role: x.Role.String(), Note: x.Note, CreatedMS: x.CreatedMS,
+		ExpiresMS: x.ExpiresMS}
+}
+
+func (a *API) listUsers(w http.ResponseWriter, r *http.Request) error {
+	if err := a.catchUp(r.Context()); err != nil {
+		return err
+	}
+	list := client.UserList{Users: []client.UserInfo{}}
+	for u := range a.cfg.Raft.State().Users() {
+		list.Users = append(list.Users, userInfo(u))
+	}
+	rpc.Write(w, r, http.StatusOK, list)
+	return nil
+}
+
+func (a *API) listTokens(w http.ResponseWriter, r *http.Request) error {
+	if err := a.catchUp(r.Context()); err != nil {
+		return err
+	}
+	list := client.TokenList{Tokens: []client.TokenInfo{}}
+	for x := range a.cfg.Raft.State().Tokens() {
+		list.Tokens = append(list.Tokens, tokenInfo(x))
+	}
+	rpc.Write(w, r, http.StatusOK, list)
+	return nil
+}
+
+// propose writes one change of users; meaning is what the Idempotency-Key stands for, without secrets.
+func (a *API) propose(r *http.Request, meaning any, body statecontext.Body) error {
+	sent, err := json.Marshal(meaning) // not the body: a hash of a password must not be kept
+	if err != nil {
+		return fmt.Errorf("hashing the request: %w", err)
+	}
+	req, err := request(r, 0, sent)
+	if err != nil {
+		return err
+	}
+	res, err := a.cfg.Raft.Propose(r.Context(), statecontext.Command{Request: req, Body: body})
+	if err != nil {
+		return err
+	}
+	return res.Err()
+}
+
+// pathValue returns a part of the path that may be escaped.
+func pathValue(r *http.Request, name string) (string, error) {
+	v, err := url.PathUnescape(mux.Vars(r)[name])
+	if err != nil {
+		return "", rpc.Refuse(rpc.CodeBadRequest, "%s: %v", name, err)
+	}
+	return v, nil
+}
+
+func (a *API) putUser(w http.ResponseWriter, r *http.Request) error {
+	var body client.UserRequest
+	if err := rpc.Read(w, r, rpc.MaxUserBody, &body); err != nil {
+		return err
+	}
+	name, err := pathValue(r, "name")
+	if err != nil {
+		return err
+	}
+	if name == rpc.Anonymous {
+		return rpc.Refuse(string(statecontext.InvalidArgument), "user name %q: it stands for those who show no credentials",
+			name)
+	}
+	c := &statecontext.PutUser{Mode: statecontext.PutChange, Name: name}
+	if body.New {
+		c.Mode = statecontext.PutNew
+	}
+	if body.Role != "" {
+		if c.Role, err = statecontext.ParseUserRole(body.Role); err != nil {
+			return rpc.Refuse(rpc.CodeBadRequest, "%v", err)
+		}
+	}
+	if body.Password != "" {
+		if c.Hash, err = auth.HashPassword(body.Password); err != nil {
+			return rpc.Refuse(rpc.CodeBadRequest, "%v", err)
+		}
+	}
+	body.Password = "" // a hash of it that is quickly made must not be kept
+	if err := a.propose(r, []any{name, body, c.Hash != ""}, c); err != nil {
+		return err
+	}
+	u := a.cfg.Raft.State().User(name)
+	if u == nil {
+		return rpc.Refuse(string(statecontext.UnknownUser), "user %q was removed since", name)
+	}
+	rpc.Write(w, r, http.StatusOK, userInfo(u))
+	return nil
+}
+
+func (a *API) removeUser(w http.ResponseWriter, r *http.Request) error {
+	name, err := pathValue(r, "name")
+	if err == nil {
+		err = a.propose(r, name, &statecontext.RemoveUser{Name: name})
+	}
+	if err == nil {
+		w.WriteHeader(http.StatusNoContent)
+	}
+	return err
+}
+
+func (a *API) createToken(w http.ResponseWriter, r *http.Request) error {
+	var body client.TokenRequest
+	if err := rpc.Read(w, r, rpc.MaxUserBody, &body); err != nil {
+		return err
+	}
+	hash, err := auth.TokenHash(body.Secret)
+	if err != nil {
+		return rpc.Refuse(rpc.CodeBadRequest, "secret: %v", err)
+	}
+	u := a.cfg.Raft.State().User(body.User)
+	if u == nil {
+		return rpc.Refuse(string(statecontext.UnknownUser), "there is no user %q", body.User)
+	}
+	c := &statecontext.PutToken{Token: statecontext.Token{User: body.User, Role: u.Role, Hash: hash, Note: body.Note,
+		CreatedMS: a.now().UnixMilli(),
+		ExpiresMS: body.ExpiresMS}}
+	if body.Role != "" {
+		if c.Token.Role, err = statecontext.ParseUserRole(body.Role); err != nil {
+			return rpc.Refuse(rpc.CodeBadRequest, "%v", err)
+		}
+	}
+	if err := a.propose(r, body, c); err != nil {
+		return err
+	}
+	x := a.cfg.Raft.State().TokenByHash(hash)
+	if x == nil {
+		return rpc.Refuse(string(statecontext.UnknownToken), "the token was revoked since")
+	}
+	rpc.Write(w, r, http.StatusCreated, tokenInfo(x))
+	return nil
+}
+
+func (a *API) removeToken(w http.ResponseWriter, r *http.Request) error {
+	id, err := pathValue(r, "id")
+	if err == nil && strings.HasPrefix(id, statecontext.TokenPrefix) {
+		err = rpc.Refuse(rpc.CodeBadRequest, "this is a token's secret, which is known to others now; GET /v1/tokens tells "+
+			"the ids of all tokens: revoke it by its id")
+	}
+	if err == nil {
+		err = a.propose(r, id, &statecontext.RemoveToken{ID: id})
+	}
+	if err == nil {
+		w.WriteHeader(http.StatusNoContent)
+	}
+	return err
+}

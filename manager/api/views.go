@@ -1,0 +1,366 @@
+package api
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/gorilla/mux"
+
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/manager/coordinator"
+	"tidemark/partition"
+	"tidemark/statecontext"
+	"tidemark/streams"
+	"tidemark/timestamp"
+)
+
+// Pages of views.
+const (
+	defaultStreams = 1024
+	maxStreams     = 8192
+	defaultVectors = 128
+	maxHolding     = 16
+)
+
+func (a *API) viewRoutes() []route {
+	consistency := param{name: "consistency", enum: []string{"linearizable", "stale"},
+		means: "linearizable (default): of the leader. stale: what this manager has; what only the leader knows is absent"}
+	limit := func(means string) param { return param{name: "limit", number: true, means: means} }
+	after := param{name: "after", means: "next of the page before"}
+	return []route{
+		{method: "GET", path: "/v1/topology", handle: a.topology, role: RoleRead, leader: true, limit: ReadTimeout,
+			doc: operation{
+				id: "listTopology", tag: tagReads, summary: "Where each index lives",
+				params: []param{{name: "bucket", means: "only its indexes"}, consistency,
+					limit("indexes of a page, 1 to 5000; 1000 without it"), after},
+				answers: []answer{{status: 200, means: "the topology, by index id", body: client.TopologyList{},
+					headers: readHeaders()}}}},
+		{method: "GET", path: "/v1/rollbacks", handle: a.rollbacks, role: RoleRead, leader: true, limit: ReadTimeout,
+			doc: operation{
+				id: "listRollbacks", tag: tagReads, summary: "Rollbacks that are under way or needed", params: []param{consistency},
+				answers: []answer{{status: 200, means: "the rollbacks, by bucket", body: client.RollbackList{},
+					headers: readHeaders()}}}},
+		{method: "GET", path: "/v1/streams", handle: a.streams, role: RoleRead, leader: true, limit: ReadTimeout,
+			doc: operation{
+				id: "listStreams", tag: tagReads, summary: "The vbucket ledger: who streams which vbucket, and what waits",
+				params: []param{{name: "bucket", means: "only this one"}, consistency,
+					limit("vbuckets of a page, 1 to 8192; 1024 without it"), after},
+				answers: []answer{{status: 200, means: "the streams, by bucket and vbucket", body: client.StreamList{},
+					headers: readHeaders()}}}},
+		{method: "GET", path: "/v1/buckets/{bucket}/timestamps", handle: a.timestamps, role: RoleRead, leader: true,
+			limit: ReadTimeout, doc: operation{
+				id: "getTimestamps", tag: tagReads, summary: "A bucket's timestamps, and what holds the stability timestamp back",
+				params:  []param{consistency, limit("vbuckets of a page, 1 to 4096; 128 without it"), after},
+				answers: []answer{{status: 200, means: "the timestamps", body: client.Timestamps{}, headers: readHeaders()}},
+				codes:   []string{string(statecontext.UnknownBucket)}}},
+		{method: "GET", path: "/v1/buckets/{bucket}/settings", handle: a.bucketSettings, role: RoleRead, leader: true,
+			limit: ReadTimeout, doc: operation{
+				id: "getBucketSettings", tag: tagReads, summary: "What is set of a bucket, and what is in force",
+				answers: []answer{{status: 200, means: "the settings", body: client.BucketSettingsReply{}, headers: readHeaders()}},
+				codes:   []string{string(statecontext.UnknownBucket)}}},
+		{method: "PUT", path: "/v1/buckets/{bucket}/settings", handle: a.setBucketSettings, role: RoleAdmin, leader: true,
+			limit: WriteTimeout, doc: operation{
+				id: "setBucketSettings", tag: tagCluster, summary: "Replace what is set of a bucket; it is in force at once",
+				headers: []string{HeaderKey}, body: client.BucketSettings{},
+				answers: []answer{{status: 200, means: "the settings from now on", body: client.BucketSettingsReply{}}},
+				codes: []string{string(statecontext.UnknownBucket), string(statecontext.InvalidArgument),
+					string(statecontext.FormatNotAllowed)}}},
+	}
+}
+
+// bucketOf returns the bucket that a request names, as far as this manager's state knows it.
+func bucketOf(r *http.Request, s *statecontext.State) (*statecontext.Bucket, error) {
+	name, err := url.PathUnescape(mux.Vars(r)["bucket"])
+	if err != nil {
+		return nil, rpc.Refuse(rpc.CodeBadRequest, "bucket: %v", err)
+	}
+	b := s.Bucket(name)
+	if b == nil {
+		return nil, rpc.Refuse(string(statecontext.UnknownBucket), "no index is, or was, on a bucket %q", name)
+	}
+	return b, nil
+}
+
+func (a *API) bucketSettings(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r); err != nil {
+		return err
+	}
+	s, err := a.read(w, r)
+	if err != nil {
+		return err
+	}
+	return a.writeSettings(w, r, s)
+}
+
+func (a *API) setBucketSettings(w http.ResponseWriter, r *http.Request) error {
+	if err := a.cfg.Raft.ReadBarrier(r.Context()); err != nil {
+		return err
+	}
+	b, err := bucketOf(r, a.cfg.Raft.State())
+	if err != nil {
+		return err
+	}
+	var want client.BucketSettings
+	if err := rpc.Read(w, r, rpc.MaxUserBody, &want); err != nil {
+		return err
+	}
+	if err := a.write(r, &statecontext.SetBucketSettings{Bucket: b.Name,
+		StabilitySource: want.StabilitySource}); err != nil {
+		return err
+	}
+	return a.writeSettings(w, r, a.cfg.Raft.State())
+}
+
+func (a *API) writeSettings(w http.ResponseWriter, r *http.Request, s *statecontext.State) error {
+	b, err := bucketOf(r, s)
+	if err != nil {
+		return err
+	}
+	set := client.BucketSettings{StabilitySource: s.BucketSettings(b.Name).StabilitySource}
+	reply := client.BucketSettingsReply{CAS: s.CAS(), Bucket: b.Name, BucketSettings: set, InForce: set}
+	if set.StabilitySource == "" {
+		reply.InForce.StabilitySource = a.cfg.Coordinator.DefaultSource().String()
+	}
+	rpc.Write(w, r, http.StatusOK, reply)
+	return nil
+}
+
+func (a *API) topology(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "bucket", "consistency", "limit", "after"); err != nil {
+		return err
+	}
+	limit, err := page(r, DefaultPage, MaxPage)
+	if err != nil {
+		return err
+	}
+	q := r.URL.Query()
+	var after index.ID
+	if text := q.Get("after"); text != "" {
+		if after, err = index.ParseID(text); err != nil {
+			return badAfter(text)
+		}
+	}
+	s, err := a.read(w, r)
+	if err != nil {
+		return err
+	}
+	list := client.TopologyList{CAS: s.CAS(), Indexes: []client.IndexTopology{}}
+	for x := range s.IndexesAfter(after) {
+		d := &x.Definition
+		if b := q.Get("bucket"); b != "" && b != d.Bucket {
+			continue
+		}
+		if len(list.Indexes) == limit {
+			list.Next = list.Indexes[limit-1].ID.String()
+			break
+		}
+		list.Indexes = append(list.Indexes, client.IndexTopology{ID: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State,
+			TopologyCAS: x.TopologyCAS,
+			Layout:      x.Topology.Layout, Copies: append([]partition.Copy{}, x.Topology.Copies...)})
+	}
+	rpc.Write(w, r, http.StatusOK, list)
+	return nil
+}
+
+func badAfter(text string) error {
+	return rpc.Refuse(rpc.CodeBadRequest, "after=%s: want what next was in the page before", text)
+}
+
+func vectorInfo(v timestamp.Vector, from, to int) *client.VectorInfo {
+	if v.Len() == 0 {
+		return nil
+	}
+	i := &client.VectorInfo{Total: v.Total(), Hash: strconv.FormatUint(v.Hash(), 10)}
+	for at := from; at < min(to, v.Len()); at++ {
+		i.Vector = append(i.Vector, client.VBucketPosition(v.At(at)))
+	}
+	return i
+}
+
+func (a *API) rollbacks(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "consistency"); err != nil {
+		return err
+	}
+	s, err := a.read(w, r)
+	if err != nil {
+		return err
+	}
+	details := map[string]coordinator.BucketStatus{}
+	if c, leads := a.cfg.Coordinator.Status(); leads {
+		for _, b := range c.Buckets {
+			details[b.Name] = b
+		}
+	}
+	list := client.RollbackList{CAS: s.CAS(), Rollbacks: []client.RollbackInfo{}}
+	for b := range s.Buckets() {
+		x := details[b.Name]
+		i := client.RollbackInfo{Bucket: b.Name, Detail: x.Rollback, SinceMS: x.RollbackSinceMS, Waits: x.RollbackWaits}
+		if c := b.Rollback; c != nil {
+			i.ID, i.Step, i.Failover, i.Restart = c.ID, c.Step, vectorInfo(c.Failover, 0, 0), vectorInfo(c.Restart, 0, 0)
+		} else if i.Detail == "" {
+			continue
+		}
+		list.Rollbacks = append(list.Rollbacks, i)
+	}
+	rpc.Write(w, r, http.StatusOK, list)
+	return nil
+}
+
+// view is what the leader knows of a bucket; false where that cannot be known (a stale read, a bucket that is gone).
+func (a *API) view(r *http.Request, bucket string) (v coordinator.BucketView, known bool, err error) {
+	v, err = a.cfg.Coordinator.View(r.Context(), bucket)
+	switch {
+	case err == nil:
+		return v, true, nil
+	case errors.Is(err, coordinator.ErrUnknownBucket), errors.Is(err, coordinator.ErrNotLeading) &&
+		r.URL.Query().Get("consistency") == "stale":
+		return v, false, nil
+	}
+	return v, false, err
+}
+
+func stuck(all []streams.Stuck) (out []client.StuckVBucket) {
+	for _, s := range all {
+		out = append(out, client.StuckVBucket{VBucket: s.VBucket, State: s.State.String(), Reason: s.Reason, ForMS: s.ForMS})
+	}
+	return out
+}
+
+func streamInfo(bucket string, v int, e *streams.Entry) client.StreamInfo {
+	return client.StreamInfo{Bucket: bucket, VBucket: v, State: e.State.String(), Owner: e.Owner,
+		Incarnation: e.Incarnation.String(),
+		SinceMS:     e.SinceMS, Reason: e.Reason}
+}
+
+func (a *API) streams(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "bucket", "consistency", "limit", "after"); err != nil {
+		return err
+	}
+	limit, err := page(r, defaultStreams, maxStreams)
+	if err != nil {
+		return err
+	}
+	first, from := "", 0 // the first stream of the page
+	if text := r.URL.Query().Get("after"); text != "" {
+		slash := strings.LastIndexByte(text, '/')
+		if slash < 0 {
+			return badAfter(text)
+		}
+		n, err := strconv.Atoi(text[slash+1:])
+		if err != nil || n < 0 {
+			return badAfter(text)
+		}
+		first, from = text[:slash], n+1
+	}
+	s, err := a.read(w, r)
+	if err != nil {
+		return err
+	}
+	list := client.StreamList{CAS: s.CAS(), Buckets: []client.BucketStreams{}, Streams: []client.StreamInfo{}}
+	for b := range s.Buckets() {
+		if only := r.URL.Query().Get("bucket"); only != "" && only != b.Name {
+			continue
+		}
+		v, known, err := a.view(r, b.Name)
+		if err != nil {
+			return err
+		}
+		i := client.BucketStreams{Bucket: b.Name, VBuckets: b.VBuckets}
+		if known {
+			c := &v.Summary
+			i.Wanted, i.Idle, i.Requested, i.Begun, i.Ended, i.Lost, i.Unknown, i.Repairs = v.Wanted, c.Idle, c.Requested,
+				c.Begun, c.Ended, c.Lost, c.Unknown, c.Repairs
+			i.Stuck = stuck(c.Stuck)
+		}
+		list.Buckets = append(list.Buckets, i)
+		for at := range v.Entries {
+			if b.Name < first || b.Name == first && at < from || list.Next != "" {
+				continue
+			}
+			if n := len(list.Streams); n == limit {
+				list.Next = list.Streams[n-1].Bucket + "/" + strconv.Itoa(list.Streams[n-1].VBucket)
+				break
+			}
+			list.Streams = append(list.Streams, streamInfo(b.Name, at, &v.Entries[at]))
+		}
+	}
+	rpc.Write(w, r, http.StatusOK, list)
+	return nil
+}
+
+func (a *API) timestamps(w http.ResponseWriter, r *http.Request) error {
+	if err := checkQuery(r, "consistency", "limit", "after"); err != nil {
+		return err
+	}
+	limit, err := page(r, defaultVectors, timestamp.MaxVBuckets)
+	if err != nil {
+		return err
+	}
+	from := 0
+	if text := r.URL.Query().Get("after"); text != "" {
+		if from, err = strconv.Atoi(text); err != nil || from < 0 || from >= timestamp.MaxVBuckets {
+			return badAfter(text)
+		}
+		from++
+	}
+	s, err := a.read(w, r)
+	if err != nil {
+		return err
+	}
+	b, err := bucketOf(r, s)
+	if err != nil {
+		return err
+	}
+	v, known, err := a.view(r, b.Name)
+	if err != nil {
+		return err
+	}
+	to := min(from+limit, b.VBuckets)
+	t := client.Timestamps{CAS: s.CAS(), Bucket: b.Name, UUID: b.UUID, Generation: b.Generation, VBuckets: b.VBuckets,
+		From:   from,
+		Number: b.Stability.Number, RollbackID: b.Stability.RollbackID, Stability: *vectorInfo(b.Stability.Vector, from, to),
+		Mutation: *vectorInfo(b.MutationTimestamp, from, to), Backfill: vectorInfo(b.BackfillTimestamp, from, to)}
+	if to < b.VBuckets {
+		t.Next = strconv.Itoa(to - 1)
+	}
+	if b.Rollback != nil {
+		t.Restart = vectorInfo(b.Rollback.Restart, from, to)
+	}
+	if known && v.Generation == b.Generation {
+		a.addView(s, b, &v, &t, from, to)
+	}
+	rpc.Write(w, r, http.StatusOK, t)
+	return nil
+}
+
+// addView adds what the leader knows.
+func (a *API) addView(s *statecontext.State, b *statecontext.Bucket, v *coordinator.BucketView, t *client.Timestamps,
+	from, to int) {
+	t.Current, t.Waiting, t.Diverged, t.Source = vectorInfo(v.Current, from, to), v.Waiting, v.Diverged, v.Source.String()
+	if v.StableMS > 0 {
+		t.AgeMS = new(max(a.now().UnixMilli()-v.StableMS, 0))
+	}
+	for at, current := range v.Current.Seqnos {
+		t.Lag += max(current, b.Stability.Vector.Seqnos[at]) - b.Stability.Vector.Seqnos[at]
+	}
+	for _, p := range v.Participants {
+		x := client.Participant{Node: p.Node, Acked: p.Acked, Behind: p.Behind, SinceMS: p.SinceMS, Holds: p.Holds,
+			Ignored: p.Ignored}
+		if i := s.Indexer(p.Node); i != nil {
+			x.Name = i.Name
+		}
+		t.Indexers = append(t.Indexers, x)
+	}
+	for at := range v.Entries {
+		if e := &v.Entries[at]; v.Wanted && e.State != streams.Begun {
+			if t.HoldingCount++; len(t.Holding) < maxHolding {
+				t.Holding = append(t.Holding, streamInfo(b.Name, at, e))
+			}
+		}
+	}
+}

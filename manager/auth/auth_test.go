@@ -1,0 +1,394 @@
+package auth
+
+import (
+	"crypto/rand"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"tidemark/statecontext"
+)
+
+// world is a state with users, and a clock.
+type world struct {
+	t     *testing.T
+	state *statecontext.State
+	index uint64
+	now   time.Time
+	a     *Authenticator
+}
+
+func newWorld(t *testing.T) *world {
+	t.Helper()
+	w := &world{t: t, state: statecontext.New(), now: time.UnixMilli(1_000_000)}
+	w.do(&statecontext.BootstrapCluster{ClusterID: "c", Epoch: 1, FormatLevel: statecontext.FormatLevel})
+	var err error
+	if w.a, err = New(func() *statecontext.State { return w.state }, func() time.Time { return w.now }); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+func (w *world) do(b statecontext.Body) {
+	w.t.Helper()
+	w.index++
+	next, results, _ := statecontext.ApplyCommands(w.state, w.index,
+		[]statecontext.Command{{TimeMS: w.now.UnixMilli(), Body: b}})
+	if err := results[0].Err(); err != nil {
+		w.t.Fatal(err)
+	}
+	if err := statecontext.Check(next); err != nil {
+		w.t.Fatal(err)
+	}
+	w.state = next
+}
+
+func (w *world) user(name string, role statecontext.UserRole, password string) {
+	w.t.Helper()
+	hash, err := HashPassword(password)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.do(&statecontext.PutUser{Mode: statecontext.PutNew, Name: name, Role: role, Hash: hash})
+}
+
+func (w *world) ask(header string) (*Identity, error) {
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	if user, password, ok := strings.Cut(header, "/"); ok {
+		r.SetBasicAuth(user, password)
+	} else if header != "" {
+		r.Header.Set("Authorization", header)
+	}
+	return w.a.Identify(r)
+}
+
+func newToken() string {
+	b := make([]byte, statecontext.TokenSecretBytes)
+	_, _ = rand.Read(b)
+	return statecontext.TokenPrefix + base64.RawURLEncoding.EncodeToString(b)
+}
+
+func TestPasswordsAndTokens(t *testing.T) {
+	w := newWorld(t)
+	w.user("root", statecontext.UserAdmin, "correct horse")
+	w.user("ann", statecontext.UserDDL, "battery staple")
+	secret := newToken()
+	hash, err := TokenHash(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.do(&statecontext.PutToken{Token: statecontext.Token{User: "ann", Role: statecontext.UserReads, Hash: hash,
+		ExpiresMS: w.now.Add(time.Hour).UnixMilli()}})
+	for _, tc := range []struct {
+		header, name string
+		role         statecontext.UserRole
+		refused      bool
+	}{
+		{header: "root/correct horse", name: "root", role: statecontext.UserAdmin},
+		{header: "ann/battery staple", name: "ann", role: statecontext.UserDDL},
+		{header: "ann/battery staplE", refused: true},
+		{header: "ann/", refused: true},
+		{header: "ann/" + strings.Repeat("x", 1<<16), refused: true},
+		{header: "nobody/battery staple", refused: true},
+		{header: "Bearer " + secret, name: "ann", role: statecontext.UserReads},
+		{header: "Bearer " + newToken(), refused: true},
+		{header: "Bearer x", refused: true},
+		{header: "Basic x", refused: true},
+		{header: "Digest x", refused: true},
+		{header: ""},
+	} {
+		id, err := w.ask(tc.header)
+		switch {
+		case tc.refused:
+			if !errors.Is(err, ErrUnauthenticated) || strings.Contains(err.Error(), "battery") ||
+				strings.Contains(err.Error(), statecontext.TokenPrefix) {
+				t.Errorf("%q: %v", tc.header, err)
+			}
+		case tc.name == "":
+			if id != nil || err != nil {
+				t.Errorf("%q: %v %v", tc.header, id, err)
+			}
+		case err != nil || id.Name != tc.name || id.Role != tc.role:
+			t.Errorf("%q: %v %v", tc.header, id, err)
+		}
+	}
+	w.now = w.now.Add(2 * time.Hour)
+	if _, err := w.ask("Bearer " + secret); !errors.Is(err, ErrUnauthenticated) {
+		t.Errorf("a token that has ended: %v", err)
+	}
+}
+
+// TestARememberedPasswordIsTheUsers: a change of the user is seen at the next request, and so is a removal.
+func TestARememberedPasswordIsTheUsers(t *testing.T) {
+	w := newWorld(t)
+	w.user("root", statecontext.UserAdmin, "correct horse")
+	w.user("ann", statecontext.UserReads, "battery staple")
+	say := func(password string, ok bool) {
+		t.Helper()
+		if _, err := w.ask("ann/" + password); (err == nil) != ok {
+			t.Errorf("%s: %v", password, err)
+		}
+	}
+	say("battery staple", true)
+	w.do(&statecontext.PutUser{Mode: statecontext.PutChange, Name: "ann", Role: statecontext.UserDDL})
+	if id, err := w.ask("ann/battery staple"); err != nil || id.Role != statecontext.UserDDL {
+		t.Errorf("%v %v", id, err)
+	}
+	hash, err := HashPassword("something new")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.do(&statecontext.PutUser{Mode: statecontext.PutChange, Name: "ann", Hash: hash})
+	say("battery staple", false)
+	say("something new", true)
+	w.do(&statecontext.RemoveUser{Name: "ann"})
+	say("something new", false)
+}
+
+// TestFailuresAreCounted: too many wrong passwords of a user are answered without a look, and time heals; who is
+// remembered is not kept out by others' failures.
+func TestFailuresAreCounted(t *testing.T) {
+	w := newWorld(t)
+	w.user("root", statecontext.UserAdmin, "correct horse")
+	w.user("ann", statecontext.UserReads, "battery staple")
+	if _, err := w.ask("root/correct horse"); err != nil {
+		t.Fatal(err)
+	}
+	for i := range userBurst {
+		if _, err := w.ask(fmt.Sprintf("root/wrong %d", i)); !errors.Is(err, ErrUnauthenticated) {
+			t.Fatalf("try %d: %v", i, err)
+		}
+	}
+	if _, err := w.ask("root/wrong again"); !errors.Is(err, ErrTooMany) {
+		t.Errorf("no end to it: %v", err)
+	}
+	if _, err := w.ask("root/correct horse"); err != nil {
+		t.Errorf("who was right before is kept out: %v", err)
+	}
+	if _, err := w.ask("ann/battery staple"); err != nil {
+		t.Errorf("another user is kept out: %v", err)
+	}
+	w.now = w.now.Add(2 * userPause)
+	if _, err := w.ask("root/wrong again"); !errors.Is(err, ErrUnauthenticated) {
+		t.Errorf("after a while: %v", err)
+	}
+	for i := range 3 * maxCounted {
+		_ = w.a.failures.take(fmt.Sprint("user ", i), userBurst, userPause)
+	}
+	if len(w.a.failures.of) > maxCounted || len(w.a.cache) > maxCached {
+		t.Errorf("%d are counted", len(w.a.failures.of))
+	}
+}
+
+// from asks from an address.
+func (w *world) from(addr, user, password string) (*Identity, error) {
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.RemoteAddr = addr
+	r.SetBasicAuth(user, password)
+	return w.a.Identify(r)
+}
+
+// TestNobodyIsKeptOutByOthers: what is tried from one address is no matter to another one, and wrong tokens are none to
+// passwords, nor to right tokens.
+func TestNobodyIsKeptOutByOthers(t *testing.T) {
+	w := newWorld(t)
+	w.user("root", statecontext.UserAdmin, "correct horse")
+	secret := newToken()
+	hash, err := TokenHash(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.do(&statecontext.PutToken{Token: statecontext.Token{User: "root", Role: statecontext.UserAdmin, Hash: hash}})
+	for i := range userBurst + 2 {
+		_, err = w.from("10.0.0.1:99", "root", fmt.Sprint("wrong ", i))
+	}
+	if !errors.Is(err, ErrTooMany) {
+		t.Fatalf("no end to it: %v", err)
+	}
+	if _, err := w.from("10.0.0.2:1", "root", "correct horse"); err != nil {
+		t.Errorf("another address is kept out: %v", err)
+	}
+	if _, err := w.from("[2001:db8::1]:5", "root", "wrong"); !errors.Is(err, ErrUnauthenticated) {
+		t.Error(err)
+	}
+	for i := range 3 * addressBurst {
+		if _, err = w.ask("Bearer " + newToken()); err == nil {
+			t.Fatal(i)
+		}
+	}
+	if !errors.Is(err, ErrTooMany) {
+		t.Errorf("wrong tokens: %v", err)
+	}
+	if _, err := w.ask("Bearer " + secret); err != nil {
+		t.Errorf("a right token: %v", err)
+	}
+	if _, err := w.ask("root/correct horse"); err != nil {
+		t.Errorf("a password, after wrong tokens: %v", err)
+	}
+	if a, b := w.addressOf("[2001:db8:0:1::1]:5"), w.addressOf("[2001:db8:0:1:ffff::2]:7"); a != b ||
+		a == w.addressOf("[2001:db8:0:2::1]:5") {
+		t.Errorf("%s and %s", a, b)
+	}
+}
+
+func (w *world) addressOf(remote string) string {
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.RemoteAddr = remote
+	return address(r)
+}
+
+// TestManyAtOnce: a hundred requests with the right password, before it is remembered, all pass; a hundred guesses at
+// once are no more guesses than the limit.
+func TestManyAtOnce(t *testing.T) {
+	w := newWorld(t)
+	w.user("root", statecontext.UserAdmin, "correct horse")
+	const many = 100
+	run := func(password func(i int) string) (in, wrong, tooMany int) {
+		errs := make(chan error, many)
+		for i := range many {
+			go func() {
+				_, err := w.from("10.0.0.1:99", "root", password(i))
+				errs <- err
+			}()
+		}
+		for range many {
+			switch err := <-errs; {
+			case err == nil:
+				in++
+			case errors.Is(err, ErrUnauthenticated):
+				wrong++
+			case errors.Is(err, ErrTooMany):
+				tooMany++
+			default:
+				t.Error(err)
+			}
+		}
+		return in, wrong, tooMany
+	}
+	if in, _, _ := run(func(int) string { return "correct horse" }); in != many {
+		t.Errorf("%d of %d passed", in, many)
+	}
+	if in, wrong, tooMany := run(func(i int) string { return fmt.Sprint("guess ", i) }); in != 0 || wrong != userBurst ||
+		tooMany != many-userBurst {
+		t.Errorf("%d guesses were looked at, %d refused, want %d", wrong, tooMany, userBurst)
+	}
+	if _, err := w.from("10.0.0.1:99", "root", "correct horse"); err != nil {
+		t.Errorf("who is remembered is kept out: %v", err)
+	}
+	if len(w.a.checks) != 0 {
+		t.Errorf("%d are still looked at", len(w.a.checks))
+	}
+}
+
+// TestStill: who was let in once is not for ever.
+func TestStill(t *testing.T) {
+	w := newWorld(t)
+	w.user("root", statecontext.UserAdmin, "correct horse")
+	w.user("ann", statecontext.UserDDL, "battery staple")
+	secret := newToken()
+	hash, _ := TokenHash(secret)
+	w.do(&statecontext.PutToken{Token: statecontext.Token{User: "ann", Role: statecontext.UserReads, Hash: hash,
+		ExpiresMS: w.now.Add(time.Hour).UnixMilli()}})
+	in := func(header string) *Identity {
+		t.Helper()
+		id, err := w.ask(header)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id
+	}
+	say := func(what string, id *Identity, want bool) {
+		t.Helper()
+		if w.a.Still(id) != want {
+			t.Errorf("%s: %v", what, !want)
+		}
+	}
+	ann, byToken := in("ann/battery staple"), in("Bearer "+secret)
+	say("at first", ann, true)
+	say("by token", byToken, true)
+	w.now = w.now.Add(2 * time.Hour)
+	say("when the token has ended", byToken, false)
+	w.now = w.now.Add(-2 * time.Hour)
+	w.do(&statecontext.RemoveToken{ID: byToken.token})
+	say("when the token is revoked", byToken, false)
+	say("the user is not", ann, true)
+	w.do(&statecontext.PutUser{Mode: statecontext.PutChange, Name: "ann", Role: statecontext.UserReads})
+	say("when the role is another", ann, false)
+	ann = in("ann/battery staple")
+	w.do(&statecontext.RemoveUser{Name: "ann"})
+	say("when the user is removed", ann, false)
+	say("a certificate", &Identity{Name: "admin:x", Role: statecontext.UserAdmin}, true)
+}
+
+func TestHashesAreOfTheirForm(t *testing.T) {
+	for _, p := range []string{"", "short", strings.Repeat("x", MaxPassword+1)} {
+		if _, err := HashPassword(p); !errors.Is(err, ErrPassword) || p != "" && strings.Contains(err.Error(), p) {
+			t.Errorf("%.10q: %v", p, err)
+		}
+	}
+	hash, err := HashPassword("battery staple")
+	if err != nil || !strings.HasPrefix(hash, "$argon2id$v=19$m=19456,t=2,p=1$") || strings.Contains(hash, "staple") {
+		t.Errorf("%s %v", hash, err)
+	}
+	for _, bad := range []string{"", "x", "$2a$10$x", strings.Replace(hash, "m=19456", "m=99999999", 1),
+		strings.Replace(hash, "t=2", "t=0", 1), hash[:len(hash)-4]} {
+		if verifyPassword(bad, "battery staple") {
+			t.Errorf("%q lets in", bad)
+		}
+	}
+}
+
+// BenchmarkRemembered is what each request of a user pays.
+func BenchmarkRemembered(b *testing.B) {
+	w := newWorld(&testing.T{})
+	w.user("root", statecontext.UserAdmin, "correct horse")
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.SetBasicAuth("root", "correct horse")
+	for b.Loop() {
+		if _, err := w.a.Identify(r); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// TestDiffers: another look is worth it when the user or the token that is named is new or changed, and for nobody
+// else.
+func TestDiffers(t *testing.T) {
+	w := newWorld(t)
+	w.user("ann", statecontext.UserAdmin, "battery staple")
+	before := w.state
+	basic := func(name string) *http.Request {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.SetBasicAuth(name, "x")
+		return r
+	}
+	w.user("bob", statecontext.UserReads, "correct horse")
+	for name, want := range map[string]bool{"ann": false, "bob": true, "nobody": false} {
+		if got := w.a.Differs(basic(name), before); got != want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+	if w.a.Differs(basic("bob"), w.state) {
+		t.Error("bob differs from himself")
+	}
+	secret := newToken()
+	hash, err := TokenHash(secret)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bearer := httptest.NewRequest(http.MethodGet, "/", nil)
+	bearer.Header.Set("Authorization", "Bearer "+secret)
+	if w.a.Differs(bearer, before) {
+		t.Error("a token that nobody has")
+	}
+	before = w.state
+	w.do(&statecontext.PutToken{Token: statecontext.Token{User: "ann", Role: statecontext.UserReads, Hash: hash}})
+	if !w.a.Differs(bearer, before) {
+		t.Error("a new token")
+	}
+}

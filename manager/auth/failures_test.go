@@ -1,0 +1,150 @@
+package auth
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestCountsAreSmallAndAge: names as long as a header may be, one after the other, take no room for what they say, and
+// failures of long ago none at all.
+func TestCountsAreSmallAndAge(t *testing.T) {
+	now := time.UnixMilli(1_000_000)
+	f := newFailures([32]byte{1}, func() time.Time { return now })
+	heap := func() uint64 {
+		var m runtime.MemStats
+		runtime.GC()
+		runtime.ReadMemStats(&m)
+		return m.HeapAlloc
+	}
+	before := heap()
+	for i := range maxCounted {
+		if err := f.take(fmt.Sprint(i, strings.Repeat("x", 32<<10)), userBurst, userPause); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for i := range 100 {
+		if err := f.take(fmt.Sprint("one more ", i), userBurst, userPause); err != nil || len(f.of) > maxCounted {
+			t.Fatalf("%v; %d are counted, want %d at most", err, len(f.of), maxCounted)
+		}
+	}
+	if grown := int64(heap()) - int64(before); grown > 16<<20 || len(f.of) != maxCounted {
+		t.Errorf("%d counts take %d bytes", len(f.of), grown)
+	}
+	now = now.Add(userPause * userBurst)
+	now = now.Add(sweepEvery)
+	if err := f.take("somebody", userBurst, userPause); err != nil || len(f.of) != 1 {
+		t.Errorf("%v; %d are counted whose failures were long ago", err, len(f.of)-1)
+	}
+}
+
+// TestTurns: an address with many tries that wait lets another one by; who gives up takes no place with him.
+func TestTurns(t *testing.T) {
+	q := newTurns(1)
+	if err := q.enter(t.Context(), "first"); err != nil {
+		t.Fatal(err)
+	}
+	come := make(chan string)
+	wait := func(ctx context.Context, address string, waiting int) {
+		go func() {
+			if err := q.enter(ctx, address); err != nil {
+				address = "gave up"
+			}
+			come <- address
+		}()
+		for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // until it waits
+			q.mu.Lock()
+			n := q.waiting
+			q.mu.Unlock()
+			if n == waiting {
+				return
+			}
+			if time.Now().After(end) {
+				t.Fatalf("%d wait, want %d", n, waiting)
+			}
+		}
+	}
+	ctx, giveUp := context.WithCancel(t.Context())
+	wait(ctx, "flood", 1)
+	for i := range 20 {
+		wait(t.Context(), "flood", i+2)
+	}
+	wait(t.Context(), "a", 22)
+	wait(t.Context(), "b", 23)
+	giveUp()
+	if got := <-come; got != "gave up" {
+		t.Fatal(got)
+	}
+	var order []string
+	for range 22 {
+		q.leave()
+		order = append(order, <-come)
+	}
+	if got := strings.Join(order[:4], " "); got != "flood a b flood" || order[21] != "flood" {
+		t.Errorf("%v", order)
+	}
+	q.leave()
+	if q.free != 1 || q.waiting != 0 || len(q.queues)+len(q.order) != 0 {
+		t.Errorf("%+v", q)
+	}
+}
+
+// TestTurnsAreBounded: who finds as many waiting as may is refused at once, from whatever address.
+func TestTurnsAreBounded(t *testing.T) {
+	q := newTurns(1)
+	if err := q.enter(t.Context(), "first"); err != nil {
+		t.Fatal(err)
+	}
+	ctx, giveUp := context.WithCancel(t.Context())
+	var all sync.WaitGroup
+	for i := range maxWaiting {
+		all.Go(func() { _ = q.enter(ctx, fmt.Sprint(i%100)) }) // it gives up
+	}
+	for end := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		q.mu.Lock()
+		n := q.waiting
+		q.mu.Unlock()
+		if n == maxWaiting {
+			break
+		}
+		if time.Now().After(end) {
+			t.Fatalf("%d wait, want %d", n, maxWaiting)
+		}
+	}
+	late, cancel := context.WithTimeout(t.Context(), time.Minute) // hang guard
+	defer cancel()
+	if err := q.enter(late, "one more"); !errors.Is(err, ErrTooMany) {
+		t.Errorf("one more: %v", err)
+	}
+	giveUp()
+	all.Wait()
+	if q.waiting != 0 || len(q.queues)+len(q.order) != 0 {
+		t.Errorf("%+v", q)
+	}
+}
+
+// TestWhoGivesUpIsCounted: tries that are given up before they are looked at count as failed, or there would be no end
+// to them.
+func TestWhoGivesUpIsCounted(t *testing.T) {
+	w := newWorld(t)
+	for range hashesAtOnce {
+		if err := w.a.slots.enter(t.Context(), "busy"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	for i := range userBurst {
+		if err := w.a.tryPassword(ctx, "10.0.0.1", "root", fmt.Sprint(i), nil); !errors.Is(err, context.Canceled) {
+			t.Fatalf("try %d: %v", i, err)
+		}
+	}
+	if err := w.a.tryPassword(ctx, "10.0.0.1", "root", "once more", nil); !errors.Is(err, ErrTooMany) {
+		t.Errorf("no end to it: %v", err)
+	}
+}

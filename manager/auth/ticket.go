@@ -1,0 +1,98 @@
+package auth
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"tidemark/statecontext"
+)
+
+// Tickets issues tickets: for a short time they stand for somebody whom this process has let in, so that he need not
+// show his credentials to others. Only the process that issued a ticket can tell whether it is good, and only for as
+// long as it runs: nobody else has the key.
+type Tickets struct {
+	issuer string
+	key    [sha256.Size]byte
+	now    func() time.Time
+}
+
+// NewTickets makes them with a new key; issuer is how others reach this process.
+func NewTickets(issuer string, now func() time.Time) (*Tickets, error) {
+	t := &Tickets{issuer: issuer, now: now}
+	if _, err := rand.Read(t.key[:]); err != nil {
+		return nil, fmt.Errorf("key of tickets: %w", err)
+	}
+	return t, nil
+}
+
+// claim is what a ticket says. It is signed, not secret.
+type claim struct {
+	Issuer   string                `json:"by"`
+	Name     string                `json:"name"`
+	Role     statecontext.UserRole `json:"role"`
+	User     string                `json:"user,omitempty"`
+	Modified uint64                `json:"modified,omitempty"`
+	Token    string                `json:"token,omitempty"`
+	EndsMS   int64                 `json:"ends"`
+}
+
+var ticketText = base64.RawURLEncoding
+
+// Issue makes a ticket for somebody who was let in. It ends after so long.
+func (t *Tickets) Issue(id *Identity, good time.Duration) (string, error) {
+	b, err := json.Marshal(claim{Issuer: t.issuer, Name: id.Name, Role: id.Role, User: id.user, Modified: id.modified,
+		Token: id.token, EndsMS: t.now().Add(good).UnixMilli()})
+	if err != nil {
+		return "", fmt.Errorf("encoding a ticket: %w", err)
+	}
+	return ticketText.EncodeToString(b) + "." + ticketText.EncodeToString(t.sign(b)), nil
+}
+
+func (t *Tickets) sign(b []byte) []byte {
+	m := hmac.New(sha256.New, t.key[:])
+	_, _ = m.Write(b) // a hash never fails
+	return m.Sum(nil)
+}
+
+// Open returns whom a ticket was issued for; Authenticator.Still tells whether he would be let in now. The error wraps
+// ErrUnauthenticated: the ticket is not of this process, or has ended.
+func (t *Tickets) Open(ticket string) (*Identity, error) {
+	c, b, sum, err := readTicket(ticket)
+	switch {
+	case err != nil:
+		return nil, err
+	case !hmac.Equal(sum, t.sign(b)):
+		return nil, fmt.Errorf("%w: the ticket is not of this manager, or of its last run", ErrUnauthenticated)
+	case c.EndsMS <= t.now().UnixMilli():
+		return nil, fmt.Errorf("%w: the ticket has ended", ErrUnauthenticated)
+	}
+	return &Identity{Name: c.Name, Role: c.Role, user: c.User, modified: c.Modified, token: c.Token}, nil
+}
+
+// TicketIssuer returns who can tell whether a ticket is good, as the ticket itself says.
+func TicketIssuer(ticket string) (string, error) {
+	c, _, _, err := readTicket(ticket)
+	return c.Issuer, err
+}
+
+func readTicket(ticket string) (c claim, signed, sum []byte, err error) {
+	head, tail, ok := strings.Cut(ticket, ".")
+	if ok {
+		if signed, err = ticketText.DecodeString(head); err == nil {
+			sum, err = ticketText.DecodeString(tail)
+		}
+		if err == nil {
+			err = json.Unmarshal(signed, &c)
+		}
+	}
+	if !ok || err != nil {
+		return c, nil, nil, fmt.Errorf("%w: the ticket is none", ErrUnauthenticated)
+	}
+	return c, signed, sum, nil
+}

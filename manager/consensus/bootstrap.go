@@ -1,0 +1,225 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// PeerAnswer is what a manager says of itself before there is a cluster.
+type PeerAnswer struct {
+	ID        string `json:"id"`         // Raft server id
+	Name      string `json:"name"`       // as configured
+	REST      string `json:"rest"`       // base URL
+	Raft      string `json:"raft"`       // host:port
+	ClusterID string `json:"cluster_id"` // empty while it has none
+	HasState  bool   `json:"has_state"`  // it has a term, a log or a snapshot
+	Expect    int    `json:"expect"`     // its --bootstrap-expect; 0: it only joins
+	Epoch     uint64 `json:"epoch"`      // as far as its state goes
+	// Sees are the ids of the managers that answered it, its own included, ascending, while it waits for a cluster.
+	Sees []string `json:"sees,omitempty"`
+	// FormatLevel is that of its cluster, 0 while it has none.
+	FormatLevel uint64 `json:"format_level,omitempty"`
+	// NewestFormat is the newest level that its program understands.
+	NewestFormat uint64 `json:"newest_format"`
+}
+
+// PeerProbe asks another manager, at an address of --join.
+type PeerProbe interface {
+	Probe(ctx context.Context, addr string) (PeerAnswer, error)
+	// Join asks a manager of an existing cluster to have this node, which is empty, added.
+	Join(ctx context.Context, addr string, own PeerAnswer) error
+}
+
+// Verdict is what an empty node should do.
+type Verdict int
+
+// The verdicts.
+const (
+	VerdictWait      Verdict = iota // not everybody has answered, or another one bootstraps: ask again
+	VerdictBootstrap                // this node makes the first configuration, of all answers
+	VerdictJoin                     // there is a cluster: wait to be added to it, never bootstrap
+)
+
+// ErrBootstrap is wrapped when the nodes cannot form a cluster as configured.
+var ErrBootstrap = errors.New("bootstrap")
+
+// Judge is the rule: bootstrap only when expect nodes answer, all of them empty, all with the same expectation, and
+// each of them sees just these nodes: a node that two sets have in common would else vote in two clusters. The one with
+// the lowest server id does it. A node that expects none only joins. own is this node's answer, others those of the
+// reachable peers; an own answer among them (a node is listed in its own --join) does not count twice.
+func Judge(own PeerAnswer, others []PeerAnswer, expect int) (Verdict, []Server, error) {
+	known := map[string]PeerAnswer{own.ID: own}
+	cluster, exists := PeerAnswer{}, false
+	for _, a := range others {
+		known[a.ID] = a
+		if a.ClusterID != "" && cluster.ClusterID != "" && a.ClusterID != cluster.ClusterID {
+			return VerdictWait, nil, fmt.Errorf("%w: %s is of cluster %s and %s of cluster %s; name managers of one cluster "+
+				"in --join",
+				ErrBootstrap, cluster.ID, cluster.ClusterID, a.ID, a.ClusterID)
+		}
+		if a.ClusterID != "" {
+			cluster = a
+		}
+		exists = exists || a.HasState || a.ClusterID != ""
+	}
+	if exists {
+		return VerdictJoin, nil, nil
+	}
+	if expect == 0 {
+		return VerdictWait, nil, nil
+	}
+	servers := make([]Server, 0, len(known))
+	for _, a := range known {
+		if a.Expect != expect {
+			return VerdictWait, nil, fmt.Errorf("%w: %s expects %d managers, this node %d; start all with the same "+
+				"--bootstrap-expect",
+				ErrBootstrap, a.ID, a.Expect, expect)
+		}
+		servers = append(servers, Server{ID: a.ID, Raft: a.Raft, Voter: true})
+	}
+	slices.SortFunc(servers, func(a, b Server) int { return strings.Compare(a.ID, b.ID) })
+	switch {
+	case len(servers) > expect:
+		return VerdictWait, nil, fmt.Errorf("%w: %d empty managers answer, --bootstrap-expect is %d", ErrBootstrap,
+			len(servers), expect)
+	case len(servers) < expect:
+		return VerdictWait, nil, nil
+	}
+	if err := sameSet(servers, others); err != nil || servers[0].ID != own.ID {
+		return VerdictWait, nil, err
+	}
+	return VerdictBootstrap, servers, nil
+}
+
+// sameSet reports whether each of the others sees these servers and no other ones.
+func sameSet(servers []Server, others []PeerAnswer) error {
+	var ids []string
+	for _, s := range servers {
+		ids = append(ids, s.ID)
+	}
+	for _, a := range others {
+		if !slices.Equal(a.Sees, ids) {
+			return fmt.Errorf("%w: this node sees the managers %v, and %s sees %v; the --join of each has to name all "+
+				"managers of the new cluster, and no others",
+				ErrBootstrap, ids, a.ID, a.Sees)
+		}
+	}
+	return nil
+}
+
+// probeTimeout bounds one question to a peer.
+const probeTimeout = time.Second
+
+// Describe gives this node's own answer.
+func (n *Node) Describe(expect int) (PeerAnswer, error) {
+	has, err := n.HasState()
+	if err != nil {
+		return PeerAnswer{}, err
+	}
+	a := PeerAnswer{ID: n.ID(), Name: n.cfg.Name, REST: n.cfg.REST, Raft: n.Addr(), ClusterID: n.ClusterID(),
+		HasState: has, Expect: expect,
+		NewestFormat: n.cfg.FormatLevel}
+	if sees := n.sees.Load(); sees != nil && !has {
+		a.Sees = *sees
+	}
+	if s := n.fsm.State(); s.ClusterID() != "" {
+		a.FormatLevel, a.Epoch = s.FormatLevel(), s.Epoch()
+	}
+	return a, nil
+}
+
+// Form brings an empty node into a cluster: it asks the peers, every interval, until this node or another one has
+// bootstrapped, or until it was added to a cluster that exists, and returns when this node has Raft state. A node that
+// has state returns at once. expect 1 bootstraps alone, expect 0 never bootstraps.
+func (n *Node) Form(ctx context.Context, probe PeerProbe, peers []string, expect int, interval time.Duration) error {
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	complaint := ""
+	for {
+		own, err := n.Describe(expect)
+		if err != nil {
+			return err
+		}
+		if own.HasState {
+			return nil
+		}
+		others, silent := n.ask(ctx, probe, peers)
+		n.noteSeen(own.ID, others)
+		for _, a := range others {
+			if a.FormatLevel > n.cfg.FormatLevel {
+				return fmt.Errorf("%w: cluster %s is at format level %d, this program knows up to %d: install the version of "+
+					"tidemark that %s runs",
+					ErrFormatTooNew, a.ClusterID, a.FormatLevel, n.cfg.FormatLevel, a.ID)
+			}
+		}
+		verdict, servers, err := Judge(own, others, expect)
+		if verdict == VerdictBootstrap {
+			err := n.Bootstrap(servers)
+			if errors.Is(err, ErrHasState) {
+				err = nil
+			}
+			return err
+		}
+		if verdict == VerdictJoin {
+			err = n.askToJoin(ctx, probe, peers, own)
+		}
+		now := fmt.Sprint(verdict, err, silent)
+		if now != complaint {
+			complaint = now
+			n.cfg.Logger.Info("waiting for a cluster", "answered", len(others), "expected", expect, "silent", silent, "joins",
+				verdict == VerdictJoin, "error", err)
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", ErrBootstrap, ctx.Err())
+		}
+	}
+}
+
+// noteSeen keeps who answered, for those who ask this node.
+func (n *Node) noteSeen(own string, others []PeerAnswer) {
+	ids := []string{own}
+	for _, a := range others {
+		ids = append(ids, a.ID)
+	}
+	slices.Sort(ids)
+	ids = slices.Compact(ids)
+	n.sees.Store(&ids)
+}
+
+// joinTimeout bounds one request to be added: a change of members takes a commit or two.
+const joinTimeout = 5 * time.Second
+
+// askToJoin asks the peers, one after the other, to have this node added; the first that does is enough.
+func (n *Node) askToJoin(ctx context.Context, probe PeerProbe, peers []string, own PeerAnswer) (err error) {
+	for _, addr := range peers {
+		one, cancel := context.WithTimeout(ctx, joinTimeout)
+		e := probe.Join(one, addr, own)
+		cancel()
+		if e == nil {
+			return nil
+		}
+		err = fmt.Errorf("%s: %w", addr, e)
+	}
+	return err
+}
+
+// ask returns the answers of the peers, and who is silent.
+func (n *Node) ask(ctx context.Context, probe PeerProbe, peers []string) (answers []PeerAnswer, silent []string) {
+	for _, addr := range peers {
+		one, cancel := context.WithTimeout(ctx, probeTimeout)
+		a, err := probe.Probe(one, addr)
+		cancel()
+		if err != nil {
+			silent = append(silent, addr)
+			continue
+		}
+		answers = append(answers, a)
+	}
+	return answers, silent
+}

@@ -1,0 +1,141 @@
+package consensus_test
+
+import (
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"tidemark/manager/consensus"
+	"tidemark/statecontext"
+)
+
+// clockSlack is what the state's time may be behind: a stamp was made earlier than it was applied, at each change of
+// leaders.
+const clockSlack = 3 * time.Second
+
+// TestTheStatesTime: wall clocks are set by days while leaders change and nobody writes for minutes. The state's time
+// goes on all the while as true time does, and no faster, so that idle time counts and no remembered request ages by
+// what a wall clock says.
+func TestTheStatesTime(t *testing.T) {
+	var ahead [3]atomic.Int64 // of the wall clocks, in nanoseconds
+	tune := func(c *consensus.Config) {
+		own := &ahead[c.Name[1]-'1']
+		c.Now = func() time.Time { return time.Now().Add(time.Duration(own.Load())) }
+	}
+	virtual(t, 3, tune, func(t *testing.T, _ *hub, all servers) {
+		request := func(key string) statecontext.Result {
+			c := projector("p1", "a")
+			c.Request = &statecontext.Request{Key: key}
+			return all.propose(c)
+		}
+		stateTime := func() time.Duration { return time.Duration(all.leader().fsm.State().TimeMS()) * time.Millisecond }
+		request("first")
+		was, at := stateTime(), time.Now()
+		if was > hang {
+			t.Errorf("a new cluster is %s old", was)
+		}
+		r := all[0].chance
+		look := func(what string) {
+			request(what)
+			now, passed := stateTime(), time.Since(at)
+			if moved := now - was; moved < passed-clockSlack || moved > passed+time.Millisecond {
+				t.Errorf("%s: %s pass, and the state's time moves by %s", what, passed, moved)
+			}
+			was, at = now, time.Now()
+			l := all.leader()
+			wall := time.Now().Add(time.Duration(ahead[l.name[1]-'1'].Load()))
+			if said := time.UnixMilli(l.fsm.State().WallMS()); wall.Sub(said).Abs() > clockSlack {
+				t.Errorf("%s: the command says that it is of %s, its leader's clock has %s", what, said, wall)
+			}
+		}
+		for _, what := range []string{"a", "b", "c", "d", "e", "f"} {
+			ahead[r.IntN(3)].Store(int64(time.Duration(r.IntN(96)-48) * time.Hour))
+			time.Sleep(time.Duration(1+r.IntN(120)) * time.Second) // nobody writes
+			if err := all.leader().node.TransferLeadership(); err != nil {
+				t.Fatal(err)
+			}
+			look(what)
+			ahead[r.IntN(3)].Store(int64(time.Duration(r.IntN(96)-48) * time.Hour))
+			time.Sleep(time.Duration(r.IntN(10)) * time.Second)
+			look(what + " again")
+		}
+		if again := request("first"); !again.Replayed {
+			t.Errorf("a request of some minutes ago is forgotten: %+v", again)
+		}
+	})
+}
+
+// TestNoWallClockForgetsAKey: managers come back with wall clocks that are days off, all at once or the leader alone,
+// and lead. Whatever the clocks say, the outcome of a request of a moment ago is remembered; it is forgotten when
+// managers have been up for as long as the limit says.
+func TestNoWallClockForgetsAKey(t *testing.T) {
+	const age, slow = 15 * time.Minute, time.Minute
+	var ahead atomic.Int64
+	tune := func(c *consensus.Config) {
+		own := time.Duration(ahead.Load()) // as of the start of the process
+		c.Now = func() time.Time { return time.Now().Add(own) }
+	}
+	virtual(t, 3, tune, func(t *testing.T, h *hub, all servers) {
+		request := func(key string) statecontext.Result {
+			c := projector(key, "a")
+			c.Request = &statecontext.Request{Key: key}
+			return all.propose(c)
+		}
+		restart := func(which ...*server) {
+			for _, s := range which {
+				s.stop()
+			}
+			for _, s := range which {
+				s.start()
+			}
+		}
+		kept := func(key, what string) {
+			t.Helper()
+			if r := request(key); !r.Replayed {
+				t.Errorf("%s: a request of a moment ago is forgotten: %+v", what, r)
+			}
+		}
+		limits := statecontext.DefaultLimits()
+		limits.LedgerMaxAgeMS = age.Milliseconds()
+		if r := all.propose(statecontext.Command{Body: &statecontext.SetLimits{Limits: limits}}); r.Rejection != nil {
+			t.Fatal(r.Rejection)
+		}
+		began := time.Now()
+		request("first")
+		for _, off := range []time.Duration{36 * time.Hour, -36 * time.Hour, 1000 * time.Hour} {
+			ahead.Store(int64(off))
+			request(off.String())
+			restart(all...)
+			kept(off.String(), "all were down, and came back with clocks "+off.String()+" ahead")
+
+			one := all.leader()
+			request(off.String() + " alone")
+			ahead.Store(int64(2 * off))
+			restart(one)
+			lead(t, h, all, one)
+			kept(off.String()+" alone", "one came back with a clock "+(2*off).String()+" ahead, and led")
+		}
+		kept("first", "after all of it")
+		time.Sleep(age - time.Since(began) - time.Second)
+		kept("first", "almost as old as the limit")
+		time.Sleep(slow)
+		if r := request("first"); r.Replayed {
+			t.Errorf("a request older than the limit is remembered: %+v", r)
+		}
+	})
+}
+
+// lead makes a server lead: whoever else does is cut off for a while.
+func lead(t *testing.T, h *hub, all servers, s *server) {
+	t.Helper()
+	eventually(t, s.name+" leads", func() bool {
+		l := all.leader()
+		if l == s {
+			return true
+		}
+		h.isolate(l.name, true, all.names(l)...)
+		time.Sleep(5 * heartbeat)
+		h.isolate(l.name, false, all.names(l)...)
+		return false
+	})
+}

@@ -1,0 +1,272 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// How the disk is judged.
+const (
+	// slowHeartbeats is the default of Config.SlowWrite, in heartbeats.
+	slowHeartbeats = 2
+	// slowRow is how many writes in a row have to be slow, and how many slow writes' time one write may last before this
+	// node stops to speak as leader.
+	slowRow = 3
+	// spaceInterval is how often the free space is looked at, and a faulty disk tried.
+	spaceInterval = time.Second
+	// probeBytes is the size of the write that tries a faulty disk: as much as a large log entry needs.
+	probeBytes = 64 << 10
+	// firstHandOn and maxHandOn bound the pauses between attempts to hand leadership on while the disk stays bad: the
+	// next leader's may be no better.
+	firstHandOn = 10 * time.Second
+	maxHandOn   = 5 * time.Minute
+)
+
+// probeKey is written to try a disk.
+var probeKey = []byte("tidemark-disk-probe")
+
+// Disk is how the storage under the Raft log does.
+type Disk struct {
+	FreeBytes  uint64        `json:"free_bytes"` // 0, with TotalBytes, where the system does not tell
+	TotalBytes uint64        `json:"total_bytes"`
+	LastWrite  time.Duration `json:"last_write"` // how long the newest write took, or the one under way has taken so far
+	// Faults say why this node should not lead; empty when all is well.
+	Faults []string `json:"faults,omitempty"`
+}
+
+// disk times every write to the store and keeps how it went. It is safe for concurrent use.
+type disk struct {
+	cfg     *Config
+	seconds prometheus.Histogram
+	errors  prometheus.Counter
+
+	mu       sync.Mutex
+	underWay map[*time.Time]struct{} // when each write began that is not over
+	last     time.Duration
+	ended    time.Time // of the newest write
+	slow     int       // slow writes in a row
+	slowNow  bool      // until slowRow quick ones in a row
+	quick    int
+	failure  error // of the newest write
+	free     uint64
+	total    uint64
+}
+
+func newDisk(cfg *Config) *disk {
+	return &disk{cfg: cfg, underWay: map[*time.Time]struct{}{},
+		seconds: prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: "tidemark", Subsystem: "raft",
+			Name: "log_write_seconds",
+			Help: "Time of one write to the Raft log's store, with its sync.", Buckets: prometheus.ExponentialBuckets(0.00025, 2,
+				16)}),
+		errors: prometheus.NewCounter(prometheus.CounterOpts{Namespace: "tidemark", Subsystem: "raft",
+			Name: "log_write_errors_total",
+			Help: "Writes to the Raft log's store that failed."})}
+}
+
+// write does a write and keeps how it went.
+func (d *disk) write(do func() error) error {
+	began := time.Now()
+	d.mu.Lock()
+	d.underWay[&began] = struct{}{}
+	d.mu.Unlock()
+	var err error
+	if d.cfg.Failpoint != nil {
+		err = d.cfg.Failpoint()
+	}
+	if err == nil {
+		err = do()
+	}
+	took := time.Since(began)
+	d.seconds.Observe(took.Seconds())
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.underWay, &began)
+	d.last, d.ended = took, began.Add(took)
+	if took >= d.cfg.SlowWrite {
+		d.slow, d.quick = d.slow+1, 0
+	} else {
+		d.slow, d.quick = 0, d.quick+1
+	}
+	switch {
+	case d.slow >= slowRow:
+		d.slowNow = true
+	case d.quick >= slowRow:
+		d.slowNow = false
+	}
+	if d.failure = err; err != nil {
+		d.errors.Inc()
+		return fmt.Errorf("%s: %w", d.cfg.database(), err)
+	}
+	return nil
+}
+
+// longest gives for how long the oldest write is under way. d.mu is held.
+func (d *disk) longest() (longest time.Duration) {
+	for began := range d.underWay {
+		longest = max(longest, time.Since(*began))
+	}
+	return longest
+}
+
+// hangs reports whether a write is under way for so long that this node must not go on as leader: Raft's loop waits for
+// the disk, and its heartbeats, which go out all the same, keep the others from electing one that can work.
+func (d *disk) hangs() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.longest() >= slowRow*d.cfg.SlowWrite
+}
+
+// state returns the picture of now.
+func (d *disk) state() Disk {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	s := Disk{FreeBytes: d.free, TotalBytes: d.total, LastWrite: d.last}
+	if longest := d.longest(); longest >= slowRow*d.cfg.SlowWrite {
+		s.LastWrite = longest
+		s.Faults = append(s.Faults, fmt.Sprintf("disk hangs: a write to %s has been under way for %v", d.cfg.database(),
+			longest.Round(time.Millisecond)))
+	} else if d.slowNow {
+		s.Faults = append(s.Faults, fmt.Sprintf("disk slow: writes to %s take %v and more, the newest took %v",
+			d.cfg.database(), d.cfg.SlowWrite,
+			d.last.Round(time.Millisecond)))
+	}
+	if d.failure != nil {
+		s.Faults = append(s.Faults, fmt.Sprintf("disk fails: %s: %v", d.cfg.database(), d.failure))
+	}
+	if d.total > 0 && d.free < d.cfg.MinFree {
+		s.Faults = append(s.Faults, fmt.Sprintf("disk low: %d bytes are free under %s, want at least %d (--min-free-bytes)",
+			d.free, d.cfg.Dir, d.cfg.MinFree))
+	}
+	return s
+}
+
+// measure looks at the free space. Where the system does not tell, total stays 0.
+func (d *disk) measure() {
+	free, total, err := space(d.cfg.Dir)
+	if err != nil {
+		d.cfg.Logger.Debug("free space is not known", "dir", d.cfg.Dir, "error", err)
+		return
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.free, d.total = free, total
+}
+
+// Disk returns how the storage under the Raft log does.
+func (n *Node) Disk() Disk { return n.disk.state() }
+
+// watchSpace looks at the free space, and tries a disk that failed or was slow, so that it is known when it is well
+// again.
+func (n *Node) watchSpace(ctx context.Context) error {
+	tick := time.NewTicker(spaceInterval)
+	defer tick.Stop()
+	for {
+		n.disk.measure()
+		n.disk.mu.Lock()
+		try := (n.disk.failure != nil || n.disk.slowNow) && len(n.disk.underWay) == 0 &&
+			time.Since(n.disk.ended) >= spaceInterval/2
+		n.disk.mu.Unlock()
+		if try {
+			if err := n.store.Set(probeKey, make([]byte, probeBytes)); err == nil {
+				_ = n.store.Set(probeKey, nil) // the room is for the log again; a failure is on record
+			}
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// watchDisk hands leadership on while the disk is not well, and speaks up when that changes. While a write hangs, Raft
+// cannot hand on: then this node stops to serve, and its transport to speak as leader (addressed.AppendEntries).
+func (n *Node) watchDisk(ctx context.Context) error {
+	tick := time.NewTicker(n.cfg.Heartbeat / 2)
+	defer tick.Stop()
+	said, pause, next := "", time.Duration(0), time.Time{}
+	for {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+		n.stall(n.disk.hangs())
+		faults := n.disk.state().Faults
+		if len(faults) == 0 {
+			if said != "" {
+				n.cfg.Logger.Info("the disk is well again")
+			}
+			said, pause, next = "", 0, time.Time{}
+			continue
+		}
+		if kind := faultKinds(faults); kind != said {
+			said = kind
+			n.cfg.Logger.Error("the disk under the Raft log is not well; this node should not lead", "faults", faults)
+		}
+		if n.disk.hangs() || n.raft.State() != raft.Leader || time.Now().Before(next) {
+			continue
+		}
+		if pause == 0 {
+			pause = firstHandOn
+		}
+		next, pause = time.Now().Add(pause), min(2*pause, maxHandOn)
+		if err := n.TransferLeadership(); err != nil && !errors.Is(err, ErrNotLeader) {
+			n.cfg.Logger.Warn("leadership cannot be handed on for the disk's sake", "error", err, "next attempt in",
+				time.Until(next).Round(time.Second))
+		}
+	}
+}
+
+// stall ends the leader's duties here when a write hangs, and lets them begin anew, if this node then still leads, when
+// it no longer does.
+func (n *Node) stall(hangs bool) {
+	n.mu.Lock()
+	changed := n.stalled != hangs
+	if n.stalled = hangs; changed && hangs {
+		n.serving = reign{}
+	}
+	if changed {
+		n.wake()
+	}
+	n.mu.Unlock()
+	if changed {
+		n.signal()
+	}
+}
+
+// faultKinds returns what is wrong without the figures, which change all the time.
+func faultKinds(faults []string) (kinds string) {
+	for _, f := range faults {
+		for i, r := range f {
+			if r == ':' {
+				kinds += f[:i] + ","
+				break
+			}
+		}
+	}
+	return kinds
+}
+
+// snapshotFiles gives index and time of the newest state snapshot, and the bytes of all that are kept.
+func (n *Node) snapshotFiles() (newest *raft.SnapshotMeta, at time.Time, bytes int64) {
+	metas, err := n.snaps.List()
+	if err != nil || len(metas) == 0 {
+		return nil, time.Time{}, 0
+	}
+	for _, m := range metas {
+		bytes += m.Size
+	}
+	if info, err := os.Stat(filepath.Join(n.cfg.Dir, "snapshots", metas[0].ID)); err == nil {
+		at = info.ModTime()
+	}
+	return metas[0], at, bytes
+}

@@ -1,0 +1,52 @@
+package consensus
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strings"
+	"testing"
+)
+
+// FuzzGreeting: whatever a caller sends first, it is read without a panic and no further than a greeting goes; what is
+// taken is what would be sent for it, and the answer of whoever judges it fits in its length byte.
+func FuzzGreeting(f *testing.F) {
+	for _, who := range []greeting{
+		{},
+		{cluster: "0123456789abcdef", wants: "m1-0badcafe", id: "m2-00c0ffee", epoch: 1795223000},
+		{wants: "m1-0badcafe", id: strings.Repeat("x", 255), epoch: 1 << 63},
+	} {
+		f.Add(who.encode())
+	}
+	f.Add([]byte("GET / HTTP/1.1\r\nHost: x\r\n\r\n"))
+	f.Add([]byte("TMRF\x02\xffabc"))
+	f.Add([]byte("TMRF\x03\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00"))
+	own := &stream{id: "m1-0badcafe", clusterID: func() string { return "0123456789abcdef" },
+		epoch:  func() uint64 { return 7 },
+		member: func(id string) bool { return id == "m2-00c0ffee" }}
+	f.Fuzz(func(t *testing.T, sent []byte) {
+		r := bytes.NewReader(sent)
+		who, err := readGreeting(r)
+		if err != nil {
+			return
+		}
+		if back := who.encode(); !bytes.Equal(back, sent[:len(sent)-r.Len()]) {
+			t.Errorf("%x is taken for %+v, which is sent as %x", sent, who, back)
+		}
+		if answer := own.judge(who); len(answer) > 255 {
+			t.Errorf("the answer to %+v has %d bytes", who, len(answer))
+		}
+	})
+}
+
+// FuzzShort: the answer to a greeting is read without a panic, and holds what its length byte says.
+func FuzzShort(f *testing.F) {
+	f.Add([]byte{0})
+	f.Add([]byte("\x03abc"))
+	f.Add(binary.BigEndian.AppendUint64(nil, 1<<63))
+	f.Fuzz(func(t *testing.T, sent []byte) {
+		text, err := readShort(bytes.NewReader(sent))
+		if err == nil && (len(sent) == 0 || len(text) != int(sent[0]) || text != string(sent[1:1+len(text)])) {
+			t.Errorf("%x is read as %q", sent, text)
+		}
+	})
+}

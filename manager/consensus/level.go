@@ -1,0 +1,48 @@
+package consensus
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+)
+
+// levelKey is where the stable store keeps the highest format level that the state had and the version that said so.
+var levelKey = []byte("tidemark-format-level")
+
+// checkLevel refuses data that an older program would stop over sooner or later.
+func (n *Node) checkLevel() error {
+	stored, err := n.store.Get(levelKey)
+	if errors.Is(err, raftboltdb.ErrKeyNotFound) || err == nil && len(stored) == 0 {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	level, version, _ := strings.Cut(string(stored), " ")
+	if have, err := strconv.ParseUint(level, 10, 64); err != nil || have > n.cfg.FormatLevel {
+		return fmt.Errorf("%w: the cluster is at format level %s, this program knows up to %d: install tidemark %s, which "+
+			"ran here, or a newer version",
+			ErrFormatTooNew, level, n.cfg.FormatLevel, version)
+	}
+	return nil
+}
+
+// NoteFormatLevel stores the state's format level beside the log, once for each level, so that an older program refuses
+// to start over it.
+func (n *Node) NoteFormatLevel() error {
+	level := n.fsm.State().FormatLevel()
+	if level <= n.noted.Load() {
+		return nil
+	}
+	if err := n.store.Set(levelKey, []byte(strconv.FormatUint(level, 10)+" "+n.cfg.Version)); err != nil {
+		return fmt.Errorf("%w: %w", ErrStore, err)
+	}
+	n.noted.Store(level)
+	return nil
+}
+
+// FormatLevel is the newest format level that this node understands.
+func (n *Node) FormatLevel() uint64 { return n.cfg.FormatLevel }

@@ -1,0 +1,43 @@
+package consensus
+
+import (
+	"testing"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// stuckPipeline takes nothing until it is closed.
+type stuckPipeline struct {
+	raft.AppendPipeline
+	closed chan struct{}
+}
+
+func (s stuckPipeline) AppendEntries(*raft.AppendEntriesRequest, *raft.AppendEntriesResponse) (raft.AppendFuture,
+	error) {
+	<-s.closed
+	return nil, raft.ErrPipelineShutdown
+}
+
+func (s stuckPipeline) Close() error {
+	close(s.closed)
+	return nil
+}
+
+// TestStuckPipelineIsClosed: a pipeline whose answers nobody reads any more does not hold replication for ever.
+func TestStuckPipelineIsClosed(t *testing.T) {
+	ended := make(chan error, 1)
+	go func() {
+		_, err := pipeline{stuckPipeline{closed: make(chan struct{})}, &disk{cfg: &Config{}},
+			20 * time.Millisecond}.AppendEntries(nil, nil)
+		ended <- err
+	}()
+	select {
+	case err := <-ended:
+		if err == nil {
+			t.Error("entries were taken by a stuck pipeline")
+		}
+	case <-time.After(time.Minute):
+		t.Error("still waiting")
+	}
+}

@@ -1,0 +1,287 @@
+package consensus
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/hashicorp/raft"
+
+	"tidemark/internal/rpc"
+	"tidemark/statecontext"
+)
+
+// proposal is one command on its way.
+type proposal struct {
+	command statecontext.Command
+	size    int
+	term    uint64 // it may be proposed in this term only
+	phase   atomic.Int32
+	done    chan answer // one slot
+}
+
+// The phases of a proposal: whoever moves it out of phaseQueued decides whether it happens.
+const (
+	phaseQueued int32 = iota
+	phaseTaken        // by the proposer: from now on the outcome may be unknown
+	phaseGivenUp
+)
+
+type answer struct {
+	result statecontext.Result
+	err    error
+}
+
+// entry is a group of proposals that Raft has as one log entry.
+type entry struct {
+	future    raft.ApplyFuture
+	proposals []*proposal
+}
+
+// Propose replicates a command and gives its result: a rejection is in the result, not in the error. TimeMS and WallMS
+// are stamped here. The body must not be changed any more. Errors: NotLeaderError, ErrBusy, ErrCommand, ErrClosed and a
+// context that ended before the command was taken say that nothing was proposed; ErrUnknownOutcome says that nobody
+// knows.
+func (n *Node) Propose(ctx context.Context, command statecontext.Command) (statecontext.Result, error) {
+	below, span := rpc.StartSpan(ctx, "raft propose")
+	res, err := n.replicate(below, command)
+	rpc.EndSpan(ctx, span, err)
+	return res, err
+}
+
+func (n *Node) replicate(ctx context.Context, command statecontext.Command) (statecontext.Result, error) {
+	size, err := n.vet(&command)
+	if err != nil {
+		return statecontext.Result{}, err
+	}
+	now, err := n.awaitServing(ctx)
+	if err != nil {
+		return statecontext.Result{}, err
+	}
+	command.TimeMS, command.WallMS = now.clock.stamp(), n.cfg.Now().UnixMilli()
+	p := &proposal{command: command, size: size, term: now.term, done: make(chan answer, 1)}
+	select {
+	case n.queue <- p:
+	default:
+		return statecontext.Result{}, fmt.Errorf("%w: %d proposals wait", ErrBusy, len(n.queue))
+	}
+	select {
+	case a := <-p.done:
+		return a.result, a.err
+	case <-ctx.Done():
+		if p.phase.CompareAndSwap(phaseQueued, phaseGivenUp) {
+			return statecontext.Result{}, fmt.Errorf("not proposed: %w", ctx.Err())
+		}
+	case <-n.done:
+		if p.phase.CompareAndSwap(phaseQueued, phaseGivenUp) {
+			return statecontext.Result{}, ErrClosed
+		}
+	}
+	select { // it was taken; the answer may be there
+	case a := <-p.done:
+		return a.result, a.err
+	default:
+		return statecontext.Result{}, fmt.Errorf("%w: the command was handed to Raft and not yet answered", ErrUnknownOutcome)
+	}
+}
+
+// vet makes sure that every node will understand the command: one that does not decode would stop all of them.
+func (n *Node) vet(c *statecontext.Command) (size int, err error) {
+	if need, level := statecontext.RequiredFormat(c), n.fsm.State().FormatLevel(); need > level {
+		return 0, fmt.Errorf("%w: it needs format level %d, the cluster is at %d: when all managers run the new version, "+
+			"run tidemark cluster finalize-upgrade",
+			ErrFormatTooOld, need, level)
+	}
+	data, err := n.encode(*c)
+	if err == nil && len(data) > batchBytes {
+		err = fmt.Errorf("%d bytes, at most %d", len(data), batchBytes)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrCommand, err)
+	}
+	return len(data), nil
+}
+
+// encode makes an entry and reads it again: one that does not decode would stop every node for ever.
+func (n *Node) encode(commands ...statecontext.Command) ([]byte, error) {
+	data, err := statecontext.EncodeAs(n.cfg.Version, commands...)
+	if err == nil {
+		_, err = statecontext.DecodeUpTo(n.cfg.FormatLevel, data)
+	}
+	return data, err
+}
+
+// awaitServing returns the term in which this node serves, waiting while it leads and has not yet begun its term.
+func (n *Node) awaitServing(ctx context.Context) (reign, error) {
+	for {
+		n.mu.Lock()
+		now, changed, stalled := n.serving, n.changed, n.stalled
+		n.mu.Unlock()
+		if now.term != 0 {
+			return now, nil
+		}
+		if stalled || n.raft.State() != raft.Leader {
+			return reign{}, n.notLeader()
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return reign{}, fmt.Errorf("not proposed, the new leader is not ready yet: %w", ctx.Err())
+		case <-n.stop:
+			return reign{}, ErrClosed
+		}
+	}
+}
+
+// serve says that this node serves in a term, if it still leads as it did when the term began, and wakes those who
+// wait.
+func (n *Node) serve(r reign, gains uint64) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.leads.leader || n.leads.gains != gains || n.stalled {
+		return false
+	}
+	n.serving = r
+	n.wake()
+	return true
+}
+
+// resign says that this node does not serve, and wakes those who wait to know.
+func (n *Node) resign() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.serving = reign{}
+	n.wake()
+}
+
+// wake lets those look again who wait for a change of serving. n.mu is held.
+func (n *Node) wake() {
+	close(n.changed)
+	n.changed = make(chan struct{})
+}
+
+// propose is the proposer: the one goroutine that hands commands to Raft, many at a time (group commit).
+func (n *Node) propose(ctx context.Context) error {
+	defer close(n.entries)
+	var left *proposal // did not fit into the entry before
+	for {
+		first := left
+		for first == nil {
+			select {
+			case first = <-n.queue:
+			case <-ctx.Done():
+				n.refuseQueued()
+				return nil
+			}
+		}
+		n.slots <- struct{}{} // room in flight first: meanwhile the group grows
+		var group []*proposal
+		group, left = n.gather(first)
+		n.hand(group)
+	}
+}
+
+// gather takes what waits, up to the bounds of one entry.
+func (n *Node) gather(first *proposal) (group []*proposal, left *proposal) {
+	serving, _ := n.Serving()
+	bytes := 0
+	for p := first; ; {
+		if bytes += p.size; len(group) > 0 && bytes > batchBytes {
+			return group, p
+		}
+		if p.phase.CompareAndSwap(phaseQueued, phaseTaken) {
+			if p.term == serving {
+				group = append(group, p)
+			} else {
+				p.done <- answer{err: n.notLeader()}
+			}
+		}
+		if len(group) >= batchCommands {
+			return group, nil
+		}
+		select {
+		case p = <-n.queue:
+		default:
+			return group, nil
+		}
+	}
+}
+
+// hand passes a group to Raft, or gives the slot back.
+func (n *Node) hand(group []*proposal) {
+	if len(group) == 0 {
+		<-n.slots
+		return
+	}
+	commands := make([]statecontext.Command, len(group))
+	for i, p := range group {
+		commands[i] = p.command
+	}
+	data, err := n.encode(commands...)
+	if err != nil {
+		for _, p := range group {
+			p.done <- answer{err: fmt.Errorf("%w: %w", ErrCommand, err)}
+		}
+		<-n.slots
+		return
+	}
+	n.entries <- &entry{future: n.raft.Apply(data, proposeTimeout), proposals: group}
+}
+
+// refuseQueued answers what nobody will take any more.
+func (n *Node) refuseQueued() {
+	for {
+		select {
+		case p := <-n.queue:
+			if p.phase.CompareAndSwap(phaseQueued, phaseTaken) {
+				p.done <- answer{err: ErrClosed}
+			}
+		default:
+			return
+		}
+	}
+}
+
+// complete answers proposals in the order of the log.
+func (n *Node) complete() error {
+	for e := range n.entries {
+		results, err := n.settle(e.future, len(e.proposals))
+		<-n.slots
+		for i, p := range e.proposals {
+			if err != nil {
+				p.done <- answer{err: err}
+				continue
+			}
+			p.done <- answer{result: results[i]}
+		}
+	}
+	return nil
+}
+
+// settle waits for an entry and gives the results of its commands.
+func (n *Node) settle(f raft.ApplyFuture, commands int) ([]statecontext.Result, error) {
+	if err := f.Error(); err != nil {
+		return nil, n.outcome(err)
+	}
+	switch response := f.Response().(type) {
+	case []statecontext.Result:
+		if len(response) == commands {
+			n.raiseAcked(f.Index())
+			return response, nil
+		}
+		return nil, fmt.Errorf("%w: %d results for %d commands", ErrUnknownOutcome, len(response), commands)
+	case error:
+		return nil, fmt.Errorf("%w: %w", ErrUnknownOutcome, response)
+	}
+	return nil, fmt.Errorf("%w: the state machine gave no result", ErrUnknownOutcome)
+}
+
+// raiseAcked remembers the highest index that anybody may have been told of.
+func (n *Node) raiseAcked(index uint64) {
+	for {
+		old := n.acked.Load()
+		if index <= old || n.acked.CompareAndSwap(old, index) {
+			return
+		}
+	}
+}

@@ -1,0 +1,176 @@
+package consensus
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+
+	"github.com/hashicorp/raft"
+
+	"tidemark/statecontext"
+)
+
+// RecoveryReport says what a recovery from a lost majority would do, or has done.
+type RecoveryReport struct {
+	ServerID  string   `json:"server_id"` // of the survivor, the only voter from now on
+	ClusterID string   `json:"cluster_id"`
+	Members   []Server `json:"members"`    // as this server knew them
+	Forgotten []string `json:"forgotten"`  // servers that may never vote in it again
+	Snapshot  uint64   `json:"snapshot"`   // log index of the newest snapshot
+	LastIndex uint64   `json:"last_index"` // of the log: everything up to it becomes committed
+	// log entries after the snapshot: those of them that were not committed become so
+	Tail     uint64 `json:"tail"`
+	CAS      uint64 `json:"cas"` // of the state with all of them
+	Indexes  int    `json:"indexes"`
+	OldEpoch uint64 `json:"old_epoch"`
+	Epoch    uint64 `json:"epoch"` // from now on; 0 when nothing was done
+	// LimitsReset tells that the limits became the default ones.
+	LimitsReset bool `json:"limits_reset,omitempty"`
+}
+
+// RecoverOptions say what a recovery does.
+type RecoverOptions struct {
+	Act         bool // do it; else only tell
+	ResetLimits bool // also set the default limits
+}
+
+// ErrNothingToRecover is wrapped when a folder holds no state of a cluster.
+var ErrNothingToRecover = errors.New("nothing to recover")
+
+// Recover makes the server whose folder cfg.Dir is the only voter of its cluster, offline, when a majority of the
+// others is lost for ever. Everything in its log becomes committed, also what no majority had; what only the lost
+// servers had is gone. The epoch rises, so that projectors and indexers refuse whoever comes back from before, and
+// numbers that may have been given away behind this server's back are passed over. Without Act it only
+// tells what it would do. The machine must be a new one. Errors wrap ErrInUse, ErrStore, ErrRemoved or
+// ErrNothingToRecover.
+func Recover(cfg Config, machine StateMachine, do RecoverOptions) (RecoveryReport, error) {
+	var r RecoveryReport
+	if _, err := os.Stat(cfg.database()); err != nil { // opening would make one
+		return r, fmt.Errorf("%w in %s: %w", ErrNothingToRecover, cfg.Dir, err)
+	}
+	cfg.RaftAddr = "unused:0"
+	if err := cfg.withDefaults(); err != nil {
+		return r, err
+	}
+	n := &Node{cfg: cfg, fsm: machine, stop: make(chan struct{})}
+	n.disk = newDisk(&n.cfg)
+	if err := n.openStore(); err != nil {
+		return r, err
+	}
+	r, err := n.recover(do)
+	return r, errors.Join(err, n.store.Close())
+}
+
+func (n *Node) recover(do RecoverOptions) (RecoveryReport, error) {
+	r := RecoveryReport{ServerID: n.ID()}
+	if has, err := n.HasState(); err != nil || !has {
+		return r, errors.Join(fmt.Errorf("%w: %s was never part of a cluster", ErrNothingToRecover, n.cfg.Dir), err)
+	}
+	members, err := n.replay(&r)
+	if err != nil {
+		return r, fmt.Errorf("%w: %w", ErrStore, err)
+	}
+	state := n.fsm.State()
+	r.ClusterID, r.CAS, r.Indexes, r.OldEpoch = state.ClusterID(), state.CAS(), state.IndexCount(), state.Epoch()
+	if r.ClusterID == "" {
+		return r, fmt.Errorf("%w: the log in %s ends before its cluster got an id; begin a new one with empty folders",
+			ErrNothingToRecover, n.cfg.Dir)
+	}
+	own := raft.Server{ID: n.id, Suffrage: raft.Voter}
+	for _, m := range members {
+		r.Members = append(r.Members, Server{ID: string(m.ID), Raft: string(m.Address), Voter: m.Suffrage == raft.Voter})
+		if m.ID == n.id {
+			own.Address = m.Address
+		} else {
+			r.Forgotten = append(r.Forgotten, string(m.ID))
+		}
+	}
+	if own.Address == "" {
+		return r, fmt.Errorf("%w: %s is not among the members that its log names: %v", ErrNothingToRecover, n.id, r.Members)
+	}
+	if !do.Act {
+		return r, nil
+	}
+	epoch := max(r.OldEpoch+1, uint64(max(0, n.cfg.Now().Unix())))
+	raise, err := statecontext.EncodeAs(n.cfg.Version, statecontext.Command{WallMS: n.cfg.Now().UnixMilli(),
+		Body: &statecontext.RaiseEpoch{Epoch: epoch, SkipNumbers: true, ResetLimits: do.ResetLimits}})
+	if err != nil {
+		return r, err
+	}
+	_, trans := raft.NewInmemTransport(own.Address)
+	again := &recovering{StateMachine: n.fsm, raise: raise}
+	err = raft.RecoverCluster(n.cfg.raft(n.id, nil), again, n.logs, n.store, n.snaps, trans,
+		raft.Configuration{Servers: []raft.Server{own}})
+	if err != nil {
+		return r, fmt.Errorf("%w: %w", ErrStore, err)
+	}
+	r.Epoch, r.LimitsReset = epoch, do.ResetLimits
+	return r, nil
+}
+
+// replay applies everything that is here to the machine and gives the newest configuration.
+func (n *Node) replay(r *RecoveryReport) (members []raft.Server, err error) {
+	snaps, err := n.snaps.List()
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range snaps { // the newest that is whole
+		meta, source, e := n.snaps.Open(s.ID)
+		if e == nil {
+			e = n.fsm.Restore(source)
+		}
+		if err = e; e == nil {
+			r.Snapshot, members = meta.Index, meta.Configuration.Servers
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("no snapshot can be read: %w", err)
+	}
+	last, err := n.logs.LastIndex()
+	if err != nil {
+		return nil, err
+	}
+	r.LastIndex = max(r.Snapshot, last)
+	for i := r.Snapshot + 1; i <= last; i++ {
+		var entry raft.Log
+		if err := n.logs.GetLog(i, &entry); err != nil {
+			return nil, fmt.Errorf("log entry %d: %w", i, err)
+		}
+		switch entry.Type {
+		case raft.LogCommand:
+			if err, failed := n.fsm.Apply(&entry).(error); failed {
+				return nil, err
+			}
+		case raft.LogConfiguration:
+			members = raft.DecodeConfiguration(entry.Data).Servers
+		}
+		r.Tail++
+	}
+	return slices.Clone(members), nil
+}
+
+// recovering is the machine that the library replays into: its snapshot, with which the recovery happens at once or not
+// at all, has the new epoch. The replay before it is repeated by the library, into the same machine.
+type recovering struct {
+	StateMachine
+	raise []byte
+}
+
+// Apply passes over what the machine has already.
+func (r *recovering) Apply(l *raft.Log) any {
+	if l.Index <= r.State().AppliedIndex() {
+		return nil
+	}
+	return r.StateMachine.Apply(l)
+}
+
+// Snapshot raises the epoch first, as part of the newest entry.
+func (r *recovering) Snapshot() (raft.FSMSnapshot, error) {
+	if err, failed := r.StateMachine.Apply(&raft.Log{Index: r.State().AppliedIndex(), Type: raft.LogCommand,
+		Data: r.raise}).(error); failed {
+		return nil, err
+	}
+	return r.StateMachine.Snapshot()
+}

@@ -1,0 +1,419 @@
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+
+	"tidemark/statecontext"
+)
+
+var (
+	// ErrUnknownMember is wrapped when no member has that id or name.
+	ErrUnknownMember = errors.New("no such manager")
+	// ErrMemberConflict is wrapped when a server cannot be added beside those that are there.
+	ErrMemberConflict = errors.New("the manager cannot be added")
+	// ErrQuorumAtRisk is wrapped when a change would leave fewer living voters than a majority.
+	ErrQuorumAtRisk = errors.New("a majority would be missing")
+	// ErrNotMember is wrapped when a server that has Raft state of this cluster is no member: it was removed.
+	ErrNotMember = errors.New("it is not a member of this cluster any more")
+)
+
+// StewardConfig holds what a Steward works with.
+type StewardConfig struct {
+	Node         *Node
+	PromoteAfter time.Duration // DefaultPromoteAfter
+	Every        time.Duration // between two rounds; a third of PromoteAfter, at most a second
+}
+
+// Steward is the leader's care for the members: it takes in new servers without a vote, gives them their vote when they
+// have caught up and stayed, writes down new addresses, removes whom it is told to, one change at a time and never
+// below a majority, and forgets the registrations of those who are no members. Its methods are safe for concurrent use;
+// they work on the leader only (NotLeaderError).
+type Steward struct {
+	cfg   StewardConfig
+	node  *Node
+	shown atomic.Pointer[[]Sighting]
+	wake  chan struct{} // one slot: look again at once
+	turn  chan struct{} // one slot: held by who decides about members, which may take some time
+
+	mu     sync.Mutex
+	roster *roster // of this term
+}
+
+// NewSteward makes it; Run does the duty.
+func NewSteward(cfg StewardConfig) *Steward {
+	if cfg.PromoteAfter == 0 {
+		cfg.PromoteAfter = DefaultPromoteAfter
+	}
+	if cfg.Every == 0 {
+		cfg.Every = min(cfg.PromoteAfter/3, time.Second)
+	}
+	return &Steward{cfg: cfg, node: cfg.Node, wake: make(chan struct{}, 1), turn: make(chan struct{}, 1)}
+}
+
+// take waits for the turn to decide about members; give ends it.
+func (s *Steward) take(ctx context.Context) error {
+	select {
+	case s.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("%w: another change of members is under way: %w", ErrBusy, ctx.Err())
+	}
+}
+
+func (s *Steward) give() { <-s.turn }
+
+// Run does the duty while this node leads; it ends with ctx.
+func (s *Steward) Run(ctx context.Context) error {
+	s.mu.Lock()
+	s.roster = newRoster(s.cfg.PromoteAfter)
+	s.mu.Unlock()
+	defer s.shown.Store(nil)
+	tick := time.NewTicker(s.cfg.Every)
+	defer tick.Stop()
+	for {
+		if next, err := s.look(ctx); err == nil && ctx.Err() == nil {
+			s.act(ctx, next)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		case <-s.wake:
+		}
+	}
+}
+
+// Sightings returns how the members do; nothing while this node does not lead.
+func (s *Steward) Sightings() []Sighting {
+	if p := s.shown.Load(); p != nil {
+		return *p
+	}
+	return nil
+}
+
+// look asks every member and gives what to do.
+func (s *Steward) look(ctx context.Context) (step, error) {
+	servers, err := s.node.Servers()
+	if err != nil {
+		return step{}, err
+	}
+	n := s.node
+	answers, err := n.survey(ctx, servers)
+	if err != nil {
+		return step{}, err
+	}
+	v := view{nowMS: n.clock.steadyMS(), self: Server{ID: n.ID(), Raft: n.Addr()}, servers: servers, answers: answers}
+	v.last = n.raft.LastIndex()
+	for m := range n.State().Managers() {
+		v.known = append(v.known, m.ID)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.roster == nil {
+		s.roster = newRoster(s.cfg.PromoteAfter)
+	}
+	next := s.roster.step(v)
+	all := s.roster.sightings(servers)
+	s.shown.Store(&all)
+	return next, nil
+}
+
+// act does what a round has found; what fails is found again by the next.
+func (s *Steward) act(ctx context.Context, next step) {
+	if s.take(ctx) != nil {
+		return
+	}
+	defer s.give()
+	n := s.node
+	if a := next.readdress; a != nil {
+		n.cfg.Logger.Info("this manager has a new address", "server", a.ID, "raft", a.Raft)
+		s.report("new address", n.AddVoter(*a, nil))
+	}
+	if p := next.promote; p != nil {
+		n.cfg.Logger.Info("a new manager has caught up and gets its vote", "server", p.ID)
+		s.report("promotion", n.AddVoter(*p, nil))
+	}
+	for _, id := range next.forget {
+		_, err := n.Propose(ctx, statecontext.Command{Body: &statecontext.RemoveManager{ID: id}})
+		s.report("forgetting "+id, err)
+	}
+}
+
+func (s *Steward) report(what string, err error) {
+	if err != nil {
+		s.node.cfg.Logger.Info("a change of members will be tried again", "what", what, "error", err)
+	}
+}
+
+// JoinRequest is what a server says of itself that wants to be, or is, a member.
+type JoinRequest struct {
+	ClusterID string // "" when it has none
+	Manager   statecontext.Manager
+	Empty     bool // it has no Raft state: it asks to be added
+}
+
+// Join takes a server in, without a vote at first, or takes over its new addresses. Nothing changed is a success.
+// Errors wrap wire.ErrForeignCluster (by the caller), ErrNotMember, ErrMemberConflict, NotLeaderError or those of
+// Propose.
+func (s *Steward) Join(ctx context.Context, req JoinRequest) error {
+	if m := &req.Manager; m.Raft == "" || m.ID == "" || m.Name == "" || strings.Contains(m.ID+m.Raft, "@") {
+		return fmt.Errorf("%w: id %q, name %q and Raft address %q must be given, without @", ErrMemberConflict, m.ID, m.Name,
+			m.Raft)
+	}
+	if err := s.take(ctx); err != nil {
+		return err
+	}
+	defer s.give()
+	if err := s.node.ReadBarrier(ctx); err != nil { // a deposed leader must not say who is no member
+		return err
+	}
+	servers, err := s.node.Servers()
+	if err != nil {
+		return err
+	}
+	at := slices.IndexFunc(servers, func(m Server) bool { return m.ID == req.Manager.ID })
+	switch {
+	case at >= 0:
+		err = s.readdress(ctx, servers[at], req.Manager.Raft)
+	case !req.Empty:
+		return fmt.Errorf("%w: %s has Raft state, and was removed from cluster %s: delete its data folder, it then joins "+
+			"as a new one",
+			ErrNotMember, req.Manager.ID, s.node.ClusterID())
+	case req.Manager.FormatLevel < s.node.State().FormatLevel():
+		return fmt.Errorf("%w: %s knows format levels up to %d, the cluster is at %d: install a newer version of tidemark "+
+			"on it",
+			ErrMemberConflict, req.Manager.ID, req.Manager.FormatLevel, s.node.State().FormatLevel())
+	default:
+		err = s.add(ctx, servers, Server{ID: req.Manager.ID, Raft: req.Manager.Raft}, req.Manager.Name)
+	}
+	if err != nil {
+		return err
+	}
+	if known := s.node.State().Manager(req.Manager.ID); known != nil {
+		now := req.Manager
+		if now.ModifiedCAS = known.ModifiedCAS; now == *known {
+			return nil
+		}
+	}
+	res, err := s.node.Propose(ctx, statecontext.Command{Body: &statecontext.RegisterManager{Manager: req.Manager}})
+	if err == nil {
+		err = res.Err()
+	}
+	return err
+}
+
+// readdress takes over a member's new address. A second process with a copy of its folder is refused.
+func (s *Steward) readdress(ctx context.Context, m Server, addr string) error {
+	if m.Raft == addr {
+		s.node.Moved(m.ID, addr) // an older one may have been noted
+		return nil
+	}
+	answers, err := s.node.survey(ctx, []Server{m})
+	if err != nil {
+		return err
+	}
+	if m.ID != s.node.ID() && answers[m.ID].problem == "" {
+		s.node.layer.mu.Lock()
+		dialled := s.node.layer.moved[m.ID]
+		s.node.layer.mu.Unlock()
+		if dialled != addr {
+			return fmt.Errorf("%w: server %s lives at %s: two processes have copies of one data folder; stop one and delete "+
+				"its folder",
+				ErrMemberConflict, m.ID, m.Raft)
+		}
+	}
+	s.node.Moved(m.ID, addr)
+	s.node.cfg.Logger.Info("a manager has a new address", "server", m.ID, "was", m.Raft, "is", addr)
+	m.Raft = addr
+	if m.Voter {
+		return s.node.AddVoter(m, nil)
+	}
+	return s.node.AddNonvoter(m, nil)
+}
+
+// add adds a new server, without a vote. One that lost its folder and came back under a new id takes the place of its
+// former self, where that leaves a majority.
+func (s *Steward) add(ctx context.Context, servers []Server, fresh Server, name string) error {
+	if len(servers) >= MaxMembers {
+		return fmt.Errorf("%w: the cluster has %d managers, at most %d", ErrMemberConflict, len(servers), MaxMembers)
+	}
+	for _, old := range servers {
+		sameName := strings.HasPrefix(old.ID, name+"-") && len(old.ID) == len(name)+1+2*suffixBytes
+		if !sameName && old.Raft != fresh.Raft {
+			continue
+		}
+		answers, err := s.node.survey(ctx, []Server{old})
+		if err != nil {
+			return err
+		}
+		if old.ID == s.node.ID() || answers[old.ID].problem == "" {
+			return fmt.Errorf("%w: %s has its name or its address %s, and lives; give the new one others (--id, --raft)",
+				ErrMemberConflict, old.ID, old.Raft)
+		}
+		if old.Raft != fresh.Raft {
+			continue // it may come back; it is removed when somebody says so
+		}
+		if !sameName {
+			return fmt.Errorf("%w: %s, which does not answer, has its address %s; remove that one first: tidemark cluster "+
+				"remove %s",
+				ErrMemberConflict, old.ID, old.Raft, old.ID)
+		}
+		s.node.cfg.Logger.Warn("a manager has lost its folder and joins anew; its former self is removed", "was", old.ID,
+			"is", fresh.ID)
+		if _, err := s.remove(ctx, old.ID, false); err != nil {
+			return fmt.Errorf("%w: %s lost its data and has to be removed first: %w", ErrMemberConflict, old.ID, err)
+		}
+	}
+	s.node.cfg.Logger.Info("a new manager joins, without a vote until it has caught up", "server", fresh.ID, "raft",
+		fresh.Raft)
+	return s.node.AddNonvoter(fresh, nil)
+}
+
+// Find returns the member with this server id or, when only one has it, name.
+func (s *Steward) Find(idOrName string) (Server, error) {
+	servers, err := s.node.Servers()
+	if err != nil {
+		return Server{}, err
+	}
+	var found []Server
+	for _, m := range servers {
+		known := s.node.State().Manager(m.ID)
+		if m.ID == idOrName {
+			return m, nil
+		}
+		if known != nil && known.Name == idOrName || known == nil && strings.HasPrefix(m.ID, idOrName+"-") {
+			found = append(found, m)
+		}
+	}
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		return Server{}, fmt.Errorf("%w as %q; tidemark cluster status lists them", ErrUnknownMember, idOrName)
+	}
+	return Server{}, fmt.Errorf("%w: %q is the name of several, say which: %s, %s", ErrMemberConflict, idOrName,
+		found[0].ID, found[1].ID)
+}
+
+// Remove removes a member for ever, by its server id; the leader itself hands leadership on first and answers with a
+// NotLeaderError. It is refused (ErrQuorumAtRisk) where fewer voters than a majority would be left alive: the removal
+// would wait for them, and with it everything else. With force, voters that do not answer are removed before it, one by
+// one and as few as will do; also gives their ids. As long as there is a leader that is always possible.
+func (s *Steward) Remove(ctx context.Context, id string, force bool) (also []string, err error) {
+	if err := s.take(ctx); err != nil {
+		return nil, err
+	}
+	defer s.give()
+	return s.remove(ctx, id, force)
+}
+
+func (s *Steward) remove(ctx context.Context, id string, force bool) (also []string, err error) {
+	for {
+		if _, err := s.look(ctx); err != nil {
+			return also, err
+		}
+		all := s.Sightings()
+		voters, alive, need := quorumAfter(all, id)
+		switch {
+		case voters == 0:
+			return also, fmt.Errorf("%w: %s is the only voter; add others first, or end the cluster by stopping it",
+				ErrQuorumAtRisk, id)
+		case alive < need && !force:
+			return also, fmt.Errorf("%w: without %s there are %d voters, of which %d answer and %d are needed: nothing could "+
+				"be written; %s",
+				ErrQuorumAtRisk, id, voters, alive, need, deadInTheWay(all, id))
+		case id == s.node.ID(): // the next leader goes on with it
+			s.node.cfg.Logger.Info("this manager is to be removed and hands leadership on first")
+			if err := s.node.TransferLeadership(); err != nil {
+				return also, err
+			}
+			return also, s.node.notLeader()
+		case alive >= need:
+			return also, s.end(id, voters, alive, need)
+		}
+		dead := silent(all, id)
+		if dead == "" {
+			return also, fmt.Errorf("%w: of the %d voters besides %s only %d answer: nothing can be changed any more; bring "+
+				"others back or, if their folders are lost for ever, run tidemark cluster recover",
+				ErrQuorumAtRisk, voters, id, alive)
+		}
+		voters, alive, need = quorumAfter(all, dead)
+		if err := s.end(dead, voters, alive, need); err != nil {
+			return also, err
+		}
+		also = append(also, dead)
+	}
+}
+
+// deadInTheWay says what to do about voters that do not answer.
+func deadInTheWay(all []Sighting, but string) string {
+	var dead []string
+	for _, m := range all {
+		if m.Voter && !m.Alive && m.ID != but {
+			dead = append(dead, m.ID)
+		}
+	}
+	return fmt.Sprintf("%s does not answer: bring it back, or remove it first (tidemark cluster remove %s); "+
+		"--yes-lose-data removes such voters too",
+		strings.Join(dead, ", "), dead[0])
+}
+
+// end removes a member.
+func (s *Steward) end(id string, voters, alive, need int) error {
+	s.node.cfg.Logger.Warn("a manager is removed", "server", id, "voters_left", voters, "alive", alive, "needed", need)
+	if err := s.node.RemoveServer(id, nil); err != nil {
+		return err
+	}
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+	return nil
+}
+
+// survey asks servers for a sign of life, all at once, and waits for all, each for as long as a call may take. It asks
+// in the term that this node serves in: a question in a later one would be taken for that of its leader, and the true
+// one would step down.
+func (n *Node) survey(ctx context.Context, servers []Server) (map[string]answerOf, error) {
+	term, serves := n.Serving()
+	if !serves {
+		return nil, n.notLeader()
+	}
+	answers := make(map[string]answerOf, len(servers))
+	var mu sync.Mutex
+	var asked sync.WaitGroup
+	for _, m := range servers {
+		if m.ID == n.ID() {
+			continue
+		}
+		asked.Go(func() {
+			a := n.signOfLife(m, term)
+			mu.Lock()
+			answers[m.ID] = a
+			mu.Unlock()
+		})
+	}
+	asked.Wait()
+	return answers, ctx.Err()
+}
+
+// signOfLife sends a heartbeat of a term that this node led.
+func (n *Node) signOfLife(m Server, term uint64) answerOf {
+	req := &raft.AppendEntriesRequest{Term: term, RPCHeader: raft.RPCHeader{
+		ProtocolVersion: raft.ProtocolVersionMax, ID: []byte(n.id), Addr: n.trans.EncodePeer(n.id, n.trans.LocalAddr()),
+	}}
+	var resp raft.AppendEntriesResponse
+	if err := n.trans.AppendEntries(raft.ServerID(m.ID), raft.ServerAddress(m.Raft), req, &resp); err != nil {
+		return answerOf{problem: err.Error()}
+	}
+	return answerOf{last: resp.LastLog}
+}

@@ -1,0 +1,473 @@
+package consensus_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/fsm"
+	"tidemark/internal/testing/need"
+	"tidemark/manager/consensus"
+	"tidemark/statecontext"
+)
+
+// stewarded gives servers the care for members in every term that they lead.
+type stewarded struct {
+	all      servers
+	stewards map[*server]*consensus.Steward
+}
+
+func (c *stewarded) add(s *server) *server {
+	if c.stewards == nil {
+		c.stewards = map[*server]*consensus.Steward{}
+	}
+	s.lead = func(ctx context.Context, _ uint64) error { return c.stewards[s].Run(ctx) }
+	c.all = append(c.all, s)
+	c.start(s)
+	return s
+}
+
+func (c *stewarded) start(s *server) {
+	s.start()
+	c.stewards[s] = consensus.NewSteward(consensus.StewardConfig{Node: s.node})
+}
+
+// leader gives whoever leads and its steward.
+func (c *stewarded) leader() (*server, *consensus.Steward) {
+	l := c.all.leader()
+	return l, c.stewards[l]
+}
+
+func joins(s *server) consensus.JoinRequest {
+	return consensus.JoinRequest{Manager: statecontext.Manager{ID: s.node.ID(), Name: s.name, REST: "http://" + s.name,
+		Raft: s.node.Addr(), FormatLevel: statecontext.FormatLevel}, Empty: true}
+}
+
+// settle calls try, on whoever leads, until it succeeds.
+func (c *stewarded) settle(t *testing.T, what string, try func(st *consensus.Steward) error) {
+	t.Helper()
+	var last error
+	for end := time.Now().Add(2 * hang); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
+		_, st := c.leader()
+		if last = try(st); last == nil {
+			return
+		}
+	}
+	t.Fatalf("%s: %v", what, last)
+}
+
+func (c *stewarded) voters(t *testing.T) (voters, others int) {
+	t.Helper()
+	l, _ := c.leader()
+	members, err := l.node.Servers()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range members {
+		if m.Voter {
+			voters++
+		} else {
+			others++
+		}
+	}
+	return voters, others
+}
+
+func virtualCluster(t *testing.T, test func(t *testing.T, h *hub, c *stewarded, fresh func(name string) *server)) {
+	dir := need.Memory(t)
+	synctest.Test(t, func(t *testing.T) {
+		h, c := newHub(), &stewarded{}
+		fresh := func(name string) *server {
+			return c.add(&server{t: t, name: name, dir: filepath.Join(dir, name), addr: name, hub: h})
+		}
+		fresh("m1")
+		c.all.bootstrap()
+		test(t, h, c, fresh)
+		for _, s := range c.all {
+			s.stop()
+		}
+	})
+}
+
+// TestPromotionUnderSteps: the leader's wall clock is set back and forth while a new server catches up. It gets its
+// vote when it is due.
+func TestPromotionUnderSteps(t *testing.T) {
+	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
+		var ahead atomic.Int64
+		c.all[0].stop()
+		c.all[0].tune = func(cfg *consensus.Config) {
+			cfg.Now = func() time.Time { return time.Now().Add(time.Duration(ahead.Load())) }
+		}
+		c.start(c.all[0])
+		for i, step := range []time.Duration{-time.Hour, time.Hour} {
+			s := fresh(fmt.Sprintf("m%d", i+2))
+			c.settle(t, "join", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), joins(s)) })
+			started := time.Now()
+			time.Sleep(consensus.DefaultPromoteAfter / 2)
+			ahead.Add(int64(step))
+			eventually(t, "the vote", func() bool { v, _ := c.voters(t); return v == i+2 })
+			if took := time.Since(started); took < consensus.DefaultPromoteAfter || took > 3*consensus.DefaultPromoteAfter {
+				t.Errorf("the clock is set by %s, and a server that has caught up gets its vote after %s", step, took)
+			}
+		}
+	})
+}
+
+// TestGrowAndShrink: servers come in without a vote, get it after a while, and leave in order, the leader too; nothing
+// happens that would leave less than a majority.
+func TestGrowAndShrink(t *testing.T) {
+	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
+		for i := range 2 {
+			s := fresh(fmt.Sprintf("m%d", i+2))
+			started := time.Now()
+			c.settle(t, "join", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), joins(s)) })
+			if v, o := c.voters(t); v != i+1 || o != 1 {
+				t.Fatalf("right after joining: %d voters, %d others", v, o)
+			}
+			c.settle(t, "joining again changes nothing", func(st *consensus.Steward) error {
+				return st.Join(deadline(t, hang),
+					joins(s))
+			})
+			eventually(t, "its vote", func() bool { v, _ := c.voters(t); return v == i+2 })
+			if took := time.Since(started); took < consensus.DefaultPromoteAfter {
+				t.Errorf("%s has its vote after %v", s.name, took)
+			}
+		}
+		c.all.propose(projector("three", "x"))
+		c.all.agree()
+
+		// two managers of one name, and strangers with state
+		l, st := c.leader()
+		twin := joins(c.all.follower())
+		twin.Manager.ID, twin.Manager.Raft = twin.Manager.Name+"-00000000", "elsewhere:1"
+		if err := st.Join(deadline(t, hang), twin); !errors.Is(err, consensus.ErrMemberConflict) {
+			t.Errorf("a second manager of a living one's name: %v", err)
+		}
+		twin.Empty = false
+		if err := st.Join(deadline(t, hang), twin); !errors.Is(err, consensus.ErrNotMember) {
+			t.Errorf("a server with state that is no member: %v", err)
+		}
+		older := twin
+		older.Manager.Name, older.Manager.FormatLevel, older.Empty = "m9", 1, true
+		if err := st.Join(deadline(t, hang), older); !errors.Is(err, consensus.ErrMemberConflict) ||
+			!strings.Contains(err.Error(), "format level") {
+			t.Errorf("a manager of an older version: %v", err)
+		}
+		if _, err := st.Find("nobody"); !errors.Is(err, consensus.ErrUnknownMember) {
+			t.Errorf("an unknown name: %v", err)
+		}
+
+		// one is cut off: its removal is fine, that of another is not
+		dead := c.all.follower()
+		h.isolate(dead.name, true, c.all.names(dead)...)
+		deadID := dead.node.ID()
+		eventually(t, "it is seen as dead", func() bool {
+			for _, m := range st.Sightings() {
+				if m.ID == deadID {
+					return !m.Alive && m.Problem != ""
+				}
+			}
+			return false
+		})
+		for _, s := range c.all {
+			if s != dead && s != l {
+				if _, err := st.Remove(deadline(t, hang), s.node.ID(), false); !errors.Is(err, consensus.ErrQuorumAtRisk) ||
+					!strings.Contains(err.Error(), "1 answer and 2 are needed") ||
+					!strings.Contains(err.Error(), "tidemark cluster remove "+deadID) {
+					t.Errorf("removal below a majority: %v", err)
+				}
+			}
+		}
+		remove := func(st *consensus.Steward, id string) error {
+			also, err := st.Remove(deadline(t, hang), id, false)
+			if len(also) > 0 {
+				t.Errorf("removed with %s: %v", id, also)
+			}
+			return err
+		}
+		c.settle(t, "removal of the dead one", func(st *consensus.Steward) error { return remove(st, deadID) })
+		if v, _ := c.voters(t); v != 2 {
+			t.Fatalf("%d voters", v)
+		}
+
+		// it comes back: it never leads, and hears that it is no member
+		h.isolate(dead.name, false, c.all.names(dead)...)
+		time.Sleep(20 * heartbeat)
+		if _, serves := dead.node.Serving(); serves {
+			t.Fatal("a removed server leads")
+		}
+		back := joins(dead)
+		back.Empty = false
+		_, st = c.leader()
+		if err := st.Join(deadline(t, hang), back); !errors.Is(err, consensus.ErrNotMember) {
+			t.Errorf("a removed server comes back: %v", err)
+		}
+		if err := dead.node.Retire("by hand"); !errors.Is(err, consensus.ErrRemoved) {
+			t.Fatal(err)
+		}
+		dead.stop()
+		_, err := consensus.Open(consensus.Config{Name: dead.name, Dir: dead.dir, Listener: h.listen("x")},
+			fsm.New(hclog.NewNullLogger(), func(error) {}))
+		if !errors.Is(err, consensus.ErrRemoved) || !strings.Contains(err.Error(), dead.dir) {
+			t.Errorf("a removed server starts: %v", err)
+		}
+
+		// the leader leaves: it hands on, the next one removes it
+		l, _ = c.leader()
+		gone := l.node.ID()
+		c.settle(t, "removal of the leader", func(st *consensus.Steward) error { return remove(st, gone) })
+		eventually(t, "one voter", func() bool { v, _ := c.voters(t); return v == 1 })
+		last, st := c.leader()
+		if last.node.ID() == gone {
+			t.Fatal("the removed leader leads")
+		}
+		if _, err := st.Remove(deadline(t, hang), last.node.ID(), true); !errors.Is(err, consensus.ErrQuorumAtRisk) {
+			t.Errorf("removal of the last voter: %v", err)
+		}
+		if last.fsm.State().Projector("three") == nil {
+			t.Error("a write is lost")
+		}
+		eventually(t, "registrations of those who left are forgotten",
+			func() bool { return last.fsm.State().Manager(gone) == nil })
+	})
+}
+
+// TestForcedRemoval: of five voters two do not answer. The removal of a third one is refused; with force one of the
+// dead goes first, as many as needed, and then it; what is written is kept, and writes go on. The next needs the other
+// dead one gone. The leader hands on, and the next one does the same.
+func TestForcedRemoval(t *testing.T) {
+	virtualCluster(t, func(t *testing.T, h *hub, c *stewarded, fresh func(string) *server) {
+		for i := range 4 {
+			s := fresh(fmt.Sprintf("m%d", i+2))
+			c.settle(t, "join", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), joins(s)) })
+			eventually(t, "its vote", func() bool { v, _ := c.voters(t); return v == i+2 })
+		}
+		all := slices.Clone(c.all)
+		all.propose(projector("before", "1"))
+		alive := slices.Clone(all)
+		dead := map[string]bool{}
+		for range 2 {
+			f := alive.follower()
+			h.isolate(f.name, true, all.names(f)...)
+			dead[f.node.ID()] = true
+			alive = slices.DeleteFunc(alive, func(s *server) bool { return s == f })
+		}
+		c.all = alive // whom leaders are looked for among
+		for want := range 2 {
+			goes := alive.follower()
+			if want == 1 {
+				goes = alive.leader()
+			}
+			id := goes.node.ID()
+			_, st := c.leader()
+			if _, err := st.Remove(deadline(t, hang), id, false); !errors.Is(err, consensus.ErrQuorumAtRisk) {
+				t.Fatalf("without force: %v", err)
+			}
+			var gone []string
+			c.settle(t, "the forced removal", func(st *consensus.Steward) error {
+				also, err := st.Remove(deadline(t, time.Minute), id, true)
+				gone = append(gone, also...)
+				return err
+			})
+			if len(gone) != 1 || !dead[gone[0]] {
+				t.Fatalf("removed before %s: %v, want one of %v", id, gone, dead)
+			}
+			delete(dead, gone[0])
+			alive = slices.DeleteFunc(alive, func(s *server) bool { return s == goes })
+			c.all = alive
+			if v, _ := c.voters(t); v != 3-2*want {
+				t.Fatalf("%d voters after %s", v, id)
+			}
+			alive.propose(projector("after", fmt.Sprint(want)))
+		}
+		if s := alive[0].fsm.State(); s.Projector("before") == nil || s.Projector("after").Admin != "1" {
+			t.Error("a write is lost")
+		}
+		c.all = all
+	})
+}
+
+// TestOnlyTheLeaderAsks: the steward of a server that does not serve asks nobody for a sign of life. A question in the
+// present term would be taken for one of its leader's heartbeats, and the true leader would step down.
+func TestOnlyTheLeaderAsks(t *testing.T) {
+	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
+		for i := range 2 {
+			s := fresh(fmt.Sprintf("m%d", i+2))
+			c.settle(t, "join", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), joins(s)) })
+			eventually(t, "its vote", func() bool { v, _ := c.voters(t); return v == i+2 })
+		}
+		l, _ := c.leader()
+		term, _ := l.node.Serving()
+		f := c.all.follower()
+		for range 20 {
+			if _, err := c.stewards[f].Remove(deadline(t, hang), l.node.ID(), false); !errors.Is(err, consensus.ErrNotLeader) {
+				t.Errorf("at a follower: %v", err)
+			}
+			time.Sleep(heartbeat / 10)
+		}
+		if now, serves := l.node.Serving(); !serves || now != term {
+			t.Errorf("the leader served in term %d, now %v in %d", term, serves, now)
+		}
+	})
+}
+
+// TestWipedVoterTakesItsPlace: a voter that lost its folder comes back under the same name and address: its former self
+// is removed first, then it joins and gets its vote.
+func TestWipedVoterTakesItsPlace(t *testing.T) {
+	virtualCluster(t, func(t *testing.T, _ *hub, c *stewarded, fresh func(string) *server) {
+		for _, name := range []string{"m2", "m3"} {
+			s := fresh(name)
+			c.settle(t, "join", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), joins(s)) })
+		}
+		eventually(t, "three voters", func() bool { v, _ := c.voters(t); return v == 3 })
+		c.all.propose(projector("kept", "x"))
+		b := c.all.follower()
+		old := b.node.ID()
+		b.stop()
+		if err := os.RemoveAll(b.dir); err != nil {
+			t.Fatal(err)
+		}
+		c.start(b)
+		c.settle(t, "join of the wiped one", func(st *consensus.Steward) error {
+			return st.Join(deadline(t, hang),
+				joins(b))
+		})
+		eventually(t, "three voters again", func() bool { v, _ := c.voters(t); return v == 3 })
+		l, _ := c.leader()
+		members, err := l.node.Servers()
+		if err != nil || strings.Contains(fmt.Sprint(members), old) {
+			t.Errorf("members %v, %v; %s should be gone", members, err, old)
+		}
+		if b.fsm.State().Projector("kept") == nil {
+			t.Error("the wiped server did not get what was written")
+		}
+	})
+}
+
+// TestNewAddresses: servers come back at other ports, all at once: told where the others are, they elect a leader,
+// which writes the new addresses down.
+func TestNewAddresses(t *testing.T) {
+	c := &stewarded{}
+	for i := range 3 {
+		c.add(newServer(t, fmt.Sprintf("m%d", i+1)))
+	}
+	c.all.bootstrap()
+	c.all.propose(projector("p", "x"))
+	var old []string
+	for _, s := range c.all {
+		old = append(old, s.addr)
+		s.stop()
+	}
+	taken := make([]net.Listener, 0, len(old)) // nobody may answer there
+	for _, addr := range old {
+		if l, err := net.Listen("tcp", addr); err == nil { // else somebody else has it by now, which is as good
+			defer l.Close()
+			taken = append(taken, l)
+		}
+	}
+	_ = taken
+	for _, s := range c.all {
+		s.addr = "127.0.0.1:0"
+		c.start(s)
+	}
+	for _, s := range c.all {
+		for _, o := range c.all {
+			s.node.Moved(o.node.ID(), o.node.Addr())
+		}
+	}
+	for _, s := range c.all {
+		req := joins(s)
+		req.Empty = false
+		c.settle(t, "registration", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), req) })
+	}
+	eventually(t, "the configuration has the new addresses", func() bool {
+		l, _ := c.leader()
+		members, err := l.node.Servers()
+		text := fmt.Sprint(members)
+		for i, s := range c.all {
+			if err != nil || !strings.Contains(text, s.addr) || strings.Contains(text, old[i]) {
+				return false
+			}
+		}
+		return true
+	})
+	c.all.propose(projector("q", "x"))
+	c.all.agree()
+}
+
+// TestRecoverAlone: the majority is lost; the survivor goes on alone with all that its log has, in a new epoch, takes
+// in new servers, and whoever comes back from before cannot touch it.
+func TestRecoverAlone(t *testing.T) {
+	c := &stewarded{}
+	for i := range 3 {
+		c.add(newServer(t, fmt.Sprintf("m%d", i+1)))
+	}
+	c.all.bootstrap()
+	c.all.propose(projector("before", "x"))
+	c.all.propose(statecontext.Command{Body: &statecontext.SetLimits{Limits: statecontext.Limits{Buckets: 7}}})
+	c.all.agree()
+	a, zombies := c.all[0], c.all[1:]
+	cluster, epoch := a.fsm.State().ClusterID(), a.fsm.State().Epoch()
+	recoverIt := func(act bool) (consensus.RecoveryReport, error) {
+		return consensus.Recover(consensus.Config{Name: "recover", Dir: a.dir},
+			fsm.New(hclog.NewNullLogger(), func(err error) { t.Error(err) }),
+			consensus.RecoverOptions{Act: act, ResetLimits: act})
+	}
+	if _, err := recoverIt(true); !errors.Is(err, consensus.ErrInUse) {
+		t.Fatalf("recovery beside the running process: %v", err)
+	}
+	for _, s := range c.all {
+		s.stop()
+	}
+	look, err := recoverIt(false)
+	if err != nil || len(look.Members) != 3 || len(look.Forgotten) != 2 || look.Epoch != 0 || look.OldEpoch != epoch ||
+		look.ClusterID != cluster {
+		t.Fatalf("%+v, %v", look, err)
+	}
+	done, err := recoverIt(true)
+	if err != nil || done.Epoch <= epoch || done.CAS != look.CAS {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	c.start(a)
+	c.all = servers{a}
+	c.all.propose(projector("after", "x"))
+	state := a.fsm.State()
+	if !done.LimitsReset || state.Limits() != statecontext.DefaultLimits() {
+		t.Fatalf("%+v, limits %+v", done, state.Limits())
+	}
+	if state.Epoch() != done.Epoch || state.ClusterID() != cluster || state.Projector("before") == nil {
+		t.Fatalf("epoch %d, cluster %s, before %v", state.Epoch(), state.ClusterID(), state.Projector("before"))
+	}
+	for _, s := range zombies {
+		c.start(s)
+	}
+	zombies.propose(projector("phantom", "x")) // they are a majority of what they know
+	eventually(t, "the dead are forgotten", func() bool {
+		s := a.fsm.State()
+		return s.Manager(zombies[0].node.ID()) == nil && s.Manager(zombies[1].node.ID()) == nil
+	})
+	c.all.propose(projector("later", "x"))
+	if s := a.fsm.State(); s.Projector("phantom") != nil || s.Projector("after") == nil || s.Epoch() != done.Epoch {
+		t.Error("servers from before the recovery reached it")
+	}
+	d := c.add(newServer(t, "m4"))
+	c.settle(t, "join", func(st *consensus.Steward) error { return st.Join(deadline(t, hang), joins(d)) })
+	eventually(t, "two voters", func() bool { v, _ := c.voters(t); return v == 2 })
+	c.all.agree()
+	if _, err := consensus.Recover(consensus.Config{Name: "recover", Dir: t.TempDir()},
+		fsm.New(hclog.NewNullLogger(), func(error) {}), consensus.RecoverOptions{Act: true}); !errors.Is(err,
+		consensus.ErrNothingToRecover) {
+		t.Errorf("an empty folder: %v", err)
+	}
+}

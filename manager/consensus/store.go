@@ -1,0 +1,257 @@
+package consensus
+
+import (
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"runtime"
+	"slices"
+	"time"
+
+	"github.com/hashicorp/raft"
+	raftboltdb "github.com/hashicorp/raft-boltdb/v2"
+	"go.etcd.io/bbolt"
+	bolterrors "go.etcd.io/bbolt/errors"
+)
+
+// suffixBytes is the length of the random suffix of a server id; it is written in hexadecimal digits.
+const suffixBytes = 4
+
+// serverIDKey is where the stable store keeps the server id: what wipes the log wipes the id.
+var serverIDKey = []byte("tidemark-server-id")
+
+// Keys of the library.
+var (
+	currentTermKey = []byte("CurrentTerm")
+	voteTermKey    = []byte("LastVoteTerm")
+	voteKey        = []byte("LastVoteCand")
+)
+
+// openStore examines what is there, opens it, and returns the node its server id.
+func (n *Node) openStore() error {
+	path := n.cfg.database()
+	if err := n.examine(); err != nil {
+		return err
+	}
+	store, err := raftboltdb.New(raftboltdb.Options{
+		Path: path,
+		BoltOptions: &bbolt.Options{
+			Timeout:        boltOpenTimeout,
+			NoFreelistSync: true,
+			FreelistType:   bbolt.FreelistMapType,
+		},
+		MsgpackUseNewTimeFormat: true,
+	})
+	if errors.Is(err, bolterrors.ErrTimeout) {
+		return inUse(path)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: open %s: %w", ErrStore, path, err)
+	}
+	n.store = &recorder{BoltStore: store, disk: n.disk, stop: n.stop}
+	if n.logs, err = raft.NewLogCache(logCacheEntries, n.store); err == nil {
+		var files *raft.FileSnapshotStore
+		if files, err = raft.NewFileSnapshotStoreWithLogger(n.cfg.Dir, snapshotsKept, n.cfg.Logger.Named("snapshot")); err == nil {
+			n.snaps = &apart{SnapshotStore: files}
+		}
+	}
+	if err == nil {
+		n.id, err = n.serverID()
+	}
+	if err == nil {
+		err = errors.Join(n.checkLevel(), n.openIdentity())
+	}
+	if err != nil {
+		if !errors.Is(err, ErrRemoved) {
+			err = fmt.Errorf("%w: %s: %w", ErrStore, n.cfg.Dir, err)
+		}
+		return errors.Join(err, store.Close())
+	}
+	return nil
+}
+
+func inUse(path string) error {
+	return fmt.Errorf("%w: %s is locked by another process; stop that one or choose another data directory", ErrInUse,
+		path)
+}
+
+// serverID returns the stored id, or makes one.
+func (n *Node) serverID() (raft.ServerID, error) {
+	stored, err := n.store.Get(serverIDKey)
+	if err == nil && len(stored) > 0 {
+		return raft.ServerID(stored), nil
+	}
+	if err != nil && !errors.Is(err, raftboltdb.ErrKeyNotFound) {
+		return "", err
+	}
+	if has, err := raft.HasExistingState(n.logs, n.store, n.snaps); err != nil || has {
+		return "", errors.Join(fmt.Errorf("there is Raft state but no server id: the directory was put together from parts"),
+			err)
+	}
+	var suffix [suffixBytes]byte
+	if _, err := rand.Read(suffix[:]); err != nil {
+		return "", err
+	}
+	id := n.cfg.Name + "-" + hex.EncodeToString(suffix[:])
+	return raft.ServerID(id), n.store.Set(serverIDKey, []byte(id))
+}
+
+// recorder is the log and the stable store as Raft sees them. Each entry is stored with a checksum over all that gives
+// it its meaning, and refused by name when it does not come back so; each write is timed and its failure kept (type
+// disk). A failed write of the current term, over which the library panics, is tried again until it succeeds: a node
+// that cannot keep its term must not take part, and need not die. A vote, which the library stores in two writes, the
+// term first, is stored in one: else a disk that fills between them leaves the new term with the candidate of the vote
+// before, whom the library then takes for one that it has voted for, without a look at his log.
+type recorder struct {
+	*raftboltdb.BoltStore
+	voteTerm uint64 // of the vote that is about to be stored; it belongs to Raft's goroutine
+	disk     *disk
+	stop     <-chan struct{}
+}
+
+// StoreLog implements raft.LogStore.
+func (r *recorder) StoreLog(log *raft.Log) error { return r.StoreLogs([]*raft.Log{log}) }
+
+// StoreLogs implements raft.LogStore.
+func (r *recorder) StoreLogs(logs []*raft.Log) error {
+	sealed := make([]raft.Log, len(logs))
+	stored := make([]*raft.Log, len(logs))
+	for i, l := range logs {
+		sealed[i] = *l
+		sealed[i].Extensions = seal(l)
+		stored[i] = &sealed[i]
+	}
+	return r.disk.write(func() error { return r.BoltStore.StoreLogs(stored) })
+}
+
+// GetLog implements raft.LogStore. Errors wrap ErrDamaged when what is stored is not what was written.
+func (r *recorder) GetLog(index uint64, log *raft.Log) error {
+	if err := r.BoltStore.GetLog(index, log); err != nil {
+		if !errors.Is(err, raft.ErrLogNotFound) {
+			err = fmt.Errorf("%w: log entry %d: %w", ErrDamaged, index, err)
+		}
+		return err
+	}
+	return unseal(log, index)
+}
+
+// DeleteRange implements raft.LogStore.
+func (r *recorder) DeleteRange(low, high uint64) error {
+	return r.disk.write(func() error { return r.BoltStore.DeleteRange(low, high) })
+}
+
+// Set implements raft.StableStore.
+func (r *recorder) Set(key, value []byte) error {
+	if slices.Equal(key, voteKey) {
+		value = append(binary.BigEndian.AppendUint64(nil, r.voteTerm), value...)
+	}
+	return r.disk.write(func() error { return r.BoltStore.Set(key, value) })
+}
+
+// Get implements raft.StableStore.
+func (r *recorder) Get(key []byte) ([]byte, error) {
+	value, err := r.BoltStore.Get(key)
+	if err == nil && slices.Equal(key, voteKey) {
+		_, value, err = splitVote(value)
+	}
+	return value, err
+}
+
+// GetUint64 implements raft.StableStore.
+func (r *recorder) GetUint64(key []byte) (term uint64, err error) {
+	if !slices.Equal(key, voteTermKey) {
+		return r.BoltStore.GetUint64(key)
+	}
+	value, err := r.BoltStore.Get(voteKey)
+	if err == nil {
+		term, _, err = splitVote(value)
+	}
+	return term, err
+}
+
+// splitVote takes a stored vote apart.
+func splitVote(value []byte) (term uint64, candidate []byte, err error) {
+	if len(value) < 8 {
+		return 0, nil, fmt.Errorf("%w: the stored vote has %d bytes", ErrDamaged, len(value))
+	}
+	return binary.BigEndian.Uint64(value), value[8:], nil
+}
+
+// SetUint64 implements raft.StableStore. The term of a vote is kept until its candidate is to be stored.
+func (r *recorder) SetUint64(key []byte, value uint64) error {
+	if slices.Equal(key, voteTermKey) {
+		r.voteTerm = value
+		return nil
+	}
+	if slices.Equal(key, currentTermKey) { // at each start the library stores the term that is there: also on a full disk
+		if have, err := r.GetUint64(key); err == nil && have == value {
+			return nil
+		}
+	}
+	for {
+		err := r.disk.write(func() error { return r.BoltStore.SetUint64(key, value) })
+		if err == nil || !slices.Equal(key, currentTermKey) {
+			return err
+		}
+		r.disk.cfg.Logger.Error("the term cannot be stored; this node takes no part until it can", "term", value, "error",
+			err)
+		rest := time.NewTimer(termRetry)
+		select {
+		case <-rest.C:
+		case <-r.stop:
+			rest.Stop()
+			runtime.Goexit() // Raft's goroutine ends here, in order; with an error the library would panic
+		}
+	}
+}
+
+// termRetry is the rest between two attempts to store the current term.
+const termRetry = 250 * time.Millisecond
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+// sumBytes is the length of the checksum at the end of a stored entry's extensions.
+const sumBytes = 4
+
+// seal returns the extensions of an entry with its checksum behind them: index, term, type, extensions and data. The
+// library keeps extensions as they are, and nothing else in this program uses them.
+func seal(l *raft.Log) []byte {
+	return binary.LittleEndian.AppendUint32(slices.Clone(l.Extensions), sum(l, l.Extensions))
+}
+
+func sum(l *raft.Log, extensions []byte) uint32 {
+	head := make([]byte, 0, 25)
+	head = binary.LittleEndian.AppendUint64(head, l.Index)
+	head = binary.LittleEndian.AppendUint64(head, l.Term)
+	head = append(head, byte(l.Type))
+	head = binary.LittleEndian.AppendUint64(head, uint64(len(extensions)))
+	crc := crc32.Update(crc32.Checksum(head, castagnoli), castagnoli, extensions)
+	return crc32.Update(crc, castagnoli, l.Data)
+}
+
+// unseal checks a stored entry and takes the checksum off. Entries written before there were checksums have none.
+func unseal(l *raft.Log, index uint64) error {
+	if l.Index != index {
+		return fmt.Errorf("%w: log entry %d says that it is entry %d", ErrDamaged, index, l.Index)
+	}
+	if len(l.Extensions) == 0 {
+		return nil
+	}
+	if len(l.Extensions) < sumBytes {
+		return fmt.Errorf("%w: log entry %d: its checksum has %d bytes, want %d", ErrDamaged, index, len(l.Extensions),
+			sumBytes)
+	}
+	own := l.Extensions[:len(l.Extensions)-sumBytes]
+	want := binary.LittleEndian.Uint32(l.Extensions[len(own):])
+	if got := sum(l, own); got != want {
+		return fmt.Errorf("%w: log entry %d of term %d: checksum %08x, want %08x: a bit has changed since it was written",
+			ErrDamaged, index, l.Term, got, want)
+	}
+	if l.Extensions = own; len(own) == 0 {
+		l.Extensions = nil
+	}
+	return nil
+}

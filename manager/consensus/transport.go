@@ -1,0 +1,369 @@
+package consensus
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+	"github.com/hashicorp/raft"
+)
+
+// A connection between managers begins with a greeting: magic, version, cluster id of the caller (empty while it has
+// none), server id that the caller wants, the caller's own, each with a length byte, and the caller's epoch in 8 bytes.
+// The callee answers with one length byte and a text: empty when it is that server, else why not, and closes.
+//
+// Without it a voter that lost its disk and came back under a new id at the old address would be asked for votes in
+// its old name, and would grant them: acknowledged writes could vanish. The epoch keeps out what a recovery from a lost
+// majority has left behind: old servers that come back have a majority among themselves, and Raft alone would follow
+// their leader.
+const (
+	greetingMagic   = "TMRF"
+	greetingVersion = 2
+	// greetingTimeout bounds how long an accepted connection may be silent.
+	greetingTimeout = 5 * time.Second
+)
+
+// ErrRefused is wrapped when another node does not talk to this one.
+var ErrRefused = errors.New("refused by the other node")
+
+// addressed is the library's transport, with each call addressed to a server id. While the disk hangs it does not speak
+// as leader, so that the others elect one that can work.
+type addressed struct {
+	*raft.NetworkTransport
+	disk     *disk
+	patience time.Duration // with a pipeline that takes nothing
+}
+
+// errDiskHangs is why a leader is silent.
+var errDiskHangs = errors.New("a write to this node's own disk hangs")
+
+// target joins id and address; stream.Dial takes them apart.
+func target(id raft.ServerID, addr raft.ServerAddress) raft.ServerAddress {
+	return raft.ServerAddress(id) + "@" + addr
+}
+
+func (t addressed) AppendEntriesPipeline(id raft.ServerID, addr raft.ServerAddress) (raft.AppendPipeline, error) {
+	p, err := t.NetworkTransport.AppendEntriesPipeline(id, target(id, addr))
+	if err != nil {
+		return nil, err
+	}
+	return pipeline{p, t.disk, t.patience}, nil
+}
+
+// pipeline is the library's, silent while the disk hangs, and closed when it takes nothing for too long: the library
+// stops to read answers after one that refuses (a follower whose disk is full) and then waits for room in the full
+// pipeline for ever; that follower would get nothing more in this term, and the node would never stop.
+type pipeline struct {
+	raft.AppendPipeline
+	disk     *disk
+	patience time.Duration
+}
+
+func (p pipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture,
+	error) {
+	if p.disk.hangs() {
+		return nil, errDiskHangs
+	}
+	stuck := time.AfterFunc(p.patience, func() { _ = p.Close() }) // the caller sees that it is closed
+	defer stuck.Stop()
+	return p.AppendPipeline.AppendEntries(args, resp)
+}
+
+func (t addressed) AppendEntries(id raft.ServerID, addr raft.ServerAddress, args *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse) error {
+	if t.disk.hangs() {
+		return errDiskHangs
+	}
+	return t.NetworkTransport.AppendEntries(id, target(id, addr), args, resp)
+}
+
+func (t addressed) RequestVote(id raft.ServerID, addr raft.ServerAddress, args *raft.RequestVoteRequest,
+	resp *raft.RequestVoteResponse) error {
+	return t.NetworkTransport.RequestVote(id, target(id, addr), args, resp)
+}
+
+func (t addressed) RequestPreVote(id raft.ServerID, addr raft.ServerAddress, args *raft.RequestPreVoteRequest,
+	resp *raft.RequestPreVoteResponse) error {
+	return t.NetworkTransport.RequestPreVote(id, target(id, addr), args, resp)
+}
+
+func (t addressed) InstallSnapshot(id raft.ServerID, addr raft.ServerAddress, args *raft.InstallSnapshotRequest,
+	resp *raft.InstallSnapshotResponse, data io.Reader) error {
+	return t.NetworkTransport.InstallSnapshot(id, target(id, addr), args, resp, data)
+}
+
+func (t addressed) TimeoutNow(id raft.ServerID, addr raft.ServerAddress, args *raft.TimeoutNowRequest,
+	resp *raft.TimeoutNowResponse) error {
+	return t.NetworkTransport.TimeoutNow(id, target(id, addr), args, resp)
+}
+
+// stream is the raft.StreamLayer: connections with a greeting.
+type stream struct {
+	net.Listener
+	id        string
+	advertise string
+	dial      func(addr string, timeout time.Duration) (net.Conn, error)
+	clusterID func() string
+	epoch     func() uint64
+	member    func(id string) bool // of the newest configuration that this node has
+	log       hclog.Logger
+
+	mu       sync.Mutex
+	accepted *places           // nil once closed
+	moved    map[string]string // newest address of servers whose configured one is older; see Node.Moved
+	refusal  string            // logged last
+}
+
+// Close stops listening and closes what was accepted: the library leaves those connections to their callers.
+func (s *stream) Close() error {
+	err := s.Listener.Close()
+	s.mu.Lock()
+	left := s.accepted
+	s.accepted = nil
+	s.mu.Unlock()
+	if left != nil {
+		for g := range left.of {
+			err = errors.Join(err, g.Conn.Close())
+		}
+	}
+	return err
+}
+
+// admit takes a connection in, unless this end is closed. Another one may have to go for it.
+func (s *stream) admit(g *guarded) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.accepted == nil {
+		return false
+	}
+	drop(s.accepted.add(g, g.RemoteAddr()))
+	return true
+}
+
+// greeted returns a connection that has greeted the place of its server.
+func (s *stream) greeted(g *guarded, id string) {
+	member := s.member(id)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.accepted != nil {
+		drop(s.accepted.greeted(g, id, member))
+	}
+}
+
+// drop ends a connection for others' sake: whoever reads it finds it closed.
+func drop(g *guarded) {
+	if g != nil {
+		delete(g.stream.accepted.of, g)
+		_ = g.Conn.Close() // what it says of its end is no matter
+	}
+}
+
+// Addr returns the address that the others dial.
+func (s *stream) Addr() net.Addr { return address(s.advertise) }
+
+type address string
+
+func (a address) Network() string { return "tcp" }
+func (a address) String() string  { return string(a) }
+
+// Dial connects and greets.
+func (s *stream) Dial(to raft.ServerAddress, timeout time.Duration) (net.Conn, error) {
+	id, addr, ok := strings.Cut(string(to), "@")
+	if !ok {
+		return nil, fmt.Errorf("%w: address %q names no server id", ErrConfig, to)
+	}
+	s.mu.Lock()
+	if newer := s.moved[id]; newer != "" {
+		addr = newer
+	}
+	s.mu.Unlock()
+	conn, err := s.dial(addr, timeout)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.greet(conn, id, timeout); err != nil {
+		err = fmt.Errorf("%s at %s: %w", id, addr, err)
+		if errors.Is(err, ErrRefused) {
+			s.complain("another node does not talk to this one", "error", err)
+		}
+		return nil, errors.Join(err, conn.Close())
+	}
+	return conn, nil
+}
+
+// complain logs a refusal, once for as long as it stays the same.
+func (s *stream) complain(what string, args ...any) {
+	text := fmt.Sprint(args...)
+	s.mu.Lock()
+	known := s.refusal == text
+	s.refusal = text
+	s.mu.Unlock()
+	if !known {
+		s.log.Warn(what, args...)
+	}
+}
+
+func (s *stream) greet(conn net.Conn, id string, timeout time.Duration) error {
+	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
+		return err
+	}
+	own := greeting{cluster: s.clusterID(), wants: id, id: s.id, epoch: s.epoch()}
+	if _, err := conn.Write(own.encode()); err != nil {
+		return err
+	}
+	answer, err := readShort(conn)
+	if err != nil {
+		return fmt.Errorf("no answer to the greeting: %w", err)
+	}
+	if answer != "" {
+		return fmt.Errorf("%w: %s", ErrRefused, answer)
+	}
+	return conn.SetDeadline(time.Time{})
+}
+
+// Accept gives connections that check the greeting at their first read, in the goroutine of their own handler.
+func (s *stream) Accept() (net.Conn, error) {
+	for {
+		conn, err := s.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if g := (&guarded{Conn: conn, stream: s}); s.admit(g) {
+			return g, nil
+		}
+		if err := conn.Close(); err != nil && !errors.Is(err, net.ErrClosed) {
+			return nil, err
+		}
+	}
+}
+
+// guarded is an accepted connection.
+type guarded struct {
+	net.Conn
+	stream  *stream
+	greeted bool // used by the reading goroutine only
+}
+
+func (g *guarded) Read(b []byte) (int, error) {
+	if !g.greeted {
+		if err := g.receive(); err != nil {
+			return 0, err
+		}
+		g.greeted = true
+	}
+	n, err := g.Conn.Read(b)
+	if errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET) {
+		return n, io.EOF // one of the two stops: that is the end of a connection, not an error to log
+	}
+	return n, err
+}
+
+func (g *guarded) Close() error {
+	g.stream.mu.Lock()
+	if g.stream.accepted != nil {
+		delete(g.stream.accepted.of, g)
+	}
+	g.stream.mu.Unlock()
+	return g.Conn.Close()
+}
+
+// receive reads the greeting and answers it.
+func (g *guarded) receive() error {
+	if err := g.SetDeadline(time.Now().Add(greetingTimeout)); err != nil {
+		return err
+	}
+	who, err := readGreeting(g.Conn)
+	if err != nil {
+		return err
+	}
+	answer := g.stream.judge(who)
+	if _, err := g.Write(append([]byte{byte(len(answer))}, answer...)); err != nil {
+		return fmt.Errorf("greeting: %w", err)
+	}
+	if answer != "" {
+		g.stream.complain("a node was refused", "from", g.RemoteAddr(), "server", who.id, "reason", answer)
+		return errors.New(answer)
+	}
+	g.stream.greeted(g, who.id)
+	return g.SetDeadline(time.Time{})
+}
+
+// greeting is what a caller says of itself.
+type greeting struct {
+	cluster, wants, id string
+	epoch              uint64
+}
+
+// encode returns what a caller sends. No text has more than 255 bytes.
+func (w greeting) encode() []byte {
+	msg := append([]byte(greetingMagic), greetingVersion)
+	for _, text := range [...]string{w.cluster, w.wants, w.id} {
+		msg = append(append(msg, byte(len(text))), text...)
+	}
+	return binary.BigEndian.AppendUint64(msg, w.epoch)
+}
+
+// readGreeting reads what a caller sends, and not a byte more.
+func readGreeting(r io.Reader) (who greeting, err error) {
+	var head [5]byte
+	if _, err := io.ReadFull(r, head[:]); err != nil {
+		return greeting{}, fmt.Errorf("greeting: %w", err)
+	}
+	if string(head[:4]) != greetingMagic || head[4] != greetingVersion {
+		return greeting{}, fmt.Errorf("greeting %q: not a manager of this version", head[:])
+	}
+	for _, text := range [...]*string{&who.cluster, &who.wants, &who.id} {
+		if *text, err = readShort(r); err != nil {
+			return greeting{}, fmt.Errorf("greeting: %w", err)
+		}
+	}
+	var epoch [8]byte
+	if _, err := io.ReadFull(r, epoch[:]); err != nil {
+		return greeting{}, fmt.Errorf("greeting: %w", err)
+	}
+	who.epoch = binary.BigEndian.Uint64(epoch[:])
+	return who, nil
+}
+
+// judge returns the reason for which a caller is refused, empty for none. It has at most 255 bytes.
+func (s *stream) judge(who greeting) string {
+	own := s.clusterID()
+	switch {
+	case who.wants != s.id:
+		return fmt.Sprintf("this is server %.60s, you want %.60s: it may have lost its data; remove the old server from "+
+			"the cluster", s.id, who.wants)
+	case own != "" && who.cluster != "" && who.cluster != own:
+		return fmt.Sprintf("this is %.40s of cluster %.40s, you are %.40s of cluster %.40s", s.id, own, who.id, who.cluster)
+	case who.epoch < s.epoch() && !s.member(who.id):
+		return fmt.Sprintf("this cluster was recovered without %.60s (epoch %d, you have %d): wipe its data folder, it "+
+			"then joins as a new one", who.id, s.epoch(), who.epoch)
+	}
+	return ""
+}
+
+// readShort reads a length byte and that many bytes.
+func readShort(r io.Reader) (string, error) {
+	var buf [256]byte
+	if _, err := io.ReadFull(r, buf[:1]); err != nil {
+		return "", err
+	}
+	n := int(buf[0])
+	if _, err := io.ReadFull(r, buf[:n]); err != nil {
+		return "", err
+	}
+	return string(buf[:n]), nil
+}
+
+// transportTimeout is how long a call between managers may take. InstallSnapshot has more, by its size.
+func transportTimeout(heartbeat time.Duration) time.Duration {
+	return max(time.Second, heartbeatsPerCall*heartbeat)
+}
+
+const heartbeatsPerCall = 10

@@ -1,0 +1,216 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"tidemark/index"
+	"tidemark/liveness"
+	"tidemark/partition"
+	"tidemark/rebalance"
+	"tidemark/statecontext"
+)
+
+// AlterRequest asks for an index to have other replicas, or to lie on other indexers. One of Replicas, Drop and Nodes
+// is given, or Replicas with Nodes.
+type AlterRequest struct {
+	ID       index.ID
+	IfMatch  uint64 // of the definition, 0: any
+	Replicas *int   // that it is to have beside the first copy
+	Drop     *int   // number of the replica that goes
+	Nodes    []string
+	Request  *statecontext.Request // nil: not remembered
+}
+
+// AlterIndex changes replicas in one update: new copies are filled from KV beside those there are. Other nodes are
+// noted, and then a rebalance moves what lies elsewhere. Errors wrap statecontext codes, ErrLastCopies,
+// rebalance.ErrTooFewNodes or ErrUnknownNode, ErrNotLeading, ErrBusy, or come from the proposal.
+func (c *Coordinator) AlterIndex(ctx context.Context, req AlterRequest) (Outcome, error) {
+	l, err := c.leading()
+	if err != nil {
+		return Outcome{}, err
+	}
+	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
+		return Outcome{}, err
+	}
+	s := c.cfg.Consensus.State()
+	x := s.Index(req.ID)
+	if x == nil || x.Definition.State == index.Dropping {
+		return Outcome{}, &statecontext.Rejection{Code: statecontext.UnknownIndex,
+			Message: fmt.Sprintf("no index has id %d; it may have been dropped", req.ID)}
+	}
+	if bucketGone(s, &x.Definition) {
+		return Outcome{}, &statecontext.Rejection{Code: statecontext.BucketIsGone,
+			Message: fmt.Sprintf("bucket %q of index %s was deleted", x.Definition.Bucket, x.Definition.Name)}
+	}
+	cluster, err := c.clusterNow(ctx, l)
+	if err != nil {
+		return Outcome{}, err
+	}
+	body, err := alteration(cluster, x, &req)
+	if err != nil {
+		return Outcome{}, err
+	}
+	if body == nil {
+		return Outcome{ID: req.ID, Definition: x.Definition, CAS: s.CAS(), Existed: true}, nil
+	}
+	if err := c.keeps(ctx, l, x, body); err != nil {
+		return Outcome{}, err
+	}
+	if r := s.RebalanceUnderWay(); r != nil && len(req.Nodes) > 0 {
+		return Outcome{}, &statecontext.Rejection{Code: statecontext.RebalanceIsRunning,
+			Message: fmt.Sprintf("rebalance %d (%s) is %s; wait for its end, or cancel it", r.ID, r.Cause, r.Phase)}
+	}
+	res, err := c.cfg.Consensus.Propose(ctx, statecontext.Command{Request: req.Request, Body: body})
+	if err == nil {
+		err = res.Err()
+	}
+	if err != nil {
+		return Outcome{}, err
+	}
+	o := Outcome{ID: req.ID, Definition: x.Definition, CAS: res.CAS, Replayed: res.Replayed}
+	if now := c.cfg.Consensus.State().Index(req.ID); now != nil {
+		o.Definition = now.Definition
+	}
+	if len(req.Nodes) == 0 || res.Replayed {
+		return o, nil
+	}
+	_, _, err = c.Rebalance(ctx, RebalanceRequest{Cause: "ALTER INDEX " + o.Definition.Bucket + "/" + o.Definition.Name,
+		only: func(y *rebalance.Step) bool { return y.Index == req.ID }})
+	if errors.Is(err, ErrBalanced) {
+		err = nil
+	}
+	return o, err
+}
+
+// alteration makes the command; nil when all is so already.
+func alteration(cluster *rebalance.Cluster, x *statecontext.Index, req *AlterRequest) (*statecontext.AlterIndex,
+	error) {
+	d := &x.Definition
+	c := &statecontext.AlterIndex{ID: d.ID, IfMatch: req.IfMatch, Replicas: d.Replicas, Nodes: d.Nodes}
+	if req.Replicas != nil {
+		c.Replicas = uint8(*req.Replicas)
+	}
+	if len(req.Nodes) > 0 {
+		if err := onto(cluster, d, req.Nodes, c); err != nil {
+			return nil, err
+		}
+	}
+	switch {
+	case req.Drop != nil:
+		if *req.Drop > int(d.Replicas) || *req.Drop < 0 || d.Replicas == 0 {
+			return nil, &statecontext.Rejection{Code: statecontext.InvalidArgument, Message: fmt.Sprintf(
+				"index %s has num_replica %d, so its copies are the replicas 0 to %d; %d cannot be dropped, nor the only one: "+
+					"DROP INDEX drops that", d.Name, d.Replicas, d.Replicas, *req.Drop)}
+		}
+		c.Drop, c.Replicas = []partition.Replica{partition.Replica(*req.Drop)}, d.Replicas-1
+		return c, nil
+	case c.Replicas == d.Replicas && len(req.Nodes) == 0:
+		return nil, nil
+	case c.Replicas == d.Replicas:
+		return c, nil
+	}
+	for r := int(c.Replicas) + 1; r <= int(d.Replicas); r++ {
+		c.Drop = append(c.Drop, partition.Replica(r))
+	}
+	if len(c.Drop) > 0 {
+		return c, nil
+	}
+	return c, further(cluster, d, *req.Replicas, c)
+}
+
+// keeps refuses to drop replicas unless those that stay have a whole copy of each slice on an indexer that lives. The
+// command is then for the definition that was looked at: of two that are asked for at once one is decided anew.
+func (c *Coordinator) keeps(ctx context.Context, l *leader, x *statecontext.Index, body *statecontext.AlterIndex) error {
+	if len(body.Drop) == 0 || x.Waits() {
+		return nil
+	}
+	if body.IfMatch == 0 {
+		body.IfMatch = x.Definition.ModifiedCAS
+	}
+	q := &lackingQuery{x: x, drop: body.Drop, reply: make(chan []index.SliceID, 1)}
+	if err := l.post(ctx, q); err != nil {
+		return err
+	}
+	select {
+	case lacking := <-q.reply:
+		if len(lacking) == 0 {
+			return nil
+		}
+		return fmt.Errorf("%w: without what is to be dropped, no indexer that lives has a whole copy of slice %d of index "+
+			"%s/%s (%d slices in all); wait until the other replicas are filled, or bring their indexers back",
+			ErrLastCopies, lacking[0], x.Definition.Bucket, x.Definition.Name, len(lacking))
+	case <-l.ended:
+		return ErrNotLeading
+	case <-ctx.Done():
+		return fmt.Errorf("what the other replicas have: %w", ctx.Err())
+	}
+}
+
+// lackingQuery asks the loop, which knows what indexers have reported, for the slices that would have no whole copy.
+type lackingQuery struct {
+	x     *statecontext.Index
+	drop  []partition.Replica
+	reply chan []index.SliceID
+}
+
+func (q *lackingQuery) apply(l *leader) {
+	safe := map[index.SliceID]bool{}
+	for _, o := range q.x.Topology.Copies {
+		if n := l.components.indexers[o.Node]; o.State == partition.Allocated && !slices.Contains(q.drop, o.Replica) &&
+			n != nil && l.life(&n.component) != liveness.Offline && l.whole(q.x, o) {
+			safe[o.Slice] = true
+		}
+	}
+	var lacking []index.SliceID
+	for s := range index.SliceID(q.x.Topology.Layout.Partitions) {
+		if !safe[s] {
+			lacking = append(lacking, s)
+		}
+	}
+	q.reply <- lacking
+}
+
+// onto notes on which indexers an index is to lie.
+func onto(cluster *rebalance.Cluster, d *index.Definition, nodes []string, c *statecontext.AlterIndex) error {
+	serving := slices.DeleteFunc(slices.Clone(cluster.Nodes),
+		func(n rebalance.Node) bool { return n.Role != rebalance.Serving })
+	allowed, err := rebalance.Allowed(serving, nodes)
+	if err == nil && len(allowed) <= int(c.Replicas) {
+		err = fmt.Errorf("%w: num_replica %d needs %d indexers, %d are named", rebalance.ErrTooFewNodes, c.Replicas,
+			c.Replicas+1, len(allowed))
+	}
+	c.Nodes = nodes
+	for i := range cluster.Indexes {
+		if x := &cluster.Indexes[i]; x.ID == d.ID {
+			x.Nodes = named(cluster.Nodes, nodes)
+		}
+	}
+	return err
+}
+
+// further finds places for more replicas.
+func further(cluster *rebalance.Cluster, d *index.Definition, replicas int, c *statecontext.AlterIndex) error {
+	at := slices.IndexFunc(cluster.Indexes, func(x rebalance.Index) bool { return x.ID == d.ID })
+	if at < 0 {
+		return fmt.Errorf("%w: index %d", rebalance.ErrInput, d.ID)
+	}
+	cluster.Indexes[at].Replicas = replicas
+	p, err := rebalance.Make(cluster, rebalance.Options{})
+	if err != nil {
+		return err
+	}
+	for i := range p.Steps {
+		if y := &p.Steps[i]; y.Index == d.ID && y.Kind == rebalance.Add {
+			c.Add = append(c.Add, statecontext.Placement{Slice: y.Slice, Replica: y.Replica, Node: y.To})
+		}
+	}
+	if want := cluster.Indexes[at].Slices * (replicas - int(d.Replicas)); len(c.Add) != want {
+		return fmt.Errorf("%w: num_replica %d needs %d indexers that live and may hold index %s; lower num_replica or add "+
+			"indexers",
+			rebalance.ErrTooFewNodes, replicas, replicas+1, d.Name)
+	}
+	return nil
+}

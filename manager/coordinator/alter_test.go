@@ -1,0 +1,60 @@
+package coordinator
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"tidemark/index"
+	"tidemark/partition"
+)
+
+// A replica that alone is whole is not dropped: not while the one beside it is being filled, nor while the indexer of
+// the other one is away.
+func TestAlterKeepsAWholeCopy(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(1)
+		w.level()
+		lone := w.create("lone", "", 2, 0)
+		w.until("READY", 20*time.Second, func() bool { return w.state(lone.ID) == index.Maintenance })
+		n := w.indexer("i2")
+		n.mu.Lock()
+		n.never = true // its copies are never whole
+		n.mu.Unlock()
+		w.until("i2 is there", 20*time.Second, func() bool { s, _ := w.leader().Status(); return len(s.Indexers) == 2 })
+		alter := func(replicas, drop *int) error {
+			_, err := w.leader().AlterIndex(w.ctx, AlterRequest{ID: lone.ID, Replicas: replicas, Drop: drop})
+			return err
+		}
+		zero, one := 0, 1
+		if err := alter(&one, nil); err != nil {
+			t.Fatal(err)
+		}
+		w.until("the new copies are made", 20*time.Second, func() bool {
+			for _, c := range w.on(lone.ID, w.nodeOf("i2")) {
+				if c.State != partition.Allocated {
+					return false
+				}
+			}
+			return true
+		})
+		if err := alter(nil, &zero); !errors.Is(err, ErrLastCopies) {
+			t.Fatalf("the other replica is not filled: %v", err)
+		}
+		n.mu.Lock()
+		n.never = false
+		n.mu.Unlock()
+		w.until("replica 0 can go, the other is whole", time.Minute, func() bool {
+			q := &lackingQuery{x: w.log.State().Index(lone.ID), drop: []partition.Replica{0}, reply: make(chan []index.SliceID, 1)}
+			l, err := w.leader().leading()
+			return err == nil && l.post(w.ctx, q) == nil && len(<-q.reply) == 0
+		})
+		w.die("i1")
+		if err := alter(&zero, nil); !errors.Is(err, ErrLastCopies) {
+			t.Fatalf("replica 0 is on an indexer that is away: %v", err)
+		}
+		if err := alter(nil, &zero); err != nil {
+			t.Fatalf("the other one is whole: %v", err)
+		}
+	})
+}

@@ -1,0 +1,262 @@
+// Package coordinator holds the duties of the leading index manager (IM-4 to IM-22): it makes components known, hands
+// definitions to them, places and builds indexes, keeps the ledger of the maintenance streams, promotes stability
+// timestamps, and notices who is silent.
+//
+// What it promises: every duty works from the replicated state and from what components report (level-triggered), so
+// that a lost message, a lost event or a new leader loses nothing; streams that run are taken over, not restarted; a
+// slow or absent component delays only what depends on it; a stability timestamp is committed before it is published;
+// what cannot be undone is told only after its commit and a fresh check of leadership.
+//
+// What it never does: change the replicated state other than by proposing, or decide anything that packages stability,
+// streams and rebalance decide.
+//
+// One goroutine per term owns all of it (type leader): inputs come through one bounded queue, effects go out through a
+// lane per receiver.
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/fsm"
+	"tidemark/stability"
+	"tidemark/statecontext"
+	"tidemark/streams"
+	"tidemark/wire"
+)
+
+// Consensus is what the coordinator needs of a Raft node; *consensus.Node is one.
+type Consensus interface {
+	ID() string
+	State() *statecontext.State
+	Propose(ctx context.Context, command statecontext.Command) (statecontext.Result, error)
+	// ReadBarrier returns when this node's leadership has been checked.
+	ReadBarrier(ctx context.Context) error
+}
+
+// Machine signals changes of the state; *fsm.FSM is one.
+type Machine interface {
+	Subscribe() *fsm.Subscription
+}
+
+// Projectors speaks to projectors; *projectorclient.Client does.
+type Projectors interface {
+	Hello(ctx context.Context, addr string, req *wire.HelloRequest) (*wire.ProjectorHello, error)
+	Definitions(ctx context.Context, addr string, req *wire.Definitions) (*wire.DefinitionsReply, error)
+	Change(ctx context.Context, addr string, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error)
+	Bucket(ctx context.Context, addr string, req *wire.BucketRequest) (*wire.BucketReply, error)
+	FailoverLogs(ctx context.Context, addr string, req *wire.FailoverLogsRequest) (*wire.FailoverLogsReply, error)
+	Streams(ctx context.Context, addr string, req *wire.StreamRequest) (*wire.StreamReply, error)
+	Stop(ctx context.Context, addr string, req *wire.StreamStop) error
+	Sync(ctx context.Context, addr string, req *wire.SyncRequest) (*wire.ProjectorReport, error)
+}
+
+// Indexers speaks to indexers; *indexerclient.Client does.
+type Indexers interface {
+	Hello(ctx context.Context, addr string, req *wire.HelloRequest) (*wire.IndexerHello, error)
+	Definitions(ctx context.Context, addr string, req *wire.Definitions) (*wire.DefinitionsReply, error)
+	Change(ctx context.Context, addr string, req *wire.DefinitionsChange) (*wire.DefinitionsReply, error)
+	Poll(ctx context.Context, addr string, req *wire.PollRequest) (*wire.PollReply, error)
+	Stability(ctx context.Context, addr string, req *wire.StabilityRequest) error
+	Rollback(ctx context.Context, addr string, req *wire.RollbackRequest) (*wire.RollbackReply, error)
+	DropOrphans(ctx context.Context, addr string, req *wire.DropOrphans) (*wire.DropOrphansReply, error)
+}
+
+var (
+	// ErrNotLeading is wrapped when this manager does not lead, or stopped leading before the answer came.
+	ErrNotLeading = errors.New("this manager does not lead")
+	// ErrConfig is wrapped when a Config cannot be used.
+	ErrConfig = errors.New("coordinator configuration")
+	// ErrBusy is wrapped when too much waits for the coordinator already.
+	ErrBusy = errors.New("the coordinator is busy")
+)
+
+// Settings are the limits of the duties. Zero fields have the defaults named.
+type Settings struct {
+	Stability stability.Config
+	Streams   streams.Config
+	Pacer     stability.Pacer
+	// HelloWait is how long a new leader waits for components that do not answer before it goes on without them.
+	HelloWait time.Duration
+	// SuspectAfter and OfflineAfter are ages of a component's last sign of life.
+	SuspectAfter, OfflineAfter time.Duration
+	// ProbeRest is how long a projector is left alone after it has registered, or was asked whether it lives.
+	ProbeRest time.Duration
+	// BuildPatience is how long a build may lack a host before it goes to error.
+	BuildPatience time.Duration
+	// RepairAfter is for how long an indexer may be away before what it holds is made anew elsewhere; below 0: for ever.
+	RepairAfter time.Duration
+	// Republish is after how long a stability timestamp that was not acknowledged is told again.
+	Republish time.Duration
+	// BucketCheck is how often a projector is asked whether the known buckets still exist.
+	BucketCheck time.Duration
+	// Audit is how often the streams of a bucket are compared with what KV says.
+	Audit time.Duration
+	// DefaultPartitions is used where a definition leaves the number open.
+	DefaultPartitions uint16
+	// EvictBytes bounds one command that takes copies off an indexer. Whoever watches gets what it did in one piece.
+	EvictBytes int
+	// Without are rules that are switched off, by simulations only.
+	Without Rules
+}
+
+// Rules is a set of protocol rules, as values so that a simulation can switch one off and show what breaks; the product
+// always runs with all of them.
+type Rules uint8
+
+// The rules.
+const (
+	CommitFirst   Rules = 1 << iota // a stability timestamp is published when it is committed, not before
+	Republish                       // what was not acknowledged for long is told again, and at every handshake
+	NewestMap                       // a rollback goes by logs under the newest vbucket map
+	AllocateFirst                   // projectors feed a copy when its host has it, not before
+	EmptyBranch                     // what a scan needs is compared by branch also where KV has nothing
+)
+
+func (l *leader) on(r Rules) bool { return l.cfg.Settings.Without&r == 0 }
+
+// DefaultSettings is what the design asks for.
+func DefaultSettings() Settings {
+	return Settings{Stability: stability.DefaultConfig(), Streams: streams.DefaultConfig(),
+		Pacer:     stability.DefaultPacer(),
+		HelloWait: 3 * time.Second, SuspectAfter: 1500 * time.Millisecond, OfflineAfter: 5 * time.Second,
+		ProbeRest: 200 * time.Millisecond, BuildPatience: 10 * time.Minute, RepairAfter: 15 * time.Minute,
+		Republish: time.Second, BucketCheck: 5 * time.Second,
+		Audit: 10 * time.Second, DefaultPartitions: 6, EvictBytes: 64 << 10}
+}
+
+// Config holds what a Coordinator works with.
+type Config struct {
+	Consensus  Consensus
+	Machine    Machine
+	Projectors Projectors
+	Indexers   Indexers
+	// REST is this manager's base URL, told to components.
+	REST     string
+	Logger   hclog.Logger
+	Now      func() time.Time // time.Now
+	began    time.Time
+	Settings Settings
+}
+
+// Bounds. They are constants because they bound memory, not behaviour.
+const (
+	// inboxLength bounds inputs that wait for the loop: more than all components send in a tick.
+	inboxLength = 4096
+	// tick is how often time alone moves something.
+	tick = 20 * time.Millisecond
+	// maxProposals bounds the coordinator's own proposals in flight, so that users' DDL is never crowded out.
+	maxProposals = 32
+	// laneLength bounds commands that wait for one receiver; the oldest is dropped, because duties tell it again.
+	laneLength = 256
+	// questionsAtOnce is how many questions about a projector's KV node are under way.
+	questionsAtOnce = 4
+	// maxWaiters bounds scans that wait for a stability timestamp.
+	maxWaiters = 4096
+	// commandRetries is how often a command is sent again at once that another lane's command overtook.
+	commandRetries = 3
+)
+
+// Coordinator does the duties while its manager leads. Its methods are safe for concurrent use.
+type Coordinator struct {
+	cfg Config
+
+	mu      sync.Mutex
+	current *leader
+}
+
+// DefaultSource moves the stability timestamps of buckets for which none is set, while this manager leads.
+func (c *Coordinator) DefaultSource() stability.Source { return c.cfg.Settings.Stability.Source }
+
+// New makes a Coordinator. Errors wrap ErrConfig.
+func New(cfg Config) (*Coordinator, error) {
+	switch {
+	case cfg.Consensus == nil || cfg.Machine == nil || cfg.Projectors == nil || cfg.Indexers == nil:
+		return nil, fmt.Errorf("%w: consensus, machine, projectors and indexers are needed", ErrConfig)
+	case cfg.REST == "":
+		return nil, fmt.Errorf("%w: components must be told this manager's REST address", ErrConfig)
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = hclog.NewNullLogger()
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	cfg.began = cfg.Now()
+	d := DefaultSettings()
+	s := &cfg.Settings
+	if s.Stability == (stability.Config{}) {
+		s.Stability = d.Stability
+	}
+	if s.Streams == (streams.Config{}) {
+		s.Streams = d.Streams
+	}
+	if s.Pacer == (stability.Pacer{}) {
+		s.Pacer = d.Pacer
+	}
+	for _, f := range []struct {
+		have *time.Duration
+		def  time.Duration
+	}{{&s.HelloWait, d.HelloWait}, {&s.SuspectAfter, d.SuspectAfter}, {&s.OfflineAfter, d.OfflineAfter},
+		{&s.BuildPatience, d.BuildPatience}, {&s.RepairAfter, d.RepairAfter}, {&s.Republish, d.Republish},
+		{&s.BucketCheck, d.BucketCheck}, {&s.Audit, d.Audit}} {
+		if *f.have == 0 {
+			*f.have = f.def
+		}
+	}
+	if s.EvictBytes == 0 {
+		s.EvictBytes = d.EvictBytes
+	}
+	if s.DefaultPartitions == 0 {
+		s.DefaultPartitions = d.DefaultPartitions
+	}
+	if err := s.Stability.Check(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	if err := s.Streams.Check(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	if s.SuspectAfter >= s.OfflineAfter {
+		return nil, fmt.Errorf("%w: suspect after %v must be below offline after %v", ErrConfig, s.SuspectAfter,
+			s.OfflineAfter)
+	}
+	return &Coordinator{cfg: cfg}, nil
+}
+
+// Run does the duties of one term until ctx ends: it is the leader loop that package consensus runs. An error is a
+// set-up that failed; leadership should be handed on.
+func (c *Coordinator) Run(ctx context.Context, term uint64) error {
+	for {
+		l := newLeader(c.cfg, term)
+		c.mu.Lock()
+		c.current = l
+		c.mu.Unlock()
+		err := l.run(ctx)
+		c.mu.Lock()
+		c.current = nil
+		c.mu.Unlock()
+		if !errors.Is(err, errRestored) || ctx.Err() != nil {
+			return err
+		}
+		c.cfg.Logger.Info("the state was restored: duties begin anew", "term", term)
+	}
+}
+
+// leading returns the loop of the present term.
+func (c *Coordinator) leading() (*leader, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.current == nil {
+		return nil, ErrNotLeading
+	}
+	return c.current, nil
+}
+
+// nowMS is a clock in milliseconds that no step of the wall clock moves: ages of reports would jump with it, and every
+// component would be away at once.
+func (c *Config) nowMS() int64 { return c.began.UnixMilli() + c.Now().Sub(c.began).Milliseconds() }

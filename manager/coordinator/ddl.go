@@ -1,0 +1,244 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/expression"
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/partition"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+var (
+	// ErrNoProjector is wrapped when no projector could say whether a bucket exists.
+	ErrNoProjector = errors.New("no projector could be asked about the bucket")
+	// ErrNoIndexer is wrapped when indexers are registered, and none of them answers now.
+	ErrNoIndexer = errors.New("no indexer answers")
+)
+
+// Outcome of a DDL request.
+type Outcome struct {
+	ID         index.ID
+	Definition index.Definition // as it stands now; of a dropped index, as it was
+	CAS        uint64           // of the update, or the present one when nothing changed
+	Existed    bool             // nothing was changed: IF NOT EXISTS found it, or another request had dropped it before
+	Replayed   bool             // the same request was answered before
+}
+
+// CreateRequest asks for an index (IM-12). Definition says what CREATE INDEX says; ids, state and time are assigned.
+type CreateRequest struct {
+	Definition  index.Definition
+	IfNotExists bool
+	Request     *statecontext.Request // nil: not remembered
+}
+
+// CreateIndex validates a definition, finds the bucket and places for its copies, and replicates it in state pending.
+// Errors wrap expression.ErrSyntax or ErrDefinition, ErrUnknownBucket, ErrVBuckets, ErrNoProjector,
+// rebalance.ErrTooFewNodes or ErrUnknownNode, statecontext codes, ErrNotLeading, or come from the proposal (package
+// consensus).
+func (c *Coordinator) CreateIndex(ctx context.Context, req CreateRequest) (Outcome, error) {
+	l, err := c.leading()
+	if err != nil {
+		return Outcome{}, err
+	}
+	d := req.Definition
+	if err := expression.Normalize(&d); err != nil {
+		return Outcome{}, err
+	}
+	if d.Partitions == 0 {
+		d.Partitions = c.cfg.Settings.DefaultPartitions
+	}
+	d.Using, d.ExprType = index.UsingOrdered, index.ExprN1QL
+	layout, err := partition.LayoutOf(&d)
+	if err != nil {
+		return Outcome{}, fmt.Errorf("%w: %w", expression.ErrDefinition, err)
+	}
+	if req.Request != nil { // bucket and nodes may have gone since it was done
+		if res, known := c.cfg.Consensus.State().Outcome(req.Request); known {
+			return c.created(&d, res)
+		}
+	}
+	if refusal := c.cfg.Consensus.State().WithinLimits(&d); refusal != nil {
+		return Outcome{}, refusal
+	}
+	bucket, err := c.findBucket(ctx, l, d.Bucket)
+	if err != nil {
+		return Outcome{}, err
+	}
+	d.BucketUUID, d.Rules, d.CreatedMS = bucket.UUID, c.newRules(), c.cfg.Now().UnixMilli()
+	placement, settle, err := c.place(ctx, l, &d)
+	if err != nil {
+		return Outcome{}, err
+	}
+	b := l.beginBuild(ctx, d.Bucket)
+	res, err := c.proposeRequest(ctx, req.Request, &statecontext.CreateIndex{Definition: d, IfNotExists: req.IfNotExists,
+		Layout: layout, Placement: placement})
+	settle(res, err)
+	b.proposed(ctx, l, c.cfg.Consensus.State(), err, res.Index)
+	if err != nil {
+		return Outcome{}, err
+	}
+	return c.created(&d, res)
+}
+
+// created is the outcome of a CreateIndex of this definition.
+func (c *Coordinator) created(d *index.Definition, res statecontext.Result) (Outcome, error) {
+	if err := res.Err(); err != nil {
+		return Outcome{}, err
+	}
+	o := Outcome{ID: res.Index, Definition: *d, CAS: res.CAS, Replayed: res.Replayed, Existed: !res.Changed}
+	o.Definition.ID, o.Definition.State = res.Index, index.Pending
+	if now := c.cfg.Consensus.State().Definition(res.Index); now != nil {
+		o.Definition = *now
+	}
+	return o, nil
+}
+
+// proposeRequest proposes what a user asked for.
+func (c *Coordinator) proposeRequest(ctx context.Context, r *statecontext.Request,
+	body statecontext.Body) (statecontext.Result, error) {
+	res, err := c.cfg.Consensus.Propose(ctx, statecontext.Command{Request: r, Body: body})
+	if err == nil {
+		err = res.Err()
+	}
+	return res, err
+}
+
+// DropRequest asks for an index to be dropped.
+type DropRequest struct {
+	ID      index.ID
+	IfMatch uint64 // modified_cas that it must have; 0: any
+	Request *statecontext.Request
+}
+
+// DropIndex starts dropping an index; its name is free at once. Errors wrap statecontext codes or ErrNotLeading, or
+// come from the proposal.
+func (c *Coordinator) DropIndex(ctx context.Context, req DropRequest) (Outcome, error) {
+	if _, err := c.leading(); err != nil {
+		return Outcome{}, err
+	}
+	var was index.Definition
+	if d := c.cfg.Consensus.State().Definition(req.ID); d != nil {
+		was = *d
+	}
+	res, err := c.proposeRequest(ctx, req.Request, &statecontext.DropIndex{ID: req.ID, IfMatch: req.IfMatch})
+	if err != nil {
+		return Outcome{}, err
+	}
+	if res.Index != req.ID { // a replay: it has dropped another one than the name's present index
+		was = index.Definition{}
+	}
+	o := Outcome{ID: res.Index, Definition: was, CAS: res.CAS, Replayed: res.Replayed, Existed: !res.Changed}
+	if d := c.cfg.Consensus.State().Definition(res.Index); d != nil {
+		o.Definition = *d
+	}
+	o.Definition.ID, o.Definition.State = res.Index, index.Dropping
+	return o, nil
+}
+
+// BuildRequest asks for deferred or failed indexes to be built.
+type BuildRequest struct {
+	IDs     []index.ID
+	IfMatch uint64                // the ModifiedCAS that each must have (there is one then), 0 for any
+	Request *statecontext.Request // nil: not remembered
+}
+
+// BuildIndexes starts builds together: all or none. Errors as DropIndex's.
+func (c *Coordinator) BuildIndexes(ctx context.Context, req BuildRequest) ([]Outcome, error) {
+	l, err := c.leading()
+	if err != nil {
+		return nil, err
+	}
+	b := l.beginBuild(ctx, "")
+	res, err := c.proposeRequest(ctx, req.Request, &statecontext.BuildIndexes{IDs: req.IDs, IfMatch: req.IfMatch,
+		Rules: c.newRules()})
+	b.proposed(ctx, l, c.cfg.Consensus.State(), err, req.IDs...)
+	if err != nil {
+		return nil, err
+	}
+	s := c.cfg.Consensus.State()
+	os := make([]Outcome, 0, len(req.IDs))
+	for _, id := range req.IDs {
+		o := Outcome{ID: id, CAS: res.CAS, Replayed: res.Replayed, Existed: !res.Changed}
+		if d := s.Definition(id); d != nil {
+			o.Definition = *d
+		}
+		os = append(os, o)
+	}
+	return os, nil
+}
+
+// findBucket returns a bucket as the state knows it, after asking the projectors where it does not.
+func (c *Coordinator) findBucket(ctx context.Context, l *leader, name string) (*statecontext.Bucket, error) {
+	if b := c.cfg.Consensus.State().Bucket(name); b != nil && !b.Gone {
+		return b, nil // whether it still exists is checked now and then
+	}
+	found, err := c.askBucket(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := c.proposeFor(ctx, &statecontext.SetBucket{Name: name, UUID: found.UUID,
+		VBuckets: found.VBuckets}); err != nil {
+		return nil, fmt.Errorf("making bucket %q known: %w", name, err)
+	}
+	b := c.cfg.Consensus.State().Bucket(name)
+	if b == nil || b.Gone {
+		return nil, fmt.Errorf("%w: %q", ErrBucketGone, name)
+	}
+	_ = l.post(ctx, answer(func(l *leader) { l.sync() })) // sooner is better; it would see it anyway
+	return b, nil
+}
+
+// askBucket asks all projectors; the first that knows the bucket counts.
+func (c *Coordinator) askBucket(ctx context.Context, name string) (*wire.BucketReply, error) {
+	var mu sync.Mutex
+	var found *wire.BucketReply
+	var last error
+	var vbuckets *rpc.Problem
+	asked, unknown := 0, 0
+	g, ctx := errgroup.WithContext(ctx)
+	for p := range c.cfg.Consensus.State().Projectors() {
+		asked++
+		g.Go(func() error {
+			r, err := c.cfg.Projectors.Bucket(ctx, p.Admin, &wire.BucketRequest{Bucket: name})
+			mu.Lock()
+			defer mu.Unlock()
+			var problem *rpc.Problem
+			switch {
+			case err == nil && found == nil:
+				found = r
+				return errFound // the others need not answer
+			case err == nil:
+			case errors.As(err, &problem) && problem.Status == http.StatusNotFound && problem.Code == rpc.CodeNotInKV:
+				unknown++
+			case problem != nil && problem.Code == rpc.CodeVBuckets:
+				vbuckets = problem
+			default:
+				last = err
+			}
+			return nil
+		})
+	}
+	_ = g.Wait() // errFound only
+	switch {
+	case found != nil:
+		return found, nil
+	case asked == 0:
+		return nil, fmt.Errorf("%w %q: none is registered; start a projector", ErrNoProjector, name)
+	case vbuckets != nil:
+		return nil, fmt.Errorf("%w: %s", ErrVBuckets, vbuckets.Detail)
+	case unknown > 0:
+		return nil, fmt.Errorf("%w: no KV node has a bucket %q", ErrUnknownBucket, name)
+	}
+	return nil, fmt.Errorf("%w %q: %d asked, none answered: %w", ErrNoProjector, name, asked, last)
+}
+
+var errFound = errors.New("found")

@@ -1,0 +1,201 @@
+package coordinator
+
+import (
+	"slices"
+	"time"
+
+	"tidemark/index"
+	"tidemark/lifecycle"
+	"tidemark/liveness"
+	"tidemark/partition"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+// survey lists the indexes that a duty has something to do for.
+func (l *leader) survey() {
+	l.duties.unsettled = l.duties.unsettled[:0]
+	for x := range l.now.state.Indexes() {
+		if unsettled(x) {
+			l.duties.unsettled = append(l.duties.unsettled, x.Definition.ID)
+		}
+	}
+	for id := range l.duties.lackMS {
+		if d := l.now.state.Definition(id); d == nil || d.State != index.Backfill && d.State != index.Pending {
+			delete(l.duties.lackMS, id)
+		}
+	}
+}
+
+func unsettled(x *statecontext.Index) bool {
+	switch x.Definition.State {
+	case index.Dropping, index.Backfill:
+		return true
+	case index.Pending:
+		return !x.Waits()
+	case index.Error:
+		if x.Definition.CannotEvaluate() {
+			return true
+		}
+	}
+	return slices.ContainsFunc(x.Topology.Copies, func(c partition.Copy) bool { return c.State != partition.Allocated })
+}
+
+// stepIndexes moves each index one step on when what the step waits for has been reported. Package lifecycle decides.
+func (l *leader) stepIndexes() {
+	l.duties.nearlyReady = false
+	var ready []readied
+	for _, id := range l.duties.unsettled {
+		x := l.now.state.Index(id)
+		if x == nil || l.proposals.flying[indexKey(id)] {
+			continue
+		}
+		f := l.facts(x)
+		s := lifecycle.Next(&f)
+		l.duties.nearlyReady = l.duties.nearlyReady || s.Nearly
+		if s.Kind == lifecycle.MakeReady && l.mayPropose(indexKey(id)) {
+			ready = append(ready, readied{&x.Definition, statecontext.Guard(s.Guard)})
+			continue
+		}
+		if l.carryOut(x, s); s.Kind == lifecycle.Wait {
+			l.forgetLeaving(x)
+		}
+	}
+	l.finish(ready)
+}
+
+// carryOut proposes a step.
+func (l *leader) carryOut(x *statecontext.Index, s lifecycle.Step) {
+	d := &x.Definition
+	move := &statecontext.SetIndexState{ID: d.ID, From: d.State, Guard: statecontext.Guard(s.Guard), Reason: s.Reason}
+	key := indexKey(d.ID)
+	switch s.Kind {
+	case lifecycle.Allocate:
+		c := &statecontext.SetCopyStates{Revision: s.Revision}
+		for _, id := range s.Copies {
+			c.Copies = append(c.Copies, statecontext.CopyChange{Index: d.ID, Copy: id, State: partition.Allocated})
+		}
+		l.propose(key, c, nil)
+	case lifecycle.Build:
+		move.To = index.Backfill
+		l.propose(key, move, logged("index is being built", d))
+	case lifecycle.Fail:
+		move.To = index.Error
+		l.propose(key, move, nil)
+	case lifecycle.Rebuild:
+		move.To = index.Pending
+		l.propose(key, move, logged("index can be evaluated again", d))
+	case lifecycle.Forget:
+		if l.propose(key, &statecontext.RemoveIndex{ID: d.ID}, nil) {
+			l.forgetCopies(x)
+		}
+	}
+}
+
+// forgetCopies forgets what hosts have reported of an index that is no more.
+func (l *leader) forgetCopies(x *statecontext.Index) {
+	for _, c := range x.Topology.Copies {
+		if n := l.components.indexers[c.Node]; n != nil {
+			delete(n.copies, c.ID)
+			l.held.dirty = true
+		}
+	}
+}
+
+// facts gathers what is known of an index.
+func (l *leader) facts(x *statecontext.Index) lifecycle.Facts {
+	d := &x.Definition
+	f := lifecycle.Facts{State: d.State, CannotEvaluate: d.CannotEvaluate(), Waits: x.Waits(), Modified: d.ModifiedCAS,
+		PlacedAt: x.PlacedCAS,
+		Copies:   make([]lifecycle.Copy, 0, len(x.Topology.Copies)), Enough: l.cfg.Settings.BuildPatience}
+	for _, c := range x.Topology.Copies {
+		// what leaves an index that stays is no part of its life
+		if c.State != partition.Leaving || d.State == index.Dropping {
+			f.Copies = append(f.Copies, l.copyFacts(x, c))
+		}
+	}
+	if b := l.now.state.Bucket(d.Bucket); b != nil && !b.Gone && b.Rollback == nil && b.UUID == d.BucketUUID {
+		f.Steady, f.Guard = true, lifecycle.Guard{Generation: b.Generation, RollbackID: b.Stability.RollbackID}
+	}
+	if f.CannotEvaluate {
+		f.Projectors = l.evaluators(d)
+	}
+	f.Lacking = l.lacking(d.ID, lifecycle.Away(d.State, f.Copies) != "")
+	return f
+}
+
+func (l *leader) copyFacts(x *statecontext.Index, c partition.Copy) lifecycle.Copy {
+	f := lifecycle.Copy{Copy: c}
+	n := l.components.indexers[c.Node]
+	if n == nil {
+		return f
+	}
+	f.Host = lifecycle.Host{Known: true, Offline: l.life(&n.component) == liveness.Offline, Name: n.name, Acked: n.acked}
+	r, has := n.copies[c.ID]
+	f.Made, f.Revision = has, n.acked
+	if !l.on(AllocateFirst) {
+		f.Made, f.Revision = true, x.PlacedCAS
+	}
+	f.Reported, f.Done, f.Total = has, r.Done, r.Total
+	f.Exact, f.At = r.Ready, lifecycle.Guard{Generation: r.Held.Generation, RollbackID: r.Held.RollbackID}
+	return f
+}
+
+// evaluators are the projectors that live, and what they have told of an index.
+func (l *leader) evaluators(d *index.Definition) (all []lifecycle.Projector) {
+	for q := range l.now.state.Projectors() {
+		p := l.components.projectors[q.ID]
+		if p == nil || l.life(&p.component) == liveness.Offline {
+			continue
+		}
+		e := p.evaluation
+		knows := e != nil && !e.More && e.Revision >= d.ModifiedCAS
+		all = append(all, lifecycle.Projector{Knows: knows,
+			Cannot: knows && slices.ContainsFunc(e.Indexes, func(u wire.Unevaluated) bool { return u.Index == d.ID })})
+	}
+	return all
+}
+
+// lacking returns for how long a build has lacked a host.
+func (l *leader) lacking(id index.ID, away bool) time.Duration {
+	if !away {
+		delete(l.duties.lackMS, id)
+		return 0
+	}
+	if l.duties.lackMS[id] == 0 {
+		l.duties.lackMS[id] = max(l.nowMS, 1)
+	}
+	return time.Duration(l.nowMS-l.duties.lackMS[id]) * time.Millisecond
+}
+
+// readied is an index whose build is done.
+type readied struct {
+	def   *index.Definition
+	guard statecontext.Guard
+}
+
+// finish makes them ready. The picture is made anew before: whoever sees an index ready sees the entries that it has
+// then.
+func (l *leader) finish(all []readied) {
+	if len(all) == 0 {
+		return
+	}
+	l.draw()
+	for _, r := range all {
+		l.propose(indexKey(r.def.ID), &statecontext.SetIndexState{ID: r.def.ID, From: r.def.State, To: index.Maintenance,
+			Guard: r.guard}, logged("index is ready", r.def))
+	}
+}
+
+const indexPrefix = "index/"
+
+func indexKey(id index.ID) string { return indexPrefix + id.String() }
+
+// logged logs a step of an index when it is committed.
+func logged(what string, d *index.Definition) func(*leader, statecontext.Result, error) {
+	return func(l *leader, _ statecontext.Result, err error) {
+		if err == nil {
+			l.log.Info(what, "index", d.Name, "bucket", d.Bucket, "id", d.ID)
+		}
+	}
+}

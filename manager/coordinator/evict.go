@@ -1,0 +1,103 @@
+package coordinator
+
+import (
+	"fmt"
+	"slices"
+
+	"tidemark/index"
+	"tidemark/liveness"
+	"tidemark/partition"
+	"tidemark/rebalance"
+	"tidemark/statecontext"
+)
+
+// evictAgain is when a removal that cannot go on is tried again: it may have to look through all indexes.
+const evictAgain = 5_000 // ms
+
+// stuckEviction is why a removal, or a part of it, cannot go on now.
+type stuckEviction struct {
+	reason string
+	again  int64 // when it is tried again, on nowMS
+}
+
+// stepEvictions goes on with the removal of indexers: what they hold is placed elsewhere, as much as one command
+// carries at a time, and one that holds nothing any more is forgotten. It is decided from the present state alone, so
+// that a new leader goes on where the old one stopped.
+func (l *leader) stepEvictions() {
+	for i := range l.now.state.Indexers() {
+		if i.Evicting {
+			l.evict(i)
+		}
+	}
+	for node := range l.evictions {
+		if l.now.state.Indexer(node) == nil {
+			delete(l.evictions, node)
+		}
+	}
+}
+
+// evict does the next piece for one of them.
+func (l *leader) evict(i *statecontext.Indexer) {
+	key, stuck := "evict/"+i.UUID, l.evictions[i.Node]
+	if !l.mayPropose(key) || stuck.again > l.nowMS {
+		return
+	}
+	offline := func(node index.NodeID) bool {
+		n := l.components.indexers[node]
+		return n == nil || l.life(&n.component) == liveness.Offline
+	}
+	piece, held, err := evictions(l.now.state, i.Node, living(l.now.state, offline, i.Node), l.cfg.Settings.EvictBytes)
+	switch {
+	case len(piece) > 0:
+		l.propose(key, &statecontext.EvictCopies{Node: i.Node, UUID: i.UUID, Indexes: piece}, nil)
+	case !held:
+		l.propose(key, &statecontext.RemoveIndexer{Node: i.Node, UUID: i.UUID},
+			func(l *leader, _ statecontext.Result, err error) {
+				if err == nil {
+					l.log.Warn("an indexer was removed", "indexer", i.Name, "node", i.Node, "uuid", i.UUID)
+				}
+			})
+	default:
+		stuck.again = l.nowMS + evictAgain
+	}
+	if err == nil {
+		delete(l.evictions, i.Node)
+		return
+	}
+	if stuck.reason != err.Error() {
+		l.log.Error("an indexer cannot be removed yet", "indexer", i.Name, "node", i.Node, "error", err)
+	}
+	stuck.reason = err.Error()
+	l.evictions[i.Node] = stuck
+}
+
+// evictions decides the next piece: indexes that have copies on the node, and where new ones go instead. held says
+// whether the node has copies at all. err is of the first index for whose copies there is no place; those of others go
+// on. An index is never divided: its copies fit into any command.
+func evictions(s *statecontext.State, node index.NodeID, nodes []rebalance.Node,
+	bytes int) (piece []statecontext.Eviction, held bool, err error) {
+	size := 0
+	for x := range s.Indexes() {
+		if !slices.ContainsFunc(x.Topology.Copies, func(c partition.Copy) bool { return c.Node == node }) {
+			continue
+		}
+		held = true
+		loss, keeps, lost := lossOf(x, node, nodes, nil)
+		add, noPlace := rebalance.Substitute(nodes, keeps, lost)
+		if noPlace != nil {
+			if err == nil {
+				err = fmt.Errorf("index %s on %s: %w", loss.Name, loss.Bucket, noPlace)
+			}
+			continue
+		}
+		e := statecontext.Eviction{ID: loss.Index, IfTopology: x.TopologyCAS}
+		for _, p := range add {
+			e.Add = append(e.Add, statecontext.Placement(p))
+		}
+		if size += e.EncodedSize(); size > bytes && len(piece) > 0 {
+			break
+		}
+		piece = append(piece, e)
+	}
+	return piece, held, err
+}

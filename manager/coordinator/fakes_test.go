@@ -1,0 +1,698 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"tidemark/index"
+	"tidemark/internal/rpc"
+	"tidemark/partition"
+	"tidemark/timestamp"
+	"tidemark/wire"
+)
+
+// fake is what both kinds of component have.
+type fake struct {
+	w    *world
+	addr string
+	boot string
+	ctx  context.Context
+	kill context.CancelFunc
+
+	mu       sync.Mutex
+	fence    wire.Fence
+	down     bool
+	hang     bool // definitions and hello do not come to an end
+	stopped  bool // nothing does, and it says nothing
+	revision uint64
+	defs     *wire.Definitions
+	sequence uint64
+	hellos   int
+	slow     time.Duration // that a hello takes
+	earlier  bool          // it does not know changes of definitions
+	lists    int           // whole definitions that were taken over
+	changes  int           // changes of them
+	unknown  int           // reports that were not known
+}
+
+// enter is the way into every call: a component that is down does not answer, a fence that is too low is refused.
+func (f *fake) enter(ctx context.Context, fence *wire.Fence, mayHang bool) error {
+	select {
+	case <-time.After(300 * time.Microsecond):
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	f.mu.Lock()
+	down, hang, stopped := f.down, f.hang, f.stopped
+	f.mu.Unlock()
+	if stopped || hang && mayHang {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(5 * time.Second):
+			return context.DeadlineExceeded
+		}
+	}
+	if down {
+		return fmt.Errorf("dial: %w", syscall.ECONNREFUSED)
+	}
+	if fence == nil {
+		return nil
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	next, err := f.fence.Admit(*fence)
+	if err != nil {
+		return rpc.AsProblem(err)
+	}
+	f.fence = next
+	return nil
+}
+
+func (f *fake) takeDefinitions(d *wire.Definitions) (*wire.DefinitionsReply, error) {
+	if d.Revision < f.revision {
+		return nil, rpc.Refuse(rpc.CodeFenced, "revision %d is below %d", d.Revision, f.revision)
+	}
+	f.revision, f.defs = d.Revision, d
+	f.lists++
+	return &wire.DefinitionsReply{Revision: d.Revision}, nil
+}
+
+// takeChange takes over what has changed; a fake of an earlier version does not know it.
+func (f *fake) takeChange(c *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
+	if f.earlier {
+		return nil, rpc.Refuse(rpc.CodeNotFound, "no such path")
+	}
+	d, err := c.Apply(f.defs)
+	if err != nil {
+		return &wire.DefinitionsReply{Missing: true}, nil
+	}
+	reply, err := f.takeDefinitions(d)
+	if err == nil {
+		f.lists--
+		f.changes++
+	}
+	return reply, err
+}
+
+type fakeProjector struct {
+	fake
+	id      index.ProjectorID
+	streams map[string]map[uint16]*fakeStream
+	starts  int // streams
+	stops   int
+	tell    func(*wire.ProjectorReport) // adds to each report; nil: nothing
+	drops   []index.NodeID              // whom it drops some data of every bucket
+	foreign string                      // uuid of the buckets that it is asked for, "none": it has none; "": KV's
+	away    bool                        // its KV node hangs, and it says so
+	stuck   bool                        // it answers no SYNC
+	syncs   int                         // that it was asked for
+	hangs   bool                        // its KV node hangs, and it waits for it
+	sees    *wire.Hosted                // what its KV node had at the last look
+	cut     []index.NodeID              // whose connections from it are closed
+}
+
+// askKV is a question to its KV node.
+func (p *fakeProjector) askKV(ctx context.Context, bucket string) error {
+	p.mu.Lock()
+	away, hangs := p.away, p.hangs
+	p.mu.Unlock()
+	if hangs {
+		select {
+		case <-time.After(5 * time.Second):
+		case <-ctx.Done():
+		}
+		return errors.New("no answer in time")
+	}
+	if away {
+		return rpc.Refuse(rpc.CodeKV, "KV of bucket %q cannot be asked now", bucket)
+	}
+	return nil
+}
+
+type fakeStream struct {
+	inc      index.Incarnation
+	complete uint64
+	log      timestamp.FailoverLog
+	rev      timestamp.MapRevision
+}
+
+func (w *world) projector(id index.ProjectorID) *fakeProjector {
+	p := &fakeProjector{id: id, streams: map[string]map[uint16]*fakeStream{}}
+	p.fake = fake{w: w, addr: "http://" + string(id), boot: fmt.Sprint(id, "-", time.Now().UnixNano())}
+	p.ctx, p.kill = context.WithCancel(w.ctx)
+	w.mu.Lock()
+	w.projectors[p.addr] = p
+	w.mu.Unlock()
+	w.running.Go(p.run)
+	return p
+}
+
+func (p *fakeProjector) run() {
+	register := func() bool {
+		for p.ctx.Err() == nil {
+			r, err := p.w.leader().RegisterProjector(p.ctx, &wire.RegisterProjector{Endpoint: wire.ProjectorEndpoint{ID: p.id,
+				BootID: p.boot, Admin: p.addr}})
+			if err == nil {
+				p.mu.Lock()
+				if p.fence.Less(r.Fence) {
+					p.fence = r.Fence
+				}
+				p.mu.Unlock()
+				return true
+			}
+			time.Sleep(50 * time.Millisecond)
+		}
+		return false
+	}
+	if !register() {
+		return
+	}
+	for p.ctx.Err() == nil {
+		time.Sleep(100 * time.Millisecond)
+		reply, err := p.w.leader().HandleProjectorReport(p.ctx, p.report(""))
+		if err == nil && !reply.Known {
+			p.mu.Lock()
+			p.unknown++
+			p.mu.Unlock()
+			if !register() {
+				return
+			}
+		}
+	}
+}
+
+// report is the full level state; complete seqnos follow KV.
+func (p *fakeProjector) report(only string) *wire.ProjectorReport {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.sequence++
+	r := &wire.ProjectorReport{ID: p.id, BootID: p.boot, Sequence: p.sequence, Revision: p.revision}
+	if p.tell != nil {
+		p.tell(r)
+	}
+	for name, streams := range p.streams {
+		if only != "" && name != only {
+			continue
+		}
+		kv := p.w.kv[name]
+		if kv == nil { // KV has closed the connections
+			clear(streams)
+			r.Buckets = append(r.Buckets, wire.StreamStates{Bucket: name, Full: true})
+			continue
+		}
+		s := wire.StreamStates{Bucket: name, BucketUUID: kv.uuid, Full: true, Dropping: p.drops}
+		if !p.away && !p.hangs {
+			p.sees = &wire.Hosted{Node: kv.node(p.id), Revision: timestamp.MapRevision{Rev: kv.rev}}
+			for v := range uint16(vbuckets) {
+				if kv.hosts(v, p.id) {
+					p.sees.VBuckets = append(p.sees.VBuckets, v)
+				}
+			}
+		}
+		if p.w.looks {
+			s.Hosted = p.sees
+		}
+		for v := range uint16(vbuckets) {
+			st := streams[v]
+			if st == nil {
+				continue
+			}
+			if kv.hosts(v, p.id) {
+				st.complete = max(st.complete, kv.high[v])
+			}
+			s.VBuckets = append(s.VBuckets, v)
+			s.Incarnations = append(s.Incarnations, st.inc)
+			s.VBUUIDs = append(s.VBUUIDs, st.log.Newest())
+			s.Complete = append(s.Complete, st.complete)
+			s.Ended = append(s.Ended, false)
+			s.Logs = append(s.Logs, st.log)
+			s.Purges = append(s.Purges, 0)
+			s.Revisions = append(s.Revisions, st.rev)
+		}
+		r.Buckets = append(r.Buckets, s)
+	}
+	return r
+}
+
+func (p *fakeProjector) counts() (starts, stops int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.starts, p.stops
+}
+
+type projectorsOf struct{ w *world }
+
+func (c projectorsOf) at(addr string) *fakeProjector {
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	return c.w.projectors[addr]
+}
+
+func (c projectorsOf) Hello(ctx context.Context, addr string, req *wire.HelloRequest) (*wire.ProjectorHello, error) {
+	p := c.at(addr)
+	if err := p.enter(ctx, &req.Fence, true); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	p.hellos++
+	slow := p.slow
+	p.mu.Unlock()
+	select {
+	case <-time.After(slow):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return &wire.ProjectorHello{Report: *p.report("")}, nil
+}
+
+func (c projectorsOf) Definitions(ctx context.Context, addr string, req *wire.Definitions) (*wire.DefinitionsReply,
+	error) {
+	p := c.at(addr)
+	if err := p.enter(ctx, &req.Fence, true); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.takeDefinitions(req)
+}
+
+func (c projectorsOf) Change(ctx context.Context, addr string, req *wire.DefinitionsChange) (*wire.DefinitionsReply,
+	error) {
+	p := c.at(addr)
+	if err := p.enter(ctx, &req.Fence, true); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.takeChange(req)
+}
+
+func (c projectorsOf) Bucket(ctx context.Context, addr string, req *wire.BucketRequest) (*wire.BucketReply, error) {
+	p := c.at(addr)
+	if err := p.enter(ctx, nil, false); err != nil {
+		return nil, err
+	}
+	if err := p.askKV(ctx, req.Bucket); err != nil {
+		return nil, err
+	}
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	kv := c.w.kv[req.Bucket]
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	switch {
+	case req.Bucket == "wide":
+		return nil, rpc.Refuse(rpc.CodeVBuckets, "bucket %q has 8192 vbuckets", req.Bucket)
+	case kv == nil || p.foreign == "none":
+		return nil, rpc.Refuse(rpc.CodeNotInKV, "no bucket %q", req.Bucket)
+	case p.foreign != "":
+		return &wire.BucketReply{Name: req.Bucket, UUID: p.foreign, VBuckets: vbuckets}, nil
+	}
+	return &wire.BucketReply{Name: req.Bucket, UUID: kv.uuid, VBuckets: vbuckets}, nil
+}
+
+func (c projectorsOf) FailoverLogs(ctx context.Context, addr string,
+	req *wire.FailoverLogsRequest) (*wire.FailoverLogsReply, error) {
+	p := c.at(addr)
+	if err := p.enter(ctx, &req.Fence, false); err != nil {
+		return nil, err
+	}
+	if err := p.askKV(ctx, req.Bucket); err != nil {
+		return nil, err
+	}
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := &wire.FailoverLogsReply{}
+	kv := c.w.kv[req.Bucket]
+	for v := range uint16(vbuckets) {
+		if kv != nil && kv.hosts(v, p.id) && (len(req.VBuckets) == 0 || slices.Contains(req.VBuckets, v)) {
+			r.Logs = append(r.Logs, wire.VBucketLog{VBucket: v, Log: kv.logs[v], High: kv.high[v],
+				Revision: timestamp.MapRevision{Rev: kv.rev}})
+		}
+	}
+	return r, nil
+}
+
+func (c projectorsOf) Streams(ctx context.Context, addr string, req *wire.StreamRequest) (*wire.StreamReply, error) {
+	p := c.at(addr)
+	if err := p.enter(ctx, &req.Fence, false); err != nil {
+		return nil, err
+	}
+	if err := p.askKV(ctx, req.Buckets[0].Bucket); err != nil {
+		return nil, err
+	}
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	want := &req.Buckets[0]
+	r := wire.StreamOutcome{Bucket: want.Bucket}
+	kv := c.w.kv[want.Bucket]
+	for i := range want.Restart.Len() {
+		s := want.Restart.At(i)
+		res := wire.StartResult{VBucketLog: wire.VBucketLog{VBucket: s.VBucket}, Outcome: wire.StartNotMine}
+		if kv != nil && kv.uuid == want.BucketUUID && kv.hosts(s.VBucket, p.id) {
+			if p.streams[want.Bucket] == nil {
+				p.streams[want.Bucket] = map[uint16]*fakeStream{}
+			}
+			p.starts++
+			res.Outcome, res.Log, res.Revision = wire.StartBegun, kv.logs[s.VBucket], timestamp.MapRevision{Rev: kv.rev}
+			p.streams[want.Bucket][s.VBucket] = &fakeStream{inc: req.Incarnation, complete: s.Seqno, log: res.Log,
+				rev: res.Revision}
+		}
+		r.Results = append(r.Results, res)
+	}
+	return &wire.StreamReply{TopicID: 255, Buckets: []wire.StreamOutcome{r}}, nil
+}
+
+func (c projectorsOf) Stop(ctx context.Context, addr string, req *wire.StreamStop) error {
+	p := c.at(addr)
+	if err := p.enter(ctx, &req.Fence, false); err != nil {
+		return err
+	}
+	_ = p.askKV(ctx, req.Bucket) // its streams count no more, whether KV hears it or not
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.stops++
+	for v, s := range p.streams[req.Bucket] {
+		if s.inc.Compare(req.Incarnation) <= 0 && (len(req.VBuckets) == 0 || slices.Contains(req.VBuckets, v)) {
+			delete(p.streams[req.Bucket], v)
+		}
+	}
+	return nil
+}
+
+func (c projectorsOf) Sync(ctx context.Context, addr string, req *wire.SyncRequest) (*wire.ProjectorReport, error) {
+	p := c.at(addr)
+	if err := p.enter(ctx, nil, false); err != nil {
+		return nil, err
+	}
+	p.mu.Lock()
+	p.syncs++
+	stuck := p.stuck
+	p.mu.Unlock()
+	if stuck {
+		<-ctx.Done()
+		return nil, ctx.Err()
+	}
+	return p.report(req.Bucket), nil
+}
+
+type fakeIndexer struct {
+	fake
+	name      string
+	zone      string
+	capacity  uint32
+	node      index.NodeID
+	stable    map[string]wire.Stability
+	loaded    map[index.CopyID][]uint64 // high seqnos when its build began: whole at an S that covers them
+	polls     int
+	told      int // stability messages
+	never     bool
+	owes      bool     // it acknowledges nothing
+	side      uint64   // how far its builds have come
+	rollbacks []string // steps it was told
+	faults    []wire.IndexFaults
+	orphans   []wire.Orphan
+	asked     [][]wire.OrphanRef // orphans that it was told to drop
+}
+
+func (w *world) indexer(name string) *fakeIndexer { return w.indexerIn(name, "", 0) }
+
+func (w *world) indexerIn(name, zone string, capacity uint32) *fakeIndexer {
+	n := &fakeIndexer{name: name, zone: zone, capacity: capacity, stable: map[string]wire.Stability{},
+		loaded: map[index.CopyID][]uint64{}}
+	n.fake = fake{w: w, addr: "http://" + name, boot: fmt.Sprint(name, "-", time.Now().UnixNano())}
+	n.ctx, n.kill = context.WithCancel(w.ctx)
+	w.mu.Lock()
+	w.indexers[n.addr] = n
+	w.mu.Unlock()
+	w.running.Go(n.run)
+	return n
+}
+
+func (n *fakeIndexer) register() bool {
+	for n.ctx.Err() == nil {
+		r, err := n.w.leader().RegisterIndexer(n.ctx, &wire.RegisterIndexer{Endpoint: wire.Endpoint{UUID: "uuid-" + n.name,
+			BootID: n.boot, Name: n.name, Zone: n.zone, Capacity: n.capacity,
+			Admin: n.addr, Scan: n.name + ":1", Maintenance: n.name + ":2", Backfill: n.name + ":3", Catchup: n.name + ":4"}})
+		if err == nil {
+			n.mu.Lock()
+			n.node = r.Node
+			if n.fence.Less(r.Fence) {
+				n.fence = r.Fence
+			}
+			n.mu.Unlock()
+			return true
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	return false
+}
+
+func (n *fakeIndexer) run() {
+	if !n.register() {
+		return
+	}
+	for n.ctx.Err() == nil {
+		time.Sleep(100 * time.Millisecond)
+		n.mu.Lock()
+		stopped := n.stopped
+		n.mu.Unlock()
+		if stopped {
+			continue
+		}
+		reply, err := n.w.leader().HandleIndexerReport(n.ctx, n.report())
+		if err == nil && !reply.Known {
+			n.mu.Lock()
+			n.unknown++
+			n.mu.Unlock()
+			if !n.register() {
+				return
+			}
+		}
+	}
+}
+
+// report is the full level state: copies become ready with the first S after their index was loaded.
+func (n *fakeIndexer) report() *wire.IndexerReport {
+	accepted := n.accepted()
+	high := map[string][]uint64{}
+	n.w.mu.Lock()
+	for name, kv := range n.w.kv {
+		high[name] = slices.Clone(kv.high[:])
+	}
+	n.w.mu.Unlock()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.sequence++
+	r := &wire.IndexerReport{Node: n.node, UUID: "uuid-" + n.name, BootID: n.boot, Sequence: n.sequence, Full: true,
+		Revision: n.revision,
+		Orphans:  slices.Clone(n.orphans), OrphanCount: len(n.orphans), Faults: n.faults}
+	if n.defs == nil {
+		return r
+	}
+	states := map[index.ID]*index.Definition{}
+	for i := range n.defs.Indexes {
+		states[n.defs.Indexes[i].ID] = &n.defs.Indexes[i]
+	}
+	for _, t := range n.defs.Topologies {
+		d := states[t.Index]
+		for _, c := range t.Copies {
+			if c.Node != n.node || c.State == partition.Leaving ||
+				!slices.ContainsFunc(n.defs.Buckets, func(b wire.Bucket) bool { return b.Name == d.Bucket }) {
+				continue
+			}
+			s := n.stable[d.Bucket]
+			rep := wire.CopyReport{Copy: c.ID, Index: t.Index, Total: 80}
+			if d.State.Active() && c.State == partition.Allocated && !n.never {
+				if n.loaded[c.ID] == nil && high[d.Bucket] != nil {
+					n.loaded[c.ID] = high[d.Bucket]
+				}
+				if l := n.loaded[c.ID]; l != nil && s.Vector.Covers(timestamp.Vector{Seqnos: l}) {
+					rep.Ready, rep.Held, rep.Done, rep.Items = true, s.StabilityRef, 80, 7
+				}
+			}
+			r.Copies = append(r.Copies, rep)
+		}
+	}
+	for _, b := range n.defs.Buckets {
+		br := wire.BucketReport{Heartbeat: wire.HWHeartbeat{Bucket: b.Name, LastStability: n.stable[b.Name].Hash,
+			LastNumber: n.stable[b.Name].Number}, Generation: b.Generation,
+			RollbackID: b.RollbackID, Accepted: accepted[b.Name]}
+		if n.owes {
+			br.Heartbeat.LastStability = 0
+		}
+		if slices.ContainsFunc(n.defs.Indexes, func(d index.Definition) bool {
+			return d.Bucket == b.Name &&
+				d.State == index.Backfill
+		}) {
+			br.Backfill = timestamp.New(vbuckets)
+			for v := range br.Backfill.Seqnos {
+				br.Backfill.Set(v, timestamp.Position{VBUUID: uint64(1000 + v), Seqno: n.side})
+			}
+		}
+		if s := n.stable[b.Name]; s.Number > 0 && !n.owes {
+			br.Acks = []wire.Ack{{StabilityRef: s.StabilityRef, Made: true}}
+		}
+		r.Buckets = append(r.Buckets, br)
+	}
+	return r
+}
+
+// accepted is what the routers of all projectors would have begun here.
+func (n *fakeIndexer) accepted() map[string]wire.Accepted {
+	n.w.mu.Lock()
+	all := make([]*fakeProjector, 0, 2)
+	for _, p := range n.w.projectors {
+		all = append(all, p)
+	}
+	n.w.mu.Unlock()
+	out := map[string]wire.Accepted{}
+	for _, p := range all {
+		p.mu.Lock()
+		for name, streams := range p.streams {
+			a := out[name]
+			for v, s := range streams {
+				a.VBuckets = append(a.VBuckets, v)
+				a.Incarnations = append(a.Incarnations, s.inc)
+				a.Projectors = append(a.Projectors, p.id)
+				a.Open = append(a.Open, !slices.Contains(p.cut, n.node))
+			}
+			out[name] = a
+		}
+		p.mu.Unlock()
+	}
+	return out
+}
+
+type indexersOf struct{ w *world }
+
+func (c indexersOf) at(addr string) *fakeIndexer {
+	c.w.mu.Lock()
+	defer c.w.mu.Unlock()
+	return c.w.indexers[addr]
+}
+
+func (c indexersOf) Hello(ctx context.Context, addr string, req *wire.HelloRequest) (*wire.IndexerHello, error) {
+	n := c.at(addr)
+	if err := n.enter(ctx, &req.Fence, true); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	n.hellos++
+	n.mu.Unlock()
+	return &wire.IndexerHello{Report: *n.report()}, nil
+}
+
+func (c indexersOf) Definitions(ctx context.Context, addr string, req *wire.Definitions) (*wire.DefinitionsReply,
+	error) {
+	n := c.at(addr)
+	if err := n.enter(ctx, &req.Fence, true); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.takeDefinitions(req)
+}
+
+func (c indexersOf) Change(ctx context.Context, addr string, req *wire.DefinitionsChange) (*wire.DefinitionsReply,
+	error) {
+	n := c.at(addr)
+	if err := n.enter(ctx, &req.Fence, true); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.takeChange(req)
+}
+
+func (c indexersOf) Poll(ctx context.Context, addr string, req *wire.PollRequest) (*wire.PollReply, error) {
+	n := c.at(addr)
+	if err := n.enter(ctx, &req.Fence, false); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.polls++
+	all := make([]wire.PollPosition, 0, len(req.VBuckets))
+	for _, v := range req.VBuckets {
+		p := wire.PollPosition{VBucket: v}
+		if s := n.stable[req.Bucket]; s.Number > 0 {
+			p.Participant, p.HW, p.Reach, p.Log = true, s.Vector.Seqnos[v], s.Vector.Seqnos[v], s.Logs[v]
+		}
+		all = append(all, p)
+	}
+	q := *req
+	q.Brief = q.Brief && n.polls%2 == 1 // each second answer is one of an earlier version
+	return q.Answer(all), nil
+}
+
+func (c indexersOf) Stability(ctx context.Context, addr string, req *wire.StabilityRequest) error {
+	n := c.at(addr)
+	if err := n.enter(ctx, &req.Fence, false); err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.told++
+	for _, s := range req.Stabilities {
+		if s.Hash != s.Vector.Hash() {
+			c.w.t.Errorf("hash %x of %v", s.Hash, s.Vector)
+		}
+		if old := n.stable[s.Bucket]; s.Compare(old.StabilityRef) >= 0 {
+			n.stable[s.Bucket] = s
+		}
+	}
+	return nil
+}
+
+func (c indexersOf) Rollback(ctx context.Context, addr string, req *wire.RollbackRequest) (*wire.RollbackReply, error) {
+	n := c.at(addr)
+	if err := n.enter(ctx, &req.Fence, false); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.rollbacks = append(n.rollbacks, req.Step)
+	s := n.stable[req.Bucket]
+	if s.Number == 0 {
+		return &wire.RollbackReply{RollbackID: req.RollbackID}, nil
+	}
+	back := s
+	back.Vector = s.Vector.Clone()
+	for v, at := range s.Vector.Seqnos {
+		if up := s.Logs[v].Common(req.Logs[v]); at > up {
+			back.Vector.Seqnos[v] = up
+		}
+	}
+	if req.Step == "rollback" {
+		n.stable[req.Bucket] = back
+	}
+	return req.Answer(back.Vector.Seqnos), nil
+}
+
+func (c indexersOf) DropOrphans(ctx context.Context, addr string, req *wire.DropOrphans) (*wire.DropOrphansReply,
+	error) {
+	n := c.at(addr)
+	if err := n.enter(ctx, &req.Fence, true); err != nil {
+		return nil, err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.asked = append(n.asked, req.Copies)
+	n.orphans = slices.DeleteFunc(n.orphans, func(o wire.Orphan) bool {
+		return slices.Contains(req.Copies, wire.OrphanRef{Copy: o.Copy, Index: o.Index})
+	})
+	return &wire.DropOrphansReply{Dropped: req.Copies}, nil
+}

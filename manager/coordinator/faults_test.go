@@ -1,0 +1,72 @@
+package coordinator
+
+import (
+	"testing"
+	"time"
+
+	"tidemark/index"
+	"tidemark/wire"
+)
+
+// TestFaultsAreShown: what projectors and indexers tell of documents without an entry is summed up by index, and stays
+// as told until they tell otherwise.
+func TestFaultsAreShown(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(1)
+		o := w.create("by_name", "", 1, 0)
+		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		w.mu.Lock()
+		all := make([]*fakeProjector, 0, len(w.projectors))
+		for _, p := range w.projectors {
+			all = append(all, p)
+		}
+		w.mu.Unlock()
+		once := func(p *fakeProjector, faults ...wire.IndexFaults) {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			told := false
+			p.tell = func(r *wire.ProjectorReport) {
+				r.Counters.Mutations = 50
+				if !told {
+					r.FaultsToo, r.Faults, told = true, faults, true
+				}
+			}
+		}
+		for i, p := range all {
+			once(p, wire.IndexFaults{Index: o.ID, Expression: uint64(i + 1), TooLong: 10,
+				Sample: wire.FaultSample{DocID: "k", Error: "no"}})
+		}
+		n := uint64(len(all))
+		shown := func(expression, tooLong uint64) func() bool {
+			return func() bool {
+				s, ok := w.leader().Status()
+				f := s.Progress[o.ID].Faults
+				return ok && f.Expression == expression && f.TooLong == tooLong && s.Projectors[0].Counters.Mutations == 50 &&
+					(f.Sample.DocID == "k") == (tooLong > 0)
+			}
+		}
+		w.until("the sum of all", 10*time.Second, shown(n*(n+1)/2, 10*n))
+		time.Sleep(time.Second) // reports without faults change nothing
+		if !shown(n*(n+1)/2, 10*n)() {
+			t.Error("faults are forgotten")
+		}
+		w.mu.Lock()
+		var i *fakeIndexer
+		for _, i = range w.indexers {
+		}
+		w.mu.Unlock()
+		keys := func(faults ...wire.IndexFaults) {
+			i.mu.Lock()
+			defer i.mu.Unlock()
+			i.faults = faults
+		}
+		keys(wire.IndexFaults{Index: o.ID, TooLong: 3, Sample: wire.FaultSample{DocID: "k"}},
+			wire.IndexFaults{Index: o.ID + 1, TooLong: 100})
+		w.until("an indexer's, too", 10*time.Second, shown(n*(n+1)/2, 10*n+3))
+		keys()
+		for _, p := range all {
+			once(p)
+		}
+		w.until("none left", 10*time.Second, shown(0, 0))
+	})
+}

@@ -1,0 +1,49 @@
+package coordinator
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"tidemark/index"
+	"tidemark/wire"
+)
+
+// An indexer gets the list of what all hold when it does not have it, packed when it can read that, and as a list when
+// it is of an earlier version.
+func TestHeldIsToldOnce(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(1)
+		o := w.create("by_name", "", 2, 0)
+		w.until("READY", 10*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+		n := w.indexers["http://i1"]
+		n.kill() // it reports no more by itself
+		time.Sleep(2 * time.Second)
+		ask := func(packed bool, hash uint64) *wire.ReportReply {
+			r := n.report()
+			r.Packed, r.HeldHash = packed, hash
+			reply, err := w.leader().HandleIndexerReport(w.ctx, r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return reply
+		}
+		ask(true, 0) // tells what it holds now, which is what the others know then
+		first := ask(true, 0)
+		held, err := wire.UnpackHeld(first.HeldPacked)
+		if err != nil || len(held) == 0 || len(first.Held) != 0 || first.HeldHash != wire.HeldHash(first.HeldPacked) {
+			t.Fatalf("%v, %v, hash %x, list %v", held, err, first.HeldHash, first.Held)
+		}
+		if again := ask(true, first.HeldHash); len(again.HeldPacked) != 0 || len(again.Held) != 0 ||
+			again.HeldHash != first.HeldHash {
+			t.Errorf("what is known is told again: %+v", again)
+		}
+		if other := ask(true, first.HeldHash+1); !slices.Equal(other.HeldPacked, first.HeldPacked) {
+			t.Error("another list was believed to be the newest")
+		}
+		if earlier := ask(false, 0); !slices.Equal(earlier.Held, held) || len(earlier.HeldPacked) != 0 ||
+			earlier.HeldHash != 0 {
+			t.Errorf("an indexer of an earlier version is told %+v, want %v", earlier, held)
+		}
+	})
+}

@@ -1,0 +1,35 @@
+package coordinator
+
+import (
+	"fmt"
+	"strings"
+
+	"tidemark/expression"
+	"tidemark/index"
+)
+
+// Outdated says of an index whose entries were made by other rules of expressions than projectors evaluate by what that
+// means; "" when its expressions give the same by both. Such an index has keys of both kinds.
+func (r ExprRules) Outdated(d *index.Definition) string {
+	now := r.Highest
+	if r.Lowest < d.Rules && r.Highest <= d.Rules { // an earlier version is back
+		now = r.Lowest
+	}
+	if now == 0 || d.State == index.Dropping || d.Deferred {
+		return ""
+	}
+	var names []string
+	for _, c := range expression.Changed(d, int(d.Rules), int(now)) {
+		names = append(names, c.Name)
+	}
+	if len(names) == 0 {
+		return ""
+	}
+	built := fmt.Sprintf("expression rules %d", d.Rules)
+	if d.Rules == 0 {
+		built = "expression rules of before they were recorded"
+	}
+	return fmt.Sprintf("built with %s, projectors evaluate by %d, and what %s gives differs: keys of documents written "+
+		"since are others; create it anew, then drop this one (docs/expressions.md, Rules)",
+		built, now, strings.Join(names, ", "))
+}

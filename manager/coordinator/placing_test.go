@@ -1,0 +1,53 @@
+package coordinator
+
+import (
+	"fmt"
+	"sync"
+	"testing"
+
+	"tidemark/index"
+)
+
+// TestStatementsAtOnceSpreadTheirCopies: statements that are on their way together do not all go to the node that had
+// least before them, and what came to nothing does not count.
+func TestStatementsAtOnceSpreadTheirCopies(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(4)
+		w.create("first", "", 1, 0)
+		var all sync.WaitGroup
+		for i := range 11 {
+			all.Go(func() {
+				_, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: index.Definition{Name: fmt.Sprintf("x%d", i),
+					Bucket: "world",
+					Keys:   []index.KeyExpr{{Expr: "name"}}, Partitions: 1}})
+				if err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		for i := range w.log.State().Indexers() {
+			if n := w.log.State().Load(i.Node); n != 3 {
+				t.Errorf("%s has %d copies of 12", i.Name, n)
+			}
+		}
+		if _, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: index.Definition{Name: "first", Bucket: "world",
+			Keys: []index.KeyExpr{{Expr: "name"}}, Partitions: 1}}); err == nil {
+			t.Error("a name was given twice")
+		}
+		for i := range 4 { // a reservation that the state shows goes when the next one is made
+			w.create(fmt.Sprintf("y%d", i), "", 1, 0)
+		}
+		l, err := w.leader().leading()
+		if err != nil {
+			t.Fatal(err)
+		}
+		left := make(chan int, 1)
+		if err := l.post(w.ctx, answer(func(l *leader) { left <- len(l.reserved) })); err != nil {
+			t.Fatal(err)
+		}
+		if n := <-left; n > 1 {
+			t.Errorf("%d reservations are left", n)
+		}
+	})
+}

@@ -1,0 +1,489 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"tidemark/index"
+	"tidemark/liveness"
+	"tidemark/partition"
+	"tidemark/rebalance"
+	"tidemark/statecontext"
+)
+
+var (
+	// ErrBalanced is wrapped when a rebalance is asked for that has nothing to do.
+	ErrBalanced = errors.New("nothing has to move")
+	// ErrUnknownRebalance is wrapped when there is no rebalance of that id.
+	ErrUnknownRebalance = errors.New("no such rebalance")
+)
+
+// RebalanceRequest asks for copies to be spread over the indexers that are there (IM-18).
+type RebalanceRequest struct {
+	// Remove are indexers (uuid, name or node number) that are to hold nothing in the end; Keep are those that were and
+	// are not.
+	Remove, Keep []string
+	Options      rebalance.Options
+	DryRun       bool            // only plan
+	Plan         *rebalance.Plan // to be run instead of a new one; Remove and Keep then only mark
+	Cause        string
+	Request      *statecontext.Request // nil: not remembered
+	only         func(*rebalance.Step) bool
+}
+
+// Rebalance plans, and begins what was planned; id is 0 of a plan alone. Errors wrap ErrBalanced, ErrUnknownComponent,
+// ErrAmbiguous, rebalance.ErrStale, ErrInput or ErrTooFewNodes, statecontext.RebalanceIsRunning or StalePlan,
+// ErrNotLeading, ErrBusy, or come from the proposal.
+func (c *Coordinator) Rebalance(ctx context.Context, req RebalanceRequest) (p *rebalance.Plan, id uint64, err error) {
+	l, err := c.leading()
+	if err != nil {
+		return nil, 0, err
+	}
+	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
+		return nil, 0, err
+	}
+	marks, err := marked(c.cfg.Consensus.State(), &req)
+	if err != nil {
+		return nil, 0, err
+	}
+	cluster, err := c.clusterNow(ctx, l)
+	if err != nil {
+		return nil, 0, err
+	}
+	for i := range cluster.Nodes {
+		n := &cluster.Nodes[i]
+		for _, m := range marks {
+			if m.Node == n.ID && n.Role != rebalance.Lost {
+				n.Role = rebalance.Serving
+				if m.Going {
+					n.Role = rebalance.Going
+				}
+			}
+		}
+	}
+	if p, err = planned(cluster, &req); err != nil || req.DryRun {
+		return p, 0, err
+	}
+	id, err = c.begin(ctx, cluster, p, marks, &req)
+	return p, id, err
+}
+
+// marked finds the indexers that a request names.
+func marked(s *statecontext.State, req *RebalanceRequest) (marks []*statecontext.SetIndexerGoing, err error) {
+	for i, names := range [][]string{req.Remove, req.Keep} {
+		for _, name := range names {
+			n, err := findIndexer(s, name)
+			if err != nil {
+				return nil, err
+			}
+			marks = append(marks, &statecontext.SetIndexerGoing{Node: n.Node, UUID: n.UUID, Going: i == 0})
+		}
+	}
+	return marks, nil
+}
+
+// planned makes the plan of a request, or looks whether the one that it brings still fits.
+func planned(cluster *rebalance.Cluster, req *RebalanceRequest) (p *rebalance.Plan, err error) {
+	if p = req.Plan; p == nil {
+		p, err = rebalance.Make(cluster, req.Options)
+	} else if err = p.Options.Check(); err == nil {
+		err = p.Stale(cluster)
+	}
+	if err == nil && req.only != nil {
+		p.Steps = slices.DeleteFunc(p.Steps, func(y rebalance.Step) bool { return !req.only(&y) })
+	}
+	return p, err
+}
+
+// begin proposes what a plan says and is not done yet, at most rebalance.MaxBegun steps of it. A request that is
+// refused as another rebalance is under way marks nothing.
+func (c *Coordinator) begin(ctx context.Context, cluster *rebalance.Cluster, p *rebalance.Plan,
+	marks []*statecontext.SetIndexerGoing, req *RebalanceRequest) (uint64, error) {
+	s := c.cfg.Consensus.State()
+	if r := s.RebalanceUnderWay(); r != nil && slices.ContainsFunc(marks,
+		func(m *statecontext.SetIndexerGoing) bool { return s.Going(m.Node) != m.Going }) {
+		return 0, &statecontext.Rejection{Code: statecontext.RebalanceIsRunning, Message: fmt.Sprintf(
+			"rebalance %d (%s) is %s; wait for its end, or cancel it", r.ID, r.Cause, r.Phase)}
+	}
+	for _, m := range marks {
+		if _, err := c.proposeFor(ctx, m); err != nil {
+			return 0, err
+		}
+	}
+	start := &statecontext.StartRebalance{Cause: req.Cause, WallMS: c.cfg.Now().UnixMilli(),
+		Sends: uint8(max(p.Options.Sends, 1)), Receives: uint8(max(p.Options.Receives, 1))}
+	start.Steps = begun(p, func(y *rebalance.Step) bool {
+		done, err := y.Done(cluster)
+		return err == nil && !done && y.Old != 0 && y.From != nil
+	})
+	if len(start.Steps) == 0 {
+		return 0, fmt.Errorf("%w: each indexer that serves has its share", ErrBalanced)
+	}
+	res, err := c.cfg.Consensus.Propose(ctx, statecontext.Command{Request: req.Request, Body: start})
+	if err == nil {
+		err = res.Err()
+	}
+	if err == nil {
+		c.cfg.Logger.Info("a rebalance begins", "rebalance", res.Number, "cause", req.Cause, "steps", len(start.Steps))
+	}
+	return res.Number, err
+}
+
+// begun are the first steps of a plan that are wanted, as many as one command carries.
+func begun(p *rebalance.Plan, wanted func(*rebalance.Step) bool) (steps []partition.Rebalance) {
+	for i := range p.Steps {
+		if y := &p.Steps[i]; len(steps) < rebalance.MaxBegun && wanted(y) {
+			steps = append(steps, partition.Rebalance{Index: y.Index, Slice: y.Slice, Replica: y.Replica, Old: y.Old,
+				Src: partition.Shard{Node: *y.From}, Dst: partition.Shard{Node: y.To}, Bytes: uint64(max(y.Bytes, 0))})
+		}
+	}
+	return steps
+}
+
+// CancelRebalance lets the rebalance that is under way end as soon as it can. Errors wrap ErrUnknownRebalance,
+// ErrNotLeading, or come from the proposal.
+func (c *Coordinator) CancelRebalance(ctx context.Context, id uint64) error {
+	if _, err := c.leading(); err != nil {
+		return err
+	}
+	_, err := c.proposeFor(ctx, &statecontext.CancelRebalance{ID: id})
+	if errors.Is(err, statecontext.UnknownRebalance) {
+		return fmt.Errorf("%w: %w", ErrUnknownRebalance, err)
+	}
+	return err
+}
+
+type clusterQuery struct{ reply chan *rebalance.Cluster }
+
+func (q *clusterQuery) apply(l *leader) { q.reply <- l.cluster() }
+
+// clusterNow asks the loop, which knows what indexers have reported.
+func (c *Coordinator) clusterNow(ctx context.Context, l *leader) (*rebalance.Cluster, error) {
+	q := &clusterQuery{reply: make(chan *rebalance.Cluster, 1)}
+	if err := l.post(ctx, q); err != nil {
+		return nil, err
+	}
+	select {
+	case r := <-q.reply:
+		return r, nil
+	case <-l.ended:
+		return nil, ErrNotLeading
+	case <-ctx.Done():
+		return nil, fmt.Errorf("what a plan is made of: %w", ctx.Err())
+	}
+}
+
+// bucketGone reports whether the bucket of an index was deleted: hosts have nothing of it then, and fill nothing.
+func bucketGone(s *statecontext.State, d *index.Definition) bool {
+	b := s.Bucket(d.Bucket)
+	return b != nil && b.Gone
+}
+
+// cluster is what a plan is made of. Of a copy that is changing its place, the old one counts. Indexes of buckets that
+// were deleted stay where they are.
+func (l *leader) cluster() *rebalance.Cluster {
+	s := l.cfg.Consensus.State()
+	r := &rebalance.Cluster{Revision: s.DefinitionsRevision()}
+	for i := range s.Indexers() {
+		r.Nodes = append(r.Nodes, rebalance.Node{ID: i.Node, UUID: i.UUID, Name: i.Name, Zone: i.Zone, Capacity: i.Capacity,
+			Role: l.role(s, i.Node)})
+	}
+	for x := range s.Indexes() {
+		if x.Definition.State != index.Dropping && !bucketGone(s, &x.Definition) {
+			r.Indexes = append(r.Indexes, l.placedIndex(r.Nodes, x))
+		}
+	}
+	return r
+}
+
+// role is what may be done with an indexer now.
+func (l *leader) role(s *statecontext.State, node index.NodeID) rebalance.Role {
+	n := l.components.indexers[node]
+	switch i := s.Indexer(node); {
+	case n != nil && l.life(&n.component) == liveness.Offline, i != nil && i.Evicting: // the latter is being removed
+		return rebalance.Lost
+	case s.Going(node):
+		return rebalance.Going
+	}
+	return rebalance.Serving
+}
+
+func (l *leader) placedIndex(nodes []rebalance.Node, x *statecontext.Index) rebalance.Index {
+	d := &x.Definition
+	p := rebalance.Index{ID: d.ID, Bucket: d.Bucket, Name: d.Name, Slices: int(x.Topology.Layout.Partitions),
+		Replicas: int(d.Replicas), Nodes: named(nodes, d.Nodes)}
+	for _, c := range x.Topology.Copies {
+		if c.State == partition.Leaving || slices.ContainsFunc(p.Copies,
+			func(o rebalance.Copy) bool { return o.Slice == c.Slice && o.Replica == c.Replica }) {
+			continue
+		}
+		o := rebalance.Copy{ID: c.ID, Slice: c.Slice, Replica: c.Replica, Node: c.Node}
+		if n := l.components.indexers[c.Node]; n != nil {
+			o.Bytes = int64(n.copies[c.ID].Bytes)
+		}
+		p.Copies = append(p.Copies, o)
+	}
+	return p
+}
+
+// named returns the nodes of a list of names or uuids; none, which is all, where none of them is there any more.
+func named(nodes []rebalance.Node, wanted []string) (ids []index.NodeID) {
+	for _, n := range nodes {
+		if slices.Contains(wanted, n.Name) || slices.Contains(wanted, n.UUID) {
+			ids = append(ids, n.ID)
+		}
+	}
+	return ids
+}
+
+// rebalancing is what the duty remembers between two steps.
+type rebalancing struct {
+	atMS   int64
+	awayMS map[index.NodeID]int64 // since when an indexer is offline, as this leader has seen it
+	restMS map[index.NodeID]int64 // before when an indexer is not repaired, as that was cancelled
+	failMS int64                  // before when no repair is planned anew
+}
+
+const (
+	rebalanceEvery = 100 // ms
+	// rebalanceRest is how long a repair that could not be begun is left alone.
+	rebalanceRest = 30_000 // ms
+)
+
+// stepRebalance moves the rebalance on that is under way, if there is one, and begins one where copies have been lost
+// for long.
+func (l *leader) stepRebalance() {
+	if l.nowMS-l.moves.atMS < rebalanceEvery && l.nowMS >= l.moves.atMS {
+		return
+	}
+	l.moves.atMS = l.nowMS
+	l.noteAway()
+	r := l.now.state.RebalanceUnderWay()
+	if r == nil {
+		l.repair()
+		return
+	}
+	var seen []rebalance.Seen
+	for y := range l.now.state.RebalanceSteps() {
+		if r.Phase == statecontext.RebalanceCancelling && r.Cause == repairCause { // it is not begun again at once
+			l.moves.restMS[y.Src.Node] = l.nowMS + l.cfg.Settings.RepairAfter.Milliseconds()
+		}
+		if !y.State.Over() {
+			seen = append(seen, l.see(y))
+		}
+	}
+	if len(seen) == 0 {
+		l.propose("rebalance", &statecontext.EndRebalance{ID: r.ID, WallMS: l.cfg.Now().UnixMilli()},
+			func(l *leader, _ statecontext.Result, err error) {
+				if err == nil {
+					l.log.Info("the rebalance is over", "rebalance", r.ID)
+				}
+			})
+		return
+	}
+	bounds := rebalance.Bounds{Sends: int(r.Sends), Receives: int(r.Receives),
+		Patience: l.cfg.Settings.BuildPatience.Milliseconds(), AtOnce: stepsAtOnce}
+	for _, t := range rebalance.Advance(seen, bounds, r.Phase == statecontext.RebalanceCancelling) {
+		l.propose(fmt.Sprintf("rebalance/%d", t.Step), &statecontext.StepRebalance{ID: r.ID, Step: t.Step, From: t.From,
+			To: t.To, Reason: t.Reason}, nil)
+	}
+}
+
+// stepsAtOnce bounds the proposals of the duty, so that others have room.
+const stepsAtOnce = maxProposals / 2
+
+// see gathers what is known of a step.
+func (l *leader) see(y *partition.Rebalance) rebalance.Seen {
+	e := rebalance.Seen{Rebalance: *y, Away: l.awayFor(y.Dst.Node)}
+	x := l.now.state.Index(y.Index)
+	if x == nil || x.Definition.State == index.Dropping {
+		return e
+	}
+	if y.State == partition.RebalanceStart {
+		e.Wanted, e.Lacks = true, l.lacks(x, y)
+		return e
+	}
+	at := slices.IndexFunc(x.Topology.Copies, func(o partition.Copy) bool { return o.ID == y.New })
+	if i := l.now.state.Indexer(y.Dst.Node); at < 0 || i == nil || i.Evicting ||
+		bucketGone(l.now.state, &x.Definition) {
+		return e
+	}
+	c := x.Topology.Copies[at]
+	e.Wanted, e.Allocated = true, c.State == partition.Allocated
+	n, b := l.components.indexers[c.Node], l.now.state.Bucket(x.Definition.Bucket)
+	e.Whole = l.whole(x, c) && l.life(&n.component) == liveness.Active && (b == nil || b.Rollback == nil)
+	return e
+}
+
+// lacks says why a step that has not begun never will.
+func (l *leader) lacks(x *statecontext.Index, y *partition.Rebalance) string {
+	switch old := slices.IndexFunc(x.Topology.Copies, func(o partition.Copy) bool {
+		return o.ID == y.Old &&
+			o.State != partition.Leaving
+	}); {
+	case l.now.state.Indexer(y.Dst.Node) == nil:
+		return fmt.Sprintf("node %d was removed", y.Dst.Node)
+	case l.now.state.Indexer(y.Dst.Node).Evicting:
+		return fmt.Sprintf("node %d is being removed", y.Dst.Node)
+	case l.now.state.Going(y.Dst.Node):
+		return fmt.Sprintf("node %d is to leave", y.Dst.Node)
+	case bucketGone(l.now.state, &x.Definition):
+		return fmt.Sprintf("bucket %s was deleted", x.Definition.Bucket)
+	case old < 0:
+		return fmt.Sprintf("copy %d is gone", y.Old)
+	case slices.ContainsFunc(x.Topology.Copies, func(o partition.Copy) bool {
+		return o.Slice == y.Slice && o.Node == y.Dst.Node && o.State != partition.Leaving
+	}):
+		return fmt.Sprintf("node %d has a copy of that slice by now", y.Dst.Node)
+	}
+	return ""
+}
+
+// whole reports whether a copy could serve alone.
+func (l *leader) whole(x *statecontext.Index, c partition.Copy) bool {
+	n := l.components.indexers[c.Node]
+	if n == nil {
+		return false
+	}
+	r, has := n.copies[c.ID]
+	if s := x.Definition.State; s != index.Maintenance && s != index.Backfill {
+		return has // nothing is built
+	}
+	b := l.now.state.Bucket(x.Definition.Bucket)
+	return has && b != nil && !b.Gone && b.Rollback == nil && r.Ready && r.Held.Generation == b.Generation &&
+		r.Held.RollbackID == b.Stability.RollbackID
+}
+
+// noteAway keeps since when indexers are offline.
+func (l *leader) noteAway() {
+	if l.moves.awayMS == nil {
+		l.moves.awayMS, l.moves.restMS = map[index.NodeID]int64{}, map[index.NodeID]int64{}
+	}
+	for node, n := range l.components.indexers {
+		if l.life(&n.component) != liveness.Offline {
+			delete(l.moves.awayMS, node)
+			delete(l.moves.restMS, node)
+		} else if l.moves.awayMS[node] == 0 {
+			l.moves.awayMS[node] = max(l.nowMS, 1)
+		}
+	}
+	for node := range l.moves.awayMS {
+		if l.components.indexers[node] == nil {
+			delete(l.moves.awayMS, node)
+			delete(l.moves.restMS, node)
+		}
+	}
+}
+
+// awayFor is for how long an indexer has been offline, 0 when it is not.
+func (l *leader) awayFor(node index.NodeID) int64 {
+	since := l.moves.awayMS[node]
+	if since == 0 {
+		return 0
+	}
+	return max(l.nowMS-since, 1)
+}
+
+// repair begins a rebalance where an indexer has been away for longer than it may: what it holds is made anew
+// elsewhere, and nothing else moves. When it comes back, what has been made anew meanwhile is dropped there.
+func (l *leader) repair() {
+	after := l.cfg.Settings.RepairAfter.Milliseconds()
+	if after <= 0 || l.nowMS < l.moves.failMS || l.now.state.FormatLevel() < statecontext.RebalanceFormat() ||
+		!l.mayPropose("rebalance") {
+		return
+	}
+	cluster, lost := l.cluster(), map[index.NodeID]bool{}
+	for i := range cluster.Nodes {
+		n := &cluster.Nodes[i]
+		if n.Role == rebalance.Lost && l.awayFor(n.ID) >= after && l.nowMS >= l.moves.restMS[n.ID] &&
+			l.now.state.Load(n.ID) > 0 &&
+			!l.now.state.Indexer(n.ID).Evicting {
+			lost[n.ID] = true
+		}
+	}
+	if len(lost) == 0 {
+		return
+	}
+	p, err := rebalance.Make(cluster, rebalance.Options{Receives: repairReceives, Sends: repairReceives})
+	if err != nil {
+		l.log.Error("copies that were lost cannot be placed anew", "error", err)
+		l.moves.failMS = l.nowMS + rebalanceRest
+		return
+	}
+	start := &statecontext.StartRebalance{Cause: repairCause, WallMS: l.cfg.Now().UnixMilli(), Sends: repairReceives,
+		Receives: repairReceives}
+	start.Steps = begun(p, func(y *rebalance.Step) bool { return y.Kind == rebalance.Repair && lost[*y.From] })
+	if len(start.Steps) == 0 { // too few nodes live
+		l.moves.failMS = l.nowMS + rebalanceRest
+		return
+	}
+	l.log.Warn("copies that were lost are made anew", "indexers", len(lost), "copies", len(start.Steps), "after",
+		time.Duration(after)*time.Millisecond)
+	l.propose("rebalance", start, func(l *leader, _ statecontext.Result, err error) {
+		if err != nil {
+			l.moves.failMS = l.nowMS + rebalanceRest
+		}
+	})
+}
+
+// repairCause is the cause of a rebalance that nobody asked for.
+const repairCause = "repair"
+
+// repairReceives is how many copies a node receives at a time when others were lost: side streams of one bucket share
+// what they read.
+const repairReceives = 8
+
+// forgetLeaving forgets copies that their hosts have let go of, or never will: a host that is away learns it when it
+// comes back.
+func (l *leader) forgetLeaving(x *statecontext.Index) {
+	if x.Definition.State == index.Dropping {
+		return
+	}
+	var gone []index.CopyID
+	for _, c := range x.Topology.Copies {
+		n := l.components.indexers[c.Node]
+		if c.State == partition.Leaving && (n == nil || n.acked >= x.TopologyCAS ||
+			l.life(&n.component) == liveness.Offline) {
+			gone = append(gone, c.ID)
+		}
+	}
+	if len(gone) == 0 || !l.propose(indexKey(x.Definition.ID), &statecontext.PlaceCopies{ID: x.Definition.ID,
+		IfTopology: x.TopologyCAS, Remove: gone}, nil) {
+		return
+	}
+	for _, c := range x.Topology.Copies {
+		if n := l.components.indexers[c.Node]; n != nil && slices.Contains(gone, c.ID) {
+			delete(n.copies, c.ID)
+			l.held.dirty = true
+		}
+	}
+}
+
+// stepWeight is what a step counts in a rebalance's progress beside its bytes.
+const stepWeight = 1 << 20
+
+// rebalanceProgress weighs what is done against what there is to do. A copy that is being filled counts by its side
+// streams.
+func (l *leader) rebalanceProgress() (p RebalanceProgress) {
+	r := l.now.state.RebalanceUnderWay()
+	if r == nil {
+		return p
+	}
+	var done, all float64
+	for y := range l.now.state.RebalanceSteps() {
+		weight := float64(y.Bytes) + stepWeight
+		all += weight
+		switch n := l.components.indexers[y.Dst.Node]; {
+		case y.State.Over():
+			done += weight
+		case y.State == partition.RebalanceCatchup && n != nil:
+			if c, has := n.copies[y.New]; has && c.Total > 0 {
+				done += 0.95 * weight * float64(min(c.Done, c.Total)) / float64(c.Total)
+			}
+		}
+	}
+	return RebalanceProgress{ID: r.ID, Part: done / max(all, 1)}
+}

@@ -1,0 +1,435 @@
+package coordinator
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"tidemark/index"
+	"tidemark/liveness"
+	"tidemark/partition"
+	"tidemark/rebalance"
+	"tidemark/statecontext"
+)
+
+// level raises the format level to the newest.
+func (w *world) level() {
+	w.t.Helper()
+	res, err := w.log.Propose(w.ctx,
+		statecontext.Command{Body: &statecontext.SetFormatLevel{Level: statecontext.FormatLevel}})
+	if err != nil || res.Err() != nil {
+		w.t.Fatal(err, res.Err())
+	}
+}
+
+// rebalanced waits until nothing is under way and nothing is leaving, and returns the copies of each node.
+func (w *world) rebalanced(limit time.Duration) map[index.NodeID]int {
+	w.t.Helper()
+	w.until("the rebalance is over", limit, func() bool {
+		s := w.log.State()
+		if s.RebalanceUnderWay() != nil {
+			return false
+		}
+		for x := range s.Indexes() {
+			if slices.ContainsFunc(x.Topology.Copies, func(c partition.Copy) bool { return c.State != partition.Allocated }) {
+				return false
+			}
+		}
+		return true
+	})
+	held := map[index.NodeID]int{}
+	for x := range w.log.State().Indexes() {
+		for _, c := range x.Topology.Copies {
+			held[c.Node]++
+		}
+	}
+	return held
+}
+
+// moving starts three indexers with two READY indexes.
+func (w *world) moving() (lone, pair Outcome) {
+	w.t.Helper()
+	w.components(3)
+	w.level()
+	lone, pair = w.create("lone", "", 6, 0), w.create("pair", "", 6, 1)
+	w.until("READY", 20*time.Second, func() bool {
+		return w.state(lone.ID) == index.Maintenance && w.state(pair.ID) == index.Maintenance
+	})
+	return lone, pair
+}
+
+func (w *world) nodeOf(name string) index.NodeID {
+	for i := range w.log.State().Indexers() {
+		if i.Name == name {
+			return i.Node
+		}
+	}
+	w.t.Fatalf("no indexer %s", name)
+	return 0
+}
+
+// A fourth indexer gets its share, one copy after the other; then one is emptied and can be removed. Whole copies never
+// become fewer.
+func TestRebalanceToANewIndexer(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.moving()
+		if _, _, err := w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test"}); !errors.Is(err, ErrBalanced) {
+			t.Fatalf("nothing to do: %v", err)
+		}
+		w.indexer("i4")
+		w.until("i4 is there", 20*time.Second, func() bool { s, _ := w.leader().Status(); return len(s.Indexers) == 4 })
+		p, id, err := w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test", DryRun: true})
+		if err != nil || id != 0 || len(p.Steps) != 4 {
+			t.Fatalf("a dry run: %+v, %d, %v", p, id, err)
+		}
+		if _, id, err = w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test", Plan: p}); err != nil || id == 0 {
+			t.Fatal(id, err)
+		}
+		if _, _, err = w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test", Plan: p}); !errors.Is(err,
+			statecontext.RebalanceIsRunning) {
+			t.Fatalf("a second one: %v", err)
+		}
+		most := 0
+		w.until("done", time.Minute, func() bool {
+			busy := 0
+			for y := range w.log.State().RebalanceSteps() {
+				if y.State == partition.RebalancePending || y.State == partition.RebalanceCatchup {
+					busy++
+				}
+			}
+			most = max(most, busy)
+			w.whole()
+			return w.log.State().RebalanceUnderWay() == nil
+		})
+		if most != 1 {
+			t.Errorf("%d copies were received at a time", most)
+		}
+		if r := w.log.State().Rebalance(id); r.Phase != statecontext.RebalanceFinished || r.Done != 4 {
+			t.Errorf("%+v", r)
+		}
+		if held := w.rebalanced(time.Minute); held[w.nodeOf("i4")] != 4 {
+			t.Errorf("copies %v", held)
+		}
+		if _, _, err = w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test", Plan: p}); !errors.Is(err, ErrBalanced) {
+			t.Errorf("the plan is done: %v", err)
+		}
+
+		i2 := w.nodeOf("i2")
+		if _, _, err = w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test", Remove: []string{"i2"},
+			Options: rebalance.Options{Receives: 2, Sends: 4}}); err != nil {
+			t.Fatal(err)
+		}
+		if held := w.rebalanced(time.Minute); held[i2] != 0 || !w.log.State().Going(i2) {
+			t.Errorf("copies %v", held)
+		}
+		o := w.create("later", "", 4, 2)
+		for _, c := range w.log.State().Topology(o.ID).Copies {
+			if c.Node == i2 {
+				t.Error("a new index was placed on an indexer that is to leave")
+			}
+		}
+		if _, _, err = w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test", Keep: []string{"i2"}}); err != nil {
+			t.Fatal(err)
+		}
+		if held := w.rebalanced(time.Minute); held[i2] == 0 || w.log.State().Going(i2) {
+			t.Errorf("copies %v", held)
+		}
+		if _, _, err = w.leader().Rebalance(w.ctx, RebalanceRequest{Remove: []string{"nobody"}}); !errors.Is(err,
+			ErrUnknownComponent) {
+			t.Error(err)
+		}
+	})
+}
+
+// whole fails when a slice has fewer allocated copies than replicas that are to serve.
+func (w *world) whole() {
+	w.t.Helper()
+	for x := range w.log.State().Indexes() {
+		if x.Definition.State != index.Maintenance {
+			continue
+		}
+		count := map[index.SliceID]int{}
+		for _, c := range x.Topology.Copies {
+			if c.State == partition.Allocated {
+				count[c.Slice]++
+			}
+		}
+		for s := range index.SliceID(x.Topology.Layout.Partitions) {
+			if count[s] < int(x.Definition.Replicas)+1 {
+				w.t.Fatalf("slice %d of %s has %d copies", s, x.Definition.Name, count[s])
+			}
+		}
+	}
+}
+
+// Leaders come and go, and with them what they knew; the rebalance goes on.
+func TestRebalanceSurvivesItsLeaders(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.moving()
+		w.indexer("i4")
+		w.until("i4 is there", 20*time.Second, func() bool { s, _ := w.leader().Status(); return len(s.Indexers) == 4 })
+		if _, _, err := w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test"}); err != nil {
+			t.Fatal(err)
+		}
+		for range 8 {
+			time.Sleep(170 * time.Millisecond)
+			w.whole()
+			w.depose()
+			w.lead()
+		}
+		if held := w.rebalanced(5 * time.Minute); held[w.nodeOf("i4")] != 4 {
+			t.Errorf("copies %v", held)
+		}
+	})
+}
+
+// Cancelled, nothing is left behind but whole copies.
+func TestRebalanceIsCancelled(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.moving()
+		n := w.indexer("i4")
+		n.mu.Lock()
+		n.never = true // its copies are never whole
+		n.mu.Unlock()
+		w.until("i4 is there", 20*time.Second, func() bool { s, _ := w.leader().Status(); return len(s.Indexers) == 4 })
+		_, id, err := w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.until("a copy is fed", time.Minute, func() bool {
+			for y := range w.log.State().RebalanceSteps() {
+				if y.State == partition.RebalanceCatchup {
+					return true
+				}
+			}
+			return false
+		})
+		time.Sleep(time.Minute)
+		w.whole()
+		if err := w.leader().CancelRebalance(w.ctx, id+1); !errors.Is(err, ErrUnknownRebalance) {
+			t.Error(err)
+		}
+		if err := w.leader().CancelRebalance(w.ctx, id); err != nil {
+			t.Fatal(err)
+		}
+		if held := w.rebalanced(time.Minute); held[w.nodeOf("i4")] != 0 {
+			t.Errorf("copies %v", held)
+		}
+		if r := w.log.State().Rebalance(id); r.Phase != statecontext.RebalanceCancelled {
+			t.Errorf("%+v", r)
+		}
+	})
+}
+
+// An indexer that stays away beyond the limit: what it had is made anew elsewhere, by itself; one that comes back
+// before is left alone, and one whose target dies gives its steps up and is repaired by the next try.
+func TestLostCopiesAreRepaired(t *testing.T) {
+	inWorld(t, func(w *world) {
+		_, pair := w.moving()
+		i1 := w.nodeOf("i1")
+		w.die("i1")
+		time.Sleep(14 * time.Minute)
+		if w.log.State().RebalanceUnderWay() != nil || len(w.on(pair.ID, i1)) == 0 {
+			t.Fatal("repaired before the limit")
+		}
+		time.Sleep(2 * time.Minute)
+		held := w.rebalanced(time.Minute)
+		if held[i1] != 0 || held[w.nodeOf("i2")] != 9 || held[w.nodeOf("i3")] != 9 {
+			t.Errorf("copies %v", held)
+		}
+		w.whole()
+		cause := ""
+		for r := range w.log.State().Rebalances() {
+			cause += fmt.Sprint(r.Cause, " ", r.Phase, ";")
+		}
+		if cause != "repair done;" {
+			t.Error(cause)
+		}
+		// A second one dies: replicas of pair have no other place, the rest is made anew.
+		w.die("i2")
+		time.Sleep(30 * time.Minute)
+		if n := len(w.on(pair.ID, w.nodeOf("i2"))); n == 0 {
+			t.Error("a replica has a place where there is none")
+		}
+		s, _ := w.leader().Status()
+		for _, i := range s.Indexers {
+			if i.Name == "i3" && i.Life != liveness.Active {
+				t.Errorf("%+v", i)
+			}
+		}
+	})
+}
+
+// one starts an indexer with a READY index of that many slices and no replica, then a second indexer.
+func (w *world) one(slices uint16, second func(*fakeIndexer)) Outcome {
+	w.t.Helper()
+	w.components(1)
+	w.level()
+	o := w.create("lone", "", slices, 0)
+	w.until("READY", 20*time.Second, func() bool { return w.state(o.ID) == index.Maintenance })
+	n := w.indexer("i2")
+	n.mu.Lock()
+	second(n)
+	n.mu.Unlock()
+	w.until("i2 is there", 20*time.Second, func() bool { s, _ := w.leader().Status(); return len(s.Indexers) == 2 })
+	return o
+}
+
+// step waits until some step of the rebalance is in a state.
+func (w *world) step(state partition.RebalanceState) {
+	w.t.Helper()
+	w.until(fmt.Sprint("a step is ", state), time.Minute, func() bool {
+		for y := range w.log.State().RebalanceSteps() {
+			if y.State == state {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// The node that a slice is moving away from has its only whole copy until the new one is whole.
+func TestTheSourceOfAMoveHasTheLastCopy(t *testing.T) {
+	inWorld(t, func(w *world) {
+		o := w.one(1, func(n *fakeIndexer) { n.never = true })
+		if _, _, err := w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test", Remove: []string{"i1"}}); err != nil {
+			t.Fatal(err)
+		}
+		w.step(partition.RebalanceCatchup)
+		w.die("i1")
+		r, err := w.leader().RemoveIndexer(w.ctx, RemoveIndexerRequest{ID: "i1"})
+		if !errors.Is(err, ErrLastCopies) || len(w.on(o.ID, w.nodeOf("i1"))) != 1 {
+			t.Errorf("%+v, %v", r, err)
+		}
+		if r, err = w.leader().RemoveIndexer(w.ctx, RemoveIndexerRequest{ID: "i2", DryRun: true}); err != nil ||
+			len(r.Losses) != 0 {
+			t.Errorf("what it moves to has nothing to lose: %+v, %v", r, err)
+		}
+		if r, err = w.leader().RemoveIndexer(w.ctx, RemoveIndexerRequest{ID: "i1", Force: true}); err != nil || !r.Done ||
+			len(r.Losses) != 1 || r.Losses[0].LastCopies != 1 {
+			t.Errorf("%+v, %v", r, err)
+		}
+	})
+}
+
+// What moves to an indexer that is being removed is given up: the old copy stays, and nothing is proposed for ever.
+func TestNothingMovesToWhatIsRemoved(t *testing.T) {
+	inWorld(t, func(w *world) {
+		o := w.one(6, func(n *fakeIndexer) { n.never = true })
+		pair := w.create("pair", "", 2, 1) // has no other place: the removal cannot go on
+		_, id, err := w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.step(partition.RebalanceCatchup)
+		i := w.log.State().Indexer(w.nodeOf("i2"))
+		if res, err := w.log.Propose(w.ctx, statecontext.Command{Body: &statecontext.EvictIndexer{Node: i.Node,
+			UUID: i.UUID, Revision: w.log.State().DefinitionsRevision()}}); err != nil || res.Err() != nil {
+			t.Fatal(err, res.Err())
+		}
+		w.until("it is over", time.Minute, func() bool { return w.log.State().RebalanceUnderWay() == nil })
+		if r := w.log.State().Rebalance(id); r.GivenUp != 3 || r.Done != 0 || len(w.on(o.ID, 0)) != 6 {
+			t.Errorf("%+v, %v", r, w.log.State().Topology(o.ID).Copies)
+		}
+		if len(w.on(pair.ID, i.Node)) != 2 {
+			t.Errorf("%v", w.log.State().Topology(pair.ID).Copies)
+		}
+	})
+}
+
+// What moves ends when its bucket is deleted, and nothing of that bucket moves then.
+func TestNothingMovesOfADeletedBucket(t *testing.T) {
+	inWorld(t, func(w *world) {
+		o := w.one(6, func(n *fakeIndexer) { n.never = true })
+		_, id, err := w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		w.step(partition.RebalanceCatchup)
+		w.mu.Lock()
+		delete(w.kv, "world")
+		w.mu.Unlock()
+		w.until("it is over", 5*time.Minute, func() bool { return w.log.State().RebalanceUnderWay() == nil })
+		if r := w.log.State().Rebalance(id); r.GivenUp != 3 {
+			t.Errorf("%+v", r)
+		}
+		if _, _, err = w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test", Remove: []string{"i1"}}); !errors.Is(err,
+			ErrBalanced) {
+			t.Errorf("another one: %v", err)
+		}
+		one := 1
+		if _, err := w.leader().AlterIndex(w.ctx, AlterRequest{ID: o.ID, Replicas: &one}); !errors.Is(err,
+			statecontext.BucketIsGone) {
+			t.Errorf("ALTER: %v", err)
+		}
+	})
+}
+
+// A repair that was cancelled begins again when the time is over once more, not at once.
+func TestARepairIsCancelled(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.moving()
+		for _, n := range w.indexers {
+			n.mu.Lock()
+			n.never = true
+			n.mu.Unlock()
+		}
+		w.die("i1")
+		repaired := func() bool { return w.log.State().RebalanceUnderWay() != nil }
+		w.until("the repair begins", time.Hour, repaired)
+		if err := w.leader().CancelRebalance(w.ctx, w.log.State().RebalanceUnderWay().ID); err != nil {
+			t.Fatal(err)
+		}
+		w.until("it is cancelled", time.Minute, func() bool { return !repaired() })
+		for range 14 * 60 {
+			if time.Sleep(time.Second); repaired() {
+				t.Fatal("it begins again")
+			}
+		}
+		w.until("the next one begins", 2*time.Minute, repaired)
+	})
+}
+
+// A request that is refused, as another rebalance is under way, marks no indexer; nor is a plan taken whose options
+// nobody could have asked for.
+func TestARefusedRebalanceChangesNothing(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.one(6, func(n *fakeIndexer) { n.never = true })
+		p, _, err := w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test", DryRun: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, o := range []rebalance.Options{{Sends: 257}, {Receives: 65}, {Sends: -1}} {
+			q := *p
+			q.Options = o
+			if _, _, err = w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test", Plan: &q}); !errors.Is(err,
+				rebalance.ErrInput) {
+				t.Errorf("%+v: %v", o, err)
+			}
+		}
+		if _, _, err = w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test", Plan: p}); err != nil {
+			t.Fatal(err)
+		}
+		if _, _, err = w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test", Remove: []string{"i1"}}); !errors.Is(err,
+			statecontext.RebalanceIsRunning) || w.log.State().Going(w.nodeOf("i1")) {
+			t.Errorf("i1 is to leave: %v, %v", w.log.State().Going(w.nodeOf("i1")), err)
+		}
+	})
+}
+
+// As much of a plan is begun as one command carries.
+func TestAPlanIsBegunInPieces(t *testing.T) {
+	p, from := &rebalance.Plan{}, index.NodeID(1)
+	for i := range 30_000 {
+		p.Steps = append(p.Steps, rebalance.Step{Index: index.ID(1<<20 + i), Slice: 63, Old: index.CopyID(1<<34 + i),
+			From: &from, To: 2, Bytes: 1 << 40})
+	}
+	steps := begun(p, func(y *rebalance.Step) bool { return y.Index > 1<<20 })
+	data, err := statecontext.Encode(statecontext.Command{Body: &statecontext.StartRebalance{Cause: "test", Sends: 1,
+		Receives: 1, Steps: steps}})
+	if err != nil || len(steps) != rebalance.MaxBegun || steps[0].Index != 1<<20+1 || len(data) > commandBytes {
+		t.Errorf("%d steps in %d bytes: %v", len(steps), len(data), err)
+	}
+}

@@ -1,0 +1,293 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"tidemark/index"
+	"tidemark/liveness"
+	"tidemark/partition"
+	"tidemark/rebalance"
+	"tidemark/statecontext"
+)
+
+var (
+	// ErrUnknownComponent is wrapped when no indexer or projector has that name.
+	ErrUnknownComponent = errors.New("no such node")
+	// ErrAlive is wrapped when a node that lives is to be removed.
+	ErrAlive = errors.New("the node lives")
+	// ErrLastCopies is wrapped when an indexer, or a replica, has the only copies of something.
+	ErrLastCopies = errors.New("those are the only copies")
+	// ErrAmbiguous is wrapped when several indexers have a name.
+	ErrAmbiguous = errors.New("several indexers have that name")
+)
+
+// RemoveIndexerRequest asks for an indexer to be removed for good.
+type RemoveIndexerRequest struct {
+	ID     string // uuid, name or node number
+	Force  bool   // also when it lives, or has the only copies of something
+	DryRun bool   // only tell
+}
+
+// Loss is what the removal means for an index.
+type Loss struct {
+	Index        index.ID
+	Name, Bucket string
+	Copies       int  // that the indexer had
+	LastCopies   int  // of them: no other living indexer has an allocated copy of the slice
+	Rebuilt      bool // slices are built anew from KV; until then the index cannot be scanned
+}
+
+// Removal is what the removal of an indexer means.
+type Removal struct {
+	Indexer statecontext.Indexer
+	Alive   bool
+	Losses  []Loss // of the copies that it still has
+	Done    bool   // it is no member any more; else it is being removed, or was only asked about
+	Waits   string // why it is not removed yet, where that does not go on
+}
+
+const (
+	// removeTries is how often a removal is planned anew when definitions change meanwhile.
+	removeTries = 5
+	// removeWait is how long a removal is waited for; it goes on by itself.
+	removeWait = 10 * time.Second
+)
+
+// RemoveIndexer removes an indexer for good, with everything that it held: what it had is placed on other living
+// indexers, which fill it from KV, and its uuid never registers again. It is decided in one update; then this leader,
+// or another one, takes the copies off it, in as many updates as that takes (stepEvictions). An indexer that is being
+// removed is waited for. Errors wrap ErrUnknownComponent, ErrAmbiguous, ErrAlive, ErrLastCopies,
+// rebalance.ErrTooFewNodes or ErrNotLeading, or come from the proposal.
+func (c *Coordinator) RemoveIndexer(ctx context.Context, req RemoveIndexerRequest) (Removal, error) {
+	l, err := c.leading()
+	if err != nil {
+		return Removal{}, err
+	}
+	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
+		return Removal{}, err
+	}
+	for try := 1; ; try++ {
+		s := c.cfg.Consensus.State()
+		r, err := c.planRemoval(l, s, req)
+		if err != nil || req.DryRun || r.Done {
+			return r, err
+		}
+		i := &r.Indexer
+		if !i.Evicting {
+			_, err = c.proposeFor(ctx, &statecontext.EvictIndexer{Node: i.Node, UUID: i.UUID, Revision: s.DefinitionsRevision()})
+		}
+		var rejected *statecontext.Rejection
+		switch {
+		case errors.As(err, &rejected) && rejected.Code == statecontext.StaleRevision && try < removeTries:
+			continue
+		case err != nil:
+			return r, err
+		}
+		if r.Done = c.awaitRemoval(ctx, l, i.UUID); !r.Done {
+			r.Waits = l.evictionWaits(i.Node)
+		}
+		return r, nil
+	}
+}
+
+// awaitRemoval waits until an indexer is no member any more. It is false where that takes longer than is waited for.
+func (c *Coordinator) awaitRemoval(ctx context.Context, l *leader, uuid string) bool {
+	ctx, cancel := context.WithTimeout(ctx, removeWait)
+	defer cancel()
+	changes := c.cfg.Machine.Subscribe()
+	defer changes.Close()
+	for {
+		if c.cfg.Consensus.State().Removed(uuid) {
+			return true
+		}
+		select {
+		case <-changes.C():
+		case <-l.ended:
+			return c.cfg.Consensus.State().Removed(uuid)
+		case <-ctx.Done():
+			return c.cfg.Consensus.State().Removed(uuid)
+		}
+	}
+}
+
+// planRemoval decides on one state whether an indexer may be removed, and says what that means. One that is being
+// removed already may.
+func (c *Coordinator) planRemoval(l *leader, s *statecontext.State, req RemoveIndexerRequest) (Removal, error) {
+	if s.Removed(req.ID) { // asked again
+		return Removal{Indexer: statecontext.Indexer{UUID: req.ID}, Done: true}, nil
+	}
+	i, err := findIndexer(s, req.ID)
+	if err != nil {
+		return Removal{}, err
+	}
+	r := Removal{Indexer: *i, Alive: !l.offline(i.Node)}
+	nodes := living(s, l.offline, i.Node)
+	var lonely []string
+	filling := filling(s)
+	for x := range s.Indexes() {
+		loss, held, lost := lossOf(x, i.Node, nodes, filling)
+		if loss.Copies == 0 {
+			continue
+		}
+		if _, err := rebalance.Substitute(nodes, held, lost); err != nil && !i.Evicting {
+			return r, fmt.Errorf("index %s on %s: %w", loss.Name, loss.Bucket, err)
+		}
+		r.Losses = append(r.Losses, loss)
+		if loss.LastCopies > 0 && !bucketGone(s, &x.Definition) {
+			lonely = append(lonely, fmt.Sprintf("%s/%s (%d slices)", loss.Bucket, loss.Name, loss.LastCopies))
+		}
+	}
+	switch {
+	case req.Force || req.DryRun || i.Evicting:
+	case r.Alive:
+		return r, fmt.Errorf("%w: indexer %s (node %d) was heard lately; stop it first, and wait until it counts as "+
+			"offline, or force it", ErrAlive, i.Name, i.Node)
+	case len(lonely) > 0:
+		return r, fmt.Errorf("%w: indexer %s (node %d) has the only copies of %s; bring it back, or force it: they are "+
+			"then built anew from KV, and cannot be scanned until that is done",
+			ErrLastCopies, i.Name, i.Node, shorten(lonely))
+	}
+	return r, nil
+}
+
+// maxNamed is how many indexes an error names.
+const maxNamed = 8
+
+func shorten(names []string) string {
+	if len(names) > maxNamed {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:maxNamed], ", "), len(names)-maxNamed)
+	}
+	return strings.Join(names, ", ")
+}
+
+// findIndexer finds one by its uuid, its node number or its name.
+func findIndexer(s *statecontext.State, id string) (*statecontext.Indexer, error) {
+	if i := s.IndexerByUUID(id); i != nil {
+		return i, nil
+	}
+	var found *statecontext.Indexer
+	for i := range s.Indexers() {
+		if i.Name != id {
+			continue
+		}
+		if found != nil {
+			return nil, fmt.Errorf("%w: nodes %d and %d are called %s; give the uuid", ErrAmbiguous, found.Node, i.Node, id)
+		}
+		found = i
+	}
+	if found != nil {
+		return found, nil
+	}
+	if n, err := strconv.ParseUint(id, 10, 8); err == nil && s.Indexer(index.NodeID(n)) != nil {
+		return s.Indexer(index.NodeID(n)), nil
+	}
+	return nil, fmt.Errorf("%w: no indexer has the uuid, name or node number %q; tidemark cluster status lists them",
+		ErrUnknownComponent, id)
+}
+
+// noNode is the number of no indexer.
+const noNode = index.MaxNodeID + 1
+
+// living lists the indexers that may take copies: not those that are being removed, nor one that is to be.
+func living(s *statecontext.State, offline func(index.NodeID) bool, but index.NodeID) (nodes []rebalance.Node) {
+	for i := range s.Indexers() {
+		if i.Node != but && !i.Evicting && !s.Going(i.Node) && !offline(i.Node) {
+			nodes = append(nodes, rebalance.Node{ID: i.Node, UUID: i.UUID, Name: i.Name, Zone: i.Zone, Capacity: i.Capacity,
+				Load: s.Load(i.Node)})
+		}
+	}
+	return nodes
+}
+
+// filling are the copies that slices are moving to: they are not whole yet, or nobody has said so.
+func filling(s *statecontext.State) map[index.CopyID]bool {
+	copies := map[index.CopyID]bool{}
+	for y := range s.RebalanceSteps() {
+		if !y.State.Over() {
+			copies[y.New] = true
+		}
+	}
+	return copies
+}
+
+// lossOf tells what an index loses with a node: what it keeps elsewhere, and the copies to be placed anew. A copy that
+// is moving away is lost with the node, too, but has its new place already. An index that is being dropped loses
+// nothing.
+func lossOf(x *statecontext.Index, node index.NodeID, living []rebalance.Node, filling map[index.CopyID]bool) (loss Loss,
+	held, lost []rebalance.Placement) {
+	d := &x.Definition
+	loss = Loss{Index: d.ID, Name: d.Name, Bucket: d.Bucket}
+	if d.State == index.Dropping {
+		return loss, nil, nil
+	}
+	safe := map[index.SliceID]bool{}
+	var taken []index.SliceID
+	for _, o := range x.Topology.Copies {
+		p := rebalance.Placement{Slice: o.Slice, Replica: o.Replica, Node: o.Node}
+		switch {
+		case o.State == partition.Leaving:
+		case o.Node != node:
+			held = append(held, p)
+			if o.State == partition.Allocated && !filling[o.ID] && slices.ContainsFunc(living,
+				func(n rebalance.Node) bool { return n.ID == o.Node }) {
+				safe[o.Slice] = true
+			}
+		case !twice(x, &o):
+			lost, taken = append(lost, p), append(taken, o.Slice)
+		case !filling[o.ID]: // it is moving away
+			taken = append(taken, o.Slice)
+		}
+	}
+	loss.Copies = len(taken)
+	for _, slice := range taken {
+		if !safe[slice] && d.State != index.Pending && d.State != index.Error { // those have nothing to lose
+			loss.LastCopies++
+		}
+	}
+	loss.Rebuilt = loss.LastCopies > 0
+	return loss, held, lost
+}
+
+// twice reports whether a replica has another copy on another node, as it has while it moves.
+func twice(x *statecontext.Index, c *partition.Copy) bool {
+	return slices.ContainsFunc(x.Topology.Copies, func(o partition.Copy) bool {
+		return o.Node != c.Node && o.Slice == c.Slice && o.Replica == c.Replica && o.State != partition.Leaving
+	})
+}
+
+// RemoveProjector forgets a projector and gives how many vbuckets it streamed and whether it lives: then, with force,
+// it registers again until it is stopped. Errors wrap ErrUnknownComponent, ErrAlive or ErrNotLeading, or come from the
+// proposal.
+func (c *Coordinator) RemoveProjector(ctx context.Context, id index.ProjectorID, force bool) (streams int, alive bool,
+	err error) {
+	l, err := c.leading()
+	if err != nil {
+		return 0, false, err
+	}
+	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
+		return 0, false, err
+	}
+	if c.cfg.Consensus.State().Projector(id) == nil {
+		return 0, false, fmt.Errorf("%w: no projector has the id %q; tidemark cluster status lists them", ErrUnknownComponent,
+			id)
+	}
+	if s := l.shown.status.Load(); s != nil {
+		for _, p := range s.Projectors {
+			if p.ID == id {
+				streams, alive = p.Streams, p.Life != liveness.Offline
+			}
+		}
+	}
+	if alive && !force {
+		return streams, alive, fmt.Errorf("%w: projector %s was heard lately; stop it first, and wait until it counts as "+
+			"offline, or force it", ErrAlive, id)
+	}
+	_, err = c.proposeFor(ctx, &statecontext.RemoveProjector{ID: id})
+	return streams, alive, err
+}

@@ -1,0 +1,154 @@
+package coordinator
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"tidemark/index"
+	"tidemark/liveness"
+	"tidemark/partition"
+	"tidemark/rebalance"
+	"tidemark/statecontext"
+	"tidemark/wire"
+)
+
+// on lists the copies that an index has on a node.
+func (w *world) on(id index.ID, node index.NodeID) (copies []partition.Copy) {
+	for _, c := range w.log.State().Index(id).Topology.Copies {
+		if c.Node == node {
+			copies = append(copies, c)
+		}
+	}
+	return copies
+}
+
+// die ends an indexer and waits until it counts as offline.
+func (w *world) die(name string) *fakeIndexer {
+	w.t.Helper()
+	n := w.indexers["http://"+name]
+	n.mu.Lock()
+	n.down = true
+	n.mu.Unlock()
+	n.kill()
+	w.until(name+" is offline", time.Minute, func() bool {
+		s, _ := w.leader().Status()
+		return slices.ContainsFunc(s.Indexers, func(i IndexerStatus) bool {
+			return i.Name == name &&
+				i.Life == liveness.Offline
+		})
+	})
+	return n
+}
+
+// TestRemoveIndexer: a dead indexer's copies are placed on those that live and filled there, with force where they were
+// the only ones; its uuid is refused for ever. Nothing happens to one that lives, in a dry run, or without a place to
+// go.
+func TestRemoveIndexer(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(3)
+		lone, pair := w.create("lone", "", 3, 0), w.create("pair", "", 3, 1)
+		w.until("READY", 20*time.Second, func() bool {
+			return w.state(lone.ID) == index.Maintenance && w.state(pair.ID) == index.Maintenance
+		})
+		w.finalize()
+		if w.log.counted("*statecontext.EvictCopies") != 0 {
+			t.Error("copies were taken off a node that nobody removes")
+		}
+		remove := func(id string, force, dry bool) (Removal, error) {
+			return w.leader().RemoveIndexer(w.ctx, RemoveIndexerRequest{ID: id, Force: force, DryRun: dry})
+		}
+		if _, err := remove("nobody", true, false); !errors.Is(err, ErrUnknownComponent) {
+			t.Errorf("an unknown one: %v", err)
+		}
+		if _, err := remove("i2", false, false); !errors.Is(err, ErrAlive) {
+			t.Errorf("one that lives: %v", err)
+		}
+		node := w.indexers["http://i2"].node
+		had := len(w.on(lone.ID, node)) + len(w.on(pair.ID, node))
+		w.die("i2")
+		r, err := remove("i2", false, true)
+		if err != nil || r.Alive || len(r.Losses) != 2 {
+			t.Fatalf("a dry run: %+v, %v", r, err)
+		}
+		for _, l := range r.Losses {
+			if want := l.Index == lone.ID; (l.LastCopies > 0) != want || l.Rebuilt != want ||
+				l.Copies != len(w.on(l.Index, node)) {
+				t.Errorf("%+v", l)
+			}
+		}
+		if _, err := remove("i2", false, false); !errors.Is(err, ErrLastCopies) ||
+			!strings.Contains(err.Error(), "world/lone (1 slices)") {
+			t.Errorf("with the only copies: %v", err)
+		}
+		if now := len(w.on(lone.ID, node)) + len(w.on(pair.ID, node)); now != had ||
+			w.log.count["*statecontext.EvictIndexer"] != 0 {
+			t.Fatalf("%d copies of %d are left, %d removals were proposed: nothing should have happened", now, had,
+				w.log.count["*statecontext.EvictIndexer"])
+		}
+		for range 2 { // asked again, it is as it was
+			if r, err := remove("uuid-i2", true, false); err != nil || !r.Done || r.Waits != "" {
+				t.Fatalf("%+v, %v", r, err)
+			}
+		}
+		s := w.log.State()
+		if s.Indexer(node) != nil || len(w.on(lone.ID, node))+len(w.on(pair.ID, node)) != 0 {
+			t.Fatal("it is still there")
+		}
+		if n := len(s.Index(lone.ID).Topology.Copies) + len(s.Index(pair.ID).Topology.Copies); n != 3+6 {
+			t.Errorf("%d copies, want 9", n)
+		}
+		w.until("the new copies are filled", 20*time.Second, func() bool {
+			for _, id := range []index.ID{lone.ID, pair.ID} {
+				x := w.log.State().Index(id)
+				if x.Definition.State != index.Maintenance || slices.ContainsFunc(x.Topology.Copies,
+					func(c partition.Copy) bool { return c.State != partition.Allocated }) {
+					return false
+				}
+			}
+			return true
+		})
+		_, err = w.leader().RegisterIndexer(w.ctx, &wire.RegisterIndexer{Endpoint: wire.Endpoint{UUID: "uuid-i2",
+			BootID: "later", Admin: "http://i2", Maintenance: "i2:2"}})
+		if !errors.Is(err, statecontext.NodeRemoved) {
+			t.Errorf("its folder comes back: %v", err)
+		}
+		w.die("i1") // two replicas of each slice have no place on one node
+		if _, err := remove("i1", true, false); !errors.Is(err, rebalance.ErrTooFewNodes) {
+			t.Errorf("without a place for its copies: %v", err)
+		}
+	})
+}
+
+// TestRemoveProjector: one that lives is not forgotten without force; one that is dead is.
+func TestRemoveProjector(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(1)
+		if _, _, err := w.leader().RemoveProjector(w.ctx, "p9", false); !errors.Is(err, ErrUnknownComponent) {
+			t.Errorf("an unknown one: %v", err)
+		}
+		if _, alive, err := w.leader().RemoveProjector(w.ctx, "p2", false); !errors.Is(err, ErrAlive) || !alive {
+			t.Errorf("one that lives: %v", err)
+		}
+		p := w.projectors["http://p2"]
+		p.mu.Lock()
+		p.down = true
+		p.mu.Unlock()
+		p.kill()
+		w.until("p2 is offline", time.Minute, func() bool {
+			s, _ := w.leader().Status()
+			return slices.ContainsFunc(s.Projectors, func(p ProjectorStatus) bool {
+				return p.ID == "p2" &&
+					p.Life == liveness.Offline
+			})
+		})
+		if _, alive, err := w.leader().RemoveProjector(w.ctx, "p2", false); err != nil || alive {
+			t.Errorf("one that is dead: %v, %v", alive, err)
+		}
+		if w.log.State().Projector("p2") != nil {
+			t.Error("it is still there")
+		}
+	})
+}

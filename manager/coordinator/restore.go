@@ -1,0 +1,138 @@
+package coordinator
+
+import (
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/statecontext"
+)
+
+const (
+	// abortPatience is how long giving up a restore may take; a new leader's first command does it as well.
+	abortPatience = 5 * time.Second
+	// bucketsAtOnce bounds questions about buckets to projectors.
+	bucketsAtOnce = 8
+)
+
+// errRestored ends a term's duties when the epoch has risen under them: they begin anew from the restored state.
+var errRestored = errors.New("the state was restored")
+
+// RestoreRequest asks for a backup to be restored.
+type RestoreRequest struct {
+	ID     string // names the request: asked again under the same id, it is done once
+	Backup *statecontext.Backup
+	Mode   statecontext.RestoreMode
+	DryRun bool // only say what would be done
+}
+
+// RestoreOutcome tells what a restore has done, or would do.
+type RestoreOutcome struct {
+	Plan     statecontext.RestorePlan
+	CAS      uint64 // of the switch; of a dry run, the present one
+	Epoch    uint64
+	Replayed bool // the same request was carried out before; Plan is empty
+}
+
+// Restore replaces definitions and limits by those of a backup that was read and checked: all of it or nothing, also
+// when this leader dies in the middle. Errors wrap statecontext codes, ErrNotLeading or ErrNoProjector, or come from
+// the proposals (package consensus).
+func (c *Coordinator) Restore(ctx context.Context, req RestoreRequest) (RestoreOutcome, error) {
+	if _, err := c.leading(); err != nil {
+		return RestoreOutcome{}, err
+	}
+	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
+		return RestoreOutcome{}, err
+	}
+	s := c.cfg.Consensus.State()
+	if r := s.Restored(); r != nil && r.ID == req.ID {
+		return RestoreOutcome{CAS: r.CAS, Epoch: s.Epoch(), Replayed: true}, nil
+	}
+	found, err := c.findBuckets(ctx, s, req.Backup.State)
+	if err != nil {
+		return RestoreOutcome{}, err
+	}
+	epoch := max(s.Epoch()+1, req.Backup.Epoch+1, uint64(max(0, c.cfg.Now().Unix())))
+	plan, err := statecontext.PlanRestore(s, req.Backup.State, req.Mode, epoch, found)
+	if err != nil || req.DryRun {
+		return RestoreOutcome{Plan: plan, CAS: s.CAS(), Epoch: s.Epoch()}, err
+	}
+	res, err := c.carryRestore(ctx, req, &statecontext.FinishRestore{ID: req.ID, Epoch: epoch, Buckets: found,
+		Rules: c.newRules()})
+	if err != nil {
+		return RestoreOutcome{}, err
+	}
+	c.cfg.Logger.Warn("a backup was restored", "mode", req.Mode, "of", req.Backup.ClusterID, "cas", req.Backup.CAS,
+		"epoch", epoch,
+		"kept", plan.Kept, "adopted", plan.Adopted, "rebuilt", plan.Rebuilt, "failed", plan.Failed, "dropped", plan.Dropped)
+	return RestoreOutcome{Plan: plan, CAS: res.CAS, Epoch: epoch}, nil
+}
+
+// carryRestore brings the state through the log piece by piece, and switches to it.
+func (c *Coordinator) carryRestore(ctx context.Context, req RestoreRequest,
+	finish *statecontext.FinishRestore) (statecontext.Result, error) {
+	data := req.Backup.Snapshot
+	begin := &statecontext.BeginRestore{ID: req.ID, Mode: req.Mode, Bytes: uint64(len(data)), Sum: sha256.Sum256(data)}
+	res, err := c.proposeFor(ctx, begin)
+	if errors.Is(err, statecontext.Restoring) {
+		return res, err // another one's, or this one's on another connection
+	}
+	for at := 0; at < len(data) && err == nil; at += statecontext.RestoreChunkBytes {
+		_, err = c.proposeFor(ctx, &statecontext.RestoreChunk{ID: req.ID, Offset: uint64(at),
+			Data: data[at:min(at+statecontext.RestoreChunkBytes, len(data))]})
+	}
+	if err == nil {
+		res, err = c.proposeFor(ctx, finish)
+	}
+	if err == nil {
+		return res, nil
+	}
+	abort, cancel := context.WithTimeout(context.WithoutCancel(ctx), abortPatience)
+	defer cancel()
+	// then leadership is gone, or it ages
+	if _, aborted := c.proposeFor(abort, &statecontext.AbortRestore{ID: req.ID}); aborted != nil {
+		c.cfg.Logger.Warn("a restore that failed was not given up", "error", aborted)
+	}
+	return res, fmt.Errorf("restore: %w", err)
+}
+
+// findBuckets asks projectors about the buckets that only the backup knows.
+func (c *Coordinator) findBuckets(ctx context.Context, s, backup *statecontext.State) ([]statecontext.FoundBucket,
+	error) {
+	var names []string
+	for b := range backup.Buckets() {
+		if s.Bucket(b.Name) == nil {
+			names = append(names, b.Name)
+		}
+	}
+	answers := make([]*statecontext.FoundBucket, len(names))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(bucketsAtOnce)
+	for i, name := range names {
+		g.Go(func() error {
+			found, err := c.askBucket(ctx, name)
+			if errors.Is(err, ErrUnknownBucket) {
+				return nil // it is gone
+			}
+			if err != nil {
+				return err
+			}
+			answers[i] = &statecontext.FoundBucket{Name: name, UUID: found.UUID, VBuckets: found.VBuckets}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	var all []statecontext.FoundBucket
+	for _, a := range answers {
+		if a != nil {
+			all = append(all, *a)
+		}
+	}
+	return all, nil
+}

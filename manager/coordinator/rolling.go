@@ -1,0 +1,247 @@
+package coordinator
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"tidemark/index"
+	"tidemark/liveness"
+	"tidemark/rollback"
+	"tidemark/statecontext"
+	"tidemark/streams"
+	"tidemark/wire"
+)
+
+// ErrInRollback is wrapped when the bucket is being rolled back.
+var ErrInRollback = errors.New("the bucket is being rolled back")
+
+// Patience of a rollback step: who has not answered by then compares logs when it comes back.
+const (
+	rollbackPatience = 60_000 // ms
+	rollbackAgain    = 1_000  // ms until somebody who has not answered is asked again
+	// logsPatience is how long projectors are waited for of which no answer is needed, logsAgain until they are asked
+	// again.
+	logsPatience = 1_000 // ms
+	logsAgain    = 250   // ms
+)
+
+// rolling is one step of a bucket's rollback (IM-23): what came in since it was entered. A new leader, or a new step,
+// begins with nothing; asking again is idempotent.
+type rolling struct {
+	id      uint64
+	step    statecontext.RollbackStep
+	sinceMS int64
+	answers rollback.Answers
+	askedMS map[string]int64
+	reason  string
+	waits   []string // names of the projectors and indexers whose answers are awaited
+}
+
+// beginRollback proposes the rollback of a bucket whose history KV has lost in part.
+func (l *leader) beginRollback(b *bucket, d streams.Divergence) {
+	s := l.now.state.Bucket(b.name)
+	if s == nil || s.Rollback != nil || s.Generation != b.generation {
+		return
+	}
+	proposed := l.propose("rollback/"+b.name, &statecontext.SetRollbackStep{Bucket: b.name, Generation: b.generation,
+		ID:   s.Stability.RollbackID,
+		From: statecontext.NoRollback, To: statecontext.Started}, nil)
+	if proposed {
+		l.log.Warn("the bucket is rolled back", "bucket", b.name, "vbucket", d.VBucket, "reason", d.Reason)
+	}
+}
+
+// stepRollback goes on from the committed step: what package rollback decides by the answers so far.
+func (l *leader) stepRollback(b *bucket) {
+	s := l.now.state.Bucket(b.name)
+	if s == nil || s.Rollback == nil || s.Generation != b.generation {
+		b.rolling = nil
+		return
+	}
+	l.enterRollback(b, s.Rollback)
+	r := b.rolling
+	l.waitedFor(b)
+	d, err := rollback.Next(rollback.Context{ID: r.id, Step: rollback.Step(r.step), Current: s.MutationTimestamp,
+		Logs:      s.Rollback.Logs,
+		Revisions: s.Rollback.Revisions, Restart: s.Rollback.Restart,
+		Stability: rollback.Stability{Vector: s.Stability.Vector, Logs: s.Stability.Logs}, AnyMap: !l.on(NewestMap)},
+		r.answers)
+	if err != nil {
+		if r.reason != err.Error() {
+			l.log.Error("rollback cannot go on", "bucket", b.name, "error", err)
+		}
+		r.reason = err.Error()
+		return
+	}
+	r.reason, r.waits = d.Reason, l.namesOf(d)
+	if d.Advance {
+		l.advanceRollback(b, s, d)
+		return
+	}
+	l.askRollback(b, s.Rollback, d)
+}
+
+// enterRollback begins a step that is new here: scans that wait are told, and nothing has been answered.
+func (l *leader) enterRollback(b *bucket, c *statecontext.RollbackContext) {
+	if r := b.rolling; r != nil && r.id == c.ID && r.step == c.Step {
+		return
+	}
+	b.rolling = &rolling{id: c.ID, step: c.Step, sinceMS: l.nowMS, askedMS: map[string]int64{}, answers: rollback.Answers{
+		Logs: map[index.ProjectorID][]rollback.Log{}, Away: map[index.ProjectorID]bool{},
+		Prepared: map[index.NodeID]rollback.Reply{}, Done: map[index.NodeID]rollback.Reply{}}}
+	b.fail(ErrInRollback)
+	l.log.Info("rollback", "bucket", b.name, "id", c.ID, "step", c.Step)
+}
+
+// waitedFor notes whose answers the step waits for: projectors that live, until logsPatience, and the bucket's indexers
+// that live, until rollbackPatience. An indexer that is suspect, for it has said nothing for a while where it speaks
+// ten times a second, is not waited for as long as another one is active: it compares logs when it comes back.
+func (l *leader) waitedFor(b *bucket) {
+	r := b.rolling
+	r.answers.Projectors, r.answers.Nodes = l.components.alive, nil
+	var suspect []index.NodeID
+	for _, node := range b.hosts {
+		n := l.components.indexers[node]
+		if n == nil {
+			continue
+		}
+		switch l.life(&n.component) {
+		case liveness.Active:
+			r.answers.Nodes = append(r.answers.Nodes, node)
+		case liveness.Suspect:
+			suspect = append(suspect, node)
+		}
+	}
+	if len(r.answers.Nodes) == 0 {
+		r.answers.Nodes = suspect
+	}
+	r.answers.Late = l.nowMS-r.sinceMS >= rollbackPatience
+	if l.nowMS-r.sinceMS >= logsPatience {
+		for _, id := range l.components.alive {
+			r.answers.Away[id] = true
+		}
+	}
+}
+
+// namesOf lists, for people, whom a decision waits for.
+func (l *leader) namesOf(d rollback.Decision) (names []string) {
+	for _, id := range d.AskLogs {
+		names = append(names, string(id))
+	}
+	for _, node := range slices.Concat(d.AskPrepare, d.AskDo) {
+		if n := l.components.indexers[node]; n != nil {
+			names = append(names, n.name)
+		}
+	}
+	return names
+}
+
+// askRollback asks those whose answers are missing.
+func (l *leader) askRollback(b *bucket, c *statecontext.RollbackContext, d rollback.Decision) {
+	r := b.rolling
+	for _, id := range d.AskLogs {
+		if p := l.components.projectors[id]; p != nil && r.due(l.nowMS, "logs/"+string(id), logsAgain) {
+			l.rollbackLogs(b, r, p)
+		}
+	}
+	tell := func(nodes []index.NodeID, step string) {
+		for _, node := range nodes {
+			if n := l.components.indexers[node]; n != nil && r.due(l.nowMS, fmt.Sprint(step, "/", node), rollbackAgain) {
+				l.tellRollback(b, c, r, n, step)
+			}
+		}
+	}
+	tell(d.AskPrepare, "prepare")
+	tell(d.AskDo, "rollback")
+}
+
+// due reports whether somebody may be asked (again) now, and notes that it is.
+func (r *rolling) due(nowMS int64, who string, again int64) bool {
+	if at, asked := r.askedMS[who]; asked && nowMS-at < again {
+		return false
+	}
+	r.askedMS[who] = nowMS
+	return true
+}
+
+// advanceRollback commits the next step; before it, in commands of their own, the failover logs that it has no room
+// for. What of them is committed is in the context when this is decided again, by whoever leads then.
+func (l *leader) advanceRollback(b *bucket, s *statecontext.Bucket, d rollback.Decision) {
+	l.propose("rollback/"+b.name, rollbackCommand(s, d), nil)
+}
+
+// rollbackCommand is what is committed next for a decision: the step, or a piece of the logs that have to be there
+// before it.
+func rollbackCommand(s *statecontext.Bucket, d rollback.Decision) statecontext.Body {
+	c := &statecontext.SetRollbackStep{Bucket: s.Name, Generation: s.Generation, ID: s.Rollback.ID, From: s.Rollback.Step,
+		To: statecontext.RollbackStep(d.To), Failover: d.Failover, Restart: d.Restart, Stability: d.Stability}
+	for v, log := range d.Logs {
+		if !log.Equal(s.Rollback.Logs[v]) || d.Revisions[v] != s.Rollback.Revisions[v] {
+			c.Logs = append(c.Logs, statecontext.LogChange{VBucket: uint16(v), Log: log, Revision: d.Revisions[v]})
+		}
+	}
+	piece, rest := statecontext.SplitLogs(c.Logs)
+	if len(rest) == 0 {
+		return c
+	}
+	return &statecontext.RollbackLogs{Bucket: c.Bucket, Generation: c.Generation, ID: c.ID, Logs: piece}
+}
+
+func (l *leader) rollbackLogs(b *bucket, r *rolling, p *projector) {
+	ref, id := bucketRef{name: b.name, generation: b.generation}, r.id
+	p.questions.put(task{key: "rollback/" + ref.name, do: func(ctx context.Context) {
+		reply, err := fenced(ctx, p.fences, func(f wire.Fence) (*wire.FailoverLogsReply, error) {
+			return l.cfg.Projectors.FailoverLogs(ctx, p.addr, &wire.FailoverLogsRequest{Fence: f, Bucket: ref.name})
+		})
+		if err != nil {
+			l.log.Debug("failover logs for a rollback", "projector", p.id, "error", err)
+			reply = &wire.FailoverLogsReply{}
+		}
+		away, logs := err != nil, make([]rollback.Log, len(reply.Logs))
+		for i, g := range reply.Logs {
+			logs[i] = rollback.Log{VBucket: g.VBucket, Log: g.Log, Revision: g.Revision}
+		}
+		_ = l.post(ctx, answer(func(l *leader) {
+			if b := ref.find(l); b != nil && b.rolling != nil && b.rolling.id == id && b.rolling.step == statecontext.Started {
+				if b.due = true; away {
+					b.rolling.answers.Away[p.id] = true
+				} else {
+					b.rolling.answers.Logs[p.id] = logs
+				}
+			}
+		}))
+	}})
+}
+
+// tellRollback takes an indexer through a step. What it restores cannot be undone: leadership is checked first.
+func (l *leader) tellRollback(b *bucket, c *statecontext.RollbackContext, r *rolling, n *indexer, step string) {
+	ref, id, inc := bucketRef{name: b.name, generation: b.generation}, r.id, b.ledger.RollbackIncarnation()
+	n.commands.put(task{key: "rollback/" + ref.name, do: func(ctx context.Context) {
+		if err := l.cfg.Consensus.ReadBarrier(ctx); err != nil {
+			return
+		}
+		reply, err := fenced(ctx, n.fences, func(f wire.Fence) (*wire.RollbackReply, error) {
+			return l.cfg.Indexers.Rollback(ctx, n.addr, &wire.RollbackRequest{Fence: f, Bucket: ref.name,
+				Generation: ref.generation, RollbackID: id,
+				Step: step, Logs: c.Logs, Incarnation: inc, Brief: true})
+		})
+		if err != nil {
+			l.log.Debug("rollback step", "indexer", n.name, "step", step, "error", err)
+			return
+		}
+		a := rollback.Reply{Stale: reply.Stale, Restart: reply.Timestamp(len(c.Logs))}
+		_ = l.post(ctx, answer(func(l *leader) {
+			b := ref.find(l)
+			if b == nil || b.rolling == nil || b.rolling.id != id {
+				return
+			}
+			if b.due = true; step == "prepare" && b.rolling.step == statecontext.Prepare {
+				b.rolling.answers.Prepared[n.node] = a
+			} else if step == "rollback" && b.rolling.step == statecontext.Restart {
+				b.rolling.answers.Done[n.node] = a
+			}
+		}))
+	}})
+}

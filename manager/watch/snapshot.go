@@ -1,0 +1,129 @@
+package watch
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/partition"
+	"tidemark/statecontext"
+)
+
+// encoded is a snapshot that others may be given too: the event from its second field on.
+type encoded struct {
+	kinds      Kinds
+	generation uint64
+	cas        uint64
+	made       time.Time
+	data       []byte
+}
+
+// encode returns a snapshot of s, or a slightly older one that leads to the same.
+func (h *Hub) encode(s *statecontext.State, generation uint64, kinds Kinds) (encoded, error) {
+	h.snapMu.Lock()
+	defer h.snapMu.Unlock()
+	h.mu.Lock()
+	floor := h.floor(kinds)
+	h.mu.Unlock()
+	now := h.now()
+	h.snapshots = slices.DeleteFunc(h.snapshots, func(e encoded) bool {
+		return e.generation != generation || now.Sub(e.made) > snapshotFor
+	})
+	for _, e := range h.snapshots {
+		if e.kinds == kinds && e.cas >= floor && e.cas <= s.CAS() {
+			return e, nil
+		}
+	}
+	b, err := json.Marshal(newSnapshot(s, kinds))
+	if err != nil {
+		return encoded{}, fmt.Errorf("snapshot of cas %d: %w", s.CAS(), err)
+	}
+	e := encoded{kinds: kinds, generation: generation, cas: s.CAS(), made: now, data: append(b[1:], "\n\n"...)}
+	if len(h.snapshots) >= snapshotsKept {
+		h.snapshots = h.snapshots[1:]
+	}
+	h.snapshots = append(h.snapshots, e)
+	return e, nil
+}
+
+// newSnapshot is what a state says of these kinds; what was not asked for is absent.
+func newSnapshot(s *statecontext.State, kinds Kinds) *client.WatchState {
+	v := &client.WatchState{CAS: s.CAS(), ClusterID: s.ClusterID(), TimeMS: s.WallMS()}
+	if kinds.Has(statecontext.EventCluster) {
+		v.Cluster = s.Cluster()
+	}
+	if kinds.Has(statecontext.EventLeader) {
+		v.Leader = &client.WatchLeader{ID: s.LeaderID(), Term: s.Term()}
+	}
+	if kinds.Has(statecontext.EventManager) {
+		v.Managers = slices.AppendSeq([]*statecontext.Manager{}, s.Managers())
+	}
+	if kinds.Has(statecontext.EventProjector) {
+		v.Projectors = slices.AppendSeq([]*statecontext.Projector{}, s.Projectors())
+	}
+	if kinds.Has(statecontext.EventIndexer) {
+		v.Indexers = slices.AppendSeq([]*statecontext.Indexer{}, s.Indexers())
+	}
+	addBuckets(v, s, kinds)
+	if kinds.Has(statecontext.EventIndex) {
+		v.Indexes = []*index.Definition{}
+		for x := range s.Indexes() {
+			v.Indexes = append(v.Indexes, &x.Definition)
+		}
+	}
+	if kinds.Has(statecontext.EventTopology) {
+		v.Topologies = []*partition.Topology{}
+		for x := range s.Indexes() {
+			v.Topologies = append(v.Topologies, &x.Topology)
+		}
+	}
+	if kinds.Has(statecontext.EventRebalance) {
+		v.Rebalances = slices.AppendSeq([]*statecontext.RebalanceJob{}, s.Rebalances())
+		v.Moves = slices.AppendSeq([]*partition.Rebalance{}, s.RebalanceSteps())
+	}
+	return v
+}
+
+func addBuckets(v *client.WatchState, s *statecontext.State, kinds Kinds) {
+	if kinds.Has(statecontext.EventBucket) {
+		v.Buckets = []client.WatchBucket{}
+	}
+	if kinds.Has(statecontext.EventStability) {
+		v.Stability = []client.WatchStability{}
+	}
+	if kinds.Has(statecontext.EventBackfill) {
+		v.Backfills = []client.WatchBackfill{}
+	}
+	if kinds.Has(statecontext.EventRollback) {
+		v.Rollbacks = []client.WatchRollback{}
+	}
+	for b := range s.Buckets() {
+		if v.Buckets != nil {
+			v.Buckets = append(v.Buckets, client.WatchBucket{Name: b.Name, UUID: b.UUID, VBuckets: b.VBuckets,
+				Generation: b.Generation, Gone: b.Gone,
+				StabilitySource: s.BucketSettings(b.Name).StabilitySource})
+		}
+		if v.Stability != nil {
+			t := &b.Stability
+			v.Stability = append(v.Stability, client.WatchStability{Bucket: b.Name, Number: t.Number, RollbackID: t.RollbackID,
+				Total: t.Vector.Total(), Hash: strconv.FormatUint(t.Vector.Hash(), 10)})
+		}
+		if v.Backfills != nil && b.BackfillTimestamp.Len() > 0 {
+			v.Backfills = append(v.Backfills, client.WatchBackfill{Bucket: b.Name, Total: b.BackfillTimestamp.Total(),
+				Hash: strconv.FormatUint(b.BackfillTimestamp.Hash(), 10)})
+		}
+		if r := b.Rollback; v.Rollbacks != nil && r != nil {
+			v.Rollbacks = append(v.Rollbacks, client.WatchRollback{Bucket: b.Name, ID: r.ID, Step: r.Step})
+		}
+	}
+}
+
+// quote makes a JSON string.
+func quote(s string) []byte {
+	b, _ := json.Marshal(s) // a string always marshals
+	return b
+}

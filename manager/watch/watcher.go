@@ -1,0 +1,144 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"tidemark/statecontext"
+)
+
+// Watcher is one stream of events. It belongs to one goroutine, but for Close.
+type Watcher struct {
+	hub        *Hub
+	kinds      Kinds
+	from       string
+	cas        uint64 // everything up to it was given
+	lineage    Lineage
+	generation uint64
+	needs      *reason // for a snapshot
+	idle       *time.Timer
+}
+
+// Close returns the watcher's place to another one.
+func (w *Watcher) Close() {
+	h := w.hub
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if w.from == "\x00" {
+		return
+	}
+	h.watchers--
+	if h.from[w.from]--; h.from[w.from] == 0 {
+		delete(h.from, w.from)
+	}
+	w.from = "\x00" // no address
+	if w.idle != nil {
+		w.idle.Stop()
+	}
+}
+
+// Position is how far the watcher is.
+func (w *Watcher) Position() Position { return Position{CAS: w.cas, Lineage: w.lineage} }
+
+// Next waits for what comes next and gives its bytes, to be written one after the other; they are shared and must not
+// be changed. Without any change it is a heartbeat. Errors wrap ErrSlow, ErrClosed or ctx's error.
+func (w *Watcher) Next(ctx context.Context) ([][]byte, error) {
+	h := w.hub
+	for {
+		h.mu.Lock()
+		if h.closed {
+			h.mu.Unlock()
+			return nil, ErrClosed
+		}
+		if w.needs == nil && w.generation != h.generation {
+			why := h.why
+			w.needs = &why
+		}
+		if w.needs != nil {
+			s := h.state
+			w.generation, w.lineage = h.generation, h.lineage
+			h.mu.Unlock()
+			return w.snapshot(s)
+		}
+		if floor := h.floor(w.kinds); w.cas < floor {
+			h.mu.Unlock()
+			return nil, fmt.Errorf("%w: it is at cas %d, what is held begins after %d", ErrSlow, w.cas, floor)
+		}
+		out := w.collect()
+		changed := h.every
+		if w.kinds&LoudKinds() == 0 {
+			changed = h.calm
+		}
+		h.mu.Unlock()
+		if len(out) > 0 {
+			return out, nil
+		}
+		if w.idle == nil {
+			w.idle = time.NewTimer(Heartbeat)
+		} else {
+			w.idle.Reset(Heartbeat)
+		}
+		select {
+		case <-changed:
+		case <-w.idle.C:
+			return [][]byte{w.heartbeat()}, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// collect gives units above w.cas, quiet and loud ones in cas order, up to batchBytes, and moves w.cas. h.mu is held.
+func (w *Watcher) collect() (out [][]byte) {
+	h := w.hub
+	quiet := h.quiet.after(w.cas)
+	var loud []unit
+	if w.kinds&LoudKinds() != 0 {
+		loud = h.loud.after(w.cas)
+	}
+	for size := 0; len(quiet)+len(loud) > 0; {
+		var u *unit
+		if len(loud) == 0 || len(quiet) > 0 && quiet[0].cas < loud[0].cas {
+			u, quiet = &quiet[0], quiet[1:]
+		} else {
+			u, loud = &loud[0], loud[1:]
+		}
+		if u.kinds&w.kinds != 0 {
+			if size > 0 && size+len(u.data) > batchBytes {
+				return out
+			}
+			out, size = append(out, u.of(w.kinds)), size+len(u.data)
+		}
+		w.cas = u.cas
+	}
+	w.cas = h.state.CAS() // of the kinds that are wanted there was nothing up to here
+	return out
+}
+
+// heartbeat says that the stream lives, and moves the position from which the client resumes: an SSE event without data
+// is no event, but its id counts.
+func (w *Watcher) heartbeat() []byte {
+	return fmt.Appendf(nil, ": alive\nid: %s\n\n", w.Position())
+}
+
+// Marker is the last event of a stream that ends though nothing is wrong with the connection: reason is slow, age or
+// stopping.
+func (w *Watcher) Marker(reason, detail string) []byte {
+	p := w.Position()
+	return fmt.Appendf(nil, "id: %s\nevent: end\ndata: {\"reason\":%q,\"last_cas\":%d,\"detail\":%s}\n\n", p, reason,
+		p.CAS, quote(detail))
+}
+
+// snapshot returns the complete state of the kinds that are wanted. Snapshots of a moment ago serve as well, as long as
+// everything since then is held.
+func (w *Watcher) snapshot(s *statecontext.State) ([][]byte, error) {
+	e, err := w.hub.encode(s, w.generation, w.kinds)
+	if err != nil {
+		return nil, err
+	}
+	head := fmt.Appendf(nil, "id: %s\nevent: snapshot\ndata: {\"reason\":%q,\"detail\":%s,",
+		Position{CAS: e.cas, Lineage: w.lineage}, w.needs.code, quote(w.needs.detail))
+	w.cas, w.needs = e.cas, nil
+	return [][]byte{head, e.data}, nil
+}

@@ -1,0 +1,203 @@
+package feed
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/kv/mcbp"
+)
+
+// Limits of OpenStreams.
+const (
+	// mostOpening is how many stream requests of one call are in flight at once: 72 KiB.
+	mostOpening = 1024
+	// eachAtOnce is the same for OpenEach.
+	eachAtOnce = 64
+)
+
+// StreamAnswer is what became of one request of OpenStreams or FailoverLogs: the failover log, newest entry first, or
+// the error, as of OpenStream and FailoverLog.
+type StreamAnswer struct {
+	Log []mcbp.FailoverEntry
+	Err error
+}
+
+// OpenEach is OpenStreams for an implementation that has nothing better than OpenStream.
+func OpenEach(ctx context.Context, f Feed, reqs []StreamRequest) []StreamAnswer {
+	return each(reqs, func(r StreamRequest) ([]mcbp.FailoverEntry, error) { return f.OpenStream(ctx, r) })
+}
+
+// LogEach is FailoverLogs for an implementation that has nothing better than FailoverLog.
+func LogEach(ctx context.Context, f Feed, vbuckets []uint16) []StreamAnswer {
+	return each(vbuckets, func(vb uint16) ([]mcbp.FailoverEntry, error) { return f.FailoverLog(ctx, vb) })
+}
+
+func each[T any](asked []T, ask func(T) ([]mcbp.FailoverEntry, error)) []StreamAnswer {
+	answers := make([]StreamAnswer, len(asked))
+	var g errgroup.Group
+	g.SetLimit(eachAtOnce)
+	for i := range asked {
+		g.Go(func() error {
+			answers[i].Log, answers[i].Err = ask(asked[i])
+			return nil
+		})
+	}
+	_ = g.Wait() // the answers have the errors
+	return answers
+}
+
+// batch is requests that one caller waits for. What it waits with is one for all of them, and the reader wakes it
+// once. Guarded by Conn.mu.
+type batch struct {
+	answers []StreamAnswer
+	left    int           // not answered
+	done    chan struct{} // closed when none is left
+}
+
+// answered takes a request's answer, under the lock.
+func (r *request) answered(log []mcbp.FailoverEntry, err error) {
+	b := r.batch
+	r.batch, r.open = nil, nil
+	b.answers[r.at] = StreamAnswer{Log: log, Err: err}
+	if b.left--; b.left == 0 {
+		close(b.done)
+	}
+}
+
+// OpenStreams asks for many streams: the requests share system calls, and nobody is woken before the last answer has
+// come. It gives each request's answer as OpenStream would. ErrTimeout: none of those that are missing came within
+// Config.RequestTimeout.
+func (c *Conn) OpenStreams(ctx context.Context, reqs []StreamRequest) []StreamAnswer {
+	answers := make([]StreamAnswer, len(reqs))
+	for from := 0; from < len(reqs); from += mostOpening {
+		to := min(from+mostOpening, len(reqs))
+		c.openBatch(ctx, reqs[from:to], answers[from:to])
+	}
+	return answers
+}
+
+func (c *Conn) openBatch(ctx context.Context, reqs []StreamRequest, answers []StreamAnswer) {
+	c.askAll(ctx, mcbp.OpDCPStreamReq, answers, func(i int, r *request) error {
+		r.vbucket = reqs[i].VBucket
+		return c.askLocked(r, reqs[i])
+	})
+}
+
+// FailoverLogs asks for the histories of many vbuckets as OpenStreams does for streams.
+func (c *Conn) FailoverLogs(ctx context.Context, vbuckets []uint16) []StreamAnswer {
+	answers := make([]StreamAnswer, len(vbuckets))
+	for from := 0; from < len(vbuckets); from += mostOpening {
+		part := vbuckets[from:min(from+mostOpening, len(vbuckets))]
+		c.askAll(ctx, mcbp.OpDCPFailoverLog, answers[from:from+len(part)], func(i int, r *request) error {
+			r.vbucket = part[i]
+			if c.err != nil {
+				return c.err
+			}
+			c.opaque++
+			f := mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPFailoverLog, part[i], requestOpaque|c.opaque&(requestOpaque-1))}
+			c.pending[f.Opaque] = r
+			c.sendLocked(f)
+			return nil
+		})
+	}
+	return answers
+}
+
+// Branch is what became of one question of Branches: the vbuuid, or the error, as of FailoverLog.
+type Branch struct {
+	VBUUID uint64
+	Err    error
+}
+
+// Branches asks for the histories, which are short.
+func (c *Conn) Branches(ctx context.Context, vbuckets []uint16, _ func(uint16) uint64) []Branch {
+	answers := make([]Branch, len(vbuckets))
+	for i, a := range c.FailoverLogs(ctx, vbuckets) {
+		if answers[i].Err = a.Err; len(a.Log) > 0 {
+			answers[i].VBUUID = a.Log[0].VBUUID
+		}
+	}
+	return answers
+}
+
+// askAll sends a request for each of the answers, and waits for them. ask sends the i-th one, under the lock.
+func (c *Conn) askAll(ctx context.Context, op mcbp.Opcode, answers []StreamAnswer, ask func(i int, r *request) error) {
+	if len(answers) == 0 {
+		return
+	}
+	b := &batch{answers: answers, left: len(answers), done: make(chan struct{})}
+	asked := make([]request, len(answers))
+	c.mu.Lock()
+	for i := range asked {
+		asked[i] = request{batch: b, at: i}
+		if err := ask(i, &asked[i]); err != nil {
+			asked[i].answered(nil, fmt.Errorf("vbucket %d: %w", asked[i].vbucket, err))
+		}
+	}
+	c.mu.Unlock()
+	poke(c.wake)
+	if err := c.wait(ctx, op, b); err != nil {
+		c.mu.Lock()
+		for i := range asked {
+			if r := &asked[i]; r.batch != nil {
+				r.answered(nil, fmt.Errorf("vbucket %d: %w", r.vbucket, err))
+				r.abandoned = true
+			}
+		}
+		c.mu.Unlock()
+	}
+}
+
+// askLocked sends a stream request of a batch, under the lock.
+func (c *Conn) askLocked(r *request, req StreamRequest) error {
+	if c.err != nil {
+		return c.err
+	}
+	if req.ID == 0 {
+		req.ID = c.newStreamID()
+	}
+	switch {
+	case req.ID&requestOpaque != 0:
+		return fmt.Errorf("feed: stream id %#x is not one of NewStreamID", req.ID)
+	case c.pending[uint32(req.ID)] != nil:
+		return fmt.Errorf("feed: %v: the id %#x is in use", mcbp.OpDCPStreamReq, req.ID)
+	case c.pausedStream(req.VBucket):
+		return ErrStreamExists
+	}
+	m := req.wire()
+	if c.pacer.Load() != nil {
+		r.open = &mcbp.StreamRequest{}
+		*r.open = m
+	}
+	var extras [mcbp.StreamRequestSize]byte
+	c.pending[uint32(req.ID)] = r
+	c.sendLocked(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPStreamReq, req.VBucket, uint32(req.ID)),
+		Extras: m.AppendExtras(extras[:0])})
+	return nil
+}
+
+// wait waits for all answers of a batch; an error says why it waits no longer.
+func (c *Conn) wait(ctx context.Context, op mcbp.Opcode, b *batch) error {
+	patience := time.NewTimer(c.conf.RequestTimeout)
+	defer patience.Stop()
+	for seen := len(b.answers); ; {
+		select {
+		case <-b.done:
+			return nil
+		case <-ctx.Done():
+			return fmt.Errorf("feed: %v to %s: %w", op, c.conf.Addr, context.Cause(ctx))
+		case <-patience.C:
+		}
+		c.mu.Lock()
+		left := b.left
+		c.mu.Unlock()
+		if left == seen {
+			return fmt.Errorf("%w: %v to %s, %v", ErrTimeout, op, c.conf.Addr, c.conf.RequestTimeout)
+		}
+		seen = left
+		patience.Reset(c.conf.RequestTimeout)
+	}
+}

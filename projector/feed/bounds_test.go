@@ -1,0 +1,27 @@
+package feed
+
+import (
+	"testing"
+
+	"tidemark/internal/testing/allocbound"
+	"tidemark/kv/mcbp"
+)
+
+// Whatever a node announces: beyond the memory that a connection reads into, memory is taken for what has come.
+func TestNoMemoryForClaims(t *testing.T) {
+	compressed := mcbp.Request(mcbp.OpDCPMutation, 1, 2)
+	compressed.Datatype = mcbp.DatatypeSnappy | mcbp.DatatypeXattr
+	for _, f := range []mcbp.Frame{
+		{Header: mcbp.Request(mcbp.OpDCPMutation, 1, 2), Extras: mcbp.Mutation{Seqno: 1}.AppendExtras(nil), Key: []byte("k"),
+			Value: []byte("{}")},
+		{Header: compressed, Extras: mcbp.Mutation{Seqno: 1, MetaLen: 1}.AppendExtras(nil), Key: []byte("k"),
+			Value: []byte{5, 16, 0, 0, 0, 0, 1, 1}},
+	} {
+		b, err := mcbp.Append(nil, f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A connection has a chunk for what comes and one for what is decompressed.
+		allocbound.Check(t, 2*chunkBytes, func(b []byte) { _, _ = readAll(b, []int{len(b)}) }, b)
+	}
+}

@@ -1,0 +1,175 @@
+package feed
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+
+	"tidemark/kv/kvclient"
+	"tidemark/kv/mcbp"
+)
+
+// Defaults and limits of Config.
+const (
+	// DefaultBufferBytes is how much the node may send ahead of the releases.
+	DefaultBufferBytes = 10 << 20
+	// MinBufferBytes keeps the acknowledgements from becoming the traffic.
+	MinBufferBytes = 64 << 10
+	// MaxBufferBytes is what fits into the protocol's acknowledgement, with room for
+	// an overshooting message.
+	MaxBufferBytes = 1 << 30
+	// DefaultNoopInterval is how often the node sends a noop.
+	DefaultNoopInterval = 5 * time.Second
+	// DefaultRequestTimeout bounds each request, stream requests included.
+	DefaultRequestTimeout = 10 * time.Second
+	// ackFraction: an acknowledgement is sent when 1/ackFraction of the buffer has been released.
+	ackFraction = 5
+)
+
+// Config says which node's DCP to consume, and how.
+type Config struct {
+	// Addr is the node's memcached address, host:port.
+	Addr string
+	// Bucket, User and Password authenticate.
+	Bucket, User, Password string
+	// Name is the connection's name, 1 to mcbp.MaxConnectionName bytes. It must be
+	// unique per process, node, topic and incarnation: a second connection with the
+	// same name silently kills the first.
+	Name string
+	// BufferBytes is the flow-control window. 0 means DefaultBufferBytes.
+	BufferBytes int
+	// NoopInterval is how often the node shows that it lives, in whole seconds.
+	NoopInterval time.Duration
+	// DeadAfter is the silence after which the connection is given up; 0 means twice
+	// NoopInterval.
+	DeadAfter time.Duration
+	// RequestTimeout bounds each request.
+	RequestTimeout time.Duration
+	// Xattrs asks for extended attributes; without it the node leaves them out.
+	Xattrs bool
+	// Tombstones asks for what a copy of the vbucket needs to know of deletions: when they were made, and which were
+	// expirations.
+	Tombstones bool
+	// TLS encrypts when not nil.
+	TLS *tls.Config
+	// AllowPlain permits PLAIN without TLS when the node offers nothing better.
+	AllowPlain bool
+	// Network says which of the addresses in the cluster map serve; only implementations that connect by the map look at
+	// it.
+	Network string
+	// Logger may be nil.
+	Logger hclog.Logger
+}
+
+// Checked fills in defaults and refuses what cannot work.
+func (c Config) Checked() (Config, error) {
+	if c.BufferBytes == 0 {
+		c.BufferBytes = DefaultBufferBytes
+	}
+	if c.NoopInterval == 0 {
+		c.NoopInterval = DefaultNoopInterval
+	}
+	if c.DeadAfter == 0 {
+		c.DeadAfter = 2 * c.NoopInterval
+	}
+	if c.RequestTimeout == 0 {
+		c.RequestTimeout = DefaultRequestTimeout
+	}
+	if c.Logger == nil {
+		c.Logger = hclog.NewNullLogger()
+	}
+	switch {
+	case len(c.Name) == 0 || len(c.Name) > mcbp.MaxConnectionName:
+		return c, fmt.Errorf("feed: the connection's name has %d bytes, want 1 to %d", len(c.Name), mcbp.MaxConnectionName)
+	case c.Bucket == "":
+		return c, errors.New("feed: no bucket named")
+	case c.BufferBytes < MinBufferBytes || c.BufferBytes > MaxBufferBytes:
+		return c, fmt.Errorf("feed: BufferBytes is %d, want %d to %d", c.BufferBytes, MinBufferBytes, MaxBufferBytes)
+	case c.NoopInterval < time.Second:
+		return c, fmt.Errorf("feed: NoopInterval is %v, want at least a second", c.NoopInterval)
+	case c.DeadAfter < 0 || c.RequestTimeout < 0:
+		return c, errors.New("feed: negative DeadAfter or RequestTimeout")
+	}
+	return c, nil
+}
+
+// Errors of this package. Those that kvclient has too are the same values.
+var (
+	ErrAuth         = kvclient.ErrAuth
+	ErrNoBucket     = kvclient.ErrNoBucket
+	ErrNotMyVBucket = kvclient.ErrNotMyVBucket
+	ErrTemporary    = kvclient.ErrTemporary
+	ErrClosed       = kvclient.ErrClosed
+	ErrProtocol     = kvclient.ErrProtocol
+	// ErrStreamExists: this connection has a stream of the vbucket already.
+	ErrStreamExists = errors.New("feed: the vbucket has a stream on this connection already")
+	// ErrNoStream: this connection has no stream of the vbucket.
+	ErrNoStream = errors.New("feed: the vbucket has no stream on this connection")
+	// ErrRange: start, end and window of a stream request contradict each other or
+	// lie beyond what the node has.
+	ErrRange = errors.New("feed: the node refuses the range of the stream request")
+	// ErrRollback: errors.Is finds it in a *RollbackError.
+	ErrRollback = errors.New("feed: the node demands a rollback")
+	// ErrTimeout: no answer within Config.RequestTimeout.
+	ErrTimeout = errors.New("feed: the node did not answer in time")
+	// ErrDead: the node was silent for Config.DeadAfter.
+	ErrDead = errors.New("feed: the node has fallen silent")
+	// ErrOrder: the events of a stream contradict each other (Tracker).
+	ErrOrder = errors.New("feed: events of a stream out of order")
+	// ErrNotSupported: the node refuses something this consumer cannot do without.
+	ErrNotSupported = kvclient.ErrNotSupported
+)
+
+// RollbackError is the refusal of a stream request: the consumer must go back to
+// its own snapshot at or below Seqno and ask again from there. It is an ErrRollback.
+type RollbackError struct {
+	VBucket uint16
+	Seqno   uint64
+}
+
+// Error says how far back.
+func (e *RollbackError) Error() string {
+	return fmt.Sprintf("feed: vbucket %d must roll back to seqno %d or below", e.VBucket, e.Seqno)
+}
+
+// Is makes it an ErrRollback.
+func (e *RollbackError) Is(target error) bool { return target == ErrRollback }
+
+// broken is the error of an answer whose content the protocol does not allow.
+func broken(vbucket uint16, err error) error {
+	return fmt.Errorf("%w: vbucket %d: %w", ErrProtocol, vbucket, err)
+}
+
+// AnswerError makes the error of a node's answer to a request about a vbucket: nil for success, else one that wraps a
+// *kvclient.StatusError and the sentinel of what was asked for, or a *RollbackError.
+func AnswerError(f mcbp.Frame, vbucket uint16) error {
+	err := kvclient.NewStatusError(f)
+	if err == nil {
+		return nil
+	}
+	stream := f.Op == mcbp.OpDCPStreamReq
+	switch f.Status() {
+	case mcbp.StatusRollback:
+		seqno, derr := mcbp.DecodeRollback(f.Value)
+		if derr != nil {
+			return broken(vbucket, derr)
+		}
+		return &RollbackError{VBucket: vbucket, Seqno: seqno}
+	case mcbp.StatusKeyExists:
+		if stream {
+			err = fmt.Errorf("%w: %w", ErrStreamExists, err)
+		}
+	case mcbp.StatusKeyNotFound:
+		if f.Op == mcbp.OpDCPCloseStream {
+			err = fmt.Errorf("%w: %w", ErrNoStream, err)
+		}
+	case mcbp.StatusRange:
+		err = fmt.Errorf("%w: %w", ErrRange, err)
+	case mcbp.StatusNotSupported:
+		err = fmt.Errorf("%w: %w", ErrNotSupported, err)
+	}
+	return fmt.Errorf("vbucket %d: %w", vbucket, err)
+}

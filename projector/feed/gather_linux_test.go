@@ -1,0 +1,162 @@
+package feed
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// pair is a TCP connection with its gatherer, which waits until the test is over.
+func pair(t *testing.T) (*gatherer, net.Conn) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	to, err := net.Dial("tcp", l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	from, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _, _ = to.Close(), from.Close() })
+	g := newGatherer(from, DefaultBufferBytes)
+	if g.wakeup == nil || g.want != gatherBytes {
+		t.Fatalf("a TCP connection is read plainly: %+v", g)
+	}
+	g.wait = time.Minute // hang guard
+	return g, to
+}
+
+// TestGather: reads bring what came in many pieces, in order; when our patience or the connection ends nothing is lost.
+func TestGather(t *testing.T) {
+	g, to := pair(t)
+	g.want = 32 << 10 // what the kernel keeps at least, whatever it spends on each piece beside its bytes
+	const piece, pieces, most = 1000, 2000, 100
+	sent := make([]byte, piece*pieces)
+	for i := range sent {
+		sent[i] = byte(i * i >> 8)
+	}
+	if err := g.tell(true); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		for b := sent; len(b) > 0; b = b[piece:] {
+			if _, err := to.Write(b[:piece]); err != nil {
+				return // the test has ended
+			}
+		}
+		_ = to.Close()
+	}()
+	buf := make([]byte, len(sent)+gatherBytes)
+	n, reads := 0, 0
+	for ; n < len(sent)/2; reads++ { // more than is waited for is still to come
+		k, err := g.Read(buf[n : n+gatherBytes])
+		if err != nil || k == 0 || !g.waiting {
+			t.Fatalf("%d bytes, waiting %v: %v", k, g.waiting, err)
+		}
+		n += k
+	}
+	if reads > most {
+		t.Errorf("%d reads for %d pieces", reads, n/piece)
+	}
+	g.wait = time.Nanosecond // less comes in the time than is waited for
+	for g.waiting {
+		k, err := g.Read(buf[n:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += k
+	}
+	if g.pause != 1 {
+		t.Errorf("after a failure the next %d reads are plain, want 1", g.pause)
+	}
+	for { // and waits again where it is busy, until the end
+		k, err := g.Read(buf[n:])
+		n += k
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !bytes.Equal(buf[:n], sent) {
+		t.Error("other bytes than were sent")
+	}
+}
+
+// TestGatherEndsWithClose: our own end ends the waiting, too.
+func TestGatherEndsWithClose(t *testing.T) {
+	g, _ := pair(t)
+	if err := g.tell(true); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() {
+		_, err := g.Read(make([]byte, gatherBytes))
+		ended <- err
+	}()
+	_ = g.conn.Close()
+	if err := <-ended; !errors.Is(err, net.ErrClosed) {
+		t.Errorf("the read ended with %v", err)
+	}
+}
+
+// refusing is a system that does not say when there is enough.
+type refusing struct{ syscall.RawConn }
+
+func (refusing) Control(func(uintptr)) error { return errors.ErrUnsupported }
+
+// TestGatherWhereTheSystemRefuses: the connection is read plainly, and lives.
+func TestGatherWhereTheSystemRefuses(t *testing.T) {
+	g, to := pair(t)
+	g.wakeup.raw = refusing{g.wakeup.raw}
+	if err := g.tell(true); err != nil || g.waiting || g.wakeup != nil {
+		t.Fatalf("waiting %v, %+v: %v", g.waiting, g.wakeup, err)
+	}
+	if _, err := to.Write([]byte("abc")); err != nil {
+		t.Fatal(err)
+	}
+	var got [3]byte
+	if n, err := g.Read(got[:]); err != nil || string(got[:n]) != "abc" {
+		t.Errorf("%q %v", got[:n], err)
+	}
+}
+
+// TestGatherOnlyWhereItIsBusy: when the kernel is told to wait, by what a read brought and how long it took.
+func TestGatherOnlyWhereItIsBusy(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		n    int
+		took time.Duration
+		want bool
+	}{
+		{"a document now and then", 1 << 10, time.Microsecond, false},
+		{"10 KiB each 10 µs", 10 << 10, 10 * time.Microsecond, true},
+		{"64 KiB each 100 µs", 64 << 10, 100 * time.Microsecond, true},
+		{"64 KiB each ms", 64 << 10, time.Millisecond, false},
+		{"all of it at once", gatherBytes, time.Microsecond, false},
+	} {
+		if got := busy(tt.n, tt.took, gatherBytes, gatherWait); got != tt.want {
+			t.Errorf("%s: waiting %v, want %v", tt.name, got, tt.want)
+		}
+	}
+	a, b := net.Pipe()
+	defer b.Close()
+	if g := newGatherer(a, DefaultBufferBytes); g.wakeup != nil {
+		t.Error("what is no TCP connection is to be read plainly")
+	}
+	_ = a.Close()
+	if g := newGatherer(a, MinBufferBytes); g.want >= MinBufferBytes/ackFraction {
+		t.Errorf("of a window of %d bytes %d are waited for: the node may send no more before some are acknowledged",
+			MinBufferBytes, g.want)
+	}
+}

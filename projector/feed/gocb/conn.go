@@ -1,0 +1,429 @@
+package gocb
+
+import (
+	"context"
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/couchbase/gocbcore/v10"
+	"github.com/couchbase/gocbcore/v10/memd"
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/kv/kvclient"
+	"tidemark/kv/mcbp"
+	"tidemark/projector/feed"
+)
+
+// Bounds.
+const (
+	// maxAgentBuffer bounds the part of the flow-control window that gocbcore has: it acknowledges what it has handed
+	// over, and makes a queue of a 24th of it.
+	maxAgentBuffer = 2 << 20
+	// readBufferBytes is what gocbcore reads at once; its default is 20 MiB for each connection.
+	readBufferBytes = 64 << 10
+	// maxWaiting bounds the events that nobody has taken yet.
+	maxWaiting = 16 << 10
+	// mapAge is how long a cluster map serves to answer whose a vbucket is.
+	mapAge = time.Second
+	// lookInterval is how often a waiting request is looked at for answers that gocbcore keeps to itself.
+	lookInterval = 50 * time.Millisecond
+	// dialPause is between two attempts to connect within Config.RequestTimeout.
+	dialPause = 100 * time.Millisecond
+)
+
+// Conn is a feed.Feed on a gocbcore agent: see the package comment.
+type Conn struct {
+	conf     feed.Config
+	agent    *gocbcore.DCPAgent
+	control  *kvclient.Conn // for what the agent cannot be asked; its end is ours
+	loops    errgroup.Group
+	window   int64         // most bytes handed over and not released
+	ready    chan struct{} // 1: open has something, or the end has come
+	done     chan struct{} // closed when err is set
+	lastID   atomic.Uint32
+	released func(int) // book, made once
+
+	mapping chan struct{} // 1 token: the right to ask for the map; guards the following
+	config  *mcbp.ClusterConfig
+	asked   time.Time
+
+	mu      sync.Mutex // leaf: the fields below
+	room    sync.Cond  // held or open have shrunk, or the end has come
+	open    *feed.Block
+	held    int64
+	streams map[uint16]*stream // open or asked for
+	closed  bool
+	err     error
+}
+
+var _ feed.Feed = (*Conn)(nil)
+
+// Dial is a feed.Dialer. Errors as feed.Dial's. Besides, a node that knows no flow control, or whose certificate
+// names it by its common name alone, is refused (feed.ErrNotSupported): gocbcore has nothing to put in its place.
+func Dial(ctx context.Context, conf feed.Config) (feed.Feed, error) {
+	conf, err := conf.Checked()
+	if err != nil {
+		return nil, err
+	}
+	// First, because its errors say what is wrong.
+	control, err := kvclient.Dial(ctx, conf.Addr, kvclient.Options{
+		User: conf.User, Password: conf.Password, Bucket: conf.Bucket, Name: conf.Name,
+		Features: []mcbp.Feature{mcbp.FeatureCollections}, // or the seqnos are those of the default collection
+		TLS:      conf.TLS, AllowPlain: conf.AllowPlain, DialTimeout: conf.RequestTimeout, OpTimeout: conf.DeadAfter,
+		Logger: conf.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	if checked(conf.TLS) && control.CommonNameOnly() {
+		_ = control.Close()
+		return nil, fmt.Errorf("%w: the certificate of %s names it by its common name alone, which gocbcore never accepts: "+
+			"use the native feed, or give the node a certificate with subject alternative names",
+			feed.ErrNotSupported, conf.Addr)
+	}
+	c := &Conn{
+		conf: conf, control: control, window: int64(conf.BufferBytes - agentBuffer(conf)),
+		ready: make(chan struct{}, 1), done: make(chan struct{}), mapping: make(chan struct{}, 1),
+		streams: map[uint16]*stream{},
+	}
+	c.room.L = &c.mu
+	c.released = c.book
+	c.loops.Go(c.watch)
+	ctx, cancel := context.WithTimeout(ctx, conf.RequestTimeout)
+	defer cancel()
+	for {
+		err := c.connect(ctx)
+		if err == nil {
+			return c, nil
+		}
+		if errors.Is(err, feed.ErrNotSupported) || ctx.Err() != nil {
+			_ = c.Close()
+			return nil, err
+		}
+		// The map may have named an address that was just left: the next one is another.
+		select {
+		case <-time.After(dialPause):
+		case <-ctx.Done():
+		}
+	}
+}
+
+// agentBuffer is the agent's part of the window.
+func agentBuffer(conf feed.Config) int { return min(conf.BufferBytes/2, maxAgentBuffer) }
+
+// connect makes an agent and waits until it has a map and a connection. It is content with one: other nodes of the
+// cluster may be down, and are none of our business.
+func (c *Conn) connect(ctx context.Context) error {
+	flags := memd.DcpOpenFlagProducer
+	if c.conf.Xattrs {
+		flags |= memd.DcpOpenFlagIncludeXattrs
+	}
+	agent, err := gocbcore.CreateDcpAgent(agentConfig(c.conf, c.control.Mechanism()), c.conf.Name, flags)
+	if err != nil {
+		return fmt.Errorf("%w: gocbcore refuses its configuration: %w", feed.ErrNotSupported, err)
+	}
+	err = c.await(ctx, "connecting", func(done func(error)) (gocbcore.PendingOp, error) {
+		return agent.WaitUntilReady(time.Now().Add(c.conf.RequestTimeout), gocbcore.WaitUntilReadyOptions{
+			DesiredState: gocbcore.ClusterStateDegraded, ServiceTypes: []gocbcore.ServiceType{gocbcore.MemdService},
+		}, func(_ *gocbcore.WaitUntilReadyResult, err error) { done(err) })
+	})
+	if err == nil {
+		c.agent = agent
+		return nil
+	}
+	_ = agent.Close()
+	if code, ok := statusOf(err); ok && code != mcbp.StatusTemporary {
+		err = fmt.Errorf("%w: %w", feed.ErrNotSupported, err)
+	}
+	return fmt.Errorf("feed: gocbcore's DCP connection %q to %s: %w", c.conf.Name, c.conf.Addr, err)
+}
+
+// agentConfig sets what gocbcore does otherwise than we need it: PLAIN first, undecodable values dropped, large
+// buffers. mechanism is what the connection beside the agent has found to work.
+func agentConfig(conf feed.Config, mechanism string) *gocbcore.DCPAgentConfig {
+	who := credentials{user: conf.User, password: conf.Password, tls: conf.TLS}
+	if mechanism == "" {
+		who.user, who.password = "", "" // the certificate was enough
+	}
+	security := gocbcore.SecurityConfig{
+		Auth: who,
+		AuthMechanisms: []gocbcore.AuthMechanism{gocbcore.ScramSha512AuthMechanism, gocbcore.ScramSha256AuthMechanism,
+			gocbcore.ScramSha1AuthMechanism},
+	}
+	switch {
+	case checked(conf.TLS) && mechanism == string(gocbcore.PlainAuthMechanism):
+		security.AuthMechanisms = []gocbcore.AuthMechanism{gocbcore.PlainAuthMechanism} // it tries no other after a refusal
+	case conf.TLS != nil || conf.AllowPlain:
+		security.AuthMechanisms = append(security.AuthMechanisms, gocbcore.PlainAuthMechanism)
+	}
+	if conf.TLS != nil {
+		security.UseTLS = true
+		security.TLSRootCAProvider = func() *x509.CertPool { return roots(conf.TLS) }
+	}
+	return &gocbcore.DCPAgentConfig{
+		UserAgent: conf.Name, BucketName: conf.Bucket,
+		SeedConfig:         gocbcore.SeedConfig{MemdAddrs: []string{conf.Addr}},
+		SecurityConfig:     security,
+		CompressionConfig:  gocbcore.CompressionConfig{Enabled: true, DisableDecompression: true},
+		IoConfig:           gocbcore.IoConfig{UseCollections: true, NetworkType: conf.Network},
+		KVConfig:           gocbcore.KVConfig{ConnectTimeout: conf.RequestTimeout, ConnectionBufferSize: readBufferBytes},
+		DCPConfig:          gocbcore.DCPConfig{BufferSize: agentBuffer(conf)},
+		EnableCCCPPoller:   true, // there is no other way to a map here
+		ConfigPollerConfig: gocbcore.ConfigPollerConfig{CccpPollPeriod: mapAge},
+	}
+}
+
+// checked says whether connections are inside TLS with nodes that had to prove who they are.
+func checked(conf *tls.Config) bool { return conf != nil && !conf.InsecureSkipVerify }
+
+// roots is what gocbcore checks certificates against; nil tells it not to.
+func roots(conf *tls.Config) *x509.CertPool {
+	if conf.InsecureSkipVerify {
+		return nil
+	}
+	if conf.RootCAs != nil {
+		return conf.RootCAs
+	}
+	pool, err := x509.SystemCertPool()
+	if err != nil {
+		pool = x509.NewCertPool() // trusts nobody
+	}
+	return pool
+}
+
+// credentials give gocbcore user, password and certificate.
+type credentials struct {
+	user, password string
+	tls            *tls.Config
+}
+
+func (c credentials) SupportsTLS() bool    { return c.tls != nil }
+func (c credentials) SupportsNonTLS() bool { return c.tls == nil }
+
+func (c credentials) Certificate(gocbcore.AuthCertRequest) (*tls.Certificate, error) {
+	switch {
+	case c.tls == nil:
+		return nil, nil //nolint:nilnil // none, as gocbcore wants it
+	case c.tls.GetClientCertificate != nil:
+		return c.tls.GetClientCertificate(&tls.CertificateRequestInfo{Version: tls.VersionTLS12})
+	case len(c.tls.Certificates) > 0:
+		return &c.tls.Certificates[0], nil
+	}
+	return nil, nil //nolint:nilnil // as above
+}
+
+func (c credentials) Credentials(gocbcore.AuthCredsRequest) ([]gocbcore.UserPassPair, error) {
+	return []gocbcore.UserPassPair{{Username: c.user, Password: c.password}}, nil
+}
+
+// await runs one of gocbcore's asynchronous calls with RequestTimeout. What gocbcore repeats for ever at the wrong node
+// ends with feed.ErrNotMyVBucket.
+func (c *Conn) await(ctx context.Context, what string, start func(done func(error)) (gocbcore.PendingOp, error)) error {
+	answer := make(chan error, 1)
+	var once sync.Once
+	op, err := start(func(err error) { once.Do(func() { answer <- err }) })
+	if err != nil {
+		return err
+	}
+	timeout := time.NewTimer(c.conf.RequestTimeout)
+	defer timeout.Stop()
+	look := time.NewTicker(lookInterval)
+	defer look.Stop()
+	for err == nil {
+		select {
+		case err := <-answer:
+			return err
+		case <-ctx.Done():
+			err = fmt.Errorf("feed: %s: %w", what, context.Cause(ctx))
+		case <-c.done:
+			err = c.Err()
+		case <-timeout.C:
+			err = fmt.Errorf("%w: %s at %s, %v", feed.ErrTimeout, what, c.conf.Addr, c.conf.RequestTimeout)
+		case <-look.C:
+			if rejected(op) {
+				err = fmt.Errorf("%w: %s: %s has refused it", feed.ErrNotMyVBucket, what, c.conf.Addr)
+			}
+		}
+	}
+	op.Cancel()
+	select {
+	case late := <-answer:
+		if late == nil || !errors.Is(late, gocbcore.ErrRequestCanceled) {
+			return late // it came after all
+		}
+	default:
+	}
+	return err
+}
+
+// rejected reports whether an operation waits because a node does not own its vbucket.
+func rejected(op gocbcore.PendingOp) bool {
+	r, ok := op.(interface {
+		RetryReasons() []gocbcore.RetryReason
+	})
+	if !ok {
+		return false
+	}
+	for _, reason := range r.RetryReasons() {
+		if reason == gocbcore.RetryReason(gocbcore.KVNotMyVBucketRetryReason) {
+			return true
+		}
+	}
+	return false
+}
+
+// watch ends the connection when the node does not answer for Config.DeadAfter, or hangs up. gocbcore lets noops come
+// every three minutes, and opens connections again without a word: so a connection beside it is asked.
+func (c *Conn) watch() error {
+	tick := time.NewTicker(c.conf.NoopInterval)
+	defer tick.Stop()
+	for {
+		select {
+		case <-c.done:
+			return nil
+		case <-c.control.Done():
+			c.fail(fmt.Errorf("%w: %s: %w", feed.ErrClosed, c.conf.Addr, c.control.Err()))
+			return nil
+		case <-tick.C:
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), c.conf.DeadAfter)
+		_, err := c.control.Do(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpNoop, 0, 0)})
+		cancel()
+		if errors.Is(err, context.DeadlineExceeded) {
+			c.fail(fmt.Errorf("%w: %s answers no noop within %v", feed.ErrDead, c.conf.Addr, c.conf.DeadAfter))
+		}
+	}
+}
+
+// Addr is the node's address, as dialled.
+func (c *Conn) Addr() string { return c.conf.Addr }
+
+// Held is how many bytes have been handed over by gocbcore and not released; what waits within gocbcore, at most its
+// part of the window, is not counted.
+func (c *Conn) Held() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.held
+}
+
+// Done is closed when the connection has ended. Blocks may still be waiting.
+func (c *Conn) Done() <-chan struct{} { return c.done }
+
+// Err is why the connection ended; nil while it lives.
+func (c *Conn) Err() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.err
+}
+
+// fail ends the connection once. It waits for nobody: gocbcore's own goroutines call it.
+func (c *Conn) fail(err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return
+	}
+	c.err = err
+	close(c.done)
+	c.room.Broadcast()
+}
+
+// Close ends the connection and waits for its goroutines. Blocks not yet taken are dropped.
+func (c *Conn) Close() error {
+	c.fail(feed.ErrClosed) // lets gocbcore's callbacks go, which its Close waits for
+	c.mu.Lock()
+	first := !c.closed
+	c.closed, c.open = true, nil
+	c.mu.Unlock()
+	if first {
+		if c.agent != nil {
+			c.closeAgent()
+		}
+		_ = c.control.Close()
+	}
+	_ = c.loops.Wait() // its errors are what fail recorded
+	return nil
+}
+
+// closeAgent closes the agent, and leaves it behind when it does not come to an end: it is known to wait for itself
+// after a node that it was connected to has left the cluster.
+func (c *Conn) closeAgent() {
+	closed := make(chan struct{})
+	go func() {
+		defer close(closed)
+		_ = c.agent.Close()
+	}()
+	timer := time.NewTimer(c.conf.DeadAfter)
+	defer timer.Stop()
+	select {
+	case <-closed:
+	case <-timer.C:
+		c.conf.Logger.Error("gocbcore does not close its connections; they are left behind", "kv", c.conf.Addr, "name",
+			c.conf.Name)
+	}
+}
+
+// Next takes what has come: see feed.Feed.
+func (c *Conn) Next(ctx context.Context) (*feed.Block, error) {
+	for {
+		c.mu.Lock()
+		if c.closed {
+			c.mu.Unlock()
+			return nil, feed.ErrClosed
+		}
+		if b := c.open; b != nil {
+			c.open = nil
+			c.room.Broadcast()
+			c.mu.Unlock()
+			return b, nil
+		}
+		err := c.err
+		c.mu.Unlock()
+		if err != nil {
+			return nil, err
+		}
+		select {
+		case <-c.ready:
+		case <-c.done:
+		case <-ctx.Done():
+			return nil, context.Cause(ctx)
+		}
+	}
+}
+
+// book counts released bytes and lets gocbcore go on.
+func (c *Conn) book(bytes int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.held -= int64(bytes)
+	c.room.Broadcast()
+}
+
+// add queues an event; bytes is what the node counts for it. Those that carry documents wait for room, which is what
+// keeps gocbcore from acknowledging more. It is safe to keep gocbcore's goroutine waiting: the node sends at most the
+// agent's window ahead, and gocbcore's queue holds that, so noops and answers pass.
+func (c *Conn) add(s *stream, e feed.Event, bytes int, wait bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for wait && c.err == nil && !s.abandoned && (c.held >= c.window || c.open != nil && len(c.open.Events) >= maxWaiting) {
+		c.room.Wait()
+	}
+	if c.err != nil || s.abandoned {
+		return
+	}
+	if c.open == nil {
+		c.open = feed.NewBlock(c.released)
+	}
+	e.VBucket, e.Stream = s.vbucket, s.id
+	c.open.Add(e, bytes)
+	c.held += int64(bytes)
+	select {
+	case c.ready <- struct{}{}:
+	default:
+	}
+}

@@ -1,0 +1,413 @@
+package gocb
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"time"
+
+	"github.com/couchbase/gocbcore/v10"
+	"github.com/couchbase/gocbcore/v10/memd"
+
+	"tidemark/kv/kvclient"
+	"tidemark/kv/mcbp"
+	"tidemark/projector/feed"
+)
+
+// stream is one stream of a vbucket; gocbcore calls its methods, the events' from one goroutine.
+type stream struct {
+	c       *Conn
+	vbucket uint16
+	id      feed.StreamID
+	node    int // that the vbucket belonged to when it was asked for
+
+	// Guarded by Conn.mu.
+	abandoned bool // nobody wants it: events are dropped
+}
+
+// NewStreamID returns an id that no stream of this connection has had.
+func (c *Conn) NewStreamID() feed.StreamID { return feed.StreamID(c.lastID.Add(1)) }
+
+// OpenStream asks the node for a stream: see feed.Feed.
+func (c *Conn) OpenStream(ctx context.Context, req feed.StreamRequest) ([]mcbp.FailoverEntry, error) {
+	if req.ID == 0 {
+		req.ID = c.NewStreamID()
+	}
+	node, err := c.owned(ctx, req.VBucket)
+	if err != nil {
+		return nil, fmt.Errorf("vbucket %d: %w", req.VBucket, err)
+	}
+	s := &stream{c: c, vbucket: req.VBucket, id: req.ID, node: node}
+	c.mu.Lock()
+	have := c.streams[req.VBucket]
+	if have == nil {
+		c.streams[req.VBucket] = s
+	}
+	c.mu.Unlock()
+	if have != nil {
+		return nil, fmt.Errorf("vbucket %d: %w", req.VBucket, feed.ErrStreamExists)
+	}
+	var log []mcbp.FailoverEntry
+	err = c.await(ctx, "a stream request", func(done func(error)) (gocbcore.PendingOp, error) {
+		return c.agent.OpenStream(req.VBucket, memd.DcpStreamAddFlag(req.Flags|mcbp.StreamActiveOnly),
+			gocbcore.VbUUID(req.VBUUID),
+			gocbcore.SeqNo(req.Start), gocbcore.SeqNo(req.End), gocbcore.SeqNo(req.SnapStart), gocbcore.SeqNo(req.SnapEnd),
+			s, gocbcore.OpenStreamOptions{}, func(entries []gocbcore.FailoverEntry, err error) {
+				if err == nil {
+					log = convert(entries)
+					err = s.begin(log)
+				}
+				done(err)
+			})
+	})
+	if err == nil {
+		return log, nil
+	}
+	_, refused := statusOf(err)
+	s.giveUp(!refused && !errors.As(err, new(gocbcore.DCPRollbackError)))
+	return nil, c.convertError(mcbp.OpDCPStreamReq, req.VBucket, err)
+}
+
+// OpenStreams asks for many: see feed.Feed.
+func (c *Conn) OpenStreams(ctx context.Context, reqs []feed.StreamRequest) []feed.StreamAnswer {
+	return feed.OpenEach(ctx, c, reqs)
+}
+
+// errMoved says that gocbcore asked another node than the one that we were told to ask.
+var errMoved = fmt.Errorf("%w: it has moved to another node meanwhile", feed.ErrNotMyVBucket)
+
+// begin makes the stream's first event of the node's consent. gocbcore calls it before it reads on, so no other event
+// of the stream is before.
+func (s *stream) begin(log []mcbp.FailoverEntry) error {
+	if snapshot, err := s.c.agent.ConfigSnapshot(); err == nil {
+		if node, err := snapshot.VbucketToServer(s.vbucket, 0); err == nil && node != s.node {
+			s.c.mu.Lock()
+			s.abandoned = true // its events may come before whoever waits knows
+			s.c.mu.Unlock()
+			return errMoved
+		}
+	}
+	s.c.add(s, feed.Event{Kind: feed.StreamBegin, Value: mcbp.AppendFailoverLog(nil, log)}, 0, false)
+	return nil
+}
+
+// giveUp forgets a stream that was not opened. If the node has not refused it, it is closed, should the node consent
+// yet: the request to close goes over the same connection after the one to open. Not otherwise: where a node sends no
+// end after a close, gocbcore takes the answer to any for the end of the vbucket's next stream.
+func (s *stream) giveUp(unanswered bool) {
+	c := s.c
+	c.mu.Lock()
+	s.abandoned = true
+	if c.streams[s.vbucket] == s {
+		delete(c.streams, s.vbucket)
+	}
+	ended := c.err != nil
+	c.room.Broadcast()
+	c.mu.Unlock()
+	if unanswered && !ended {
+		_, _ = c.agent.CloseStream(s.vbucket, gocbcore.CloseStreamOptions{}, func(error) {}) // most often there is none
+	}
+}
+
+// CloseStream ends the vbucket's stream; its StreamEnd event follows.
+func (c *Conn) CloseStream(ctx context.Context, vbucket uint16) error {
+	c.mu.Lock()
+	have := c.streams[vbucket]
+	c.mu.Unlock()
+	if have == nil {
+		return fmt.Errorf("vbucket %d: %w", vbucket, feed.ErrNoStream)
+	}
+	err := c.convertError(mcbp.OpDCPCloseStream, vbucket, c.await(ctx, "closing a stream",
+		func(done func(error)) (gocbcore.PendingOp, error) {
+			return c.agent.CloseStream(vbucket, gocbcore.CloseStreamOptions{}, func(err error) { done(err) })
+		}))
+	if err == nil || errors.Is(err, feed.ErrNoStream) { // the node may have said nothing of its end
+		have.forget() // its last events may still be on their way
+	}
+	return err
+}
+
+// HasStream asks the node whether it still has the vbucket's stream: see feed.Feed.
+func (c *Conn) HasStream(ctx context.Context, vbucket uint16) (bool, error) {
+	if _, err := c.owned(ctx, vbucket); err != nil {
+		return feed.StreamThere(err)
+	}
+	req, nobody := feed.IdleRequest(vbucket), &stream{c: c, vbucket: vbucket, id: c.NewStreamID(), abandoned: true}
+	err := c.await(ctx, "asking for a stream", func(done func(error)) (gocbcore.PendingOp, error) {
+		return c.agent.OpenStream(vbucket, memd.DcpStreamAddFlag(mcbp.StreamActiveOnly), gocbcore.VbUUID(req.VBUUID),
+			gocbcore.SeqNo(req.Start), gocbcore.SeqNo(req.End),
+			gocbcore.SeqNo(req.SnapStart), gocbcore.SeqNo(req.SnapEnd), nobody, gocbcore.OpenStreamOptions{},
+			func(_ []gocbcore.FailoverEntry, err error) { done(err) })
+	})
+	return feed.StreamThere(c.convertError(mcbp.OpDCPStreamReq, vbucket, err))
+}
+
+// forget makes room for another stream of the vbucket.
+func (s *stream) forget() {
+	s.c.mu.Lock()
+	defer s.c.mu.Unlock()
+	if s.c.streams[s.vbucket] == s {
+		delete(s.c.streams, s.vbucket)
+	}
+}
+
+// FailoverLog asks for the vbucket's history, newest entry first.
+func (c *Conn) FailoverLog(ctx context.Context, vbucket uint16) ([]mcbp.FailoverEntry, error) {
+	if _, err := c.owned(ctx, vbucket); err != nil {
+		return nil, fmt.Errorf("vbucket %d: %w", vbucket, err)
+	}
+	var log []mcbp.FailoverEntry
+	err := c.await(ctx, "asking for a failover log", func(done func(error)) (gocbcore.PendingOp, error) {
+		return c.agent.GetFailoverLog(vbucket, func(entries []gocbcore.FailoverEntry, err error) {
+			if err == nil {
+				log = convert(entries)
+			}
+			done(err)
+		})
+	})
+	if err != nil {
+		return nil, c.convertError(mcbp.OpDCPFailoverLog, vbucket, err)
+	}
+	return log, nil
+}
+
+// FailoverLogs asks for the histories of many vbuckets.
+func (c *Conn) FailoverLogs(ctx context.Context, vbuckets []uint16) []feed.StreamAnswer {
+	return feed.LogEach(ctx, c, vbuckets)
+}
+
+// Branches asks over the connection beside the agent's, which takes many questions at once, how far each vbucket is on
+// the branch that it is believed to be on. Where nothing is believed, or the node does not know that branch, its
+// history says more.
+func (c *Conn) Branches(ctx context.Context, vbuckets []uint16, known func(uint16) uint64) []feed.Branch {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.conf.RequestTimeout, fmt.Errorf("%w: %v at %s", feed.ErrTimeout,
+		mcbp.OpObserveSeqno, c.conf.Addr))
+	defer cancel()
+	type answer struct {
+		at int
+		is feed.Branch
+	}
+	answers := make([]feed.Branch, len(vbuckets))
+	got := make(chan answer, len(vbuckets))
+	asked := 0
+	for i, vb := range vbuckets {
+		believed := known(vb)
+		if believed == 0 {
+			continue
+		}
+		// the same eight bytes
+		req := mcbp.Frame{Header: mcbp.Request(mcbp.OpObserveSeqno, vb, 0), Value: mcbp.AppendRollback(nil, believed)}
+		err := c.control.Start(ctx, req, func(f mcbp.Frame, err error) { got <- answer{i, observed(f, vb, err)} })
+		if err != nil {
+			answers[i].Err = err
+			continue
+		}
+		asked++
+	}
+	for range asked {
+		select {
+		case a := <-got:
+			answers[a.at] = a.is
+		case <-ctx.Done():
+			return slices.Repeat([]feed.Branch{{Err: fmt.Errorf("asking %s for branches: %w", c.conf.Addr, context.Cause(ctx))}},
+				len(vbuckets))
+		}
+	}
+	c.unknown(ctx, vbuckets, answers)
+	return answers
+}
+
+// unknown asks for the histories of the vbuckets whose answer says nothing.
+func (c *Conn) unknown(ctx context.Context, vbuckets []uint16, answers []feed.Branch) {
+	var at []int
+	var rest []uint16
+	for i, a := range answers {
+		if a == (feed.Branch{}) {
+			at, rest = append(at, i), append(rest, vbuckets[i])
+		}
+	}
+	for i, a := range c.FailoverLogs(ctx, rest) {
+		if answers[at[i]].Err = a.Err; len(a.Log) > 0 {
+			answers[at[i]].VBUUID = a.Log[0].VBUUID
+		}
+	}
+}
+
+// observed reads an answer to OBSERVE_SEQNO, nothing where the node does not know the branch.
+func observed(f mcbp.Frame, vb uint16, err error) feed.Branch {
+	if err != nil || f.Status() == mcbp.StatusKeyNotFound {
+		return feed.Branch{Err: err}
+	}
+	if f.Status() != mcbp.StatusOK {
+		return feed.Branch{Err: feed.AnswerError(f.Clone(), vb)}
+	}
+	o, err := mcbp.DecodeObserveSeqno(f.Value)
+	if err != nil {
+		return feed.Branch{Err: fmt.Errorf("%w: vbucket %d: %w", feed.ErrProtocol, vb, err)}
+	}
+	return feed.Branch{VBUUID: o.VBUUID}
+}
+
+func convert(entries []gocbcore.FailoverEntry) []mcbp.FailoverEntry {
+	log := make([]mcbp.FailoverEntry, len(entries))
+	for i, e := range entries {
+		log[i] = mcbp.FailoverEntry{VBUUID: uint64(e.VbUUID), Seqno: uint64(e.SeqNo)}
+	}
+	return log
+}
+
+// statusOf finds the node's status in an error of gocbcore.
+func statusOf(err error) (mcbp.Status, bool) {
+	var kv *gocbcore.KeyValueError
+	if errors.As(err, &kv) && kv.StatusCode != memd.StatusSuccess { // it wraps ends of connections, too
+		return mcbp.Status(kv.StatusCode), true
+	}
+	return 0, false
+}
+
+// convertError makes feed's error of gocbcore's.
+func (c *Conn) convertError(op mcbp.Opcode, vbucket uint16, err error) error {
+	if err == nil {
+		return nil
+	}
+	answer := mcbp.Frame{Header: mcbp.Response(mcbp.Request(op, vbucket, 0), mcbp.StatusOK)}
+	var rollback gocbcore.DCPRollbackError
+	if errors.As(err, &rollback) {
+		answer.Header = mcbp.Response(mcbp.Request(op, vbucket, 0), mcbp.StatusRollback)
+		answer.Value = binary.BigEndian.AppendUint64(nil, uint64(rollback.SeqNo))
+		return feed.AnswerError(answer, vbucket)
+	}
+	if status, ok := statusOf(err); ok {
+		answer.Header = mcbp.Response(mcbp.Request(op, vbucket, 0), status)
+		return feed.AnswerError(answer, vbucket)
+	}
+	for _, s := range []struct {
+		of   error
+		code mcbp.Status
+	}{
+		{gocbcore.ErrNotMyVBucket, mcbp.StatusNotMyVBucket}, {gocbcore.ErrTemporaryFailure, mcbp.StatusTemporary},
+		{gocbcore.ErrDocumentExists, mcbp.StatusKeyExists}, {gocbcore.ErrDocumentNotFound, mcbp.StatusKeyNotFound},
+		{gocbcore.ErrMemdRangeError, mcbp.StatusRange},
+	} {
+		if errors.Is(err, s.of) {
+			answer.Header = mcbp.Response(mcbp.Request(op, vbucket, 0), s.code)
+			return feed.AnswerError(answer, vbucket)
+		}
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, gocbcore.ErrShutdown) || errors.Is(err, gocbcore.ErrSocketClosed) {
+		err = fmt.Errorf("%w: %w", feed.ErrClosed, err)
+	}
+	return fmt.Errorf("vbucket %d: %w", vbucket, err)
+}
+
+// owned checks that the vbucket belongs to our node, by the node's own map, and returns the node's place in it:
+// gocbcore would ask whoever owns it by its own. The two must be the same: a node that has left the cluster would
+// answer gocbcore with a map that it is not in, and gocbcore, which closes its connection then, waits for itself for
+// ever.
+func (c *Conn) owned(ctx context.Context, vbucket uint16) (node int, err error) {
+	select {
+	case c.mapping <- struct{}{}:
+		defer func() { <-c.mapping }()
+	case <-ctx.Done():
+		return 0, context.Cause(ctx)
+	}
+	if c.config == nil || time.Since(c.asked) > mapAge || c.others() != c.config.Rev {
+		config, err := c.ClusterConfig(ctx)
+		if err != nil {
+			return 0, err
+		}
+		c.config, c.asked = config, time.Now()
+	}
+	owner, self := c.config.Owner(vbucket), c.self()
+	if owner < 0 || owner != self {
+		return 0, &kvclient.StatusError{Op: mcbp.OpDCPStreamReq, Status: mcbp.StatusNotMyVBucket, Config: c.config}
+	}
+	if rev := c.others(); rev != c.config.Rev {
+		return 0, fmt.Errorf("%w: gocbcore's map is %d, the node's is %d: ask again", feed.ErrTemporary, rev, c.config.Rev)
+	}
+	return owner, nil
+}
+
+// others is the revision of gocbcore's map; -1 if it has none.
+func (c *Conn) others() int64 {
+	snapshot, err := c.agent.ConfigSnapshot()
+	if err != nil {
+		return -1
+	}
+	return snapshot.RevID()
+}
+
+// self is our node's place in the map: where it says so, or else where its address is; -1 if nowhere.
+func (c *Conn) self() int {
+	if n := c.config.ThisNode(); n >= 0 {
+		return n
+	}
+	host, _, err := net.SplitHostPort(c.conf.Addr)
+	if err != nil {
+		return -1
+	}
+	for n := range c.config.NumNodes() {
+		if addr, err := c.config.KVAddr(n, host, c.conf.TLS != nil); err == nil && addr == c.conf.Addr {
+			return n
+		}
+	}
+	return -1
+}
+
+// ask sends a request over the connection beside the agent's.
+func (c *Conn) ask(ctx context.Context, req mcbp.Frame) (mcbp.Frame, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.conf.RequestTimeout, fmt.Errorf("%w: %v at %s", feed.ErrTimeout, req.Op,
+		c.conf.Addr))
+	defer cancel()
+	if err := c.Err(); err != nil {
+		return mcbp.Frame{}, err
+	}
+	f, err := c.control.Do(ctx, req)
+	if err != nil {
+		return mcbp.Frame{}, err
+	}
+	return f, feed.AnswerError(f, req.VBucket())
+}
+
+// HighSeqnos asks for the high seqnos of the node's active vbuckets.
+func (c *Conn) HighSeqnos(ctx context.Context) ([]mcbp.VBucketSeqno, error) {
+	f, err := c.ask(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetAllVBSeqnos, 0, 0),
+		Extras: mcbp.AppendVBSeqnosRequest(nil, mcbp.VBucketActive)})
+	if err != nil {
+		return nil, err
+	}
+	return mcbp.DecodeVBSeqnos(f.Value)
+}
+
+// ClusterConfig asks for the node's present map.
+func (c *Conn) ClusterConfig(ctx context.Context) (*mcbp.ClusterConfig, error) {
+	f, err := c.ask(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetClusterConfig, 0, 0)})
+	if err != nil {
+		return nil, err
+	}
+	return mcbp.ParseClusterConfig(f.Value)
+}
+
+// Details asks for the figures of all vbuckets that the node has.
+func (c *Conn) Details(ctx context.Context) (map[uint16]feed.VBucketDetails, error) {
+	ctx, cancel := context.WithTimeout(ctx, c.conf.RequestTimeout)
+	defer cancel()
+	if err := c.Err(); err != nil {
+		return nil, err
+	}
+	out := map[uint16]feed.VBucketDetails{}
+	var bad error
+	err := c.control.Stat(ctx, "vbucket-details", func(key, value []byte) {
+		if err := feed.AddDetail(out, string(key), string(value)); err != nil && bad == nil {
+			bad = err
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, bad
+}

@@ -1,0 +1,501 @@
+package feed
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+
+	"tidemark/kv/mcbp"
+)
+
+// Feed is a consumer of one node's changes of one bucket. Conn is the native one; package feed/gocb has another.
+type Feed interface {
+	// Addr is the node's address, host:port.
+	Addr() string
+	// Held is how many bytes have been received and not released.
+	Held() int64
+	// Next takes the next block of events.
+	Next(ctx context.Context) (*Block, error)
+	// NewStreamID returns an id for OpenStream.
+	NewStreamID() StreamID
+	// OpenStream asks for a stream and returns its failover log, newest entry first.
+	OpenStream(ctx context.Context, req StreamRequest) ([]mcbp.FailoverEntry, error)
+	// OpenStreams is OpenStream for many, cheaper than one by one: it gives an answer for each, in the order of the
+	// requests.
+	OpenStreams(ctx context.Context, reqs []StreamRequest) []StreamAnswer
+	// CloseStream ends the vbucket's stream.
+	CloseStream(ctx context.Context, vbucket uint16) error
+	// HasStream asks the node whether it still has the vbucket's stream.
+	HasStream(ctx context.Context, vbucket uint16) (bool, error)
+	// FailoverLog is the vbucket's history, newest entry first.
+	FailoverLog(ctx context.Context, vbucket uint16) ([]mcbp.FailoverEntry, error)
+	// FailoverLogs is FailoverLog for many, cheaper than one by one: it gives an answer for each, in the order of the
+	// vbuckets.
+	FailoverLogs(ctx context.Context, vbuckets []uint16) []StreamAnswer
+	// Branches tells for many vbuckets on which branch each is now. known is what the caller believes, 0 for nothing: it
+	// may make the answer cheaper.
+	Branches(ctx context.Context, vbuckets []uint16, known func(vbucket uint16) uint64) []Branch
+	// HighSeqnos are those of the node's active vbuckets.
+	HighSeqnos(ctx context.Context) ([]mcbp.VBucketSeqno, error)
+	// Details are those of the node's vbuckets, in whatever state.
+	Details(ctx context.Context) (map[uint16]VBucketDetails, error)
+	// ClusterConfig is the node's present map.
+	ClusterConfig(ctx context.Context) (*mcbp.ClusterConfig, error)
+	// Done is closed at the end of the connection, Err says why.
+	Done() <-chan struct{}
+	Err() error
+	// Close ends it and waits for its goroutines.
+	Close() error
+}
+
+var _ Feed = (*Conn)(nil)
+
+// StreamRequest asks for a vbucket's changes.
+type StreamRequest struct {
+	VBucket uint16
+	// ID names the stream in its events. Take it from NewStreamID beforehand, so that
+	// the events find their place when they come before OpenStream has returned; 0
+	// lets OpenStream take one.
+	ID StreamID
+	// Flags; StreamActiveOnly is always added: a KV replica's seqnos are not to be
+	// trusted.
+	Flags mcbp.StreamFlags
+	// Start is the last seqno that the consumer has; End the last it wants
+	// (mcbp.EndOfTime: never ends).
+	Start, End uint64
+	// VBUUID is the branch that Start is on; SnapStart and SnapEnd the window that it
+	// is in.
+	VBUUID             uint64
+	SnapStart, SnapEnd uint64
+}
+
+// wire is the request as the node gets it.
+func (r *StreamRequest) wire() mcbp.StreamRequest {
+	return mcbp.StreamRequest{
+		Flags: r.Flags | mcbp.StreamActiveOnly, Start: r.Start, End: r.End,
+		VBUUID: r.VBUUID, SnapStart: r.SnapStart, SnapEnd: r.SnapEnd,
+	}
+}
+
+// VBucketDetails are a vbucket's figures on one node.
+type VBucketDetails struct {
+	State      string // active, replica, pending, dead
+	VBUUID     uint64
+	HighSeqno  uint64
+	PurgeSeqno uint64
+	HasPurge   bool // the node has told PurgeSeqno
+}
+
+// NewStreamID returns an id that no stream of this connection has had.
+func (c *Conn) NewStreamID() StreamID {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.newStreamID()
+}
+
+// newStreamID is NewStreamID under the lock. Two thousand million streams on one
+// connection are out of reach.
+func (c *Conn) newStreamID() StreamID {
+	c.lastID++
+	return c.lastID & (requestOpaque - 1)
+}
+
+// OpenStream asks the node for a stream. On success the failover log is returned
+// and the stream's first event is a StreamBegin with the same log. Errors:
+// *RollbackError, ErrNotMyVBucket (a *kvclient.StatusError holds the newer map if
+// the node sent one), ErrStreamExists, ErrRange, ErrTemporary, ErrTimeout, and the
+// end of the connection. When the caller gives up before the answer (ctx,
+// ErrTimeout) and the node consents later, the stream is closed again.
+func (c *Conn) OpenStream(ctx context.Context, req StreamRequest) ([]mcbp.FailoverEntry, error) {
+	if req.ID == 0 {
+		req.ID = c.NewStreamID()
+	}
+	if req.ID&requestOpaque != 0 {
+		return nil, fmt.Errorf("feed: stream id %#x is not one of NewStreamID", req.ID)
+	}
+	m := req.wire()
+	c.mu.Lock()
+	paused := c.pausedStream(req.VBucket)
+	c.mu.Unlock()
+	if paused {
+		return nil, fmt.Errorf("vbucket %d: %w", req.VBucket, ErrStreamExists)
+	}
+	frame := mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPStreamReq, req.VBucket, uint32(req.ID)),
+		Extras: m.AppendExtras(nil)}
+	f, err := c.callFor(ctx, frame, &m, nil)
+	if err != nil {
+		return nil, fmt.Errorf("vbucket %d: %w", req.VBucket, err)
+	}
+	if err := AnswerError(f, req.VBucket); err != nil {
+		return nil, err
+	}
+	return mcbp.DecodeFailoverLog(f.Value)
+}
+
+// CloseStream ends the vbucket's stream. Its StreamEnd event follows (made here
+// if the node sends none). ErrNoStream: it has already ended, or never was.
+func (c *Conn) CloseStream(ctx context.Context, vbucket uint16) error {
+	if c.closePaused(vbucket) {
+		return nil
+	}
+	f, err := c.call(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPCloseStream, vbucket, 0)})
+	if err != nil {
+		return fmt.Errorf("vbucket %d: %w", vbucket, err)
+	}
+	return AnswerError(f, vbucket)
+}
+
+// HasStream asks the node whether it still has the vbucket's stream: some say nothing when one is over. The question is
+// IdleRequest, so that nothing changes at the node. Errors: those of OpenStream that answer neither yes nor no.
+func (c *Conn) HasStream(ctx context.Context, vbucket uint16) (bool, error) {
+	_, err := c.OpenStream(ctx, IdleRequest(vbucket))
+	if err == nil {
+		_ = c.CloseStream(ctx, vbucket) // it was given one on a branch that cannot be
+	}
+	return StreamThere(err)
+}
+
+// IdleRequest is a request for a stream that no node can grant: it has the vbucket's stream already, or it has no
+// history of the branch that is asked for, which no engine's 48 bits can name.
+func IdleRequest(vbucket uint16) StreamRequest {
+	return StreamRequest{VBucket: vbucket, Start: 1, SnapStart: 1, SnapEnd: 1, End: mcbp.EndOfTime, VBUUID: math.MaxUint64}
+}
+
+// StreamThere reads the answer to IdleRequest: whether the node still has the stream. The error is err where it says
+// neither yes nor no.
+func StreamThere(err error) (bool, error) {
+	switch {
+	case errors.Is(err, ErrStreamExists):
+		return true, nil
+	case err == nil, errors.Is(err, ErrRollback), errors.Is(err, ErrNotMyVBucket), errors.Is(err, ErrRange):
+		return false, nil
+	}
+	return false, err
+}
+
+// FailoverLog asks for the vbucket's history, newest entry first.
+func (c *Conn) FailoverLog(ctx context.Context, vbucket uint16) ([]mcbp.FailoverEntry, error) {
+	f, err := c.call(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPFailoverLog, vbucket, 0)})
+	if err != nil {
+		return nil, fmt.Errorf("vbucket %d: %w", vbucket, err)
+	}
+	if err := AnswerError(f, vbucket); err != nil {
+		return nil, err
+	}
+	log, err := mcbp.DecodeFailoverLog(f.Value)
+	if err != nil {
+		return nil, broken(vbucket, err)
+	}
+	return log, nil
+}
+
+// HighSeqnos asks for the high seqnos of the node's active vbuckets.
+func (c *Conn) HighSeqnos(ctx context.Context) ([]mcbp.VBucketSeqno, error) {
+	f, err := c.call(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetAllVBSeqnos, 0, 0),
+		Extras: mcbp.AppendVBSeqnosRequest(nil, mcbp.VBucketActive)})
+	if err != nil {
+		return nil, err
+	}
+	if err := AnswerError(f, 0); err != nil {
+		return nil, err
+	}
+	highs, err := mcbp.DecodeVBSeqnos(f.Value)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrProtocol, err)
+	}
+	return highs, nil
+}
+
+// ClusterConfig asks for the node's present map.
+func (c *Conn) ClusterConfig(ctx context.Context) (*mcbp.ClusterConfig, error) {
+	f, err := c.call(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpGetClusterConfig, 0, 0)})
+	if err != nil {
+		return nil, err
+	}
+	if err := AnswerError(f, 0); err != nil {
+		return nil, err
+	}
+	return mcbp.ParseClusterConfig(f.Value)
+}
+
+// Details asks for the figures of all vbuckets that the node has.
+func (c *Conn) Details(ctx context.Context) (map[uint16]VBucketDetails, error) {
+	out := map[uint16]VBucketDetails{}
+	var bad error
+	req := mcbp.Frame{Header: mcbp.Request(mcbp.OpStat, 0, 0), Key: []byte("vbucket-details")}
+	f, err := c.callMore(ctx, req, func(f mcbp.Frame) {
+		if err := AddDetail(out, string(f.Key), string(f.Value)); err != nil && bad == nil {
+			bad = err
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := AnswerError(f, 0); err != nil {
+		return nil, err
+	}
+	return out, bad
+}
+
+// AddDetail reads one statistic of a node into out: vb_N (the state), vb_N:uuid, vb_N:high_seqno,
+// vb_N:purge_seqno. Others are skipped.
+func AddDetail(out map[uint16]VBucketDetails, key, value string) error {
+	rest, ok := strings.CutPrefix(key, "vb_")
+	if !ok {
+		return nil
+	}
+	number, name, _ := strings.Cut(rest, ":")
+	vb, err := strconv.ParseUint(number, 10, 16)
+	if err != nil || vb >= mcbp.MaxVBuckets {
+		return nil
+	}
+	d := out[uint16(vb)]
+	switch name {
+	case "":
+		d.State = value
+	case "uuid":
+		d.VBUUID, err = strconv.ParseUint(value, 10, 64)
+	case "high_seqno":
+		d.HighSeqno, err = strconv.ParseUint(value, 10, 64)
+	case "purge_seqno":
+		d.PurgeSeqno, err = strconv.ParseUint(value, 10, 64)
+		d.HasPurge = true
+	default:
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("%w: statistic %s is %.40q, want a number", ErrProtocol, key, value)
+	}
+	out[uint16(vb)] = d
+	return nil
+}
+
+// call sends a request and waits for its answer, whatever its status.
+func (c *Conn) call(ctx context.Context, req mcbp.Frame) (mcbp.Frame, error) {
+	return c.callMore(ctx, req, nil)
+}
+
+// callMore is call for requests with several answers: all but the last go to
+// more, which is called from the reader and not after callMore has returned.
+func (c *Conn) callMore(ctx context.Context, req mcbp.Frame, more func(mcbp.Frame)) (mcbp.Frame, error) {
+	return c.callFor(ctx, req, nil, more)
+}
+
+// keptRequests is how many requests whose answer has been taken a connection keeps for the next.
+const keptRequests = 64
+
+// takeRequest returns a request that nobody else knows, under the lock.
+func (c *Conn) takeRequest() *request {
+	if n := len(c.spare); n > 0 {
+		r := c.spare[n-1]
+		c.spare = c.spare[:n-1]
+		return r
+	}
+	r := &request{answer: make(chan answer, 1), timeout: time.NewTimer(c.conf.RequestTimeout)}
+	r.timeout.Stop()
+	return r
+}
+
+// recycle takes a request back whose answer has been taken.
+func (c *Conn) recycle(r *request) {
+	r.timeout.Stop()
+	r.open, r.more = nil, nil
+	c.mu.Lock()
+	if len(c.spare) < keptRequests {
+		c.spare = append(c.spare, r)
+	}
+	c.mu.Unlock()
+}
+
+// callFor sends a request, which open describes if it is for a stream, and waits for the answer.
+func (c *Conn) callFor(ctx context.Context, req mcbp.Frame, open *mcbp.StreamRequest,
+	more func(mcbp.Frame)) (mcbp.Frame, error) {
+	c.mu.Lock()
+	if err := c.err; err != nil {
+		c.mu.Unlock()
+		return mcbp.Frame{}, err
+	}
+	if req.Op != mcbp.OpDCPStreamReq {
+		c.opaque++
+		req.Opaque = requestOpaque | c.opaque&(requestOpaque-1)
+	}
+	if c.pending[req.Opaque] != nil {
+		c.mu.Unlock()
+		return mcbp.Frame{}, fmt.Errorf("feed: %v: the id %#x is in use", req.Op, req.Opaque)
+	}
+	r := c.takeRequest()
+	r.vbucket, r.open, r.more = req.VBucket(), open, more
+	c.pending[req.Opaque] = r
+	c.sendLocked(req)
+	c.mu.Unlock()
+	poke(c.wake)
+	r.timeout.Reset(c.conf.RequestTimeout)
+	var err error
+	select {
+	case a := <-r.answer:
+		c.recycle(r)
+		return a.frame, a.err
+	case <-ctx.Done():
+		err = fmt.Errorf("feed: %v to %s: %w", req.Op, c.conf.Addr, context.Cause(ctx))
+	case <-r.timeout.C:
+		err = fmt.Errorf("%w: %v to %s, %v", ErrTimeout, req.Op, c.conf.Addr, c.conf.RequestTimeout)
+	}
+	r.timeout.Stop()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	select {
+	case a := <-r.answer: // it came after all
+		return a.frame, a.err
+	default:
+	}
+	r.abandoned, r.more = true, nil
+	return mcbp.Frame{}, err
+}
+
+// response hands an answer of the node to its request, and puts what it means for
+// a stream into the block.
+func (c *Conn) response(b *Block, f *mcbp.Frame) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r := c.pending[f.Opaque]
+	if r == nil {
+		if f.Op == mcbp.OpDCPBufferAck || c.err != nil {
+			return nil // some engines answer it; or we have ended
+		}
+		return fmt.Errorf("%w: %v answers the opaque %#x, which nobody waits for", ErrProtocol, f.Op, f.Opaque)
+	}
+	if f.Op == mcbp.OpStat && f.Status() == mcbp.StatusOK && len(f.Key) > 0 {
+		if r.more != nil {
+			r.more(*f)
+		}
+		return nil
+	}
+	if r.then != nil {
+		delete(c.pending, f.Opaque)
+		r.then(b, f)
+		return nil
+	}
+	var log []mcbp.FailoverEntry
+	if f.Status() == mcbp.StatusOK {
+		var err error
+		if log, err = c.streamAnswer(b, f, r); err != nil {
+			return err // which ends the connection, and all that is pending, this too
+		}
+	}
+	delete(c.pending, f.Opaque)
+	switch {
+	case r.batch != nil:
+		var err error
+		if f.Status() != mcbp.StatusOK {
+			err = AnswerError(f.Clone(), r.vbucket)
+		}
+		r.answered(log, err)
+	case !r.abandoned:
+		r.answer <- answer{frame: f.Clone()}
+	}
+	return nil
+}
+
+// streamAnswer books what a consent of the node means for the vbucket's stream, and returns the failover log of a new
+// one.
+func (c *Conn) streamAnswer(b *Block, f *mcbp.Frame, r *request) ([]mcbp.FailoverEntry, error) {
+	switch f.Op {
+	case mcbp.OpDCPStreamReq:
+		log, err := mcbp.DecodeFailoverLog(f.Value)
+		if err != nil {
+			return nil, fmt.Errorf("%w: vbucket %d: %w", ErrProtocol, r.vbucket, err)
+		}
+		c.streams[r.vbucket] = StreamID(f.Opaque)
+		if r.abandoned {
+			c.closeAbandoned(r.vbucket)
+			return nil, nil
+		}
+		if p := c.pacer.Load(); p != nil && r.open != nil {
+			p.begin(r.vbucket, StreamID(f.Opaque), *r.open, log)
+		}
+		e := b.next(StreamBegin, f)
+		e.VBucket, e.Value = r.vbucket, f.Value
+		return log, nil
+	case mcbp.OpDCPFailoverLog:
+		if r.batch == nil {
+			return nil, nil // who waits decodes it
+		}
+		log, err := mcbp.DecodeFailoverLog(f.Value)
+		if err != nil {
+			return nil, broken(r.vbucket, err)
+		}
+		return log, nil
+	case mcbp.OpDCPCloseStream:
+		if c.endOnClose {
+			return nil, nil
+		}
+		if id, ok := c.streams[r.vbucket]; ok {
+			delete(c.streams, r.vbucket)
+			e := b.next(StreamEnd, f)
+			e.VBucket, e.Stream, e.EndReason = r.vbucket, id, mcbp.EndClosed
+			if p := c.pacer.Load(); p != nil {
+				p.admit(e, 0, 0)
+			}
+		}
+	}
+	return nil, nil
+}
+
+// closeAbandoned takes back a stream that nobody waits for any more.
+func (c *Conn) closeAbandoned(vbucket uint16) {
+	c.request(mcbp.Frame{Header: mcbp.Request(mcbp.OpDCPCloseStream, vbucket, 0)}, nil)
+}
+
+// request sends a request of our own, under the lock; then (may be nil) takes its answer.
+func (c *Conn) request(req mcbp.Frame, then func(b *Block, f *mcbp.Frame)) {
+	if c.err != nil {
+		return
+	}
+	if req.Op != mcbp.OpDCPStreamReq {
+		c.opaque++
+		req.Opaque = requestOpaque | c.opaque&(requestOpaque-1)
+	}
+	c.pending[req.Opaque] = &request{vbucket: req.VBucket(), abandoned: true, then: then}
+	c.sendLocked(req)
+	poke(c.wake)
+}
+
+// pausedStream reports whether a vbucket has a stream that the node does not have at the moment, under the lock.
+func (c *Conn) pausedStream(vbucket uint16) bool {
+	p := c.pacer.Load()
+	if p == nil {
+		return false
+	}
+	s := p.byVB[vbucket]
+	return s != nil && s.state != flowing && s.state != leaving
+}
+
+// closePaused ends such a stream; false if there is none.
+func (c *Conn) closePaused(vbucket uint16) bool {
+	p := c.pacer.Load()
+	if p == nil {
+		return false
+	}
+	c.mu.Lock()
+	s, ok := p.close(vbucket)
+	c.mu.Unlock()
+	if ok {
+		b := newBlock(c.released)
+		b.Add(Event{Kind: StreamEnd, VBucket: vbucket, Stream: s.id, EndReason: mcbp.EndClosed}, 0)
+		c.push(b)
+	}
+	return ok
+}
+
+// ended books a stream that the node has ended.
+func (c *Conn) ended(vbucket uint16, id StreamID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.streams[vbucket] == id {
+		delete(c.streams, vbucket)
+	}
+}

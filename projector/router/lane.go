@@ -1,0 +1,594 @@
+package router
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/timestamp"
+)
+
+// lane is one connection's queue to an endpoint: what is being filled, what is sealed and not yet acknowledged, and per
+// vbucket where its stream stands at the queue's end and at the last acknowledgement. Workers fill it; its own loop
+// (sender.go) sends it.
+type lane struct {
+	topic *Topic
+	key   laneKey
+	limit int // bytes of data not acknowledged
+	spare int // bytes on top for control messages
+	lossy bool
+	judge *judge        // nil where everybody is throttled
+	wake  chan struct{} // capacity 1: the loop has something to look at
+	refs  int           // vbuckets that use it; guarded by topic.mu
+
+	mu       sync.Mutex
+	addr     string
+	revision uint64             // of the view that gave addr
+	hangUp   context.CancelFunc // cuts the present connection or dial; nil between
+	state    laneState
+	idle     bool // no vbucket uses it
+	unwanted bool // the newest view has no copies at the endpoint
+	expired  bool // idle and unwanted for leaveTimeout
+	leave    *time.Timer
+
+	// slow: the judge has said so, and a full queue drops until the endpoint was in time again. behind: that counts
+	// against the endpoint, for its queue is more than half full still.
+	slow, behind bool
+
+	vbuckets map[uint16]*laneVB
+	out      outbox
+	epoch    uint64 // of the present connection
+	progress uint64 // the last epoch in which anything was acknowledged
+	dropped  []*laneVB
+	dirty    []*laneVB // Syncs to be sent
+	changed  chan struct{}
+	lastSend time.Time
+	syncAt   time.Time // zero: none due
+	stats    Stats
+}
+
+type laneState uint8
+
+const (
+	dialing laneState = iota // nobody knows yet whether the endpoint can be reached
+	connected
+	down // the last attempt failed
+	gone // the topic is closed
+)
+
+// laneVB is a vbucket's stream on a lane.
+type laneVB struct {
+	vb uint16
+	// The queue's end: nil stream when none is fed.
+	stream *stream
+	seqno  uint64
+	// What the endpoint has acknowledged: from there StreamBegin is repeated.
+	ackedStream *stream
+	ackedSeqno  uint64
+	// While dropping, nothing is queued; firstDropped is 0 when no data was lost so far.
+	dropping     bool
+	firstDropped uint64
+
+	dirty      bool // a Sync is to be sent
+	listed     bool // in lane.dirty
+	syncVBUUID uint64
+	syncSeqno  uint64
+}
+
+// stream is what StreamBegin has to say. It is immutable once a lane has it.
+type stream struct {
+	inc    index.Incarnation
+	vbuuid uint64
+	begin  keyversion.Begin
+	copies []index.CopyID
+	ended  bool
+	reach  uint64
+	sums   keyversion.Sums
+}
+
+func (s *stream) beginEvent(vb uint16, start uint64) keyversion.Event {
+	b := s.begin
+	b.Start, b.Copies = start, s.copies
+	return keyversion.Event{Kind: keyversion.StreamBegin, VBucket: vb, Incarnation: s.inc, VBUUID: s.vbuuid, Seqno: start,
+		Begin: &b}
+}
+
+func (s *stream) endEvent(vb uint16, last uint64) keyversion.Event {
+	return keyversion.Event{Kind: keyversion.StreamEnd, VBucket: vb, Incarnation: s.inc, VBUUID: s.vbuuid, Seqno: last,
+		Window: timestamp.Window{End: s.reach}, Sums: s.sums}
+}
+
+func newLane(t *Topic, key laneKey, addr string, revision uint64) *lane {
+	cfg := &t.router.cfg
+	l := &lane{
+		topic: t, key: key, addr: addr, revision: revision,
+		limit: max(cfg.QueueBytes/cfg.Connections, 1), spare: cfg.ReservedBytes / cfg.Connections,
+		lossy: t.cfg.Class == keyversion.ClassMaintenance,
+		wake:  make(chan struct{}, 1), changed: make(chan struct{}),
+		vbuckets: make(map[uint16]*laneVB), out: outbox{open: new(frame)},
+	}
+	if j := t.router.judge; l.lossy && j.smart {
+		l.judge = j
+		j.join(key.node)
+	}
+	return l
+}
+
+// vbucket returns the state of a vbucket, made if need be.
+func (l *lane) vbucket(vb uint16) *laneVB {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.vbuckets[vb]
+	if s == nil {
+		s = &laneVB{vb: vb}
+		l.vbuckets[vb] = s
+	}
+	return s
+}
+
+// signal wakes the loop.
+func (l *lane) signal() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
+}
+
+// broadcast wakes everybody who waits for a change of state or room.
+func (l *lane) broadcast() {
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+func (l *lane) errClosed() error {
+	return fmt.Errorf("%w: %s of bucket %s, node %d", ErrClosed, l.topic.cfg.Path, l.topic.cfg.Bucket, l.key.node)
+}
+
+// room reports whether something may be queued; an empty queue takes anything.
+func (l *lane) room(extra int) bool { return l.out.memory() < l.limit+extra || l.out.empty() }
+
+// loses reports whether a full queue drops instead of waiting. If not, again is when to ask anew; 0: when something has
+// changed.
+func (l *lane) loses() (yes bool, again time.Duration) {
+	switch {
+	case l.state == down && l.lossy || l.unwanted:
+		return true, 0
+	case l.judge == nil:
+		return false, 0
+	}
+	if !l.slow {
+		if yes, again = l.judge.drops(l.key.node); !yes {
+			return false, again
+		}
+		l.slow = true
+		l.stats.Slow++
+	}
+	if !l.behind {
+		l.behind = true
+		l.judge.hold(l.key.node)
+	}
+	return true, 0
+}
+
+// inTime reports whether what was dropped may go on: of a slow endpoint when it has been in time for a while. If not,
+// again is when to ask anew. The queue is at most half full.
+func (l *lane) inTime() (yes bool, again time.Duration) {
+	if !l.slow {
+		return true, 0
+	}
+	if l.behind {
+		l.behind = false
+		l.judge.free(l.key.node)
+	}
+	if yes, again = l.judge.resumes(l.key.node); yes {
+		l.slow = false
+	}
+	return yes, again
+}
+
+// data queues one data event, waits for room, or drops it. The caller may reuse ev and all it refers to.
+func (l *lane) data(ctx context.Context, s *laneVB, ev *keyversion.Event) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		switch {
+		case l.state == gone:
+			return l.errClosed()
+		case s.dropping || s.stream == nil:
+			l.drop(s, ev.Seqno)
+			return nil
+		case l.room(0):
+			l.stats.Events++
+			if ev.Kind == keyversion.UpsertDeletion {
+				l.stats.UpsertDeletions++
+			}
+			return l.putData(s, ev)
+		}
+		lost, again := l.loses()
+		if lost {
+			l.drop(s, ev.Seqno)
+			return nil
+		}
+		if err := l.stall(ctx, again); err != nil {
+			l.drop(s, ev.Seqno)
+			l.signal()
+			return err
+		}
+	}
+}
+
+// stall waits for room, which counts against the endpoint, but no longer than limit unless that is 0.
+func (l *lane) stall(ctx context.Context, limit time.Duration) error {
+	l.stats.Stalls++
+	began := time.Now()
+	if l.judge != nil {
+		l.judge.hold(l.key.node)
+		defer l.judge.free(l.key.node)
+	}
+	err := l.wait(ctx, limit)
+	l.stats.Held += time.Since(began).Seconds()
+	return err
+}
+
+// wait lets go of the lock until something has changed, but no longer than limit unless that is 0.
+func (l *lane) wait(ctx context.Context, limit time.Duration) error {
+	changed := l.changed
+	l.mu.Unlock()
+	defer l.mu.Lock()
+	var late <-chan time.Time
+	if limit > 0 {
+		timer := time.NewTimer(limit)
+		defer timer.Stop()
+		late = timer.C
+	}
+	select {
+	case <-changed:
+		return nil
+	case <-late:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("queue to node %d is full: %w", l.key.node, context.Cause(ctx))
+	}
+}
+
+// drop leaves an event out and remembers the first one.
+func (l *lane) drop(s *laneVB, seqno uint64) {
+	if s.stream == nil {
+		return
+	}
+	if !s.dropping {
+		s.dropping = true
+		l.dropped = append(l.dropped, s)
+	}
+	if s.firstDropped == 0 {
+		s.firstDropped = seqno
+		l.stats.Drops++
+	}
+	s.seqno = max(s.seqno, seqno)
+	l.stats.DroppedEvents++
+}
+
+// control queues messages that change a vbucket's stream to next (nil: not fed any more), the queue's end being at
+// seqno after them. They use reserved room. While the vbucket is dropping, only the state changes: StreamBegin will
+// tell it.
+func (l *lane) control(ctx context.Context, s *laneVB, next *stream, seqno uint64, events ...keyversion.Event) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for {
+		switch {
+		case l.state == gone:
+			return l.errClosed()
+		case s.dropping:
+			l.tellLater(s, next, seqno)
+			return nil
+		case l.room(l.spare):
+			l.flushSync(s)
+			l.turn(s, next, seqno)
+			err := l.append(s, events...)
+			if next == nil {
+				l.out.markUnfed(s)
+			}
+			return err
+		}
+		lost, again := l.loses()
+		if lost {
+			l.tellLater(s, next, seqno)
+			return nil
+		}
+		if err := l.stall(ctx, again); err != nil {
+			l.tellLater(s, next, seqno)
+			l.signal()
+			return err
+		}
+	}
+}
+
+// turn makes next the stream at the queue's end.
+func (l *lane) turn(s *laneVB, next *stream, seqno uint64) {
+	s.stream, s.seqno, s.dirty = next, seqno, false
+}
+
+// tellLater makes next the stream at the queue's end without queuing anything; StreamBegin will tell it.
+func (l *lane) tellLater(s *laneVB, next *stream, seqno uint64) {
+	l.turn(s, next, seqno)
+	switch {
+	case next == nil:
+		l.stopDropping(s)
+		l.out.markUnfed(s)
+	case !s.dropping:
+		s.dropping = true
+		l.dropped = append(l.dropped, s)
+	}
+}
+
+// stopDropping takes a vbucket that is not fed any more off the list.
+func (l *lane) stopDropping(s *laneVB) {
+	s.dropping, s.firstDropped = false, 0
+	if i := slices.Index(l.dropped, s); i >= 0 {
+		l.dropped = slices.Delete(l.dropped, i, i+1)
+	}
+}
+
+func (l *lane) forget(s *laneVB) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.tellLater(s, nil, s.seqno)
+}
+
+// sync notes a complete seqno; the loop sends it at its next tick.
+func (l *lane) sync(s *laneVB, vbuuid, complete uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if s.stream == nil || s.stream.ended {
+		return
+	}
+	s.syncVBUUID, s.syncSeqno = vbuuid, complete
+	if s.dirty {
+		return
+	}
+	s.dirty = true
+	if s.listed {
+		return
+	}
+	s.listed = true
+	l.dirty = append(l.dirty, s)
+	if len(l.dirty) == 1 {
+		l.signal()
+	}
+}
+
+// flushSync queues a vbucket's Sync, if there is one; while the vbucket is dropping it stays for resume.
+func (l *lane) flushSync(s *laneVB) {
+	if !s.dirty || s.dropping || s.stream == nil {
+		return
+	}
+	s.dirty = false
+	s.seqno = max(s.seqno, s.syncSeqno)
+	l.stats.Syncs++
+	ev := keyversion.Event{Kind: keyversion.Sync, VBucket: s.vb, Incarnation: s.stream.inc, VBUUID: s.syncVBUUID,
+		Seqno: s.syncSeqno}
+	_ = l.put(s, &ev) // a Sync fits into any frame, and put closes a full one
+}
+
+// flushSyncs queues all Syncs that are due, while there is room for them.
+func (l *lane) flushSyncs() {
+	n := 0
+	for n < len(l.dirty) && l.room(l.spare) {
+		l.dirty[n].listed = false
+		l.flushSync(l.dirty[n])
+		n++
+	}
+	l.dirty = slices.Delete(l.dirty, 0, n)
+	if l.empty() {
+		l.broadcast()
+	}
+}
+
+// resume ends the dropping of all vbuckets: each is told what was lost first and where its stream continues.
+func (l *lane) resume() {
+	for _, s := range l.dropped {
+		var events []keyversion.Event
+		if s.firstDropped != 0 {
+			events = append(events, keyversion.Event{Kind: keyversion.DropData, VBucket: s.vb, Incarnation: s.stream.inc,
+				VBUUID: s.stream.vbuuid, Seqno: s.firstDropped})
+		}
+		events = append(events, s.stream.beginEvent(s.vb, s.seqno))
+		if s.stream.ended {
+			events = append(events, s.stream.endEvent(s.vb, s.seqno))
+		}
+		_ = l.append(s, events...) // they were small enough when they were made
+		s.dropping, s.firstDropped = false, 0
+		l.flushSync(s)
+	}
+	clear(l.dropped)
+	l.dropped = l.dropped[:0]
+}
+
+// putData queues a data event; one that no frame can hold goes in parts.
+func (l *lane) putData(s *laneVB, ev *keyversion.Event) error {
+	before := s.seqno
+	s.seqno = max(s.seqno, ev.Seqno)
+	err := l.put(s, ev)
+	if err == nil || !errors.Is(err, keyversion.ErrTooLarge) {
+		return err
+	}
+	return l.putParts(s, ev, before)
+}
+
+// put appends an event to the open frame, and closes the frame before or after when it is full.
+func (l *lane) put(s *laneVB, ev *keyversion.Event) error {
+	err := l.out.open.enc.Append(ev)
+	if err != nil && l.out.open.enc.Events() > 0 {
+		l.seal()
+		err = l.out.open.enc.Append(ev)
+	}
+	if err != nil {
+		return fmt.Errorf("bucket %s, node %d: %w", l.topic.cfg.Bucket, l.key.node, err)
+	}
+	l.out.open.partial = ev.More
+	l.out.mark(s)
+	l.closeFull()
+	return nil
+}
+
+// append puts a vbucket's control messages into one frame, so that they are acknowledged together.
+func (l *lane) append(s *laneVB, events ...keyversion.Event) error {
+	for again := range 2 {
+		fits := true
+		for i := 0; i < len(events) && fits; i++ {
+			err := l.out.open.enc.Append(&events[i])
+			if err != nil && (again > 0 || l.out.open.enc.Events() == 0) {
+				return fmt.Errorf("bucket %s, node %d: %w", l.topic.cfg.Bucket, l.key.node, err)
+			}
+			fits = err == nil
+		}
+		if fits {
+			break
+		}
+		l.seal() // repeated messages of one vbucket do no harm
+	}
+	l.out.mark(s)
+	l.closeFull()
+	if len(events) > 1 { // the frame may have been empty: closeFull sees only the first event by itself
+		l.signal()
+	}
+	return nil
+}
+
+func (l *lane) closeFull() {
+	if l.out.full() {
+		l.seal()
+	} else if l.out.open.enc.Events() == 1 {
+		l.signal()
+	}
+}
+
+// seal closes the open frame.
+func (l *lane) seal() {
+	f := l.out.seal()
+	l.stats.Batches++
+	l.stats.Bytes += uint64(len(f.bytes))
+	l.signal()
+}
+
+// acknowledged takes what the endpoint has taken off the queue.
+func (l *lane) acknowledged(epoch, number uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if epoch != l.epoch {
+		return // of an earlier connection
+	}
+	if l.out.acknowledged(number) == 0 {
+		return
+	}
+	l.progress = epoch
+	l.broadcast()
+	if len(l.dropped) > 0 || l.idle || l.slow {
+		l.signal()
+	}
+}
+
+// use notes that a vbucket uses the lane, by a view of this revision and address.
+func (l *lane) use(addr string, revision uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.idle, l.expired = false, false
+	if l.leave != nil {
+		l.leave.Stop()
+		l.leave = nil
+	}
+	l.moveTo(addr, revision)
+}
+
+// address takes the endpoint's address from a newer view.
+func (l *lane) address(addr string, revision uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.moveTo(addr, revision)
+}
+
+// moveTo cuts a connection to another address, unless the view is an older one.
+func (l *lane) moveTo(addr string, revision uint64) {
+	if revision < l.revision {
+		return
+	}
+	l.revision, l.unwanted = revision, false
+	if addr == l.addr {
+		return
+	}
+	l.addr = addr
+	if l.state == down {
+		l.state = dialing // nobody knows yet about the new address
+	}
+	if l.hangUp != nil {
+		l.hangUp()
+	}
+	l.signal()
+}
+
+// leaving notes that a newer view has no copies at the endpoint: nobody waits for it any more.
+func (l *lane) leaving(revision uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if revision < l.revision {
+		return
+	}
+	l.revision, l.unwanted = revision, true
+	l.broadcast()
+	l.signal()
+}
+
+// unused notes that no vbucket uses the lane; it ends when its queue is empty, or cannot be delivered to a node that
+// the view does not have any more.
+func (l *lane) unused(dropped bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.idle = true
+	l.unwanted = l.unwanted || dropped
+	if l.unwanted && l.leave == nil && l.state != gone {
+		l.leave = time.AfterFunc(leaveTimeout, l.expire)
+	}
+	l.signal()
+}
+
+// expire gives up what an endpoint has not acknowledged that nobody wants any more.
+func (l *lane) expire() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.leave = nil
+	if l.idle && l.unwanted {
+		l.expired = true
+		if l.hangUp != nil {
+			l.hangUp()
+		}
+		l.signal()
+	}
+}
+
+// empty reports whether everything has been delivered.
+func (l *lane) empty() bool {
+	return l.out.empty() && len(l.dropped) == 0 && len(l.dirty) == 0
+}
+
+// drained waits until everything has been delivered.
+func (l *lane) drained(ctx context.Context) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for !l.empty() {
+		switch {
+		case l.state == gone && l.topic.ctx.Err() != nil:
+			return l.errClosed()
+		case l.state == gone: // it was given up with its endpoint
+			return nil
+		}
+		if err := l.wait(ctx, 0); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,114 @@
+package router
+
+import (
+	"testing"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"tidemark/index"
+)
+
+// at moves a judge's picture of a node: what holds it from one moment to another.
+func (j *judge) heldAt(node index.NodeID, from, to time.Duration) {
+	p := j.nodes[node]
+	p.count(from, j.slot)
+	p.holds++
+	p.count(to, j.slot)
+	p.holds--
+}
+
+func testJudge(nodes ...index.NodeID) *judge {
+	j := newJudge(true, DefaultSlowWindow, DefaultSlowPatience)
+	for _, n := range nodes {
+		j.nodes[n] = &pace{lanes: 1}
+	}
+	return j
+}
+
+// A few are dropped, most are not; what lies outside the window is forgotten.
+func TestVerdicts(t *testing.T) {
+	const ms = time.Millisecond
+	for _, c := range []struct {
+		name   string
+		nodes  []index.NodeID
+		held   map[index.NodeID]time.Duration // until 1 s
+		at     time.Duration
+		drops  bool
+		resume bool
+	}{
+		{"the only one", []index.NodeID{1}, map[index.NodeID]time.Duration{1: 900 * ms}, 1000 * ms, false, true},
+		{"one of two", []index.NodeID{1, 2}, map[index.NodeID]time.Duration{1: 100 * ms}, 1000 * ms, true, false},
+		{"hardly", []index.NodeID{1, 2}, map[index.NodeID]time.Duration{1: 99 * ms}, 1000 * ms, false, true},
+		{"both", []index.NodeID{1, 2}, map[index.NodeID]time.Duration{1: 100 * ms, 2: 100 * ms}, 1000 * ms, false, true},
+		{"two of four", []index.NodeID{1, 2, 3, 4}, map[index.NodeID]time.Duration{1: 500 * ms, 3: 500 * ms}, 1000 * ms, true,
+			false},
+		{"three of five", []index.NodeID{1, 2, 3, 4, 5}, map[index.NodeID]time.Duration{1: 500 * ms, 3: 500 * ms,
+			4: 500 * ms}, 1000 * ms, false, true},
+		{"long ago", []index.NodeID{1, 2}, map[index.NodeID]time.Duration{1: 500 * ms}, 1000*ms + DefaultSlowWindow, false,
+			true},
+		{"not that long ago", []index.NodeID{1, 2}, map[index.NodeID]time.Duration{1: 500 * ms}, 700*ms + DefaultSlowWindow,
+			true, false},
+	} {
+		j := testJudge(c.nodes...)
+		for n, d := range c.held {
+			j.heldAt(n, time.Second-d, time.Second)
+		}
+		if yes, again := j.dropsAt(1, c.at); yes != c.drops || yes == (again > 0) {
+			t.Errorf("%s: drops %v, again %s", c.name, yes, again)
+		}
+		if yes, again := j.resumesAt(1, c.at); yes != c.resume || yes == (again > 0) {
+			t.Errorf("%s: resumes %v, again %s", c.name, yes, again)
+		}
+	}
+}
+
+// When most were slow, nobody is dropped for a while, though those who wait for the slowest look fast.
+func TestAMajorityIsRemembered(t *testing.T) {
+	j := testJudge(1, 2, 3)
+	j.heldAt(1, 0, time.Second)
+	j.heldAt(2, 0, time.Second)
+	if yes, _ := j.dropsAt(1, time.Second); yes {
+		t.Error("dropped while two of three are slow")
+	}
+	p := j.nodes[1]
+	p.holds++ // for ever
+	if yes, _ := j.dropsAt(1, 2*DefaultSlowWindow); yes {
+		t.Error("dropped soon after two of three were slow")
+	}
+	if yes, _ := j.dropsAt(1, 2*time.Second+slowHolds*DefaultSlowWindow); !yes {
+		t.Error("throttled for ever by one of three")
+	}
+}
+
+// The window counts what a naive sum over intervals says, give or take the slot at its edge.
+func TestWindowCounts(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		const slot, window = 10 * time.Millisecond, slowSlots * 10 * time.Millisecond
+		var p pace
+		type span struct{ from, to time.Duration }
+		var all []span
+		now := time.Duration(0)
+		for range rapid.IntRange(1, 60).Draw(t, "steps") {
+			d := time.Duration(rapid.Int64Range(0, int64(3*slot)).Draw(t, "d"))
+			if rapid.IntRange(0, 20).Draw(t, "long") == 0 {
+				d *= 50
+			}
+			p.count(now+d, slot)
+			if p.holds > 0 {
+				all = append(all, span{now, now + d})
+			}
+			now += d
+			p.holds = rapid.IntRange(0, 2).Draw(t, "holds")
+			sum := func(from time.Duration) (s time.Duration) {
+				for _, x := range all {
+					s += max(0, x.to-max(x.from, from))
+				}
+				return s
+			}
+			if got, most, least := p.held(), sum(now-window), sum(now-window+slot); got < least || got > most {
+				t.Fatalf("at %s: %s, want %s to %s", now, got, least, most)
+			}
+		}
+	})
+}

@@ -1,0 +1,532 @@
+package router_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/partition"
+	"tidemark/projector/router"
+)
+
+// One event per mutation and endpoint names every index that is hosted there, also those without a key.
+func TestOneEventPerMutationAndEndpoint(t *testing.T) {
+	f := newFixture(t, router.Config{}, maintenance(4))
+	v := view(t, 1, one(1, 1, 2), one(2, 2), one(3, 1))
+	f.begin(3, 1, v, 10)
+	f.must(f.topic.Mutation(t.Context(), 3, doc(11, "a", "k1", "k2", "k3")))
+	f.must(f.topic.Mutation(t.Context(), 3, doc(12, "b", "", "k2", "")))
+	f.must(f.topic.Delete(t.Context(), 3, doc(15, "a")))
+	f.must(f.topic.End(t.Context(), 3, 15, 0, nil))
+	f.tap.expect(t, "n1",
+		"STREAM_BEGIN vb3 i1 10 after 10 [11 31]",
+		"INSERT vb3 i1 11 a 1/0=k1 3/0=k3",
+		"INSERT vb3 i1 12 b 1/0= 3/0=",
+		"DELETE vb3 i1 15 a 1/0= 3/0=",
+		"STREAM_END vb3 i1 15")
+	f.tap.expect(t, "n2",
+		"STREAM_BEGIN vb3 i1 10 after 10 [12 22]",
+		"INSERT vb3 i1 11 a 1/0=k1 2/0=k2",
+		"INSERT vb3 i1 12 b 1/0= 2/0=k2",
+		"DELETE vb3 i1 15 a 1/0= 2/0=",
+		"STREAM_END vb3 i1 15")
+	h := f.tap.at("n2")[0].hello
+	want := keyversion.Hello{ClusterID: "cluster", Projector: "p1", BootID: "boot", Topic: "/maintenance", Bucket: "b",
+		BucketUUID: "u",
+		Node:       2, Connection: 0, Connections: 1}
+	if h != want {
+		t.Fatalf("hello %+v, want %+v", h, want)
+	}
+}
+
+// Each document goes to the endpoints of its own slice, and to nobody else.
+func TestDocumentsGoToTheirSlices(t *testing.T) {
+	f := newFixture(t, router.Config{}, maintenance(1))
+	var nextCopy index.CopyID
+	top := topology(5, 8, 1, []index.NodeID{1, 2, 3}, &nextCopy)
+	v := view(t, 1, top)
+	f.begin(0, 1, v, 0)
+	want := map[index.NodeID][]string{}
+	for i := range 100 {
+		id := fmt.Sprintf("doc%d", i)
+		f.must(f.topic.Mutation(t.Context(), 0, doc(uint64(i+1), id, "k")))
+		shard, slice, ok := top.Locate(0, partition.KeyVersion{DocID: []byte(id)})
+		if !ok {
+			t.Fatal("no place")
+		}
+		want[shard.Node] = append(want[shard.Node], fmt.Sprintf("INSERT vb0 i1 %d %s 5/%d=k", i+1, id, slice))
+	}
+	for _, n := range v.Nodes() {
+		lines := append([]string{fmt.Sprintf("STREAM_BEGIN vb0 i1 0 after 0 %v", v.Copies(n))}, want[n]...)
+		f.tap.expect(t, fmt.Sprintf("n%d", n), lines...)
+	}
+}
+
+// Of an index that is partitioned by key every endpoint hears of every mutation: of the keys in its slices, and that
+// its other slices have none.
+func TestKeysMoveBetweenSlices(t *testing.T) {
+	f := newFixture(t, router.Config{}, maintenance(1))
+	var nextCopy index.CopyID
+	top := topology(5, 4, 1, []index.NodeID{1, 2}, &nextCopy)
+	top.Layout.Scheme, top.Layout.Bounds = partition.RangeKey, [][]byte{[]byte("d"), []byte("m"), []byte("t")}
+	f.begin(0, 1, view(t, 1, one(1, 1), top), 0)
+	f.must(f.topic.Mutation(t.Context(), 0, doc(1, "x", "k", "a")))
+	several := doc(2, "x", "k", "e")
+	several.Keys[1] = [][]byte{[]byte("z"), []byte("a"), []byte("e"), []byte("d")}
+	f.must(f.topic.Mutation(t.Context(), 0, several))
+	f.must(f.topic.Mutation(t.Context(), 0, doc(3, "x", "", "t")))
+	f.must(f.topic.Mutation(t.Context(), 0, doc(4, "x", "", "")))
+	f.must(f.topic.Delete(t.Context(), 0, doc(5, "x")))
+	f.tap.expect(t, "n1", "STREAM_BEGIN vb0 i1 0 after 0 [1 3 11]",
+		"INSERT vb0 i1 1 x 1/0=k 5/0=a 5/65535=",
+		"INSERT vb0 i1 2 x 1/0=k 5/0=a 5/65535=",
+		"INSERT vb0 i1 3 x 1/0= 5/65535=",
+		"INSERT vb0 i1 4 x 1/0= 5/65535=",
+		"DELETE vb0 i1 5 x 1/0= 5/65535=")
+	f.tap.expect(t, "n2", "STREAM_BEGIN vb0 i1 0 after 0 [2 4]",
+		"UpsertDeletion vb0 i1 1 x 5/65535=",
+		"INSERT vb0 i1 2 x 5/1=e,d 5/3=z",
+		"INSERT vb0 i1 3 x 5/3=t 5/65535=",
+		"UpsertDeletion vb0 i1 4 x 5/65535=",
+		"DELETE vb0 i1 5 x 5/65535=")
+	var sum uint64
+	for _, st := range f.r.Stats() {
+		sum += st.UpsertDeletions
+	}
+	if sum != 2 {
+		t.Errorf("%d UpsertDeletions are counted", sum)
+	}
+}
+
+// A view takes allocated copies on nodes with an address, a side stream exactly the copies it names.
+func TestViewChoosesCopies(t *testing.T) {
+	top := one(1, 1, 2, 3)
+	top.Copies[0].State = partition.Placed
+	top.Copies[1].State = partition.Leaving
+	endpoints := map[index.NodeID]string{1: "a", 2: "b", 3: "c"}
+	v, err := router.NewView(router.ViewConfig{Endpoints: endpoints, Topologies: []partition.Topology{top}})
+	if err != nil || !slices.Equal(v.Nodes(), []index.NodeID{3}) {
+		t.Fatalf("%v %v", v.Nodes(), err)
+	}
+	v, err = router.NewView(router.ViewConfig{Endpoints: endpoints, Topologies: []partition.Topology{top},
+		Only: []index.CopyID{11}})
+	if err != nil || !slices.Equal(v.Nodes(), []index.NodeID{1}) || !slices.Equal(v.Copies(1), []index.CopyID{11}) ||
+		v.Copies(3) != nil {
+		t.Fatalf("%v %v", v.Nodes(), err)
+	}
+	v, err = router.NewView(router.ViewConfig{Endpoints: map[index.NodeID]string{1: "a"},
+		Topologies: []partition.Topology{top}})
+	if err != nil || len(v.Nodes()) != 0 || v.Sources() != 1 {
+		t.Fatalf("%v %v", v.Nodes(), err)
+	}
+	top.Copies[2].Slice = 1
+	if _, err := router.NewView(router.ViewConfig{Endpoints: endpoints,
+		Topologies: []partition.Topology{top}}); !errors.Is(err, router.ErrView) {
+		t.Fatalf("slice out of range: %v", err)
+	}
+	top.Layout.Partitions = 0
+	if _, err := router.NewView(router.ViewConfig{Topologies: []partition.Topology{top}}); !errors.Is(err,
+		partition.ErrLayout) {
+		t.Fatalf("no partitions: %v", err)
+	}
+}
+
+// Copies join and leave between two mutations, in band; an endpoint that is new is begun without copies first.
+func TestSwitchTellsWhoJoinsAndLeaves(t *testing.T) {
+	f := newFixture(t, router.Config{}, maintenance(1))
+	f.begin(0, 1, view(t, 1, one(1, 1), one(2, 1)), 0)
+	f.must(f.topic.Mutation(t.Context(), 0, doc(1, "a", "x", "y")))
+	f.must(f.topic.Switch(t.Context(), 0, view(t, 2, one(2, 1), one(3, 1, 2)), 1))
+	f.must(f.topic.Mutation(t.Context(), 0, doc(2, "b", "y", "z")))
+	f.must(f.topic.Switch(t.Context(), 0, view(t, 3, one(3, 2)), 2))
+	f.must(f.topic.Mutation(t.Context(), 0, doc(3, "c", "z")))
+	f.begin(0, 2, view(t, 4, one(4, 3)), 3)
+	f.tap.expect(t, "n1",
+		"STREAM_BEGIN vb0 i1 0 after 0 [11 21]",
+		"INSERT vb0 i1 1 a 1/0=x 2/0=y",
+		"DEACTIVATE vb0 i1 1 [11]",
+		"ACTIVATE vb0 i1 1 [31]",
+		"INSERT vb0 i1 2 b 2/0=y 3/0=z",
+		"DEACTIVATE vb0 i1 2 [21 31]")
+	f.tap.expect(t, "n2",
+		"STREAM_BEGIN vb0 i1 1 after 1 []",
+		"ACTIVATE vb0 i1 1 [32]",
+		"INSERT vb0 i1 2 b 3/0=z",
+		"INSERT vb0 i1 3 c 3/0=z",
+		"DEACTIVATE vb0 i1 3 [32]")
+	f.tap.expect(t, "n3", "STREAM_BEGIN vb0 i2 3 after 3 [43]")
+	// Connections that nobody uses any more are given up.
+	f.tap.await(t, func() bool { return f.tap.ended("n1") && f.tap.ended("n2") && !f.tap.ended("n3") },
+		func() string { return "connections without use stay open" })
+}
+
+// After a broken connection StreamBegin says from where the endpoint has acknowledged, and the rest comes again.
+func TestReconnectRepeatsFromTheAcknowledged(t *testing.T) {
+	f := newFixture(t, router.Config{}, maintenance(2))
+	v := view(t, 1, one(1, 1))
+	f.begin(0, 1, v, 5)
+	f.must(f.topic.Mutation(t.Context(), 0, doc(6, "a", "x")))
+	f.tap.expect(t, "n1", "STREAM_BEGIN vb0 i1 5 after 5 [11]", "INSERT vb0 i1 6 a 1/0=x")
+	f.must(f.topic.Drain(t.Context()))
+	f.tap.set(f.tap.hold, "n1", true)
+	f.must(f.topic.Mutation(t.Context(), 0, doc(7, "b", "y")))
+	f.begin(1, 2, v, 50)
+	first := []string{"STREAM_BEGIN vb0 i1 5 after 5 [11]", "INSERT vb0 i1 6 a 1/0=x", "INSERT vb0 i1 7 b 1/0=y",
+		"STREAM_BEGIN vb1 i2 50 after 50 [11]"}
+	f.tap.expect(t, "n1", first...)
+	f.tap.at("n1")[0].Close()
+	again := append(slices.Clone(first), "-- again", "STREAM_BEGIN vb0 i1 6 after 6 [11]", "INSERT vb0 i1 7 b 1/0=y",
+		"STREAM_BEGIN vb1 i2 50 after 50 [11]")
+	f.tap.expect(t, "n1", again...)
+	f.tap.ackAll("n1")
+	f.must(f.topic.Drain(t.Context()))
+	f.topic.Forget(0)
+	f.must(f.topic.End(t.Context(), 1, 50, 0, nil))
+	f.must(f.topic.Drain(t.Context()))
+	// Nothing is repeated for a vbucket that was forgotten or has ended.
+	f.begin(0, 3, v, 60)
+	f.tap.await(t, func() bool { return strings.Contains(f.tap.script("n1"), "STREAM_BEGIN vb0 i3 60 after 60 [11]") },
+		func() string { return f.tap.script("n1") })
+	f.must(f.topic.Drain(t.Context()))
+	conns := f.tap.at("n1")
+	conns[len(conns)-1].Close()
+	f.tap.await(t, func() bool {
+		s := f.tap.script("n1")
+		return strings.HasSuffix(s, "-- again\nSTREAM_BEGIN vb0 i3 60 after 60 [11]\n")
+	}, func() string { return f.tap.script("n1") })
+}
+
+// big is a document whose event is larger than a batch.
+func big(seqno uint64) *router.Doc {
+	return &router.Doc{VBUUID: 77, Seqno: seqno, Window: windowOf(seqno), DocID: []byte("big"),
+		Keys: [][][]byte{{bytes.Repeat([]byte("k"), 70<<10)}}}
+}
+
+// An endpoint that is connected and slow holds its vbuckets back until it acknowledges; the worker can give up.
+func TestSlowEndpointThrottles(t *testing.T) {
+	f := newFixture(t, router.Config{QueueBytes: 128 << 10, ReservedBytes: 32 << 10}, maintenance(2))
+	f.tap.set(f.tap.hold, "n1", true)
+	v := view(t, 1, one(1, 1))
+	f.begin(0, 1, v, 0)
+	seqno := uint64(0)
+	full := func() bool {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		seqno++
+		err := f.topic.Mutation(ctx, 0, big(seqno))
+		if err != nil && !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatal(err)
+		}
+		return err != nil
+	}
+	for !full() {
+		if seqno > 10 {
+			t.Fatal("never full")
+		}
+	}
+	lost := seqno
+	// Control messages have room of their own.
+	f.begin(1, 1, v, 9)
+	f.must(f.topic.Sync(1, 77, 9))
+	f.must(f.topic.End(t.Context(), 1, 9, 0, nil))
+	// The mutation that was given up is named when there is room again, and the stream goes on after it.
+	f.tap.ackAll("n1")
+	f.must(f.topic.Drain(t.Context()))
+	f.must(f.topic.Mutation(t.Context(), 0, doc(lost+1, "a", "x")))
+	f.must(f.topic.Drain(t.Context()))
+	s := f.tap.script("n1")
+	tail := fmt.Sprintf("DropData vb0 i1 %d\nSTREAM_BEGIN vb0 i1 %d after %d [11]\nINSERT vb0 i1 %d a 1/0=x\n", lost, lost,
+		lost, lost+1)
+	if !strings.HasSuffix(s, tail) || !strings.Contains(s, "SYNC vb1 i1 9\nSTREAM_END vb1 i1 9\n") {
+		t.Fatalf("...%s\nwant a tail of\n%s", s[max(0, len(s)-400):], tail)
+	}
+	if st := f.r.Stats()[0]; st.Stalls == 0 || st.Drops != 1 || st.DroppedEvents != 1 {
+		t.Fatalf("%+v", st)
+	}
+}
+
+// An endpoint that cannot be reached holds nobody up: what passes its bound is dropped, and the first connection says
+// so and where each vbucket goes on, whatever has happened to it meanwhile.
+func TestUnreachableEndpointHoldsNobodyUp(t *testing.T) {
+	f := newFixture(t, router.Config{QueueBytes: 64 << 10, ReservedBytes: 1 << 10}, maintenance(5))
+	f.tap.set(f.tap.refuse, "n1", true)
+	v := view(t, 1, one(1, 1, 2))
+	for vb := range uint16(5) {
+		f.begin(vb, 1, v, 0)
+	}
+	const n = 100
+	for seqno := uint64(1); seqno <= n; seqno++ {
+		f.must(f.topic.Mutation(t.Context(), 0, big(seqno)))
+		f.must(f.topic.Mutation(t.Context(), 1, doc(seqno, "s", "x")))
+		f.must(f.topic.Mutation(t.Context(), 2, doc(seqno, "s", "x")))
+		f.must(f.topic.Mutation(t.Context(), 3, doc(seqno, "s", "x")))
+	}
+	f.must(f.topic.Sync(1, 77, n+3))
+	f.must(f.topic.End(t.Context(), 2, n, 0, nil))
+	f.begin(3, 2, v, n+7)
+	f.must(f.topic.Switch(t.Context(), 1, view(t, 2, one(1, 1, 2), one(2, 1)), n))
+	f.topic.Forget(4)
+	if b := f.r.Stats(); len(b) == 0 || slices.ContainsFunc(b, func(s router.EndpointStats) bool {
+		return s.Node == 1 &&
+			s.QueueBytes > 400<<10
+	}) {
+		t.Fatalf("%+v", b)
+	}
+	f.tap.set(f.tap.refuse, "n1", false)
+	f.must(f.topic.Drain(t.Context()))
+	s := f.tap.script("n1")
+	for _, want := range []string{
+		fmt.Sprintf("STREAM_BEGIN vb0 i1 %d after %d [11]\n", n, n),
+		fmt.Sprintf("STREAM_BEGIN vb1 i1 %d after %d [11 21]\n", n, n),
+		fmt.Sprintf("STREAM_BEGIN vb2 i1 %d after %d [11]\nSTREAM_END vb2 i1 %d\n", n, n, n),
+		fmt.Sprintf("STREAM_BEGIN vb3 i2 %d after %d [11]\n", n+7, n+7),
+	} {
+		if !strings.Contains(s, want) {
+			t.Errorf("missing %q in\n%s", want, strings.ReplaceAll(s, strings.Repeat("k", 70<<10), "K"))
+		}
+	}
+	for vb := range 4 {
+		if c := strings.Count(s, fmt.Sprintf("DropData vb%d ", vb)); c != 1 {
+			t.Errorf("%d DropData for vbucket %d, want 1", c, vb)
+		}
+	}
+	if got := strings.Count(f.tap.script("n2"), "INSERT"); got != 4*n {
+		t.Errorf("the other endpoint got %d of %d", got, 4*n)
+	}
+}
+
+// A side stream has one endpoint and may not lose anything: it waits, also for an endpoint that is away.
+func TestSideStreamWaitsForItsEndpoint(t *testing.T) {
+	cfg := maintenance(1)
+	cfg.Path, cfg.Class = "/catchup/1/1", keyversion.ClassCatchup
+	f := newFixture(t, router.Config{QueueBytes: 64 << 10}, cfg)
+	f.tap.set(f.tap.refuse, "n1", true)
+	f.begin(0, 1, view(t, 1, one(1, 1)), 0)
+	done := make(chan error, 1)
+	go func() {
+		for seqno := uint64(1); seqno <= 20; seqno++ {
+			if err := f.topic.Mutation(t.Context(), 0, big(seqno)); err != nil {
+				done <- err
+				return
+			}
+		}
+		done <- f.topic.End(t.Context(), 0, 20, 30, nil)
+	}()
+	f.tap.await(t, func() bool { f.tap.mu.Lock(); defer f.tap.mu.Unlock(); return f.tap.dials["n1"] > 3 },
+		func() string { return "no attempts" })
+	select {
+	case err := <-done:
+		t.Fatalf("did not wait: %v", err)
+	default:
+	}
+	f.tap.set(f.tap.refuse, "n1", false)
+	f.must(<-done)
+	f.must(f.topic.Drain(t.Context()))
+	if s := f.tap.script("n1"); strings.Count(s, "INSERT") != 20 || strings.Contains(s, "DropData") ||
+		!strings.HasSuffix(s, "STREAM_END vb0 i1 20\n") {
+		t.Fatal("lost something")
+	}
+}
+
+// A view that no longer has an endpoint frees the workers that wait for it, before they switch.
+func TestAnnounceFreesWorkers(t *testing.T) {
+	f := newFixture(t, router.Config{QueueBytes: 64 << 10}, maintenance(1))
+	f.tap.set(f.tap.block, "n1", true)
+	f.begin(0, 1, view(t, 1, one(1, 1)), 0)
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		for seqno := uint64(1); seqno <= 20 && err == nil; seqno++ {
+			err = f.topic.Mutation(t.Context(), 0, big(seqno))
+		}
+		done <- err
+	}()
+	f.tap.await(t, func() bool { return len(f.r.Stats()) > 0 && f.r.Stats()[0].Stalls > 0 },
+		func() string { return "never full" })
+	next := view(t, 2, one(1, 2))
+	f.topic.Announce(next)
+	f.must(<-done)
+	f.must(f.topic.Switch(t.Context(), 0, next, 20))
+	f.tap.expect(t, "n2", "STREAM_BEGIN vb0 i1 20 after 20 []", "ACTIVATE vb0 i1 20 [12]")
+	f.tap.await(t, func() bool { return f.tap.ended("n1") },
+		func() string { return "the stuck endpoint is never given up" })
+}
+
+// An endpoint that comes back elsewhere is found by the next view, and gets what it has not acknowledged.
+func TestAddressChanges(t *testing.T) {
+	f := newFixture(t, router.Config{}, maintenance(1))
+	f.tap.set(f.tap.hold, "n1", true)
+	v := view(t, 1, one(1, 1))
+	f.begin(0, 1, v, 0)
+	f.must(f.topic.Mutation(t.Context(), 0, doc(1, "a", "x")))
+	f.tap.expect(t, "n1", "STREAM_BEGIN vb0 i1 0 after 0 [11]", "INSERT vb0 i1 1 a 1/0=x")
+	moved, err := router.NewView(router.ViewConfig{Revision: 2, Endpoints: map[index.NodeID]string{1: "elsewhere"},
+		Topologies: []partition.Topology{one(1, 1)}})
+	f.must(err)
+	f.topic.Announce(moved)
+	f.tap.expect(t, "elsewhere", "STREAM_BEGIN vb0 i1 0 after 0 [11]", "INSERT vb0 i1 1 a 1/0=x")
+	// An older view does not bring the old address back.
+	f.topic.Announce(v)
+	f.must(f.topic.Switch(t.Context(), 0, moved, 1))
+	f.must(f.topic.Mutation(t.Context(), 0, doc(2, "b", "y")))
+	f.tap.expect(t, "elsewhere", "STREAM_BEGIN vb0 i1 0 after 0 [11]", "INSERT vb0 i1 1 a 1/0=x",
+		"INSERT vb0 i1 2 b 1/0=y")
+}
+
+// Of many Syncs within a tick, 5 ms from the first of them, the newest goes out, after the events it speaks of.
+func TestSyncsAreGathered(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, router.Config{}, maintenance(2))
+		v := view(t, 1, one(1, 1))
+		f.begin(0, 1, v, 0)
+		f.begin(1, 1, v, 0)
+		synctest.Wait() // the streams have begun at the endpoint: nothing but Syncs and events is to come
+		for seqno := uint64(1); seqno <= 30; seqno++ {
+			f.must(f.topic.Mutation(t.Context(), 0, doc(seqno, "a", "x")))
+			f.must(f.topic.Sync(0, 77, seqno))
+			f.must(f.topic.Sync(1, 77, 100+seqno))
+			time.Sleep(700 * time.Microsecond) // no Sync comes at the moment of a tick
+		}
+		f.must(f.topic.Drain(t.Context()))
+		high, syncs := uint64(0), map[string][]uint64{}
+		for line := range strings.Lines(f.tap.script("n1")) {
+			var vb string
+			var seqno uint64
+			if _, err := fmt.Sscanf(line, "INSERT vb0 i1 %d", &seqno); err == nil {
+				high = seqno
+			}
+			if _, err := fmt.Sscanf(line, "SYNC %s i1 %d", &vb, &seqno); err == nil {
+				syncs[vb] = append(syncs[vb], seqno)
+				if vb == "vb0" && seqno > high {
+					t.Fatalf("Sync %d before its event, after %d", seqno, high)
+				}
+			}
+		}
+		// Eight within each tick, for the next one begins with the first Sync after it.
+		if want := map[string][]uint64{"vb0": {8, 16, 24, 30}, "vb1": {108, 116, 124, 130}}; !maps.EqualFunc(syncs, want,
+			slices.Equal) {
+			t.Fatalf("Syncs %v, want %v\n%s", syncs, want, f.tap.script("n1"))
+		}
+	})
+}
+
+// A key set that no frame can hold is left out and counted; the document's other indexes do not suffer.
+func TestOversizedKeySet(t *testing.T) {
+	f := newFixture(t, router.Config{}, maintenance(1))
+	f.begin(0, 1, view(t, 1, one(1, 1), one(2, 1)), 0)
+	d := doc(1, "a", "x", "y")
+	huge := make([]byte, keyversion.MaxKey)
+	d.Keys[0] = [][]byte{huge, huge, huge}
+	f.must(f.topic.Mutation(t.Context(), 0, d))
+	f.must(f.topic.Mutation(t.Context(), 0, doc(2, "b", "x", "y")))
+	f.tap.expect(t, "n1", "STREAM_BEGIN vb0 i1 0 after 0 [11 21]", "INSERT vb0 i1 1 a 1/0= 2/0=y",
+		"INSERT vb0 i1 2 b 1/0=x 2/0=y")
+	if st := f.r.Stats()[0]; st.Oversized != 1 {
+		t.Fatalf("%+v", st)
+	}
+}
+
+// Close ends whoever waits, and what is called afterwards says that it is closed.
+func TestCloseEndsWaiting(t *testing.T) {
+	f := newFixture(t, router.Config{QueueBytes: 64 << 10}, maintenance(1))
+	f.tap.set(f.tap.block, "n1", true)
+	v := view(t, 1, one(1, 1))
+	f.begin(0, 1, v, 0)
+	done := make(chan error, 1)
+	go func() {
+		var err error
+		for seqno := uint64(1); err == nil; seqno++ {
+			err = f.topic.Mutation(t.Context(), 0, big(seqno))
+		}
+		done <- err
+	}()
+	f.tap.await(t, func() bool { return len(f.r.Stats()) > 0 && f.r.Stats()[0].Stalls > 0 },
+		func() string { return "never full" })
+	f.topic.Close()
+	if err := <-done; !errors.Is(err, router.ErrClosed) {
+		t.Fatal(err)
+	}
+	if err := f.topic.Begin(t.Context(), 0, inc(2), v, beginAt(0)); !errors.Is(err, router.ErrClosed) {
+		t.Fatal(err)
+	}
+	again, err := f.r.Open(maintenance(1)) // a closed topic may be opened anew
+	f.must(err)
+	f.r.Close()
+	if err := again.Begin(t.Context(), 0, inc(2), v, beginAt(0)); !errors.Is(err, router.ErrClosed) {
+		t.Fatal(err)
+	}
+	if _, err := f.r.Open(maintenance(1)); !errors.Is(err, router.ErrClosed) {
+		t.Fatal(err)
+	}
+}
+
+func TestWrongUse(t *testing.T) {
+	f := newFixture(t, router.Config{}, maintenance(2))
+	if _, err := f.r.Open(maintenance(2)); !errors.Is(err, router.ErrTopic) {
+		t.Errorf("opened twice: %v", err)
+	}
+	if _, err := f.r.Open(router.TopicConfig{Path: "/x", VBuckets: 5000}); !errors.Is(err, router.ErrTopic) {
+		t.Errorf("too many vbuckets: %v", err)
+	}
+	if _, err := router.New(router.Config{}); !errors.Is(err, router.ErrTopic) {
+		t.Errorf("empty configuration: %v", err)
+	}
+	ctx := t.Context()
+	v := view(t, 1, one(1, 1))
+	for what, err := range map[string]error{
+		"mutation": f.topic.Mutation(ctx, 1, doc(1, "a", "x")), "deletion": f.topic.Delete(ctx, 1, doc(1, "a")),
+		"sync": f.topic.Sync(1, 7, 1), "switch": f.topic.Switch(ctx, 1, v, 1), "end": f.topic.End(ctx, 1, 1, 1, nil),
+		"vbucket out of range": f.topic.Sync(2, 7, 1), "begin out of range": f.topic.Begin(ctx, 2, inc(1), v, beginAt(0)),
+	} {
+		if !errors.Is(err, router.ErrNotBegun) {
+			t.Errorf("%s before begin: %v", what, err)
+		}
+	}
+	f.topic.Forget(1)
+	f.begin(1, 1, v, 0)
+	if err := f.topic.Mutation(ctx, 1, doc(1, "a", "x", "y")); !errors.Is(err, router.ErrView) {
+		t.Errorf("keys of two indexes for a view of one: %v", err)
+	}
+	if err := f.topic.Switch(ctx, 1, nil, 1); !errors.Is(err, router.ErrView) {
+		t.Errorf("no view: %v", err)
+	}
+}
+
+func TestMetrics(t *testing.T) {
+	reg := prometheus.NewPedanticRegistry()
+	f := newFixture(t, router.Config{Registerer: reg}, maintenance(1))
+	f.begin(0, 1, view(t, 1, one(1, 1)), 0)
+	f.must(f.topic.Mutation(t.Context(), 0, doc(1, "a", "x")))
+	f.must(f.topic.Drain(t.Context()))
+	value := func(name string) float64 {
+		families, err := reg.Gather()
+		f.must(err)
+		for _, m := range families {
+			if m.GetName() == name && len(m.GetMetric()) == 1 {
+				if m.GetMetric()[0].GetCounter() != nil {
+					return m.GetMetric()[0].GetCounter().GetValue()
+				}
+				return m.GetMetric()[0].GetGauge().GetValue()
+			}
+		}
+		return -1
+	}
+	if value("tidemark_router_events_total") != 1 || value("tidemark_router_connections") != 1 {
+		t.Fatalf("events %v, connections %v", value("tidemark_router_events_total"), value("tidemark_router_connections"))
+	}
+	f.topic.Close() // counters outlive the topic, gauges do not
+	if value("tidemark_router_events_total") != 1 || value("tidemark_router_connections") != 0 {
+		t.Fatalf("events %v, connections %v", value("tidemark_router_events_total"), value("tidemark_router_connections"))
+	}
+}

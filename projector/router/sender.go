@@ -1,0 +1,254 @@
+package router
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"tidemark/keyversion"
+)
+
+// run connects and sends until the topic is closed or nobody needs the lane. It never gives an endpoint up by itself
+// (RT-5).
+func (l *lane) run(ctx context.Context) error {
+	defer l.finish()
+	log := l.topic.router.cfg.Logger.With("topic", l.topic.cfg.Path, "bucket", l.topic.cfg.Bucket, "node", l.key.node,
+		"connection", l.key.connection)
+	pause := backoffMin
+	for ctx.Err() == nil && !l.over() {
+		worked, addr, err := l.connect(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		if err == nil {
+			continue // nobody needs it, or the address has changed
+		}
+		if worked {
+			pause = backoffMin
+			log.Info("connection to the indexer lost; connecting again", "address", addr, "error", err)
+			continue
+		}
+		log.Debug("cannot reach the indexer; trying again", "address", addr, "error", err, "pause", pause)
+		l.unreachable()
+		l.rest(ctx, pause, addr)
+		pause = min(2*pause, backoffMax)
+	}
+	return nil
+}
+
+// rest waits before the next attempt; a new address, or the end of need, ends it.
+func (l *lane) rest(ctx context.Context, pause time.Duration, addr string) {
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		case <-l.wake:
+		}
+		l.mu.Lock()
+		moved := l.addr != addr || l.idle
+		l.mu.Unlock()
+		if moved {
+			return
+		}
+	}
+}
+
+// connect makes one connection and uses it until it ends. worked tells whether it was of use: the endpoint acknowledged
+// something, or it stood for a while. err is nil when the connection was ended on this side.
+func (l *lane) connect(ctx context.Context) (worked bool, addr string, err error) {
+	connCtx, hangUp := context.WithCancel(ctx)
+	defer hangUp()
+	l.mu.Lock()
+	l.epoch++
+	epoch := l.epoch
+	addr, l.hangUp = l.addr, hangUp
+	l.mu.Unlock()
+	conn, err := l.dial(connCtx, addr, epoch)
+	if err != nil {
+		if connCtx.Err() != nil {
+			err = nil
+		}
+		return false, addr, err
+	}
+	begun, before := time.Now(), l.begin()
+	cut := context.AfterFunc(connCtx, func() { conn.Close() })
+	err = l.feed(connCtx, conn, before)
+	cut()
+	conn.Close()
+	worked = l.disconnected(epoch) || time.Since(begun) > backoffMax
+	if connCtx.Err() != nil {
+		err = nil
+	}
+	return worked, addr, err
+}
+
+func (l *lane) dial(ctx context.Context, addr string, epoch uint64) (Conn, error) {
+	cfg, topic := &l.topic.router.cfg, &l.topic.cfg
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	return cfg.Dial(ctx, addr, keyversion.Hello{
+		ClusterID: cfg.ClusterID(), Projector: cfg.Projector, BootID: cfg.BootID,
+		Topic: topic.Path, Bucket: topic.Bucket, BucketUUID: topic.BucketUUID,
+		Node: l.key.node, Connection: uint16(l.key.connection), Connections: uint16(cfg.Connections),
+	}, func(number uint64) { l.acknowledged(epoch, number) })
+}
+
+// begin makes the lane connected and gives the frames that come first: StreamBegin of every vbucket from where the
+// endpoint acknowledged it. What is queued follows, from the oldest batch on.
+func (l *lane) begin() (frames [][]byte) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.state = connected
+	l.stats.Connects++
+	var enc keyversion.Encoder
+	for _, s := range l.vbuckets {
+		if s.ackedStream == nil || s.ackedStream.ended {
+			continue
+		}
+		ev := s.ackedStream.beginEvent(s.vb, s.ackedSeqno)
+		if enc.Events() == batchEvents || enc.Append(&ev) != nil {
+			frames = append(frames, enc.Finish(0))
+			enc.Reset(nil)
+			_ = enc.Append(&ev) // it was sent before, so it fits
+		}
+	}
+	if enc.Events() > 0 {
+		frames = append(frames, enc.Finish(0))
+	}
+	l.broadcast()
+	return frames
+}
+
+// feed sends until the connection ends.
+func (l *lane) feed(ctx context.Context, conn Conn, first [][]byte) error {
+	for _, f := range first {
+		if err := conn.Send(f); err != nil {
+			return err
+		}
+	}
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		f, pause := l.next(time.Now())
+		if f != nil {
+			if err := conn.Send(f); err != nil {
+				return err
+			}
+			continue
+		}
+		if l.over() {
+			return nil
+		}
+		timer.Reset(pause)
+		select {
+		case <-l.wake:
+		case <-timer.C:
+		case <-conn.Done():
+			return fmt.Errorf("while waiting for more to send: %w", conn.Err())
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// next returns the next frame to send, or how long to wait for one at most.
+func (l *lane) next(now time.Time) (frame []byte, pause time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.out.allSent() {
+		pause = l.prepare(now)
+	}
+	f := l.out.next()
+	if f == nil {
+		return nil, pause
+	}
+	l.lastSend = now
+	return f.bytes, 0
+}
+
+// prepare closes the open frame when it is due. Everything sealed has been sent.
+func (l *lane) prepare(now time.Time) time.Duration {
+	const long = time.Hour
+	pause := long
+	if (len(l.dropped) > 0 || l.slow) && l.out.bytes <= l.limit/2 {
+		ready, again := l.inTime()
+		if ready {
+			l.resume()
+		} else {
+			pause = again
+		}
+	}
+	if len(l.dirty) > 0 {
+		if l.syncAt.IsZero() {
+			l.syncAt = now.Add(syncTick)
+		}
+		due := l.syncAt.Sub(now)
+		if due <= 0 {
+			l.flushSyncs()
+			l.syncAt, due = time.Time{}, syncTick
+		}
+		pause = min(pause, due)
+	} else {
+		l.syncAt = time.Time{}
+	}
+	if l.out.allSent() && l.out.open.enc.Events() > 0 {
+		due := l.lastSend.Add(lingerTime).Sub(now)
+		if due <= 0 {
+			l.seal()
+		}
+		pause = min(pause, due)
+	}
+	return pause
+}
+
+// disconnected ends a connection's epoch; it reports whether anything was acknowledged on it.
+func (l *lane) disconnected(epoch uint64) (progress bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	progress = l.progress == epoch
+	l.stats.Resent += uint64(l.out.rewind())
+	l.state, l.hangUp = dialing, nil
+	l.epoch++ // late acknowledgements of this connection count no more
+	return progress
+}
+
+// unreachable notes that an attempt failed: from now on a full queue drops on a maintenance stream.
+func (l *lane) unreachable() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.state, l.hangUp = down, nil
+	l.stats.Failures++
+	l.broadcast()
+}
+
+// over reports whether nobody needs the lane any more, and takes it off the topic's list if so.
+func (l *lane) over() bool {
+	l.mu.Lock()
+	unneeded := l.idle && (l.empty() || l.unwanted && (l.state == down || l.expired))
+	l.mu.Unlock()
+	return unneeded && l.topic.retire(l)
+}
+
+// finish ends the lane for good.
+func (l *lane) finish() {
+	l.mu.Lock()
+	l.state = gone
+	if l.leave != nil {
+		l.leave.Stop()
+		l.leave = nil
+	}
+	l.broadcast()
+	if l.judge != nil {
+		if l.behind {
+			l.judge.free(l.key.node)
+		}
+		l.judge.leave(l.key.node)
+	}
+	stats := l.stats
+	l.mu.Unlock()
+	l.topic.router.addTotal(l.topic.cfg, l.key.node, stats)
+}

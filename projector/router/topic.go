@@ -1,0 +1,387 @@
+package router
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"tidemark/index"
+	"tidemark/keyversion"
+	"tidemark/timestamp"
+)
+
+// Topic is one stream request's way to its subscribers: a bucket, a class, and per endpoint a queue and connections
+// (RT-1, RT-4). The methods that name a vbucket are called by one goroutine at a time for each vbucket; different
+// vbuckets run side by side. The others are safe for concurrent use.
+type Topic struct {
+	cfg      TopicConfig
+	router   *Router
+	ctx      context.Context
+	cancel   context.CancelFunc
+	group    errgroup.Group
+	vbuckets []vbucket
+	scratch  sync.Pool // of *scratch
+
+	mu     sync.Mutex
+	lanes  map[laneKey]*lane
+	closed bool
+}
+
+type laneKey struct {
+	node       index.NodeID
+	connection int
+}
+
+// vbucket is a vbucket's stream as its worker sees it.
+type vbucket struct {
+	view    *View // nil: not begun
+	inc     index.Incarnation
+	vbuuid  uint64
+	begin   keyversion.Begin // without copies
+	targets []target         // one per endpoint of view
+}
+
+// target is one endpoint's lane for one vbucket.
+type target struct {
+	lane *lane
+	vb   *laneVB
+}
+
+// Doc is one mutation or deletion of a document. Nothing of it is kept.
+type Doc struct {
+	VBUUID uint64
+	Seqno  uint64
+	Window timestamp.Window
+	DocID  []byte
+	// Keys holds, for each source of the vbucket's view, the complete set of collated keys, empty where the index has
+	// no entry for the document. Ignored by Delete.
+	Keys [][][]byte
+}
+
+func newTopic(r *Router, cfg TopicConfig) *Topic {
+	t := &Topic{cfg: cfg, router: r, vbuckets: make([]vbucket, cfg.VBuckets), lanes: make(map[laneKey]*lane)}
+	t.ctx, t.cancel = context.WithCancel(context.Background())
+	t.scratch.New = func() any { return new(scratch) }
+	return t
+}
+
+// Begin starts (or starts anew) a vbucket's stream: every endpoint of the view gets StreamBegin with its own copies.
+// b.Copies is ignored. Copies that an earlier incarnation fed at an endpoint that is no longer in the view get
+// Deactivate. It waits only when an endpoint's queue has no room even for such messages, at most as long as ctx.
+func (t *Topic) Begin(ctx context.Context, vb uint16, inc index.Incarnation, v *View, b keyversion.Begin) error {
+	if int(vb) >= len(t.vbuckets) {
+		return fmt.Errorf("%w: vbucket %d, the bucket has %d", ErrNotBegun, vb, len(t.vbuckets))
+	}
+	if v == nil {
+		return fmt.Errorf("%w: none for vbucket %d", ErrView, vb)
+	}
+	s := &t.vbuckets[vb]
+	old := *s
+	b.Copies = nil
+	b.Log = b.Log.Clone()
+	*s = vbucket{view: v, inc: inc, vbuuid: b.Log.Newest(), begin: b}
+	var first error
+	for i := range v.endpoints {
+		e := &v.endpoints[i]
+		to, err := t.acquire(e, v.revision, vb)
+		if err != nil {
+			s.view = nil
+			return err
+		}
+		s.targets = append(s.targets, to)
+		next := s.stream(e.copies)
+		if err := to.lane.control(ctx, to.vb, next, b.Start, next.beginEvent(vb, b.Start)); err != nil && first == nil {
+			first = err
+		}
+	}
+	if err := t.leave(ctx, vb, &old, s, b.Start); err != nil && first == nil {
+		first = err
+	}
+	return first
+}
+
+// leave deactivates the copies of old at endpoints that the new state no longer has, and lets go of all old targets.
+func (t *Topic) leave(ctx context.Context, vb uint16, old, now *vbucket, seqno uint64) (first error) {
+	if old.view == nil {
+		return nil
+	}
+	for i := range old.view.endpoints {
+		e, to := &old.view.endpoints[i], old.targets[i]
+		dropped := now.view.find(e.node) == nil
+		if dropped {
+			ev := keyversion.Event{Kind: keyversion.Deactivate, VBucket: vb, Incarnation: old.inc, VBUUID: old.vbuuid,
+				Seqno:  seqno,
+				Copies: e.copies}
+			if err := to.lane.control(ctx, to.vb, nil, seqno, ev); err != nil && first == nil {
+				first = err
+			}
+		}
+		t.release(to.lane, dropped)
+	}
+	return first
+}
+
+// Switch changes a vbucket's view between two mutations; last is the seqno of the last one processed, so that it is the
+// activation timestamp of every copy that joins (docs/architecture.md, "Joining a running stream"). An endpoint that is
+// new gets StreamBegin without copies first.
+func (t *Topic) Switch(ctx context.Context, vb uint16, v *View, last uint64) error {
+	s, err := t.begun(vb)
+	if err != nil {
+		return err
+	}
+	if v == nil {
+		return fmt.Errorf("%w: none for vbucket %d", ErrView, vb)
+	}
+	old := *s
+	s.view, s.targets = v, nil
+	var first error
+	for i := range v.endpoints {
+		e := &v.endpoints[i]
+		to, err := t.acquire(e, v.revision, vb)
+		if err != nil {
+			*s = vbucket{}
+			return err
+		}
+		s.targets = append(s.targets, to)
+		next := s.stream(e.copies)
+		var had []index.CopyID
+		var events []keyversion.Event
+		if was := old.view.find(e.node); was != nil {
+			had = was.copies
+		} else {
+			begin := s.stream(nil)
+			events = append(events, begin.beginEvent(vb, last))
+		}
+		base := keyversion.Event{VBucket: vb, Incarnation: s.inc, VBUUID: s.vbuuid, Seqno: last}
+		if gone := without(had, e.copies); len(gone) > 0 {
+			ev := base
+			ev.Kind, ev.Copies = keyversion.Deactivate, gone
+			events = append(events, ev)
+		}
+		if came := without(e.copies, had); len(came) > 0 {
+			ev := base
+			ev.Kind, ev.Copies = keyversion.Activate, came
+			events = append(events, ev)
+		}
+		if len(events) == 0 {
+			continue
+		}
+		if err := to.lane.control(ctx, to.vb, next, last, events...); err != nil && first == nil {
+			first = err
+		}
+	}
+	if err := t.leave(ctx, vb, &old, s, last); err != nil && first == nil {
+		first = err
+	}
+	return first
+}
+
+// without returns the elements of a that b lacks; both ascending.
+func without(a, b []index.CopyID) (out []index.CopyID) {
+	for _, c := range a {
+		if _, ok := slices.BinarySearch(b, c); !ok {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// Mutation routes a document's new version: each endpoint with a slice of it gets one event that names all of them. Of
+// an index that is partitioned by key every endpoint is told, also that the document has no keys there (RT-10). It
+// waits while an endpoint that can be reached has no room (RT-6). When ctx ends first, the endpoints that did not get
+// the event are told of the gap, and ctx's error is returned.
+func (t *Topic) Mutation(ctx context.Context, vb uint16, d *Doc) error {
+	s, err := t.begun(vb)
+	if err != nil {
+		return err
+	}
+	if len(d.Keys) != len(s.view.sources) {
+		return fmt.Errorf("%w: keys of %d indexes, the view of vbucket %d has %d", ErrView, len(d.Keys), vb,
+			len(s.view.sources))
+	}
+	return t.data(ctx, keyversion.Insert, s, vb, d, d.Keys)
+}
+
+// Delete routes a deletion or expiration, as Mutation does.
+func (t *Topic) Delete(ctx context.Context, vb uint16, d *Doc) error {
+	s, err := t.begun(vb)
+	if err != nil {
+		return err
+	}
+	return t.data(ctx, keyversion.Delete, s, vb, d, nil)
+}
+
+func (t *Topic) data(ctx context.Context, kind keyversion.Kind, s *vbucket, vb uint16, d *Doc,
+	keys [][][]byte) (first error) {
+	w := t.scratch.Get().(*scratch)
+	w.route(s.view, d.DocID, keys)
+	ev := &w.event
+	ev.VBucket, ev.Incarnation, ev.VBUUID = vb, s.inc, d.VBUUID
+	ev.Seqno, ev.Window, ev.DocID = d.Seqno, d.Window, d.DocID
+	for _, e := range w.touched {
+		ev.Statements = w.statements[e]
+		ev.Kind = kind
+		if kind == keyversion.Insert && w.elsewhere(e) {
+			ev.Kind = keyversion.UpsertDeletion
+		}
+		to := &s.targets[e]
+		if err := to.lane.data(ctx, to.vb, ev); err != nil && first == nil {
+			first = err
+		}
+	}
+	ev.DocID, ev.Statements = nil, nil
+	t.scratch.Put(w)
+	return first
+}
+
+// Sync notes that everything up to complete, the end of a DCP snapshot, has been given to the router. Each endpoint
+// gets the newest such seqno at the next tick (PR-18). It never waits.
+func (t *Topic) Sync(vb uint16, vbuuid, complete uint64) error {
+	s, err := t.begun(vb)
+	if err != nil {
+		return err
+	}
+	for i := range s.targets {
+		s.targets[i].lane.sync(s.targets[i].vb, vbuuid, complete)
+	}
+	return nil
+}
+
+// End ends a vbucket's stream in order: last is the seqno of the last event, reach the highest window end that was read
+// (0 on a maintenance stream), sums what the caller says of what it gave, if anything. What is queued is still
+// delivered.
+func (t *Topic) End(ctx context.Context, vb uint16, last, reach uint64, sums keyversion.Sums) error {
+	s, err := t.begun(vb)
+	if err != nil {
+		return err
+	}
+	var first error
+	for i := range s.targets {
+		to := &s.targets[i]
+		next := s.stream(s.view.endpoints[i].copies)
+		next.ended, next.reach, next.sums = true, reach, sums
+		if err := to.lane.control(ctx, to.vb, next, last, next.endEvent(vb, last)); err != nil && first == nil {
+			first = err
+		}
+		t.release(to.lane, false)
+	}
+	*s = vbucket{}
+	return first
+}
+
+// Forget drops a vbucket whose stream was lost: nothing is sent, and its StreamBegin is not repeated any more. A
+// vbucket that has not begun is left as it is.
+func (t *Topic) Forget(vb uint16) {
+	s, err := t.begun(vb)
+	if err != nil {
+		return
+	}
+	for i := range s.targets {
+		s.targets[i].lane.forget(s.targets[i].vb)
+		t.release(s.targets[i].lane, false)
+	}
+	*s = vbucket{}
+}
+
+func (t *Topic) begun(vb uint16) (*vbucket, error) {
+	if int(vb) >= len(t.vbuckets) || t.vbuckets[vb].view == nil {
+		return nil, fmt.Errorf("%w: vbucket %d of %s %s", ErrNotBegun, vb, t.cfg.Bucket, t.cfg.Path)
+	}
+	return &t.vbuckets[vb], nil
+}
+
+// stream is the vbucket's stream as an endpoint with these copies sees it.
+func (s *vbucket) stream(copies []index.CopyID) *stream {
+	return &stream{inc: s.inc, vbuuid: s.vbuuid, begin: s.begin, copies: copies}
+}
+
+// Announce tells the topic of a newer view before the workers switch to it, one by one: addresses hold at once, and an
+// endpoint that is no longer in it stops holding anybody back.
+func (t *Topic) Announce(v *View) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for key, l := range t.lanes {
+		if e := v.find(key.node); e != nil {
+			l.address(e.addr, v.revision)
+		} else {
+			l.leaving(v.revision)
+		}
+	}
+}
+
+// acquire returns the lane of an endpoint for a vbucket, started if need be.
+func (t *Topic) acquire(e *endpoint, revision uint64, vb uint16) (target, error) {
+	key := laneKey{e.node, int(vb) % t.router.cfg.Connections}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return target{}, fmt.Errorf("%w: %s of bucket %s", ErrClosed, t.cfg.Path, t.cfg.Bucket)
+	}
+	l := t.lanes[key]
+	if l == nil {
+		l = newLane(t, key, e.addr, revision)
+		t.lanes[key] = l
+		t.group.Go(func() error { return l.run(t.ctx) })
+	} else {
+		l.use(e.addr, revision)
+	}
+	l.refs++
+	return target{lane: l, vb: l.vbucket(vb)}, nil
+}
+
+// release lets go of a lane; dropped says that the view has no copies at its endpoint any more.
+func (t *Topic) release(l *lane, dropped bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l.refs--
+	if l.refs == 0 {
+		l.unused(dropped)
+	}
+}
+
+// retire takes an unused lane off the list; false when it is in use again.
+func (t *Topic) retire(l *lane) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if l.refs > 0 {
+		return false
+	}
+	if t.lanes[l.key] == l {
+		delete(t.lanes, l.key)
+	}
+	return true
+}
+
+func (t *Topic) allLanes() []*lane {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	all := make([]*lane, 0, len(t.lanes))
+	for _, l := range t.lanes {
+		all = append(all, l)
+	}
+	return all
+}
+
+// Drain waits until every queue is empty and acknowledged, or ctx ends.
+func (t *Topic) Drain(ctx context.Context) error {
+	for _, l := range t.allLanes() {
+		if err := l.drained(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close ends all connections at once and waits for them; what is queued is lost (see Drain). Calls that wait return an
+// error wrapping ErrClosed. It may be called more than once.
+func (t *Topic) Close() {
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
+	t.cancel()
+	_ = t.group.Wait() // a lane never fails, it reconnects
+	t.router.closed(t)
+}

@@ -1,0 +1,173 @@
+package router
+
+import (
+	"fmt"
+	"slices"
+
+	"tidemark/index"
+	"tidemark/partition"
+)
+
+// ViewConfig is what a View is made of.
+type ViewConfig struct {
+	// Revision orders the views of a topic; it is the definitions revision. An address is taken from the newest view.
+	Revision uint64
+	// Endpoints returns each indexer's address (host:port) for the topic's class.
+	Endpoints map[index.NodeID]string
+	// Topologies are in the order of the program's sources: Doc.Keys has one entry for each.
+	Topologies []partition.Topology
+	// Only limits a side stream to these copies, in whatever state they are. Nil: every copy in state Allocated.
+	Only []index.CopyID
+}
+
+// View is where everything goes, for one topic at one revision of the definitions (RT-2, RT-3). It is immutable and
+// made for routing: per document one hash and per index one look-up, per key one more where an index is partitioned by
+// key. Copies on a node without an address are left out; they join with a later view.
+type View struct {
+	revision  uint64
+	endpoints []endpoint          // ascending by node, each with a copy at least
+	layouts   []*partition.Layout // of hash(docid), each once
+	sources   []source
+}
+
+type endpoint struct {
+	node   index.NodeID
+	addr   string
+	copies []index.CopyID // ascending
+}
+
+// source is one index of the program.
+type source struct {
+	id     index.ID
+	layout int               // in View.layouts; -1: by key
+	byKey  *partition.Layout // of an index that is partitioned by key
+	hosts  [][]uint16        // per slice: its endpoints, as places in View.endpoints
+	at     []hosted          // by key: all its endpoints
+}
+
+// hosted is how many slices of an index an endpoint has.
+type hosted struct {
+	endpoint uint16
+	slices   int
+}
+
+// host notes that an endpoint has a slice.
+func (s *source) host(slice index.SliceID, endpoint uint16) {
+	if slices.Contains(s.hosts[slice], endpoint) {
+		return
+	}
+	s.hosts[slice] = append(s.hosts[slice], endpoint)
+	i := slices.IndexFunc(s.at, func(h hosted) bool { return h.endpoint == endpoint })
+	if i < 0 {
+		i = len(s.at)
+		s.at = append(s.at, hosted{endpoint: endpoint})
+	}
+	s.at[i].slices++
+}
+
+// NewView builds a view. Errors wrap ErrView or partition.ErrLayout.
+func NewView(cfg ViewConfig) (*View, error) {
+	v := &View{revision: cfg.Revision}
+	wanted := func(c partition.Copy) bool {
+		if cfg.Endpoints[c.Node] == "" {
+			return false
+		}
+		if cfg.Only != nil {
+			return slices.Contains(cfg.Only, c.ID)
+		}
+		return c.State == partition.Allocated
+	}
+	place := v.placeEndpoints(cfg, wanted)
+	for i := range cfg.Topologies {
+		t := &cfg.Topologies[i]
+		if err := t.Layout.Check(); err != nil {
+			return nil, fmt.Errorf("index %d: %w", t.Index, err)
+		}
+		s := source{id: t.Index, layout: -1, hosts: make([][]uint16, t.Layout.Partitions)}
+		if t.Layout.ByKey() {
+			s.byKey = &t.Layout
+		} else {
+			s.layout = v.layout(&t.Layout)
+		}
+		for _, c := range t.Copies {
+			if !wanted(c) {
+				continue
+			}
+			if int(c.Slice) >= len(s.hosts) {
+				return nil, fmt.Errorf("%w: index %d: copy %d of slice %d, there are %d", ErrView, t.Index, c.ID, c.Slice,
+					len(s.hosts))
+			}
+			p := place[c.Node]
+			s.host(c.Slice, p)
+			v.endpoints[p].copies = append(v.endpoints[p].copies, c.ID)
+		}
+		v.sources = append(v.sources, s)
+	}
+	for i := range v.endpoints {
+		slices.Sort(v.endpoints[i].copies)
+	}
+	return v, nil
+}
+
+// layout returns the place of a layout in the list.
+func (v *View) layout(l *partition.Layout) int {
+	i := slices.IndexFunc(v.layouts, l.Equal)
+	if i < 0 {
+		i = len(v.layouts)
+		v.layouts = append(v.layouts, l)
+	}
+	return i
+}
+
+// placeEndpoints lists the endpoints that have a copy and says where each stands.
+func (v *View) placeEndpoints(cfg ViewConfig, wanted func(partition.Copy) bool) map[index.NodeID]uint16 {
+	var nodes []index.NodeID
+	for i := range cfg.Topologies {
+		for _, c := range cfg.Topologies[i].Copies {
+			if wanted(c) && !slices.Contains(nodes, c.Node) {
+				nodes = append(nodes, c.Node)
+			}
+		}
+	}
+	slices.Sort(nodes)
+	place := make(map[index.NodeID]uint16, len(nodes))
+	for i, n := range nodes {
+		place[n] = uint16(i)
+		v.endpoints = append(v.endpoints, endpoint{node: n, addr: cfg.Endpoints[n]})
+	}
+	return place
+}
+
+// Revision is the definitions revision that the view was made of.
+func (v *View) Revision() uint64 { return v.revision }
+
+// Sources is the number of indexes, the length that Doc.Keys must have.
+func (v *View) Sources() int { return len(v.sources) }
+
+// Nodes lists the endpoints, ascending.
+func (v *View) Nodes() []index.NodeID {
+	nodes := make([]index.NodeID, len(v.endpoints))
+	for i, e := range v.endpoints {
+		nodes[i] = e.node
+	}
+	return nodes
+}
+
+// Copies lists the copies that are fed at a node, ascending.
+func (v *View) Copies(n index.NodeID) []index.CopyID {
+	if e := v.find(n); e != nil {
+		return slices.Clone(e.copies)
+	}
+	return nil
+}
+
+func (v *View) find(n index.NodeID) *endpoint {
+	if v == nil {
+		return nil
+	}
+	i, ok := slices.BinarySearchFunc(v.endpoints, n, func(e endpoint, n index.NodeID) int { return int(e.node) - int(n) })
+	if !ok {
+		return nil
+	}
+	return &v.endpoints[i]
+}

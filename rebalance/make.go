@@ -1,0 +1,421 @@
+package rebalance
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+
+	"tidemark/index"
+	"tidemark/partition"
+)
+
+// ErrStale is wrapped when a plan was made of another placement than there is.
+var ErrStale = errors.New("the plan is stale")
+
+// Cluster is what a plan is made of: the nodes, and where the copies are.
+type Cluster struct {
+	Revision uint64  `json:"revision"` // of the definitions
+	Nodes    []Node  `json:"nodes"`
+	Indexes  []Index `json:"indexes"`
+}
+
+// Index is an index with its copies.
+type Index struct {
+	ID       index.ID       `json:"id"`
+	Bucket   string         `json:"bucket"`
+	Name     string         `json:"name"`
+	Slices   int            `json:"slices"`
+	Replicas int            `json:"replicas"`        // that it is to have, beside the first copy
+	Nodes    []index.NodeID `json:"nodes,omitempty"` // that may hold it; none: all
+	Copies   []Copy         `json:"copies"`
+}
+
+func (x *Index) label() string { return x.Bucket + "/" + x.Name }
+
+// Copy is a copy that is not leaving.
+type Copy struct {
+	ID      index.CopyID      `json:"id"`
+	Slice   index.SliceID     `json:"slice"`
+	Replica partition.Replica `json:"replica"`
+	Node    index.NodeID      `json:"node"`
+	Bytes   int64             `json:"bytes"`
+}
+
+// Kind of a step.
+type Kind string
+
+// The kinds.
+const (
+	Move   Kind = "move"   // a copy changes its node
+	Repair Kind = "repair" // a copy takes the place of one that was lost
+	Add    Kind = "add"    // a further replica
+)
+
+// Step is one change of one slice's copies. It is done when the index has a copy of the slice and replica on To, and
+// not the copy Old; taking it again then does nothing.
+type Step struct {
+	ID      int               `json:"id"` // from 1
+	Round   int               `json:"round"`
+	Kind    Kind              `json:"kind"`
+	Index   index.ID          `json:"index"`
+	Name    string            `json:"name"` // bucket/name, for people
+	Slice   index.SliceID     `json:"slice"`
+	Replica partition.Replica `json:"replica"`
+	Old     index.CopyID      `json:"old,omitempty"` // goes when the new one is whole; 0: none
+	From    *index.NodeID     `json:"from,omitempty"`
+	To      index.NodeID      `json:"to"`
+	// Source has a copy that the new one can be made of; none: it comes from KV.
+	Source *index.NodeID `json:"source,omitempty"`
+	Bytes  int64         `json:"bytes"`
+	Why    string        `json:"why"`
+}
+
+// Share is what a plan means for a node.
+type Share struct {
+	Node     index.NodeID `json:"node"`
+	Name     string       `json:"name"`
+	Zone     string       `json:"zone,omitempty"`
+	Capacity uint32       `json:"capacity"`
+	Role     Role         `json:"role"`
+	Before   int          `json:"copies_before"`
+	After    int          `json:"copies_after"`
+	Bytes    [2]int64     `json:"bytes"` // before and after
+}
+
+// Short is an index that cannot have as many copies as it is to have.
+type Short struct {
+	Index  index.ID `json:"index"`
+	Name   string   `json:"name"`
+	Want   int      `json:"want"` // copies of each slice
+	Usable int      `json:"usable"`
+}
+
+// Plan is what has to be done, in an order that keeps to the options.
+type Plan struct {
+	Revision uint64  `json:"revision"` // of the definitions that it was made of
+	Options  Options `json:"options"`
+	Steps    []Step  `json:"steps"` // by round
+	Rounds   int     `json:"rounds"`
+	Bytes    int64   `json:"bytes"` // that new copies take
+	// Milliseconds is how long it takes when bytes are all that takes time, beside a fixed time per step.
+	Milliseconds int64   `json:"expected_ms"`
+	Nodes        []Share `json:"nodes"`
+	Short        []Short `json:"short,omitempty"`
+	Balanced     bool    `json:"balanced"` // nothing has to move
+}
+
+// Options of a plan; zero fields are the defaults.
+type Options struct {
+	Sends          int   `json:"sends"`            // copies that one node sends at a time: 1
+	Receives       int   `json:"receives"`         // copies that one node receives at a time: 1
+	BytesPerSecond int64 `json:"bytes_per_second"` // of one node: 32 MiB/s
+	StepMS         int64 `json:"step_ms"`          // what a step takes beside its bytes: 2000
+}
+
+// MaxBegun bounds how many steps of a plan are begun at a time, so that one command carries them; the next plan has the
+// rest.
+const MaxBegun = 16_000
+
+// MaxParallel bounds how much one node may send or receive at a time.
+const MaxParallel = 64
+
+func (o Options) withDefaults() (Options, error) {
+	o.Sends, o.Receives = cmp.Or(o.Sends, 1), cmp.Or(o.Receives, 1)
+	o.BytesPerSecond, o.StepMS = cmp.Or(o.BytesPerSecond, 32<<20), cmp.Or(o.StepMS, 2000)
+	if o.Sends < 0 || o.Sends > MaxParallel || o.Receives < 0 || o.Receives > MaxParallel || o.BytesPerSecond < 0 ||
+		o.StepMS < 0 {
+		return o, fmt.Errorf("%w: sends %d, receives %d, %d bytes per second, %d ms per step; want at most %d sends and "+
+			"receives, and nothing below 0", ErrInput, o.Sends, o.Receives, o.BytesPerSecond, o.StepMS, MaxParallel)
+	}
+	return o, nil
+}
+
+// Check refuses options that Make would not take. Errors wrap ErrInput.
+func (o Options) Check() error { _, err := o.withDefaults(); return err }
+
+// Make plans. The cluster is not changed. Errors wrap ErrTooFewNodes, ErrInput or ErrCertificate.
+func Make(c *Cluster, o Options) (*Plan, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	m, err := newMaker(c)
+	if err != nil {
+		return nil, err
+	}
+	if err := m.place(); err != nil {
+		return nil, err
+	}
+	p := &Plan{Revision: c.Revision, Options: o, Short: m.short}
+	for i := range m.slices {
+		p.Steps = append(p.Steps, m.steps(&m.slices[i])...)
+	}
+	m.sources(p.Steps)
+	schedule(p)
+	m.shares(p)
+	p.Balanced = len(p.Steps) == 0
+	return p, nil
+}
+
+// maker holds the cluster by places in lists instead of ids.
+type maker struct {
+	c      *Cluster
+	nodes  []Node // by id
+	at     map[index.NodeID]int
+	usable [][]int // of each index: places of serving nodes that may hold it
+	slices []sliceOf
+	short  []Short
+	zoneOf []int
+	zones  int
+	before []int // copies per node
+}
+
+// sliceOf is one slice of one index.
+type sliceOf struct {
+	index  int
+	slice  index.SliceID
+	want   int // copies on usable nodes
+	copies []Copy
+	chosen []int // places of nodes, ascending
+}
+
+func newMaker(c *Cluster) (*maker, error) {
+	m := &maker{c: c, nodes: slices.Clone(c.Nodes), at: map[index.NodeID]int{}}
+	slices.SortFunc(m.nodes, func(a, b Node) int { return cmp.Compare(a.ID, b.ID) })
+	for i, n := range m.nodes {
+		if i > 0 && m.nodes[i-1].ID == n.ID {
+			return nil, fmt.Errorf("%w: node %d is listed twice", ErrInput, n.ID)
+		}
+		m.at[n.ID], m.nodes[i].Load = i, 0
+	}
+	m.zoneOf, m.zones = zones(m.nodes)
+	m.before = make([]int, len(m.nodes))
+	total := 0
+	for i := range c.Indexes {
+		if err := m.addIndex(i); err != nil {
+			return nil, err
+		}
+		if total += c.Indexes[i].Slices * (c.Indexes[i].Replicas + 1); total > MaxCopies {
+			return nil, fmt.Errorf("%w: more than %d copies", ErrInput, MaxCopies)
+		}
+	}
+	return m, nil
+}
+
+func (m *maker) addIndex(i int) error {
+	x := &m.c.Indexes[i]
+	if x.Slices < 1 || x.Slices > partition.MaxPartitions || x.Replicas < 0 || x.Replicas > 255 {
+		return fmt.Errorf("%w: %s has %d slices with %d replicas", ErrInput, x.label(), x.Slices, x.Replicas)
+	}
+	var usable []int
+	for at, n := range m.nodes {
+		if n.Role == Serving && (len(x.Nodes) == 0 || slices.Contains(x.Nodes, n.ID)) {
+			usable = append(usable, at)
+		}
+	}
+	m.usable = append(m.usable, usable)
+	want := min(x.Replicas+1, len(usable))
+	if want <= x.Replicas {
+		m.short = append(m.short, Short{Index: x.ID, Name: x.label(), Want: x.Replicas + 1, Usable: len(usable)})
+	}
+	first := len(m.slices)
+	for s := range x.Slices {
+		m.slices = append(m.slices, sliceOf{index: i, slice: index.SliceID(s), want: want})
+	}
+	for _, y := range x.Copies {
+		at, known := m.at[y.Node]
+		if int(y.Slice) >= x.Slices || int(y.Replica) > x.Replicas || !known || y.Bytes < 0 {
+			return fmt.Errorf("%w: %s has replica %d of slice %d on node %d", ErrInput, x.label(), y.Replica, y.Slice, y.Node)
+		}
+		m.before[at]++
+		s := &m.slices[first+int(y.Slice)]
+		if slices.ContainsFunc(s.copies, func(o Copy) bool { return o.Node == y.Node || o.Replica == y.Replica }) {
+			return fmt.Errorf("%w: %s has two copies of slice %d on node %d, or two of replica %d", ErrInput, x.label(), y.Slice,
+				y.Node, y.Replica)
+		}
+		s.copies = append(s.copies, y)
+	}
+	return nil
+}
+
+// holds reports whether a node has a copy.
+func (s *sliceOf) holds(n index.NodeID) bool {
+	return slices.ContainsFunc(s.copies, func(c Copy) bool { return c.Node == n })
+}
+
+// bytes of a copy of the slice: the largest that is known.
+func (s *sliceOf) bytes() (most int64) {
+	for _, c := range s.copies {
+		most = max(most, c.Bytes)
+	}
+	return most
+}
+
+// steps turns the nodes chosen for a slice into steps: what a node gives up goes to one that was chosen newly, lost
+// copies first, then those of leaving nodes.
+func (m *maker) steps(s *sliceOf) (steps []Step) {
+	x := &m.c.Indexes[s.index]
+	var given []Copy
+	var missing []partition.Replica
+	for r := range x.Replicas + 1 {
+		i := slices.IndexFunc(s.copies, func(c Copy) bool { return int(c.Replica) == r })
+		if i < 0 {
+			missing = append(missing, partition.Replica(r))
+		} else if !slices.Contains(s.chosen, m.at[s.copies[i].Node]) {
+			given = append(given, s.copies[i])
+		}
+	}
+	slices.SortStableFunc(given, func(a, b Copy) int { return cmp.Compare(m.role(b.Node), m.role(a.Node)) })
+	step := func(k Kind, r partition.Replica) Step {
+		return Step{Kind: k, Index: x.ID, Name: x.label(), Slice: s.slice, Replica: r}
+	}
+	for _, at := range s.chosen {
+		to := m.nodes[at].ID
+		if s.holds(to) {
+			continue
+		}
+		var y Step
+		switch {
+		case len(given) > 0 && m.role(given[0].Node) == Lost:
+			y = step(Repair, given[0].Replica)
+		case len(missing) > 0:
+			y = step(Add, missing[0])
+			missing = missing[1:]
+		default:
+			y = step(Move, given[0].Replica)
+		}
+		if y.Kind != Add {
+			y.Old, y.From = given[0].ID, &given[0].Node
+			given = given[1:]
+		}
+		y.To, y.Bytes = to, s.bytes()
+		y.Why = m.why(s, &y)
+		steps = append(steps, y)
+	}
+	return steps
+}
+
+func (m *maker) role(n index.NodeID) Role { return m.nodes[m.at[n]].Role }
+
+// why says in a sentence what a step is good for.
+func (m *maker) why(s *sliceOf, y *Step) string {
+	x, to := &m.c.Indexes[s.index], &m.nodes[m.at[y.To]]
+	if y.Kind == Add {
+		return fmt.Sprintf("%s is to have %d replicas", x.label(), x.Replicas)
+	}
+	from := &m.nodes[m.at[*y.From]]
+	switch {
+	case from.Role != Serving:
+		return fmt.Sprintf("%s is %s", from.label(), from.Role)
+	case !slices.Contains(m.usable[s.index], m.at[from.ID]):
+		return fmt.Sprintf("%s is not to lie on %s", x.label(), from.label())
+	case m.inZone(s, to.ID) == 0 && m.inZone(s, from.ID) > 1:
+		return fmt.Sprintf("zone %q has no copy of this slice, %q has %d", to.Zone, from.Zone, m.inZone(s, from.ID))
+	}
+	if a, b := m.before[m.at[from.ID]], m.before[m.at[to.ID]]; int64(a)*to.weight() > int64(b+1)*from.weight() {
+		return fmt.Sprintf("%s has %d copies, %s %d", from.label(), a, to.label(), b)
+	}
+	return fmt.Sprintf("spreads %s: %s has %d of its copies, %s %d", x.label(), from.label(), x.on(from.ID), to.label(),
+		x.on(to.ID))
+}
+
+func (x *Index) on(n index.NodeID) (count int) {
+	for _, c := range x.Copies {
+		if c.Node == n {
+			count++
+		}
+	}
+	return count
+}
+
+// inZone counts the copies of a slice in the zone of a node.
+func (m *maker) inZone(s *sliceOf, n index.NodeID) (count int) {
+	for _, c := range s.copies {
+		if m.zoneOf[m.at[c.Node]] == m.zoneOf[m.at[n]] {
+			count++
+		}
+	}
+	return count
+}
+
+// sources chooses what new copies are made of: the copy that goes, or else one on the node that has the least to send.
+func (m *maker) sources(steps []Step) {
+	sends := make([]int, len(m.nodes))
+	by := map[sliceKey]*sliceOf{}
+	for i := range m.slices {
+		by[sliceKey{m.c.Indexes[m.slices[i].index].ID, m.slices[i].slice}] = &m.slices[i]
+	}
+	for i := range steps {
+		if y := &steps[i]; y.Kind == Move {
+			y.Source = y.From
+			sends[m.at[*y.From]]++
+		}
+	}
+	for i := range steps {
+		y := &steps[i]
+		if y.Kind != Repair && y.Kind != Add {
+			continue
+		}
+		best := -1
+		for _, c := range by[sliceKey{y.Index, y.Slice}].copies {
+			if at := m.at[c.Node]; m.nodes[at].Role != Lost && (best < 0 || sends[at] < sends[best]) {
+				best = at
+			}
+		}
+		if best >= 0 {
+			sends[best]++
+			y.Source = &m.nodes[best].ID
+		}
+	}
+}
+
+type sliceKey struct {
+	index index.ID
+	slice index.SliceID
+}
+
+// shares tells what each node has before and after.
+func (m *maker) shares(p *Plan) {
+	all := make([]Share, len(m.nodes))
+	for i, n := range m.nodes {
+		all[i] = Share{Node: n.ID, Name: n.label(), Zone: n.Zone, Capacity: max(n.Capacity, 1), Role: n.Role}
+	}
+	for i := range m.c.Indexes {
+		for _, c := range m.c.Indexes[i].Copies {
+			s := &all[m.at[c.Node]]
+			s.Before++
+			s.After++
+			s.Bytes[0] += c.Bytes
+			s.Bytes[1] += c.Bytes
+		}
+	}
+	for i := range p.Steps {
+		y := &p.Steps[i]
+		p.Bytes += y.Bytes
+		to := &all[m.at[y.To]]
+		to.After++
+		to.Bytes[1] += y.Bytes
+		if y.From != nil {
+			s := &all[m.at[*y.From]]
+			s.After--
+			s.Bytes[1] -= m.bytesOf(y)
+		}
+	}
+	p.Nodes = all
+}
+
+// bytesOf returns the bytes of the copy that a step takes away.
+func (m *maker) bytesOf(y *Step) int64 {
+	for i := range m.c.Indexes {
+		if m.c.Indexes[i].ID != y.Index {
+			continue
+		}
+		for _, c := range m.c.Indexes[i].Copies {
+			if c.ID == y.Old {
+				return c.Bytes
+			}
+		}
+	}
+	return 0
+}

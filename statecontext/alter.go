@@ -1,0 +1,146 @@
+package statecontext
+
+import (
+	"slices"
+
+	"tidemark/index"
+	"tidemark/partition"
+)
+
+// AlterIndex changes where an index may lie, or how many replicas it has. New copies are filled from KV beside those
+// there are; copies of dropped replicas leave, and the replicas that stay are numbered anew, in their order.
+// Rejections: UnknownIndex, CASMismatch, StateMismatch unless the index is READY or waits for BUILD INDEX,
+// RebalanceIsRunning while slices of it change their place, InvalidArgument, StateMismatch where no copy of a slice that
+// has been made would stay, and those of placements.
+type AlterIndex struct {
+	ID index.ID
+	// IfMatch, unless 0, must be the definition's ModifiedCAS.
+	IfMatch  uint64
+	Replicas uint8               // that it has then
+	Drop     []partition.Replica // those that go, ascending
+	Add      []Placement         // of those that come
+	Nodes    []string            // uuids or names of indexers that may hold it; none: all
+}
+
+func (*AlterIndex) kind() kind { return kindAlterIndex }
+
+func (c *AlterIndex) append(dst []byte) []byte {
+	dst = append(appendUint(appendUint(dst, uint64(c.ID)), c.IfMatch), c.Replicas)
+	dst = appendUint(dst, uint64(len(c.Drop)))
+	for _, r := range c.Drop {
+		dst = append(dst, byte(r))
+	}
+	dst = appendUint(appendPlacements(dst, c.Add), uint64(len(c.Nodes)))
+	for _, n := range c.Nodes {
+		dst = appendString(dst, n)
+	}
+	return dst
+}
+
+func decodeAlterIndex(d *decoder) *AlterIndex {
+	c := &AlterIndex{ID: index.ID(d.uint()), IfMatch: d.uint(), Replicas: d.byte()}
+	for n := d.count(); n > 0 && d.err == nil; n-- {
+		c.Drop = append(c.Drop, partition.Replica(d.byte()))
+	}
+	c.Add = d.placements()
+	for n := d.count(); n > 0 && d.err == nil; n-- {
+		c.Nodes = append(c.Nodes, d.string())
+	}
+	return c
+}
+
+func (c *AlterIndex) apply(t *tx) *Rejection {
+	p, rejection := t.index(c.ID)
+	if rejection != nil {
+		return rejection
+	}
+	x := *p
+	f := &x.Definition
+	if rejection := c.admit(t, &x); rejection != nil {
+		return rejection
+	}
+	if rejection := t.s.checkNew(c.Add); rejection != nil {
+		return rejection
+	}
+	x.Topology.Copies = c.without(&x)
+	if rejection := c.keeps(&x); rejection != nil {
+		return rejection
+	}
+	x.Topology.Copies = t.placeCopies(x.Topology.Copies, c.Add)
+	f.Replicas, f.Nodes = c.Replicas, c.Nodes
+	if rejection := t.checkDefinition(f); rejection != nil {
+		return rejection
+	}
+	if rejection := t.s.checkPlacement(x.Topology.Layout, f.Replicas, x.Topology.Copies); rejection != nil {
+		return rejection
+	}
+	if len(c.Add) > 0 {
+		x.PlacedCAS = t.cas
+	}
+	t.result.Index = f.ID
+	t.setIndex(x, true, len(c.Add)+len(c.Drop) > 0)
+	return nil
+}
+
+func (c *AlterIndex) admit(t *tx, x *Index) *Rejection {
+	f := &x.Definition
+	switch {
+	case c.IfMatch != 0 && c.IfMatch != f.ModifiedCAS:
+		return reject(CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID, f.Name,
+			f.ModifiedCAS, c.IfMatch)
+	case f.State != index.Maintenance && !x.Waits():
+		return reject(StateMismatch, "index %d (%s) is in state %s; wait until it is ready", f.ID, f.Name, f.State)
+	case len(t.s.RebalancesOf(f.ID)) > 0:
+		return reject(RebalanceIsRunning, "slices of index %d (%s) are changing their place; wait for the end of that, or "+
+			"cancel it", f.ID, f.Name)
+	case int(f.Replicas)-len(c.Drop) < 0 || len(c.Drop) > 0 && (int(f.Replicas)-len(c.Drop) != int(c.Replicas) ||
+		len(c.Add) > 0):
+		return reject(InvalidArgument, "index %d (%s) has %d replicas; %d cannot be dropped so that %d stay", f.ID, f.Name,
+			f.Replicas, len(c.Drop), c.Replicas)
+	}
+	for i, r := range c.Drop {
+		if uint8(r) > f.Replicas || i > 0 && r <= c.Drop[i-1] {
+			return reject(InvalidArgument, "index %d (%s) has the replicas 0 to %d; %v cannot be dropped", f.ID, f.Name,
+				f.Replicas, c.Drop)
+		}
+	}
+	return nil
+}
+
+// without returns the copies as they are when the dropped replicas go. What an index that waits has is forgotten at
+// once: no host has heard of it.
+func (c *AlterIndex) without(x *Index) []partition.Copy {
+	kept := make([]partition.Copy, 0, len(x.Topology.Copies))
+	for _, o := range x.Topology.Copies {
+		at, gone := slices.BinarySearch(c.Drop, o.Replica)
+		switch {
+		case !gone:
+			o.Replica -= partition.Replica(at)
+		case x.Waits():
+			continue
+		default:
+			o.State = partition.Leaving
+		}
+		kept = append(kept, o)
+	}
+	return kept
+}
+
+// keeps refuses to drop replicas where a slice would be left without a copy that has been made. That one of them is
+// whole is the coordinator's to know.
+func (c *AlterIndex) keeps(x *Index) *Rejection {
+	if len(c.Drop) == 0 || x.Waits() {
+		return nil
+	}
+	made := make([]bool, x.Topology.Layout.Partitions)
+	for _, o := range x.Topology.Copies {
+		if o.State == partition.Allocated {
+			made[o.Slice] = true
+		}
+	}
+	if at := slices.Index(made, false); at >= 0 {
+		return reject(StateMismatch, "index %d (%s) would have no copy of slice %d that has been made; wait until the other "+
+			"replicas are there", x.Definition.ID, x.Definition.Name, at)
+	}
+	return nil
+}

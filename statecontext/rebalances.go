@@ -1,0 +1,638 @@
+package statecontext
+
+import (
+	"fmt"
+	"iter"
+	"math"
+	"slices"
+
+	"github.com/tidwall/btree"
+
+	"tidemark/index"
+	"tidemark/partition"
+)
+
+// RebalancePhase is what is to become of a rebalance.
+type RebalancePhase uint8
+
+// The phases. Of all rebalances at most one is running or cancelling.
+const (
+	RebalanceRunning    RebalancePhase = iota + 1
+	RebalanceCancelling                // steps that have not begun do not begin, those that have are taken back
+	RebalanceFinished                  // every step is done
+	RebalanceCancelled                 // it was cancelled before that
+	RebalanceFailed                    // some step could not be taken
+)
+
+// String returns the word that people see.
+func (p RebalancePhase) String() string {
+	switch p {
+	case RebalanceRunning:
+		return "running"
+	case RebalanceCancelling:
+		return "cancelling"
+	case RebalanceFinished:
+		return "done"
+	case RebalanceCancelled:
+		return "cancelled"
+	case RebalanceFailed:
+		return "failed"
+	}
+	return fmt.Sprintf("rebalance phase(%d)", p)
+}
+
+// Over tells that nothing more will happen.
+func (p RebalancePhase) Over() bool { return p > RebalanceCancelling }
+
+// MarshalText makes the JSON form the word.
+func (p RebalancePhase) MarshalText() ([]byte, error) { return []byte(p.String()), nil }
+
+// UnmarshalText reads what MarshalText wrote.
+func (p *RebalancePhase) UnmarshalText(b []byte) error {
+	for c := RebalanceRunning; c <= RebalanceFailed; c++ {
+		if c.String() == string(b) {
+			*p = c
+			return nil
+		}
+	}
+	return fmt.Errorf("unknown phase of a rebalance %q", b)
+}
+
+// RebalanceJob is a set of slices that change their place (IM-18), as one thing that people ask for and look at.
+type RebalanceJob struct {
+	ID         uint64         `json:"id"`
+	Phase      RebalancePhase `json:"phase"`
+	Cause      string         `json:"cause"` // who or what asked for it
+	StartedMS  int64          `json:"started_ms"`
+	FinishedMS int64          `json:"finished_ms,omitempty"`
+	// Sends and Receives bound how many copies one node sends, and receives, at a time.
+	Sends    uint8 `json:"sends"`
+	Receives uint8 `json:"receives"`
+	// Steps, Done, GivenUp, Bytes and DoneBytes count; they are kept when the steps themselves are forgotten.
+	Steps       uint32 `json:"steps"`
+	Done        uint32 `json:"done"`
+	GivenUp     uint32 `json:"given_up"`
+	Bytes       uint64 `json:"bytes"`
+	DoneBytes   uint64 `json:"done_bytes"`
+	Reason      string `json:"reason,omitempty"` // why steps were given up: that of the first one
+	ModifiedCAS uint64 `json:"modified_cas"`
+}
+
+const (
+	// MaxRebalanceSteps bounds the steps of one rebalance.
+	MaxRebalanceSteps = 64 << 10
+	// keptRebalances is how many that are over are remembered.
+	keptRebalances = 16
+	maxCauseBytes  = 200
+)
+
+// StartRebalance begins one. Each step is checked against the state: a plan that was made of another placement is
+// refused as a whole. Rejections: RebalanceIsRunning, InvalidArgument, StalePlan.
+type StartRebalance struct {
+	Cause           string
+	WallMS          int64
+	Sends, Receives uint8
+	Steps           []partition.Rebalance // of which Step, State, New, Timestamp and Reason are assigned by Apply
+}
+
+// StepRebalance moves one step of the rebalance on. Which fields count depends on To:
+//   - RebalancePending places the new copy,
+//   - RebalanceCatchup wants it allocated, under the definitions revision that its host reported,
+//   - RebalanceDone takes the old copy out of the topology; that the new one is whole is the coordinator's to know. It is
+//     refused where the new one may not stay so: its node is being removed, or its bucket is being rolled back,
+//   - RebalanceGivenUp forgets the new copy.
+//
+// Rejections: UnknownRebalance, StepMismatch, UnknownIndex, UnknownCopy, StateMismatch, and those of placements.
+type StepRebalance struct {
+	ID       uint64
+	Step     uint32
+	From, To partition.RebalanceState
+	Reason   string // with RebalanceGivenUp
+}
+
+// CancelRebalance lets a rebalance come to an end at once. Rejection: UnknownRebalance.
+type CancelRebalance struct{ ID uint64 }
+
+// EndRebalance ends one whose steps are all over. Rejections: UnknownRebalance, StepMismatch.
+type EndRebalance struct {
+	ID     uint64
+	WallMS int64
+}
+
+// SetIndexerGoing says whether an indexer is to hold nothing in the end. Nothing moves by that alone. Rejection:
+// UnknownNode.
+type SetIndexerGoing struct {
+	Node  index.NodeID
+	UUID  string // guards against a number that was given away meanwhile
+	Going bool
+}
+
+func (*StartRebalance) kind() kind  { return kindStartRebalance }
+func (*StepRebalance) kind() kind   { return kindStepRebalance }
+func (*CancelRebalance) kind() kind { return kindCancelRebalance }
+func (*EndRebalance) kind() kind    { return kindEndRebalance }
+func (*SetIndexerGoing) kind() kind { return kindSetIndexerGoing }
+
+func (c *StartRebalance) append(dst []byte) []byte {
+	dst = append(appendInt(appendString(dst, c.Cause), c.WallMS), c.Sends, c.Receives)
+	dst = appendUint(dst, uint64(len(c.Steps)))
+	for i := range c.Steps {
+		dst = appendStep(dst, &c.Steps[i])
+	}
+	return dst
+}
+
+func (c *StepRebalance) append(dst []byte) []byte {
+	return appendString(append(appendUint(appendUint(dst, c.ID), uint64(c.Step)), byte(c.From), byte(c.To)), c.Reason)
+}
+
+func (c *CancelRebalance) append(dst []byte) []byte { return appendUint(dst, c.ID) }
+
+func (c *EndRebalance) append(dst []byte) []byte { return appendInt(appendUint(dst, c.ID), c.WallMS) }
+
+func (c *SetIndexerGoing) append(dst []byte) []byte {
+	return appendBool(appendString(append(dst, byte(c.Node)), c.UUID), c.Going)
+}
+
+func decodeRebalanceBody(k kind, d *decoder) Body {
+	switch k {
+	case kindStartRebalance:
+		c := &StartRebalance{Cause: d.string(), WallMS: d.int(), Sends: d.byte(), Receives: d.byte()}
+		for n := d.count(); n > 0 && d.err == nil; n-- {
+			c.Steps = append(c.Steps, d.step())
+		}
+		return c
+	case kindStepRebalance:
+		return &StepRebalance{ID: d.uint(), Step: d.uint32(), From: partition.RebalanceState(d.byte()),
+			To: partition.RebalanceState(d.byte()), Reason: d.string()}
+	case kindCancelRebalance:
+		return &CancelRebalance{ID: d.uint()}
+	case kindEndRebalance:
+		return &EndRebalance{ID: d.uint(), WallMS: d.int()}
+	case kindAlterIndex:
+		return decodeAlterIndex(d)
+	case kindSetIndexerGoing:
+		return &SetIndexerGoing{Node: index.NodeID(d.byte()), UUID: d.string(), Going: d.bool()}
+	}
+	return nil
+}
+
+func appendStep(dst []byte, y *partition.Rebalance) []byte {
+	dst = append(appendUint(dst, uint64(y.Step)), byte(y.State))
+	dst = append(appendUint(appendUint(dst, uint64(y.Index)), uint64(y.Slice)), byte(y.Replica))
+	dst = append(appendUint(dst, uint64(y.Old)), byte(y.Src.Node), byte(y.Dst.Node))
+	return appendString(appendUint(appendUint(appendUint(dst, uint64(y.New)), y.Timestamp), y.Bytes), y.Reason)
+}
+
+func (d *decoder) step() partition.Rebalance {
+	return partition.Rebalance{Step: d.uint32(), State: partition.RebalanceState(d.byte()), Index: index.ID(d.uint()),
+		Slice:   d.slice(),
+		Replica: partition.Replica(d.byte()), Old: index.CopyID(d.uint()), Src: partition.Shard{Node: index.NodeID(d.byte())},
+		Dst: partition.Shard{Node: index.NodeID(d.byte())}, New: index.CopyID(d.uint()), Timestamp: d.uint(), Bytes: d.uint(),
+		Reason: d.string()}
+}
+
+func appendRebalance(dst []byte, r *RebalanceJob) []byte {
+	dst = appendString(append(appendUint(dst, r.ID), byte(r.Phase)), r.Cause)
+	dst = append(appendInt(appendInt(dst, r.StartedMS), r.FinishedMS), r.Sends, r.Receives)
+	for _, n := range [...]uint64{uint64(r.Steps), uint64(r.Done), uint64(r.GivenUp), r.Bytes, r.DoneBytes} {
+		dst = appendUint(dst, n)
+	}
+	return appendUint(appendString(dst, r.Reason), r.ModifiedCAS)
+}
+
+func (d *decoder) rebalance() *RebalanceJob {
+	return &RebalanceJob{ID: d.uint(), Phase: RebalancePhase(d.byte()), Cause: d.string(), StartedMS: d.int(),
+		FinishedMS: d.int(), Sends: d.byte(), Receives: d.byte(),
+		Steps: d.uint32(), Done: d.uint32(), GivenUp: d.uint32(), Bytes: d.uint(), DoneBytes: d.uint(), Reason: d.string(),
+		ModifiedCAS: d.uint()}
+}
+
+// rebalanceSet is the part of the state that knows of rebalances.
+type rebalanceSet struct {
+	all   *btree.Map[uint64, *RebalanceJob]        // by id
+	steps *btree.Map[uint64, *partition.Rebalance] // of the one that is not over
+	going [index.MaxNodeID + 1]bool
+	next  uint64 // id
+}
+
+func newRebalanceSet() rebalanceSet {
+	return rebalanceSet{all: btree.NewMap[uint64, *RebalanceJob](0), steps: btree.NewMap[uint64, *partition.Rebalance](0),
+		next: 1}
+}
+
+// Going reports whether an indexer is to hold nothing in the end.
+func (s *State) Going(n index.NodeID) bool { return s.rebalances.going[n] }
+
+// Rebalances returns those that are remembered, by id.
+func (s *State) Rebalances() iter.Seq[*RebalanceJob] { return values(s.rebalances.all) }
+
+// Rebalance returns one, nil when there is none of that id.
+func (s *State) Rebalance(id uint64) *RebalanceJob { r, _ := s.rebalances.all.Get(id); return r }
+
+// RebalanceUnderWay returns the one that is running or cancelling, nil when there is none.
+func (s *State) RebalanceUnderWay() *RebalanceJob {
+	if _, r, ok := s.rebalances.all.Max(); ok && !r.Phase.Over() {
+		return r
+	}
+	return nil
+}
+
+// RebalanceSteps returns the steps of the rebalance that is under way, by number.
+func (s *State) RebalanceSteps() iter.Seq[*partition.Rebalance] { return values(s.rebalances.steps) }
+
+// RebalancesOf lists the slices of an index that are changing their place (IM-4).
+func (s *State) RebalancesOf(id index.ID) (all []partition.Rebalance) {
+	for y := range s.RebalanceSteps() {
+		if y.Index == id {
+			all = append(all, *y)
+		}
+	}
+	return all
+}
+
+func (t *tx) setRebalance(r RebalanceJob) {
+	r.ModifiedCAS, t.changed = t.cas, true
+	own(&t.s.rebalances.all, &t.owned.rebalances).Set(r.ID, &r)
+	t.emit(Event{Kind: EventRebalance, Number: r.ID, Rebalance: &r})
+}
+
+func (t *tx) setStep(y partition.Rebalance) {
+	t.changed = true
+	own(&t.s.rebalances.steps, &t.owned.steps).Set(uint64(y.Step), &y)
+}
+
+func (c *StartRebalance) apply(t *tx) *Rejection {
+	if r := t.s.RebalanceUnderWay(); r != nil {
+		return reject(RebalanceIsRunning, "rebalance %d (%s) is %s; wait for its end, or cancel it", r.ID, r.Cause, r.Phase)
+	}
+	if len(c.Steps) == 0 || len(c.Steps) > MaxRebalanceSteps || c.Sends == 0 || c.Receives == 0 {
+		return reject(InvalidArgument, "a rebalance of %d steps with %d sends and %d receives at a time; want 1 to %d "+
+			"steps, and at least 1 of each",
+			len(c.Steps), c.Sends, c.Receives, MaxRebalanceSteps)
+	}
+	if rejection := checkText("cause of a rebalance", c.Cause, maxCauseBytes); rejection != nil {
+		return rejection
+	}
+	r := RebalanceJob{ID: t.s.rebalances.next, Phase: RebalanceRunning, Cause: c.Cause, StartedMS: t.calendar(c.WallMS),
+		Sends: c.Sends, Receives: c.Receives, Steps: uint32(len(c.Steps))}
+	t.s.rebalances.next++
+	type place struct {
+		index index.ID
+		slice index.SliceID
+		other uint16
+	}
+	seen := make(map[place]bool, 2*len(c.Steps))
+	for i := range c.Steps {
+		y := c.Steps[i]
+		y.Step, y.State, y.New, y.Timestamp, y.Reason = uint32(i+1), partition.RebalanceStart, 0, 0, ""
+		if rejection := t.s.fits(&y); rejection != nil {
+			return rejection
+		}
+		a, b := place{y.Index, y.Slice, uint16(y.Dst.Node)}, place{y.Index, y.Slice, 0x100 | uint16(y.Replica)}
+		if seen[a] || seen[b] {
+			return reject(InvalidArgument, "two steps put slice %d of index %d on node %d, or concern its replica %d", y.Slice,
+				y.Index, y.Dst.Node, y.Replica)
+		}
+		seen[a], seen[b] = true, true
+		r.Bytes += min(y.Bytes, math.MaxUint64-r.Bytes)
+		t.setStep(y)
+	}
+	t.setRebalance(r)
+	t.forgetRebalances()
+	t.result.Number = r.ID
+	return nil
+}
+
+// forgetRebalances drops the oldest of those that are over.
+func (t *tx) forgetRebalances() {
+	for all := own(&t.s.rebalances.all, &t.owned.rebalances); all.Len() > keptRebalances+1; {
+		id, _, _ := all.Min()
+		all.Delete(id)
+	}
+}
+
+// fits reports whether a step can be begun: its old copy is where it says and has no other beside it, and its target
+// has no copy of the slice.
+func (s *State) fits(y *partition.Rebalance) *Rejection {
+	x := s.Index(y.Index)
+	switch {
+	case x == nil || x.Definition.State == index.Dropping:
+		return reject(StalePlan, "index %d is gone", y.Index)
+	case y.Slice >= index.SliceID(x.Topology.Layout.Partitions) || uint8(y.Replica) > x.Definition.Replicas:
+		return reject(StalePlan, "index %d (%s) has no slice %d of replica %d", y.Index, x.Definition.Name, y.Slice,
+			y.Replica)
+	case s.Indexer(y.Dst.Node) == nil:
+		return reject(StalePlan, "node %d is not registered", y.Dst.Node)
+	}
+	var old *partition.Copy
+	for i := range x.Topology.Copies {
+		o := &x.Topology.Copies[i]
+		if o.Slice != y.Slice || o.State == partition.Leaving {
+			continue
+		}
+		switch {
+		case o.Node == y.Dst.Node:
+			return reject(StalePlan, "index %d (%s): node %d has a copy of slice %d already", y.Index, x.Definition.Name, o.Node,
+				y.Slice)
+		case o.ID == y.Old:
+			old = o
+		case o.Replica == y.Replica:
+			return reject(StalePlan, "index %d (%s): replica %d of slice %d is copy %d on node %d", y.Index, x.Definition.Name,
+				y.Replica, y.Slice, o.ID, o.Node)
+		}
+	}
+	if old == nil || old.Node != y.Src.Node || old.Replica != y.Replica {
+		return reject(StalePlan, "index %d (%s): copy %d of slice %d is no longer on node %d", y.Index, x.Definition.Name,
+			y.Old, y.Slice, y.Src.Node)
+	}
+	return nil
+}
+
+func (c *StepRebalance) apply(t *tx) *Rejection {
+	r := t.s.Rebalance(c.ID)
+	if r == nil || r.Phase.Over() {
+		return reject(UnknownRebalance, "rebalance %d is not under way", c.ID)
+	}
+	p, ok := t.s.rebalances.steps.Get(uint64(c.Step))
+	if !ok || p.State != c.From || p.State.Over() {
+		return reject(StepMismatch, "step %d of rebalance %d is not in state %s", c.Step, c.ID, c.From)
+	}
+	y, sum := *p, *r
+	rejection := t.stepTo(c, &y)
+	if rejection != nil {
+		return rejection
+	}
+	t.setStep(y)
+	switch y.State {
+	case partition.RebalanceDone:
+		sum.Done, sum.DoneBytes = sum.Done+1, sum.DoneBytes+min(y.Bytes, math.MaxUint64-sum.DoneBytes)
+	case partition.RebalanceGivenUp:
+		if sum.GivenUp++; sum.Reason == "" {
+			sum.Reason = y.Reason
+		}
+	default:
+		t.emitStep(c.ID, y)
+		return nil
+	}
+	t.emitStep(c.ID, y)
+	t.setRebalance(sum)
+	return nil
+}
+
+func (t *tx) emitStep(id uint64, y partition.Rebalance) {
+	t.emit(Event{Kind: EventRebalance, Number: id, Index: y.Index, RebalanceStep: &y})
+}
+
+// stepTo does what the transition says and changes y.
+func (t *tx) stepTo(c *StepRebalance, y *partition.Rebalance) *Rejection {
+	switch {
+	case c.To == partition.RebalanceGivenUp:
+		return t.giveUp(y, c.Reason)
+	case c.From == partition.RebalanceStart && c.To == partition.RebalancePending:
+		return t.stepPending(c.ID, y)
+	case c.From == partition.RebalancePending && c.To == partition.RebalanceCatchup,
+		c.From == partition.RebalanceCatchup && c.To == partition.RebalanceDone:
+	default:
+		return reject(IllegalTransition, "step %d of rebalance %d: from %s to %s", c.Step, c.ID, c.From, c.To)
+	}
+	x, at, rejection := t.newCopy(y)
+	if rejection != nil {
+		return rejection
+	}
+	if s := x.Topology.Copies[at].State; s != partition.Allocated {
+		return reject(StateMismatch, "copy %d of step %d is %s", y.New, c.Step, s)
+	}
+	y.State = c.To
+	if c.To == partition.RebalanceDone {
+		if rejection := t.s.lasts(x, y); rejection != nil {
+			return rejection
+		}
+		return t.takeOut(x, y)
+	}
+	return nil
+}
+
+// lasts refuses to rely on a new copy that may not stay whole.
+func (s *State) lasts(x *Index, y *partition.Rebalance) *Rejection {
+	if i := s.Indexer(y.Dst.Node); i == nil || i.Evicting {
+		return reject(StateMismatch, "node %d is being removed", y.Dst.Node)
+	}
+	if b := s.Bucket(x.Definition.Bucket); b != nil && b.Rollback != nil {
+		return reject(RollbackMismatch, "bucket %q is being rolled back", b.Name)
+	}
+	return nil
+}
+
+// newCopy finds the copy that a step has placed.
+func (t *tx) newCopy(y *partition.Rebalance) (*Index, int, *Rejection) {
+	x, rejection := t.index(y.Index)
+	if rejection != nil {
+		return nil, 0, rejection
+	}
+	at := slices.IndexFunc(x.Topology.Copies, func(o partition.Copy) bool { return o.ID == y.New })
+	if at < 0 || x.Topology.Copies[at].State == partition.Leaving {
+		return nil, 0, reject(UnknownCopy, "index %d (%s) has no copy %d any more", x.Definition.ID, x.Definition.Name, y.New)
+	}
+	return x, at, nil
+}
+
+// stepPending places the new copy. An index that waits for BUILD INDEX has nothing to be copied: it is in its new place
+// at once.
+func (t *tx) stepPending(id uint64, y *partition.Rebalance) *Rejection {
+	if r := t.s.Rebalance(id); r.Phase != RebalanceRunning {
+		return reject(StateMismatch, "rebalance %d is %s", id, r.Phase)
+	}
+	if t.s.rebalances.going[y.Dst.Node] {
+		return reject(StalePlan, "node %d is to leave", y.Dst.Node)
+	}
+	if rejection := t.s.fits(y); rejection != nil {
+		return rejection
+	}
+	if rejection := t.s.checkNew([]Placement{{Slice: y.Slice, Replica: y.Replica, Node: y.Dst.Node}}); rejection != nil {
+		return rejection
+	}
+	x := *t.s.Index(y.Index)
+	kept := x.Topology.Copies
+	y.New, y.State = t.s.nextCopyID, partition.RebalancePending
+	if x.Waits() {
+		kept = slices.DeleteFunc(slices.Clone(kept), func(o partition.Copy) bool { return o.ID == y.Old })
+		y.State = partition.RebalanceDone
+	}
+	if b := t.s.Bucket(x.Definition.Bucket); b != nil {
+		y.Timestamp = b.Stability.Number
+	}
+	x.Topology.Copies = t.placeCopies(kept, []Placement{{Slice: y.Slice, Replica: y.Replica, Node: y.Dst.Node}})
+	if rejection := t.s.checkPlacement(x.Topology.Layout, x.Definition.Replicas, x.Topology.Copies); rejection != nil {
+		return rejection
+	}
+	x.PlacedCAS = t.cas
+	t.setIndex(x, false, true)
+	return nil
+}
+
+// takeOut lets the old copy leave.
+func (t *tx) takeOut(p *Index, y *partition.Rebalance) *Rejection {
+	x := *p
+	at := slices.IndexFunc(x.Topology.Copies, func(o partition.Copy) bool {
+		return o.ID == y.Old &&
+			o.State != partition.Leaving
+	})
+	if at < 0 {
+		return nil // its node was removed
+	}
+	x.Topology.Copies = slices.Clone(x.Topology.Copies)
+	x.Topology.Copies[at].State = partition.Leaving
+	if rejection := t.s.checkPlacement(x.Topology.Layout, x.Definition.Replicas, x.Topology.Copies); rejection != nil {
+		return rejection
+	}
+	t.setIndex(x, false, true)
+	return nil
+}
+
+// giveUp forgets the new copy. Where the old one has gone meanwhile, the new one is what there is: then it stays.
+func (t *tx) giveUp(y *partition.Rebalance, reason string) *Rejection {
+	y.State, y.Reason = partition.RebalanceGivenUp, cutReason(reason)
+	p, at, rejection := t.newCopy(y)
+	if rejection != nil {
+		return nil // there is none: not yet, or no longer
+	}
+	x := *p
+	own := x.Topology.Copies[at]
+	if x.Definition.State == index.Dropping || !slices.ContainsFunc(x.Topology.Copies, func(o partition.Copy) bool {
+		return o.ID != own.ID && o.Slice == own.Slice && o.Replica == own.Replica && o.State != partition.Leaving
+	}) {
+		return nil
+	}
+	x.Topology.Copies = slices.Delete(slices.Clone(x.Topology.Copies), at, at+1)
+	t.setIndex(x, false, true)
+	return nil
+}
+
+func (c *CancelRebalance) apply(t *tx) *Rejection {
+	r := t.s.Rebalance(c.ID)
+	if r == nil || r.Phase.Over() {
+		return reject(UnknownRebalance, "rebalance %d is not under way", c.ID)
+	}
+	if r.Phase == RebalanceCancelling {
+		return nil
+	}
+	next := *r
+	next.Phase = RebalanceCancelling
+	t.setRebalance(next)
+	return nil
+}
+
+func (c *EndRebalance) apply(t *tx) *Rejection {
+	r := t.s.Rebalance(c.ID)
+	if r == nil || r.Phase.Over() {
+		return reject(UnknownRebalance, "rebalance %d is not under way", c.ID)
+	}
+	for y := range t.s.RebalanceSteps() {
+		if !y.State.Over() {
+			return reject(StepMismatch, "step %d of rebalance %d is in state %s", y.Step, r.ID, y.State)
+		}
+	}
+	next := *r
+	next.FinishedMS = t.calendar(c.WallMS)
+	switch {
+	case next.GivenUp == 0:
+		next.Phase = RebalanceFinished
+	case next.Phase == RebalanceCancelling:
+		next.Phase = RebalanceCancelled
+	default:
+		next.Phase = RebalanceFailed
+	}
+	t.s.rebalances.steps = btree.NewMap[uint64, *partition.Rebalance](0)
+	t.owned.steps = true
+	t.setRebalance(next)
+	return nil
+}
+
+func (c *SetIndexerGoing) apply(t *tx) *Rejection {
+	i := t.s.Indexer(c.Node)
+	if i == nil || i.UUID != c.UUID {
+		return reject(UnknownNode, "no indexer %d with uuid %q", c.Node, c.UUID)
+	}
+	if t.s.rebalances.going[c.Node] == c.Going {
+		return nil
+	}
+	t.s.rebalances.going[c.Node], t.changed = c.Going, true
+	t.emit(Event{Kind: EventIndexer, Name: c.UUID, Node: c.Node, Indexer: i, Going: c.Going})
+	return nil
+}
+
+func (rw *recordWriter) rebalances(s *State, p []byte) []byte {
+	if s.formatLevel < formatRebalances {
+		return p
+	}
+	for r := range s.Rebalances() {
+		p = appendRebalance(p[:0], r)
+		rw.write(recordRebalance, p)
+	}
+	for y := range s.RebalanceSteps() {
+		p = appendStep(p[:0], y)
+		rw.write(recordStep, p)
+	}
+	for n, going := range s.rebalances.going {
+		if going {
+			rw.write(recordGoing, []byte{byte(n)})
+		}
+	}
+	if n := s.rebalances.next; n > 1 {
+		p = appendUint(p[:0], n)
+		rw.write(recordNextRebalance, p)
+	}
+	return p
+}
+
+// loadRebalance is load for what rebalances have written; false for other records.
+func (s *State) loadRebalance(kind byte, d *decoder) bool {
+	switch kind {
+	case recordRebalance:
+		r := d.rebalance()
+		s.rebalances.all.Set(r.ID, r)
+	case recordStep:
+		y := d.step()
+		s.rebalances.steps.Set(uint64(y.Step), &y)
+	case recordGoing:
+		s.rebalances.going[d.byte()] = true
+	case recordNextRebalance:
+		s.rebalances.next = d.uint()
+	default:
+		return false
+	}
+	return true
+}
+
+func checkRebalances(s *State) error {
+	r, last := s.RebalanceUnderWay(), uint64(0)
+	if s.formatLevel < formatRebalances && (s.rebalances.next > 1 || s.rebalances.steps.Len() > 0) {
+		return broken("rebalances at format level %d", s.formatLevel)
+	}
+	for x := range s.Rebalances() {
+		if last = x.ID; x.ID >= s.rebalances.next || x.ModifiedCAS > s.cas || x.Phase < RebalanceRunning ||
+			x.Phase > RebalanceFailed || !x.Phase.Over() && x != r ||
+			x.Sends == 0 || x.Receives == 0 || x.Done+x.GivenUp > x.Steps {
+			return broken("rebalance %d, next is %d: phase %d, %d and %d of %d steps", x.ID, s.rebalances.next, x.Phase, x.Done,
+				x.GivenUp, x.Steps)
+		}
+	}
+	if (r == nil) != (s.rebalances.steps.Len() == 0) || r != nil &&
+		(r.ID != last || int(r.Steps) != s.rebalances.steps.Len()) {
+		return broken("%d steps of the rebalance that is under way", s.rebalances.steps.Len())
+	}
+	step := uint32(0)
+	for y := range s.RebalanceSteps() {
+		if step++; y.Step != step || y.State < partition.RebalanceStart || y.State > partition.RebalanceGivenUp ||
+			y.New >= s.nextCopyID {
+			return broken("step %d of the rebalance: number %d, state %d, copy %d", step, y.Step, y.State, y.New)
+		}
+	}
+	for n, going := range s.rebalances.going {
+		if going && s.Indexer(index.NodeID(n)) == nil {
+			return broken("node %d is to leave and is not known", n)
+		}
+	}
+	return nil
+}

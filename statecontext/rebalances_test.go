@@ -1,0 +1,341 @@
+package statecontext
+
+import (
+	"bytes"
+	"errors"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"tidemark/index"
+	"tidemark/partition"
+)
+
+// third registers one more indexer and gives its number.
+func (n *node) third() index.NodeID {
+	return n.must(&RegisterIndexer{Indexer: Indexer{UUID: "u3", Name: "i3", Zone: "z", Capacity: 2}}).Node
+}
+
+func (n *node) steps() (all []partition.Rebalance) {
+	for y := range n.state.RebalanceSteps() {
+		all = append(all, *y)
+	}
+	return all
+}
+
+func (n *node) allocate(id index.ID, c index.CopyID) {
+	n.t.Helper()
+	n.must(&SetCopyStates{Revision: n.state.DefinitionsRevision(),
+		Copies: []CopyChange{{Index: id, Copy: c, State: partition.Allocated}}})
+}
+
+// One slice moves: each state follows the one before and no other, and the old copy leaves when the new one is in.
+func TestRebalance(t *testing.T) {
+	n := upgraded(t)
+	id := n.must(create("x", 1, 0, 1)).Index
+	n.ready(id)
+	to := n.third()
+	old := n.state.Topology(id).Copies[1]
+	step := partition.Rebalance{Index: id, Replica: 1, Old: old.ID, Src: partition.Shard{Node: 1},
+		Dst: partition.Shard{Node: to}, Bytes: 7}
+	start := func(change func(*partition.Rebalance)) *StartRebalance {
+		y := step
+		if change != nil {
+			change(&y)
+		}
+		return &StartRebalance{Cause: "test", Sends: 1, Receives: 1, Steps: []partition.Rebalance{y}}
+	}
+	for _, change := range []func(*partition.Rebalance){
+		func(y *partition.Rebalance) { y.Old = 99 },
+		func(y *partition.Rebalance) { y.Src.Node = 0 },
+		func(y *partition.Rebalance) { y.Dst.Node = 0 }, // two replicas on one node
+		func(y *partition.Rebalance) { y.Dst.Node = 9 },
+		func(y *partition.Rebalance) { y.Slice = 1 },
+		func(y *partition.Rebalance) { y.Replica = 0 },
+		func(y *partition.Rebalance) { y.Replica = 2 },
+		func(y *partition.Rebalance) { y.Index = 99 },
+	} {
+		n.refuse(start(change), StalePlan)
+	}
+	n.refuse(&StartRebalance{Cause: "test", Sends: 1, Receives: 1}, InvalidArgument)
+	n.refuse(&StartRebalance{Cause: "test", Sends: 1, Receives: 1, Steps: []partition.Rebalance{step, step}},
+		InvalidArgument)
+	n.refuse(&StartRebalance{Sends: 1, Receives: 1, Steps: []partition.Rebalance{step}}, InvalidArgument)
+	r := n.must(start(nil)).Number
+	n.refuse(start(nil), RebalanceIsRunning)
+	move := func(from, to partition.RebalanceState) *StepRebalance {
+		return &StepRebalance{ID: r, Step: 1, From: from, To: to, Reason: "why"}
+	}
+	n.refuse(move(partition.RebalanceStart, partition.RebalanceCatchup), IllegalTransition)
+	n.refuse(move(partition.RebalanceStart, partition.RebalanceDone), IllegalTransition)
+	n.refuse(move(partition.RebalancePending, partition.RebalanceCatchup), StepMismatch)
+	n.refuse(&EndRebalance{ID: r}, StepMismatch)
+	n.must(move(partition.RebalanceStart, partition.RebalancePending))
+	n.refuse(move(partition.RebalanceStart, partition.RebalancePending), StepMismatch) // applied twice
+	n.refuse(move(partition.RebalancePending, partition.RebalanceCatchup), StateMismatch)
+	y := n.steps()[0]
+	if c := n.state.Topology(id).Copies[2]; y.New != c.ID || c.Node != to || c.Replica != 1 ||
+		c.State != partition.Placed {
+		t.Fatalf("step %+v, copy %+v", y, c)
+	}
+	n.refuse(&AlterIndex{ID: id, Replicas: 0, Drop: []partition.Replica{1}}, RebalanceIsRunning)
+	n.allocate(id, y.New)
+	n.must(move(partition.RebalancePending, partition.RebalanceCatchup))
+	n.must(move(partition.RebalanceCatchup, partition.RebalanceDone))
+	if c := n.state.Topology(id).Copies[1]; c.ID != old.ID || c.State != partition.Leaving {
+		t.Fatalf("the old copy is %+v", c)
+	}
+	n.refuse(move(partition.RebalanceDone, partition.RebalanceGivenUp), StepMismatch)
+	if len(n.state.RebalancesOf(id)) != 1 {
+		t.Fatal("the topology lists no rebalance")
+	}
+	n.must(&EndRebalance{ID: r})
+	got := n.state.Rebalance(r)
+	if got.Phase != RebalanceFinished || got.Done != 1 || got.Bytes != 7 || got.DoneBytes != 7 || len(n.steps()) != 0 ||
+		n.state.RebalanceUnderWay() != nil {
+		t.Fatalf("%+v", got)
+	}
+	n.refuse(&CancelRebalance{ID: r}, UnknownRebalance)
+	n.refuse(&EndRebalance{ID: r}, UnknownRebalance)
+}
+
+// A cancelled one begins nothing, and what it had begun is taken back.
+func TestRebalanceIsCancelled(t *testing.T) {
+	n := upgraded(t)
+	a, b := n.must(create("a", 0, 0)).Index, n.must(create("b", 0, 0)).Index
+	n.ready(a)
+	n.ready(b)
+	to := n.third()
+	var steps []partition.Rebalance
+	for _, id := range []index.ID{a, b} {
+		steps = append(steps, partition.Rebalance{Index: id, Old: n.state.Topology(id).Copies[0].ID,
+			Dst: partition.Shard{Node: to}})
+	}
+	r := n.must(&StartRebalance{Cause: "test", Sends: 1, Receives: 1, Steps: steps}).Number
+	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalancePending})
+	n.must(&CancelRebalance{ID: r})
+	n.refuse(&StepRebalance{ID: r, Step: 2, From: partition.RebalanceStart, To: partition.RebalancePending}, StateMismatch)
+	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalancePending, To: partition.RebalanceGivenUp,
+		Reason: "cancelled"})
+	n.must(&StepRebalance{ID: r, Step: 2, From: partition.RebalanceStart, To: partition.RebalanceGivenUp})
+	if copies := n.state.Topology(a).Copies; len(copies) != 1 || copies[0].Node != 0 {
+		t.Fatalf("copies %+v", copies)
+	}
+	n.must(&EndRebalance{ID: r})
+	if got := n.state.Rebalance(r); got.Phase != RebalanceCancelled || got.GivenUp != 2 || got.Reason != "cancelled" {
+		t.Fatalf("%+v", got)
+	}
+}
+
+// When the old node is removed in the middle, the new copy is what there is, and stays whatever becomes of the step.
+func TestRebalanceLosesItsSource(t *testing.T) {
+	n := upgraded(t)
+	id := n.must(create("x", 0, 0)).Index
+	n.ready(id)
+	to := n.third()
+	r := n.must(&StartRebalance{Cause: "test", Sends: 1, Receives: 1,
+		Steps: []partition.Rebalance{{Index: id, Old: n.state.Topology(id).Copies[0].ID,
+			Dst: partition.Shard{Node: to}}}}).Number
+	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalancePending})
+	n.must(&SetIndexerGoing{Node: 0, UUID: "u0", Going: true})
+	n.refuse(&SetIndexerGoing{Node: 0, UUID: "other", Going: true}, UnknownNode)
+	n.must(&EvictIndexer{Node: 0, UUID: "u0", Revision: n.state.DefinitionsRevision()})
+	n.must(&EvictCopies{Node: 0, UUID: "u0", Indexes: []Eviction{{ID: id, IfTopology: n.state.Index(id).TopologyCAS}}})
+	n.must(&RemoveIndexer{Node: 0, UUID: "u0"})
+	if n.state.Going(0) {
+		t.Fatal("a node that is gone is still to go")
+	}
+	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalancePending, To: partition.RebalanceGivenUp, Reason: "why"})
+	if copies := n.state.Topology(id).Copies; len(copies) != 1 || copies[0].Node != to {
+		t.Fatalf("copies %+v", copies)
+	}
+	n.must(&EndRebalance{ID: r})
+}
+
+// Neither a step nor an altered index places anything on a node that is being removed.
+func TestNothingMovesToAnEvictedNode(t *testing.T) {
+	n := upgraded(t)
+	id, other := n.must(create("x", 0, 0)).Index, n.must(create("y", 0, 0)).Index
+	n.ready(id)
+	n.ready(other)
+	to := n.third()
+	r := n.must(&StartRebalance{Cause: "test", Sends: 1, Receives: 1,
+		Steps: []partition.Rebalance{{Index: id, Old: n.state.Topology(id).Copies[0].ID,
+			Dst: partition.Shard{Node: to}}}}).Number
+	n.must(&EvictIndexer{Node: to, UUID: n.state.Indexer(to).UUID, Revision: n.state.DefinitionsRevision()})
+	n.refuse(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalancePending}, UnknownNode)
+	n.refuse(&AlterIndex{ID: other, Replicas: 1, Add: []Placement{{Replica: 1, Node: to}}}, UnknownNode)
+	n.must(&AlterIndex{ID: other, Replicas: 1, Add: []Placement{{Replica: 1, Node: 1}}})
+	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalanceGivenUp,
+		Reason: "its target is being removed"})
+	n.must(&EndRebalance{ID: r})
+	n.must(&RemoveIndexer{Node: to, UUID: n.state.Indexer(to).UUID})
+}
+
+func TestAlterIndex(t *testing.T) {
+	n := upgraded(t)
+	id := n.must(create("x", 1, 0, 1)).Index
+	n.refuse(&AlterIndex{ID: id, Replicas: 0, Drop: []partition.Replica{1}}, StateMismatch)
+	n.ready(id)
+	to := n.third()
+	for _, c := range []*AlterIndex{
+		{ID: id, Replicas: 1, Drop: []partition.Replica{1}},
+		{ID: id, Replicas: 0, Drop: []partition.Replica{2}},
+		{ID: id, Replicas: 0, Drop: []partition.Replica{0, 1}},
+		{ID: id, Replicas: 0, Drop: []partition.Replica{1}, Add: []Placement{{Replica: 1, Node: to}}},
+	} {
+		n.refuse(c, InvalidArgument)
+	}
+	n.refuse(&AlterIndex{ID: id, Replicas: 2}, PlacementInconsistent)
+	n.refuse(&AlterIndex{ID: id, Replicas: 2, Add: []Placement{{Replica: 2, Node: 1}}}, PlacementInconsistent)
+	n.refuse(&AlterIndex{ID: id, Replicas: 1, IfMatch: 1}, CASMismatch)
+	full := n.state.Limits()
+	full.Indexes, full.IndexesPerBucket = 1, 1
+	n.must(&SetLimits{Limits: full}) // no further index, that is
+	n.must(&AlterIndex{ID: id, Replicas: 2, Add: []Placement{{Replica: 2, Node: to}}, Nodes: []string{"u0"}})
+	x := n.state.Index(id)
+	if len(x.Topology.Copies) != 3 || x.Definition.Replicas != 2 || x.PlacedCAS != n.state.CAS() ||
+		len(x.Definition.Nodes) != 1 {
+		t.Fatalf("%+v", x)
+	}
+	n.must(&AlterIndex{ID: id, Replicas: 1, Drop: []partition.Replica{1}}) // the first stays
+	n.refuse(&AlterIndex{ID: id, Replicas: 0, Drop: []partition.Replica{0}}, StateMismatch)
+	n.allocate(id, x.Topology.Copies[2].ID)
+	n.must(&AlterIndex{ID: id, Replicas: 0, Drop: []partition.Replica{0}})
+	copies := n.state.Topology(id).Copies
+	if copies[0].State != partition.Leaving || copies[1].State != partition.Leaving || copies[2].Replica != 0 {
+		t.Fatalf("replica 0 was dropped: %+v", copies)
+	}
+	n.must(&PlaceCopies{ID: id, Remove: []index.CopyID{copies[0].ID}})
+}
+
+// Whatever is asked for in whatever order: the state stays sound, each slice keeps a copy of each replica that is not
+// leaving, and a snapshot gives the same state.
+func TestRebalancesAreSound(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		n := upgraded(t)
+		ids := []index.ID{n.must(create("a", 1, 0, 0, 1, 1)).Index, n.must(create("b", 0, 0)).Index}
+		n.third()
+		nodes := []index.NodeID{0, 1, 2}
+		for range rapid.IntRange(1, 40).Draw(rt, "commands") {
+			id := rapid.SampledFrom(ids).Draw(rt, "index")
+			x := n.state.Index(id)
+			r := uint64(0)
+			if u := n.state.RebalanceUnderWay(); u != nil {
+				r = u.ID
+			}
+			var body Body
+			switch rapid.IntRange(0, 9).Draw(rt, "what") {
+			case 0:
+				c := &StartRebalance{Cause: "test", Sends: 1, Receives: 1}
+				for range rapid.IntRange(1, 2).Draw(rt, "steps") {
+					o := rapid.SampledFrom(x.Topology.Copies).Draw(rt, "copy")
+					c.Steps = append(c.Steps, partition.Rebalance{Index: id, Slice: o.Slice, Replica: o.Replica, Old: o.ID,
+						Src: partition.Shard{Node: o.Node},
+						Dst: partition.Shard{Node: rapid.SampledFrom(nodes).Draw(rt, "to")}})
+				}
+				body = c
+			case 1:
+				body = &CancelRebalance{ID: r}
+			case 2:
+				body = &EndRebalance{ID: r}
+			case 3:
+				var c SetCopyStates
+				c.Revision = n.state.DefinitionsRevision()
+				for _, o := range x.Topology.Copies {
+					if o.State == partition.Placed {
+						c.Copies = append(c.Copies, CopyChange{Index: id, Copy: o.ID, State: partition.Allocated})
+					}
+				}
+				body = &c
+			case 4:
+				body = &PlaceCopies{ID: id, Remove: leaving(x)}
+			case 5:
+				if x.Definition.State == index.Pending {
+					n.ready(id)
+				}
+				continue
+			case 6:
+				body = &SetIndexerGoing{Node: 2, UUID: "u3", Going: rapid.Bool().Draw(rt, "going")}
+			default:
+				steps := n.steps()
+				if len(steps) == 0 {
+					continue
+				}
+				y := rapid.SampledFrom(steps).Draw(rt, "step")
+				body = &StepRebalance{ID: r, Step: y.Step, From: y.State,
+					To: partition.RebalanceState(rapid.IntRange(1, 5).Draw(rt, "to")), Reason: "why"}
+			}
+			n.apply(Command{Body: body})
+			if err := Check(n.state); err != nil {
+				rt.Fatalf("after %T %+v: %v", body, body, err)
+			}
+		}
+		var file bytes.Buffer
+		if err := WriteSnapshot(&file, n.state); err != nil {
+			rt.Fatal(err)
+		}
+		again, err := ReadSnapshot(&file)
+		if err != nil || Hash(again) != Hash(n.state) {
+			rt.Fatalf("through a snapshot: %v", err)
+		}
+	})
+}
+
+func leaving(x *Index) (all []index.CopyID) {
+	for _, c := range x.Topology.Copies {
+		if c.State == partition.Leaving {
+			all = append(all, c.ID)
+		}
+	}
+	return all
+}
+
+// Only so many that are over are remembered.
+func TestRebalancesAreForgotten(t *testing.T) {
+	n := upgraded(t)
+	id := n.must(create("x", 0, 0)).Index
+	n.third()
+	for range keptRebalances + 5 {
+		r := n.must(&StartRebalance{Cause: "test", Sends: 1, Receives: 1,
+			Steps: []partition.Rebalance{{Index: id, Old: n.state.Topology(id).Copies[0].ID,
+				Dst: partition.Shard{Node: 2}}}}).Number
+		n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalanceGivenUp, Reason: "why"})
+		n.must(&EndRebalance{ID: r})
+	}
+	count := 0
+	for range n.state.Rebalances() {
+		count++
+	}
+	if count > keptRebalances+1 || n.state.Rebalance(1) != nil {
+		t.Fatalf("%d are remembered", count)
+	}
+	if err := errors.Join(Check(n.state)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// The old copy stays while the bucket is being rolled back, and when the node of the new one is being removed.
+func TestTheOldCopyStays(t *testing.T) {
+	n := upgraded(t)
+	id := n.must(create("x", 0, 0)).Index
+	n.ready(id)
+	to := n.third()
+	r := n.must(&StartRebalance{Cause: "test", Sends: 1, Receives: 1,
+		Steps: []partition.Rebalance{{Index: id, Old: n.state.Topology(id).Copies[0].ID,
+			Dst: partition.Shard{Node: to}}}}).Number
+	move := func(from, to partition.RebalanceState) *StepRebalance {
+		return &StepRebalance{ID: r, Step: 1, From: from, To: to, Reason: "why"}
+	}
+	n.must(move(partition.RebalanceStart, partition.RebalancePending))
+	n.allocate(id, n.steps()[0].New)
+	n.must(move(partition.RebalancePending, partition.RebalanceCatchup))
+	n.must(&SetRollbackStep{Bucket: "b", Generation: 1, To: Started})
+	n.refuse(move(partition.RebalanceCatchup, partition.RebalanceDone), RollbackMismatch)
+	n.must(&EvictIndexer{Node: to, UUID: n.state.Indexer(to).UUID, Revision: n.state.DefinitionsRevision()})
+	n.refuse(move(partition.RebalanceCatchup, partition.RebalanceDone), StateMismatch)
+	n.must(move(partition.RebalanceCatchup, partition.RebalanceGivenUp))
+	if copies := n.state.Topology(id).Copies; len(copies) != 1 || copies[0].Node != 0 {
+		t.Fatalf("copies %+v", copies)
+	}
+}
