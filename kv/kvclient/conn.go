@@ -325,11 +325,15 @@ func (c *Conn) answer(f mcbp.Frame) error {
 	if last {
 		c.slots.Release(k.cost)
 	}
-	k.handle(f, nil)
-	if c.session.Lapsed(f.Status()) {
-		return NewStatusError(f)
+	if !c.session.Lapsed(f.Status()) {
+		k.handle(f, nil)
+		return nil
 	}
-	return nil
+	// Ended before anybody hears of it: who asks again at once must not be given this connection.
+	err := NewStatusError(f)
+	c.fail(c.lost(err))
+	k.handle(f, nil)
+	return err
 }
 
 // watchLoop ends the connection when answers are owed and nothing arrives.

@@ -275,10 +275,20 @@ func (c *Conn) Next(ctx context.Context) (*Block, error) {
 // Held is how many bytes have been received and not yet released.
 func (c *Conn) Held() int64 { return c.held.Load() }
 
-// push queues a block, or adds it to the newest one that nobody has taken yet, if
-// they share memory: a trickle of small messages must not become a long queue.
-func (c *Conn) push(b *Block) {
+// push queues the block that the reader has made, or adds it to the newest one
+// that nobody has taken yet, if they share memory: a trickle of small messages must
+// not become a long queue. It returns false, and leaves the block to the caller, if
+// there is no event in it.
+func (c *Conn) push(b *Block) bool {
 	c.mu.Lock()
+	if p := c.pacer.Load(); p != nil {
+		b.Events = append(b.Events, p.ends...)
+		p.ends, p.making = nil, false
+	}
+	if len(b.Events) == 0 {
+		c.mu.Unlock()
+		return false
+	}
 	if n := len(c.queue); n > 0 && len(b.chunks) > 0 && len(c.queue[n-1].chunks) > 0 &&
 		c.queue[n-1].chunks[0] == b.chunks[0] {
 		c.queue[n-1].merge(b)
@@ -287,6 +297,7 @@ func (c *Conn) push(b *Block) {
 	}
 	c.mu.Unlock()
 	poke(c.ready)
+	return true
 }
 
 // acknowledge books released bytes and tells the node when they are a fifth of

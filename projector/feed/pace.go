@@ -14,7 +14,10 @@ type pacer struct {
 	byWire map[StreamID]*paced // by the id that the node knows
 	byVB   map[uint16]*paced
 	paused int   // streams that wait to be opened again
-	block  int64 // bytes of the block being made, which Conn.held does not have yet
+	making bool  // the reader makes a block that is not in the queue yet
+	block  int64 // its bytes, which Conn.held does not have yet
+	// ends are those of streams that their user has closed meanwhile: they follow what is in the block
+	ends []Event
 }
 
 // paced is one stream of the user's.

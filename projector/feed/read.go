@@ -112,6 +112,7 @@ func (r *reader) parse() error {
 		if b == nil {
 			b = newBlock(c.released)
 			b.hold(r.cur)
+			c.begun()
 		}
 		if f.Magic.IsRequest() {
 			b.bytes += n
@@ -138,12 +139,19 @@ func (r *reader) parse() error {
 			held, c.conf.BufferBytes)
 	}
 	c.counted()
-	if len(b.Events) == 0 {
+	if !c.push(b) {
 		b.Release()
-		return nil
 	}
-	c.push(b)
 	return nil
+}
+
+// begun says that a block is being made.
+func (c *Conn) begun() {
+	if p := c.pacer.Load(); p != nil {
+		c.mu.Lock()
+		p.making = true
+		c.mu.Unlock()
+	}
 }
 
 // pace takes the block's last event, of n bytes, back if the pacer does not admit it.

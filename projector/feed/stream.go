@@ -474,21 +474,28 @@ func (c *Conn) pausedStream(vbucket uint16) bool {
 	return s != nil && s.state != flowing && s.state != leaving
 }
 
-// closePaused ends such a stream; false if there is none.
+// closePaused ends such a stream, after all of its events that the reader has admitted; false if there is none.
 func (c *Conn) closePaused(vbucket uint16) bool {
 	p := c.pacer.Load()
 	if p == nil {
 		return false
 	}
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	s, ok := p.close(vbucket)
-	c.mu.Unlock()
-	if ok {
-		b := newBlock(c.released)
-		b.Add(Event{Kind: StreamEnd, VBucket: vbucket, Stream: s.id, EndReason: mcbp.EndClosed}, 0)
-		c.push(b)
+	if !ok {
+		return false
 	}
-	return ok
+	end := Event{Kind: StreamEnd, VBucket: vbucket, Stream: s.id, EndReason: mcbp.EndClosed}
+	if p.making {
+		p.ends = append(p.ends, end)
+		return true
+	}
+	b := newBlock(c.released)
+	b.Add(end, 0)
+	c.queue = append(c.queue, b)
+	poke(c.ready)
+	return true
 }
 
 // ended books a stream that the node has ended.
