@@ -63,7 +63,7 @@ What stands in the keys and in WHERE of an index: N1QL, but for what the table [
 with the id doc. A value is MISSING, NULL, FALSE, TRUE, a number, a string, an array or an object. Integers of 64 bits are exact;
 other numbers are the nearest float64, in documents, in expressions and in the bounds of scans alike. An expression is a function of
 the document alone: NOW_MILLIS(), RANDOM() and the like are refused, and so are functions whose last digits differ between
-processors (SIN, EXP, …). Names of zones are those of the IANA time zone database in the version ` + "` + expression.ZoneData + `" + `, which is in the binary.
+processors (SIN, EXP, …). Names of zones are those of the IANA time zone database in the version ` + expression.ZoneData + `, which is in the binary.
 
 ## What is indexed
 
@@ -111,6 +111,8 @@ what it was given, and a fraction of as many digits as it needs, up to milliseco
 			b.WriteString("\n")
 		}
 	}
+	operatorSection(&b)
+	refusedSection(&b)
 	differencesSection(&b)
 	b.WriteString("MISSING and NULL arguments make most functions MISSING or NULL; so does an argument of another type " +
 		"make them NULL.\n")
@@ -184,6 +186,52 @@ failure on one side), exact and value (another value), taken and refused.
 `)
 	for _, d := range differences {
 		fmt.Fprintf(b, "| %s | %s | %s |\n", d.kind, cell(d.what), cell(d.why))
+	}
+	b.WriteString("\n")
+}
+
+// operatorSection lists the operators that may be written as functions.
+func operatorSection(b *strings.Builder) {
+	b.WriteString(`## Operators as functions
+
+What old statements write as a function. It reads as the operator and is printed as such.
+
+| function | the operator | example | value |
+|---|---|---|---|
+`)
+	for _, f := range expression.OperatorForms() {
+		name := f.Name
+		if len(f.Aliases) > 0 {
+			name += " (" + strings.Join(f.Aliases, ", ") + ")"
+		}
+		x, err := expression.ParseExpression(f.Example.Expr)
+		if err != nil {
+			panic(err)
+		}
+		fmt.Fprintf(b, "| %s(%s) | `%s` | `%s` | `%s` |\n", name, cell(f.Params), cell(x.String()), cell(f.Example.Expr),
+			cell(f.Example.Value))
+	}
+	b.WriteString("\n")
+}
+
+// refusedSection lists the functions that no key can have.
+func refusedSection(b *strings.Builder) {
+	b.WriteString(`## Functions that are refused
+
+The statement is refused with the reason, and with another way where there is one.
+
+| functions | why | instead |
+|---|---|---|
+`)
+	for _, r := range expression.RefusedFunctionTable() {
+		var names []string
+		for _, n := range r.Names {
+			if strings.HasSuffix(n, "_") {
+				n += "…"
+			}
+			names = append(names, "`"+n+"`")
+		}
+		fmt.Fprintf(b, "| %s | %s | %s |\n", strings.Join(names, " "), cell(r.Why), cell(r.Instead))
 	}
 	b.WriteString("\n")
 }

@@ -136,11 +136,7 @@ func (f *Function) count() string {
 
 // closest returns the function whose name is most like a wrong one, or nothing.
 func closest(name string) string {
-	var names []string
-	for _, f := range Functions() {
-		names = append(append(names, f.Name), f.Aliases...)
-	}
-	return nearest(name, names)
+	return nearest(name, FunctionNames())
 }
 
 // nearest returns the one of the names that is most like a word, or nothing. With a third of its letters different, or
@@ -230,6 +226,9 @@ func FunctionNames() []string {
 	for _, f := range Functions() {
 		names = append(names, f.Name)
 		names = append(names, f.Aliases...)
+	}
+	for _, f := range operatorForms {
+		names = append(append(names, f.Name), f.Aliases...)
 	}
 	slices.Sort(names)
 	return slices.Compact(names)

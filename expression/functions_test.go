@@ -87,3 +87,43 @@ func keysOf(exprs ...string) (keys []index.KeyExpr) {
 	}
 	return keys
 }
+
+// TestOperatorForms executes the example of every operator that is written as a function, under each of its names; it
+// is printed as the operator.
+func TestOperatorForms(t *testing.T) {
+	for _, f := range expression.OperatorForms() {
+		for _, name := range append([]string{f.Name}, f.Aliases...) {
+			text := strings.Replace(f.Example.Expr, f.Name, name, 1)
+			if got := valueOf(t, text, exampleDoc); got != f.Example.Value {
+				t.Errorf("%s = %s, its example says %s", text, got, f.Example.Value)
+			}
+			x, err := expression.ParseExpression(text)
+			if err != nil || strings.Contains(x.String(), name) {
+				t.Errorf("%s is printed as %v (%v)", text, x, err)
+			}
+		}
+		few := f.Name + "(" + strings.TrimSuffix(strings.Repeat("n, ", f.Min-1), ", ") + ")"
+		if _, err := expression.ParseExpression(few); err == nil || !strings.Contains(err.Error(), f.Name+" takes") {
+			t.Errorf("%s: %v", few, err)
+		}
+	}
+}
+
+// TestRefusedFunctions: each is refused with the reason and another way, and none of them is known.
+func TestRefusedFunctions(t *testing.T) {
+	names := expression.FunctionNames()
+	for _, r := range expression.RefusedFunctionTable() {
+		for _, name := range r.Names {
+			if strings.HasSuffix(name, "_") {
+				name += "X"
+			}
+			if slices.Contains(names, name) {
+				t.Errorf("%s is known and refused", name)
+			}
+			_, err := expression.ParseExpression(name + "(a)")
+			if err == nil || !strings.Contains(err.Error(), name+"() "+r.Why+"; ") || r.Instead == "" {
+				t.Errorf("%s: %v, want why and what to write instead", name, err)
+			}
+		}
+	}
+}

@@ -650,6 +650,9 @@ func (p *parser) call(tok token) (Expr, error) {
 	name := strings.ToUpper(tok.value)
 	fn := functionNamed(name)
 	if fn == nil {
+		if form := operatorFormNamed(name); form != nil {
+			return p.operatorCall(tok, form)
+		}
 		return nil, p.unknownFunction(tok, name)
 	}
 	x, err := p.deeper(func() (Expr, error) {
@@ -671,30 +674,4 @@ func (p *parser) call(tok token) (Expr, error) {
 		return nil, p.fail(tok, "%s", wrong)
 	}
 	return p.into(c)
-}
-
-// unknownFunction says why a name cannot be called, and what it may have been meant to be.
-func (p *parser) unknownFunction(tok token, name string) error {
-	switch {
-	case name == "FLATTEN_KEYS":
-		return p.unsupported(tok, "FLATTEN_KEYS() is not supported: an array key is one component; write the parts as one "+
-			"array, ARRAY [v.a, v.b] FOR v IN … END, which sorts part after part")
-	case slices.Contains([]string{"COUNT", "SUM", "AVG", "MIN", "MAX"}, name):
-		return p.fail(tok, "%s() is an aggregate over documents: a key must depend on one document alone; over the "+
-			"elements of an array it is ARRAY_%s()", name, name)
-	case strings.HasPrefix(name, "NOW_"), strings.HasPrefix(name, "CLOCK_"),
-		slices.Contains([]string{"NOW", "CLOCK", "RANDOM", "UUID",
-			"CURRENT_USERS", "CURRENT_USER"}, name):
-		return p.fail(tok, "%s() cannot be indexed: a key must depend on the document alone", name)
-	case name == "HASH" || name == "RANGE":
-		return p.fail(tok, "%s is no function; it stands after PARTITION BY", name)
-	case slices.Contains([]string{"EXP", "LN", "LOG", "POWER", "SIN", "COS", "TAN", "ASIN", "ACOS", "ATAN", "ATAN2",
-		"DEGREES", "RADIANS", "PI", "E"}, name):
-		return p.unsupported(tok, "%s() is not supported: its last digits differ between processors, and replicas of an "+
-			"index must agree", name)
-	}
-	if like := closest(name); like != "" {
-		return p.unsupported(tok, "the function %s() is not known; did you mean %s()?", name, like)
-	}
-	return p.unsupported(tok, "the function %s() is not known; docs/expressions.md lists all", name)
 }

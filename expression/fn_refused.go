@@ -1,0 +1,95 @@
+package expression
+
+import (
+	"slices"
+	"strings"
+)
+
+// RefusedFunctions are functions of N1QL, or of SQL, that no key can have, with the reason and what to write instead.
+type RefusedFunctions struct {
+	Names   []string // one that ends with _ stands for all that begin so
+	Why     string   // behind "NAME() "
+	Instead string   // a sentence without its point, with NAME for the function's
+	never   bool     // nothing that could come: the text is wrong
+}
+
+var refusedFunctions = []RefusedFunctions{
+	{Names: []string{"COUNT", "SUM", "AVG", "MIN", "MAX"}, never: true,
+		Why:     "is an aggregate over documents: a key must depend on one document alone",
+		Instead: "over the elements of an array it is ARRAY_NAME()"},
+	{Names: []string{"ARRAY_AGG", "COUNTN", "MEAN", "MEDIAN", "STDDEV", "STDDEV_POP", "STDDEV_SAMP", "VARIANCE",
+		"VARIANCE_POP", "VARIANCE_SAMP", "VAR_POP", "VAR_SAMP", "CUME_DIST", "DENSE_RANK", "FIRST_VALUE", "LAG", "LAST_VALUE",
+		"LEAD", "NTH_VALUE", "NTILE", "PERCENT_RANK", "RANK", "RATIO_TO_REPORT", "ROW_NUMBER"}, never: true,
+		Why:     "looks at several documents: a key must depend on one document alone",
+		Instead: "compute it from the rows of a scan"},
+	{Names: []string{"NOW", "NOW_", "CLOCK", "CLOCK_", "CURRENT_DATE"}, never: true,
+		Why:     "cannot be indexed, since it changes with time: a key must depend on the document alone",
+		Instead: "index the date in the document, and let the bounds of the scan say which dates are wanted"},
+	{Names: []string{"RANDOM", "UUID"}, never: true,
+		Why:     "cannot be indexed, since each call gives another value: a key must depend on the document alone",
+		Instead: "META().id tells documents apart"},
+	{Names: []string{"CURRENT_USERS", "CURRENT_USER", "NODE_NAME", "NODE_UUID", "VERSION", "MIN_VERSION", "DS_VERSION"},
+		never:   true,
+		Why:     "cannot be indexed, since it depends on who asks where: a key must depend on the document alone",
+		Instead: "write the value into the document"},
+	{Names: []string{"CURL", "ADVISOR", "FORMALIZE", "FORMALISE", "ABORT", "EVALUATE", "EXTRACTDDL", "INFER_VALUE"},
+		never:   true,
+		Why:     "cannot be indexed, since it reaches beyond the document: a key must depend on the document alone",
+		Instead: "write what it gives into the document"},
+	{Names: []string{"SEARCH", "SEARCH_META", "SEARCH_SCORE"}, never: true,
+		Why:     "asks a search index, which there is none of here",
+		Instead: "words are indexed by DISTINCT TOKENS(…), and found by CONTAINS_TOKEN(…) in WHERE"},
+	{Names: []string{"UNNEST_POS", "UNNEST_POSITION"}, never: true,
+		Why:     "goes with UNNEST in a query, which a key has none of",
+		Instead: "the place of an element is i in ARRAY … FOR i:v IN … END"},
+	{Names: []string{"SIN", "COS", "TAN", "ASIN", "ACOS", "ATAN", "ATAN2", "EXP", "LN", "LOG", "POWER"},
+		Why:     "is not supported: its last digits differ between processors, and replicas of an index must agree",
+		Instead: "index the number itself: scans with bounds that are computed outside find the same"},
+	{Names: []string{"NAN", "INF", "POSINF", "POS_INF", "NEGINF", "NEG_INF", "NANIF", "NAN_IF", "POSINFIF", "POSINF_IF",
+		"NEGINFIF", "NEGINF_IF"},
+		Why:     "is not supported: it gives what is no number in JSON, and no key could be read again",
+		Instead: "NULLIF(x, y) gives NULL where both are equal"},
+	{Names: []string{"SUCCESSOR", "LIKE_PREFIX", "LIKE_STOP", "LIKE_SUFFIX", "REGEXP_PREFIX", "REGEXP_STOP",
+		"REGEXP_SUFFIX"},
+		Why:     "is not supported: it makes the bounds of a query's plan and is documented nowhere",
+		Instead: "bounds stand in the request of a scan"},
+	{Names: []string{"LEN"}, Why: "is not supported", Instead: "POLY_LENGTH(x) gives the length of a text, array or object"},
+	{Names: []string{"OBJECT_FIELD"}, Why: "is not supported", Instead: "write the path: x.name, or x.[\"name\"] with an " +
+		"expression for the name"},
+	{Names: []string{"OBJECT_PATHS", "OBJECT_PAIRS_NESTED"}, Why: "is not supported",
+		Instead: "PAIRS(x) has the names and values at any depth"},
+	{Names: []string{"URLENCODE", "URLDECODE", "URL_ENCODE", "URL_DECODE", "MASK", "COMPRESS", "UNCOMPRESS", "HASHBYTES"},
+		Why: "is not supported", Instead: "write what it gives into the document"},
+	{Names: []string{"HASH", "RANGE"}, never: true, Why: "is no function", Instead: "it stands after PARTITION BY"},
+}
+
+// RefusedFunctionTable returns a copy of the table.
+func RefusedFunctionTable() []RefusedFunctions { return slices.Clone(refusedFunctions) }
+
+// refused returns why a function is refused; nil if it is not.
+func refused(name string) *RefusedFunctions {
+	i := slices.IndexFunc(refusedFunctions, func(r RefusedFunctions) bool {
+		return slices.ContainsFunc(r.Names, func(n string) bool {
+			return n == name || strings.HasSuffix(n, "_") && strings.HasPrefix(name, n)
+		})
+	})
+	if i < 0 {
+		return nil
+	}
+	return &refusedFunctions[i]
+}
+
+// unknownFunction says why a name cannot be called, and what it may have been meant to be.
+func (p *parser) unknownFunction(tok token, name string) error {
+	if r := refused(name); r != nil {
+		why := name + "() " + r.Why + "; " + strings.ReplaceAll(r.Instead, "NAME", name)
+		if r.never {
+			return p.fail(tok, "%s", why)
+		}
+		return p.unsupported(tok, "%s", why)
+	}
+	if like := closest(name); like != "" {
+		return p.unsupported(tok, "the function %s() is not known; did you mean %s()?", name, like)
+	}
+	return p.unsupported(tok, "the function %s() is not known; docs/expressions.md lists all", name)
+}
