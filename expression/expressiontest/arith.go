@@ -1,0 +1,115 @@
+package expressiontest
+
+import (
+	"encoding/json"
+	"math"
+	"math/big"
+	"strconv"
+	"strings"
+
+	"tidemark/collate/collatetest"
+	"tidemark/expression"
+)
+
+func minus(v any) any {
+	switch v := v.(type) {
+	case json.Number:
+		if strings.HasPrefix(string(v), "-") {
+			return v[1:]
+		}
+		return "-" + v
+	case collatetest.Missing:
+		return v
+	}
+	return nil
+}
+
+// number is what a number computes as: an integer of 64 bits, or a float64.
+type number struct {
+	i       int64
+	f       float64
+	integer bool
+}
+
+// numeric reads a number: an integer if its text is one of 64 bits, or if its float64 is one.
+func (m *interpreter) numeric(v json.Number) (n number, ok bool) {
+	if i, err := strconv.ParseInt(string(v), 10, 64); err == nil {
+		return number{i, float64(i), true}, true
+	}
+	f, _ := strconv.ParseFloat(string(v), 64)
+	if math.IsInf(f, 0) {
+		m.fail("%s", v)
+		return n, false
+	}
+	if f == math.Trunc(f) && f >= -1<<63 && f < 1<<63 {
+		return number{int64(f), f, true}, true
+	}
+	return number{f: f}, true
+}
+
+func integer(i int64) any { return json.Number(strconv.FormatInt(i, 10)) }
+
+// float returns a number that computes as f again.
+func (m *interpreter) float(f float64) any {
+	switch {
+	case math.IsNaN(f):
+		return nil
+	case math.IsInf(f, 0):
+		return m.fail("the result")
+	case f == math.Trunc(f) && f >= -1<<63 && f < 1<<63:
+		return integer(int64(f))
+	}
+	return json.Number(strconv.FormatFloat(f, 'e', -1, 64))
+}
+
+func (m *interpreter) arith(op expression.Op, l, r any) any {
+	x, xok := l.(json.Number)
+	y, yok := r.(json.Number)
+	if l == Missing || r == Missing {
+		return Missing
+	}
+	if !xok || !yok {
+		return nil
+	}
+	a, aok := m.numeric(x)
+	b, bok := m.numeric(y)
+	if !aok || !bok {
+		return Missing
+	}
+	return m.compute(op, a, b)
+}
+
+func (m *interpreter) compute(op expression.Op, a, b number) any {
+	if (op == expression.OpDivide || op == expression.OpModulo) && b.f == 0 {
+		return nil
+	}
+	if a.integer && b.integer {
+		x, y, z, rest := big.NewInt(a.i), big.NewInt(b.i), new(big.Int), new(big.Int)
+		switch op {
+		case expression.OpAdd:
+			z.Add(x, y)
+		case expression.OpSubtract:
+			z.Sub(x, y)
+		case expression.OpMultiply:
+			z.Mul(x, y)
+		case expression.OpDivide:
+			z.QuoRem(x, y, rest)
+		case expression.OpModulo:
+			z.Rem(x, y)
+		}
+		if z.IsInt64() && rest.Sign() == 0 {
+			return integer(z.Int64())
+		}
+	}
+	switch op {
+	case expression.OpAdd:
+		return m.float(a.f + b.f)
+	case expression.OpSubtract:
+		return m.float(a.f - b.f)
+	case expression.OpMultiply:
+		return m.float(a.f * b.f)
+	case expression.OpDivide:
+		return m.float(a.f / b.f)
+	}
+	return m.float(math.Mod(a.f, b.f))
+}
