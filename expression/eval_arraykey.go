@@ -60,19 +60,22 @@ func (s *Scratch) arrayElements(c *component, limits Limits, leading bool) bool 
 	if !s.pushElements(c) || s.err != nil {
 		return false
 	}
-	keys := len(s.keys)
-	for _, v := range s.stack[base:] {
-		if leading && v.kind == kindMissing {
+	keys, width := len(s.keys), 1+len(c.more)
+	for element := base; element < len(s.stack); element += width {
+		if leading && s.stack[element].kind == kindMissing {
 			continue
 		}
 		start := len(s.keys)
-		s.spend(1 + len(v.data)/stepBytes)
-		s.appendValue(v, start+limits.KeyBytes)
-		if s.err != nil {
-			return false
-		}
-		if c.desc {
-			collate.Complement(s.keys[start:])
+		for i, v := range s.stack[element : element+width] {
+			part := len(s.keys)
+			s.spend(1 + len(v.data)/stepBytes)
+			s.appendValue(v, start+limits.KeyBytes)
+			if s.err != nil {
+				return false
+			}
+			if i == 0 && c.desc || i > 0 && c.more[i-1] {
+				collate.Complement(s.keys[part:])
+			}
 		}
 		at := len(s.temp)
 		s.temp = append(s.temp, s.keys[start:]...)
@@ -94,8 +97,10 @@ func (s *Scratch) pushElements(c *component) bool {
 	if c.spread != nil {
 		base := len(s.stack)
 		c.spread(s)
-		if len(s.stack) == base {
-			s.stack = append(s.stack, missing)
+		for range 1 + len(c.more) {
+			if len(s.stack)-base <= len(c.more) {
+				s.stack = append(s.stack, missing)
+			}
 		}
 		return true
 	}

@@ -62,8 +62,9 @@ type source struct {
 type component struct {
 	slot   int // -1: eval
 	eval   evaluator
-	spread spreader // of an array key with another one within, instead of both
+	spread spreader // of an array key with another one within, or several components, instead of both
 	desc   bool
+	more   []bool // the directions of the other components that an array is flattened into
 }
 
 // value is what an expression gives. Data is the JSON text of a number, array or object, and what a string means.
@@ -108,8 +109,8 @@ func CompileLimits(sources []Source, limits Limits) (*Program, error) {
 	}
 	for i, s := range parsed {
 		out := source{primary: sources[i].IsPrimary, where: s.where, array: s.array, missing: s.missing}
-		for k, x := range s.keys {
-			component := component{slot: -1, desc: sources[i].Keys[k].Desc}
+		for _, k := range s.keys {
+			x, component := k.x, component{slot: -1, desc: k.desc[0], more: k.desc[1:]}
 			if array, ok := x.(*ArrayKey); ok {
 				x = array.X
 			}
@@ -131,7 +132,7 @@ func CompileLimits(sources []Source, limits Limits) (*Program, error) {
 func (p *Program) Sources() int { return len(p.sources) }
 
 type parsedSource struct {
-	keys    []Expr
+	keys    []joined
 	where   int
 	array   int  // which key is an array key; -1: none
 	missing bool // INCLUDE MISSING
@@ -157,13 +158,22 @@ func (c *compiler) parse(s Source) (out parsedSource, err error) {
 	if len(s.Keys) == 0 || len(s.Keys) > MaxKeys {
 		return out, fmt.Errorf("%d key expressions, expected 1 to %d", len(s.Keys), MaxKeys)
 	}
-	for i, k := range s.Keys {
-		x, err := parseWhole(k.Expr, stored((*parser).key))
-		if err != nil {
-			return out, fmt.Errorf("key expression %d: %w", i+1, err)
+	read := 0
+	out.keys, err = join(s.Keys, func(text string) (Expr, error) {
+		read++
+		return parseWhole(text, stored((*parser).key))
+	})
+	if err != nil {
+		return out, fmt.Errorf("key expression %d: %w", read, err)
+	}
+	for i := range out.keys {
+		x, missing := bareKey(out.keys[i].x)
+		if flat := flattened(x); flat != nil {
+			missing = missing || flat.Parts[0].Missing
+			if len(flat.Parts) != len(out.keys[i].desc) {
+				return out, fmt.Errorf("key expression %d has %d components in one", i+1, len(flat.Parts))
+			}
 		}
-		var missing bool
-		x, missing = bareKey(x)
 		out.missing = out.missing || missing
 		if _, array := x.(*ArrayKey); array {
 			if out.array >= 0 {
@@ -172,7 +182,7 @@ func (c *compiler) parse(s Source) (out parsedSource, err error) {
 			out.array = i
 		}
 		c.paths(x)
-		out.keys = append(out.keys, x)
+		out.keys[i].x = x
 	}
 	if s.Where == "" {
 		return out, nil
@@ -204,14 +214,10 @@ func (c *compiler) paths(x Expr) {
 	}
 }
 
-// nested reports whether an expression is an array whose elements are array keys.
+// nested reports whether an expression is an array whose elements are array keys, or have several components.
 func nested(x Expr) bool {
 	each, ok := x.(*Each)
-	if !ok {
-		return false
-	}
-	_, ok = each.Body.(*ArrayKey)
-	return ok
+	return ok && isOfArrayKey(each.Body)
 }
 
 // documentPath returns the steps of a place in the document; the document itself has none.

@@ -13,7 +13,8 @@ type loop struct {
 	depth      int // how many variables are bound outside
 	name       evaluator
 	body, when evaluator
-	spread     spreader // of a nested array key, instead of body
+	spread     spreader // of a nested or flattened array key, instead of body
+	width      int      // how many values each element of such a key has
 }
 
 // boundTo is a compiled Binding.
@@ -42,10 +43,13 @@ func (c *compiler) loop(x *Each) *loop {
 		}
 		c.scope = append(c.scope, b.Var)
 	}
-	if key, nested := x.Body.(*ArrayKey); nested {
-		l.spread = c.spread(key.X)
-	} else {
-		l.body = c.compile(x.Body)
+	switch body := x.Body.(type) {
+	case *ArrayKey:
+		l.spread, l.width = c.spread(body.X), width(body)
+	case *Flatten:
+		l.spread, l.width = c.tuple(body), len(body.Parts)
+	default:
+		l.body = c.compile(body)
 	}
 	if x.Name != nil {
 		l.name = c.compile(x.Name)
@@ -271,12 +275,10 @@ func (l *loop) object(s *Scratch, all turns) value {
 // there was instead of an array.
 type spreader func(s *Scratch) collate.Kind
 
-// spread makes what an array key that has another one in its body gives.
+// spread makes what an array key that has another one, or several components, in its body gives.
 func (c *compiler) spread(x Expr) spreader {
-	if each, ok := x.(*Each); ok {
-		if _, nested := each.Body.(*ArrayKey); nested {
-			return c.loop(each).spreadAll
-		}
+	if each, ok := x.(*Each); ok && isOfArrayKey(each.Body) {
+		return c.loop(each).spreadAll
 	}
 	inner := c.compile(x)
 	return func(s *Scratch) collate.Kind {
@@ -293,7 +295,9 @@ func (c *compiler) spread(x Expr) spreader {
 func (l *loop) spreadAll(s *Scratch) collate.Kind {
 	all, kind := l.prepare(s)
 	if kind <= kindNull {
-		s.stack = append(s.stack, value{kind: kind})
+		for range l.width {
+			s.stack = append(s.stack, value{kind: kind})
+		}
 		return kind
 	}
 	for turn := range all.count {

@@ -81,6 +81,9 @@ func refused(name string) *RefusedFunctions {
 
 // unknownFunction says why a name cannot be called, and what it may have been meant to be.
 func (p *parser) unknownFunction(tok token, name string) error {
+	if name == "FLATTEN_KEYS" {
+		return p.fail(tok, "%s", flattenedPlace)
+	}
 	if r := refused(name); r != nil {
 		why := name + "() " + r.Why + "; " + strings.ReplaceAll(r.Instead, "NAME", name)
 		if r.never {

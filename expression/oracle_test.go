@@ -36,6 +36,8 @@ func checkDocument(t failer, s *expression.Scratch, key, other, where, docID str
 		{Keys: []index.KeyExpr{{Expr: "META().id"}, {Expr: other}, {Expr: where, Desc: true}}},
 		{Keys: []index.KeyExpr{{Expr: "DISTINCT " + other, Desc: true}, {Expr: key}}},
 		{Keys: []index.KeyExpr{{Expr: "META().id"}, {Expr: "ALL " + where}, {Expr: other}}, Where: key},
+		{Keys: flattenedKeys(key, other, "v.a", " INCLUDE MISSING")},
+		{Keys: flattenedKeys(where, "v", key, "")},
 	}
 	p, err := expression.Compile(sources)
 	if err != nil {
@@ -43,6 +45,13 @@ func checkDocument(t failer, s *expression.Scratch, key, other, where, docID str
 	}
 	checkResult(t, p.EvaluateMeta(s, []byte(docID), oracleMeta, doc), sources,
 		expressiontest.Doc{ID: docID, Meta: oracleMeta}, doc)
+}
+
+// flattenedKeys are those of an array that is flattened into two parts and of a third component.
+func flattenedKeys(over, one, two, missing string) []index.KeyExpr {
+	const key = "DISTINCT ARRAY FLATTEN_KEYS(%s) FOR v IN %s END%s"
+	return []index.KeyExpr{{Expr: fmt.Sprintf(key, one, over, missing), Desc: true},
+		{Expr: fmt.Sprintf(key, two, over, "")}, {Expr: "META().id"}}
 }
 
 // checkResult compares the keys of a document in all indexes with those of the interpreter.

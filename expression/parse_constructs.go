@@ -148,24 +148,26 @@ func wellNested(key *ArrayKey) bool {
 		if !ok || each.Kind != EachArray {
 			break
 		}
-		inner, ok := each.Body.(*ArrayKey)
-		if !ok {
+		inner, nested := each.Body.(*ArrayKey)
+		flat, last := each.Body.(*Flatten)
+		if !nested && !last {
 			break
 		}
 		for _, o := range operands(each) {
-			if o != each.Body && has(o, isArrayKey) {
+			if o != each.Body && has(o, isOfArrayKey) {
 				return false
 			}
 		}
+		if last {
+			return !slices.ContainsFunc(operands(flat), func(o Expr) bool { return has(o, isOfArrayKey) })
+		}
 		x = inner.X
 	}
-	return !has(x, isArrayKey)
+	return !has(x, isOfArrayKey)
 }
 
-func isArrayKey(x Expr) bool {
-	_, ok := x.(*ArrayKey)
-	return ok
-}
+// isOfArrayKey tells what stands in array keys only.
+func isOfArrayKey(x Expr) bool { return is[*ArrayKey](x) || is[*Flatten](x) }
 
 func (p *parser) partlyStarred() error {
 	return p.fail(p.star, "path[*] has to be the whole key expression; write ALL ARRAY … FOR v IN path END instead")
@@ -534,6 +536,9 @@ func (p *parser) scopedBody(x *Each, nestable bool) (Expr, error) {
 // body reads an expression or, where one may stand, an array key.
 func (p *parser) body(nestable bool) (Expr, error) {
 	if nestable {
+		if p.isWord("FLATTEN_KEYS") && p.followedByParenthesis() {
+			return p.flatten()
+		}
 		if x, ok, err := p.nestedKey(); ok || err != nil {
 			return x, err
 		}
@@ -631,6 +636,13 @@ func (p *parser) followedByName() bool {
 	ahead := p.lex
 	next, err := ahead.next()
 	return err == nil && (next.kind == tokQuoted || next.kind == tokWord && isName(next.value) && p.followedByExpression())
+}
+
+// followedByParenthesis reports whether a call begins here.
+func (p *parser) followedByParenthesis() bool {
+	ahead := p.lex
+	next, err := ahead.next()
+	return err == nil && next.kind == tokOp && next.value == "("
 }
 
 // followedBy reports whether these words follow.

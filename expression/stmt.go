@@ -124,18 +124,7 @@ func (s *CreateIndex) String() string {
 	b = appendName(b, s.Name)
 	b = appendName(append(b, " ON "...), s.Bucket)
 	if !s.IsPrimary {
-		for i, k := range s.Keys {
-			if i == 0 {
-				b = append(b, '(')
-			} else {
-				b = append(b, ", "...)
-			}
-			b = append(b, k.Expr...)
-			if k.Desc {
-				b = append(b, " DESC"...)
-			}
-		}
-		b = append(b, ')')
+		b = appendKeys(b, s.Keys)
 	}
 	b = appendPartitionBy(b, &s.PartitionBy)
 	if s.Where != "" {
@@ -419,9 +408,6 @@ func (p *parser) keys(s *CreateIndex) error {
 	}
 	arrays := 0
 	for {
-		if len(s.Keys) == MaxKeys {
-			return p.fail(p.tok, "a key has at most %d components", MaxKeys)
-		}
 		at := p.tok
 		x, err := p.key()
 		if err != nil {
@@ -446,7 +432,9 @@ func (p *parser) keys(s *CreateIndex) error {
 				return p.fail(at, "an index has at most one array key")
 			}
 		}
-		s.Keys = append(s.Keys, index.KeyExpr{Expr: x.String(), Desc: desc})
+		if err := p.addKey(s, at, x, desc); err != nil {
+			return err
+		}
 		more, err := p.acceptOp(",")
 		if err != nil {
 			return err
@@ -459,6 +447,29 @@ func (p *parser) keys(s *CreateIndex) error {
 		}
 		return p.advance()
 	}
+}
+
+// addKey takes a key expression, or the parts of a flattened one.
+func (p *parser) addKey(s *CreateIndex, at token, x Expr, desc bool) error {
+	added := []index.KeyExpr{{Expr: x.String(), Desc: desc}}
+	if flat := flattened(x); flat != nil {
+		if desc && len(flat.Parts) > 1 {
+			return p.fail(at, "DESC stands behind a part, within FLATTEN_KEYS(…)")
+		}
+		flat.Parts[0].Desc = flat.Parts[0].Desc || desc
+		if _, missing := bareKey(x); missing {
+			flat.Parts[0].Missing = true
+		}
+		if flat.Parts[0].Missing && len(s.Keys) > 0 {
+			return p.fail(at, "INCLUDE MISSING goes with the leading key: MISSING in any other is indexed anyway")
+		}
+		added = flattenedKeys(x)
+	}
+	if len(s.Keys)+len(added) > MaxKeys {
+		return p.fail(at, "a key has at most %d components", MaxKeys)
+	}
+	s.Keys = append(s.Keys, added...)
+	return nil
 }
 
 func (p *parser) direction() (desc bool, err error) {

@@ -505,6 +505,12 @@ func operands(x Expr) []Expr {
 		return []Expr{x.X}
 	case *MissingKey:
 		return []Expr{x.X}
+	case *Flatten:
+		var list []Expr
+		for _, part := range x.Parts {
+			list = append(list, part.X)
+		}
+		return list
 	}
 	return nil
 }

@@ -82,6 +82,10 @@ func (m *interpreter) each(x *expression.Each) any {
 			result = append(result, spread(m.eval(key.X))...)
 			continue
 		}
+		if flat, ok := x.Body.(*expression.Flatten); ok { // of one part, MISSING or not
+			result = append(result, m.eval(flat.Parts[0].X))
+			continue
+		}
 		v := m.eval(x.Body)
 		switch {
 		case x.Kind == expression.EachFirst:

@@ -24,60 +24,90 @@ func Entries(d Doc, keys []index.KeyExpr, where string) ([][]any, error) {
 		}
 	}
 	entries := [][]any{nil}
-	for i, k := range keys {
-		x, err := expression.ParseKey(k.Expr)
+	for i := 0; i < len(keys); {
+		parts, withMissing, err := component(d, keys[i:])
 		if err != nil {
 			return nil, err
-		}
-		key, withMissing := x.(*expression.MissingKey)
-		if withMissing {
-			x = key.X
-		}
-		array, isArray := x.(*expression.ArrayKey)
-		if isArray {
-			x = array.X
-		}
-		v, err := Eval(x, d)
-		if err != nil {
-			return nil, err
-		}
-		values := []any{v}
-		if isArray {
-			values = different(v)
 		}
 		if i == 0 && !withMissing {
-			values = slices.DeleteFunc(slices.Clone(values), func(v any) bool { return v == Missing })
-			if len(values) == 0 {
+			parts = slices.DeleteFunc(parts, func(p []any) bool { return p[0] == Missing })
+			if len(parts) == 0 {
 				return nil, nil
 			}
 		}
 		var longer [][]any
 		for _, e := range entries {
-			for _, v := range values {
-				longer = append(longer, append(e[:len(e):len(e)], v))
+			for _, p := range parts {
+				longer = append(longer, append(e[:len(e):len(e)], p...))
 			}
 		}
-		entries = longer
+		entries, i = longer, i+len(parts[0])
 	}
 	return entries, nil
 }
 
-// different returns the elements of an array that are not equal, each once. An empty array has the element MISSING, and
-// what is no array is its own one element.
-func different(v any) (list []any) {
-	all, ok := v.([]any)
-	if !ok {
-		return []any{v}
-	}
-	if len(all) == 0 {
-		return []any{Missing}
-	}
-	for _, e := range all {
-		if indexOf(list, e) < 0 {
-			list = append(list, e)
+// component returns what a document has for the first of the keys, or for the first ones if these are the parts of a
+// flattened array: the different values, each of as many parts.
+func component(d Doc, keys []index.KeyExpr) (parts [][]any, withMissing bool, err error) {
+	var columns [][]any
+	for i, k := range keys {
+		x, err := expression.ParseKey(k.Expr)
+		if err != nil {
+			return nil, false, err
+		}
+		key, missing := x.(*expression.MissingKey)
+		if missing {
+			x, withMissing = key.X, true
+		}
+		array, isArray := x.(*expression.ArrayKey)
+		flat := isArray && flattened(array)
+		if i > 0 && !flat {
+			break
+		}
+		if isArray {
+			x = array.X
+		}
+		v, err := Eval(x, d)
+		if err != nil {
+			return nil, false, err
+		}
+		column := []any{v}
+		if list, ok := v.([]any); ok && isArray {
+			if column = list; len(list) == 0 {
+				column = []any{Missing}
+			}
+		}
+		if columns = append(columns, column); !flat {
+			break
 		}
 	}
-	return list
+	for row := range columns[0] {
+		var part []any
+		for _, c := range columns {
+			part = append(part, c[row])
+		}
+		if !slices.ContainsFunc(parts, func(p []any) bool { return equalParts(p, part) }) {
+			parts = append(parts, part)
+		}
+	}
+	return parts, withMissing, nil
+}
+
+// flattened reports whether an array key is the part of a flattened one.
+func flattened(key *expression.ArrayKey) bool {
+	each, ok := key.X.(*expression.Each)
+	if !ok {
+		return false
+	}
+	if inner, nested := each.Body.(*expression.ArrayKey); nested {
+		return flattened(inner)
+	}
+	_, flat := each.Body.(*expression.Flatten)
+	return flat
+}
+
+func equalParts(a, b []any) bool {
+	return slices.EqualFunc(a, b, func(x, y any) bool { return collatetest.Compare(x, y) == 0 })
 }
 
 func indexOf(list []any, v any) int {
