@@ -27,8 +27,9 @@ type RebalanceRequest struct {
 // RebalanceReply is a plan, and the rebalance that carries it out.
 type RebalanceReply struct {
 	// ID of the rebalance that began; 0: nothing has to move, or the plan alone was asked for.
-	ID   uint64          `json:"id,omitempty"`
-	Plan *rebalance.Plan `json:"plan"`
+	ID uint64 `json:"id,omitempty"`
+	// Plan is absent when this request was answered before: the ID says which rebalance it has begun.
+	Plan *rebalance.Plan `json:"plan,omitempty"`
 }
 
 // RebalanceInfo is a rebalance as it stands.

@@ -132,6 +132,10 @@ exit code 1 when some step could not be taken.`,
 				return waitMoves(ctx, s, f.output, c, r.ID)
 			}
 			return show(s.Out, f.output, r, []client.RebalanceReply{r}, func(t *tabwriter.Writer) {
+				if r.Plan == nil { // the first answer was lost on its way
+					fmt.Fprintf(t, "rebalance %d has begun\n", r.ID)
+					return
+				}
 				fmt.Fprintf(t, "rebalance %d begins: %d steps\n", r.ID, min(len(r.Plan.Steps), rebalance.MaxBegun))
 			})
 		})

@@ -176,17 +176,17 @@ func (a *API) dropNamed(r *http.Request, bucket, name string, ifMatch uint64,
 	return o, nil
 }
 
-// alterNamed alters by name. Setting what is so already does nothing.
+// alterNamed alters by name. Setting what is so already does nothing. A name that is not there is asked for all the same,
+// as dropNamed does.
 func (a *API) alterNamed(r *http.Request, s *expression.AlterIndex,
 	req *statecontext.Request) ([]client.StatementResult, error) {
 	if err := a.cfg.Raft.ReadBarrier(r.Context()); err != nil {
 		return nil, err
 	}
-	x := a.cfg.Raft.State().IndexByName(s.Bucket, s.Name)
-	if x == nil {
-		return nil, a.unknownName(s.Bucket, s.Name)
+	alter := coordinator.AlterRequest{Request: req}
+	if x := a.cfg.Raft.State().IndexByName(s.Bucket, s.Name); x != nil {
+		alter.ID = x.Definition.ID
 	}
-	alter := coordinator.AlterRequest{ID: x.Definition.ID, Request: req}
 	switch s.Action {
 	case expression.ActionReplicaCount:
 		alter.Replicas, alter.Nodes = s.NumReplica, s.Nodes
@@ -196,8 +196,14 @@ func (a *API) alterNamed(r *http.Request, s *expression.AlterIndex,
 		alter.Nodes = s.Nodes
 	}
 	o, err := a.cfg.Coordinator.AlterIndex(r.Context(), alter)
-	if err != nil {
+	switch {
+	case alter.ID == 0 && errors.Is(err, statecontext.UnknownIndex):
+		return nil, a.unknownName(s.Bucket, s.Name)
+	case err != nil:
 		return nil, err
+	}
+	if o.Definition.Name == "" { // a replay: altered then, and dropped since
+		o.Definition.Bucket, o.Definition.Name = s.Bucket, s.Name
 	}
 	return []client.StatementResult{result(&o)}, nil
 }

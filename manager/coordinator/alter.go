@@ -36,6 +36,9 @@ func (c *Coordinator) AlterIndex(ctx context.Context, req AlterRequest) (Outcome
 		return Outcome{}, err
 	}
 	s := c.cfg.Consensus.State()
+	if res, known := recalled(s, req.Request); known {
+		return altered(s, index.Definition{}, res)
+	}
 	x := s.Index(req.ID)
 	if x == nil || x.Definition.State == index.Dropping {
 		return Outcome{}, &statecontext.Rejection{Code: statecontext.UnknownIndex,
@@ -63,19 +66,13 @@ func (c *Coordinator) AlterIndex(ctx context.Context, req AlterRequest) (Outcome
 		return Outcome{}, &statecontext.Rejection{Code: statecontext.RebalanceIsRunning,
 			Message: fmt.Sprintf("rebalance %d (%s) is %s; wait for its end, or cancel it", r.ID, r.Cause, r.Phase)}
 	}
-	res, err := c.cfg.Consensus.Propose(ctx, statecontext.Command{Request: req.Request, Body: body})
-	if err == nil {
-		err = res.Err()
-	}
+	res, err := c.proposeRequest(ctx, req.Request, body)
 	if err != nil {
 		return Outcome{}, err
 	}
-	o := Outcome{ID: req.ID, Definition: x.Definition, CAS: res.CAS, Replayed: res.Replayed}
-	if now := c.cfg.Consensus.State().Index(req.ID); now != nil {
-		o.Definition = now.Definition
-	}
-	if len(req.Nodes) == 0 || res.Replayed {
-		return o, nil
+	o, err := altered(c.cfg.Consensus.State(), x.Definition, res)
+	if err != nil || len(req.Nodes) == 0 || res.Replayed {
+		return o, err
 	}
 	_, _, err = c.Rebalance(ctx, RebalanceRequest{Cause: "ALTER INDEX " + o.Definition.Bucket + "/" + o.Definition.Name,
 		only: func(y *rebalance.Step) bool { return y.Index == req.ID }})
@@ -83,6 +80,21 @@ func (c *Coordinator) AlterIndex(ctx context.Context, req AlterRequest) (Outcome
 		err = nil
 	}
 	return o, err
+}
+
+// altered is the outcome of an AlterIndex of an index that was so before.
+func altered(s *statecontext.State, was index.Definition, res statecontext.Result) (Outcome, error) {
+	if err := res.Err(); err != nil {
+		return Outcome{}, err
+	}
+	o := Outcome{ID: res.Index, Definition: was, CAS: res.CAS, Replayed: res.Replayed}
+	if now := s.Definition(res.Index); now != nil {
+		o.Definition = *now
+	}
+	if o.Definition.ID = res.Index; o.Definition.State == 0 { // it is gone since
+		o.Definition.State = index.Dropping
+	}
+	return o, nil
 }
 
 // alteration makes the command; nil when all is so already.

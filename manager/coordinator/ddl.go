@@ -61,10 +61,8 @@ func (c *Coordinator) CreateIndex(ctx context.Context, req CreateRequest) (Outco
 	if err != nil {
 		return Outcome{}, fmt.Errorf("%w: %w", expression.ErrDefinition, err)
 	}
-	if req.Request != nil { // bucket and nodes may have gone since it was done
-		if res, known := c.cfg.Consensus.State().Outcome(req.Request); known {
-			return c.created(&d, res)
-		}
+	if res, known := recalled(c.cfg.Consensus.State(), req.Request); known {
+		return c.created(&d, res)
 	}
 	if refusal := c.cfg.Consensus.State().WithinLimits(&d); refusal != nil {
 		return Outcome{}, refusal
@@ -100,6 +98,15 @@ func (c *Coordinator) created(d *index.Definition, res statecontext.Result) (Out
 		o.Definition = *now
 	}
 	return o, nil
+}
+
+// recalled is the outcome of a request that was done before. It is asked for before anything is judged: what the request
+// was about may have gone since, or be as it wanted by now.
+func recalled(s *statecontext.State, r *statecontext.Request) (res statecontext.Result, known bool) {
+	if r == nil {
+		return res, false
+	}
+	return s.Outcome(r)
 }
 
 // proposeRequest proposes what a user asked for.

@@ -58,3 +58,74 @@ func TestRetriesKeepTheirOutcome(t *testing.T) {
 		}
 	})
 }
+
+// TestChangesOfPlacesKeepTheirOutcome: an ALTER and a rebalance that are sent again are answered as they were, whatever
+// a fresh look at the placement would say: that nothing has to move, that another rebalance runs, that the index is gone.
+func TestChangesOfPlacesKeepTheirOutcome(t *testing.T) {
+	inWorld(t, func(w *world) {
+		lone, pair := w.moving()
+		request := func(key string) *statecontext.Request { return &statecontext.Request{Principal: "u", Key: key} }
+		one, zero := 1, 0
+		more := AlterRequest{ID: lone.ID, Replicas: &one, Request: request("more")}
+		first, err := w.leader().AlterIndex(w.ctx, more)
+		if err != nil || first.Existed || first.Replayed {
+			t.Fatalf("%+v, %v", first, err)
+		}
+		again := func(what string, req AlterRequest, first Outcome) {
+			t.Helper()
+			o, err := w.leader().AlterIndex(w.ctx, req)
+			if err != nil || !o.Replayed || o.Existed || o.ID != first.ID || o.CAS != first.CAS || o.Definition.ID != first.ID {
+				t.Errorf("%s again: %+v, %v, first %+v", what, o, err, first)
+			}
+		}
+		again("more replicas", more, first) // it has them by now, so that nothing is to be done
+		drop := AlterRequest{ID: pair.ID, Drop: &one, Request: request("less")}
+		dropped, err := w.leader().AlterIndex(w.ctx, drop)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again("a replica that is dropped", drop, dropped) // which is there no more
+		if n := w.log.State().Definition(pair.ID).Replicas; n != 0 {
+			t.Errorf("%d replicas", n)
+		}
+
+		w.indexer("i4")
+		w.until("i4 is there", 20*time.Second, func() bool { s, _ := w.leader().Status(); return len(s.Indexers) == 4 })
+		w.rebalanced(time.Minute)
+		move := RebalanceRequest{Cause: "test", Remove: []string{"i2"}, Request: request("move")}
+		_, id, err := w.leader().Rebalance(w.ctx, move)
+		if err != nil || id == 0 {
+			t.Fatal(id, err)
+		}
+		for _, when := range []string{"under way", "over"} {
+			if p, n, err := w.leader().Rebalance(w.ctx, move); err != nil || n != id || p != nil {
+				t.Errorf("a rebalance again that is %s: %+v, %d, %v; first %d", when, p, n, err, id)
+			}
+			w.rebalanced(5 * time.Minute)
+		}
+		other := RebalanceRequest{Cause: "test", Keep: []string{"i2"}, Request: request("move")}
+		other.Request.BodyHash[0] = 1
+		if _, _, err := w.leader().Rebalance(w.ctx, other); !errors.Is(err, statecontext.RequestMismatch) {
+			t.Errorf("another rebalance under the same key: %v", err)
+		}
+		if !w.log.State().Going(w.nodeOf("i2")) {
+			t.Error("what was refused has marked an indexer")
+		}
+		if p, n, err := w.leader().Rebalance(w.ctx, RebalanceRequest{DryRun: true, Request: request("move")}); err != nil ||
+			n != 0 || p == nil {
+			t.Errorf("a plan alone: %+v, %d, %v", p, n, err)
+		}
+
+		if _, err := w.leader().DropIndex(w.ctx, DropRequest{ID: lone.ID}); err != nil {
+			t.Fatal(err)
+		}
+		w.until("the index is forgotten", time.Minute, func() bool { return w.log.State().Index(lone.ID) == nil })
+		again("one that is gone", more, first)
+		more.ID = 0 // as a retry by name finds it
+		again("one whose name is gone", more, first)
+		if _, err := w.leader().AlterIndex(w.ctx, AlterRequest{Replicas: &zero, Request: request("new")}); !errors.Is(err,
+			statecontext.UnknownIndex) {
+			t.Errorf("no index: %v", err)
+		}
+	})
+}

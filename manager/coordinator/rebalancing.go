@@ -34,7 +34,8 @@ type RebalanceRequest struct {
 	only         func(*rebalance.Step) bool
 }
 
-// Rebalance plans, and begins what was planned; id is 0 of a plan alone. Errors wrap ErrBalanced, ErrUnknownComponent,
+// Rebalance plans, and begins what was planned; id is 0 of a plan alone. A request that has begun one before is given
+// its id, and no plan. Errors wrap ErrBalanced, ErrUnknownComponent,
 // ErrAmbiguous, rebalance.ErrStale, ErrInput or ErrTooFewNodes, statecontext.RebalanceIsRunning or StalePlan,
 // ErrNotLeading, ErrBusy, or come from the proposal.
 func (c *Coordinator) Rebalance(ctx context.Context, req RebalanceRequest) (p *rebalance.Plan, id uint64, err error) {
@@ -44,6 +45,9 @@ func (c *Coordinator) Rebalance(ctx context.Context, req RebalanceRequest) (p *r
 	}
 	if err := c.cfg.Consensus.ReadBarrier(ctx); err != nil {
 		return nil, 0, err
+	}
+	if res, known := recalled(c.cfg.Consensus.State(), req.Request); known && !req.DryRun {
+		return nil, res.Number, res.Err()
 	}
 	marks, err := marked(c.cfg.Consensus.State(), &req)
 	if err != nil {
