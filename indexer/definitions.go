@@ -142,6 +142,7 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	if err := x.dropForeign(ctx, want); err != nil {
 		return nil, err
 	}
+	x.expect(want)
 	if err := x.ensureCopies(ctx, want); err != nil {
 		return nil, err
 	}
@@ -159,12 +160,27 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 		return nil, err
 	}
 	x.mu.Lock()
-	x.defs, x.obeyed = *d, d.Revision
+	x.defs, x.obeyed, x.making = *d, d.Revision, nil
 	x.mu.Unlock()
 	x.viewChanged()
 	wake(x.report)
 	wake(x.sides)
 	return &wire.DefinitionsReply{Revision: d.Revision}, nil
+}
+
+// expect notes which copies are about to be made, until the list is in force: no side stream is asked for them alone
+// before all are here. Each takes its time to be made, and the stream that feeds them may have begun: what came first
+// would have KV read the bucket for itself, and once more for the others.
+func (x *Indexer) expect(want map[index.CopyID]wanted) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	was := x.making
+	x.making = map[index.CopyID]bool{}
+	for id := range want {
+		if _, here := x.store.Slice(id); !here || was[id] { // the latter: made for a list that was given up, and comes again
+			x.making[id] = true
+		}
+	}
 }
 
 // ensureCopies makes what is missing, side by side.

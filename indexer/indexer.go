@@ -217,6 +217,7 @@ type Indexer struct {
 	obeyed   uint64 // revision of defs, also of those of the last run
 	orphans  map[index.CopyID]*orphan
 	old      map[index.CopyID]bool // copies that are not new to this process, see comesBack
+	making   map[index.CopyID]bool // copies of a list that is not in force yet, see expect; replaced, not changed
 	// of copies that were made here, while there is a tracer: the request that asked for them
 	parents  map[index.CopyID]trace.SpanContext
 	newest   map[string]wire.Stability // highest published, by bucket

@@ -104,10 +104,12 @@ func (l *sideLoop) Run(ctx context.Context) error {
 // look asks for what one bucket wants and gives up what has fallen silent.
 func (l *sideLoop) look(ctx context.Context, k *bucket) {
 	now := l.x.now()
-	d := l.x.present()
+	var d wire.Definitions
 	groups := map[groupKey]*sideGroup{}
 	open, abandoned, busy := map[uint64]*topicProgress{}, map[uint64]bool{}, map[int]bool{}
 	err := k.do(ctx, func() {
+		var making map[index.CopyID]bool
+		d, making = l.x.inForce() // here: before a copy comes to this loop, it is known that it is being made
 		streams, deaf := k.st.SideStreams(), k.sideFull()
 		moving := map[uint64]bool{}
 		for i := range streams {
@@ -125,6 +127,9 @@ func (l *sideLoop) look(ctx context.Context, k *bucket) {
 		}
 		for _, w := range k.st.Wants() {
 			busy[w.VBucket] = true
+			if !slices.ContainsFunc(w.Copies, func(id index.CopyID) bool { return !making[id] }) {
+				continue // definitions wake us
+			}
 			l.group(k, w, &d, groups, now)
 		}
 		l.satisfied(k.name, busy)
@@ -154,6 +159,13 @@ func (l *sideLoop) look(ctx context.Context, k *bucket) {
 	for key, g := range groups {
 		l.ask(ctx, k, key, g, &d)
 	}
+}
+
+// inForce returns the definitions that are in force, and the copies that are being made for newer ones.
+func (x *Indexer) inForce() (wire.Definitions, map[index.CopyID]bool) {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	return x.defs, x.making
 }
 
 // watch gives up a stream that has brought nothing for too long, or has lost its connection. waits: it is the turn of
