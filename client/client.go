@@ -409,12 +409,6 @@ func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 	}
 }
 
-// Codes that a client may meet; all codes are in docs/errors.md.
-const (
-	CodeUnknownOutcome = "OUTCOME_UNKNOWN"
-	CodeBusy           = "BUSY"
-)
-
 // send is the one place that makes a request: each has the credentials, and JSON for a body unless its header says
 // otherwise.
 func (c *Client) send(ctx context.Context, method, url string, header http.Header, body []byte) (*http.Response,

@@ -19,6 +19,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
@@ -61,7 +62,7 @@ func serve(t testing.TB, steps ...http.HandlerFunc) (*script, string) {
 	return s, h.URL
 }
 
-func refuse(status int, code string) http.HandlerFunc {
+func refuse(status int, code errcode.Code) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		rpc.WriteProblem(w, rpc.NewProblem(status, code, "because"))
 	}
@@ -153,9 +154,9 @@ func TestASilentServerIsPassedBy(t *testing.T) {
 
 // TestAWriteIsTriedWithOneKey: whatever may be tried again is, on the other server too, under one key.
 func TestAWriteIsTriedWithOneKey(t *testing.T) {
-	a, urlA := serve(t, refuse(503, rpc.CodeNoLeader), refuse(504, CodeUnknownOutcome), refuse(504, rpc.CodeTimeout),
+	a, urlA := serve(t, refuse(503, errcode.NoLeader), refuse(504, errcode.OutcomeUnknown), refuse(504, errcode.Timeout),
 		text(accepted))
-	b, urlB := serve(t, cut, refuse(503, CodeBusy), refuse(503, rpc.CodeUnavailable))
+	b, urlB := serve(t, cut, refuse(503, errcode.Busy), refuse(503, errcode.Unavailable))
 	var waited atomic.Int32
 	c := newClient(t, urlA, urlB)
 	defer c.Close()
@@ -227,7 +228,7 @@ func TestTheContextEndsIt(t *testing.T) {
 	}
 	_ = gone.Close()
 	s, silent := serve(t, func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() })
-	_, busy := serve(t, refuse(503, rpc.CodeNoLeader))
+	_, busy := serve(t, refuse(503, errcode.NoLeader))
 	var all sync.WaitGroup
 	for server, says := range map[string]string{gone.Addr().String(): "was asked",
 		silent: "was asked and had not answered yet", busy: "was asked"} {
@@ -248,7 +249,7 @@ func TestGaveUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	head := "no answer in time: context canceled while waiting for scan b/i with consistency session; s was asked"
-	problem := rpc.NewProblem(503, rpc.CodeNoLeader, "there is none")
+	problem := rpc.NewProblem(503, errcode.NoLeader, "there is none")
 	for text, is := range map[string]struct{ last, before error }{
 		head + " last: s: connection refused":                               {last: errors.New("s: connection refused")},
 		head + " and had not answered yet":                                  {last: fmt.Errorf("read: %w", net.ErrClosed)},
@@ -308,7 +309,7 @@ func TestScansEndOnlyAtTheirEnd(t *testing.T) {
 		{"a row longer than the buffer", `{"key":["` + strings.Repeat("y", 200<<10) + `"],"id":"d"}` + "\n" + `{"end":true,"rows":1,"timestamp":{"hash":"h"}}`, 1, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, url := serve(t, refuse(503, rpc.CodeUnavailable), text(tc.body))
+			_, url := serve(t, refuse(503, errcode.Unavailable), text(tc.body))
 			rows, err := newClient(t, url).Scan(t.Context(), "1", ScanRequest{})
 			if err != nil {
 				t.Fatal(err)

@@ -7,7 +7,7 @@ import (
 	"reflect"
 	"testing"
 
-	"tidemark/internal/rpc"
+	"tidemark/errcode"
 )
 
 // TestCredentialsGoWithEveryCall: each exported method that asks a server shows the user, or the token. A call that is
@@ -16,7 +16,7 @@ func TestCredentialsGoWithEveryCall(t *testing.T) {
 	for name, credentials := range map[string]Options{"password": {User: "root", Password: "hunter2hunter2"},
 		"token": {Token: "tmt_x"}} {
 		t.Run(name, func(t *testing.T) {
-			s, url := serve(t, refuse(http.StatusForbidden, rpc.CodeForbidden))
+			s, url := serve(t, refuse(http.StatusForbidden, errcode.Forbidden))
 			credentials.Servers = []string{url}
 			c := Open(credentials)
 			t.Cleanup(c.Close)

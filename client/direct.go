@@ -16,6 +16,7 @@ import (
 	"github.com/gorilla/websocket"
 	"go.opentelemetry.io/otel/propagation"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scanport"
 	"tidemark/internal/detector"
@@ -184,7 +185,7 @@ func (d *direct) locate(ref string, w *way) {
 	case refused && (p.Status == http.StatusUnauthorized || p.Status == http.StatusForbidden ||
 		p.Status == http.StatusTooManyRequests):
 		w.at, w.refused = time.Time{}, p // a second try would only count as one
-	case refused && (p.Code == "UNKNOWN_INDEX" || p.Code == "INDEX_NOT_READY"):
+	case refused && (p.Code == errcode.UnknownIndex || p.Code == errcode.IndexNotReady):
 		w.at, w.refused = time.Time{}, nil
 		w.until = time.Now().Add(firstDetour) // it may be there at any moment
 	default:
@@ -418,13 +419,13 @@ func (d *direct) try(ctx context.Context, route *ScanRoute, addr, op string, bod
 // unknown tells that an indexer does not take the ticket that a connection has begun with. A newer one may do.
 func unknown(err error) bool {
 	var p *Error
-	return errors.As(err, &p) && (p.Code == rpc.CodeUnauthorized || p.Code == rpc.CodeForbidden)
+	return errors.As(err, &p) && (p.Code == errcode.Unauthenticated || p.Code == errcode.Forbidden)
 }
 
 // elsewhere reports whether the managers may have another answer than an indexer.
 func elsewhere(p *Error) bool {
 	switch p.Code {
-	case "INDEX_NOT_HOSTED", "INDEX_NOT_READY", rpc.CodeUnauthorized, rpc.CodeForbidden:
+	case errcode.IndexNotHosted, errcode.IndexNotReady, errcode.Unauthenticated, errcode.Forbidden:
 		return true
 	}
 	return p.Temporary()

@@ -14,8 +14,8 @@ import (
 	"github.com/gorilla/websocket"
 
 	"tidemark/collate"
+	"tidemark/errcode"
 	"tidemark/indexer/scanport"
-	"tidemark/internal/rpc"
 )
 
 // TestAClosedDirectScanIsCut: who asks for a row after Close is told so, whatever had come by then.
@@ -76,8 +76,8 @@ func newFakePort(t *testing.T, answers ...func() (byte, string)) *fakePort {
 	return f
 }
 
-func problem(code string) func() (byte, string) {
-	return func() (byte, string) { return scanport.Failure, `{"code":"` + code + `","detail":"no"}` }
+func problem(code errcode.Code) func() (byte, string) {
+	return func() (byte, string) { return scanport.Failure, `{"code":"` + string(code) + `","detail":"no"}` }
 }
 
 func whole() (byte, string) { return scanport.End, `{"end":true,"rows":1}` }
@@ -88,17 +88,17 @@ func TestDirectConnections(t *testing.T) {
 		name         string
 		answers      []func() (byte, string)
 		read         bool // the scans are read to their end
-		wants        []string
+		wants        []errcode.Code
 		asked, dials int64
 	}{
-		{"whole", []func() (byte, string){whole}, true, []string{"", "", ""}, 3, 1},
-		{"closed after the whole answer has come", []func() (byte, string){whole}, false, []string{"", "", ""}, 3, 1},
-		{"a refusal is asked once", []func() (byte, string){problem(rpc.CodeBadRequest)}, true,
-			[]string{rpc.CodeBadRequest, rpc.CodeBadRequest}, 2, 1},
-		{"an old ticket on a kept connection", []func() (byte, string){whole, problem(rpc.CodeUnauthorized), whole}, true,
-			[]string{"", "", ""}, 4, 2},
-		{"a ticket that counts no more", []func() (byte, string){whole, problem(rpc.CodeUnauthorized)}, true,
-			[]string{"", "detour", "detour"}, 3, 2},
+		{"whole", []func() (byte, string){whole}, true, []errcode.Code{"", "", ""}, 3, 1},
+		{"closed after the whole answer has come", []func() (byte, string){whole}, false, []errcode.Code{"", "", ""}, 3, 1},
+		{"a refusal is asked once", []func() (byte, string){problem(errcode.BadRequest)}, true,
+			[]errcode.Code{errcode.BadRequest, errcode.BadRequest}, 2, 1},
+		{"an old ticket on a kept connection", []func() (byte, string){whole, problem(errcode.Unauthenticated), whole}, true,
+			[]errcode.Code{"", "", ""}, 4, 2},
+		{"a ticket that counts no more", []func() (byte, string){whole, problem(errcode.Unauthenticated)}, true,
+			[]errcode.Code{"", "detour", "detour"}, 3, 2},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newFakePort(t, c.answers...)

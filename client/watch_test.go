@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/internal/rpc"
+	"tidemark/errcode"
 )
 
 const (
@@ -39,7 +39,7 @@ func stream(hang bool, events ...string) http.HandlerFunc {
 func TestWatchGoesOn(t *testing.T) {
 	const silence = 3 * time.Second // longer than a machine that is busy keeps an event back
 	s, url := serve(t,
-		refuse(503, rpc.CodeUnavailable),
+		refuse(503, errcode.Unavailable),
 		stream(false, snap5, change(6), "event: wat\ndata: {}\n\n"),
 		cut,
 		stream(true, change(6), change(7), alive9), // 6 again; then silence
@@ -78,10 +78,10 @@ func TestWatchEnds(t *testing.T) {
 		step http.HandlerFunc
 		want error
 	}{
-		"bad request": {refuse(400, rpc.CodeBadRequest), nil},
+		"bad request": {refuse(400, errcode.BadRequest), nil},
 		"no stream":   {text("{}"), ErrAnswer},
 		"bad data":    {stream(true, "event: change\ndata: {\n\n"), ErrAnswer},
-		"nobody":      {refuse(503, rpc.CodeUnavailable), ErrUnavailable},
+		"nobody":      {refuse(503, errcode.Unavailable), ErrUnavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, url := serve(t, tc.step)

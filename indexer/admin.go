@@ -9,6 +9,7 @@ import (
 	"github.com/gorilla/mux"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"tidemark/errcode"
 	"tidemark/ingest"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
@@ -49,10 +50,10 @@ func (x *Indexer) adminHandler() http.Handler {
 // otherwise answers what has no route with problem JSON.
 func otherwise(r *mux.Router, who string) {
 	r.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeNotFound, "%s has no %s", who, r.URL.Path))
+		rpc.WriteProblem(w, rpc.Refuse(errcode.NotFound, "%s has no %s", who, r.URL.Path))
 	})
 	r.MethodNotAllowedHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeMethod, "%s does not take %s", r.URL.Path, r.Method))
+		rpc.WriteProblem(w, rpc.Refuse(errcode.MethodNotAllowed, "%s does not take %s", r.URL.Path, r.Method))
 	})
 }
 
@@ -163,7 +164,7 @@ func (x *Indexer) rollback(ctx context.Context, req *wire.RollbackRequest) (*wir
 	case "rollback":
 		return reply, x.carryOut(ctx, k, req, reply)
 	}
-	return nil, rpc.Refuse(rpc.CodeBadRequest, "rollback step %q: want prepare or rollback", req.Step)
+	return nil, rpc.Refuse(errcode.BadRequest, "rollback step %q: want prepare or rollback", req.Step)
 }
 
 func (x *Indexer) carryOut(ctx context.Context, k *bucket, req *wire.RollbackRequest, reply *wire.RollbackReply) error {
@@ -183,7 +184,7 @@ func (x *Indexer) carryOut(ctx context.Context, k *bucket, req *wire.RollbackReq
 			reply.Stale = true
 			return nil
 		case outcome == ingest.RollbackIgnored:
-			return rpc.Refuse(rpc.CodeFenced, "rollback %d is older than one carried out", req.RollbackID)
+			return rpc.Refuse(errcode.Fenced, "rollback %d is older than one carried out", req.RollbackID)
 		case outcome == ingest.RollbackDone || busy == 0:
 			if waited || outcome == ingest.RollbackStarted { // not one that was carried out before
 				x.metrics.rolls.Observe(x.now().Sub(began).Seconds())

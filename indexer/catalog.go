@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scan"
 	"tidemark/indexer/storage"
@@ -124,7 +125,7 @@ func (c catalog) view(node index.NodeID, id index.ID) (scan.View, error) {
 		return cmp.Compare(d.ID, id)
 	})
 	if !ok {
-		return v, scan.Errorf(scan.IndexNotHosted, "no index has id %s", id)
+		return v, scan.Errorf(errcode.IndexNotHosted, "no index has id %s", id)
 	}
 	v.Definition = x.defs.Indexes[i]
 	if i, ok = slices.BinarySearchFunc(x.defs.Topologies, id, func(t partition.Topology,
@@ -139,7 +140,7 @@ func (c catalog) view(node index.NodeID, id index.ID) (scan.View, error) {
 		}
 	}
 	if v.Bucket.InRollback {
-		return v, scan.Errorf(scan.IndexInRollback, "bucket %q of index %s is being rolled back: try again", v.Bucket.Name,
+		return v, scan.Errorf(errcode.IndexInRollback, "bucket %q of index %s is being rolled back: try again", v.Bucket.Name,
 			id)
 	}
 	if n, ok := x.newest[v.Bucket.Name]; ok && n.Generation == v.Bucket.Generation && n.RollbackID > v.Bucket.RollbackID {
@@ -184,7 +185,7 @@ func (t truth) CurrentSeqnos(ctx context.Context, bucket string) (timestamp.Vect
 	d := t.x.present()
 	i := slices.IndexFunc(d.Buckets, func(b wire.Bucket) bool { return b.Name == bucket })
 	if i < 0 {
-		return timestamp.Vector{}, scan.Errorf(scan.IndexNotHosted, "bucket %q is not known here", bucket)
+		return timestamp.Vector{}, scan.Errorf(errcode.IndexNotHosted, "bucket %q is not known here", bucket)
 	}
 	n := d.Buckets[i].VBuckets
 	var unowned []uint16
@@ -205,7 +206,7 @@ func (t truth) CurrentSeqnos(ctx context.Context, bucket string) (timestamp.Vect
 			d = t.x.present()
 		case <-ctx.Done():
 			pause.Stop()
-			e := scan.Errorf(scan.VBucketsUnowned, "%d of %d vbuckets of bucket %q have no owner that could be asked (%v)",
+			e := scan.Errorf(errcode.VBucketsUnavailable, "%d of %d vbuckets of bucket %q have no owner that could be asked (%v)",
 				len(unowned), n, bucket, why)
 			e.VBuckets = unowned
 			return said.at, e
@@ -256,14 +257,14 @@ func (t truth) Stabilize(ctx context.Context, bucket string, need timestamp.Vect
 	if err != nil {
 		var p *rpc.Problem
 		if errors.As(err, &p) {
-			switch code := scan.Code(p.Code); code {
-			case scan.Timeout:
+			switch code := p.Code; code {
+			case errcode.Timeout:
 				return wire.Stability{}, scan.Errorf(code, "no stability timestamp covers KV's present: %w", err)
-			case scan.TokenLost, scan.IndexInRollback: // the reason is the scan's own
+			case errcode.TokenLost, errcode.IndexInRollback: // the reason is the scan's own
 				return wire.Stability{}, scan.Errorf(code, "%s", p.Detail)
 			}
 		}
-		return wire.Stability{}, scan.Errorf(scan.Unavailable, "the leader could not be asked for a stability timestamp: %w",
+		return wire.Stability{}, scan.Errorf(errcode.Unavailable, "the leader could not be asked for a stability timestamp: %w",
 			err)
 	}
 	s.Bucket = bucket
@@ -404,7 +405,7 @@ func (p pins) Pin(ctx context.Context, id index.ID, copies []index.CopyID, ref w
 	wait time.Duration) (*scan.Pinned, error) {
 	k := p.x.bucketNamed(ref.Bucket)
 	if k == nil {
-		return nil, scan.Errorf(scan.IndexNotHosted, "bucket %q is not held on this node", ref.Bucket)
+		return nil, scan.Errorf(errcode.IndexNotHosted, "bucket %q is not held on this node", ref.Bucket)
 	}
 	got := make([]*storage.Snapshot, 0, len(copies))
 	release := func() error {
@@ -456,21 +457,21 @@ func (p pins) one(ctx context.Context, k *bucket, id index.ID, c index.CopyID, r
 		s, ok := p.x.store.Slice(c)
 		switch {
 		case !ok || s.Meta().Index != id:
-			return held{}, scan.Errorf(scan.IndexNotHosted, "copy %s of index %s is not on this node", c, id)
+			return held{}, scan.Errorf(errcode.IndexNotHosted, "copy %s of index %s is not on this node", c, id)
 		case k.rollback.Load() > ref.RollbackID:
-			return held{}, scan.Errorf(scan.IndexInRollback, "bucket %q was rolled back after timestamp %d", k.name, ref.Number)
+			return held{}, scan.Errorf(errcode.IndexInRollback, "bucket %q was rolled back after timestamp %d", k.name, ref.Number)
 		}
 		if refs := p.x.snapshots.refs(c); len(refs) > 0 && refs[0].Compare(ref) > 0 {
-			return held{}, scan.Errorf(scan.SnapshotTooOld, "copy %s holds timestamps %d to %d, not %d any more", c,
+			return held{}, scan.Errorf(errcode.SnapshotTooOld, "copy %s holds timestamps %d to %d, not %d any more", c,
 				refs[0].Number, refs[len(refs)-1].Number, ref.Number)
 		}
 		if passed {
-			return held{}, scan.Errorf(scan.SnapshotSkipped, "copy %s could not be made exact at timestamp %d", c, ref.Number)
+			return held{}, scan.Errorf(errcode.SnapshotSkipped, "copy %s could not be made exact at timestamp %d", c, ref.Number)
 		}
 		select {
 		case <-changed:
 		case <-k.done:
-			return held{}, scan.Errorf(scan.IndexNotHosted, "bucket %q has left this node", k.name)
+			return held{}, scan.Errorf(errcode.IndexNotHosted, "bucket %q has left this node", k.name)
 		case <-ctx.Done():
 			return held{}, context.Cause(ctx)
 		}
@@ -500,7 +501,7 @@ func (c cursor) Close() error { return scanError(c.Rows.Close()) }
 
 func scanError(err error) error {
 	if errors.Is(err, storage.ErrDamaged) {
-		return scan.Errorf(scan.Damaged, "%w", err)
+		return scan.Errorf(errcode.Damaged, "%w", err)
 	}
 	return err
 }

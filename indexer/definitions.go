@@ -12,6 +12,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/storage"
 	"tidemark/internal/rpc"
@@ -121,11 +122,11 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	}
 	x.mu.Unlock()
 	if d.Revision < have {
-		return nil, rpc.Refuse(rpc.CodeFenced, "definitions revision %d is older than %d, which is here", d.Revision, have)
+		return nil, rpc.Refuse(errcode.Fenced, "definitions revision %d is older than %d, which is here", d.Revision, have)
 	}
 	node, ok := x.nodeOf(d)
 	if !ok {
-		return nil, rpc.Refuse(rpc.CodeUnavailable, "this indexer is not registered yet and not in the list")
+		return nil, rpc.Refuse(errcode.Unavailable, "this indexer is not registered yet and not in the list")
 	}
 	if d.Revision == have && have > 0 {
 		return &wire.DefinitionsReply{Revision: have}, nil
@@ -150,7 +151,7 @@ func (x *Indexer) definitions(ctx context.Context, d *wire.Definitions) (*wire.D
 	err := writeJSON(x.cfg.Dir, definitionsFile, d)
 	rpc.EndSpan(ctx, span, err)
 	if err != nil {
-		return nil, rpc.Refuse(rpc.CodeUnavailable, "storing definitions: %v", err)
+		return nil, rpc.Refuse(errcode.Unavailable, "storing definitions: %v", err)
 	}
 	x.managers.SetManagers(d.Managers)
 	_, span = rpc.StartSpan(ctx, "drop copies")
@@ -191,7 +192,7 @@ func (x *Indexer) ensureCopies(ctx context.Context, want map[index.CopyID]wanted
 	for id, w := range want {
 		g.Go(func() error {
 			if err := x.ensureCopy(ctx, id, w); err != nil {
-				return rpc.Refuse(rpc.CodeUnavailable, "copy %s of index %s: %v", id, w.def.ID, err)
+				return rpc.Refuse(errcode.Unavailable, "copy %s of index %s: %v", id, w.def.ID, err)
 			}
 			return nil
 		})

@@ -8,6 +8,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/wire"
@@ -44,7 +45,7 @@ func TestDefinitionsAsChanges(t *testing.T) {
 	}
 	c.Base, c.Fence = d.Revision, wire.Fence{ClusterID: testCluster, Epoch: 1, Counter: 1 << 30}
 	var p *rpc.Problem
-	if _, err := w.admin.Change(t.Context(), w.endpoint.Admin, c); !errors.As(err, &p) || p.Code != rpc.CodeFenced {
+	if _, err := w.admin.Change(t.Context(), w.endpoint.Admin, c); !errors.As(err, &p) || p.Code != errcode.Fenced {
 		t.Errorf("a deposed leader's change: %v", err)
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scan"
 	"tidemark/partition"
@@ -23,7 +24,7 @@ func TestCopiesThatGoInTheMiddleOfAScan(t *testing.T) {
 		name string
 		stay []index.CopyID // the others are dropped
 		body client.ScanRequest
-		want string // code of the failure
+		want errcode.Code // code of the failure
 	}{
 		{"dropped, scan", []index.CopyID{20}, client.ScanRequest{}, ""},
 		{"dropped, query", []index.CopyID{20}, client.ScanRequest{Stability: "query"}, ""},

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/transport"
 	"tidemark/internal/rpc"
@@ -192,8 +193,8 @@ func TestFence(t *testing.T) {
 	foreign := wire.Fence{ClusterID: "other", Epoch: 9, Term: 9, Counter: 1}
 	for name, f := range map[string]struct {
 		fence wire.Fence
-		code  string
-	}{"deposed": {old, rpc.CodeFenced}, "foreign": {foreign, rpc.CodeForeign}} {
+		code  errcode.Code
+	}{"deposed": {old, errcode.Fenced}, "foreign": {foreign, errcode.ForeignCluster}} {
 		_, e1 := w.admin.Poll(ctx, w.endpoint.Admin, &wire.PollRequest{Fence: f.fence, Bucket: testBucket,
 			VBuckets: []uint16{0}})
 		_, e2 := w.admin.Definitions(ctx, w.endpoint.Admin, &wire.Definitions{Fence: f.fence, Revision: 99})
@@ -398,7 +399,7 @@ func TestPages(t *testing.T) {
 		}
 	}
 	for _, body := range []string{`{"limit":-1}`, `{"unknown":1}`, `{`, `{"equal":[1,2]}`} {
-		if _, err := w.scan(1, body); rpc.AsProblem(err).Code != rpc.CodeBadRequest {
+		if _, err := w.scan(1, body); rpc.AsProblem(err).Code != errcode.BadRequest {
 			t.Errorf("scan with %s: %v", body, err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/wire"
@@ -124,7 +125,7 @@ func TestOrphanDropped(t *testing.T) {
 	}
 	w.epoch--
 	if _, err := w.dropOrphans(wire.OrphanRef{Copy: 10, Index: 1}); err == nil ||
-		rpc.AsProblem(err).Code != rpc.CodeFenced || !w.there(10) {
+		rpc.AsProblem(err).Code != errcode.Fenced || !w.there(10) {
 		t.Errorf("a leader of a past epoch: %v", err)
 	}
 	w.epoch += 2 // its list has not come yet: it may name the copy
@@ -279,7 +280,7 @@ func (w *world) push(d *wire.Definitions) {
 	w.t.Helper()
 	w.until("the definitions are taken", func() bool {
 		_, err := w.admin.Definitions(w.t.Context(), w.endpoint.Admin, d)
-		if err != nil && rpc.AsProblem(err).Code != rpc.CodeUnavailable {
+		if err != nil && rpc.AsProblem(err).Code != errcode.Unavailable {
 			w.t.Fatal(err)
 		}
 		return err == nil

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 )
 
@@ -22,7 +23,7 @@ func (w *world) readyz() (codes, detail string) {
 		return "", ""
 	}
 	p := rpc.AsProblem(rpc.ReadProblem(resp))
-	if p.Status != http.StatusServiceUnavailable || p.Code != rpc.CodeUnready || p.RetryAfterMS == 0 {
+	if p.Status != http.StatusServiceUnavailable || p.Code != errcode.NotReady || p.RetryAfterMS == 0 {
 		w.t.Errorf("not ready: %+v", p)
 	}
 	var all []string

@@ -7,11 +7,11 @@ import (
 	"slices"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/storage"
 	"tidemark/ingest"
 	"tidemark/internal/rpc"
-	"tidemark/statecontext"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -77,7 +77,7 @@ func (r *reporter) register(ctx context.Context) error {
 			return nil
 		}
 		var p *rpc.Problem
-		if errors.As(err, &p) && p.Code == string(statecontext.NodeRemoved) {
+		if errors.As(err, &p) && p.Code == errcode.NodeRemoved {
 			return fmt.Errorf("%w: %s", ErrRemoved, p.Detail)
 		}
 		if x.health.set(healthRegistration, err.Error()) {

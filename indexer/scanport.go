@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scan"
 	"tidemark/indexer/scanport"
@@ -67,11 +68,11 @@ func newClients(s *scanServer) *clients {
 // ServeHTTP begins a connection.
 func (c *clients) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := rpc.CheckOrigin(r); err != nil {
-		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeForbidden, "%s: %v", r.URL.Path, err))
+		rpc.WriteProblem(w, rpc.Refuse(errcode.Forbidden, "%s: %v", r.URL.Path, err))
 		return
 	}
 	if !c.enter(nil) {
-		p := rpc.Refuse(rpc.CodeUnavailable, "%d clients are connected to this node, the most it takes, or it is stopping: "+
+		p := rpc.Refuse(errcode.Unavailable, "%d clients are connected to this node, the most it takes, or it is stopping: "+
 			"go by way of a manager", c.most)
 		p.RetryAfterMS = 1000
 		rpc.WriteProblem(w, p)
@@ -311,7 +312,7 @@ func (o *clientConn) write(message []byte) error {
 		return err
 	}
 	if err := o.conn.WriteMessage(websocket.BinaryMessage, message); err != nil {
-		return scan.Errorf(scan.Cancelled, "writing to the client: %w", err)
+		return scan.Errorf(errcode.Cancelled, "writing to the client: %w", err)
 	}
 	return nil
 }
@@ -339,7 +340,7 @@ func (o *clientConn) answer(ctx context.Context) (ahead <-chan incoming, err err
 func (o *clientConn) serve(ctx context.Context, message []byte) error {
 	req, err := scanport.ParseRequest(message)
 	if err != nil {
-		return o.refuse(rpc.Refuse(rpc.CodeBadRequest, "%v", err))
+		return o.refuse(rpc.Refuse(errcode.BadRequest, "%v", err))
 	}
 	if rpc.ValidRequestID(req.RequestID) {
 		ctx = rpc.WithRequestID(ctx, req.RequestID)
@@ -371,7 +372,7 @@ func (o *clientConn) scan(ctx context.Context, req *scanport.Request) error {
 	began := s.x.now()
 	id, err := index.ParseID(req.Index)
 	if err != nil {
-		return o.refuse(scan.Errorf(scan.BadRequest, "%w", err))
+		return o.refuse(scan.Errorf(errcode.BadRequest, "%w", err))
 	}
 	spec, err := s.parse(id, req.Body)
 	if err != nil {

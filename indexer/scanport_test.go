@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
 	"tidemark/manager/auth"
@@ -55,10 +56,10 @@ func (d *desk) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 				err = errors.New("revoked")
 			}
 			if err != nil {
-				return nil, rpc.Refuse(rpc.CodeUnauthorized, "%v", err)
+				return nil, rpc.Refuse(errcode.Unauthenticated, "%v", err)
 			}
 			if d.lower {
-				return nil, rpc.Refuse(rpc.CodeForbidden, "a scan needs role read")
+				return nil, rpc.Refuse(errcode.Forbidden, "a scan needs role read")
 			}
 			return &scanport.Checked{Principal: who.Name}, nil
 		})(w, r)
@@ -176,11 +177,11 @@ func TestATicketIsTrustedForAShortTime(t *testing.T) {
 	now = now.Add(ticketTrust)
 	clock.Unlock()
 	var p *rpc.Problem
-	if _, err := known.check(t.Context(), ticket); !errors.As(err, &p) || p.Code != rpc.CodeUnauthorized {
+	if _, err := known.check(t.Context(), ticket); !errors.As(err, &p) || p.Code != errcode.Unauthenticated {
 		t.Errorf("when the word is old: %v", err)
 	}
 	if _, err := known.check(t.Context(), foreign(t, "http://127.0.0.1:1")); !errors.As(err, &p) ||
-		p.Code != rpc.CodeUnauthorized {
+		p.Code != errcode.Unauthenticated {
 		t.Errorf("of a manager that nobody knows: %v", err)
 	}
 	known.renewals.Wait()

@@ -21,7 +21,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"tidemark/client"
-	"tidemark/indexer/scan"
+	"tidemark/errcode"
 	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
 	"tidemark/manager/auth"
@@ -202,13 +202,13 @@ func (s *straight) places(want int) {
 // ended checks that so many scans were given up, as they are counted, and that no other one has ended.
 func (s *straight) ended(what string, want float64) {
 	s.t.Helper()
-	if by := s.scans(); len(by) != 1 || by[string(scan.Cancelled)] != want {
-		s.t.Errorf("%s: scans that have ended, by code: %v, want %v %s", what, by, want, scan.Cancelled)
+	if by := s.scans(); len(by) != 1 || by[errcode.Cancelled] != want {
+		s.t.Errorf("%s: scans that have ended, by code: %v, want %v %s", what, by, want, errcode.Cancelled)
 	}
 }
 
 // scans counts those that have ended, by code.
-func (s *straight) scans() map[string]float64 {
+func (s *straight) scans() map[errcode.Code]float64 {
 	s.t.Helper()
 	r := prometheus.NewRegistry()
 	r.MustRegister(s.x.metrics.scans)
@@ -216,19 +216,19 @@ func (s *straight) scans() map[string]float64 {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	by := map[string]float64{}
+	by := map[errcode.Code]float64{}
 	for _, f := range families {
 		for _, m := range f.GetMetric() {
-			by[m.GetLabel()[0].GetValue()] = m.GetCounter().GetValue()
+			by[errcode.Code(m.GetLabel()[0].GetValue())] = m.GetCounter().GetValue()
 		}
 	}
 	return by
 }
 
-func code(err error) string {
+func code(err error) errcode.Code {
 	var p *rpc.Problem
 	if !errors.As(err, &p) {
-		return fmt.Sprint(err)
+		return errcode.Code(fmt.Sprint(err))
 	}
 	return p.Code
 }
@@ -295,7 +295,7 @@ func TestAClientThatTakesNothing(t *testing.T) {
 	})
 	ws := s.connected()
 	ask(t, ws, scanport.Request{Op: scanport.Scan, Index: "1", Body: []byte(`{}`)})
-	s.until("its scan is given up", func() bool { return s.scans()[string(scan.Cancelled)] == 1 })
+	s.until("its scan is given up", func() bool { return s.scans()[errcode.Cancelled] == 1 })
 	s.places(0)
 	s.ended("whose client takes nothing", 1)
 	if ids, err := answered(ws); err == nil || len(ids) >= manyRows {
@@ -368,8 +368,8 @@ func TestAnotherIndexOnAKeptConnection(t *testing.T) {
 // TestATicketThatIsNoMoreGood: on a connection that is kept, the request after a manager's word is old is refused, by
 // the name the manager gives, and so is a new connection.
 func TestATicketThatIsNoMoreGood(t *testing.T) {
-	for _, want := range []string{rpc.CodeForbidden, rpc.CodeUnauthorized} {
-		t.Run(want, func(t *testing.T) {
+	for _, want := range []errcode.Code{errcode.Forbidden, errcode.Unauthenticated} {
+		t.Run(string(want), func(t *testing.T) {
 			var clock sync.Mutex
 			now := time.Now()
 			s := goStraight(t, []testDoc{{id: "a", value: 1}}, func(s *straight) {
@@ -383,7 +383,7 @@ func TestATicketThatIsNoMoreGood(t *testing.T) {
 				t.Fatal(err)
 			}
 			req := scanport.Request{Op: scanport.Scan, Index: "1", Body: []byte(`{}`)}
-			s.desk.set(func() { s.desk.revoked, s.desk.lower = want == rpc.CodeUnauthorized, want == rpc.CodeForbidden })
+			s.desk.set(func() { s.desk.revoked, s.desk.lower = want == errcode.Unauthenticated, want == errcode.Forbidden })
 			ask(t, ws, req)
 			if ids, err := answered(ws); err != nil || len(ids) != 1 {
 				t.Errorf("while its word counts: %v %v", ids, err)
@@ -436,7 +436,7 @@ func TestClientsThatWaitCount(t *testing.T) {
 		}()
 		there(2)
 		_, err := s.connect(ticket)
-		if code(err) != rpc.CodeUnavailable {
+		if code(err) != errcode.Unavailable {
 			t.Errorf("a third client: %v", err)
 		}
 	})

@@ -13,6 +13,7 @@ import (
 	"github.com/fxamacker/cbor/v2"
 	"github.com/gorilla/mux"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scan"
 	"tidemark/indexer/scanport"
@@ -75,7 +76,7 @@ func enter(w http.ResponseWriter, places chan struct{}, what string) bool {
 }
 
 func tooMany(places chan struct{}, what string) *rpc.Problem {
-	p := rpc.Refuse(rpc.CodeUnavailable, "%d %s are under way on this node, the most it takes: try again", cap(places),
+	p := rpc.Refuse(errcode.Unavailable, "%d %s are under way on this node, the most it takes: try again", cap(places),
 		what)
 	p.RetryAfterMS = 1000
 	return p
@@ -85,16 +86,16 @@ func tooMany(places chan struct{}, what string) *rpc.Problem {
 func (s *scanServer) prepare(w http.ResponseWriter, r *http.Request) (scan.Spec, error) {
 	id, err := index.ParseID(mux.Vars(r)["id"])
 	if err != nil {
-		return scan.Spec{}, scan.Errorf(scan.BadRequest, "%w", err)
+		return scan.Spec{}, scan.Errorf(errcode.BadRequest, "%w", err)
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, rpc.MaxUserBody))
 	if err != nil {
 		var large *http.MaxBytesError
 		if errors.As(err, &large) {
-			return scan.Spec{}, rpc.Refuse(rpc.CodeTooLarge, "the body has more than %d bytes, the most a scan takes",
+			return scan.Spec{}, rpc.Refuse(errcode.BodyTooLarge, "the body has more than %d bytes, the most a scan takes",
 				large.Limit)
 		}
-		return scan.Spec{}, scan.Errorf(scan.BadRequest, "reading the body: %w", err)
+		return scan.Spec{}, scan.Errorf(errcode.BadRequest, "reading the body: %w", err)
 	}
 	return s.parse(id, body)
 }
@@ -120,7 +121,7 @@ func problemOf(err error) *rpc.Problem {
 		return p
 	}
 	e := scan.AsError(err)
-	return rpc.Refuse(string(e.Code), "%s", e.Detail)
+	return rpc.Refuse(e.Code, "%s", e.Detail)
 }
 
 func (s *scanServer) scan(w http.ResponseWriter, r *http.Request) {
@@ -230,7 +231,7 @@ func (a *answer) Write(p []byte) (int, error) {
 	}
 	n, err := a.w.Write(p)
 	if err != nil {
-		err = scan.Errorf(scan.Cancelled, "writing to who asked: %w", err)
+		err = scan.Errorf(errcode.Cancelled, "writing to who asked: %w", err)
 	}
 	return n, err
 }

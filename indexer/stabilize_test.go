@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/indexer/scan"
 	"tidemark/internal/rpc"
 	"tidemark/managerclient"
@@ -15,10 +16,10 @@ import (
 // TestStabilizeRefusals: why a scan that waits for a stability timestamp gets none is told by name where the reason is
 // the scan's own; any other one is worth another try.
 func TestStabilizeRefusals(t *testing.T) {
-	for code, want := range map[string]scan.Code{
-		rpc.CodeTimeout: scan.Timeout, string(scan.TokenLost): scan.TokenLost,
-		string(scan.IndexInRollback): scan.IndexInRollback,
-		rpc.CodeNoLeader:             scan.Unavailable, "BUSY": scan.Unavailable, "INDEX_NOT_READY": scan.Unavailable,
+	for code, want := range map[errcode.Code]errcode.Code{
+		errcode.Timeout: errcode.Timeout, errcode.TokenLost: errcode.TokenLost,
+		errcode.IndexInRollback: errcode.IndexInRollback,
+		errcode.NoLeader:        errcode.Unavailable, errcode.Busy: errcode.Unavailable, errcode.IndexNotReady: errcode.Unavailable,
 	} {
 		manager := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 			rpc.WriteProblem(w, rpc.Refuse(code, "because of %s", code))

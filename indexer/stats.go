@@ -12,6 +12,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scan"
 	"tidemark/ingest"
@@ -57,7 +58,7 @@ func (x *Indexer) countScan(id index.ID, began time.Time, rows int64, err error)
 	s.NumScanErrors++
 	e := scan.AsError(err)
 	s.LastScanError = e.Error()
-	if e.Code == scan.Timeout {
+	if e.Code == errcode.Timeout {
 		s.NumScanTimeouts++
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sync/singleflight"
 
+	"tidemark/errcode"
 	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
 	"tidemark/manager/auth"
@@ -50,7 +51,7 @@ func newTickets(managers *managerclient.Client, now func() time.Time) *tickets {
 // none can be asked; the client then goes by way of the managers.
 func (t *tickets) check(ctx context.Context, ticket string) (string, error) {
 	if ticket == "" || len(ticket) > scanport.MaxTicket {
-		return "", rpc.Refuse(rpc.CodeUnauthorized, "the header %s is missing, or too long: a manager issues tickets (POST "+
+		return "", rpc.Refuse(errcode.Unauthenticated, "the header %s is missing, or too long: a manager issues tickets (POST "+
 			"/v1/indexes/{bucket}/{name}:locate)", scanport.HeaderTicket)
 	}
 	t.mu.Lock()
@@ -95,10 +96,10 @@ func (t *tickets) ask(ticket string) (string, error) {
 	if err != nil {
 		delete(t.known, ticket)
 		var p *rpc.Problem
-		if errors.As(err, &p) && (p.Code == rpc.CodeUnauthorized || p.Code == rpc.CodeForbidden) {
+		if errors.As(err, &p) && (p.Code == errcode.Unauthenticated || p.Code == errcode.Forbidden) {
 			return "", p
 		}
-		return "", rpc.Refuse(rpc.CodeUnauthorized, "the manager that has issued the ticket cannot be asked: %v", err)
+		return "", rpc.Refuse(errcode.Unauthenticated, "the manager that has issued the ticket cannot be asked: %v", err)
 	}
 	if len(t.known) >= maxTickets {
 		t.forget()

@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"tidemark/errcode"
 	"tidemark/indexer/scan"
 	"tidemark/internal/rpc"
 	"tidemark/projectorclient"
@@ -40,7 +41,7 @@ func TestUnownedVBuckets(t *testing.T) {
 	defer x.projectors.Close()
 
 	_, err := truth{x}.CurrentSeqnos(ctx, "b")
-	if e := scan.AsError(err); err == nil || e.Code != scan.VBucketsUnowned || !slices.Equal(e.VBuckets, []uint16{1}) ||
+	if e := scan.AsError(err); err == nil || e.Code != errcode.VBucketsUnavailable || !slices.Equal(e.VBuckets, []uint16{1}) ||
 		!strings.Contains(e.Detail, "1 of 3 vbuckets") {
 		t.Errorf("nobody owns vbucket 1: %+v", e)
 	}
@@ -52,7 +53,7 @@ func TestUnownedVBuckets(t *testing.T) {
 		asked.Load() != 3 {
 		t.Errorf("%v, %v after %d questions", v, err, asked.Load())
 	}
-	if _, err := (truth{x}).CurrentSeqnos(t.Context(), "other"); scan.CodeOf(err) != scan.IndexNotHosted {
+	if _, err := (truth{x}).CurrentSeqnos(t.Context(), "other"); scan.CodeOf(err) != errcode.IndexNotHosted {
 		t.Errorf("a bucket that is not known: %v", err)
 	}
 }
@@ -71,7 +72,7 @@ func TestScansAreBounded(t *testing.T) {
 		serve(w, httptest.NewRequest(http.MethodPost, "/", nil))
 		var p rpc.Problem
 		if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusServiceUnavailable ||
-			p.Code != rpc.CodeUnavailable ||
+			p.Code != errcode.Unavailable ||
 			p.RetryAfterMS == 0 || w.Header().Get("Retry-After") == "" || !strings.Contains(p.Detail, "the most it takes") {
 			t.Errorf("%s: %d %s, %v", name, w.Code, w.Body, err)
 		}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tidemark/collate"
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scan"
 	"tidemark/indexer/storage"
@@ -164,7 +165,7 @@ func (v *verification) hold(ctx context.Context, ref wire.StabilityRef) (*frozen
 // newest holds the newest timestamp that all copies have.
 func (v *verification) newest(ctx context.Context) (*frozen, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, scan.DefaultWait,
-		scan.Errorf(scan.Timeout, "no stability timestamp is held by all copies of index %s on this node within %s", v.def.ID,
+		scan.Errorf(errcode.Timeout, "no stability timestamp is held by all copies of index %s on this node within %s", v.def.ID,
 			scan.DefaultWait))
 	defer cancel()
 	for {
@@ -197,13 +198,13 @@ func (v *verification) newest(ctx context.Context) (*frozen, error) {
 // passing: this timestamp cannot be had, another one can.
 func passing(err error) bool {
 	code := scan.CodeOf(err)
-	return code == scan.SnapshotSkipped || code == scan.SnapshotTooOld
+	return code == errcode.SnapshotSkipped || code == errcode.SnapshotTooOld
 }
 
 // atLeast holds a timestamp at or above need.
 func (v *verification) atLeast(ctx context.Context, need timestamp.Vector) (*frozen, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, 3*scan.DefaultWait,
-		scan.Errorf(scan.Timeout, "no stability timestamp covers what was read from KV within %s", 3*scan.DefaultWait))
+		scan.Errorf(errcode.Timeout, "no stability timestamp covers what was read from KV within %s", 3*scan.DefaultWait))
 	defer cancel()
 	for {
 		s, err := truth{v.x}.Stabilize(ctx, v.k.name, need, scan.DefaultWait)
@@ -244,7 +245,7 @@ func (v *verification) group(ctx context.Context, vbs []uint16) error {
 			}
 			return v.group(ctx, vbs[len(vbs)/2:])
 		case errors.Is(err, errVerifyLarge) && v.page.last():
-			return scan.Errorf(scan.Unavailable, "vbucket %d of bucket %q: %w even of one document in %d", vbs[0], v.k.name, err,
+			return scan.Errorf(errcode.Unavailable, "vbucket %d of bucket %q: %w even of one document in %d", vbs[0], v.k.name, err,
 				v.page.of)
 		case errors.Is(err, errVerifyLarge):
 			return v.halves(ctx, vbs)
@@ -253,7 +254,7 @@ func (v *verification) group(ctx context.Context, vbs []uint16) error {
 				return err
 			}
 		case errors.Is(err, errVerifyBranch):
-			return scan.Errorf(scan.Unavailable, "bucket %q: %w", v.k.name, err)
+			return scan.Errorf(errcode.Unavailable, "bucket %q: %w", v.k.name, err)
 		default:
 			return err
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/gorilla/mux"
 	"golang.org/x/sync/errgroup"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scan"
 	"tidemark/internal/rpc"
@@ -54,7 +55,7 @@ func (s *scanServer) verify(w http.ResponseWriter, r *http.Request) {
 
 func failure(err error) *wire.VerifyLine {
 	e := scan.AsError(err)
-	return &wire.VerifyLine{Error: &wire.VerifyFailure{Code: string(e.Code), Detail: e.Detail}}
+	return &wire.VerifyLine{Error: &wire.VerifyFailure{Code: e.Code, Detail: e.Detail}}
 }
 
 func (s *scanServer) verified(err error) {
@@ -69,10 +70,10 @@ func (s *scanServer) verified(err error) {
 func checkVerify(q *wire.VerifyRequest) error {
 	switch {
 	case q.Rate != 0 && (q.Rate < wire.MinVerifyRate || q.Rate > wire.MaxVerifyRate):
-		return scan.Errorf(scan.BadRequest, "rate %d: want %d to %d documents a second, or 0 for %d", q.Rate,
+		return scan.Errorf(errcode.BadRequest, "rate %d: want %d to %d documents a second, or 0 for %d", q.Rate,
 			wire.MinVerifyRate, wire.MaxVerifyRate, wire.DefaultVerifyRate)
 	case q.Limit < 0 || q.Limit > wire.MaxVerifyShown:
-		return scan.Errorf(scan.BadRequest, "limit %d: want 1 to %d differences, or 0 for %d", q.Limit, wire.MaxVerifyShown,
+		return scan.Errorf(errcode.BadRequest, "limit %d: want 1 to %d differences, or 0 for %d", q.Limit, wire.MaxVerifyShown,
 			wire.DefaultVerifyShown)
 	}
 	if q.Rate == 0 {
@@ -87,7 +88,7 @@ func checkVerify(q *wire.VerifyRequest) error {
 func (s *scanServer) verifyAll(r *http.Request, w http.ResponseWriter, out *lines) (*wire.VerifyEnd, error) {
 	id, err := index.ParseID(mux.Vars(r)["id"])
 	if err != nil {
-		return nil, scan.Errorf(scan.BadRequest, "%w", err)
+		return nil, scan.Errorf(errcode.BadRequest, "%w", err)
 	}
 	var q wire.VerifyRequest
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, rpc.MaxUserBody))
@@ -95,7 +96,7 @@ func (s *scanServer) verifyAll(r *http.Request, w http.ResponseWriter, out *line
 		err = rpc.ReadJSON(body, &q)
 	}
 	if err != nil {
-		return nil, scan.Errorf(scan.BadRequest, "%w", err)
+		return nil, scan.Errorf(errcode.BadRequest, "%w", err)
 	}
 	if err := checkVerify(&q); err != nil {
 		return nil, err
@@ -144,21 +145,21 @@ func (s *scanServer) verifyAt(ctx context.Context, node index.NodeID, q wire.Ver
 	if err != nil {
 		var p *rpc.Problem
 		if errors.As(err, &p) {
-			return nil, scan.Errorf(scan.Code(p.Code), "indexer %d: %s", node, p.Detail)
+			return nil, scan.Errorf(p.Code, "indexer %d: %s", node, p.Detail)
 		}
-		return nil, scan.Errorf(scan.Unavailable, "copies %v on indexer %d cannot be checked: %w", q.Copies, node, err)
+		return nil, scan.Errorf(errcode.Unavailable, "copies %v on indexer %d cannot be checked: %w", q.Copies, node, err)
 	}
 	defer body.Close()
 	for dec := json.NewDecoder(body); ; {
 		var l wire.VerifyLine
 		if err := dec.Decode(&l); err != nil {
-			return nil, scan.Errorf(scan.Unavailable, "indexer %d ended before copies %v were checked: %w", node, q.Copies, err)
+			return nil, scan.Errorf(errcode.Unavailable, "indexer %d ended before copies %v were checked: %w", node, q.Copies, err)
 		}
 		switch {
 		case l.End != nil:
 			return l.End, nil
 		case l.Error != nil:
-			return nil, scan.Errorf(scan.Code(l.Error.Code), "indexer %d: %s", node, l.Error.Detail)
+			return nil, scan.Errorf(l.Error.Code, "indexer %d: %s", node, l.Error.Detail)
 		case l.Difference != nil && !out.lists(q.Limit):
 		default:
 			if err := out.line(&l); err != nil {
@@ -202,7 +203,7 @@ func (x *Indexer) newVerification(q *wire.VerifyCopies, emit func(*wire.VerifyLi
 		return nil, err
 	}
 	if len(q.Copies) == 0 || len(q.Copies) > scan.MaxCopies {
-		return nil, scan.Errorf(scan.BadRequest, "%d copies, want 1 to %d", len(q.Copies), scan.MaxCopies)
+		return nil, scan.Errorf(errcode.BadRequest, "%d copies, want 1 to %d", len(q.Copies), scan.MaxCopies)
 	}
 	view, err := catalog{x}.View(q.Index)
 	if err != nil {
@@ -210,7 +211,7 @@ func (x *Indexer) newVerification(q *wire.VerifyCopies, emit func(*wire.VerifyLi
 	}
 	k := x.bucketNamed(view.Bucket.Name)
 	if k == nil {
-		return nil, scan.Errorf(scan.IndexNotHosted, "bucket %q is not held on this node", view.Bucket.Name)
+		return nil, scan.Errorf(errcode.IndexNotHosted, "bucket %q is not held on this node", view.Bucket.Name)
 	}
 	v := &verification{x: x, k: k, def: view.Definition, pace: &pace{rate: q.Rate, now: x.now}, most: q.Limit, emit: emit,
 		told:   x.now(),
@@ -218,7 +219,7 @@ func (x *Indexer) newVerification(q *wire.VerifyCopies, emit func(*wire.VerifyLi
 	for _, id := range q.Copies {
 		i := slices.IndexFunc(view.Topology.Copies, func(c partition.Copy) bool { return c.ID == id })
 		if _, here := x.store.Slice(id); i < 0 || !here {
-			return nil, scan.Errorf(scan.IndexNotHosted, "copy %s of index %s is not on this node", id, q.Index)
+			return nil, scan.Errorf(errcode.IndexNotHosted, "copy %s of index %s is not on this node", id, q.Index)
 		}
 		c := view.Topology.Copies[i]
 		v.copies = append(v.copies, &verifiedCopy{place: c, extra: map[string][][]byte{},

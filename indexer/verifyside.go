@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scan"
 	"tidemark/keyversion"
@@ -329,7 +330,7 @@ func (v *verification) read(ctx context.Context, want map[uint16]stretch) (map[u
 		case errors.Is(last, errVerifyLarge) || errors.Is(last, errVerifyBranch):
 			return nil, last
 		case len(got) < len(want) && v.x.now().After(deadline):
-			return nil, scan.Errorf(scan.VBucketsUnowned, "%d of %d vbuckets of bucket %q could not be read from KV (%w)",
+			return nil, scan.Errorf(errcode.VBucketsUnavailable, "%d of %d vbuckets of bucket %q could not be read from KV (%w)",
 				len(want)-len(got), len(want), v.k.name, last)
 		case len(got) < len(want):
 			if err := sleep(ctx, askAgain); err != nil {
@@ -345,7 +346,7 @@ func (v *verification) byProjector(ctx context.Context, want map[uint16]stretch,
 	tries int) (map[wire.ProjectorEndpoint]map[uint16]stretch, error) {
 	d := v.x.present()
 	if len(d.Projectors) == 0 || d.Revision == 0 {
-		return nil, scan.Errorf(scan.Unavailable, "this indexer has not heard of any projector from the leader yet: try "+
+		return nil, scan.Errorf(errcode.Unavailable, "this indexer has not heard of any projector from the leader yet: try "+
 			"again")
 	}
 	owners := map[uint16]index.ProjectorID{}

@@ -7,6 +7,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scan"
 	"tidemark/ingest"
@@ -87,7 +88,7 @@ func TestViewsAreAsNewAsWhatTheyAreMadeOf(t *testing.T) {
 		}
 		last = got
 	}
-	if _, err := (catalog{x}).View(2); scan.CodeOf(err) != scan.IndexNotHosted {
+	if _, err := (catalog{x}).View(2); scan.CodeOf(err) != errcode.IndexNotHosted {
 		t.Errorf("an index that is not there: %v", err)
 	}
 }

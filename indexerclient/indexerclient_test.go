@@ -12,6 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/timestamp"
 	"tidemark/wire"
@@ -58,7 +59,7 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		all, missing := r.told.Take(m)
 		r.take(all)
 		if r.fails {
-			return nil, rpc.Refuse(rpc.CodeBadRequest, "as the test wants")
+			return nil, rpc.Refuse(errcode.BadRequest, "as the test wants")
 		}
 		return &wire.StabilityReply{Deltas: true, Missing: missing}, nil
 	})(w, req)

@@ -22,6 +22,7 @@ import (
 	"github.com/couchbase/gomemcached"
 	memcached "github.com/couchbase/gomemcached/client"
 
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/kv/clustermap"
 	"tidemark/kv/mcbp"
@@ -448,7 +449,7 @@ func wantUnready(t *testing.T, n *Node, want ...rpc.Reason) {
 	if err := json.Unmarshal([]byte(body), &p); err != nil {
 		t.Fatalf("readyz: %d %s: %v", code, body, err)
 	}
-	if code != http.StatusServiceUnavailable || p.Code != rpc.CodeUnready || p.RetryAfterMS == 0 ||
+	if code != http.StatusServiceUnavailable || p.Code != errcode.NotReady || p.RetryAfterMS == 0 ||
 		!slices.Equal(p.Reasons, want) {
 		t.Errorf("readyz: %d %s, want the reasons %+v", code, body, want)
 	}

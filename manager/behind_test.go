@@ -7,9 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
-	"tidemark/manager/api"
 	"tidemark/statecontext"
 )
 
@@ -50,7 +50,7 @@ func TestAFollowerThatIsBehindVouchesForNobody(t *testing.T) {
 	ask(root, leader, "PUT", "/v1/users/late", fmt.Sprintf(`{"new":true,"role":"admin","password":%q}`, ddlPassword), 200)
 	late := &who{name: "late", basic: [2]string{"late", ddlPassword}}
 	if status, code := s.as(late, follower, "GET", staleRead, ""); status != http.StatusServiceUnavailable ||
-		code != api.CodeNotCurrent {
+		code != errcode.ManagerNotCurrent {
 		t.Errorf("a user whom the follower cannot know yet: %d %s", status, code)
 	}
 	for _, w := range gone {
@@ -59,14 +59,14 @@ func TestAFollowerThatIsBehindVouchesForNobody(t *testing.T) {
 			want = http.StatusForbidden
 		}
 		status, code := s.as(w, follower, "PUT", "/v1/users/mine", fmt.Sprintf(`{"new":true,"role":"admin","password":%q}`, ddlPassword))
-		if status != want && code != api.CodeNotCurrent {
+		if status != want && code != errcode.ManagerNotCurrent {
 			t.Errorf("%s writes by way of a follower that does not know: %d %s", w.name, status, code)
 		}
 	}
 	for _, w := range append(gone, root) {
 		s.until(w.name+" is not let in by a follower that cannot know", func() bool {
 			status, code := s.as(w, follower, "GET", staleRead, "")
-			return status == http.StatusServiceUnavailable && code == api.CodeNotCurrent
+			return status == http.StatusServiceUnavailable && code == errcode.ManagerNotCurrent
 		})
 	}
 	var ready rpc.Problem

@@ -15,11 +15,11 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
 
+	"tidemark/errcode"
 	"tidemark/fsm"
 	"tidemark/internal/rpc"
 	"tidemark/internal/version"
 	"tidemark/manager/consensus"
-	"tidemark/statecontext"
 	"tidemark/wire"
 )
 
@@ -206,7 +206,7 @@ func (m *Manager) announce(ctx context.Context, self *wire.RegisterManager, urls
 			return nil
 		case ctx.Err() != nil:
 			return nil
-		case errors.As(err, &p) && p.Code == string(statecontext.NodeRemoved):
+		case errors.As(err, &p) && p.Code == errcode.NodeRemoved:
 			err = m.raft.Retire(p.Detail)
 			m.log.Error("this manager ends", "error", err)
 			return err

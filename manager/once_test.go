@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/manager/api"
 	"tidemark/statecontext"
@@ -165,7 +166,7 @@ func TestOneOutcomeOfEveryWrite(t *testing.T) {
 			}
 			if w.other != "" {
 				code, h, body := c.call(everywhere(), w.method, w.path, w.other, w.header)
-				if p := problemOf(t, h, body); code != 422 || p.Code != string(statecontext.RequestMismatch) {
+				if p := problemOf(t, h, body); code != 422 || p.Code != errcode.RequestMismatch {
 					t.Errorf("%s: %s with another body: %d %s", when, w.header[api.HeaderKey], code, body)
 				}
 			}
@@ -225,7 +226,7 @@ func TestIfMatchOverLeaders(t *testing.T) {
 			t.Errorf("%s: %d, ETag %s; want 304 and %s", n.m.cfg.Name, code, h.Get("ETag"), old)
 		}
 		code, h, body = c.call(n, "PATCH", "/v1/indexes/b/x", `{"deferred":false}`, match(`"1"`))
-		if p := problemOf(t, h, body); code != 412 || p.Code != string(statecontext.CASMismatch) || fmt.Sprintf(`"%d"`, p.CAS) != old {
+		if p := problemOf(t, h, body); code != 412 || p.Code != errcode.CASMismatch || fmt.Sprintf(`"%d"`, p.CAS) != old {
 			t.Errorf("%s: PATCH of another modified_cas: %d %+v, want 412 and %s", n.m.cfg.Name, code, p, old)
 		}
 	}
@@ -300,14 +301,14 @@ func TestUnknownOutcome(t *testing.T) {
 	for i, n := range c.nodes {
 		began := time.Now()
 		code, h, b := c.once(n, "POST", "/v1/indexes", body(i), headers(i))
-		if p := problemOf(t, h, b); code != 504 || p.Code != client.CodeUnknownOutcome {
+		if p := problemOf(t, h, b); code != 504 || p.Code != errcode.OutcomeUnknown {
 			t.Errorf("%s: %d %s", n.m.cfg.Name, code, b)
 		}
 		if took := time.Since(began); took < 300*time.Millisecond || took > nearly {
 			t.Errorf("%s: the answer took %s, the caller wanted to wait 400ms", n.m.cfg.Name, took)
 		}
 		code, h, b = c.once(n, "POST", "/v1/indexes", body(i), headers(i)) // at once: still on its way
-		if p := problemOf(t, h, b); code != 504 || p.Code != client.CodeUnknownOutcome {
+		if p := problemOf(t, h, b); code != 504 || p.Code != errcode.OutcomeUnknown {
 			t.Errorf("%s: again: %d %s", n.m.cfg.Name, code, b)
 		}
 	}
@@ -390,7 +391,7 @@ func TestFullQueue(t *testing.T) {
 	for _, n := range c.nodes {
 		code, h, body := c.call(n, "POST", "/v1/statements", statement("DROP INDEX n ON b"),
 			map[string]string{api.HeaderKey: "k"})
-		if p := problemOf(t, h, body); code != http.StatusServiceUnavailable || p.Code != client.CodeBusy ||
+		if p := problemOf(t, h, body); code != http.StatusServiceUnavailable || p.Code != errcode.Busy ||
 			h.Get("Retry-After") == "" || p.RetryAfterMS == 0 {
 			t.Errorf("%s: %d %v %s", n.m.cfg.Name, code, h, body)
 		}

@@ -17,6 +17,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
 	"tidemark/manager/api"
@@ -104,7 +105,7 @@ type who struct {
 }
 
 // as asks and gives status and code; an error of the connection has status 0.
-func (s *secured) as(w *who, n *node, method, path, body string) (int, string) {
+func (s *secured) as(w *who, n *node, method, path, body string) (int, errcode.Code) {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel() // ends streams
@@ -121,7 +122,7 @@ func (s *secured) as(w *who, n *node, method, path, body string) (int, string) {
 	}
 	resp, err := s.clients[w.certificate].Do(req)
 	if err != nil {
-		return 0, err.Error()
+		return 0, errcode.Code(err.Error())
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode < 300 {
@@ -131,9 +132,9 @@ func (s *secured) as(w *who, n *node, method, path, body string) (int, string) {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	var p struct{ Code, Detail string }
+	var p rpc.Problem
 	if json.Unmarshal(b, &p) != nil {
-		return resp.StatusCode, string(b)
+		return resp.StatusCode, errcode.Code(b)
 	}
 	return resp.StatusCode, p.Code
 }
@@ -234,7 +235,7 @@ func TestEveryRouteByEveryRole(t *testing.T) {
 		for _, basic := range [][2]string{{FirstAdmin, readPassword}, {"reader", rootPassword}, {"nobody", readPassword},
 			{"reader", ""}} {
 			if status, code := s.as(&who{basic: basic}, follower, "GET", "/v1/indexes", ""); status != 401 ||
-				code != rpc.CodeUnauthorized {
+				code != errcode.Unauthenticated {
 				t.Errorf("%v: %d %s", basic, status, code)
 			}
 		}
@@ -279,7 +280,7 @@ func (s *secured) checkRoute(where string, n *node, route *api.RouteInfo, w *who
 	}
 	status, code := s.as(w, n, route.Method, path, `{"no such field":1}`)
 	refused := status == http.StatusUnauthorized || status == http.StatusForbidden
-	if status == 0 || status == http.StatusTooManyRequests && code == rpc.CodeTooManyFailures || status >= 500 &&
+	if status == 0 || status == http.StatusTooManyRequests && code == errcode.TooManyFailures || status >= 500 &&
 		status != 503 {
 		s.t.Errorf("%s %s %s on the %s: %d %s", w.name, route.Method, path, where, status, code)
 	}

@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"tidemark/client"
-	"tidemark/internal/rpc"
+	"tidemark/errcode"
 	"tidemark/internal/testing/contract"
 	"tidemark/internal/testing/need"
 	"tidemark/manager/api"
@@ -209,7 +209,7 @@ func (c *trio) call(n *node, method, path, body string, header map[string]string
 	c.until("an answer", func() bool {
 		code, h, b = c.once(n, method, path, body, header)
 		var p client.Error
-		return code < 500 || json.Unmarshal(b, &p) != nil || p.Code != rpc.CodeNoLeader && p.Code != client.CodeUnknownOutcome
+		return code < 500 || json.Unmarshal(b, &p) != nil || p.Code != errcode.NoLeader && p.Code != errcode.OutcomeUnknown
 	})
 	return code, h, b
 }
@@ -259,7 +259,8 @@ func TestContract(t *testing.T) {
 		name, method, path, body string
 		header                   map[string]string
 		status                   int
-		code, detail             string // of a problem
+		code                     errcode.Code // of a problem
+		detail                   string
 	}{
 		{name: "list", method: "GET", path: "/v1/indexes", status: 200},
 		{name: "list of a bucket", method: "GET", path: "/v1/indexes?bucket=x&consistency=linearizable", status: 200},
@@ -459,7 +460,7 @@ func TestLostQuorum(t *testing.T) {
 	for _, tc := range []struct {
 		method, path, body string
 		status             int
-		code               string
+		code               errcode.Code
 	}{
 		{"GET", "/healthz", "", 200, ""},
 		{"GET", "/readyz", "", 503, "NO_LEADER"},

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/manager/consensus"
 	"tidemark/statecontext"
 )
@@ -194,7 +195,7 @@ func TestLimitsAreEnforced(t *testing.T) {
 		switch {
 		case tc.limit == "" && code != 202:
 			t.Errorf("with %s, %d key expressions: %d %+v", tc.set, len(tc.keys), code, p)
-		case tc.limit != "" && (code != 400 || p.Code != string(statecontext.LimitExceeded) ||
+		case tc.limit != "" && (code != 400 || p.Code != errcode.LimitExceeded ||
 			!strings.Contains(p.Detail, "tidemark cluster limits "+tc.limit+"=N")):
 			t.Errorf("with %s: %d %+v; want the limit %s", tc.set, code, p, tc.limit)
 		}

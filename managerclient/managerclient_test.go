@@ -13,6 +13,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/wire"
 )
@@ -60,7 +61,7 @@ func start(t *testing.T, answers ...func(w http.ResponseWriter, r *http.Request,
 	return ms
 }
 
-func refuse(status int, code string) func(http.ResponseWriter, *http.Request, *managers) {
+func refuse(status int, code errcode.Code) func(http.ResponseWriter, *http.Request, *managers) {
 	return func(w http.ResponseWriter, _ *http.Request, _ *managers) {
 		rpc.WriteProblem(w, rpc.NewProblem(status, code, "because"))
 	}
@@ -92,7 +93,7 @@ func same(a []int, b ...int) bool {
 
 // TestTheLeaderIsFoundAndKept: managers that know none are passed over, and the leader is asked first from then on.
 func TestTheLeaderIsFoundAndKept(t *testing.T) {
-	ms := start(t, refuse(503, rpc.CodeNoLeader), refuse(504, rpc.CodeTimeout), leads(2))
+	ms := start(t, refuse(503, errcode.NoLeader), refuse(504, errcode.Timeout), leads(2))
 	c := New(ms.urls, nil)
 	defer c.Close()
 	if _, err := c.RegisterIndexer(t.Context(), &wire.RegisterIndexer{}); err != nil {
@@ -195,12 +196,12 @@ const detectorLook = 20 * time.Millisecond
 
 // TestARefusalIsAnAnswer: what the leader refuses is not asked of the others.
 func TestARefusalIsAnAnswer(t *testing.T) {
-	ms := start(t, refuse(409, rpc.CodeBootConflict), leads(1))
+	ms := start(t, refuse(409, errcode.BootConflict), leads(1))
 	c := New(ms.urls, nil)
 	defer c.Close()
 	var p *rpc.Problem
 	if _, err := c.RegisterIndexer(t.Context(), &wire.RegisterIndexer{}); !errors.As(err, &p) ||
-		p.Code != rpc.CodeBootConflict {
+		p.Code != errcode.BootConflict {
 		t.Error(err)
 	}
 	if got := ms.order(); !same(got, 0) {
@@ -209,7 +210,7 @@ func TestARefusalIsAnAnswer(t *testing.T) {
 }
 
 func TestNobodyAnswers(t *testing.T) {
-	ms := start(t, refuse(503, rpc.CodeNoLeader), refuse(503, rpc.CodeUnavailable))
+	ms := start(t, refuse(503, errcode.NoLeader), refuse(503, errcode.Unavailable))
 	c := New(ms.urls, nil)
 	defer c.Close()
 	var p *rpc.Problem

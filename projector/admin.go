@@ -11,6 +11,7 @@ import (
 	"github.com/gorilla/mux"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
 	"tidemark/kv/mcbp"
@@ -53,10 +54,10 @@ func (p *Projector) handler() http.Handler {
 	}).Methods(http.MethodGet)
 	r.HandleFunc("/readyz", p.ready).Methods(http.MethodGet)
 	r.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeNotFound, "a projector has no %s", r.URL.Path))
+		rpc.WriteProblem(w, rpc.Refuse(errcode.NotFound, "a projector has no %s", r.URL.Path))
 	})
 	r.MethodNotAllowedHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeMethod, "%s does not take %s", r.URL.Path, r.Method))
+		rpc.WriteProblem(w, rpc.Refuse(errcode.MethodNotAllowed, "%s does not take %s", r.URL.Path, r.Method))
 	})
 	return r
 }
@@ -82,7 +83,7 @@ func (p *Projector) definitions(_ context.Context, req *wire.Definitions) (*wire
 	if p.defs != nil && older(req, p.defs) {
 		have := p.defs.Revision
 		p.mu.Unlock()
-		return nil, rpc.Refuse(rpc.CodeFenced, "definitions revision %d is older than %d, which is here", req.Revision, have)
+		return nil, rpc.Refuse(errcode.Fenced, "definitions revision %d is older than %d, which is here", req.Revision, have)
 	}
 	p.defs, p.evaluation = req, evaluation
 	close(p.defsChanged)
@@ -149,7 +150,7 @@ func (p *Projector) bucket(name string) *bucket {
 
 func (p *Projector) bucketInfo(ctx context.Context, req *wire.BucketRequest) (*wire.BucketReply, error) {
 	if req.Bucket == "" {
-		return nil, rpc.Refuse(rpc.CodeBadRequest, "no bucket named")
+		return nil, rpc.Refuse(errcode.BadRequest, "no bucket named")
 	}
 	if b := p.bucket(req.Bucket); b != nil && b.control.silent.Load() {
 		return nil, kvProblem(req.Bucket, errKVSilent)
@@ -167,7 +168,7 @@ func (p *Projector) bucketInfo(ctx context.Context, req *wire.BucketRequest) (*w
 		return nil, kvProblem(req.Bucket, err)
 	}
 	if n := config.NumVBuckets(); n > timestamp.MaxVBuckets {
-		return nil, rpc.Refuse(rpc.CodeVBuckets, "bucket %q has %d vbuckets, an index can be on one of at most %d",
+		return nil, rpc.Refuse(errcode.TooManyVBuckets, "bucket %q has %d vbuckets, an index can be on one of at most %d",
 			req.Bucket, n, timestamp.MaxVBuckets)
 	}
 	return &wire.BucketReply{Name: req.Bucket, UUID: config.UUID, VBuckets: config.NumVBuckets(),
@@ -295,7 +296,7 @@ func (p *Projector) positions(ctx context.Context, bucket string, conn feed.Feed
 			return nil
 		}
 	}
-	return rpc.Refuse(rpc.CodeKV, "KV of bucket %q changes the branches of its vbuckets too fast: ask again", bucket)
+	return rpc.Refuse(errcode.KVUnavailable, "KV of bucket %q changes the branches of its vbuckets too fast: ask again", bucket)
 }
 
 // branches notes the branch of each stream that is not known to have ended.

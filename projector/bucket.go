@@ -5,6 +5,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
 	"tidemark/projector/router"
@@ -57,15 +58,15 @@ func (p *Projector) openBucket(name, uuid string, vbuckets int) (*bucket, error)
 		old.close() // re-created under the same name
 	}
 	if full {
-		return nil, rpc.Refuse(rpc.CodeUnavailable, "projector %s streams %d buckets, the most it can", p.cfg.ID, maxBuckets)
+		return nil, rpc.Refuse(errcode.Unavailable, "projector %s streams %d buckets, the most it can", p.cfg.ID, maxBuckets)
 	}
 	if defs == nil {
-		return nil, rpc.Refuse(rpc.CodeUnavailable, "projector %s has no definitions yet; send them first", p.cfg.ID)
+		return nil, rpc.Refuse(errcode.Unavailable, "projector %s has no definitions yet; send them first", p.cfg.ID)
 	}
 	topic, err := p.router.Open(router.TopicConfig{Path: "/maintenance", Class: keyversion.ClassMaintenance, Bucket: name,
 		BucketUUID: uuid, VBuckets: vbuckets})
 	if err != nil {
-		return nil, rpc.Refuse(rpc.CodeUnavailable, "%v; try again", err)
+		return nil, rpc.Refuse(errcode.Unavailable, "%v; try again", err)
 	}
 	b := &bucket{p: p, name: name, uuid: uuid, topic: topic, streams: make([]*stream, vbuckets),
 		seen:  make([]incarnations, vbuckets),

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"sync/atomic"
 
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/kv/mcbp"
 	"tidemark/projector/feed"
@@ -66,16 +67,16 @@ func (k FeedKind) dialer() feed.Dialer {
 func kvProblem(bucket string, err error) error {
 	switch {
 	case errors.Is(err, feed.ErrNoBucket):
-		return rpc.Refuse(rpc.CodeNotInKV, "bucket %q does not exist in the KV store, or its user may not read it: %v",
+		return rpc.Refuse(errcode.BucketNotInKV, "bucket %q does not exist in the KV store, or its user may not read it: %v",
 			bucket, err)
 	case errors.Is(err, feed.ErrAuth):
-		return rpc.Refuse(rpc.CodeKV, "the KV store refuses the projector's user; check --kv-user and --kv-password-file: %v",
+		return rpc.Refuse(errcode.KVUnavailable, "the KV store refuses the projector's user; check --kv-user and --kv-password-file: %v",
 			err)
 	case errors.Is(err, feed.ErrNotSupported), errors.Is(err, mcbp.ErrNoVBuckets):
-		return rpc.Refuse(rpc.CodeKV, "the KV node of bucket %q is no engine that can be streamed from, or is too old: %v",
+		return rpc.Refuse(errcode.KVUnavailable, "the KV node of bucket %q is no engine that can be streamed from, or is too old: %v",
 			bucket, err)
 	}
-	return rpc.Refuse(rpc.CodeKV, "KV of bucket %q cannot be asked now: %v", bucket, err)
+	return rpc.Refuse(errcode.KVUnavailable, "KV of bucket %q cannot be asked now: %v", bucket, err)
 }
 
 // errBucketClosed is wrapped when the bucket is not streamed here any more.

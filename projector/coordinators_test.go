@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
@@ -67,7 +68,7 @@ func (s *shouter) shout(r *rand.Rand) {
 		if s.term == 2 {
 			s.deposed.Store(true)
 		}
-	case errors.As(err, &p) && p.Code == rpc.CodeFenced:
+	case errors.As(err, &p) && p.Code == errcode.Fenced:
 		s.refused.Add(1)
 	}
 }
@@ -135,7 +136,7 @@ func TestTwoCoordinators(t *testing.T) {
 		}
 	}
 	last := newer.incarnation(newer.inc.Load())
-	if _, err := older.start(0, vbuckets-1); rpc.AsProblem(err).Code != rpc.CodeFenced {
+	if _, err := older.start(0, vbuckets-1); rpc.AsProblem(err).Code != errcode.Fenced {
 		t.Errorf("the older one's last word: %v", err)
 	}
 	var s wire.ProjectorState

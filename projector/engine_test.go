@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
 	"tidemark/kv/kvclient/kvclienttest"
@@ -322,7 +323,7 @@ func TestASilentNodeIsNotAsked(t *testing.T) {
 		"a start": func() error {
 			r, err := w.client.Streams(t.Context(), w.url, w.request(9, wire.StreamStart{VBucket: 4, VBUUID: 77}))
 			if err == nil && r.Buckets[0].Code != "" {
-				err = errors.New(r.Buckets[0].Code)
+				err = errors.New(string(r.Buckets[0].Code))
 			}
 			return err
 		},
@@ -478,7 +479,7 @@ func TestPositionsOfAFlushThatNoStreamHasHeardOf(t *testing.T) {
 	branch := uint64(1000)
 	e.set(func() { e.told = func() { branch++; flush(branch, 0) } })
 	if r, err := w.client.Seqnos(context.Background(), w.url,
-		&wire.SeqnosRequest{Bucket: testBucket}); rpc.AsProblem(err).Code != rpc.CodeKV {
+		&wire.SeqnosRequest{Bucket: testBucket}); rpc.AsProblem(err).Code != errcode.KVUnavailable {
 		t.Errorf("KV was never found at rest, and this was told: %+v, %v", r, err)
 	}
 }
@@ -598,7 +599,7 @@ func TestABucketOfTooManyVBuckets(t *testing.T) {
 	e.wide.Store(true)
 	w := newWorldAt(t, e.Addr())
 	_, err := w.client.Bucket(t.Context(), w.url, &wire.BucketRequest{Bucket: testBucket})
-	if p := rpc.AsProblem(err); p.Code != rpc.CodeVBuckets || p.Status != http.StatusBadRequest ||
+	if p := rpc.AsProblem(err); p.Code != errcode.TooManyVBuckets || p.Status != http.StatusBadRequest ||
 		!strings.Contains(p.Detail, "8192") {
 		t.Errorf("%v", err)
 	}

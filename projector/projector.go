@@ -29,6 +29,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
@@ -231,7 +232,7 @@ func (p *Projector) admit(f wire.Fence, read bool) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.registered {
-		return rpc.Refuse(rpc.CodeUnavailable, "projector %s has not registered with a manager yet; try again", p.cfg.ID)
+		return rpc.Refuse(errcode.Unavailable, "projector %s has not registered with a manager yet; try again", p.cfg.ID)
 	}
 	if read && f.Epoch == p.fence.Epoch && f.Term == p.fence.Term {
 		f.Counter = max(f.Counter, p.fence.Counter)

@@ -21,6 +21,7 @@ import (
 	"go.uber.org/goleak"
 
 	"tidemark/collate"
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/transport"
 	"tidemark/internal/rpc"
@@ -72,7 +73,7 @@ func newManager(t testing.TB) *manager {
 		if m.lose > 0 {
 			m.lose--
 			m.lost = append(m.lost, *r)
-			return nil, rpc.Refuse(rpc.CodeInternal, "lost")
+			return nil, rpc.Refuse(errcode.Internal, "lost")
 		}
 		m.reports = append(m.reports, *r)
 		full := m.full
@@ -550,7 +551,7 @@ func TestKVNodeRestarts(t *testing.T) {
 	w.eventually("END of every vbucket", func() bool { return len(w.data.kinds(keyversion.StreamEnd)) == vbuckets })
 	w.expect(m.VBucket, "1:STREAM_BEGIN@0", "1:INSERT@1", "1:STREAM_END@1")
 	if _, err := w.client.Streams(context.Background(), w.url, w.request(2,
-		wire.StreamStart{VBucket: m.VBucket})); rpc.AsProblem(err).Code != rpc.CodeKV {
+		wire.StreamStart{VBucket: m.VBucket})); rpc.AsProblem(err).Code != errcode.KVUnavailable {
 		t.Errorf("without KV a start gives %v", err)
 	}
 	startKV(t, dir, addr)
@@ -603,12 +604,12 @@ func TestOldCommandsAreRefused(t *testing.T) {
 	old := w.fence()
 	w.define(2, 1)
 	_, err := w.client.Definitions(context.Background(), w.url, &wire.Definitions{Fence: old, Revision: 3})
-	if p := rpc.AsProblem(err); p.Code != rpc.CodeFenced {
+	if p := rpc.AsProblem(err); p.Code != errcode.Fenced {
 		t.Errorf("an overtaken command gives %v", err)
 	}
 	_, err = w.client.Definitions(context.Background(), w.url, &wire.Definitions{Fence: wire.Fence{ClusterID: "c1",
 		Epoch: 1, Term: 0, Counter: 99}, Revision: 3})
-	if p := rpc.AsProblem(err); p.Code != rpc.CodeFenced {
+	if p := rpc.AsProblem(err); p.Code != errcode.Fenced {
 		t.Errorf("a deposed leader gives %v", err)
 	}
 	stop := &wire.StreamStop{Fence: w.fence(), Topic: wire.MaintenanceTopic, Bucket: testBucket,
@@ -682,7 +683,7 @@ func TestQuestionsAboutKV(t *testing.T) {
 		t.Errorf("%+v, %v", info, err)
 	}
 	_, err = w.client.Bucket(ctx, w.url, &wire.BucketRequest{Bucket: "nowhere"})
-	if p := rpc.AsProblem(err); p.Code != rpc.CodeNotInKV || p.Status != http.StatusNotFound {
+	if p := rpc.AsProblem(err); p.Code != errcode.BucketNotInKV || p.Status != http.StatusNotFound {
 		t.Errorf("an unknown bucket gives %v", err)
 	}
 	m := w.set("k", map[string]any{"f1": 1})

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"testing"
 
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 )
 
@@ -21,7 +22,7 @@ func TestReadyz(t *testing.T) {
 			return ""
 		}
 		p := rpc.AsProblem(rpc.ReadProblem(resp))
-		if p.Status != http.StatusServiceUnavailable || p.Code != rpc.CodeUnready {
+		if p.Status != http.StatusServiceUnavailable || p.Code != errcode.NotReady {
 			t.Errorf("%+v", p)
 		}
 		for _, r := range p.Reasons {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
@@ -37,7 +38,7 @@ func whoAsks(h http.Handler) http.Handler {
 // parseTopic returns a topic's class, and of a catchup its indexer.
 func parseTopic(topic string) (keyversion.Class, index.NodeID, error) {
 	bad := func(why string) (keyversion.Class, index.NodeID, error) {
-		return 0, 0, rpc.Refuse(rpc.CodeBadRequest, "topic %q: %s; want /maintenance, /backfill/<id> or "+
+		return 0, 0, rpc.Refuse(errcode.BadRequest, "topic %q: %s; want /maintenance, /backfill/<id> or "+
 			"/catchup/<indexer>/<id>", topic, why)
 	}
 	if len(topic) > wire.MaxTopic {
@@ -116,7 +117,7 @@ func (p *Projector) streams(ctx context.Context, req *wire.StreamRequest) (*wire
 // checkRequest tells what is wrong with a request before anything is begun.
 func checkRequest(req *wire.StreamRequest, class keyversion.Class, node index.NodeID) error {
 	bad := func(format string, args ...any) error {
-		return rpc.Refuse(rpc.CodeBadRequest, "topic %q: %s", req.Topic, fmt.Sprintf(format, args...))
+		return rpc.Refuse(errcode.BadRequest, "topic %q: %s", req.Topic, fmt.Sprintf(format, args...))
 	}
 	if len(req.Buckets) == 0 || len(req.Buckets) > maxBuckets {
 		return bad("%d buckets, want 1 to %d", len(req.Buckets), maxBuckets)
@@ -159,7 +160,7 @@ func checkRequest(req *wire.StreamRequest, class keyversion.Class, node index.No
 // command admits what only the leader may say.
 func (p *Projector) command(ctx context.Context, f wire.Fence) error {
 	if err, _ := ctx.Value(leaderKey{}).(error); err != nil {
-		return rpc.Refuse(rpc.CodeForbidden, "%s is the leader's: %v", wire.MaintenanceTopic, err)
+		return rpc.Refuse(errcode.Forbidden, "%s is the leader's: %v", wire.MaintenanceTopic, err)
 	}
 	return p.admit(f, false)
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
@@ -79,7 +80,7 @@ func (p *Projector) openSide(ctx context.Context, req *wire.StreamRequest, want 
 	out.Activations = s.activations()
 	if !p.tasks.Go(s.run) {
 		s.close()
-		return rpc.Refuse(rpc.CodeUnavailable, "projector %s is shutting down", p.cfg.ID)
+		return rpc.Refuse(errcode.Unavailable, "projector %s is shutting down", p.cfg.ID)
 	}
 	return nil
 }
@@ -113,7 +114,7 @@ func (p *Projector) definitionsOf(ctx context.Context, revision uint64) (*wire.D
 		case <-ctx.Done():
 		case <-p.runCtx.Done():
 		}
-		return nil, rpc.Refuse(rpc.CodeUnavailable, "projector %s does not have definitions revision %d yet; try again",
+		return nil, rpc.Refuse(errcode.Unavailable, "projector %s does not have definitions revision %d yet; try again",
 			p.cfg.ID, revision)
 	}
 }
@@ -139,7 +140,7 @@ func (p *Projector) newSide(ctx context.Context, req *wire.StreamRequest, want *
 	}
 	pl.faults = p.faults.of(pl.ids)
 	if len(pl.view.Copies(t.Node)) == 0 {
-		return nil, rpc.Refuse(rpc.CodeUnavailable, "topic %q: definitions revision %d has none of indexes %v, copies %v "+
+		return nil, rpc.Refuse(errcode.Unavailable, "topic %q: definitions revision %d has none of indexes %v, copies %v "+
 			"on node %d in bucket %q that can be evaluated; try again (%v)",
 			req.Topic, defs.Revision, t.Indexes, t.Copies, t.Node, want.Bucket, errors.Join(bad...))
 	}
@@ -161,7 +162,7 @@ func (p *Projector) reserve(s *side) (old []*side, err error) {
 		}
 	}
 	if len(p.sides)-len(old) >= maxSideStreams {
-		return nil, rpc.Refuse(rpc.CodeUnavailable, "projector %s has %d side streams open, the most it can; try again",
+		return nil, rpc.Refuse(errcode.Unavailable, "projector %s has %d side streams open, the most it can; try again",
 			p.cfg.ID, maxSideStreams)
 	}
 	for _, o := range old {
@@ -198,7 +199,7 @@ func (s *side) begin(asked context.Context, old []*side) ([]wire.StartResult, er
 	s.topic, err = s.p.router.Open(router.TopicConfig{Path: s.key.topic, Class: s.class, Bucket: bucket, BucketUUID: uuid,
 		VBuckets: at.config.NumVBuckets()})
 	if err != nil {
-		return nil, rpc.Refuse(rpc.CodeUnavailable, "%v", err)
+		return nil, rpc.Refuse(errcode.Unavailable, "%v", err)
 	}
 	s.opened.Store(s.topic)
 	rpc.EndSpan(asked, span, nil)

@@ -8,11 +8,11 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
 	"tidemark/kv/mcbp"
-	"tidemark/statecontext"
 	"tidemark/wire"
 )
 
@@ -215,34 +215,34 @@ func TestSideRequestsThatCannotBe(t *testing.T) {
 	w.define(1, 1)
 	for name, c := range map[string]struct {
 		change func(*wire.StreamRequest)
-		code   string
+		code   errcode.Code
 	}{
 		"another cluster": {func(r *wire.StreamRequest) { r.Fence.ClusterID = "c2" },
 			rpc.AsProblem(wire.ErrForeignCluster).Code},
-		"no class": {func(r *wire.StreamRequest) { r.Topic = "/other/1" }, rpc.CodeBadRequest},
-		"no path":  {func(r *wire.StreamRequest) { r.Topic = "backfill" }, rpc.CodeBadRequest},
-		"no id":    {func(r *wire.StreamRequest) { r.Topic = "/backfill/" }, rpc.CodeBadRequest},
+		"no class": {func(r *wire.StreamRequest) { r.Topic = "/other/1" }, errcode.BadRequest},
+		"no path":  {func(r *wire.StreamRequest) { r.Topic = "backfill" }, errcode.BadRequest},
+		"no id":    {func(r *wire.StreamRequest) { r.Topic = "/backfill/" }, errcode.BadRequest},
 		"a long topic": {func(r *wire.StreamRequest) { r.Topic += strings.Repeat("x", wire.MaxTopic) },
-			rpc.CodeBadRequest},
-		"maintenance":       {func(r *wire.StreamRequest) { r.Topic = "/maintenance" }, rpc.CodeBadRequest},
-		"another indexer's": {func(r *wire.StreamRequest) { r.Topic = "/catchup/2/7" }, rpc.CodeBadRequest},
-		"not an indexer's":  {func(r *wire.StreamRequest) { r.Topic = "/catchup/251" }, rpc.CodeBadRequest},
-		"no target":         {func(r *wire.StreamRequest) { r.Side = nil }, rpc.CodeBadRequest},
-		"no endpoint":       {func(r *wire.StreamRequest) { r.Side.Endpoint = "" }, rpc.CodeBadRequest},
-		"no copies":         {func(r *wire.StreamRequest) { r.Side.Copies = nil }, rpc.CodeBadRequest},
-		"copies, indexes":   {func(r *wire.StreamRequest) { r.Side.Indexes = []index.ID{1} }, rpc.CodeBadRequest},
-		"no buckets":        {func(r *wire.StreamRequest) { r.Buckets = nil }, rpc.CodeBadRequest},
+			errcode.BadRequest},
+		"maintenance":       {func(r *wire.StreamRequest) { r.Topic = "/maintenance" }, errcode.BadRequest},
+		"another indexer's": {func(r *wire.StreamRequest) { r.Topic = "/catchup/2/7" }, errcode.BadRequest},
+		"not an indexer's":  {func(r *wire.StreamRequest) { r.Topic = "/catchup/251" }, errcode.BadRequest},
+		"no target":         {func(r *wire.StreamRequest) { r.Side = nil }, errcode.BadRequest},
+		"no endpoint":       {func(r *wire.StreamRequest) { r.Side.Endpoint = "" }, errcode.BadRequest},
+		"no copies":         {func(r *wire.StreamRequest) { r.Side.Copies = nil }, errcode.BadRequest},
+		"copies, indexes":   {func(r *wire.StreamRequest) { r.Side.Indexes = []index.ID{1} }, errcode.BadRequest},
+		"no buckets":        {func(r *wire.StreamRequest) { r.Buckets = nil }, errcode.BadRequest},
 		"a bucket twice": {func(r *wire.StreamRequest) { r.Buckets = append(r.Buckets, r.Buckets[0]) },
-			rpc.CodeBadRequest},
+			errcode.BadRequest},
 		"no vbuckets": {func(r *wire.StreamRequest) { r.Buckets[0].Restart = wire.RestartTimestamp{} },
-			rpc.CodeBadRequest},
-		"no end": {func(r *wire.StreamRequest) { r.Buckets[0].Restart.Ends = nil }, rpc.CodeBadRequest},
+			errcode.BadRequest},
+		"no end": {func(r *wire.StreamRequest) { r.Buckets[0].Restart.Ends = nil }, errcode.BadRequest},
 		"a short column": {func(r *wire.StreamRequest) { r.Buckets[0].Restart.Ends = r.Buckets[0].Restart.Ends[:1] },
-			rpc.CodeBadRequest},
-		"later revision": {func(r *wire.StreamRequest) { r.Side.Revision = 2 }, rpc.CodeUnavailable},
-		"unknown copies": {func(r *wire.StreamRequest) { r.Side.Copies = []index.CopyID{99} }, rpc.CodeUnavailable},
+			errcode.BadRequest},
+		"later revision": {func(r *wire.StreamRequest) { r.Side.Revision = 2 }, errcode.Unavailable},
+		"unknown copies": {func(r *wire.StreamRequest) { r.Side.Copies = []index.CopyID{99} }, errcode.Unavailable},
 		"recreated bucket": {func(r *wire.StreamRequest) { r.Buckets[0].BucketUUID = "fedcba9876543210fedcba9876543210" },
-			string(statecontext.BucketIsGone)},
+			errcode.BucketGone},
 	} {
 		req := w.backfill(1, "boot")
 		c.change(req)

@@ -8,11 +8,11 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/kv/mcbp"
 	"tidemark/projector/feed"
-	"tidemark/statecontext"
 	"tidemark/timestamp"
 	"tidemark/wire"
 )
@@ -132,7 +132,7 @@ func (m *starts) startTogether(ctx context.Context, c *connection, all []start) 
 
 // recreated words the refusal of a bucket that is not the one that is meant.
 func recreated(name, have, want string) error {
-	return rpc.Refuse(string(statecontext.BucketIsGone), "bucket %q has uuid %s here, the request means %s: it was "+
+	return rpc.Refuse(errcode.BucketGone, "bucket %q has uuid %s here, the request means %s: it was "+
 		"deleted and created again", name, have, want)
 }
 

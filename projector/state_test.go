@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/keyversion"
@@ -388,7 +389,7 @@ func TestDefinitionsAsChanges(t *testing.T) {
 		t.Errorf("a change of another list: %+v, %v, it has %v", reply, err, have())
 	}
 	c.Base, c.Fence = 5, wire.Fence{ClusterID: "c1", Epoch: 1, Counter: 1 << 30}
-	if _, err := w.client.Change(t.Context(), w.url, c); rpc.AsProblem(err).Code != rpc.CodeFenced {
+	if _, err := w.client.Change(t.Context(), w.url, c); rpc.AsProblem(err).Code != errcode.Fenced {
 		t.Errorf("a deposed leader's change: %v", err)
 	}
 }

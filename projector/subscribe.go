@@ -4,6 +4,7 @@ import (
 	"context"
 	"slices"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/wire"
@@ -15,7 +16,7 @@ func (p *Projector) subscribe(ctx context.Context, req *wire.Subscribe) (*wire.S
 	defs := p.defs
 	p.mu.Unlock()
 	if defs == nil {
-		return nil, rpc.Refuse(rpc.CodeUnavailable, "projector %s has no definitions yet; try again", p.cfg.ID)
+		return nil, rpc.Refuse(errcode.Unavailable, "projector %s has no definitions yet; try again", p.cfg.ID)
 	}
 	ids, err := indexesOf(defs, req.Bucket, req.Indexes)
 	if err != nil {
@@ -31,7 +32,7 @@ func (p *Projector) subscribe(ctx context.Context, req *wire.Subscribe) (*wire.S
 	restart := wire.RestartTimestamp{}
 	if req.Restart != nil {
 		if err := req.Restart.Check(); err != nil {
-			return nil, rpc.Refuse(rpc.CodeBadRequest, "bucket %q: restart timestamp: %v", req.Bucket, err)
+			return nil, rpc.Refuse(errcode.BadRequest, "bucket %q: restart timestamp: %v", req.Bucket, err)
 		}
 		restart = *req.Restart
 	} else {
@@ -68,13 +69,13 @@ func indexesOf(d *wire.Definitions, bucket string, words []string) (ids []index.
 		return len(ids) > 0
 	}
 	if len(words) == 0 && !find("") {
-		return nil, rpc.Refuse(rpc.CodeNotFound, "bucket %q has no active index at definitions revision %d", bucket,
+		return nil, rpc.Refuse(errcode.NotFound, "bucket %q has no active index at definitions revision %d", bucket,
 			d.Revision)
 	}
 	for _, w := range words {
 		before := len(ids)
 		if w == "" || !find(w) || len(ids) == before {
-			return nil, rpc.Refuse(rpc.CodeNotFound, "bucket %q has no active index %q beside those named before it, at "+
+			return nil, rpc.Refuse(errcode.NotFound, "bucket %q has no active index %q beside those named before it, at "+
 				"definitions revision %d; want ids or names, each once", bucket, w, d.Revision)
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/wire"
 )
@@ -103,7 +104,7 @@ func TestSyncWaitsForWhatIsWanted(t *testing.T) {
 	old := fence
 	old.Term, fence = 0, w.fence()
 	if _, err := w.client.Sync(context.Background(), w.url, &wire.SyncRequest{Fence: old,
-		Bucket: testBucket}); rpc.AsProblem(err).Code != rpc.CodeFenced {
+		Bucket: testBucket}); rpc.AsProblem(err).Code != errcode.Fenced {
 		t.Errorf("of an older leader: %v", err)
 	}
 	if r, err := w.client.Sync(context.Background(), w.url, &wire.SyncRequest{Fence: fence, Bucket: "nowhere",

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"sync"
 
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 )
 
@@ -52,7 +53,7 @@ func (t *tasks) wait() {
 func (t *tasks) counted(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !t.enter() {
-			rpc.WriteProblem(w, rpc.Refuse(rpc.CodeUnavailable, "the projector is shutting down"))
+			rpc.WriteProblem(w, rpc.Refuse(errcode.Unavailable, "the projector is shutting down"))
 			return
 		}
 		defer t.leave()

@@ -3,6 +3,7 @@ package statecontext
 import (
 	"slices"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/partition"
 )
@@ -86,21 +87,21 @@ func (c *AlterIndex) admit(t *tx, x *Index) *Rejection {
 	f := &x.Definition
 	switch {
 	case c.IfMatch != 0 && c.IfMatch != f.ModifiedCAS:
-		return reject(CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID, f.Name,
+		return reject(errcode.CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID, f.Name,
 			f.ModifiedCAS, c.IfMatch)
 	case f.State != index.Maintenance && !x.Waits():
-		return reject(StateMismatch, "index %d (%s) is in state %s; wait until it is ready", f.ID, f.Name, f.State)
+		return reject(errcode.StateMismatch, "index %d (%s) is in state %s; wait until it is ready", f.ID, f.Name, f.State)
 	case len(t.s.RebalancesOf(f.ID)) > 0:
-		return reject(RebalanceIsRunning, "slices of index %d (%s) are changing their place; wait for the end of that, or "+
+		return reject(errcode.RebalanceRunning, "slices of index %d (%s) are changing their place; wait for the end of that, or "+
 			"cancel it", f.ID, f.Name)
 	case int(f.Replicas)-len(c.Drop) < 0 || len(c.Drop) > 0 && (int(f.Replicas)-len(c.Drop) != int(c.Replicas) ||
 		len(c.Add) > 0):
-		return reject(InvalidArgument, "index %d (%s) has %d replicas; %d cannot be dropped so that %d stay", f.ID, f.Name,
+		return reject(errcode.InvalidArgument, "index %d (%s) has %d replicas; %d cannot be dropped so that %d stay", f.ID, f.Name,
 			f.Replicas, len(c.Drop), c.Replicas)
 	}
 	for i, r := range c.Drop {
 		if uint8(r) > f.Replicas || i > 0 && r <= c.Drop[i-1] {
-			return reject(InvalidArgument, "index %d (%s) has the replicas 0 to %d; %v cannot be dropped", f.ID, f.Name,
+			return reject(errcode.InvalidArgument, "index %d (%s) has the replicas 0 to %d; %v cannot be dropped", f.ID, f.Name,
 				f.Replicas, c.Drop)
 		}
 	}
@@ -139,7 +140,7 @@ func (c *AlterIndex) keeps(x *Index) *Rejection {
 		}
 	}
 	if at := slices.Index(made, false); at >= 0 {
-		return reject(StateMismatch, "index %d (%s) would have no copy of slice %d that has been made; wait until the other "+
+		return reject(errcode.StateMismatch, "index %d (%s) would have no copy of slice %d that has been made; wait until the other "+
 			"replicas are there", x.Definition.ID, x.Definition.Name, at)
 	}
 	return nil

@@ -3,6 +3,7 @@ package statecontext
 import (
 	"github.com/tidwall/btree"
 
+	"tidemark/errcode"
 	"tidemark/index"
 )
 
@@ -63,7 +64,7 @@ func applyOne(s *State, c *Command) (*State, Result, []Event) {
 		t.s.cas = t.cas
 	}
 	t.result.CAS, t.result.Changed = t.s.cas, t.changed
-	if c.Request != nil && looked && (rejection == nil || !rejection.Code.Passing()) {
+	if c.Request != nil && looked && (rejection == nil || !Passing(rejection.Code)) {
 		t.s.remember(c.Request, t.result)
 	}
 	return &t.s, t.result, t.events
@@ -89,10 +90,10 @@ type ownership struct {
 // mean something, and users wait for the end of a restore.
 func (t *tx) admit(c *Command) *Rejection {
 	if t.s.staging != nil && c.waitsForRestore() {
-		return reject(Restoring, "the cluster is being restored from a backup; nothing was done: try again when it is over")
+		return reject(errcode.Restoring, "the cluster is being restored from a backup; nothing was done: try again when it is over")
 	}
 	if need := RequiredFormat(c); need > t.s.formatLevel {
-		return reject(FormatNotAllowed, "it needs format level %d, the cluster is at %d; finalize the upgrade first", need,
+		return reject(errcode.FormatNotAllowed, "it needs format level %d, the cluster is at %d; finalize the upgrade first", need,
 			t.s.formatLevel)
 	}
 	if t.s.clusterID != "" {
@@ -102,7 +103,7 @@ func (t *tx) admit(c *Command) *Rejection {
 	case *BootstrapCluster, *LeaderStarted:
 		return nil
 	}
-	return reject(NotBootstrapped, "the cluster has no id yet; wait until its first leader has bootstrapped it")
+	return reject(errcode.NotBootstrapped, "the cluster has no id yet; wait until its first leader has bootstrapped it")
 }
 
 // changedDefinitions marks an update that projectors and indexers must learn.
@@ -182,7 +183,7 @@ func (t *tx) index(id index.ID) (*Index, *Rejection) {
 	if x := t.s.Index(id); x != nil {
 		return x, nil
 	}
-	return nil, reject(UnknownIndex, "no index has id %d; it may have been dropped", id)
+	return nil, reject(errcode.UnknownIndex, "no index has id %d; it may have been dropped", id)
 }
 
 // bucket returns a bucket that is not gone, of the expected generation (0: any).
@@ -190,11 +191,11 @@ func (t *tx) bucket(name string, generation uint64) (*Bucket, *Rejection) {
 	b := t.s.Bucket(name)
 	switch {
 	case b == nil:
-		return nil, reject(UnknownBucket, "no bucket %q is known; a projector has to report it first", name)
+		return nil, reject(errcode.UnknownBucket, "no bucket %q is known; a projector has to report it first", name)
 	case b.Gone:
-		return nil, reject(BucketIsGone, "bucket %q (uuid %s) was deleted", name, b.UUID)
+		return nil, reject(errcode.BucketGone, "bucket %q (uuid %s) was deleted", name, b.UUID)
 	case generation != 0 && generation != b.Generation:
-		return nil, reject(GenerationMismatch, "bucket %q is of generation %d, the command was made for %d; decide again "+
+		return nil, reject(errcode.GenerationMismatch, "bucket %q is of generation %d, the command was made for %d; decide again "+
 			"from the present state",
 			name, b.Generation, generation)
 	}

@@ -3,6 +3,7 @@ package statecontext
 import (
 	"slices"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/timestamp"
 )
@@ -17,7 +18,7 @@ const (
 
 func (c *SetBucket) apply(t *tx) *Rejection {
 	if t.s.Bucket(c.Name) == nil && t.s.buckets.Len() >= int(t.s.limits.Buckets) {
-		return reject(LimitExceeded, "%d buckets are known; at most %d", t.s.buckets.Len(), t.s.limits.Buckets)
+		return reject(errcode.LimitExceeded, "%d buckets are known; at most %d", t.s.buckets.Len(), t.s.limits.Buckets)
 	}
 	return t.putBucket(c)
 }
@@ -31,7 +32,7 @@ func (t *tx) putBucket(c *SetBucket) *Rejection {
 		return rejection
 	}
 	if c.VBuckets < 1 || c.VBuckets > timestamp.MaxVBuckets {
-		return reject(InvalidArgument, "bucket %q has %d vbuckets; want 1 to %d", c.Name, c.VBuckets, timestamp.MaxVBuckets)
+		return reject(errcode.InvalidArgument, "bucket %q has %d vbuckets; want 1 to %d", c.Name, c.VBuckets, timestamp.MaxVBuckets)
 	}
 	old := t.s.Bucket(c.Name)
 	generation := t.s.passed.generation + 1
@@ -39,7 +40,7 @@ func (t *tx) putBucket(c *SetBucket) *Rejection {
 		t.result.Number = old.Generation
 		if old.UUID == c.UUID && !old.Gone {
 			if old.VBuckets != c.VBuckets {
-				return reject(InvalidArgument, "bucket %q has %d vbuckets; %d of the same uuid cannot be", c.Name, old.VBuckets,
+				return reject(errcode.InvalidArgument, "bucket %q has %d vbuckets; %d of the same uuid cannot be", c.Name, old.VBuckets,
 					c.VBuckets)
 			}
 			return nil
@@ -73,10 +74,10 @@ func (t *tx) putBucket(c *SetBucket) *Rejection {
 func (c *BucketGone) apply(t *tx) *Rejection {
 	old := t.s.Bucket(c.Name)
 	if old == nil {
-		return reject(UnknownBucket, "no bucket %q is known", c.Name)
+		return reject(errcode.UnknownBucket, "no bucket %q is known", c.Name)
 	}
 	if old.UUID != c.UUID {
-		return reject(GenerationMismatch, "bucket %q has uuid %s by now, not %s", c.Name, old.UUID, c.UUID)
+		return reject(errcode.GenerationMismatch, "bucket %q has uuid %s by now, not %s", c.Name, old.UUID, c.UUID)
 	}
 	t.result.Number = old.Generation
 	if old.Gone {
@@ -126,7 +127,7 @@ func (c *AdvanceStability) apply(t *tx) *Rejection {
 		size += len(c.Buckets[i].Stability) + len(c.Buckets[i].Mutation)
 	}
 	if size > MaxStabilityBytes {
-		return reject(LimitExceeded, "stability timestamps of %d bytes in one command; at most %d: promote fewer buckets "+
+		return reject(errcode.LimitExceeded, "stability timestamps of %d bytes in one command; at most %d: promote fewer buckets "+
 			"at a time", size, MaxStabilityBytes)
 	}
 	var first *Rejection
@@ -146,7 +147,7 @@ func (c *AdvanceStability) apply(t *tx) *Rejection {
 		t.emit(Event{Kind: EventStability, Name: b.Name, Bucket: b.Name, Number: b.Stability.Number})
 	}
 	if advanced == 0 && first == nil {
-		return reject(InvalidArgument, "no bucket to promote")
+		return reject(errcode.InvalidArgument, "no bucket to promote")
 	}
 	if advanced == 0 {
 		return first
@@ -161,24 +162,24 @@ func (t *tx) advance(a *BucketAdvance) (*Bucket, *Rejection) {
 		return nil, rejection
 	}
 	if old.Rollback != nil || a.RollbackID != old.Stability.RollbackID {
-		return nil, reject(RollbackMismatch, "bucket %q is at rollback %d (step %s), the promotion was made at %d",
+		return nil, reject(errcode.RollbackMismatch, "bucket %q is at rollback %d (step %s), the promotion was made at %d",
 			a.Bucket, old.lastRollback(), old.step(), a.RollbackID)
 	}
 	if a.Number != old.Stability.Number+1 {
-		return nil, reject(StabilityNotMonotone, "bucket %q: promotion %d after %d", a.Bucket, a.Number, old.Stability.Number)
+		return nil, reject(errcode.StabilityNotMonotone, "bucket %q: promotion %d after %d", a.Bucket, a.Number, old.Stability.Number)
 	}
 	stability, rest, err := timestamp.ApplyDeltaShared(a.Stability, old.Stability.Vector)
 	if err != nil || len(rest) > 0 {
-		return nil, reject(InvalidArgument, "bucket %q: stability timestamp: %v, %d bytes left over", a.Bucket, err,
+		return nil, reject(errcode.InvalidArgument, "bucket %q: stability timestamp: %v, %d bytes left over", a.Bucket, err,
 			len(rest))
 	}
 	mutation, rest, err := timestamp.ApplyDeltaShared(a.Mutation, old.MutationTimestamp)
 	if err != nil || len(rest) > 0 {
-		return nil, reject(InvalidArgument, "bucket %q: mutation timestamp: %v, %d bytes left over", a.Bucket, err, len(rest))
+		return nil, reject(errcode.InvalidArgument, "bucket %q: mutation timestamp: %v, %d bytes left over", a.Bucket, err, len(rest))
 	}
 	for v, s := range stability.Seqnos {
 		if s < old.Stability.Vector.Seqnos[v] {
-			return nil, reject(StabilityNotMonotone, "bucket %q vbucket %d: %d is below the present %d; only a rollback goes "+
+			return nil, reject(errcode.StabilityNotMonotone, "bucket %q vbucket %d: %d is below the present %d; only a rollback goes "+
 				"back",
 				a.Bucket, v, s, old.Stability.Vector.Seqnos[v])
 		}
@@ -189,7 +190,7 @@ func (t *tx) advance(a *BucketAdvance) (*Bucket, *Rejection) {
 		return nil, rejection
 	}
 	if !changed && stability.Equal(old.Stability.Vector) {
-		return nil, reject(StabilityNotMonotone, "bucket %q: promotion %d changes nothing", a.Bucket, a.Number)
+		return nil, reject(errcode.StabilityNotMonotone, "bucket %q: promotion %d changes nothing", a.Bucket, a.Number)
 	}
 	b.Stability.Number, b.Stability.Vector, b.MutationTimestamp = a.Number, stability, mutation
 	return &b, nil
@@ -216,11 +217,11 @@ func (b *Bucket) mergeLogs(logs []timestamp.FailoverLog, revisions []timestamp.M
 	for _, l := range changes {
 		v := int(l.VBucket)
 		if v >= b.VBuckets {
-			return false, reject(InvalidArgument, "bucket %q: failover log of vbucket %d, the bucket has %d", b.Name, v,
+			return false, reject(errcode.InvalidArgument, "bucket %q: failover log of vbucket %d, the bucket has %d", b.Name, v,
 				b.VBuckets)
 		}
 		if l.Revision.Compare(revisions[v]) < 0 {
-			return false, reject(StaleRevision, "bucket %q vbucket %d: a failover log of map revision %d.%d, that of %d.%d is "+
+			return false, reject(errcode.StaleRevision, "bucket %q vbucket %d: a failover log of map revision %d.%d, that of %d.%d is "+
 				"known",
 				b.Name, v, l.Revision.Epoch, l.Revision.Rev, revisions[v].Epoch, revisions[v].Rev)
 		}
@@ -243,7 +244,7 @@ func (c *SetBackfillTimestamp) apply(t *tx) *Rejection {
 		return rejection
 	}
 	if n := c.Vector.Len(); n != 0 && n != old.VBuckets {
-		return reject(InvalidArgument, "bucket %q: backfill timestamp of %d vbuckets, the bucket has %d", c.Bucket, n,
+		return reject(errcode.InvalidArgument, "bucket %q: backfill timestamp of %d vbuckets, the bucket has %d", c.Bucket, n,
 			old.VBuckets)
 	}
 	if c.Vector.Equal(old.BackfillTimestamp) {
@@ -263,11 +264,11 @@ func (c *SetRollbackStep) apply(t *tx) *Rejection {
 		return rejection
 	}
 	if old.step() != c.From {
-		return reject(StepMismatch, "bucket %q: the rollback is in step %s, the command expects %s", c.Bucket, old.step(),
+		return reject(errcode.StepMismatch, "bucket %q: the rollback is in step %s, the command expects %s", c.Bucket, old.step(),
 			c.From)
 	}
 	if c.ID != old.lastRollback() {
-		return reject(RollbackMismatch, "bucket %q is at rollback %d, the command was made for %d", c.Bucket,
+		return reject(errcode.RollbackMismatch, "bucket %q is at rollback %d, the command was made for %d", c.Bucket,
 			old.lastRollback(), c.ID)
 	}
 	b := *old
@@ -288,11 +289,11 @@ func (c *RollbackLogs) apply(t *tx) *Rejection {
 		return rejection
 	}
 	if old.step() != Started {
-		return reject(StepMismatch, "bucket %q: the rollback is in step %s; it takes failover logs in step %s", c.Bucket,
+		return reject(errcode.StepMismatch, "bucket %q: the rollback is in step %s; it takes failover logs in step %s", c.Bucket,
 			old.step(), Started)
 	}
 	if c.ID != old.Rollback.ID {
-		return reject(RollbackMismatch, "bucket %q is at rollback %d, the command was made for %d", c.Bucket, old.Rollback.ID,
+		return reject(errcode.RollbackMismatch, "bucket %q is at rollback %d, the command was made for %d", c.Bucket, old.Rollback.ID,
 			c.ID)
 	}
 	b, r := *old, *old.Rollback
@@ -312,7 +313,7 @@ func (c *RollbackLogs) apply(t *tx) *Rejection {
 func (b *Bucket) moveRollback(c *SetRollbackStep) *Rejection {
 	want := func(name string, v timestamp.Vector) *Rejection {
 		if v.Len() != b.VBuckets {
-			return reject(InvalidArgument, "bucket %q: %s timestamp of %d vbuckets, the bucket has %d", b.Name, name, v.Len(),
+			return reject(errcode.InvalidArgument, "bucket %q: %s timestamp of %d vbuckets, the bucket has %d", b.Name, name, v.Len(),
 				b.VBuckets)
 		}
 		return nil
@@ -341,7 +342,7 @@ func (b *Bucket) moveRollback(c *SetRollbackStep) *Rejection {
 	case c.From == RollingBack && c.To == NoRollback:
 		return b.finishRollback(c)
 	default:
-		return reject(IllegalTransition, "bucket %q: rollback from step %s to %s", b.Name, c.From, c.To)
+		return reject(errcode.IllegalTransition, "bucket %q: rollback from step %s to %s", b.Name, c.From, c.To)
 	}
 	if c.To == Started || c.To == Prepare {
 		r.Logs, r.Revisions = slices.Clone(r.Logs), slices.Clone(r.Revisions)
@@ -357,11 +358,11 @@ func (b *Bucket) moveRollback(c *SetRollbackStep) *Rejection {
 // finishRollback ends the context: the bucket goes on from c.Stability under the new rollback id.
 func (b *Bucket) finishRollback(c *SetRollbackStep) *Rejection {
 	if c.Stability.Len() != b.VBuckets {
-		return reject(InvalidArgument, "bucket %q: stability timestamp of %d vbuckets, the bucket has %d", b.Name,
+		return reject(errcode.InvalidArgument, "bucket %q: stability timestamp of %d vbuckets, the bucket has %d", b.Name,
 			c.Stability.Len(), b.VBuckets)
 	}
 	if !b.Stability.Vector.Covers(c.Stability) {
-		return reject(StabilityNotMonotone, "bucket %q: a rollback may not end above the stability timestamp that it began "+
+		return reject(errcode.StabilityNotMonotone, "bucket %q: a rollback may not end above the stability timestamp that it began "+
 			"with", b.Name)
 	}
 	s := b.Stability

@@ -3,23 +3,24 @@ package statecontext
 import (
 	"strings"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/partition"
 )
 
 func (c *BootstrapCluster) apply(t *tx) *Rejection {
 	if t.s.clusterID != "" {
-		return reject(AlreadyBootstrapped, "the cluster is %s already", t.s.clusterID)
+		return reject(errcode.AlreadyBootstrapped, "the cluster is %s already", t.s.clusterID)
 	}
 	if rejection := checkIdentity("cluster id", c.ClusterID); rejection != nil {
 		return rejection
 	}
 	if c.Epoch == 0 {
-		return reject(InvalidArgument, "epoch 0; want at least 1")
+		return reject(errcode.InvalidArgument, "epoch 0; want at least 1")
 	}
 	level := max(c.FormatLevel, 1)
 	if level > FormatLevel {
-		return reject(FormatNotAllowed, "format level %d is not known", level)
+		return reject(errcode.FormatNotAllowed, "format level %d is not known", level)
 	}
 	t.s.clusterID, t.s.epoch, t.s.formatLevel, t.s.limits = c.ClusterID, c.Epoch, level, c.Limits.withDefaults()
 	t.changedDefinitions()
@@ -29,7 +30,7 @@ func (c *BootstrapCluster) apply(t *tx) *Rejection {
 
 func (c *LeaderStarted) apply(t *tx) *Rejection {
 	if c.Term < t.s.term || c.Term == 0 || c.Term == t.s.term && c.Manager.ID != t.s.leader {
-		return reject(StaleTerm, "%s begins term %d; the state is in term %d of %s", c.Manager.ID, c.Term, t.s.term,
+		return reject(errcode.StaleTerm, "%s begins term %d; the state is in term %d of %s", c.Manager.ID, c.Term, t.s.term,
 			t.s.leader)
 	}
 	if rejection := checkManager(&c.Manager); rejection != nil {
@@ -47,7 +48,7 @@ func (c *RegisterManager) apply(t *tx) *Rejection {
 		return rejection
 	}
 	if level := t.s.formatLevel; level > 1 && c.Manager.FormatLevel < level {
-		return reject(FormatNotAllowed, "manager %s knows format levels up to %d, the cluster is at %d; install a newer "+
+		return reject(errcode.FormatNotAllowed, "manager %s knows format levels up to %d, the cluster is at %d; install a newer "+
 			"version of tidemark on it",
 			c.Manager.ID, c.Manager.FormatLevel, level)
 	}
@@ -112,7 +113,7 @@ func (c *RegisterIndexer) apply(t *tx) *Rejection {
 		return rejection
 	}
 	if t.s.Removed(i.UUID) {
-		return reject(NodeRemoved, "indexer %s was removed from the cluster; wipe its data folder, it then joins as a new "+
+		return reject(errcode.NodeRemoved, "indexer %s was removed from the cluster; wipe its data folder, it then joins as a new "+
 			"one", i.UUID)
 	}
 	if old := t.s.IndexerByUUID(i.UUID); old != nil {
@@ -123,7 +124,7 @@ func (c *RegisterIndexer) apply(t *tx) *Rejection {
 	} else {
 		node, ok := t.s.freeNode()
 		if !ok {
-			return reject(LimitExceeded, "all node ids 0 to %d are in use by indexers or by copies", index.MaxNodeID)
+			return reject(errcode.LimitExceeded, "all node ids 0 to %d are in use by indexers or by copies", index.MaxNodeID)
 		}
 		i.Node, t.result.Node = node, node
 		t.s.nextNodeID = (node + 1) % (index.MaxNodeID + 1)
@@ -159,7 +160,7 @@ func (s *State) nodesWithCopies() (held [256]bool) {
 
 func (c *RemoveManager) apply(t *tx) *Rejection {
 	if t.s.Manager(c.ID) == nil {
-		return reject(UnknownNode, "no manager has id %q", c.ID)
+		return reject(errcode.UnknownNode, "no manager has id %q", c.ID)
 	}
 	own(&t.s.managers, &t.owned.managers).Delete(c.ID)
 	t.changed = true
@@ -169,7 +170,7 @@ func (c *RemoveManager) apply(t *tx) *Rejection {
 
 func (c *RemoveProjector) apply(t *tx) *Rejection {
 	if t.s.Projector(c.ID) == nil {
-		return reject(UnknownNode, "no projector has id %q", c.ID)
+		return reject(errcode.UnknownNode, "no projector has id %q", c.ID)
 	}
 	own(&t.s.projectors, &t.owned.projectors).Delete(c.ID)
 	t.changedDefinitions()
@@ -180,10 +181,10 @@ func (c *RemoveProjector) apply(t *tx) *Rejection {
 func (c *RemoveIndexer) apply(t *tx) *Rejection {
 	i := t.s.Indexer(c.Node)
 	if i == nil || i.UUID != c.UUID {
-		return reject(UnknownNode, "no indexer %d with uuid %q", c.Node, c.UUID)
+		return reject(errcode.UnknownNode, "no indexer %d with uuid %q", c.Node, c.UUID)
 	}
 	if held := t.s.nodesWithCopies(); held[c.Node] {
-		return reject(NodeInUse, "indexer %d (%s) still has copies of indexes; move or drop them first", c.Node, i.Name)
+		return reject(errcode.NodeInUse, "indexer %d (%s) still has copies of indexes; move or drop them first", c.Node, i.Name)
 	}
 	own(&t.s.indexers, &t.owned.indexers).Delete(c.Node)
 	own(&t.s.nodes, &t.owned.nodes).Delete(c.UUID)
@@ -196,7 +197,7 @@ func (c *RemoveIndexer) apply(t *tx) *Rejection {
 
 func (c *SetFormatLevel) apply(t *tx) *Rejection {
 	if c.Level < t.s.formatLevel || c.Level > FormatLevel {
-		return reject(FormatNotAllowed, "format level %d; the cluster is at %d, a level never falls, and one that is not "+
+		return reject(errcode.FormatNotAllowed, "format level %d; the cluster is at %d, a level never falls, and one that is not "+
 			"known cannot be set", c.Level, t.s.formatLevel)
 	}
 	if c.Level == t.s.formatLevel {
@@ -211,7 +212,7 @@ func (c *SetFormatLevel) apply(t *tx) *Rejection {
 func (c *SetLimits) apply(t *tx) *Rejection {
 	l := c.Limits.withDefaults()
 	if l.LedgerMaxAgeMS < l.LedgerMinAgeMS || l.LedgerMinAgeMS < 0 {
-		return reject(InvalidArgument, "requests are remembered at most %d ms and at least %d ms; the first must not be "+
+		return reject(errcode.InvalidArgument, "requests are remembered at most %d ms and at least %d ms; the first must not be "+
 			"smaller", l.LedgerMaxAgeMS, l.LedgerMinAgeMS)
 	}
 	if l == t.s.limits {
@@ -224,7 +225,7 @@ func (c *SetLimits) apply(t *tx) *Rejection {
 
 func (c *RaiseEpoch) apply(t *tx) *Rejection {
 	if c.Epoch <= t.s.epoch {
-		return reject(StaleTerm, "epoch %d, the cluster is at %d", c.Epoch, t.s.epoch)
+		return reject(errcode.StaleTerm, "epoch %d, the cluster is at %d", c.Epoch, t.s.epoch)
 	}
 	t.s.epoch, t.s.term, t.s.leader = c.Epoch, 0, ""
 	if c.ClearLedger {
@@ -271,10 +272,10 @@ func checkIdentity(what, id string) *Rejection { return checkText(what, id, maxI
 
 func checkText(what, name string, most int) *Rejection {
 	if name == "" || len(name) > most {
-		return reject(InvalidArgument, "%s of %d bytes; want 1 to %d", what, len(name), most)
+		return reject(errcode.InvalidArgument, "%s of %d bytes; want 1 to %d", what, len(name), most)
 	}
 	if strings.ContainsFunc(name, func(r rune) bool { return r < ' ' || r == 0x7f || r == '\uFFFD' }) {
-		return reject(InvalidArgument, "%s %q holds control characters or is not UTF-8", what, name)
+		return reject(errcode.InvalidArgument, "%s %q holds control characters or is not UTF-8", what, name)
 	}
 	return nil
 }
@@ -290,7 +291,7 @@ func checkAddresses(texts ...string) *Rejection { return checkLengths(maxAddress
 func checkLengths(most int, texts []string) *Rejection {
 	for _, s := range texts {
 		if len(s) > most {
-			return reject(LimitExceeded, "a text of %d bytes; at most %d", len(s), most)
+			return reject(errcode.LimitExceeded, "a text of %d bytes; at most %d", len(s), most)
 		}
 	}
 	return nil
@@ -307,26 +308,26 @@ func (s *State) checkPlacement(l partition.Layout, replicas uint8, copies []part
 	seen, onNode := make(map[place]int, len(copies)), make(map[place]bool, len(copies))
 	for _, c := range copies {
 		if c.Slice >= index.SliceID(l.Partitions) || uint8(c.Replica) > replicas && c.State != partition.Leaving {
-			return reject(PlacementInconsistent, "slice %d of replica %d; the index has %d slices and replicas 0 to %d", c.Slice,
+			return reject(errcode.PlacementInconsistent, "slice %d of replica %d; the index has %d slices and replicas 0 to %d", c.Slice,
 				c.Replica, l.Partitions, replicas)
 		}
 		if s.Indexer(c.Node) == nil {
-			return reject(UnknownNode, "slice %d is placed on node %d, which is not registered", c.Slice, c.Node)
+			return reject(errcode.UnknownNode, "slice %d is placed on node %d, which is not registered", c.Slice, c.Node)
 		}
 		if c.State == partition.Leaving {
 			continue
 		}
 		r, n := place{c.Slice, uint8(c.Replica)}, place{c.Slice, uint8(c.Node)}
 		if seen[r]++; seen[r] > 2 {
-			return reject(PlacementInconsistent, "slice %d of replica %d is placed more than twice", c.Slice, c.Replica)
+			return reject(errcode.PlacementInconsistent, "slice %d of replica %d is placed more than twice", c.Slice, c.Replica)
 		}
 		if onNode[n] && s.off&Apart == 0 {
-			return reject(PlacementInconsistent, "two copies of slice %d on node %d", c.Slice, c.Node)
+			return reject(errcode.PlacementInconsistent, "two copies of slice %d on node %d", c.Slice, c.Node)
 		}
 		onNode[n] = true
 	}
 	if want := int(l.Partitions) * (int(replicas) + 1); len(seen) != want {
-		return reject(PlacementInconsistent, "%d slices of replicas have a place; %d slices with %d replicas need %d",
+		return reject(errcode.PlacementInconsistent, "%d slices of replicas have a place; %d slices with %d replicas need %d",
 			len(seen), l.Partitions, replicas, want)
 	}
 	return nil

@@ -3,6 +3,7 @@ package statecontext
 import (
 	"slices"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/partition"
 )
@@ -72,11 +73,11 @@ func (c *EvictIndexer) apply(t *tx) *Rejection {
 	old := t.s.Indexer(c.Node)
 	switch {
 	case old == nil || old.UUID != c.UUID:
-		return reject(UnknownNode, "no indexer %d with uuid %q", c.Node, c.UUID)
+		return reject(errcode.UnknownNode, "no indexer %d with uuid %q", c.Node, c.UUID)
 	case old.Evicting:
 		return nil
 	case c.Revision != t.s.revision:
-		return reject(StaleRevision, "indexer %d (%s) was to be removed at definitions revision %d, it is %d; decide again",
+		return reject(errcode.StaleRevision, "indexer %d (%s) was to be removed at definitions revision %d, it is %d; decide again",
 			c.Node, old.Name, c.Revision, t.s.revision)
 	}
 	i := *old
@@ -90,9 +91,9 @@ func (c *EvictIndexer) apply(t *tx) *Rejection {
 func (c *EvictCopies) apply(t *tx) *Rejection {
 	switch i := t.s.Indexer(c.Node); {
 	case i == nil || i.UUID != c.UUID:
-		return reject(UnknownNode, "no indexer %d with uuid %q", c.Node, c.UUID)
+		return reject(errcode.UnknownNode, "no indexer %d with uuid %q", c.Node, c.UUID)
 	case !i.Evicting:
-		return reject(StateMismatch, "indexer %d (%s) is not being removed", c.Node, i.Name)
+		return reject(errcode.StateMismatch, "indexer %d (%s) is not being removed", c.Node, i.Name)
 	}
 	for _, e := range c.Indexes {
 		if rejection := t.evict(c.Node, e); rejection != nil {
@@ -111,12 +112,12 @@ func (t *tx) evict(node index.NodeID, e Eviction) *Rejection {
 	x := *p
 	f := &x.Definition
 	if e.IfTopology != x.TopologyCAS {
-		return reject(CASMismatch, "the topology of index %d (%s) was modified at cas %d, the command was made for %d", f.ID,
+		return reject(errcode.CASMismatch, "the topology of index %d (%s) was modified at cas %d, the command was made for %d", f.ID,
 			f.Name, x.TopologyCAS, e.IfTopology)
 	}
 	kept := slices.DeleteFunc(slices.Clone(x.Topology.Copies), func(o partition.Copy) bool { return o.Node == node })
 	if len(kept) == len(x.Topology.Copies) {
-		return reject(UnknownCopy, "index %d (%s) has no copy on node %d", f.ID, f.Name, node)
+		return reject(errcode.UnknownCopy, "index %d (%s) has no copy on node %d", f.ID, f.Name, node)
 	}
 	x.Topology.Copies = kept
 	if f.State != index.Dropping {
@@ -139,7 +140,7 @@ func (t *tx) evict(node index.NodeID, e Eviction) *Rejection {
 func (s *State) checkNew(add []Placement) *Rejection {
 	for _, p := range add {
 		if i := s.Indexer(p.Node); i != nil && i.Evicting {
-			return reject(UnknownNode, "slice %d is placed on node %d (%s), which is being removed", p.Slice, p.Node, i.Name)
+			return reject(errcode.UnknownNode, "slice %d is placed on node %d (%s), which is being removed", p.Slice, p.Node, i.Name)
 		}
 	}
 	return nil

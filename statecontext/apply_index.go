@@ -4,6 +4,7 @@ import (
 	"slices"
 	"unicode/utf8"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/partition"
 )
@@ -22,11 +23,11 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 		if c.IfNotExists {
 			return nil
 		}
-		return reject(NameExists, "bucket %q has an index %q already (id %d, %s); drop it first or choose another name",
+		return reject(errcode.NameExists, "bucket %q has an index %q already (id %d, %s); drop it first or choose another name",
 			f.Bucket, f.Name, old.Definition.ID, old.Definition.State)
 	}
 	if f.BucketUUID != b.UUID {
-		return reject(BucketIsGone, "the definition was made for bucket %q of uuid %q, the bucket is %q by now", f.Bucket,
+		return reject(errcode.BucketGone, "the definition was made for bucket %q of uuid %q, the bucket is %q by now", f.Bucket,
 			f.BucketUUID, b.UUID)
 	}
 	if rejection := t.s.checkCounts(&f); rejection != nil {
@@ -36,13 +37,13 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 		return rejection
 	}
 	if err := c.Layout.Check(); err != nil {
-		return reject(InvalidArgument, "%v", err)
+		return reject(errcode.InvalidArgument, "%v", err)
 	}
 	if c.Layout.Partitions != f.Partitions {
-		return reject(InvalidArgument, "the definition has %d partitions, the layout %d", f.Partitions, c.Layout.Partitions)
+		return reject(errcode.InvalidArgument, "the definition has %d partitions, the layout %d", f.Partitions, c.Layout.Partitions)
 	}
 	if c.Layout.ByKey() == f.PartitionBy.IsZero() || len(c.Layout.Desc) > len(f.Keys) {
-		return reject(InvalidArgument, "the definition has %d keys and is partitioned by %q, the layout is %s of %v",
+		return reject(errcode.InvalidArgument, "the definition has %d keys and is partitioned by %q, the layout is %s of %v",
 			len(f.Keys), f.PartitionBy.Scheme,
 			c.Layout.Scheme, c.Layout.Components)
 	}
@@ -55,7 +56,7 @@ func (c *CreateIndex) apply(t *tx) *Rejection {
 		return rejection
 	}
 	if want := int(f.Partitions) * (int(f.Replicas) + 1); len(c.Placement) != want {
-		return reject(PlacementInconsistent, "%d copies are placed; %d slices with %d replicas need %d", len(c.Placement),
+		return reject(errcode.PlacementInconsistent, "%d copies are placed; %d slices with %d replicas need %d", len(c.Placement),
 			f.Partitions, f.Replicas, want)
 	}
 	f.ID, f.State, f.Reason, f.CreatedMS = id, index.Pending, "", t.calendar(f.CreatedMS)
@@ -81,14 +82,14 @@ func (t *tx) placeCopies(copies []partition.Copy, placement []Placement) []parti
 func (s *State) checkCounts(f *index.Definition) *Rejection {
 	l := s.limits
 	if s.indexes.Len() >= int(l.Indexes) {
-		return reject(LimitExceeded, "the cluster has %d indexes; at most %d", s.indexes.Len(), l.Indexes)
+		return reject(errcode.LimitExceeded, "the cluster has %d indexes; at most %d", s.indexes.Len(), l.Indexes)
 	}
 	here := 0
 	for range s.IndexesOf(f.Bucket) {
 		here++
 	}
 	if here >= int(l.IndexesPerBucket) {
-		return reject(LimitExceeded, "bucket %q has %d indexes; at most %d", f.Bucket, here, l.IndexesPerBucket)
+		return reject(errcode.LimitExceeded, "bucket %q has %d indexes; at most %d", f.Bucket, here, l.IndexesPerBucket)
 	}
 	return nil
 }
@@ -96,18 +97,18 @@ func (s *State) checkCounts(f *index.Definition) *Rejection {
 func (t *tx) checkDefinition(f *index.Definition) *Rejection {
 	l := t.s.limits
 	if len(f.Keys) > int(l.KeyExpressions) {
-		return reject(LimitExceeded, "%d key expressions; at most %d", len(f.Keys), l.KeyExpressions)
+		return reject(errcode.LimitExceeded, "%d key expressions; at most %d", len(f.Keys), l.KeyExpressions)
 	}
 	if f.IsPrimary != (len(f.Keys) == 0) {
-		return reject(InvalidArgument, "a primary index has no key expressions and every other index at least one; this "+
+		return reject(errcode.InvalidArgument, "a primary index has no key expressions and every other index at least one; this "+
 			"one has %d", len(f.Keys))
 	}
 	if len(f.Nodes) > int(index.MaxNodeID)+1 {
-		return reject(LimitExceeded, "%d nodes named; at most %d", len(f.Nodes), int(index.MaxNodeID)+1)
+		return reject(errcode.LimitExceeded, "%d nodes named; at most %d", len(f.Nodes), int(index.MaxNodeID)+1)
 	}
 	for _, k := range f.Keys {
 		if k.Expr == "" || len(k.Expr) > int(l.StatementLength) {
-			return reject(InvalidArgument, "a key expression of %d bytes; want 1 to %d", len(k.Expr), l.StatementLength)
+			return reject(errcode.InvalidArgument, "a key expression of %d bytes; want 1 to %d", len(k.Expr), l.StatementLength)
 		}
 	}
 	if rejection := checkAddresses(f.Nodes...); rejection != nil {
@@ -123,7 +124,7 @@ func (c *BuildIndexes) apply(t *tx) *Rejection {
 			return rejection
 		}
 		if f := &x.Definition; c.IfMatch != 0 && c.IfMatch != f.ModifiedCAS {
-			return reject(CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID, f.Name,
+			return reject(errcode.CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID, f.Name,
 				f.ModifiedCAS, c.IfMatch)
 		}
 		if rejection := t.build(*x, c.Rules); rejection != nil {
@@ -139,7 +140,7 @@ func (t *tx) build(x Index, rules uint32) *Rejection {
 	fresh := f.Deferred
 	switch f.State {
 	case index.Dropping:
-		return reject(StateMismatch, "index %d (%s) is being dropped", f.ID, f.Name)
+		return reject(errcode.StateMismatch, "index %d (%s) is being dropped", f.ID, f.Name)
 	case index.Backfill, index.Maintenance:
 		return nil
 	case index.Pending:
@@ -185,7 +186,7 @@ func (c *DropIndex) apply(t *tx) *Rejection {
 		return nil
 	}
 	if c.IfMatch != 0 && c.IfMatch != f.ModifiedCAS {
-		return reject(CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID, f.Name,
+		return reject(errcode.CASMismatch, "index %d (%s) was modified at cas %d, the request wants %d; read it again", f.ID, f.Name,
 			f.ModifiedCAS, c.IfMatch)
 	}
 	if x.Waits() { // no host has ever been told of it
@@ -211,13 +212,13 @@ func (c *SetIndexState) apply(t *tx) *Rejection {
 	x := *p
 	f := &x.Definition
 	if f.State != c.From {
-		return reject(StateMismatch, "index %d (%s) is in state %s, the command expects %s", f.ID, f.Name, f.State, c.From)
+		return reject(errcode.StateMismatch, "index %d (%s) is in state %s, the command expects %s", f.ID, f.Name, f.State, c.From)
 	}
 	if c.To == index.Dropping || c.From == c.To {
-		return reject(IllegalTransition, "index %d (%s): from %s to %s", f.ID, f.Name, c.From, c.To)
+		return reject(errcode.IllegalTransition, "index %d (%s): from %s to %s", f.ID, f.Name, c.From, c.To)
 	}
 	if err := c.From.CheckTransition(c.To); err != nil {
-		return reject(IllegalTransition, "index %d (%s): %v", f.ID, f.Name, err)
+		return reject(errcode.IllegalTransition, "index %d (%s): %v", f.ID, f.Name, err)
 	}
 	if c.To != index.Error {
 		b, rejection := t.bucket(f.Bucket, c.Guard.Generation)
@@ -225,10 +226,10 @@ func (c *SetIndexState) apply(t *tx) *Rejection {
 			return rejection
 		}
 		if f.BucketUUID != b.UUID {
-			return reject(BucketIsGone, "index %d (%s) is of an older bucket %q; BUILD makes it anew", f.ID, f.Name, f.Bucket)
+			return reject(errcode.BucketGone, "index %d (%s) is of an older bucket %q; BUILD makes it anew", f.ID, f.Name, f.Bucket)
 		}
 		if c.Guard.Generation != 0 && (c.Guard.RollbackID != b.Stability.RollbackID || b.Rollback != nil) {
-			return reject(RollbackMismatch, "bucket %q was or is being rolled back (id %d); the command was made at rollback %d",
+			return reject(errcode.RollbackMismatch, "bucket %q was or is being rolled back (id %d); the command was made at rollback %d",
 				f.Bucket, b.lastRollback(), c.Guard.RollbackID)
 		}
 	}
@@ -262,10 +263,10 @@ func (c *SetCopyStates) apply(t *tx) *Rejection {
 		x := *p
 		at := slices.IndexFunc(x.Topology.Copies, func(o partition.Copy) bool { return o.ID == h.Copy })
 		if at < 0 {
-			return reject(UnknownCopy, "index %d (%s) has no copy %d", x.Definition.ID, x.Definition.Name, h.Copy)
+			return reject(errcode.UnknownCopy, "index %d (%s) has no copy %d", x.Definition.ID, x.Definition.Name, h.Copy)
 		}
 		if c.Revision < x.PlacedCAS {
-			return reject(StaleRevision, "copies of index %d (%s) were placed at revision %d, the report was made under %d",
+			return reject(errcode.StaleRevision, "copies of index %d (%s) were placed at revision %d, the report was made under %d",
 				x.Definition.ID, x.Definition.Name, x.PlacedCAS, c.Revision)
 		}
 		from := x.Topology.Copies[at].State
@@ -275,13 +276,13 @@ func (c *SetCopyStates) apply(t *tx) *Rejection {
 		case from == partition.Placed && (h.State == partition.Allocated || h.State == partition.Leaving),
 			from == partition.Allocated && h.State == partition.Leaving:
 		default:
-			return reject(IllegalTransition, "copy %d: from %s to %s", h.Copy, from, h.State)
+			return reject(errcode.IllegalTransition, "copy %d: from %s to %s", h.Copy, from, h.State)
 		}
 		x.Topology.Copies = slices.Clone(x.Topology.Copies)
 		x.Topology.Copies[at].State = h.State
 		if h.State == partition.Leaving {
 			if from == partition.Allocated && !hasPeer(x.Topology.Copies, at) {
-				return reject(PlacementInconsistent, "copy %d is the only one of slice %d, replica %d that is allocated; another "+
+				return reject(errcode.PlacementInconsistent, "copy %d is the only one of slice %d, replica %d that is allocated; another "+
 					"one has to be in first",
 					h.Copy, x.Topology.Copies[at].Slice, x.Topology.Copies[at].Replica)
 			}
@@ -310,16 +311,16 @@ func (c *PlaceCopies) apply(t *tx) *Rejection {
 	x := *p
 	f := &x.Definition
 	if f.State == index.Dropping {
-		return reject(StateMismatch, "index %d (%s) is being dropped", f.ID, f.Name)
+		return reject(errcode.StateMismatch, "index %d (%s) is being dropped", f.ID, f.Name)
 	}
 	if c.IfTopology != 0 && c.IfTopology != x.TopologyCAS {
-		return reject(CASMismatch, "the topology of index %d (%s) was modified at cas %d, the command was made for %d", f.ID,
+		return reject(errcode.CASMismatch, "the topology of index %d (%s) was modified at cas %d, the command was made for %d", f.ID,
 			f.Name, x.TopologyCAS, c.IfTopology)
 	}
 	kept := slices.DeleteFunc(slices.Clone(x.Topology.Copies),
 		func(o partition.Copy) bool { return slices.Contains(c.Remove, o.ID) })
 	if len(kept)+len(c.Remove) != len(x.Topology.Copies) {
-		return reject(UnknownCopy, "index %d (%s) does not have all of the copies %v", f.ID, f.Name, c.Remove)
+		return reject(errcode.UnknownCopy, "index %d (%s) does not have all of the copies %v", f.ID, f.Name, c.Remove)
 	}
 	if len(c.Add)+len(c.Remove) == 0 {
 		return nil
@@ -345,7 +346,7 @@ func (c *RemoveIndex) apply(t *tx) *Rejection {
 	}
 	f := &x.Definition
 	if f.State != index.Dropping {
-		return reject(StateMismatch, "index %d (%s) is in state %s; only one that is being dropped can be removed", f.ID,
+		return reject(errcode.StateMismatch, "index %d (%s) is in state %s; only one that is being dropped can be removed", f.ID,
 			f.Name, f.State)
 	}
 	t.removeIndex(x)

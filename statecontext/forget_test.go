@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"tidemark/errcode"
 	"tidemark/index"
 )
 
@@ -37,7 +38,7 @@ func TestBucketNamesDoNotRunOut(t *testing.T) {
 	}
 	n.must(&SetBucket{Name: "c", UUID: "u", VBuckets: 4})
 	n.must(&SetBucket{Name: "d", UUID: "u", VBuckets: 4})
-	n.refuse(&SetBucket{Name: "e", UUID: "u", VBuckets: 4}, LimitExceeded)
+	n.refuse(&SetBucket{Name: "e", UUID: "u", VBuckets: 4}, errcode.LimitExceeded)
 }
 
 // TestForgottenSettings: what is set of a bucket by name stays, and keeps the bucket.
@@ -146,7 +147,7 @@ func TestCreateOnAForgottenBucket(t *testing.T) {
 	n := upgraded(t)
 	n.must(&BucketGone{Name: "b", UUID: "bu1"})
 	r := n.do(create("x", 0, 0))[0]
-	if !errors.Is(r.Err(), UnknownBucket) || n.state.Index(index.ID(1)) != nil {
+	if !errors.Is(r.Err(), errcode.UnknownBucket) || n.state.Index(index.ID(1)) != nil {
 		t.Fatalf("%+v", r)
 	}
 }

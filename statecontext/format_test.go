@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"tidemark/errcode"
 )
 
 // TestOlderProgram: a program that knows format level 1 only reads everything of a cluster at that level, also from a
@@ -20,7 +21,7 @@ func TestOlderProgram(t *testing.T) {
 	if _, err := ReadSnapshotUpTo(old, bytes.NewReader(snapshot(t, n.state))); err != nil {
 		t.Fatal(err)
 	}
-	n.refuse(&BeginRestore{ID: "r", Mode: RestoreInPlace, Bytes: 1}, FormatNotAllowed) // not yet
+	n.refuse(&BeginRestore{ID: "r", Mode: RestoreInPlace, Bytes: 1}, errcode.FormatNotAllowed) // not yet
 	data, err := EncodeAs("7.8.9", Command{Body: &SetFormatLevel{Level: FormatLevel}})
 	if err != nil {
 		t.Fatal(err)
@@ -34,8 +35,8 @@ func TestOlderProgram(t *testing.T) {
 	}
 	n.must(&RegisterManager{Manager: Manager{ID: "old", FormatLevel: old}})
 	n.must(&SetFormatLevel{Level: FormatLevel})
-	n.refuse(&SetFormatLevel{Level: 1}, FormatNotAllowed)
-	n.refuse(&RegisterManager{Manager: Manager{ID: "old", Name: "x", FormatLevel: old}}, FormatNotAllowed)
+	n.refuse(&SetFormatLevel{Level: 1}, errcode.FormatNotAllowed)
+	n.refuse(&RegisterManager{Manager: Manager{ID: "old", Name: "x", FormatLevel: old}}, errcode.FormatNotAllowed)
 	n.must(&RegisterManager{Manager: Manager{ID: "new", FormatLevel: FormatLevel}})
 	if _, err := ReadSnapshotUpTo(old, bytes.NewReader(snapshot(t, n.state))); !errors.Is(err, ErrSnapshotVersion) ||
 		!errors.Is(err, ErrFormatLevel) {

@@ -5,6 +5,7 @@ import (
 
 	"github.com/tidwall/btree"
 
+	"tidemark/errcode"
 	"tidemark/index"
 )
 
@@ -106,7 +107,7 @@ func (s *State) Outcome(r *Request) (out Result, known bool) { return s.recall(r
 // recall returns the outcome of a request that is known, or refuses one whose body is another.
 func (s *State) recall(r *Request) (Result, bool) {
 	if len(r.Principal) > MaxKeyBytes || len(r.Key) > MaxKeyBytes || r.Key == "" {
-		return Result{CAS: s.cas, Rejection: reject(InvalidArgument, "idempotency key of %d and principal of %d bytes; "+
+		return Result{CAS: s.cas, Rejection: reject(errcode.InvalidArgument, "idempotency key of %d and principal of %d bytes; "+
 			"want 1 to %d and at most %d",
 			len(r.Key), len(r.Principal), MaxKeyBytes, MaxKeyBytes)}, true
 	}
@@ -115,7 +116,7 @@ func (s *State) recall(r *Request) (Result, bool) {
 		return Result{}, false
 	}
 	if e.bodyHash != r.BodyHash {
-		return Result{CAS: s.cas, Rejection: reject(RequestMismatch,
+		return Result{CAS: s.cas, Rejection: reject(errcode.RequestMismatch,
 			"idempotency key %q was used for a request with another body; use a new key for a new request", r.Key)}, true
 	}
 	out := e.outcome
@@ -165,7 +166,7 @@ func (s *State) makeRoom(c *Command) *Rejection {
 			return nil
 		}
 		if old := s.timeMS - e.timeMS; old < s.limits.LedgerMinAgeMS {
-			return reject(LedgerFull, "%d requests are remembered, %d of them of %q, and there is room for no more of these: "+
+			return reject(errcode.LedgerFull, "%d requests are remembered, %d of them of %q, and there is room for no more of these: "+
 				"the oldest that may go is %d s old; "+
 				"none is forgotten before %d s: try again later", s.ledger.len(), own, principal, old/1000,
 				s.limits.LedgerMinAgeMS/1000)
@@ -235,7 +236,7 @@ func (d *decoder) ledgerEntry() (key string, e *ledgerEntry) {
 	e.outcome = Result{CAS: d.uint(), Changed: d.bool(), Index: index.ID(d.uint()), Node: index.NodeID(d.byte()),
 		Number: d.uint()}
 	if d.bool() {
-		e.outcome.Rejection = &Rejection{Code: Code(d.string()), Message: d.string()}
+		e.outcome.Rejection = &Rejection{Code: errcode.Code(d.string()), Message: d.string()}
 	}
 	return key, e
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"tidemark/errcode"
 	"tidemark/index"
 )
 
@@ -180,7 +181,7 @@ func (s *State) WithinLimits(f *index.Definition) *Rejection {
 	}
 	for _, row := range s.limits.Table() {
 		if n, ok := need[row.Name]; ok && n.value > row.Value {
-			return reject(LimitExceeded, "%d %s; the limit %s is %d: tidemark cluster limits %s=N (or PATCH /v1/limits) "+
+			return reject(errcode.LimitExceeded, "%d %s; the limit %s is %d: tidemark cluster limits %s=N (or PATCH /v1/limits) "+
 				"raises it, to at most %d",
 				n.value, n.what, row.Name, row.Value, row.Name, row.Most)
 		}

@@ -3,6 +3,7 @@ package statecontext
 import (
 	"errors"
 	"testing"
+	"tidemark/errcode"
 )
 
 // TestPassingRejectionsAreForgotten: what is refused for the moment's sake is done when the same request comes again
@@ -16,30 +17,30 @@ func TestPassingRejectionsAreForgotten(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		begin func(t testing.TB) *node
-		want  Code
+		want  errcode.Code
 		end   func(n *node)
 		body  Body
 	}{
-		{"no id yet", func(t testing.TB) *node { return newNode(t) }, NotBootstrapped, func(n *node) {
+		{"no id yet", func(t testing.TB) *node { return newNode(t) }, errcode.NotBootstrapped, func(n *node) {
 			n.must(&BootstrapCluster{ClusterID: "c1", Epoch: 7})
 		}, &SetLimits{Limits: Limits{Buckets: 7}}},
 		{"a restore", func(t testing.TB) *node {
 			n := upgraded(t)
 			n.must(&BeginRestore{ID: "r1", Mode: RestoreInPlace, Bytes: 1})
 			return n
-		}, Restoring, func(n *node) { n.must(&AbortRestore{}) }, create("x", 0, 0)},
+		}, errcode.Restoring, func(n *node) { n.must(&AbortRestore{}) }, create("x", 0, 0)},
 		{"a restore that its leader did not end", func(t testing.TB) *node {
 			n := upgraded(t)
 			n.must(&BeginRestore{ID: "r1", Mode: RestoreInPlace, Bytes: 1})
 			return n
-		}, Restoring, func(n *node) { n.must(&LeaderStarted{Term: 2, Manager: Manager{ID: "m2-bb"}}) },
+		}, errcode.Restoring, func(n *node) { n.must(&LeaderStarted{Term: 2, Manager: Manager{ID: "m2-bb"}}) },
 			&PutUser{Mode: PutFirst, Name: "a", Role: UserAdmin, Hash: "h"}},
 		{"another restore", func(t testing.TB) *node {
 			n := upgraded(t)
 			n.must(&BeginRestore{ID: "r1", Mode: RestoreInPlace, Bytes: 1})
 			return n
-		}, Restoring, func(n *node) { n.must(&AbortRestore{}) }, &BeginRestore{ID: "r2", Mode: RestoreInPlace, Bytes: 1}},
-		{"an older format", func(t testing.TB) *node { return cluster(t) }, FormatNotAllowed, func(n *node) {
+		}, errcode.Restoring, func(n *node) { n.must(&AbortRestore{}) }, &BeginRestore{ID: "r2", Mode: RestoreInPlace, Bytes: 1}},
+		{"an older format", func(t testing.TB) *node { return cluster(t) }, errcode.FormatNotAllowed, func(n *node) {
 			n.must(&SetFormatLevel{Level: FormatLevel})
 		}, byLevel},
 	} {

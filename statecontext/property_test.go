@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/timestamp"
 )
@@ -29,7 +30,7 @@ type model struct {
 
 type outcome struct {
 	hash byte
-	code Code
+	code errcode.Code
 	cas  uint64
 	id   index.ID
 }
@@ -46,12 +47,12 @@ func (m *model) byName(name string) (index.ID, bool) {
 	return 0, false
 }
 
-func (m *model) create(name string, ifNotExists bool) (Code, index.ID) {
+func (m *model) create(name string, ifNotExists bool) (errcode.Code, index.ID) {
 	if id, ok := m.byName(name); ok {
 		if ifNotExists {
 			return "", id
 		}
-		return NameExists, 0
+		return errcode.NameExists, 0
 	}
 	m.cas++
 	id := m.nextID
@@ -60,26 +61,26 @@ func (m *model) create(name string, ifNotExists bool) (Code, index.ID) {
 	return "", id
 }
 
-func (m *model) drop(id index.ID, ifMatch uint64) (Code, index.ID) {
+func (m *model) drop(id index.ID, ifMatch uint64) (errcode.Code, index.ID) {
 	switch st, ok := m.state[id]; {
 	case !ok:
-		return UnknownIndex, 0
+		return errcode.UnknownIndex, 0
 	case st == index.Dropping:
 		return "", id
 	case ifMatch != 0 && ifMatch != m.etag[id]:
-		return CASMismatch, 0
+		return errcode.CASMismatch, 0
 	}
 	m.cas++
 	m.state[id], m.etag[id] = index.Dropping, m.cas
 	return "", id
 }
 
-func (m *model) remove(id index.ID) Code {
+func (m *model) remove(id index.ID) errcode.Code {
 	switch st, ok := m.state[id]; {
 	case !ok:
-		return UnknownIndex
+		return errcode.UnknownIndex
 	case st != index.Dropping:
-		return StateMismatch
+		return errcode.StateMismatch
 	}
 	m.cas++
 	delete(m.state, id)
@@ -95,36 +96,36 @@ var legal = map[[2]index.State]bool{
 	{index.Error, index.Pending}: true, {index.Error, index.Backfill}: true,
 }
 
-func (m *model) move(id index.ID, from, to index.State) Code {
+func (m *model) move(id index.ID, from, to index.State) errcode.Code {
 	switch st, ok := m.state[id]; {
 	case !ok:
-		return UnknownIndex
+		return errcode.UnknownIndex
 	case st != from:
-		return StateMismatch
+		return errcode.StateMismatch
 	case !legal[[2]index.State{from, to}]:
-		return IllegalTransition
+		return errcode.IllegalTransition
 	}
 	m.cas++
 	m.state[id], m.etag[id] = to, m.cas
 	return ""
 }
 
-func (m *model) promote(rollback, number uint64, to []uint64) Code {
+func (m *model) promote(rollback, number uint64, to []uint64) errcode.Code {
 	if m.step != NoRollback || rollback != m.rollback {
-		return RollbackMismatch
+		return errcode.RollbackMismatch
 	}
 	if number != m.number+1 {
-		return StabilityNotMonotone
+		return errcode.StabilityNotMonotone
 	}
 	same := true
 	for v, s := range to {
 		if s < m.stable[v] {
-			return StabilityNotMonotone
+			return errcode.StabilityNotMonotone
 		}
 		same = same && s == m.stable[v]
 	}
 	if same {
-		return StabilityNotMonotone
+		return errcode.StabilityNotMonotone
 	}
 	m.cas++
 	m.number, m.stable = number, to
@@ -132,19 +133,19 @@ func (m *model) promote(rollback, number uint64, to []uint64) Code {
 }
 
 // stepTo moves the rollback: the ring none, started, prepare, restart, rollback, none, and back to started from each.
-func (m *model) stepTo(id uint64, from, to RollbackStep, end []uint64) Code {
+func (m *model) stepTo(id uint64, from, to RollbackStep, end []uint64) errcode.Code {
 	if from != m.step {
-		return StepMismatch
+		return errcode.StepMismatch
 	}
 	present := m.rollback
 	if m.step != NoRollback {
 		present = m.ctxID
 	}
 	if id != present {
-		return RollbackMismatch
+		return errcode.RollbackMismatch
 	}
 	if to != Started && to != (from+1)%(RollingBack+1) {
-		return IllegalTransition
+		return errcode.IllegalTransition
 	}
 	switch to {
 	case Started:
@@ -152,7 +153,7 @@ func (m *model) stepTo(id uint64, from, to RollbackStep, end []uint64) Code {
 	case NoRollback:
 		for v, s := range end {
 			if s > m.stable[v] {
-				return StabilityNotMonotone
+				return errcode.StabilityNotMonotone
 			}
 		}
 		m.stable, m.rollback, m.number = end, m.ctxID, m.number+1
@@ -220,7 +221,7 @@ func oneStep(rt *rapid.T, n *node, m *model) {
 	old, known := m.outcomes[key]
 	switch {
 	case key != "" && known && old.hash != hash:
-		want = outcome{code: RequestMismatch, cas: m.cas}
+		want = outcome{code: errcode.RequestMismatch, cas: m.cas}
 	case key != "" && known:
 		want = old
 	default:
@@ -231,35 +232,35 @@ func oneStep(rt *rapid.T, n *node, m *model) {
 		}
 	}
 	r := n.apply(c)[0]
-	var code Code
+	var code errcode.Code
 	errors.As(r.Err(), &code)
 	if code != want.code || r.CAS != want.cas || r.Index != want.id {
 		rt.Fatalf("%T %+v: got %+v (%v), want %+v", body, body, r, r.Rejection, want)
 	}
 }
 
-func drawBody(rt *rapid.T, n *node, m *model) (Body, func() (Code, index.ID)) {
+func drawBody(rt *rapid.T, n *node, m *model) (Body, func() (errcode.Code, index.ID)) {
 	id := index.ID(rapid.IntRange(1, 8).Draw(rt, "id"))
 	switch rapid.IntRange(0, 6).Draw(rt, "command") {
 	case 0, 1:
 		name := rapid.StringMatching("[a-d]").Draw(rt, "name")
 		c := create(name, 0, index.NodeID(rapid.IntRange(0, 1).Draw(rt, "node")))
 		c.IfNotExists = rapid.Bool().Draw(rt, "if not exists")
-		return c, func() (Code, index.ID) { return m.create(name, c.IfNotExists) }
+		return c, func() (errcode.Code, index.ID) { return m.create(name, c.IfNotExists) }
 	case 2:
 		match := uint64(0)
 		if rapid.Bool().Draw(rt, "if match") {
 			match = max(1, m.etag[id]+uint64(rapid.IntRange(0, 1).Draw(rt, "off")))
 		}
-		return &DropIndex{ID: id, IfMatch: match}, func() (Code, index.ID) { return m.drop(id, match) }
+		return &DropIndex{ID: id, IfMatch: match}, func() (errcode.Code, index.ID) { return m.drop(id, match) }
 	case 3:
-		return &RemoveIndex{ID: id}, func() (Code, index.ID) { return m.remove(id), 0 }
+		return &RemoveIndex{ID: id}, func() (errcode.Code, index.ID) { return m.remove(id), 0 }
 	case 4:
 		from, to := index.State(rapid.IntRange(1, 5).Draw(rt, "from")), index.State(rapid.IntRange(1, 5).Draw(rt, "to"))
 		if st, ok := m.state[id]; ok && rapid.Bool().Draw(rt, "right") {
 			from = st
 		}
-		return &SetIndexState{ID: id, From: from, To: to}, func() (Code, index.ID) { return m.move(id, from, to), 0 }
+		return &SetIndexState{ID: id, From: from, To: to}, func() (errcode.Code, index.ID) { return m.move(id, from, to), 0 }
 	case 5:
 		to := make([]uint64, modelVBuckets)
 		for v := range to {
@@ -272,7 +273,7 @@ func drawBody(rt *rapid.T, n *node, m *model) (Body, func() (Code, index.ID)) {
 		b := &a.Buckets[0]
 		b.Number += uint64(rapid.SampledFrom([]int{0, 0, 0, 1}).Draw(rt, "number"))
 		b.RollbackID += uint64(rapid.SampledFrom([]int{0, 0, 0, 1}).Draw(rt, "rollback"))
-		return a, func() (Code, index.ID) { return m.promote(b.RollbackID, b.Number, to), 0 }
+		return a, func() (errcode.Code, index.ID) { return m.promote(b.RollbackID, b.Number, to), 0 }
 	}
 	c := &SetRollbackStep{Bucket: "v", From: m.step, ID: m.rollback, To: (m.step + 1) % (RollingBack + 1)}
 	if m.step != NoRollback {
@@ -287,7 +288,7 @@ func drawBody(rt *rapid.T, n *node, m *model) (Body, func() (Code, index.ID)) {
 		end[v] = m.stable[v] - min(m.stable[v], uint64(rapid.IntRange(0, 2).Draw(rt, "back")))
 	}
 	c.Failover, c.Restart, c.Stability = bare(end), bare(end), bare(end)
-	return c, func() (Code, index.ID) { return m.stepTo(c.ID, c.From, c.To, end), 0 }
+	return c, func() (errcode.Code, index.ID) { return m.stepTo(c.ID, c.From, c.To, end), 0 }
 }
 
 // bare is a vector without branches.

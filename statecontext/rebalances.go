@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidwall/btree"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/partition"
 )
@@ -264,10 +265,10 @@ func (t *tx) setStep(y partition.Rebalance) {
 
 func (c *StartRebalance) apply(t *tx) *Rejection {
 	if r := t.s.RebalanceUnderWay(); r != nil {
-		return reject(RebalanceIsRunning, "rebalance %d (%s) is %s; wait for its end, or cancel it", r.ID, r.Cause, r.Phase)
+		return reject(errcode.RebalanceRunning, "rebalance %d (%s) is %s; wait for its end, or cancel it", r.ID, r.Cause, r.Phase)
 	}
 	if len(c.Steps) == 0 || len(c.Steps) > MaxRebalanceSteps || c.Sends == 0 || c.Receives == 0 {
-		return reject(InvalidArgument, "a rebalance of %d steps with %d sends and %d receives at a time; want 1 to %d "+
+		return reject(errcode.InvalidArgument, "a rebalance of %d steps with %d sends and %d receives at a time; want 1 to %d "+
 			"steps, and at least 1 of each",
 			len(c.Steps), c.Sends, c.Receives, MaxRebalanceSteps)
 	}
@@ -291,7 +292,7 @@ func (c *StartRebalance) apply(t *tx) *Rejection {
 		}
 		a, b := place{y.Index, y.Slice, uint16(y.Dst.Node)}, place{y.Index, y.Slice, 0x100 | uint16(y.Replica)}
 		if seen[a] || seen[b] {
-			return reject(InvalidArgument, "two steps put slice %d of index %d on node %d, or concern its replica %d", y.Slice,
+			return reject(errcode.InvalidArgument, "two steps put slice %d of index %d on node %d, or concern its replica %d", y.Slice,
 				y.Index, y.Dst.Node, y.Replica)
 		}
 		seen[a], seen[b] = true, true
@@ -318,12 +319,12 @@ func (s *State) fits(y *partition.Rebalance) *Rejection {
 	x := s.Index(y.Index)
 	switch {
 	case x == nil || x.Definition.State == index.Dropping:
-		return reject(StalePlan, "index %d is gone", y.Index)
+		return reject(errcode.StalePlan, "index %d is gone", y.Index)
 	case y.Slice >= index.SliceID(x.Topology.Layout.Partitions) || uint8(y.Replica) > x.Definition.Replicas:
-		return reject(StalePlan, "index %d (%s) has no slice %d of replica %d", y.Index, x.Definition.Name, y.Slice,
+		return reject(errcode.StalePlan, "index %d (%s) has no slice %d of replica %d", y.Index, x.Definition.Name, y.Slice,
 			y.Replica)
 	case s.Indexer(y.Dst.Node) == nil:
-		return reject(StalePlan, "node %d is not registered", y.Dst.Node)
+		return reject(errcode.StalePlan, "node %d is not registered", y.Dst.Node)
 	}
 	var old *partition.Copy
 	for i := range x.Topology.Copies {
@@ -333,17 +334,17 @@ func (s *State) fits(y *partition.Rebalance) *Rejection {
 		}
 		switch {
 		case o.Node == y.Dst.Node:
-			return reject(StalePlan, "index %d (%s): node %d has a copy of slice %d already", y.Index, x.Definition.Name, o.Node,
+			return reject(errcode.StalePlan, "index %d (%s): node %d has a copy of slice %d already", y.Index, x.Definition.Name, o.Node,
 				y.Slice)
 		case o.ID == y.Old:
 			old = o
 		case o.Replica == y.Replica:
-			return reject(StalePlan, "index %d (%s): replica %d of slice %d is copy %d on node %d", y.Index, x.Definition.Name,
+			return reject(errcode.StalePlan, "index %d (%s): replica %d of slice %d is copy %d on node %d", y.Index, x.Definition.Name,
 				y.Replica, y.Slice, o.ID, o.Node)
 		}
 	}
 	if old == nil || old.Node != y.Src.Node || old.Replica != y.Replica {
-		return reject(StalePlan, "index %d (%s): copy %d of slice %d is no longer on node %d", y.Index, x.Definition.Name,
+		return reject(errcode.StalePlan, "index %d (%s): copy %d of slice %d is no longer on node %d", y.Index, x.Definition.Name,
 			y.Old, y.Slice, y.Src.Node)
 	}
 	return nil
@@ -352,11 +353,11 @@ func (s *State) fits(y *partition.Rebalance) *Rejection {
 func (c *StepRebalance) apply(t *tx) *Rejection {
 	r := t.s.Rebalance(c.ID)
 	if r == nil || r.Phase.Over() {
-		return reject(UnknownRebalance, "rebalance %d is not under way", c.ID)
+		return reject(errcode.UnknownRebalance, "rebalance %d is not under way", c.ID)
 	}
 	p, ok := t.s.rebalances.steps.Get(uint64(c.Step))
 	if !ok || p.State != c.From || p.State.Over() {
-		return reject(StepMismatch, "step %d of rebalance %d is not in state %s", c.Step, c.ID, c.From)
+		return reject(errcode.StepMismatch, "step %d of rebalance %d is not in state %s", c.Step, c.ID, c.From)
 	}
 	y, sum := *p, *r
 	rejection := t.stepTo(c, &y)
@@ -394,14 +395,14 @@ func (t *tx) stepTo(c *StepRebalance, y *partition.Rebalance) *Rejection {
 	case c.From == partition.RebalancePending && c.To == partition.RebalanceCatchup,
 		c.From == partition.RebalanceCatchup && c.To == partition.RebalanceDone:
 	default:
-		return reject(IllegalTransition, "step %d of rebalance %d: from %s to %s", c.Step, c.ID, c.From, c.To)
+		return reject(errcode.IllegalTransition, "step %d of rebalance %d: from %s to %s", c.Step, c.ID, c.From, c.To)
 	}
 	x, at, rejection := t.newCopy(y)
 	if rejection != nil {
 		return rejection
 	}
 	if s := x.Topology.Copies[at].State; s != partition.Allocated {
-		return reject(StateMismatch, "copy %d of step %d is %s", y.New, c.Step, s)
+		return reject(errcode.StateMismatch, "copy %d of step %d is %s", y.New, c.Step, s)
 	}
 	y.State = c.To
 	if c.To == partition.RebalanceDone {
@@ -416,10 +417,10 @@ func (t *tx) stepTo(c *StepRebalance, y *partition.Rebalance) *Rejection {
 // lasts refuses to rely on a new copy that may not stay whole.
 func (s *State) lasts(x *Index, y *partition.Rebalance) *Rejection {
 	if i := s.Indexer(y.Dst.Node); i == nil || i.Evicting {
-		return reject(StateMismatch, "node %d is being removed", y.Dst.Node)
+		return reject(errcode.StateMismatch, "node %d is being removed", y.Dst.Node)
 	}
 	if b := s.Bucket(x.Definition.Bucket); b != nil && b.Rollback != nil {
-		return reject(RollbackMismatch, "bucket %q is being rolled back", b.Name)
+		return reject(errcode.RollbackMismatch, "bucket %q is being rolled back", b.Name)
 	}
 	return nil
 }
@@ -432,7 +433,7 @@ func (t *tx) newCopy(y *partition.Rebalance) (*Index, int, *Rejection) {
 	}
 	at := slices.IndexFunc(x.Topology.Copies, func(o partition.Copy) bool { return o.ID == y.New })
 	if at < 0 || x.Topology.Copies[at].State == partition.Leaving {
-		return nil, 0, reject(UnknownCopy, "index %d (%s) has no copy %d any more", x.Definition.ID, x.Definition.Name, y.New)
+		return nil, 0, reject(errcode.UnknownCopy, "index %d (%s) has no copy %d any more", x.Definition.ID, x.Definition.Name, y.New)
 	}
 	return x, at, nil
 }
@@ -441,10 +442,10 @@ func (t *tx) newCopy(y *partition.Rebalance) (*Index, int, *Rejection) {
 // at once.
 func (t *tx) stepPending(id uint64, y *partition.Rebalance) *Rejection {
 	if r := t.s.Rebalance(id); r.Phase != RebalanceRunning {
-		return reject(StateMismatch, "rebalance %d is %s", id, r.Phase)
+		return reject(errcode.StateMismatch, "rebalance %d is %s", id, r.Phase)
 	}
 	if t.s.rebalances.going[y.Dst.Node] {
-		return reject(StalePlan, "node %d is to leave", y.Dst.Node)
+		return reject(errcode.StalePlan, "node %d is to leave", y.Dst.Node)
 	}
 	if rejection := t.s.fits(y); rejection != nil {
 		return rejection
@@ -512,7 +513,7 @@ func (t *tx) giveUp(y *partition.Rebalance, reason string) *Rejection {
 func (c *CancelRebalance) apply(t *tx) *Rejection {
 	r := t.s.Rebalance(c.ID)
 	if r == nil || r.Phase.Over() {
-		return reject(UnknownRebalance, "rebalance %d is not under way", c.ID)
+		return reject(errcode.UnknownRebalance, "rebalance %d is not under way", c.ID)
 	}
 	if r.Phase == RebalanceCancelling {
 		return nil
@@ -526,11 +527,11 @@ func (c *CancelRebalance) apply(t *tx) *Rejection {
 func (c *EndRebalance) apply(t *tx) *Rejection {
 	r := t.s.Rebalance(c.ID)
 	if r == nil || r.Phase.Over() {
-		return reject(UnknownRebalance, "rebalance %d is not under way", c.ID)
+		return reject(errcode.UnknownRebalance, "rebalance %d is not under way", c.ID)
 	}
 	for y := range t.s.RebalanceSteps() {
 		if !y.State.Over() {
-			return reject(StepMismatch, "step %d of rebalance %d is in state %s", y.Step, r.ID, y.State)
+			return reject(errcode.StepMismatch, "step %d of rebalance %d is in state %s", y.Step, r.ID, y.State)
 		}
 	}
 	next := *r
@@ -552,7 +553,7 @@ func (c *EndRebalance) apply(t *tx) *Rejection {
 func (c *SetIndexerGoing) apply(t *tx) *Rejection {
 	i := t.s.Indexer(c.Node)
 	if i == nil || i.UUID != c.UUID {
-		return reject(UnknownNode, "no indexer %d with uuid %q", c.Node, c.UUID)
+		return reject(errcode.UnknownNode, "no indexer %d with uuid %q", c.Node, c.UUID)
 	}
 	if t.s.rebalances.going[c.Node] == c.Going {
 		return nil

@@ -7,6 +7,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/partition"
 )
@@ -55,37 +56,37 @@ func TestRebalance(t *testing.T) {
 		func(y *partition.Rebalance) { y.Replica = 2 },
 		func(y *partition.Rebalance) { y.Index = 99 },
 	} {
-		n.refuse(start(change), StalePlan)
+		n.refuse(start(change), errcode.StalePlan)
 	}
-	n.refuse(&StartRebalance{Cause: "test", Sends: 1, Receives: 1}, InvalidArgument)
+	n.refuse(&StartRebalance{Cause: "test", Sends: 1, Receives: 1}, errcode.InvalidArgument)
 	n.refuse(&StartRebalance{Cause: "test", Sends: 1, Receives: 1, Steps: []partition.Rebalance{step, step}},
-		InvalidArgument)
-	n.refuse(&StartRebalance{Sends: 1, Receives: 1, Steps: []partition.Rebalance{step}}, InvalidArgument)
+		errcode.InvalidArgument)
+	n.refuse(&StartRebalance{Sends: 1, Receives: 1, Steps: []partition.Rebalance{step}}, errcode.InvalidArgument)
 	r := n.must(start(nil)).Number
-	n.refuse(start(nil), RebalanceIsRunning)
+	n.refuse(start(nil), errcode.RebalanceRunning)
 	move := func(from, to partition.RebalanceState) *StepRebalance {
 		return &StepRebalance{ID: r, Step: 1, From: from, To: to, Reason: "why"}
 	}
-	n.refuse(move(partition.RebalanceStart, partition.RebalanceCatchup), IllegalTransition)
-	n.refuse(move(partition.RebalanceStart, partition.RebalanceDone), IllegalTransition)
-	n.refuse(move(partition.RebalancePending, partition.RebalanceCatchup), StepMismatch)
-	n.refuse(&EndRebalance{ID: r}, StepMismatch)
+	n.refuse(move(partition.RebalanceStart, partition.RebalanceCatchup), errcode.IllegalTransition)
+	n.refuse(move(partition.RebalanceStart, partition.RebalanceDone), errcode.IllegalTransition)
+	n.refuse(move(partition.RebalancePending, partition.RebalanceCatchup), errcode.StepMismatch)
+	n.refuse(&EndRebalance{ID: r}, errcode.StepMismatch)
 	n.must(move(partition.RebalanceStart, partition.RebalancePending))
-	n.refuse(move(partition.RebalanceStart, partition.RebalancePending), StepMismatch) // applied twice
-	n.refuse(move(partition.RebalancePending, partition.RebalanceCatchup), StateMismatch)
+	n.refuse(move(partition.RebalanceStart, partition.RebalancePending), errcode.StepMismatch) // applied twice
+	n.refuse(move(partition.RebalancePending, partition.RebalanceCatchup), errcode.StateMismatch)
 	y := n.steps()[0]
 	if c := n.state.Topology(id).Copies[2]; y.New != c.ID || c.Node != to || c.Replica != 1 ||
 		c.State != partition.Placed {
 		t.Fatalf("step %+v, copy %+v", y, c)
 	}
-	n.refuse(&AlterIndex{ID: id, Replicas: 0, Drop: []partition.Replica{1}}, RebalanceIsRunning)
+	n.refuse(&AlterIndex{ID: id, Replicas: 0, Drop: []partition.Replica{1}}, errcode.RebalanceRunning)
 	n.allocate(id, y.New)
 	n.must(move(partition.RebalancePending, partition.RebalanceCatchup))
 	n.must(move(partition.RebalanceCatchup, partition.RebalanceDone))
 	if c := n.state.Topology(id).Copies[1]; c.ID != old.ID || c.State != partition.Leaving {
 		t.Fatalf("the old copy is %+v", c)
 	}
-	n.refuse(move(partition.RebalanceDone, partition.RebalanceGivenUp), StepMismatch)
+	n.refuse(move(partition.RebalanceDone, partition.RebalanceGivenUp), errcode.StepMismatch)
 	if len(n.state.RebalancesOf(id)) != 1 {
 		t.Fatal("the topology lists no rebalance")
 	}
@@ -95,8 +96,8 @@ func TestRebalance(t *testing.T) {
 		n.state.RebalanceUnderWay() != nil {
 		t.Fatalf("%+v", got)
 	}
-	n.refuse(&CancelRebalance{ID: r}, UnknownRebalance)
-	n.refuse(&EndRebalance{ID: r}, UnknownRebalance)
+	n.refuse(&CancelRebalance{ID: r}, errcode.UnknownRebalance)
+	n.refuse(&EndRebalance{ID: r}, errcode.UnknownRebalance)
 }
 
 // A cancelled one begins nothing, and what it had begun is taken back.
@@ -114,7 +115,7 @@ func TestRebalanceIsCancelled(t *testing.T) {
 	r := n.must(&StartRebalance{Cause: "test", Sends: 1, Receives: 1, Steps: steps}).Number
 	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalancePending})
 	n.must(&CancelRebalance{ID: r})
-	n.refuse(&StepRebalance{ID: r, Step: 2, From: partition.RebalanceStart, To: partition.RebalancePending}, StateMismatch)
+	n.refuse(&StepRebalance{ID: r, Step: 2, From: partition.RebalanceStart, To: partition.RebalancePending}, errcode.StateMismatch)
 	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalancePending, To: partition.RebalanceGivenUp,
 		Reason: "cancelled"})
 	n.must(&StepRebalance{ID: r, Step: 2, From: partition.RebalanceStart, To: partition.RebalanceGivenUp})
@@ -138,7 +139,7 @@ func TestRebalanceLosesItsSource(t *testing.T) {
 			Dst: partition.Shard{Node: to}}}}).Number
 	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalancePending})
 	n.must(&SetIndexerGoing{Node: 0, UUID: "u0", Going: true})
-	n.refuse(&SetIndexerGoing{Node: 0, UUID: "other", Going: true}, UnknownNode)
+	n.refuse(&SetIndexerGoing{Node: 0, UUID: "other", Going: true}, errcode.UnknownNode)
 	n.must(&EvictIndexer{Node: 0, UUID: "u0", Revision: n.state.DefinitionsRevision()})
 	n.must(&EvictCopies{Node: 0, UUID: "u0", Indexes: []Eviction{{ID: id, IfTopology: n.state.Index(id).TopologyCAS}}})
 	n.must(&RemoveIndexer{Node: 0, UUID: "u0"})
@@ -163,8 +164,8 @@ func TestNothingMovesToAnEvictedNode(t *testing.T) {
 		Steps: []partition.Rebalance{{Index: id, Old: n.state.Topology(id).Copies[0].ID,
 			Dst: partition.Shard{Node: to}}}}).Number
 	n.must(&EvictIndexer{Node: to, UUID: n.state.Indexer(to).UUID, Revision: n.state.DefinitionsRevision()})
-	n.refuse(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalancePending}, UnknownNode)
-	n.refuse(&AlterIndex{ID: other, Replicas: 1, Add: []Placement{{Replica: 1, Node: to}}}, UnknownNode)
+	n.refuse(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalancePending}, errcode.UnknownNode)
+	n.refuse(&AlterIndex{ID: other, Replicas: 1, Add: []Placement{{Replica: 1, Node: to}}}, errcode.UnknownNode)
 	n.must(&AlterIndex{ID: other, Replicas: 1, Add: []Placement{{Replica: 1, Node: 1}}})
 	n.must(&StepRebalance{ID: r, Step: 1, From: partition.RebalanceStart, To: partition.RebalanceGivenUp,
 		Reason: "its target is being removed"})
@@ -175,7 +176,7 @@ func TestNothingMovesToAnEvictedNode(t *testing.T) {
 func TestAlterIndex(t *testing.T) {
 	n := upgraded(t)
 	id := n.must(create("x", 1, 0, 1)).Index
-	n.refuse(&AlterIndex{ID: id, Replicas: 0, Drop: []partition.Replica{1}}, StateMismatch)
+	n.refuse(&AlterIndex{ID: id, Replicas: 0, Drop: []partition.Replica{1}}, errcode.StateMismatch)
 	n.ready(id)
 	to := n.third()
 	for _, c := range []*AlterIndex{
@@ -184,11 +185,11 @@ func TestAlterIndex(t *testing.T) {
 		{ID: id, Replicas: 0, Drop: []partition.Replica{0, 1}},
 		{ID: id, Replicas: 0, Drop: []partition.Replica{1}, Add: []Placement{{Replica: 1, Node: to}}},
 	} {
-		n.refuse(c, InvalidArgument)
+		n.refuse(c, errcode.InvalidArgument)
 	}
-	n.refuse(&AlterIndex{ID: id, Replicas: 2}, PlacementInconsistent)
-	n.refuse(&AlterIndex{ID: id, Replicas: 2, Add: []Placement{{Replica: 2, Node: 1}}}, PlacementInconsistent)
-	n.refuse(&AlterIndex{ID: id, Replicas: 1, IfMatch: 1}, CASMismatch)
+	n.refuse(&AlterIndex{ID: id, Replicas: 2}, errcode.PlacementInconsistent)
+	n.refuse(&AlterIndex{ID: id, Replicas: 2, Add: []Placement{{Replica: 2, Node: 1}}}, errcode.PlacementInconsistent)
+	n.refuse(&AlterIndex{ID: id, Replicas: 1, IfMatch: 1}, errcode.CASMismatch)
 	full := n.state.Limits()
 	full.Indexes, full.IndexesPerBucket = 1, 1
 	n.must(&SetLimits{Limits: full}) // no further index, that is
@@ -199,7 +200,7 @@ func TestAlterIndex(t *testing.T) {
 		t.Fatalf("%+v", x)
 	}
 	n.must(&AlterIndex{ID: id, Replicas: 1, Drop: []partition.Replica{1}}) // the first stays
-	n.refuse(&AlterIndex{ID: id, Replicas: 0, Drop: []partition.Replica{0}}, StateMismatch)
+	n.refuse(&AlterIndex{ID: id, Replicas: 0, Drop: []partition.Replica{0}}, errcode.StateMismatch)
 	n.allocate(id, x.Topology.Copies[2].ID)
 	n.must(&AlterIndex{ID: id, Replicas: 0, Drop: []partition.Replica{0}})
 	copies := n.state.Topology(id).Copies
@@ -331,9 +332,9 @@ func TestTheOldCopyStays(t *testing.T) {
 	n.allocate(id, n.steps()[0].New)
 	n.must(move(partition.RebalancePending, partition.RebalanceCatchup))
 	n.must(&SetRollbackStep{Bucket: "b", Generation: 1, To: Started})
-	n.refuse(move(partition.RebalanceCatchup, partition.RebalanceDone), RollbackMismatch)
+	n.refuse(move(partition.RebalanceCatchup, partition.RebalanceDone), errcode.RollbackMismatch)
 	n.must(&EvictIndexer{Node: to, UUID: n.state.Indexer(to).UUID, Revision: n.state.DefinitionsRevision()})
-	n.refuse(move(partition.RebalanceCatchup, partition.RebalanceDone), StateMismatch)
+	n.refuse(move(partition.RebalanceCatchup, partition.RebalanceDone), errcode.StateMismatch)
 	n.must(move(partition.RebalanceCatchup, partition.RebalanceGivenUp))
 	if copies := n.state.Topology(id).Copies; len(copies) != 1 || copies[0].Node != 0 {
 		t.Fatalf("copies %+v", copies)

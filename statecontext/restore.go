@@ -8,6 +8,7 @@ import (
 
 	"github.com/tidwall/btree"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/partition"
 )
@@ -165,13 +166,13 @@ func (c *BeginRestore) apply(t *tx) *Rejection {
 	}
 	switch old := t.s.staging; {
 	case old != nil && old.ID == c.ID:
-		return reject(Restoring, "this restore is under way already")
+		return reject(errcode.Restoring, "this restore is under way already")
 	case old != nil && t.s.timeMS-old.SinceMS < restorePatienceMS:
-		return reject(Restoring, "another restore is under way; wait for its end")
+		return reject(errcode.Restoring, "another restore is under way; wait for its end")
 	case c.Mode != RestoreInPlace && c.Mode != RestoreNewCluster:
-		return reject(InvalidArgument, "restore mode %d", c.Mode)
+		return reject(errcode.InvalidArgument, "restore mode %d", c.Mode)
 	case c.Bytes == 0 || c.Bytes > MaxRestoreBytes:
-		return reject(LimitExceeded, "a state of %d bytes; want 1 to %d", c.Bytes, MaxRestoreBytes)
+		return reject(errcode.LimitExceeded, "a state of %d bytes; want 1 to %d", c.Bytes, MaxRestoreBytes)
 	}
 	t.s.staging = &Staging{ID: c.ID, Mode: c.Mode, Bytes: c.Bytes, Sum: c.Sum, SinceMS: t.s.timeMS}
 	t.changed = true
@@ -184,7 +185,7 @@ func (t *tx) under(id string) (*Staging, *Rejection) {
 	if g := t.s.staging; g != nil && g.ID == id {
 		return g, nil
 	}
-	return nil, reject(RestoreMismatch, "the restore is no longer under way: it was given up, or the leader has "+
+	return nil, reject(errcode.RestoreMismatch, "the restore is no longer under way: it was given up, or the leader has "+
 		"changed; begin again")
 }
 
@@ -195,11 +196,11 @@ func (c *RestoreChunk) apply(t *tx) *Rejection {
 	}
 	switch end := c.Offset + uint64(len(c.Data)); {
 	case len(c.Data) == 0 || end > old.Bytes || end < c.Offset:
-		return reject(InvalidArgument, "a piece of %d bytes at %d of %d", len(c.Data), c.Offset, old.Bytes)
+		return reject(errcode.InvalidArgument, "a piece of %d bytes at %d of %d", len(c.Data), c.Offset, old.Bytes)
 	case end <= old.Received:
 		return nil // it came twice
 	case c.Offset != old.Received:
-		return reject(RestoreMismatch, "a piece at %d, the next one begins at %d", c.Offset, old.Received)
+		return reject(errcode.RestoreMismatch, "a piece at %d, the next one begins at %d", c.Offset, old.Received)
 	}
 	g := *old
 	g.chunks = append(slices.Clip(g.chunks), bytes.Clone(c.Data))
@@ -228,13 +229,13 @@ func (c *FinishRestore) apply(t *tx) *Rejection {
 		data = append(data, b...)
 	}
 	if uint64(len(data)) != g.Bytes || sha256.Sum256(data) != g.Sum {
-		return reject(RestoreMismatch, "%d of %d bytes have come, or others than were announced", len(data), g.Bytes)
+		return reject(errcode.RestoreMismatch, "%d of %d bytes have come, or others than were announced", len(data), g.Bytes)
 	}
 	// The leader has checked the backup, and what comes of it, with all that its version knows (PlanRestore). Here counts
 	// only what every version of the level does alike: a check that one has and another one lacks would part the replicas.
 	backup, err := decodeSnapshot(t.s.formatLevel, bytes.NewReader(data))
 	if err != nil {
-		return reject(BackupUnusable, "%v", err)
+		return reject(errcode.BackupUnusable, "%v", err)
 	}
 	m := merger{t: t, backup: backup, mode: g.Mode, found: c.Buckets, epoch: c.Epoch, rules: c.Rules}
 	if rejection := m.merge(); rejection != nil {
@@ -268,7 +269,7 @@ func PlanRestore(s, backup *State, mode RestoreMode, epoch uint64, found []Found
 	}
 	t.s.cas, t.s.revision, t.s.staging = t.cas, t.cas, nil
 	if err := Check(&t.s); err != nil {
-		return RestorePlan{}, reject(BackupUnusable, "%v", err)
+		return RestorePlan{}, reject(errcode.BackupUnusable, "%v", err)
 	}
 	return m.plan, nil
 }
@@ -293,18 +294,18 @@ func (m *merger) merge() *Rejection {
 	s, b := &m.t.s, m.backup
 	switch {
 	case m.mode == RestoreInPlace && b.clusterID != s.clusterID:
-		return reject(BackupOfOther, "the backup is of cluster %s, this is %s; to bring its indexes up here, restore it as "+
+		return reject(errcode.BackupOfOther, "the backup is of cluster %s, this is %s; to bring its indexes up here, restore it as "+
 			"into a new cluster", b.clusterID, s.clusterID)
 	case m.mode == RestoreNewCluster && b.clusterID == s.clusterID:
-		return reject(BackupOfOther, "the backup is of this very cluster %s; restore it in place", b.clusterID)
+		return reject(errcode.BackupOfOther, "the backup is of this very cluster %s; restore it in place", b.clusterID)
 	case m.mode == RestoreNewCluster && s.indexes.Len() > 0:
-		return reject(BackupOfOther, "this cluster has %d indexes of its own; drop them, or restore into an empty cluster",
+		return reject(errcode.BackupOfOther, "this cluster has %d indexes of its own; drop them, or restore into an empty cluster",
 			s.indexes.Len())
 	case b.formatLevel > s.formatLevel:
-		return reject(FormatNotAllowed, "the backup is of format level %d, the cluster is at %d; finalize the upgrade first",
+		return reject(errcode.FormatNotAllowed, "the backup is of format level %d, the cluster is at %d; finalize the upgrade first",
 			b.formatLevel, s.formatLevel)
 	case m.epoch <= max(s.epoch, b.epoch):
-		return reject(StaleTerm, "epoch %d; the cluster is at %d, the backup at %d", m.epoch, s.epoch, b.epoch)
+		return reject(errcode.StaleTerm, "epoch %d; the cluster is at %d, the backup at %d", m.epoch, s.epoch, b.epoch)
 	}
 	s.epoch, s.limits = m.epoch, b.limits.usable()
 	s.nextIndexID, s.nextCopyID = max(s.nextIndexID, b.nextIndexID), max(s.nextCopyID, b.nextCopyID)
@@ -437,14 +438,14 @@ func sameIndex(a, b *Index) bool {
 func (m *merger) bring(x Index) *Rejection {
 	f := &x.Definition
 	if f.Name == "" || m.t.s.IndexByName(f.Bucket, f.Name) != nil {
-		return reject(BackupUnusable, "two indexes %q on bucket %q", f.Name, f.Bucket)
+		return reject(errcode.BackupUnusable, "two indexes %q on bucket %q", f.Name, f.Bucket)
 	}
 	if err := x.Topology.Layout.Check(); err != nil {
-		return reject(BackupUnusable, "index %d: %v", f.ID, err)
+		return reject(errcode.BackupUnusable, "index %d: %v", f.ID, err)
 	}
 	b := m.t.s.Bucket(f.Bucket)
 	if b == nil {
-		return reject(BackupUnusable, "index %d is of bucket %q, which the backup does not have", f.ID, f.Bucket)
+		return reject(errcode.BackupUnusable, "index %d is of bucket %q, which the backup does not have", f.ID, f.Bucket)
 	}
 	if m.mode == RestoreNewCluster && !b.Gone {
 		f.BucketUUID = b.UUID
@@ -534,7 +535,7 @@ func (m *merger) place(x *Index, held []partition.Copy) *Rejection {
 				}
 			}
 			if best < 0 {
-				return reject(TooFewIndexers, "index %q on %q has %d replicas and needs %d indexers; %d are registered: start more",
+				return reject(errcode.PlacementImpossible, "index %q on %q has %d replicas and needs %d indexers; %d are registered: start more",
 					f.Name, f.Bucket,
 					f.Replicas, int(f.Replicas)+1, len(all))
 			}

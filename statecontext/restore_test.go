@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"testing"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/partition"
 )
@@ -87,14 +88,14 @@ func TestRestoreInPlace(t *testing.T) {
 		t.Fatalf("plan %+v, %v, want %+v", plan, err, want)
 	}
 	n.stage(b, RestoreInPlace)
-	n.refuse(create("meanwhile", 0, 0), Restoring)
-	n.refuse(&BeginRestore{ID: "r2", Mode: RestoreInPlace, Bytes: 1}, Restoring)
+	n.refuse(create("meanwhile", 0, 0), errcode.Restoring)
+	n.refuse(&BeginRestore{ID: "r2", Mode: RestoreInPlace, Bytes: 1}, errcode.Restoring)
 	middle := n.state
 	back, err := ReadSnapshot(bytes.NewReader(snapshot(t, middle)))
 	if err != nil || Hash(back) != Hash(middle) || back.Staging().Received != uint64(len(b.Snapshot)) {
 		t.Fatalf("a snapshot in the middle of a restore: %v", err)
 	}
-	n.refuse(&FinishRestore{ID: "r1", Epoch: 7}, StaleTerm)
+	n.refuse(&FinishRestore{ID: "r1", Epoch: 7}, errcode.StaleTerm)
 	n.must(&FinishRestore{ID: "r1", Epoch: 8})
 
 	s := n.state
@@ -139,17 +140,17 @@ func TestRestoreIsAllOrNothing(t *testing.T) {
 	n.must(&DropIndex{ID: 1})
 	n.stage(b, RestoreInPlace)
 	n.must(&LeaderStarted{Term: 2, Manager: Manager{ID: "m2"}}) // the leader that restored is dead
-	n.refuse(&FinishRestore{ID: "r1", Epoch: 8}, RestoreMismatch)
-	n.refuse(&RestoreChunk{ID: "r1", Data: []byte{1}}, RestoreMismatch)
+	n.refuse(&FinishRestore{ID: "r1", Epoch: 8}, errcode.RestoreMismatch)
+	n.refuse(&RestoreChunk{ID: "r1", Data: []byte{1}}, errcode.RestoreMismatch)
 	n.must(create("x", 0, 0)) // users need not wait any more
 
 	n.must(&BeginRestore{ID: "r1", Mode: RestoreInPlace, Bytes: 4, Sum: sha256.Sum256([]byte("abcd"))})
-	n.refuse(&RestoreChunk{ID: "r1", Offset: 1, Data: []byte("b")}, RestoreMismatch)
-	n.refuse(&RestoreChunk{ID: "r1", Data: []byte("abcde")}, InvalidArgument)
+	n.refuse(&RestoreChunk{ID: "r1", Offset: 1, Data: []byte("b")}, errcode.RestoreMismatch)
+	n.refuse(&RestoreChunk{ID: "r1", Data: []byte("abcde")}, errcode.InvalidArgument)
 	n.must(&RestoreChunk{ID: "r1", Data: []byte("ab")})
-	n.refuse(&FinishRestore{ID: "r1", Epoch: 8}, RestoreMismatch)
+	n.refuse(&FinishRestore{ID: "r1", Epoch: 8}, errcode.RestoreMismatch)
 	n.must(&RestoreChunk{ID: "r1", Offset: 2, Data: []byte("cd")})
-	n.refuse(&FinishRestore{ID: "r1", Epoch: 8}, BackupUnusable)
+	n.refuse(&FinishRestore{ID: "r1", Epoch: 8}, errcode.BackupUnusable)
 	n.must(&AbortRestore{ID: "other"})
 	if n.state.Staging() == nil {
 		t.Fatal("another restore's end ended this one")
@@ -161,10 +162,10 @@ func TestRestoreIsAllOrNothing(t *testing.T) {
 	n.must(&BeginRestore{ID: "r1", Mode: RestoreInPlace, Bytes: 4})
 	n.now += restorePatienceMS
 	n.must(&BeginRestore{ID: "r2", Mode: RestoreInPlace, Bytes: 4}) // it did not get on
-	n.refuse(&BeginRestore{ID: "r3", Mode: 9, Bytes: 4}, Restoring)
+	n.refuse(&BeginRestore{ID: "r3", Mode: 9, Bytes: 4}, errcode.Restoring)
 	n.must(&AbortRestore{})
-	n.refuse(&BeginRestore{ID: "r3", Mode: 9, Bytes: 4}, InvalidArgument)
-	n.refuse(&BeginRestore{ID: "r3", Mode: RestoreInPlace, Bytes: MaxRestoreBytes + 1}, LimitExceeded)
+	n.refuse(&BeginRestore{ID: "r3", Mode: 9, Bytes: 4}, errcode.InvalidArgument)
+	n.refuse(&BeginRestore{ID: "r3", Mode: RestoreInPlace, Bytes: MaxRestoreBytes + 1}, errcode.LimitExceeded)
 }
 
 // elsewhere is another cluster with some indexers and no indexes.
@@ -194,7 +195,7 @@ func TestRestoreIntoANewCluster(t *testing.T) {
 	one := elsewhere(t, 1)
 	one.stage(b, RestoreNewCluster)
 	before := Hash(one.state)
-	one.refuse(&FinishRestore{ID: "r1", Epoch: 8}, TooFewIndexers) // a replica needs two indexers
+	one.refuse(&FinishRestore{ID: "r1", Epoch: 8}, errcode.PlacementImpossible) // a replica needs two indexers
 	if Hash(one.state) != before {
 		t.Fatal("a refused restore has changed something")
 	}
@@ -236,7 +237,7 @@ func (n *node) advanceless() Body {
 // stage2: once there are indexes, it is no new cluster any more.
 func (n *node) stage2(b *Backup) {
 	n.stage(b, RestoreNewCluster)
-	n.refuse(&FinishRestore{ID: "r1", Epoch: 9}, BackupOfOther)
+	n.refuse(&FinishRestore{ID: "r1", Epoch: 9}, errcode.BackupOfOther)
 }
 
 func TestRestoreOfAnother(t *testing.T) {
@@ -245,7 +246,7 @@ func TestRestoreOfAnother(t *testing.T) {
 		to   *node
 		mode RestoreMode
 	}{{elsewhere(t, 2), RestoreInPlace}, {upgraded(t), RestoreNewCluster}} {
-		if _, err := PlanRestore(c.to.state, b.State, c.mode, 99, nil); !errors.Is(err, BackupOfOther) {
+		if _, err := PlanRestore(c.to.state, b.State, c.mode, 99, nil); !errors.Is(err, errcode.BackupOfOther) {
 			t.Errorf("%s: %v", c.mode, err)
 		}
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cockroachdb/datadriven"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/partition"
 	"tidemark/timestamp"
@@ -372,7 +373,7 @@ func goldenEvict(t testing.TB) *node {
 	topology := func(id index.ID) uint64 { return n.state.Index(id).TopologyCAS }
 	n.must(&EvictIndexer{Node: 0, UUID: "u0", Revision: n.state.DefinitionsRevision()})
 	n.refuse(&EvictCopies{Node: 0, UUID: "u0", Indexes: []Eviction{{ID: 1, IfTopology: topology(1)}}},
-		PlacementInconsistent)
+		errcode.PlacementInconsistent)
 	n.must(&EvictCopies{Node: 0, UUID: "u0", Indexes: []Eviction{{ID: 3, IfTopology: topology(3)},
 		{ID: 1, IfTopology: topology(1), Add: []Placement{{Slice: 0, Node: 2}}}}})
 	n.must(&EvictIndexer{Node: 1, UUID: "u1", Revision: n.state.DefinitionsRevision()})
@@ -474,8 +475,8 @@ func goldenForgets(t testing.TB) *node {
 // goldenSettings sets the source of a bucket's stability timestamps, which a restore of an older backup takes back.
 func goldenSettings(t testing.TB) *node {
 	n := raised(t, 3)
-	n.refuse(&SetBucketSettings{Bucket: "nobody", StabilitySource: "sync"}, UnknownBucket)
-	n.refuse(&SetBucketSettings{Bucket: "b", StabilitySource: "mean"}, InvalidArgument)
+	n.refuse(&SetBucketSettings{Bucket: "nobody", StabilitySource: "sync"}, errcode.UnknownBucket)
+	n.refuse(&SetBucketSettings{Bucket: "b", StabilitySource: "mean"}, errcode.InvalidArgument)
 	n.must(&SetBucketSettings{Bucket: "b", StabilitySource: "heartbeat"})
 	b := n.backup()
 	n.must(&SetBucketSettings{Bucket: "b", StabilitySource: ""})

@@ -4,6 +4,7 @@ import (
 	"iter"
 	"strings"
 
+	"tidemark/errcode"
 	"tidemark/stability"
 )
 
@@ -35,10 +36,10 @@ func decodeSetBucketSettings(d *decoder) *SetBucketSettings {
 func (c *SetBucketSettings) apply(t *tx) *Rejection {
 	b, old := t.s.Bucket(c.Bucket), t.s.BucketSettings(c.Bucket)
 	if b == nil {
-		return reject(UnknownBucket, "no bucket %q is known; a bucket is known from its first index on", c.Bucket)
+		return reject(errcode.UnknownBucket, "no bucket %q is known; a bucket is known from its first index on", c.Bucket)
 	}
 	if _, err := stability.ParseSource(c.StabilitySource); c.StabilitySource != "" && err != nil {
-		return reject(InvalidArgument, "%v; empty for what the configuration of the managers says", err)
+		return reject(errcode.InvalidArgument, "%v; empty for what the configuration of the managers says", err)
 	}
 	if c.StabilitySource == old.StabilitySource {
 		return nil

@@ -8,6 +8,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"tidemark/errcode"
 	"tidemark/index"
 )
 
@@ -36,9 +37,9 @@ func (n *node) fill(principal string) (written int) {
 	n.t.Helper()
 	for {
 		switch err := n.askAs(principal, &DropIndex{ID: 999}); {
-		case errors.Is(err, LedgerFull):
+		case errors.Is(err, errcode.LedgerFull):
 			return written
-		case !errors.Is(err, UnknownIndex):
+		case !errors.Is(err, errcode.UnknownIndex):
 			n.t.Fatal(err)
 		}
 		written++
@@ -57,7 +58,7 @@ func TestOnePrincipalDoesNotFillTheLedger(t *testing.T) {
 		}
 	}
 	for range 5 {
-		if err := n.askAs("admin", &DropIndex{ID: 999}); !errors.Is(err, UnknownIndex) {
+		if err := n.askAs("admin", &DropIndex{ID: 999}); !errors.Is(err, errcode.UnknownIndex) {
 			t.Fatalf("an administrator's DDL: %v", err)
 		}
 	}
@@ -74,7 +75,7 @@ func TestOnePrincipalDoesNotFillTheLedger(t *testing.T) {
 // TestWhoseOutcomesGo: who writes much loses the oldest of his own outcomes, not those of others.
 func TestWhoseOutcomesGo(t *testing.T) {
 	n := governed(t, 320, "ann", "bob")
-	if err := n.askAs("bob", &DropIndex{ID: 999}); !errors.Is(err, UnknownIndex) {
+	if err := n.askAs("bob", &DropIndex{ID: 999}); !errors.Is(err, errcode.UnknownIndex) {
 		t.Fatal(err)
 	}
 	for range 10 {
@@ -127,7 +128,7 @@ func TestLedgerIsBounded(t *testing.T) {
 				n.now}
 			r := n.apply(Command{TimeMS: n.now, Request: &Request{Principal: o.principal, Key: o.key},
 				Body: &DropIndex{ID: index.ID(999)}})[0]
-			switch refused := errors.Is(r.Err(), LedgerFull); {
+			switch refused := errors.Is(r.Err(), errcode.LedgerFull); {
 			case !refused:
 				young = append(young, o)
 			case o.principal == "admin" && admins < entries/reservedPart:

@@ -2,6 +2,7 @@ package statecontext
 
 import (
 	"testing"
+	"tidemark/errcode"
 )
 
 // TestVersionsAgree: what differs between versions of one format level, the words of refusals, makes no difference
@@ -18,7 +19,7 @@ func TestVersionsAgree(t *testing.T) {
 	if Hash(&other) != Hash(n.state) {
 		t.Error("replicas of two versions differ by the words of a refusal")
 	}
-	said.outcome.Rejection = &Rejection{Code: UnknownBucket, Message: e.outcome.Rejection.Message}
+	said.outcome.Rejection = &Rejection{Code: errcode.UnknownBucket, Message: e.outcome.Rejection.Message}
 	if Hash(&other) == Hash(n.state) {
 		t.Error("replicas of two outcomes do not differ")
 	}

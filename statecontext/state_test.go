@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/partition"
 	"tidemark/timestamp"
@@ -113,7 +114,7 @@ func (n *node) must(b Body) Result {
 }
 
 // refuse applies one command that has to be rejected with a code.
-func (n *node) refuse(b Body, want Code) {
+func (n *node) refuse(b Body, want errcode.Code) {
 	n.t.Helper()
 	aged := *n.state
 	aged.timeMS, aged.wallMS = max(aged.timeMS, n.now), n.now+wallsAheadMS // time moves, nothing else
@@ -202,7 +203,7 @@ func TestLifeOfAnIndex(t *testing.T) {
 		x.Definition.CreatedMS != n.now+wallsAheadMS {
 		t.Fatalf("created as %+v", x)
 	}
-	n.refuse(create("by_name", 0, 0), NameExists)
+	n.refuse(create("by_name", 0, 0), errcode.NameExists)
 	again := create("by_name", 0, 0)
 	again.IfNotExists = true
 	if r := n.must(again); r.Changed || r.Index != id {
@@ -212,16 +213,16 @@ func TestLifeOfAnIndex(t *testing.T) {
 	for _, c := range x.Topology.Copies {
 		changes = append(changes, CopyChange{Index: id, Copy: c.ID, State: partition.Allocated})
 	}
-	n.refuse(&SetCopyStates{Revision: x.PlacedCAS - 1, Copies: changes}, StaleRevision)
+	n.refuse(&SetCopyStates{Revision: x.PlacedCAS - 1, Copies: changes}, errcode.StaleRevision)
 	n.must(&SetCopyStates{Revision: x.PlacedCAS, Copies: changes})
-	n.refuse(&SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance}, StateMismatch)
-	n.refuse(&SetIndexState{ID: id, From: index.Pending, To: index.Maintenance}, IllegalTransition)
+	n.refuse(&SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance}, errcode.StateMismatch)
+	n.refuse(&SetIndexState{ID: id, From: index.Pending, To: index.Maintenance}, errcode.IllegalTransition)
 	n.must(&SetIndexState{ID: id, From: index.Pending, To: index.Backfill, Guard: Guard{Generation: 1}})
 	n.refuse(&SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance, Guard: Guard{Generation: 2}},
-		GenerationMismatch)
+		errcode.GenerationMismatch)
 	n.must(&SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance, Guard: Guard{Generation: 1}})
-	n.refuse(&DropIndex{ID: id, IfMatch: 1}, CASMismatch)
-	n.refuse(&RemoveIndex{ID: id}, StateMismatch)
+	n.refuse(&DropIndex{ID: id, IfMatch: 1}, errcode.CASMismatch)
+	n.refuse(&RemoveIndex{ID: id}, errcode.StateMismatch)
 	n.must(&DropIndex{ID: id, IfMatch: n.state.Definition(id).ModifiedCAS})
 	if r := n.must(&DropIndex{ID: id}); r.Changed {
 		t.Fatal("dropped twice")
@@ -231,8 +232,8 @@ func TestLifeOfAnIndex(t *testing.T) {
 		t.Fatal("an id was reused")
 	}
 	n.must(&RemoveIndex{ID: id})
-	n.refuse(&RemoveIndex{ID: id}, UnknownIndex)
-	n.refuse(&DropIndex{ID: id}, UnknownIndex)
+	n.refuse(&RemoveIndex{ID: id}, errcode.UnknownIndex)
+	n.refuse(&DropIndex{ID: id}, errcode.UnknownIndex)
 	if got := n.state.IndexByName("b", "by_name").Definition.ID; got != second.Index {
 		t.Fatalf("the name leads to %d", got)
 	}
@@ -240,37 +241,37 @@ func TestLifeOfAnIndex(t *testing.T) {
 
 func TestPlacementIsChecked(t *testing.T) {
 	n := cluster(t)
-	n.refuse(create("x", 1, 0, 0), PlacementInconsistent) // two replicas on one node
-	n.refuse(create("x", 0, 9), UnknownNode)              // no such node
+	n.refuse(create("x", 1, 0, 0), errcode.PlacementInconsistent) // two replicas on one node
+	n.refuse(create("x", 0, 9), errcode.UnknownNode)              // no such node
 	c := create("x", 0, 0, 1)
 	c.Placement[1].Slice = 0 // one slice twice, the other never
-	n.refuse(c, PlacementInconsistent)
+	n.refuse(c, errcode.PlacementInconsistent)
 	c = create("x", 0, 0, 1)
 	c.Placement = c.Placement[:1]
-	n.refuse(c, PlacementInconsistent)
+	n.refuse(c, errcode.PlacementInconsistent)
 	c = create("x", 0, 0)
 	c.Layout.Scheme = 99
-	n.refuse(c, InvalidArgument)
+	n.refuse(c, errcode.InvalidArgument)
 	byKey := index.PartitionBy{Scheme: index.PartitionHash, Exprs: []string{"c"}}
-	n.refuse(createByKey("x", byKey, 0, 0), FormatNotAllowed)
+	n.refuse(createByKey("x", byKey, 0, 0), errcode.FormatNotAllowed)
 	n.must(&SetFormatLevel{Level: formatPartitions})
 	c = create("x", 0, 0)
 	c.Definition.PartitionBy = byKey // with the layout of another
-	n.refuse(c, InvalidArgument)
+	n.refuse(c, errcode.InvalidArgument)
 	c = createByKey("x", byKey, 0, 0)
 	c.Definition.Keys = c.Definition.Keys[:1]
-	n.refuse(c, InvalidArgument)
+	n.refuse(c, errcode.InvalidArgument)
 	c = createByKey("x", byKey, 0, 0)
 	c.Definition.PartitionBy = index.PartitionBy{}
-	n.refuse(c, InvalidArgument)
+	n.refuse(c, errcode.InvalidArgument)
 	c = create("x", 0, 0)
 	c.Definition.BucketUUID = "other"
-	n.refuse(c, BucketIsGone)
+	n.refuse(c, errcode.BucketGone)
 	c = create("x", 0, 0)
 	c.Definition.Bucket = "nope"
-	n.refuse(c, UnknownBucket)
+	n.refuse(c, errcode.UnknownBucket)
 	for _, bad := range []string{"", "a\x00b", string(make([]byte, 1000)), "\xff"} {
-		n.refuse(create(bad, 0, 0), InvalidArgument)
+		n.refuse(create(bad, 0, 0), errcode.InvalidArgument)
 	}
 }
 
@@ -279,19 +280,19 @@ func TestReplacingACopy(t *testing.T) {
 	id := n.must(create("x", 0, 0)).Index
 	x := n.state.Index(id)
 	old := x.Topology.Copies[0].ID
-	n.refuse(&PlaceCopies{ID: id, Add: []Placement{{Node: 0}}}, PlacementInconsistent) // both on one node
-	n.refuse(&PlaceCopies{ID: id, Add: []Placement{{Node: 9}}}, UnknownNode)
-	n.refuse(&PlaceCopies{ID: id, Remove: []index.CopyID{old}}, PlacementInconsistent)
-	n.refuse(&PlaceCopies{ID: id, Remove: []index.CopyID{99}}, UnknownCopy)
-	n.refuse(&PlaceCopies{ID: id, IfTopology: 1, Add: []Placement{{Node: 1}}}, CASMismatch)
+	n.refuse(&PlaceCopies{ID: id, Add: []Placement{{Node: 0}}}, errcode.PlacementInconsistent) // both on one node
+	n.refuse(&PlaceCopies{ID: id, Add: []Placement{{Node: 9}}}, errcode.UnknownNode)
+	n.refuse(&PlaceCopies{ID: id, Remove: []index.CopyID{old}}, errcode.PlacementInconsistent)
+	n.refuse(&PlaceCopies{ID: id, Remove: []index.CopyID{99}}, errcode.UnknownCopy)
+	n.refuse(&PlaceCopies{ID: id, IfTopology: 1, Add: []Placement{{Node: 1}}}, errcode.CASMismatch)
 	n.must(&PlaceCopies{ID: id, IfTopology: x.TopologyCAS, Add: []Placement{{Node: 1}}, Remove: []index.CopyID{old}})
 	got := n.state.Topology(id).Copies
 	if len(got) != 1 || got[0].ID == old || got[0].Node != 1 || got[0].State != partition.Placed {
 		t.Fatalf("copies %+v", got)
 	}
-	n.refuse(&RemoveIndexer{Node: 1, UUID: "u1"}, NodeInUse)
+	n.refuse(&RemoveIndexer{Node: 1, UUID: "u1"}, errcode.NodeInUse)
 	n.must(&RemoveIndexer{Node: 0, UUID: "u0"})
-	n.refuse(&RegisterIndexer{Indexer: Indexer{UUID: "u0"}}, NodeRemoved)
+	n.refuse(&RegisterIndexer{Indexer: Indexer{UUID: "u0"}}, errcode.NodeRemoved)
 	if r := n.must(&RegisterIndexer{Indexer: Indexer{UUID: "u2"}}); r.Node != 2 {
 		t.Fatalf("new indexer got number %d", r.Node) // counts on, although 0 is free
 	}
@@ -307,13 +308,13 @@ func TestMovingACopy(t *testing.T) {
 	n.must(set(old, partition.Allocated))
 	n.must(&PlaceCopies{ID: id, Add: []Placement{{Node: 1}}})
 	moved := n.state.Topology(id).Copies[1].ID
-	n.refuse(set(old, partition.Leaving), PlacementInconsistent) // the new one is not in
+	n.refuse(set(old, partition.Leaving), errcode.PlacementInconsistent) // the new one is not in
 	n.must(set(moved, partition.Allocated))
 	n.must(set(old, partition.Leaving))
-	n.refuse(set(moved, partition.Leaving), PlacementInconsistent)
+	n.refuse(set(moved, partition.Leaving), errcode.PlacementInconsistent)
 	n.must(&PlaceCopies{ID: id, Remove: []index.CopyID{old}})
 	n.must(&RemoveIndexer{Node: 0, UUID: "u0"})
-	n.refuse(&BuildIndexes{IDs: []index.ID{id}, IfMatch: 1}, CASMismatch)
+	n.refuse(&BuildIndexes{IDs: []index.ID{id}, IfMatch: 1}, errcode.CASMismatch)
 }
 
 func TestNodeIDs(t *testing.T) {
@@ -323,7 +324,7 @@ func TestNodeIDs(t *testing.T) {
 			t.Fatalf("indexer %d got number %d", i, r.Node)
 		}
 	}
-	n.refuse(&RegisterIndexer{Indexer: Indexer{UUID: "more"}}, LimitExceeded)
+	n.refuse(&RegisterIndexer{Indexer: Indexer{UUID: "more"}}, errcode.LimitExceeded)
 	n.must(&RemoveIndexer{Node: 17, UUID: "17"})
 	if r := n.must(&RegisterIndexer{Indexer: Indexer{UUID: "more"}}); r.Node != 17 {
 		t.Fatalf("got number %d", r.Node)
@@ -343,10 +344,10 @@ func TestBucketRecreated(t *testing.T) {
 	if r := n.must(&SetBucket{Name: "b", UUID: "bu1", VBuckets: 4}); r.Changed {
 		t.Fatal("the same bucket is an update")
 	}
-	n.refuse(&SetBucket{Name: "b", UUID: "bu1", VBuckets: 8}, InvalidArgument)
+	n.refuse(&SetBucket{Name: "b", UUID: "bu1", VBuckets: 8}, errcode.InvalidArgument)
 	late := n.advance("b", vector(2, 2, 3, 4))
 	n.must(&SetBucket{Name: "b", UUID: "bu2", VBuckets: 8})
-	n.refuse(late, GenerationMismatch)
+	n.refuse(late, errcode.GenerationMismatch)
 	b := n.state.Bucket("b")
 	if b.Generation != 2 || b.Stability.Vector.Total() != 0 || b.VBuckets != 8 {
 		t.Fatalf("bucket %+v", b)
@@ -355,7 +356,7 @@ func TestBucketRecreated(t *testing.T) {
 	if f.State != index.Error || f.BucketUUID != "bu1" {
 		t.Fatalf("index %+v", f)
 	}
-	n.refuse(&SetIndexState{ID: id, From: index.Error, To: index.Backfill}, BucketIsGone)
+	n.refuse(&SetIndexState{ID: id, From: index.Error, To: index.Backfill}, errcode.BucketGone)
 	was := n.state.Topology(id).Copies[0].ID
 	n.must(&BuildIndexes{IDs: []index.ID{id}})
 	f = n.state.Definition(id)
@@ -363,9 +364,9 @@ func TestBucketRecreated(t *testing.T) {
 		t.Fatalf("index %+v", f)
 	}
 	n.must(&BucketGone{Name: "b", UUID: "bu2"})
-	n.refuse(create("y", 0, 0), BucketIsGone)
-	n.refuse(&BuildIndexes{IDs: []index.ID{id}}, BucketIsGone)
-	n.refuse(&BucketGone{Name: "b", UUID: "bu1"}, GenerationMismatch)
+	n.refuse(create("y", 0, 0), errcode.BucketGone)
+	n.refuse(&BuildIndexes{IDs: []index.ID{id}}, errcode.BucketGone)
+	n.refuse(&BucketGone{Name: "b", UUID: "bu1"}, errcode.GenerationMismatch)
 	n.must(&DropIndex{ID: id})
 }
 
@@ -374,20 +375,20 @@ func TestStability(t *testing.T) {
 	n.must(n.advance("b", vector(10, 18, 0, 40)))
 	// the worked example of the design: what was published before, and what is published now
 	n.must(n.advance("b", vector(12, 18, 0, 40)))
-	n.refuse(n.advance("b", vector(12, 18, 0, 40)), StabilityNotMonotone)
-	n.refuse(n.advance("b", vector(11, 19, 0, 40)), StabilityNotMonotone)
+	n.refuse(n.advance("b", vector(12, 18, 0, 40)), errcode.StabilityNotMonotone)
+	n.refuse(n.advance("b", vector(11, 19, 0, 40)), errcode.StabilityNotMonotone)
 	twice := n.advance("b", vector(13, 18, 0, 40))
 	n.must(twice)
-	n.refuse(twice, StabilityNotMonotone) // its number is taken
+	n.refuse(twice, errcode.StabilityNotMonotone) // its number is taken
 	branch := vector(13, 18, 0, 40)
 	branch.VBUUIDs[0] = 0xb
 	log := LogChange{VBucket: 0, Log: timestamp.FailoverLog{{VBUUID: 0xb, Seqno: 13}, {VBUUID: 0xa}},
 		Revision: timestamp.MapRevision{Rev: 5}}
 	n.must(n.advance("b", branch, log)) // only a vbuuid changed
 	log.Revision.Rev = 4
-	n.refuse(n.advance("b", vector(14, 18, 0, 40), log), StaleRevision)
+	n.refuse(n.advance("b", vector(14, 18, 0, 40), log), errcode.StaleRevision)
 	log.VBucket = 4
-	n.refuse(n.advance("b", vector(14, 18, 0, 40), log), InvalidArgument)
+	n.refuse(n.advance("b", vector(14, 18, 0, 40), log), errcode.InvalidArgument)
 
 	// one bad bucket does not hold up the others
 	n.must(&SetBucket{Name: "c", UUID: "cu1", VBuckets: 1})
@@ -404,8 +405,8 @@ func TestStability(t *testing.T) {
 		t.Fatal("a promotion moved the definitions revision")
 	}
 	n.must(&SetBackfillTimestamp{Bucket: "c", Generation: 1})
-	n.refuse(&SetBackfillTimestamp{Bucket: "c", Generation: 1, Vector: vector(1, 2)}, InvalidArgument)
-	n.refuse(&SetBackfillTimestamp{Bucket: "c", Generation: 2}, GenerationMismatch)
+	n.refuse(&SetBackfillTimestamp{Bucket: "c", Generation: 1, Vector: vector(1, 2)}, errcode.InvalidArgument)
+	n.refuse(&SetBackfillTimestamp{Bucket: "c", Generation: 2}, errcode.GenerationMismatch)
 }
 
 // mergesRollbackLogs: in step started of rollback 1 logs come in pieces, each of which is kept unless a newer map is
@@ -418,11 +419,11 @@ func (n *node) mergesRollbackLogs() {
 			Log:      timestamp.FailoverLog{{VBUUID: branch, Seqno: 5}, {VBUUID: 0xa}},
 			Revision: timestamp.MapRevision{Rev: rev}}}}
 	}
-	n.refuse(logs(0, 2, 4, 0xd), RollbackMismatch)
-	n.refuse(logs(1, 9, 4, 0xd), InvalidArgument)
+	n.refuse(logs(0, 2, 4, 0xd), errcode.RollbackMismatch)
+	n.refuse(logs(1, 9, 4, 0xd), errcode.InvalidArgument)
 	n.must(logs(1, 2, 4, 0xd))
 	n.must(logs(1, 3, 4, 0xe))
-	n.refuse(logs(1, 2, 3, 0xf), StaleRevision)
+	n.refuse(logs(1, 2, 3, 0xf), errcode.StaleRevision)
 	if again := n.must(logs(1, 2, 4, 0xd)); again.Changed {
 		n.t.Fatal("the same logs again change something")
 	}
@@ -441,22 +442,22 @@ func TestRollbackSteps(t *testing.T) {
 	step := func(rid uint64, from, to RollbackStep) *SetRollbackStep {
 		return &SetRollbackStep{Bucket: "b", Generation: 1, ID: rid, From: from, To: to}
 	}
-	n.refuse(step(0, NoRollback, Prepare), IllegalTransition)
-	n.refuse(step(0, Started, Prepare), StepMismatch)
-	n.refuse(step(3, NoRollback, Started), RollbackMismatch)
+	n.refuse(step(0, NoRollback, Prepare), errcode.IllegalTransition)
+	n.refuse(step(0, Started, Prepare), errcode.StepMismatch)
+	n.refuse(step(3, NoRollback, Started), errcode.RollbackMismatch)
 	if r := n.must(step(0, NoRollback, Started)); r.Number != 1 {
 		t.Fatalf("rollback id %d", r.Number)
 	}
-	n.refuse(late, RollbackMismatch) // queued before the rollback: cannot land after it
+	n.refuse(late, errcode.RollbackMismatch) // queued before the rollback: cannot land after it
 	n.refuse(&SetIndexState{ID: id, From: index.Backfill, To: index.Maintenance, Guard: Guard{Generation: 1}},
-		RollbackMismatch)
+		errcode.RollbackMismatch)
 	prepare := step(1, Started, Prepare)
-	n.refuse(prepare, InvalidArgument)
+	n.refuse(prepare, errcode.InvalidArgument)
 	n.mergesRollbackLogs()
 	prepare.Failover = vector(8, 20, 30, 40)
 	prepare.Logs = []LogChange{{VBucket: 0, Log: timestamp.FailoverLog{{VBUUID: 0xc, Seqno: 8}, {VBUUID: 0xa}}}}
 	n.must(prepare)
-	n.refuse(&RollbackLogs{Bucket: "b", Generation: 1, ID: 1}, StepMismatch)
+	n.refuse(&RollbackLogs{Bucket: "b", Generation: 1, ID: 1}, errcode.StepMismatch)
 	if r := n.must(step(1, Prepare, Started)); r.Number != 2 { // a newer log turned up
 		t.Fatalf("rollback id %d", r.Number)
 	}
@@ -468,7 +469,7 @@ func TestRollbackSteps(t *testing.T) {
 	n.must(step(2, Restart, RollingBack))
 	done := step(2, RollingBack, NoRollback)
 	done.Stability = vector(11, 0, 0, 0)
-	n.refuse(done, StabilityNotMonotone)
+	n.refuse(done, errcode.StabilityNotMonotone)
 	done.Stability = vector(7, 20, 30, 40)
 	n.must(done)
 	b := n.state.Bucket("b")
@@ -476,31 +477,31 @@ func TestRollbackSteps(t *testing.T) {
 		b.Stability.Logs[0].Newest() != 0xc || b.Stability.Logs[3].Newest() != 0xe {
 		t.Fatalf("bucket %+v", b)
 	}
-	n.refuse(late, RollbackMismatch)
-	n.refuse(done, StepMismatch)
+	n.refuse(late, errcode.RollbackMismatch)
+	n.refuse(done, errcode.StepMismatch)
 	n.must(n.advance("b", vector(8, 20, 30, 40)))
 }
 
 func TestLeaderAndEpoch(t *testing.T) {
 	n := newNode(t)
-	n.refuse(&SetBucket{Name: "b", UUID: "u", VBuckets: 4}, NotBootstrapped)
+	n.refuse(&SetBucket{Name: "b", UUID: "u", VBuckets: 4}, errcode.NotBootstrapped)
 	lead := func(term uint64, id string) *LeaderStarted {
 		return &LeaderStarted{Term: term, Manager: Manager{ID: id}}
 	}
 	n.must(lead(3, "m1"))
-	n.refuse(&BootstrapCluster{ClusterID: "", Epoch: 1}, InvalidArgument)
-	n.refuse(&BootstrapCluster{ClusterID: "c"}, InvalidArgument)
+	n.refuse(&BootstrapCluster{ClusterID: "", Epoch: 1}, errcode.InvalidArgument)
+	n.refuse(&BootstrapCluster{ClusterID: "c"}, errcode.InvalidArgument)
 	n.must(&BootstrapCluster{ClusterID: "c", Epoch: 5})
-	n.refuse(&BootstrapCluster{ClusterID: "d", Epoch: 6}, AlreadyBootstrapped)
-	n.refuse(lead(2, "m1"), StaleTerm)
-	n.refuse(lead(3, "m2"), StaleTerm)
+	n.refuse(&BootstrapCluster{ClusterID: "d", Epoch: 6}, errcode.AlreadyBootstrapped)
+	n.refuse(lead(2, "m1"), errcode.StaleTerm)
+	n.refuse(lead(3, "m2"), errcode.StaleTerm)
 	n.must(lead(4, "m2"))
-	n.refuse(&RaiseEpoch{Epoch: 5}, StaleTerm)
+	n.refuse(&RaiseEpoch{Epoch: 5}, errcode.StaleTerm)
 	n.must(&RaiseEpoch{Epoch: 6})
 	n.must(lead(2, "m1")) // terms may restart in a new epoch
-	n.refuse(&SetFormatLevel{Level: FormatLevel + 1}, FormatNotAllowed)
+	n.refuse(&SetFormatLevel{Level: FormatLevel + 1}, errcode.FormatNotAllowed)
 	n.must(&RemoveManager{ID: "m2"})
-	n.refuse(&RemoveManager{ID: "m2"}, UnknownNode)
+	n.refuse(&RemoveManager{ID: "m2"}, errcode.UnknownNode)
 	n.must(&RegisterProjector{Projector: Projector{ID: "p", Admin: "http://p"}})
 	n.must(&RemoveProjector{ID: "p"})
 }
@@ -520,14 +521,14 @@ func TestLedger(t *testing.T) {
 	if !second.Replayed || second.CAS != first.CAS || second.Index != first.Index || second.Rejection != nil {
 		t.Fatalf("asked again: %+v, first %+v", second, first)
 	}
-	if r := ask("k1", 2, create("y", 0, 0)); !errors.Is(r.Err(), RequestMismatch) {
+	if r := ask("k1", 2, create("y", 0, 0)); !errors.Is(r.Err(), errcode.RequestMismatch) {
 		t.Fatalf("another body: %+v", r)
 	}
-	if r := ask("k2", 1, create("x", 0, 0)); !errors.Is(r.Err(), NameExists) {
+	if r := ask("k2", 1, create("x", 0, 0)); !errors.Is(r.Err(), errcode.NameExists) {
 		t.Fatalf("another key: %+v", r)
 	}
 	n.must(&DropIndex{ID: first.Index})
-	if r := ask("k2", 1, create("x", 0, 0)); !errors.Is(r.Err(), NameExists) || !r.Replayed {
+	if r := ask("k2", 1, create("x", 0, 0)); !errors.Is(r.Err(), errcode.NameExists) || !r.Replayed {
 		t.Fatalf("a rejection is an outcome too: %+v", r)
 	}
 	// two in one entry: the second finds the first
@@ -535,7 +536,7 @@ func TestLedger(t *testing.T) {
 	if rs := n.apply(both, both); rs[0].Replayed || !rs[1].Replayed || rs[0].Index != rs[1].Index {
 		t.Fatalf("duplicates in one entry: %+v", rs)
 	}
-	if r := ask("k4", 1, create("w", 0, 0)); !errors.Is(r.Err(), LedgerFull) || n.state.IndexByName("b", "w") != nil {
+	if r := ask("k4", 1, create("w", 0, 0)); !errors.Is(r.Err(), errcode.LedgerFull) || n.state.IndexByName("b", "w") != nil {
 		t.Fatalf("full: %+v", r)
 	}
 	n.now += limits.LedgerMinAgeMS
@@ -546,7 +547,7 @@ func TestLedger(t *testing.T) {
 	if r := ask("k4", 2, &DropIndex{ID: first.Index}); r.Replayed || r.Rejection != nil || n.state.LedgerLen() != 1 {
 		t.Fatalf("too old to count: %+v, %d remembered", r, n.state.LedgerLen())
 	}
-	if r := ask("", 1, &DropIndex{ID: 1}); !errors.Is(r.Err(), InvalidArgument) {
+	if r := ask("", 1, &DropIndex{ID: 1}); !errors.Is(r.Err(), errcode.InvalidArgument) {
 		t.Fatalf("no key: %+v", r)
 	}
 	n.must(&RaiseEpoch{Epoch: 8, ClearLedger: true})

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"strings"
+	"tidemark/errcode"
 )
 
 // Bounds of users and tokens.
@@ -199,7 +200,7 @@ func checkUserName(name string) *Rejection {
 		ok = ok && c > ' ' && c < 0x7f && !strings.ContainsRune(`:/?#%"\`, rune(c))
 	}
 	if !ok {
-		return reject(InvalidArgument, "user name %q: want 1 to %d printable ASCII characters without any of : / ? # %% \" "+
+		return reject(errcode.InvalidArgument, "user name %q: want 1 to %d printable ASCII characters without any of : / ? # %% \" "+
 			"\\", name, MaxUserNameBytes)
 	}
 	return nil
@@ -215,11 +216,11 @@ func (c *PutUser) apply(t *tx) *Rejection {
 	case c.Mode == PutFirst && t.s.users.Len() > 0:
 		return nil
 	case c.Mode == PutNew && old != nil:
-		return reject(UserExists, "there is a user %q already", c.Name)
+		return reject(errcode.UserExists, "there is a user %q already", c.Name)
 	case c.Mode == PutChange && old == nil:
-		return reject(UnknownUser, "there is no user %q", c.Name)
+		return reject(errcode.UnknownUser, "there is no user %q", c.Name)
 	case c.Mode < PutNew || c.Mode > PutFirst:
-		return reject(InvalidArgument, "mode %d of a user", c.Mode)
+		return reject(errcode.InvalidArgument, "mode %d of a user", c.Mode)
 	}
 	if c.Mode == PutChange {
 		if u.Role == 0 {
@@ -231,14 +232,14 @@ func (c *PutUser) apply(t *tx) *Rejection {
 	}
 	switch {
 	case u.Role < UserReads || u.Role > UserAdmin:
-		return reject(InvalidArgument, "user %q: role %d", c.Name, u.Role)
+		return reject(errcode.InvalidArgument, "user %q: role %d", c.Name, u.Role)
 	case u.Hash == "" || len(u.Hash) > maxHashBytes:
-		return reject(InvalidArgument, "user %q: a password's hash of %d bytes, want 1 to %d", c.Name, len(u.Hash),
+		return reject(errcode.InvalidArgument, "user %q: a password's hash of %d bytes, want 1 to %d", c.Name, len(u.Hash),
 			maxHashBytes)
 	case old == nil && t.s.users.Len() >= MaxUsers:
-		return reject(LimitExceeded, "%d users, the most there may be", MaxUsers)
+		return reject(errcode.LimitExceeded, "%d users, the most there may be", MaxUsers)
 	case u.Role != UserAdmin && !t.s.otherAdmin(c.Name):
-		return reject(LastAdmin, "%q: somebody has to be an administrator; add one first", c.Name)
+		return reject(errcode.LastAdmin, "%q: somebody has to be an administrator; add one first", c.Name)
 	case old != nil && old.Role == u.Role && old.Hash == u.Hash:
 		return nil
 	}
@@ -250,10 +251,10 @@ func (c *PutUser) apply(t *tx) *Rejection {
 
 func (c *RemoveUser) apply(t *tx) *Rejection {
 	if t.s.User(c.Name) == nil {
-		return reject(UnknownUser, "there is no user %q", c.Name)
+		return reject(errcode.UnknownUser, "there is no user %q", c.Name)
 	}
 	if !t.s.otherAdmin(c.Name) {
-		return reject(LastAdmin, "%q is the only administrator; add another one first", c.Name)
+		return reject(errcode.LastAdmin, "%q is the only administrator; add another one first", c.Name)
 	}
 	own(&t.s.users, &t.owned.users).Delete(c.Name)
 	for x := range t.s.Tokens() {
@@ -271,18 +272,18 @@ func (c *PutToken) apply(t *tx) *Rejection {
 	u := t.s.User(x.User)
 	switch {
 	case u == nil:
-		return reject(UnknownUser, "there is no user %q", x.User)
+		return reject(errcode.UnknownUser, "there is no user %q", x.User)
 	case x.Role < UserReads || x.Role > u.Role:
-		return reject(InvalidArgument, "token of role %s for user %q, who is %s", x.Role, x.User, u.Role)
+		return reject(errcode.InvalidArgument, "token of role %s for user %q, who is %s", x.Role, x.User, u.Role)
 	case len(x.Note) > maxNoteBytes || x.ExpiresMS < 0 || x.ExpiresMS != 0 && x.ExpiresMS <= x.CreatedMS:
-		return reject(InvalidArgument, "token with a note of %d bytes (at most %d) that ends at %d (now is %d)", len(x.Note),
+		return reject(errcode.InvalidArgument, "token with a note of %d bytes (at most %d) that ends at %d (now is %d)", len(x.Note),
 			maxNoteBytes, x.ExpiresMS, x.CreatedMS)
 	case t.s.Token(x.ID) != nil:
-		return reject(TokenExists, "this token exists already; make another one")
+		return reject(errcode.TokenExists, "this token exists already; make another one")
 	}
 	t.forgetTokens(x.CreatedMS)
 	if t.s.tokens.Len() >= MaxTokens {
-		return reject(LimitExceeded, "%d tokens, the most there may be; revoke some", MaxTokens)
+		return reject(errcode.LimitExceeded, "%d tokens, the most there may be; revoke some", MaxTokens)
 	}
 	own(&t.s.tokens, &t.owned.tokens).Set(x.ID, &x)
 	t.changedUsers()
@@ -291,7 +292,7 @@ func (c *PutToken) apply(t *tx) *Rejection {
 
 func (c *RemoveToken) apply(t *tx) *Rejection {
 	if t.s.Token(c.ID) == nil {
-		return reject(UnknownToken, "there is no token %q", c.ID)
+		return reject(errcode.UnknownToken, "there is no token %q", c.ID)
 	}
 	t.dropToken(c.ID)
 	t.changedUsers()

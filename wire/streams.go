@@ -3,6 +3,7 @@ package wire
 import (
 	"fmt"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/timestamp"
 )
@@ -213,7 +214,7 @@ type StreamOutcome struct {
 	Bucket      string        `json:"bucket"`
 	Results     []StartResult `json:"results"` // one per entry of the restart timestamp
 	Activations []Activation  `json:"activations,omitempty"`
-	Code        string        `json:"code,omitempty"`
+	Code        errcode.Code  `json:"code,omitempty"`
 	Detail      string        `json:"detail,omitempty"`
 }
 

@@ -3,6 +3,7 @@ package wire
 import (
 	"encoding/json"
 
+	"tidemark/errcode"
 	"tidemark/index"
 )
 
@@ -104,8 +105,8 @@ type VerifyEnd struct {
 
 // VerifyFailure is why a verification could not be carried to its end.
 type VerifyFailure struct {
-	Code   string `json:"code"`
-	Detail string `json:"detail"`
+	Code   errcode.Code `json:"code"`
+	Detail string       `json:"detail"`
 }
 
 // VerifyLine is one line of a verification's answer: one of its fields is there. The last line is End or Error.

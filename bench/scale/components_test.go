@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/managerclient"
@@ -83,7 +84,7 @@ func (c *component) definitions(_ context.Context, req *wire.Definitions) (*wire
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if req.Revision < c.revision {
-		return nil, rpc.Refuse(rpc.CodeFenced, "revision %d is below %d", req.Revision, c.revision)
+		return nil, rpc.Refuse(errcode.Fenced, "revision %d is below %d", req.Revision, c.revision)
 	}
 	c.revision, c.defs = req.Revision, req
 	return &wire.DefinitionsReply{Revision: req.Revision}, nil
@@ -309,7 +310,7 @@ func (p *projector) bucket(_ context.Context, req *wire.BucketRequest) (*wire.Bu
 	p.w.requests.Add(1)
 	b := p.w.byName[req.Bucket]
 	if b == nil {
-		return nil, rpc.Refuse(rpc.CodeNotInKV, "no bucket %q", req.Bucket)
+		return nil, rpc.Refuse(errcode.BucketNotInKV, "no bucket %q", req.Bucket)
 	}
 	return &wire.BucketReply{Name: b.name, UUID: b.uuid, VBuckets: len(b.branches),
 		Revision: timestamp.MapRevision{Rev: 1}}, nil

@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 )
 
@@ -19,10 +20,10 @@ func TestRefused(t *testing.T) {
 		err   error
 		final bool
 	}{
-		{rpc.Refuse(rpc.CodeNotFound, "no bucket b"), true},
-		{rpc.Refuse(rpc.CodeForbidden, "want a certificate of role indexer"), true},
-		{rpc.Refuse(rpc.CodeUnauthorized, "a certificate is wanted"), true},
-		{rpc.Refuse(rpc.CodeUnavailable, "starting"), false},
+		{rpc.Refuse(errcode.NotFound, "no bucket b"), true},
+		{rpc.Refuse(errcode.Forbidden, "want a certificate of role indexer"), true},
+		{rpc.Refuse(errcode.Unauthenticated, "a certificate is wanted"), true},
+		{rpc.Refuse(errcode.Unavailable, "starting"), false},
 		{errors.New("connection refused"), false},
 	} {
 		synctest.Test(t, func(t *testing.T) {

@@ -29,6 +29,7 @@ import (
 	"github.com/hashicorp/go-hclog"
 	"golang.org/x/sync/errgroup"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/transport"
 	"tidemark/internal/rpc"
@@ -400,7 +401,7 @@ func (s *Subscription) begin(reply *wire.Subscription) {
 func (s *Subscription) refused(addr string, err error) error {
 	s.tell(addr, "a projector does not take the subscription; trying again", "projector", addr, "error", err)
 	var problem *rpc.Problem
-	if !errors.As(err, &problem) || !slices.Contains([]string{rpc.CodeNotFound, rpc.CodeForbidden, rpc.CodeUnauthorized},
+	if !errors.As(err, &problem) || !slices.Contains([]errcode.Code{errcode.NotFound, errcode.Forbidden, errcode.Unauthenticated},
 		problem.Code) {
 		return nil
 	}

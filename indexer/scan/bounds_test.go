@@ -5,6 +5,7 @@ import (
 	"hash/crc32"
 	"testing"
 
+	"tidemark/errcode"
 	"tidemark/internal/testing/allocbound"
 )
 
@@ -13,7 +14,7 @@ func TestNoMemoryForClaims(t *testing.T) {
 	rows := []Row{{[]byte("key"), []byte("doc")}, {[]byte("key2"), []byte("doc2")}}
 	answers := [][]byte{
 		writeFrames(t, rows, (*FrameWriter).End),
-		writeFrames(t, nil, func(w *FrameWriter) error { return w.Fail(Errorf(Timeout, "late")) }),
+		writeFrames(t, nil, func(w *FrameWriter) error { return w.Fail(Errorf(errcode.Timeout, "late")) }),
 	}
 	read := func(b []byte) { _, _, _ = readAll(b) }
 	allocbound.Check(t, readBuffer+chunk, read, answers...)

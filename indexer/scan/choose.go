@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/partition"
 	"tidemark/wire"
@@ -77,7 +78,7 @@ func choose(v *View, ranges []Range, least, at *wire.StabilityRef, turn uint64, 
 	}
 	if at != nil {
 		if at.Generation != v.Bucket.Generation || at.RollbackID != v.Bucket.RollbackID {
-			return p, Errorf(SnapshotTooOld, "timestamp %s is of before bucket %q was rolled back or made anew",
+			return p, Errorf(errcode.SnapshotTooOld, "timestamp %s is of before bucket %q was rolled back or made anew",
 				TimestampID(*at), v.Bucket.Name)
 		}
 		p.ref = *at
@@ -96,7 +97,7 @@ func (v *View) unheld(s index.SliceID, nodes Nodes) error {
 			on = append(on, nodes.Name(c.Node))
 		}
 	}
-	return Errorf(Unavailable, "slice %d of index %s (%s) is on %s, and no copy of it can be read now: that indexer is "+
+	return Errorf(errcode.Unavailable, "slice %d of index %s (%s) is on %s, and no copy of it can be read now: that indexer is "+
 		"away, not well, or not caught up: see cluster status, start it again; an index with num_replica goes on without it",
 		s, v.Definition.ID, v.Definition.Name, strings.Join(on, ", "))
 }

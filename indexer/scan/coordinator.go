@@ -9,6 +9,7 @@ import (
 
 	"github.com/hashicorp/go-hclog"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/timestamp"
 	"tidemark/wire"
@@ -53,7 +54,7 @@ func NewCoordinator(catalog Catalog, truth Truth, nodes Nodes, o Options) *Coord
 		o.Logger = hclog.NewNullLogger()
 	}
 	return &Coordinator{catalog: catalog, truth: truth, nodes: nodes, opts: o,
-		tooLong: Errorf(Timeout, "the scan took longer than %s", o.MaxDuration)}
+		tooLong: Errorf(errcode.Timeout, "the scan took longer than %s", o.MaxDuration)}
 }
 
 // Result says what a scan or a count was.
@@ -97,12 +98,12 @@ func (c *Coordinator) View(id index.ID) (View, error) {
 	}
 	switch {
 	case v.Bucket.InRollback:
-		return v, Errorf(IndexInRollback, "bucket %q is being rolled back: try again later", v.Bucket.Name)
+		return v, Errorf(errcode.IndexInRollback, "bucket %q is being rolled back: try again later", v.Bucket.Name)
 	case v.Definition.State == index.Error:
-		return v, Errorf(IndexNotReady, "index %s (%s) is in state error: %s", v.Definition.ID, v.Definition.Name,
+		return v, Errorf(errcode.IndexNotReady, "index %s (%s) is in state error: %s", v.Definition.ID, v.Definition.Name,
 			v.Definition.Reason)
 	case v.Definition.State != index.Maintenance:
-		return v, Errorf(IndexNotReady, "index %s (%s) is in state %s: wait until it is ready", v.Definition.ID,
+		return v, Errorf(errcode.IndexNotReady, "index %s (%s) is in state %s: wait until it is ready", v.Definition.ID,
 			v.Definition.Name, v.Definition.State)
 	}
 	return v, nil
@@ -194,16 +195,16 @@ func (r *run) again(err error) bool {
 		return false
 	}
 	switch CodeOf(err) {
-	case SnapshotSkipped, SnapshotTooOld:
+	case errcode.SnapshotSkipped, errcode.SnapshotTooOld:
 		if r.spec.At != nil {
 			return false
 		}
 		// This timestamp cannot be had. A newer one is asked for.
 		r.least = nil
 		return true
-	case Unavailable, Timeout:
+	case errcode.Unavailable, errcode.Timeout:
 		return true
-	case IndexNotReady, IndexNotHosted:
+	case errcode.IndexNotReady, errcode.IndexNotHosted:
 		return r.plan.ref != (wire.StabilityRef{}) // a node said so, which may know less than the catalog
 	}
 	return false
@@ -212,8 +213,8 @@ func (r *run) again(err error) bool {
 // late turns the last reason to wait into the answer.
 func (r *run) late(err error) error {
 	e := *AsError(err)
-	if e.Code == SnapshotSkipped {
-		e.Code = Timeout
+	if e.Code == errcode.SnapshotSkipped {
+		e.Code = errcode.Timeout
 	}
 	e.Detail = fmt.Sprintf("%s (waited %s)", e.Detail, r.c.opts.Wait)
 	return &e
@@ -263,8 +264,8 @@ func (r *run) consistency(ctx context.Context, view *View) error {
 	if err != nil {
 		if wait.Err() != nil && ctx.Err() == nil {
 			e := *AsError(err)
-			if e.Code == Cancelled || e.Code == Internal {
-				e.Code = Timeout
+			if e.Code == errcode.Cancelled || e.Code == errcode.Internal {
+				e.Code = errcode.Timeout
 			}
 			return &e
 		}
@@ -284,8 +285,8 @@ func (c *Coordinator) session(ctx context.Context, bucket string, wait time.Dura
 		return s, nil
 	}
 	s, err := c.truth.Stabilize(ctx, bucket, need, wait)
-	if err != nil && CodeOf(err) == TokenLost { // no write of the caller's: the answer was of before a failover
-		return s, Errorf(Unavailable, "KV of bucket %q failed over while it was asked how far it is: %w", bucket, err)
+	if err != nil && CodeOf(err) == errcode.TokenLost { // no write of the caller's: the answer was of before a failover
+		return s, Errorf(errcode.Unavailable, "KV of bucket %q failed over while it was asked how far it is: %w", bucket, err)
 	}
 	return s, err
 }
@@ -296,7 +297,7 @@ func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token,
 	error) {
 	for _, t := range tokens {
 		if int(t.VBucket) >= b.VBuckets {
-			return wire.Stability{}, Errorf(BadRequest, "token of vbucket %d: bucket %q has %d", t.VBucket, b.Name, b.VBuckets)
+			return wire.Stability{}, Errorf(errcode.BadRequest, "token of vbucket %d: bucket %q has %d", t.VBucket, b.Name, b.VBuckets)
 		}
 	}
 	s, ok := c.catalog.Newest(b.Name)
@@ -313,7 +314,7 @@ func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token,
 			return s, err
 		}
 		if len(s.Logs) != b.VBuckets || s.Vector.Len() != b.VBuckets {
-			return s, Errorf(Unavailable, "timestamp %d of bucket %q comes without failover logs", s.Number, b.Name)
+			return s, Errorf(errcode.Unavailable, "timestamp %d of bucket %q comes without failover logs", s.Number, b.Name)
 		}
 	}
 	need := timestamp.New(b.VBuckets) // of the other vbuckets nothing
@@ -321,7 +322,7 @@ func (c *Coordinator) atPlus(ctx context.Context, b wire.Bucket, tokens []Token,
 	for _, t := range tokens {
 		log := s.Logs[t.VBucket]
 		if !log.Valid(t.VBUUID, t.Seqno) {
-			e := Errorf(TokenLost, "vbucket %d: the write at seqno %d of branch %d was lost in a failover; the bucket is on "+
+			e := Errorf(errcode.TokenLost, "vbucket %d: the write at seqno %d of branch %d was lost in a failover; the bucket is on "+
 				"branch %d",
 				t.VBucket, t.Seqno, t.VBUUID, log.Newest())
 			e.VBuckets = []uint16{t.VBucket}

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 	"pgregory.net/rapid"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/partition"
 	"tidemark/timestamp"
@@ -88,9 +89,9 @@ func (c *memCursor) Close() error { return nil }
 type fakeCluster struct {
 	mu       sync.Mutex
 	view     View
-	rows     map[uint64][][]Row                  // by number, by slice
-	has      map[index.CopyID]map[uint64]Code    // by copy, by number: "" held, else the refusal
-	broken   func(node index.NodeID) (cutAt int) // bytes until the stream is cut; -1 never; -2 refuses to connect
+	rows     map[uint64][][]Row                       // by number, by slice
+	has      map[index.CopyID]map[uint64]errcode.Code // by copy, by number: "" held, else the refusal
+	broken   func(node index.NodeID) (cutAt int)      // bytes until the stream is cut; -1 never; -2 refuses to connect
 	request  func(NodeRequest)
 	suspects []index.NodeID
 	newest   uint64
@@ -108,7 +109,7 @@ func (f *fakeCluster) View(id index.ID) (View, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if id != f.view.Definition.ID {
-		return View{}, Errorf(IndexNotHosted, "no index %s", id)
+		return View{}, Errorf(errcode.IndexNotHosted, "no index %s", id)
 	}
 	return f.view, nil
 }
@@ -143,7 +144,7 @@ func (f *fakeCluster) Stabilize(ctx context.Context, _ string, need timestamp.Ve
 	defer f.mu.Unlock()
 	for !vectorOf(f.newest).Covers(need) {
 		if f.newest++; f.newest > 100 {
-			return wire.Stability{}, Errorf(Timeout, "KV does not get there")
+			return wire.Stability{}, Errorf(errcode.Timeout, "KV does not get there")
 		}
 	}
 	return stabilityOf(f.newest), nil
@@ -158,7 +159,7 @@ func (f *fakeCluster) Pin(_ context.Context, _ index.ID, copies []index.CopyID, 
 		code, ok := f.has[id][ref.Number]
 		switch {
 		case !ok:
-			return nil, Errorf(SnapshotTooOld, "copy %s does not hold %d", id, ref.Number)
+			return nil, Errorf(errcode.SnapshotTooOld, "copy %s does not hold %d", id, ref.Number)
 		case code != "":
 			return nil, Errorf(code, "copy %s and %d", id, ref.Number)
 		}
@@ -257,7 +258,7 @@ func rangedLayout(partitions int) partition.Layout {
 // clusterOf is newCluster with any layout.
 func clusterOf(layout partition.Layout, replicas, nodes int) *fakeCluster {
 	partitions := int(layout.Partitions)
-	f := &fakeCluster{rows: map[uint64][][]Row{}, has: map[index.CopyID]map[uint64]Code{}, changed: make(chan struct{}),
+	f := &fakeCluster{rows: map[uint64][][]Row{}, has: map[index.CopyID]map[uint64]errcode.Code{}, changed: make(chan struct{}),
 		newest: 5, current: 5}
 	f.view = View{
 		Definition: *definition(false), Bucket: wire.Bucket{Name: testBucket, VBuckets: testVBs, Generation: 1,
@@ -271,7 +272,7 @@ func clusterOf(layout partition.Layout, replicas, nodes int) *fakeCluster {
 			f.view.Topology.Copies = append(f.view.Topology.Copies, partition.Copy{ID: id, Slice: index.SliceID(s),
 				Replica: partition.Replica(r), Node: node})
 			f.view.Held = append(f.view.Held, wire.Held{Copy: id, Node: node, Ref: refOf(5), OK: true})
-			f.has[id] = map[uint64]Code{3: "", 4: "", 5: ""}
+			f.has[id] = map[uint64]errcode.Code{3: "", 4: "", 5: ""}
 			id++
 		}
 	}
@@ -344,7 +345,7 @@ func TestScanModel(t *testing.T) {
 				f.view.Held[i].Ref = refOf(4)
 				delete(f.has[c.ID], 5)
 			case 1:
-				f.has[c.ID][5] = SnapshotSkipped
+				f.has[c.ID][5] = errcode.SnapshotSkipped
 			case 2:
 				f.view.Held[i].OK = false
 			}
@@ -419,7 +420,7 @@ func TestSlicesAreLeftOut(t *testing.T) {
 		_, err := NewCoordinator(f, f, f, Options{Wait: time.Millisecond}).Scan(context.Background(), spec, sink)
 		asked := int(copies.Load())
 		if c.copies == 0 {
-			if CodeOf(err) != Unavailable || asked > 0 {
+			if CodeOf(err) != errcode.Unavailable || asked > 0 {
 				t.Errorf("%s: %v, %d copies asked", c.ranges, err, asked)
 			}
 			continue
@@ -480,7 +481,7 @@ func TestConsistency(t *testing.T) {
 		setup  func(*fakeCluster)
 		number uint64
 		asked  int64
-		code   Code
+		code   errcode.Code
 	}{
 		{name: "any", number: 5},
 		{name: "any, one slice behind", setup: func(f *fakeCluster) { f.view.Held[0].Ref = refOf(4) }, number: 4},
@@ -488,50 +489,50 @@ func TestConsistency(t *testing.T) {
 		{name: "session, to be promoted", spec: func(s *Spec) { s.Consistency = Session },
 			setup: func(f *fakeCluster) { f.newest, f.current = 4, 5; f.view.Held[0].Ref = refOf(4) }, number: 5, asked: 1},
 		{name: "session, a node skipped it", spec: func(s *Spec) { s.Consistency = Session },
-			setup: func(f *fakeCluster) { f.has[1][5] = SnapshotSkipped }, code: Timeout},
+			setup: func(f *fakeCluster) { f.has[1][5] = errcode.SnapshotSkipped }, code: errcode.Timeout},
 		{name: "session, KV failed over meanwhile", spec: func(s *Spec) { s.Consistency = Session },
 			setup: func(f *fakeCluster) {
 				f.newest, f.refuse = 4, func(asked int64) error {
 					if asked == 1 {
-						return Errorf(TokenLost, "seqno 51 of branch 66")
+						return Errorf(errcode.TokenLost, "seqno 51 of branch 66")
 					}
 					return nil
 				}
 			}, number: 5, asked: 2},
 		{name: "session, rolled back meanwhile", spec: func(s *Spec) { s.Consistency = Session },
 			setup: func(f *fakeCluster) {
-				f.newest, f.refuse = 4, func(int64) error { return Errorf(IndexInRollback, "b") }
-			}, code: IndexInRollback},
+				f.newest, f.refuse = 4, func(int64) error { return Errorf(errcode.IndexInRollback, "b") }
+			}, code: errcode.IndexInRollback},
 		{name: "session, a vbucket was made anew", spec: func(s *Spec) { s.Consistency = Session },
 			setup: func(f *fakeCluster) {
-				f.emptied, f.refuse = true, func(int64) error { return Errorf(IndexInRollback, "b") }
-			}, code: IndexInRollback},
+				f.emptied, f.refuse = true, func(int64) error { return Errorf(errcode.IndexInRollback, "b") }
+			}, code: errcode.IndexInRollback},
 		{name: "token lost while it is waited for", spec: func(s *Spec) {
 			s.Consistency, s.Tokens = AtPlus,
 				token(1, 77, 51)
 		},
 			setup: func(f *fakeCluster) {
-				f.newest, f.refuse = 4, func(int64) error { return Errorf(TokenLost, "seqno 51") }
-			}, code: TokenLost},
+				f.newest, f.refuse = 4, func(int64) error { return Errorf(errcode.TokenLost, "seqno 51") }
+			}, code: errcode.TokenLost},
 		{name: "token covered", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(1, 77, 51) }, number: 5},
 		{name: "token of the older branch, kept", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(1, 66, 5) },
 			number: 5},
 		{name: "token to come", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(1, 77, 51) },
 			setup: func(f *fakeCluster) { f.newest = 4 }, number: 5, asked: 1},
-		{name: "token lost", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(1, 66, 6) }, code: TokenLost},
+		{name: "token lost", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(1, 66, 6) }, code: errcode.TokenLost},
 		{name: "token of no branch", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(1, 99, 6) },
-			code: TokenLost},
+			code: errcode.TokenLost},
 		{name: "token of no vbucket", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(9, 77, 6) },
-			code: BadRequest},
-		{name: "token too far", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(1, 77, 5000) }, code: Timeout,
+			code: errcode.BadRequest},
+		{name: "token too far", spec: func(s *Spec) { s.Consistency, s.Tokens = AtPlus, token(1, 77, 5000) }, code: errcode.Timeout,
 			asked: 1},
-		{name: "building", setup: func(f *fakeCluster) { f.view.Definition.State = index.Backfill }, code: IndexNotReady},
-		{name: "rollback", setup: func(f *fakeCluster) { f.view.Bucket.InRollback = true }, code: IndexInRollback},
-		{name: "unknown", spec: func(s *Spec) { s.Index = 6 }, code: IndexNotHosted},
-		{name: "no healthy copy", setup: func(f *fakeCluster) { f.view.Held[2].OK = false }, code: Unavailable},
-		{name: "held on another branch", setup: func(f *fakeCluster) { f.view.Bucket.RollbackID = 3 }, code: Unavailable},
-		{name: "too old", setup: func(f *fakeCluster) { delete(f.has[1], 5) }, code: SnapshotTooOld},
-		{name: "refused", setup: func(f *fakeCluster) { f.broken = func(index.NodeID) int { return -2 } }, code: Unavailable},
+		{name: "building", setup: func(f *fakeCluster) { f.view.Definition.State = index.Backfill }, code: errcode.IndexNotReady},
+		{name: "rollback", setup: func(f *fakeCluster) { f.view.Bucket.InRollback = true }, code: errcode.IndexInRollback},
+		{name: "unknown", spec: func(s *Spec) { s.Index = 6 }, code: errcode.IndexNotHosted},
+		{name: "no healthy copy", setup: func(f *fakeCluster) { f.view.Held[2].OK = false }, code: errcode.Unavailable},
+		{name: "held on another branch", setup: func(f *fakeCluster) { f.view.Bucket.RollbackID = 3 }, code: errcode.Unavailable},
+		{name: "too old", setup: func(f *fakeCluster) { delete(f.has[1], 5) }, code: errcode.SnapshotTooOld},
+		{name: "refused", setup: func(f *fakeCluster) { f.broken = func(index.NodeID) int { return -2 } }, code: errcode.Unavailable},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := newCluster(3, 1, 3)
@@ -548,7 +549,7 @@ func TestConsistency(t *testing.T) {
 				if err == nil || CodeOf(err) != c.code {
 					t.Fatalf("%v, want %s", err, c.code)
 				}
-				if c.code == Unavailable && !whoIsAway.MatchString(err.Error()) {
+				if c.code == errcode.Unavailable && !whoIsAway.MatchString(err.Error()) {
 					t.Errorf("%v: want slice, index, and the indexer's name and address", err)
 				}
 				return
@@ -597,17 +598,17 @@ func (s *failingSink) Row(Row) error {
 func TestSinkAndContext(t *testing.T) {
 	f := newCluster(2, 1, 2)
 	if _, err := f.coordinator().Scan(context.Background(), openSpec(), &failingSink{3}); err == nil ||
-		CodeOf(err) != Internal {
+		CodeOf(err) != errcode.Internal {
 		t.Fatalf("%v, want the sink's error", err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := f.coordinator().Scan(ctx, openSpec(), &collect{}); CodeOf(err) != Cancelled {
+	if _, err := f.coordinator().Scan(ctx, openSpec(), &collect{}); CodeOf(err) != errcode.Cancelled {
 		t.Fatalf("%v, want CANCELLED", err)
 	}
 	f.view.Held[0].OK = false
 	slow := NewCoordinator(f, f, f, Options{Wait: time.Minute, MaxDuration: time.Millisecond})
-	if _, err := slow.Scan(context.Background(), openSpec(), &collect{}); CodeOf(err) != Timeout {
+	if _, err := slow.Scan(context.Background(), openSpec(), &collect{}); CodeOf(err) != errcode.Timeout {
 		t.Fatalf("%v, want TIMEOUT", err)
 	}
 	if f.opened.Load() != f.closed.Load() {
@@ -621,10 +622,10 @@ func TestPrepare(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := f.coordinator().Prepare(5, r); CodeOf(err) != BadRequest {
+	if _, err := f.coordinator().Prepare(5, r); CodeOf(err) != errcode.BadRequest {
 		t.Fatalf("%v, want BAD_REQUEST", err)
 	}
-	if _, err := f.coordinator().Prepare(6, r); CodeOf(err) != IndexNotHosted {
+	if _, err := f.coordinator().Prepare(6, r); CodeOf(err) != errcode.IndexNotHosted {
 		t.Fatalf("%v, want INDEX_NOT_HOSTED", err)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 
 	"tidemark/collate"
+	"tidemark/errcode"
 )
 
 // repeats returns which rows repeat the one before, as far as a distinct scan sees them.
@@ -36,7 +37,7 @@ func leadingParts(key []byte, parts int, desc []bool) ([]byte, error) {
 	for i := 0; i < parts && len(rest) > 0; i++ {
 		var err error
 		if _, rest, err = collate.Next(rest, i < len(desc) && desc[i]); err != nil {
-			return nil, Errorf(Damaged, "a stored key: %w", err)
+			return nil, Errorf(errcode.Damaged, "a stored key: %w", err)
 		}
 	}
 	return key[:len(key)-len(rest)], nil

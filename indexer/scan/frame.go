@@ -9,6 +9,7 @@ import (
 	"hash/crc32"
 	"io"
 
+	"tidemark/errcode"
 	"tidemark/timestamp"
 )
 
@@ -84,7 +85,7 @@ func (f *FrameWriter) Header(vector timestamp.Vector, count int64) error {
 // Row adds a row and sends the frame when it is full.
 func (f *FrameWriter) Row(r Row) error {
 	if n := len(r.Key) + len(r.DocID) + 2*binary.MaxVarintLen64; n > MaxFrame {
-		return Errorf(Internal, "a row of %d bytes, a frame has at most %d", n, MaxFrame)
+		return Errorf(errcode.Internal, "a row of %d bytes, a frame has at most %d", n, MaxFrame)
 	} else if len(f.buf)-5+n > MaxFrame {
 		if err := f.send(frameRows); err != nil {
 			return err

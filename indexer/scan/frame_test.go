@@ -12,6 +12,7 @@ import (
 
 	"pgregory.net/rapid"
 
+	"tidemark/errcode"
 	"tidemark/timestamp"
 )
 
@@ -99,17 +100,17 @@ func isPrefix(part, whole []string) bool {
 
 func TestFrameErrors(t *testing.T) {
 	failed := writeFrames(t, []Row{{[]byte("k"), []byte("d")}}, func(f *FrameWriter) error {
-		return f.Fail(Errorf(Damaged, "file %s", "x"))
+		return f.Fail(Errorf(errcode.Damaged, "file %s", "x"))
 	})
 	rows, _, err := readAll(failed)
-	if len(rows) != 1 || CodeOf(err) != Damaged || !strings.Contains(err.Error(), "file x") {
+	if len(rows) != 1 || CodeOf(err) != errcode.Damaged || !strings.Contains(err.Error(), "file x") {
 		t.Fatalf("%v %v, want one row and DAMAGED", rows, err)
 	}
 	var b bytes.Buffer
 	if err := NewFrameWriter(&b, nil).Fail(context.DeadlineExceeded); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := readAll(b.Bytes()); CodeOf(err) != Timeout {
+	if _, _, err := readAll(b.Bytes()); CodeOf(err) != errcode.Timeout {
 		t.Fatalf("%v, want TIMEOUT before any header", err)
 	}
 	b.Reset()
@@ -127,7 +128,7 @@ func TestFrameErrors(t *testing.T) {
 
 func FuzzReadFrames(f *testing.F) {
 	f.Add(writeFrames(f, []Row{{[]byte("key"), []byte("doc")}}, (*FrameWriter).End))
-	f.Add(writeFrames(f, nil, func(w *FrameWriter) error { return w.Fail(Errorf(Timeout, "late")) }))
+	f.Add(writeFrames(f, nil, func(w *FrameWriter) error { return w.Fail(Errorf(errcode.Timeout, "late")) }))
 	f.Add([]byte{0, 0, 0, 2, frameHeader, 1, 0})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		rows, _, err := readAll(b)
@@ -174,7 +175,7 @@ func TestNDJSON(t *testing.T) {
 	if err := e.End(Result{Rows: 2, Ref: refOf(5), Vector: v}); err != nil {
 		t.Fatal(err)
 	}
-	if err := e.Fail(&Error{Code: VBucketsUnowned, Detail: "nobody owns 3", VBuckets: []uint16{3}}); err != nil {
+	if err := e.Fail(&Error{Code: errcode.VBucketsUnavailable, Detail: "nobody owns 3", VBuckets: []uint16{3}}); err != nil {
 		t.Fatal(err)
 	}
 	want := `{"key":["FR",12.5],"id":"doc\"1"}
@@ -193,7 +194,7 @@ func TestNDJSON(t *testing.T) {
 	if got := string(AppendCount(nil, Result{Rows: 3, Ref: refOf(5)})); got != `{"count":3,"timestamp":{"id":"`+TimestampID(refOf(5))+`","hash":"`+fmt.Sprint(refOf(5).Hash)+"\"}}\n" {
 		t.Fatal(got)
 	}
-	if err := e.Row(Row{Key: []byte{1, 2}}); CodeOf(err) != Damaged {
+	if err := e.Row(Row{Key: []byte{1, 2}}); CodeOf(err) != errcode.Damaged {
 		t.Fatalf("%v, want DAMAGED for a key that does not decode", err)
 	}
 }

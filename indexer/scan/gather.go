@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 )
 
@@ -199,7 +200,7 @@ func (n *remote) failed(why error, away func(index.SliceID, index.NodeID, error)
 
 // away words why a node could not be asked for a slice.
 func (r *run) away(s index.SliceID, node index.NodeID, why error) error {
-	return Errorf(Unavailable, "slice %d of index %s: indexer %s does not answer: %w: see cluster status, start it "+
+	return Errorf(errcode.Unavailable, "slice %d of index %s: indexer %s does not answer: %w: see cluster status, start it "+
 		"again; an index with num_replica goes on without it",
 		s, r.spec.Index, r.c.nodes.Name(node), why)
 }
@@ -288,14 +289,14 @@ func (r *run) takeVector(open []*remote) error {
 	for _, n := range open {
 		if v := n.stream.Vector(); v.Len() > 0 {
 			if v.Hash() != r.plan.ref.Hash {
-				return Errorf(Internal, "indexer %d sent a vector of hash %d for timestamp %d of hash %d", n.node, v.Hash(),
+				return Errorf(errcode.Internal, "indexer %d sent a vector of hash %d for timestamp %d of hash %d", n.node, v.Hash(),
 					r.plan.ref.Number, r.plan.ref.Hash)
 			}
 			r.result.Vector = v.Clone()
 			return nil
 		}
 	}
-	return Errorf(Internal, "no indexer sent the vector of timestamp %d", r.plan.ref.Number)
+	return Errorf(errcode.Internal, "no indexer sent the vector of timestamp %d", r.plan.ref.Number)
 }
 
 // drainTime bounds how long a scan that has all its rows waits for the ends of other nodes' answers.

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 )
 
@@ -79,7 +80,7 @@ func TestALaterSliceIsTooLate(t *testing.T) {
 			f.mu.Lock()
 			for i := range f.view.Held {
 				f.view.Held[i].Ref = refOf(6)
-				f.has[f.view.Held[i].Copy] = map[uint64]Code{6: ""}
+				f.has[f.view.Held[i].Copy] = map[uint64]errcode.Code{6: ""}
 			}
 			f.mu.Unlock()
 		}

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"tidemark/collate"
+	"tidemark/errcode"
 	"tidemark/timestamp"
 )
 
@@ -89,7 +90,7 @@ func (e *Encoder) Row(r Row) error {
 		line, err = collate.DecodeComposite(append(e.out, `{"key":`...), key, e.shown)
 	}
 	if err != nil { // what was there before the line stays
-		return Errorf(Damaged, "a stored key of document %q: %w", r.DocID, err)
+		return Errorf(errcode.Damaged, "a stored key of document %q: %w", r.DocID, err)
 	}
 	line = append(line, `,"id":`...)
 	line = collate.AppendQuoted(line, r.DocID)

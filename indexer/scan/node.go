@@ -7,6 +7,7 @@ import (
 	"io"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/timestamp"
 	"tidemark/wire"
@@ -51,15 +52,15 @@ type Pins interface {
 func (r *NodeRequest) check() error {
 	switch {
 	case len(r.Copies) == 0 || len(r.Copies) > MaxCopies:
-		return Errorf(BadRequest, "%d copies, want 1 to %d", len(r.Copies), MaxCopies)
+		return Errorf(errcode.BadRequest, "%d copies, want 1 to %d", len(r.Copies), MaxCopies)
 	case len(r.Ranges) > MaxRanges:
-		return Errorf(BadRequest, "%d ranges, want at most %d", len(r.Ranges), MaxRanges)
+		return Errorf(errcode.BadRequest, "%d ranges, want at most %d", len(r.Ranges), MaxRanges)
 	case r.Distinct < 0 || r.Distinct > len(r.Desc):
-		return Errorf(BadRequest, "distinct in %d of %d components", r.Distinct, len(r.Desc))
+		return Errorf(errcode.BadRequest, "distinct in %d of %d components", r.Distinct, len(r.Desc))
 	case r.KeepMS < 0 || r.KeepMS > MaxKeep.Milliseconds():
-		return Errorf(BadRequest, "keep_ms %d, want 0 to %d", r.KeepMS, MaxKeep.Milliseconds())
+		return Errorf(errcode.BadRequest, "keep_ms %d, want 0 to %d", r.KeepMS, MaxKeep.Milliseconds())
 	case r.Limit < 0:
-		return Errorf(BadRequest, "limit %d", r.Limit)
+		return Errorf(errcode.BadRequest, "limit %d", r.Limit)
 	}
 	return nil
 }
@@ -143,7 +144,7 @@ func open(ctx context.Context, req NodeRequest, pins Pins) (p *part, err error) 
 	}()
 	if req.KeepMS > 0 {
 		if pinned.Vector.Hash() != req.Ref.Hash {
-			return nil, Errorf(SnapshotTooOld, "timestamp %d is another one here", req.Ref.Number)
+			return nil, Errorf(errcode.SnapshotTooOld, "timestamp %d is another one here", req.Ref.Number)
 		}
 		pins.Keep(req.Ref, time.Duration(req.KeepMS)*time.Millisecond)
 	}
@@ -236,10 +237,10 @@ func pin(ctx context.Context, req NodeRequest, pins Pins) (*Pinned, error) {
 	pinned, err := pins.Pin(ctx, req.Index, req.Copies, req.Ref, time.Duration(req.WaitMS)*time.Millisecond)
 	switch {
 	case err == nil && len(pinned.Slices) != len(req.Copies):
-		return nil, errors.Join(Errorf(Internal, "%d snapshots for %d copies", len(pinned.Slices), len(req.Copies)),
+		return nil, errors.Join(Errorf(errcode.Internal, "%d snapshots for %d copies", len(pinned.Slices), len(req.Copies)),
 			pinned.Release())
 	case err != nil && ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
-		return nil, Errorf(Timeout, "timestamp %d was not reached within %d ms", req.Ref.Number, req.WaitMS)
+		return nil, Errorf(errcode.Timeout, "timestamp %d was not reached within %d ms", req.Ref.Number, req.WaitMS)
 	}
 	return pinned, err
 }

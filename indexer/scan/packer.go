@@ -1,6 +1,7 @@
 package scan
 
 import (
+	"tidemark/errcode"
 	"tidemark/indexer/scanport"
 )
 
@@ -39,7 +40,7 @@ func NewPacker(send func(message []byte) error, room []byte, spec *Spec) *Packer
 func (p *Packer) Row(r Row) error {
 	key, err := p.project(r.Key)
 	if err != nil {
-		return Errorf(Damaged, "a stored key of document %q: %w", r.DocID, err)
+		return Errorf(errcode.Damaged, "a stored key of document %q: %w", r.DocID, err)
 	}
 	p.out = scanport.AppendRow(p.out, key, r.DocID)
 	if len(p.out) < packBuffer {

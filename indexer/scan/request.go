@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"tidemark/collate"
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/wire"
@@ -115,7 +116,7 @@ func ParseRequest(body []byte) (Request, error) {
 		return r, badJSON(err)
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
-		return r, Errorf(BadRequest, "something follows the JSON object at byte %d", dec.InputOffset())
+		return r, Errorf(errcode.BadRequest, "something follows the JSON object at byte %d", dec.InputOffset())
 	}
 	return r, r.check()
 }
@@ -125,11 +126,11 @@ func badJSON(err error) *Error {
 	var typ *json.UnmarshalTypeError
 	switch {
 	case errors.As(err, &syntax):
-		return Errorf(BadRequest, "the body is not JSON: %w at byte %d", err, syntax.Offset)
+		return Errorf(errcode.BadRequest, "the body is not JSON: %w at byte %d", err, syntax.Offset)
 	case errors.As(err, &typ):
-		return Errorf(BadRequest, "JSON body: %s", rpc.WrongType(typ))
+		return Errorf(errcode.BadRequest, "JSON body: %s", rpc.WrongType(typ))
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		return Errorf(BadRequest, "the body ends in the middle of the JSON object")
+		return Errorf(errcode.BadRequest, "the body ends in the middle of the JSON object")
 	}
 	text := strings.TrimPrefix(err.Error(), "json: ")
 	if strings.Contains(text, ",string struct tag") {
@@ -140,7 +141,7 @@ func badJSON(err error) *Error {
 		text += ": known are limit, consistency, tokens, equal, range {low, high, inclusion}, ranges, reverse, " +
 			"want_timestamp, offset, distinct, project, stability, timestamp, scan_vectors"
 	}
-	return Errorf(BadRequest, "%s", text)
+	return Errorf(errcode.BadRequest, "%s", text)
 }
 
 func (r *Request) check() error {
@@ -149,23 +150,23 @@ func (r *Request) check() error {
 	}
 	switch {
 	case r.Limit < 0 || r.Limit > MaxLimit:
-		return Errorf(BadRequest, "limit %d: want 1 to %d, or none for all rows", r.Limit, int64(MaxLimit))
+		return Errorf(errcode.BadRequest, "limit %d: want 1 to %d, or none for all rows", r.Limit, int64(MaxLimit))
 	case r.Offset < 0 || r.Offset > MaxLimit:
-		return Errorf(BadRequest, "offset %d: want 0 to %d", r.Offset, int64(MaxLimit))
+		return Errorf(errcode.BadRequest, "offset %d: want 0 to %d", r.Offset, int64(MaxLimit))
 	case r.Consistency != Any && r.Consistency != AtPlus && r.Consistency != Session:
-		return Errorf(BadRequest, "consistency %q: want any, at_plus or session", r.Consistency)
+		return Errorf(errcode.BadRequest, "consistency %q: want any, at_plus or session", r.Consistency)
 	case len(r.ScanVectors) > 0 && len(r.Tokens) > 0:
-		return Errorf(BadRequest, "tokens and scan_vectors say the same: give one of them")
+		return Errorf(errcode.BadRequest, "tokens and scan_vectors say the same: give one of them")
 	case len(r.ScanVectors) > 0 && r.Consistency != AtPlus:
-		return Errorf(BadRequest, "scan_vectors go with consistency at_plus, not with %s", r.Consistency)
+		return Errorf(errcode.BadRequest, "scan_vectors go with consistency at_plus, not with %s", r.Consistency)
 	case r.Consistency == AtPlus && len(r.Tokens) == 0 && len(r.ScanVectors) == 0:
-		return Errorf(BadRequest, "consistency at_plus needs tokens or scan_vectors")
+		return Errorf(errcode.BadRequest, "consistency at_plus needs tokens or scan_vectors")
 	case r.Consistency != AtPlus && len(r.Tokens) > 0:
-		return Errorf(BadRequest, "tokens go with consistency at_plus, not with %s", r.Consistency)
+		return Errorf(errcode.BadRequest, "tokens go with consistency at_plus, not with %s", r.Consistency)
 	case len(r.Tokens) > MaxTokens:
-		return Errorf(BadRequest, "%d tokens, want at most %d", len(r.Tokens), MaxTokens)
+		return Errorf(errcode.BadRequest, "%d tokens, want at most %d", len(r.Tokens), MaxTokens)
 	case len(r.Ranges) > MaxRanges:
-		return Errorf(BadRequest, "%d ranges, want at most %d", len(r.Ranges), MaxRanges)
+		return Errorf(errcode.BadRequest, "%d ranges, want at most %d", len(r.Ranges), MaxRanges)
 	}
 	given := 0
 	for _, is := range []bool{r.Equal != nil, r.Range != nil, r.Ranges != nil} {
@@ -174,7 +175,7 @@ func (r *Request) check() error {
 		}
 	}
 	if given > 1 {
-		return Errorf(BadRequest, "equal, range and ranges exclude each other: %d of them are given", given)
+		return Errorf(errcode.BadRequest, "equal, range and ranges exclude each other: %d of them are given", given)
 	}
 	return r.checkStability()
 }
@@ -194,13 +195,13 @@ func (r *Request) tokensOf(bucket string) ([]Token, error) {
 		}
 		uuid, perr := strconv.ParseUint(id, 10, 64)
 		if err != nil || perr != nil || len(pair) != 2 {
-			return nil, Errorf(BadRequest, `scan_vectors of %q, vbucket %q: want {"vbucket":[seqno,"vbuuid"]}: a vbucket's number up to %d, a seqno, and the vbuuid's decimal digits as a string`,
+			return nil, Errorf(errcode.BadRequest, `scan_vectors of %q, vbucket %q: want {"vbucket":[seqno,"vbuuid"]}: a vbucket's number up to %d, a seqno, and the vbuuid's decimal digits as a string`,
 				bucket, vb, math.MaxUint16)
 		}
 		all = append(all, Token{VBucket: uint16(v), VBUUID: uuid, Seqno: seqno})
 	}
 	if len(all) > MaxTokens {
-		return nil, Errorf(BadRequest, "%d tokens, want at most %d", len(all), MaxTokens)
+		return nil, Errorf(errcode.BadRequest, "%d tokens, want at most %d", len(all), MaxTokens)
 	}
 	return all, nil
 }
@@ -231,7 +232,7 @@ func (r *Request) Compile(def *index.Definition) (Spec, error) {
 	var bounds []Bounds
 	switch {
 	case len(r.Equal) > len(s.Desc):
-		return s, Errorf(BadRequest, "equal has %d values, a key of this index has %d components", len(r.Equal), len(s.Desc))
+		return s, Errorf(errcode.BadRequest, "equal has %d values, a key of this index has %d components", len(r.Equal), len(s.Desc))
 	case r.Equal != nil:
 		bounds = []Bounds{{Low: r.Equal, High: r.Equal}}
 	case r.Range != nil:
@@ -261,10 +262,10 @@ func (s *Spec) project(distinct bool) error {
 	leading := true
 	for i, p := range s.Project {
 		if p < 0 || p >= len(s.Desc) {
-			return Errorf(BadRequest, "project[%d] is %d: a key of this index has the components 0 to %d", i, p, len(s.Desc)-1)
+			return Errorf(errcode.BadRequest, "project[%d] is %d: a key of this index has the components 0 to %d", i, p, len(s.Desc)-1)
 		}
 		if slices.Contains(s.Project[:i], p) {
-			return Errorf(BadRequest, "project names component %d twice", p)
+			return Errorf(errcode.BadRequest, "project names component %d twice", p)
 		}
 		leading = leading && p == i
 	}
@@ -276,7 +277,7 @@ func (s *Spec) project(distinct bool) error {
 		s.Distinct = len(s.Project)
 	}
 	if !leading || s.Distinct == 0 {
-		return Errorf(BadRequest, "distinct goes with the leading components of the key: project [0], [0,1] and so on, or "+
+		return Errorf(errcode.BadRequest, "distinct goes with the leading components of the key: project [0], [0,1] and so on, or "+
 			"none given")
 	}
 	return nil
@@ -292,7 +293,7 @@ func (b *Bounds) compile(desc []bool) (Range, bool, error) {
 	switch b.Inclusion {
 	case "", Both, LowOnly, HiOnly, Neither:
 	default:
-		return Range{}, false, Errorf(BadRequest, "inclusion %q: want both, low, high or neither", b.Inclusion)
+		return Range{}, false, Errorf(errcode.BadRequest, "inclusion %q: want both, low, high or neither", b.Inclusion)
 	}
 	low, lowEnds, err := encodeBound("low", b.Low, desc)
 	if err != nil {
@@ -326,15 +327,15 @@ func (b *Bounds) compile(desc []bool) (Range, bool, error) {
 // encodeBound encodes the components of a bound; ends tells where each one ends.
 func encodeBound(name string, values []json.RawMessage, desc []bool) (key []byte, ends []int, err error) {
 	if len(values) > len(desc) {
-		return nil, nil, Errorf(BadRequest, "%s has %d values, a key of this index has %d components", name, len(values),
+		return nil, nil, Errorf(errcode.BadRequest, "%s has %d values, a key of this index has %d components", name, len(values),
 			len(desc))
 	}
 	for i, v := range values {
 		if key, err = collate.AppendComposite(key, [][]byte{v}, desc[i:i+1]); err != nil {
-			return nil, nil, Errorf(BadRequest, "%s, component %d: %w", name, i, err)
+			return nil, nil, Errorf(errcode.BadRequest, "%s, component %d: %w", name, i, err)
 		}
 		if len(key) > MaxKeyBytes {
-			return nil, nil, Errorf(BadRequest, "%s is longer than %d bytes", name, MaxKeyBytes)
+			return nil, nil, Errorf(errcode.BadRequest, "%s is longer than %d bytes", name, MaxKeyBytes)
 		}
 		ends = append(ends, len(key))
 	}

@@ -11,6 +11,7 @@ import (
 	"pgregory.net/rapid"
 
 	"tidemark/collate"
+	"tidemark/errcode"
 	"tidemark/index"
 )
 
@@ -51,7 +52,7 @@ func TestParseRequest(t *testing.T) {
 		switch {
 		case c.want == "" && err != nil:
 			t.Errorf("%s: %v", c.body, err)
-		case c.want != "" && (err == nil || CodeOf(err) != BadRequest || !strings.Contains(err.Error(), c.want)):
+		case c.want != "" && (err == nil || CodeOf(err) != errcode.BadRequest || !strings.Contains(err.Error(), c.want)):
 			t.Errorf("%s: %v, want BAD_REQUEST with %q", c.body, err, c.want)
 		}
 	}
@@ -74,7 +75,7 @@ func TestCompileErrors(t *testing.T) {
 		if err == nil {
 			_, err = r.Compile(definition(false, false))
 		}
-		if err == nil || CodeOf(err) != BadRequest || !strings.Contains(err.Error(), c.want) {
+		if err == nil || CodeOf(err) != errcode.BadRequest || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%.60s: %v, want BAD_REQUEST with %q", c.body, err, c.want)
 		}
 	}
@@ -345,7 +346,7 @@ func FuzzParseRequest(f *testing.F) {
 			_, err = r.Compile(definition(false, true))
 		}
 		var e *Error
-		if err != nil && (!errors.As(err, &e) || e.Code != BadRequest) {
+		if err != nil && (!errors.As(err, &e) || e.Code != errcode.BadRequest) {
 			t.Fatalf("%v", err)
 		}
 	})

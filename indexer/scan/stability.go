@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/wire"
 )
 
@@ -37,7 +38,7 @@ func ParseTimestampID(bucket, id string) (wire.StabilityRef, error) {
 	r := wire.StabilityRef{Bucket: bucket}
 	if n, err := fmt.Sscanf(id, "%d.%d.%d.%d", &r.Generation, &r.RollbackID, &r.Number, &r.Hash); err != nil || n != 4 ||
 		TimestampID(r) != id {
-		return r, Errorf(BadRequest, "timestamp %.100q: want the id of an earlier scan's timestamp, as "+
+		return r, Errorf(errcode.BadRequest, "timestamp %.100q: want the id of an earlier scan's timestamp, as "+
 			"1.0.57.8110943218812215386", id)
 	}
 	return r, nil
@@ -49,13 +50,13 @@ func (r *Request) checkStability() error {
 		r.Stability = ScanStability
 	case NoStability, ScanStability, QueryStability:
 	default:
-		return Errorf(BadRequest, "stability %q: want none, scan or query", r.Stability)
+		return Errorf(errcode.BadRequest, "stability %q: want none, scan or query", r.Stability)
 	}
 	switch {
 	case r.Timestamp != "" && r.Stability != QueryStability:
-		return Errorf(BadRequest, "timestamp goes with stability query, not with %s", r.Stability)
+		return Errorf(errcode.BadRequest, "timestamp goes with stability query, not with %s", r.Stability)
 	case r.Timestamp != "" && r.Consistency != Any:
-		return Errorf(BadRequest, "the timestamp says what is seen: leave out consistency %s", r.Consistency)
+		return Errorf(errcode.BadRequest, "the timestamp says what is seen: leave out consistency %s", r.Consistency)
 	}
 	return nil
 }
@@ -63,8 +64,8 @@ func (r *Request) checkStability() error {
 // tooOld makes of any reason why a timestamp that was named cannot be had the one that tells the caller what to do.
 func tooOld(at *wire.StabilityRef, err error) error {
 	switch CodeOf(err) {
-	case SnapshotSkipped, SnapshotTooOld, IndexInRollback:
-		return Errorf(SnapshotTooOld, "timestamp %s is not kept any more (it is for %s after its last use, for %s in all); "+
+	case errcode.SnapshotSkipped, errcode.SnapshotTooOld, errcode.IndexInRollback:
+		return Errorf(errcode.SnapshotTooOld, "timestamp %s is not kept any more (it is for %s after its last use, for %s in all); "+
 			"begin the query anew: %w", TimestampID(*at), KeepFor,
 			MaxKeep, err)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/wire"
 )
@@ -44,7 +45,7 @@ func TestStabilityQuery(t *testing.T) {
 		change(&at)
 		spec.At = &at
 		began := f.asked.Load()
-		if _, err := f.coordinator().Scan(t.Context(), spec, &collect{}); CodeOf(err) != SnapshotTooOld {
+		if _, err := f.coordinator().Scan(t.Context(), spec, &collect{}); CodeOf(err) != errcode.SnapshotTooOld {
 			t.Errorf("%s: %v", name, err)
 		}
 		if f.asked.Load() != began {
@@ -56,7 +57,7 @@ func TestStabilityQuery(t *testing.T) {
 		t.Errorf("%s is read as %+v, %v", id, back, err)
 	}
 	for _, bad := range []string{"", "5", id + ".", " " + id, strings.Replace(id, ".", ".+", 1), "-" + id} {
-		if _, err := ParseTimestampID(testBucket, bad); CodeOf(err) != BadRequest {
+		if _, err := ParseTimestampID(testBucket, bad); CodeOf(err) != errcode.BadRequest {
 			t.Errorf("%q: %v", bad, err)
 		}
 	}
@@ -83,7 +84,7 @@ func TestNoStability(t *testing.T) {
 			f.mu.Lock()
 			for i := range f.view.Held {
 				f.view.Held[i].Ref = refOf(6)
-				f.has[f.view.Held[i].Copy] = map[uint64]Code{6: ""}
+				f.has[f.view.Held[i].Copy] = map[uint64]errcode.Code{6: ""}
 			}
 			f.mu.Unlock()
 		}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 )
 
@@ -52,7 +53,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		f.wrote = body
 		f.mu.Unlock()
 	}
-	refuse := func(status int, code string) {
+	refuse := func(status int, code errcode.Code) {
 		rpc.WriteProblem(w, rpc.NewProblem(status, code, "because of %s", code))
 	}
 	switch {
@@ -65,7 +66,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case strings.Contains(path+body, "noprojector"):
 		refuse(503, "NO_PROJECTOR")
 	case strings.Contains(path+body, "noleader"):
-		refuse(503, rpc.CodeNoLeader)
+		refuse(503, errcode.NoLeader)
 	case strings.Contains(path+body, "unknownoutcome"):
 		refuse(504, "OUTCOME_UNKNOWN")
 	case strings.Contains(path+body, "bad"):

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"tidemark/client"
-	"tidemark/internal/rpc"
+	"tidemark/errcode"
 	"tidemark/manager"
 	"tidemark/manager/consensus"
 )
@@ -90,7 +90,7 @@ from the voters, and ends. Its folder holds nothing that the cluster needs. TIDE
 func removeManager(ctx context.Context, c *client.Client, id, yes string) (client.MemberReply, error) {
 	r, err := c.RemoveManager(ctx, id, yes)
 	var p *client.Error
-	if errors.As(err, &p) && p.Code == rpc.CodeNoLeader {
+	if errors.As(err, &p) && p.Code == errcode.NoLeader {
 		err = fmt.Errorf("%w; while a majority of managers is missing none can be removed: bring them back or, if their "+
 			"folders are lost for ever, run tidemark cluster recover on a survivor", err)
 	}

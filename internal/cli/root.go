@@ -20,6 +20,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/indexer"
 	"tidemark/internal/config"
 	"tidemark/internal/leash"
@@ -31,16 +32,16 @@ import (
 	"tidemark/manager/consensus"
 )
 
-// Exit codes; rpc.Codes has those of refused requests.
+// Exit codes; errcode.All has those of refused requests.
 const (
-	ExitOK          = rpc.ExitOK
-	ExitFailed      = rpc.ExitFailed
-	ExitUsage       = rpc.ExitUsage
-	ExitNotFound    = rpc.ExitNotFound
-	ExitConflict    = rpc.ExitConflict
-	ExitUnavailable = rpc.ExitUnavailable
-	ExitTimeout     = rpc.ExitTimeout
-	ExitRemoved     = rpc.ExitRemoved
+	ExitOK          = errcode.ExitOK
+	ExitFailed      = errcode.ExitFailed
+	ExitUsage       = errcode.ExitUsage
+	ExitNotFound    = errcode.ExitNotFound
+	ExitConflict    = errcode.ExitConflict
+	ExitUnavailable = errcode.ExitUnavailable
+	ExitTimeout     = errcode.ExitTimeout
+	ExitRemoved     = errcode.ExitRemoved
 )
 
 // Streams are where a command reads and writes.

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 )
 
@@ -84,7 +85,7 @@ func runVerify(ctx context.Context, s Streams, c *client.Client, r string, req c
 	}
 	var p *rpc.Problem
 	switch {
-	case errors.As(err, &p) && p.Code == rpc.CodeBadRequest:
+	case errors.As(err, &p) && p.Code == errcode.BadRequest:
 		return usageError{err} // 1 is for differences
 	case err != nil:
 		return err

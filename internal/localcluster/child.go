@@ -19,8 +19,8 @@ import (
 	"syscall"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/internal/leash"
-	"tidemark/internal/rpc"
 )
 
 // role is what a child is for.
@@ -134,7 +134,7 @@ func (ch *child) run(ctx context.Context) error {
 			return err
 		}
 		var exit *exec.ExitError
-		if errors.As(err, &exit) && exit.ExitCode() == rpc.ExitRemoved {
+		if errors.As(err, &exit) && exit.ExitCode() == errcode.ExitRemoved {
 			if ch.c.cfg.Removed != nil {
 				ch.c.cfg.Removed(ch.id, err)
 			}

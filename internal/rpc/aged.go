@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"tidemark/errcode"
 	"time"
 )
 
@@ -75,7 +76,7 @@ func Guard(check func(r *http.Request) error, h http.Handler) http.Handler {
 			err = check(r)
 		}
 		if err != nil {
-			WriteProblem(w, Refuse(CodeForbidden, "%s: %v", r.URL.Path, err))
+			WriteProblem(w, Refuse(errcode.Forbidden, "%s: %v", r.URL.Path, err))
 			return
 		}
 		h.ServeHTTP(w, r)

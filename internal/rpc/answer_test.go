@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/internal/testing/pipenet"
 )
 
@@ -61,7 +62,7 @@ func longCallsAreNotCut(t *testing.T) {
 		case err != nil:
 			WriteProblem(w, err)
 		case r.URL.Path == "/problem":
-			WriteProblem(w, Refuse(CodeNotFound, "late"))
+			WriteProblem(w, Refuse(errcode.NotFound, "late"))
 		case r.URL.Path == "/stream":
 			c := http.NewResponseController(w)
 			for _, b := range body {
@@ -120,7 +121,7 @@ func slowRequestsAreCut(t *testing.T) {
 			}
 		}
 		ended <- err
-		WriteProblem(w, Refuse(CodeBadRequest, "reading the body: %v", err))
+		WriteProblem(w, Refuse(errcode.BadRequest, "reading the body: %v", err))
 	})
 	dial := func(text string) net.Conn {
 		t.Helper()

@@ -6,6 +6,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"tidemark/errcode"
 )
 
 func TestRequestIDs(t *testing.T) {
@@ -26,7 +27,7 @@ func TestARequestKeepsItsID(t *testing.T) {
 	var deep string
 	last := httptest.NewServer(Identify(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		deep = RequestID(r.Context())
-		WriteProblem(w, Refuse(CodeKV, "no"))
+		WriteProblem(w, Refuse(errcode.KVUnavailable, "no"))
 	})))
 	defer last.Close()
 	c := NewClient(1, nil)

@@ -27,6 +27,7 @@ import (
 	"github.com/fxamacker/cbor/v2"
 	"go.opentelemetry.io/otel/attribute"
 
+	"tidemark/errcode"
 	"tidemark/wire"
 )
 
@@ -59,7 +60,7 @@ type Problem struct {
 	Type         string       `json:"type"`
 	Title        string       `json:"title"`
 	Status       int          `json:"status"`
-	Code         string       `json:"code"`
+	Code         errcode.Code `json:"code"`
 	Detail       string       `json:"detail"`
 	Leader       *wire.Leader `json:"leader,omitempty"`
 	RetryAfterMS int64        `json:"retry_after_ms,omitempty"`
@@ -73,9 +74,6 @@ type Reason struct {
 	Code   string `json:"code"`
 	Detail string `json:"detail"`
 }
-
-// CodeUnready is the code of /readyz of a process that cannot serve, while there is a leader.
-const CodeUnready = "NOT_READY"
 
 // Reasons that several roles have.
 const (
@@ -98,7 +96,7 @@ func Unready(reasons []Reason) *Problem {
 	for i, r := range reasons {
 		details[i] = r.Detail
 	}
-	p := NewProblem(http.StatusServiceUnavailable, CodeUnready, "%s", strings.Join(details, "; "))
+	p := NewProblem(http.StatusServiceUnavailable, errcode.NotReady, "%s", strings.Join(details, "; "))
 	p.RetryAfterMS, p.Reasons = unreadyRetryMS, reasons
 	return p
 }
@@ -106,41 +104,16 @@ func Unready(reasons []Reason) *Problem {
 // Error gives code and detail.
 func (p *Problem) Error() string {
 	if p.Detail == "" {
-		return p.Code
+		return string(p.Code)
 	}
-	return p.Code + ": " + p.Detail
+	return string(p.Code) + ": " + p.Detail
 }
 
 // NewProblem makes a Problem with a status of its own; Refuse takes it from the table.
-func NewProblem(status int, code, format string, args ...any) *Problem {
-	return &Problem{Type: problemTypes + code, Title: http.StatusText(status), Status: status, Code: code,
+func NewProblem(status int, code errcode.Code, format string, args ...any) *Problem {
+	return &Problem{Type: problemTypes + string(code), Title: http.StatusText(status), Status: status, Code: code,
 		Detail: fmt.Sprintf(format, args...)}
 }
-
-// Codes that this package itself answers with, and codes that several roles share.
-const (
-	CodeBadRequest   = "BAD_REQUEST"
-	CodeTooLarge     = "BODY_TOO_LARGE"
-	CodeMedia        = "UNSUPPORTED_MEDIA_TYPE"
-	CodeFormat       = "UNSUPPORTED_FORMAT"
-	CodeNotFound     = "NOT_FOUND"
-	CodeMethod       = "METHOD_NOT_ALLOWED"
-	CodeInternal     = "INTERNAL"
-	CodeFenced       = "FENCED"
-	CodeForeign      = "FOREIGN_CLUSTER"
-	CodeUnavailable  = "UNAVAILABLE"
-	CodeTimeout      = "TIMEOUT"
-	CodeNoLeader     = "NO_LEADER"
-	CodeNotInKV      = "BUCKET_NOT_IN_KV"
-	CodeVBuckets     = "TOO_MANY_VBUCKETS"
-	CodeKV           = "KV_UNAVAILABLE"
-	CodeBootConflict = "BOOT_CONFLICT"
-	CodeCancelled    = "CANCELLED"
-	CodeForbidden    = "FORBIDDEN"
-	CodeUnauthorized = "UNAUTHENTICATED"
-
-	CodeTooManyFailures = "TOO_MANY_FAILURES"
-)
 
 func decMode() (cbor.DecMode, error) {
 	return cbor.DecOptions{MaxArrayElements: 1 << 20, MaxMapPairs: 1 << 16, MaxNestedLevels: 16,
@@ -160,15 +133,15 @@ func Unmarshal(body []byte, v any) error {
 // *Problem.
 func Read(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
 	if f := r.Header.Get(HeaderFormat); f != "" && f != strconv.Itoa(wire.FormatVersion) {
-		return Refuse(CodeFormat, "wire format %s, this version speaks %d: upgrade the older side", f, wire.FormatVersion)
+		return Refuse(errcode.UnsupportedFormat, "wire format %s, this version speaks %d: upgrade the older side", f, wire.FormatVersion)
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, limit))
 	var tooLarge *http.MaxBytesError
 	switch {
 	case errors.As(err, &tooLarge):
-		return Refuse(CodeTooLarge, "the body has more than %d bytes, the most that %s takes", tooLarge.Limit, r.URL.Path)
+		return Refuse(errcode.BodyTooLarge, "the body has more than %d bytes, the most that %s takes", tooLarge.Limit, r.URL.Path)
 	case err != nil:
-		return Refuse(CodeBadRequest, "reading the body: %v", err)
+		return Refuse(errcode.BadRequest, "reading the body: %v", err)
 	}
 	r.Body = io.NopCloser(bytes.NewReader(body)) // for Sent
 	if len(body) == 0 {
@@ -176,18 +149,18 @@ func Read(w http.ResponseWriter, r *http.Request, limit int64, v any) error {
 	}
 	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	if err != nil && r.Header.Get("Content-Type") != "" {
-		return Refuse(CodeMedia, "content type %q: %v", r.Header.Get("Content-Type"), err)
+		return Refuse(errcode.UnsupportedMediaType, "content type %q: %v", r.Header.Get("Content-Type"), err)
 	}
 	switch media {
 	case MediaCBOR:
 		if err := Unmarshal(body, v); err != nil {
-			return Refuse(CodeBadRequest, "CBOR body: %v", err)
+			return Refuse(errcode.BadRequest, "CBOR body: %v", err)
 		}
 		return nil
 	case MediaJSON, MediaMerge, "", "application/x-www-form-urlencoded": // curl -d sends the last by default
 		return ReadJSON(body, v)
 	}
-	return Refuse(CodeMedia, "content type %q: send application/json", media)
+	return Refuse(errcode.UnsupportedMediaType, "content type %q: send application/json", media)
 }
 
 // Sent returns the bytes of a user's body, also after Read has read it; at most MaxUserBody.
@@ -203,11 +176,11 @@ func ReadJSON(body []byte, v any) error {
 	dec := json.NewDecoder(bytes.NewReader(body))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(v); err != nil {
-		return Refuse(CodeBadRequest, "JSON body: %s", ExplainJSON(body, dec.InputOffset(), err))
+		return Refuse(errcode.BadRequest, "JSON body: %s", ExplainJSON(body, dec.InputOffset(), err))
 	}
 	if _, err := dec.Token(); !errors.Is(err, io.EOF) {
 		line, column := place(body, dec.InputOffset())
-		return Refuse(CodeBadRequest, "JSON body: something follows the value at line %d column %d; send one value", line,
+		return Refuse(errcode.BadRequest, "JSON body: something follows the value at line %d column %d; send one value", line,
 			column)
 	}
 	return nil
@@ -266,7 +239,7 @@ func Write(w http.ResponseWriter, r *http.Request, status int, v any) {
 		}
 	}
 	if err != nil {
-		WriteProblem(w, Refuse(CodeInternal, "encoding the answer: %v", err))
+		WriteProblem(w, Refuse(errcode.Internal, "encoding the answer: %v", err))
 		return
 	}
 	w.Header().Set("Content-Length", strconv.Itoa(len(body)))
@@ -302,15 +275,15 @@ func AsProblem(err error) *Problem {
 	case errors.As(err, &p):
 		return p
 	case errors.Is(err, wire.ErrFenced):
-		return Refuse(CodeFenced, "%v", err)
+		return Refuse(errcode.Fenced, "%v", err)
 	case errors.Is(err, wire.ErrForeignCluster):
-		return Refuse(CodeForeign, "%v", err)
+		return Refuse(errcode.ForeignCluster, "%v", err)
 	case errors.Is(err, context.DeadlineExceeded):
-		return Refuse(CodeTimeout, "%v", err)
+		return Refuse(errcode.Timeout, "%v", err)
 	case errors.Is(err, context.Canceled):
-		return Refuse(CodeCancelled, "the client closed the request: %v", err)
+		return Refuse(errcode.Cancelled, "the client closed the request: %v", err)
 	}
-	return Refuse(CodeInternal, "%v", err)
+	return Refuse(errcode.Internal, "%v", err)
 }
 
 // Handle makes a handler of a function from request message to answer message, for component interfaces.
@@ -437,7 +410,7 @@ func ReadProblem(answer *http.Response) *Problem {
 	b, _ := io.ReadAll(io.LimitReader(answer.Body, maxErrorBody)) // what came is what can be told
 	p := &Problem{}
 	if bytes.Contains(b, []byte("HTTP request to an HTTPS server")) { // net/http's own answer
-		p = NewProblem(answer.StatusCode, CodeBadRequest, "the server speaks TLS: begin its address with https:// and name "+
+		p = NewProblem(answer.StatusCode, errcode.BadRequest, "the server speaks TLS: begin its address with https:// and name "+
 			"its CA (--tls-ca)")
 	} else if json.Unmarshal(b, p) != nil || p.Code == "" {
 		text := strings.TrimSpace(string(b))
@@ -445,7 +418,7 @@ func ReadProblem(answer *http.Response) *Problem {
 			text = fmt.Sprintf("an answer with HTTP status %d and nothing in it: is this an address of tidemark?",
 				answer.StatusCode)
 		}
-		p = NewProblem(answer.StatusCode, CodeInternal, "%s", text)
+		p = NewProblem(answer.StatusCode, errcode.Internal, "%s", text)
 	}
 	p.Status = answer.StatusCode
 	return p

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/timestamp"
 	"tidemark/wire"
@@ -25,7 +26,7 @@ func echo(t *testing.T) *httptest.Server {
 			_, err := wire.Fence{ClusterID: "c", Epoch: 1, Term: 2}.Admit(wire.Fence{ClusterID: "c", Epoch: 1, Term: 1})
 			return nil, err
 		case "busy":
-			p := Refuse(CodeUnavailable, "queue full")
+			p := Refuse(errcode.Unavailable, "queue full")
 			p.RetryAfterMS, p.Leader = 1500, &wire.Leader{ID: "m", REST: "http://x"}
 			return nil, p
 		}
@@ -60,7 +61,7 @@ func TestErrorsCrossWithTheirCode(t *testing.T) {
 	defer c.Close()
 	var p *Problem
 	err := c.Do(context.Background(), http.MethodPost, s.URL, &wire.ProjectorReport{ID: "fenced"}, nil)
-	if !errors.As(err, &p) || p.Code != CodeFenced || p.Status != http.StatusConflict {
+	if !errors.As(err, &p) || p.Code != errcode.Fenced || p.Status != http.StatusConflict {
 		t.Errorf("got %v", err)
 	}
 	err = c.Do(context.Background(), http.MethodPost, s.URL, &wire.ProjectorReport{ID: "busy"}, nil)
@@ -117,7 +118,7 @@ func TestBadBodiesSayWhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer a.Body.Close()
-	if p := ReadProblem(a); p.Code != CodeFormat {
+	if p := ReadProblem(a); p.Code != errcode.UnsupportedFormat {
 		t.Errorf("a foreign format gave %v", p)
 	}
 }

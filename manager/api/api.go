@@ -22,6 +22,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 
+	"tidemark/errcode"
 	"tidemark/indexerclient"
 	"tidemark/internal/detector"
 	"tidemark/internal/rpc"
@@ -223,7 +224,7 @@ func (a *API) router(serve func(route) http.Handler) http.Handler {
 		}
 	}
 	m.NotFoundHandler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeNotFound, "there is no %s; the calls are listed in docs/api.md", r.URL.Path))
+		rpc.WriteProblem(w, rpc.Refuse(errcode.NotFound, "there is no %s; the calls are listed in docs/api.md", r.URL.Path))
 	})
 	return m
 }
@@ -231,7 +232,7 @@ func (a *API) router(serve func(route) http.Handler) http.Handler {
 func wrongMethod(methods []string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Allow", strings.Join(methods, ", "))
-		rpc.WriteProblem(w, rpc.Refuse(rpc.CodeMethod, "%s takes %s, not %s", r.URL.Path, strings.Join(methods, " or "),
+		rpc.WriteProblem(w, rpc.Refuse(errcode.MethodNotAllowed, "%s takes %s, not %s", r.URL.Path, strings.Join(methods, " or "),
 			r.Method))
 	}
 }
@@ -267,8 +268,8 @@ func (a *API) serve(rt route) http.Handler {
 			return
 		}
 		began := a.now()
-		here, code := a.answer(kept, r, &rt)
-		a.logWrite(r, name, kept.Status, code, here, a.now().Sub(began))
+		here, outcome := a.answer(kept, r, &rt)
+		a.logWrite(r, name, kept.Status, outcome, here, a.now().Sub(began))
 	})
 }
 
@@ -283,8 +284,8 @@ func (a *API) refuse(w http.ResponseWriter, r *http.Request, name string, err er
 	rpc.WriteProblem(w, p)
 }
 
-// answer does a call here or at the leader, and tells which, and the code it was refused with here.
-func (a *API) answer(w http.ResponseWriter, r *http.Request, rt *route) (here bool, code string) {
+// answer does a call here or at the leader, and tells which, and its outcome: the code it was refused with here, or OK.
+func (a *API) answer(w http.ResponseWriter, r *http.Request, rt *route) (here bool, outcome string) {
 	_, serving := a.cfg.Raft.Serving()
 	stale := rt.method == http.MethodGet && r.URL.Query().Get("consistency") == "stale"
 	if leader, ok := a.leaderOf(a.cfg.Raft.State()); ok {
@@ -303,7 +304,7 @@ func (a *API) answer(w http.ResponseWriter, r *http.Request, rt *route) (here bo
 	}
 	p := a.problem(err)
 	rpc.WriteProblem(w, p)
-	return here, p.Code
+	return here, string(p.Code)
 }
 
 // logWrite says what came of a write: at level info where it was done, at debug where it was passed on.
@@ -362,7 +363,7 @@ func (a *API) leaderOf(s *statecontext.State) (wire.Leader, bool) {
 
 // noLeader is the answer when nobody can be asked.
 func noLeader(format string, args ...any) *rpc.Problem {
-	p := rpc.Refuse(rpc.CodeNoLeader, format, args...)
+	p := rpc.Refuse(errcode.NoLeader, format, args...)
 	p.RetryAfterMS = leaderRetryMS
 	return p
 }

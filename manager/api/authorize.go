@@ -8,6 +8,7 @@ import (
 	"net/url"
 	"slices"
 
+	"tidemark/errcode"
 	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
@@ -46,7 +47,7 @@ func (a *API) authorize(r *http.Request, rt *route) (*http.Request, error) {
 		return r, nil
 	}
 	if err := errors.Join(rpc.CheckOrigin(r), rpc.CheckHost(r, hostOf(a.cfg.REST))); err != nil {
-		return r, rpc.Refuse(rpc.CodeForbidden, "%s %s: %v", r.Method, r.URL.Path, err)
+		return r, rpc.Refuse(errcode.Forbidden, "%s %s: %v", r.Method, r.URL.Path, err)
 	}
 	if rt.component() {
 		return r, a.nodeMay(r, rt)
@@ -56,7 +57,7 @@ func (a *API) authorize(r *http.Request, rt *route) (*http.Request, error) {
 	case err != nil:
 		return r, unauthenticated(err)
 	case id.Role < rt.role.needs():
-		return r, rpc.Refuse(rpc.CodeForbidden, "%s %s is %s for %s; the call needs role %s", r.Method, r.URL.Path,
+		return r, rpc.Refuse(errcode.Forbidden, "%s %s is %s for %s; the call needs role %s", r.Method, r.URL.Path,
 			roleName(id), id.Name, rt.role)
 	}
 	ctx := context.WithValue(rpc.WithPrincipal(r.Context(), id.Name), identityKey{}, id)
@@ -106,11 +107,11 @@ func roleName(id *auth.Identity) string {
 func unauthenticated(err error) error {
 	switch {
 	case errors.Is(err, auth.ErrTooMany):
-		p := rpc.Refuse(rpc.CodeTooManyFailures, "%v", err)
+		p := rpc.Refuse(errcode.TooManyFailures, "%v", err)
 		p.RetryAfterMS = retryAfterMS
 		return p
 	case errors.Is(err, auth.ErrUnauthenticated):
-		return rpc.Refuse(rpc.CodeUnauthorized, "%v", err)
+		return rpc.Refuse(errcode.Unauthenticated, "%v", err)
 	}
 	return err
 }
@@ -171,12 +172,12 @@ func (a *API) lookUp(r *http.Request) (*auth.Identity, error) {
 }
 
 func errNobody() error {
-	return rpc.Refuse(rpc.CodeUnauthorized, "there are no users yet: start the managers with "+
+	return rpc.Refuse(errcode.Unauthenticated, "there are no users yet: start the managers with "+
 		"--initial-admin-password-file, or show an administrator's certificate (tidemark cert user --admin)")
 }
 
 func errNoCredentials() error {
-	return rpc.Refuse(rpc.CodeUnauthorized, "this cluster has users: give user and password, or a token")
+	return rpc.Refuse(errcode.Unauthenticated, "this cluster has users: give user and password, or a token")
 }
 
 // authRequired reports whether requests without credentials are refused.
@@ -239,10 +240,10 @@ func (a *API) nodeMay(r *http.Request, rt *route) error {
 	p, ok := a.node(r)
 	switch {
 	case !ok:
-		return rpc.Refuse(rpc.CodeUnauthorized, "%s is between components: it needs the certificate of one of %v", r.URL.Path,
+		return rpc.Refuse(errcode.Unauthenticated, "%s is between components: it needs the certificate of one of %v", r.URL.Path,
 			roles)
 	case !slices.Contains(roles, p.Role):
-		return rpc.Refuse(rpc.CodeForbidden, "%s is not for %s: it needs the certificate of one of %v", r.URL.Path, p, roles)
+		return rpc.Refuse(errcode.Forbidden, "%s is not for %s: it needs the certificate of one of %v", r.URL.Path, p, roles)
 	}
 	return nil
 }
@@ -253,7 +254,7 @@ func (a *API) speaksFor(r *http.Request, role tlsconf.Role, id string) error {
 		return nil
 	}
 	if p, _ := a.node(r); p.Role != tlsconf.Manager && !p.Is(role, id) {
-		return rpc.Refuse(rpc.CodeForbidden, "%s speaks for %s", p, tlsconf.Peer{Role: role, ID: id})
+		return rpc.Refuse(errcode.Forbidden, "%s speaks for %s", p, tlsconf.Peer{Role: role, ID: id})
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/internal/version"
 	"tidemark/manager/consensus"
@@ -43,17 +44,17 @@ func (a *API) clusterRoutes() []route {
 					{name: "dry_run", enum: []string{"true", "false"}, means: "true: only say what would be done"}},
 				headers: []string{HeaderKey}, upload: mediaBinary,
 				answers: []answer{{status: 200, means: "restored, or what would be done", body: client.RestoreReply{}}},
-				codes: []string{string(statecontext.BackupUnusable), string(statecontext.BackupOfOther),
-					string(statecontext.Restoring),
-					string(statecontext.RestoreMismatch), string(statecontext.FormatNotAllowed), CodePlacement, CodeFormatTooOld,
-					CodeNoProjector}}},
+				codes: []errcode.Code{errcode.BackupUnusable, errcode.BackupOfOther,
+					errcode.Restoring,
+					errcode.RestoreMismatch, errcode.FormatNotAllowed, errcode.PlacementImpossible, errcode.FormatTooOld,
+					errcode.NoProjector}}},
 		{method: "POST", path: "/v1/cluster:finalize-upgrade", handle: a.finalizeUpgrade, role: RoleAdmin, leader: true,
 			limit: WriteTimeout, doc: operation{
 				id: "finalizeUpgrade", tag: tagCluster, summary: "Allow what needs the newest format level, for good: no older " +
 					"version can take part from then on",
 				headers: []string{HeaderKey},
 				answers: []answer{{status: 200, means: "the format level from now on", body: client.FormatReply{}}},
-				codes:   []string{string(statecontext.FormatNotAllowed)}}},
+				codes:   []errcode.Code{errcode.FormatNotAllowed}}},
 		{method: "GET", path: "/v1/limits", handle: a.limits, role: RoleRead, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "getLimits", tag: tagCluster, summary: "The limits in force",
@@ -63,7 +64,7 @@ func (a *API) clusterRoutes() []route {
 				id: "setLimits", tag: tagCluster, summary: "Change limits: those that are named; 0 is the default",
 				headers: []string{HeaderKey}, body: client.LimitsChange{},
 				answers: []answer{{status: 200, means: "the limits from now on", body: statecontext.Limits{}}},
-				codes:   []string{string(statecontext.InvalidArgument)}}},
+				codes:   []errcode.Code{errcode.InvalidArgument}}},
 	}
 }
 
@@ -100,7 +101,7 @@ func (a *API) restore(w http.ResponseWriter, r *http.Request) error {
 	case statecontext.RestoreNewCluster.String():
 		mode = statecontext.RestoreNewCluster
 	default:
-		return rpc.Refuse(rpc.CodeBadRequest, "mode=%s: want in-place or new-cluster", q.Get("mode"))
+		return rpc.Refuse(errcode.BadRequest, "mode=%s: want in-place or new-cluster", q.Get("mode"))
 	}
 	data, err := readBody(http.MaxBytesReader(w, r.Body, statecontext.MaxBackupBytes), r)
 	if err != nil {
@@ -108,7 +109,7 @@ func (a *API) restore(w http.ResponseWriter, r *http.Request) error {
 	}
 	b, err := statecontext.ReadBackupUpTo(a.cfg.Raft.FormatLevel(), data)
 	if err != nil {
-		return rpc.Refuse(string(statecontext.BackupUnusable), "nothing was done: %v", err)
+		return rpc.Refuse(errcode.BackupUnusable, "nothing was done: %v", err)
 	}
 	if level := a.cfg.Raft.State().FormatLevel(); level < statecontext.RestoreFormat() {
 		return fmt.Errorf("%w: restore needs format level %d, the cluster is at %d: when all managers run the new version, "+
@@ -161,7 +162,7 @@ func (a *API) finalizeUpgrade(w http.ResponseWriter, r *http.Request) error {
 		}
 	}
 	if len(behind) > 0 {
-		return rpc.Refuse(string(statecontext.FormatNotAllowed), "format level %d is not known to %s: install the version "+
+		return rpc.Refuse(errcode.FormatNotAllowed, "format level %d is not known to %s: install the version "+
 			"of tidemark that the others run, and start it", level,
 			strings.Join(behind, ", "))
 	}
@@ -209,7 +210,7 @@ func (a *API) setLimits(w http.ResponseWriter, r *http.Request) error {
 	}
 	l := change.Apply(a.cfg.Raft.State().Limits())
 	if err := l.Check(); err != nil {
-		return rpc.Refuse(string(statecontext.InvalidArgument), "nothing was done: %v", err)
+		return rpc.Refuse(errcode.InvalidArgument, "nothing was done: %v", err)
 	}
 	if err := a.write(r, &statecontext.SetLimits{Limits: l}); err != nil {
 		return err

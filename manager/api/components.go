@@ -8,6 +8,7 @@ import (
 
 	"github.com/gorilla/mux"
 
+	"tidemark/errcode"
 	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
 	"tidemark/internal/tlsconf"
@@ -97,7 +98,7 @@ func (a *API) report(w http.ResponseWriter, r *http.Request) error {
 		}
 		reply, err = a.cfg.Coordinator.HandleIndexerReport(r.Context(), req)
 	default:
-		return rpc.Refuse(rpc.CodeBadRequest, "kind=%s: want projector or indexer", kind)
+		return rpc.Refuse(errcode.BadRequest, "kind=%s: want projector or indexer", kind)
 	}
 	if err != nil {
 		return err
@@ -109,7 +110,7 @@ func (a *API) report(w http.ResponseWriter, r *http.Request) error {
 func (a *API) stabilize(w http.ResponseWriter, r *http.Request) error {
 	bucket, err := url.PathUnescape(mux.Vars(r)["bucket"])
 	if err != nil {
-		return rpc.Refuse(rpc.CodeBadRequest, "bucket: %v", err)
+		return rpc.Refuse(errcode.BadRequest, "bucket: %v", err)
 	}
 	var req wire.StabilizeRequest
 	if err := rpc.Read(w, r, rpc.MaxControlBody, &req); err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 )
 
@@ -77,7 +78,7 @@ func (a *API) refuseUnsure() error {
 	const what = "manager %s does not know these credentials and cannot make sure that they are not new: the leader is " +
 		"out of its reach, or its disk " +
 		"takes nothing; try again, or another manager"
-	return rpc.Refuse(CodeNotCurrent, what, a.cfg.Name)
+	return rpc.Refuse(errcode.ManagerNotCurrent, what, a.cfg.Name)
 }
 
 // ensureCurrent refuses to look anybody up in a state that may be older than mayLag, after a try to bring it up to
@@ -90,7 +91,7 @@ func (a *API) ensureCurrent(ctx context.Context) error {
 	if a.current() {
 		return nil
 	}
-	return rpc.Refuse(CodeNotCurrent, "%s", a.notCurrent())
+	return rpc.Refuse(errcode.ManagerNotCurrent, "%s", a.notCurrent())
 }
 
 // notCurrent says what is the matter.

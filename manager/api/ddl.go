@@ -12,6 +12,7 @@ import (
 	"github.com/gorilla/mux"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/expression"
 	"tidemark/index"
 	"tidemark/internal/rpc"
@@ -31,7 +32,7 @@ func request(r *http.Request, part int, sent []byte) (*statecontext.Request, err
 	case key == "":
 		return nil, nil
 	case len(key) > maxKeyBytes:
-		return nil, rpc.Refuse(CodeBadKey, "%s has %d bytes, at most %d are taken", HeaderKey, len(key), maxKeyBytes)
+		return nil, rpc.Refuse(errcode.BadIdempotencyKey, "%s has %d bytes, at most %d are taken", HeaderKey, len(key), maxKeyBytes)
 	}
 	return &statecontext.Request{Principal: rpc.Principal(r.Context()), Key: key + ":" + strconv.Itoa(part),
 			BodyHash: sha256.Sum256(fmt.Appendf(nil, "%s %s\n%s\n%s", r.Method, r.URL.Path, r.Header.Get(headerIfMatch), sent))},
@@ -54,7 +55,7 @@ func (a *API) ddlRoutes() []route {
 				id: "runStatements", tag: tagDDL, summary: "Run DDL text: one or more statements separated by semicolons, in order",
 				headers: []string{HeaderKey}, body: client.StatementRequest{},
 				answers: []answer{{status: 202, means: "done; builds go on", body: client.StatementReply{}}},
-				codes:   ddlCodes(CodeSyntax, CodeUnsupported)}},
+				codes:   ddlCodes(errcode.SyntaxError, errcode.Unsupported)}},
 		{method: "POST", path: "/v1/indexes:build", handle: a.build, role: RoleDDL, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "buildIndexes", tag: tagDDL, summary: "Start the builds of deferred indexes, all or none",
@@ -69,14 +70,14 @@ func (a *API) ddlRoutes() []route {
 					{status: 202, means: "created; its build goes on unless it is deferred", body: client.IndexInfo{},
 						headers: []string{headerETag}},
 					{status: 200, means: "it existed (if_not_exists)", body: client.IndexInfo{}, headers: []string{headerETag}}},
-				codes: ddlCodes(CodeSyntax, CodeUnsupported)}},
+				codes: ddlCodes(errcode.SyntaxError, errcode.Unsupported)}},
 		{method: "DELETE", path: "/v1/indexes/{ref:.+}", handle: a.drop, role: RoleDDL, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "dropIndex", tag: tagDDL, summary: "Drop an index: the name is free at once, the data goes as its hosts are " +
 					"told",
 				headers: []string{HeaderKey, headerIfMatch},
 				answers: []answer{{status: 202, means: "it is being dropped", body: client.StatementResult{}}},
-				codes:   []string{string(statecontext.UnknownIndex), string(statecontext.CASMismatch)}}},
+				codes:   []errcode.Code{errcode.UnknownIndex, errcode.CASMismatch}}},
 	}
 }
 
@@ -90,7 +91,7 @@ func (a *API) statements(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if len(list) == 0 {
-		return rpc.Refuse(CodeSyntax, `no statement: send {"statement": "CREATE INDEX …"}`)
+		return rpc.Refuse(errcode.SyntaxError, `no statement: send {"statement": "CREATE INDEX …"}`)
 	}
 	reply := client.StatementReply{Results: []client.StatementResult{}}
 	for i, s := range list {
@@ -132,7 +133,7 @@ func (a *API) run(r *http.Request, s expression.Statement, req *statecontext.Req
 		return []client.StatementResult{created}, nil
 	case *expression.DropIndex:
 		o, err := a.dropNamed(r, s.Bucket, s.Name, 0, req)
-		if s.IfExists && errors.Is(err, statecontext.UnknownIndex) {
+		if s.IfExists && errors.Is(err, errcode.UnknownIndex) {
 			return []client.StatementResult{{Name: s.Name, Bucket: s.Bucket, State: index.Dropping,
 				CAS: a.cfg.Raft.State().CAS(), Existed: true}}, nil
 		}
@@ -145,7 +146,7 @@ func (a *API) run(r *http.Request, s expression.Statement, req *statecontext.Req
 	case *expression.AlterIndex:
 		return a.alterNamed(r, s, req)
 	}
-	return nil, rpc.Refuse(CodeUnsupported, "this statement is not supported: %s", s)
+	return nil, rpc.Refuse(errcode.Unsupported, "this statement is not supported: %s", s)
 }
 
 // result is an outcome as the API shows it.
@@ -166,8 +167,8 @@ func (a *API) dropNamed(r *http.Request, bucket, name string, ifMatch uint64,
 	}
 	o, err := a.cfg.Coordinator.DropIndex(r.Context(), coordinator.DropRequest{ID: id, IfMatch: ifMatch, Request: req})
 	switch {
-	case errors.Is(err, statecontext.UnknownIndex), err == nil && o.Existed: // the latter: somebody dropped it meanwhile
-		return o, &statecontext.Rejection{Code: statecontext.UnknownIndex,
+	case errors.Is(err, errcode.UnknownIndex), err == nil && o.Existed: // the latter: somebody dropped it meanwhile
+		return o, &statecontext.Rejection{Code: errcode.UnknownIndex,
 			Message: fmt.Sprintf("there is no index %q on bucket %q", name, bucket)}
 	case err != nil:
 		return o, a.withCAS(err, id)
@@ -223,7 +224,7 @@ func (a *API) buildNamed(r *http.Request, bucket string, names []string,
 	}
 	outcomes, err := a.cfg.Coordinator.BuildIndexes(r.Context(), coordinator.BuildRequest{IDs: ids, Request: req})
 	switch {
-	case errors.Is(err, statecontext.UnknownIndex):
+	case errors.Is(err, errcode.UnknownIndex):
 		return nil, a.unknownName(bucket, missing)
 	case err != nil:
 		return nil, err
@@ -246,7 +247,7 @@ func (a *API) build(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if body.Bucket == "" || len(body.Names) == 0 {
-		return rpc.Refuse(rpc.CodeBadRequest, `want {"bucket": "…", "names": ["…"]}`)
+		return rpc.Refuse(errcode.BadRequest, `want {"bucket": "…", "names": ["…"]}`)
 	}
 	req, err := bodyRequest(r, 0)
 	if err != nil {
@@ -314,7 +315,7 @@ func (a *API) drop(w http.ResponseWriter, r *http.Request) error {
 	}
 	id, err := index.ParseID(ref)
 	if err != nil {
-		return rpc.Refuse(string(statecontext.UnknownIndex), "index %q: want an id or bucket/name", ref)
+		return rpc.Refuse(errcode.UnknownIndex, "index %q: want an id or bucket/name", ref)
 	}
 	o, err := a.cfg.Coordinator.DropIndex(r.Context(), coordinator.DropRequest{ID: id, IfMatch: ifMatch, Request: req})
 	if err != nil {
@@ -326,7 +327,7 @@ func (a *API) drop(w http.ResponseWriter, r *http.Request) error {
 
 // withCAS adds the object's present modified_cas to a mismatch.
 func (a *API) withCAS(err error, id index.ID) error {
-	if !errors.Is(err, statecontext.CASMismatch) {
+	if !errors.Is(err, errcode.CASMismatch) {
 		return err
 	}
 	p := a.problem(err)
@@ -353,7 +354,7 @@ func parseETag(text string) (uint64, error) {
 	}
 	cas, err := strconv.ParseUint(strings.Trim(text, `"`), 10, 64)
 	if err != nil || cas == 0 { // 0 is nobody's, and must not become "any"
-		return 0, rpc.Refuse(rpc.CodeBadRequest, "If-Match: %s: want the modified_cas of the index in quotes, as ETag "+
+		return 0, rpc.Refuse(errcode.BadRequest, "If-Match: %s: want the modified_cas of the index in quotes, as ETag "+
 			"gives it", text)
 	}
 	return cas, nil

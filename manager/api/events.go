@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/manager/watch"
 )
@@ -21,9 +22,6 @@ const (
 	markerPatience = time.Second
 	watchRetryMS   = 2000
 )
-
-// CodeWatchers is the answer to one watcher too many from one address.
-const CodeWatchers = "TOO_MANY_WATCHERS"
 
 // mediaEvents is that of server-sent events.
 const mediaEvents = "text/event-stream"
@@ -43,7 +41,7 @@ func (a *API) watchRoutes() []route {
 				},
 				answers: []answer{{status: 200, means: "events snapshot, change and end", media: mediaEvents,
 					lines: []any{client.WatchSnapshot{}, client.WatchChange{}, client.WatchEnd{}}}},
-				codes: []string{CodeWatchers, client.CodeBusy, rpc.CodeUnavailable}}},
+				codes: []errcode.Code{errcode.TooManyWatchers, errcode.Busy, errcode.Unavailable}}},
 	}
 }
 
@@ -121,7 +119,7 @@ func whyEnded(err error) (reason, detail string, ok bool) {
 func watchRequest(r *http.Request) (watch.Request, error) {
 	q := r.URL.Query()
 	bad := func(err error) (watch.Request, error) {
-		return watch.Request{}, rpc.Refuse(rpc.CodeBadRequest, "%v", err)
+		return watch.Request{}, rpc.Refuse(errcode.BadRequest, "%v", err)
 	}
 	req := watch.Request{}
 	var err error
@@ -152,11 +150,11 @@ func watchProblem(err error) error {
 	}
 	switch {
 	case errors.Is(err, watch.ErrAddressFull):
-		return retry(rpc.Refuse(CodeWatchers, "%v", err))
+		return retry(rpc.Refuse(errcode.TooManyWatchers, "%v", err))
 	case errors.Is(err, watch.ErrFull):
-		return retry(rpc.Refuse(client.CodeBusy, "%v", err))
+		return retry(rpc.Refuse(errcode.Busy, "%v", err))
 	case errors.Is(err, watch.ErrBehind), errors.Is(err, watch.ErrClosed):
-		p := rpc.Refuse(rpc.CodeUnavailable, "%v", err)
+		p := rpc.Refuse(errcode.Unavailable, "%v", err)
 		p.RetryAfterMS = leaderRetryMS
 		return p
 	}

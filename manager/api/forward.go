@@ -11,7 +11,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 )
 
@@ -48,7 +48,7 @@ func (a *API) forward(w http.ResponseWriter, r *http.Request, rt *route) (err er
 	defer cancel(nil)
 	req, err := http.NewRequestWithContext(ctx, r.Method, leader.REST+r.URL.RequestURI(), body)
 	if err != nil {
-		return rpc.Refuse(rpc.CodeBadRequest, "%v", err)
+		return rpc.Refuse(errcode.BadRequest, "%v", err)
 	}
 	if rt.component() || rt.upload > 0 {
 		req.ContentLength = r.ContentLength
@@ -106,13 +106,13 @@ func readBody(limited io.Reader, r *http.Request) ([]byte, error) {
 	case errors.As(err, &tooLarge):
 		return nil, bodyTooLarge(tooLarge.Limit, r)
 	case err != nil:
-		return nil, rpc.Refuse(rpc.CodeBadRequest, "reading the body: %v", err)
+		return nil, rpc.Refuse(errcode.BadRequest, "reading the body: %v", err)
 	}
 	return body, nil
 }
 
 func bodyTooLarge(limit int64, r *http.Request) error {
-	return rpc.Refuse(rpc.CodeTooLarge, "the body has more than %d bytes, the most that %s takes", limit, r.URL.Path)
+	return rpc.Refuse(errcode.BodyTooLarge, "the body has more than %d bytes, the most that %s takes", limit, r.URL.Path)
 }
 
 // watchLeader returns a forwarded request up when another leader is known, or none for some time: one that is cut off
@@ -155,12 +155,12 @@ func send(c *http.Client, req *http.Request) (resp *http.Response, sent bool, er
 func forwardFailed(r *http.Request, rt *route, sent bool, err error) error {
 	read := r.Method == http.MethodGet || r.Method == http.MethodHead
 	if (read || rt.component()) && errors.Is(err, context.DeadlineExceeded) {
-		return rpc.Refuse(rpc.CodeTimeout, "the leader gave no answer in time")
+		return rpc.Refuse(errcode.Timeout, "the leader gave no answer in time")
 	}
 	if !sent || read || rt.component() {
 		return noLeader("the leader could not be reached: %v; try again", err)
 	}
-	return rpc.Refuse(client.CodeUnknownOutcome,
+	return rpc.Refuse(errcode.OutcomeUnknown,
 		"the leader gave no answer (%v): the write may or may not be done; send it again with the same %s to learn which; "+
 			"without one, look before you repeat it", err, HeaderKey)
 }

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 )
 
@@ -68,16 +68,16 @@ func TestAWriteThatTheLeaderHadIsUnknown(t *testing.T) {
 	if !errors.As(err, &dial) || dial.Op != "dial" {
 		t.Logf("the last error is not a refused connection: %v", err) // then nobody would be misled
 	}
-	if code := failure(t, sent, err); code != client.CodeUnknownOutcome {
+	if code := failure(t, sent, err); code != errcode.OutcomeUnknown {
 		t.Errorf("the client is told %s", code)
 	}
 	_, sent, err = write() // nobody listens any more
-	if code := failure(t, sent, err); code != rpc.CodeNoLeader {
+	if code := failure(t, sent, err); code != errcode.NoLeader {
 		t.Errorf("of a write that never left the client is told %s", code)
 	}
 }
 
-func failure(t *testing.T, sent bool, err error) string {
+func failure(t *testing.T, sent bool, err error) errcode.Code {
 	t.Helper()
 	r, reqErr := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://x/v1/indexes", nil)
 	if reqErr != nil {

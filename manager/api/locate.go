@@ -7,6 +7,7 @@ import (
 	"github.com/gorilla/mux"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
@@ -24,20 +25,20 @@ func (a *API) locateRoute() route {
 			id: "locateIndex", tag: tagScans, summary: "Tell which indexers hold an index, with a ticket for scans on their " +
 				"own ports",
 			answers: []answer{{status: 200, means: "the indexers' scan ports, and the ticket", body: client.ScanRoute{}}},
-			codes:   []string{string(statecontext.UnknownIndex), CodeNotReady}}}
+			codes:   []errcode.Code{errcode.UnknownIndex, errcode.IndexNotReady}}}
 }
 
 // locate answers from what this manager knows: who finds no way scans by way of a manager, which looks again.
 func (a *API) locate(w http.ResponseWriter, r *http.Request) error {
 	if a.cfg.Tickets == nil {
-		return rpc.Refuse(rpc.CodeNotFound, "this manager issues no tickets")
+		return rpc.Refuse(errcode.NotFound, "this manager issues no tickets")
 	}
 	x, err := a.find(a.cfg.Raft.State(), mux.Vars(r)["ref"])
 	if err != nil {
 		return err
 	}
 	if x.Definition.State != index.Maintenance {
-		return rpc.Refuse(CodeNotReady, "index %s on %s is in state %s", x.Definition.Name, x.Definition.Bucket,
+		return rpc.Refuse(errcode.IndexNotReady, "index %s on %s is in state %s", x.Definition.Name, x.Definition.Bucket,
 			x.Definition.State)
 	}
 	who, ok := r.Context().Value(identityKey{}).(*auth.Identity)
@@ -60,7 +61,7 @@ func (a *API) checkTicket(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if a.cfg.Tickets == nil {
-		return rpc.Refuse(rpc.CodeUnauthorized, "this manager issues no tickets")
+		return rpc.Refuse(errcode.Unauthenticated, "this manager issues no tickets")
 	}
 	who, err := a.cfg.Tickets.Open(req.Ticket)
 	if err == nil && who.OfUser() {
@@ -70,12 +71,12 @@ func (a *API) checkTicket(w http.ResponseWriter, r *http.Request) error {
 	}
 	switch {
 	case err != nil:
-		return rpc.Refuse(rpc.CodeUnauthorized, "%v", err)
+		return rpc.Refuse(errcode.Unauthenticated, "%v", err)
 	case !a.still(who):
-		return rpc.Refuse(rpc.CodeUnauthorized, "the user or token of %s has changed or ended since the ticket was issued",
+		return rpc.Refuse(errcode.Unauthenticated, "the user or token of %s has changed or ended since the ticket was issued",
 			who.Name)
 	case who.Role < RoleRead.needs():
-		return rpc.Refuse(rpc.CodeForbidden, "%s is %s: a scan needs role %s", who.Name, roleName(who), RoleRead)
+		return rpc.Refuse(errcode.Forbidden, "%s is %s: a scan needs role %s", who.Name, roleName(who), RoleRead)
 	}
 	rpc.Write(w, r, http.StatusOK, scanport.Checked{Principal: who.Name})
 	return nil

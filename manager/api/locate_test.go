@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/indexer/scanport"
 	"tidemark/internal/rpc"
 	"tidemark/manager/auth"
@@ -37,16 +38,16 @@ func TestCheckTicket(t *testing.T) {
 	for _, c := range []struct {
 		name, ticket string
 		after        time.Duration
-		want         string // "": good
+		want         errcode.Code // "": good
 	}{
 		{"reads", reader, 0, ""},
 		{"ddl includes reads", issue(mine, statecontext.UserDDL), 0, ""},
-		{"no role", issue(mine, 0), 0, rpc.CodeForbidden},
-		{"another's", issue(other, statecontext.UserAdmin), 0, rpc.CodeUnauthorized},
-		{"nobody's", "x", 0, rpc.CodeUnauthorized},
-		{"none", "", 0, rpc.CodeUnauthorized},
+		{"no role", issue(mine, 0), 0, errcode.Forbidden},
+		{"another's", issue(other, statecontext.UserAdmin), 0, errcode.Unauthenticated},
+		{"nobody's", "x", 0, errcode.Unauthenticated},
+		{"none", "", 0, errcode.Unauthenticated},
 		{"just before its end", reader, time.Minute - time.Millisecond, ""},
-		{"at its end", reader, time.Minute, rpc.CodeUnauthorized},
+		{"at its end", reader, time.Minute, errcode.Unauthenticated},
 	} {
 		now = time.Unix(1_000_000, 0).Add(c.after)
 		body, err := json.Marshal(scanport.Check{Ticket: c.ticket})
@@ -56,7 +57,7 @@ func TestCheckTicket(t *testing.T) {
 		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, scanport.CheckPath, strings.NewReader(string(body)))
 		r.Header.Set("Content-Type", rpc.MediaJSON)
 		w := httptest.NewRecorder()
-		got, who := "", scanport.Checked{}
+		got, who := errcode.Code(""), scanport.Checked{}
 		if err := New(Config{Tickets: mine}).checkTicket(w, r); err != nil {
 			got = rpc.AsProblem(err).Code
 		} else if err := json.Unmarshal(w.Body.Bytes(), &who); err != nil {

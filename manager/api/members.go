@@ -14,6 +14,7 @@ import (
 	"github.com/gorilla/mux"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/manager/consensus"
@@ -41,25 +42,25 @@ func (a *API) memberRoutes() []route {
 				id: "joinManager", tag: tagCluster, summary: "Add a manager that waits for a cluster, without a vote until it has " +
 					"caught up",
 				body: client.JoinRequest{}, answers: []answer{{status: 200, means: "it is a member", body: client.MemberReply{}}},
-				codes: []string{CodeMemberConflict, string(statecontext.NodeRemoved), rpc.CodeForeign}}},
+				codes: []errcode.Code{errcode.MemberConflict, errcode.NodeRemoved, errcode.ForeignCluster}}},
 		{method: "POST", path: "/v1/cluster/managers:transfer-leadership", handle: a.transferAny, role: RoleAdmin,
 			leader: true, limit: memberTimeout, doc: operation{
 				id: "transferLeadership", tag: tagCluster, summary: "Hand leadership to the voter that is furthest",
 				answers: []answer{{status: 200, means: "another manager leads", body: client.MemberReply{}}},
-				codes:   []string{CodeTransferFailed}}},
+				codes:   []errcode.Code{errcode.TransferFailed}}},
 		{method: "POST", path: "/v1/cluster/managers/{id}:transfer-leadership", handle: a.transferTo, role: RoleAdmin,
 			leader: true, limit: memberTimeout, doc: operation{
 				id: "transferLeadershipTo", tag: tagCluster, summary: "Hand leadership to one manager, by its name or server id",
 				answers: []answer{{status: 200, means: "it leads", body: client.MemberReply{}}},
-				codes:   []string{string(statecontext.UnknownNode), CodeTransferFailed, CodeMemberConflict}}},
+				codes:   []errcode.Code{errcode.UnknownNode, errcode.TransferFailed, errcode.MemberConflict}}},
 		{method: "DELETE", path: "/v1/cluster/managers/{id:[^/:]+}", handle: a.removeManager, role: RoleAdmin, leader: true,
 			limit: memberTimeout, doc: operation{
 				id: "removeManager", tag: tagCluster, summary: "Remove a manager for good, by its name or server id; the leader " +
 					"hands leadership on first",
 				params: []param{yes}, headers: []string{HeaderKey},
 				answers: []answer{{status: 200, means: "it is no member any more", body: client.MemberReply{}}},
-				codes: []string{string(statecontext.UnknownNode), CodeQuorumAtRisk, CodeMemberConflict, CodeTransferFailed,
-					client.CodeUnknownOutcome}}},
+				codes: []errcode.Code{errcode.UnknownNode, errcode.QuorumAtRisk, errcode.MemberConflict, errcode.TransferFailed,
+					errcode.OutcomeUnknown}}},
 		{method: "DELETE", path: "/v1/cluster/indexers/{id}", handle: a.removeIndexer, role: RoleAdmin, leader: true,
 			limit: memberTimeout, doc: operation{
 				id: "removeIndexer", tag: tagCluster, summary: "Remove an indexer for good, by its name, node number or uuid; " +
@@ -70,14 +71,14 @@ func (a *API) memberRoutes() []route {
 					body: client.IndexerRemoval{}},
 					{status: 202, means: "its removal is decided and goes on by itself; the same call waits for it",
 						body: client.IndexerRemoval{}}},
-				codes: []string{string(statecontext.UnknownNode), CodeNodeAlive, CodeLastCopies, CodePlacement, CodeMemberConflict,
-					string(statecontext.StaleRevision), CodeFormatTooOld}}},
+				codes: []errcode.Code{errcode.UnknownNode, errcode.NodeAlive, errcode.LastCopies, errcode.PlacementImpossible, errcode.MemberConflict,
+					errcode.StaleRevision, errcode.FormatTooOld}}},
 		{method: "DELETE", path: "/v1/cluster/projectors/{id}", handle: a.removeProjector, role: RoleAdmin, leader: true,
 			limit: memberTimeout, doc: operation{
 				id: "removeProjector", tag: tagCluster, summary: "Forget a projector, by its id",
 				params:  []param{force},
 				answers: []answer{{status: 200, means: "it is forgotten, and what that means", body: client.MemberReply{}}},
-				codes:   []string{string(statecontext.UnknownNode), CodeNodeAlive}}},
+				codes:   []errcode.Code{errcode.UnknownNode, errcode.NodeAlive}}},
 	}
 }
 
@@ -89,12 +90,12 @@ func (a *API) joinManager(w http.ResponseWriter, r *http.Request) error {
 	}
 	if _, _, err := net.SplitHostPort(strings.TrimPrefix(strings.TrimPrefix(req.Address, "https://"),
 		"http://")); err != nil {
-		return rpc.Refuse(rpc.CodeBadRequest, "address %q: %v; want the REST address of the manager that waits, host:port",
+		return rpc.Refuse(errcode.BadRequest, "address %q: %v; want the REST address of the manager that waits, host:port",
 			req.Address, err)
 	}
 	peer, err := a.askPeer(r.Context(), req.Address)
 	if err != nil {
-		return rpc.Refuse(rpc.CodeUnavailable, "the manager at %s does not say who it is: %v", req.Address, err)
+		return rpc.Refuse(errcode.Unavailable, "the manager at %s does not say who it is: %v", req.Address, err)
 	}
 	m := wire.RegisterManager{ClusterID: peer.ClusterID, ID: peer.ID, Name: peer.Name, REST: peer.REST, Raft: peer.Raft,
 		FormatLevel: peer.NewestFormat, Empty: !peer.HasState}
@@ -143,7 +144,7 @@ func (a *API) admitManager(ctx context.Context, m *wire.RegisterManager) error {
 			own)
 	}
 	if _, _, err := net.SplitHostPort(m.Raft); err != nil {
-		return rpc.Refuse(rpc.CodeBadRequest, "Raft address %q: %v; want host:port", m.Raft, err)
+		return rpc.Refuse(errcode.BadRequest, "Raft address %q: %v; want host:port", m.Raft, err)
 	}
 	return a.cfg.Steward.Join(ctx, consensus.JoinRequest{Empty: m.Empty,
 		Manager: statecontext.Manager{ID: m.ID, Name: m.Name, REST: m.REST,
@@ -209,7 +210,7 @@ func (a *API) removeManager(w http.ResponseWriter, r *http.Request) error {
 	}
 	words := r.URL.Query().Get("yes")
 	if words != "" && words != loseData {
-		return rpc.Refuse(rpc.CodeBadRequest, "yes=%s: the words are yes=%s", words, loseData)
+		return rpc.Refuse(errcode.BadRequest, "yes=%s: the words are yes=%s", words, loseData)
 	}
 	id := mux.Vars(r)["id"]
 	req, err := request(r, 0, []byte(id))
@@ -249,7 +250,7 @@ func (a *API) removeManager(w http.ResponseWriter, r *http.Request) error {
 	res, err := a.cfg.Raft.Propose(r.Context(), statecontext.Command{Request: req,
 		Body: &statecontext.RemoveManager{ID: m.ID}})
 	// the steward may have been faster
-	if err == nil && res.Rejection != nil && res.Rejection.Code != statecontext.UnknownNode {
+	if err == nil && res.Rejection != nil && res.Rejection.Code != errcode.UnknownNode {
 		err = res.Err()
 	}
 	if err != nil {
@@ -268,7 +269,7 @@ func isTrue(r *http.Request, name string) (bool, error) {
 	case "true":
 		return true, nil
 	default:
-		return false, rpc.Refuse(rpc.CodeBadRequest, "%s=%s: want true or false", name, v)
+		return false, rpc.Refuse(errcode.BadRequest, "%s=%s: want true or false", name, v)
 	}
 }
 

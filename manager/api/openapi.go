@@ -4,10 +4,8 @@ import (
 	_ "embed"
 	"net/http"
 
-	"tidemark/client"
-	"tidemark/indexer/scan"
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
-	"tidemark/statecontext"
 )
 
 // openapi.json is the OpenAPI 3.1 document. It is made from the route table and the Go types of bodies and answers
@@ -31,7 +29,7 @@ func OpenAPI() []byte { return openAPI }
 //     a list of your own that routes() joins).
 //  2. Say which types go in and out (exported types with comments, best in package client; fields that may be absent
 //     are omitempty), which headers it heeds, and which codes it may be refused with beside commonCodes. New codes get
-//     a line in internal/rpc/codes.go.
+//     a line in errcode/table.go.
 //  3. Run go test ./manager/api -run TestDocumentOf -update, read the difference in openapi.json, commit it. When a
 //     merge conflicts
 //     in it, take either side and run that again.
@@ -47,7 +45,7 @@ type operation struct {
 	optional bool
 	upload   string // media type of a body that is no JSON, as mediaBinary; body is nil then
 	answers  []answer
-	codes    []string // of problems, beside commonCodes
+	codes    []errcode.Code // of problems, beside commonCodes
 }
 
 // param is a parameter of the query.
@@ -140,30 +138,30 @@ func everyAnswer() []string { return []string{rpc.HeaderLeader, rpc.HeaderReques
 func readHeaders(more ...string) []string { return append(more, HeaderCAS, HeaderAge) }
 
 // commonCodes are what calls like this one may be refused with whatever they do.
-func (rt *route) commonCodes() []string {
-	codes := []string{rpc.CodeBadRequest, rpc.CodeInternal, rpc.CodeTimeout}
+func (rt *route) commonCodes() []errcode.Code {
+	codes := []errcode.Code{errcode.BadRequest, errcode.Internal, errcode.Timeout}
 	if rt.role != RoleNone {
-		codes = append(codes, rpc.CodeUnauthorized, rpc.CodeForbidden, rpc.CodeTooManyFailures)
+		codes = append(codes, errcode.Unauthenticated, errcode.Forbidden, errcode.TooManyFailures)
 	}
 	if rt.leader {
-		codes = append(codes, rpc.CodeNoLeader, client.CodeBusy)
+		codes = append(codes, errcode.NoLeader, errcode.Busy)
 	}
 	if rt.doc.body != nil {
-		codes = append(codes, rpc.CodeTooLarge, rpc.CodeMedia, rpc.CodeFormat)
+		codes = append(codes, errcode.BodyTooLarge, errcode.UnsupportedMediaType, errcode.UnsupportedFormat)
 	}
 	if rt.leader && rt.method != http.MethodGet {
-		codes = append(codes, client.CodeUnknownOutcome, CodeBadKey, string(statecontext.RequestMismatch),
-			string(statecontext.LedgerFull),
-			string(statecontext.NotBootstrapped), string(statecontext.InvalidArgument))
+		codes = append(codes, errcode.OutcomeUnknown, errcode.BadIdempotencyKey, errcode.RequestMismatch,
+			errcode.LedgerFull,
+			errcode.NotBootstrapped, errcode.InvalidArgument)
 	}
 	return codes
 }
 
 // ddlCodes are what a change of indexes may be refused with.
-func ddlCodes(more ...string) []string {
-	return append(more, CodeDefinition, CodePlacement, CodeLastCopies, CodeNoProjector, CodeNoIndexer, CodeNotReady, rpc.CodeNotInKV,
-		rpc.CodeVBuckets, string(statecontext.UnknownIndex),
-		string(statecontext.NameExists), string(statecontext.StateMismatch), string(statecontext.IllegalTransition),
-		string(statecontext.BucketIsGone),
-		string(statecontext.GenerationMismatch), string(statecontext.LimitExceeded), string(scan.IndexInRollback))
+func ddlCodes(more ...errcode.Code) []errcode.Code {
+	return append(more, errcode.BadDefinition, errcode.PlacementImpossible, errcode.LastCopies, errcode.NoProjector, errcode.NoIndexer, errcode.IndexNotReady, errcode.BucketNotInKV,
+		errcode.TooManyVBuckets, errcode.UnknownIndex,
+		errcode.NameExists, errcode.StateMismatch, errcode.IllegalTransition,
+		errcode.BucketGone,
+		errcode.GenerationMismatch, errcode.LimitExceeded, errcode.IndexInRollback)
 }

@@ -16,10 +16,10 @@ import (
 	"testing"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/internal/version"
-	"tidemark/statecontext"
 )
 
 // object is a JSON object; its keys are written in their order, so that the document is always the same text.
@@ -260,12 +260,12 @@ func (g *generator) responses(rt *route) object {
 	}
 	byStatus := map[int][]string{}
 	for _, code := range append(rt.commonCodes(), rt.doc.codes...) {
-		info, ok := rpc.Lookup(code)
+		info, ok := errcode.Lookup(code)
 		if !ok {
-			g.t.Errorf("%s %s may be refused with %s, which rpc.Codes does not have", rt.method, rt.path, code)
+			g.t.Errorf("%s %s may be refused with %s, which package errcode does not have", rt.method, rt.path, code)
 			continue
 		}
-		byStatus[info.Status] = append(byStatus[info.Status], code)
+		byStatus[info.Status] = append(byStatus[info.Status], string(code))
 	}
 	for status, codes := range byStatus {
 		slices.Sort(codes)
@@ -304,7 +304,7 @@ func (g *generator) special(t reflect.Type) object {
 		return object{"type": "string", "enum": words}
 	case reflect.TypeFor[index.ID](), reflect.TypeFor[index.CopyID]():
 		return object{"type": "string", "pattern": "^[0-9]+$"}
-	case reflect.TypeFor[statecontext.Code]():
+	case reflect.TypeFor[errcode.Code]():
 		return object{"type": "string"}
 	}
 	if t.Kind() != reflect.Struct && t.Implements(reflect.TypeFor[encoding.TextMarshaler]()) {

@@ -11,6 +11,7 @@ import (
 	"github.com/gorilla/mux"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/manager/coordinator"
@@ -27,9 +28,9 @@ func (a *API) patchRoutes() []route {
 				answers: []answer{
 					{status: 202, means: "changed; its build goes on", body: client.IndexInfo{}, headers: []string{headerETag}},
 					{status: 200, means: "it was so already", body: client.IndexInfo{}, headers: []string{headerETag}}},
-				codes: []string{CodeUnsupported, string(statecontext.UnknownIndex), string(statecontext.CASMismatch),
-					string(statecontext.StateMismatch),
-					string(statecontext.UnknownBucket), string(statecontext.BucketIsGone), string(statecontext.GenerationMismatch)}}},
+				codes: []errcode.Code{errcode.Unsupported, errcode.UnknownIndex, errcode.CASMismatch,
+					errcode.StateMismatch,
+					errcode.UnknownBucket, errcode.BucketGone, errcode.GenerationMismatch}}},
 	}
 }
 
@@ -57,8 +58,8 @@ func (a *API) patch(w http.ResponseWriter, r *http.Request) error {
 	outcomes, err := a.cfg.Coordinator.BuildIndexes(r.Context(), coordinator.BuildRequest{IDs: []index.ID{id},
 		IfMatch: ifMatch, Request: req})
 	switch {
-	case errors.Is(err, statecontext.UnknownIndex):
-		return rpc.Refuse(string(statecontext.UnknownIndex), "there is no index %s", mux.Vars(r)["ref"])
+	case errors.Is(err, errcode.UnknownIndex):
+		return rpc.Refuse(errcode.UnknownIndex, "there is no index %s", mux.Vars(r)["ref"])
 	case err != nil:
 		return a.withCAS(err, id)
 	}
@@ -88,7 +89,7 @@ func (a *API) patch(w http.ResponseWriter, r *http.Request) error {
 func (a *API) resolve(ref string) (index.ID, error) {
 	text, err := url.PathUnescape(ref)
 	if err != nil {
-		return 0, rpc.Refuse(rpc.CodeBadRequest, "index %q: %v", ref, err)
+		return 0, rpc.Refuse(errcode.BadRequest, "index %q: %v", ref, err)
 	}
 	if bucket, name, named := strings.Cut(text, "/"); named {
 		if x := a.cfg.Raft.State().IndexByName(bucket, name); x != nil {
@@ -98,7 +99,7 @@ func (a *API) resolve(ref string) (index.ID, error) {
 	}
 	id, err := index.ParseID(text)
 	if err != nil {
-		return 0, rpc.Refuse(string(statecontext.UnknownIndex), "index %q: want an id or bucket/name", text)
+		return 0, rpc.Refuse(errcode.UnknownIndex, "index %q: want an id or bucket/name", text)
 	}
 	return id, nil
 }
@@ -114,28 +115,28 @@ func checkPatch(fields map[string]json.RawMessage) error {
 		switch name {
 		case "deferred", "defer_build":
 		case "num_replica", "nodes", "copies":
-			return rpc.Refuse(CodeUnsupported, "%s is not changed here: ALTER INDEX does it (POST /v1/statements), and a "+
+			return rpc.Refuse(errcode.Unsupported, "%s is not changed here: ALTER INDEX does it (POST /v1/statements), and a "+
 				"rebalance moves what has to move", name)
 		case "name", "bucket", "keys", "where", "is_primary", "num_partition", "definition":
-			return rpc.Refuse(CodeUnsupported, "%s cannot be changed: it says what the entries of the index are; create "+
+			return rpc.Refuse(errcode.Unsupported, "%s cannot be changed: it says what the entries of the index are; create "+
 				"another index, then drop this one", name)
 		case "id", "state", "reason", "progress", "items", "disk_bytes", "created_ms", "modified_cas":
-			return rpc.Refuse(rpc.CodeBadRequest, `%s is told and cannot be set; {"deferred": false} starts a build, DELETE drops the index`, name)
+			return rpc.Refuse(errcode.BadRequest, `%s is told and cannot be set; {"deferred": false} starts a build, DELETE drops the index`, name)
 		default:
-			return rpc.Refuse(rpc.CodeBadRequest, `unknown field %q; what can be changed: {"deferred": false} starts the build`, name)
+			return rpc.Refuse(errcode.BadRequest, `unknown field %q; what can be changed: {"deferred": false} starts the build`, name)
 		}
 	}
 	deferred, ok := fields["deferred"]
 	switch {
 	case fields["defer_build"] != nil:
-		return rpc.Refuse(rpc.CodeBadRequest, `defer_build is of CREATE; send {"deferred": false}`)
+		return rpc.Refuse(errcode.BadRequest, `defer_build is of CREATE; send {"deferred": false}`)
 	case !ok:
-		return rpc.Refuse(rpc.CodeBadRequest, `nothing to change: send {"deferred": false}, which starts the build of a deferred index`)
+		return rpc.Refuse(errcode.BadRequest, `nothing to change: send {"deferred": false}, which starts the build of a deferred index`)
 	case string(deferred) == "true":
-		return rpc.Refuse(CodeUnsupported, "deferred cannot be set: a build cannot be put off once the index is there; "+
+		return rpc.Refuse(errcode.Unsupported, "deferred cannot be set: a build cannot be put off once the index is there; "+
 			"drop it, and create it with defer_build")
 	case string(deferred) != "false":
-		return rpc.Refuse(rpc.CodeBadRequest, "deferred takes false, not %s", deferred)
+		return rpc.Refuse(errcode.BadRequest, "deferred takes false, not %s", deferred)
 	}
 	return nil
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/internal/version"
@@ -45,7 +46,7 @@ func (a *API) readRoutes() []route {
 				answers: []answer{{status: 200, means: "the index", body: client.IndexInfo{}, headers: readHeaders(headerETag)},
 					{status: 304, means: "the client has this definition and state (items, disk_bytes, progress and faults may be " +
 						"others)", headers: readHeaders(headerETag)}},
-				codes: []string{string(statecontext.UnknownIndex)}}},
+				codes: []errcode.Code{errcode.UnknownIndex}}},
 		{method: "GET", path: "/v1/status", handle: a.status, role: RoleRead, limit: ReadTimeout, doc: operation{
 			id: "getStatus", tag: tagReads, summary: "Who there is and how they do; with the leader's knowledge if there is one",
 			params:  []param{consistency},
@@ -68,7 +69,7 @@ func (a *API) nodeRoutes() []route {
 			id: "getReadiness", tag: tagNode, summary: "Whether this manager can serve: it belongs to a cluster, knows a " +
 				"leader, has caught up, and its disk is well; else why not, in reasons",
 			answers: []answer{{status: 200, means: "it can serve", body: health{}}},
-			codes:   []string{rpc.CodeNoLeader, CodeUnready}}},
+			codes:   []errcode.Code{errcode.NoLeader, errcode.NotReady}}},
 		{method: "GET", path: "/metrics", role: RoleRead, limit: ReadTimeout, doc: operation{
 			id: "getMetrics", tag: tagNode, summary: "Metrics in the text format of Prometheus",
 			answers: []answer{{status: 200, means: "the metrics", media: mediaText}}},
@@ -113,11 +114,11 @@ func checkQuery(r *http.Request, known ...string) error {
 			ok = ok || k == name
 		}
 		if !ok {
-			return rpc.Refuse(rpc.CodeBadRequest, "unknown parameter %q; %s knows %s", name, r.URL.Path,
+			return rpc.Refuse(errcode.BadRequest, "unknown parameter %q; %s knows %s", name, r.URL.Path,
 				strings.Join(known, ", "))
 		}
 		if name == "consistency" && values[0] != "stale" && values[0] != "linearizable" {
-			return rpc.Refuse(rpc.CodeBadRequest, "consistency=%s: want stale or linearizable", values[0])
+			return rpc.Refuse(errcode.BadRequest, "consistency=%s: want stale or linearizable", values[0])
 		}
 	}
 	return nil
@@ -137,7 +138,7 @@ func page(r *http.Request, preset, most int) (int, error) {
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 || n > most {
-		return 0, rpc.Refuse(rpc.CodeBadRequest, "limit=%s: want 1 to %d", text, most)
+		return 0, rpc.Refuse(errcode.BadRequest, "limit=%s: want 1 to %d", text, most)
 	}
 	return n, nil
 }
@@ -153,7 +154,7 @@ func (a *API) list(w http.ResponseWriter, r *http.Request) error {
 	var after index.ID
 	if text := r.URL.Query().Get("after"); text != "" {
 		if after, err = index.ParseID(text); err != nil {
-			return rpc.Refuse(rpc.CodeBadRequest, "after=%s: want what next was in the page before", text)
+			return rpc.Refuse(errcode.BadRequest, "after=%s: want what next was in the page before", text)
 		}
 	}
 	s, err := a.read(w, r)
@@ -236,24 +237,24 @@ func (a *API) find(s *statecontext.State, ref string) (*statecontext.Index, erro
 	if !named {
 		text, err := url.PathUnescape(ref)
 		if err != nil {
-			return nil, rpc.Refuse(rpc.CodeBadRequest, "index %q: %v", ref, err)
+			return nil, rpc.Refuse(errcode.BadRequest, "index %q: %v", ref, err)
 		}
 		if b, n, ok := strings.Cut(text, "/"); ok { // the slash itself was escaped
 			return a.byName(s, b, n)
 		}
 		id, err := index.ParseID(text)
 		if err != nil {
-			return nil, rpc.Refuse(string(statecontext.UnknownIndex), "index %q: want an id or bucket/name", text)
+			return nil, rpc.Refuse(errcode.UnknownIndex, "index %q: want an id or bucket/name", text)
 		}
 		if x := s.Index(id); x != nil {
 			return x, nil
 		}
-		return nil, rpc.Refuse(string(statecontext.UnknownIndex), "there is no index with id %s", id)
+		return nil, rpc.Refuse(errcode.UnknownIndex, "there is no index with id %s", id)
 	}
 	b, err1 := url.PathUnescape(bucket)
 	n, err2 := url.PathUnescape(name)
 	if err1 != nil || err2 != nil {
-		return nil, rpc.Refuse(rpc.CodeBadRequest, "index %q: bad escape", ref)
+		return nil, rpc.Refuse(errcode.BadRequest, "index %q: bad escape", ref)
 	}
 	return a.byName(s, b, n)
 }
@@ -266,7 +267,7 @@ func (a *API) byName(s *statecontext.State, bucket, name string) (*statecontext.
 }
 
 func (a *API) unknownName(bucket, name string) error {
-	return rpc.Refuse(string(statecontext.UnknownIndex), "there is no index %q on bucket %q", name, bucket)
+	return rpc.Refuse(errcode.UnknownIndex, "there is no index %q on bucket %q", name, bucket)
 }
 
 // status answers on any node, with what it knows; a follower asks the leader for what only that one knows.

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/manager/consensus"
 	"tidemark/statecontext"
@@ -15,7 +16,7 @@ import (
 )
 
 // CodeUnready is the code of /readyz while there is a leader and this manager cannot serve all the same.
-const CodeUnready = rpc.CodeUnready
+const CodeUnready = errcode.NotReady
 
 // Codes of reasons that this package finds; the others are of package consensus.
 const (
@@ -60,12 +61,12 @@ func (a *API) readyz(w http.ResponseWriter, r *http.Request) error {
 		rpc.Write(w, r, http.StatusOK, health{Status: "ready", Node: a.cfg.Name, Leader: leader.ID})
 		return nil
 	}
-	code, details := CodeUnready, make([]string, len(reasons))
+	code, details := errcode.NotReady, make([]string, len(reasons))
 	for i, reason := range reasons {
 		details[i] = reason.Detail
 		switch reason.Code {
 		case reasonNoCluster, consensus.ReasonNoLeader, consensus.ReasonTakingOver:
-			code = rpc.CodeNoLeader
+			code = errcode.NoLeader
 		}
 	}
 	p := rpc.NewProblem(http.StatusServiceUnavailable, code, "%s", strings.Join(details, "; "))

@@ -9,6 +9,7 @@ import (
 	"github.com/gorilla/mux"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/manager/coordinator"
 	"tidemark/partition"
@@ -29,9 +30,9 @@ func (a *API) rebalanceRoutes() []route {
 				headers: []string{HeaderKey}, body: client.RebalanceRequest{},
 				answers: []answer{{status: 202, means: "it has begun", body: client.RebalanceReply{}},
 					{status: 200, means: "the plan alone, or nothing has to move", body: client.RebalanceReply{}}},
-				codes: []string{string(statecontext.RebalanceIsRunning), string(statecontext.StalePlan),
-					string(statecontext.UnknownNode), CodeMemberConflict, CodePlacement,
-					string(statecontext.FormatNotAllowed), client.CodeUnknownOutcome}}},
+				codes: []errcode.Code{errcode.RebalanceRunning, errcode.StalePlan,
+					errcode.UnknownNode, errcode.MemberConflict, errcode.PlacementImpossible,
+					errcode.FormatNotAllowed, errcode.OutcomeUnknown}}},
 		{method: "GET", path: "/v1/rebalances", handle: a.listRebalances, role: RoleRead, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "listRebalances", tag: tagCluster, summary: "The newest rebalances",
@@ -40,13 +41,13 @@ func (a *API) rebalanceRoutes() []route {
 			doc: operation{
 				id: "getRebalance", tag: tagCluster, summary: "A rebalance: how far it is, and each slice that changes its place",
 				answers: []answer{{status: 200, means: "as it stands", body: client.RebalanceInfo{}}},
-				codes:   []string{string(statecontext.UnknownRebalance)}}},
+				codes:   []errcode.Code{errcode.UnknownRebalance}}},
 		{method: "DELETE", path: "/v1/rebalances/{id}", handle: a.cancelRebalance, role: RoleAdmin, leader: true,
 			limit: WriteTimeout, doc: operation{
 				id: "cancelRebalance", tag: tagCluster, summary: "Cancel a rebalance: steps that are done stay done, those under " +
 					"way are taken back",
 				answers: []answer{{status: 202, means: "it ends as soon as it can", body: client.RebalanceInfo{}}},
-				codes:   []string{string(statecontext.UnknownRebalance), client.CodeUnknownOutcome}}},
+				codes:   []errcode.Code{errcode.UnknownRebalance, errcode.OutcomeUnknown}}},
 	}
 }
 
@@ -109,7 +110,7 @@ func (a *API) writeRebalance(w http.ResponseWriter, r *http.Request, status int)
 	}
 	x := s.Rebalance(id)
 	if x == nil {
-		return rpc.Refuse(string(statecontext.UnknownRebalance), "there is no rebalance %d, or it is forgotten", id)
+		return rpc.Refuse(errcode.UnknownRebalance, "there is no rebalance %d, or it is forgotten", id)
 	}
 	info := a.rebalanceInfo(x)
 	if !x.Phase.Over() {
@@ -126,7 +127,7 @@ func rebalanceID(r *http.Request) (uint64, error) {
 	text := mux.Vars(r)["id"]
 	id, err := strconv.ParseUint(text, 10, 64)
 	if err != nil {
-		return 0, rpc.Refuse(string(statecontext.UnknownRebalance), "there is no rebalance %q: want a number", text)
+		return 0, rpc.Refuse(errcode.UnknownRebalance, "there is no rebalance %q: want a number", text)
 	}
 	return id, nil
 }

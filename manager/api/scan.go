@@ -16,6 +16,7 @@ import (
 	"github.com/gorilla/mux"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scan"
 	"tidemark/internal/detector"
@@ -24,11 +25,11 @@ import (
 )
 
 func (a *API) scanRoutes() []route {
-	codes := []string{string(statecontext.UnknownIndex), CodeNotReady, rpc.CodeNoLeader, client.CodeBusy}
-	for _, c := range []scan.Code{scan.IndexNotHosted, scan.IndexInRollback, scan.SnapshotTooOld, scan.SnapshotSkipped,
-		scan.TokenLost, scan.Unavailable,
-		scan.VBucketsUnowned, scan.Damaged} {
-		codes = append(codes, string(c))
+	codes := []errcode.Code{errcode.UnknownIndex, errcode.IndexNotReady, errcode.NoLeader, errcode.Busy}
+	for _, c := range []errcode.Code{errcode.IndexNotHosted, errcode.IndexInRollback, errcode.SnapshotTooOld, errcode.SnapshotSkipped,
+		errcode.TokenLost, errcode.Unavailable,
+		errcode.VBucketsUnavailable, errcode.Damaged} {
+		codes = append(codes, c)
 	}
 	return []route{
 		{method: "POST", path: "/v1/indexes/{ref:.+}:scan", handle: a.scan, role: RoleRead, limit: ScanTimeout,
@@ -127,7 +128,7 @@ func (a *API) ready(ctx context.Context, ref string) (*statecontext.Index, error
 	case d.State == index.Error:
 		what = "is in state error: " + d.Reason
 	}
-	return nil, rpc.Refuse(CodeNotReady, "index %s on %s %s (state %s)", d.Name, d.Bucket, what, d.State)
+	return nil, rpc.Refuse(errcode.IndexNotReady, "index %s on %s %s (state %s)", d.Name, d.Bucket, what, d.State)
 }
 
 // scan passes a scan or count on to an indexer, and verify a verification.
@@ -147,7 +148,7 @@ func (a *API) passOn(w http.ResponseWriter, r *http.Request, v any) error {
 	case a.places <- struct{}{}:
 		defer func() { <-a.places }()
 	default:
-		p := rpc.Refuse(client.CodeBusy, "%d scans go through this manager already, the most it takes", scansAtOnce)
+		p := rpc.Refuse(errcode.Busy, "%d scans go through this manager already, the most it takes", scansAtOnce)
 		p.RetryAfterMS = busyRetryMS
 		return p
 	}
@@ -168,7 +169,7 @@ func (a *API) passOn(w http.ResponseWriter, r *http.Request, v any) error {
 		if resp.StatusCode == http.StatusConflict || resp.StatusCode == http.StatusNotFound {
 			p := rpc.ReadProblem(resp)
 			_ = resp.Body.Close()
-			if !a.now().Before(deadline) || p.Code != string(scan.IndexNotReady) && p.Code != string(scan.IndexNotHosted) {
+			if !a.now().Before(deadline) || p.Code != errcode.IndexNotReady && p.Code != errcode.IndexNotHosted {
 				return p
 			}
 			select {
@@ -199,7 +200,7 @@ func (a *API) askOne(ctx context.Context, x *statecontext.Index, addrs []string,
 	body []byte) (*http.Response, error) {
 	name := x.Definition.Name + " on " + x.Definition.Bucket
 	path := "/v1/indexes/" + x.Definition.ID.String() + action
-	var last error = rpc.Refuse(rpc.CodeUnavailable, "no indexer holds index %s", name)
+	var last error = rpc.Refuse(errcode.Unavailable, "no indexer holds index %s", name)
 	began := a.now()
 	for _, addr := range a.alive.Order(addrs) {
 		if a.now().Sub(began) >= scan.DefaultWait {
@@ -213,7 +214,7 @@ func (a *API) askOne(ctx context.Context, x *statecontext.Index, addrs []string,
 			}
 			return nil, ctx.Err()
 		case err != nil:
-			last = rpc.Refuse(rpc.CodeUnavailable, "no indexer that holds index %s can be reached, asked last was %s: %v: see "+
+			last = rpc.Refuse(errcode.Unavailable, "no indexer that holds index %s can be reached, asked last was %s: %v: see "+
 				"cluster status", name, addr, err)
 		case resp.StatusCode == http.StatusServiceUnavailable:
 			last = rpc.ReadProblem(resp)

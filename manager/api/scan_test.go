@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/indexer/scan"
 	"tidemark/internal/rpc"
@@ -32,7 +33,7 @@ func TestOneWaitForAScan(t *testing.T) {
 				}
 				asked.Add(1)
 				clock.Add(int64(c.waits))
-				rpc.WriteProblem(w, rpc.Refuse(rpc.CodeUnavailable, "no copy of slice 3 can be scanned"))
+				rpc.WriteProblem(w, rpc.Refuse(errcode.Unavailable, "no copy of slice 3 can be scanned"))
 			}))
 			defer s.Close()
 			addrs = append(addrs, strings.TrimPrefix(s.URL, "http://"))

@@ -10,6 +10,7 @@ import (
 	"github.com/gorilla/mux"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/manager/auth"
 	"tidemark/statecontext"
@@ -18,7 +19,7 @@ import (
 const tagUsers = "Users"
 
 func (a *API) userRoutes() []route {
-	mayNot := string(statecontext.FormatNotAllowed)
+	mayNot := errcode.FormatNotAllowed
 	return []route{
 		{method: "GET", path: "/v1/users", handle: a.listUsers, role: RoleAdmin, leader: true, limit: ReadTimeout,
 			doc: operation{
@@ -29,13 +30,13 @@ func (a *API) userRoutes() []route {
 				id: "putUser", tag: tagUsers, summary: "Add a user, or change the role or password of one",
 				headers: []string{HeaderKey}, body: client.UserRequest{},
 				answers: []answer{{status: 200, means: "the user as he is now", body: client.UserInfo{}}},
-				codes: []string{string(statecontext.UserExists), string(statecontext.UnknownUser), string(statecontext.LastAdmin),
-					string(statecontext.LimitExceeded), mayNot}}},
+				codes: []errcode.Code{errcode.UserExists, errcode.UnknownUser, errcode.LastAdmin,
+					errcode.LimitExceeded, mayNot}}},
 		{method: "DELETE", path: "/v1/users/{name}", handle: a.removeUser, role: RoleAdmin, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "removeUser", tag: tagUsers, summary: "Remove a user and his tokens", headers: []string{HeaderKey},
 				answers: []answer{{status: 204, means: "removed"}},
-				codes:   []string{string(statecontext.UnknownUser), string(statecontext.LastAdmin), mayNot}}},
+				codes:   []errcode.Code{errcode.UnknownUser, errcode.LastAdmin, mayNot}}},
 		{method: "GET", path: "/v1/tokens", handle: a.listTokens, role: RoleAdmin, leader: true, limit: ReadTimeout,
 			doc: operation{
 				id: "listTokens", tag: tagUsers, summary: "List the tokens, without their secrets",
@@ -46,14 +47,14 @@ func (a *API) userRoutes() []route {
 					"random bytes in base64url",
 				headers: []string{HeaderKey}, body: client.TokenRequest{},
 				answers: []answer{{status: 201, means: "made", body: client.TokenInfo{}}},
-				codes: []string{string(statecontext.UnknownUser), string(statecontext.TokenExists),
-					string(statecontext.UnknownToken),
-					string(statecontext.LimitExceeded), mayNot}}},
+				codes: []errcode.Code{errcode.UnknownUser, errcode.TokenExists,
+					errcode.UnknownToken,
+					errcode.LimitExceeded, mayNot}}},
 		{method: "DELETE", path: "/v1/tokens/{id}", handle: a.removeToken, role: RoleAdmin, leader: true, limit: WriteTimeout,
 			doc: operation{
 				id: "revokeToken", tag: tagUsers, summary: "Revoke a token", headers: []string{HeaderKey},
 				answers: []answer{{status: 204, means: "revoked"}},
-				codes:   []string{string(statecontext.UnknownToken), mayNot}}},
+				codes:   []errcode.Code{errcode.UnknownToken, mayNot}}},
 	}
 }
 
@@ -111,7 +112,7 @@ func (a *API) propose(r *http.Request, meaning any, body statecontext.Body) erro
 func pathValue(r *http.Request, name string) (string, error) {
 	v, err := url.PathUnescape(mux.Vars(r)[name])
 	if err != nil {
-		return "", rpc.Refuse(rpc.CodeBadRequest, "%s: %v", name, err)
+		return "", rpc.Refuse(errcode.BadRequest, "%s: %v", name, err)
 	}
 	return v, nil
 }
@@ -126,7 +127,7 @@ func (a *API) putUser(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	if name == rpc.Anonymous {
-		return rpc.Refuse(string(statecontext.InvalidArgument), "user name %q: it stands for those who show no credentials",
+		return rpc.Refuse(errcode.InvalidArgument, "user name %q: it stands for those who show no credentials",
 			name)
 	}
 	c := &statecontext.PutUser{Mode: statecontext.PutChange, Name: name}
@@ -135,12 +136,12 @@ func (a *API) putUser(w http.ResponseWriter, r *http.Request) error {
 	}
 	if body.Role != "" {
 		if c.Role, err = statecontext.ParseUserRole(body.Role); err != nil {
-			return rpc.Refuse(rpc.CodeBadRequest, "%v", err)
+			return rpc.Refuse(errcode.BadRequest, "%v", err)
 		}
 	}
 	if body.Password != "" {
 		if c.Hash, err = auth.HashPassword(body.Password); err != nil {
-			return rpc.Refuse(rpc.CodeBadRequest, "%v", err)
+			return rpc.Refuse(errcode.BadRequest, "%v", err)
 		}
 	}
 	body.Password = "" // a hash of it that is quickly made must not be kept
@@ -149,7 +150,7 @@ func (a *API) putUser(w http.ResponseWriter, r *http.Request) error {
 	}
 	u := a.cfg.Raft.State().User(name)
 	if u == nil {
-		return rpc.Refuse(string(statecontext.UnknownUser), "user %q was removed since", name)
+		return rpc.Refuse(errcode.UnknownUser, "user %q was removed since", name)
 	}
 	rpc.Write(w, r, http.StatusOK, userInfo(u))
 	return nil
@@ -173,18 +174,18 @@ func (a *API) createToken(w http.ResponseWriter, r *http.Request) error {
 	}
 	hash, err := auth.TokenHash(body.Secret)
 	if err != nil {
-		return rpc.Refuse(rpc.CodeBadRequest, "secret: %v", err)
+		return rpc.Refuse(errcode.BadRequest, "secret: %v", err)
 	}
 	u := a.cfg.Raft.State().User(body.User)
 	if u == nil {
-		return rpc.Refuse(string(statecontext.UnknownUser), "there is no user %q", body.User)
+		return rpc.Refuse(errcode.UnknownUser, "there is no user %q", body.User)
 	}
 	c := &statecontext.PutToken{Token: statecontext.Token{User: body.User, Role: u.Role, Hash: hash, Note: body.Note,
 		CreatedMS: a.now().UnixMilli(),
 		ExpiresMS: body.ExpiresMS}}
 	if body.Role != "" {
 		if c.Token.Role, err = statecontext.ParseUserRole(body.Role); err != nil {
-			return rpc.Refuse(rpc.CodeBadRequest, "%v", err)
+			return rpc.Refuse(errcode.BadRequest, "%v", err)
 		}
 	}
 	if err := a.propose(r, body, c); err != nil {
@@ -192,7 +193,7 @@ func (a *API) createToken(w http.ResponseWriter, r *http.Request) error {
 	}
 	x := a.cfg.Raft.State().TokenByHash(hash)
 	if x == nil {
-		return rpc.Refuse(string(statecontext.UnknownToken), "the token was revoked since")
+		return rpc.Refuse(errcode.UnknownToken, "the token was revoked since")
 	}
 	rpc.Write(w, r, http.StatusCreated, tokenInfo(x))
 	return nil
@@ -201,7 +202,7 @@ func (a *API) createToken(w http.ResponseWriter, r *http.Request) error {
 func (a *API) removeToken(w http.ResponseWriter, r *http.Request) error {
 	id, err := pathValue(r, "id")
 	if err == nil && strings.HasPrefix(id, statecontext.TokenPrefix) {
-		err = rpc.Refuse(rpc.CodeBadRequest, "this is a token's secret, which is known to others now; GET /v1/tokens tells "+
+		err = rpc.Refuse(errcode.BadRequest, "this is a token's secret, which is known to others now; GET /v1/tokens tells "+
 			"the ids of all tokens: revoke it by its id")
 	}
 	if err == nil {

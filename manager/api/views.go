@@ -10,6 +10,7 @@ import (
 	"github.com/gorilla/mux"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/manager/coordinator"
@@ -57,19 +58,19 @@ func (a *API) viewRoutes() []route {
 				id: "getTimestamps", tag: tagReads, summary: "A bucket's timestamps, and what holds the stability timestamp back",
 				params:  []param{consistency, limit("vbuckets of a page, 1 to 4096; 128 without it"), after},
 				answers: []answer{{status: 200, means: "the timestamps", body: client.Timestamps{}, headers: readHeaders()}},
-				codes:   []string{string(statecontext.UnknownBucket)}}},
+				codes:   []errcode.Code{errcode.UnknownBucket}}},
 		{method: "GET", path: "/v1/buckets/{bucket}/settings", handle: a.bucketSettings, role: RoleRead, leader: true,
 			limit: ReadTimeout, doc: operation{
 				id: "getBucketSettings", tag: tagReads, summary: "What is set of a bucket, and what is in force",
 				answers: []answer{{status: 200, means: "the settings", body: client.BucketSettingsReply{}, headers: readHeaders()}},
-				codes:   []string{string(statecontext.UnknownBucket)}}},
+				codes:   []errcode.Code{errcode.UnknownBucket}}},
 		{method: "PUT", path: "/v1/buckets/{bucket}/settings", handle: a.setBucketSettings, role: RoleAdmin, leader: true,
 			limit: WriteTimeout, doc: operation{
 				id: "setBucketSettings", tag: tagCluster, summary: "Replace what is set of a bucket; it is in force at once",
 				headers: []string{HeaderKey}, body: client.BucketSettings{},
 				answers: []answer{{status: 200, means: "the settings from now on", body: client.BucketSettingsReply{}}},
-				codes: []string{string(statecontext.UnknownBucket), string(statecontext.InvalidArgument),
-					string(statecontext.FormatNotAllowed)}}},
+				codes: []errcode.Code{errcode.UnknownBucket, errcode.InvalidArgument,
+					errcode.FormatNotAllowed}}},
 	}
 }
 
@@ -77,11 +78,11 @@ func (a *API) viewRoutes() []route {
 func bucketOf(r *http.Request, s *statecontext.State) (*statecontext.Bucket, error) {
 	name, err := url.PathUnescape(mux.Vars(r)["bucket"])
 	if err != nil {
-		return nil, rpc.Refuse(rpc.CodeBadRequest, "bucket: %v", err)
+		return nil, rpc.Refuse(errcode.BadRequest, "bucket: %v", err)
 	}
 	b := s.Bucket(name)
 	if b == nil {
-		return nil, rpc.Refuse(string(statecontext.UnknownBucket), "no index is, or was, on a bucket %q", name)
+		return nil, rpc.Refuse(errcode.UnknownBucket, "no index is, or was, on a bucket %q", name)
 	}
 	return b, nil
 }
@@ -168,7 +169,7 @@ func (a *API) topology(w http.ResponseWriter, r *http.Request) error {
 }
 
 func badAfter(text string) error {
-	return rpc.Refuse(rpc.CodeBadRequest, "after=%s: want what next was in the page before", text)
+	return rpc.Refuse(errcode.BadRequest, "after=%s: want what next was in the page before", text)
 }
 
 func vectorInfo(v timestamp.Vector, from, to int) *client.VectorInfo {

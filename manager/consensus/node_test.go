@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/manager/consensus"
 	"tidemark/statecontext"
@@ -37,7 +38,7 @@ func TestThreeNodes(t *testing.T) {
 		}
 		// a rejection is a result
 		r, err = l.node.Propose(deadline(t, hang), statecontext.Command{Body: &statecontext.DropIndex{ID: 77}})
-		if err != nil || !errors.Is(r.Err(), statecontext.UnknownIndex) {
+		if err != nil || !errors.Is(r.Err(), errcode.UnknownIndex) {
 			t.Fatalf("%+v, %v", r, err)
 		}
 	})

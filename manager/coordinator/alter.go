@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/liveness"
 	"tidemark/partition"
@@ -41,11 +42,11 @@ func (c *Coordinator) AlterIndex(ctx context.Context, req AlterRequest) (Outcome
 	}
 	x := s.Index(req.ID)
 	if x == nil || x.Definition.State == index.Dropping {
-		return Outcome{}, &statecontext.Rejection{Code: statecontext.UnknownIndex,
+		return Outcome{}, &statecontext.Rejection{Code: errcode.UnknownIndex,
 			Message: fmt.Sprintf("no index has id %d; it may have been dropped", req.ID)}
 	}
 	if bucketGone(s, &x.Definition) {
-		return Outcome{}, &statecontext.Rejection{Code: statecontext.BucketIsGone,
+		return Outcome{}, &statecontext.Rejection{Code: errcode.BucketGone,
 			Message: fmt.Sprintf("bucket %q of index %s was deleted", x.Definition.Bucket, x.Definition.Name)}
 	}
 	cluster, err := c.clusterNow(ctx, l)
@@ -63,7 +64,7 @@ func (c *Coordinator) AlterIndex(ctx context.Context, req AlterRequest) (Outcome
 		return Outcome{}, err
 	}
 	if r := s.RebalanceUnderWay(); r != nil && len(req.Nodes) > 0 {
-		return Outcome{}, &statecontext.Rejection{Code: statecontext.RebalanceIsRunning,
+		return Outcome{}, &statecontext.Rejection{Code: errcode.RebalanceRunning,
 			Message: fmt.Sprintf("rebalance %d (%s) is %s; wait for its end, or cancel it", r.ID, r.Cause, r.Phase)}
 	}
 	res, err := c.proposeRequest(ctx, req.Request, body)
@@ -113,7 +114,7 @@ func alteration(cluster *rebalance.Cluster, x *statecontext.Index, req *AlterReq
 	switch {
 	case req.Drop != nil:
 		if *req.Drop > int(d.Replicas) || *req.Drop < 0 || d.Replicas == 0 {
-			return nil, &statecontext.Rejection{Code: statecontext.InvalidArgument, Message: fmt.Sprintf(
+			return nil, &statecontext.Rejection{Code: errcode.InvalidArgument, Message: fmt.Sprintf(
 				"index %s has num_replica %d, so its copies are the replicas 0 to %d; %d cannot be dropped, nor the only one: "+
 					"DROP INDEX drops that", d.Name, d.Replicas, d.Replicas, *req.Drop)}
 		}

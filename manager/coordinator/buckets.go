@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/liveness"
@@ -486,7 +487,7 @@ func (l *leader) bucketChecked(id index.ProjectorID, name, uuid string, reply *w
 		return
 	}
 	var p *rpc.Problem
-	unknown := errors.As(err, &p) && p.Status == http.StatusNotFound && p.Code == rpc.CodeNotInKV
+	unknown := errors.As(err, &p) && p.Status == http.StatusNotFound && p.Code == errcode.BucketNotInKV
 	sum := b.ledger.Summary(l.nowMS)
 	if begun := sum.Begun + sum.Unknown; begun > 0 && (unknown || err == nil && reply.UUID != uuid) {
 		delete(l.buckets.missing, name)

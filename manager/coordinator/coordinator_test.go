@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/expression"
 	"tidemark/index"
 	"tidemark/partition"
@@ -235,7 +236,7 @@ func TestDrop(t *testing.T) {
 			return w.state(a.ID) == index.Maintenance && w.state(b.ID) == index.Maintenance
 		})
 		if _, err := w.leader().DropIndex(w.ctx, DropRequest{ID: a.ID, IfMatch: 3}); !errors.Is(err,
-			statecontext.CASMismatch) {
+			errcode.CASMismatch) {
 			t.Fatalf("IfMatch 3: %v", err)
 		}
 		o, err := w.leader().DropIndex(w.ctx, DropRequest{ID: a.ID})
@@ -325,7 +326,7 @@ func TestDDLErrors(t *testing.T) {
 		if err := ask(def("a", "world", "name")); err != nil {
 			t.Fatal(err)
 		}
-		if err := ask(def("a", "world", "name")); !errors.Is(err, statecontext.NameExists) {
+		if err := ask(def("a", "world", "name")); !errors.Is(err, errcode.NameExists) {
 			t.Errorf("twice: %v", err)
 		}
 		o, err := w.leader().CreateIndex(w.ctx, CreateRequest{Definition: def("a", "world", "name"), IfNotExists: true})

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"tidemark/errcode"
 	"tidemark/expression"
 	"tidemark/index"
 	"tidemark/internal/rpc"
@@ -224,9 +225,9 @@ func (c *Coordinator) askBucket(ctx context.Context, name string) (*wire.BucketR
 				found = r
 				return errFound // the others need not answer
 			case err == nil:
-			case errors.As(err, &problem) && problem.Status == http.StatusNotFound && problem.Code == rpc.CodeNotInKV:
+			case errors.As(err, &problem) && problem.Status == http.StatusNotFound && problem.Code == errcode.BucketNotInKV:
 				unknown++
-			case problem != nil && problem.Code == rpc.CodeVBuckets:
+			case problem != nil && problem.Code == errcode.TooManyVBuckets:
 				vbuckets = problem
 			default:
 				last = err

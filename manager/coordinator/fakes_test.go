@@ -9,6 +9,7 @@ import (
 	"syscall"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/rpc"
 	"tidemark/partition"
@@ -76,7 +77,7 @@ func (f *fake) enter(ctx context.Context, fence *wire.Fence, mayHang bool) error
 
 func (f *fake) takeDefinitions(d *wire.Definitions) (*wire.DefinitionsReply, error) {
 	if d.Revision < f.revision {
-		return nil, rpc.Refuse(rpc.CodeFenced, "revision %d is below %d", d.Revision, f.revision)
+		return nil, rpc.Refuse(errcode.Fenced, "revision %d is below %d", d.Revision, f.revision)
 	}
 	f.revision, f.defs = d.Revision, d
 	f.lists++
@@ -86,7 +87,7 @@ func (f *fake) takeDefinitions(d *wire.Definitions) (*wire.DefinitionsReply, err
 // takeChange takes over what has changed; a fake of an earlier version does not know it.
 func (f *fake) takeChange(c *wire.DefinitionsChange) (*wire.DefinitionsReply, error) {
 	if f.earlier {
-		return nil, rpc.Refuse(rpc.CodeNotFound, "no such path")
+		return nil, rpc.Refuse(errcode.NotFound, "no such path")
 	}
 	d, err := c.Apply(f.defs)
 	if err != nil {
@@ -130,7 +131,7 @@ func (p *fakeProjector) askKV(ctx context.Context, bucket string) error {
 		return errors.New("no answer in time")
 	}
 	if away {
-		return rpc.Refuse(rpc.CodeKV, "KV of bucket %q cannot be asked now", bucket)
+		return rpc.Refuse(errcode.KVUnavailable, "KV of bucket %q cannot be asked now", bucket)
 	}
 	return nil
 }
@@ -310,9 +311,9 @@ func (c projectorsOf) Bucket(ctx context.Context, addr string, req *wire.BucketR
 	defer p.mu.Unlock()
 	switch {
 	case req.Bucket == "wide":
-		return nil, rpc.Refuse(rpc.CodeVBuckets, "bucket %q has 8192 vbuckets", req.Bucket)
+		return nil, rpc.Refuse(errcode.TooManyVBuckets, "bucket %q has 8192 vbuckets", req.Bucket)
 	case kv == nil || p.foreign == "none":
-		return nil, rpc.Refuse(rpc.CodeNotInKV, "no bucket %q", req.Bucket)
+		return nil, rpc.Refuse(errcode.BucketNotInKV, "no bucket %q", req.Bucket)
 	case p.foreign != "":
 		return &wire.BucketReply{Name: req.Bucket, UUID: p.foreign, VBuckets: vbuckets}, nil
 	}

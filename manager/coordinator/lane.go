@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sync"
 
+	"tidemark/errcode"
 	"tidemark/internal/rpc"
 	"tidemark/wire"
 )
@@ -123,7 +124,7 @@ func fenced[T any](ctx context.Context, f *fences, send func(wire.Fence) (T, err
 	for try := 1; ; try++ {
 		v, err := send(f.next())
 		var p *rpc.Problem
-		if err == nil || try > commandRetries || ctx.Err() != nil || !errors.As(err, &p) || p.Code != rpc.CodeFenced {
+		if err == nil || try > commandRetries || ctx.Err() != nil || !errors.As(err, &p) || p.Code != errcode.Fenced {
 			return v, err
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/liveness"
 	"tidemark/partition"
@@ -109,7 +110,7 @@ func (c *Coordinator) begin(ctx context.Context, cluster *rebalance.Cluster, p *
 	s := c.cfg.Consensus.State()
 	if r := s.RebalanceUnderWay(); r != nil && slices.ContainsFunc(marks,
 		func(m *statecontext.SetIndexerGoing) bool { return s.Going(m.Node) != m.Going }) {
-		return 0, &statecontext.Rejection{Code: statecontext.RebalanceIsRunning, Message: fmt.Sprintf(
+		return 0, &statecontext.Rejection{Code: errcode.RebalanceRunning, Message: fmt.Sprintf(
 			"rebalance %d (%s) is %s; wait for its end, or cancel it", r.ID, r.Cause, r.Phase)}
 	}
 	for _, m := range marks {
@@ -154,7 +155,7 @@ func (c *Coordinator) CancelRebalance(ctx context.Context, id uint64) error {
 		return err
 	}
 	_, err := c.proposeFor(ctx, &statecontext.CancelRebalance{ID: id})
-	if errors.Is(err, statecontext.UnknownRebalance) {
+	if errors.Is(err, errcode.UnknownRebalance) {
 		return fmt.Errorf("%w: %w", ErrUnknownRebalance, err)
 	}
 	return err

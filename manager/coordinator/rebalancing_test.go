@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/liveness"
 	"tidemark/partition"
@@ -88,7 +89,7 @@ func TestRebalanceToANewIndexer(t *testing.T) {
 			t.Fatal(id, err)
 		}
 		if _, _, err = w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test", Plan: p}); !errors.Is(err,
-			statecontext.RebalanceIsRunning) {
+			errcode.RebalanceRunning) {
 			t.Fatalf("a second one: %v", err)
 		}
 		most := 0
@@ -361,7 +362,7 @@ func TestNothingMovesOfADeletedBucket(t *testing.T) {
 		}
 		one := 1
 		if _, err := w.leader().AlterIndex(w.ctx, AlterRequest{ID: o.ID, Replicas: &one}); !errors.Is(err,
-			statecontext.BucketIsGone) {
+			errcode.BucketGone) {
 			t.Errorf("ALTER: %v", err)
 		}
 	})
@@ -413,7 +414,7 @@ func TestARefusedRebalanceChangesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, _, err = w.leader().Rebalance(w.ctx, RebalanceRequest{Cause: "test", Remove: []string{"i1"}}); !errors.Is(err,
-			statecontext.RebalanceIsRunning) || w.log.State().Going(w.nodeOf("i1")) {
+			errcode.RebalanceRunning) || w.log.State().Going(w.nodeOf("i1")) {
 			t.Errorf("i1 is to leave: %v, %v", w.log.State().Going(w.nodeOf("i1")), err)
 		}
 	})

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/liveness"
 	"tidemark/partition"
@@ -84,7 +85,7 @@ func (c *Coordinator) RemoveIndexer(ctx context.Context, req RemoveIndexerReques
 		}
 		var rejected *statecontext.Rejection
 		switch {
-		case errors.As(err, &rejected) && rejected.Code == statecontext.StaleRevision && try < removeTries:
+		case errors.As(err, &rejected) && rejected.Code == errcode.StaleRevision && try < removeTries:
 			continue
 		case err != nil:
 			return r, err

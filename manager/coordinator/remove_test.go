@@ -7,11 +7,11 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/liveness"
 	"tidemark/partition"
 	"tidemark/rebalance"
-	"tidemark/statecontext"
 	"tidemark/wire"
 )
 
@@ -112,7 +112,7 @@ func TestRemoveIndexer(t *testing.T) {
 		})
 		_, err = w.leader().RegisterIndexer(w.ctx, &wire.RegisterIndexer{Endpoint: wire.Endpoint{UUID: "uuid-i2",
 			BootID: "later", Admin: "http://i2", Maintenance: "i2:2"}})
-		if !errors.Is(err, statecontext.NodeRemoved) {
+		if !errors.Is(err, errcode.NodeRemoved) {
 			t.Errorf("its folder comes back: %v", err)
 		}
 		w.die("i1") // two replicas of each slice have no place on one node

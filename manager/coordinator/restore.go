@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"tidemark/errcode"
 	"tidemark/statecontext"
 )
 
@@ -78,7 +79,7 @@ func (c *Coordinator) carryRestore(ctx context.Context, req RestoreRequest,
 	data := req.Backup.Snapshot
 	begin := &statecontext.BeginRestore{ID: req.ID, Mode: req.Mode, Bytes: uint64(len(data)), Sum: sha256.Sum256(data)}
 	res, err := c.proposeFor(ctx, begin)
-	if errors.Is(err, statecontext.Restoring) {
+	if errors.Is(err, errcode.Restoring) {
 		return res, err // another one's, or this one's on another connection
 	}
 	for at := 0; at < len(data) && err == nil; at += statecontext.RestoreChunkBytes {

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
@@ -86,7 +87,7 @@ func TestBackupAndRestore(t *testing.T) {
 		other := testcluster.Start(t, t.TempDir(), "--managers", "1", "--kv", "1", "--indexers", "2")
 		oc := other.Client()
 		ow := harness.NewWorkload(ctx, t, other.KV(ctx))
-		if _, err := oc.Restore(ctx, data, "in-place", false); !harness.RefusedAs(err, statecontext.BackupOfOther) {
+		if _, err := oc.Restore(ctx, data, "in-place", false); !harness.RefusedAs(err, errcode.BackupOfOther) {
 			t.Errorf("in place into another cluster: %v", err)
 		}
 		t.Log(strings.TrimSpace(harness.MustRun(ctx, t, other, "cluster", "restore", file, "--new-cluster", "--yes")))
@@ -106,7 +107,7 @@ func refusedFiles(ctx context.Context, t *testing.T, c *client.Client, good []by
 	newer[8] = statecontext.BackupVersion + 1
 	for name, data := range map[string][]byte{"flipped bit": flipped, "cut": good[:len(good)-1], "newer": newer,
 		"no backup": []byte("hello"), "empty": nil} {
-		if _, err := c.Restore(ctx, data, "in-place", false); !harness.RefusedAs(err, statecontext.BackupUnusable) {
+		if _, err := c.Restore(ctx, data, "in-place", false); !harness.RefusedAs(err, errcode.BackupUnusable) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -93,7 +93,7 @@ func TestBadInput(t *testing.T) {
 				status, p = problem(ctx, t, tc.method, rest+tc.path, tc.body)
 				return status != http.StatusServiceUnavailable && status != http.StatusGatewayTimeout, p.Detail
 			})
-			if status != tc.status || !strings.Contains(p.Code+" "+p.Detail, tc.want) {
+			if status != tc.status || !strings.Contains(p.Error(), tc.want) {
 				t.Errorf("got %d %s: %s; want %d and %q", status, p.Code, p.Detail, tc.status, tc.want)
 			}
 		})

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"tidemark/client"
-	"tidemark/internal/rpc"
+	"tidemark/errcode"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/internal/tlsconf"
@@ -137,7 +137,7 @@ func TestScansGoStraightWithTLS(t *testing.T) {
 
 func unauthenticated(err error) bool {
 	var p *client.Error
-	return errors.As(err, &p) && p.Code == rpc.CodeUnauthorized
+	return errors.As(err, &p) && p.Code == errcode.Unauthenticated
 }
 
 func refused(ctx context.Context, t *testing.T, who string, c *client.Client, ref string) {

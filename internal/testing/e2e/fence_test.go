@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/internal/rpc"
+	"tidemark/errcode"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/wire"
@@ -101,7 +101,7 @@ func refuseOld(ctx context.Context, t *testing.T, all []fenced, old []wire.Fence
 		}
 		had := f.refusals(ctx, t)
 		status, _, answer, _ := request(ctx, t, http.MethodPut, f.admin+"/v1/hello", string(body))
-		if status != http.StatusConflict || !strings.Contains(answer, string(rpc.CodeFenced)) {
+		if status != http.StatusConflict || !strings.Contains(answer, string(errcode.Fenced)) {
 			t.Errorf("%s at term %d answers a command of the deposed leader of term %d with %d %.200s; want 409 FENCED", f.id,
 				now.Term, late.Term, status, answer)
 		}

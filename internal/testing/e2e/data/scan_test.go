@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/internal/testing/e2e/harness"
 	"tidemark/internal/testing/oracle"
 	"tidemark/internal/testing/testcluster"
@@ -219,10 +220,11 @@ func tokens(ctx context.Context, t *testing.T, up *testcluster.Cluster, c *clien
 		t.Errorf("the scan that waited gives %v, %v; want the write it waited for", a.s.IDs, a.err)
 	}
 	for _, tc := range []struct {
-		name         string
-		token        client.Token
-		status       int
-		code, detail string
+		name   string
+		token  client.Token
+		status int
+		code   errcode.Code
+		detail string
 	}{
 		{"future", client.Token{VBucket: last.VBucket, VBUUID: last.VBUUID, Seqno: last.Seqno + 1000},
 			http.StatusGatewayTimeout, "TIMEOUT", ""},

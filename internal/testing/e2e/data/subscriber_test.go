@@ -23,6 +23,7 @@ import (
 	"tidemark/client"
 	"tidemark/client/topic"
 	"tidemark/collate"
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/leash"
 	"tidemark/internal/localcluster"
@@ -242,14 +243,14 @@ func TestSubscriberOverTLS(t *testing.T) {
 		t.Fatal(err)
 	}
 	only := tlsconf.Files{CA: m.Subscriber.CA}
-	refusedAsSubscriber(ctx, t, m, only, "no client certificate", rpc.CodeForbidden)
+	refusedAsSubscriber(ctx, t, m, only, "no client certificate", errcode.Forbidden)
 	for _, role := range []tlsconf.Role{tlsconf.Projector, tlsconf.KV, tlsconf.User, tlsconf.Admin} {
 		files, err := ca.Issue(t.TempDir(), "x", tlsconf.Request{Peer: tlsconf.Peer{Role: role, ID: "ann"}})
 		if err != nil {
 			t.Fatal(err)
 		}
 		files.CA = only.CA
-		refusedAsSubscriber(ctx, t, m, files, "tidemark://"+string(role)+"/ann", rpc.CodeForbidden)
+		refusedAsSubscriber(ctx, t, m, files, "tidemark://"+string(role)+"/ann", errcode.Forbidden)
 	}
 	for name, files := range map[string]tlsconf.Files{"no client certificate": only,
 		"tidemark://admin/admin": tlsconf.Files(*m.TLS)} {
@@ -259,7 +260,7 @@ func TestSubscriberOverTLS(t *testing.T) {
 		}
 		out, err := exec.CommandContext(ctx, testcluster.Binary(t), args...).CombinedOutput()
 		var exit *exec.ExitError
-		if !errors.As(err, &exit) || exit.ExitCode() != rpc.ExitUsage || !strings.Contains(string(out), name) ||
+		if !errors.As(err, &exit) || exit.ExitCode() != errcode.ExitUsage || !strings.Contains(string(out), name) ||
 			!strings.Contains(string(out), "--role indexer") {
 			t.Errorf("topic tail with %s: %v\n%s", name, err, out)
 		}
@@ -270,8 +271,8 @@ func TestSubscriberOverTLS(t *testing.T) {
 
 // refusedAsSubscriber asks a projector for a topic with these files: it answers with the code, and says whose they are
 // and what it wants.
-func refusedAsSubscriber(ctx context.Context, t *testing.T, m *localcluster.Manifest, files tlsconf.Files, name,
-	code string) {
+func refusedAsSubscriber(ctx context.Context, t *testing.T, m *localcluster.Manifest, files tlsconf.Files,
+	name string, code errcode.Code) {
 	t.Helper()
 	source, err := tlsconf.Open(files, nil)
 	if err != nil {

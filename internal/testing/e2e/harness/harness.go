@@ -17,10 +17,10 @@ import (
 	"time"
 
 	"tidemark/client"
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/internal/sample"
 	"tidemark/internal/testing/testcluster"
-	"tidemark/statecontext"
 )
 
 // Main is the TestMain of a package that starts clusters: it runs the tests, removes the built binary, and exits.
@@ -92,9 +92,9 @@ func MustRun(ctx context.Context, t *testing.T, up *testcluster.Cluster, args ..
 }
 
 // RefusedAs reports whether err is an answer of the API with that code.
-func RefusedAs(err error, code statecontext.Code) bool {
+func RefusedAs(err error, code errcode.Code) bool {
 	var p *client.Error
-	return errors.As(err, &p) && p.Code == string(code)
+	return errors.As(err, &p) && p.Code == code
 }
 
 // Hang is how long a test waits, at the least, for what must come before it gives up: a machine that is slow, or stands

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"tidemark/internal/rpc"
+	"tidemark/errcode"
 	"tidemark/internal/testing/testcluster"
 )
 
@@ -41,11 +41,11 @@ func (w *town) stopAndWipe(n int) {
 func (w *town) ended(n int) {
 	w.t.Helper()
 	p := w.procs[fmt.Sprintf("m%d", n)]
-	if code := p.Wait(); code != rpc.ExitRemoved || !strings.Contains(p.Log(), "this manager ends") {
+	if code := p.Wait(); code != errcode.ExitRemoved || !strings.Contains(p.Log(), "this manager ends") {
 		w.t.Errorf("m%d was removed and ended with %d", n, code)
 	}
 	p = w.manager(n, "--bootstrap-expect", "3", "--join", w.join(1, 2, 3, 4))
-	if code := p.Wait(); code != rpc.ExitRemoved || !strings.Contains(p.Log(), "delete the folder") {
+	if code := p.Wait(); code != errcode.ExitRemoved || !strings.Contains(p.Log(), "delete the folder") {
 		w.t.Errorf("m%d was started again on its folder and ended with %d", n, code)
 	}
 }
@@ -97,16 +97,16 @@ func TestMembers(t *testing.T) {
 		s, err := c.Status(ctx)
 		return err == nil && roles(&s)[fmt.Sprintf("m%d", dead)] == "dead", fmt.Sprint(roles(&s), err)
 	})
-	w.does(ctx, rpc.ExitConflict, servers, []string{"cluster", "remove", fmt.Sprintf("m%d", asked)}, "QUORUM_AT_RISK",
+	w.does(ctx, errcode.ExitConflict, servers, []string{"cluster", "remove", fmt.Sprintf("m%d", asked)}, "QUORUM_AT_RISK",
 		"bring it back, or remove it first")
-	w.does(ctx, rpc.ExitConflict, w.join(asked), []string{"cluster", "leave"}, "QUORUM_AT_RISK")
+	w.does(ctx, errcode.ExitConflict, w.join(asked), []string{"cluster", "leave"}, "QUORUM_AT_RISK")
 	stop()
 	wg.Wait()
 	w.equal(ctx, c, "one of three is dead", both)
 
 	// Done all the same: the dead one is removed first, so that what is left is a majority, and writes go on. Both end for
 	// good.
-	w.does(ctx, rpc.ExitOK, servers, []string{"cluster", "remove", fmt.Sprintf("m%d", asked), "--yes-lose-data"},
+	w.does(ctx, errcode.ExitOK, servers, []string{"cluster", "remove", fmt.Sprintf("m%d", asked), "--yes-lose-data"},
 		"removed: ", "do not answer: "+fmt.Sprintf("m%d-", dead))
 	w.voters(ctx, c, fmt.Sprintf("m%d", led))
 	w.ended(asked)
@@ -164,11 +164,11 @@ func TestLostMajority(t *testing.T) {
 func (w *town) recover(ctx context.Context, n int) {
 	w.t.Helper()
 	id := fmt.Sprintf("m%d", n)
-	w.does(ctx, rpc.ExitConflict, "", []string{"cluster", "recover", "--data", id}, "in use")
+	w.does(ctx, errcode.ExitConflict, "", []string{"cluster", "recover", "--data", id}, "in use")
 	w.procs[id].Stop()
-	w.does(ctx, rpc.ExitFailed, "", []string{"cluster", "recover", "--data", id}, "would be removed for ever",
+	w.does(ctx, errcode.ExitFailed, "", []string{"cluster", "recover", "--data", id}, "would be removed for ever",
 		"--yes-lose-data")
-	w.does(ctx, rpc.ExitOK, "", []string{"cluster", "recover", "--data", id, "--yes-lose-data"})
+	w.does(ctx, errcode.ExitOK, "", []string{"cluster", "recover", "--data", id, "--yes-lose-data"})
 	w.spawn(id, w.procs[id].Args...)
 }
 
@@ -213,16 +213,16 @@ func TestIndexers(t *testing.T) {
 	var wg sync.WaitGroup
 	wg.Go(func() { w.writes(load, 5) })
 
-	w.does(ctx, rpc.ExitConflict, servers, []string{"cluster", "remove", "i3"}, "NODE_ALIVE")
+	w.does(ctx, errcode.ExitConflict, servers, []string{"cluster", "remove", "i3"}, "NODE_ALIVE")
 	w.procs["i3"].Kill()
 	w.until(ctx, "i3 counts as offline", func() (bool, string) {
 		out, code := w.run(ctx, servers, "cluster", "remove", "i3")
-		return code == rpc.ExitConflict && strings.Contains(out, "LAST_COPIES"), out
+		return code == errcode.ExitConflict && strings.Contains(out, "LAST_COPIES"), out
 	})
 	w.does(ctx, 0, servers, []string{"cluster", "remove", "i3", "--dry-run"}, "would be removed", "airports_by_country")
 	w.does(ctx, 0, servers, []string{"cluster", "remove", "i3", "--force"}, "removed: indexer i3")
 	w.active(ctx, c, 1, 2)
-	if p := w.indexer(3); p.Wait() != rpc.ExitRemoved || !strings.Contains(p.Log(), "wipe its data folder") {
+	if p := w.indexer(3); p.Wait() != errcode.ExitRemoved || !strings.Contains(p.Log(), "wipe its data folder") {
 		t.Error("the folder of a removed indexer was not refused")
 	}
 	stop()
