@@ -26,3 +26,19 @@ func TestHintsAreTold(t *testing.T) {
 		}
 	}
 }
+
+// TestAddedKeysAreTold: what is partitioned by and is no key expression becomes one, which a notice says.
+func TestAddedKeysAreTold(t *testing.T) {
+	all, err := expression.Parse("CREATE INDEX i ON b(x) PARTITION BY HASH(x, LOWER(y), META().id)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := all[0].(*expression.CreateIndex)
+	told := s.Notices()
+	if len(told) != 2 || !strings.HasPrefix(told[0], "LOWER(y) is ") || !strings.HasPrefix(told[1], "META().id is ") {
+		t.Errorf("%q", told)
+	}
+	if again, err := expression.Parse(s.String()); err != nil || len(again[0].(*expression.CreateIndex).Notices()) > 0 {
+		t.Errorf("%s: %v, %v", s, again, err)
+	}
+}

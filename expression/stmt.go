@@ -44,6 +44,7 @@ type CreateIndex struct {
 	Keys        []index.KeyExpr
 	Where       string
 	With        With
+	added       []string // key expressions that were written behind PARTITION BY only
 }
 
 // With holds the options of CREATE INDEX; nil is "not given".
@@ -107,6 +108,9 @@ func (s *CreateIndex) Definition() index.Definition {
 func (s *CreateIndex) Notices() (all []string) {
 	for _, option := range s.With.Ignored {
 		all = append(all, option+" is ignored: sizes are measured, not guessed")
+	}
+	for _, key := range s.added {
+		all = append(all, key+" is the last component of the key now: the slice of an entry follows from its key")
 	}
 	return all
 }

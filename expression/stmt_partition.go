@@ -37,8 +37,9 @@ func appendPartitionBy(b []byte, p *index.PartitionBy) []byte {
 	return append(b, ')')
 }
 
-// partitionBy reads what follows PARTITION. A row's place has to follow from its key alone, so that a scan can tell
-// from its bounds which slices it needs: what is partitioned by stands among the key expressions.
+// partitionBy reads what follows PARTITION. A row's place follows from its key alone, so that a scan can tell from its
+// bounds which slices it needs, and an entry that a document has no more is looked for where it is: what is partitioned
+// by and stands not among the key expressions becomes the last of them.
 func (p *parser) partitionBy(s *CreateIndex) error {
 	if err := p.wantWord("BY"); err != nil {
 		return err
@@ -65,7 +66,7 @@ func (p *parser) partitionBy(s *CreateIndex) error {
 		if err != nil {
 			return err
 		}
-		if err := p.partitionExpr(at, s, x.String()); err != nil {
+		if err := p.partitionExpr(at, s, x); err != nil {
 			return err
 		}
 		if more, err := p.acceptOp(","); err != nil {
@@ -86,15 +87,34 @@ func (p *parser) partitionBy(s *CreateIndex) error {
 	}
 	if len(by.Exprs) > 1 && !slices.ContainsFunc(s.Keys, func(k index.KeyExpr) bool { return k.Expr == docIDText }) &&
 		slices.Contains(by.Exprs, docIDText) {
-		return p.fail(scheme, "%s stands alone, or is a key expression of the index: add it to the key, or leave it out",
-			docIDText)
+		return p.addPartitionKey(scheme, s, &DocID{})
 	}
 	return nil
 }
 
+// addPartitionKey makes what is partitioned by a component of the key, behind all others.
+func (p *parser) addPartitionKey(at token, s *CreateIndex, x Expr) error {
+	text := x.String()
+	bare, missing := bareKey(x)
+	switch {
+	case isOfArrayKey(bare):
+		return p.fail(at, "PARTITION BY HASH takes an array key as it stands in the key, and %s does not; of a flattened one "+
+			"it takes one part", text)
+	case missing:
+		return p.fail(at, "INCLUDE MISSING goes with a key expression: partitions take documents without %s anyway", bare)
+	case isConstant(x):
+		return p.fail(at, "%s is the same for all documents: all entries would be in one slice", text)
+	case len(s.Keys) == MaxKeys:
+		return p.fail(at, "%s would become a component of the key, which has %d already, the most that there may be", text,
+			MaxKeys)
+	}
+	s.Keys, s.added = append(s.Keys, index.KeyExpr{Expr: text}), append(s.added, text)
+	return nil
+}
+
 // partitionExpr takes one expression that is partitioned by.
-func (p *parser) partitionExpr(at token, s *CreateIndex, text string) error {
-	by := &s.PartitionBy
+func (p *parser) partitionExpr(at token, s *CreateIndex, x Expr) error {
+	by, text := &s.PartitionBy, x.String()
 	if len(s.Keys) > 0 && s.Keys[0].Expr == text+includeMissing { // it is that key all the same
 		text += includeMissing
 	}
@@ -112,10 +132,12 @@ func (p *parser) partitionExpr(at token, s *CreateIndex, text string) error {
 		return p.fail(at, "PARTITION BY RANGE takes the leading key expression, %s, not %s: slices follow the order of the "+
 			"index", s.Keys[0].Expr, text)
 	case by.Scheme == index.PartitionHash && s.IsPrimary && text != docIDText:
-		return p.fail(at, "the key of a primary index is %s: it can be partitioned by that only, not by %s", docIDText, text)
+		return p.fail(at, "the key of a primary index is %s: it can be partitioned by that only, not by %s; an index on %s "+
+			"can", docIDText, text, text)
 	case by.Scheme == index.PartitionHash && !isKey && text != docIDText:
-		return p.fail(at, "PARTITION BY HASH takes %s, or key expressions of the index; %s is none of them: add it to the "+
-			"key", docIDText, text)
+		if err := p.addPartitionKey(at, s, x); err != nil {
+			return err
+		}
 	}
 	by.Exprs = append(by.Exprs, text)
 	return nil

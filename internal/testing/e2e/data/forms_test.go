@@ -3,6 +3,7 @@ package data
 import (
 	"context"
 	"fmt"
+	"strings"
 	"testing"
 
 	"tidemark/client"
@@ -13,12 +14,19 @@ import (
 	"tidemark/kv/kvclient"
 )
 
-// forms are keys of every form of arrays and dates, and of what else a key may be.
+// forms are keys of every form of arrays and dates, and of what else a key may be; behind a bar what they are
+// partitioned by.
 var forms = []string{
 	"DISTINCT tags", "ALL DISTINCT tags", "(ALL (tags)), n", "tags[*], n DESC", "legs[*].stops",
 	"DISTINCT ARRAY v FOR v IN tags WHEN ISSTRING(v) END DESC",
 	"n, DISTINCT ARRAY v.day FOR v IN legs END", "DISTINCT ARRAY (DISTINCT ARRAY s FOR s IN v.stops END) FOR v IN legs " +
 		"END", "ALL ARRAY (ALL v.stops) FOR v IN legs WHEN v.day < 3 END, n",
+	"DISTINCT ARRAY FLATTEN_KEYS(v.day DESC, v.stops) FOR v IN legs END, n", "n DESC, ALL ARRAY FLATTEN_KEYS(v.gone, v.day) FOR v IN legs " +
+		"WHEN v.day > 1 END, t",
+	"DISTINCT ARRAY FLATTEN_KEYS(v.gone INCLUDE MISSING, v.day DESC) FOR v IN legs END, n", "ALL ARRAY (ALL ARRAY " +
+		"FLATTEN_KEYS(s, v.day DESC) FOR s IN v.stops END) FOR v IN legs END", "DISTINCT ARRAY FLATTEN_KEYS(v.day, v.stops) FOR v IN legs " +
+		"END|DISTINCT ARRAY FLATTEN_KEYS(v.stops) FOR v IN legs END",
+	"n|t", "DISTINCT tags, n|LOWER(text), legs[0].day", "t|META().id, n", "IFMISSING(t, 0)|gone.gone",
 	"DISTINCT ARRAY i FOR i:v IN tags END", "DISTINCT ARRAY [v, w.day] FOR v IN tags, w IN legs END",
 	"ALL ARRAY v FOR v WITHIN legs END", "DISTINCT PAIRS(self)", "DISTINCT PAIRS({n, t})",
 	"DISTINCT TOKENS(self)", `ALL TOKENS(text, {"case": "lower", "specials": true})`, "DISTINCT OBJECT_NAMES(self)", "DISTINCT tags INCLUDE MISSING, n", "gone INCLUDE MISSING DESC, n", "tags[1:]", "legs[0:1], n",
@@ -59,7 +67,11 @@ func TestForms(t *testing.T) {
 	var statements []string
 	indexes := map[string]oracle.Index{}
 	for i, keys := range forms {
-		s := fmt.Sprintf(`CREATE INDEX form_%d ON world(%s) WHERE form = TRUE WITH {"num_partition":2}`, i, keys)
+		keys, by, partitioned := strings.Cut(keys, "|")
+		if partitioned {
+			by = "PARTITION BY HASH(" + by + ")"
+		}
+		s := fmt.Sprintf(`CREATE INDEX form_%d ON world(%s) %s WHERE form = TRUE WITH {"num_partition":2}`, i, keys, by)
 		parsed, err := expression.Parse(s)
 		if err != nil {
 			t.Fatal(err)
