@@ -198,7 +198,7 @@ func (a *API) alterNamed(r *http.Request, s *expression.AlterIndex,
 	}
 	o, err := a.cfg.Coordinator.AlterIndex(r.Context(), alter)
 	switch {
-	case alter.ID == 0 && errors.Is(err, statecontext.UnknownIndex):
+	case alter.ID == 0 && errors.Is(err, errcode.UnknownIndex):
 		return nil, a.unknownName(s.Bucket, s.Name)
 	case err != nil:
 		return nil, err

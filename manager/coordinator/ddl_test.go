@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"tidemark/errcode"
 	"tidemark/index"
 	"tidemark/statecontext"
 )
@@ -105,7 +106,7 @@ func TestChangesOfPlacesKeepTheirOutcome(t *testing.T) {
 		}
 		other := RebalanceRequest{Cause: "test", Keep: []string{"i2"}, Request: request("move")}
 		other.Request.BodyHash[0] = 1
-		if _, _, err := w.leader().Rebalance(w.ctx, other); !errors.Is(err, statecontext.RequestMismatch) {
+		if _, _, err := w.leader().Rebalance(w.ctx, other); !errors.Is(err, errcode.RequestMismatch) {
 			t.Errorf("another rebalance under the same key: %v", err)
 		}
 		if !w.log.State().Going(w.nodeOf("i2")) {
@@ -124,7 +125,7 @@ func TestChangesOfPlacesKeepTheirOutcome(t *testing.T) {
 		more.ID = 0 // as a retry by name finds it
 		again("one whose name is gone", more, first)
 		if _, err := w.leader().AlterIndex(w.ctx, AlterRequest{Replicas: &zero, Request: request("new")}); !errors.Is(err,
-			statecontext.UnknownIndex) {
+			errcode.UnknownIndex) {
 			t.Errorf("no index: %v", err)
 		}
 	})
