@@ -305,12 +305,8 @@ func (p *parser) clauses(s *CreateIndex) error {
 		}
 		s.Where = x.String()
 	}
-	if ok, err := p.acceptWord("USING"); err != nil {
+	if err := p.usingGSI(); err != nil {
 		return err
-	} else if ok {
-		if err := p.wantWord("GSI"); err != nil {
-			return err
-		}
 	}
 	at = p.tok
 	if ok, err := p.acceptWord("WITH"); err != nil || !ok {
@@ -446,6 +442,9 @@ func (p *parser) keys(s *CreateIndex) error {
 		if more {
 			continue
 		}
+		if p.isWord("VECTOR") {
+			return p.unsupported(p.tok, "VECTOR is not supported: keys are compared in order, not by distance")
+		}
 		if !p.isOp(")") {
 			return p.mistyped("an operator, ASC, DESC, a comma or )", "ASC", "DESC")
 		}
@@ -520,8 +519,12 @@ func (p *parser) drop() (Statement, error) {
 }
 
 func (p *parser) usingGSI() error {
+	at := p.tok
 	if ok, err := p.acceptWord("USING"); err != nil || !ok {
 		return err
+	}
+	if p.isWord("VIEW") || p.isWord("FTS") {
+		return p.unsupported(at, "USING %s is not supported: write USING GSI, or leave it out", strings.ToUpper(p.tok.value))
 	}
 	return p.wantWord("GSI")
 }

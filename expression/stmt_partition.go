@@ -51,6 +51,8 @@ func (p *parser) partitionBy(s *CreateIndex) error {
 		by.Scheme = index.PartitionHash
 	case p.isWord("RANGE"):
 		by.Scheme = index.PartitionRange
+	case p.isWord("KEY"):
+		return p.fail(p.tok, "expected HASH or RANGE, found KEY; write PARTITION BY HASH(…)")
 	default:
 		return p.unexpected("HASH or RANGE")
 	}

@@ -101,6 +101,9 @@ func (p *parser) withOption(w *With, key token) error {
 		_, err := p.optionInt(0, math.MaxInt32)
 		return err
 	}
+	if key.value == "retain_deleted_xattr" {
+		return p.unsupported(key, "retain_deleted_xattr is not supported: a document that was deleted has no entries; leave it out")
+	}
 	return p.unknown(key, "option", known...)
 }
 
