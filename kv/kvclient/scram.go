@@ -1,17 +1,13 @@
 package kvclient
 
 import (
-	"crypto/hmac"
-	"crypto/pbkdf2"
-	"crypto/rand"
-	"crypto/sha1"
-	"crypto/sha256"
-	"crypto/sha512"
 	"encoding/base64"
+	"errors"
 	"fmt"
-	"hash"
 	"strconv"
 	"strings"
+
+	xdg "github.com/xdg-go/scram"
 )
 
 // The SASL mechanisms, best first.
@@ -26,109 +22,90 @@ const (
 // take about a second.
 const maxIterations = 1_000_000
 
-// nonceSize is the length of our random nonce in bytes.
-const nonceSize = 18
-
 // scram is the client's side of one SCRAM exchange (RFC 5802, RFC 7677) without
-// channel binding.
+// channel binding. The library keeps the protocol; what it lets a node do to us, checkFirst refuses before a key is
+// derived.
 type scram struct {
-	newHash   func() hash.Hash
-	user      string
-	password  string
-	nonce     string
-	firstBare string
-	serverSig []byte
+	talk     *xdg.ClientConversation
+	nonce    string // ours
+	answered bool   // the proof was made: only then is there a signature to compare the node's with
 }
 
-// newScram begins an exchange; nil for a mechanism that is not SCRAM.
+// newScram begins an exchange; nil for a mechanism that is not SCRAM. Our nonce is the library's, or the one given.
 func newScram(mechanism, user, password, nonce string) *scram {
-	s := &scram{user: user, password: password, nonce: nonce}
+	var hash xdg.HashGeneratorFcn
 	switch mechanism {
 	case mechSHA512:
-		s.newHash = sha512.New
+		hash = xdg.SHA512
 	case mechSHA256:
-		s.newHash = sha256.New
+		hash = xdg.SHA256
 	case mechSHA1:
-		s.newHash = sha1.New
+		hash = xdg.SHA1
 	default:
 		return nil
 	}
-	return s
-}
-
-// randomNonce makes a nonce of printable characters without commas.
-func randomNonce() string {
-	var b [nonceSize]byte
-	_, _ = rand.Read(b[:]) // never fails (crypto/rand)
-	return base64.StdEncoding.EncodeToString(b[:])
+	c, err := hash.NewClientUnprepped(user, password, "") // KV keeps names and passwords as they are: no SASLprep
+	if err != nil {
+		return nil
+	}
+	if nonce != "" {
+		c = c.WithNonceGenerator(func() string { return nonce })
+	}
+	return &scram{talk: c.WithMinIterations(1).NewConversation()}
 }
 
 // first is the client's first message.
 func (s *scram) first() string {
-	name := strings.NewReplacer("=", "=3D", ",", "=2C").Replace(s.user)
-	s.firstBare = "n=" + name + ",r=" + s.nonce
-	return "n,," + s.firstBare
+	message, _ := s.talk.Step("") // fails in no conversation that begins
+	s.nonce = message[strings.LastIndex(message, ",r=")+len(",r="):]
+	return message
 }
 
 // final answers the server's first message with the proof.
 func (s *scram) final(serverFirst string) (string, error) {
-	a := scramAttributes(serverFirst)
-	nonce := a['r']
-	if len(nonce) <= len(s.nonce) || !strings.HasPrefix(nonce, s.nonce) {
-		return "", fmt.Errorf("%w: the node's nonce does not continue ours", ErrAuth)
-	}
-	salt, err := base64.StdEncoding.DecodeString(a['s'])
-	if err != nil || len(salt) == 0 {
-		return "", fmt.Errorf("%w: the node sent no usable salt", ErrAuth)
-	}
-	rounds, err := strconv.Atoi(a['i'])
-	if err != nil || rounds < 1 || rounds > maxIterations {
-		return "", fmt.Errorf("%w: the node asks for %q iterations, want 1 to %d", ErrAuth, a['i'], maxIterations)
-	}
-	salted, err := pbkdf2.Key(s.newHash, s.password, salt, rounds, s.newHash().Size())
-	if err != nil {
+	if err := s.checkFirst(serverFirst); err != nil {
 		return "", fmt.Errorf("%w: %w", ErrAuth, err)
 	}
-	withoutProof := "c=biws,r=" + nonce
-	message := s.firstBare + "," + serverFirst + "," + withoutProof
-	clientKey := s.mac(salted, "Client Key")
-	h := s.newHash()
-	h.Write(clientKey)
-	proof := s.mac(h.Sum(nil), message)
-	for i := range proof {
-		proof[i] ^= clientKey[i]
+	answer, err := s.talk.Step(serverFirst)
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", ErrAuth, printable([]byte(err.Error())))
 	}
-	s.serverSig = s.mac(s.mac(salted, "Server Key"), message)
-	return withoutProof + ",p=" + base64.StdEncoding.EncodeToString(proof), nil
+	s.answered = true
+	return answer, nil
 }
 
-// verify checks the server's last message: it must know the password too.
-func (s *scram) verify(serverFinal string) error {
-	a := scramAttributes(serverFinal)
-	if e := a['e']; e != "" {
-		return fmt.Errorf("%w: %s", ErrAuth, printable([]byte(e)))
-	}
-	sig, err := base64.StdEncoding.DecodeString(a['v'])
-	if err != nil || s.serverSig == nil || !hmac.Equal(sig, s.serverSig) {
-		return fmt.Errorf("%w: the node could not prove that it knows the password", ErrAuth)
+// checkFirst holds a node's first message to what the library does not: a salt, a nonce that has something of the
+// node's own, and no more rounds than we are ready for. Of attributes that come twice each is looked at.
+func (s *scram) checkFirst(message string) error {
+	for part := range strings.SplitSeq(message, ",") {
+		name, value, _ := strings.Cut(part, "=")
+		switch name {
+		case "r":
+			if len(value) <= len(s.nonce) {
+				return errors.New("the node's nonce does not continue ours")
+			}
+		case "s":
+			if salt, err := base64.StdEncoding.DecodeString(value); err != nil || len(salt) == 0 {
+				return errors.New("the node sent no usable salt")
+			}
+		case "i":
+			if rounds, err := strconv.Atoi(value); err != nil || rounds < 1 || rounds > maxIterations {
+				return fmt.Errorf("the node asks for %q iterations, want 1 to %d", value, maxIterations)
+			}
+		}
 	}
 	return nil
 }
 
-// mac is HMAC with the mechanism's hash.
-func (s *scram) mac(key []byte, message string) []byte {
-	m := hmac.New(s.newHash, key)
-	m.Write([]byte(message))
-	return m.Sum(nil)
-}
-
-// scramAttributes splits "a=…,b=…".
-func scramAttributes(s string) map[byte]string {
-	out := map[byte]string{}
-	for part := range strings.SplitSeq(s, ",") {
-		if len(part) >= 2 && part[1] == '=' {
-			out[part[0]] = part[2:]
-		}
+// verify checks the server's last message: it must know the password too. The library would take an empty signature
+// after a first message that it refused.
+func (s *scram) verify(serverFinal string) error {
+	if !s.answered {
+		return fmt.Errorf("%w: the node claims to know the password before it was asked", ErrAuth)
 	}
-	return out
+	if _, err := s.talk.Step(serverFinal); err != nil {
+		return fmt.Errorf("%w: the node could not prove that it knows the password: %s", ErrAuth,
+			printable([]byte(err.Error())))
+	}
+	return nil
 }

@@ -237,7 +237,7 @@ func (s *Session) plain(ctx context.Context, opt Options) error {
 
 // scram runs one SCRAM exchange.
 func (s *Session) scram(ctx context.Context, mechanism string, opt Options) error {
-	x := newScram(mechanism, opt.User, opt.Password, randomNonce())
+	x := newScram(mechanism, opt.User, opt.Password, "")
 	f, err := s.RoundTrip(ctx, mcbp.Frame{Header: mcbp.Request(mcbp.OpSASLAuth, 0, 0), Key: []byte(mechanism),
 		Value: []byte(x.first())})
 	if err != nil {

@@ -1,18 +1,14 @@
 package server
 
 import (
-	"crypto/hmac"
-	"crypto/pbkdf2"
-	"crypto/sha1"
-	"crypto/sha256"
-	"crypto/sha512"
 	"crypto/subtle"
 	"encoding/base64"
 	"errors"
 	"fmt"
-	"hash"
 	"strings"
 	"sync"
+
+	"github.com/xdg-go/scram"
 )
 
 // Mechanisms by their names on the wire.
@@ -32,10 +28,8 @@ var errScram = errors.New("authentication failed")
 // credentials are what the server keeps of a password for one mechanism (RFC 5802): it can check a proof and prove
 // itself, but not recover the password.
 type credentials struct {
-	hash      func() hash.Hash
-	salt      []byte
-	storedKey []byte
-	serverKey []byte
+	hash   scram.HashGeneratorFcn
+	stored scram.StoredCredentials
 }
 
 // authenticator knows the one user of a node.
@@ -59,16 +53,16 @@ func (a *authenticator) mechanisms(plain bool) string {
 	return list
 }
 
-// credentials derives the keys of a mechanism at its first use; nil for an unknown mechanism.
+// credentials derives the keys of a mechanism at its first use; an error for an unknown mechanism.
 func (a *authenticator) credentials(mech string) (*credentials, error) {
-	var h func() hash.Hash
+	var hash scram.HashGeneratorFcn
 	switch mech {
 	case mechSHA1:
-		h = sha1.New
+		hash = scram.SHA1
 	case mechSHA256:
-		h = sha256.New
+		hash = scram.SHA256
 	case mechSHA512:
-		h = sha512.New
+		hash = scram.SHA512
 	default:
 		return nil, fmt.Errorf("%w: mechanism %q is not offered", errScram, mech)
 	}
@@ -79,12 +73,15 @@ func (a *authenticator) credentials(mech string) (*credentials, error) {
 	}
 	salt := make([]byte, scramSaltBytes)
 	a.random(salt)
-	salted, err := pbkdf2.Key(h, a.password, salt, scramIterations, h().Size())
+	maker, err := hash.NewClientUnprepped(a.user, a.password, "") // names and passwords as they are: no SASLprep
 	if err != nil {
 		return nil, fmt.Errorf("derive keys: %w", err)
 	}
-	c := &credentials{hash: h, salt: salt, storedKey: digest(h, mac(h, salted, "Client Key")),
-		serverKey: mac(h, salted, "Server Key")}
+	stored, err := maker.GetStoredCredentialsWithError(scram.KeyFactors{Salt: string(salt), Iters: scramIterations})
+	if err != nil {
+		return nil, fmt.Errorf("derive keys: %w", err)
+	}
+	c := &credentials{hash: hash, stored: stored}
 	a.byMech[mech] = c
 	return c, nil
 }
@@ -98,17 +95,6 @@ func (a *authenticator) plain(message []byte) bool {
 	user := subtle.ConstantTimeCompare([]byte(parts[1]), []byte(a.user))
 	password := subtle.ConstantTimeCompare([]byte(parts[2]), []byte(a.password))
 	return user&password == 1
-}
-
-// exchange is one SCRAM conversation, server side.
-type exchange struct {
-	mech        string
-	c           *credentials
-	knownUser   bool
-	clientFirst string // without the GS2 header
-	serverFirst string
-	nonce       string
-	gs2         string
 }
 
 // login is the SASL conversation of one connection. Whoever it lets in has shown that he knows user and password, by
@@ -142,82 +128,52 @@ func (l *login) step(message []byte) (answer []byte, err error) {
 	return x.finish(message)
 }
 
-// begin answers the client's first message.
+// exchange is one SCRAM conversation, server side, in the library's hands.
+type exchange struct {
+	talk      *scram.ServerConversation
+	knownUser bool
+}
+
+// begin answers the client's first message. The library would tell a stranger at once that nobody has that name: here
+// everybody gets the challenge of the one user, and is refused in the end.
 func (a *authenticator) begin(mech string, message []byte) (*exchange, []byte, error) {
 	c, err := a.credentials(mech)
 	if err != nil {
 		return nil, nil, err
 	}
-	text := string(message)
-	gs2 := "n,,"
-	if !strings.HasPrefix(text, gs2) && !strings.HasPrefix(text, "y,,") {
-		return nil, nil, fmt.Errorf("%w: channel binding or authorization ids are not supported", errScram)
+	x := &exchange{}
+	server, err := c.hash.NewServer(func(user string) (scram.StoredCredentials, error) {
+		x.knownUser = subtle.ConstantTimeCompare([]byte(user), []byte(a.user)) == 1
+		return c.stored, nil
+	})
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", errScram, err)
 	}
-	x := &exchange{mech: mech, c: c, gs2: text[:3], clientFirst: text[3:]}
-	user, clientNonce := attribute(x.clientFirst, 'n'), attribute(x.clientFirst, 'r')
-	if clientNonce == "" {
+	nonce := a.nonce()
+	x.talk = server.WithNonceGenerator(func() string { return nonce }).NewConversation()
+	answer, err := x.talk.Step(string(message))
+	switch {
+	case err != nil: // whose text has pieces of the message, which may be a password: it goes to no log
+		return nil, nil, fmt.Errorf("%w: no first message of SCRAM without channel binding", errScram)
+	case x.talk.AuthzID() != "":
+		return nil, nil, fmt.Errorf("%w: authorization ids are not supported", errScram)
+	case strings.HasPrefix(answer, "r="+nonce+","): // ours alone
 		return nil, nil, fmt.Errorf("%w: no nonce", errScram)
 	}
-	x.knownUser = subtle.ConstantTimeCompare([]byte(unescape(user)), []byte(a.user)) == 1
-	nonce := make([]byte, scramNonceBytes)
-	a.random(nonce)
-	x.nonce = clientNonce + base64.StdEncoding.EncodeToString(nonce)
-	x.serverFirst = fmt.Sprintf("r=%s,s=%s,i=%d", x.nonce, base64.StdEncoding.EncodeToString(c.salt), scramIterations)
-	return x, []byte(x.serverFirst), nil
+	return x, []byte(answer), nil
+}
+
+func (a *authenticator) nonce() string {
+	b := make([]byte, scramNonceBytes)
+	a.random(b)
+	return base64.StdEncoding.EncodeToString(b)
 }
 
 // finish checks the client's proof and returns the server's own.
 func (x *exchange) finish(message []byte) ([]byte, error) {
-	text := string(message)
-	at := strings.LastIndex(text, ",p=")
-	if at < 0 {
-		return nil, fmt.Errorf("%w: no proof", errScram)
+	answer, err := x.talk.Step(string(message))
+	if err != nil || !x.knownUser {
+		return nil, fmt.Errorf("%w: wrong user or password, or no proof", errScram)
 	}
-	bare := text[:at]
-	proof, err := base64.StdEncoding.DecodeString(text[at+3:])
-	if err != nil {
-		return nil, fmt.Errorf("%w: the proof is not base64", errScram)
-	}
-	binding := base64.StdEncoding.EncodeToString([]byte(x.gs2))
-	if attribute(bare, 'r') != x.nonce || attribute(bare, 'c') != binding {
-		return nil, fmt.Errorf("%w: another nonce or channel binding", errScram)
-	}
-	authMessage := x.clientFirst + "," + x.serverFirst + "," + bare
-	signature := mac(x.c.hash, x.c.storedKey, authMessage)
-	if len(proof) != len(signature) {
-		return nil, fmt.Errorf("%w: a proof of %d bytes, want %d", errScram, len(proof), len(signature))
-	}
-	key := make([]byte, len(proof))
-	subtle.XORBytes(key, proof, signature)
-	same := subtle.ConstantTimeCompare(digest(x.c.hash, key), x.c.storedKey) == 1
-	if !same || !x.knownUser {
-		return nil, fmt.Errorf("%w: wrong user or password", errScram)
-	}
-	return []byte("v=" + base64.StdEncoding.EncodeToString(mac(x.c.hash, x.c.serverKey, authMessage))), nil
-}
-
-// attribute finds the value of one-letter attribute name in a comma-separated message.
-func attribute(message string, name byte) string {
-	for part := range strings.SplitSeq(message, ",") {
-		if len(part) > 1 && part[0] == name && part[1] == '=' {
-			return part[2:]
-		}
-	}
-	return ""
-}
-
-func unescape(user string) string {
-	return strings.NewReplacer("=2C", ",", "=3D", "=").Replace(user)
-}
-
-func mac(h func() hash.Hash, key []byte, message string) []byte {
-	m := hmac.New(h, key)
-	m.Write([]byte(message))
-	return m.Sum(nil)
-}
-
-func digest(h func() hash.Hash, b []byte) []byte {
-	d := h()
-	d.Write(b)
-	return d.Sum(nil)
+	return []byte(answer), nil
 }

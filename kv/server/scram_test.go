@@ -185,6 +185,29 @@ func FuzzLogin(f *testing.F) {
 	})
 }
 
+// TestRefusalsKeepSecrets: what a client sent is in no error, which goes to the log: it may be a password, sent under the
+// wrong mechanism.
+func TestRefusalsKeepSecrets(t *testing.T) {
+	auth := newAuthenticator("user", "secret", func(b []byte) { clear(b) })
+	for _, message := range []string{"\x00user\x00secret,,,", "n,secret,n=user,r=x", "n,,secret,r=x", "n,,n=sec=ret,r=x",
+		"n,,n=user,secret", "p=secret,,n=user,r=x"} {
+		l := login{auth: auth}
+		_, in, err := l.start(mechSHA1, []byte(message), false)
+		if in || err == nil || strings.Contains(err.Error(), "ret") {
+			t.Errorf("%q: let in: %t, %v", message, in, err)
+		}
+	}
+	for _, message := range []string{"c=secret,r=x,p=secret", "secret,secret,secret", "c=biws,secret,p=AAAA"} {
+		l := login{auth: auth}
+		if _, _, err := l.start(mechSHA1, []byte("n,,n=user,r=x"), false); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := l.step([]byte(message)); err == nil || strings.Contains(err.Error(), "ret") {
+			t.Errorf("%q: %v", message, err)
+		}
+	}
+}
+
 // knows reports whether a message of PLAIN has user and password.
 func knows(message []byte, user, password string) bool {
 	part := bytes.Split(message, []byte{0})
