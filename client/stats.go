@@ -23,6 +23,8 @@ type IndexStats struct {
 	Name   string      `json:"name"`
 	Bucket string      `json:"bucket"`
 	State  index.State `json:"index_state"`
+	// Availability says how much of a ready index can be scanned; absent when it is not ready.
+	Availability *Availability `json:"availability,omitempty"`
 	// Reason says what is wrong with it: of state error, or why a copy cannot be written at the moment.
 	Reason        string  `json:"reason,omitempty"`
 	BuildProgress float64 `json:"build_progress"` // percent: 0 to 100

@@ -18,17 +18,19 @@ type Reason = rpc.Reason
 
 // IndexInfo is an index as GET /v1/indexes shows it.
 type IndexInfo struct {
-	ID         index.ID        `json:"id"`
-	Name       string          `json:"name"`
-	Bucket     string          `json:"bucket"`
-	State      index.State     `json:"state"`
-	Deferred   bool            `json:"deferred,omitempty"`
-	Reason     string          `json:"reason,omitempty"` // of state error
-	Progress   float64         `json:"progress"`         // of the build, percent: 0 to 100
-	Definition string          `json:"definition"`       // canonical DDL text
-	IsPrimary  bool            `json:"is_primary"`
-	Keys       []index.KeyExpr `json:"keys,omitempty"`
-	Where      string          `json:"where,omitempty"`
+	ID       index.ID    `json:"id"`
+	Name     string      `json:"name"`
+	Bucket   string      `json:"bucket"`
+	State    index.State `json:"state"`
+	Deferred bool        `json:"deferred,omitempty"`
+	Reason   string      `json:"reason,omitempty"` // of state error
+	Progress float64     `json:"progress"`         // of the build, percent: 0 to 100
+	// Availability says how much of a ready index can be scanned; absent when it is not ready, or when no leader was asked.
+	Availability *Availability   `json:"availability,omitempty"`
+	Definition   string          `json:"definition"` // canonical DDL text
+	IsPrimary    bool            `json:"is_primary"`
+	Keys         []index.KeyExpr `json:"keys,omitempty"`
+	Where        string          `json:"where,omitempty"`
 	// PartitionBy is how entries are spread over slices; absent: by the document's id.
 	PartitionBy index.PartitionBy `json:"partition_by,omitzero"`
 	Partitions  uint16            `json:"num_partition"`
@@ -46,6 +48,15 @@ type IndexInfo struct {
 	// Outdated says what that means when projectors evaluate by other rules and its expressions give other values by them;
 	// absent when they do not, or when no leader was asked.
 	Outdated string `json:"outdated,omitempty"`
+}
+
+// Availability says how much of a ready index can be scanned.
+type Availability struct {
+	// State is available: every slice has as many copies as were asked for; degraded: every slice can be scanned, some have
+	// fewer copies; or unavailable: some slice cannot be scanned.
+	State   string `json:"state"`
+	Why     string `json:"why,omitempty"` // it is not available: which slices, and what is wrong with their copies
+	SinceMS int64  `json:"since_ms"`      // unix milliseconds; when this leader saw it first
 }
 
 // IndexFaults counts documents that have no entry in an index because of an error, since the projectors' processes
@@ -237,6 +248,9 @@ type Status struct {
 		ID   string `json:"id"`
 		REST string `json:"rest"`
 	} `json:"leader"`
+	// Verdict is ready; degraded: it serves, but something is missing; or not ready: it cannot serve all. Reasons say why.
+	Verdict     string              `json:"verdict"`
+	Reasons     []string            `json:"reasons"`
 	Term        uint64              `json:"term"`
 	CAS         uint64              `json:"cas"`
 	FormatLevel uint64              `json:"format_level"` // what the cluster's versions have in common
@@ -249,6 +263,34 @@ type Status struct {
 	Projectors  []ProjectorStatus `json:"projectors"`
 	Indexers    []IndexerStatus   `json:"indexers"`
 	Buckets     []BucketStatus    `json:"buckets"`
+	// Indexes counts them; absent when no leader was asked.
+	Indexes *IndexSummary `json:"indexes,omitempty"`
+}
+
+// Verdicts on a cluster.
+const (
+	VerdictReady    = "ready"
+	VerdictDegraded = "degraded"  // it serves, but something is missing
+	VerdictNotReady = "not ready" // it cannot serve all
+)
+
+// IndexSummary counts the indexes by what they are good for.
+type IndexSummary struct {
+	Available   int `json:"available"`   // ready, with all copies
+	Degraded    int `json:"degraded"`    // ready, with fewer copies than were asked for
+	Unavailable int `json:"unavailable"` // ready, and some slice cannot be scanned
+	Failed      int `json:"failed"`      // in state error
+	Others      int `json:"others"`      // being built, or not yet
+	// Lacking are ready ones that are not available: unavailable ones first, at most 16.
+	Lacking []LackingIndex `json:"lacking,omitempty"`
+}
+
+// LackingIndex is an index with fewer copies than were asked for.
+type LackingIndex struct {
+	ID     index.ID `json:"id"`
+	Name   string   `json:"name"`
+	Bucket string   `json:"bucket"`
+	Availability
 }
 
 // Restored tells of the newest restore of a backup.

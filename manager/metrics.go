@@ -8,6 +8,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"tidemark/index"
+	"tidemark/lifecycle"
 	"tidemark/manager/consensus"
 	"tidemark/manager/coordinator"
 )
@@ -17,7 +18,7 @@ type gauges struct {
 	raft                                                 *consensus.Node
 	coord                                                *coordinator.Coordinator
 	cas, term, leader, indexes, failed, outdated, ledger *prometheus.Desc
-	rebalance, moves                                     *prometheus.Desc
+	rebalance, moves, degraded, unavailable              *prometheus.Desc
 }
 
 func newGauges(n *consensus.Node, c *coordinator.Coordinator) *gauges {
@@ -30,6 +31,10 @@ func newGauges(n *consensus.Node, c *coordinator.Coordinator) *gauges {
 		failed: d("indexes_failed", "Indexes in state error."),
 		outdated: d("indexes_outdated", "Indexes whose entries were made by other rules of expressions than projectors "+
 			"evaluate by now. 0 where this manager does not lead."),
+		degraded: d("indexes_degraded", "Ready indexes with fewer copies than were asked for, of which all slices can be "+
+			"scanned. 0 where this manager does not lead."),
+		unavailable: d("indexes_unavailable", "Ready indexes of which some slice cannot be scanned. 0 where this manager "+
+			"does not lead."),
 		ledger: d("request_ledger_entries", "Outcomes kept for retries."),
 		rebalance: d("rebalance_progress", "How far the rebalance is that is under way, 0 to 1; 1 without one. 1 where "+
 			"this manager does not lead."),
@@ -39,7 +44,7 @@ func newGauges(n *consensus.Node, c *coordinator.Coordinator) *gauges {
 // Describe implements prometheus.Collector.
 func (g *gauges) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{g.cas, g.term, g.leader, g.indexes, g.failed, g.outdated, g.ledger, g.rebalance,
-		g.moves} {
+		g.moves, g.degraded, g.unavailable} {
 		ch <- d
 	}
 }
@@ -52,11 +57,12 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 		lead = 1
 	}
 	status, _ := g.coord.Status()
-	failed, outdated := 0, 0
+	failed, outdated, of := 0, 0, map[lifecycle.Availability]int{}
 	for x := range s.Indexes() {
 		if x.Definition.State == index.Error {
 			failed++
 		}
+		of[status.Progress[x.Definition.ID].Availability]++
 		if status.ExprRules.Outdated(&x.Definition) != "" {
 			outdated++
 		}
@@ -71,7 +77,8 @@ func (g *gauges) Collect(ch chan<- prometheus.Metric) {
 	for d, v := range map[*prometheus.Desc]float64{g.cas: float64(s.CAS()), g.term: float64(g.raft.Term()), g.leader: lead,
 		g.indexes: float64(s.IndexCount()), g.failed: float64(failed), g.outdated: float64(outdated),
 		g.ledger:    float64(s.LedgerLen()),
-		g.rebalance: progress, g.moves: float64(left)} {
+		g.rebalance: progress, g.moves: float64(left), g.degraded: float64(of[lifecycle.Degraded]),
+		g.unavailable: float64(of[lifecycle.Unavailable])} {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v)
 	}
 }

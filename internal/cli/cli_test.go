@@ -88,7 +88,7 @@ func (f *fake) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case path == "/v1/statements", path == "/v1/indexes:build":
 		fmt.Fprint(w, result)
 	case path == "/v1/status":
-		fmt.Fprint(w, `{"cluster_id":"c1","leader":{"id":"m1"},"term":2,"cas":9,"managers":[{"id":"m1","rest":"http://x","role":"leader","alive":true},{"id":"m2","role":"voter"}],"projectors":[],"indexers":[],"buckets":[]}`)
+		fmt.Fprint(w, `{"cluster_id":"c1","leader":{"id":"m1"},"verdict":"degraded","reasons":["manager m2 does not answer"],"term":2,"cas":9,"managers":[{"id":"m1","rest":"http://x","role":"leader","alive":true},{"id":"m2","role":"voter"}],"projectors":[],"indexers":[],"buckets":[]}`)
 	default:
 		fmt.Fprint(w, oneIndex)
 	}

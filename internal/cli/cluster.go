@@ -58,121 +58,6 @@ not by --timeout.`,
 	return cmd
 }
 
-// Verdicts on a cluster.
-const (
-	verdictReady    = "ready"
-	verdictDegraded = "degraded"  // it serves, but something is missing
-	verdictNotReady = "not ready" // it cannot serve all
-)
-
-// judged is a status with what it comes to.
-type judged struct {
-	Verdict string   `json:"verdict"`
-	Reasons []string `json:"reasons"` // why it is not ready, or degraded
-	client.Status
-}
-
-// judge says whether a cluster is ready and, if it is not, why.
-func judge(st client.Status) judged {
-	j := judged{Verdict: verdictReady, Reasons: []string{}, Status: st}
-	switch {
-	case st.Leader.ID == "":
-		j.bad(verdictNotReady, "no manager leads: a majority of the managers must run and reach each other")
-	case st.Coordinator != "active":
-		j.bad(verdictNotReady, "%s has just become leader and is taking over", st.Leader.ID)
-	}
-	j.judgeManagers()
-	if st.Leader.ID != "" { // nobody else knows
-		j.judgeProjectors()
-		j.judgeIndexers()
-		j.judgeBuckets()
-	}
-	return j
-}
-
-// bad adds a reason. The worst verdict stays.
-func (j *judged) bad(verdict, format string, args ...any) {
-	if j.Verdict != verdictNotReady {
-		j.Verdict = verdict
-	}
-	j.Reasons = append(j.Reasons, fmt.Sprintf(format, args...))
-}
-
-func (j *judged) judgeManagers() {
-	for _, m := range j.Managers {
-		switch {
-		case m.Alive:
-		case m.Problem != "":
-			j.bad(verdictDegraded, "manager %s: %s", m.ID, m.Problem)
-		default:
-			j.bad(verdictDegraded, "manager %s does not answer at %s", m.ID, m.REST)
-		}
-		for _, r := range m.NotReady {
-			j.bad(verdictDegraded, "manager %s is not ready: %s", m.ID, r.Detail)
-		}
-	}
-}
-
-func (j *judged) judgeProjectors() {
-	active := 0
-	for _, p := range j.Projectors {
-		if p.State == "active" {
-			active++
-			continue
-		}
-		j.bad(verdictDegraded, "projector %s at %s is %s", p.ID, p.Admin, p.State)
-	}
-	if active == 0 {
-		j.bad(verdictNotReady, "no projector is active: start one next to each KV node")
-	}
-}
-
-func (j *judged) judgeIndexers() {
-	active := 0
-	for _, i := range j.Indexers {
-		if i.Evicting {
-			j.bad(verdictDegraded, "indexer %s is being removed: %s", i.ID, leftOf(i))
-		}
-		switch {
-		case i.State != "active":
-			j.bad(verdictDegraded, "indexer %s at %s is %s", i.ID, i.Admin, i.State)
-			continue
-		case i.Health != "" && i.Health != "ok":
-			j.bad(verdictDegraded, "indexer %s: %s", i.ID, i.Health)
-		}
-		active++
-	}
-	if active == 0 {
-		j.bad(verdictNotReady, "no indexer is active: start one")
-	}
-}
-
-func (j *judged) judgeBuckets() {
-	for _, b := range j.Buckets {
-		if b.Wanted && b.StreamsMissing > 0 {
-			why := ""
-			if len(b.Stuck) > 0 {
-				x := &b.Stuck[0]
-				why = fmt.Sprintf("; vbucket %d for %v: %s", x.VBucket,
-					(time.Duration(x.ForMS) * time.Millisecond).Round(time.Second), x.Reason)
-			}
-			j.bad(verdictNotReady, "bucket %s: %d of %d vbuckets are not streamed%s", b.Name, b.StreamsMissing, b.VBuckets, why)
-		}
-		if b.Rollback != "" {
-			j.bad(verdictNotReady, "bucket %s is being rolled back: %s", b.Name, rollbackState(&b))
-		}
-	}
-}
-
-// leftOf says what is left of an indexer that is being removed, and why it does not go on.
-func leftOf(i client.IndexerStatus) string {
-	left := counted(i.Placed, "slice is", "slices are") + " still placed on it"
-	if i.EvictionWaits != "" {
-		left += "; " + i.EvictionWaits
-	}
-	return left
-}
-
 // waitHealthy asks again until the verdict is ready, telling each new reason.
 func waitHealthy(ctx context.Context, s Streams, as format, c *client.Client) error {
 	tick := time.NewTicker(250 * time.Millisecond)
@@ -186,32 +71,30 @@ func waitHealthy(ctx context.Context, s Streams, as format, c *client.Client) er
 		if err != nil {
 			return err
 		}
-		j := judge(st)
-		if j.Verdict == verdictReady {
+		if st.Verdict == client.VerdictReady {
 			return printStatus(s.Out, as, st)
 		}
-		if why := strings.Join(j.Reasons, "; "); why != told {
-			fmt.Fprintf(s.Err, "%s: %s\n", j.Verdict, why)
+		if why := strings.Join(st.Reasons, "; "); why != told {
+			fmt.Fprintf(s.Err, "%s: %s\n", st.Verdict, why)
 			told = why
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("still %s: %s: %w", j.Verdict, told, ctx.Err())
+			return fmt.Errorf("still %s: %s: %w", st.Verdict, told, ctx.Err())
 		case <-tick.C:
 		}
 	}
 }
 
 func printStatus(w io.Writer, as format, st client.Status) error {
-	j := judge(st)
-	return show(w, as, j, []judged{j}, func(t *tabwriter.Writer) {
+	return show(w, as, st, []client.Status{st}, func(t *tabwriter.Writer) {
 		leader := st.Leader.ID
 		if leader == "" {
 			leader = "none"
 		}
-		fmt.Fprintf(t, "%s  cluster %s  leader %s  term %d  cas %d  version %s\n", j.Verdict, st.ClusterID, leader, st.Term,
+		fmt.Fprintf(t, "%s  cluster %s  leader %s  term %d  cas %d  version %s\n", st.Verdict, st.ClusterID, leader, st.Term,
 			st.CAS, st.Version)
-		for _, r := range j.Reasons {
+		for _, r := range st.Reasons {
 			fmt.Fprintf(t, "  - %s\n", r)
 		}
 		fmt.Fprintln(t, "\nROLE\tID\tSTATE\tADDRESS\tDETAIL")

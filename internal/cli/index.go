@@ -308,6 +308,9 @@ func printIndexes(w io.Writer, output format, list client.IndexList) error {
 				i.Definition)
 		}
 		for _, i := range list.Indexes {
+			if a := i.Availability; a != nil && a.Why != "" {
+				fmt.Fprintf(t, "\n%s/%s is %s since %s: %s\n", i.Bucket, i.Name, a.State, clockOf(a.SinceMS), a.Why)
+			}
 			if i.Outdated != "" {
 				fmt.Fprintf(t, "\n%s/%s is outdated: %s\n", i.Bucket, i.Name, i.Outdated)
 			}
@@ -318,10 +321,15 @@ func printIndexes(w io.Writer, output format, list client.IndexList) error {
 // stateWord is what people see of a state.
 func stateWord(i client.IndexInfo) string {
 	switch {
-	case i.State == index.Maintenance && i.Outdated != "":
-		return "ready, outdated"
 	case i.State == index.Maintenance:
-		return "ready"
+		word := "ready"
+		if a := i.Availability; a != nil && a.State != "available" {
+			word += ", " + a.State
+		}
+		if i.Outdated != "" {
+			word += ", outdated"
+		}
+		return word
 	case i.Deferred && i.State == index.Pending:
 		return "deferred"
 	case i.State == index.Error:
@@ -380,6 +388,12 @@ func printIndex(w io.Writer, as format, info client.IndexInfo, names map[index.N
 			info.Replicas)
 		fmt.Fprintf(t, "created\t%s\nmodified_cas\t%d\ndefinition\t%s\n",
 			time.UnixMilli(info.CreatedMS).UTC().Format(time.RFC3339), info.ModifiedCAS, info.Definition)
+		if a := info.Availability; a != nil {
+			fmt.Fprintf(t, "availability\t%s since %s\n", a.State, clockOf(a.SinceMS))
+			if a.Why != "" {
+				fmt.Fprintf(t, "lacking\t%s\n", a.Why)
+			}
+		}
 		if info.ExpressionRules != 0 {
 			fmt.Fprintf(t, "expression rules\t%d\n", info.ExpressionRules)
 		}

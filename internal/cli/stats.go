@@ -77,6 +77,9 @@ func tableStats(t io.Writer, st *client.Stats) {
 		if x.Reason != "" {
 			fmt.Fprintf(t, "\n%s: %s\n", name, x.Reason)
 		}
+		if a := x.Availability; a != nil && a.Why != "" {
+			fmt.Fprintf(t, "\n%s: %s since %s: %s\n", name, a.State, clockOf(a.SinceMS), a.Why)
+		}
 		if f := x.Faults; f != nil {
 			fmt.Fprintf(t, "\n%s: %d documents have no entry: an expression failed (%d), a key was too long (%d); one is %s "+
 				"(vbucket %d, seqno %d): %s\n",
@@ -100,7 +103,7 @@ func statsState(x *client.IndexStats) string {
 	if x.State == index.Error {
 		return "error" // the reason stands below
 	}
-	return stateWord(client.IndexInfo{State: x.State})
+	return stateWord(client.IndexInfo{State: x.State, Availability: x.Availability})
 }
 
 // pendingOf marks a figure that may be too low.

@@ -10,39 +10,6 @@ import (
 	"tidemark/client"
 )
 
-// TestStatusSaysWhyItWaits: each thing that keeps a cluster from being ready is named with who, since when, and why.
-func TestStatusSaysWhyItWaits(t *testing.T) {
-	st := client.Status{
-		Projectors: []client.ProjectorStatus{{ID: "p1", Admin: "http://p1", State: "active"},
-			{ID: "p2", Admin: "http://p2", State: "offline"}},
-		Indexers: []client.IndexerStatus{{ID: "i1", State: "active", Health: "copy 7: no space left on device"},
-			{ID: "i2", Admin: "http://i2", State: "suspect"}},
-		Buckets: []client.BucketStatus{
-			{Name: "world", Wanted: true, VBuckets: 128, StreamsMissing: 64,
-				Stuck: []client.StuckVBucket{{VBucket: 65, State: "lost", Reason: "no projector hosts it", ForMS: 12_400}}},
-			{Name: "orders", Wanted: true, VBuckets: 128, Rollback: "prepare: waiting for indexers: i2", RollbackForMS: 2_340},
-			{Name: "unused", VBuckets: 128, StreamsMissing: 128},
-		},
-	}
-	st.Leader.ID = "m1"
-	j := judge(st)
-	all := strings.Join(j.Reasons, "\n")
-	for _, want := range []string{
-		"projector p2 at http://p2 is offline",
-		"indexer i1: copy 7: no space left on device",
-		"indexer i2 at http://i2 is suspect",
-		"bucket world: 64 of 128 vbuckets are not streamed; vbucket 65 for 12s: no projector hosts it",
-		"bucket orders is being rolled back: prepare: waiting for indexers: i2, for 2.3s",
-	} {
-		if !strings.Contains(all, want) {
-			t.Errorf("%q is not among\n%s", want, all)
-		}
-	}
-	if j.Verdict != verdictNotReady || strings.Contains(all, "unused") {
-		t.Errorf("%s:\n%s", j.Verdict, all)
-	}
-}
-
 func table(print func(w *tabwriter.Writer)) string {
 	var b bytes.Buffer
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)

@@ -221,6 +221,7 @@ func info(x *statecontext.Index, now *coordinator.Status) client.IndexInfo {
 		Copies:   append([]partition.Copy(nil), x.Topology.Copies...), CreatedMS: d.CreatedMS, ModifiedCAS: d.ModifiedCAS,
 		ExpressionRules: d.Rules, Outdated: now.ExprRules.Outdated(d)}
 	p := now.Progress[d.ID]
+	i.Availability = availabilityOf(&p)
 	i.Items, i.DiskBytes, i.Progress = p.Items, p.Bytes, p.Percent(d.State)
 	if f := p.Faults; f.Expression+f.TooLong > 0 {
 		i.Faults = &client.IndexFaults{Expression: f.Expression, TooLong: f.TooLong, Sample: client.FaultSample(f.Sample)}
@@ -276,15 +277,17 @@ func (a *API) status(w http.ResponseWriter, r *http.Request) error {
 		return err
 	}
 	s := a.cfg.Raft.State()
-	if leader, ok := a.leaderOf(s); ok && leader.REST != a.cfg.REST && r.Header.Get(HeaderForwarded) == "" &&
-		r.URL.Query().Get("consistency") != "stale" {
+	stale := r.URL.Query().Get("consistency") == "stale"
+	if leader, ok := a.leaderOf(s); ok && leader.REST != a.cfg.REST && r.Header.Get(HeaderForwarded) == "" && !stale {
 		if full, err := a.leaderStatus(r, leader); err == nil {
 			full.Node.ID, full.Node.Role = a.cfg.Name, a.role()
 			rpc.Write(w, r, http.StatusOK, full)
 			return nil
 		}
 	}
-	rpc.Write(w, r, http.StatusOK, a.localStatus(r.Context(), s))
+	st := a.localStatus(r.Context(), s)
+	judge(&st, stale)
+	rpc.Write(w, r, http.StatusOK, st)
 	return nil
 }
 
@@ -313,6 +316,9 @@ func (a *API) localStatus(ctx context.Context, s *statecontext.State) client.Sta
 	}
 	a.addManagers(ctx, s, &st)
 	a.addComponents(s, &st)
+	if c, leads := a.cfg.Coordinator.Status(); leads {
+		st.Indexes = summary(s, &c)
+	}
 	return st
 }
 

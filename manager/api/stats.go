@@ -147,7 +147,7 @@ func indexStats(x *statecontext.Index, p coordinator.Progress, told map[index.No
 	copies map[index.CopyID]*wire.CopyStats) client.IndexStats {
 	d := &x.Definition
 	st := client.IndexStats{ID: d.ID, Name: d.Name, Bucket: d.Bucket, State: d.State, Reason: d.Reason,
-		Copies: len(x.Topology.Copies)}
+		Availability: availabilityOf(&p), Copies: len(x.Topology.Copies)}
 	if f := p.Faults; f.Expression+f.TooLong > 0 {
 		st.Faults = &client.IndexFaults{Expression: f.Expression, TooLong: f.TooLong, Sample: client.FaultSample(f.Sample)}
 	}

@@ -6,7 +6,9 @@ import (
 	"strings"
 
 	"tidemark/index"
+	"tidemark/lifecycle"
 	"tidemark/liveness"
+	"tidemark/partition"
 	"tidemark/statecontext"
 	"tidemark/streams"
 	"tidemark/wire"
@@ -104,6 +106,11 @@ type Progress struct {
 	Ready       int    // copies that are exact
 	Copies      int
 	Errors      []string // at most maxErrors, of its copies
+	// Availability says how much of it can be scanned, since SinceMS (unix milliseconds, of this leader's clock) and Why
+	// not all; none unless it is ready.
+	Availability lifecycle.Availability
+	Why          string
+	SinceMS      int64
 	// Faults sums up what projectors and indexers tell of documents that have no entry because of an error; its sample is
 	// one's.
 	Faults wire.IndexFaults
@@ -277,10 +284,57 @@ func (l *leader) indexerStatus(i *statecontext.Indexer, n *indexer) IndexerStatu
 // progress sums up what the indexers report of each index's copies.
 func (l *leader) progress() map[index.ID]Progress {
 	all := make(map[index.ID]Progress, l.now.state.IndexCount())
+	was := l.shown.status.Load()
 	for x := range l.now.state.Indexes() {
-		all[x.Definition.ID] = l.progressOf(x)
+		p := l.progressOf(x)
+		p.Availability, p.Why = l.availability(x)
+		p.SinceMS = l.nowMS
+		if was != nil {
+			if before := was.Progress[x.Definition.ID]; before.Availability == p.Availability && before.SinceMS > 0 {
+				p.SinceMS = before.SinceMS
+			}
+		}
+		all[x.Definition.ID] = p
 	}
 	return all
+}
+
+// availability judges a ready index by what its indexers report and whether they live.
+func (l *leader) availability(x *statecontext.Index) (lifecycle.Availability, string) {
+	d := &x.Definition
+	if d.State != index.Maintenance || !l.active {
+		return 0, ""
+	}
+	if b := l.now.state.Bucket(d.Bucket); b != nil && b.Rollback != nil {
+		return lifecycle.Unavailable, "its bucket is being rolled back: " + b.Rollback.Step.String()
+	}
+	copies := make([]lifecycle.Serving, 0, len(x.Topology.Copies))
+	for _, c := range x.Topology.Copies {
+		if c.State != partition.Leaving {
+			copies = append(copies, lifecycle.Serving{Slice: c.Slice, Fault: l.copyFault(c)})
+		}
+	}
+	return lifecycle.Assess(int(x.Topology.Layout.Partitions), int(d.Replicas)+1, copies)
+}
+
+// copyFault says why scans cannot use a copy of a ready index, "" when they can.
+func (l *leader) copyFault(c partition.Copy) string {
+	n := l.components.indexers[c.Node]
+	if n == nil {
+		return fmt.Sprintf("node %d is not known", c.Node)
+	}
+	r, has := n.copies[c.ID]
+	switch life := l.life(&n.component); {
+	case life != liveness.Active:
+		return fmt.Sprintf("%s is %v", n.name, life)
+	case !has:
+		return n.name + " does not have it"
+	case r.Error != "":
+		return n.name + ": " + r.Error
+	case !r.Ready:
+		return n.name + " is filling it"
+	}
+	return ""
 }
 
 // addFaults adds what another component has counted.

@@ -1,0 +1,232 @@
+package api
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/lifecycle"
+	"tidemark/manager/coordinator"
+	"tidemark/statecontext"
+)
+
+// namedLacking is how many indexes that are not available a status names.
+const namedLacking = 16
+
+// availabilityOf is what is known of a ready index; nil for another one.
+func availabilityOf(p *coordinator.Progress) *client.Availability {
+	if p.Availability == 0 {
+		return nil
+	}
+	return &client.Availability{State: p.Availability.String(), Why: p.Why, SinceMS: p.SinceMS}
+}
+
+// summary counts the indexes and names those that lack copies.
+func summary(s *statecontext.State, now *coordinator.Status) *client.IndexSummary {
+	sum := &client.IndexSummary{}
+	unavailable := 0 // of those that are named, which come first
+	for x := range s.Indexes() {
+		d := &x.Definition
+		p := now.Progress[d.ID]
+		switch p.Availability {
+		case lifecycle.Available:
+			sum.Available++
+			continue
+		case lifecycle.Degraded:
+			sum.Degraded++
+		case lifecycle.Unavailable:
+			sum.Unavailable++
+		default:
+			if d.State == index.Error {
+				sum.Failed++
+			} else {
+				sum.Others++
+			}
+			continue
+		}
+		sum.Lacking, unavailable = nameLacking(sum.Lacking, unavailable, p.Availability,
+			client.LackingIndex{ID: d.ID, Name: d.Name, Bucket: d.Bucket, Availability: *availabilityOf(&p)})
+	}
+	return sum
+}
+
+// nameLacking adds an index to those that are named, of which the first so many are unavailable. The last one goes when
+// there are too many.
+func nameLacking(named []client.LackingIndex, unavailable int, a lifecycle.Availability, x client.LackingIndex) (
+	[]client.LackingIndex, int) {
+	at := len(named)
+	if a == lifecycle.Unavailable {
+		at = unavailable
+	}
+	if at >= namedLacking {
+		return named, unavailable
+	}
+	if a == lifecycle.Unavailable {
+		unavailable++
+	}
+	named = slices.Insert(named, at, x)
+	return named[:min(len(named), namedLacking)], unavailable
+}
+
+// verdict is what a status comes to while it is being judged.
+type verdict struct{ *client.Status }
+
+// judge says whether a cluster is ready and, if it is not, why. A stale status comes to what this manager knows without
+// the leader.
+func judge(st *client.Status, stale bool) {
+	j := verdict{st}
+	j.Verdict, j.Reasons = client.VerdictReady, []string{}
+	switch {
+	case st.Leader.ID == "":
+		j.bad(client.VerdictNotReady, "no manager leads: a majority of the managers must run and reach each other; if "+
+			"they are lost for good: tidemark cluster recover")
+	case st.Node.Role == "leader" && st.Coordinator != "active":
+		j.bad(client.VerdictNotReady, "%s has just become leader and is taking over", st.Leader.ID)
+	case st.Node.Role != "leader" && !stale:
+		j.bad(client.VerdictNotReady, "the leader, %s at %s, does not answer: what only it knows is missing here",
+			st.Leader.ID, st.Leader.REST)
+	}
+	j.judgeManagers()
+	if st.Node.Role == "leader" { // nobody else knows
+		j.judgeProjectors()
+		j.judgeIndexers()
+		j.judgeBuckets()
+		j.judgeIndexes()
+	}
+}
+
+// bad adds a reason. The worst verdict stays.
+func (j verdict) bad(word, format string, args ...any) {
+	if j.Verdict != client.VerdictNotReady {
+		j.Verdict = word
+	}
+	j.Reasons = append(j.Reasons, fmt.Sprintf(format, args...))
+}
+
+func (j verdict) judgeManagers() {
+	for _, m := range j.Managers {
+		switch {
+		case m.Alive:
+		case m.Problem != "":
+			j.bad(client.VerdictDegraded, "manager %s: %s", m.ID, m.Problem)
+		case m.REST == "":
+			j.bad(client.VerdictDegraded, "manager %s, with the Raft address %s, has never registered", m.ID, m.Raft)
+		default:
+			j.bad(client.VerdictDegraded, "manager %s does not answer at %s", m.ID, m.REST)
+		}
+		for _, r := range m.NotReady {
+			j.bad(client.VerdictDegraded, "manager %s is not ready: %s", m.ID, r.Detail)
+		}
+	}
+}
+
+func (j verdict) judgeProjectors() {
+	active := 0
+	for _, p := range j.Projectors {
+		if p.State == "active" {
+			active++
+			continue
+		}
+		j.bad(client.VerdictDegraded, "projector %s at %s is %s", p.ID, p.Admin, p.State)
+	}
+	if active == 0 {
+		j.bad(client.VerdictNotReady, "no projector is active: start one next to each KV node")
+	}
+}
+
+func (j verdict) judgeIndexers() {
+	active := 0
+	for _, i := range j.Indexers {
+		if i.Evicting {
+			j.bad(client.VerdictDegraded, "indexer %s is being removed: %s", i.ID, leftOf(i))
+		}
+		switch {
+		case i.State != "active":
+			j.bad(client.VerdictDegraded, "indexer %s at %s is %s", i.ID, i.Admin, i.State)
+			continue
+		case i.Health != "" && i.Health != "ok":
+			j.bad(client.VerdictDegraded, "indexer %s: %s", i.ID, i.Health)
+		}
+		active++
+	}
+	if active == 0 {
+		j.bad(client.VerdictNotReady, "no indexer is active: start one")
+	}
+}
+
+// leftOf says what is left of an indexer that is being removed, and why it does not go on.
+func leftOf(i client.IndexerStatus) string {
+	left := fmt.Sprintf("%d slices are still placed on it", i.Placed)
+	if i.Placed == 1 {
+		left = "1 slice is still placed on it"
+	}
+	if i.EvictionWaits != "" {
+		left += "; " + i.EvictionWaits
+	}
+	return left
+}
+
+func (j verdict) judgeBuckets() {
+	for _, b := range j.Buckets {
+		if b.Wanted && b.StreamsMissing > 0 {
+			why := ""
+			if len(b.Stuck) > 0 {
+				x := &b.Stuck[0]
+				why = fmt.Sprintf("; vbucket %d for %v: %s", x.VBucket, rounded(x.ForMS, time.Second), x.Reason)
+			}
+			j.bad(client.VerdictNotReady, "bucket %s: %d of %d vbuckets are not streamed%s", b.Name, b.StreamsMissing,
+				b.VBuckets, why)
+		}
+		if b.Rollback != "" {
+			since := ""
+			if b.RollbackForMS > 0 {
+				since = fmt.Sprintf(", for %v", rounded(b.RollbackForMS, 100*time.Millisecond))
+			}
+			j.bad(client.VerdictNotReady, "bucket %s is being rolled back: %s%s", b.Name, b.Rollback, since)
+		}
+	}
+}
+
+// judgeIndexes names the indexes that cannot be scanned whole, and counts those that lack copies. What a rollback of a
+// bucket does to its indexes is said of the bucket.
+func (j verdict) judgeIndexes() {
+	rolling := map[string]bool{}
+	for _, b := range j.Buckets {
+		rolling[b.Name] = b.Rollback != ""
+	}
+	named := 0
+	for _, x := range j.Indexes.Lacking {
+		if x.State != lifecycle.Unavailable.String() || rolling[x.Bucket] {
+			continue
+		}
+		named++
+		j.bad(client.VerdictNotReady, "index %s/%s cannot be scanned whole: %s", x.Bucket, x.Name, x.Why)
+	}
+	if more := j.Indexes.Unavailable - named; named == namedLacking && more > 0 {
+		j.bad(client.VerdictNotReady, "%d indexes more cannot be scanned whole: tidemark index list", more)
+	}
+	if n := j.Indexes.Degraded; n > 0 {
+		var names []string
+		for _, x := range j.Indexes.Lacking {
+			if x.State == lifecycle.Degraded.String() && len(names) < 3 {
+				names = append(names, x.Bucket+"/"+x.Name)
+			}
+		}
+		text := "has"
+		if n > 1 {
+			text = "have"
+		}
+		if len(names) < n {
+			names = append(names, "…")
+		}
+		j.bad(client.VerdictDegraded, "%d of the indexes %s fewer copies than asked for: %s", n, text,
+			strings.Join(names, ", "))
+	}
+}
+
+func rounded(ms int64, to time.Duration) time.Duration {
+	return (time.Duration(ms) * time.Millisecond).Round(to)
+}

@@ -1,0 +1,100 @@
+package api
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"tidemark/client"
+	"tidemark/index"
+	"tidemark/lifecycle"
+)
+
+// TestStatusSaysWhyItWaits: each thing that keeps a cluster from being ready is named with who, since when, and why.
+func TestStatusSaysWhyItWaits(t *testing.T) {
+	st := client.Status{
+		Projectors: []client.ProjectorStatus{{ID: "p1", Admin: "http://p1", State: "active"},
+			{ID: "p2", Admin: "http://p2", State: "offline"}},
+		Indexers: []client.IndexerStatus{{ID: "i1", State: "active", Health: "copy 7: no space left on device"},
+			{ID: "i2", Admin: "http://i2", State: "suspect"}},
+		Buckets: []client.BucketStatus{
+			{Name: "world", Wanted: true, VBuckets: 128, StreamsMissing: 64,
+				Stuck: []client.StuckVBucket{{VBucket: 65, State: "lost", Reason: "no projector hosts it", ForMS: 12_400}}},
+			{Name: "orders", Wanted: true, VBuckets: 128, Rollback: "prepare: waiting for indexers: i2", RollbackForMS: 2_340},
+			{Name: "unused", VBuckets: 128, StreamsMissing: 128},
+		},
+	}
+	st.Leader.ID, st.Node.Role, st.Coordinator = "m1", "leader", "active"
+	st.Indexes = &client.IndexSummary{Degraded: 2, Unavailable: 2, Lacking: []client.LackingIndex{
+		{Bucket: "world", Name: "by_name", Availability: client.Availability{State: "unavailable", Why: "slice 3 has 0 of 1 " +
+			"copies (i2 is suspect)"}},
+		{Bucket: "orders", Name: "by_day", Availability: client.Availability{State: "unavailable", Why: "its bucket"}},
+		{Bucket: "world", Name: "by_kind", Availability: client.Availability{State: "degraded"}},
+	}}
+	judge(&st, false)
+	all := strings.Join(st.Reasons, "\n")
+	for _, want := range []string{
+		"projector p2 at http://p2 is offline",
+		"indexer i1: copy 7: no space left on device",
+		"indexer i2 at http://i2 is suspect",
+		"bucket world: 64 of 128 vbuckets are not streamed; vbucket 65 for 12s: no projector hosts it",
+		"bucket orders is being rolled back: prepare: waiting for indexers: i2, for 2.3s",
+		"index world/by_name cannot be scanned whole: slice 3 has 0 of 1 copies (i2 is suspect)",
+		"2 of the indexes have fewer copies than asked for: world/by_kind, …",
+	} {
+		if !strings.Contains(all, want) {
+			t.Errorf("%q is not among\n%s", want, all)
+		}
+	}
+	if st.Verdict != client.VerdictNotReady || strings.Contains(all, "unused") ||
+		strings.Contains(all, "by_day") {
+		t.Errorf("%s:\n%s", st.Verdict, all)
+	}
+}
+
+// TestVerdictWithoutLeader: who was not asked is not accused, and the way out is named.
+func TestVerdictWithoutLeader(t *testing.T) {
+	for name, c := range map[string]struct {
+		leader, role string
+		stale        bool
+		want, says   string
+	}{
+		"no leader":                {"", "follower", false, client.VerdictNotReady, "cluster recover"},
+		"no leader, a stale read":  {"", "follower", true, client.VerdictNotReady, "cluster recover"},
+		"the leader is silent":     {"m2", "follower", false, client.VerdictNotReady, "m2 at http://m2, does not answer"},
+		"the leader was not asked": {"m2", "follower", true, client.VerdictReady, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			st := client.Status{}
+			st.Leader.ID, st.Node.Role = c.leader, c.role
+			if c.leader != "" {
+				st.Leader.REST = "http://" + c.leader
+			}
+			judge(&st, c.stale)
+			if all := strings.Join(st.Reasons, "\n"); st.Verdict != c.want || !strings.Contains(all, c.says) ||
+				c.says == "" && all != "" {
+				t.Errorf("%s: %s", st.Verdict, all)
+			}
+		})
+	}
+}
+
+// TestSummaryNamesTheWorst: unavailable indexes come first among the few that are named, in order; all are counted.
+func TestSummaryNamesTheWorst(t *testing.T) {
+	var lacking []client.LackingIndex
+	unavailable := 0
+	for i := range 50 {
+		a := lifecycle.Degraded
+		if i%2 == 1 {
+			a = lifecycle.Unavailable
+		}
+		lacking, unavailable = nameLacking(lacking, unavailable, a, client.LackingIndex{ID: index.ID(i + 1)})
+	}
+	var ids []string
+	for _, x := range lacking {
+		ids = append(ids, fmt.Sprint(uint64(x.ID)))
+	}
+	if got, want := strings.Join(ids, " "), "2 4 6 8 10 12 14 16 18 20 22 24 26 28 30 32"; got != want {
+		t.Errorf("named are %s, want %s", got, want)
+	}
+}

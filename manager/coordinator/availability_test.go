@@ -1,0 +1,41 @@
+package coordinator
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"tidemark/index"
+	"tidemark/lifecycle"
+)
+
+// TestAvailability: a ready index is available while all its copies can be scanned; when an indexer goes, one with
+// replicas is degraded and one without is unavailable, each says whose copies are missing, and since when does not move.
+func TestAvailability(t *testing.T) {
+	inWorld(t, func(w *world) {
+		w.components(3)
+		lone, pair := w.create("lone", "", 3, 0), w.create("pair", "", 3, 1)
+		of := func(id index.ID) Progress { return w.leader().Progress()[id] }
+		w.until("both are available", 20*time.Second, func() bool {
+			return of(lone.ID).Availability == lifecycle.Available && of(pair.ID).Availability == lifecycle.Available
+		})
+		building := w.create("building", "", 3, 0)
+		if a := of(building.ID).Availability; a != 0 && w.state(building.ID) != index.Maintenance {
+			t.Errorf("an index that is not ready is %v", a)
+		}
+		w.die("i1")
+		w.until("the loss is seen", 20*time.Second, func() bool {
+			return of(lone.ID).Availability == lifecycle.Unavailable && of(pair.ID).Availability == lifecycle.Degraded
+		})
+		for _, p := range []Progress{of(lone.ID), of(pair.ID)} {
+			if !strings.Contains(p.Why, "i1 is offline") {
+				t.Errorf("%v: %q does not say whose copies are missing", p.Availability, p.Why)
+			}
+		}
+		since := of(lone.ID).SinceMS
+		time.Sleep(3 * time.Second) // of the world's clock
+		if now := of(lone.ID); now.SinceMS != since || now.Availability != lifecycle.Unavailable {
+			t.Errorf("unavailable since %d, then %v since %d", since, now.Availability, now.SinceMS)
+		}
+	})
+}
