@@ -36,6 +36,7 @@ const (
 	perServer    = 3 * time.Second   // before another server is tried; the Idempotency-Key makes that safe for writes
 	scanPatience = 60 * time.Second  // the same for a scan's first row: session consistency may wait
 	countLimit   = 120 * time.Second // the same for a count
+	verifyLimit  = 60 * time.Second  // for how long a verification is asked for again that cannot begin
 	memberLimit  = 20 * time.Second  // the same for a change of members, which waits for commits and for dead ones
 	firstBackoff = 20 * time.Millisecond
 	mostBackoff  = 500 * time.Millisecond
@@ -43,7 +44,7 @@ const (
 )
 
 var (
-	// ErrUnavailable is wrapped when no server gave an answer before the context ended.
+	// ErrUnavailable is wrapped when no server gave an answer before the context ended, or soon enough.
 	ErrUnavailable = errors.New("no answer in time")
 	// ErrServer is wrapped when a server's address cannot be one.
 	ErrServer = errors.New("bad server address")
@@ -63,6 +64,8 @@ type Client struct {
 	probes  *rpc.Client
 
 	user, password, token string // never in an error's text
+
+	enough time.Duration // verifyLimit, but for tests
 
 	bad  error         // of the servers
 	next atomic.Uint32 // server that answered last
@@ -88,7 +91,7 @@ func New(servers ...string) *Client { return Open(Options{Servers: servers}) }
 // Open makes a client.
 func Open(o Options) *Client {
 	c := &Client{rpc: rpc.NewClient(64, o.TLS), probes: rpc.NewClient(probesAtOnce, o.TLS), user: o.User,
-		password: o.Password, token: o.Token}
+		password: o.Password, token: o.Token, enough: verifyLimit}
 	c.alive = detector.New(detector.HTTP(c.probes.HTTP(), func(server string) string { return server + "/healthz" }))
 	scheme := "http://"
 	if o.TLS != nil {
@@ -388,7 +391,7 @@ func (c *Client) retry(ctx context.Context, q question, limit time.Duration,
 		switch {
 		case err == nil:
 			return nil
-		case errors.As(err, &p) && !p.Temporary(), errors.Is(err, ErrAnswer):
+		case errors.As(err, &p) && !p.Temporary(), errors.Is(err, ErrAnswer), errors.Is(err, errEnough):
 			return err
 		case ctx.Err() != nil:
 			return q.gaveUp(ctx, server, err, before)

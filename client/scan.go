@@ -55,7 +55,7 @@ func (c *Client) Scan(ctx context.Context, ref string, req ScanRequest) (*Rows, 
 		}
 	}
 	l, err := c.lines(ctx, question{op: scanport.Scan, of: ref, consistency: req.Consistency}, "/v1/indexes/"+ref+":scan",
-		body)
+		body, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -70,8 +70,8 @@ type answerLines struct {
 }
 
 // lines asks for an answer that comes line by line. Its beginning has to come within scanPatience; then it lasts as
-// long as ctx.
-func (c *Client) lines(ctx context.Context, q question, path string, body []byte) (*answerLines, error) {
+// long as ctx. Who refuses it is asked again as long as ctx lasts, or patience (nil for any).
+func (c *Client) lines(ctx context.Context, q question, path string, body []byte, p *patience) (*answerLines, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var answer *http.Response
 	var from string
@@ -86,7 +86,7 @@ func (c *Client) lines(ctx context.Context, q question, path string, body []byte
 		}
 		if err != nil {
 			give()
-			return err
+			return p.judge(q, server, err)
 		}
 		answer, from, end = got, server, func() { give(); cancel() }
 		return nil

@@ -1,0 +1,47 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"tidemark/errcode"
+)
+
+// TestVerifyIsAskedForLongEnough: a verification that cannot begin is given up with an error that says who refused it and
+// why, long before its caller does; one that waits for another's end, or for a short while only, is asked for again.
+func TestVerifyIsAskedForLongEnough(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	verify := func(url string) error {
+		c := newClient(t, url)
+		c.enough = time.Millisecond
+		_, err := c.Verify(ctx, "b/n", VerifyRequest{}, func(VerifyLine) error { return nil })
+		return err
+	}
+	for what, step := range map[string]struct {
+		url  func() string
+		want string
+	}{
+		"refused": {func() string { _, url := serve(t, refuse(503, errcode.Unavailable)); return url }, "because"},
+		"cut":     {func() string { _, url := serve(t, cut); return url }, "EOF"},
+	} {
+		url := step.url()
+		err := verify(url)
+		if !errors.Is(err, ErrUnavailable) || ctx.Err() != nil || !strings.Contains(err.Error(), step.want) ||
+			!strings.Contains(err.Error(), url) {
+			t.Errorf("%s: %v, want what %s said", what, err, url)
+		}
+	}
+	no, busy := refuse(503, errcode.Unavailable), refuse(503, errcode.Busy)
+	s, url := serve(t, no, busy, no, busy, busy, busy, no, text(`{"end":{"differences":0}}`+"\n"))
+	if err := verify(url); err != nil || len(s.asked()) != 8 {
+		t.Errorf("behind another one: %v, asked %d times", err, len(s.asked()))
+	}
+	_, url = serve(t, refuse(404, "UNKNOWN_INDEX"))
+	if err := verify(url); err == nil || errors.Is(err, ErrUnavailable) {
+		t.Errorf("of no index: %v", err)
+	}
+}
