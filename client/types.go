@@ -371,6 +371,16 @@ type ProjectorStatus struct {
 	Mutations uint64 `json:"mutations"`
 	Deletions uint64 `json:"deletions"`
 	Errors    uint64 `json:"errors"`
+	// KV are the buckets about which it cannot ask its KV node.
+	KV []KVTrouble `json:"kv,omitempty"`
+}
+
+// KVTrouble is that a projector cannot reach its KV node, or is not let in.
+type KVTrouble struct {
+	Bucket  string `json:"bucket"`
+	Node    string `json:"node"` // host:port
+	Error   string `json:"error"`
+	SinceMS int64  `json:"since_ms"` // unix milliseconds, of the projector's clock
 }
 
 // IndexerStatus is an indexer in Status.

@@ -32,6 +32,9 @@ func (p *Projector) dial(ctx context.Context, bucket, topic string, buffer int) 
 	if err == nil {
 		p.counters.connections.Inc()
 	}
+	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) { // else nobody waits for it any more
+		p.asked(bucket, err)
+	}
 	return c, err
 }
 

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strconv"
 	"sync/atomic"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -79,6 +80,9 @@ func (p *Projector) registerGauges(r prometheus.Registerer) {
 			Help: help}, f))
 	}
 	r.MustRegister(newFaultCollector(&p.faults))
+	g("kv_troubles", "Buckets about which the KV node cannot be asked now.", func() float64 {
+		return float64(len(p.troubles.list(p.cfg.KV, time.Now())))
+	})
 	g("buckets", "Buckets with a maintenance topic.", func() float64 {
 		p.mu.Lock()
 		defer p.mu.Unlock()

@@ -128,6 +128,7 @@ type Projector struct {
 	counters counters
 	faults   faults
 	assessor assessor
+	troubles troubles // with KV
 	log      hclog.Logger
 
 	wake   chan struct{} // report at once

@@ -1,14 +1,19 @@
 package projector
 
 import (
+	"fmt"
 	"net/http"
+	"time"
 
 	"tidemark/internal/rpc"
 	"tidemark/wire"
 )
 
-// reasonNoDefinitions is the reason of /readyz that only projectors have.
-const reasonNoDefinitions = "no_definitions"
+// Reasons of /readyz that only projectors have.
+const (
+	reasonNoDefinitions = "no_definitions"
+	reasonKV            = "kv_unavailable"
+)
 
 // heard notes whether the leader has heard of this projector.
 func (p *Projector) heard(err error) {
@@ -20,7 +25,7 @@ func (p *Projector) heard(err error) {
 }
 
 // ready is 200 when this projector can do what it is for: it is registered, the leader hears of it and has told it the
-// indexes. Else the problem lists what is in the way.
+// indexes, and the KV node lets it in. Else the problem lists what is in the way.
 func (p *Projector) ready(w http.ResponseWriter, r *http.Request) {
 	if problem := rpc.Unready(p.reasons()); problem != nil {
 		rpc.WriteProblem(w, problem)
@@ -45,6 +50,11 @@ func (p *Projector) reasons() (all []rpc.Reason) {
 	}
 	if p.registered && p.defs == nil {
 		add(reasonNoDefinitions, "the leader has not told this projector the indexes yet")
+	}
+	now := time.Now()
+	for _, t := range p.troubles.list(p.cfg.KV, now) {
+		add(reasonKV, fmt.Sprintf("KV node %s cannot be asked about bucket %q for %v: %s", t.Node, t.Bucket,
+			now.Sub(time.UnixMilli(t.SinceMS)).Round(time.Second), t.Error))
 	}
 	return all
 }

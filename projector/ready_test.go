@@ -3,15 +3,18 @@ package projector
 import (
 	"errors"
 	"net/http"
+	"strings"
 	"testing"
 
 	"tidemark/errcode"
 	"tidemark/internal/rpc"
 )
 
-// TestReadyz: a projector is ready when it is registered, knows the indexes, and the leader hears of it.
+// TestReadyz: a projector is ready when it is registered, knows the indexes, KV lets it in, and the leader hears of it.
 func TestReadyz(t *testing.T) {
-	w := newWorld(t)
+	dir := t.TempDir()
+	addr, stop := startKV(t, dir, "127.0.0.1:0")
+	w := newWorldAt(t, addr)
 	readyz := func() (codes string) {
 		resp, err := http.Get(w.url + "/readyz")
 		if err != nil {
@@ -33,6 +36,21 @@ func TestReadyz(t *testing.T) {
 	w.eventually("it has no definitions", func() bool { return readyz() == "no_definitions " })
 	w.define(1, 1)
 	w.eventually("it is ready", func() bool { return readyz() == "" })
+	w.start(1)
+	stop()
+	w.eventually("KV is away", func() bool { return readyz() == "kv_unavailable " })
+	w.eventually("the leader is told", func() bool {
+		w.manager.mu.Lock()
+		defer w.manager.mu.Unlock()
+		k := w.manager.reports[len(w.manager.reports)-1].KV
+		return len(k) == 1 && k[0].Bucket == testBucket && k[0].Node == addr && k[0].SinceMS > 0 &&
+			strings.Contains(k[0].Error, "refused")
+	})
+	if k := w.p.state().KVTroubles; len(k) != 1 || k[0].Node != addr {
+		t.Errorf("the state shows %+v", k)
+	}
+	startKV(t, dir, addr)
+	w.eventually("KV is back", func() bool { return readyz() == "" })
 	w.manager.Close()
 	w.eventually("the leader does not hear of it", func() bool { return readyz() == "no_leader " })
 }

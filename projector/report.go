@@ -115,7 +115,7 @@ func (p *Projector) reportOf(wanted func(string) bool, told map[*bucket]*knowled
 	p.sequence++
 	p.mu.Lock()
 	r := &wire.ProjectorReport{ID: p.cfg.ID, BootID: p.bootID, ClusterID: p.fence.ClusterID, Sequence: p.sequence,
-		Counters: p.counters.all(), Evaluation: p.evaluation}
+		Counters: p.counters.all(), Evaluation: p.evaluation, KV: p.troubles.list(p.cfg.KV, time.Now())}
 	if p.defs != nil && p.defs.Fence.Epoch == p.fence.Epoch { // revisions of another epoch mean nothing to the leader
 		r.Revision = p.defs.Revision
 	} else {

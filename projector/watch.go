@@ -106,6 +106,9 @@ func (b *bucket) look(silentToo bool) {
 
 // judge notes whether the KV node answers.
 func (b *bucket) judge(ctx context.Context, err error) {
+	if b.ctx.Err() == nil {
+		b.p.asked(b.name, err)
+	}
 	switch {
 	case b.ctx.Err() != nil:
 	case err != nil && ctx.Err() != nil:

@@ -81,6 +81,16 @@ type ProjectorReport struct {
 	// Evaluation tells of the indexes that it cannot evaluate; nil: as told before, or it has no definitions yet. One of
 	// an earlier version says nothing.
 	Evaluation *Evaluation `json:"evaluation,omitempty"`
+	// KV are the buckets about which the KV node cannot be asked, ascending; all of them in every report.
+	KV []KVTrouble `json:"kv,omitempty"`
+}
+
+// KVTrouble is that a KV node cannot be reached, or does not let its client in.
+type KVTrouble struct {
+	Bucket  string `json:"bucket"`
+	Node    string `json:"node"` // host:port
+	Error   string `json:"error"`
+	SinceMS int64  `json:"since_ms"` // unix milliseconds, of the projector's clock
 }
 
 // Evaluation is what a projector makes of definitions.

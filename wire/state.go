@@ -29,6 +29,8 @@ type ProjectorState struct {
 	Topics      []TopicState      `json:"topics"`  // ascending by topic and bucket
 	Counters    ProjectorCounters `json:"counters"`
 	Faults      []IndexFaults     `json:"faults,omitempty"`
+	// KVTroubles are the buckets about which the KV node cannot be asked, ascending.
+	KVTroubles []KVTrouble `json:"kv_troubles,omitempty"`
 }
 
 // DefinitionState names an index that is evaluated.

@@ -219,6 +219,10 @@ func tableProjectors(t io.Writer, views []projectorView, vbuckets bool) {
 			fmt.Fprintf(t, "\n%s: %s\n", cmp.Or(v.ID, v.Admin), v.Error)
 			continue
 		}
+		for _, k := range v.State.KVTroubles {
+			fmt.Fprintf(t, "\n%s: KV node %s cannot be asked about bucket %s since %s: %s\n", v.State.ID, k.Node, k.Bucket,
+				clockOf(k.SinceMS), k.Error)
+		}
 		for _, f := range v.State.Faults {
 			fmt.Fprintf(t, "\n%s: index %d: %d documents have no entry: an expression failed (%d), a key was too long (%d); "+
 				"one is %s (vbucket %d, seqno %d): %s\n",

@@ -401,10 +401,13 @@ func (a *API) addComponents(s *statecontext.State, st *client.Status) {
 	if c, leads := a.cfg.Coordinator.Status(); leads {
 		st.Coordinator = c.Step
 		for _, p := range c.Projectors {
-			st.Projectors = append(st.Projectors, client.ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID,
-				State:   p.Life.String(),
+			one := client.ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID, State: p.Life.String(),
 				Streams: p.Streams, Revision: p.Revision, Mutations: p.Counters.Mutations, Deletions: p.Counters.Deletions,
-				Errors: p.Counters.Errors})
+				Errors: p.Counters.Errors}
+			for _, t := range p.KV {
+				one.KV = append(one.KV, client.KVTrouble(t))
+			}
+			st.Projectors = append(st.Projectors, one)
 		}
 		for _, i := range c.Indexers {
 			one := client.IndexerStatus{QueueBytes: i.QueueBytes, QueueLimit: i.QueueLimit, ID: i.Name, Node: i.Node,

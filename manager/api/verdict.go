@@ -13,6 +13,9 @@ import (
 	"tidemark/statecontext"
 )
 
+// namedTroubles is how many buckets a status names about which one projector cannot ask KV.
+const namedTroubles = 4
+
 // namedLacking is how many indexes that are not available a status names.
 const namedLacking = 16
 
@@ -128,6 +131,10 @@ func (j verdict) judgeProjectors() {
 	for _, p := range j.Projectors {
 		if p.State == "active" {
 			active++
+			for _, t := range p.KV[:min(len(p.KV), namedTroubles)] {
+				j.bad(client.VerdictDegraded, "projector %s cannot ask KV node %s about bucket %s, since %s: %s", p.ID, t.Node,
+					t.Bucket, time.UnixMilli(t.SinceMS).UTC().Format(time.RFC3339), t.Error)
+			}
 			continue
 		}
 		j.bad(client.VerdictDegraded, "projector %s at %s is %s", p.ID, p.Admin, p.State)

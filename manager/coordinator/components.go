@@ -52,6 +52,7 @@ type projector struct {
 	faults   map[index.ID]wire.IndexFaults // as it told last
 	// evaluation is what it can evaluate, as it told last; nil: it has not, or does not know how to.
 	evaluation *wire.Evaluation
+	kv         []wire.KVTrouble // buckets about which it cannot ask its KV node
 }
 
 type indexer struct {

@@ -232,7 +232,7 @@ func (l *leader) takeProjectorReport(p *projector, r *wire.ProjectorReport, hell
 	}
 	lost := p.sequence > 0 && !r.Follows(p.sequence) && !hello
 	p.sequence = max(p.sequence, r.Sequence)
-	p.counters = r.Counters
+	p.counters, p.kv = r.Counters, r.KV
 	if r.FaultsToo {
 		p.faults = make(map[index.ID]wire.IndexFaults, len(r.Faults))
 		for _, f := range r.Faults {

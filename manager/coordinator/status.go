@@ -44,6 +44,7 @@ type ProjectorStatus struct {
 	Revision uint64
 	Hello    bool
 	Counters wire.ProjectorCounters // since its process began
+	KV       []wire.KVTrouble       // buckets about which it cannot ask its KV node
 }
 
 // IndexerStatus is an indexer as the coordinator sees it.
@@ -203,7 +204,8 @@ func (l *leader) draw() {
 		if c := l.components.projectors[p.ID]; c != nil {
 			s.Projectors = append(s.Projectors, ProjectorStatus{ID: p.ID, Admin: p.Admin, BootID: p.BootID,
 				Life:  l.life(&c.component),
-				AgeMS: l.nowMS - c.seenMS, Streams: owned[p.ID], Revision: c.acked, Hello: c.hello, Counters: c.counters})
+				AgeMS: l.nowMS - c.seenMS, Streams: owned[p.ID], Revision: c.acked, Hello: c.hello, Counters: c.counters,
+				KV: c.kv})
 		}
 	}
 	for i := range l.now.state.Indexers() {
