@@ -205,19 +205,27 @@ func (a *auditor) heal(ctx context.Context, d *index.Definition, found []finding
 	for at, stray := range rows {
 		elsewhere := a.elsewhere(d.ID, at.copy)
 		if err := k.do(ctx, func() {
-			if !k.st.Retake(at.copy, int(at.vb)) {
-				return // it goes back or joins just now: its next turn tells
-			}
-			k.strays[vbOfCopy{at.copy, int(at.vb)}] = stray
-			a.x.metrics.retaken.Inc()
-			if elsewhere {
-				a.x.snapshots.drop(at.copy)
-			}
+			k.retake(at.copy, int(at.vb), stray, elsewhere)
 		}); err != nil {
 			return
 		}
 	}
 	wake(a.x.sides)
+}
+
+// retake lets a vbucket of a copy be taken anew, without rows that should not be there. elsewhere: scans have another
+// copy, and shall see nothing of this one until it is right. It runs in the loop; false: the vbucket goes back or joins
+// just now, and its next turn tells.
+func (k *bucket) retake(id index.CopyID, vb int, stray []storage.Row, elsewhere bool) bool {
+	if !k.st.Retake(id, vb) {
+		return false
+	}
+	k.strays[vbOfCopy{id, vb}] = stray
+	k.x.metrics.retaken.Inc()
+	if elsewhere {
+		k.x.snapshots.doubt(id)
+	}
+	return true
 }
 
 // elsewhere reports whether another node has a copy of the same slice.

@@ -147,6 +147,7 @@ type underway struct {
 	batch  *ingest.Batch
 	purge  *purge
 	strays []storage.Row
+	mends  bool // see straysOf
 	began  time.Time
 	failed []atomic.Bool // by number of the copy
 
@@ -186,7 +187,8 @@ func (u *underway) without() []index.CopyID {
 
 // hand hands a batch out: each of its copies has its part to write.
 func (k *bucket) hand(t *ingest.Batch) {
-	u := &underway{batch: t, strays: k.straysOf(t), began: k.x.now(), failed: make([]atomic.Bool, len(t.Copies))}
+	u := &underway{batch: t, began: k.x.now(), failed: make([]atomic.Bool, len(t.Copies))}
+	u.strays, u.mends = k.straysOf(t)
 	k.under = append(k.under, u)
 	all := make([]task, len(t.Copies))
 	for i := range t.Copies {

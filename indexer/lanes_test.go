@@ -311,3 +311,41 @@ func TestLaneRemoved(t *testing.T) {
 		t.Errorf("acknowledged: %v", got)
 	}
 }
+
+// TestRetakenCopyHoldsNothing: a copy that is taken anew where it is wrong shows scans nothing that was on its way when
+// that was found: not what it held, nor what writers that had begun before make of it. It shows the next snapshot that
+// is right.
+func TestRetakenCopyHoldsNothing(t *testing.T) {
+	w := newLaneWorld(t)
+	for n := range maxStability { // on their way
+		w.promote()
+		if n == 0 {
+			w.begins()
+		}
+	}
+	if !w.k.retake(1, 0, nil, true) {
+		t.Fatal("the vbucket is not taken anew")
+	}
+	w.k.pump(t.Context(), false)
+	for range maxStability + 1 {
+		w.ends(1)
+		w.ends(2)
+	}
+	for len(w.k.under) > 0 {
+		w.result()
+		if refs := w.k.x.snapshots.refs(1); len(refs) > 0 {
+			t.Fatalf("the copy that is taken anew shows scans %v", refs)
+		}
+	}
+	if p := w.k.slices[1].Positions()[0]; p.Side != 0 || p.A == 0 {
+		t.Fatalf("it stands at %+v", p)
+	}
+	snap, err := w.k.slices[1].Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.k.x.snapshots.add(1, held{snap: snap}) // as soon as it is exact again
+	if len(w.k.x.snapshots.refs(1)) != 1 {
+		t.Error("it holds no snapshot that was made after it")
+	}
+}

@@ -48,6 +48,7 @@ type snapshots struct {
 
 	mu      sync.Mutex
 	copies  map[index.CopyID][]held            // oldest first
+	doubted map[index.CopyID]bool              // what is on its way of them is wrong, see doubt
 	skipped map[index.CopyID]wire.StabilityRef // the newest one that a copy could not be made exact at
 	waiting map[index.CopyID]chan struct{}     // closed when one of a copy is added, or will never be
 	kept    []keptRef                          // for queries, least lately used first
@@ -57,7 +58,7 @@ type snapshots struct {
 
 func newSnapshots(keep int, log hclog.Logger) *snapshots {
 	return &snapshots{keep: keep, log: log, now: time.Now, copies: map[index.CopyID][]held{},
-		skipped: map[index.CopyID]wire.StabilityRef{},
+		skipped: map[index.CopyID]wire.StabilityRef{}, doubted: map[index.CopyID]bool{},
 		waiting: map[index.CopyID]chan struct{}{}, changed: make(chan struct{})}
 }
 
@@ -65,7 +66,7 @@ func newSnapshots(keep int, log hclog.Logger) *snapshots {
 func (s *snapshots) add(id index.CopyID, h held) {
 	s.mu.Lock()
 	var gone []held
-	if s.closed {
+	if s.closed || s.doubted[id] {
 		gone = []held{h}
 	} else {
 		var list []held
@@ -232,9 +233,27 @@ func (s *snapshots) refs(id index.CopyID) []wire.StabilityRef {
 	return out
 }
 
-// drop lets all snapshots of a copy go.
-func (s *snapshots) drop(id index.CopyID) {
+// doubt lets all snapshots of a copy go, and whatever writers that are at work, or have their turn before those that
+// mend it, add to them.
+func (s *snapshots) doubt(id index.CopyID) {
+	s.let(id, true)
+}
+
+// trust ends the doubt: a writer that mends the copy has done so, and what comes after it is right.
+func (s *snapshots) trust(id index.CopyID) {
 	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.doubted, id)
+}
+
+// drop lets all snapshots of a copy go.
+func (s *snapshots) drop(id index.CopyID) { s.let(id, false) }
+
+func (s *snapshots) let(id index.CopyID, doubted bool) {
+	s.mu.Lock()
+	if delete(s.doubted, id); doubted {
+		s.doubted[id] = true
+	}
 	gone := s.copies[id]
 	delete(s.copies, id)
 	delete(s.skipped, id)

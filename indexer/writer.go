@@ -32,19 +32,21 @@ type vbOfCopy struct {
 	vb   int
 }
 
-// straysOf takes the rows that have to go with the range that a batch deletes.
-func (k *bucket) straysOf(t *ingest.Batch) (rows []storage.Row) {
+// straysOf takes the rows that have to go with the range that a batch deletes. mends: it is deleted because the copy was
+// found to be wrong.
+func (k *bucket) straysOf(t *ingest.Batch) (rows []storage.Row, mends bool) {
 	if t == nil || t.Kind != ingest.DeleteRange {
-		return nil
+		return nil, false
 	}
 	for i := range t.Copies {
 		for n := range t.Copies[i].Parts {
 			at := vbOfCopy{t.Copies[i].ID, t.Copies[i].Parts[n].VBucket}
-			rows = append(rows, k.strays[at]...)
+			stray, found := k.strays[at]
+			rows, mends = append(rows, stray...), mends || found
 			delete(k.strays, at)
 		}
 	}
-	return rows
+	return rows, mends
 }
 
 // purge removes the tombstones of one vbucket of one copy.
@@ -156,7 +158,12 @@ func (k *bucket) writeCopy(ctx context.Context, u *underway, at int, s *storage.
 			}
 		}
 		if len(u.strays) > 0 {
-			return s.DiscardRows(ctx, u.strays)
+			if err := s.DiscardRows(ctx, u.strays); err != nil {
+				return err
+			}
+		}
+		if u.mends {
+			k.x.snapshots.trust(c.ID)
 		}
 		return nil
 	}
