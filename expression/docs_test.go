@@ -19,8 +19,8 @@ var examples = []struct{ title, about, examples string }{
 		"MISSING. Names with other characters than letters, digits and `_`, and reserved words, stand in backticks.",
 		"items[0].sku\nitems[-1].qty\ntags[7]\ntags[n - 6]\ntags[1:]\ntags[0:2]\nitems[0].[\"s\" || \"ku\"]\nself.n"},
 	{"The document itself", "`META().id` is its id, `.cas`, `.expiration` (seconds since 1970, 0 for never) and " +
-		"`.flags` are what KV keeps of it.",
-		"META().id\nMETA().flags"},
+		"`.flags` are what KV keeps of it; `.xattrs.name` is one of its extended attributes, here _sync and owner.",
+		"META().id\nMETA().flags\nMETA().xattrs._sync.rev\nMETA().xattrs.owner\nMETA().xattrs.gone"},
 	{"Literals", "As in JSON, strings in either quotes; `[…]` and `{…}` may hold expressions. Members that are MISSING " +
 		"are left out of an object; in an array they are NULL. The name of a member may be an expression; a path alone is " +
 		"a member with its last name.",

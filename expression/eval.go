@@ -39,6 +39,7 @@ type DocMeta struct {
 	CAS        uint64
 	Expiration uint32 // seconds since 1970; 0: never
 	Flags      uint32
+	Xattrs     []byte // the section of extended attributes as KV sends it; it stays as it is while the Result is used
 }
 
 // failure is a source whose entry was left out.

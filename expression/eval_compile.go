@@ -47,6 +47,7 @@ type Program struct {
 	sources []source
 	wheres  []evaluator // each different predicate once
 	limits  Limits
+	xattrs  bool
 }
 
 // source is a compiled Source.
@@ -103,7 +104,8 @@ func CompileLimits(sources []Source, limits Limits) (*Program, error) {
 		}
 	}
 	// All paths are known now, so that slots have their numbers and closures can hold them.
-	p := &Program{root: c.root, slots: c.root.number(0, c.wanted), limits: limits, sources: make([]source, len(sources))}
+	p := &Program{root: c.root, slots: c.root.number(0, c.wanted), limits: limits, xattrs: c.xattrs,
+		sources: make([]source, len(sources))}
 	for _, x := range c.predicates {
 		p.wheres = append(p.wheres, c.compile(x))
 	}
@@ -128,6 +130,9 @@ func CompileLimits(sources []Source, limits Limits) (*Program, error) {
 	return p, nil
 }
 
+// Xattrs reports whether an index asks for extended attributes of documents.
+func (p *Program) Xattrs() bool { return p.xattrs }
+
 // Sources returns how many indexes the Program evaluates.
 func (p *Program) Sources() int { return len(p.sources) }
 
@@ -143,6 +148,7 @@ type compiler struct {
 	wanted     map[*node]bool
 	wheres     map[string]int // by canonical text
 	predicates []Expr
+	xattrs     bool
 	scope      []string // the variables that are bound where compile is
 }
 
@@ -205,6 +211,7 @@ func (c *compiler) parse(s Source) (out parsedSource, err error) {
 
 // paths puts the paths of an expression into the tree.
 func (c *compiler) paths(x Expr) {
+	c.xattrs = c.xattrs || is[*Xattr](x)
 	if steps, ok := documentPath(x); ok {
 		c.wanted[c.root.add(steps)] = true
 		return

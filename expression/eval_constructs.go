@@ -2,6 +2,7 @@ package expression
 
 import (
 	"bytes"
+	"encoding/binary"
 	"math"
 	"slices"
 	"unicode/utf8"
@@ -54,6 +55,9 @@ func (c *compiler) construct(x Expr) evaluator {
 		return c.within(x)
 	case *Meta:
 		return meta(x.Field)
+	case *Xattr:
+		name := []byte(x.Name)
+		return func(s *Scratch) value { return s.xattr(name) }
 	case *Call:
 		return c.call(x)
 	case *Each:
@@ -86,6 +90,36 @@ func meta(field string) evaluator {
 		return s.integer(int64(s.meta.Flags))
 	}
 }
+
+// xattr returns an extended attribute. In their section each has its length, its name, a zero, its JSON and a zero. What
+// cannot be read is MISSING.
+func (s *Scratch) xattr(name []byte) value {
+	for rest := s.meta.Xattrs; len(rest) >= lengthBytes; {
+		n := uint64(binary.BigEndian.Uint32(rest))
+		if n > uint64(len(rest)-lengthBytes) {
+			break
+		}
+		pair := rest[lengthBytes : lengthBytes+n]
+		rest = rest[lengthBytes+n:]
+		if !s.spend(1 + len(pair)/stepBytes) {
+			break
+		}
+		text, ok := bytes.CutPrefix(pair, name)
+		if !ok || len(text) < 2 || text[0] != 0 || text[len(text)-1] != 0 {
+			continue
+		}
+		text = bytes.TrimSpace(text[1 : len(text)-1])
+		check := scanner{text: text}
+		if end := check.skip(0, 0); end != len(text) {
+			break
+		}
+		return s.valueOf(text)
+	}
+	return missing
+}
+
+// lengthBytes is the size of the length before an extended attribute.
+const lengthBytes = 4
 
 func (c *compiler) arith(x *Arith) evaluator {
 	left, right, op := c.compile(x.L), c.compile(x.R), x.Op

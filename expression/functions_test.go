@@ -1,6 +1,7 @@
 package expression_test
 
 import (
+	"encoding/binary"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,15 @@ import (
 // exampleDoc is the document of the examples.
 const exampleDoc = `{"s": "aß c", "n": 7, "tags": ["x", "y", "x"], "items": [{"sku": "p", "qty": 2}, {"sku": "q", "qty": 1}], "none": null}`
 
+// attributes is a section of extended attributes: names and values by turns.
+func attributes(pairs ...string) (section []byte) {
+	for i := 0; i < len(pairs); i += 2 {
+		section = binary.BigEndian.AppendUint32(section, uint32(len(pairs[i])+len(pairs[i+1])+2))
+		section = append(append(append(append(section, pairs[i]...), 0), pairs[i+1]...), 0)
+	}
+	return section
+}
+
 // valueOf evaluates one expression through the key of an index whose leading component is the document's id.
 func valueOf(t *testing.T, text, doc string) string {
 	t.Helper()
@@ -22,7 +32,8 @@ func valueOf(t *testing.T, text, doc string) string {
 		t.Fatalf("%s: %v", text, err)
 	}
 	var s expression.Scratch
-	r := p.EvaluateMeta(&s, []byte("doc"), expression.DocMeta{CAS: 1 << 60, Expiration: 9, Flags: 3}, []byte(doc))
+	r := p.EvaluateMeta(&s, []byte("doc"), expression.DocMeta{CAS: 1 << 60, Expiration: 9, Flags: 3,
+		Xattrs: attributes("_sync", `{"rev": "1-a"}`, "owner", `"ann"`)}, []byte(doc))
 	if err := r.Err(0); err != nil {
 		return "error: " + err.Error()
 	}

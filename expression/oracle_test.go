@@ -23,7 +23,8 @@ type failer interface {
 }
 
 // oracleMeta is what KV keeps of every document of the tests against the oracle.
-var oracleMeta = expression.DocMeta{CAS: 1<<63 + 5, Expiration: 1_700_000_000, Flags: 7}
+var oracleMeta = expression.DocMeta{CAS: 1<<63 + 5, Expiration: 1_700_000_000, Flags: 7,
+	Xattrs: attributes("a", `{"a": [1, {"b": "\u0041"}]}`, "b", `no JSON`, "ab", ` 7 `, "", `1`)}
 
 // checkDocument evaluates indexes on two expressions and a predicate, plain ones and array indexes, and compares with
 // the slow interpreter. The texts must parse.
@@ -134,7 +135,8 @@ func expensive(x expression.Expr) bool {
 
 // sampled are arguments that fit a parameter of this name (as in Function.Params).
 var sampled = map[string][]string{
-	"text": {`"banana"`, `"aß c"`, `" \tx y\n"`, `"İIıſK"`, `"ǅungla fi"`, `"日本語"`, `"1.5"`, `""`, "a", "b", "META().id"},
+	"text": {`"banana"`, `"aß c"`, `" \tx y\n"`, `"İIıſK"`, `"ǅungla fi"`, `"日本語"`, `"1.5"`, `""`, "a", "b", "META().id",
+		"META().xattrs.a.a[1].b"},
 	"part": {`"year"`, `"Quarter"`, `"month"`, `"week"`, `"day"`, `"hour"`, `"minute"`, `"second"`, `"millisecond"`, `"decade"`, `"century"`, `"millennium"`,
 		// written down, these would be refused by some functions
 		`LOWER("na")`, `LOWER("iso_year")`, `LOWER("iso_week")`, `LOWER("day_of_year")`, `LOWER("dow")`, `LOWER("iso_dow")`, `LOWER("timezone")`, `LOWER("timezone_hour")`, `LOWER("timezone_minute")`, `LOWER("era")`, "b"},

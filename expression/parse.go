@@ -497,9 +497,11 @@ func (p *parser) meta() (Expr, error) {
 		x = &DocID{}
 	case "cas", "expiration", "flags":
 		x = &Meta{Field: p.tok.value}
+	case "xattrs":
+		return p.xattr()
 	default:
-		return nil, p.unsupported(p.tok, "META().%s is not known; known are META().id, .cas, .expiration and .flags",
-			p.tok.value)
+		return nil, p.unsupported(p.tok, "META().%s is not known; known are META().id, .cas, .expiration, .flags and "+
+			".xattrs.name", p.tok.value)
 	}
 	field := p.tok.value
 	if err := p.advance(); err != nil {
@@ -509,6 +511,27 @@ func (p *parser) meta() (Expr, error) {
 		return nil, p.fail(p.tok, "META().%s is a scalar and has no members or elements", field)
 	}
 	return x, nil
+}
+
+// xattr reads the name of an extended attribute, and the path into it.
+func (p *parser) xattr() (Expr, error) {
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	if !p.isOp(".") {
+		return nil, p.fail(p.tok, "META().xattrs has no value of its own: name the attribute, META().xattrs.name")
+	}
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	if p.tok.kind != tokWord && p.tok.kind != tokQuoted {
+		return nil, p.unexpected("the name of an attribute after META().xattrs.")
+	}
+	x := &Xattr{Name: p.tok.value}
+	if err := p.advance(); err != nil {
+		return nil, err
+	}
+	return p.into(x)
 }
 
 // path reads the steps after its first name, which may be a variable's.

@@ -95,6 +95,9 @@ type Var struct{ Name string }
 // Meta is META().Field other than id: cas, expiration or flags.
 type Meta struct{ Field string }
 
+// Xattr is META().xattrs.Name: an extended attribute of the document.
+type Xattr struct{ Name string }
+
 // Call is a function of the table; Name is its canonical name.
 type Call struct {
 	Name string
@@ -166,6 +169,7 @@ func (*Object) precedence() int     { return precPrimary }
 func (*Nav) precedence() int        { return precPrimary }
 func (*Var) precedence() int        { return precPrimary }
 func (*Meta) precedence() int       { return precPrimary }
+func (*Xattr) precedence() int      { return precPrimary }
 func (*Call) precedence() int       { return precPrimary }
 func (*Each) precedence() int       { return precPrimary }
 func (*Exists) precedence() int     { return precMinus }
@@ -208,6 +212,9 @@ func (x *Var) String() string { return string(x.appendTo(nil)) }
 
 // String returns the canonical text.
 func (x *Meta) String() string { return string(x.appendTo(nil)) }
+
+// String returns the canonical text.
+func (x *Xattr) String() string { return string(x.appendTo(nil)) }
 
 // String returns the canonical text.
 func (x *Call) String() string { return string(x.appendTo(nil)) }
@@ -275,7 +282,7 @@ func (x *Within) appendTo(dst []byte) []byte {
 // appendInto prints what a path goes into.
 func appendInto(dst []byte, x Expr) []byte {
 	switch x.(type) {
-	case *Path, *Nav, *At, *Slice, *Self, *Array, *Object, *Case, *Call, *Var:
+	case *Path, *Nav, *At, *Slice, *Self, *Array, *Object, *Case, *Call, *Var, *Xattr:
 		return x.appendTo(dst)
 	}
 	return append(x.appendTo(append(dst, '(')), ')')
@@ -378,6 +385,10 @@ func (x *Nav) appendTo(dst []byte) []byte {
 }
 
 func (x *Var) appendTo(dst []byte) []byte { return appendName(dst, x.Name) }
+
+func (x *Xattr) appendTo(dst []byte) []byte {
+	return appendName(append(dst, "META().xattrs."...), x.Name)
+}
 
 func (x *Meta) appendTo(dst []byte) []byte { return append(append(dst, "META()."...), x.Field...) }
 
@@ -533,7 +544,7 @@ func isName(word string) bool {
 // isConstant reports whether an expression has the same value for every document.
 func isConstant(x Expr) bool {
 	switch x.(type) {
-	case *Path, *DocID, *Meta, *Var, *Self:
+	case *Path, *DocID, *Meta, *Xattr, *Var, *Self:
 		return false
 	}
 	for _, o := range operands(x) {

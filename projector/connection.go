@@ -16,6 +16,8 @@ import (
 type connection struct {
 	b       *bucket
 	feed    feed.Feed
+	xattrs  bool // it brings the extended attributes of documents
+	renewal sync.Once
 	workers []*worker
 	before  <-chan struct{} // closed when the connection before has nothing left to say; nil for the first
 	drained chan struct{}   // closed when this one has
@@ -37,18 +39,20 @@ func (b *bucket) connect(ctx context.Context) (*connection, error) {
 	if have != nil && have.alive() {
 		return have, nil
 	}
-	f, err := b.p.dial(ctx, b.name, "maintenance", feed.DefaultBufferBytes)
+	pl := b.plan.Load()
+	xattrs := pl.program.Xattrs()
+	f, err := b.p.dial(ctx, b.name, "maintenance", feed.DefaultBufferBytes, xattrs)
 	if err != nil {
 		return nil, err
 	}
-	c := &connection{b: b, feed: f, before: before, drained: make(chan struct{}), streams: map[feed.StreamID]*stream{},
+	c := &connection{b: b, feed: f, xattrs: xattrs, before: before, drained: make(chan struct{}), streams: map[feed.StreamID]*stream{},
 		newest: make([]*stream, len(b.streams))}
 	for n := range b.p.cfg.Workers {
 		w := &worker{conn: c, number: n, of: b.p.cfg.Workers, blocks: make(chan *feed.Block, workerQueue),
 			kicked:  make(chan struct{}, 1),
 			current: map[uint16]*stream{}, pump: pump{topic: b.topic, counters: &b.p.counters,
 				received: b.p.counters.received[keyversion.ClassMaintenance], faults: &b.p.faults}}
-		w.plan.Store(b.plan.Load())
+		w.plan.Store(pl)
 		c.workers = append(c.workers, w)
 	}
 	if !b.p.tasks.Go(func() { c.run(b.ctx) }) {
@@ -69,6 +73,16 @@ func (c *connection) alive() bool {
 	default:
 		return true
 	}
+}
+
+// renew ends a connection that does not bring what the newest plan needs; the coordinator asks for its streams again,
+// and they come over one that does. Until then the plan is not applied.
+func (c *connection) renew() {
+	c.renewal.Do(func() {
+		c.b.p.log.Info("an index needs the extended attributes of documents: the DCP connection is made anew", "bucket",
+			c.b.name)
+		c.b.p.tasks.Go(func() { _ = c.feed.Close() })
+	})
 }
 
 func (c *connection) kick() {

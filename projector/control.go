@@ -17,7 +17,7 @@ import (
 
 // dial opens a DCP connection to the KV node; its name is unique, for a second one of the same name would silently kill
 // the first.
-func (p *Projector) dial(ctx context.Context, bucket, topic string, buffer int) (feed.Feed, error) {
+func (p *Projector) dial(ctx context.Context, bucket, topic string, buffer int, xattrs bool) (feed.Feed, error) {
 	name := fmt.Sprintf("tidemark:%.40s:%.40s:%.60s:%s", p.clusterID(), p.cfg.ID, topic, rand.Text())
 	password := p.cfg.Password
 	if p.cfg.ReadPassword != nil {
@@ -27,7 +27,7 @@ func (p *Projector) dial(ctx context.Context, bucket, topic string, buffer int) 
 		}
 	}
 	c, err := p.cfg.Feed.dialer()(ctx, feed.Config{Addr: p.cfg.KV, Bucket: bucket, User: p.cfg.User, Password: password,
-		Name: name, BufferBytes: buffer,
+		Name: name, BufferBytes: buffer, Xattrs: xattrs,
 		TLS: p.cfg.KVTLS, Network: p.cfg.KVNetwork, Logger: p.log.Named("feed")})
 	if err == nil {
 		p.counters.connections.Inc()
@@ -135,7 +135,7 @@ func (c *control) open(ctx context.Context) (feed.Feed, error) {
 			return c.conn, nil
 		}
 	}
-	conn, err := c.p.dial(ctx, c.bucket, "control", feed.MinBufferBytes)
+	conn, err := c.p.dial(ctx, c.bucket, "control", feed.MinBufferBytes, false)
 	if err != nil {
 		return nil, kvProblem(c.bucket, err)
 	}

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 
 	"tidemark/index"
 	"tidemark/keyversion"
+	"tidemark/kv/kvclient"
+	"tidemark/kv/mcbp"
 	"tidemark/wire"
 )
 
@@ -74,5 +77,76 @@ func TestUnknownFeed(t *testing.T) {
 	_, err := Open(Config{ID: "p1", Managers: []string{"http://127.0.0.1:1"}, Admin: "127.0.0.1:0", Feed: "memcached"})
 	if !errors.Is(err, ErrFeedKind) {
 		t.Fatal(err)
+	}
+}
+
+// An index on extended attributes is made while streams run: they come again over a connection that brings the
+// attributes, and no document is evaluated without them, neither those written before nor those written meanwhile.
+func TestExtendedAttributes(t *testing.T) {
+	for _, kind := range []FeedKind{FeedNative, FeedGocbcore} {
+		t.Run(string(kind), func(t *testing.T) {
+			addr, _ := startKV(t, t.TempDir(), "127.0.0.1:0")
+			w := newWorldWith(t, addr, kind)
+			w.connect(addr)
+			last := make([]uint64, vbuckets)
+			set := func(key, owner string) {
+				m, err := w.kv.Set(context.Background(), key, []byte(`{"f1":1}`), kvclient.StoreOptions{
+					Xattrs: mcbp.AppendXattr(nil, "owner", []byte(`"`+owner+`"`))})
+				if err != nil {
+					t.Fatal(err)
+				}
+				last[m.VBucket] = m.Seqno
+			}
+			define := func(revision uint64, ids ...index.ID) {
+				d := w.definitions(revision, ids...)
+				if len(ids) > 1 {
+					d.Indexes[1].Keys[0].Expr = "META().xattrs.owner"
+				}
+				if _, err := w.client.Definitions(context.Background(), w.url, d); err != nil {
+					t.Fatal(err)
+				}
+			}
+			for i := range 20 {
+				set(fmt.Sprint("before", i), "ann")
+			}
+			define(1, 1)
+			w.begun(w.start(1))
+			w.eventually("all of index 1", func() bool { return len(w.data.rows(1)) == 20 })
+
+			define(2, 1, 2)
+			for i := range 20 {
+				set(fmt.Sprint("after", i), "bob")
+			}
+			// The streams end for the sake of the attributes, as they do when a connection is lost.
+			w.eventually("END of every vbucket", func() bool { return len(w.data.kinds(keyversion.StreamEnd)) == vbuckets })
+			inc := uint64(1)
+			w.eventually("streams are begun again", func() bool {
+				inc++
+				for _, r := range w.start(inc).Results {
+					if r.Outcome != wire.StartBegun {
+						return false
+					}
+				}
+				return true
+			})
+			w.eventually("all of both", func() bool { return len(w.data.rows(1)) == 40 && len(w.data.rows(2)) == 40 })
+			for key, row := range w.data.rows(2) {
+				if want := map[bool]string{true: `["ann"]`, false: `["bob"]`}[strings.HasPrefix(key, "before")]; row != want {
+					t.Errorf("%s has %s, want %s", key, row, want)
+				}
+			}
+
+			var starts []wire.StreamStart
+			for v, seqno := range last {
+				if seqno > 0 {
+					starts = append(starts, wire.StreamStart{VBucket: uint16(v), End: seqno})
+				}
+			}
+			w.begun(w.ask(w.sideRequest(7, "boot", 2, []index.CopyID{20}, starts...)))
+			w.eventually("a side stream brings them, too", func() bool { return len(w.side.rows(2)) == 40 })
+			if got := w.side.rows(2)["after7"]; got != `["bob"]` {
+				t.Error(got)
+			}
+		})
 	}
 }

@@ -186,7 +186,8 @@ func (s *side) begin(asked context.Context, old []*side) ([]wire.StartResult, er
 	var err error
 	_, span := rpc.StartSpan(asked, "connect to KV")
 	defer func() { rpc.EndSpan(asked, span, err) }()
-	if s.conn, err = s.p.dial(s.ctx, bucket, s.key.topic, sideBufferBytes); err != nil {
+	if s.conn, err = s.p.dial(s.ctx, bucket, s.key.topic, sideBufferBytes,
+		s.plan.program.Xattrs()); err != nil {
 		return nil, kvProblem(bucket, err)
 	}
 	at, err := s.p.stateOf(s.ctx, s.conn)

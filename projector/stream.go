@@ -177,7 +177,7 @@ func (p *pump) fill(s *stream, e *feed.Event) {
 func (p *pump) mutation(ctx context.Context, s *stream, e *feed.Event) error {
 	p.fill(s, e)
 	result := s.plan.program.EvaluateMeta(&p.scratch, e.Key, expression.DocMeta{CAS: e.CAS, Expiration: e.Expiry,
-		Flags: e.Flags}, e.Value)
+		Flags: e.Flags, Xattrs: e.Xattrs}, e.Value)
 	if result.Errors > 0 {
 		p.counters.errors.Add(uint64(result.Errors))
 		p.faults.note(s.plan, &result, e)

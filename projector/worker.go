@@ -73,6 +73,10 @@ func (w *worker) replan(ctx context.Context) {
 	if pl == w.plan.Load() {
 		return
 	}
+	if pl.program.Xattrs() && !w.conn.xattrs {
+		w.conn.renew()
+		return
+	}
 	for _, s := range w.current {
 		if err := w.pump.topic.Switch(ctx, s.vb, pl.view, s.last); err != nil {
 			w.broken(ctx, s, err)

@@ -6,11 +6,13 @@
 package expressiontest
 
 import (
+	"encoding/binary"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 
 	"tidemark/collate"
 	"tidemark/collate/collatetest"
@@ -85,6 +87,8 @@ func (m *interpreter) eval(x expression.Expr) any {
 		return string([]rune(m.doc.ID))
 	case *expression.Meta:
 		return m.meta(x.Field)
+	case *expression.Xattr:
+		return xattr(m.doc.Meta.Xattrs, x.Name)
 	case *expression.Compare:
 		return compared(x.Op, m.eval(x.L), m.eval(x.R))
 	case *expression.Logic:
@@ -200,6 +204,25 @@ func walk(v any, steps []expression.Step) any {
 		}
 	}
 	return v
+}
+
+// xattr returns an extended attribute; Missing if there is none that can be read.
+func xattr(section []byte, name string) any {
+	for len(section) >= 4 {
+		n := int(binary.BigEndian.Uint32(section))
+		if n > len(section)-4 {
+			return Missing
+		}
+		parts := strings.SplitN(string(section[4:4+n]), "\x00", 2)
+		if section = section[4+n:]; len(parts) < 2 || parts[0] != name || !strings.HasSuffix(parts[1], "\x00") {
+			continue
+		}
+		if v, ok := collatetest.Decode([]byte(strings.TrimSuffix(parts[1], "\x00"))); ok {
+			return v
+		}
+		return Missing
+	}
+	return Missing
 }
 
 func (m *interpreter) meta(field string) any {

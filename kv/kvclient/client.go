@@ -63,7 +63,7 @@ func Connect(ctx context.Context, seeds []string, opt Options) (*Client, error) 
 		return nil, fmt.Errorf("%w: no address given", ErrNoMap)
 	}
 	opt = opt.withDefaults()
-	opt.Features = append([]mcbp.Feature{mcbp.FeatureMutationToken}, opt.Features...)
+	opt.Features = append([]mcbp.Feature{mcbp.FeatureMutationToken, mcbp.FeatureXattr}, opt.Features...)
 	c := &Client{opt: opt, seeds: seeds, nodes: map[string]*node{}}
 	c.life, c.end = context.WithCancel(context.WithoutCancel(ctx))
 	retry := backoff{}

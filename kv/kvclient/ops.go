@@ -34,6 +34,9 @@ type StoreOptions struct {
 	Expiry uint32
 	// CAS makes the write fail with ErrKeyExists unless the document still has it.
 	CAS uint64
+	// Xattrs is the section of extended attributes that the document has from now on, as mcbp.AppendXattr makes it. A
+	// write without it leaves a document that has none.
+	Xattrs []byte
 }
 
 // Get reads a document. ErrKeyNotFound when there is none.
@@ -81,6 +84,10 @@ func (c *Client) store(ctx context.Context, op mcbp.Opcode, key string, value []
 			mcbp.MaxValue)
 	}
 	f := mcbp.Frame{Extras: mcbp.Store{Flags: opt.Flags, Expiry: opt.Expiry}.AppendExtras(nil), Value: value}
+	if len(opt.Xattrs) > 0 {
+		f.Value = append(mcbp.AppendXattrs(make([]byte, 0, 4+len(opt.Xattrs)+len(value)), opt.Xattrs), value...)
+		f.Datatype = mcbp.DatatypeXattr
+	}
 	f.CAS = opt.CAS
 	return c.write(ctx, op, key, f)
 }
@@ -119,9 +126,9 @@ func (c *Client) keyed(ctx context.Context, op mcbp.Opcode, key string, f mcbp.F
 		return mcbp.Frame{}, false, fmt.Errorf("%w: a key has 1 to %d bytes, this one %d", ErrTooBig, mcbp.MaxDocumentKey,
 			len(key))
 	}
-	cas := f.CAS
+	cas, datatype := f.CAS, f.Datatype
 	f.Header = mcbp.Request(op, vbucketOf(c.Config(), key), 0)
-	f.CAS, f.Key = cas, []byte(key)
+	f.CAS, f.Datatype, f.Key = cas, datatype, []byte(key)
 	out, lost, err := c.do(ctx, f)
 	if err != nil {
 		return out, lost, fmt.Errorf("key %q, vbucket %d: %w", key, f.VBucket(), err)

@@ -318,6 +318,12 @@ func AppendXattrs(dst, xattrs []byte) []byte {
 	return append(binary.BigEndian.AppendUint32(dst, uint32(len(xattrs))), xattrs...)
 }
 
+// AppendXattr appends one extended attribute to a section: its length, its name, a zero, its JSON value and a zero.
+func AppendXattr(section []byte, name string, value []byte) []byte {
+	section = binary.BigEndian.AppendUint32(section, uint32(len(name)+len(value)+2))
+	return append(append(append(append(section, name...), 0), value...), 0)
+}
+
 // SystemXattrs copies those of the attributes of a section (as SplitXattrs gives it) that belong to the system: names
 // that begin with an underscore. They outlive their document. A section that cannot be read has none.
 func SystemXattrs(section []byte) (system []byte) {

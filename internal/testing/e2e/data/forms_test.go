@@ -12,6 +12,7 @@ import (
 	"tidemark/internal/testing/oracle"
 	"tidemark/internal/testing/testcluster"
 	"tidemark/kv/kvclient"
+	"tidemark/kv/mcbp"
 )
 
 // forms are keys of every form of arrays and dates, and of what else a key may be; behind a bar what they are
@@ -53,12 +54,14 @@ func TestForms(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), verifyTime)
 	defer cancel()
 	c, kv := up.Client(), up.KV(ctx)
-	docs := map[string][]byte{}
+	docs, owners := map[string][]byte{}, map[string]string{}
 	write := func(turn, every int) {
 		for n := 0; n < 120; n += every {
 			id := fmt.Sprintf("form::%d", n)
 			docs[id] = formDocument(n, turn)
-			if _, err := kv.Set(ctx, id, docs[id], kvclient.StoreOptions{}); err != nil {
+			owners[id] = fmt.Sprint("owner", (n+turn)%5)
+			if _, err := kv.Set(ctx, id, docs[id], kvclient.StoreOptions{
+				Xattrs: mcbp.AppendXattr(nil, "owner", fmt.Appendf(nil, `{"name":%q}`, owners[id]))}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -80,10 +83,19 @@ func TestForms(t *testing.T) {
 		indexes[d.Name] = oracle.OfDefinition(&d)
 		statements = append(statements, s)
 	}
+	const attribute = "form_attribute"
+	statements = append(statements, "CREATE INDEX "+attribute+" ON world(META().xattrs.owner.name, n)")
+	indexes[attribute] = oracle.Index{Desc: []bool{false, false}, Keys: func(id string, doc any) [][]any {
+		return [][]any{{owners[id], doc.(map[string]any)["n"]}}
+	}}
+	names := []string{attribute}
+	for i := range forms {
+		names = append(names, fmt.Sprintf("form_%d", i))
+	}
 	harness.Create(ctx, t, c, statements...)
 	check := func(when string) {
-		for i, keys := range forms {
-			name := fmt.Sprintf("form_%d", i)
+		for i, keys := range append([]string{attribute}, forms...) {
+			name := names[i]
 			want, err := indexes[name].Rows(docs)
 			if err != nil {
 				t.Fatal(err)
@@ -100,9 +112,9 @@ func TestForms(t *testing.T) {
 	check("built")
 	write(1, 2)
 	check("changed")
-	for i := range forms {
-		if found, end := verified(ctx, t, c, fmt.Sprintf("form_%d", i)); len(found) > 0 || end.Documents == 0 {
-			t.Errorf("%s: %+v, %+v", forms[i], found, end)
+	for _, name := range names {
+		if found, end := verified(ctx, t, c, name); len(found) > 0 || end.Documents == 0 {
+			t.Errorf("%s: %+v, %+v", name, found, end)
 		}
 	}
 }
